@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "serve/grammar.h"
+#include "serve/grammar/grammar.h"
 
 typedef struct {
     lt_tokenizer *t;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Write src/data/unicode_scripts.c: which script the UnicodeScripts pre-tokenizer takes each code point for.
+"""Write src/data/tokenizer/unicode_scripts.c: which script the UnicodeScripts pre-tokenizer takes each code point for.
 
 Asked of the `tokenizers` package, not of the Unicode database, for the package knows an old release and joins kana with
 Han: two characters are of one script when the package does not cut between them; a character that it never cuts off is of any.
 
-    python3 tools/make_unicode_scripts.py > src/data/unicode_scripts.c
+    python3 tools/make_unicode_scripts.py > src/data/tokenizer/unicode_scripts.c
 """
 import tokenizers
 from tokenizers import pre_tokenizers
@@ -39,7 +39,7 @@ def classes():
 def main():
     runs = classes()
     print(f"/* Written by tools/make_unicode_scripts.py; tokenizers {tokenizers.__version__}. */")
-    print('#include "data/unicode_tables.h"\n')
+    print('#include "data/tokenizer/unicode_tables.h"\n')
     print("/* First code point << 8 | class; class 0 goes with every script. */")
     print(f"const uint32_t lt_unicode_script_runs[{len(runs)}] = {{")
     values = [f"0x{c << 8 | k:X}," for c, k in runs]

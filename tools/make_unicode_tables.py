@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write src/data/unicode_tables.c: what the tokenizers of the field believe about every code point.
+"""Write src/data/tokenizer/unicode_tables.c: what the tokenizers of the field believe about every code point.
 
 The truth that matters here is not a Unicode release but the behaviour of the packages whose ids we must
 reproduce: `tokenizers` (regex classes of Unicode 16, normalisation of Unicode 10, lower case of the Rust
@@ -7,7 +7,7 @@ standard library) and `tiktoken` (regex classes of Unicode 16). So each property
 for each of the 1,112,064 code points, and the script fails if the two packages disagree on a regex class.
 Canonical combining classes come from Python's unicodedata where the package's NFD reorders the character.
 
-    python3 tools/make_unicode_tables.py > src/data/unicode_tables.c
+    python3 tools/make_unicode_tables.py > src/data/tokenizer/unicode_tables.c
 """
 import struct
 import sys
@@ -191,7 +191,7 @@ def main():
     print(f" * Asked of tokenizers {tokenizers.__version__} and tiktoken {tiktoken.__version__}, combining classes of")
     print(f" * Unicode {unicodedata.unidata_version}. What the tables mean: unicode.h. */")
     print("/* clang-format off */")
-    print('#include "data/unicode_tables.h"\n')
+    print('#include "data/tokenizer/unicode_tables.h"\n')
     props = properties()
     n_kinds, n_blocks = emit_kinds(props)
     emit_mapping("nfd", mapping(normalizers.NFD()))

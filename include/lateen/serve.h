@@ -21,7 +21,7 @@
 #include "lateen/model.h"
 
 typedef struct lt_engine lt_engine;
-/* serve/grammar.h: what may come next, compiled for a vocabulary. */
+/* serve/grammar/grammar.h: what may come next, compiled for a vocabulary. */
 typedef struct lt_grammar lt_grammar;
 
 /* On a GPU kernels are compiled or loaded, and graphs recorded, at the first step of a kind. Which

@@ -134,6 +134,6 @@ bool lt_tokenizer_is_special(const lt_tokenizer *t, uint32_t id);
 /* Id of a piece or special token by exactly these bytes, or LT_TOKEN_NONE. */
 uint32_t lt_tokenizer_find(const lt_tokenizer *t, const char *piece, size_t bytes);
 
-/* Train byte-level BPE and write a tokenizer.json: see lt_bpe_train in data/bpe_train.h. */
+/* Train byte-level BPE and write a tokenizer.json: see lt_bpe_train in data/tokenizer/bpe_train.h. */
 
 #endif

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "data/unicode.h"
+#include "data/tokenizer/unicode.h"
 #include "lateen/base.h"
 
 #define LT_UTF8_OPTION(X)                                                                          \

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "cli/bench.h"
 #include "cli/verb.h"
-#include "kernels/cuda/bench.h"
+#include "kernels/cuda/bench/bench.h"
 #include "kernels/cuda/inventory.h"
 
 #define BENCH_OPTIONS(X)                                                                           \

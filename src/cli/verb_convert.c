@@ -8,8 +8,8 @@
 #include "base/log.h"
 #include "cli/gguf_out.h"
 #include "cli/verb.h"
-#include "data/gguf_tokenizer.h"
-#include "data/tokenizer_save.h"
+#include "data/tokenizer/gguf_tokenizer.h"
+#include "data/tokenizer/save.h"
 #include "lateen/model.h"
 
 #define CONVERT_OPTIONS(X)                                                                         \

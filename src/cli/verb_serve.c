@@ -1,5 +1,5 @@
 /* verb_serve.c: `lateen serve MODEL`: the OpenAI-compatible server. The options are rows of a
- * table; the server itself is serve/api.h. */
+ * table; the server itself is serve/api/api.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "base/file.h"
 #include "cli/opened.h"
 #include "cli/verb.h"
-#include "serve/api.h"
-#include "serve/openapi.h"
+#include "serve/api/api.h"
+#include "serve/api/openapi.h"
 #include "tensor/backend.h"
 
 #define SERVE_OPTIONS(X)                                                                           \

@@ -10,8 +10,8 @@
 #include "cli/tokenize_files.h"
 #include "cli/utf8_text.h"
 #include "cli/verb.h"
-#include "data/bpe.h"
-#include "data/json_pull.h"
+#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/json_pull.h"
 #include "lateen/tokenizer.h"
 
 #define TOKENIZE_OPTIONS(X)                                                                        \

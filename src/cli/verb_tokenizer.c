@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "cli/verb.h"
-#include "data/bpe_train.h"
+#include "data/tokenizer/bpe_train.h"
 
 #define MAX_FILES   4096
 #define MAX_SPECIAL 256

@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 #include "data/chat_format.h"
-#include "data/jinja.h"
+#include "data/jinja/jinja.h"
 
 #define TEMPLATE_BYTES ((size_t)4 << 20) /* Of one template. */
 /* Of tokenizer_config.json: some list every added token. */

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/thread.h"
-#include "data/gguf_tokenizer.h"
+#include "data/tokenizer/gguf_tokenizer.h"
 #include "lateen/generate.h"
 #include "model/generation.h"
 #include "model/gguf_rope.h"

@@ -16,141 +16,137 @@
 #include "model/init.h"
 #include "tensor/block.h"
 
-#define CHUNK                                                                                      \
-    ((int64_t)1                                                                                    \
-     /* Elements a task fills; a multiple of the 4 normals of one draw and of all types' blocks. */
-     << 14)
+/* Elements a task fills; a multiple of the 4 normals of one draw and of all types' blocks. */
+#define CHUNK       ((int64_t)1 << 14)
 #define XIELU_ALPHA 0.8 /* Both, at the start. */
 #define TWO_PI      6.283185307179586476925
 
 typedef struct {
-         lt_model *model; /* Where to; NULL: to blocks of `type`. */
-         const lt_param *param;
-         uint64_t seed, stream;
-         double std;
-         unsigned char *blocks;
-         lt_dtype type;
-     } normal_task;
+    lt_model *model; /* Where to; NULL: to blocks of `type`. */
+    const lt_param *param;
+    uint64_t seed, stream;
+    double std;
+    unsigned char *blocks;
+    lt_dtype type;
+} normal_task;
 
-     static uint64_t name_hash(const char *name) { /* FNV-1a, then mixed. */
-         uint64_t h = 0xCBF29CE484222325u;
-         for (; *name != '\0'; name++) {
-             h = (h ^ (unsigned char)*name) * 0x100000001B3u;
-         }
-         return lt_rng_mix(h);
-     }
+static uint64_t name_hash(const char *name) { /* FNV-1a, then mixed. */
+    uint64_t h = 0xCBF29CE484222325u;
+    for (; *name != '\0'; name++) {
+        h = (h ^ (unsigned char)*name) * 0x100000001B3u;
+    }
+    return lt_rng_mix(h);
+}
 
-     /* Two normals of two uniform words (Box-Muller). u is in (0, 1]: the log is finite. */
-     static void normal_pair(double out[2], uint32_t a, uint32_t b) {
-         const double radius = sqrt(-2.0 * log(((double)a + 1.0) * 0x1p-32));
-         const double angle = TWO_PI * 0x1p-32 * (double)b;
-         out[0] = radius * cos(angle);
-         out[1] = radius * sin(angle);
-     }
+/* Two normals of two uniform words (Box-Muller). u is in (0, 1]: the log is finite. */
+static void normal_pair(double out[2], uint32_t a, uint32_t b) {
+    const double radius = sqrt(-2.0 * log(((double)a + 1.0) * 0x1p-32));
+    const double angle = TWO_PI * 0x1p-32 * (double)b;
+    out[0] = radius * cos(angle);
+    out[1] = radius * sin(angle);
+}
 
-     static void fill_normal(void *ctx, size_t chunk) {
-         const normal_task *t = ctx;
-         const int64_t first = (int64_t)chunk * CHUNK;
-         const int64_t count = t->param->count - first < CHUNK ? t->param->count - first : CHUNK;
-         float values[CHUNK];
-         for (int64_t i = 0; i < count; i += 4) {
-             uint32_t words[4];
-             double z[4];
-             lt_rng_block(words, t->seed, t->stream, (uint64_t)(first + i) / 4);
-             normal_pair(z, words[0], words[1]);
-             normal_pair(z + 2, words[2], words[3]);
-             for (int64_t j = 0; j < 4 && i + j < count; j++) {
-                 values[i + j] = (float)(t->std * z[j]);
-             }
-         }
-         if (t->model != NULL) {
-             lt_model_set(t->model, t->param->offset + first, values, LT_F32, count);
-         } else {
-             lt_block_encode(t->blocks + lt_dtype_row_bytes(t->type, first), t->type, values,
-                             (size_t)count);
-         }
-     }
+static void fill_normal(void *ctx, size_t chunk) {
+    const normal_task *t = ctx;
+    const int64_t first = (int64_t)chunk * CHUNK;
+    const int64_t count = t->param->count - first < CHUNK ? t->param->count - first : CHUNK;
+    float values[CHUNK];
+    for (int64_t i = 0; i < count; i += 4) {
+        uint32_t words[4];
+        double z[4];
+        lt_rng_block(words, t->seed, t->stream, (uint64_t)(first + i) / 4);
+        normal_pair(z, words[0], words[1]);
+        normal_pair(z + 2, words[2], words[3]);
+        for (int64_t j = 0; j < 4 && i + j < count; j++) {
+            values[i + j] = (float)(t->std * z[j]);
+        }
+    }
+    if (t->model != NULL) {
+        lt_model_set(t->model, t->param->offset + first, values, LT_F32, count);
+    } else {
+        lt_block_encode(t->blocks + lt_dtype_row_bytes(t->type, first), t->type, values,
+                        (size_t)count);
+    }
+}
 
-     static normal_task task_of(const lt_model_spec *s, const lt_param *p, uint64_t seed) {
-         const double std = s->init_std > 0 ? (double)s->init_std : 0.02;
-         const bool to_residual = p->kind == LT_PARAM_ATTN_OUT || p->kind == LT_PARAM_DOWN;
-         return (normal_task){.param = p,
-                              .seed = seed,
-                              .stream = name_hash(p->name),
-                              .std = to_residual ? std / sqrt(2.0 * (double)s->n_layers) : std};
-     }
+static normal_task task_of(const lt_model_spec *s, const lt_param *p, uint64_t seed) {
+    const double std = s->init_std > 0 ? (double)s->init_std : 0.02;
+    const bool to_residual = p->kind == LT_PARAM_ATTN_OUT || p->kind == LT_PARAM_DOWN;
+    return (normal_task){.param = p,
+                         .seed = seed,
+                         .stream = name_hash(p->name),
+                         .std = to_residual ? std / sqrt(2.0 * (double)s->n_layers) : std};
+}
 
-     static void draw(normal_task *task) {
-         lt_parallel_for((size_t)((task->param->count + CHUNK - 1) / CHUNK), fill_normal, task);
-     }
+static void draw(normal_task *task) {
+    lt_parallel_for((size_t)((task->param->count + CHUNK - 1) / CHUNK), fill_normal, task);
+}
 
-     void lt_init_blocks(void *dst, lt_dtype type, const lt_model *m, const lt_param *p,
-                         uint64_t seed) {
-         normal_task task = task_of(&m->spec, p, seed);
-         task.blocks = dst;
-         task.type = type;
-         draw(&task);
-     }
+void lt_init_blocks(void *dst, lt_dtype type, const lt_model *m, const lt_param *p, uint64_t seed) {
+    normal_task task = task_of(&m->spec, p, seed);
+    task.blocks = dst;
+    task.type = type;
+    draw(&task);
+}
 
-     static void fill_constant(lt_model *m, const lt_param *p, float value) {
-         float values[256];
-         for (int i = 0; i < 256; i++) {
-             values[i] = value;
-         }
-         for (int64_t i = 0; i < p->count; i += 256) {
-             lt_model_set(m, p->offset + i, values, LT_F32,
-                          p->count - i < 256 ? p->count - i : 256);
-         }
-     }
+static void fill_constant(lt_model *m, const lt_param *p, float value) {
+    float values[256];
+    for (int i = 0; i < 256; i++) {
+        values[i] = value;
+    }
+    for (int64_t i = 0; i < p->count; i += 256) {
+        lt_model_set(m, p->offset + i, values, LT_F32, p->count - i < 256 ? p->count - i : 256);
+    }
+}
 
-     static void init_param(lt_model *m, const lt_param *p, uint64_t seed) {
-         const lt_model_spec *s = &m->spec;
-         normal_task task = task_of(s, p, seed);
+static void init_param(lt_model *m, const lt_param *p, uint64_t seed) {
+    const lt_model_spec *s = &m->spec;
+    normal_task task = task_of(s, p, seed);
 
-         task.model = m;
-         switch (p->kind) {
-         case LT_PARAM_NORM1:
-         case LT_PARAM_NORM2:
-         case LT_PARAM_POST_NORM1:
-         case LT_PARAM_POST_NORM2:
-         case LT_PARAM_FINAL_NORM:
-         case LT_PARAM_Q_NORM:
-         case LT_PARAM_K_NORM:
-             fill_constant(m, p, 1.0f - s->norm_gain_offset);
-             return;
-         case LT_PARAM_XIELU: {
-             const float scalars[2] = {(float)log(expm1(XIELU_ALPHA)),
-                                       (float)log(expm1(XIELU_ALPHA - 0.5))};
-             lt_model_set(m, p->offset, scalars, LT_F32, 2);
-             return;
-         }
-         default:
-             break;
-         }
-         if (!p->decays) {
-             return; /* A bias: already zero. */
-         }
-         draw(&task);
-     }
+    task.model = m;
+    switch (p->kind) {
+    case LT_PARAM_NORM1:
+    case LT_PARAM_NORM2:
+    case LT_PARAM_POST_NORM1:
+    case LT_PARAM_POST_NORM2:
+    case LT_PARAM_FINAL_NORM:
+    case LT_PARAM_Q_NORM:
+    case LT_PARAM_K_NORM:
+        fill_constant(m, p, 1.0f - s->norm_gain_offset);
+        return;
+    case LT_PARAM_XIELU: {
+        const float scalars[2] = {(float)log(expm1(XIELU_ALPHA)),
+                                  (float)log(expm1(XIELU_ALPHA - 0.5))};
+        lt_model_set(m, p->offset, scalars, LT_F32, 2);
+        return;
+    }
+    default:
+        break;
+    }
+    if (!p->decays) {
+        return; /* A bias: already zero. */
+    }
+    draw(&task);
+}
 
-     lt_err lt_model_create(lt_model **out, const lt_model_spec *spec,
-                            const lt_model_options *options, uint64_t seed) {
-         lt_model *m = NULL;
-         lt_err err = LT_OK;
-         LT_TRY(lt_model_begin(&m, spec, options));
-         if (m->options.stored) {
-             LT_TRY_DONE(lt_held_make(m, seed));
-         }
-         LT_TRY_DONE(lt_model_place(m));
-         for (int i = 0; i < m->table.n_params; i++) {
-             if (m->held == NULL || m->held[i].n_runs == 0) {
-                 init_param(m, &m->table.params[i], seed);
-             }
-         }
-         LT_TRY_DONE(lt_model_settle(m));
-         *out = m;
-         m = NULL;
-     done:
-         lt_model_close(m);
-         return err;
-     }
+lt_err lt_model_create(lt_model **out, const lt_model_spec *spec, const lt_model_options *options,
+                       uint64_t seed) {
+    lt_model *m = NULL;
+    lt_err err = LT_OK;
+    LT_TRY(lt_model_begin(&m, spec, options));
+    if (m->options.stored) {
+        LT_TRY_DONE(lt_held_make(m, seed));
+    }
+    LT_TRY_DONE(lt_model_place(m));
+    for (int i = 0; i < m->table.n_params; i++) {
+        if (m->held == NULL || m->held[i].n_runs == 0) {
+            init_param(m, &m->table.params[i], seed);
+        }
+    }
+    LT_TRY_DONE(lt_model_settle(m));
+    *out = m;
+    m = NULL;
+done:
+    lt_model_close(m);
+    return err;
+}

@@ -18,15 +18,13 @@
 #define EFFICIENCIES 3
 #define OUTLIER      3.0 /* Of SIGMA. */
 #define DELTA        0.01
-#define BLOCKING_US                                                                                \
 /* Centre of launch_us where every launch waits: Python, dispatch and a synchronisation. */
-100.0
+#define BLOCKING_US 100.0
 
-    /* Where launches block, the host's time around a kernel counts in full and says more than memory
+/* Where launches block, the host's time around a kernel counts in full and says more than memory
  * bandwidth: it is fitted in place of `memory`, which keeps its default. The number of fitted
  * efficiencies stays three. */
-    static double *
-    efficiency(lt_plan_stack *s, int i) {
+static double *efficiency(lt_plan_stack *s, int i) {
     return i == 0                   ? &s->gemm
            : i == 2                 ? &s->network
            : s->launch_blocking > 0 ? &s->launch_us

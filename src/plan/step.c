@@ -15,16 +15,15 @@
 #include "base/error.h"
 #include "plan/plan.h"
 
-#define HIDDEN_COST                                                                                \
 /* vTrain (MICRO 2024): collectives inside training run 30 % slower, and they slow compute
      * likewise: 0.3 to 0.6. */
-0.40
+#define HIDDEN_COST 0.40
 #define TOKEN_BYTES 4.0 /* Of a shard: a 32-bit id. */
 #define OPTIMIZER_BYTES                                                                            \
     34.0 /* Read g m v p, write m v p and the bf16 copy, read g once more for the norm. */
 #define BF16_MOMENTS_SAVE 8.0 /* Of these with m and v in bf16. */
 
-    typedef struct {
+typedef struct {
     double exposed, hidden;
 } split;
 

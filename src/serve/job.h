@@ -13,7 +13,7 @@
 #define LT_SERVE_JOB_H
 
 #include "lateen/serve.h"
-#include "serve/grammar.h"
+#include "serve/grammar/grammar.h"
 #include "serve/pick.h"
 #include "serve/scheduler.h"
 

@@ -14,8 +14,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"
-#include "serve/http_parse.h"
-#include "serve/sse.h"
+#include "serve/http/parse.h"
+#include "serve/http/sse.h"
 
 #define BLOCK_TOKENS 512 /* Of the Mooncake traces' hash ids. */
 

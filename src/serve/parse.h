@@ -15,7 +15,7 @@
 #define LT_SERVE_PARSE_H
 
 #include "base/json.h"
-#include "serve/grammar.h"
+#include "serve/grammar/grammar.h"
 
 typedef enum {
     LT_PARSE_PLAIN,   /* No marks known: a call is {"name": ..., "arguments": {...}} alone. */

@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/grammar_impl.h"
-#include "serve/grammar_json.h"
+#include "serve/grammar/impl.h"
+#include "serve/grammar/json.h"
 #include "serve/parse_impl.h"
 
 typedef struct {

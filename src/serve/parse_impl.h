@@ -2,7 +2,7 @@
 #ifndef LT_SERVE_PARSE_IMPL_H
 #define LT_SERVE_PARSE_IMPL_H
 
-#include "data/unicode.h"
+#include "data/tokenizer/unicode.h"
 #include "serve/parse.h"
 
 #define DS             "\xEF\xBD\x9C" /* ｜ */

@@ -1,1 +1,1 @@
-$(OUT)/src/serve/web.o: $(wildcard src/serve/pages/*)
+$(OUT)/src/serve/api/web.o: $(wildcard src/serve/pages/*)

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "serve/json_out.h"
+#include "serve/api/json_out.h"
 
 typedef struct {
     const char *const *stops; /* Not owned; n_stops texts of lengths[i] > 0 bytes. */

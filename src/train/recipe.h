@@ -8,14 +8,11 @@
 #include "model/pass.h"
 
 /* Choices that index these must keep their order. */
-#define LT_RECIPE_FAMILIES /* lt_family; last: LT_FAMILY_COUNT */
-"gpt2|llama|qwen2|qwen3|gemma2|gemma3|apertus|mixtral|mistral|phi3|switch|auto"
+/* lt_family; last: LT_FAMILY_COUNT */
+#define LT_RECIPE_FAMILIES                                                                         \
+    "gpt2|llama|qwen2|qwen3|gemma2|gemma3|apertus|mixtral|mistral|phi3|switch|auto"
 #define LT_RECIPE_ACTS "family|gelu_pytorch_tanh|gelu|silu|relu|relu2|xielu" /* 1 + lt_act_kind */
-    typedef enum {
-        LT_SWITCH_FAMILY,
-        LT_SWITCH_ON,
-        LT_SWITCH_OFF
-    } lt_recipe_switch;
+typedef enum { LT_SWITCH_FAMILY, LT_SWITCH_ON, LT_SWITCH_OFF } lt_recipe_switch;
 #define LT_RECIPE_SWITCH "family|true|false"
 typedef enum { LT_OPTIM_ADAMW, LT_OPTIM_ADEMAMIX, LT_OPTIM_MUON, LT_OPTIM_LION } lt_optim_kind;
 #define LT_RECIPE_OPTIMS "adamw|ademamix|muon|lion"

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "serve/ask.h"
+#include "serve/api/ask.h"
 #include "serve/stop_scan.h"
-#include "serve/tools_convert.h"
+#include "serve/api/tools_convert.h"
 
 static const lt_field fields[] = {LT_JSON("messages", messages),
                                   LT_JSON("system", system),

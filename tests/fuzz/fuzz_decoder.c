@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "data/decode_chain.h"
-#include "data/regex.h"
+#include "data/tokenizer/decode_chain.h"
+#include "data/tokenizer/regex.h"
 
 #define STEPS 8
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/grammar.h"
+#include "serve/grammar/grammar.h"
 
 #define END     2 /* </s> */
 #define SPECIAL 4 /* Ids 0..3; a grammar may name those that end no text. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "serve/http_parse.h"
+#include "serve/http/parse.h"
 
 static void read_all(lt_http_parser *p, const char *data, size_t n, size_t step) {
     size_t used = 0;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "serve/json_out.h"
+#include "serve/api/json_out.h"
 #include "serve/parse.h"
 
 typedef struct {

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "data/regex.h"
-#include "data/unicode.h"
+#include "data/tokenizer/regex.h"
+#include "data/tokenizer/unicode.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

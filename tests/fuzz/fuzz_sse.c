@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "serve/sse.h"
+#include "serve/http/sse.h"
 
 static void on_event(void *ctx, const char *event, const char *data, size_t n) {
     LT_ASSERT(data[n] == '\0');

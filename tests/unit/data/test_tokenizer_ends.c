@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "data/gguf.h"
-#include "data/gguf_tokenizer.h"
+#include "data/tokenizer/gguf_tokenizer.h"
 #include "lateen/tokenizer.h"
 
 #define N_BYTES 256

@@ -16,8 +16,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "data/json_pull.h"
-#include "data/unicode.h"
+#include "data/tokenizer/json_pull.h"
+#include "data/tokenizer/unicode.h"
 #include "lateen/tokenizer.h"
 
 #define SHARED "../shared/data/"

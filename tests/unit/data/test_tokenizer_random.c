@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "data/tokenizer_impl.h"
+#include "data/tokenizer/impl.h"
 
 #define GOLDEN "tests/golden/tokenizer/"
 

@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "serve/grammar.h"
+#include "serve/grammar/grammar.h"
 
 /* All single bytes, and some longer tokens, as a .tiktoken file; the last id ends a text. */
 static const char *const more[] = {

@@ -6,7 +6,7 @@
 #include "unit/serve/kinds.h"
 
 #include "lateen/tokenizer.h"
-#include "serve/grammar.h"
+#include "serve/grammar/grammar.h"
 #include "unit/lazy_device.h"
 
 enum { V = 300, WIDE = 1500, SEQ = 96, N = 80, PAGE_BYTES = 8192 };

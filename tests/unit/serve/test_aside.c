@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "serve/aside.h"
+#include "serve/api/aside.h"
 
 #define N_JOBS 4
 

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/json.h"
-#include "serve/ask.h"
+#include "serve/api/ask.h"
 
 static const lt_field fields[] = {LT_JSON("messages", messages),
                                   LT_STR("model", model),

@@ -22,8 +22,8 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "serve/compile.h"
-#include "serve/server.h"
+#include "serve/api/compile.h"
+#include "serve/api/server.h"
 #include "unit/letters.h"
 
 enum { V = 64, SEQ = 2048, REPLY_BYTES = 1 << 16 };

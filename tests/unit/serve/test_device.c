@@ -5,7 +5,7 @@
 #include "unit/serve/kinds.h"
 
 #include "lateen/tokenizer.h"
-#include "serve/grammar.h"
+#include "serve/grammar/grammar.h"
 #include "tensor/backend.h"
 #include "tensor/ops.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/thread.h"
 #include "lateen/tokenizer.h"
-#include "serve/grammar.h"
+#include "serve/grammar/grammar.h"
 #include "tensor/backend.h"
 
 static int32_t best_of(const float *x, int64_t n) {

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "serve/grammar_keep.h"
+#include "serve/grammar/keep.h"
 #include "unit/letters.h"
 
 static lt_grammar_vocab *vocabulary;

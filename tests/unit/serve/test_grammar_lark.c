@@ -12,8 +12,8 @@
 #include <jansson.h>
 
 #include "base/error.h"
-#include "serve/grammar.h"
-#include "serve/grammar_ast.h"
+#include "serve/grammar/grammar.h"
+#include "serve/grammar/ast.h"
 
 static lt_tokenizer *tokenizer;
 static lt_grammar_vocab *vocab;

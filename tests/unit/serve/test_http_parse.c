@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "serve/http_parse.h"
+#include "serve/http/parse.h"
 
 typedef struct {
     const char *text;

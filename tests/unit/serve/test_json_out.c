@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "serve/json_out.h"
+#include "serve/api/json_out.h"
 
 static void ints(void **state) {
     static const int64_t values[] = {0, 1, -1, 9, 10, -10, 1234567890123, INT64_MAX, INT64_MIN};

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "serve/speech.h"
+#include "serve/api/speech.h"
 
 static void on(lt_strand *c, int item, bool fresh, const char *text, size_t n) {
     lt_json_out *heard = c->reply->face_state;

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "lateen/base.h"
-#include "serve/store.h"
+#include "serve/api/store.h"
 
 static lt_store *opened(int64_t entries, size_t bytes, double lifetime_s) {
     lt_store *s = NULL;

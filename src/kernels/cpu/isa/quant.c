@@ -21,10 +21,9 @@
 #include "kernels/cpu/scratch.h"
 
 #if defined(LT_ISA_avx512)
-#define TILE                                                                                       \
 /* Rows of a at a time, simple formats: with 8 vectors of b and their scales 26 of 32
      * registers. */
-8
+#define TILE       8
 #define TILE_SUPER 2 /* K formats: 8 sums a row. */
 #else
 #define TILE       4
@@ -38,7 +37,7 @@
 #define PAIRS 128          /* Vectors of 16-bit pairs in a K block, */
 #define MINS  4            /* and of its minima. */
 
-    typedef struct {
+typedef struct {
     const lt_matmul_args *args;
     lt_quant_layout l;
     quant_acts a;

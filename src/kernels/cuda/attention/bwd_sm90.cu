@@ -6,8 +6,7 @@
  *           bwd_tiles.cuh), and walks over the queries that see them, BM a step, of every query
  *           head of the group; two consumer warpgroups own half of the keys each, whose dK and dV
  *           take 128 registers a thread: at 64 columns twice 64 keys, at 128 once, but blocks stand
- *           in pairs. 256 keys together are half the sums of dQ that 128 are: half to make
- *           integers, half to add to memory. Of warpgroup 0 one warp copies: K, V and the first
+ *           in pairs: a tile of 256 keys halves the number of partial sums of dQ. Of warpgroup 0 one warp copies: K, V and the first
  *           queries of the next tile come while dK and dV of this one are stored; another adds to
  *           dQ; two, and in the end the consumers' warps, make dQ of sums that are whole
  *           (bwd_finish.cuh). dK and dV never leave registers; dQ is summed in memory.
@@ -36,21 +35,18 @@
  *           queries see few keys.
  * DETERMINISM   many blocks add to one dQ, in any order. Integer sums do not depend on it. So each
  *           row of dQ is summed in units of bound / (1.5 2^30), where no partial sum can exceed
- *           bound = 2 |dO row| max|V row| max|K| (|dS| <= P 2 |dO||V|, and P sums to 1). For random
+ *           bound = 2 |dO row| max|V row| max|K| (|dS| <= P 2 |dO||V|, P sums to 1). For random
  *           data a unit is 1e-5 of a bf16 rounding; one number of four is kept in eight units and
- *           has the count of adds in the place that leaves (bwd_finish.cuh). No ordering and no
- *           semaphores; and blocks may begin anywhere, so that they do not add to the same rows at
- *           once.
+ *           has the count of adds in the place that leaves (bwd_finish.cuh). No ordering, and no
+ *           semaphores; blocks may begin anywhere, so as not to add to the same rows at once.
  * DQ=0      without dS and dQ in shared memory consumers have nothing to wait for each other for, K
  *           and V of the next tile come under this one, dV goes out before dP is waited for, and dK
  *           and dV leave from registers.
  * BOUND     10 T S D H flop (half if causal). Shared memory is as busy as the tensor cores (D =
  *           128: about 370 KB a step of 2560 clocks at 128 bytes each; D = 64: 340 KB).
  * MEASURED  docs/SPEED.md, "attention".
- * NUMERICS  S, dP, P, dS in f32; P and dS rounded to 16 bits as operands; dK, dV sums in f32, one
- *           rounding at the store.
- * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); the fixed-point sum is
- *           ours.
+ * NUMERICS  S, dP, P, dS in f32; P and dS are 16-bit operands; dK, dV round once, at the store.
+ * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); fixed-point sums are ours.
  * @spec sm_90a: HEAD_DIM=64 CAUSAL=0
  * @spec sm_90a: HEAD_DIM=64 CAUSAL=1
  * @spec sm_90a: HEAD_DIM=128 CAUSAL=0 CLUSTER=2

@@ -1,0 +1,157 @@
+/* bpe_lanes.c: words merged side by side.
+ *
+ * Merging a word is a chain: the best pair, two lookups of new pairs at random places of a table of
+ * megabytes, the best pair again. One word after another, half of the time goes by in waiting for
+ * those lookups. So the words of a batch that no cache knows are merged in turns: one step of each,
+ * which ends in fetching the slots of its new pairs ahead; when its turn comes again they are
+ * there.
+ *
+ *     symbols of word 1 ── pairs ahead ── least, merge, pairs ahead ── least, merge, ...
+ *     symbols of word 2 ──────── pairs ahead ── least, merge, pairs ahead ── ...
+ *
+ * And nothing branches on what a lookup finds: it is as good as random, and a wrong guess costs as
+ * much as 60 instructions. The least key is taken over a fixed number of them; the ends of a word
+ * are symbols too, whose lookups find nothing.
+ *
+ * The order of merges within a word is that of merge_chained in bpe.c, and so are the keys: (rank,
+ * place), the least first. */
+#include <assert.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "data/tokenizer/bpe_merge.h"
+
+#define PLACE_BITS 5
+#define SHORT_LANE 16                                       /* Places of most words. */
+#define NO_PAIR    (int32_t)(LT_BPE_NO_MERGE << PLACE_BITS) /* And above. */
+#define NOBODY     LT_NO_ID                                 /* The symbol at both ends. */
+static_assert(LT_BPE_LANE + 2 <= 1 << PLACE_BITS, "a place fits its bits");
+
+static inline int32_t pair_key(uint32_t merge, size_t place) {
+    return (int32_t)(merge << PLACE_BITS | (uint32_t)place);
+}
+
+typedef int32_t four __attribute__((vector_size(16)));
+
+static inline four lesser(four a, four b) {
+    const four less = a < b;
+    return (a & less) | (b & ~less);
+}
+
+static inline int32_t least_of(const int32_t *keys, int n) {
+    four out, next;
+    int32_t of[4];
+    memcpy(&out, keys, sizeof out);
+    for (int i = 4; i < n; i += 4) {
+        memcpy(&next, keys + i, sizeof next);
+        out = lesser(out, next);
+    }
+    memcpy(of, &out, sizeof of);
+    of[0] = of[1] < of[0] ? of[1] : of[0];
+    of[2] = of[3] < of[2] ? of[3] : of[2];
+    return of[2] < of[0] ? of[2] : of[0];
+}
+
+/* A fixed number of keys, so that the loop's end surprises nobody; most words are short. */
+static inline int32_t least(const lt_bpe_lane *l) {
+    return l->n < SHORT_LANE ? least_of(l->keys, SHORT_LANE) : least_of(l->keys, LT_BPE_LANE + 2);
+}
+
+/* Ask for the pair of two neighbours. The ends' is nowhere, which is always near; chosen by a mask,
+ * as a branch would be guessed. */
+static inline void ask(const lt_bpe *b, lt_bpe_lane *l, int which, uint32_t left, uint32_t right) {
+    static const uint64_t nowhere[LT_BPE_BUCKET] = {0};
+    const uint64_t pair = lt_bpe_pair(left, right);
+    const uintptr_t inside = (uintptr_t)0 - (uintptr_t)((left != NOBODY) & (right != NOBODY));
+    const uintptr_t home = ((uintptr_t)lt_bpe_home(b, pair) & inside) |
+                           ((uintptr_t)nowhere & ~inside);
+    l->pair[which] = pair;
+    l->home[which] = (const uint64_t *)home;
+    __builtin_prefetch(l->home[which]);
+}
+
+static void chain(const lt_bpe *b, lt_bpe_lane *l) {
+    const size_t n = l->n;
+    l->ids[0] = l->ids[n + 1] = NOBODY;
+    for (size_t i = 0; i < LT_BPE_LANE + 2; i++) {
+        l->next[i] = (uint8_t)(i + 1);
+        l->prev[i] = (uint8_t)(i - 1);
+        l->keys[i] = NO_PAIR;
+    }
+    for (size_t i = 1; i < n; i++) {
+        lt_bpe_fetch_pair(b, l->ids[i], l->ids[i + 1]);
+    }
+}
+
+static void rank_all(const lt_bpe *b, lt_bpe_lane *l) {
+    for (size_t i = 1; i < l->n; i++) {
+        const uint64_t pair = lt_bpe_pair(l->ids[i], l->ids[i + 1]);
+        l->keys[i] = pair_key(lt_bpe_find_from(b, lt_bpe_home(b, pair), pair), i);
+    }
+}
+
+/* The best pair becomes one symbol; its new neighbours are asked for. False: there is none. */
+static inline bool step(const lt_bpe *b, lt_bpe_lane *l) {
+    const int32_t best = least(l);
+    const size_t at = (size_t)best & ((1 << PLACE_BITS) - 1), gone = l->next[at];
+    if (best >= NO_PAIR) {
+        return false;
+    }
+    const size_t before = l->prev[at], after = l->next[gone];
+    const uint32_t id = lt_bpe_piece_of(b, (uint32_t)best >> PLACE_BITS);
+    l->ids[at] = id;
+    l->next[at] = (uint8_t)after;
+    l->prev[after] = (uint8_t)at;
+    l->keys[gone] = NO_PAIR;
+    l->at[0] = (uint8_t)before;
+    l->at[1] = (uint8_t)at;
+    ask(b, l, 0, l->ids[before], id);
+    ask(b, l, 1, id, l->ids[after]);
+    return true;
+}
+
+/* The keys of the pairs around the symbol that was merged last. */
+static inline void rank(const lt_bpe *b, lt_bpe_lane *l) {
+    for (int i = 0; i < 2; i++) {
+        l->keys[l->at[i]] = pair_key(lt_bpe_find_from(b, l->home[i], l->pair[i]), l->at[i]);
+    }
+}
+
+static void close_up(lt_bpe_lane *l) {
+    size_t left = 0;
+    for (size_t i = 1; l->ids[i] != NOBODY; i = l->next[i]) {
+        l->ids[left++] = l->ids[i];
+    }
+    l->n = (uint8_t)left;
+}
+
+void lt_bpe_merge_lanes(const lt_bpe *b, lt_bpe_lane *const *lanes, size_t n_lanes) {
+    lt_bpe_lane *open[LT_BPE_LANES];
+    size_t n_open = 0;
+
+    LT_ASSERT(n_lanes <= LT_BPE_LANES);
+    for (size_t i = 0; i < n_lanes; i++) {
+        chain(b, lanes[i]);
+    }
+    for (size_t i = 0; i < n_lanes; i++) {
+        rank_all(b, lanes[i]);
+        open[n_open++] = lanes[i];
+    }
+    while (n_open > 0) {
+        size_t kept = 0;
+        for (size_t i = 0; i < n_open; i++) {
+            open[kept] = open[i];
+            kept += step(b, open[i]);
+        }
+        n_open = kept;
+        for (size_t i = 0; i < n_open;
+             /* In a round of its own: a wide load of keys behind narrow stores would wait for
+             * them. */
+             i++) {
+            rank(b, open[i]);
+        }
+    }
+    for (size_t i = 0; i < n_lanes; i++) {
+        close_up(lanes[i]);
+    }
+}

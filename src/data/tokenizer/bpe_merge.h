@@ -1,0 +1,91 @@
+/* bpe_merge.h: one word to ids, between the cache of words (bpe_cache.c) and the pair table
+ * (bpe.c): first symbols (bpe_word.c) and the merge loops: of a short word (bpe.c), of a long one
+ * (bpe_long.c), of many short ones side by side (bpe_lanes.c). */
+#ifndef LT_DATA_BPE_MERGE_H
+#define LT_DATA_BPE_MERGE_H
+
+#include "data/tokenizer/bpe.h"
+
+#define LT_BPE_SMALL 64 /* Symbols; above, a list is faster. */
+#define LT_BPE_LANE  30 /* Symbols of a word in a lane. */
+#define LT_BPE_LANES 64 /* Words merged side by side. */
+
+/* Merge ids[0..n) in place; merge[i] is the merge of (i, i + 1) on entry, n - 1 of them. Returns
+ * how many are left. */
+size_t lt_bpe_merge_small(const lt_bpe *b, uint32_t *ids, uint32_t *merge, size_t n);
+
+static inline uint32_t lt_bpe_rank_of(const lt_bpe *b, uint32_t merge) {
+    return b->merge_rank == NULL || merge == LT_NO_ID ? merge : b->merge_rank[merge];
+}
+
+static inline uint32_t lt_bpe_piece_of(const lt_bpe *b, uint32_t merge) {
+    return b->merge_to == NULL ? merge : b->merge_to[merge];
+}
+
+/* Positions that wait in a rank's bucket: a chain of entries, first to last; head 0 is none. */
+typedef struct {
+    uint32_t head, tail;
+} lt_bpe_bucket;
+
+typedef struct {
+    uint32_t *ids, *merge, *next, *prev; /* (room) each, one block. */
+    uint64_t *heap;                      /* (2 * room + 4) */
+    size_t room;
+
+    lt_bpe_bucket *buckets; /* (n_buckets) by rank; all empty between words. */
+    size_t n_buckets;
+    uint32_t *at, *link;      /* (3 * bucket_room + 1) entries: position, next entry */
+    uint32_t *taken, *sorted; /* (3 * bucket_room + 1) the bucket in hand */
+    uint32_t *ranks;          /* (n_buckets + 1) a heap of the ranks whose buckets hold something */
+    size_t n_ranks, bucket_room;
+    uint32_t n_entries, free_entry;
+} lt_bpe_list;
+
+/* A word whose merging goes on beside others'. Symbols are chained: place 0 and place n + 1 are
+ * ends that pair with nothing. */
+typedef struct {
+    uint32_t ids[LT_BPE_LANE + 2];
+    int32_t keys[LT_BPE_LANE + 2]; /* Of the pair whose left symbol stands there. */
+    uint8_t next[LT_BPE_LANE + 2], prev[LT_BPE_LANE + 2];
+    /* Asked for: what the symbol merged last makes with the one before it and with the one
+     * behind, */
+    uint64_t pair[2];
+    const uint64_t *home[2];
+    uint8_t at[2]; /* and where their keys will stand. */
+    uint8_t n;     /* Symbols. */
+} lt_bpe_lane;
+
+LT_MUST_USE lt_err lt_bpe_list_reserve(lt_bpe_list *l, size_t n);
+void lt_bpe_list_free(lt_bpe_list *l);
+
+/* Merge l->ids[0..n); the result stands in l->ids[0..*left). */
+LT_MUST_USE lt_err lt_bpe_merge_list(const lt_bpe *b, lt_bpe_list *l, size_t n, size_t *left);
+
+/* What encoding one word needs on the way. */
+typedef struct {
+    lt_bpe_list list;
+    lt_text word;  /* A character with prefix and suffix. */
+    lt_ids result; /* Of the word in hand. */
+} lt_bpe_word;
+
+void lt_bpe_word_free(lt_bpe_word *w);
+
+/* Encode a word into w->result. */
+LT_MUST_USE lt_err lt_bpe_encode_word(const lt_bpe *b, lt_bpe_word *w, const uint8_t *p, size_t n);
+
+/* Ids that n bytes in n_words words can become: one a byte, and the byte pieces of affixes where
+ * those are spelled out. */
+size_t lt_bpe_most_symbols(const lt_bpe *b, size_t n, size_t n_words);
+
+/* Words may be merged in lanes: BYTES, and a merge's number is its rank. */
+static inline bool lt_bpe_has_lanes(const lt_bpe *b) {
+    return b->mode == LT_BPE_BYTES && b->merge_rank == NULL;
+}
+
+/* The first symbols of a word into the lane. False: too many, or some byte has no piece. */
+bool lt_bpe_lane_start(const lt_bpe *b, lt_bpe_lane *l, const uint8_t *p, size_t n);
+
+/* Merge them all; the result of each stands in ids[0..n). */
+void lt_bpe_merge_lanes(const lt_bpe *b, lt_bpe_lane *const *lanes, size_t n_lanes);
+
+#endif

@@ -1,0 +1,247 @@
+/* tokenizer/decode.c: ids back to text, at once or as they come; see include/lateen/tokenizer.h.
+ *
+ * There is one machine, the stream; decoding at once feeds it everything. A piece goes through the
+ * file's decoder steps (decode_chain.h), and its bytes go to an assembler that lets out whole
+ * characters and holds back at most three bytes that may still become one:
+ *
+ *     id ─▶ piece ─▶ steps ─▶ bytes ─▶ held (incomplete UTF-8) ─▶ text
+ *
+ * Bytes that can no longer become a character turn into U+FFFD, one for each maximal ill-formed
+ * run.
+ *
+ * SentencePiece's vocabularies have no steps but rules: a byte piece (<0x0A>) is a byte, and
+ * ill-formed ones become U+FFFD each; U+2581 is a space, but for the one that normalisation put in
+ * front of the text. SentencePiece's own decoder (a .model) writes " ⁇ " for <unk>, or what the
+ * model says, and nothing for control pieces; we show their names unless skip_special. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "data/tokenizer/impl.h"
+
+static const char mark[] = "\xE2\x96\x81"; /* U+2581 */
+#define MARK_BYTES 3
+
+struct lt_tokenizer_stream {
+    const lt_tokenizer *t;
+    bool skip_special;
+    lt_decode_chain chain;
+    bool at_start; /* SentencePiece: a leading U+2581 goes. */
+    bool per_byte; /* What is held came from byte pieces. */
+    lt_text piece; /* The token in hand. */
+    lt_text held;  /* Bytes before the assembler. */
+    lt_text out;
+};
+
+lt_err lt_tokenizer_stream_open(lt_tokenizer_stream **out, const lt_tokenizer *t,
+                                bool skip_special) {
+    lt_tokenizer_stream *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        LT_FAIL(LT_ERR_OOM, "tokenizer stream");
+    }
+    s->t = t;
+    s->skip_special = skip_special;
+    s->at_start = t->spm.active && (t->spm.add_dummy_prefix ||
+                                    (t->spm.from_model && t->spm.remove_extra_whitespaces));
+    lt_decode_chain_open(&s->chain, t->decode, t->n_decode);
+    *out = s;
+    return LT_OK;
+}
+
+void lt_tokenizer_stream_continue(lt_tokenizer_stream *s) {
+    s->at_start = false;
+    lt_decode_chain_continue(&s->chain);
+}
+
+void lt_tokenizer_stream_close(lt_tokenizer_stream *s) {
+    if (s == NULL) {
+        return;
+    }
+    lt_decode_chain_close(&s->chain);
+    lt_text_free(&s->piece);
+    lt_text_free(&s->held);
+    lt_text_free(&s->out);
+    free(s);
+}
+
+/* The normal form of an added token that has LT_PIECE_RENAMED. */
+static const lt_text *renamed(const lt_tokenizer *t, uint32_t id) {
+    for (size_t i = 0; i < t->n_added; i++) {
+        if (t->added[i].id == id) {
+            return &t->added[i].decoded;
+        }
+    }
+    LT_ASSERT(!"a renamed token is an added one");
+    return NULL;
+}
+
+/* The token as the decoder's steps expect it: where they are not made for raw bytes, in printable
+ * form. */
+static lt_err take_piece(lt_tokenizer_stream *s, uint32_t id) {
+    const lt_vocab *v = &s->t->vocab;
+    const char *text = lt_vocab_text(v, id);
+    s->piece.n = 0;
+    if ((v->flags[id] & LT_PIECE_RENAMED) != 0) {
+        const lt_text *to = renamed(s->t, id);
+        bool mapped;
+        return s->t->byte_level && !s->t->printable
+                   ? lt_tokenizer_unmap(to->data, to->n, &s->piece, &mapped)
+                   : lt_text_put(&s->piece, to->data, to->n);
+    }
+    if (!s->t->printable || (v->flags[id] & LT_PIECE_LITERAL) != 0) {
+        return lt_text_put(&s->piece, text, v->bytes[id]);
+    }
+    for (uint32_t i = 0; i < v->bytes[id]; i++) {
+        LT_TRY(lt_text_put_cp(&s->piece, lt_byte_char((uint8_t)text[i])));
+    }
+    return LT_OK;
+}
+
+/* Hold the bytes until they are characters. */
+static lt_err put_bytes(lt_tokenizer_stream *s, const char *bytes, size_t n, bool per_byte) {
+    if (s->held.n > 0 && s->per_byte != per_byte) {
+        LT_TRY(lt_text_assemble(&s->out, &s->held, s->per_byte, true));
+    }
+    s->per_byte = per_byte;
+    LT_TRY(lt_text_put(&s->held, bytes, n));
+    return lt_text_assemble(&s->out, &s->held, s->per_byte, false);
+}
+
+/* A piece of text: U+2581 are spaces. */
+static lt_err put_marked(lt_tokenizer_stream *s, const char *p, size_t n) {
+    const char *const end = p + n;
+    s->piece.n = 0;
+    while (p < end) {
+        const char *hit = memmem(p, (size_t)(end - p), mark, MARK_BYTES);
+        const char *stop = hit != NULL ? hit : end;
+        LT_TRY(lt_text_put(&s->piece, p, (size_t)(stop - p)));
+        LT_TRY(hit != NULL ? lt_text_put(&s->piece, " ", 1) : LT_OK);
+        p = hit != NULL ? hit + MARK_BYTES : end;
+    }
+    return put_bytes(s, s->piece.data, s->piece.n, false);
+}
+
+/* What is stripped: of a .model each leading U+2581 while there is no text, where it removes extra
+ * white space, else one, of the first piece; of a GGUF that of the first piece. */
+static lt_err put_spm(lt_tokenizer_stream *s, uint32_t id) {
+    const lt_tokenizer *t = s->t;
+    const char *text = lt_vocab_text(&t->vocab, id);
+    const unsigned flags = t->vocab.flags[id];
+    size_t n = t->vocab.bytes[id];
+    uint8_t byte;
+    bool stripped;
+
+    if ((flags & LT_PIECE_BYTE) != 0 && lt_piece_is_byte(text, n, &byte)) {
+        s->at_start = false;
+        return put_bytes(s, (const char *)&byte, 1, true);
+    }
+    if (t->spm.from_model && id == t->unk) {
+        s->at_start &= t->spm.unknown.n == 0;
+        return put_bytes(s, t->spm.unknown.data, t->spm.unknown.n, false);
+    }
+    if ((flags & LT_PIECE_SPECIAL) != 0) {
+        return put_bytes(s, text, n, false);
+    }
+    stripped = s->at_start && n >= MARK_BYTES && memcmp(text, mark, MARK_BYTES) == 0;
+    text += stripped ? MARK_BYTES : 0;
+    n -= stripped ? MARK_BYTES : 0;
+    s->at_start = s->at_start && t->spm.from_model && n == 0 &&
+                  (t->spm.remove_extra_whitespaces || !stripped);
+    return put_marked(s, text, n);
+}
+
+static lt_err put_piece(lt_tokenizer_stream *s, uint32_t id) {
+    if (s->t->spm.active) {
+        return put_spm(s, id);
+    }
+    LT_TRY(take_piece(s, id));
+    if (s->t->n_decode > 0) {
+        const size_t n = s->piece.n;
+        LT_TRY(lt_text_reserve(&s->piece, 1)); /* An empty token is one too. */
+        LT_TRY(lt_decode_chain_run(&s->chain, s->piece.data, n, false, &s->held));
+        return put_bytes(s, NULL, 0, false);
+    }
+    return put_bytes(s, s->piece.data, s->piece.n, false);
+}
+
+static lt_err give_out(lt_tokenizer_stream *s, const char **text, size_t *bytes) {
+    LT_TRY(lt_text_reserve(&s->out, 1));
+    s->out.data[s->out.n] = '\0';
+    *text = s->out.data;
+    *bytes = s->out.n;
+    return LT_OK;
+}
+
+static lt_err check_id(const lt_tokenizer *t, uint32_t id) {
+    if (id >= t->vocab.n) {
+        LT_FAIL(LT_ERR_ARG, "%s: id %u is outside of the vocabulary of %u", t->name, id,
+                t->vocab.n);
+    }
+    return LT_OK;
+}
+
+/* SentencePiece writes <unk> also where control pieces are left out. Hugging Face asks whether the
+ * token's text, in normal form, is that of a special one. */
+static bool skipped(const lt_tokenizer *t, uint32_t id) {
+    const unsigned flags = t->vocab.flags[id];
+    if ((flags & LT_PIECE_RENAMED) != 0) {
+        const lt_text *to = renamed(t, id);
+        for (size_t i = 0; i < t->n_added; i++) {
+            const lt_text *name = &t->added[i].content;
+            if (t->added[i].special && name->n == to->n &&
+                memcmp(name->data, to->data, to->n) == 0) {
+                return true;
+            }
+        }
+        return false;
+    }
+    return (flags & LT_PIECE_SPECIAL) != 0 && !(t->spm.from_model && id == t->unk);
+}
+
+lt_err lt_tokenizer_stream_put(lt_tokenizer_stream *s, uint32_t id, const char **text,
+                               size_t *bytes) {
+    LT_TRY(check_id(s->t, id));
+    s->out.n = 0;
+    if ((s->t->vocab.flags[id] & LT_PIECE_PRESENT) == 0) {
+        return give_out(s, text, bytes);
+    }
+    if (!s->skip_special || !skipped(s->t, id)) {
+        LT_TRY(put_piece(s, id));
+    } else if (s->t->spm.from_model) {
+        /* A piece that is not seen still ends a run of byte pieces. */
+        LT_TRY(put_bytes(s, NULL, 0, false));
+    }
+    return give_out(s, text, bytes);
+}
+
+lt_err lt_tokenizer_stream_finish(lt_tokenizer_stream *s, const char **text, size_t *bytes) {
+    s->out.n = 0;
+    LT_TRY(s->t->n_decode > 0 ? lt_decode_chain_run(&s->chain, NULL, 0, true, &s->held) : LT_OK);
+    LT_TRY(lt_text_assemble(&s->out, &s->held, s->per_byte, true));
+    return give_out(s, text, bytes);
+}
+
+lt_err lt_tokenizer_decode(const lt_tokenizer *t, const uint32_t *ids, size_t n, bool skip_special,
+                           char **text, size_t *bytes) {
+    lt_err err = LT_OK;
+    lt_tokenizer_stream *s = NULL;
+    lt_text all = {0};
+    const char *part;
+    size_t part_n;
+
+    LT_TRY_DONE(lt_tokenizer_stream_open(&s, t, skip_special));
+    for (size_t i = 0; i <= n; i++) {
+        LT_TRY_DONE(i < n ? lt_tokenizer_stream_put(s, ids[i], &part, &part_n)
+                          : lt_tokenizer_stream_finish(s, &part, &part_n));
+        LT_TRY_DONE(lt_text_put(&all, part, part_n));
+    }
+    LT_TRY_DONE(lt_text_reserve(&all, 1));
+    all.data[all.n] = '\0';
+    *text = all.data;
+    *bytes = all.n;
+    all = (lt_text){0};
+done:
+    lt_text_free(&all);
+    lt_tokenizer_stream_close(s);
+    return err;
+}

@@ -1,0 +1,98 @@
+/* tokenizer/ends.c: which tokens end a text or a turn, as far as a tokenizer's own file tells.
+ *
+ * eos and eot, a GGUF's further keys, and special tokens by their names: files often name only one
+ * of those that a model was trained to stop at. The names are llama.cpp's, so that a file stops
+ * where it does there; of a GGUF also those of filling in the middle, which llama.cpp stops at. Two
+ * exceptions are its own, too: where <|return|> and <|call|> are (or channels at all), <|end|> ends
+ * a message and the text goes on (gpt-oss); where <|tool_response> is, </s> is an ordinary token
+ * (Gemma 4). */
+#include <string.h>
+
+#include "base/error.h"
+#include "data/tokenizer/impl.h"
+
+static const char *const names[] = {"<|eot_id|>",
+                                    "<|im_end|>",
+                                    "<|end|>",
+                                    "<|return|>",
+                                    "<|call|>",
+                                    "<|flush|>",
+                                    "<|calls|>",
+                                    "<end_of_turn>",
+                                    "<|endoftext|>",
+                                    "</s>",
+                                    "<|eom_id|>",
+                                    "<EOT>",
+                                    "_<EOT>",
+                                    "[EOT]",
+                                    "[EOS]",
+                                    "<|end_of_text|>",
+                                    "<end_of_utterance>",
+                                    "<eos>",
+                                    "<turn|>",
+                                    "<|tool_response>",
+                                    "<\xEF\xBD\x9C"
+                                    "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+                                    "[e~[",
+                                    NULL};
+
+/* Padding, a repository's name and a file's border. */
+static const char *const fill_names[] = {
+    "<|fim_pad|>",   "<fim-pad>",  "<fim_pad>", "<PAD>",      "[PAD]",        "<|fim_repo|>",
+    "<|repo_name|>", "<fim-repo>", "<REPO>",    "<reponame>", "<|file_sep|>", NULL};
+
+static uint32_t find(const lt_tokenizer *t, const char *name) {
+    const uint32_t id = lt_tokenizer_find(t, name, strlen(name));
+    return id != LT_NO_ID && lt_tokenizer_is_special(t, id) ? id : LT_NO_ID;
+}
+
+static lt_err add(lt_tokenizer *t, uint32_t id) {
+    for (size_t i = 0; i < t->ends.n; i++) {
+        if (t->ends.data[i] == id) {
+            return LT_OK;
+        }
+    }
+    if (id == LT_NO_ID) {
+        return LT_OK;
+    }
+    LT_TRY(lt_ids_reserve(&t->ends, 1));
+    t->ends.data[t->ends.n++] = id;
+    return LT_OK;
+}
+
+static lt_err add_names(lt_tokenizer *t, const char *const *list) {
+    for (; *list != NULL; list++) {
+        LT_TRY(add(t, find(t, *list)));
+    }
+    return LT_OK;
+}
+
+static void drop(lt_tokenizer *t, uint32_t id) {
+    size_t n = 0;
+    for (size_t i = 0; i < t->ends.n; i++) {
+        if (t->ends.data[i] != id) {
+            t->ends.data[n++] = t->ends.data[i];
+        }
+    }
+    t->ends.n = n;
+}
+
+lt_err lt_tokenizer_find_ends(lt_tokenizer *t) {
+    const bool calls = find(t, "<|call|>") != LT_NO_ID || find(t, "<|calls|>") != LT_NO_ID;
+    const bool returns = find(t, "<|return|>") != LT_NO_ID || find(t, "<|flush|>") != LT_NO_ID;
+    const uint32_t message = find(t, "<|end|>"), plain = find(t, "</s>");
+
+    LT_TRY(add(t, t->eos));
+    LT_TRY(add(t, t->eot));
+    LT_TRY(add_names(t, names));
+    if (t->from_gguf) {
+        LT_TRY(add_names(t, fill_names));
+    }
+    if (((calls && returns) || find(t, "<|channel|>") != LT_NO_ID) && message != LT_NO_ID) {
+        drop(t, message);
+    }
+    if (find(t, "<|tool_response>") != LT_NO_ID && plain != LT_NO_ID) {
+        drop(t, plain);
+    }
+    return LT_OK;
+}

@@ -1,0 +1,167 @@
+/* tokenizer/impl.h: what a loaded tokenizer consists of; shared by tokenizer.c, the decoder and the
+ * readers of each format.
+ *
+ *     text ──added tokens──▶ segments ──normalizer──▶ ──added tokens──▶ segments ──pre-tokenizer──▶ words ──model──▶ ids
+ *
+ * A reader (tokenizer/json.c, tokenizer/rank.c, ...) fills one of these from a file;
+ * tokenizer_finish then builds what follows. */
+#ifndef LT_DATA_TOKENIZER_IMPL_H
+#define LT_DATA_TOKENIZER_IMPL_H
+
+#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/bpe_load.h"
+#include "data/tokenizer/decode_chain.h"
+#include "data/tokenizer/json_pull.h"
+#include "data/tokenizer/normalize.h"
+#include "data/tokenizer/pretokenize.h"
+#include "data/tokenizer/spm_pieces.h"
+#include "data/tokenizer/trie.h"
+#include "data/tokenizer/unigram.h"
+#include "data/tokenizer/vocab.h"
+#include "data/tokenizer/wordpiece.h"
+#include "lateen/tokenizer.h"
+
+typedef enum {
+    LT_MODEL_BPE,
+    LT_MODEL_UNIGRAM,
+    LT_MODEL_WORDPIECE,
+    LT_MODEL_WORDLEVEL,
+    LT_MODEL_SPM_PIECES /* SentencePiece's CHAR and WORD */
+} lt_model_kind;
+
+/* A token that is cut out of the text before the model sees it. */
+typedef struct {
+    uint32_t id;
+    bool special, normalized, lstrip, rstrip, single_word;
+    lt_text content;
+    lt_text decoded; /* LT_PIECE_RENAMED: the normal form, which is what decoding gives. */
+} lt_added;
+
+/* SentencePiece's own normalizer settings (files in its format and GGUF "llama"). */
+typedef struct {
+    bool active;
+    bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, suffix_whitespace;
+    bool from_model; /* Decoded as SentencePiece does; else, from a GGUF, as llama.cpp. */
+    lt_text unknown; /* from_model: what <unk> is decoded to. */
+    lt_charsmap charsmap;
+    lt_trie user; /* User-defined symbols: passed through unchanged, value = id. */
+} lt_spm;
+
+/* "truncation" and "padding" of a tokenizer.json: what LT_ENCODE_FIT applies. */
+typedef struct {
+    bool cuts, cut_left, only_second;
+    bool pads, pad_left, pads_fixed;
+    uint64_t max_length, stride, fixed, multiple; /* ids */
+    uint32_t pad_id;
+} lt_fit;
+
+struct lt_tokenizer {
+    char *name; /* For messages. */
+    const char *kind;
+    lt_model_kind model;
+    bool byte_level; /* Pieces are raw bytes, not characters. */
+    /* Words may also be cut before each U+2581 run: no piece crosses such a place. */
+    bool cut_at_metaspace;
+    bool maps_bytes; /* A ByteLevel pre-tokenizer is in the file. */
+    /* Which words are first ones is to be found byte by byte: normalize_align.c. */
+    bool tracks_first;
+    lt_vocab vocab;
+    lt_bpe bpe;
+    lt_unigram unigram;
+    lt_wordpiece wordpiece;
+    lt_spm_pieces spm_pieces;
+    lt_normalizer normalizer;
+    lt_pretok pretok;
+    lt_spm spm;
+
+    lt_added *added;
+    size_t n_added, added_room;
+    lt_trie raw, normalized; /* Values index `added`. */
+
+    lt_ids before, after; /* What LT_ENCODE_ADD_SPECIAL adds. */
+    bool template_read;   /* by a template, which must be the last post-processor. */
+    lt_fit fit;
+    /* byte_level pieces are decoded in their printable form: the decoder is no ByteLevel. */
+    bool printable;
+    lt_decode_op decode[LT_MAX_DECODE_OPS];
+    int n_decode;
+
+    uint32_t bos, eos, pad, unk, eot;
+    /* lt_tokenizer_info's. A GGUF's reader begins it, lt_tokenizer_find_ends completes it. */
+    lt_ids ends;
+    bool from_gguf;
+    lt_text chat_template;
+};
+
+/* How far ids and text have come at an edge of a segment; see tokenizer/mask.c. */
+typedef struct {
+    size_t ids, bytes;
+} lt_token_edge;
+
+struct lt_tokenizer_scratch {
+    const lt_tokenizer *owner;
+    lt_bpe_scratch *bpe;
+    lt_unigram_scratch unigram;
+    lt_norm_scratch norm;
+    lt_pieces pieces;
+    lt_text valid; /* The input with ill-formed UTF-8 replaced. */
+    lt_text spm;
+    bool keeps_edges; /* Encoding leaves its segments' edges in `edges`. */
+    lt_token_edge *edges;
+    size_t n_edges, edges_room;
+};
+
+/* The text that the model sees of a segment: normalised. *out is the segment itself or scratch,
+ * until the next call. */
+LT_MUST_USE lt_err lt_tokenizer_normalize(const lt_tokenizer *t, lt_tokenizer_scratch *s,
+                                          const char *text, size_t n, const char **out,
+                                          size_t *out_n);
+
+/* tokenizer/ends.c: which tokens end a text, when all special ones are known. */
+LT_MUST_USE lt_err lt_tokenizer_find_ends(lt_tokenizer *t);
+
+/* Add one added token (content is copied); vocab gets its piece. */
+LT_MUST_USE lt_err lt_tokenizer_add(lt_tokenizer *t, lt_added token, const char *content, size_t n);
+LT_MUST_USE lt_err lt_tokenizer_add_decode(lt_tokenizer *t, lt_decode_kind kind, const char *from,
+                                           const char *to);
+
+/* Normalise text as SentencePiece does, into out: U+2581 for spaces. user (with LT_TRIE values)
+ * passes unchanged. */
+LT_MUST_USE lt_err lt_spm_normalize(const lt_spm *m, const char *text, size_t n, lt_text *out);
+
+/* Readers: fill a zeroed tokenizer whose name is set. `text` stays alive during the call only. */
+LT_MUST_USE lt_err lt_tokenizer_read_json(lt_tokenizer *t, const char *text, size_t n);
+LT_MUST_USE lt_err lt_tokenizer_read_tekken(lt_tokenizer *t, const char *text, size_t n);
+LT_MUST_USE lt_err lt_tokenizer_read_ranks(lt_tokenizer *t, const char *text, size_t n,
+                                           const char *pattern);
+LT_MUST_USE lt_err lt_tokenizer_read_gpt2(lt_tokenizer *t, const char *vocab, size_t vocab_n,
+                                          const char *merges, size_t merges_n, const char *pattern);
+LT_MUST_USE lt_err lt_tokenizer_read_spm(lt_tokenizer *t, const void *data, size_t n);
+LT_MUST_USE lt_err lt_tokenizer_read_llama2c(lt_tokenizer *t, const void *data, size_t n);
+struct lt_gguf;
+LT_MUST_USE lt_err lt_tokenizer_read_gguf(lt_tokenizer *t, const struct lt_gguf *g);
+/* What a GGUF's name of a pre-tokenizer stands for: patterns to apply in turn ('@' and a scanner's
+ * name, or a regular expression; NULL behind the last). False: not known. */
+#define LT_GGUF_PATTERNS 6
+bool lt_gguf_pre_patterns(const char *name, const char *patterns[LT_GGUF_PATTERNS],
+                          bool *ignore_merges, bool *add_bos);
+
+/* Set the pre-tokenizer of a byte-level model from a pattern's name ("cl100k", "cl100k_base", ...)
+ * or a regular expression. */
+LT_MUST_USE lt_err lt_tokenizer_set_pattern(lt_tokenizer *t, const char *pattern);
+
+/* The next merge of a file's list, "left right", in the file's spelling. */
+LT_MUST_USE lt_err lt_tokenizer_merge(const lt_tokenizer *t, lt_merge_batch *m, const char *left,
+                                      size_t left_n, const char *right, size_t right_n);
+
+/* A byte-level vocabulary's printable form ("Ġthe") as bytes, appended to out. False: some
+ * character stands for no byte; then out holds the text itself. */
+LT_MUST_USE lt_err lt_tokenizer_unmap(const char *s, size_t n, lt_text *out, bool *mapped);
+
+/* Append the bytes that base64 text stands for (standard alphabet, '=' padding optional). */
+LT_MUST_USE lt_err lt_base64_decode(const char *s, size_t n, lt_text *out, const char *name);
+
+/* After a reader: tries, pair tables, special ids by their usual names. */
+LT_MUST_USE lt_err lt_tokenizer_finish(lt_tokenizer *t);
+
+#endif

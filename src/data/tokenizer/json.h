@@ -1,0 +1,73 @@
+/* tokenizer/json.h: between the files that read tokenizer.json: the slices that the pull pass
+ * leaves for the tree pass. */
+#ifndef LT_DATA_TOKENIZER_JSON_H
+#define LT_DATA_TOKENIZER_JSON_H
+
+#include <jansson.h>
+
+#include "data/tokenizer/json_pull.h"
+#include "data/tokenizer/impl.h"
+
+#define LT_JSON_MODEL_FIELDS 24
+#define LT_JSON_KEY_BYTES    40
+
+typedef struct {
+    char key[LT_JSON_KEY_BYTES];
+    lt_slice value;
+} lt_json_field;
+
+/* The model's scalar fields ("unk_token", "byte_fallback", ...) and what its big ones were. */
+typedef struct {
+    lt_json_field fields[LT_JSON_MODEL_FIELDS];
+    int n_fields;
+    bool scored; /* The vocabulary is a list with scores: Unigram. */
+    bool have_merges;
+} lt_json_model;
+
+typedef struct {
+    lt_slice added_tokens, normalizer, pre_tokenizer, post_processor, decoder, model_slice;
+    lt_slice truncation, padding;
+    lt_json_model model;
+    bool model_read, pre_tokenizer_read;
+    bool defer;        /* The vocabulary is read when all other fields of the model are known. */
+    bool merges_first; /* The merges did not fit the vocabulary as it was read. */
+    bool late;         /* A field behind it would have changed its reading. */
+} lt_json_parts;
+
+bool lt_json_model_has(const lt_json_model *m, const char *key);
+
+/* Which model it is. */
+LT_MUST_USE lt_err lt_json_model_type(lt_tokenizer *t, const lt_json_model *m);
+
+/* A field that came behind the vocabulary would have changed its reading. */
+bool lt_json_model_late(const lt_tokenizer *t, const lt_json_model *m, const lt_json_field *f);
+
+/* Read the pre-tokenizer (once) and decide whether the vocabulary is kept as raw bytes:
+ * t->byte_level. */
+LT_MUST_USE lt_err lt_json_parts_pre_tokenizer(lt_tokenizer *t, lt_json_parts *parts);
+
+/* Apply the model's scalar fields; called again when more of them have been seen. */
+LT_MUST_USE lt_err lt_json_model_apply(lt_tokenizer *t, lt_json_model *m);
+
+/* Normalizer, added tokens, post-processor, decoder, and what the model needs of them. */
+LT_MUST_USE lt_err lt_json_parts_rest(lt_tokenizer *t, lt_json_parts *parts);
+
+/* A part's "type", or "". */
+const char *lt_json_type_of(const json_t *o);
+
+/* A pattern's string; an empty one matches at every place. */
+LT_MUST_USE lt_err lt_json_open_regex(const lt_tokenizer *t, const json_t *pattern,
+                                      struct lt_regex **out);
+
+/* tokenizer/json_added.c: the package takes an added token's id from the vocabulary, or counts on
+ * behind it, and only warns where the file says otherwise; so do we. */
+LT_MUST_USE lt_err lt_json_add_tokens(lt_tokenizer *t, const json_t *list);
+
+/* tokenizer/json_decoder.c: one decoder, which is no Sequence. */
+LT_MUST_USE lt_err lt_json_add_decoder(lt_tokenizer *t, const json_t *o);
+
+/* When all are there: the decoder of a vocabulary in raw bytes is nothing; any other than ByteLevel
+ * wants the printable form back. */
+LT_MUST_USE lt_err lt_json_settle_decoder(lt_tokenizer *t);
+
+#endif

@@ -1,0 +1,152 @@
+/* bench/decode.c: attention of one new token a sequence over a paged key/value cache, as the op
+ * table runs it: share of the copy bandwidth at which keys and values are read. Correctness is
+ * optest's matter (attention_paged). Every sequence has pages of its own, scattered over the
+ * pool. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "kernels/cuda/bench/bench.h"
+#include "kernels/cuda/ops/launch.h"
+#include "tensor/ops.h"
+
+typedef struct {
+    int64_t batch, context, heads, kv_heads, width, page;
+} decode_case;
+
+typedef struct {
+    const lt_backend *be;
+    lt_queue *q;
+    lt_attention_paged_args a;
+    void *owned[8];
+    int n_owned;
+} decode_run;
+
+static lt_err queue(void *p, CUstream s, int set) {
+    decode_run *r = p;
+    (void)s;
+    (void)set;
+    return r->be->ops->attention_paged(r->q, &r->a);
+}
+
+static lt_err room(decode_run *r, void **out, size_t bytes) {
+    LT_TRY(r->be->alloc(out, bytes, "decode bench"));
+    r->owned[r->n_owned++] = *out;
+    return LT_OK;
+}
+
+/* Page i of sequence b: a stride through the pool that no two share. */
+static int32_t page_of(int64_t i, int64_t n_pages) {
+    return (int32_t)(i * 7919 % n_pages);
+}
+
+static lt_err metadata(decode_run *r, const decode_case *c, int64_t a_sequence, int64_t n_pages) {
+    lt_err err = LT_OK;
+    const int64_t n = c->batch * a_sequence + 2 * c->batch + 1;
+    int32_t *host = malloc((size_t)n * 4);
+    void *table = NULL;
+    if (host == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "decode bench");
+    }
+    for (int64_t i = 0; i < c->batch * a_sequence; i++) {
+        host[i] = page_of(i, n_pages);
+    }
+    for (int64_t b = 0; b < c->batch; b++) {
+        host[c->batch * a_sequence + b] = (int32_t)c->context;
+    }
+    for (int64_t b = 0; b <= c->batch; b++) {
+        host[c->batch * a_sequence + c->batch + b] = (int32_t)b;
+    }
+    LT_TRY_DONE(room(r, &table, (size_t)n * 4));
+    LT_TRY_DONE(r->be->upload(r->q, table, host, (size_t)n * 4));
+    LT_TRY_DONE(r->be->sync(r->q));
+    r->a.table = lt_tensor_2d(table, LT_I32, c->batch, a_sequence);
+    r->a.kv_len = lt_tensor_1d((int32_t *)table + c->batch * a_sequence, LT_I32, c->batch);
+    r->a.q_start = lt_tensor_1d((int32_t *)table + c->batch * a_sequence + c->batch, LT_I32,
+                                c->batch + 1);
+done:
+    free(host);
+    return err;
+}
+
+static lt_err decode_open(decode_run *r, lt_bench *b, const decode_case *c) {
+    const int64_t a_sequence = (c->context + c->page - 1) / c->page;
+    int64_t n_pages = c->batch * a_sequence;
+    const int64_t row = c->page * c->kv_heads * c->width;
+    void *q = NULL, *out = NULL, *k = NULL, *v = NULL;
+    n_pages += n_pages % 7919 == 0;
+    LT_TRY(room(r, &q, (size_t)(c->batch * c->heads * c->width) * 2));
+    LT_TRY(room(r, &out, (size_t)(c->batch * c->heads * c->width) * 2));
+    LT_TRY(room(r, &k, (size_t)(n_pages * row) * 2));
+    LT_TRY(room(r, &v, (size_t)(n_pages * row) * 2));
+    LT_TRY(lt_bench_random(b, q, c->batch * c->heads * c->width, "bf16", 1, 1.0f, false));
+    LT_TRY(lt_bench_random(b, k, n_pages * row, "bf16", 2, 1.0f, false));
+    LT_TRY(lt_bench_random(b, v, n_pages * row, "bf16", 3, 1.0f, false));
+    LT_TRY(lt_cuda_sync(b->gpu, b->stream));
+    r->a.q = lt_tensor_3d(q, LT_BF16, c->batch, c->heads, c->width);
+    r->a.out = lt_tensor_3d(out, LT_BF16, c->batch, c->heads, c->width);
+    r->a.k_pages = lt_tensor_4d(k, LT_BF16, n_pages, c->page, c->kv_heads, c->width);
+    r->a.v_pages = lt_tensor_4d(v, LT_BF16, n_pages, c->page, c->kv_heads, c->width);
+    r->a.scale = 1.0f / sqrtf((float)c->width);
+    r->a.q_max = 1;
+    r->a.kv_max = c->context;
+    return metadata(r, c, a_sequence, n_pages);
+}
+
+static void shape_text(char *out, size_t bytes, const decode_case *c) {
+    snprintf(out, bytes, "b%lld keys %lld h%lld/%lld d%lld pages of %lld", (long long)c->batch,
+             (long long)c->context, (long long)c->heads, (long long)c->kv_heads,
+             (long long)c->width, (long long)c->page);
+}
+
+static lt_err decode_one(lt_bench *b, const lt_backend *be, lt_queue *q, const decode_case *c,
+                         const char *shape) {
+    lt_err err = LT_OK;
+    decode_run r = {.be = be, .q = q};
+    lt_timing run = {.name = "decode", .queue = queue, .ctx = &r};
+    LT_TRY_DONE(decode_open(&r, b, c));
+    LT_TRY_DONE(
+        lt_timing_run(q->gpu, q->stream, &run, 1,
+                      &(lt_timing_plan){.n_sets = 1, .rounds = b->rounds, .inner_ms = 0.3}));
+    if (run.err != LT_OK) {
+        lt_bench_check(b, "decode", shape, false, "%s", run.error);
+        goto done;
+    }
+    lt_bench_row(b, &(lt_bench_result){
+                        .op = "decode",
+                        .name = "attention_paged",
+                        .shape = shape,
+                        .ms = run.ms,
+                        .ms_best = run.ms_best,
+                        .bytes = 4.0 * (double)(c->batch * c->context * c->kv_heads * c->width),
+                        .limit = b->copy_gbps * 1e9});
+done:
+    for (int i = 0; i < r.n_owned; i++) {
+        be->release(r.owned[i], 0);
+    }
+    return err;
+}
+
+lt_err lt_bench_decode(lt_bench *b) {
+    static const decode_case cases[] = {
+        {1, 16384, 32, 8, 128, 16},  {1, 131072, 32, 8, 128, 64}, {16, 4096, 32, 8, 128, 16},
+        {16, 4096, 32, 8, 128, 64},  {16, 4096, 32, 8, 128, 128}, {16, 16384, 32, 8, 128, 16},
+        {16, 16384, 32, 8, 64, 16},  {64, 4096, 32, 8, 64, 16},   {64, 4096, 32, 8, 128, 16},
+        {64, 8192, 16, 16, 128, 64}, {16, 32768, 64, 8, 128, 128}};
+    const lt_backend *be = lt_backend_cuda();
+    lt_queue *q = NULL;
+    if (be == NULL) {
+        return LT_ERR_DEVICE;
+    }
+    LT_TRY(be->queue_open(&q));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && !b->check_only; i++) {
+        char shape[96];
+        shape_text(shape, sizeof shape, &cases[i]);
+        if (!lt_bench_skips(b, shape)) {
+            lt_bench_failed(b, "decode", shape, decode_one(b, be, q, &cases[i], shape));
+        }
+    }
+    be->queue_close(q);
+    return LT_OK;
+}

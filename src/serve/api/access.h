@@ -1,0 +1,41 @@
+/* access.h: who may call, decided when a request's headers are there, before its body is read:
+ * keys, hosts, origins, types of content.
+ *
+ * KEYS      Authorization: Bearer KEY or x-api-key: KEY. Every key is compared byte by byte to its
+ *           end, so the time tells nothing but its length.
+ * BROWSERS  A server without keys answers whoever reaches it, and a page of any site reaches
+ *           127.0.0.1 through its reader's browser. So without keys
+ *           Host     must be an address, localhost, a name without dots (which no site on the
+ *                    internet has), the --host, or one of --allowed-hosts: a site that lets its own
+ *                    name point to 127.0.0.1 (DNS rebinding) is refused by its name
+ *           Origin   must be the server's own or one of --cors (--allowed-origins); browsers send
+ *                    it with every POST of a page
+ *           Sec-Fetch-Site  a request with no Origin that a browser says came from another site is
+ *                           refused, unless it only reads
+ *           Content-Type    text/plain and multipart/form-data are refused: they are what a page
+ *                           may send without asking (application/x-www-form-urlencoded is too, but
+ *                    curl -d says it of JSON; the Origin covers it)
+ * With keys a page of another site can do nothing, as it does not know one; --allowed-hosts then
+ * only counts if it was given. */
+#ifndef LT_SERVE_ACCESS_H
+#define LT_SERVE_ACCESS_H
+
+#include "serve/api/server.h"
+
+typedef struct {
+    int status; /* 0: it may. */
+    const char *type, *code;
+    char message[400];
+} lt_access_refusal;
+
+/* call->owner becomes the key. False: none of the server's was given. */
+bool lt_access_has_key(lt_call *call);
+/* The origin is one of --cors. */
+bool lt_access_cors(const lt_server *s, const char *origin);
+/* By Host, Origin and Content-Type. open: the answer tells nothing, so any page may have it. */
+void lt_access_check(const lt_call *call, bool open, lt_access_refusal *out);
+/* What was said of keys and the host does not fit together, or opens the server to a network: a
+ * failure, or a warning. */
+LT_MUST_USE lt_err lt_access_check_options(const lt_server_options *o);
+
+#endif

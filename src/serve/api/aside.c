@@ -1,0 +1,239 @@
+/* aside.c: see aside.h. */
+#include "serve/api/aside.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+
+#define BIG_TREE                                                                                   \
+    ((size_t)1                                                                                     \
+     << 20) /* Bytes of its text: what the allocator keeps of it goes back to the system. */
+
+struct lt_aside {
+    struct event *on_done;
+    int64_t max_waiting;
+    pthread_t threads[LT_ASIDE_THREADS];
+    int n_threads; /* That run. */
+    /* Under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    lt_fifo waiting, worked, trees;
+    int64_t n; /* In waiting. */
+    /* Of jobs that have begun and not been taken, and of trees that are being freed. */
+    size_t busy_bytes;
+    bool closing;
+};
+
+static lt_aside_job *pop(lt_fifo *l) {
+    return (lt_aside_job *)lt_fifo_pop(l);
+}
+
+/* ---- The threads ---- */
+
+/* Trees first; the first job when there is room for it. */
+static lt_aside_job *next_job(lt_aside *a) {
+    lt_aside_job *job = pop(&a->trees);
+    const lt_aside_job *first = (const lt_aside_job *)a->waiting.first;
+    if (job == NULL && first != NULL && !a->closing &&
+        (a->busy_bytes == 0 || a->busy_bytes + first->bytes <= LT_ASIDE_BYTES)) {
+        job = pop(&a->waiting);
+        a->n--;
+    }
+    a->busy_bytes += job != NULL ? job->bytes : 0;
+    return job;
+}
+
+static void *run(void *arg) {
+    lt_aside *a = arg;
+    pthread_mutex_lock(&a->lock);
+    for (;;) {
+        lt_aside_job *job = next_job(a);
+        size_t bytes;
+        bool told;
+        if (job == NULL && a->closing) {
+            break;
+        }
+        if (job == NULL) {
+            pthread_cond_wait(&a->wake, &a->lock);
+            continue;
+        }
+        told = job->done != NULL;
+        bytes = job->bytes;
+        pthread_mutex_unlock(&a->lock);
+        job->work(job);
+        pthread_mutex_lock(&a->lock);
+        if (told) {
+            lt_fifo_push(&a->worked, &job->link);
+            event_active(a->on_done, 0, 0);
+        } else {
+            a->busy_bytes -= bytes;
+            pthread_cond_broadcast(&a->wake);
+        }
+    }
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+int lt_aside_thread(const lt_aside *a) {
+    for (int i = 0; i < a->n_threads; i++) {
+        if (pthread_equal(a->threads[i], pthread_self()) != 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* ---- The loop's thread ---- */
+
+static lt_aside_job *take_worked(lt_aside *a) {
+    lt_aside_job *job;
+    pthread_mutex_lock(&a->lock);
+    job = pop(&a->worked);
+    if (job != NULL) {
+        a->busy_bytes -= job->bytes;
+        pthread_cond_broadcast(&a->wake);
+    }
+    pthread_mutex_unlock(&a->lock);
+    return job;
+}
+
+static void tell_worked(lt_aside *a) {
+    for (lt_aside_job *job = take_worked(a); job != NULL; job = take_worked(a)) {
+        job->done(job);
+    }
+}
+
+static void on_done(evutil_socket_t fd, short what, void *arg) {
+    (void)fd;
+    (void)what;
+    tell_worked(arg);
+}
+
+lt_err lt_aside_submit(lt_aside *a, lt_aside_job *job) {
+    lt_err err = LT_OK;
+    pthread_mutex_lock(&a->lock);
+    if (a->n >= a->max_waiting) {
+        LT_FAIL_DONE(LT_ERR_LIMIT, "%lld large requests are waiting to be read; try again later",
+                     (long long)a->n);
+    }
+    lt_fifo_push(&a->waiting, &job->link);
+    a->n++;
+    pthread_cond_signal(&a->wake);
+done:
+    pthread_mutex_unlock(&a->lock);
+    return err;
+}
+
+bool lt_aside_cancel(lt_aside *a, lt_aside_job *job) {
+    bool waited;
+    pthread_mutex_lock(&a->lock);
+    waited = lt_fifo_take_out(&a->waiting, &job->link);
+    a->n -= waited;
+    pthread_cond_broadcast(&a->wake); /* The next may be smaller. */
+    pthread_mutex_unlock(&a->lock);
+    return waited;
+}
+
+/* ---- Trees ---- */
+
+static void free_tree(lt_aside_job *job) {
+    lt_body *b = (lt_body *)job;
+    const size_t bytes = job->bytes;
+    json_decref(b->root);
+    free(b);
+#ifdef __GLIBC__
+    if (bytes > BIG_TREE) {
+        malloc_trim(0);
+    }
+#else
+    (void)bytes;
+#endif
+}
+
+lt_body *lt_body_open(lt_aside *a, const char *text, size_t bytes) {
+    lt_body *b = calloc(1, sizeof *b);
+    if (b != NULL) {
+        *b = (lt_body){.job = {.work = free_tree, .bytes = bytes}, .aside = a};
+        b->root = lt_body_parse(text, bytes, &b->error);
+    }
+    return b;
+}
+
+void lt_body_free(lt_body *b) {
+    lt_aside *a = b != NULL ? b->aside : NULL;
+    if (b == NULL) {
+        return;
+    }
+    if (a->n_threads == 0 || lt_aside_thread(a) >= 0) {
+        free_tree(&b->job);
+        return;
+    }
+    pthread_mutex_lock(&a->lock);
+    lt_fifo_push(&a->trees, &b->job.link);
+    pthread_cond_signal(&a->wake);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* ---- Open, close ---- */
+
+lt_err lt_aside_open(lt_aside **out, struct event_base *base, int n_threads, int64_t max_waiting) {
+    lt_err err = LT_OK;
+    lt_aside *a = calloc(1, sizeof *a);
+
+    LT_ASSERT(n_threads >= 1 && n_threads <= LT_ASIDE_THREADS);
+    if (a == NULL) {
+        LT_FAIL(LT_ERR_OOM, "threads beside the loop");
+    }
+    a->max_waiting = max_waiting;
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->wake, NULL);
+    a->on_done = event_new(base, -1, EV_PERSIST, on_done, a);
+    if (a->on_done == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "threads beside the loop");
+    }
+    pthread_mutex_lock(&a->lock); /* Until it is known which run. */
+    while (a->n_threads < n_threads &&
+           pthread_create(&a->threads[a->n_threads], NULL, run, a) == 0) {
+        a->n_threads++;
+    }
+    pthread_mutex_unlock(&a->lock);
+    if (a->n_threads == 0) {
+        LT_FAIL_DONE(LT_ERR_OOM, "no thread beside the loop");
+    }
+    *out = a;
+    a = NULL;
+done:
+    lt_aside_close(a);
+    return err;
+}
+
+void lt_aside_stop(lt_aside *a) {
+    if (a == NULL || a->n_threads == 0) {
+        return;
+    }
+    pthread_mutex_lock(&a->lock);
+    a->closing = true;
+    pthread_cond_broadcast(&a->wake);
+    pthread_mutex_unlock(&a->lock);
+    for (int i = 0; i < a->n_threads; i++) {
+        pthread_join(a->threads[i], NULL);
+    }
+    a->n_threads = 0;
+    event_del(a->on_done);
+    tell_worked(a);
+}
+
+void lt_aside_close(lt_aside *a) {
+    if (a == NULL) {
+        return;
+    }
+    lt_aside_stop(a);
+    if (a->on_done != NULL) {
+        event_free(a->on_done);
+    }
+    pthread_cond_destroy(&a->wake);
+    pthread_mutex_destroy(&a->lock);
+    free(a);
+}

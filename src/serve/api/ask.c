@@ -1,0 +1,357 @@
+/* ask.c: see ask.h. */
+#include "serve/api/ask.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "data/text_utf8.h"
+#include "base/option.h"
+#include "serve/api/aside.h"
+
+#define MAX_ROWS 160
+
+bool lt_api_refuse(lt_api_error *e, const char *param, const char *fmt, ...) {
+    va_list args;
+    *e = (lt_api_error){.status = 400, .type = "invalid_request_error"};
+    snprintf(e->param, sizeof e->param, "%s", param != NULL ? param : "");
+    va_start(args, fmt);
+    vsnprintf(e->message, sizeof e->message, fmt, args);
+    va_end(args);
+    return false;
+}
+
+bool lt_api_refuse_error(lt_api_error *e, const char *param, lt_err err) {
+    char message[400];
+    snprintf(message, sizeof message, "%s", lt_error_message());
+    lt_api_refuse(e, param, "%s", message);
+    if (err == LT_ERR_LIMIT) {
+        e->status = 429;
+        e->type = "rate_limit_error";
+        e->code = "queue_full";
+        e->retry_after_s = 1;
+    } else if (err != LT_ERR_ARG && err != LT_ERR_FORMAT && err != LT_ERR_UNSUPPORTED &&
+               err != LT_ERR_NOT_FOUND) {
+        e->status = 500;
+        e->type = "server_error";
+    }
+    return false;
+}
+
+bool lt_api_refuse_oom(lt_api_error *e) {
+    lt_api_refuse(e, NULL, "out of memory");
+    e->status = 503;
+    e->type = "server_error";
+    e->retry_after_s = 1;
+    return false;
+}
+
+void lt_ask_defaults(lt_ask *a) {
+    *a = (lt_ask){.n = 1,
+                  .best_of = -1,
+                  .temperature = 1,
+                  .top_p = 1,
+                  .typical_p = 1,
+                  .repetition = 1,
+                  .top_k = 0,
+                  .seed = -1,
+                  .max_tokens = -1,
+                  .max_completion_tokens = -1,
+                  .top_logprobs = -1,
+                  .prompt_logprobs = -1,
+                  .n_probs = -1,
+                  .skip_special = true,
+                  .parallel_tools = true,
+                  .thinking_budget = -1,
+                  .add_generation_prompt = true,
+                  .include_reasoning = true,
+                  .dimensions = -1,
+                  .truncate_prompt = -2,
+                  .parse_special = true,
+                  .repeat_last_n = -1,
+                  .dry_base = 1.75,
+                  .dry_allowed = 2,
+                  .dry_last_n = -1,
+                  .xtc_threshold = 0.1};
+}
+
+void lt_ask_free(lt_ask *a) {
+    if (a->body != NULL) {
+        lt_body_free(a->body);
+    } else {
+        json_decref(a->root);
+    }
+    a->body = NULL;
+    a->root = NULL;
+}
+
+/* ---- One field ---- */
+
+/* OpenAI's codes: clients leave a field out and try again where they know one. */
+static bool with_code(lt_api_error *e, const char *code) {
+    e->code = code;
+    return false;
+}
+
+static const char *kind_of(const json_t *value) {
+    static const char *const names[] = {
+        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "a list",  [JSON_STRING] = "a string",
+        [JSON_INTEGER] = "a number", [JSON_REAL] = "a number", [JSON_TRUE] = "true",
+        [JSON_FALSE] = "false",      [JSON_NULL] = "null"};
+    return names[json_typeof(value)];
+}
+
+/* Whole numbers are told whole: 1000000000, not 1e+09. */
+static const char *number_text(double v, char out[32]) {
+    snprintf(out, 32, v == floor(v) && fabs(v) < 1e21 ? "%.0f" : "%g", v);
+    return out;
+}
+
+static bool read_number(void *to, const lt_field *f, const json_t *value, const char *param,
+                        lt_api_error *e) {
+    const double v = json_number_value(value);
+    char texts[3][32];
+    if (!json_is_number(value)) {
+        lt_api_refuse(e, param, "'%s' must be a number, not %s", param, kind_of(value));
+        return with_code(e, "invalid_type");
+    }
+    if (f->type == LT_FIELD_I64 && v != floor(v)) {
+        lt_api_refuse(e, param, "'%s' must be a whole number, not %g", param, v);
+        return with_code(e, "invalid_type");
+    }
+    if (v < f->min || v > f->max || (json_is_real(value) && !(fabs(v) < 0x1p63))) {
+        lt_api_refuse(e, param, "'%s' is %s; it must be between %s and %s", param,
+                      number_text(v, texts[0]), number_text(f->min, texts[1]),
+                      number_text(f->max, texts[2]));
+        return with_code(e, "invalid_value");
+    }
+    if (f->type == LT_FIELD_I64) {
+        *(int64_t *)to = json_is_integer(value) ? json_integer_value(value) : (int64_t)v;
+    } else {
+        *(double *)to = v;
+    }
+    return true;
+}
+
+static bool read_only(const lt_field *f, const json_t *value, const char *param, lt_api_error *e) {
+    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_SORT_KEYS);
+    const size_t n = text != NULL ? strlen(text) : 0;
+    bool found = false;
+
+    for (const char *p = f->note; text != NULL && p != NULL && !found;) {
+        const char *bar = strchr(p, '|');
+        const size_t width = bar != NULL ? (size_t)(bar - p) : strlen(p);
+        found = width == n && memcmp(p, text, n) == 0;
+        p = bar != NULL ? bar + 1 : NULL;
+    }
+    if (!found) {
+        lt_api_refuse(e, param, "'%s' = %.80s is not supported here; it may be %s", param,
+                      text != NULL ? text : "?", f->note);
+        e->code = "unsupported_value";
+    }
+    free(text);
+    return found;
+}
+
+static bool read_field(lt_ask *a, const lt_field *f, const json_t *value, const char *param,
+                       lt_api_error *e) {
+    char *at = (char *)a + f->offset;
+
+    switch (f->type) {
+    case LT_FIELD_BOOL:
+        if (!json_is_boolean(value)) {
+            lt_api_refuse(e, param, "'%s' must be true or false, not %s", param, kind_of(value));
+            return with_code(e, "invalid_type");
+        }
+        *(bool *)at = json_is_true(value);
+        return true;
+    case LT_FIELD_I64:
+    case LT_FIELD_F64:
+        return read_number(at, f, value, param, e);
+    case LT_FIELD_STR:
+        if (!json_is_string(value)) {
+            lt_api_refuse(e, param, "'%s' must be a string, not %s", param, kind_of(value));
+            return with_code(e, "invalid_type");
+        }
+        if (strlen(json_string_value(value)) != json_string_length(value)) {
+            return lt_api_refuse(e, param, "'%s' holds a zero character (\\u0000)", param);
+        }
+        *(const char **)at = json_string_value(value);
+        return true;
+    case LT_FIELD_JSON:
+        *(const json_t **)at = value;
+        return true;
+    case LT_FIELD_NOTHING:
+        return true;
+    case LT_FIELD_ONLY:
+        return read_only(f, value, param, e);
+    case LT_FIELD_REFUSED:
+        break;
+    }
+    lt_api_refuse(e, param, "'%s' is not supported here: %s", param, f->note);
+    return with_code(e, "unsupported_parameter");
+}
+
+/* A name that came with a request, as the log may have it: no ends of lines, no codes of
+ * terminals. */
+static void warn_unknown(const char *where, const char *key) {
+    char name[64];
+    size_t n = 0;
+    for (; key[n] != '\0' && n + 1 < sizeof name; n++) {
+        name[n] = key[n] >= 0x20 && key[n] < 0x7F ? key[n] : '?';
+    }
+    name[n] = '\0';
+    lt_log_warn("serve: the unknown field '%s%s' of a request is left out", where, name);
+}
+
+static bool refuse_unknown(const lt_field *rows, size_t n_rows, const char *where, const char *key,
+                           lt_api_error *e) {
+    const char *names[MAX_ROWS], *nearest;
+    for (size_t i = 0; i < n_rows; i++) {
+        names[i] = rows[i].name;
+    }
+    nearest = lt_name_nearest(key, names, n_rows);
+    lt_api_refuse(e, NULL, "unknown field '%s%.60s'%s%s%s", where, key,
+                  nearest != NULL ? "; is '" : "", nearest != NULL ? nearest : "",
+                  nearest != NULL ? "' meant?" : "");
+    snprintf(e->param, sizeof e->param, "%s%s", where, key);
+    return with_code(e, "unknown_parameter");
+}
+
+bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t n_rows,
+                   const char *where, lt_api_error *e) {
+    const char *key;
+    const json_t *value;
+
+    LT_ASSERT(n_rows <= MAX_ROWS);
+    for (void *it = json_object_iter((json_t *)object); it != NULL;
+         it = json_object_iter_next((json_t *)object, it)) {
+        const lt_field *f = NULL;
+        char param[64];
+        key = json_object_iter_key(it);
+        value = json_object_iter_value(it);
+        for (size_t i = 0; i < n_rows && f == NULL; i++) {
+            f = strcmp(rows[i].name, key) == 0 ? &rows[i] : NULL;
+        }
+        if (f == NULL && (json_is_null(value) || a->unknown == LT_UNKNOWN_IGNORE)) {
+            continue;
+        }
+        if (f == NULL && a->unknown == LT_UNKNOWN_WARN) {
+            warn_unknown(where, key);
+            continue;
+        }
+        if (f == NULL) {
+            return refuse_unknown(rows, n_rows, where, key, e);
+        }
+        snprintf(param, sizeof param, "%s%s", where, f->name);
+        if (!json_is_null(value) && !read_field(a, f, value, param, e)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* At most so many values: commas and brackets outside of strings. */
+static size_t count_values(const char *text, size_t bytes) {
+    size_t n = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] == '"') {
+            for (i++; i < bytes && text[i] != '"'; i++) {
+                i += text[i] == '\\';
+            }
+        } else {
+            n += text[i] == ',' || text[i] == '[' || text[i] == '{';
+        }
+    }
+    return n;
+}
+
+json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e) {
+    json_error_t why;
+    json_t *root;
+    size_t first = 0;
+    if (bytes > LT_BODY_VALUES && count_values(body, bytes) > LT_BODY_VALUES) {
+        lt_api_refuse(e, NULL, "the body holds more than %zu values", LT_BODY_VALUES);
+        e->status = 413;
+        return NULL;
+    }
+    root = lt_json_loadb(body, bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
+    if (root == NULL && lt_utf8_count_invalid(body, bytes, &first) > 0) {
+        lt_api_refuse(e, NULL, "the body is not UTF-8: %zu parts, the first at byte %zu",
+                      lt_utf8_count_invalid(body, bytes, &first), first);
+        return NULL;
+    }
+    if (root == NULL) {
+        lt_api_refuse(e, NULL, "the body is no JSON: %s (line %d, column %d)", why.text, why.line,
+                      why.column);
+        return NULL;
+    }
+    if (!json_is_object(root)) {
+        json_decref(root);
+        lt_api_refuse(e, NULL, "the body must be a JSON object");
+        return NULL;
+    }
+    return root;
+}
+
+bool lt_ask_preset(lt_ask *a, const json_t *preset, lt_api_error *e) {
+    static const lt_field rows[] = {LT_I64("max_tokens", max_tokens, -1, 1e12),
+                                    LT_I64("thinking_budget", thinking_budget, -1, 1e9),
+                                    LT_JSON("chat_template_kwargs", template_kwargs),
+                                    LT_BOOL("verbose", verbose), LT_FIELDS_SAMPLING};
+    return preset == NULL || lt_ask_object(a, preset, rows, sizeof rows / sizeof *rows, "", e);
+}
+
+bool lt_ask_read(lt_ask *a, const lt_field *rows, size_t n_rows, const char *body, size_t bytes,
+                 lt_api_error *e) {
+    a->root = lt_body_parse(body, bytes, e);
+    return a->root != NULL && lt_ask_object(a, a->root, rows, n_rows, "", e);
+}
+
+bool lt_ask_read_body(lt_ask *a, const lt_field *rows, size_t n_rows, lt_body *body,
+                      lt_api_error *e) {
+    a->body = body;
+    a->root = body->root;
+    if (a->root == NULL) {
+        *e = body->error;
+        return false;
+    }
+    return lt_ask_object(a, a->root, rows, n_rows, "", e);
+}
+
+const char *lt_ask_said(const lt_ask *a, const char *const *names) {
+    for (const char *const *p = names; *p != NULL; p++) {
+        const json_t *value = json_object_get(a->root, *p);
+        if (value != NULL && !json_is_null(value)) {
+            return *p;
+        }
+    }
+    return names[0];
+}
+
+bool lt_ask_strings(const json_t *value, const char *param, const char **texts, size_t *lengths,
+                    int most, int *n, lt_api_error *e) {
+    const size_t count = json_is_array(value) ? json_array_size(value) : 1;
+    *n = 0;
+    if (value == NULL) {
+        return true;
+    }
+    if (count > (size_t)most) {
+        return lt_api_refuse(e, param, "'%s' holds %zu strings; %d are allowed", param, count,
+                             most);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const json_t *one = json_is_array(value) ? json_array_get(value, i) : value;
+        if (!json_is_string(one)) {
+            return lt_api_refuse(e, param, "'%s' must be a string or a list of strings", param);
+        }
+        texts[*n] = json_string_value(one);
+        lengths[(*n)++] = json_string_length(one);
+    }
+    return true;
+}

@@ -1,0 +1,219 @@
+/* ask.h: what a request asks for: one struct for all endpoints, filled from JSON by one table per
+ * endpoint.
+ *
+ * A table row names a field, how it is read and where it goes; so a field is honoured, accepted
+ * because it does not change the answer (NOTHING), accepted with certain values only (ONLY), or
+ * refused by name (REFUSED). What no row names is refused too, with the nearest name, unless
+ * `unknown` says otherwise. null is the same as absent everywhere. docs/serve.md lists the
+ * tables. */
+#ifndef LT_SERVE_ASK_H
+#define LT_SERVE_ASK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "lateen/base.h"
+#include "serve/api/json_out.h"
+
+/* Why a request is refused: the HTTP status and OpenAI's error object. */
+typedef struct {
+    int status;
+    const char *type, *code; /* code NULL: null. */
+    char param[64];          /* "": null. */
+    char message[512];
+    int retry_after_s;           /* 0: no such header. */
+    const char *detail;          /* Anthropic's error_code; NULL: none. */
+    int64_t n_prompt, n_context; /* A prompt over the context: both; 0: another error. */
+} lt_api_error;
+
+/* Fill *e and return false, so that a reader ends with `return lt_api_refuse(...)`. */
+bool lt_api_refuse(lt_api_error *e, const char *param, const char *fmt, ...) LT_PRINTF(3, 4);
+/* The same with the last error of Lateen's own (lt_error_message). */
+bool lt_api_refuse_error(lt_api_error *e, const char *param, lt_err err);
+bool lt_api_refuse_oom(lt_api_error *e);
+
+#define LT_ASK_BREAKERS 32 /* Of DRY. */
+#define LT_ASK_STOPS    32 /* OpenAI allows 4; agents send more. */
+
+typedef struct lt_body lt_body; /* aside.h: a tree that another thread frees. */
+
+/* What becomes of a field that no row names: the request is refused, or it is left out, with or
+ * without a line in the log. */
+typedef enum { LT_UNKNOWN_REFUSE, LT_UNKNOWN_WARN, LT_UNKNOWN_IGNORE } lt_unknown_fields;
+
+/* Everything any endpoint understands. JSON members point into the request's tree, which the ask
+ * owns. */
+typedef struct {
+    json_t *root;
+    lt_unknown_fields unknown;
+    const char *cache_salt;
+    lt_body *body; /* What the tree belongs to; NULL: to the ask alone. */
+    const char *model;
+    /* What to continue or to embed. */
+    const json_t *messages, *prompt, *input, *system, *tools, *tool_choice, *content, *tokens,
+        *metadata;
+    const char *instructions, *suffix, *previous_id;
+    const json_t *store, *include, *thread, *context_management;
+    const char *truncation, *verbosity, *summary;
+    /* How the answer is sent. */
+    bool stream, echo, parallel_tools, include_usage, continuous_usage;
+    const json_t *stream_options;
+    int64_t n, best_of;
+    /* How tokens are chosen. */
+    double temperature, top_p, min_p, typical_p, repetition, frequency, presence;
+    int64_t top_k, seed, max_tokens, max_completion_tokens, min_tokens, priority, repeat_last_n;
+    double dry_multiplier, dry_base, xtc_probability, xtc_threshold;
+    int64_t dry_allowed, dry_last_n;
+    bool ignore_eos;
+    const json_t *logit_bias, *stop, *stop_ids, *dry_breakers, *allowed_ids, *bad_words;
+    /* Tokens of the prompt's end that are kept; -1: what fits; below: all. */
+    int64_t truncate_prompt;
+    bool include_stop;
+    const json_t *format, *options; /* Ollama's. */
+    bool raw, truncate;
+    int64_t num_ctx;
+    /* What is reported. */
+    const json_t *logprobs;
+    int64_t top_logprobs, prompt_logprobs, n_probs;
+    const json_t *response_fields;
+    bool timings_per_token, verbose;
+    bool skip_special, return_ids, tokens_as_ids;
+    /* Form of the answer. */
+    const json_t *response_format, *text, *json_schema, *structured, *choice;
+    const char *format_name; /* Where response_format stands; NULL: there. */
+    const char *grammar, *regex;
+    /* Templates and reasoning. */
+    const json_t *template_kwargs, *reasoning, *thinking, *enable_thinking;
+    const char *reasoning_effort, *chat_template, *reasoning_format;
+    int64_t thinking_budget, max_tool_calls;
+    bool add_generation_prompt, continue_final, include_reasoning;
+    /* Embeddings, tokenizing. */
+    const char *encoding_format;
+    int64_t dimensions;
+    bool add_special, parse_special, with_pieces; /* add_special: of texts as prompts, too. */
+} lt_ask;
+
+typedef enum {
+    LT_FIELD_BOOL,
+    LT_FIELD_I64,
+    LT_FIELD_F64,
+    LT_FIELD_STR,
+    LT_FIELD_JSON,
+    LT_FIELD_NOTHING, /* Accepted; nothing here depends on it. */
+    LT_FIELD_ONLY,    /* Accepted with one of the values of `note`, JSON texts with '|' between. */
+    LT_FIELD_REFUSED  /* note: why. */
+} lt_field_type;
+
+typedef struct {
+    const char *name;
+    lt_field_type type;
+    size_t offset;
+    double min, max; /* Inclusive. */
+    const char *note;
+} lt_field;
+
+/* The fields of an endpoint's requests. required: names with commas between. */
+typedef struct {
+    const lt_field *rows;
+    size_t n;
+    const char *required;
+} lt_field_table;
+#define LT_FIELD_TABLE(array, needed)                                                              \
+    { array, sizeof array / sizeof *array, needed }
+
+#define LT_ASK_AT(member) offsetof(lt_ask, member)
+#define LT_BOOL(name, member)                                                                      \
+    { name, LT_FIELD_BOOL, LT_ASK_AT(member), 0, 0, NULL }
+#define LT_I64(name, member, min, max)                                                             \
+    { name, LT_FIELD_I64, LT_ASK_AT(member), min, max, NULL }
+#define LT_F64(name, member, min, max)                                                             \
+    { name, LT_FIELD_F64, LT_ASK_AT(member), min, max, NULL }
+#define LT_STR(name, member)                                                                       \
+    { name, LT_FIELD_STR, LT_ASK_AT(member), 0, 0, NULL }
+#define LT_JSON(name, member)                                                                      \
+    { name, LT_FIELD_JSON, LT_ASK_AT(member), 0, 0, NULL }
+#define LT_NOTHING(name)                                                                           \
+    { name, LT_FIELD_NOTHING, 0, 0, 0, NULL }
+#define LT_ONLY(name, values)                                                                      \
+    { name, LT_FIELD_ONLY, 0, 0, 0, values }
+#define LT_REFUSED(name, why)                                                                      \
+    { name, LT_FIELD_REFUSED, 0, 0, 0, why }
+
+/* llama-server's settings of samplers that are only there switched off: without those nothing
+ * depends on them, and its clients send them all. */
+#define LT_FIELDS_IDLE                                                                             \
+    LT_NOTHING("mirostat_tau"), LT_NOTHING("mirostat_eta"), LT_NOTHING("dynatemp_exponent")
+
+/* Fields that chat, completions, responses and the native completion share: how tokens are chosen,
+ * and the extensions of other servers. */
+#define LT_FIELDS_SAMPLING                                                                         \
+    LT_F64("temperature", temperature, 0, 100), LT_F64("top_p", top_p, 0, 1),                      \
+        LT_I64("top_k", top_k, -1, 1e9), LT_F64("min_p", min_p, 0, 1),                             \
+        LT_F64("typical_p", typical_p, 0, 1), LT_F64("typ_p", typical_p, 0, 1),                    \
+        LT_F64("repetition_penalty", repetition, 1e-3, 100),                                       \
+        LT_F64("repeat_penalty", repetition, 1e-3, 100),                                           \
+        LT_F64("frequency_penalty", frequency, -2, 2),                                             \
+        LT_F64("presence_penalty", presence, -2, 2), LT_I64("seed", seed, -0x1p63, 0x1p63),        \
+        LT_JSON("logit_bias", logit_bias), LT_JSON("stop", stop),                                  \
+        LT_JSON("stop_token_ids", stop_ids), LT_I64("min_tokens", min_tokens, 0, 1e9),             \
+        LT_BOOL("ignore_eos", ignore_eos), LT_BOOL("include_stop_str_in_output", include_stop),    \
+        LT_I64("priority", priority, -1e6, 1e6), LT_BOOL("skip_special_tokens", skip_special),     \
+        LT_BOOL("return_tokens", return_ids), LT_BOOL("return_token_ids", return_ids),             \
+        LT_STR("grammar", grammar), LT_STR("guided_grammar", grammar),                             \
+        LT_STR("guided_regex", regex), LT_JSON("guided_json", json_schema),                        \
+        LT_JSON("guided_choice", choice), LT_JSON("structured_outputs", structured),               \
+        LT_JSON("json_schema", json_schema), LT_I64("n_predict", max_tokens, -2, 1e9),             \
+        LT_NOTHING("cache_prompt"), LT_STR("cache_salt", cache_salt), LT_NOTHING("request_id"),    \
+        LT_NOTHING("id_slot"), LT_NOTHING("return_progress"), LT_BOOL("verbose", verbose),         \
+        LT_BOOL("timings_per_token", timings_per_token), LT_NOTHING("n_cache_reuse"),              \
+        LT_NOTHING("spaces_between_special_tokens"), LT_ONLY("guided_decoding_backend", "null"),   \
+        LT_ONLY("length_penalty", "1|1.0"), LT_ONLY("early_stopping", "false"),                    \
+        LT_ONLY("use_beam_search", "false"), LT_ONLY("mirostat", "0|0.0"),                         \
+        LT_ONLY("dynatemp_range", "0|0.0"), LT_F64("dry_multiplier", dry_multiplier, 0, 1e6),      \
+        LT_F64("dry_base", dry_base, 1, 1e3), LT_I64("dry_allowed_length", dry_allowed, 0, 1e9),   \
+        LT_I64("dry_penalty_last_n", dry_last_n, -1, 1e9),                                         \
+        LT_JSON("dry_sequence_breakers", dry_breakers),                                            \
+        LT_F64("xtc_probability", xtc_probability, 0, 1),                                          \
+        LT_F64("xtc_threshold", xtc_threshold, 0, 1), LT_ONLY("lora", "[]"),                       \
+        LT_ONLY("logits_processors", "[]"), LT_JSON("bad_words", bad_words),                       \
+        LT_JSON("allowed_token_ids", allowed_ids),                                                 \
+        LT_I64("truncate_prompt_tokens", truncate_prompt, -1, 1e9),                                \
+        LT_ONLY("truncation_side", "\"left\""),                                                    \
+        LT_BOOL("return_tokens_as_token_ids", tokens_as_ids),                                      \
+        LT_ONLY("top_n_sigma", "-1|-1.0|0|0.0"), LT_ONLY("tfs_z", "1|1.0"), LT_FIELDS_IDLE,        \
+        LT_I64("repeat_last_n", repeat_last_n, -1, 1e9)
+
+void lt_ask_defaults(lt_ask *a); /* OpenAI's: temperature 1, n 1, ... */
+/* The server's own defaults (an object of sampling fields and max_tokens, or NULL), over those; its
+ * tree must outlive the ask. */
+bool lt_ask_preset(lt_ask *a, const json_t *preset, lt_api_error *e);
+void lt_ask_free(lt_ask *a);
+
+/* Parse the body (a JSON object) by the table. False: *e says what to answer. */
+bool lt_ask_read(lt_ask *a, const lt_field *rows, size_t n_rows, const char *body, size_t bytes,
+                 lt_api_error *e);
+/* The same with a body that is parsed already, and becomes the ask's. */
+bool lt_ask_read_body(lt_ask *a, const lt_field *rows, size_t n_rows, lt_body *body,
+                      lt_api_error *e);
+/* One object by a table of fields: for nested objects (stream_options, ...). where leads the
+ * parameter's name. */
+bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t n_rows,
+                   const char *where, lt_api_error *e);
+
+/* The body as a JSON object, to be released; NULL: *e. One of over LT_BODY_VALUES values is
+ * refused: each takes some 100 bytes of memory. */
+#define LT_BODY_VALUES ((size_t)4 << 20)
+json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e);
+
+/* Of one field's names (NULL at the end) the one that the request uses; the first if it uses
+ * none. */
+const char *lt_ask_said(const lt_ask *a, const char *const *names);
+
+/* A string, or a list of strings, of at most `most`; n <= most pointers into the tree. */
+bool lt_ask_strings(const json_t *value, const char *param, const char **texts, size_t *lengths,
+                    int most, int *n, lt_api_error *e);
+
+#endif

@@ -1,0 +1,431 @@
+/* api/chat.c: /v1/chat/completions. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "serve/api/conversation.h"
+#include "serve/api/reply.h"
+#include "serve/api/route.h"
+#include "serve/api/speech.h"
+
+static const lt_field fields[] = {
+    LT_JSON("messages", messages), LT_STR("model", model), LT_I64("n", n, 1, 128),
+    LT_BOOL("stream", stream), LT_JSON("stream_options", stream_options),
+    LT_I64("max_tokens", max_tokens, -1, 1e12),
+    LT_I64("max_completion_tokens", max_completion_tokens, -1, 1e12), LT_JSON("logprobs", logprobs),
+    LT_I64("top_logprobs", top_logprobs, 0, LT_ENGINE_TOP),
+    LT_I64("n_probs", n_probs, 0, LT_ENGINE_TOP),
+    LT_I64("prompt_logprobs", prompt_logprobs, 0, LT_ENGINE_TOP),
+    LT_JSON("response_format", response_format), LT_JSON("tools", tools),
+    LT_JSON("tool_choice", tool_choice), LT_BOOL("parallel_tool_calls", parallel_tools),
+    LT_STR("reasoning_effort", reasoning_effort), LT_REFUSED("functions", "use tools"),
+    LT_REFUSED("function_call", "use tool_choice"), LT_STR("verbosity", verbosity),
+    LT_ONLY("modalities", "[\"text\"]"), LT_ONLY("store", "false"),
+    LT_REFUSED("audio", "this model writes text"),
+    LT_REFUSED("web_search_options", "there is no web search"),
+    LT_REFUSED("moderation", "there is no moderation"), LT_NOTHING("prediction"),
+    LT_NOTHING("prompt_cache_key"), LT_NOTHING("prompt_cache_options"),
+    LT_NOTHING("prompt_cache_retention"), LT_NOTHING("safety_identifier"), LT_NOTHING("user"),
+    LT_NOTHING("metadata"), LT_NOTHING("service_tier"),
+    /* Of vLLM and llama-server. */
+    LT_JSON("chat_template_kwargs", template_kwargs),
+    LT_REFUSED("chat_template", "templates come with the model, or by --chat-template"),
+    LT_REFUSED("documents", "put them into a message"),
+    LT_BOOL("add_generation_prompt", add_generation_prompt),
+    LT_BOOL("continue_final_message", continue_final), LT_ONLY("echo", "false"),
+    LT_ONLY("best_of", "1"), LT_I64("thinking_budget", thinking_budget, -1, 1e9),
+    LT_I64("thinking_budget_tokens", thinking_budget, -1, 1e9),
+    LT_I64("thinking_token_budget", thinking_budget, -1, 1e9),
+    LT_JSON("enable_thinking", enable_thinking), LT_STR("reasoning_format", reasoning_format),
+    LT_BOOL("include_reasoning", include_reasoning), LT_ONLY("parse_tool_calls", "true"),
+    LT_ONLY("add_special_tokens", "false"), LT_FIELDS_SAMPLING};
+const lt_field_table lt_fields_chat = LT_FIELD_TABLE(fields, "messages");
+
+static const lt_field stream_fields[] = {LT_BOOL("include_usage", include_usage),
+                                         LT_BOOL("continuous_usage_stats", continuous_usage),
+                                         LT_ONLY("include_obfuscation", "false")};
+
+/* ---- Chunks ---- */
+
+static void head(lt_json_out *o, const lt_reply *j, const char *object) {
+    lt_out_open(o, '{');
+    lt_out_key_str(o, "id", j->id);
+    lt_out_key_str(o, "object", object);
+    lt_out_key_int(o, "created", j->created);
+    lt_out_key_str(o, "model", j->server->name);
+    lt_out_key_str(o, "system_fingerprint", "lateen-" LT_VERSION);
+}
+
+static void chunk_begin(lt_reply *j, int index) {
+    lt_json_out *o = &j->out;
+    head(o, j, "chat.completion.chunk");
+    lt_out_key_open(o, "choices", '[');
+    lt_out_open(o, '{');
+    lt_out_key_int(o, "index", index);
+    lt_out_key_open(o, "delta", '{');
+}
+
+/* Log-probabilities of the tokens since the last chunk. */
+static void put_new_logprobs(const lt_strand *c) {
+    lt_json_out *o = &c->reply->out;
+    const lt_token_logs *l = &c->logs;
+    lt_out_key(o, "logprobs");
+    if (c->reply->request.logprobs < 0) {
+        lt_out_null(o);
+        return;
+    }
+    lt_out_open(o, '{');
+    lt_out_key(o, "content");
+    lt_logprobs_write(o, c->reply->server, l, l->sent, l->n, c->reply->request.logprobs);
+    lt_out_key_null(o, "refusal");
+    lt_out_shut(o, '}');
+}
+
+static void chunk_end(lt_strand *c, const char *finish) {
+    lt_reply *j = c->reply;
+    lt_json_out *o = &j->out;
+    lt_out_shut(o, '}');
+    put_new_logprobs(c);
+    lt_out_key_str(o, "finish_reason", finish);
+    if (j->ask.return_ids) {
+        lt_ids_write(o, "token_ids", &c->logs, c->logs.sent, c->logs.n);
+    }
+    c->logs.sent = c->logs.n;
+    lt_out_shut(o, '}');
+    lt_out_shut(o, ']');
+    if (j->ask.continuous_usage) {
+        lt_usage_write(o, j, "usage");
+    } else if (j->ask.include_usage) {
+        lt_out_key_null(o, "usage");
+    }
+    if (j->ask.return_ids && c->face == NULL) { /* The opening chunk. */
+        lt_prompt_ids_write(o, c->part);
+    }
+    if (j->ask.timings_per_token || (finish != NULL && !j->ask.include_usage)) {
+        lt_timings_write(o, c->part, c->new_tokens);
+    }
+    lt_out_shut(o, '}');
+    lt_reply_send(j, NULL);
+}
+
+static void put_call(lt_json_out *o, const lt_speech_item *call, bool with_index, bool whole,
+                     const char *arguments, size_t n) {
+    lt_out_open(o, '{');
+    if (with_index) {
+        lt_out_key_int(o, "index", call->call);
+    }
+    if (whole) {
+        lt_out_key_str(o, "id", call->id);
+        lt_out_key_str(o, "type", "function");
+    }
+    lt_out_key_open(o, "function", '{');
+    if (whole) {
+        lt_out_key_str(o, "name", call->name);
+    }
+    lt_out_key(o, "arguments");
+    lt_out_str(o, arguments, n);
+    lt_out_shut(o, '}');
+    lt_out_shut(o, '}');
+}
+
+static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_t n) {
+    lt_reply *j = c->reply;
+    lt_json_out *o = &j->out;
+    const lt_speech_item *said = &((const lt_speech *)c->face)->items[item];
+
+    if (!j->stream || (said->kind == LT_SPEECH_REASONING && !j->ask.include_reasoning)) {
+        return;
+    }
+    chunk_begin(j, c->index);
+    switch (said->kind) {
+    case LT_SPEECH_CONTENT:
+        lt_out_key(o, "content");
+        lt_out_str(o, text, n);
+        break;
+    case LT_SPEECH_REASONING: /* The two names that clients look for. */
+        lt_out_key(o, "reasoning_content");
+        lt_out_str(o, text, n);
+        lt_out_key(o, "reasoning");
+        lt_out_str(o, text, n);
+        break;
+    case LT_SPEECH_CALL:
+        lt_out_key_open(o, "tool_calls", '[');
+        put_call(o, said, true, fresh, text, n);
+        lt_out_shut(o, ']');
+        break;
+    }
+    chunk_end(c, NULL);
+}
+
+/* ---- The face ---- */
+
+static const char *finish_reason(const lt_strand *c) {
+    const lt_speech *s = c->face;
+    return s->n_calls > 0 && c->finish != LT_FINISH_LENGTH ? "tool_calls" : lt_finish_openai(c);
+}
+
+static void face_begin(lt_reply *j) {
+    for (int64_t i = 0; i < j->n_samples; i++) {
+        lt_strand *c = &j->parts[0].strands[i];
+        chunk_begin(j, c->index);
+        lt_out_key_str(&j->out, "role", "assistant");
+        lt_out_key_str(&j->out, "content", "");
+        chunk_end(c, NULL);
+    }
+}
+
+static void face_token(lt_strand *c) {
+    if (c->face != NULL && lt_speech_in_reasoning(c)) {
+        c->reasoning_tokens++;
+    }
+}
+
+static void face_text(lt_strand *c, const char *text, size_t n) {
+    if (c->face != NULL || lt_speech_open(c)) {
+        lt_speech_feed(c, text, n, on_piece);
+    }
+}
+
+static void face_choice_end(lt_strand *c) {
+    if (c->face == NULL && !lt_speech_open(c)) {
+        return;
+    }
+    lt_speech_end(c, on_piece);
+    if (c->reply->stream) {
+        chunk_begin(c->reply, c->index);
+        chunk_end(c, finish_reason(c));
+    }
+}
+
+static void put_kind(lt_json_out *o, const lt_speech *s, lt_speech_kind kind, const char *key) {
+    lt_json_out text = {0};
+    lt_speech_gather(s, kind, &text);
+    lt_out_key(o, key);
+    lt_out_str(o, text.data != NULL ? text.data : "", text.n);
+    lt_out_free(&text);
+}
+
+static void put_message(lt_json_out *o, const lt_strand *c) {
+    const lt_speech *s = c->face;
+    lt_out_key_open(o, "message", '{');
+    lt_out_key_str(o, "role", "assistant");
+    if (lt_speech_has(s, LT_SPEECH_CONTENT) || s->n_calls == 0) {
+        put_kind(o, s, LT_SPEECH_CONTENT, "content");
+    } else {
+        lt_out_key_null(o, "content");
+    }
+    lt_out_key_null(o, "refusal");
+    if (lt_speech_has(s, LT_SPEECH_REASONING) && c->reply->ask.include_reasoning) {
+        put_kind(o, s, LT_SPEECH_REASONING, "reasoning_content");
+        put_kind(o, s, LT_SPEECH_REASONING, "reasoning");
+    }
+    if (s->n_calls > 0) {
+        lt_out_key_open(o, "tool_calls", '[');
+        for (int i = 0; i < s->n_items; i++) {
+            const lt_speech_item *call = &s->items[i];
+            if (call->kind == LT_SPEECH_CALL) {
+                put_call(o, call, false, true, call->text.data != NULL ? call->text.data : "",
+                         call->text.n);
+            }
+        }
+        lt_out_shut(o, ']');
+    }
+    lt_out_shut(o, '}');
+}
+
+static void put_choice(lt_json_out *o, const lt_strand *c) {
+    lt_out_open(o, '{');
+    lt_out_key_int(o, "index", c->index);
+    put_message(o, c);
+    put_new_logprobs(c);
+    lt_out_key_str(o, "finish_reason", finish_reason(c));
+    if (c->reply->ask.return_ids) {
+        lt_ids_write(o, "token_ids", &c->logs, 0, c->logs.n);
+    }
+    lt_out_shut(o, '}');
+}
+
+static void face_finish(lt_reply *j) {
+    lt_json_out *o = &j->out;
+    if (j->stream) {
+        if (j->ask.include_usage) {
+            head(o, j, "chat.completion.chunk");
+            lt_out_key_open(o, "choices", '[');
+            lt_out_shut(o, ']');
+            lt_usage_write(o, j, "usage");
+            lt_timings_write(o, &j->parts[0], lt_reply_new_tokens(j));
+            lt_out_shut(o, '}');
+            lt_reply_send(j, NULL);
+        }
+        lt_out_raw(o, "[DONE]", 6);
+        lt_reply_send(j, NULL);
+        return;
+    }
+    head(o, j, "chat.completion");
+    lt_out_key_open(o, "choices", '[');
+    for (int64_t i = 0; i < j->n_samples; i++) {
+        put_choice(o, &j->parts[0].strands[i]);
+    }
+    lt_out_shut(o, ']');
+    lt_usage_write(o, j, "usage");
+    lt_timings_write(o, &j->parts[0], lt_reply_new_tokens(j));
+    if (j->ask.verbose) {
+        lt_out_key_open(o, "__verbose", '{');
+        lt_prompt_write(o, &j->parts[0]);
+        lt_out_shut(o, '}');
+    }
+    if (j->ask.prompt_logprobs >= 0) {
+        lt_prompt_logprobs_write(o, &j->parts[0]);
+    }
+    if (j->ask.return_ids) {
+        lt_prompt_ids_write(o, &j->parts[0]);
+    }
+    lt_out_shut(o, '}');
+}
+
+static void face_failed(lt_reply *j, const lt_api_error *e) {
+    lt_error_write(&j->out, j->flavour, j->extra, e);
+    lt_reply_send(j, NULL);
+}
+
+static void face_free(lt_reply *j) {
+    for (int64_t i = 0; j->n_parts > 0 && j->parts[0].strands != NULL && i < j->n_samples; i++) {
+        lt_speech_close(&j->parts[0].strands[i]);
+    }
+}
+
+static const lt_face face = {.begin = face_begin,
+                             .token = face_token,
+                             .text = face_text,
+                             .choice_end = face_choice_end,
+                             .finish = face_finish,
+                             .failed = face_failed,
+                             .free = face_free};
+
+/* ---- The request ---- */
+
+/* Alternatives a token is reported with; -1: none. */
+static bool read_logprobs(const lt_ask *a, int *top, lt_api_error *e) {
+    const bool on = json_is_true(a->logprobs);
+    *top = -1;
+    if (a->logprobs != NULL && !json_is_boolean(a->logprobs)) {
+        return lt_api_refuse(e, "logprobs", "'logprobs' must be true or false");
+    }
+    if (a->n_probs > 0) {
+        *top = (int)a->n_probs;
+    }
+    if (a->top_logprobs >= 0 && !on) {
+        return lt_api_refuse(e, "top_logprobs", "'top_logprobs' needs 'logprobs': true");
+    }
+    if (on) {
+        *top = a->top_logprobs >= 0 ? (int)a->top_logprobs : 0;
+    }
+    return true;
+}
+
+static lt_conversation conversation_of(const lt_ask *a) {
+    return (lt_conversation){.messages = a->messages,
+                             .tools = a->tools, /* None, when tool_choice says so. */
+                             .kwargs = a->template_kwargs,
+                             .reasoning_effort = a->reasoning_effort,
+                             .verbosity = a->verbosity,
+                             .enable_thinking = a->enable_thinking,
+                             .add_generation_prompt = a->add_generation_prompt,
+                             .continue_final = a->continue_final};
+}
+
+static bool prepare(lt_reply *j, lt_api_error *e) {
+    const lt_ask *a = &j->ask;
+    const int64_t most = a->max_completion_tokens >= 0 ? a->max_completion_tokens : a->max_tokens;
+    lt_conversation c;
+    lt_ids ids = {0};
+    int top;
+
+    if (!lt_server_check_model(j->server, a, e) || !read_logprobs(a, &top, e) ||
+        !lt_reply_configure(j, most, top, e) || !lt_speech_prepare(j, e)) {
+        return false;
+    }
+    c = conversation_of(a);
+    return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) &&
+           lt_speech_add(j, &ids, e);
+}
+
+static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {
+    lt_server_ask(call->server, a);
+    if (!lt_call_read(call, a, fields, sizeof fields / sizeof *fields, e)) {
+        return false;
+    }
+    if (a->messages == NULL) {
+        return lt_api_refuse(e, "messages", "'messages' is missing");
+    }
+    if (a->continue_final && json_is_true(json_object_get(a->root, "add_generation_prompt"))) {
+        return lt_api_refuse(
+            e, "continue_final_message",
+            "'continue_final_message' and 'add_generation_prompt' exclude each other");
+    }
+    if (a->enable_thinking != NULL && !json_is_boolean(a->enable_thinking)) {
+        return lt_api_refuse(e, "enable_thinking", "'enable_thinking' must be true or false");
+    }
+    if (a->max_tokens == 0 || a->max_completion_tokens == 0) {
+        const char *const said = a->max_completion_tokens == 0
+                                     ? "max_completion_tokens"
+                                     : lt_ask_said(a, (const char *const[]){"max_tokens",
+                                                                            "n_predict", NULL});
+        return lt_api_refuse(e, said, "'%s' is 0; it must be at least 1", said);
+    }
+    if (a->stream_options == NULL) {
+        return true;
+    }
+    if (!a->stream) {
+        return lt_api_refuse(e, "stream_options", "'stream_options' needs 'stream': true");
+    }
+    return json_is_object(a->stream_options)
+               ? lt_ask_object(a, a->stream_options, stream_fields,
+                               sizeof stream_fields / sizeof *stream_fields, "stream_options.", e)
+               : lt_api_refuse(e, "stream_options", "'stream_options' must be an object");
+}
+
+void lt_api_chat(lt_call *call) {
+    lt_api_error e = {0};
+    lt_ask a;
+    lt_reply *j;
+
+    if (!read_ask(&a, call, &e)) {
+        lt_call_error(call, &e);
+        lt_ask_free(&a);
+        return;
+    }
+    j = lt_reply_open(call, &face, &a, "chatcmpl-");
+    if (j == NULL) {
+        return;
+    }
+    if (!prepare(j, &e)) {
+        lt_reply_refuse(call, j, &e);
+        return;
+    }
+    lt_reply_start(call, j);
+}
+
+/* How many tokens the prompt of such a request has. */
+void lt_api_chat_tokens(lt_call *call) {
+    lt_api_error e = {0};
+    lt_json_out o = {0};
+    lt_conversation c;
+    lt_ids ids = {0};
+    lt_ask a;
+
+    if (read_ask(&a, call, &e) && lt_server_check_model(call->server, &a, &e)) {
+        c = conversation_of(&a);
+        (void)lt_conversation_ids(call->server, &c, &ids, NULL, &e);
+    }
+    if (e.status != 0) {
+        lt_call_error(call, &e);
+    } else {
+        lt_out_open(&o, '{');
+        lt_out_key_int(&o, "input_tokens", (int64_t)ids.n);
+        lt_out_shut(&o, '}');
+        lt_call_json(call, 200, &o);
+    }
+    lt_ids_free(&ids);
+    lt_ask_free(&a);
+}

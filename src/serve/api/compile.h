@@ -1,0 +1,71 @@
+/* compile.h: grammars are made on a thread of their own, so that the loop, and with it everybody's
+ * streams, never waits for one.
+ *
+ *     loop: lt_compiler_submit(c, job) job is the caller's, and filled; it lives until done or a
+ *     cancel that says true compiler: vocabulary (the first time), grammar
+ *     loop:      done(job): job->grammar, or job->err and job->message
+ *
+ * What was made is kept (grammar/keep.h): the next job that asks for the same is told at once,
+ * however many wait.
+ *
+ *     free ─submit─▶ WAITING ─▶ MADE ─▶ told: done() on the loop ─▶ free
+ *       └──it is kept────▶ MADE
+ *                       └─cancel: true ─▶ free      MADE ─cancel: false─▶ given up at the next state of an automaton, then told like any other
+ *
+ * A bounded queue, first come, first made; one more is LIMIT. While a job waits or is made, its
+ * tree and texts are the compiler's to read: the loop leaves them alone. */
+#ifndef LT_SERVE_COMPILE_H
+#define LT_SERVE_COMPILE_H
+
+#include <event2/event.h>
+#include <stdatomic.h>
+
+#include "serve/fifo.h"
+#include "serve/grammar/keep.h"
+#include "serve/api/json_out.h"
+#include "serve/parse.h"
+
+typedef struct lt_compiler lt_compiler;
+typedef struct lt_compile lt_compile;
+
+struct lt_compile {
+    lt_fifo_link link; /* The compiler's. */
+    /* A chat's whole answer (lt_parse_grammar); else the form alone: what.kind, what.form. */
+    bool speech;
+    lt_parse_grammar_options what;
+    void *user;
+
+    lt_grammar *grammar; /* The caller's, when done. */
+    lt_err err;
+    char message[400];
+
+    lt_json_out key; /* The compiler's: all that the grammar depends on. */
+    atomic_bool given_up;
+};
+
+typedef struct {
+    struct event_base *base;
+    const lt_tokenizer *tokenizer;
+    lt_ends ends; /* Of the model. */
+    int64_t max_waiting;
+    size_t keep_bytes; /* Of grammars that are kept, at most. */
+    void (*done)(lt_compile *job);
+    /* On the compiler's thread, before each grammar: tests. May be NULL. */
+    void (*before)(void *ctx);
+    void *ctx;
+} lt_compiler_options;
+
+/* Starts the thread. The tokenizer must outlive it. */
+LT_MUST_USE lt_err lt_compiler_open(lt_compiler **out, const lt_compiler_options *o);
+/* Jobs that wait are dropped, the one that is made is given up; done() is not called any more.
+ * Accepts NULL. The vocabulary goes with it: grammars must be closed before. */
+void lt_compiler_stop(lt_compiler *c);
+void lt_compiler_close(lt_compiler *c);
+
+LT_MUST_USE lt_err lt_compiler_submit(lt_compiler *c, lt_compile *job);
+/* True: it had not begun, and is the caller's again. False: done() will be called for it, soon. */
+bool lt_compiler_cancel(lt_compiler *c, lt_compile *job);
+int64_t lt_compiler_waiting(lt_compiler *c); /* Jobs that wait or are made. */
+void lt_compiler_get_kept(lt_compiler *c, lt_grammar_keep_stats *out);
+
+#endif

@@ -1,0 +1,31 @@
+/* messages.h: /v1/messages in parts: the request (api/messages.c), the conversation in it
+ * (messages_read.c), what is answered (messages_face.c). */
+#ifndef LT_SERVE_MESSAGES_H
+#define LT_SERVE_MESSAGES_H
+
+#include "serve/api/reply.h"
+#include "serve/api/seal.h"
+#include "serve/api/speech.h"
+#include "serve/api/store.h"
+
+/* A reply's face_state. */
+typedef struct {
+    bool keep;           /* The turn is stored: thread. */
+    bool omitted;        /* Thinking is told by its signature alone. */
+    bool edits;          /* context_management is asked for. */
+    const json_t *own;   /* The request's messages, as they came. */
+    lt_stored *previous; /* Held; NULL: not a thread, or its first turn. */
+    int64_t cleared_turns, cleared_tokens;
+} lt_messages;
+
+extern const lt_face lt_messages_face;
+
+/* thread: {type: create} or {type: continue, previous_message_id}: the turns before join the ask's
+ * messages, system and tools. */
+bool lt_messages_thread(lt_ask *a, const lt_call *call, lt_messages *st, lt_api_error *e);
+/* Blocks of thinking are opened by their signatures; those of others are left out. */
+bool lt_messages_open_thinking(lt_ask *a, const lt_call *call, lt_api_error *e);
+/* context_management: edits; of thinking the turns before the last ones are cleared. */
+bool lt_messages_edit(lt_ask *a, lt_messages *st, lt_api_error *e);
+
+#endif

@@ -1,0 +1,60 @@
+/* metrics.h: what /metrics counts: vLLM's names and buckets where it has them, llama-server's
+ * beside them. Written and read on the loop's thread. */
+#ifndef LT_SERVE_METRICS_H
+#define LT_SERVE_METRICS_H
+
+#include <stdint.h>
+
+#include "lateen/serve.h"
+#include "serve/grammar/keep.h"
+#include "serve/http/http.h"
+#include "serve/api/json_out.h"
+
+#define LT_METRIC_BUCKETS 32
+
+typedef struct {
+    const char *name, *help;
+    const double *bounds; /* Rising; a last bucket +Inf follows. */
+    int n_bounds;
+    uint64_t counts[LT_METRIC_BUCKETS];
+    uint64_t n;
+    double sum;
+} lt_histogram;
+
+typedef enum {
+    LT_HIST_TTFT,
+    LT_HIST_ITL,
+    LT_HIST_TPOT,
+    LT_HIST_E2E,
+    LT_HIST_QUEUE,
+    LT_HIST_INFERENCE,
+    LT_HIST_PREFILL,
+    LT_HIST_DECODE,
+    LT_HIST_PROMPT,
+    LT_HIST_GENERATION,
+    LT_HIST_MAX_GENERATION,
+    LT_HIST_PARAMS_N,
+    LT_HIST_PARAMS_MAX,
+    LT_HIST_ITERATION,
+    LT_HIST_COUNT
+} lt_histogram_id;
+
+typedef enum { LT_DONE_STOP, LT_DONE_LENGTH, LT_DONE_ABORT, LT_DONE_ERROR, LT_DONE_COUNT } lt_done;
+
+typedef struct {
+    lt_histogram h[LT_HIST_COUNT];
+    uint64_t done[LT_DONE_COUNT]; /* Samples by how they ended. */
+    uint64_t http_requests, http_errors, refused;
+    double prompt_s, generation_s;  /* llama-server's sums. */
+    int64_t n_tokens_max;           /* Of one sequence, prompt and answer. */
+    lt_grammar_keep_stats grammars; /* As of the page. */
+} lt_metrics;
+
+void lt_metrics_init(lt_metrics *m);
+void lt_metrics_observe(lt_metrics *m, lt_histogram_id id, double value);
+/* The whole page, in Prometheus's text format 0.0.4. */
+void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_engine_options *o,
+                      const char *model_name, const lt_http_counts *http, int64_t started_unix_s,
+                      lt_json_out *out);
+
+#endif

@@ -1,0 +1,14 @@
+/* ollama.h: Ollama's /api in two files: generation (api/ollama.c), and what is told about the
+ * model, with embeddings (api/ollama_info.c). */
+#ifndef LT_SERVE_OLLAMA_H
+#define LT_SERVE_OLLAMA_H
+
+#include "serve/api/reply.h"
+#include "serve/api/speech.h"
+
+/* A time as Ollama writes it. */
+void lt_ollama_when(lt_json_out *o, double unix_s);
+/* The model is named, and is the one that is served, with or without ":latest". */
+bool lt_ollama_check_model(const lt_server *s, lt_ask *a, lt_api_error *e);
+
+#endif

@@ -1,0 +1,460 @@
+/* openapi.c: see openapi.h. Paths come from route.c, fields from the tables that requests are read
+ * by; here stands only what those do not know: a line about each endpoint, and the shape of fields
+ * that are more than a number, a word or a switch. */
+#include "serve/api/openapi.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "lateen/base.h"
+#include "serve/api/route.h"
+
+#define TABLES(X)                                                                                  \
+    X(chat)                                                                                        \
+    X(completions)                                                                                 \
+    X(responses)                                                                                   \
+    X(messages)                                                                                    \
+    X(embeddings)                                                                                  \
+    X(completion)                                                                                  \
+    X(tokenize)                                                                                    \
+    X(detokenize)                                                                                  \
+    X(apply_template)                                                                              \
+    X(ollama_chat)                                                                                 \
+    X(ollama_generate)                                                                             \
+    X(ollama_options)                                                                              \
+    X(ollama_embed)                                                                                \
+    X(ollama_embeddings)                                                                           \
+    X(ollama_show)
+#define DECLARE(name) extern const lt_field_table lt_fields_##name;
+TABLES(DECLARE)
+#undef DECLARE
+
+#define SSE    "text/event-stream"
+#define NDJSON "application/x-ndjson"
+
+/* One for each handler. */
+static const struct {
+    void (*handler)(lt_call *call);
+    const char *name, *says, *stream; /* stream: the type of an answer in parts; NULL: none. */
+    const lt_field_table *fields;     /* NULL: no body. */
+    const char *parameter;            /* Of a path that goes on. */
+} calls[] = {
+    {lt_api_chat, "chat", "OpenAI's chat completions", SSE, &lt_fields_chat, NULL},
+    {lt_api_chat_tokens, "chat_tokens", "Tokens of a chat request's prompt", NULL, &lt_fields_chat,
+     NULL},
+    {lt_api_completions, "completions", "OpenAI's completions", SSE, &lt_fields_completions, NULL},
+    {lt_api_responses, "responses", "OpenAI's responses", SSE, &lt_fields_responses, NULL},
+    {lt_api_response_tokens, "response_tokens", "Tokens of such a request's prompt", NULL,
+     &lt_fields_responses, NULL},
+    {lt_api_response_get, "response_get", "A response that was kept", NULL, NULL, "response_id"},
+    {lt_api_response_delete, "response_delete", "Forget a response", NULL, NULL, "response_id"},
+    {lt_api_messages, "messages", "Anthropic's messages", SSE, &lt_fields_messages, NULL},
+    {lt_api_count_tokens, "count_tokens", "Tokens of such a request's prompt", NULL,
+     &lt_fields_messages, NULL},
+    {lt_api_embeddings, "embeddings", "OpenAI's embeddings", NULL, &lt_fields_embeddings, NULL},
+    {lt_api_completion, "completion", "llama-server's completion", SSE, &lt_fields_completion,
+     NULL},
+    {lt_api_ollama_chat, "ollama_chat", "Ollama's chat", NDJSON, &lt_fields_ollama_chat, NULL},
+    {lt_api_ollama_generate, "ollama_generate", "Ollama's generate", NDJSON,
+     &lt_fields_ollama_generate, NULL},
+    {lt_api_ollama_embed, "ollama_embed", "Ollama's embed", NULL, &lt_fields_ollama_embed, NULL},
+    {lt_api_ollama_embeddings, "ollama_embeddings", "Ollama's embeddings", NULL,
+     &lt_fields_ollama_embeddings, NULL},
+    {lt_api_ollama_tags, "ollama_tags", "Ollama's list of models", NULL, NULL, NULL},
+    {lt_api_ollama_ps, "ollama_ps", "Ollama's running models", NULL, NULL, NULL},
+    {lt_api_ollama_show, "ollama_show", "About the model, as Ollama tells it", NULL,
+     &lt_fields_ollama_show, NULL},
+    {lt_api_props, "props", "llama-server's properties", NULL, NULL, NULL},
+    {lt_api_slots, "slots", "llama-server's slots", NULL, NULL, NULL},
+    {lt_api_tokenize, "tokenize", "Text to ids", NULL, &lt_fields_tokenize, NULL},
+    {lt_api_tokenizer_info, "tokenizer_info", "What the tokenizer is", NULL, NULL, NULL},
+    {lt_api_detokenize, "detokenize", "Ids to text", NULL, &lt_fields_detokenize, NULL},
+    {lt_api_apply_template, "apply_template", "Messages to a prompt", NULL,
+     &lt_fields_apply_template, NULL},
+    {lt_api_models, "models", "The model that is served", NULL, NULL, NULL},
+    {lt_api_model, "model", "The model that is served", NULL, NULL, "model"},
+    {lt_api_health, "health", "Whether it is ready", NULL, NULL, NULL},
+    {lt_api_version, "version", "Its version", NULL, NULL, NULL},
+    {lt_api_openapi, "openapi", "This description", NULL, NULL, NULL},
+    {lt_api_status_json, "status", "Numbers of the status page", NULL, NULL, NULL}};
+#define N_CALLS (sizeof calls / sizeof *calls)
+
+/* Shapes of fields that are read as JSON, as JSON schemas; others may be anything. */
+static const struct {
+    const char *name, *schema;
+} shapes[] = {
+    {"messages", "{\"type\":\"array\",\"items\":{\"type\":\"object\"}}"},
+    {"tools", "{\"type\":\"array\",\"items\":{\"type\":\"object\"}}"},
+    {"tool_choice", "{\"type\":[\"string\",\"object\"]}"},
+    {"response_format", "{\"type\":\"object\"}"},
+    {"stream_options", "{\"type\":\"object\"}"},
+    {"chat_template_kwargs", "{\"type\":\"object\"}"},
+    {"metadata", "{\"type\":\"object\"}"},
+    {"options", "{\"$ref\":\"#/components/schemas/ollama_options\"}"},
+    {"format", "{\"type\":[\"string\",\"object\"]}"},
+    {"think", "{\"type\":[\"boolean\",\"string\"]}"},
+    {"text", "{\"type\":\"object\"}"},
+    {"reasoning", "{\"type\":\"object\"}"},
+    {"thinking", "{\"type\":\"object\"}"},
+    {"thread", "{\"type\":\"object\"}"},
+    {"context_management", "{\"type\":\"object\"}"},
+    {"output_config", "{\"type\":\"object\"}"},
+    {"include", "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}"},
+    {"store", "{\"type\":\"boolean\"}"},
+    {"enable_thinking", "{\"type\":\"boolean\"}"},
+    {"stop", "{\"type\":[\"string\",\"array\"],\"items\":{\"type\":\"string\"}}"},
+    {"stop_sequences", "{\"type\":[\"string\",\"array\"],\"items\":{\"type\":\"string\"}}"},
+    {"stop_token_ids", "{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}"},
+    {"allowed_token_ids", "{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}"},
+    {"bad_words", "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}"},
+    {"tokens", "{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}"},
+    {"context", "{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}"},
+    {"logit_bias", "{\"type\":[\"object\",\"array\"]}"},
+    {"guided_choice", "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}"},
+    {"structured_outputs", "{\"type\":\"object\"}"},
+    {"input", "{\"type\":[\"string\",\"array\"]}"},
+    {"system", "{\"type\":[\"string\",\"array\"]}"},
+    {"logprobs", "{\"type\":[\"boolean\",\"integer\"]}"}};
+
+static void put_raw(lt_json_out *o, const char *json) {
+    lt_out_raw(o, json, strlen(json));
+    o->comma = true;
+}
+
+/* ---- One field ---- */
+
+static const char *shape_of(const char *name) {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        if (strcmp(shapes[i].name, name) == 0) {
+            return shapes[i].schema;
+        }
+    }
+    return NULL;
+}
+
+static bool is_whole(double x) {
+    return x >= -0x1p53 && x <= 0x1p53 && x == (double)(int64_t)x;
+}
+
+static void put_bound(lt_json_out *o, const char *key, double x) {
+    if (is_whole(x)) {
+        lt_out_key_int(o, key, (int64_t)x);
+    } else if (x > -0x1p60 && x < 0x1p60) {
+        lt_out_key_real(o, key, x);
+    }
+}
+
+static void put_type(lt_json_out *o, const char *type) {
+    lt_out_key_open(o, "type", '[');
+    lt_out_text(o, type);
+    lt_out_text(o, "null");
+    lt_out_shut(o, ']');
+}
+
+/* The values of ONLY: JSON texts with bars between. */
+static void put_values(lt_json_out *o, const char *note) {
+    lt_out_key_open(o, "enum", '[');
+    for (const char *p = note; *p != '\0';) {
+        const size_t n = strcspn(p, "|");
+        lt_out_raw(o, ",", o->comma ? 1 : 0);
+        lt_out_raw(o, p, n);
+        o->comma = true;
+        p += n + (p[n] == '|');
+    }
+    if (strcmp(note, "null") != 0) {
+        lt_out_null(o);
+    }
+    lt_out_shut(o, ']');
+}
+
+static void put_field(lt_json_out *o, const lt_field *f) {
+    const char *shape = shape_of(f->name);
+    lt_out_key(o, f->name);
+    if (f->type == LT_FIELD_JSON && shape != NULL) {
+        lt_out_raw(o, "{\"anyOf\":[", 10);
+        lt_out_raw(o, shape, strlen(shape));
+        put_raw(o, ",{\"type\":\"null\"}]}");
+        return;
+    }
+    lt_out_open(o, '{');
+    switch (f->type) {
+    case LT_FIELD_BOOL:
+        put_type(o, "boolean");
+        break;
+    case LT_FIELD_STR:
+        put_type(o, "string");
+        break;
+    case LT_FIELD_I64:
+    case LT_FIELD_F64:
+        put_type(o, f->type == LT_FIELD_I64 ? "integer" : "number");
+        put_bound(o, "minimum", f->min);
+        put_bound(o, "maximum", f->max);
+        break;
+    case LT_FIELD_NOTHING:
+        lt_out_key_str(o, "description", "accepted: no part of the answer depends on it");
+        break;
+    case LT_FIELD_ONLY:
+        put_values(o, f->note);
+        break;
+    case LT_FIELD_JSON:
+    case LT_FIELD_REFUSED:
+        break;
+    }
+    lt_out_shut(o, '}');
+}
+
+/* ---- Schemas ---- */
+
+static void put_required(lt_json_out *o, const char *names) {
+    if (names[0] == '\0') {
+        return;
+    }
+    lt_out_key_open(o, "required", '[');
+    while (*names != '\0') {
+        const size_t n = strcspn(names, ",");
+        lt_out_str(o, names, n);
+        names += n + (names[n] == ',');
+    }
+    lt_out_shut(o, ']');
+}
+
+static void put_table(lt_json_out *o, const char *name, const lt_field_table *t) {
+    lt_out_key_open(o, name, '{');
+    lt_out_key_str(o, "type", "object");
+    lt_out_key_open(o, "properties", '{');
+    for (size_t i = 0; i < t->n; i++) {
+        if (t->rows[i].type != LT_FIELD_REFUSED) {
+            put_field(o, &t->rows[i]);
+        }
+    }
+    lt_out_shut(o, '}');
+    put_required(o, t->required);
+    lt_out_key_bool(o, "additionalProperties", false);
+    lt_out_shut(o, '}');
+}
+
+static void put_components(lt_json_out *o) {
+    lt_out_key_open(o, "components", '{');
+    lt_out_key_open(o, "schemas", '{');
+#define PUT(name) put_table(o, #name, &lt_fields_##name);
+    TABLES(PUT)
+#undef PUT
+    lt_out_key(o, "error");
+    put_raw(o, "{\"type\":\"object\",\"properties\":{\"error\":{\"type\":[\"object\",\"string\"]}},"
+               "\"required\":[\"error\"]}");
+    lt_out_shut(o, '}');
+    lt_out_key(o, "securitySchemes");
+    put_raw(o, "{\"bearer\":{\"type\":\"http\",\"scheme\":\"bearer\"},\"key\":{\"type\":\"apiKey\","
+               "\"in\":\"header\",\"name\":\"x-api-key\"}}");
+    lt_out_shut(o, '}');
+}
+
+/* ---- Paths ---- */
+
+static int call_of(const lt_route_info *r) {
+    for (size_t i = 0; i < N_CALLS; i++) {
+        if (calls[i].handler == r->handler) {
+            return (int)i;
+        }
+    }
+    return -1; /* Pages, metrics, and what is refused. */
+}
+
+static void put_method(lt_json_out *o, const char *method) {
+    char lower[8];
+    size_t n = strlen(method);
+    n = n < sizeof lower - 1 ? n : sizeof lower - 1;
+    for (size_t i = 0; i < n; i++) {
+        lower[i] = (char)(method[i] | 32);
+    }
+    lower[n] = '\0';
+    lt_out_key_open(o, lower, '{');
+}
+
+static void put_responses(lt_json_out *o, const char *stream) {
+    lt_out_key_open(o, "responses", '{');
+    lt_out_key_open(o, "200", '{');
+    lt_out_key_str(o, "description", "the answer");
+    lt_out_key_open(o, "content", '{');
+    lt_out_key(o, "application/json");
+    put_raw(o, "{\"schema\":{\"type\":\"object\"}}");
+    if (stream != NULL) {
+        lt_out_key(o, stream);
+        put_raw(o, "{\"schema\":{\"type\":\"string\"}}");
+    }
+    lt_out_shut(o, '}');
+    lt_out_shut(o, '}');
+    lt_out_key(o, "default");
+    put_raw(o, "{\"description\":\"an error, in the shape of the endpoint's clients\",\"content\":{"
+               "\"application/json\":{\"schema\":{\"$ref\":\"#/components/schemas/error\"}}}}");
+    lt_out_shut(o, '}');
+}
+
+static void put_operation(lt_json_out *o, const lt_route_info *r, int i, int number) {
+    char id[96], ref[128];
+    const lt_field_table *fields = calls[i].fields;
+
+    put_method(o, r->method);
+    snprintf(id, sizeof id, "%s_%d", calls[i].name, number);
+    lt_out_key_str(o, "operationId", id);
+    lt_out_key_str(o, "summary", calls[i].says);
+    if (r->open) { /* No key is asked for. */
+        lt_out_key_open(o, "security", '[');
+        lt_out_shut(o, ']');
+    }
+    if (r->prefix) {
+        lt_out_key_open(o, "parameters", '[');
+        lt_out_rawf(o,
+                    "{\"name\":\"%s\",\"in\":\"path\",\"required\":true,\"schema\":{\"type\":"
+                    "\"string\"}}",
+                    calls[i].parameter);
+        lt_out_shut(o, ']');
+    }
+    if (fields != NULL) {
+#define REF(name)                                                                                  \
+    if (fields == &lt_fields_##name) {                                                             \
+        snprintf(ref, sizeof ref, "{\"schema\":{\"$ref\":\"#/components/schemas/" #name "\"}}");   \
+    }
+        ref[0] = '\0';
+        TABLES(REF)
+#undef REF
+        lt_out_key_open(o, "requestBody", '{');
+        lt_out_key_bool(o, "required", true);
+        lt_out_key_open(o, "content", '{');
+        lt_out_key(o, "application/json");
+        put_raw(o, ref);
+        lt_out_shut(o, '}');
+        lt_out_shut(o, '}');
+    }
+    put_responses(o, calls[i].stream);
+    lt_out_shut(o, '}');
+}
+
+/* All methods of one path stand together. */
+static void put_path(lt_json_out *o, int first) {
+    lt_route_info r, other;
+    char path[200];
+
+    lt_route_at(first, &r);
+    snprintf(path, sizeof path, "%s%s%s%s", r.path, r.prefix ? "{" : "",
+             r.prefix ? calls[call_of(&r)].parameter : "", r.prefix ? "}" : "");
+    lt_out_key_open(o, path, '{');
+    for (int i = first; lt_route_at(i, &other); i++) {
+        const int call = call_of(&other);
+        if (call >= 0 && strcmp(other.path, r.path) == 0) {
+            put_operation(o, &other, call, i);
+        }
+    }
+    lt_out_shut(o, '}');
+}
+
+static void put_paths(lt_json_out *o) {
+    lt_route_info r, before;
+    lt_out_key_open(o, "paths", '{');
+    for (int i = 0; lt_route_at(i, &r); i++) {
+        bool told = call_of(&r) < 0;
+        for (int k = 0; k < i && !told; k++) {
+            lt_route_at(k, &before);
+            told = strcmp(before.path, r.path) == 0 && call_of(&before) >= 0;
+        }
+        if (!told) {
+            put_path(o, i);
+        }
+    }
+    lt_out_key(o, "/v1/responses/{response_id}/input_items");
+    put_raw(o, "{\"get\":{\"operationId\":\"response_items\",\"summary\":\"The items that a kept "
+               "response answered\",\"parameters\":[{\"name\":\"response_id\",\"in\":\"path\","
+               "\"required\":true,\"schema\":{\"type\":\"string\"}},{\"name\":\"limit\",\"in\":"
+               "\"query\",\"schema\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":100}},{"
+               "\"name\":\"order\",\"in\":\"query\",\"schema\":{\"enum\":[\"asc\",\"desc\"]}},{"
+               "\"name\":\"after\",\"in\":\"query\",\"schema\":{\"type\":\"string\"}}]");
+    lt_out_raw(o, "", 0);
+    put_responses(o, NULL);
+    put_raw(o, "}}");
+    lt_out_shut(o, '}');
+}
+
+void lt_openapi_write(lt_json_out *o) {
+    lt_out_open(o, '{');
+    lt_out_key_str(o, "openapi", "3.1.0");
+    lt_out_key_open(o, "info", '{');
+    lt_out_key_str(o, "title", "lateen serve");
+    lt_out_key_str(o, "version", lt_version());
+    lt_out_key_str(o, "description",
+                   "A language model behind the APIs of OpenAI, Anthropic, llama-server, vLLM and "
+                   "Ollama. A field that is null is as one that is absent.");
+    lt_out_shut(o, '}');
+    lt_out_key(o, "security");
+    put_raw(o, "[{},{\"bearer\":[]},{\"key\":[]}]");
+    put_paths(o);
+    put_components(o);
+    lt_out_shut(o, '}');
+}
+
+void lt_api_openapi(lt_call *call) {
+    lt_json_out o = {0};
+    lt_openapi_write(&o);
+    lt_call_json(call, 200, &o);
+}
+
+/* ---- Markdown ---- */
+
+static void put_kind(lt_json_out *o, const lt_field *f) {
+    static const char *const kinds[] = {"true or false", "whole number", "number", "text", "JSON"};
+    char low[32], high[32];
+    switch (f->type) {
+    case LT_FIELD_I64:
+    case LT_FIELD_F64:
+        snprintf(low, sizeof low, "%.10g", f->min);
+        snprintf(high, sizeof high, "%.10g", f->max);
+        lt_out_rawf(o, "%s, %s to %s | honoured", kinds[f->type], low, high);
+        break;
+    case LT_FIELD_NOTHING:
+        lt_out_rawf(o, " | accepted");
+        break;
+    case LT_FIELD_ONLY:
+        lt_out_rawf(o, "`");
+        for (const char *p = f->note; *p != '\0'; p++) {
+            lt_out_rawf(o, *p == '|' ? "`, `" : "%c", *p);
+        }
+        lt_out_rawf(o, "` | only so");
+        break;
+    case LT_FIELD_REFUSED:
+        lt_out_rawf(o, " | refused: %s", f->note);
+        break;
+    default:
+        lt_out_rawf(o, "%s | honoured", kinds[f->type]);
+        break;
+    }
+}
+
+static void put_markdown(lt_json_out *o, const char *name, const lt_field_table *t) {
+    lt_route_info r;
+    lt_out_rawf(o, "\n## ");
+    bool first = true;
+    for (int i = 0; lt_route_at(i, &r); i++) {
+        const int call = call_of(&r);
+        if (call >= 0 && calls[call].fields == t && strcmp(r.method, "POST") == 0) {
+            lt_out_rawf(o, "%s%s", first ? "" : ", ", r.path);
+            first = false;
+        }
+    }
+    lt_out_rawf(o, "%s\n\n| field | kind | |\n| --- | --- | --- |\n", first ? name : "");
+    for (size_t i = 0; i < t->n; i++) {
+        lt_out_rawf(o, "| %s | ", t->rows[i].name);
+        put_kind(o, &t->rows[i]);
+        lt_out_rawf(o, " |\n");
+    }
+}
+
+void lt_fields_markdown(lt_json_out *o) {
+    lt_out_rawf(o,
+                "# Fields of the server's requests\n\nWritten by `lateen serve --describe fields` "
+                "from the tables that requests are read by; `--describe openapi` and "
+                "`/openapi.json` tell the same.\nA field that is null is as one that is absent. "
+                "Others than these are refused by name.\n");
+#define PUT(name) put_markdown(o, #name, &lt_fields_##name);
+    TABLES(PUT)
+#undef PUT
+}

@@ -1,0 +1,11 @@
+/* openapi.h: what the endpoints take, told from their tables of fields: as an OpenAPI description,
+ * and as Markdown (docs/serve-fields.md). */
+#ifndef LT_SERVE_OPENAPI_H
+#define LT_SERVE_OPENAPI_H
+
+#include "serve/api/json_out.h"
+
+void lt_openapi_write(lt_json_out *o);
+void lt_fields_markdown(lt_json_out *o);
+
+#endif

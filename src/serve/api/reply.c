@@ -1,0 +1,665 @@
+/* reply.c: see reply.h: a request's life from submit to the answer's end. */
+#include "serve/api/reply.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+
+#define MAX_PARTS   2048
+#define MAX_CHOICES 4096
+
+/* ---- Opening and freeing ---- */
+
+static void cancel(lt_reply *j) {
+    for (int64_t i = 0; i < j->n_parts; i++) {
+        if (j->parts[i].submitted && !j->parts[i].done) {
+            lt_engine_cancel(j->server->engine, j->parts[i].id);
+        }
+    }
+}
+
+/* The client is gone. */
+static void on_gone(lt_guest *g) {
+    lt_reply *j = (lt_reply *)g;
+    j->conn = NULL;
+    if (!j->compiling) {
+        cancel(j);
+    } else if (lt_compiler_cancel(j->server->compiler, &j->compile)) {
+        lt_reply_free(j);
+    }
+}
+
+lt_reply *lt_reply_open(lt_call *call, const lt_face *face, lt_ask *ask, const char *id_prefix) {
+    lt_reply *j = calloc(1, sizeof *j);
+
+    if (j == NULL) {
+        lt_api_error e = {.status = 503, .type = "server_error", .message = "out of memory"};
+        lt_call_error(call, &e);
+        lt_ask_free(ask);
+        return NULL;
+    }
+    j->guest.gone = on_gone;
+    j->server = call->server;
+    j->conn = call->conn;
+    j->flavour = call->flavour;
+    memcpy(j->extra, call->extra, sizeof j->extra);
+    j->owner = call->owner;
+    j->face = face;
+    j->ask = *ask;
+    ask->root = NULL;
+    ask->body = NULL;
+    j->created = (int64_t)lt_clock_unix_s();
+    j->arrived_s = call->arrived_s;
+    j->body_bytes = j->ask.body == NULL ? call->request->body_bytes : 0;
+    j->stream = j->ask.stream;
+    j->request = lt_request_defaults();
+    snprintf(j->id, sizeof j->id, "%s%s", id_prefix, call->id);
+    return j;
+}
+
+/* From its start on the server knows of it; before, it may be another thread's. */
+static void enlist(lt_reply *j) {
+    lt_server *s = j->server;
+    j->next = s->replies;
+    if (s->replies != NULL) {
+        s->replies->prev = j;
+    }
+    s->replies = j;
+    s->n_replies++;
+    j->listed = true;
+}
+
+static void unlist(lt_reply *j) {
+    lt_server *s = j->server;
+    if (j->next != NULL) {
+        j->next->prev = j->prev;
+    }
+    if (j->prev != NULL) {
+        j->prev->next = j->next;
+    } else {
+        s->replies = j->next;
+    }
+    s->n_replies--;
+}
+
+static void logs_free(lt_token_logs *l) {
+    free(l->rows);
+    free(l->tops);
+}
+
+static void part_free(lt_part *p, int64_t n_samples) {
+    for (int64_t i = 0; p->strands != NULL && i < n_samples; i++) {
+        lt_strand *c = &p->strands[i];
+        lt_tokenizer_stream_close(c->stream);
+        lt_stop_scan_free(&c->stop);
+        lt_out_free(&c->text);
+        lt_out_free(&c->last);
+        logs_free(&c->logs);
+    }
+    free(p->strands);
+    lt_ids_free(&p->prompt);
+    logs_free(&p->prompt_logs);
+    free(p->embedding);
+}
+
+void lt_reply_free(lt_reply *j) {
+    lt_server *s = j->server;
+    if (j->face->free != NULL) {
+        j->face->free(j);
+    }
+    for (int64_t i = 0; i < j->n_parts; i++) {
+        part_free(&j->parts[i], j->n_samples);
+    }
+    free(j->parts);
+    free(j->bias);
+    free(j->stop_ids);
+    free(j->think_begin);
+    free(j->think_end);
+    free(j->allowed);
+    free(j->bad_ends);
+    lt_ids_free(&j->bad);
+    free(j->form.owned);
+    lt_grammar_close(j->compile.grammar);
+    lt_out_free(&j->out);
+    lt_out_free(&j->error);
+    lt_ask_free(&j->ask);
+    const size_t let_go = j->body_bytes;
+    const bool listed = j->listed;
+    if (listed) {
+        unlist(j);
+    }
+    free(j);
+    lt_server_let_go(let_go);
+    if (listed) {
+        lt_server_ended(s);
+    }
+}
+
+void lt_reply_refuse(lt_call *call, lt_reply *j, const lt_api_error *e) {
+    lt_call_error(call, e);
+    j->conn = NULL;
+    lt_reply_free(j);
+}
+
+bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
+    lt_part *p;
+    const int64_t context = lt_server_context(j->server);
+
+    lt_reply_truncate(j, prompt);
+    if (prompt->n == 0) {
+        lt_ids_free(prompt);
+        return lt_api_refuse(e, "prompt", "the prompt is empty: it has no token");
+    }
+    if ((int64_t)prompt->n >= context + (j->request.embed ? 1 : 0)) {
+        lt_api_refuse(
+            e, "messages",
+            "the prompt of %zu tokens exceeds the available context size of %lld tokens%s",
+            prompt->n, (long long)context,
+            j->request.embed ? "" : ": there is no room for an answer");
+        /* Agents look for these words, and make their history shorter. */
+        if (j->flavour == LT_FLAVOUR_ANTHROPIC) {
+            snprintf(e->message, sizeof e->message, "prompt is too long: %zu tokens > %lld maximum",
+                     prompt->n, (long long)context - 1);
+        }
+        e->type = j->flavour == LT_FLAVOUR_LLAMA ? "exceed_context_size_error" : e->type;
+        e->code = "context_length_exceeded";
+        e->n_prompt = (int64_t)prompt->n;
+        e->n_context = context;
+        lt_ids_free(prompt);
+        return false;
+    }
+    if (j->n_parts == MAX_PARTS) {
+        lt_ids_free(prompt);
+        return lt_api_refuse(e, "prompt", "more than %d prompts in one request", MAX_PARTS);
+    }
+    if ((j->n_parts & (j->n_parts - 1)) == 0) { /* Grown at powers of two. */
+        p = realloc(j->parts, (size_t)(j->n_parts > 0 ? 2 * j->n_parts : 1) * sizeof *p);
+        if (p == NULL) {
+            lt_ids_free(prompt);
+            return lt_api_refuse_oom(e);
+        }
+        j->parts = p;
+    }
+    p = &j->parts[j->n_parts++];
+    *p = (lt_part){.reply = j, .prompt = *prompt};
+    *prompt = (lt_ids){0};
+    return true;
+}
+
+/* ---- Starting ---- */
+
+/* An answer goes on from text unless the prompt ends in a special token; a form counts every
+ * character. */
+static bool strands_open(lt_reply *j, lt_part *p, lt_api_error *e) {
+    const int64_t at = p - j->parts;
+    const bool behind_text = j->request.grammar != NULL ||
+                             (p->prompt.n > 0 &&
+                              !lt_tokenizer_is_special(j->server->tokenizer,
+                                                       p->prompt.data[p->prompt.n - 1]));
+    p->prompt_logs.as_ids = j->ask.tokens_as_ids;
+    p->strands = calloc((size_t)j->n_samples, sizeof *p->strands);
+    if (p->strands == NULL) {
+        return lt_api_refuse_oom(e);
+    }
+    for (int64_t i = 0; i < j->n_samples; i++) {
+        lt_strand *c = &p->strands[i];
+        lt_err err;
+        *c = (lt_strand){.reply = j,
+                         .part = p,
+                         .sample = (int32_t)i,
+                         .index = (int)(at * j->n_samples + i),
+                         .stop_index = -1,
+                         .stop_id = -1};
+        c->stop = (lt_stop_scan){.stops = j->stops,
+                                 .lengths = j->stop_lengths,
+                                 .n_stops = j->n_stops,
+                                 .include = j->ask.include_stop};
+        err = lt_tokenizer_stream_open(&c->stream, j->server->tokenizer, j->ask.skip_special);
+        if (err != LT_OK) {
+            return lt_api_refuse_error(e, NULL, err);
+        }
+        c->logs.behind_text = behind_text;
+        c->logs.as_ids = j->ask.tokens_as_ids;
+        if (behind_text) {
+            lt_tokenizer_stream_continue(c->stream);
+        }
+    }
+    return true;
+}
+
+/* max_tokens is an upper bound: a prompt near the end of the context gets what room there is. */
+static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
+    lt_request r = j->request;
+    const int64_t room = lt_server_context(j->server) - (int64_t)p->prompt.n;
+    lt_err err;
+
+    p->reply = j; /* The array has moved while it grew. */
+    if (j->ask.cache_salt != NULL && j->ask.cache_salt[0] == '\0') {
+        return lt_api_refuse(e, "cache_salt", "'cache_salt' is empty: leave it out, or name one");
+    }
+    if (!strands_open(j, p, e)) {
+        return false;
+    }
+    r.prompt = (const int32_t *)p->prompt.data;
+    r.n_prompt = (int64_t)p->prompt.n;
+    r.max_tokens = r.max_tokens < 0 || r.max_tokens > room ? room : r.max_tokens;
+    if (r.embed) {
+        r.max_tokens = 0;
+    }
+    r.min_tokens = r.min_tokens > r.max_tokens ? r.max_tokens : r.min_tokens;
+    r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->ask.cache_salt);
+    err = lt_engine_submit(j->server->engine, &r, p, &p->id);
+    if (err != LT_OK) {
+        return lt_api_refuse_error(e, NULL, err);
+    }
+    p->submitted = true;
+    j->parts_left++;
+    return true;
+}
+
+static void stream_begin(lt_reply *j) {
+    char headers[640];
+    snprintf(headers, sizeof headers, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s",
+             j->extra);
+    lt_http_stream(j->conn, 200,
+                   j->lines ? "application/x-ndjson" : "text/event-stream; charset=utf-8", headers);
+    j->begun = true;
+    if (j->face->begin != NULL) {
+        j->face->begin(j);
+    }
+}
+
+/* The answer begins. */
+static void begin(lt_call *call, lt_reply *j) {
+    lt_api_error e = {0};
+    bool ok = true;
+
+    for (int64_t i = 0; ok && i < j->n_parts; i++) {
+        ok = submit(j, &j->parts[i], &e);
+    }
+    lt_metrics_observe(&j->server->metrics, LT_HIST_PARAMS_N, (double)j->n_samples);
+    lt_metrics_observe(&j->server->metrics, LT_HIST_PARAMS_MAX, (double)j->request.max_tokens);
+    if (!ok) {
+        lt_call_error(call, &e);
+        j->conn = NULL;
+        j->failed = true;
+        if (e.status == 429) {
+            j->server->metrics.refused++;
+        }
+        cancel(j);
+        if (j->parts_left == 0) {
+            lt_reply_free(j);
+        }
+        return;
+    }
+    lt_http_set_user(j->conn, &j->guest);
+    if (j->stream) {
+        stream_begin(j);
+    }
+}
+
+void lt_reply_start(lt_call *call, lt_reply *j) {
+    lt_api_error e = {0};
+    lt_err err;
+
+    if (call->outcome != NULL) {
+        call->outcome->reply = j;
+        return;
+    }
+    enlist(j);
+    j->n_samples = j->request.n_samples;
+    LT_ASSERT(j->n_parts > 0);
+    if (j->n_parts * j->n_samples > MAX_CHOICES) {
+        lt_api_refuse(&e, "n", "%lld prompts times %lld samples are more than %d",
+                      (long long)j->n_parts, (long long)j->n_samples, MAX_CHOICES);
+        lt_reply_refuse(call, j, &e);
+        return;
+    }
+    if (!j->ruled) {
+        begin(call, j);
+        return;
+    }
+    j->compile.user = j;
+    err = lt_compiler_submit(j->server->compiler, &j->compile);
+    if (err != LT_OK) {
+        j->server->metrics.refused++;
+        lt_api_refuse_error(&e, NULL, err);
+        lt_reply_refuse(call, j, &e);
+        return;
+    }
+    j->compiling = true;
+    lt_http_set_user(j->conn, &j->guest);
+}
+
+/* What can not be made is the request's fault. */
+static void refuse_grammar(lt_call *call, lt_reply *j) {
+    lt_api_error e;
+    lt_api_refuse(&e, j->form.text != NULL ? j->form.param : "tools", "%s", j->compile.message);
+    if (j->compile.err == LT_ERR_OOM) {
+        lt_api_refuse_oom(&e);
+    }
+    lt_http_set_user(j->conn, NULL);
+    lt_reply_refuse(call, j, &e);
+}
+
+void lt_reply_compiled(lt_compile *made) {
+    lt_reply *j = made->user;
+    lt_call call = {
+        .server = j->server, .conn = j->conn, .flavour = j->flavour, .arrived_s = j->arrived_s};
+
+    j->compiling = false;
+    memcpy(call.extra, j->extra, sizeof call.extra);
+    if (j->conn == NULL) { /* Its client is gone. */
+        lt_reply_free(j);
+    } else if (made->err != LT_OK) {
+        refuse_grammar(&call, j);
+    } else {
+        j->request.grammar = made->grammar;
+        begin(&call, j);
+    }
+}
+
+/* ---- The stream's events ---- */
+
+void lt_reply_send(lt_reply *j, const char *event) {
+    lt_json_out *line = &j->server->line;
+    if (j->conn != NULL && !j->out.failed) {
+        lt_out_clear(line);
+        if (event != NULL) {
+            lt_out_raw(line, "event: ", 7);
+            lt_out_raw(line, event, strlen(event));
+            lt_out_raw(line, "\n", 1);
+        }
+        lt_out_raw(line, "data: ", j->lines ? 0 : 6);
+        lt_out_raw(line, j->out.data != NULL ? j->out.data : "", j->out.n);
+        lt_out_raw(line, "\n\n", j->lines ? 1 : 2);
+        if (!line->failed) {
+            lt_http_write(j->conn, line->data, line->n);
+        }
+    }
+    lt_out_clear(&j->out);
+}
+
+void lt_reply_fail(lt_reply *j, const lt_api_error *e) {
+    if (j->failed) {
+        return;
+    }
+    j->failed = true;
+    if (j->conn == NULL) {
+        return;
+    }
+    lt_out_clear(&j->out);
+    if (j->begun) {
+        j->face->failed(j, e);
+        lt_http_end(j->conn);
+    } else {
+        lt_error_write(&j->out, j->flavour, j->extra, e);
+        lt_http_reply(j->conn, lt_error_status(j->flavour, e), "application/json", j->extra,
+                      j->out.data, j->out.n);
+    }
+    j->conn = NULL;
+}
+
+static void finish(lt_reply *j) {
+    if (j->conn == NULL || j->failed) {
+        return;
+    }
+    lt_out_clear(&j->out);
+    j->face->finish(j);
+    if (j->stream) {
+        lt_http_end(j->conn);
+    } else if (j->out.failed) {
+        const lt_api_error e = {.status = 503, .type = "server_error", .message = "out of memory"};
+        lt_reply_fail(j, &e);
+        return;
+    } else {
+        lt_http_reply(j->conn, 200, "application/json", j->extra, j->out.data, j->out.n);
+    }
+    j->conn = NULL;
+}
+
+/* ---- The engine's events ---- */
+
+static void *grown(void *data, size_t *room, size_t n, size_t size) {
+    if (n <= *room) {
+        return data;
+    }
+    *room = *room > 0 ? 2 * *room : 16;
+    *room = *room < n ? n : *room;
+    return realloc(data, *room * size);
+}
+
+/* How many characters a token adds to the text; one that a piece leaves unfinished counts where it
+ * begins. */
+static size_t characters(const lt_reply *j, const lt_token_logs *l, uint32_t id) {
+    const lt_tokenizer *t = j->server->tokenizer;
+    size_t bytes = 0, n = 0;
+    const char *piece = lt_tokenizer_piece(t, id, &bytes);
+    char *first = NULL;
+    if (piece == NULL || (j->ask.skip_special && lt_tokenizer_is_special(t, id))) {
+        return 0;
+    }
+    if (l->text_n == 0 && !l->behind_text &&
+        lt_tokenizer_decode(t, &id, 1, false, &first, &bytes) == LT_OK) {
+        piece = first;
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        n += ((unsigned char)piece[i] & 0xC0) != 0x80;
+    }
+    free(first);
+    return n;
+}
+
+static void log_token(lt_reply *j, lt_token_logs *l, const lt_event *ev, bool has_logprob) {
+    const int n_top = has_logprob ? ev->n_top : 0;
+    void *rows = grown(l->rows, &l->room, l->n + 1, sizeof *l->rows);
+    void *tops;
+
+    if (rows == NULL) {
+        return;
+    }
+    l->rows = rows;
+    tops = grown(l->tops, &l->tops_room, l->n_tops + (size_t)n_top + 1, sizeof *l->tops);
+    if (tops == NULL) {
+        return;
+    }
+    l->tops = tops;
+    l->rows[l->n++] = (lt_token_log){.id = ev->id,
+                                     .n_top = n_top,
+                                     .logprob = ev->logprob,
+                                     .has_logprob = has_logprob,
+                                     .top_at = l->n_tops,
+                                     .text_at = l->text_n};
+    for (int i = 0; i < n_top; i++) {
+        l->tops[l->n_tops].id = ev->top[i].id;
+        l->tops[l->n_tops++].logprob = ev->top[i].logprob;
+    }
+    l->text_n += characters(j, l, (uint32_t)ev->id);
+}
+
+static void choice_end(lt_strand *c, lt_finish why) {
+    if (c->ended) {
+        return;
+    }
+    c->ended = true;
+    c->finish = why;
+    if (c->reply->conn != NULL && !c->reply->failed) {
+        c->reply->face->choice_end(c);
+    }
+}
+
+/* Before min_tokens no stop string counts: what stands there is only text, of which none begins. */
+static bool may_stop(const lt_strand *c) {
+    return c->new_tokens >= c->reply->request.min_tokens;
+}
+
+/* Text that has passed the stop strings. */
+static void let_through(lt_strand *c, const char *text, size_t n) {
+    if (n > 0) {
+        lt_out_raw(&c->text, text, n);
+        c->reply->face->text(c, text, n);
+    }
+}
+
+static void take_text(lt_strand *c, const char *text, size_t n) {
+    const char *out = NULL;
+    size_t out_n = 0;
+    int hit;
+
+    if (!may_stop(c)) {
+        let_through(c, text, n);
+        return;
+    }
+    hit = lt_stop_scan_feed(&c->stop, text, n, &out, &out_n);
+    let_through(c, out, out_n);
+    if (hit >= 0) {
+        c->stop_index = hit;
+        choice_end(c, LT_FINISH_STOP_ID);
+        lt_engine_cancel_sample(c->reply->server->engine, c->part->id, c->sample);
+    }
+}
+
+static void observe_token(lt_part *p) {
+    lt_metrics *m = &p->reply->server->metrics;
+    const double now = lt_clock_s();
+    if (p->first_s == 0) {
+        p->first_s = now;
+        lt_metrics_observe(m, LT_HIST_TTFT, now - p->reply->arrived_s);
+    } else if (p->reply->n_samples == 1) {
+        lt_metrics_observe(m, LT_HIST_ITL, now - p->last_s);
+    }
+    p->last_s = now;
+}
+
+static void on_token(lt_part *p, const lt_event *ev) {
+    lt_reply *j = p->reply;
+    lt_strand *c = &p->strands[ev->sample];
+    const char *text = NULL;
+    size_t n = 0;
+
+    observe_token(p);
+    p->cached_tokens = ev->cached_tokens;
+    p->prefill_s = ev->prefill_s;
+    p->decode_s = p->last_s - p->first_s;
+    if (c->ended || j->conn == NULL || j->failed) {
+        return;
+    }
+    c->new_tokens++;
+    c->logprob_sum += ev->logprob;
+    if (j->request.logprobs >= 0 || j->ask.return_ids) {
+        log_token(j, &c->logs, ev, j->request.logprobs >= 0);
+    }
+    if (j->face->token != NULL) {
+        j->face->token(c);
+    }
+    if (ev->finish != LT_FINISH_NONE) {
+        c->stop_id = ev->finish == LT_FINISH_STOP_ID ? ev->id : -1;
+        return; /* The token that ends the text is not part of it. */
+    }
+    if (lt_tokenizer_stream_put(c->stream, (uint32_t)ev->id, &text, &n) == LT_OK) {
+        take_text(c, text, n);
+    }
+}
+
+static void on_sample(lt_part *p, const lt_event *ev) {
+    static const lt_done how[] = {
+        [LT_FINISH_NONE] = LT_DONE_ERROR,   [LT_FINISH_EOS] = LT_DONE_STOP,
+        [LT_FINISH_STOP_ID] = LT_DONE_STOP, [LT_FINISH_LENGTH] = LT_DONE_LENGTH,
+        [LT_FINISH_GRAMMAR] = LT_DONE_STOP, [LT_FINISH_CANCELLED] = LT_DONE_ABORT,
+        [LT_FINISH_FAILED] = LT_DONE_ERROR};
+    lt_reply *j = p->reply;
+    lt_strand *c = &p->strands[ev->sample];
+    const char *text = NULL;
+    size_t n = 0;
+
+    j->server->metrics
+        .done[c->ended && ev->finish == LT_FINISH_CANCELLED ? LT_DONE_STOP : how[ev->finish]]++;
+    if (ev->finish == LT_FINISH_FAILED) {
+        lt_api_error e = {.status = 500, .type = "server_error"};
+        snprintf(e.message, sizeof e.message, "the engine failed: %s", lt_err_text(ev->failure));
+        lt_reply_fail(j, &e);
+        return;
+    }
+    if (c->ended || j->conn == NULL || j->failed) {
+        return;
+    }
+    if (lt_tokenizer_stream_finish(c->stream, &text, &n) == LT_OK && n > 0) {
+        take_text(c, text, n);
+    }
+    if (!c->ended) {
+        lt_stop_scan_end(&c->stop, &text, &n);
+        let_through(c, text, n);
+        choice_end(c, ev->finish);
+    }
+}
+
+static void observe_done(const lt_part *p) {
+    lt_metrics *m = &p->reply->server->metrics;
+    int64_t tokens = 0, longest = 0;
+    for (int64_t i = 0; i < p->reply->n_samples; i++) {
+        const int64_t n = p->strands[i].new_tokens;
+        tokens += n;
+        longest = n > longest ? n : longest;
+    }
+    lt_metrics_observe(m, LT_HIST_E2E, lt_clock_s() - p->reply->arrived_s);
+    lt_metrics_observe(m, LT_HIST_QUEUE, p->queue_s);
+    lt_metrics_observe(m, LT_HIST_PREFILL, p->prefill_s);
+    lt_metrics_observe(m, LT_HIST_DECODE, p->decode_s);
+    lt_metrics_observe(m, LT_HIST_INFERENCE, p->prefill_s + p->decode_s);
+    lt_metrics_observe(m, LT_HIST_PROMPT, (double)p->prompt.n);
+    lt_metrics_observe(m, LT_HIST_GENERATION, (double)tokens);
+    lt_metrics_observe(m, LT_HIST_MAX_GENERATION, (double)longest);
+    if (p->reply->n_samples == 1 && tokens > 1) {
+        lt_metrics_observe(m, LT_HIST_TPOT, (p->last_s - p->first_s) / (double)(tokens - 1));
+    }
+    if ((int64_t)p->prompt.n + tokens > m->n_tokens_max) {
+        m->n_tokens_max = (int64_t)p->prompt.n + tokens;
+    }
+    m->prompt_s += p->prefill_s;
+    m->generation_s += p->decode_s;
+}
+
+static void on_embed(lt_part *p, const lt_event *ev) {
+    const size_t bytes = (size_t)lt_model_get_spec(p->reply->server->model)->width * sizeof(float);
+    p->embedding = malloc(bytes);
+    if (p->embedding != NULL) {
+        memcpy(p->embedding, ev->embedding, bytes);
+    }
+}
+
+void lt_reply_event(const lt_event *ev) {
+    lt_part *p = ev->user;
+    lt_reply *j = p->reply;
+
+    switch (ev->kind) {
+    case LT_EVENT_PROMPT:
+        log_token(j, &p->prompt_logs, ev, ev->n_top >= 0); /* -1: the first token has none. */
+        break;
+    case LT_EVENT_TOKEN:
+        on_token(p, ev);
+        break;
+    case LT_EVENT_EMBED:
+        on_embed(p, ev);
+        break;
+    case LT_EVENT_SAMPLE:
+        if (!j->request.embed) {
+            on_sample(p, ev);
+        }
+        break;
+    case LT_EVENT_DONE:
+        p->done = true;
+        p->cached_tokens = ev->cached_tokens;
+        p->queue_s = ev->queue_s;
+        p->prefill_s = ev->prefill_s;
+        p->decode_s = ev->decode_s;
+        observe_done(p);
+        if (--j->parts_left == 0) {
+            finish(j);
+            lt_reply_free(j);
+        }
+        break;
+    }
+}

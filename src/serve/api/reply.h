@@ -1,0 +1,210 @@
+/* reply.h: one generation request on its way: from prompts to the engine, from the engine's tokens
+ * to the text of an answer.
+ *
+ *   handler ─▶ lt_reply_open ─▶ add prompts ─▶ lt_reply_start ─▶ engine ─┐
+ *                                                                    │ events, on the loop's thread
+ *   face->text ◀── stop strings ◀── UTF-8 stream ◀── token ◀─────────┘
+ *      │                                                  sample ends: face->choice_end;   all end: face->finish, the answer is sent
+ *
+ * A reply has parts (one prompt = one request to the engine) and choices (part i's sample s is
+ * choice i * n + s). The face is how an endpoint words its answer. A reply outlives its client:
+ * when that goes away the parts are cancelled, and the reply is freed by the engine's last DONE. */
+#ifndef LT_SERVE_REPLY_H
+#define LT_SERVE_REPLY_H
+
+#include "serve/api/compile.h"
+#include "serve/api/server.h"
+#include "serve/stop_scan.h"
+
+typedef struct lt_part lt_part;
+typedef struct lt_strand lt_strand;
+
+typedef struct {
+    int32_t id, n_top;
+    float logprob;
+    bool has_logprob;
+    size_t top_at;  /* Index of the first alternative in tops. */
+    size_t text_at; /* Characters of text before this token. */
+} lt_token_log;
+
+typedef struct {
+    lt_token_log *rows;
+    size_t n, room, sent; /* sent: rows that a stream has reported. */
+    struct lt_token_top {
+        int32_t id;
+        float logprob;
+    } * tops;
+    size_t n_tops, tops_room;
+    size_t text_n;
+    bool behind_text; /* The first piece keeps its leading space. */
+    bool as_ids;      /* Tokens are told as "token_id:N". */
+} lt_token_logs;
+
+typedef struct {
+    void (*begin)(lt_reply *j);                             /* Streams: headers are sent. */
+    void (*token)(lt_strand *c);                            /* May be NULL. */
+    void (*text)(lt_strand *c, const char *text, size_t n); /* Each piece of text. */
+    void (*choice_end)(lt_strand *c);                       /* finish and stop are set. */
+    void (*finish)(lt_reply *j); /* Write the answer's (last) part into j->out. */
+    void (*failed)(lt_reply *j, const lt_api_error *e); /* In a stream: the error's event. */
+    void (*free)(lt_reply *j);                          /* May be NULL. */
+} lt_face;
+
+struct lt_strand {
+    lt_reply *reply;
+    lt_part *part;
+    int32_t sample;
+    int index; /* In the answer. */
+    lt_tokenizer_stream *stream;
+    lt_stop_scan stop;
+    lt_json_out text;   /* All that was let through. */
+    lt_json_out last;   /* The text of the token at hand. */
+    lt_token_logs logs; /* When log-probabilities or ids are asked for. */
+    int64_t new_tokens, reasoning_tokens;
+    double logprob_sum;
+    bool ended;
+    lt_finish finish;
+    int stop_index; /* Which stop string; -1: none. */
+    int32_t stop_id;
+    void *face; /* The face's own. */
+};
+
+struct lt_part {
+    lt_reply *reply;
+    uint64_t id; /* The engine's. */
+    lt_ids prompt;
+    lt_strand *strands; /* n_samples of them. */
+    lt_token_logs prompt_logs;
+    bool submitted, done;
+    double first_s, last_s; /* When the first and the newest token came. */
+    int64_t cached_tokens;
+    double queue_s, prefill_s, decode_s;
+    float *embedding; /* (C), owned; embeddings only. */
+};
+
+/* What a chat answer is taken apart into. */
+typedef struct {
+    bool think, tools;
+    bool forced;      /* Nothing but a call will do. */
+    bool opened;      /* The prompt ends inside the reasoning. */
+    const char *tool; /* The only one that may be called; NULL: any of callable. */
+    const json_t *callable;
+} lt_listen;
+
+/* The form of an answer's text, if one is asked for. */
+typedef struct {
+    lt_grammar_kind kind;
+    const char *param, *text; /* The field; what it says, NULL: no form. */
+    size_t bytes;
+    char *owned; /* The text, when it was made from a tree. */
+} lt_form;
+
+struct lt_reply {
+    lt_guest guest;
+    lt_server *server;
+    lt_http_conn *conn; /* NULL once the client is gone or answered. */
+    lt_flavour flavour;
+    char extra[512];
+    const char *owner; /* The call's. */
+    const lt_face *face;
+    lt_ask ask;
+    char id[48];
+    int64_t created;
+    double arrived_s;
+    size_t body_bytes; /* Of the request, if its memory is the loop's to give back. */
+    bool stream, begun, failed;
+    bool lines; /* A stream is JSON objects, one a line, not events. */
+
+    lt_request request; /* What the parts share. */
+    lt_logit_bias *bias;
+    int32_t dry_breakers[LT_ASK_BREAKERS];
+    int32_t *stop_ids, *think_begin, *think_end, *allowed;
+    lt_ids bad; /* Of all spellings of bad words, one behind the other. */
+    int64_t *bad_ends;
+    lt_form form;
+    bool ruled;         /* A grammar rules the answer: to be made before it begins. */
+    lt_compile compile; /* What it is made of, and the grammar. */
+    bool compiling;     /* The compiler has it. */
+    const char *stops[LT_ASK_STOPS];
+    size_t stop_lengths[LT_ASK_STOPS];
+    int n_stops;
+
+    lt_listen listen;
+    lt_part *parts;
+    int64_t n_parts, parts_left;
+    int64_t n_samples; /* Of a part, as the engine runs them. */
+    lt_json_out out;   /* Reused for each event, and for the whole answer. */
+    lt_json_out error;
+    void *face_state;
+    lt_reply *next, *prev; /* In the server's list. */
+    bool listed;
+};
+
+/* Take the call over: the ask's tree moves into the reply. NULL: answered with an error. */
+lt_reply *lt_reply_open(lt_call *call, const lt_face *face, lt_ask *ask, const char *id_prefix);
+void lt_reply_free(lt_reply *j);
+
+/* Sampling, stops, logprobs from the ask into the request, and the form. top: alternatives to
+ * report with a token, -1 none. */
+bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *e);
+/* After the request's thinking budget, or the server's, the engine ends the reasoning. opened: the
+ * answer begins inside it. */
+bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e);
+/* The form rules the whole answer, where there is one; chats have lt_speech_add instead. */
+bool lt_reply_rule(lt_reply *j, lt_api_error *e);
+
+/* reply_narrow.c: allowed_token_ids, bad_words; and truncate_prompt_tokens of a prompt, whose first
+ * id stays where it begins a text. */
+bool lt_reply_narrow(lt_reply *j, lt_api_error *e);
+void lt_reply_truncate(const lt_reply *j, lt_ids *prompt);
+
+/* One more prompt; the ids move into the reply. */
+bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e);
+
+/* Make the grammar if there is one, beside the loop; then submit all; of a call that runs aside,
+ * later. On failure the reply is freed and the call answered. */
+void lt_reply_start(lt_call *call, lt_reply *j);
+
+/* Answer with e and free the reply (before start only). */
+void lt_reply_refuse(lt_call *call, lt_reply *j, const lt_api_error *e);
+
+/* The grammar was made, or could not be. */
+void lt_reply_compiled(lt_compile *made);
+/* What came from the engine. */
+void lt_reply_event(const lt_event *ev);
+/* The whole reply has failed: the client is told once, by a stream's last event, else by the
+ * answer. */
+void lt_reply_fail(lt_reply *j, const lt_api_error *e);
+/* Sends j->out as one event of the stream and clears it: "event: NAME\n" (when not NULL) "data:
+ * ...\n\n". */
+void lt_reply_send(lt_reply *j, const char *event);
+
+/* ---- What faces share ---- */
+
+const char *lt_finish_openai(const lt_strand *c);
+int64_t lt_reply_prompt_tokens(const lt_reply *j);
+int64_t lt_reply_cached_tokens(const lt_reply *j);
+int64_t lt_reply_new_tokens(const lt_reply *j);
+int64_t lt_reply_reasoning_tokens(const lt_reply *j);
+void lt_usage_write(lt_json_out *o, const lt_reply *j, const char *key);
+/* "prompt": as the model reads it, with the marks around it. */
+void lt_prompt_write(lt_json_out *o, const lt_part *p);
+/* "timings": {...} as llama-server has them: of a part that made so many tokens so far. */
+void lt_timings_write(lt_json_out *o, const lt_part *p, int64_t made);
+/* "token": ..., "logprob": ..., "bytes": [...] without braces. */
+void lt_token_write(lt_json_out *o, const lt_server *s, int32_t id, float logprob, bool as_id);
+/* [{token, logprob, bytes, top_logprobs: [...]}, ...] of rows [from, to). */
+void lt_logprobs_write(lt_json_out *o, const lt_server *s, const lt_token_logs *l, size_t from,
+                       size_t to, int top);
+/* "prompt_logprobs": as vLLM has them: of each token an object by ids, the likeliest ones and its
+ * own; of the first null. */
+void lt_prompt_logprobs_write(lt_json_out *o, const lt_part *p);
+/* A list of the ids of rows [from, to), and of the prompt's. */
+void lt_ids_write(lt_json_out *o, const char *key, const lt_token_logs *l, size_t from, size_t to);
+void lt_prompt_ids_write(lt_json_out *o, const lt_part *p);
+/* The same, or "token_id:N". */
+void lt_piece_or_id_write(lt_json_out *o, const lt_server *s, int32_t id, bool as_id);
+/* The piece of a token as valid UTF-8 into out (appended). */
+void lt_piece_write(lt_json_out *o, const lt_server *s, int32_t id);
+
+#endif

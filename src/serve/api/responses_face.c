@@ -1,0 +1,220 @@
+/* responses_face.c: see responses.h: how /v1/responses words an answer as it comes.
+ *
+ * A stream tells the life of each output item: added, its part added, deltas, done; between
+ * response.created and response.completed, all numbered. The response is kept before its last event
+ * is sent, so that the next request may come at once. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "serve/api/responses.h"
+
+/* ---- Events ---- */
+
+static void event_begin(lt_reply *j, const char *type) {
+    lt_responses *st = j->face_state;
+    lt_out_open(&j->out, '{');
+    lt_out_key_str(&j->out, "type", type);
+    lt_out_key_int(&j->out, "sequence_number", st->sequence++);
+}
+
+static void event_end(lt_reply *j, const char *type) {
+    lt_out_shut(&j->out, '}');
+    lt_reply_send(j, type);
+}
+
+static void response_event(lt_reply *j, const char *type, lt_response_state state) {
+    event_begin(j, type);
+    lt_out_key(&j->out, "response");
+    lt_response_write(&j->out, j, state);
+    event_end(j, type);
+}
+
+static const lt_speech_item *item_at(const lt_strand *c, int index) {
+    return &((const lt_speech *)c->face)->items[index];
+}
+
+/* The reasoning's text is told as that of a summary, which has events of its own. */
+static bool as_summary(const lt_strand *c, int index) {
+    const lt_responses *st = c->reply->face_state;
+    return st->summary && item_at(c, index)->kind == LT_SPEECH_REASONING;
+}
+
+/* item_id, output_index and, for texts, the index of the part. */
+static void put_place(lt_strand *c, int index) {
+    lt_json_out *o = &c->reply->out;
+    char id[56];
+    lt_out_key_str(o, "item_id", lt_response_item_id(item_at(c, index), id));
+    lt_out_key_int(o, "output_index", index);
+    if (item_at(c, index)->kind != LT_SPEECH_CALL) {
+        lt_out_key_int(o, as_summary(c, index) ? "summary_index" : "content_index", 0);
+    }
+}
+
+static void item_event(lt_strand *c, int index, bool done) {
+    const char *type = done ? "response.output_item.done" : "response.output_item.added";
+    lt_json_out *o = &c->reply->out;
+    event_begin(c->reply, type);
+    lt_out_key_int(o, "output_index", index);
+    lt_out_key(o, "item");
+    lt_response_item_write(o, c, index, done);
+    event_end(c->reply, type);
+}
+
+static void part_event(lt_strand *c, int index, bool done) {
+    static const char *const types[2][2] = {
+        {"response.content_part.added", "response.content_part.done"},
+        {"response.reasoning_summary_part.added", "response.reasoning_summary_part.done"}};
+    const char *type = types[as_summary(c, index)][done];
+    if (item_at(c, index)->kind == LT_SPEECH_CALL) {
+        return;
+    }
+    event_begin(c->reply, type);
+    put_place(c, index);
+    lt_out_key(&c->reply->out, "part");
+    lt_response_part_write(&c->reply->out, c, index, done);
+    event_end(c->reply, type);
+}
+
+static void text_event(lt_strand *c, int index, bool done, const char *text, size_t n) {
+    static const char *const types[4][2] = {
+        {"response.output_text.delta", "response.output_text.done"},
+        {"response.reasoning_text.delta", "response.reasoning_text.done"},
+        {"response.function_call_arguments.delta", "response.function_call_arguments.done"},
+        {"response.reasoning_summary_text.delta", "response.reasoning_summary_text.done"}};
+    const lt_speech_item *item = item_at(c, index);
+    const char *type = types[as_summary(c, index) ? 3 : item->kind][done];
+    lt_json_out *o = &c->reply->out;
+
+    event_begin(c->reply, type);
+    put_place(c, index);
+    if (item->kind == LT_SPEECH_CALL && done) {
+        lt_out_key_str(o, "name", item->name);
+    }
+    lt_out_key(o, !done ? "delta" : item->kind == LT_SPEECH_CALL ? "arguments" : "text");
+    lt_out_str(o, text, n);
+    if (item->kind == LT_SPEECH_CONTENT) {
+        lt_response_logprobs_write(o, c, done ? item->logs_from : c->logs.sent, item->logs_to);
+        c->logs.sent = item->logs_to;
+    }
+    event_end(c->reply, type);
+}
+
+static void end_item(lt_strand *c, int index) {
+    const lt_json_out *text = &item_at(c, index)->text;
+    text_event(c, index, true, text->data != NULL ? text->data : "", text->n);
+    part_event(c, index, true);
+    item_event(c, index, true);
+}
+
+static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_t n) {
+    if (!c->reply->stream) {
+        return;
+    }
+    if (fresh && item > 0) {
+        end_item(c, item - 1);
+    }
+    if (fresh) {
+        c->logs.sent = item_at(c, item)->logs_from;
+        item_event(c, item, false);
+        part_event(c, item, false);
+    }
+    if (n > 0) {
+        text_event(c, item, false, text, n);
+    }
+}
+
+/* ---- The face ---- */
+
+static void face_begin(lt_reply *j) {
+    response_event(j, "response.created", LT_RESPONSE_RUNNING);
+    response_event(j, "response.in_progress", LT_RESPONSE_RUNNING);
+}
+
+static void face_token(lt_strand *c) {
+    if (c->face != NULL && lt_speech_in_reasoning(c)) {
+        c->reasoning_tokens++;
+    }
+}
+
+static void face_text(lt_strand *c, const char *text, size_t n) {
+    if (c->face != NULL || lt_speech_open(c)) {
+        lt_speech_feed(c, text, n, on_piece);
+    }
+}
+
+static void face_choice_end(lt_strand *c) {
+    const lt_speech *s;
+    if (c->face == NULL && !lt_speech_open(c)) {
+        return;
+    }
+    lt_speech_end(c, on_piece);
+    s = c->face;
+    if (c->reply->stream && s->n_items > 0) {
+        end_item(c, s->n_items - 1);
+    }
+}
+
+/* What GET finds, and the next turn stands on: the response and the items that it answered. */
+static void keep(lt_reply *j) {
+    lt_responses *st = j->face_state;
+    lt_json_out o = {0};
+
+    lt_out_open(&o, '{');
+    lt_out_key(&o, "response");
+    lt_response_write(&o, j, LT_RESPONSE_DONE);
+    lt_out_key_value(&o, "input", st->input);
+    lt_out_shut(&o, '}');
+    st->keep = !o.failed && lt_store_put(j->server->store, j->id, j->owner, st->previous, o.data,
+                                         o.n, lt_clock_s());
+    if (!st->keep) {
+        lt_log_warn("%s is not kept: %zu bytes are more than the store has", j->id, o.n);
+    }
+    lt_out_free(&o);
+}
+
+static void face_finish(lt_reply *j) {
+    const bool cut = j->parts[0].strands[0].finish == LT_FINISH_LENGTH;
+    const lt_responses *st = j->face_state;
+    if (st->keep) {
+        keep(j);
+    }
+    if (j->stream) {
+        response_event(j, cut ? "response.incomplete" : "response.completed", LT_RESPONSE_DONE);
+    } else {
+        lt_response_write(&j->out, j, LT_RESPONSE_DONE);
+    }
+}
+
+static void face_failed(lt_reply *j, const lt_api_error *e) {
+    lt_responses *st = j->face_state;
+    event_begin(j, "error");
+    lt_out_key_str(&j->out, "code", e->code != NULL ? e->code : e->type);
+    lt_out_key_str(&j->out, "message", e->message);
+    lt_out_key_null(&j->out, "param");
+    event_end(j, "error");
+    st->why = e;
+    response_event(j, "response.failed", LT_RESPONSE_FAILED);
+    st->why = NULL;
+}
+
+static void face_free(lt_reply *j) {
+    lt_responses *st = j->face_state;
+    if (j->n_parts > 0 && j->parts[0].strands != NULL) {
+        lt_speech_close(&j->parts[0].strands[0]);
+    }
+    if (st != NULL) {
+        lt_store_release(j->server->store, st->previous);
+        free(st);
+    }
+}
+
+const lt_face lt_responses_face = {.begin = face_begin,
+                                   .token = face_token,
+                                   .text = face_text,
+                                   .choice_end = face_choice_end,
+                                   .finish = face_finish,
+                                   .failed = face_failed,
+                                   .free = face_free};

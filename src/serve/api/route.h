@@ -1,0 +1,64 @@
+/* route.h: from a method and a path to a handler: keys, CORS, readiness, and the errors that are
+ * the same everywhere. */
+#ifndef LT_SERVE_ROUTE_H
+#define LT_SERVE_ROUTE_H
+
+#include "serve/api/server.h"
+
+/* Route i as openapi.c tells of it; false: there are fewer. */
+typedef struct {
+    const char *method, *path;
+    void (*handler)(lt_call *call);
+    bool prefix, open; /* The path goes on; no key is asked for. */
+} lt_route_info;
+bool lt_route_at(int i, lt_route_info *out);
+
+/* The headers are there: who may not call, or calls nothing, is answered (false), and its body is
+ * not read. */
+bool lt_route_head(void *server, lt_http_conn *c, const lt_http_request *r);
+void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r);
+void lt_route_bad(void *server, lt_http_refusal *r);
+
+/* Every endpoint: one handler each, in the file of its family. */
+#define LT_HANDLER_MAP(X)                                                                          \
+    X(chat) /* api/chat.c */                                                                       \
+    X(chat_tokens)                                                                                 \
+    X(completions) /* api/completions.c */                                                         \
+    X(responses)   /* api/responses.c */                                                           \
+    X(response_tokens)                                                                             \
+    X(response_get) /* api/stored.c */                                                             \
+    X(response_delete)                                                                             \
+    X(response_cancel)                                                                             \
+    X(messages) /* api/messages.c */                                                               \
+    X(count_tokens)                                                                                \
+    X(embeddings)  /* api/embeddings.c */                                                          \
+    X(completion)  /* api/native.c */                                                              \
+    X(ollama_chat) /* api/ollama.c */                                                              \
+    X(ollama_generate)                                                                             \
+    X(ollama_embed) /* api/ollama_info.c */                                                        \
+    X(ollama_embeddings)                                                                           \
+    X(ollama_tags)                                                                                 \
+    X(ollama_ps)                                                                                   \
+    X(ollama_show)                                                                                 \
+    X(ollama_refuse)                                                                               \
+    X(props)                                                                                       \
+    X(slots)                                                                                       \
+    X(tokenize) /* api/tokens.c */                                                                 \
+    X(tokenizer_info)                                                                              \
+    X(detokenize)                                                                                  \
+    X(apply_template)                                                                              \
+    X(models) /* api/info.c */                                                                     \
+    X(model)                                                                                       \
+    X(health)                                                                                      \
+    X(openapi) /* openapi.c */                                                                     \
+    X(version)                                                                                     \
+    X(metrics)                                                                                     \
+    X(status_json)                                                                                 \
+    X(chat_page) /* pages.c */                                                                     \
+    X(status_page)
+
+#define LT_HANDLER_DECLARE(name) void lt_api_##name(lt_call *call);
+LT_HANDLER_MAP(LT_HANDLER_DECLARE)
+#undef LT_HANDLER_DECLARE
+
+#endif

@@ -1,0 +1,603 @@
+/* server.c: see server.h and api.h: open, load, run, drain, close; and what the endpoints share. */
+#include "serve/api/server.h"
+
+#include <event2/thread.h>
+#include <malloc.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <xxhash.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "base/thread.h"
+#include "data/chat_format.h"
+#include "lateen/generate.h"
+#include "serve/api/access.h"
+#include "serve/http/tls.h"
+#include "serve/api/reply.h"
+#include "serve/api/route.h"
+#include "serve/api/speech.h"
+
+#define POLL_EVENTS  256
+#define POLL_ROUNDS  16                  /* Then the loop looks at its sockets again. */
+#define BIG_REQUEST  ((size_t)1 << 20)   /* Bytes: its memory is given back at once. */
+#define MAX_COMPILES 256                 /* Grammars that may wait to be made; then 429. */
+#define MAX_ASIDE    64                  /* Large requests that may wait to be read; then 429. */
+#define KEEP_BYTES   ((size_t)128 << 20) /* Of grammars that are kept for later requests. */
+
+lt_server_options lt_server_defaults(void) {
+    return (lt_server_options){.host = "127.0.0.1",
+                               .port = 8080,
+                               .cors = "",
+                               .allowed_hosts = "",
+                               .tls_cert = "",
+                               .tls_key = "",
+                               .max_connections = 4096,
+                               .max_body_bytes = (int64_t)32 << 20,
+                               .max_head_bytes = (int64_t)64 << 10,
+                               .max_pending_bytes = (int64_t)1 << 20,
+                               .request_s = 30,
+                               .idle_s = 75,
+                               .write_s = 30,
+                               .drain_s = 30,
+                               .store = {1024, (size_t)64 << 20, 3600},
+                               .think_budget = -1,
+                               .own_defaults = true,
+                               .engine = lt_engine_defaults()};
+}
+
+/* ---- Shared by the endpoints ---- */
+
+int64_t lt_server_context(const lt_server *s) {
+    return s->context;
+}
+
+/* The engine sizes its pages by the context that is served: never more than the model's. */
+static void choose_context(lt_server *s) {
+    const int64_t model = lt_model_get_spec(s->model)->max_seq;
+    int64_t *asked = &s->o.engine.max_seq;
+    if (*asked > model) {
+        lt_log_warn("serve: --context %lld is more than the model's %lld tokens: %lld are served",
+                    (long long)*asked, (long long)model, (long long)model);
+    }
+    *asked = *asked > 0 && *asked < model ? *asked : model;
+}
+
+/* The engine may have had to shorten sequences to what its cache holds. */
+static void find_context(lt_server *s) {
+    lt_engine_cache c;
+    int64_t held;
+    lt_engine_get_cache(s->engine, &c);
+    held = c.pages * c.page_tokens;
+    s->context = held < s->o.engine.max_seq ? held : s->o.engine.max_seq;
+    if (!s->o.quiet) {
+        lt_log_info("serve: keys and values of %lld tokens in %lld pages of %lld, %s, %.1f MiB "
+                    "(%s); %.1f MiB of it may keep prompts that nobody uses",
+                    (long long)held, (long long)c.pages, (long long)c.page_tokens,
+                    lt_dtype_name(c.dtype), (double)(c.pages * c.page_bytes) / 1048576.0, c.why,
+                    s->o.engine.prefix_cache ? (double)(c.most_unused * c.page_bytes) / 1048576.0
+                                             : 0.0);
+    }
+}
+
+void lt_server_make_id(lt_server *s, const char *prefix, char out[48]) {
+    const uint64_t n = atomic_fetch_add(&s->next_id, 1), salt = (uint64_t)s->created;
+    snprintf(out, 48, "%s%016llx%08llx", prefix, (unsigned long long)lt_rng_mix(n ^ salt << 24),
+             (unsigned long long)(lt_rng_mix(salt + n) & 0xFFFFFFFF));
+}
+
+void lt_server_ask(const lt_server *s, lt_ask *a) {
+    lt_ask_defaults(a);
+    lt_server_preset(s, a);
+}
+
+void lt_server_preset(const lt_server *s, lt_ask *a) {
+    lt_api_error e;
+    const bool ok = lt_ask_preset(a, s->own, &e) && lt_ask_preset(a, s->preset, &e);
+    LT_ASSERT(ok); /* Both were tried when they were read. */
+    (void)ok;
+}
+
+bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e) {
+    if (a->model == NULL || a->model[0] == '\0' || s->o.any_model ||
+        strcmp(a->model, s->name) == 0) {
+        return true;
+    }
+    lt_api_refuse(e, "model", "the model '%.100s' is not served here; '%s' is", a->model, s->name);
+    e->status = 404;
+    e->type = "not_found_error";
+    e->code = "model_not_found";
+    return false;
+}
+
+/* Normalising may make a third of a text (Hangul's letters into syllables); nothing else makes it
+ * shorter. */
+static size_t most_prompt_bytes(const lt_server *s) {
+    const int64_t n = lt_model_get_spec(s->model)->vocab_size;
+    size_t longest = 1;
+    for (int64_t i = 0; i < n; i++) {
+        size_t bytes = 0;
+        (void)lt_tokenizer_piece(s->tokenizer, (uint32_t)i, &bytes);
+        longest = bytes > longest ? bytes : longest;
+    }
+    longest *= 3 * (size_t)s->context;
+    return longest > BIG_REQUEST ? longest : BIG_REQUEST;
+}
+
+bool lt_server_may_fit(const lt_server *s, size_t bytes, const char *param, lt_api_error *e) {
+    if (bytes <= s->most_prompt_bytes) {
+        return true;
+    }
+    lt_api_refuse(e, param,
+                  "the prompt of %zu bytes exceeds the available context size of %lld tokens",
+                  bytes, (long long)s->context);
+    e->code = "context_length_exceeded";
+    return false;
+}
+
+bool lt_server_seal_key(const lt_server *s, const char *owner, lt_seal_key *out) {
+    *out = s->seal;
+    return owner[0] == '\0' || lt_seal_key_make(out, owner) == LT_OK;
+}
+
+/* Hashed behind a number that nobody outside knows, so that no one can look for a salt that meets
+ * another's. 0: nothing tells this request from others. */
+uint64_t lt_server_cache_salt(const lt_server *s, const char *owner, const char *salt) {
+    const bool by_key = s->o.prefix_cache_by_key && owner != NULL && owner[0] != '\0';
+    uint64_t hash = s->salt_seed;
+    if (salt == NULL && !by_key) {
+        return 0;
+    }
+    if (by_key) {
+        hash = XXH3_64bits_withSeed(owner, strlen(owner) + 1, hash);
+    }
+    if (salt != NULL) {
+        hash = XXH3_64bits_withSeed(salt, strlen(salt), ~hash);
+    }
+    return hash | 1;
+}
+
+void lt_server_let_go(size_t bytes) {
+#ifdef __GLIBC__
+    if (bytes > BIG_REQUEST) {
+        malloc_trim(0);
+    }
+#else
+    (void)bytes;
+#endif
+}
+
+/* A long text's working memory is not kept. */
+static void renew_scratch(const lt_server *s, lt_tokenizer_scratch **scratch) {
+    lt_tokenizer_scratch *fresh = NULL;
+    if (lt_tokenizer_scratch_open(&fresh, s->tokenizer) == LT_OK) {
+        lt_tokenizer_scratch_close(*scratch);
+        *scratch = fresh;
+    }
+}
+
+bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, lt_ids *out,
+                      lt_api_error *e) {
+    const int thread = lt_aside_thread(s->aside);
+    lt_tokenizer_scratch **scratch = thread >= 0 ? &s->scratch_aside[thread] : &s->scratch;
+    const lt_err err = lt_tokenizer_encode(s->tokenizer, *scratch, text, n, flags, out);
+    const bool ok = err == LT_OK || lt_api_refuse_error(e, NULL, err);
+    if (n > BIG_REQUEST) {
+        renew_scratch(s, scratch);
+    }
+    return ok;
+}
+
+/* ---- Loading, on its own thread ---- */
+
+static bool holds(const lt_server *s, const char *token) {
+    return lt_tokenizer_find(s->tokenizer, token, strlen(token)) != LT_TOKEN_NONE;
+}
+
+/* A file of Jinja, the name of a format, the model's own, or by its special tokens. */
+static lt_err open_template(lt_server *s) {
+    lt_err err;
+    s->template_source = s->o.template != NULL ? "option" : "model";
+    if (s->o.template != NULL && lt_file_exists(s->o.template)) {
+        char *text = NULL;
+        size_t n = 0;
+        LT_TRY(lt_file_read(&text, &n, s->o.template, (size_t)1 << 20));
+        err = lt_chat_template_open(&s->template, text, n, s->o.template);
+        free(text);
+        return err;
+    }
+    if (s->o.template != NULL) {
+        return lt_chat_template_open_format(&s->template, s->o.template);
+    }
+    err = lt_chat_template_open_model(&s->template, s->o.model, s->tokenizer, NULL);
+    if (err != LT_ERR_NOT_FOUND) {
+        return err;
+    }
+    for (const char *const *p = (const char *const[]){"chatml", "llama3", "gemma", NULL};
+         *p != NULL; p++) {
+        const lt_chat_format *f = lt_chat_format_find(*p);
+        if (f != NULL && holds(s, f->mark)) {
+            s->template_source = "tokens";
+            return lt_chat_template_open_format(&s->template, *p);
+        }
+    }
+    s->template_source = "none";
+    lt_log_info(
+        "serve: the model brings no chat template: messages are joined as plain text, and the "
+        "page begins in its mode to write on");
+    return lt_chat_template_open_format(&s->template, "plain");
+}
+
+/* What the model's own files say of choosing tokens becomes the default of every request. */
+static lt_err read_own(lt_server *s) {
+    const lt_generation_defaults d = lt_model_generation(s->model);
+    char told[256] = "";
+    lt_api_error e;
+    lt_ask a;
+
+    s->own = json_object();
+    for (int i = 0; i < d.n && s->own != NULL; i++) {
+        const bool is_length = strcmp(d.rows[i].name, "max_tokens") == 0;
+        const double most = is_length ? (double)s->context : HUGE_VAL;
+        const double x = d.rows[i].value < most ? d.rows[i].value : most;
+        const size_t used = strlen(told);
+        json_object_set_new(s->own, d.rows[i].name,
+                            x == floor(x) ? json_integer((json_int_t)x) : json_real(x));
+        snprintf(told + used, sizeof told - used, "%s%s %g", used > 0 ? ", " : "", d.rows[i].name,
+                 x);
+    }
+    lt_ask_defaults(&a);
+    if (s->own == NULL || !lt_ask_preset(&a, s->own, &e)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %s", d.from, s->own == NULL ? "out of memory" : e.message);
+    }
+    if (d.n > 0 && !s->o.quiet) {
+        lt_log_info("serve: defaults of %s: %s (--generation-config none: not)", d.from, told);
+    }
+    return LT_OK;
+}
+
+/* Half of the cores: where the model runs on them too, streams go on. */
+static int aside_threads(void) {
+    const int half = lt_thread_count() / 2;
+    return half < 1 ? 1 : half > LT_ASIDE_THREADS ? LT_ASIDE_THREADS : half;
+}
+
+static lt_err load(lt_server *s) {
+    const int n_aside = aside_threads();
+    LT_TRY(s->o.load(s->o.ctx, &s->model, &s->tokenizer));
+    s->vocabulary = lt_tokenizer_describe(s->tokenizer);
+    LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
+    LT_TRY(open_template(s));
+    s->marks = lt_parse_detect(lt_chat_template_text(s->template));
+    lt_model_ends(s->model, s->tokenizer, &s->ends);
+    s->o.engine.ends = s->ends;
+    s->model_s = lt_clock_s() - s->started_s;
+    choose_context(s);
+    LT_TRY(lt_engine_open(&s->engine, s->model, &s->o.engine));
+    LT_TRY(lt_model_wait(s->model)); /* Weights may come in while the engine opens. */
+    find_context(s);
+    s->most_prompt_bytes = most_prompt_bytes(s);
+    LT_TRY(lt_compiler_open(&s->compiler, &(lt_compiler_options){.base = s->base,
+                                                                 .tokenizer = s->tokenizer,
+                                                                 .ends = s->ends,
+                                                                 .max_waiting = MAX_COMPILES,
+                                                                 .keep_bytes = KEEP_BYTES,
+                                                                 .done = lt_reply_compiled,
+                                                                 .before = s->o.before_compile,
+                                                                 .ctx = s->o.ctx}));
+    for (int i = 0; i < n_aside; i++) {
+        LT_TRY(lt_tokenizer_scratch_open(&s->scratch_aside[i], s->tokenizer));
+    }
+    LT_TRY(lt_aside_open(&s->aside, s->base, n_aside, MAX_ASIDE));
+    return s->o.own_defaults ? read_own(s) : LT_OK;
+}
+
+static void *load_thread(void *arg) {
+    lt_server *s = arg;
+    const lt_err err = load(s);
+    if (err != LT_OK) {
+        snprintf(s->why_failed, sizeof s->why_failed, "%s", lt_error_message());
+    }
+    s->load_s = lt_clock_s() - s->started_s;
+    atomic_store(&s->state, err == LT_OK ? LT_SERVER_READY : LT_SERVER_FAILED);
+    event_active(s->on_loaded, 0, 0);
+    return NULL;
+}
+
+/* ---- The loop's events ---- */
+
+static void on_engine(evutil_socket_t fd, short what, void *arg) {
+    lt_server *s = arg;
+    (void)fd;
+    (void)what;
+    for (int round = 0; round < POLL_ROUNDS; round++) {
+        const int64_t n = lt_engine_poll(s->engine, s->events, POLL_EVENTS);
+        for (int64_t i = 0; i < n; i++) {
+            lt_reply_event(&s->events[i]);
+        }
+        if (n < POLL_EVENTS) {
+            break;
+        }
+    }
+}
+
+static void on_loaded(evutil_socket_t fd, short what, void *arg) {
+    lt_server *s = arg;
+    (void)fd;
+    (void)what;
+    if (atomic_load(&s->state) != LT_SERVER_READY) {
+        event_base_loopbreak(s->base);
+        return;
+    }
+    s->on_engine = event_new(s->base, lt_engine_fd(s->engine), EV_READ | EV_PERSIST, on_engine, s);
+    if (s->on_engine == NULL || event_add(s->on_engine, NULL) != 0) {
+        atomic_store(&s->state, LT_SERVER_FAILED);
+        snprintf(s->why_failed, sizeof s->why_failed, "no event for the engine");
+        event_base_loopbreak(s->base);
+        return;
+    }
+    if (!s->o.quiet) {
+        char url[300];
+        lt_server_url(s, url, sizeof url);
+        lt_log_info("serve: %s is ready after %.3f s, %.3f of it for the model: %s", s->name,
+                    s->load_s, s->model_s, url);
+    }
+}
+
+/* All replies have ended: a moment for the last bytes to leave. */
+static void on_drained(evutil_socket_t fd, short what, void *arg) {
+    lt_server *s = arg;
+    const struct timeval moment = {.tv_usec = 100000};
+    (void)fd;
+    if ((what & EV_TIMEOUT) != 0 && s->n_replies + s->n_aside > 0) {
+        lt_api_error e = {.status = 503, .type = "server_error"};
+        lt_log_warn("serve: %lld requests did not finish within %g s and are cancelled",
+                    (long long)(s->n_replies + s->n_aside), s->o.drain_s);
+        snprintf(e.message, sizeof e.message,
+                 "the server is ending, and the request did not finish within %g s", s->o.drain_s);
+        for (lt_reply *j = s->replies; j != NULL; j = j->next) {
+            lt_reply_fail(j, &e);
+        }
+    }
+    event_base_loopexit(s->base, &moment);
+}
+
+void lt_server_ended(lt_server *s) {
+    if (s->draining && s->n_replies + s->n_aside == 0) {
+        event_active(s->on_drained, 0, 0);
+    }
+}
+
+static void drain(lt_server *s) {
+    const struct timeval deadline = lt_clock_span(s->o.drain_s);
+
+    if (s->draining) {
+        event_base_loopbreak(s->base); /* Asked twice: at once. */
+        return;
+    }
+    s->draining = true;
+    if (!s->o.quiet) {
+        lt_log_info("serve: ending: %lld requests run on for at most %g s",
+                    (long long)(s->n_replies + s->n_aside), s->o.drain_s);
+    }
+    event_add(s->on_drained, &deadline);
+    lt_server_ended(s);
+}
+
+static void on_signal(evutil_socket_t fd, short what, void *arg) {
+    (void)fd;
+    (void)what;
+    drain(arg);
+}
+
+static void on_gone(void *ctx, lt_http_conn *c, void *user) {
+    (void)ctx;
+    (void)c;
+    if (user != NULL) {
+        ((lt_guest *)user)->gone(user);
+    }
+}
+
+/* ---- Open, run, close ---- */
+
+static void name_it(lt_server *s) {
+    const char *path = s->o.model != NULL ? s->o.model : "model";
+    const char *slash;
+    char *dot;
+    size_t n = strlen(path);
+
+    if (s->o.name != NULL && s->o.name[0] != '\0') {
+        snprintf(s->name, sizeof s->name, "%s", s->o.name);
+        return;
+    }
+    while (n > 1 && path[n - 1] == '/') {
+        n--;
+    }
+    snprintf(s->name, sizeof s->name, "%.*s", (int)(n < 255 ? n : 255), path);
+    slash = strrchr(s->name, '/');
+    if (slash != NULL && slash[1] != '\0') {
+        memmove(s->name, slash + 1, strlen(slash));
+    }
+    dot = strrchr(s->name, '.');
+    if (dot != NULL && (strcmp(dot, ".gguf") == 0 || strcmp(dot, ".bin") == 0)) {
+        *dot = '\0';
+    }
+}
+
+/* A wrong default is an error of the start, not of every request. */
+static lt_err read_preset(lt_server *s) {
+    lt_api_error e = {0};
+    lt_ask a;
+    if (s->o.defaults == NULL || s->o.defaults[0] == '\0') {
+        return LT_OK;
+    }
+    s->preset = lt_body_parse(s->o.defaults, strlen(s->o.defaults), &e);
+    lt_ask_defaults(&a);
+    if (s->preset == NULL || !lt_ask_preset(&a, s->preset, &e)) {
+        LT_FAIL(LT_ERR_ARG, "--defaults: %s", e.message);
+    }
+    return LT_OK;
+}
+
+static lt_err open_events(lt_server *s) {
+    if (evthread_use_pthreads() != 0) {
+        LT_FAIL(LT_ERR_OOM, "server: libevent has no threads");
+    }
+    s->base = event_base_new();
+    s->events = calloc(POLL_EVENTS, sizeof *s->events);
+    if (s->base == NULL || s->events == NULL) {
+        LT_FAIL(LT_ERR_OOM, "server");
+    }
+    s->on_loaded = event_new(s->base, -1, EV_PERSIST, on_loaded, s);
+    s->on_drained = event_new(s->base, -1, 0, on_drained, s);
+    s->on_term = evsignal_new(s->base, SIGTERM, on_signal, s);
+    s->on_int = evsignal_new(s->base, SIGINT, on_signal, s);
+    if (s->on_loaded == NULL || s->on_drained == NULL || s->on_term == NULL || s->on_int == NULL ||
+        event_add(s->on_term, NULL) != 0 || event_add(s->on_int, NULL) != 0) {
+        LT_FAIL(LT_ERR_OOM, "server: events");
+    }
+    return LT_OK;
+}
+
+/* Of all bodies that are being read together; by itself an eighth of the memory that this process
+ * may take, 256 MiB at most. One fits always. */
+static size_t bodies_bytes(const lt_server *s) {
+    const uint64_t most = (uint64_t)256 << 20;
+    uint64_t bytes = (uint64_t)s->o.max_bodies_bytes;
+    if (bytes == 0) {
+        lt_limits l;
+        lt_limits_read(&l);
+        bytes = l.available_bytes / 8 < most ? l.available_bytes / 8 : most;
+    }
+    return (size_t)(bytes > (uint64_t)s->o.max_body_bytes ? bytes : (uint64_t)s->o.max_body_bytes);
+}
+
+lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
+    lt_err err = LT_OK;
+    lt_server *s = calloc(1, sizeof *s);
+    uint64_t first_id = 0;
+    lt_http_options h;
+
+    if (s == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "server");
+    }
+    s->o = *options;
+    s->started_s = lt_clock_s();
+    s->created = (int64_t)lt_clock_unix_s();
+    if (getrandom(&first_id, sizeof first_id, 0) != (ssize_t)sizeof first_id) {
+        first_id = lt_clock_ns();
+    }
+    atomic_init(&s->next_id, first_id);
+    if (getrandom(&s->salt_seed, sizeof s->salt_seed, 0) != (ssize_t)sizeof s->salt_seed) {
+        s->salt_seed = lt_rng_mix(first_id);
+    }
+    name_it(s);
+    lt_metrics_init(&s->metrics);
+    LT_TRY_DONE(lt_access_check_options(&s->o));
+    LT_TRY_DONE(read_preset(s));
+    LT_TRY_DONE(open_events(s));
+    LT_TRY_DONE(lt_store_open(&s->store, &s->o.store));
+    LT_TRY_DONE(lt_seal_key_make(&s->seal, ""));
+    signal(SIGPIPE, SIG_IGN);
+    if (s->o.tls_cert[0] != '\0') {
+        LT_TRY_DONE(lt_tls_open(&s->tls, s->base, s->o.tls_cert, s->o.tls_key));
+    }
+    h = (lt_http_options){.host = s->o.host,
+                          .port = s->o.port,
+                          .tls = s->tls,
+                          .max_connections = (int)s->o.max_connections,
+                          .max_head_bytes = (size_t)s->o.max_head_bytes,
+                          .max_body_bytes = (size_t)s->o.max_body_bytes,
+                          .max_bodies_bytes = bodies_bytes(s),
+                          .max_pending_bytes = (size_t)s->o.max_pending_bytes,
+                          .request_s = s->o.request_s,
+                          .idle_s = s->o.idle_s,
+                          .write_s = s->o.write_s,
+                          .ctx = s,
+                          .on_head = lt_route_head,
+                          .on_request = lt_route_request,
+                          .on_gone = on_gone,
+                          .on_bad = lt_route_bad};
+    LT_TRY_DONE(lt_http_open(&s->http, s->base, &h));
+    *out = s;
+    s = NULL;
+done:
+    lt_server_close(s);
+    return err;
+}
+
+int lt_server_port(const lt_server *s) {
+    return lt_http_port(s->http);
+}
+
+void lt_server_url(const lt_server *s, char *out, size_t n) {
+    const bool bare = strchr(s->o.host, ':') != NULL && s->o.host[0] != '[';
+    snprintf(out, n, "http%s://%s%s%s:%d", s->tls != NULL ? "s" : "", bare ? "[" : "", s->o.host,
+             bare ? "]" : "", lt_http_port(s->http));
+}
+
+lt_err lt_server_run(lt_server *s) {
+    pthread_t loader;
+    if (pthread_create(&loader, NULL, load_thread, s) != 0) {
+        LT_FAIL(LT_ERR_OOM, "server: no thread to load with");
+    }
+    event_base_dispatch(s->base);
+    pthread_join(loader, NULL);
+    if (atomic_load(&s->state) == LT_SERVER_FAILED) {
+        LT_FAIL(LT_ERR_STATE, "%s", s->why_failed);
+    }
+    return LT_OK;
+}
+
+void lt_server_stop(lt_server *s) {
+    event_active(s->on_term, EV_SIGNAL, 1);
+}
+
+void lt_server_close(lt_server *s) {
+    if (s == NULL) {
+        return;
+    }
+    lt_http_close(s->http); /* Every open answer is told that its client is gone. */
+    lt_tls_close(s->tls);
+    lt_aside_stop(s->aside);
+    lt_compiler_stop(s->compiler);
+    lt_engine_close(s->engine);
+    s->draining = false;
+    while (s->replies != NULL) {
+        lt_reply_free(s->replies);
+    }
+    struct event *const events[] = {s->on_engine, s->on_loaded, s->on_term, s->on_int,
+                                    s->on_drained};
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
+        if (events[i] != NULL) {
+            event_free(events[i]);
+        }
+    }
+    lt_compiler_close(s->compiler);
+    lt_aside_close(s->aside);
+    lt_store_close(s->store);
+    if (s->base != NULL) {
+        event_base_free(s->base);
+    }
+    lt_chat_template_close(s->template);
+    lt_tokenizer_scratch_close(s->scratch);
+    for (int i = 0; i < LT_ASIDE_THREADS; i++) {
+        lt_tokenizer_scratch_close(s->scratch_aside[i]);
+    }
+    lt_tokenizer_close(s->tokenizer);
+    lt_model_close(s->model);
+    lt_out_free(&s->line);
+    json_decref(s->preset);
+    json_decref(s->own);
+    free(s->events);
+    free(s);
+}

@@ -1,0 +1,151 @@
+/* server.h: what every endpoint stands on: the model that is served, the call that is answered, the
+ * numbers that are counted.
+ *
+ * One thread runs libevent's loop and everything in this room but the engine: HTTP, JSON,
+ * templates, tokenizing; of large requests the last three run aside (aside.h). The engine's thread
+ * wakes the loop by its descriptor. The model is opened by one more thread, so that /health can say
+ * "loading" from the first millisecond. */
+#ifndef LT_SERVE_SERVER_H
+#define LT_SERVE_SERVER_H
+
+#include <event2/event.h>
+#include <stdatomic.h>
+
+#include "data/chat_template.h"
+#include "lateen/serve.h"
+#include "lateen/tokenizer.h"
+#include "serve/api/api.h"
+#include "serve/api/aside.h"
+#include "serve/api/ask.h"
+#include "serve/api/compile.h"
+#include "serve/http/http.h"
+#include "serve/api/metrics.h"
+#include "serve/parse.h"
+#include "serve/api/seal.h"
+#include "serve/api/store.h"
+
+typedef struct lt_reply lt_reply;
+
+/* How errors are worded: whose client is calling. */
+typedef enum {
+    LT_FLAVOUR_OPENAI,
+    LT_FLAVOUR_ANTHROPIC,
+    LT_FLAVOUR_LLAMA,
+    LT_FLAVOUR_OLLAMA
+} lt_flavour;
+
+typedef enum { LT_SERVER_LOADING, LT_SERVER_READY, LT_SERVER_FAILED } lt_server_state;
+
+struct lt_server {
+    lt_server_options o;
+    struct event_base *base;
+    lt_http *http;
+    struct lt_tls *tls; /* NULL: plain. */
+    struct event *on_engine, *on_loaded, *on_term, *on_int, *on_drained;
+
+    /* Set by the loading thread before state becomes READY; read-only afterwards. */
+    _Atomic lt_server_state state;
+    char why_failed[512];
+    lt_model *model;
+    lt_tokenizer *tokenizer;
+    lt_tokenizer_info vocabulary;
+    lt_chat_template *template;
+    const char *template_source; /* "option", "model", "tokens" (known by them), or "none". */
+    lt_parse_marks marks;        /* Of the template. */
+    lt_ends ends;                /* Tokens that end an answer. */
+    lt_engine *engine;
+    char name[256];           /* As /v1/models tells it. */
+    int64_t context;          /* Tokens of one sequence at most. */
+    size_t most_prompt_bytes; /* A longer text can not be that few tokens. */
+    double load_s, model_s;   /* From the start to ready; to a model and its tokenizer. */
+
+    lt_tokenizer_scratch *scratch, *scratch_aside[LT_ASIDE_THREADS]; /* The loop's; the others'. */
+    lt_compiler *compiler;
+    lt_aside *aside;
+    int64_t n_aside;  /* Calls that it has. */
+    lt_store *store;  /* What clients may come back to. */
+    lt_seal_key seal; /* Of callers without a key. */
+    int64_t created;  /* Unix seconds. */
+    atomic_uint_fast64_t next_id;
+    uint64_t salt_seed; /* Of lt_server_cache_salt. */
+    double started_s;
+    lt_reply *replies; /* All that are not freed yet. */
+    int64_t n_replies;
+    bool draining;
+    json_t *own;    /* Defaults of the model's generation_config.json; set by the loading thread. */
+    json_t *preset; /* --defaults: fields of requests that do not name them; NULL: none. */
+    lt_metrics metrics;
+    lt_event *events; /* One poll's. */
+    lt_json_out line; /* An event of a stream, on its way out. */
+};
+
+/* Who is answering on a connection: told when its client goes away. The connection's user. */
+typedef struct lt_guest {
+    void (*gone)(struct lt_guest *g);
+} lt_guest;
+
+/* What a handler that runs aside leaves for the loop to do. */
+typedef struct {
+    int status; /* With the body: the answer; 0: none. */
+    lt_json_out body;
+    bool error;
+    lt_reply *reply; /* To be started. */
+} lt_outcome;
+
+/* A request while its handler runs: on the loop, or aside where it is large. */
+typedef struct {
+    lt_server *server;
+    lt_http_conn *conn;
+    const lt_http_request *request;
+    const char *tail; /* The path behind the route's prefix, "" for exact routes. */
+    lt_flavour flavour;
+    const char *owner; /* The key it came with; "": none is asked for. */
+    char id[48];       /* The request's own; the answer's id is this behind a prefix. */
+    char extra[512];   /* Header lines that every answer carries: the request's id, CORS. */
+    double arrived_s;
+    lt_body *body;       /* Read already; NULL: request->body is to be read. */
+    lt_outcome *outcome; /* The handler runs aside; NULL: on the loop. */
+} lt_call;
+
+/* Read the body by the table of fields: lt_ask_read. */
+bool lt_call_read(lt_call *call, lt_ask *a, const lt_field *rows, size_t n_rows, lt_api_error *e);
+
+/* ---- Answers of the whole kind ---- */
+
+void lt_call_json(lt_call *call, int status, lt_json_out *body);
+void lt_call_error(lt_call *call, const lt_api_error *e);
+/* The error object in the flavour's shape, appended to o. extra: the answer's header lines, of
+ * which the first tells the request's id. */
+void lt_error_write(lt_json_out *o, lt_flavour flavour, const char *extra, const lt_api_error *e);
+/* The status that its clients know it by. */
+int lt_error_status(lt_flavour flavour, const lt_api_error *e);
+
+/* ---- What several endpoints need ---- */
+
+int64_t lt_server_context(const lt_server *s); /* Tokens of one sequence at most. */
+/* "chatcmpl-" + 24 hexadecimal digits. */
+void lt_server_make_id(lt_server *s, const char *prefix, char out[48]);
+/* What a request is before its body is read: OpenAI's defaults, and the server's own over them. */
+void lt_server_ask(const lt_server *s, lt_ask *a);
+/* The server's own alone: what the model's files say, and --defaults over it. */
+void lt_server_preset(const lt_server *s, lt_ask *a);
+/* The request's model field names the served one, or --any-model. */
+bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e);
+/* A text of so many bytes may fit into the context: asked before it is encoded, as megabytes of it
+ * would hold everybody's streams up. */
+bool lt_server_may_fit(const lt_server *s, size_t bytes, const char *param, lt_api_error *e);
+/* Whose prompts may share pages with those of this call: by the request's cache_salt (NULL: none),
+ * and by the key where --prefix-cache-by-key says so. */
+uint64_t lt_server_cache_salt(const lt_server *s, const char *owner, const char *salt);
+/* With which texts go to an owner and come back. False: out of memory. */
+bool lt_server_seal_key(const lt_server *s, const char *owner, lt_seal_key *out);
+/* Something has ended: the server too, if it was the last that a draining one waited for. */
+void lt_server_ended(lt_server *s);
+/* A request of so many bytes has been let go: what the allocator keeps of megabytes goes back to
+ * the system. */
+void lt_server_let_go(size_t bytes);
+/* Text to ids with the server's scratch; append to *out. */
+bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, lt_ids *out,
+                      lt_api_error *e);
+
+#endif

@@ -1,0 +1,144 @@
+/* speech.c: see speech.h. */
+#include "serve/api/speech.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+
+bool lt_speech_open(lt_strand *c) {
+    const lt_listen *l = &c->reply->listen;
+    lt_speech *s = calloc(1, sizeof *s);
+    if (s == NULL ||
+        lt_parser_open(&s->parser, &(lt_parse_options){.format = c->reply->server->marks.format,
+                                                       .tools = l->tools,
+                                                       .reasoning = l->think,
+                                                       .thinks = l->opened}) != LT_OK) {
+        free(s);
+        return false;
+    }
+    c->face = s;
+    return true;
+}
+
+void lt_speech_close(lt_strand *c) {
+    lt_speech *s = c->face;
+    if (s == NULL) {
+        return;
+    }
+    for (int i = 0; i < s->n_items; i++) {
+        free(s->items[i].name);
+        lt_out_free(&s->items[i].text);
+    }
+    free(s->items);
+    lt_parser_close(s->parser);
+    free(s);
+    c->face = NULL;
+}
+
+/* A new item at the end; NULL: out of memory. */
+static lt_speech_item *begin_item(lt_strand *c, lt_speech_kind kind, const char *name, size_t n) {
+    static const char *const prefixes[] = {"msg_", "rs_", "call_"};
+    lt_speech *s = c->face;
+    lt_speech_item *item;
+
+    if (s->n_items == s->room) {
+        const int room = s->room > 0 ? 2 * s->room : 4;
+        lt_speech_item *grown = realloc(s->items, (size_t)room * sizeof *grown);
+        if (grown == NULL) {
+            return NULL;
+        }
+        s->items = grown;
+        s->room = room;
+    }
+    item = &s->items[s->n_items];
+    *item = (lt_speech_item){.kind = kind, .call = -1};
+    lt_server_make_id(c->reply->server, prefixes[kind], item->id);
+    if (kind == LT_SPEECH_CALL) {
+        item->name = strndup(name, n);
+        if (item->name == NULL) {
+            return NULL;
+        }
+        item->call = s->n_calls++;
+    }
+    s->n_items++;
+    return item;
+}
+
+/* The item at the end is said by the tokens up to the one at hand; a later one begins with it,
+ * unless the one before has it. */
+static void note_logs(const lt_strand *c, bool fresh) {
+    const lt_speech *s = c->face;
+    lt_speech_item *item = &s->items[s->n_items - 1];
+    if (fresh && s->n_items > 1) {
+        const size_t behind = item[-1].logs_to, at = c->logs.n > 0 ? c->logs.n - 1 : 0;
+        item->logs_from = behind > at ? behind : at;
+    }
+    item->logs_to = c->logs.n;
+}
+
+typedef struct {
+    lt_strand *c;
+    lt_speech_fn on;
+} listener;
+
+static void on_part(void *ctx, lt_part_kind part, int call, const char *text, size_t n) {
+    static const lt_speech_kind kinds[] = {LT_SPEECH_CONTENT, LT_SPEECH_REASONING, LT_SPEECH_CALL,
+                                           LT_SPEECH_CALL};
+    const listener *l = ctx;
+    lt_speech *s = l->c->face;
+    const lt_speech_kind kind = kinds[part];
+    const bool fresh = part == LT_PART_CALL_NAME || s->n_items == 0 ||
+                       s->items[s->n_items - 1].kind != kind;
+    (void)call;
+    if (fresh && begin_item(l->c, kind, text, n) == NULL) {
+        return;
+    }
+    note_logs(l->c, fresh);
+    if (part == LT_PART_CALL_NAME) {
+        l->on(l->c, s->n_items - 1, true, "", 0);
+        return;
+    }
+    lt_out_raw(&s->items[s->n_items - 1].text, text, n);
+    l->on(l->c, s->n_items - 1, fresh, text, n);
+}
+
+void lt_speech_feed(lt_strand *c, const char *text, size_t n, lt_speech_fn on) {
+    const lt_speech *s = c->face;
+    if (lt_parser_feed(s->parser, text, n, on_part, &(listener){c, on}) != LT_OK) {
+        lt_log_warn("an answer's text is lost: %s", lt_error_message());
+    }
+}
+
+void lt_speech_end(lt_strand *c, lt_speech_fn on) {
+    const lt_speech *s = c->face;
+    const lt_listen *l = &c->reply->listen;
+    const bool whole = c->finish == LT_FINISH_EOS || c->finish == LT_FINISH_GRAMMAR;
+    listener to = {c, on};
+    if ((whole ? lt_parser_end(s->parser, on_part, &to)
+               : lt_parser_cut(s->parser, l->callable, l->forced, on_part, &to)) != LT_OK) {
+        lt_log_warn("an answer's text is lost: %s", lt_error_message());
+    }
+}
+
+bool lt_speech_in_reasoning(const lt_strand *c) {
+    return lt_parser_in_reasoning(((const lt_speech *)c->face)->parser);
+}
+
+void lt_speech_gather(const lt_speech *s, lt_speech_kind kind, lt_json_out *out) {
+    for (int i = 0; i < s->n_items; i++) {
+        if (s->items[i].kind == kind && s->items[i].text.n > 0) {
+            lt_out_raw(out, s->items[i].text.data, s->items[i].text.n);
+        }
+    }
+}
+
+bool lt_speech_has(const lt_speech *s, lt_speech_kind kind) {
+    for (int i = 0; i < s->n_items; i++) {
+        if (s->items[i].kind == kind) {
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,49 @@
+/* speech.h: what a chat model says, as a list of items in the order in which they were said:
+ * content, reasoning, calls of tools. The faces of chat, responses and messages hold one for each
+ * choice and hear of each piece through `on`. parse.h takes the text apart. */
+#ifndef LT_SERVE_SPEECH_H
+#define LT_SERVE_SPEECH_H
+
+#include "serve/api/reply.h"
+
+typedef enum { LT_SPEECH_CONTENT, LT_SPEECH_REASONING, LT_SPEECH_CALL } lt_speech_kind;
+
+typedef struct {
+    lt_speech_kind kind;
+    int call;         /* CALL: the how-manieth, from 0. */
+    char id[48];      /* Made for it; CALL: by which the tool's answer names it. */
+    char *name;       /* CALL: the function. Owned. */
+    lt_json_out text; /* CALL: the arguments. */
+    size_t logs_from,
+        logs_to; /* Rows of the choice's logs whose tokens said it, where any are kept. */
+} lt_speech_item;
+
+typedef struct {
+    lt_parser *parser;
+    lt_speech_item *items;
+    int n_items, room, n_calls;
+} lt_speech;
+
+/* Called with each piece as soon as it is certain. fresh: the item has just begun; a call begins
+ * with no text, then come its arguments. */
+typedef void (*lt_speech_fn)(lt_strand *c, int item, bool fresh, const char *text, size_t n);
+
+/* What a reply listens for: from the request's tools, tool_choice and reasoning_format; before the
+ * prompt is rendered. */
+bool lt_speech_prepare(lt_reply *r, lt_api_error *e);
+/* Takes the rendered prompt, whose ids move into the reply or are freed, and rules the whole
+ * answer: grammar, thinking budget. Once listen.opened is known. */
+bool lt_speech_add(lt_reply *r, lt_ids *prompt, lt_api_error *e);
+
+/* c->face becomes the choice's speech. False: out of memory. */
+bool lt_speech_open(lt_strand *c);
+void lt_speech_close(lt_strand *c);
+void lt_speech_feed(lt_strand *c, const char *text, size_t n, lt_speech_fn on);
+void lt_speech_end(lt_strand *c, lt_speech_fn on);
+bool lt_speech_in_reasoning(const lt_strand *c); /* What comes next belongs to the reasoning. */
+
+/* All text of a kind, appended to out. */
+void lt_speech_gather(const lt_speech *s, lt_speech_kind kind, lt_json_out *out);
+bool lt_speech_has(const lt_speech *s, lt_speech_kind kind);
+
+#endif

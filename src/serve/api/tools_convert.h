@@ -1,0 +1,18 @@
+/* tools_convert.h: other vendors' conversations as OpenAI's chat messages, which templates know. */
+#ifndef LT_SERVE_TOOLS_CONVERT_H
+#define LT_SERVE_TOOLS_CONVERT_H
+
+#include "serve/api/ask.h"
+
+/* Anthropic's system and messages; a new list of messages, or NULL and *e. */
+json_t *lt_convert_anthropic(const json_t *system, const json_t *messages, lt_api_error *e);
+/* Anthropic's tools: {name, description, input_schema}. NULL and no error status: none were
+ * given. */
+json_t *lt_convert_anthropic_tools(const json_t *tools, lt_api_error *e);
+
+/* The items of /v1/responses, or its one string, with the instructions before. */
+json_t *lt_convert_responses(const char *instructions, const json_t *input, lt_api_error *e);
+/* Its tools: {type: function, name, parameters}. */
+json_t *lt_convert_responses_tools(const json_t *tools, lt_api_error *e);
+
+#endif

@@ -1,0 +1,147 @@
+/* grammar/ast.h: a grammar as a set of rules over a small tree, before it becomes an automaton.
+ * GBNF, regular expressions, JSON schemas and choices are all written into this; grammar/compile.c
+ * takes it from there.
+ *
+ * Nodes are numbers into one growing table, so that readers need no cleanup of their own. A failed
+ * allocation is remembered and reported once, by lt_gast_check. */
+#ifndef LT_SERVE_GRAMMAR_AST_H
+#define LT_SERVE_GRAMMAR_AST_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+#define LT_GRAMMAR_DEPTH  100     /* Nesting of what the readers accept; they are recursive. */
+#define LT_GRAMMAR_NODES  2000000 /* Of one grammar. */
+#define LT_GRAMMAR_RANGES 500000  /* Of characters: \p{L} alone has 650. */
+#define LT_GINF           INT32_MAX
+
+typedef int32_t lt_gid; /* A node; negative: none. */
+
+typedef enum {
+    LT_GNODE_EMPTY,  /* The empty text. */
+    LT_GNODE_NEVER,  /* No text at all. */
+    LT_GNODE_CHARS,  /* One character of ranges [a, a + n). */
+    LT_GNODE_BYTES,  /* The bytes [a, a + n). */
+    LT_GNODE_BYTE,   /* One byte from a to n, both included. */
+    LT_GNODE_SEQ,    /* Kids [a, a + n) one after the other. */
+    LT_GNODE_ALT,    /* One of the kids. */
+    LT_GNODE_REPEAT, /* Kid a, min to max times. */
+    LT_GNODE_RULE,   /* Rule a. */
+    LT_GNODE_AND,    /* What kids a and n both match; regular only. */
+    LT_GNODE_MINUS,  /* What kid a matches and kid n does not; regular only. */
+    /* An automaton written out: arcs [a, a + n) between max states; it starts in 0. */
+    LT_GNODE_GRAPH,
+    /* What kid a matches in min to max characters, each as kid n spells one; regular only. */
+    LT_GNODE_LENGTH,
+    /* What kid a matches, with anchors (bytes LT_GANCHOR_...) read as nothing; regular only. */
+    LT_GNODE_ERASE
+} lt_gkind;
+
+typedef struct {
+    lt_gkind kind;
+    int32_t a, n, min, max;
+} lt_gnode;
+
+typedef struct {
+    uint32_t lo, hi; /* Code points, both included. */
+} lt_grange;
+
+/* Bytes that are in no text: where it begins and ends, while a pattern's anchors are sorted out. */
+#define LT_GANCHOR_START 0xF8
+#define LT_GANCHOR_END   0xF9
+
+typedef struct {
+    int32_t from, to; /* to -1: `from` accepts. */
+    uint8_t lo, hi;
+} lt_garc;
+
+typedef struct {
+    lt_gid body; /* -1: not defined (yet). */
+    char *name;
+    bool keep; /* Do not write it into its callers. */
+    /* For grammar/distinct.h; all kept. Its texts are entries (names of members, items of a list):
+     * no two of one container are the same. It is regular. Or a JSON text begins with it; or the
+     * items of a list that are to be different. */
+    bool names, json, unique;
+} lt_grule;
+
+typedef struct {
+    lt_gnode *nodes;
+    size_t n_nodes, nodes_room;
+    lt_gid *kids;
+    size_t n_kids, kids_room;
+    lt_grange *ranges;
+    size_t n_ranges, ranges_room;
+    lt_garc *arcs;
+    size_t n_arcs, arcs_room;
+    unsigned char *bytes;
+    size_t n_bytes, bytes_room;
+    lt_grule *rules;
+    size_t n_rules, rules_room;
+    int32_t root;  /* Rule to start with. */
+    uint64_t work; /* Of automata made while reading: see lt_gplan. */
+    bool failed;
+    const atomic_bool *stop; /* Set by another thread: give up (STATE). NULL: nobody does. */
+} lt_gast;
+
+void lt_gast_free(lt_gast *g);
+LT_MUST_USE lt_err lt_gast_check(const lt_gast *g); /* OOM or LIMIT if a node could not be made. */
+
+lt_gid lt_gast_empty(lt_gast *g);
+lt_gid lt_gast_never(lt_gast *g);
+lt_gid lt_gast_bytes(lt_gast *g, const char *s, size_t n);
+lt_gid lt_gast_text(lt_gast *g, const char *s); /* 0-terminated. */
+lt_gid lt_gast_byte(lt_gast *g, int lo, int hi);
+/* One character of (negated: outside of) the ranges, which are sorted and merged here. Surrogates
+ * are never matched. */
+lt_gid lt_gast_chars(lt_gast *g, const lt_grange *ranges, size_t n, bool negated);
+lt_gid lt_gast_char_range(lt_gast *g, uint32_t lo, uint32_t hi);
+lt_gid lt_gast_list(lt_gast *g, lt_gkind kind, const lt_gid *kids, size_t n); /* SEQ or ALT */
+lt_gid lt_gast_seq2(lt_gast *g, lt_gid a, lt_gid b);
+lt_gid lt_gast_seq3(lt_gast *g, lt_gid a, lt_gid b, lt_gid c);
+lt_gid lt_gast_alt2(lt_gast *g, lt_gid a, lt_gid b);
+lt_gid lt_gast_repeat(lt_gast *g, lt_gid kid, int32_t min,
+                      int32_t max);                                 /* max LT_GINF: any number. */
+lt_gid lt_gast_pair(lt_gast *g, lt_gkind kind, lt_gid a, lt_gid b); /* AND, MINUS */
+lt_gid lt_gast_ref(lt_gast *g, int32_t rule);
+/* The arcs of a graph, one after the other, then the graph; `first` is g->n_arcs before its
+ * first. */
+void lt_gast_arc(lt_gast *g, int32_t from, int lo, int hi, int32_t to);
+void lt_gast_accept(lt_gast *g, int32_t state);
+lt_gid lt_gast_graph(lt_gast *g, int32_t first, int32_t n_states);
+lt_gid lt_gast_length(lt_gast *g, lt_gid kid, lt_gid character, int32_t min, int32_t max);
+lt_gid lt_gast_erase(lt_gast *g, lt_gid kid);
+int32_t lt_gast_rule(lt_gast *g, const char *name, size_t n); /* Found or made, undefined. */
+void lt_gast_define(lt_gast *g, int32_t rule, lt_gid body);
+int32_t lt_gast_new_rule(lt_gast *g, lt_gid body); /* Without a name. */
+
+/* A growing list of nodes, for readers; freed by the caller. */
+typedef struct {
+    lt_gid *v;
+    size_t n, room;
+} lt_gids;
+void lt_gids_push(lt_gast *g, lt_gids *l, lt_gid id);
+
+/* The readers. Each defines g's rules and g->root. */
+struct lt_grammar_vocab;
+LT_MUST_USE lt_err lt_gbnf_read(lt_gast *g, const struct lt_grammar_vocab *v, const char *text,
+                                size_t bytes);
+typedef struct {
+    bool search; /* Sought anywhere, unless anchored; else it must match the whole text. */
+    bool json;   /* Spelt as between the quotes of JSON. */
+    bool wide; /* Where ECMAScript and Python differ: all that either matches; else what both do. */
+} lt_gregex_options;
+LT_MUST_USE lt_err lt_gregex_read(lt_gast *g, const char *text, size_t bytes, lt_gregex_options o,
+                                  lt_gid *out);
+/* Lark's notation (grammar/lark.c); lt_glark_is: the text is in it, not in GBNF. */
+bool lt_glark_is(const char *text, size_t bytes);
+LT_MUST_USE lt_err lt_glark_read(lt_gast *g, const char *text, size_t bytes);
+LT_MUST_USE lt_err lt_gschema_read(lt_gast *g, const char *text, size_t bytes);
+LT_MUST_USE lt_err lt_gjson_read(lt_gast *g);
+LT_MUST_USE lt_err lt_gchoice_read(lt_gast *g, const char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,381 @@
+/* grammar/compile.c: rules to one program: which rules are written into their callers, each rule's
+ * automaton, dead ends cut, left recursion refused, bytes that nothing tells apart put into
+ * classes. */
+#include "serve/grammar/impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/grammar/language.h"
+
+#define INLINE_STATES 300   /* Rules up to this size are written into their callers, */
+#define INLINE_BUDGET 20000 /* and those up to this that do not recurse when used once. */
+
+void lt_gprogram_free(lt_gprogram *p) {
+    lt_gdfa_free(&p->d);
+    free(p->loop_min);
+    free(p->loop_max);
+    free(p->loop_start);
+    free(p->tail);
+    free(p->marks);
+    free(p->plain);
+    free(p->counts);
+    *p = (lt_gprogram){0};
+}
+
+/* Sizes of rules from the leaves up; what remains after no more change is recursive, or calls what
+ * is. */
+static lt_err plan_rules(lt_gplan *p) {
+    lt_gast *g = p->ast;
+    int32_t *uses = calloc(g->n_rules + 1, sizeof *uses);
+    bool changed = true;
+    p->inlined = calloc(g->n_rules + 1, sizeof *p->inlined);
+    p->sizes = malloc((g->n_rules + 1) * sizeof *p->sizes);
+    if (uses == NULL || p->inlined == NULL || p->sizes == NULL) {
+        free(uses);
+        LT_FAIL(LT_ERR_OOM, "grammar: %zu rules", g->n_rules);
+    }
+    for (size_t i = 0; i < g->n_rules; i++) {
+        p->sizes[i] = INT32_MAX;
+    }
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        if (g->nodes[i].kind == LT_GNODE_RULE) {
+            uses[g->nodes[i].a]++;
+        }
+    }
+    for (int round = 0; changed && round < 1000; round++) {
+        changed = false;
+        for (size_t i = g->n_rules; i-- > 0;) {
+            if (p->sizes[i] == INT32_MAX) {
+                p->sizes[i] = lt_gplan_size(p, g->rules[i].body, 0);
+                changed = changed || p->sizes[i] != INT32_MAX;
+            }
+        }
+    }
+    for (size_t i = 0; i < g->n_rules; i++) {
+        p->inlined[i] = !g->rules[i].keep && (p->sizes[i] <= INLINE_STATES ||
+                                              (uses[i] == 1 && p->sizes[i] <= INLINE_BUDGET));
+    }
+    free(uses);
+    return LT_OK;
+}
+
+static lt_err append(lt_gprogram *p, const lt_gdfa *d) {
+    const int32_t base = (int32_t)p->d.n_states;
+    for (size_t i = 0; i < d->n_states; i++) {
+        lt_gstate s = d->states[i];
+        if (!LT_GROW(&p->d, states)) {
+            return LT_ERR_OOM;
+        }
+        s.edge = (int32_t)p->d.n_edges;
+        s.call = (int32_t)p->d.n_calls;
+        for (int32_t k = 0; k < s.n_edges; k++) {
+            lt_gedge e = d->edges[d->states[i].edge + k];
+            if (!LT_GROW(&p->d, edges)) {
+                return LT_ERR_OOM;
+            }
+            e.to += base;
+            p->d.edges[p->d.n_edges++] = e;
+        }
+        for (int32_t k = 0; k < s.n_calls; k++) {
+            lt_gcall c = d->calls[d->states[i].call + k];
+            if (!LT_GROW(&p->d, calls)) {
+                return LT_ERR_OOM;
+            }
+            c.to += base;
+            p->d.calls[p->d.n_calls++] = c;
+        }
+        p->d.states[p->d.n_states++] = s;
+    }
+    return LT_OK;
+}
+
+/* Marks and counts of the states from `start` on, which are those of one rule. */
+static lt_err mark(lt_gprogram *p, const lt_gdfa *d, const lt_grule *rule, int32_t start) {
+    const size_t n = p->d.n_states + 1;
+    uint8_t *marks = realloc(p->marks, n * sizeof *marks);
+    int64_t *counts;
+    if (marks != NULL) {
+        p->marks = marks;
+    }
+    counts = marks != NULL ? realloc(p->counts, n * sizeof *counts) : NULL;
+    if (counts == NULL) {
+        LT_FAIL(LT_ERR_OOM, "grammar: %zu states", n);
+    }
+    p->counts = counts;
+    memset(marks + start, rule != NULL && rule->names ? LT_GMARK_NAMES : 0, n - (size_t)start);
+    for (size_t i = (size_t)start; i < n; i++) {
+        counts[i] = -1;
+    }
+    if (rule == NULL) {
+        return LT_OK;
+    }
+    marks[start] |= rule->json ? LT_GMARK_JSON : 0;
+    marks[start] |= rule->unique ? LT_GMARK_UNIQUE : 0;
+    if (rule->names) {
+        LT_TRY(lt_gdfa_counts(d, LT_GMANY, counts + start));
+        p->has_names = true;
+        for (size_t i = 0; i < d->n_states; i++) {
+            p->few_names = p->few_names ||
+                           (counts[(size_t)start + i] > 1 && counts[(size_t)start + i] < LT_GMANY);
+        }
+    }
+    return LT_OK;
+}
+
+/* Compile one tree (of a rule; NULL: of a loop) and put it behind the others; *start: its first
+ * state. */
+static lt_err compile_one(lt_gprogram *p, lt_gplan *plan, lt_gid body, const lt_grule *rule,
+                          int32_t *start) {
+    lt_gdfa d = {0};
+    lt_err err = LT_OK;
+    *start = (int32_t)p->d.n_states;
+    LT_TRY(rule != NULL && rule->names ? lt_gdfa_regular(&d, plan, body)
+                                       : lt_gdfa_build(&d, plan, body));
+    LT_TRY_DONE(append(p, &d));
+    LT_TRY_DONE(mark(p, &d, rule, *start));
+done:
+    lt_gdfa_free(&d);
+    return err;
+}
+
+/* All rules that are called, and loops; callees become start states. */
+static lt_err compile_rules(lt_gprogram *p, lt_gplan *plan) {
+    lt_err err = LT_OK;
+    int32_t *starts = malloc((plan->ast->n_rules + 1) * sizeof *starts);
+    int32_t *loop_starts = NULL;
+    size_t loops_room = 0, loops_done = 0;
+
+    if (starts == NULL) {
+        LT_FAIL(LT_ERR_OOM, "grammar: %zu rules", plan->ast->n_rules);
+    }
+    memset(starts, 0xFF, (plan->ast->n_rules + 1) * sizeof *starts);
+    LT_TRY_DONE(compile_one(p, plan, plan->ast->rules[plan->ast->root].body,
+                            &plan->ast->rules[plan->ast->root], &p->start));
+    starts[plan->ast->root] = p->start;
+    for (size_t i = 0; i < p->d.n_calls || loops_done < plan->n_loops;) {
+        if (loops_done < plan->n_loops) {
+            if (!lt_grow((void **)&loop_starts, loops_done, &loops_room, sizeof *loop_starts)) {
+                err = LT_ERR_OOM;
+                goto done;
+            }
+            LT_TRY_DONE(
+                compile_one(p, plan, plan->loops[loops_done].body, NULL, &loop_starts[loops_done]));
+            loops_done++;
+            continue;
+        }
+        const int32_t callee = p->d.calls[i].callee;
+        if (callee >= 0) {
+            if (starts[callee] < 0) {
+                LT_TRY_DONE(compile_one(p, plan, plan->ast->rules[callee].body,
+                                        &plan->ast->rules[callee], &starts[callee]));
+            }
+            p->d.calls[i].callee = starts[callee];
+        }
+        i++;
+    }
+    p->n_loops = loops_done;
+    p->loop_start = loop_starts;
+    loop_starts = NULL;
+    p->loop_min = calloc(loops_done + 1, sizeof *p->loop_min);
+    p->loop_max = calloc(loops_done + 1, sizeof *p->loop_max);
+    if (p->loop_min == NULL || p->loop_max == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "grammar: %zu loops", loops_done);
+    }
+    for (size_t i = 0; i < loops_done; i++) {
+        p->loop_min[i] = plan->loops[i].min;
+        p->loop_max[i] = plan->loops[i].max;
+    }
+done:
+    free(starts);
+    free(loop_starts);
+    return err;
+}
+
+static int32_t callee_start(const lt_gprogram *p, int32_t callee) {
+    return callee >= 0 ? callee : p->loop_start[~callee];
+}
+
+/* live: some text leads from the state to an accepting one of its rule. */
+static lt_err cut_dead_ends(lt_gprogram *p) {
+    const size_t n = p->d.n_states;
+    bool *live = calloc(n + 1, sizeof *live), changed = true;
+    if (live == NULL) {
+        LT_FAIL(LT_ERR_OOM, "grammar: %zu states", n);
+    }
+    while (changed) {
+        changed = false;
+        for (size_t i = n; i-- > 0;) {
+            const lt_gstate *s = &p->d.states[i];
+            bool is = s->accept;
+            for (int32_t k = 0; k < s->n_edges && !is; k++) {
+                is = live[p->d.edges[s->edge + k].to];
+            }
+            for (int32_t k = 0; k < s->n_calls && !is; k++) {
+                const lt_gcall *c = &p->d.calls[s->call + k];
+                is = live[c->to] && (live[callee_start(p, c->callee)] ||
+                                     (c->callee < 0 && p->loop_min[~c->callee] == 0));
+            }
+            if (is && !live[i]) {
+                live[i] = true;
+                changed = true;
+            }
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        lt_gstate *s = &p->d.states[i];
+        int32_t kept = 0;
+        for (int32_t k = 0; k < s->n_edges; k++) {
+            if (live[p->d.edges[s->edge + k].to]) {
+                p->d.edges[s->edge + kept++] = p->d.edges[s->edge + k];
+            }
+        }
+        s->n_edges = kept;
+        kept = 0;
+        for (int32_t k = 0; k < s->n_calls; k++) {
+            const lt_gcall c = p->d.calls[s->call + k];
+            if (live[c.to] && (live[callee_start(p, c.callee)] || c.callee < 0)) {
+                p->d.calls[s->call + kept++] = c;
+            }
+        }
+        s->n_calls = kept;
+    }
+    const bool any = live[p->start];
+    free(live);
+    if (!any) {
+        LT_FAIL(LT_ERR_FORMAT, "grammar: no text matches");
+    }
+    return LT_OK;
+}
+
+/* A call that can come to itself before a byte is read would never end: find one by depth-first
+ * search over states along calls (and past callees that may be empty). */
+static lt_err refuse_left_recursion(const lt_gprogram *p) {
+    const size_t n = p->d.n_states;
+    bool *nullable = calloc(n + 1, sizeof *nullable),
+         changed = true; /* The state's rule may end from here without a byte. */
+    uint8_t *colour = calloc(n + 1, 1);
+    int32_t *stack = malloc((n + 1) * 2 * sizeof *stack);
+    lt_err err = LT_OK;
+
+    if (nullable == NULL || colour == NULL || stack == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "grammar: %zu states", n);
+    }
+    while (changed) {
+        changed = false;
+        for (size_t i = n; i-- > 0;) {
+            bool is = p->d.states[i].accept;
+            for (int32_t k = 0; k < p->d.states[i].n_calls && !is; k++) {
+                const lt_gcall *c = &p->d.calls[p->d.states[i].call + k];
+                is = nullable[c->to] && (nullable[callee_start(p, c->callee)] ||
+                                         (c->callee < 0 && p->loop_min[~c->callee] == 0));
+            }
+            changed = changed || is != nullable[i];
+            nullable[i] = is;
+        }
+    }
+    for (size_t i = 0; i < p->n_loops; i++) {
+        if (nullable[p->loop_start[i]]) {
+            LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
+                         "grammar: a repetition of %d to %d of what may be empty", p->loop_min[i],
+                         p->loop_max[i]);
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        size_t depth = 0;
+        if (colour[i] != 0) {
+            continue;
+        }
+        stack[depth++] = (int32_t)i;
+        stack[depth++] = 0;
+        colour[i] = 1;
+        while (depth > 0) {
+            const int32_t s = stack[depth - 2], k = stack[depth - 1]++;
+            const lt_gcall *c;
+            int32_t to;
+            if (k >= 2 * p->d.states[s].n_calls) {
+                colour[s] = 2;
+                depth -= 2;
+                continue;
+            }
+            c = &p->d.calls[p->d.states[s].call + k / 2];
+            to = k % 2 == 0 ? callee_start(p, c->callee) : c->to;
+            if (k % 2 == 1 && !nullable[callee_start(p, c->callee)] &&
+                !(c->callee < 0 && p->loop_min[~c->callee] == 0)) {
+                continue;
+            }
+            if (colour[to] == 1) {
+                LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
+                             "grammar: a rule that begins with itself (left recursion)");
+            }
+            if (colour[to] == 0) {
+                colour[to] = 1;
+                stack[depth++] = to;
+                stack[depth++] = 0;
+            }
+        }
+    }
+done:
+    free(nullable);
+    free(colour);
+    free(stack);
+    return err;
+}
+
+static lt_err make_classes(lt_gprogram *p) {
+    bool cut[257] = {false};
+    int class = -1;
+    for (size_t i = 0; i < p->d.n_states; i++) {
+        for (int32_t k = 0; k < p->d.states[i].n_edges; k++) {
+            const lt_gedge *e = &p->d.edges[p->d.states[i].edge + k];
+            cut[e->lo] = true;
+            cut[e->hi + 1] = true;
+        }
+    }
+    cut[0] = true;
+    for (int b = 0; b < 256; b++) {
+        if (cut[b]) {
+            p->sample[++class] = (uint8_t)b;
+        }
+        p->classes[b] = (uint8_t) class;
+    }
+    p->n_classes = class + 1;
+    p->tail = calloc(p->d.n_states + 1, sizeof *p->tail);
+    p->plain = malloc((p->d.n_states + 1) * sizeof *p->plain);
+    if (p->tail == NULL || p->plain == NULL) {
+        LT_FAIL(LT_ERR_OOM, "grammar: %zu states", p->d.n_states);
+    }
+    for (size_t i = 0; i < p->d.n_states; i++) {
+        const lt_gstate *s = &p->d.states[i];
+        p->tail[i] = s->accept && s->n_edges == 0 && s->n_calls == 0;
+        p->plain[i] = -3; /* Not known. */
+    }
+    return LT_OK;
+}
+
+lt_err lt_gprogram_compile(lt_gprogram *out, lt_gast *ast) {
+    lt_err err = LT_OK;
+    lt_gplan plan = {.ast = ast};
+
+    LT_TRY(lt_gast_check(ast));
+    for (size_t i = 0; i < ast->n_rules; i++) {
+        if (ast->rules[i].body < 0) {
+            LT_FAIL(LT_ERR_FORMAT, "grammar: rule '%s' is used but not defined",
+                    ast->rules[i].name != NULL ? ast->rules[i].name : "?");
+        }
+    }
+    *out = (lt_gprogram){0};
+    LT_TRY_DONE(plan_rules(&plan));
+    LT_TRY_DONE(compile_rules(out, &plan));
+    LT_TRY_DONE(cut_dead_ends(out));
+    LT_TRY_DONE(refuse_left_recursion(out));
+    LT_TRY_DONE(make_classes(out));
+done:
+    free(plan.inlined);
+    free(plan.sizes);
+    free(plan.loops);
+    if (err != LT_OK) {
+        lt_gprogram_free(out);
+    }
+    return err;
+}

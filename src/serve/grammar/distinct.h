@@ -1,0 +1,53 @@
+/* grammar/distinct.h: what a grammar can not say: no two members of an object have the same name,
+ * no two items of a list are the same.
+ *
+ * Beside the grammar's configuration a state follows its text as JSON: which objects and lists are
+ * open, and the names and items that each has so far ("entries"). A token that would complete an
+ * entry for a second time is taken out of the mask; so is one behind which only entries that are
+ * there already could be spelt. The grammar's rules for such entries (lt_grule.names) say where
+ * this holds: without calls, spelt in one way, and so that their texts can be counted.
+ *
+ *     open      a list that shares its tail with the states it was copied from: entries of the
+ *               innermost container up to its mark, then those around it
+ *
+ * Following begins where the grammar begins a JSON text (lt_grule.json), so free text may stand
+ * before it. */
+#ifndef LT_SERVE_GRAMMAR_DISTINCT_H
+#define LT_SERVE_GRAMMAR_DISTINCT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lateen/base.h"
+
+typedef struct lt_gentry lt_gentry;
+
+typedef struct {
+    lt_gentry *open;
+    bool active;    /* Within a JSON text. */
+    bool in_string; /* Between quotes, */
+    bool escaped;   /* behind a backslash. */
+    bool expects;   /* What comes next is an entry. */
+    bool collects;  /* An entry is being written: its text so far. */
+    bool failed;    /* No memory: reported by the next mask. */
+    bool repeats;   /* The last byte completed an entry that was there. */
+    char *text;
+    size_t n, room;
+} lt_gdistinct;
+
+struct lt_grammar;
+void lt_gdistinct_close(lt_gdistinct *d);
+void lt_gdistinct_copy(lt_gdistinct *dst, const lt_gdistinct *src);
+void lt_gdistinct_reset(lt_gdistinct *d);
+/* The byte was read; the grammar's configuration was `from`, and is `to`. */
+void lt_gdistinct_step(const struct lt_grammar *g, lt_gdistinct *d, int32_t from, uint8_t byte,
+                       int32_t to);
+/* Take tokens out of a mask of n_ids ids that belongs to this configuration. */
+LT_MUST_USE lt_err lt_gdistinct_mask(struct lt_grammar *g, lt_gdistinct *d, int32_t config,
+                                     uint32_t *bits, int64_t n_ids);
+/* Follow a token's bytes in a copy: may they be? *to: the configuration behind them. */
+LT_MUST_USE lt_err lt_gdistinct_allows(struct lt_grammar *g, const lt_gdistinct *d, int32_t config,
+                                       const uint8_t *bytes, size_t n, bool *out);
+
+#endif

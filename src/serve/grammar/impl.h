@@ -1,0 +1,174 @@
+/* grammar/impl.h: what an open grammar consists of: the vocabulary's tries, the program (all rules'
+ * automata as one), and the cache of configurations that texts have reached.
+ *
+ *     configuration = a set of (state, stack) and whether the text may end here
+ *     stack         = a list of return addresses, shared: node = (return state, loop, count, rest
+ *                   of the stack)
+ *
+ * Stacks and configurations are interned, so each is a number, and the number of the configuration
+ * after a byte is remembered in a row of transitions by byte class. For grammars without recursion
+ * this becomes a plain automaton built as far as texts have gone. A mask is made by walking the
+ * trie along these rows, once a configuration. */
+#ifndef LT_SERVE_GRAMMAR_IMPL_H
+#define LT_SERVE_GRAMMAR_IMPL_H
+
+#include <pthread.h>
+
+#include "serve/grammar/grammar.h"
+#include "serve/grammar/dfa.h"
+#include "serve/grammar/distinct.h"
+
+/* ---- vocabulary ---- */
+
+#define LT_GTOKEN_BYTES 256 /* Longer tokens are never allowed. */
+#define LT_GPLAIN       32  /* Masks of plain tokens by characters: 1 to this. */
+
+/* A trie in depth-first order: a subtree that does not fit is skipped in one step. */
+typedef struct {
+    uint8_t byte;
+    uint16_t depth;          /* Of the byte in its tokens. */
+    int32_t skip;            /* The first node behind this subtree. */
+    int32_t token, n_tokens; /* Ids in `ids` of tokens that end here. */
+} lt_gtrie_node;
+
+typedef struct {
+    lt_gtrie_node *nodes;
+    size_t n_nodes, nodes_room;
+    int32_t *ids;
+    size_t n_ids, ids_room;
+} lt_gtrie;
+
+struct lt_grammar_vocab {
+    int64_t n_ids;
+    int64_t n_words; /* Of a mask. */
+    /* Tokens of characters that stand for themselves in a JSON string: all but ", \ and
+     * controls. */
+    lt_gtrie plain;
+    lt_gtrie rest;
+    uint32_t *up_to[LT_GPLAIN + 1]; /* Masks: plain tokens of at most so many characters. */
+    int64_t n_up_to[LT_GPLAIN + 1];
+    int32_t *longer; /* Plain tokens of more than LT_GPLAIN characters, by length. */
+    uint16_t *longer_chars;
+    size_t n_longer;
+    /* Mask of tokens that may hold a whole name or item: with two quotes, or a comma and more. */
+    uint32_t *several;
+    int max_chars;  /* Of a plain token. */
+    int rest_reach; /* Bytes of the longest of the others that a JSON string could hold. */
+    unsigned char *bytes;
+    size_t *start; /* Bytes of id i: [start[i], start[i + 1]); special tokens: 0xFF and the id. */
+    int32_t *ends;
+    size_t n_ends;
+    char **special; /* Names of special tokens, NULL elsewhere; by id. */
+};
+
+/* Bytes that stand for a special token in tries and automata: 0xFF is in no UTF-8 text. */
+void lt_gvocab_special_bytes(int32_t id, unsigned char out[4]);
+/* The special token of this name, or -1. */
+int32_t lt_gvocab_find_special(const struct lt_grammar_vocab *v, const char *name, size_t n);
+
+/* ---- program ---- */
+
+typedef struct {
+    lt_gdfa d;                    /* All rules; `to` and `callee` are states of the whole. */
+    int32_t *loop_min, *loop_max; /* callee < 0: loop ~callee; its body starts at loop_start. */
+    int32_t *loop_start;
+    size_t n_loops;
+    int32_t start;
+    uint8_t classes[256]; /* Bytes that no edge tells apart. */
+    int n_classes;
+    uint8_t sample[256]; /* One byte of each class. */
+    int32_t *plain; /* Per state: where any plain character leads; grammar/cache.c finds out. */
+    uint8_t *marks; /* Per state: bits of LT_GMARK. */
+    /* Per state of a rule of names: how many texts it can still be (LT_GMANY: or more); -1
+     * elsewhere. */
+    int64_t *counts;
+    bool has_names, few_names; /* Some rule is of names; of few of them. */
+    bool *tail; /* Per state: accepts, and nothing can follow: a call that returns here need not. */
+} lt_gprogram;
+
+#define LT_GMANY 1000000
+enum { LT_GMARK_NAMES = 1, LT_GMARK_JSON = 2, LT_GMARK_UNIQUE = 4 }; /* The last two: starts. */
+
+LT_MUST_USE lt_err lt_gprogram_compile(lt_gprogram *out, lt_gast *ast);
+void lt_gprogram_free(lt_gprogram *p);
+
+/* ---- cache ---- */
+
+typedef struct {
+    int32_t ret, loop, count, parent; /* loop -1: an ordinary call. Node 0 is the bottom. */
+} lt_gframe;
+
+typedef struct {
+    int32_t state, stack;
+} lt_gitem;
+
+typedef struct {
+    size_t item;
+    int32_t n_items;
+    bool accept;
+    bool in_names, starts_json, starts_unique; /* For grammar/distinct.h. */
+    bool plain_known,
+        plain_sure; /* sure: plain -1 means that none can follow, not that they differ. */
+    int32_t plain;  /* The one configuration after any plain character; -1: none such. */
+    int32_t row;    /* Of transitions; -1: none yet. */
+    int32_t n_mask; /* Ids allowed; -1: no mask yet. */
+    void *mask;     /* n_mask ids when few, else words. */
+    uint32_t *rest; /* Of the second trie alone, for configurations like this one. */
+    int32_t n_rest;
+} lt_gconfig;
+
+typedef struct {
+    lt_gframe *frames;
+    size_t n_frames, frames_room;
+    int32_t *frame_table;
+    size_t frame_cells;
+    lt_gitem *items;
+    size_t n_items, items_room;
+    lt_gconfig *configs;
+    size_t n_configs, configs_room;
+    int32_t *config_table;
+    size_t config_cells;
+    int32_t *rows; /* (n_rows, n_classes): configuration, -1 none, -2 not known yet. */
+    size_t n_rows, rows_room;
+    size_t mask_bytes;
+    int32_t start;
+    /* Being made. */
+    lt_gitem *work;
+    size_t n_work, work_room;
+    bool work_accept;
+    uint8_t work_marks;
+} lt_gcache;
+
+struct lt_grammar {
+    const lt_grammar_vocab *vocab;
+    atomic_int n_owners;
+    lt_gprogram program;
+    pthread_mutex_t lock;
+    lt_gcache cache;
+    lt_grammar_state *states; /* All open, for when the cache is emptied. */
+    uint32_t *scratch;        /* Words of one mask. */
+    lt_gdistinct trial;       /* Where a token is tried. */
+};
+
+struct lt_grammar_state {
+    lt_grammar *g;
+    int32_t config;
+    bool ended;
+    lt_gdistinct distinct;
+    lt_grammar_state *before, *next;
+};
+
+/* Read a text of any kind: g->root becomes its start. */
+LT_MUST_USE lt_err lt_grammar_read(lt_gast *g, const lt_grammar_vocab *v, lt_grammar_kind kind,
+                                   const char *text, size_t bytes);
+/* What lt_grammar_open does with the tree it has read. */
+LT_MUST_USE lt_err lt_grammar_open_tree(lt_grammar **out, const lt_grammar_vocab *v, lt_gast *ast);
+
+LT_MUST_USE lt_err lt_gcache_open(lt_grammar *g);
+void lt_gcache_free(lt_gcache *c);
+LT_MUST_USE lt_err lt_gcache_step(lt_grammar *g, int32_t config, uint8_t byte,
+                                  int32_t *out); /* -1: none. */
+LT_MUST_USE lt_err lt_gcache_mask(lt_grammar *g, int32_t config);
+LT_MUST_USE lt_err lt_gcache_trim(lt_grammar *g); /* Begin afresh when it has grown too large. */
+
+#endif
