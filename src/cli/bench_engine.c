@@ -184,7 +184,7 @@ static void print_shares(const lt_engine *e, double total_s) {
     lt_engine_get_stats(e, &stats);
     printf("    %lld steps, %lld of them queued ahead\n", (long long)stats.steps,
            (long long)stats.steps_ahead);
-    lt_forward_profile(e->forward, seconds, calls);
+    lt_paged_forward_profile(e->forward, seconds, calls);
     for (int op = 0; op < LT_OP_COUNT; op++) {
         if (seconds[op] > SHARE_SHOWN * total_s) {
             printf("    %-16s %5.1f %%  %8lld calls of %.1f us\n", lt_op_name((lt_op)op),

@@ -133,7 +133,8 @@ static lt_err size_cache(lt_engine *e) {
         LT_FAIL(LT_ERR_ARG, "engine: sequences of %lld tokens, but the model has %lld positions",
                 (long long)o->max_seq, (long long)e->spec->max_seq);
     }
-    e->cache.page_bytes = (int64_t)lt_forward_page_bytes(e->spec, o->page_tokens, o->cache_dtype);
+    e->cache.page_bytes = (int64_t)lt_paged_forward_page_bytes(e->spec, o->page_tokens,
+                                                               o->cache_dtype);
     LT_TRY(count_pages(e, &n));
     if (o->max_seq > n * o->page_tokens) {
         lt_log_info("the cache holds %lld tokens: that bounds a sequence, not the model's %lld",
@@ -197,11 +198,11 @@ static lt_err size_engine(lt_engine *e) {
 /* There is nothing to do. While kernels are compiled in the background, the steps that lack them
  * wait: a request that comes then needs fewer. */
 static void warm_next(lt_engine *e) {
-    if (lt_forward_compiling(e->forward)) {
+    if (lt_paged_forward_compiling(e->forward)) {
         (void)usleep(WARM_WAIT_US);
         return;
     }
-    if (lt_forward_warm(e->forward, e->n_warmed++, &e->warming) != LT_OK) {
+    if (lt_paged_forward_warm(e->forward, e->n_warmed++, &e->warming) != LT_OK) {
         lt_log_warn("engine: a step that warms: %s", lt_error_message());
         e->warming = false;
     }
@@ -236,10 +237,10 @@ static lt_err warm_first(lt_engine *e) {
     const bool all = e->o.warm == LT_WARM_ALL;
     e->warming = e->o.warm != LT_WARM_NONE;
     if (e->warming) {
-        LT_TRY(lt_forward_rehearse(e->forward, all ? INT64_MAX : WARM_FIRST));
+        LT_TRY(lt_paged_forward_rehearse(e->forward, all ? INT64_MAX : WARM_FIRST));
     }
     while (e->warming && (all || e->n_warmed < WARM_FIRST)) {
-        LT_TRY(lt_forward_warm(e->forward, e->n_warmed++, &e->warming));
+        LT_TRY(lt_paged_forward_warm(e->forward, e->n_warmed++, &e->warming));
     }
     return LT_OK;
 }
@@ -265,18 +266,19 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
     LT_TRY_DONE(lt_arena_open(&e->arena, "engine"));
     engine_carve(e, &e->arena);
     lt_sched_reset(&e->sched);
-    LT_TRY_DONE(lt_forward_open(&e->forward, m,
-                                &(lt_forward_options){.max_rows = e->o.step_tokens,
-                                                      .max_seqs = e->o.max_running,
-                                                      .max_out = e->o.step_tokens,
-                                                      .out_rows = e->out_rows,
-                                                      .n_notes = e->n_note_slots,
-                                                      .max_seq = e->o.max_seq,
-                                                      .n_pages = e->sched.pages.n_pages,
-                                                      .page_tokens = e->o.page_tokens,
-                                                      .max_pages = e->max_pages,
-                                                      .cache_dtype = e->o.cache_dtype,
-                                                      .fixed_order = e->o.deterministic}));
+    LT_TRY_DONE(
+        lt_paged_forward_open(&e->forward, m,
+                              &(lt_paged_forward_options){.max_rows = e->o.step_tokens,
+                                                          .max_seqs = e->o.max_running,
+                                                          .max_out = e->o.step_tokens,
+                                                          .out_rows = e->out_rows,
+                                                          .n_notes = e->n_note_slots,
+                                                          .max_seq = e->o.max_seq,
+                                                          .n_pages = e->sched.pages.n_pages,
+                                                          .page_tokens = e->o.page_tokens,
+                                                          .max_pages = e->max_pages,
+                                                          .cache_dtype = e->o.cache_dtype,
+                                                          .fixed_order = e->o.deterministic}));
     opened_s = lt_clock_s();
     LT_TRY_DONE(warm_first(e));
     lt_log_debug("engine: opened in %.3f s, %lld steps warmed it in %.3f", opened_s - start_s,
@@ -314,7 +316,7 @@ void lt_engine_close(lt_engine *e) {
         next = j->next;
         lt_job_close(j);
     }
-    lt_forward_close(e->forward);
+    lt_paged_forward_close(e->forward);
     lt_arena_close(&e->arena);
     if (e->event_fd >= 0) {
         close(e->event_fd);

@@ -13,7 +13,7 @@
 
 #include <pthread.h>
 
-#include "model/forward.h"
+#include "model/paged_forward.h"
 #include "model/params.h"
 #include "tensor/backend.h"
 #include "serve/job.h"
@@ -55,7 +55,7 @@ typedef struct {
     int64_t n_logits,
         n_hidden; /* Of the forward's out_rows: first those, which are wanted, then these. */
     /* The engine goes ahead, and all its tokens are chosen on the device and come by themselves:
-     * forward.h, send_choices. */
+     * paged_forward.h, send_choices. */
     bool sent;
     bool late, whole; /* late: some of them are. whole: nothing of it is still to be queued. */
 } lt_step;
@@ -87,7 +87,7 @@ struct lt_engine {
     lt_arena arena; /* Everything below that has a length. */
     /* The engine's thread. */
     lt_sched sched;
-    lt_forward *forward;
+    lt_paged_forward *forward;
     int64_t n_warmed; /* Steps with nothing in them so far; */
     bool warming;     /* there are more. */
     lt_step steps[LT_STEPS_QUEUED];
@@ -125,7 +125,7 @@ void lt_engine_signal(lt_engine *e); /* The front has news to poll. */
 
 /* Of step_rows.c: places; the plan as the step's items and the forward's arrays. */
 void lt_step_carve(lt_engine *e, lt_arena *a);
-LT_MUST_USE lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_forward_rows *out);
+LT_MUST_USE lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_paged_forward_rows *out);
 
 /* Of step.c, for step_pick.c: a job has news; a sample ends; a sample can not go on, and none of
  * its request can that would have started from it. */

@@ -157,13 +157,14 @@ static void fail_step(lt_engine *e, const lt_step *s, lt_err err) {
 
 /* Copies, notes and the forward of the plan, queued; then its tokens count. */
 static lt_err queue_plan(lt_engine *e, lt_step *s) {
-    lt_forward_rows rows;
+    lt_paged_forward_rows rows;
     LT_TRY(lt_step_lay_out(e, s, &rows));
     for (int64_t i = 0; i < e->sched.n_copies; i++) {
-        LT_TRY(lt_forward_copy_page(e->forward, e->sched.copies[i].dst, e->sched.copies[i].src));
+        LT_TRY(
+            lt_paged_forward_copy_page(e->forward, e->sched.copies[i].dst, e->sched.copies[i].src));
     }
     LT_TRY(lt_step_begin_notes(e));
-    LT_TRY(lt_forward_run(e->forward, &rows));
+    LT_TRY(lt_paged_forward_run(e->forward, &rows));
     lt_sched_done(&e->sched);
     return LT_OK;
 }
@@ -176,7 +177,7 @@ static lt_err queue_rest(lt_engine *e, lt_step *s) {
     }
     s->whole = true;
     LT_TRY(s->late ? lt_step_choose_late(e, s, 0, s->n_logits) : LT_OK);
-    return lt_forward_send_choices(e->forward, s->n_logits);
+    return lt_paged_forward_send_choices(e->forward, s->n_logits);
 }
 
 /* Plan a step and queue it. False: there is nothing to run. */
@@ -232,7 +233,7 @@ static void fail_queued(lt_engine *e, lt_err err) {
     for (int i = 0; i < e->n_queued; i++) {
         fail_step(e, &e->steps[(e->oldest + i) % LT_STEPS_QUEUED], err);
     }
-    lt_forward_drop(e->forward);
+    lt_paged_forward_drop(e->forward);
 }
 
 /* Use the oldest step; then the next can be queued to its end. If one failed, so did what stands

@@ -48,7 +48,8 @@ lt_err lt_step_begin_notes(lt_engine *e) {
     lt_step_room *r = &e->room;
     const int64_t n = r->n_notes;
     r->n_notes = 0;
-    return n > 0 ? lt_forward_note(e->forward, n, r->note_slots, r->note_starts, r->edits) : LT_OK;
+    return n > 0 ? lt_paged_forward_note(e->forward, n, r->note_slots, r->note_starts, r->edits)
+                 : LT_OK;
 }
 
 /* Notes of all that is known of the sample, at the next call. */

@@ -58,7 +58,7 @@ static void choose_here(lt_engine *e, lt_choosing *c, uint32_t *mask, const floa
 }
 
 /* What the device chose, as number i. */
-static void take(lt_choosing *c, const lt_forward_choice *from, int64_t i, int n_top) {
+static void take(lt_choosing *c, const lt_paged_forward_choice *from, int64_t i, int n_top) {
     lt_pick *p = &c->pick;
     *p = (lt_pick){.id = from->id[i], .rank = from->rank[i], .logprob = from->logprob[i]};
     for (; p->n_top < n_top && from->top_id[i * LT_CHOOSE_TOP + p->n_top] >= 0; p->n_top++) {
@@ -73,9 +73,9 @@ static void take(lt_choosing *c, const lt_forward_choice *from, int64_t i, int n
 }
 
 /* What choices on the device need: the masks of grammars, on several threads. Returns how many of
- * lt_forward_masks there are to go with them. */
+ * lt_paged_forward_masks there are to go with them. */
 static int64_t prepare(lt_engine *e, lt_choosing *choices, int64_t n) {
-    uint32_t *masks = lt_forward_masks(e->forward);
+    uint32_t *masks = lt_paged_forward_masks(e->forward);
     int64_t n_masks = 0;
 #pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_pickers) if (n > 1)
     for (int64_t i = 0; i < n; i++) {
@@ -118,14 +118,14 @@ lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_
         r->choose[first + c->row] = true;
     }
     LT_TRY(lt_step_begin_notes(e));
-    return lt_forward_choose_late(e->forward, first, n, r->choose + first, how, n_masks);
+    return lt_paged_forward_choose_late(e->forward, first, n, r->choose + first, how, n_masks);
 }
 
 /* As many forks as there are rows of logits at a time: chosen from the rows of others, whose order
  * they keep. */
 static lt_err choose_forks(lt_engine *e, lt_choosing *forks, int64_t n) {
     lt_step_room *r = &e->room;
-    lt_forward_choice more;
+    lt_paged_forward_choice more;
     const int64_t n_masks = prepare(e, forks, n);
     int64_t n_chosen = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -140,7 +140,8 @@ static lt_err choose_forks(lt_engine *e, lt_choosing *forks, int64_t n) {
         return LT_OK;
     }
     LT_TRY(lt_step_begin_notes(e));
-    LT_TRY(lt_forward_choose_more(e->forward, n_chosen, r->more_rows, r->more_how, n_masks, &more));
+    LT_TRY(lt_paged_forward_choose_more(e->forward, n_chosen, r->more_rows, r->more_how, n_masks,
+                                        &more));
     n_chosen = 0;
     for (int64_t i = 0; i < n; i++) {
         if (forks[i].err == LT_OK) {
@@ -191,7 +192,7 @@ static void judge_prompt(lt_engine *e, lt_sample *s, const lt_wanted *w, const f
 
 /* The same, of what the device says as number i. */
 static void take_judgement(lt_engine *e, lt_sample *s, const lt_wanted *w,
-                           const lt_forward_choice *from, int64_t i) {
+                           const lt_paged_forward_choice *from, int64_t i) {
     lt_choosing c = {.sample = s};
     take(&c, from, i, s->job->r.prompt_logprobs);
     if (c.err != LT_OK) {
@@ -229,8 +230,8 @@ static void append(lt_engine *e, lt_choosing *c) {
 }
 
 lt_err lt_step_take(lt_engine *e, const lt_step *s) {
-    lt_forward_choice chosen;
-    LT_TRY(lt_forward_take_choices(e->forward, &chosen));
+    lt_paged_forward_choice chosen;
+    LT_TRY(lt_paged_forward_take_choices(e->forward, &chosen));
     for (int64_t i = 0; i < s->n_logits; i++) {
         const lt_wanted *w = &s->wanted[i];
         lt_choosing *c = &e->room.choices[0];
@@ -249,7 +250,7 @@ lt_err lt_step_take(lt_engine *e, const lt_step *s) {
 
 /* Who chooses from these rows; prompts are judged on the way. */
 static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
-                       const lt_forward_choice *chosen, float *const *logits) {
+                       const lt_paged_forward_choice *chosen, float *const *logits) {
     int64_t n_choices = 0;
     for (int64_t i = 0; i < n; i++) {
         const lt_wanted *w = &s->wanted[first + i];
@@ -271,7 +272,7 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
 /* Of wanted rows [first, first + n): what the device chose; logits of the others, so that on_host
  * says which. */
 static lt_err fetch(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
-                    lt_forward_choice *chosen, float *const **logits) {
+                    lt_paged_forward_choice *chosen, float *const **logits) {
     bool *on_host = e->room.on_host;
     int64_t n_device = 0, n_host = 0;
     LT_TRY(s->late ? lt_step_choose_late(e, s, first, n) : LT_OK);
@@ -282,14 +283,14 @@ static lt_err fetch(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
         n_host += on_host[i];
     }
     if (n_device > 0) {
-        LT_TRY(lt_forward_choices(e->forward, first, n, chosen));
+        LT_TRY(lt_paged_forward_choices(e->forward, first, n, chosen));
     }
-    return n_host > 0 ? lt_forward_logits(e->forward, first, n, on_host, logits) : LT_OK;
+    return n_host > 0 ? lt_paged_forward_logits(e->forward, first, n, on_host, logits) : LT_OK;
 }
 
 lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
     lt_choosing *choices = e->room.choices;
-    lt_forward_choice chosen = {0};
+    lt_paged_forward_choice chosen = {0};
     float *const *logits = NULL;
     int64_t n_forks = 0, n_host = 0, n_choices;
     lt_err err;
@@ -359,7 +360,7 @@ lt_err lt_step_use_hidden(lt_engine *e, const lt_step *s) {
     if (s->n_hidden == 0) {
         return LT_OK;
     }
-    LT_TRY(lt_forward_hidden(e->forward, s->n_logits, s->n_hidden, e->room.hidden));
+    LT_TRY(lt_paged_forward_hidden(e->forward, s->n_logits, s->n_hidden, e->room.hidden));
     for (int64_t i = 0; i < s->n_items; i++) {
         const lt_step_item *item = &s->items[i];
         if (item->embed) {

@@ -2,7 +2,7 @@
  * logits are wanted and how a token is chosen of each.
  *
  * A token that is not known yet (seq.n_ahead) is named by the number of the choice that it will be,
- * of the step before (forward.h). */
+ * of the step before (paged_forward.h). */
 #include <string.h>
 
 #include "base/clock.h"
@@ -132,7 +132,7 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
     const lt_seq *seq = &sample->seq;
     lt_job *j = sample->job;
     const int64_t page = e->o.page_tokens, end = item->first + item->n,
-                  rope = seq->long_text ? lt_forward_rope_rows(e->forward, seq->n_tokens) : 0;
+                  rope = seq->long_text ? lt_paged_forward_rope_rows(e->forward, seq->n_tokens) : 0;
     const bool judged = j->r.prompt_logprobs >= 0 && j->n_prompt_out < j->r.n_prompt;
 
     for (int64_t k = 0; k < item->n; k++) {
@@ -167,19 +167,19 @@ static void take_items(lt_engine *e, lt_step *s) {
     }
 }
 
-lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_forward_rows *out) {
+lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_paged_forward_rows *out) {
     lt_step_room *r = &e->room;
     int64_t row = 0, most = 1;
 
     take_items(e, s);
-    *out = (lt_forward_rows){.n_seqs = s->n_items,
-                             .ids = r->ids,
-                             .positions = r->positions,
-                             .slots = r->slots,
-                             .q_start = r->q_start,
-                             .kv_len = r->kv_len,
-                             .table = r->table,
-                             .out_rows = r->out_rows};
+    *out = (lt_paged_forward_rows){.n_seqs = s->n_items,
+                                   .ids = r->ids,
+                                   .positions = r->positions,
+                                   .slots = r->slots,
+                                   .q_start = r->q_start,
+                                   .kv_len = r->kv_len,
+                                   .table = r->table,
+                                   .out_rows = r->out_rows};
     s->n_logits = s->n_hidden = 0;
     s->sent = e->o.ahead && !e->model->backend->host_memory;
     s->late = s->whole = false;

@@ -13,7 +13,7 @@
 #include "unit/model/golden.h"
 #include "unit/model/tiny.h"
 
-#include "model/forward.h"
+#include "model/paged_forward.h"
 #include "model/gguf_save.h"
 
 #define TOLERANCE     0.025
@@ -104,7 +104,7 @@ static void check_graph(const pair *p, int64_t n) {
     static float first[MAX_SEQS * V];
     int32_t ids[MAX_SEQS], positions[MAX_SEQS] = {0}, slots[MAX_SEQS], q_start[MAX_SEQS + 1],
                            kv_len[MAX_SEQS], table[MAX_SEQS], out_rows[MAX_SEQS];
-    lt_forward *f = NULL;
+    lt_paged_forward *f = NULL;
     float *const *found;
     ids_of(ids, n);
     for (int32_t i = 0; i < n; i++) {
@@ -113,33 +113,33 @@ static void check_graph(const pair *p, int64_t n) {
         kv_len[i] = 1;
     }
     q_start[n] = (int32_t)n;
-    must(lt_forward_open(&f, p->stored,
-                         &(lt_forward_options){.max_rows = 16,
-                                               .max_seqs = MAX_SEQS,
-                                               .max_out = 16,
-                                               .out_rows = 16,
-                                               .max_seq = PAGE * MAX_PAGES,
-                                               .n_pages = MAX_SEQS * MAX_PAGES,
-                                               .page_tokens = PAGE,
-                                               .max_pages = MAX_PAGES,
-                                               .cache_dtype = LT_BF16}),
+    must(lt_paged_forward_open(&f, p->stored,
+                               &(lt_paged_forward_options){.max_rows = 16,
+                                                           .max_seqs = MAX_SEQS,
+                                                           .max_out = 16,
+                                                           .out_rows = 16,
+                                                           .max_seq = PAGE * MAX_PAGES,
+                                                           .n_pages = MAX_SEQS * MAX_PAGES,
+                                                           .page_tokens = PAGE,
+                                                           .max_pages = MAX_PAGES,
+                                                           .cache_dtype = LT_BF16}),
          "forward");
     for (int time = 0; time < 3; time++) { /* As it is, recorded, launched. */
-        must(lt_forward_run(f, &(lt_forward_rows){.n_rows = n,
-                                                  .n_seqs = n,
-                                                  .n_out = n,
-                                                  .q_max = 1,
-                                                  .kv_max = 1,
-                                                  .max_pages = 1,
-                                                  .ids = ids,
-                                                  .positions = positions,
-                                                  .slots = slots,
-                                                  .q_start = q_start,
-                                                  .kv_len = kv_len,
-                                                  .table = table,
-                                                  .out_rows = out_rows}),
+        must(lt_paged_forward_run(f, &(lt_paged_forward_rows){.n_rows = n,
+                                                              .n_seqs = n,
+                                                              .n_out = n,
+                                                              .q_max = 1,
+                                                              .kv_max = 1,
+                                                              .max_pages = 1,
+                                                              .ids = ids,
+                                                              .positions = positions,
+                                                              .slots = slots,
+                                                              .q_start = q_start,
+                                                              .kv_len = kv_len,
+                                                              .table = table,
+                                                              .out_rows = out_rows}),
              "run");
-        must(lt_forward_logits(f, 0, n, NULL, &found), "logits");
+        must(lt_paged_forward_logits(f, 0, n, NULL, &found), "logits");
         for (int64_t row = 0; row < n; row++) {
             if (time == 0) {
                 memcpy(first + row * V, found[row], (size_t)V * sizeof *first);
@@ -148,7 +148,7 @@ static void check_graph(const pair *p, int64_t n) {
             }
         }
     }
-    lt_forward_close(f);
+    lt_paged_forward_close(f);
 }
 
 static void mixtures(void **state) {

@@ -5,15 +5,15 @@
 
 #include <unistd.h>
 
-#include "model/forward.h"
+#include "model/paged_forward.h"
 
 enum { ROWS = 64, MAX_ROWS = 256, SEQS = 64, PAGE = 16, V = 700 };
 
 /* `single` single tokens and one prompt; the last row of each is wanted, or all rows. */
-static void run_step(lt_forward *f, int64_t single, int64_t prompt, bool all) {
+static void run_step(lt_paged_forward *f, int64_t single, int64_t prompt, bool all) {
     static int32_t ids[MAX_ROWS], positions[MAX_ROWS], slots[MAX_ROWS], q_start[SEQS + 1],
         kv_len[SEQS], table[SEQS * MAX_ROWS / PAGE], out_rows[MAX_ROWS];
-    lt_forward_choice choice;
+    lt_paged_forward_choice choice;
     const int64_t rows = single + prompt, seqs = single + 1, pages = (prompt + PAGE - 1) / PAGE;
     int64_t n_out = 0;
     for (int64_t i = 0; i < rows; i++) {
@@ -26,36 +26,36 @@ static void run_step(lt_forward *f, int64_t single, int64_t prompt, bool all) {
         q_start[i + 1] = i < single ? (int32_t)i + 1 : (int32_t)rows;
         kv_len[i] = i < single ? 1 : (int32_t)prompt;
     }
-    must(lt_forward_run(f, &(lt_forward_rows){.n_rows = rows,
-                                              .n_seqs = seqs,
-                                              .n_out = n_out,
-                                              .q_max = prompt,
-                                              .kv_max = prompt,
-                                              .max_pages = pages,
-                                              .ids = ids,
-                                              .positions = positions,
-                                              .slots = slots,
-                                              .q_start = q_start,
-                                              .kv_len = kv_len,
-                                              .table = table,
-                                              .out_rows = out_rows}),
+    must(lt_paged_forward_run(f, &(lt_paged_forward_rows){.n_rows = rows,
+                                                          .n_seqs = seqs,
+                                                          .n_out = n_out,
+                                                          .q_max = prompt,
+                                                          .kv_max = prompt,
+                                                          .max_pages = pages,
+                                                          .ids = ids,
+                                                          .positions = positions,
+                                                          .slots = slots,
+                                                          .q_start = q_start,
+                                                          .kv_len = kv_len,
+                                                          .table = table,
+                                                          .out_rows = out_rows}),
          "step");
-    must(lt_forward_choices(f, 0, n_out, &choice), "choices");
+    must(lt_paged_forward_choices(f, 0, n_out, &choice), "choices");
 }
 
-static lt_forward *open_forward(const lt_model *m) {
-    lt_forward *f = NULL;
-    must(lt_forward_open(&f, m,
-                         &(lt_forward_options){.max_rows = MAX_ROWS,
-                                               .max_seqs = SEQS,
-                                               .max_out = MAX_ROWS,
-                                               .out_rows = ROWS,
-                                               .n_notes = SEQS,
-                                               .max_seq = MAX_ROWS,
-                                               .n_pages = 2 * MAX_ROWS / PAGE,
-                                               .page_tokens = PAGE,
-                                               .max_pages = MAX_ROWS / PAGE,
-                                               .cache_dtype = LT_BF16}),
+static lt_paged_forward *open_forward(const lt_model *m) {
+    lt_paged_forward *f = NULL;
+    must(lt_paged_forward_open(&f, m,
+                               &(lt_paged_forward_options){.max_rows = MAX_ROWS,
+                                                           .max_seqs = SEQS,
+                                                           .max_out = MAX_ROWS,
+                                                           .out_rows = ROWS,
+                                                           .n_notes = SEQS,
+                                                           .max_seq = MAX_ROWS,
+                                                           .n_pages = 2 * MAX_ROWS / PAGE,
+                                                           .page_tokens = PAGE,
+                                                           .max_pages = MAX_ROWS / PAGE,
+                                                           .cache_dtype = LT_BF16}),
          "forward");
     return f;
 }
@@ -70,21 +70,21 @@ static void what_was_rehearsed_is_loaded(void **state) {
         skip();
     }
     lt_model *m = random_model_on(V, MAX_ROWS, LT_BF16, 0.0f, gpu);
-    lt_forward *f = open_forward(m);
-    must(lt_forward_rehearse(f, 2), "rehearsal");
-    while (lt_forward_compiling(f)) {
+    lt_paged_forward *f = open_forward(m);
+    must(lt_paged_forward_rehearse(f, 2), "rehearsal");
+    while (lt_paged_forward_compiling(f)) {
         usleep(10000);
     }
-    must(lt_forward_rehearse(f, 2), "once more");
-    assert_false(lt_forward_compiling(f));
+    must(lt_paged_forward_rehearse(f, 2), "once more");
+    assert_false(lt_paged_forward_compiling(f));
     n_kernels = gpu->n_kernels();
     n_compiled = gpu->n_compiled();
     assert_true(n_kernels > 0);
-    must(lt_forward_warm(f, 0, &more), "a token");
-    must(lt_forward_warm(f, 1, &more), "a prompt");
+    must(lt_paged_forward_warm(f, 0, &more), "a token");
+    must(lt_paged_forward_warm(f, 1, &more), "a prompt");
     assert_int_equal(gpu->n_kernels(), n_kernels);
     assert_int_equal(gpu->n_compiled(), n_compiled);
-    lt_forward_close(f);
+    lt_paged_forward_close(f);
     lt_model_close(m);
 }
 
@@ -97,9 +97,9 @@ static void nothing_is_new(void **state) {
         skip();
     }
     lt_model *m = random_model_on(V, MAX_ROWS, LT_BF16, 0.0f, gpu);
-    lt_forward *f = open_forward(m);
+    lt_paged_forward *f = open_forward(m);
     for (int64_t i = 0; more; i++) {
-        must(lt_forward_warm(f, i, &more), "warm");
+        must(lt_paged_forward_warm(f, i, &more), "warm");
     }
     n_kernels = gpu->n_kernels();
     for (int64_t rows = 1; rows <= ROWS; rows++) {
@@ -111,7 +111,7 @@ static void nothing_is_new(void **state) {
                      (long long)(gpu->n_kernels() - n_kernels));
         }
     }
-    lt_forward_close(f);
+    lt_paged_forward_close(f);
     lt_model_close(m);
 }
 

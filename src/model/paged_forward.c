@@ -1,10 +1,10 @@
-/* forward.c: see forward.h. The blocks are those of the pass; between q k v and the output
- * projection stand kv_write and attention_paged.
+/* paged_forward.c: see paged_forward.h. The blocks are those of the pass; between q k v and the
+ * output projection stand kv_write and attention_paged.
  *
  *     pool       (L, 2, n_pages, P, G, D) cache_dtype: pages of keys of a layer, then its pages of
  *                values
  *     metadata   one block of I32, written by the caller's arrays and uploaded once a call:
- *                forward_side.c
+ *                paged_forward_side.c
  *     out        h_final of the wanted rows, gathered by an embedding lookup, unless they are all
  *                rows, in order; logits of out_rows of them at a time
  *     choices    of those rows, by the op choose: 12 bytes a row come to the host instead of its
@@ -18,12 +18,12 @@
  *
  * AHEAD    Everything a call needs stands in the queue behind the call before it, so that needs no
  *          wait between them; what they get from and give to the host lies on two sides in turn
- *          (forward_side.c). Ids that only the device knows are read by the embedding where
+ *          (paged_forward_side.c). Ids that only the device knows are read by the embedding where
  *          `choose` left them.
  *
  * Written against the backend's contract alone: what runs on the CPU runs on a device. Nothing is
  * allocated after open. */
-#include "model/forward_impl.h"
+#include "model/paged_forward_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,23 +32,23 @@ static size_t page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype d
     return (size_t)(page_tokens * s->n_kv_heads * s->head_dim) * lt_dtype_bytes(dtype);
 }
 
-size_t lt_forward_page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype dtype) {
+size_t lt_paged_forward_page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype dtype) {
     return page_bytes(s, page_tokens, dtype) * 2 * (size_t)s->n_layers;
 }
 
 /* What keeps its place whatever the shape of a call. */
-static void fixed_carve(lt_forward *f) {
+static void fixed_carve(lt_paged_forward *f) {
     const lt_model_spec *s = f->run.spec;
-    const lt_forward_options *o = &f->o;
+    const lt_paged_forward_options *o = &f->o;
     lt_arena *a = &f->fixed;
     f->h_out = lt_tensor_take(a, f->run.dtype, o->max_out, s->width, 0);
     f->out_f32 = lt_tensor_take(a, LT_F32, o->out_rows, s->width, 0);
     f->logits = lt_arena_take(a, (size_t)(o->out_rows * s->vocab_size) * sizeof *f->logits,
                               LT_ARENA_ALIGN);
-    lt_forward_sides_carve(f, a);
+    lt_paged_forward_sides_carve(f, a);
 }
 
-static void acts_carve(lt_forward *f, int64_t rows) {
+static void acts_carve(lt_paged_forward *f, int64_t rows) {
     const lt_acts_shape shape = {rows, 1, f->run.dtype, false, LT_KEEP_NOTHING};
     lt_arena_rewind(&f->activations);
     lt_acts_carve_one(&f->layer, f->run.spec, &shape, &f->activations);
@@ -56,11 +56,11 @@ static void acts_carve(lt_forward *f, int64_t rows) {
     lt_batch_carve(&f->batch, f->run.spec, &shape, &f->activations);
 }
 
-static lt_err place(lt_forward *f) {
+static lt_err place(lt_paged_forward *f) {
     const lt_backend *backend = f->run.backend;
     const lt_model_spec *s = f->run.spec;
     const size_t pool = (size_t)f->o.n_pages *
-                        lt_forward_page_bytes(s, f->o.page_tokens, f->o.cache_dtype);
+                        lt_paged_forward_page_bytes(s, f->o.page_tokens, f->o.cache_dtype);
     (void)lt_arena_take(&f->cache, pool, LT_ARENA_ALIGN);
     LT_TRY(lt_arena_place(&f->cache, backend, "key/value pages"));
     f->pool = lt_arena_take(&f->cache, pool, LT_ARENA_ALIGN);
@@ -69,10 +69,10 @@ static lt_err place(lt_forward *f) {
     fixed_carve(f);
     acts_carve(f, f->o.max_rows);
     LT_TRY(lt_arena_place(&f->activations, backend, "activations"));
-    return lt_forward_sides_open(f);
+    return lt_paged_forward_sides_open(f);
 }
 
-static lt_err check_options(const lt_model *m, const lt_forward_options *o) {
+static lt_err check_options(const lt_model *m, const lt_paged_forward_options *o) {
     if (o->max_rows < 1 || o->max_seqs < 1 || o->max_out < 1 || o->out_rows < 1 || o->n_pages < 1 ||
         o->page_tokens < 16 || o->page_tokens % 16 != 0 ||
         o->max_pages * o->page_tokens < o->max_seq ||
@@ -95,9 +95,10 @@ static lt_err check_options(const lt_model *m, const lt_forward_options *o) {
     return LT_OK;
 }
 
-lt_err lt_forward_open(lt_forward **out, const lt_model *m, const lt_forward_options *o) {
+lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
+                             const lt_paged_forward_options *o) {
     lt_err err = LT_OK;
-    lt_forward *f = NULL;
+    lt_paged_forward *f = NULL;
 
     LT_TRY(check_options(m, o));
     f = calloc(1, sizeof *f);
@@ -111,16 +112,16 @@ lt_err lt_forward_open(lt_forward **out, const lt_model *m, const lt_forward_opt
     *out = f;
     f = NULL;
 done:
-    lt_forward_close(f);
+    lt_paged_forward_close(f);
     return err;
 }
 
-void lt_forward_close(lt_forward *f) {
+void lt_paged_forward_close(lt_paged_forward *f) {
     if (f == NULL) {
         return;
     }
     if (f->run.backend != NULL) {
-        lt_forward_sides_close(f);
+        lt_paged_forward_sides_close(f);
     }
     for (int i = 0; i < f->n_graphs; i++) {
         f->run.backend->graph_close(f->graphs[i].graph[0]);
@@ -134,14 +135,14 @@ void lt_forward_close(lt_forward *f) {
 }
 
 /* Pages of keys (values: which 1) of a layer. */
-static lt_tensor pool_view(const lt_forward *f, int64_t layer, int64_t which) {
+static lt_tensor pool_view(const lt_paged_forward *f, int64_t layer, int64_t which) {
     const lt_model_spec *s = f->run.spec;
     const size_t bytes = page_bytes(s, f->o.page_tokens, f->o.cache_dtype) * (size_t)f->o.n_pages;
     return lt_tensor_4d((char *)f->pool + bytes * (size_t)(2 * layer + which), f->o.cache_dtype,
                         f->o.n_pages, f->o.page_tokens, s->n_kv_heads, s->head_dim);
 }
 
-lt_err lt_forward_copy_page(lt_forward *f, int64_t dst, int64_t src) {
+lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, int64_t src) {
     const size_t bytes = page_bytes(f->run.spec, f->o.page_tokens, f->o.cache_dtype);
     LT_ASSERT(dst >= 0 && src >= 0 && dst < f->o.n_pages && src < f->o.n_pages);
     for (int64_t i = 0; i < 2 * f->run.spec->n_layers; i++) {
@@ -162,7 +163,7 @@ static int64_t bucket_of(int64_t n) {
 }
 
 /* Whether the call is one of single tokens, all of whose logits are wanted, in their order. */
-static bool decodes(const lt_forward_rows *w) {
+static bool decodes(const lt_paged_forward_rows *w) {
     bool in_order = w->q_max == 1 && w->n_rows == w->n_seqs && w->n_out == w->n_rows;
     for (int64_t i = 0; in_order && i < w->n_out; i++) {
         in_order = w->out_rows[i] == i;
@@ -180,7 +181,8 @@ static int64_t least(int64_t a, int64_t b) {
 #define LEAST_TOKENS 512
 
 /* The shape of the bucket of a call of single tokens. False: it is too large for one. */
-static bool shape_padded(const lt_forward *f, const lt_forward_rows *w, lt_forward_shape *out) {
+static bool shape_padded(const lt_paged_forward *f, const lt_paged_forward_rows *w,
+                         lt_paged_forward_shape *out) {
     const int64_t rows = least(least(bucket_of(w->n_rows), f->o.out_rows),
                                least(f->o.max_seqs, f->o.max_rows));
     int64_t pages = 1;
@@ -188,7 +190,7 @@ static bool shape_padded(const lt_forward *f, const lt_forward_rows *w, lt_forwa
         pages *= 2;
     }
     pages = least(pages, f->o.max_pages);
-    *out = (lt_forward_shape){rows, rows, rows, 1, pages * f->o.page_tokens, pages};
+    *out = (lt_paged_forward_shape){rows, rows, rows, 1, pages * f->o.page_tokens, pages};
     return rows >= w->n_rows;
 }
 
@@ -199,7 +201,7 @@ static lt_tensor row_heads(const lt_run *r, const lt_tensor *x, int64_t first, i
     return lt_tensor_split_last(&cols, count, d);
 }
 
-static lt_err attend(lt_forward *f, int layer) {
+static lt_err attend(lt_paged_forward *f, int layer) {
     lt_run *r = &f->run;
     const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads;
     const lt_tensor *qk = lt_attention_qk(r, &f->layer);
@@ -227,7 +229,7 @@ static lt_err attend(lt_forward *f, int layer) {
 
 /* The final norm of all rows, then the wanted ones side by side; in_order: as they stand, which
  * leaves the norm and the head to be one kernel. */
-static lt_err gather(lt_forward *f, int64_t n_out, bool in_order) {
+static lt_err gather(lt_paged_forward *f, int64_t n_out, bool in_order) {
     lt_run *r = &f->run;
     const lt_batch_acts *b = &f->batch;
     const lt_norm norm = {LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0, b->mean_final,
@@ -242,7 +244,7 @@ static lt_err gather(lt_forward *f, int64_t n_out, bool in_order) {
 }
 
 /* Embedding to h_out. in_order: all rows are wanted, as they stand. */
-static lt_err run_layers(lt_forward *f, bool in_order) {
+static lt_err run_layers(lt_paged_forward *f, bool in_order) {
     lt_run *r = &f->run;
     lt_tensor stream = {0};
 
@@ -259,31 +261,32 @@ static lt_err run_layers(lt_forward *f, bool in_order) {
 
 /* With choices where a graph may be made, whether there are any or not: it is for all calls of its
  * shape. */
-static lt_err run_decode(lt_forward *f) {
+static lt_err run_decode(lt_paged_forward *f) {
     LT_TRY(run_layers(f, true));
-    LT_TRY(lt_forward_head(f, 0, f->shape.out));
-    return f->run.backend->graph_begin != NULL ? lt_forward_choose(f, 0, f->shape.out, f->shape.out)
-                                               : LT_OK;
+    LT_TRY(lt_paged_forward_head(f, 0, f->shape.out));
+    return f->run.backend->graph_begin != NULL
+               ? lt_paged_forward_choose(f, 0, f->shape.out, f->shape.out)
+               : LT_OK;
 }
 
 /* The record of this shape; *is_new: it comes for the first time. NULL: no room for more. */
-static lt_forward_graph *find_graph(lt_forward *f, bool *is_new) {
+static lt_paged_forward_graph *find_graph(lt_paged_forward *f, bool *is_new) {
     for (int i = 0; i < f->n_graphs; i++) {
-        const lt_forward_shape *c = &f->graphs[i].shape;
+        const lt_paged_forward_shape *c = &f->graphs[i].shape;
         if (c->rows == f->shape.rows && c->max_pages == f->shape.max_pages) {
             *is_new = false;
             return &f->graphs[i];
         }
     }
     *is_new = true;
-    if (f->n_graphs == LT_FORWARD_MAX_GRAPHS) {
+    if (f->n_graphs == LT_PAGED_FORWARD_MAX_GRAPHS) {
         return NULL;
     }
-    f->graphs[f->n_graphs] = (lt_forward_graph){.shape = f->shape};
+    f->graphs[f->n_graphs] = (lt_paged_forward_graph){.shape = f->shape};
     return &f->graphs[f->n_graphs++];
 }
 
-static lt_err record(lt_forward *f, lt_graph **out) {
+static lt_err record(lt_paged_forward *f, lt_graph **out) {
     const lt_run *r = &f->run;
     lt_err err, ended;
     LT_TRY(r->backend->graph_begin(r->queue));
@@ -293,9 +296,9 @@ static lt_err record(lt_forward *f, lt_graph **out) {
 }
 
 /* As a graph where it can be one. */
-static lt_err run_padded(lt_forward *f) {
+static lt_err run_padded(lt_paged_forward *f) {
     bool is_new = true;
-    lt_forward_graph *g = f->run.backend->graph_begin != NULL ? find_graph(f, &is_new) : NULL;
+    lt_paged_forward_graph *g = f->run.backend->graph_begin != NULL ? find_graph(f, &is_new) : NULL;
     if (is_new) {
         return run_decode(f);
     }
@@ -305,11 +308,11 @@ static lt_err run_padded(lt_forward *f) {
     return f->run.backend->graph_launch(f->run.queue, g->graph[f->turn]);
 }
 
-int64_t lt_forward_rope_rows(const lt_forward *f, int64_t n) {
+int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n) {
     return lt_run_rope_rows(f->run.spec, f->o.max_seq, n, n);
 }
 
-lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
+lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     lt_run *r = &f->run;
     bool pad = (r->backend->graph_begin != NULL || f->o.pad) && decodes(w);
 
@@ -317,16 +320,16 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
               w->n_out <= f->o.max_out && w->max_pages <= f->o.max_pages);
     pad = pad && shape_padded(f, w, &f->shape);
     if (!pad) {
-        f->shape = (lt_forward_shape){w->n_rows, w->n_seqs, w->n_out,
-                                      w->q_max,  w->kv_max, w->max_pages};
+        f->shape = (lt_paged_forward_shape){w->n_rows, w->n_seqs, w->n_out,
+                                            w->q_max,  w->kv_max, w->max_pages};
     }
     f->at_hand = pad ? 0 : -1;
     f->chosen_first = pad && r->backend->graph_begin != NULL ? 0 : -1;
     r->batch = f->shape.rows;
     r->seq = 1;
     acts_carve(f, f->shape.rows);
-    LT_TRY(lt_forward_turn(f));
-    LT_TRY(lt_forward_upload(f, w));
+    LT_TRY(lt_paged_forward_turn(f));
+    LT_TRY(lt_paged_forward_upload(f, w));
     return pad ? run_padded(f) : run_layers(f, false);
 }
 
@@ -337,13 +340,13 @@ typedef struct {
 
 /* It says nothing: nobody's keys are written (slots -1), all sequences read page 0, and nothing is
  * chosen. */
-static lt_err run_idle(lt_forward *f, int32_t *words, const idle_shape *s) {
+static lt_err run_idle(lt_paged_forward *f, int32_t *words, const idle_shape *s) {
     const int64_t rows = s->n * s->each,
                   pages = (s->each + f->o.page_tokens - 1) / f->o.page_tokens;
     int32_t *const ids = words, *const positions = ids + rows, *const slots = positions + rows,
                    *const q_start = slots + rows, *const kv_len = q_start + s->n + 1,
                    *const out_rows = kv_len + s->n, *const table = out_rows + s->n_out;
-    lt_forward_choice nothing;
+    lt_paged_forward_choice nothing;
     memset(words, 0, (size_t)(table + s->n * pages - words) * sizeof *words);
     for (int64_t i = 0; i < rows; i++) {
         positions[i] = (int32_t)(i % s->each);
@@ -356,20 +359,20 @@ static lt_err run_idle(lt_forward *f, int32_t *words, const idle_shape *s) {
     for (int64_t i = 0; i < s->n_out; i++) {
         out_rows[i] = (int32_t)(rows - s->n_out + i);
     }
-    LT_TRY(lt_forward_run(f, &(lt_forward_rows){.n_rows = rows,
-                                                .n_seqs = s->n,
-                                                .n_out = s->n_out,
-                                                .q_max = s->each,
-                                                .kv_max = s->each,
-                                                .max_pages = pages,
-                                                .ids = ids,
-                                                .positions = positions,
-                                                .slots = slots,
-                                                .q_start = q_start,
-                                                .kv_len = kv_len,
-                                                .table = table,
-                                                .out_rows = out_rows}));
-    return lt_forward_choices(f, 0, s->n_out, &nothing);
+    LT_TRY(lt_paged_forward_run(f, &(lt_paged_forward_rows){.n_rows = rows,
+                                                            .n_seqs = s->n,
+                                                            .n_out = s->n_out,
+                                                            .q_max = s->each,
+                                                            .kv_max = s->each,
+                                                            .max_pages = pages,
+                                                            .ids = ids,
+                                                            .positions = positions,
+                                                            .slots = slots,
+                                                            .q_start = q_start,
+                                                            .kv_len = kv_len,
+                                                            .table = table,
+                                                            .out_rows = out_rows}));
+    return lt_paged_forward_choices(f, 0, s->n_out, &nothing);
 }
 
 #define FIRST_PROMPT 16
@@ -385,7 +388,7 @@ static lt_err run_idle(lt_forward *f, int32_t *words, const idle_shape *s) {
  * all of whose rows are wanted, as beside single tokens they may be; then longer and longer ones.
  * cuBLASLt, which takes 0.2 s to load, is asked for long ones at the earliest. False: there is
  * none. */
-static bool idle_step(const lt_forward *f, int64_t i, idle_shape *s) {
+static bool idle_step(const lt_paged_forward *f, int64_t i, idle_shape *s) {
     const int64_t most = least(f->o.out_rows, least(f->o.max_seqs, f->o.max_rows)),
                   prompt = least(f->o.max_rows, f->o.max_seq);
     *s = (idle_shape){1, i == 1 ? least(FIRST_PROMPT, prompt) : 1, 1};
@@ -409,7 +412,7 @@ static bool idle_step(const lt_forward *f, int64_t i, idle_shape *s) {
 }
 
 /* The i-th of them, so many times over. */
-static lt_err run_step(lt_forward *f, int64_t i, const idle_shape *s, int times) {
+static lt_err run_step(lt_paged_forward *f, int64_t i, const idle_shape *s, int times) {
     lt_err err = LT_OK;
     int32_t *const words = malloc(
         (size_t)(3 * s->n * s->each + 2 * s->n + 1 + s->n_out + s->n * f->o.max_pages) *
@@ -418,7 +421,8 @@ static lt_err run_step(lt_forward *f, int64_t i, const idle_shape *s, int times)
         LT_FAIL(LT_ERR_OOM, "metadata of idle steps");
     }
     if (i == 0 && f->o.n_notes > 0) { /* Of nobody. */
-        LT_TRY_DONE(lt_forward_note(f, 1, (int32_t[]){0}, (int32_t[]){0, 0}, (int32_t[]){0, 0}));
+        LT_TRY_DONE(
+            lt_paged_forward_note(f, 1, (int32_t[]){0}, (int32_t[]){0, 0}, (int32_t[]){0, 0}));
     }
     for (; times > 0; times--) {
         LT_TRY_DONE(run_idle(f, words, s));
@@ -428,7 +432,7 @@ done:
     return err;
 }
 
-lt_err lt_forward_rehearse(lt_forward *f, int64_t first) {
+lt_err lt_paged_forward_rehearse(lt_paged_forward *f, int64_t first) {
     const lt_backend *b = f->run.backend;
     lt_err err = LT_OK;
     int64_t n_first = 0;
@@ -447,11 +451,11 @@ lt_err lt_forward_rehearse(lt_forward *f, int64_t first) {
     return err;
 }
 
-bool lt_forward_compiling(const lt_forward *f) {
+bool lt_paged_forward_compiling(const lt_paged_forward *f) {
     return f->run.backend->compiling != NULL && f->run.backend->compiling();
 }
 
-lt_err lt_forward_warm(lt_forward *f, int64_t i, bool *more) {
+lt_err lt_paged_forward_warm(lt_paged_forward *f, int64_t i, bool *more) {
     idle_shape s, after;
 
     *more = f->run.backend->graph_begin != NULL && idle_step(f, i, &s);
@@ -464,14 +468,14 @@ lt_err lt_forward_warm(lt_forward *f, int64_t i, bool *more) {
     return run_step(f, i, &s, s.each == 1 ? 3 : 1);
 }
 
-void lt_forward_get_memory(const lt_forward *f, lt_forward_memory *out) {
-    *out = (lt_forward_memory){f->cache.size_bytes,
-                               f->activations.size_bytes + f->fixed.size_bytes +
-                                   f->prepared.tables.size_bytes,
-                               f->prepared.packed.size_bytes};
+void lt_paged_forward_get_memory(const lt_paged_forward *f, lt_paged_forward_memory *out) {
+    *out = (lt_paged_forward_memory){f->cache.size_bytes,
+                                     f->activations.size_bytes + f->fixed.size_bytes +
+                                         f->prepared.tables.size_bytes,
+                                     f->prepared.packed.size_bytes};
 }
 
-void lt_forward_profile(const lt_forward *f, double *seconds, int64_t *calls) {
+void lt_paged_forward_profile(const lt_paged_forward *f, double *seconds, int64_t *calls) {
     memcpy(seconds, f->run.seconds, sizeof f->run.seconds);
     memcpy(calls, f->run.calls, sizeof f->run.calls);
 }

@@ -1,7 +1,8 @@
-/* forward_out.c: what comes out of a call: choices and logits of the wanted rows, some at a time;
- * hidden states. See forward.h.
+/* paged_forward_out.c: what comes out of a call: choices and logits of the wanted rows, some at a
+ * time; hidden states. See paged_forward.h.
  *
- *     h_out of the wanted rows ─head─▶ logits, where the model is ─choose─▶ 12 or 172 bytes a row ─▶ host
+ *     h_out of the wanted rows ─head─▶ logits, where the model is ─choose─▶ 12 or 172 bytes a row
+ *                                                                              └─▶ host
  *                                        └─────── rows that are asked for ─▶ host, softcapped
  *
  * at_hand: which rows' logits there are; choices and logits of the same rows need the head once. Of
@@ -11,18 +12,19 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/forward_impl.h"
+#include "model/paged_forward_impl.h"
 
-static lt_forward_choice choice_at(const lt_forward *f, int32_t *results) {
+static lt_paged_forward_choice choice_at(const lt_paged_forward *f, int32_t *results) {
     const int64_t n = f->o.out_rows;
-    return (lt_forward_choice){results, results + n, results + 3 * n,
-                               (const float *)(results + 2 * n),
-                               (const float *)(results + (3 + LT_CHOOSE_TOP) * n)};
+    return (lt_paged_forward_choice){results, results + n, results + 3 * n,
+                                     (const float *)(results + 2 * n),
+                                     (const float *)(results + (3 + LT_CHOOSE_TOP) * n)};
 }
 
-void lt_forward_put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, const int32_t *rows,
-                            const bool *choose, int32_t idle, const double *how) {
-    const lt_forward_side *side = lt_forward_side_of_call(f);
+void lt_paged_forward_put_choices(lt_paged_forward *f, int64_t *at, int64_t n, int64_t all,
+                                  const int32_t *rows, const bool *choose, int32_t idle,
+                                  const double *how) {
+    const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     int32_t *host = side->host_meta + *at;
     f->choose_rows = lt_tensor_1d(side->meta + *at, LT_I32, all);
     for (int64_t i = 0; i < all; i++) {
@@ -39,17 +41,17 @@ void lt_forward_put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, 
     *at += all * 2 * LT_CHOOSE_HOW_COUNT;
 }
 
-lt_err lt_forward_head(lt_forward *f, int64_t first, int64_t n) {
+lt_err lt_paged_forward_head(lt_paged_forward *f, int64_t first, int64_t n) {
     lt_run *r = &f->run;
     return lt_linear_fwd(r, lt_tensor_2d(f->logits, LT_F32, n, r->spec->vocab_size),
                          lt_tensor_rows(&f->h_out, first, n),
                          r->spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, LT_PARAM_KIND_COUNT, 0);
 }
 
-lt_err lt_forward_choose(lt_forward *f, int64_t first, int64_t n, int64_t n_logits) {
+lt_err lt_paged_forward_choose(lt_paged_forward *f, int64_t first, int64_t n, int64_t n_logits) {
     lt_run *r = &f->run;
     const int64_t all = f->o.out_rows;
-    int32_t *to = lt_forward_side_of_call(f)->chosen;
+    int32_t *to = lt_paged_forward_side_of_call(f)->chosen;
     return lt_run_choose(
         r,
         &(lt_choose_args){
@@ -68,44 +70,45 @@ lt_err lt_forward_choose(lt_forward *f, int64_t first, int64_t n, int64_t n_logi
 }
 
 /* Logits of the wanted rows [first, first + n) on the device. */
-static lt_err need_logits(lt_forward *f, int64_t first, int64_t n) {
+static lt_err need_logits(lt_paged_forward *f, int64_t first, int64_t n) {
     LT_ASSERT(n > 0 && n <= f->o.out_rows && first + n <= f->o.max_out &&
               first % f->o.out_rows == 0);
     if (f->at_hand != first) {
-        LT_TRY(lt_forward_head(f, first, n));
+        LT_TRY(lt_paged_forward_head(f, first, n));
         f->at_hand = first;
     }
     return LT_OK;
 }
 
 /* Choices of wanted rows [first, first + n) on the device. */
-static lt_err need_choices(lt_forward *f, int64_t first, int64_t n) {
+static lt_err need_choices(lt_paged_forward *f, int64_t first, int64_t n) {
     LT_TRY(need_logits(f, first, n));
     if (f->chosen_first != first) {
-        LT_TRY(lt_forward_choose(f, first, n, n));
+        LT_TRY(lt_paged_forward_choose(f, first, n, n));
         f->chosen_first = first;
     }
     return LT_OK;
 }
 
-static lt_err download_choices(lt_forward *f, lt_queue *q) {
-    const lt_forward_side *side = lt_forward_side_of_call(f);
+static lt_err download_choices(lt_paged_forward *f, lt_queue *q) {
+    const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     return f->run.backend->download(q, side->host_chosen, side->chosen,
-                                    lt_forward_chosen_bytes(&f->o, f->any_top));
+                                    lt_paged_forward_chosen_bytes(&f->o, f->any_top));
 }
 
-static lt_err fetch_choices(lt_forward *f, lt_forward_choice *out) {
-    *out = choice_at(f, lt_forward_side_of_call(f)->host_chosen);
+static lt_err fetch_choices(lt_paged_forward *f, lt_paged_forward_choice *out) {
+    *out = choice_at(f, lt_paged_forward_side_of_call(f)->host_chosen);
     LT_TRY(download_choices(f, f->run.queue));
-    return lt_forward_sync(f);
+    return lt_paged_forward_sync(f);
 }
 
-lt_err lt_forward_choices(lt_forward *f, int64_t first, int64_t n, lt_forward_choice *out) {
+lt_err lt_paged_forward_choices(lt_paged_forward *f, int64_t first, int64_t n,
+                                lt_paged_forward_choice *out) {
     LT_TRY(need_choices(f, first, n));
     return fetch_choices(f, out);
 }
 
-lt_err lt_forward_send_choices(lt_forward *f, int64_t n) {
+lt_err lt_paged_forward_send_choices(lt_paged_forward *f, int64_t n) {
     const lt_backend *b = f->run.backend;
     LT_TRY(n > 0 ? need_choices(f, 0, n) : LT_OK);
     LT_TRY(b->order(f->down, f->run.queue));
@@ -115,10 +118,10 @@ lt_err lt_forward_send_choices(lt_forward *f, int64_t n) {
     return LT_OK;
 }
 
-lt_err lt_forward_take_choices(lt_forward *f, lt_forward_choice *out) {
+lt_err lt_paged_forward_take_choices(lt_paged_forward *f, lt_paged_forward_choice *out) {
     const lt_backend *b = f->run.backend;
     const int first = f->sides[1 - f->turn].sent ? 1 - f->turn : f->turn;
-    lt_forward_side *side = &f->sides[first];
+    lt_paged_forward_side *side = &f->sides[first];
     LT_ASSERT(side->sent);
     *out = choice_at(f, side->host_chosen);
     side->sent = false;
@@ -128,22 +131,22 @@ lt_err lt_forward_take_choices(lt_forward *f, lt_forward_choice *out) {
     return LT_OK;
 }
 
-uint32_t *lt_forward_masks(lt_forward *f) {
+uint32_t *lt_paged_forward_masks(lt_paged_forward *f) {
     return f->host_masks;
 }
 
 /* n picks beside those of the call, from logits at hand: their rows and options, and masks, travel
  * while the call may still run. */
-static lt_err choose_beside(lt_forward *f, int64_t n, const int32_t *rows, const bool *choose,
+static lt_err choose_beside(lt_paged_forward *f, int64_t n, const int32_t *rows, const bool *choose,
                             const double *how, int64_t n_masks) {
     const lt_run *r = &f->run;
-    const lt_forward_side *side = lt_forward_side_of_call(f);
-    const int64_t from = lt_forward_call_words(&f->o);
+    const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
+    const int64_t from = lt_paged_forward_call_words(&f->o);
     const lt_tensor own_rows = f->choose_rows, own_how = f->how;
     int64_t at = from;
     lt_err err;
     LT_ASSERT(n > 0 && n <= f->o.out_rows && n_masks <= f->o.out_rows && f->at_hand >= 0);
-    lt_forward_put_choices(f, &at, n, n, rows, choose, LT_CHOOSE_SKIP, how);
+    lt_paged_forward_put_choices(f, &at, n, n, rows, choose, LT_CHOOSE_SKIP, how);
     err = r->backend->upload(f->up, side->meta + from, side->host_meta + from,
                              (size_t)(at - from) * sizeof *side->meta);
     if (err == LT_OK && n_masks > 0) {
@@ -151,27 +154,28 @@ static lt_err choose_beside(lt_forward *f, int64_t n, const int32_t *rows, const
                                  (size_t)(n_masks * f->masks.shape[1]) * sizeof *f->host_masks);
     }
     err = err == LT_OK ? r->backend->order(r->queue, f->up) : err;
-    err = err == LT_OK ? lt_forward_choose(f, 0, n, f->o.out_rows) : err;
+    err = err == LT_OK ? lt_paged_forward_choose(f, 0, n, f->o.out_rows) : err;
     f->choose_rows = own_rows; /* A later chunk's are still to be used. */
     f->how = own_how;
     return err;
 }
 
-lt_err lt_forward_choose_late(lt_forward *f, int64_t first, int64_t n, const bool *choose,
-                              const double *how, int64_t n_masks) {
+lt_err lt_paged_forward_choose_late(lt_paged_forward *f, int64_t first, int64_t n,
+                                    const bool *choose, const double *how, int64_t n_masks) {
     LT_TRY(need_choices(f, first, n));
     return choose_beside(f, n, NULL, choose, how, n_masks);
 }
 
-lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows, const double *how,
-                              int64_t n_masks, lt_forward_choice *out) {
+lt_err lt_paged_forward_choose_more(lt_paged_forward *f, int64_t n, const int32_t *rows,
+                                    const double *how, int64_t n_masks,
+                                    lt_paged_forward_choice *out) {
     const lt_err err = choose_beside(f, n, rows, NULL, how, n_masks);
     f->chosen_first = -1;
     return err == LT_OK ? fetch_choices(f, out) : err;
 }
 
 /* Rows [from, to) of the logits at hand. */
-static lt_err fetch_rows(lt_forward *f, int64_t from, int64_t to) {
+static lt_err fetch_rows(lt_paged_forward *f, int64_t from, int64_t to) {
     const lt_run *r = &f->run;
     const int64_t V = r->spec->vocab_size;
     return from == to
@@ -180,15 +184,15 @@ static lt_err fetch_rows(lt_forward *f, int64_t from, int64_t to) {
                                       (size_t)((to - from) * V) * sizeof *f->logits);
 }
 
-lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, const bool *wanted,
-                         float *const **logits) {
+lt_err lt_paged_forward_logits(lt_paged_forward *f, int64_t first, int64_t n, const bool *wanted,
+                               float *const **logits) {
     lt_run *r = &f->run;
     const int64_t V = r->spec->vocab_size;
     const float cap = r->spec->final_softcap;
     int64_t from = 0; /* Of neighbours that travel together. */
 
     LT_TRY(need_logits(f, first, n));
-    LT_TRY(r->backend->host_memory ? LT_OK : lt_forward_host_logits(f));
+    LT_TRY(r->backend->host_memory ? LT_OK : lt_paged_forward_host_logits(f));
     for (int64_t i = 0; i < n; i++) {
         const bool mine = wanted == NULL || wanted[i];
         f->host_rows[i] = !mine ? NULL
@@ -198,7 +202,7 @@ lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, const bool *wa
             from = i + 1;
         }
     }
-    LT_TRY(lt_forward_sync(f));
+    LT_TRY(lt_paged_forward_sync(f));
     for (int64_t i = 0; cap > 0 && i < n; i++) {
         for (int64_t v = 0; f->host_rows[i] != NULL && v < V; v++) {
             f->host_rows[i][v] = cap * tanhf(f->host_rows[i][v] / cap);
@@ -211,7 +215,7 @@ lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, const bool *wa
     return LT_OK;
 }
 
-lt_err lt_forward_hidden(lt_forward *f, int64_t first, int64_t n, float *hidden) {
+lt_err lt_paged_forward_hidden(lt_paged_forward *f, int64_t first, int64_t n, float *hidden) {
     lt_run *r = &f->run;
     const int64_t C = r->spec->width;
     for (int64_t i = 0; i < n; i += f->o.out_rows) {
@@ -220,7 +224,7 @@ lt_err lt_forward_hidden(lt_forward *f, int64_t first, int64_t n, float *hidden)
                                               .x = lt_tensor_rows(&f->h_out, first + i, count)}));
         LT_TRY(r->backend->download(r->queue, hidden + i * C, f->out_f32.data,
                                     (size_t)(count * C) * sizeof *hidden));
-        LT_TRY(lt_forward_sync(f));
+        LT_TRY(lt_paged_forward_sync(f));
     }
     return LT_OK;
 }

@@ -1,5 +1,5 @@
-/* forward.h: one forward over rows of many sequences whose keys and values lie in pages: what a
- * server runs each step.
+/* paged_forward.h: the forward pass that serving runs: rows of many sequences whose keys and values
+ * lie in pages. (Training and evaluation run pass.h; `generate` and `chat` run session.c.)
  *
  * Who owns what: the caller decides which page holds what (serve/pages.h) and fills host arrays
  * that say so; forward owns the pool of pages, the activations and the way to the device. Rows may
@@ -7,7 +7,7 @@
  *
  *     rows       ids, positions, slots (R): row r is the token ids[r] at positions[r]; its key and
  *                value go to slots[r]. positions are rows of the rotary table: where the length of
- *                a text decides its rotation (longrope), with lt_forward_rope_rows added
+ *                a text decides its rotation (longrope), with lt_paged_forward_rope_rows added
  *     sequences  q_start (N + 1): rows of sequence n; kv_len (N): its tokens after this call; table
  *                (N, max_pages): where they lie
  *     wanted     out_rows (O): rows whose logits or hidden states are asked for; choose, how: of
@@ -15,27 +15,28 @@
  *     notes      what is known of a sequence for its choices beyond options (tensor/ops.h): rows
  *                that note begins, and choices count on
  *
- *     LT_TRY(lt_forward_run(f, &rows));
+ *     LT_TRY(lt_paged_forward_run(f, &rows));
  *     for (first = 0; first < O; first += n) {
  *         n = ... at most options.out_rows;
- *         LT_TRY(lt_forward_choose_late(f, first, n, ...)); rows of which it was not known in time
- *         how
- *         LT_TRY(lt_forward_choices(f, first, n, &choices));   rows with choose, and those
- *         LT_TRY(lt_forward_logits(f, first, n, wanted, &logits));   the others
+ *         LT_TRY(lt_paged_forward_choose_late(f, first, n, ...));   rows whose options came late
+ *         LT_TRY(lt_paged_forward_choices(f, first, n, &choices));   rows with choose, and those
+ *         LT_TRY(lt_paged_forward_logits(f, first, n, wanted, &logits));   the others
  *     }
  *
  * Where a backend works beside the host, the next call can be queued before the choices of this one
  * are known, even to the caller:
  *
- *     run(1), send(1) ─▶ run(2), send(2) ─▶ take(1) ─▶ run(3), send(3) ─▶ take(2) ...      ids of 2 that 1 chooses: -1 - their number
- *     run(1), send(1) ─▶ run(2) ─▶ take(1) ─▶ choose_late(2), send(2) ─▶ run(3) ─▶ ...      choices of 2 that depend on those of 1 */
-#ifndef LT_MODEL_FORWARD_H
-#define LT_MODEL_FORWARD_H
+ *     run(1), send(1) ─▶ run(2), send(2) ─▶ take(1) ─▶ run(3), send(3) ─▶ take(2) ...
+ *         ids of call 2 that call 1 chooses are written as -1 - the number of the choice
+ *     run(1), send(1) ─▶ run(2) ─▶ take(1) ─▶ choose_late(2), send(2) ─▶ run(3) ─▶ ...
+ *         choices of call 2 that depend on those of call 1 */
+#ifndef LT_MODEL_PAGED_FORWARD_H
+#define LT_MODEL_PAGED_FORWARD_H
 
 #include "lateen/model.h"
 #include "tensor/ops.h"
 
-typedef struct lt_forward lt_forward;
+typedef struct lt_paged_forward lt_paged_forward;
 
 typedef struct {
     int64_t max_rows, max_seqs, max_out;     /* Of one call. */
@@ -47,7 +48,7 @@ typedef struct {
     /* A row's bits depend on its sequence alone, not on the other rows of the call. */
     bool fixed_order;
     bool pad; /* Pad single tokens to buckets even where no graph wants it: for tests. */
-} lt_forward_options;
+} lt_paged_forward_options;
 
 typedef struct {
     int64_t n_rows, n_seqs, n_out;
@@ -61,86 +62,90 @@ typedef struct {
     int64_t n_choose;
     const bool *choose;
     const double *how;
-} lt_forward_rows;
+} lt_paged_forward_rows;
 
-LT_MUST_USE lt_err lt_forward_open(lt_forward **out, const lt_model *m,
-                                   const lt_forward_options *o);
-void lt_forward_close(lt_forward *f);
+LT_MUST_USE lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
+                                         const lt_paged_forward_options *o);
+void lt_paged_forward_close(lt_paged_forward *f);
 
 /* On a backend with graphs: the i-th of the steps with nothing in them, of which there is one of
  * every length of prompt and every number of sequences that has kernels or a graph of its own, so
  * that no request waits while those are compiled and recorded. *more: there is another. Between
  * calls that are over; elsewhere nothing. */
-LT_MUST_USE lt_err lt_forward_warm(lt_forward *f, int64_t i, bool *more);
+LT_MUST_USE lt_err lt_paged_forward_warm(lt_paged_forward *f, int64_t i, bool *more);
 /* Before them: compiles the kernels that the first of them lack, many at once. If they lack any,
  * those that the others lack are compiled behind it, in the background. */
-LT_MUST_USE lt_err lt_forward_rehearse(lt_forward *f, int64_t first);
-bool lt_forward_compiling(const lt_forward *f); /* Whether the background is still at work. */
+LT_MUST_USE lt_err lt_paged_forward_rehearse(lt_paged_forward *f, int64_t first);
+bool lt_paged_forward_compiling(
+    const lt_paged_forward *f); /* Whether the background is still at work. */
 
 /* Bytes of keys and values of one page, all layers. */
-size_t lt_forward_page_bytes(const lt_model_spec *spec, int64_t page_tokens, lt_dtype cache_dtype);
+size_t lt_paged_forward_page_bytes(const lt_model_spec *spec, int64_t page_tokens,
+                                   lt_dtype cache_dtype);
 
 /* Copy page src to page dst, all layers, in order with the other calls. */
-LT_MUST_USE lt_err lt_forward_copy_page(lt_forward *f, int64_t dst, int64_t src);
+LT_MUST_USE lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, int64_t src);
 
 /* What is added to the positions of a text whose first call has n tokens. */
-int64_t lt_forward_rope_rows(const lt_forward *f, int64_t n);
+int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n);
 
-LT_MUST_USE lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *rows);
+LT_MUST_USE lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *rows);
 
 /* Notes of n sequences begin, in order with the other calls: arguments of the op note, n <=
- * max_seqs, starts[n] <= lt_forward_max_edits. Nothing is kept of them. A call of it before each
- * run or choose_late waits for nothing; more of them may. */
-LT_MUST_USE lt_err lt_forward_note(lt_forward *f, int64_t n, const int32_t *slots,
-                                   const int32_t *starts, const int32_t *edits);
-int64_t lt_forward_max_edits(const lt_forward *f);
+ * max_seqs, starts[n] <= lt_paged_forward_max_edits. Nothing is kept of them. A call of it before
+ * each run or choose_late waits for nothing; more of them may. */
+LT_MUST_USE lt_err lt_paged_forward_note(lt_paged_forward *f, int64_t n, const int32_t *slots,
+                                         const int32_t *starts, const int32_t *edits);
+int64_t lt_paged_forward_max_edits(const lt_paged_forward *f);
 
 /* What the op choose says, in host memory, until the next call: id and rank (n), logprob (n),
  * top_id and top_logprob (n, LT_CHOOSE_TOP). */
 typedef struct {
     const int32_t *id, *rank, *top_id;
     const float *logprob, *top_logprob;
-} lt_forward_choice;
+} lt_paged_forward_choice;
 
 /* The choices of wanted rows [first, first + n); IDLE where there was nothing to choose. first: a
  * multiple of out_rows, n <= out_rows, here and below. */
-LT_MUST_USE lt_err lt_forward_choices(lt_forward *f, int64_t first, int64_t n,
-                                      lt_forward_choice *out);
+LT_MUST_USE lt_err lt_paged_forward_choices(lt_paged_forward *f, int64_t first, int64_t n,
+                                            lt_paged_forward_choice *out);
 /* Choose of those of wanted rows [first, first + n) with choose[i], after all: what choices, or the
- * next call's ids, then say of them. how (n); the first n_masks of lt_forward_masks go with it. At
- * most once a row and call, and not before the choices of the call before were taken. */
-LT_MUST_USE lt_err lt_forward_choose_late(lt_forward *f, int64_t first, int64_t n,
-                                          const bool *choose, const double *how, int64_t n_masks);
+ * next call's ids, then say of them. how (n); the first n_masks of lt_paged_forward_masks go with
+ * it. At most once a row and call, and not before the choices of the call before were taken. */
+LT_MUST_USE lt_err lt_paged_forward_choose_late(lt_paged_forward *f, int64_t first, int64_t n,
+                                                const bool *choose, const double *how,
+                                                int64_t n_masks);
 /* (out_rows, ceil(V / 32)) in host memory, to be written before choose_late and choose_more: the
  * rows that how's MASK means. */
-uint32_t *lt_forward_masks(lt_forward *f);
+uint32_t *lt_paged_forward_masks(lt_paged_forward *f);
 /* n <= out_rows more choices from the rows of the last call of choices, of which rows[i] counts
  * from its first. */
-LT_MUST_USE lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows,
-                                          const double *how, int64_t n_masks,
-                                          lt_forward_choice *out);
+LT_MUST_USE lt_err lt_paged_forward_choose_more(lt_paged_forward *f, int64_t n, const int32_t *rows,
+                                                const double *how, int64_t n_masks,
+                                                lt_paged_forward_choice *out);
 /* Instead of choices: set those of all n wanted rows, n <= out_rows, on their way to the host, and
  * do not wait. n 0: only to know when the call is done. Then one call at most may be run before
  * they are taken. */
-LT_MUST_USE lt_err lt_forward_send_choices(lt_forward *f, int64_t n);
+LT_MUST_USE lt_err lt_paged_forward_send_choices(lt_paged_forward *f, int64_t n);
 /* Wait for what was sent first, and nothing behind it. Valid until the next call but one. */
-LT_MUST_USE lt_err lt_forward_take_choices(lt_forward *f, lt_forward_choice *out);
+LT_MUST_USE lt_err lt_paged_forward_take_choices(lt_paged_forward *f, lt_paged_forward_choice *out);
 /* After a failure: wait for all that is queued, whatever came of it; nothing is to be taken any
  * more. */
-void lt_forward_drop(lt_forward *f);
+void lt_paged_forward_drop(lt_paged_forward *f);
 /* Logits of those of wanted rows [first, first + n) with wanted[i] (NULL: all): (*logits)[i] (V)
  * F32 in host memory, softcapped, valid until the next call; NULL for the others, which are not
  * copied. */
-LT_MUST_USE lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, const bool *wanted,
-                                     float *const **logits);
+LT_MUST_USE lt_err lt_paged_forward_logits(lt_paged_forward *f, int64_t first, int64_t n,
+                                           const bool *wanted, float *const **logits);
 /* The final norm's output (n, C) F32, to host memory of the caller. */
-LT_MUST_USE lt_err lt_forward_hidden(lt_forward *f, int64_t first, int64_t n, float *hidden);
+LT_MUST_USE lt_err lt_paged_forward_hidden(lt_paged_forward *f, int64_t first, int64_t n,
+                                           float *hidden);
 
 typedef struct {
     size_t cache_bytes, activations_bytes, packed_bytes;
-} lt_forward_memory;
+} lt_paged_forward_memory;
 /* Seconds and calls by op since open; arrays of LT_OP_COUNT. */
-void lt_forward_profile(const lt_forward *f, double *seconds, int64_t *calls);
-void lt_forward_get_memory(const lt_forward *f, lt_forward_memory *out);
+void lt_paged_forward_profile(const lt_paged_forward *f, double *seconds, int64_t *calls);
+void lt_paged_forward_get_memory(const lt_paged_forward *f, lt_paged_forward_memory *out);
 
 #endif

@@ -1,9 +1,9 @@
-/* forward_side.c: the way between the host and a call: its metadata, its choices, notes of
+/* paged_forward_side.c: the way between the host and a call: its metadata, its choices, notes of
  * sequences, and the queues that they take.
  *
- *     host meta 0 ──up──▶ meta 0 ─┐                                         ┌─▶ chosen 0 ──down──▶ host chosen 0
- *                                 ├─ queue: call 1 │ call 2 │ call 3 ... ───┤
- *     host meta 1 ──up──▶ meta 1 ─┘           (0)      (1)      (0)         └─▶ chosen 1 ──down──▶ host chosen 1
+ *     host meta 0 ─up─▶ meta 0 ┐                                     ┌▶ chosen 0 ─down─▶ host chosen 0
+ *                              ├ queue: call 1 │ call 2 │ call 3 ... ┤
+ *     host meta 1 ─up─▶ meta 1 ┘         (0)      (1)      (0)       └▶ chosen 1 ─down─▶ host chosen 1
  *
  * SIDES    There are two of everything, on the host and on the device, and calls take turns. So the
  *          next call's metadata is on the device before this call ends, and this call's choices
@@ -16,47 +16,47 @@
  * NOTES    take the call's own way, so that they stand behind all choices of the row's last
  *          sequence and before those of its next.
  * ALONE    Where nothing else is under way the metadata goes the call's own way, and choices that
- *          are waited for anyway do too (forward_out.c). */
+ *          are waited for anyway do too (paged_forward_out.c). */
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/forward_impl.h"
+#include "model/paged_forward_impl.h"
 
-static size_t meta_bytes(const lt_forward *f) {
-    return (size_t)lt_forward_words(&f->o) * sizeof(int32_t);
+static size_t meta_bytes(const lt_paged_forward *f) {
+    return (size_t)lt_paged_forward_words(&f->o) * sizeof(int32_t);
 }
 
-static size_t logits_bytes(const lt_forward *f) {
+static size_t logits_bytes(const lt_paged_forward *f) {
     return (size_t)(f->o.out_rows * f->run.spec->vocab_size) * sizeof(float);
 }
 
 /* Logits rarely come to the host, and 33 MB of such memory, for 64 rows of 128k ids, take 15 ms of
  * the start. */
-lt_err lt_forward_host_logits(lt_forward *f) {
+lt_err lt_paged_forward_host_logits(lt_paged_forward *f) {
     return f->host_logits != NULL
                ? LT_OK
                : f->run.backend->host_alloc((void **)&f->host_logits, logits_bytes(f), "logits");
 }
 
-static int64_t mask_words(const lt_forward *f) {
+static int64_t mask_words(const lt_paged_forward *f) {
     return (f->run.spec->vocab_size + 31) / 32;
 }
 
-static size_t masks_bytes(const lt_forward *f) {
+static size_t masks_bytes(const lt_paged_forward *f) {
     return (size_t)(f->o.out_rows * mask_words(f)) * sizeof(uint32_t);
 }
 
 /* All of a row at once, at most. */
-int64_t lt_forward_max_edits(const lt_forward *f) {
+int64_t lt_paged_forward_max_edits(const lt_paged_forward *f) {
     return f->run.spec->vocab_size + LT_NOTE_BIASES;
 }
 
 /* Slots, starts, edits. */
-static size_t noting_bytes(const lt_forward *f) {
-    return (size_t)(2 * (f->o.max_seqs + 1) + 2 * lt_forward_max_edits(f)) * sizeof(int32_t);
+static size_t noting_bytes(const lt_paged_forward *f) {
+    return (size_t)(2 * (f->o.max_seqs + 1) + 2 * lt_paged_forward_max_edits(f)) * sizeof(int32_t);
 }
 
-static void carve_notes(lt_forward *f, lt_arena *a) {
+static void carve_notes(lt_paged_forward *f, lt_arena *a) {
     const int64_t V = f->run.spec->vocab_size;
     if (f->run.backend->host_memory) {
         return;
@@ -65,21 +65,22 @@ static void carve_notes(lt_forward *f, lt_arena *a) {
     if (f->o.n_notes > 0) {
         f->notes = lt_tensor_take(a, LT_I32, f->o.n_notes, V + LT_NOTE_BIASES, 0);
     }
-    for (int i = 0; i < LT_FORWARD_NOTINGS && f->o.n_notes > 0; i++) {
+    for (int i = 0; i < LT_PAGED_FORWARD_NOTINGS && f->o.n_notes > 0; i++) {
         f->notings[i].words = lt_arena_take(a, noting_bytes(f), LT_ARENA_ALIGN);
     }
 }
 
-void lt_forward_sides_carve(lt_forward *f, lt_arena *a) {
+void lt_paged_forward_sides_carve(lt_paged_forward *f, lt_arena *a) {
     carve_notes(f, a);
     for (int i = 0; i < 2; i++) {
         f->sides[i].meta = lt_arena_take(a, meta_bytes(f), LT_ARENA_ALIGN);
-        f->sides[i].chosen = lt_arena_take(a, lt_forward_chosen_bytes(&f->o, true), LT_ARENA_ALIGN);
+        f->sides[i].chosen = lt_arena_take(a, lt_paged_forward_chosen_bytes(&f->o, true),
+                                           LT_ARENA_ALIGN);
     }
 }
 
 /* Each wait between queues once, so that what they are made of is there before the first call. */
-static lt_err open_queues(lt_forward *f) {
+static lt_err open_queues(lt_paged_forward *f) {
     const lt_backend *b = f->run.backend;
     LT_TRY(b->queue_open(&f->up));
     LT_TRY(b->queue_open(&f->down));
@@ -92,18 +93,18 @@ static lt_err open_queues(lt_forward *f) {
 }
 
 /* Host memory is such that transfers reach at their best. */
-lt_err lt_forward_sides_open(lt_forward *f) {
+lt_err lt_paged_forward_sides_open(lt_paged_forward *f) {
     const lt_backend *b = f->run.backend;
     for (int i = 0; i < 2; i++) {
-        lt_forward_side *side = &f->sides[i];
+        lt_paged_forward_side *side = &f->sides[i];
         LT_TRY(b->host_alloc((void **)&side->host_meta, meta_bytes(f), "metadata"));
-        LT_TRY(b->host_alloc((void **)&side->host_chosen, lt_forward_chosen_bytes(&f->o, true),
-                             "choices"));
+        LT_TRY(b->host_alloc((void **)&side->host_chosen,
+                             lt_paged_forward_chosen_bytes(&f->o, true), "choices"));
     }
     if (!b->host_memory) {
         LT_TRY(b->host_alloc((void **)&f->host_masks, masks_bytes(f), "masks"));
     }
-    for (int i = 0; i < LT_FORWARD_NOTINGS && f->notes.data != NULL; i++) {
+    for (int i = 0; i < LT_PAGED_FORWARD_NOTINGS && f->notes.data != NULL; i++) {
         LT_TRY(b->host_alloc((void **)&f->notings[i].host_words, noting_bytes(f), "notes"));
     }
     f->host_rows = calloc((size_t)f->o.out_rows, sizeof *f->host_rows);
@@ -113,18 +114,18 @@ lt_err lt_forward_sides_open(lt_forward *f) {
     return open_queues(f);
 }
 
-void lt_forward_sides_close(lt_forward *f) {
+void lt_paged_forward_sides_close(lt_paged_forward *f) {
     const lt_backend *b = f->run.backend;
-    lt_forward_drop(f); /* Nothing reads or writes what is released. */
+    lt_paged_forward_drop(f); /* Nothing reads or writes what is released. */
     for (int i = 0; i < 2; i++) {
         b->host_release(f->sides[i].host_meta, meta_bytes(f));
-        b->host_release(f->sides[i].host_chosen, lt_forward_chosen_bytes(&f->o, true));
+        b->host_release(f->sides[i].host_chosen, lt_paged_forward_chosen_bytes(&f->o, true));
     }
     if (f->host_logits != NULL) {
         b->host_release(f->host_logits, logits_bytes(f));
     }
     b->host_release(f->host_masks, masks_bytes(f));
-    for (int i = 0; i < LT_FORWARD_NOTINGS; i++) {
+    for (int i = 0; i < LT_PAGED_FORWARD_NOTINGS; i++) {
         b->host_release(f->notings[i].host_words, noting_bytes(f));
     }
     free(f->host_rows);
@@ -136,20 +137,20 @@ void lt_forward_sides_close(lt_forward *f) {
     }
 }
 
-static void free_notings(lt_forward *f) {
-    for (int i = 0; i < LT_FORWARD_NOTINGS; i++) {
+static void free_notings(lt_paged_forward *f) {
+    for (int i = 0; i < LT_PAGED_FORWARD_NOTINGS; i++) {
         f->notings[i].call = 0;
     }
 }
 
-lt_err lt_forward_sync(lt_forward *f) {
+lt_err lt_paged_forward_sync(lt_paged_forward *f) {
     const lt_err err = f->run.backend->sync(f->run.queue);
     f->sides[0].busy = f->sides[1].busy = false;
     free_notings(f);
     return err;
 }
 
-void lt_forward_drop(lt_forward *f) {
+void lt_paged_forward_drop(lt_paged_forward *f) {
     lt_queue *const queues[] = {f->up, f->run.queue, f->down};
     for (int i = 0; i < 3; i++) {
         if (queues[i] != NULL) {
@@ -162,18 +163,18 @@ void lt_forward_drop(lt_forward *f) {
     free_notings(f);
 }
 
-lt_err lt_forward_turn(lt_forward *f) {
+lt_err lt_paged_forward_turn(lt_paged_forward *f) {
     f->turn = 1 - f->turn;
     f->sides[f->turn].call = ++f->n_calls;
     LT_ASSERT(!f->sides[f->turn].sent);
-    return f->sides[f->turn].busy ? lt_forward_sync(f) : LT_OK;
+    return f->sides[f->turn].busy ? lt_paged_forward_sync(f) : LT_OK;
 }
 
 /* Append n values to the metadata block and as many of `fill` as its shape has more; the tensor is
  * its place on the device. */
-static lt_tensor put(lt_forward *f, int64_t *at, const int32_t *values, int64_t n, int64_t all,
-                     int32_t fill) {
-    const lt_forward_side *side = lt_forward_side_of_call(f);
+static lt_tensor put(lt_paged_forward *f, int64_t *at, const int32_t *values, int64_t n,
+                     int64_t all, int32_t fill) {
+    const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     const lt_tensor t = lt_tensor_1d(side->meta + *at, LT_I32, all);
     int32_t *host = side->host_meta + *at;
     memcpy(host, values, (size_t)n * sizeof *values);
@@ -185,9 +186,9 @@ static lt_tensor put(lt_forward *f, int64_t *at, const int32_t *values, int64_t 
 }
 
 /* Pages of padding sequences: 0, of which they read what is there. */
-static lt_tensor put_table(lt_forward *f, int64_t *at, const lt_forward_rows *w) {
-    const lt_forward_shape *c = &f->shape;
-    const lt_forward_side *side = lt_forward_side_of_call(f);
+static lt_tensor put_table(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w) {
+    const lt_paged_forward_shape *c = &f->shape;
+    const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     int32_t *host = side->host_meta + *at;
     const lt_tensor t = lt_tensor_2d(side->meta + *at, LT_I32, c->seqs, c->max_pages);
     memset(host, 0, (size_t)(c->seqs * c->max_pages) * sizeof *host);
@@ -200,19 +201,19 @@ static lt_tensor put_table(lt_forward *f, int64_t *at, const lt_forward_rows *w)
 }
 
 /* Set the metadata on its way: beside the call before if that is under way. */
-static lt_err start(lt_forward *f, size_t bytes) {
+static lt_err start(lt_paged_forward *f, size_t bytes) {
     const lt_run *r = &f->run;
-    lt_forward_side *side = lt_forward_side_of_call(f);
+    lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     const bool beside = f->sides[1 - f->turn].busy;
     side->busy = true;
     LT_TRY(r->backend->upload(beside ? f->up : r->queue, side->meta, side->host_meta, bytes));
     return beside ? r->backend->order(r->queue, f->up) : LT_OK;
 }
 
-lt_err lt_forward_upload(lt_forward *f, const lt_forward_rows *w) {
+lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     lt_run *r = &f->run;
-    lt_forward_side *side = lt_forward_side_of_call(f);
-    const lt_forward_shape *c = &f->shape;
+    lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
+    const lt_paged_forward_shape *c = &f->shape;
     int64_t at = 0;
     f->batch.tokens = put(f, &at, w->ids, w->n_rows, c->rows, 0);
     f->batch.positions = put(f, &at, w->positions, w->n_rows, c->rows, 0);
@@ -225,21 +226,22 @@ lt_err lt_forward_upload(lt_forward *f, const lt_forward_rows *w) {
     }
     f->table = put_table(f, &at, w);
     f->any_top = false;
-    lt_forward_put_choices(f, &at, w->n_choose, c->out, NULL, w->choose, LT_CHOOSE_IDLE, w->how);
+    lt_paged_forward_put_choices(f, &at, w->n_choose, c->out, NULL, w->choose, LT_CHOOSE_IDLE,
+                                 w->how);
     r->positions = f->batch.positions;
     r->late = lt_tensor_1d(f->sides[1 - f->turn].chosen, LT_I32, f->o.out_rows);
     return start(f, (size_t)at * sizeof *side->meta);
 }
 
-lt_err lt_forward_note(lt_forward *f, int64_t n, const int32_t *slots, const int32_t *starts,
-                       const int32_t *edits) {
+lt_err lt_paged_forward_note(lt_paged_forward *f, int64_t n, const int32_t *slots,
+                             const int32_t *starts, const int32_t *edits) {
     const lt_run *r = &f->run;
     const int64_t n_edits = starts[n], from_starts = n, from_edits = (2 * n + 2) / 2 * 2;
-    lt_forward_noting *t = &f->notings[f->noting];
+    lt_paged_forward_noting *t = &f->notings[f->noting];
     int32_t *host = t->host_words;
-    LT_ASSERT(n > 0 && n <= f->o.max_seqs && n_edits <= lt_forward_max_edits(f));
+    LT_ASSERT(n > 0 && n <= f->o.max_seqs && n_edits <= lt_paged_forward_max_edits(f));
     if (t->call > f->n_waited) {
-        LT_TRY(lt_forward_sync(f));
+        LT_TRY(lt_paged_forward_sync(f));
     }
     memcpy(host, slots, (size_t)n * sizeof *host);
     memcpy(host + from_starts, starts, (size_t)(n + 1) * sizeof *host);
@@ -247,7 +249,7 @@ lt_err lt_forward_note(lt_forward *f, int64_t n, const int32_t *slots, const int
     LT_TRY(r->backend->upload(r->queue, t->words, host,
                               (size_t)(from_edits + 2 * n_edits) * sizeof *host));
     t->call = f->n_calls + 1;
-    f->noting = (f->noting + 1) % LT_FORWARD_NOTINGS;
+    f->noting = (f->noting + 1) % LT_PAGED_FORWARD_NOTINGS;
     return lt_run_note(
         &f->run, &(lt_note_args){.notes = f->notes,
                                  .slots = lt_tensor_1d(t->words, LT_I32, n),

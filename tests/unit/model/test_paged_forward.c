@@ -3,7 +3,7 @@
  * arguments, runs them again at each launch, and nothing before it is waited for. */
 #include "unit/model/golden.h"
 
-#include "model/forward.h"
+#include "model/paged_forward.h"
 #include "unit/lazy_device.h"
 
 /* ---- sequences in pages ---- */
@@ -16,7 +16,7 @@ typedef struct {
     float logprob, top_logprob[LT_CHOOSE_TOP];
 } kept_choice;
 
-static void keep_choices(kept_choice *k, const lt_forward_choice *c, int64_t n) {
+static void keep_choices(kept_choice *k, const lt_paged_forward_choice *c, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         k[i].id = c->id[i];
         k[i].rank = c->rank[i];
@@ -43,24 +43,24 @@ static void check_choice(const kept_choice *k, const float *logits, int n_top) {
 }
 
 /* Sequences run in steps of so many rows each; pages are dealt out in a scrambled order. */
-static void run_steps(lt_forward *f, const int32_t *tokens, const int64_t *n_rows, int64_t *done,
-                      float *logits) {
+static void run_steps(lt_paged_forward *f, const int32_t *tokens, const int64_t *n_rows,
+                      int64_t *done, float *logits) {
     static int32_t ids[N * LEN], positions[N * LEN], slots[N * LEN], out_rows[N];
     int32_t q_start[N + 1] = {0}, kv_len[N], table[N * MAX_PAGES];
-    lt_forward_rows w = {.ids = ids,
-                         .positions = positions,
-                         .slots = slots,
-                         .q_start = q_start,
-                         .kv_len = kv_len,
-                         .table = table,
-                         .out_rows = out_rows,
-                         .max_pages = MAX_PAGES};
+    lt_paged_forward_rows w = {.ids = ids,
+                               .positions = positions,
+                               .slots = slots,
+                               .q_start = q_start,
+                               .kv_len = kv_len,
+                               .table = table,
+                               .out_rows = out_rows,
+                               .max_pages = MAX_PAGES};
     /* Two of them late. */
     static const bool choose[N] = {true, true, false, true, false},
                       late[N] = {false, false, true, false, true};
     double how[N][LT_CHOOSE_HOW_COUNT];
     float *const *found;
-    lt_forward_choice best;
+    lt_paged_forward_choice best;
     kept_choice kept[N], more[2];
     int64_t which[N];
     for (int64_t s = 0; s < N; s++) {
@@ -74,7 +74,7 @@ static void run_steps(lt_forward *f, const int32_t *tokens, const int64_t *n_row
         for (int64_t k = 0; k < n_rows[s]; k++) {
             const int64_t at = done[s] + k;
             ids[w.n_rows] = tokens[s * LEN + at];
-            positions[w.n_rows] = (int32_t)(at + lt_forward_rope_rows(f, LEN));
+            positions[w.n_rows] = (int32_t)(at + lt_paged_forward_rope_rows(f, LEN));
             slots[w.n_rows++] = (int32_t)(table[n * MAX_PAGES + at / PAGE] * PAGE + at % PAGE);
         }
         done[s] += n_rows[s];
@@ -93,14 +93,15 @@ static void run_steps(lt_forward *f, const int32_t *tokens, const int64_t *n_row
         memcpy(how[n], (double[]){0, 0, 1, 0, 0, n % 2 == 0 ? 0 : 3, LT_CHOOSE_PLAIN},
                sizeof how[n]);
     }
-    must(lt_forward_run(f, &w), "run");
-    must(lt_forward_choose_late(f, 0, w.n_out, late, how[0], 0), "late choices");
-    must(lt_forward_choices(f, 0, w.n_out, &best), "choices");
+    must(lt_paged_forward_run(f, &w), "run");
+    must(lt_paged_forward_choose_late(f, 0, w.n_out, late, how[0], 0), "late choices");
+    must(lt_paged_forward_choices(f, 0, w.n_out, &best), "choices");
     keep_choices(kept, &best, w.n_out);
-    must(lt_forward_choose_more(f, 2, (int32_t[]){(int32_t)w.n_seqs - 1, 0}, how[0], 0, &best),
-         "more");
+    must(
+        lt_paged_forward_choose_more(f, 2, (int32_t[]){(int32_t)w.n_seqs - 1, 0}, how[0], 0, &best),
+        "more");
     keep_choices(more, &best, 2);
-    must(lt_forward_logits(f, 0, w.n_out, NULL, &found), "logits");
+    must(lt_paged_forward_logits(f, 0, w.n_out, NULL, &found), "logits");
     for (int64_t n = 0; n < w.n_seqs; n++) {
         check_choice(&kept[n], found[n], n % 2 == 0 ? 0 : 3);
     }
@@ -119,7 +120,7 @@ static void check(const golden *g, lt_dtype cache, bool pad) {
     const double tolerance = cache == LT_F16 ? 5e-3 : 2e-5;
     int32_t tokens[N * LEN];
     int64_t done[N] = {0};
-    lt_forward *f = NULL;
+    lt_paged_forward *f = NULL;
     for (int s = 0; s < N; s++) {
         lt_session *one = NULL;
         for (int i = 0; i < LEN; i++) {
@@ -129,17 +130,17 @@ static void check(const golden *g, lt_dtype cache, bool pad) {
         must(lt_session_eval_all(one, 0, tokens + s * LEN, LEN, all[s]), g->name);
         lt_session_close(one);
     }
-    must(lt_forward_open(&f, g->model,
-                         &(lt_forward_options){.max_rows = 40,
-                                               .max_seqs = N,
-                                               .max_out = N,
-                                               .out_rows = N,
-                                               .max_seq = LEN,
-                                               .n_pages = N * MAX_PAGES,
-                                               .page_tokens = PAGE,
-                                               .max_pages = MAX_PAGES,
-                                               .cache_dtype = cache,
-                                               .pad = pad}),
+    must(lt_paged_forward_open(&f, g->model,
+                               &(lt_paged_forward_options){.max_rows = 40,
+                                                           .max_seqs = N,
+                                                           .max_out = N,
+                                                           .out_rows = N,
+                                                           .max_seq = LEN,
+                                                           .n_pages = N * MAX_PAGES,
+                                                           .page_tokens = PAGE,
+                                                           .max_pages = MAX_PAGES,
+                                                           .cache_dtype = cache,
+                                                           .pad = pad}),
          g->name);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         run_steps(f, tokens, steps[i], done, logits);
@@ -152,7 +153,7 @@ static void check(const golden *g, lt_dtype cache, bool pad) {
             }
         }
     }
-    lt_forward_close(f);
+    lt_paged_forward_close(f);
 }
 
 static void pages_hold_what_a_session_holds(void **state) {

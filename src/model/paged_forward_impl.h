@@ -1,0 +1,121 @@
+/* paged_forward_impl.h: the paged forward pass from inside: the call itself (paged_forward.c:
+ * layers, graphs), its way to and from the host (paged_forward_side.c: metadata, queues) and what
+ * comes out of it (paged_forward_out.c: logits, choices, hidden states). */
+#ifndef LT_MODEL_PAGED_FORWARD_IMPL_H
+#define LT_MODEL_PAGED_FORWARD_IMPL_H
+
+#include "model/block.h"
+#include "model/paged_forward.h"
+#include "model/prepare.h"
+
+#define LT_PAGED_FORWARD_MAX_GRAPHS 128
+#define LT_PAGED_FORWARD_NOTINGS    4 /* Calls of note on their way at once, of two steps. */
+
+/* The shape of a call as it runs: at least the caller's. */
+typedef struct {
+    int64_t rows, seqs, out, q_max, kv_max, max_pages;
+} lt_paged_forward_shape;
+
+typedef struct {
+    lt_paged_forward_shape shape;
+    lt_graph *graph[2]; /* By side; NULL: not recorded. */
+} lt_paged_forward_graph;
+
+/* What a call gets from the host and gives to it. Two take turns: paged_forward_side.c. */
+typedef struct {
+    int32_t *meta, *chosen; /* On the device; chosen: see choice_at. */
+    int32_t *host_meta, *host_chosen;
+    int64_t call; /* Which it is, of all. */
+    bool busy;    /* The call was not waited for. */
+    bool sent;    /* Its choices come to host_chosen, and were not taken. */
+} lt_paged_forward_side;
+
+/* A call of note: slots, starts, edits, on the device and on the host. Free again when that call of
+ * run was waited for; 0: free. */
+typedef struct {
+    int32_t *words, *host_words;
+    int64_t call;
+} lt_paged_forward_noting;
+
+struct lt_paged_forward {
+    lt_run run;
+    lt_paged_forward_options o;
+    lt_prepared prepared;
+    lt_arena cache, fixed, activations; /* Of the backend. */
+    lt_layer_acts layer;                /* One set: nothing is kept for a backward pass. */
+    lt_batch_acts batch;
+    void *pool;
+    lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of the metadata */
+    lt_paged_forward_side sides[2];
+    int turn;                  /* Whose side the last call has. */
+    int64_t n_calls, n_waited; /* Of run: all; the first so many were waited for. */
+    lt_queue *up, *down;       /* Transfers beside run.queue. */
+    lt_tensor notes, masks;    /* (n_notes, V + LT_NOTE_BIASES), (out_rows, ceil(V / 32)) I32 */
+    uint32_t *host_masks;      /* The same. */
+    lt_paged_forward_noting notings[LT_PAGED_FORWARD_NOTINGS];
+    int noting;               /* The next. */
+    lt_tensor h_out, out_f32; /* (max_out, C) act dtype; (out_rows, C) F32 */
+    float *logits,
+        /* (out_rows, V); host_logits: once they were asked for, where the host does not see
+         * them. */
+        *host_logits;
+    float **host_rows;            /* (out_rows) of those */
+    lt_tensor choose_rows, how;   /* The same, of all wanted rows. */
+    bool any_top;                 /* A choice of this call wants the likeliest, too. */
+    lt_paged_forward_shape shape; /* Of the last call. */
+    int64_t at_hand,
+        /* The wanted row whose logits are the first of `logits`, and of whose chunk choices were
+         * made; -1: none. */
+        chosen_first;
+    lt_paged_forward_graph graphs[LT_PAGED_FORWARD_MAX_GRAPHS];
+    int n_graphs;
+};
+
+#define LT_PAGED_FORWARD_CHOICE_WORDS                                                              \
+    (1 + 2 * LT_CHOOSE_HOW_COUNT) /* Of metadata a choice: its row, and how. */
+
+/* Words of the call's metadata; choose_more's begin there. */
+static inline int64_t lt_paged_forward_call_words(const lt_paged_forward_options *o) {
+    const int64_t n = 3 * o->max_rows + o->max_seqs * (2 + o->max_pages) + 1 +
+                      o->max_out * (1 + LT_PAGED_FORWARD_CHOICE_WORDS);
+    return (n + 3) / 2 * 2; /* how is of doubles. */
+}
+
+static inline int64_t lt_paged_forward_words(const lt_paged_forward_options *o) {
+    return lt_paged_forward_call_words(o) + o->out_rows * LT_PAGED_FORWARD_CHOICE_WORDS + 1;
+}
+
+static inline lt_paged_forward_side *lt_paged_forward_side_of_call(lt_paged_forward *f) {
+    return &f->sides[f->turn];
+}
+
+/* Of the results of out_rows choices: ids, ranks, log-probabilities, then the likeliest of each. */
+static inline size_t lt_paged_forward_chosen_bytes(const lt_paged_forward_options *o, bool top) {
+    return (size_t)(o->out_rows * (3 + (top ? 2 * LT_CHOOSE_TOP : 0))) * sizeof(int32_t);
+}
+
+/* Of paged_forward_side.c: places of the fixed arena, of the host, queues. */
+void lt_paged_forward_sides_carve(lt_paged_forward *f, lt_arena *a);
+LT_MUST_USE lt_err lt_paged_forward_sides_open(lt_paged_forward *f);
+void lt_paged_forward_sides_close(lt_paged_forward *f);
+/* Wait for all calls. */
+LT_MUST_USE lt_err lt_paged_forward_sync(lt_paged_forward *f);
+LT_MUST_USE lt_err lt_paged_forward_host_logits(lt_paged_forward *f);
+/* A new call begins: the other side, which nobody may be reading any more, is its. */
+LT_MUST_USE lt_err lt_paged_forward_turn(lt_paged_forward *f);
+/* Its metadata, padded to f->shape, and the tensors that it is. */
+LT_MUST_USE lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows *w);
+
+/* Of paged_forward_out.c. Rows and options of n choices, of `all` with idle ones, into the metadata
+ * at *at. rows NULL: wanted row i, from the first of its chunk. choose: NULL, or others are `idle`,
+ * as choose's rows have it. */
+void lt_paged_forward_put_choices(lt_paged_forward *f, int64_t *at, int64_t n, int64_t all,
+                                  const int32_t *rows, const bool *choose, int32_t idle,
+                                  const double *how);
+/* Logits of wanted rows [first, first + n). */
+LT_MUST_USE lt_err lt_paged_forward_head(lt_paged_forward *f, int64_t first, int64_t n);
+/* Choices [first, first + n) of those in the metadata, from n_logits rows at hand. */
+LT_MUST_USE lt_err lt_paged_forward_choose(lt_paged_forward *f, int64_t first, int64_t n,
+                                           int64_t n_logits);
+
+#endif
