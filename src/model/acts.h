@@ -20,7 +20,7 @@
 
 #include "base/arena.h"
 #include "model/pass.h"
-#include "model/run.h"
+#include "model/exec.h"
 
 /* From which level on a tensor is shared by all layers. LT_KEEP_NOTHING: no backward pass
  * follows. */

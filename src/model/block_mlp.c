@@ -10,19 +10,19 @@ static lt_norm post_norm(int layer, const lt_layer_acts *t) {
     return (lt_norm){LT_PARAM_POST_NORM2, LT_PARAM_KIND_COUNT, layer, {0}, t->rstd_post2};
 }
 
-static lt_err activate(lt_run *r, int layer, const lt_layer_acts *t) {
-    return lt_run_act_fwd(r, &(lt_act_args){.y = t->act,
-                                            .x = t->up,
-                                            .xielu_params = lt_run_xielu(r, layer),
-                                            .kind = (lt_act_kind)r->spec->act,
-                                            .gated = r->spec->gated});
+static lt_err activate(lt_exec *r, int layer, const lt_layer_acts *t) {
+    return lt_exec_act_fwd(r, &(lt_act_args){.y = t->act,
+                                             .x = t->up,
+                                             .xielu_params = lt_exec_xielu(r, layer),
+                                             .kind = (lt_act_kind)r->spec->act,
+                                             .gated = r->spec->gated});
 }
 
 /* In one op where the activation needs nothing but its input. */
-static bool plain(const lt_run *r) {
+static bool plain(const lt_exec *r) {
     return !r->spec->gated && r->spec->act != LT_ACT_XIELU && r->model->held == NULL;
 }
-static lt_err up_fwd(lt_run *r, int layer, const lt_layer_acts *t) {
+static lt_err up_fwd(lt_exec *r, int layer, const lt_layer_acts *t) {
     if (plain(r)) {
         return lt_linear_act_fwd(r, t->act, t->up, t->h2, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer);
     }
@@ -30,7 +30,7 @@ static lt_err up_fwd(lt_run *r, int layer, const lt_layer_acts *t) {
     return activate(r, layer, t);
 }
 
-lt_err lt_mlp_block_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
+lt_err lt_mlp_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         int64_t capacity) {
     const lt_norm norm = norm2(layer, t), post = post_norm(layer, t);
     const lt_tensor none = {0}, y = r->spec->post_norms ? t->mlp : b->branch;
@@ -47,7 +47,7 @@ lt_err lt_mlp_block_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_b
 
 /* d(act) goes where act was, d(up) where up was, or where act was where one op makes both: what was
  * there has been read for the last time by then. */
-static lt_err dense_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
+static lt_err dense_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         lt_tensor dy, lt_recompute level) {
     if (level == LT_RECOMPUTE_SELECTIVE) {
         LT_TRY(activate(r, layer, t));
@@ -58,18 +58,18 @@ static lt_err dense_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_b
         return lt_linear_bwd(r, b->dh, t->act, t->h2, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer, false);
     }
     LT_TRY(lt_linear_bwd(r, t->act, dy, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer, false));
-    LT_TRY(lt_run_act_bwd(
+    LT_TRY(lt_exec_act_bwd(
         r, &(lt_act_bwd_args){.dx = t->up,
                               .dy = t->act,
                               .x = t->up,
-                              .xielu_params = lt_run_xielu(r, layer),
-                              .dxielu_params = lt_run_gradient(r, LT_PARAM_XIELU, layer),
+                              .xielu_params = lt_exec_xielu(r, layer),
+                              .dxielu_params = lt_exec_gradient(r, LT_PARAM_XIELU, layer),
                               .kind = (lt_act_kind)r->spec->act,
                               .gated = r->spec->gated}));
     return lt_linear_bwd(r, b->dh, t->up, t->h2, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer, false);
 }
 
-lt_err lt_mlp_block_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
+lt_err lt_mlp_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         lt_recompute level, float aux_scale) {
     const lt_norm norm = norm2(layer, t), post = post_norm(layer, t);
     const lt_tensor none = {0};

@@ -9,78 +9,79 @@
 #include "model/block.h"
 
 /* y rows of each expert = x rows of it times its matrix's transpose. */
-static lt_err experts_fwd(lt_run *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
+static lt_err experts_fwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
                           lt_tensor y, lt_tensor x) {
-    return lt_run_matmul_grouped(r, &(lt_matmul_grouped_args){.y = y,
-                                                              .a = x,
-                                                              .b = lt_run_weight(r, kind, layer),
-                                                              .expert_start = t->expert_start,
-                                                              .trans_b = true,
-                                                              .fixed_order = r->fixed_order});
+    return lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = y,
+                                                               .a = x,
+                                                               .b = lt_exec_weight(r, kind, layer),
+                                                               .expert_start = t->expert_start,
+                                                               .trans_b = true,
+                                                               .fixed_order = r->fixed_order});
 }
 
 /* dw += dy^T x of each expert (what an expert that nobody chose has, stays), then dx = dy w; dx may
  * be x. */
-static lt_err experts_bwd(lt_run *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
+static lt_err experts_bwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
                           lt_tensor dx, lt_tensor dy, lt_tensor x) {
-    LT_TRY(lt_run_matmul_grouped(r, &(lt_matmul_grouped_args){.y = lt_run_gradient(r, kind, layer),
-                                                              .a = dy,
-                                                              .b = x,
-                                                              .expert_start = t->expert_start,
-                                                              .weights = true,
-                                                              .accumulate = true}));
-    return lt_run_matmul_grouped(r, &(lt_matmul_grouped_args){.y = dx,
-                                                              .a = dy,
-                                                              .b = lt_run_weight(r, kind, layer),
-                                                              .expert_start = t->expert_start});
+    LT_TRY(
+        lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = lt_exec_gradient(r, kind, layer),
+                                                            .a = dy,
+                                                            .b = x,
+                                                            .expert_start = t->expert_start,
+                                                            .weights = true,
+                                                            .accumulate = true}));
+    return lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = dx,
+                                                               .a = dy,
+                                                               .b = lt_exec_weight(r, kind, layer),
+                                                               .expert_start = t->expert_start});
 }
 
-static lt_err gather(lt_run *r, const lt_layer_acts *t) {
-    return lt_run_moe_gather_fwd(r, &(lt_moe_gather_args){.y = t->xg,
-                                                          .x = t->h2,
-                                                          .slot_row = t->slot_row,
-                                                          .expert_start = t->expert_start,
-                                                          .top_k = r->spec->top_k});
+static lt_err gather(lt_exec *r, const lt_layer_acts *t) {
+    return lt_exec_moe_gather_fwd(r, &(lt_moe_gather_args){.y = t->xg,
+                                                           .x = t->h2,
+                                                           .slot_row = t->slot_row,
+                                                           .expert_start = t->expert_start,
+                                                           .top_k = r->spec->top_k});
 }
 
-static lt_err activate(lt_run *r, int layer, const lt_layer_acts *t) {
-    return lt_run_act_fwd(r, &(lt_act_args){.y = t->act,
-                                            .x = t->up,
-                                            .xielu_params = lt_run_xielu(r, layer),
-                                            .kind = (lt_act_kind)r->spec->act,
-                                            .gated = r->spec->gated});
+static lt_err activate(lt_exec *r, int layer, const lt_layer_acts *t) {
+    return lt_exec_act_fwd(r, &(lt_act_args){.y = t->act,
+                                             .x = t->up,
+                                             .xielu_params = lt_exec_xielu(r, layer),
+                                             .kind = (lt_act_kind)r->spec->act,
+                                             .gated = r->spec->gated});
 }
 
-lt_err lt_moe_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b, lt_tensor y,
-                  int64_t capacity) {
+lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
+                  lt_tensor y, int64_t capacity) {
     const lt_tensor aux = lt_tensor_1d((float *)b->aux.data + 2 * layer, LT_F32, 2);
 
     LT_TRY(lt_linear_fwd(r, t->logits, t->h2, LT_PARAM_ROUTER, LT_PARAM_KIND_COUNT, layer));
-    LT_TRY(lt_run_moe_route_fwd(r, &(lt_moe_route_args){.probs = t->probs,
-                                                        .experts = t->experts,
-                                                        .weights = t->weights,
-                                                        .slot_row = t->slot_row,
-                                                        .expert_start = t->expert_start,
-                                                        .aux = aux,
-                                                        .logits = t->logits,
-                                                        .capacity = capacity,
-                                                        .normalise = r->spec->moe_normalise}));
+    LT_TRY(lt_exec_moe_route_fwd(r, &(lt_moe_route_args){.probs = t->probs,
+                                                         .experts = t->experts,
+                                                         .weights = t->weights,
+                                                         .slot_row = t->slot_row,
+                                                         .expert_start = t->expert_start,
+                                                         .aux = aux,
+                                                         .logits = t->logits,
+                                                         .capacity = capacity,
+                                                         .normalise = r->spec->moe_normalise}));
     LT_TRY(gather(r, t));
     LT_TRY(experts_fwd(r, layer, t, LT_PARAM_UP, t->up, t->xg));
     LT_TRY(activate(r, layer, t));
     LT_TRY(experts_fwd(r, layer, t, LT_PARAM_DOWN, t->down, t->act));
-    return lt_run_moe_combine_fwd(r, &(lt_moe_combine_args){.y = y,
-                                                            .x = t->down,
-                                                            .weights = t->weights,
-                                                            .slot_row = t->slot_row,
-                                                            .expert_start = t->expert_start});
+    return lt_exec_moe_combine_fwd(r, &(lt_moe_combine_args){.y = y,
+                                                             .x = t->down,
+                                                             .weights = t->weights,
+                                                             .slot_row = t->slot_row,
+                                                             .expert_start = t->expert_start});
 }
 
 /* Through the router: dh += dlogits W, dW += dlogits^T h2. The products need one type, so BF16
  * rounds dlogits first. */
-static lt_err router_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
+static lt_err router_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                          float aux_scale) {
-    LT_TRY(lt_run_moe_route_bwd(
+    LT_TRY(lt_exec_moe_route_bwd(
         r, &(lt_moe_route_bwd_args){.dlogits = b->dlogits,
                                     .dweights = b->dweights,
                                     .logits = t->logits,
@@ -93,39 +94,39 @@ static lt_err router_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_
                                     .z_coef = r->spec->moe_z_coef * aux_scale,
                                     .normalise = r->spec->moe_normalise}));
     if (b->dlogits_cast.data != b->dlogits.data) {
-        LT_TRY(lt_run_cast(r, &(lt_cast_args){.y = b->dlogits_cast, .x = b->dlogits}));
+        LT_TRY(lt_exec_cast(r, &(lt_cast_args){.y = b->dlogits_cast, .x = b->dlogits}));
     }
     return lt_linear_bwd(r, b->dh, b->dlogits_cast, t->h2, LT_PARAM_ROUTER, LT_PARAM_KIND_COUNT,
                          layer, true);
 }
 
-lt_err lt_moe_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
+lt_err lt_moe_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                   lt_tensor dy, lt_recompute level, float aux_scale) {
     if (level == LT_RECOMPUTE_SELECTIVE) {
         LT_TRY(gather(r, t));
         LT_TRY(activate(r, layer, t));
     }
-    LT_TRY(lt_run_moe_combine_bwd(r, &(lt_moe_combine_bwd_args){.dx = b->ddown,
-                                                                .dweights = b->dweights,
-                                                                .dy = dy,
-                                                                .x = t->down,
-                                                                .weights = t->weights,
-                                                                .slot_row = t->slot_row,
-                                                                .expert_start = t->expert_start}));
+    LT_TRY(lt_exec_moe_combine_bwd(r, &(lt_moe_combine_bwd_args){.dx = b->ddown,
+                                                                 .dweights = b->dweights,
+                                                                 .dy = dy,
+                                                                 .x = t->down,
+                                                                 .weights = t->weights,
+                                                                 .slot_row = t->slot_row,
+                                                                 .expert_start = t->expert_start}));
     LT_TRY(experts_bwd(r, layer, t, LT_PARAM_DOWN, t->act, b->ddown, t->act));
-    LT_TRY(lt_run_act_bwd(
+    LT_TRY(lt_exec_act_bwd(
         r, &(lt_act_bwd_args){.dx = t->up,
                               .dy = t->act,
                               .x = t->up,
-                              .xielu_params = lt_run_xielu(r, layer),
-                              .dxielu_params = lt_run_gradient(r, LT_PARAM_XIELU, layer),
+                              .xielu_params = lt_exec_xielu(r, layer),
+                              .dxielu_params = lt_exec_gradient(r, LT_PARAM_XIELU, layer),
                               .kind = (lt_act_kind)r->spec->act,
                               .gated = r->spec->gated}));
     LT_TRY(experts_bwd(r, layer, t, LT_PARAM_UP, t->xg, t->up, t->xg));
-    LT_TRY(lt_run_moe_gather_bwd(r, &(lt_moe_gather_bwd_args){.dx = b->dh,
-                                                              .dy = t->xg,
-                                                              .slot_row = t->slot_row,
-                                                              .expert_start = t->expert_start,
-                                                              .top_k = r->spec->top_k}));
+    LT_TRY(lt_exec_moe_gather_bwd(r, &(lt_moe_gather_bwd_args){.dx = b->dh,
+                                                               .dy = t->xg,
+                                                               .slot_row = t->slot_row,
+                                                               .expert_start = t->expert_start,
+                                                               .top_k = r->spec->top_k}));
     return router_bwd(r, layer, t, b, aux_scale);
 }

@@ -21,7 +21,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "model/family.h"
-#include "model/run.h"
+#include "model/exec.h"
 
 static const char *const type_names[] = {
 #define TYPE_NAME(name, type) type,

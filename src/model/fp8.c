@@ -78,7 +78,7 @@ void lt_fp8_carve(lt_fp8 *f, const lt_param_table *t, const lt_pass_options *o, 
     }
 }
 
-lt_err lt_fp8_refresh(lt_run *r, lt_fp8 *f) {
+lt_err lt_fp8_refresh(lt_exec *r, lt_fp8 *f) {
     const lt_model *m = r->model;
     if (f->recipe == LT_FP8_NONE || (f->cast && f->version == m->version)) {
         return LT_OK;
@@ -87,12 +87,12 @@ lt_err lt_fp8_refresh(lt_run *r, lt_fp8 *f) {
         const lt_param *p = &m->table.params[i];
         const lt_fp8_weight *w = &f->weights[i];
         if (lt_fp8_takes(p)) {
-            LT_TRY(lt_run_cast_scaled(
+            LT_TRY(lt_exec_cast_scaled(
                 r, &(lt_cast_scaled_args){.y = w->w,
                                           .scale = w->w_scale,
                                           .t = w->t,
                                           .t_scale = w->t_scale,
-                                          .x = lt_run_weight(r, p->kind, p->layer),
+                                          .x = lt_exec_weight(r, p->kind, p->layer),
                                           .kind = weight_kind(f),
                                           .t_kind = weight_kind(f)}));
         }
@@ -109,43 +109,43 @@ static lt_tensor rows_of(const lt_fp8 *f, const lt_tensor *x, lt_dtype type, lt_
     return codes(f->x, type, x->shape[0], x->shape[1]);
 }
 
-lt_err lt_fp8_forward(lt_run *r, int index, lt_tensor y, lt_tensor x, lt_tensor bias) {
+lt_err lt_fp8_forward(lt_exec *r, int index, lt_tensor y, lt_tensor x, lt_tensor bias) {
     const lt_fp8 *f = r->fp8;
     const lt_fp8_weight *w = &f->weights[index];
     lt_tensor scale;
     const lt_tensor a = rows_of(f, &x, LT_F8_E4M3, &scale);
-    LT_TRY(lt_run_cast_scaled(
+    LT_TRY(lt_exec_cast_scaled(
         r, &(lt_cast_scaled_args){.y = a, .scale = scale, .x = x, .kind = row_kind(f)}));
-    return lt_run_matmul_scaled(r, &(lt_matmul_scaled_args){.y = y,
-                                                            .a = a,
-                                                            .a_scale = scale,
-                                                            .b = w->w,
-                                                            .b_scale = w->w_scale,
-                                                            .bias = bias,
-                                                            .a_kind = row_kind(f),
-                                                            .b_kind = weight_kind(f)});
+    return lt_exec_matmul_scaled(r, &(lt_matmul_scaled_args){.y = y,
+                                                             .a = a,
+                                                             .a_scale = scale,
+                                                             .b = w->w,
+                                                             .b_scale = w->w_scale,
+                                                             .bias = bias,
+                                                             .a_kind = row_kind(f),
+                                                             .b_kind = weight_kind(f)});
 }
 
 /* dw (N, K) [+]= dy^T (N, rows) x, dy^T in 8 bits. */
-static lt_err weight_gradient(lt_run *r, const lt_fp8_backward_args *a,
+static lt_err weight_gradient(lt_exec *r, const lt_fp8_backward_args *a,
                               const lt_cast_scaled_args *dy) {
     const lt_fp8 *f = r->fp8;
     const int64_t k = a->x.shape[1], rows = a->x.shape[0];
     const lt_tensor t = codes(f->x_t, LT_F8_E4M3, k, rows),
                     scale = lt_scale_tensor(f->x_t_scale, weight_kind(f), k, rows);
-    LT_TRY(lt_run_cast_scaled(
+    LT_TRY(lt_exec_cast_scaled(
         r, &(lt_cast_scaled_args){.t = t, .t_scale = scale, .x = a->x, .t_kind = weight_kind(f)}));
-    return lt_run_matmul_scaled(r, &(lt_matmul_scaled_args){.y = a->dw,
-                                                            .a = dy->t,
-                                                            .a_scale = dy->t_scale,
-                                                            .b = t,
-                                                            .b_scale = scale,
-                                                            .a_kind = row_kind(f),
-                                                            .b_kind = weight_kind(f),
-                                                            .accumulate = a->add_dw});
+    return lt_exec_matmul_scaled(r, &(lt_matmul_scaled_args){.y = a->dw,
+                                                             .a = dy->t,
+                                                             .a_scale = dy->t_scale,
+                                                             .b = t,
+                                                             .b_scale = scale,
+                                                             .a_kind = row_kind(f),
+                                                             .b_kind = weight_kind(f),
+                                                             .accumulate = a->add_dw});
 }
 
-lt_err lt_fp8_backward(lt_run *r, int index, const lt_fp8_backward_args *a) {
+lt_err lt_fp8_backward(lt_exec *r, int index, const lt_fp8_backward_args *a) {
     const lt_fp8 *f = r->fp8;
     const lt_fp8_weight *w = &f->weights[index];
     const lt_dtype type = f->recipe == LT_FP8_TENSORWISE ? LT_F8_E5M2 : LT_F8_E4M3;
@@ -160,24 +160,24 @@ lt_err lt_fp8_backward(lt_run *r, int index, const lt_fp8_backward_args *a) {
         cast.t_scale = lt_scale_tensor(f->dy_t_scale, row_kind(f), n, rows);
     }
     if (cast.y.data != NULL || cast.t.data != NULL) {
-        LT_TRY(lt_run_cast_scaled(r, &cast));
+        LT_TRY(lt_exec_cast_scaled(r, &cast));
     }
     if (f->wgrad) {
         LT_TRY(weight_gradient(r, a, &cast));
     } else {
-        LT_TRY(lt_run_matmul(
+        LT_TRY(lt_exec_matmul(
             r, &(lt_matmul_args){
                    .y = a->dw, .a = a->dy, .b = a->x, .trans_a = true, .accumulate = a->add_dw}));
     }
     if (a->dx.data == NULL) {
         return LT_OK;
     }
-    return lt_run_matmul_scaled(r, &(lt_matmul_scaled_args){.y = a->dx,
-                                                            .a = cast.y,
-                                                            .a_scale = cast.scale,
-                                                            .b = w->t,
-                                                            .b_scale = w->t_scale,
-                                                            .a_kind = row_kind(f),
-                                                            .b_kind = weight_kind(f),
-                                                            .accumulate = a->add_dx});
+    return lt_exec_matmul_scaled(r, &(lt_matmul_scaled_args){.y = a->dx,
+                                                             .a = cast.y,
+                                                             .a_scale = cast.scale,
+                                                             .b = w->t,
+                                                             .b_scale = w->t_scale,
+                                                             .a_kind = row_kind(f),
+                                                             .b_kind = weight_kind(f),
+                                                             .accumulate = a->add_dx});
 }

@@ -22,7 +22,7 @@
 
 #include "base/arena.h"
 #include "model/pass.h"
-#include "model/run.h"
+#include "model/exec.h"
 
 /* A weight (N, K): as it lies for y = x w^T, and its transpose (K, N) for dx = dy w; rows on 16
  * bytes. */
@@ -51,15 +51,15 @@ bool lt_fp8_takes(const lt_param *p);
 void lt_fp8_carve(lt_fp8 *f, const lt_param_table *t, const lt_pass_options *o, lt_arena *a);
 
 /* Cast the weights unless those of today are. Before a pass, outside of what is recorded. */
-LT_MUST_USE lt_err lt_fp8_refresh(lt_run *r, lt_fp8 *f);
+LT_MUST_USE lt_err lt_fp8_refresh(lt_exec *r, lt_fp8 *f);
 
 /* y = x w^T [+ bias]. */
-LT_MUST_USE lt_err lt_fp8_forward(lt_run *r, int index, lt_tensor y, lt_tensor x, lt_tensor bias);
+LT_MUST_USE lt_err lt_fp8_forward(lt_exec *r, int index, lt_tensor y, lt_tensor x, lt_tensor bias);
 /* dw [+]= dy^T x, then dx [+]= dy w unless dx is absent; dx may be x. */
 typedef struct {
     lt_tensor dw, dx, dy, x;
     bool add_dw, add_dx;
 } lt_fp8_backward_args;
-LT_MUST_USE lt_err lt_fp8_backward(lt_run *r, int index, const lt_fp8_backward_args *a);
+LT_MUST_USE lt_err lt_fp8_backward(lt_exec *r, int index, const lt_fp8_backward_args *a);
 
 #endif

@@ -23,7 +23,7 @@
 
 #include "base/error.h"
 #include "model/gguf_rope.h"
-#include "model/run.h"
+#include "model/exec.h"
 
 #define LT_STILL 1e30 /* Divisor of a pair that does not rotate. */
 

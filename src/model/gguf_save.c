@@ -16,7 +16,7 @@
 #include "model/generation.h"
 #include "model/gguf_rope.h"
 #include "model/held.h"
-#include "model/run.h"
+#include "model/exec.h"
 #include "tensor/block.h"
 #include "tensor/ops.h"
 

@@ -49,7 +49,7 @@ static bool any_counted(const int32_t *labels, int64_t n) {
 }
 
 /* Nothing to learn from these rows: loss 0, gradient 0. */
-static lt_err skip_chunk(lt_run *r, const lt_batch_acts *b, int64_t first, int64_t n,
+static lt_err skip_chunk(lt_exec *r, const lt_batch_acts *b, int64_t first, int64_t n,
                          bool backward) {
     const lt_tensor loss = lt_tensor_rows(&b->loss_rows, first, n);
     LT_TRY(r->backend->zero(r->queue, loss.data, (size_t)n * sizeof(float)));
@@ -61,7 +61,7 @@ static lt_err skip_chunk(lt_run *r, const lt_batch_acts *b, int64_t first, int64
     return LT_OK;
 }
 
-static lt_err run_chunk(lt_run *r, const lt_loss *l, const lt_batch_acts *b, int64_t first,
+static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, int64_t first,
                         int64_t n, float grad_scale) {
     const lt_param_kind head = head_kind(r->spec);
     const lt_tensor h = lt_tensor_rows(&b->h_final, first, n);
@@ -71,13 +71,13 @@ static lt_err run_chunk(lt_run *r, const lt_loss *l, const lt_batch_acts *b, int
         logits = lt_tensor_2d(l->logits.data, LT_F32, n, r->spec->vocab_size);
     }
     LT_TRY(lt_linear_fwd(r, logits, h, head, LT_PARAM_KIND_COUNT, 0));
-    LT_TRY(lt_run_xent(r, &(lt_xent_args){.logits = logits,
-                                          .labels = lt_tensor_rows(&b->labels, first, n),
-                                          .loss = lt_tensor_rows(&b->loss_rows, first, n),
-                                          .best = lt_tensor_rows(&b->best, first, n),
-                                          .grad_scale = grad_scale,
-                                          .softcap = r->spec->final_softcap,
-                                          .z_coef = l->z_coef}));
+    LT_TRY(lt_exec_xent(r, &(lt_xent_args){.logits = logits,
+                                           .labels = lt_tensor_rows(&b->labels, first, n),
+                                           .loss = lt_tensor_rows(&b->loss_rows, first, n),
+                                           .best = lt_tensor_rows(&b->best, first, n),
+                                           .grad_scale = grad_scale,
+                                           .softcap = r->spec->final_softcap,
+                                           .z_coef = l->z_coef}));
     if (grad_scale == 0) {
         return LT_OK;
     }
@@ -85,7 +85,7 @@ static lt_err run_chunk(lt_run *r, const lt_loss *l, const lt_batch_acts *b, int
                          0, false);
 }
 
-lt_err lt_loss_run(lt_run *r, const lt_loss *l, const lt_batch_acts *b, const int32_t *host_labels,
+lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const int32_t *host_labels,
                    float grad_scale) {
     const int64_t rows = r->batch * r->seq;
     int64_t chunk = l->chunk_rows;
@@ -103,7 +103,7 @@ lt_err lt_loss_run(lt_run *r, const lt_loss *l, const lt_batch_acts *b, const in
         }
     }
     if (grad_scale != 0 && r->fresh && !r->head_stored) { /* No chunk made it. */
-        const lt_tensor dw = lt_run_gradient(r, head_kind(r->spec), 0);
+        const lt_tensor dw = lt_exec_gradient(r, head_kind(r->spec), 0);
         LT_TRY(r->backend->zero(r->queue, dw.data, (size_t)lt_tensor_count(&dw) * sizeof(float)));
         r->head_stored = true;
     }

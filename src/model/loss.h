@@ -18,7 +18,7 @@ void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_
 /* Loss of each row into b->loss_rows and argmax into b->best. host_labels (B * T): chunks without a
  * counted label are skipped; NULL: none is (the results are the same). With grad_scale
  * != 0 also backward: the head's gradient, and b->dh = d/d(h_final). */
-lt_err lt_loss_run(lt_run *r, const lt_loss *l, const lt_batch_acts *b, const int32_t *host_labels,
+lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const int32_t *host_labels,
                    float grad_scale);
 
 #endif

@@ -38,10 +38,10 @@ size_t lt_paged_forward_page_bytes(const lt_model_spec *s, int64_t page_tokens, 
 
 /* What keeps its place whatever the shape of a call. */
 static void fixed_carve(lt_paged_forward *f) {
-    const lt_model_spec *s = f->run.spec;
+    const lt_model_spec *s = f->exec.spec;
     const lt_paged_forward_options *o = &f->o;
     lt_arena *a = &f->fixed;
-    f->h_out = lt_tensor_take(a, f->run.dtype, o->max_out, s->width, 0);
+    f->h_out = lt_tensor_take(a, f->exec.dtype, o->max_out, s->width, 0);
     f->out_f32 = lt_tensor_take(a, LT_F32, o->out_rows, s->width, 0);
     f->logits = lt_arena_take(a, (size_t)(o->out_rows * s->vocab_size) * sizeof *f->logits,
                               LT_ARENA_ALIGN);
@@ -49,16 +49,16 @@ static void fixed_carve(lt_paged_forward *f) {
 }
 
 static void acts_carve(lt_paged_forward *f, int64_t rows) {
-    const lt_acts_shape shape = {rows, 1, f->run.dtype, false, LT_KEEP_NOTHING};
+    const lt_acts_shape shape = {rows, 1, f->exec.dtype, false, LT_KEEP_NOTHING};
     lt_arena_rewind(&f->activations);
-    lt_acts_carve_one(&f->layer, f->run.spec, &shape, &f->activations);
+    lt_acts_carve_one(&f->layer, f->exec.spec, &shape, &f->activations);
     f->layer.lse = (lt_tensor){0}; /* Only a backward pass would read it. */
-    lt_batch_carve(&f->batch, f->run.spec, &shape, &f->activations);
+    lt_batch_carve(&f->batch, f->exec.spec, &shape, &f->activations);
 }
 
 static lt_err place(lt_paged_forward *f) {
-    const lt_backend *backend = f->run.backend;
-    const lt_model_spec *s = f->run.spec;
+    const lt_backend *backend = f->exec.backend;
+    const lt_model_spec *s = f->exec.spec;
     const size_t pool = (size_t)f->o.n_pages *
                         lt_paged_forward_page_bytes(s, f->o.page_tokens, f->o.cache_dtype);
     (void)lt_arena_take(&f->cache, pool, LT_ARENA_ALIGN);
@@ -106,8 +106,8 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
         LT_FAIL(LT_ERR_OOM, "forward");
     }
     f->o = *o;
-    LT_TRY_DONE(lt_run_prepare(&f->run, &f->prepared, m, o->max_seq, true));
-    f->run.fixed_order = o->fixed_order;
+    LT_TRY_DONE(lt_exec_prepare(&f->exec, &f->prepared, m, o->max_seq, true));
+    f->exec.fixed_order = o->fixed_order;
     LT_TRY_DONE(place(f));
     *out = f;
     f = NULL;
@@ -120,35 +120,35 @@ void lt_paged_forward_close(lt_paged_forward *f) {
     if (f == NULL) {
         return;
     }
-    if (f->run.backend != NULL) {
+    if (f->exec.backend != NULL) {
         lt_paged_forward_sides_close(f);
     }
     for (int i = 0; i < f->n_graphs; i++) {
-        f->run.backend->graph_close(f->graphs[i].graph[0]);
-        f->run.backend->graph_close(f->graphs[i].graph[1]);
+        f->exec.backend->graph_close(f->graphs[i].graph[0]);
+        f->exec.backend->graph_close(f->graphs[i].graph[1]);
     }
-    lt_arena_release(&f->cache, f->run.backend);
-    lt_arena_release(&f->fixed, f->run.backend);
-    lt_arena_release(&f->activations, f->run.backend);
-    lt_run_release(&f->run, &f->prepared);
+    lt_arena_release(&f->cache, f->exec.backend);
+    lt_arena_release(&f->fixed, f->exec.backend);
+    lt_arena_release(&f->activations, f->exec.backend);
+    lt_exec_release(&f->exec, &f->prepared);
     free(f);
 }
 
 /* Pages of keys (values: which 1) of a layer. */
 static lt_tensor pool_view(const lt_paged_forward *f, int64_t layer, int64_t which) {
-    const lt_model_spec *s = f->run.spec;
+    const lt_model_spec *s = f->exec.spec;
     const size_t bytes = page_bytes(s, f->o.page_tokens, f->o.cache_dtype) * (size_t)f->o.n_pages;
     return lt_tensor_4d((char *)f->pool + bytes * (size_t)(2 * layer + which), f->o.cache_dtype,
                         f->o.n_pages, f->o.page_tokens, s->n_kv_heads, s->head_dim);
 }
 
 lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, int64_t src) {
-    const size_t bytes = page_bytes(f->run.spec, f->o.page_tokens, f->o.cache_dtype);
+    const size_t bytes = page_bytes(f->exec.spec, f->o.page_tokens, f->o.cache_dtype);
     LT_ASSERT(dst >= 0 && src >= 0 && dst < f->o.n_pages && src < f->o.n_pages);
-    for (int64_t i = 0; i < 2 * f->run.spec->n_layers; i++) {
+    for (int64_t i = 0; i < 2 * f->exec.spec->n_layers; i++) {
         char *pages = pool_view(f, i / 2, i % 2).data;
-        LT_TRY(f->run.backend->copy(f->run.queue, pages + (size_t)dst * bytes,
-                                    pages + (size_t)src * bytes, bytes));
+        LT_TRY(f->exec.backend->copy(f->exec.queue, pages + (size_t)dst * bytes,
+                                     pages + (size_t)src * bytes, bytes));
     }
     return LT_OK;
 }
@@ -195,23 +195,23 @@ static bool shape_padded(const lt_paged_forward *f, const lt_paged_forward_rows 
 }
 
 /* Heads [first, first + count) of x (R, W): (R, count, D). */
-static lt_tensor row_heads(const lt_run *r, const lt_tensor *x, int64_t first, int64_t count) {
+static lt_tensor row_heads(const lt_exec *r, const lt_tensor *x, int64_t first, int64_t count) {
     const int64_t d = r->spec->head_dim;
     const lt_tensor cols = lt_tensor_cols(x, first * d, count * d);
     return lt_tensor_split_last(&cols, count, d);
 }
 
 static lt_err attend(lt_paged_forward *f, int layer) {
-    lt_run *r = &f->run;
+    lt_exec *r = &f->exec;
     const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads;
     const lt_tensor *qk = lt_attention_qk(r, &f->layer);
     const lt_tensor k_pages = pool_view(f, layer, 0), v_pages = pool_view(f, layer, 1);
-    LT_TRY(lt_run_kv_write(r, &(lt_kv_write_args){.k_pages = k_pages,
-                                                  .v_pages = v_pages,
-                                                  .k = row_heads(r, qk, H, G),
-                                                  .v = row_heads(r, &f->layer.qkv, H + G, G),
-                                                  .slots = f->slots}));
-    return lt_run_attention_paged(
+    LT_TRY(lt_exec_kv_write(r, &(lt_kv_write_args){.k_pages = k_pages,
+                                                   .v_pages = v_pages,
+                                                   .k = row_heads(r, qk, H, G),
+                                                   .v = row_heads(r, &f->layer.qkv, H + G, G),
+                                                   .slots = f->slots}));
+    return lt_exec_attention_paged(
         r, &(lt_attention_paged_args){.out = row_heads(r, &f->layer.att, 0, H),
                                       .q = row_heads(r, qk, 0, H),
                                       .k_pages = k_pages,
@@ -230,7 +230,7 @@ static lt_err attend(lt_paged_forward *f, int layer) {
 /* The final norm of all rows, then the wanted ones side by side; in_order: as they stand, which
  * leaves the norm and the head to be one kernel. */
 static lt_err gather(lt_paged_forward *f, int64_t n_out, bool in_order) {
-    lt_run *r = &f->run;
+    lt_exec *r = &f->exec;
     const lt_batch_acts *b = &f->batch;
     const lt_norm norm = {LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0, b->mean_final,
                           b->rstd_final};
@@ -239,13 +239,13 @@ static lt_err gather(lt_paged_forward *f, int64_t n_out, bool in_order) {
     if (in_order) {
         return LT_OK;
     }
-    return lt_run_embed_fwd(
+    return lt_exec_embed_fwd(
         r, &(lt_embed_args){.y = out, .table = h, .ids = f->out_rows, .scale = 1.0f});
 }
 
 /* Embedding to h_out. in_order: all rows are wanted, as they stand. */
 static lt_err run_layers(lt_paged_forward *f, bool in_order) {
-    lt_run *r = &f->run;
+    lt_exec *r = &f->exec;
     lt_tensor stream = {0};
 
     LT_TRY(lt_embedding_fwd(r, f->layer.x_in, f->batch.tokens));
@@ -264,7 +264,7 @@ static lt_err run_layers(lt_paged_forward *f, bool in_order) {
 static lt_err run_decode(lt_paged_forward *f) {
     LT_TRY(run_layers(f, true));
     LT_TRY(lt_paged_forward_head(f, 0, f->shape.out));
-    return f->run.backend->graph_begin != NULL
+    return f->exec.backend->graph_begin != NULL
                ? lt_paged_forward_choose(f, 0, f->shape.out, f->shape.out)
                : LT_OK;
 }
@@ -287,7 +287,7 @@ static lt_paged_forward_graph *find_graph(lt_paged_forward *f, bool *is_new) {
 }
 
 static lt_err record(lt_paged_forward *f, lt_graph **out) {
-    const lt_run *r = &f->run;
+    const lt_exec *r = &f->exec;
     lt_err err, ended;
     LT_TRY(r->backend->graph_begin(r->queue));
     err = run_decode(f);
@@ -298,22 +298,23 @@ static lt_err record(lt_paged_forward *f, lt_graph **out) {
 /* As a graph where it can be one. */
 static lt_err run_padded(lt_paged_forward *f) {
     bool is_new = true;
-    lt_paged_forward_graph *g = f->run.backend->graph_begin != NULL ? find_graph(f, &is_new) : NULL;
+    lt_paged_forward_graph *g = f->exec.backend->graph_begin != NULL ? find_graph(f, &is_new)
+                                                                     : NULL;
     if (is_new) {
         return run_decode(f);
     }
     if (g->graph[f->turn] == NULL) {
         LT_TRY(record(f, &g->graph[f->turn]));
     }
-    return f->run.backend->graph_launch(f->run.queue, g->graph[f->turn]);
+    return f->exec.backend->graph_launch(f->exec.queue, g->graph[f->turn]);
 }
 
 int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n) {
-    return lt_run_rope_rows(f->run.spec, f->o.max_seq, n, n);
+    return lt_exec_rope_rows(f->exec.spec, f->o.max_seq, n, n);
 }
 
 lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w) {
-    lt_run *r = &f->run;
+    lt_exec *r = &f->exec;
     bool pad = (r->backend->graph_begin != NULL || f->o.pad) && decodes(w);
 
     LT_ASSERT(w->n_rows > 0 && w->n_rows <= f->o.max_rows && w->n_seqs <= f->o.max_seqs &&
@@ -433,7 +434,7 @@ done:
 }
 
 lt_err lt_paged_forward_rehearse(lt_paged_forward *f, int64_t first) {
-    const lt_backend *b = f->run.backend;
+    const lt_backend *b = f->exec.backend;
     lt_err err = LT_OK;
     int64_t n_first = 0;
     idle_shape s;
@@ -452,13 +453,13 @@ lt_err lt_paged_forward_rehearse(lt_paged_forward *f, int64_t first) {
 }
 
 bool lt_paged_forward_compiling(const lt_paged_forward *f) {
-    return f->run.backend->compiling != NULL && f->run.backend->compiling();
+    return f->exec.backend->compiling != NULL && f->exec.backend->compiling();
 }
 
 lt_err lt_paged_forward_warm(lt_paged_forward *f, int64_t i, bool *more) {
     idle_shape s, after;
 
-    *more = f->run.backend->graph_begin != NULL && idle_step(f, i, &s);
+    *more = f->exec.backend->graph_begin != NULL && idle_step(f, i, &s);
     if (!*more) {
         return LT_OK;
     }
@@ -476,6 +477,6 @@ void lt_paged_forward_get_memory(const lt_paged_forward *f, lt_paged_forward_mem
 }
 
 void lt_paged_forward_profile(const lt_paged_forward *f, double *seconds, int64_t *calls) {
-    memcpy(seconds, f->run.seconds, sizeof f->run.seconds);
-    memcpy(calls, f->run.calls, sizeof f->run.calls);
+    memcpy(seconds, f->exec.seconds, sizeof f->exec.seconds);
+    memcpy(calls, f->exec.calls, sizeof f->exec.calls);
 }

@@ -38,7 +38,7 @@ typedef struct {
 } lt_paged_forward_noting;
 
 struct lt_paged_forward {
-    lt_run run;
+    lt_exec exec;
     lt_paged_forward_options o;
     lt_prepared prepared;
     lt_arena cache, fixed, activations; /* Of the backend. */
@@ -49,7 +49,7 @@ struct lt_paged_forward {
     lt_paged_forward_side sides[2];
     int turn;                  /* Whose side the last call has. */
     int64_t n_calls, n_waited; /* Of run: all; the first so many were waited for. */
-    lt_queue *up, *down;       /* Transfers beside run.queue. */
+    lt_queue *up, *down;       /* Transfers beside exec.queue. */
     lt_tensor notes, masks;    /* (n_notes, V + LT_NOTE_BIASES), (out_rows, ceil(V / 32)) I32 */
     uint32_t *host_masks;      /* The same. */
     lt_paged_forward_noting notings[LT_PAGED_FORWARD_NOTINGS];

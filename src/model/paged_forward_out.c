@@ -42,17 +42,17 @@ void lt_paged_forward_put_choices(lt_paged_forward *f, int64_t *at, int64_t n, i
 }
 
 lt_err lt_paged_forward_head(lt_paged_forward *f, int64_t first, int64_t n) {
-    lt_run *r = &f->run;
+    lt_exec *r = &f->exec;
     return lt_linear_fwd(r, lt_tensor_2d(f->logits, LT_F32, n, r->spec->vocab_size),
                          lt_tensor_rows(&f->h_out, first, n),
                          r->spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, LT_PARAM_KIND_COUNT, 0);
 }
 
 lt_err lt_paged_forward_choose(lt_paged_forward *f, int64_t first, int64_t n, int64_t n_logits) {
-    lt_run *r = &f->run;
+    lt_exec *r = &f->exec;
     const int64_t all = f->o.out_rows;
     int32_t *to = lt_paged_forward_side_of_call(f)->chosen;
-    return lt_run_choose(
+    return lt_exec_choose(
         r,
         &(lt_choose_args){
             .id = lt_tensor_1d(to, LT_I32, n),
@@ -92,13 +92,13 @@ static lt_err need_choices(lt_paged_forward *f, int64_t first, int64_t n) {
 
 static lt_err download_choices(lt_paged_forward *f, lt_queue *q) {
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
-    return f->run.backend->download(q, side->host_chosen, side->chosen,
-                                    lt_paged_forward_chosen_bytes(&f->o, f->any_top));
+    return f->exec.backend->download(q, side->host_chosen, side->chosen,
+                                     lt_paged_forward_chosen_bytes(&f->o, f->any_top));
 }
 
 static lt_err fetch_choices(lt_paged_forward *f, lt_paged_forward_choice *out) {
     *out = choice_at(f, lt_paged_forward_side_of_call(f)->host_chosen);
-    LT_TRY(download_choices(f, f->run.queue));
+    LT_TRY(download_choices(f, f->exec.queue));
     return lt_paged_forward_sync(f);
 }
 
@@ -109,9 +109,9 @@ lt_err lt_paged_forward_choices(lt_paged_forward *f, int64_t first, int64_t n,
 }
 
 lt_err lt_paged_forward_send_choices(lt_paged_forward *f, int64_t n) {
-    const lt_backend *b = f->run.backend;
+    const lt_backend *b = f->exec.backend;
     LT_TRY(n > 0 ? need_choices(f, 0, n) : LT_OK);
-    LT_TRY(b->order(f->down, f->run.queue));
+    LT_TRY(b->order(f->down, f->exec.queue));
     LT_TRY(n > 0 ? download_choices(f, f->down) : LT_OK);
     LT_TRY(b->mark != NULL ? b->mark(f->down, f->turn) : LT_OK);
     f->sides[f->turn].sent = true;
@@ -119,7 +119,7 @@ lt_err lt_paged_forward_send_choices(lt_paged_forward *f, int64_t n) {
 }
 
 lt_err lt_paged_forward_take_choices(lt_paged_forward *f, lt_paged_forward_choice *out) {
-    const lt_backend *b = f->run.backend;
+    const lt_backend *b = f->exec.backend;
     const int first = f->sides[1 - f->turn].sent ? 1 - f->turn : f->turn;
     lt_paged_forward_side *side = &f->sides[first];
     LT_ASSERT(side->sent);
@@ -139,7 +139,7 @@ uint32_t *lt_paged_forward_masks(lt_paged_forward *f) {
  * while the call may still run. */
 static lt_err choose_beside(lt_paged_forward *f, int64_t n, const int32_t *rows, const bool *choose,
                             const double *how, int64_t n_masks) {
-    const lt_run *r = &f->run;
+    const lt_exec *r = &f->exec;
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     const int64_t from = lt_paged_forward_call_words(&f->o);
     const lt_tensor own_rows = f->choose_rows, own_how = f->how;
@@ -176,7 +176,7 @@ lt_err lt_paged_forward_choose_more(lt_paged_forward *f, int64_t n, const int32_
 
 /* Rows [from, to) of the logits at hand. */
 static lt_err fetch_rows(lt_paged_forward *f, int64_t from, int64_t to) {
-    const lt_run *r = &f->run;
+    const lt_exec *r = &f->exec;
     const int64_t V = r->spec->vocab_size;
     return from == to
                ? LT_OK
@@ -186,7 +186,7 @@ static lt_err fetch_rows(lt_paged_forward *f, int64_t from, int64_t to) {
 
 lt_err lt_paged_forward_logits(lt_paged_forward *f, int64_t first, int64_t n, const bool *wanted,
                                float *const **logits) {
-    lt_run *r = &f->run;
+    lt_exec *r = &f->exec;
     const int64_t V = r->spec->vocab_size;
     const float cap = r->spec->final_softcap;
     int64_t from = 0; /* Of neighbours that travel together. */
@@ -216,12 +216,12 @@ lt_err lt_paged_forward_logits(lt_paged_forward *f, int64_t first, int64_t n, co
 }
 
 lt_err lt_paged_forward_hidden(lt_paged_forward *f, int64_t first, int64_t n, float *hidden) {
-    lt_run *r = &f->run;
+    lt_exec *r = &f->exec;
     const int64_t C = r->spec->width;
     for (int64_t i = 0; i < n; i += f->o.out_rows) {
         const int64_t count = n - i < f->o.out_rows ? n - i : f->o.out_rows;
-        LT_TRY(lt_run_cast(r, &(lt_cast_args){.y = lt_tensor_rows(&f->out_f32, 0, count),
-                                              .x = lt_tensor_rows(&f->h_out, first + i, count)}));
+        LT_TRY(lt_exec_cast(r, &(lt_cast_args){.y = lt_tensor_rows(&f->out_f32, 0, count),
+                                               .x = lt_tensor_rows(&f->h_out, first + i, count)}));
         LT_TRY(r->backend->download(r->queue, hidden + i * C, f->out_f32.data,
                                     (size_t)(count * C) * sizeof *hidden));
         LT_TRY(lt_paged_forward_sync(f));

@@ -1,9 +1,9 @@
 /* paged_forward_side.c: the way between the host and a call: its metadata, its choices, notes of
  * sequences, and the queues that they take.
  *
- *     host meta 0 ─up─▶ meta 0 ┐                                     ┌▶ chosen 0 ─down─▶ host chosen 0
- *                              ├ queue: call 1 │ call 2 │ call 3 ... ┤
- *     host meta 1 ─up─▶ meta 1 ┘         (0)      (1)      (0)       └▶ chosen 1 ─down─▶ host chosen 1
+ *     host meta 0 ─up─▶ meta 0 ┐                                 ┌▶ chosen 0 ─down─▶ host chosen 0
+ *                              ├ queue: call 1 │ call 2 │ call 3 ┤
+ *     host meta 1 ─up─▶ meta 1 ┘         (0)      (1)      (0)   └▶ chosen 1 ─down─▶ host chosen 1
  *
  * SIDES    There are two of everything, on the host and on the device, and calls take turns. So the
  *          next call's metadata is on the device before this call ends, and this call's choices
@@ -27,7 +27,7 @@ static size_t meta_bytes(const lt_paged_forward *f) {
 }
 
 static size_t logits_bytes(const lt_paged_forward *f) {
-    return (size_t)(f->o.out_rows * f->run.spec->vocab_size) * sizeof(float);
+    return (size_t)(f->o.out_rows * f->exec.spec->vocab_size) * sizeof(float);
 }
 
 /* Logits rarely come to the host, and 33 MB of such memory, for 64 rows of 128k ids, take 15 ms of
@@ -35,11 +35,11 @@ static size_t logits_bytes(const lt_paged_forward *f) {
 lt_err lt_paged_forward_host_logits(lt_paged_forward *f) {
     return f->host_logits != NULL
                ? LT_OK
-               : f->run.backend->host_alloc((void **)&f->host_logits, logits_bytes(f), "logits");
+               : f->exec.backend->host_alloc((void **)&f->host_logits, logits_bytes(f), "logits");
 }
 
 static int64_t mask_words(const lt_paged_forward *f) {
-    return (f->run.spec->vocab_size + 31) / 32;
+    return (f->exec.spec->vocab_size + 31) / 32;
 }
 
 static size_t masks_bytes(const lt_paged_forward *f) {
@@ -48,7 +48,7 @@ static size_t masks_bytes(const lt_paged_forward *f) {
 
 /* All of a row at once, at most. */
 int64_t lt_paged_forward_max_edits(const lt_paged_forward *f) {
-    return f->run.spec->vocab_size + LT_NOTE_BIASES;
+    return f->exec.spec->vocab_size + LT_NOTE_BIASES;
 }
 
 /* Slots, starts, edits. */
@@ -57,8 +57,8 @@ static size_t noting_bytes(const lt_paged_forward *f) {
 }
 
 static void carve_notes(lt_paged_forward *f, lt_arena *a) {
-    const int64_t V = f->run.spec->vocab_size;
-    if (f->run.backend->host_memory) {
+    const int64_t V = f->exec.spec->vocab_size;
+    if (f->exec.backend->host_memory) {
         return;
     }
     f->masks = lt_tensor_take(a, LT_I32, f->o.out_rows, mask_words(f), 0);
@@ -81,11 +81,11 @@ void lt_paged_forward_sides_carve(lt_paged_forward *f, lt_arena *a) {
 
 /* Each wait between queues once, so that what they are made of is there before the first call. */
 static lt_err open_queues(lt_paged_forward *f) {
-    const lt_backend *b = f->run.backend;
+    const lt_backend *b = f->exec.backend;
     LT_TRY(b->queue_open(&f->up));
     LT_TRY(b->queue_open(&f->down));
-    LT_TRY(b->order(f->run.queue, f->up));
-    LT_TRY(b->order(f->down, f->run.queue));
+    LT_TRY(b->order(f->exec.queue, f->up));
+    LT_TRY(b->order(f->down, f->exec.queue));
     for (int i = 0; i < 2 && b->mark != NULL; i++) {
         LT_TRY(b->mark(f->down, i));
     }
@@ -94,7 +94,7 @@ static lt_err open_queues(lt_paged_forward *f) {
 
 /* Host memory is such that transfers reach at their best. */
 lt_err lt_paged_forward_sides_open(lt_paged_forward *f) {
-    const lt_backend *b = f->run.backend;
+    const lt_backend *b = f->exec.backend;
     for (int i = 0; i < 2; i++) {
         lt_paged_forward_side *side = &f->sides[i];
         LT_TRY(b->host_alloc((void **)&side->host_meta, meta_bytes(f), "metadata"));
@@ -115,7 +115,7 @@ lt_err lt_paged_forward_sides_open(lt_paged_forward *f) {
 }
 
 void lt_paged_forward_sides_close(lt_paged_forward *f) {
-    const lt_backend *b = f->run.backend;
+    const lt_backend *b = f->exec.backend;
     lt_paged_forward_drop(f); /* Nothing reads or writes what is released. */
     for (int i = 0; i < 2; i++) {
         b->host_release(f->sides[i].host_meta, meta_bytes(f));
@@ -144,17 +144,17 @@ static void free_notings(lt_paged_forward *f) {
 }
 
 lt_err lt_paged_forward_sync(lt_paged_forward *f) {
-    const lt_err err = f->run.backend->sync(f->run.queue);
+    const lt_err err = f->exec.backend->sync(f->exec.queue);
     f->sides[0].busy = f->sides[1].busy = false;
     free_notings(f);
     return err;
 }
 
 void lt_paged_forward_drop(lt_paged_forward *f) {
-    lt_queue *const queues[] = {f->up, f->run.queue, f->down};
+    lt_queue *const queues[] = {f->up, f->exec.queue, f->down};
     for (int i = 0; i < 3; i++) {
         if (queues[i] != NULL) {
-            (void)f->run.backend->sync(queues[i]);
+            (void)f->exec.backend->sync(queues[i]);
         }
     }
     for (int i = 0; i < 2; i++) {
@@ -202,7 +202,7 @@ static lt_tensor put_table(lt_paged_forward *f, int64_t *at, const lt_paged_forw
 
 /* Set the metadata on its way: beside the call before if that is under way. */
 static lt_err start(lt_paged_forward *f, size_t bytes) {
-    const lt_run *r = &f->run;
+    const lt_exec *r = &f->exec;
     lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     const bool beside = f->sides[1 - f->turn].busy;
     side->busy = true;
@@ -211,7 +211,7 @@ static lt_err start(lt_paged_forward *f, size_t bytes) {
 }
 
 lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows *w) {
-    lt_run *r = &f->run;
+    lt_exec *r = &f->exec;
     lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     const lt_paged_forward_shape *c = &f->shape;
     int64_t at = 0;
@@ -235,7 +235,7 @@ lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows 
 
 lt_err lt_paged_forward_note(lt_paged_forward *f, int64_t n, const int32_t *slots,
                              const int32_t *starts, const int32_t *edits) {
-    const lt_run *r = &f->run;
+    const lt_exec *r = &f->exec;
     const int64_t n_edits = starts[n], from_starts = n, from_edits = (2 * n + 2) / 2 * 2;
     lt_paged_forward_noting *t = &f->notings[f->noting];
     int32_t *host = t->host_words;
@@ -250,9 +250,10 @@ lt_err lt_paged_forward_note(lt_paged_forward *f, int64_t n, const int32_t *slot
                               (size_t)(from_edits + 2 * n_edits) * sizeof *host));
     t->call = f->n_calls + 1;
     f->noting = (f->noting + 1) % LT_PAGED_FORWARD_NOTINGS;
-    return lt_run_note(
-        &f->run, &(lt_note_args){.notes = f->notes,
-                                 .slots = lt_tensor_1d(t->words, LT_I32, n),
-                                 .starts = lt_tensor_1d(t->words + from_starts, LT_I32, n + 1),
-                                 .edits = lt_tensor_2d(t->words + from_edits, LT_I32, n_edits, 2)});
+    return lt_exec_note(
+        &f->exec,
+        &(lt_note_args){.notes = f->notes,
+                        .slots = lt_tensor_1d(t->words, LT_I32, n),
+                        .starts = lt_tensor_1d(t->words + from_starts, LT_I32, n + 1),
+                        .edits = lt_tensor_2d(t->words + from_edits, LT_I32, n_edits, 2)});
 }

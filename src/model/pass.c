@@ -27,7 +27,7 @@ typedef struct {
 } recorded;
 
 struct lt_pass {
-    lt_run run;
+    lt_exec exec;
     lt_model *model;
     lt_pass_options options;
     lt_arena activations, gradients, logits, scratch, eight; /* Of the backend. */
@@ -73,10 +73,10 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_loss_carve(&p->loss, s, dtype, o, &a->logits);
     tables_carve(&p->rope, &p->rope_local, &p->xielu, s, o, &a->scratch);
     lt_stage_carve(&p->stage, o->batch * o->seq, &a->scratch);
-    p->run.gradients = o->train
-                           ? lt_arena_take(&a->gradients, (size_t)t->n_elements * sizeof(float),
-                                           LT_ARENA_ALIGN)
-                           : NULL;
+    p->exec.gradients = o->train
+                            ? lt_arena_take(&a->gradients, (size_t)t->n_elements * sizeof(float),
+                                            LT_ARENA_ALIGN)
+                            : NULL;
     lt_fp8_carve(&p->fp8, t, o, &a->eight);
 }
 
@@ -133,14 +133,14 @@ done:
 static lt_err upload_rope(lt_pass *p, float *device, bool local) {
     lt_err err = LT_OK;
     const int64_t seq = p->options.seq; /* The text's length, where that decides. */
-    const size_t bytes = (size_t)(seq * lt_rope_columns(p->run.spec) * 2) * sizeof(float);
+    const size_t bytes = (size_t)(seq * lt_rope_columns(p->exec.spec) * 2) * sizeof(float);
     float *host = malloc(bytes);
     if (host == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "rotary table of %zu bytes", bytes);
     }
-    LT_TRY_DONE(lt_rope_table(host, p->run.spec, seq, local, seq));
-    LT_TRY_DONE(p->run.backend->upload(p->run.queue, device, host, bytes));
-    LT_TRY_DONE(p->run.backend->sync(p->run.queue));
+    LT_TRY_DONE(lt_rope_table(host, p->exec.spec, seq, local, seq));
+    LT_TRY_DONE(p->exec.backend->upload(p->exec.queue, device, host, bytes));
+    LT_TRY_DONE(p->exec.backend->sync(p->exec.queue));
 done:
     free(host);
     return err;
@@ -148,27 +148,27 @@ done:
 
 /* Rotary tables, and xIELU's scalars in F32 when only BF16 weights exist. */
 static lt_err fill_tables(lt_pass *p) {
-    const lt_model_spec *s = p->run.spec;
+    const lt_model_spec *s = p->exec.spec;
     if (s->pos == LT_POS_ROPE) {
         LT_TRY(upload_rope(p, p->rope, false));
-        p->run.rope = p->run.rope_local = lt_tensor_3d(p->rope, LT_F32, p->options.seq,
-                                                       lt_rope_columns(s), 2);
+        p->exec.rope = p->exec.rope_local = lt_tensor_3d(p->rope, LT_F32, p->options.seq,
+                                                         lt_rope_columns(s), 2);
         if (s->rope_theta_local > 0) {
             LT_TRY(upload_rope(p, p->rope_local, true));
-            p->run.rope_local.data = p->rope_local;
+            p->exec.rope_local.data = p->rope_local;
         }
     }
     if (s->act == LT_ACT_XIELU && p->model->master == NULL) {
-        LT_TRY(lt_run_copy_xielu(&p->run, p->xielu));
+        LT_TRY(lt_exec_copy_xielu(&p->exec, p->xielu));
     }
     return LT_OK;
 }
 
 static lt_err place(lt_pass *p) {
-    const lt_backend *backend = p->run.backend;
+    const lt_backend *backend = p->exec.backend;
     const lt_param_table *t = &p->model->table;
     arenas a = {0};
-    pass_carve(p, p->run.spec, p->run.dtype, t, &p->options, &a);
+    pass_carve(p, p->exec.spec, p->exec.dtype, t, &p->options, &a);
     LT_TRY(lt_arena_place(&a.activations, backend, "activations"));
     p->activations = a.activations;
     LT_TRY(lt_arena_place(&a.gradients, backend, "gradients"));
@@ -180,9 +180,9 @@ static lt_err place(lt_pass *p) {
     if (p->options.fp8 != LT_FP8_NONE) {
         LT_TRY(lt_arena_place(&a.eight, backend, "8-bit weights"));
         p->eight = a.eight;
-        p->run.fp8 = &p->fp8;
+        p->exec.fp8 = &p->fp8;
     }
-    pass_carve(p, p->run.spec, p->run.dtype, t, &p->options, &a);
+    pass_carve(p, p->exec.spec, p->exec.dtype, t, &p->options, &a);
     p->carved_batch = p->options.batch;
     p->carved_seq = p->options.seq;
     return LT_OK;
@@ -205,7 +205,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     p->model = m;
     p->options = *o;
     p->options.on_device = !m->backend->host_memory;
-    LT_TRY_DONE(lt_run_open(&p->run, m));
+    LT_TRY_DONE(lt_exec_open(&p->exec, m));
     p->layers = calloc((size_t)m->spec.n_layers, sizeof *p->layers);
     if (p->layers == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "pass: %lld layers", (long long)m->spec.n_layers);
@@ -230,21 +230,21 @@ void lt_pass_close(lt_pass *p) {
     if (p == NULL) {
         return;
     }
-    if (p->run.queue != NULL) {
-        (void)!p->run.backend->sync(p->run.queue);
+    if (p->exec.queue != NULL) {
+        (void)!p->exec.backend->sync(p->exec.queue);
     }
     for (int i = 0; i < p->n_shapes; i++) {
         if (p->graphs[i].graph != NULL) {
-            p->run.backend->graph_close(p->graphs[i].graph);
+            p->exec.backend->graph_close(p->graphs[i].graph);
         }
     }
     lt_stage_close(&p->stage);
-    lt_arena_release(&p->activations, p->run.backend);
-    lt_arena_release(&p->gradients, p->run.backend);
-    lt_arena_release(&p->logits, p->run.backend);
-    lt_arena_release(&p->scratch, p->run.backend);
-    lt_arena_release(&p->eight, p->run.backend);
-    lt_run_close(&p->run);
+    lt_arena_release(&p->activations, p->exec.backend);
+    lt_arena_release(&p->gradients, p->exec.backend);
+    lt_arena_release(&p->logits, p->exec.backend);
+    lt_arena_release(&p->scratch, p->exec.backend);
+    lt_arena_release(&p->eight, p->exec.backend);
+    lt_exec_close(&p->exec);
     free(p->fp8.weights);
     free(p->layers);
     free(p);
@@ -264,7 +264,7 @@ static lt_err check_ids(const lt_pass_batch *b, const int32_t *ids, int64_t low,
 }
 
 static lt_err check_batch(const lt_pass *p, const lt_pass_batch *b) {
-    const lt_model_spec *s = p->run.spec;
+    const lt_model_spec *s = p->exec.spec;
     LT_ASSERT(b->tokens != NULL && b->labels != NULL);
     if (b->batch < 1 || b->seq < 1 || b->batch > p->options.batch || b->seq > p->options.seq) {
         LT_FAIL(LT_ERR_ARG, "batch of %lld x %lld tokens in a pass opened for %lld x %lld",
@@ -279,11 +279,12 @@ static lt_err check_batch(const lt_pass *p, const lt_pass_batch *b) {
 
 /* A batch of another shape: the same carve, smaller, in the same memory. */
 static void reshape(lt_pass *p, int64_t batch, int64_t seq) {
-    const lt_acts_shape shape = {batch, seq, p->run.dtype, p->options.train, level_of(&p->options)};
+    const lt_acts_shape shape = {batch, seq, p->exec.dtype, p->options.train,
+                                 level_of(&p->options)};
     if (batch != p->carved_batch || seq != p->carved_seq) {
         lt_arena_rewind(&p->activations);
-        lt_acts_carve(p->layers, p->run.spec, &shape, &p->activations);
-        lt_batch_carve(&p->batch, p->run.spec, &shape, &p->activations);
+        lt_acts_carve(p->layers, p->exec.spec, &shape, &p->activations);
+        lt_batch_carve(&p->batch, p->exec.spec, &shape, &p->activations);
         p->carved_batch = batch;
         p->carved_seq = seq;
     }
@@ -291,7 +292,7 @@ static void reshape(lt_pass *p, int64_t batch, int64_t seq) {
 
 /* The batch's tensors in this shape; what they hold comes from the stage. */
 static void shape_batch(lt_pass *p, int64_t batch, int64_t seq, bool has_documents) {
-    lt_run *r = &p->run;
+    lt_exec *r = &p->exec;
     reshape(p, batch, seq);
     r->batch = batch;
     r->seq = seq;
@@ -299,7 +300,7 @@ static void shape_batch(lt_pass *p, int64_t batch, int64_t seq, bool has_documen
     r->doc_start = has_documents ? p->batch.doc_start : (lt_tensor){0};
 }
 
-static int64_t capacity(const lt_run *r, bool train) {
+static int64_t capacity(const lt_exec *r, bool train) {
     const lt_model_spec *s = r->spec;
     const double rows = (double)(r->batch * r->seq);
     if (!train || s->n_experts == 0 || s->moe_capacity == 0) {
@@ -309,7 +310,7 @@ static int64_t capacity(const lt_run *r, bool train) {
 }
 
 static lt_err layer_fwd(lt_pass *p, int layer, lt_tensor stream, bool train) {
-    lt_run *r = &p->run;
+    lt_exec *r = &p->exec;
     LT_TRY(lt_attention_block_fwd(r, layer, &p->layers[layer], &p->batch, stream));
     LT_TRY(lt_mlp_block_fwd(r, layer, &p->layers[layer], &p->batch, capacity(r, train)));
     p->recomputed = layer;
@@ -318,7 +319,7 @@ static lt_err layer_fwd(lt_pass *p, int layer, lt_tensor stream, bool train) {
 
 /* Tokens to h_final. */
 static lt_err forward(lt_pass *p, bool train) {
-    lt_run *r = &p->run;
+    lt_exec *r = &p->exec;
     const lt_batch_acts *b = &p->batch;
     const lt_norm norm = {LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0, b->mean_final,
                           b->rstd_final};
@@ -334,7 +335,7 @@ static lt_err forward(lt_pass *p, bool train) {
 
 /* dh of h_final to the gradients. */
 static lt_err backward(lt_pass *p, float aux_scale) {
-    lt_run *r = &p->run;
+    lt_exec *r = &p->exec;
     const lt_batch_acts *b = &p->batch;
     const lt_norm norm = {LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0, b->mean_final,
                           b->rstd_final};
@@ -348,9 +349,9 @@ static lt_err backward(lt_pass *p, float aux_scale) {
         LT_TRY(lt_mlp_block_bwd(r, layer, &p->layers[layer], b, level, aux_scale));
         LT_TRY(lt_attention_block_bwd(r, layer, &p->layers[layer], b, level));
     }
-    return lt_run_embed_bwd(
-        r, &(lt_embed_bwd_args){.dtable = lt_run_gradient(r, LT_PARAM_EMBED, 0),
-                                .dpos_table = lt_run_gradient(r, LT_PARAM_POS_EMBED, 0),
+    return lt_exec_embed_bwd(
+        r, &(lt_embed_bwd_args){.dtable = lt_exec_gradient(r, LT_PARAM_EMBED, 0),
+                                .dpos_table = lt_exec_gradient(r, LT_PARAM_POS_EMBED, 0),
                                 .dy = b->dx,
                                 .ids = b->tokens,
                                 .positions = r->positions,
@@ -361,11 +362,11 @@ lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result, 
     *result = (lt_pass_result){0};
     LT_TRY(check_batch(p, b));
     shape_batch(p, b->batch, b->seq, b->doc_start != NULL);
-    LT_TRY(lt_stage_send(&p->stage, &p->run, b, &p->batch));
-    LT_TRY(lt_fp8_refresh(&p->run, &p->fp8));
+    LT_TRY(lt_stage_send(&p->stage, &p->exec, b, &p->batch));
+    LT_TRY(lt_fp8_refresh(&p->exec, &p->fp8));
     LT_TRY(forward(p, false));
-    LT_TRY(lt_loss_run(&p->run, &p->loss, &p->batch, b->labels, 0));
-    return lt_stage_receive(&p->stage, &p->run, &p->batch, result, loss_rows);
+    LT_TRY(lt_loss_run(&p->exec, &p->loss, &p->batch, b->labels, 0));
+    return lt_stage_receive(&p->stage, &p->exec, &p->batch, result, loss_rows);
 }
 
 lt_err lt_pass_stage(lt_pass *p, const lt_pass_batch *b) {
@@ -394,7 +395,7 @@ static bool made_by_product(const lt_model_spec *s, const lt_param *p) {
 /* All other gradients to zero: neighbours in one go, and those of all layers, which lie equally far
  * apart. */
 static lt_err zero_others(lt_pass *p) {
-    const lt_run *r = &p->run;
+    const lt_exec *r = &p->exec;
     const lt_param_table *t = &p->model->table;
     for (int i = 0, end; i < t->n_params; i = end) {
         const lt_param *first = &t->params[i];
@@ -417,18 +418,18 @@ static lt_err zero_others(lt_pass *p) {
 
 /* Batch to gradients. labels: of the host, to skip what has none; NULL: skip nothing. */
 static lt_err compute(lt_pass *p, const int32_t *labels, float grad_scale) {
-    p->run.fresh = p->fresh;
-    p->run.head_stored = false;
+    p->exec.fresh = p->fresh;
+    p->exec.head_stored = false;
     if (p->fresh) {
         LT_TRY(zero_others(p));
     }
     LT_TRY(forward(p, true));
-    LT_TRY(lt_loss_run(&p->run, &p->loss, &p->batch, labels, grad_scale));
+    LT_TRY(lt_loss_run(&p->exec, &p->loss, &p->batch, labels, grad_scale));
     return backward(p, grad_scale);
 }
 
 static bool can_record(const lt_pass *p) {
-    return p->run.backend->graph_begin != NULL && !p->options.eager && p->run.watch == NULL;
+    return p->exec.backend->graph_begin != NULL && !p->options.eager && p->exec.watch == NULL;
 }
 
 /* The entry of this shape; *is_new: seen for the first time. NULL: no room for more. */
@@ -451,7 +452,7 @@ static recorded *find_shape(lt_pass *p, const recorded *shape, bool *is_new) {
 }
 
 static lt_err record(lt_pass *p, recorded *shape) {
-    const lt_run *r = &p->run;
+    const lt_exec *r = &p->exec;
     lt_err err, ended;
     LT_TRY(r->backend->graph_begin(r->queue));
     err = compute(p, NULL, shape->grad_scale);
@@ -462,7 +463,7 @@ static lt_err record(lt_pass *p, recorded *shape) {
 
 lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
     const lt_stage_slot *slot = lt_stage_next(&p->stage);
-    lt_run *r = &p->run;
+    lt_exec *r = &p->exec;
     recorded *shape = NULL;
     bool is_new = true;
 
@@ -489,7 +490,7 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
 }
 
 lt_err lt_pass_collect(lt_pass *p, lt_pass_result *result) {
-    return lt_stage_collect(&p->stage, &p->run, result);
+    return lt_stage_collect(&p->stage, &p->exec, result);
 }
 
 lt_err lt_pass_train(lt_pass *p, const lt_pass_batch *b, float grad_scale, lt_pass_result *result) {
@@ -501,17 +502,17 @@ lt_err lt_pass_train(lt_pass *p, const lt_pass_batch *b, float grad_scale, lt_pa
 }
 
 float *lt_pass_gradients(lt_pass *p) {
-    return p->run.gradients;
+    return p->exec.gradients;
 }
 
 lt_err lt_pass_zero_gradients(lt_pass *p) {
-    LT_ASSERT(p->run.gradients != NULL);
+    LT_ASSERT(p->exec.gradients != NULL);
     p->fresh = true;
     return LT_OK;
 }
 
 lt_queue *lt_pass_queue(const lt_pass *p) {
-    return p->run.queue;
+    return p->exec.queue;
 }
 
 int64_t lt_pass_graphs(const lt_pass *p) {
@@ -519,21 +520,21 @@ int64_t lt_pass_graphs(const lt_pass *p) {
 }
 
 lt_err lt_pass_watch(lt_pass *p, bool on) {
-    return lt_run_watch(&p->run, on);
+    return lt_exec_watch(&p->exec, on);
 }
 
 lt_err lt_pass_profile(lt_pass *p, lt_pass_op_time *times) {
-    LT_TRY(lt_run_times(&p->run));
+    LT_TRY(lt_exec_times(&p->exec));
     for (int op = 0; op < LT_OP_COUNT; op++) {
-        const lt_cost least = p->run.least[op];
-        times[op] = (lt_pass_op_time){p->run.seconds[op], least.flops, least.bytes,
-                                      p->run.calls[op]};
+        const lt_cost least = p->exec.least[op];
+        times[op] = (lt_pass_op_time){p->exec.seconds[op], least.flops, least.bytes,
+                                      p->exec.calls[op]};
     }
     return LT_OK;
 }
 
 const lt_layer_acts *lt_pass_layer_acts(const lt_pass *p, int layer) {
-    LT_ASSERT(layer >= 0 && layer < p->run.spec->n_layers);
+    LT_ASSERT(layer >= 0 && layer < p->exec.spec->n_layers);
     return &p->layers[layer];
 }
 

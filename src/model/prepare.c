@@ -30,7 +30,7 @@ static tables tables_carve(const lt_model_spec *spec, int64_t max_seq, lt_arena 
 }
 
 /* Rows of the table, made on the host, to the device. */
-static lt_err put_table(lt_run *r, float *device, int64_t n, bool local, int64_t length) {
+static lt_err put_table(lt_exec *r, float *device, int64_t n, bool local, int64_t length) {
     const size_t bytes = table_bytes(r->spec, n);
     float *host = malloc(bytes);
     lt_err err;
@@ -46,7 +46,7 @@ static lt_err put_table(lt_run *r, float *device, int64_t n, bool local, int64_t
 }
 
 /* One or both tables: of tokens that come alone, and of a call of several. */
-static lt_err put_tables(lt_run *r, float *device, int64_t max_seq, bool local, lt_tensor *out) {
+static lt_err put_tables(lt_exec *r, float *device, int64_t max_seq, bool local, lt_tensor *out) {
     const int64_t columns = lt_rope_columns(r->spec), n = two_tables(r->spec, max_seq) ? 2 : 1;
     LT_TRY(put_table(r, device, max_seq, local, 0));
     if (n == 2) {
@@ -56,11 +56,11 @@ static lt_err put_tables(lt_run *r, float *device, int64_t max_seq, bool local, 
     return LT_OK;
 }
 
-static lt_err fill_tables(lt_run *r, const tables *t, int64_t max_seq) {
+static lt_err fill_tables(lt_exec *r, const tables *t, int64_t max_seq) {
     const lt_model_spec *spec = r->spec;
 
     if (spec->act == LT_ACT_XIELU && r->model->master == NULL) {
-        LT_TRY(lt_run_copy_xielu(r, t->xielu));
+        LT_TRY(lt_exec_copy_xielu(r, t->xielu));
     }
     if (spec->pos != LT_POS_ROPE) {
         return LT_OK;
@@ -71,11 +71,11 @@ static lt_err fill_tables(lt_run *r, const tables *t, int64_t max_seq) {
                                       : LT_OK;
 }
 
-int64_t lt_run_rope_rows(const lt_model_spec *spec, int64_t max_seq, int64_t n, int64_t end) {
+int64_t lt_exec_rope_rows(const lt_model_spec *spec, int64_t max_seq, int64_t n, int64_t end) {
     return two_tables(spec, max_seq) && n > 1 && end > lt_rope_switch(spec) ? max_seq : 0;
 }
 
-lt_err lt_run_rope_fill(lt_run *r, int64_t max_seq, int64_t end) {
+lt_err lt_exec_rope_fill(lt_exec *r, int64_t max_seq, int64_t end) {
     if (r->spec->rope_scaling != LT_ROPE_DYNAMIC) { /* longrope's is the same for all lengths. */
         return LT_OK;
     }
@@ -91,21 +91,21 @@ static bool worth_packing(const lt_model_spec *spec, lt_param_kind kind) {
 }
 
 /* Places of the packed matrices; with a NULL base it measures. */
-static void packed_carve(lt_run *r, lt_arena *a) {
+static void packed_carve(lt_exec *r, lt_arena *a) {
     const lt_param_table *t = &r->model->table;
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         size_t bytes = 0;
         if (worth_packing(r->spec, p->kind) &&
             (r->model->held == NULL || r->model->held[i].n_runs == 0)) {
-            const lt_tensor w = lt_run_weight(r, p->kind, p->layer);
+            const lt_tensor w = lt_exec_weight(r, p->kind, p->layer);
             bytes = r->backend->matmul_pack_bytes(&w, true);
         }
         r->packed[i] = bytes > 0 ? lt_arena_take(a, bytes, LT_ARENA_ALIGN) : NULL;
     }
 }
 
-static lt_err pack_weights(lt_run *r, lt_arena *a) {
+static lt_err pack_weights(lt_exec *r, lt_arena *a) {
     const lt_param_table *t = &r->model->table;
     r->packed = calloc((size_t)t->n_params, sizeof *r->packed);
     if (r->packed == NULL) {
@@ -120,26 +120,26 @@ static lt_err pack_weights(lt_run *r, lt_arena *a) {
     for (int i = 0; i < t->n_params; i++) {
         if (r->packed[i] != NULL) {
             const lt_param *p = &t->params[i];
-            LT_TRY(lt_run_matmul_pack(
+            LT_TRY(lt_exec_matmul_pack(
                 r, &(lt_matmul_pack_args){.dst = (void *)(uintptr_t)r->packed[i],
-                                          .b = lt_run_weight(r, p->kind, p->layer),
+                                          .b = lt_exec_weight(r, p->kind, p->layer),
                                           .trans_b = true}));
         }
     }
     return LT_OK;
 }
 
-size_t lt_run_tables_bytes(const lt_model_spec *spec, int64_t max_seq) {
+size_t lt_exec_tables_bytes(const lt_model_spec *spec, int64_t max_seq) {
     lt_arena a = {0};
     (void)tables_carve(spec, max_seq, &a);
     return a.used_bytes;
 }
 
-lt_err lt_run_prepare(lt_run *r, lt_prepared *p, const lt_model *m, int64_t max_seq, bool pack) {
+lt_err lt_exec_prepare(lt_exec *r, lt_prepared *p, const lt_model *m, int64_t max_seq, bool pack) {
     tables t;
 
     *p = (lt_prepared){0};
-    LT_TRY(lt_run_open(r, m));
+    LT_TRY(lt_exec_open(r, m));
     (void)tables_carve(r->spec, max_seq, &p->tables);
     LT_TRY(lt_arena_place(&p->tables, r->backend, "rotary tables"));
     t = tables_carve(r->spec, max_seq, &p->tables);
@@ -147,9 +147,9 @@ lt_err lt_run_prepare(lt_run *r, lt_prepared *p, const lt_model *m, int64_t max_
     return pack ? pack_weights(r, &p->packed) : LT_OK;
 }
 
-void lt_run_release(lt_run *r, lt_prepared *p) {
+void lt_exec_release(lt_exec *r, lt_prepared *p) {
     lt_arena_release(&p->tables, r->backend);
     lt_arena_release(&p->packed, r->backend);
     free(r->packed);
-    lt_run_close(r);
+    lt_exec_close(r);
 }

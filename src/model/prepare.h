@@ -5,7 +5,7 @@
 #define LT_MODEL_PREPARE_H
 
 #include "base/arena.h"
-#include "model/run.h"
+#include "model/exec.h"
 
 typedef struct {
     lt_arena tables; /* rope, rope_local: (max_seq, columns, 2) F32 each; xielu (L, 2) F32 */
@@ -14,15 +14,15 @@ typedef struct {
 
 /* Open the run on the model and prepare it for positions [0, max_seq). pack: also lay out the
  * weights for the products, which pays when many tokens follow. On failure release what there is
- * with lt_run_release. */
-LT_MUST_USE lt_err lt_run_prepare(lt_run *r, lt_prepared *p, const lt_model *m, int64_t max_seq,
-                                  bool pack);
+ * with lt_exec_release. */
+LT_MUST_USE lt_err lt_exec_prepare(lt_exec *r, lt_prepared *p, const lt_model *m, int64_t max_seq,
+                                   bool pack);
 /* How far the rows of r->rope lie behind their positions in a call that brings n tokens of a text,
  * after which it has `end`: 0 for tokens that come alone and wherever the length of a text decides
- * nothing, else max_seq; lt_run_rope_fill then makes the rows for that length. */
-int64_t lt_run_rope_rows(const lt_model_spec *spec, int64_t max_seq, int64_t n, int64_t end);
-LT_MUST_USE lt_err lt_run_rope_fill(lt_run *r, int64_t max_seq, int64_t end);
-size_t lt_run_tables_bytes(const lt_model_spec *spec, int64_t max_seq); /* Of `tables` above. */
-void lt_run_release(lt_run *r, lt_prepared *p);                         /* Closes the queue too. */
+ * nothing, else max_seq; lt_exec_rope_fill then makes the rows for that length. */
+int64_t lt_exec_rope_rows(const lt_model_spec *spec, int64_t max_seq, int64_t n, int64_t end);
+LT_MUST_USE lt_err lt_exec_rope_fill(lt_exec *r, int64_t max_seq, int64_t end);
+size_t lt_exec_tables_bytes(const lt_model_spec *spec, int64_t max_seq); /* Of `tables` above. */
+void lt_exec_release(lt_exec *r, lt_prepared *p);                        /* Closes the queue too. */
 
 #endif

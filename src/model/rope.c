@@ -30,7 +30,7 @@
 
 #include "base/error.h"
 #include "base/thread.h"
-#include "model/run.h"
+#include "model/exec.h"
 
 #define PI 3.14159265358979323846
 

@@ -37,7 +37,7 @@
 #define SCORE_LOGITS_BYTES (64 << 20)
 
 struct lt_session {
-    lt_run run;
+    lt_exec exec;
     int64_t n_seqs, max_seq, chunk_rows;
     lt_prepared prepared;
     lt_arena cache, activations; /* Of the backend. */
@@ -65,14 +65,14 @@ static int64_t max_rows(const lt_session *s) {
 }
 
 static lt_acts_shape acts_shape(const lt_session *s, int64_t batch, int64_t seq) {
-    return (lt_acts_shape){batch, seq, s->run.dtype, false, LT_KEEP_NOTHING};
+    return (lt_acts_shape){batch, seq, s->exec.dtype, false, LT_KEEP_NOTHING};
 }
 
 /* Activations of a call of this shape; what lives longer comes first and so stays in its place. */
 static void acts_carve(lt_session *s, int64_t batch, int64_t seq) {
-    const lt_model_spec *spec = s->run.spec;
+    const lt_model_spec *spec = s->exec.spec;
     const lt_acts_shape shape = acts_shape(s, batch, seq);
-    const size_t logits = s->run.backend->host_memory
+    const size_t logits = s->exec.backend->host_memory
                               ? 0
                               : (size_t)(s->n_seqs * spec->vocab_size) * sizeof(float);
     lt_arena *a = &s->activations;
@@ -86,14 +86,14 @@ static void acts_carve(lt_session *s, int64_t batch, int64_t seq) {
 }
 
 static size_t cache_layer_elements(const lt_session *s) {
-    return (size_t)(s->n_seqs * s->max_seq * s->run.spec->n_kv_heads * s->run.spec->head_dim);
+    return (size_t)(s->n_seqs * s->max_seq * s->exec.spec->n_kv_heads * s->exec.spec->head_dim);
 }
 
 /* Keys (values: which 1) of a layer: sequences [seq, seq + n), their first `count` tokens: (n,
  * count, G, D). */
 static lt_tensor cache_view(const lt_session *s, int layer, int which, int64_t seq, int64_t n,
                             int64_t count) {
-    const int64_t G = s->run.spec->n_kv_heads, D = s->run.spec->head_dim, row = G * D;
+    const int64_t G = s->exec.spec->n_kv_heads, D = s->exec.spec->head_dim, row = G * D;
     const size_t at = cache_layer_elements(s) * (size_t)(2 * layer + which) +
                       (size_t)(seq * s->max_seq * row);
     return (lt_tensor){.data = (char *)s->kv + at * lt_dtype_bytes(s->kv_dtype),
@@ -107,7 +107,7 @@ static lt_tensor cache_view(const lt_session *s, int layer, int which, int64_t s
 static void measure(lt_session *s) {
     size_t prefill;
     (void)lt_arena_take(&s->cache,
-                        cache_layer_elements(s) * (size_t)(2 * s->run.spec->n_layers) *
+                        cache_layer_elements(s) * (size_t)(2 * s->exec.spec->n_layers) *
                             lt_dtype_bytes(s->kv_dtype),
                         LT_ARENA_ALIGN);
     acts_carve(s, 1, s->chunk_rows);
@@ -118,7 +118,7 @@ static void measure(lt_session *s) {
 }
 
 static lt_err place(lt_session *s) {
-    const lt_backend *backend = s->run.backend;
+    const lt_backend *backend = s->exec.backend;
     measure(s);
     LT_TRY(lt_arena_place(&s->cache, backend, "key/value cache"));
     s->kv = s->cache.base;
@@ -128,8 +128,8 @@ static lt_err place(lt_session *s) {
 }
 
 static bool runs_again(const lt_session *s) {
-    return s->run.spec->family == LT_FAMILY_PHI3 && lt_rope_switch(s->run.spec) > 0 &&
-           lt_rope_switch(s->run.spec) < s->max_seq;
+    return s->exec.spec->family == LT_FAMILY_PHI3 && lt_rope_switch(s->exec.spec) > 0 &&
+           lt_rope_switch(s->exec.spec) < s->max_seq;
 }
 
 static lt_err open_session(lt_session **out, const lt_model *m, int64_t n_seqs, int64_t max_seq,
@@ -160,7 +160,7 @@ static lt_err open_session(lt_session **out, const lt_model *m, int64_t n_seqs, 
     s->max_seq = max_seq;
     s->kv_dtype = cache_dtype(m);
     s->chunk_rows = max_seq < CHUNK_ROWS ? max_seq : CHUNK_ROWS;
-    LT_TRY_DONE(lt_run_prepare(&s->run, &s->prepared, m, max_seq, pack));
+    LT_TRY_DONE(lt_exec_prepare(&s->exec, &s->prepared, m, max_seq, pack));
     s->length = calloc((size_t)n_seqs, sizeof *s->length);
     s->host_ids = calloc((size_t)max_rows(s) * 2, sizeof *s->host_ids);
     if (runs_again(s)) {
@@ -188,21 +188,21 @@ lt_err lt_session_open_short(lt_session **out, const lt_model *m, int64_t n_seqs
 void lt_session_measure_short(lt_session_memory *out, const lt_model *m, int64_t n_seqs,
                               int64_t max_seq) {
     lt_session s = {.n_seqs = n_seqs, .max_seq = max_seq, .kv_dtype = cache_dtype(m)};
-    s.run = (lt_run){.spec = &m->spec, .backend = m->backend, .dtype = m->options.dtype};
+    s.exec = (lt_exec){.spec = &m->spec, .backend = m->backend, .dtype = m->options.dtype};
     s.chunk_rows = max_seq < CHUNK_ROWS ? max_seq : CHUNK_ROWS;
     measure(&s);
     *out = (lt_session_memory){
-        s.cache.used_bytes, s.activations.used_bytes + lt_run_tables_bytes(&m->spec, max_seq), 0};
+        s.cache.used_bytes, s.activations.used_bytes + lt_exec_tables_bytes(&m->spec, max_seq), 0};
 }
 
 void lt_session_close(lt_session *s) {
     if (s == NULL) {
         return;
     }
-    lt_arena_release(&s->score, s->run.backend);
-    lt_arena_release(&s->cache, s->run.backend);
-    lt_arena_release(&s->activations, s->run.backend);
-    lt_run_release(&s->run, &s->prepared);
+    lt_arena_release(&s->score, s->exec.backend);
+    lt_arena_release(&s->cache, s->exec.backend);
+    lt_arena_release(&s->activations, s->exec.backend);
+    lt_exec_release(&s->exec, &s->prepared);
     free(s->length);
     free(s->history);
     free(s->host_ids);
@@ -223,7 +223,7 @@ static int64_t row_seq(const rows *w, int64_t i) {
 
 /* The new rows' keys and values into the cache. */
 static lt_err store_kv(lt_session *s, int layer, const rows *w) {
-    lt_run *r = &s->run;
+    lt_exec *r = &s->exec;
     const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads, width = G * r->spec->head_dim;
     const lt_tensor *from[2] = {lt_attention_qk(r, &s->layer), &s->layer.qkv};
     const int64_t column[2] = {H * r->spec->head_dim, (H + G) * r->spec->head_dim};
@@ -238,7 +238,7 @@ static lt_err store_kv(lt_session *s, int layer, const rows *w) {
                                      (size_t)(at * width) * lt_dtype_bytes(s->kv_dtype),
                                  s->kv_dtype, at_once, width);
             LT_TRY(
-                lt_run_cast(r, &(lt_cast_args){.y = cache, .x = lt_tensor_rows(&x, i, at_once)}));
+                lt_exec_cast(r, &(lt_cast_args){.y = cache, .x = lt_tensor_rows(&x, i, at_once)}));
         }
     }
     return LT_OK;
@@ -247,11 +247,11 @@ static lt_err store_kv(lt_session *s, int layer, const rows *w) {
 /* Attention of rows [i, i + n) of the call, sequences [seq, seq + n) of the cache, up to n_keys of
  * them. */
 static lt_err attend(lt_session *s, int layer, int64_t i, int64_t seq, int64_t n, int64_t n_keys) {
-    lt_run *r = &s->run;
+    lt_exec *r = &s->exec;
     const int64_t H = r->spec->n_heads;
     const lt_tensor q = lt_heads(r, lt_attention_qk(r, &s->layer), 0, H),
                     out = lt_heads(r, &s->layer.att, 0, H);
-    return lt_run_attention_fwd(
+    return lt_exec_attention_fwd(
         r, &(lt_attention_args){.out = lt_tensor_rows(&out, i, n),
                                 .q = lt_tensor_rows(&q, i, n),
                                 .k = cache_view(s, layer, 0, seq, n, n_keys),
@@ -280,7 +280,7 @@ static lt_err attend_all(lt_session *s, int layer, const rows *w) {
 
 /* Positions and key counts of the rows to the device. */
 static lt_err upload_rows(lt_session *s, const rows *w, const int32_t *ids) {
-    lt_run *r = &s->run;
+    lt_exec *r = &s->exec;
     int32_t *positions = s->host_ids, *kv_len = s->host_ids + max_rows(s);
     const int64_t n_lens = w->seqs != NULL ? w->n : 1;
 
@@ -301,7 +301,7 @@ static lt_err upload_rows(lt_session *s, const rows *w, const int32_t *ids) {
 
 /* Run the rows through all layers; the last addition is left to the final norm. */
 static lt_err run_layers(lt_session *s, const rows *w, const int32_t *ids) {
-    lt_run *r = &s->run;
+    lt_exec *r = &s->exec;
     lt_tensor stream = {0};
 
     r->batch = w->seqs != NULL ? w->n : 1;
@@ -327,19 +327,19 @@ static lt_err final_norm(lt_session *s, int64_t first, int64_t n, lt_tensor *h) 
                           lt_tensor_rows(&b->mean_final, first, n),
                           lt_tensor_rows(&b->rstd_final, first, n)};
     *h = lt_tensor_rows(&b->h_final, first, n);
-    return lt_norm_fwd(&s->run, &norm, *h, lt_tensor_rows(&s->layer.x_mid, first, n),
+    return lt_norm_fwd(&s->exec, &norm, *h, lt_tensor_rows(&s->layer.x_mid, first, n),
                        lt_tensor_rows(&b->branch, first, n), lt_tensor_rows(&b->x_final, first, n));
 }
 
 /* Logits of some rows of h, without the cap. */
 static lt_err make_logits(lt_session *s, lt_tensor logits, lt_tensor h) {
-    return lt_linear_fwd(&s->run, logits, h, s->run.spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD,
+    return lt_linear_fwd(&s->exec, logits, h, s->exec.spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD,
                          LT_PARAM_KIND_COUNT, 0);
 }
 
 /* Logits of rows [first, first + n) of the call to host memory out (n, V). */
 static lt_err head(lt_session *s, int64_t first, int64_t n, float *out) {
-    lt_run *r = &s->run;
+    lt_exec *r = &s->exec;
     const int64_t V = r->spec->vocab_size;
     const int64_t at_once = r->backend->host_memory ? n : s->n_seqs;
     const float cap = r->spec->final_softcap;
@@ -363,7 +363,7 @@ static lt_err head(lt_session *s, int64_t first, int64_t n, float *out) {
 }
 
 static void score_carve(lt_session *s) {
-    const int64_t V = s->run.spec->vocab_size, fit = SCORE_LOGITS_BYTES / 4 / V,
+    const int64_t V = s->exec.spec->vocab_size, fit = SCORE_LOGITS_BYTES / 4 / V,
                   wanted = fit < 16 ? 16 : fit;
     s->score_logits = lt_tensor_take(&s->score, LT_F32,
                                      wanted < s->chunk_rows ? wanted : s->chunk_rows, V, 0);
@@ -377,7 +377,7 @@ static lt_err score_place(lt_session *s) {
         return LT_OK;
     }
     score_carve(s);
-    LT_TRY(lt_arena_place(&s->score, s->run.backend, "scores"));
+    LT_TRY(lt_arena_place(&s->score, s->exec.backend, "scores"));
     score_carve(s);
     return LT_OK;
 }
@@ -385,7 +385,7 @@ static lt_err score_place(lt_session *s) {
 /* Losses and likeliest ids of the call's n rows, to the host. */
 static lt_err score_rows(lt_session *s, int64_t n, const int32_t *labels, float *loss,
                          int32_t *best) {
-    lt_run *r = &s->run;
+    lt_exec *r = &s->exec;
     lt_tensor h;
 
     LT_TRY(r->backend->upload(r->queue, s->labels.data, labels, (size_t)n * sizeof *labels));
@@ -394,11 +394,11 @@ static lt_err score_rows(lt_session *s, int64_t n, const int32_t *labels, float 
         count = n - i < s->score_logits.shape[0] ? n - i : s->score_logits.shape[0];
         const lt_tensor logits = lt_tensor_rows(&s->score_logits, 0, count);
         LT_TRY(make_logits(s, logits, lt_tensor_rows(&h, i, count)));
-        LT_TRY(lt_run_xent(r, &(lt_xent_args){.logits = logits,
-                                              .labels = lt_tensor_rows(&s->labels, i, count),
-                                              .loss = lt_tensor_rows(&s->loss, i, count),
-                                              .best = lt_tensor_rows(&s->best, i, count),
-                                              .softcap = r->spec->final_softcap}));
+        LT_TRY(lt_exec_xent(r, &(lt_xent_args){.logits = logits,
+                                               .labels = lt_tensor_rows(&s->labels, i, count),
+                                               .loss = lt_tensor_rows(&s->loss, i, count),
+                                               .best = lt_tensor_rows(&s->best, i, count),
+                                               .softcap = r->spec->final_softcap}));
     }
     LT_TRY(r->backend->download(r->queue, loss, s->loss.data, (size_t)n * sizeof *loss));
     LT_TRY(r->backend->download(r->queue, best, s->best.data, (size_t)n * sizeof *best));
@@ -407,9 +407,9 @@ static lt_err score_rows(lt_session *s, int64_t n, const int32_t *labels, float 
 
 static lt_err check_ids(const lt_session *s, const int32_t *ids, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        if (ids[i] < 0 || ids[i] >= s->run.spec->vocab_size) {
+        if (ids[i] < 0 || ids[i] >= s->exec.spec->vocab_size) {
             LT_FAIL(LT_ERR_ARG, "session: token %d is outside [0, %lld)", (int)ids[i],
-                    (long long)s->run.spec->vocab_size);
+                    (long long)s->exec.spec->vocab_size);
         }
     }
     return LT_OK;
@@ -431,12 +431,12 @@ static lt_err check_room(const lt_session *s, int64_t seq, int64_t n) {
  * that of its chunks; all earlier tokens once more, where they were rotated as those of a short
  * text. */
 static lt_err begin_call(lt_session *s, int64_t seq, const int32_t *ids, int64_t n, int64_t *rope) {
-    const int64_t past = s->length[seq], end = past + n, limit = lt_rope_switch(s->run.spec);
+    const int64_t past = s->length[seq], end = past + n, limit = lt_rope_switch(s->exec.spec);
     int32_t *history = s->history != NULL ? s->history + seq * s->max_seq : NULL;
     const bool again = history != NULL && past > 0 && past <= limit && end > limit;
 
-    *rope = lt_run_rope_rows(s->run.spec, s->max_seq, again ? end : n, end);
-    LT_TRY(*rope > 0 ? lt_run_rope_fill(&s->run, s->max_seq, end) : LT_OK);
+    *rope = lt_exec_rope_rows(s->exec.spec, s->max_seq, again ? end : n, end);
+    LT_TRY(*rope > 0 ? lt_exec_rope_fill(&s->exec, s->max_seq, end) : LT_OK);
     for (int64_t i = 0, count; again && i < past; i += count) {
         count = past - i < s->chunk_rows ? past - i : s->chunk_rows;
         const rows w = {.seq = seq, .n = count, .first = i, .rope = *rope};
@@ -450,7 +450,7 @@ static lt_err begin_call(lt_session *s, int64_t seq, const int32_t *ids, int64_t
 
 static lt_err eval(lt_session *s, int64_t seq, const int32_t *ids, int64_t n, float *logits,
                    bool all) {
-    const int64_t V = s->run.spec->vocab_size;
+    const int64_t V = s->exec.spec->vocab_size;
     int64_t rope;
     LT_ASSERT(n > 0);
     LT_TRY(check_room(s, seq, n));
@@ -466,7 +466,7 @@ static lt_err eval(lt_session *s, int64_t seq, const int32_t *ids, int64_t n, fl
             LT_TRY(head(s, count - 1, 1, logits));
         }
     }
-    LT_TRY(s->run.backend->sync(s->run.queue));
+    LT_TRY(s->exec.backend->sync(s->exec.queue));
     s->length[seq] += n;
     return LT_OK;
 }
@@ -502,7 +502,7 @@ lt_err lt_session_score(lt_session *s, int64_t seq, const int32_t *ids, int64_t 
 /* Steps of sequences whose tokens are kept: each may have to run them again. */
 static lt_err step_alone(lt_session *s, const int64_t *seqs, const int32_t *ids, int64_t n,
                          float *logits) {
-    const int64_t V = s->run.spec->vocab_size;
+    const int64_t V = s->exec.spec->vocab_size;
     lt_err err = LT_OK;
     int64_t done = 0;
     for (; done < n && err == LT_OK; done += err == LT_OK) {
@@ -534,7 +534,7 @@ lt_err lt_session_step(lt_session *s, const int64_t *seqs, const int32_t *ids, i
     if (logits != NULL) {
         LT_TRY(head(s, 0, n, logits));
     }
-    LT_TRY(s->run.backend->sync(s->run.queue));
+    LT_TRY(s->exec.backend->sync(s->exec.queue));
     for (int64_t i = 0; i < n; i++) {
         s->length[seqs[i]]++;
     }
@@ -558,6 +558,6 @@ void lt_session_get_memory(const lt_session *s, lt_session_memory *out) {
 }
 
 void lt_session_profile(const lt_session *s, double *seconds, int64_t *calls) {
-    memcpy(seconds, s->run.seconds, sizeof s->run.seconds);
-    memcpy(calls, s->run.calls, sizeof s->run.calls);
+    memcpy(seconds, s->exec.seconds, sizeof s->exec.seconds);
+    memcpy(calls, s->exec.calls, sizeof s->exec.calls);
 }

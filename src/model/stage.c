@@ -127,7 +127,7 @@ const lt_stage_slot *lt_stage_next(const lt_stage *s) {
     return s->n_taken < s->n_put ? &s->slots[s->n_taken % LT_STAGE_SLOTS] : NULL;
 }
 
-lt_err lt_stage_take(lt_stage *s, lt_run *r, const lt_batch_acts *to) {
+lt_err lt_stage_take(lt_stage *s, lt_exec *r, const lt_batch_acts *to) {
     const lt_stage_slot *slot = lt_stage_next(s);
     LT_ASSERT(slot != NULL);
     LT_TRY(s->backend->order(r->queue, s->queue));
@@ -143,7 +143,7 @@ lt_err lt_stage_take(lt_stage *s, lt_run *r, const lt_batch_acts *to) {
     return s->backend->order(s->queue, r->queue);
 }
 
-static lt_err fetch_slot(const lt_stage *s, const lt_stage_slot *slot, lt_run *r,
+static lt_err fetch_slot(const lt_stage *s, const lt_stage_slot *slot, lt_exec *r,
                          const lt_batch_acts *from) {
     LT_TRY(s->backend->download(r->queue, slot->loss, from->loss_rows.data, id_bytes(slot)));
     LT_TRY(s->backend->download(r->queue, slot->best, from->best.data, id_bytes(slot)));
@@ -171,12 +171,12 @@ static void add_slot(const lt_stage *s, const lt_stage_slot *slot, lt_pass_resul
     sum->z_sum += aux[1];
 }
 
-lt_err lt_stage_fetch(lt_stage *s, lt_run *r, const lt_batch_acts *from) {
+lt_err lt_stage_fetch(lt_stage *s, lt_exec *r, const lt_batch_acts *from) {
     LT_ASSERT(s->n_taken > s->n_collected);
     return fetch_slot(s, &s->slots[(s->n_taken - 1) % LT_STAGE_SLOTS], r, from);
 }
 
-lt_err lt_stage_collect(lt_stage *s, lt_run *r, lt_pass_result *sum) {
+lt_err lt_stage_collect(lt_stage *s, lt_exec *r, lt_pass_result *sum) {
     LT_TRY(s->backend->sync(r->queue));
     for (; s->n_collected < s->n_taken; s->n_collected++) {
         add_slot(s, &s->slots[s->n_collected % LT_STAGE_SLOTS], sum);
@@ -184,7 +184,7 @@ lt_err lt_stage_collect(lt_stage *s, lt_run *r, lt_pass_result *sum) {
     return LT_OK;
 }
 
-lt_err lt_stage_send(lt_stage *s, lt_run *r, const lt_pass_batch *b, const lt_batch_acts *to) {
+lt_err lt_stage_send(lt_stage *s, lt_exec *r, const lt_pass_batch *b, const lt_batch_acts *to) {
     lt_stage_slot *slot = &s->slots[LT_STAGE_SLOTS];
     fill_slot(slot, b);
     for (int k = 0; k < n_fields(slot); k++) {
@@ -193,7 +193,7 @@ lt_err lt_stage_send(lt_stage *s, lt_run *r, const lt_pass_batch *b, const lt_ba
     return LT_OK;
 }
 
-lt_err lt_stage_receive(lt_stage *s, lt_run *r, const lt_batch_acts *from, lt_pass_result *sum,
+lt_err lt_stage_receive(lt_stage *s, lt_exec *r, const lt_batch_acts *from, lt_pass_result *sum,
                         float *loss_rows) {
     const lt_stage_slot *slot = &s->slots[LT_STAGE_SLOTS];
     LT_TRY(fetch_slot(s, slot, r, from));

@@ -52,17 +52,17 @@ bool lt_stage_full(const lt_stage *s);
 LT_MUST_USE lt_err lt_stage_put(lt_stage *s, const lt_pass_batch *b);
 /* The oldest batch that is put and not taken; NULL: none. */
 const lt_stage_slot *lt_stage_next(const lt_stage *s);
-LT_MUST_USE lt_err lt_stage_take(lt_stage *s, lt_run *r, const lt_batch_acts *to);
+LT_MUST_USE lt_err lt_stage_take(lt_stage *s, lt_exec *r, const lt_batch_acts *to);
 /* Queue the results of the batch taken last. */
-LT_MUST_USE lt_err lt_stage_fetch(lt_stage *s, lt_run *r, const lt_batch_acts *from);
+LT_MUST_USE lt_err lt_stage_fetch(lt_stage *s, lt_exec *r, const lt_batch_acts *from);
 /* Wait for all that was fetched and add it to *sum. */
-LT_MUST_USE lt_err lt_stage_collect(lt_stage *s, lt_run *r, lt_pass_result *sum);
+LT_MUST_USE lt_err lt_stage_collect(lt_stage *s, lt_exec *r, lt_pass_result *sum);
 
 /* The same in one go for evaluation: to the device now; results into *sum, and each row's into
  * loss_rows if not NULL. */
-LT_MUST_USE lt_err lt_stage_send(lt_stage *s, lt_run *r, const lt_pass_batch *b,
+LT_MUST_USE lt_err lt_stage_send(lt_stage *s, lt_exec *r, const lt_pass_batch *b,
                                  const lt_batch_acts *to);
-LT_MUST_USE lt_err lt_stage_receive(lt_stage *s, lt_run *r, const lt_batch_acts *from,
+LT_MUST_USE lt_err lt_stage_receive(lt_stage *s, lt_exec *r, const lt_batch_acts *from,
                                     lt_pass_result *sum, float *loss_rows);
 
 #endif

@@ -331,7 +331,7 @@ static lt_err load_params(lt_model *m, const lt_source *source, bool first) {
     loading l = {.m = m, .source = source};
     for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *p = &m->table.params[i];
-        /* lt_run_prepare reads xIELU's scalars. */
+        /* lt_exec_prepare reads xIELU's scalars. */
         if ((p->kind == LT_PARAM_XIELU) == first && (m->held == NULL || m->held[i].n_runs == 0)) {
             LT_TRY_DONE(lt_weight_each_part(source, &m->spec, p, load_part, &l));
         }

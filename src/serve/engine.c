@@ -19,7 +19,7 @@
 #include "base/thread.h"
 #include "lateen/generate.h"
 #include "model/alloc.h"
-#include "model/run.h"
+#include "model/exec.h"
 #include "serve/engine_impl.h"
 
 /* A device reads its weights once a step and is far from busy with 512 rows: an H100 takes 2,048 of

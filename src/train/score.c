@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "model/run.h"
+#include "model/exec.h"
 
 #define SEQ_DEFAULT 2048
 

@@ -12,7 +12,7 @@
 #include "lateen/model.h"
 #include "model/family.h"
 #include "model/gguf_save.h"
-#include "model/run.h"
+#include "model/exec.h"
 
 #define TOLERANCE 5e-6
 #define ROOT      "tests/golden/rope/"

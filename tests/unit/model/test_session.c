@@ -5,7 +5,7 @@
 #include <malloc.h>
 
 #include "lateen/model.h"
-#include "model/run.h"
+#include "model/exec.h"
 
 #define V 64
 

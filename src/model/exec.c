@@ -1,25 +1,25 @@
-/* run.c: linear layers and norms in terms of ops. A linear layer keeps its weight as (out, in), so
+/* exec.c: linear layers and norms in terms of ops. A linear layer keeps its weight as (out, in), so
  * forward multiplies by its transpose. */
 #include "model/fp8.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-lt_err lt_run_open(lt_run *r, const lt_model *m) {
-    *r = (lt_run){.model = m,
-                  .spec = &m->spec,
-                  .backend = m->backend,
-                  .ops = m->backend->ops,
-                  .dtype = m->options.dtype};
+lt_err lt_exec_open(lt_exec *r, const lt_model *m) {
+    *r = (lt_exec){.model = m,
+                   .spec = &m->spec,
+                   .backend = m->backend,
+                   .ops = m->backend->ops,
+                   .dtype = m->options.dtype};
     return m->backend->queue_open(&r->queue);
 }
 
-void lt_run_close(lt_run *r) {
+void lt_exec_close(lt_exec *r) {
     if (r->queue != NULL) {
         r->backend->queue_close(r->queue);
     }
     free(r->watch);
-    *r = (lt_run){0};
+    *r = (lt_exec){0};
 }
 
 /* Ops between two readings of the stopwatch: op i runs from mark 2 i to 2 i + 1. */
@@ -29,7 +29,7 @@ struct lt_watch {
     lt_op ops[WATCH_OPS];
 };
 
-lt_err lt_run_times(lt_run *r) {
+lt_err lt_exec_times(lt_exec *r) {
     struct lt_watch *w = r->watch;
     for (int64_t i = 0; w != NULL && i < w->n; i++) {
         double seconds = 0.0;
@@ -42,7 +42,7 @@ lt_err lt_run_times(lt_run *r) {
     return LT_OK;
 }
 
-lt_err lt_run_watch(lt_run *r, bool on) {
+lt_err lt_exec_watch(lt_exec *r, bool on) {
     memset(r->seconds, 0, sizeof r->seconds);
     memset(r->calls, 0, sizeof r->calls);
     memset(r->least, 0, sizeof r->least);
@@ -54,14 +54,14 @@ lt_err lt_run_watch(lt_run *r, bool on) {
     return LT_OK;
 }
 
-lt_err lt_run_before(lt_run *r, lt_op op, const void *args) {
+lt_err lt_exec_before(lt_exec *r, lt_op op, const void *args) {
     struct lt_watch *w = r->watch;
     if (w != NULL) {
         const lt_cost cost = lt_op_cost(op, args);
         r->least[op].flops += cost.flops;
         r->least[op].bytes += cost.bytes;
         if (r->backend->mark != NULL) {
-            LT_TRY(w->n == WATCH_OPS ? lt_run_times(r) : LT_OK);
+            LT_TRY(w->n == WATCH_OPS ? lt_exec_times(r) : LT_OK);
             w->ops[w->n] = op;
             LT_TRY(r->backend->mark(r->queue, 2 * w->n));
         }
@@ -70,7 +70,7 @@ lt_err lt_run_before(lt_run *r, lt_op op, const void *args) {
     return LT_OK;
 }
 
-lt_err lt_run_after(lt_run *r, lt_op op) {
+lt_err lt_exec_after(lt_exec *r, lt_op op) {
     r->calls[op]++;
     if (r->watch != NULL && r->backend->mark != NULL) {
         return r->backend->mark(r->queue, 2 * r->watch->n++ + 1);
@@ -82,13 +82,13 @@ lt_err lt_run_after(lt_run *r, lt_op op) {
 }
 
 /* Of a parameter the model has. */
-static int param_index(const lt_run *r, lt_param_kind kind, int layer) {
+static int param_index(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_param_table *t = &r->model->table;
     LT_ASSERT(t->index[kind] >= 0);
     return t->index[kind] + (lt_param_in_layer(kind) ? layer * t->layer_stride : 0);
 }
 
-lt_tensor lt_run_weight(const lt_run *r, lt_param_kind kind, int layer) {
+lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_model *m = r->model;
     if (m->held != NULL && m->table.index[kind] >= 0) {
         const lt_held *h = &m->held[param_index(r, kind, layer)];
@@ -100,11 +100,11 @@ lt_tensor lt_run_weight(const lt_run *r, lt_param_kind kind, int layer) {
     return lt_param_view(&r->model->table, kind, layer, r->model->weights, r->dtype);
 }
 
-lt_tensor lt_run_gradient(const lt_run *r, lt_param_kind kind, int layer) {
+lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer) {
     return lt_param_view(&r->model->table, kind, layer, r->gradients, LT_F32);
 }
 
-lt_tensor lt_run_xielu(const lt_run *r, int layer) {
+lt_tensor lt_exec_xielu(const lt_exec *r, int layer) {
     const lt_model *m = r->model;
     LT_ASSERT(r->xielu != NULL || m->master != NULL || r->spec->act != LT_ACT_XIELU);
     if (r->xielu != NULL) {
@@ -113,17 +113,17 @@ lt_tensor lt_run_xielu(const lt_run *r, int layer) {
     return lt_param_view(&m->table, LT_PARAM_XIELU, layer, m->master, LT_F32);
 }
 
-lt_err lt_run_copy_xielu(lt_run *r, float *device) {
+lt_err lt_exec_copy_xielu(lt_exec *r, float *device) {
     for (int layer = 0; layer < r->spec->n_layers; layer++) {
         const lt_tensor y = lt_tensor_1d(device + 2 * layer, LT_F32, 2);
-        LT_TRY(
-            lt_run_cast(r, &(lt_cast_args){.y = y, .x = lt_run_weight(r, LT_PARAM_XIELU, layer)}));
+        LT_TRY(lt_exec_cast(
+            r, &(lt_cast_args){.y = y, .x = lt_exec_weight(r, LT_PARAM_XIELU, layer)}));
     }
     r->xielu = device;
     return LT_OK;
 }
 
-lt_tensor lt_heads(const lt_run *r, const lt_tensor *x, int64_t first, int64_t count) {
+lt_tensor lt_heads(const lt_exec *r, const lt_tensor *x, int64_t first, int64_t count) {
     const int64_t d = r->spec->head_dim, row = x->stride[0];
     const lt_tensor cols = lt_tensor_cols(x, first * d, count * d);
     LT_ASSERT(x->n_dims == 2 && x->shape[0] == r->batch * r->seq);
@@ -135,20 +135,20 @@ lt_tensor lt_heads(const lt_run *r, const lt_tensor *x, int64_t first, int64_t c
 }
 
 /* gemma's factor is rounded to the weights' type, as transformers multiplies by it. */
-float lt_embedding_scale(const lt_run *r) {
+float lt_embedding_scale(const lt_exec *r) {
     const float scale = r->spec->embed_scale;
     return r->dtype == LT_BF16 ? lt_bf16_to_f32(lt_f32_to_bf16(scale)) : scale;
 }
 
-lt_err lt_embedding_fwd(lt_run *r, lt_tensor y, lt_tensor ids) {
+lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids) {
     const lt_model *m = r->model;
     const lt_held *h = m->held != NULL ? &m->held[param_index(r, LT_PARAM_EMBED, 0)] : NULL;
-    return lt_run_embed_fwd(
+    return lt_exec_embed_fwd(
         r,
         &(lt_embed_args){.y = y,
-                         .table = lt_run_weight(r, LT_PARAM_EMBED, 0),
+                         .table = lt_exec_weight(r, LT_PARAM_EMBED, 0),
                          .ids = ids,
-                         .pos_table = lt_run_weight(r, LT_PARAM_POS_EMBED, 0),
+                         .pos_table = lt_exec_weight(r, LT_PARAM_POS_EMBED, 0),
                          .positions = r->positions,
                          .late = r->late,
                          .scale = lt_embedding_scale(r),
@@ -156,10 +156,10 @@ lt_err lt_embedding_fwd(lt_run *r, lt_tensor y, lt_tensor ids) {
 }
 
 /* Columns of y made by one run of the weight's rows. */
-static lt_err run_rows(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor bias,
+static lt_err run_rows(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
                        const lt_weight_run *run) {
     const int64_t rows = run->w.shape[0];
-    return lt_run_matmul(
+    return lt_exec_matmul(
         r, &(lt_matmul_args){
                .y = lt_tensor_cols(&y, run->first_row, rows),
                .a = x,
@@ -170,16 +170,16 @@ static lt_err run_rows(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor bias,
                .b_packed = run->packed});
 }
 
-static bool in_fp8(const lt_run *r, int index) {
+static bool in_fp8(const lt_exec *r, int index) {
     return r->fp8 != NULL && lt_fp8_takes(&r->model->table.params[index]);
 }
 
-lt_err lt_linear_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
+lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
                      int layer) {
     const lt_model *m = r->model;
     const int index = param_index(r, kind, layer);
     const lt_tensor b = bias == LT_PARAM_KIND_COUNT ? (lt_tensor){0}
-                                                    : lt_run_weight(r, bias, layer);
+                                                    : lt_exec_weight(r, bias, layer);
 
     if (in_fp8(r, index)) {
         return lt_fp8_forward(r, index, y, x, b);
@@ -191,43 +191,43 @@ lt_err lt_linear_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt
         return LT_OK;
     }
     return run_rows(r, y, x, b,
-                    &(lt_weight_run){.w = lt_run_weight(r, kind, layer),
+                    &(lt_weight_run){.w = lt_exec_weight(r, kind, layer),
                                      .packed = r->packed != NULL ? r->packed[index] : NULL});
 }
 
 /* Whether there is something to add to. */
-static bool adds(lt_run *r, lt_param_kind kind) {
+static bool adds(lt_exec *r, lt_param_kind kind) {
     const bool head = kind == LT_PARAM_HEAD || kind == LT_PARAM_EMBED,
                again = !r->fresh || (head && r->head_stored);
     r->head_stored = r->head_stored || head;
     return again;
 }
 
-lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
+lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
                      lt_param_kind bias, int layer, bool add_dx) {
-    const lt_tensor dw = lt_run_gradient(r, kind, layer);
+    const lt_tensor dw = lt_exec_gradient(r, kind, layer);
     const lt_tensor dbias = bias == LT_PARAM_KIND_COUNT ? (lt_tensor){0}
-                                                        : lt_run_gradient(r, bias, layer);
+                                                        : lt_exec_gradient(r, bias, layer);
     const int index = param_index(r, kind, layer);
     const bool add_dw = adds(r, kind);
     if (dbias.data != NULL) {
-        LT_TRY(lt_run_colsum(r, &(lt_colsum_args){.y = dbias, .x = dy}));
+        LT_TRY(lt_exec_colsum(r, &(lt_colsum_args){.y = dbias, .x = dy}));
     }
     if (in_fp8(r, index)) {
         return lt_fp8_backward(
             r, index, &(lt_fp8_backward_args){dw, dx, dy, x, .add_dw = add_dw, .add_dx = add_dx});
     }
-    LT_TRY(lt_run_matmul(
+    LT_TRY(lt_exec_matmul(
         r, &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = add_dw}));
     if (dx.data == NULL) {
         return LT_OK;
     }
-    return lt_run_matmul(
+    return lt_exec_matmul(
         r, &(lt_matmul_args){
-               .y = dx, .a = dy, .b = lt_run_weight(r, kind, layer), .accumulate = add_dx});
+               .y = dx, .a = dy, .b = lt_exec_weight(r, kind, layer), .accumulate = add_dx});
 }
 
-lt_err lt_linear_act_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_param_kind kind,
+lt_err lt_linear_act_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_param_kind kind,
                          lt_param_kind bias, int layer) {
     const lt_tensor none = {0};
     const int index = param_index(r, kind, layer);
@@ -235,73 +235,74 @@ lt_err lt_linear_act_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_p
     LT_ASSERT(r->model->held == NULL);
     if (in_fp8(r, index)) {
         LT_TRY(lt_linear_fwd(r, x, in, kind, bias, layer));
-        return lt_run_act_fwd(r, &(lt_act_args){.y = y, .x = x, .kind = (lt_act_kind)r->spec->act});
+        return lt_exec_act_fwd(r,
+                               &(lt_act_args){.y = y, .x = x, .kind = (lt_act_kind)r->spec->act});
     }
-    return lt_run_matmul_act(
+    return lt_exec_matmul_act(
         r, &(lt_matmul_act_args){
                .y = y,
                .x = x,
                .a = in,
-               .b = lt_run_weight(r, kind, layer),
-               .bias = bias == LT_PARAM_KIND_COUNT ? none : lt_run_weight(r, bias, layer),
+               .b = lt_exec_weight(r, kind, layer),
+               .bias = bias == LT_PARAM_KIND_COUNT ? none : lt_exec_weight(r, bias, layer),
                .kind = (lt_act_kind)r->spec->act,
                .trans_b = true,
                .fixed_order = r->fixed_order,
                .b_packed = r->packed != NULL ? r->packed[index] : NULL});
 }
 
-lt_err lt_linear_act_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor in, lt_tensor x,
+lt_err lt_linear_act_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor in, lt_tensor x,
                          lt_param_kind kind, lt_param_kind bias, int layer) {
     const lt_tensor none = {0};
     if (in_fp8(r, param_index(r, kind, layer))) {
         LT_TRY(lt_linear_bwd(r, dx, dy, in, kind, bias, layer, false));
-        return lt_run_act_bwd(
+        return lt_exec_act_bwd(
             r, &(lt_act_bwd_args){.dx = dx, .dy = dx, .x = x, .kind = (lt_act_kind)r->spec->act});
     }
     LT_TRY(lt_linear_bwd(r, none, dy, in, kind, bias, layer, false));
-    return lt_run_matmul_act(r, &(lt_matmul_act_args){.y = dx,
-                                                      .x = x,
-                                                      .a = dy,
-                                                      .b = lt_run_weight(r, kind, layer),
-                                                      .d = dx,
-                                                      .kind = (lt_act_kind)r->spec->act,
-                                                      .backward = true});
+    return lt_exec_matmul_act(r, &(lt_matmul_act_args){.y = dx,
+                                                       .x = x,
+                                                       .a = dy,
+                                                       .b = lt_exec_weight(r, kind, layer),
+                                                       .d = dx,
+                                                       .kind = (lt_act_kind)r->spec->act,
+                                                       .backward = true});
 }
 
-lt_err lt_norm_fwd(lt_run *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_tensor add,
+lt_err lt_norm_fwd(lt_exec *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_tensor add,
                    lt_tensor sum) {
-    const lt_tensor gain = lt_run_weight(r, n->gain, n->layer);
+    const lt_tensor gain = lt_exec_weight(r, n->gain, n->layer);
     if (r->spec->norm == LT_NORM_LAYER) {
-        return lt_run_layernorm_fwd(
+        return lt_exec_layernorm_fwd(
             r, &(lt_layernorm_args){.y = y,
                                     .x = x,
                                     .add = add,
                                     .sum = sum,
                                     .gain = gain,
-                                    .bias = lt_run_weight(r, n->bias, n->layer),
+                                    .bias = lt_exec_weight(r, n->bias, n->layer),
                                     .mean = n->mean,
                                     .rstd = n->rstd,
                                     .eps = r->spec->norm_eps});
     }
-    return lt_run_rmsnorm_fwd(r, &(lt_rmsnorm_args){.y = y,
-                                                    .x = x,
-                                                    .add = add,
-                                                    .sum = sum,
-                                                    .gain = gain,
-                                                    .rstd = n->rstd,
-                                                    .eps = r->spec->norm_eps,
-                                                    .gain_offset = r->spec->norm_gain_offset});
+    return lt_exec_rmsnorm_fwd(r, &(lt_rmsnorm_args){.y = y,
+                                                     .x = x,
+                                                     .add = add,
+                                                     .sum = sum,
+                                                     .gain = gain,
+                                                     .rstd = n->rstd,
+                                                     .eps = r->spec->norm_eps,
+                                                     .gain_offset = r->spec->norm_gain_offset});
 }
 
-lt_err lt_norm_bwd(lt_run *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x,
+lt_err lt_norm_bwd(lt_exec *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x,
                    bool add_dx) {
-    const lt_tensor gain = lt_run_weight(r, n->gain, n->layer),
-                    dgain = lt_run_gradient(r, n->gain, n->layer);
+    const lt_tensor gain = lt_exec_weight(r, n->gain, n->layer),
+                    dgain = lt_exec_gradient(r, n->gain, n->layer);
     if (r->spec->norm == LT_NORM_LAYER) {
-        return lt_run_layernorm_bwd(
+        return lt_exec_layernorm_bwd(
             r, &(lt_layernorm_bwd_args){.dx = dx,
                                         .dgain = dgain,
-                                        .dbias = lt_run_gradient(r, n->bias, n->layer),
+                                        .dbias = lt_exec_gradient(r, n->bias, n->layer),
                                         .dy = dy,
                                         .x = x,
                                         .gain = gain,
@@ -309,12 +310,12 @@ lt_err lt_norm_bwd(lt_run *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_t
                                         .rstd = n->rstd,
                                         .add_dx = add_dx});
     }
-    return lt_run_rmsnorm_bwd(r, &(lt_rmsnorm_bwd_args){.dx = dx,
-                                                        .dgain = dgain,
-                                                        .dy = dy,
-                                                        .x = x,
-                                                        .gain = gain,
-                                                        .rstd = n->rstd,
-                                                        .gain_offset = r->spec->norm_gain_offset,
-                                                        .add_dx = add_dx});
+    return lt_exec_rmsnorm_bwd(r, &(lt_rmsnorm_bwd_args){.dx = dx,
+                                                         .dgain = dgain,
+                                                         .dy = dy,
+                                                         .x = x,
+                                                         .gain = gain,
+                                                         .rstd = n->rstd,
+                                                         .gain_offset = r->spec->norm_gain_offset,
+                                                         .add_dx = add_dx});
 }

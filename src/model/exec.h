@@ -1,10 +1,10 @@
-/* run.h: what the blocks of a model need while they run: the backend, the weights, the shape of the
- * batch. Pass (training, evaluation) and session (generation) each own one and call the same
- * blocks.
+/* exec.h: the execution context of a model's blocks: the backend, the weights, the shape of the
+ * batch. The pass (training, evaluation), the session (generate, chat) and the paged forward pass
+ * (serving) each own one and call the same blocks.
  *
- * Every op goes through lt_run_<op>, which times it: the table of shares comes for free. */
-#ifndef LT_MODEL_RUN_H
-#define LT_MODEL_RUN_H
+ * Every op goes through lt_exec_<op>, which times it: the table of shares comes for free. */
+#ifndef LT_MODEL_EXEC_H
+#define LT_MODEL_EXEC_H
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -41,59 +41,59 @@ typedef struct {
     int64_t calls[LT_OP_COUNT];
     lt_cost least[LT_OP_COUNT]; /* While watched. */
     struct lt_watch *watch;     /* NULL: not watched. */
-} lt_run;
+} lt_exec;
 
 /* Around every op: the clock, or on a watched run of a backend with a stopwatch, its marks. */
-lt_err lt_run_before(lt_run *r, lt_op op, const void *args);
-lt_err lt_run_after(lt_run *r, lt_op op);
+lt_err lt_exec_before(lt_exec *r, lt_op op, const void *args);
+lt_err lt_exec_after(lt_exec *r, lt_op op);
 
-#define LT_RUN_OP(name, args)                                                                      \
-    static inline lt_err lt_run_##name(lt_run *r, const args *a) {                                 \
+#define LT_EXEC_OP(name, args)                                                                     \
+    static inline lt_err lt_exec_##name(lt_exec *r, const args *a) {                               \
         lt_err err;                                                                                \
-        LT_TRY(lt_run_before(r, LT_OP_##name, a));                                                 \
+        LT_TRY(lt_exec_before(r, LT_OP_##name, a));                                                \
         err = r->ops->name(r->queue, a);                                                           \
-        return err == LT_OK ? lt_run_after(r, LT_OP_##name) : err;                                 \
+        return err == LT_OK ? lt_exec_after(r, LT_OP_##name) : err;                                \
     }
-LT_OP_MAP(LT_RUN_OP)
-#undef LT_RUN_OP
+LT_OP_MAP(LT_EXEC_OP)
+#undef LT_EXEC_OP
 
-lt_err lt_run_open(lt_run *r, const lt_model *m);
-void lt_run_close(lt_run *r); /* Accepts one that was never opened. */
+lt_err lt_exec_open(lt_exec *r, const lt_model *m);
+void lt_exec_close(lt_exec *r); /* Accepts one that was never opened. */
 
 /* Begin to watch, with zeroed times, or end. */
-lt_err lt_run_watch(lt_run *r, bool on);
+lt_err lt_exec_watch(lt_exec *r, bool on);
 /* Bring `seconds` up to date with a stopwatch's marks; waits. */
-lt_err lt_run_times(lt_run *r);
+lt_err lt_exec_times(lt_exec *r);
 
 /* Weight and gradient of a kind in a layer (ignored outside layers); absent kinds give data
  * NULL. */
-lt_tensor lt_run_weight(const lt_run *r, lt_param_kind kind, int layer);
-lt_tensor lt_run_gradient(const lt_run *r, lt_param_kind kind, int layer);
-lt_tensor lt_run_xielu(const lt_run *r, int layer); /* (2) F32 */
+lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer);
+lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer);
+lt_tensor lt_exec_xielu(const lt_exec *r, int layer); /* (2) F32 */
 /* All layers' scalars, rounded as the BF16 weights hold them, into device memory (L, 2) F32; then
- * lt_run_xielu gives those. */
-lt_err lt_run_copy_xielu(lt_run *r, float *device);
+ * lt_exec_xielu gives those. */
+lt_err lt_exec_copy_xielu(lt_exec *r, float *device);
 
 /* Heads [first, first + count) of each row of x (B * T, W): (B, T, count, D). */
-lt_tensor lt_heads(const lt_run *r, const lt_tensor *x, int64_t first, int64_t count);
+lt_tensor lt_heads(const lt_exec *r, const lt_tensor *x, int64_t first, int64_t count);
 
 /* y (rows, C) = the embedding of ids [+ of r->positions], scaled as the weights' type rounds the
  * factor. */
-lt_err lt_embedding_fwd(lt_run *r, lt_tensor y, lt_tensor ids);
-float lt_embedding_scale(const lt_run *r);
+lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids);
+float lt_embedding_scale(const lt_exec *r);
 /* y = x w^T [+ bias]. */
-lt_err lt_linear_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
+lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
                      int layer);
 /* The same with the spec's plain activation behind it: x stays for the way back, y = f(x). */
-lt_err lt_linear_act_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_param_kind kind,
+lt_err lt_linear_act_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_param_kind kind,
                          lt_param_kind bias, int layer);
 /* dw += dy^T in; dbias likewise; dx = (dy w) f'(x), which may be in in's memory. */
-lt_err lt_linear_act_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor in, lt_tensor x,
+lt_err lt_linear_act_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor in, lt_tensor x,
                          lt_param_kind kind, lt_param_kind bias, int layer);
 /* dw += dy^T x; dbias += column sums of dy; dx [+]= dy w unless dx is absent. dx may be x: x is
  * read first. Of a fresh run, dw = at a weight's first product: each but the head has one a
  * batch. */
-lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
+lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
                      lt_param_kind bias, int layer, bool add_dx);
 
 /* A norm over C of the spec's kind; what it keeps for its backward pass. */
@@ -103,10 +103,10 @@ typedef struct {
     lt_tensor mean, rstd;
 } lt_norm;
 /* y = norm(x [+ add -> sum]); add absent: x alone. */
-lt_err lt_norm_fwd(lt_run *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_tensor add,
+lt_err lt_norm_fwd(lt_exec *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_tensor add,
                    lt_tensor sum);
 /* dx [+]= backward of dy at input x. */
-lt_err lt_norm_bwd(lt_run *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x,
+lt_err lt_norm_bwd(lt_exec *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x,
                    bool add_dx);
 
 /* Columns of a head that rotate, and the table's pairs: half of them (proportional: of a head, of
