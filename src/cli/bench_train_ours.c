@@ -130,7 +130,8 @@ void lt_train_ours_close(lt_train_ours *b) {
 }
 
 static lt_err update(lt_train_ours *b) {
-    return lt_optimiser_step(&b->optimiser, lt_pass_gradients(b->pass), 1.0f, ++b->step);
+    const lt_step_plan plan = lt_recipe_plan(b->optimiser.recipe, ++b->step, 0);
+    return lt_optimiser_step(&b->optimiser, lt_pass_gradients(b->pass), 1.0f, &plan);
 }
 
 lt_err lt_train_ours_step(lt_train_ours *b, double *seconds) {

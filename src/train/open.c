@@ -64,18 +64,6 @@ static int64_t id_or_none(uint32_t id) {
     return id == LT_TOKEN_NONE ? -1 : (int64_t)id;
 }
 
-/* Largest step of the recipe, in rows. */
-static int64_t largest_batch(const lt_recipe *r) {
-    const char *p = r->ramp;
-    int64_t most = r->batch, size;
-    uint64_t from;
-    bool ok;
-    while (lt_recipe_next_ramp(&p, &size, &from, &ok)) {
-        most = size > most ? size : most;
-    }
-    return most;
-}
-
 static lt_pass_options pass_options(const lt_training *t) {
     const lt_recipe *r = &t->recipe;
     return (lt_pass_options){.batch = t->micro,
@@ -116,7 +104,7 @@ static lt_err open_model(lt_training *t) {
         .dtype = r->dtype == 0 ? LT_F32 : LT_BF16, .trainable = true, .backend = t->backend};
     lt_model_spec spec;
 
-    t->micro = r->micro > 0 ? r->micro : largest_batch(r);
+    t->micro = r->micro > 0 ? r->micro : lt_recipe_largest_batch(r);
     if (r->init[0] != '\0') {
         LT_TRY(read_init_spec(&spec, r));
         LT_TRY(check_fit(t, &spec, options.dtype));
@@ -164,7 +152,7 @@ static lt_err open_pass(lt_training *t) {
     LT_TRY(lt_pass_open(&t->pass, t->model, &o));
     LT_TRY(lt_optimiser_open(&t->optimiser, r, t->model, lt_pass_queue(t->pass)));
     for (int i = 0; i < 2; i++) {
-        LT_TRY(open_rows(&t->draws[i].rows, largest_batch(r), r->seq));
+        LT_TRY(open_rows(&t->draws[i].rows, lt_recipe_largest_batch(r), r->seq));
     }
     LT_TRY(open_rows(&t->valid_rows, t->micro, r->seq));
     return LT_OK;

@@ -77,8 +77,8 @@ void lt_optimiser_close(lt_optimiser *o) {
 typedef struct {
     const lt_ops *ops;
     float *gradients;
-    float grad_scale, lr, decay;
-    int64_t step;
+    const lt_step_plan *plan;
+    float grad_scale, decay;
 } step_ctx;
 
 static lt_tensor flat(const float *base, const lt_param *p) {
@@ -105,37 +105,36 @@ static lt_err step_adamw(lt_optimiser *o, const step_ctx *c, const lt_param *p) 
                                                     .m = moment(o, 0, p),
                                                     .v = moment(o, 1, p),
                                                     .copy = low_copy(o->model, p),
-                                                    .lr = c->lr,
+                                                    .lr = (float)c->plan->lr,
                                                     .beta1 = (float)r->beta1,
                                                     .beta2 = (float)r->beta2,
                                                     .eps = (float)r->eps,
                                                     .decay = c->decay,
                                                     .grad_scale = c->grad_scale,
-                                                    .step = c->step,
+                                                    .step = c->plan->step,
                                                     .first = p->offset,
                                                     .seed = (uint64_t)r->seed});
 }
 
 static lt_err step_ademamix(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const lt_recipe *r = o->recipe;
-    return c->ops->ademamix(o->queue,
-                            &(lt_ademamix_args){.p = flat(o->model->master, p),
-                                                .g = flat(c->gradients, p),
-                                                .m1 = moment(o, 0, p),
-                                                .v = moment(o, 1, p),
-                                                .m2 = moment(o, 2, p),
-                                                .copy = low_copy(o->model, p),
-                                                .lr = c->lr,
-                                                .beta1 = (float)r->beta1,
-                                                .beta2 = (float)r->beta2,
-                                                .beta3 = (float)lt_recipe_mix_beta3(r, c->step),
-                                                .alpha = (float)lt_recipe_mix_alpha(r, c->step),
-                                                .eps = (float)r->eps,
-                                                .decay = c->decay,
-                                                .grad_scale = c->grad_scale,
-                                                .step = c->step,
-                                                .first = p->offset,
-                                                .seed = (uint64_t)r->seed});
+    return c->ops->ademamix(o->queue, &(lt_ademamix_args){.p = flat(o->model->master, p),
+                                                          .g = flat(c->gradients, p),
+                                                          .m1 = moment(o, 0, p),
+                                                          .v = moment(o, 1, p),
+                                                          .m2 = moment(o, 2, p),
+                                                          .copy = low_copy(o->model, p),
+                                                          .lr = (float)c->plan->lr,
+                                                          .beta1 = (float)r->beta1,
+                                                          .beta2 = (float)r->beta2,
+                                                          .beta3 = (float)c->plan->mix_beta3,
+                                                          .alpha = (float)c->plan->mix_alpha,
+                                                          .eps = (float)r->eps,
+                                                          .decay = c->decay,
+                                                          .grad_scale = c->grad_scale,
+                                                          .step = c->plan->step,
+                                                          .first = p->offset,
+                                                          .seed = (uint64_t)r->seed});
 }
 
 static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
@@ -144,7 +143,7 @@ static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
                                                   .g = flat(c->gradients, p),
                                                   .m = moment(o, 0, p),
                                                   .copy = low_copy(o->model, p),
-                                                  .lr = c->lr,
+                                                  .lr = (float)c->plan->lr,
                                                   .beta1 = (float)r->beta1,
                                                   .beta2 = (float)r->beta2,
                                                   .decay = c->decay,
@@ -157,7 +156,6 @@ static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const lt_recipe *r = o->recipe;
     const int64_t rows = p->shape[p->n_dims - 2], cols = p->shape[p->n_dims - 1],
                   matrices = p->count / (rows * cols);
-    const float lr = (float)(r->muon_lr * lt_recipe_lr(r, c->step)); /* Another peak. */
 
     for (int64_t i = 0; i < matrices; i++) {
         const int64_t at = p->offset + i * rows * cols;
@@ -166,7 +164,7 @@ static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
             .g = lt_tensor_2d(c->gradients + at, LT_F32, rows, cols),
             .m = lt_tensor_2d((float *)o->moments[0] + at, LT_F32, rows, cols),
             .scratch = lt_tensor_1d(o->muon_scratch, LT_F32, lt_muon_scratch_count(rows, cols)),
-            .lr = lr,
+            .lr = (float)c->plan->muon_lr,
             .momentum = (float)r->muon_momentum,
             .decay = c->decay,
             .scale = sqrtf(fmaxf(1.0f, (float)rows / (float)cols)),
@@ -190,14 +188,14 @@ lt_err lt_optimiser_sumsq(lt_optimiser *o, float *gradients) {
     return be->download(o->queue, o->host_sumsq, o->sumsq, sizeof *o->sumsq);
 }
 
-lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale, int64_t step) {
+lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale,
+                         const lt_step_plan *plan) {
     const lt_recipe *r = o->recipe;
     step_ctx c = {.ops = o->model->backend->ops,
                   .gradients = gradients,
-                  .grad_scale = grad_scale,
-                  .step = step};
+                  .plan = plan,
+                  .grad_scale = grad_scale};
 
-    c.lr = (float)(r->lr * lt_recipe_lr(r, step));
     for (int i = 0; i < o->model->table.n_params; i++) {
         const lt_param *p = &o->model->table.params[i];
         c.decay = p->decays ? (float)r->decay : 0.0f;

@@ -44,9 +44,9 @@ size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t);
  * *o->host_sumsq. */
 LT_MUST_USE lt_err lt_optimiser_sumsq(lt_optimiser *o, float *gradients);
 
-/* Queue one update of all parameters with gradients (n_elements) F32 times grad_scale. step counts
- * from 1. */
+/* Queue one update of all parameters with gradients (n_elements) F32 times grad_scale, at the
+ * plan's step and rates. */
 LT_MUST_USE lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale,
-                                     int64_t step);
+                                     const lt_step_plan *plan);
 
 #endif

@@ -61,6 +61,17 @@ int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows_seen) {
     return now > 0 ? now : r->batch;
 }
 
+int64_t lt_recipe_largest_batch(const lt_recipe *r) {
+    const char *p = r->ramp;
+    int64_t most = r->batch, size;
+    uint64_t from;
+    bool ok;
+    while (lt_recipe_next_ramp(&p, &size, &from, &ok)) {
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
 int64_t lt_recipe_width(const lt_recipe *r) {
     return r->width > 0 ? r->width : DEFAULT_WIDTH;
 }
@@ -268,4 +279,14 @@ double lt_recipe_mix_beta3(const lt_recipe *r, int64_t step) {
         return r->beta3;
     }
     return pow(0.5, 1.0 / ((1.0 - a) * from + a * to + 1.0));
+}
+
+lt_step_plan lt_recipe_plan(const lt_recipe *r, int64_t step, uint64_t rows_seen) {
+    const double share = lt_recipe_lr(r, step);
+    return (lt_step_plan){.step = step,
+                          .rows = lt_recipe_batch(r, rows_seen),
+                          .lr = r->lr * share,
+                          .muon_lr = r->muon_lr * share,
+                          .mix_alpha = lt_recipe_mix_alpha(r, step),
+                          .mix_beta3 = lt_recipe_mix_beta3(r, step)};
 }

@@ -231,6 +231,7 @@ bool lt_recipe_next_ramp(const char **p, int64_t *size, uint64_t *from_rows, boo
 
 /* Rows of the step that begins when `rows` have been seen: batch.ramp's, then batch.size. */
 int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows);
+int64_t lt_recipe_largest_batch(const lt_recipe *r); /* Of all steps. */
 
 /* Learning rate of step (from 1) as a share of the peak. */
 double lt_recipe_lr(const lt_recipe *r, int64_t step);
@@ -239,5 +240,16 @@ double lt_recipe_lr(const lt_recipe *r, int64_t step);
  * appendix. */
 double lt_recipe_mix_alpha(const lt_recipe *r, int64_t step);
 double lt_recipe_mix_beta3(const lt_recipe *r, int64_t step);
+
+/* What the schedules say of one step: computed once, before its rows are drawn, and read by all
+ * that follows. */
+typedef struct {
+    int64_t step;       /* From 1. */
+    int64_t rows;       /* Of the optimiser step. */
+    double lr, muon_lr; /* muon_lr: of the matrices that Muon updates. */
+    double mix_alpha, mix_beta3;
+} lt_step_plan;
+/* rows_seen: before the step. */
+lt_step_plan lt_recipe_plan(const lt_recipe *r, int64_t step, uint64_t rows_seen);
 
 #endif

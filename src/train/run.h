@@ -28,7 +28,8 @@ typedef struct {
 typedef struct {
     lt_step_rows rows;
     bool drawn;
-    int64_t n_rows, n_labels;
+    lt_step_plan plan;
+    int64_t n_labels;
     int64_t staged;         /* Rows that the pass has already. */
     lt_loader_state loader; /* Behind these rows: what a checkpoint of this step holds. */
     double wait_s;

@@ -42,22 +42,22 @@ static lt_pass_batch slice(const lt_training *t, const lt_batch *b, int64_t firs
                            .positions = b->positions + at};
 }
 
-/* The rows of the step that begins when `seen` rows have been seen. */
-static lt_err draw(lt_training *t, lt_draw *d, uint64_t seen) {
+/* The rows of `step`, which begins when `seen` rows have been seen. */
+static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
     const double start_s = lt_clock_s();
-    d->n_rows = lt_recipe_batch(&t->recipe, seen);
+    d->plan = lt_recipe_plan(&t->recipe, step, seen);
     d->staged = 0;
-    LT_TRY(lt_loader_next(t->loader, d->n_rows, &d->rows.batch, NULL));
+    LT_TRY(lt_loader_next(t->loader, d->plan.rows, &d->rows.batch, NULL));
     lt_loader_get_state(t->loader, &d->loader);
     d->wait_s = lt_clock_s() - start_s;
-    d->n_labels = count_labels(&d->rows.batch, d->n_rows);
+    d->n_labels = count_labels(&d->rows.batch, d->plan.rows);
     d->drawn = true;
     return LT_OK;
 }
 
 /* Send off the draw's next micro-batch. */
 static lt_err stage(lt_training *t, lt_draw *d) {
-    const int64_t left = d->n_rows - d->staged, count = left < t->micro ? left : t->micro;
+    const int64_t left = d->plan.rows - d->staged, count = left < t->micro ? left : t->micro;
     const lt_pass_batch b = slice(t, &d->rows.batch, d->staged, count);
     d->staged += count;
     return lt_pass_stage(t->pass, &b);
@@ -71,7 +71,7 @@ static double gradient_scale(const lt_training *t) {
 /* Queue all micro-batches of a draw. Results that would not fit are collected on the way. */
 static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum) {
     LT_TRY(lt_pass_zero_gradients(t->pass));
-    while (d->staged < d->n_rows || lt_pass_staged(t->pass) > 0) {
+    while (d->staged < d->plan.rows || lt_pass_staged(t->pass) > 0) {
         if (lt_pass_staged(t->pass) == 0) {
             if (lt_pass_full(t->pass)) {
                 LT_TRY(lt_pass_collect(t->pass, sum));
@@ -79,7 +79,7 @@ static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum) {
             LT_TRY(stage(t, d));
         }
         LT_TRY(lt_pass_train_staged(t->pass, (float)gradient_scale(t)));
-        if (d->staged < d->n_rows && !lt_pass_full(t->pass)) {
+        if (d->staged < d->plan.rows && !lt_pass_full(t->pass)) {
             LT_TRY(stage(t, d));
         }
     }
@@ -91,7 +91,7 @@ static lt_err look_ahead(lt_training *t, lt_draw *next, uint64_t seen) {
     if (t->state.step + 1 >= t->recipe.steps) {
         return LT_OK;
     }
-    LT_TRY(draw(t, next, seen));
+    LT_TRY(draw(t, next, t->state.step + 2, seen));
     return lt_pass_full(t->pass) ? LT_OK : stage(t, next);
 }
 
@@ -103,15 +103,15 @@ lt_err lt_training_step(lt_training *t, lt_step_report *report) {
     double scale;
 
     if (!now->drawn) {
-        LT_TRY(draw(t, now, t->state.rows));
+        LT_TRY(draw(t, now, step, t->state.rows));
     }
-    *report = (lt_step_report){.rows = now->n_rows,
-                               .tokens = now->n_rows * t->recipe.seq,
+    *report = (lt_step_report){.rows = now->plan.rows,
+                               .tokens = now->plan.rows * t->recipe.seq,
                                .labels = now->n_labels,
                                .wait_s = now->wait_s};
     LT_TRY(accumulate(t, now, &sum));
     LT_TRY(lt_optimiser_sumsq(&t->optimiser, lt_pass_gradients(t->pass)));
-    LT_TRY(look_ahead(t, next, t->state.rows + (uint64_t)now->n_rows));
+    LT_TRY(look_ahead(t, next, t->state.rows + (uint64_t)now->plan.rows));
     LT_TRY(lt_pass_collect(t->pass, &sum));
     scale = now->n_labels > 0 ? 1.0 / (double)now->n_labels / gradient_scale(t) : 0.0;
     report->loss = now->n_labels > 0 ? sum.loss_sum / (double)now->n_labels : 0.0;
@@ -128,15 +128,16 @@ lt_err lt_training_step(lt_training *t, lt_step_report *report) {
     if (t->recipe.clip > 0.0 && report->grad_norm > t->recipe.clip) {
         scale *= t->recipe.clip / report->grad_norm;
     }
-    report->lr = t->recipe.lr * lt_recipe_lr(&t->recipe, step);
+    report->lr = now->plan.lr;
     if (report->skipped == NULL) {
-        LT_TRY(lt_optimiser_step(&t->optimiser, lt_pass_gradients(t->pass), (float)scale, step));
+        LT_TRY(
+            lt_optimiser_step(&t->optimiser, lt_pass_gradients(t->pass), (float)scale, &now->plan));
         t->applied_step = step;
     }
     now->drawn = false;
     t->loader_state = now->loader;
     t->state.step = step;
-    t->state.rows += (uint64_t)now->n_rows;
+    t->state.rows += (uint64_t)now->plan.rows;
     t->state.tokens += (uint64_t)report->tokens;
     report->step_s = lt_clock_s() - start_s;
     return LT_OK;
@@ -144,11 +145,11 @@ lt_err lt_training_step(lt_training *t, lt_step_report *report) {
 
 lt_err lt_training_probe(lt_training *t, double *loss) {
     const lt_draw *d = &t->draws[t->state.step % 2];
-    const int64_t rows = d->n_rows < t->micro ? d->n_rows : t->micro;
+    const int64_t rows = d->plan.rows < t->micro ? d->plan.rows : t->micro;
     lt_pass_result r = {0};
 
     *loss = lt_guard_recent(&t->guard);
-    if (d->n_rows == 0) { /* No step was taken yet. */
+    if (d->plan.rows == 0) { /* No step was taken yet. */
         *loss = 0.0;
         return LT_OK;
     }
