@@ -6,30 +6,57 @@
 # A test program or suite speaks TAP: lines "ok N - name", "not ok N - name", "ok N # SKIP why", and shows that it came to its end: by one plan "1..N",
 # first or last, that equals the number of its results, or, where it does not count them, by "# end" as its last line. What neither fails nor comes to
 # its end, whatever its exit status, counts as one failure; so does a failing status without a "not ok".
+# Every suite has a deadline. One that misses it is ended with all its children, counts as a failure and is shown with the last lines of its output.
+#   DEADLINE_FACTOR    a whole number that multiplies all deadlines, for slow or busy machines (1)
 set -u
 cd "$(dirname "$0")/.."
 # Threads that wait sleep: on a machine that does other work too, spinning at barriers takes 100 times the time of small tests.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+factor=${DEADLINE_FACTOR:-1}
+case $factor in '' | *[!0-9]* | 0*) echo "tests/run.sh: DEADLINE_FACTOR '$factor' is not a whole number from 1" >&2; exit 2 ;; esac
+budget_s=900 # What the suites of `make test` may take together, on two cores; more is said at the end.
+deadline_s=300
 passed=0 failed=0 skipped=0 cpu_ms=0
-names=() reported=0 # Of suites in the order of their start; how many have been counted and printed.
+names=() limits=() reported=0 # Of suites in the order of their start; how many have been counted and printed.
 work=$(mktemp -d)
-trap 'kill $(jobs -pr) 2>/dev/null; rm -rf "$work"' EXIT
+# Every process of a suite inherits LATEEN_SUITE=$mark$number; and so they are found, whoever their parent or their group is now.
+# A runner within a suite puts its own mark behind that of the suite.
+mark="${LATEEN_SUITE:-};$$."
+trap 'end_processes "$mark"; rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+end_processes() { # the beginning of their marks
+    local files round
+    for round in 1 2 3 4 5; do # Once more for those that were being started.
+        files=$(grep -lzsE "^LATEEN_SUITE=${1//./\\.}" /proc/[0-9]*/environ)
+        if [ -z "$files" ]; then return; fi
+        kill -KILL $(sed -E 's|/proc/([0-9]+)/.*|\1|' <<<"$files") 2>/dev/null
+    done
+}
 
 # A suite is counted and printed in the order of its start, whenever it ends; the output of one that fails is shown.
-#   suite NAME COMMAND...    by itself, when all before it have ended: builds, and what is timed or takes all cores
-#   skipped NAME WHY         in the place of one that this machine can not run
-#   beside NAME COMMAND...   next to other such ones, as many as there are cores: what takes one core, or sleeps
+#   suite [-t S] NAME COMMAND...    by itself, when all before it have ended: builds, and what is timed or takes all cores
+#   skipped NAME WHY                in the place of one that this machine can not run
+#   beside [-t S] NAME COMMAND...   next to other such ones, as many as there are cores: what takes one core, or sleeps
+# -t S: its deadline in seconds, where the usual one does not fit.
 suite() {
     beside_done
-    names+=("$1")
-    run_numbered $((${#names[@]} - 1)) "${@:2}"
-    report
+    start "$@"
+    beside_done
 }
 
 beside() {
     while [ "$(jobs -pr | wc -l)" -ge "$slots" ]; do wait -n; done
     report
+    start "$@"
+}
+
+start() { # [-t seconds] name, command...
+    local limit=$deadline_s
+    if [ "$1" = -t ]; then limit=$2; shift 2; fi
     names+=("$1")
+    limits+=($((limit * factor)))
     run_numbered $((${#names[@]} - 1)) "${@:2}" </dev/null &
 }
 
@@ -44,17 +71,22 @@ beside_done() {
 slots=$(nproc)
 
 run_numbered() { # number, command...: its output in NUMBER.log; then status, seconds and those of CPU (user, system) in NUMBER.end, at once
-    local n=$1 status TIMEFORMAT='%3R %3U %3S'
+    local n=$1 limit=${limits[$1]} status TIMEFORMAT='%3R %3U %3S' began=$SECONDS
     shift
-    { time CMOCKA_MESSAGE_OUTPUT=TAP "$@" >"$work/$n.log" 2>&1; } 2>"$work/$n.time"
+    # TERM first, so that a script's trap can clean up; what then is still there five seconds later, in whatever group, is killed.
+    { time LATEEN_SUITE="$mark$n;" CMOCKA_MESSAGE_OUTPUT=TAP timeout -k 5 "$limit" "$@" >"$work/$n.log" 2>&1; } 2>"$work/$n.time"
     status=$?
+    if [ $((SECONDS - began)) -ge "$limit" ] && [ "$status" -ge 124 ]; then
+        status=late
+        end_processes "$mark$n;"
+    fi
     echo "$status $(tail -n 1 "$work/$n.time")" >"$work/$n.new"
     mv "$work/$n.new" "$work/$n.end"
 }
 
 report() { # Those that have ended, up to the first that has not.
     while [ "$reported" -lt ${#names[@]} ] && [ -f "$work/$reported.end" ]; do
-        count "${names[$reported]}" "$work/$reported.log" $(cat "$work/$reported.end")
+        count "${names[$reported]}" "$work/$reported.log" $(cat "$work/$reported.end") "${limits[$reported]}"
         rm -f "$work/$reported".*
         reported=$((reported + 1))
     done
@@ -73,13 +105,18 @@ why_incomplete() { # log, status, number of results: false and the reason if thi
     return 1
 }
 
-count() { # name, log, status, seconds, of CPU: user, system
+count() { # name, log, status, seconds, of CPU: user, system; deadline
     local name=$1 log=$2 status=$3 ms=$((10#${4/[.,]/})) cpu=$((10#${5/[.,]/} + 10#${6/[.,]/})) ok bad skip
     cpu_ms=$((cpu_ms + cpu))
     skip=$(grep -Eci '^(not )?ok .*# *skip' "$log") # cmocka says "not ok N # SKIP name".
     ok=$(($(grep -c '^ok ' "$log") + $(grep -Eci '^not ok .*# *skip' "$log")))
     bad=$(($(grep -c '^not ok ' "$log") - $(grep -Eci '^not ok .*# *skip' "$log")))
-    if [ "$bad" -eq 0 ]; then why_incomplete "$log" "$status" $((ok + bad)) >"$log.why" || { bad=1; cat "$log.why" >>"$log"; }; fi
+    if [ "$3" = late ]; then
+        bad=$((bad + 1))
+        echo "$name missed its deadline of $7 s and was ended with all its children (DEADLINE_FACTOR=$factor); above: its last lines" >>"$log"
+    elif [ "$bad" -eq 0 ]; then why_incomplete "$log" "$status" $((ok + bad)) >"$log.why" || { bad=1; cat "$log.why" >>"$log"; }
+    fi
+    printf '%7d s  %s\n' $((ms / 1000)) "$name" >>"$work/times"
     passed=$((passed + ok - skip)) failed=$((failed + bad)) skipped=$((skipped + skip))
     printf '%-52s %4d passed %3d failed %3d skipped %4d s, CPU %3d.%d s\n' "$name" $((ok - skip)) "$bad" "$skip" $((ms / 1000)) $((cpu / 1000)) $((cpu / 100 % 10))
     grep -Ei '^(not )?ok .*# *skip' "$log" | sed 's/^/    /'
@@ -109,6 +146,9 @@ for name in "${names[@]:$reported}"; do # Killed together with the shell that wa
     echo "$name: did not end"
     failed=$((failed + 1))
 done
+echo "the slowest:"
+sort -k 1,1nr "$work/times" | head -n 10
 echo "$SECONDS s in all, CPU $((cpu_ms / 1000)) s"
+if [ "${1:-all}" = all ] && [ "$SECONDS" -gt "$budget_s" ]; then echo "more than the $budget_s s that make test should take: move what is slow to tests/long (tests/README.md)"; fi
 if [ "$skipped" -gt 0 ]; then echo "$passed passed, $failed failed, $skipped skipped"; else echo "$passed passed, $failed failed"; fi
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

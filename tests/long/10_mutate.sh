@@ -2,7 +2,7 @@
 # run can be repeated: MUTATE_SEED. MUTATE_COUNT faults a room.
 if command -v gcov >/dev/null; then
     for room in base tensor kernels data model plan train serve cli; do
-        suite "mutations: $room" tools/mutate --room "$room" --count "${MUTATE_COUNT:-100}" --seed "${MUTATE_SEED:-$(date +%s)}" --least 90 --tap
+        suite -t 36000 "mutations: $room" tools/mutate --room "$room" --count "${MUTATE_COUNT:-100}" --seed "${MUTATE_SEED:-$(date +%s)}" --least 90 --tap
     done
 else
     skipped "mutations" "no gcov"

@@ -10,4 +10,4 @@ venv venv openai anthropic ollama
 venv venv-agents openai-agents instructor
 venv venv-litellm dspy litellm mcp orjson
 venv venv-chains langchain-openai langchain-ollama "pydantic-ai-slim[openai,anthropic]" llama-index-llms-openai-like
-suite "serve: agents' frameworks, all of them" timeout 900 tests/e2e/serve.sh agents
+suite -t 900 "serve: agents' frameworks, all of them" tests/e2e/serve.sh agents

@@ -3,10 +3,10 @@
 # tests/emu/ops.sh: the same cases, nothing that these would miss). What takes less time is in 38_emu_programs.sh, behind NVRTC's compilation of all
 # kernels, which takes one core for two minutes.
 if command -v g++ >/dev/null; then
-    suite "build the emulated GPU" bash -c 'make -s -j"$(nproc)" emu build/emu/faults build/optest && printf "ok 1 - built\n1..1\n"'
-    suite "emulated GPU: faults are found" env LATEEN_KERNEL_DIR=tests/emu/faults tests/emu/run build/emu/faults
-    beside "emulated GPU: optest --check, AddressSanitizer" tests/emu/ops.sh --asan
-    beside "emulated H100: optest --check, AddressSanitizer" tests/emu/ops.sh --asan --h100
+    suite -t 1200 "build the emulated GPU" bash -c 'make -s -j"$(nproc)" emu build/emu/faults build/optest && printf "ok 1 - built\n1..1\n"'
+    suite -t 900 "emulated GPU: faults are found" env LATEEN_KERNEL_DIR=tests/emu/faults tests/emu/run build/emu/faults
+    beside -t 900 "emulated GPU: optest --check, AddressSanitizer" tests/emu/ops.sh --asan
+    beside -t 900 "emulated H100: optest --check, AddressSanitizer" tests/emu/ops.sh --asan --h100
 else
     skipped "emulated GPU" "no g++ on this machine"
 fi

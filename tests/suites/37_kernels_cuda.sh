@@ -12,7 +12,7 @@ find_nvrtc() { # Sets LATEEN_NVRTC, for the suites behind this one too, where th
     fi
 }
 if find_nvrtc >/dev/null 2>&1; then
-    beside "CUDA kernels: compile, registers, spills" bash -c '
+    beside -t 900 "CUDA kernels: compile, registers, spills" bash -c '
         if build/lateen bench kernels --compile; then echo "ok 1 - every kernel compiles, no unexplained spill"; else echo "not ok 1 - kernels"; fi
         echo 1..1'
 else

@@ -1,6 +1,6 @@
 # A short run of every fuzz target under ASan and UBSan. Sourced by tests/run.sh.
 if command -v clang >/dev/null; then
-    suite "build fuzz targets" bash -c 'make -s -j"$(nproc)" fuzz && printf "ok 1 - built\n1..1\n"'
+    suite -t 1200 "build fuzz targets" bash -c 'make -s -j"$(nproc)" fuzz && printf "ok 1 - built\n1..1\n"'
     for target in tests/fuzz/fuzz_*.c; do
         name=${target#tests/fuzz/fuzz_}
         beside "fuzz ${name%.c}" tests/fuzz/smoke.sh "${name%.c}" "${FUZZ_SECONDS:-2}"

@@ -19,7 +19,7 @@ never_run() { # objects, for BORROW
 }
 sanitized_build() { # mode, tests
     local mode=$1
-    suite "build $mode" bash -c "make -s -j\$(nproc) MODE=$mode BORROW='$(never_run | tr '\n' ' ')' all $(sanitized_names "$2" | sed "s|^|build/$mode/|" | tr '\n' ' ') && printf 'ok 1 - built\n1..1\n'"
+    suite -t 1200 "build $mode" bash -c "make -s -j\$(nproc) MODE=$mode BORROW='$(never_run | tr '\n' ' ')' all $(sanitized_names "$2" | sed "s|^|build/$mode/|" | tr '\n' ' ') && printf 'ok 1 - built\n1..1\n'"
 }
 sanitized_run() { # mode, tests, threads of a parallel loop
     local mode=$1 program
@@ -33,8 +33,8 @@ sanitized_build asan .
 sanitized_build tsan "$with_threads"
 sanitized_run tsan "$with_threads" 1
 sanitized_run asan . 2
-beside "server, asan" env LATEEN=build/asan/lateen timeout 200 tests/e2e/serve.sh raw life
-beside "server, tsan" env LATEEN=build/tsan/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 timeout 200 tests/e2e/serve.sh raw life
-beside "load, asan" env LATEEN=build/asan/lateen BENCH=build/lateen timeout 200 tests/e2e/serve_load.sh 5 64
-beside "load, tsan" env LATEEN=build/tsan/lateen BENCH=build/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 timeout 200 tests/e2e/serve_load.sh 5 64
+beside "server, asan" env LATEEN=build/asan/lateen tests/e2e/serve.sh raw life
+beside "server, tsan" env LATEEN=build/tsan/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 tests/e2e/serve.sh raw life
+beside "load, asan" env LATEEN=build/asan/lateen BENCH=build/lateen tests/e2e/serve_load.sh 5 64
+beside "load, tsan" env LATEEN=build/tsan/lateen BENCH=build/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 tests/e2e/serve_load.sh 5 64
 beside "verbs with threads, tsan" env LATEEN=build/tsan/lateen tests/e2e/threads.sh
