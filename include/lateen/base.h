@@ -45,6 +45,12 @@ const char *lt_err_text(lt_err err);
 /* Message of the last failure on this thread: what, which object, which numbers. Never NULL. */
 const char *lt_error_message(void);
 
+/* The way of that failure through the code, one line a level: where it was made, then every call
+ * that handed it on, the newest last, e.g. "  at src/base/file.c:61 in lt_file_read\n". Writes into
+ * `out`, allocates nothing, and returns `out`; "" when nothing has failed on this thread. */
+#define LT_ERROR_TRACE_BYTES 3072
+const char *lt_error_trace_text(char out[LT_ERROR_TRACE_BYTES]);
+
 /* "0.1.0". */
 const char *lt_version(void);
 

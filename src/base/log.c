@@ -103,6 +103,34 @@ void lt_log_note(lt_log_level level, const char *fmt, ...) {
     pthread_mutex_unlock(&logger.lock);
 }
 
+bool lt_log_shows(lt_log_level level) {
+    pthread_once(&logger.once, logger_open);
+    return level <= logger.level;
+}
+
+static void write_trace(bool shown) {
+    char text[LT_ERROR_TRACE_BYTES];
+
+    (void)lt_error_trace_text(text);
+    pthread_mutex_lock(&logger.lock);
+    if (shown) {
+        fputs(text, stderr);
+    }
+    if (logger.file != NULL) {
+        fputs(text, logger.file);
+        fflush(logger.file);
+    }
+    pthread_mutex_unlock(&logger.lock);
+}
+
+void lt_log_trace(void) {
+    write_trace(lt_log_shows(LT_LOG_DEBUG));
+}
+
+void lt_log_note_trace(void) {
+    write_trace(false);
+}
+
 void lt_progress_show(lt_progress *p, const char *fmt, ...) {
     char text[LINE_BYTES];
     const double now_s = lt_clock_s();

@@ -3,12 +3,14 @@
 #ifndef LT_BASE_LOG_H
 #define LT_BASE_LOG_H
 
+#include <stdbool.h>
+
 #include "lateen/base.h"
 
 typedef enum { LT_LOG_ERROR, LT_LOG_WARN, LT_LOG_INFO, LT_LOG_DEBUG } lt_log_level;
 
 /* Messages above this level are dropped; the default is INFO, or
- * LATEEN_LOG=error|warn|info|debug. */
+ * LATEEN_LOG=error|warn|info|debug. `--verbose` of the command line sets DEBUG. */
 void lt_log_set_level(lt_log_level level);
 
 /* Also append every message to this file; NULL stops that. The path's file stays open. */
@@ -18,6 +20,14 @@ void lt_log(lt_log_level level, const char *fmt, ...) LT_PRINTF(2, 3);
 
 /* Into the file only: what the program says on stderr in its own words. */
 void lt_log_note(lt_log_level level, const char *fmt, ...) LT_PRINTF(2, 3);
+
+/* Is a message of this level shown? */
+bool lt_log_shows(lt_log_level level);
+
+/* The trace of this thread's last failure (lt_error_trace_text), to follow its message: into the
+ * file, and on stderr when messages of level DEBUG are shown; or into the file only. */
+void lt_log_trace(void);
+void lt_log_note_trace(void);
 
 #define lt_log_error(...) lt_log(LT_LOG_ERROR, __VA_ARGS__)
 #define lt_log_warn(...)  lt_log(LT_LOG_WARN, __VA_ARGS__)

@@ -10,6 +10,7 @@
 #include <strings.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/yaml.h"
 
 #define NAME_BYTES        128
@@ -318,6 +319,9 @@ lt_err lt_options_parse(const lt_option_table *t, void *obj, int argc, char **ar
         } else if (is_flag && (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)) {
             *help = true;
             return LT_OK;
+        } else if (is_flag && strcmp(argv[i], "--verbose") == 0 &&
+                   lt_option_find(t, "verbose") == NULL) {
+            lt_log_set_level(LT_LOG_DEBUG);
         } else if (is_flag && argv[i][1] == '-') {
             LT_TRY(parse_flag(t, obj, argc, argv, &i));
         } else if (is_flag) {

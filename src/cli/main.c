@@ -8,17 +8,21 @@
 
 #include "base/error.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 
 static void print_help(void) {
-    printf("usage: lateen <verb> [options]\n\n"
+    printf("usage: lateen [--verbose] <verb> [options]\n\n"
            "The whole life of a language model in one program.\n\nverbs:\n");
     for (size_t i = 0; i < lt_n_verbs; i++) {
         printf("  %-12s %s\n", lt_verbs[i].name, lt_verbs[i].summary);
     }
-    printf("\n`lateen <verb> --help` explains one; `lateen --version` prints the version.\n");
+    printf(
+        "\n`lateen <verb> --help` explains one; `lateen --version` prints the version.\n"
+        "--verbose, before the verb or among its options, prints debugging messages and, when a\n"
+        "command fails, where in the source the failure arose and which calls passed it on.\n");
 }
 
 static int unknown_verb(const char *word) {
@@ -64,7 +68,8 @@ static void prepare_openmp(char **argv) {
     }
 }
 
-static int run(int argc, char **argv) {
+/* `whole` is the command line as it was given, for a second start. */
+static int run(int argc, char **argv, char **whole) {
     if (argc < 2) {
         print_help();
         return LT_EXIT_USAGE;
@@ -80,7 +85,7 @@ static int run(int argc, char **argv) {
     }
     for (size_t i = 0; i < lt_n_verbs; i++) {
         if (strcmp(argv[1], lt_verbs[i].name) == 0) {
-            prepare_openmp(argv);
+            prepare_openmp(whole);
             return lt_verbs[i].run(argc - 1, argv + 1);
         }
     }
@@ -90,8 +95,16 @@ static int run(int argc, char **argv) {
 /* Output that did not reach its file (a full disk, a closed descriptor) is a failure, whoever wrote
  * it. */
 int main(int argc, char **argv) {
-    const int status = run(argc, argv);
-    const bool flushed = fflush(stdout) == 0;
+    const bool verbose = argc > 1 && strcmp(argv[1], "--verbose") == 0;
+    const int skip = verbose ? 1 : 0;
+    bool flushed;
+    int status;
+
+    if (verbose) {
+        lt_log_set_level(LT_LOG_DEBUG);
+    }
+    status = run(argc - skip, argv + skip, argv);
+    flushed = fflush(stdout) == 0;
     if ((!flushed || ferror(stdout) != 0) && status == LT_EXIT_DONE) {
         fprintf(stderr, "lateen: standard output: %s\n",
                 flushed ? "not all of it could be written" : strerror(errno));

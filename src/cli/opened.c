@@ -70,8 +70,7 @@ static void *open_device(void *device) {
 typedef struct {
     const char *model_path, *path; /* path "": it is in the model's file or folder. */
     lt_tokenizer *tokenizer;
-    lt_err err;
-    char message[1024];
+    lt_failure failure;
     bool apart; /* On a thread of its own. */
     pthread_t thread;
 } reading;
@@ -86,10 +85,7 @@ static lt_err open_tokenizer(reading *r) {
 
 static void *read_tokenizer(void *arg) {
     reading *r = arg;
-    r->err = open_tokenizer(r);
-    if (r->err != LT_OK) {
-        (void)snprintf(r->message, sizeof r->message, "%s", lt_error_message());
-    }
+    lt_failure_keep(&r->failure, open_tokenizer(r));
     return NULL;
 }
 
@@ -104,18 +100,18 @@ static lt_err read_end(reading *r) {
     } else {
         (void)read_tokenizer(r);
     }
-    return r->err == LT_OK ? LT_OK : lt_error_set(r->err, "%s", r->message);
+    return lt_failure_raise(&r->failure);
 }
 
 lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *tokenizer_path,
                        lt_opened_dtype dtype, lt_device device, int64_t threads) {
     lt_model_options options = lt_opened_options(dtype, device);
     lt_err err = LT_OK, tokenizer_err = LT_OK;
+    lt_failure failure;
     lt_opened o = {0};
     pthread_t opening;
     bool opens;
     reading r;
-    char why[1024];
 
     if (model_path[0] == '\0') {
         LT_TRY(lt_opened_default_model(o.path));
@@ -133,18 +129,13 @@ lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *token
     read_begin(&r, model_path, tokenizer_path);
     options.beside = true;
     err = lt_model_open(&o.model, model_path, &options);
-    if (err != LT_OK) { /* Told first, and not as a fault of the tokenizer in its file. */
-        (void)snprintf(why, sizeof why, "%s", lt_error_message());
-    }
+    lt_failure_keep(&failure, err); /* Reported before a failure of the tokenizer in its file. */
     tokenizer_err = read_end(&r);
     if (opens) {
         pthread_join(opening, NULL);
     }
     o.tokenizer = r.tokenizer;
-    if (err != LT_OK) {
-        err = lt_error_set(err, "%s", why);
-        goto done;
-    }
+    LT_TRY_DONE(lt_failure_raise(&failure));
     LT_TRY_DONE(tokenizer_err);
     *out = o;
     o = (lt_opened){0};

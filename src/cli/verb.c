@@ -4,9 +4,14 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/log.h"
 
 int lt_verb_fail(lt_err err) {
+    char trace[LT_ERROR_TRACE_BYTES];
     fprintf(stderr, "lateen: %s\n", lt_error_message());
+    if (lt_log_shows(LT_LOG_DEBUG)) {
+        fputs(lt_error_trace_text(trace), stderr);
+    }
     return err == LT_ERR_ARG           ? LT_EXIT_USAGE
            : err == LT_ERR_INTERRUPTED ? LT_EXIT_INTERRUPTED
                                        : LT_EXIT_FAILED;

@@ -33,12 +33,11 @@
 #include "data/row.h"
 #include "lateen/data.h"
 
-#define SHARE_ONE     ((int64_t)1 << 32)
-#define SEQ_MAX       ((int64_t)1 << 24)
-#define PREFETCH_MAX  65536
-#define MESSAGE_BYTES 1024
-#define MAPPED_MAX    ((size_t)16 << 20) /* Bytes of the mapped files resident at most. */
-#define FAULT_BYTES   ((size_t)64 << 10) /* Linux maps so much around a touched page. */
+#define SHARE_ONE    ((int64_t)1 << 32)
+#define SEQ_MAX      ((int64_t)1 << 24)
+#define PREFETCH_MAX 65536
+#define MAPPED_MAX   ((size_t)16 << 20) /* Bytes of the mapped files resident at most. */
+#define FAULT_BYTES  ((size_t)64 << 10) /* Linux maps so much around a touched page. */
 #define DOC_FAULTS                                                                                 \
     3 /* Of a document: its tokens, its pointer, its entry in the table (and its mask). */
 
@@ -46,7 +45,7 @@ typedef enum { SLOT_ROW, SLOT_BLANK, SLOT_END } slot_kind;
 
 typedef struct {
     slot_kind kind;
-    lt_err err; /* Instead of a row; the message is in the loader. */
+    lt_err err; /* Instead of a row; the loader keeps the failure. */
     lt_row row;
     lt_loader_state after;
 } slot;
@@ -64,7 +63,7 @@ struct lt_loader {
     double wait_s;
     slot *slots; /* (n_slots) a ring: `filled` slots from `head` on */
     size_t n_slots, head, filled;
-    char message[MESSAGE_BYTES];
+    lt_failure failure;   /* Of the last slot. */
     pthread_mutex_t lock; /* Guards head, filled, stop; a slot belongs to one side at a time. */
     pthread_cond_t changed;
     bool stop, running, lock_made;
@@ -220,7 +219,7 @@ static void produce(lt_loader *l, slot *to) {
         to->err = lt_packer_take(&l->packers[i], &l->produced.sources[i], &l->builder,
                                  n == l->options.rank ? &to->row : NULL);
         if (to->err != LT_OK) {
-            snprintf(l->message, sizeof l->message, "%s", lt_error_message());
+            lt_failure_keep(&l->failure, to->err);
             return;
         }
         mine = mine || n == l->options.rank;
@@ -430,7 +429,7 @@ lt_err lt_loader_next(lt_loader *l, int64_t n_rows, lt_batch *batch, int64_t *go
         const slot *s = front(l);
         const size_t at = (size_t)(i * l->options.seq);
         if (s->err != LT_OK) {
-            LT_FAIL(s->err, "%s", l->message);
+            LT_TRY(lt_failure_raise(&l->failure));
         }
         memcpy(batch->tokens + at, s->row.tokens, bytes);
         memcpy(batch->labels + at, s->row.labels, bytes);

@@ -25,7 +25,6 @@
 #define JOB_KEEP_BYTES      ((size_t)8 << 20) /* Larger buffers are given back after use. */
 #define IN_FLIGHT_BYTES_MAX ((size_t)1 << 30)
 #define THREADS_MAX         1024
-#define MESSAGE_BYTES       1024
 #define COMMIT_EVERY_S      1.0
 
 /* A record of a job: a slice of its text. */
@@ -48,8 +47,7 @@ typedef struct {
     uint64_t decoded_bytes; /* UTF-8 of the documents. */
     uint64_t offset, line;  /* Where the next record of this input begins. */
     uint64_t file_bytes;    /* Of all inputs, read by then. */
-    lt_err err;
-    char message[MESSAGE_BYTES];
+    lt_failure failure;
 } job;
 
 typedef struct {
@@ -93,8 +91,7 @@ lt_err lt_id_buffer_reserve(lt_id_buffer *b, size_t room) {
 }
 
 static void job_fail(job *j, lt_err err) {
-    j->err = err;
-    snprintf(j->message, sizeof j->message, "%s", lt_error_message());
+    lt_failure_keep(&j->failure, err);
 }
 
 /* ---- Reader ---- */
@@ -147,7 +144,7 @@ static job *reader_claim(pipeline *p) {
         j = &p->jobs[p->filled % p->n_jobs];
         j->n_records = j->text_bytes = 0;
         j->closes_input = false;
-        j->err = LT_OK;
+        j->failure.err = LT_OK;
     }
     pthread_mutex_unlock(&p->lock);
     return j;
@@ -438,9 +435,9 @@ static lt_err write_all(pipeline *p, lt_shard_writer *w, uint64_t fingerprint,
     job *j;
 
     while ((j = writer_claim(p)) != NULL) {
-        if (j->err != LT_OK) {
+        if (j->failure.err != LT_OK) {
             LT_TRY(commit(p, w, fingerprint));
-            LT_FAIL(j->err, "%s", j->message);
+            LT_TRY(lt_failure_raise(&j->failure));
         }
         LT_TRY(write_job(p, w, j));
         stats->file_bytes = j->file_bytes;
@@ -527,12 +524,12 @@ done:
 /* It failed before a document was durable (a wrong field, say): leave no files that a second try
  * would trip over. */
 static lt_err discard_nothing(const char *prefix, lt_err err) {
-    char why[MESSAGE_BYTES];
-    snprintf(why, sizeof why, "%s", lt_error_message());
+    lt_failure failure;
+    lt_failure_keep(&failure, err);
     if (lt_shard_writer_discard(prefix) != LT_OK || lt_tokenize_remove_journal(prefix) != LT_OK) {
         lt_log_warn("%s", lt_error_message());
     }
-    return lt_error_set(err, "%s", why);
+    return lt_failure_raise(&failure);
 }
 
 static lt_err check(const lt_tokenize_options *o) {

@@ -32,18 +32,12 @@ typedef struct {
     bool taken;
 } lane;
 
-/* The first of several threads' failures. */
-typedef struct {
-    lt_err err;
-    char message[512];
-} failure;
-
 struct lt_mover {
     pthread_mutex_t lock;
     pthread_cond_t given;
     lane lanes[MAX_LANES];
-    lt_queue *queue; /* Everything else. */
-    failure failed;  /* Of lt_model_set. */
+    lt_queue *queue;   /* Everything else. */
+    lt_failure failed; /* Of lt_model_set: the first of several threads'. */
 };
 
 static bool master_is_apart(const lt_model_options *o) {
@@ -227,7 +221,7 @@ typedef struct {
     unsigned char *dst;
     const unsigned char *host;
     size_t bytes, step;
-    failure failed;
+    lt_failure failed;
 } sending;
 
 static lt_err copy_piece(const sending *s, size_t at) {
@@ -241,17 +235,16 @@ static lt_err copy_piece(const sending *s, size_t at) {
     return err;
 }
 
-static void note_failure(const lt_model *m, failure *f, lt_err err) {
+static void note_failure(const lt_model *m, lt_failure *f, lt_err err) {
     pthread_mutex_lock(&m->mover->lock);
     if (err != LT_OK && f->err == LT_OK) {
-        f->err = err;
-        (void)snprintf(f->message, sizeof f->message, "%s", lt_error_message());
+        lt_failure_keep(f, err);
     }
     pthread_mutex_unlock(&m->mover->lock);
 }
 
-static lt_err tell_failure(const failure *f) {
-    return f->err == LT_OK ? LT_OK : lt_error_set(f->err, "%s", f->message);
+static lt_err tell_failure(const lt_failure *f) {
+    return lt_failure_raise(f);
 }
 
 static void send_one(void *ctx, size_t i) {

@@ -374,17 +374,13 @@ struct lt_filling {
     lt_source source;
     char *path; /* The source's. */
     int n_threads;
-    lt_err err;
-    char message[1024];
+    lt_failure failure;
 };
 
 static void *fill_beside(void *arg) {
     struct lt_filling *f = arg;
     lt_thread_set_count(f->n_threads); /* As who opened the model has it. */
-    f->err = fill(f->m, &f->source);
-    if (f->err != LT_OK) {
-        (void)snprintf(f->message, sizeof f->message, "%s", lt_error_message());
-    }
+    lt_failure_keep(&f->failure, fill(f->m, &f->source));
     lt_weight_source_close(&f->source);
     return NULL;
 }
@@ -421,7 +417,7 @@ lt_err lt_model_wait(lt_model *m) {
     lt_err err = LT_OK;
     if (f != NULL) {
         pthread_join(f->thread, NULL);
-        err = f->err == LT_OK ? LT_OK : lt_error_set(f->err, "%s", f->message);
+        err = lt_failure_raise(&f->failure);
         filling_free(f);
         m->filling = NULL;
     }

@@ -146,6 +146,7 @@ static bool take_in(lt_engine *e) {
 
 static void fail_step(lt_engine *e, const lt_step *s, lt_err err) {
     lt_log_error("a step of %lld sequences failed: %s", (long long)s->n_items, lt_error_message());
+    lt_log_trace();
     for (int64_t i = 0; i < s->n_items; i++) {
         lt_sample *sample = s->items[i].sample;
         if (sample != NULL) {

@@ -205,13 +205,13 @@ done:
     /* A full disk must not stay full of a half checkpoint; the first message is the one that
      * counts. */
     if (err != LT_OK) {
-        char message[1024];
-        snprintf(message, sizeof message, "%s", lt_error_message());
+        lt_failure failure;
+        lt_failure_keep(&failure, err);
         if (lt_file_remove_tree(aside) != LT_OK) {
             lt_log_warn("%s", lt_error_message());
         }
-        return lt_error_set(err, "checkpoint of step %lld not saved: %s", (long long)state->step,
-                            message);
+        return lt_error_prefix(lt_failure_raise(&failure), "checkpoint of step %lld not saved",
+                               (long long)state->step);
     }
     return LT_OK;
 }

@@ -310,15 +310,16 @@ static lt_err stop(lt_training *t, const char *stopped) {
             (long long)t->state.step, stopped, t->recipe.out);
 }
 
-/* The report of what led to a failure, whose message must stay the last one. */
-static void report_failure(const lt_training *t) {
-    char message[2048];
-    snprintf(message, sizeof message, "%s", lt_error_message());
-    lt_log_note(LT_LOG_ERROR, "%s", message);
+/* Log a failure and write the report of what led to it. The failure stays this thread's last. */
+static void report_failure(const lt_training *t, lt_err err) {
+    lt_failure failure;
+    lt_failure_keep(&failure, err);
+    lt_log_note(LT_LOG_ERROR, "%s", lt_error_message());
+    lt_log_note_trace();
     if (lt_report_write(t->recipe.out) != LT_OK) {
         lt_log_warn("%s", lt_error_message());
     }
-    (void)lt_error_set(LT_ERR_STATE, "%s", message);
+    (void)lt_failure_raise(&failure);
 }
 
 lt_err lt_run_training(const lt_recipe *r, const lt_backend *backend) {
@@ -351,7 +352,7 @@ lt_err lt_run_training(const lt_recipe *r, const lt_backend *backend) {
     if (err == LT_ERR_INTERRUPTED) {
         lt_log_note(LT_LOG_INFO, "%s", lt_error_message());
     } else if (err != LT_OK) {
-        report_failure(t);
+        report_failure(t, err);
     }
 done:
     lt_training_close(t);

@@ -22,6 +22,28 @@ bad_input() {
     }
     shard() { rm -f "$dir"/s.*; refused "$1" "$2" tokenize "$dir/$3" --tokenizer "$tok" --out "$dir/s" "${@:4}"; }
 
+    # Where an error comes from: a line for each call that passed it on, with --verbose only; each names a line of the source that fails or tries.
+    traced() { # traced FIRST LAST COMMAND...: the chain begins in FIRST and ends in LAST ("file.c in function")
+        local first=$1 last=$2 wrong
+        shift 2
+        timeout 60 build/lateen "$@" 2>"$dir/err" >"$dir/out" </dev/null
+        sed -n '/^lateen: /,$p' "$dir/err" | sed -n 's/^  at \(.*\):\([0-9]*\) in \(.*\)$/\1 \2 \3/p' >"$dir/trace"
+        wrong=$(while read -r file line function; do
+            sed -n "$line,$((line + 6))p" "$file" | grep -qE 'LT_TRY|LT_FAIL|lt_error_|lt_failure_' || echo "$file:$line"
+        done <"$dir/trace")
+        if [ "$(sed -n '1s/ [0-9]* / in /p' "$dir/trace")" = "$first" ] && [ "$(sed -n '$s/ [0-9]* / in /p' "$dir/trace")" = "$last" ] && [ -z "$wrong" ]; then
+            echo "ok - the trace of $*: $(wc -l <"$dir/trace") levels"
+        else
+            echo "not ok - the trace of $*: ${wrong:+these lines neither fail nor try: $wrong }$(head -c 900 "$dir/err")"
+        fi
+    }
+    traced "src/model/llama2c.c in spec_from_header" "src/cli/verb_generate.c in run" --verbose generate --model README.md --prompt a
+    traced "src/model/llama2c.c in spec_from_header" "src/cli/verb_generate.c in run" generate --model README.md --verbose --prompt a
+    traced "src/train/recipe.c in lt_recipe_spec" "src/train/run.c in lt_run_training" train --verbose --out "$dir/run" --data.train nosuch
+    timeout 60 build/lateen generate --model README.md --prompt a 2>"$dir/err" >"$dir/out" </dev/null
+    grep -q '^  at ' "$dir/err" && echo "not ok - a trace without --verbose" || echo "ok - no trace without --verbose"
+    rm -rf "$dir"/trace "$dir"/run
+
     # Lines.
     printf '\357\273\277{"text": "bom"}\r\n\r\n{"text": "crlf"}\r\n' >"$dir/bom.jsonl"
     accepted 2 tokenize "$dir/bom.jsonl" --tokenizer "$tok" --out "$dir/bom"

@@ -27,8 +27,7 @@ typedef struct {
 typedef struct {
     lt_word_map map;
     lt_pieces pieces;
-    lt_err err;
-    char message[256];
+    lt_failure failure;
 } worker;
 
 typedef struct {
@@ -113,11 +112,8 @@ static lt_err count_task(const batch *b, worker *w, const task *k) {
 static void run_worker(void *ctx, size_t i) {
     batch *b = ctx;
     worker *w = &b->workers[i];
-    for (size_t k = i; k < b->n_tasks && w->err == LT_OK; k += b->n_workers) {
-        w->err = count_task(b, w, &b->tasks[k]);
-        if (w->err != LT_OK) { /* The message is this thread's: take it along. */
-            strncpy(w->message, lt_error_message(), sizeof w->message - 1);
-        }
+    for (size_t k = i; k < b->n_tasks && w->failure.err == LT_OK; k += b->n_workers) {
+        lt_failure_keep(&w->failure, count_task(b, w, &b->tasks[k]));
     }
 }
 
@@ -167,9 +163,7 @@ static lt_err put_document(batch *b, const char *data, size_t n) {
 static lt_err run_batch(batch *b) {
     lt_parallel_for(b->n_workers, run_worker, b);
     for (size_t i = 0; i < b->n_workers; i++) {
-        if (b->workers[i].err != LT_OK) {
-            LT_FAIL(b->workers[i].err, "%s", b->workers[i].message);
-        }
+        LT_TRY(lt_failure_raise(&b->workers[i].failure));
     }
     b->text.n = 0;
     b->n_tasks = 0;
