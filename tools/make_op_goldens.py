@@ -215,7 +215,8 @@ def xent(p, x):
     lse = torch.logsumexp(capped, -1)
     out = {"loss": loss, "lse": lse, "best": logits.argmax(-1)}
     if p["grad_scale"]:
-        total = (loss + p["z_coef"] * lse.square())[x["labels"] >= 0].sum() * p["grad_scale"]
+        weights = x.get("weights", torch.ones(len(loss)))
+        total = (weights * (loss + p["z_coef"] * lse.square()))[x["labels"] >= 0].sum() * p["grad_scale"]
         total.backward()
         out["logits"] = logits.grad
     return out

@@ -228,7 +228,7 @@ static lt_cost xent(const lt_xent_args *a) {
     const double grad = a->grad_scale != 0.0f ? 1.0 : 0.0, cap = a->softcap > 0.0f ? 1.0 : 0.0;
     return (lt_cost){count(&a->logits) * (4.0 + 3.0 * grad + 3.0 * cap + 3.0 * grad * cap),
                      bytes(&a->logits) * (1.0 + grad) + bytes(&a->labels) + bytes(&a->loss) +
-                         bytes(&a->lse) + bytes(&a->best)};
+                         bytes(&a->lse) + bytes(&a->best) + grad * bytes(&a->weights)};
 }
 
 /* Rows are written whole. */

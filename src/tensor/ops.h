@@ -223,10 +223,11 @@ typedef struct {
  * rows at a time, so that all logits never exist at once. l = softcap(logits) first if softcap > 0.
  * Per row: lse; loss = lse - l[label]; z = z_coef * lse^2 (PaLM's z-loss). loss (R) F32 gets lse -
  * l[label] (0 where ignored), lse (R) F32 optional (of every row). With grad_scale != 0 the logits
- * are replaced by grad_scale * d(loss + z)/d(logits), 0 in ignored rows. best (R) I32 optional:
- * argmax (lowest index of ties). */
+ * are replaced by grad_scale * d(loss + z)/d(logits), 0 in ignored rows. weights (R) F32 optional:
+ * each row's gradient is multiplied by its weight, of any sign; the loss is not. best (R) I32
+ * optional: argmax (lowest index of ties). */
 typedef struct {
-    lt_tensor logits, labels, loss, lse, best;
+    lt_tensor logits, labels, loss, lse, best, weights;
     float grad_scale, softcap, z_coef;
 } lt_xent_args;
 

@@ -65,7 +65,8 @@ enum {
     X(in_place)                                                                                    \
     X(over_dy)                                                                                     \
     X(gated)                                                                                       \
-    X(normalise) X(inverse) X(positions) X(copy) X(extreme) X(packed) X(y_f32) X(y_f16) X(aligned)
+    X(normalise)                                                                                   \
+    X(inverse) X(positions) X(copy) X(extreme) X(packed) X(y_f32) X(y_f16) X(aligned) X(weights)
 
 typedef struct {
     const char *name;

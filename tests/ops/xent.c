@@ -13,6 +13,11 @@ static const lt_case cases[] = {
     {"z loss", LT_CASE_ALL, .R = 5, .V = 9, .grad_scale = 1, .z_coef = 0.125f},
     {"softcap and z loss", LT_CASE_CHECK | LT_CASE_GRAD, .R = 4, .V = 10, .grad_scale = 0.5f,
      .softcap = 4, .z_coef = 0.01f},
+    {"weights", LT_CASE_ALL, .R = 7, .V = 12, .grad_scale = 0.5f, .weights = true},
+    {"weights, softcap and z loss", LT_CASE_ALL, .R = 5, .V = 9, .grad_scale = 1, .softcap = 4,
+     .z_coef = 0.125f, .weights = true},
+    {"weights, an SM holds two rows", LT_CASE_CHECK, .R = 33, .V = 10008, .grad_scale = 1,
+     .weights = true},
     {"wide", LT_CASE_CHECK, .R = 3, .V = 4099, .grad_scale = 1},
     {"many rows", LT_CASE_CHECK, .R = 133, .V = 31, .grad_scale = 1},
     {"an SM holds two rows", LT_CASE_CHECK, .R = 33, .V = 10008, .grad_scale = 1, .z_coef = 0.125f},
@@ -65,20 +70,26 @@ static void build(lt_setup *s) {
     t = lt_setup_in(s, "labels", &a->labels, LT_I32, LT_SHAPE(c->R));
     t->fill = fill_labels;
     t->source = grad ? "labels" : NULL;
+    if (c->weights) {
+        t = lt_setup_in(s, "weights", &a->weights, LT_F32, LT_SHAPE(c->R));
+        t->source = grad ? "weights" : NULL;
+    }
     lt_setup_out(s, "loss", &a->loss, LT_F32, LT_SHAPE(c->R));
     lt_setup_out(s, "lse", &a->lse, LT_F32, LT_SHAPE(c->R));
     lt_setup_out(s, "best", &a->best, LT_I32, LT_SHAPE(c->R));
 }
 
-/* grad_scale * sum over counted rows of loss + z_coef lse^2. */
+/* grad_scale * sum over counted rows of weight * (loss + z_coef lse^2). */
 static double objective(const lt_setup *f, const lt_setup *b) {
     const double *loss = lt_setup_find(f, "loss")->slot->data,
                  *lse = lt_setup_find(f, "lse")->slot->data;
     const int32_t *labels = lt_setup_find(f, "labels")->slot->data;
+    const double *weights = f->c->weights ? lt_setup_find(f, "weights")->slot->data : NULL;
     double sum = 0.0;
     for (int64_t r = 0; r < f->c->R; r++) {
         if (labels[r] >= 0) {
-            sum += loss[r] + (double)f->c->z_coef * lse[r] * lse[r];
+            sum += (weights != NULL ? weights[r] : 1.0) *
+                   (loss[r] + (double)f->c->z_coef * lse[r] * lse[r]);
         }
     }
     (void)b;

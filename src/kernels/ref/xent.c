@@ -4,7 +4,8 @@
  *     loss = lse - l[label];  gradient of loss + z_coef lse^2:
  *     dlogit_v = grad_scale ((1 + 2 z_coef lse) exp(l_v - lse) - [v = label]) (1 - (l_v /
  *     softcap)^2)
- * A row with label -1 has loss 0 and gradient 0; its lse and argmax are still written. */
+ * times the row's weight, where there are weights. A row with label -1 has loss 0 and gradient 0;
+ * its lse and argmax are still written. */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 
@@ -14,12 +15,14 @@ static double capped(const lt_xent_args *a, int64_t r, int64_t v) {
 }
 
 static void replace_by_gradient(const lt_xent_args *a, int64_t r, int64_t label, double lse) {
-    const double z_factor = 1.0 + 2.0 * (double)a->z_coef * lse;
+    const double z_factor = 1.0 + 2.0 * (double)a->z_coef * lse,
+                 weight = present(&a->weights) ? get(&a->weights, at1(&a->weights, r)) : 1.0;
     for (int64_t v = 0; v < a->logits.shape[1]; v++) {
         const double l = capped(a, r, v);
         double d = 0.0;
         if (label >= 0) {
-            d = (double)a->grad_scale * (z_factor * exp(l - lse) - (v == label ? 1.0 : 0.0));
+            d = (double)a->grad_scale * weight *
+                (z_factor * exp(l - lse) - (v == label ? 1.0 : 0.0));
         }
         if (a->softcap > 0.0f) {
             d *= 1.0 - (l / (double)a->softcap) * (l / (double)a->softcap);

@@ -94,6 +94,12 @@ LT_INLINE void row_gradient(void *row, int64_t n, int32_t label, row_sum lse, fl
     f_store_as(row, dtype, label, (weight * p[0] - scale) * slope);
 }
 
+LT_INLINE float row_scale(const lt_xent_args *a, int64_t r) {
+    return a->weights.data != NULL
+               ? a->grad_scale * ((const float *)a->weights.data)[r * a->weights.stride[0]]
+               : a->grad_scale;
+}
+
 LT_INLINE void xent_row(const lt_xent_args *a, int64_t r, const lt_dtype dtype) {
     const int64_t n = a->logits.shape[1];
     const int32_t label = ((const int32_t *)a->labels.data)[r * a->labels.stride[0]];
@@ -114,7 +120,7 @@ LT_INLINE void xent_row(const lt_xent_args *a, int64_t r, const lt_dtype dtype) 
             const vf l = capped(v_set(f_load_as(row, dtype, label)), a->softcap);
             *loss = lse.log_sum - (l[0] - lse.max);
             if (a->grad_scale != 0.0f) {
-                row_gradient(row, n, label, lse, a->grad_scale, a->z_coef, a->softcap, dtype);
+                row_gradient(row, n, label, lse, row_scale(a, r), a->z_coef, a->softcap, dtype);
             }
         }
     }

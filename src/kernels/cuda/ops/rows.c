@@ -15,6 +15,11 @@
 
 /* ---- Cross-entropy ---- */
 
+/* The kernel takes the weights' pointer last, and only then. */
+static const char *weights_define(const lt_xent_args *a) {
+    return a->weights.data != NULL && a->grad_scale != 0.0f ? " WEIGHTS=1" : "";
+}
+
 static const char *xent_refuse(const void *args) {
     const lt_xent_args *a = args;
     const lt_tensor *const rows[] = {&a->logits};
@@ -26,10 +31,11 @@ static lt_err xent_run(lt_queue *q, const void *args) {
     int cols = (int)a.logits.shape[1];
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&a.logits.data, &a.labels.data, &a.loss.data, &a.lse.data, &a.best.data,
-                    &cols,          &a.grad_scale,  &a.softcap,   &a.z_coef,   &a.logits.stride[0]};
-    snprintf(defines, sizeof defines, "DTYPE=%s W=%d SOFTCAP=%d",
+                    &cols,          &a.grad_scale,  &a.softcap,   &a.z_coef,   &a.logits.stride[0],
+                    &a.weights.data};
+    snprintf(defines, sizeof defines, "DTYPE=%s W=%d SOFTCAP=%d%s",
              lt_cuda_dtype_word(a.logits.dtype), lt_cuda_piece(rows, 1, a.logits.dtype, cols),
-             a.softcap > 0.0f);
+             a.softcap > 0.0f, weights_define(&a));
     return lt_cuda_run_early(q, "ops/xent.cu", "xent", defines, a.logits.shape[0], 1, XENT_THREADS,
                              list);
 }
@@ -90,15 +96,17 @@ static lt_err held_run(lt_queue *q, const void *args) {
     char defines[LT_CUDA_DEFINES_BYTES];
     const lt_cuda_kernel *k;
     held_spec s;
-    void *list[] = {
-        &a.logits.data, &a.labels.data, &a.loss.data, &a.lse.data, &a.best.data,       &rows,
-        &cols,          &a.grad_scale,  &a.softcap,   &a.z_coef,   &a.logits.stride[0]};
+    void *list[] = {&a.logits.data, &a.labels.data,      &a.loss.data,
+                    &a.lse.data,    &a.best.data,        &rows,
+                    &cols,          &a.grad_scale,       &a.softcap,
+                    &a.z_coef,      &a.logits.stride[0], &a.weights.data};
     if (rows == 0) {
         return LT_OK;
     }
     (void)held_spec_make(&s, cols, w, info->shared_optin_bytes);
-    snprintf(defines, sizeof defines, "DTYPE=%s W=%d SOFTCAP=%d THREADS=%d PIECES=%d SMEM=%d",
-             lt_cuda_dtype_word(a.logits.dtype), w, a.softcap > 0.0f, s.threads, s.pieces, s.smem);
+    snprintf(defines, sizeof defines, "DTYPE=%s W=%d SOFTCAP=%d THREADS=%d PIECES=%d SMEM=%d%s",
+             lt_cuda_dtype_word(a.logits.dtype), w, a.softcap > 0.0f, s.threads, s.pieces, s.smem,
+             weights_define(&a));
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "ops/xent_held.cu", "xent_held", defines));
     LT_TRY(lt_cuda_occupancy(q->gpu, k, s.threads, held_bytes(&s), &per_sm));
     blocks = (int64_t)info->n_sms * (per_sm > 0 ? per_sm : 1);

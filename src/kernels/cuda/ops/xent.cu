@@ -9,17 +9,24 @@
  *     pass 2  row, now from L2 (two rows an SM at V = 50k: 26 MB of 50) ──▶ softmax - onehot ──▶ row HBM
  * BOUND     4 bytes a logit (bf16) with gradient, 2 without. 8192 x 50304: 549 us at 3.0 TB/s.
  * NUMERICS  fp32; the maximum is subtracted before the exponential; fixed order of sums.
- *           SOFTCAP 1: logits pass through softcap * tanh(x / softcap) first.
+ *           SOFTCAP 1: logits pass through softcap * tanh(x / softcap) first. WEIGHTS 1: weights
+ *           (rows) fp32 scale the rows' gradients.
  * @spec sm_80 sm_90a: DTYPE=bf16 W=8 SOFTCAP=0
  * @spec sm_80 sm_90a: DTYPE=bf16 W=1 SOFTCAP=1
- * @spec sm_80 sm_90a: DTYPE=fp32 W=4 SOFTCAP=0 */
+ * @spec sm_80 sm_90a: DTYPE=fp32 W=4 SOFTCAP=0
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=1 SOFTCAP=1 WEIGHTS=1 */
 #include "ops/xent.cuh"
 
 #define THREADS 1024
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     xent(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int cols,
-         float grad_scale, float softcap, float z_coef, i64 ld) {
+         float grad_scale, float softcap, float z_coef, i64 ld
+#if WEIGHTS
+         ,
+         const float *weights
+#endif
+    ) {
     __shared__ float slots[3][THREADS / WARP];
     __shared__ int best_shared;
     wait_for_others();
@@ -60,6 +67,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         return;
     }
     __syncthreads();
+#if WEIGHTS
+    grad_scale *= weights[blockIdx.x];
+#endif
     const float share = label >= 0 ? grad_scale * (1.0f + 2.0f * z_coef * row_lse) / row_sum : 0.0f,
                 hot = label >= 0 ? grad_scale : 0.0f;
 #pragma unroll 4

@@ -5,6 +5,9 @@
 
 #include "common/vec.cuh"
 
+#ifndef WEIGHTS /* 1: a weight a row behind the other arguments scales its gradient. */
+#define WEIGHTS 0
+#endif
 #define NEGATIVE __uint_as_float(0xff800000u) /* -inf */
 #define LOG2_E   1.4426950409f
 

@@ -14,11 +14,13 @@
  * BOUND     4 bytes a logit (bf16). 8192 x 50304: 549 us at 3.0 TB/s. Exponentials: 2 a logit, 16 a
  *           clock: a third of that.
  * NUMERICS  fp32; the maximum is subtracted before the exponential; fixed order of sums. SOFTCAP 1:
- *           logits pass through softcap * tanh(x / softcap) first.
+ *           logits pass through softcap * tanh(x / softcap) first. WEIGHTS 1: weights (rows) fp32
+ *           scale the rows' gradients.
  * @spec sm_80 sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=512 PIECES=13 SMEM=13
  * @spec sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=1024 PIECES=16 SMEM=14
  * @spec sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=1024 PIECES=20 SMEM=14
- * @spec sm_90a: DTYPE=fp32 W=4 SOFTCAP=1 THREADS=1024 PIECES=13 SMEM=13 */
+ * @spec sm_90a: DTYPE=fp32 W=4 SOFTCAP=1 THREADS=1024 PIECES=13 SMEM=13
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=512 PIECES=13 SMEM=13 WEIGHTS=1 */
 #include "common/ptx.cuh"
 #include "ops/xent.cuh"
 
@@ -53,7 +55,12 @@ INLINE uint4 register_fetch(const place *p, const DTYPE *from, int piece) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     xent_held(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int rows,
-              int cols, float grad_scale, float softcap, float z_coef, i64 ld) {
+              int cols, float grad_scale, float softcap, float z_coef, i64 ld
+#if WEIGHTS
+              ,
+              const float *weights
+#endif
+    ) {
     extern __shared__ __align__(16) uint4 smem[];
     /* In turn: what one row's threads read, the next row's do not write. */
     __shared__ float slots[2][2][WARPS];
@@ -130,9 +137,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                 best[row] = best_shared[turn];
             }
         }
-        const float share = label >= 0 ? grad_scale * (1.0f + 2.0f * z_coef * row_lse) / row_sum
+#if WEIGHTS
+        const float row_scale = grad_scale * weights[row];
+#else
+        const float row_scale = grad_scale;
+#endif
+        const float share = label >= 0 ? row_scale * (1.0f + 2.0f * z_coef * row_lse) / row_sum
                                        : 0.0f,
-                    hot = label >= 0 ? grad_scale : 0.0f;
+                    hot = label >= 0 ? row_scale : 0.0f;
 #pragma unroll 1
         for (int c = 0; c < CHUNKS; c++) { /* 2. */
 #pragma unroll
