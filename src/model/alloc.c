@@ -49,6 +49,10 @@ size_t lt_model_weights_bytes(const lt_param_table *t, const lt_model_options *o
     return n * lt_dtype_bytes(options->dtype) + (master_is_apart(options) ? n * sizeof(float) : 0);
 }
 
+bool lt_model_has_master(const lt_model *m) {
+    return m->options.dtype == LT_F32 || m->options.trainable;
+}
+
 static lt_err open_mover(lt_model *m) {
     m->mover = calloc(1, sizeof *m->mover);
     if (m->mover == NULL) {
@@ -163,15 +167,17 @@ done:
 }
 
 lt_err lt_model_place(lt_model *m) {
-    void *memory = NULL;
-    m->weights_bytes = lt_model_weights_bytes(&m->table, &m->options);
-    LT_TRY(m->backend->alloc(&memory, m->weights_bytes, "weights"));
-    m->weights = memory;
+    const lt_param_table *t = &m->table;
+    const size_t copy_bytes = lt_param_buffer_bytes(t, m->options.dtype);
+    m->weights_bytes = lt_model_weights_bytes(t, &m->options);
+    LT_TRY(m->backend->alloc(&m->memory, m->weights_bytes, "weights"));
+    LT_TRY(lt_param_buffer_open(&m->weights, t, m->options.dtype));
+    LT_TRY(lt_param_buffer_open(&m->master, t, LT_F32));
+    lt_param_buffer_place(&m->weights, t, m->memory);
     if (m->options.dtype == LT_F32) {
-        m->master = memory;
+        lt_param_buffer_place(&m->master, t, m->memory);
     } else if (m->options.trainable) {
-        m->master = (float *)((char *)memory +
-                              (size_t)m->table.n_elements * lt_dtype_bytes(m->options.dtype));
+        lt_param_buffer_place(&m->master, t, (char *)m->memory + copy_bytes);
     }
     return LT_OK;
 }
@@ -195,9 +201,11 @@ void lt_model_close(lt_model *m) {
     (void)!lt_model_wait(m);
     lt_held_close(m);
     lt_generation_close(m);
-    if (m->weights != NULL) {
-        m->backend->release(m->weights, m->weights_bytes);
+    if (m->memory != NULL) {
+        m->backend->release(m->memory, m->weights_bytes);
     }
+    lt_param_buffer_close(&m->weights);
+    lt_param_buffer_close(&m->master);
     close_mover(m);
     lt_param_table_close(&m->table);
     free(m);
@@ -301,11 +309,12 @@ static bool copy_finite(unsigned char *dst, const unsigned char *src, size_t byt
 
 /* Values of a type into the master if there is one, else into the compute copy, a piece at a time.
  * finite: they are to be checked, being copied as they are. */
-static lt_err set_on_device(lt_model *m, int64_t first, const void *values, lt_dtype from,
-                            int64_t count, bool *finite) {
-    const lt_dtype to = m->master != NULL ? LT_F32 : m->options.dtype;
+static lt_err set_on_device(lt_model *m, const lt_param *p, int64_t first, const void *values,
+                            lt_dtype from, int64_t count, bool *finite) {
+    const lt_param_buffer *b = lt_model_has_master(m) ? &m->master : &m->weights;
+    const lt_dtype to = b->dtype;
     const int64_t bytes = (int64_t)lt_dtype_bytes(to), most = (int64_t)LT_MODEL_PIECE_BYTES / bytes;
-    unsigned char *const dst = m->master != NULL ? (void *)m->master : m->weights;
+    unsigned char *const dst = lt_param_data(b, p);
     for (int64_t i = 0; i < count; i += most) {
         const int64_t n = count - i < most ? count - i : most;
         lt_err err;
@@ -330,39 +339,48 @@ static lt_err set_on_device(lt_model *m, int64_t first, const void *values, lt_d
     return LT_OK;
 }
 
-void lt_model_set(lt_model *m, int64_t first, const void *values, lt_dtype type, int64_t count) {
-    LT_ASSERT(first >= 0 && count >= 0 && first + count <= m->table.n_elements);
-    if (!m->backend->host_memory) {
-        note_failure(m, &m->mover->failed, set_on_device(m, first, values, type, count, NULL));
+void lt_model_set(lt_model *m, const lt_param *p, int64_t first, const void *values, lt_dtype type,
+                  int64_t count) {
+    LT_ASSERT(first >= 0 && count >= 0 && first + count <= p->local_count);
+    if (count == 0) {
         return;
     }
-    if (m->master != NULL) {
-        lt_convert(m->master + first, LT_F32, values, type, (size_t)count);
+    if (!m->backend->host_memory) {
+        note_failure(m, &m->mover->failed, set_on_device(m, p, first, values, type, count, NULL));
+        return;
+    }
+    if (lt_model_has_master(m)) {
+        lt_convert((float *)lt_param_data(&m->master, p) + first, LT_F32, values, type,
+                   (size_t)count);
     }
     if (m->options.dtype == LT_BF16) {
-        lt_convert((uint16_t *)m->weights + first, LT_BF16, values, type, (size_t)count);
+        lt_convert((uint16_t *)lt_param_data(&m->weights, p) + first, LT_BF16, values, type,
+                   (size_t)count);
     }
 }
 
-bool lt_model_set_finite(lt_model *m, int64_t first, const void *values, int64_t count) {
+bool lt_model_set_finite(lt_model *m, const lt_param *p, int64_t first, const void *values,
+                         int64_t count) {
     bool finite = true;
-    LT_ASSERT(first >= 0 && count >= 0 && first + count <= m->table.n_elements);
-    LT_ASSERT(m->options.dtype == LT_BF16 && m->master == NULL);
+    LT_ASSERT(first >= 0 && count > 0 && first + count <= p->local_count);
+    LT_ASSERT(m->options.dtype == LT_BF16 && !lt_model_has_master(m));
     if (m->backend->host_memory) {
-        return copy_finite((unsigned char *)m->weights + 2 * first, values, 2 * (size_t)count);
+        return copy_finite((unsigned char *)lt_param_data(&m->weights, p) + 2 * first, values,
+                           2 * (size_t)count);
     }
-    note_failure(m, &m->mover->failed, set_on_device(m, first, values, LT_BF16, count, &finite));
+    note_failure(m, &m->mover->failed, set_on_device(m, p, first, values, LT_BF16, count, &finite));
     return finite;
 }
 
 lt_err lt_model_sync_weights(lt_model *m) {
     const int64_t n = m->table.n_elements;
-    if (m->options.dtype != LT_BF16 || m->master == NULL) {
+    if (m->options.dtype != LT_BF16 || !lt_model_has_master(m) || n == 0) {
         return LT_OK;
     }
+    LT_ASSERT(m->weights.flat != NULL && m->master.flat != NULL);
     LT_TRY(m->backend->ops->cast(m->mover->queue,
-                                 &(lt_cast_args){.y = lt_tensor_1d(m->weights, LT_BF16, n),
-                                                 .x = lt_tensor_1d(m->master, LT_F32, n)}));
+                                 &(lt_cast_args){.y = lt_tensor_1d(m->weights.flat, LT_BF16, n),
+                                                 .x = lt_tensor_1d(m->master.flat, LT_F32, n)}));
     return m->backend->sync(m->mover->queue);
 }
 

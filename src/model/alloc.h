@@ -27,13 +27,15 @@ size_t lt_model_host_bytes(const lt_model *m);
 /* Refresh the compute copy from the F32 master (nothing to do when they are one). */
 LT_MUST_USE lt_err lt_model_sync_weights(lt_model *m);
 
-/* Store elements [first, first + count) of the flat layout from values of a type (no blocks) into
- * master and compute copy alike. From any thread. A device's failure is kept for lt_model_settle,
+/* Store elements [first, first + count) of what is held of a parameter, from values of a type (no
+ * blocks), into master and compute copy alike. From any thread. A device's failure is kept for lt_model_settle,
  * which whoever fills a model calls at the end. */
-void lt_model_set(lt_model *m, int64_t first, const void *values, lt_dtype type, int64_t count);
+void lt_model_set(lt_model *m, const lt_param *p, int64_t first, const void *values, lt_dtype type,
+                  int64_t count);
 /* The same for BF16 values that are stored as they are. False: some are NaN or infinite, and not
  * all were stored. */
-bool lt_model_set_finite(lt_model *m, int64_t first, const void *values, int64_t count);
+bool lt_model_set_finite(lt_model *m, const lt_param *p, int64_t first, const void *values,
+                         int64_t count);
 LT_MUST_USE lt_err lt_model_settle(lt_model *m);
 
 /* Bytes of a buffer of the model's backend from and to the host, from any thread; done on return.

@@ -84,33 +84,34 @@ lt_err lt_exec_after(lt_exec *r, lt_op op) {
 /* Of a parameter the model has. */
 static int param_index(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_param_table *t = &r->model->table;
-    LT_ASSERT(t->index[kind] >= 0);
-    return t->index[kind] + (lt_param_in_layer(kind) ? layer * t->layer_stride : 0);
+    const int index = lt_param_index(t, kind, layer);
+    LT_ASSERT(index >= 0);
+    return index;
 }
 
 lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_model *m = r->model;
-    if (m->held != NULL && m->table.index[kind] >= 0) {
+    if (m->held != NULL && lt_param_index(&m->table, kind, layer) >= 0) {
         const lt_held *h = &m->held[param_index(r, kind, layer)];
         LT_ASSERT(h->n_runs <= 1); /* Several have no one view: lt_linear_fwd. */
         if (h->n_runs == 1) {
             return h->runs[0].w;
         }
     }
-    return lt_param_view(&r->model->table, kind, layer, r->model->weights, r->dtype);
+    return lt_param_view(&r->model->table, kind, layer, &r->model->weights);
 }
 
 lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer) {
-    return lt_param_view(&r->model->table, kind, layer, r->gradients, LT_F32);
+    return lt_param_view(&r->model->table, kind, layer, &r->gradients);
 }
 
 lt_tensor lt_exec_xielu(const lt_exec *r, int layer) {
     const lt_model *m = r->model;
-    LT_ASSERT(r->xielu != NULL || m->master != NULL || r->spec->act != LT_ACT_XIELU);
+    LT_ASSERT(r->xielu != NULL || lt_model_has_master(m) || r->spec->act != LT_ACT_XIELU);
     if (r->xielu != NULL) {
         return lt_tensor_1d((void *)(r->xielu + 2 * layer), LT_F32, 2);
     }
-    return lt_param_view(&m->table, LT_PARAM_XIELU, layer, m->master, LT_F32);
+    return lt_param_view(&m->table, LT_PARAM_XIELU, layer, &m->master);
 }
 
 lt_err lt_exec_copy_xielu(lt_exec *r, float *device) {

@@ -19,8 +19,8 @@ typedef struct {
     const lt_backend *backend;
     const lt_ops *ops;
     lt_queue *queue;
-    lt_dtype dtype;   /* Of activations and weights. */
-    float *gradients; /* Flat F32; NULL in inference. */
+    lt_dtype dtype;            /* Of activations and weights. */
+    lt_param_buffer gradients; /* F32; without units in inference. */
     /* The first batch of a step: products store the weights' gradients, see lt_linear_bwd. */
     bool fresh;
     /* Then: the head's gradient is stored, whose other chunks, and a tied embedding's, add to

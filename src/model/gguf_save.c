@@ -22,6 +22,7 @@
 
 typedef struct {
     const lt_model *m;
+    const lt_param *param;
     lt_name_place place;
     lt_dtype type;
     int64_t pair_rows;
@@ -90,8 +91,7 @@ static void put_xielu(const saving *s) {
                                         "xielu.eps"};
     const float *const values[] = {p, n, beta, eps};
     for (int64_t i = 0; i < spec->n_layers; i++) {
-        const lt_tensor t = lt_param_view(&s->m->table, LT_PARAM_XIELU, (int)i, s->m->master,
-                                          LT_F32);
+        const lt_tensor t = lt_param_view(&s->m->table, LT_PARAM_XIELU, (int)i, &s->m->master);
         p[i] = ((const float *)t.data)[0];
         n[i] = ((const float *)t.data)[1];
         beta[i] = LT_XIELU_BETA;
@@ -214,7 +214,8 @@ static void encode_row(void *ctx, size_t i) {
     const lt_name_place *p = &j->part->place;
     const int64_t row = (int64_t)(j->first + i), expert = row / p->rows;
     const int64_t from = lt_weight_target_row(j->part->pair_rows, row % p->rows);
-    const float *src = j->part->m->master + p->first + expert * p->expert_stride + from * j->cols;
+    const float *values = lt_param_data(&j->part->m->master, j->part->param);
+    const float *src = values + p->first + expert * p->expert_stride + from * j->cols;
     float moved[1024];
     if (j->part->add == 0.0f) {
         lt_block_encode(j->dst + i * j->row_bytes, j->part->type, src, (size_t)j->cols);
@@ -269,7 +270,7 @@ static void add_part(saving *s, const lt_param *param, const lt_name_row *row, l
     lt_ggml_type type;
     uint64_t dims[3];
 
-    *part = (out_part){.m = s->m};
+    *part = (out_part){.m = s->m, .param = param};
     lt_name_place_of(p, spec, param, row, 0, 0);
     lt_foreign_name(name, row->name, param->layer, 0);
     part->pair_rows = in_pairs && p->cols > 1 ? spec->head_dim : 0;
@@ -342,7 +343,7 @@ lt_err lt_model_save_gguf(const lt_model *m, const char *path, const char *token
                      lt_family_name(m->spec.family));
     }
     LT_TRY_DONE(check_expressible(&m->spec, path));
-    if (m->held != NULL || m->master == NULL || !m->backend->host_memory) {
+    if (m->held != NULL || !lt_model_has_master(m) || !m->backend->host_memory) {
         LT_FAIL_DONE(LT_ERR_ARG, "%s: a model is saved from F32 weights on the host", path);
     }
     s->room = (size_t)m->table.n_params * 3;

@@ -98,7 +98,7 @@ static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const l
     }
     f->pair_rows[f->held.n_runs] = lt_weight_pair_rows(f->source, &f->m->spec, p);
     run = &f->held.runs[f->held.n_runs++];
-    run->first_row = (p->first - f->param->offset) / p->cols;
+    run->first_row = p->first / p->cols;
     run->w = rows;
     return LT_OK;
 }

@@ -62,7 +62,7 @@ static void fill_normal(void *ctx, size_t chunk) {
         }
     }
     if (t->model != NULL) {
-        lt_model_set(t->model, t->param->offset + first, values, LT_F32, count);
+        lt_model_set(t->model, t->param, first, values, LT_F32, count);
     } else {
         lt_block_encode(t->blocks + lt_dtype_row_bytes(t->type, first), t->type, values,
                         (size_t)count);
@@ -95,7 +95,7 @@ static void fill_constant(lt_model *m, const lt_param *p, float value) {
         values[i] = value;
     }
     for (int64_t i = 0; i < p->count; i += 256) {
-        lt_model_set(m, p->offset + i, values, LT_F32, p->count - i < 256 ? p->count - i : 256);
+        lt_model_set(m, p, i, values, LT_F32, p->count - i < 256 ? p->count - i : 256);
     }
 }
 
@@ -117,7 +117,7 @@ static void init_param(lt_model *m, const lt_param *p, uint64_t seed) {
     case LT_PARAM_XIELU: {
         const float scalars[2] = {(float)log(expm1(XIELU_ALPHA)),
                                   (float)log(expm1(XIELU_ALPHA - 0.5))};
-        lt_model_set(m, p->offset, scalars, LT_F32, 2);
+        lt_model_set(m, p, 0, scalars, LT_F32, 2);
         return;
     }
     default:

@@ -54,17 +54,15 @@ bool lt_name_is_read(const lt_name_row *rows, int n_rows, const lt_model_spec *s
         }
     }
     for (int i = 0; i < n_rows; i++) {
-        const int first = table->index[rows[i].kind];
         if (!comes_of(rows[i].name, name, &layer)) {
             continue;
         }
         if (rows[i].kind == LT_PARAM_HEAD && spec->tied) {
             return true; /* The embedding once more. */
         }
-        if (first >= 0 && layer < spec->n_layers) {
-            const int at = first +
-                           (lt_param_in_layer(rows[i].kind) ? (int)layer * table->layer_stride : 0);
-            return lt_name_applies(&rows[i], spec, &table->params[at]);
+        if (layer < spec->n_layers) {
+            const int at = lt_param_index(table, rows[i].kind, (int)layer);
+            return at >= 0 && lt_name_applies(&rows[i], spec, &table->params[at]);
         }
     }
     return false;
@@ -93,6 +91,5 @@ void lt_name_place_of(lt_name_place *out, const lt_model_spec *spec, const lt_pa
     out->n_experts = has_experts ? param->shape[0] : 1;
     out->expert_stride = has_experts ? rows_all * cols : 0;
     out->stacked = has_experts && !lt_name_has_expert(row) && (n_dims == 0 || n_dims == 3);
-    out->first = param->offset + from * cols +
-                 (lt_name_has_expert(row) ? expert * out->expert_stride : 0);
+    out->first = from * cols + (lt_name_has_expert(row) ? expert * out->expert_stride : 0);
 }

@@ -1,11 +1,10 @@
-/* names.h: from a row of a name table to one foreign tensor's name and its place in our flat
- * layout; used to load and to save. */
+/* names.h: from a row of a name table to one foreign tensor's name and its place in our parameter; used to load and to save. */
 #ifndef LT_MODEL_NAMES_H
 #define LT_MODEL_NAMES_H
 
 #include "model/family.h"
 
-/* Where a foreign tensor stands: rows x cols elements from `first` on, row after row; a vector has
+/* Where a foreign tensor stands in the whole parameter: rows x cols elements from `first` on, row after row; a vector has
  * cols 1. stacked: it holds all experts, each expert_stride further. turned: the file keeps (cols,
  * rows). */
 typedef struct {

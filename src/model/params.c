@@ -116,10 +116,32 @@ bool lt_param_in_layer(lt_param_kind kind) {
     return kinds[kind].in_layer;
 }
 
+/* The unit that a kind belongs to. */
+static int unit_of(const lt_param_table *t, lt_param_kind kind, int layer) {
+    return kinds[kind].in_layer                                   ? 1 + layer
+           : kind == LT_PARAM_EMBED || kind == LT_PARAM_POS_EMBED ? 0
+                                                                  : t->n_units - 1;
+}
+
+int lt_param_index(const lt_param_table *t, lt_param_kind kind, int layer) {
+    int unit;
+    LT_ASSERT(kind >= 0 && kind < LT_PARAM_KIND_COUNT);
+    unit = unit_of(t, kind, layer);
+    LT_ASSERT(unit >= 0 && unit < t->n_units);
+    return t->index[unit * LT_PARAM_KIND_COUNT + (int)kind];
+}
+
+static int64_t padded(int64_t count) {
+    return (count + LT_PARAM_ALIGN - 1) / LT_PARAM_ALIGN * LT_PARAM_ALIGN;
+}
+
+/* The whole of a parameter; what is held here follows. */
 static void add(lt_param_table *t, const lt_model_spec *spec, lt_param_kind kind, int layer) {
+    const int unit = unit_of(t, kind, layer);
     lt_param p = {.kind = kind,
                   .layer = layer,
-                  .offset = t->n_elements,
+                  .unit = unit,
+                  .whole_at = t->whole_elements,
                   .count = 1,
                   .decays = kinds[kind].decays,
                   .matrix = kinds[kind].matrix};
@@ -135,56 +157,178 @@ static void add(lt_param_table *t, const lt_model_spec *spec, lt_param_kind kind
     } else {
         (void)snprintf(p.name, sizeof p.name, "layers.%d.%s", layer, kinds[kind].name);
     }
-    if (layer <= 0) {
-        t->index[kind] = t->n_params;
+    if (t->units[unit].n_params++ == 0) {
+        t->units[unit].first_param = t->n_params;
     }
+    t->index[unit * LT_PARAM_KIND_COUNT + (int)kind] = t->n_params;
     t->params[t->n_params++] = p;
-    t->n_elements += (p.count + LT_PARAM_ALIGN - 1) / LT_PARAM_ALIGN * LT_PARAM_ALIGN;
+    t->whole_elements += padded(p.count);
 }
 
-lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec) {
-    lt_param_table t = {0};
-    const int n_max = LT_PARAM_KIND_COUNT * (int)(spec->n_layers + 1);
-
-    LT_TRY(lt_model_spec_check(spec));
-    t.params = calloc((size_t)n_max, sizeof *t.params);
-    if (t.params == NULL) {
-        LT_FAIL(LT_ERR_OOM, "parameter table of %d rows", n_max);
-    }
-    for (int kind = 0; kind < LT_PARAM_KIND_COUNT; kind++) {
-        t.index[kind] = -1;
-    }
-    add(&t, spec, LT_PARAM_EMBED, -1);
-    add(&t, spec, LT_PARAM_POS_EMBED, -1);
+static void add_all(lt_param_table *t, const lt_model_spec *spec) {
+    add(t, spec, LT_PARAM_EMBED, -1);
+    add(t, spec, LT_PARAM_POS_EMBED, -1);
     for (int layer = 0; layer < spec->n_layers; layer++) {
-        const int first = t.n_params;
         for (int kind = 0; kind < LT_PARAM_KIND_COUNT; kind++) {
             if (kinds[kind].in_layer) {
-                add(&t, spec, (lt_param_kind)kind, layer);
+                add(t, spec, (lt_param_kind)kind, layer);
             }
         }
-        t.layer_stride = t.n_params - first;
     }
-    add(&t, spec, LT_PARAM_FINAL_NORM, -1);
-    add(&t, spec, LT_PARAM_FINAL_NORM_BIAS, -1);
-    add(&t, spec, LT_PARAM_HEAD, -1);
-    *out = t;
+    add(t, spec, LT_PARAM_FINAL_NORM, -1);
+    add(t, spec, LT_PARAM_FINAL_NORM_BIAS, -1);
+    add(t, spec, LT_PARAM_HEAD, -1);
+}
+
+static lt_err allocate(lt_param_table *t, const lt_model_spec *spec) {
+    const int n_max = LT_PARAM_KIND_COUNT * (int)(spec->n_layers + 1);
+    t->n_units = (int)spec->n_layers + 2;
+    t->params = calloc((size_t)n_max, sizeof *t->params);
+    t->units = calloc((size_t)t->n_units, sizeof *t->units);
+    t->index = malloc((size_t)t->n_units * LT_PARAM_KIND_COUNT * sizeof *t->index);
+    if (t->params == NULL || t->units == NULL || t->index == NULL) {
+        LT_FAIL(LT_ERR_OOM, "parameter table of %d rows", n_max);
+    }
+    for (int i = 0; i < t->n_units * LT_PARAM_KIND_COUNT; i++) {
+        t->index[i] = -1;
+    }
+    for (int i = 0; i < t->n_units; i++) {
+        t->units[i].layer = i > 0 && i < t->n_units - 1 ? i - 1 : -1;
+    }
     return LT_OK;
 }
 
-void lt_param_table_skip_held(lt_param_table *t, const lt_held *held) {
-    t->n_elements = 0;
-    for (int i = 0; i < t->n_params; i++) {
-        lt_param *p = &t->params[i];
-        p->offset = held[i].n_runs > 0 ? -1 : t->n_elements;
-        if (held[i].n_runs == 0) {
-            t->n_elements += (p->count + LT_PARAM_ALIGN - 1) / LT_PARAM_ALIGN * LT_PARAM_ALIGN;
+/* ---- What is held here ---- */
+
+static lt_err check_boxes(const lt_param *p, const lt_box *boxes) {
+    lt_box both;
+    for (int i = 0; i < p->n_boxes; i++) {
+        for (int d = 0; d < p->n_dims; d++) {
+            const lt_box *b = &boxes[i];
+            if (b->first[d] < 0 || b->extent[d] < 1 || b->extent[d] > p->shape[d] - b->first[d]) {
+                LT_FAIL(LT_ERR_ARG, "%s: box %d holds [%lld, %lld + %lld) of %lld in dimension %d",
+                        p->name, i, (long long)b->first[d], (long long)b->first[d],
+                        (long long)b->extent[d], (long long)p->shape[d], d);
+            }
+        }
+        for (int j = 0; j < i; j++) {
+            if (lt_box_intersect(&both, &boxes[i], &boxes[j], p->n_dims)) {
+                LT_FAIL(LT_ERR_ARG, "%s: boxes %d and %d overlap", p->name, j, i);
+            }
         }
     }
+    return LT_OK;
+}
+
+/* Boxes of one index each in the first dimension belong together while that index stays: the gate's
+ * and up's rows of one expert. Returns the first box of the next group, and the group's shape. */
+static int group_of(const lt_param *p, const lt_box *boxes, int from,
+                    int64_t shape[LT_PARAM_DIMS]) {
+    int i = from + 1;
+    memcpy(shape, boxes[from].extent, sizeof boxes[from].extent);
+    while (p->n_dims == 3 && shape[0] == 1 && i < p->n_boxes && boxes[i].extent[0] == 1 &&
+           boxes[i].first[0] == boxes[from].first[0] && boxes[i].extent[2] == shape[2]) {
+        shape[1] += boxes[i++].extent[1];
+    }
+    return i;
+}
+
+/* The boxes one after the other as one tensor: all alike behind the first dimension, in which they
+ * add up. Otherwise so many elements. */
+static void shape_locally(lt_param *p, const lt_box *boxes) {
+    int64_t shape[LT_PARAM_DIMS] = {0};
+    bool alike = true;
+    p->local_count = 0;
+    for (int i = 0; i < p->n_boxes; i++) {
+        p->local_count += lt_box_count(&boxes[i], p->n_dims);
+    }
+    memset(p->local_shape, 0, sizeof p->local_shape);
+    p->local_dims = p->n_dims;
+    for (int i = 0, next; i < p->n_boxes; i = next) {
+        next = group_of(p, boxes, i, shape);
+        for (int d = 1; d < p->n_dims; d++) {
+            alike = alike && (i == 0 || shape[d] == p->local_shape[d]);
+            p->local_shape[d] = shape[d];
+        }
+        p->local_shape[0] += shape[0];
+    }
+    if (!alike) {
+        p->local_dims = 1;
+        p->local_shape[0] = p->local_count;
+    }
+}
+
+static lt_err hold(lt_param *p, lt_box_list *list, const lt_partition *partition) {
+    lt_box whole = {.first = {0}};
+    p->first_box = list->n;
+    memcpy(whole.extent, p->shape, sizeof p->shape);
+    LT_TRY(partition == NULL ? lt_box_add(list, &whole)
+                             : partition->boxes(partition->ctx, p, list));
+    p->n_boxes = list->n - p->first_box;
+    LT_ASSERT(p->n_boxes >= 0);
+    LT_TRY(check_boxes(p, list->boxes + p->first_box));
+    shape_locally(p, list->boxes + p->first_box);
+    LT_ASSERT(p->local_count <= p->count);
+    return LT_OK;
+}
+
+/* Places within the units, and the units one after the other. */
+static void place_units(lt_param_table *t, const lt_held *held) {
+    t->n_elements = 0;
+    for (int u = 0; u < t->n_units; u++) {
+        lt_unit *unit = &t->units[u];
+        unit->at = t->n_elements;
+        unit->n_elements = 0;
+        for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
+            lt_param *p = &t->params[i];
+            const bool stored = held != NULL && held[i].n_runs > 0;
+            LT_ASSERT(p->unit == u);
+            p->at = stored ? -1 : unit->n_elements;
+            unit->n_elements += stored ? 0 : padded(p->local_count);
+        }
+        t->n_elements += unit->n_elements;
+    }
+}
+
+lt_err lt_param_table_open_part(lt_param_table *out, const lt_model_spec *spec,
+                                const lt_partition *partition) {
+    lt_err err = LT_OK;
+    lt_param_table t = {0};
+    lt_box_list list = {0};
+
+    LT_TRY(lt_model_spec_check(spec));
+    LT_TRY_DONE(allocate(&t, spec));
+    add_all(&t, spec);
+    for (int i = 0; i < t.n_params && err == LT_OK; i++) {
+        err = hold(&t.params[i], &list, partition);
+    }
+    LT_TRY_DONE(err);
+    place_units(&t, NULL);
+    LT_ASSERT(partition != NULL || t.n_elements == t.whole_elements);
+    t.boxes = list.boxes;
+    t.n_boxes = list.n;
+    list = (lt_box_list){0};
+    *out = t;
+    t = (lt_param_table){0};
+done:
+    free(list.boxes);
+    lt_param_table_close(&t);
+    return err;
+}
+
+lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec) {
+    return lt_param_table_open_part(out, spec, NULL);
+}
+
+void lt_param_table_skip_held(lt_param_table *t, const lt_held *held) {
+    place_units(t, held);
 }
 
 void lt_param_table_close(lt_param_table *t) {
     free(t->params);
+    free(t->units);
+    free(t->boxes);
+    free(t->index);
     *t = (lt_param_table){0};
 }
 
@@ -197,20 +341,21 @@ const lt_param *lt_param_find(const lt_param_table *t, const char *name) {
     return NULL;
 }
 
-lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer, void *flat,
-                        lt_dtype dtype) {
-    const lt_param *p;
-    char *data;
-
-    LT_ASSERT(kind >= 0 && kind < LT_PARAM_KIND_COUNT);
-    if (t->index[kind] < 0 || flat == NULL) {
-        return (lt_tensor){0};
+bool lt_param_table_is_whole(const lt_param_table *t) {
+    for (int i = 0; i < t->n_params; i++) {
+        if (t->params[i].n_boxes != 1 || t->params[i].local_count != t->params[i].count) {
+            return false;
+        }
     }
-    p = &t->params[t->index[kind] + (kinds[kind].in_layer ? layer * t->layer_stride : 0)];
-    LT_ASSERT(p->kind == kind && (p->layer < 0 || p->layer == layer));
-    LT_ASSERT(p->offset >= 0); /* Not held. */
-    data = (char *)flat + (size_t)p->offset * lt_dtype_bytes(dtype);
-    return p->n_dims == 1   ? lt_tensor_1d(data, dtype, p->shape[0])
-           : p->n_dims == 2 ? lt_tensor_2d(data, dtype, p->shape[0], p->shape[1])
-                            : lt_tensor_3d(data, dtype, p->shape[0], p->shape[1], p->shape[2]);
+    return true;
+}
+
+const lt_box *lt_param_boxes(const lt_param_table *t, const lt_param *p) {
+    return t->boxes + p->first_box;
+}
+
+int64_t lt_param_whole_index(const lt_param_table *t, const lt_param *p, int64_t local,
+                             int64_t *run) {
+    LT_ASSERT(local < p->local_count);
+    return lt_box_whole_index(lt_param_boxes(t, p), p->n_boxes, p->n_dims, p->shape, local, run);
 }

@@ -1,8 +1,20 @@
-/* params.h: the parameters of a model as one flat buffer.
+/* params.h: the parameters of a model: their whole shapes, which parts of them are held here, and
+ * where these lie.
  *
- * The table lists every parameter with its place in the flat buffer. Weights, F32 master, gradients
- * and optimiser moments are buffers with the same element offsets, so an optimiser walks them flat
- * and a checkpoint names them one by one.
+ * A parameter is described by its whole shape and by boxes: the ranges of indices, one a dimension,
+ * that this table holds. One box is the usual case; none means that the parameter is absent (it
+ * belongs to another pipeline stage); q, k and v rows of some heads are three, and a flat range of
+ * elements, as ZeRO cuts it, is at most five. The boxes lie one after the other in memory, each
+ * row-major. Initialisation, loading, saving, optimiser, norm and checkpoints read this description
+ * and nothing else, so that a part that is made alone has the bits of the whole's slice.
+ *
+ * Units: the embeddings, each layer, and the head (with the final norm) are a unit each. A parameter
+ * has its place within its unit, and a buffer (weights, F32 master, gradients, a moment of the
+ * optimiser) has a base pointer a unit, so that a unit can be sharded, gathered, kept twice or be
+ * absent. By default all units lie one after the other in one allocation:
+ *
+ *     flat ─▶ | embeddings | layer 0 | layer 1 | ... | head |        base[unit] = flat + unit.at
+ *                            ▲ at: norm1, qkv, attn_out, ...
  *
  * Ours, in order (N = layer):                                         shape
  *   embed                                                             (V, C)
@@ -20,15 +32,15 @@
  *   layers.N.post_norm2          post_norms only                      (C)
  *   final_norm[, .bias]                                               (C)
  *   head                         untied only                          (V, C)
- * Every offset is a multiple of LT_PARAM_ALIGN elements; the gaps are zero and stay zero. */
+ * Every place is a multiple of LT_PARAM_ALIGN elements; the gaps are zero and stay zero. */
 #ifndef LT_MODEL_PARAMS_H
 #define LT_MODEL_PARAMS_H
 
 #include "lateen/model.h"
+#include "model/box.h"
 
 #define LT_PARAM_ALIGN      16 /* Elements: 64 bytes of F32. */
 #define LT_PARAM_NAME_BYTES 48
-#define LT_MAX_PARAM_KINDS  32
 
 typedef enum {
     LT_PARAM_EMBED,
@@ -61,39 +73,104 @@ typedef struct {
     char name[LT_PARAM_NAME_BYTES];
     lt_param_kind kind;
     int layer; /* -1: not in a layer. */
+    /* The whole. */
     int n_dims;
-    int64_t shape[3];
-    int64_t offset, count; /* Elements, in every flat buffer. */
+    int64_t shape[LT_PARAM_DIMS];
+    int64_t count;
+    /* Place of its first element in the layout of the whole model, whatever is held here: the key
+     * of the optimiser's random rounding and of the norm's partial sums. */
+    int64_t whole_at;
+    /* What is held here. local_shape: of the boxes taken together, where they form a tensor;
+     * local_dims 1 where they do not. */
+    int n_boxes, first_box; /* In the table's list. */
+    int local_dims;
+    int64_t local_shape[LT_PARAM_DIMS], local_count;
+    int unit;
+    int64_t at; /* Within the unit, in elements; -1: not in buffers (stored weights, held.h). */
     /* Weight decay applies: matrices and embeddings, not norms, biases, xIELU scalars. */
     bool decays;
     /* A hidden 2-D matrix (or E of them): Muon's kind. Not embeddings, router, head. */
     bool matrix;
 } lt_param;
 
+/* The embeddings (unit 0), a layer (unit 1 + layer), or final norm and head (the last). */
+typedef struct {
+    int layer; /* -1: not a layer. */
+    int first_param, n_params;
+    int64_t n_elements; /* Of what is held here, gaps included; 0: the unit is absent. */
+    int64_t at;         /* In a buffer whose units lie one after the other. */
+} lt_unit;
+
 typedef struct {
     lt_param *params;
     int n_params;
-    int64_t n_elements;             /* Length of a flat buffer, gaps included. */
-    int index[LT_PARAM_KIND_COUNT]; /* Of a kind outside layers, or of layer 0; -1: absent. */
-    int layer_stride; /* params[index[kind] + layer * layer_stride] is that kind in that layer. */
+    lt_unit *units;
+    int n_units;
+    lt_box *boxes;
+    int n_boxes;
+    int *index;             /* (n_units, LT_PARAM_KIND_COUNT): of a kind in a unit, or -1. */
+    int64_t n_elements;     /* Length of a flat buffer of what is held here, gaps included. */
+    int64_t whole_elements; /* Of the whole model. */
 } lt_param_table;
+
+/* Who holds what: a function that says which boxes of a parameter, whose whole is filled in, are
+ * held, in the order in which they are to lie in memory. They must not overlap, and none is empty. */
+typedef struct lt_partition {
+    lt_err (*boxes)(const void *ctx, const lt_param *whole, lt_box_list *out);
+    const void *ctx;
+} lt_partition;
 
 /* Shape of a parameter kind under a spec (of one layer): returns the number of dimensions, 0 when
  * the spec has no such parameter. */
-int lt_param_shape(const lt_model_spec *spec, lt_param_kind kind, int64_t shape[3]);
+int lt_param_shape(const lt_model_spec *spec, lt_param_kind kind, int64_t shape[LT_PARAM_DIMS]);
 bool lt_param_in_layer(lt_param_kind kind);
 int64_t lt_model_layer_window(const lt_model_spec *spec,
                               int64_t layer); /* 0: the layer sees everything before it. */
 float lt_model_attn_scale(const lt_model_spec *spec);
 
+/* The whole model in one place. */
 LT_MUST_USE lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec);
+/* What `partition` says is held here; NULL: the whole, each parameter in one box. ARG: a box that
+ * is empty, lies outside its parameter or overlaps another. */
+LT_MUST_USE lt_err lt_param_table_open_part(lt_param_table *out, const lt_model_spec *spec,
+                                            const lt_partition *partition);
 void lt_param_table_close(lt_param_table *t);
 const lt_param *lt_param_find(const lt_param_table *t, const char *name); /* NULL: none. */
+/* Index of a kind (in a layer, where it is in layers) among the parameters; -1: there is none. */
+int lt_param_index(const lt_param_table *t, lt_param_kind kind, int layer);
+bool lt_param_table_is_whole(const lt_param_table *t);
 
-/* A view of a parameter in a flat buffer of the given type; absent kinds give data NULL. layer is
- * ignored outside layers. */
-lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer, void *flat,
-                        lt_dtype dtype);
+/* Boxes of a parameter, in the order in which they lie. */
+const lt_box *lt_param_boxes(const lt_param_table *t, const lt_param *p);
+/* Index in the whole of element `local` of what is held; *run: how many elements from there on are
+ * neighbours in the whole, too. */
+int64_t lt_param_whole_index(const lt_param_table *t, const lt_param *p, int64_t local,
+                             int64_t *run);
+
+/* One number for each element of a table, unit by unit: weights, master, gradients or a moment. */
+typedef struct {
+    lt_dtype dtype;
+    void **base; /* (n_units): where a unit's elements lie now; NULL: not here. */
+    void *flat;  /* All units lie from here on, one after the other; NULL: they lie apart. */
+} lt_param_buffer;
+
+/* Without memory yet: every unit is absent. Free with lt_param_buffer_close, which leaves the memory
+ * to its owner. */
+LT_MUST_USE lt_err lt_param_buffer_open(lt_param_buffer *b, const lt_param_table *t,
+                                        lt_dtype dtype);
+void lt_param_buffer_close(lt_param_buffer *b);
+size_t lt_param_buffer_bytes(const lt_param_table *t, lt_dtype dtype);
+/* All units of the table into one allocation of lt_param_buffer_bytes. */
+void lt_param_buffer_place(lt_param_buffer *b, const lt_param_table *t, void *flat);
+/* What is held of a parameter; NULL: nothing, or its unit is not here. */
+void *lt_param_data(const lt_param_buffer *b, const lt_param *p);
+/* The same as F32, for whoever walks all units at once. */
+float *lt_param_floats(const lt_param_buffer *b);
+
+/* A view of a parameter in a buffer, in its local shape; absent kinds, units and buffers (base NULL)
+ * give data NULL. layer is ignored outside layers. */
+lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer,
+                        const lt_param_buffer *b);
 
 /* A weight matrix in its file's own type (held.h): runs of rows [first_row, first_row +
  * w.shape[0]). packed: in the backend's layout, or NULL; w.data is NULL where only that is left. */
@@ -108,7 +185,7 @@ typedef struct {
     lt_weight_run runs[LT_HELD_RUNS];
 } lt_held;
 
-/* Leave held parameters out of the flat layout: they have no offset any more. */
+/* Leave held parameters out of the layout: they have no place in buffers any more. */
 void lt_param_table_skip_held(lt_param_table *t, const lt_held *held);
 
 struct lt_model {
@@ -116,10 +193,11 @@ struct lt_model {
     lt_param_table table;
     lt_model_options options;
     const struct lt_backend *backend;
-    /* (n_elements) F32; NULL when BF16 and not trainable. The backend's memory, as weights. */
-    float *master;
-    void *weights;          /* (n_elements) in options.dtype; == master when F32. */
-    struct lt_mover *mover; /* alloc.c: to and from the host. */
+    /* F32; without memory when BF16 and not trainable. The backend's memory, as weights. */
+    lt_param_buffer master;
+    lt_param_buffer weights; /* In options.dtype; the same memory as master when F32. */
+    void *memory;            /* Of both, one allocation. */
+    struct lt_mover *mover;  /* alloc.c: to and from the host. */
     uint64_t version; /* Grows when training changes weights, for who keeps what is made of them. */
     struct lt_filling *filling; /* weights.c: weights that come in beside; NULL: all are there. */
     size_t weights_bytes;       /* All memory of the weights, as carved. */
@@ -131,5 +209,8 @@ struct lt_model {
     char *generation_from;
     lt_ends generation_ends;
 };
+
+/* F32 weights are their own master. */
+bool lt_model_has_master(const lt_model *m);
 
 #endif

@@ -73,10 +73,12 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_loss_carve(&p->loss, s, dtype, o, &a->logits);
     tables_carve(&p->rope, &p->rope_local, &p->xielu, s, o, &a->scratch);
     lt_stage_carve(&p->stage, o->batch * o->seq, &a->scratch);
-    p->exec.gradients = o->train
-                            ? lt_arena_take(&a->gradients, (size_t)t->n_elements * sizeof(float),
-                                            LT_ARENA_ALIGN)
-                            : NULL;
+    if (o->train) {
+        void *flat = lt_arena_take(&a->gradients, lt_param_buffer_bytes(t, LT_F32), LT_ARENA_ALIGN);
+        if (flat != NULL) {
+            lt_param_buffer_place(&p->exec.gradients, t, flat);
+        }
+    }
     lt_fp8_carve(&p->fp8, t, o, &a->eight);
 }
 
@@ -158,7 +160,7 @@ static lt_err fill_tables(lt_pass *p) {
             p->exec.rope_local.data = p->rope_local;
         }
     }
-    if (s->act == LT_ACT_XIELU && p->model->master == NULL) {
+    if (s->act == LT_ACT_XIELU && !lt_model_has_master(p->model)) {
         LT_TRY(lt_exec_copy_xielu(&p->exec, p->xielu));
     }
     return LT_OK;
@@ -193,7 +195,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     lt_pass *p = NULL;
 
     LT_TRY(check_options(o, &m->spec));
-    if (o->train && m->master == NULL) {
+    if (o->train && !lt_model_has_master(m)) {
         LT_FAIL(LT_ERR_STATE,
                 "pass: the model was opened in %s without an F32 master; it can not be trained",
                 lt_dtype_name(m->options.dtype));
@@ -215,6 +217,9 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
         if (p->fp8.weights == NULL) {
             LT_FAIL_DONE(LT_ERR_OOM, "pass: %d parameters", m->table.n_params);
         }
+    }
+    if (o->train) {
+        LT_TRY_DONE(lt_param_buffer_open(&p->exec.gradients, &m->table, LT_F32));
     }
     LT_TRY_DONE(place(p));
     LT_TRY_DONE(lt_stage_open(&p->stage, m->backend, o->batch * o->seq, aux_layers(&m->spec)));
@@ -244,6 +249,7 @@ void lt_pass_close(lt_pass *p) {
     lt_arena_release(&p->logits, p->exec.backend);
     lt_arena_release(&p->scratch, p->exec.backend);
     lt_arena_release(&p->eight, p->exec.backend);
+    lt_param_buffer_close(&p->exec.gradients);
     lt_exec_close(&p->exec);
     free(p->fp8.weights);
     free(p->layers);
@@ -392,25 +398,61 @@ static bool made_by_product(const lt_model_spec *s, const lt_param *p) {
            (p->kind == LT_PARAM_EMBED && s->tied);
 }
 
-/* All other gradients to zero: neighbours in one go, and those of all layers, which lie equally far
- * apart. */
-static lt_err zero_others(lt_pass *p) {
+/* Layers that have the same parameters at the same places, and whose gradients lie equally far
+ * apart, so that one call zeroes a piece of each: their number from layer 0 on; *stride: in
+ * elements. */
+static int even_layers(const lt_param_table *t, const lt_param_buffer *g, int64_t *stride) {
+    const lt_unit *first = &t->units[1];
+    const int n_layers = t->n_units - 2;
+    *stride = n_layers > 1 ? (float *)g->base[2] - (float *)g->base[1] : 0;
+    for (int layer = 1; layer < n_layers; layer++) {
+        const lt_unit *unit = &t->units[1 + layer];
+        const float *const base = g->base[1 + layer], *const before = g->base[layer];
+        if (unit->n_params != first->n_params || base == NULL || before == NULL ||
+            base - before != *stride) {
+            return 1;
+        }
+        for (int i = 0; i < unit->n_params; i++) {
+            const lt_param *a = &t->params[first->first_param + i],
+                           *b = &t->params[unit->first_param + i];
+            if (a->kind != b->kind || a->at != b->at || a->local_count != b->local_count) {
+                return 1;
+            }
+        }
+    }
+    return n_layers;
+}
+
+/* All gradients of a unit that no product makes to zero, neighbours in one go; and those of the
+ * n - 1 units behind it, stride elements apart. */
+static lt_err zero_unit(lt_pass *p, int unit, int n, int64_t stride) {
     const lt_exec *r = &p->exec;
     const lt_param_table *t = &p->model->table;
-    for (int i = 0, end; i < t->n_params; i = end) {
+    const int last_param = t->units[unit].first_param + t->units[unit].n_params;
+    for (int i = t->units[unit].first_param, end; i < last_param; i = end) {
         const lt_param *first = &t->params[i];
-        const bool skip = first->layer > 0 || made_by_product(r->spec, first);
-        const int64_t n = first->layer < 0 ? 1 : r->spec->n_layers;
-        for (end = i + 1; end < t->n_params && !skip && t->params[end].layer == first->layer &&
-                          !made_by_product(r->spec, &t->params[end]);
+        const bool skip = made_by_product(r->spec, first);
+        float *const data = lt_param_data(&r->gradients, first);
+        for (end = i + 1; end < last_param && !skip && !made_by_product(r->spec, &t->params[end]);
              end++) {}
-        if (!skip) {
+        if (!skip && data != NULL) {
             const lt_param *last = &t->params[end - 1];
-            const int64_t count = last->offset + last->count - first->offset,
-                          stride = n > 1 ? first[t->layer_stride].offset - first->offset : count;
-            LT_TRY(r->backend->zero_pieces(r->queue, r->gradients + first->offset,
-                                           (size_t)count * sizeof(float),
-                                           (size_t)stride * sizeof(float), n));
+            const int64_t count = last->at + last->local_count - first->at;
+            LT_TRY(r->backend->zero_pieces(r->queue, data, (size_t)count * sizeof(float),
+                                           (size_t)(n > 1 ? stride : count) * sizeof(float), n));
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err zero_others(lt_pass *p) {
+    const lt_param_table *t = &p->model->table;
+    int64_t stride;
+    const int n_even = even_layers(t, &p->exec.gradients, &stride);
+    for (int unit = 0; unit < t->n_units; unit++) {
+        const bool layer = t->units[unit].layer >= 0;
+        if (!layer || unit == 1 || n_even == 1) {
+            LT_TRY(zero_unit(p, unit, unit == 1 ? n_even : 1, stride));
         }
     }
     return LT_OK;
@@ -501,12 +543,12 @@ lt_err lt_pass_train(lt_pass *p, const lt_pass_batch *b, float grad_scale, lt_pa
     return lt_pass_collect(p, result);
 }
 
-float *lt_pass_gradients(lt_pass *p) {
-    return p->exec.gradients;
+const lt_param_buffer *lt_pass_gradients(const lt_pass *p) {
+    return &p->exec.gradients;
 }
 
 lt_err lt_pass_zero_gradients(lt_pass *p) {
-    LT_ASSERT(p->exec.gradients != NULL);
+    LT_ASSERT(p->exec.gradients.base != NULL);
     p->fresh = true;
     return LT_OK;
 }

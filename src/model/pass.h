@@ -86,8 +86,8 @@ bool lt_pass_full(const lt_pass *p);
 LT_MUST_USE lt_err lt_pass_train_staged(lt_pass *p, float grad_scale);
 LT_MUST_USE lt_err lt_pass_collect(lt_pass *p, lt_pass_result *r);
 
-/* (n_elements) F32, the model's flat layout, the backend's memory. */
-float *lt_pass_gradients(lt_pass *p);
+/* F32 over the model's table, the backend's memory. */
+const lt_param_buffer *lt_pass_gradients(const lt_pass *p);
 /* The next batch to train on begins anew: what products make is stored, not added, the rest is
  * zeroed first. Until then the old gradients stand. */
 LT_MUST_USE lt_err lt_pass_zero_gradients(lt_pass *p);

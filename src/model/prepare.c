@@ -59,7 +59,7 @@ static lt_err put_tables(lt_exec *r, float *device, int64_t max_seq, bool local,
 static lt_err fill_tables(lt_exec *r, const tables *t, int64_t max_seq) {
     const lt_model_spec *spec = r->spec;
 
-    if (spec->act == LT_ACT_XIELU && r->model->master == NULL) {
+    if (spec->act == LT_ACT_XIELU && !lt_model_has_master(r->model)) {
         LT_TRY(lt_exec_copy_xielu(r, t->xielu));
     }
     if (spec->pos != LT_POS_ROPE) {

@@ -15,7 +15,7 @@
 #define SHARD_BYTES_DEFAULT ((int64_t)5000000000) /* transformers' own default until 2026. */
 
 typedef struct {
-    const char *flat; /* The model's flat layout in host memory, in this type: */
+    const char *values; /* The parameter's, in host memory, in this type: */
     lt_dtype from;
     lt_name_place place;
     lt_dtype dtype;
@@ -32,8 +32,8 @@ typedef struct {
     void *copy; /* Of a device's memory; NULL: flat is the model's own. */
 } out_list;
 
-/* Element i of the foreign tensor lies here in ours. */
-static int64_t flat_index(const lt_name_place *p, int64_t i) {
+/* Element i of the foreign tensor lies here in our parameter. */
+static int64_t index_in_param(const lt_name_place *p, int64_t i) {
     const int64_t per_expert = p->rows * p->cols, inside = i % per_expert;
     const int64_t at = p->turned ? inside % p->rows * p->cols + inside / p->rows : inside;
     return p->first + i / per_expert * p->expert_stride + at;
@@ -49,8 +49,8 @@ static lt_err fill(const void *ctx_in, void *dst, int64_t first, int64_t count) 
         const int64_t left = unit - i % unit,
                       run = left < first + count - i ? left : first + count - i;
         lt_convert(to, c->dtype,
-                   c->flat + flat_index(&c->place, i) * (int64_t)lt_dtype_bytes(c->from), c->from,
-                   (size_t)run);
+                   c->values + index_in_param(&c->place, i) * (int64_t)lt_dtype_bytes(c->from),
+                   c->from, (size_t)run);
         to += (size_t)run * lt_dtype_bytes(c->dtype);
         i += run;
     }
@@ -69,10 +69,11 @@ static lt_err fill_constant(const void *ctx_in, void *dst, int64_t first, int64_
 
 /* Where the flat layout can be read; a device's is copied. */
 static lt_err find_flat(out_list *l, const lt_model *m) {
-    const void *flat = m->master != NULL ? (const void *)m->master : m->weights;
+    const lt_param_buffer *b = lt_model_has_master(m) ? &m->master : &m->weights;
+    const void *flat = b->flat;
     size_t bytes;
 
-    l->from = m->master != NULL ? LT_F32 : m->options.dtype;
+    l->from = b->dtype;
     l->flat = flat;
     if (m->backend->host_memory) {
         return LT_OK;
@@ -116,7 +117,10 @@ static lt_err list_add(out_list *l, const lt_model *m, const lt_param *param,
     if (l->n == l->room) {
         LT_TRY(list_grow(l));
     }
-    l->ctxs[l->n] = (out_ctx){.flat = l->flat, .from = l->from, .dtype = dtype};
+    l->ctxs[l->n] = (out_ctx){.values = l->flat +
+                                        param->whole_at * (int64_t)lt_dtype_bytes(l->from),
+                              .from = l->from,
+                              .dtype = dtype};
     p = &l->ctxs[l->n].place;
     lt_name_place_of(p, &m->spec, param, row, expert, 0);
     lt_foreign_name(l->names[l->n], row->name, param->layer, expert);

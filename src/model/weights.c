@@ -25,9 +25,10 @@
 #define CHUNK_ELEMENTS    ((int64_t)1 << 18) /* For a host's caches; a device's chunk is a piece. */
 #define CONSTANT_ROUNDING 0.01f              /* A BF16 holds a constant to 0.4 %. */
 
-/* One foreign tensor on its way: rows x cols of it go to `first` and on in the flat layout. */
+/* One foreign tensor on its way: rows x cols of it go to `first` and on in the parameter. */
 typedef struct {
     lt_model *m;
+    const lt_param *param;
     lt_weight w;
     char name[LT_FOREIGN_NAME_BYTES];
     const unsigned char *data;
@@ -73,7 +74,7 @@ static void find_bad(transfer *t, const float *values, int64_t first, int64_t n)
 
 /* The file's bits are the model's. */
 static bool is_copy(const transfer *t) {
-    return t->w.type == LT_BF16 && t->m->options.dtype == LT_BF16 && t->m->master == NULL &&
+    return t->w.type == LT_BF16 && t->m->options.dtype == LT_BF16 && !lt_model_has_master(t->m) &&
            t->permute_head == 0 && t->add == 0.0f;
 }
 
@@ -85,7 +86,7 @@ static void transfer_chunk(transfer *t, int64_t chunk) {
     const bool permutes = t->permute_head > 0;
     float *values;
 
-    if (is_copy(t) && lt_model_set_finite(t->m, t->first + first, data, n)) {
+    if (is_copy(t) && lt_model_set_finite(t->m, t->param, t->first + first, data, n)) {
         return;
     }
     values = malloc((size_t)n * (permutes ? 2 : 1) * sizeof *values);
@@ -102,7 +103,7 @@ static void transfer_chunk(transfer *t, int64_t chunk) {
         memcpy(values + n + lt_weight_target_row(t->permute_head, r) * t->cols,
                values + r * t->cols, (size_t)t->cols * sizeof *values);
     }
-    lt_model_set(t->m, t->first + first, permutes ? values + n : values, LT_F32, n);
+    lt_model_set(t->m, t->param, t->first + first, permutes ? values + n : values, LT_F32, n);
     free(values);
 }
 
@@ -147,7 +148,7 @@ static lt_err transfer_turned(transfer *t, const char *path) {
     for (int64_t i = 0; i < rows * cols; i++) {
         turned[i % rows * cols + i / rows] = values[i];
     }
-    lt_model_set(t->m, t->first, turned, LT_F32, rows * cols);
+    lt_model_set(t->m, t->param, t->first, turned, LT_F32, rows * cols);
 done:
     free(values);
     free(turned);
@@ -243,6 +244,7 @@ lt_err lt_weight_each_part(const lt_source *s, const lt_model_spec *spec, const 
 typedef struct {
     lt_model *m;
     const lt_source *source;
+    const lt_param *param; /* Whose tensors are listed. */
     transfer *transfers;
     size_t n, room;
     int64_t n_chunks;
@@ -274,6 +276,7 @@ static lt_err load_part(void *ctx, const char *name, const lt_weight *w, const l
 
     for (int64_t e = 0; e < experts; e++) {
         transfer t = {.m = l->m,
+                      .param = l->param,
                       .w = *w,
                       .rows = p->cols == 1 ? 1 : p->rows,
                       .cols = p->cols == 1 ? p->rows : p->cols,
@@ -333,6 +336,7 @@ static lt_err load_params(lt_model *m, const lt_source *source, bool first) {
         const lt_param *p = &m->table.params[i];
         /* lt_exec_prepare reads xIELU's scalars. */
         if ((p->kind == LT_PARAM_XIELU) == first && (m->held == NULL || m->held[i].n_runs == 0)) {
+            l.param = p;
             LT_TRY_DONE(lt_weight_each_part(source, &m->spec, p, load_part, &l));
         }
     }

@@ -79,7 +79,7 @@ static lt_err list_file(json_t *files, const char *folder, const char *name, uin
     return LT_OK;
 }
 
-/* One parameter of a flat buffer of the model's backend. */
+/* One parameter of a buffer of the model's backend. */
 typedef struct {
     const lt_model *model;
     const char *first, *file, *param;
@@ -93,9 +93,9 @@ static lt_err fill_part(const void *ctx, void *dst, int64_t first, int64_t count
     return check_finite(dst, p->dtype, first, count, p->file, p->param);
 }
 
-/* One flat buffer as name.safetensors, parameter by parameter. */
-static lt_err save_flat(json_t *files, const char *folder, const char *name, const lt_model *m,
-                        const void *flat, lt_dtype dtype) {
+/* One buffer as name.safetensors, parameter by parameter. */
+static lt_err save_buffer(json_t *files, const char *folder, const char *name, const lt_model *m,
+                          const lt_param_buffer *b) {
     const lt_param_table *t = &m->table;
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
@@ -108,11 +108,9 @@ static lt_err save_flat(json_t *files, const char *folder, const char *name, con
     }
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
-        const size_t each = lt_dtype_bytes(dtype);
-        parts[i] = (flat_part){m, (const char *)flat + (size_t)p->offset * each, name, p->name,
-                               dtype};
+        parts[i] = (flat_part){m, lt_param_data(b, p), name, p->name, b->dtype};
         outs[i] = (lt_safetensor_out){.name = p->name,
-                                      .dtype = dtype,
+                                      .dtype = b->dtype,
                                       .n_dims = p->n_dims,
                                       .fill = fill_part,
                                       .ctx = &parts[i]};
@@ -169,10 +167,10 @@ static lt_err write_all(const char *aside, const lt_model *m, const lt_optimiser
 
     LT_TRY_DONE(lt_file_remove_tree(aside));
     LT_TRY_DONE(lt_file_make_dirs(aside));
-    LT_TRY_DONE(save_flat(files, aside, WEIGHTS_FILE, m, m->master, LT_F32));
+    LT_TRY_DONE(save_buffer(files, aside, WEIGHTS_FILE, m, &m->master));
     for (int i = 0; i < o->n_moments; i++) {
         moment_file(name, o->moment_names[i]);
-        LT_TRY_DONE(save_flat(files, aside, name, m, o->moments[i], o->moment_dtype));
+        LT_TRY_DONE(save_buffer(files, aside, name, m, &o->moments[i]));
     }
     LT_TRY_DONE(lt_path_join(path, aside, "config.json"));
     LT_TRY_DONE(lt_model_spec_write(&m->spec, LT_F32, path));
@@ -336,8 +334,8 @@ done:
     return err;
 }
 
-static lt_err load_flat(const char *folder, const char *name, const lt_model *m, void *flat,
-                        lt_dtype dtype) {
+static lt_err load_buffer(const char *folder, const char *name, const lt_model *m,
+                          const lt_param_buffer *b) {
     const lt_param_table *t = &m->table;
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
@@ -352,18 +350,17 @@ static lt_err load_flat(const char *folder, const char *name, const lt_model *m,
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         const lt_safetensor *found = lt_safetensors_find(&s, p->name);
-        if (found != NULL && found->dtype != dtype) {
+        if (found != NULL && found->dtype != b->dtype) {
             LT_FAIL_DONE(LT_ERR_STATE, "%s: parameter %s is stored as %s, this run keeps it as %s",
-                         path, p->name, lt_dtype_name(found->dtype), lt_dtype_name(dtype));
+                         path, p->name, lt_dtype_name(found->dtype), lt_dtype_name(b->dtype));
         }
         if (found == NULL || found->n_dims != p->n_dims ||
             memcmp(found->shape, p->shape, (size_t)p->n_dims * sizeof *p->shape) != 0) {
             LT_FAIL_DONE(LT_ERR_STATE, "%s: parameter %s is %s in this model", path, p->name,
                          found == NULL ? "not there, but" : "of another shape");
         }
-        LT_TRY_DONE(check_finite(found->data, dtype, 0, p->count, path, p->name));
-        LT_TRY_DONE(lt_model_upload(m, (char *)flat + (size_t)p->offset * lt_dtype_bytes(dtype),
-                                    found->data, found->bytes));
+        LT_TRY_DONE(check_finite(found->data, b->dtype, 0, p->count, path, p->name));
+        LT_TRY_DONE(lt_model_upload(m, lt_param_data(b, p), found->data, found->bytes));
     }
 done:
     lt_safetensors_close(&s);
@@ -378,7 +375,7 @@ lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run
 
     LT_TRY_DONE(read_manifest(&manifest, path));
     LT_TRY_DONE(load_state(&loaded, manifest, path));
-    LT_TRY_DONE(load_flat(path, WEIGHTS_FILE, m, m->master, LT_F32));
+    LT_TRY_DONE(load_buffer(path, WEIGHTS_FILE, m, &m->master));
     for (int i = 0; i < o->n_moments; i++) {
         char file[LT_PATH_BYTES];
         moment_file(name, o->moment_names[i]);
@@ -388,7 +385,7 @@ lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run
                          json_string_value(json_object_get(manifest, "optimiser")),
                          o->moment_names[i]);
         }
-        LT_TRY_DONE(load_flat(path, name, m, o->moments[i], o->moment_dtype));
+        LT_TRY_DONE(load_buffer(path, name, m, &o->moments[i]));
     }
     LT_TRY_DONE(lt_model_sync_weights(m));
     m->version++;

@@ -30,14 +30,19 @@ static int64_t scratch_count(const lt_recipe *r, const lt_param_table *t) {
     return most;
 }
 
+static lt_dtype moment_dtype(const lt_recipe *r) {
+    return r->moments != 0 ? LT_BF16 : LT_F32;
+}
+
 static void carve(lt_optimiser *o, const lt_recipe *r, const lt_param_table *t, lt_arena *a) {
-    size_t flat_bytes;
-    o->moment_dtype = r->moments != 0 ? LT_BF16 : LT_F32;
-    flat_bytes = (size_t)t->n_elements * lt_dtype_bytes(o->moment_dtype);
+    const lt_dtype dtype = moment_dtype(r);
     o->n_moments = kinds[r->optim].n_moments;
     for (int i = 0; i < o->n_moments; i++) {
+        void *flat = lt_arena_take(a, lt_param_buffer_bytes(t, dtype), LT_ARENA_ALIGN);
         o->moment_names[i] = kinds[r->optim].names[i];
-        o->moments[i] = lt_arena_take(a, flat_bytes, LT_ARENA_ALIGN);
+        if (flat != NULL) {
+            lt_param_buffer_place(&o->moments[i], t, flat);
+        }
     }
     o->sumsq = lt_arena_take(a, sizeof *o->sumsq, LT_ARENA_ALIGN);
     o->muon_scratch = lt_arena_take(a, (size_t)scratch_count(r, t) * sizeof(float), LT_ARENA_ALIGN);
@@ -53,8 +58,11 @@ size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t) {
 lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m, lt_queue *queue) {
     void *host = NULL;
     *o = (lt_optimiser){.recipe = r, .model = m, .queue = queue};
-    LT_ASSERT(m->master != NULL);
+    LT_ASSERT(lt_model_has_master(m));
     LT_ASSERT(r->moments == 0 || r->optim == LT_OPTIM_ADAMW || r->optim == LT_OPTIM_ADEMAMIX);
+    for (int i = 0; i < kinds[r->optim].n_moments; i++) {
+        LT_TRY(lt_param_buffer_open(&o->moments[i], &m->table, moment_dtype(r)));
+    }
     carve(o, r, &m->table, &o->arena);
     LT_TRY(lt_arena_place(&o->arena, m->backend, "optimiser"));
     carve(o, r, &m->table, &o->arena);
@@ -67,6 +75,9 @@ void lt_optimiser_close(lt_optimiser *o) {
     if (o->model != NULL) {
         lt_arena_release(&o->arena, o->model->backend);
     }
+    for (int i = 0; i < LT_OPTIM_MAX_MOMENTS; i++) {
+        lt_param_buffer_close(&o->moments[i]);
+    }
     if (o->host_sumsq != NULL) {
         o->model->backend->host_release(o->host_sumsq, sizeof *o->host_sumsq);
     }
@@ -76,34 +87,25 @@ void lt_optimiser_close(lt_optimiser *o) {
 /* What a step passes to every parameter. */
 typedef struct {
     const lt_ops *ops;
-    float *gradients;
+    const lt_param_buffer *gradients;
     const lt_step_plan *plan;
     float grad_scale, decay;
 } step_ctx;
 
-static lt_tensor flat(const float *base, const lt_param *p) {
-    return lt_tensor_1d((void *)(uintptr_t)(base + p->offset), LT_F32, p->count);
-}
-
-static lt_tensor moment(const lt_optimiser *o, int i, const lt_param *p) {
-    char *base = o->moments[i];
-    return lt_tensor_1d(base + (size_t)p->offset * lt_dtype_bytes(o->moment_dtype), o->moment_dtype,
-                        p->count);
+static lt_tensor flat(const lt_param_buffer *b, const lt_param *p) {
+    return lt_tensor_1d(lt_param_data(b, p), b->dtype, p->local_count);
 }
 
 static lt_tensor low_copy(const lt_model *m, const lt_param *p) {
-    if (m->options.dtype == LT_F32) {
-        return (lt_tensor){0};
-    }
-    return lt_tensor_1d((uint16_t *)m->weights + p->offset, m->options.dtype, p->count);
+    return m->options.dtype == LT_F32 ? (lt_tensor){0} : flat(&m->weights, p);
 }
 
 static lt_err step_adamw(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const lt_recipe *r = o->recipe;
-    return c->ops->adamw(o->queue, &(lt_adamw_args){.p = flat(o->model->master, p),
+    return c->ops->adamw(o->queue, &(lt_adamw_args){.p = flat(&o->model->master, p),
                                                     .g = flat(c->gradients, p),
-                                                    .m = moment(o, 0, p),
-                                                    .v = moment(o, 1, p),
+                                                    .m = flat(&o->moments[0], p),
+                                                    .v = flat(&o->moments[1], p),
                                                     .copy = low_copy(o->model, p),
                                                     .lr = (float)c->plan->lr,
                                                     .beta1 = (float)r->beta1,
@@ -112,17 +114,17 @@ static lt_err step_adamw(lt_optimiser *o, const step_ctx *c, const lt_param *p) 
                                                     .decay = c->decay,
                                                     .grad_scale = c->grad_scale,
                                                     .step = c->plan->step,
-                                                    .first = p->offset,
+                                                    .first = p->whole_at,
                                                     .seed = (uint64_t)r->seed});
 }
 
 static lt_err step_ademamix(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const lt_recipe *r = o->recipe;
-    return c->ops->ademamix(o->queue, &(lt_ademamix_args){.p = flat(o->model->master, p),
+    return c->ops->ademamix(o->queue, &(lt_ademamix_args){.p = flat(&o->model->master, p),
                                                           .g = flat(c->gradients, p),
-                                                          .m1 = moment(o, 0, p),
-                                                          .v = moment(o, 1, p),
-                                                          .m2 = moment(o, 2, p),
+                                                          .m1 = flat(&o->moments[0], p),
+                                                          .v = flat(&o->moments[1], p),
+                                                          .m2 = flat(&o->moments[2], p),
                                                           .copy = low_copy(o->model, p),
                                                           .lr = (float)c->plan->lr,
                                                           .beta1 = (float)r->beta1,
@@ -133,15 +135,15 @@ static lt_err step_ademamix(lt_optimiser *o, const step_ctx *c, const lt_param *
                                                           .decay = c->decay,
                                                           .grad_scale = c->grad_scale,
                                                           .step = c->plan->step,
-                                                          .first = p->offset,
+                                                          .first = p->whole_at,
                                                           .seed = (uint64_t)r->seed});
 }
 
 static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const lt_recipe *r = o->recipe;
-    return c->ops->lion(o->queue, &(lt_lion_args){.p = flat(o->model->master, p),
+    return c->ops->lion(o->queue, &(lt_lion_args){.p = flat(&o->model->master, p),
                                                   .g = flat(c->gradients, p),
-                                                  .m = moment(o, 0, p),
+                                                  .m = flat(&o->moments[0], p),
                                                   .copy = low_copy(o->model, p),
                                                   .lr = (float)c->plan->lr,
                                                   .beta1 = (float)r->beta1,
@@ -158,11 +160,12 @@ static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
                   matrices = p->count / (rows * cols);
 
     for (int64_t i = 0; i < matrices; i++) {
-        const int64_t at = p->offset + i * rows * cols;
+        const int64_t at = i * rows * cols;
         lt_muon_args a = {
-            .p = lt_tensor_2d(o->model->master + at, LT_F32, rows, cols),
-            .g = lt_tensor_2d(c->gradients + at, LT_F32, rows, cols),
-            .m = lt_tensor_2d((float *)o->moments[0] + at, LT_F32, rows, cols),
+            .p = lt_tensor_2d((float *)lt_param_data(&o->model->master, p) + at, LT_F32, rows,
+                              cols),
+            .g = lt_tensor_2d((float *)lt_param_data(c->gradients, p) + at, LT_F32, rows, cols),
+            .m = lt_tensor_2d((float *)lt_param_data(&o->moments[0], p) + at, LT_F32, rows, cols),
             .scratch = lt_tensor_1d(o->muon_scratch, LT_F32, lt_muon_scratch_count(rows, cols)),
             .lr = (float)c->plan->muon_lr,
             .momentum = (float)r->muon_momentum,
@@ -172,23 +175,24 @@ static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
             .steps = r->muon_steps,
             .nesterov = true};
         if (o->model->options.dtype != LT_F32) {
-            a.copy = lt_tensor_2d((uint16_t *)o->model->weights + at, o->model->options.dtype, rows,
-                                  cols);
+            a.copy = lt_tensor_2d((uint16_t *)lt_param_data(&o->model->weights, p) + at,
+                                  o->model->options.dtype, rows, cols);
         }
         LT_TRY(c->ops->muon(o->queue, &a));
     }
     return LT_OK;
 }
 
-lt_err lt_optimiser_sumsq(lt_optimiser *o, float *gradients) {
+lt_err lt_optimiser_sumsq(lt_optimiser *o, const lt_param_buffer *gradients) {
     const lt_backend *be = o->model->backend;
-    const lt_sumsq_args a = {.out = lt_tensor_1d(o->sumsq, LT_F64, 1),
-                             .x = lt_tensor_1d(gradients, LT_F32, o->model->table.n_elements)};
+    const lt_sumsq_args a = {
+        .out = lt_tensor_1d(o->sumsq, LT_F64, 1),
+        .x = lt_tensor_1d(gradients->flat, LT_F32, o->model->table.n_elements)};
     LT_TRY(be->ops->sumsq(o->queue, &a));
     return be->download(o->queue, o->host_sumsq, o->sumsq, sizeof *o->sumsq);
 }
 
-lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale,
+lt_err lt_optimiser_step(lt_optimiser *o, const lt_param_buffer *gradients, float grad_scale,
                          const lt_step_plan *plan) {
     const lt_recipe *r = o->recipe;
     step_ctx c = {.ops = o->model->backend->ops,

@@ -25,8 +25,7 @@ typedef struct {
     lt_arena arena;  /* Moments, Muon's scratch, the sum of squares. */
     int n_moments;
     const char *moment_names[LT_OPTIM_MAX_MOMENTS]; /* Names in a checkpoint: "m", "v", "slow". */
-    lt_dtype moment_dtype;
-    void *moments[LT_OPTIM_MAX_MOMENTS];
+    lt_param_buffer moments[LT_OPTIM_MAX_MOMENTS];
     float *muon_scratch;
     double *sumsq, *host_sumsq; /* (1): on the backend and, behind a sync, on the host. */
 } lt_optimiser;
@@ -42,11 +41,11 @@ size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t);
 
 /* Queue the sum of squares of gradients (n_elements) F32; after a sync it stands in
  * *o->host_sumsq. */
-LT_MUST_USE lt_err lt_optimiser_sumsq(lt_optimiser *o, float *gradients);
+LT_MUST_USE lt_err lt_optimiser_sumsq(lt_optimiser *o, const lt_param_buffer *gradients);
 
 /* Queue one update of all parameters with gradients (n_elements) F32 times grad_scale, at the
  * plan's step and rates. */
-LT_MUST_USE lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale,
-                                     const lt_step_plan *plan);
+LT_MUST_USE lt_err lt_optimiser_step(lt_optimiser *o, const lt_param_buffer *gradients,
+                                     float grad_scale, const lt_step_plan *plan);
 
 #endif

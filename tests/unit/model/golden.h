@@ -112,7 +112,7 @@ static inline void assert_params_near(const lt_param_table *t, const float *a, c
                                       double tolerance, const char *what) {
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
-        const double d = distance(a + p->offset, b + p->offset, p->count);
+        const double d = distance(a + p->whole_at, b + p->whole_at, p->count);
         if (!(d <= tolerance)) {
             fail_msg("%s: %s differs by %.3g of its largest element, tolerance %.3g", what, p->name,
                      d, tolerance);

@@ -185,12 +185,12 @@ static void table_places_every_parameter(void **state) {
         for (int i = 0; i < t.n_params; i++) {
             const lt_param *p = &t.params[i];
             int64_t from, count;
-            assert_true(p->offset >= end && p->offset % LT_PARAM_ALIGN == 0 &&
-                        p->offset < end + LT_PARAM_ALIGN);
+            assert_true(p->whole_at >= end && p->whole_at % LT_PARAM_ALIGN == 0 &&
+                        p->whole_at < end + LT_PARAM_ALIGN);
             assert_ptr_equal(lt_param_find(&t, p->name), p);
             lt_part_rows(&s, p->kind, LT_PART_ALL, &from, &count);
             assert_int_equal(count, p->shape[p->n_dims == 3 ? 1 : 0]);
-            end = p->offset + p->count;
+            end = p->whole_at + p->count;
             sum += p->count;
         }
         assert_int_equal(sum, lt_model_spec_params(&s));

@@ -164,7 +164,8 @@ static void mixtures(void **state) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         pair p;
         open_pair(&p, random, all[i]);
-        assert_int_equal(p.stored->held[p.stored->table.index[LT_PARAM_DOWN]].n_runs, 1);
+        assert_int_equal(p.stored->held[lt_param_index(&p.stored->table, LT_PARAM_DOWN, 0)].n_runs,
+                         1);
         check_memory(&p);
         check_logits(&p);
         if (i == 0) {
@@ -187,8 +188,8 @@ static void odd_shapes(void **state) {
     }
     random = tiny_llama(64, 172, V, 128, true);
     open_pair(&p, random, LT_GGUF_MIX_Q8_0);
-    assert_int_equal(p.stored->held[p.stored->table.index[LT_PARAM_DOWN]].n_runs, 0);
-    assert_int_equal(p.stored->held[p.stored->table.index[LT_PARAM_UP]].n_runs, 2);
+    assert_int_equal(p.stored->held[lt_param_index(&p.stored->table, LT_PARAM_DOWN, 0)].n_runs, 0);
+    assert_int_equal(p.stored->held[lt_param_index(&p.stored->table, LT_PARAM_UP, 0)].n_runs, 2);
     check_memory(&p);
     check_logits(&p);
     check_graph(&p, 3);

@@ -43,7 +43,7 @@ static float *train_on(golden *g, lt_model *m, lt_recompute recompute, lt_pass_r
     must(lt_pass_collect(p, sum), g->name);
     sum->loss_sum += eval.loss_sum;
     assert_int_equal(lt_pass_graphs(p), m->backend->graph_begin != NULL ? 1 : 0);
-    must(lt_model_download(m, gradients, lt_pass_gradients(p), bytes), g->name);
+    must(lt_model_download(m, gradients, lt_param_floats(lt_pass_gradients(p)), bytes), g->name);
     lt_pass_close(p);
     return gradients;
 }
@@ -97,8 +97,8 @@ static void session_and_file(void **state) {
     must(lt_model_open(&again, folder, &(lt_model_options){.dtype = LT_BF16}), "open again");
     for (int i = 0; i < again->table.n_params; i++) {
         const lt_param *p = &again->table.params[i];
-        assert_memory_equal((const uint16_t *)again->weights + p->offset,
-                            (const uint16_t *)near_model->weights + p->offset,
+        assert_memory_equal((const uint16_t *)again->weights.flat + p->whole_at,
+                            (const uint16_t *)near_model->weights.flat + p->whole_at,
                             (size_t)p->count * sizeof(uint16_t));
     }
     (void)snprintf(path, sizeof path, "%s", folder);
@@ -120,10 +120,11 @@ static void random_weights(void **state) {
                          &(lt_model_options){.dtype = LT_F32, .backend = far_backend()}, 7),
          "create");
     weights = malloc((size_t)cpu->table.n_elements * sizeof *weights);
-    must(lt_model_download(far, weights, far->master,
+    must(lt_model_download(far, weights, lt_param_floats(&far->master),
                            (size_t)cpu->table.n_elements * sizeof *weights),
          "download");
-    assert_memory_equal(weights, cpu->master, (size_t)cpu->table.n_elements * sizeof *weights);
+    assert_memory_equal(weights, lt_param_floats(&cpu->master),
+                        (size_t)cpu->table.n_elements * sizeof *weights);
     free(weights);
     lt_model_close(cpu);
     lt_model_close(far);

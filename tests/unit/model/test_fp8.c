@@ -33,7 +33,7 @@ static float *gradients_of(golden *g, struct how how, lt_recompute recompute, lt
     lt_pass *p = open_pass(g, how, recompute);
     assert_non_null(copy);
     must(lt_pass_train(p, &g->batch, 0.25f, r), g->name);
-    memcpy(copy, lt_pass_gradients(p), bytes);
+    memcpy(copy, lt_param_floats(lt_pass_gradients(p)), bytes);
     lt_pass_close(p);
     return copy;
 }
@@ -91,7 +91,7 @@ static void recompute_and_threads_change_no_bit(void **state) {
             assert_true(r.loss_sum == again.loss_sum);
             for (int j = 0; j < g.model->table.n_params; j++) { /* Gaps are nobody's. */
                 const lt_param *p = &g.model->table.params[j];
-                assert_memory_equal(one + p->offset, other + p->offset,
+                assert_memory_equal(one + p->whole_at, other + p->whole_at,
                                     (size_t)p->count * sizeof *one);
             }
             free(other);
@@ -115,7 +115,7 @@ static void weights_of_today(void **state) {
     for (int i = 0; i < g.model->table.n_params; i++) {
         const lt_param *w = &g.model->table.params[i];
         for (int64_t j = 0; lt_fp8_takes(w) && j < w->count; j++) {
-            g.model->master[w->offset + j] *= 1.5f;
+            lt_param_floats(&g.model->master)[w->whole_at + j] *= 1.5f;
         }
     }
     must(lt_pass_eval(p, &g.batch, &stale, NULL), g.name);

@@ -68,8 +68,8 @@ static void check_gradients(golden *g) {
         assert_true(fabs(r.aux_sum - aux[0]) <= 1e-5 * aux[0] &&
                     fabs(r.z_sum - aux[1]) <= 1e-5 * aux[1]);
     }
-    assert_params_near(&g->model->table, lt_pass_gradients(p), expected->master, TOLERANCE,
-                       g->name);
+    assert_params_near(&g->model->table, lt_param_floats(lt_pass_gradients(p)),
+                       lt_param_floats(&expected->master), TOLERANCE, g->name);
     lt_pass_close(p);
     lt_model_close(expected);
 }
@@ -79,10 +79,11 @@ static void adamw(golden *g, lt_pass *p, float *m, float *v, int64_t step, float
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *q = &t->params[i];
         const lt_adamw_args a = {
-            .p = lt_tensor_1d(g->model->master + q->offset, LT_F32, q->count),
-            .g = lt_tensor_1d(lt_pass_gradients(p) + q->offset, LT_F32, q->count),
-            .m = lt_tensor_1d(m + q->offset, LT_F32, q->count),
-            .v = lt_tensor_1d(v + q->offset, LT_F32, q->count),
+            .p = lt_tensor_1d(lt_param_floats(&g->model->master) + q->whole_at, LT_F32, q->count),
+            .g = lt_tensor_1d(lt_param_floats(lt_pass_gradients(p)) + q->whole_at, LT_F32,
+                              q->count),
+            .m = lt_tensor_1d(m + q->whole_at, LT_F32, q->count),
+            .v = lt_tensor_1d(v + q->whole_at, LT_F32, q->count),
             .lr = 1e-3f,
             .beta1 = 0.9f,
             .beta2 = 0.95f,
@@ -108,9 +109,9 @@ static double norm_of_difference(const float *a, const float *b, const float *c,
  * the golden ones there. */
 static void forget_key_bias(const golden *g, const lt_param *q, const float *before, float *delta) {
     const lt_model_spec *spec = &g->model->spec;
-    const int64_t from = q->offset + spec->n_heads * spec->head_dim;
+    const int64_t from = q->whole_at + spec->n_heads * spec->head_dim;
     for (int64_t i = from; i < from + spec->n_kv_heads * spec->head_dim; i++) {
-        delta[i] = g->model->master[i] - before[i];
+        delta[i] = lt_param_floats(&g->model->master)[i] - before[i];
     }
 }
 
@@ -125,7 +126,7 @@ static void check_steps(golden *g) {
     lt_pass *p = golden_pass(g, LT_RECOMPUTE_SELECTIVE);
     lt_pass_result r;
 
-    memcpy(before, g->model->master, (size_t)t->n_elements * sizeof *before);
+    memcpy(before, lt_param_floats(&g->model->master), (size_t)t->n_elements * sizeof *before);
     for (int64_t step = 1; step <= 11; step++) {
         must(lt_pass_zero_gradients(p), g->name);
         must(lt_pass_train(p, &g->batch, 1, &r), g->name);
@@ -141,11 +142,13 @@ static void check_steps(golden *g) {
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *q = &t->params[i];
         if (q->kind == LT_PARAM_QKV_BIAS) {
-            forget_key_bias(g, q, before, delta->master);
+            forget_key_bias(g, q, before, lt_param_floats(&delta->master));
         }
-        const double off = norm_of_difference(g->model->master + q->offset, before + q->offset,
-                                              delta->master + q->offset, q->count);
-        const double whole = norm_of_difference(delta->master + q->offset, zero, zero, q->count);
+        const double off = norm_of_difference(
+            lt_param_floats(&g->model->master) + q->whole_at, before + q->whole_at,
+            lt_param_floats(&delta->master) + q->whole_at, q->count);
+        const double whole = norm_of_difference(lt_param_floats(&delta->master) + q->whole_at, zero,
+                                                zero, q->count);
         if (!(off <= 0.02 * whole)) {
             fail_msg("%s: %s moved by %.4g off its golden way of %.4g in ten steps", g->name,
                      q->name, off, whole);

@@ -57,7 +57,7 @@ static lt_model *load(void) {
             if (row->names[j].kind == p->kind) {
                 lt_foreign_name(name, row->names[j].name, p->layer, 0);
                 assert_int_equal(decode(json_object_get(root, name), values), p->count);
-                lt_model_set(m, p->offset, values, LT_F32,
+                lt_model_set(m, p, 0, values, LT_F32,
                              p->count); /* minGPT keeps (out, in), as we do. */
             }
         }

@@ -84,7 +84,7 @@ static const float *wide_rows(const lt_matmul_args *a) {
         const lt_held *h = &stored_model->held[i];
         for (int k = 0; k < h->n_runs; k++) {
             if (h->runs[k].packed == a->b_packed) {
-                return wide_model->master + wide_model->table.params[i].offset +
+                return lt_param_floats(&wide_model->master) + wide_model->table.params[i].whole_at +
                        h->runs[k].first_row * a->b.shape[1];
             }
         }

@@ -103,9 +103,9 @@ static void weights_beside(void **state) {
         must(lt_model_wait(far), path);
         must(lt_model_wait(far), "once more");
         unsigned char *weights = malloc(far->weights_bytes);
-        must(lt_model_download(far, weights, far->weights, far->weights_bytes), path);
+        must(lt_model_download(far, weights, far->weights.flat, far->weights_bytes), path);
         assert_int_equal(far->weights_bytes, near_model->weights_bytes);
-        assert_memory_equal(weights, near_model->weights, far->weights_bytes);
+        assert_memory_equal(weights, near_model->weights.flat, far->weights_bytes);
         free(weights);
         lt_model_close(far);
         lt_model_close(near_model);

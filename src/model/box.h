@@ -1,0 +1,44 @@
+/* box.h: boxes of a tensor: which elements of the whole a list of boxes holds, in which order.
+ *
+ * A box is a range of indices in each dimension. A list of boxes that do not overlap holds their
+ * elements one box after the other, each row-major; `local` counts elements in that order, `whole`
+ * row-major in the whole tensor. */
+#ifndef LT_MODEL_BOX_H
+#define LT_MODEL_BOX_H
+
+#include "lateen/base.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LT_PARAM_DIMS 3
+
+/* Indices [first, first + extent) in each dimension. */
+typedef struct {
+    int64_t first[LT_PARAM_DIMS], extent[LT_PARAM_DIMS];
+} lt_box;
+
+/* Boxes as they are collected. Begin with {0}; free(list.boxes). */
+typedef struct {
+    lt_box *boxes;
+    int n, room;
+} lt_box_list;
+
+LT_MUST_USE lt_err lt_box_add(lt_box_list *list, const lt_box *box);
+int64_t lt_box_count(const lt_box *box, int n_dims); /* Elements. */
+bool lt_box_intersect(lt_box *out, const lt_box *a, const lt_box *b, int n_dims);
+
+/* Index in the whole of element `local` of the boxes; *run: how many elements from there on are
+ * neighbours in the whole, too. */
+int64_t lt_box_whole_index(const lt_box *boxes, int n_boxes, int n_dims, const int64_t *shape,
+                           int64_t local, int64_t *run);
+
+/* How many elements of the box have an index in the whole below `whole`. They are its first. */
+int64_t lt_box_count_below(const lt_box *box, int n_dims, const int64_t *shape, int64_t whole);
+
+/* Elements [from, to), counted locally, of the boxes, as boxes: a flat range of a whole tensor is at
+ * most five of them. */
+LT_MUST_USE lt_err lt_box_cut(lt_box_list *out, const lt_box *boxes, int n_boxes, int n_dims,
+                              int64_t from, int64_t to);
+
+#endif
