@@ -1,4 +1,4 @@
-# Kernel text: every .cu, .cuh and .txt below src/kernels/cuda is put into the binary (kernel_text.c includes them as bytes).
+# Kernel text: every .cu, .cuh, .txt and *args.h (read by host and device) below src/kernels/cuda is put into the binary.
 # cuda.h, where found, only checks our own declarations of the driver's ABI; CUDA=0 leaves that out.
 CUDA_HOME   ?= $(firstword $(wildcard /usr/local/cuda /usr/lib/cuda /usr/lib/nvidia-cuda-toolkit))
 CUDA_HEADER := $(firstword $(wildcard $(CUDA_HOME)/include/cuda.h /usr/include/cuda.h))
@@ -7,7 +7,7 @@ ifeq ($(CUDA),1)
 $(OUT)/src/kernels/cuda/driver_abi_check.o: CPPFLAGS += -DLT_HAVE_CUDA -isystem $(dir $(CUDA_HEADER))
 endif
 
-KERNEL_TEXT := $(sort $(shell find src/kernels/cuda -name '*.cu' -o -name '*.cuh' -o -name '*.txt'))
+KERNEL_TEXT := $(sort $(shell find src/kernels/cuda -name '*.cu' -o -name '*.cuh' -o -name '*.txt' -o -name '*args.h'))
 
 $(OUT)/gen/kernel_text.S: $(KERNEL_TEXT) src/kernels/cuda/rules.mk
 	@mkdir -p $(@D)

@@ -37,6 +37,12 @@ static const char *embedded_text(const char *name) {
     return p != NULL ? p + strlen(p) + 1 : NULL;
 }
 
+/* Headers that the host reads, too, are included by their path from src/ (common/args.h). */
+static const char *below_root(const char *name) {
+    static const char root[] = "kernels/cuda/";
+    return strncmp(name, root, sizeof root - 1) == 0 ? name + sizeof root - 1 : name;
+}
+
 /* Append one text to *s. */
 static lt_err part_add(lt_source *s, const char *name, const char *wanted_by) {
     const char *dir = getenv("LATEEN_KERNEL_DIR");
@@ -48,10 +54,10 @@ static lt_err part_add(lt_source *s, const char *name, const char *wanted_by) {
     if (dir != NULL && dir[0] != '\0') {
         char path[LT_PATH_BYTES];
         size_t bytes;
-        LT_TRY(lt_path_join(path, dir, name));
+        LT_TRY(lt_path_join(path, dir, below_root(name)));
         LT_TRY(lt_file_read(&copy, &bytes, path, TEXT_BYTES_MAX));
     } else {
-        const char *text = embedded_text(name);
+        const char *text = embedded_text(below_root(name));
         if (text == NULL) {
             LT_FAIL(LT_ERR_NOT_FOUND, "no kernel text %s in this build (wanted by %s)", name,
                     wanted_by);

@@ -3,7 +3,8 @@
  *
  * A kernel is named by its path below src/kernels/cuda, e.g. "rmsnorm.cu" or "sgemm/sgemm.cu". Its
  * #include "..." lines name other texts by path from the same root ("common/ptx.cuh"); they are
- * found in the same place. */
+ * found in the same place. Headers of arguments, which the host includes too, are named by path
+ * from src/ ("kernels/cuda/gemm/gemv_args.h"). */
 #ifndef LT_KERNELS_CUDA_SOURCE_H
 #define LT_KERNELS_CUDA_SOURCE_H
 

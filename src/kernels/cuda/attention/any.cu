@@ -1,7 +1,7 @@
 /* any.cu: attention, forward and backward, for whatever the fast kernels refuse: any head width,
- * any strides, any GPU.
+ * any lt_attn_plain_strides, any GPU.
  *
- * SHAPES    as in ops.h; q, k, v, out and their gradients (B, T or S, heads, D) of DTYPE, strides
+ * SHAPES    as in ops.h; q, k, v, out and their gradients (B, T or S, heads, D) of DTYPE, lt_attn_plain_strides
  *           of their own, last stride 1; D <= 32 * COLS.
  * MAP       a warp a row: a query (forward, dQ) or a key (dK, dV). The row's partners are taken 32
  *           at a time: lane j computes the whole dot product with partner j (the row itself is in
@@ -54,7 +54,7 @@ INLINE void row_store(DTYPE *to, const float sum[COLS], float scale, int dim, in
 
 /* Rows (b, h, t), one a warp. */
 extern "C" __global__ void __launch_bounds__(THREADS, 8)
-    attn_any_fwd(const __grid_constant__ args_t w) {
+    attn_any_fwd(const __grid_constant__ lt_attn_plain_args w) {
     __shared__ float q_row[WARPS][WARP * COLS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const i64 row = (i64)blockIdx.x * WARPS + warp;
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
 
 /* delta and dQ: rows as forward. */
 extern "C" __global__ void __launch_bounds__(THREADS, 8)
-    attn_any_dq(const __grid_constant__ args_t w) {
+    attn_any_dq(const __grid_constant__ lt_attn_plain_args w) {
     __shared__ float q_row[WARPS][WARP * COLS], do_row[WARPS][WARP * COLS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const i64 row = (i64)blockIdx.x * WARPS + warp;
@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
 
 /* dK and dV, after every delta: keys (b, g, s), one a warp. */
 extern "C" __global__ void __launch_bounds__(THREADS, 8)
-    attn_any_dkv(const __grid_constant__ args_t w) {
+    attn_any_dkv(const __grid_constant__ lt_attn_plain_args w) {
     __shared__ float k_row[WARPS][WARP * COLS], v_row[WARPS][WARP * COLS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const i64 row = (i64)blockIdx.x * WARPS + warp;
@@ -183,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
 
 /* dsinks[h] -= sum over (b, t) of exp(sink - lse) delta; a block a head. */
 extern "C" __global__ void __launch_bounds__(THREADS, 8)
-    attn_any_sinks(const __grid_constant__ args_t w) {
+    attn_any_sinks(const __grid_constant__ lt_attn_plain_args w) {
     __shared__ float slots[WARPS];
     const int h = blockIdx.x;
     float sum = 0.0f;

@@ -10,27 +10,18 @@
  * @spec sm_80 sm_90a: QTYPE=bf16 CTYPE=fp16 COLS=4 */
 #include "common/early.cuh"
 #include "common/reduce.cuh"
+#include "kernels/cuda/attention/any_paged_args.h"
 
 #define WARPS    4
 #define THREADS  (WARPS * WARP)
 #define INFINITE __int_as_float(0x7f800000)
 
-typedef struct {
-    const QTYPE *q;
-    QTYPE *out;
-    const CTYPE *k, *v;
-    const int *table, *q_start, *kv_len;
-    const float *alibi, *sinks;
-    i64 q_r, q_h, o_r, o_h, table_ld, window;
-    int rows, heads, kv_heads, dim, page, sequences;
-    float scale, softcap;
-} args_t;
-
-INLINE i64 slot_of(const args_t *w, int b, int s) {
+INLINE i64 slot_of(const lt_attn_any_paged_args *w, int b, int s) {
     return (i64)w->table[b * w->table_ld + s / w->page] * w->page + s % w->page;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) paged_any(const __grid_constant__ args_t w) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    paged_any(const __grid_constant__ lt_attn_any_paged_args w) {
     __shared__ float q_rows[WARPS][WARP * COLS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const i64 item = (i64)blockIdx.x * WARPS + warp;

@@ -3,23 +3,9 @@
 #define LT_KERNELS_CUDA_ATTENTION_PRIVATE_H
 
 #include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/args.h"
 
 #define LT_ATTN_COUNTER_BYTES 256 /* At the start of the scratch; zero between calls. */
-
-/* attn_args of mask.cuh. */
-typedef struct {
-    int batch, q_heads, kv_heads, q_tokens, kv_tokens, window, section;
-    float scale, softcap;
-    const int *kv_len, *doc_start;
-    const float *alibi, *sinks;
-    float *lse;
-    unsigned *counter;
-    const int *q_start, *table;
-    int table_ld, q_least;
-    void *out;
-    int64_t out_ld, out_head_ld, out_batch_ld;
-    int out_width;
-} lt_attn_args;
 
 /* NULL, or why the copy engine can not read (B, T, H, D) of 16-bit elements there. */
 const char *lt_attn_tensor_refusal(const lt_tensor *t);

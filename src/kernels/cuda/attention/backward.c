@@ -18,24 +18,6 @@
  * up to 512 it is 15 to 30 % faster, with 1024 1 to 6 % slower (docs/SPEED.md). */
 #define APART_KEYS 768
 
-/* strides and bwd_args of bwd.cuh. */
-typedef struct {
-    int64_t token, head, batch;
-} strides;
-typedef struct {
-    lt_attn_args a;
-    int padded;
-    float *lse2, *delta, *unit;
-    void *dq_acc;
-    unsigned *added, *bounds, *cleared;
-    int width;
-    void *dq;
-    strides dq_strides;
-    void *dk, *dv;
-    strides dk_strides, dv_strides;
-    int places;
-} kernel_bwd_args;
-
 const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a,
                                           const lt_cuda_info *info) {
     const lt_tensor *tensors[] = {&a->dq, &a->dk, &a->dv, &a->dout};
@@ -112,7 +94,7 @@ lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
 }
 
 /* The scratch behind the counters, measured with base 0, or placed. */
-static size_t carve(kernel_bwd_args *w, const lt_attention_args *a, lt_attention_cut cut,
+static size_t carve(lt_attn_bwd_args *w, const lt_attention_args *a, lt_attention_cut cut,
                     uintptr_t base) {
     const size_t rows = (size_t)(a->q.shape[0] * a->q.shape[2]) * (size_t)padded_of(a);
     const size_t pairs = (size_t)pairs_of(a);
@@ -135,12 +117,12 @@ static size_t carve(kernel_bwd_args *w, const lt_attention_args *a, lt_attention
 }
 
 size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a, lt_attention_cut cut) {
-    kernel_bwd_args w;
+    lt_attn_bwd_args w;
     return carve(&w, &a->fwd, cut, 0);
 }
 
-static strides strides_of(const lt_tensor *t) {
-    return (strides){t->stride[1], t->stride[2], t->stride[0]};
+static lt_attn_strides strides_of(const lt_tensor *t) {
+    return (lt_attn_strides){t->stride[1], t->stride[2], t->stride[0]};
 }
 
 /* Words of bwd_edges.cu. */
@@ -149,13 +131,13 @@ static void edges_text(char *out, size_t bytes, const lt_attention_args *a) {
              a->q.dtype == LT_F16 ? "fp16" : "bf16");
 }
 /* Deltas, bounds, scales, cleared sums; before the products. */
-static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w) {
+static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_attn_bwd_args *w) {
     const int pairs = pairs_of(&a->fwd);
     const lt_cuda_kernel *bounds, *rows;
     const int block_rows = 2048 / width_of(&a->fwd);
     void *k = a->fwd.k.data, *v = a->fwd.v.data, *o = a->fwd.out.data, *d_o = a->dout.data;
-    strides sk = strides_of(&a->fwd.k), sv = strides_of(&a->fwd.v), so = strides_of(&a->fwd.out),
-            sd = strides_of(&a->dout);
+    lt_attn_strides sk = strides_of(&a->fwd.k), sv = strides_of(&a->fwd.v),
+                    so = strides_of(&a->fwd.out), sd = strides_of(&a->dout);
     void *bounds_args[] = {w, &k, &v, &sk, &sv}, *rows_args[] = {w, &o, &d_o, &so, &sd};
     const int64_t most = 512 / pairs > 1 ? 512 / pairs : 1,
                   blocks = lt_cuda_div_up(w->a.kv_tokens, block_rows);
@@ -179,7 +161,7 @@ static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, ke
 
 /* The sinks' gradient. */
 static lt_err finish_sinks(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
-                           kernel_bwd_args *w) {
+                           lt_attn_bwd_args *w) {
     const lt_cuda_kernel *k;
     char text[64];
     void *dsinks = a->dsinks.data, *args[] = {w, &dsinks};
@@ -227,7 +209,7 @@ static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args
     return lt_attn_map(c, &p->dv, &a->dv, 1, 64);
 }
 static lt_err products_run(products *p, lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
-                           kernel_bwd_args *w, bool apart, int n_sms) {
+                           lt_attn_bwd_args *w, bool apart, int n_sms) {
     const bool two = apart && a->fwd.causal && a->fwd.window == 0; /* DRAWN */
     const int64_t tiles = lt_cuda_div_up(p->tiles * pairs_of(&a->fwd), two ? 2 : 1),
                   clusters = n_sms / p->cluster;
@@ -247,7 +229,7 @@ static lt_err products_run(products *p, lt_cuda *c, CUstream s, const lt_attenti
 }
 
 /* dQ by itself, and deltas: bwd_dq_sm90.cu. */
-static lt_err dq_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
+static lt_err dq_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_attn_bwd_args *w,
                      int n_sms) {
     const int64_t tiles = (int64_t)(w->padded / 128) * w->a.batch * w->a.q_heads;
     const lt_cuda_kernel *kernel;
@@ -272,7 +254,7 @@ static lt_err dq_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, ker
         args);
 }
 
-static lt_err run_apart(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
+static lt_err run_apart(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_attn_bwd_args *w,
                         int n_sms) {
     products p;
     LT_TRY(products_open(&p, c, a, true));
@@ -283,8 +265,8 @@ static lt_err run_apart(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, 
 /* Of bwd_wide_sm90.cu: OF. */
 typedef enum { OF_DQ, OF_DK_DV } wide_of;
 static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
-                       const kernel_bwd_args *all, wide_of of, int n_sms) {
-    kernel_bwd_args own = *all, *const w = &own;
+                       const lt_attn_bwd_args *all, wide_of of, int n_sms) {
+    lt_attn_bwd_args own = *all, *const w = &own;
     const lt_attention_args *f = &a->fwd;
     const lt_tensor *rows[] = {of == OF_DQ ? &f->q : &f->k, of == OF_DQ ? &a->dout : &f->v},
                     *steps[] = {of == OF_DQ ? &f->k : &f->q, of == OF_DQ ? &f->v : &a->dout};
@@ -320,11 +302,11 @@ static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                                     256},
         args);
 }
-static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
+static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_attn_bwd_args *w,
                        int n_sms) {
     const lt_cuda_kernel *rows;
     void *o = a->fwd.out.data, *d_o = a->dout.data;
-    strides so = strides_of(&a->fwd.out), sd = strides_of(&a->dout);
+    lt_attn_strides so = strides_of(&a->fwd.out), sd = strides_of(&a->dout);
     void *args[] = {w, &o, &d_o, &so, &sd};
     CUstream beside;
     char text[64];
@@ -344,7 +326,7 @@ static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, k
     return lt_cuda_stream_follow(c, s, beside);
 }
 
-static lt_err run_once(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
+static lt_err run_once(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_attn_bwd_args *w,
                        int n_sms) {
     products p;
     LT_TRY(products_open(&p, c, a, false));
@@ -356,7 +338,7 @@ lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args
                              lt_attention_cut cut, lt_scratch scratch) {
     const lt_cuda_info *info = lt_cuda_get_info(c);
     const char *why = lt_cuda_attention_bwd_refusal(a, info);
-    kernel_bwd_args w;
+    lt_attn_bwd_args w;
     const size_t need = carve(&w, &a->fwd, cut, (uintptr_t)scratch.data);
 
     if (why != NULL || scratch.bytes < need) {

@@ -71,11 +71,11 @@ typedef struct {
 } smem_map;
 
 /* Tiles of a head stand together, the longest first. */
-INLINE int tile_count(const bwd_args *w) {
+INLINE int tile_count(const lt_attn_bwd_args *w) {
     return w->padded / BM * w->a.batch * w->a.q_heads;
 }
-INLINE tile_pos tile_locate(int t, const bwd_args *w) {
-    const attn_args *a = &w->a;
+INLINE tile_pos tile_locate(int t, const lt_attn_bwd_args *w) {
+    const lt_attn_args *a = &w->a;
     const int rows = w->padded / BM, pair = t / rows;
     tile_pos p;
     p.b = pair / a->q_heads;
@@ -117,8 +117,8 @@ INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos 
 /* 1. One thread feeds the block: O of a tile and the last of K, then Q and dO, then V and K in the
  *    order of use, the last keys first. */
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const void *map_o,
-                    const void *map_do, const bwd_args *w, const smem_map *s) {
-    const attn_args *a = &w->a;
+                    const void *map_do, const lt_attn_bwd_args *w, const smem_map *s) {
+    const lt_attn_args *a = &w->a;
     /* What is fresh is empty: a wait for "phase 1" passes at once. */
     ring_pos rk = {0, 1}, rv = {0, 1}, at = {0, 1};
     int t = (int)blockIdx.x;
@@ -176,7 +176,7 @@ INLINE float pair_dot(u32 x, u32 y, float sum) {
 }
 /* 2. Each thread's two rows: log-sum-exp, and delta from a consumer's rows of O and dO, of which
  *    the four lanes of a row take 16 bytes in turn; for bwd_sm90.cu into memory. */
-INLINE void rows_start(row_state *r, const bwd_args *w, const tile_pos *p, u32 o, u32 d_o,
+INLINE void rows_start(row_state *r, const lt_attn_bwd_args *w, const tile_pos *p, u32 o, u32 d_o,
                        int consumer) {
     const int tid = (int)threadIdx.x % 128, lane = tid % 32;
     const i64 pair = p->b * w->a.q_heads + p->head;
@@ -213,7 +213,7 @@ INLINE void rows_start(row_state *r, const bwd_args *w, const tile_pos *p, u32 o
 }
 
 /* 3. s := P, with SOFTCAP times the cap's slope. */
-INLINE void probabilities(float s[BN / 2], const row_state *r, const attn_args *a, int col0,
+INLINE void probabilities(float s[BN / 2], const row_state *r, const lt_attn_args *a, int col0,
                           bool mask) {
     const float scale2 = a->scale * LOG2E;
 #pragma unroll
@@ -239,8 +239,9 @@ INLINE void probabilities(float s[BN / 2], const row_state *r, const attn_args *
 }
 
 /* 4. One consumer's 64 rows of one tile against all its key blocks. */
-INLINE void walk(float dq[HEAD_DIM / 2], const row_state *r, const bwd_args *w, const smem_map *m,
-                 const tile_pos *p, ring_pos *rk, ring_pos *rv, u32 q, int consumer) {
+INLINE void walk(float dq[HEAD_DIM / 2], const row_state *r, const lt_attn_bwd_args *w,
+                 const smem_map *m, const tile_pos *p, ring_pos *rk, ring_pos *rv, u32 q,
+                 int consumer) {
     const int tid = (int)threadIdx.x % 128, col = tid % 4 * 2, first = p->token + 64 * consumer;
     const key_range top = range_of(&w->a, p->b, p->n_keys, first),
                     low = range_of(&w->a, p->b, p->n_keys, first + 63);
@@ -284,7 +285,7 @@ INLINE void walk(float dq[HEAD_DIM / 2], const row_state *r, const bwd_args *w, 
     }
 }
 
-INLINE void consume(const bwd_args *w, const smem_map *m, int consumer) {
+INLINE void consume(const lt_attn_bwd_args *w, const smem_map *m, int consumer) {
     ring_pos rk = {0, 0}, rv = {0, 0}, at = {0, 0};
 
     for (;; ring_step(&at, Q_SLOTS)) {
@@ -320,7 +321,7 @@ INLINE void consume(const bwd_args *w, const smem_map *m, int consumer) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_bwd_dq_sm90(
     const __grid_constant__ tensor_map map_q, const __grid_constant__ tensor_map map_k,
     const __grid_constant__ tensor_map map_v, const __grid_constant__ tensor_map map_o,
-    const __grid_constant__ tensor_map map_do, const __grid_constant__ bwd_args args) {
+    const __grid_constant__ tensor_map map_do, const __grid_constant__ lt_attn_bwd_args args) {
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;

@@ -46,8 +46,8 @@ INLINE void load8(float x[8], const elem *row, int lane, int width) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    attn_bwd_bounds(const __grid_constant__ bwd_args w, const elem *k, const elem *v, strides sk,
-                    strides sv) {
+    attn_bwd_bounds(const __grid_constant__ lt_attn_bwd_args w, const elem *k, const elem *v,
+                    lt_attn_strides sk, lt_attn_strides sv) {
     const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / w.a.kv_heads,
               g = pair % w.a.kv_heads;
     u32 k_max = 0, v_max = 0;
@@ -74,8 +74,8 @@ extern "C" __global__ void __launch_bounds__(256)
 
 /* Log-sum-exp in units of log2 and delta of the LANES lanes' row t of a (batch, query head);
  * returns |dO row|^2. */
-INLINE float delta_make(const bwd_args *w, const elem *o, const elem *d_o, strides so, strides sd,
-                        int pair, int t) {
+INLINE float delta_make(const lt_attn_bwd_args *w, const elem *o, const elem *d_o,
+                        lt_attn_strides so, lt_attn_strides sd, int pair, int t) {
     const int lane = (int)threadIdx.x % LANES, b = pair / w->a.q_heads, h = pair % w->a.q_heads;
     const i64 row = (i64)pair * w->padded + t;
     float x[8], y[8], delta = 0.0f, norm = 0.0f, lse = -INFINITE;
@@ -99,16 +99,16 @@ INLINE float delta_make(const bwd_args *w, const elem *o, const elem *d_o, strid
     return row_add(norm);
 }
 extern "C" __global__ void __launch_bounds__(256)
-    attn_bwd_delta(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so,
-                   strides sd) {
+    attn_bwd_delta(const __grid_constant__ lt_attn_bwd_args w, const elem *o, const elem *d_o,
+                   lt_attn_strides so, lt_attn_strides sd) {
     /* padded is a multiple of ROWS. */
     (void)delta_make(&w, o, d_o, so, sd, (int)blockIdx.y,
                      (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so,
-                     strides sd) {
+    attn_bwd_prepare(const __grid_constant__ lt_attn_bwd_args w, const elem *o, const elem *d_o,
+                     lt_attn_strides so, lt_attn_strides sd) {
     const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / w.a.q_heads,
               h = pair % w.a.q_heads;
     const int t = (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES,
@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    attn_bwd_sinks(const __grid_constant__ bwd_args w, float *dsinks) {
+    attn_bwd_sinks(const __grid_constant__ lt_attn_bwd_args w, float *dsinks) {
     __shared__ float part[256];
     const int h = (int)blockIdx.x, tid = (int)threadIdx.x, n = w.a.batch * w.a.q_tokens;
     const float sink = w.a.sinks[h] * LOG2E;

@@ -34,18 +34,18 @@
 #define ADDS      8    /* adds are told modulo this */
 
 /* How many tiles add to queries 64 i .. 64 i + 63, of which there is at least one. */
-INLINE int adds_of(const attn_args *a, int b, int n_keys, int i) {
+INLINE int adds_of(const lt_attn_args *a, int b, int n_keys, int i) {
     const int lo = range_of(a, b, n_keys, 64 * i).lo, hi = range_of(a, b, n_keys, 64 * i + 63).hi;
     return hi < 0 || lo >= n_keys ? 0 : max_i(0, hi / TILE_KEYS - lo / TILE_KEYS + 1);
 }
 
 /* Of a place: the sums of a piece. */
-INLINE u32 *sums_of(const bwd_args *w, int place_head, int i, int column) {
+INLINE u32 *sums_of(const lt_attn_bwd_args *w, int place_head, int i, int column) {
     return (u32 *)w->dq_acc +
            (((i64)place_head * (w->padded / 64) + i) * (HEAD_DIM / 64) + column) * 4096;
 }
 /* One thread, before adds for a (batch, key head): its place has zeroes. */
-INLINE void place_await(const bwd_args *w, int pair) {
+INLINE void place_await(const lt_attn_bwd_args *w, int pair) {
     const int pieces = w->a.q_heads / w->a.kv_heads * div_up(w->a.q_tokens, 64) * (HEAD_DIM / 64);
     if (pair >= w->places) {
         count_await(w->cleared + pair - w->places, (u32)pieces);
@@ -63,7 +63,7 @@ INLINE int4 load_fresh(const int4 *at) {
 }
 /* A warp: a piece, in the order in which a warpgroup's registers left it: four times 16 rows, of
  * which a lane has two, 8 apart. */
-INLINE void finish_piece(const bwd_args *w, u32 zeroes, int b_head, int i, int piece) {
+INLINE void finish_piece(const lt_attn_bwd_args *w, u32 zeroes, int b_head, int i, int piece) {
     const int lane = (int)threadIdx.x % 32, b = b_head / w->a.q_heads, h = b_head % w->a.q_heads,
               group = w->a.q_heads / w->a.kv_heads;
     const int adds = adds_of(&w->a, b, keys_of(&w->a, b), i), column = piece * 64 + lane % 4 * 8;
@@ -122,7 +122,7 @@ INLINE void finish_piece(const bwd_args *w, u32 zeroes, int b_head, int i, int p
 }
 
 /* A finishing warp, until all pieces are drawn. */
-INLINE void finish_dq(const bwd_args *w, u32 zeroes) {
+INLINE void finish_dq(const lt_attn_bwd_args *w, u32 zeroes) {
     const int per_head = div_up(w->a.q_tokens, 64) * (HEAD_DIM / 64),
               n_pieces = w->a.batch * w->a.q_heads * per_head, group = w->a.q_heads / w->a.kv_heads;
     const bool one = threadIdx.x % 32 == 0;

@@ -45,7 +45,7 @@ static_assert(GIVES == 1 || GIVES == 2 || GIVES == 4 || GIVES == 6, "what a pass
 
 /* delta[b][h][t], LANES threads a row. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-    attn_bwd_sm80_delta(const __grid_constant__ sm80_args w) {
+    attn_bwd_sm80_delta(const __grid_constant__ lt_attn_sm80_args w) {
     const i64 row = (i64)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES,
               rows = (i64)w.a.batch * w.a.q_heads * w.a.q_tokens;
     const int lane = (int)threadIdx.x % LANES, t = (int)(row % w.a.q_tokens),
@@ -81,7 +81,7 @@ typedef struct {
 } job;
 /* The first query whose last (or first) visible key is `key` or lies behind it: neither ever falls
  * as queries rise. */
-INLINE int query_of(const attn_args *a, int b, int n_keys, int key, bool last) {
+INLINE int query_of(const lt_attn_args *a, int b, int n_keys, int key, bool last) {
     int low = 0, high = a->q_tokens;
     while (low < high) {
         const int mid = (low + high) / 2;
@@ -94,7 +94,7 @@ INLINE int query_of(const attn_args *a, int b, int n_keys, int key, bool last) {
     }
     return low;
 }
-INLINE job job_of(const attn_args *a) {
+INLINE job job_of(const lt_attn_args *a) {
     const int group = a->q_heads / a->kv_heads,
               tiles = div_up(OF_KEYS ? a->kv_tokens : a->q_tokens, ROWS),
               heads = OF_KEYS ? a->kv_heads : a->q_heads;
@@ -121,7 +121,8 @@ INLINE job job_of(const attn_args *a) {
 }
 
 /* A step's tiles, and with OF_KEYS its queries' numbers, on their way. */
-INLINE void fetch_step(u32 to, u32 stats, const sm80_args *w, const job *j, int head, int first) {
+INLINE void fetch_step(u32 to, u32 stats, const lt_attn_sm80_args *w, const job *j, int head,
+                       int first) {
     if (OF_KEYS) {
         const i64 row = ((i64)j->b * w->a.q_heads + head) * w->a.q_tokens;
         const int at = (int)threadIdx.x % STEP;
@@ -167,8 +168,8 @@ INLINE void columns_read(float x[QUERIES], u32 at) {
 
 /* S to P; with SOFTCAP slopes of dS. `first`: of the step. */
 INLINE void probabilities(float s[TILES][STEP / 8][4], float slopes[TILES][STEP / 8][4],
-                          const float lse[QUERIES], const sm80_args *w, const job *j, int first,
-                          float alibi, bool masked) {
+                          const float lse[QUERIES], const lt_attn_sm80_args *w, const job *j,
+                          int first, float alibi, bool masked) {
     const int offset = j->n_keys - w->a.q_tokens;
 #pragma unroll
     for (int r = 0; r < 2 * TILES; r++) {
@@ -201,7 +202,7 @@ INLINE void probabilities(float s[TILES][STEP / 8][4], float slopes[TILES][STEP 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    attn_bwd_sm80(const __grid_constant__ sm80_args w) {
+    attn_bwd_sm80(const __grid_constant__ lt_attn_sm80_args w) {
     extern __shared__ __align__(128) u8 smem[];
     const u32 sa = smem_addr(smem), sb = sa + ROWS * LINE, ring = sb + ROWS * LINE,
               stats = ring + 2 * STEP_BYTES;

@@ -135,7 +135,6 @@ typedef struct {
     u32 drawn; /* see draw.cuh */
     u32 count; /* 16 bytes: 1, 0, 0, 0 */
 } smem_map;
-
 /* Of a warpgroup, over the tiles of its block. */
 typedef struct {
     ring_pos r;
@@ -169,7 +168,7 @@ INLINE void load_dq_keys(const smem_map *m, const void *map_k, const tile_pos *p
 /* 1. One thread: K and V once, then Q with its log-sum-exps and dO with its deltas, step by
  * step. */
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const void *map_do,
-                    const bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run) {
+                    const lt_attn_bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run) {
     ring_pos r = run->r;
     const u32 slot = run->n_tiles % KV_SLOTS, k = m->kv + slot * (2 * KV_BYTES),
               full = m->kv_full + 8 * slot;
@@ -259,7 +258,7 @@ INLINE void leave_dq(const float dq[32], const float unit[2], u32 places, int co
 }
 /* A warp: what the consumers leave of dQ, added to memory. Integers, whose order does not count. In
  * a cluster there is one place, which the consumers have in turn. */
-INLINE void add_dq(const bwd_args *w, const smem_map *m) {
+INLINE void add_dq(const lt_attn_bwd_args *w, const smem_map *m) {
     const bool one = threadIdx.x % 32 == 0;
     const int first_column = CLUSTER > 1 ? (int)cluster_cta_rank() : 0;
     u32 n_steps = 0;
@@ -340,7 +339,7 @@ typedef struct {
     ring_pos r;
 } step_pos;
 
-INLINE void probabilities_step(float s[BM / 2], u32 probs[BM / 4], const bwd_args *w,
+INLINE void probabilities_step(float s[BM / 2], u32 probs[BM / 4], const lt_attn_bwd_args *w,
                                const smem_map *m, const tile_pos *p, const step_pos *at,
                                int first_key, bool mask) {
     const int tid = (int)threadIdx.x % 128, token = at->i * BM;
@@ -425,9 +424,9 @@ INLINE void slopes_tell(const smem_map *m, u32 ds, const step_pos *at, u32 n, fl
  * consumer makes dQ, of this step or, in a cluster, where dS takes its time, of the one before;
  * unit: of that step's rows. */
 INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
-                      const bwd_args *w, const smem_map *m, const tile_pos *p, const step_pos *at,
-                      u32 k, u32 n, float unit[2], bool turn, const bool edge, bool mask,
-                      int consumer) {
+                      const lt_attn_bwd_args *w, const smem_map *m, const tile_pos *p,
+                      const step_pos *at, u32 k, u32 n, float unit[2], bool turn, const bool edge,
+                      bool mask, int consumer) {
     const int tid = (int)threadIdx.x % 128;
     const u32 q = m->q + at->r.slot * Q_BYTES, d_o = m->d_o + at->r.slot * Q_BYTES,
               ds = m->ds + n % 2 * DS_BYTES;
@@ -546,7 +545,7 @@ INLINE void walk_past(const smem_map *m, const step_pos *at, u32 k, u32 n, float
 }
 #else
 /* 2-3. BM queries and this consumer's 64 keys, no dQ. */
-INLINE void walk_step(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args *w,
+INLINE void walk_step(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const lt_attn_bwd_args *w,
                       const smem_map *m, const tile_pos *p, const step_pos *at, u32 k,
                       int consumer) {
     const int key = p->key + 64 * consumer;
@@ -574,8 +573,9 @@ INLINE void walk_step(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_
 #endif
 
 /* All queries that see this consumer's keys. */
-INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2], const bwd_args *w,
-                 const smem_map *m, const tile_pos *p, run_pos *run, u32 k, int consumer) {
+INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
+                 const lt_attn_bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run,
+                 u32 k, int consumer) {
     const u32 begin = run->n_steps, end = begin + (u32)(p->n_heads * (p->m_end - p->m_begin));
     step_pos at = {p->head, p->i, run->r};
     float unit[2];
@@ -620,8 +620,8 @@ INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
     run->r = at.r;
 }
 
-INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, const smem_map *m,
-                    int consumer) {
+INLINE void consume(const void *map_dk, const void *map_dv, const lt_attn_bwd_args *w,
+                    const smem_map *m, int consumer) {
     run_pos run = {{0, 0}, 0, 0};
 
     for (;; run.n_tiles++) {
@@ -692,7 +692,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_bwd_sm90(
     const __grid_constant__ tensor_map map_q, const __grid_constant__ tensor_map map_k,
     const __grid_constant__ tensor_map map_v, const __grid_constant__ tensor_map map_do,
     const __grid_constant__ tensor_map map_dk, const __grid_constant__ tensor_map map_dv,
-    const __grid_constant__ bwd_args args) {
+    const __grid_constant__ lt_attn_bwd_args args) {
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;

@@ -17,11 +17,11 @@ typedef struct {
 } tile_pos;
 
 /* First token of [0, T] whose range ends at or after `key`. */
-INLINE int first_token(const attn_args *a, int n_keys, int key) {
+INLINE int first_token(const lt_attn_args *a, int n_keys, int key) {
     return CAUSAL ? max_i(0, min_i(a->q_tokens, key - (n_keys - a->q_tokens))) : 0;
 }
 /* One past the last token whose range begins at or before `key`. */
-INLINE int end_token(const attn_args *a, int b, int n_keys, int key) {
+INLINE int end_token(const lt_attn_args *a, int b, int n_keys, int key) {
     int end = a->q_tokens;
     if (WINDOW) {
         end = max_i(0, min_i(end, key + a->window - (n_keys - a->q_tokens)));
@@ -41,7 +41,7 @@ INLINE int end_token(const attn_args *a, int b, int n_keys, int key) {
     return end;
 }
 /* Which steps of queries see any of a tile's keys. */
-INLINE void tile_steps(tile_pos *p, const attn_args *a) {
+INLINE void tile_steps(tile_pos *p, const lt_attn_args *a) {
     p->m_begin = first_token(a, p->n_keys, p->key) / BM;
     p->m_end = div_up(end_token(a, p->b, p->n_keys, min_i(p->key + TILE_KEYS, p->n_keys) - 1), BM);
     if (p->key >= p->n_keys || p->m_end < p->m_begin) {
@@ -53,11 +53,11 @@ INLINE void tile_steps(tile_pos *p, const attn_args *a) {
  * fit the L2, the longest (first keys) first, so that no SM begins a long one when others run out
  * of work. Else, for short rows, of each (batch, key head) one from the front and one from the back
  * in turn: short tiles wait for memory, so long ones must run beside them. */
-INLINE int tile_count(const bwd_args *w) {
+INLINE int tile_count(const lt_attn_bwd_args *w) {
     return div_up(w->a.kv_tokens, TILE_KEYS) * pairs_of(&w->a);
 }
-INLINE tile_pos tile_locate(const bwd_args *w, int t) {
-    const attn_args *a = &w->a;
+INLINE tile_pos tile_locate(const lt_attn_bwd_args *w, int t) {
+    const lt_attn_args *a = &w->a;
     const int tiles = div_up(a->kv_tokens, TILE_KEYS);
     const turn at = turn_of(a, t, pairs_of(a), tiles);
     tile_pos p;

@@ -79,11 +79,11 @@ typedef struct {
 #else
 /* Rows are queries: kv_head is the query head, and n_heads 1. Sections of heads, in each the
  * longest tiles (last rows) first. */
-INLINE int tile_total(const bwd_args *w) {
+INLINE int tile_total(const lt_attn_bwd_args *w) {
     return w->padded / ROWS * w->a.batch * w->a.q_heads;
 }
-INLINE tile_pos tile_choose(const bwd_args *w, int t) {
-    const attn_args *a = &w->a;
+INLINE tile_pos tile_choose(const lt_attn_bwd_args *w, int t) {
+    const lt_attn_args *a = &w->a;
     const int rows = w->padded / ROWS;
     const turn at = turn_of(a, t, a->batch * a->q_heads, rows);
     tile_pos p;
@@ -111,7 +111,7 @@ INLINE void load_side(u32 to, const void *map, u32 bar, int head, int row, int b
 
 /* 1. One thread: a tile's rows once, then step by step. */
 INLINE void produce(const void *map_a, const void *map_c, const void *map_b, const void *map_e,
-                    const bwd_args *w, const smem_map *m, const tile_pos *p, ring_pos *rb,
+                    const lt_attn_bwd_args *w, const smem_map *m, const tile_pos *p, ring_pos *rb,
                     ring_pos *re, u32 *n_tiles) {
     const int group = w->a.q_heads / w->a.kv_heads;
     for (u32 c = 0; c < 2; c++) {
@@ -159,8 +159,8 @@ typedef struct {
 /* 2. s := P, OF=0 with SOFTCAP times the cap's slope. first: the consumer's first row; other: of
  *    the step. */
 INLINE void probabilities(float s[STEP / 2], const row_state *r, const step_state *step,
-                          const bwd_args *w, const tile_pos *p, int first, int other, bool mask,
-                          float slope) {
+                          const lt_attn_bwd_args *w, const tile_pos *p, int first, int other,
+                          bool mask, float slope) {
     const int lane = (int)threadIdx.x % 32,
               row0 = first + 16 * ((int)threadIdx.x % 128 / 32) + lane / 4,
               col0 = other + lane % 4 * 2, shift = p->n_keys - w->a.q_tokens;
@@ -205,7 +205,7 @@ INLINE void probabilities(float s[STEP / 2], const row_state *r, const step_stat
 
 /* Which mask a step needs, and its slope. */
 INLINE void step_probabilities(float s[STEP / 2], const row_state *r, const step_state *step,
-                               const bwd_args *w, const tile_pos *p, int first, int head,
+                               const lt_attn_bwd_args *w, const tile_pos *p, int first, int head,
                                int other) {
     const int t0 = BY_KEYS ? other : first, k0 = BY_KEYS ? first : other;
     const key_range low = range_of(&w->a, p->b, p->n_keys, t0),
@@ -226,7 +226,7 @@ INLINE void release(u32 bar) { /* A warpgroup's, whose products have read what l
 
 #if BY_KEYS
 /* 3. Consumer 0: P, for both, and dV. */
-INLINE void walk_values(float sum[HEAD_DIM / 2], const bwd_args *w, const smem_map *m,
+INLINE void walk_values(float sum[HEAD_DIM / 2], const lt_attn_bwd_args *w, const smem_map *m,
                         const tile_pos *p, ring_pos *rb, ring_pos *re, u32 *handed) {
     const u32 tid = threadIdx.x % 128;
     int head = p->head, i = p->i;
@@ -334,7 +334,7 @@ INLINE void walk_keys(float sum[HEAD_DIM / 2], const smem_map *m, const tile_pos
 }
 #else
 /* 3. One consumer's 64 queries of a tile against all steps. */
-INLINE void walk_queries(float sum[HEAD_DIM / 2], const row_state *r, const bwd_args *w,
+INLINE void walk_queries(float sum[HEAD_DIM / 2], const row_state *r, const lt_attn_bwd_args *w,
                          const smem_map *m, const tile_pos *p, ring_pos *rb, ring_pos *re,
                          int consumer) {
     const int first = p->key + 64 * consumer;
@@ -372,7 +372,7 @@ INLINE void walk_queries(float sum[HEAD_DIM / 2], const row_state *r, const bwd_
 }
 #endif
 
-INLINE void consume(const bwd_args *w, const smem_map *m, int consumer) {
+INLINE void consume(const lt_attn_bwd_args *w, const smem_map *m, int consumer) {
     ring_pos rb = {0, 0}, re = {0, 0};
 #if BY_KEYS
     u32 handed = 0;
@@ -405,7 +405,7 @@ INLINE void consume(const bwd_args *w, const smem_map *m, int consumer) {
             release(m->rows_empty + 8 * consumer);
         }
         elem *const to = (elem *)(consumer == 0 ? w->dv : w->dk);
-        const strides *at = consumer == 0 ? &w->dv_strides : &w->dk_strides;
+        const lt_attn_strides *at = consumer == 0 ? &w->dv_strides : &w->dk_strides;
         store_rows(sum, consumer == 0 ? 1.0f : w->a.scale,
                    to + p.b * at->batch + p.kv_head * at->head, at->token, first, w->a.kv_tokens,
                    w->width);
@@ -437,7 +437,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                        const __grid_constant__ tensor_map map_c,
                        const __grid_constant__ tensor_map map_b,
                        const __grid_constant__ tensor_map map_e,
-                       const __grid_constant__ bwd_args args) {
+                       const __grid_constant__ lt_attn_bwd_args args) {
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;

@@ -1,5 +1,6 @@
 /* decode.c: see decode.h. */
 #include "kernels/cuda/attention/decode.h"
+#include "kernels/cuda/attention/decode_args.h"
 
 #include <stdio.h>
 
@@ -10,18 +11,6 @@
 #define WARPS       4
 #define SPLITS_MAX  64
 #define SPLIT_TILES 8 /* Least tiles of keys a split should have: two a warp. */
-
-/* decode_args of decode.cu. */
-typedef struct {
-    int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window, share, turns, meet, head_ld;
-    float scale, softcap;
-    const void *q, *k, *v;
-    const int *table, *kv_len, *q_start;
-    const float *alibi, *sinks;
-    void *out;
-    float *part;
-    int64_t q_ld, out_ld;
-} kernel_args;
 
 static int64_t row_tiles(const lt_decode_args *a) {
     return lt_cuda_div_up(a->q.shape[1] * (a->q.shape[2] / a->k_pages.shape[2]), ROWS);
@@ -67,25 +56,25 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
     const size_t width = (size_t)a->q.shape[3], stages = width <= 64 ? 6 : (width <= 128 ? 3 : 2);
     const size_t ring = WARPS * stages * 2 * ROWS * width * 2,
                  meet = WARPS * ROWS * (width + 2) * 4;
-    kernel_args w = {.batch = (int)a->q.shape[0],
-                     .q_heads = (int)a->q.shape[2],
-                     .kv_heads = (int)a->k_pages.shape[2],
-                     .q_tokens = (int)a->q.shape[1],
-                     .splits = splits(a, info),
-                     .table_ld = (int)a->table.stride[0],
-                     .window = (int)a->window,
-                     .turns = 1,
-                     .scale = a->scale,
-                     .q = a->q.data,
-                     .k = a->k_pages.data,
-                     .v = a->v_pages.data,
-                     .table = a->table.data,
-                     .kv_len = a->kv_len.data,
-                     .out = a->out.data,
-                     .part = scratch.data,
-                     .head_ld = (int)a->q.shape[3],
-                     .q_ld = a->q.shape[2] * a->q.shape[3],
-                     .out_ld = a->q.shape[2] * a->q.shape[3]};
+    lt_attn_decode_args w = {.batch = (int)a->q.shape[0],
+                             .q_heads = (int)a->q.shape[2],
+                             .kv_heads = (int)a->k_pages.shape[2],
+                             .q_tokens = (int)a->q.shape[1],
+                             .splits = splits(a, info),
+                             .table_ld = (int)a->table.stride[0],
+                             .window = (int)a->window,
+                             .turns = 1,
+                             .scale = a->scale,
+                             .q = a->q.data,
+                             .k = a->k_pages.data,
+                             .v = a->v_pages.data,
+                             .table = a->table.data,
+                             .kv_len = a->kv_len.data,
+                             .out = a->out.data,
+                             .part = scratch.data,
+                             .head_ld = (int)a->q.shape[3],
+                             .q_ld = a->q.shape[2] * a->q.shape[3],
+                             .out_ld = a->q.shape[2] * a->q.shape[3]};
     const int64_t rows = a->q.shape[1] * (a->q.shape[2] / a->k_pages.shape[2]);
     const lt_cuda_kernel *split, *combine;
     char text[128];
@@ -171,30 +160,30 @@ size_t lt_cuda_paged_scratch_bytes(const lt_attention_paged_args *a, const lt_cu
                                 ROWS * (size_t)(a->q.shape[2] + 2) * 4;
 }
 
-static kernel_args paged_args(const lt_attention_paged_args *a, void *part) {
-    return (kernel_args){.batch = (int)a->kv_len.shape[0],
-                         .q_heads = (int)a->q.shape[1],
-                         .kv_heads = (int)a->k_pages.shape[2],
-                         .q_tokens = (int)a->q_max,
-                         .splits = (int)paged_splits(a),
-                         .table_ld = (int)a->table.stride[0],
-                         .window = (int)a->window,
-                         .share = SPLIT_SHARE,
-                         .head_ld = (int)a->q.stride[1],
-                         .scale = a->scale,
-                         .softcap = a->softcap,
-                         .q = a->q.data,
-                         .k = a->k_pages.data,
-                         .v = a->v_pages.data,
-                         .table = a->table.data,
-                         .kv_len = a->kv_len.data,
-                         .q_start = a->q_start.data,
-                         .alibi = a->alibi.data,
-                         .sinks = a->sinks.data,
-                         .out = a->out.data,
-                         .part = part,
-                         .q_ld = a->q.stride[0],
-                         .out_ld = a->out.stride[0]};
+static lt_attn_decode_args paged_args(const lt_attention_paged_args *a, void *part) {
+    return (lt_attn_decode_args){.batch = (int)a->kv_len.shape[0],
+                                 .q_heads = (int)a->q.shape[1],
+                                 .kv_heads = (int)a->k_pages.shape[2],
+                                 .q_tokens = (int)a->q_max,
+                                 .splits = (int)paged_splits(a),
+                                 .table_ld = (int)a->table.stride[0],
+                                 .window = (int)a->window,
+                                 .share = SPLIT_SHARE,
+                                 .head_ld = (int)a->q.stride[1],
+                                 .scale = a->scale,
+                                 .softcap = a->softcap,
+                                 .q = a->q.data,
+                                 .k = a->k_pages.data,
+                                 .v = a->v_pages.data,
+                                 .table = a->table.data,
+                                 .kv_len = a->kv_len.data,
+                                 .q_start = a->q_start.data,
+                                 .alibi = a->alibi.data,
+                                 .sinks = a->sinks.data,
+                                 .out = a->out.data,
+                                 .part = part,
+                                 .q_ld = a->q.stride[0],
+                                 .out_ld = a->out.stride[0]};
 }
 
 lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, lt_scratch scratch) {
@@ -205,7 +194,7 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
     const size_t rows = (size_t)(a->q_max * (a->q.shape[1] / a->k_pages.shape[2])),
                  beside = ring + meet / ROWS * (rows < ROWS ? rows : ROWS);
     int meet_bytes = (int)(ring > meet ? ring : meet);
-    kernel_args w = paged_args(a, scratch.data);
+    lt_attn_decode_args w = paged_args(a, scratch.data);
     size_t shared = (size_t)meet_bytes;
     const unsigned blocks = (unsigned)(w.kv_heads * paged_row_tiles(a)), batch = (unsigned)w.batch;
     const lt_cuda_kernel *split, *combine;

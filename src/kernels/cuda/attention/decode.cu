@@ -32,6 +32,7 @@
 #include "attention/mask.cuh"
 #include "common/early.cuh"
 #include "common/mma.cuh"
+#include "kernels/cuda/attention/decode_args.h"
 
 #ifndef STAGES
 #define STAGES (HEAD_DIM <= 64 ? 6 : (HEAD_DIM <= 128 ? 3 : 2))
@@ -45,33 +46,13 @@
 static_assert(PAGE % KEYS == 0, "a tile of keys lies in one page");
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width");
 
-typedef struct {
-    /* q_tokens: of each, or the most; window 0: none */
-    int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window;
-    /* tiles a split; 0: div_up(tiles, splits) */
-    int share;
-    /* splits of a block of decode_split, one after the other */
-    int turns;
-    /* where in shared memory warps meet: behind the rings, or 0: in their place */
-    int meet;
-    /* elements between heads of q and of out */
-    int head_ld;
-    float scale, softcap;
-    const elem *q, *k, *v;
-    const int *table, *kv_len, *q_start; /* q_start NULL: q_tokens each */
-    const float *alibi, *sinks;
-    elem *out;
-    float *part;      /* (B, G * row tiles, splits, 16, D + 2): O, max, sum */
-    i64 q_ld, out_ld; /* elements between tokens */
-} decode_args;
-
 /* What a block works on: 16 rows of (token, head of the group), and the keys they see. */
 typedef struct {
     int b, g, row0, rows, first, tokens; /* first: row of q of the sequence's first token */
     int n_keys, begin, end, share;       /* tiles seen by any of the 16 rows; tiles of a split */
 } work;
 
-INLINE work work_of(const decode_args *a, int b, int g, int row0) {
+INLINE work work_of(const lt_attn_decode_args *a, int b, int g, int row0) {
     const int group = a->q_heads / a->kv_heads;
     work w;
     w.b = b, w.g = g, w.row0 = row0;
@@ -101,7 +82,7 @@ INLINE u32 place(u32 tile, int r, int c) {
 }
 
 /* 1. Start the copies of key tile `t` (16 keys) into slot; nothing when t is past the end. */
-INLINE void fetch(const decode_args *a, u32 ring, int slot, int t, int end, int b, int g) {
+INLINE void fetch(const lt_attn_decode_args *a, u32 ring, int slot, int t, int end, int b, int g) {
     const int lane = (int)threadIdx.x % 32;
     const u32 k_tile = ring + slot * 2 * TILE_BYTES, v_tile = k_tile + TILE_BYTES;
     if (t < end) {
@@ -118,9 +99,9 @@ INLINE void fetch(const decode_args *a, u32 ring, int slot, int t, int end, int 
 }
 
 /* 2. One tile of 16 keys for the warp's 16 rows. */
-INLINE void attend(const decode_args *a, const u32 q[HEAD_DIM / 16][4], float o[HEAD_DIM / 8][4],
-                   float top[2], float sum[2], u32 k_tile, int key, int n_keys,
-                   const int position[2], const float slope[2]) {
+INLINE void attend(const lt_attn_decode_args *a, const u32 q[HEAD_DIM / 16][4],
+                   float o[HEAD_DIM / 8][4], float top[2], float sum[2], u32 k_tile, int key,
+                   int n_keys, const int position[2], const float slope[2]) {
     const int lane = (int)threadIdx.x % 32;
     const u32 v_tile = k_tile + TILE_BYTES;
     float s[2][4] = {{0.0f}};
@@ -180,7 +161,7 @@ INLINE void attend(const decode_args *a, const u32 q[HEAD_DIM / 16][4], float o[
     }
 }
 
-INLINE elem *row_out(const decode_args *a, const work *w, int row, int *head) {
+INLINE elem *row_out(const lt_attn_decode_args *a, const work *w, int row, int *head) {
     const int group = a->q_heads / a->kv_heads;
     *head = w->g * group + row % group;
     return a->out + (w->first + row / group) * a->out_ld + *head * a->head_ld;
@@ -188,7 +169,7 @@ INLINE elem *row_out(const decode_args *a, const work *w, int row, int *head) {
 /* 3. The warps' results to one, in order of warps, and to memory: the first `rows` of 16; where
  *    they are all that a row sees (alone), to out instead of part, with the bits
  * that joining one split gives. sm: WARPS x rows x (D + 2) floats. */
-INLINE void merge(const decode_args *a, const work *wk, float o[HEAD_DIM / 8][4],
+INLINE void merge(const lt_attn_decode_args *a, const work *wk, float o[HEAD_DIM / 8][4],
                   const float top[2], float sum[2], int rows, float *sm, float *part, bool alone) {
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, width = HEAD_DIM + 2;
     float *mine = sm + warp * rows * width;
@@ -247,7 +228,8 @@ INLINE int first_tile(const work *w, int begin) {
 }
 /* Copies of a split's first tiles, those that hold none of the new tokens' keys: they are there
  * before this step's kernels write. How many were started. */
-INLINE int fetch_settled(const decode_args *a, const work *w, int begin, int end, u8 *smem) {
+INLINE int fetch_settled(const lt_attn_decode_args *a, const work *w, int begin, int end,
+                         u8 *smem) {
     const u32 ring = smem_addr(smem) + threadIdx.x / 32 * RING_BYTES;
     const int first = first_tile(w, begin), settled = min_i(end, (w->n_keys - w->tokens) / KEYS);
     int s = 0;
@@ -259,7 +241,7 @@ INLINE int fetch_settled(const decode_args *a, const work *w, int begin, int end
 /* Tiles [begin, end) of a split: what the four warps find, merged into part, or, alone, into out.
  * sent: of its copies, how many were started. Where warps do not meet in the rings' place, the
  * first copies of the next split, which ends at `next`, are started before they meet; how many. */
-INLINE int split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16][4],
+INLINE int split(const lt_attn_decode_args *a, const work *w, const u32 q[HEAD_DIM / 16][4],
                  const int position[2], const float slope[2], int begin, int end, int next,
                  u8 *smem, float *part, int sent, bool alone) {
     const u32 ring = smem_addr(smem) + threadIdx.x / 32 * RING_BYTES;
@@ -290,8 +272,8 @@ INLINE int split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16]
 }
 
 /* Queries of the warp's 16 rows as fragments; rows past the end repeat the last. */
-INLINE void load_rows(const decode_args *a, const work *w, u32 q[HEAD_DIM / 16][4], int position[2],
-                      float slope[2]) {
+INLINE void load_rows(const lt_attn_decode_args *a, const work *w, u32 q[HEAD_DIM / 16][4],
+                      int position[2], float slope[2]) {
     const int lane = (int)threadIdx.x % 32, group = a->q_heads / a->kv_heads;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -309,7 +291,7 @@ INLINE void load_rows(const decode_args *a, const work *w, u32 q[HEAD_DIM / 16][
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    decode_split(const __grid_constant__ decode_args a) {
+    decode_split(const __grid_constant__ lt_attn_decode_args a) {
     extern __shared__ __align__(128) u8 smem[];
     const int row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
     const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles,
@@ -340,7 +322,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-    decode_combine(const __grid_constant__ decode_args a) {
+    decode_combine(const __grid_constant__ lt_attn_decode_args a) {
     wait_for_others();
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32,
               group = a.q_heads / a.kv_heads, width = HEAD_DIM + 2;
@@ -395,7 +377,7 @@ extern "C" __global__ void __launch_bounds__(128)
 /* Shared memory: the rings (or the merge), then one split's result, then the total: 16 x (D + 2)
  * floats each. 8 threads a row in the joining. */
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    decode_walk(const __grid_constant__ decode_args a, int meet_bytes) {
+    decode_walk(const __grid_constant__ lt_attn_decode_args a, int meet_bytes) {
     extern __shared__ __align__(128) u8 smem[];
     const int tid = (int)threadIdx.x, width = HEAD_DIM + 2,
               row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);

@@ -24,7 +24,7 @@ INLINE void draws_init(u32 drawn) {
 typedef struct {
     int pair, nth;
 } turn;
-INLINE turn turn_of(const attn_args *a, int t, int pairs, int each) {
+INLINE turn turn_of(const lt_attn_args *a, int t, int pairs, int each) {
     const int first = t / (a->section * each) * a->section, inside = t % (a->section * each),
               width = min_i(a->section, pairs - first);
     const turn at = {first + inside % width, inside / width};
@@ -38,7 +38,7 @@ INLINE ring_pos draws_begin(void) {
 /* One thread: the next tile, behind those that are not drawn, but begun with. Drawn when the one
  * before is on its way whole, not when it begins: who begins a long tile would own the next, too,
  * while others run out of work. */
-INLINE int draw(const attn_args *a, u32 drawn, ring_pos *at, int begun) {
+INLINE int draw(const lt_attn_args *a, u32 drawn, ring_pos *at, int begun) {
 #if CLUSTER > 1
     const u32 full = drawn + 8 * at->slot, empty = full + 8 * DRAWS, word = empty + 8 * DRAWS;
     int t;

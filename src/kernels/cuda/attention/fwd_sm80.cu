@@ -1,7 +1,7 @@
 /* fwd_sm80.cu: O = softmax(mask(scale * Q K^T)) V and its log-sum-exp, forward, on the tensor cores
  * as GPUs from sm_80 on have them.
  *
- * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), any strides of 16 bytes; D <= WIDTH (64, 96, 128,
+ * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), any lt_attn_strides of 16 bytes; D <= WIDTH (64, 96, 128,
  *           192, 256), the rest read as zero; any T, S.
  * MAP       4 warps, 16 TILES queries of one head each. Causal: long rows first.
  * MOVEMENT
@@ -43,7 +43,7 @@ INLINE int token_of(int first, int m, int half) {
     return first + (int)threadIdx.x / 32 * 16 * TILES + m * 16 + half * 8 +
            (int)threadIdx.x % 32 / 4;
 }
-INLINE void mask_block(float s[TILES][STEP / 8][4], const sm80_args *w, int b, int n_keys,
+INLINE void mask_block(float s[TILES][STEP / 8][4], const lt_attn_sm80_args *w, int b, int n_keys,
                        int first, int first_key) {
     const int col = first_key + (int)threadIdx.x % 4 * 2;
 #pragma unroll
@@ -57,8 +57,8 @@ INLINE void mask_block(float s[TILES][STEP / 8][4], const sm80_args *w, int b, i
         }
     }
 }
-INLINE void logits_block(float s[TILES][STEP / 8][4], const sm80_args *w, float alibi, int offset,
-                         int first, int first_key) {
+INLINE void logits_block(float s[TILES][STEP / 8][4], const lt_attn_sm80_args *w, float alibi,
+                         int offset, int first, int first_key) {
     const int col = first_key + (int)threadIdx.x % 4 * 2;
 #pragma unroll
     for (int r = 0; r < 2 * TILES; r++) {
@@ -109,8 +109,8 @@ INLINE void softmax_block(float s[TILES][STEP / 8][4], float out[TILES][WIDTH / 
     }
 }
 /* Log-sum-exps, and what O is to be multiplied by. */
-INLINE void finish(float inverse[TILES][2], const rows_state *state, const sm80_args *w, int b,
-                   int head, int first, float scale) {
+INLINE void finish(float inverse[TILES][2], const rows_state *state, const lt_attn_sm80_args *w,
+                   int b, int head, int first, float scale) {
 #pragma unroll
     for (int r = 0; r < 2 * TILES; r++) {
         const int t = token_of(first, r / 2, r % 2);
@@ -131,7 +131,7 @@ INLINE void finish(float inverse[TILES][2], const rows_state *state, const sm80_
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    attn_fwd_sm80(const __grid_constant__ sm80_args w) {
+    attn_fwd_sm80(const __grid_constant__ lt_attn_sm80_args w) {
     extern __shared__ __align__(128) u8 smem[];
     const u32 sq = smem_addr(smem), sk = sq + ROWS * LINE, sv = sk + STEP * LINE;
     const int tiles = div_up(w.a.q_tokens, ROWS), pair = (int)blockIdx.x / tiles,

@@ -111,7 +111,7 @@ typedef struct {
 typedef struct {
     int seq, before;
 } stop;
-INLINE int stops_make(const attn_args *a, stop *stops) {
+INLINE int stops_make(const lt_attn_args *a, stop *stops) {
     const int lane = (int)threadIdx.x % 32;
     int n = 0, before = 0;
     for (int b0 = 0; b0 < a->batch; b0 += 32) {
@@ -161,7 +161,7 @@ typedef struct {
     int n;
 } route;
 
-INLINE int tile_count(const attn_args *a, const route *w) {
+INLINE int tile_count(const lt_attn_args *a, const route *w) {
 #if PAGED
     return w->stops[w->n].before;
 #else
@@ -173,7 +173,7 @@ INLINE int tile_count(const attn_args *a, const route *w) {
  * whose K and V fit the L2 (or, where these are short, that occupy the GPU once: long tiles wait
  * for memory, short ones do not, so both must run at a time); PAGED: of heads of a sequence, one
  * after the other. */
-INLINE tile_pos tile_locate(int t, const attn_args *a, const route *w) {
+INLINE tile_pos tile_locate(int t, const lt_attn_args *a, const route *w) {
     const int heads = a->q_heads / HEADS;
     key_range low, high;
     tile_pos p;
@@ -226,7 +226,7 @@ typedef struct {
     u32 tile;
 } smem_map;
 
-INLINE void load_block(const void *map, const attn_args *a, u32 ring, u32 full, u32 empty,
+INLINE void load_block(const void *map, const lt_attn_args *a, u32 ring, u32 full, u32 empty,
                        ring_pos *r, const tile_pos *p, int j) {
     const u32 bar = full + 8 * r->slot, dst = ring + r->slot * KV_BYTES;
     mbarrier_wait(empty + 8 * r->slot, r->phase);
@@ -272,7 +272,7 @@ INLINE tile_pos tile_get(u32 at) {
 
 /* 1. One thread feeds the block: K of the last block first, then Q, then K and V in the order of
  *    use. */
-INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const attn_args *a,
+INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const lt_attn_args *a,
                     const smem_map *s, const route *way) {
     ring_pos rk = {0, 1}, rv = {0, 1};
     ring_pos at = {0, 1}, drawn = draws_begin();
@@ -354,7 +354,7 @@ INLINE void mask_block(float s[BN / 2], const row_state *r, int col0) {
         s[i] = col < r->see[h].lo || col > r->see[h].hi ? -INFINITE : s[i];
     }
 }
-INLINE void logits_block(float s[BN / 2], const row_state *r, const attn_args *a, int col0) {
+INLINE void logits_block(float s[BN / 2], const row_state *r, const lt_attn_args *a, int col0) {
 #pragma unroll
     for (int i = 0; i < BN / 2; i++) {
         const int h = i / 2 % 2, col = col0 + i / 4 * 8 + i % 2;
@@ -366,8 +366,8 @@ INLINE void logits_block(float s[BN / 2], const row_state *r, const attn_args *a
     }
 }
 
-INLINE void see_block(float s[BN / 2], const row_state *r, const attn_args *a, const key_range *top,
-                      const key_range *low, int j, int col) {
+INLINE void see_block(float s[BN / 2], const row_state *r, const lt_attn_args *a,
+                      const key_range *top, const key_range *low, int j, int col) {
     if (LOG2_UNITS) {
         logits_block(s, r, a, j * BN + col);
     }
@@ -419,7 +419,7 @@ INLINE void pack_block(u32 p[BN / 4], const float s[BN / 2]) {
 
 /* A consumer's rows of O, those before `left` tokens from its first, from registers: 16 bytes a
  * lane. */
-INLINE void store_rows(const float o[HEAD_DIM / 2], const float inverse[2], const attn_args *a,
+INLINE void store_rows(const float o[HEAD_DIM / 2], const float inverse[2], const lt_attn_args *a,
                        const tile_pos *p, int first, int left) {
     const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32;
 #pragma unroll
@@ -433,8 +433,8 @@ INLINE void store_rows(const float o[HEAD_DIM / 2], const float inverse[2], cons
 }
 
 /* 3. O / sum to shared memory and out; the log-sum-exp. */
-INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o, const attn_args *a,
-                   const tile_pos *p, u32 o_smem, int consumer) {
+INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o,
+                   const lt_attn_args *a, const tile_pos *p, u32 o_smem, int consumer) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32, r8 = lane % 8;
     float inverse[2];
 
@@ -492,7 +492,7 @@ INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o,
     }
 }
 
-INLINE void rows_start(row_state *r, const attn_args *a, const tile_pos *p, int consumer) {
+INLINE void rows_start(row_state *r, const lt_attn_args *a, const tile_pos *p, int consumer) {
     const int tid = (int)threadIdx.x % 128;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -519,7 +519,7 @@ INLINE void order_point(int positive) {
 
 /* 2. One consumer's 64 rows of one tile against all its key blocks, the last one first. o comes in
  *    as zeroes. */
-INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, const smem_map *m,
+INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const lt_attn_args *a, const smem_map *m,
                    const tile_pos *p, ring_pos *rk, ring_pos *rv, u32 q, u32 q_empty,
                    int consumer) {
     const int tid = (int)threadIdx.x % 128, col = tid % 4 * 2;
@@ -595,7 +595,7 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
     ring_step(rv, STAGES);
 }
 
-INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, int consumer) {
+INLINE void consume(const void *map_o, const lt_attn_args *a, const smem_map *m, int consumer) {
     ring_pos rk = {0, 0}, rv = {0, 0};
     ring_pos q = {0, 0};
     const u32 o_smem = m->o + consumer * Q_BYTES;
@@ -643,7 +643,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                   const __grid_constant__ tensor_map map_k,
                   const __grid_constant__ tensor_map map_v,
                   const __grid_constant__ tensor_map map_o,
-                  const __grid_constant__ attn_args args) {
+                  const __grid_constant__ lt_attn_args args) {
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;

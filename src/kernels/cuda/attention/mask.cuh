@@ -12,6 +12,7 @@
 #define LT_CUDA_ATTENTION_MASK_CUH
 
 #include "common/hopper.cuh"
+#include "kernels/cuda/attention/args.h"
 
 #ifndef CAUSAL
 #define CAUSAL 0
@@ -38,43 +39,17 @@
 #define LN2      0.6931471805599453f
 #define INFINITE __int_as_float(0x7f800000)
 
-/* Common to forward and backward; B sequences of T queries and up to S keys, H query and G key
- * heads. */
-typedef struct {
-    int batch, q_heads, kv_heads, q_tokens, kv_tokens;
-    int window; /* with WINDOW */
-    /* (batch, head) pairs walked together, so that their K and V stay in L2 */
-    int section;
-    float scale;          /* of q.k */
-    float softcap;        /* with SOFTCAP */
-    const int *kv_len;    /* (B), or NULL: all kv_tokens */
-    const int *doc_start; /* (B, T), with DOC */
-    const float *alibi;   /* (H) slopes, with ALIBI */
-    const float *sinks;   /* (H), with SINKS */
-    float *lse;           /* (B, H, T), may be NULL in the forward pass */
-    /* (4) zeroes, left as zeroes: tiles handed out, blocks finished; backward: pieces of dQ handed
-     *     out, warps finished */
-    u32 *counter;
-    /* PAGED: rows q_start[b] .. q_start[b + 1] of q and out are sequence b's, q_tokens at most,
-     * those of fewer than q_least left to others; its keys lie in pages table[b][..]. */
-    const int *q_start, *table;
-    int table_ld, q_least;
-    void *out; /* Forward: where rows are stored from registers. */
-    i64 out_ld, out_head_ld, out_batch_ld;
-    int out_width;
-} attn_args;
-
 typedef struct {
     int lo, hi; /* visible keys, both included */
 } key_range;
 
-INLINE int keys_of(const attn_args *a, int b) {
+INLINE int keys_of(const lt_attn_args *a, int b) {
     return a->kv_len != 0 ? min_i(a->kv_len[b], a->kv_tokens) : a->kv_tokens;
 }
-INLINE int tokens_of(const attn_args *a, int b) {
+INLINE int tokens_of(const lt_attn_args *a, int b) {
     return PAGED ? a->q_start[b + 1] - a->q_start[b] : a->q_tokens;
 }
-INLINE key_range range_of(const attn_args *a, int b, int n_keys, int token) {
+INLINE key_range range_of(const lt_attn_args *a, int b, int n_keys, int token) {
     const int tokens = tokens_of(a, b), t = min_i(token, tokens - 1), p = n_keys - tokens + t;
     key_range r = {0, n_keys - 1};
     if (CAUSAL) {
@@ -96,7 +71,7 @@ INLINE float tanh_of(float x) {
 
 /* One thread of a block has drawn its last tile: the last block to finish leaves the counters as it
  * found them. */
-INLINE void draws_end(const attn_args *a) {
+INLINE void draws_end(const lt_attn_args *a) {
     __threadfence();
     if (atomicAdd(a->counter + 1, 1) == gridDim.x - 1) {
         a->counter[0] = 0;

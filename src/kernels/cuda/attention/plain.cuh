@@ -9,6 +9,7 @@
 #define LT_CUDA_ATTENTION_PLAIN_CUH
 
 #include "common/reduce.cuh"
+#include "kernels/cuda/attention/plain_args.h"
 
 #ifndef SOFTCAP
 #define SOFTCAP 1 /* 0: known to be absent; tanh is long. */
@@ -16,28 +17,12 @@
 #define INFINITE __int_as_float(0x7f800000)
 
 typedef struct {
-    i64 b, t, h; /* elements between sequences, tokens, heads */
-} strides;
-
-typedef struct {
-    const DTYPE *q, *k, *v, *d_out;
-    DTYPE *out, *dq, *dk, *dv;
-    const int *kv_len, *doc_start;
-    const float *alibi, *sinks;
-    float *lse, *delta, *dsinks;
-    strides sq, sk, sv, so, sdo, sdq, sdk, sdv;
-    i64 doc_ld, window;
-    int batch, heads, kv_heads, q_tokens, kv_tokens, dim, causal;
-    float scale, softcap;
-} args_t;
-
-typedef struct {
     int pos, from, to; /* the query's position; visible keys [from, to) */
 } span;
-INLINE int keys_of(const args_t *w, int b) {
+INLINE int keys_of(const lt_attn_plain_args *w, int b) {
     return w->kv_len ? min(w->kv_len[b], w->kv_tokens) : w->kv_tokens;
 }
-INLINE span visible(const args_t *w, int b, int t, int n_keys) {
+INLINE span visible(const lt_attn_plain_args *w, int b, int t, int n_keys) {
     span s = {n_keys - w->q_tokens + t, 0, n_keys};
     if (w->causal) {
         s.to = min(s.to, s.pos + 1);
@@ -51,7 +36,7 @@ INLINE span visible(const args_t *w, int b, int t, int n_keys) {
     return s;
 }
 /* Logit of a raw product; *slope: its derivative. */
-INLINE float logit(const args_t *w, float raw, int h, int key, int pos, float *slope) {
+INLINE float logit(const lt_attn_plain_args *w, float raw, int h, int key, int pos, float *slope) {
     float x = raw * w->scale;
     *slope = 1.0f;
     if (SOFTCAP && w->softcap > 0.0f) {
@@ -63,8 +48,8 @@ INLINE float logit(const args_t *w, float raw, int h, int key, int pos, float *s
 }
 
 /* P and d(logit) of one pair. */
-INLINE void pair(const args_t *w, float raw, float dp, float lse, float delta, int h, int s,
-                 int pos, float *p, float *draw) {
+INLINE void pair(const lt_attn_plain_args *w, float raw, float dp, float lse, float delta, int h,
+                 int s, int pos, float *p, float *draw) {
     float slope;
     const float x = logit(w, raw, h, s, pos, &slope);
     *p = lse > -INFINITE ? expf(x - lse) : 0.0f;

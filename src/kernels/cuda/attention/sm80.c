@@ -8,18 +8,6 @@
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_private.h"
 
-/* strides and sm80_args of sm80.cuh. */
-typedef struct {
-    int64_t token, head, batch;
-} strides;
-typedef struct {
-    lt_attn_args a;
-    const void *q, *k, *v, *d_o;
-    void *o, *dq, *dk, *dv, *delta;
-    strides sq, sk, sv, so, sdo, sdq, sdk, sdv;
-    int width;
-} kernel_args;
-
 #define THREADS    128
 #define WIDTH_MOST 256
 
@@ -122,24 +110,24 @@ const char *lt_cuda_attention_bwd_sm80_refusal(const lt_attention_bwd_args *a,
     return why;
 }
 
-static strides strides_of(const lt_tensor *t) {
-    return (strides){t->stride[1], t->stride[2], t->stride[0]};
+static lt_attn_strides strides_of(const lt_tensor *t) {
+    return (lt_attn_strides){t->stride[1], t->stride[2], t->stride[0]};
 }
-static kernel_args args_of(const lt_attention_args *a) {
-    return (kernel_args){.a = lt_attn_args_of(a, (lt_scratch){0}),
-                         .q = a->q.data,
-                         .k = a->k.data,
-                         .v = a->v.data,
-                         .o = a->out.data,
-                         .sq = strides_of(&a->q),
-                         .sk = strides_of(&a->k),
-                         .sv = strides_of(&a->v),
-                         .so = strides_of(&a->out),
-                         .width = (int)a->q.shape[3]};
+static lt_attn_sm80_args args_of(const lt_attention_args *a) {
+    return (lt_attn_sm80_args){.a = lt_attn_args_of(a, (lt_scratch){0}),
+                               .q = a->q.data,
+                               .k = a->k.data,
+                               .v = a->v.data,
+                               .o = a->out.data,
+                               .sq = strides_of(&a->q),
+                               .sk = strides_of(&a->k),
+                               .sv = strides_of(&a->v),
+                               .so = strides_of(&a->out),
+                               .width = (int)a->q.shape[3]};
 }
 
 static lt_err launch(lt_cuda *c, CUstream s, const char *file, const char *entry, const char *words,
-                     int64_t blocks, size_t shared, kernel_args *w) {
+                     int64_t blocks, size_t shared, lt_attn_sm80_args *w) {
     const lt_cuda_kernel *k;
     void *args[] = {w};
     LT_ASSERT(blocks < (int64_t)1 << 31);
@@ -153,7 +141,7 @@ static lt_err launch(lt_cuda *c, CUstream s, const char *file, const char *entry
 
 lt_err lt_cuda_attention_sm80(lt_cuda *c, CUstream s, const lt_attention_args *a) {
     const shape m = forward_shape(a);
-    kernel_args w = args_of(a);
+    lt_attn_sm80_args w = args_of(a);
     char flags[128], words[256];
 
     lt_attn_flags(flags, sizeof flags, a);
@@ -167,7 +155,7 @@ lt_err lt_cuda_attention_sm80(lt_cuda *c, CUstream s, const lt_attention_args *a
 lt_err lt_cuda_attention_bwd_sm80(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a) {
     const int first = backward_first(&a->fwd), padded = padded_of(&a->fwd),
               lanes = padded <= 64 ? 8 : (padded <= 128 ? 16 : 32); /* LANES */
-    kernel_args w = args_of(&a->fwd);
+    lt_attn_sm80_args w = args_of(&a->fwd);
     char flags[128], words[256];
 
     w.d_o = a->dout.data, w.dq = a->dq.data, w.dk = a->dk.data, w.dv = a->dv.data;

@@ -20,19 +20,6 @@
 static_assert(WIDTH == 64 || WIDTH == 96 || WIDTH == 128 || WIDTH == 192 || WIDTH == 256,
               "head width is padded to one of these");
 
-/* Strides in elements; D elements are contiguous, every row begins on 16 bytes. */
-typedef struct {
-    i64 token, head, batch;
-} strides;
-typedef struct {
-    attn_args a;
-    const elem *q, *k, *v, *d_o;
-    elem *o, *dq, *dk, *dv;
-    float *delta; /* (B, H, T): sum over D of dO O */
-    strides sq, sk, sv, so, sdo, sdq, sdk, sdv;
-    int width; /* D; WIDTH is at least it */
-} sm80_args;
-
 /* 16 bytes of a tile of `rows` rows: columns of 64 elements one behind the other, pieces turned by
  * the row so that ldmatrix meets no bank twice. */
 INLINE u32 piece_at(u32 tile, int rows, int row, int piece) {
@@ -140,7 +127,7 @@ INLINE void store_rows(elem *to, i64 stride, int first, int limit, int width,
 }
 
 /* A score in units of log2 from q.k: see mask.cuh. *slope: its derivative by scale * q.k. */
-INLINE float logit_of(const sm80_args *w, float product, float alibi, int key, int position,
+INLINE float logit_of(const lt_attn_sm80_args *w, float product, float alibi, int key, int position,
                       float *slope) {
     float x = product * w->a.scale;
     *slope = 1.0f;
@@ -152,7 +139,7 @@ INLINE float logit_of(const sm80_args *w, float product, float alibi, int key, i
     x *= LOG2E;
     return ALIBI ? x + alibi * (float)(key - position) : x;
 }
-INLINE float alibi_of(const sm80_args *w, int head) {
+INLINE float alibi_of(const lt_attn_sm80_args *w, int head) {
     return ALIBI ? w->a.alibi[head] * LOG2E : 0.0f;
 }
 

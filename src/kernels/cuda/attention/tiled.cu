@@ -1,7 +1,7 @@
 /* tiled.cu: attention in fp32, forward and backward, on plain cores: FlashAttention's tiles
  * (ladder/02_tiled.cu), for training in fp32.
  *
- * SHAPES    q, out, dO, dQ (B, T, H, D), k, v, dK, dV (B, S, G, D) of fp32 with strides of their
+ * SHAPES    q, out, dO, dQ (B, T, H, D), k, v, dK, dV (B, S, G, D) of fp32 with lt_attn_plain_strides of their
  *           own, rows of whole 16 bytes; D a multiple of 4 up to WIDTH (64, 128).
  * MAP       128 threads as 8 x 16 (ty, tx) and 64 rows of a head: queries (forward, dQ) or keys
  *           (dK, dV). PARTNERS (32, 64) come at a time. A thread has 8 rows (8 ty ..) x PARTNERS /
@@ -100,12 +100,12 @@ INLINE void rows_store(float *to, i64 step, const float4 sum[TALL][QUADS], const
     }
 }
 /* Query t's keys; none behind the last query. */
-INLINE span sees(const args_t *w, int b, int t, int n_keys) {
+INLINE span sees(const lt_attn_plain_args *w, int b, int t, int n_keys) {
     const span none = {0, 0, 0};
     return t < w->q_tokens ? visible(w, b, t, n_keys) : none;
 }
 /* Keys that some of n queries see: neither end falls as t rises. */
-INLINE span tile_sees(const args_t *w, int b, int first, int n, int n_keys) {
+INLINE span tile_sees(const lt_attn_plain_args *w, int b, int first, int n, int n_keys) {
     span s = visible(w, b, first, n_keys);
     s.to = visible(w, b, min(first + n, w->q_tokens) - 1, n_keys).to;
     return s;
@@ -123,7 +123,7 @@ INLINE place place_of(int tokens, int heads, bool last_first) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, WIDTH == 64 ? 4 : 2)
-    attn_tiled_fwd(const __grid_constant__ args_t w) {
+    attn_tiled_fwd(const __grid_constant__ lt_attn_plain_args w) {
     extern __shared__ __align__(16) float room[];
     float *const q = room, *const kv = q + OWN, *const p = kv + OTHERS;
     const place at = place_of(w.q_tokens, w.heads, true);
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, WIDTH == 64 ? 4 : 2)
 
 /* delta and dQ. */
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    attn_tiled_dq(const __grid_constant__ args_t w) {
+    attn_tiled_dq(const __grid_constant__ lt_attn_plain_args w) {
     extern __shared__ __align__(16) float room[];
     float *const q = room, *const d_out = q + OWN, *const k = d_out + OWN, *const v = k + OTHERS,
                  *const p = v + OTHERS;
@@ -256,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 /* dK and dV, after every delta. */
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    attn_tiled_dkv(const __grid_constant__ args_t w) {
+    attn_tiled_dkv(const __grid_constant__ lt_attn_plain_args w) {
     extern __shared__ __align__(16) float room[];
     float *const k = room, *const v = k + OWN, *const q = v + OWN, *const d_out = q + OTHERS,
                  *const p = d_out + OTHERS;

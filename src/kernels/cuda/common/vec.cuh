@@ -5,21 +5,15 @@
 
 #include "common/early.cuh"
 #include "common/reduce.cuh"
+#include "kernels/cuda/common/view_args.h"
 
-/* Where row r of a tensor begins: rows are the index (i0, i1, i2) of all dimensions but the last,
- * n1 and n2 sizes of the inner two. */
-typedef struct {
-    i64 s0, s1, s2;
-} view;
-typedef struct {
-    int n1, n2;
-} row_shape;
-INLINE i64 row_at(view v, i64 row, row_shape n) {
+/* Where row r of a tensor begins. */
+INLINE i64 row_at(lt_cuda_view v, i64 row, lt_cuda_row_shape n) {
     if (n.n1 * n.n2 == 1) {
-        return row * v.s0;
+        return row * v.s[0];
     }
     const u32 r = (u32)row, i2 = r % (u32)n.n2, rest = r / (u32)n.n2;
-    return (i64)(rest / (u32)n.n1) * v.s0 + (i64)(rest % (u32)n.n1) * v.s1 + (i64)i2 * v.s2;
+    return (i64)(rest / (u32)n.n1) * v.s[0] + (i64)(rest % (u32)n.n1) * v.s[1] + (i64)i2 * v.s[2];
 }
 
 #if W > 1

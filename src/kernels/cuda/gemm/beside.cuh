@@ -16,6 +16,7 @@
 #include "common/product.cuh"
 #include "common/reduce.cuh"
 #include "common/rotate.cuh"
+#include "kernels/cuda/gemm/ring_args.h"
 
 #ifndef BARE /* Neither a bias nor what y held comes to the sums. */
 #define BARE 0
@@ -52,27 +53,6 @@
 #endif
 static_assert(LANES == 32 || (LANES == 256 && THREADS >= 256), "as norm.cu shares out a row");
 
-typedef struct {
-    const elem *x;
-    const void *w;
-    const void *bias;
-    OUT *y;
-    i64 ldx, ldw, ldy;
-    int n, k, bias_type, accumulate; /* bias_type: 0 none, 1 f32, 2 bf16, 3 fp16 */
-    const elem *add;                 /* NORM */
-    elem *sum, *normed;
-    const PARAM *gain;
-    float *rstd;
-    i64 ld_add, ld_sum, ld_normed;
-    float eps, gain_offset;
-    int q_heads, kv_heads, dim; /* TAIL 2 */
-    const int *positions, *slots;
-    const float *table;
-    elem *k_pages, *v_pages;
-    elem *act; /* TAIL 1 */
-    i64 ld_act;
-} ring_args;
-
 /* Dynamic shared memory: the kernel's rings, x (HELD; rows 64 bytes further apart than they are
  * long, for the banks), then the norm's gains and sums of pieces, then angles and slots of the
  * rows. */
@@ -87,22 +67,22 @@ typedef struct {
 INLINE u32 item_of(int turn) {
     return threadIdx.x % THREADS + (u32)(turn * THREADS);
 }
-INLINE bool is_item(const ring_args *a, int turn) {
+INLINE bool is_item(const lt_gemv_ring_args *a, int turn) {
     (void)a;
     return item_of(turn) < (u32)(M * ROW_ITEMS(a));
 }
-INLINE int row_of(const ring_args *a, int turn) {
+INLINE int row_of(const lt_gemv_ring_args *a, int turn) {
     (void)a;
     return M == 1 ? 0 : (int)(item_of(turn) / (u32)ROW_ITEMS(a));
 }
-INLINE int piece_of(const ring_args *a, int turn) {
+INLINE int piece_of(const lt_gemv_ring_args *a, int turn) {
     (void)a;
     return (int)(M == 1 ? item_of(turn) : item_of(turn) % (u32)ROW_ITEMS(a));
 }
-INLINE int x_pitch(const ring_args *a) { /* In pieces of 16 bytes. */
+INLINE int x_pitch(const lt_gemv_ring_args *a) { /* In pieces of 16 bytes. */
     return (WIDTH_OF(a) + 7) / 8 + 4;
 }
-INLINE places places_of(const ring_args *a, u8 *behind_rings) {
+INLINE places places_of(const lt_gemv_ring_args *a, u8 *behind_rings) {
     places s;
     s.x = (uint4 *)behind_rings;
     s.gain = behind_rings + (HELD ? M * x_pitch(a) * 16 : 0);
@@ -117,7 +97,7 @@ INLINE places places_of(const ring_args *a, u8 *behind_rings) {
 #if NORM
 /* The gains are weights: on their way with the first stage. norm_rows waits for them, and for all
  * threads: who copies one need not be who reads it. */
-INLINE void send_gains(const ring_args *a, const places *s) {
+INLINE void send_gains(const lt_gemv_ring_args *a, const places *s) {
     const int each = 8 * (int)sizeof(PARAM) / 16;
     EACH_PIECE(a, c, (int)threadIdx.x, THREADS) {
 #pragma unroll
@@ -127,7 +107,7 @@ INLINE void send_gains(const ring_args *a, const places *s) {
         }
     }
 }
-INLINE float sum_of_pieces(const ring_args *a, const float *part) {
+INLINE float sum_of_pieces(const lt_gemv_ring_args *a, const float *part) {
     const int lane = (int)(threadIdx.x % LANES);
     float x = 0.0f;
     EACH_PIECE(a, c, lane, LANES) {
@@ -139,12 +119,12 @@ INLINE float sum_of_pieces(const ring_args *a, const float *part) {
 typedef struct {
     uint4 v[IN_REGISTERS ? ITEMS : 1];
 } own_pieces;
-INLINE uint4 *piece_at(const ring_args *a, const places *s, own_pieces *own, int turn, int m,
-                       int c) {
+INLINE uint4 *piece_at(const lt_gemv_ring_args *a, const places *s, own_pieces *own, int turn,
+                       int m, int c) {
     return IN_REGISTERS ? &own->v[turn] : &s->x[m * x_pitch(a) + c];
 }
 /* x (+ add) to its norm, in place; block 0 leaves in memory what the op would have. */
-INLINE void norm_rows(const ring_args *a, const places *s, own_pieces *own) {
+INLINE void norm_rows(const lt_gemv_ring_args *a, const places *s, own_pieces *own) {
     __shared__ float meet[M][8], scales[M];
     const int tid = (int)threadIdx.x, warp = (int)(threadIdx.x / 32), pieces = WIDTH_OF(a) / 8;
     const bool keeps = blockIdx.x == 0;
@@ -257,11 +237,11 @@ INLINE void norm_rows(const ring_args *a, const places *s, own_pieces *own) {
 INLINE float activate(float x) {
     return KIND == 2 ? silu(x) : gelu_tanh(x);
 }
-INLINE float product_of(const ring_args *a, int col, float sum) { /* As y holds it. */
+INLINE float product_of(const lt_gemv_ring_args *a, int col, float sum) { /* As y holds it. */
     return TO_F32(OUT, FROM_F32(OUT, sum + BIAS_AT(a, col)));
 }
-INLINE void turn_and_write(const ring_args *a, const places *s, int m, int pair, float first,
-                           float second) {
+INLINE void turn_and_write(const lt_gemv_ring_args *a, const places *s, int m, int pair,
+                           float first, float second) {
     const int half = a->dim / 2, i = pair % half, head = pair / half, col = head * a->dim + i;
     OUT *const y = a->y + m * a->ldy + col;
     float u = product_of(a, col, first), v = product_of(a, col + half, second);
@@ -278,13 +258,13 @@ INLINE void turn_and_write(const ring_args *a, const places *s, int m, int pair,
         page[0] = FROM_F32(OUT, u), page[half] = FROM_F32(OUT, v);
     }
 }
-INLINE void store_column(const ring_args *a, int m, int col, float sum) {
+INLINE void store_column(const lt_gemv_ring_args *a, int m, int col, float sum) {
     if (col < a->n) {
         product_store(a->y + m * a->ldy + col, sum, BIAS_AT(a, col), BARE ? 0 : a->accumulate);
     }
 }
 /* TAIL 1, 2: pair p of columns (column_of, + distance_of). */
-INLINE void store_pair(const ring_args *a, const places *s, int m, int pair, float first,
+INLINE void store_pair(const lt_gemv_ring_args *a, const places *s, int m, int pair, float first,
                        float second) {
 #if TAIL == 2
     turn_and_write(a, s, m, pair, first, second);
@@ -301,7 +281,7 @@ INLINE void store_pair(const ring_args *a, const places *s, int m, int pair, flo
 
 /* Before the kernels before this one are done: what none of them writes. Gains are part of the
  * first stage. */
-INLINE void send_early(const ring_args *a, const places *s) {
+INLINE void send_early(const lt_gemv_ring_args *a, const places *s) {
 #if NORM
     send_gains(a, s);
 #endif
@@ -316,7 +296,7 @@ INLINE void send_early(const ring_args *a, const places *s) {
     (void)a, (void)s;
 }
 /* And afterwards: x in its place. */
-INLINE void bring_x(const ring_args *a, const places *s) {
+INLINE void bring_x(const lt_gemv_ring_args *a, const places *s) {
 #if NORM
     own_pieces none;
     norm_rows(a, s, &none);
@@ -332,7 +312,7 @@ INLINE void bring_x(const ring_args *a, const places *s) {
     }
 }
 /* Eight elements of row m from column k on. */
-INLINE const uint4 *x_at(const ring_args *a, const places *s, int m, int k) {
+INLINE const uint4 *x_at(const lt_gemv_ring_args *a, const places *s, int m, int k) {
     return HELD ? s->x + m * x_pitch(a) + k / 8 : (const uint4 *)(a->x + m * a->ldx + k);
 }
 

@@ -14,6 +14,7 @@
 
 #include "common/act.cuh"
 #include "common/hopper.cuh"
+#include "kernels/cuda/gemm/gemm_args.h"
 
 #define ACT_NONE      0
 #define ACT_GELU_TANH 1
@@ -41,29 +42,7 @@
 #endif
 #define EPI_TRIVIAL (!EPI_BIAS && !EPI_SAVE && !EPI_ACT && !EPI_ACT_BWD && !EPI_RESIDUAL)
 
-typedef struct {
-    int m, n, k;
-    /* K is cut in this many parts; > 1 writes partial sums (OUT_F32), part s at row s *
-     * m_padded. */
-    int splits;
-    int m_padded; /* m rounded up to whole tiles. */
-    int group;    /* Rows of (cluster) tiles walked together, for the L2. */
-    float alpha;
-    float xielu_p, xielu_n; /* softplus(p), 0.5 + softplus(n) */
-    const void *bias;
-    const elem *aux; /* (m, n), rows aux_ld apart */
-    elem *pre;       /* (m, n), rows pre_ld apart */
-    i64 aux_ld, pre_ld;
-    /* with GROUPED 1: rows ldc apart, for tiles that end inside an expert's neighbour */
-    void *c;
-    i64 ldc;
-    const int *start; /* with GROUPED: expert e owns [start[e], start[e + 1]) of the rows */
-    int experts;
-    const float *a_scale, *b_scale; /* with SCALES */
-    int early;                      /* The next kernel may be brought up while this one runs. */
-} gemm_args;
-
-INLINE float act_apply(int kind, float x, const gemm_args *a) {
+INLINE float act_apply(int kind, float x, const lt_gemm_kernel_args *a) {
     if (kind == ACT_GELU_TANH) {
         return gelu_tanh(x);
     } else if (kind == ACT_SILU) {
@@ -74,7 +53,7 @@ INLINE float act_apply(int kind, float x, const gemm_args *a) {
     const float low = x < -1e-6f ? x : -1e-6f; /* xIELU, arXiv:2411.13010 */
     return x > 0.0f ? x * (a->xielu_p * x + 0.5f) : a->xielu_n * (expm1f(low) - x) + 0.5f * x;
 }
-INLINE float act_slope(int kind, float x, const gemm_args *a) {
+INLINE float act_slope(int kind, float x, const lt_gemm_kernel_args *a) {
     if (kind == ACT_GELU_TANH) {
         return gelu_tanh_slope(x);
     } else if (kind == ACT_SILU) {
@@ -86,7 +65,7 @@ INLINE float act_slope(int kind, float x, const gemm_args *a) {
     return x > 0.0f ? 2.0f * a->xielu_p * x + 0.5f : a->xielu_n * expm1f(low) + 0.5f;
 }
 
-INLINE void epilogue_pair(float *v0, float *v1, int row, int col, const gemm_args *a) {
+INLINE void epilogue_pair(float *v0, float *v1, int row, int col, const lt_gemm_kernel_args *a) {
     float x0 = *v0 * a->alpha, x1 = *v1 * a->alpha;
 #if !EPI_TRIVIAL
     if (row < a->m && col < a->n) { /* n is even (16-byte rows), so col + 1 < n too. */

@@ -10,6 +10,7 @@
 #include "common/hopper.cuh"
 #include "common/product.cuh"
 #include "common/wgmma.cuh"
+#include "kernels/cuda/gemm/few_args.h"
 
 #ifndef GATED
 #define GATED 0
@@ -25,16 +26,7 @@
 static_assert(BN % 8 == 0 && BN >= 8, "rows of x in octets");
 static_assert(SPLITS >= 1 && SPLITS <= 8, "a portable cluster");
 
-typedef struct {
-    const void *bias;
-    OUT *y;
-    i64 ldy;
-    int m, n, k, bias_type, accumulate; /* bias_type: 0 none, 1 f32, 2 bf16, 3 fp16 */
-    elem *act;                          /* GATED */
-    i64 ld_act;
-} few_args;
-
-INLINE int cols_of(const few_args *a) { /* Beside factors. */
+INLINE int cols_of(const lt_gemm_few_args *a) { /* Beside factors. */
     return GATED ? a->n / 2 : a->n;
 }
 
@@ -73,7 +65,7 @@ __attribute__((unused)) INLINE float as_stored(float x) {
     return TO_F32(OUT, FROM_F32(OUT, x));
 }
 /* The octet that begins with row `row` to y (and act). A thread has one column and four rows. */
-INLINE void store_octet(const few_args *a, u32 sums, int row, int col) {
+INLINE void store_octet(const lt_gemm_few_args *a, u32 sums, int row, int col) {
     const int tid = (int)threadIdx.x % 128, half = tid / 64, mine = tid % 64;
     const float4 v = sum_of(sums, mine, half);
     row += half * 4;
@@ -113,11 +105,11 @@ INLINE void store_octet(const few_args *a, u32 sums, int row, int col) {
 #define IS_16_fp32 0
 #if SPLITS == 1 && BN >= 128 && CONCAT(IS_16_, OUT) && !GATED
 #define BY_ROWS 1
-INLINE bool goes_by_rows(const few_args *a) {
+INLINE bool goes_by_rows(const lt_gemm_few_args *a) {
     return !a->accumulate && a->n % 8 == 0 && a->ldy % 8 == 0 && (u64)a->y % 16 == 0;
 }
-INLINE void store_by_rows(const float acc[BN / 2], const few_args *a, u32 sums, int group, int row,
-                          int col) {
+INLINE void store_by_rows(const float acc[BN / 2], const lt_gemm_few_args *a, u32 sums, int group,
+                          int row, int col) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32,
               mine = col + 16 * warp + lane / 4, r8 = lane % 8;
     const float bias[2] = {mine < a->n ? bias_at(a->bias, a->bias_type, mine) : 0.0f,
@@ -156,8 +148,8 @@ INLINE void store_by_rows(const float acc[BN / 2], const few_args *a, u32 sums, 
 
 #if SPLITS == 1
 /* Through this group's own smem, EACH octets at a time. */
-INLINE void store_own(const float acc[BN / 2], const few_args *a, u32 sums, int group, int row,
-                      int col) {
+INLINE void store_own(const float acc[BN / 2], const lt_gemm_few_args *a, u32 sums, int group,
+                      int row, int col) {
 #if BY_ROWS
     if (goes_by_rows(a)) {
         store_by_rows(acc, a, sums, group, row, col);

@@ -10,6 +10,8 @@
 #include "kernels/cuda/runtime.h"
 #include "lateen/tensor.h"
 #include "tensor/ops.h"
+#include "kernels/cuda/gemm/few_args.h"
+#include "kernels/cuda/gemm/gemm_args.h"
 
 /* Row-major: a (m, k), or (k, m) with trans_a; b (k, n), or (n, k) with trans_b; c (m, n). Rows
  * lda, ldb, ldc elements apart. in: BF16 or F16; out: in, or F32. In order: v = alpha * sum; + bias
@@ -117,31 +119,6 @@ extern const lt_gemm_rung lt_gemm_rungs[];
 extern const int lt_gemm_n_rungs;
 LT_MUST_USE lt_err lt_gemm_rung_run(lt_cuda *c, CUstream s, const lt_gemm_rung *r,
                                     const lt_gemm_args *a);
-
-/* few_args of few_sums.cuh. */
-typedef struct {
-    const void *bias;
-    void *y;
-    int64_t ldy;
-    int m, n, k, bias_type, accumulate;
-    void *act;
-    int64_t ld_act;
-} lt_gemm_few_args;
-
-/* gemm_args of epilogue.cuh. */
-typedef struct {
-    int m, n, k, splits, m_padded, group;
-    float alpha, xielu_p, xielu_n;
-    const void *bias, *aux;
-    void *pre;
-    int64_t aux_ld, pre_ld;
-    void *c;
-    int64_t ldc;
-    const void *start;
-    int experts;
-    const void *a_scale, *b_scale;
-    int early;
-} lt_gemm_kernel_args;
 
 /* The copy engine's view of a matrix of rows `ld` elements apart, in boxes (tensor map, 128-byte
  * swizzle). */

@@ -14,23 +14,14 @@
  * @spec sm_80 sm_90a: IN=bf16 OUT=bf16 GROUPED=1 M_FAST=0 N_FAST=0
  * @spec sm_80 sm_90a: IN=fp32 OUT=fp32 GROUPED=2 M_FAST=1 N_FAST=1 */
 #include "common/product.cuh"
+#include "kernels/cuda/gemm/any_args.h"
 
 #define TILE    64
 #define STEP    16
 #define THREADS 256
 
-typedef struct {
-    const IN *a, *b;
-    const void *bias;
-    OUT *y;
-    const int *start;
-    i64 a_m, a_k, b_k, b_n, b_e, y_m, y_e;
-    int m, n, k;
-    int bias_type; /* 0 none, 1 f32, 2 bf16, 3 fp16 */
-    int accumulate;
-} args_t;
-
-extern "C" __global__ void __launch_bounds__(THREADS) gemm_any(const __grid_constant__ args_t w) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gemm_any(const __grid_constant__ lt_gemm_any_args w) {
     __shared__ float a_tile[STEP][TILE + 1], b_tile[STEP][TILE + 1];
     const int tid = (int)threadIdx.x, e = (int)blockIdx.z;
     const int from = GROUPED ? w.start[e] : 0, to = GROUPED ? w.start[e + 1] : 0;

@@ -51,7 +51,7 @@ typedef struct {
     int tiles, first, stride; /* of tiles */
     int begin, end;           /* of stages */
 } share;
-INLINE share share_of(const few_args *a) {
+INLINE share share_of(const lt_gemm_few_args *a) {
     const int steps = div_up(a->k, STAGE_K), each = div_up(steps, SPLITS),
               rank = (int)blockIdx.x % SPLITS;
     share s;
@@ -97,8 +97,8 @@ INLINE void send_rows(const place *p, const void *map, u32 stage, u32 bar) {
 }
 
 /* 1. One thread fills the ring: first with weights only, as long as others may still write x. */
-INLINE void produce(const void *map_w, const void *map_x, const few_args *a, u32 ring, u32 full,
-                    u32 empty) {
+INLINE void produce(const void *map_w, const void *map_x, const lt_gemm_few_args *a, u32 ring,
+                    u32 full, u32 empty) {
     const share s = share_of(a);
     place w = {s.first, s.begin}, x = w;
     const u64 once = evict_first();
@@ -155,7 +155,7 @@ INLINE void multiply(float acc[BN / 2], ring_pos *r, int steps, int group, u32 r
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_few(const __grid_constant__ tensor_map map_w, const __grid_constant__ tensor_map map_x,
-             const __grid_constant__ few_args a) {
+             const __grid_constant__ lt_gemm_few_args a) {
     extern __shared__ __align__(1024) u8 smem[];
     const u32 ring = (smem_addr(smem) + 1023) & ~1023u; /* Ring, sums, barriers; see few.c. */
     const u32 sums = ring + STAGES * STAGE_BYTES, full = sums + GROUPS * GROUP_BYTES,

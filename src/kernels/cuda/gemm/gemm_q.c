@@ -15,10 +15,6 @@
 #define X_BYTES     (64 * 1024) /* Of rows, an SM, at once: the L2 is nearer than the memory. */
 
 typedef struct {
-    int w_stages, x_stages;
-} depths;
-
-typedef struct {
     int rows, groups, splits, batch, w_stages, x_stages, blocks;
     bool exact;
     size_t shared_bytes;
@@ -129,7 +125,7 @@ lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a, const lt_gemm_
     const lt_cuda_kernel *kernel;
     CUtensorMap map_w, map_x;
     char text[256];
-    depths rings;
+    lt_gemm_q_depths rings;
     lt_gemm_few_args w = {.bias = a->bias.data,
                           .y = a->y.data,
                           .ldy = a->y.stride[0],
@@ -148,7 +144,7 @@ lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a, const lt_gemm_
     if (!choose(&t, a, &f, info)) {
         LT_FAIL(LT_ERR_LIMIT, "packed product, %d x %d x %d: rings do not fit", w.m, w.n, w.k);
     }
-    rings = (depths){t.w_stages, t.x_stages};
+    rings = (lt_gemm_q_depths){t.w_stages, t.x_stages};
     const int at = snprintf(text, sizeof text,
                             "BN=%d GROUPS=%d SPLITS=%d EXACT=%d BATCH=%d BITS=%d GROUP=%d MINS=%d "
                             "OFFSET=%d OUT=%s DTYPE=%s",

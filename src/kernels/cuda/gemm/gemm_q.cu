@@ -32,6 +32,7 @@
 #include "common/late.cuh"
 #include "common/product.cuh"
 #include "gemm/operand_q.cuh"
+#include "kernels/cuda/gemm/gemm_q_args.h"
 
 #define WARPS   (SPLIT > 4 ? SPLIT : 4)
 #define GROUPS  (WARPS / SPLIT) /* of warps in a block, each with a slab of its own */
@@ -42,15 +43,6 @@
 #endif
 static_assert(TILES >= 1 && TILES <= 8, "sums must fit in registers");
 static_assert(WARPS % SPLIT == 0, "warps of a slab are in one block");
-
-typedef struct {
-    const elem *x;
-    const u8 *w;
-    const void *bias;
-    OUT *y;
-    i64 ldx, ldy;
-    int m, n, k, bias_type, accumulate;
-} gemm_q_args;
 
 INLINE void load_share(share *s, const u8 *tile) {
     const int lane = (int)threadIdx.x % 32;
@@ -125,7 +117,7 @@ INLINE void multiply(float sum[TILES][4], const share *s, const elem *const x[TI
     }
 }
 /* Sum i of lane `lane` to y. */
-INLINE void store(const gemm_q_args *a, int slab, int t, int i, int lane, float sum) {
+INLINE void store(const lt_gemm_q_args *a, int slab, int t, int i, int lane, float sum) {
     const int row = 8 * t + lane % 4 * 2 + i % 2, col = slab * TILE_ROWS + lane / 4 + i / 2 * 8;
     if (row < a->m && col < a->n) {
         product_store(a->y + row * a->ldy + col, sum, bias_at(a->bias, a->bias_type, col),
@@ -134,7 +126,7 @@ INLINE void store(const gemm_q_args *a, int slab, int t, int i, int lane, float 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    gemm_q(const __grid_constant__ gemm_q_args a) {
+    gemm_q(const __grid_constant__ lt_gemm_q_args a) {
     __shared__ float part[PARTS][TILES * 4][32];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT;
     const int slab = (int)blockIdx.x * GROUPS + group, tiles = (a.k + TILE_K - 1) / TILE_K,

@@ -48,7 +48,7 @@
 static_assert(WARPS % SPLIT == 0 && STAGES >= 1, "warps in groups");
 
 /* First columns of the slabs of a unit. */
-INLINE int column_of(const ring_args *a, int unit, int slab) {
+INLINE int column_of(const lt_gemv_ring_args *a, int unit, int slab) {
     if (TAIL != 2) {
         return unit * TILE_ROWS + slab * (a->n / 2);
     }
@@ -75,14 +75,14 @@ typedef struct {
     int unit, left;
     u32 ring, bars; /* FILL 2: the warp's ring, an mbarrier for each of its stages. */
 } source;
-INLINE void aim(source *s, const ring_args *a) {
+INLINE void aim(source *s, const lt_gemv_ring_args *a) {
     s->left = tiles_here();
     s->at = (const u8 *)a->w +
             (u32)(column_of(a, s->unit, 0) / TILE_ROWS * TILES + first_tile()) * TILE_BYTES +
             (FILL == 2 ? 0 : threadIdx.x % 32 * 16);
 }
 /* slot: this lane's first bytes of it; the slabs of a unit take turns. */
-INLINE void send(source *s, const ring_args *a, u32 slot, int slab, int units) {
+INLINE void send(source *s, const lt_gemv_ring_args *a, u32 slot, int slab, int units) {
     if (s->unit < units && s->left > 0) {
         const u8 *const from = s->at + (slab > 0 ? s->second : 0);
 #if FILL == 2
@@ -118,7 +118,7 @@ typedef struct {
 } held;
 /* Rows of x, their norm if there is one, to 8 bits; all of the tiles, zeros behind the last
  * column. */
-INLINE void keep_rows(const ring_args *a, const places *s, const held *to) {
+INLINE void keep_rows(const lt_gemv_ring_args *a, const places *s, const held *to) {
 #if NORM
     own_pieces own;
     norm_rows(a, s, &own);
@@ -152,8 +152,8 @@ INLINE void keep_rows(const ring_args *a, const places *s, const held *to) {
 
 /* ---- Sums */
 
-INLINE void store(const ring_args *a, const places *s, int unit, int at, int row, float first,
-                  float second) {
+INLINE void store(const lt_gemv_ring_args *a, const places *s, int unit, int at, int row,
+                  float first, float second) {
     if (TAIL == 0) {
         store_column(a, row, column_of(a, unit, 0) + at, first);
     } else {
@@ -162,7 +162,7 @@ INLINE void store(const ring_args *a, const places *s, int unit, int at, int row
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    gemm_q_ring(const __grid_constant__ ring_args a) {
+    gemm_q_ring(const __grid_constant__ lt_gemv_ring_args a) {
     extern __shared__ __align__(128) u8 smem[];
     __shared__ float part[PARTS][COLUMNS * M];
     const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32),

@@ -53,6 +53,7 @@
 #include "common/early.cuh"
 #include "common/ring.cuh"
 #include "gemm/few_sums.cuh"
+#include "kernels/cuda/gemm/few_args.h"
 /* With minima, from the middle: what is left of the minimum, which is rounded, is then small. */
 #define TAKEN_OFF (MINS && !EXACT ? 1 << (BITS - 1) : OFFSET)
 #include "gemm/operand_q.cuh"
@@ -80,14 +81,10 @@ static_assert(HALF_STEPS % BATCH == 0, "a batch reads one stage of x");
 WGMMA_RS(mma, BN, 0)
 
 typedef struct {
-    /* x: 2 at least: the next 64 columns are waited for before the last are given back. */
-    int w_stages, x_stages;
-} depths;
-typedef struct {
     u32 x, w, sums, full_w, empty_w, full_x, empty_x, given; /* addresses in shared memory */
     int w_stages, x_stages;
 } places;
-INLINE places places_of(u32 base, const depths *d) {
+INLINE places places_of(u32 base, const lt_gemm_q_depths *d) {
     places p;
     p.w_stages = d->w_stages, p.x_stages = d->x_stages;
     p.x = (base + 1023) & ~1023u;
@@ -105,7 +102,7 @@ typedef struct {
     int n, first, stride, rows;
     int begin, end;
 } walk;
-INLINE walk walk_of(const few_args *a) {
+INLINE walk walk_of(const lt_gemm_few_args *a) {
     const int tiles = div_up(a->k, TILE_K), each = div_up(tiles, SPLITS),
               rank = (int)blockIdx.x % SPLITS;
     walk s;
@@ -117,7 +114,7 @@ INLINE walk walk_of(const few_args *a) {
 }
 /* 1. One thread has the weights sent, another the rows. A fresh ring is empty: a wait for "phase 1"
  *    passes at once. */
-INLINE void produce_w(const void *map, const few_args *a, const places *p) {
+INLINE void produce_w(const void *map, const lt_gemm_few_args *a, const places *p) {
     const walk s = walk_of(a);
     const u64 once = evict_first();
     const int factors = cols_of(a) / TILE_ROWS;
@@ -142,7 +139,7 @@ INLINE void produce_w(const void *map, const few_args *a, const places *p) {
         }
     }
 }
-INLINE void produce_x(const void *map, const few_args *a, const places *p) {
+INLINE void produce_x(const void *map, const lt_gemm_few_args *a, const places *p) {
     const walk s = walk_of(a);
     ring_pos r = {0, 1};
     for (int t = s.first; t < s.n; t += s.stride) {
@@ -350,7 +347,8 @@ INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_q_sm90(const __grid_constant__ tensor_map map_w, const __grid_constant__ tensor_map map_x,
-                const __grid_constant__ few_args a, const __grid_constant__ depths d) {
+                const __grid_constant__ lt_gemm_few_args a,
+                const __grid_constant__ lt_gemm_q_depths d) {
     extern __shared__ __align__(1024) u8 smem[];
     const places p = places_of(smem_addr(smem), &d);
     const int warp = warp_uniform((int)threadIdx.x / 32), group = warp / 4,

@@ -23,6 +23,7 @@
  * @spec sm_80 sm_90a: VEC=1 A_MAJOR_M=1 B_MAJOR_N=0 OUT=fp32 DTYPE=fp16 */
 #include "common/mma.cuh"
 #include "common/product.cuh"
+#include "kernels/cuda/gemm/sm80_args.h"
 
 #define BM      128
 #define BN      128
@@ -36,16 +37,6 @@
 #define A_ELEMS ((A_MAJOR_M ? BK : BM) * A_PITCH)
 #define B_ELEMS ((B_MAJOR_N ? BK : BN) * B_PITCH)
 static_assert(VEC == 1 || VEC == 8, "16 bytes or single elements");
-
-typedef struct {
-    const elem *a, *b;
-    const void *bias;
-    OUT *y;
-    i64 lda, ldb, ldy;
-    int m, n, k;
-    int bias_type; /* 0 none, 1 f32, 2 bf16, 3 fp16 */
-    int accumulate;
-} args_t;
 
 INLINE void cp_async_bytes(u32 dst, const void *src, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes)
@@ -70,7 +61,8 @@ INLINE void load_piece(elem *dst, const elem *src, i64 ld, int row, int col, int
 }
 
 /* 1. Stage s: the tiles of A and B at step k. */
-INLINE void load_stage(elem *a_smem, elem *b_smem, const args_t *w, int row0, int col0, int k0) {
+INLINE void load_stage(elem *a_smem, elem *b_smem, const lt_gemm_sm80_args *w, int row0, int col0,
+                       int k0) {
 #pragma unroll
     for (int i = 0; i < BM * BK / 8 / THREADS; i++) {
         const int piece = i * THREADS + (int)threadIdx.x;
@@ -133,7 +125,7 @@ INLINE void multiply(float acc[4][4][4], const elem *a_smem, const elem *b_smem,
 }
 
 /* 3. Bias, what y holds, one rounding. */
-INLINE void store(float acc[4][4][4], const args_t *w, int row0, int col0) {
+INLINE void store(float acc[4][4][4], const lt_gemm_sm80_args *w, int row0, int col0) {
     const int lane = (int)threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -152,7 +144,8 @@ INLINE void store(float acc[4][4][4], const args_t *w, int row0, int col0) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm_sm80(const __grid_constant__ args_t w) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gemm_sm80(const __grid_constant__ lt_gemm_sm80_args w) {
     extern __shared__ __align__(16) u8 smem[];
     elem *const ring = (elem *)smem; /* STAGES x (A tile, B tile) */
     const int tiles_m = div_up(w.m, BM), tiles_n = div_up(w.n, BN), t = (int)blockIdx.x;

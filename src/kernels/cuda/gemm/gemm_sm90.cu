@@ -165,7 +165,7 @@ typedef struct {
 
 /* Tile `t` of the walk: groups of `group` rows of tiles, column by column, so that blocks running
  * together share A and B in L2. */
-INLINE tile_pos tile_locate(int t, const gemm_args *a, int rank) {
+INLINE tile_pos tile_locate(int t, const lt_gemm_kernel_args *a, int rank) {
     const int rows = div_up(a->m, BM * CLUSTER), cols = div_up(a->n, BN);
     const int split = PAIR ? t % a->splits * 2 + rank : t % a->splits, u = t / a->splits;
     const int first = u / (a->group * cols) * a->group, inside = u % (a->group * cols);
@@ -179,7 +179,7 @@ INLINE tile_pos tile_locate(int t, const gemm_args *a, int rank) {
     p.out_row = t % a->splits * a->m_padded + p.row;
     return p;
 }
-INLINE int tile_count(const gemm_args *a) {
+INLINE int tile_count(const lt_gemm_kernel_args *a) {
     return div_up(a->m, BM * CLUSTER) * div_up(a->n, BN) * a->splits;
 }
 
@@ -189,7 +189,7 @@ typedef struct {
     int expert, before; /* tiles of the experts before this one */
 } walk;
 #if GROUPED
-INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p) {
+INLINE bool tile_next(int t, const lt_gemm_kernel_args *a, int rank, walk *w, tile_pos *p) {
     const int cols = div_up(a->n, BN);
     for (; w->expert < a->experts; w->expert++) {
         const int from = a->start[w->expert], to = a->start[w->expert + 1], n = to - from;
@@ -214,7 +214,7 @@ INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p)
     return false;
 }
 #else
-INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p) {
+INLINE bool tile_next(int t, const lt_gemm_kernel_args *a, int rank, walk *w, tile_pos *p) {
     (void)w;
     if (t >= tile_count(a)) {
         return false;
@@ -242,8 +242,8 @@ INLINE void stage_give_back(u32 bar, int tid) {
 }
 
 /* 1. One thread fills the ring. */
-INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u32 ring, u32 full,
-                    u32 empty, int rank) {
+INLINE void produce(const void *map_a, const void *map_b, const lt_gemm_kernel_args *a, u32 ring,
+                    u32 full, u32 empty, int rank) {
     ring_pos r = {0, 1}; /* A fresh ring is empty: the wait for "phase 1" passes at once. */
     const int part = PAIR ? 0 : B_ROWS / CLUSTER * rank;
     walk w = {0, 0};
@@ -351,7 +351,7 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
 typedef struct {
     float row0, row1, col0, col1;
 } scales;
-INLINE scales scales_of(const gemm_args *a, int step, int row, int col) {
+INLINE scales scales_of(const lt_gemm_kernel_args *a, int step, int row, int col) {
     scales s;
     if (SCALES == 1) {
         s.row0 = s.row1 = __ldg(a->a_scale);
@@ -370,7 +370,7 @@ INLINE scales scales_of(const gemm_args *a, int step, int row, int col) {
 /* 2b. The same where each step's sum is scaled and added by the FP32 units. row: this thread's
  * first. */
 INLINE void multiply_scaled(float acc[BN / 2], ring_pos *r, int k_begin, int n_steps, u32 my_a,
-                            u32 ring, u32 full, u32 empty, const gemm_args *args, int row,
+                            u32 ring, u32 full, u32 empty, const lt_gemm_kernel_args *args, int row,
                             int col) {
     /* Columns from here on are the second block's. */
     const int tid = (int)threadIdx.x % 128, edge = 128 - col % 128;
@@ -417,7 +417,7 @@ INLINE void multiply_scaled(float acc[BN / 2], ring_pos *r, int k_begin, int n_s
 
 #if EPI_LATE
 /* Eight elements of the chunk: y = f(x). */
-INLINE uint4 act_piece(uint4 v, const gemm_args *a) {
+INLINE uint4 act_piece(uint4 v, const lt_gemm_kernel_args *a) {
     u32 x[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -427,7 +427,7 @@ INLINE uint4 act_piece(uint4 v, const gemm_args *a) {
     return make_uint4(x[0], x[1], x[2], x[3]);
 }
 /* d f'(x). */
-INLINE uint4 slope_piece(uint4 d, uint4 aux, const gemm_args *a) {
+INLINE uint4 slope_piece(uint4 d, uint4 aux, const lt_gemm_kernel_args *a) {
     u32 x[4] = {d.x, d.y, d.z, d.w};
     const u32 at[4] = {aux.x, aux.y, aux.z, aux.w};
 #pragma unroll
@@ -438,7 +438,7 @@ INLINE uint4 slope_piece(uint4 d, uint4 aux, const gemm_args *a) {
     return make_uint4(x[0], x[1], x[2], x[3]);
 }
 /* Eight elements of aux where piece i of the chunk at (row, col) lies; zeros outside. */
-INLINE uint4 aux_piece(const gemm_args *a, int i, int row, int col) {
+INLINE uint4 aux_piece(const lt_gemm_kernel_args *a, int i, int row, int col) {
     const int r = row + i / 8, c = col + ((i % 8) ^ (i / 8 % 8)) * 8;
     u32 x[4] = {0, 0, 0, 0};
     if (r < a->m && c + 8 <= a->n) {
@@ -456,8 +456,8 @@ INLINE uint4 aux_piece(const gemm_args *a, int i, int row, int col) {
 
 /* A chunk of 64 x 64 that has been rounded into buffer 0. Forward: out as x, then f of it through
  * buffer 1. Backward: times f' in place. */
-INLINE void store_late(const void *map_c, const void *map_pre, const gemm_args *a, u32 stage,
-                       int consumer, int row, int col, int out_row) {
+INLINE void store_late(const void *map_c, const void *map_pre, const lt_gemm_kernel_args *a,
+                       u32 stage, int consumer, int row, int col, int out_row) {
     const int tid = (int)threadIdx.x % 128;
 #if EPI_ACT
     u32 out = stage + CHUNK_BYTES;
@@ -503,7 +503,8 @@ INLINE void store_late(const void *map_c, const void *map_pre, const gemm_args *
 
 #if GROUPED == 1
 /* Rows below row_end, two columns at a time, from registers. */
-INLINE void store_rows(const float acc[BN / 2], const gemm_args *a, int row, int col, int row_end) {
+INLINE void store_rows(const float acc[BN / 2], const lt_gemm_kernel_args *a, int row, int col,
+                       int row_end) {
     const int tid = (int)threadIdx.x % 128, lane = tid % 32;
 #pragma unroll
     for (int i = 0; i < BN / 4; i++) {
@@ -553,8 +554,9 @@ INLINE void exchange(float acc[BN / 2], u32 ring, u32 given, int consumer, int r
 
 /* 3. Epilogue, then 64 rows of C through swizzled smem, a chunk of columns at a time, so that
  *    stores overlap arithmetic. */
-INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, const gemm_args *a,
-                  u32 stage, int consumer, int row, int col, int out_row, const tile_pos *p) {
+INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre,
+                  const lt_gemm_kernel_args *a, u32 stage, int consumer, int row, int col,
+                  int out_row, const tile_pos *p) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32;
     [[maybe_unused]] const int r8 = lane % 8;
     u32 buf = stage;
@@ -621,8 +623,8 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, con
     }
 }
 
-INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, u32 ring, u32 full,
-                    u32 empty, u32 given, u32 stage, int consumer, int rank) {
+INLINE void consume(const void *map_c, const void *map_pre, const lt_gemm_kernel_args *a, u32 ring,
+                    u32 full, u32 empty, u32 given, u32 stage, int consumer, int rank) {
     ring_pos r = {0, 0};
     float acc[WG_M][BN / 2] = {{0.0f}};
     int turn = 0;
@@ -685,7 +687,7 @@ INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gemm_sm90(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b,
               const __grid_constant__ tensor_map map_c, const __grid_constant__ tensor_map map_pre,
-              const __grid_constant__ gemm_args args) {
+              const __grid_constant__ lt_gemm_kernel_args args) {
     extern __shared__ __align__(1024) u8 smem[];
     /* STAGES x (A, B), C stages, barriers; see gemm_smem_bytes in gemm.c. */
     const u32 ring = (smem_addr(smem) + 1023) & ~1023u;

@@ -24,7 +24,8 @@
 #define SPLITS_MAX 8
 
 extern "C" __global__ void __launch_bounds__(256)
-    gemm_split_sum(const __grid_constant__ gemm_args a, void *c, const float *part, i64 ldc) {
+    gemm_split_sum(const __grid_constant__ lt_gemm_kernel_args a, void *c, const float *part,
+                   i64 ldc) {
     const int quads = a.n / 4, at = (int)(blockIdx.x * 256 + threadIdx.x), row = at / quads,
               col = at % quads * 4;
     const i64 apart = (i64)a.m_padded * a.n;

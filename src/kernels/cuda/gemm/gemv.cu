@@ -19,20 +19,13 @@
 #include "common/early.cuh"
 #include "common/hopper.cuh"
 #include "common/product.cuh"
+#include "kernels/cuda/gemm/gemv_args.h"
 
 #define WARPS  4
 #define GROUPS (WARPS / SPLIT) /* of warps in a block, each with columns of its own */
 #ifndef UNROLL
 #define UNROLL (M <= 2 ? 4 : 2)
 #endif
-
-typedef struct {
-    const elem *x, *w;
-    const void *bias;
-    OUT *y;
-    i64 ldx, ldw, ldy;
-    int n, k, bias_type, accumulate; /* bias_type: 0 none, 1 f32, 2 bf16, 3 fp16 */
-} gemv_args;
 
 /* 16 bytes of each of the columns' rows at k, and UNROLL - 1 turns on. */
 INLINE void load_weights(uint4 v[UNROLL][ROWS], const elem *const w[ROWS], int k0, int n) {
@@ -46,7 +39,8 @@ INLINE void load_weights(uint4 v[UNROLL][ROWS], const elem *const w[ROWS], int k
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) gemv(const __grid_constant__ gemv_args a) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+    gemv(const __grid_constant__ lt_gemv_args a) {
     __shared__ float part[WARPS][M * ROWS];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT,
               share = warp % SPLIT;

@@ -70,13 +70,13 @@ static_assert(FILL == 2 && (STAGES + BEYOND) * STEP <= WIDTH, "stages of the fir
 
 /* ---- Columns in pairs */
 
-INLINE int pairs_of(const ring_args *a) {
+INLINE int pairs_of(const lt_gemv_ring_args *a) {
     return (a->n + 1) / 2;
 }
-INLINE int distance_of(const ring_args *a) {
+INLINE int distance_of(const lt_gemv_ring_args *a) {
     return TAIL == 0 ? 1 : TAIL == 1 ? a->n / 2 : a->dim / 2;
 }
-INLINE int column_of(const ring_args *a, int pair) {
+INLINE int column_of(const lt_gemv_ring_args *a, int pair) {
     const int half = a->dim / 2;
     return TAIL == 0 ? 2 * pair : TAIL == 1 ? pair : pair / half * a->dim + pair % half;
 }
@@ -89,7 +89,7 @@ typedef struct {
     u32 ring, bars; /* FILL 2: the warp's ring, an mbarrier for each of its stages. */
     const elem *w[ROWS];
 } source;
-INLINE void aim(source *s, const ring_args *a) {
+INLINE void aim(source *s, const lt_gemv_ring_args *a) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) { /* Past the end: the last column again, not stored. */
         const int pair = min_i(s->unit * PAIRS + r / 2, pairs_of(a) - 1);
@@ -102,7 +102,7 @@ INLINE void aim(source *s, const ring_args *a) {
 INLINE int first_unit(int group) {
     return FILL ? (int)blockIdx.x * GROUPS + group : group * (int)gridDim.x + (int)blockIdx.x;
 }
-INLINE void send(source *s, const ring_args *a, u32 slot, int first, int steps, int units) {
+INLINE void send(source *s, const lt_gemv_ring_args *a, u32 slot, int first, int steps, int units) {
     if (s->unit < units) {
 #if FILL == 2
         if (threadIdx.x % 32 == 0) {
@@ -155,7 +155,8 @@ INLINE void send_beyond(const source *s, int units) {
 #endif
 
 /* A stage's part of the sums: eight columns of W from k0 on, UNROLL times. */
-INLINE void multiply(const ring_args *a, const places *s, float sum[ROWS][M], u32 slot, int k0) {
+INLINE void multiply(const lt_gemv_ring_args *a, const places *s, float sum[ROWS][M], u32 slot,
+                     int k0) {
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         const int k = k0 + u * SPLIT * 256;
@@ -183,7 +184,7 @@ INLINE void multiply(const ring_args *a, const places *s, float sum[ROWS][M], u3
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    gemv_ring(const __grid_constant__ ring_args a) {
+    gemv_ring(const __grid_constant__ lt_gemv_ring_args a) {
     extern __shared__ __align__(128) u8 smem[];
     __shared__ float part[2][WARPS][ROWS * M];
 #if FILL == 2

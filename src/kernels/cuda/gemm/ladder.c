@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/rung_args.h"
 
 #define STAGE_128 (2 * 128 * 128)     /* Bytes of a stage: A 128 x 64 and B 128 x 64. */
 #define STAGE_256 ((128 + 256) * 128) /* B 256 x 64. */
@@ -109,16 +110,9 @@ const lt_gemm_rung lt_gemm_rungs[] = {
 };
 const int lt_gemm_n_rungs = sizeof lt_gemm_rungs / sizeof *lt_gemm_rungs;
 
-/* rung_args of ladder.cuh. */
-typedef struct {
-    int m, n, k;
-    int64_t lda, ldb, ldc;
-    const void *a, *b;
-    void *c;
-} rung_args;
-
 lt_err lt_gemm_rung_run(lt_cuda *c, CUstream s, const lt_gemm_rung *r, const lt_gemm_args *a) {
-    rung_args w = {(int)a->m, (int)a->n, (int)a->k, a->lda, a->ldb, a->ldc, a->a, a->b, a->c};
+    lt_gemm_rung_args w = {(int)a->m, (int)a->n, (int)a->k, a->lda, a->ldb,
+                           a->ldc,    a->a,      a->b,      a->c};
     const lt_cuda_kernel *k;
     const char *why = lt_gemm_refusal(a, lt_cuda_get_info(c));
     CUtensorMap map_a, map_b;

@@ -12,8 +12,9 @@
 #include "common/vec.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-    add_any(Y *y, const A *a, const B *b, view vy, view va, view vb, i64 step_y, i64 step_a,
-            i64 step_b, row_shape n, i64 rows, int cols, float alpha, float beta) {
+    add_any(Y *y, const A *a, const B *b, lt_cuda_view vy, lt_cuda_view va, lt_cuda_view vb,
+            i64 step_y, i64 step_a, i64 step_b, lt_cuda_row_shape n, i64 rows, int cols,
+            float alpha, float beta) {
     const i64 item = (i64)blockIdx.x * 256 + threadIdx.x, row = item / cols, col = item % cols;
     if (row < rows) {
         float x = alpha * TO_F32(A, a[row_at(va, row, n) + col * step_a]);

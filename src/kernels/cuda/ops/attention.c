@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/attention/plain_args.h"
 
 #define WARPS         4 /* Rows a block of any.cu. */
 #define MAX_WIDTH     1024
@@ -41,49 +42,34 @@ static const char *sm80_bwd_refuse(const void *args) {
 
 /* ---- Plain cores: any.cu and tiled.cu ---- */
 
-typedef struct {
-    int64_t b, t, h;
-} strides;
-/* args_t of plain.cuh. */
-typedef struct {
-    const void *q, *k, *v, *d_out;
-    void *out, *dq, *dk, *dv;
-    const void *kv_len, *doc_start, *alibi, *sinks;
-    void *lse, *delta, *dsinks;
-    strides sq, sk, sv, so, sdo, sdq, sdk, sdv;
-    int64_t doc_ld, window;
-    int batch, heads, kv_heads, q_tokens, kv_tokens, dim, causal;
-    float scale, softcap;
-} plain_args;
-
-static strides strides_of(const lt_tensor *t) {
-    return (strides){t->stride[0], t->stride[1], t->stride[2]};
+static lt_attn_plain_strides strides_of(const lt_tensor *t) {
+    return (lt_attn_plain_strides){t->stride[0], t->stride[1], t->stride[2]};
 }
-static plain_args plain_of(const lt_attention_args *a) {
-    return (plain_args){.q = a->q.data,
-                        .k = a->k.data,
-                        .v = a->v.data,
-                        .out = a->out.data,
-                        .kv_len = a->kv_len.data,
-                        .doc_start = a->doc_start.data,
-                        .alibi = a->alibi.data,
-                        .sinks = a->sinks.data,
-                        .lse = a->lse.data,
-                        .sq = strides_of(&a->q),
-                        .sk = strides_of(&a->k),
-                        .sv = strides_of(&a->v),
-                        .so = strides_of(&a->out),
-                        .doc_ld = a->doc_start.stride[0],
-                        .window = a->window,
-                        .batch = (int)a->q.shape[0],
-                        .heads = (int)a->q.shape[2],
-                        .kv_heads = (int)a->k.shape[2],
-                        .q_tokens = (int)a->q.shape[1],
-                        .kv_tokens = (int)a->k.shape[1],
-                        .dim = (int)a->q.shape[3],
-                        .causal = a->causal,
-                        .scale = a->scale,
-                        .softcap = a->softcap};
+static lt_attn_plain_args plain_of(const lt_attention_args *a) {
+    return (lt_attn_plain_args){.q = a->q.data,
+                                .k = a->k.data,
+                                .v = a->v.data,
+                                .out = a->out.data,
+                                .kv_len = a->kv_len.data,
+                                .doc_start = a->doc_start.data,
+                                .alibi = a->alibi.data,
+                                .sinks = a->sinks.data,
+                                .lse = a->lse.data,
+                                .sq = strides_of(&a->q),
+                                .sk = strides_of(&a->k),
+                                .sv = strides_of(&a->v),
+                                .so = strides_of(&a->out),
+                                .doc_ld = a->doc_start.stride[0],
+                                .window = a->window,
+                                .batch = (int)a->q.shape[0],
+                                .heads = (int)a->q.shape[2],
+                                .kv_heads = (int)a->k.shape[2],
+                                .q_tokens = (int)a->q.shape[1],
+                                .kv_tokens = (int)a->k.shape[1],
+                                .dim = (int)a->q.shape[3],
+                                .causal = a->causal,
+                                .scale = a->scale,
+                                .softcap = a->softcap};
 }
 
 static const char *plain_refuse_tensors(const lt_tensor *const *t, int n, lt_dtype act) {
@@ -112,7 +98,7 @@ static const char *any_bwd_refuse(const void *args) {
                                                               : NULL;
 }
 
-static lt_err any_launch(lt_queue *q, const char *entry, plain_args *w, lt_dtype act,
+static lt_err any_launch(lt_queue *q, const char *entry, lt_attn_plain_args *w, lt_dtype act,
                          int64_t blocks) {
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {w};
@@ -125,12 +111,12 @@ static lt_err any_launch(lt_queue *q, const char *entry, plain_args *w, lt_dtype
 }
 static lt_err any_fwd_run(lt_queue *q, const void *args) {
     const lt_attention_args *a = args;
-    plain_args w = plain_of(a);
+    lt_attn_plain_args w = plain_of(a);
     return any_launch(q, "attn_any_fwd", &w, a->q.dtype,
                       LT_CUDA_DIV_UP((int64_t)w.batch * w.heads * w.q_tokens, WARPS));
 }
-static plain_args plain_bwd_of(const lt_attention_bwd_args *a) {
-    plain_args w = plain_of(&a->fwd);
+static lt_attn_plain_args plain_bwd_of(const lt_attention_bwd_args *a) {
+    lt_attn_plain_args w = plain_of(&a->fwd);
     w.d_out = a->dout.data, w.dq = a->dq.data, w.dk = a->dk.data, w.dv = a->dv.data;
     w.delta = a->delta.data, w.dsinks = a->dsinks.data;
     w.sdo = strides_of(&a->dout), w.sdq = strides_of(&a->dq), w.sdk = strides_of(&a->dk),
@@ -138,20 +124,20 @@ static plain_args plain_bwd_of(const lt_attention_bwd_args *a) {
     return w;
 }
 /* The gradient of the sinks, after every delta. */
-static lt_err sinks_run(lt_queue *q, plain_args *w, lt_dtype act) {
+static lt_err sinks_run(lt_queue *q, lt_attn_plain_args *w, lt_dtype act) {
     return w->sinks != NULL && w->dsinks != NULL ? any_launch(q, "attn_any_sinks", w, act, w->heads)
                                                  : LT_OK;
 }
 static lt_err sm80_bwd_run(lt_queue *q, const void *args) {
     const lt_attention_bwd_args *a = args;
-    plain_args w = plain_bwd_of(a);
+    lt_attn_plain_args w = plain_bwd_of(a);
     LT_TRY(lt_cuda_attention_bwd_sm80(q->gpu, q->stream, a));
     return sinks_run(q, &w, a->fwd.q.dtype);
 }
 static lt_err any_bwd_run(lt_queue *q, const void *args) {
     const lt_attention_bwd_args *a = args;
     const lt_dtype act = a->fwd.q.dtype;
-    plain_args w = plain_bwd_of(a);
+    lt_attn_plain_args w = plain_bwd_of(a);
     LT_TRY(any_launch(q, "attn_any_dq", &w, act,
                       LT_CUDA_DIV_UP((int64_t)w.batch * w.heads * w.q_tokens, WARPS)));
     LT_TRY(any_launch(q, "attn_any_dkv", &w, act,
@@ -206,7 +192,7 @@ static const char *tiled_bwd_refuse(const void *args) {
     return why != NULL ? why : tiled_refuse(t, 8, &tiled_dkv);
 }
 /* A block a tile of `tokens` of each of `heads`. */
-static lt_err tiled_launch(lt_queue *q, const tiled_kernel *t, plain_args *w, int tokens,
+static lt_err tiled_launch(lt_queue *q, const tiled_kernel *t, lt_attn_plain_args *w, int tokens,
                            int heads) {
     char defines[LT_CUDA_DEFINES_BYTES];
     const lt_cuda_kernel *k;
@@ -225,11 +211,11 @@ static lt_err tiled_launch(lt_queue *q, const tiled_kernel *t, plain_args *w, in
                           list);
 }
 static lt_err tiled_fwd_run(lt_queue *q, const void *args) {
-    plain_args w = plain_of(args);
+    lt_attn_plain_args w = plain_of(args);
     return tiled_launch(q, &tiled_fwd, &w, w.q_tokens, w.heads);
 }
 static lt_err tiled_bwd_run(lt_queue *q, const void *args) {
-    plain_args w = plain_bwd_of(args);
+    lt_attn_plain_args w = plain_bwd_of(args);
     LT_TRY(tiled_launch(q, &tiled_dq, &w, w.q_tokens, w.heads));
     LT_TRY(tiled_launch(q, &tiled_dkv, &w, w.kv_tokens, w.kv_heads));
     return sinks_run(q, &w, LT_F32);

@@ -6,6 +6,7 @@
 #include "kernels/cuda/ops/fuse.h"
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
+#include "kernels/cuda/gemm/ring_args.h"
 
 /* Llama-1B, one stream, one H100, 2026-11-22 (docs/SPEED.md): 16 warps an SM beat 8; 4 columns a
  * warp beat 2. 215 KB of rings beat 112 and less, beside which the next kernel's block stands; so
@@ -34,24 +35,6 @@
 #define EIGHT_BYTES    86016     /* The same in 8 bits. */
 #define MOST_COLS      (1 << 20) /* Indexes stay in 32 bits. */
 #define DEFINES_BYTES  320
-
-/* ring_args of gemv_ring.cu. */
-typedef struct {
-    const void *x, *w, *bias;
-    void *y;
-    int64_t ldx, ldw, ldy;
-    int n, k, bias_type, accumulate;
-    const void *add;
-    void *sum, *normed;
-    const void *gain;
-    void *rstd;
-    int64_t ld_add, ld_sum, ld_normed;
-    float eps, gain_offset;
-    int q_heads, kv_heads, dim;
-    const void *positions, *slots, *table;
-    void *k_pages, *v_pages, *act;
-    int64_t ld_act;
-} ring_args;
 
 /* ---- What it takes ---- */
 
@@ -292,20 +275,20 @@ bool lt_cuda_ring_takes(const lt_fuse_ops *f, const lt_cuda_info *info) {
            shape_of(f, info).shared_bytes + STATIC_BYTES <= (size_t)info->shared_optin_bytes;
 }
 
-static ring_args args_of(const lt_fuse_ops *f) {
+static lt_gemv_ring_args args_of(const lt_fuse_ops *f) {
     const lt_matmul_args *a = &f->product;
     lt_cuda_tile_format format;
-    ring_args w = {.x = a->a.data,
-                   .w = is_packed(a, &format) ? a->b_packed : a->b.data,
-                   .bias = a->bias.data,
-                   .y = a->y.data,
-                   .ldx = a->a.stride[0],
-                   .ldw = a->b.stride[0],
-                   .ldy = a->y.stride[0],
-                   .n = (int)a->y.shape[1],
-                   .k = (int)a->b.shape[1],
-                   .bias_type = lt_matmul_bias_type(&a->bias),
-                   .accumulate = a->accumulate};
+    lt_gemv_ring_args w = {.x = a->a.data,
+                           .w = is_packed(a, &format) ? a->b_packed : a->b.data,
+                           .bias = a->bias.data,
+                           .y = a->y.data,
+                           .ldx = a->a.stride[0],
+                           .ldw = a->b.stride[0],
+                           .ldy = a->y.stride[0],
+                           .n = (int)a->y.shape[1],
+                           .k = (int)a->b.shape[1],
+                           .bias_type = lt_matmul_bias_type(&a->bias),
+                           .accumulate = a->accumulate};
     if (f->has_norm) {
         const lt_rmsnorm_args *n = &f->norm;
         w.x = n->x.data, w.ldx = n->x.stride[0];
@@ -336,7 +319,7 @@ lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch) {
     const lt_cuda_kernel *k;
     lt_cuda_tile_format format;
     const bool packed = is_packed(a, &format);
-    ring_args w = args_of(f);
+    lt_gemv_ring_args w = args_of(f);
     char defines[DEFINES_BYTES];
     void *list[] = {&w};
     int at = snprintf(defines, sizeof defines,

@@ -10,6 +10,7 @@
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/registry.h"
+#include "kernels/cuda/common/view_args.h"
 
 struct lt_queue {
     lt_cuda *gpu;
@@ -55,14 +56,6 @@ const char *lt_cuda_refuse_rows(const lt_tensor *const *tensors, int n, lt_dtype
 /* Elements a thread moves at once: 16 bytes' worth when every present tensor is 16-byte aligned and
  * `width` is a multiple, else 1. */
 int lt_cuda_piece(const lt_tensor *const *tensors, int n, lt_dtype act, int64_t width);
-/* view and row_shape of vec.cuh: strides and sizes of the dimensions but the last, at most three;
- * contiguous tensors have one. */
-typedef struct {
-    int64_t s[3];
-} lt_cuda_view;
-typedef struct {
-    int n1, n2;
-} lt_cuda_row_shape;
 lt_cuda_row_shape lt_cuda_row_shape_of(const lt_tensor *t);
 lt_cuda_view lt_cuda_view_of(const lt_tensor *t); /* An absent tensor's is zero. */
 bool lt_cuda_all_contiguous(const lt_tensor *const *tensors, int n);

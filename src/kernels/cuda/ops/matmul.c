@@ -23,6 +23,8 @@
 #include "kernels/cuda/ops/matmul_q.h"
 #include "kernels/cuda/sgemm/sgemm.h"
 #include "kernels/host.h"
+#include "kernels/cuda/gemm/any_args.h"
+#include "kernels/cuda/gemm/sm80_args.h"
 
 #define ALIGN(n) (((n) + 255) / 256 * 256)
 #define MIN_BUSY 0.8 /* Share of the SMs that our tiles of a weight gradient must keep busy. */
@@ -210,14 +212,6 @@ lt_err lt_cuda_few_gated_run(lt_queue *q, const lt_matmul_args *a, const lt_act_
 
 /* ---- Tensor cores of sm_80 ---- */
 
-/* args_t of gemm_sm80.cu. */
-typedef struct {
-    const void *a, *b, *bias;
-    void *y;
-    int64_t lda, ldb, ldy;
-    int m, n, k, bias_type, accumulate;
-} mma_args;
-
 static const char *mma_refuse(const void *args) {
     const lt_matmul_args *a = args;
     const char *why = lt_matmul_refuse_types(a);
@@ -239,18 +233,18 @@ static lt_err mma_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
     const bool aligned = (((uintptr_t)a->a.data | (uintptr_t)a->b.data) & 15) == 0 &&
                          a->a.stride[0] % 8 == 0 && a->b.stride[0] % 8 == 0;
-    mma_args w = {.a = a->a.data,
-                  .b = a->b.data,
-                  .bias = a->bias.data,
-                  .y = a->y.data,
-                  .lda = a->a.stride[0],
-                  .ldb = a->b.stride[0],
-                  .ldy = a->y.stride[0],
-                  .m = (int)a->y.shape[0],
-                  .n = (int)a->y.shape[1],
-                  .k = (int)lt_matmul_depth(a),
-                  .bias_type = lt_matmul_bias_type(&a->bias),
-                  .accumulate = a->accumulate};
+    lt_gemm_sm80_args w = {.a = a->a.data,
+                           .b = a->b.data,
+                           .bias = a->bias.data,
+                           .y = a->y.data,
+                           .lda = a->a.stride[0],
+                           .ldb = a->b.stride[0],
+                           .ldy = a->y.stride[0],
+                           .m = (int)a->y.shape[0],
+                           .n = (int)a->y.shape[1],
+                           .k = (int)lt_matmul_depth(a),
+                           .bias_type = lt_matmul_bias_type(&a->bias),
+                           .accumulate = a->accumulate};
     void *list[] = {&w};
     char defines[LT_CUDA_DEFINES_BYTES];
     const lt_cuda_kernel *k;
@@ -366,21 +360,12 @@ static lt_err sgemm_run(lt_queue *q, const void *args) {
 
 /* ---- Anything ---- */
 
-/* args_t of gemm_any.cu. */
-typedef struct {
-    const void *a, *b, *bias;
-    void *y;
-    const int *start;
-    int64_t a_m, a_k, b_k, b_n, b_e, y_m, y_e;
-    int m, n, k, bias_type, accumulate;
-} any_args;
-
 static const char *any_refuse(const void *args) {
     const lt_matmul_args *a = args;
     const char *why = lt_matmul_refuse_types(a);
     return why != NULL ? why : lt_matmul_dense(&a->y) ? NULL : "columns of y not contiguous";
 }
-static lt_err any_launch(lt_queue *q, any_args *w, lt_dtype in, lt_dtype out, int grouped,
+static lt_err any_launch(lt_queue *q, lt_gemm_any_args *w, lt_dtype in, lt_dtype out, int grouped,
                          int64_t experts) {
     char defines[LT_CUDA_DEFINES_BYTES];
     const lt_cuda_kernel *k;
@@ -400,20 +385,20 @@ static lt_err any_launch(lt_queue *q, any_args *w, lt_dtype in, lt_dtype out, in
 }
 static lt_err any_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
-    any_args w = {.a = a->a.data,
-                  .b = a->b.data,
-                  .bias = a->bias.data,
-                  .y = a->y.data,
-                  .a_m = a->a.stride[a->trans_a ? 1 : 0],
-                  .a_k = a->a.stride[a->trans_a ? 0 : 1],
-                  .b_k = a->b.stride[a->trans_b ? 1 : 0],
-                  .b_n = a->b.stride[a->trans_b ? 0 : 1],
-                  .y_m = a->y.stride[0],
-                  .m = (int)a->y.shape[0],
-                  .n = (int)a->y.shape[1],
-                  .k = (int)lt_matmul_depth(a),
-                  .bias_type = lt_matmul_bias_type(&a->bias),
-                  .accumulate = a->accumulate};
+    lt_gemm_any_args w = {.a = a->a.data,
+                          .b = a->b.data,
+                          .bias = a->bias.data,
+                          .y = a->y.data,
+                          .a_m = a->a.stride[a->trans_a ? 1 : 0],
+                          .a_k = a->a.stride[a->trans_a ? 0 : 1],
+                          .b_k = a->b.stride[a->trans_b ? 1 : 0],
+                          .b_n = a->b.stride[a->trans_b ? 0 : 1],
+                          .y_m = a->y.stride[0],
+                          .m = (int)a->y.shape[0],
+                          .n = (int)a->y.shape[1],
+                          .k = (int)lt_matmul_depth(a),
+                          .bias_type = lt_matmul_bias_type(&a->bias),
+                          .accumulate = a->accumulate};
     return any_launch(q, &w, a->a.dtype, a->y.dtype, 0, 1);
 }
 
@@ -432,25 +417,25 @@ static const char *grouped_any_refuse(const void *args) {
 static lt_err grouped_any_run(lt_queue *q, const void *args) {
     const lt_matmul_grouped_args *a = args;
     const bool weights = a->weights;
-    any_args w = {.a = a->a.data,
-                  .b = a->b.data,
-                  .y = a->y.data,
-                  .start = a->expert_start.data,
-                  .a_m = a->a.stride[weights ? 1 : 0],
-                  .a_k = a->a.stride[weights ? 0 : 1],
-                  .b_k = a->b.stride[weights      ? 0
-                                     : a->trans_b ? 2
-                                                  : 1],
-                  .b_n = a->b.stride[weights      ? 1
-                                     : a->trans_b ? 1
-                                                  : 2],
-                  .b_e = weights ? 0 : a->b.stride[0],
-                  .y_m = a->y.stride[weights ? 1 : 0],
-                  .y_e = weights ? a->y.stride[0] : 0,
-                  .m = (int)a->y.shape[weights ? 1 : 0],
-                  .n = (int)lt_cuda_width(&a->y),
-                  .k = (int)a->a.shape[weights ? 0 : 1],
-                  .accumulate = a->accumulate};
+    lt_gemm_any_args w = {.a = a->a.data,
+                          .b = a->b.data,
+                          .y = a->y.data,
+                          .start = a->expert_start.data,
+                          .a_m = a->a.stride[weights ? 1 : 0],
+                          .a_k = a->a.stride[weights ? 0 : 1],
+                          .b_k = a->b.stride[weights      ? 0
+                                             : a->trans_b ? 2
+                                                          : 1],
+                          .b_n = a->b.stride[weights      ? 1
+                                             : a->trans_b ? 1
+                                                          : 2],
+                          .b_e = weights ? 0 : a->b.stride[0],
+                          .y_m = a->y.stride[weights ? 1 : 0],
+                          .y_e = weights ? a->y.stride[0] : 0,
+                          .m = (int)a->y.shape[weights ? 1 : 0],
+                          .n = (int)lt_cuda_width(&a->y),
+                          .k = (int)a->a.shape[weights ? 0 : 1],
+                          .accumulate = a->accumulate};
     return any_launch(q, &w, a->a.dtype, a->y.dtype, weights ? 2 : 1, a->expert_start.shape[0] - 1);
 }
 

@@ -5,16 +5,9 @@
 #include "base/error.h"
 #include "kernels/cuda/gemm/winners.h"
 #include "kernels/cuda/ops/matmul.h"
+#include "kernels/cuda/gemm/gemv_args.h"
 
 #define GEMV_ROWS 8
-
-/* gemv_args of gemv.cu. */
-typedef struct {
-    const void *x, *w, *bias;
-    void *y;
-    int64_t ldx, ldw, ldy;
-    int n, k, bias_type, accumulate;
-} gemv_args;
 
 const char *lt_cuda_gemv_refuse(const void *args) {
     const lt_matmul_args *a = args;
@@ -60,17 +53,17 @@ int lt_cuda_gemv_split(int64_t n, int64_t k, int n_sms) {
 
 lt_err lt_cuda_gemv_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
-    gemv_args w = {a->a.data,
-                   a->b.data,
-                   a->bias.data,
-                   a->y.data,
-                   a->a.stride[0],
-                   a->b.stride[0],
-                   a->y.stride[0],
-                   (int)a->y.shape[1],
-                   (int)lt_matmul_depth(a),
-                   lt_matmul_bias_type(&a->bias),
-                   a->accumulate};
+    lt_gemv_args w = {a->a.data,
+                      a->b.data,
+                      a->bias.data,
+                      a->y.data,
+                      a->a.stride[0],
+                      a->b.stride[0],
+                      a->y.stride[0],
+                      (int)a->y.shape[1],
+                      (int)lt_matmul_depth(a),
+                      lt_matmul_bias_type(&a->bias),
+                      a->accumulate};
     void *list[] = {&w};
     char defines[LT_CUDA_DEFINES_BYTES];
     const int split = lt_cuda_gemv_split(w.n, w.k, lt_cuda_get_info(q->gpu)->n_sms);

@@ -12,6 +12,7 @@
 #include "kernels/cuda/ops/fuse.h"
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
+#include "kernels/cuda/gemm/gemm_q_args.h"
 
 #define FEW_ROWS    64
 #define WGMMA_LEAST 5 /* Rows that gemm_q_sm90.cu takes where gemm_q_ring.cu does not. */
@@ -141,14 +142,6 @@ static const char *refuse_blocks(const lt_matmul_args *a) {
                : NULL;
 }
 
-/* gemm_q_args of gemm_q.cu. */
-typedef struct {
-    const void *x, *w, *bias;
-    void *y;
-    int64_t ldx, ldy;
-    int m, n, k, bias_type, accumulate;
-} gemm_q_args;
-
 /* In a fixed order more rows come as pieces of so many. */
 const char *lt_cuda_few_q_refuse(const void *args) {
     const lt_matmul_args *a = args;
@@ -185,17 +178,17 @@ static int split_of(const lt_queue *q, const lt_matmul_args *a) {
 /* At most FEW_ROWS rows. */
 static lt_err few_rows(lt_queue *q, const lt_matmul_args *a, int split) {
     const format *f = format_of(a->b.dtype);
-    gemm_q_args w = {.x = a->a.data,
-                     .w = a->b_packed,
-                     .bias = a->bias.data,
-                     .y = a->y.data,
-                     .ldx = a->a.stride[0],
-                     .ldy = a->y.stride[0],
-                     .m = (int)a->y.shape[0],
-                     .n = (int)a->y.shape[1],
-                     .k = (int)a->b.shape[1],
-                     .bias_type = lt_matmul_bias_type(&a->bias),
-                     .accumulate = a->accumulate};
+    lt_gemm_q_args w = {.x = a->a.data,
+                        .w = a->b_packed,
+                        .bias = a->bias.data,
+                        .y = a->y.data,
+                        .ldx = a->a.stride[0],
+                        .ldy = a->y.stride[0],
+                        .m = (int)a->y.shape[0],
+                        .n = (int)a->y.shape[1],
+                        .k = (int)a->b.shape[1],
+                        .bias_type = lt_matmul_bias_type(&a->bias),
+                        .accumulate = a->accumulate};
     const int tiles = LT_CUDA_DIV_UP(w.m, 8),
               warps = split > 4 ? split : 4; /* WARPS of gemm_q.cu */
     char defines[LT_CUDA_DEFINES_BYTES];

@@ -7,17 +7,13 @@
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/sgemm/sgemm.h"
+#include "kernels/cuda/ops/optim_args.h"
 
 #define FILE_NAME "ops/muon.cu"
 #define THREADS   256
 #define BLOCKS    264 /* As muon.cu. */
 
 static const float NS_A = 3.4445f, NS_B = -4.7750f, NS_C = 2.0315f;
-
-/* optim_step of muon.cu; the order of LT_OPTIM_*. */
-typedef struct {
-    float lr, grad_scale, correct1, correct2, alpha, beta3, skip, unused;
-} optim_step;
 
 static const char *muon_refuse(const void *args) {
     const lt_muon_args *a = args;
@@ -71,7 +67,7 @@ static lt_err muon_run(lt_queue *q, const void *args) {
     int64_t count = rows * cols;
     int nesterov = a.nesterov;
     float *x = a.scratch.data, *next = x + count, *gram = next + count, *b = gram + s * s, *swap;
-    optim_step now = {.lr = a.lr, .grad_scale = a.grad_scale};
+    lt_optim_numbers now = {.lr = a.lr, .grad_scale = a.grad_scale};
     void *parts, *u = tall ? next : x;
 
     if (count == 0) {

@@ -10,13 +10,10 @@
 #define DTYPE fp32
 #define W     1
 #include "common/vec.cuh"
+#include "kernels/cuda/ops/optim_args.h"
 
 #define THREADS 256
 #define BLOCKS  264 /* of muon_momentum: fixed, so that the order of the sum is */
-
-typedef struct {
-    float lr, grad_scale, correct1, correct2, alpha, beta3, skip, unused;
-} optim_step;
 
 INLINE double block_sum_double(double x, double *slots) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -38,7 +35,7 @@ INLINE double block_sum_double(double x, double *slots) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     muon_momentum(float *u, double *parts, float *m, const float *g, i64 count, float momentum,
-                  int nesterov, optim_step s, const optim_step *device) {
+                  int nesterov, lt_optim_numbers s, const lt_optim_numbers *device) {
     __shared__ double slots[THREADS / WARP];
     double sum = 0.0;
     if (device) {
@@ -75,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     muon_update(float *p, bf16 *copy, const float *u, i64 count, float decay, float scale,
-                optim_step s, const optim_step *device) {
+                lt_optim_numbers s, const lt_optim_numbers *device) {
     const i64 i = (i64)blockIdx.x * THREADS + threadIdx.x;
     if (device) {
         s = *device;

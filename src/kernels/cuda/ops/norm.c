@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/norm_args.h"
 
 #define FORWARD     "ops/norm.cu"
 #define BACKWARD    "ops/norm_bwd.cu"
@@ -27,12 +28,6 @@
 #define DEFINES_BYTES   192
 #define COL_SUM_COLS    32
 #define COL_SUM_THREADS 512
-
-/* norm_views of norm.cuh. */
-typedef struct {
-    lt_cuda_view y, x, add, sum, dx, dy;
-    lt_cuda_row_shape n;
-} norm_views;
 
 typedef struct {
     int w, lanes, vecs, threads, rows, depth;
@@ -159,7 +154,7 @@ static lt_err fwd(lt_queue *q, int kind, const lt_tensor *const rows_of[4], lt_t
     const lt_tensor *const all[] = {y, x, add, sum, &gain, &bias};
     int rows = (int)lt_cuda_rows(x), cols = (int)lt_cuda_width(x);
     void *py = y->data, *px = x->data, *padd = add->data, *psum = sum->data;
-    norm_views at = {.n = lt_cuda_row_shape_of(x)};
+    lt_norm_views at = {.n = lt_cuda_row_shape_of(x)};
     void *args[] = {&py,        &px,   &padd, &psum, &gain.data,   &bias.data, &mean.data,
                     &rstd.data, &rows, &cols, &eps,  &gain_offset, &at};
     char defines[DEFINES_BYTES];
@@ -195,10 +190,10 @@ static lt_err bwd(lt_queue *q, int kind, lt_tensor dx, lt_tensor dgain, lt_tenso
     if (rows == 0) {
         return LT_OK;
     }
-    norm_views at = {.n = lt_cuda_row_shape_of(&x),
-                     .x = lt_cuda_view_of(&x),
-                     .dx = lt_cuda_view_of(&dx),
-                     .dy = lt_cuda_view_of(&dy)};
+    lt_norm_views at = {.n = lt_cuda_row_shape_of(&x),
+                        .x = lt_cuda_view_of(&x),
+                        .dx = lt_cuda_view_of(&dx),
+                        .dy = lt_cuda_view_of(&dy)};
     snprintf(defines, sizeof defines,
              "KIND=%d DTYPE=%s PARAM=%s W=%d LANES=%d VECS=%d THREADS=%d ROWS=%d DEPTH=%d ADD=%d "
              "FULL=%d FLAT=%d",

@@ -145,7 +145,7 @@ INLINE void params_load(float *g, float *b, const PARAM *gain, const PARAM *bias
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *gain,
              const PARAM *bias, float *mean, float *rstd, int rows, int cols, float eps,
-             float gain_offset, const __grid_constant__ norm_views at) {
+             float gain_offset, const __grid_constant__ lt_norm_views at) {
     __shared__ float slots[2][ROWS * WARPS];
     const int lane = threadIdx.x % LANES,
               first = (blockIdx.x * GROUPS + threadIdx.x / LANES) * ROWS;

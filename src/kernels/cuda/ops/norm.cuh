@@ -6,6 +6,7 @@
 #define LT_CUDA_NORM_CUH
 
 #include "common/vec.cuh"
+#include "kernels/cuda/ops/norm_args.h"
 
 #define WARPS (THREADS / WARP)
 /* Lanes that add the warps' sums. */
@@ -15,13 +16,8 @@
 static_assert(LANES <= WARP || LANES == THREADS, "a row belongs to part of a warp or to the block");
 static_assert(WARPS <= WARP, "one warp adds the warps' sums");
 
-typedef struct {
-    view y, x, add, sum; /* forward */
-    view dx, dy;         /* backward, and x */
-    row_shape n;
-} norm_views;
-
-INLINE i64 row_begin(view v, i64 row, row_shape n) { /* FLAT 1: rows stand one stride apart. */
+INLINE i64 row_begin(lt_cuda_view v, i64 row,
+                     lt_cuda_row_shape n) { /* FLAT 1: rows stand one stride apart. */
     return FLAT ? row * v.s0 : row_at(v, row, n);
 }
 

@@ -49,8 +49,8 @@ typedef float wide;
 
 typedef struct {
     const DTYPE *stream[3]; /* x, dy, dx */
-    view of[3];
-    row_shape n;
+    lt_cuda_view of[3];
+    lt_cuda_row_shape n;
     int rows, cols;
     uint4 *ring; /* [DEPTH][STREAMS][ROWS][VECS][THREADS] */
 } inputs;
@@ -183,7 +183,7 @@ INLINE void parts_store(float *parts, float (*dgain)[W], float (*dbias)[W], floa
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *gain,
              const float *mean, const float *rstd, int rows, int cols, float gain_offset,
-             const __grid_constant__ norm_views at) {
+             const __grid_constant__ lt_norm_views at) {
     extern __shared__ __align__(16) uint4 ring[];
     __shared__ float slots[2][N_SUMS * WARPS]; /* Two sets in turn: one barrier a turn is enough. */
     const int lane = threadIdx.x % LANES, step = gridDim.x * A_TURN;

@@ -4,19 +4,10 @@
 
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/optim_args.h"
 
 #define THREADS      256
 #define SUMSQ_BLOCKS 1056 /* Fixed, so that the order of the sum does not depend on the GPU. */
-
-/* optim_step of optim.cu; the order of LT_OPTIM_*. */
-typedef struct {
-    float lr, grad_scale, correct1, correct2, alpha, beta3, skip, step;
-} optim_step;
-/* Where the roundings of BF16 moments come from: optim_draws of optim.cu. */
-typedef struct {
-    uint64_t seed;
-    int64_t first;
-} optim_draws;
 
 static float draw_step(int64_t step) {
     return (float)(step & LT_OPTIM_STEP_MASK);
@@ -63,12 +54,12 @@ static lt_err adamw_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.p, &a.g, &a.m, &a.v, &a.copy};
     int64_t count = lt_tensor_count(&a.p);
     const int w = lt_cuda_piece(rows, 5, LT_F32, count);
-    optim_step s = {.lr = a.lr,
-                    .grad_scale = a.grad_scale,
-                    .correct1 = correction(a.beta1, a.step),
-                    .correct2 = correction(a.beta2, a.step),
-                    .step = draw_step(a.step)};
-    optim_draws draws = {a.seed, a.first};
+    lt_optim_numbers s = {.lr = a.lr,
+                          .grad_scale = a.grad_scale,
+                          .correct1 = correction(a.beta1, a.step),
+                          .correct2 = correction(a.beta2, a.step),
+                          .step = draw_step(a.step)};
+    lt_optim_draws draws = {a.seed, a.first};
     void *list[] = {&a.p.data, &a.g.data, &a.m.data, &a.v.data, &a.copy.data, &count, &a.beta1,
                     &a.beta2,  &a.eps,    &a.decay,  &s,        &a.now.data,  &draws};
     return lt_cuda_run(q, "ops/optim.cu", "adamw", defines(w, a.m.dtype),
@@ -86,14 +77,14 @@ static lt_err ademamix_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.p, &a.g, &a.m1, &a.m2, &a.v, &a.copy};
     int64_t count = lt_tensor_count(&a.p);
     const int w = lt_cuda_piece(rows, 6, LT_F32, count);
-    optim_step s = {.lr = a.lr,
-                    .grad_scale = a.grad_scale,
-                    .correct1 = correction(a.beta1, a.step),
-                    .correct2 = correction(a.beta2, a.step),
-                    .alpha = a.alpha,
-                    .beta3 = a.beta3,
-                    .step = draw_step(a.step)};
-    optim_draws draws = {a.seed, a.first};
+    lt_optim_numbers s = {.lr = a.lr,
+                          .grad_scale = a.grad_scale,
+                          .correct1 = correction(a.beta1, a.step),
+                          .correct2 = correction(a.beta2, a.step),
+                          .alpha = a.alpha,
+                          .beta3 = a.beta3,
+                          .step = draw_step(a.step)};
+    lt_optim_draws draws = {a.seed, a.first};
     void *list[] = {&a.p.data, &a.g.data, &a.m1.data, &a.m2.data, &a.v.data, &a.copy.data, &count,
                     &a.beta1,  &a.beta2,  &a.eps,     &a.decay,   &s,        &a.now.data,  &draws};
     return lt_cuda_run(q, "ops/optim.cu", "ademamix", defines(w, a.m1.dtype),
@@ -110,7 +101,7 @@ static lt_err lion_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.p, &a.g, &a.m, &a.copy};
     int64_t count = lt_tensor_count(&a.p);
     const int w = lt_cuda_piece(rows, 4, LT_F32, count);
-    optim_step s = {.lr = a.lr, .grad_scale = a.grad_scale};
+    lt_optim_numbers s = {.lr = a.lr, .grad_scale = a.grad_scale};
     void *list[] = {&a.p.data, &a.g.data, &a.m.data, &a.copy.data, &count,
                     &a.beta1,  &a.beta2,  &a.decay,  &s,           &a.now.data};
     return lt_cuda_run(q, "ops/optim.cu", "lion", w == 4 ? "W=4" : "W=1",

@@ -17,6 +17,7 @@
  * @spec sm_80 sm_90a: W=4 MOMENTS=16
  * @spec sm_80 sm_90a: W=1 MOMENTS=16 */
 #include "common/types.cuh"
+#include "kernels/cuda/ops/optim_args.h"
 #define DTYPE fp32
 #include "common/vec.cuh"
 
@@ -36,18 +37,7 @@ INLINE void copy_store(bf16 *copy, const float *p) {
 #endif
 }
 
-/* The numbers of LT_OPTIM_* (tensor/ops.h): from the host, or read from device memory so that a
- * recorded graph sees new ones. */
-typedef struct {
-    float lr, grad_scale, correct1, correct2, alpha, beta3, skip, step;
-} optim_step;
-
 /* ---- Moments ---- */
-
-typedef struct {
-    u64 seed;
-    i64 first; /* Place of element 0 in the model. */
-} optim_draws;
 
 #if MOMENTS == 32
 typedef float moment;
@@ -57,14 +47,14 @@ INLINE void moment_load(float *f, const moment *m) {
 INLINE void moment_store(moment *m, const float *f, const u32 (*)[4], int) {
     piece_store(m, f);
 }
-INLINE void draw(u32 (*)[4], optim_draws, float, i64) {
+INLINE void draw(u32 (*)[4], lt_optim_draws, float, i64) {
 }
 #else
 typedef bf16 moment;
 #define STREAM 0x6d6f6d73u /* LT_OPTIM_STREAM. */
 
 /* lt_rng_block of base/rng.c for W elements. */
-INLINE void draw(u32 (*words)[4], optim_draws d, float step, i64 at) {
+INLINE void draw(u32 (*words)[4], lt_optim_draws d, float step, i64 at) {
 #pragma unroll
     for (int i = 0; i < W; i++) {
         const u64 position = (u64)(d.first + at + i);
@@ -116,7 +106,7 @@ INLINE void moment_store(moment *m, const float *f, const u32 (*words)[4], int w
 /* p, m: see ops.h. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     lion(float *p, const float *g, float *m, bf16 *copy, i64 count, float beta1, float beta2,
-         float decay, optim_step s, const optim_step *device) {
+         float decay, lt_optim_numbers s, const lt_optim_numbers *device) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], first[W];
     if (device) {
@@ -145,8 +135,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     adamw(float *p, const float *g, moment *m, moment *v, bf16 *copy, i64 count, float beta1,
-          float beta2, float eps, float decay, optim_step s, const optim_step *device,
-          optim_draws draws) {
+          float beta2, float eps, float decay, lt_optim_numbers s, const lt_optim_numbers *device,
+          lt_optim_draws draws) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], first[W], second[W];
     u32 words[W][4];
@@ -179,8 +169,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     ademamix(float *p, const float *g, moment *m1, moment *m2, moment *v, bf16 *copy, i64 count,
-             float beta1, float beta2, float eps, float decay, optim_step s,
-             const optim_step *device, optim_draws draws) {
+             float beta1, float beta2, float eps, float decay, lt_optim_numbers s,
+             const lt_optim_numbers *device, lt_optim_draws draws) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], fast[W], slow[W], second[W];
     u32 words[W][4];
@@ -282,7 +272,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 /* step->grad_scale = scale * min(1, max_norm / norm), norm = scale * sqrt(sumsq); skip where it is
  * not finite. norm_out may be null. */
 extern "C" __global__ void __launch_bounds__(32)
-    clip_scale(optim_step *step, float *norm_out, const double *sumsq, float scale,
+    clip_scale(lt_optim_numbers *step, float *norm_out, const double *sumsq, float scale,
                float max_norm) {
     if (threadIdx.x == 0) {
         const double norm = sqrt(*sumsq) * scale;

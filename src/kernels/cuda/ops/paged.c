@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/decode.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/attention/any_paged_args.h"
 
 #define WARPS     4 /* Rows a block of any_paged.cu. */
 #define MAX_WIDTH 1024
@@ -32,16 +33,6 @@ static lt_err attention_paged_run(lt_queue *q, const void *args) {
     }
     return lt_cuda_paged(q->gpu, q->stream, &a, scratch);
 }
-
-/* args_t of any_paged.cu. */
-typedef struct {
-    const void *q;
-    void *out;
-    const void *k, *v, *table, *q_start, *kv_len, *alibi, *sinks;
-    int64_t q_r, q_h, o_r, o_h, table_ld, window;
-    int rows, heads, kv_heads, dim, page, sequences;
-    float scale, softcap;
-} any_args;
 
 static const char *refuse_cache(const lt_tensor *k, const lt_tensor *v,
                                 const lt_tensor *const *acts, int n) {
@@ -72,29 +63,29 @@ static const char *any_refuse(const void *args) {
 }
 static lt_err any_run(lt_queue *q, const void *args) {
     const lt_attention_paged_args *a = args;
-    any_args w = {.q = a->q.data,
-                  .out = a->out.data,
-                  .k = a->k_pages.data,
-                  .v = a->v_pages.data,
-                  .table = a->table.data,
-                  .q_start = a->q_start.data,
-                  .kv_len = a->kv_len.data,
-                  .alibi = a->alibi.data,
-                  .sinks = a->sinks.data,
-                  .q_r = a->q.stride[0],
-                  .q_h = a->q.stride[1],
-                  .o_r = a->out.stride[0],
-                  .o_h = a->out.stride[1],
-                  .table_ld = a->table.stride[0],
-                  .window = a->window,
-                  .rows = (int)a->q.shape[0],
-                  .heads = (int)a->q.shape[1],
-                  .kv_heads = (int)a->k_pages.shape[2],
-                  .dim = (int)a->q.shape[2],
-                  .page = (int)a->k_pages.shape[1],
-                  .sequences = (int)a->kv_len.shape[0],
-                  .scale = a->scale,
-                  .softcap = a->softcap};
+    lt_attn_any_paged_args w = {.q = a->q.data,
+                                .out = a->out.data,
+                                .k = a->k_pages.data,
+                                .v = a->v_pages.data,
+                                .table = a->table.data,
+                                .q_start = a->q_start.data,
+                                .kv_len = a->kv_len.data,
+                                .alibi = a->alibi.data,
+                                .sinks = a->sinks.data,
+                                .q_r = a->q.stride[0],
+                                .q_h = a->q.stride[1],
+                                .o_r = a->out.stride[0],
+                                .o_h = a->out.stride[1],
+                                .table_ld = a->table.stride[0],
+                                .window = a->window,
+                                .rows = (int)a->q.shape[0],
+                                .heads = (int)a->q.shape[1],
+                                .kv_heads = (int)a->k_pages.shape[2],
+                                .dim = (int)a->q.shape[2],
+                                .page = (int)a->k_pages.shape[1],
+                                .sequences = (int)a->kv_len.shape[0],
+                                .scale = a->scale,
+                                .softcap = a->softcap};
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&w};
     if (w.sequences == 0) {

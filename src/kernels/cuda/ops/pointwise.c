@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/rope_args.h"
 
 #define THREADS      256
 #define XIELU_BLOCKS 8 /* An SM: 32 registers a thread. */
@@ -186,18 +187,12 @@ static const char *rope_refuse(const void *args) {
                ? "not 16-byte aligned"
                : NULL;
 }
-/* rope_views of rope.cu. */
-typedef struct {
-    lt_cuda_view y, x;
-    lt_cuda_row_shape n;
-} rope_views;
-
 static lt_err rope_run(lt_queue *q, const void *args) {
     lt_rope_args a = *(const lt_rope_args *)args;
     const int w = ROPE_W(a.x.dtype), lanes = (int)lt_cuda_width(&a.x) / (2 * w);
     int64_t n_heads = lt_cuda_rows(&a.x);
     float sign = a.inverse ? -1.0f : 1.0f;
-    rope_views at = {lt_cuda_view_of(&a.y), lt_cuda_view_of(&a.x), lt_cuda_row_shape_of(&a.x)};
+    lt_rope_views at = {lt_cuda_view_of(&a.y), lt_cuda_view_of(&a.x), lt_cuda_row_shape_of(&a.x)};
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&a.y.data, &a.x.data, &a.positions.data, &a.table.data, &n_heads, &at, &sign};
     snprintf(defines, sizeof defines, "DTYPE=%s W=%d LANES=%d", lt_cuda_dtype_word(a.x.dtype), w,
@@ -215,29 +210,20 @@ bool lt_cuda_rope_kv_takes(const lt_rope_args *a, const lt_kv_write_args *w) {
            ((uintptr_t)w->k_pages.data | (uintptr_t)w->v_pages.data) % 16 == 0 &&
            a->x.shape[0] * (a->x.shape[1] + w->k.shape[1]) < INT32_MAX / 2;
 }
-/* kv_args of rope.cu. */
-typedef struct {
-    void *y;
-    const void *positions, *slots, *table;
-    void *k_pages, *v_pages;
-    int64_t ld;
-    int rows, q_heads, kv_heads;
-} kv_args;
-
 lt_err lt_cuda_rope_kv_run(lt_queue *q, const lt_rope_args *a, const lt_kv_write_args *kv,
                            bool launch) {
     const int w = ROPE_W(a->x.dtype), lanes = (int)lt_cuda_width(&a->x) / (2 * w),
               kv_heads = (int)kv->k.shape[1];
-    kv_args at = {.y = a->y.data,
-                  .positions = a->positions.data,
-                  .slots = kv->slots.data,
-                  .table = a->table.data,
-                  .k_pages = kv->k_pages.data,
-                  .v_pages = kv->v_pages.data,
-                  .ld = a->y.stride[0],
-                  .rows = (int)a->y.shape[0],
-                  .q_heads = (int)a->y.shape[1] - kv_heads,
-                  .kv_heads = kv_heads};
+    lt_rope_kv_args at = {.y = a->y.data,
+                          .positions = a->positions.data,
+                          .slots = kv->slots.data,
+                          .table = a->table.data,
+                          .k_pages = kv->k_pages.data,
+                          .v_pages = kv->v_pages.data,
+                          .ld = a->y.stride[0],
+                          .rows = (int)a->y.shape[0],
+                          .q_heads = (int)a->y.shape[1] - kv_heads,
+                          .kv_heads = kv_heads};
     const lt_cuda_kernel *k;
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&at};
@@ -264,7 +250,7 @@ static lt_err rope_any_run(lt_queue *q, const void *args) {
     int64_t count = lt_cuda_rows(&a.x) * (width - half), ld = a.table.stride[0],
             step = a.table.stride[1];
     float sign = a.inverse ? -1.0f : 1.0f;
-    rope_views at = {lt_cuda_view_of(&a.y), lt_cuda_view_of(&a.x), lt_cuda_row_shape_of(&a.x)};
+    lt_rope_views at = {lt_cuda_view_of(&a.y), lt_cuda_view_of(&a.x), lt_cuda_row_shape_of(&a.x)};
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {
         &a.y.data, &a.x.data, &a.positions.data, &a.table.data, &ld, &step, &count, &half, &width,

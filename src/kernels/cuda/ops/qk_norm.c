@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/qk_norm_args.h"
 
 #define THREADS       256
 #define WARPS         (THREADS / 32)
@@ -15,21 +16,8 @@
 #define SUM_THREADS   512
 #define MAX_ANY_WIDTH 2048 /* Its sums and one head of every warp lie in shared memory. */
 
-/* steps, qk_shape and qk_part of the kernels. */
-typedef struct {
-    int64_t row, head;
-} steps;
-typedef struct {
-    steps x, y, dx;
-    int rows, heads, n_q, q_blocks;
-} qk_shape;
-typedef struct {
-    int64_t ld, step;
-    int half, width;
-} qk_part;
-
-static steps steps_of(const lt_tensor *t) {
-    return (steps){t->stride[0], t->stride[1]};
+static lt_qk_steps steps_of(const lt_tensor *t) {
+    return (lt_qk_steps){t->stride[0], t->stride[1]};
 }
 
 static const char *refuse(const lt_tensor *const *rows, int n, const lt_tensor *q_gain,
@@ -85,9 +73,9 @@ static void defines_of(char out[LT_CUDA_DEFINES_BYTES], const lt_tensor *x, cons
     }
 }
 
-static qk_part part_of(const lt_tensor *x, const lt_tensor *table) {
-    return (qk_part){table->stride[0], table->stride[1], (int)table->shape[1],
-                     (int)lt_cuda_width(x)};
+static lt_qk_part part_of(const lt_tensor *x, const lt_tensor *table) {
+    return (lt_qk_part){table->stride[0], table->stride[1], (int)table->shape[1],
+                        (int)lt_cuda_width(x)};
 }
 
 /* ---- Forward ---- */
@@ -104,12 +92,12 @@ static const char *qk_norm_fwd_any_refuse(const void *args) {
 }
 
 static lt_err forward(lt_queue *q, lt_qk_norm_args a, bool any) {
-    qk_shape n = {.x = steps_of(&a.x),
-                  .y = steps_of(&a.y),
-                  .rows = (int)a.x.shape[0],
-                  .heads = (int)a.x.shape[1],
-                  .n_q = (int)a.n_q};
-    qk_part part = part_of(&a.x, &a.table);
+    lt_qk_shape n = {.x = steps_of(&a.x),
+                     .y = steps_of(&a.y),
+                     .rows = (int)a.x.shape[0],
+                     .heads = (int)a.x.shape[1],
+                     .n_q = (int)a.n_q};
+    lt_qk_part part = part_of(&a.x, &a.table);
     const int lanes = (int)lt_cuda_width(&a.x) * (int)lt_dtype_bytes(a.x.dtype) / 32;
     const int64_t heads = lt_cuda_rows(&a.x), each = any ? WARPS : THREADS / lanes * HEADS;
     char defines[LT_CUDA_DEFINES_BYTES];
@@ -150,7 +138,7 @@ static const char *qk_norm_bwd_any_refuse(const void *args) {
 
 /* Blocks for the heads of q, and of all: no more than are resident, in proportion, and at least one
  * for a kind that has heads. */
-static int split_blocks(const qk_shape *n, int64_t heads_a_block, int64_t resident, int *all) {
+static int split_blocks(const lt_qk_shape *n, int64_t heads_a_block, int64_t resident, int *all) {
     const int64_t of_q = LT_CUDA_DIV_UP((int64_t)n->rows * n->n_q, heads_a_block),
                   of_k = LT_CUDA_DIV_UP((int64_t)n->rows * (n->heads - n->n_q), heads_a_block);
     if (of_q + of_k <= resident || of_q == 0 || of_k == 0) {
@@ -166,13 +154,13 @@ static int split_blocks(const qk_shape *n, int64_t heads_a_block, int64_t reside
 
 static lt_err backward(lt_queue *q, lt_qk_norm_bwd_args a, bool any) {
     const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
-    qk_shape n = {.x = steps_of(&a.x),
-                  .y = steps_of(&a.dy),
-                  .dx = steps_of(&a.dx),
-                  .rows = (int)a.x.shape[0],
-                  .heads = (int)a.x.shape[1],
-                  .n_q = (int)a.n_q};
-    qk_part part = part_of(&a.x, &a.table);
+    lt_qk_shape n = {.x = steps_of(&a.x),
+                     .y = steps_of(&a.dy),
+                     .dx = steps_of(&a.dx),
+                     .rows = (int)a.x.shape[0],
+                     .heads = (int)a.x.shape[1],
+                     .n_q = (int)a.n_q};
+    lt_qk_part part = part_of(&a.x, &a.table);
     int cols = part.width, blocks, per_sm;
     const int lanes = cols * (int)lt_dtype_bytes(a.x.dtype) / 32;
     const size_t shared = any ? (size_t)cols * 2 * WARPS * 4 : (size_t)DEPTH * 4 * THREADS * 16;

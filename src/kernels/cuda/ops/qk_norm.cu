@@ -22,7 +22,7 @@
  * @spec sm_80 sm_90a: DTYPE=bf16 PARAM=bf16 W=8 LANES=16
  * @spec sm_80 sm_90a: DTYPE=fp32 PARAM=fp32 W=4 LANES=16 */
 #include "common/ptx.cuh"
-#include "ops/qk_norm.cuh"
+#include "kernels/cuda/ops/qk_norm_args.h"
 #include "ops/rope.cuh"
 
 #define THREADS 256
@@ -50,7 +50,7 @@ INLINE void gain_load(float *g, const PARAM *gain, float offset) {
 extern "C" __global__ void __launch_bounds__(THREADS)
     qk_norm_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table,
                 const PARAM *q_gain, const PARAM *k_gain, float *rstd,
-                const __grid_constant__ qk_shape n, float eps, float gain_offset) {
+                const __grid_constant__ lt_qk_shape n, float eps, float gain_offset) {
     const int lane = threadIdx.x % LANES, count = n.rows * n.heads,
               first = blockIdx.x * GROUPS * HEADS + threadIdx.x / LANES;
     uint4 low[HEADS], high[HEADS];
@@ -105,11 +105,11 @@ typedef struct {
     int count, each, first;
 } walk;
 
-INLINE i64 head_begin(steps s, walk w, u32 i) {
+INLINE i64 head_begin(lt_qk_steps s, walk w, u32 i) {
     return (i64)(i / (u32)w.each) * s.row + (i64)(w.first + i % (u32)w.each) * s.head;
 }
 /* Ask for x and dy of head i; zeros behind the end. */
-INLINE void turn_fetch(uint4 *slot, const DTYPE *x, const DTYPE *dy, const qk_shape *n, walk w,
+INLINE void turn_fetch(uint4 *slot, const DTYPE *x, const DTYPE *dy, const lt_qk_shape *n, walk w,
                        int i, int lane) {
     const int there = i < w.count ? 4 : 0;
     const DTYPE *const from = x + (there ? head_begin(n->x, w, i) + lane * W : 0),
@@ -152,7 +152,7 @@ INLINE void parts_store(float *parts, float *room, float *da, float *db, int lan
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     qk_norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const int *positions,
                 const float *table, const PARAM *q_gain, const PARAM *k_gain, const float *rstd,
-                const __grid_constant__ qk_shape n, float gain_offset) {
+                const __grid_constant__ lt_qk_shape n, float gain_offset) {
     /* [DEPTH][x low, x high, dy low, dy high][THREADS] */
     extern __shared__ __align__(16) uint4 ring[];
     const bool is_q = (int)blockIdx.x < n.q_blocks;

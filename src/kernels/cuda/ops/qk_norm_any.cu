@@ -11,15 +11,10 @@
  * @spec sm_80 sm_90a: DTYPE=fp32 PARAM=fp32 */
 #define W 1
 #include "common/vec.cuh"
-#include "ops/qk_norm.cuh"
+#include "kernels/cuda/ops/qk_norm_args.h"
 
 #define THREADS 256
 #define WARPS   (THREADS / WARP)
-
-typedef struct {
-    i64 ld, step; /* Of the table. */
-    int half, width;
-} qk_part;
 
 INLINE float value(const DTYPE *p, int i) {
     return TO_F32(DTYPE, p[i]);
@@ -31,8 +26,8 @@ INLINE float weight(const PARAM *gain, int i, float offset) {
 extern "C" __global__ void __launch_bounds__(THREADS)
     qk_norm_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table,
                 const PARAM *q_gain, const PARAM *k_gain, float *rstd,
-                const __grid_constant__ qk_shape n, float eps, float gain_offset,
-                const __grid_constant__ qk_part part) {
+                const __grid_constant__ lt_qk_shape n, float eps, float gain_offset,
+                const __grid_constant__ lt_qk_part part) {
     const int lane = threadIdx.x % WARP, at = blockIdx.x * WARPS + threadIdx.x / WARP,
               row = at / n.heads, head = at % n.heads;
     wait_for_others();
@@ -64,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 /* Column i of dy, rotated back. */
-INLINE float rotated_back(const DTYPE *dy, const float *angles, qk_part part, int i) {
+INLINE float rotated_back(const DTYPE *dy, const float *angles, lt_qk_part part, int i) {
     if (i >= 2 * part.half) {
         return value(dy, i);
     }
@@ -77,8 +72,8 @@ INLINE float rotated_back(const DTYPE *dy, const float *angles, qk_part part, in
 extern "C" __global__ void __launch_bounds__(THREADS)
     qk_norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const int *positions,
                 const float *table, const PARAM *q_gain, const PARAM *k_gain, const float *rstd,
-                const __grid_constant__ qk_shape n, float gain_offset,
-                const __grid_constant__ qk_part part) {
+                const __grid_constant__ lt_qk_shape n, float gain_offset,
+                const __grid_constant__ lt_qk_part part) {
     extern __shared__ float room[]; /* [WARPS][sums, the head's du][width] */
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, width = part.width;
     const bool is_q = (int)blockIdx.x < n.q_blocks;

@@ -14,18 +14,14 @@
  * @spec sm_80 sm_90a: DTYPE=bf16 W=8 LANES=8
  * @spec sm_80 sm_90a: DTYPE=fp32 W=4 LANES=16 */
 #include "ops/rope.cuh"
+#include "kernels/cuda/ops/rope_args.h"
 
 #define THREADS       256
 #define HEADS_AT_ONCE (THREADS / LANES)
 
-typedef struct {
-    view y, x; /* of rows (R, H) */
-    row_shape n;
-} rope_views;
-
 extern "C" __global__ void __launch_bounds__(THREADS)
     rope(DTYPE *y, const DTYPE *x, const int *positions, const float *table, i64 n_heads,
-         const __grid_constant__ rope_views at, float sign) {
+         const __grid_constant__ lt_rope_views at, float sign) {
     const i64 head = (i64)blockIdx.x * HEADS_AT_ONCE + threadIdx.x / LANES;
     const int lane = threadIdx.x % LANES;
     float a[W], b[W];
@@ -41,16 +37,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     piece_store(y + D / 2, b);
 }
 
-typedef struct {
-    DTYPE *y; /* (rows, q_heads + 2 kv_heads, D), rows ld apart */
-    const int *positions, *slots;
-    const float *table;
-    DTYPE *k_pages, *v_pages; /* (slots, kv_heads, D) */
-    i64 ld;
-    int rows, q_heads, kv_heads;
-} kv_args;
-
-extern "C" __global__ void __launch_bounds__(THREADS) rope_kv(const __grid_constant__ kv_args w) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rope_kv(const __grid_constant__ lt_rope_kv_args w) {
     const int head = (int)blockIdx.x * HEADS_AT_ONCE + (int)threadIdx.x / LANES,
               heads = w.q_heads + 2 * w.kv_heads;
     const int lane = threadIdx.x % LANES, row = head / heads, h = head % heads,

@@ -8,15 +8,11 @@
  * @spec sm_80 sm_90a: DTYPE=bf16 W=1
  * @spec sm_80 sm_90a: DTYPE=fp32 W=1 */
 #include "common/vec.cuh"
-
-typedef struct {
-    view y, x;
-    row_shape n;
-} rope_views;
+#include "kernels/cuda/ops/rope_args.h"
 
 extern "C" __global__ void __launch_bounds__(256)
     rope_any(DTYPE *y, const DTYPE *x, const int *positions, const float *table, i64 ld, i64 step,
-             i64 count, int half, int width, const __grid_constant__ rope_views at, float sign) {
+             i64 count, int half, int width, const __grid_constant__ lt_rope_views at, float sign) {
     const i64 item = (i64)blockIdx.x * 256 + threadIdx.x;
     if (item >= count) {
         return;

@@ -7,18 +7,11 @@
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/matmul.h"
+#include "kernels/cuda/ops/scaled_args.h"
 
 #define THREADS  256
 #define SPAN     LT_SCALE_SPAN
 #define ALIGN(n) (((n) + 255) / 256 * 256)
-
-/* cast_args of scaled.cu. */
-typedef struct {
-    void *y, *t, *scale, *t_scale;
-    const void *x, *parts;
-    int64_t ld_y, ld_t, ld_x, rows;
-    int cols, n_parts;
-} cast_args;
 
 static bool dense(const lt_tensor *t) {
     return t->data == NULL || t->stride[1] == 1 || t->shape[1] == 1;
@@ -52,16 +45,16 @@ static lt_err cast_run(lt_queue *q, const void *args) {
     const bool whole = a->x.shape[1] % 8 == 0 && on(&a->x, 16) && on(&a->y, 8) && on(&a->t, 16),
                tensor = y_kind == 1 || t_kind == 1;
     int64_t tiles = LT_CUDA_DIV_UP(a->x.shape[0], SPAN) * LT_CUDA_DIV_UP(a->x.shape[1], SPAN);
-    cast_args w = {.y = a->y.data,
-                   .t = a->t.data,
-                   .scale = a->scale.data,
-                   .t_scale = a->t_scale.data,
-                   .x = a->x.data,
-                   .ld_y = a->y.stride[0],
-                   .ld_t = a->t.stride[0],
-                   .ld_x = a->x.stride[0],
-                   .rows = a->x.shape[0],
-                   .cols = (int)a->x.shape[1]};
+    lt_cast_tile_args w = {.y = a->y.data,
+                           .t = a->t.data,
+                           .scale = a->scale.data,
+                           .t_scale = a->t_scale.data,
+                           .x = a->x.data,
+                           .ld_y = a->y.stride[0],
+                           .ld_t = a->t.stride[0],
+                           .ld_x = a->x.stride[0],
+                           .rows = a->x.shape[0],
+                           .cols = (int)a->x.shape[1]};
     char defines[LT_CUDA_DEFINES_BYTES];
     void *parts = NULL;
 

@@ -24,6 +24,7 @@
 #include "common/early.cuh"
 #include "common/fp8.cuh"
 #include "common/reduce.cuh"
+#include "kernels/cuda/ops/scaled_args.h"
 
 #ifndef Y_E5M2
 #define Y_E5M2 0
@@ -189,17 +190,8 @@ INLINE void store_turned(u8 *t, i64 ld, const u32 *tile, i64 row0, int col0, i64
 }
 #endif
 
-typedef struct {
-    u8 *y, *t;
-    float *scale, *t_scale;
-    const DTYPE *x;
-    const u32 *parts; /* Of amax_parts, with a kind of one scale. */
-    i64 ld_y, ld_t, ld_x, rows;
-    int cols, n_parts;
-} cast_args;
-
 extern "C" __global__ void __launch_bounds__(THREADS)
-    cast_tile(const __grid_constant__ cast_args a) {
+    cast_tile(const __grid_constant__ lt_cast_tile_args a) {
     __shared__ u32 warps[THREADS / WARP];
     const int across = (a.cols + SPAN - 1) / SPAN, tid = (int)threadIdx.x;
     const i64 row0 = (i64)(blockIdx.x / (u32)across) * SPAN, down = (a.rows + SPAN - 1) / SPAN;

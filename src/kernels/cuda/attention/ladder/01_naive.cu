@@ -42,7 +42,7 @@ typedef struct {
     int t, h, b, g, n_keys, position;
     key_range see;
 } row_pos;
-INLINE row_pos row_of(const attn_args *a) {
+INLINE row_pos row_of(const lt_attn_args *a) {
     row_pos r;
     r.t = (int)blockIdx.x, r.h = (int)blockIdx.y, r.b = (int)blockIdx.z;
     r.g = r.h / (a->q_heads / a->kv_heads);
@@ -51,10 +51,10 @@ INLINE row_pos row_of(const attn_args *a) {
     r.see = range_of(a, r.b, r.n_keys, r.t);
     return r;
 }
-INLINE i64 q_row(const attn_args *a, const row_pos *r, int width) {
+INLINE i64 q_row(const lt_attn_args *a, const row_pos *r, int width) {
     return ((i64)(r->b * a->q_tokens + r->t) * a->q_heads + r->h) * width;
 }
-INLINE i64 k_row(const attn_args *a, const row_pos *r, int s, int width) {
+INLINE i64 k_row(const lt_attn_args *a, const row_pos *r, int s, int width) {
     return ((i64)(r->b * a->kv_tokens + s) * a->kv_heads + r->g) * width;
 }
 INLINE REAL dot(const elem *x, const elem *y, int width) {
@@ -65,7 +65,7 @@ INLINE REAL dot(const elem *x, const elem *y, int width) {
     return sum;
 }
 /* Logit of a key's score; *slope: its derivative by the scaled score (softcap). */
-INLINE REAL logit(const attn_args *a, const row_pos *r, REAL score, int s, REAL *slope) {
+INLINE REAL logit(const lt_attn_args *a, const row_pos *r, REAL score, int s, REAL *slope) {
     REAL x = score * (REAL)a->scale;
     *slope = 1;
     if (SOFTCAP) {
@@ -77,7 +77,7 @@ INLINE REAL logit(const attn_args *a, const row_pos *r, REAL score, int s, REAL 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    attn_naive_fwd(const __grid_constant__ attn_args a, elem *o, REAL *exact, REAL *lse,
+    attn_naive_fwd(const __grid_constant__ lt_attn_args a, elem *o, REAL *exact, REAL *lse,
                    const elem *q, const elem *k, const elem *v, int width) {
     extern __shared__ __align__(16) REAL scores[];
     REAL *room = scores + a.kv_tokens, top = (REAL)-INFINITE, sum = 0, slope;
@@ -122,9 +122,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    attn_naive_bwd(const __grid_constant__ attn_args a, REAL *dq, REAL *dk, REAL *dv, const REAL *o,
-                   const REAL *lse, const elem *q, const elem *k, const elem *v, const elem *d_o,
-                   int width) {
+    attn_naive_bwd(const __grid_constant__ lt_attn_args a, REAL *dq, REAL *dk, REAL *dv,
+                   const REAL *o, const REAL *lse, const elem *q, const elem *k, const elem *v,
+                   const elem *d_o, int width) {
     extern __shared__ __align__(16) REAL slopes[];
     REAL *room = slopes + a.kv_tokens, delta = 0;
     const row_pos r = row_of(&a);

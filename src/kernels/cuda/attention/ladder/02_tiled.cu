@@ -47,7 +47,7 @@ INLINE float row_sum(float x) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    attn_tiled(const __grid_constant__ attn_args a, elem *o, const elem *q, const elem *k,
+    attn_tiled(const __grid_constant__ lt_attn_args a, elem *o, const elem *q, const elem *k,
                const elem *v, int width) {
     extern __shared__ __align__(16) float room[];
     /* P: ROWS x (KEYS + 4) */

@@ -92,7 +92,7 @@ INLINE void softmax(float s[KEYS / 8][4], float shrink[2], rows_state *r, float 
 }
 
 extern "C" __global__ void __launch_bounds__(256, 1)
-    attn_mma_sync(const __grid_constant__ attn_args a, elem *o, const elem *q, const elem *k,
+    attn_mma_sync(const __grid_constant__ lt_attn_args a, elem *o, const elem *q, const elem *k,
                   const elem *v, int width) {
     extern __shared__ __align__(128) u8 smem[];
     const u32 sq = smem_addr(smem), ring = sq + Q_BYTES; /* two of (K, V) */

@@ -41,7 +41,7 @@ INLINE void fetch(u32 tile, const elem *x, i64 ld, int first_row, int rows, int 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    gemm_mma_sync(const __grid_constant__ rung_args a) {
+    gemm_mma_sync(const __grid_constant__ lt_gemm_rung_args a) {
     extern __shared__ __align__(128) u8 smem[];
     const u32 ring = smem_addr(smem);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, n_steps = div_up(a.k, BK);

@@ -24,7 +24,7 @@ WGMMA_SS(mma, 128, 0, 0)
 
 extern "C" __global__ void __launch_bounds__(128)
     gemm_wgmma(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b,
-               const __grid_constant__ rung_args a) {
+               const __grid_constant__ lt_gemm_rung_args a) {
     extern __shared__ __align__(1024) u8 smem[];
     const u32 tile_a = (smem_addr(smem) + 1023) & ~1023u, tile_b = tile_a + TILE_BYTES,
               full = tile_b + TILE_BYTES;

@@ -32,7 +32,7 @@ INLINE void fetch(const void *map_a, const void *map_b, u32 ring, u32 full, int 
 
 extern "C" __global__ void __launch_bounds__(256, 1)
     gemm_ring(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b,
-              const __grid_constant__ rung_args a) {
+              const __grid_constant__ lt_gemm_rung_args a) {
     extern __shared__ __align__(1024) u8 smem[];
     const u32 ring = (smem_addr(smem) + 1023) & ~1023u, full = ring + STAGES * STAGE_BYTES;
     const int tid = (int)threadIdx.x, group = warp_uniform(tid / 128), warp = tid % 128 / 32,

@@ -4,16 +4,10 @@
 #define LT_CUDA_GEMM_LADDER_CUH
 
 #include "common/hopper.cuh"
-
-typedef struct {
-    int m, n, k;
-    i64 lda, ldb, ldc; /* elements from row to row */
-    const elem *a, *b;
-    elem *c;
-} rung_args;
+#include "kernels/cuda/gemm/rung_args.h"
 
 /* Two neighbouring sums, rounded and stored, unless they lie outside. */
-INLINE void store_pair(const rung_args *a, int row, int col, float x, float y) {
+INLINE void store_pair(const lt_gemm_rung_args *a, int row, int col, float x, float y) {
     if (row < a->m && col < a->n) {
         *(u32 *)(a->c + row * a->ldc + col) = PACK_ELEM(x, y);
     }

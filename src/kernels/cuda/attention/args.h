@@ -1,0 +1,76 @@
+/* args.h: arguments of attention's kernels on tensor cores (mask.cuh, bwd.cuh, sm80.cuh). */
+#ifndef LT_KERNELS_CUDA_ATTENTION_ARGS_H
+#define LT_KERNELS_CUDA_ATTENTION_ARGS_H
+
+#include "kernels/cuda/common/args.h"
+
+/* Common to forward and backward; B sequences of T queries and up to S keys, H query and G key
+ * heads. */
+typedef struct {
+    int batch, q_heads, kv_heads, q_tokens, kv_tokens;
+    int window; /* with WINDOW */
+    /* (batch, head) pairs walked together, so that their K and V stay in L2 */
+    int section;
+    float scale;          /* of q.k */
+    float softcap;        /* with SOFTCAP */
+    const int *kv_len;    /* (B), or NULL: all kv_tokens */
+    const int *doc_start; /* (B, T), with DOC */
+    const float *alibi;   /* (H) slopes, with ALIBI */
+    const float *sinks;   /* (H), with SINKS */
+    float *lse;           /* (B, H, T), may be NULL in the forward pass */
+    /* (4) zeroes, left as zeroes: tiles handed out, blocks finished; backward: pieces of dQ handed
+     *     out, warps finished */
+    unsigned *counter;
+    /* PAGED: rows q_start[b] .. q_start[b + 1] of q and out are sequence b's, q_tokens at most,
+     * those of fewer than q_least left to others; its keys lie in pages table[b][..]. */
+    const int *q_start, *table;
+    int table_ld, q_least;
+    void *out; /* Forward: where rows are stored from registers. */
+    long long out_ld, out_head_ld, out_batch_ld;
+    int out_width;
+} lt_attn_args;
+
+/* Strides in elements; D elements are contiguous. */
+typedef struct {
+    long long token, head, batch;
+} lt_attn_strides;
+
+/* Backward on Hopper. Rows are (b, h, t) with t padded to `padded`, a multiple of 128: index
+ * (b H + h) padded + t. */
+typedef struct {
+    lt_attn_args a;
+    int padded;
+    float *lse2;  /* log-sum-exp in units of log2; +inf in rows that see nothing or do not exist */
+    float *delta; /* sum over D of dO O */
+    float *unit;  /* what 1.0 of dQ (before `scale`) is in the integers of dq_acc */
+    /* int32 (places, H / G, padded / 64, D / 64) pieces of 64 x 64, each in the order of a
+     * warpgroup's registers */
+    void *dq_acc;
+    /* (rows / 64, D / 64, 4) how many tiles of keys have added to a piece; then zeroes */
+    unsigned *added;
+    unsigned *bounds;  /* (B, G, 2) bits of max |K|, max |V row|^2 */
+    unsigned *cleared; /* (B, G) how many times a piece's sums are zeroes again, counted */
+    int width;         /* D; HEAD_DIM is at least it */
+    void *dq;
+    lt_attn_strides dq_strides;
+    void *dk, *dv; /* where rows are stored from registers */
+    lt_attn_strides dk_strides, dv_strides;
+    int places; /* for sums of dQ, which (batch, key head)s have in turn */
+} lt_attn_bwd_args;
+
+/* Forward and backward on mma.sync; every row begins on 16 bytes. */
+typedef struct {
+    lt_attn_args a;
+    const LT_ELEM(elem) * q, *k, *v, *d_o;
+    LT_ELEM(elem) * o, *dq, *dk, *dv;
+    float *delta; /* (B, H, T): sum over D of dO O */
+    lt_attn_strides sq, sk, sv, so, sdo, sdq, sdk, sdv;
+    int width; /* D; WIDTH is at least it */
+} lt_attn_sm80_args;
+
+static_assert(sizeof(lt_attn_args) == 152, "the same on host and device");
+static_assert(sizeof(lt_attn_strides) == 24, "the same on host and device");
+static_assert(sizeof(lt_attn_bwd_args) == 328, "the same on host and device");
+static_assert(sizeof(lt_attn_sm80_args) == 424, "the same on host and device");
+
+#endif

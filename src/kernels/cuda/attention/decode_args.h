@@ -1,0 +1,29 @@
+/* decode_args.h: arguments of decode.cu. */
+#ifndef LT_KERNELS_CUDA_ATTENTION_DECODE_ARGS_H
+#define LT_KERNELS_CUDA_ATTENTION_DECODE_ARGS_H
+
+#include "kernels/cuda/common/args.h"
+
+typedef struct {
+    /* q_tokens: of each, or the most; window 0: none */
+    int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window;
+    /* tiles a split; 0: div_up(tiles, splits) */
+    int share;
+    /* splits of a block of decode_split, one after the other */
+    int turns;
+    /* where in shared memory warps meet: behind the rings, or 0: in their place */
+    int meet;
+    /* elements between heads of q and of out */
+    int head_ld;
+    float scale, softcap;
+    const LT_ELEM(elem) * q, *k, *v;
+    const int *table, *kv_len, *q_start; /* q_start NULL: q_tokens each */
+    const float *alibi, *sinks;
+    LT_ELEM(elem) * out;
+    float *part;            /* (B, G * row tiles, splits, 16, D + 2): O, max, sum */
+    long long q_ld, out_ld; /* elements between tokens */
+} lt_attn_decode_args;
+
+static_assert(sizeof(lt_attn_decode_args) == 152, "the same on host and device");
+
+#endif

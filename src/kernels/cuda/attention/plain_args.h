@@ -1,0 +1,26 @@
+/* plain_args.h: arguments of attention's kernels on plain cores (any.cu, tiled.cu). */
+#ifndef LT_KERNELS_CUDA_ATTENTION_PLAIN_ARGS_H
+#define LT_KERNELS_CUDA_ATTENTION_PLAIN_ARGS_H
+
+#include "kernels/cuda/common/args.h"
+
+typedef struct {
+    long long b, t, h; /* elements between sequences, tokens, heads */
+} lt_attn_plain_strides;
+
+typedef struct {
+    const LT_ELEM(DTYPE) * q, *k, *v, *d_out;
+    LT_ELEM(DTYPE) * out, *dq, *dk, *dv;
+    const int *kv_len, *doc_start;
+    const float *alibi, *sinks;
+    float *lse, *delta, *dsinks;
+    lt_attn_plain_strides sq, sk, sv, so, sdo, sdq, sdk, sdv;
+    long long doc_ld, window;
+    int batch, heads, kv_heads, q_tokens, kv_tokens, dim, causal;
+    float scale, softcap;
+} lt_attn_plain_args;
+
+static_assert(sizeof(lt_attn_plain_strides) == 24, "the same on host and device");
+static_assert(sizeof(lt_attn_plain_args) == 368, "the same on host and device");
+
+#endif

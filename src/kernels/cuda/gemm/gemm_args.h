@@ -1,0 +1,31 @@
+/* gemm_args.h: arguments of gemm_sm90.cu and gemm_split.cu (epilogue.cuh). */
+#ifndef LT_KERNELS_CUDA_GEMM_GEMM_ARGS_H
+#define LT_KERNELS_CUDA_GEMM_GEMM_ARGS_H
+
+#include "kernels/cuda/common/args.h"
+
+typedef struct {
+    int m, n, k;
+    /* K is cut in this many parts; > 1 writes partial sums (OUT_F32), part s at row s *
+     * m_padded. */
+    int splits;
+    int m_padded; /* m rounded up to whole tiles. */
+    int group;    /* Rows of (cluster) tiles walked together, for the L2. */
+    float alpha;
+    float xielu_p, xielu_n; /* softplus(p), 0.5 + softplus(n) */
+    const void *bias;
+    const LT_ELEM(elem) * aux; /* (m, n), rows aux_ld apart */
+    LT_ELEM(elem) * pre;       /* (m, n), rows pre_ld apart */
+    long long aux_ld, pre_ld;
+    /* with GROUPED 1: rows ldc apart, for tiles that end inside an expert's neighbour */
+    void *c;
+    long long ldc;
+    const int *start; /* with GROUPED: expert e owns [start[e], start[e + 1]) of the rows */
+    int experts;
+    const float *a_scale, *b_scale; /* with SCALES */
+    int early;                      /* The next kernel may be brought up while this one runs. */
+} lt_gemm_kernel_args;
+
+static_assert(sizeof(lt_gemm_kernel_args) == 136, "the same on host and device");
+
+#endif

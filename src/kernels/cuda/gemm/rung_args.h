@@ -1,0 +1,16 @@
+/* rung_args.h: arguments of the ladder's rungs (ladder/ladder.cuh). */
+#ifndef LT_KERNELS_CUDA_GEMM_RUNG_ARGS_H
+#define LT_KERNELS_CUDA_GEMM_RUNG_ARGS_H
+
+#include "kernels/cuda/common/args.h"
+
+typedef struct {
+    int m, n, k;
+    long long lda, ldb, ldc; /* elements from row to row */
+    const LT_ELEM(elem) * a, *b;
+    LT_ELEM(elem) * c;
+} lt_gemm_rung_args;
+
+static_assert(sizeof(lt_gemm_rung_args) == 64, "the same on host and device");
+
+#endif

@@ -1,0 +1,26 @@
+/* qk_norm_args.h: arguments of qk_norm.cu and qk_norm_any.cu. */
+#ifndef LT_KERNELS_CUDA_OPS_QK_NORM_ARGS_H
+#define LT_KERNELS_CUDA_OPS_QK_NORM_ARGS_H
+
+#include "kernels/cuda/common/args.h"
+
+/* Elements from row to row and from head to head. */
+typedef struct {
+    long long row, head;
+} lt_qk_steps;
+typedef struct {
+    lt_qk_steps x, y; /* Backward, y is dy. */
+    lt_qk_steps dx;
+    int rows, heads, n_q, q_blocks;
+} lt_qk_shape;
+/* What qk_norm_any.cu needs to know of the table and of heads. */
+typedef struct {
+    long long ld, step; /* Of the table. */
+    int half, width;
+} lt_qk_part;
+
+static_assert(sizeof(lt_qk_steps) == 16, "the same on host and device");
+static_assert(sizeof(lt_qk_shape) == 64, "the same on host and device");
+static_assert(sizeof(lt_qk_part) == 24, "the same on host and device");
+
+#endif

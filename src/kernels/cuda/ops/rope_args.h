@@ -1,0 +1,25 @@
+/* rope_args.h: arguments of rope.cu and rope_any.cu. */
+#ifndef LT_KERNELS_CUDA_OPS_ROPE_ARGS_H
+#define LT_KERNELS_CUDA_OPS_ROPE_ARGS_H
+
+#include "kernels/cuda/common/args.h"
+#include "kernels/cuda/common/view_args.h"
+
+typedef struct {
+    lt_cuda_view y, x; /* of rows (R, H) */
+    lt_cuda_row_shape n;
+} lt_rope_views;
+
+typedef struct {
+    LT_ELEM(DTYPE) * y; /* (rows, q_heads + 2 kv_heads, D), rows ld apart */
+    const int *positions, *slots;
+    const float *table;
+    LT_ELEM(DTYPE) * k_pages, *v_pages; /* (slots, kv_heads, D) */
+    long long ld;
+    int rows, q_heads, kv_heads;
+} lt_rope_kv_args;
+
+static_assert(sizeof(lt_rope_views) == 56, "the same on host and device");
+static_assert(sizeof(lt_rope_kv_args) == 72, "the same on host and device");
+
+#endif

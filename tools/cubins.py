@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Hash the machine code of every kernel in a cache folder, or compare two folders.
+
+    LATEEN_CACHE_DIR=before build/lateen bench kernels --compile     (of the commit before; then the same into `after`)
+    tools/cubins.py before                  one line a kernel: hash, architecture, file, entry, defines
+    tools/cubins.py before after            the kernels whose code differs, and those that only one folder has
+Only what runs counts: the sections .text.* (instructions) and .nv.constant* (but bank 0, the parameters). Debug names do not.
+A cache file is described at the top of src/kernels/cuda/compile.c.
+"""
+import hashlib
+import os
+import struct
+import sys
+
+
+def sections(elf):
+    at, = struct.unpack_from("<Q", elf, 0x28)
+    size, count, names_at = struct.unpack_from("<HHH", elf, 0x3A)
+    heads = [struct.unpack_from("<IIQQQQ", elf, at + i * size) for i in range(count)]
+    names = heads[names_at][4]
+    for name, kind, _flags, _address, offset, length in heads:
+        text = elf[names + name:elf.index(b"\0", names + name)].decode()
+        yield text, b"" if kind == 8 else elf[offset:offset + length]
+
+
+def kernels(folder):
+    """{(architecture, file, defines, entry): hash}"""
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, name), "rb") as f:
+            data = f.read()
+        if data[:8] != b"LTCUBIN2":
+            continue
+        key_bytes, _log_bytes, cubin_bytes = struct.unpack_from("<IIQ", data, 16)
+        key = data[32:32 + key_bytes].decode().rstrip("\0")
+        elf = data[len(data) - cubin_bytes:]
+        words = key.split()
+        arch = next(w for w in words if w.startswith("sm_"))
+        defines = " ".join(words[1:words.index(arch)])
+        constants = hashlib.sha256()
+        code = {}
+        for section, content in sections(elf):
+            if section.startswith(".nv.constant") and not section.startswith(".nv.constant0"):
+                constants.update(content)
+            if section.startswith(".text."):
+                code[section[6:]] = content
+        for entry, content in code.items():
+            whole = hashlib.sha256(content + constants.digest()).hexdigest()[:16]
+            found[arch, words[0], defines, entry] = whole
+    return found
+
+
+def main(folders):
+    tables = [kernels(f) for f in folders]
+    if len(tables) == 1:
+        for key, code in sorted(tables[0].items()):
+            print(code, *key)
+        return 0
+    before, after = tables
+    differ = sorted(k for k in before.keys() & after.keys() if before[k] != after[k])
+    for k in differ:
+        print("differs:", *k)
+    for title, only in (("only before:", before.keys() - after.keys()), ("only after:", after.keys() - before.keys())):
+        for k in sorted(only):
+            print(title, *k)
+    print(f"{len(before.keys() & after.keys()) - len(differ)} kernels alike, {len(differ)} differ")
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    sys.exit(main(sys.argv[1:]))
