@@ -61,7 +61,7 @@ OBJ_CLI := $(SRC_CLI:%.c=$(OUT)/%.o)
 UNIT    := $(patsubst tests/%.c,$(OUT)/tests/%,$(sort $(shell find tests/unit -name 'test_*.c')))
 EXAMPLES := $(patsubst examples/%.c,$(OUT)/examples/%,$(sort $(wildcard examples/*.c)))
 
-.PHONY: all lib unit-programs test test-long check unit run install clean format lint found
+.PHONY: all lib unit-programs test test-long check unit run docs install clean format lint found
 all: found $(OUT)/lateen
 lib: $(OUT)/liblateen.a
 
@@ -112,6 +112,16 @@ test-long: all
 
 run:
 	tools/run.sh
+
+# The documentation as a site: $(SITE)/index.html (docs/adr/0006).
+SITE ?= build/site
+docs:
+	@command -v mkdocs >/dev/null || { echo "make docs needs mkdocs; on Debian: apt-get install mkdocs"; exit 1; }
+	@python3 tools/make_site.py $(SITE)-src
+	@sed 's|^docs_dir:.*|docs_dir: $(SITE)-src|' mkdocs.yml > $(SITE)-src.yml && mv $(SITE)-src.yml .mkdocs-$(notdir $(SITE)).yml
+	@mkdocs build -q --strict -f .mkdocs-$(notdir $(SITE)).yml -d $(abspath $(SITE)); status=$$?; rm -f .mkdocs-$(notdir $(SITE)).yml; exit $$status
+	@python3 tools/check_links.py --site $(SITE)
+	@echo "$(SITE)/index.html"
 
 install: all $(OUT)/lateen.pc $(OUT)/lateen.1
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/lateen

@@ -212,7 +212,7 @@ def write(docs):
            "Made by `tools/make_kernel_docs.py` from `bench/results`; measure with `lateen bench kernels --ladder --json FILE`. Rules: random normal",
            "inputs, buffers rotated past the L2 cache, candidates interleaved, medians; every kernel is checked against products or ops in double",
            "first (odd shapes, poisoned outputs, repeats bit-identical). The limit of a product is 2 x 128 multiply-adds a clock and SM at the",
-           "boost clock; that of an op that moves bytes is the copy bandwidth of the same run. What was tried and failed: [SPEED.md](SPEED.md).", ""]
+           "boost clock; that of an op that moves bytes is the copy bandwidth of the same run. What was tried and failed: [speed](speed/index.md).", ""]
     results = []
     for path in sorted(glob.glob(os.path.join(HERE, "bench", "results", "kernels_*.json"))):
         with open(path) as f:

@@ -15,7 +15,7 @@ lt_err lt_device_backend(const lt_backend **out, lt_device device) {
 }
 
 /* Each costs a channel and its memory; copies have others. Serving runs one step at a time
- * (docs/SPEED.md). */
+ * (docs/speed/start-up.md). */
 void lt_device_few_queues(void) {
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 0);
 }

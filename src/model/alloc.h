@@ -5,7 +5,7 @@
 
 #include "model/params.h"
 
-/* What goes to a device in one piece, as was measured (docs/SPEED.md). */
+/* What goes to a device in one piece, as was measured (docs/speed/start-up.md). */
 #define LT_MODEL_PIECE_BYTES ((size_t)4 << 20)
 
 /* A model with its table and zeroed buffers. options NULL: F32, not trainable. A master exists when

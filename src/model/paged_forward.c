@@ -177,7 +177,7 @@ static int64_t least(int64_t a, int64_t b) {
 
 /* Tokens of a sequence in the smallest bucket: up to 512 a GPU's kernels are the same, and a stream
  * that outgrows its bucket pays for a step that is not recorded and two recordings, 0.5 % of its
- * first 256 tokens (docs/SPEED.md). */
+ * first 256 tokens (docs/speed/decoding.md). */
 #define LEAST_TOKENS 512
 
 /* The shape of the bucket of a call of single tokens. False: it is too large for one. */

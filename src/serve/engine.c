@@ -23,7 +23,7 @@
 #include "serve/engine_impl.h"
 
 /* A device reads its weights once a step and is far from busy with 512 rows: an H100 takes 2,048 of
- * Llama-1B in 8 ms, in four steps in 11 (docs/SPEED.md). */
+ * Llama-1B in 8 ms, in four steps in 11 (docs/speed/serving.md). */
 #define STEP_TOKENS_HOST   512
 #define STEP_TOKENS_DEVICE 2048
 

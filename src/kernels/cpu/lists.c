@@ -85,8 +85,8 @@ static const char *check_matmul(const void *args) {
     return dense(&a->a) && dense(&a->b) && dense(&a->y) && dense(&a->bias) ? NULL : BAD_STRIDE;
 }
 
-/* Measured (docs/SPEED.md): from here on packing pays; BF16 weights are widened once a packed panel
- * but once a row block here. */
+/* Measured (docs/speed/cpu.md): from here on packing pays; BF16 weights are widened once a packed
+ * panel but once a row block here. */
 #define ROWS_MAX      16
 #define ROWS_MAX_HALF 8
 

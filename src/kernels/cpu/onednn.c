@@ -9,7 +9,7 @@
  * BIAS      goes into the tile first, with beta = 1.
  * BF16      is not sent here: without AMX the BF16 dot product of Intel cores runs at half the rate
  *           of F32 multiply-adds, so gemm.c widens and is faster.
- * MEASURED  docs/SPEED.md, "CPU kernels": cut so, no faster than gemm.c with AVX2 or AVX-512; it
+ * MEASURED  docs/speed/cpu.md: cut so, no faster than gemm.c with AVX2 or AVX-512; it
  *           serves the sets gemm.c has no build for. */
 #include <dnnl.h>
 

@@ -24,7 +24,7 @@
  * ORDER    Every element of y is one chain of multiply-adds over k within a step, and steps add in
  *          order: no dependence on threads or on M, N.
  * DROPPED  both operands packed by all threads before each step: each had to be written to the
- *          last-level cache and read back (docs/SPEED.md). */
+ *          last-level cache and read back (docs/speed/cpu.md). */
 #include <omp.h>
 #include <stdatomic.h>
 

@@ -11,7 +11,7 @@
  * ORDER    Exactly kernels/ref/qdot.c's for every element of y, which a lane computes alone: the
  *          same bits for any M, N, tile, instruction set and number of threads. This file is
  *          compiled without fused multiply-adds.
- * TRIED    docs/SPEED.md, "Quantised products". */
+ * TRIED    docs/speed/cpu-quantised.md. */
 #include <omp.h>
 
 #include "base/error.h"

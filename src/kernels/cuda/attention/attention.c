@@ -14,7 +14,7 @@
 #define PROMPTS_MOST 128        /* Of one call: they stand in shared memory. */
 
 /* A forward specialisation for heads up to `width`; the first row that fits a call is measured best
- * (docs/SPEED.md). */
+ * (docs/speed/attention.md). */
 typedef struct {
     int width;
     enum { ANY, CAUSAL, FULL } mask;

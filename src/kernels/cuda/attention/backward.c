@@ -15,7 +15,7 @@
 #include "kernels/cuda/attention/attention_private.h"
 
 /* Apart, keys that a query sees on average: measured on one H100 with 16k tokens of 2048 columns,
- * up to 512 it is 15 to 30 % faster, with 1024 1 to 6 % slower (docs/SPEED.md). */
+ * up to 512 it is 15 to 30 % faster, with 1024 1 to 6 % slower (docs/speed/attention.md). */
 #define APART_KEYS 768
 
 const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a,

@@ -16,7 +16,7 @@
  *           That pays where there are few keys to a query (backward.c).
  * BOUND     6 T S D H flop (half if causal) at 4096 a clock an SM. Shared memory gives 16 KB in 192
  *           clocks, of 24 KB it could.
- * MEASURED  docs/SPEED.md, "attention".
+ * MEASURED  docs/speed/attention.md.
  * NUMERICS  S, dP, P, delta in f32; dS rounded to 16 bits; dQ summed in f32, rounded once, at the
  *           store. Fixed order.
  * @spec sm_90a: HEAD_DIM=64 CAUSAL=0

@@ -19,7 +19,7 @@
  *     and P are turned, which needs no instruction.
  * BOUND     14 T S D H flop (half if causal; 16 with a pass for dK) at 2048 flop a clock an SM
  *           (A100).
- * MEASURED  docs/SPEED.md, "attention".
+ * MEASURED  docs/speed/attention.md.
  * NUMERICS  S, dP, P, dS in f32; P and dS rounded to 16 bits as operands; sums in f32, in order of
  *           keys (dQ), of heads and queries (dK, dV), one rounding at the store.
  * REFS      Dao 2023 (arXiv:2307.08691).

@@ -6,10 +6,11 @@
  *           bwd_tiles.cuh), and walks over the queries that see them, BM a step, of every query
  *           head of the group; two consumer warpgroups own half of the keys each, whose dK and dV
  *           take 128 registers a thread: at 64 columns twice 64 keys, at 128 once, but blocks stand
- *           in pairs: a tile of 256 keys halves the number of partial sums of dQ. Of warpgroup 0 one warp copies: K, V and the first
- *           queries of the next tile come while dK and dV of this one are stored; another adds to
- *           dQ; two, and in the end the consumers' warps, make dQ of sums that are whole
- *           (bwd_finish.cuh). dK and dV never leave registers; dQ is summed in memory.
+ *           in pairs: a tile of 256 keys halves the number of partial sums of dQ. Of warpgroup 0
+ *           one warp copies: K, V and the first queries of the next tile come while dK and dV of
+ *           this one are stored; another adds to dQ; two, and in the end the consumers' warps, make
+ *           dQ of sums that are whole (bwd_finish.cuh). dK and dV never leave registers; dQ is
+ *           summed in memory.
  * MOVEMENT  per step, for each 64 keys of a consumer and BM queries (all five products on wgmma):
  *     S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P^T registers ──▶ dV += P^T dO (registers, smem)
  *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (regs, smem)
@@ -44,7 +45,7 @@
  *           and dV leave from registers.
  * BOUND     10 T S D H flop (half if causal). Shared memory is as busy as the tensor cores (D =
  *           128: about 370 KB a step of 2560 clocks at 128 bytes each; D = 64: 340 KB).
- * MEASURED  docs/SPEED.md, "attention".
+ * MEASURED  docs/speed/attention.md.
  * NUMERICS  S, dP, P, dS in f32; P and dS are 16-bit operands; dK, dV round once, at the store.
  * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); fixed-point sums are ours.
  * @spec sm_90a: HEAD_DIM=64 CAUSAL=0
@@ -94,7 +95,7 @@
 #define DS_BYTES  (DQ * TILE_KEYS * BM * 2) /* CLUSTER: own keys, then the other block's */
 #define DQ_BYTES  (DQ * 64 * 64 * 4)
 /* P stays in f32 until dS is made, and is rounded only then; with DQ=0 that was slower
- * (docs/SPEED.md). */
+ * (docs/speed/attention.md). */
 #define P_KEPT (DQ && !SOFTCAP)
 /* of a step's dQ, 64 x 64, that a block makes: one by the consumers in turn, or one each */
 #define PIECES     (COLUMNS / CLUSTER)

@@ -123,7 +123,7 @@ static bool walks(const lt_attention_paged_args *a, const lt_cuda_info *info) {
 }
 
 /* Splits that a block makes one after the other. Two where that leaves two blocks for every SM, or
- * nearly: narrow heads gain 3 % (docs/SPEED.md). */
+ * nearly: narrow heads gain 3 % (docs/speed/attention.md). */
 static int turns(const lt_attention_paged_args *a, const lt_cuda_info *info) {
     const int64_t blocks = a->kv_len.shape[0] * a->k_pages.shape[2] * paged_row_tiles(a) *
                            lt_cuda_div_up(paged_splits(a), 2);

@@ -20,7 +20,7 @@
  *     A warp waits only for its own copies: no block barrier in the loop.
  * BOUND     memory: 4 D bytes a key and key head. STAGES - 1 tiles of 64 D bytes in flight a warp:
  *           with 8 warps an SM and D = 128, 128 KB, five times what 3 TB/s x 1 us asks of an SM.
- * MEASURED  docs/SPEED.md, "attention".
+ * MEASURED  docs/speed/attention.md.
  * NUMERICS  f32 sums; fixed order (keys of a warp, warps, splits): bit-identical run to run for the
  *           same number of splits.
  * REFS      Flash-decoding (Dao et al. 2023); PagedAttention, Kwon et al. 2023 (arXiv:2309.06180).

@@ -13,7 +13,7 @@
  *     K or V serves 32 queries: at 16 an SM's shared memory would be as busy as its tensor cores.
  * BOUND     4 T S D H flop (half if causal) at 2048 flop a clock an SM (A100); T S H exponentials
  *           at 16 a clock an SM.
- * MEASURED  docs/SPEED.md, "attention".
+ * MEASURED  docs/speed/attention.md.
  * NUMERICS  scores and sums in f32, P rounded to 16 bits, O in f32, one rounding at the store.
  *           Online softmax, fixed order: bit-identical run to run. A row that sees no key: 0, lse
  *           -inf.

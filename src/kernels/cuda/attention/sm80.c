@@ -12,7 +12,7 @@
 #define WIDTH_MOST 256
 
 /* A specialisation: TILES, STEP and, for a pass backward, GIVES of the kernels for heads up to
- * `width`: the fastest of those that fit and were tried (docs/SPEED.md). */
+ * `width`: the fastest of those that fit and were tried (docs/speed/attention.md). */
 typedef struct {
     int width, tiles, step, gives;
 } shape;

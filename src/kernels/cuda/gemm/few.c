@@ -61,9 +61,9 @@ static int64_t wave_of(int splits) {
     static const int most[] = {0, 132, 128, 108, 0, 80, 96};
     return most[splits];
 }
-/* What won on an H100 at 1 to 64 rows (docs/SPEED.md). Many columns: blocks walk over tiles. A
- * product that the SMs hold at once: many parts, as nobody waits for a place. Else as many blocks
- * as a wave takes, with wide tiles where there is a choice. */
+/* What won on an H100 at 1 to 64 rows (docs/speed/decoding.md). Many columns: blocks walk over
+ * tiles. A product that the SMs hold at once: many parts, as nobody waits for a place. Else as many
+ * blocks as a wave takes, with wide tiles where there is a choice. */
 lt_gemm_few_tile lt_gemm_few_choose(const lt_gemm_args *a, const lt_cuda_info *info) {
     const int64_t tiles = lt_cuda_div_up(a->n, 64), most = info->n_sms;
     lt_gemm_few_tile t = {.groups = 1, .splits = 1}, best = t;

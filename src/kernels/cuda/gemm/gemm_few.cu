@@ -16,7 +16,7 @@
  * BOUND     bytes of W: each is used once; x comes M / (64 * GROUPS) times as often as W from the
  *           L2, which gives about twice what the memory does. Products: 64 BN 16 in BN / 2 clocks,
  *           of 2 KB of W that the memory brings in 160.
- * MEASURED  docs/SPEED.md, "Serving on a GPU". Weights leave the L2 first (evict_first): 3 to 8 %
+ * MEASURED  docs/speed/decoding.md. Weights leave the L2 first (evict_first): 3 to 8 %
  *           faster.
  * NUMERICS  f32 sums in order of K within a part; parts in order; one rounding: bit-identical run
  *           to run. Rows do not meet: a row's bits do not depend on M for equal SPLITS.

@@ -55,13 +55,14 @@ static int64_t wave_of(int splits) {
     static const int most[] = {0, 132, 128, 108, 112, 80, 96};
     return most[splits];
 }
-/* Rows up to which weights enter exactly, in any order (docs/SPEED.md): with minima that takes
- * twice the products. 6 and 8 bits were not measured beyond. */
+/* Rows up to which weights enter exactly, in any order (docs/speed/decoding.md): with minima that
+ * takes twice the products. 6 and 8 bits were not measured beyond. */
 static int64_t exact_rows(const lt_cuda_tile_format *f) {
     return f->mins ? 16 : f->bits <= 5 ? 32 : LT_GEMM_Q_PIECE;
 }
-/* What won on an H100 at 8 to 256 rows (docs/SPEED.md): as many blocks as a wave takes, wide tiles
- * where there is a choice; where not even one part of K fits in a wave, a walk over wide tiles. */
+/* What won on an H100 at 8 to 256 rows (docs/speed/decoding.md): as many blocks as a wave takes,
+ * wide tiles where there is a choice; where not even one part of K fits in a wave, a walk over wide
+ * tiles. */
 static bool choose(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *f,
                    const lt_cuda_info *info) {
     const int64_t n = a->y.shape[1], steps = lt_cuda_div_up(a->b.shape[1], TILE_K),

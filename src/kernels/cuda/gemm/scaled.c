@@ -8,7 +8,7 @@
 #define BM         128 /* Two consumers of 64 rows. */
 #define GROUP_ROWS 8
 
-/* What was measured to win somewhere (docs/SPEED.md, "FP8"). */
+/* What was measured to win somewhere (docs/speed/fp8.md). */
 const lt_gemm_scaled_tile lt_gemm_scaled_tiles[] = {
     {128, 1, 6, true}, {128, 2, 6, true}, {192, 1, 4, true}, {192, 2, 4, true}, {256, 1, 4, false},
 };
@@ -59,7 +59,7 @@ const char *lt_gemm_scaled_refusal(const lt_matmul_scaled_args *a, const lt_cuda
 
 /* Clocks of all waves of tiles. Measured on Llama-1B's products: the wider promoted tile is 5 %
  * slower; pairs that share B are 2 % faster than single tiles, but optest has not run on them yet
- * (docs/SPEED.md), so the bench alone takes them. */
+ * (docs/speed/fp8.md), so the bench alone takes them. */
 static lt_gemm_scaled_tile choose(const lt_matmul_scaled_args *a, int n_sms) {
     const bool promote = a->a_kind != LT_SCALE_TENSOR;
     lt_gemm_scaled_tile best = lt_gemm_scaled_tiles[0];

@@ -30,7 +30,7 @@
  *           greedy, 5 to 14 drawn. 256 rows: 131 MB are 44 us at 3.0 TB/s; passes of other blocks
  *           run beside (two an SM), about 10 instructions an element each, 12 us: 50 us greedy, 60
  *           to 90 drawn. PARTS 1 without HELD: 4 to 12 reads.
- * MEASURED  docs/SPEED.md, "Serving on a GPU": one row of 128,256 greedy 3.3 us, drawn 12, top-p
+ * MEASURED  docs/speed/serving.md: one row of 128,256 greedy 3.3 us, drawn 12, top-p
  *           40; 256 rows 70, 173, 587.
  * NUMERICS  what notes do to a logit is the host's arithmetic (ops.h), operation by operation: none
  *           is contracted. A weight is exp2 in fp32, then a whole number of 2^-44: sums are exact,

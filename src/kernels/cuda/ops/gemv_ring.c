@@ -8,11 +8,11 @@
 #include "kernels/cuda/ops/matmul_q.h"
 #include "kernels/cuda/gemm/ring_args.h"
 
-/* Llama-1B, one stream, one H100, 2026-11-22 (docs/SPEED.md): 16 warps an SM beat 8; 4 columns a
- * warp beat 2. 215 KB of rings beat 112 and less, beside which the next kernel's block stands; so
- * with Q8_0 and Q6_K. 4 and 5 bits, whose weights of gate and up fit or nearly fit in 158 KB of all
- * SMs, are faster with blocks beside each other: 158 KB behind a norm and 66 elsewhere; BF16 where
- * plan_narrow says. */
+/* Llama-1B, one stream, one H100, 2026-11-22 (docs/speed/decoding.md): 16 warps an SM beat 8; 4
+ * columns a warp beat 2. 215 KB of rings beat 112 and less, beside which the next kernel's block
+ * stands; so with Q8_0 and Q6_K. 4 and 5 bits, whose weights of gate and up fit or nearly fit in
+ * 158 KB of all SMs, are faster with blocks beside each other: 158 KB behind a norm and 66
+ * elsewhere; BF16 where plan_narrow says. */
 #define WARPS              16
 #define LEAST_WARPS        8 /* 256 threads add up a norm. */
 #define STAGE_PIECES       4 /* Of 512 bytes, of a warp: columns times pieces of each. */
@@ -190,7 +190,7 @@ static bool in_company(const lt_fuse_ops *f, const lt_cuda_tile_format *t) {
 }
 /* One row times 8-bit blocks of a model 2048 wide, on Hopper: by the copy engine, gate and up
  * beside the output projection. Budgets are as they are; other widths were not measured, and fewer
- * bits lose by it (docs/SPEED.md). */
+ * bits lose by it (docs/speed/decoding.md). */
 static void plan_narrow_q(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info,
                           const lt_cuda_tile_format *t) {
     const int64_t n = f->product.y.shape[1], k = f->product.b.shape[1];

@@ -554,7 +554,8 @@ const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {
 const lt_op_impl lt_cuda_matmul_act_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"cublaslt", gelu_back_refuse, gelu_back_run},
     {"parts", NULL,
-     matmul_act_parts}, /* Faster than the fused epilogue on an H100: docs/SPEED.md. */
+     /* Faster than the fused epilogue on an H100: docs/speed/training-step.md. */
+     matmul_act_parts},
     {"wgmma", matmul_act_refuse, matmul_act_run}};
 const lt_op_impl lt_cuda_matmul_grouped_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"wgmma", grouped_wgmma_refuse, grouped_wgmma_run},

@@ -81,11 +81,11 @@ static size_t bwd_shared_bytes(const spec *s, int kind, bool add_dx) {
     return s->depth == 0 || s->lanes > WARP || ring > sums ? ring : sums;
 }
 
-/* Rows of a turn and turns of the ring. Measured on an H100 (docs/SPEED.md): long blocks halve what
- * col_sum.cu reads; 50 to 100 KB of an SM on their way keep the memory busy, and what is more only
- * waits there, in the way of the writes. Rows come by powers of two, SMs by 132: 16 rows of an SM
- * at a time are 31.03 turns of 65,536, the last one for 64 rows; 14 are 35.5, 12 are 41.4; 5 of
- * 4,096 columns each are 24.8 of 16,384, 4 are 31.03. */
+/* Rows of a turn and turns of the ring. Measured on an H100 (docs/speed/memory-bound.md): long
+ * blocks halve what col_sum.cu reads; 50 to 100 KB of an SM on their way keep the memory busy, and
+ * what is more only waits there, in the way of the writes. Rows come by powers of two, SMs by 132:
+ * 16 rows of an SM at a time are 31.03 turns of 65,536, the last one for 64 rows; 14 are 35.5, 12
+ * are 41.4; 5 of 4,096 columns each are 24.8 of 16,384, 4 are 31.03. */
 static void bwd_ring(spec *s, int kind, bool add_dx) {
     if (s->lanes == WARP && s->vecs > 1) {
         s->rows = 1, s->depth = 1;

@@ -133,11 +133,11 @@ bool lt_sgemm_tile_shares(const lt_sgemm_tile *t, const lt_sgemm_args *a,
 }
 
 /* The shipped tiles and what was measured of them on an H200 (24 shapes, 9 ways to share K;
- * docs/SPEED.md): the share of the multiply-add peak that one block alone on an SM reaches, and
- * that blocks_per_sm of them reach together; what a block costs beside its products; what it costs
- * to add PARTS parts through the L2. Unrolled by 4: NVRTC 12.4 to 13.3 leave a loop of 8 quads
- * rolled, and a rolled one loses the order that spares register reads (34 instead of 50.6 TFLOP/s
- * with 13.0). */
+ * docs/speed/sgemm.md): the share of the multiply-add peak that one block alone on an SM reaches,
+ * and that blocks_per_sm of them reach together; what a block costs beside its products; what it
+ * costs to add PARTS parts through the L2. Unrolled by 4: NVRTC 12.4 to 13.3 leave a loop of 8
+ * quads rolled, and a rolled one loses the order that spares register reads (34 instead of 50.6
+ * TFLOP/s with 13.0). */
 static const struct {
     lt_sgemm_tile tile;
     double alone, together, block_us, add_us;
