@@ -9,8 +9,7 @@
  *           in pairs: a tile of 256 keys halves the number of partial sums of dQ. Of warpgroup 0
  *           one warp copies: K, V and the first queries of the next tile come while dK and dV of
  *           this one are stored; another adds to dQ; two, and in the end the consumers' warps, make
- *           dQ of sums that are whole (bwd_finish.cuh). dK and dV never leave registers; dQ is
- *           summed in memory.
+ *           dQ of whole sums (bwd_finish.cuh). dK and dV stay in registers; memory sums dQ.
  * MOVEMENT  per step, for each 64 keys of a consumer and BM queries (all five products on wgmma):
  *     S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P^T registers ──▶ dV += P^T dO (registers, smem)
  *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (regs, smem)
