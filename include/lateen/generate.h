@@ -8,6 +8,7 @@
 #define LATEEN_GENERATE_H
 
 #include "lateen/model.h"
+#include "lateen/sampling.h"
 #include "lateen/tokenizer.h"
 
 /* ---- What a model's own files say ---- */
@@ -30,41 +31,20 @@ typedef struct {
 } lt_generation_defaults;
 lt_generation_defaults lt_model_generation(const lt_model *m);
 
-/* ---- Choosing ---- */
-
-/* How a token is chosen. Order: temperature, then the k most likely, then the smallest set of mass
- * top_p, then those at least min_p times as likely as the best. Ties keep the lower id. */
-typedef struct {
-    double temperature; /* 0: the most likely token (lowest id of ties). */
-    int64_t top_k;      /* 0: all. */
-    double top_p;       /* 1: all. */
-    double min_p;       /* 0: all. */
-    /* 0, 1: none. Logits of tokens seen are divided (> 0) or multiplied by it, before all else
-     * (Keskar et al. 2019). */
-    double repetition;
-    uint64_t seed; /* The draw at a position is a pure function of (seed, position). */
-} lt_sampling;
-
-typedef struct lt_sampler lt_sampler;
-LT_MUST_USE lt_err lt_sampler_open(lt_sampler **out, int64_t vocab_size);
-/* Bits of the tokens that `repetition` looks at, (vocab_size / 32 + 1) words, the caller's; NULL:
- * none. */
-void lt_sampler_look_at(lt_sampler *s, const uint32_t *seen);
-void lt_sampler_close(lt_sampler *s);
-
-/* Choose from logits (vocab_size), which are left as they are. NaN logits: NUMERIC. */
-LT_MUST_USE lt_err lt_sampler_pick(lt_sampler *s, const float *logits, const lt_sampling *how,
-                                   uint64_t position, int32_t *id);
+/* ---- Generating ---- */
 
 typedef struct {
     lt_sampling sampling;
     int64_t max_tokens; /* New tokens at most; what is left of the session's room bounds it too. */
     bool ignore_eos;    /* Go on behind the end-of-text and end-of-turn tokens. */
     unsigned encode_flags; /* LT_ENCODE_*: how the prompt becomes ids. */
+    bool is_chat;          /* The prompt is a template's: BOS in front unless it wrote one. */
     bool keep_special;     /* Special tokens in the text too. */
-    /* Bits of the tokens before the prompt, (vocab_size / 32 + 1) words; this text's are added.
-     * NULL: there were none. */
-    uint32_t *seen;
+    /* What sequence 0 of the session holds, and perhaps more; then the prompt is the whole text so
+     * far, the session keeps what both begin with, and *tokens becomes the prompt and the new
+     * tokens (but no ending one). NULL: the prompt is appended to the sequence, whose tokens before
+     * it are not known here: penalties do not see them. */
+    lt_ids *tokens;
 } lt_generate_options;
 
 /* Greedy, 128 tokens, LT_ENCODE_DEFAULT. */
@@ -81,8 +61,8 @@ typedef struct {
 /* Called with each piece of text (valid UTF-8, not 0-terminated); false stops the generation. */
 typedef bool (*lt_text_fn)(void *ctx, const char *text, size_t bytes);
 
-/* Append prompt to sequence 0 of the session and generate. An empty sequence and an empty prompt
- * start from BOS (or, where there is none, EOS). stats may be NULL. */
+/* Append the prompt to sequence 0 of the session (or see o->tokens) and generate. An empty sequence
+ * and an empty prompt start from BOS (or, where there is none, EOS). stats may be NULL. */
 LT_MUST_USE lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t,
                                const char *prompt, const lt_generate_options *o, lt_text_fn on_text,
                                void *ctx, lt_generate_stats *stats);

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 
 #include "lateen/model.h"
+#include "lateen/sampling.h"
 
 typedef struct lt_engine lt_engine;
 /* serve/grammar/grammar.h: what may come next, compiled for a vocabulary. */
@@ -59,39 +60,6 @@ typedef struct {
 lt_engine_options lt_engine_defaults(void);
 
 typedef struct {
-    int32_t id;
-    float bias; /* Added to the logit: -LT_BIAS_MOST (never) to LT_BIAS_MOST. */
-} lt_logit_bias;
-#define LT_BIAS_MOST 1e9F
-
-/* How one request's tokens are chosen. Order: grammar, bias, penalties, DRY, temperature, top-k,
- * typical, top-p, min-p, XTC. */
-typedef struct {
-    double temperature;  /* 0: the most likely token (lowest id of ties). */
-    int64_t top_k;       /* 0: all. */
-    double top_p, min_p; /* 1, 0: all. */
-    double typical_p;    /* 1: all (Meister et al. 2023, arXiv:2202.00666). */
-    /* 1: none. Logits of tokens seen (prompt and output) are divided (> 0) or multiplied by it
-     * (Keskar et al. 2019). */
-    double repetition;
-    double frequency, presence; /* 0: none. Of output tokens, as OpenAI defines them. */
-    uint64_t seed; /* The draw of sample s at position p is a pure function of (seed, s, p). */
-    const lt_logit_bias *bias; /* Each id once. */
-    int64_t n_bias;
-    /* DRY (p-e-w, oobabooga/text-generation-webui#5677): the logit of a token that would go on with
-     * what stands before for the last m >= dry_allowed tokens, loses dry_multiplier * dry_base^(m -
-     * dry_allowed); m counts up to 50 and not over a breaker. Of the last dry_last_n tokens, prompt
-     * and output; -1: all. Multiplier 0: none. */
-    double dry_multiplier, dry_base;
-    int64_t dry_allowed, dry_last_n;
-    const int32_t *dry_breakers;
-    int64_t n_dry_breakers;
-    /* XTC (p-e-w, #6335): with this probability all tokens of at least xtc_threshold but the least
-     * likely of them are left out. 0: never. */
-    double xtc_probability, xtc_threshold;
-} lt_serve_sampling;
-
-typedef struct {
     const int32_t *prompt; /* Copied by submit. */
     int64_t n_prompt;
     int64_t n_samples; /* Continuations of the prompt, which share its pages. */
@@ -109,7 +77,7 @@ typedef struct {
     /* Higher first; equal: first come. A level weighs as much as 4096 steps of waiting, so none
      * waits for ever. */
     int priority;
-    lt_serve_sampling sampling;
+    lt_sampling sampling;
     const int32_t *allowed; /* Only these may be chosen; none: all. Not beside a grammar. */
     int64_t n_allowed;
     /* n_bad lists of ids, one behind the other, list i up to bad_ends[i]: its last one is not

@@ -69,8 +69,8 @@ typedef struct {
 } run;
 
 /* Of stream i. */
-static lt_serve_sampling sampling_of(const bench_engine_options *o, int64_t i) {
-    lt_serve_sampling s = lt_request_defaults().sampling;
+static lt_sampling sampling_of(const bench_engine_options *o, int64_t i) {
+    lt_sampling s = lt_request_defaults().sampling;
     s.temperature = o->temperature;
     if (o->penalised == 0 || i < o->penalised) {
         s.repetition = o->repetition;

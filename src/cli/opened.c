@@ -197,15 +197,41 @@ lt_err lt_opened_defaults(const lt_model *m, const lt_option_table *t, void *obj
     lt_options_default(t, obj);
     for (int i = 0; i < d.n; i++) {
         char value[32];
-        if (strcmp(d.rows[i].name, "typical_p") == 0 && d.rows[i].value == 1) {
-            continue; /* Its neutral value; the server alone knows others. */
-        }
         (void)snprintf(value, sizeof value, "%.17g", d.rows[i].value);
         if (lt_options_set(t, obj, d.rows[i].name, value, d.from) != LT_OK) {
             lt_log_warn("%s: it is left out", lt_error_message());
         }
     }
     return lt_options_parse(t, obj, argc, argv, words, 1, &n_words, &help);
+}
+
+lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const char *text) {
+    int64_t n = 1;
+    for (const char *p = text; *p != '\0'; p++) {
+        n += *p == ',';
+    }
+    if (text[0] == '\0') {
+        return LT_OK;
+    }
+    *owned = malloc((size_t)n * sizeof **owned);
+    if (*owned == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%lld logit biases", (long long)n);
+    }
+    s->bias = *owned;
+    for (s->n_bias = 0; s->n_bias < n; text++) {
+        char *end = NULL;
+        const long long id = strtoll(text, &end, 10);
+        const bool named = end != text && *end == '=' && id >= 0 && id <= INT32_MAX;
+        const char *number = named ? end + 1 : text;
+        const float bias = named ? strtof(number, &end) : 0.0f;
+        if (!named || end == number || (*end != ',' && *end != '\0')) {
+            LT_FAIL(LT_ERR_ARG, "--logit-bias: '%.40s' is not ID=BIAS", text);
+        }
+        (*owned)[s->n_bias++] = (lt_logit_bias){(int32_t)id, bias};
+        text = end;
+    }
+    s->n_bias = lt_sampling_merge_bias(*owned, n);
+    return LT_OK;
 }
 
 int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens) {

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/option.h"
 #include "lateen/model.h"
+#include "lateen/sampling.h"
 #include "lateen/tokenizer.h"
 
 typedef struct {
@@ -55,6 +56,10 @@ LT_MUST_USE lt_err lt_opened_defaults(const lt_model *m, const lt_option_table *
 LT_MUST_USE lt_err lt_prompt_read(char **out, const char *path);
 void lt_prompt_free(char *prompt);
 
+/* --logit-bias: "ID=BIAS,ID=BIAS" into s->bias, which the caller frees as *owned. ARG: what is
+ * wrong with which entry. */
+LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const char *text);
+
 /* The options that all of them share. */
 #define LT_OPENED_OPTIONS(X)                                                                       \
     LT_OPENED_MODEL_OPTIONS(X)                                                                     \
@@ -74,10 +79,13 @@ void lt_prompt_free(char *prompt);
       "auto: the model's generation_config.json (a GGUF's general.sampling) gives the defaults "   \
       "of "                                                                                        \
       "sampling; none: it does not")
+/* All but the biases: lt_bias_read. */
 #define LT_SAMPLING_OF(o)                                                                          \
     (lt_sampling) {                                                                                \
         .temperature = (o)->temperature, .top_k = (o)->top_k, .top_p = (o)->top_p,                 \
-        .min_p = (o)->min_p, .repetition = (o)->repetition_penalty, .seed = (uint64_t)(o)->seed    \
+        .min_p = (o)->min_p, .typical_p = (o)->typical_p, .repetition = (o)->repetition_penalty,   \
+        .frequency = (o)->frequency_penalty, .presence = (o)->presence_penalty,                    \
+        .seed = (uint64_t)(o)->seed                                                                \
     }
 #define LT_SAMPLING_OPTIONS(X)                                                                     \
     LT_GENERATION_CONFIG_OPTION(X)                                                                 \
@@ -85,8 +93,17 @@ void lt_prompt_free(char *prompt);
     X(I64, top_k, "top-k", "0", 0, 1e9, "K", "choose among the K most likely; 0: all")             \
     X(F64, top_p, "top-p", "1", 0, 1, "P", "choose among the likeliest that make up this share")   \
     X(F64, min_p, "min-p", "0", 0, 1, "P", "drop what is less than P times as likely as the best") \
+    X(F64, typical_p, "typical-p", "1", 0, 1, "P",                                                 \
+      "choose among the most typical that make up this share; 1: all")                             \
     X(F64, repetition_penalty, "repetition-penalty", "1", 0.001, 100, "X",                         \
       "tokens seen before get logits divided (> 0) or multiplied by X; 1: none")                   \
-    X(I64, seed, "seed", "0", 0, 9e18, "N", "seed of the draws")
+    X(F64, frequency_penalty, "frequency-penalty", "0", -1000, 1000, "X",                          \
+      "a new token's logit loses X for each time that it was written before")                      \
+    X(F64, presence_penalty, "presence-penalty", "0", -1000, 1000, "X",                            \
+      "a new token's logit loses X if it was written before")                                      \
+    X(STR, logit_bias, "logit-bias", "", 0, 0, "ID=BIAS,...",                                      \
+      "what is added to the logits of these token ids")                                            \
+    X(I64, seed, "seed", "0", 0, 9e18, "N",                                                        \
+      "seed of the draws; the same seed gives the same text from generate, chat and serve")
 
 #endif

@@ -1,9 +1,10 @@
-/* verb_chat.c: `lateen chat`: talk to a model on the terminal. The model's own chat template makes
- * the text; as long as a turn only adds to what was read before (templates may drop old reasoning),
- * the conversation stays in the key/value cache and each turn is read once.
+/* verb_chat.c: `lateen chat`: talk to a model on the terminal. At each turn the model's own chat
+ * template makes the whole conversation's text, as the server does for a request; what its tokens
+ * have in common with those in the key/value cache is not read again.
  *
- *   /reset   forget the conversation      /system TEXT   forget it and set the system message      /quit, Ctrl-D
- *   end */
+ *   /reset           forget the conversation
+ *   /system TEXT     forget it and set the system message
+ *   /quit, Ctrl-D    end */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,27 +41,27 @@ const lt_option_table lt_verb_chat_options = LT_OPTION_TABLE("chat", rows);
 
 typedef struct {
     const chat_options *o;
+    lt_sampling sampling;
+    lt_logit_bias *bias; /* Of sampling. */
     lt_opened opened;
     lt_session *session;
     lt_chat_template *template;
     json_t *messages; /* The conversation. */
     lt_text mended;   /* A message that was not UTF-8. */
-    char *read;       /* Text that is in the cache, the last answer too; owned. */
-    size_t read_bytes;
-    uint32_t *seen; /* One bit a token of the vocabulary: what is in the cache. */
-    /* The tokenizer's BOS before the text: not where a template writes its own. */
-    bool adds_special;
+    char *said;       /* The last answer; owned. */
+    size_t said_bytes;
+    lt_ids tokens; /* Of the conversation: what the session holds, and perhaps more. */
 } chat;
 
 static lt_err append(chat *c, const char *text, size_t n) {
-    char *grown = realloc(c->read, c->read_bytes + n + 1);
+    char *grown = realloc(c->said, c->said_bytes + n + 1);
     if (grown == NULL) {
-        LT_FAIL(LT_ERR_OOM, "conversation of %zu bytes", c->read_bytes + n);
+        LT_FAIL(LT_ERR_OOM, "an answer of %zu bytes", c->said_bytes + n);
     }
-    c->read = grown;
-    memcpy(c->read + c->read_bytes, text, n);
-    c->read_bytes += n;
-    c->read[c->read_bytes] = '\0';
+    c->said = grown;
+    memcpy(c->said + c->said_bytes, text, n);
+    c->said_bytes += n;
+    c->said[c->said_bytes] = '\0';
     return LT_OK;
 }
 
@@ -93,7 +94,6 @@ static lt_err choose_template(chat *c) {
         return err;
     }
     if (strcmp(c->o->format, "auto") != 0) {
-        c->adds_special = true;
         return lt_chat_template_open_format(&c->template, c->o->format);
     }
     err = lt_chat_template_open_model(&c->template, c->opened.path, c->opened.tokenizer, NULL);
@@ -101,20 +101,14 @@ static lt_err choose_template(chat *c) {
         err = lt_chat_template_open_model(&c->template, c->o->tokenizer, c->opened.tokenizer, NULL);
     }
     if (err == LT_ERR_NOT_FOUND) {
-        c->adds_special = true;
         err = lt_chat_template_open_format(&c->template, guess_format(c->opened.tokenizer));
     }
     return err;
 }
 
-static size_t seen_bytes(const chat *c) {
-    return (size_t)(lt_model_get_spec(c->opened.model)->vocab_size / 32 + 1) * sizeof *c->seen;
-}
-
 static void forget(chat *c) {
     lt_session_truncate(c->session, 0, 0);
-    memset(c->seen, 0, seen_bytes(c));
-    c->read_bytes = 0;
+    c->tokens.n = 0;
 }
 
 static lt_err say(chat *c, const char *role, const char *text, size_t n) {
@@ -125,8 +119,8 @@ static lt_err say(chat *c, const char *role, const char *text, size_t n) {
     return LT_OK;
 }
 
-/* The conversation as text; what the model has not read of it begins at *from. */
-static lt_err compose(chat *c, char **text, size_t *from) {
+/* The conversation as text. */
+static lt_err compose(chat *c, char **text) {
     json_t *context = json_pack("{s:O,s:b}", "messages", c->messages, "add_generation_prompt", 1);
     size_t n = 0;
     lt_err err;
@@ -135,34 +129,27 @@ static lt_err compose(chat *c, char **text, size_t *from) {
     }
     err = lt_chat_template_render(c->template, context, text, &n);
     json_decref(context);
-    LT_TRY(err);
-    if (c->read_bytes >= n || memcmp(c->read, *text, c->read_bytes) != 0) {
-        forget(c); /* The template tells it differently now: read it afresh. */
-    }
-    *from = c->read_bytes;
-    return LT_OK;
+    return err;
 }
 
 static lt_err answer(chat *c, const char *words) {
     lt_generate_options g = lt_generate_defaults();
     lt_generate_stats st = {0};
     char *text = NULL;
-    size_t from = 0, spoken;
     lt_err err = LT_OK;
 
-    g.sampling = LT_SAMPLING_OF(c->o);
+    g.sampling = c->sampling;
     g.max_tokens = c->o->max_tokens;
-    g.seen = c->seen;
+    g.tokens = &c->tokens;
     LT_TRY(lt_utf8_mend_one("message", c->o->utf8 == 1, &words, &c->mended));
     LT_TRY(say(c, "user", words, strlen(words)));
-    LT_TRY_DONE(compose(c, &text, &from));
-    g.encode_flags = LT_ENCODE_PARSE_SPECIAL |
-                     (from == 0 && c->adds_special ? LT_ENCODE_ADD_SPECIAL : 0);
-    LT_TRY_DONE(append(c, text + from, strlen(text + from)));
-    spoken = c->read_bytes;
-    LT_TRY_DONE(lt_generate(c->session, c->opened.model, c->opened.tokenizer, text + from, &g,
-                            print_text, c, &st));
-    LT_TRY_DONE(say(c, "assistant", c->read + spoken, c->read_bytes - spoken));
+    LT_TRY_DONE(compose(c, &text));
+    g.encode_flags = LT_ENCODE_PARSE_SPECIAL;
+    g.is_chat = true;
+    c->said_bytes = 0;
+    LT_TRY_DONE(lt_generate(c->session, c->opened.model, c->opened.tokenizer, text, &g, print_text,
+                            c, &st));
+    LT_TRY_DONE(say(c, "assistant", c->said != NULL ? c->said : "", c->said_bytes));
     putchar('\n');
     if (c->o->stats) {
         fprintf(stderr, "[%lld tokens read in %.2f s, %lld written at %.1f tok/s]\n",
@@ -255,10 +242,8 @@ static lt_err run(chat_options *o, int argc, char **argv) {
     if (o->generation_config == 0) {
         LT_TRY_DONE(lt_opened_defaults(c.opened.model, &lt_verb_chat_options, o, argc, argv));
     }
-    c.seen = calloc(1, seen_bytes(&c));
-    if (c.seen == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "conversation");
-    }
+    c.sampling = LT_SAMPLING_OF(o);
+    LT_TRY_DONE(lt_bias_read(&c.sampling, &c.bias, o->logit_bias));
     room = lt_model_spec_context(lt_model_get_spec(c.opened.model));
     room = o->context < room ? o->context : room;
     LT_TRY_DONE(choose_template(&c));
@@ -272,8 +257,9 @@ done:
     lt_chat_template_close(c.template);
     json_decref(c.messages);
     lt_text_free(&c.mended);
-    free(c.read);
-    free(c.seen);
+    free(c.said);
+    free(c.bias);
+    lt_ids_free(&c.tokens);
     return err;
 }
 

@@ -54,6 +54,7 @@ static lt_err run(generate_options *o, const char *prompt, int argc, char **argv
     lt_generate_stats st = {0};
     lt_opened m = {0};
     lt_session *s = NULL;
+    lt_logit_bias *bias = NULL;
 
     lt_device_few_queues();
     LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, (lt_opened_dtype)o->dtype,
@@ -62,6 +63,7 @@ static lt_err run(generate_options *o, const char *prompt, int argc, char **argv
         LT_TRY_DONE(lt_opened_defaults(m.model, &lt_verb_generate_options, o, argc, argv));
     }
     g = how(o);
+    LT_TRY_DONE(lt_bias_read(&g.sampling, &bias, o->logit_bias));
     LT_TRY_DONE(
         lt_session_open(&s, m.model, 1, lt_generate_room(m.model, strlen(prompt), o->max_tokens)));
     if (o->echo) {
@@ -80,6 +82,7 @@ static lt_err run(generate_options *o, const char *prompt, int argc, char **argv
 done:
     lt_session_close(s);
     lt_opened_close(&m);
+    free(bias);
     return err;
 }
 

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "data/chat_format.h"
 #include "data/jinja/jinja.h"
+#include "data/tokenizer/bpe.h"
 
 #define TEMPLATE_BYTES ((size_t)4 << 20) /* Of one template. */
 /* Of tokenizer_config.json: some list every added token. */
@@ -410,4 +411,16 @@ done:
 lt_err lt_chat_template_render(const lt_chat_template *t, const json_t *context, char **text,
                                size_t *bytes) {
     return lt_chat_template_render_answers(t, context, text, bytes, NULL, NULL);
+}
+
+lt_err lt_chat_ids_begin(lt_ids *ids, const lt_tokenizer_info *info) {
+    if (!info->adds_bos || info->bos == LT_TOKEN_NONE ||
+        (ids->n > 0 && ids->data[0] == info->bos)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_ids_reserve(ids, 1));
+    memmove(ids->data + 1, ids->data, ids->n * sizeof *ids->data);
+    ids->data[0] = info->bos;
+    ids->n++;
+    return LT_OK;
 }

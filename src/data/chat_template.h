@@ -72,4 +72,8 @@ const char *lt_chat_template_text(const lt_chat_template *t);
 
 void lt_chat_template_close(lt_chat_template *t); /* Accepts NULL. */
 
+/* ids of a rendered conversation get the tokenizer's BOS in front, where it adds one to a text and
+ * the template did not write it. */
+LT_MUST_USE lt_err lt_chat_ids_begin(lt_ids *ids, const lt_tokenizer_info *info);
+
 #endif

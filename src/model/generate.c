@@ -1,4 +1,6 @@
-/* generate.c: prompt in, text out: encode, prefill, then one token at a time. */
+/* generate.c: prompt in, text out: encode, prefill, then one token at a time. Tokens are chosen as
+ * the serving engine chooses those of a request's first choice: one sampler (sampler.h), and output
+ * token p of a text gets draw p of the seed. */
 #include "lateen/generate.h"
 
 #include <stdlib.h>
@@ -6,10 +8,16 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "data/chat_template.h"
+#include "data/tokenizer/bpe.h"
+#include "model/exec.h"
+#include "model/sampler.h"
 
 lt_generate_options lt_generate_defaults(void) {
+    lt_sampling sampling = lt_sampling_defaults();
+    sampling.temperature = 0.0;
     return (lt_generate_options){
-        .sampling = {.top_p = 1.0}, .max_tokens = 128, .encode_flags = LT_ENCODE_DEFAULT};
+        .sampling = sampling, .max_tokens = 128, .encode_flags = LT_ENCODE_DEFAULT};
 }
 
 /* What one generation holds. */
@@ -23,8 +31,9 @@ typedef struct {
     lt_text_fn on_text;
     void *ctx;
     lt_generate_stats *stats;
-    lt_sampler *sampler;
-    uint32_t *seen, *own_seen; /* The caller's, or ours. */
+    lt_sampler sampler;
+    lt_ids own, *tokens; /* Prompt and new text: the caller's, or ours. */
+    int64_t n_prompt;    /* Of tokens: what stands before the new text. */
     lt_tokenizer_stream *stream;
     float *logits;
 } generation;
@@ -44,6 +53,7 @@ static lt_err encode_prompt(const generation *g, const char *prompt, lt_ids *ids
         LT_TRY_DONE(lt_tokenizer_encode(g->tokenizer, scratch, prompt, bytes,
                                         g->options->encode_flags, ids));
     }
+    LT_TRY_DONE(g->options->is_chat ? lt_chat_ids_begin(ids, &g->info) : LT_OK);
     if (ids->n == 0 && lt_session_length(g->session, 0) == 0) {
         const uint32_t first = g->info.bos != LT_TOKEN_NONE   ? g->info.bos
                                : g->spec->bos_id >= 0         ? (uint32_t)g->spec->bos_id
@@ -74,20 +84,23 @@ static bool emit(const generation *g, const char *text, size_t bytes) {
     return bytes == 0 || g->on_text == NULL || g->on_text(g->ctx, text, bytes);
 }
 
-static void see(const generation *g, int32_t id) {
-    g->seen[id / 32] |= UINT32_C(1) << (id % 32);
+static lt_err append(generation *g, uint32_t id) {
+    LT_TRY(lt_ids_reserve(g->tokens, 1));
+    g->tokens->data[g->tokens->n++] = id;
+    return LT_OK;
 }
 
-static lt_err open_seen(generation *g, const lt_ids *prompt) {
-    g->own_seen = calloc((size_t)g->spec->vocab_size / 32 + 1, sizeof *g->own_seen);
-    if (g->own_seen == NULL) {
-        LT_FAIL(LT_ERR_OOM, "sampler for %lld tokens", (long long)g->spec->vocab_size);
-    }
-    g->seen = g->options->seen != NULL ? g->options->seen : g->own_seen;
-    for (size_t i = 0; i < prompt->n; i++) {
-        see(g, (int32_t)prompt->data[i]);
-    }
-    lt_sampler_look_at(g->sampler, g->seen);
+/* The next token, from the logits that stand in g->logits. */
+static lt_err choose(generation *g, int32_t *id) {
+    const lt_sampler_args how = {.how = &g->options->sampling,
+                                 .tokens = (const int32_t *)g->tokens->data,
+                                 .n_prompt = g->n_prompt,
+                                 .n_output = (int64_t)g->tokens->n - g->n_prompt,
+                                 .forced = -1,
+                                 .n_top = -1};
+    lt_pick pick;
+    LT_TRY(lt_sampler_pick(&g->sampler, g->logits, &how, &pick));
+    *id = pick.id;
     return LT_OK;
 }
 
@@ -103,14 +116,13 @@ static lt_err continue_text(generation *g) {
     while (st->new_tokens < g->options->max_tokens) {
         const int64_t position = lt_session_length(g->session, 0);
         int32_t id;
-        LT_TRY(
-            lt_sampler_pick(g->sampler, g->logits, &g->options->sampling, (uint64_t)position, &id));
+        LT_TRY(choose(g, &id));
         st->new_tokens++;
-        see(g, id);
         if (ends_text(g, id)) {
             st->stop = LT_STOP_EOS;
             break;
         }
+        LT_TRY(append(g, (uint32_t)id));
         if ((uint32_t)id < g->info.n_ids) { /* A padded vocabulary has ids without text. */
             LT_TRY(lt_tokenizer_stream_put(g->stream, (uint32_t)id, &text, &bytes));
             go_on = emit(g, text, bytes);
@@ -131,6 +143,46 @@ static lt_err continue_text(generation *g) {
     return LT_OK;
 }
 
+/* How many tokens of the prompt the session may keep: those that both begin with, but not the
+ * prompt's last, whose logits are wanted. */
+static size_t shared(const generation *g, const lt_ids *prompt) {
+    const int64_t limit = lt_rope_switch(g->spec), held = lt_session_length(g->session, 0);
+    size_t n = 0;
+    if (limit > 0 && held > limit && (int64_t)prompt->n <= limit) {
+        return 0; /* What is held was rotated as a long text. */
+    }
+    while (n + 1 < prompt->n && (int64_t)n < held && g->tokens->data[n] == prompt->data[n]) {
+        n++;
+    }
+    return n;
+}
+
+static lt_err read_prompt(generation *g, const lt_ids *prompt) {
+    const int64_t context = lt_model_spec_context(g->spec);
+    const double start = lt_clock_s();
+    size_t first = 0;
+
+    if (g->options->tokens != NULL) {
+        first = shared(g, prompt);
+        lt_session_truncate(g->session, 0, (int64_t)first);
+    }
+    g->tokens->n = 0;
+    LT_TRY(lt_ids_reserve(g->tokens, prompt->n));
+    memcpy(g->tokens->data, prompt->data, prompt->n * sizeof *prompt->data);
+    g->tokens->n = prompt->n;
+    g->n_prompt = (int64_t)prompt->n;
+    g->stats->prompt_tokens = (int64_t)(prompt->n - first);
+    if (lt_session_length(g->session, 0) + g->stats->prompt_tokens > context) {
+        LT_FAIL(LT_ERR_LIMIT, "the prompt has %lld tokens; the model's context is %lld",
+                (long long)(lt_session_length(g->session, 0) + g->stats->prompt_tokens),
+                (long long)context);
+    }
+    LT_TRY(lt_session_eval(g->session, 0, (const int32_t *)prompt->data + first,
+                           g->stats->prompt_tokens, g->logits));
+    g->stats->prompt_s = lt_clock_s() - start;
+    return LT_OK;
+}
+
 lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t, const char *prompt,
                    const lt_generate_options *o, lt_text_fn on_text, void *ctx,
                    lt_generate_stats *stats) {
@@ -145,12 +197,12 @@ lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t, cons
                     .ctx = ctx,
                     .stats = &local};
     lt_ids ids = {0};
-    double start;
 
     lt_model_ends(m, t, &g.ends);
+    g.tokens = o->tokens != NULL ? o->tokens : &g.own;
+    LT_TRY_DONE(lt_sampling_check(&o->sampling, g.spec->vocab_size));
     LT_TRY_DONE(encode_prompt(&g, prompt, &ids));
     LT_TRY_DONE(lt_sampler_open(&g.sampler, g.spec->vocab_size));
-    LT_TRY_DONE(open_seen(&g, &ids));
     LT_TRY_DONE(lt_tokenizer_stream_open(&g.stream, t, !o->keep_special));
     g.logits = malloc((size_t)g.spec->vocab_size * sizeof *g.logits);
     if (g.logits == NULL) {
@@ -160,25 +212,17 @@ lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t, cons
         LT_FAIL_DONE(LT_ERR_ARG,
                      "nothing to go on from: the prompt is empty and the sequence is not");
     }
-    if (lt_session_length(s, 0) + (int64_t)ids.n > lt_model_spec_context(g.spec)) {
-        LT_FAIL_DONE(LT_ERR_LIMIT, "the prompt has %lld tokens; the model's context is %lld",
-                     (long long)lt_session_length(s, 0) + (long long)ids.n,
-                     (long long)lt_model_spec_context(g.spec));
-    }
     if (!lt_tokenizer_is_special(t, ids.data[ids.n - 1])) {
         lt_tokenizer_stream_continue(g.stream);
     }
-    start = lt_clock_s();
-    LT_TRY_DONE(lt_session_eval(s, 0, (const int32_t *)ids.data, (int64_t)ids.n, g.logits));
-    local.prompt_s = lt_clock_s() - start;
-    local.prompt_tokens = (int64_t)ids.n;
+    LT_TRY_DONE(read_prompt(&g, &ids));
     LT_TRY_DONE(continue_text(&g));
 done:
     if (stats != NULL) {
         *stats = local;
     }
-    lt_sampler_close(g.sampler);
-    free(g.own_seen);
+    lt_sampler_close(&g.sampler);
+    lt_ids_free(&g.own);
     lt_tokenizer_stream_close(g.stream);
     lt_ids_free(&ids);
     free(g.logits);

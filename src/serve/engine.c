@@ -37,13 +37,12 @@ lt_engine_options lt_engine_defaults(void) {
 }
 
 lt_request lt_request_defaults(void) {
-    return (lt_request){
-        .n_samples = 1,
-        .max_tokens = 16,
-        .logprobs = -1,
-        .prompt_logprobs = -1,
-        .think_budget = -1,
-        .sampling = {.temperature = 1.0, .top_p = 1.0, .typical_p = 1.0, .repetition = 1.0}};
+    return (lt_request){.n_samples = 1,
+                        .max_tokens = 16,
+                        .logprobs = -1,
+                        .prompt_logprobs = -1,
+                        .think_budget = -1,
+                        .sampling = lt_sampling_defaults()};
 }
 
 static lt_err check_options(const lt_engine_options *o) {
@@ -189,7 +188,7 @@ static lt_err size_engine(lt_engine *e) {
     }
     /* Jobs live until poll has told them; a front that polls sees them go within a step or two. */
     e->n_slots = 2 * (o->max_running + o->max_waiting);
-    e->n_pickers = lt_thread_count();
+    e->n_samplers = lt_thread_count();
     return LT_OK;
 }
 
@@ -210,7 +209,7 @@ static void warm_next(lt_engine *e) {
 
 static void *run(void *engine) {
     lt_engine *e = engine;
-    lt_thread_set_count((int)e->n_pickers); /* As who opened the engine has it. */
+    lt_thread_set_count((int)e->n_samplers); /* As who opened the engine has it. */
     for (;;) {
         pthread_mutex_lock(&e->lock);
         while (e->submitted == NULL && e->cancelled == NULL && !e->closing) {

@@ -4,7 +4,7 @@
  * WHO TOUCHES WHAT
  *     front, under lock      slots, submitted, cancelled, ready, told; a job's public and told
  *                            fields, its cancel flags
- *     engine's thread alone  sched, forward, steps, plan arrays, pickers; a job's other fields once
+ *     engine's thread alone  sched, forward, steps, plan arrays, samplers; a job's other fields once
  *                            it was submitted
  * The engine takes the lock twice a step, for as long as it takes to move a few pointers and
  * counts. */
@@ -25,7 +25,7 @@ typedef struct {
     int64_t row;
     bool on_device,
         leads; /* leads: the row is its own; else it forks from the sample whose it is. */
-    lt_pick_args args;
+    lt_sampler_args args;
     lt_pick pick;
     lt_err err;
 } lt_choosing;
@@ -93,8 +93,8 @@ struct lt_engine {
     lt_step steps[LT_STEPS_QUEUED];
     int oldest, n_queued; /* Of steps: which was queued first, how many are on their way. */
     lt_step_room room;
-    lt_picker *pickers; /* (n_pickers) one a thread of a parallel loop */
-    int64_t n_pickers, max_pages, out_rows, mask_words;
+    lt_sampler *samplers; /* (n_samplers) one a thread of a parallel loop */
+    int64_t n_samplers, max_pages, out_rows, mask_words;
     /* (n_note_slots) whose notes a slot on the device has; NULL: nobody's */
     lt_sample **note_owners;
     int64_t n_note_slots, max_edits;
@@ -137,7 +137,7 @@ void lt_step_fail(lt_engine *e, lt_sample *s, lt_err failure);
  * notes brought up to date, with the row `mask_row` of masks if a grammar rules; the sample needs
  * no notes any more; notes that are to begin are queued. */
 bool lt_step_on_device(const lt_engine *e, const lt_sample *s);
-LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_sample *s, const lt_pick_args *args,
+LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_sample *s, const lt_sampler_args *args,
                                int64_t mask_row, double how[LT_CHOOSE_HOW_COUNT]);
 void lt_step_drop_notes(lt_engine *e, lt_sample *s);
 LT_MUST_USE lt_err lt_step_begin_notes(lt_engine *e);

@@ -21,35 +21,6 @@ static lt_err check_ids(const char *what, const int32_t *ids, int64_t n, int64_t
     return LT_OK;
 }
 
-static lt_err check_range(const char *name, double x, double low, double high) {
-    if (!(x >= low && x <= high)) { /* NaN too. */
-        LT_FAIL(LT_ERR_ARG, "%s %g is outside [%g, %g]", name, x, low, high);
-    }
-    return LT_OK;
-}
-
-static lt_err check_sampling(const lt_serve_sampling *s, int64_t vocab_size) {
-    LT_TRY(check_range("temperature", s->temperature, 0.0, 1e6));
-    LT_TRY(check_range("top_k", (double)s->top_k, 0.0, 0x1p62));
-    LT_TRY(check_range("top_p", s->top_p, 0.0, 1.0));
-    LT_TRY(check_range("min_p", s->min_p, 0.0, 1.0));
-    LT_TRY(check_range("typical_p", s->typical_p, 0.0, 1.0));
-    LT_TRY(check_range("repetition penalty", s->repetition, 1e-3, 1e3));
-    LT_TRY(check_range("frequency penalty", s->frequency, -1e3, 1e3));
-    LT_TRY(check_range("presence penalty", s->presence, -1e3, 1e3));
-    LT_TRY(check_range("DRY multiplier", s->dry_multiplier, 0.0, 1e6));
-    LT_TRY(check_range("DRY base", s->dry_base, s->dry_multiplier > 0.0 ? 1.0 : 0.0, 1e3));
-    LT_TRY(check_range("DRY allowed length", (double)s->dry_allowed, 0.0, 0x1p31));
-    LT_TRY(check_range("XTC probability", s->xtc_probability, 0.0, 1.0));
-    LT_TRY(check_range("XTC threshold", s->xtc_threshold, 0.0, 1.0));
-    for (int64_t i = 0; i < s->n_bias; i++) {
-        LT_TRY(check_ids("logit bias", &s->bias[i].id, 1, vocab_size));
-        LT_TRY(check_range("logit bias", (double)s->bias[i].bias, (double)-LT_BIAS_MOST,
-                           (double)LT_BIAS_MOST));
-    }
-    return LT_OK;
-}
-
 static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     const int64_t V = limits->spec->vocab_size;
     if (r->n_prompt < 1) {
@@ -82,7 +53,7 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     LT_TRY(check_ids("beginning of thinking", r->think_begin, r->n_think_begin, V));
     LT_TRY(check_ids("end of thinking", r->think_end, r->n_think_end, V));
     LT_TRY(lt_narrow_check(r, &limits->ends, V));
-    return check_sampling(&r->sampling, V);
+    return lt_sampling_check(&r->sampling, V);
 }
 
 static void logprobs_carve(lt_logprobs *l, int64_t n, int n_top, lt_arena *a) {
@@ -154,27 +125,6 @@ static lt_err open_sample(lt_job *j, int64_t i, const lt_request *r, const lt_jo
     return r->grammar != NULL ? lt_grammar_state_open(&s->grammar, r->grammar) : LT_OK;
 }
 
-static int by_id(const void *a, const void *b) {
-    const lt_logit_bias *x = a, *y = b;
-    return x->id != y->id ? (x->id < y->id ? -1 : 1) : (x->bias > y->bias) - (x->bias < y->bias);
-}
-
-/* An id that stands there more than once gets the sum: on a device it has one place. */
-static int64_t merge_bias(lt_logit_bias *bias, int64_t n) {
-    int64_t kept = 0;
-    if (n > 0) {
-        qsort(bias, (size_t)n, sizeof *bias, by_id);
-    }
-    for (int64_t i = 0; i < n; i++) {
-        if (kept > 0 && bias[kept - 1].id == bias[i].id) {
-            bias[kept - 1].bias += bias[i].bias;
-        } else {
-            bias[kept++] = bias[i];
-        }
-    }
-    return kept;
-}
-
 static void copy_request(lt_job *j, const lt_request *r, const lt_ends *ends, int64_t V) {
     if (j->allowed != NULL) {
         lt_narrow_allow(r, j->allowed, V);
@@ -183,8 +133,8 @@ static void copy_request(lt_job *j, const lt_request *r, const lt_ends *ends, in
     copy(j->r.bad_ends, r->bad_ends, (size_t)r->n_bad * sizeof *r->bad_ends);
     copy(j->r.sampling.bias, r->sampling.bias,
          (size_t)r->sampling.n_bias * sizeof *r->sampling.bias);
-    j->r.sampling.n_bias = merge_bias((lt_logit_bias *)(uintptr_t)j->r.sampling.bias,
-                                      r->sampling.n_bias);
+    j->r.sampling.n_bias = lt_sampling_merge_bias((lt_logit_bias *)(uintptr_t)j->r.sampling.bias,
+                                                  r->sampling.n_bias);
     copy(j->r.sampling.dry_breakers, r->sampling.dry_breakers,
          (size_t)r->sampling.n_dry_breakers * sizeof *r->sampling.dry_breakers);
     copy(j->r.think_begin, r->think_begin, (size_t)r->n_think_begin * sizeof *r->think_begin);
@@ -251,7 +201,7 @@ bool lt_sample_is_late(const lt_sample *s) {
 
 /* What the grammar allows, or all, but for what the request rules out itself. */
 static lt_err fill_mask(lt_sample *s, int64_t n_output, int64_t vocab_size, uint32_t *mask,
-                        lt_pick_args *out) {
+                        lt_sampler_args *out) {
     const lt_job *j = s->job;
     out->mask = mask;
     if (s->grammar != NULL) {
@@ -268,16 +218,16 @@ static lt_err fill_mask(lt_sample *s, int64_t n_output, int64_t vocab_size, uint
     return LT_OK;
 }
 
-lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask, lt_pick_args *out) {
+lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask, lt_sampler_args *out) {
     const lt_job *j = s->job;
     const int64_t n = s->n_out + s->seq.n_ahead;
-    *out = (lt_pick_args){.how = &j->r.sampling,
-                          .tokens = s->tokens,
-                          .n_prompt = j->r.n_prompt,
-                          .n_output = n,
-                          .sample = s->index,
-                          .forced = -1,
-                          .n_top = j->r.logprobs};
+    *out = (lt_sampler_args){.how = &j->r.sampling,
+                             .tokens = s->tokens,
+                             .n_prompt = j->r.n_prompt,
+                             .n_output = n,
+                             .choice = s->index,
+                             .forced = -1,
+                             .n_top = j->r.logprobs};
     if (n < j->r.min_tokens) {
         out->banned = j->endings;
         out->n_banned = j->n_endings;

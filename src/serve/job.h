@@ -14,7 +14,7 @@
 
 #include "lateen/serve.h"
 #include "serve/grammar/grammar.h"
-#include "serve/pick.h"
+#include "model/sampler.h"
 #include "serve/scheduler.h"
 
 #define LT_STEPS_QUEUED 2 /* Steps on their way at once: see engine_impl.h. */
@@ -97,7 +97,7 @@ bool lt_sample_is_late(const lt_sample *s);
 /* How a sample's next token is chosen; behind the one that is coming if there is one. mask: filled
  * when a grammar rules, or the request rules ids out; ceil(V / 32) words. */
 LT_MUST_USE lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask,
-                                       lt_pick_args *out);
+                                       lt_sampler_args *out);
 /* Append a token: its log-probabilities, and whether it ends the sample (finish). A failure is the
  * grammar's; nothing was appended. */
 LT_MUST_USE lt_err lt_sample_append(lt_sample *s, const lt_pick *pick);

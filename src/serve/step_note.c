@@ -16,9 +16,9 @@
 
 bool lt_step_on_device(const lt_engine *e, const lt_sample *s) {
     const lt_request *r = &s->job->r;
-    const lt_pick_args args = {.how = &r->sampling, .n_banned = r->min_tokens};
-    return !e->model->backend->host_memory && lt_pick_suits_op(&r->sampling, r->max_tokens) &&
-           (e->n_note_slots > 0 || !lt_pick_needs_notes(&args));
+    const lt_sampler_args args = {.how = &r->sampling, .n_banned = r->min_tokens};
+    return !e->model->backend->host_memory && lt_sampler_suits_op(&r->sampling, r->max_tokens) &&
+           (e->n_note_slots > 0 || !lt_sampler_needs_notes(&args));
 }
 
 void lt_step_drop_notes(lt_engine *e, lt_sample *s) {
@@ -53,10 +53,10 @@ lt_err lt_step_begin_notes(lt_engine *e) {
 }
 
 /* Notes of all that is known of the sample, at the next call. */
-static lt_err begin(lt_engine *e, lt_sample *s, const lt_pick_args *args) {
+static lt_err begin(lt_engine *e, lt_sample *s, const lt_sampler_args *args) {
     lt_step_room *r = &e->room;
     const lt_job *j = s->job;
-    lt_pick_args known = *args;
+    lt_sampler_args known = *args;
     int64_t most;
     known.n_output = s->n_out;
     most = known.n_prompt + known.n_output + j->n_endings + 2 * args->how->n_bias;
@@ -69,19 +69,19 @@ static lt_err begin(lt_engine *e, lt_sample *s, const lt_pick_args *args) {
     s->n_noted = known.n_prompt + known.n_output;
     r->note_slots[r->n_notes] = s->slot;
     r->note_starts[r->n_notes + 1] = r->note_starts[r->n_notes] +
-                                     (int32_t)lt_pick_notes(
-                                         &e->pickers[0], &known, j->endings, j->n_endings,
+                                     (int32_t)lt_sampler_notes(
+                                         &e->samplers[0], &known, j->endings, j->n_endings,
                                          r->edits + 2 * r->note_starts[r->n_notes]);
     r->n_notes++;
     return LT_OK;
 }
 
-lt_err lt_step_how(lt_engine *e, lt_sample *s, const lt_pick_args *args, int64_t mask_row,
+lt_err lt_step_how(lt_engine *e, lt_sample *s, const lt_sampler_args *args, int64_t mask_row,
                    double how[LT_CHOOSE_HOW_COUNT]) {
     const int64_t n = args->n_prompt + args->n_output;
-    lt_pick_as_op(args, how);
+    lt_sampler_as_op(args, how);
     how[LT_CHOOSE_MASK] = args->mask != NULL ? (double)mask_row : -1.0;
-    if (!lt_pick_needs_notes(args)) {
+    if (!lt_sampler_needs_notes(args)) {
         lt_step_drop_notes(e, s);
         return LT_OK;
     }

@@ -1,7 +1,7 @@
 /* step_pick.c: what a step does with its rows of logits, some at a time: log-probabilities of
  * prompts, a token for every sample that is up to date; and with its hidden states.
  *
- *     a host's backend ── the row's V logits ─▶ pick.h, a thread a row
+ *     a host's backend ── the row's V logits ─▶ model/sampler.h, a thread a row
  *     a device         ── chosen where it lies: 12 bytes come back (with likeliest ids 172); a prompt is judged as a choice by force
  *
  * On a device a row of which the host must say how to choose (a grammar's mask, step.c) is chosen
@@ -18,6 +18,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "serve/engine_impl.h"
+
+_Static_assert(LT_ENGINE_TOP == LT_CHOOSE_TOP, "a token has as many alternatives on a device");
 
 /* The sample is up to date: it, and at its request's first time the others, choose from this
  * row. */
@@ -50,7 +52,7 @@ static int64_t add_choices(lt_engine *e, lt_sample *s, int64_t row, bool on_devi
 static void choose_here(lt_engine *e, lt_choosing *c, uint32_t *mask, const float *logits) {
     c->err = lt_sample_pick_args(c->sample, e->spec->vocab_size, mask, &c->args);
     if (c->err == LT_OK) {
-        c->err = lt_pick_token(&e->pickers[omp_get_thread_num()], logits, &c->args, &c->pick);
+        c->err = lt_sampler_pick(&e->samplers[omp_get_thread_num()], logits, &c->args, &c->pick);
     }
     if (c->err != LT_OK) {
         lt_log_warn("request %llu: %s", (unsigned long long)c->sample->job->id, lt_error_message());
@@ -67,7 +69,7 @@ static void take(lt_choosing *c, const lt_paged_forward_choice *from, int64_t i,
     }
     c->err = LT_OK;
     if (p->id < 0) {
-        c->err = lt_pick_failure(p->id == LT_CHOOSE_NAN);
+        c->err = lt_sampler_failure(p->id == LT_CHOOSE_NAN);
         lt_log_warn("request %llu: %s", (unsigned long long)c->sample->job->id, lt_error_message());
     }
 }
@@ -77,7 +79,7 @@ static void take(lt_choosing *c, const lt_paged_forward_choice *from, int64_t i,
 static int64_t prepare(lt_engine *e, lt_choosing *choices, int64_t n) {
     uint32_t *masks = lt_paged_forward_masks(e->forward);
     int64_t n_masks = 0;
-#pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_pickers) if (n > 1)
+#pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_samplers) if (n > 1)
     for (int64_t i = 0; i < n; i++) {
         lt_choosing *c = &choices[i];
         c->err = lt_sample_pick_args(c->sample, e->spec->vocab_size, masks + i * e->mask_words,
@@ -181,8 +183,9 @@ static void keep_judgement(lt_engine *e, lt_sample *s, const lt_wanted *w, const
 
 static void judge_prompt(lt_engine *e, lt_sample *s, const lt_wanted *w, const float *logits) {
     lt_pick pick;
-    const lt_err err = lt_pick_logprob(&e->pickers[0], logits, s->job->r.prompt[w->position + 1],
-                                       s->job->r.prompt_logprobs, &pick);
+    const lt_err err = lt_sampler_logprob(&e->samplers[0], logits,
+                                          s->job->r.prompt[w->position + 1],
+                                          s->job->r.prompt_logprobs, &pick);
     if (err != LT_OK) {
         lt_step_fail(e, s, err);
         return;
@@ -312,7 +315,7 @@ lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
         }
         LT_TRY(err);
     }
-#pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_pickers) if (n_host > 1)
+#pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_samplers) if (n_host > 1)
     for (int64_t i = 0; i < n_choices; i++) {
         lt_choosing *c = &choices[i];
         if (!c->on_device) {

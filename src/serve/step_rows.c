@@ -19,12 +19,12 @@
  * does must not depend on who else is there. 64 sequences of 128,256 ids have 33 MB. */
 #define NOTES_BYTES ((int64_t)2 << 30)
 
-static void carve_pickers(lt_engine *e, lt_arena *a) {
-    e->pickers = lt_arena_take(a, (size_t)e->n_pickers * sizeof *e->pickers, LT_ARENA_ALIGN);
-    for (int64_t i = 0; i < e->n_pickers; i++) {
-        lt_picker dummy, *p = e->pickers != NULL ? &e->pickers[i] : &dummy;
+static void carve_samplers(lt_engine *e, lt_arena *a) {
+    e->samplers = lt_arena_take(a, (size_t)e->n_samplers * sizeof *e->samplers, LT_ARENA_ALIGN);
+    for (int64_t i = 0; i < e->n_samplers; i++) {
+        lt_sampler dummy, *p = e->samplers != NULL ? &e->samplers[i] : &dummy;
         p->vocab_size = e->spec->vocab_size;
-        lt_picker_carve(p, a);
+        lt_sampler_carve(p, a);
     }
 }
 
@@ -77,15 +77,15 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     s->choices = lt_arena_take(a, seqs * sizeof *s->choices, LT_ARENA_ALIGN);
     s->masks = lt_arena_take(a, seqs * (size_t)e->mask_words * sizeof *s->masks, LT_ARENA_ALIGN);
     s->hidden = lt_arena_take(a, rows * width * sizeof *s->hidden, LT_ARENA_ALIGN);
-    carve_pickers(e, a);
+    carve_samplers(e, a);
 }
 
 /* The prompt's token after p is said by the device to be as likely as it is: chosen by force. */
 static void judge(const lt_job *j, int64_t p, double how[LT_CHOOSE_HOW_COUNT]) {
-    const lt_serve_sampling greedy = {.top_p = 1.0, .typical_p = 1.0, .repetition = 1.0};
-    const lt_pick_args args = {
+    const lt_sampling greedy = {.top_p = 1.0, .typical_p = 1.0, .repetition = 1.0};
+    const lt_sampler_args args = {
         .how = &greedy, .forced = j->r.prompt[p + 1], .n_top = j->r.prompt_logprobs};
-    lt_pick_as_op(&args, how);
+    lt_sampler_as_op(&args, how);
 }
 
 /* The logits of row `row`, token p of item i, are wanted. */
@@ -97,7 +97,7 @@ static lt_err want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, 
     const bool late = on_device && next && lt_sample_is_late(sample);
     const int64_t at = s->n_logits++;
     double *how = r->how + at * LT_CHOOSE_HOW_COUNT;
-    lt_pick_args args;
+    lt_sampler_args args;
     r->choose[at] = on_device && !late;
     r->out_rows[at] = (int32_t)row;
     s->wanted[at] = (lt_wanted){i, p, next, on_device, late};

@@ -249,12 +249,12 @@ typedef struct {
     lt_tensor notes, slots, starts, edits;
 } lt_note_args;
 
-/* One token for each of P picks, from a row of logits (R, V) F32 where they lie; what serve/pick.h
- * chooses. rows (P) I32: a pick's row; -1: the pick is idle; LT_CHOOSE_SKIP: it is as if it were
- * not there. how (P, LT_CHOOSE_HOW_COUNT) F64, contiguous. l = softcap(logits) first if softcap >
- * 0. With SLOT >= 0 (else -1), a row of notes, first of all 1 is added to the count of id NEW
- * (unless it is LT_CHOOSE_NO_NEW; -1 - k stands for late[k], of late (K) I32, and for 0 if that is
- * negative too). Then of l, rounded to F32, becomes what is wanted, x, in this order:
+/* One token for each of P picks, from a row of logits (R, V) F32 where they lie; what
+ * model/sampler.h chooses. rows (P) I32: a pick's row; -1: the pick is idle; LT_CHOOSE_SKIP: it is
+ * as if it were not there. how (P, LT_CHOOSE_HOW_COUNT) F64, contiguous. l = softcap(logits) first
+ * if softcap > 0. With SLOT >= 0 (else -1), a row of notes, first of all 1 is added to the count of
+ * id NEW (unless it is LT_CHOOSE_NO_NEW; -1 - k stands for late[k], of late (K) I32, and for 0 if
+ * that is negative too). Then of l, rounded to F32, becomes what is wanted, x, in this order:
  *   its bias is added (F32); it is -inf if BANS is not 0 and its id ends a text, or if MASK >= 0
  *   (else -1), a row of masks (M, ceil(V / 32)) I32, has no bit id % 32 in word id / 32; if it
  *   stands in prompt or output, n times there, in F64, each operation rounded: divided by

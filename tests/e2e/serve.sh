@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: a small model, raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|abuse|safe|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -12,12 +12,13 @@ trap '[ "$server" = 0 ] || kill "$server" 2>/dev/null; rm -rf "$dir"' EXIT
 . tests/tap.sh
 
 shared=tests/golden/stories260k
+run=() # What runs the program: the emulated GPU.
 model=("$shared/stories260K.bin" --tokenizer "$shared/tok512.bin")
 name=stories260K
 
 start() { # flags of the server; sets server, port
     : >"$dir/url" # Of the server before: the new one's shell may come to empty it later than it is read here.
-    "$lateen" serve "${model[@]}" --port 0 --quiet "$@" >"$dir/url" 2>"$dir/err" &
+    "${run[@]}" "$lateen" serve "${model[@]}" --port 0 --quiet "$@" >"$dir/url" 2>"$dir/err" &
     server=$!
     for _ in $(seq 200); do
         port=$(sed -n 's/.*:\([0-9]*\)$/\1/p' "$dir/url")
@@ -137,7 +138,7 @@ life() {
     done
     for host in ::1 "[::1]"; do
         : >"$dir/url" >"$dir/err"
-        "$lateen" serve "${model[@]}" --port 0 --quiet --host "$host" >"$dir/url" 2>"$dir/err" &
+        "${run[@]}" "$lateen" serve "${model[@]}" --port 0 --quiet --host "$host" >"$dir/url" 2>"$dir/err" &
         server=$!
         for _ in $(seq 100); do [ -s "$dir/url" ] || [ -s "$dir/err" ] || sleep 0.05; done
         if grep -q "assign requested address\|not supported" "$dir/err"; then
@@ -311,6 +312,17 @@ safe() { # Starts servers of its own.
     within python3 tests/e2e/serve_safe.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
 }
 
+# A seed gives the same text from generate, chat and serve. SEEDS_DEVICE=cuda: on the emulated GPU.
+seeds() {
+    local device=${SEEDS_DEVICE:-cpu}
+    [ "$device" = cpu ] || run=(tests/emu/run)
+    printf '%s' "{% for m in messages %}{{ m.role }}: {{ m.content }}. {% endfor %}{% if add_generation_prompt %}So{% endif %}" >"$dir/seeds.jinja"
+    start --device "$device" --dtype fp32 --generation-config none --chat-template "$dir/seeds.jinja"
+    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+    SEEDS_MODEL="${model[*]}" SEEDS_TEMPLATE="$dir/seeds.jinja" within python3 tests/e2e/serve_seeds.py "$port" "$device" "$([ "$device" = cpu ] && echo all || echo few)" -- "${run[@]}" "$lateen"
+    stop
+}
+
 bench() {
     "$lateen" bench serve "${model[@]}" --requests 24 --concurrency 8 --prompt-tokens 16 --max-tokens 16 \
         --json >"$dir/bench" 2>"$dir/err"
@@ -356,6 +368,6 @@ sys.exit(not (r['dropped'] > 0 == r['failed'] and r['dropped'] + r['completed'] 
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
-[ $# -gt 0 ] || set -- raw openai anthropic ollama agents state bodies pages life calls ends edges abuse safe bench
+[ $# -gt 0 ] || set -- raw openai anthropic ollama agents state bodies pages life calls ends edges seeds abuse safe bench
 for part in "$@"; do "$part"; done
 finish

@@ -4,5 +4,6 @@ if command -v g++ >/dev/null; then
         beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"
     done
     beside -t 900 "emulated GPU: training" tests/emu/train.sh
+    beside -t 900 "emulated GPU: a seed in generate, chat and serve" env SEEDS_DEVICE=cuda tests/e2e/serve.sh seeds
     beside -t 900 "emulated GPU: wrong settings" tests/emu/settings.sh
 fi

@@ -8,6 +8,7 @@ beside "serve: requests with parts at random" tests/e2e/serve.sh bodies
 beside "serve: what is kept between requests" tests/e2e/serve.sh state
 beside "serve: start, keys, queue, end" tests/e2e/serve.sh life calls
 beside "serve: every ending token, a model's own sampling" tests/e2e/serve.sh ends edges
+beside "serve: a seed in generate, chat and serve" tests/e2e/serve.sh seeds
 beside "serve: a hostile client and operator" tests/e2e/serve.sh abuse
 beside "serve: memory, keys, hosts" tests/e2e/serve.sh safe
 beside "bench serve" tests/e2e/serve.sh bench

@@ -294,7 +294,6 @@ bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **t
 
 bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bool *opened,
                          lt_api_error *e) {
-    const uint32_t bos = s->vocabulary.bos;
     char *text = NULL;
     size_t n = 0;
     lt_ids body = {0};
@@ -309,16 +308,8 @@ bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bo
     ok = (opened == NULL || lt_server_may_fit(s, n, "messages", e)) &&
          lt_server_encode(s, text, n, LT_ENCODE_PARSE_SPECIAL, &body, e);
     free(text);
-    if (ok && s->vocabulary.adds_bos && bos != LT_TOKEN_NONE &&
-        (body.n == 0 || body.data[0] != bos)) {
-        uint32_t *grown = realloc(body.data, (body.n + 1) * sizeof *grown);
-        if (grown == NULL) {
-            ok = lt_api_refuse_oom(e);
-        } else {
-            memmove(grown + 1, grown, body.n * sizeof *grown);
-            grown[0] = bos;
-            body = (lt_ids){.data = grown, .n = body.n + 1, .room = body.n + 1};
-        }
+    if (ok && lt_chat_ids_begin(&body, &s->vocabulary) != LT_OK) {
+        ok = lt_api_refuse_oom(e);
     }
     if (!ok) {
         lt_ids_free(&body);

@@ -82,7 +82,7 @@ static void put_bias(lt_json_out *o, const lt_server *s, int64_t id, double bias
 }
 
 static void put_choosing(lt_json_out *o, const lt_reply *j) {
-    const lt_serve_sampling *s = &j->request.sampling;
+    const lt_sampling *s = &j->request.sampling;
     const lt_ends *ends = &j->server->ends;
 
     lt_out_key_open(o, "stop", '[');

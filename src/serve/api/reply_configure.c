@@ -105,15 +105,9 @@ static bool read_biases(lt_reply *j, const json_t *all, lt_api_error *e) {
     return true;
 }
 
-static int by_id(const void *a, const void *b) {
-    const lt_logit_bias *x = a, *y = b;
-    return (x->id > y->id) - (x->id < y->id);
-}
-
 /* Texts may share tokens: the engine is told of each once, with the sum. */
 static bool read_bias(lt_reply *j, lt_api_error *e) {
-    lt_serve_sampling *s = &j->request.sampling;
-    int64_t n = 0;
+    lt_sampling *s = &j->request.sampling;
     if (j->ask.logit_bias == NULL) {
         return true;
     }
@@ -121,17 +115,8 @@ static bool read_bias(lt_reply *j, lt_api_error *e) {
         return false;
     }
     if (s->n_bias > 0) {
-        qsort(j->bias, (size_t)s->n_bias, sizeof *j->bias, by_id);
+        s->n_bias = lt_sampling_merge_bias(j->bias, s->n_bias);
     }
-    for (int64_t i = 0; i < s->n_bias; i++) {
-        if (n > 0 && j->bias[n - 1].id == j->bias[i].id) {
-            const float sum = j->bias[n - 1].bias + j->bias[i].bias;
-            j->bias[n - 1].bias = fminf(fmaxf(sum, -LT_BIAS_MOST), LT_BIAS_MOST);
-        } else {
-            j->bias[n++] = j->bias[i];
-        }
-    }
-    s->n_bias = n;
     return true;
 }
 
@@ -440,7 +425,7 @@ static bool read_form(lt_reply *j, lt_api_error *e) {
 
 static void read_sampling(lt_reply *j) {
     const lt_ask *a = &j->ask;
-    lt_serve_sampling *s = &j->request.sampling;
+    lt_sampling *s = &j->request.sampling;
     s->temperature = a->temperature;
     s->top_k = a->top_k > 0 ? a->top_k : 0;
     s->top_p = a->top_p > 0 ? a->top_p : 1e-9; /* 0: only the most likely token. */

@@ -14,7 +14,7 @@ static const lt_logit_bias bias[] = {{11, 4.0f}, {12, -100.0f}};
 static inline lt_request request_of(int64_t i, int32_t *prompt, int64_t vocab_size,
                                     const lt_grammar *grammar) {
     lt_request r = lt_request_defaults();
-    lt_serve_sampling *how = &r.sampling;
+    lt_sampling *how = &r.sampling;
     r.n_prompt = 1 + i * 5 % 29;
     fill_prompt(prompt, r.n_prompt, vocab_size, (uint64_t)i);
     r.prompt = prompt;

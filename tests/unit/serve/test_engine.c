@@ -253,13 +253,13 @@ static lt_request some_request(int64_t i, int32_t *prompt, const lt_model *m) {
     r.max_tokens = r.max_tokens < most - r.n_prompt ? r.max_tokens : most - r.n_prompt;
     r.logprobs = 0;
     r.ignore_eos = i % 2 == 0;
-    r.sampling = (lt_serve_sampling){.temperature = i % 4 == 0 ? 0 : 0.6 + (double)(i % 3) / 3,
-                                     .top_k = i % 3 == 0 ? 40 : 0,
-                                     .top_p = i % 5 == 0 ? 0.9 : 1.0,
-                                     .typical_p = i % 7 == 0 ? 0.95 : 1.0,
-                                     .min_p = i % 6 == 0 ? 0.02 : 0,
-                                     .repetition = i % 8 == 0 ? 1.1 : 1.0,
-                                     .seed = (uint64_t)i};
+    r.sampling = (lt_sampling){.temperature = i % 4 == 0 ? 0 : 0.6 + (double)(i % 3) / 3,
+                               .top_k = i % 3 == 0 ? 40 : 0,
+                               .top_p = i % 5 == 0 ? 0.9 : 1.0,
+                               .typical_p = i % 7 == 0 ? 0.95 : 1.0,
+                               .min_p = i % 6 == 0 ? 0.02 : 0,
+                               .repetition = i % 8 == 0 ? 1.1 : 1.0,
+                               .seed = (uint64_t)i};
     return r;
 }
 

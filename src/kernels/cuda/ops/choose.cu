@@ -35,7 +35,7 @@
  * NUMERICS  what notes do to a logit is the host's arithmetic (ops.h), operation by operation: none
  *           is contracted. A weight is exp2 in fp32, then a whole number of 2^-44: sums are exact,
  *           so no order, no PARTS and no HELD shows in a result. Weights below 2^-45 are 0.
- *           Relative to double: 2^-22 as the host's (row.h), whose order of cuts this is: ids
+ *           Relative to double: 2^-22 as the host's (logits.h), whose order of cuts this is: ids
  *           differ only where rounding decides.
  * REFS      Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al. 2024, arXiv:2407.01082
  *           (min-p); Meister et al. 2023, arXiv:2202.00666 (typical).

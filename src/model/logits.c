@@ -1,5 +1,5 @@
-/* row.c: see row.h. */
-#include "serve/row.h"
+/* logits.c: see logits.h. */
+#include "model/logits.h"
 
 #include <math.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static inline bool any(vi mask) {
     return (mask[0] | mask[1] | mask[2] | mask[3]) != 0;
 }
 
-bool lt_row_best(const float *x, int64_t n, int32_t *best) {
+bool lt_logits_best(const float *x, int64_t n, int32_t *best) {
     vf high[4] = {set(-INFINITY), set(-INFINITY), set(-INFINITY), set(-INFINITY)};
     vi nan = {0};
     float top = -INFINITY;
@@ -105,20 +105,20 @@ static double block_exp(const float *x, int64_t n, float high, float scale, floa
     return total;
 }
 
-double lt_row_exp(const float *x, int64_t n, float high, float scale, float *y, double *sums) {
+double lt_logits_exp(const float *x, int64_t n, float high, float scale, float *y, double *sums) {
     double total = 0.0;
-    for (int64_t i = 0; i < n; i += LT_ROW_BLOCK) {
-        const int64_t count = n - i < LT_ROW_BLOCK ? n - i : LT_ROW_BLOCK;
+    for (int64_t i = 0; i < n; i += LT_LOGITS_BLOCK) {
+        const int64_t count = n - i < LT_LOGITS_BLOCK ? n - i : LT_LOGITS_BLOCK;
         const double sum = block_exp(x + i, count, high, scale, y != NULL ? y + i : NULL);
         total += sum;
         if (sums != NULL) {
-            sums[i / LT_ROW_BLOCK] = sum;
+            sums[i / LT_LOGITS_BLOCK] = sum;
         }
     }
     return total;
 }
 
-int64_t lt_row_count_above(const float *x, int64_t n, float than) {
+int64_t lt_logits_count_above(const float *x, int64_t n, float than) {
     vi count[4] = {{0}, {0}, {0}, {0}};
     int64_t i = 0, total = 0;
     for (; i + 4 * W <= n; i += 4 * W) {
@@ -135,7 +135,7 @@ int64_t lt_row_count_above(const float *x, int64_t n, float than) {
     return total;
 }
 
-int64_t lt_row_collect(const float *x, int64_t n, float least, lt_candidate *out) {
+int64_t lt_logits_collect(const float *x, int64_t n, float least, lt_candidate *out) {
     int64_t count = 0, i = 0;
     for (; i + 4 * W <= n; i += 4 * W) {
         const vi hit = (load(x + i) >= set(least)) | (load(x + i + W) >= set(least)) |
@@ -199,14 +199,14 @@ static float guess_bound(const float *x, int64_t n, int64_t k, lt_candidate *scr
     return bound;
 }
 
-int64_t lt_row_top(const float *x, int64_t n, int64_t k, lt_candidate *out) {
+int64_t lt_logits_top(const float *x, int64_t n, int64_t k, lt_candidate *out) {
     int64_t count;
     if (k <= 0) {
         return 0;
     }
-    count = lt_row_collect(x, n, guess_bound(x, n, k, out), out);
+    count = lt_logits_collect(x, n, guess_bound(x, n, k, out), out);
     if (count < k) {
-        count = lt_row_collect(x, n, -INFINITY, out);
+        count = lt_logits_collect(x, n, -INFINITY, out);
     }
     if (count > k) {
         select_first(out, count, k);

@@ -1,12 +1,12 @@
-/* row.h: passes over one row of logits: the work of choosing a token that grows with the
+/* logits.h: passes over one row of logits: the work of choosing a token that grows with the
  * vocabulary, four floats at a time in plain vector C. */
-#ifndef LT_SERVE_ROW_H
-#define LT_SERVE_ROW_H
+#ifndef LT_MODEL_LOGITS_H
+#define LT_MODEL_LOGITS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LT_ROW_BLOCK 256 /* Weights a partial sum. */
+#define LT_LOGITS_BLOCK 256 /* Weights a partial sum. */
 
 typedef struct {
     float p; /* A logit, weight or log-probability. */
@@ -14,20 +14,20 @@ typedef struct {
 } lt_candidate;
 
 /* The largest; false: there is a NaN. The lowest id of ties. */
-bool lt_row_best(const float *x, int64_t n, int32_t *best);
+bool lt_logits_best(const float *x, int64_t n, int32_t *best);
 
 /* exp((x - high) * scale) to y (may be NULL: not stored); the sum, and of each block of
- * LT_ROW_BLOCK to sums (may be NULL). Relative error 2^-22; below e^-87: 0. */
-double lt_row_exp(const float *x, int64_t n, float high, float scale, float *y, double *sums);
+ * LT_LOGITS_BLOCK to sums (may be NULL). Relative error 2^-22; below e^-87: 0. */
+double lt_logits_exp(const float *x, int64_t n, float high, float scale, float *y, double *sums);
 
-int64_t lt_row_count_above(const float *x, int64_t n, float than); /* Strictly. */
+int64_t lt_logits_count_above(const float *x, int64_t n, float than); /* Strictly. */
 
 /* Those >= least, by rising id. */
-int64_t lt_row_collect(const float *x, int64_t n, float least, lt_candidate *out);
+int64_t lt_logits_collect(const float *x, int64_t n, float least, lt_candidate *out);
 
 /* The k largest (fewer if n is less, or of those above -inf), in any order; out has room for n.
  * Ties: the lower ids. */
-int64_t lt_row_top(const float *x, int64_t n, int64_t k, lt_candidate *out);
+int64_t lt_logits_top(const float *x, int64_t n, int64_t k, lt_candidate *out);
 
 /* Likelier first, then lower id: a total order, so that nothing depends on how it is sorted. */
 static inline bool lt_candidate_before(const lt_candidate *a, const lt_candidate *b) {

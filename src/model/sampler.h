@@ -1,0 +1,87 @@
+/* sampler.h: one token from one row of logits: what may be chosen, how likely, and the draw. There
+ * is one sampler: `generate` and `chat` (generate.c) and the serving engine (serve/step_pick.c)
+ * call it, and a device does the same with the op choose (tensor/ops.h).
+ *
+ *     logits ─ mask (grammar) ─ bias ─ banned ids ─ penalties ─ DRY ─┐
+ *        │   ┌───────────────────────────────────────────────────────┘
+ *        │   └▶ ÷ temperature ─ top-k ─ typical ─ top-p ─ min-p ─ XTC ─▶ draw
+ *        └────▶ log-probabilities: of the model's own distribution, before all of this
+ *
+ * The draw is a pure function of (seed, choice, number of output tokens before it): of what is
+ * kept, by rising id, the token at which the sum of weights exceeds that share of the whole. Only
+ * what is wanted gets sorted: top-k selects; top-p and typical pop from a heap what they keep. Ties
+ * keep the lower id, so results do not depend on the sorting method. A device is told the options
+ * (lt_sampler_as_op) and, once for each sequence, what they are about (lt_sampler_notes); from then
+ * on it counts by itself. */
+#ifndef LT_MODEL_SAMPLER_H
+#define LT_MODEL_SAMPLER_H
+
+#include "base/arena.h"
+#include "lateen/sampling.h"
+#include "model/logits.h"
+#include "tensor/ops.h"
+
+/* Scratch of one thread, for a vocabulary. */
+typedef struct {
+    int64_t vocab_size;    /* Set before carving. */
+    float *work, *weights; /* (V) logits with masks, bias and penalties; weights of a draw */
+    double *sums;          /* (V / LT_LOGITS_BLOCK + 1) of weights */
+    lt_candidate *candidates, *order; /* (V) */
+    uint32_t *stamp, *count; /* (V) which ids were seen in this pick, how often in the output */
+    int32_t *seen;           /* (V) */
+    uint32_t now;
+    lt_arena own; /* Of lt_sampler_open. */
+} lt_sampler;
+
+void lt_sampler_carve(lt_sampler *p, lt_arena *a);
+/* The same in memory of its own. */
+LT_MUST_USE lt_err lt_sampler_open(lt_sampler *p, int64_t vocab_size);
+void lt_sampler_close(lt_sampler *p); /* Accepts one that was never opened. */
+
+/* ARG: an option, or an id of the biases, is outside its range. */
+LT_MUST_USE lt_err lt_sampling_check(const lt_sampling *s, int64_t vocab_size);
+
+typedef struct {
+    const lt_sampling *how;
+    const int32_t *tokens; /* (n_prompt + n_output): what stands before. */
+    int64_t n_prompt, n_output;
+    int32_t choice;        /* Which of the request's choices (n). */
+    const int32_t *banned; /* Cannot be chosen. */
+    int64_t n_banned;
+    const uint32_t *mask; /* Bit id % 32 of mask[id / 32]: may be chosen. NULL: all. */
+    int32_t forced;       /* This id and no other; -1: free. */
+    int n_top;            /* Log-probabilities: -1 none, else so many alternatives. */
+} lt_sampler_args;
+
+typedef struct {
+    int32_t id,
+        rank; /* rank: how many ids the model finds likelier; with log-probabilities only. */
+    float logprob;
+    int n_top;
+    lt_candidate top[LT_CHOOSE_TOP]; /* p: log-probability; likeliest first. */
+} lt_pick;
+
+/* NUMERIC: a logit is not a number, or nothing may be chosen. */
+LT_MUST_USE lt_err lt_sampler_pick(lt_sampler *p, const float *logits, const lt_sampler_args *a,
+                                   lt_pick *out);
+
+/* NUMERIC, and why nothing was chosen: a logit is not a number, or all are -inf. */
+LT_MUST_USE lt_err lt_sampler_failure(bool nan);
+
+/* The same as options of the op choose; SLOT, NEW and MASK are left to the caller. */
+void lt_sampler_as_op(const lt_sampler_args *a, double how[LT_CHOOSE_HOW_COUNT]);
+/* Whether the op can serve a request: how many biases and tokens a note can tell; it knows neither
+ * DRY nor XTC. */
+bool lt_sampler_suits_op(const lt_sampling *how, int64_t max_tokens);
+/* Whether choosing asks what stands in notes: penalties, bias, bans. */
+bool lt_sampler_needs_notes(const lt_sampler_args *a);
+/* The row of notes of these tokens, as edits of the op note: (place, word) of each that is not 0,
+ * at most V + LT_NOTE_BIASES. endings: what BANS bans. Returns how many. */
+int64_t lt_sampler_notes(lt_sampler *p, const lt_sampler_args *a, const int32_t *endings,
+                         int64_t n_endings, int32_t *edits);
+
+/* Log-probability of id and the n_top likeliest: for prompts. */
+LT_MUST_USE lt_err lt_sampler_logprob(lt_sampler *p, const float *logits, int32_t id, int n_top,
+                                      lt_pick *out);
+
+#endif

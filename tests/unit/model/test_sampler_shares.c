@@ -1,0 +1,258 @@
+/* The sampler against sets and shares worked out by hand: top-k, the nucleus at its edges, min-p,
+ * temperature, repetition. */
+#include "unit/model/golden.h"
+
+#include "model/sampler.h"
+
+#define DRAWS 6000
+
+/* How often each of n tokens is drawn in DRAWS draws. */
+static void draw(const float *logits, int n, const lt_sampling *how, int *counts) {
+    lt_sampler s = {0};
+    must(lt_sampler_open(&s, n), "sampler");
+    memset(counts, 0, (size_t)n * sizeof *counts);
+    for (int choice = 0; choice < DRAWS; choice++) {
+        const lt_sampler_args a = {.how = how, .choice = choice, .forced = -1, .n_top = -1};
+        lt_pick pick = {.id = -1};
+        must(lt_sampler_pick(&s, logits, &a, &pick), "pick");
+        assert_true(pick.id >= 0 && pick.id < n);
+        counts[pick.id]++;
+    }
+    lt_sampler_close(&s);
+}
+
+/* shares[i] of all draws, which sum up to 1, within five standard deviations; of what has none,
+ * none. */
+static void expect(const char *what, const float *logits, int n, const lt_sampling *how,
+                   const double *shares) {
+    int counts[64];
+    draw(logits, n, how, counts);
+    for (int i = 0; i < n; i++) {
+        const double want = shares[i] * DRAWS, sd = sqrt(want * (1.0 - shares[i]));
+        if (fabs((double)counts[i] - want) > 5.0 * sd) {
+            fail_msg("%s: token %d drawn %d times, not %.0f", what, i, counts[i], want);
+        }
+    }
+}
+
+static lt_sampling plain(void) {
+    lt_sampling how = lt_sampling_defaults();
+    how.seed = 7;
+    return how;
+}
+
+/* Weights 1 8 2 4 1, of 16. */
+static const float eight[] = {0.0f, 2.0794415f, 0.6931472f, 1.3862944f, 0.0f};
+
+static void temperatures(void **state) {
+    lt_sampling how = plain();
+    int counts[5], again[5];
+    (void)state;
+    expect("as they are", eight, 5, &how, (double[]){1 / 16., 8 / 16., 2 / 16., 4 / 16., 1 / 16.});
+    how.temperature = 0.5; /* Squares: 1 64 4 16 1. */
+    expect("half", eight, 5, &how, (double[]){1 / 86., 64 / 86., 4 / 86., 16 / 86., 1 / 86.});
+    how.temperature = 2.0; /* Roots. */
+    const double z = 1 + sqrt(8) + sqrt(2) + 2 + 1;
+    expect("double", eight, 5, &how, (double[]){1 / z, sqrt(8) / z, sqrt(2) / z, 2 / z, 1 / z});
+    how.temperature = 0.0;
+    expect("none", eight, 5, &how, (double[]){0, 1, 0, 0, 0});
+    how.temperature = 1.0;
+    draw(eight, 5, &how, counts);
+    draw(eight, 5, &how, again);
+    assert_memory_equal(counts, again, sizeof counts);
+    how.seed = 8;
+    draw(eight, 5, &how, again);
+    assert_memory_not_equal(counts, again, sizeof counts);
+}
+
+static void nuclei(void **state) {
+    static const struct {
+        double top_p, shares[5]; /* Of tokens 0 to 4, in parts of what stays. */
+    } rows[] = {{0.01, {0, 1, 0, 0, 0}},  {0.499, {0, 1, 0, 0, 0}}, {0.501, {0, 8, 0, 4, 0}},
+                {0.749, {0, 8, 0, 4, 0}}, {0.751, {0, 8, 2, 4, 0}}, {0.874, {0, 8, 2, 4, 0}},
+                {0.876, {1, 8, 2, 4, 0}}, /* Of equals the lower id first. */
+                {0.937, {1, 8, 2, 4, 0}}, {0.938, {1, 8, 2, 4, 1}}, {1.0, {1, 8, 2, 4, 1}}};
+    static const float equal[] = {1.0f, 1.0f, 1.0f, 1.0f};
+    lt_sampling how = plain();
+    (void)state;
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        double shares[5], sum = 0.0;
+        for (int i = 0; i < 5; i++) {
+            sum += rows[r].shares[i];
+        }
+        for (int i = 0; i < 5; i++) {
+            shares[i] = rows[r].shares[i] / sum;
+        }
+        how.top_p = rows[r].top_p;
+        expect("nucleus", eight, 5, &how, shares);
+    }
+    /* Four equals: the sums are exact, and a share that is met is enough. */
+    how.top_p = 0.25;
+    expect("a quarter", equal, 4, &how, (double[]){1, 0, 0, 0});
+    how.top_p = 0.5;
+    expect("half", equal, 4, &how, (double[]){0.5, 0.5, 0, 0});
+    how.top_p = 0.75;
+    expect("three quarters", equal, 4, &how, (double[]){1 / 3., 1 / 3., 1 / 3., 0});
+    how.top_p = 0.7500001;
+    expect("more", equal, 4, &how, (double[]){0.25, 0.25, 0.25, 0.25});
+    how.top_p = 0.0;
+    expect("zero: one stays", equal, 4, &how, (double[]){1, 0, 0, 0});
+}
+
+static void cut_by_rank_and_weight(void **state) {
+    lt_sampling how = plain();
+    (void)state;
+    for (int k = 1; k <= 6; k++) {
+        static const double all[] = {1, 8, 2, 4, 1};
+        static const int order[] = {1, 3, 2, 0, 4};
+        double shares[5] = {0}, sum = 0.0;
+        for (int i = 0; i < k && i < 5; i++) {
+            sum += all[order[i]];
+        }
+        for (int i = 0; i < k && i < 5; i++) {
+            shares[order[i]] = all[order[i]] / sum;
+        }
+        how.top_k = k;
+        expect("top k", eight, 5, &how, shares);
+    }
+    how.top_k = 0;
+    how.min_p = 0.49;
+    expect("min p under a half", eight, 5, &how, (double[]){0, 8 / 12., 0, 4 / 12., 0});
+    how.min_p = 0.51;
+    expect("min p over a half", eight, 5, &how, (double[]){0, 1, 0, 0, 0});
+    how.min_p = 1.0;
+    expect("min p of one", eight, 5, &how, (double[]){0, 1, 0, 0, 0});
+    how = plain(); /* All three: of four by rank, the nucleus of their 15, then by weight. */
+    how.top_k = 4;
+    how.top_p = 0.9;
+    how.min_p = 0.3;
+    expect("all", eight, 5, &how, (double[]){0, 8 / 12., 0, 4 / 12., 0});
+    how.min_p = 0.0;
+    expect("rank and nucleus", eight, 5, &how, (double[]){0, 8 / 14., 2 / 14., 4 / 14., 0});
+}
+
+static int by_value(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
+}
+
+/* The k best of many, at any k: what is drawn is among them, and all of them are drawn. */
+static void the_best_of_many(void **state) {
+    enum { N = 64 };
+    float logits[N], sorted[N];
+    lt_sampling how = plain();
+    uint32_t x = 12345;
+    (void)state;
+    how.temperature = 100.0; /* All about as likely. */
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < N; i++) {
+            x = x * 1664525u + 1013904223u;
+            logits[i] = round == 0 ? (float)i : round == 1 ? (float)-i : (float)(x >> 16) * 1e-4f;
+        }
+        memcpy(sorted, logits, sizeof sorted);
+        qsort(sorted, N, sizeof *sorted, by_value);
+        for (int k = 1; k < N; k += 9) {
+            int counts[N];
+            how.top_k = k;
+            draw(logits, N, &how, counts);
+            for (int i = 0; i < N; i++) {
+                assert_int_equal(counts[i] > 0, logits[i] >= sorted[k - 1]);
+            }
+        }
+    }
+}
+
+/* The likeliest token behind n tokens. */
+static int32_t best(const float *logits, const int32_t *tokens, int n, double repetition) {
+    lt_sampling how = lt_sampling_defaults();
+    lt_sampler s = {0};
+    lt_pick pick = {.id = -1};
+    const lt_sampler_args a = {
+        .how = &how, .tokens = tokens, .n_prompt = n, .forced = -1, .n_top = -1};
+    how.temperature = 0.0;
+    how.repetition = repetition;
+    must(lt_sampler_open(&s, 40), "sampler");
+    must(lt_sampler_pick(&s, logits, &a, &pick), "pick");
+    must(lt_sampler_pick(&s, logits, &a, &pick), "pick again");
+    lt_sampler_close(&s);
+    return pick.id;
+}
+
+static void repetition(void **state) {
+    float logits[40];
+    const int32_t tokens[] = {33, 33, 5};
+    (void)state;
+    for (int i = 0; i < 40; i++) {
+        logits[i] = -9.0f;
+    }
+    logits[33] = 2.0f;
+    logits[5] = 1.5f;
+    assert_int_equal(best(logits, NULL, 0, 2.0), 33);
+    assert_int_equal(best(logits, tokens, 2, 1.0), 33);
+    assert_int_equal(best(logits, tokens, 2, 1.3), 33); /* 2 / 1.3 = 1.54 */
+    assert_int_equal(best(logits, tokens, 2, 1.4), 5);  /* 2 / 1.4 = 1.43 */
+    assert_int_equal(best(logits, tokens, 3, 9.0), 33);
+    logits[33] = -1.0f; /* Below 0 it is multiplied. */
+    logits[5] = -1.2f;
+    assert_int_equal(best(logits, tokens, 2, 1.1), 33);
+    assert_int_equal(best(logits, tokens, 2, 1.3), 5);
+}
+
+static void what_is_no_number(void **state) {
+    float logits[] = {0.0f, NAN, 0.0f};
+    const lt_sampling how = plain();
+    lt_sampler s = {0};
+    lt_pick pick = {.id = -1};
+    lt_sampler_args a = {.how = &how, .forced = -1, .n_top = -1};
+    (void)state;
+    must(lt_sampler_open(&s, 3), "sampler");
+    assert_int_equal(lt_sampler_pick(&s, logits, &a, &pick), LT_ERR_NUMERIC);
+    assert_non_null(strstr(lt_error_message(), "token 1 "));
+    logits[1] = INFINITY;
+    must(lt_sampler_pick(&s, logits, &a, &pick), "infinite");
+    assert_int_equal(pick.id, 1);
+    logits[0] = logits[1] = logits[2] = -INFINITY;
+    assert_int_equal(lt_sampler_pick(&s, logits, &a, &pick), LT_ERR_NUMERIC);
+    logits[2] = 3.0f;
+    for (a.choice = 0; a.choice < 50; a.choice++) {
+        must(lt_sampler_pick(&s, logits, &a, &pick), "one allowed");
+        assert_int_equal(pick.id, 2);
+    }
+    lt_sampler_close(&s);
+    lt_sampler_close(&(lt_sampler){0});
+}
+
+/* Each option outside its range is refused by its name; biases of one id are one. */
+static void options(void **state) {
+    static const lt_logit_bias outside = {40, 1.0f};
+    lt_logit_bias twice[] = {{7, 1.0f}, {3, 2.0f}, {7, 0.5f}};
+    lt_sampling how = lt_sampling_defaults();
+    (void)state;
+    must(lt_sampling_check(&how, 40), "defaults");
+    how.top_p = 1.5;
+    assert_int_equal(lt_sampling_check(&how, 40), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "top_p 1.5"));
+    how = lt_sampling_defaults();
+    how.repetition = 0.0;
+    assert_int_equal(lt_sampling_check(&how, 40), LT_ERR_ARG);
+    how = lt_sampling_defaults();
+    how.bias = &outside;
+    how.n_bias = 1;
+    assert_int_equal(lt_sampling_check(&how, 40), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "token 40"));
+    assert_int_equal(lt_sampling_merge_bias(twice, 3), 2);
+    assert_true(twice[0].id == 3 && twice[1].id == 7 && twice[1].bias == 1.5f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(temperatures),
+        cmocka_unit_test(nuclei),
+        cmocka_unit_test(cut_by_rank_and_weight),
+        cmocka_unit_test(the_best_of_many),
+        cmocka_unit_test(repetition),
+        cmocka_unit_test(what_is_no_number),
+        cmocka_unit_test(options),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
