@@ -14,6 +14,7 @@
     X(plan, "plan",                                                                                \
       "predict a run before paying for it: layout, time, price, failures; or a server")            \
     X(simulate, "simulate", "play months of a run with failures, restarts, repairs and spares")    \
+    X(comm, "comm", "say which rank ended a run of several")                                       \
     X(doctor, "doctor", "tell what this machine is and can do")                                    \
     X(bench, "bench", "measure kernels: ours, the vendor's, the limit")                            \
     X(completion, "completion", "words for the shell's completion")                                \

@@ -1,0 +1,380 @@
+/* Every verb on ranks as threads. What each member sends is a function of (member, element), so each
+ * rank works out by itself, in the order of the members, what it must receive, to the bit. A rank
+ * tells what is wrong through its error: cmocka's assertions are for the main thread. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "lateen/comm.h"
+
+static const lt_dtype reduced[] = {LT_F32, LT_BF16, LT_F16, LT_F64, LT_I64, LT_I32, LT_U8};
+static const int64_t counts[] = {0, 1, 2, 7, 64, 1000, 5003};
+
+/* Element i of member r's data, of which some are negative; small whole numbers of whole types. */
+static double value(int r, int64_t i) {
+    return (double)(int64_t)(lt_rng_mix((uint64_t)i * 64 + (uint64_t)r) % 20011) / 16.0 - 600.0;
+}
+
+static void put(void *data, int64_t at, lt_dtype dtype, double v) {
+    switch (dtype) {
+    case LT_F32:
+        ((float *)data)[at] = (float)v;
+        break;
+    case LT_BF16:
+        ((uint16_t *)data)[at] = lt_f32_to_bf16((float)v);
+        break;
+    case LT_F16:
+        ((uint16_t *)data)[at] = lt_f32_to_f16((float)v);
+        break;
+    case LT_F64:
+        ((double *)data)[at] = v;
+        break;
+    case LT_I64:
+        ((int64_t *)data)[at] = (int64_t)v;
+        break;
+    case LT_I32:
+        ((int32_t *)data)[at] = (int32_t)v;
+        break;
+    default:
+        ((uint8_t *)data)[at] = (uint8_t)((int)v & 255);
+        break;
+    }
+}
+
+static double get(const void *data, int64_t at, lt_dtype dtype) {
+    switch (dtype) {
+    case LT_F32:
+        return ((const float *)data)[at];
+    case LT_BF16:
+        return lt_bf16_to_f32(((const uint16_t *)data)[at]);
+    case LT_F16:
+        return lt_f16_to_f32(((const uint16_t *)data)[at]);
+    case LT_F64:
+        return ((const double *)data)[at];
+    case LT_I64:
+        return (double)((const int64_t *)data)[at];
+    case LT_I32:
+        return ((const int32_t *)data)[at];
+    default:
+        return ((const uint8_t *)data)[at];
+    }
+}
+
+/* The reduction of element i over n members, by the rule of lateen/comm.h. */
+static double reduction(int n, int64_t i, lt_dtype dtype, lt_reduce op) {
+    unsigned char one[8], total[8];
+    double sum = 0.0;
+    for (int r = 0; r < n; r++) {
+        put(one, 0, dtype, value(r, i));
+        const double x = get(one, 0, dtype);
+        if (r == 0) {
+            sum = x;
+        } else if (op == LT_REDUCE_SUM) {
+            sum = dtype == LT_F32 || dtype == LT_BF16 || dtype == LT_F16
+                      ? (double)((float)sum + (float)x)
+                      : sum + x;
+        } else {
+            sum = op == LT_REDUCE_MAX ? fmax(sum, x) : fmin(sum, x);
+        }
+    }
+    put(total, 0, dtype, sum);
+    return get(total, 0, dtype);
+}
+
+static void fill(void *data, int r, int64_t first, int64_t count, lt_dtype dtype) {
+    for (int64_t i = 0; i < count; i++) {
+        put(data, i, dtype, value(r, first + i));
+    }
+}
+
+static lt_err same(const void *data, int64_t at, lt_dtype dtype, double want, const char *what) {
+    if (memcmp(&(double){get(data, at, dtype)}, &want, sizeof want) != 0) {
+        LT_FAIL(LT_ERR_STATE, "%s of %s: element %lld is %.9g, not %.9g", what,
+                lt_dtype_name(dtype), (long long)at, get(data, at, dtype), want);
+    }
+    return LT_OK;
+}
+
+static lt_err open_all(lt_group **g, lt_comm *c) {
+    int ranks[16];
+    for (int i = 0; i < lt_comm_size(c); i++) {
+        ranks[i] = i;
+    }
+    return lt_group_open(g, c, "all", ranks, lt_comm_size(c));
+}
+
+/* ---- Reductions ------------------------------------------------------------------------------ */
+
+static lt_err reduce_case(lt_group *g, int64_t count, lt_dtype dtype, lt_reduce op, bool in_place) {
+    const int n = lt_group_size(g), own = lt_group_rank(g);
+    const size_t bytes = (size_t)count * lt_dtype_bytes(dtype);
+    char *src = malloc((size_t)n * bytes + 1), *other = malloc((size_t)n * bytes + 1);
+    lt_err err = LT_OK;
+
+    /* all_reduce */
+    fill(src, own, 0, count, dtype);
+    char *dst = in_place ? src : other;
+    LT_TRY_DONE(lt_all_reduce(g, dst, src, count, dtype, op, NULL));
+    for (int64_t i = 0; i < count; i++) {
+        LT_TRY_DONE(same(dst, i, dtype, reduction(n, i, dtype, op), "all_reduce"));
+    }
+    /* reduce_scatter: rows of `count`; this member's is own. */
+    fill(src, own, 0, n * count, dtype);
+    dst = in_place ? src + (size_t)own * bytes : other;
+    LT_TRY_DONE(lt_reduce_scatter(g, dst, src, count, dtype, op, NULL));
+    for (int64_t i = 0; i < count; i++) {
+        LT_TRY_DONE(
+            same(dst, i, dtype, reduction(n, own * count + i, dtype, op), "reduce_scatter"));
+    }
+done:
+    free(src);
+    free(other);
+    return err;
+}
+
+static lt_err reduce_rank(lt_comm *c, void *ctx) {
+    lt_group *g;
+    (void)ctx;
+    LT_TRY(open_all(&g, c));
+    for (size_t t = 0; t < sizeof reduced / sizeof *reduced; t++) {
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+            for (int op = LT_REDUCE_SUM; op <= LT_REDUCE_MIN; op++) {
+                /* The sum of U8 wraps around, which `reduction` does not. */
+                if (reduced[t] != LT_U8 || op != LT_REDUCE_SUM) {
+                    LT_TRY(reduce_case(g, counts[k], reduced[t], (lt_reduce)op, (k + t) % 2 == 0));
+                }
+            }
+        }
+    }
+    return LT_OK;
+}
+
+static void reductions(void **state) {
+    static const int sizes[] = {1, 2, 3, 4, 5, 8};
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (lt_comm_run_threads(sizes[i], NULL, reduce_rank, NULL) != LT_OK) {
+            fail_msg("%d ranks: %s", sizes[i], lt_error_message());
+        }
+    }
+}
+
+/* A NaN of one member reaches all, whatever the reduction. */
+static lt_err nan_rank(lt_comm *c, void *ctx) {
+    lt_group *g;
+    (void)ctx;
+    LT_TRY(open_all(&g, c));
+    for (int op = LT_REDUCE_SUM; op <= LT_REDUCE_MIN; op++) {
+        for (int who = 0; who < lt_comm_size(c); who++) {
+            float x = lt_comm_rank(c) == who ? NAN : (float)lt_comm_rank(c), y = 0.0f;
+            double d = x, e = 0.0;
+            LT_TRY(lt_all_reduce(g, &y, &x, 1, LT_F32, (lt_reduce)op, NULL));
+            LT_TRY(lt_all_reduce(g, &e, &d, 1, LT_F64, (lt_reduce)op, NULL));
+            if (!isnan(y) || !isnan(e)) {
+                LT_FAIL(LT_ERR_STATE, "NaN of rank %d is lost: %g %g", who, (double)y, e);
+            }
+        }
+    }
+    return LT_OK;
+}
+
+static void nan_is_kept(void **state) {
+    (void)state;
+    assert_int_equal(lt_comm_run_threads(3, NULL, nan_rank, NULL), LT_OK);
+}
+
+/* ---- Data movement --------------------------------------------------------------------------- */
+
+static lt_err move_case(lt_group *g, int64_t count, lt_dtype dtype, lt_rng *rng) {
+    const int n = lt_group_size(g), own = lt_group_rank(g);
+    const size_t bytes = (size_t)count * lt_dtype_bytes(dtype);
+    char *src = malloc((size_t)(4 * n) * (bytes + 8)), *dst = malloc((size_t)(4 * n) * (bytes + 8));
+    int64_t sends[8], receives[8], table[8][8], at = 0;
+    lt_err err = LT_OK;
+
+    /* all_gather, in place every other time */
+    const bool in_place = count % 2 == 0;
+    char *row = in_place ? dst + (size_t)own * bytes : src;
+    fill(row, own, 0, count, dtype);
+    LT_TRY_DONE(lt_all_gather(g, dst, row, count, dtype, NULL));
+    for (int64_t i = 0; i < n * count; i++) {
+        char want[8];
+        put(want, 0, dtype, value((int)(i / count), i % count));
+        LT_TRY_DONE(same(dst, i, dtype, get(want, 0, dtype), "all_gather"));
+    }
+    for (int root = 0; root < n; root++) {
+        fill(dst, own, root, count, dtype);
+        LT_TRY_DONE(lt_broadcast(g, dst, count, dtype, root, NULL));
+        for (int64_t i = 0; i < count; i++) {
+            char want[8];
+            put(want, 0, dtype, value(root, root + i));
+            LT_TRY_DONE(same(dst, i, dtype, get(want, 0, dtype), "broadcast"));
+        }
+    }
+    /* all_to_all: the same table of counts on every rank; some are 0. */
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < n; j++) {
+            table[i][j] = (int64_t)lt_rng_below(rng, (uint64_t)count + 1) *
+                          (lt_rng_below(rng, 3) > 0);
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        sends[i] = table[own][i];
+        receives[i] = table[i][own];
+        fill(src + (size_t)at * lt_dtype_bytes(dtype), own, 1000 * i, sends[i], dtype);
+        at += sends[i];
+    }
+    LT_TRY_DONE(lt_all_to_all(g, dst, receives, src, sends, dtype, NULL));
+    at = 0;
+    for (int i = 0; i < n; i++) {
+        for (int64_t k = 0; k < receives[i]; k++, at++) {
+            char want[8];
+            put(want, 0, dtype, value(i, 1000 * own + k));
+            LT_TRY_DONE(same(dst, at, dtype, get(want, 0, dtype), "all_to_all"));
+        }
+    }
+done:
+    free(src);
+    free(dst);
+    return err;
+}
+
+static lt_err move_rank(lt_comm *c, void *ctx) {
+    lt_rng rng = {.seed = 7};
+    lt_group *g;
+    (void)ctx;
+    LT_TRY(open_all(&g, c));
+    for (size_t t = 0; t < sizeof reduced / sizeof *reduced; t++) {
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+            LT_TRY(move_case(g, counts[k], reduced[t], &rng));
+        }
+    }
+    return lt_barrier(g);
+}
+
+static void movements(void **state) {
+    static const int sizes[] = {1, 2, 3, 4, 5, 8};
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (lt_comm_run_threads(sizes[i], NULL, move_rank, NULL) != LT_OK) {
+            fail_msg("%d ranks: %s", sizes[i], lt_error_message());
+        }
+    }
+}
+
+/* ---- Many calls under way -------------------------------------------------------------------- */
+
+#define N_WAVES 40
+#define N_WORDS 300
+
+/* Every rank sends to every other before it receives, with collectives of two groups between, and
+ * waits for all at the end: more calls than the ring holds, in an order that would stand still if a
+ * send waited for its receive. */
+static lt_err crowd_rank(lt_comm *c, void *ctx) {
+    enum { N = 4 };
+    const int own = lt_comm_rank(c), half[2] = {own / 2 * 2, own / 2 * 2 + 1};
+    static int32_t out[N][N_WAVES][N][N_WORDS], in[N][N_WAVES][N][N_WORDS];
+    static float sums[N][N_WAVES][2];
+    lt_comm_work last = 0;
+    lt_group *all, *pair;
+    (void)ctx;
+    LT_TRY(open_all(&all, c));
+    LT_TRY(lt_group_open(&pair, c, "pair", half, 2));
+    for (int w = 0; w < N_WAVES; w++) {
+        sums[own][w][0] = (float)(own + w);
+        sums[own][w][1] = (float)(own * w);
+        for (int to = 0; to < N; to++) {
+            for (int i = 0; i < N_WORDS; i++) {
+                out[own][w][to][i] = own * 1000003 + w * 10007 + to * 101 + i;
+            }
+            if (to != own) {
+                LT_TRY(lt_send(all, to, out[own][w][to], N_WORDS, LT_I32, &last));
+            }
+        }
+        LT_TRY(lt_all_reduce(all, &sums[own][w][0], &sums[own][w][0], 1, LT_F32, LT_REDUCE_SUM,
+                             &last));
+        LT_TRY(lt_all_reduce(pair, &sums[own][w][1], &sums[own][w][1], 1, LT_F32, LT_REDUCE_SUM,
+                             &last));
+        for (int from = N - 1; from >= 0; from--) {
+            if (from != own) {
+                LT_TRY(lt_recv(all, from, in[own][w][from], N_WORDS, LT_I32, &last));
+            }
+        }
+    }
+    for (lt_comm_work k = 1; k <= last; k++) {
+        LT_TRY(lt_comm_wait(c, k));
+        if (!lt_comm_done(c, k)) {
+            LT_FAIL(LT_ERR_STATE, "call %llu is waited for and not done", (unsigned long long)k);
+        }
+    }
+    for (int w = 0; w < N_WAVES; w++) {
+        if (sums[own][w][0] != (float)(6 + 4 * w) ||
+            sums[own][w][1] != (float)(w * (half[0] + half[1]))) {
+            LT_FAIL(LT_ERR_STATE, "wave %d: sums %g %g", w, (double)sums[own][w][0],
+                    (double)sums[own][w][1]);
+        }
+        for (int from = 0; from < N; from++) {
+            for (int i = 0; from != own && i < N_WORDS; i++) {
+                if (in[own][w][from][i] != from * 1000003 + w * 10007 + own * 101 + i) {
+                    LT_FAIL(LT_ERR_STATE, "wave %d from %d: word %d", w, from, i);
+                }
+            }
+        }
+    }
+    return LT_OK;
+}
+
+static void many_calls_under_way(void **state) {
+    (void)state;
+    if (lt_comm_run_threads(4, NULL, crowd_rank, NULL) != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+}
+
+/* ---- Alone, and what is refused -------------------------------------------------------------- */
+
+static void alone(void **state) {
+    const int zero[] = {0, 0}, one[] = {1};
+    float x = 3.0f, y = 0.0f;
+    lt_comm_work w;
+    lt_comm *c;
+    lt_group *g;
+    (void)state;
+    assert_int_equal(lt_comm_open_self(&c, NULL), LT_OK);
+    assert_string_equal(lt_comm_transport(c), "self");
+    assert_int_equal(lt_group_open(&g, c, "all", zero, 1), LT_OK);
+    assert_int_equal(lt_all_reduce(g, &y, &x, 1, LT_F32, LT_REDUCE_SUM, &w), LT_OK);
+    assert_true(lt_comm_done(c, w) && y == 3.0f);
+    assert_int_equal(lt_comm_wait(c, w), LT_OK);
+    assert_int_equal(lt_group_open(&g, c, "two", zero, 2), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "2 members in a world of 1"));
+    assert_int_equal(lt_group_open(&g, c, "far", one, 1), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "rank 1 in a world of 1"));
+    assert_int_equal(lt_group_open(&g, c, "", zero, 1), LT_ERR_ARG);
+    assert_int_equal(lt_all_reduce(g, &y, &x, 1, LT_F8_E4M3, LT_REDUCE_SUM, NULL),
+                     LT_ERR_UNSUPPORTED);
+    assert_int_equal(lt_broadcast(g, &y, 1, LT_F32, 1, NULL), LT_ERR_ARG);
+    assert_int_equal(lt_send(g, 0, &y, 1, LT_F32, NULL), LT_ERR_ARG);
+    lt_comm_close(c);
+    lt_comm_close(NULL);
+    assert_int_equal(lt_comm_run_threads(0, NULL, nan_rank, NULL), LT_ERR_ARG);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reductions), cmocka_unit_test(nan_is_kept),
+        cmocka_unit_test(movements),  cmocka_unit_test(many_calls_under_way),
+        cmocka_unit_test(alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
