@@ -154,6 +154,9 @@ typedef struct {
     bool beside;
     /* Of a model that is created with `stored`: the block type of its matrices. */
     lt_dtype stored_as;
+    /* Which part of the model is held (model/params.h); NULL: all of it. Only that part is drawn or
+     * read. Until the model is open. */
+    const struct lt_partition *partition;
 } lt_model_options;
 
 /* Open a Hugging Face folder, a .gguf, or a llama2.c .bin. options NULL: F32, not trainable. Free

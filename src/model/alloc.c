@@ -157,7 +157,10 @@ lt_err lt_model_begin(lt_model **out, const lt_model_spec *spec, const lt_model_
         m->options.dtype = m->backend->host_memory ? LT_F32 : LT_BF16;
     }
     LT_TRY_DONE(lt_model_spec_check(spec));
-    LT_TRY_DONE(lt_param_table_open(&m->table, spec));
+    if (m->options.stored && m->options.partition != NULL) {
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "model: weights as stored are not held in part");
+    }
+    LT_TRY_DONE(lt_param_table_open_part(&m->table, spec, m->options.partition));
     LT_TRY_DONE(open_mover(m));
     *out = m;
     m = NULL;

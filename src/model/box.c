@@ -74,6 +74,16 @@ bool lt_box_intersect(lt_box *out, const lt_box *a, const lt_box *b, int n_dims)
     return true;
 }
 
+int64_t lt_box_local_index(const lt_box *box, int n_dims, const int64_t *index) {
+    int64_t at = 0;
+    for (int d = 0; d < n_dims; d++) {
+        const int64_t inside = index[d] - box->first[d];
+        LT_ASSERT(inside >= 0 && inside < box->extent[d]);
+        at = at * box->extent[d] + inside;
+    }
+    return at;
+}
+
 int64_t lt_box_whole_index(const lt_box *boxes, int n_boxes, int n_dims, const int64_t *shape,
                            int64_t local, int64_t *run) {
     int64_t strides[LT_PARAM_DIMS], whole = 0, inside, piece = 1;

@@ -28,6 +28,9 @@ LT_MUST_USE lt_err lt_box_add(lt_box_list *list, const lt_box *box);
 int64_t lt_box_count(const lt_box *box, int n_dims); /* Elements. */
 bool lt_box_intersect(lt_box *out, const lt_box *a, const lt_box *b, int n_dims);
 
+/* Place in the box of the element with these indices in the whole. */
+int64_t lt_box_local_index(const lt_box *box, int n_dims, const int64_t *index);
+
 /* Index in the whole of element `local` of the boxes; *run: how many elements from there on are
  * neighbours in the whole, too. */
 int64_t lt_box_whole_index(const lt_box *boxes, int n_boxes, int n_dims, const int64_t *shape,

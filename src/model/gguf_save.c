@@ -346,6 +346,9 @@ lt_err lt_model_save_gguf(const lt_model *m, const char *path, const char *token
     if (m->held != NULL || !lt_model_has_master(m) || !m->backend->host_memory) {
         LT_FAIL_DONE(LT_ERR_ARG, "%s: a model is saved from F32 weights on the host", path);
     }
+    if (!lt_param_table_is_whole(&m->table)) {
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: only a part of the model is held here", path);
+    }
     s->room = (size_t)m->table.n_params * 3;
     s->parts = calloc(s->room, sizeof *s->parts);
     if (s->parts == NULL) {

@@ -23,6 +23,7 @@
 
 typedef struct {
     lt_model *model; /* Where to; NULL: to blocks of `type`. */
+    const lt_param_table *table;
     const lt_param *param;
     uint64_t seed, stream;
     double std;
@@ -46,20 +47,31 @@ static void normal_pair(double out[2], uint32_t a, uint32_t b) {
     out[1] = radius * sin(angle);
 }
 
-static void fill_normal(void *ctx, size_t chunk) {
-    const normal_task *t = ctx;
-    const int64_t first = (int64_t)chunk * CHUNK;
-    const int64_t count = t->param->count - first < CHUNK ? t->param->count - first : CHUNK;
-    float values[CHUNK];
-    for (int64_t i = 0; i < count; i += 4) {
+/* Elements [first, first + count) of the whole parameter: four of each draw. */
+static void draw_normals(float *values, const normal_task *t, int64_t first, int64_t count) {
+    for (int64_t i = 0; i < count;) {
+        const int64_t from = (first + i) % 4;
         uint32_t words[4];
         double z[4];
         lt_rng_block(words, t->seed, t->stream, (uint64_t)(first + i) / 4);
         normal_pair(z, words[0], words[1]);
         normal_pair(z + 2, words[2], words[3]);
-        for (int64_t j = 0; j < 4 && i + j < count; j++) {
-            values[i + j] = (float)(t->std * z[j]);
+        for (int64_t j = from; j < 4 && i < count; j++) {
+            values[i++] = (float)(t->std * z[j]);
         }
+    }
+}
+
+/* A chunk of what is held. */
+static void fill_normal(void *ctx, size_t chunk) {
+    const normal_task *t = ctx;
+    const int64_t first = (int64_t)chunk * CHUNK, left = t->param->local_count - first;
+    const int64_t count = left < CHUNK ? left : CHUNK;
+    float values[CHUNK];
+    for (int64_t i = 0, run; i < count; i += run) {
+        const int64_t whole = lt_param_whole_index(t->table, t->param, first + i, &run);
+        run = run < count - i ? run : count - i;
+        draw_normals(values + i, t, whole, run);
     }
     if (t->model != NULL) {
         lt_model_set(t->model, t->param, first, values, LT_F32, count);
@@ -69,21 +81,23 @@ static void fill_normal(void *ctx, size_t chunk) {
     }
 }
 
-static normal_task task_of(const lt_model_spec *s, const lt_param *p, uint64_t seed) {
+static normal_task task_of(const lt_model *m, const lt_param *p, uint64_t seed) {
+    const lt_model_spec *s = &m->spec;
     const double std = s->init_std > 0 ? (double)s->init_std : 0.02;
     const bool to_residual = p->kind == LT_PARAM_ATTN_OUT || p->kind == LT_PARAM_DOWN;
-    return (normal_task){.param = p,
+    return (normal_task){.table = &m->table,
+                         .param = p,
                          .seed = seed,
                          .stream = name_hash(p->name),
                          .std = to_residual ? std / sqrt(2.0 * (double)s->n_layers) : std};
 }
 
 static void draw(normal_task *task) {
-    lt_parallel_for((size_t)((task->param->count + CHUNK - 1) / CHUNK), fill_normal, task);
+    lt_parallel_for((size_t)((task->param->local_count + CHUNK - 1) / CHUNK), fill_normal, task);
 }
 
 void lt_init_blocks(void *dst, lt_dtype type, const lt_model *m, const lt_param *p, uint64_t seed) {
-    normal_task task = task_of(&m->spec, p, seed);
+    normal_task task = task_of(m, p, seed);
     task.blocks = dst;
     task.type = type;
     draw(&task);
@@ -94,14 +108,14 @@ static void fill_constant(lt_model *m, const lt_param *p, float value) {
     for (int i = 0; i < 256; i++) {
         values[i] = value;
     }
-    for (int64_t i = 0; i < p->count; i += 256) {
-        lt_model_set(m, p, i, values, LT_F32, p->count - i < 256 ? p->count - i : 256);
+    for (int64_t i = 0; i < p->local_count; i += 256) {
+        lt_model_set(m, p, i, values, LT_F32, p->local_count - i < 256 ? p->local_count - i : 256);
     }
 }
 
 static void init_param(lt_model *m, const lt_param *p, uint64_t seed) {
     const lt_model_spec *s = &m->spec;
-    normal_task task = task_of(s, p, seed);
+    normal_task task = task_of(m, p, seed);
 
     task.model = m;
     switch (p->kind) {
@@ -117,7 +131,9 @@ static void init_param(lt_model *m, const lt_param *p, uint64_t seed) {
     case LT_PARAM_XIELU: {
         const float scalars[2] = {(float)log(expm1(XIELU_ALPHA)),
                                   (float)log(expm1(XIELU_ALPHA - 0.5))};
-        lt_model_set(m, p, 0, scalars, LT_F32, 2);
+        for (int64_t i = 0, run; i < p->local_count; i++) {
+            lt_model_set(m, p, i, &scalars[lt_param_whole_index(&m->table, p, i, &run)], LT_F32, 1);
+        }
         return;
     }
     default:

@@ -260,6 +260,9 @@ lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype dtype, int6
         LT_FAIL(LT_ERR_ARG, "save to %s: type %s is not one of F32, BF16, F16", folder,
                 lt_dtype_name(dtype));
     }
+    if (!lt_param_table_is_whole(&m->table)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "save to %s: only a part of the model is held here", folder);
+    }
     LT_TRY_DONE(lt_file_make_dirs(folder));
     LT_TRY_DONE(find_flat(&list, m));
     LT_TRY_DONE(list_all(&list, m, dtype));

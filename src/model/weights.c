@@ -25,14 +25,17 @@
 #define CHUNK_ELEMENTS    ((int64_t)1 << 18) /* For a host's caches; a device's chunk is a piece. */
 #define CONSTANT_ROUNDING 0.01f              /* A BF16 holds a constant to 0.4 %. */
 
-/* One foreign tensor on its way: rows x cols of it go to `first` and on in the parameter. */
+/* A foreign matrix of rows x cols (as ours; the file may keep it turned) of which a box of the
+ * parameter holds rows [row, row + n_rows) and columns [col, col + n_cols). These are neighbours in
+ * what is held, from `local` on. */
 typedef struct {
     lt_model *m;
     const lt_param *param;
     lt_weight w;
     char name[LT_FOREIGN_NAME_BYTES];
     const unsigned char *data;
-    int64_t first, rows, cols;
+    int64_t rows, cols;
+    int64_t row, n_rows, col, n_cols, local;
     int64_t row_bytes, rows_per_chunk;
     int64_t first_chunk;  /* Among those of all. */
     int64_t permute_head; /* > 0: rows come in pairs within heads of this many rows. */
@@ -72,38 +75,81 @@ static void find_bad(transfer *t, const float *values, int64_t first, int64_t n)
     atomic_store(&t->bad, first + at);
 }
 
+static bool takes_whole_rows(const transfer *t) {
+    return t->n_cols == t->cols && t->permute_head == 0;
+}
+
 /* The file's bits are the model's. */
 static bool is_copy(const transfer *t) {
     return t->w.type == LT_BF16 && t->m->options.dtype == LT_BF16 && !lt_model_has_master(t->m) &&
-           t->permute_head == 0 && t->add == 0.0f;
+           takes_whole_rows(t) && t->add == 0.0f;
+}
+
+/* Where row r of ours stands in the file: the inverse of lt_weight_target_row. */
+static int64_t source_row(int64_t head, int64_t r) {
+    const int64_t half = head / 2, inside = head == 0 ? 0 : r % head;
+    return head == 0 ? r : r - inside + (inside < half ? 2 * inside : 2 * (inside - half) + 1);
+}
+
+/* Elements [from, from + n) of a row of a type. Blocks are decoded whole, in `room` (a row, and two
+ * blocks more). */
+static void decode_span(float *dst, lt_dtype type, const unsigned char *row, int64_t from,
+                        int64_t n, float *room) {
+    size_t bytes;
+    const int64_t block = lt_dtype_block(type, &bytes), lead = from % block;
+    const int64_t count = (lead + n + block - 1) / block * block;
+    const unsigned char *at = row + lt_dtype_row_bytes(type, from - lead);
+    if (count == n) {
+        lt_block_decode(dst, type, at, (size_t)n);
+        return;
+    }
+    lt_block_decode(room, type, at, (size_t)count);
+    memcpy(dst, room + lead, (size_t)n * sizeof *dst);
+}
+
+/* Floats that decode_span may need beside its result. */
+static int64_t span_room(const transfer *t) {
+    size_t bytes;
+    return (t->cols > t->rows ? t->cols : t->rows) + 2 * (int64_t)lt_dtype_block(t->w.type, &bytes);
+}
+
+/* Rows [begin, end) of those that are held, one by one. */
+static void decode_rows(transfer *t, int64_t begin, int64_t end, float *values, float *room) {
+    for (int64_t r = begin; r < end; r++) {
+        const int64_t from = source_row(t->permute_head, t->row + r);
+        float *row = values + (r - begin) * t->n_cols;
+        decode_span(row, t->w.type, t->data + from * t->row_bytes, t->col, t->n_cols, room);
+        find_bad(t, row, from * t->cols + t->col, t->n_cols);
+    }
 }
 
 static void transfer_chunk(transfer *t, int64_t chunk) {
     const int64_t begin = chunk * t->rows_per_chunk;
-    const int64_t end = begin + t->rows_per_chunk < t->rows ? begin + t->rows_per_chunk : t->rows;
-    const int64_t n = (end - begin) * t->cols, first = begin * t->cols;
-    const unsigned char *data = t->data + begin * t->row_bytes;
-    const bool permutes = t->permute_head > 0;
+    const int64_t end = begin + t->rows_per_chunk < t->n_rows ? begin + t->rows_per_chunk
+                                                              : t->n_rows;
+    const int64_t n = (end - begin) * t->n_cols, first = (t->row + begin) * t->cols;
+    const unsigned char *data = t->data + (t->row + begin) * t->row_bytes;
+    const int64_t room = takes_whole_rows(t) ? 0 : span_room(t);
     float *values;
 
-    if (is_copy(t) && lt_model_set_finite(t->m, t->param, t->first + first, data, n)) {
+    if (is_copy(t) && lt_model_set_finite(t->m, t->param, t->local + begin * t->n_cols, data, n)) {
         return;
     }
-    values = malloc((size_t)n * (permutes ? 2 : 1) * sizeof *values);
+    values = malloc((size_t)(n + room) * sizeof *values);
     if (values == NULL) {
         atomic_store(&t->bad, -2);
         return;
     }
-    lt_block_decode(values, t->w.type, data, (size_t)n);
-    find_bad(t, values, first, n);
+    if (takes_whole_rows(t)) {
+        lt_block_decode(values, t->w.type, data, (size_t)n);
+        find_bad(t, values, first, n);
+    } else {
+        decode_rows(t, begin, end, values, values + n);
+    }
     for (int64_t i = 0; t->add != 0.0f && i < n; i++) {
         values[i] += t->add;
     }
-    for (int64_t r = 0; permutes && r < end - begin; r++) { /* Chunks are of whole heads. */
-        memcpy(values + n + lt_weight_target_row(t->permute_head, r) * t->cols,
-               values + r * t->cols, (size_t)t->cols * sizeof *values);
-    }
-    lt_model_set(t->m, t->param, t->first + first, permutes ? values + n : values, LT_F32, n);
+    lt_model_set(t->m, t->param, t->local + begin * t->n_cols, values, LT_F32, n);
     free(values);
 }
 
@@ -119,36 +165,36 @@ static lt_err check_transfer(const transfer *t, const char *path) {
     return LT_OK;
 }
 
-/* Rows of a chunk, of whole heads where they come in pairs; returns how many chunks there are. */
+/* Rows of a chunk; returns how many chunks there are. */
 static int64_t cut(transfer *t) {
     const int64_t elements = t->m->backend->host_memory ? CHUNK_ELEMENTS
                                                         : (int64_t)LT_MODEL_PIECE_BYTES / 2;
     t->row_bytes = (int64_t)lt_dtype_row_bytes(t->w.type, t->cols);
-    t->rows_per_chunk = elements / t->cols > 0 ? elements / t->cols : 1;
-    if (t->permute_head > 0) {
-        t->rows_per_chunk = (t->rows_per_chunk + t->permute_head - 1) / t->permute_head *
-                            t->permute_head;
-    }
-    return (t->rows + t->rows_per_chunk - 1) / t->rows_per_chunk;
+    t->rows_per_chunk = elements / t->n_cols > 0 ? elements / t->n_cols : 1;
+    return (t->n_rows + t->rows_per_chunk - 1) / t->rows_per_chunk;
 }
 
-/* A file that keeps (cols, rows): decode all of it, turn it, store. */
+/* A file that keeps (cols, rows): decode what is held, turn it, store. */
 static lt_err transfer_turned(transfer *t, const char *path) {
     lt_err err = LT_OK;
-    const int64_t rows = t->rows, cols = t->cols;
-    float *values = malloc((size_t)(rows * cols) * sizeof *values);
-    float *turned = malloc((size_t)(rows * cols) * sizeof *turned);
+    const int64_t n = t->n_rows * t->n_cols;
+    const int64_t row_bytes = (int64_t)lt_dtype_row_bytes(t->w.type, t->rows);
+    float *values = malloc((size_t)(t->n_rows + span_room(t)) * sizeof *values);
+    float *turned = malloc((size_t)n * sizeof *turned);
 
     if (values == NULL || turned == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: tensor %s", path, t->name);
     }
-    lt_block_decode(values, t->w.type, t->data, (size_t)(rows * cols));
-    find_bad(t, values, 0, rows * cols);
-    LT_TRY_DONE(check_transfer(t, path));
-    for (int64_t i = 0; i < rows * cols; i++) {
-        turned[i % rows * cols + i / rows] = values[i];
+    for (int64_t c = 0; c < t->n_cols; c++) {
+        decode_span(values, t->w.type, t->data + (t->col + c) * row_bytes, t->row, t->n_rows,
+                    values + t->n_rows);
+        find_bad(t, values, (t->col + c) * t->rows + t->row, t->n_rows);
+        for (int64_t r = 0; r < t->n_rows; r++) {
+            turned[r * t->n_cols + c] = values[r];
+        }
     }
-    lt_model_set(t->m, t->param, t->first, turned, LT_F32, rows * cols);
+    LT_TRY_DONE(check_transfer(t, path));
+    lt_model_set(t->m, t->param, t->local, turned, LT_F32, n);
 done:
     free(values);
     free(turned);
@@ -267,26 +313,66 @@ static lt_err add_transfer(loading *l, const transfer *t) {
     return LT_OK;
 }
 
-/* List one foreign tensor; what has to be turned is transferred at once. */
+/* Where a foreign matrix stands in the whole parameter: some rows, all columns; of a vector some
+ * elements. */
+static lt_box place_box(const lt_param *param, const lt_name_place *p, int64_t expert) {
+    const int64_t stride = p->expert_stride, inside = stride > 0 ? p->first % stride : p->first;
+    lt_box box = {.first = {0}};
+    const int d = param->n_dims == 3 ? 1 : 0;
+    if (param->n_dims == 3) {
+        box.first[0] = p->first / stride + expert;
+        box.extent[0] = 1;
+    }
+    box.first[d] = inside / p->cols;
+    box.extent[d] = p->rows;
+    box.extent[d + 1] = d + 1 < param->n_dims ? p->cols : 0;
+    return box;
+}
+
+/* List what the boxes of the parameter hold of one foreign matrix; what has to be turned is
+ * transferred at once. */
+static lt_err load_matrix(loading *l, transfer *t, const lt_box *place, bool turned) {
+    const lt_param *p = l->param;
+    const lt_box *boxes = lt_param_boxes(&l->m->table, p);
+    const int last = p->n_dims - 1;
+    int64_t box_at = 0;
+    for (int i = 0; i < p->n_boxes; i++) {
+        const lt_box *box = &boxes[i];
+        lt_box held;
+        if (lt_box_intersect(&held, box, place, p->n_dims)) {
+            LT_ASSERT(p->n_dims == 1 || held.extent[last] == box->extent[last]);
+            t->row = p->n_dims == 1 ? 0 : held.first[last - 1] - place->first[last - 1];
+            t->n_rows = p->n_dims == 1 ? 1 : held.extent[last - 1];
+            t->col = held.first[last] - place->first[last];
+            t->n_cols = held.extent[last];
+            t->local = box_at + lt_box_local_index(box, p->n_dims, held.first);
+            LT_TRY(turned ? transfer_turned(t, l->source->path) : add_transfer(l, t));
+        }
+        box_at += lt_box_count(box, p->n_dims);
+    }
+    return LT_OK;
+}
+
 static lt_err load_part(void *ctx, const char *name, const lt_weight *w, const lt_name_place *p) {
     loading *l = ctx;
     const lt_source *s = l->source;
     const int64_t experts = p->stacked ? p->n_experts : 1;
+    const bool vector = l->param->n_dims == 1;
     const bool is_norm = p->cols == 1 && s->norms_plus_one && lt_param_kind_is_norm(p->kind);
 
     for (int64_t e = 0; e < experts; e++) {
+        const lt_box place = place_box(l->param, p, e);
         transfer t = {.m = l->m,
                       .param = l->param,
                       .w = *w,
-                      .rows = p->cols == 1 ? 1 : p->rows,
-                      .cols = p->cols == 1 ? p->rows : p->cols,
+                      .rows = vector ? 1 : p->rows,
+                      .cols = vector ? p->rows : p->cols,
                       .bad = -1};
         (void)snprintf(t.name, sizeof t.name, "%s", name);
         t.data = w->data + (size_t)e * lt_dtype_row_bytes(w->type, p->rows * p->cols);
-        t.first = p->first + e * p->expert_stride;
         t.permute_head = lt_weight_pair_rows(s, &l->m->spec, p);
         t.add = is_norm ? -1.0f : 0.0f;
-        LT_TRY(p->turned ? transfer_turned(&t, s->path) : add_transfer(l, &t));
+        LT_TRY(load_matrix(l, &t, &place, p->turned));
     }
     return LT_OK;
 }
@@ -335,7 +421,8 @@ static lt_err load_params(lt_model *m, const lt_source *source, bool first) {
     for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *p = &m->table.params[i];
         /* lt_exec_prepare reads xIELU's scalars. */
-        if ((p->kind == LT_PARAM_XIELU) == first && (m->held == NULL || m->held[i].n_runs == 0)) {
+        if ((p->kind == LT_PARAM_XIELU) == first && p->n_boxes > 0 &&
+            (m->held == NULL || m->held[i].n_runs == 0)) {
             l.param = p;
             LT_TRY_DONE(lt_weight_each_part(source, &m->spec, p, load_part, &l));
         }
