@@ -35,7 +35,7 @@ struct lt_pass {
     lt_layer_acts *layers; /* (L) */
     lt_batch_acts batch;
     lt_loss loss;
-    float *rope, *rope_local, *xielu; /* Device tables, in scratch. */
+    float *rope, *rope_local, *f32; /* Device tables, in scratch. */
     lt_stage stage;
     recorded graphs[MAX_GRAPHS];
     int n_shapes;
@@ -50,14 +50,14 @@ static int level_of(const lt_pass_options *o) {
 }
 
 /* Tables that live as long as the pass. */
-static void tables_carve(float **rope, float **rope_local, float **xielu, const lt_model_spec *s,
+static void tables_carve(float **rope, float **rope_local, float **f32, const lt_model_spec *s,
                          const lt_pass_options *o, lt_arena *a) {
     const size_t table = (size_t)(s->pos == LT_POS_ROPE ? o->seq * lt_rope_columns(s) * 2 : 0) *
                          sizeof(float);
     *rope = lt_arena_take(a, table, LT_ARENA_ALIGN);
     *rope_local = lt_arena_take(a, s->rope_theta_local > 0 ? table : 0, LT_ARENA_ALIGN);
-    *xielu = lt_arena_take(a, s->act == LT_ACT_XIELU ? (size_t)s->n_layers * 2 * sizeof(float) : 0,
-                           LT_ARENA_ALIGN);
+    *f32 = lt_arena_take(a, (size_t)(s->n_layers * lt_exec_f32_count(s)) * sizeof(float),
+                         LT_ARENA_ALIGN);
 }
 
 typedef struct {
@@ -71,7 +71,7 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_acts_carve(p->layers, s, &shape, &a->activations);
     lt_batch_carve(&p->batch, s, &shape, &a->activations);
     lt_loss_carve(&p->loss, s, dtype, o, &a->logits);
-    tables_carve(&p->rope, &p->rope_local, &p->xielu, s, o, &a->scratch);
+    tables_carve(&p->rope, &p->rope_local, &p->f32, s, o, &a->scratch);
     lt_stage_carve(&p->stage, o->batch * o->seq, &a->scratch);
     if (o->train) {
         void *flat = lt_arena_take(&a->gradients, lt_param_buffer_bytes(t, LT_F32), LT_ARENA_ALIGN);
@@ -148,7 +148,7 @@ done:
     return err;
 }
 
-/* Rotary tables, and xIELU's scalars in F32 when only BF16 weights exist. */
+/* Rotary tables, and what ops want in F32 when only BF16 weights exist. */
 static lt_err fill_tables(lt_pass *p) {
     const lt_model_spec *s = p->exec.spec;
     if (s->pos == LT_POS_ROPE) {
@@ -160,8 +160,8 @@ static lt_err fill_tables(lt_pass *p) {
             p->exec.rope_local.data = p->rope_local;
         }
     }
-    if (s->act == LT_ACT_XIELU && !lt_model_has_master(p->model)) {
-        LT_TRY(lt_exec_copy_xielu(&p->exec, p->xielu));
+    if (lt_exec_f32_count(s) > 0 && !lt_model_has_master(p->model)) {
+        LT_TRY(lt_exec_copy_f32(&p->exec, p->f32));
     }
     return LT_OK;
 }
@@ -336,7 +336,7 @@ static lt_err forward(lt_pass *p, bool train) {
         LT_TRY(layer_fwd(p, layer, stream, train));
         stream = p->layers[layer].x_mid;
     }
-    return lt_norm_fwd(r, &norm, b->h_final, stream, b->branch, b->x_final);
+    return lt_final_norm_fwd(r, &norm, b->h_final, stream, b->branch, b->x_final);
 }
 
 /* dh of h_final to the gradients. */
@@ -347,7 +347,7 @@ static lt_err backward(lt_pass *p, float aux_scale) {
                           b->rstd_final};
     const lt_recompute level = p->options.recompute;
 
-    LT_TRY(lt_norm_bwd(r, &norm, b->dx, b->dh, b->x_final, false));
+    LT_TRY(lt_final_norm_bwd(r, &norm, b->dx, b->dh, b->x_final));
     for (int layer = (int)r->spec->n_layers - 1; layer >= 0; layer--) {
         if (level == LT_RECOMPUTE_FULL && p->recomputed != layer) {
             LT_TRY(layer_fwd(p, layer, (lt_tensor){0}, true));
