@@ -187,9 +187,10 @@ typedef struct {
     bool trainable;   /* Keep the F32 master. */
     lt_device device; /* Where the weights lie and everything is computed. */
     const struct lt_backend *backend; /* NULL: the device's own (tests bring others). */
-    bool
-        stored; /* Matrices stay in the types of their file (GGUF's blocks, BF16, F16, F32), mapped where that is possible: to run, not to train or save. dtype becomes
-                    F32; on a device BF16, and blocks only are held: without any, nothing is. */
+    /* Matrices stay in the types of their file (GGUF's blocks, BF16, F16, F32), mapped where that
+     * is possible: to run, not to train or save. dtype becomes F32; on a device it becomes BF16,
+     * and only blocks are held: without any, nothing is. */
+    bool stored;
     /* On a device, lt_model_open is done when weights have their places. They come in beside what
      * the caller does next; lt_model_wait before using them. */
     bool beside;
