@@ -56,7 +56,8 @@ struct lt_transport {
     /* As far as it goes without waiting; with the lock held, which it may give back meanwhile. A
      * failure leaves its message in lt_error_message. */
     lt_advance (*advance)(lt_call *call);
-    /* Which members a waiting call waits for: "rank 2 (at 16)" ..., into out. With the lock held. */
+    /* Which members a waiting call waits for: "rank 2 (at 16)" ..., into out. With the lock
+     * held. */
     void (*missing)(const lt_call *call, char *out, size_t out_bytes);
     /* Tell every rank that can be told that the world has ended. With the lock held. */
     void (*abort)(lt_comm *c);
@@ -87,8 +88,8 @@ struct lt_comm {
     lt_records records;
 };
 
-/* A rank's end of a world of `transport`, with its worker; lock and moving are the world's, NULL for
- * a rank that shares neither. */
+/* A rank's end of a world of `transport`, with its worker; lock and moving are the world's, NULL
+ * for a rank that shares neither. */
 LT_MUST_USE lt_err lt_comm_begin(lt_comm **out, const lt_transport *t, void *world, int rank,
                                  int size, const lt_comm_options *o, pthread_mutex_t *lock,
                                  int *moving);
