@@ -1,7 +1,7 @@
 /* call.h: one call of a verb on its way, and what a transport does with it.
  *
  *     verb ──▶ QUEUED ──its turn──▶ STARTED ──transport says so──▶ DONE
- *                                      └──deadline, abort, mismatch──▶ FAILED, and the world with it
+ *                                      └─deadline, abort, mismatch──▶ FAILED, and the world with it
  *
  * A rank's calls stand in a ring; its worker, one thread, moves them on. Collectives have their
  * turn one after the other, in the order of their calls. A send or receive has its turn when no
