@@ -1,6 +1,5 @@
 /* comm.c: a rank's end of a world: its groups, its ring of calls, and the worker that moves them on
- * (call.h has the states). A group of one member needs nobody: its calls are copies, done at
- * once. */
+ * (call.h has the states). A group of one member needs nobody: its calls are copies, done at once. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -33,20 +33,20 @@
  * max(K, 1) rows of experts. */
 #define LT_LAYER_ACTS(X)                                                                           \
     X(x_in, LT_INPUT, true, dtype, R, C, 0)                                                        \
-    X(mean1, LT_COSTLY, l->pre_norms &&layer_norm, LT_F32, R, 0, 0)                                \
-    X(rstd1, LT_COSTLY, l->pre_norms, LT_F32, R, 0, 0)                                             \
-    X(h1, LT_CHEAP, l->pre_norms, dtype, R, C, 0)                                                  \
-    X(qkv, LT_COSTLY, true, dtype, R, lt_layer_qkv_cols(l), 0)                                     \
-    X(qk, LT_CHEAP, l->qk_norm, dtype, R, lt_layer_qk_cols(l), 0)                                  \
-    X(rstd_qk, LT_COSTLY, l->qk_norm, LT_F32, R *(H + G), 0, 0)                                    \
-    X(att, LT_COSTLY, true, dtype, R, lt_layer_att_cols(l), 0)                                     \
+    X(mean1, LT_COSTLY, layer_norm, LT_F32, R, 0, 0)                                               \
+    X(rstd1, LT_COSTLY, true, LT_F32, R, 0, 0)                                                     \
+    X(h1, LT_CHEAP, true, dtype, R, C, 0)                                                          \
+    X(qkv, LT_COSTLY, true, dtype, R, (H + 2 * G) * D, 0)                                          \
+    X(qk, LT_CHEAP, s->qk_norm, dtype, R, (H + G) * D, 0)                                          \
+    X(rstd_qk, LT_COSTLY, s->qk_norm, LT_F32, R *(H + G), 0, 0)                                    \
+    X(att, LT_COSTLY, true, dtype, R, H *D, 0)                                                     \
     X(lse, LT_COSTLY, true, LT_F32, B, H, T)                                                       \
-    X(proj, LT_COSTLY, l->post_norms, dtype, R, C, 0)                                              \
-    X(rstd_post1, LT_COSTLY, l->post_norms, LT_F32, R, 0, 0)                                       \
+    X(proj, LT_COSTLY, s->post_norms, dtype, R, C, 0)                                              \
+    X(rstd_post1, LT_COSTLY, s->post_norms, LT_F32, R, 0, 0)                                       \
     X(x_mid, LT_COSTLY, true, dtype, R, C, 0)                                                      \
-    X(mean2, LT_COSTLY, l->pre_norms &&layer_norm, LT_F32, R, 0, 0)                                \
-    X(rstd2, LT_COSTLY, l->pre_norms, LT_F32, R, 0, 0)                                             \
-    X(h2, LT_CHEAP, l->pre_norms, dtype, R, C, 0)                                                  \
+    X(mean2, LT_COSTLY, layer_norm, LT_F32, R, 0, 0)                                               \
+    X(rstd2, LT_COSTLY, true, LT_F32, R, 0, 0)                                                     \
+    X(h2, LT_CHEAP, true, dtype, R, C, 0)                                                          \
     X(logits, LT_COSTLY, E > 0, LT_F32, R, E, 0)                                                   \
     X(probs, LT_COSTLY, E > 0, LT_F32, R, E, 0)                                                    \
     X(experts, LT_COSTLY, E > 0, LT_I32, R, K, 0)                                                  \
@@ -54,11 +54,11 @@
     X(slot_row, LT_COSTLY, E > 0, LT_I32, N, 0, 0)                                                 \
     X(expert_start, LT_COSTLY, E > 0, LT_I32, E + 1, 0, 0)                                         \
     X(xg, LT_CHEAP, E > 0, dtype, N, C, 0)                                                         \
-    X(up, LT_COSTLY, true, dtype, N, lt_layer_up_rows(l), 0)                                       \
+    X(up, LT_COSTLY, true, dtype, N, s->gated ? 2 * F : F, 0)                                      \
     X(act, LT_CHEAP, true, dtype, N, F, 0)                                                         \
     X(down, LT_COSTLY, E > 0, dtype, N, C, 0)                                                      \
-    X(mlp, LT_COSTLY, l->post_norms, dtype, R, C, 0)                                               \
-    X(rstd_post2, LT_COSTLY, l->post_norms, LT_F32, R, 0, 0)
+    X(mlp, LT_COSTLY, s->post_norms, dtype, R, C, 0)                                               \
+    X(rstd_post2, LT_COSTLY, s->post_norms, LT_F32, R, 0, 0)
 
 typedef struct {
 #define LT_ACT_FIELD(name, level, present, dtype, d0, d1, d2) lt_tensor name;
@@ -69,13 +69,17 @@ typedef struct {
 /* Everything of a batch outside the layers' kept tensors. Backward's places are absent in
  * evaluation. */
 typedef struct {
+    /* A set's own: what one batch brings, and what stays until its backward pass. */
     lt_tensor tokens, labels, positions, doc_start; /* (B * T) I32; doc_start (B, T) */
-    lt_tensor branch; /* (R, C): what a block adds to the residual stream. */
+    lt_tensor weights;                              /* (R) F32, of a pass that takes them. */
     lt_tensor x_final, h_final, mean_final, rstd_final;
     lt_tensor aux;             /* (L, 2) F32 with experts. */
     lt_tensor n_labels;        /* (1) F32: counted labels of the batch, the weight of aux losses. */
     lt_tensor loss_rows, best; /* (R) F32, I32 */
-    lt_tensor dx, dh;          /* (R, C): gradient of the residual stream; of a norm's output. */
+    lt_tensor dx;              /* (R, C): gradient of the residual stream. */
+    /* Scratch that all sets share: nothing in it outlives a range of layers. */
+    lt_tensor branch; /* (R, C): what a block adds to the residual stream. */
+    lt_tensor dh;     /* (R, C): gradient of a norm's output. */
     lt_tensor dqkv, datt, delta;
     lt_tensor ddown, dweights, dlogits,
         dlogits_cast; /* Experts: (N, C), (R, K), (R, E), (R, E) when BF16. */
@@ -85,13 +89,28 @@ typedef struct {
     int64_t batch, seq; /* B, T */
     lt_dtype dtype;
     bool backward;
-    int level; /* lt_recompute, or LT_KEEP_NOTHING */
+    int level;    /* lt_recompute, or LT_KEEP_NOTHING */
+    bool weights; /* A weight a row, beside the labels. */
 } lt_acts_shape;
 
+/* The activations of one batch in flight: its own tensors, and views of the scratch that the sets
+ * of a pass share. A batch lives in a set from its first layer to the end of its backward pass. */
+typedef struct {
+    lt_layer_acts *layers; /* Of the pass's layers, the first at [0]. */
+    lt_batch_acts batch;
+    lt_arena own;         /* A part of the pass's arena. */
+    int64_t n_batch, seq; /* The shape it is carved for. */
+    bool has_documents, has_weights;
+} lt_acts_set;
+
 /* Take every tensor from the arenas: first with a NULL base to measure, then to place; again with a
- * smaller B or T to run a smaller batch in the same memory. layers: n_layers of them. */
-void lt_acts_carve(lt_layer_acts *layers, const lt_model_spec *s, const lt_acts_shape *shape,
-                   lt_arena *a);
+ * smaller B or T to run a smaller batch in the same memory. What sets share first, then a set's
+ * own, of n_layers layers. */
+void lt_acts_carve_shared(lt_layer_acts *layer, lt_batch_acts *batch, const lt_model_spec *s,
+                          const lt_acts_shape *shape, lt_arena *a);
+void lt_acts_carve_own(lt_acts_set *set, const lt_layer_acts *shared_layer,
+                       const lt_batch_acts *shared_batch, int64_t n_layers, const lt_model_spec *s,
+                       const lt_acts_shape *shape, lt_arena *a);
 void lt_acts_carve_one(lt_layer_acts *layer, const lt_model_spec *s, const lt_acts_shape *shape,
                        lt_arena *a); /* LT_KEEP_NOTHING only. */
 void lt_batch_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shape *shape,

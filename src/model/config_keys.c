@@ -74,6 +74,8 @@ static const struct {
     {"sliding_window_pattern", READ, BIT(GEMMA3)},
     {"use_sliding_window", READ, QWENS},
     {"max_window_layers", READ, QWENS},
+    {"query_pre_attn_scalar", READ, GEMMAS},
+    {"scale_attn_weights", READ, BIT(GPT2)},
     /* Without effect. */
     {"attn_logit_softcapping", PASSED, BIT(GEMMA3)}, /* transformers' gemma3 has none. */
     {"_sliding_window_pattern", PASSED, GEMMAS},
@@ -130,7 +132,7 @@ static const struct {
 
 /* GPT-2 and Mixtral name some sizes twice; transformers takes whichever comes last. */
 static const struct {
-    lt_family of;
+    lt_family family;
     const char *key, *same_as;
 } twins[] = {{LT_FAMILY_GPT2, "hidden_size", "n_embd"},
              {LT_FAMILY_GPT2, "num_hidden_layers", "n_layer"},
@@ -184,7 +186,7 @@ static int rule_of(lt_family family, const char *key) {
 
 static const char *twin_of(lt_family family, const char *key) {
     for (size_t i = 0; i < N_TWINS; i++) {
-        if (twins[i].of == family && strcmp(twins[i].key, key) == 0) {
+        if (twins[i].family == family && strcmp(twins[i].key, key) == 0) {
             return twins[i].same_as;
         }
     }

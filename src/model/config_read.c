@@ -1,7 +1,7 @@
 /* config_read.c: config.json of a Hugging Face folder -> lt_model_spec.
  *
- * Plain keys follow the family's table. Two things do not fit a key: the rotary embedding
- * (config_rope.c) and sliding windows (layer_types, or a pattern).
+ * Plain keys follow the family's table. Three things do not fit a key: the rotary embedding
+ * (config_rope.c), sliding windows (layer_types, or a pattern), and Gemma's query_pre_attn_scalar.
  * What is made of every other key: config_keys.c. */
 #include <math.h>
 #include <stdio.h>
@@ -91,18 +91,6 @@ lt_err lt_config_ends(lt_ends *out, const json_t *config, const char *key, const
     return LT_OK;
 }
 
-/* null means none, also where the family has one by itself; 0 would divide by itself. */
-static lt_err read_cap(float *cap, const json_t *config, const char *key, const char *what) {
-    const json_t *value = json_object_get(config, key);
-    double real = (double)*cap;
-    LT_TRY(lt_json_f64(config, key, &real, true, what));
-    *cap = json_is_null(value) ? 0 : (float)real;
-    if (value != NULL && !json_is_null(value) && !(*cap > 0)) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: '%s' is %g, not a number above 0 or null", what, key, real);
-    }
-    return LT_OK;
-}
-
 static lt_err read_key(lt_model_spec *spec, const lt_config_key *row, const json_t *config,
                        const char *what) {
     void *field = (char *)spec + row->offset;
@@ -119,16 +107,6 @@ static lt_err read_key(lt_model_spec *spec, const lt_config_key *row, const json
         return LT_OK;
     case LT_KEY_F64:
         return lt_json_f64(config, row->key, field, !row->required, what);
-    case LT_KEY_CAP:
-        return read_cap(field, config, row->key, what);
-    case LT_KEY_INV_SQRT:
-        real = 256;
-        LT_TRY(lt_json_f64(config, row->key, &real, true, what));
-        *(float *)field = (float)(1 / sqrt(real));
-        return LT_OK;
-    case LT_KEY_SCALED:
-        *(float *)field = json_is_false(json_object_get(config, row->key)) ? 1 : *(float *)field;
-        return LT_OK;
     case LT_KEY_ACT:
         return read_act(field, config, row->key, what);
     case LT_KEY_ID:
@@ -178,9 +156,8 @@ static lt_err read_layer_types(lt_model_spec *spec, const json_t *types, const c
     return LT_OK;
 }
 
-static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const json_t *config,
+static lt_err read_window(lt_model_spec *spec, lt_window_keys keys, const json_t *config,
                           const char *what) {
-    const lt_window_keys keys = row->window_keys;
     const json_t *types = json_object_get(config, "layer_types");
     bool used = keys != LT_WINDOW_OPTIONAL;
     int64_t first_local = 0;
@@ -213,7 +190,7 @@ static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const j
         return LT_OK;
     }
     if (keys == LT_WINDOW_PATTERN) {
-        if (row->window_pattern_key) {
+        if (spec->family == LT_FAMILY_GEMMA3) {
             LT_TRY(lt_json_i64(config, "sliding_window_pattern", &spec->window_every, true, what));
         }
         if (spec->window_every < 1) {
@@ -240,11 +217,24 @@ static void read_no_kv_heads(lt_model_spec *spec, const json_t *config) {
     }
 }
 
+/* null means none, also where the family has one by itself; 0 would divide by itself. */
+static lt_err read_no_cap(float *cap, const json_t *config, const char *key, const char *what) {
+    const json_t *value = json_object_get(config, key);
+    if (json_is_null(value)) {
+        *cap = 0;
+    } else if (value != NULL && !(*cap > 0)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: '%s' is %g, not a number above 0 or null", what, key,
+                (double)*cap);
+    }
+    return LT_OK;
+}
+
 lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what) {
     const char *type = NULL;
     char known[256] = "";
     lt_model_spec spec;
     const lt_family_row *row = NULL;
+    double scalar = 0;
 
     if (!json_is_object(config)) {
         LT_FAIL(LT_ERR_FORMAT, "%s: not an object", what);
@@ -269,7 +259,19 @@ lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what
     if (spec.pos == LT_POS_ROPE) {
         LT_TRY(lt_config_read_rope(&spec, config, what));
     }
-    LT_TRY(read_window(&spec, row, config, what));
+    LT_TRY(read_window(&spec, row->window_keys, config, what));
+    if (lt_family_is_gemma(spec.family)) {
+        if (spec.family == LT_FAMILY_GEMMA2) {
+            LT_TRY(read_no_cap(&spec.attn_softcap, config, "attn_logit_softcapping", what));
+        }
+        LT_TRY(read_no_cap(&spec.final_softcap, config, "final_logit_softcapping", what));
+        scalar = 256;
+        LT_TRY(lt_json_f64(config, "query_pre_attn_scalar", &scalar, true, what));
+        spec.attn_scale = (float)(1 / sqrt(scalar));
+    } else if (spec.family == LT_FAMILY_GPT2 &&
+               json_is_false(json_object_get(config, "scale_attn_weights"))) {
+        spec.attn_scale = 1;
+    }
     lt_model_spec_derive(&spec);
     if (lt_model_spec_check(&spec) != LT_OK) { /* A file's fault, not the caller's. */
         return lt_error_prefix(LT_ERR_FORMAT, "%s", what);

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "model/layer.h"
 #include "tensor/ops.h"
 
 #define KEY(name, type, field)                                                                     \
@@ -41,7 +40,7 @@ static const lt_config_key gpt2_keys[] = {
     KEY("layer_norm_epsilon", F32, norm_eps), KEY("activation_function", ACT, act),
     KEY("initializer_range", F32, init_std),  KEY("tie_word_embeddings", BOOL, tied),
     KEY("bos_token_id", ID, bos_id),          KEY("eos_token_id", IDS, eos),
-    KEY("pad_token_id", ID, pad_id),          KEY("scale_attn_weights", SCALED, attn_scale),
+    KEY("pad_token_id", ID, pad_id),
 };
 static const lt_config_key llama_keys[] = {
     COMMON_KEYS, ATTENTION_BIAS_KEYS, KEY("mlp_bias", BOOL, mlp_bias), KEY("hidden_act", ACT, act)};
@@ -49,14 +48,11 @@ static const lt_config_key qwen3_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
                                            KEY("hidden_act", ACT, act)};
 static const lt_config_key gemma3_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
                                             KEY("hidden_activation", ACT, act),
-                                            KEY("query_pre_attn_scalar", INV_SQRT, attn_scale),
-                                            KEY("final_logit_softcapping", CAP, final_softcap)};
-static const lt_config_key gemma2_keys[] = {COMMON_KEYS,
-                                            ATTENTION_BIAS_KEYS,
+                                            KEY("final_logit_softcapping", F32, final_softcap)};
+static const lt_config_key gemma2_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
                                             KEY("hidden_activation", ACT, act),
-                                            KEY("query_pre_attn_scalar", INV_SQRT, attn_scale),
-                                            KEY("attn_logit_softcapping", CAP, attn_softcap),
-                                            KEY("final_logit_softcapping", CAP, final_softcap)};
+                                            KEY("attn_logit_softcapping", F32, attn_softcap),
+                                            KEY("final_logit_softcapping", F32, final_softcap)};
 static const lt_config_key mixtral_keys[] = {
     COMMON_KEYS, KEY("hidden_act", ACT, act), KEY("num_local_experts", I64, n_experts),
     KEY("num_experts_per_tok", I64, top_k), KEY("router_aux_loss_coef", F32, moe_aux_coef)};
@@ -184,8 +180,7 @@ static const lt_constant_row apertus_constants[] = {
 
 static const lt_family_row families[LT_FAMILY_COUNT] = {
     [LT_FAMILY_GPT2] = {"gpt2", "GPT2LMHeadModel", ROW(gpt2_keys, gpt2_names, gpt2_constants),
-                        .prefix = "transformer.", .gelu_new = true, .ffn_four_widths = true,
-                        .gguf = {.architecture = "gpt2", .fused_qkv = true},
+                        .prefix = "transformer.",
                         .preset = {.family = LT_FAMILY_GPT2,
                                    .norm = LT_NORM_LAYER,
                                    .norm_eps = 1e-5f,
@@ -204,11 +199,6 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                    .pad_id = -1}},
     [LT_FAMILY_LLAMA] = {"llama", "LlamaForCausalLM", ROW(llama_keys, llama_names, rope_constants),
                          .prefix = "model.",
-                         .gguf = {.architecture = "llama",
-                                  .with_experts = LT_FAMILY_MIXTRAL,
-                                  .with_window = LT_FAMILY_MISTRAL,
-                                  .window = LT_GGUF_WINDOW_NONE,
-                                  .pairs = true},
                          .preset = {.family = LT_FAMILY_LLAMA,
                                     .norm_eps = 1e-6f,
                                     .act = LT_ACT_SILU,
@@ -222,7 +212,6 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                     .pad_id = -1}},
     [LT_FAMILY_QWEN2] = {"qwen2", "Qwen2ForCausalLM", ROW(plain_keys, llama_names, rope_constants),
                          .prefix = "model.", .window_keys = LT_WINDOW_OPTIONAL,
-                         .gguf = {.architecture = "qwen2"},
                          .preset = {.family = LT_FAMILY_QWEN2,
                                     .norm_eps = 1e-6f,
                                     .act = LT_ACT_SILU,
@@ -236,7 +225,6 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                     NO_IDS}},
     [LT_FAMILY_QWEN3] = {"qwen3", "Qwen3ForCausalLM", ROW(qwen3_keys, llama_names, rope_constants),
                          .prefix = "model.", .window_keys = LT_WINDOW_OPTIONAL,
-                         .gguf = {.architecture = "qwen3"},
                          .preset = {.family = LT_FAMILY_QWEN3,
                                     .norm_eps = 1e-6f,
                                     .act = LT_ACT_SILU,
@@ -252,13 +240,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
     [LT_FAMILY_GEMMA2] = {"gemma2", "Gemma2ForCausalLM",
                           ROW(gemma2_keys, gemma_names, rope_constants), .prefix = "model.",
                           .window_keys = LT_WINDOW_PATTERN,
-                          .gguf = {.architecture = "gemma2",
-                                   .window = LT_GGUF_WINDOW_KNOWN,
-                                   .final_cap = true,
-                                   .attn_cap = true,
-                                   .by_width_layers = 46},
                           .preset = {.family = LT_FAMILY_GEMMA2,
-                                     .embed_scale_rounded = true,
                                      .norm_eps = 1e-6f,
                                      .norm_gain_offset = 1,
                                      .post_norms = true,
@@ -279,14 +261,8 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                      .pad_id = 0}},
     [LT_FAMILY_GEMMA3] = {"gemma3_text", "Gemma3ForCausalLM",
                           ROW(gemma3_keys, gemma_names, rope_constants), .prefix = "model.",
-                          .window_keys = LT_WINDOW_PATTERN, .window_pattern_key = true,
-                          .rope_keys = LT_ROPE_KEYS_BY_TYPE,
-                          .gguf = {.architecture = "gemma3",
-                                   .window = LT_GGUF_WINDOW_PERIOD,
-                                   .final_cap = true,
-                                   .by_width_layers = 62},
+                          .window_keys = LT_WINDOW_PATTERN,
                           .preset = {.family = LT_FAMILY_GEMMA3,
-                                     .embed_scale_rounded = true,
                                      .norm_eps = 1e-6f,
                                      .norm_gain_offset = 1,
                                      .post_norms = true,
@@ -307,7 +283,6 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                      .pad_id = 0}},
     [LT_FAMILY_APERTUS] = {"apertus", "ApertusForCausalLM",
                            ROW(qwen3_keys, apertus_names, apertus_constants), .prefix = "model.",
-                           .gguf = {.architecture = "apertus"},
                            .preset = {.family = LT_FAMILY_APERTUS,
                                       .norm_eps = 1e-5f,
                                       .qk_norm = true,
@@ -328,7 +303,6 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
     [LT_FAMILY_MIXTRAL] = {"mixtral", "MixtralForCausalLM",
                            ROW(mixtral_keys, mixtral_names, rope_constants), .prefix = "model.",
                            .window_keys = LT_WINDOW_ALL,
-                           .gguf = {.architecture = "llama", .pairs = true},
                            .preset = {.family = LT_FAMILY_MIXTRAL,
                                       .norm_eps = 1e-5f,
                                       .act = LT_ACT_SILU,
@@ -348,7 +322,6 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
     [LT_FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM",
                            ROW(plain_keys, llama_names, rope_constants), .prefix = "model.",
                            .window_keys = LT_WINDOW_ALL,
-                           .gguf = {.architecture = "llama", .pairs = true},
                            .preset = {.family = LT_FAMILY_MISTRAL,
                                       .norm_eps = 1e-6f,
                                       .act = LT_ACT_SILU,
@@ -364,10 +337,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                       .pad_id = -1}},
     [LT_FAMILY_PHI3] = {"phi3", "Phi3ForCausalLM", ROW(plain_keys, phi3_names, rope_constants),
                         .prefix = "model.", .window_keys = LT_WINDOW_ALL,
-                        .rope_keys = LT_ROPE_KEYS_PHI3,
-                        .gguf = {.architecture = "phi3", .fused_qkv = true, .fused_up = true},
                         .preset = {.family = LT_FAMILY_PHI3,
-                                   .rope_runs_again = true,
                                    .norm_eps = 1e-5f,
                                    .act = LT_ACT_SILU,
                                    .gated = true,
@@ -402,14 +372,17 @@ const lt_family_row *lt_family_get(lt_family family) {
     return &families[family];
 }
 
+bool lt_family_is_gemma(lt_family family) {
+    return lt_family_get(family)->preset.norm_gain_offset == 1.0f;
+}
+
 const char *lt_family_name(lt_family family) {
     return lt_family_get(family)->model_type;
 }
 
 void lt_part_rows(const lt_model_spec *spec, lt_param_kind kind, lt_param_part part, int64_t *from,
                   int64_t *count) {
-    const lt_layer_spec l = lt_model_layer(spec, 0);
-    const int64_t q = lt_layer_q_cols(&l), k = lt_layer_k_cols(&l);
+    const int64_t q = spec->n_heads * spec->head_dim, kv = spec->n_kv_heads * spec->head_dim;
     int64_t shape[3] = {0};
     const int n_dims = lt_param_shape(spec, kind, shape);
     const bool expert_first = n_dims == 3;
@@ -428,15 +401,15 @@ void lt_part_rows(const lt_model_spec *spec, lt_param_kind kind, lt_param_part p
         break;
     case LT_PART_K:
     case LT_PART_V:
-        *from = part == LT_PART_K ? q : q + k;
-        *count = part == LT_PART_K ? k : lt_layer_v_cols(&l);
+        *from = part == LT_PART_K ? q : q + kv;
+        *count = kv;
         break;
     case LT_PART_GATE:
-        *count = l.gated ? l.ffn_width : 0;
+        *count = spec->gated ? spec->ffn_width : 0;
         break;
     case LT_PART_UP:
-        *from = l.gated ? l.ffn_width : 0;
-        *count = l.ffn_width;
+        *from = spec->gated ? spec->ffn_width : 0;
+        *count = spec->ffn_width;
         break;
     case LT_PART_XIELU_P:
     case LT_PART_XIELU_N:

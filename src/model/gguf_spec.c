@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "model/gguf_rope.h"
 #include "model/source.h"
-#include "tensor/ops.h"
 
 const lt_name_row lt_gguf_names[] = {
     {LT_PARAM_EMBED, LT_PART_ALL, "token_embd.weight", false},
@@ -56,6 +55,14 @@ const lt_name_row lt_gguf_names[] = {
 };
 const int lt_n_gguf_names = sizeof lt_gguf_names / sizeof *lt_gguf_names;
 
+static const struct {
+    const char *architecture;
+    lt_family family;
+} architectures[] = {{"llama", LT_FAMILY_LLAMA},     {"qwen2", LT_FAMILY_QWEN2},
+                     {"qwen3", LT_FAMILY_QWEN3},     {"gemma2", LT_FAMILY_GEMMA2},
+                     {"gemma3", LT_FAMILY_GEMMA3},   {"gpt2", LT_FAMILY_GPT2},
+                     {"apertus", LT_FAMILY_APERTUS}, {"phi3", LT_FAMILY_PHI3}};
+
 typedef struct {
     const lt_gguf *g;
     const char *arch;
@@ -85,43 +92,25 @@ static lt_err token_id(const lt_gguf *g, const char *key, int64_t *out) {
 }
 
 float lt_gguf_attn_scale(const lt_model_spec *spec) {
-    const bool by_width = spec->n_layers == lt_family_get(spec->family)->gguf.by_width_layers;
+    const bool by_width = (spec->family == LT_FAMILY_GEMMA3 && spec->n_layers == 62) ||
+                          (spec->family == LT_FAMILY_GEMMA2 && spec->n_layers == 46);
     return 1.0f / sqrtf((float)(by_width ? spec->width / spec->n_heads : spec->head_dim));
 }
 
-/* Index of the first family with that architecture; -1: none. */
-static int find_architecture(const char *name) {
-    for (int i = 0; i < LT_FAMILY_COUNT; i++) {
-        const char *own = lt_family_get((lt_family)i)->gguf.architecture;
-        if (own != NULL && strcmp(own, name) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-/* The first family of that name; family_traits finds the others that share it. */
 static lt_err find_family(lt_model_spec *spec, keys *k) {
     lt_gguf_str arch;
-    char known[256] = "";
     LT_TRY(lt_gguf_get_str(k->g, "general.architecture", &arch));
-    for (int i = 0; i < LT_FAMILY_COUNT; i++) {
-        const char *name = lt_family_get((lt_family)i)->gguf.architecture;
-        const size_t used = strlen(known);
-        if (name == NULL) {
-            continue;
-        }
-        if (lt_gguf_str_is(arch, name)) {
-            spec->family = (lt_family)i;
-            k->arch = name;
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
+        if (lt_gguf_str_is(arch, architectures[i].architecture)) {
+            spec->family = architectures[i].family;
+            k->arch = architectures[i].architecture;
             return LT_OK;
         }
-        if (find_architecture(name) == i) { /* Each name once. */
-            (void)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", name);
-        }
     }
-    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: architecture '%.*s' is not one of %s", k->g->name,
-            (int)arch.bytes, arch.data, known);
+    LT_FAIL(LT_ERR_UNSUPPORTED,
+            "%s: architecture '%.*s' is not one of llama, qwen2, qwen3, gemma2, gemma3, gpt2, "
+            "apertus, phi3",
+            k->g->name, (int)arch.bytes, arch.data);
 }
 
 static lt_err read_sizes(lt_model_spec *spec, const keys *k) {
@@ -186,17 +175,16 @@ static lt_err read_xielu(const lt_model_spec *spec, const lt_gguf *g, lt_source 
     return LT_OK;
 }
 
-/* What GGUF's form of a family asks of the loader; experts or a window may make it another family of
- * the same name. */
+/* What GGUF's form of a family asks of the loader; experts make llama a mixtral, a window makes it
+ * a mistral. */
 static void family_traits(lt_model_spec *spec, lt_source *s) {
-    const lt_gguf_traits *traits = &lt_family_get(spec->family)->gguf;
-    s->rope_interleaved = traits->pairs;
-    s->norms_plus_one = spec->norm_gain_offset == 1.0f;
-    if (traits->with_experts > 0 && spec->n_experts > 0) {
-        spec->family = traits->with_experts;
-        spec->moe_normalise = lt_family_get(spec->family)->preset.moe_normalise;
+    s->rope_interleaved = spec->family == LT_FAMILY_LLAMA;
+    s->norms_plus_one = lt_family_is_gemma(spec->family);
+    if (spec->family == LT_FAMILY_LLAMA && spec->n_experts > 0) {
+        spec->family = LT_FAMILY_MIXTRAL;
+        spec->moe_normalise = true;
     }
-    if (spec->embed_scale == 0.0f) {
+    if (lt_family_is_gemma(spec->family)) {
         spec->embed_scale = sqrtf((float)spec->width);
         spec->attn_scale = lt_gguf_attn_scale(spec);
     }
@@ -207,7 +195,7 @@ static lt_err read_window(lt_model_spec *spec, const keys *k) {
     char key[128];
     const lt_gguf_kv *kv = lt_gguf_find(k->g, full_key(k, key, "attention.sliding_window_pattern"));
     LT_TRY(whole(k, "attention.sliding_window", &spec->window, true));
-    if (kv == NULL || lt_family_get(spec->family)->gguf.window != LT_GGUF_WINDOW_PERIOD) {
+    if (kv == NULL || spec->family != LT_FAMILY_GEMMA3) {
         return LT_OK;
     }
     if (kv->type != LT_GGUF_ARRAY) {
@@ -224,16 +212,6 @@ static lt_err read_window(lt_model_spec *spec, const keys *k) {
                     (unsigned long long)i);
         }
     }
-    return LT_OK;
-}
-
-static lt_err read_caps(lt_model_spec *spec, const keys *k) {
-    const lt_gguf_traits *traits = &lt_family_get(spec->family)->gguf;
-    double attn_cap = (double)spec->attn_softcap, cap = (double)spec->final_softcap;
-    LT_TRY(traits->final_cap ? real(k, "final_logit_softcapping", &cap) : LT_OK);
-    LT_TRY(traits->attn_cap ? real(k, "attn_logit_softcapping", &attn_cap) : LT_OK);
-    spec->final_softcap = (float)cap;
-    spec->attn_softcap = (float)attn_cap;
     return LT_OK;
 }
 
@@ -284,7 +262,7 @@ lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     LT_TRY(find_family(spec, &k));
     *spec = lt_family_get(spec->family)->preset;
     LT_TRY(read_sizes(spec, &k));
-    if (spec->pos == LT_POS_ROPE) {
+    if (spec->family != LT_FAMILY_GPT2) {
         LT_TRY(lt_gguf_read_rope(spec, g, k.arch));
     }
     LT_TRY(real(&k, "attention.layer_norm_rms_epsilon", &eps));
@@ -292,15 +270,22 @@ lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     spec->norm_eps = (float)eps;
     family_traits(spec, s);
     LT_TRY(read_window(spec, &k));
-    if (lt_family_get(spec->family)->gguf.with_window > 0 && spec->window > 0) {
-        spec->family = lt_family_get(spec->family)->gguf.with_window;
+    if (spec->family == LT_FAMILY_LLAMA && spec->window > 0) {
+        spec->family = LT_FAMILY_MISTRAL;
     }
-    LT_TRY(read_caps(spec, &k));
+    if (lt_family_is_gemma(spec->family)) {
+        double attn_cap = (double)spec->attn_softcap, cap = (double)spec->final_softcap;
+        LT_TRY(real(&k, "final_logit_softcapping", &cap));
+        LT_TRY(real(&k, "attn_logit_softcapping", &attn_cap));
+        spec->final_softcap = (float)cap;
+        spec->attn_softcap = spec->family == LT_FAMILY_GEMMA2 ? (float)attn_cap : 0.0f;
+    }
     LT_TRY(token_id(g, "tokenizer.ggml.bos_token_id", &spec->bos_id));
     LT_TRY(read_ends(&spec->eos, g));
     LT_TRY(token_id(g, "tokenizer.ggml.padding_token_id", &spec->pad_id));
     forget_ids_outside(spec);
-    if (spec->act == LT_ACT_XIELU && spec->n_layers > 0 && spec->n_layers <= LT_MAX_LAYERS) {
+    if (spec->family == LT_FAMILY_APERTUS && spec->n_layers > 0 &&
+        spec->n_layers <= LT_MAX_LAYERS) {
         LT_TRY(read_xielu(spec, g, s));
     }
     return lt_model_spec_check(spec) == LT_OK ? LT_OK

@@ -30,7 +30,6 @@ void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_
                               : equal_chunk(rows, row_bytes, CHUNK_BYTES, CHUNK_STEP);
 
     l->chunk_rows = chunk < rows ? chunk : rows;
-    l->z_coef = o->z_coef;
     /* At least two rows: an evaluation keeps half as many, in F32, in the place of BF16 ones. */
     l->logits = lt_tensor_take(a, logits, l->chunk_rows > 2 ? l->chunk_rows : 2, s->vocab_size, 0);
 }
@@ -62,47 +61,50 @@ static lt_err skip_chunk(lt_exec *r, const lt_batch_acts *b, int64_t first, int6
 }
 
 static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, int64_t first,
-                        int64_t n, float grad_scale) {
+                        int64_t n, const lt_loss_how *how) {
+    const lt_tensor none = {0};
     const lt_param_kind head = head_kind(r->spec);
     const lt_tensor h = lt_tensor_rows(&b->h_final, first, n);
     lt_tensor logits = lt_tensor_rows(&l->logits, 0, n);
 
-    if (grad_scale == 0) {
+    if (how->grad_scale == 0) {
         logits = lt_tensor_2d(l->logits.data, LT_F32, n, r->spec->vocab_size);
     }
     LT_TRY(lt_linear_fwd(r, logits, h, head, LT_PARAM_KIND_COUNT, 0));
-    LT_TRY(lt_exec_xent(r, &(lt_xent_args){.logits = logits,
-                                           .labels = lt_tensor_rows(&b->labels, first, n),
-                                           .loss = lt_tensor_rows(&b->loss_rows, first, n),
-                                           .best = lt_tensor_rows(&b->best, first, n),
-                                           .grad_scale = grad_scale,
-                                           .softcap = r->spec->final_softcap,
-                                           .z_coef = l->z_coef}));
-    if (grad_scale == 0) {
+    LT_TRY(lt_exec_xent(
+        r, &(lt_xent_args){.logits = logits,
+                           .labels = lt_tensor_rows(&b->labels, first, n),
+                           .loss = lt_tensor_rows(&b->loss_rows, first, n),
+                           .best = lt_tensor_rows(&b->best, first, n),
+                           .weights = how->weights ? lt_tensor_rows(&b->weights, first, n) : none,
+                           .grad_scale = how->grad_scale,
+                           .softcap = r->spec->final_softcap,
+                           .z_coef = how->z_coef}));
+    if (how->grad_scale == 0) {
         return LT_OK;
     }
     return lt_linear_bwd(r, lt_tensor_rows(&b->dh, first, n), logits, h, head, LT_PARAM_KIND_COUNT,
                          0, false);
 }
 
-lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const int32_t *host_labels,
-                   float grad_scale) {
+lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const lt_loss_how *how) {
+    const bool backward = how->grad_scale != 0;
     const int64_t rows = r->batch * r->seq;
     int64_t chunk = l->chunk_rows;
 
     /* Evaluation in a training pass: F32 logits, fewer rows. */
-    if (grad_scale == 0 && l->logits.dtype != LT_F32) {
+    if (!backward && l->logits.dtype != LT_F32) {
         chunk = chunk > 1 ? chunk / 2 : 1;
     }
     for (int64_t first = 0; first < rows; first += chunk) {
         const int64_t n = rows - first < chunk ? rows - first : chunk;
-        if (host_labels == NULL || any_counted(host_labels + first, n)) {
-            LT_TRY(run_chunk(r, l, b, first, n, grad_scale));
+        if (how->host_labels == NULL || any_counted(how->host_labels + first, n)) {
+            LT_TRY(run_chunk(r, l, b, first, n, how));
         } else {
-            LT_TRY(skip_chunk(r, b, first, n, grad_scale != 0));
+            LT_TRY(skip_chunk(r, b, first, n, backward));
         }
     }
-    if (grad_scale != 0 && r->fresh && !r->head_stored) { /* No chunk made it. */
+    if (backward && r->fresh && !r->head_stored) { /* No chunk made it. */
         const lt_tensor dw = lt_exec_gradient(r, head_kind(r->spec), 0);
         LT_TRY(r->backend->zero(r->queue, dw.data, (size_t)lt_tensor_count(&dw) * sizeof(float)));
         r->head_stored = true;

@@ -7,7 +7,6 @@
 
 typedef struct {
     int64_t chunk_rows;
-    float z_coef;
     lt_tensor logits; /* (chunk_rows, V): the act dtype when training, F32 in evaluation. */
 } lt_loss;
 
@@ -15,10 +14,17 @@ typedef struct {
 void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
                    lt_arena *a);
 
-/* Loss of each row into b->loss_rows and argmax into b->best. host_labels (B * T): chunks without a
- * counted label are skipped; NULL: none is (the results are the same). With grad_scale
- * != 0 also backward: the head's gradient, and b->dh = d/d(h_final). */
-lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const int32_t *host_labels,
-                   float grad_scale);
+typedef struct {
+    /* (B * T): chunks without a counted label are skipped; NULL: none is (the results are the
+     * same). */
+    const int32_t *host_labels;
+    float grad_scale; /* != 0: backward, too. */
+    float z_coef;
+    bool weights; /* Rows' gradients are multiplied by b->weights. */
+} lt_loss_how;
+
+/* Loss of each row into b->loss_rows and argmax into b->best; backward: the head's gradient, and
+ * b->dh = d/d(h_final). */
+lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const lt_loss_how *how);
 
 #endif

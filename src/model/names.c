@@ -9,11 +9,10 @@ bool lt_name_has_expert(const lt_name_row *row) {
     return strstr(row->name, "%E") != NULL;
 }
 
-/* Some architectures of GGUF keep gate and up in one tensor, under the name that up has in the
- * others. */
+/* GGUF's phi3 keeps gate and up in one tensor, under the name that up has elsewhere. */
 static bool of_other_family(const lt_name_row *row, const lt_model_spec *spec) {
     return row->kind == LT_PARAM_UP && strncmp(row->name, "blk.", 4) == 0 &&
-           (row->part == LT_PART_ALL) != lt_family_get(spec->family)->gguf.fused_up;
+           (row->part == LT_PART_ALL) != (spec->family == LT_FAMILY_PHI3);
 }
 
 bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt_param *param) {

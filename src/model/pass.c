@@ -1,78 +1,97 @@
-/* pass.c: the storyboard of a pass: batch in, embed, layers, final norm, loss, and back. The
- * chapters are in block_*.c and loss.c; memory is in acts.c.
+/* pass.c: a pass is opened, measured and closed here, and its batches are checked. What it computes
+ * is in pass_range.c and pass_train.c; the layers' tensors are in acts.c.
  *
  * Memory is carved three times with the same functions: by lt_pass_measure, by lt_pass_open to
- * measure and to place, and again whenever a batch of another shape comes, into the same arena. */
-#include "model/pass.h"
+ * measure and to place, and again whenever a batch of another shape comes, into the same arena:
+ *
+ *     activations   | shared by all sets | set 0's own | set 1's own | ... */
+#include "model/pass_impl.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/block.h"
-#include "model/fp8.h"
-#include "model/loss.h"
-#include "model/stage.h"
-
 #define MAX_ELEMENTS 0x1p50 /* Of activations: keeps every size far from overflow. */
-#define MAX_GRAPHS   32     /* Shapes of a run, fresh and not: a ramp has a few. */
-
-/* A training pass of one shape; recorded at its second use, when nothing compiles or grows any
- * more. */
-typedef struct {
-    int64_t batch, seq;
-    bool has_documents, fresh;
-    float grad_scale;
-    lt_graph *graph;
-} recorded;
-
-struct lt_pass {
-    lt_exec exec;
-    lt_model *model;
-    lt_pass_options options;
-    lt_arena activations, gradients, logits, scratch, eight; /* Of the backend. */
-    lt_fp8 fp8;
-    lt_layer_acts *layers; /* (L) */
-    lt_batch_acts batch;
-    lt_loss loss;
-    float *rope, *rope_local, *f32; /* Device tables, in scratch. */
-    lt_stage stage;
-    recorded graphs[MAX_GRAPHS];
-    int n_shapes;
-    int64_t n_graphs;
-    int64_t carved_batch, carved_seq;
-    bool fresh;     /* Nothing has been added to the gradients since they were to be zero. */
-    int recomputed; /* Layer whose shared tensors hold its own values; -1: none. */
-};
 
 static int level_of(const lt_pass_options *o) {
     return o->train ? (int)o->recompute : LT_KEEP_NOTHING;
 }
 
 /* Tables that live as long as the pass. */
-static void tables_carve(float **rope, float **rope_local, float **f32, const lt_model_spec *s,
+static void tables_carve(float **rope, float **rope_local, float **xielu, const lt_model_spec *s,
                          const lt_pass_options *o, lt_arena *a) {
     const size_t table = (size_t)(s->pos == LT_POS_ROPE ? o->seq * lt_rope_columns(s) * 2 : 0) *
                          sizeof(float);
     *rope = lt_arena_take(a, table, LT_ARENA_ALIGN);
     *rope_local = lt_arena_take(a, s->rope_theta_local > 0 ? table : 0, LT_ARENA_ALIGN);
-    *f32 = lt_arena_take(a, (size_t)(s->n_layers * lt_exec_f32_count(s)) * sizeof(float),
-                         LT_ARENA_ALIGN);
+    *xielu = lt_arena_take(a, s->act == LT_ACT_XIELU ? (size_t)s->n_layers * 2 * sizeof(float) : 0,
+                           LT_ARENA_ALIGN);
 }
 
 typedef struct {
     lt_arena activations, gradients, logits, scratch, eight;
 } arenas;
 
-/* Every byte of a pass. layers: (L) to place, or scratch memory of that size to measure. */
+static int n_sets_of(const lt_pass_options *o) {
+    return o->n_sets > 0 ? o->n_sets : 1;
+}
+
+static int end_of(const lt_pass_options *o, const lt_model_spec *s) {
+    return o->end_layer > 0 ? o->end_layer : (int)s->n_layers;
+}
+
+static lt_acts_shape shape_of(const lt_pass_options *o, lt_dtype dtype, int64_t batch,
+                              int64_t seq) {
+    return (lt_acts_shape){.batch = batch,
+                           .seq = seq,
+                           .dtype = dtype,
+                           .backward = o->train,
+                           .level = level_of(o),
+                           .weights = o->weights};
+}
+
+/* A part of an arena, as large as `bytes`, as an arena; absent while measuring. */
+static lt_arena part_of(lt_arena *a, size_t bytes) {
+    unsigned char *base = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+    return (lt_arena){.base = base, .size_bytes = bytes, .name = a->name};
+}
+
+/* The activations of all sets: measured in arenas without memory, then taken as parts. */
+static void sets_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
+                       lt_arena *a) {
+    const lt_acts_shape shape = shape_of(o, dtype, o->batch, o->seq);
+    const int64_t n_layers = end_of(o, s) - o->first_layer;
+    lt_arena shared = {0}, own = {0};
+    lt_layer_acts layer;
+    lt_batch_acts batch;
+
+    lt_acts_carve_shared(&layer, &batch, s, &shape, &shared);
+    lt_acts_carve_own(&p->sets[0], &layer, &batch, n_layers, s, &shape, &own);
+    p->shared = part_of(a, shared.used_bytes);
+    for (int set = 0; set < n_sets_of(o); set++) {
+        p->sets[set].own = part_of(a, own.used_bytes);
+        p->sets[set].n_batch = 0; /* Carved at its first batch. */
+    }
+}
+
+static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_spec *s) {
+    const int end = end_of(o, s);
+    return (lt_stage_options){.rows = o->batch * o->seq,
+                              .first_layer = o->first_layer,
+                              .n_layers = s->n_experts > 0 ? end - o->first_layer : 0,
+                              .loss = end == s->n_layers,
+                              .n_sets = n_sets_of(o),
+                              .weights = o->weights};
+}
+
+/* Every byte of a pass. */
 static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const lt_param_table *t,
                        const lt_pass_options *o, arenas *a) {
-    const lt_acts_shape shape = {o->batch, o->seq, dtype, o->train, level_of(o)};
-    lt_acts_carve(p->layers, s, &shape, &a->activations);
-    lt_batch_carve(&p->batch, s, &shape, &a->activations);
+    const lt_stage_options stage = stage_options(o, s);
+    sets_carve(p, s, dtype, o, &a->activations);
     lt_loss_carve(&p->loss, s, dtype, o, &a->logits);
-    tables_carve(&p->rope, &p->rope_local, &p->f32, s, o, &a->scratch);
-    lt_stage_carve(&p->stage, o->batch * o->seq, &a->scratch);
+    tables_carve(&p->rope, &p->rope_local, &p->xielu, s, o, &a->scratch);
+    lt_stage_carve(&p->stage, &stage, &a->scratch);
     if (o->train) {
         void *flat = lt_arena_take(&a->gradients, lt_param_buffer_bytes(t, LT_F32), LT_ARENA_ALIGN);
         if (flat != NULL) {
@@ -82,9 +101,31 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_fp8_carve(&p->fp8, t, o, &a->eight);
 }
 
-/* Layers whose auxiliary losses come back. */
-static int64_t aux_layers(const lt_model_spec *s) {
-    return s->n_experts > 0 ? s->n_layers : 0;
+/* The lists of a pass, which hold no activations themselves. */
+static lt_err open_sets(lt_pass *p, const lt_model_spec *s, const lt_pass_options *o) {
+    const int n_layers = end_of(o, s) - o->first_layer, n_sets = n_sets_of(o);
+    p->sets = calloc((size_t)n_sets, sizeof *p->sets);
+    p->layers = calloc((size_t)(n_sets * n_layers), sizeof *p->layers);
+    p->stored = calloc((size_t)s->n_layers + 1, sizeof *p->stored);
+    if (p->sets == NULL || p->layers == NULL || p->stored == NULL) {
+        LT_FAIL(LT_ERR_OOM, "pass: %d sets of %d layers", n_sets, n_layers);
+    }
+    for (int set = 0; set < n_sets; set++) {
+        p->sets[set].layers = p->layers + set * n_layers;
+    }
+    p->first = o->first_layer;
+    p->end = end_of(o, s);
+    p->recomputed = p->recomputed_set = -1;
+    for (int64_t i = 0; i <= s->n_layers; i++) {
+        p->stored[i] = true; /* Gradients begin as zeros, to add to. */
+    }
+    return LT_OK;
+}
+
+static void close_sets(lt_pass *p) {
+    free(p->sets);
+    free(p->layers);
+    free(p->stored);
 }
 
 static lt_err check_options(const lt_pass_options *o, const lt_model_spec *s) {
@@ -92,9 +133,15 @@ static lt_err check_options(const lt_pass_options *o, const lt_model_spec *s) {
         LT_FAIL(LT_ERR_ARG, "pass: a batch of %lld x %lld tokens", (long long)o->batch,
                 (long long)o->seq);
     }
+    if (o->n_sets < 0 || o->first_layer < 0 || o->first_layer >= end_of(o, s) ||
+        end_of(o, s) > s->n_layers) {
+        LT_FAIL(LT_ERR_ARG, "pass: layers [%d, %d) of %lld, %d sets", o->first_layer, end_of(o, s),
+                (long long)s->n_layers, o->n_sets);
+    }
     const double row = (double)(s->width * 8 + s->ffn_width * 3 +
                                 (s->n_heads + s->n_kv_heads) * 4 * s->head_dim);
-    if ((double)(o->batch * o->seq) * row * (double)(s->n_layers * (s->top_k > 0 ? s->top_k : 1)) >
+    if ((double)(o->batch * o->seq) * row * (double)n_sets_of(o) *
+            (double)(s->n_layers * (s->top_k > 0 ? s->top_k : 1)) >
         MAX_ELEMENTS) {
         LT_FAIL(LT_ERR_LIMIT,
                 "pass: activations of %lld x %lld tokens through %lld layers exceed any memory",
@@ -112,22 +159,19 @@ lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype 
                        const lt_pass_options *o) {
     lt_err err = LT_OK;
     lt_param_table table = {0};
+    const lt_stage_options stage = stage_options(o, spec);
     lt_pass p = {0};
     arenas a = {0};
 
     LT_TRY(check_options(o, spec));
     LT_TRY(lt_param_table_open(&table, spec));
-    p.layers = calloc((size_t)spec->n_layers, sizeof *p.layers);
-    if (p.layers == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "pass: %lld layers", (long long)spec->n_layers);
-    }
+    LT_TRY_DONE(open_sets(&p, spec, o));
     pass_carve(&p, spec, dtype, &table, o, &a);
-    *out = (lt_pass_memory){
-        a.activations.used_bytes, a.gradients.used_bytes,
-        a.logits.used_bytes,      a.scratch.used_bytes,
-        a.eight.used_bytes,       lt_stage_host_bytes(o->batch * o->seq, aux_layers(spec))};
+    *out = (lt_pass_memory){a.activations.used_bytes, a.gradients.used_bytes,
+                            a.logits.used_bytes,      a.scratch.used_bytes,
+                            a.eight.used_bytes,       lt_stage_host_bytes(&stage)};
 done:
-    free(p.layers);
+    close_sets(&p);
     lt_param_table_close(&table);
     return err;
 }
@@ -148,7 +192,7 @@ done:
     return err;
 }
 
-/* Rotary tables, and what ops want in F32 when only BF16 weights exist. */
+/* Rotary tables, and xIELU's scalars in F32 when only BF16 weights exist. */
 static lt_err fill_tables(lt_pass *p) {
     const lt_model_spec *s = p->exec.spec;
     if (s->pos == LT_POS_ROPE) {
@@ -160,8 +204,8 @@ static lt_err fill_tables(lt_pass *p) {
             p->exec.rope_local.data = p->rope_local;
         }
     }
-    if (lt_exec_f32_count(s) > 0 && !lt_model_has_master(p->model)) {
-        LT_TRY(lt_exec_copy_f32(&p->exec, p->f32));
+    if (s->act == LT_ACT_XIELU && !lt_model_has_master(p->model)) {
+        LT_TRY(lt_exec_copy_xielu(&p->exec, p->xielu));
     }
     return LT_OK;
 }
@@ -185,8 +229,6 @@ static lt_err place(lt_pass *p) {
         p->exec.fp8 = &p->fp8;
     }
     pass_carve(p, p->exec.spec, p->exec.dtype, t, &p->options, &a);
-    p->carved_batch = p->options.batch;
-    p->carved_seq = p->options.seq;
     return LT_OK;
 }
 
@@ -208,10 +250,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     p->options = *o;
     p->options.on_device = !m->backend->host_memory;
     LT_TRY_DONE(lt_exec_open(&p->exec, m));
-    p->layers = calloc((size_t)m->spec.n_layers, sizeof *p->layers);
-    if (p->layers == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "pass: %lld layers", (long long)m->spec.n_layers);
-    }
+    LT_TRY_DONE(open_sets(p, &m->spec, o));
     if (o->fp8 != LT_FP8_NONE) {
         p->fp8.weights = calloc((size_t)m->table.n_params, sizeof *p->fp8.weights);
         if (p->fp8.weights == NULL) {
@@ -222,7 +261,8 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
         LT_TRY_DONE(lt_param_buffer_open(&p->exec.gradients, &m->table, LT_F32));
     }
     LT_TRY_DONE(place(p));
-    LT_TRY_DONE(lt_stage_open(&p->stage, m->backend, o->batch * o->seq, aux_layers(&m->spec)));
+    const lt_stage_options stage = stage_options(o, &m->spec);
+    LT_TRY_DONE(lt_stage_open(&p->stage, m->backend, &stage));
     LT_TRY_DONE(fill_tables(p));
     *out = p;
     p = NULL;
@@ -252,7 +292,7 @@ void lt_pass_close(lt_pass *p) {
     lt_param_buffer_close(&p->exec.gradients);
     lt_exec_close(&p->exec);
     free(p->fp8.weights);
-    free(p->layers);
+    close_sets(p);
     free(p);
 }
 
@@ -269,7 +309,7 @@ static lt_err check_ids(const lt_pass_batch *b, const int32_t *ids, int64_t low,
     return LT_OK;
 }
 
-static lt_err check_batch(const lt_pass *p, const lt_pass_batch *b) {
+lt_err lt_pass_check_batch(const lt_pass *p, const lt_pass_batch *b) {
     const lt_model_spec *s = p->exec.spec;
     LT_ASSERT(b->tokens != NULL && b->labels != NULL);
     if (b->batch < 1 || b->seq < 1 || b->batch > p->options.batch || b->seq > p->options.seq) {
@@ -277,270 +317,45 @@ static lt_err check_batch(const lt_pass *p, const lt_pass_batch *b) {
                 (long long)b->batch, (long long)b->seq, (long long)p->options.batch,
                 (long long)p->options.seq);
     }
+    if (b->weights != NULL && !p->options.weights) {
+        LT_FAIL(LT_ERR_ARG, "batch with weights in a pass that was opened without them");
+    }
+    for (int64_t i = 0; b->weights != NULL && i < b->batch * b->seq; i++) {
+        if (!isfinite(b->weights[i])) {
+            LT_FAIL(LT_ERR_ARG, "batch: weight %g of row %lld, column %lld", (double)b->weights[i],
+                    (long long)(i / b->seq), (long long)(i % b->seq));
+        }
+    }
     LT_TRY(check_ids(b, b->tokens, 0, s->vocab_size, "token"));
     LT_TRY(check_ids(b, b->labels, -1, s->vocab_size, "label"));
     LT_TRY(check_ids(b, b->positions, 0, p->options.seq, "position"));
     return check_ids(b, b->doc_start, 0, b->seq, "document start");
 }
 
-/* A batch of another shape: the same carve, smaller, in the same memory. */
-static void reshape(lt_pass *p, int64_t batch, int64_t seq) {
-    const lt_acts_shape shape = {batch, seq, p->exec.dtype, p->options.train,
-                                 level_of(&p->options)};
-    if (batch != p->carved_batch || seq != p->carved_seq) {
-        lt_arena_rewind(&p->activations);
-        lt_acts_carve(p->layers, p->exec.spec, &shape, &p->activations);
-        lt_batch_carve(&p->batch, p->exec.spec, &shape, &p->activations);
-        p->carved_batch = batch;
-        p->carved_seq = seq;
+/* A batch of another shape: the same carves, smaller, in the same memory. Other sets keep their own
+ * views of the shared part, where nothing stays. */
+static void reshape(lt_pass *p, lt_acts_set *set, int64_t batch, int64_t seq) {
+    const lt_acts_shape shape = shape_of(&p->options, p->exec.dtype, batch, seq);
+    lt_layer_acts layer;
+    lt_batch_acts shared;
+    if (batch != set->n_batch || seq != set->seq) {
+        lt_arena_rewind(&p->shared);
+        lt_arena_rewind(&set->own);
+        lt_acts_carve_shared(&layer, &shared, p->exec.spec, &shape, &p->shared);
+        lt_acts_carve_own(set, &layer, &shared, p->end - p->first, p->exec.spec, &shape, &set->own);
+        p->recomputed = -1;
     }
 }
 
-/* The batch's tensors in this shape; what they hold comes from the stage. */
-static void shape_batch(lt_pass *p, int64_t batch, int64_t seq, bool has_documents) {
+void lt_pass_shape_set(lt_pass *p, int set, int64_t batch, int64_t seq, bool has_documents) {
     lt_exec *r = &p->exec;
-    reshape(p, batch, seq);
+    lt_acts_set *acts = &p->sets[set];
+    reshape(p, acts, batch, seq);
+    acts->has_documents = has_documents;
     r->batch = batch;
     r->seq = seq;
-    r->positions = p->batch.positions;
-    r->doc_start = has_documents ? p->batch.doc_start : (lt_tensor){0};
-}
-
-static int64_t capacity(const lt_exec *r, bool train) {
-    const lt_model_spec *s = r->spec;
-    const double rows = (double)(r->batch * r->seq);
-    if (!train || s->n_experts == 0 || s->moe_capacity == 0) {
-        return 0;
-    }
-    return (int64_t)ceil(s->moe_capacity * rows * (double)s->top_k / (double)s->n_experts);
-}
-
-static lt_err layer_fwd(lt_pass *p, int layer, lt_tensor stream, bool train) {
-    lt_exec *r = &p->exec;
-    LT_TRY(lt_attention_block_fwd(r, layer, &p->layers[layer], &p->batch, stream));
-    LT_TRY(lt_mlp_block_fwd(r, layer, &p->layers[layer], &p->batch, capacity(r, train)));
-    p->recomputed = layer;
-    return LT_OK;
-}
-
-/* Tokens to h_final. */
-static lt_err forward(lt_pass *p, bool train) {
-    lt_exec *r = &p->exec;
-    const lt_batch_acts *b = &p->batch;
-    const lt_norm norm = {LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0, b->mean_final,
-                          b->rstd_final};
-    lt_tensor stream = {0};
-
-    LT_TRY(lt_embedding_fwd(r, p->layers[0].x_in, b->tokens));
-    for (int layer = 0; layer < r->spec->n_layers; layer++) {
-        LT_TRY(layer_fwd(p, layer, stream, train));
-        stream = p->layers[layer].x_mid;
-    }
-    return lt_final_norm_fwd(r, &norm, b->h_final, stream, b->branch, b->x_final);
-}
-
-/* dh of h_final to the gradients. */
-static lt_err backward(lt_pass *p, float aux_scale) {
-    lt_exec *r = &p->exec;
-    const lt_batch_acts *b = &p->batch;
-    const lt_norm norm = {LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0, b->mean_final,
-                          b->rstd_final};
-    const lt_recompute level = p->options.recompute;
-
-    LT_TRY(lt_final_norm_bwd(r, &norm, b->dx, b->dh, b->x_final));
-    for (int layer = (int)r->spec->n_layers - 1; layer >= 0; layer--) {
-        if (level == LT_RECOMPUTE_FULL && p->recomputed != layer) {
-            LT_TRY(layer_fwd(p, layer, (lt_tensor){0}, true));
-        }
-        LT_TRY(lt_mlp_block_bwd(r, layer, &p->layers[layer], b, level, aux_scale));
-        LT_TRY(lt_attention_block_bwd(r, layer, &p->layers[layer], b, level));
-    }
-    return lt_exec_embed_bwd(
-        r, &(lt_embed_bwd_args){.dtable = lt_exec_gradient(r, LT_PARAM_EMBED, 0),
-                                .dpos_table = lt_exec_gradient(r, LT_PARAM_POS_EMBED, 0),
-                                .dy = b->dx,
-                                .ids = b->tokens,
-                                .positions = r->positions,
-                                .scale = lt_embedding_scale(r)});
-}
-
-lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result, float *loss_rows) {
-    *result = (lt_pass_result){0};
-    LT_TRY(check_batch(p, b));
-    shape_batch(p, b->batch, b->seq, b->doc_start != NULL);
-    LT_TRY(lt_stage_send(&p->stage, &p->exec, b, &p->batch));
-    LT_TRY(lt_fp8_refresh(&p->exec, &p->fp8));
-    LT_TRY(forward(p, false));
-    LT_TRY(lt_loss_run(&p->exec, &p->loss, &p->batch, b->labels, 0));
-    return lt_stage_receive(&p->stage, &p->exec, &p->batch, result, loss_rows);
-}
-
-lt_err lt_pass_stage(lt_pass *p, const lt_pass_batch *b) {
-    LT_ASSERT(p->options.train);
-    LT_TRY(check_batch(p, b));
-    return lt_stage_put(&p->stage, b);
-}
-
-int lt_pass_staged(const lt_pass *p) {
-    return (int)(p->stage.n_put - p->stage.n_taken);
-}
-
-bool lt_pass_full(const lt_pass *p) {
-    return lt_stage_full(&p->stage);
-}
-
-/* Whether lt_linear_bwd makes this gradient, so that it may be stored the first time. Experts' are
- * added to: on a GPU, storing the zeros of an expert that nobody chose takes the product's
- * registers. */
-static bool made_by_product(const lt_model_spec *s, const lt_param *p) {
-    const bool experts = s->n_experts > 0 && (p->kind == LT_PARAM_UP || p->kind == LT_PARAM_DOWN);
-    return (p->matrix && !experts) || p->kind == LT_PARAM_ROUTER || p->kind == LT_PARAM_HEAD ||
-           (p->kind == LT_PARAM_EMBED && s->tied);
-}
-
-/* Layers that have the same parameters at the same places, and whose gradients lie equally far
- * apart, so that one call zeroes a piece of each: their number from layer 0 on; *stride: in
- * elements. */
-static int even_layers(const lt_param_table *t, const lt_param_buffer *g, int64_t *stride) {
-    const lt_unit *first = &t->units[1];
-    const int n_layers = t->n_units - 2;
-    *stride = n_layers > 1 ? (float *)g->base[2] - (float *)g->base[1] : 0;
-    for (int layer = 1; layer < n_layers; layer++) {
-        const lt_unit *unit = &t->units[1 + layer];
-        const float *const base = g->base[1 + layer], *const before = g->base[layer];
-        if (unit->n_params != first->n_params || base == NULL || before == NULL ||
-            base - before != *stride) {
-            return 1;
-        }
-        for (int i = 0; i < unit->n_params; i++) {
-            const lt_param *a = &t->params[first->first_param + i],
-                           *b = &t->params[unit->first_param + i];
-            if (a->kind != b->kind || a->at != b->at || a->local_count != b->local_count) {
-                return 1;
-            }
-        }
-    }
-    return n_layers;
-}
-
-/* All gradients of a unit that no product makes to zero, neighbours in one go; and those of the
- * n - 1 units behind it, stride elements apart. */
-static lt_err zero_unit(lt_pass *p, int unit, int n, int64_t stride) {
-    const lt_exec *r = &p->exec;
-    const lt_param_table *t = &p->model->table;
-    const int last_param = t->units[unit].first_param + t->units[unit].n_params;
-    for (int i = t->units[unit].first_param, end; i < last_param; i = end) {
-        const lt_param *first = &t->params[i];
-        const bool skip = made_by_product(r->spec, first);
-        float *const data = lt_param_data(&r->gradients, first);
-        for (end = i + 1; end < last_param && !skip && !made_by_product(r->spec, &t->params[end]);
-             end++) {}
-        if (!skip && data != NULL) {
-            const lt_param *last = &t->params[end - 1];
-            const int64_t count = last->at + last->local_count - first->at;
-            LT_TRY(r->backend->zero_pieces(r->queue, data, (size_t)count * sizeof(float),
-                                           (size_t)(n > 1 ? stride : count) * sizeof(float), n));
-        }
-    }
-    return LT_OK;
-}
-
-static lt_err zero_others(lt_pass *p) {
-    const lt_param_table *t = &p->model->table;
-    int64_t stride;
-    const int n_even = even_layers(t, &p->exec.gradients, &stride);
-    for (int unit = 0; unit < t->n_units; unit++) {
-        const bool layer = t->units[unit].layer >= 0;
-        if (!layer || unit == 1 || n_even == 1) {
-            LT_TRY(zero_unit(p, unit, unit == 1 ? n_even : 1, stride));
-        }
-    }
-    return LT_OK;
-}
-
-/* Batch to gradients. labels: of the host, to skip what has none; NULL: skip nothing. */
-static lt_err compute(lt_pass *p, const int32_t *labels, float grad_scale) {
-    p->exec.fresh = p->fresh;
-    p->exec.head_stored = false;
-    if (p->fresh) {
-        LT_TRY(zero_others(p));
-    }
-    LT_TRY(forward(p, true));
-    LT_TRY(lt_loss_run(&p->exec, &p->loss, &p->batch, labels, grad_scale));
-    return backward(p, grad_scale);
-}
-
-static bool can_record(const lt_pass *p) {
-    return p->exec.backend->graph_begin != NULL && !p->options.eager && p->exec.watch == NULL;
-}
-
-/* The entry of this shape; *is_new: seen for the first time. NULL: no room for more. */
-static recorded *find_shape(lt_pass *p, const recorded *shape, bool *is_new) {
-    *is_new = false;
-    for (int i = 0; i < p->n_shapes; i++) {
-        recorded *r = &p->graphs[i];
-        if (r->batch == shape->batch && r->seq == shape->seq &&
-            r->has_documents == shape->has_documents && r->fresh == shape->fresh &&
-            r->grad_scale == shape->grad_scale) {
-            return r;
-        }
-    }
-    *is_new = true;
-    if (p->n_shapes == MAX_GRAPHS) {
-        return NULL;
-    }
-    p->graphs[p->n_shapes] = *shape;
-    return &p->graphs[p->n_shapes++];
-}
-
-static lt_err record(lt_pass *p, recorded *shape) {
-    const lt_exec *r = &p->exec;
-    lt_err err, ended;
-    LT_TRY(r->backend->graph_begin(r->queue));
-    err = compute(p, NULL, shape->grad_scale);
-    ended = r->backend->graph_end(r->queue, &shape->graph);
-    p->n_graphs += err == LT_OK && ended == LT_OK;
-    return err != LT_OK ? err : ended;
-}
-
-lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
-    const lt_stage_slot *slot = lt_stage_next(&p->stage);
-    lt_exec *r = &p->exec;
-    recorded *shape = NULL;
-    bool is_new = true;
-
-    LT_ASSERT(p->options.train && grad_scale != 0 && slot != NULL);
-    shape_batch(p, slot->batch, slot->seq, slot->has_documents);
-    LT_TRY(lt_stage_take(&p->stage, r, &p->batch));
-    LT_TRY(lt_fp8_refresh(r, &p->fp8));
-    if (can_record(p)) {
-        shape = find_shape(
-            p, &(recorded){slot->batch, slot->seq, slot->has_documents, p->fresh, grad_scale, NULL},
-            &is_new);
-    }
-    if (shape == NULL || is_new) {
-        LT_TRY(compute(p, r->backend->graph_begin != NULL ? NULL : slot->ids[LT_STAGE_LABELS],
-                       grad_scale));
-    } else {
-        if (shape->graph == NULL) {
-            LT_TRY(record(p, shape));
-        }
-        LT_TRY(r->backend->graph_launch(r->queue, shape->graph));
-    }
-    p->fresh = false;
-    return lt_stage_fetch(&p->stage, r, &p->batch);
-}
-
-lt_err lt_pass_collect(lt_pass *p, lt_pass_result *result) {
-    return lt_stage_collect(&p->stage, &p->exec, result);
-}
-
-lt_err lt_pass_train(lt_pass *p, const lt_pass_batch *b, float grad_scale, lt_pass_result *result) {
-    *result = (lt_pass_result){0};
-    LT_ASSERT(lt_pass_staged(p) == 0);
-    LT_TRY(lt_pass_stage(p, b));
-    LT_TRY(lt_pass_train_staged(p, grad_scale));
-    return lt_pass_collect(p, result);
+    r->positions = acts->batch.positions;
+    r->doc_start = has_documents ? acts->batch.doc_start : (lt_tensor){0};
 }
 
 const lt_param_buffer *lt_pass_gradients(const lt_pass *p) {
@@ -549,7 +364,8 @@ const lt_param_buffer *lt_pass_gradients(const lt_pass *p) {
 
 lt_err lt_pass_zero_gradients(lt_pass *p) {
     LT_ASSERT(p->exec.gradients.base != NULL);
-    p->fresh = true;
+    p->zero_due = true;
+    memset(p->stored, 0, (size_t)p->exec.spec->n_layers + 1);
     return LT_OK;
 }
 
@@ -576,10 +392,9 @@ lt_err lt_pass_profile(lt_pass *p, lt_pass_op_time *times) {
 }
 
 const lt_layer_acts *lt_pass_layer_acts(const lt_pass *p, int layer) {
-    LT_ASSERT(layer >= 0 && layer < p->exec.spec->n_layers);
-    return &p->layers[layer];
+    return lt_pass_layer(p, 0, layer);
 }
 
 const lt_batch_acts *lt_pass_batch_acts(const lt_pass *p) {
-    return &p->batch;
+    return &p->sets[0].batch;
 }

@@ -28,17 +28,26 @@ typedef struct {
     bool eager;     /* Record no graphs. */
     lt_fp8_recipe fp8;
     bool fp8_wgrad; /* Gradients of weights, too. */
+    bool weights;   /* Batches may bring weights; lt_pass_logprobs_backward needs them. */
+    int n_sets;     /* Batches in flight between lt_pass_load and the end of backward; 0: 1. */
+    /* Of a stage of a pipeline: layers [first_layer, end_layer), with the embedding before layer 0
+     * and the head behind the last; end_layer 0: all. */
+    int first_layer, end_layer;
 } lt_pass_options;
 
 /* One batch, host memory. labels -1: not counted. doc_start, positions: NULL when each row is one
- * document from position 0. */
+ * document from position 0. weights: NULL, or what each label's loss counts, of any sign. */
 typedef struct {
     int64_t batch, seq;
     const int32_t *tokens, *labels, *doc_start, *positions; /* (B, T) each */
+    const float *weights;                                   /* (B, T) */
 } lt_pass_batch;
 
 typedef struct {
-    double loss_sum; /* Cross-entropy summed over counted labels, nats; without z and aux terms. */
+    /* Cross-entropy summed over counted labels, each times its weight, nats; without z and aux
+     * terms. */
+    double loss_sum;
+    double weight_sum; /* Of counted labels; without weights their number. */
     int64_t n_labels;
     int64_t n_correct; /* argmax == label. */
     double aux_sum,
@@ -59,12 +68,13 @@ typedef struct {
 LT_MUST_USE lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype dtype,
                                    const lt_pass_options *o);
 
-/* Forward only. loss_rows (B * T) F32, host, optional: each label's loss (0 where ignored). */
+/* Forward only. loss_rows (B * T) F32, host, optional: each label's loss (0 where ignored, without
+ * weight). */
 LT_MUST_USE lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *r,
                                 float *loss_rows);
 
-/* Forward and backward; gradients += grad_scale * d(sum of losses [+ aux terms weighted by the
- * number of labels])/d(parameters). */
+/* Forward and backward; gradients += grad_scale * d(sum of losses, z-losses included, each times
+ * its weight [+ aux terms times the sum of weights])/d(parameters). */
 LT_MUST_USE lt_err lt_pass_train(lt_pass *p, const lt_pass_batch *b, float grad_scale,
                                  lt_pass_result *r);
 
@@ -85,6 +95,45 @@ int lt_pass_staged(const lt_pass *p); /* Batches staged and not yet trained on. 
 bool lt_pass_full(const lt_pass *p);
 LT_MUST_USE lt_err lt_pass_train_staged(lt_pass *p, float grad_scale);
 LT_MUST_USE lt_err lt_pass_collect(lt_pass *p, lt_pass_result *r);
+
+/* A pass in parts: ranges of layers over sets of activations. A batch is loaded into a set, and
+ * owns it to the end of its backward pass; other sets may be worked on between any two calls, so a
+ * stage of a pipeline and several micro-batches in flight are a matter of which calls come when:
+ *
+ *     lt_pass_load(p, set, &batch)
+ *     lt_pass_forward(p, set, 0, end)            the embedding, then layers [0, end)
+ *        lt_pass_stream(p, set, end)             what the next layer, or the head, reads: to send,
+ *                                                or of another stage: to receive into
+ *     lt_pass_loss(p, set, scale)                final norm, head, losses; backward unless scale 0
+ *     lt_pass_backward(p, set, first, end, scale)  layers end - 1 .. first; of layer 0 the embedding
+ *        lt_pass_stream_gradient(p, set)         gradient of layer end's input before, of layer
+ *                                                first's input behind the call
+ *     lt_pass_result_of(p, set, &r, loss_rows)   waits; adds to *r
+ *
+ * Gradients are added as lt_pass_train adds them: the sum of the parts has the bits of the whole,
+ * if each layer sees the batches in the same order. scale is the same in all calls of a batch.
+ * Behind lt_pass_zero_gradients each layer of the pass must go backward once before its gradients
+ * are read. lt_pass_eval and lt_pass_train use set 0; nothing else may be in it then. */
+LT_MUST_USE lt_err lt_pass_load(lt_pass *p, int set, const lt_pass_batch *b);
+LT_MUST_USE lt_err lt_pass_forward(lt_pass *p, int set, int first, int end);
+LT_MUST_USE lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale);
+LT_MUST_USE lt_err lt_pass_backward(lt_pass *p, int set, int first, int end, float grad_scale);
+/* (rows, C) of the model's type, the backend's memory. layer: of the pass's own, or its end. */
+lt_tensor lt_pass_stream(const lt_pass *p, int set, int layer);
+lt_tensor lt_pass_stream_gradient(const lt_pass *p, int set);
+LT_MUST_USE lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, float *loss_rows);
+
+/* Objectives over log-probabilities. logprobs: load, forward, and ln p(label | what is before it)
+ * of each place (B, T), host, 0 where the label is ignored. backward: gradients += grad_scale *
+ * d(objective)/d(parameters), with d(objective)/d(logprob) (B, T) given by the caller, for the
+ * batch in the set; aux terms as in lt_pass_train, no z-loss. Any objective is what lies between
+ * the two calls; batches whose log-probabilities it joins lie in several sets, or are rows of
+ * one. */
+LT_MUST_USE lt_err lt_pass_logprobs(lt_pass *p, int set, const lt_pass_batch *b, float *logprobs);
+/* Its first half, in the place of lt_pass_loss, where layers go backward range by range. */
+LT_MUST_USE lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad_scale);
+LT_MUST_USE lt_err lt_pass_logprobs_backward(lt_pass *p, int set, const float *dlogprobs,
+                                             float grad_scale);
 
 /* F32 over the model's table, the backend's memory. */
 const lt_param_buffer *lt_pass_gradients(const lt_pass *p);

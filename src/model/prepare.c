@@ -7,7 +7,7 @@
 #include "model/alloc.h"
 
 typedef struct {
-    float *rope, *rope_local, *f32;
+    float *rope, *rope_local, *xielu;
 } tables;
 
 static size_t table_bytes(const lt_model_spec *spec, int64_t n) {
@@ -25,8 +25,7 @@ static tables tables_carve(const lt_model_spec *spec, int64_t max_seq, lt_arena 
     tables t;
     t.rope = lt_arena_take(a, all, LT_ARENA_ALIGN);
     t.rope_local = lt_arena_take(a, spec->rope_theta_local > 0 ? all : 0, LT_ARENA_ALIGN);
-    t.f32 = lt_arena_take(a, (size_t)(spec->n_layers * lt_exec_f32_count(spec)) * sizeof(float),
-                          LT_ARENA_ALIGN);
+    t.xielu = lt_arena_take(a, (size_t)spec->n_layers * 2 * sizeof(float), LT_ARENA_ALIGN);
     return t;
 }
 
@@ -60,8 +59,8 @@ static lt_err put_tables(lt_exec *r, float *device, int64_t max_seq, bool local,
 static lt_err fill_tables(lt_exec *r, const tables *t, int64_t max_seq) {
     const lt_model_spec *spec = r->spec;
 
-    if (lt_exec_f32_count(spec) > 0 && !lt_model_has_master(r->model)) {
-        LT_TRY(lt_exec_copy_f32(r, t->f32));
+    if (spec->act == LT_ACT_XIELU && !lt_model_has_master(r->model)) {
+        LT_TRY(lt_exec_copy_xielu(r, t->xielu));
     }
     if (spec->pos != LT_POS_ROPE) {
         return LT_OK;

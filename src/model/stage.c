@@ -3,51 +3,70 @@
  * moment behind each take, never for the computation that follows it. */
 #include "model/stage.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 
-void lt_stage_carve(lt_stage *s, int64_t rows, lt_arena *a) {
+static int n_device_fields(const lt_stage_options *o) {
+    return o->weights ? LT_STAGE_FIELDS : LT_STAGE_WEIGHTS;
+}
+
+void lt_stage_carve(lt_stage *s, const lt_stage_options *o, lt_arena *a) {
     for (int i = 0; i < 2; i++) {
-        s->device_weight[i] = lt_arena_take(a, sizeof(float), LT_ARENA_ALIGN);
+        s->device_labels[i] = lt_arena_take(a, sizeof(float), LT_ARENA_ALIGN);
     }
-    for (int i = 0; i < 2 * LT_STAGE_IDS; i++) {
-        s->device[i / LT_STAGE_IDS][i % LT_STAGE_IDS] = lt_arena_take(
-            a, (size_t)rows * sizeof(int32_t), LT_ARENA_ALIGN);
-    }
-}
-
-static void host_carve(lt_stage *s, int64_t rows, int64_t n_layers, lt_arena *a) {
-    const size_t bytes = (size_t)rows * sizeof(int32_t);
-    for (int i = 0; i <= LT_STAGE_SLOTS; i++) {
-        lt_stage_slot *slot = &s->slots[i];
-        for (int k = 0; k < LT_STAGE_IDS; k++) {
-            slot->ids[k] = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < n_device_fields(o); k++) {
+            s->device[i][k] = lt_arena_take(a, (size_t)o->rows * sizeof(int32_t), LT_ARENA_ALIGN);
         }
-        slot->loss = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
-        slot->best = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
-        slot->weight = lt_arena_take(a, sizeof(float), LT_ARENA_ALIGN);
-        slot->aux = lt_arena_take(a, (size_t)n_layers * 2 * sizeof(float), LT_ARENA_ALIGN);
     }
 }
 
-size_t lt_stage_host_bytes(int64_t rows, int64_t n_layers) {
-    lt_stage s;
+static void slot_carve(lt_stage_slot *slot, const lt_stage_options *o, lt_arena *a) {
+    const size_t bytes = (size_t)o->rows * sizeof(int32_t);
+    for (int k = 0; k < n_device_fields(o); k++) {
+        slot->ids[k] = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+    }
+    slot->weights = (float *)(void *)slot->ids[LT_STAGE_WEIGHTS];
+    slot->loss = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+    slot->best = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+    slot->n_labels = lt_arena_take(a, sizeof(float), LT_ARENA_ALIGN);
+    slot->aux = lt_arena_take(a, (size_t)o->n_layers * 2 * sizeof(float), LT_ARENA_ALIGN);
+}
+
+/* set_slots: (n_sets), or NULL to measure. */
+static void host_carve(lt_stage_slot *slots, lt_stage_slot *set_slots, const lt_stage_options *o,
+                       lt_arena *a) {
+    for (int i = 0; i < LT_STAGE_SLOTS; i++) {
+        slot_carve(&slots[i], o, a);
+    }
+    for (int i = 0; i < o->n_sets; i++) {
+        lt_stage_slot measured = {0};
+        slot_carve(set_slots != NULL ? &set_slots[i] : &measured, o, a);
+    }
+}
+
+size_t lt_stage_host_bytes(const lt_stage_options *o) {
+    lt_stage_slot slots[LT_STAGE_SLOTS] = {0};
     lt_arena a = {0};
-    host_carve(&s, rows, n_layers, &a);
+    host_carve(slots, NULL, o, &a);
     return a.used_bytes;
 }
 
-lt_err lt_stage_open(lt_stage *s, const lt_backend *backend, int64_t rows, int64_t n_layers) {
+lt_err lt_stage_open(lt_stage *s, const lt_backend *backend, const lt_stage_options *o) {
     void *base = NULL;
-    const size_t bytes = lt_stage_host_bytes(rows, n_layers);
+    const size_t bytes = lt_stage_host_bytes(o);
     s->backend = backend;
-    s->rows = rows;
-    s->n_layers = n_layers;
+    s->options = *o;
+    s->set_slots = calloc((size_t)o->n_sets, sizeof *s->set_slots);
+    if (s->set_slots == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%d sets of activations", o->n_sets);
+    }
     LT_TRY(backend->queue_open(&s->queue));
     LT_TRY(backend->host_alloc(&base, bytes, "batches on the host"));
     s->host = (lt_arena){.base = base, .size_bytes = bytes, .name = "batches on the host"};
-    host_carve(s, rows, n_layers, &s->host);
+    host_carve(s->slots, s->set_slots, o, &s->host);
     return LT_OK;
 }
 
@@ -59,23 +78,32 @@ void lt_stage_close(lt_stage *s) {
     if (s->host.base != NULL) {
         s->backend->host_release(s->host.base, s->host.size_bytes);
     }
+    free(s->set_slots);
     *s = (lt_stage){0};
+}
+
+static double weight_of(const lt_stage_slot *slot, int64_t i) {
+    return slot->has_weights ? (double)slot->weights[i] : 1.0;
 }
 
 static void fill_slot(lt_stage_slot *slot, const lt_pass_batch *b) {
     const int64_t n = b->batch * b->seq;
     const size_t bytes = (size_t)n * sizeof(int32_t);
+    double counted = 0.0;
 
     slot->batch = b->batch;
     slot->seq = b->seq;
     slot->has_documents = b->doc_start != NULL;
-    slot->n_labels = 0;
+    slot->has_weights = b->weights != NULL;
     memcpy(slot->ids[LT_STAGE_TOKENS], b->tokens, bytes);
     memcpy(slot->ids[LT_STAGE_LABELS], b->labels, bytes);
-    for (int64_t i = 0; i < n; i++) {
-        slot->n_labels += b->labels[i] >= 0;
+    if (b->weights != NULL) {
+        memcpy(slot->weights, b->weights, bytes);
     }
-    *slot->weight = (float)slot->n_labels;
+    for (int64_t i = 0; i < n; i++) {
+        counted += b->labels[i] >= 0 ? weight_of(slot, i) : 0.0;
+    }
+    *slot->n_labels = (float)counted;
     if (b->positions != NULL) {
         memcpy(slot->ids[LT_STAGE_POSITIONS], b->positions, bytes);
     }
@@ -91,15 +119,18 @@ static void *tensor_of(const lt_batch_acts *b, int k) {
     return k == LT_STAGE_TOKENS      ? b->tokens.data
            : k == LT_STAGE_LABELS    ? b->labels.data
            : k == LT_STAGE_POSITIONS ? b->positions.data
-                                     : b->doc_start.data;
+           : k == LT_STAGE_DOC_START ? b->doc_start.data
+                                     : b->weights.data;
 }
 
 static size_t id_bytes(const lt_stage_slot *slot) {
     return (size_t)(slot->batch * slot->seq) * sizeof(int32_t);
 }
 
-static int n_fields(const lt_stage_slot *slot) {
-    return slot->has_documents ? LT_STAGE_IDS : LT_STAGE_DOC_START;
+static bool has_field(const lt_stage_slot *slot, int k) {
+    return k == LT_STAGE_DOC_START ? slot->has_documents
+           : k == LT_STAGE_WEIGHTS ? slot->has_weights
+                                   : true;
 }
 
 bool lt_stage_full(const lt_stage *s) {
@@ -109,15 +140,17 @@ bool lt_stage_full(const lt_stage *s) {
 lt_err lt_stage_put(lt_stage *s, const lt_pass_batch *b) {
     lt_stage_slot *slot = &s->slots[s->n_put % LT_STAGE_SLOTS];
     LT_ASSERT(!lt_stage_full(s));
-    LT_ASSERT(b->batch * b->seq <= s->rows);
+    LT_ASSERT(b->batch * b->seq <= s->options.rows);
     fill_slot(slot, b);
-    for (int k = 0; k < n_fields(slot); k++) {
-        LT_TRY(
-            s->backend->upload(s->queue, s->device[s->n_put % 2][k], slot->ids[k], id_bytes(slot)));
+    for (int k = 0; k < LT_STAGE_FIELDS; k++) {
+        if (has_field(slot, k)) {
+            LT_TRY(s->backend->upload(s->queue, s->device[s->n_put % 2][k], slot->ids[k],
+                                      id_bytes(slot)));
+        }
     }
-    if (s->n_layers > 0) {
-        LT_TRY(s->backend->upload(s->queue, s->device_weight[s->n_put % 2], slot->weight,
-                                  sizeof *slot->weight));
+    if (s->options.n_layers > 0) {
+        LT_TRY(s->backend->upload(s->queue, s->device_labels[s->n_put % 2], slot->n_labels,
+                                  sizeof *slot->n_labels));
     }
     s->n_put++;
     return LT_OK;
@@ -131,13 +164,15 @@ lt_err lt_stage_take(lt_stage *s, lt_exec *r, const lt_batch_acts *to) {
     const lt_stage_slot *slot = lt_stage_next(s);
     LT_ASSERT(slot != NULL);
     LT_TRY(s->backend->order(r->queue, s->queue));
-    for (int k = 0; k < n_fields(slot); k++) {
-        LT_TRY(s->backend->copy(r->queue, tensor_of(to, k), s->device[s->n_taken % 2][k],
-                                id_bytes(slot)));
+    for (int k = 0; k < LT_STAGE_FIELDS; k++) {
+        if (has_field(slot, k)) {
+            LT_TRY(s->backend->copy(r->queue, tensor_of(to, k), s->device[s->n_taken % 2][k],
+                                    id_bytes(slot)));
+        }
     }
-    if (s->n_layers > 0) {
-        LT_TRY(s->backend->copy(r->queue, to->n_labels.data, s->device_weight[s->n_taken % 2],
-                                sizeof *slot->weight));
+    if (s->options.n_layers > 0) {
+        LT_TRY(s->backend->copy(r->queue, to->n_labels.data, s->device_labels[s->n_taken % 2],
+                                sizeof *slot->n_labels));
     }
     s->n_taken++;
     return s->backend->order(s->queue, r->queue);
@@ -145,24 +180,29 @@ lt_err lt_stage_take(lt_stage *s, lt_exec *r, const lt_batch_acts *to) {
 
 static lt_err fetch_slot(const lt_stage *s, const lt_stage_slot *slot, lt_exec *r,
                          const lt_batch_acts *from) {
-    LT_TRY(s->backend->download(r->queue, slot->loss, from->loss_rows.data, id_bytes(slot)));
-    LT_TRY(s->backend->download(r->queue, slot->best, from->best.data, id_bytes(slot)));
-    return s->n_layers == 0 ? LT_OK
-                            : s->backend->download(r->queue, slot->aux, from->aux.data,
-                                                   (size_t)s->n_layers * 2 * sizeof *slot->aux);
+    if (s->options.loss) {
+        LT_TRY(s->backend->download(r->queue, slot->loss, from->loss_rows.data, id_bytes(slot)));
+        LT_TRY(s->backend->download(r->queue, slot->best, from->best.data, id_bytes(slot)));
+    }
+    return s->options.n_layers == 0
+               ? LT_OK
+               : s->backend->download(r->queue, slot->aux,
+                                      (const float *)from->aux.data + 2 * s->options.first_layer,
+                                      (size_t)s->options.n_layers * 2 * sizeof *slot->aux);
 }
 
 static void add_slot(const lt_stage *s, const lt_stage_slot *slot, lt_pass_result *sum) {
     const int32_t *labels = slot->ids[LT_STAGE_LABELS];
     double loss = 0.0, aux[2] = {0.0, 0.0};
-    for (int64_t i = 0; i < slot->batch * slot->seq; i++) {
+    for (int64_t i = 0; s->options.loss && i < slot->batch * slot->seq; i++) {
         if (labels[i] >= 0) {
-            loss += (double)slot->loss[i];
+            loss += weight_of(slot, i) * (double)slot->loss[i];
+            sum->weight_sum += weight_of(slot, i);
             sum->n_labels++;
             sum->n_correct += slot->best[i] == labels[i];
         }
     }
-    for (int64_t layer = 0; layer < s->n_layers; layer++) {
+    for (int64_t layer = 0; layer < s->options.n_layers; layer++) {
         aux[0] += (double)slot->aux[2 * layer];
         aux[1] += (double)slot->aux[2 * layer + 1];
     }
@@ -184,20 +224,47 @@ lt_err lt_stage_collect(lt_stage *s, lt_exec *r, lt_pass_result *sum) {
     return LT_OK;
 }
 
-lt_err lt_stage_send(lt_stage *s, lt_exec *r, const lt_pass_batch *b, const lt_batch_acts *to) {
-    lt_stage_slot *slot = &s->slots[LT_STAGE_SLOTS];
-    fill_slot(slot, b);
-    for (int k = 0; k < n_fields(slot); k++) {
-        LT_TRY(s->backend->upload(r->queue, tensor_of(to, k), slot->ids[k], id_bytes(slot)));
+/* What is sent is written by the host only when the copy before it is done. */
+static lt_err wait_for_sent(lt_stage *s, lt_exec *r) {
+    if (s->sent) {
+        LT_TRY(s->backend->sync(r->queue));
     }
+    s->sent = true;
     return LT_OK;
 }
 
-lt_err lt_stage_receive(lt_stage *s, lt_exec *r, const lt_batch_acts *from, lt_pass_result *sum,
-                        float *loss_rows) {
-    const lt_stage_slot *slot = &s->slots[LT_STAGE_SLOTS];
+lt_err lt_stage_send(lt_stage *s, lt_exec *r, int set, const lt_pass_batch *b,
+                     const lt_batch_acts *to) {
+    lt_stage_slot *slot = &s->set_slots[set];
+    LT_TRY(wait_for_sent(s, r));
+    fill_slot(slot, b);
+    for (int k = 0; k < LT_STAGE_FIELDS; k++) {
+        if (has_field(slot, k)) {
+            LT_TRY(s->backend->upload(r->queue, tensor_of(to, k), slot->ids[k], id_bytes(slot)));
+        }
+    }
+    return s->options.n_layers == 0 ? LT_OK
+                                    : s->backend->upload(r->queue, to->n_labels.data,
+                                                         slot->n_labels, sizeof *slot->n_labels);
+}
+
+lt_err lt_stage_send_weights(lt_stage *s, lt_exec *r, int set, const float *weights, float factor,
+                             const lt_batch_acts *to) {
+    lt_stage_slot *slot = &s->set_slots[set];
+    LT_ASSERT(s->options.weights);
+    LT_TRY(wait_for_sent(s, r));
+    for (int64_t i = 0; i < slot->batch * slot->seq; i++) {
+        slot->weights[i] = factor * weights[i];
+    }
+    return s->backend->upload(r->queue, to->weights.data, slot->weights, id_bytes(slot));
+}
+
+lt_err lt_stage_receive(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *from,
+                        lt_pass_result *sum, float *loss_rows) {
+    const lt_stage_slot *slot = &s->set_slots[set];
     LT_TRY(fetch_slot(s, slot, r, from));
     LT_TRY(s->backend->sync(r->queue));
+    s->sent = false;
     add_slot(s, slot, sum);
     if (loss_rows != NULL) {
         memcpy(loss_rows, slot->loss, id_bytes(slot));

@@ -7,43 +7,63 @@
  *     collect  waits, then adds up on the host, in the order of the rows, in double: the same sums
  *              on every backend
  *
- * A slot is put, taken, fetched, collected, in this order, and slots one after the other. An
- * evaluation uses a slot of its own and so may come between a put and its take. */
+ * A slot is put, taken, fetched, collected, in this order, and slots one after the other. Sets of
+ * activations have a slot each beside those: send and receive may come between a put and its
+ * take. */
 #ifndef LT_MODEL_STAGE_H
 #define LT_MODEL_STAGE_H
 
 #include "model/acts.h"
 
 #define LT_STAGE_SLOTS 8 /* A step of fewer micro-batches than this waits once, at its end. */
-enum { LT_STAGE_TOKENS, LT_STAGE_LABELS, LT_STAGE_POSITIONS, LT_STAGE_DOC_START, LT_STAGE_IDS };
+/* Fields of a batch, 4 bytes a row each; documents and weights only where it has them. */
+enum {
+    LT_STAGE_TOKENS,
+    LT_STAGE_LABELS,
+    LT_STAGE_POSITIONS,
+    LT_STAGE_DOC_START,
+    LT_STAGE_WEIGHTS,
+    LT_STAGE_FIELDS
+};
 
 typedef struct {
-    int32_t *ids[LT_STAGE_IDS]; /* (rows) each, host; in the order of LT_STAGE_TOKENS and on. */
-    float *loss;                /* (rows) */
-    int32_t *best;              /* (rows) */
-    float *aux;                 /* (L, 2) */
-    float *weight;              /* (1): n_labels. */
-    int64_t batch, seq, n_labels;
-    bool has_documents;
+    int32_t *ids[LT_STAGE_FIELDS]; /* (rows) each, host; in the order of LT_STAGE_TOKENS and on. */
+    float *weights;                /* The last of them, as what it is. */
+    float *loss;                   /* (rows) */
+    int32_t *best;                 /* (rows) */
+    float *aux;                    /* (L, 2) */
+    float *n_labels;               /* (1): counted labels, or the sum of their weights. */
+    int64_t batch, seq;
+    bool has_documents, has_weights;
 } lt_stage_slot;
+
+/* What a stage is opened for. */
+typedef struct {
+    int64_t rows;
+    int64_t first_layer, n_layers; /* Of aux losses; n_layers 0: none. */
+    bool loss;                     /* The pass has the head: rows have losses. */
+    int n_sets;                    /* A slot each, for lt_stage_send. */
+    bool weights;
+} lt_stage_options;
 
 typedef struct {
     const lt_backend *backend;
-    lt_queue *queue;                         /* Copies to the device. */
-    lt_arena host;                           /* Of host_alloc. */
-    lt_stage_slot slots[LT_STAGE_SLOTS + 1]; /* The last is evaluation's. */
-    int32_t *device[2][LT_STAGE_IDS];        /* (rows) each */
-    float *device_weight[2];
-    int64_t rows, n_layers;
+    lt_queue *queue; /* Copies to the device. */
+    lt_arena host;   /* Of host_alloc. */
+    lt_stage_options options;
+    lt_stage_slot slots[LT_STAGE_SLOTS]; /* Batches that are put. */
+    lt_stage_slot *set_slots;            /* (n_sets): batches that are sent. */
+    bool sent;                           /* Since the last wait for the pass's queue. */
+    int32_t *device[2][LT_STAGE_FIELDS]; /* (rows) each */
+    float *device_labels[2];
     int64_t n_put, n_taken, n_collected; /* Of the first LT_STAGE_SLOTS, in turn. */
 } lt_stage;
 
 /* Device side: staging of two batches. */
-void lt_stage_carve(lt_stage *s, int64_t rows, lt_arena *a);
-/* Host side; n_layers 0: no aux losses. */
-size_t lt_stage_host_bytes(int64_t rows, int64_t n_layers);
-LT_MUST_USE lt_err lt_stage_open(lt_stage *s, const lt_backend *backend, int64_t rows,
-                                 int64_t n_layers);
+void lt_stage_carve(lt_stage *s, const lt_stage_options *o, lt_arena *a);
+/* Host side. */
+size_t lt_stage_host_bytes(const lt_stage_options *o);
+LT_MUST_USE lt_err lt_stage_open(lt_stage *s, const lt_backend *backend, const lt_stage_options *o);
 void lt_stage_close(lt_stage *s);
 
 /* Room for another put? */
@@ -58,11 +78,14 @@ LT_MUST_USE lt_err lt_stage_fetch(lt_stage *s, lt_exec *r, const lt_batch_acts *
 /* Wait for all that was fetched and add it to *sum. */
 LT_MUST_USE lt_err lt_stage_collect(lt_stage *s, lt_exec *r, lt_pass_result *sum);
 
-/* The same in one go for evaluation: to the device now; results into *sum, and each row's into
+/* The same in one go, of one set: to the device now; results into *sum, and each row's loss into
  * loss_rows if not NULL. */
-LT_MUST_USE lt_err lt_stage_send(lt_stage *s, lt_exec *r, const lt_pass_batch *b,
+LT_MUST_USE lt_err lt_stage_send(lt_stage *s, lt_exec *r, int set, const lt_pass_batch *b,
                                  const lt_batch_acts *to);
-LT_MUST_USE lt_err lt_stage_receive(lt_stage *s, lt_exec *r, const lt_batch_acts *from,
+/* Other weights than the batch brought, (batch * seq) F32 times factor. */
+LT_MUST_USE lt_err lt_stage_send_weights(lt_stage *s, lt_exec *r, int set, const float *weights,
+                                         float factor, const lt_batch_acts *to);
+LT_MUST_USE lt_err lt_stage_receive(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *from,
                                     lt_pass_result *sum, float *loss_rows);
 
 #endif

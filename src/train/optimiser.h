@@ -4,8 +4,7 @@
  *   adamw      m, v                                      all
  *   ademamix   m, v, slow                                all
  *   lion       m                                         all
- *   muon       m, v                                      hidden matrices by Muon (m alone), the
- *                                                        rest by AdamW
+ *   muon       m, v                                      hidden matrices by Muon (m alone), the rest by AdamW
  * Moments are F32; with optim.moments = bf16 those of AdamW and AdEMAMix are BF16, rounded at
  * random by (seed, step, element): see tensor/ops.h. Weight decay is for parameters whose `decays`
  * is set. */

@@ -1,9 +1,7 @@
 /* rehearse.h: kernels that are missing are compiled before they are wanted, several at once.
  *
- *     begin ─▶ this thread's ops: launches do nothing, kernels that the disk cache has are loaded,
- *     those that are missing are noted
- *           ─▶ end: children of fork compile them into the cache, the first ones noted first
- *               ─▶ the same ops in earnest
+ *     begin ─▶ this thread's ops: launches do nothing, kernels that the disk cache has are loaded, those that are missing are noted
+ *           ─▶ end: children of fork compile them into the cache, the first ones noted first ─▶ the same ops in earnest
  *
  * NVRTC compiles one program at a time in a process, whatever the threads, so a start with an empty
  * cache took the sum of some 100 compilations, 20 s. Children compile and leave; they touch neither

@@ -1,0 +1,62 @@
+/* pass_impl.h: what the files of a pass share: pass.c opens it and owns its memory, pass_range.c
+ * computes ranges of layers, pass_train.c queues whole training batches, recorded. */
+#ifndef LT_MODEL_PASS_IMPL_H
+#define LT_MODEL_PASS_IMPL_H
+
+#include "model/block.h"
+#include "model/fp8.h"
+#include "model/loss.h"
+#include "model/pass.h"
+#include "model/stage.h"
+
+#define LT_PASS_MAX_GRAPHS 32 /* Shapes of a run, fresh and not: a ramp has a few. */
+
+/* A training pass of one shape; recorded at its second use, when nothing compiles or grows any
+ * more. */
+typedef struct {
+    int64_t batch, seq;
+    bool has_documents, has_weights, fresh;
+    float grad_scale;
+    lt_graph *graph;
+} lt_pass_recorded;
+
+struct lt_pass {
+    lt_exec exec;
+    lt_model *model;
+    lt_pass_options options;
+    int first, end;                                          /* Its layers. */
+    lt_arena activations, gradients, logits, scratch, eight; /* Of the backend. */
+    lt_fp8 fp8;
+    lt_acts_set *sets;     /* (n_sets) */
+    lt_layer_acts *layers; /* (n_sets, end - first) */
+    lt_arena shared;       /* The part of the activations that all sets share. */
+    lt_loss loss;
+    float *rope, *rope_local, *xielu; /* Device tables, in scratch. */
+    lt_stage stage;
+    lt_pass_recorded graphs[LT_PASS_MAX_GRAPHS];
+    int n_shapes;
+    int64_t n_graphs;
+    bool zero_due; /* Nothing has been added to the gradients since they were to be zero. */
+    /* (n_layers + 1), the last the head's: products of this unit have been stored since then, and
+     * are added to from now on. */
+    bool *stored;
+    /* The set and its layer whose values the shared tensors hold; -1: none. */
+    int recomputed_set, recomputed;
+};
+
+/* pass.c. */
+lt_err lt_pass_check_batch(const lt_pass *p, const lt_pass_batch *b);
+/* The set's tensors in this shape, and the context's; what they hold comes from the stage. */
+void lt_pass_shape_set(lt_pass *p, int set, int64_t batch, int64_t seq, bool has_documents);
+
+/* pass_range.c. The whole of a batch that lies in set 0: forward to h_final; and loss and gradients
+ * of it. labels: of the host, to skip what has none; NULL: skip nothing. */
+lt_err lt_pass_forward_all(lt_pass *p, int set, bool train);
+lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale);
+
+static inline lt_layer_acts *lt_pass_layer(const lt_pass *p, int set, int layer) {
+    LT_ASSERT(layer >= p->first && layer < p->end);
+    return &p->sets[set].layers[layer - p->first];
+}
+
+#endif

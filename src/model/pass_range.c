@@ -1,0 +1,323 @@
+/* pass_range.c: what a pass computes: batch in, embed, layers, final norm, loss, and back, in
+ * ranges of layers over sets of activations. The chapters are in block_*.c and loss.c.
+ *
+ *     load ──▶ forward [0, k) ── stream of layer k ──▶ forward [k, L) ── x_final ──▶ loss
+ *              backward [0, k) ◀── gradient of it ──── backward [k, L) ◀──── dx ──────┘
+ *
+ * Between two layers of one range the sum of the residual stream and a block's branch is fused into
+ * the next norm; at the end of a range it is an op of its own. Both round the sum once, to the
+ * model's type, and the norm reads what was rounded: so a cut changes no bit. */
+#include <math.h>
+#include <string.h>
+
+#include "model/pass_impl.h"
+
+static bool has_head(const lt_pass *p) {
+    return p->end == p->exec.spec->n_layers;
+}
+
+static lt_norm final_norm(const lt_batch_acts *b) {
+    return (lt_norm){LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0, b->mean_final,
+                     b->rstd_final};
+}
+
+static int64_t capacity(const lt_exec *r, bool train) {
+    const lt_model_spec *s = r->spec;
+    const double rows = (double)(r->batch * r->seq);
+    if (!train || s->n_experts == 0 || s->moe_capacity == 0) {
+        return 0;
+    }
+    return (int64_t)ceil(s->moe_capacity * rows * (double)s->top_k / (double)s->n_experts);
+}
+
+static lt_err layer_fwd(lt_pass *p, int set, int layer, lt_tensor stream, bool train) {
+    lt_exec *r = &p->exec;
+    const lt_layer_acts *t = lt_pass_layer(p, set, layer);
+    const lt_batch_acts *b = &p->sets[set].batch;
+    LT_TRY(lt_attention_block_fwd(r, layer, t, b, stream));
+    LT_TRY(lt_mlp_block_fwd(r, layer, t, b, capacity(r, train)));
+    p->recomputed_set = set;
+    p->recomputed = layer;
+    return LT_OK;
+}
+
+/* *stream: what the branch of layer end - 1 is to be added to. */
+static lt_err layers_fwd(lt_pass *p, int set, int first, int end, bool train, lt_tensor *stream) {
+    *stream = (lt_tensor){0};
+    if (first == 0) {
+        LT_TRY(
+            lt_embedding_fwd(&p->exec, lt_pass_layer(p, set, 0)->x_in, p->sets[set].batch.tokens));
+    }
+    for (int layer = first; layer < end; layer++) {
+        LT_TRY(layer_fwd(p, set, layer, *stream, train));
+        *stream = lt_pass_layer(p, set, layer)->x_mid;
+    }
+    return LT_OK;
+}
+
+lt_err lt_pass_forward_all(lt_pass *p, int set, bool train) {
+    const lt_batch_acts *b = &p->sets[set].batch;
+    const lt_norm norm = final_norm(b);
+    lt_tensor stream;
+    LT_ASSERT(p->first == 0 && has_head(p));
+    LT_TRY(layers_fwd(p, set, 0, p->end, train, &stream));
+    return lt_norm_fwd(&p->exec, &norm, b->h_final, stream, b->branch, b->x_final);
+}
+
+/* Whether lt_linear_bwd makes this gradient, so that it may be stored the first time. Experts' are
+ * added to: on a GPU, storing the zeros of an expert that nobody chose takes the product's
+ * registers. */
+static bool made_by_product(const lt_pass *pass, const lt_param *p) {
+    const lt_model_spec *s = pass->exec.spec;
+    const bool experts = s->n_experts > 0 && (p->kind == LT_PARAM_UP || p->kind == LT_PARAM_DOWN);
+    return (p->matrix && !experts) || p->kind == LT_PARAM_ROUTER || p->kind == LT_PARAM_HEAD ||
+           (p->kind == LT_PARAM_EMBED && s->tied && has_head(pass));
+}
+
+/* Layers that have the same parameters at the same places, and whose gradients lie equally far
+ * apart, so that one call zeroes a piece of each: their number from layer 0 on; *stride: in
+ * elements. */
+static int even_layers(const lt_param_table *t, const lt_param_buffer *g, int64_t *stride) {
+    const lt_unit *first = &t->units[1];
+    const int n_layers = t->n_units - 2;
+    *stride = n_layers > 1 ? (float *)g->base[2] - (float *)g->base[1] : 0;
+    for (int layer = 1; layer < n_layers; layer++) {
+        const lt_unit *unit = &t->units[1 + layer];
+        const float *const base = g->base[1 + layer], *const before = g->base[layer];
+        if (unit->n_params != first->n_params || base == NULL || before == NULL ||
+            base - before != *stride) {
+            return 1;
+        }
+        for (int i = 0; i < unit->n_params; i++) {
+            const lt_param *a = &t->params[first->first_param + i],
+                           *b = &t->params[unit->first_param + i];
+            if (a->kind != b->kind || a->at != b->at || a->local_count != b->local_count) {
+                return 1;
+            }
+        }
+    }
+    return n_layers;
+}
+
+/* All gradients of a unit that no product makes to zero, neighbours in one go; and those of the
+ * n - 1 units behind it, stride elements apart. */
+static lt_err zero_unit(lt_pass *p, int unit, int n, int64_t stride) {
+    const lt_exec *r = &p->exec;
+    const lt_param_table *t = &p->model->table;
+    const int last_param = t->units[unit].first_param + t->units[unit].n_params;
+    for (int i = t->units[unit].first_param, end; i < last_param; i = end) {
+        const lt_param *first = &t->params[i];
+        const bool skip = made_by_product(p, first);
+        float *const data = lt_param_data(&r->gradients, first);
+        for (end = i + 1; end < last_param && !skip && !made_by_product(p, &t->params[end]);
+             end++) {}
+        if (!skip && data != NULL) {
+            const lt_param *last = &t->params[end - 1];
+            const int64_t count = last->at + last->local_count - first->at;
+            LT_TRY(r->backend->zero_pieces(r->queue, data, (size_t)count * sizeof(float),
+                                           (size_t)(n > 1 ? stride : count) * sizeof(float), n));
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err zero_others(lt_pass *p) {
+    const lt_param_table *t = &p->model->table;
+    int64_t stride;
+    const int n_even = even_layers(t, &p->exec.gradients, &stride);
+    for (int unit = 0; unit < t->n_units; unit++) {
+        const bool layer = t->units[unit].layer >= 0;
+        if (!layer || unit == 1 || n_even == 1) {
+            LT_TRY(zero_unit(p, unit, unit == 1 ? n_even : 1, stride));
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err begin_gradients(lt_pass *p) {
+    LT_ASSERT(p->options.train);
+    if (p->zero_due) {
+        LT_TRY(zero_others(p));
+        p->zero_due = false;
+    }
+    return LT_OK;
+}
+
+/* h_final to losses; backward: to dx behind the last layer. */
+static lt_err head(lt_pass *p, int set, const lt_loss_how *how) {
+    lt_exec *r = &p->exec;
+    const lt_batch_acts *b = &p->sets[set].batch;
+    const lt_norm norm = final_norm(b);
+    bool *stored = &p->stored[r->spec->n_layers];
+
+    r->fresh = !*stored;
+    r->head_stored = false;
+    LT_TRY(lt_loss_run(r, &p->loss, b, how));
+    if (how->grad_scale == 0) {
+        return LT_OK;
+    }
+    *stored = true;
+    return lt_norm_bwd(r, &norm, b->dx, b->dh, b->x_final, false);
+}
+
+/* dx behind layer end - 1 to dx before layer first, or to the embedding. */
+static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scale) {
+    lt_exec *r = &p->exec;
+    const lt_batch_acts *b = &p->sets[set].batch;
+    const lt_recompute level = p->options.recompute;
+
+    for (int layer = end - 1; layer >= first; layer--) {
+        const lt_layer_acts *t = lt_pass_layer(p, set, layer);
+        if (level == LT_RECOMPUTE_FULL && (p->recomputed != layer || p->recomputed_set != set)) {
+            LT_TRY(layer_fwd(p, set, layer, (lt_tensor){0}, true));
+        }
+        r->fresh = !p->stored[layer];
+        LT_TRY(lt_mlp_block_bwd(r, layer, t, b, level, aux_scale));
+        LT_TRY(lt_attention_block_bwd(r, layer, t, b, level));
+        p->stored[layer] = true;
+        p->recomputed = -1; /* Backward writes over what it has read. */
+    }
+    if (first > 0) {
+        return LT_OK;
+    }
+    return lt_exec_embed_bwd(
+        r, &(lt_embed_bwd_args){.dtable = lt_exec_gradient(r, LT_PARAM_EMBED, 0),
+                                .dpos_table = lt_exec_gradient(r, LT_PARAM_POS_EMBED, 0),
+                                .dy = b->dx,
+                                .ids = b->tokens,
+                                .positions = r->positions,
+                                .scale = lt_embedding_scale(r)});
+}
+
+lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale) {
+    const lt_loss_how how = {.host_labels = labels,
+                             .grad_scale = grad_scale,
+                             .z_coef = p->options.z_coef,
+                             .weights = p->sets[0].has_weights};
+    LT_TRY(begin_gradients(p));
+    LT_TRY(lt_pass_forward_all(p, 0, true));
+    LT_TRY(head(p, 0, &how));
+    return layers_bwd(p, 0, 0, p->end, grad_scale);
+}
+
+lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result, float *loss_rows) {
+    lt_exec *r = &p->exec;
+    const lt_loss_how how = {.host_labels = b->labels};
+    *result = (lt_pass_result){0};
+    LT_TRY(lt_pass_load(p, 0, b));
+    LT_TRY(lt_fp8_refresh(r, &p->fp8));
+    LT_TRY(lt_pass_forward_all(p, 0, false));
+    LT_TRY(head(p, 0, &how));
+    return lt_stage_receive(&p->stage, r, 0, &p->sets[0].batch, result, loss_rows);
+}
+
+/* ---- A pass in parts ---- */
+
+/* The context works on this set, whose batch is loaded. */
+static lt_batch_acts *use_set(lt_pass *p, int set) {
+    lt_acts_set *acts = &p->sets[set];
+    LT_ASSERT(set >= 0 && set < p->stage.options.n_sets && acts->n_batch > 0);
+    lt_pass_shape_set(p, set, acts->n_batch, acts->seq, acts->has_documents);
+    return &acts->batch;
+}
+
+lt_err lt_pass_load(lt_pass *p, int set, const lt_pass_batch *b) {
+    LT_ASSERT(set >= 0 && set < p->stage.options.n_sets);
+    LT_TRY(lt_pass_check_batch(p, b));
+    lt_pass_shape_set(p, set, b->batch, b->seq, b->doc_start != NULL);
+    p->sets[set].has_weights = b->weights != NULL;
+    if (p->recomputed_set == set) {
+        p->recomputed = -1;
+    }
+    return lt_stage_send(&p->stage, &p->exec, set, b, &p->sets[set].batch);
+}
+
+lt_tensor lt_pass_stream(const lt_pass *p, int set, int layer) {
+    return layer == p->end ? p->sets[set].batch.x_final : lt_pass_layer(p, set, layer)->x_in;
+}
+
+lt_tensor lt_pass_stream_gradient(const lt_pass *p, int set) {
+    LT_ASSERT(p->options.train);
+    return p->sets[set].batch.dx;
+}
+
+lt_err lt_pass_forward(lt_pass *p, int set, int first, int end) {
+    lt_exec *r = &p->exec;
+    const lt_batch_acts *b = use_set(p, set);
+    lt_tensor stream;
+    LT_ASSERT(first >= p->first && first < end && end <= p->end);
+    LT_TRY(lt_fp8_refresh(r, &p->fp8));
+    LT_TRY(layers_fwd(p, set, first, end, p->options.train, &stream));
+    return lt_exec_add(r, &(lt_add_args){.y = lt_pass_stream(p, set, end),
+                                         .a = stream,
+                                         .b = b->branch,
+                                         .alpha = 1.0f,
+                                         .beta = 1.0f});
+}
+
+lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale) {
+    const lt_batch_acts *b = use_set(p, set);
+    const lt_norm norm = final_norm(b);
+    const lt_tensor none = {0};
+    const lt_loss_how how = {.grad_scale = grad_scale,
+                             .z_coef = grad_scale != 0 ? p->options.z_coef : 0.0f,
+                             .weights = p->sets[set].has_weights};
+    LT_ASSERT(has_head(p));
+    if (grad_scale != 0) {
+        LT_TRY(begin_gradients(p));
+    }
+    LT_TRY(lt_norm_fwd(&p->exec, &norm, b->h_final, b->x_final, none, none));
+    return head(p, set, &how);
+}
+
+lt_err lt_pass_backward(lt_pass *p, int set, int first, int end, float grad_scale) {
+    LT_ASSERT(first >= p->first && first < end && end <= p->end && grad_scale != 0);
+    (void)use_set(p, set);
+    LT_TRY(begin_gradients(p));
+    return layers_bwd(p, set, first, end, grad_scale);
+}
+
+lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, float *loss_rows) {
+    return lt_stage_receive(&p->stage, &p->exec, set, use_set(p, set), r, loss_rows);
+}
+
+/* ---- Objectives over log-probabilities ---- */
+
+lt_err lt_pass_logprobs(lt_pass *p, int set, const lt_pass_batch *b, float *logprobs) {
+    lt_pass_result r = {0};
+    LT_TRY(lt_pass_load(p, set, b));
+    LT_TRY(lt_pass_forward(p, set, p->first, p->end));
+    LT_TRY(lt_pass_loss(p, set, 0.0f));
+    LT_TRY(lt_pass_result_of(p, set, &r, logprobs));
+    for (int64_t i = 0; i < b->batch * b->seq; i++) {
+        logprobs[i] = b->labels[i] >= 0 ? -logprobs[i] : 0.0f;
+    }
+    return LT_OK;
+}
+
+lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad_scale) {
+    const lt_batch_acts *b = use_set(p, set);
+    const lt_loss_how how = {.grad_scale = grad_scale, .weights = true};
+    const int64_t rows = p->exec.batch * p->exec.seq;
+
+    LT_ASSERT(has_head(p) && grad_scale != 0);
+    if (!p->options.weights) {
+        LT_FAIL(LT_ERR_ARG, "gradients of log-probabilities in a pass opened without weights");
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        if (!isfinite(dlogprobs[i])) {
+            LT_FAIL(LT_ERR_NUMERIC, "gradient %g of the log-probability at row %lld, column %lld",
+                    (double)dlogprobs[i], (long long)(i / p->exec.seq),
+                    (long long)(i % p->exec.seq));
+        }
+    }
+    /* A label's loss is minus its log-probability. */
+    LT_TRY(lt_stage_send_weights(&p->stage, &p->exec, set, dlogprobs, -1.0f, b));
+    LT_TRY(begin_gradients(p));
+    return head(p, set, &how);
+}
+
+lt_err lt_pass_logprobs_backward(lt_pass *p, int set, const float *dlogprobs, float grad_scale) {
+    LT_TRY(lt_pass_objective(p, set, dlogprobs, grad_scale));
+    return lt_pass_backward(p, set, p->first, p->end, grad_scale);
+}
