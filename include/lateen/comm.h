@@ -46,6 +46,9 @@ typedef struct {
     double deadline_s;      /* Of each verb, from its start on this rank; 0: 30 s. */
     const char *record_dir; /* Where records of calls are written after a failure; NULL: nowhere. */
     uint64_t epoch;         /* Of this world; in every record. */
+    /* Between processes: members tell each other what they call before any data move, and a
+     * difference is named. Threads always do. */
+    bool check;
 } lt_comm_options;
 
 /* Run fn once for each rank, each in a thread of its own, and wait for all. The first failure is
@@ -53,13 +56,19 @@ typedef struct {
 LT_MUST_USE lt_err lt_comm_run_threads(int n_ranks, const lt_comm_options *o,
                                        lt_err (*fn)(lt_comm *c, void *ctx), void *ctx);
 
-/* A world of this rank alone; close accepts NULL. (Other worlds close their ends themselves.) */
+/* The world that this process was started in: by mpirun or srun, a rank of theirs (Open MPI, opened
+ * at run time; UNSUPPORTED where it is not installed, or is another); else a world of this rank
+ * alone. Once a process. close accepts NULL; it is a collective call unless the world has failed.
+ */
+LT_MUST_USE lt_err lt_comm_open(lt_comm **out, const lt_comm_options *o);
 LT_MUST_USE lt_err lt_comm_open_self(lt_comm **out, const lt_comm_options *o);
+LT_MUST_USE lt_err lt_comm_open_mpi(lt_comm **out, const lt_comm_options *o);
+bool lt_comm_under_mpi(void); /* Did mpirun, or srun with PMIx, start this process? */
 void lt_comm_close(lt_comm *c);
 
 int lt_comm_rank(const lt_comm *c);
 int lt_comm_size(const lt_comm *c);
-const char *lt_comm_transport(const lt_comm *c); /* "self", "thread" */
+const char *lt_comm_transport(const lt_comm *c); /* "self", "thread", "mpi" */
 
 /* A group of ranks of the world, each once, this one among them; every member gives the same name
  * and list. Groups live as long as their world. ARG for a bad list. */

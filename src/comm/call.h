@@ -50,7 +50,9 @@ typedef enum { LT_ADVANCE_WAITING, LT_ADVANCE_DONE, LT_ADVANCE_FAILED } lt_advan
 
 struct lt_transport {
     const char *name;
-    /* The group's shared part is made, or found. Without the lock. */
+    int poll_us; /* > 0: nothing wakes the worker when others move, so it looks this often. */
+    /* The group's shared part is made, or found; group_close is called where there is one. Without
+     * the lock. */
     lt_err (*group_open)(lt_group *g);
     void (*group_close)(lt_group *g);
     /* As far as it goes without waiting; with the lock held, which it may give back meanwhile. A
@@ -106,7 +108,6 @@ void lt_comm_reduce(void *dst, const void *const *srcs, int n, int64_t count, lt
 /* Where shard i of n of `count` elements begins: all but the last have the same size. */
 int64_t lt_comm_shard(int64_t count, int n, int i);
 
-/* thread.c */
-extern const lt_transport lt_transport_thread;
+extern const lt_transport lt_transport_thread, lt_transport_mpi;
 
 #endif

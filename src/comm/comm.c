@@ -1,6 +1,7 @@
 /* comm.c: a rank's end of a world: its groups, its ring of calls, and the worker that moves them on
- * (call.h has the states). A group of one member needs nobody: its calls are copies, done at once. */
-#include <errno.h>
+ * (call.h has the states). A group of one member needs nobody: its calls are copies, done at
+ * once. */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 
 #define DEADLINE_S 30.0
 #define NS         1000000000u
+#define POLLS      200 /* Looks in a row before a worker that polls sleeps between them. */
 
 static void wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns) {
     const struct timespec t = {.tv_sec = (time_t)(ns / NS), .tv_nsec = (long)(ns % NS)};
@@ -167,15 +169,24 @@ static bool move_all(lt_comm *c, uint64_t *next_ns) {
 
 static void *work(void *arg) {
     lt_comm *c = arg;
+    const int poll_us = c->transport->poll_us;
     uint64_t next_ns;
+    int idle = 0;
     (void)pthread_mutex_lock(c->lock);
     while (!c->closing) {
         if (c->failed == LT_OK && move_all(c, &next_ns)) {
             (void)pthread_cond_broadcast(&c->change);
+            idle = 0;
         } else if (c->failed != LT_OK || c->finished == c->issued) {
             (void)pthread_cond_wait(&c->work, c->lock);
+        } else if (poll_us > 0 && idle++ < POLLS) {
+            (void)pthread_mutex_unlock(c->lock);
+            (void)sched_yield();
+            (void)pthread_mutex_lock(c->lock);
         } else {
-            wait_until(&c->work, c->lock, next_ns + NS / 1000);
+            wait_until(&c->work, c->lock,
+                       poll_us > 0 ? lt_clock_ns() + (uint64_t)poll_us * 1000
+                                   : next_ns + NS / 1000);
         }
     }
     (void)pthread_mutex_unlock(c->lock);
@@ -224,6 +235,10 @@ lt_err lt_comm_begin(lt_comm **out, const lt_transport *t, void *world, int rank
 done:
     lt_comm_close(c);
     return err;
+}
+
+lt_err lt_comm_open(lt_comm **out, const lt_comm_options *o) {
+    return lt_comm_under_mpi() ? lt_comm_open_mpi(out, o) : lt_comm_open_self(out, o);
 }
 
 lt_err lt_comm_open_self(lt_comm **out, const lt_comm_options *o) {

@@ -1,6 +1,7 @@
 /* What a world does when a rank does not come, calls something else, fails or gives up: every other
  * rank fails within the deadline, with a message that names it, and the records tell the same. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#include "mpirun.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -234,7 +237,87 @@ static void blame_of_bad_folders(void **state) {
     assert_int_equal(lt_file_remove_tree(dir), LT_OK);
 }
 
-int main(void) {
+/* ---- The same between processes -------------------------------------------------------------- */
+
+/* A rank of mpirun: rank 2 of 4 comes late, stops, calls something else or aborts in its second
+ * call; the others write down how theirs ended. */
+static lt_err process_rank(lt_comm *c, const char *how) {
+    const bool culprit = lt_comm_rank(c) == 2;
+    float x[8] = {0};
+    lt_group *g;
+    LT_TRY(open_all(&g, c));
+    LT_TRY(lt_all_reduce(g, x, x, 4, LT_F32, LT_REDUCE_SUM, NULL));
+    if (culprit && strcmp(how, "late") == 0) {
+        (void)usleep(4000000);
+    } else if (culprit && strcmp(how, "stop") == 0) {
+        (void)raise(SIGSTOP);
+    } else if (culprit && strcmp(how, "abort") == 0) {
+        lt_comm_abort(c, "rank 2: the disk is full");
+    }
+    LT_TRY(lt_all_reduce(g, x, x, culprit && strcmp(how, "differ") == 0 ? 5 : 4, LT_F32,
+                         LT_REDUCE_SUM, NULL));
+    return lt_barrier(g);
+}
+
+static int as_process(const char *how, const char *dir) {
+    const lt_comm_options o = {.deadline_s = 1.5, .record_dir = dir, .check = true};
+    char path[LT_PATH_BYTES];
+    lt_comm *c = NULL;
+    lt_err err = lt_comm_open(&c, &o);
+    if (err == LT_OK) {
+        err = process_rank(c, how);
+    }
+    if (err != LT_OK && c != NULL) {
+        (void)snprintf(path, sizeof path, "%s/said-%d", dir, lt_comm_rank(c));
+        (void)!lt_file_write_atomic(path, lt_error_message(), strlen(lt_error_message()));
+        (void)usleep(1500000); /* mpirun ends all when the first one does. */
+    }
+    lt_comm_close(c);
+    return err == LT_ERR_REMOTE ? 3 : 4;
+}
+
+static void processes_name_who_fails(void **state) {
+    static const struct {
+        const char *how, *says;
+    } cases[] = {{"late", "all_reduce 2 of group all (4 members): rank 2 did not come"},
+                 {"stop", "all_reduce 2 of group all (4 members): rank 2 did not come"},
+                 {"differ", "call 2 of group all differs"},
+                 {"abort", "rank 2: the disk is full"}};
+    (void)state;
+    if (!mpirun_is_there()) {
+        skip();
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char dir[] = "/tmp/lt_comm_XXXXXX", arg[128], blame[4096];
+        const double start_s = lt_clock_s();
+        assert_non_null(mkdtemp(dir));
+        (void)snprintf(arg, sizeof arg, "%s %s 2>/dev/null", cases[i].how, dir);
+        assert_int_not_equal(mpirun(N, arg), 0);
+        assert_true(lt_clock_s() - start_s < 30.0);
+        for (int r = 0; r < N; r++) {
+            char path[LT_PATH_BYTES], name[32], *text = NULL;
+            size_t bytes;
+            if (r == 2 && i < 2) {
+                continue; /* It may end before it can say anything. */
+            }
+            (void)snprintf(name, sizeof name, "said-%d", r);
+            assert_int_equal(lt_path_join(path, dir, name), LT_OK);
+            if (lt_file_read(&text, &bytes, path, 4096) != LT_OK ||
+                strstr(text, cases[i].says) == NULL) {
+                fail_msg("%s: rank %d says: %s", cases[i].how, r, text != NULL ? text : "nothing");
+            }
+            free(text);
+        }
+        assert_int_equal(lt_comm_blame(dir, blame, sizeof blame), LT_OK);
+        assert_non_null(strstr(blame, "waits in all_reduce 2 of group all"));
+        assert_int_equal(lt_file_remove_tree(dir), LT_OK);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (lt_comm_under_mpi() && argc == 3) {
+        return as_process(argv[1], argv[2]);
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_does_not_come_is_named),
         cmocka_unit_test(who_calls_something_else_is_named),
@@ -242,6 +325,7 @@ int main(void) {
         cmocka_unit_test(the_first_failure_is_told),
         cmocka_unit_test(an_abort_reaches_all),
         cmocka_unit_test(blame_of_bad_folders),
+        cmocka_unit_test(processes_name_who_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

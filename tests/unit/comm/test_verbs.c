@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "mpirun.h"
+
 #include "base/error.h"
 #include "base/rng.h"
 #include "lateen/comm.h"
@@ -106,10 +108,7 @@ static lt_err same(const void *data, int64_t at, lt_dtype dtype, double want, co
 }
 
 static lt_err open_all(lt_group **g, lt_comm *c) {
-    int ranks[16];
-    for (int i = 0; i < lt_comm_size(c); i++) {
-        ranks[i] = i;
-    }
+    static const int ranks[] = {0, 1, 2, 3, 4, 5, 6, 7};
     return lt_group_open(g, c, "all", ranks, lt_comm_size(c));
 }
 
@@ -341,6 +340,40 @@ static void many_calls_under_way(void **state) {
     }
 }
 
+/* ---- Messages of several pieces -------------------------------------------------------------- */
+
+/* Sizes around the pieces in which mpi.c cuts messages: 512 KiB where sums are made. */
+static lt_err large_rank(lt_comm *c, void *ctx) {
+    static const int64_t sizes[] = {131072, 131073, 400001, 1000003};
+    const int n = lt_comm_size(c), own = lt_comm_rank(c);
+    lt_err err = LT_OK;
+    lt_group *g;
+    float *x = malloc(1000003 * sizeof *x), *y = malloc(1000003 * sizeof *y);
+    (void)ctx;
+    LT_TRY_DONE(open_all(&g, c));
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        lt_comm_work last = 0;
+        fill(x, own, 0, sizes[k], LT_F32);
+        LT_TRY_DONE(lt_all_reduce(g, y, x, sizes[k], LT_F32, LT_REDUCE_SUM, NULL));
+        for (int64_t i = 0; i < sizes[k]; i++) {
+            LT_TRY_DONE(same(y, i, LT_F32, reduction(n, i, LT_F32, LT_REDUCE_SUM), "all_reduce"));
+        }
+        if (n > 1) {
+            LT_TRY_DONE(lt_send(g, (own + 1) % n, x, sizes[k], LT_F32, &last));
+            LT_TRY_DONE(lt_recv(g, (own + n - 1) % n, y, sizes[k], LT_F32, NULL));
+            LT_TRY_DONE(lt_comm_wait(c, last));
+            for (int64_t i = 0; i < sizes[k]; i++) {
+                LT_TRY_DONE(
+                    same(y, i, LT_F32, (float)value((own + n - 1) % n, i), "send and receive"));
+            }
+        }
+    }
+done:
+    free(x);
+    free(y);
+    return err;
+}
+
 /* ---- Alone, and what is refused -------------------------------------------------------------- */
 
 static void alone(void **state) {
@@ -370,11 +403,57 @@ static void alone(void **state) {
     assert_int_equal(lt_comm_run_threads(0, NULL, nan_rank, NULL), LT_ERR_ARG);
 }
 
-int main(void) {
+/* ---- The same between processes -------------------------------------------------------------- */
+
+/* What a rank of mpirun does: every function above, with and without the check of calls. */
+static int as_process(bool check) {
+    static lt_err (*const fns[])(lt_comm *, void *) = {reduce_rank, move_rank, nan_rank, crowd_rank,
+                                                       large_rank};
+    const lt_comm_options o = {.check = check};
+    lt_comm *c = NULL;
+    lt_err err = lt_comm_open(&c, &o);
+    for (size_t i = 0; err == LT_OK && i < sizeof fns / sizeof *fns; i++) {
+        if ((fns[i] != crowd_rank && fns[i] != nan_rank) || lt_comm_size(c) == 4) {
+            err = fns[i](c, NULL);
+        }
+    }
+    if (err == LT_OK && strcmp(lt_comm_transport(c), "mpi") != 0) {
+        err = lt_error_set(LT_ERR_STATE, "transport %s", lt_comm_transport(c));
+    }
+    if (err != LT_OK) {
+        (void)fprintf(stderr, "%s\n", lt_error_message());
+    }
+    lt_comm_close(c);
+    return err != LT_OK;
+}
+
+static void processes(void **state) {
+    static const int sizes[] = {1, 2, 3, 4};
+    (void)state;
+    if (!mpirun_is_there()) {
+        skip();
+    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        assert_int_equal(mpirun(sizes[i], i % 2 == 0 ? "check" : ""), 0);
+    }
+}
+
+static void large_messages(void **state) {
+    (void)state;
+    if (lt_comm_run_threads(3, NULL, large_rank, NULL) != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+}
+
+int main(int argc, char **argv) {
+    if (lt_comm_under_mpi()) {
+        return as_process(argc > 1 && strcmp(argv[1], "check") == 0);
+    }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reductions), cmocka_unit_test(nan_is_kept),
-        cmocka_unit_test(movements),  cmocka_unit_test(many_calls_under_way),
-        cmocka_unit_test(alone),
+        cmocka_unit_test(reductions),     cmocka_unit_test(nan_is_kept),
+        cmocka_unit_test(movements),      cmocka_unit_test(many_calls_under_way),
+        cmocka_unit_test(large_messages), cmocka_unit_test(alone),
+        cmocka_unit_test(processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
