@@ -176,10 +176,13 @@ LT_MUST_USE lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype
                                  int64_t shard_bytes);
 void lt_model_close(lt_model *m);
 const lt_model_spec *lt_model_get_spec(const lt_model *m);
+/* Grows whenever training or a checkpoint changes the weights. */
+uint64_t lt_model_version(const lt_model *m);
 
 /* A set of n_seqs sequences of at most max_seq tokens with their key/value cache. Nothing is
  * allocated after open, but by lt_session_score and for the rotary table of a long call of a model
- * with dynamic RoPE. */
+ * with dynamic RoPE. Where the weights have changed since the last call, what was made of them is
+ * made anew; keys and values of tokens before stay those of the older weights (truncate). */
 LT_MUST_USE lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs,
                                    int64_t max_seq);
 void lt_session_close(lt_session *s);

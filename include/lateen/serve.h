@@ -126,7 +126,8 @@ typedef struct {
     int32_t sample, id;
     /* SAMPLE: why. TOKEN: EOS or STOP_ID on the ending token, which has no place in the text. */
     lt_finish finish;
-    lt_err failure; /* FAILED: of which kind; the message is in the log. */
+    lt_err failure;   /* FAILED: of which kind; the message is in the log. */
+    uint64_t version; /* TOKEN: lt_model_version of the weights that chose it. */
     float logprob;
     /* Alternatives in top, likeliest first; -1: not even logprob (the prompt's first token). */
     int n_top;
@@ -160,6 +161,28 @@ int lt_engine_fd(const lt_engine *e); /* Readable while events wait. */
 int64_t lt_engine_poll(lt_engine *e, lt_event *events,
                        int64_t room); /* How many were written; never waits. */
 
+/* ---- Weights that change ----
+ *
+ * A trainer may own the model. Between hold and refresh the engine reads no weights:
+ *
+ *     lt_engine_hold(e, LT_HOLD_FINISH);    waits until no step runs
+ *     ... train: the weights change in place, lt_model_version grows; then wait for the device ...
+ *     lt_engine_refresh(e, &version);       packed weights are made anew, older pages are forgotten
+ *
+ * Requests that were submitted before hold either end first (FINISH), each on one version of the
+ * weights; or they stop where they are (PREEMPT) and go on after refresh: they keep their tokens,
+ * whose keys and values are computed again with the new weights, so each further token is what the
+ * new weights say behind the text so far. An embedding starts over; log-probabilities of a prompt
+ * that were not told yet are those of the new weights. Requests that are submitted while the engine
+ * is held queue up and begin after refresh. Cancelling and polling go on as ever. One thread at a
+ * time calls hold and refresh; it need not be the one that polls. */
+typedef enum { LT_HOLD_FINISH, LT_HOLD_PREEMPT } lt_hold;
+/* ARG: it is held already. */
+LT_MUST_USE lt_err lt_engine_hold(lt_engine *e, lt_hold how);
+/* *version (may be NULL): of the weights that the engine now runs on. Where it did not change,
+ * pages stay as well. ARG: it is not held. After another failure it is still held. */
+LT_MUST_USE lt_err lt_engine_refresh(lt_engine *e, uint64_t *version);
+
 /* Where keys and values are kept; fixed when the engine opens. */
 typedef struct {
     int64_t pages, page_tokens, page_bytes;
@@ -180,6 +203,7 @@ typedef struct {
     int64_t steps_ahead; /* Of steps: queued before the tokens of the one before were known. */
     int64_t steps_of[LT_STEP_SIZES]; /* Of steps: of at most 2^k tokens, and more than 2^(k-1). */
     int64_t steps_tokens;            /* Of all steps together. */
+    uint64_t version;                /* lt_model_version of the weights it runs on. */
 } lt_engine_stats;
 void lt_engine_get_stats(const lt_engine *e,
                          lt_engine_stats *out); /* Any thread; a snapshot of one step's edge. */

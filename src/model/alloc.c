@@ -226,6 +226,10 @@ const lt_model_spec *lt_model_get_spec(const lt_model *m) {
     return &m->spec;
 }
 
+uint64_t lt_model_version(const lt_model *m) {
+    return m->version;
+}
+
 /* Bytes on their way, in pieces. */
 typedef struct {
     const lt_model *m;

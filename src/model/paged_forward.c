@@ -117,6 +117,11 @@ done:
     return err;
 }
 
+lt_err lt_paged_forward_refresh(lt_paged_forward *f, bool *changed) {
+    LT_TRY(lt_paged_forward_sync(f));
+    return lt_exec_refresh(&f->exec, &f->prepared, changed);
+}
+
 void lt_paged_forward_close(lt_paged_forward *f) {
     if (f == NULL) {
         return;

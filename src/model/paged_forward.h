@@ -68,6 +68,10 @@ LT_MUST_USE lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model 
                                          const lt_paged_forward_options *o);
 void lt_paged_forward_close(lt_paged_forward *f);
 
+/* Between calls that are over: the model's weights may have changed. *changed: they had, and what
+ * was made of them was made anew; pages still hold keys and values of the older weights. */
+LT_MUST_USE lt_err lt_paged_forward_refresh(lt_paged_forward *f, bool *changed);
+
 /* On a backend with graphs: the i-th of the steps with nothing in them, of which there is one of
  * every length of prompt and every number of sequences that has kernels or a graph of its own, so
  * that no request waits while those are compiled and recorded. *more: there is another. Between

@@ -105,6 +105,21 @@ static void packed_carve(lt_exec *r, lt_arena *a) {
     }
 }
 
+/* Every packed matrix, from the weights as they are. */
+static lt_err fill_packed(lt_exec *r) {
+    const lt_param_table *t = &r->model->table;
+    for (int i = 0; r->packed != NULL && i < t->n_params; i++) {
+        if (r->packed[i] != NULL) {
+            const lt_param *p = &t->params[i];
+            LT_TRY(lt_exec_matmul_pack(
+                r, &(lt_matmul_pack_args){.dst = (void *)(uintptr_t)r->packed[i],
+                                          .b = lt_exec_weight(r, p->kind, p->layer),
+                                          .trans_b = true}));
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err pack_weights(lt_exec *r, lt_arena *a) {
     const lt_param_table *t = &r->model->table;
     r->packed = calloc((size_t)t->n_params, sizeof *r->packed);
@@ -117,15 +132,20 @@ static lt_err pack_weights(lt_exec *r, lt_arena *a) {
     }
     LT_TRY(lt_arena_place(a, r->backend, "packed weights"));
     packed_carve(r, a);
-    for (int i = 0; i < t->n_params; i++) {
-        if (r->packed[i] != NULL) {
-            const lt_param *p = &t->params[i];
-            LT_TRY(lt_exec_matmul_pack(
-                r, &(lt_matmul_pack_args){.dst = (void *)(uintptr_t)r->packed[i],
-                                          .b = lt_exec_weight(r, p->kind, p->layer),
-                                          .trans_b = true}));
-        }
+    return fill_packed(r);
+}
+
+lt_err lt_exec_refresh(lt_exec *r, lt_prepared *p, bool *changed) {
+    *changed = p->version != r->model->version;
+    if (!*changed) {
+        return LT_OK;
     }
+    if (r->xielu != NULL) {
+        LT_TRY(lt_exec_copy_xielu(r, (float *)(uintptr_t)r->xielu));
+    }
+    LT_TRY(fill_packed(r));
+    LT_TRY(r->backend->sync(r->queue));
+    p->version = r->model->version;
     return LT_OK;
 }
 
@@ -138,7 +158,7 @@ size_t lt_exec_tables_bytes(const lt_model_spec *spec, int64_t max_seq) {
 lt_err lt_exec_prepare(lt_exec *r, lt_prepared *p, const lt_model *m, int64_t max_seq, bool pack) {
     tables t;
 
-    *p = (lt_prepared){0};
+    *p = (lt_prepared){.version = m->version};
     LT_TRY(lt_exec_open(r, m));
     (void)tables_carve(r->spec, max_seq, &p->tables);
     LT_TRY(lt_arena_place(&p->tables, r->backend, "rotary tables"));

@@ -10,6 +10,7 @@
 typedef struct {
     lt_arena tables; /* rope, rope_local: (max_seq, columns, 2) F32 each; xielu (L, 2) F32 */
     lt_arena packed;
+    uint64_t version; /* Of the weights that both are made of. */
 } lt_prepared;
 
 /* Open the run on the model and prepare it for positions [0, max_seq). pack: also lay out the
@@ -17,6 +18,9 @@ typedef struct {
  * with lt_exec_release. */
 LT_MUST_USE lt_err lt_exec_prepare(lt_exec *r, lt_prepared *p, const lt_model *m, int64_t max_seq,
                                    bool pack);
+/* The weights may have changed (lt_model.version): what was made of them is made anew, in the same
+ * places. *changed: they had. Nothing of r may be in its queue. */
+LT_MUST_USE lt_err lt_exec_refresh(lt_exec *r, lt_prepared *p, bool *changed);
 /* How far the rows of r->rope lie behind their positions in a call that brings n tokens of a text,
  * after which it has `end`: 0 for tokens that come alone and wherever the length of a text decides
  * nothing, else max_seq; lt_exec_rope_fill then makes the rows for that length. */

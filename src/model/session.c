@@ -435,7 +435,9 @@ static lt_err begin_call(lt_session *s, int64_t seq, const int32_t *ids, int64_t
     const int64_t past = s->length[seq], end = past + n, limit = lt_rope_switch(s->exec.spec);
     int32_t *history = s->history != NULL ? s->history + seq * s->max_seq : NULL;
     const bool again = history != NULL && past > 0 && past <= limit && end > limit;
+    bool changed;
 
+    LT_TRY(lt_exec_refresh(&s->exec, &s->prepared, &changed));
     *rope = lt_exec_rope_rows(s->exec.spec, s->max_seq, again ? end : n, end);
     LT_TRY(*rope > 0 ? lt_exec_rope_fill(&s->exec, s->max_seq, end) : LT_OK);
     for (int64_t i = 0, count; again && i < past; i += count) {
@@ -518,6 +520,7 @@ static lt_err step_alone(lt_session *s, const int64_t *seqs, const int32_t *ids,
 lt_err lt_session_step(lt_session *s, const int64_t *seqs, const int32_t *ids, int64_t n,
                        float *logits) {
     const rows w = {.seqs = seqs, .n = n};
+    bool changed;
     LT_ASSERT(n > 0 && n <= s->n_seqs);
     LT_TRY(check_ids(s, ids, n));
     for (int64_t i = 0; i < n; i++) {
@@ -531,6 +534,7 @@ lt_err lt_session_step(lt_session *s, const int64_t *seqs, const int32_t *ids, i
     if (s->history != NULL) {
         return step_alone(s, seqs, ids, n, logits);
     }
+    LT_TRY(lt_exec_refresh(&s->exec, &s->prepared, &changed));
     LT_TRY(run_layers(s, &w, ids));
     if (logits != NULL) {
         LT_TRY(head(s, 0, n, logits));

@@ -212,7 +212,8 @@ static void *run(void *engine) {
     lt_thread_set_count((int)e->n_samplers); /* As who opened the engine has it. */
     for (;;) {
         pthread_mutex_lock(&e->lock);
-        while (e->submitted == NULL && e->cancelled == NULL && !e->closing) {
+        while (e->submitted == NULL && e->cancelled == NULL && e->hold == LT_HOLD_NONE &&
+               !e->closing) {
             if (e->warming) {
                 pthread_mutex_unlock(&e->lock);
                 warm_next(e);
@@ -226,7 +227,9 @@ static void *run(void *engine) {
             return NULL;
         }
         pthread_mutex_unlock(&e->lock);
-        while (lt_engine_step(e)) {}
+        do {
+            while (lt_engine_step(e)) {}
+        } while (lt_engine_rest(e));
     }
 }
 
@@ -256,9 +259,11 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
     e->event_fd = -1;
     e->model = m;
     e->spec = lt_model_get_spec(m);
+    e->version = e->stats.version = lt_model_version(m);
     e->o = options != NULL ? *options : lt_engine_defaults();
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->wake, NULL);
+    pthread_cond_init(&e->rested, NULL);
     LT_TRY_DONE(check_options(&e->o));
     LT_TRY_DONE(size_engine(e));
     engine_carve(e, &e->arena);
@@ -321,6 +326,7 @@ void lt_engine_close(lt_engine *e) {
         close(e->event_fd);
     }
     pthread_cond_destroy(&e->wake);
+    pthread_cond_destroy(&e->rested);
     pthread_mutex_destroy(&e->lock);
     free(e);
 }

@@ -78,6 +78,9 @@ typedef struct {
     float *hidden;        /* (step_tokens, C) of embeddings */
 } lt_step_room;
 
+/* What a hold asks of the engine: refresh.c. */
+typedef enum { LT_HOLD_NONE, LT_HOLD_TO_FINISH, LT_HOLD_TO_PREEMPT } lt_hold_state;
+
 struct lt_engine {
     const lt_model *model;
     const lt_model_spec *spec;
@@ -98,7 +101,11 @@ struct lt_engine {
     /* (n_note_slots) whose notes a slot on the device has; NULL: nobody's */
     lt_sample **note_owners;
     int64_t n_note_slots, max_edits;
-    lt_job *touched; /* Jobs that changed in this step: published at its end. */
+    lt_hold_state taken_hold;           /* `hold`, as the engine's thread last saw it. */
+    lt_job *held_back, *held_back_last; /* Submitted since the hold: they begin after it. */
+    int64_t n_held_back;
+    uint64_t version; /* Of the weights. */
+    lt_job *touched;  /* Jobs that changed in this step: published at its end. */
     int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
     /* Under the lock. */
     pthread_mutex_t lock;
@@ -112,6 +119,12 @@ struct lt_engine {
     int64_t n_submitted;
     lt_engine_stats stats;
     bool closing;
+    lt_hold_state hold;
+    uint64_t hold_last_id; /* Later requests are held back. */
+    bool at_rest, refresh; /* refresh: it was asked for. */
+    pthread_cond_t rested; /* at_rest or refresh has changed. */
+    lt_err refresh_err;
+    char refresh_message[256];
     /* Both. */
     int event_fd;
     pthread_t thread;
@@ -122,6 +135,12 @@ struct lt_engine {
  * engine is closing. */
 bool lt_engine_step(lt_engine *e);
 void lt_engine_signal(lt_engine *e); /* The front has news to poll. */
+
+/* Of refresh.c. The engine's thread rests if it is held, until a refresh or the end. True: it did,
+ * and there may be something to do. */
+bool lt_engine_rest(lt_engine *e);
+/* What runs waits again; no step is on its way. */
+void lt_step_preempt_all(lt_engine *e);
 
 /* Of step_rows.c: places; the plan as the step's items and the forward's arrays. */
 void lt_step_carve(lt_engine *e, lt_arena *a);

@@ -80,6 +80,7 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
         s->tokens = lt_arena_take(a, (size_t)longest * sizeof *s->tokens, 8);
         s->seq.table = lt_arena_take(a, (size_t)n_pages * sizeof *s->seq.table, 8);
         logprobs_carve(&s->logprobs, r->max_tokens, r->logprobs, a);
+        s->versions = lt_arena_take(a, (size_t)r->max_tokens * sizeof *s->versions, 8);
     }
     logprobs_carve(&j->prompt_logprobs, r->n_prompt, r->prompt_logprobs, a);
     j->endings = lt_arena_take(a, (size_t)(r->n_stop_ids + limits->ends.n) * sizeof *j->endings, 8);
@@ -281,7 +282,7 @@ static void keep(lt_logprobs *l, int64_t at, int n_top, const lt_pick *pick) {
     }
 }
 
-lt_err lt_sample_append(lt_sample *s, const lt_pick *pick) {
+lt_err lt_sample_append(lt_sample *s, const lt_pick *pick, uint64_t version) {
     lt_job *j = s->job;
     lt_finish finish;
     LT_ASSERT(s->finish == LT_FINISH_NONE && s->n_out < j->r.max_tokens);
@@ -289,6 +290,7 @@ lt_err lt_sample_append(lt_sample *s, const lt_pick *pick) {
         LT_TRY(lt_grammar_accept(s->grammar, pick->id));
     }
     keep(&s->logprobs, s->n_out, j->r.logprobs, pick);
+    s->versions[s->n_out] = version;
     s->tokens[j->r.n_prompt + s->n_out++] = pick->id;
     s->seq.n_tokens++;
     s->seq.n_ahead = 0;
@@ -305,6 +307,16 @@ lt_err lt_sample_append(lt_sample *s, const lt_pick *pick) {
         lt_sample_finish(s, finish, LT_OK);
     }
     return LT_OK;
+}
+
+void lt_job_begin_again(lt_job *j, int64_t width) {
+    if (j->r.prompt_logprobs >= 0) {
+        j->n_prompt_out = j->n_prompt_public > 1 ? j->n_prompt_public : 1;
+    }
+    if (j->r.embed) {
+        j->n_embedded = 0;
+        memset(j->hidden_sum, 0, (size_t)width * sizeof *j->hidden_sum);
+    }
 }
 
 void lt_sample_finish(lt_sample *s, lt_finish finish, lt_err failure) {
@@ -344,6 +356,7 @@ static void tell_token(const lt_job *j, lt_sample *s, lt_event *e) {
     e->kind = LT_EVENT_TOKEN;
     e->sample = s->index;
     e->id = s->tokens[j->r.n_prompt + at];
+    e->version = s->versions[at];
     tell_logprobs(e, &s->logprobs, at, j->r.logprobs);
     if (at + 1 == s->n_public &&
         (s->public_finish == LT_FINISH_EOS || s->public_finish == LT_FINISH_STOP_ID)) {

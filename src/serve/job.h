@@ -40,6 +40,7 @@ typedef struct {
     int64_t n_noted;                 /* Tokens that they know of. */
     int32_t *tokens;                 /* (n_prompt + max_tokens) */
     lt_logprobs logprobs;            /* (max_tokens) */
+    uint64_t *versions;              /* (max_tokens) of the weights that chose each */
     int64_t n_out, n_public, n_told; /* Output tokens: written, visible, told. */
     lt_finish finish;                /* NONE while it runs. */
     lt_err failure;
@@ -98,9 +99,13 @@ bool lt_sample_is_late(const lt_sample *s);
  * when a grammar rules, or the request rules ids out; ceil(V / 32) words. */
 LT_MUST_USE lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask,
                                        lt_sampler_args *out);
-/* Append a token: its log-probabilities, and whether it ends the sample (finish). A failure is the
+/* Append a token, which weights of that version chose: its log-probabilities, and whether it ends
+ * the sample (finish). A failure is the
  * grammar's; nothing was appended. */
-LT_MUST_USE lt_err lt_sample_append(lt_sample *s, const lt_pick *pick);
+LT_MUST_USE lt_err lt_sample_append(lt_sample *s, const lt_pick *pick, uint64_t version);
+/* Its samples are preempted, and the weights may change: what was summed up over its prompt so far
+ * starts over. */
+void lt_job_begin_again(lt_job *j, int64_t width);
 void lt_sample_finish(lt_sample *s, lt_finish finish, lt_err failure);
 
 /* What was written becomes visible (under the engine's lock). True: there is news. */

@@ -141,6 +141,13 @@ void lt_pages_drop(lt_pages *p, int32_t page) {
     }
 }
 
+void lt_pages_forget(lt_pages *p) {
+    LT_ASSERT(lt_pages_available(p) == p->n_pages);
+    while (p->oldest != LT_NO_PAGE) {
+        set_free(p, evict(p));
+    }
+}
+
 /* The published page that holds tokens behind parent. */
 static int32_t find(const lt_pages *p, uint64_t hash, int32_t parent, uint64_t salt,
                     const int32_t *tokens) {

@@ -62,6 +62,9 @@ int32_t lt_pages_take(lt_pages *p);
 void lt_pages_hold(lt_pages *p, int32_t page);
 void lt_pages_drop(lt_pages *p, int32_t page);
 
+/* Nothing finds the cached pages any more: they are free. No page is held. */
+void lt_pages_forget(lt_pages *p);
+
 /* The longest chain of published pages that tokens (n) begin with: held, numbers to table; how
  * many. Whole pages only. */
 int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,

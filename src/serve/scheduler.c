@@ -112,6 +112,13 @@ static void preempt(lt_sched *s, lt_seq *seq) {
     insert(&s->waiting, seq);
 }
 
+void lt_sched_preempt_all(lt_sched *s) {
+    while (s->running.last != NULL) {
+        LT_ASSERT(s->running.last->n_ahead == 0);
+        preempt(s, s->running.last);
+    }
+}
+
 /* A page for seq, if need be from the last in order; LT_NO_PAGE when seq is the last itself. */
 static int32_t take_page(lt_sched *s, const lt_seq *seq, bool may_preempt) {
     int32_t page = lt_pages_take(&s->pages);

@@ -107,6 +107,9 @@ void lt_sched_add(lt_sched *s, lt_seq *seq);
 bool lt_sched_fork(lt_sched *s, const lt_seq *seq, lt_seq *child);
 void lt_sched_remove(lt_sched *s, lt_seq *seq); /* Waiting or running: its pages are dropped. */
 
+/* All that run wait again, without pages; none may be ahead of a token. */
+void lt_sched_preempt_all(lt_sched *s);
+
 /* Fill items, copies, n_rows. No items: nothing is there to run. */
 void lt_sched_plan(lt_sched *s);
 /* The plan was run: count its tokens, publish what is full. */

@@ -105,6 +105,21 @@ static void start_leader(lt_engine *e, lt_job *j) {
     }
 }
 
+/* It never began, and is over: it is held back no longer. */
+static void let_go(lt_engine *e, const lt_job *j) {
+    lt_job **link = &e->held_back;
+    e->held_back_last = NULL;
+    while (*link != NULL) {
+        if (*link == j) {
+            *link = j->next;
+            e->n_held_back--;
+        } else {
+            e->held_back_last = *link;
+            link = &(*link)->next;
+        }
+    }
+}
+
 static void cancel(lt_engine *e, lt_job *j) {
     bool had_leader = false, has_leader = false;
     for (int64_t i = 0; i < j->r.n_samples; i++) {
@@ -118,26 +133,55 @@ static void cancel(lt_engine *e, lt_job *j) {
     if (!j->forked && had_leader && !has_leader) {
         start_leader(e, j);
     }
+    if (!had_leader && j->n_finished == j->r.n_samples) {
+        let_go(e, j);
+    }
+}
+
+/* Into the scheduler; or, if the engine is held and they came later, aside. */
+static void begin(lt_engine *e, lt_job *submitted, uint64_t last_id) {
+    lt_job *j = e->held_back;
+    while (e->taken_hold == LT_HOLD_NONE && j != NULL) {
+        lt_job *next = j->next;
+        start_leader(e, j);
+        j = next;
+    }
+    if (e->taken_hold == LT_HOLD_NONE) {
+        e->held_back = e->held_back_last = NULL;
+        e->n_held_back = 0;
+    }
+    for (lt_job *next; submitted != NULL; submitted = next) {
+        next = submitted->next;
+        if (e->taken_hold == LT_HOLD_NONE || submitted->id <= last_id) {
+            start_leader(e, submitted);
+        } else {
+            submitted->next = NULL;
+            *(e->held_back == NULL ? &e->held_back : &e->held_back_last->next) = submitted;
+            e->held_back_last = submitted;
+            e->n_held_back++;
+        }
+    }
 }
 
 /* What the front asked for since the last step. False: to end. */
 static bool take_in(lt_engine *e) {
     lt_job *submitted, *cancelled;
+    uint64_t last_id;
     bool closing;
     pthread_mutex_lock(&e->lock);
+    e->taken_hold = e->hold;
+    last_id = e->hold_last_id;
     submitted = e->submitted;
     cancelled = e->cancelled;
     e->submitted = e->submitted_last = e->cancelled = NULL;
-    e->stats.waiting = e->sched.waiting.n + e->n_submitted;
+    e->stats.waiting = e->sched.waiting.n + e->n_held_back + e->n_submitted;
     e->n_submitted = 0;
     closing = e->closing;
     for (lt_job *j = cancelled; j != NULL; j = j->next_cancel) {
         j->in_cancelled = false; /* A later call may put it there again. */
     }
     pthread_mutex_unlock(&e->lock);
-    for (lt_job *j = submitted; j != NULL; j = j->next) {
-        start_leader(e, j);
-    }
+    begin(e, submitted, last_id);
     for (lt_job *j = cancelled; j != NULL; j = j->next_cancel) {
         cancel(e, j);
     }
@@ -312,7 +356,7 @@ static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_item
         }
     }
     st->running = e->sched.running.n;
-    st->waiting = e->sched.waiting.n;
+    st->waiting = e->sched.waiting.n + e->n_held_back;
     st->pages_cached = e->sched.pages.n_cached;
     st->pages_used = st->pages - lt_pages_available(&e->sched.pages);
     st->steps += n_items > 0;
@@ -341,6 +385,14 @@ bool lt_engine_step(lt_engine *e) {
     bool any;
 
     if (!take_in(e)) {
+        return false;
+    }
+    if (e->taken_hold == LT_HOLD_TO_PREEMPT) {
+        while (e->n_queued > 0) {
+            collect(e);
+        }
+        lt_step_preempt_all(e);
+        publish(e, start_s, 0, 0);
         return false;
     }
     any = e->n_queued > 0 || launch(e);

@@ -214,7 +214,7 @@ static void append(lt_engine *e, lt_choosing *c) {
         lt_step_fail(e, s, c->err);
         return;
     }
-    c->err = lt_sample_append(s, &c->pick);
+    c->err = lt_sample_append(s, &c->pick, e->version);
     if (c->err != LT_OK) {
         lt_log_warn("request %llu: %s", (unsigned long long)s->job->id, lt_error_message());
         lt_step_fail(e, s, c->err);

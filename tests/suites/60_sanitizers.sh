@@ -28,13 +28,13 @@ sanitized_run() { # mode, tests, threads of a parallel loop
             OMP_WAIT_POLICY=passive OMP_NUM_THREADS="$3" "build/$mode/$program"
     done
 }
-with_threads='(loader|test_weights|test_tokenize|test_tokenizer|test_engine|test_engine_load|test_ahead|test_compile)$'
+with_threads='(loader|test_weights|test_tokenize|test_tokenizer|test_engine|test_engine_load|test_ahead|test_compile|test_refresh)$'
 sanitized_build asan .
 sanitized_build tsan "$with_threads"
 sanitized_run tsan "$with_threads" 1
 sanitized_run asan . 2
-beside "server, asan" env LATEEN=build/asan/lateen tests/e2e/serve.sh raw life
-beside "server, tsan" env LATEEN=build/tsan/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 tests/e2e/serve.sh raw life
+beside "server, asan" env LATEEN=build/asan/lateen tests/e2e/serve.sh raw life state
+beside "server, tsan" env LATEEN=build/tsan/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 tests/e2e/serve.sh raw life state
 beside "load, asan" env LATEEN=build/asan/lateen BENCH=build/lateen tests/e2e/serve_load.sh 5 64
 beside "load, tsan" env LATEEN=build/tsan/lateen BENCH=build/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 tests/e2e/serve_load.sh 5 64
 beside "verbs with threads, tsan" env LATEEN=build/tsan/lateen tests/e2e/threads.sh

@@ -35,6 +35,7 @@ typedef struct {
     uint64_t id;
     continuation samples[FLEET_SAMPLES];
     float prompt_logprobs[FLEET_TOKENS];
+    uint64_t versions[FLEET_TOKENS]; /* Of the first sample's tokens. */
     float embedding[512];
     int64_t n_prompt_told, cached_tokens, new_tokens, n_tokens;
     bool done;
@@ -91,6 +92,9 @@ static inline void take_event(answer *a, const lt_event *e, int64_t width) {
         c->ids[c->n] = e->id;
         for (int i = 0; i < e->n_top; i++) {
             c->tops[c->n] = lt_rng_mix(c->tops[c->n] + (uint64_t)e->top[i].id);
+        }
+        if (e->sample == 0) {
+            a->versions[c->n] = e->version;
         }
         c->logprobs[c->n++] = e->logprob;
         a->n_tokens++;
