@@ -6,40 +6,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "model/family.h"
+#include "train/memory.h"
+#include "train/shapes.h"
 
 #define WATCHED_STEPS 3
-
-static const struct {
-    const char *name;
-    lt_family family;
-    int64_t layers, width, heads, kv_heads, ffn, vocab;
-    int64_t batch, seq;               /* On a CPU. */
-    int64_t device_batch, device_seq; /* On a GPU. */
-    bool tied;
-    int64_t experts;
-} shapes[] = {
-    {"gpt2-124m", LT_FAMILY_GPT2, 12, 768, 12, 12, 3072, 50304, 4, 256, 64, 1024, true, 0},
-    {"apertus-10m", LT_FAMILY_APERTUS, 8, 256, 8, 4, 1024, 8192, 8, 256, 64, 1024, false, 0},
-    {"llama-1b", LT_FAMILY_LLAMA, 16, 2048, 32, 8, 8192, 128256, 1, 128, 4, 4096, true, 0},
-    {"apertus-300m", LT_FAMILY_APERTUS, 24, 1024, 16, 4, 4096, 32768, 1, 256, 32, 2048, false, 0},
-    {"moe-8x125m", LT_FAMILY_MIXTRAL, 12, 768, 12, 12, 3072, 32768, 1, 128, 16, 2048, false, 8}};
-
-static lt_model_spec spec_of(int i, int64_t seq) {
-    lt_model_spec s = lt_family_get(shapes[i].family)->preset;
-    s.n_layers = shapes[i].layers;
-    s.width = shapes[i].width;
-    s.n_heads = shapes[i].heads;
-    s.n_kv_heads = shapes[i].kv_heads;
-    s.head_dim = s.width / s.n_heads;
-    s.ffn_width = shapes[i].ffn;
-    s.vocab_size = shapes[i].vocab;
-    s.tied = shapes[i].tied;
-    s.n_experts = shapes[i].experts;
-    s.top_k = shapes[i].experts > 0 ? 2 : 0;
-    s.max_seq = seq > 1024 ? seq : 1024;
-    return s;
-}
 
 static size_t memory_left(const lt_backend *b) {
     size_t bytes = 0;
@@ -50,7 +20,7 @@ static lt_err open_model(lt_train_ours *b, const lt_backend *backend) {
     const lt_train_case *w = &b->what;
     const lt_model_options options = {
         .dtype = w->bf16 ? LT_BF16 : LT_F32, .trainable = true, .backend = backend};
-    const lt_model_spec s = spec_of(w->shape, w->seq);
+    const lt_model_spec s = lt_train_shape_spec(&lt_train_shapes[w->shape], w->seq);
     lt_pass_options p = {.batch = w->batch,
                          .seq = w->seq,
                          .train = true,
@@ -58,7 +28,7 @@ static lt_err open_model(lt_train_ours *b, const lt_backend *backend) {
                          .fp8 = w->fp8,
                          .fp8_wgrad = w->fp8_wgrad,
                          .on_device = !backend->host_memory};
-    lt_pass_memory m;
+    lt_memory_plan plan;
 
     lt_options_default(&lt_recipe_table, &b->recipe);
     b->recipe.optim = w->optim;
@@ -67,10 +37,8 @@ static lt_err open_model(lt_train_ours *b, const lt_backend *backend) {
     LT_TRY(lt_model_create(&b->model, &s, &options, 1));
     LT_TRY(lt_pass_open(&b->pass, b->model, &p));
     LT_TRY(lt_optimiser_open(&b->optimiser, &b->recipe, b->model, lt_pass_queue(b->pass)));
-    LT_TRY(lt_pass_measure(&m, &s, options.dtype, &p));
-    b->announced_bytes = b->model->weights_bytes + m.activations_bytes + m.gradients_bytes +
-                         m.logits_bytes + m.scratch_bytes + m.fp8_bytes +
-                         lt_optimiser_bytes(&b->recipe, &b->model->table);
+    LT_TRY(lt_memory_buffers(&plan, &b->recipe, &s, options.dtype, &p));
+    b->announced_bytes = plan.device_bytes;
     return LT_OK;
 }
 
@@ -91,15 +59,15 @@ lt_err lt_train_ours_open(lt_train_ours *b, const lt_train_case *what) {
     const lt_backend *backend = NULL;
     size_t left, bytes;
 
-    *b = (lt_train_ours){.what = *what, .name = shapes[what->shape].name};
+    *b = (lt_train_ours){.what = *what, .name = lt_train_shapes[what->shape].name};
     LT_TRY(lt_device_backend(&backend, what->device));
     if (b->what.batch == 0) {
-        b->what.batch = backend->host_memory ? shapes[what->shape].batch
-                                             : shapes[what->shape].device_batch;
+        b->what.batch = backend->host_memory ? lt_train_shapes[what->shape].batch
+                                             : lt_train_shapes[what->shape].device_batch;
     }
     if (b->what.seq == 0) {
-        b->what.seq = backend->host_memory ? shapes[what->shape].seq
-                                           : shapes[what->shape].device_seq;
+        b->what.seq = backend->host_memory ? lt_train_shapes[what->shape].seq
+                                           : lt_train_shapes[what->shape].device_seq;
     }
     bytes = (size_t)(b->what.batch * b->what.seq) * sizeof(int32_t);
     b->tokens = malloc(bytes);

@@ -7,8 +7,7 @@
 #include "model/pass.h"
 #include "tensor/ops.h"
 #include "train/optimiser.h"
-
-#define LT_TRAIN_SHAPES "gpt2-124m|apertus-10m|llama-1b|apertus-300m|moe-8x125m"
+#include "train/shapes.h"
 
 typedef struct {
     int shape; /* Of LT_TRAIN_SHAPES. */

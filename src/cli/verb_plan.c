@@ -12,7 +12,7 @@
 
 #define PLAN_OPTIONS(X)                                                                            \
     X(STR, model, "model", "", 1, 0, "name|path",                                                  \
-      "recipes/models name, Hugging Face folder or config.json")                                   \
+      "recipes/models name, Hugging Face folder, config.json; or a recipe or run folder of ours")  \
     X(STR, cluster, "cluster", "", 1, 0, "name|path", "recipes/clusters name or YAML file")        \
     X(I64, gpus, "gpus", "0", 0, 1e7, "", "how many (0: all of the cluster)")                      \
     X(I64, tokens, "tokens", "1T", 1, 1e18, "", "of the whole run")                                \
@@ -122,9 +122,33 @@ static lt_err fill(lt_plan_report *r, const plan_options *o) {
     return LT_OK;
 }
 
+/* A run of our own is given by its recipe alone: what else is asked for would have no effect. */
+static lt_err refuse_beside_recipe(const plan_options *o) {
+    plan_options plain;
+    char value[LT_OPTION_STR_BYTES], usual[LT_OPTION_STR_BYTES];
+    lt_options_default(&lt_verb_plan_options, &plain);
+    for (size_t i = 0; i < lt_verb_plan_options.n_rows; i++) {
+        const lt_option *row = &rows[i];
+        lt_option_text(row, o, value, sizeof value);
+        lt_option_text(row, &plain, usual, sizeof usual);
+        if (strcmp(value, usual) != 0 && strcmp(row->name, "model") != 0 &&
+            strcmp(row->name, "cluster") != 0 && strcmp(row->name, "json") != 0) {
+            LT_FAIL(LT_ERR_ARG, "--%s %s contradicts --model %s: a recipe says how it is trained",
+                    row->name, value, o->model);
+        }
+    }
+    return LT_OK;
+}
+
 static int run(lt_plan_report *r, const plan_options *o) {
     lt_progress progress = {0};
-    lt_err err = fill(r, o);
+    char recipe[LT_PATH_BYTES];
+    lt_err err;
+    if (o->model[0] != 0 && lt_plan_is_own(o->model, recipe)) {
+        err = refuse_beside_recipe(o);
+        return err != LT_OK ? lt_verb_fail(err) : lt_plan_own_run(recipe, o->cluster, o->json);
+    }
+    err = fill(r, o);
     if (err != LT_OK) {
         return lt_verb_fail(err);
     }

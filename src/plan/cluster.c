@@ -45,6 +45,15 @@ static lt_err table_get(const table **out, const char *name) {
     return err;
 }
 
+lt_err lt_plan_stacks_table(const lt_yaml_entry **rows, size_t *n, const char **path) {
+    const table *t = NULL;
+    LT_TRY(table_get(&t, "stacks"));
+    *rows = t->rows;
+    *n = t->n;
+    *path = t->path;
+    return LT_OK;
+}
+
 lt_err lt_plan_runs_table(const lt_yaml_entry **rows, size_t *n) {
     const table *t = NULL;
     LT_TRY(table_get(&t, "runs"));

@@ -29,6 +29,7 @@ LT_MUST_USE lt_err lt_plan_yaml_choice(const lt_yaml_entry *e, size_t n, const c
 void lt_plan_stack_family(char out[LT_PLAN_NAME_BYTES], const char *stack);
 LT_MUST_USE lt_err lt_plan_gpu_match(lt_plan_gpu *out, const char *text);
 
+lt_err lt_plan_stacks_table(const lt_yaml_entry **rows, size_t *n, const char **path);
 lt_err lt_plan_runs_table(const lt_yaml_entry **rows, size_t *n); /* recipes/clusters/runs.yaml. */
 
 /* ---- runs.c: how a published benchmark was run ---- */

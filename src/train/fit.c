@@ -5,25 +5,29 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "model/alloc.h"
-#include "train/optimiser.h"
+#include "train/memory.h"
 
 #define GIB     1073741824.0
 #define RESERVE ((size_t)512 << 20) /* Kernels' scratch, graphs, code: grows at first use. */
 
 static const char *const levels[] = {"none", "selective", "full"};
 
+lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
+    return (lt_pass_options){.batch = r->micro > 0 ? r->micro : lt_recipe_largest_batch(r),
+                             .seq = r->seq,
+                             .train = true,
+                             .recompute = (lt_recompute)r->recompute,
+                             .on_device = on_device,
+                             .z_coef = (float)r->z_coef,
+                             .fp8 = (lt_fp8_recipe)r->fp8,
+                             .fp8_wgrad = r->fp8_wgrad};
+}
+
 lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,
                     const lt_pass_options *o) {
-    const lt_model_options options = {.dtype = dtype, .trainable = true};
-    lt_param_table table = {0};
-    lt_pass_memory m;
-    LT_TRY(lt_pass_measure(&m, spec, dtype, o));
-    LT_TRY(lt_param_table_open(&table, spec));
-    *out = lt_model_weights_bytes(&table, &options) + lt_optimiser_bytes(r, &table) +
-           m.gradients_bytes + m.activations_bytes + m.logits_bytes + m.scratch_bytes +
-           m.fp8_bytes + RESERVE;
-    lt_param_table_close(&table);
+    lt_memory_plan plan;
+    LT_TRY(lt_memory_buffers(&plan, r, spec, dtype, o));
+    *out = plan.device_bytes + RESERVE;
     return LT_OK;
 }
 

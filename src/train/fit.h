@@ -5,6 +5,9 @@
 #include "model/pass.h"
 #include "train/recipe.h"
 
+/* The pass that a recipe trains with: its micro-batches (batch.micro, or the largest step). */
+lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device);
+
 /* Bytes of the device that a run of this model takes: weights, gradients, optimiser, and what a
  * pass of o needs. */
 LT_MUST_USE lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec,

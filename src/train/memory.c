@@ -13,8 +13,10 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "kernels/cpu/features.h"
+#include "model/alloc.h"
 #include "model/fp8.h"
 #include "model/session.h"
+#include "train/fit.h"
 #include "train/run.h"
 
 #define MIB 1048576.0
@@ -89,18 +91,18 @@ static void add_widened(kernel_scratch *s, int64_t m, int64_t n, int64_t k, lt_d
     s->wide_b = larger(s->wide_b, (size_t)(n * k) * lt_dtype_bytes(dtype));
 }
 
-static size_t kernel_scratch_bytes(const lt_training *t) {
-    const lt_model_spec *spec = &t->model->spec;
-    const lt_dtype dtype = t->model->options.dtype;
-    const int64_t all = t->micro * t->recipe.seq;
-    const int64_t logit_rows = (int64_t)t->pass_memory.logits_bytes /
+static size_t kernel_scratch_bytes(const lt_recipe *r, const lt_param_table *t,
+                                   const lt_model_spec *spec, lt_dtype dtype,
+                                   const lt_pass_options *o, size_t logits_bytes) {
+    const int64_t all = o->batch * o->seq;
+    const int64_t logit_rows = (int64_t)logits_bytes /
                                (spec->vocab_size * (int64_t)lt_dtype_bytes(dtype));
     const size_t kv = (size_t)(all * spec->n_kv_heads * spec->head_dim) * sizeof(float);
     kernel_scratch s = {.rows = kv, .cols = kv};
 
     add_product(&s, PEAK_SIDE, PEAK_SIDE, PEAK_SIDE, dtype, dtype);
-    for (int i = 0; i < t->model->table.n_params; i++) {
-        const lt_param *p = &t->model->table.params[i];
+    for (int i = 0; i < t->n_params; i++) {
+        const lt_param *p = &t->params[i];
         const bool head = p->kind == LT_PARAM_HEAD || (p->kind == LT_PARAM_EMBED && spec->tied);
         const int64_t rows = head ? logit_rows : all;
         if (!p->matrix && !head) {
@@ -110,10 +112,10 @@ static size_t kernel_scratch_bytes(const lt_training *t) {
         add_product(&s, rows, n, k, dtype, dtype);  /* y = x w^T */
         add_product(&s, rows, k, n, dtype, dtype);  /* dx = dy w */
         add_product(&s, n, k, rows, dtype, LT_F32); /* dw = dy^T x */
-        if (t->recipe.fp8 != LT_FP8_NONE && lt_fp8_takes(p)) {
+        if (r->fp8 != LT_FP8_NONE && lt_fp8_takes(p)) {
             add_widened(&s, rows, n, k, dtype);
             add_widened(&s, rows, k, n, dtype);
-            if (t->recipe.fp8_wgrad) {
+            if (r->fp8_wgrad) {
                 add_widened(&s, n, k, rows, LT_F32);
             }
         }
@@ -143,35 +145,89 @@ static void add_passing(lt_memory_plan *p, const lt_training *t) {
     add(p, "report", smaller(lines, LT_REPORT_ROWS) * REPORT_ROW_BYTES, true);
 }
 
-void lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
-    const lt_pass_memory *m = &t->pass_memory;
-    const lt_loader_info loader = lt_loader_get_info(t->loader);
-    const bool host = t->model->backend->host_memory;
+static void announce(lt_memory_plan *p) {
     size_t passing = 0;
+    p->announced_bytes = 0;
+    for (int i = 0; i < p->n_rows; i++) {
+        const lt_memory_row *r = &p->rows[i];
+        p->announced_bytes += r->passing ? 0 : r->bytes;
+        passing = r->passing ? larger(passing, r->bytes) : passing;
+    }
+    p->announced_bytes += passing;
+}
+
+lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model_spec *spec,
+                         lt_dtype dtype, const lt_pass_options *o) {
+    const lt_model_options options = {.dtype = dtype, .trainable = true};
+    lt_param_table table = {0};
+    lt_pass_memory m;
+    LT_TRY(lt_pass_measure(&m, spec, dtype, o));
+    LT_TRY(lt_param_table_open(&table, spec));
+    const size_t scratch = o->on_device
+                               ? 0
+                               : kernel_scratch_bytes(r, &table, spec, dtype, o, m.logits_bytes);
+    const size_t rows = 2 * lt_step_rows_bytes(lt_recipe_largest_batch(r), o->seq) +
+                        lt_step_rows_bytes(o->batch, o->seq) + m.host_bytes;
 
     *out = (lt_memory_plan){0};
+    add(out, "weights", lt_model_weights_bytes(&table, &options), false);
+    add(out, "gradients", m.gradients_bytes, false);
+    add(out, "optimiser", lt_optimiser_bytes(r, &table), false);
+    add(out, "activations", m.activations_bytes, false);
+    add(out, "logits", m.logits_bytes, false);
+    add(out, "8-bit weights", m.fp8_bytes, false);
+    add(out, "tables", m.scratch_bytes, false);
+    announce(out);
+    out->device_bytes = out->announced_bytes;
+    add(out, "kernel scratch", scratch, false);
+    add(out, "rows of tokens", rows, false);
+    announce(out);
+    out->buffers_bytes = out->announced_bytes;
+    lt_param_table_close(&table);
+    return LT_OK;
+}
+
+static size_t bytes_of(const lt_memory_plan *p, const char *name) {
+    size_t bytes = 0;
+    for (int i = 0; i < p->n_rows; i++) {
+        bytes += strcmp(p->rows[i].name, name) == 0 ? p->rows[i].bytes : 0;
+    }
+    return bytes;
+}
+
+/* What was carved by the recipe is what was placed. */
+static void assert_placed(const lt_memory_plan *p, const lt_training *t) {
+    const lt_pass_memory *m = &t->pass_memory;
+    LT_ASSERT(bytes_of(p, "weights") == t->model->weights_bytes);
+    LT_ASSERT(bytes_of(p, "gradients") == m->gradients_bytes);
+    LT_ASSERT(bytes_of(p, "optimiser") <= t->optimiser.arena.size_bytes);
+    LT_ASSERT(bytes_of(p, "activations") == m->activations_bytes);
+    LT_ASSERT(bytes_of(p, "logits") == m->logits_bytes);
+    LT_ASSERT(bytes_of(p, "8-bit weights") == m->fp8_bytes);
+    LT_ASSERT(bytes_of(p, "tables") == m->scratch_bytes);
+    LT_ASSERT(bytes_of(p, "rows of tokens") == 2 * t->draws[0].rows.arena.size_bytes +
+                                                   t->valid_rows.arena.size_bytes + m->host_bytes);
+}
+
+lt_err lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
+    const lt_loader_info loader = lt_loader_get_info(t->loader);
+    const lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->model->backend->host_memory);
+    lt_memory_plan buffers;
+
+    LT_TRY(lt_memory_buffers(&buffers, &t->recipe, &t->model->spec, t->model->options.dtype, &o));
+    assert_placed(&buffers, t);
+    *out = (lt_memory_plan){.buffers_bytes = buffers.buffers_bytes,
+                            .device_bytes = buffers.device_bytes};
     add(out, "program and libraries", t->program_bytes + LATER_BYTES, false);
     add(out, "tokenizer", t->tokenizer_bytes, false);
-    add(out, "weights", t->model->weights_bytes, false);
-    add(out, "gradients", m->gradients_bytes, false);
-    add(out, "optimiser", lt_optimiser_bytes(&t->recipe, &t->model->table), false);
-    add(out, "activations", m->activations_bytes, false);
-    add(out, "logits", m->logits_bytes, false);
-    add(out, "8-bit weights", m->fp8_bytes, false);
-    add(out, "tables", m->scratch_bytes, false);
-    add(out, "kernel scratch", host ? kernel_scratch_bytes(t) : 0, false);
-    add(out, "rows of tokens",
-        2 * t->draws[0].rows.arena.size_bytes + t->valid_rows.arena.size_bytes + m->host_bytes,
-        false);
+    for (int i = 0; i < buffers.n_rows; i++) {
+        add(out, buffers.rows[i].name, buffers.rows[i].bytes, false);
+    }
     add(out, "loader", loader.memory_bytes, false);
     add(out, "mapped data", loader.mapped_bytes, false);
     add_passing(out, t);
-    for (int i = 0; i < out->n_rows; i++) {
-        const lt_memory_row *r = &out->rows[i];
-        out->announced_bytes += r->passing ? 0 : r->bytes;
-        passing = r->passing ? larger(passing, r->bytes) : passing;
-    }
-    out->announced_bytes += passing;
+    announce(out);
+    return LT_OK;
 }
 
 void lt_memory_plan_log(const lt_memory_plan *p) {
@@ -181,6 +237,8 @@ void lt_memory_plan_log(const lt_memory_plan *p) {
         lt_log_info("  %-22s %10.1f%s", r->name, (double)r->bytes / MIB, r->passing ? " *" : "");
     }
     lt_log_info("  %-22s %10.1f", "announced", (double)p->announced_bytes / MIB);
+    lt_log_info("  of these the recipe decides %zu bytes, %zu of them on the device",
+                p->buffers_bytes, p->device_bytes);
 }
 
 json_t *lt_memory_plan_json(const lt_memory_plan *p) {

@@ -8,6 +8,9 @@
 
 #include <jansson.h>
 
+#include "model/pass.h"
+#include "train/recipe.h"
+
 #define LT_MEMORY_ROWS_MAX 20
 
 typedef struct {
@@ -20,13 +23,22 @@ typedef struct {
     lt_memory_row rows[LT_MEMORY_ROWS_MAX];
     int n_rows;
     size_t announced_bytes; /* Sum of the lasting rows and the largest passing one. */
+    /* Of that, what the recipe alone decides (lt_memory_buffers); and what lies on the device. */
+    size_t buffers_bytes, device_bytes;
 } lt_memory_plan;
+
+/* The rows that follow from the recipe: every buffer as its carve function measures it. Neither a
+ * device nor data is needed: `lateen plan` and `lateen train` announce the same bytes. announced is
+ * their sum. */
+LT_MUST_USE lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r,
+                                     const lt_model_spec *spec, lt_dtype dtype,
+                                     const lt_pass_options *o);
 
 struct lt_training;
 
-/* Fill the plan of an opened run: every buffer as its carve function measures it; what stood before
- * the first of them as the system says. */
-void lt_memory_plan_make(lt_memory_plan *out, const struct lt_training *t);
+/* Fill the plan of an opened run: these rows, which must be what was allocated, and what only the
+ * process knows: the program, the tokenizer and the data. */
+LT_MUST_USE lt_err lt_memory_plan_make(lt_memory_plan *out, const struct lt_training *t);
 
 void lt_memory_plan_log(const lt_memory_plan *p);
 json_t *lt_memory_plan_json(const lt_memory_plan *p); /* {name: bytes}; NULL: no memory. */

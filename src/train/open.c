@@ -47,9 +47,11 @@ static lt_err about(const char *option, lt_err err) {
     return err != LT_OK ? lt_error_prefix(err, "%s", option) : LT_OK;
 }
 
+static const lt_tokenizer_info no_tokenizer = {
+    .bos = LT_TOKEN_NONE, .eos = LT_TOKEN_NONE, .pad = LT_TOKEN_NONE};
+
 static lt_err open_tokenizer(lt_training *t) {
-    t->tokenizer_info = (lt_tokenizer_info){
-        .bos = LT_TOKEN_NONE, .eos = LT_TOKEN_NONE, .pad = LT_TOKEN_NONE};
+    t->tokenizer_info = no_tokenizer;
     if (t->recipe.tokenizer[0] == '\0') {
         return LT_OK;
     }
@@ -64,21 +66,9 @@ static int64_t id_or_none(uint32_t id) {
     return id == LT_TOKEN_NONE ? -1 : (int64_t)id;
 }
 
-static lt_pass_options pass_options(const lt_training *t) {
-    const lt_recipe *r = &t->recipe;
-    return (lt_pass_options){.batch = t->micro,
-                             .seq = r->seq,
-                             .train = true,
-                             .recompute = (lt_recompute)r->recompute,
-                             .on_device = !t->backend->host_memory,
-                             .z_coef = (float)r->z_coef,
-                             .fp8 = (lt_fp8_recipe)r->fp8,
-                             .fp8_wgrad = r->fp8_wgrad};
-}
-
 /* A device that tells what it has left is asked before anything is taken from it. */
 static lt_err check_fit(const lt_training *t, const lt_model_spec *spec, lt_dtype dtype) {
-    const lt_pass_options o = pass_options(t);
+    const lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->backend->host_memory);
     size_t left = 0;
     if (t->backend->memory_left == NULL) {
         return LT_OK;
@@ -97,6 +87,29 @@ static lt_err read_init_spec(lt_model_spec *spec, const lt_recipe *r) {
     return lt_model_spec_writable(spec);
 }
 
+/* i: of data.tokenizer; n_ids 0: none. */
+static lt_err make_spec(lt_model_spec *spec, const lt_recipe *r, const lt_tokenizer_info *i) {
+    if (r->init[0] != '\0') {
+        return read_init_spec(spec, r);
+    }
+    LT_TRY(lt_recipe_spec(spec, r, (int64_t)i->n_ids, id_or_none(i->bos), id_or_none(i->eos),
+                          id_or_none(i->pad)));
+    return lt_model_spec_writable(spec);
+}
+
+lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r) {
+    lt_tokenizer *tokenizer = NULL;
+    lt_tokenizer_info info = no_tokenizer;
+    lt_err err;
+    if (r->tokenizer[0] != '\0') {
+        LT_TRY(about("data.tokenizer", lt_tokenizer_open(&tokenizer, r->tokenizer, NULL)));
+        info = lt_tokenizer_describe(tokenizer);
+    }
+    err = make_spec(out, r, &info);
+    lt_tokenizer_close(tokenizer);
+    return err;
+}
+
 static lt_err open_model(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_tokenizer_info *i = &t->tokenizer_info;
@@ -104,9 +117,9 @@ static lt_err open_model(lt_training *t) {
         .dtype = r->dtype == 0 ? LT_F32 : LT_BF16, .trainable = true, .backend = t->backend};
     lt_model_spec spec;
 
-    t->micro = r->micro > 0 ? r->micro : lt_recipe_largest_batch(r);
+    t->micro = lt_fit_pass_options(r, false).batch;
     if (r->init[0] != '\0') {
-        LT_TRY(read_init_spec(&spec, r));
+        LT_TRY(make_spec(&spec, r, i));
         LT_TRY(check_fit(t, &spec, options.dtype));
         LT_TRY(lt_model_open(&t->model, r->init, &options));
         LT_TRY(lt_recipe_adopt(&t->model->spec, r, r->init));
@@ -117,9 +130,7 @@ static lt_err open_model(lt_training *t) {
         }
         return LT_OK;
     }
-    LT_TRY(lt_recipe_spec(&spec, r, t->tokenizer != NULL ? (int64_t)i->n_ids : 0,
-                          id_or_none(i->bos), id_or_none(i->eos), id_or_none(i->pad)));
-    LT_TRY(lt_model_spec_writable(&spec));
+    LT_TRY(make_spec(&spec, r, i));
     LT_TRY(check_fit(t, &spec, options.dtype));
     return lt_model_create(&t->model, &spec, &options, (uint64_t)r->seed);
 }
@@ -133,6 +144,13 @@ static void carve_rows(lt_step_rows *s, int64_t batch, int64_t seq, lt_arena *a)
     s->batch.positions = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
 }
 
+size_t lt_step_rows_bytes(int64_t batch, int64_t seq) {
+    lt_step_rows s;
+    lt_arena a = {0};
+    carve_rows(&s, batch, seq, &a);
+    return a.used_bytes;
+}
+
 static lt_err open_rows(lt_step_rows *s, int64_t batch, int64_t seq) {
     carve_rows(s, batch, seq, &s->arena);
     LT_TRY(lt_arena_open(&s->arena, "rows of tokens"));
@@ -142,7 +160,7 @@ static lt_err open_rows(lt_step_rows *s, int64_t batch, int64_t seq) {
 
 static lt_err open_pass(lt_training *t) {
     const lt_recipe *r = &t->recipe;
-    const lt_pass_options o = pass_options(t);
+    const lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->backend->host_memory);
 
     if (r->seq > lt_model_spec_context(&t->model->spec)) {
         LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than the model's %lld positions",
@@ -295,7 +313,7 @@ static lt_err open_all(lt_training *t) {
     LT_TRY(open_pass(t));
     LT_TRY(open_data(t));
     LT_TRY(open_token_bytes(t));
-    lt_memory_plan_make(&t->memory, t);
+    LT_TRY(lt_memory_plan_make(&t->memory, t));
     LT_TRY(lt_matmul_peak(&t->peak_flops, t->model->backend, t->model->options.dtype));
     lt_guard_open(&t->guard, &t->recipe);
     LT_TRY(lt_training_resume(t));

@@ -83,6 +83,10 @@ typedef struct lt_training {
 } lt_training;
 
 /* open.c: everything from the recipe to the first step. */
+/* The model that a recipe trains, with the sizes that its tokenizer or model.init bring: what opening
+ * a run would find. */
+LT_MUST_USE lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r);
+size_t lt_step_rows_bytes(int64_t batch, int64_t seq); /* Of an lt_step_rows. */
 LT_MUST_USE lt_err lt_training_open(lt_training *t, const lt_recipe *r, const lt_backend *backend);
 void lt_training_close(lt_training *t);
 

@@ -2,6 +2,7 @@
 suite "kill -9 and resume" tests/e2e/kill_resume.sh 8
 suite "train: signals, bad input" tests/e2e/train.sh
 beside "memory: peak against what was announced" tests/e2e/memory.sh
+beside "memory: plan announces what training announces" tests/e2e/plan_own.sh
 beside "truth: every family begins as its kept curve" tests/e2e/truth.sh
 beside "train: as PyTorch trains" python3 tests/e2e/train_truth.py build/lateen
 beside "train: when it does what" python3 tests/e2e/train_decides.py build/lateen

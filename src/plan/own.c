@@ -1,0 +1,233 @@
+/* own.c: see own.h. */
+#include "plan/own.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "plan/plan.h"
+#include "tensor/cost.h"
+#include "train/fit.h"
+#include "train/run.h"
+
+/* One for all GPU kinds, chosen on the ops' times in bench/results/train_h100.json and h200/train.json
+ * (products: 4 % off in the mean of 13 rows). */
+#define K_RAMP   684.0 /* Depth at which half of a product's time is not its inner loop. */
+#define LAUNCH_S 3e-6
+/* Causal attention reaches share * T / (T + ramp) of the peak, heads of 64; wider heads by the ratio of
+ * rows of 4096 tokens in bench/results/kernels_attention_h100.json. */
+#define FORWARD_SHARE  0.486
+#define FORWARD_RAMP   674.0
+#define BACKWARD_SHARE 0.356
+#define BACKWARD_RAMP  369.0
+static const struct {
+    int64_t width;
+    double forward, backward;
+} by_width[] = {{64, 1.0, 1.0}, {128, 1.32, 1.10}, {192, 1.32, 1.0}, {256, 1.43, 0.93}};
+/* Of bytes: exponentials beside them (xent); a whole tensor is read for its largest value first. */
+#define XENT_SHARE  1.25
+#define SCALE_READS 1.5
+/* Routing counts, scans and places: small kernels one behind the other. */
+#define ROUTE_FORWARD_S  50e-6
+#define ROUTE_BACKWARD_S 25e-6
+
+typedef struct {
+    const lt_plan_gpu *gpu;
+    const lt_own_rates *rates;
+} machine;
+
+static double stream_s(const void *ctx, double bytes) {
+    const machine *m = ctx;
+    return bytes / (m->gpu->memory_gbps * LT_PLAN_GB * m->rates->memory) + LAUNCH_S;
+}
+
+static double product_s(const machine *m, lt_cost cost, double k, lt_plan_precision precision) {
+    const double *peaks = m->gpu->peak_tflops;
+    const double peak = (peaks[precision] > 0 ? peaks[precision] : peaks[LT_PLAN_BF16]) * 1e12;
+    const double compute = cost.flops / (peak * m->rates->gemm) * (k + K_RAMP) / k;
+    return lt_plan_max(compute + LAUNCH_S, stream_s(m, cost.bytes));
+}
+
+static lt_plan_precision precision_of(const lt_tensor *a) {
+    return a->dtype == LT_F32 ? LT_PLAN_FP32 : LT_PLAN_BF16;
+}
+
+static double attention_s(const machine *m, lt_cost cost, const lt_attention_args *a,
+                          bool backward) {
+    const double tokens = (double)a->k.shape[1], ramp = backward ? BACKWARD_RAMP : FORWARD_RAMP;
+    const int64_t width = a->q.shape[3];
+    double share = backward ? BACKWARD_SHARE : FORWARD_SHARE;
+    size_t i = 0;
+    while (i + 1 < sizeof by_width / sizeof *by_width && by_width[i].width < width) {
+        i++;
+    }
+    share *= (backward ? by_width[i].backward : by_width[i].forward) * (double)width /
+             (double)by_width[i].width;
+    return cost.flops / (m->gpu->peak_tflops[LT_PLAN_BF16] * 1e12 * m->rates->attention * share) *
+               (tokens + ramp) / tokens +
+           LAUNCH_S;
+}
+
+static double grouped_s(const machine *m, lt_cost cost, const lt_matmul_grouped_args *a) {
+    /* Of weights' gradients K is an expert's rows. */
+    const double k = a->weights ? (double)a->a.shape[0] / (double)a->y.shape[0]
+                                : (double)a->a.shape[1];
+    return product_s(m, cost, lt_plan_max(k, 1.0), precision_of(&a->a));
+}
+
+/* With one scale for the whole tensor. */
+static double reads_of(const lt_cast_scaled_args *a) {
+    const lt_tensor *scale = a->scale.data != NULL ? &a->scale : &a->t_scale;
+    return lt_tensor_count(scale) == 1 ? SCALE_READS : 1.0;
+}
+
+static double clock_s(const void *ctx, lt_op op, const void *args) {
+    const machine *m = ctx;
+    const lt_cost cost = lt_op_cost(op, args);
+    const lt_matmul_args *product = args;
+    const lt_matmul_act_args *act = args;
+    const lt_matmul_scaled_args *scaled = args;
+    switch (op) {
+    case LT_OP_matmul:
+        return product_s(m, cost, (double)product->a.shape[product->trans_a ? 0 : 1],
+                         precision_of(&product->a));
+    case LT_OP_matmul_act:
+        return product_s(m, cost, (double)act->a.shape[1], precision_of(&act->a));
+    case LT_OP_matmul_scaled:
+        return product_s(m, cost, (double)scaled->a.shape[1], LT_PLAN_FP8);
+    case LT_OP_matmul_grouped:
+        return grouped_s(m, cost, args);
+    case LT_OP_attention_fwd:
+        return attention_s(m, cost, args, false);
+    case LT_OP_attention_bwd:
+        return attention_s(m, cost, &((const lt_attention_bwd_args *)args)->fwd, true);
+    case LT_OP_xent:
+        return stream_s(m, XENT_SHARE * cost.bytes);
+    case LT_OP_cast_scaled:
+        return stream_s(m, cost.bytes * reads_of(args));
+    case LT_OP_moe_route_fwd:
+        return stream_s(m, cost.bytes) + ROUTE_FORWARD_S;
+    case LT_OP_moe_route_bwd:
+        return stream_s(m, cost.bytes) + ROUTE_BACKWARD_S;
+    default:
+        return stream_s(m, cost.bytes);
+    }
+}
+
+lt_err lt_own_rates_find(lt_own_rates *out, const char *gpu) {
+    const lt_yaml_entry *rows;
+    const char *path;
+    size_t n;
+    char key[2 * LT_PLAN_NAME_BYTES];
+    static const char *const names[] = {"gemm", "attention", "memory"};
+    double *const to[] = {&out->gemm, &out->attention, &out->memory};
+
+    LT_TRY(lt_plan_stacks_table(&rows, &n, &path));
+    snprintf(key, sizeof key, "own.%s.gemm", gpu);
+    out->measured = lt_plan_yaml_get(rows, n, key) != NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(key, sizeof key, "own.%s.%s", out->measured ? gpu : "default", names[i]);
+        if (lt_plan_yaml_get(rows, n, key) == NULL) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: '%s' is missing", path, key);
+        }
+        LT_TRY(lt_plan_yaml_number(rows, n, key, to[i], 0.01, 1.5, path));
+    }
+    return LT_OK;
+}
+
+lt_err lt_own_step(lt_dry_step *out, const lt_own_run *run, const lt_plan_gpu *gpu,
+                   const lt_own_rates *rates) {
+    const machine m = {gpu, rates};
+    const lt_dry_rates dry = {clock_s, stream_s, &m};
+    LT_ASSERT(rates->gemm > 0 && rates->attention > 0 && rates->memory > 0);
+    return lt_dry_step_run(out, &run->recipe, &run->spec, run->dtype, &run->pass, run->micros,
+                           &dry);
+}
+
+lt_err lt_own_run_open(lt_own_run *out, const lt_recipe *r, bool on_device) {
+    *out = (lt_own_run){.recipe = *r, .dtype = r->dtype == 0 ? LT_F32 : LT_BF16};
+    LT_TRY(lt_recipe_check(r));
+    LT_TRY(lt_training_spec(&out->spec, r));
+    lt_recipe_resolve(&out->recipe, &out->spec);
+    out->pass = lt_fit_pass_options(&out->recipe, on_device);
+    out->micros = lt_recipe_largest_batch(&out->recipe) / out->pass.batch;
+    out->micros = out->micros > 0 ? out->micros : 1;
+    return LT_OK;
+}
+
+/* ---- The fit: Gauss-Newton over the logarithms of the three efficiencies ---- */
+
+#define N_RATES 3
+#define ROUNDS  6
+#define SIGMA   0.02 /* Of a measured step, relative. */
+#define DELTA   0.01
+/* Centres and how far a kind may leave them: the tensor cores of all kinds run the same kernels, memory
+ * differs. */
+static const double centre[N_RATES] = {0.84, 1.0, 0.85}, width[N_RATES] = {0.03, 0.03, 0.10};
+
+static lt_own_rates rates_at(const double x[N_RATES]) {
+    return (lt_own_rates){exp(x[0]), exp(x[1]), exp(x[2]), true};
+}
+
+static lt_err error_at(double *e, const double x[N_RATES], const lt_plan_gpu *gpu,
+                       const lt_own_point *p) {
+    const lt_own_rates rates = rates_at(x);
+    lt_dry_step step;
+    LT_TRY(lt_own_step(&step, p->run, gpu, &rates));
+    *e = log(step.step_s / p->step_s) / SIGMA;
+    return LT_OK;
+}
+
+/* a x = b, three unknowns, a symmetric and positive. */
+static void solve(double a[N_RATES][N_RATES], double b[N_RATES]) {
+    for (int i = 0; i < N_RATES; i++) {
+        for (int r = 0; r < N_RATES; r++) {
+            const double f = r == i ? 0.0 : a[r][i] / a[i][i];
+            for (int c = 0; c < N_RATES; c++) {
+                a[r][c] -= f * a[i][c];
+            }
+            b[r] -= f * b[i];
+        }
+    }
+    for (int i = 0; i < N_RATES; i++) {
+        b[i] /= a[i][i];
+    }
+}
+
+lt_err lt_own_fit(lt_own_rates *out, const lt_plan_gpu *gpu, const lt_own_point *points, size_t n) {
+    double x[N_RATES];
+    for (int i = 0; i < N_RATES; i++) {
+        x[i] = log(centre[i]);
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        double a[N_RATES][N_RATES] = {{0}}, b[N_RATES] = {0};
+        for (int i = 0; i < N_RATES; i++) {
+            a[i][i] = 1.0 / (width[i] * width[i]);
+            b[i] = (log(centre[i]) - x[i]) * a[i][i];
+        }
+        for (size_t k = 0; k < n; k++) {
+            double e, slope[N_RATES];
+            LT_TRY(error_at(&e, x, gpu, &points[k]));
+            for (int i = 0; i < N_RATES; i++) {
+                double moved[N_RATES], there;
+                memcpy(moved, x, sizeof moved);
+                moved[i] += DELTA;
+                LT_TRY(error_at(&there, moved, gpu, &points[k]));
+                slope[i] = (there - e) / DELTA;
+            }
+            for (int i = 0; i < N_RATES; i++) {
+                b[i] -= slope[i] * e;
+                for (int j = 0; j < N_RATES; j++) {
+                    a[i][j] += slope[i] * slope[j];
+                }
+            }
+        }
+        solve(a, b);
+        for (int i = 0; i < N_RATES; i++) {
+            x[i] += b[i];
+        }
+    }
+    *out = rates_at(x);
+    return LT_OK;
+}

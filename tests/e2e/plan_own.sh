@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# What `lateen plan --model RECIPE` announces against what `lateen train` announces for the same recipe: every row byte for byte, over
+# families, types, levels of recomputation, 8-bit products and optimisers. Prints TAP.
+set -u
+cd "$(dirname "$0")/../.."
+lateen=${LATEEN:-build/lateen}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+n=0 bad=0
+said() { # result, name
+    n=$((n + 1))
+    if [ "$1" = 0 ]; then echo "ok $n - $2"; else
+        echo "not ok $n - $2"
+        sed 's/^/# /' "$work/log"
+        bad=1
+    fi
+}
+same() { # name, lines of the recipe...
+    local name=$1 line
+    shift
+    printf 'out: %s\nsteps: 1\nexport: false\nsample: {tokens: 0}\n' "$work/run" >"$work/recipe.yaml"
+    for line in "data: {train: $work/shard, seq: 48}" "$@"; do echo "$line" >>"$work/recipe.yaml"; done
+    rm -rf "$work/run"
+    "$lateen" train "$work/recipe.yaml" >"$work/log" 2>&1 &&
+        "$lateen" plan --model "$work/recipe.yaml" --json >"$work/plan.json" 2>>"$work/log" &&
+        "$lateen" plan --model "$work/run" --json >"$work/folder.json" 2>>"$work/log" &&
+        python3 - "$work" >>"$work/log" 2>&1 <<'PY'
+import json, sys
+work = sys.argv[1]
+with open(work + "/run/metrics.jsonl") as f:
+    told = json.loads(f.readline())["memory"]
+for name in "plan", "folder":
+    with open(f"{work}/{name}.json") as f:
+        plan = json.load(f)
+    assert len(plan["memory"]) == 9 and plan["memory"]["weights"] > 0, plan
+    differ = {k: (v, told.get(k)) for k, v in plan["memory"].items() if told.get(k) != v}
+    assert not differ, (name, differ)
+    assert plan["buffers_bytes"] == sum(plan["memory"].values())
+PY
+    said $? "$name"
+}
+"$lateen" tokenizer train data/demo/val.jsonl.zst --vocab-size 512 --out "$work/tokenizer.json" >"$work/log" 2>&1 &&
+    "$lateen" tokenize data/demo/val.jsonl.zst --tokenizer "$work/tokenizer.json" --out "$work/shard" >>"$work/log" 2>&1
+said $? "prepare"
+size='layers: 2, width: 64, heads: 4, vocab: 512, max_seq: 64'
+same "gpt2, fp32, adamw" "model: {family: gpt2, $size}" "batch: {size: 4, micro: 2}"
+same "llama, bf16, selective, lion" "model: {family: llama, $size, kv_heads: 2, dtype: bf16, recompute: selective}" \
+    "batch: {size: 3}" "optim: {kind: lion, lr: 1e-4}"
+same "apertus, bf16, full, ademamix, moments in bf16" "model: {family: apertus, $size, kv_heads: 2, dtype: bf16, recompute: full}" \
+    "batch: {size: 4, micro: 4}" "optim: {kind: ademamix, moments: bf16, lr: 1e-4}"
+same "qwen3, fp32, full, muon" "model: {family: qwen3, $size, kv_heads: 2, recompute: full}" "batch: {size: 2, micro: 1}" "optim: {kind: muon, lr: 1e-4}"
+same "gemma3, bf16, a ramp" "model: {family: gemma3, $size, kv_heads: 2, dtype: bf16}" "batch: {size: 4, micro: 2, ramp: 2@0}"
+same "mixtral, bf16" "model: {family: mixtral, $size, kv_heads: 2, dtype: bf16, experts: 4, top_k: 2}" "batch: {size: 2, micro: 2}"
+same "llama, bf16, 8 bits in blocks" "model: {family: llama, layers: 2, width: 256, heads: 4, vocab: 512, max_seq: 64, dtype: bf16, fp8: blockwise}" \
+    "batch: {size: 2, micro: 2}"
+same "llama, bf16, 8 bits, gradients too" \
+    "model: {family: llama, layers: 2, width: 256, heads: 4, vocab: 512, max_seq: 64, dtype: bf16, fp8: tensorwise, fp8_wgrad: true}" "batch: {size: 4, micro: 4}"
+if "$lateen" plan --model "$work/recipe.yaml" --tp 2 >"$work/log" 2>&1; then said 1 "a layout beside a recipe is refused"; else
+    grep -q -- '--tp 2 contradicts' "$work/log"
+    said $? "a layout beside a recipe is refused"
+fi
+echo "1..$n"
+exit $bad
