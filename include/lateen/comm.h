@@ -77,6 +77,7 @@ LT_MUST_USE lt_err lt_group_open(lt_group **out, lt_comm *c, const char *name, c
 int lt_group_rank(const lt_group *g); /* This rank's number in the group. */
 int lt_group_size(const lt_group *g);
 const char *lt_group_name(const lt_group *g);
+lt_comm *lt_group_comm(const lt_group *g);
 
 /* dst = reduction over all members' src, (count) each. dst may be src. */
 LT_MUST_USE lt_err lt_all_reduce(lt_group *g, void *dst, const void *src, int64_t count,

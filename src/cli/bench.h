@@ -4,6 +4,7 @@
 #define LT_CLI_BENCH_H
 
 int lt_bench_data(int argc, char **argv);
+int lt_bench_comm(int argc, char **argv);
 int lt_bench_cpu(int argc, char **argv);
 int lt_bench_generate(int argc, char **argv);
 int lt_bench_tokenizer(int argc, char **argv);

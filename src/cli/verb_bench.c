@@ -39,10 +39,10 @@ const lt_option_table lt_verb_bench_options = LT_OPTION_TABLE("bench", rows);
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} parts[] = {{"cpu", lt_bench_cpu},       {"data", lt_bench_data},
-             {"engine", lt_bench_engine}, {"generate", lt_bench_generate},
-             {"serve", lt_bench_serve},   {"tokenizer", lt_bench_tokenizer},
-             {"train", lt_bench_train}};
+} parts[] = {{"comm", lt_bench_comm},           {"cpu", lt_bench_cpu},
+             {"data", lt_bench_data},           {"engine", lt_bench_engine},
+             {"generate", lt_bench_generate},   {"serve", lt_bench_serve},
+             {"tokenizer", lt_bench_tokenizer}, {"train", lt_bench_train}};
 
 int lt_verb_bench(int argc, char **argv);
 int lt_verb_bench(int argc, char **argv) {
@@ -58,7 +58,8 @@ int lt_verb_bench(int argc, char **argv) {
     if (!lt_verb_parse(
             &lt_verb_bench_options, &o, argc, argv,
             "bench kernels [--op NAMES] [--ladder] [--json PATH] | bench kernels --compile | bench "
-            "cpu | bench data | bench engine | bench generate | bench serve | bench tokenizer | "
+            "comm | bench cpu | bench data | bench engine | bench generate | bench serve | bench "
+            "tokenizer | "
             "bench train",
             "Check the GPU's kernels, then measure them beside the vendor's, interleaved, on "
             "random inputs.",
@@ -66,7 +67,7 @@ int lt_verb_bench(int argc, char **argv) {
         return status;
     }
     if (n != 1 || strcmp(what[0], "kernels") != 0) {
-        fprintf(stderr, "lateen: bench what? (kernels, cpu, data, engine, generate, serve, "
+        fprintf(stderr, "lateen: bench what? (kernels, comm, cpu, data, engine, generate, serve, "
                         "tokenizer, train)\n");
         return LT_EXIT_USAGE;
     }

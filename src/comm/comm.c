@@ -364,6 +364,10 @@ const char *lt_group_name(const lt_group *g) {
     return g->name;
 }
 
+lt_comm *lt_group_comm(const lt_group *g) {
+    return g->comm;
+}
+
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
 static lt_err failed(const lt_comm *c) {
