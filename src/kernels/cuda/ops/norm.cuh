@@ -18,7 +18,7 @@ static_assert(WARPS <= WARP, "one warp adds the warps' sums");
 
 INLINE i64 row_begin(lt_cuda_view v, i64 row,
                      lt_cuda_row_shape n) { /* FLAT 1: rows stand one stride apart. */
-    return FLAT ? row * v.s0 : row_at(v, row, n);
+    return FLAT ? row * v.s[0] : row_at(v, row, n);
 }
 
 /* n sums over the LANES threads of a row, in a fixed order; every one of them gets them. slots: n *
