@@ -26,7 +26,8 @@
       "measured in turn with attention: 'python3 bench/peers/attention_torch.py'")                 \
     X(BOOL, compile, "compile", "false", 0, 0, "",                                                 \
       "only compile every shipped kernel and print registers and spills; needs no GPU")            \
-    X(STR, only, "only", "", 0, 0, "text", "with --compile: only files whose name contains this")
+    X(STR, only, "only", "", 0, 0, "text", "with --compile: only files whose name contains this")  \
+    X(STR, arch, "arch", "", 0, 0, "sm_90a", "with --compile: only for this architecture")
 
 typedef struct {
     BENCH_OPTIONS(LT_OPTION_FIELD)
@@ -71,7 +72,8 @@ int lt_verb_bench(int argc, char **argv) {
                         "tokenizer, train)\n");
         return LT_EXIT_USAGE;
     }
-    err = o.compile ? lt_cuda_inventory(stdout, o.only[0] != '\0' ? o.only : NULL)
+    err = o.compile ? lt_cuda_inventory(stdout, o.only[0] != '\0' ? o.only : NULL,
+                                        o.arch[0] != '\0' ? o.arch : NULL)
                     : lt_bench_kernels(stdout, &(lt_bench_options){.ops = o.op,
                                                                    .shape = o.shape,
                                                                    .json_path = o.json,

@@ -1,24 +1,26 @@
 #!/usr/bin/env bash
 # Ops' cases on the emulated GPU, as many ops at once as there are cores. Prints TAP.
-#   tests/emu/ops.sh [--asan]           every op, on an A100
-#   tests/emu/ops.sh [--asan] --h100    kernels that only an H100 has, in a random order (LATEEN_EMU_SEED, 1), then with random sizes (LATEEN_EMU_ROUNDS, 1)
+#   tests/emu/ops.sh [--core | --asan]           every op, on an A100
+#   tests/emu/ops.sh [--core | --asan] --h100    kernels that only an H100 has, in a random order (LATEEN_EMU_SEED, 1), then with random sizes (LATEEN_EMU_ROUNDS, 1)
+#   --core    cases of at most 20 million operations, no random sizes: what make test runs
 set -eu
 cd "$(dirname "$0")/../.."
-kind='' names=build/emu/ops cores=$(nproc) # Before OMP_NUM_THREADS, which nproc obeys.
+kind='' mflop=0 names=build/emu/ops cores=$(nproc) # Before OMP_NUM_THREADS, which nproc obeys.
 for option in "$@"; do
     case $option in
     --asan) kind=--asan ;;
+    --core) mflop=20 ;;
     --h100) export LATEEN_EMU_CAPABILITY=90 LATEEN_EMU_SEED="${LATEEN_EMU_SEED:-1}" ;;
-    *) echo "usage: tests/emu/ops.sh [--asan] [--h100]" >&2; exit 2 ;;
+    *) echo "usage: tests/emu/ops.sh [--core | --asan] [--h100]" >&2; exit 2 ;;
     esac
     names+=$option
 done
-export kind out=$names
+export kind mflop out=$names
 mkdir -p "$out" && rm -f "$out"/*
 one() { # op, op:implementation or op:implementation:rounds; a program that dies without a word is a failure; an op without cases is none.
     local tap=$out/$1 op impl rounds
     IFS=: read -r op impl rounds <<<"$1"
-    tests/emu/run $kind build/optest --check --backend cuda --op "$op" --impl "$impl" --random "${rounds:-0}" --seed "${LATEEN_EMU_SEED:-1}" --tap >"$tap" 2>&1 || grep -qE '^(1\.\.0|not ok)' "$tap" ||
+    tests/emu/run $kind build/optest --check --backend cuda --op "$op" --impl "$impl" --mflop "$mflop" --random "${rounds:-0}" --seed "${LATEEN_EMU_SEED:-1}" --tap >"$tap" 2>&1 || grep -qE '^(1\.\.0|not ok)' "$tap" ||
         echo "not ok - $1 died" >>"$tap"
 }
 export -f one
@@ -26,7 +28,9 @@ export OMP_NUM_THREADS=1 LATEEN_EMU_WORKERS=1 LATEEN_EMU_MADE=1
 make -s emu
 if [ -n "${LATEEN_EMU_CAPABILITY:-}" ]; then
     varied=(attention_bwd:wgmma attention_fwd:wgmma matmul:{wgmma,few} matmul_act:wgmma matmul_scaled:wgmma)
-    printf '%s\n' "${varied[@]/%/:${LATEEN_EMU_ROUNDS:-1}}" "${varied[@]}" choose attention_paged:mma matmul:sgemm matmul_grouped:wgmma
+    rounds=("${varied[@]/%/:${LATEEN_EMU_ROUNDS:-1}}")
+    [ "$mflop" = 0 ] || rounds=()
+    printf '%s\n' "${rounds[@]}" "${varied[@]}" choose attention_paged:mma matmul:sgemm matmul_grouped:wgmma
 else
     sed -n '/define LT_OP_MAP/,/^$/s/.*X(\([a-z_]*\),.*/\1/p' src/tensor/ops.h
 fi | xargs -P "$cores" -I{} bash -c 'one {}'

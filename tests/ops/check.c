@@ -249,6 +249,16 @@ static void check_varied(optest *t, const lt_op_cases *o, void (*vary)(lt_case *
     }
 }
 
+static bool is_light(const optest *t, const lt_op_cases *o, const lt_case *c) {
+    static lt_setup s;
+    if (t->mflop <= 0) {
+        return true;
+    }
+    lt_setup_build(&s, o, c, LT_F32, false);
+    lt_setup_place_dummy(&s);
+    return lt_op_cost(o->op, s.args).flops <= 1e6 * t->mflop;
+}
+
 void optest_check(optest *t) {
     lt_rng r = {.seed = t->seed};
     for (int round = 0; round < t->rounds; round++) {
@@ -259,7 +269,7 @@ void optest_check(optest *t) {
     for (int op = 0; op < LT_OP_COUNT && t->rounds == 0; op++) {
         const lt_op_cases *o = lt_all_op_cases[op];
         for (int i = 0; i < o->n_cases; i++) {
-            if (optest_wants(t, o, &o->cases[i], LT_CASE_CHECK)) {
+            if (optest_wants(t, o, &o->cases[i], LT_CASE_CHECK) && is_light(t, o, &o->cases[i])) {
                 check_case(t, o, &o->cases[i]);
             }
         }

@@ -36,6 +36,8 @@
     X(STR, op, "op", "", 0, 0, "", "only this op")                                                 \
     X(STR, impl, "impl", "", 0, 0, "", "only implementations of this name")                        \
     X(STR, case_name, "case", "", 0, 0, "", "only cases whose name contains this")                 \
+    X(F64, mflop, "mflop", "0", 0, 1e9, "",                                                        \
+      "check only cases of at most so many million operations; 0: all")                            \
     X(I64, random, "random", "0", 0, 1000000, "rounds",                                            \
       "check products and attention with random sizes, so many times; 0: all with their own")      \
     X(I64, seed, "seed", "1", 0, 9e18, "", "which random sizes")                                   \
@@ -122,6 +124,7 @@ int main(int argc, char **argv) {
                  .op = o.op,
                  .impl = o.impl,
                  .case_name = o.case_name,
+                 .mflop = o.mflop,
                  .rounds = (int)o.random,
                  .seed = (uint64_t)o.seed,
                  .tap = o.tap,

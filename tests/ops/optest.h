@@ -7,6 +7,7 @@
 typedef struct {
     const lt_backend *backend;
     const char *op, *impl, *case_name; /* Filters; empty: all. */
+    double mflop;                      /* --check: the most work of a case; 0: any. */
     int rounds;                        /* Of random sizes; 0: the cases' own. */
     uint64_t seed;
     bool tap, verbose;

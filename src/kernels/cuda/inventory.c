@@ -1,9 +1,17 @@
-/* inventory.c: see inventory.h. */
+/* inventory.c: see inventory.h. NVRTC compiles one program at a time in a process, whatever the
+ * threads, so children of fork share the jobs. */
 #include "kernels/cuda/inventory.h"
 
+#include <errno.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -13,10 +21,10 @@
 
 #define MAX_JOBS      2048
 #define MAX_ENTRIES   32 /* Kernels in one text. */
+#define MAX_CHILDREN  256
 #define DEFINES_BYTES 512
 #define ARCH_BYTES    16
 #define ERROR_BYTES   1024
-static const char spec_mark[] = "* @spec ";
 
 /* One text, one specialisation, one architecture. */
 typedef struct {
@@ -26,41 +34,89 @@ typedef struct {
     char error[ERROR_BYTES];
     int n_costs;
     lt_kernel_cost costs[MAX_ENTRIES];
+    bool tried;
 } job;
 
-/* Jobs of one line behind the mark: "sm_80 sm_90a: BM=128 BN=64". */
-static lt_err line_read(job *jobs, int *n, const char *file, const char *line) {
-    const char *end = strchr(line, '\n'), *colon = strchr(line, ':'), *defines;
-    size_t defines_bytes;
+/* In memory that children and their parent share. */
+typedef struct {
+    atomic_int next; /* The first job that nobody has taken. */
+    int n;
+    job jobs[MAX_JOBS];
+} work;
+
+/* Whether a comment's line goes on with a specialisation: five spaces, then NAME=VALUE or -OPTION. */
+static bool goes_on(const char *line) {
+    static const char indent[] = " *     ";
+    const char *word = line + sizeof indent - 1;
+    return strncmp(line, indent, sizeof indent - 1) == 0 &&
+           (*word == '-' || word[strcspn(word, "= \n")] == '=');
+}
+
+/* The defines of a specialisation, one blank between two, from the lines that it stands on. */
+static bool defines_read(char out[DEFINES_BYTES], const char *p) {
+    size_t n = 0;
+    for (bool more = true; more;) {
+        const char *const end = p + strcspn(p, "\n");
+        while (p < end) {
+            const size_t len = strcspn(p, " \n");
+            if (len > 0 && strncmp(p, "*/", 2) != 0) {
+                if (n + len + 2 > DEFINES_BYTES) {
+                    return false;
+                }
+                n += (size_t)snprintf(out + n, DEFINES_BYTES - n, "%s%.*s", n > 0 ? " " : "",
+                                      (int)len, p);
+            }
+            p += len;
+            p += strspn(p, " ");
+        }
+        more = *end == '\n' && goes_on(end + 1);
+        p = more ? end + 3 : end; /* Behind the star. */
+        p += strspn(p, " ");
+    }
+    return true;
+}
+
+/* Jobs of what stands behind a mark: "sm_80 sm_90a: BM=128 BN=64"; of arch alone unless NULL. */
+static lt_err spec_read(work *w, const char *file, const char *line, const char *arch) {
+    const char *end = strchr(line, '\n'), *colon = strchr(line, ':');
     if (end == NULL || colon == NULL || colon > end) {
         LT_FAIL(LT_ERR_FORMAT, "%s: a @spec line without \"arch:\"", file);
     }
-    defines = colon + 1 + strspn(colon + 1, " ");
-    defines_bytes = (size_t)(end - defines);
-    if (defines_bytes >= 2 && strncmp(end - 2, "*/", 2) == 0) {
-        defines_bytes -= 2;
-    }
-    while (defines_bytes > 0 && defines[defines_bytes - 1] == ' ') {
-        defines_bytes--;
-    }
     for (const char *p = line; p < colon;) {
         const size_t len = strcspn(p, " :");
-        job *j = &jobs[*n];
-        if (*n == MAX_JOBS || len >= ARCH_BYTES || defines_bytes >= DEFINES_BYTES) {
+        const bool wanted = arch == NULL || (strlen(arch) == len && strncmp(p, arch, len) == 0);
+        job *j = &w->jobs[w->n];
+        if (w->n == MAX_JOBS || len >= ARCH_BYTES ||
+            !defines_read(j->defines, colon + 1 + strspn(colon + 1, " "))) {
             LT_FAIL(LT_ERR_LIMIT, "%s: more than %d specialisations, or one too long", file,
                     MAX_JOBS);
         }
-        j->file = file;
-        memcpy(j->arch, p, len);
-        memcpy(j->defines, defines, defines_bytes);
-        (*n)++;
+        if (wanted) {
+            j->file = file;
+            memcpy(j->arch, p, len);
+            w->n++;
+        }
         p += len;
         p += strspn(p, " ");
     }
     return LT_OK;
 }
 
-static lt_err jobs_read(job *jobs, int *n, const char *only) {
+/* All of a text; a mark within a line, which would be lost, is an error. */
+static lt_err text_read(work *w, const char *file, const char *text, const char *arch) {
+    for (const char *p = text; (p = strstr(p, "@spec")) != NULL; p++) {
+        const size_t before = strlen(" * ");
+        if ((size_t)(p - text) <= before || p[5] != ' ' || p[-4] != '\n' ||
+            strncmp(p - before, " * ", before) != 0) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: a @spec that does not begin its line: ...%.60s", file,
+                    p - text > 20 ? p - 20 : text);
+        }
+        LT_TRY(spec_read(w, file, p + 6, arch));
+    }
+    return LT_OK;
+}
+
+static lt_err jobs_read(work *w, const char *only, const char *arch) {
     const char *name;
     for (size_t i = 0; (name = lt_source_name(i)) != NULL; i++) {
         lt_source s = {0};
@@ -69,17 +125,14 @@ static lt_err jobs_read(job *jobs, int *n, const char *only) {
             continue;
         }
         LT_TRY(lt_source_open(&s, name));
-        for (const char *p = s.text[0]; err == LT_OK && (p = strstr(p, spec_mark)) != NULL; p++) {
-            err = line_read(jobs, n, name, p + sizeof spec_mark - 1);
-        }
+        err = text_read(w, name, s.text[0], arch);
         lt_source_close(&s);
         LT_TRY(err);
     }
     return LT_OK;
 }
 
-static void job_run(void *ctx, size_t i) {
-    job *j = &((job *)ctx)[i];
+static void job_run(job *j) {
     lt_cubin c = {0};
     j->err = lt_cubin_get(&c, j->file, j->defines, j->arch);
     if (j->err == LT_OK) {
@@ -89,6 +142,42 @@ static void job_run(void *ctx, size_t i) {
         snprintf(j->error, sizeof j->error, "%s", lt_error_message());
     }
     lt_cubin_close(&c);
+    j->tried = true;
+}
+
+/* One process: the next job that nobody has taken, until none is left. */
+static void jobs_take(work *w) {
+    int i;
+    while ((i = atomic_fetch_add(&w->next, 1)) < w->n) {
+        job_run(&w->jobs[i]);
+    }
+}
+
+/* As many processes as threads; this one is among them. What a child that died left untried is
+ * said to have failed. */
+static void jobs_run(work *w) {
+    const int threads = lt_thread_count(), most = threads < MAX_CHILDREN ? threads : MAX_CHILDREN;
+    pid_t children[MAX_CHILDREN] = {0};
+    (void)fflush(NULL); /* A child must not print it once more. */
+    for (int i = 1; i < most && i < w->n; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+            jobs_take(w);
+            _exit(0);
+        }
+    }
+    jobs_take(w);
+    for (int i = 1; i < most; i++) {
+        while (children[i] > 0 && waitpid(children[i], NULL, 0) < 0 && errno == EINTR) {}
+    }
+    for (int i = 0; i < w->n; i++) {
+        job *const j = &w->jobs[i];
+        if (!j->tried) {
+            j->err = LT_ERR_DEVICE;
+            snprintf(j->error, sizeof j->error, "the process that compiled it died");
+        }
+    }
 }
 
 /* True when spills.txt explains this many spilled bytes of file's entry. */
@@ -124,32 +213,41 @@ static int job_print(FILE *to, const job *j, const char *allow) {
     return n_bad;
 }
 
-lt_err lt_cuda_inventory(FILE *to, const char *only) {
+/* The table of all jobs; how many are bad. */
+static int jobs_print(FILE *to, const work *w, const char *allow, int *n_kernels) {
+    int n_bad = 0;
+    *n_kernels = 0;
+    fprintf(to, "%-28s %-26s %-7s %4s %7s %5s %5s %7s  %s\n", "file", "kernel", "arch", "regs",
+            "shared", "stack", "spill", "code", "defines");
+    for (int i = 0; i < w->n; i++) {
+        n_bad += job_print(to, &w->jobs[i], allow);
+        *n_kernels += w->jobs[i].n_costs;
+    }
+    return n_bad;
+}
+
+lt_err lt_cuda_inventory(FILE *to, const char *only, const char *arch) {
     lt_err err = LT_OK;
     const double start_s = lt_clock_s();
     lt_source allow = {0};
-    job *jobs = calloc(MAX_JOBS, sizeof *jobs);
-    int n = 0, n_bad = 0, version = 0, n_kernels = 0;
+    work *const w = mmap(NULL, sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+                         0);
+    int n_bad, version = 0, n_kernels = 0;
     const char *path = NULL;
 
-    if (jobs == NULL) {
+    if (w == MAP_FAILED) {
         LT_FAIL(LT_ERR_OOM, "kernel inventory");
     }
     LT_TRY_DONE(lt_nvrtc_version(&version, &path));
     LT_TRY_DONE(lt_source_open(&allow, "spills.txt"));
-    LT_TRY_DONE(jobs_read(jobs, &n, only));
-    if (n == 0) {
-        LT_FAIL_DONE(LT_ERR_ARG, "no kernel's file has '%.60s' in its name",
-                     only != NULL ? only : "");
+    LT_TRY_DONE(jobs_read(w, only, arch));
+    if (w->n == 0) {
+        LT_FAIL_DONE(LT_ERR_ARG, "no kernel's file has '%.60s' in its name and a @spec of '%.20s'",
+                     only != NULL ? only : "", arch != NULL ? arch : "any architecture");
     }
-    lt_parallel_for((size_t)n, job_run, jobs);
-    fprintf(to, "%-28s %-26s %-7s %4s %7s %5s %5s %7s  %s\n", "file", "kernel", "arch", "regs",
-            "shared", "stack", "spill", "code", "defines");
-    for (int i = 0; i < n; i++) {
-        n_bad += job_print(to, &jobs[i], allow.text[0]);
-        n_kernels += jobs[i].n_costs;
-    }
-    fprintf(to, "%d kernels of %d specialisations, NVRTC %d.%d (%s), %.1f s\n", n_kernels, n,
+    jobs_run(w);
+    n_bad = jobs_print(to, w, allow.text[0], &n_kernels);
+    fprintf(to, "%d kernels of %d specialisations, NVRTC %d.%d (%s), %.1f s\n", n_kernels, w->n,
             version / 1000, version % 1000 / 10, path, lt_clock_s() - start_s);
     if (n_bad > 0) {
         LT_FAIL_DONE(LT_ERR_DEVICE,
@@ -158,6 +256,6 @@ lt_err lt_cuda_inventory(FILE *to, const char *only) {
     }
 done:
     lt_source_close(&allow);
-    free(jobs);
+    (void)munmap(w, sizeof *w);
     return err;
 }

@@ -1,8 +1,10 @@
 /* inventory.h: compile everything that ships, without a GPU, and say what it costs (`make
  * kernels`).
  *
- * A kernel's text lists its shipped specialisations in its header essay, one a line:
+ * A kernel's text lists its shipped specialisations in its header essay. Each begins a line; one
+ * that is too long for its line goes on behind five spaces:
  *     * @spec sm_80 sm_90a: BM=128 BN=64
+ *     *     STAGES=4
  * A spill to local memory needs a line in spills.txt, "file entry max-bytes reason", else the
  * inventory fails. */
 #ifndef LT_KERNELS_CUDA_INVENTORY_H
@@ -12,9 +14,10 @@
 
 #include "lateen/base.h"
 
-/* Compile each specialisation whose file contains `only` (NULL: all) for its architectures and
- * print a table: registers, shared memory, stack, spills, code bytes. DEVICE when one does not
- * compile or spills without a reason; all are tried first. */
-LT_MUST_USE lt_err lt_cuda_inventory(FILE *to, const char *only);
+/* Compile each specialisation whose file contains `only` (NULL: all) for its architectures, or for
+ * `arch` alone ("sm_90a"; NULL: all), with one process a thread (OMP_NUM_THREADS), and print a
+ * table: registers, shared memory, stack, spills, code bytes. DEVICE when one does not compile or
+ * spills without a reason; all are tried first. Call it before other threads run. */
+LT_MUST_USE lt_err lt_cuda_inventory(FILE *to, const char *only, const char *arch);
 
 #endif
