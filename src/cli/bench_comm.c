@@ -23,7 +23,7 @@
       "ranks as threads; under mpirun its ranks are measured instead")                             \
     X(I64, min_bytes, "min-bytes", "1KiB", 4, 1e10, "bytes", "smallest size")                      \
     X(I64, max_bytes, "max-bytes", "64MiB", 4, 1e10, "bytes", "largest size")                      \
-    X(I64, factor, "factor", "4", 2, 1024, "", "from one size to the next")                        \
+    X(I64, factor, "factor", "4", 2, 1024, "", "factor from one size to the next")                 \
     X(I64, rounds, "rounds", "11", 1, 10001, "rounds", "timings of each; the median counts")       \
     X(BOOL, json, "json", "false", 0, 0, "", "print JSON")
 

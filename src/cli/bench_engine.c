@@ -25,11 +25,11 @@
 #define BENCH_ENGINE_OPTIONS(X)                                                                    \
     X(STR, model, "model", "", 0, 0, "PATH",                                                       \
       "Hugging Face folder, GGUF, or llama2.c .bin; a config.json: random weights")                \
-    X(STR, streams, "streams", "1,8,32", 0, 0, "list", "how many at once; several runs")           \
+    X(STR, streams, "streams", "1,8,32", 0, 0, "list", "numbers of streams at once, one run each") \
     X(I64, prompt, "prompt", "128", 1, 1e6, "tokens", "length of each prompt")                     \
     X(I64, new, "new", "64", 2, 1e6, "tokens", "tokens that each decodes")                         \
     X(I64, step_tokens, "step-tokens", "0", 0, 1e6, "tokens",                                      \
-      "of one step at most; 0: the engine's choice")                                               \
+      "most tokens of one step; 0: the engine's choice")                                           \
     X(ENUM, dtype, "dtype", "stored", 0, 0,                                                        \
       "stored|fp32|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",                                  \
       LT_OPENED_DTYPE_HELP "; q4_0 and on: random weights in blocks")                              \
@@ -42,15 +42,16 @@
     X(F64, presence, "presence", "0", -1e3, 1e3, "", "penalty")                                    \
     X(F64, typical, "typical", "1", 0, 1, "", "typical_p")                                         \
     X(I64, penalised, "penalised", "0", 0, 65536, "N",                                             \
-      "so many streams alone have these penalties and typical_p; 0: all")                          \
+      "only this many streams have these penalties and typical_p; 0: all")                         \
     X(BOOL, deterministic, "deterministic", "false", 0, 0, "",                                     \
       "tokens that do not depend on the batch, bit for bit")                                       \
     X(BOOL, ahead, "ahead", "true", 0, 0, "",                                                      \
       "on a GPU: queue the next step before the tokens of this one are known")                     \
     X(I64, threads, "threads", "0", 0, 4096, "N", "0: all cores of this process")                  \
-    X(BOOL, ids, "ids", "false", 0, 0, "", "also the ids that each stream decoded, a line each")   \
-    X(BOOL, profile, "profile", "false", 0, 0, "", "also the share of each op")                    \
-    X(BOOL, json, "json", "false", 0, 0, "", "one JSON object a run")
+    X(BOOL, ids, "ids", "false", 0, 0, "",                                                         \
+      "also print the ids that each stream decoded, one line for each")                            \
+    X(BOOL, profile, "profile", "false", 0, 0, "", "also print the share of each op")              \
+    X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object a run")
 
 typedef struct {
     BENCH_ENGINE_OPTIONS(LT_OPTION_FIELD)
@@ -284,8 +285,8 @@ int lt_bench_engine(int argc, char **argv) {
     if (!lt_verb_parse(&table, &o, argc, argv,
                        "bench engine --model M [--streams 1,8,32] [--prompt N] [--new N] "
                        "[--profile] [--json]",
-                       "Tokens a second of the engine that `lateen serve` runs, without HTTP: "
-                       "random prompts, all at once.",
+                       "Measure the tokens/s of the engine that `lateen serve` runs, without HTTP, "
+                       "on random prompts that all start at once.",
                        NULL, 0, &n, &status)) {
         return status;
     }

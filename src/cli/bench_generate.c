@@ -30,8 +30,8 @@
       "weights: as the file has them, or all in one type")                                         \
     X(I64, prompt, "prompt", "512", 0, 1e6, "N", "tokens of the prompt; 0: leave this out")        \
     X(I64, tokens, "tokens", "128", 0, 1e6, "N", "tokens written one by one; 0: leave this out")   \
-    X(I64, batch, "batch", "0", 0, 256, "N", "also this many sequences at once; 0: not")           \
-    X(I64, rounds, "rounds", "5", 1, MAX_ROUNDS, "N", "turns of each; the median counts")          \
+    X(I64, batch, "batch", "0", 0, 256, "N", "also time this many sequences at once; 0: do not")   \
+    X(I64, rounds, "rounds", "5", 1, MAX_ROUNDS, "N", "turns of each program; the median counts")  \
     X(I64, threads, "threads", "0", 0, 4096, "N", "threads; 0: all cores of this process")         \
     X(STR, peer, "peer", "", 0, 0, "PROGRAM",                                                      \
       "llama-bench or a program with its options; empty: LLAMA_BENCH of the environment")          \
@@ -243,8 +243,8 @@ static lt_err run(bench *b) {
 }
 
 int lt_bench_generate(int argc, char **argv) {
-    static const char prose[] = "Time reading a prompt and writing tokens, as llama-bench does, a "
-                                "peer's in turn with ours.";
+    static const char prose[] = "Time reading a prompt and writing tokens, as llama-bench does; a "
+                                "peer runs in turn with us.";
     bench_generate_options o;
     int n = 0, status = LT_EXIT_DONE;
     bench *b;

@@ -33,27 +33,32 @@
 #define BENCH_SERVE_OPTIONS(X)                                                                     \
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE", "with MODEL: its tokenizer")                  \
     X(STR, serve, "serve", "", 0, 0, "FLAGS", "with MODEL: more flags for `lateen serve`")         \
-    X(STR, model, "model", "", 0, 0, "NAME", "the model's name in requests; empty: none is named") \
+    X(STR, model, "model", "", 0, 0, "NAME",                                                       \
+      "the model's name in requests; empty: requests name none")                                   \
     X(STR, api_key, "api-key", "", 0, 0, "KEY", "sent with each request")                          \
     X(STR, trace, "trace", "", 0, 0, "FILE",                                                       \
       "arrivals and lengths: Azure's .csv or Mooncake's .jsonl, also .zst")                        \
     X(F64, time_scale, "time-scale", "1", 0, 1e6, "X",                                             \
-      "the trace's times by this; 0: all at once")                                                 \
-    X(I64, requests, "requests", "200", 1, 1e6, "N", "requests; of a trace its first N")           \
-    X(I64, prompt_tokens, "prompt-tokens", "128", 1, 1e6, "N", "without a trace: of each prompt")  \
-    X(I64, max_tokens, "max-tokens", "128", 1, 1e6, "N", "without a trace: of each answer")        \
+      "multiply the trace's times by this; 0: all at once")                                        \
+    X(I64, requests, "requests", "200", 1, 1e6, "N",                                               \
+      "number of requests; of a trace, its first N")                                               \
+    X(I64, prompt_tokens, "prompt-tokens", "128", 1, 1e6, "N",                                     \
+      "without a trace: tokens of each prompt")                                                    \
+    X(I64, max_tokens, "max-tokens", "128", 1, 1e6, "N", "without a trace: tokens of each answer") \
     X(I64, limit_tokens, "limit-tokens", "0", 0, 1e7, "N",                                         \
-      "of a trace: prompts and answers are cut to fit so many tokens together; 0: not")            \
-    X(F64, rate, "rate", "0", 0, 1e6, "1/s", "Poisson arrivals a second; 0: as fast as they go")   \
-    X(I64, concurrency, "concurrency", "32", 1, 20000, "N", "requests on their way at most")       \
+      "with a trace: cut each prompt and its answer to this many tokens together; 0: do not")      \
+    X(F64, rate, "rate", "0", 0, 1e6, "1/s", "Poisson arrivals a second; 0: as fast as possible")  \
+    X(I64, concurrency, "concurrency", "32", 1, 20000, "N", "most requests in flight")             \
     X(ENUM, endpoint, "endpoint", "completions", 0, 0, "completions|text|chat",                    \
-      "completions: prompts of ids, exact lengths; text, chat: of words")                          \
-    X(I64, vocab, "vocab", "500", 64, 1e7, "N", "ids of prompts are drawn below it")               \
+      "completions: prompts are ids, of exact length; text, chat: prompts are words")              \
+    X(I64, vocab, "vocab", "500", 64, 1e7, "N", "ids of prompts are drawn below this")             \
     X(F64, temperature, "temperature", "0", 0, 10, "", "of the requests")                          \
-    X(F64, ttft_limit, "ttft-limit", "0.5", 0, 1e6, "s", "goodput: first token within")            \
-    X(F64, tpot_limit, "tpot-limit", "0.05", 0, 1e6, "s", "goodput: time a token within")          \
+    X(F64, ttft_limit, "ttft-limit", "0.5", 0, 1e6, "s",                                           \
+      "goodput: limit on the time to the first token")                                             \
+    X(F64, tpot_limit, "tpot-limit", "0.05", 0, 1e6, "s",                                          \
+      "goodput: limit on the time for each further token")                                         \
     X(F64, timeout, "timeout", "600", 0.1, 1e6, "s", "of one request")                             \
-    X(F64, drop, "drop", "0", 0, 1, "SHARE", "of the clients that go away in the middle")          \
+    X(F64, drop, "drop", "0", 0, 1, "SHARE", "share of clients that disconnect during the answer") \
     X(I64, seed, "seed", "1", 0, 9e18, "N", "of prompts and arrivals")                             \
     X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object")
 
@@ -463,11 +468,10 @@ int lt_bench_serve(int argc, char **argv) {
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
 
-    if (!lt_verb_parse(
-            &table, &o, argc, argv, "bench serve URL|MODEL [options]",
-            "Drive an OpenAI server with a trace or with fixed lengths, and tell what its "
-            "clients see. MODEL: `lateen serve` is started for it.",
-            where, 1, &n, &status)) {
+    if (!lt_verb_parse(&table, &o, argc, argv, "bench serve URL|MODEL [options]",
+                       "Send an OpenAI server requests from a trace or with fixed lengths, and "
+                       "print what its clients see. For a MODEL, `lateen serve` is started.",
+                       where, 1, &n, &status)) {
         return status;
     }
     if (n != 1) {

@@ -53,10 +53,11 @@ int lt_bench_tokenizer(int argc, char **argv) {
     double load_s, seconds[ROUNDS_MAX];
     int n = 0, status = LT_EXIT_DONE;
 
-    if (!lt_verb_parse(&table, &o, argc, argv,
-                       "bench tokenizer --tokenizer T --input FILE [--rounds N] [--json]",
-                       "Time to open a tokenizer, and how fast one thread encodes a text.", NULL, 0,
-                       &n, &status)) {
+    if (!lt_verb_parse(
+            &table, &o, argc, argv,
+            "bench tokenizer --tokenizer T --input FILE [--rounds N] [--json]",
+            "Measure how long a tokenizer takes to open, and how fast one thread encodes a text.",
+            NULL, 0, &n, &status)) {
         return status;
     }
     LT_TRY_DONE(lt_file_map_open(&text, o.input));

@@ -28,16 +28,17 @@
     X(I64, batch, "batch", "0", 0, 1e6, "ROWS", "rows of a step; 0: the shape's own")              \
     X(I64, seq, "seq", "0", 0, 1e6, "N", "tokens in a row; 0: the shape's own")                    \
     X(ENUM, recompute, "recompute", "none", 0, 0, "none|selective|full",                           \
-      "what backward computes again")                                                              \
+      "what the backward pass computes again")                                                     \
     X(ENUM, fp8, "fp8", "none", 0, 0, LT_FP8_CHOICES, "linear layers in 8-bit floats")             \
-    X(BOOL, fp8_wgrad, "fp8-wgrad", "false", 0, 0, "", "gradients of their weights, too")          \
+    X(BOOL, fp8_wgrad, "fp8-wgrad", "false", 0, 0, "",                                             \
+      "compute the gradients of their weights in 8-bit floats too")                                \
     X(ENUM, optim, "optim", "adamw", 0, 0, LT_RECIPE_OPTIMS, "optimiser")                          \
     X(ENUM, moments, "moments", "fp32", 0, 0, "fp32|bf16", "storage of its moments")               \
     X(I64, steps, "steps", "3", 1, MAX_STEPS, "N", "steps of a turn; the median counts")           \
     X(I64, rounds, "rounds", "5", 1, MAX_ROUNDS, "N", "turns of each")                             \
     X(I64, threads, "threads", "0", 0, 4096, "N", "threads; 0: all cores of this process")         \
     X(STR, peer, "peer", "", 0, 0, "COMMAND",                                                      \
-      "the peer; gets SHAPE DTYPE THREADS BATCH SEQ as $1 $2 $3 $4 $5")                            \
+      "the peer's command; $1 to $5 are SHAPE DTYPE THREADS BATCH SEQ")                            \
     X(F64, peak_tflops, "peak-tflops", "989", 1, 1e6, "TFLOP/s",                                   \
       "the GPU's peak, for MFU and shares")                                                        \
     X(F64, peak_gbps, "peak-gbps", "3020", 1, 1e6, "GB/s", "the GPU's memory rate, for shares")    \
@@ -264,8 +265,8 @@ done:
 
 int lt_bench_train(int argc, char **argv) {
     static const char prose[] =
-        "Time whole optimiser steps on random tokens, a peer's in turn with ours, and tell where "
-        "our time goes.\n"
+        "Time whole optimiser steps on random tokens, in turn with a peer, and print where our "
+        "time goes.\n"
         "Peer: --peer 'python3 bench/peers/train_torch.py $1 $2 compile $3', on a GPU --peer "
         "'python3 bench/peers/train_torch_gpu.py $1 $4 $5'";
     bench_train_options o;

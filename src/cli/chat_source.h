@@ -8,15 +8,16 @@
 
 #define CHAT_SOURCE_OPTIONS(X)                                                                     \
     X(BOOL, on, "chat", "false", 0, 0, "",                                                         \
-      "lines hold conversations, {\"messages\": [...], \"tools\": [...]}: written by the chat "    \
-      "template; only what the assistant says is to be learnt (PREFIX.mask says so to training)")  \
+      "lines hold conversations, {\"messages\": [...], \"tools\": [...]}, which the chat "         \
+      "template turns into text; training learns only what the assistant says (PREFIX.mask marks " \
+      "it)")                                                                                       \
     X(STR, chat_template, "chat-template", "", 0, 0, "NAME|FILE",                                  \
-      "conversations: this template, not the model's own; implies --chat")                         \
+      "conversations: use this template instead of the model's own; implies --chat")               \
     X(STR, messages, "messages-field", "messages", 0, 1, "name",                                   \
       "conversations: member that holds the list; with --prompt-field and --field, lines hold "    \
       "those two strings instead")                                                                 \
     X(ENUM, turns, "chat-turns", "all", 0, 0, "all|last",                                          \
-      "conversations: which of the assistant's turns are to be learnt")
+      "conversations: which of the assistant's turns training learns")
 
 typedef struct {
     CHAT_SOURCE_OPTIONS(LT_OPTION_FIELD)

@@ -76,9 +76,8 @@ LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const cha
 
 #define LT_GENERATION_CONFIG_OPTION(X)                                                             \
     X(ENUM, generation_config, "generation-config", "auto", 0, 0, "auto|none",                     \
-      "auto: the model's generation_config.json (a GGUF's general.sampling) gives the defaults "   \
-      "of "                                                                                        \
-      "sampling; none: it does not")
+      "where sampling defaults come from; auto: the model's generation_config.json (a GGUF's "     \
+      "general.sampling); none: not from there")
 /* All but the biases: lt_bias_read. */
 #define LT_SAMPLING_OF(o)                                                                          \
     (lt_sampling) {                                                                                \
@@ -91,18 +90,21 @@ LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const cha
     LT_GENERATION_CONFIG_OPTION(X)                                                                 \
     X(F64, temperature, "temperature", "0.8", 0, 100, "", "0: always the most likely token")       \
     X(I64, top_k, "top-k", "0", 0, 1e9, "K", "choose among the K most likely; 0: all")             \
-    X(F64, top_p, "top-p", "1", 0, 1, "P", "choose among the likeliest that make up this share")   \
-    X(F64, min_p, "min-p", "0", 0, 1, "P", "drop what is less than P times as likely as the best") \
+    X(F64, top_p, "top-p", "1", 0, 1, "P",                                                         \
+      "choose among the most likely tokens whose probabilities sum to this")                       \
+    X(F64, min_p, "min-p", "0", 0, 1, "P",                                                         \
+      "drop tokens less than P times as likely as the most likely one")                            \
     X(F64, typical_p, "typical-p", "1", 0, 1, "P",                                                 \
-      "choose among the most typical that make up this share; 1: all")                             \
+      "choose among the most typical tokens whose probabilities sum to this; 1: all")              \
     X(F64, repetition_penalty, "repetition-penalty", "1", 0.001, 100, "X",                         \
-      "tokens seen before get logits divided (> 0) or multiplied by X; 1: none")                   \
+      "divide the positive logits of tokens seen before by X, and multiply the negative ones; 1: " \
+      "none")                                                                                      \
     X(F64, frequency_penalty, "frequency-penalty", "0", -1000, 1000, "X",                          \
-      "a new token's logit loses X for each time that it was written before")                      \
+      "subtract X from a token's logit for each time that it was generated")                       \
     X(F64, presence_penalty, "presence-penalty", "0", -1000, 1000, "X",                            \
-      "a new token's logit loses X if it was written before")                                      \
+      "subtract X from a token's logit if it was generated before")                                \
     X(STR, logit_bias, "logit-bias", "", 0, 0, "ID=BIAS,...",                                      \
-      "what is added to the logits of these token ids")                                            \
+      "add these numbers to the logits of these token ids")                                        \
     X(I64, seed, "seed", "0", 0, 9e18, "N",                                                        \
       "seed of the draws; the same seed gives the same text from generate, chat and serve")
 

@@ -14,12 +14,14 @@
 #define MAX_IDS    4096
 
 #define VALIDATE_OPTIONS(X)                                                                        \
-    X(BOOL, json, "json", "false", 0, 0, "", "for scripts")                                        \
+    X(BOOL, json, "json", "false", 0, 0, "", "print JSON")                                         \
     X(BOOL, rows, "rows", "false", 0, 0, "", "print every row, not only the groups")               \
     X(BOOL, left_out, "left-out", "false", 0, 0, "", "list the rows left out, with reasons")       \
     X(ENUM, unseen, "cross-validate", "off", 0, 0, "off|row|group|source|third",                   \
-      "predict rows by fits made without them: each, its group, its source, the held-out third")   \
-    X(STR, explain, "explain", "", 0, 0, "id", "one row: where its time goes, by mechanism")
+      "predict each row by a fit that leaves out the row, its group, its source, or the held-out " \
+      "third")                                                                                     \
+    X(STR, explain, "explain", "", 0, 0, "id",                                                     \
+      "print where the time of this row goes, by mechanism")
 
 typedef struct {
     VALIDATE_OPTIONS(LT_OPTION_FIELD)
@@ -266,8 +268,8 @@ int lt_plan_validate_verb(int argc, char **argv) {
     if (!lt_verb_parse(&validate_table, &o, argc, argv,
                        "plan validate points.csv [--json] [--rows] [--left-out] [--explain id] "
                        "[--cross-validate row|group|source|third]",
-                       "Predict published runs and print the errors by group. Rows the fits were "
-                       "made from (anchors) count in no statistic.",
+                       "Predict published runs and print the errors by group. Rows from which the "
+                       "fits were made (anchors) count in no statistic.",
                        &path, 1, &n, &status)) {
         return status;
     }

@@ -19,7 +19,7 @@
     X(ENUM, precision, "precision", "bf16", 0, 0, "fp32|bf16|fp8|mxfp8|nvfp4",                     \
       "of weights and products")                                                                   \
     X(ENUM, kv, "kv", "bf16", 0, 0, "bf16|fp8", "of the KV cache")                                 \
-    X(BOOL, json, "json", "false", 0, 0, "", "for scripts")
+    X(BOOL, json, "json", "false", 0, 0, "", "print JSON")
 
 typedef struct {
     SERVE_OPTIONS(LT_OPTION_FIELD)

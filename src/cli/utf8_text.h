@@ -11,7 +11,8 @@
 
 #define LT_UTF8_OPTION(X)                                                                          \
     X(ENUM, utf8, "invalid-utf8", "replace", 0, 0, "replace|fail",                                 \
-      "text that is not UTF-8: read each such part as U+FFFD and say how many, or refuse it")
+      "text that is not UTF-8: replace each such part by U+FFFD and report how many there were, "  \
+      "or refuse it")
 
 /* What was replaced in a stream of texts. */
 typedef struct {

@@ -20,8 +20,8 @@
     X(I64, rounds, "rounds", "15", 1, 101, "rounds",                                               \
       "interleaved timings of each candidate; the median counts")                                  \
     X(F64, sustained, "sustained", "0", 0, 60, "s",                                                \
-      "also run the shipped kernels this long without pause and read clocks and power")            \
-    X(STR, json, "json", "", 0, 0, "path", "write the rows there, for docs/kernels.md")            \
+      "also run the shipped kernels for this long without a pause, and read clocks and power")     \
+    X(STR, json, "json", "", 0, 0, "path", "write the rows to this file, for docs/kernels.md")     \
     X(STR, peer, "peer", "", 0, 0, "COMMAND",                                                      \
       "measured in turn with attention: 'python3 bench/peers/attention_torch.py'")                 \
     X(BOOL, compile, "compile", "false", 0, 0, "",                                                 \

@@ -26,11 +26,11 @@
     LT_UTF8_OPTION(X)                                                                              \
     X(STR, format, "format", "auto", 0, 1, "NAME",                                                 \
       "auto (the model's template), chatml, llama3, gemma, zephyr, mistral or plain")              \
-    X(STR, chat_template, "chat-template", "", 0, 0, "FILE", "a Jinja template instead")           \
-    X(I64, max_tokens, "max-tokens", "512", 1, 1e9, "N", "tokens of an answer at most")            \
-    X(I64, context, "context", "4096", 16, 1e9, "N", "tokens of the conversation at most")         \
+    X(STR, chat_template, "chat-template", "", 0, 0, "FILE", "use this Jinja template instead")    \
+    X(I64, max_tokens, "max-tokens", "512", 1, 1e9, "N", "most tokens of an answer")               \
+    X(I64, context, "context", "4096", 16, 1e9, "N", "most tokens of the conversation")            \
     LT_SAMPLING_OPTIONS(X)                                                                         \
-    X(BOOL, stats, "stats", "false", 0, 0, "", "tell rates after each answer, on standard error")
+    X(BOOL, stats, "stats", "false", 0, 0, "", "print rates after each answer on standard error")
 
 typedef struct {
     CHAT_OPTIONS(LT_OPTION_FIELD)
@@ -265,8 +265,8 @@ done:
 
 int lt_verb_chat(int argc, char **argv);
 int lt_verb_chat(int argc, char **argv) {
-    static const char prose[] = "Talk to a model: a line is a turn. /reset forgets, /system TEXT "
-                                "sets the system message, /quit ends.";
+    static const char prose[] = "Talk to a model; each line is a turn. /reset forgets the "
+                                "conversation, /system TEXT sets the system message, /quit ends.";
     chat_options o;
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;

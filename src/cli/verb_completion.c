@@ -35,11 +35,10 @@ static void print_values(const lt_option_table *t, const char *flag) {
 int lt_verb_completion(int argc, char **argv);
 int lt_verb_completion(int argc, char **argv) {
     static const char usage[] = "completion verbs | flags VERB | values VERB --FLAG";
-    static const char prose[] =
-        "What a shell asks to complete a command line: the verbs, a verb's flags, or the choices "
-        "of "
-        "one flag, one word a line. \nbash loads it from tools/completion.sh, which `make install` "
-        "puts into share/bash-completion.";
+    static const char prose[] = "Print the words that complete a command line: the verbs, the "
+                                "flags of a verb, or the choices of a flag, one word a line.\nbash "
+                                "loads it from tools/completion.sh, which `make install` "
+                                "puts into share/bash-completion.";
     const lt_option_table *t = argc > 2 ? options_of(argv[2]) : NULL;
     const char *words[1];
     int n = 0, status = LT_EXIT_DONE;

@@ -15,7 +15,7 @@
 #define CONVERT_OPTIONS(X)                                                                         \
     X(ENUM, dtype, "dtype", "bf16", 0, 0, "fp32|bf16|fp16", "type of the weights written")         \
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE",                                               \
-      "tokenizer to go with the weights; empty: the model's own")                                  \
+      "tokenizer to write beside the weights; empty: the model's own")                             \
     X(F64, shard_gb, "shard-gb", "5", 0.001, 1e6, "GB", "largest shard")
 
 typedef struct {

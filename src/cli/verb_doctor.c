@@ -407,8 +407,8 @@ int lt_verb_doctor(int argc, char **argv) {
 
     if (!lt_verb_parse(&lt_verb_doctor_options, &o, argc, argv,
                        "doctor [--ops [--op OP]] [--no-measure] [--json]",
-                       "Tell what this machine is and can do. With --ops, who serves each op and "
-                       "shape (nothing is measured then).",
+                       "Report what this machine is and can do. With --ops, list which "
+                       "implementation serves each op and shape; nothing is measured then.",
                        NULL, 0, &n, &status)) {
         return status;
     }

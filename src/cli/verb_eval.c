@@ -17,9 +17,9 @@
     LT_OPENED_OPTIONS(X)                                                                           \
     X(STR, task, "task", "", 0, 0, "NAME", LT_EVAL_TASKS "; empty: loss on text files")            \
     X(I64, seq, "seq", "0", 0, 1e9, "N",                                                           \
-      "tokens seen at once; 0: the model's longest, at most 2048")                                 \
-    X(I64, limit, "limit", "0", 0, 1e12, "N", "questions or documents at most; 0: all")            \
-    X(I64, shots, "shots", "0", 0, 5, "N", "mmlu: worked examples before each question")           \
+      "tokens of one sequence; 0: the model's longest, at most 2048")                              \
+    X(I64, limit, "limit", "0", 0, 1e12, "N", "most questions or documents to read; 0: all")       \
+    X(I64, shots, "shots", "0", 0, 5, "N", "mmlu: solved examples before each question")           \
     X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object")
 
 typedef struct {

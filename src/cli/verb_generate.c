@@ -14,17 +14,18 @@
 
 #define GENERATE_OPTIONS(X)                                                                        \
     LT_OPENED_OPTIONS(X)                                                                           \
-    X(STR, prompt, "prompt", "", 0, 0, "TEXT", "what to go on from; empty: from the begin token")  \
+    X(STR, prompt, "prompt", "", 0, 0, "TEXT",                                                     \
+      "text to continue; empty: start from the BOS token")                                         \
     X(STR, prompt_file, "prompt-file", "", 0, 0, "FILE",                                           \
       "read the prompt from a file; -: standard input")                                            \
     LT_UTF8_OPTION(X)                                                                              \
-    X(I64, max_tokens, "max-tokens", "128", 0, 1e9, "N", "new tokens at most")                     \
+    X(I64, max_tokens, "max-tokens", "128", 0, 1e9, "N", "most new tokens")                        \
     LT_SAMPLING_OPTIONS(X)                                                                         \
-    X(BOOL, ignore_eos, "ignore-eos", "false", 0, 0, "", "go on behind the end-of-text token")     \
+    X(BOOL, ignore_eos, "ignore-eos", "false", 0, 0, "", "continue after the end-of-text token")   \
     X(BOOL, special, "special", "false", 0, 0, "",                                                 \
       "read special tokens in the prompt, and print those the model writes")                       \
     X(BOOL, echo, "echo", "false", 0, 0, "", "print the prompt first")                             \
-    X(BOOL, stats, "stats", "false", 0, 0, "", "tell token counts and rates on standard error")
+    X(BOOL, stats, "stats", "false", 0, 0, "", "print token counts and rates on standard error")
 
 typedef struct {
     GENERATE_OPTIONS(LT_OPTION_FIELD)
@@ -89,7 +90,7 @@ done:
 int lt_verb_generate(int argc, char **argv);
 int lt_verb_generate(int argc, char **argv) {
     static const char prose[] =
-        "Write on from a prompt. Standard output gets the new text and nothing else. A text ends "
+        "Continue a prompt. Standard output receives the new text and nothing else. A text ends "
         "at "
         "any of the model's\nending tokens (eos_token_id of generation_config.json, else of "
         "config.json, and the tokenizer's), or after --max-tokens.";

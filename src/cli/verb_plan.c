@@ -14,31 +14,32 @@
     X(STR, model, "model", "", 1, 0, "name|path",                                                  \
       "recipes/models name, Hugging Face folder, config.json; or a recipe or run folder of ours")  \
     X(STR, cluster, "cluster", "", 1, 0, "name|path", "recipes/clusters name or YAML file")        \
-    X(I64, gpus, "gpus", "0", 0, 1e7, "", "how many (0: all of the cluster)")                      \
-    X(I64, tokens, "tokens", "1T", 1, 1e18, "", "of the whole run")                                \
+    X(I64, gpus, "gpus", "0", 0, 1e7, "", "number of GPUs (0: all of the cluster)")                \
+    X(I64, tokens, "tokens", "1T", 1, 1e18, "", "tokens of the whole run")                         \
     X(I64, batch, "batch", "0", 0, 1e12, "tokens",                                                 \
-      "per step (0: chosen by model size, 4 to 16 M)")                                             \
+      "tokens per step (0: chosen by the model's size, 4 to 16 million)")                          \
     X(I64, seq, "seq", "0", 0, 1e9, "tokens", "sequence length (0: the model's, at most 8192)")    \
     X(ENUM, precision, "precision", "bf16", 0, 0, "fp32|bf16|fp8|mxfp8|nvfp4|fp8-rowwise",         \
       "of the products")                                                                           \
     X(ENUM, moments, "moments", "fp32", 0, 0, "fp32|bf16", "storage of the optimiser's moments")   \
-    X(I64, tp, "tp", "0", 0, 65536, "", "fix tensor parallel (0: search)")                         \
-    X(I64, pp, "pp", "0", 0, 65536, "", "fix pipeline stages")                                     \
-    X(I64, vpp, "vpp", "0", 0, 1024, "", "fix virtual stages a stage")                             \
+    X(I64, tp, "tp", "0", 0, 65536, "", "tensor-parallel ranks (0: search)")                       \
+    X(I64, pp, "pp", "0", 0, 65536, "", "pipeline stages (0: search)")                             \
+    X(I64, vpp, "vpp", "0", 0, 1024, "", "virtual stages of each stage (0: search)")               \
     X(ENUM, schedule, "schedule", "search", 0, 0, "search|gpipe|1f1b|interleaved|zero-bubble",     \
-      "of the pipeline; search: 1f1b and interleaved")                                             \
-    X(I64, cp, "cp", "0", 0, 65536, "", "fix context parallel")                                    \
-    X(I64, ep, "ep", "0", 0, 65536, "", "fix expert parallel")                                     \
-    X(I64, micro, "micro", "0", 0, 65536, "sequences", "fix the micro-batch")                      \
-    X(I64, zero, "zero", "-1", -1, 3, "", "fix the ZeRO stage (-1: search)")                       \
+      "schedule of the pipeline; search: tries 1f1b and interleaved")                              \
+    X(I64, cp, "cp", "0", 0, 65536, "", "context-parallel ranks (0: search)")                      \
+    X(I64, ep, "ep", "0", 0, 65536, "", "expert-parallel ranks (0: search)")                       \
+    X(I64, micro, "micro", "0", 0, 65536, "sequences", "sequences of a micro-batch (0: search)")   \
+    X(I64, zero, "zero", "-1", -1, 3, "", "ZeRO stage (-1: search)")                               \
     X(ENUM, recompute, "recompute", "search", 0, 0, "search|none|selective|full",                  \
       "activation recomputation")                                                                  \
     X(BOOL, lora, "lora", "false", 0, 0, "", "train low-rank adapters only")                       \
-    X(F64, interval, "interval", "0", 0, 1e4, "min", "between saves (0: by Daly)")                 \
+    X(F64, interval, "interval", "0", 0, 1e4, "min",                                               \
+      "minutes between saves (0: by Daly's formula)")                                              \
     X(BOOL, async, "async", "true", 0, 0, "", "asynchronous saves")                                \
-    X(BOOL, sensitivity, "sensitivity", "false", 0, 0, "", "what would make it faster")            \
-    X(I64, top, "top", "5", 1, 1000, "", "layouts to print")                                       \
-    X(BOOL, json, "json", "false", 0, 0, "", "for scripts")                                        \
+    X(BOOL, sensitivity, "sensitivity", "false", 0, 0, "", "print what would make it faster")      \
+    X(I64, top, "top", "5", 1, 1000, "", "number of layouts to print")                             \
+    X(BOOL, json, "json", "false", 0, 0, "", "print JSON")                                         \
     X(STR, html, "html", "", 0, 0, "file", "write a report with pictures")
 
 typedef struct {
@@ -199,8 +200,8 @@ int lt_verb_plan(int argc, char **argv) {
         return lt_plan_serve_verb(argc - 1, argv + 1);
     }
     if (!lt_verb_parse(&lt_verb_plan_options, &o, argc, argv, usage,
-                       "Predict a training run: does it fit, which layout, how fast, how long, at "
-                       "what price, what fails.",
+                       "Predict a training run: whether it fits, its best layout, its speed, "
+                       "duration and price, and what fails.",
                        NULL, 0, &n, &status)) {
         return status;
     }

@@ -17,72 +17,78 @@
     X(STR, host, "host", "127.0.0.1", 0, 1, "ADDRESS",                                             \
       "address to listen on; 0.0.0.0: reachable from other machines")                              \
     X(I64, port, "port", "8080", 0, 65535, "PORT", "port to listen on; 0: any free one")           \
-    X(STR, alias, "alias", "", 0, 0, "NAME", "the model's name in the API; empty: its file's")     \
+    X(STR, alias, "alias", "", 0, 0, "NAME",                                                       \
+      "the model's name in the API; empty: the name of its file")                                  \
     X(STR, api_key, "api-key", "", 0, 0, "KEYS",                                                   \
-      "accepted keys, commas between; without it LATEEN_API_KEY of the environment")               \
-    X(STR, api_key_file, "api-key-file", "", 0, 0, "FILE", "accepted keys, one a line")            \
+      "accepted keys, separated by commas; default: LATEEN_API_KEY of the environment")            \
+    X(STR, api_key_file, "api-key-file", "", 0, 0, "FILE", "file of accepted keys, one a line")    \
     X(BOOL, auth, "auth", "true", 0, 0, "",                                                        \
-      "--no-auth: without keys on purpose; on an address that others reach there is a warning "    \
-      "otherwise")                                                                                 \
+      "--no-auth: no keys, on purpose; without it, a server without keys on a reachable address "  \
+      "warns")                                                                                     \
     X(STR, tls_cert, "tls-cert", "", 0, 0, "FILE",                                                 \
-      "serve HTTPS: PEM of the certificate and those between it and its root; read again when it " \
-      "changes")                                                                                   \
-    X(STR, tls_key, "tls-key", "", 0, 0, "FILE", "PEM of its key, without a password")             \
+      "serve HTTPS: PEM file of the certificate and its intermediate certificates; read again "    \
+      "when it changes")                                                                           \
+    X(STR, tls_key, "tls-key", "", 0, 0, "FILE",                                                   \
+      "PEM file of the certificate's key, without a password")                                     \
     X(STR, allowed_hosts, "allowed-hosts", "", 0, 0, "NAMES",                                      \
-      "names that clients may call it by, commas between; *: any. Without keys addresses, "        \
-      "localhost and names without dots may anyway")                                               \
+      "host names that clients may use, separated by commas; *: any. Addresses, localhost and "    \
+      "names without dots are always allowed without keys")                                        \
     X(STR, cors, "cors", "", 0, 0, "ORIGINS",                                                      \
-      "pages of these origins may call from a browser, commas between; *: all")                    \
+      "origins whose pages may call from a browser, separated by commas; *: all")                  \
     X(STR, allowed_origins, "allowed-origins", "", 0, 0, "ORIGINS", "the same as --cors")          \
     X(STR, chat_template, "chat-template", "", 0, 0, "FILE|NAME",                                  \
       "Jinja file, or chatml, llama3, gemma, ...; empty: the model's own")                         \
     X(STR, defaults, "defaults", "", 0, 0, "JSON",                                                 \
-      "fields for requests that do not name them, such as {\"temperature\": 0.6, \"max_tokens\": " \
+      "default fields of requests, such as {\"temperature\": 0.6, \"max_tokens\": "                \
       "512}")                                                                                      \
     LT_GENERATION_CONFIG_OPTION(X)                                                                 \
     X(BOOL, any_model, "any-model", "false", 0, 0, "",                                             \
-      "answer whatever model a request names; otherwise another name is 404")                      \
-    X(I64, max_running, "max-running", "256", 1, 65536, "N", "sequences of one step at most")      \
-    X(I64, max_waiting, "max-waiting", "4096", 1, 1e6, "N", "requests that may queue; then 429")   \
-    X(I64, context, "context", "0", 0, 1e9, "N", "tokens of a sequence at most; 0: the model's")   \
+      "answer requests for any model name; otherwise an unknown name is 404")                      \
+    X(I64, max_running, "max-running", "256", 1, 65536, "N", "most sequences in one step")         \
+    X(I64, max_waiting, "max-waiting", "4096", 1, 1e6, "N",                                        \
+      "most requests that may queue; beyond that, 429")                                            \
+    X(I64, context, "context", "0", 0, 1e9, "N", "most tokens of a sequence; 0: the model's")      \
     X(I64, step_tokens, "step-tokens", "0", 0, 1e7, "N",                                           \
-      "tokens of one step at most; 0: the engine's choice")                                        \
+      "most tokens of one step; 0: the engine's choice")                                           \
     X(I64, page_tokens, "page-tokens", "0", 0, 4096, "N",                                          \
       "tokens of a page of the cache; 0: the engine's choice")                                     \
     X(I64, cache_bytes, "cache-bytes", "0", 0, 1e15, "BYTES",                                      \
-      "keys and values; 0: what the running sequences need, half of free memory at most")          \
+      "memory of keys and values; 0: what the running sequences need, at most half of free "       \
+      "memory")                                                                                    \
     X(I64, prefix_cache_bytes, "prefix-cache-bytes", "0", 0, 1e15, "BYTES",                        \
-      "of these at most so many keep prompts that nobody uses any more; 0: all")                   \
+      "most of that memory that may hold prompts no longer in use; 0: all")                        \
     X(ENUM, cache_dtype, "cache-dtype", "model", 0, 0, "model|fp32|bf16|fp16",                     \
-      "type of keys and values; model: its compute type")                                          \
+      "type of keys and values; model: the model's compute type")                                  \
     X(BOOL, prefix_cache, "prefix-cache", "true", 0, 0, "",                                        \
-      "prompts that begin alike share their beginning")                                            \
+      "prompts with the same beginning share its keys and values")                                 \
     X(BOOL, prefix_cache_by_key, "prefix-cache-by-key", "false", 0, 0, "",                         \
-      "only prompts of the same API key share it; a request's cache_salt always parts them")       \
+      "share only among requests with the same API key; a request's cache_salt always separates "  \
+      "them")                                                                                      \
     X(ENUM, unknown_fields, "unknown-fields", "refuse", 0, 0, "refuse|warn|ignore",                \
-      "fields of a request that this server does not know")                                        \
+      "what to do with fields of a request that this server does not know")                        \
     X(BOOL, deterministic, "deterministic", "false", 0, 0, "",                                     \
-      "a request's tokens do not depend on who else is served, bit for bit")                       \
+      "a request's tokens do not depend on the other requests, bit for bit")                       \
     X(I64, think_budget, "think-budget", "-1", -1, 1e9, "N",                                       \
-      "tokens of reasoning at most, where a request does not say; -1: no limit")                   \
+      "most tokens of reasoning, unless the request says; -1: no limit")                           \
     X(I64, store_entries, "store-entries", "1024", 0, 1e9, "N",                                    \
-      "responses and threads that are kept for later turns at most; 0: none")                      \
-    X(I64, store_bytes, "store-bytes", "64MiB", 0, 1e13, "BYTES", "what they take at most")        \
-    X(F64, store_s, "store-s", "3600", 0, 1e9, "s", "time after the last use; then forgotten")     \
-    X(I64, max_connections, "max-connections", "4096", 1, 1e6, "N", "open connections at most")    \
-    X(I64, max_body, "max-body", "32MiB", 1024, 1e10, "BYTES", "body of a request at most")        \
+      "most responses and threads kept for later turns; 0: none")                                  \
+    X(I64, store_bytes, "store-bytes", "64MiB", 0, 1e13, "BYTES", "most memory that they take")    \
+    X(F64, store_s, "store-s", "3600", 0, 1e9, "s",                                                \
+      "time after the last use until they are forgotten")                                          \
+    X(I64, max_connections, "max-connections", "4096", 1, 1e6, "N", "most open connections")       \
+    X(I64, max_body, "max-body", "32MiB", 1024, 1e10, "BYTES", "largest body of a request")        \
     X(I64, max_bodies, "max-bodies", "0", 0, 1e12, "BYTES",                                        \
-      "bodies of all requests that come in together; 0: an eighth of free memory, 256 MiB at "     \
-      "most")                                                                                      \
-    X(F64, request_s, "request-s", "30", 0.01, 1e6, "s", "time for a whole request to come in")    \
-    X(F64, idle_s, "idle-s", "75", 0.01, 1e6, "s", "time a connection may idle")                   \
+      "memory of the bodies of all incoming requests; 0: an eighth of free memory, at most 256 "   \
+      "MiB")                                                                                       \
+    X(F64, request_s, "request-s", "30", 0.01, 1e6, "s", "time for a whole request to arrive")     \
+    X(F64, idle_s, "idle-s", "75", 0.01, 1e6, "s", "time that a connection may idle")              \
     X(F64, write_s, "write-s", "30", 0.01, 1e6, "s",                                               \
-      "time a client may take to read anything of its answer")                                     \
+      "time that a client may take to read a part of its answer")                                  \
     X(F64, drain_s, "drain-s", "30", 0, 1e6, "s",                                                  \
       "time for running requests to end after SIGTERM")                                            \
     X(ENUM, describe, "describe", "no", 0, 0, "no|openapi|fields",                                 \
-      "print what requests may hold, as OpenAPI or Markdown, and end")                             \
-    X(BOOL, quiet, "quiet", "false", 0, 0, "", "say nothing but errors")
+      "print the fields of requests, as OpenAPI or Markdown, and exit")                            \
+    X(BOOL, quiet, "quiet", "false", 0, 0, "", "print errors only")
 
 typedef struct {
     SERVE_OPTIONS(LT_OPTION_FIELD)

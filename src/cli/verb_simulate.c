@@ -10,22 +10,25 @@
 #include "plan/plan.h"
 
 #define SIMULATE_OPTIONS(X)                                                                        \
-    X(STR, model, "model", "llama3-70b", 1, 0, "name|path", "sizes the checkpoints")               \
+    X(STR, model, "model", "llama3-70b", 1, 0, "name|path",                                        \
+      "model that gives the size of a checkpoint")                                                 \
     X(STR, cluster, "cluster", "", 0, 0, "name|path", "failure rates, storage, restart phases")    \
-    X(I64, gpus, "gpus", "0", 0, 1e7, "", "of the job (0: all of the cluster)")                    \
-    X(F64, days, "days", "54", 0.001, 1e5, "", "of productive work")                               \
-    X(F64, mtbf, "mtbf", "0", 0, 1e6, "h", "instead of the cluster's")                             \
-    X(F64, save, "save", "-1", -1, 1e6, "s", "blocking part of a save (-1: from storage)")         \
+    X(I64, gpus, "gpus", "0", 0, 1e7, "", "GPUs of the job (0: all of the cluster)")               \
+    X(F64, days, "days", "54", 0.001, 1e5, "", "days of productive work")                          \
+    X(F64, mtbf, "mtbf", "0", 0, 1e6, "h", "mean time between failures; 0: the cluster's")         \
+    X(F64, save, "save", "-1", -1, 1e6, "s",                                                       \
+      "blocking part of a save (-1: from the storage's speed)")                                    \
     X(F64, restart, "restart", "-1", -1, 1e6, "s",                                                 \
-      "detect, reschedule, load, warm up (-1: from the cluster)")                                  \
-    X(F64, interval, "interval", "0", 0, 1e5, "min", "between saves (0: by Daly)")                 \
+      "time to detect, reschedule, load and warm up (-1: the cluster's)")                          \
+    X(F64, interval, "interval", "0", 0, 1e5, "min",                                               \
+      "minutes between saves (0: by Daly's formula)")                                              \
     X(BOOL, async, "async", "true", 0, 0, "", "asynchronous saves")                                \
     X(I64, spares, "spares", "-1", -1, 1e6, "nodes",                                               \
-      "that stand ready (-1: enough for 99 % of moments)")                                         \
+      "spare nodes (-1: enough for 99 % of the time)")                                             \
     X(F64, shape, "shape", "1", 0.1, 10, "", "Weibull shape of the failures (1: exponential)")     \
     X(I64, runs, "runs", "1000", 1, 1e6, "", "to simulate")                                        \
-    X(I64, seed, "seed", "1", 0, 1e15, "", "of the random numbers")                                \
-    X(BOOL, json, "json", "false", 0, 0, "", "for scripts")
+    X(I64, seed, "seed", "1", 0, 1e15, "", "seed of the random numbers")                           \
+    X(BOOL, json, "json", "false", 0, 0, "", "print JSON")
 
 typedef struct {
     SIMULATE_OPTIONS(LT_OPTION_FIELD)
@@ -105,8 +108,8 @@ int lt_verb_simulate(int argc, char **argv) {
     if (!lt_verb_parse(&lt_verb_simulate_options, &o, argc, argv,
                        "simulate --cluster h100-24k --gpus 16384 --days 54 [options]\n"
                        "       lateen simulate --mtbf 3.09 --save 60 --restart 300 --days 54",
-                       "Play a run with failures, saves, restarts, repairs and spares, many times, "
-                       "and print what is left of it.",
+                       "Simulate a run with failures, saves, restarts, repairs and spares many "
+                       "times, and print how much productive time remains.",
                        NULL, 0, &n, &status)) {
         return status;
     }

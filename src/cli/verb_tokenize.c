@@ -19,7 +19,8 @@
       "tokenizer.json, tekken.json, .model, vocab.bpe, .tiktoken, tokenizer.bin, GGUF, or a "      \
       "folder")                                                                                    \
     X(STR, pattern, "pattern", "", 0, 0, "name",                                                   \
-      "pre-tokenizer of a file that names none: gpt2, cl100k, o200k, llama3, qwen2, tekken, or a " \
+      "pre-tokenizer for a file that names none: gpt2, cl100k, o200k, llama3, qwen2, tekken, or "  \
+      "a "                                                                                         \
       "regular expression")                                                                        \
     X(BOOL, special, "special", "true", 0, 0, "",                                                  \
       "add special tokens (BOS, EOS) and recognise them in the text; --no-special for neither")    \
@@ -378,12 +379,11 @@ int lt_verb_tokenize(int argc, char **argv) {
     if (!lt_verb_parse(
             &lt_verb_tokenize_options, &o, argc, argv,
             "tokenize --tokenizer T (INPUT... --out PREFIX | --jsonl | --text TEXT | --decode)",
-            "Turn text into token ids, or ids into text, exactly as the library that owns the "
-            "file's "
-            "format.\n"
+            "Turn text into token ids, or ids into text, exactly as the library does that defined "
+            "the tokenizer's file format.\n"
             "INPUT... --out PREFIX reads .txt and .jsonl files (plain, .gz, .zst) and writes a "
             "token shard "
-            "for training;\ninterrupted, the same command goes on where it stopped.",
+            "for training;\nafter an interruption, the same command continues where it stopped.",
             inputs, inputs != NULL ? argc : 0, &n, &status)) {
         free(inputs);
         return status;

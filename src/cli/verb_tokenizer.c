@@ -14,18 +14,18 @@
 #define MAX_SPECIAL 256
 
 #define TOKENIZER_OPTIONS(X)                                                                       \
-    X(STR, out, "out", "tokenizer.json", 0, 1, "path", "where the tokenizer goes")                 \
+    X(STR, out, "out", "tokenizer.json", 0, 1, "path", "file that the tokenizer is written to")    \
     X(I64, vocab_size, "vocab-size", "32768", 257, 1048574, "ids",                                 \
       "special tokens, 256 bytes and merges together")                                             \
     X(STR, pattern, "pattern", "gpt2", 0, 1, "name",                                               \
       "pre-tokenizer: gpt2, cl100k, qwen2, o200k, tekken, or a regular expression")                \
     X(STR, special, "special", "<|endoftext|>", 0, 0, "a,b",                                       \
-      "special tokens, with commas between; they get the first ids")                               \
+      "special tokens, separated by commas; they get the first ids")                               \
     X(I64, min_frequency, "min-frequency", "0", 0, 1e15, "times",                                  \
-      "do not merge pairs that are seen less often")                                               \
-    X(STR, field, "field", "text", 0, 1, "name", "of JSON lines: the member that holds the text")  \
+      "do not merge pairs that occur less often")                                                  \
+    X(STR, field, "field", "text", 0, 1, "name", "JSON lines: the member that holds the text")     \
     X(STR, split_on, "split-on", "file", 0, 1, "how",                                              \
-      "of text files: file, line, blank, or a separator line")                                     \
+      "text files: how they are split into documents: file, line, blank, or a separator line")     \
     X(I64, threads, "threads", "0", 0, 4096, "", "0: all cores")
 
 typedef struct {

@@ -17,8 +17,8 @@ const lt_option_table lt_verb_train_options = LT_OPTION_TABLE("a training recipe
 static const char usage[] = "train [RECIPE.yaml] [--KEY VALUE ...]";
 static const char prose[] =
     "Train a model. The recipe gives the options below as YAML (optim.lr is `lr` under `optim`); "
-    "flags override it.\n"
-    "Everything goes into the run folder --out. A stopped run goes on with the same command.\n"
+    "flags override it.\nEverything is written to the run folder --out. The same command continues "
+    "a stopped run.\n"
     "Exit status: 0 finished, 1 failed, 2 usage, 75 stopped by a signal or the file OUT/exit, with "
     "everything saved.";
 

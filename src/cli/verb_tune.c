@@ -24,11 +24,11 @@
     X(ENUM, out, "out", "bf16", 0, 0, "bf16|fp32", "gemm: type of C")                              \
     X(BOOL, accumulate, "accumulate", "false", 0, 0, "", "gemm: C += A B")                         \
     X(STR, model, "model", "", 0, 0, "FILE",                                                       \
-      "gemm: instead of one product those of a model, its config.json")                            \
+      "gemm: tune the products of the model with this config.json instead of one product")         \
     X(STR, rows, "rows", "", 0, 0, "list",                                                         \
-      "gemm: tokens of micro-steps; the model's forward and backward products")                    \
+      "gemm: tokens of micro-batches; tunes the model's forward and backward products")            \
     X(STR, serve, "serve", "1,2,4,8,16,32,64,128,256", 0, 0, "list",                               \
-      "gemm: sequences that decode at once; the model's forward products")
+      "gemm: sequences that decode at once; tunes the model's forward products")
 
 typedef struct {
     TUNE_OPTIONS(LT_OPTION_FIELD)
@@ -125,10 +125,9 @@ static const struct {
 
 int lt_verb_tune(int argc, char **argv);
 int lt_verb_tune(int argc, char **argv) {
-    static const char prose[] =
-        "Try every tile of a kernel on this GPU and remember the fastest. sgemm: FP32, for the "
-        "class of the shape. gemm: BF16, our tiles beside cuBLASLt's proposals, for exactly the "
-        "products given.";
+    static const char prose[] = "Try every tile of a kernel on this GPU and record the fastest. "
+                                "sgemm: FP32, for the class of the shape. gemm: BF16, our tiles "
+                                "and cuBLASLt's proposals, for exactly the products given.";
     tune_options o;
     const char *what[1] = {""};
     int n = 0, status = LT_EXIT_DONE;

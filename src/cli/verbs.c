@@ -2,22 +2,22 @@
 #include "cli/verbs.h"
 
 #define VERB_MAP(X) /* X(function suffix, name, summary) */                                        \
-    X(tokenize, "tokenize", "text to token ids and back")                                          \
+    X(tokenize, "tokenize", "turn text into token ids, and back")                                  \
     X(tokenizer, "tokenizer", "train a tokenizer on text")                                         \
-    X(train, "train", "train a model by a recipe")                                                 \
-    X(generate, "generate", "write on from a prompt")                                              \
+    X(train, "train", "train a model from a recipe")                                               \
+    X(generate, "generate", "continue a prompt")                                                   \
     X(chat, "chat", "talk to a model")                                                             \
-    X(serve, "serve", "a model for many users: OpenAI-compatible HTTP server")                     \
-    X(eval, "eval", "measure a model on text or on a task")                                        \
-    X(convert, "convert", "weights into a Hugging Face folder or a GGUF file")                     \
-    X(quantize, "quantize", "weights into fewer bits, as a GGUF file")                             \
-    X(plan, "plan",                                                                                \
-      "predict a run before paying for it: layout, time, price, failures; or a server")            \
-    X(simulate, "simulate", "play months of a run with failures, restarts, repairs and spares")    \
-    X(comm, "comm", "say which rank ended a run of several")                                       \
-    X(doctor, "doctor", "tell what this machine is and can do")                                    \
-    X(bench, "bench", "measure kernels: ours, the vendor's, the limit")                            \
-    X(completion, "completion", "words for the shell's completion")                                \
+    X(serve, "serve", "serve a model to many users over HTTP, by OpenAI's API and others")         \
+    X(eval, "eval", "evaluate a model on text or on a benchmark task")                             \
+    X(convert, "convert", "write a model as a Hugging Face folder or a GGUF file")                 \
+    X(quantize, "quantize", "write a model with quantised weights, as a GGUF file")                \
+    X(plan, "plan", "predict layout, time, price and failures of a run, or of a server")           \
+    X(simulate, "simulate",                                                                        \
+      "simulate months of a run with failures, restarts, repairs and spares")                      \
+    X(comm, "comm", "say which rank ended a run of several ranks")                                 \
+    X(doctor, "doctor", "report what this machine is and can do")                                  \
+    X(bench, "bench", "time kernels, training and serving, beside other programs")                 \
+    X(completion, "completion", "print words for the shell's completion")                          \
     X(tune, "tune", "find the fastest specialisation of a GPU kernel")
 
 #define VERB_DECLARE(fn, name, summary)                                                            \

@@ -34,9 +34,9 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
     X(I64, seed, "seed", "1234", 0, 9e18, "N", "seed of initial weights, data order and samples")  \
     X(I64, steps, "steps", "1000", 0, 1e12, "N", "optimiser steps", LT_RECIPE_MAY_CHANGE)          \
     X(STR, resume, "resume", "auto", 0, 1, "auto|none|FOLDER",                                     \
-      "go on from the newest whole checkpoint, or from this one", LT_RECIPE_MAY_CHANGE)            \
+      "continue from the newest complete checkpoint, or from this one", LT_RECIPE_MAY_CHANGE)      \
     X(STR, allow_change, "allow_change", "", 0, 0, "NAME,...",                                     \
-      "options that this resume may change although a resumed run keeps them",                     \
+      "options that this resume may change, although a resumed run otherwise keeps them",          \
       LT_RECIPE_MAY_CHANGE | LT_RECIPE_ONCE)                                                       \
     X(BOOL, verify, "verify", "false", 0, 0, "",                                                   \
       "keep whole checksums of the shards, and compare them at resume", LT_RECIPE_MAY_CHANGE)      \
@@ -51,12 +51,13 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
     X(STR, config, "model.config", "", 0, 0, "PATH",                                               \
       "config.json that gives the shape; empty: the sizes below")                                  \
     X(ENUM, family, "model.family", "auto", 0, 0, LT_RECIPE_FAMILIES,                              \
-      "architecture; auto: that of model.init or model.config, else apertus")                      \
+      "model family; auto: that of model.init or model.config, else apertus")                      \
     X(I64, layers, "model.layers", "0", 0, LT_MAX_LAYERS, "N",                                     \
-      "transformer blocks; 0: 6, or as in model.init or model.config")                             \
+      "layers; 0: 6, or as in model.init or model.config")                                         \
     X(I64, width, "model.width", "0", 0, 1e6, "N",                                                 \
-      "width of the residual stream; 0: 256, or as in there")                                      \
-    X(I64, heads, "model.heads", "0", 0, 4096, "N", "query heads; 0: 4, or as in there")           \
+      "width of the residual stream; 0: 256, or as in model.init or model.config")                 \
+    X(I64, heads, "model.heads", "0", 0, 4096, "N",                                                \
+      "query heads; 0: 4, or as in model.init or model.config")                                    \
     X(I64, kv_heads, "model.kv_heads", "0", 0, 4096, "N",                                          \
       "key/value heads; 0: as many as query heads")                                                \
     X(I64, head_dim, "model.head_dim", "0", 0, 1024, "N", "width of a head; 0: width / heads")     \
@@ -66,18 +67,19 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "vocabulary; 0: the tokenizer's, rounded up to a multiple of 64")                            \
     X(ENUM, act, "model.act", "family", 0, 0, LT_RECIPE_ACTS, "activation")                        \
     X(ENUM, gated, "model.gated", "family", 0, 0, LT_RECIPE_SWITCH,                                \
-      "gated feed-forward (SwiGLU's shape)")                                                       \
-    X(ENUM, tied, "model.tied", "family", 0, 0, LT_RECIPE_SWITCH, "output head is the embedding")  \
+      "gated feed-forward layer, as in SwiGLU")                                                    \
+    X(ENUM, tied, "model.tied", "family", 0, 0, LT_RECIPE_SWITCH,                                  \
+      "the output head shares the embedding's weights")                                            \
     X(ENUM, qk_norm, "model.qk_norm", "family", 0, 0, LT_RECIPE_SWITCH,                            \
       "normalise queries and keys per head")                                                       \
     X(F64, rope_theta, "model.rope_theta", "0", 0, 1e12, "", "RoPE base; 0: the family's")         \
     X(I64, max_seq, "model.max_seq", "0", 0, 1e9, "N",                                             \
-      "longest sequence the model is for; 0: data.seq")                                            \
+      "longest sequence that the model accepts; 0: data.seq")                                      \
     X(F64, init_std, "model.init_std", "0", 0, 10, "",                                             \
       "standard deviation of initial weights; 0: the family's")                                    \
     X(I64, experts, "model.experts", "0", 0, 4096, "N",                                            \
       "experts of a mixture; 0: the family's, dense if it has none")                               \
-    X(I64, top_k, "model.top_k", "0", 0, 64, "N", "experts a token; 0: the family's")              \
+    X(I64, top_k, "model.top_k", "0", 0, 64, "N", "experts for each token; 0: the family's")       \
     X(F64, capacity, "model.capacity", "-1", -1, 100, "",                                          \
       "expert capacity factor; 0: dropless; -1: the family's")                                     \
     X(F64, aux_coef, "model.aux_coef", "-1", -1, 10, "",                                           \
@@ -87,18 +89,18 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
     X(ENUM, dtype, "model.dtype", "fp32", 0, 0, "fp32|bf16",                                       \
       "storage of weights and activations (master weights are fp32)")                              \
     X(ENUM, fp8, "model.fp8", "none", 0, 0, LT_FP8_CHOICES,                                        \
-      "linear layers multiply 8-bit floats: a scale for 128 numbers, or one a tensor")             \
+      "linear layers multiply 8-bit floats, with one scale for 128 numbers or one for a tensor")   \
     X(BOOL, fp8_wgrad, "model.fp8_wgrad", "false", 0, 0, "",                                       \
-      "gradients of weights in 8-bit floats, too")                                                 \
+      "compute the gradients of weights in 8-bit floats too")                                      \
     X(ENUM, recompute, "model.recompute", "none", 0, 0, "none|selective|full",                     \
-      "what backward computes again to save memory", LT_RECIPE_MAY_CHANGE)                         \
+      "what the backward pass computes again to save memory", LT_RECIPE_MAY_CHANGE)                \
     X(STR, train, "data.train", "", 0, 1, "SHARD[:WEIGHT],...", "training mixture")                \
     X(STR, valid, "data.valid", "", 0, 0, "SHARD[:WEIGHT],...",                                    \
       "held-out data; empty: none, or see val_fraction", LT_RECIPE_MAY_CHANGE)                     \
     X(F64, val_fraction, "data.val_fraction", "0", 0, 0.5, "",                                     \
       "share of data.train held out when data.valid is empty")                                     \
     X(STR, tokenizer, "data.tokenizer", "", 0, 0, "FILE",                                          \
-      "tokenizer: vocabulary size, special tokens, bytes, samples")                                \
+      "tokenizer: gives the vocabulary size and special tokens, counts bytes, writes samples")     \
     X(I64, seq, "data.seq", "256", 1, 1e7, "N", "tokens in a row")                                 \
     X(ENUM, packing, "data.packing", "stream", 0, 0, "stream|best-fit",                            \
       "how documents become rows")                                                                 \
@@ -108,32 +110,31 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
     X(BOOL, reset_positions, "data.reset_positions", "true", 0, 0, "",                             \
       "positions begin at 0 in each document")                                                     \
     X(BOOL, mask_eod, "data.mask_eod", "true", 0, 0, "",                                           \
-      "what follows an end of document is not learned")                                            \
-    X(BOOL, add_bos, "data.add_bos", "false", 0, 0, "",                                            \
-      "put the begin token before each document")                                                  \
-    X(BOOL, add_eod, "data.add_eod", "false", 0, 0, "", "put the end token behind each document")  \
+      "do not learn the token that follows an end of document")                                    \
+    X(BOOL, add_bos, "data.add_bos", "false", 0, 0, "", "put the BOS token before each document")  \
+    X(BOOL, add_eod, "data.add_eod", "false", 0, 0, "", "put the EOS token after each document")   \
     X(I64, goldfish_k, "data.goldfish_k", "0", 0, 1e6, "K",                                        \
       "Goldfish loss: drop one label in K; 0: off")                                                \
     X(I64, goldfish_h, "data.goldfish_h", "50", 1, 1e4, "H",                                       \
-      "labels that the Goldfish hash looks at")                                                    \
+      "labels that the Goldfish hash covers")                                                      \
     X(I64, prefetch, "data.prefetch", "64", 0, 65536, "ROWS",                                      \
       "rows prepared ahead by a thread; 0: no thread", LT_RECIPE_MAY_CHANGE)                       \
     X(I64, batch, "batch.size", "16", 1, 1e7, "ROWS", "rows of an optimiser step")                 \
     X(I64, micro, "batch.micro", "0", 0, 1e7, "ROWS",                                              \
-      "rows of one forward and backward; 0: batch.size", LT_RECIPE_MAY_CHANGE)                     \
+      "rows of one forward and backward pass; 0: batch.size", LT_RECIPE_MAY_CHANGE)                \
     X(STR, ramp, "batch.ramp", "", 0, 0, "SIZE@ROWS,...",                                          \
       "step size from this many rows on, e.g. 8@0,16@20000; then batch.size")                      \
     X(ENUM, optim, "optim.kind", "adamw", 0, 0, LT_RECIPE_OPTIMS,                                  \
-      "optimiser (muon: matrices; adamw for the rest)")                                            \
+      "optimiser (muon updates the matrices, adamw the rest)")                                     \
     X(ENUM, moments, "optim.moments", "fp32", 0, 0, "fp32|bf16",                                   \
-      "storage of the moments; bf16 is rounded at random (adamw, ademamix)")                       \
+      "storage of the moments; bf16 uses stochastic rounding (adamw, ademamix)")                   \
     X(F64, lr, "optim.lr", "3e-4", 0, 100, "", "peak learning rate", LT_RECIPE_MAY_CHANGE)         \
     X(F64, beta1, "optim.beta1", "0.9", 0, 1, "", "first moment", LT_OPTION_BELOW_MAX)             \
     X(F64, beta2, "optim.beta2", "0.95", 0, 1, "", "second moment", LT_OPTION_BELOW_MAX)           \
     X(F64, beta3, "optim.beta3", "0.9999", 0, 1, "", "AdEMAMix: slow moment", LT_OPTION_BELOW_MAX) \
     X(F64, alpha, "optim.alpha", "8", 0, 1000, "", "AdEMAMix: weight of the slow moment")          \
     X(I64, mix_warmup, "optim.mix_warmup", "0", 0, 1e12, "STEPS",                                  \
-      "AdEMAMix: warm-up of alpha and beta3; 0: all steps")                                        \
+      "AdEMAMix: steps of the warm-up of alpha and beta3; 0: all steps")                           \
     X(F64, eps, "optim.eps", "1e-8", 0, 1, "", "added to the root of the second moment",           \
       LT_OPTION_ABOVE_MIN)                                                                         \
     X(F64, decay, "optim.decay", "0.1", 0, 10, "",                                                 \
@@ -149,8 +150,8 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, warmup, "lr.warmup", "0", 0, 1e12, "STEPS", "linear warm-up", LT_RECIPE_MAY_CHANGE)     \
     X(F64, warmup_from, "lr.warmup_from", "0", 0, 1, "",                                           \
-      "share of the peak at which the warm-up begins", LT_RECIPE_MAY_CHANGE)                       \
-    X(F64, lr_min, "lr.min", "0.1", 0, 1, "", "share of the peak at the end",                      \
+      "fraction of the peak at which the warm-up begins", LT_RECIPE_MAY_CHANGE)                    \
+    X(F64, lr_min, "lr.min", "0.1", 0, 1, "", "fraction of the peak at the end",                   \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, cooldown, "lr.cooldown", "0", 0, 1e12, "STEPS",                                         \
       "wsd: length of the cooldown at the end", LT_RECIPE_MAY_CHANGE)                              \
@@ -158,13 +159,14 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "wsd: shape of the cooldown", LT_RECIPE_MAY_CHANGE)                                          \
     X(F64, z_coef, "loss.z", "0", 0, 1, "", "weight of the z-loss on the output logits")           \
     X(F64, guard_loss, "guard.loss_z", "0", 0, 1000, "SIGMA",                                      \
-      "skip a step whose loss lies this far above the recent mean; 0: off", LT_RECIPE_MAY_CHANGE)  \
-    X(F64, guard_grad, "guard.grad_z", "0", 0, 1000, "SIGMA", "likewise for the gradient norm",    \
+      "skip a step whose loss lies this many standard deviations above the recent mean; 0: off",   \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(F64, guard_grad, "guard.grad_z", "0", 0, 1000, "SIGMA", "the same for the gradient norm",    \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, guard_window, "guard.window", "128", 8, 4096, "STEPS",                                  \
-      "steps the recent mean is taken over", LT_RECIPE_MAY_CHANGE)                                 \
+      "steps over which the recent mean is taken", LT_RECIPE_MAY_CHANGE)                           \
     X(I64, guard_limit, "guard.limit", "16", 1, 1e9, "STEPS",                                      \
-      "give up after so many skipped steps in a row", LT_RECIPE_MAY_CHANGE)                        \
+      "give up after this many skipped steps in a row", LT_RECIPE_MAY_CHANGE)                      \
     X(I64, eval_every, "eval.every", "0", 0, 1e12, "STEPS",                                        \
       "validate this often; 0: at the end only", LT_RECIPE_MAY_CHANGE)                             \
     X(I64, eval_rows, "eval.rows", "0", 0, 1e12, "ROWS", "rows of a validation; 0: all",           \
@@ -174,8 +176,8 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
     X(I64, keep_last, "checkpoint.keep_last", "2", 1, 1e6, "N", "newest checkpoints to keep",      \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, keep_every, "checkpoint.keep_every", "0", 0, 1e12, "STEPS",                             \
-      "keep those at multiples of this for good; 0: none", LT_RECIPE_MAY_CHANGE)                   \
-    X(I64, log_every, "log.every", "1", 1, 1e9, "STEPS", "a line of metrics this often",           \
+      "keep the checkpoints at multiples of this forever; 0: none", LT_RECIPE_MAY_CHANGE)          \
+    X(I64, log_every, "log.every", "1", 1, 1e9, "STEPS", "write a line of metrics this often",     \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, plain_every, "log.plain_every", "10", 0, 1e6, "S",                                      \
       "seconds between progress lines when not on a terminal", LT_RECIPE_MAY_CHANGE)               \
