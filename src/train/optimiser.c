@@ -48,6 +48,25 @@ static void carve(lt_optimiser *o, const lt_recipe *r, const lt_param_table *t, 
     o->muon_scratch = lt_arena_take(a, (size_t)scratch_count(r, t) * sizeof(float), LT_ARENA_ALIGN);
 }
 
+/* Muon turns whole matrices: a box holds some of them or none. */
+static lt_err check_matrices(const lt_param_table *t) {
+    for (int i = 0; i < t->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        const lt_box *boxes = lt_param_boxes(t, p);
+        for (int b = 0; p->matrix && b < p->n_boxes; b++) {
+            for (int d = p->n_dims - 2; d < p->n_dims; d++) {
+                if (boxes[b].extent[d] != p->shape[d]) {
+                    LT_FAIL(LT_ERR_UNSUPPORTED,
+                            "optimiser muon: of %s, %lld of %lld indices of dimension %d are held "
+                            "here; Muon needs whole matrices",
+                            p->name, (long long)boxes[b].extent[d], (long long)p->shape[d], d);
+                }
+            }
+        }
+    }
+    return LT_OK;
+}
+
 size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t) {
     lt_optimiser o;
     lt_arena a = {0};
@@ -60,6 +79,7 @@ lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m, lt_qu
     *o = (lt_optimiser){.recipe = r, .model = m, .queue = queue};
     LT_ASSERT(lt_model_has_master(m));
     LT_ASSERT(r->moments == 0 || r->optim == LT_OPTIM_ADAMW || r->optim == LT_OPTIM_ADEMAMIX);
+    LT_TRY(r->optim == LT_OPTIM_MUON ? check_matrices(&m->table) : LT_OK);
     for (int i = 0; i < kinds[r->optim].n_moments; i++) {
         LT_TRY(lt_param_buffer_open(&o->moments[i], &m->table, moment_dtype(r)));
     }
@@ -92,15 +112,23 @@ typedef struct {
     float grad_scale, decay;
 } step_ctx;
 
-static lt_tensor flat(const lt_param_buffer *b, const lt_param *p) {
-    return lt_tensor_1d(lt_param_data(b, p), b->dtype, p->local_count);
+/* Elements [local, local + count) of what is held of a parameter; whole: index of the first in the
+ * whole. */
+typedef struct {
+    const lt_param *param;
+    int64_t local, count, whole;
+} piece;
+
+static lt_tensor flat(const lt_param_buffer *b, const piece *p) {
+    char *data = lt_param_data(b, p->param);
+    return lt_tensor_1d(data + (size_t)p->local * lt_dtype_bytes(b->dtype), b->dtype, p->count);
 }
 
-static lt_tensor low_copy(const lt_model *m, const lt_param *p) {
+static lt_tensor low_copy(const lt_model *m, const piece *p) {
     return m->options.dtype == LT_F32 ? (lt_tensor){0} : flat(&m->weights, p);
 }
 
-static lt_err step_adamw(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
+static lt_err step_adamw(lt_optimiser *o, const step_ctx *c, const piece *p) {
     const lt_recipe *r = o->recipe;
     return c->ops->adamw(o->queue, &(lt_adamw_args){.p = flat(&o->model->master, p),
                                                     .g = flat(c->gradients, p),
@@ -114,11 +142,11 @@ static lt_err step_adamw(lt_optimiser *o, const step_ctx *c, const lt_param *p) 
                                                     .decay = c->decay,
                                                     .grad_scale = c->grad_scale,
                                                     .step = c->plan->step,
-                                                    .first = p->whole_at,
+                                                    .first = p->param->whole_at + p->whole,
                                                     .seed = (uint64_t)r->seed});
 }
 
-static lt_err step_ademamix(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
+static lt_err step_ademamix(lt_optimiser *o, const step_ctx *c, const piece *p) {
     const lt_recipe *r = o->recipe;
     return c->ops->ademamix(o->queue, &(lt_ademamix_args){.p = flat(&o->model->master, p),
                                                           .g = flat(c->gradients, p),
@@ -135,11 +163,11 @@ static lt_err step_ademamix(lt_optimiser *o, const step_ctx *c, const lt_param *
                                                           .decay = c->decay,
                                                           .grad_scale = c->grad_scale,
                                                           .step = c->plan->step,
-                                                          .first = p->whole_at,
+                                                          .first = p->param->whole_at + p->whole,
                                                           .seed = (uint64_t)r->seed});
 }
 
-static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
+static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const piece *p) {
     const lt_recipe *r = o->recipe;
     return c->ops->lion(o->queue, &(lt_lion_args){.p = flat(&o->model->master, p),
                                                   .g = flat(c->gradients, p),
@@ -157,7 +185,7 @@ static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
 static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const lt_recipe *r = o->recipe;
     const int64_t rows = p->shape[p->n_dims - 2], cols = p->shape[p->n_dims - 1],
-                  matrices = p->count / (rows * cols);
+                  matrices = p->local_count / (rows * cols);
 
     for (int64_t i = 0; i < matrices; i++) {
         const int64_t at = i * rows * cols;
@@ -183,8 +211,28 @@ static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     return LT_OK;
 }
 
+/* What is held of a parameter in one call; in as many as it has runs in the whole where roundings
+ * are drawn by place. */
+static lt_err step_elements(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
+    const int64_t kind = o->recipe->optim;
+    for (int64_t at = 0; at < p->local_count;) {
+        int64_t run;
+        piece part = {p, at, p->local_count - at, 0};
+        part.whole = lt_param_whole_index(&o->model->table, p, at, &run);
+        if (o->moments[0].dtype == LT_BF16) {
+            part.count = run;
+        }
+        LT_TRY(kind == LT_OPTIM_ADEMAMIX ? step_ademamix(o, c, &part)
+               : kind == LT_OPTIM_LION   ? step_lion(o, c, &part)
+                                         : step_adamw(o, c, &part));
+        at += part.count;
+    }
+    return LT_OK;
+}
+
 lt_err lt_optimiser_sumsq(lt_optimiser *o, const lt_param_buffer *gradients) {
     const lt_backend *be = o->model->backend;
+    LT_ASSERT(gradients->flat != NULL); /* Parts: norm.h. */
     const lt_sumsq_args a = {
         .out = lt_tensor_1d(o->sumsq, LT_F64, 1),
         .x = lt_tensor_1d(gradients->flat, LT_F32, o->model->table.n_elements)};
@@ -203,15 +251,8 @@ lt_err lt_optimiser_step(lt_optimiser *o, const lt_param_buffer *gradients, floa
     for (int i = 0; i < o->model->table.n_params; i++) {
         const lt_param *p = &o->model->table.params[i];
         c.decay = p->decays ? (float)r->decay : 0.0f;
-        if (r->optim == LT_OPTIM_ADEMAMIX) {
-            LT_TRY(step_ademamix(o, &c, p));
-        } else if (r->optim == LT_OPTIM_LION) {
-            LT_TRY(step_lion(o, &c, p));
-        } else if (r->optim == LT_OPTIM_MUON && p->matrix) {
-            LT_TRY(step_muon(o, &c, p));
-        } else {
-            LT_TRY(step_adamw(o, &c, p));
-        }
+        LT_TRY(r->optim == LT_OPTIM_MUON && p->matrix ? step_muon(o, &c, p)
+                                                      : step_elements(o, &c, p));
     }
     o->model->version++;
     return LT_OK;

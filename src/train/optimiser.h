@@ -1,10 +1,11 @@
-/* optimiser.h: the state of an optimiser over a model's flat layout, and one step of it.
+/* optimiser.h: the state of an optimiser over what is held of a model, and one step of it.
  *
  *   kind       moments, each (n_elements) of moment_dtype which parameters
  *   adamw      m, v                                      all
  *   ademamix   m, v, slow                                all
  *   lion       m                                         all
  *   muon       m, v                                      hidden matrices by Muon (m alone), the rest by AdamW
+ * A step on a part has the bits of the whole step's slice; Muon's matrices are whole or absent.
  * Moments are F32; with optim.moments = bf16 those of AdamW and AdEMAMix are BF16, rounded at
  * random by (seed, step, element): see tensor/ops.h. Weight decay is for parameters whose `decays`
  * is set. */
@@ -31,7 +32,7 @@ typedef struct {
 } lt_optimiser;
 
 /* queue: on which the gradients are computed; steps are queued behind them. It outlives the
- * optimiser. */
+ * optimiser. UNSUPPORTED: Muon, and a part of a matrix is held. */
 LT_MUST_USE lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m,
                                      lt_queue *queue);
 void lt_optimiser_close(lt_optimiser *o);
@@ -39,8 +40,8 @@ void lt_optimiser_close(lt_optimiser *o);
 /* Bytes that open takes for a model with this table. */
 size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t);
 
-/* Queue the sum of squares of gradients (n_elements) F32; after a sync it stands in
- * *o->host_sumsq. */
+/* Queue the sum of squares of the gradients, which lie in one piece; after a sync it stands in
+ * *o->host_sumsq. Of parts: norm.h. */
 LT_MUST_USE lt_err lt_optimiser_sumsq(lt_optimiser *o, const lt_param_buffer *gradients);
 
 /* Queue one update of all parameters with gradients (n_elements) F32 times grad_scale, at the

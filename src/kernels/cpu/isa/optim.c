@@ -107,10 +107,16 @@ LT_INLINE void adamw_all(const lt_adamw_args *a, lt_dtype moments) {
         if (moments == LT_BF16) {
             draw(w, &d, i);
         }
+        /* Which product is fused stands here, not with the compiler, which chose another one behind
+         * the branch of the last elements: a part is a slice of the whole. */
         const vf g = a->grad_scale * get_f32(&a->g, i, n);
-        const vf m = a->beta1 * get_moment(&a->m, i, n, moments) + m_new * g;
-        const vf v = a->beta2 * get_moment(&a->v, i, n, moments) + v_new * (g * g);
-        const vf p = keep * get_f32(&a->p, i, n) - rate * m / (v_sqrt(v_scale * v) + a->eps);
+        const vf m_in = get_moment(&a->m, i, n, moments), v_in = get_moment(&a->v, i, n, moments);
+        const vf m = moments == LT_BF16 ? v_fma(v_set(m_new), g, a->beta1 * m_in)
+                                        : v_fma(v_set(a->beta1), m_in, m_new * g);
+        const vf v = moments == LT_BF16 ? v_fma(v_set(v_new), g * g, a->beta2 * v_in)
+                                        : v_fma(v_set(a->beta2), v_in, v_new * (g * g));
+        const vf step = rate * m / (v_sqrt(v_scale * v) + a->eps);
+        const vf p = v_fma(v_set(keep), get_f32(&a->p, i, n), -step);
         put_moment(&a->m, i, m, n, moments, w[0]);
         put_moment(&a->v, i, v, n, moments, w[1]);
         put_param(&a->p, &a->copy, i, p, n);

@@ -110,6 +110,17 @@ LT_INLINE vf v_abs(vf x) {
     return (vf)((vu)x & 0x7FFFFFFFu);
 }
 
+/* a * b + c, rounded once where the instruction set can. */
+LT_INLINE vf v_fma(vf a, vf b, vf c) {
+#if defined(LT_ISA_avx512)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(LT_ISA_avx2)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
 LT_INLINE vf v_sqrt(vf x) {
 #if defined(LT_ISA_avx512)
     return (vf)_mm512_sqrt_ps((__m512)x);

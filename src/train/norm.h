@@ -1,0 +1,28 @@
+/* norm.h: the norm of gradients that lie in parts, in a fixed order.
+ *
+ * The layout of the whole model (lt_param.whole_at) is cut into cells of LT_NORM_CELL elements. Who
+ * holds elements of a cell has a partial sum for it: their squares, in the order in which they lie.
+ * The total is the sum over the cells in rising order, of a cell over the parts in rising order. So
+ * it depends on who holds what, never on time or threads; and where each cell lies in one part (cuts
+ * at multiples of LT_NORM_CELL) it has the bits of the whole's.
+ *
+ * On a host the whole's total is that of lt_optimiser_sumsq, bit for bit: the CPU's op sums in
+ * these cells. On a GPU lt_optimiser_sumsq has an order of its own. */
+#ifndef LT_TRAIN_NORM_H
+#define LT_TRAIN_NORM_H
+
+#include "model/params.h"
+#include "tensor/backend.h"
+
+#define LT_NORM_CELL ((int64_t)1 << 16)
+
+int64_t lt_norm_cells(const lt_param_table *t);
+
+/* Queue the partial sums of what is held: cells (lt_norm_cells) F64, the backend's memory. */
+LT_MUST_USE lt_err lt_norm_partials(double *cells, const lt_backend *be, lt_queue *queue,
+                                    const lt_param_table *t, const lt_param_buffer *gradients);
+
+/* The sum of squares from the partial sums of n parts, each (n_cells), on the host. */
+double lt_norm_total(const double *const *parts, int n, int64_t n_cells);
+
+#endif
