@@ -174,23 +174,10 @@ static void face_begin(lt_reply *j) {
     }
 }
 
-static void face_token(lt_strand *c) {
-    if (c->face != NULL && lt_speech_in_reasoning(c)) {
-        c->reasoning_tokens++;
-    }
-}
-
-static void face_text(lt_strand *c, const char *text, size_t n) {
-    if (c->face != NULL || lt_speech_open(c)) {
-        lt_speech_feed(c, text, n, on_piece);
-    }
-}
-
 static void face_choice_end(lt_strand *c) {
-    if (c->face == NULL && !lt_speech_open(c)) {
+    if (!lt_speech_finish(c)) {
         return;
     }
-    lt_speech_end(c, on_piece);
     if (c->reply->stream) {
         chunk_begin(c->reply, c->index);
         chunk_end(c, finish_reason(c));
@@ -295,8 +282,9 @@ static void face_free(lt_reply *j) {
 }
 
 static const lt_face face = {.begin = face_begin,
-                             .token = face_token,
-                             .text = face_text,
+                             .token = lt_speech_token,
+                             .text = lt_speech_text,
+                             .piece = on_piece,
                              .choice_end = face_choice_end,
                              .finish = face_finish,
                              .failed = face_failed,

@@ -180,23 +180,10 @@ static void put_stop(lt_json_out *o, const lt_strand *c) {
 
 /* ---- The face ---- */
 
-static void face_token(lt_strand *c) {
-    if (c->face != NULL && lt_speech_in_reasoning(c)) {
-        c->reasoning_tokens++;
-    }
-}
-
-static void face_text(lt_strand *c, const char *text, size_t n) {
-    if (c->face != NULL || lt_speech_open(c)) {
-        lt_speech_feed(c, text, n, on_piece);
-    }
-}
-
 static void face_choice_end(lt_strand *c) {
-    if (c->face == NULL && !lt_speech_open(c)) {
+    if (!lt_speech_finish(c)) {
         return;
     }
-    lt_speech_end(c, on_piece);
     if (c->reply->stream && ((const lt_speech *)c->face)->n_items > 0) {
         block_stop(c, ((const lt_speech *)c->face)->n_items - 1);
     }
@@ -317,8 +304,9 @@ static void face_free(lt_reply *j) {
 }
 
 const lt_face lt_messages_face = {.begin = face_begin,
-                                  .token = face_token,
-                                  .text = face_text,
+                                  .token = lt_speech_token,
+                                  .text = lt_speech_text,
+                                  .piece = on_piece,
                                   .choice_end = face_choice_end,
                                   .finish = face_finish,
                                   .failed = face_failed,

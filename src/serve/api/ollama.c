@@ -159,24 +159,11 @@ static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_
 
 /* ---- The face ---- */
 
-static void face_token(lt_strand *c) {
-    if (c->face != NULL && lt_speech_in_reasoning(c)) {
-        c->reasoning_tokens++;
-    }
-}
-
-static void face_text(lt_strand *c, const char *text, size_t n) {
-    if (c->face != NULL || lt_speech_open(c)) {
-        lt_speech_feed(c, text, n, on_piece);
-    }
-}
-
 static void face_choice_end(lt_strand *c) {
     const lt_speech *s;
-    if (c->face == NULL && !lt_speech_open(c)) {
+    if (!lt_speech_finish(c)) {
         return;
     }
-    lt_speech_end(c, on_piece);
     s = c->face;
     if (c->reply->stream && s->n_items > 0 && s->items[s->n_items - 1].kind == LT_SPEECH_CALL) {
         line(c, s->n_items - 1, "", 0);
@@ -272,8 +259,9 @@ static void face_free(lt_reply *j) {
     }
 }
 
-static const lt_face face = {.token = face_token,
-                             .text = face_text,
+static const lt_face face = {.token = lt_speech_token,
+                             .text = lt_speech_text,
+                             .piece = on_piece,
                              .choice_end = face_choice_end,
                              .finish = face_finish,
                              .failed = face_failed,

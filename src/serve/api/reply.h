@@ -44,8 +44,11 @@ typedef struct {
     void (*begin)(lt_reply *j);                             /* Streams: headers are sent. */
     void (*token)(lt_strand *c);                            /* May be NULL. */
     void (*text)(lt_strand *c, const char *text, size_t n); /* Each piece of text. */
-    void (*choice_end)(lt_strand *c);                       /* finish and stop are set. */
-    void (*finish)(lt_reply *j); /* Write the answer's (last) part into j->out. */
+    /* Of speech.h: each piece as soon as it is certain. fresh: the item has just begun; a call
+     * begins with no text, then come its arguments. */
+    void (*piece)(lt_strand *c, int item, bool fresh, const char *text, size_t n);
+    void (*choice_end)(lt_strand *c); /* finish and stop are set. */
+    void (*finish)(lt_reply *j);      /* Write the answer's (last) part into j->out. */
     void (*failed)(lt_reply *j, const lt_api_error *e); /* In a stream: the error's event. */
     void (*free)(lt_reply *j);                          /* May be NULL. */
 } lt_face;

@@ -133,24 +133,11 @@ static void face_begin(lt_reply *j) {
     response_event(j, "response.in_progress", LT_RESPONSE_RUNNING);
 }
 
-static void face_token(lt_strand *c) {
-    if (c->face != NULL && lt_speech_in_reasoning(c)) {
-        c->reasoning_tokens++;
-    }
-}
-
-static void face_text(lt_strand *c, const char *text, size_t n) {
-    if (c->face != NULL || lt_speech_open(c)) {
-        lt_speech_feed(c, text, n, on_piece);
-    }
-}
-
 static void face_choice_end(lt_strand *c) {
     const lt_speech *s;
-    if (c->face == NULL && !lt_speech_open(c)) {
+    if (!lt_speech_finish(c)) {
         return;
     }
-    lt_speech_end(c, on_piece);
     s = c->face;
     if (c->reply->stream && s->n_items > 0) {
         end_item(c, s->n_items - 1);
@@ -212,8 +199,9 @@ static void face_free(lt_reply *j) {
 }
 
 const lt_face lt_responses_face = {.begin = face_begin,
-                                   .token = face_token,
-                                   .text = face_text,
+                                   .token = lt_speech_token,
+                                   .text = lt_speech_text,
+                                   .piece = on_piece,
                                    .choice_end = face_choice_end,
                                    .finish = face_finish,
                                    .failed = face_failed,

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 
-bool lt_speech_open(lt_strand *c) {
+static bool open_speech(lt_strand *c) {
     const lt_listen *l = &c->reply->listen;
     lt_speech *s = calloc(1, sizeof *s);
     if (s == NULL ||
@@ -78,52 +78,58 @@ static void note_logs(const lt_strand *c, bool fresh) {
     item->logs_to = c->logs.n;
 }
 
-typedef struct {
-    lt_strand *c;
-    lt_speech_fn on;
-} listener;
-
 static void on_part(void *ctx, lt_part_kind part, int call, const char *text, size_t n) {
     static const lt_speech_kind kinds[] = {LT_SPEECH_CONTENT, LT_SPEECH_REASONING, LT_SPEECH_CALL,
                                            LT_SPEECH_CALL};
-    const listener *l = ctx;
-    lt_speech *s = l->c->face;
+    lt_strand *c = ctx;
+    lt_speech *s = c->face;
     const lt_speech_kind kind = kinds[part];
     const bool fresh = part == LT_PART_CALL_NAME || s->n_items == 0 ||
                        s->items[s->n_items - 1].kind != kind;
     (void)call;
-    if (fresh && begin_item(l->c, kind, text, n) == NULL) {
+    if (fresh && begin_item(c, kind, text, n) == NULL) {
         return;
     }
-    note_logs(l->c, fresh);
+    note_logs(c, fresh);
     if (part == LT_PART_CALL_NAME) {
-        l->on(l->c, s->n_items - 1, true, "", 0);
+        c->reply->face->piece(c, s->n_items - 1, true, "", 0);
         return;
     }
     lt_out_raw(&s->items[s->n_items - 1].text, text, n);
-    l->on(l->c, s->n_items - 1, fresh, text, n);
+    c->reply->face->piece(c, s->n_items - 1, fresh, text, n);
 }
 
-void lt_speech_feed(lt_strand *c, const char *text, size_t n, lt_speech_fn on) {
+void lt_speech_token(lt_strand *c) {
     const lt_speech *s = c->face;
-    if (lt_parser_feed(s->parser, text, n, on_part, &(listener){c, on}) != LT_OK) {
+    if (s != NULL && lt_parser_in_reasoning(s->parser)) {
+        c->reasoning_tokens++;
+    }
+}
+
+void lt_speech_text(lt_strand *c, const char *text, size_t n) {
+    const lt_speech *s;
+    if (c->face == NULL && !open_speech(c)) {
+        return;
+    }
+    s = c->face;
+    if (lt_parser_feed(s->parser, text, n, on_part, c) != LT_OK) {
         lt_log_warn("an answer's text is lost: %s", lt_error_message());
     }
 }
 
-void lt_speech_end(lt_strand *c, lt_speech_fn on) {
-    const lt_speech *s = c->face;
+bool lt_speech_finish(lt_strand *c) {
     const lt_listen *l = &c->reply->listen;
     const bool whole = c->finish == LT_FINISH_EOS || c->finish == LT_FINISH_GRAMMAR;
-    listener to = {c, on};
-    if ((whole ? lt_parser_end(s->parser, on_part, &to)
-               : lt_parser_cut(s->parser, l->callable, l->forced, on_part, &to)) != LT_OK) {
+    const lt_speech *s;
+    if (c->face == NULL && !open_speech(c)) {
+        return false;
+    }
+    s = c->face;
+    if ((whole ? lt_parser_end(s->parser, on_part, c)
+               : lt_parser_cut(s->parser, l->callable, l->forced, on_part, c)) != LT_OK) {
         lt_log_warn("an answer's text is lost: %s", lt_error_message());
     }
-}
-
-bool lt_speech_in_reasoning(const lt_strand *c) {
-    return lt_parser_in_reasoning(((const lt_speech *)c->face)->parser);
+    return true;
 }
 
 void lt_speech_gather(const lt_speech *s, lt_speech_kind kind, lt_json_out *out) {

@@ -24,10 +24,6 @@ typedef struct {
     int n_items, room, n_calls;
 } lt_speech;
 
-/* Called with each piece as soon as it is certain. fresh: the item has just begun; a call begins
- * with no text, then come its arguments. */
-typedef void (*lt_speech_fn)(lt_strand *c, int item, bool fresh, const char *text, size_t n);
-
 /* What a reply listens for: from the request's tools, tool_choice and reasoning_format; before the
  * prompt is rendered. */
 bool lt_speech_prepare(lt_reply *r, lt_api_error *e);
@@ -35,12 +31,13 @@ bool lt_speech_prepare(lt_reply *r, lt_api_error *e);
  * answer: grammar, thinking budget. Once listen.opened is known. */
 bool lt_speech_add(lt_reply *r, lt_ids *prompt, lt_api_error *e);
 
-/* c->face becomes the choice's speech. False: out of memory. */
-bool lt_speech_open(lt_strand *c);
+/* Members of a face whose choices are speech; its `piece` hears each piece as soon as it is certain.
+ * c->face is the lt_speech, from the first text on. */
+void lt_speech_token(lt_strand *c); /* token: counts those of the reasoning. */
+void lt_speech_text(lt_strand *c, const char *text, size_t n); /* text */
+/* The head of choice_end: what was held back is told. False: out of memory, nothing can be. */
+bool lt_speech_finish(lt_strand *c);
 void lt_speech_close(lt_strand *c);
-void lt_speech_feed(lt_strand *c, const char *text, size_t n, lt_speech_fn on);
-void lt_speech_end(lt_strand *c, lt_speech_fn on);
-bool lt_speech_in_reasoning(const lt_strand *c); /* What comes next belongs to the reasoning. */
 
 /* All text of a kind, appended to out. */
 void lt_speech_gather(const lt_speech *s, lt_speech_kind kind, lt_json_out *out);

@@ -22,6 +22,7 @@
 
 #include "data/tokenizer/unicode.h"
 #include "serve/grammar/impl.h"
+#include "serve/grammar/escape.h"
 
 #define MAX_COUNT  100000
 #define NAME_BYTES 128
@@ -140,33 +141,8 @@ static lt_gid terminal(const reader *r, lt_gid id) {
 /* ---- Strings and regular expressions ---- */
 
 static lt_err read_char(reader *r, uint32_t *cp) {
-    static const char from[] = "nrtfvb0\\\"'/", to[] = "\n\r\t\f\v\b\0\\\"'/";
-    const char *known;
-    int digits;
-    if (!skip(r, "\\")) {
-        r->p += lt_utf8_decode(r->p, r->end, cp);
-        return LT_OK;
-    }
-    if (r->p == r->end) {
-        return wrong(r, "a backslash without a character");
-    }
-    known = *r->p != 0 ? strchr(from, *r->p) : NULL;
-    digits = *r->p == 'x' ? 2 : *r->p == 'u' ? 4 : *r->p == 'U' ? 8 : 0;
-    r->p++;
-    if (known != NULL) {
-        *cp = (uint32_t)(unsigned char)to[known - from];
-        return LT_OK;
-    }
-    *cp = 0;
-    for (int i = 0; i < digits; i++, r->p++) {
-        if (r->p == r->end || !isxdigit(*r->p)) {
-            return wrong(r, "a malformed hexadecimal escape");
-        }
-        *cp = *cp * 16 + (uint32_t)(*r->p <= '9' ? *r->p - '0' : (*r->p | 32) - 'a' + 10);
-    }
-    return digits > 0 && *cp <= 0x10FFFF && !(*cp >= 0xD800 && *cp < 0xE000)
-               ? LT_OK
-               : wrong(r, "an unknown escape");
+    const char *why = lt_gescape_read(&r->p, r->end, "nrtfvb0\\\"'/", "\n\r\t\f\v\b\0\\\"'/", cp);
+    return why == NULL ? LT_OK : wrong(r, why);
 }
 
 /* Behind the quote: its characters, each as a node of its own, as "..."i has two of each. */

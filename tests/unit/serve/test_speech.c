@@ -28,18 +28,22 @@ static void items_in_order(void **state) {
         "</tool_call>\n<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call> bye";
     static lt_server s;
     lt_json_out heard = {0}, all = {0};
-    lt_reply r = {.server = &s, .listen = {.tools = true, .think = true}, .face_state = &heard};
+    static const lt_face face = {.piece = on};
+    lt_reply r = {.server = &s,
+                  .face = &face,
+                  .listen = {.tools = true, .think = true},
+                  .face_state = &heard};
     lt_strand c = {.reply = &r};
     const lt_speech *said;
     (void)state;
     s.marks = lt_parse_detect("<tool_call></think>");
-    assert_true(lt_speech_open(&c));
-    said = c.face;
     for (size_t at = 0; at < strlen(text); at++) {
-        assert_true(lt_speech_in_reasoning(&c) == (at > 6 && at < 18));
-        lt_speech_feed(&c, text + at, 1, on);
+        lt_speech_token(&c);
+        assert_int_equal(c.reasoning_tokens, at < 7 ? 0 : at < 18 ? at - 6 : 11);
+        lt_speech_text(&c, text + at, 1);
     }
-    lt_speech_end(&c, on);
+    assert_true(lt_speech_finish(&c));
+    said = c.face;
     assert_string_equal(heard.data, "reasoning:hm|content:Yes|f:{\"a\": 1}|g:{}|content:bye");
     assert_int_equal(said->n_items, 5);
     assert_int_equal(said->n_calls, 2);
