@@ -98,7 +98,7 @@ static void chunk_end(lt_strand *c, const char *finish) {
     } else if (j->ask.include_usage) {
         lt_out_key_null(o, "usage");
     }
-    if (j->ask.return_ids && c->face == NULL) { /* The opening chunk. */
+    if (j->ask.return_ids && c->state == NULL) { /* The opening chunk. */
         lt_prompt_ids_write(o, c->part);
     }
     if (j->ask.timings_per_token || (finish != NULL && !j->ask.include_usage)) {
@@ -131,7 +131,7 @@ static void put_call(lt_json_out *o, const lt_speech_item *call, bool with_index
 static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_t n) {
     lt_reply *j = c->reply;
     lt_json_out *o = &j->out;
-    const lt_speech_item *said = &((const lt_speech *)c->face)->items[item];
+    const lt_speech_item *said = &((const lt_speech *)c->state)->items[item];
 
     if (!j->stream || (said->kind == LT_SPEECH_REASONING && !j->ask.include_reasoning)) {
         return;
@@ -157,14 +157,14 @@ static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_
     chunk_end(c, NULL);
 }
 
-/* ---- The face ---- */
+/* ---- The formatter ---- */
 
 static const char *finish_reason(const lt_strand *c) {
-    const lt_speech *s = c->face;
+    const lt_speech *s = c->state;
     return s->n_calls > 0 && c->finish != LT_FINISH_LENGTH ? "tool_calls" : lt_finish_openai(c);
 }
 
-static void face_begin(lt_reply *j) {
+static void format_begin(lt_reply *j) {
     for (int64_t i = 0; i < j->n_samples; i++) {
         lt_strand *c = &j->parts[0].strands[i];
         chunk_begin(j, c->index);
@@ -174,7 +174,7 @@ static void face_begin(lt_reply *j) {
     }
 }
 
-static void face_choice_end(lt_strand *c) {
+static void format_choice_end(lt_strand *c) {
     if (!lt_speech_finish(c)) {
         return;
     }
@@ -193,7 +193,7 @@ static void put_kind(lt_json_out *o, const lt_speech *s, lt_speech_kind kind, co
 }
 
 static void put_message(lt_json_out *o, const lt_strand *c) {
-    const lt_speech *s = c->face;
+    const lt_speech *s = c->state;
     lt_out_key_open(o, "message", '{');
     lt_out_key_str(o, "role", "assistant");
     if (lt_speech_has(s, LT_SPEECH_CONTENT) || s->n_calls == 0) {
@@ -232,7 +232,7 @@ static void put_choice(lt_json_out *o, const lt_strand *c) {
     lt_out_shut(o, '}');
 }
 
-static void face_finish(lt_reply *j) {
+static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
     if (j->stream) {
         if (j->ask.include_usage) {
@@ -270,25 +270,25 @@ static void face_finish(lt_reply *j) {
     lt_out_shut(o, '}');
 }
 
-static void face_failed(lt_reply *j, const lt_api_error *e) {
+static void format_failed(lt_reply *j, const lt_api_error *e) {
     lt_error_write(&j->out, j->flavour, j->extra, e);
     lt_reply_send(j, NULL);
 }
 
-static void face_free(lt_reply *j) {
+static void format_free(lt_reply *j) {
     for (int64_t i = 0; j->n_parts > 0 && j->parts[0].strands != NULL && i < j->n_samples; i++) {
         lt_speech_close(&j->parts[0].strands[i]);
     }
 }
 
-static const lt_face face = {.begin = face_begin,
-                             .token = lt_speech_token,
-                             .text = lt_speech_text,
-                             .piece = on_piece,
-                             .choice_end = face_choice_end,
-                             .finish = face_finish,
-                             .failed = face_failed,
-                             .free = face_free};
+static const lt_formatter formatter = {.begin = format_begin,
+                                       .token = lt_speech_token,
+                                       .text = lt_speech_text,
+                                       .piece = on_piece,
+                                       .choice_end = format_choice_end,
+                                       .finish = format_finish,
+                                       .failed = format_failed,
+                                       .free = format_free};
 
 /* ---- The request ---- */
 
@@ -383,7 +383,7 @@ void lt_api_chat(lt_call *call) {
         lt_ask_free(&a);
         return;
     }
-    j = lt_reply_open(call, &face, &a, "chatcmpl-");
+    j = lt_reply_open(call, &formatter, &a, "chatcmpl-");
     if (j == NULL) {
         return;
     }

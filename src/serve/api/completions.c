@@ -195,9 +195,9 @@ static void send_chunk(lt_strand *c, const char *text, size_t n, bool with_promp
     lt_json_out *o = &j->out;
     head(o, j);
     lt_out_key_open(o, "choices", '[');
-    put_choice(o, c, c->index, text, n, c->logs.sent, with_prompt, c->face == NULL, finish);
+    put_choice(o, c, c->index, text, n, c->logs.sent, with_prompt, c->state == NULL, finish);
     c->logs.sent = c->logs.n;
-    c->face = c; /* Its first chunk is sent. */
+    c->state = c; /* Its first chunk is sent. */
     lt_out_shut(o, ']');
     if (j->ask.continuous_usage) {
         lt_usage_write(o, j, "usage");
@@ -222,7 +222,7 @@ static char *echo_of(const lt_part *p, size_t *n) {
 static void send_echo(lt_strand *c) {
     size_t n = 0;
     char *text;
-    if (!c->reply->ask.echo || c->face != NULL) {
+    if (!c->reply->ask.echo || c->state != NULL) {
         return;
     }
     text = echo_of(c->part, &n);
@@ -234,14 +234,14 @@ static bool dropped(const lt_reply *j) {
     return j->ask.max_tokens == 0; /* Only the echo is wanted; the engine made one token. */
 }
 
-static void face_text(lt_strand *c, const char *text, size_t n) {
+static void format_text(lt_strand *c, const char *text, size_t n) {
     if (c->reply->stream && !dropped(c->reply)) {
         send_echo(c);
         send_chunk(c, text, n, false, NULL);
     }
 }
 
-static void face_choice_end(lt_strand *c) {
+static void format_choice_end(lt_strand *c) {
     if (dropped(c->reply)) {
         c->logs.n = c->logs.sent = 0;
         c->finish = LT_FINISH_LENGTH;
@@ -290,7 +290,7 @@ static void put_part(lt_reply *j, lt_part *p, lt_json_out *o) {
     free(echo);
 }
 
-static void face_finish(lt_reply *j) {
+static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
     if (j->stream) {
         if (j->ask.include_usage) {
@@ -315,13 +315,15 @@ static void face_finish(lt_reply *j) {
     lt_out_shut(o, '}');
 }
 
-static void face_failed(lt_reply *j, const lt_api_error *e) {
+static void format_failed(lt_reply *j, const lt_api_error *e) {
     lt_error_write(&j->out, j->flavour, j->extra, e);
     lt_reply_send(j, NULL);
 }
 
-static const lt_face face = {
-    .text = face_text, .choice_end = face_choice_end, .finish = face_finish, .failed = face_failed};
+static const lt_formatter formatter = {.text = format_text,
+                                       .choice_end = format_choice_end,
+                                       .finish = format_finish,
+                                       .failed = format_failed};
 
 /* ---- The request ---- */
 
@@ -399,7 +401,7 @@ void lt_api_completions(lt_call *call) {
         lt_ask_free(&a);
         return;
     }
-    j = lt_reply_open(call, &face, &a, "cmpl-");
+    j = lt_reply_open(call, &formatter, &a, "cmpl-");
     if (j == NULL) {
         return;
     }

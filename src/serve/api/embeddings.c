@@ -60,7 +60,7 @@ static void put_embedding(lt_json_out *o, const lt_reply *j, const float *x, int
     lt_out_shut(o, ']');
 }
 
-static void face_finish(lt_reply *j) {
+static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
     const int64_t tokens = lt_reply_prompt_tokens(j);
     lt_out_open(o, '{');
@@ -86,7 +86,7 @@ static void face_finish(lt_reply *j) {
     lt_out_shut(o, '}');
 }
 
-static const lt_face face = {.finish = face_finish};
+static const lt_formatter formatter = {.finish = format_finish};
 
 /* ---- The request ---- */
 
@@ -127,7 +127,7 @@ void lt_api_embeddings(lt_call *call) {
         lt_ask_free(&a);
         return;
     }
-    j = lt_reply_open(call, &face, &a, "embd-");
+    j = lt_reply_open(call, &formatter, &a, "embd-");
     if (j == NULL) {
         return;
     }

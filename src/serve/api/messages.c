@@ -238,7 +238,7 @@ void lt_api_messages(lt_call *call) {
         lt_call_error(call, &e);
         lt_ask_free(&a);
     } else {
-        j = lt_reply_open(call, &lt_messages_face, &a, "msg_");
+        j = lt_reply_open(call, &lt_messages_formatter, &a, "msg_");
     }
     if (j == NULL) {
         if (st != NULL) {
@@ -247,7 +247,7 @@ void lt_api_messages(lt_call *call) {
         free(st);
         return;
     }
-    j->face_state = st;
+    j->format_state = st;
     if (!prepare(j, &e)) {
         lt_reply_refuse(call, j, &e);
         return;

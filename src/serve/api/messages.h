@@ -1,5 +1,5 @@
 /* messages.h: /v1/messages in parts: the request (api/messages.c), the conversation in it
- * (messages_read.c), what is answered (messages_face.c). */
+ * (messages_read.c), what is answered (messages_format.c). */
 #ifndef LT_SERVE_MESSAGES_H
 #define LT_SERVE_MESSAGES_H
 
@@ -8,7 +8,7 @@
 #include "serve/api/speech.h"
 #include "serve/api/store.h"
 
-/* A reply's face_state. */
+/* A reply's format_state. */
 typedef struct {
     bool keep;           /* The turn is stored: thread. */
     bool omitted;        /* Thinking is told by its signature alone. */
@@ -18,7 +18,7 @@ typedef struct {
     int64_t cleared_turns, cleared_tokens;
 } lt_messages;
 
-extern const lt_face lt_messages_face;
+extern const lt_formatter lt_messages_formatter;
 
 /* thread: {type: create} or {type: continue, previous_message_id}: the turns before join the ask's
  * messages, system and tools. */

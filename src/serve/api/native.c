@@ -222,7 +222,7 @@ static void put_answer(lt_json_out *o, const lt_strand *c, bool with_text) {
     lt_out_free(&whole);
 }
 
-static void face_text(lt_strand *c, const char *text, size_t n) {
+static void format_text(lt_strand *c, const char *text, size_t n) {
     lt_reply *j = c->reply;
     lt_json_out *o = &j->out;
     if (!j->stream || j->ask.max_tokens == 0) {
@@ -246,11 +246,11 @@ static void face_text(lt_strand *c, const char *text, size_t n) {
     lt_reply_send(j, NULL);
 }
 
-static void face_choice_end(lt_strand *c) {
+static void format_choice_end(lt_strand *c) {
     (void)c;
 }
 
-static void face_finish(lt_reply *j) {
+static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
     const bool list = j->n_parts * j->n_samples > 1 && !j->stream;
     if (list) {
@@ -269,13 +269,15 @@ static void face_finish(lt_reply *j) {
     }
 }
 
-static void face_failed(lt_reply *j, const lt_api_error *e) {
+static void format_failed(lt_reply *j, const lt_api_error *e) {
     lt_error_write(&j->out, j->flavour, j->extra, e);
     lt_reply_send(j, NULL);
 }
 
-static const lt_face face = {
-    .text = face_text, .choice_end = face_choice_end, .finish = face_finish, .failed = face_failed};
+static const lt_formatter formatter = {.text = format_text,
+                                       .choice_end = format_choice_end,
+                                       .finish = format_finish,
+                                       .failed = format_failed};
 
 /* ---- The request ---- */
 
@@ -363,7 +365,7 @@ void lt_api_completion(lt_call *call) {
         lt_ask_free(&a);
         return;
     }
-    j = lt_reply_open(call, &face, &a, "cmpl-");
+    j = lt_reply_open(call, &formatter, &a, "cmpl-");
     if (j == NULL) {
         return;
     }

@@ -80,7 +80,7 @@ static bool is_chat(const lt_reply *j) {
 }
 
 static const lt_speech_item *item_at(const lt_strand *c, int i) {
-    return &((const lt_speech *)c->face)->items[i];
+    return &((const lt_speech *)c->state)->items[i];
 }
 
 static void put_call(lt_json_out *o, const lt_speech_item *call) {
@@ -157,14 +157,14 @@ static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_
     }
 }
 
-/* ---- The face ---- */
+/* ---- The formatter ---- */
 
-static void face_choice_end(lt_strand *c) {
+static void format_choice_end(lt_strand *c) {
     const lt_speech *s;
     if (!lt_speech_finish(c)) {
         return;
     }
-    s = c->face;
+    s = c->state;
     if (c->reply->stream && s->n_items > 0 && s->items[s->n_items - 1].kind == LT_SPEECH_CALL) {
         line(c, s->n_items - 1, "", 0);
     }
@@ -180,7 +180,7 @@ static void put_all(lt_json_out *o, const lt_speech *s, lt_speech_kind kind, con
 
 /* What was said: all of it, of a stream nothing more. */
 static void put_said(lt_json_out *o, const lt_strand *c, bool all) {
-    const lt_speech *s = c->face;
+    const lt_speech *s = c->state;
     const lt_speech none = {0};
     const bool chat = is_chat(c->reply);
     s = all && s != NULL ? s : &none;
@@ -223,7 +223,7 @@ static void put_context(lt_json_out *o, const lt_strand *c) {
     lt_out_shut(o, ']');
 }
 
-static void face_finish(lt_reply *j) {
+static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
     const lt_part *p = &j->parts[0];
     const lt_strand *c = &p->strands[0];
@@ -248,24 +248,24 @@ static void face_finish(lt_reply *j) {
     }
 }
 
-static void face_failed(lt_reply *j, const lt_api_error *e) {
+static void format_failed(lt_reply *j, const lt_api_error *e) {
     lt_error_write(&j->out, j->flavour, j->extra, e);
     lt_reply_send(j, NULL);
 }
 
-static void face_free(lt_reply *j) {
+static void format_free(lt_reply *j) {
     if (j->n_parts > 0 && j->parts[0].strands != NULL) {
         lt_speech_close(&j->parts[0].strands[0]);
     }
 }
 
-static const lt_face face = {.token = lt_speech_token,
-                             .text = lt_speech_text,
-                             .piece = on_piece,
-                             .choice_end = face_choice_end,
-                             .finish = face_finish,
-                             .failed = face_failed,
-                             .free = face_free};
+static const lt_formatter formatter = {.token = lt_speech_token,
+                                       .text = lt_speech_text,
+                                       .piece = on_piece,
+                                       .choice_end = format_choice_end,
+                                       .finish = format_finish,
+                                       .failed = format_failed,
+                                       .free = format_free};
 
 /* ---- The request ---- */
 
@@ -532,7 +532,7 @@ static void answer(lt_call *call, bool chat) {
         lt_ask_free(&a);
         return;
     }
-    j = lt_reply_open(call, &face, &a, "ollama-");
+    j = lt_reply_open(call, &formatter, &a, "ollama-");
     if (j == NULL) {
         return;
     }

@@ -179,7 +179,7 @@ static void put_embedding(lt_json_out *o, const float *x, int64_t width) {
 }
 
 /* /api/embeddings has one prompt, and one list. */
-static void face_finish(lt_reply *j) {
+static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
     const int64_t width = lt_model_get_spec(j->server->model)->width;
     const bool one = j->ask.prompt != NULL;
@@ -209,7 +209,7 @@ static void face_finish(lt_reply *j) {
     lt_out_shut(o, '}');
 }
 
-static const lt_face face = {.finish = face_finish};
+static const lt_formatter formatter = {.finish = format_finish};
 
 static bool prepare(lt_reply *j, lt_api_error *e) {
     const lt_ask *a = &j->ask;
@@ -243,7 +243,7 @@ static void embed(lt_call *call, const lt_field *rows, size_t n_rows) {
         return;
     }
     a.truncate_prompt = a.truncate ? -1 : -2;
-    j = lt_reply_open(call, &face, &a, "embd-");
+    j = lt_reply_open(call, &formatter, &a, "embd-");
     if (j == NULL) {
         return;
     }

@@ -32,7 +32,8 @@ static void on_gone(lt_guest *g) {
     }
 }
 
-lt_reply *lt_reply_open(lt_call *call, const lt_face *face, lt_ask *ask, const char *id_prefix) {
+lt_reply *lt_reply_open(lt_call *call, const lt_formatter *formatter, lt_ask *ask,
+                        const char *id_prefix) {
     lt_reply *j = calloc(1, sizeof *j);
 
     if (j == NULL) {
@@ -47,7 +48,7 @@ lt_reply *lt_reply_open(lt_call *call, const lt_face *face, lt_ask *ask, const c
     j->flavour = call->flavour;
     memcpy(j->extra, call->extra, sizeof j->extra);
     j->owner = call->owner;
-    j->face = face;
+    j->formatter = formatter;
     j->ask = *ask;
     ask->root = NULL;
     ask->body = NULL;
@@ -107,8 +108,8 @@ static void part_free(lt_part *p, int64_t n_samples) {
 
 void lt_reply_free(lt_reply *j) {
     lt_server *s = j->server;
-    if (j->face->free != NULL) {
-        j->face->free(j);
+    if (j->formatter->free != NULL) {
+        j->formatter->free(j);
     }
     for (int64_t i = 0; i < j->n_parts; i++) {
         part_free(&j->parts[i], j->n_samples);
@@ -267,8 +268,8 @@ static void stream_begin(lt_reply *j) {
     lt_http_stream(j->conn, 200,
                    j->lines ? "application/x-ndjson" : "text/event-stream; charset=utf-8", headers);
     j->begun = true;
-    if (j->face->begin != NULL) {
-        j->face->begin(j);
+    if (j->formatter->begin != NULL) {
+        j->formatter->begin(j);
     }
 }
 
@@ -393,7 +394,7 @@ void lt_reply_fail(lt_reply *j, const lt_api_error *e) {
     }
     lt_out_clear(&j->out);
     if (j->begun) {
-        j->face->failed(j, e);
+        j->formatter->failed(j, e);
         lt_http_end(j->conn);
     } else {
         lt_error_write(&j->out, j->flavour, j->extra, e);
@@ -408,7 +409,7 @@ static void finish(lt_reply *j) {
         return;
     }
     lt_out_clear(&j->out);
-    j->face->finish(j);
+    j->formatter->finish(j);
     if (j->stream) {
         lt_http_end(j->conn);
     } else if (j->out.failed) {
@@ -487,7 +488,7 @@ static void choice_end(lt_strand *c, lt_finish why) {
     c->ended = true;
     c->finish = why;
     if (c->reply->conn != NULL && !c->reply->failed) {
-        c->reply->face->choice_end(c);
+        c->reply->formatter->choice_end(c);
     }
 }
 
@@ -500,7 +501,7 @@ static bool may_stop(const lt_strand *c) {
 static void let_through(lt_strand *c, const char *text, size_t n) {
     if (n > 0) {
         lt_out_raw(&c->text, text, n);
-        c->reply->face->text(c, text, n);
+        c->reply->formatter->text(c, text, n);
     }
 }
 
@@ -552,8 +553,8 @@ static void on_token(lt_part *p, const lt_event *ev) {
     if (j->request.logprobs >= 0 || j->ask.return_ids) {
         log_token(j, &c->logs, ev, j->request.logprobs >= 0);
     }
-    if (j->face->token != NULL) {
-        j->face->token(c);
+    if (j->formatter->token != NULL) {
+        j->formatter->token(c);
     }
     if (ev->finish != LT_FINISH_NONE) {
         c->stop_id = ev->finish == LT_FINISH_STOP_ID ? ev->id : -1;

@@ -3,12 +3,13 @@
  *
  *   handler ─▶ lt_reply_open ─▶ add prompts ─▶ lt_reply_start ─▶ engine ─┐
  *                                                                    │ events, on the loop's thread
- *   face->text ◀── stop strings ◀── UTF-8 stream ◀── token ◀─────────┘
- *      │                                                  sample ends: face->choice_end;   all end: face->finish, the answer is sent
+ *   formatter->text ◀── stop strings ◀── UTF-8 stream ◀── token ◀─────────┘
+ *      │                                                  sample ends: formatter->choice_end;   all end: formatter->finish, the answer is sent
  *
  * A reply has parts (one prompt = one request to the engine) and choices (part i's sample s is
- * choice i * n + s). The face is how an endpoint words its answer. A reply outlives its client:
- * when that goes away the parts are cancelled, and the reply is freed by the engine's last DONE. */
+ * choice i * n + s). The formatter is how an endpoint words its answer. A reply outlives its
+ * client: when that goes away the parts are cancelled, and the reply is freed by the engine's last
+ * DONE. */
 #ifndef LT_SERVE_REPLY_H
 #define LT_SERVE_REPLY_H
 
@@ -51,7 +52,7 @@ typedef struct {
     void (*finish)(lt_reply *j);      /* Write the answer's (last) part into j->out. */
     void (*failed)(lt_reply *j, const lt_api_error *e); /* In a stream: the error's event. */
     void (*free)(lt_reply *j);                          /* May be NULL. */
-} lt_face;
+} lt_formatter;
 
 struct lt_strand {
     lt_reply *reply;
@@ -69,7 +70,7 @@ struct lt_strand {
     lt_finish finish;
     int stop_index; /* Which stop string; -1: none. */
     int32_t stop_id;
-    void *face; /* The face's own. */
+    void *state; /* The formatter's own. */
 };
 
 struct lt_part {
@@ -109,7 +110,7 @@ struct lt_reply {
     lt_flavour flavour;
     char extra[512];
     const char *owner; /* The call's. */
-    const lt_face *face;
+    const lt_formatter *formatter;
     lt_ask ask;
     char id[48];
     int64_t created;
@@ -138,13 +139,14 @@ struct lt_reply {
     int64_t n_samples; /* Of a part, as the engine runs them. */
     lt_json_out out;   /* Reused for each event, and for the whole answer. */
     lt_json_out error;
-    void *face_state;
+    void *format_state;
     lt_reply *next, *prev; /* In the server's list. */
     bool listed;
 };
 
 /* Take the call over: the ask's tree moves into the reply. NULL: answered with an error. */
-lt_reply *lt_reply_open(lt_call *call, const lt_face *face, lt_ask *ask, const char *id_prefix);
+lt_reply *lt_reply_open(lt_call *call, const lt_formatter *formatter, lt_ask *ask,
+                        const char *id_prefix);
 void lt_reply_free(lt_reply *j);
 
 /* Sampling, stops, logprobs from the ask into the request, and the form. top: alternatives to
@@ -182,7 +184,7 @@ void lt_reply_fail(lt_reply *j, const lt_api_error *e);
  * ...\n\n". */
 void lt_reply_send(lt_reply *j, const char *event);
 
-/* ---- What faces share ---- */
+/* ---- What formatters share ---- */
 
 const char *lt_finish_openai(const lt_strand *c);
 int64_t lt_reply_prompt_tokens(const lt_reply *j);

@@ -1,5 +1,5 @@
 /* api/responses.c: /v1/responses: OpenAI's newer shape. The request's items, behind those of the
- * response that it continues, become chat messages; responses_face.c words the answer.
+ * response that it continues, become chat messages; responses_format.c words the answer.
  *
  * Reasoning goes back in as it came out: from a reasoning item's sealed text, else its content,
  * else its summary, it becomes the reasoning_content of the assistant's message behind it, and the
@@ -427,13 +427,13 @@ void lt_api_responses(lt_call *call) {
         free(st);
         return;
     }
-    j = lt_reply_open(call, &lt_responses_face, &a, "resp_");
+    j = lt_reply_open(call, &lt_responses_formatter, &a, "resp_");
     if (j == NULL) {
         lt_store_release(call->server->store, st->previous);
         free(st);
         return;
     }
-    j->face_state = st;
+    j->format_state = st;
     if (!prepare(j, st, &e)) {
         lt_reply_refuse(call, j, &e);
         return;

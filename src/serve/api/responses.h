@@ -1,5 +1,6 @@
 /* responses.h: /v1/responses in parts: the request (api/responses.c), what is answered
- * (responses_write.c), the stream's events (responses_face.c), and what was kept (api/stored.c). */
+ * (responses_write.c), the stream's events (responses_format.c), and what was kept (api/stored.c).
+ * */
 #ifndef LT_SERVE_RESPONSES_H
 #define LT_SERVE_RESPONSES_H
 
@@ -8,7 +9,7 @@
 #include "serve/api/speech.h"
 #include "serve/api/store.h"
 
-/* A reply's face_state. */
+/* A reply's format_state. */
 typedef struct {
     int64_t sequence; /* Of the stream's next event. */
     bool summary;     /* The reasoning is told as its own summary. */
@@ -22,7 +23,7 @@ typedef struct {
 
 typedef enum { LT_RESPONSE_RUNNING, LT_RESPONSE_DONE, LT_RESPONSE_FAILED } lt_response_state;
 
-extern const lt_face lt_responses_face;
+extern const lt_formatter lt_responses_formatter;
 
 /* The response object. */
 void lt_response_write(lt_json_out *o, const lt_reply *j, lt_response_state state);

@@ -7,16 +7,16 @@
 #include "serve/api/responses.h"
 
 static const lt_responses *state_of(const lt_strand *c) {
-    return c->reply->face_state;
+    return c->reply->format_state;
 }
 
 static const lt_speech_item *item_at(const lt_strand *c, int index) {
-    return &((const lt_speech *)c->face)->items[index];
+    return &((const lt_speech *)c->state)->items[index];
 }
 
 /* Only what was being said when the tokens ran out is incomplete. */
 static const char *item_status(const lt_strand *c, int index, bool done) {
-    const bool last = index == ((const lt_speech *)c->face)->n_items - 1;
+    const bool last = index == ((const lt_speech *)c->state)->n_items - 1;
     return !done                                               ? "in_progress"
            : last && c->ended && c->finish == LT_FINISH_LENGTH ? "incomplete"
                                                                : "completed";
@@ -137,7 +137,7 @@ static void put_said(lt_json_out *o, const lt_ask *a, const char *key, const cha
 
 static void put_asked(lt_json_out *o, const lt_reply *j) {
     const lt_ask *a = &j->ask;
-    const lt_responses *st = j->face_state;
+    const lt_responses *st = j->format_state;
     static const char *const alike[][2] = {
         {"max_tool_calls", "null"},         {"metadata", "{}"},
         {"previous_response_id", "null"},   {"prompt_cache_key", "null"},
@@ -186,7 +186,7 @@ static void put_usage(lt_json_out *o, const lt_reply *j) {
 
 /* Of a response that ended or failed. */
 static void put_end(lt_json_out *o, const lt_reply *j, bool cut) {
-    const lt_responses *st = j->face_state;
+    const lt_responses *st = j->format_state;
     lt_out_key(o, "error");
     if (st->why != NULL) {
         lt_out_open(o, '{');
@@ -208,7 +208,7 @@ static void put_end(lt_json_out *o, const lt_reply *j, bool cut) {
 
 void lt_response_write(lt_json_out *o, const lt_reply *j, lt_response_state state) {
     const lt_strand *c = &j->parts[0].strands[0];
-    const lt_speech *s = c->face;
+    const lt_speech *s = c->state;
     const bool done = state == LT_RESPONSE_DONE;
     const bool cut = done && c->finish == LT_FINISH_LENGTH;
 

@@ -18,12 +18,12 @@ static bool open_speech(lt_strand *c) {
         free(s);
         return false;
     }
-    c->face = s;
+    c->state = s;
     return true;
 }
 
 void lt_speech_close(lt_strand *c) {
-    lt_speech *s = c->face;
+    lt_speech *s = c->state;
     if (s == NULL) {
         return;
     }
@@ -34,13 +34,13 @@ void lt_speech_close(lt_strand *c) {
     free(s->items);
     lt_parser_close(s->parser);
     free(s);
-    c->face = NULL;
+    c->state = NULL;
 }
 
 /* A new item at the end; NULL: out of memory. */
 static lt_speech_item *begin_item(lt_strand *c, lt_speech_kind kind, const char *name, size_t n) {
     static const char *const prefixes[] = {"msg_", "rs_", "call_"};
-    lt_speech *s = c->face;
+    lt_speech *s = c->state;
     lt_speech_item *item;
 
     if (s->n_items == s->room) {
@@ -69,7 +69,7 @@ static lt_speech_item *begin_item(lt_strand *c, lt_speech_kind kind, const char 
 /* The item at the end is said by the tokens up to the one at hand; a later one begins with it,
  * unless the one before has it. */
 static void note_logs(const lt_strand *c, bool fresh) {
-    const lt_speech *s = c->face;
+    const lt_speech *s = c->state;
     lt_speech_item *item = &s->items[s->n_items - 1];
     if (fresh && s->n_items > 1) {
         const size_t behind = item[-1].logs_to, at = c->logs.n > 0 ? c->logs.n - 1 : 0;
@@ -82,7 +82,7 @@ static void on_part(void *ctx, lt_part_kind part, int call, const char *text, si
     static const lt_speech_kind kinds[] = {LT_SPEECH_CONTENT, LT_SPEECH_REASONING, LT_SPEECH_CALL,
                                            LT_SPEECH_CALL};
     lt_strand *c = ctx;
-    lt_speech *s = c->face;
+    lt_speech *s = c->state;
     const lt_speech_kind kind = kinds[part];
     const bool fresh = part == LT_PART_CALL_NAME || s->n_items == 0 ||
                        s->items[s->n_items - 1].kind != kind;
@@ -92,15 +92,15 @@ static void on_part(void *ctx, lt_part_kind part, int call, const char *text, si
     }
     note_logs(c, fresh);
     if (part == LT_PART_CALL_NAME) {
-        c->reply->face->piece(c, s->n_items - 1, true, "", 0);
+        c->reply->formatter->piece(c, s->n_items - 1, true, "", 0);
         return;
     }
     lt_out_raw(&s->items[s->n_items - 1].text, text, n);
-    c->reply->face->piece(c, s->n_items - 1, fresh, text, n);
+    c->reply->formatter->piece(c, s->n_items - 1, fresh, text, n);
 }
 
 void lt_speech_token(lt_strand *c) {
-    const lt_speech *s = c->face;
+    const lt_speech *s = c->state;
     if (s != NULL && lt_parser_in_reasoning(s->parser)) {
         c->reasoning_tokens++;
     }
@@ -108,10 +108,10 @@ void lt_speech_token(lt_strand *c) {
 
 void lt_speech_text(lt_strand *c, const char *text, size_t n) {
     const lt_speech *s;
-    if (c->face == NULL && !open_speech(c)) {
+    if (c->state == NULL && !open_speech(c)) {
         return;
     }
-    s = c->face;
+    s = c->state;
     if (lt_parser_feed(s->parser, text, n, on_part, c) != LT_OK) {
         lt_log_warn("an answer's text is lost: %s", lt_error_message());
     }
@@ -121,10 +121,10 @@ bool lt_speech_finish(lt_strand *c) {
     const lt_listen *l = &c->reply->listen;
     const bool whole = c->finish == LT_FINISH_EOS || c->finish == LT_FINISH_GRAMMAR;
     const lt_speech *s;
-    if (c->face == NULL && !open_speech(c)) {
+    if (c->state == NULL && !open_speech(c)) {
         return false;
     }
-    s = c->face;
+    s = c->state;
     if ((whole ? lt_parser_end(s->parser, on_part, c)
                : lt_parser_cut(s->parser, l->callable, l->forced, on_part, c)) != LT_OK) {
         lt_log_warn("an answer's text is lost: %s", lt_error_message());

@@ -1,6 +1,6 @@
 /* speech.h: what a chat model says, as a list of items in the order in which they were said:
- * content, reasoning, calls of tools. The faces of chat, responses and messages hold one for each
- * choice and hear of each piece through `on`. parse.h takes the text apart. */
+ * content, reasoning, calls of tools. The formatters of chat, responses and messages hold one for
+ * each choice and hear of each piece through `on`. parse.h takes the text apart. */
 #ifndef LT_SERVE_SPEECH_H
 #define LT_SERVE_SPEECH_H
 
@@ -31,8 +31,8 @@ bool lt_speech_prepare(lt_reply *r, lt_api_error *e);
  * answer: grammar, thinking budget. Once listen.opened is known. */
 bool lt_speech_add(lt_reply *r, lt_ids *prompt, lt_api_error *e);
 
-/* Members of a face whose choices are speech; its `piece` hears each piece as soon as it is certain.
- * c->face is the lt_speech, from the first text on. */
+/* Members of a formatter whose choices are speech; its `piece` hears each piece as soon as it is
+ * certain. c->state is the lt_speech, from the first text on. */
 void lt_speech_token(lt_strand *c); /* token: counts those of the reasoning. */
 void lt_speech_text(lt_strand *c, const char *text, size_t n); /* text */
 /* The head of choice_end: what was held back is told. False: out of memory, nothing can be. */

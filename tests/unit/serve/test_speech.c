@@ -11,8 +11,8 @@
 #include "serve/api/speech.h"
 
 static void on(lt_strand *c, int item, bool fresh, const char *text, size_t n) {
-    lt_json_out *heard = c->reply->face_state;
-    const lt_speech_item *i = &((const lt_speech *)c->face)->items[item];
+    lt_json_out *heard = c->reply->format_state;
+    const lt_speech_item *i = &((const lt_speech *)c->state)->items[item];
     if (fresh) {
         lt_out_rawf(heard, "%s%s:", heard->n > 0 ? "|" : "",
                     i->kind == LT_SPEECH_CALL      ? i->name
@@ -28,11 +28,11 @@ static void items_in_order(void **state) {
         "</tool_call>\n<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call> bye";
     static lt_server s;
     lt_json_out heard = {0}, all = {0};
-    static const lt_face face = {.piece = on};
+    static const lt_formatter formatter = {.piece = on};
     lt_reply r = {.server = &s,
-                  .face = &face,
+                  .formatter = &formatter,
                   .listen = {.tools = true, .think = true},
-                  .face_state = &heard};
+                  .format_state = &heard};
     lt_strand c = {.reply = &r};
     const lt_speech *said;
     (void)state;
@@ -43,7 +43,7 @@ static void items_in_order(void **state) {
         lt_speech_text(&c, text + at, 1);
     }
     assert_true(lt_speech_finish(&c));
-    said = c.face;
+    said = c.state;
     assert_string_equal(heard.data, "reasoning:hm|content:Yes|f:{\"a\": 1}|g:{}|content:bye");
     assert_int_equal(said->n_items, 5);
     assert_int_equal(said->n_calls, 2);

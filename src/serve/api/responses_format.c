@@ -1,4 +1,4 @@
-/* responses_face.c: see responses.h: how /v1/responses words an answer as it comes.
+/* responses_format.c: see responses.h: how /v1/responses words an answer as it comes.
  *
  * A stream tells the life of each output item: added, its part added, deltas, done; between
  * response.created and response.completed, all numbered. The response is kept before its last event
@@ -14,7 +14,7 @@
 /* ---- Events ---- */
 
 static void event_begin(lt_reply *j, const char *type) {
-    lt_responses *st = j->face_state;
+    lt_responses *st = j->format_state;
     lt_out_open(&j->out, '{');
     lt_out_key_str(&j->out, "type", type);
     lt_out_key_int(&j->out, "sequence_number", st->sequence++);
@@ -33,12 +33,12 @@ static void response_event(lt_reply *j, const char *type, lt_response_state stat
 }
 
 static const lt_speech_item *item_at(const lt_strand *c, int index) {
-    return &((const lt_speech *)c->face)->items[index];
+    return &((const lt_speech *)c->state)->items[index];
 }
 
 /* The reasoning's text is told as that of a summary, which has events of its own. */
 static bool as_summary(const lt_strand *c, int index) {
-    const lt_responses *st = c->reply->face_state;
+    const lt_responses *st = c->reply->format_state;
     return st->summary && item_at(c, index)->kind == LT_SPEECH_REASONING;
 }
 
@@ -126,19 +126,19 @@ static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_
     }
 }
 
-/* ---- The face ---- */
+/* ---- The formatter ---- */
 
-static void face_begin(lt_reply *j) {
+static void format_begin(lt_reply *j) {
     response_event(j, "response.created", LT_RESPONSE_RUNNING);
     response_event(j, "response.in_progress", LT_RESPONSE_RUNNING);
 }
 
-static void face_choice_end(lt_strand *c) {
+static void format_choice_end(lt_strand *c) {
     const lt_speech *s;
     if (!lt_speech_finish(c)) {
         return;
     }
-    s = c->face;
+    s = c->state;
     if (c->reply->stream && s->n_items > 0) {
         end_item(c, s->n_items - 1);
     }
@@ -146,7 +146,7 @@ static void face_choice_end(lt_strand *c) {
 
 /* What GET finds, and the next turn stands on: the response and the items that it answered. */
 static void keep(lt_reply *j) {
-    lt_responses *st = j->face_state;
+    lt_responses *st = j->format_state;
     lt_json_out o = {0};
 
     lt_out_open(&o, '{');
@@ -162,9 +162,9 @@ static void keep(lt_reply *j) {
     lt_out_free(&o);
 }
 
-static void face_finish(lt_reply *j) {
+static void format_finish(lt_reply *j) {
     const bool cut = j->parts[0].strands[0].finish == LT_FINISH_LENGTH;
-    const lt_responses *st = j->face_state;
+    const lt_responses *st = j->format_state;
     if (st->keep) {
         keep(j);
     }
@@ -175,8 +175,8 @@ static void face_finish(lt_reply *j) {
     }
 }
 
-static void face_failed(lt_reply *j, const lt_api_error *e) {
-    lt_responses *st = j->face_state;
+static void format_failed(lt_reply *j, const lt_api_error *e) {
+    lt_responses *st = j->format_state;
     event_begin(j, "error");
     lt_out_key_str(&j->out, "code", e->code != NULL ? e->code : e->type);
     lt_out_key_str(&j->out, "message", e->message);
@@ -187,8 +187,8 @@ static void face_failed(lt_reply *j, const lt_api_error *e) {
     st->why = NULL;
 }
 
-static void face_free(lt_reply *j) {
-    lt_responses *st = j->face_state;
+static void format_free(lt_reply *j) {
+    lt_responses *st = j->format_state;
     if (j->n_parts > 0 && j->parts[0].strands != NULL) {
         lt_speech_close(&j->parts[0].strands[0]);
     }
@@ -198,11 +198,11 @@ static void face_free(lt_reply *j) {
     }
 }
 
-const lt_face lt_responses_face = {.begin = face_begin,
-                                   .token = lt_speech_token,
-                                   .text = lt_speech_text,
-                                   .piece = on_piece,
-                                   .choice_end = face_choice_end,
-                                   .finish = face_finish,
-                                   .failed = face_failed,
-                                   .free = face_free};
+const lt_formatter lt_responses_formatter = {.begin = format_begin,
+                                             .token = lt_speech_token,
+                                             .text = lt_speech_text,
+                                             .piece = on_piece,
+                                             .choice_end = format_choice_end,
+                                             .finish = format_finish,
+                                             .failed = format_failed,
+                                             .free = format_free};

@@ -1,4 +1,4 @@
-/* messages_face.c: see messages.h: how /v1/messages words an answer.
+/* messages_format.c: see messages.h: how /v1/messages words an answer.
  *
  * A stream is message_start, then for each block content_block_start, content_block_delta ...,
  * content_block_stop, then message_delta with the reason and the usage, then message_stop. A block
@@ -26,7 +26,7 @@ static void event_end(lt_reply *j, const char *type) {
 }
 
 static const lt_messages *state_of(const lt_strand *c) {
-    return c->reply->face_state;
+    return c->reply->format_state;
 }
 
 static void put_usage(lt_json_out *o, const lt_reply *j) {
@@ -68,7 +68,7 @@ static char *sign(const lt_strand *c, const lt_speech_item *item) {
                : NULL;
 }
 
-static void face_begin(lt_reply *j) {
+static void format_begin(lt_reply *j) {
     lt_json_out *o = &j->out;
     event_begin(j, "message_start");
     lt_out_key_open(o, "message", '{');
@@ -99,7 +99,7 @@ static void delta_event(lt_strand *c, int index, const char *type, const char *k
 }
 
 static void block_stop(lt_strand *c, int index) {
-    const lt_speech_item *item = &((const lt_speech *)c->face)->items[index];
+    const lt_speech_item *item = &((const lt_speech *)c->state)->items[index];
     if (item->kind == LT_SPEECH_REASONING) {
         char *signature = sign(c, item);
         if (signature != NULL) {
@@ -114,7 +114,7 @@ static void block_stop(lt_strand *c, int index) {
 
 static void block_start(lt_strand *c, int index) {
     lt_json_out *o = &c->reply->out;
-    const lt_speech_item *item = &((const lt_speech *)c->face)->items[index];
+    const lt_speech_item *item = &((const lt_speech *)c->state)->items[index];
     event_begin(c->reply, "content_block_start");
     lt_out_key_int(o, "index", index);
     lt_out_key_open(o, "content_block", '{');
@@ -143,7 +143,7 @@ static void block_start(lt_strand *c, int index) {
 static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_t n) {
     static const char *const types[] = {"text_delta", "thinking_delta", "input_json_delta"};
     static const char *const keys[] = {"text", "thinking", "partial_json"};
-    const lt_speech_kind kind = ((const lt_speech *)c->face)->items[item].kind;
+    const lt_speech_kind kind = ((const lt_speech *)c->state)->items[item].kind;
 
     if (!c->reply->stream) {
         return;
@@ -166,7 +166,7 @@ static void put_stop(lt_json_out *o, const lt_strand *c) {
         why = "stop_sequence";
     } else if (c->finish == LT_FINISH_LENGTH) {
         why = c->new_tokens < j->ask.max_tokens ? "model_context_window_exceeded" : "max_tokens";
-    } else if (c->face != NULL && ((const lt_speech *)c->face)->n_calls > 0) {
+    } else if (c->state != NULL && ((const lt_speech *)c->state)->n_calls > 0) {
         why = "tool_use";
     }
     lt_out_key_str(o, "stop_reason", why);
@@ -178,14 +178,14 @@ static void put_stop(lt_json_out *o, const lt_strand *c) {
     }
 }
 
-/* ---- The face ---- */
+/* ---- The formatter ---- */
 
-static void face_choice_end(lt_strand *c) {
+static void format_choice_end(lt_strand *c) {
     if (!lt_speech_finish(c)) {
         return;
     }
-    if (c->reply->stream && ((const lt_speech *)c->face)->n_items > 0) {
-        block_stop(c, ((const lt_speech *)c->face)->n_items - 1);
+    if (c->reply->stream && ((const lt_speech *)c->state)->n_items > 0) {
+        block_stop(c, ((const lt_speech *)c->state)->n_items - 1);
     }
 }
 
@@ -227,7 +227,7 @@ static void put_block(lt_json_out *o, const lt_strand *c, const lt_speech_item *
 }
 
 static void put_content(lt_json_out *o, const lt_strand *c) {
-    const lt_speech *s = c->face;
+    const lt_speech *s = c->state;
     lt_out_key_open(o, "content", '[');
     for (int i = 0; s != NULL && i < s->n_items; i++) {
         put_block(o, c, &s->items[i]);
@@ -237,7 +237,7 @@ static void put_content(lt_json_out *o, const lt_strand *c) {
 
 /* What the next turn of the thread stands on. */
 static void keep(lt_reply *j) {
-    const lt_messages *st = j->face_state;
+    const lt_messages *st = j->format_state;
     const json_t *root = j->ask.root;
     lt_json_out o = {0};
 
@@ -256,9 +256,9 @@ static void keep(lt_reply *j) {
     lt_out_free(&o);
 }
 
-static void face_finish(lt_reply *j) {
+static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
-    const lt_messages *st = j->face_state;
+    const lt_messages *st = j->format_state;
     lt_strand *c = &j->parts[0].strands[0];
 
     if (st->keep) {
@@ -288,26 +288,26 @@ static void face_finish(lt_reply *j) {
     lt_out_shut(o, '}');
 }
 
-static void face_failed(lt_reply *j, const lt_api_error *e) {
+static void format_failed(lt_reply *j, const lt_api_error *e) {
     lt_error_write(&j->out, j->flavour, j->extra, e);
     lt_reply_send(j, "error");
 }
 
-static void face_free(lt_reply *j) {
+static void format_free(lt_reply *j) {
     if (j->n_parts > 0 && j->parts[0].strands != NULL) {
         lt_speech_close(&j->parts[0].strands[0]);
     }
-    if (j->face_state != NULL) {
-        lt_store_release(j->server->store, ((lt_messages *)j->face_state)->previous);
-        free(j->face_state);
+    if (j->format_state != NULL) {
+        lt_store_release(j->server->store, ((lt_messages *)j->format_state)->previous);
+        free(j->format_state);
     }
 }
 
-const lt_face lt_messages_face = {.begin = face_begin,
-                                  .token = lt_speech_token,
-                                  .text = lt_speech_text,
-                                  .piece = on_piece,
-                                  .choice_end = face_choice_end,
-                                  .finish = face_finish,
-                                  .failed = face_failed,
-                                  .free = face_free};
+const lt_formatter lt_messages_formatter = {.begin = format_begin,
+                                            .token = lt_speech_token,
+                                            .text = lt_speech_text,
+                                            .piece = on_piece,
+                                            .choice_end = format_choice_end,
+                                            .finish = format_finish,
+                                            .failed = format_failed,
+                                            .free = format_free};
