@@ -138,7 +138,7 @@ static void cancel(lt_engine *e, lt_job *j) {
     }
 }
 
-/* Into the scheduler; or, if the engine is held and they came later, aside. */
+/* Into the scheduler; or, if the engine is held and they came later, into held_back. */
 static void begin(lt_engine *e, lt_job *submitted, uint64_t last_id) {
     lt_job *j = e->held_back;
     while (e->taken_hold == LT_HOLD_NONE && j != NULL) {

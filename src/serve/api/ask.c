@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "data/text_utf8.h"
 #include "base/option.h"
-#include "serve/api/aside.h"
+#include "serve/api/worker_pool.h"
 
 #define MAX_ROWS 160
 

@@ -38,7 +38,7 @@ bool lt_api_refuse_oom(lt_api_error *e);
 #define LT_ASK_BREAKERS 32 /* Of DRY. */
 #define LT_ASK_STOPS    32 /* OpenAI allows 4; agents send more. */
 
-typedef struct lt_body lt_body; /* aside.h: a tree that another thread frees. */
+typedef struct lt_body lt_body; /* worker_pool.h: a tree that another thread frees. */
 
 /* What becomes of a field that no row names: the request is refused, or it is left out, with or
  * without a line in the log. */

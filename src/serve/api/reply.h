@@ -166,8 +166,8 @@ void lt_reply_truncate(const lt_reply *j, lt_ids *prompt);
 /* One more prompt; the ids move into the reply. */
 bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e);
 
-/* Make the grammar if there is one, beside the loop; then submit all; of a call that runs aside,
- * later. On failure the reply is freed and the call answered. */
+/* Make the grammar if there is one, beside the loop; then submit all; of a call that runs on the
+ * worker pool, later. On failure the reply is freed and the call answered. */
 void lt_reply_start(lt_call *call, lt_reply *j);
 
 /* Answer with e and free the reply (before start only). */

@@ -374,7 +374,7 @@ static bool check_state(lt_call *call, unsigned flags) {
 
 /* A call whose handler runs on the other thread, and answers or starts its reply on the loop. */
 typedef struct {
-    lt_aside_job job;
+    lt_pool_job job;
     lt_guest guest;
     lt_call call;
     /* Without the connection's texts, which may go while the thread works. */
@@ -401,15 +401,15 @@ static void large_free(large *l) {
     free(l->text);
     free(l);
     lt_server_let_go(bytes);
-    s->n_aside--;
+    s->n_pooled--;
     lt_server_ended(s);
 }
 
-static void large_work(lt_aside_job *job) {
+static void large_work(lt_pool_job *job) {
     large *l = (large *)job;
     l->call.request = &l->request;
     l->call.outcome = &l->outcome;
-    l->call.body = lt_body_open(l->call.server->aside, l->text, l->request.body_bytes);
+    l->call.body = lt_body_open(l->call.server->pool, l->text, l->request.body_bytes);
     free(l->text);
     l->text = NULL;
     if (l->call.body == NULL) {
@@ -421,7 +421,7 @@ static void large_work(lt_aside_job *job) {
     lt_body_free(l->call.body); /* Of a handler that did not want it. */
 }
 
-static void large_done(lt_aside_job *job) {
+static void large_done(lt_pool_job *job) {
     large *l = (large *)job;
     lt_outcome *o = &l->outcome;
     l->call.outcome = NULL;
@@ -443,12 +443,12 @@ static void large_done(lt_aside_job *job) {
 static void large_gone(lt_guest *g) {
     large *l = (large *)((char *)g - offsetof(large, guest));
     l->gone = true;
-    if (lt_aside_cancel(l->call.server->aside, &l->job)) {
+    if (lt_worker_pool_cancel(l->call.server->pool, &l->job)) {
         large_free(l);
     }
 }
 
-static void go_aside(lt_call *call, int route) {
+static void go_to_pool(lt_call *call, int route) {
     lt_server *s = call->server;
     const size_t bytes = call->request->body_bytes;
     large *l = calloc(1, sizeof *l);
@@ -466,9 +466,9 @@ static void go_aside(lt_call *call, int route) {
                  .request = {"POST", "", "", "", bytes, NULL},
                  .text = lt_http_take_body(call->conn),
                  .route = route};
-    s->n_aside++;
+    s->n_pooled++;
     lt_http_set_user(call->conn, &l->guest);
-    err = lt_aside_submit(s->aside, &l->job);
+    err = lt_worker_pool_submit(s->pool, &l->job);
     if (err != LT_OK) {
         s->metrics.refused++;
         lt_api_refuse_error(&e, NULL, err);
@@ -572,7 +572,7 @@ void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
     }
     if (r->body_bytes >= ASIDE_BYTES && (routes[i].flags & READY) != 0 &&
         routes[i].method[0] == 'P') {
-        go_aside(&call, i);
+        go_to_pool(&call, i);
     } else {
         const size_t bytes = r->body_bytes; /* The body is gone once it is answered. */
         routes[i].handler(&call);

@@ -1,10 +1,10 @@
 /* seal.h: texts that go to a client and come back unread and unchanged: the `encrypted_content` of
  * reasoning, the signature of thinking.
  *
- * A seal is base64 of  version (1) | nonce (12) | tag (16) | ciphertext  under ChaCha20-Poly1305. Its key belongs to the owner, an API key: another
- * owner's seal is not opened. It is derived from the API key, so that a restarted server and its
- * replicas open each other's; where no keys are asked for it is random, and a restart makes seals
- * unreadable. */
+ * A seal is base64 of  version (1) | nonce (12) | tag (16) | ciphertext  under ChaCha20-Poly1305.
+ * Its key belongs to the owner, an API key: another owner's seal is not opened. It is derived from
+ * the API key, so that a restarted server and its replicas open each other's; where no keys are
+ * asked for it is random, and a restart makes seals unreadable. */
 #ifndef LT_SERVE_SEAL_H
 #define LT_SERVE_SEAL_H
 

@@ -31,7 +31,7 @@
 #define POLL_ROUNDS  16                  /* Then the loop looks at its sockets again. */
 #define BIG_REQUEST  ((size_t)1 << 20)   /* Bytes: its memory is given back at once. */
 #define MAX_COMPILES 256                 /* Grammars that may wait to be made; then 429. */
-#define MAX_ASIDE    64                  /* Large requests that may wait to be read; then 429. */
+#define MAX_POOLED   64                  /* Large requests that may wait to be read; then 429. */
 #define KEEP_BYTES   ((size_t)128 << 20) /* Of grammars that are kept for later requests. */
 
 lt_server_options lt_server_defaults(void) {
@@ -187,8 +187,8 @@ static void renew_scratch(const lt_server *s, lt_tokenizer_scratch **scratch) {
 
 bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, lt_ids *out,
                       lt_api_error *e) {
-    const int thread = lt_aside_thread(s->aside);
-    lt_tokenizer_scratch **scratch = thread >= 0 ? &s->scratch_aside[thread] : &s->scratch;
+    const int thread = lt_worker_pool_thread(s->pool);
+    lt_tokenizer_scratch **scratch = thread >= 0 ? &s->scratch_pool[thread] : &s->scratch;
     const lt_err err = lt_tokenizer_encode(s->tokenizer, *scratch, text, n, flags, out);
     const bool ok = err == LT_OK || lt_api_refuse_error(e, NULL, err);
     if (n > BIG_REQUEST) {
@@ -266,13 +266,13 @@ static lt_err read_own(lt_server *s) {
 }
 
 /* Half of the cores: where the model runs on them too, streams go on. */
-static int aside_threads(void) {
+static int pool_threads(void) {
     const int half = lt_thread_count() / 2;
-    return half < 1 ? 1 : half > LT_ASIDE_THREADS ? LT_ASIDE_THREADS : half;
+    return half < 1 ? 1 : half > LT_WORKER_POOL_THREADS ? LT_WORKER_POOL_THREADS : half;
 }
 
 static lt_err load(lt_server *s) {
-    const int n_aside = aside_threads();
+    const int n_pooled = pool_threads();
     LT_TRY(s->o.load(s->o.ctx, &s->model, &s->tokenizer));
     s->vocabulary = lt_tokenizer_describe(s->tokenizer);
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
@@ -294,10 +294,10 @@ static lt_err load(lt_server *s) {
                                                                  .done = lt_reply_compiled,
                                                                  .before = s->o.before_compile,
                                                                  .ctx = s->o.ctx}));
-    for (int i = 0; i < n_aside; i++) {
-        LT_TRY(lt_tokenizer_scratch_open(&s->scratch_aside[i], s->tokenizer));
+    for (int i = 0; i < n_pooled; i++) {
+        LT_TRY(lt_tokenizer_scratch_open(&s->scratch_pool[i], s->tokenizer));
     }
-    LT_TRY(lt_aside_open(&s->aside, s->base, n_aside, MAX_ASIDE));
+    LT_TRY(lt_worker_pool_open(&s->pool, s->base, n_pooled, MAX_POOLED));
     return s->o.own_defaults ? read_own(s) : LT_OK;
 }
 
@@ -358,10 +358,10 @@ static void on_drained(evutil_socket_t fd, short what, void *arg) {
     lt_server *s = arg;
     const struct timeval moment = {.tv_usec = 100000};
     (void)fd;
-    if ((what & EV_TIMEOUT) != 0 && s->n_replies + s->n_aside > 0) {
+    if ((what & EV_TIMEOUT) != 0 && s->n_replies + s->n_pooled > 0) {
         lt_api_error e = {.status = 503, .type = "server_error"};
         lt_log_warn("serve: %lld requests did not finish within %g s and are cancelled",
-                    (long long)(s->n_replies + s->n_aside), s->o.drain_s);
+                    (long long)(s->n_replies + s->n_pooled), s->o.drain_s);
         snprintf(e.message, sizeof e.message,
                  "the server is ending, and the request did not finish within %g s", s->o.drain_s);
         for (lt_reply *j = s->replies; j != NULL; j = j->next) {
@@ -372,7 +372,7 @@ static void on_drained(evutil_socket_t fd, short what, void *arg) {
 }
 
 void lt_server_ended(lt_server *s) {
-    if (s->draining && s->n_replies + s->n_aside == 0) {
+    if (s->draining && s->n_replies + s->n_pooled == 0) {
         event_active(s->on_drained, 0, 0);
     }
 }
@@ -387,7 +387,7 @@ static void drain(lt_server *s) {
     s->draining = true;
     if (!s->o.quiet) {
         lt_log_info("serve: ending: %lld requests run on for at most %g s",
-                    (long long)(s->n_replies + s->n_aside), s->o.drain_s);
+                    (long long)(s->n_replies + s->n_pooled), s->o.drain_s);
     }
     event_add(s->on_drained, &deadline);
     lt_server_ended(s);
@@ -568,7 +568,7 @@ void lt_server_close(lt_server *s) {
     }
     lt_http_close(s->http); /* Every open answer is told that its client is gone. */
     lt_tls_close(s->tls);
-    lt_aside_stop(s->aside);
+    lt_worker_pool_stop(s->pool);
     lt_compiler_stop(s->compiler);
     lt_engine_close(s->engine);
     s->draining = false;
@@ -583,15 +583,15 @@ void lt_server_close(lt_server *s) {
         }
     }
     lt_compiler_close(s->compiler);
-    lt_aside_close(s->aside);
+    lt_worker_pool_close(s->pool);
     lt_store_close(s->store);
     if (s->base != NULL) {
         event_base_free(s->base);
     }
     lt_chat_template_close(s->template);
     lt_tokenizer_scratch_close(s->scratch);
-    for (int i = 0; i < LT_ASIDE_THREADS; i++) {
-        lt_tokenizer_scratch_close(s->scratch_aside[i]);
+    for (int i = 0; i < LT_WORKER_POOL_THREADS; i++) {
+        lt_tokenizer_scratch_close(s->scratch_pool[i]);
     }
     lt_tokenizer_close(s->tokenizer);
     lt_model_close(s->model);

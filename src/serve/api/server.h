@@ -2,9 +2,9 @@
  * numbers that are counted.
  *
  * One thread runs libevent's loop and everything in this room but the engine: HTTP, JSON,
- * templates, tokenizing; of large requests the last three run aside (aside.h). The engine's thread
- * wakes the loop by its descriptor. The model is opened by one more thread, so that /health can say
- * "loading" from the first millisecond. */
+ * templates, tokenizing; of large requests the last three run on the worker pool (worker_pool.h).
+ * The engine's thread wakes the loop by its descriptor. The model is opened by one more thread, so
+ * that /health can say "loading" from the first millisecond. */
 #ifndef LT_SERVE_SERVER_H
 #define LT_SERVE_SERVER_H
 
@@ -15,7 +15,7 @@
 #include "lateen/serve.h"
 #include "lateen/tokenizer.h"
 #include "serve/api/api.h"
-#include "serve/api/aside.h"
+#include "serve/api/worker_pool.h"
 #include "serve/api/ask.h"
 #include "serve/api/compile.h"
 #include "serve/http/http.h"
@@ -59,10 +59,11 @@ struct lt_server {
     size_t most_prompt_bytes; /* A longer text can not be that few tokens. */
     double load_s, model_s;   /* From the start to ready; to a model and its tokenizer. */
 
-    lt_tokenizer_scratch *scratch, *scratch_aside[LT_ASIDE_THREADS]; /* The loop's; the others'. */
+    lt_tokenizer_scratch *scratch,
+        *scratch_pool[LT_WORKER_POOL_THREADS]; /* The loop's; the others'. */
     lt_compiler *compiler;
-    lt_aside *aside;
-    int64_t n_aside;  /* Calls that it has. */
+    lt_worker_pool *pool;
+    int64_t n_pooled; /* Calls that it has. */
     lt_store *store;  /* What clients may come back to. */
     lt_seal_key seal; /* Of callers without a key. */
     int64_t created;  /* Unix seconds. */
@@ -84,7 +85,7 @@ typedef struct lt_guest {
     void (*gone)(struct lt_guest *g);
 } lt_guest;
 
-/* What a handler that runs aside leaves for the loop to do. */
+/* What a handler that runs on the worker pool leaves for the loop to do. */
 typedef struct {
     int status; /* With the body: the answer; 0: none. */
     lt_json_out body;
@@ -92,7 +93,7 @@ typedef struct {
     lt_reply *reply; /* To be started. */
 } lt_outcome;
 
-/* A request while its handler runs: on the loop, or aside where it is large. */
+/* A request while its handler runs: on the loop, or on the worker pool where it is large. */
 typedef struct {
     lt_server *server;
     lt_http_conn *conn;
@@ -104,7 +105,7 @@ typedef struct {
     char extra[512];   /* Header lines that every answer carries: the request's id, CORS. */
     double arrived_s;
     lt_body *body;       /* Read already; NULL: request->body is to be read. */
-    lt_outcome *outcome; /* The handler runs aside; NULL: on the loop. */
+    lt_outcome *outcome; /* The handler runs on the worker pool; NULL: on the loop. */
 } lt_call;
 
 /* Read the body by the table of fields: lt_ask_read. */

@@ -13,22 +13,22 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "serve/api/aside.h"
+#include "serve/api/worker_pool.h"
 
 #define N_JOBS 4
 
 typedef struct {
-    lt_aside_job job;
-    lt_aside *aside;
+    lt_pool_job job;
+    lt_worker_pool *pool;
     atomic_bool *gate; /* Work waits for it. */
     atomic_int begun, worked;
     int told;
     int *order;
 } task;
 
-static void work(lt_aside_job *job) {
+static void work(lt_pool_job *job) {
     task *t = (task *)job;
-    assert_true(lt_aside_thread(t->aside) >= 0);
+    assert_true(lt_worker_pool_thread(t->pool) >= 0);
     atomic_store(&t->begun, 1);
     while (!atomic_load(t->gate)) {
         usleep(100);
@@ -36,16 +36,16 @@ static void work(lt_aside_job *job) {
     atomic_fetch_add(&t->worked, 1);
 }
 
-static void done(lt_aside_job *job) {
+static void done(lt_pool_job *job) {
     task *t = (task *)job;
-    assert_int_equal(lt_aside_thread(t->aside), -1);
+    assert_int_equal(lt_worker_pool_thread(t->pool), -1);
     assert_int_equal(atomic_load(&t->worked), 1);
     t->told = ++*t->order;
 }
 
 static void in_order_and_bounded(void **state) {
     struct event_base *base;
-    lt_aside *a = NULL;
+    lt_worker_pool *a = NULL;
     atomic_bool gate = false;
     int order = 0;
     task t[N_JOBS];
@@ -53,21 +53,21 @@ static void in_order_and_bounded(void **state) {
     (void)state;
     assert_int_equal(evthread_use_pthreads(), 0);
     base = event_base_new();
-    assert_int_equal(lt_aside_open(&a, base, 1, 2), LT_OK);
+    assert_int_equal(lt_worker_pool_open(&a, base, 1, 2), LT_OK);
     for (int i = 0; i < N_JOBS; i++) {
         t[i] = (task){
-            .job = {.work = work, .done = done}, .aside = a, .gate = &gate, .order = &order};
+            .job = {.work = work, .done = done}, .pool = a, .gate = &gate, .order = &order};
     }
-    assert_int_equal(lt_aside_submit(a, &t[0].job), LT_OK);
-    assert_int_equal(lt_aside_submit(a, &t[1].job), LT_OK);
+    assert_int_equal(lt_worker_pool_submit(a, &t[0].job), LT_OK);
+    assert_int_equal(lt_worker_pool_submit(a, &t[1].job), LT_OK);
     while (atomic_load(&t[0].begun) == 0) {
         usleep(100);
     }
-    assert_int_equal(lt_aside_submit(a, &t[2].job), LT_OK);
-    assert_int_equal(lt_aside_submit(a, &t[3].job), LT_ERR_LIMIT);
-    assert_false(lt_aside_cancel(a, &t[0].job));
-    assert_true(lt_aside_cancel(a, &t[1].job));
-    assert_int_equal(lt_aside_submit(a, &t[3].job), LT_OK);
+    assert_int_equal(lt_worker_pool_submit(a, &t[2].job), LT_OK);
+    assert_int_equal(lt_worker_pool_submit(a, &t[3].job), LT_ERR_LIMIT);
+    assert_false(lt_worker_pool_cancel(a, &t[0].job));
+    assert_true(lt_worker_pool_cancel(a, &t[1].job));
+    assert_int_equal(lt_worker_pool_submit(a, &t[3].job), LT_OK);
     tree = lt_body_open(a, "{\"a\": [1, 2]}", 13);
     assert_non_null(tree);
     assert_int_equal(json_array_size(json_object_get(tree->root, "a")), 2);
@@ -87,11 +87,11 @@ static void in_order_and_bounded(void **state) {
     while (atomic_load(&t[3].worked) == 0) {
         usleep(100);
     }
-    lt_aside_stop(a); /* Whether the loop has turned or not, it is told. */
+    lt_worker_pool_stop(a); /* Whether the loop has turned or not, it is told. */
     assert_int_equal(t[3].told, 3);
     tree = lt_body_open(a, "{}", 2);
     lt_body_free(tree); /* At once. */
-    lt_aside_close(a);
+    lt_worker_pool_close(a);
     event_base_free(base);
 }
 
@@ -106,22 +106,22 @@ static bool begins(task *t) {
  * over the bound, runs alone, and nobody overtakes it. */
 static void several_at_once(void **state) {
     enum { N = 5 };
-    static const size_t bytes[N] = {LT_ASIDE_BYTES / 2, LT_ASIDE_BYTES / 4, LT_ASIDE_BYTES / 2,
-                                    2 * LT_ASIDE_BYTES, 1};
+    static const size_t bytes[N] = {LT_WORKER_POOL_BYTES / 2, LT_WORKER_POOL_BYTES / 4,
+                                    LT_WORKER_POOL_BYTES / 2, 2 * LT_WORKER_POOL_BYTES, 1};
     struct event_base *base = event_base_new();
     atomic_bool gates[N];
-    lt_aside *a = NULL;
+    lt_worker_pool *a = NULL;
     int order = 0;
     task t[N];
     (void)state;
-    assert_int_equal(lt_aside_open(&a, base, 3, N), LT_OK);
+    assert_int_equal(lt_worker_pool_open(&a, base, 3, N), LT_OK);
     for (int i = 0; i < N; i++) {
         atomic_init(&gates[i], false);
         t[i] = (task){.job = {.work = work, .done = done, .bytes = bytes[i]},
-                      .aside = a,
+                      .pool = a,
                       .gate = &gates[i],
                       .order = &order};
-        assert_int_equal(lt_aside_submit(a, &t[i].job), LT_OK);
+        assert_int_equal(lt_worker_pool_submit(a, &t[i].job), LT_OK);
     }
     assert_true(begins(&t[0]) && begins(&t[1]));
     usleep(20000);
@@ -151,7 +151,7 @@ static void several_at_once(void **state) {
         event_base_loop(base, EVLOOP_ONCE);
     }
     assert_int_equal(t[4].told, N);
-    lt_aside_close(a);
+    lt_worker_pool_close(a);
     event_base_free(base);
 }
 

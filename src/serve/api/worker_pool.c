@@ -1,5 +1,5 @@
-/* aside.c: see aside.h. */
-#include "serve/api/aside.h"
+/* worker_pool.c: see worker_pool.h. */
+#include "serve/api/worker_pool.h"
 
 #include <malloc.h>
 #include <pthread.h>
@@ -11,10 +11,10 @@
     ((size_t)1                                                                                     \
      << 20) /* Bytes of its text: what the allocator keeps of it goes back to the system. */
 
-struct lt_aside {
+struct lt_worker_pool {
     struct event *on_done;
     int64_t max_waiting;
-    pthread_t threads[LT_ASIDE_THREADS];
+    pthread_t threads[LT_WORKER_POOL_THREADS];
     int n_threads; /* That run. */
     /* Under the lock. */
     pthread_mutex_t lock;
@@ -26,18 +26,18 @@ struct lt_aside {
     bool closing;
 };
 
-static lt_aside_job *pop(lt_fifo *l) {
-    return (lt_aside_job *)lt_fifo_pop(l);
+static lt_pool_job *pop(lt_fifo *l) {
+    return (lt_pool_job *)lt_fifo_pop(l);
 }
 
 /* ---- The threads ---- */
 
 /* Trees first; the first job when there is room for it. */
-static lt_aside_job *next_job(lt_aside *a) {
-    lt_aside_job *job = pop(&a->trees);
-    const lt_aside_job *first = (const lt_aside_job *)a->waiting.first;
+static lt_pool_job *next_job(lt_worker_pool *a) {
+    lt_pool_job *job = pop(&a->trees);
+    const lt_pool_job *first = (const lt_pool_job *)a->waiting.first;
     if (job == NULL && first != NULL && !a->closing &&
-        (a->busy_bytes == 0 || a->busy_bytes + first->bytes <= LT_ASIDE_BYTES)) {
+        (a->busy_bytes == 0 || a->busy_bytes + first->bytes <= LT_WORKER_POOL_BYTES)) {
         job = pop(&a->waiting);
         a->n--;
     }
@@ -46,10 +46,10 @@ static lt_aside_job *next_job(lt_aside *a) {
 }
 
 static void *run(void *arg) {
-    lt_aside *a = arg;
+    lt_worker_pool *a = arg;
     pthread_mutex_lock(&a->lock);
     for (;;) {
-        lt_aside_job *job = next_job(a);
+        lt_pool_job *job = next_job(a);
         size_t bytes;
         bool told;
         if (job == NULL && a->closing) {
@@ -76,7 +76,7 @@ static void *run(void *arg) {
     return NULL;
 }
 
-int lt_aside_thread(const lt_aside *a) {
+int lt_worker_pool_thread(const lt_worker_pool *a) {
     for (int i = 0; i < a->n_threads; i++) {
         if (pthread_equal(a->threads[i], pthread_self()) != 0) {
             return i;
@@ -87,8 +87,8 @@ int lt_aside_thread(const lt_aside *a) {
 
 /* ---- The loop's thread ---- */
 
-static lt_aside_job *take_worked(lt_aside *a) {
-    lt_aside_job *job;
+static lt_pool_job *take_worked(lt_worker_pool *a) {
+    lt_pool_job *job;
     pthread_mutex_lock(&a->lock);
     job = pop(&a->worked);
     if (job != NULL) {
@@ -99,8 +99,8 @@ static lt_aside_job *take_worked(lt_aside *a) {
     return job;
 }
 
-static void tell_worked(lt_aside *a) {
-    for (lt_aside_job *job = take_worked(a); job != NULL; job = take_worked(a)) {
+static void tell_worked(lt_worker_pool *a) {
+    for (lt_pool_job *job = take_worked(a); job != NULL; job = take_worked(a)) {
         job->done(job);
     }
 }
@@ -111,7 +111,7 @@ static void on_done(evutil_socket_t fd, short what, void *arg) {
     tell_worked(arg);
 }
 
-lt_err lt_aside_submit(lt_aside *a, lt_aside_job *job) {
+lt_err lt_worker_pool_submit(lt_worker_pool *a, lt_pool_job *job) {
     lt_err err = LT_OK;
     pthread_mutex_lock(&a->lock);
     if (a->n >= a->max_waiting) {
@@ -126,7 +126,7 @@ done:
     return err;
 }
 
-bool lt_aside_cancel(lt_aside *a, lt_aside_job *job) {
+bool lt_worker_pool_cancel(lt_worker_pool *a, lt_pool_job *job) {
     bool waited;
     pthread_mutex_lock(&a->lock);
     waited = lt_fifo_take_out(&a->waiting, &job->link);
@@ -138,7 +138,7 @@ bool lt_aside_cancel(lt_aside *a, lt_aside_job *job) {
 
 /* ---- Trees ---- */
 
-static void free_tree(lt_aside_job *job) {
+static void free_tree(lt_pool_job *job) {
     lt_body *b = (lt_body *)job;
     const size_t bytes = job->bytes;
     json_decref(b->root);
@@ -152,21 +152,21 @@ static void free_tree(lt_aside_job *job) {
 #endif
 }
 
-lt_body *lt_body_open(lt_aside *a, const char *text, size_t bytes) {
+lt_body *lt_body_open(lt_worker_pool *a, const char *text, size_t bytes) {
     lt_body *b = calloc(1, sizeof *b);
     if (b != NULL) {
-        *b = (lt_body){.job = {.work = free_tree, .bytes = bytes}, .aside = a};
+        *b = (lt_body){.job = {.work = free_tree, .bytes = bytes}, .pool = a};
         b->root = lt_body_parse(text, bytes, &b->error);
     }
     return b;
 }
 
 void lt_body_free(lt_body *b) {
-    lt_aside *a = b != NULL ? b->aside : NULL;
+    lt_worker_pool *a = b != NULL ? b->pool : NULL;
     if (b == NULL) {
         return;
     }
-    if (a->n_threads == 0 || lt_aside_thread(a) >= 0) {
+    if (a->n_threads == 0 || lt_worker_pool_thread(a) >= 0) {
         free_tree(&b->job);
         return;
     }
@@ -178,11 +178,12 @@ void lt_body_free(lt_body *b) {
 
 /* ---- Open, close ---- */
 
-lt_err lt_aside_open(lt_aside **out, struct event_base *base, int n_threads, int64_t max_waiting) {
+lt_err lt_worker_pool_open(lt_worker_pool **out, struct event_base *base, int n_threads,
+                           int64_t max_waiting) {
     lt_err err = LT_OK;
-    lt_aside *a = calloc(1, sizeof *a);
+    lt_worker_pool *a = calloc(1, sizeof *a);
 
-    LT_ASSERT(n_threads >= 1 && n_threads <= LT_ASIDE_THREADS);
+    LT_ASSERT(n_threads >= 1 && n_threads <= LT_WORKER_POOL_THREADS);
     if (a == NULL) {
         LT_FAIL(LT_ERR_OOM, "threads beside the loop");
     }
@@ -205,11 +206,11 @@ lt_err lt_aside_open(lt_aside **out, struct event_base *base, int n_threads, int
     *out = a;
     a = NULL;
 done:
-    lt_aside_close(a);
+    lt_worker_pool_close(a);
     return err;
 }
 
-void lt_aside_stop(lt_aside *a) {
+void lt_worker_pool_stop(lt_worker_pool *a) {
     if (a == NULL || a->n_threads == 0) {
         return;
     }
@@ -225,11 +226,11 @@ void lt_aside_stop(lt_aside *a) {
     tell_worked(a);
 }
 
-void lt_aside_close(lt_aside *a) {
+void lt_worker_pool_close(lt_worker_pool *a) {
     if (a == NULL) {
         return;
     }
-    lt_aside_stop(a);
+    lt_worker_pool_stop(a);
     if (a->on_done != NULL) {
         event_free(a->on_done);
     }
