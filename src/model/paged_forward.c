@@ -7,13 +7,13 @@
  *                paged_forward_side.c
  *     out        h_final of the wanted rows, gathered by an embedding lookup, unless they are all
  *                rows, in order; logits of out_rows of them at a time
- *     choices    of those rows, by the op choose: 12 bytes a row come to the host instead of its
+ *     picks    of those rows, by the op choose: 12 bytes a row come to the host instead of its
  *                logits
  *
  * GRAPHS   A step in which every sequence decodes one token has a shape that comes again and again.
  *          On a backend with graphs it is padded up to a bucket of rows and of pages, run as it is
  *          the first time (kernels are made, scratch grows), recorded when its side comes again,
- *          and from then on is one launch: embedding to choices. A padding row is a sequence of one
+ *          and from then on is one launch: embedding to picks. A padding row is a sequence of one
  *          token whose key is dropped; nobody reads what it says.
  *
  * AHEAD    Everything a call needs stands in the queue behind the call before it, so that needs no
@@ -265,7 +265,7 @@ static lt_err run_layers(lt_paged_forward *f, bool in_order) {
     return f->shape.out > 0 ? gather(f, f->shape.out, in_order) : LT_OK;
 }
 
-/* With choices where a graph may be made, whether there are any or not: it is for all calls of its
+/* With picks where a graph may be made, whether there are any or not: it is for all calls of its
  * shape. */
 static lt_err run_decode(lt_paged_forward *f) {
     LT_TRY(run_layers(f, true));
@@ -353,7 +353,7 @@ static lt_err run_idle(lt_paged_forward *f, int32_t *words, const idle_shape *s)
     int32_t *const ids = words, *const positions = ids + rows, *const slots = positions + rows,
                    *const q_start = slots + rows, *const kv_len = q_start + s->n + 1,
                    *const out_rows = kv_len + s->n, *const table = out_rows + s->n_out;
-    lt_paged_forward_choice nothing;
+    lt_paged_forward_picks nothing;
     memset(words, 0, (size_t)(table + s->n * pages - words) * sizeof *words);
     for (int64_t i = 0; i < rows; i++) {
         positions[i] = (int32_t)(i % s->each);
@@ -379,7 +379,7 @@ static lt_err run_idle(lt_paged_forward *f, int32_t *words, const idle_shape *s)
                                                             .kv_len = kv_len,
                                                             .table = table,
                                                             .out_rows = out_rows}));
-    return lt_paged_forward_choices(f, 0, s->n_out, &nothing);
+    return lt_paged_forward_read_picks(f, 0, s->n_out, &nothing);
 }
 
 #define FIRST_PROMPT 16

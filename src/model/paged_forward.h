@@ -12,24 +12,24 @@
  *                (N, max_pages): where they lie
  *     wanted     out_rows (O): rows whose logits or hidden states are asked for; choose, how: of
  *                which a token is chosen where the logits lie
- *     notes      what is known of a sequence for its choices beyond options (tensor/ops.h): rows
- *                that note begins, and choices count on
+ *     notes      what is known of a sequence for its picks beyond options (tensor/ops.h): rows
+ *                that note begins, and picks count on
  *
  *     LT_TRY(lt_paged_forward_run(f, &rows));
  *     for (first = 0; first < O; first += n) {
  *         n = ... at most options.out_rows;
  *         LT_TRY(lt_paged_forward_choose_late(f, first, n, ...));   rows whose options came late
- *         LT_TRY(lt_paged_forward_choices(f, first, n, &choices));   rows with choose, and those
+ *         LT_TRY(lt_paged_forward_read_picks(f, first, n, &picks));   rows with choose, and those
  *         LT_TRY(lt_paged_forward_logits(f, first, n, wanted, &logits));   the others
  *     }
  *
- * Where a backend works beside the host, the next call can be queued before the choices of this one
+ * Where a backend works beside the host, the next call can be queued before the picks of this one
  * are known, even to the caller:
  *
  *     run(1), send(1) ─▶ run(2), send(2) ─▶ take(1) ─▶ run(3), send(3) ─▶ take(2) ...
- *         ids of call 2 that call 1 chooses are written as -1 - the number of the choice
+ *         ids of call 2 that call 1 chooses are written as -1 - the number of the pick
  *     run(1), send(1) ─▶ run(2) ─▶ take(1) ─▶ choose_late(2), send(2) ─▶ run(3) ─▶ ...
- *         choices of call 2 that depend on those of call 1 */
+ *         picks of call 2 that depend on those of call 1 */
 #ifndef LT_MODEL_PAGED_FORWARD_H
 #define LT_MODEL_PAGED_FORWARD_H
 
@@ -52,9 +52,9 @@ typedef struct {
 
 typedef struct {
     int64_t n_rows, n_seqs, n_out;
-    int64_t q_max, kv_max;                  /* The largest of the sequences' rows and kv_len. */
-    int64_t max_pages;                      /* Columns of table in this call. */
-    const int32_t *ids, *positions, *slots; /* ids: -1 - k is choice k that the call before sent. */
+    int64_t q_max, kv_max;                   /* The largest of the sequences' rows and kv_len. */
+    int64_t max_pages;                       /* Columns of table in this call. */
+    const int32_t *ids, *positions, *slots;  /* ids: -1 - k is pick k that the call before sent. */
     const int32_t *q_start, *kv_len, *table; /* table: (n_seqs, max_pages) */
     const int32_t *out_rows;
     /* Of wanted rows [0, n_choose): whether a token is chosen of it, and (n_choose,
@@ -107,32 +107,32 @@ int64_t lt_paged_forward_max_edits(const lt_paged_forward *f);
 typedef struct {
     const int32_t *id, *rank, *top_id;
     const float *logprob, *top_logprob;
-} lt_paged_forward_choice;
+} lt_paged_forward_picks;
 
-/* The choices of wanted rows [first, first + n); IDLE where there was nothing to choose. first: a
+/* The picks of wanted rows [first, first + n); IDLE where there was nothing to choose. first: a
  * multiple of out_rows, n <= out_rows, here and below. */
-LT_MUST_USE lt_err lt_paged_forward_choices(lt_paged_forward *f, int64_t first, int64_t n,
-                                            lt_paged_forward_choice *out);
-/* Choose of those of wanted rows [first, first + n) with choose[i], after all: what choices, or the
+LT_MUST_USE lt_err lt_paged_forward_read_picks(lt_paged_forward *f, int64_t first, int64_t n,
+                                               lt_paged_forward_picks *out);
+/* Choose of those of wanted rows [first, first + n) with choose[i], after all: what picks, or the
  * next call's ids, then say of them. how (n); the first n_masks of lt_paged_forward_masks go with
- * it. At most once a row and call, and not before the choices of the call before were taken. */
+ * it. At most once a row and call, and not before the picks of the call before were taken. */
 LT_MUST_USE lt_err lt_paged_forward_choose_late(lt_paged_forward *f, int64_t first, int64_t n,
                                                 const bool *choose, const double *how,
                                                 int64_t n_masks);
 /* (out_rows, ceil(V / 32)) in host memory, to be written before choose_late and choose_more: the
  * rows that how's MASK means. */
 uint32_t *lt_paged_forward_masks(lt_paged_forward *f);
-/* n <= out_rows more choices from the rows of the last call of choices, of which rows[i] counts
+/* n <= out_rows more picks from the rows of the last call of picks, of which rows[i] counts
  * from its first. */
 LT_MUST_USE lt_err lt_paged_forward_choose_more(lt_paged_forward *f, int64_t n, const int32_t *rows,
                                                 const double *how, int64_t n_masks,
-                                                lt_paged_forward_choice *out);
-/* Instead of choices: set those of all n wanted rows, n <= out_rows, on their way to the host, and
+                                                lt_paged_forward_picks *out);
+/* Instead of picks: set those of all n wanted rows, n <= out_rows, on their way to the host, and
  * do not wait. n 0: only to know when the call is done. Then one call at most may be run before
  * they are taken. */
-LT_MUST_USE lt_err lt_paged_forward_send_choices(lt_paged_forward *f, int64_t n);
+LT_MUST_USE lt_err lt_paged_forward_send_picks(lt_paged_forward *f, int64_t n);
 /* Wait for what was sent first, and nothing behind it. Valid until the next call but one. */
-LT_MUST_USE lt_err lt_paged_forward_take_choices(lt_paged_forward *f, lt_paged_forward_choice *out);
+LT_MUST_USE lt_err lt_paged_forward_take_picks(lt_paged_forward *f, lt_paged_forward_picks *out);
 /* After a failure: wait for all that is queued, whatever came of it; nothing is to be taken any
  * more. */
 void lt_paged_forward_drop(lt_paged_forward *f);

@@ -1,6 +1,6 @@
 /* paged_forward_impl.h: the paged forward pass from inside: the call itself (paged_forward.c:
  * layers, graphs), its way to and from the host (paged_forward_side.c: metadata, queues) and what
- * comes out of it (paged_forward_out.c: logits, choices, hidden states). */
+ * comes out of it (paged_forward_out.c: logits, picks, hidden states). */
 #ifndef LT_MODEL_PAGED_FORWARD_IMPL_H
 #define LT_MODEL_PAGED_FORWARD_IMPL_H
 
@@ -23,11 +23,11 @@ typedef struct {
 
 /* What a call gets from the host and gives to it. Two take turns: paged_forward_side.c. */
 typedef struct {
-    int32_t *meta, *chosen; /* On the device; chosen: see choice_at. */
+    int32_t *meta, *chosen; /* On the device; chosen: see pick_at. */
     int32_t *host_meta, *host_chosen;
     int64_t call; /* Which it is, of all. */
     bool busy;    /* The call was not waited for. */
-    bool sent;    /* Its choices come to host_chosen, and were not taken. */
+    bool sent;    /* Its picks come to host_chosen, and were not taken. */
 } lt_paged_forward_side;
 
 /* A call of note: slots, starts, edits, on the device and on the host. Free again when that call of
@@ -61,35 +61,35 @@ struct lt_paged_forward {
         *host_logits;
     float **host_rows;            /* (out_rows) of those */
     lt_tensor choose_rows, how;   /* The same, of all wanted rows. */
-    bool any_top;                 /* A choice of this call wants the likeliest, too. */
+    bool any_top;                 /* A pick of this call wants the likeliest, too. */
     lt_paged_forward_shape shape; /* Of the last call. */
     int64_t at_hand,
-        /* The wanted row whose logits are the first of `logits`, and of whose chunk choices were
+        /* The wanted row whose logits are the first of `logits`, and of whose chunk picks were
          * made; -1: none. */
         chosen_first;
     lt_paged_forward_graph graphs[LT_PAGED_FORWARD_MAX_GRAPHS];
     int n_graphs;
 };
 
-#define LT_PAGED_FORWARD_CHOICE_WORDS                                                              \
-    (1 + 2 * LT_CHOOSE_HOW_COUNT) /* Of metadata a choice: its row, and how. */
+#define LT_PAGED_FORWARD_PICK_WORDS                                                                \
+    (1 + 2 * LT_CHOOSE_HOW_COUNT) /* Of metadata a pick: its row, and how. */
 
 /* Words of the call's metadata; choose_more's begin there. */
 static inline int64_t lt_paged_forward_call_words(const lt_paged_forward_options *o) {
     const int64_t n = 3 * o->max_rows + o->max_seqs * (2 + o->max_pages) + 1 +
-                      o->max_out * (1 + LT_PAGED_FORWARD_CHOICE_WORDS);
+                      o->max_out * (1 + LT_PAGED_FORWARD_PICK_WORDS);
     return (n + 3) / 2 * 2; /* how is of doubles. */
 }
 
 static inline int64_t lt_paged_forward_words(const lt_paged_forward_options *o) {
-    return lt_paged_forward_call_words(o) + o->out_rows * LT_PAGED_FORWARD_CHOICE_WORDS + 1;
+    return lt_paged_forward_call_words(o) + o->out_rows * LT_PAGED_FORWARD_PICK_WORDS + 1;
 }
 
 static inline lt_paged_forward_side *lt_paged_forward_side_of_call(lt_paged_forward *f) {
     return &f->sides[f->turn];
 }
 
-/* Of the results of out_rows choices: ids, ranks, log-probabilities, then the likeliest of each. */
+/* Of the results of out_rows picks: ids, ranks, log-probabilities, then the likeliest of each. */
 static inline size_t lt_paged_forward_chosen_bytes(const lt_paged_forward_options *o, bool top) {
     return (size_t)(o->out_rows * (3 + (top ? 2 * LT_CHOOSE_TOP : 0))) * sizeof(int32_t);
 }
@@ -106,15 +106,15 @@ LT_MUST_USE lt_err lt_paged_forward_turn(lt_paged_forward *f);
 /* Its metadata, padded to f->shape, and the tensors that it is. */
 LT_MUST_USE lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows *w);
 
-/* Of paged_forward_out.c. Rows and options of n choices, of `all` with idle ones, into the metadata
+/* Of paged_forward_out.c. Rows and options of n picks, of `all` with idle ones, into the metadata
  * at *at. rows NULL: wanted row i, from the first of its chunk. choose: NULL, or others are `idle`,
  * as choose's rows have it. */
-void lt_paged_forward_put_choices(lt_paged_forward *f, int64_t *at, int64_t n, int64_t all,
-                                  const int32_t *rows, const bool *choose, int32_t idle,
-                                  const double *how);
+void lt_paged_forward_put_picks(lt_paged_forward *f, int64_t *at, int64_t n, int64_t all,
+                                const int32_t *rows, const bool *choose, int32_t idle,
+                                const double *how);
 /* Logits of wanted rows [first, first + n). */
 LT_MUST_USE lt_err lt_paged_forward_head(lt_paged_forward *f, int64_t first, int64_t n);
-/* Choices [first, first + n) of those in the metadata, from n_logits rows at hand. */
+/* Picks [first, first + n) of those in the metadata, from n_logits rows at hand. */
 LT_MUST_USE lt_err lt_paged_forward_choose(lt_paged_forward *f, int64_t first, int64_t n,
                                            int64_t n_logits);
 

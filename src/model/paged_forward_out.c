@@ -1,12 +1,12 @@
-/* paged_forward_out.c: what comes out of a call: choices and logits of the wanted rows, some at a
+/* paged_forward_out.c: what comes out of a call: picks and logits of the wanted rows, some at a
  * time; hidden states. See paged_forward.h.
  *
  *     h_out of the wanted rows ─head─▶ logits, where the model is ─choose─▶ 12 or 172 bytes a row
  *                                                                              └─▶ host
  *                                        └─────── rows that are asked for ─▶ host, softcapped
  *
- * at_hand: which rows' logits there are; choices and logits of the same rows need the head once. Of
- * some rows it is known only later how to choose: when the choices of the call before have come.
+ * at_hand: which rows' logits there are; picks and logits of the same rows need the head once. Of
+ * some rows it is known only later how to choose: when the picks of the call before have come.
  * Their picks of the call itself are idle, then they alone are chosen (choose_late), into the same
  * places. */
 #include <math.h>
@@ -14,16 +14,16 @@
 
 #include "model/paged_forward_impl.h"
 
-static lt_paged_forward_choice choice_at(const lt_paged_forward *f, int32_t *results) {
+static lt_paged_forward_picks pick_at(const lt_paged_forward *f, int32_t *results) {
     const int64_t n = f->o.out_rows;
-    return (lt_paged_forward_choice){results, results + n, results + 3 * n,
-                                     (const float *)(results + 2 * n),
-                                     (const float *)(results + (3 + LT_CHOOSE_TOP) * n)};
+    return (lt_paged_forward_picks){results, results + n, results + 3 * n,
+                                    (const float *)(results + 2 * n),
+                                    (const float *)(results + (3 + LT_CHOOSE_TOP) * n)};
 }
 
-void lt_paged_forward_put_choices(lt_paged_forward *f, int64_t *at, int64_t n, int64_t all,
-                                  const int32_t *rows, const bool *choose, int32_t idle,
-                                  const double *how) {
+void lt_paged_forward_put_picks(lt_paged_forward *f, int64_t *at, int64_t n, int64_t all,
+                                const int32_t *rows, const bool *choose, int32_t idle,
+                                const double *how) {
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     int32_t *host = side->host_meta + *at;
     f->choose_rows = lt_tensor_1d(side->meta + *at, LT_I32, all);
@@ -80,8 +80,8 @@ static lt_err need_logits(lt_paged_forward *f, int64_t first, int64_t n) {
     return LT_OK;
 }
 
-/* Choices of wanted rows [first, first + n) on the device. */
-static lt_err need_choices(lt_paged_forward *f, int64_t first, int64_t n) {
+/* Picks of wanted rows [first, first + n) on the device. */
+static lt_err need_picks(lt_paged_forward *f, int64_t first, int64_t n) {
     LT_TRY(need_logits(f, first, n));
     if (f->chosen_first != first) {
         LT_TRY(lt_paged_forward_choose(f, first, n, n));
@@ -90,40 +90,40 @@ static lt_err need_choices(lt_paged_forward *f, int64_t first, int64_t n) {
     return LT_OK;
 }
 
-static lt_err download_choices(lt_paged_forward *f, lt_queue *q) {
+static lt_err download_picks(lt_paged_forward *f, lt_queue *q) {
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     return f->exec.backend->download(q, side->host_chosen, side->chosen,
                                      lt_paged_forward_chosen_bytes(&f->o, f->any_top));
 }
 
-static lt_err fetch_choices(lt_paged_forward *f, lt_paged_forward_choice *out) {
-    *out = choice_at(f, lt_paged_forward_side_of_call(f)->host_chosen);
-    LT_TRY(download_choices(f, f->exec.queue));
+static lt_err fetch_picks(lt_paged_forward *f, lt_paged_forward_picks *out) {
+    *out = pick_at(f, lt_paged_forward_side_of_call(f)->host_chosen);
+    LT_TRY(download_picks(f, f->exec.queue));
     return lt_paged_forward_sync(f);
 }
 
-lt_err lt_paged_forward_choices(lt_paged_forward *f, int64_t first, int64_t n,
-                                lt_paged_forward_choice *out) {
-    LT_TRY(need_choices(f, first, n));
-    return fetch_choices(f, out);
+lt_err lt_paged_forward_read_picks(lt_paged_forward *f, int64_t first, int64_t n,
+                                   lt_paged_forward_picks *out) {
+    LT_TRY(need_picks(f, first, n));
+    return fetch_picks(f, out);
 }
 
-lt_err lt_paged_forward_send_choices(lt_paged_forward *f, int64_t n) {
+lt_err lt_paged_forward_send_picks(lt_paged_forward *f, int64_t n) {
     const lt_backend *b = f->exec.backend;
-    LT_TRY(n > 0 ? need_choices(f, 0, n) : LT_OK);
+    LT_TRY(n > 0 ? need_picks(f, 0, n) : LT_OK);
     LT_TRY(b->order(f->down, f->exec.queue));
-    LT_TRY(n > 0 ? download_choices(f, f->down) : LT_OK);
+    LT_TRY(n > 0 ? download_picks(f, f->down) : LT_OK);
     LT_TRY(b->mark != NULL ? b->mark(f->down, f->turn) : LT_OK);
     f->sides[f->turn].sent = true;
     return LT_OK;
 }
 
-lt_err lt_paged_forward_take_choices(lt_paged_forward *f, lt_paged_forward_choice *out) {
+lt_err lt_paged_forward_take_picks(lt_paged_forward *f, lt_paged_forward_picks *out) {
     const lt_backend *b = f->exec.backend;
     const int first = f->sides[1 - f->turn].sent ? 1 - f->turn : f->turn;
     lt_paged_forward_side *side = &f->sides[first];
     LT_ASSERT(side->sent);
-    *out = choice_at(f, side->host_chosen);
+    *out = pick_at(f, side->host_chosen);
     side->sent = false;
     LT_TRY(b->reach != NULL ? b->reach(f->down, first) : LT_OK);
     side->busy = false;
@@ -146,7 +146,7 @@ static lt_err choose_beside(lt_paged_forward *f, int64_t n, const int32_t *rows,
     int64_t at = from;
     lt_err err;
     LT_ASSERT(n > 0 && n <= f->o.out_rows && n_masks <= f->o.out_rows && f->at_hand >= 0);
-    lt_paged_forward_put_choices(f, &at, n, n, rows, choose, LT_CHOOSE_SKIP, how);
+    lt_paged_forward_put_picks(f, &at, n, n, rows, choose, LT_CHOOSE_SKIP, how);
     err = r->backend->upload(f->up, side->meta + from, side->host_meta + from,
                              (size_t)(at - from) * sizeof *side->meta);
     if (err == LT_OK && n_masks > 0) {
@@ -162,16 +162,16 @@ static lt_err choose_beside(lt_paged_forward *f, int64_t n, const int32_t *rows,
 
 lt_err lt_paged_forward_choose_late(lt_paged_forward *f, int64_t first, int64_t n,
                                     const bool *choose, const double *how, int64_t n_masks) {
-    LT_TRY(need_choices(f, first, n));
+    LT_TRY(need_picks(f, first, n));
     return choose_beside(f, n, NULL, choose, how, n_masks);
 }
 
 lt_err lt_paged_forward_choose_more(lt_paged_forward *f, int64_t n, const int32_t *rows,
                                     const double *how, int64_t n_masks,
-                                    lt_paged_forward_choice *out) {
+                                    lt_paged_forward_picks *out) {
     const lt_err err = choose_beside(f, n, rows, NULL, how, n_masks);
     f->chosen_first = -1;
-    return err == LT_OK ? fetch_choices(f, out) : err;
+    return err == LT_OK ? fetch_picks(f, out) : err;
 }
 
 /* Rows [from, to) of the logits at hand. */

@@ -1,4 +1,4 @@
-/* paged_forward_side.c: the way between the host and a call: its metadata, its choices, notes of
+/* paged_forward_side.c: the way between the host and a call: its metadata, its picks, notes of
  * sequences, and the queues that they take.
  *
  *     host meta 0 ─up─▶ meta 0 ┐                                 ┌▶ chosen 0 ─down─▶ host chosen 0
@@ -6,16 +6,16 @@
  *     host meta 1 ─up─▶ meta 1 ┘         (0)      (1)      (0)   └▶ chosen 1 ─down─▶ host chosen 1
  *
  * SIDES    There are two of everything, on the host and on the device, and calls take turns. So the
- *          next call's metadata is on the device before this call ends, and this call's choices
+ *          next call's metadata is on the device before this call ends, and this call's picks
  *          travel while the next runs: between two calls that are queued one behind the other
  *          nothing stands. A call reads ids that the one before it chose on the other side (late
  *          ids). Graphs are recorded for each side.
- * ORDER    A call waits for its metadata (queue after up), its choices for the call (down after
+ * ORDER    A call waits for its metadata (queue after up), its picks for the call (down after
  *          queue), no call for a transfer of another. A side is written to again only when the host
  *          has waited for the call before that used it: busy.
- * NOTES    take the call's own way, so that they stand behind all choices of the row's last
+ * NOTES    take the call's own way, so that they stand behind all picks of the row's last
  *          sequence and before those of its next.
- * ALONE    Where nothing else is under way the metadata goes the call's own way, and choices that
+ * ALONE    Where nothing else is under way the metadata goes the call's own way, and picks that
  *          are waited for anyway do too (paged_forward_out.c). */
 #include <stdlib.h>
 #include <string.h>
@@ -99,7 +99,7 @@ lt_err lt_paged_forward_sides_open(lt_paged_forward *f) {
         lt_paged_forward_side *side = &f->sides[i];
         LT_TRY(b->host_alloc((void **)&side->host_meta, meta_bytes(f), "metadata"));
         LT_TRY(b->host_alloc((void **)&side->host_chosen,
-                             lt_paged_forward_chosen_bytes(&f->o, true), "choices"));
+                             lt_paged_forward_chosen_bytes(&f->o, true), "picks"));
     }
     if (!b->host_memory) {
         LT_TRY(b->host_alloc((void **)&f->host_masks, masks_bytes(f), "masks"));
@@ -226,8 +226,8 @@ lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows 
     }
     f->table = put_table(f, &at, w);
     f->any_top = false;
-    lt_paged_forward_put_choices(f, &at, w->n_choose, c->out, NULL, w->choose, LT_CHOOSE_IDLE,
-                                 w->how);
+    lt_paged_forward_put_picks(f, &at, w->n_choose, c->out, NULL, w->choose, LT_CHOOSE_IDLE,
+                               w->how);
     r->positions = f->batch.positions;
     r->late = lt_tensor_1d(f->sides[1 - f->turn].chosen, LT_I32, f->o.out_rows);
     return start(f, (size_t)at * sizeof *side->meta);

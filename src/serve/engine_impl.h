@@ -28,7 +28,7 @@ typedef struct {
     lt_sampler_args args;
     lt_pick pick;
     lt_err err;
-} lt_choosing;
+} lt_token_pick;
 
 /* A row whose logits a step needs. */
 typedef struct {
@@ -55,7 +55,7 @@ typedef struct {
     int64_t n_logits,
         n_hidden; /* Of the forward's out_rows: first those, which are wanted, then these. */
     /* The engine goes ahead, and all its tokens are chosen on the device and come by themselves:
-     * paged_forward.h, send_choices. */
+     * paged_forward.h, send_picks. */
     bool sent;
     bool late, whole; /* late: some of them are. whole: nothing of it is still to be queued. */
 } lt_step;
@@ -73,7 +73,7 @@ typedef struct {
     int32_t *note_slots, *note_starts,
         *edits; /* (max_running + 1), (max_edits, 2): notes that begin with the next call */
     int64_t n_notes;
-    lt_choosing *choices; /* (max_running) */
+    lt_token_pick *picks; /* (max_running) */
     uint32_t *masks;      /* (max_running, mask_words) */
     float *hidden;        /* (step_tokens, C) of embeddings */
 } lt_step_room;
@@ -161,7 +161,7 @@ LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_sample *s, const lt_sampler_args
 void lt_step_drop_notes(lt_engine *e, lt_sample *s);
 LT_MUST_USE lt_err lt_step_begin_notes(lt_engine *e);
 
-/* Of step_pick.c: the late choices of wanted rows [first, first + n), queued; the tokens of a step
+/* Of step_pick.c: the late picks of wanted rows [first, first + n), queued; the tokens of a step
  * that was sent; of another: those of wanted rows [first, first + n), then its hidden states. */
 LT_MUST_USE lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_t n);
 LT_MUST_USE lt_err lt_step_take(lt_engine *e, const lt_step *s);

@@ -35,7 +35,7 @@ typedef struct {
     int32_t index;
     bool started;                    /* Has been in the scheduler. */
     int32_t place[LT_STEPS_QUEUED];  /* Its item in each step that is on its way; -1: none. */
-    int32_t late;                    /* While seq.n_ahead: the number of the choice that it is. */
+    int32_t late;                    /* While seq.n_ahead: the number of the pick that it is. */
     int32_t slot;                    /* Of its notes on the device; -1: none. */
     int64_t n_noted;                 /* Tokens that they know of. */
     int32_t *tokens;                 /* (n_prompt + max_tokens) */

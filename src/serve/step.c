@@ -21,14 +21,14 @@
  *            and the engine goes ahead again behind the first that can be. What the host does in
  *            between, from the picks of one step to the rows of the next, then runs beside the
  *            device.
- * LATE       Some choices depend on the token before them in ways that the host must say: which ids
+ * LATE       Some picks depend on the token before them in ways that the host must say: which ids
  *            a grammar allows, whether a budget of thinking is used up. The forward of such a row
- *            does not depend on it, only its choice. So 2 is queued without those choices; when 1
+ *            does not depend on it, only its pick. So 2 is queued without those picks; when 1
  *            is collected the host makes their masks, while the device runs 2's layers, and queues
  *            them behind (choose_late); then 2 is sent, and 3 may be queued:
  *
  *                host    ... │ collect 1, masks of 2 │ launch 3 │ wait ...  │ collect 2, masks of 3 │
- *                device  ... │ layers, head, free choices of 2 ... │ late choices of 2 │ layers of 3 ...
+ *                device  ... │ layers, head, free picks of 2 ... │ late picks of 2 │ layers of 3 ...
  *
  *            One row with a grammar so costs its mask (16 KB up for 128k ids, and under 100 us on
  *            the host, hidden behind 2's layers), not the row's logits down (512 KB, a wait) nor
@@ -36,7 +36,7 @@
  *            rows in every other step (half their speed), a step split in two (the weights are read
  *            twice), masks for all tokens that may come (they are as many as the mask allows).
  * FORESEEN   Before 2 is planned, each sample that chooses in 1 gets seq.n_ahead, unless the token
- *            is surely its last. 2 runs it under the number of its choice, with the draw of its
+ *            is surely its last. 2 runs it under the number of its pick, with the draw of its
  *            place: the tokens are those of one step at a time, bit for bit where rows do not
  *            depend on each other (deterministic).
  * IN VAIN    A sample that ends with 1, or is cancelled, leaves 2: its item is empty, what it
@@ -214,7 +214,7 @@ static lt_err queue_plan(lt_engine *e, lt_step *s) {
     return LT_OK;
 }
 
-/* What is still to be queued of a step, when the tokens of the one before are known: late choices,
+/* What is still to be queued of a step, when the tokens of the one before are known: late picks,
  * and the way of all of them here. */
 static lt_err queue_rest(lt_engine *e, lt_step *s) {
     if (s->whole || !s->sent) { /* Of a step that is not sent read_step does it. */
@@ -222,7 +222,7 @@ static lt_err queue_rest(lt_engine *e, lt_step *s) {
     }
     s->whole = true;
     LT_TRY(s->late ? lt_step_choose_late(e, s, 0, s->n_logits) : LT_OK);
-    return lt_paged_forward_send_choices(e->forward, s->n_logits);
+    return lt_paged_forward_send_picks(e->forward, s->n_logits);
 }
 
 /* Plan a step and queue it. False: there is nothing to run. */

@@ -2,14 +2,14 @@
  * bans: a row of notes each (tensor/ops.h), in one of as many slots as sequences run. A sample
  * without any of these never has one.
  *
- *     its first choice ── slot taken, all its tokens noted (op note) ──▶ each further choice counts the token before it (NEW: known, or the number of a choice)
+ *     its first pick ── slot taken, all its tokens noted (op note) ──▶ each further pick counts the token before it (NEW: known, or the number of a pick)
  *
- * n_noted says up to which token, so a choice knows what is new: one token, for each choice adds
+ * n_noted says up to which token, so a pick knows what is new: one token, for each pick adds
  * one. Steps ahead need nothing else: what is not known here is known there. A step run in vain
  * leaves a wrong count behind, but only in the notes of a sample that has ended. A preempted sample
  * keeps its slot, and its notes stay right while its tokens run again; if another needs the slot
  * first, it will get a new one, and its tokens are noted anew. Forks have rows of their own. All of
- * it is in the order of the queue, where a slot's new notes stand behind the last choice of its old
+ * it is in the order of the queue, where a slot's new notes stand behind the last pick of its old
  * owner. */
 #include "base/error.h"
 #include "serve/engine_impl.h"

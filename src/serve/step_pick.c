@@ -2,7 +2,7 @@
  * prompts, a token for every sample that is up to date; and with its hidden states.
  *
  *     a host's backend ── the row's V logits ─▶ model/sampler.h, a thread a row
- *     a device         ── chosen where it lies: 12 bytes come back (with likeliest ids 172); a prompt is judged as a choice by force
+ *     a device         ── chosen where it lies: 12 bytes come back (with likeliest ids 172); a prompt is judged as a pick by force
  *
  * On a device a row of which the host must say how to choose (a grammar's mask, step.c) is chosen
  * late, by a call of its own; what no note can tell (over 1,023 biases) brings its logits to the
@@ -23,9 +23,9 @@ _Static_assert(LT_ENGINE_TOP == LT_CHOOSE_TOP, "a token has as many alternatives
 
 /* The sample is up to date: it, and at its request's first time the others, choose from this
  * row. */
-static int64_t add_choices(lt_engine *e, lt_sample *s, int64_t row, bool on_device, int64_t n) {
+static int64_t add_picks(lt_engine *e, lt_sample *s, int64_t row, bool on_device, int64_t n) {
     lt_job *j = s->job;
-    e->room.choices[n++] = (lt_choosing){
+    e->room.picks[n++] = (lt_token_pick){
         .sample = s, .row = row, .on_device = on_device, .leads = true};
     s->seq.fresh = false; /* Its prompt is judged: preempted, it may come back from the cache. */
     if (j->forked) {
@@ -40,7 +40,7 @@ static int64_t add_choices(lt_engine *e, lt_sample *s, int64_t row, bool on_devi
         other->started = true;
         other->seq.fresh = false;
         if (lt_sched_fork(&e->sched, &s->seq, &other->seq)) {
-            e->room.choices[n++] = (lt_choosing){
+            e->room.picks[n++] = (lt_token_pick){
                 .sample = other, .row = row, .on_device = on_device};
         } else {
             lt_sched_add(&e->sched, &other->seq);
@@ -49,7 +49,7 @@ static int64_t add_choices(lt_engine *e, lt_sample *s, int64_t row, bool on_devi
     return n;
 }
 
-static void choose_here(lt_engine *e, lt_choosing *c, uint32_t *mask, const float *logits) {
+static void choose_here(lt_engine *e, lt_token_pick *c, uint32_t *mask, const float *logits) {
     c->err = lt_sample_pick_args(c->sample, e->spec->vocab_size, mask, &c->args);
     if (c->err == LT_OK) {
         c->err = lt_sampler_pick(&e->samplers[omp_get_thread_num()], logits, &c->args, &c->pick);
@@ -60,7 +60,7 @@ static void choose_here(lt_engine *e, lt_choosing *c, uint32_t *mask, const floa
 }
 
 /* What the device chose, as number i. */
-static void take(lt_choosing *c, const lt_paged_forward_choice *from, int64_t i, int n_top) {
+static void take(lt_token_pick *c, const lt_paged_forward_picks *from, int64_t i, int n_top) {
     lt_pick *p = &c->pick;
     *p = (lt_pick){.id = from->id[i], .rank = from->rank[i], .logprob = from->logprob[i]};
     for (; p->n_top < n_top && from->top_id[i * LT_CHOOSE_TOP + p->n_top] >= 0; p->n_top++) {
@@ -74,14 +74,14 @@ static void take(lt_choosing *c, const lt_paged_forward_choice *from, int64_t i,
     }
 }
 
-/* What choices on the device need: the masks of grammars, on several threads. Returns how many of
+/* What picks on the device need: the masks of grammars, on several threads. Returns how many of
  * lt_paged_forward_masks there are to go with them. */
-static int64_t prepare(lt_engine *e, lt_choosing *choices, int64_t n) {
+static int64_t prepare(lt_engine *e, lt_token_pick *picks, int64_t n) {
     uint32_t *masks = lt_paged_forward_masks(e->forward);
     int64_t n_masks = 0;
 #pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_samplers) if (n > 1)
     for (int64_t i = 0; i < n; i++) {
-        lt_choosing *c = &choices[i];
+        lt_token_pick *c = &picks[i];
         c->err = lt_sample_pick_args(c->sample, e->spec->vocab_size, masks + i * e->mask_words,
                                      &c->args);
         if (c->err != LT_OK) {
@@ -90,7 +90,7 @@ static int64_t prepare(lt_engine *e, lt_choosing *choices, int64_t n) {
         }
     }
     for (int64_t i = 0; i < n; i++) {
-        n_masks = choices[i].err == LT_OK && choices[i].args.mask != NULL ? i + 1 : n_masks;
+        n_masks = picks[i].err == LT_OK && picks[i].args.mask != NULL ? i + 1 : n_masks;
     }
     return n_masks;
 }
@@ -103,15 +103,15 @@ lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_
         lt_sample *sample = s->items[s->wanted[first + i].item].sample;
         r->choose[first + i] = false;
         if (s->wanted[first + i].late && sample != NULL) {
-            r->choices[n_late++] = (lt_choosing){.sample = sample, .row = i};
+            r->picks[n_late++] = (lt_token_pick){.sample = sample, .row = i};
         }
     }
     if (n_late == 0) {
         return LT_OK;
     }
-    n_masks = prepare(e, r->choices, n_late);
+    n_masks = prepare(e, r->picks, n_late);
     for (int64_t i = 0; i < n_late; i++) {
-        const lt_choosing *c = &r->choices[i];
+        const lt_token_pick *c = &r->picks[i];
         if (c->err != LT_OK) {
             lt_step_fail(e, c->sample, c->err);
             continue;
@@ -125,13 +125,13 @@ lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_
 
 /* As many forks as there are rows of logits at a time: chosen from the rows of others, whose order
  * they keep. */
-static lt_err choose_forks(lt_engine *e, lt_choosing *forks, int64_t n) {
+static lt_err choose_forks(lt_engine *e, lt_token_pick *forks, int64_t n) {
     lt_step_room *r = &e->room;
-    lt_paged_forward_choice more;
+    lt_paged_forward_picks more;
     const int64_t n_masks = prepare(e, forks, n);
     int64_t n_chosen = 0;
     for (int64_t i = 0; i < n; i++) {
-        lt_choosing *c = &forks[i];
+        lt_token_pick *c = &forks[i];
         if (c->err == LT_OK) {
             LT_TRY(lt_step_how(e, c->sample, &c->args, i,
                                r->more_how + n_chosen * LT_CHOOSE_HOW_COUNT));
@@ -155,16 +155,16 @@ static lt_err choose_forks(lt_engine *e, lt_choosing *forks, int64_t n) {
 
 /* Forks choose from the rows of others: not before the step knows that there is room for them. They
  * stand behind their leaders, in runs. */
-static lt_err take_forks(lt_engine *e, int64_t n_choices) {
-    lt_choosing *choices = e->room.choices;
+static lt_err take_forks(lt_engine *e, int64_t n_picks) {
+    lt_token_pick *picks = e->room.picks;
     int64_t i = 0;
-    while (i < n_choices) {
+    while (i < n_picks) {
         int64_t n = 0;
-        while (i + n < n_choices && n < e->out_rows && choices[i + n].on_device &&
-               !choices[i + n].leads) {
+        while (i + n < n_picks && n < e->out_rows && picks[i + n].on_device &&
+               !picks[i + n].leads) {
             n++;
         }
-        LT_TRY(n > 0 ? choose_forks(e, choices + i, n) : LT_OK);
+        LT_TRY(n > 0 ? choose_forks(e, picks + i, n) : LT_OK);
         i += n > 0 ? n : 1;
     }
     return LT_OK;
@@ -195,8 +195,8 @@ static void judge_prompt(lt_engine *e, lt_sample *s, const lt_wanted *w, const f
 
 /* The same, of what the device says as number i. */
 static void take_judgement(lt_engine *e, lt_sample *s, const lt_wanted *w,
-                           const lt_paged_forward_choice *from, int64_t i) {
-    lt_choosing c = {.sample = s};
+                           const lt_paged_forward_picks *from, int64_t i) {
+    lt_token_pick c = {.sample = s};
     take(&c, from, i, s->job->r.prompt_logprobs);
     if (c.err != LT_OK) {
         lt_step_fail(e, s, c.err);
@@ -205,7 +205,7 @@ static void take_judgement(lt_engine *e, lt_sample *s, const lt_wanted *w,
     keep_judgement(e, s, w, &c.pick);
 }
 
-static void append(lt_engine *e, lt_choosing *c) {
+static void append(lt_engine *e, lt_token_pick *c) {
     lt_sample *s = c->sample;
     if (s->finish != LT_FINISH_NONE) {
         return;
@@ -233,11 +233,11 @@ static void append(lt_engine *e, lt_choosing *c) {
 }
 
 lt_err lt_step_take(lt_engine *e, const lt_step *s) {
-    lt_paged_forward_choice chosen;
-    LT_TRY(lt_paged_forward_take_choices(e->forward, &chosen));
+    lt_paged_forward_picks chosen;
+    LT_TRY(lt_paged_forward_take_picks(e->forward, &chosen));
     for (int64_t i = 0; i < s->n_logits; i++) {
         const lt_wanted *w = &s->wanted[i];
-        lt_choosing *c = &e->room.choices[0];
+        lt_token_pick *c = &e->room.picks[0];
         c->sample = s->items[w->item].sample;
         if (c->sample != NULL && !w->next) {
             take_judgement(e, c->sample, w, &chosen, i);
@@ -253,8 +253,8 @@ lt_err lt_step_take(lt_engine *e, const lt_step *s) {
 
 /* Who chooses from these rows; prompts are judged on the way. */
 static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
-                       const lt_paged_forward_choice *chosen, float *const *logits) {
-    int64_t n_choices = 0;
+                       const lt_paged_forward_picks *chosen, float *const *logits) {
+    int64_t n_picks = 0;
     for (int64_t i = 0; i < n; i++) {
         const lt_wanted *w = &s->wanted[first + i];
         lt_sample *sample = s->items[w->item].sample;
@@ -262,20 +262,20 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
             continue;
         }
         if (w->next) {
-            n_choices = add_choices(e, sample, i, w->on_device, n_choices);
+            n_picks = add_picks(e, sample, i, w->on_device, n_picks);
         } else if (w->on_device) {
             take_judgement(e, sample, w, chosen, i);
         } else {
             judge_prompt(e, sample, w, logits[i]);
         }
     }
-    return n_choices;
+    return n_picks;
 }
 
 /* Of wanted rows [first, first + n): what the device chose; logits of the others, so that on_host
  * says which. */
 static lt_err fetch(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
-                    lt_paged_forward_choice *chosen, float *const **logits) {
+                    lt_paged_forward_picks *chosen, float *const **logits) {
     bool *on_host = e->room.on_host;
     int64_t n_device = 0, n_host = 0;
     LT_TRY(s->late ? lt_step_choose_late(e, s, first, n) : LT_OK);
@@ -286,22 +286,22 @@ static lt_err fetch(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
         n_host += on_host[i];
     }
     if (n_device > 0) {
-        LT_TRY(lt_paged_forward_choices(e->forward, first, n, chosen));
+        LT_TRY(lt_paged_forward_read_picks(e->forward, first, n, chosen));
     }
     return n_host > 0 ? lt_paged_forward_logits(e->forward, first, n, on_host, logits) : LT_OK;
 }
 
 lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
-    lt_choosing *choices = e->room.choices;
-    lt_paged_forward_choice chosen = {0};
+    lt_token_pick *picks = e->room.picks;
+    lt_paged_forward_picks chosen = {0};
     float *const *logits = NULL;
-    int64_t n_forks = 0, n_host = 0, n_choices;
+    int64_t n_forks = 0, n_host = 0, n_picks;
     lt_err err;
 
     LT_TRY(fetch(e, s, first, n, &chosen, &logits));
-    n_choices = collect(e, s, first, n, &chosen, logits);
-    for (int64_t i = 0; i < n_choices; i++) {
-        lt_choosing *c = &choices[i];
+    n_picks = collect(e, s, first, n, &chosen, logits);
+    for (int64_t i = 0; i < n_picks; i++) {
+        lt_token_pick *c = &picks[i];
         n_host += !c->on_device;
         n_forks += c->on_device && !c->leads;
         if (c->on_device && c->leads) {
@@ -309,21 +309,21 @@ lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
         }
     }
     if (n_forks > 0) {
-        err = take_forks(e, n_choices);
-        for (int64_t i = 0; i < n_choices && err != LT_OK; i++) {
-            lt_step_fail(e, choices[i].sample, err); /* Forks have no item that would fail them. */
+        err = take_forks(e, n_picks);
+        for (int64_t i = 0; i < n_picks && err != LT_OK; i++) {
+            lt_step_fail(e, picks[i].sample, err); /* Forks have no item that would fail them. */
         }
         LT_TRY(err);
     }
 #pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_samplers) if (n_host > 1)
-    for (int64_t i = 0; i < n_choices; i++) {
-        lt_choosing *c = &choices[i];
+    for (int64_t i = 0; i < n_picks; i++) {
+        lt_token_pick *c = &picks[i];
         if (!c->on_device) {
             choose_here(e, c, e->room.masks + i * e->mask_words, logits[c->row]);
         }
     }
-    for (int64_t i = 0; i < n_choices; i++) {
-        append(e, &choices[i]);
+    for (int64_t i = 0; i < n_picks; i++) {
+        append(e, &picks[i]);
     }
     return LT_OK;
 }

@@ -1,7 +1,7 @@
 /* step_rows.c: the plan of a step as rows for the forward: tokens, positions, slots, pages; which
  * logits are wanted and how a token is chosen of each.
  *
- * A token that is not known yet (seq.n_ahead) is named by the number of the choice that it will be,
+ * A token that is not known yet (seq.n_ahead) is named by the number of the pick that it will be,
  * of the step before (paged_forward.h). */
 #include <string.h>
 
@@ -74,7 +74,7 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     s->more_how = lt_arena_take(a, (size_t)e->out_rows * LT_CHOOSE_HOW_COUNT * sizeof *s->more_how,
                                 LT_ARENA_ALIGN);
     carve_notes(e, a);
-    s->choices = lt_arena_take(a, seqs * sizeof *s->choices, LT_ARENA_ALIGN);
+    s->picks = lt_arena_take(a, seqs * sizeof *s->picks, LT_ARENA_ALIGN);
     s->masks = lt_arena_take(a, seqs * (size_t)e->mask_words * sizeof *s->masks, LT_ARENA_ALIGN);
     s->hidden = lt_arena_take(a, rows * width * sizeof *s->hidden, LT_ARENA_ALIGN);
     carve_samplers(e, a);

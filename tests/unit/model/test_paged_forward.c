@@ -10,13 +10,13 @@
 
 enum { N = 5, LEN = 24, PAGE = 16, MAX_PAGES = 2, V = 64 };
 
-/* A choice, kept beyond the next call. */
+/* A pick, kept beyond the next call. */
 typedef struct {
     int32_t id, rank, top_id[LT_CHOOSE_TOP];
     float logprob, top_logprob[LT_CHOOSE_TOP];
-} kept_choice;
+} kept_pick;
 
-static void keep_choices(kept_choice *k, const lt_paged_forward_choice *c, int64_t n) {
+static void keep_picks(kept_pick *k, const lt_paged_forward_picks *c, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         k[i].id = c->id[i];
         k[i].rank = c->rank[i];
@@ -27,7 +27,7 @@ static void keep_choices(kept_choice *k, const lt_paged_forward_choice *c, int64
 }
 
 /* It is the likeliest of these logits. */
-static void check_choice(const kept_choice *k, const float *logits, int n_top) {
+static void check_pick(const kept_pick *k, const float *logits, int n_top) {
     double sum = 0.0;
     for (int64_t v = 0; v < V; v++) {
         assert_true(logits[v] <= logits[k->id]);
@@ -60,8 +60,8 @@ static void run_steps(lt_paged_forward *f, const int32_t *tokens, const int64_t 
                       late[N] = {false, false, true, false, true};
     double how[N][LT_CHOOSE_HOW_COUNT];
     float *const *found;
-    lt_paged_forward_choice best;
-    kept_choice kept[N], more[2];
+    lt_paged_forward_picks best;
+    kept_pick kept[N], more[2];
     int64_t which[N];
     for (int64_t s = 0; s < N; s++) {
         const int64_t n = w.n_seqs;
@@ -94,19 +94,19 @@ static void run_steps(lt_paged_forward *f, const int32_t *tokens, const int64_t 
                sizeof how[n]);
     }
     must(lt_paged_forward_run(f, &w), "run");
-    must(lt_paged_forward_choose_late(f, 0, w.n_out, late, how[0], 0), "late choices");
-    must(lt_paged_forward_choices(f, 0, w.n_out, &best), "choices");
-    keep_choices(kept, &best, w.n_out);
+    must(lt_paged_forward_choose_late(f, 0, w.n_out, late, how[0], 0), "late picks");
+    must(lt_paged_forward_read_picks(f, 0, w.n_out, &best), "picks");
+    keep_picks(kept, &best, w.n_out);
     must(
         lt_paged_forward_choose_more(f, 2, (int32_t[]){(int32_t)w.n_seqs - 1, 0}, how[0], 0, &best),
         "more");
-    keep_choices(more, &best, 2);
+    keep_picks(more, &best, 2);
     must(lt_paged_forward_logits(f, 0, w.n_out, NULL, &found), "logits");
     for (int64_t n = 0; n < w.n_seqs; n++) {
-        check_choice(&kept[n], found[n], n % 2 == 0 ? 0 : 3);
+        check_pick(&kept[n], found[n], n % 2 == 0 ? 0 : 3);
     }
-    check_choice(&more[0], found[w.n_seqs - 1], 0);
-    check_choice(&more[1], found[0], 3);
+    check_pick(&more[0], found[w.n_seqs - 1], 0);
+    check_pick(&more[1], found[0], 3);
     for (int64_t n = 0; n < w.n_seqs; n++) {
         memcpy(logits + which[n] * V, found[n], V * sizeof *logits);
     }

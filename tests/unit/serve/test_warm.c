@@ -13,7 +13,7 @@ enum { ROWS = 64, MAX_ROWS = 256, SEQS = 64, PAGE = 16, V = 700 };
 static void run_step(lt_paged_forward *f, int64_t single, int64_t prompt, bool all) {
     static int32_t ids[MAX_ROWS], positions[MAX_ROWS], slots[MAX_ROWS], q_start[SEQS + 1],
         kv_len[SEQS], table[SEQS * MAX_ROWS / PAGE], out_rows[MAX_ROWS];
-    lt_paged_forward_choice choice;
+    lt_paged_forward_picks picks;
     const int64_t rows = single + prompt, seqs = single + 1, pages = (prompt + PAGE - 1) / PAGE;
     int64_t n_out = 0;
     for (int64_t i = 0; i < rows; i++) {
@@ -40,7 +40,7 @@ static void run_step(lt_paged_forward *f, int64_t single, int64_t prompt, bool a
                                                           .table = table,
                                                           .out_rows = out_rows}),
          "step");
-    must(lt_paged_forward_choices(f, 0, n_out, &choice), "choices");
+    must(lt_paged_forward_read_picks(f, 0, n_out, &picks), "picks");
 }
 
 static lt_paged_forward *open_forward(const lt_model *m) {
