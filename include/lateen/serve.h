@@ -1,7 +1,7 @@
 /* serve.h: many requests on one model: the engine that batches them.
  *
  *   front (HTTP, command line)                        engine thread
- *   ── lt_engine_submit ──▶ queue ──▶ admit ─▶ schedule ─▶ one batched forward ─▶ sample ─┐
+ *   ── lt_engine_submit ──▶ queue ──▶ admit ─▶ schedule ─▶ one batched forward ─▶ choice ─┐
  *   ◀── lt_engine_poll ──── events ◀────────────────────────────────────────────── emit ◀──┘
  *
  * The front owns text: templates, tokenizing, stop strings, JSON. The engine owns tokens: it never
@@ -62,7 +62,7 @@ lt_engine_options lt_engine_defaults(void);
 typedef struct {
     const int32_t *prompt; /* Copied by submit. */
     int64_t n_prompt;
-    int64_t n_samples; /* Continuations of the prompt, which share its pages. */
+    int64_t n_choices; /* Continuations of the prompt, which share its pages. */
     int64_t max_tokens,
         /* Of each continuation. Before min_tokens the ending tokens cannot be chosen. */
         min_tokens;
@@ -94,7 +94,7 @@ typedef struct {
     const int32_t *think_begin, *think_end;
     int64_t n_think_begin, n_think_end;
     /* No continuation (max_tokens 0): report the mean of the last hidden states, normed to length
-     * 1; its SAMPLE ends with LENGTH. */
+     * 1; its CHOICE ends with LENGTH. */
     bool embed;
 } lt_request;
 
@@ -113,18 +113,18 @@ typedef enum {
 typedef enum {
     /* One token of the prompt with its log-probability; prompt_logprobs >= 0 only. */
     LT_EVENT_PROMPT,
-    LT_EVENT_TOKEN,  /* One token of a sample. */
+    LT_EVENT_TOKEN,  /* One token of a choice. */
     LT_EVENT_EMBED,  /* embedding (C) F32, valid until the next poll. */
-    LT_EVENT_SAMPLE, /* A sample is finished. */
-    LT_EVENT_DONE    /* All samples are: the request's id is free, nothing follows. */
+    LT_EVENT_CHOICE, /* A choice is finished. */
+    LT_EVENT_DONE    /* All choices are: the request's id is free, nothing follows. */
 } lt_event_kind;
 
 typedef struct {
     uint64_t request; /* lt_engine_submit's id. */
     void *user;       /* lt_engine_submit's. */
     lt_event_kind kind;
-    int32_t sample, id;
-    /* SAMPLE: why. TOKEN: EOS or STOP_ID on the ending token, which has no place in the text. */
+    int32_t choice, id;
+    /* CHOICE: why. TOKEN: EOS or STOP_ID on the ending token, which has no place in the text. */
     lt_finish finish;
     lt_err failure;   /* FAILED: of which kind; the message is in the log. */
     uint64_t version; /* TOKEN: lt_model_version of the weights that chose it. */
@@ -136,8 +136,8 @@ typedef struct {
         float logprob;
     } top[LT_ENGINE_TOP];
     int64_t prompt_tokens, cached_tokens; /* All */
-    int64_t new_tokens;                   /* SAMPLE, DONE */
-    double prefill_s;                     /* TOKEN, SAMPLE, DONE: to the first token. */
+    int64_t new_tokens;                   /* CHOICE, DONE */
+    double prefill_s;                     /* TOKEN, CHOICE, DONE: to the first token. */
     double queue_s, decode_s;             /* DONE */
     const float *embedding;
 } lt_event;
@@ -154,8 +154,8 @@ void lt_engine_cancel(
     lt_engine *e,
     /* Within one step; ends with DONE like every request. An id that is done: nothing. */
     uint64_t id);
-void lt_engine_cancel_sample(lt_engine *e, uint64_t id,
-                             int32_t sample); /* E.g. a stop string was seen. */
+void lt_engine_cancel_choice(lt_engine *e, uint64_t id,
+                             int32_t choice); /* E.g. a stop string was seen. */
 
 int lt_engine_fd(const lt_engine *e); /* Readable while events wait. */
 int64_t lt_engine_poll(lt_engine *e, lt_event *events,

@@ -37,7 +37,7 @@ lt_engine_options lt_engine_defaults(void) {
 }
 
 lt_request lt_request_defaults(void) {
-    return (lt_request){.n_samples = 1,
+    return (lt_request){.n_choices = 1,
                         .max_tokens = 16,
                         .logprobs = -1,
                         .prompt_logprobs = -1,
@@ -369,13 +369,13 @@ lt_err lt_engine_submit(lt_engine *e, const lt_request *r, void *user, uint64_t 
     return err;
 }
 
-/* sample -1: all. */
-static void ask_cancel(lt_engine *e, uint64_t id, int64_t sample) {
+/* choice -1: all. */
+static void ask_cancel(lt_engine *e, uint64_t id, int64_t choice) {
     lt_job *j;
     pthread_mutex_lock(&e->lock);
     j = e->slots[id % (uint64_t)e->n_slots];
-    if (j != NULL && j->id == id && !j->done && sample < j->r.n_samples) {
-        *(sample < 0 ? &j->cancel : &j->samples[sample].cancel) = true;
+    if (j != NULL && j->id == id && !j->done && choice < j->r.n_choices) {
+        *(choice < 0 ? &j->cancel : &j->choices[choice].cancel) = true;
         if (!j->in_cancelled) {
             j->in_cancelled = true;
             j->next_cancel = e->cancelled;
@@ -390,9 +390,9 @@ void lt_engine_cancel(lt_engine *e, uint64_t id) {
     ask_cancel(e, id, -1);
 }
 
-void lt_engine_cancel_sample(lt_engine *e, uint64_t id, int32_t sample) {
-    if (sample >= 0) {
-        ask_cancel(e, id, sample);
+void lt_engine_cancel_choice(lt_engine *e, uint64_t id, int32_t choice) {
+    if (choice >= 0) {
+        ask_cancel(e, id, choice);
     }
 }
 

@@ -21,10 +21,10 @@
 /* A token to choose this step: from row `row` of the logits at hand, where they lie (on_device) or
  * of their copy. */
 typedef struct {
-    lt_sample *sample;
+    lt_job_choice *choice;
     int64_t row;
     bool on_device,
-        leads; /* leads: the row is its own; else it forks from the sample whose it is. */
+        leads; /* leads: the row is its own; else it forks from the choice whose it is. */
     lt_sampler_args args;
     lt_pick pick;
     lt_err err;
@@ -34,17 +34,17 @@ typedef struct {
 typedef struct {
     int64_t item;     /* Of the step. */
     int64_t position; /* Of the row's token. */
-    /* The sample's next token comes from it; else the prompt's token at position + 1 is judged. */
+    /* The choice's next token comes from it; else the prompt's token at position + 1 is judged. */
     bool next;
     bool on_device, /* It is chosen, or judged, there; */
         late;       /* when the tokens of the step before are known. */
 } lt_wanted;
 
-/* What a sample has in a step. */
+/* What a choice has in a step. */
 typedef struct {
-    lt_sample *sample; /* NULL: it ended, its rows were run in vain. */
-    int64_t first, n;  /* Tokens. */
-    bool embed;        /* Their hidden states are asked for. */
+    lt_job_choice *choice; /* NULL: it ended, its rows were run in vain. */
+    int64_t first, n;      /* Tokens. */
+    bool embed;            /* Their hidden states are asked for. */
 } lt_step_item;
 
 /* A step on its way: it stands in the device's queue, its tokens were not read. */
@@ -99,7 +99,7 @@ struct lt_engine {
     lt_sampler *samplers; /* (n_samplers) one a thread of a parallel loop */
     int64_t n_samplers, max_pages, out_rows, mask_words;
     /* (n_note_slots) whose notes a slot on the device has; NULL: nobody's */
-    lt_sample **note_owners;
+    lt_job_choice **note_owners;
     int64_t n_note_slots, max_edits;
     lt_hold_state taken_hold;           /* `hold`, as the engine's thread last saw it. */
     lt_job *held_back, *held_back_last; /* Submitted since the hold: they begin after it. */
@@ -146,19 +146,19 @@ void lt_step_preempt_all(lt_engine *e);
 void lt_step_carve(lt_engine *e, lt_arena *a);
 LT_MUST_USE lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_paged_forward_rows *out);
 
-/* Of step.c, for step_pick.c: a job has news; a sample ends; a sample can not go on, and none of
+/* Of step.c, for step_pick.c: a job has news; a choice ends; a choice can not go on, and none of
  * its request can that would have started from it. */
 void lt_step_touch(lt_engine *e, lt_job *j);
-void lt_step_finish(lt_engine *e, lt_sample *s, lt_finish why, lt_err failure);
-void lt_step_fail(lt_engine *e, lt_sample *s, lt_err failure);
+void lt_step_finish(lt_engine *e, lt_job_choice *s, lt_finish why, lt_err failure);
+void lt_step_fail(lt_engine *e, lt_job_choice *s, lt_err failure);
 
-/* Of step_note.c: whether the device chooses for the sample; how it chooses the next token, its
- * notes brought up to date, with the row `mask_row` of masks if a grammar rules; the sample needs
+/* Of step_note.c: whether the device chooses for the choice; how it chooses the next token, its
+ * notes brought up to date, with the row `mask_row` of masks if a grammar rules; the choice needs
  * no notes any more; notes that are to begin are queued. */
-bool lt_step_on_device(const lt_engine *e, const lt_sample *s);
-LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_sample *s, const lt_sampler_args *args,
+bool lt_step_on_device(const lt_engine *e, const lt_job_choice *s);
+LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_job_choice *s, const lt_sampler_args *args,
                                int64_t mask_row, double how[LT_CHOOSE_HOW_COUNT]);
-void lt_step_drop_notes(lt_engine *e, lt_sample *s);
+void lt_step_drop_notes(lt_engine *e, lt_job_choice *s);
 LT_MUST_USE lt_err lt_step_begin_notes(lt_engine *e);
 
 /* Of step_pick.c: the late picks of wanted rows [first, first + n), queued; the tokens of a step

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "serve/narrow.h"
 
-#define MAX_SAMPLES 1024
+#define MAX_CHOICES 1024
 
 static lt_err check_ids(const char *what, const int32_t *ids, int64_t n, int64_t vocab_size) {
     for (int64_t i = 0; i < n; i++) {
@@ -35,9 +35,9 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
                 "a prompt of %lld tokens and %lld new ones exceed the %lld tokens of a sequence",
                 (long long)r->n_prompt, (long long)r->max_tokens, (long long)limits->max_seq);
     }
-    if (r->n_samples < 1 || r->n_samples > MAX_SAMPLES || (r->embed && r->n_samples != 1)) {
-        LT_FAIL(LT_ERR_ARG, "%lld samples: 1 to %d are possible, of an embedding 1",
-                (long long)r->n_samples, MAX_SAMPLES);
+    if (r->n_choices < 1 || r->n_choices > MAX_CHOICES || (r->embed && r->n_choices != 1)) {
+        LT_FAIL(LT_ERR_ARG, "%lld choices: 1 to %d are possible, of an embedding 1",
+                (long long)r->n_choices, MAX_CHOICES);
     }
     if (r->logprobs < -1 || r->logprobs > LT_ENGINE_TOP || r->prompt_logprobs < -1 ||
         r->prompt_logprobs > LT_ENGINE_TOP) {
@@ -74,9 +74,9 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     const size_t words = (size_t)(limits->spec->vocab_size + 31) / 32;
     const size_t n_bad_ids = (size_t)j->n_bad_ids;
 
-    j->samples = lt_arena_take(a, (size_t)r->n_samples * sizeof *j->samples, LT_ARENA_ALIGN);
-    for (int64_t i = 0; i < r->n_samples; i++) {
-        lt_sample dummy, *s = j->samples != NULL ? &j->samples[i] : &dummy;
+    j->choices = lt_arena_take(a, (size_t)r->n_choices * sizeof *j->choices, LT_ARENA_ALIGN);
+    for (int64_t i = 0; i < r->n_choices; i++) {
+        lt_job_choice dummy, *s = j->choices != NULL ? &j->choices[i] : &dummy;
         s->tokens = lt_arena_take(a, (size_t)longest * sizeof *s->tokens, 8);
         s->seq.table = lt_arena_take(a, (size_t)n_pages * sizeof *s->seq.table, 8);
         logprobs_carve(&s->logprobs, r->max_tokens, r->logprobs, a);
@@ -102,8 +102,8 @@ static void copy(const void *dst, const void *src, size_t bytes) {
     }
 }
 
-static lt_err open_sample(lt_job *j, int64_t i, const lt_request *r, const lt_job_limits *limits) {
-    lt_sample *s = &j->samples[i];
+static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_job_limits *limits) {
+    lt_job_choice *s = &j->choices[i];
     copy(s->tokens, r->prompt, (size_t)r->n_prompt * sizeof *r->prompt);
     s->job = j;
     s->index = (int32_t)i;
@@ -141,7 +141,7 @@ static void copy_request(lt_job *j, const lt_request *r, const lt_ends *ends, in
     copy(j->r.think_begin, r->think_begin, (size_t)r->n_think_begin * sizeof *r->think_begin);
     copy(j->r.think_end, r->think_end, (size_t)r->n_think_end * sizeof *r->think_end);
     copy(j->endings, r->stop_ids, (size_t)r->n_stop_ids * sizeof *r->stop_ids);
-    j->r.prompt = j->samples[0].tokens;
+    j->r.prompt = j->choices[0].tokens;
     j->r.stop_ids = j->endings;
     j->n_endings = r->n_stop_ids + ends->n;
     copy(j->endings + r->n_stop_ids, ends->ids, (size_t)ends->n * sizeof *ends->ids);
@@ -162,8 +162,8 @@ lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limit
     LT_TRY_DONE(lt_arena_open(&j->arena, "a request"));
     job_carve(j, limits, &j->arena);
     copy_request(j, r, &limits->ends, limits->spec->vocab_size);
-    for (int64_t i = 0; i < r->n_samples; i++) {
-        LT_TRY_DONE(open_sample(j, i, r, limits));
+    for (int64_t i = 0; i < r->n_choices; i++) {
+        LT_TRY_DONE(open_choice(j, i, r, limits));
     }
     j->submit_s = lt_clock_s();
     *out = j;
@@ -177,14 +177,14 @@ void lt_job_close(lt_job *j) {
     if (j == NULL) {
         return;
     }
-    for (int64_t i = 0; j->samples != NULL && i < j->r.n_samples; i++) {
-        lt_grammar_state_close(j->samples[i].grammar);
+    for (int64_t i = 0; j->choices != NULL && i < j->r.n_choices; i++) {
+        lt_grammar_state_close(j->choices[i].grammar);
     }
     lt_arena_close(&j->arena);
     free(j);
 }
 
-bool lt_sample_is_late(const lt_sample *s) {
+bool lt_job_choice_is_late(const lt_job_choice *s) {
     const lt_request *r = &s->job->r;
     const int64_t n = s->n_out + 1;
     const bool masked = s->grammar != NULL || lt_narrows(r);
@@ -201,7 +201,7 @@ bool lt_sample_is_late(const lt_sample *s) {
 }
 
 /* What the grammar allows, or all, but for what the request rules out itself. */
-static lt_err fill_mask(lt_sample *s, int64_t n_output, int64_t vocab_size, uint32_t *mask,
+static lt_err fill_mask(lt_job_choice *s, int64_t n_output, int64_t vocab_size, uint32_t *mask,
                         lt_sampler_args *out) {
     const lt_job *j = s->job;
     out->mask = mask;
@@ -219,7 +219,8 @@ static lt_err fill_mask(lt_sample *s, int64_t n_output, int64_t vocab_size, uint
     return LT_OK;
 }
 
-lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask, lt_sampler_args *out) {
+lt_err lt_job_choice_sampler_args(lt_job_choice *s, int64_t vocab_size, uint32_t *mask,
+                                  lt_sampler_args *out) {
     const lt_job *j = s->job;
     const int64_t n = s->n_out + s->seq.n_ahead;
     *out = (lt_sampler_args){.how = &j->r.sampling,
@@ -246,12 +247,12 @@ lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask, lt_
 }
 
 /* The output ends with these tokens. */
-static bool ends_with(const lt_sample *s, const int32_t *ids, int64_t n) {
+static bool ends_with(const lt_job_choice *s, const int32_t *ids, int64_t n) {
     return s->n_out >= n &&
            memcmp(s->tokens + s->job->r.n_prompt + s->n_out - n, ids, (size_t)n * sizeof *ids) == 0;
 }
 
-static void follow_thinking(lt_sample *s) {
+static void follow_thinking(lt_job_choice *s) {
     const lt_request *r = &s->job->r;
     if (s->thinking && s->n_forced < 0 && ends_with(s, r->think_end, r->n_think_end)) {
         s->thinking = false;
@@ -263,7 +264,7 @@ static void follow_thinking(lt_sample *s) {
     }
 }
 
-static lt_finish ends(const lt_sample *s, int32_t id) {
+static lt_finish ends(const lt_job_choice *s, int32_t id) {
     const lt_job *j = s->job;
     for (int64_t i = j->n_endings; i-- > 0;) { /* The model's own first. */
         const bool asked = i < j->r.n_stop_ids;
@@ -282,7 +283,7 @@ static void keep(lt_logprobs *l, int64_t at, int n_top, const lt_pick *pick) {
     }
 }
 
-lt_err lt_sample_append(lt_sample *s, const lt_pick *pick, uint64_t version) {
+lt_err lt_job_choice_append(lt_job_choice *s, const lt_pick *pick, uint64_t version) {
     lt_job *j = s->job;
     lt_finish finish;
     LT_ASSERT(s->finish == LT_FINISH_NONE && s->n_out < j->r.max_tokens);
@@ -304,7 +305,7 @@ lt_err lt_sample_append(lt_sample *s, const lt_pick *pick, uint64_t version) {
         finish = LT_FINISH_GRAMMAR; /* Nothing but an ending could follow: not waited for. */
     }
     if (finish != LT_FINISH_NONE) {
-        lt_sample_finish(s, finish, LT_OK);
+        lt_job_choice_finish(s, finish, LT_OK);
     }
     return LT_OK;
 }
@@ -319,7 +320,7 @@ void lt_job_begin_again(lt_job *j, int64_t width) {
     }
 }
 
-void lt_sample_finish(lt_sample *s, lt_finish finish, lt_err failure) {
+void lt_job_choice_finish(lt_job_choice *s, lt_finish finish, lt_err failure) {
     LT_ASSERT(s->finish == LT_FINISH_NONE && finish != LT_FINISH_NONE);
     s->finish = finish;
     s->failure = failure;
@@ -329,13 +330,13 @@ void lt_sample_finish(lt_sample *s, lt_finish finish, lt_err failure) {
 bool lt_job_publish(lt_job *j) {
     bool news = j->n_prompt_public != j->n_prompt_out;
     j->n_prompt_public = j->n_prompt_out;
-    for (int64_t i = 0; i < j->r.n_samples; i++) {
-        lt_sample *s = &j->samples[i];
+    for (int64_t i = 0; i < j->r.n_choices; i++) {
+        lt_job_choice *s = &j->choices[i];
         news |= s->n_public != s->n_out || s->public_finish != s->finish;
         s->n_public = s->n_out;
         s->public_finish = s->finish;
     }
-    j->done = j->n_finished == j->r.n_samples;
+    j->done = j->n_finished == j->r.n_choices;
     return news;
 }
 
@@ -351,10 +352,10 @@ static void tell_logprobs(lt_event *e, const lt_logprobs *l, int64_t at, int n_t
     }
 }
 
-static void tell_token(const lt_job *j, lt_sample *s, lt_event *e) {
+static void tell_token(const lt_job *j, lt_job_choice *s, lt_event *e) {
     const int64_t at = s->n_told++;
     e->kind = LT_EVENT_TOKEN;
-    e->sample = s->index;
+    e->choice = s->index;
     e->id = s->tokens[j->r.n_prompt + at];
     e->version = s->versions[at];
     tell_logprobs(e, &s->logprobs, at, j->r.logprobs);
@@ -365,11 +366,11 @@ static void tell_token(const lt_job *j, lt_sample *s, lt_event *e) {
 }
 
 /* The engine has long written first_s when a token of it is public; before, it may be writing. */
-static double prefill_s(const lt_job *j, const lt_sample *s) {
+static double prefill_s(const lt_job *j, const lt_job_choice *s) {
     return s->n_public > 0 ? j->first_s - j->start_s : 0.0;
 }
 
-/* The next event of a job, in order: prompt, embedding, samples, done. False: there is no news. */
+/* The next event of a job, in order: prompt, embedding, choices, done. False: there is no news. */
 static bool tell_one(lt_job *j, lt_event *e) {
     e->request = j->id;
     e->user = j->user;
@@ -383,8 +384,8 @@ static bool tell_one(lt_job *j, lt_event *e) {
         e->n_top = at > 0 ? e->n_top : -1; /* Nothing stands before the first. */
         return true;
     }
-    for (int64_t i = 0; i < j->r.n_samples; i++) {
-        lt_sample *s = &j->samples[i];
+    for (int64_t i = 0; i < j->r.n_choices; i++) {
+        lt_job_choice *s = &j->choices[i];
         if (s->n_told < s->n_public) {
             tell_token(j, s, e);
             e->prefill_s = prefill_s(j, s);
@@ -399,8 +400,8 @@ static bool tell_one(lt_job *j, lt_event *e) {
         }
         if (s->public_finish != LT_FINISH_NONE && !s->told) {
             s->told = true;
-            e->kind = LT_EVENT_SAMPLE;
-            e->sample = s->index;
+            e->kind = LT_EVENT_CHOICE;
+            e->choice = s->index;
             e->finish = s->public_finish;
             e->failure = s->failure;
             e->new_tokens = s->n_public;
@@ -416,10 +417,10 @@ static void tell_done(lt_job *j, lt_event *e) {
     const double start = j->start_s > 0.0 ? j->start_s : j->end_s;
     const double first = j->first_s > 0.0 ? j->first_s : j->end_s;
     e->kind = LT_EVENT_DONE;
-    for (int64_t i = 0; i < j->r.n_samples; i++) {
-        lt_grammar_state_close(j->samples[i].grammar);
-        j->samples[i].grammar = NULL;
-        e->new_tokens += j->samples[i].n_public;
+    for (int64_t i = 0; i < j->r.n_choices; i++) {
+        lt_grammar_state_close(j->choices[i].grammar);
+        j->choices[i].grammar = NULL;
+        e->new_tokens += j->choices[i].n_public;
     }
     e->queue_s = start - j->submit_s;
     e->prefill_s = first - start;

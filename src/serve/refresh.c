@@ -62,7 +62,7 @@ lt_err lt_engine_refresh(lt_engine *e, uint64_t *version) {
 
 void lt_step_preempt_all(lt_engine *e) {
     for (const lt_seq *seq = e->sched.running.first; seq != NULL; seq = seq->next) {
-        const lt_sample *s = seq->owner;
+        const lt_job_choice *s = seq->owner;
         if (!s->job->forked) {
             lt_job_begin_again(s->job, e->spec->width);
         }

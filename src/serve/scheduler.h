@@ -32,8 +32,9 @@
  *           its pages are free at once: whoever takes them writes to them behind the row that was
  *           run in vain.
  *
- * One step:  plan ─▶ [copies, forward of items by the owner] ─▶ done ─▶ [owner: append a token to, or remove, those with n_done == n_tokens]
- * Ahead:     plan ─▶ [...] ─▶ done ─▶ [n_ahead = 1 for those with n_done == n_tokens that go on] ─▶ plan ─▶ [...] ─▶ done
+ * One step:  plan ─▶ [copies, forward of items by the owner] ─▶ done ─▶ [owner: append a token to,
+ * or remove, those with n_done == n_tokens] Ahead:     plan ─▶ [...] ─▶ done ─▶ [n_ahead = 1 for
+ * those with n_done == n_tokens that go on] ─▶ plan ─▶ [...] ─▶ done
  *                                                                     ─▶ [append the token, n_ahead = 0, learn; or remove] */
 #ifndef LT_SERVE_SCHEDULER_H
 #define LT_SERVE_SCHEDULER_H

@@ -2,9 +2,9 @@
  * known.
  *
  *     launch    schedule ─▶ copies of shared pages ─▶ lay out rows (step_rows.c) ─▶ queue the forward ─▶ count and publish pages
- *     collect   wait for the forward ─▶ a token for each sample that is up to date (step_pick.c): append, finish
+ *     collect   wait for the forward ─▶ a token for each choice that is up to date (step_pick.c): append, finish
  *
- * A sample is up to date when all its tokens have keys and values, or will have them when the queue
+ * A choice is up to date when all its tokens have keys and values, or will have them when the queue
  * has come so far: then the logits of its last row choose the next.
  *
  * STATES, of lt_engine_step's turns. Each collects one step; a step is queued once and collected
@@ -16,7 +16,7 @@
  *            └─────────────────────────┘
  *
  * AHEAD      A step can be run ahead of if it was sent: its tokens are all chosen on the device and
- *            come by themselves (engine_impl.h). It is not if a sample forks, is embedded, or needs
+ *            come by themselves (engine_impl.h). It is not if a choice forks, is embedded, or needs
  *            the host (over 1,023 biases); then the next step waits until this one was collected,
  *            and the engine goes ahead again behind the first that can be. What the host does in
  *            between, from the picks of one step to the rows of the next, then runs beside the
@@ -35,11 +35,11 @@
  *            the other rows' way ahead. Nobody sits out a step. Tried in thought and dropped: such
  *            rows in every other step (half their speed), a step split in two (the weights are read
  *            twice), masks for all tokens that may come (they are as many as the mask allows).
- * FORESEEN   Before 2 is planned, each sample that chooses in 1 gets seq.n_ahead, unless the token
+ * FORESEEN   Before 2 is planned, each choice that chooses in 1 gets seq.n_ahead, unless the token
  *            is surely its last. 2 runs it under the number of its pick, with the draw of its
  *            place: the tokens are those of one step at a time, bit for bit where rows do not
  *            depend on each other (deterministic).
- * IN VAIN    A sample that ends with 1, or is cancelled, leaves 2: its item is empty, what it
+ * IN VAIN    A choice that ends with 1, or is cancelled, leaves 2: its item is empty, what it
  *            chooses there is nobody's. Its pages are free at once; who gets them writes behind its
  *            last row, for everything keeps the queue's order.
  * ARRIVALS   are in the next launch: a step later than without. Cancellations take effect at once;
@@ -60,43 +60,43 @@ void lt_step_touch(lt_engine *e, lt_job *j) {
     }
 }
 
-/* What steps on their way say of the sample is nobody's. */
-static void leave_steps(lt_engine *e, lt_sample *s) {
+/* What steps on their way say of the choice is nobody's. */
+static void leave_steps(lt_engine *e, lt_job_choice *s) {
     for (int i = 0; i < LT_STEPS_QUEUED; i++) {
         if (s->place[i] >= 0) {
-            e->steps[i].items[s->place[i]].sample = NULL;
+            e->steps[i].items[s->place[i]].choice = NULL;
             s->place[i] = -1;
         }
     }
 }
 
-void lt_step_finish(lt_engine *e, lt_sample *s, lt_finish why, lt_err failure) {
+void lt_step_finish(lt_engine *e, lt_job_choice *s, lt_finish why, lt_err failure) {
     if (s->finish == LT_FINISH_NONE) {
-        lt_sample_finish(s, why, failure);
+        lt_job_choice_finish(s, why, failure);
     }
     if (s->seq.state != LT_SEQ_IDLE) {
         lt_sched_remove(&e->sched, &s->seq);
     }
     leave_steps(e, s);
     lt_step_drop_notes(e, s);
-    if (s->job->n_finished == s->job->r.n_samples) {
+    if (s->job->n_finished == s->job->r.n_choices) {
         s->job->end_s = lt_clock_s();
     }
     lt_step_touch(e, s->job);
 }
 
-void lt_step_fail(lt_engine *e, lt_sample *s, lt_err failure) {
+void lt_step_fail(lt_engine *e, lt_job_choice *s, lt_err failure) {
     lt_job *j = s->job;
     lt_step_finish(e, s, LT_FINISH_FAILED, failure);
-    for (int64_t i = 0; i < j->r.n_samples && !j->forked; i++) {
-        lt_step_finish(e, &j->samples[i], LT_FINISH_FAILED, failure);
+    for (int64_t i = 0; i < j->r.n_choices && !j->forked; i++) {
+        lt_step_finish(e, &j->choices[i], LT_FINISH_FAILED, failure);
     }
 }
 
-/* A sample that leads its request into the scheduler: the first that is not finished. */
+/* A choice that leads its request into the scheduler: the first that is not finished. */
 static void start_leader(lt_engine *e, lt_job *j) {
-    for (int64_t i = 0; i < j->r.n_samples; i++) {
-        lt_sample *s = &j->samples[i];
+    for (int64_t i = 0; i < j->r.n_choices; i++) {
+        lt_job_choice *s = &j->choices[i];
         if (s->finish == LT_FINISH_NONE) {
             s->started = true;
             lt_sched_add(&e->sched, &s->seq);
@@ -122,8 +122,8 @@ static void let_go(lt_engine *e, const lt_job *j) {
 
 static void cancel(lt_engine *e, lt_job *j) {
     bool had_leader = false, has_leader = false;
-    for (int64_t i = 0; i < j->r.n_samples; i++) {
-        lt_sample *s = &j->samples[i];
+    for (int64_t i = 0; i < j->r.n_choices; i++) {
+        lt_job_choice *s = &j->choices[i];
         had_leader |= s->started;
         if ((j->cancel || s->cancel) && s->finish == LT_FINISH_NONE) {
             lt_step_finish(e, s, LT_FINISH_CANCELLED, LT_OK);
@@ -133,7 +133,7 @@ static void cancel(lt_engine *e, lt_job *j) {
     if (!j->forked && had_leader && !has_leader) {
         start_leader(e, j);
     }
-    if (!had_leader && j->n_finished == j->r.n_samples) {
+    if (!had_leader && j->n_finished == j->r.n_choices) {
         let_go(e, j);
     }
 }
@@ -192,9 +192,9 @@ static void fail_step(lt_engine *e, const lt_step *s, lt_err err) {
     lt_log_error("a step of %lld sequences failed: %s", (long long)s->n_items, lt_error_message());
     lt_log_trace();
     for (int64_t i = 0; i < s->n_items; i++) {
-        lt_sample *sample = s->items[i].sample;
-        if (sample != NULL) {
-            lt_step_fail(e, sample, err);
+        lt_job_choice *choice = s->items[i].choice;
+        if (choice != NULL) {
+            lt_step_fail(e, choice, err);
         }
     }
     e->room.n_notes = 0;
@@ -247,17 +247,17 @@ static bool launch(lt_engine *e) {
 }
 
 /* Its next token is not surely its last. */
-static bool goes_on(const lt_sample *sample) {
-    return sample != NULL && sample->n_out + 1 < sample->job->r.max_tokens;
+static bool goes_on(const lt_job_choice *choice) {
+    return choice != NULL && choice->n_out + 1 < choice->job->r.max_tokens;
 }
 
 /* Whose tokens are on their way can be planned as if they were there. */
 static void foresee(const lt_step *s) {
     for (int64_t i = 0; i < s->n_logits; i++) {
-        lt_sample *sample = s->items[s->wanted[i].item].sample;
-        if (s->wanted[i].next && goes_on(sample)) {
-            sample->seq.n_ahead = 1;
-            sample->late = (int32_t)i;
+        lt_job_choice *choice = s->items[s->wanted[i].item].choice;
+        if (s->wanted[i].next && goes_on(choice)) {
+            choice->seq.n_ahead = 1;
+            choice->late = (int32_t)i;
         }
     }
 }
@@ -291,9 +291,9 @@ static void collect(lt_engine *e) {
         e->n_queued = 1;
     }
     for (int64_t i = 0; i < e->steps[first].n_items; i++) {
-        lt_sample *sample = e->steps[first].items[i].sample;
-        if (sample != NULL) {
-            sample->place[first] = -1;
+        lt_job_choice *choice = e->steps[first].items[i].choice;
+        if (choice != NULL) {
+            choice->place[first] = -1;
         }
     }
     e->oldest = (first + 1) % LT_STEPS_QUEUED;
@@ -317,12 +317,12 @@ static void retire(lt_engine *e, lt_job *j) {
         *link = j->next_cancel;
         j->in_cancelled = false;
     }
-    for (int64_t i = 0; i < j->r.n_samples; i++) {
-        n_cancelled += j->samples[i].finish == LT_FINISH_CANCELLED;
-        n_failed += j->samples[i].finish == LT_FINISH_FAILED;
+    for (int64_t i = 0; i < j->r.n_choices; i++) {
+        n_cancelled += j->choices[i].finish == LT_FINISH_CANCELLED;
+        n_failed += j->choices[i].finish == LT_FINISH_FAILED;
     }
     *(n_failed > 0                    ? &e->stats.failed
-      : n_cancelled == j->r.n_samples ? &e->stats.cancelled
+      : n_cancelled == j->r.n_choices ? &e->stats.cancelled
                                       : &e->stats.finished) += 1;
 }
 

@@ -1,5 +1,5 @@
 /* step_pick.c: what a step does with its rows of logits, some at a time: log-probabilities of
- * prompts, a token for every sample that is up to date; and with its hidden states.
+ * prompts, a token for every choice that is up to date; and with its hidden states.
  *
  *     a host's backend ── the row's V logits ─▶ model/sampler.h, a thread a row
  *     a device         ── chosen where it lies: 12 bytes come back (with likeliest ids 172); a prompt is judged as a pick by force
@@ -7,7 +7,7 @@
  * On a device a row of which the host must say how to choose (a grammar's mask, step.c) is chosen
  * late, by a call of its own; what no note can tell (over 1,023 biases) brings its logits to the
  * host, row by row, not batch by batch. The first
- * sample of a request to come so far takes the others with it: they fork and choose from the same
+ * choice of a request to come so far takes the others with it: they fork and choose from the same
  * row. Where all rows of a step are chosen on the device, and none forks, nothing is asked for:
  * what was chosen is on its way (sent), and another step may stand behind it. */
 #include <math.h>
@@ -21,19 +21,19 @@
 
 _Static_assert(LT_ENGINE_TOP == LT_CHOOSE_TOP, "a token has as many alternatives on a device");
 
-/* The sample is up to date: it, and at its request's first time the others, choose from this
+/* The choice is up to date: it, and at its request's first time the others, choose from this
  * row. */
-static int64_t add_picks(lt_engine *e, lt_sample *s, int64_t row, bool on_device, int64_t n) {
+static int64_t add_picks(lt_engine *e, lt_job_choice *s, int64_t row, bool on_device, int64_t n) {
     lt_job *j = s->job;
     e->room.picks[n++] = (lt_token_pick){
-        .sample = s, .row = row, .on_device = on_device, .leads = true};
+        .choice = s, .row = row, .on_device = on_device, .leads = true};
     s->seq.fresh = false; /* Its prompt is judged: preempted, it may come back from the cache. */
     if (j->forked) {
         return n;
     }
     j->forked = true;
-    for (int64_t i = 0; i < j->r.n_samples; i++) {
-        lt_sample *other = &j->samples[i];
+    for (int64_t i = 0; i < j->r.n_choices; i++) {
+        lt_job_choice *other = &j->choices[i];
         if (other->started || other->finish != LT_FINISH_NONE) {
             continue;
         }
@@ -41,7 +41,7 @@ static int64_t add_picks(lt_engine *e, lt_sample *s, int64_t row, bool on_device
         other->seq.fresh = false;
         if (lt_sched_fork(&e->sched, &s->seq, &other->seq)) {
             e->room.picks[n++] = (lt_token_pick){
-                .sample = other, .row = row, .on_device = on_device};
+                .choice = other, .row = row, .on_device = on_device};
         } else {
             lt_sched_add(&e->sched, &other->seq);
         }
@@ -50,12 +50,12 @@ static int64_t add_picks(lt_engine *e, lt_sample *s, int64_t row, bool on_device
 }
 
 static void choose_here(lt_engine *e, lt_token_pick *c, uint32_t *mask, const float *logits) {
-    c->err = lt_sample_pick_args(c->sample, e->spec->vocab_size, mask, &c->args);
+    c->err = lt_job_choice_sampler_args(c->choice, e->spec->vocab_size, mask, &c->args);
     if (c->err == LT_OK) {
         c->err = lt_sampler_pick(&e->samplers[omp_get_thread_num()], logits, &c->args, &c->pick);
     }
     if (c->err != LT_OK) {
-        lt_log_warn("request %llu: %s", (unsigned long long)c->sample->job->id, lt_error_message());
+        lt_log_warn("request %llu: %s", (unsigned long long)c->choice->job->id, lt_error_message());
     }
 }
 
@@ -70,7 +70,7 @@ static void take(lt_token_pick *c, const lt_paged_forward_picks *from, int64_t i
     c->err = LT_OK;
     if (p->id < 0) {
         c->err = lt_sampler_failure(p->id == LT_CHOOSE_NAN);
-        lt_log_warn("request %llu: %s", (unsigned long long)c->sample->job->id, lt_error_message());
+        lt_log_warn("request %llu: %s", (unsigned long long)c->choice->job->id, lt_error_message());
     }
 }
 
@@ -82,10 +82,10 @@ static int64_t prepare(lt_engine *e, lt_token_pick *picks, int64_t n) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_samplers) if (n > 1)
     for (int64_t i = 0; i < n; i++) {
         lt_token_pick *c = &picks[i];
-        c->err = lt_sample_pick_args(c->sample, e->spec->vocab_size, masks + i * e->mask_words,
-                                     &c->args);
+        c->err = lt_job_choice_sampler_args(c->choice, e->spec->vocab_size,
+                                            masks + i * e->mask_words, &c->args);
         if (c->err != LT_OK) {
-            lt_log_warn("request %llu: %s", (unsigned long long)c->sample->job->id,
+            lt_log_warn("request %llu: %s", (unsigned long long)c->choice->job->id,
                         lt_error_message());
         }
     }
@@ -100,10 +100,10 @@ lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_
     double *how = r->how + first * LT_CHOOSE_HOW_COUNT;
     int64_t n_late = 0, n_masks;
     for (int64_t i = 0; i < n; i++) {
-        lt_sample *sample = s->items[s->wanted[first + i].item].sample;
+        lt_job_choice *choice = s->items[s->wanted[first + i].item].choice;
         r->choose[first + i] = false;
-        if (s->wanted[first + i].late && sample != NULL) {
-            r->picks[n_late++] = (lt_token_pick){.sample = sample, .row = i};
+        if (s->wanted[first + i].late && choice != NULL) {
+            r->picks[n_late++] = (lt_token_pick){.choice = choice, .row = i};
         }
     }
     if (n_late == 0) {
@@ -113,10 +113,10 @@ lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_
     for (int64_t i = 0; i < n_late; i++) {
         const lt_token_pick *c = &r->picks[i];
         if (c->err != LT_OK) {
-            lt_step_fail(e, c->sample, c->err);
+            lt_step_fail(e, c->choice, c->err);
             continue;
         }
-        LT_TRY(lt_step_how(e, c->sample, &c->args, i, how + c->row * LT_CHOOSE_HOW_COUNT));
+        LT_TRY(lt_step_how(e, c->choice, &c->args, i, how + c->row * LT_CHOOSE_HOW_COUNT));
         r->choose[first + c->row] = true;
     }
     LT_TRY(lt_step_begin_notes(e));
@@ -133,7 +133,7 @@ static lt_err choose_forks(lt_engine *e, lt_token_pick *forks, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         lt_token_pick *c = &forks[i];
         if (c->err == LT_OK) {
-            LT_TRY(lt_step_how(e, c->sample, &c->args, i,
+            LT_TRY(lt_step_how(e, c->choice, &c->args, i,
                                r->more_how + n_chosen * LT_CHOOSE_HOW_COUNT));
             r->more_rows[n_chosen++] = (int32_t)c->row;
         }
@@ -147,7 +147,7 @@ static lt_err choose_forks(lt_engine *e, lt_token_pick *forks, int64_t n) {
     n_chosen = 0;
     for (int64_t i = 0; i < n; i++) {
         if (forks[i].err == LT_OK) {
-            take(&forks[i], &more, n_chosen++, forks[i].sample->job->r.logprobs);
+            take(&forks[i], &more, n_chosen++, forks[i].choice->job->r.logprobs);
         }
     }
     return LT_OK;
@@ -170,7 +170,8 @@ static lt_err take_forks(lt_engine *e, int64_t n_picks) {
     return LT_OK;
 }
 
-static void keep_judgement(lt_engine *e, lt_sample *s, const lt_wanted *w, const lt_pick *pick) {
+static void keep_judgement(lt_engine *e, lt_job_choice *s, const lt_wanted *w,
+                           const lt_pick *pick) {
     lt_job *j = s->job;
     const int64_t at = w->position + 1;
     lt_logprobs *l = &j->prompt_logprobs;
@@ -181,7 +182,7 @@ static void keep_judgement(lt_engine *e, lt_sample *s, const lt_wanted *w, const
     lt_step_touch(e, j);
 }
 
-static void judge_prompt(lt_engine *e, lt_sample *s, const lt_wanted *w, const float *logits) {
+static void judge_prompt(lt_engine *e, lt_job_choice *s, const lt_wanted *w, const float *logits) {
     lt_pick pick;
     const lt_err err = lt_sampler_logprob(&e->samplers[0], logits,
                                           s->job->r.prompt[w->position + 1],
@@ -194,9 +195,9 @@ static void judge_prompt(lt_engine *e, lt_sample *s, const lt_wanted *w, const f
 }
 
 /* The same, of what the device says as number i. */
-static void take_judgement(lt_engine *e, lt_sample *s, const lt_wanted *w,
+static void take_judgement(lt_engine *e, lt_job_choice *s, const lt_wanted *w,
                            const lt_paged_forward_picks *from, int64_t i) {
-    lt_token_pick c = {.sample = s};
+    lt_token_pick c = {.choice = s};
     take(&c, from, i, s->job->r.prompt_logprobs);
     if (c.err != LT_OK) {
         lt_step_fail(e, s, c.err);
@@ -206,7 +207,7 @@ static void take_judgement(lt_engine *e, lt_sample *s, const lt_wanted *w,
 }
 
 static void append(lt_engine *e, lt_token_pick *c) {
-    lt_sample *s = c->sample;
+    lt_job_choice *s = c->choice;
     if (s->finish != LT_FINISH_NONE) {
         return;
     }
@@ -214,7 +215,7 @@ static void append(lt_engine *e, lt_token_pick *c) {
         lt_step_fail(e, s, c->err);
         return;
     }
-    c->err = lt_sample_append(s, &c->pick, e->version);
+    c->err = lt_job_choice_append(s, &c->pick, e->version);
     if (c->err != LT_OK) {
         lt_log_warn("request %llu: %s", (unsigned long long)s->job->id, lt_error_message());
         lt_step_fail(e, s, c->err);
@@ -238,13 +239,13 @@ lt_err lt_step_take(lt_engine *e, const lt_step *s) {
     for (int64_t i = 0; i < s->n_logits; i++) {
         const lt_wanted *w = &s->wanted[i];
         lt_token_pick *c = &e->room.picks[0];
-        c->sample = s->items[w->item].sample;
-        if (c->sample != NULL && !w->next) {
-            take_judgement(e, c->sample, w, &chosen, i);
-        } else if (c->sample != NULL) {
-            c->sample->seq.fresh = false;
-            c->sample->job->forked = true;
-            take(c, &chosen, i, c->sample->job->r.logprobs);
+        c->choice = s->items[w->item].choice;
+        if (c->choice != NULL && !w->next) {
+            take_judgement(e, c->choice, w, &chosen, i);
+        } else if (c->choice != NULL) {
+            c->choice->seq.fresh = false;
+            c->choice->job->forked = true;
+            take(c, &chosen, i, c->choice->job->r.logprobs);
             append(e, c);
         }
     }
@@ -257,16 +258,16 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
     int64_t n_picks = 0;
     for (int64_t i = 0; i < n; i++) {
         const lt_wanted *w = &s->wanted[first + i];
-        lt_sample *sample = s->items[w->item].sample;
-        if (sample == NULL) {
+        lt_job_choice *choice = s->items[w->item].choice;
+        if (choice == NULL) {
             continue;
         }
         if (w->next) {
-            n_picks = add_picks(e, sample, i, w->on_device, n_picks);
+            n_picks = add_picks(e, choice, i, w->on_device, n_picks);
         } else if (w->on_device) {
-            take_judgement(e, sample, w, chosen, i);
+            take_judgement(e, choice, w, chosen, i);
         } else {
-            judge_prompt(e, sample, w, logits[i]);
+            judge_prompt(e, choice, w, logits[i]);
         }
     }
     return n_picks;
@@ -281,7 +282,7 @@ static lt_err fetch(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
     LT_TRY(s->late ? lt_step_choose_late(e, s, first, n) : LT_OK);
     for (int64_t i = 0; i < n; i++) {
         const lt_wanted *w = &s->wanted[first + i];
-        on_host[i] = !w->on_device && s->items[w->item].sample != NULL;
+        on_host[i] = !w->on_device && s->items[w->item].choice != NULL;
         n_device += w->on_device;
         n_host += on_host[i];
     }
@@ -305,13 +306,13 @@ lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
         n_host += !c->on_device;
         n_forks += c->on_device && !c->leads;
         if (c->on_device && c->leads) {
-            take(c, &chosen, c->row, c->sample->job->r.logprobs);
+            take(c, &chosen, c->row, c->choice->job->r.logprobs);
         }
     }
     if (n_forks > 0) {
         err = take_forks(e, n_picks);
         for (int64_t i = 0; i < n_picks && err != LT_OK; i++) {
-            lt_step_fail(e, picks[i].sample, err); /* Forks have no item that would fail them. */
+            lt_step_fail(e, picks[i].choice, err); /* Forks have no item that would fail them. */
         }
         LT_TRY(err);
     }
@@ -329,7 +330,7 @@ lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
 }
 
 /* The mean of the prompt's hidden states, to length 1. */
-static void finish_embedding(lt_engine *e, lt_sample *s) {
+static void finish_embedding(lt_engine *e, lt_job_choice *s) {
     lt_job *j = s->job;
     double square = 0.0;
     for (int64_t c = 0; c < e->spec->width; c++) {
@@ -344,7 +345,7 @@ static void finish_embedding(lt_engine *e, lt_sample *s) {
 /* h (n, C): of the item's rows. */
 static void add_hidden(lt_engine *e, const lt_step_item *item, const float *h) {
     const int64_t C = e->spec->width;
-    lt_job *j = item->sample->job;
+    lt_job *j = item->choice->job;
     for (int64_t k = 0; k < item->n; k++, h += C) {
         /* After a preemption tokens run again, but count once. */
         const double weight = item->first + k == j->n_embedded ? 1.0 : 0.0;
@@ -353,8 +354,8 @@ static void add_hidden(lt_engine *e, const lt_step_item *item, const float *h) {
             j->hidden_sum[c] += weight * (double)h[c];
         }
     }
-    if (item->sample->seq.n_done == item->sample->seq.n_tokens) {
-        finish_embedding(e, item->sample);
+    if (item->choice->seq.n_done == item->choice->seq.n_tokens) {
+        finish_embedding(e, item->choice);
     }
 }
 
@@ -367,7 +368,7 @@ lt_err lt_step_use_hidden(lt_engine *e, const lt_step *s) {
     for (int64_t i = 0; i < s->n_items; i++) {
         const lt_step_item *item = &s->items[i];
         if (item->embed) {
-            if (item->sample != NULL) {
+            if (item->choice != NULL) {
                 add_hidden(e, item, h);
             }
             h += item->n * e->spec->width;

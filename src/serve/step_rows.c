@@ -32,7 +32,7 @@ static void carve_notes(lt_engine *e, lt_arena *a) {
     lt_step_room *s = &e->room;
     const size_t seqs = (size_t)e->o.max_running, slots = (size_t)e->n_note_slots;
     const size_t edits = slots > 0 ? (size_t)e->max_edits : 0;
-    e->note_owners = lt_arena_take(a, slots * sizeof(lt_sample *), LT_ARENA_ALIGN);
+    e->note_owners = lt_arena_take(a, slots * sizeof(lt_job_choice *), LT_ARENA_ALIGN);
     s->note_slots = lt_arena_take(a, seqs * sizeof *s->note_slots, LT_ARENA_ALIGN);
     s->note_starts = lt_arena_take(a, (seqs + 1) * sizeof *s->note_starts, LT_ARENA_ALIGN);
     s->edits = lt_arena_take(a, 2 * edits * sizeof *s->edits, LT_ARENA_ALIGN);
@@ -91,10 +91,10 @@ static void judge(const lt_job *j, int64_t p, double how[LT_CHOOSE_HOW_COUNT]) {
 /* The logits of row `row`, token p of item i, are wanted. */
 static lt_err want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, bool next) {
     lt_step_room *r = &e->room;
-    lt_sample *sample = s->items[i].sample;
-    const lt_job *j = sample->job;
-    const bool on_device = lt_step_on_device(e, sample);
-    const bool late = on_device && next && lt_sample_is_late(sample);
+    lt_job_choice *choice = s->items[i].choice;
+    const lt_job *j = choice->job;
+    const bool on_device = lt_step_on_device(e, choice);
+    const bool late = on_device && next && lt_job_choice_is_late(choice);
     const int64_t at = s->n_logits++;
     double *how = r->how + at * LT_CHOOSE_HOW_COUNT;
     lt_sampler_args args;
@@ -103,7 +103,7 @@ static lt_err want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, 
     s->wanted[at] = (lt_wanted){i, p, next, on_device, late};
     s->late = s->late || late;
     /* Forks would choose from the same row. */
-    s->sent = s->sent && on_device && (!next || j->forked || j->r.n_samples == 1);
+    s->sent = s->sent && on_device && (!next || j->forked || j->r.n_choices == 1);
     if (!r->choose[at]) {
         return LT_OK;
     }
@@ -111,8 +111,8 @@ static lt_err want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, 
         judge(j, p, how);
         return LT_OK;
     }
-    LT_TRY(lt_sample_pick_args(sample, e->spec->vocab_size, NULL, &args));
-    return lt_step_how(e, sample, &args, -1, how);
+    LT_TRY(lt_job_choice_sampler_args(choice, e->spec->vocab_size, NULL, &args));
+    return lt_step_how(e, choice, &args, -1, how);
 }
 
 /* The request's prompt begins to run. */
@@ -128,9 +128,9 @@ static void start(lt_engine *e, lt_job *j, const lt_seq *seq) {
 static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
     lt_step_room *r = &e->room;
     const lt_step_item *item = &s->items[i];
-    const lt_sample *sample = item->sample;
-    const lt_seq *seq = &sample->seq;
-    lt_job *j = sample->job;
+    const lt_job_choice *choice = item->choice;
+    const lt_seq *seq = &choice->seq;
+    lt_job *j = choice->job;
     const int64_t page = e->o.page_tokens, end = item->first + item->n,
                   rope = seq->long_text ? lt_paged_forward_rope_rows(e->forward, seq->n_tokens) : 0;
     const bool judged = j->r.prompt_logprobs >= 0 && j->n_prompt_out < j->r.n_prompt;
@@ -138,7 +138,7 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
     for (int64_t k = 0; k < item->n; k++) {
         const int64_t p = item->first + k;
         const bool next = p + 1 == seq->n_tokens + seq->n_ahead && !j->r.embed;
-        r->ids[row + k] = p < seq->n_tokens ? sample->tokens[p] : -1 - sample->late;
+        r->ids[row + k] = p < seq->n_tokens ? choice->tokens[p] : -1 - choice->late;
         r->positions[row + k] = (int32_t)(p + rope);
         r->slots[row + k] = (int32_t)(seq->table[p / page] * page + p % page);
         if (next || (judged && p + 1 < j->r.n_prompt && p + 1 >= j->n_prompt_out)) {
@@ -160,10 +160,10 @@ static void take_items(lt_engine *e, lt_step *s) {
     s->n_rows = e->sched.n_rows;
     for (int64_t i = 0; i < s->n_items; i++) {
         const lt_sched_item *item = &e->sched.items[i];
-        lt_sample *sample = item->seq->owner;
-        LT_ASSERT(sample->place[place] < 0);
-        s->items[i] = (lt_step_item){sample, item->first, item->n, sample->job->r.embed};
-        sample->place[place] = (int32_t)i;
+        lt_job_choice *choice = item->seq->owner;
+        LT_ASSERT(choice->place[place] < 0);
+        s->items[i] = (lt_step_item){choice, item->first, item->n, choice->job->r.embed};
+        choice->place[place] = (int32_t)i;
     }
 }
 
@@ -190,12 +190,12 @@ lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_paged_forward_rows *out) {
         row += item->n;
         out->q_max = item->n > out->q_max ? item->n : out->q_max;
         out->kv_max = r->kv_len[i] > out->kv_max ? r->kv_len[i] : out->kv_max;
-        most = item->sample->seq.n_pages > most ? item->sample->seq.n_pages : most;
+        most = item->choice->seq.n_pages > most ? item->choice->seq.n_pages : most;
     }
     for (int64_t i = 0; i < s->n_items; i++) {
         const lt_step_item *item = &s->items[i];
-        memcpy(r->table + i * most, item->sample->seq.table,
-               (size_t)item->sample->seq.n_pages * sizeof *r->table);
+        memcpy(r->table + i * most, item->choice->seq.table,
+               (size_t)item->choice->seq.n_pages * sizeof *r->table);
         for (int64_t k = 0; k < item->n && item->embed; k++) {
             r->out_rows[s->n_logits + s->n_hidden++] = r->q_start[i] + (int32_t)k;
         }

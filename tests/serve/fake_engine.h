@@ -25,7 +25,7 @@ typedef struct {
     lt_request r;
     int32_t *prompt;
     int64_t made;
-    bool cancelled, sample_cancelled[128];
+    bool cancelled, choice_cancelled[128];
 } fake_request;
 
 struct lt_engine {
@@ -58,9 +58,9 @@ static void fake_emit(lt_engine *e, const fake_request *q, lt_event ev) {
     }
 }
 
-static lt_event fake_token(const fake_request *q, lt_event_kind kind, int32_t sample, int32_t id,
+static lt_event fake_token(const fake_request *q, lt_event_kind kind, int32_t choice, int32_t id,
                            int top) {
-    lt_event ev = {.kind = kind, .sample = sample, .id = id, .logprob = -0.5F, .n_top = top};
+    lt_event ev = {.kind = kind, .choice = choice, .id = id, .logprob = -0.5F, .n_top = top};
     for (int i = 0; i < top; i++) {
         ev.top[i].id = (id + i) % 64;
         ev.top[i].logprob = -0.5F - (float)i;
@@ -70,11 +70,11 @@ static lt_event fake_token(const fake_request *q, lt_event_kind kind, int32_t sa
 }
 
 static void fake_end(lt_engine *e, fake_request *q, lt_finish why) {
-    for (int32_t s = 0; s < q->r.n_samples && !q->r.embed; s++) {
+    for (int32_t s = 0; s < q->r.n_choices && !q->r.embed; s++) {
         fake_emit(e, q,
-                  (lt_event){.kind = LT_EVENT_SAMPLE,
-                             .sample = s,
-                             .finish = q->sample_cancelled[s] ? LT_FINISH_CANCELLED : why,
+                  (lt_event){.kind = LT_EVENT_CHOICE,
+                             .choice = s,
+                             .finish = q->choice_cancelled[s] ? LT_FINISH_CANCELLED : why,
                              .id = 0});
     }
     fake_emit(e, q, (lt_event){.kind = LT_EVENT_DONE, .decode_s = 0.01, .prefill_s = 0.01});
@@ -99,8 +99,8 @@ static bool fake_step(lt_engine *e, fake_request *q) {
     for (int64_t i = 0; q->made == 0 && q->r.prompt_logprobs >= 0 && i < q->r.n_prompt; i++) {
         fake_emit(e, q, fake_token(q, LT_EVENT_PROMPT, 0, q->prompt[i], q->r.prompt_logprobs));
     }
-    for (int32_t s = 0; s < q->r.n_samples; s++) {
-        if (!q->sample_cancelled[s]) {
+    for (int32_t s = 0; s < q->r.n_choices; s++) {
+        if (!q->choice_cancelled[s]) {
             fake_emit(e, q,
                       fake_token(q, LT_EVENT_TOKEN, s, q->prompt[q->made % q->r.n_prompt],
                                  q->r.logprobs > 0 ? q->r.logprobs : 0));
@@ -149,7 +149,7 @@ lt_engine_options lt_engine_defaults(void) {
 
 lt_request lt_request_defaults(void) {
     return (lt_request){
-        .n_samples = 1,
+        .n_choices = 1,
         .max_tokens = 16,
         .logprobs = -1,
         .prompt_logprobs = -1,
@@ -213,15 +213,15 @@ void lt_engine_cancel(lt_engine *e, uint64_t id) {
     pthread_mutex_unlock(&e->lock);
 }
 
-void lt_engine_cancel_sample(lt_engine *e, uint64_t id, int32_t sample) {
+void lt_engine_cancel_choice(lt_engine *e, uint64_t id, int32_t choice) {
     pthread_mutex_lock(&e->lock);
     for (int64_t i = 0; i < e->n; i++) {
         fake_request *q = e->requests[i];
         if (q->id == id) {
             bool all = true;
-            q->sample_cancelled[sample] = true;
-            for (int64_t s = 0; s < q->r.n_samples; s++) {
-                all &= q->sample_cancelled[s];
+            q->choice_cancelled[choice] = true;
+            for (int64_t s = 0; s < q->r.n_choices; s++) {
+                all &= q->choice_cancelled[s];
             }
             q->cancelled |= all;
         }

@@ -66,7 +66,7 @@ static void chunk_begin(lt_reply *j, int index) {
 }
 
 /* Log-probabilities of the tokens since the last chunk. */
-static void put_new_logprobs(const lt_strand *c) {
+static void put_new_logprobs(const lt_reply_choice *c) {
     lt_json_out *o = &c->reply->out;
     const lt_token_logs *l = &c->logs;
     lt_out_key(o, "logprobs");
@@ -81,7 +81,7 @@ static void put_new_logprobs(const lt_strand *c) {
     lt_out_shut(o, '}');
 }
 
-static void chunk_end(lt_strand *c, const char *finish) {
+static void chunk_end(lt_reply_choice *c, const char *finish) {
     lt_reply *j = c->reply;
     lt_json_out *o = &j->out;
     lt_out_shut(o, '}');
@@ -128,7 +128,7 @@ static void put_call(lt_json_out *o, const lt_speech_item *call, bool with_index
     lt_out_shut(o, '}');
 }
 
-static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_t n) {
+static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
     lt_reply *j = c->reply;
     lt_json_out *o = &j->out;
     const lt_speech_item *said = &((const lt_speech *)c->state)->items[item];
@@ -159,14 +159,14 @@ static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_
 
 /* ---- The formatter ---- */
 
-static const char *finish_reason(const lt_strand *c) {
+static const char *finish_reason(const lt_reply_choice *c) {
     const lt_speech *s = c->state;
     return s->n_calls > 0 && c->finish != LT_FINISH_LENGTH ? "tool_calls" : lt_finish_openai(c);
 }
 
 static void format_begin(lt_reply *j) {
-    for (int64_t i = 0; i < j->n_samples; i++) {
-        lt_strand *c = &j->parts[0].strands[i];
+    for (int64_t i = 0; i < j->n_choices; i++) {
+        lt_reply_choice *c = &j->parts[0].choices[i];
         chunk_begin(j, c->index);
         lt_out_key_str(&j->out, "role", "assistant");
         lt_out_key_str(&j->out, "content", "");
@@ -174,7 +174,7 @@ static void format_begin(lt_reply *j) {
     }
 }
 
-static void format_choice_end(lt_strand *c) {
+static void format_choice_end(lt_reply_choice *c) {
     if (!lt_speech_finish(c)) {
         return;
     }
@@ -192,7 +192,7 @@ static void put_kind(lt_json_out *o, const lt_speech *s, lt_speech_kind kind, co
     lt_out_free(&text);
 }
 
-static void put_message(lt_json_out *o, const lt_strand *c) {
+static void put_message(lt_json_out *o, const lt_reply_choice *c) {
     const lt_speech *s = c->state;
     lt_out_key_open(o, "message", '{');
     lt_out_key_str(o, "role", "assistant");
@@ -220,7 +220,7 @@ static void put_message(lt_json_out *o, const lt_strand *c) {
     lt_out_shut(o, '}');
 }
 
-static void put_choice(lt_json_out *o, const lt_strand *c) {
+static void put_choice(lt_json_out *o, const lt_reply_choice *c) {
     lt_out_open(o, '{');
     lt_out_key_int(o, "index", c->index);
     put_message(o, c);
@@ -250,8 +250,8 @@ static void format_finish(lt_reply *j) {
     }
     head(o, j, "chat.completion");
     lt_out_key_open(o, "choices", '[');
-    for (int64_t i = 0; i < j->n_samples; i++) {
-        put_choice(o, &j->parts[0].strands[i]);
+    for (int64_t i = 0; i < j->n_choices; i++) {
+        put_choice(o, &j->parts[0].choices[i]);
     }
     lt_out_shut(o, ']');
     lt_usage_write(o, j, "usage");
@@ -276,8 +276,8 @@ static void format_failed(lt_reply *j, const lt_api_error *e) {
 }
 
 static void format_free(lt_reply *j) {
-    for (int64_t i = 0; j->n_parts > 0 && j->parts[0].strands != NULL && i < j->n_samples; i++) {
-        lt_speech_close(&j->parts[0].strands[i]);
+    for (int64_t i = 0; j->n_parts > 0 && j->parts[0].choices != NULL && i < j->n_choices; i++) {
+        lt_speech_close(&j->parts[0].choices[i]);
     }
 }
 

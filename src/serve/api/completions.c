@@ -146,14 +146,14 @@ static void head(lt_json_out *o, const lt_reply *j) {
     lt_out_key_str(o, "system_fingerprint", "lateen-" LT_VERSION);
 }
 
-static int64_t wanted_samples(const lt_reply *j) {
+static int64_t wanted_choices(const lt_reply *j) {
     return j->ask.n;
 }
 
 /* Where the choice stands in the answer: with best_of only the chosen are there, prompt by
  * prompt. */
-static void put_choice(lt_json_out *o, lt_strand *c, int64_t index, const char *text, size_t n,
-                       size_t from, bool with_prompt, bool first, const char *finish) {
+static void put_choice(lt_json_out *o, lt_reply_choice *c, int64_t index, const char *text,
+                       size_t n, size_t from, bool with_prompt, bool first, const char *finish) {
     lt_reply *j = c->reply;
     const rows r[2] = {{&c->part->prompt_logs, 0, with_prompt ? c->part->prompt_logs.n : 0, 0},
                        {&c->logs, from, c->logs.n, j->ask.echo ? c->part->prompt_logs.text_n : 0}};
@@ -189,7 +189,7 @@ static void put_choice(lt_json_out *o, lt_strand *c, int64_t index, const char *
     lt_out_shut(o, '}');
 }
 
-static void send_chunk(lt_strand *c, const char *text, size_t n, bool with_prompt,
+static void send_chunk(lt_reply_choice *c, const char *text, size_t n, bool with_prompt,
                        const char *finish) {
     lt_reply *j = c->reply;
     lt_json_out *o = &j->out;
@@ -219,7 +219,7 @@ static char *echo_of(const lt_part *p, size_t *n) {
 }
 
 /* A stream with echo begins with the prompt, before the first text of the choice. */
-static void send_echo(lt_strand *c) {
+static void send_echo(lt_reply_choice *c) {
     size_t n = 0;
     char *text;
     if (!c->reply->ask.echo || c->state != NULL) {
@@ -234,14 +234,14 @@ static bool dropped(const lt_reply *j) {
     return j->ask.max_tokens == 0; /* Only the echo is wanted; the engine made one token. */
 }
 
-static void format_text(lt_strand *c, const char *text, size_t n) {
+static void format_text(lt_reply_choice *c, const char *text, size_t n) {
     if (c->reply->stream && !dropped(c->reply)) {
         send_echo(c);
         send_chunk(c, text, n, false, NULL);
     }
 }
 
-static void format_choice_end(lt_strand *c) {
+static void format_choice_end(lt_reply_choice *c) {
     if (dropped(c->reply)) {
         c->logs.n = c->logs.sent = 0;
         c->finish = LT_FINISH_LENGTH;
@@ -255,35 +255,35 @@ static void format_choice_end(lt_strand *c) {
 }
 
 static int by_logprob(const void *a, const void *b) {
-    const lt_strand *x = *(lt_strand *const *)a, *y = *(lt_strand *const *)b;
+    const lt_reply_choice *x = *(lt_reply_choice *const *)a, *y = *(lt_reply_choice *const *)b;
     const double p = x->logprob_sum / (double)(x->new_tokens > 0 ? x->new_tokens : 1);
     const double q = y->logprob_sum / (double)(y->new_tokens > 0 ? y->new_tokens : 1);
     return p != q ? (p < q) - (p > q) : x->index - y->index;
 }
 
-/* The n best of a part's samples, by mean log-probability of a token. */
+/* The n best of a part's choices, by mean log-probability of a token. */
 static void put_part(lt_reply *j, lt_part *p, lt_json_out *o) {
-    lt_strand *order[128];
+    lt_reply_choice *order[128];
     const int64_t at = p - j->parts;
     char *echo = NULL;
     size_t echo_n = 0;
 
-    LT_ASSERT(j->n_samples <= 128);
-    for (int64_t i = 0; i < j->n_samples; i++) {
-        order[i] = &p->strands[i];
+    LT_ASSERT(j->n_choices <= 128);
+    for (int64_t i = 0; i < j->n_choices; i++) {
+        order[i] = &p->choices[i];
     }
-    if (j->n_samples > wanted_samples(j)) {
-        qsort(order, (size_t)j->n_samples, sizeof *order, by_logprob);
+    if (j->n_choices > wanted_choices(j)) {
+        qsort(order, (size_t)j->n_choices, sizeof *order, by_logprob);
     }
     if (j->ask.echo) {
         echo = echo_of(p, &echo_n);
     }
-    for (int64_t i = 0; i < wanted_samples(j); i++) {
-        lt_strand *c = order[i];
+    for (int64_t i = 0; i < wanted_choices(j); i++) {
+        lt_reply_choice *c = order[i];
         lt_json_out whole = {0};
         lt_out_raw(&whole, echo != NULL ? echo : "", echo_n);
         lt_out_raw(&whole, c->text.data != NULL ? c->text.data : "", c->text.n);
-        put_choice(o, c, at * wanted_samples(j) + i, whole.data != NULL ? whole.data : "", whole.n,
+        put_choice(o, c, at * wanted_choices(j) + i, whole.data != NULL ? whole.data : "", whole.n,
                    0, j->ask.echo, true, lt_finish_openai(c));
         lt_out_free(&whole);
     }

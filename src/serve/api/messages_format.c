@@ -25,7 +25,7 @@ static void event_end(lt_reply *j, const char *type) {
     lt_reply_send(j, type);
 }
 
-static const lt_messages *state_of(const lt_strand *c) {
+static const lt_messages *state_of(const lt_reply_choice *c) {
     return c->reply->format_state;
 }
 
@@ -61,7 +61,7 @@ static void put_edits(lt_json_out *o, const lt_messages *st) {
 }
 
 /* The text of a block of thinking, sealed. Out of memory: "". */
-static char *sign(const lt_strand *c, const lt_speech_item *item) {
+static char *sign(const lt_reply_choice *c, const lt_speech_item *item) {
     lt_seal_key key;
     return lt_server_seal_key(c->reply->server, c->reply->owner, &key)
                ? lt_seal(&key, item->text.data != NULL ? item->text.data : "", item->text.n)
@@ -85,7 +85,7 @@ static void format_begin(lt_reply *j) {
     event_end(j, "message_start");
 }
 
-static void delta_event(lt_strand *c, int index, const char *type, const char *key,
+static void delta_event(lt_reply_choice *c, int index, const char *type, const char *key,
                         const char *text, size_t n) {
     lt_json_out *o = &c->reply->out;
     event_begin(c->reply, "content_block_delta");
@@ -98,7 +98,7 @@ static void delta_event(lt_strand *c, int index, const char *type, const char *k
     event_end(c->reply, "content_block_delta");
 }
 
-static void block_stop(lt_strand *c, int index) {
+static void block_stop(lt_reply_choice *c, int index) {
     const lt_speech_item *item = &((const lt_speech *)c->state)->items[index];
     if (item->kind == LT_SPEECH_REASONING) {
         char *signature = sign(c, item);
@@ -112,7 +112,7 @@ static void block_stop(lt_strand *c, int index) {
     event_end(c->reply, "content_block_stop");
 }
 
-static void block_start(lt_strand *c, int index) {
+static void block_start(lt_reply_choice *c, int index) {
     lt_json_out *o = &c->reply->out;
     const lt_speech_item *item = &((const lt_speech *)c->state)->items[index];
     event_begin(c->reply, "content_block_start");
@@ -140,7 +140,7 @@ static void block_start(lt_strand *c, int index) {
     event_end(c->reply, "content_block_start");
 }
 
-static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_t n) {
+static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
     static const char *const types[] = {"text_delta", "thinking_delta", "input_json_delta"};
     static const char *const keys[] = {"text", "thinking", "partial_json"};
     const lt_speech_kind kind = ((const lt_speech *)c->state)->items[item].kind;
@@ -159,7 +159,7 @@ static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_
     }
 }
 
-static void put_stop(lt_json_out *o, const lt_strand *c) {
+static void put_stop(lt_json_out *o, const lt_reply_choice *c) {
     const lt_reply *j = c->reply;
     const char *why = "end_turn";
     if (c->stop_index >= 0) {
@@ -180,7 +180,7 @@ static void put_stop(lt_json_out *o, const lt_strand *c) {
 
 /* ---- The formatter ---- */
 
-static void format_choice_end(lt_strand *c) {
+static void format_choice_end(lt_reply_choice *c) {
     if (!lt_speech_finish(c)) {
         return;
     }
@@ -189,7 +189,7 @@ static void format_choice_end(lt_strand *c) {
     }
 }
 
-static void put_block(lt_json_out *o, const lt_strand *c, const lt_speech_item *item) {
+static void put_block(lt_json_out *o, const lt_reply_choice *c, const lt_speech_item *item) {
     const char *text = item->text.data != NULL ? item->text.data : "";
     char *signature = NULL;
     json_t *input;
@@ -226,7 +226,7 @@ static void put_block(lt_json_out *o, const lt_strand *c, const lt_speech_item *
     lt_out_shut(o, '}');
 }
 
-static void put_content(lt_json_out *o, const lt_strand *c) {
+static void put_content(lt_json_out *o, const lt_reply_choice *c) {
     const lt_speech *s = c->state;
     lt_out_key_open(o, "content", '[');
     for (int i = 0; s != NULL && i < s->n_items; i++) {
@@ -247,7 +247,7 @@ static void keep(lt_reply *j) {
         lt_out_key_value(&o, "tools", json_object_get(root, "asked_tools"));
     }
     lt_out_key_value(&o, "messages", st->own);
-    put_content(&o, &j->parts[0].strands[0]);
+    put_content(&o, &j->parts[0].choices[0]);
     lt_out_shut(&o, '}');
     if (o.failed ||
         !lt_store_put(j->server->store, j->id, j->owner, st->previous, o.data, o.n, lt_clock_s())) {
@@ -259,7 +259,7 @@ static void keep(lt_reply *j) {
 static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
     const lt_messages *st = j->format_state;
-    lt_strand *c = &j->parts[0].strands[0];
+    lt_reply_choice *c = &j->parts[0].choices[0];
 
     if (st->keep) {
         keep(j);
@@ -294,8 +294,8 @@ static void format_failed(lt_reply *j, const lt_api_error *e) {
 }
 
 static void format_free(lt_reply *j) {
-    if (j->n_parts > 0 && j->parts[0].strands != NULL) {
-        lt_speech_close(&j->parts[0].strands[0]);
+    if (j->n_parts > 0 && j->parts[0].choices != NULL) {
+        lt_speech_close(&j->parts[0].choices[0]);
     }
     if (j->format_state != NULL) {
         lt_store_release(j->server->store, ((lt_messages *)j->format_state)->previous);

@@ -20,7 +20,7 @@ static const double request_s[] = {0.3,  0.5,   0.8,   1.0,   1.5,   2.0,    2.5
 static const double tokens[] = {1,   2,    5,    10,   20,    50,    100,   200,
                                 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 static const double iteration[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
-static const double samples[] = {1, 2, 5, 10, 20};
+static const double choices[] = {1, 2, 5, 10, 20};
 
 #define HIST(bounds, name, help)                                                                   \
     { name, help, bounds, (int)(sizeof bounds / sizeof *bounds), {0}, 0, 0 }
@@ -48,7 +48,7 @@ static const lt_histogram histograms[LT_HIST_COUNT] = {
                                 "Number of generation tokens processed."),
     [LT_HIST_MAX_GENERATION] = HIST(tokens, "vllm:request_max_num_generation_tokens",
                                     "Histogram of maximum number of requested generation tokens."),
-    [LT_HIST_PARAMS_N] = HIST(samples, "vllm:request_params_n",
+    [LT_HIST_PARAMS_N] = HIST(choices, "vllm:request_params_n",
                               "Histogram of the n request parameter."),
     [LT_HIST_PARAMS_MAX] = HIST(tokens, "vllm:request_params_max_tokens",
                                 "Histogram of the max_tokens request parameter."),

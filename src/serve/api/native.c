@@ -101,7 +101,7 @@ static void put_choosing(lt_json_out *o, const lt_reply *j) {
     lt_out_shut(o, ']');
 }
 
-static void put_probabilities(lt_json_out *o, const lt_strand *c, size_t from) {
+static void put_probabilities(lt_json_out *o, const lt_reply_choice *c, size_t from) {
     const lt_token_logs *l = &c->logs;
     const int top = c->reply->request.logprobs;
     if (top < 0) {
@@ -126,7 +126,7 @@ static void put_probabilities(lt_json_out *o, const lt_strand *c, size_t from) {
     lt_out_shut(o, ']');
 }
 
-static void put_tokens(lt_json_out *o, const lt_strand *c, size_t from) {
+static void put_tokens(lt_json_out *o, const lt_reply_choice *c, size_t from) {
     lt_out_key_open(o, "tokens", '[');
     for (size_t i = from; c->reply->ask.return_ids && i < c->logs.n; i++) {
         lt_out_int(o, c->logs.rows[i].id);
@@ -134,7 +134,7 @@ static void put_tokens(lt_json_out *o, const lt_strand *c, size_t from) {
     lt_out_shut(o, ']');
 }
 
-static void put_stop(lt_json_out *o, const lt_strand *c) {
+static void put_stop(lt_json_out *o, const lt_reply_choice *c) {
     const lt_reply *j = c->reply;
     lt_out_key_str(o, "stop_type",
                    c->stop_index >= 0              ? "word"
@@ -150,7 +150,7 @@ static void put_stop(lt_json_out *o, const lt_strand *c) {
 
 /* The last object of a choice: the whole text, or (streams) what is behind it, with the tokens
  * whose text was held back. */
-static void put_final(lt_json_out *o, const lt_strand *c, bool with_text) {
+static void put_final(lt_json_out *o, const lt_reply_choice *c, bool with_text) {
     const lt_reply *j = c->reply;
     const lt_part *p = c->part;
     const char *text = c->text.data != NULL ? c->text.data : "";
@@ -202,7 +202,7 @@ static void put_path(lt_json_out *o, const json_t *tree, const char *path) {
 }
 
 /* The last object, or the fields of it that were asked for. */
-static void put_answer(lt_json_out *o, const lt_strand *c, bool with_text) {
+static void put_answer(lt_json_out *o, const lt_reply_choice *c, bool with_text) {
     const json_t *wanted = c->reply->ask.response_fields;
     lt_json_out whole = {0};
     json_t *tree;
@@ -222,7 +222,7 @@ static void put_answer(lt_json_out *o, const lt_strand *c, bool with_text) {
     lt_out_free(&whole);
 }
 
-static void format_text(lt_strand *c, const char *text, size_t n) {
+static void format_text(lt_reply_choice *c, const char *text, size_t n) {
     lt_reply *j = c->reply;
     lt_json_out *o = &j->out;
     if (!j->stream || j->ask.max_tokens == 0) {
@@ -246,19 +246,19 @@ static void format_text(lt_strand *c, const char *text, size_t n) {
     lt_reply_send(j, NULL);
 }
 
-static void format_choice_end(lt_strand *c) {
+static void format_choice_end(lt_reply_choice *c) {
     (void)c;
 }
 
 static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
-    const bool list = j->n_parts * j->n_samples > 1 && !j->stream;
+    const bool list = j->n_parts * j->n_choices > 1 && !j->stream;
     if (list) {
         lt_out_open(o, '[');
     }
     for (int64_t i = 0; i < j->n_parts; i++) {
-        for (int64_t k = 0; k < j->n_samples; k++) {
-            put_answer(o, &j->parts[i].strands[k], !j->stream);
+        for (int64_t k = 0; k < j->n_choices; k++) {
+            put_answer(o, &j->parts[i].choices[k], !j->stream);
             if (j->stream) {
                 lt_reply_send(j, NULL);
             }

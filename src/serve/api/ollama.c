@@ -79,7 +79,7 @@ static bool is_chat(const lt_reply *j) {
     return j->ask.prompt == NULL;
 }
 
-static const lt_speech_item *item_at(const lt_strand *c, int i) {
+static const lt_speech_item *item_at(const lt_reply_choice *c, int i) {
     return &((const lt_speech *)c->state)->items[i];
 }
 
@@ -103,7 +103,7 @@ static void put_call(lt_json_out *o, const lt_speech_item *call) {
     json_decref(arguments);
 }
 
-static void put_logprobs(lt_json_out *o, const lt_strand *c, size_t from, size_t to) {
+static void put_logprobs(lt_json_out *o, const lt_reply_choice *c, size_t from, size_t to) {
     if (c->reply->request.logprobs >= 0) {
         lt_out_key(o, "logprobs");
         lt_logprobs_write(o, c->reply->server, &c->logs, from, to, c->reply->request.logprobs);
@@ -134,7 +134,7 @@ static void put_piece(lt_json_out *o, const lt_reply *j, const lt_speech_item *i
     }
 }
 
-static void line(lt_strand *c, int item, const char *text, size_t n) {
+static void line(lt_reply_choice *c, int item, const char *text, size_t n) {
     lt_reply *j = c->reply;
     put_head(&j->out, j);
     put_piece(&j->out, j, item_at(c, item), text, n);
@@ -145,7 +145,7 @@ static void line(lt_strand *c, int item, const char *text, size_t n) {
     lt_reply_send(j, NULL);
 }
 
-static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_t n) {
+static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
     if (!c->reply->stream) {
         return;
     }
@@ -159,7 +159,7 @@ static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_
 
 /* ---- The formatter ---- */
 
-static void format_choice_end(lt_strand *c) {
+static void format_choice_end(lt_reply_choice *c) {
     const lt_speech *s;
     if (!lt_speech_finish(c)) {
         return;
@@ -179,7 +179,7 @@ static void put_all(lt_json_out *o, const lt_speech *s, lt_speech_kind kind, con
 }
 
 /* What was said: all of it, of a stream nothing more. */
-static void put_said(lt_json_out *o, const lt_strand *c, bool all) {
+static void put_said(lt_json_out *o, const lt_reply_choice *c, bool all) {
     const lt_speech *s = c->state;
     const lt_speech none = {0};
     const bool chat = is_chat(c->reply);
@@ -211,7 +211,7 @@ static int64_t ns(double seconds) {
 }
 
 /* The prompt's ids and the answer's, for the next request's context. */
-static void put_context(lt_json_out *o, const lt_strand *c) {
+static void put_context(lt_json_out *o, const lt_reply_choice *c) {
     const lt_ids *prompt = &c->part->prompt;
     lt_out_key_open(o, "context", '[');
     for (size_t i = 0; i < prompt->n; i++) {
@@ -226,7 +226,7 @@ static void put_context(lt_json_out *o, const lt_strand *c) {
 static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
     const lt_part *p = &j->parts[0];
-    const lt_strand *c = &p->strands[0];
+    const lt_reply_choice *c = &p->choices[0];
 
     put_head(o, j);
     put_said(o, c, !j->stream);
@@ -254,8 +254,8 @@ static void format_failed(lt_reply *j, const lt_api_error *e) {
 }
 
 static void format_free(lt_reply *j) {
-    if (j->n_parts > 0 && j->parts[0].strands != NULL) {
-        lt_speech_close(&j->parts[0].strands[0]);
+    if (j->n_parts > 0 && j->parts[0].choices != NULL) {
+        lt_speech_close(&j->parts[0].choices[0]);
     }
 }
 

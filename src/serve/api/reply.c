@@ -91,16 +91,16 @@ static void logs_free(lt_token_logs *l) {
     free(l->tops);
 }
 
-static void part_free(lt_part *p, int64_t n_samples) {
-    for (int64_t i = 0; p->strands != NULL && i < n_samples; i++) {
-        lt_strand *c = &p->strands[i];
+static void part_free(lt_part *p, int64_t n_choices) {
+    for (int64_t i = 0; p->choices != NULL && i < n_choices; i++) {
+        lt_reply_choice *c = &p->choices[i];
         lt_tokenizer_stream_close(c->stream);
         lt_stop_scan_free(&c->stop);
         lt_out_free(&c->text);
         lt_out_free(&c->last);
         logs_free(&c->logs);
     }
-    free(p->strands);
+    free(p->choices);
     lt_ids_free(&p->prompt);
     logs_free(&p->prompt_logs);
     free(p->embedding);
@@ -112,7 +112,7 @@ void lt_reply_free(lt_reply *j) {
         j->formatter->free(j);
     }
     for (int64_t i = 0; i < j->n_parts; i++) {
-        part_free(&j->parts[i], j->n_samples);
+        part_free(&j->parts[i], j->n_choices);
     }
     free(j->parts);
     free(j->bias);
@@ -194,26 +194,26 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
 
 /* An answer goes on from text unless the prompt ends in a special token; a form counts every
  * character. */
-static bool strands_open(lt_reply *j, lt_part *p, lt_api_error *e) {
+static bool choices_open(lt_reply *j, lt_part *p, lt_api_error *e) {
     const int64_t at = p - j->parts;
     const bool behind_text = j->request.grammar != NULL ||
                              (p->prompt.n > 0 &&
                               !lt_tokenizer_is_special(j->server->tokenizer,
                                                        p->prompt.data[p->prompt.n - 1]));
     p->prompt_logs.as_ids = j->ask.tokens_as_ids;
-    p->strands = calloc((size_t)j->n_samples, sizeof *p->strands);
-    if (p->strands == NULL) {
+    p->choices = calloc((size_t)j->n_choices, sizeof *p->choices);
+    if (p->choices == NULL) {
         return lt_api_refuse_oom(e);
     }
-    for (int64_t i = 0; i < j->n_samples; i++) {
-        lt_strand *c = &p->strands[i];
+    for (int64_t i = 0; i < j->n_choices; i++) {
+        lt_reply_choice *c = &p->choices[i];
         lt_err err;
-        *c = (lt_strand){.reply = j,
-                         .part = p,
-                         .sample = (int32_t)i,
-                         .index = (int)(at * j->n_samples + i),
-                         .stop_index = -1,
-                         .stop_id = -1};
+        *c = (lt_reply_choice){.reply = j,
+                               .part = p,
+                               .choice = (int32_t)i,
+                               .index = (int)(at * j->n_choices + i),
+                               .stop_index = -1,
+                               .stop_id = -1};
         c->stop = (lt_stop_scan){.stops = j->stops,
                                  .lengths = j->stop_lengths,
                                  .n_stops = j->n_stops,
@@ -241,7 +241,7 @@ static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
     if (j->ask.cache_salt != NULL && j->ask.cache_salt[0] == '\0') {
         return lt_api_refuse(e, "cache_salt", "'cache_salt' is empty: leave it out, or name one");
     }
-    if (!strands_open(j, p, e)) {
+    if (!choices_open(j, p, e)) {
         return false;
     }
     r.prompt = (const int32_t *)p->prompt.data;
@@ -281,7 +281,7 @@ static void begin(lt_call *call, lt_reply *j) {
     for (int64_t i = 0; ok && i < j->n_parts; i++) {
         ok = submit(j, &j->parts[i], &e);
     }
-    lt_metrics_observe(&j->server->metrics, LT_HIST_PARAMS_N, (double)j->n_samples);
+    lt_metrics_observe(&j->server->metrics, LT_HIST_PARAMS_N, (double)j->n_choices);
     lt_metrics_observe(&j->server->metrics, LT_HIST_PARAMS_MAX, (double)j->request.max_tokens);
     if (!ok) {
         lt_call_error(call, &e);
@@ -311,11 +311,11 @@ void lt_reply_start(lt_call *call, lt_reply *j) {
         return;
     }
     enlist(j);
-    j->n_samples = j->request.n_samples;
+    j->n_choices = j->request.n_choices;
     LT_ASSERT(j->n_parts > 0);
-    if (j->n_parts * j->n_samples > MAX_CHOICES) {
-        lt_api_refuse(&e, "n", "%lld prompts times %lld samples are more than %d",
-                      (long long)j->n_parts, (long long)j->n_samples, MAX_CHOICES);
+    if (j->n_parts * j->n_choices > MAX_CHOICES) {
+        lt_api_refuse(&e, "n", "%lld prompts times %lld choices are more than %d",
+                      (long long)j->n_parts, (long long)j->n_choices, MAX_CHOICES);
         lt_reply_refuse(call, j, &e);
         return;
     }
@@ -481,7 +481,7 @@ static void log_token(lt_reply *j, lt_token_logs *l, const lt_event *ev, bool ha
     l->text_n += characters(j, l, (uint32_t)ev->id);
 }
 
-static void choice_end(lt_strand *c, lt_finish why) {
+static void choice_end(lt_reply_choice *c, lt_finish why) {
     if (c->ended) {
         return;
     }
@@ -493,19 +493,19 @@ static void choice_end(lt_strand *c, lt_finish why) {
 }
 
 /* Before min_tokens no stop string counts: what stands there is only text, of which none begins. */
-static bool may_stop(const lt_strand *c) {
+static bool may_stop(const lt_reply_choice *c) {
     return c->new_tokens >= c->reply->request.min_tokens;
 }
 
 /* Text that has passed the stop strings. */
-static void let_through(lt_strand *c, const char *text, size_t n) {
+static void let_through(lt_reply_choice *c, const char *text, size_t n) {
     if (n > 0) {
         lt_out_raw(&c->text, text, n);
         c->reply->formatter->text(c, text, n);
     }
 }
 
-static void take_text(lt_strand *c, const char *text, size_t n) {
+static void take_text(lt_reply_choice *c, const char *text, size_t n) {
     const char *out = NULL;
     size_t out_n = 0;
     int hit;
@@ -519,7 +519,7 @@ static void take_text(lt_strand *c, const char *text, size_t n) {
     if (hit >= 0) {
         c->stop_index = hit;
         choice_end(c, LT_FINISH_STOP_ID);
-        lt_engine_cancel_sample(c->reply->server->engine, c->part->id, c->sample);
+        lt_engine_cancel_choice(c->reply->server->engine, c->part->id, c->choice);
     }
 }
 
@@ -529,7 +529,7 @@ static void observe_token(lt_part *p) {
     if (p->first_s == 0) {
         p->first_s = now;
         lt_metrics_observe(m, LT_HIST_TTFT, now - p->reply->arrived_s);
-    } else if (p->reply->n_samples == 1) {
+    } else if (p->reply->n_choices == 1) {
         lt_metrics_observe(m, LT_HIST_ITL, now - p->last_s);
     }
     p->last_s = now;
@@ -537,7 +537,7 @@ static void observe_token(lt_part *p) {
 
 static void on_token(lt_part *p, const lt_event *ev) {
     lt_reply *j = p->reply;
-    lt_strand *c = &p->strands[ev->sample];
+    lt_reply_choice *c = &p->choices[ev->choice];
     const char *text = NULL;
     size_t n = 0;
 
@@ -565,14 +565,14 @@ static void on_token(lt_part *p, const lt_event *ev) {
     }
 }
 
-static void on_sample(lt_part *p, const lt_event *ev) {
+static void on_choice(lt_part *p, const lt_event *ev) {
     static const lt_done how[] = {
         [LT_FINISH_NONE] = LT_DONE_ERROR,   [LT_FINISH_EOS] = LT_DONE_STOP,
         [LT_FINISH_STOP_ID] = LT_DONE_STOP, [LT_FINISH_LENGTH] = LT_DONE_LENGTH,
         [LT_FINISH_GRAMMAR] = LT_DONE_STOP, [LT_FINISH_CANCELLED] = LT_DONE_ABORT,
         [LT_FINISH_FAILED] = LT_DONE_ERROR};
     lt_reply *j = p->reply;
-    lt_strand *c = &p->strands[ev->sample];
+    lt_reply_choice *c = &p->choices[ev->choice];
     const char *text = NULL;
     size_t n = 0;
 
@@ -600,8 +600,8 @@ static void on_sample(lt_part *p, const lt_event *ev) {
 static void observe_done(const lt_part *p) {
     lt_metrics *m = &p->reply->server->metrics;
     int64_t tokens = 0, longest = 0;
-    for (int64_t i = 0; i < p->reply->n_samples; i++) {
-        const int64_t n = p->strands[i].new_tokens;
+    for (int64_t i = 0; i < p->reply->n_choices; i++) {
+        const int64_t n = p->choices[i].new_tokens;
         tokens += n;
         longest = n > longest ? n : longest;
     }
@@ -613,7 +613,7 @@ static void observe_done(const lt_part *p) {
     lt_metrics_observe(m, LT_HIST_PROMPT, (double)p->prompt.n);
     lt_metrics_observe(m, LT_HIST_GENERATION, (double)tokens);
     lt_metrics_observe(m, LT_HIST_MAX_GENERATION, (double)longest);
-    if (p->reply->n_samples == 1 && tokens > 1) {
+    if (p->reply->n_choices == 1 && tokens > 1) {
         lt_metrics_observe(m, LT_HIST_TPOT, (p->last_s - p->first_s) / (double)(tokens - 1));
     }
     if ((int64_t)p->prompt.n + tokens > m->n_tokens_max) {
@@ -645,9 +645,9 @@ void lt_reply_event(const lt_event *ev) {
     case LT_EVENT_EMBED:
         on_embed(p, ev);
         break;
-    case LT_EVENT_SAMPLE:
+    case LT_EVENT_CHOICE:
         if (!j->request.embed) {
-            on_sample(p, ev);
+            on_choice(p, ev);
         }
         break;
     case LT_EVENT_DONE:

@@ -3,13 +3,15 @@
  *
  *   handler ─▶ lt_reply_open ─▶ add prompts ─▶ lt_reply_start ─▶ engine ─┐
  *                                                                    │ events, on the loop's thread
- *   formatter->text ◀── stop strings ◀── UTF-8 stream ◀── token ◀─────────┘
- *      │                                                  sample ends: formatter->choice_end;   all end: formatter->finish, the answer is sent
+ *   formatter->text ◀── stop strings ◀── UTF-8 stream ◀── token ◀──────┘
+ *      │
+ *      ├─ a choice ends: formatter->choice_end
+ *      └─ all have ended: formatter->finish, the answer is sent
  *
- * A reply has parts (one prompt = one request to the engine) and choices (part i's sample s is
- * choice i * n + s). The formatter is how an endpoint words its answer. A reply outlives its
- * client: when that goes away the parts are cancelled, and the reply is freed by the engine's last
- * DONE. */
+ * A reply has parts (one prompt = one request to the engine) and choices (part i's choice c is
+ * choice i * n + c of the answer). The formatter is how an endpoint words its answer. A reply
+ * outlives its client: when that goes away the parts are cancelled, and the reply is freed by the
+ * engine's last DONE. */
 #ifndef LT_SERVE_REPLY_H
 #define LT_SERVE_REPLY_H
 
@@ -18,7 +20,7 @@
 #include "serve/stop_scan.h"
 
 typedef struct lt_part lt_part;
-typedef struct lt_strand lt_strand;
+typedef struct lt_reply_choice lt_reply_choice;
 
 typedef struct {
     int32_t id, n_top;
@@ -42,23 +44,23 @@ typedef struct {
 } lt_token_logs;
 
 typedef struct {
-    void (*begin)(lt_reply *j);                             /* Streams: headers are sent. */
-    void (*token)(lt_strand *c);                            /* May be NULL. */
-    void (*text)(lt_strand *c, const char *text, size_t n); /* Each piece of text. */
+    void (*begin)(lt_reply *j);                                   /* Streams: headers are sent. */
+    void (*token)(lt_reply_choice *c);                            /* May be NULL. */
+    void (*text)(lt_reply_choice *c, const char *text, size_t n); /* Each piece of text. */
     /* Of speech.h: each piece as soon as it is certain. fresh: the item has just begun; a call
      * begins with no text, then come its arguments. */
-    void (*piece)(lt_strand *c, int item, bool fresh, const char *text, size_t n);
-    void (*choice_end)(lt_strand *c); /* finish and stop are set. */
-    void (*finish)(lt_reply *j);      /* Write the answer's (last) part into j->out. */
+    void (*piece)(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n);
+    void (*choice_end)(lt_reply_choice *c); /* finish and stop are set. */
+    void (*finish)(lt_reply *j);            /* Write the answer's (last) part into j->out. */
     void (*failed)(lt_reply *j, const lt_api_error *e); /* In a stream: the error's event. */
     void (*free)(lt_reply *j);                          /* May be NULL. */
 } lt_formatter;
 
-struct lt_strand {
+struct lt_reply_choice {
     lt_reply *reply;
     lt_part *part;
-    int32_t sample;
-    int index; /* In the answer. */
+    int32_t choice; /* In its part. */
+    int index;      /* In the answer. */
     lt_tokenizer_stream *stream;
     lt_stop_scan stop;
     lt_json_out text;   /* All that was let through. */
@@ -77,7 +79,7 @@ struct lt_part {
     lt_reply *reply;
     uint64_t id; /* The engine's. */
     lt_ids prompt;
-    lt_strand *strands; /* n_samples of them. */
+    lt_reply_choice *choices; /* n_choices of them. */
     lt_token_logs prompt_logs;
     bool submitted, done;
     double first_s, last_s; /* When the first and the newest token came. */
@@ -136,7 +138,7 @@ struct lt_reply {
     lt_listen listen;
     lt_part *parts;
     int64_t n_parts, parts_left;
-    int64_t n_samples; /* Of a part, as the engine runs them. */
+    int64_t n_choices; /* Of a part, as the engine runs them. */
     lt_json_out out;   /* Reused for each event, and for the whole answer. */
     lt_json_out error;
     void *format_state;
@@ -186,7 +188,7 @@ void lt_reply_send(lt_reply *j, const char *event);
 
 /* ---- What formatters share ---- */
 
-const char *lt_finish_openai(const lt_strand *c);
+const char *lt_finish_openai(const lt_reply_choice *c);
 int64_t lt_reply_prompt_tokens(const lt_reply *j);
 int64_t lt_reply_cached_tokens(const lt_reply *j);
 int64_t lt_reply_new_tokens(const lt_reply *j);

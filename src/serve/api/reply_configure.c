@@ -450,7 +450,7 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
     const int64_t context = lt_server_context(j->server);
     lt_request *r = &j->request;
 
-    r->n_samples = a->best_of > a->n ? a->best_of : a->n;
+    r->n_choices = a->best_of > a->n ? a->best_of : a->n;
     r->max_tokens = max_tokens;
     r->min_tokens = a->min_tokens;
     r->ignore_eos = a->ignore_eos;

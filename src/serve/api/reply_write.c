@@ -6,7 +6,7 @@
 #include "data/text_utf8.h"
 #include "serve/api/reply.h"
 
-const char *lt_finish_openai(const lt_strand *c) {
+const char *lt_finish_openai(const lt_reply_choice *c) {
     return c->finish == LT_FINISH_LENGTH ? "length" : "stop";
 }
 
@@ -29,8 +29,8 @@ int64_t lt_reply_cached_tokens(const lt_reply *j) {
 int64_t lt_reply_new_tokens(const lt_reply *j) {
     int64_t n = 0;
     for (int64_t i = 0; i < j->n_parts; i++) {
-        for (int64_t k = 0; k < j->n_samples; k++) {
-            n += j->parts[i].strands[k].new_tokens;
+        for (int64_t k = 0; k < j->n_choices; k++) {
+            n += j->parts[i].choices[k].new_tokens;
         }
     }
     return n;
@@ -39,8 +39,8 @@ int64_t lt_reply_new_tokens(const lt_reply *j) {
 int64_t lt_reply_reasoning_tokens(const lt_reply *j) {
     int64_t n = 0;
     for (int64_t i = 0; i < j->n_parts; i++) {
-        for (int64_t k = 0; k < j->n_samples; k++) {
-            n += j->parts[i].strands[k].reasoning_tokens;
+        for (int64_t k = 0; k < j->n_choices; k++) {
+            n += j->parts[i].choices[k].reasoning_tokens;
         }
     }
     return n;

@@ -28,11 +28,11 @@ extern const lt_formatter lt_responses_formatter;
 /* The response object. */
 void lt_response_write(lt_json_out *o, const lt_reply *j, lt_response_state state);
 /* An output item; of one that is not done the text is left out. */
-void lt_response_item_write(lt_json_out *o, const lt_strand *c, int index, bool done);
+void lt_response_item_write(lt_json_out *o, const lt_reply_choice *c, int index, bool done);
 /* {type: output_text | reasoning_text | summary_text, text} of an item. */
-void lt_response_part_write(lt_json_out *o, const lt_strand *c, int index, bool with_text);
+void lt_response_part_write(lt_json_out *o, const lt_reply_choice *c, int index, bool with_text);
 /* "logprobs": [...] of rows [from, to); none where none are asked for. */
-void lt_response_logprobs_write(lt_json_out *o, const lt_strand *c, size_t from, size_t to);
+void lt_response_logprobs_write(lt_json_out *o, const lt_reply_choice *c, size_t from, size_t to);
 /* An item's id: of a call "fc_...". */
 const char *lt_response_item_id(const lt_speech_item *item, char out[56]);
 

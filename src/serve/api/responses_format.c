@@ -32,18 +32,18 @@ static void response_event(lt_reply *j, const char *type, lt_response_state stat
     event_end(j, type);
 }
 
-static const lt_speech_item *item_at(const lt_strand *c, int index) {
+static const lt_speech_item *item_at(const lt_reply_choice *c, int index) {
     return &((const lt_speech *)c->state)->items[index];
 }
 
 /* The reasoning's text is told as that of a summary, which has events of its own. */
-static bool as_summary(const lt_strand *c, int index) {
+static bool as_summary(const lt_reply_choice *c, int index) {
     const lt_responses *st = c->reply->format_state;
     return st->summary && item_at(c, index)->kind == LT_SPEECH_REASONING;
 }
 
 /* item_id, output_index and, for texts, the index of the part. */
-static void put_place(lt_strand *c, int index) {
+static void put_place(lt_reply_choice *c, int index) {
     lt_json_out *o = &c->reply->out;
     char id[56];
     lt_out_key_str(o, "item_id", lt_response_item_id(item_at(c, index), id));
@@ -53,7 +53,7 @@ static void put_place(lt_strand *c, int index) {
     }
 }
 
-static void item_event(lt_strand *c, int index, bool done) {
+static void item_event(lt_reply_choice *c, int index, bool done) {
     const char *type = done ? "response.output_item.done" : "response.output_item.added";
     lt_json_out *o = &c->reply->out;
     event_begin(c->reply, type);
@@ -63,7 +63,7 @@ static void item_event(lt_strand *c, int index, bool done) {
     event_end(c->reply, type);
 }
 
-static void part_event(lt_strand *c, int index, bool done) {
+static void part_event(lt_reply_choice *c, int index, bool done) {
     static const char *const types[2][2] = {
         {"response.content_part.added", "response.content_part.done"},
         {"response.reasoning_summary_part.added", "response.reasoning_summary_part.done"}};
@@ -78,7 +78,7 @@ static void part_event(lt_strand *c, int index, bool done) {
     event_end(c->reply, type);
 }
 
-static void text_event(lt_strand *c, int index, bool done, const char *text, size_t n) {
+static void text_event(lt_reply_choice *c, int index, bool done, const char *text, size_t n) {
     static const char *const types[4][2] = {
         {"response.output_text.delta", "response.output_text.done"},
         {"response.reasoning_text.delta", "response.reasoning_text.done"},
@@ -102,14 +102,14 @@ static void text_event(lt_strand *c, int index, bool done, const char *text, siz
     event_end(c->reply, type);
 }
 
-static void end_item(lt_strand *c, int index) {
+static void end_item(lt_reply_choice *c, int index) {
     const lt_json_out *text = &item_at(c, index)->text;
     text_event(c, index, true, text->data != NULL ? text->data : "", text->n);
     part_event(c, index, true);
     item_event(c, index, true);
 }
 
-static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_t n) {
+static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
     if (!c->reply->stream) {
         return;
     }
@@ -133,7 +133,7 @@ static void format_begin(lt_reply *j) {
     response_event(j, "response.in_progress", LT_RESPONSE_RUNNING);
 }
 
-static void format_choice_end(lt_strand *c) {
+static void format_choice_end(lt_reply_choice *c) {
     const lt_speech *s;
     if (!lt_speech_finish(c)) {
         return;
@@ -163,7 +163,7 @@ static void keep(lt_reply *j) {
 }
 
 static void format_finish(lt_reply *j) {
-    const bool cut = j->parts[0].strands[0].finish == LT_FINISH_LENGTH;
+    const bool cut = j->parts[0].choices[0].finish == LT_FINISH_LENGTH;
     const lt_responses *st = j->format_state;
     if (st->keep) {
         keep(j);
@@ -189,8 +189,8 @@ static void format_failed(lt_reply *j, const lt_api_error *e) {
 
 static void format_free(lt_reply *j) {
     lt_responses *st = j->format_state;
-    if (j->n_parts > 0 && j->parts[0].strands != NULL) {
-        lt_speech_close(&j->parts[0].strands[0]);
+    if (j->n_parts > 0 && j->parts[0].choices != NULL) {
+        lt_speech_close(&j->parts[0].choices[0]);
     }
     if (st != NULL) {
         lt_store_release(j->server->store, st->previous);

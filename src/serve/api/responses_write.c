@@ -6,16 +6,16 @@
 #include "base/error.h"
 #include "serve/api/responses.h"
 
-static const lt_responses *state_of(const lt_strand *c) {
+static const lt_responses *state_of(const lt_reply_choice *c) {
     return c->reply->format_state;
 }
 
-static const lt_speech_item *item_at(const lt_strand *c, int index) {
+static const lt_speech_item *item_at(const lt_reply_choice *c, int index) {
     return &((const lt_speech *)c->state)->items[index];
 }
 
 /* Only what was being said when the tokens ran out is incomplete. */
-static const char *item_status(const lt_strand *c, int index, bool done) {
+static const char *item_status(const lt_reply_choice *c, int index, bool done) {
     const bool last = index == ((const lt_speech *)c->state)->n_items - 1;
     return !done                                               ? "in_progress"
            : last && c->ended && c->finish == LT_FINISH_LENGTH ? "incomplete"
@@ -28,13 +28,13 @@ const char *lt_response_item_id(const lt_speech_item *item, char out[56]) {
     return out;
 }
 
-void lt_response_logprobs_write(lt_json_out *o, const lt_strand *c, size_t from, size_t to) {
+void lt_response_logprobs_write(lt_json_out *o, const lt_reply_choice *c, size_t from, size_t to) {
     lt_out_key(o, "logprobs");
     lt_logprobs_write(o, c->reply->server, &c->logs, from, to,
                       c->reply->request.logprobs > 0 ? c->reply->request.logprobs : 0);
 }
 
-void lt_response_part_write(lt_json_out *o, const lt_strand *c, int index, bool with_text) {
+void lt_response_part_write(lt_json_out *o, const lt_reply_choice *c, int index, bool with_text) {
     const lt_speech_item *item = item_at(c, index);
     lt_out_open(o, '{');
     lt_out_key_str(o, "type",
@@ -53,7 +53,7 @@ void lt_response_part_write(lt_json_out *o, const lt_strand *c, int index, bool 
     lt_out_shut(o, '}');
 }
 
-static void put_sealed(lt_json_out *o, const lt_strand *c, const lt_speech_item *item) {
+static void put_sealed(lt_json_out *o, const lt_reply_choice *c, const lt_speech_item *item) {
     lt_seal_key key;
     char *sealed = NULL;
     if (lt_server_seal_key(c->reply->server, c->reply->owner, &key)) {
@@ -63,7 +63,8 @@ static void put_sealed(lt_json_out *o, const lt_strand *c, const lt_speech_item 
     free(sealed);
 }
 
-static void put_parts(lt_json_out *o, const lt_strand *c, int index, const char *key, bool filled) {
+static void put_parts(lt_json_out *o, const lt_reply_choice *c, int index, const char *key,
+                      bool filled) {
     lt_out_key_open(o, key, '[');
     if (filled) {
         lt_response_part_write(o, c, index, true);
@@ -71,7 +72,7 @@ static void put_parts(lt_json_out *o, const lt_strand *c, int index, const char 
     lt_out_shut(o, ']');
 }
 
-void lt_response_item_write(lt_json_out *o, const lt_strand *c, int index, bool done) {
+void lt_response_item_write(lt_json_out *o, const lt_reply_choice *c, int index, bool done) {
     const lt_speech_item *item = item_at(c, index);
     const bool summary = state_of(c)->summary;
     char id[56];
@@ -207,7 +208,7 @@ static void put_end(lt_json_out *o, const lt_reply *j, bool cut) {
 }
 
 void lt_response_write(lt_json_out *o, const lt_reply *j, lt_response_state state) {
-    const lt_strand *c = &j->parts[0].strands[0];
+    const lt_reply_choice *c = &j->parts[0].choices[0];
     const lt_speech *s = c->state;
     const bool done = state == LT_RESPONSE_DONE;
     const bool cut = done && c->finish == LT_FINISH_LENGTH;

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 
-static bool open_speech(lt_strand *c) {
+static bool open_speech(lt_reply_choice *c) {
     const lt_listen *l = &c->reply->listen;
     lt_speech *s = calloc(1, sizeof *s);
     if (s == NULL ||
@@ -22,7 +22,7 @@ static bool open_speech(lt_strand *c) {
     return true;
 }
 
-void lt_speech_close(lt_strand *c) {
+void lt_speech_close(lt_reply_choice *c) {
     lt_speech *s = c->state;
     if (s == NULL) {
         return;
@@ -38,7 +38,8 @@ void lt_speech_close(lt_strand *c) {
 }
 
 /* A new item at the end; NULL: out of memory. */
-static lt_speech_item *begin_item(lt_strand *c, lt_speech_kind kind, const char *name, size_t n) {
+static lt_speech_item *begin_item(lt_reply_choice *c, lt_speech_kind kind, const char *name,
+                                  size_t n) {
     static const char *const prefixes[] = {"msg_", "rs_", "call_"};
     lt_speech *s = c->state;
     lt_speech_item *item;
@@ -68,7 +69,7 @@ static lt_speech_item *begin_item(lt_strand *c, lt_speech_kind kind, const char 
 
 /* The item at the end is said by the tokens up to the one at hand; a later one begins with it,
  * unless the one before has it. */
-static void note_logs(const lt_strand *c, bool fresh) {
+static void note_logs(const lt_reply_choice *c, bool fresh) {
     const lt_speech *s = c->state;
     lt_speech_item *item = &s->items[s->n_items - 1];
     if (fresh && s->n_items > 1) {
@@ -81,7 +82,7 @@ static void note_logs(const lt_strand *c, bool fresh) {
 static void on_part(void *ctx, lt_part_kind part, int call, const char *text, size_t n) {
     static const lt_speech_kind kinds[] = {LT_SPEECH_CONTENT, LT_SPEECH_REASONING, LT_SPEECH_CALL,
                                            LT_SPEECH_CALL};
-    lt_strand *c = ctx;
+    lt_reply_choice *c = ctx;
     lt_speech *s = c->state;
     const lt_speech_kind kind = kinds[part];
     const bool fresh = part == LT_PART_CALL_NAME || s->n_items == 0 ||
@@ -99,14 +100,14 @@ static void on_part(void *ctx, lt_part_kind part, int call, const char *text, si
     c->reply->formatter->piece(c, s->n_items - 1, fresh, text, n);
 }
 
-void lt_speech_token(lt_strand *c) {
+void lt_speech_token(lt_reply_choice *c) {
     const lt_speech *s = c->state;
     if (s != NULL && lt_parser_in_reasoning(s->parser)) {
         c->reasoning_tokens++;
     }
 }
 
-void lt_speech_text(lt_strand *c, const char *text, size_t n) {
+void lt_speech_text(lt_reply_choice *c, const char *text, size_t n) {
     const lt_speech *s;
     if (c->state == NULL && !open_speech(c)) {
         return;
@@ -117,7 +118,7 @@ void lt_speech_text(lt_strand *c, const char *text, size_t n) {
     }
 }
 
-bool lt_speech_finish(lt_strand *c) {
+bool lt_speech_finish(lt_reply_choice *c) {
     const lt_listen *l = &c->reply->listen;
     const bool whole = c->finish == LT_FINISH_EOS || c->finish == LT_FINISH_GRAMMAR;
     const lt_speech *s;

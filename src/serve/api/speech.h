@@ -33,11 +33,11 @@ bool lt_speech_add(lt_reply *r, lt_ids *prompt, lt_api_error *e);
 
 /* Members of a formatter whose choices are speech; its `piece` hears each piece as soon as it is
  * certain. c->state is the lt_speech, from the first text on. */
-void lt_speech_token(lt_strand *c); /* token: counts those of the reasoning. */
-void lt_speech_text(lt_strand *c, const char *text, size_t n); /* text */
+void lt_speech_token(lt_reply_choice *c); /* token: counts those of the reasoning. */
+void lt_speech_text(lt_reply_choice *c, const char *text, size_t n); /* text */
 /* The head of choice_end: what was held back is told. False: out of memory, nothing can be. */
-bool lt_speech_finish(lt_strand *c);
-void lt_speech_close(lt_strand *c);
+bool lt_speech_finish(lt_reply_choice *c);
+void lt_speech_close(lt_reply_choice *c);
 
 /* All text of a kind, appended to out. */
 void lt_speech_gather(const lt_speech *s, lt_speech_kind kind, lt_json_out *out);

@@ -20,7 +20,7 @@
 #include "model/params.h"
 #include "tensor/backend.h"
 
-enum { FLEET_TOKENS = 256, FLEET_SAMPLES = 4, FLEET_EVENTS = 64 };
+enum { FLEET_TOKENS = 256, FLEET_CHOICES = 4, FLEET_EVENTS = 64 };
 
 typedef struct {
     int32_t ids[FLEET_TOKENS];
@@ -33,9 +33,9 @@ typedef struct {
 
 typedef struct {
     uint64_t id;
-    continuation samples[FLEET_SAMPLES];
+    continuation choices[FLEET_CHOICES];
     float prompt_logprobs[FLEET_TOKENS];
-    uint64_t versions[FLEET_TOKENS]; /* Of the first sample's tokens. */
+    uint64_t versions[FLEET_TOKENS]; /* Of the first choice's tokens. */
     float embedding[512];
     int64_t n_prompt_told, cached_tokens, new_tokens, n_tokens;
     bool done;
@@ -81,7 +81,7 @@ static inline lt_model *random_model(int64_t vocab_size, int64_t max_seq, lt_dty
 }
 
 static inline void take_event(answer *a, const lt_event *e, int64_t width) {
-    continuation *c = &a->samples[e->sample];
+    continuation *c = &a->choices[e->choice];
     assert_false(a->done);
     switch (e->kind) {
     case LT_EVENT_PROMPT:
@@ -93,7 +93,7 @@ static inline void take_event(answer *a, const lt_event *e, int64_t width) {
         for (int i = 0; i < e->n_top; i++) {
             c->tops[c->n] = lt_rng_mix(c->tops[c->n] + (uint64_t)e->top[i].id);
         }
-        if (e->sample == 0) {
+        if (e->choice == 0) {
             a->versions[c->n] = e->version;
         }
         c->logprobs[c->n++] = e->logprob;
@@ -102,7 +102,7 @@ static inline void take_event(answer *a, const lt_event *e, int64_t width) {
     case LT_EVENT_EMBED:
         memcpy(a->embedding, e->embedding, (size_t)width * sizeof(float));
         break;
-    case LT_EVENT_SAMPLE:
+    case LT_EVENT_CHOICE:
         assert_int_equal(c->finish, LT_FINISH_NONE);
         assert_int_equal(e->new_tokens, c->n);
         c->finish = e->finish;

@@ -54,7 +54,7 @@ static inline lt_request request_of(int64_t i, int32_t *prompt, int64_t vocab_si
         r.ignore_eos = false;
         break;
     case 8:
-        r.n_samples = FLEET_SAMPLES;
+        r.n_choices = FLEET_CHOICES;
         how->temperature = 1.3;
         how->top_p = 0.97;
         how->top_k = 100;
@@ -78,7 +78,7 @@ static inline lt_request request_of(int64_t i, int32_t *prompt, int64_t vocab_si
         how->top_p = 0.5;
         break;
     case 13:
-        r.n_samples = 3;
+        r.n_choices = 3;
         how->presence = 0.5;
         break;
     case DRY:
@@ -88,7 +88,7 @@ static inline lt_request request_of(int64_t i, int32_t *prompt, int64_t vocab_si
         how->dry_last_n = -1;
         how->dry_breakers = think_end;
         how->n_dry_breakers = 2;
-        r.n_samples = 2;
+        r.n_choices = 2;
         break;
     case XTC:
         how->temperature = 1.2;

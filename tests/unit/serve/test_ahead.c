@@ -47,13 +47,13 @@ static lt_request some_request(int64_t i, int32_t *prompt, bool alone, const lt_
     if (i % 19 == 18 && !alone) {
         r.embed = true;
         r.max_tokens = r.min_tokens = 0;
-        r.n_samples = 1;
+        r.n_choices = 1;
         r.prompt_logprobs = -1;
     }
     return r;
 }
 
-/* Requests come while others run. cut: of some, samples or all are cancelled when they have said a
+/* Requests come while others run. cut: of some, choices or all are cancelled when they have said a
  * few tokens. */
 static void traffic(lt_engine *e, answer *answers, uint64_t seed, bool cut, bool alone,
                     const lt_grammar *g) {
@@ -72,7 +72,7 @@ static void traffic(lt_engine *e, answer *answers, uint64_t seed, bool cut, bool
                 if (i % 2 == 0) {
                     lt_engine_cancel(e, answers[i].id);
                 } else {
-                    lt_engine_cancel_sample(e, answers[i].id, 0);
+                    lt_engine_cancel_choice(e, answers[i].id, 0);
                 }
             }
         }
@@ -80,15 +80,15 @@ static void traffic(lt_engine *e, answer *answers, uint64_t seed, bool cut, bool
     }
 }
 
-/* A cancelled sample said the beginning of what it would have said. */
+/* A cancelled choice said the beginning of what it would have said. */
 static void compare(answer *got, answer *want, int64_t i) {
     char what[32];
     (void)snprintf(what, sizeof what, "request %lld", (long long)i);
     assert_int_equal(got->n_prompt_told, want->n_prompt_told);
     assert_memory_equal(got->prompt_logprobs, want->prompt_logprobs, sizeof got->prompt_logprobs);
     assert_memory_equal(got->embedding, want->embedding, sizeof got->embedding);
-    for (int s = 0; s < FLEET_SAMPLES; s++) {
-        continuation *a = &got->samples[s], *b = &want->samples[s];
+    for (int s = 0; s < FLEET_CHOICES; s++) {
+        continuation *a = &got->choices[s], *b = &want->choices[s];
         if (a->finish == LT_FINISH_CANCELLED) {
             assert_true(a->n <= b->n && i % 7 == 3);
             b->n = a->n;
@@ -170,8 +170,8 @@ static void the_device_says_what_the_host_says(const lt_model *on_device, const 
     (void)run(on_host, options(false), want, 1, false, false, g);
     (void)run(on_device, options(true), got, 1, false, false, g);
     for (int64_t i = 0; i < N; i++) {
-        for (int s = 0; s < FLEET_SAMPLES; s++) {
-            const continuation *a = &got[i].samples[s], *b = &want[i].samples[s];
+        for (int s = 0; s < FLEET_CHOICES; s++) {
+            const continuation *a = &got[i].choices[s], *b = &want[i].choices[s];
             char what[32];
             (void)snprintf(what, sizeof what, "request %lld", (long long)i);
             assert_same(a, b, what);
@@ -254,7 +254,7 @@ static void goes_ahead_where_it_can(void **state) {
     send(e, &r, &a);
     receive_all(e, 1, 0);
     lt_engine_close(e);
-    assert_int_equal(a.samples[0].n, 80);
+    assert_int_equal(a.choices[0].n, 80);
     assert_int_equal(lazy.n_left, 79); /* Behind the last there is nothing. */
     lt_model_close(m);
     m = random_model_on(WIDE, SEQ, LT_F32, 0.0f, lazy_device(true));
@@ -279,7 +279,7 @@ static void goes_ahead_where_it_can(void **state) {
         send(e, &r, &b);
         receive_all(e, 2, 0);
         lt_engine_close(e);
-        assert_int_equal(b.samples[0].n, 30);
+        assert_int_equal(b.choices[0].n, 30);
         assert_in_range(lazy.n_left, kind == 5 ? 45 : 79, kind == 5 ? 60 : 81);
     }
     lt_model_close(m);
@@ -322,7 +322,7 @@ static void many_notes_begin_at_once(void **state) {
         lt_engine_close(e);
     }
     for (int i = 0; i < MANY; i++) {
-        assert_equal(&got[i].samples[0], &want[i].samples[0], "beside others");
+        assert_equal(&got[i].choices[0], &want[i].choices[0], "beside others");
     }
     lt_model_close(m);
 }
@@ -344,13 +344,13 @@ static void ends_in_the_middle(void **state) {
             fill_prompt(prompts[i], 4, V, (uint64_t)i);
             r = plain(prompts[i], 60);
             r.sampling.seed = (uint64_t)i;
-            r.stop_ids = &free_run[i].samples[0].ids[stop < 0 ? 0 : stop];
+            r.stop_ids = &free_run[i].choices[0].ids[stop < 0 ? 0 : stop];
             r.n_stop_ids = stop >= 0;
             send(e, &r, stop < 0 ? &free_run[i] : &answers[i]);
         }
         receive_all(e, 8, 0);
         for (int i = 0; i < 8 && stop >= 0; i++) {
-            const continuation *c = &answers[i].samples[0], *all = &free_run[i].samples[0];
+            const continuation *c = &answers[i].choices[0], *all = &free_run[i].choices[0];
             int64_t first = 0;
             while (all->ids[first] != all->ids[stop]) {
                 first++;
@@ -396,7 +396,7 @@ static void a_failure_takes_what_is_queued(void **state) {
                 lt_request r;
                 fill_prompt(prompts[i], 4, V, (uint64_t)i);
                 r = plain(prompts[i], 10 + 2 * i);
-                r.n_samples = i == 1 ? 3 : 1;
+                r.n_choices = i == 1 ? 3 : 1;
                 r.sampling.presence = fail_in % 3 == 1 && i == 2 ? 0.5 : 0.0;
                 r.sampling.seed = (uint64_t)fail_in;
                 r.think_budget = i == 3 ? 2 : -1; /* Late choices. */
@@ -409,8 +409,8 @@ static void a_failure_takes_what_is_queued(void **state) {
             assert_int_equal(stats.pages_used, 0);
         }
         for (int i = 0; i < MANY; i++) {
-            for (int s = 0; s < FLEET_SAMPLES; s++) {
-                continuation *a = &got[i].samples[s], *b = &want[i].samples[s];
+            for (int s = 0; s < FLEET_CHOICES; s++) {
+                continuation *a = &got[i].choices[s], *b = &want[i].choices[s];
                 assert_true(b->n == 0 || b->finish == LT_FINISH_LENGTH);
                 n_failed += a->finish == LT_FINISH_FAILED;
                 if (a->finish == LT_FINISH_FAILED) {

@@ -59,8 +59,8 @@ static void compare(const answer *got, const answer *want, int64_t i) {
     for (int64_t k = 0; k < want->n_prompt_told; k++) {
         assert_true(!(fabsf(got->prompt_logprobs[k] - want->prompt_logprobs[k]) > 1e-3f));
     }
-    for (int s = 0; s < FLEET_SAMPLES; s++) {
-        const continuation *a = &got->samples[s], *b = &want->samples[s];
+    for (int s = 0; s < FLEET_CHOICES; s++) {
+        const continuation *a = &got->choices[s], *b = &want->choices[s];
         assert_same(a, b, what);
         for (int64_t k = 0; k < a->n; k++) {
             if (fabsf(a->logprobs[k] - b->logprobs[k]) > 1e-3f || a->tops[k] != b->tops[k]) {
@@ -165,8 +165,8 @@ static void no_row_travels(void **state) {
         receive_all(e, N, 0);
         lt_engine_get_stats(e, &stats);
         lt_engine_close(e);
-        n_host = on_host > 0 ? answers[3].samples[0].n : 0;
-        assert_int_equal(answers[3].samples[0].n, 20);
+        n_host = on_host > 0 ? answers[3].choices[0].n : 0;
+        assert_int_equal(answers[3].choices[0].n, 20);
         assert_in_range(n_downloaded, n_host * V * 4, n_host * V * 4 + 40 * 8 * 12);
         assert_true(on_host > 0 || stats.steps_ahead >= 19);
     }

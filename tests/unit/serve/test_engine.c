@@ -71,7 +71,7 @@ static void families_say_what_a_session_says(void **state) {
         for (int i = 0; i < N; i++) {
             continuation want;
             greedy_session(m, prompts[i], 3 + 3 * i, 21 - 3 * i, &want);
-            assert_same(&answers[i].samples[0], &want, families[f]);
+            assert_same(&answers[i].choices[0], &want, families[f]);
         }
         lt_engine_close(e);
         lt_model_close(m);
@@ -109,8 +109,8 @@ static void long_prompts_take_no_pages_of_short_texts(void **state) {
             send(e, &r, &answers[i]);
             receive_all(e, 1, 0);
             greedy_session(m, prompt, r.n_prompt, r.max_tokens, &want);
-            assert_same(&answers[i].samples[0], &want, cases[c]);
-            memcpy(prompt + SHORT, answers[0].samples[0].ids, (LONG - SHORT) * sizeof *prompt);
+            assert_same(&answers[i].choices[0], &want, cases[c]);
+            memcpy(prompt + SHORT, answers[0].choices[0].ids, (LONG - SHORT) * sizeof *prompt);
         }
         lt_engine_get_stats(e, &stats);
         assert_int_equal(stats.cached_tokens,
@@ -159,14 +159,14 @@ static void stories_to_the_byte(void **state) {
         send(e, &r, &answers[i]);
     }
     receive_all(e, OTHERS + 1, 0);
-    for (int64_t i = 0; i < answers[OTHERS / 2].samples[0].n; i++) {
-        must(lt_tokenizer_stream_put(out, (uint32_t)answers[OTHERS / 2].samples[0].ids[i], &piece,
+    for (int64_t i = 0; i < answers[OTHERS / 2].choices[0].n; i++) {
+        must(lt_tokenizer_stream_put(out, (uint32_t)answers[OTHERS / 2].choices[0].ids[i], &piece,
                                      &bytes),
              "token");
         memcpy(text + used, piece, bytes);
         used += bytes;
     }
-    assert_true(used == n_want || (used > n_want && answers[OTHERS / 2].samples[0].n == LEN));
+    assert_true(used == n_want || (used > n_want && answers[OTHERS / 2].choices[0].n == LEN));
     assert_memory_equal(text, want, n_want);
     lt_tokenizer_stream_close(out);
     lt_tokenizer_close(t);
@@ -174,7 +174,7 @@ static void stories_to_the_byte(void **state) {
     lt_model_close(m);
 }
 
-/* Every sample of every seed speaks the grammar's language, which has room for the thinking where
+/* Every choice of every seed speaks the grammar's language, which has room for the thinking where
  * there is some, and for the tokens that a budget forces; a request without a grammar beside it is
  * free. */
 static void grammars_rule(void **state) {
@@ -204,7 +204,7 @@ static void grammars_rule(void **state) {
     r.prompt = prompt;
     r.n_prompt = 2;
     r.max_tokens = 120;
-    r.n_samples = 3;
+    r.n_choices = 3;
     for (int i = 0; i <= N; i++) {
         r.grammar = i < N ? g[i % 2] : NULL;
         r.sampling.seed = (uint64_t)i;
@@ -216,7 +216,7 @@ static void grammars_rule(void **state) {
     receive_all(e, N + 1, 0);
     for (int i = 0; i < N; i++) {
         for (int k = 0; k < 3; k++) {
-            const continuation *c = &answers[i].samples[k];
+            const continuation *c = &answers[i].choices[k];
             lt_grammar_state *s = NULL;
             must(lt_grammar_state_open(&s, g[i % 2]), "state");
             for (int64_t at = 0; at < c->n; at++) {
@@ -274,7 +274,7 @@ static void run_alone(const lt_model *m, continuation *out, lt_engine_options o)
         const lt_request r = some_request(i, prompt, m);
         send(e, &r, &a);
         receive_all(e, 1, 0);
-        out[i] = a.samples[0];
+        out[i] = a.choices[0];
     }
     lt_engine_close(e);
 }
@@ -291,7 +291,7 @@ static void run_together(const lt_model *m, const continuation *want, lt_engine_
     }
     receive_all(e, 2 * MANY, 0);
     for (int64_t i = 0; i < 2 * MANY; i++) {
-        assert_equal(&answers[i].samples[0], &want[i % MANY], what);
+        assert_equal(&answers[i].choices[0], &want[i % MANY], what);
     }
     lt_engine_get_stats(e, stats);
     assert_int_equal(stats->pages_used, 0);
@@ -363,7 +363,7 @@ __attribute__((unused)) static void threads_change_nothing(void **state) {
 
 /* ---- forks ---- */
 
-static void samples_are_separate_requests(void **state) {
+static void choices_are_separate_requests(void **state) {
     lt_model *m = random_model(V, SEQ, LT_F32);
     lt_engine_options o = deterministic();
     (void)state;
@@ -374,7 +374,7 @@ static void samples_are_separate_requests(void **state) {
         lt_request r = some_request(9, prompt, m);
         o.max_running = max_running;
         must(lt_engine_open(&e, m, &o), "engine");
-        r.n_samples = FLEET_SAMPLES;
+        r.n_choices = FLEET_CHOICES;
         r.n_prompt = 37;
         r.max_tokens = 40;
         fill_prompt(prompt, 37, V, 3);
@@ -382,18 +382,18 @@ static void samples_are_separate_requests(void **state) {
         receive_all(e, 1, 0);
         send(e, &r, &again);
         receive_all(e, 1, 0);
-        for (int i = 0; i < FLEET_SAMPLES; i++) {
-            assert_equal(&together.samples[i], &again.samples[i], "the same request again");
-            assert_true(together.samples[i].n > 0);
+        for (int i = 0; i < FLEET_CHOICES; i++) {
+            assert_equal(&together.choices[i], &again.choices[i], "the same request again");
+            assert_true(together.choices[i].n > 0);
             for (int k = 0; k < i; k++) {
-                assert_true(memcmp(together.samples[i].ids, together.samples[k].ids,
+                assert_true(memcmp(together.choices[i].ids, together.choices[k].ids,
                                    20 * sizeof(int32_t)) != 0);
             }
         }
-        r.n_samples = 1; /* The first sample is what a single request says. */
+        r.n_choices = 1; /* The first choice is what a single request says. */
         send(e, &r, &again);
         receive_all(e, 1, 0);
-        assert_equal(&together.samples[0], &again.samples[0], "sample 0 and a single request");
+        assert_equal(&together.choices[0], &again.choices[0], "choice 0 and a single request");
         lt_engine_close(e);
     }
     lt_model_close(m);
@@ -469,7 +469,7 @@ static void embeddings_have_length_one(void **state) {
         assert_true(a.embedding[i] == b.embedding[i]);
     }
     assert_true(fabs(square - 1.0) < 1e-5);
-    assert_int_equal(a.samples[0].finish, LT_FINISH_LENGTH);
+    assert_int_equal(a.choices[0].finish, LT_FINISH_LENGTH);
     lt_engine_close(e);
     lt_model_close(m);
 }
@@ -492,8 +492,8 @@ static void thinking_ends_on_time(void **state) {
     r.think_budget = 10;
     send(e, &r, &a);
     receive_all(e, 1, 0);
-    assert_int_equal(a.samples[0].n, 20);
-    assert_memory_equal(a.samples[0].ids + 10, end, sizeof end);
+    assert_int_equal(a.choices[0].n, 20);
+    assert_memory_equal(a.choices[0].ids + 10, end, sizeof end);
     lt_engine_close(e);
     lt_model_close(m);
 }
@@ -514,19 +514,19 @@ static void endings(void **state) {
     r.sampling.seed = 5;
     send(e, &r, &free_run);
     receive_all(e, 1, 0);
-    assert_int_equal(free_run.samples[0].finish, LT_FINISH_LENGTH);
-    stop = free_run.samples[0].ids[6];
+    assert_int_equal(free_run.choices[0].finish, LT_FINISH_LENGTH);
+    stop = free_run.choices[0].ids[6];
     r.stop_ids = &stop;
     r.n_stop_ids = 1;
     send(e, &r, &a);
     receive_all(e, 1, 0);
-    assert_int_equal(a.samples[0].finish, LT_FINISH_STOP_ID);
-    assert_true(a.samples[0].n <= 7 && a.samples[0].ids[a.samples[0].n - 1] == stop);
+    assert_int_equal(a.choices[0].finish, LT_FINISH_STOP_ID);
+    assert_true(a.choices[0].n <= 7 && a.choices[0].ids[a.choices[0].n - 1] == stop);
     r.min_tokens = 20; /* The ending can not be chosen before. */
     send(e, &r, &a);
     receive_all(e, 1, 0);
-    assert_int_equal(a.samples[0].n, 20);
-    assert_int_equal(a.samples[0].finish, LT_FINISH_LENGTH);
+    assert_int_equal(a.choices[0].n, 20);
+    assert_int_equal(a.choices[0].finish, LT_FINISH_LENGTH);
     lt_engine_close(e);
     lt_model_close(m);
 }
@@ -557,30 +557,30 @@ static void every_end_counts(void **state) {
         lt_engine_close(e);
         *ends = (lt_ends){.n = 0};
         for (int64_t i = 6; i < 12; i++) {
-            assert_true(lt_ends_add(ends, free_run.samples[0].ids[i]));
+            assert_true(lt_ends_add(ends, free_run.choices[0].ids[i]));
         }
         must(lt_engine_open(&e, m, &o), "engine");
         send(e, &r, &a); /* ignored: the same */
         receive_all(e, 1, 0);
-        assert_memory_equal(a.samples[0].ids, free_run.samples[0].ids, 20 * sizeof(int32_t));
+        assert_memory_equal(a.choices[0].ids, free_run.choices[0].ids, 20 * sizeof(int32_t));
         r.stop_ids = &ends->ids[ends->n - 1];
         r.n_stop_ids = 1;
         send(e, &r, &a); /* asked for by name, though the others are ignored */
         receive_all(e, 1, 0);
-        assert_int_equal(a.samples[0].finish, LT_FINISH_STOP_ID);
+        assert_int_equal(a.choices[0].finish, LT_FINISH_STOP_ID);
         r.ignore_eos = false;
         r.n_stop_ids = 0;
         send(e, &r, &a);
         receive_all(e, 1, 0);
-        assert_int_equal(a.samples[0].finish, LT_FINISH_EOS);
-        assert_true(a.samples[0].n <= 7);
-        assert_true(lt_ends_has(ends, a.samples[0].ids[a.samples[0].n - 1]));
+        assert_int_equal(a.choices[0].finish, LT_FINISH_EOS);
+        assert_true(a.choices[0].n <= 7);
+        assert_true(lt_ends_has(ends, a.choices[0].ids[a.choices[0].n - 1]));
         r.min_tokens = 20;
         send(e, &r, &a);
         receive_all(e, 1, 0);
-        assert_int_equal(a.samples[0].finish, LT_FINISH_LENGTH);
+        assert_int_equal(a.choices[0].finish, LT_FINISH_LENGTH);
         for (int i = 0; i < 20; i++) {
-            assert_false(lt_ends_has(ends, a.samples[0].ids[i]));
+            assert_false(lt_ends_has(ends, a.choices[0].ids[i]));
         }
         lt_engine_close(e);
     }
@@ -608,7 +608,7 @@ static void impossible_requests_are_refused(void **state) {
     REFUSED(r.max_tokens = SEQ);
     REFUSED(r.max_tokens = INT64_MAX);
     REFUSED(r.min_tokens = 17);
-    REFUSED(r.n_samples = 0);
+    REFUSED(r.n_choices = 0);
     REFUSED(r.logprobs = 21);
     REFUSED(r.sampling.temperature = -1);
     REFUSED(r.sampling.temperature = (double)NAN);
@@ -634,7 +634,7 @@ int main(void) {
 #if !defined(__SANITIZE_THREAD__) /* OpenMP's runtime is not built for it. */
         cmocka_unit_test(threads_change_nothing),
 #endif
-        cmocka_unit_test(samples_are_separate_requests),
+        cmocka_unit_test(choices_are_separate_requests),
         cmocka_unit_test(prompts_are_judged),
         cmocka_unit_test(embeddings_have_length_one),
         cmocka_unit_test(thinking_ends_on_time),

@@ -56,7 +56,7 @@ static lt_request kind_of_request(int64_t kind, int32_t *prompt) {
     r.max_tokens = 8 + kind * 7 % 40;
     r.logprobs = kind % 3 == 0 ? 5 : -1;
     r.prompt_logprobs = kind % 7 == 0 ? 1 : -1;
-    r.n_samples = kind % 11 == 0 ? 3 : 1;
+    r.n_choices = kind % 11 == 0 ? 3 : 1;
     r.priority = (int)(kind % 2);
     r.sampling.seed = (uint64_t)kind;
     r.sampling.top_p = kind % 2 == 0 ? 0.9 : 1.0;
@@ -99,11 +99,11 @@ static void storm(lt_engine *e, answer *answers, const answer *alone, uint64_t s
     }
     for (int64_t i = 0; i < STREAMS; i++) {
         const answer *want = &alone[i % KINDS];
-        for (int s = 0; s < FLEET_SAMPLES && want->samples[s].n > 0; s++) {
-            if (!cancelled[i] || answers[i].samples[s].finish == want->samples[s].finish) {
-                assert_equal(&answers[i].samples[s], &want->samples[s], "in the storm");
+        for (int s = 0; s < FLEET_CHOICES && want->choices[s].n > 0; s++) {
+            if (!cancelled[i] || answers[i].choices[s].finish == want->choices[s].finish) {
+                assert_equal(&answers[i].choices[s], &want->choices[s], "in the storm");
             } else {
-                assert_int_equal(answers[i].samples[s].finish, LT_FINISH_CANCELLED);
+                assert_int_equal(answers[i].choices[s].finish, LT_FINISH_CANCELLED);
             }
         }
     }
@@ -190,27 +190,27 @@ static void cancelling_is_prompt_and_harmless(void **state) {
     must(lt_engine_open(&e, m, &o), "engine");
     r.max_tokens = 200;
     r.ignore_eos = true;
-    r.n_samples = 3;
+    r.n_choices = 3;
     send(e, &r, &a);
     while (a.n_tokens < 9) {
         (void)receive(e, 0);
     }
-    lt_engine_cancel_sample(e, a.id, 0); /* The others go on. */
-    while (a.samples[0].finish == LT_FINISH_NONE) {
+    lt_engine_cancel_choice(e, a.id, 0); /* The others go on. */
+    while (a.choices[0].finish == LT_FINISH_NONE) {
         (void)receive(e, 0);
     }
-    assert_int_equal(a.samples[0].finish, LT_FINISH_CANCELLED);
+    assert_int_equal(a.choices[0].finish, LT_FINISH_CANCELLED);
     assert_false(a.done);
     lt_engine_cancel(e, a.id);
     lt_engine_cancel(e, a.id + 12345);
-    lt_engine_cancel_sample(e, a.id, 77);
+    lt_engine_cancel_choice(e, a.id, 77);
     receive_all(e, 1, 0);
     lt_engine_cancel(e, a.id); /* Done: nothing. */
     assert_true(a.n_tokens < 500);
     send(e, &r, &b);
     lt_engine_cancel(e, b.id); /* Perhaps before its first step. */
     receive_all(e, 1, 0);
-    assert_int_equal(b.samples[2].finish, LT_FINISH_CANCELLED);
+    assert_int_equal(b.choices[2].finish, LT_FINISH_CANCELLED);
     lt_engine_get_stats(e, &st);
     assert_int_equal(st.pages_used, 0);
     lt_engine_close(e);

@@ -147,7 +147,7 @@ static void ask(lt_engine *e, answer *answers) {
 
 /* Tokens, their log-probabilities and the likeliest others. */
 static void assert_bits(const answer *a, const answer *b, const char *what) {
-    const continuation *x = &a->samples[0], *y = &b->samples[0];
+    const continuation *x = &a->choices[0], *y = &b->choices[0];
     assert_same(x, y, what);
     assert_memory_equal(x->logprobs, y->logprobs, (size_t)x->n * sizeof *x->logprobs);
     assert_memory_equal(x->tops, y->tops, (size_t)x->n * sizeof *x->tops);
@@ -183,7 +183,7 @@ static void refreshed_is_opened_anew(lt_dtype dtype, const lt_backend *backend) 
             assert_bits(&after[i], &want[i], "weights that have changed");
             assert_int_equal(after[i].cached_tokens, 0);
             assert_int_equal(after[i].versions[N_NEW - 1], version);
-            n_others += memcmp(before[i].samples[0].ids, after[i].samples[0].ids,
+            n_others += memcmp(before[i].choices[0].ids, after[i].choices[0].ids,
                                N_NEW * sizeof(int32_t)) != 0;
         }
     }
@@ -267,7 +267,7 @@ static void finish_then_refresh(void **state) {
     }
     lt_engine_cancel(e, late[0].id);
     receive_all(e, 1, 0); /* Though the engine rests. */
-    assert_int_equal(late[0].samples[0].finish, LT_FINISH_CANCELLED);
+    assert_int_equal(late[0].choices[0].finish, LT_FINISH_CANCELLED);
     lt_engine_get_stats(e, &stats);
     assert_int_equal(stats.waiting, 1);
     train(&t, 2);
@@ -279,7 +279,7 @@ static void finish_then_refresh(void **state) {
     receive_all(fresh, 1, 0);
     assert_bits(&late[1], &want, "submitted while held");
     for (int i = 0; i < N; i++) {
-        assert_int_equal(old[i].samples[0].n, 60);
+        assert_int_equal(old[i].choices[0].n, 60);
         assert_int_equal(old[i].versions[59], 0);
     }
     assert_int_equal(late[1].versions[0], 2);
@@ -309,7 +309,7 @@ static void preempt_then_refresh(void **state) {
     train(&t, 3);
     must(lt_engine_refresh(e, NULL), "refresh");
     receive_all(e, 1, 0);
-    assert_int_equal(cut.samples[0].n, NEW);
+    assert_int_equal(cut.choices[0].n, NEW);
     while (n_old < NEW && cut.versions[n_old] == 0) {
         n_old++;
     }
@@ -318,16 +318,16 @@ static void preempt_then_refresh(void **state) {
         assert_int_equal(cut.versions[i], 3);
     }
     memcpy(text, prompt, sizeof *text * 30);
-    memcpy(text + 30, cut.samples[0].ids, sizeof *text * (size_t)n_old);
+    memcpy(text + 30, cut.choices[0].ids, sizeof *text * (size_t)n_old);
     r.prompt = text;
     r.n_prompt = 30 + n_old;
     r.max_tokens = NEW - n_old;
     fresh = open_engine(t.model);
     send(fresh, &r, &want);
     receive_all(fresh, 1, 0);
-    assert_memory_equal(cut.samples[0].ids + n_old, want.samples[0].ids,
+    assert_memory_equal(cut.choices[0].ids + n_old, want.choices[0].ids,
                         sizeof *text * (size_t)(NEW - n_old));
-    assert_memory_equal(cut.samples[0].logprobs + n_old, want.samples[0].logprobs,
+    assert_memory_equal(cut.choices[0].logprobs + n_old, want.choices[0].logprobs,
                         sizeof(float) * (size_t)(NEW - n_old));
     lt_engine_close(fresh);
     lt_engine_close(e);
@@ -351,7 +351,7 @@ static void *submit_on(void *arg) {
         const int64_t i = c->n_sent;
         lt_request r = greedy(prompt, 10 + i % 40, 4 + i % 30, (uint64_t)(i % 9));
         if (i % 7 == 3) {
-            r.n_samples = 3;
+            r.n_choices = 3;
             r.sampling.temperature = 1;
         } else if (i % 7 == 5) {
             r.embed = true;
@@ -404,8 +404,8 @@ static void from_many_threads(void **state) {
     assert_int_equal(pthread_join(clients, NULL), 0);
     assert_int_equal(pthread_join(trains, NULL), 0);
     for (int i = 0; i < MOST; i++) {
-        for (int s = 0; s < FLEET_SAMPLES; s++) {
-            const lt_finish finish = answers[i].samples[s].finish;
+        for (int s = 0; s < FLEET_CHOICES; s++) {
+            const lt_finish finish = answers[i].choices[s].finish;
             assert_true(finish == LT_FINISH_NONE || finish == LT_FINISH_LENGTH ||
                         finish == LT_FINISH_CANCELLED);
         }

@@ -10,7 +10,7 @@
 
 #include "serve/api/speech.h"
 
-static void on(lt_strand *c, int item, bool fresh, const char *text, size_t n) {
+static void on(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
     lt_json_out *heard = c->reply->format_state;
     const lt_speech_item *i = &((const lt_speech *)c->state)->items[item];
     if (fresh) {
@@ -33,7 +33,7 @@ static void items_in_order(void **state) {
                   .formatter = &formatter,
                   .listen = {.tools = true, .think = true},
                   .format_state = &heard};
-    lt_strand c = {.reply = &r};
+    lt_reply_choice c = {.reply = &r};
     const lt_speech *said;
     (void)state;
     s.marks = lt_parse_detect("<tool_call></think>");
