@@ -1,7 +1,7 @@
 # Faults put into every room of src/, one at a time: the tests must notice nine in ten (tools/mutate). The seed changes with each run and is told, so that a
 # run can be repeated: MUTATE_SEED. MUTATE_COUNT faults a room.
 if command -v gcov >/dev/null; then
-    for room in base tensor kernels data model plan train serve cli; do
+    for room in base tensor kernels comm data model plan train serve cli; do
         suite -t 36000 "mutations: $room" tools/mutate --room "$room" --count "${MUTATE_COUNT:-100}" --seed "${MUTATE_SEED:-$(date +%s)}" --least 90 --tap
     done
 else
