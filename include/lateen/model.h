@@ -13,6 +13,7 @@
 
 #include <stdio.h>
 
+#include "lateen/device.h"
 #include "lateen/tensor.h"
 
 typedef struct lt_model lt_model;
@@ -142,10 +143,11 @@ double lt_model_spec_train_flops(const lt_model_spec *spec, int64_t seq);
 
 /* How to hold the weights. */
 typedef struct {
-    lt_dtype dtype;   /* Compute type: F32 (default) or BF16 (with an F32 master when trainable). */
-    bool trainable;   /* Keep the F32 master. */
-    lt_device device; /* Where the weights lie and everything is computed. */
-    const struct lt_backend *backend; /* NULL: the device's own (tests bring others). */
+    lt_dtype dtype; /* Compute type: F32 (default) or BF16 (with an F32 master when trainable). */
+    bool trainable; /* Keep the F32 master. */
+    /* Where the weights lie and everything is computed. The caller's: it outlives the model. NULL:
+     * a CPU device of the model's own. */
+    lt_device *device;
     bool
         stored; /* Matrices stay in the types of their file (GGUF's blocks, BF16, F16, F32), mapped where that is possible: to run, not to train or save. dtype becomes
                     F32; on a device BF16, and blocks only are held: without any, nothing is. */

@@ -46,11 +46,6 @@ typedef enum {
     LT_DTYPE_PLAIN_COUNT = LT_Q4_0
 } lt_dtype;
 
-/* Where memory is and work runs. AUTO: the GPU if there is one (LATEEN_CUDA_DEVICE chooses), else
- * the CPU. */
-typedef enum { LT_DEVICE_CPU, LT_DEVICE_CUDA, LT_DEVICE_AUTO } lt_device;
-#define LT_DEVICE_CHOICES "cpu|cuda|auto"
-
 size_t lt_dtype_bytes(lt_dtype dtype); /* Of an element; the type is plain. */
 /* Elements and bytes of a block: 1 and lt_dtype_bytes for plain types. */
 int64_t lt_dtype_block(lt_dtype dtype, size_t *bytes);

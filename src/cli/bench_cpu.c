@@ -25,8 +25,9 @@ static const lt_option_table table = LT_OPTION_TABLE("bench cpu", rows);
 
 static lt_err bench(const bench_cpu_options *o) {
     lt_cpu_probe p;
+    lt_device cpu = {.backend = lt_backend_cpu()};
     LT_TRY(lt_cpu_probe_run(&p));
-    return lt_case_bench_run(&(lt_case_bench_options){.backend = lt_backend_cpu(),
+    return lt_case_bench_run(&(lt_case_bench_options){.device = &cpu,
                                                       .op = o->op,
                                                       .impl = o->impl,
                                                       .case_name = o->case_name,

@@ -33,7 +33,7 @@
     X(ENUM, dtype, "dtype", "stored", 0, 0,                                                        \
       "stored|fp32|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",                                  \
       LT_OPENED_DTYPE_HELP "; q4_0 and on: random weights in blocks")                              \
-    X(ENUM, device, "device", "auto", 0, 0, LT_DEVICE_CHOICES,                                     \
+    X(STR, device, "device", "auto", 0, 1, LT_DEVICE_NAMES,                                        \
       "where to compute; auto: the GPU if there is one")                                           \
     X(ENUM, cache, "cache", "model", 0, 0, "model|fp32|bf16|fp16", "type of keys and values")      \
     X(F64, temperature, "temperature", "0", 0, 100, "", "0: always the most likely token")         \
@@ -230,13 +230,12 @@ done:
 static const lt_dtype block_types[] = {LT_Q4_0, LT_Q4_1, LT_Q5_0, LT_Q5_1,
                                        LT_Q8_0, LT_Q4_K, LT_Q5_K, LT_Q6_K};
 
-static lt_err open_model(lt_model **m, const bench_engine_options *o) {
-    const lt_backend *backend = NULL;
+static lt_err open_model(lt_model **m, const bench_engine_options *o, lt_device *device) {
     lt_model_spec spec;
     const bool blocks = o->dtype > LT_OPENED_BF16, random = lt_path_has_suffix(o->model, ".json");
     const lt_opened_dtype dtype = blocks ? LT_OPENED_STORED : (lt_opened_dtype)o->dtype;
 
-    lt_model_options options = lt_opened_options(dtype, (lt_device)o->device);
+    lt_model_options options = lt_opened_options(dtype, device);
     if (!random && blocks) {
         LT_FAIL(LT_ERR_ARG, "%s has its own weights: `lateen quantize` makes a GGUF of other types",
                 o->model);
@@ -245,9 +244,8 @@ static lt_err open_model(lt_model **m, const bench_engine_options *o) {
         return lt_model_open(m, o->model, &options);
     }
     if (options.stored && !blocks) {
-        LT_TRY(lt_device_backend(&backend, options.device));
         options.stored = false;
-        options.dtype = backend->host_memory ? LT_F32 : LT_BF16;
+        options.dtype = device->backend->host_memory ? LT_F32 : LT_BF16;
     }
     options.stored_as = blocks ? block_types[o->dtype - LT_OPENED_BF16 - 1] : LT_F32;
     LT_TRY(lt_model_spec_read(&spec, o->model));
@@ -256,13 +254,15 @@ static lt_err open_model(lt_model **m, const bench_engine_options *o) {
 
 static lt_err bench(const bench_engine_options *o) {
     lt_err err = LT_OK;
+    lt_device *device = NULL;
     lt_model *m = NULL;
     const char *at = o->streams;
 
     if (o->threads > 0) {
         lt_thread_set_count((int)o->threads);
     }
-    LT_TRY_DONE(open_model(&m, o));
+    LT_TRY_DONE(lt_device_open_named(&device, o->device));
+    LT_TRY_DONE(open_model(&m, o, device));
     for (int i = 0; i < MAX_RUNS && *at != '\0'; i++) {
         char *end;
         const long long n = strtoll(at, &end, 10);
@@ -275,6 +275,7 @@ static lt_err bench(const bench_engine_options *o) {
     }
 done:
     lt_model_close(m);
+    lt_device_close(device);
     return err;
 }
 

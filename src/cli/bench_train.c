@@ -24,7 +24,7 @@
 #define BENCH_TRAIN_OPTIONS(X)                                                                     \
     X(ENUM, shape, "shape", "gpt2-124m", 0, 0, LT_TRAIN_SHAPES, "model and batch")                 \
     X(ENUM, dtype, "dtype", "fp32", 0, 0, "fp32|bf16", "compute type")                             \
-    X(ENUM, device, "device", "cpu", 0, 0, LT_DEVICE_CHOICES, "where to compute")                  \
+    X(STR, device, "device", "cpu", 0, 1, LT_DEVICE_NAMES, "where to compute")                     \
     X(I64, batch, "batch", "0", 0, 1e6, "ROWS", "rows of a step; 0: the shape's own")              \
     X(I64, seq, "seq", "0", 0, 1e6, "N", "tokens in a row; 0: the shape's own")                    \
     X(ENUM, recompute, "recompute", "none", 0, 0, "none|selective|full",                           \
@@ -53,6 +53,7 @@ static const lt_option_table table = LT_OPTION_TABLE("bench train", rows);
 
 typedef struct {
     const bench_train_options *o;
+    lt_device *device;
     lt_train_ours ours;
     double step_s, peer_s; /* Medians; peer_s 0: none. */
     lt_train_shares shares;
@@ -98,6 +99,7 @@ static lt_err peer_turn(bench *b, double *seconds) {
 static void close_bench(bench *b) {
     lt_peer_close(&b->peer);
     lt_train_ours_close(&b->ours);
+    lt_device_close(b->device);
 }
 
 /* Least seconds of an op's work on the GPU that the options describe. */
@@ -233,10 +235,11 @@ static lt_err run(const bench_train_options *o) {
     if (o->threads > 0) {
         lt_thread_set_count((int)o->threads);
     }
+    LT_TRY_DONE(lt_device_open_named(&b->device, o->device));
     LT_TRY_DONE(
         lt_train_ours_open(&b->ours, &(lt_train_case){.shape = o->shape,
                                                       .bf16 = o->dtype == 1,
-                                                      .device = (lt_device)o->device,
+                                                      .device = b->device,
                                                       .batch = o->batch,
                                                       .seq = o->seq,
                                                       .recompute = (lt_recompute)o->recompute,

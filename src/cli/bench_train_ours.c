@@ -11,15 +11,16 @@
 
 #define WATCHED_STEPS 3
 
-static size_t memory_left(const lt_backend *b) {
+static size_t memory_left(lt_device *d) {
     size_t bytes = 0;
-    return b->memory_left != NULL && b->memory_left(&bytes) == LT_OK ? bytes : 0;
+    return d->backend->memory_left != NULL && d->backend->memory_left(d, &bytes) == LT_OK ? bytes
+                                                                                          : 0;
 }
 
-static lt_err open_model(lt_train_ours *b, const lt_backend *backend) {
+static lt_err open_model(lt_train_ours *b) {
     const lt_train_case *w = &b->what;
     const lt_model_options options = {
-        .dtype = w->bf16 ? LT_BF16 : LT_F32, .trainable = true, .backend = backend};
+        .dtype = w->bf16 ? LT_BF16 : LT_F32, .trainable = true, .device = w->device};
     const lt_model_spec s = lt_train_shape_spec(&lt_train_shapes[w->shape], w->seq);
     lt_pass_options p = {.batch = w->batch,
                          .seq = w->seq,
@@ -27,7 +28,7 @@ static lt_err open_model(lt_train_ours *b, const lt_backend *backend) {
                          .recompute = w->recompute,
                          .fp8 = w->fp8,
                          .fp8_wgrad = w->fp8_wgrad,
-                         .on_device = !backend->host_memory};
+                         .on_device = !w->device->backend->host_memory};
     lt_memory_plan plan;
 
     lt_options_default(&lt_recipe_table, &b->recipe);
@@ -56,11 +57,10 @@ static lt_err stage(lt_train_ours *b) {
 
 lt_err lt_train_ours_open(lt_train_ours *b, const lt_train_case *what) {
     const double start = lt_clock_s();
-    const lt_backend *backend = NULL;
+    const lt_backend *backend = what->device->backend;
     size_t left, bytes;
 
     *b = (lt_train_ours){.what = *what, .name = lt_train_shapes[what->shape].name};
-    LT_TRY(lt_device_backend(&backend, what->device));
     if (b->what.batch == 0) {
         b->what.batch = backend->host_memory ? lt_train_shapes[what->shape].batch
                                              : lt_train_shapes[what->shape].device_batch;
@@ -75,13 +75,13 @@ lt_err lt_train_ours_open(lt_train_ours *b, const lt_train_case *what) {
     if (b->tokens == NULL || b->labels == NULL) {
         LT_FAIL(LT_ERR_OOM, "rows of tokens");
     }
-    left = memory_left(backend);
-    LT_TRY(open_model(b, backend));
+    left = memory_left(what->device);
+    LT_TRY(open_model(b));
     LT_TRY(stage(b));
     b->open_s = lt_clock_s() - start;
     LT_TRY(lt_train_ours_step(b, &b->first_step_s));
     LT_TRY(lt_train_ours_step(b, &(double){0.0}));
-    b->taken_bytes = left > 0 ? left - memory_left(backend) : 0;
+    b->taken_bytes = left > 0 ? left - memory_left(what->device) : 0;
     b->wait_s = b->steps_s = 0.0;
     return LT_OK;
 }

@@ -12,7 +12,7 @@
 typedef struct {
     int shape; /* Of LT_TRAIN_SHAPES. */
     bool bf16;
-    lt_device device;
+    lt_device *device;  /* The caller's. */
     int64_t batch, seq; /* 0: the shape's own for the device. */
     lt_recompute recompute;
     lt_fp8_recipe fp8;

@@ -52,18 +52,10 @@ lt_err lt_opened_default_model(char out[LT_PATH_BYTES]) {
             "installation)");
 }
 
-lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device device) {
+lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device *device) {
     return (lt_model_options){.device = device,
                               .stored = dtype == LT_OPENED_STORED,
                               .dtype = dtype == LT_OPENED_F32 ? LT_F32 : LT_BF16};
-}
-
-/* A GPU, which takes 0.2 s to open, is opened beside what needs none of it: reading files. Who asks
- * for it then waits, and is told of a failure. */
-static void *open_device(void *device) {
-    const lt_backend *backend;
-    (void)!lt_device_backend(&backend, *(const lt_device *)device);
-    return NULL;
 }
 
 /* A tokenizer is read beside the weights, which take longer. */
@@ -104,13 +96,11 @@ static lt_err read_end(reading *r) {
 }
 
 lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *tokenizer_path,
-                       lt_opened_dtype dtype, lt_device device, int64_t threads) {
-    lt_model_options options = lt_opened_options(dtype, device);
+                       lt_opened_dtype dtype, const char *device, int64_t threads) {
+    lt_model_options options;
     lt_err err = LT_OK, tokenizer_err = LT_OK;
     lt_failure failure;
     lt_opened o = {0};
-    pthread_t opening;
-    bool opens;
     reading r;
 
     if (model_path[0] == '\0') {
@@ -125,15 +115,13 @@ lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *token
     if (threads > 0) {
         lt_thread_set_count((int)threads);
     }
-    opens = device != LT_DEVICE_CPU && pthread_create(&opening, NULL, open_device, &device) == 0;
+    LT_TRY(lt_device_open_beside(&o.device, device));
     read_begin(&r, model_path, tokenizer_path);
+    options = lt_opened_options(dtype, o.device);
     options.beside = true;
     err = lt_model_open(&o.model, model_path, &options);
     lt_failure_keep(&failure, err); /* Reported before a failure of the tokenizer in its file. */
     tokenizer_err = read_end(&r);
-    if (opens) {
-        pthread_join(opening, NULL);
-    }
     o.tokenizer = r.tokenizer;
     LT_TRY_DONE(lt_failure_raise(&failure));
     LT_TRY_DONE(tokenizer_err);
@@ -145,7 +133,7 @@ done:
 }
 
 lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokenizer_path,
-                      lt_opened_dtype dtype, lt_device device, int64_t threads) {
+                      lt_opened_dtype dtype, const char *device, int64_t threads) {
     lt_err err = LT_OK;
     lt_opened o = {0};
     LT_TRY(lt_opened_begin(&o, model_path, tokenizer_path, dtype, device, threads));
@@ -159,6 +147,7 @@ done:
 
 void lt_opened_close(lt_opened *o) {
     lt_model_close(o->model);
+    lt_device_close(o->device);
     lt_tokenizer_close(o->tokenizer);
     *o = (lt_opened){0};
 }

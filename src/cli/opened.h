@@ -10,6 +10,7 @@
 #include "lateen/tokenizer.h"
 
 typedef struct {
+    lt_device *device; /* The model's. */
     lt_model *model;
     lt_tokenizer *tokenizer;
     char path[LT_PATH_BYTES]; /* of the model */
@@ -24,18 +25,18 @@ typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16 } lt_opened_dtype
 LT_MUST_USE lt_err lt_opened_default_model(char out[LT_PATH_BYTES]);
 
 /* model_path: Hugging Face folder, GGUF or llama2.c .bin; "": the one that comes with Lateen.
- * tokenizer_path "": what the model brings itself. threads 0: all cores. Free with
- * lt_opened_close. */
+ * tokenizer_path "": what the model brings itself. device: its name (lateen/device.h). threads 0:
+ * all cores. Free with lt_opened_close. */
 LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path,
                                   const char *tokenizer_path, lt_opened_dtype dtype,
-                                  lt_device device, int64_t threads);
+                                  const char *device, int64_t threads);
 /* The same, but on a device the weights may come in beside what follows: lt_model_wait. */
 LT_MUST_USE lt_err lt_opened_begin(lt_opened *out, const char *model_path,
                                    const char *tokenizer_path, lt_opened_dtype dtype,
-                                   lt_device device, int64_t threads);
+                                   const char *device, int64_t threads);
 void lt_opened_close(lt_opened *o);
 /* How a model is opened for this choice. */
-lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device device);
+lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device *device);
 
 /* The types in which matrices are held, each once: "Q5_K, Q6_K". *blocks: some are GGUF's blocks,
  * whose products round activations to 8 bits. */
@@ -70,8 +71,8 @@ LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const cha
     X(STR, model, "model", "", 0, 0, "PATH",                                                       \
       "Hugging Face folder, GGUF, or llama2.c .bin; empty: the model that comes with Lateen")      \
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE", "tokenizer; empty: the model's own")          \
-    X(ENUM, device, "device", "auto", 0, 0, LT_DEVICE_CHOICES,                                     \
-      "where to compute; auto: the GPU if there is one")                                           \
+    X(STR, device, "device", "auto", 0, 1, LT_DEVICE_NAMES,                                        \
+      "where to compute; cuda:N is GPU N; auto: the GPU if there is one")                          \
     X(I64, threads, "threads", "0", 0, 4096, "N", "threads; 0: all cores of this process")
 
 #define LT_GENERATION_CONFIG_OPTION(X)                                                             \

@@ -40,9 +40,11 @@ typedef struct {
 
 static lt_err make(own_plan *p, const char *cluster) {
     static lt_recipe r; /* Some KB: not on the stack. */
+    lt_device_kind kind;
     lt_options_default(&lt_recipe_table, &r);
     LT_TRY(lt_options_load_yaml(&lt_recipe_table, &r, p->path));
-    p->on_device = cluster[0] != '\0' || r.device == LT_DEVICE_CUDA;
+    LT_TRY(lt_device_name_kind(&kind, r.device));
+    p->on_device = cluster[0] != '\0' || kind == LT_DEVICE_CUDA;
     LT_TRY(lt_own_run_open(&p->run, &r, p->on_device));
     LT_TRY(lt_memory_buffers(&p->memory, &p->run.recipe, &p->run.spec, p->run.dtype, &p->run.pass));
     p->tokens = (double)(p->run.micros * p->run.pass.batch * p->run.pass.seq);

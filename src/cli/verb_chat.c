@@ -238,7 +238,7 @@ static lt_err run(chat_options *o, int argc, char **argv) {
 
     lt_device_few_queues();
     LT_TRY_DONE(lt_opened_open(&c.opened, o->model, o->tokenizer, (lt_opened_dtype)o->dtype,
-                               (lt_device)o->device, o->threads));
+                               o->device, o->threads));
     if (o->generation_config == 0) {
         LT_TRY_DONE(lt_opened_defaults(c.opened.model, &lt_verb_chat_options, o, argc, argv));
     }

@@ -125,34 +125,38 @@ static json_t *gpus_json(char *why_none, size_t why_bytes, bool measure) {
     }
     for (int i = 0; i < n; i++) {
         json_t *gpu = NULL;
-        if (lt_cuda_doctor(&gpu, i, measure) != LT_OK) {
+        lt_device *device = NULL;
+        if (lt_device_open(&device, LT_DEVICE_CUDA, i) == LT_OK &&
+            lt_cuda_doctor(&gpu, device, measure) == LT_OK) {
+            json_array_append_new(all, gpu);
+        } else {
             snprintf(why_none, why_bytes, "%s", lt_error_message());
-            continue;
         }
-        json_array_append_new(all, gpu);
+        lt_device_close(device);
     }
     return all;
 }
 
-/* One case of an op on a backend: who serves it, and what the others said. */
-static json_t *choice_json(const lt_backend *backend, const lt_op_cases *o, const lt_case *c,
+/* One case of an op on a device: who serves it, and what the others said. */
+static json_t *choice_json(const lt_device *device, const lt_op_cases *o, const lt_case *c,
                            lt_dtype dtype) {
     static lt_setup s;
     char shape[160], refusals[1024], *line, *rest = refusals;
     const lt_op_impl *impl;
     json_t *refused = json_object();
     size_t packed_bytes;
-    bool packs_nothing; /* The backend multiplies b as it is. */
+    bool packs_nothing; /* The device multiplies b as it is. */
 
     lt_setup_build(&s, o, c, dtype, false);
     lt_setup_place_dummy(&s);
-    packed_bytes = lt_setup_packed_bytes(&s, o->op, backend);
+    packed_bytes = lt_setup_packed_bytes(&s, o->op, device);
     if (packed_bytes > 0) {
         lt_setup_set_packed(&s, o->op, s.args);
     }
     packs_nothing = o->op == LT_OP_matmul_pack && packed_bytes == 0;
     lt_case_text(c, shape, sizeof shape);
-    impl = lt_registry_choose(lt_registry_list(backend, o->op), s.args, refusals, sizeof refusals);
+    impl = lt_registry_choose(lt_registry_list(device->backend, o->op), s.args, device, refusals,
+                              sizeof refusals);
     while ((line = strsep(&rest, "\n")) != NULL) {
         char *colon = strstr(line, ": ");
         if (colon != NULL) {
@@ -168,7 +172,7 @@ static json_t *choice_json(const lt_backend *backend, const lt_op_cases *o, cons
                      "refused", refused);
 }
 
-static json_t *ops_json(const lt_backend *backend, const char *only) {
+static json_t *ops_json(const lt_device *device, const char *only) {
     json_t *all = json_array();
     for (int op = 0; op < LT_OP_COUNT; op++) {
         const lt_op_cases *o = lt_all_op_cases[op];
@@ -181,7 +185,7 @@ static json_t *ops_json(const lt_backend *backend, const char *only) {
             }
             for (int dtype = 0; dtype < LT_DTYPE_COUNT; dtype++) {
                 if (dtypes >> dtype & 1) {
-                    json_array_append_new(all, choice_json(backend, o, c, (lt_dtype)dtype));
+                    json_array_append_new(all, choice_json(device, o, c, (lt_dtype)dtype));
                 }
             }
         }
@@ -391,7 +395,8 @@ static lt_err gather(const doctor_options *o, json_t **out, char *why_no_gpu, si
         json_object_set_new(r, "measured", measured_json(&p));
     }
     if (o->ops) {
-        json_object_set_new(r, "ops", ops_json(lt_backend_cpu(), o->op));
+        const lt_device cpu = {.backend = lt_backend_cpu()};
+        json_object_set_new(r, "ops", ops_json(&cpu, o->op));
     }
     *out = r;
     return LT_OK;

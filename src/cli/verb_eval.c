@@ -129,8 +129,8 @@ static lt_err run(const eval_options *o, const char **files, int n_files) {
                                    : "no text file to evaluate (%d given)",
                 n_files);
     }
-    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, (lt_opened_dtype)o->dtype,
-                               (lt_device)o->device, o->threads));
+    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, (lt_opened_dtype)o->dtype, o->device,
+                               o->threads));
     e.model = m.model;
     e.tokenizer = m.tokenizer;
     p = precision_of(m.model, (lt_opened_dtype)o->dtype);

@@ -58,8 +58,8 @@ static lt_err run(generate_options *o, const char *prompt, int argc, char **argv
     lt_logit_bias *bias = NULL;
 
     lt_device_few_queues();
-    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, (lt_opened_dtype)o->dtype,
-                               (lt_device)o->device, o->threads));
+    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, (lt_opened_dtype)o->dtype, o->device,
+                               o->threads));
     if (o->generation_config == 0) {
         LT_TRY_DONE(lt_opened_defaults(m.model, &lt_verb_generate_options, o, argc, argv));
     }

@@ -100,13 +100,15 @@ const lt_option_table lt_verb_serve_options = LT_OPTION_TABLE("serve", rows);
 typedef struct {
     const serve_options *o;
     const char *model;
+    lt_device *device; /* The model's, once it is loaded; closed behind the server. */
 } job;
 
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
-    const job *j = ctx;
+    job *j = ctx;
     lt_opened opened = {0};
     LT_TRY(lt_opened_begin(&opened, j->model, j->o->tokenizer, (lt_opened_dtype)j->o->dtype,
-                           (lt_device)j->o->device, j->o->threads));
+                           j->o->device, j->o->threads));
+    j->device = opened.device;
     *model = opened.model;
     *tokenizer = opened.tokenizer;
     return LT_OK;
@@ -260,6 +262,7 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     LT_TRY_DONE(lt_server_run(s));
 done:
     lt_server_close(s);
+    lt_device_close(j.device);
     free(keys);
     return err;
 }

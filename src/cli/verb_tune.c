@@ -7,11 +7,11 @@
 #include "base/error.h"
 #include "cli/verb.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/sgemm/sgemm.h"
 #include "model/loss.h"
 #include "model/params.h"
 #include "model/pass.h"
-#include "tensor/backend.h"
 
 #define TUNE_OPTIONS(X)                                                                            \
     X(I64, m, "m", "4096", 1, 1e6, "rows", "rows of A and C")                                      \
@@ -38,8 +38,8 @@ static const lt_option rows[] = {TUNE_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_tune_options = LT_OPTION_TABLE("tune", rows);
 
 /* Forward, and with `train` both backward products, of one linear layer over m rows. */
-static lt_err tune_layer(const lt_model_spec *spec, lt_param_kind kind, lt_param_kind bias,
-                         int64_t m, bool train) {
+static lt_err tune_layer(lt_device *device, const lt_model_spec *spec, lt_param_kind kind,
+                         lt_param_kind bias, int64_t m, bool train) {
     int64_t shape[3], none[3];
     lt_gemm_product p;
 
@@ -50,31 +50,32 @@ static lt_err tune_layer(const lt_model_spec *spec, lt_param_kind kind, lt_param
     const bool head = kind == LT_PARAM_HEAD || kind == LT_PARAM_EMBED;
     p = (lt_gemm_product){.m = m, .n = n, .k = k, .trans_b = true, .f32 = head && !train};
     p.bias = bias != LT_PARAM_KIND_COUNT && lt_param_shape(spec, bias, none) > 0;
-    LT_TRY(lt_gemm_tune(stdout, &p));
+    LT_TRY(lt_gemm_tune(stdout, device, &p));
     if (!train) {
         return LT_OK;
     }
     p = (lt_gemm_product){.m = m, .n = k, .k = n};
-    LT_TRY(lt_gemm_tune(stdout, &p));
+    LT_TRY(lt_gemm_tune(stdout, device, &p));
     p = (lt_gemm_product){.m = n, .n = k, .k = m, .trans_a = true, .f32 = true, .accumulate = true};
-    return lt_gemm_tune(stdout, &p);
+    return lt_gemm_tune(stdout, device, &p);
 }
 
-static lt_err tune_rows(const lt_model_spec *spec, int64_t m, bool train) {
+static lt_err tune_rows(lt_device *device, const lt_model_spec *spec, int64_t m, bool train) {
     const lt_pass_options pass = {.batch = 1, .seq = m, .train = true, .on_device = true};
     lt_loss loss = {0};
     lt_arena arena = {0};
 
     lt_loss_carve(&loss, spec, LT_BF16, &pass, &arena);
-    LT_TRY(tune_layer(spec, LT_PARAM_QKV, LT_PARAM_QKV_BIAS, m, train));
-    LT_TRY(tune_layer(spec, LT_PARAM_ATTN_OUT, LT_PARAM_ATTN_OUT_BIAS, m, train));
-    LT_TRY(tune_layer(spec, LT_PARAM_UP, LT_PARAM_UP_BIAS, m, train));
-    LT_TRY(tune_layer(spec, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, m, train));
-    return tune_layer(spec, spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, LT_PARAM_KIND_COUNT,
-                      train ? loss.chunk_rows : m, train);
+    LT_TRY(tune_layer(device, spec, LT_PARAM_QKV, LT_PARAM_QKV_BIAS, m, train));
+    LT_TRY(tune_layer(device, spec, LT_PARAM_ATTN_OUT, LT_PARAM_ATTN_OUT_BIAS, m, train));
+    LT_TRY(tune_layer(device, spec, LT_PARAM_UP, LT_PARAM_UP_BIAS, m, train));
+    LT_TRY(tune_layer(device, spec, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, m, train));
+    return tune_layer(device, spec, spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD,
+                      LT_PARAM_KIND_COUNT, train ? loss.chunk_rows : m, train);
 }
 
-static lt_err tune_list(const lt_model_spec *spec, const char *list, const char *name, bool train) {
+static lt_err tune_list(lt_device *device, const lt_model_spec *spec, const char *list,
+                        const char *name, bool train) {
     while (*list != '\0') {
         char *end;
         const long m = strtol(list, &end, 10);
@@ -82,45 +83,40 @@ static lt_err tune_list(const lt_model_spec *spec, const char *list, const char 
             LT_FAIL(LT_ERR_ARG, "tune gemm: --%s: '%s' does not begin with a number of rows", name,
                     list);
         }
-        LT_TRY(tune_rows(spec, m, train));
+        LT_TRY(tune_rows(device, spec, m, train));
         list = *end == ',' ? end + 1 : end;
     }
     return LT_OK;
 }
 
-static lt_err tune_gemm(const tune_options *o) {
-    const lt_backend *backend = NULL;
+static lt_err tune_gemm(lt_device *device, const tune_options *o) {
     lt_model_spec spec;
 
     if (o->model[0] != '\0') {
         LT_TRY(lt_model_spec_read(&spec, o->model));
     }
-    LT_TRY(lt_device_backend(&backend, LT_DEVICE_CUDA));
     if (o->model[0] == '\0') {
-        return lt_gemm_tune(stdout, &(lt_gemm_product){.m = o->m,
-                                                       .n = o->n,
-                                                       .k = o->k,
-                                                       .trans_a = o->layout >= 2,
-                                                       .trans_b = o->layout % 2 == 1,
-                                                       .f32 = o->out == 1,
-                                                       .accumulate = o->accumulate});
+        return lt_gemm_tune(stdout, device,
+                            &(lt_gemm_product){.m = o->m,
+                                               .n = o->n,
+                                               .k = o->k,
+                                               .trans_a = o->layout >= 2,
+                                               .trans_b = o->layout % 2 == 1,
+                                               .f32 = o->out == 1,
+                                               .accumulate = o->accumulate});
     }
-    LT_TRY(tune_list(&spec, o->rows, "rows", true));
-    return tune_list(&spec, o->serve, "serve", false);
+    LT_TRY(tune_list(device, &spec, o->rows, "rows", true));
+    return tune_list(device, &spec, o->serve, "serve", false);
 }
 
-static lt_err tune_sgemm(const tune_options *o) {
-    lt_err err = LT_OK;
-    lt_cuda *gpu = NULL;
-    LT_TRY(lt_cuda_open_wished(&gpu));
-    err = lt_sgemm_tune(stdout, gpu, (int)o->m, (int)o->n, (int)o->k, o->seconds);
-    lt_cuda_close(gpu);
-    return err;
+static lt_err tune_sgemm(lt_device *device, const tune_options *o) {
+    return lt_sgemm_tune(stdout, lt_cuda_device_gpu(device), (int)o->m, (int)o->n, (int)o->k,
+                         o->seconds);
 }
 
 static const struct {
     const char *name;
-    lt_err (*run)(const tune_options *o);
+    lt_err (*run)(lt_device *device, const tune_options *o);
 } kernels[] = {{"sgemm", tune_sgemm}, {"gemm", tune_gemm}};
 
 int lt_verb_tune(int argc, char **argv);
@@ -138,7 +134,10 @@ int lt_verb_tune(int argc, char **argv) {
     }
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         if (strcmp(what[0], kernels[i].name) == 0) {
-            const lt_err err = kernels[i].run(&o);
+            lt_device *device = NULL;
+            lt_err err = lt_device_open(&device, LT_DEVICE_CUDA, LT_DEVICE_DEFAULT);
+            err = err == LT_OK ? kernels[i].run(device, &o) : err;
+            lt_device_close(device);
             return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
         }
     }

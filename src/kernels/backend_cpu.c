@@ -26,12 +26,17 @@ static void join_lists(void) {
 LT_OP_MAP(LT_REGISTRY_TRAMPOLINE)
 static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)};
 
+static size_t pack_bytes(const lt_device *d, const lt_tensor *b, bool trans_b) {
+    (void)d;
+    return lt_cpu_matmul_pack_bytes(b, trans_b);
+}
+
 const lt_backend *lt_backend_cpu(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     static const lt_backend backend = {.name = "cpu",
                                        .ops = &ops,
                                        .lists = lists,
-                                       .matmul_pack_bytes = lt_cpu_matmul_pack_bytes,
+                                       .matmul_pack_bytes = pack_bytes,
                                        LT_HOST_BACKEND_FIELDS};
     (void)pthread_once(&once, join_lists);
     return &backend;

@@ -8,7 +8,8 @@ LT_OP_MAP(LT_REGISTRY_TRAMPOLINE)
 static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)};
 
 /* The reference reads plain b. */
-static size_t pack_bytes(const lt_tensor *b, bool trans_b) {
+static size_t pack_bytes(const lt_device *d, const lt_tensor *b, bool trans_b) {
+    (void)d;
     (void)b;
     (void)trans_b;
     return 0;

@@ -1,17 +1,166 @@
-/* device.c: from the name of a device to its backend. */
+/* device.c: devices by kind and by name. See lateen/device.h. */
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "tensor/backend.h"
 
-lt_err lt_device_backend(const lt_backend **out, lt_device device) {
-    const lt_backend *gpu = device == LT_DEVICE_CPU ? NULL : lt_backend_cuda();
-    LT_ASSERT(out != NULL);
-    if (gpu == NULL && device == LT_DEVICE_CUDA) {
-        return lt_error_prefix(LT_ERR_UNSUPPORTED, "device cuda");
+#define MAX_INDEX 99999
+
+/* A number of a GPU; -1: it is none. */
+static int index_of(const char *text) {
+    const size_t n = strlen(text);
+    return n == 0 || n > 5 || strspn(text, "0123456789") != n ? -1 : atoi(text);
+}
+
+static lt_err default_index(int *index) {
+    const char *wish = getenv("LATEEN_CUDA_DEVICE");
+    wish = wish == NULL || wish[0] == '\0' ? "0" : wish;
+    *index = index_of(wish);
+    if (*index < 0) {
+        LT_FAIL(LT_ERR_ARG, "LATEEN_CUDA_DEVICE='%.40s' is no number of a GPU", wish);
     }
-    *out = gpu != NULL ? gpu : lt_backend_cpu();
     return LT_OK;
+}
+
+static lt_err open_on(lt_device *d, const lt_backend *backend, int index) {
+    d->backend = backend;
+    d->index = index;
+    return backend->open != NULL ? backend->open(d) : LT_OK;
+}
+
+static lt_err open_gpu(lt_device *d, int index) {
+    if (index == LT_DEVICE_DEFAULT) {
+        LT_TRY(default_index(&index));
+    }
+    return open_on(d, lt_backend_cuda(), index);
+}
+
+static lt_err open_kind(lt_device *d, lt_device_kind kind, int index) {
+    if (kind != LT_DEVICE_CPU) {
+        const lt_err err = open_gpu(d, index);
+        if (err == LT_OK) {
+            return LT_OK;
+        }
+        if (kind == LT_DEVICE_CUDA) {
+            return lt_error_prefix(err, "device cuda");
+        }
+    }
+    return open_on(d, lt_backend_cpu(), index == LT_DEVICE_DEFAULT ? 0 : index);
+}
+
+lt_err lt_device_open(lt_device **out, lt_device_kind kind, int index) {
+    lt_device *d = calloc(1, sizeof *d);
+    lt_err err;
+    LT_ASSERT(out != NULL && index >= LT_DEVICE_DEFAULT && index <= MAX_INDEX);
+    if (d == NULL) {
+        LT_FAIL(LT_ERR_OOM, "device");
+    }
+    err = open_kind(d, kind, index);
+    if (err != LT_OK) {
+        free(d);
+        return err;
+    }
+    *out = d;
+    return LT_OK;
+}
+
+static lt_err name_read(const char *name, lt_device_kind *kind, int *index) {
+    static const char *const names[] = {"cpu", "cuda", "auto"}; /* lt_device_kind's order. */
+    *index = LT_DEVICE_DEFAULT;
+    for (int i = 0; i < 3; i++) {
+        *kind = (lt_device_kind)i;
+        if (strcmp(name, names[i]) == 0) {
+            return LT_OK;
+        }
+    }
+    *kind = LT_DEVICE_CUDA;
+    *index = strncmp(name, "cuda:", 5) == 0 ? index_of(name + 5) : -1;
+    if (*index < 0) {
+        LT_FAIL(LT_ERR_ARG, "device '%.40s' is none of %s", name, LT_DEVICE_NAMES);
+    }
+    return LT_OK;
+}
+
+lt_err lt_device_name_kind(lt_device_kind *out, const char *name) {
+    int index;
+    return name_read(name, out, &index);
+}
+
+lt_err lt_device_open_named(lt_device **out, const char *name) {
+    lt_device_kind kind;
+    int index;
+    LT_TRY(name_read(name, &kind, &index));
+    return lt_device_open(out, kind, index);
+}
+
+/* What the thread that opens a device does, and how it went. */
+struct lt_device_opening {
+    lt_device *device;
+    lt_device_kind kind;
+    int index;
+    lt_err err;
+    char message[512];
+    bool apart; /* On a thread of its own. */
+    pthread_t thread;
+};
+
+static void *opening_run(void *arg) {
+    struct lt_device_opening *o = arg;
+    o->err = open_kind(o->device, o->kind, o->index);
+    if (o->err != LT_OK) {
+        (void)snprintf(o->message, sizeof o->message, "%s", lt_error_message());
+    }
+    return NULL;
+}
+
+lt_err lt_device_open_beside(lt_device **out, const char *name) {
+    lt_err err = LT_OK;
+    lt_device *d = calloc(1, sizeof *d);
+    struct lt_device_opening *o = calloc(1, sizeof *o);
+    if (d == NULL || o == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "device %s", name);
+    }
+    LT_TRY_DONE(name_read(name, &o->kind, &o->index));
+    o->device = d;
+    o->apart = o->kind != LT_DEVICE_CPU && pthread_create(&o->thread, NULL, opening_run, o) == 0;
+    if (!o->apart) {
+        (void)opening_run(o);
+    }
+    d->opening = o;
+    *out = d;
+    return LT_OK;
+done:
+    free(o);
+    free(d);
+    return err;
+}
+
+lt_err lt_device_ready(lt_device *d) {
+    struct lt_device_opening *o = d->opening;
+    if (o != NULL && o->apart) {
+        pthread_join(o->thread, NULL);
+        o->apart = false;
+    }
+    if (o != NULL && o->err == LT_OK) {
+        free(o);
+        d->opening = NULL;
+    }
+    return d->opening == NULL ? LT_OK : lt_error_set(o->err, "%s", o->message);
+}
+
+void lt_device_close(lt_device *d) {
+    if (d != NULL && lt_device_ready(d) != LT_OK) {
+        free(d->opening);
+        free(d);
+    } else if (d != NULL) {
+        if (d->backend->close != NULL) {
+            d->backend->close(d);
+        }
+        free(d);
+    }
 }
 
 /* Each costs a channel and its memory; copies have others. Serving runs one step at a time

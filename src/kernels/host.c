@@ -3,6 +3,7 @@
 #include "kernels/host.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -10,7 +11,7 @@
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
-lt_err lt_host_alloc(void **out, size_t bytes, const char *what) {
+lt_err lt_host_map(void **out, size_t bytes, const char *what) {
     const size_t size = bytes > 0 ? bytes : 1;
     void *data;
 
@@ -27,25 +28,39 @@ lt_err lt_host_alloc(void **out, size_t bytes, const char *what) {
     return LT_OK;
 }
 
-void lt_host_release(void *data, size_t bytes) {
+void lt_host_unmap(void *data, size_t bytes) {
     if (data != NULL) {
         munmap(data, bytes > 0 ? bytes : 1);
     }
 }
 
-/* The host's queue has no state: work runs at once. One object serves as every queue. */
-struct lt_queue {
-    char unused;
-};
-static struct lt_queue the_queue;
+lt_err lt_host_alloc(lt_device *d, void **out, size_t bytes, const char *what) {
+    (void)d;
+    return lt_host_map(out, bytes, what);
+}
 
-lt_err lt_host_queue_open(lt_queue **out) {
-    *out = &the_queue;
+void lt_host_release(lt_device *d, void *data, size_t bytes) {
+    (void)d;
+    lt_host_unmap(data, bytes);
+}
+
+/* Work runs at once. */
+struct lt_queue {
+    lt_device *device;
+};
+
+lt_err lt_host_queue_open(lt_device *d, lt_queue **out) {
+    lt_queue *q = malloc(sizeof *q);
+    if (q == NULL) {
+        LT_FAIL(LT_ERR_OOM, "queue");
+    }
+    q->device = d;
+    *out = q;
     return LT_OK;
 }
 
 void lt_host_queue_close(lt_queue *q) {
-    (void)q;
+    free(q);
 }
 
 lt_err lt_host_sync(lt_queue *q) {

@@ -6,9 +6,11 @@
 
 #include "tensor/ops.h"
 
-lt_err lt_host_alloc(void **out, size_t bytes, const char *what);
-void lt_host_release(void *data, size_t bytes);
-lt_err lt_host_queue_open(lt_queue **out);
+lt_err lt_host_map(void **out, size_t bytes, const char *what); /* Zeroed. */
+void lt_host_unmap(void *data, size_t bytes);
+lt_err lt_host_alloc(lt_device *d, void **out, size_t bytes, const char *what);
+void lt_host_release(lt_device *d, void *data, size_t bytes);
+lt_err lt_host_queue_open(lt_device *d, lt_queue **out);
 void lt_host_queue_close(lt_queue *q);
 lt_err lt_host_sync(lt_queue *q);
 lt_err lt_host_copy(lt_queue *q, void *dst, const void *src, size_t bytes);

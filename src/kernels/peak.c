@@ -37,16 +37,17 @@ done:
 }
 
 /* Seconds of the best of some products side x side x side. */
-static lt_err time_product(double *seconds, const lt_backend *be, lt_queue *q, lt_dtype dtype,
-                           int64_t side) {
+static lt_err time_product(double *seconds, lt_queue *q, lt_dtype dtype, int64_t side) {
     const size_t bytes = (size_t)(side * side) * lt_dtype_bytes(dtype);
     lt_err err = LT_OK;
     void *m[3] = {NULL};
     double spent = 0.0;
+    lt_device *device = lt_queue_device(q);
+    const lt_backend *be = device->backend;
 
     *seconds = INFINITY;
     for (int i = 0; i < 3; i++) {
-        LT_TRY_DONE(be->alloc(&m[i], bytes, "peak measurement"));
+        LT_TRY_DONE(be->alloc(device, &m[i], bytes, "peak measurement"));
         LT_TRY_DONE(fill(be, q, m[i], bytes));
     }
     for (int round = 0; round < N_ROUNDS && (round < (be->host_memory ? 1 : 2) || spent < ENOUGH_S);
@@ -64,23 +65,24 @@ static lt_err time_product(double *seconds, const lt_backend *be, lt_queue *q, l
 done:
     for (int i = 0; i < 3; i++) {
         if (m[i] != NULL) {
-            be->release(m[i], bytes);
+            be->release(device, m[i], bytes);
         }
     }
     return err;
 }
 
-lt_err lt_matmul_peak(double *flops, const lt_backend *be, lt_dtype dtype) {
+lt_err lt_matmul_peak(double *flops, lt_device *device, lt_dtype dtype) {
     lt_err err = LT_OK;
     lt_queue *q = NULL;
+    const lt_backend *be = device->backend;
 
-    LT_ASSERT(flops != NULL && be != NULL);
+    LT_ASSERT(flops != NULL && device != NULL);
     *flops = 0.0;
-    LT_TRY_DONE(be->queue_open(&q));
+    LT_TRY_DONE(be->queue_open(device, &q));
     for (int64_t side = be->host_memory ? SIDE_LEAST : SIDE_LEAST_DEVICE; side <= SIDE_MOST;
          side *= 2) {
         double seconds;
-        LT_TRY_DONE(time_product(&seconds, be, q, dtype, side));
+        LT_TRY_DONE(time_product(&seconds, q, dtype, side));
         *flops = fmax(*flops, 2.0 * (double)side * (double)side * (double)side / seconds);
         if (seconds > (be->host_memory ? LONG_S : ENOUGH_S)) {
             break;
@@ -93,13 +95,13 @@ done:
     return err;
 }
 
-lt_err lt_matmul_peak_share(double *share, double *peak, double rate, const lt_backend *be,
+lt_err lt_matmul_peak_share(double *share, double *peak, double rate, lt_device *device,
                             lt_dtype dtype) {
-    LT_ASSERT(share != NULL && peak != NULL && be != NULL);
+    LT_ASSERT(share != NULL && peak != NULL && device != NULL);
     if (rate > *peak) {
         double again = rate;
-        if (be->host_memory) {
-            LT_TRY(lt_matmul_peak(&again, be, dtype));
+        if (device->backend->host_memory) {
+            LT_TRY(lt_matmul_peak(&again, device, dtype));
         }
         *peak = fmax(again, rate);
     }

@@ -21,15 +21,15 @@ lt_op_list lt_registry_list(const lt_backend *backend, lt_op op) {
     return backend->lists[op];
 }
 
-const lt_op_impl *lt_registry_choose(lt_op_list list, const void *args, char *refusals,
-                                     int refusals_bytes) {
+const lt_op_impl *lt_registry_choose(lt_op_list list, const void *args, const lt_device *device,
+                                     char *refusals, int refusals_bytes) {
     int used = 0;
     if (refusals != NULL && refusals_bytes > 0) {
         refusals[0] = '\0';
     }
     for (int i = 0; i < list.n_impls; i++) {
         const lt_op_impl *impl = &list.impls[i];
-        const char *why = impl->refuse != NULL ? impl->refuse(args) : NULL;
+        const char *why = impl->refuse != NULL ? impl->refuse(args, device) : NULL;
         if (why == NULL) {
             return impl;
         }
@@ -42,7 +42,7 @@ const lt_op_impl *lt_registry_choose(lt_op_list list, const void *args, char *re
 }
 
 lt_err lt_registry_run(const lt_op_list *list, lt_op op, lt_queue *q, const void *args) {
-    const lt_op_impl *impl = lt_registry_choose(*list, args, NULL, 0);
+    const lt_op_impl *impl = lt_registry_choose(*list, args, lt_queue_device(q), NULL, 0);
     lt_err err;
 
     if (impl == NULL) {

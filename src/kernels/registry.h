@@ -9,9 +9,10 @@
 
 typedef struct {
     const char *name; /* "onednn", "avx512", "avx2", "portable", "ref" */
-    /* NULL accepts; else why not, in a few words ("needs AVX512-BF16", "rows not contiguous"). A
-     * NULL function accepts all. */
-    const char *(*refuse)(const void *args);
+    /* Whether the device can run these arguments: NULL accepts; else why not, in a few words
+     * ("needs AVX512-BF16", "rows not contiguous"). A NULL function accepts all. On a host, device
+     * may be NULL. */
+    const char *(*refuse)(const void *args, const lt_device *device);
     lt_err (*run)(lt_queue *q, const void *args);
 } lt_op_impl;
 
@@ -28,10 +29,10 @@ lt_op_list lt_registry_list(const lt_backend *backend, lt_op op);
 
 /* The entry that serves these arguments; *refusals (may be NULL) gets one line "name: why" a
  * refusing entry. NULL when all refuse, which a list that ends with the reference never does. */
-const lt_op_impl *lt_registry_choose(lt_op_list list, const void *args, char *refusals,
-                                     int refusals_bytes);
+const lt_op_impl *lt_registry_choose(lt_op_list list, const void *args, const lt_device *device,
+                                     char *refusals, int refusals_bytes);
 
-/* Run the entry that serves these arguments; a failure's message starts with "op/implementation: ".
+/* Run the entry that serves these arguments on the queue's device; a failure's message starts with "op/implementation: ".
  * UNSUPPORTED when all refuse. */
 LT_MUST_USE lt_err lt_registry_run(const lt_op_list *list, lt_op op, lt_queue *q, const void *args);
 

@@ -114,18 +114,18 @@ void lt_acts_carve_own(lt_acts_set *set, const lt_layer_acts *shared_layer,
     set->seq = shape->seq;
 }
 
-lt_err lt_arena_place(lt_arena *a, const lt_backend *backend, const char *name) {
+lt_err lt_arena_place(lt_arena *a, lt_device *device, const char *name) {
     void *base = NULL;
     const size_t bytes = a->used_bytes > 0 ? a->used_bytes : 1;
     LT_ASSERT(a->base == NULL);
-    LT_TRY(backend->alloc(&base, bytes, name));
+    LT_TRY(device->backend->alloc(device, &base, bytes, name));
     *a = (lt_arena){.base = base, .size_bytes = bytes, .name = name};
     return LT_OK;
 }
 
-void lt_arena_release(lt_arena *a, const lt_backend *backend) {
+void lt_arena_release(lt_arena *a, lt_device *device) {
     if (a->base != NULL) {
-        backend->release(a->base, a->size_bytes);
+        device->backend->release(device, a->base, a->size_bytes);
     }
     *a = (lt_arena){0};
 }

@@ -119,9 +119,9 @@ void lt_batch_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shap
 /* One tensor: contiguous, d1 or d2 0 when it has fewer dimensions. */
 lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, int64_t d2);
 
-/* Allocate what an arena measured from a backend, and rewind it. */
-LT_MUST_USE lt_err lt_arena_place(lt_arena *a, const lt_backend *backend, const char *name);
-void lt_arena_release(lt_arena *a, const lt_backend *backend);
+/* Allocate what an arena measured on a device, and rewind it. */
+LT_MUST_USE lt_err lt_arena_place(lt_arena *a, lt_device *device, const char *name);
+void lt_arena_release(lt_arena *a, lt_device *device);
 
 /* What the last call of a pass left, for tests and tools: of a layer, what the recompute level
  * keeps. */

@@ -60,7 +60,7 @@ static lt_err open_mover(lt_model *m) {
     }
     pthread_mutex_init(&m->mover->lock, NULL);
     pthread_cond_init(&m->mover->given, NULL);
-    return m->backend->queue_open(&m->mover->queue);
+    return m->backend->queue_open(m->device, &m->mover->queue);
 }
 
 static void close_lanes(const lt_model *m) {
@@ -70,7 +70,7 @@ static void close_lanes(const lt_model *m) {
             m->backend->queue_close(l->queue);
         }
         if (l->piece != NULL) {
-            m->backend->host_release(l->piece, LT_MODEL_PIECE_BYTES);
+            m->backend->host_release(m->device, l->piece, LT_MODEL_PIECE_BYTES);
         }
     }
 }
@@ -86,10 +86,11 @@ static void give_lane(const lt_model *m, lane *l) {
 static lt_err open_lane(const lt_model *m, lane *l) {
     void *piece = NULL;
     if (l->piece == NULL) {
-        LT_TRY(m->backend->host_alloc(&piece, LT_MODEL_PIECE_BYTES, "weights on their way"));
+        LT_TRY(m->backend->host_alloc(m->device, &piece, LT_MODEL_PIECE_BYTES,
+                                      "weights on their way"));
         l->piece = piece;
     }
-    return l->queue != NULL ? LT_OK : m->backend->queue_open(&l->queue);
+    return l->queue != NULL ? LT_OK : m->backend->queue_open(m->device, &l->queue);
 }
 
 static lt_err take_lane(const lt_model *m, lane **out) {
@@ -142,10 +143,12 @@ lt_err lt_model_begin(lt_model **out, const lt_model_spec *spec, const lt_model_
     }
     m->spec = *spec;
     m->options = options != NULL ? *options : plain;
-    m->backend = m->options.backend;
-    if (m->backend == NULL) {
-        LT_TRY_DONE(lt_device_backend(&m->backend, m->options.device));
+    if (m->options.device == NULL) {
+        LT_TRY_DONE(lt_device_open(&m->own_device, LT_DEVICE_CPU, LT_DEVICE_DEFAULT));
     }
+    LT_TRY_DONE(m->own_device != NULL ? LT_OK : lt_device_ready(m->options.device));
+    m->device = m->own_device != NULL ? m->own_device : m->options.device;
+    m->backend = m->device->backend;
     if (m->options.dtype != LT_F32 && m->options.dtype != LT_BF16) {
         LT_FAIL_DONE(LT_ERR_ARG, "model: compute type %s is neither F32 nor BF16",
                      lt_dtype_name(m->options.dtype));
@@ -173,7 +176,7 @@ lt_err lt_model_place(lt_model *m) {
     const lt_param_table *t = &m->table;
     const size_t copy_bytes = lt_param_buffer_bytes(t, m->options.dtype);
     m->weights_bytes = lt_model_weights_bytes(t, &m->options);
-    LT_TRY(m->backend->alloc(&m->memory, m->weights_bytes, "weights"));
+    LT_TRY(m->backend->alloc(m->device, &m->memory, m->weights_bytes, "weights"));
     LT_TRY(lt_param_buffer_open(&m->weights, t, m->options.dtype));
     LT_TRY(lt_param_buffer_open(&m->master, t, LT_F32));
     lt_param_buffer_place(&m->weights, t, m->memory);
@@ -205,12 +208,13 @@ void lt_model_close(lt_model *m) {
     lt_held_close(m);
     lt_generation_close(m);
     if (m->memory != NULL) {
-        m->backend->release(m->memory, m->weights_bytes);
+        m->backend->release(m->device, m->memory, m->weights_bytes);
     }
     lt_param_buffer_close(&m->weights);
     lt_param_buffer_close(&m->master);
     close_mover(m);
     lt_param_table_close(&m->table);
+    lt_device_close(m->own_device);
     free(m);
 }
 

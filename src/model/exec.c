@@ -8,13 +8,14 @@
 lt_err lt_exec_open(lt_exec *r, const lt_model *m) {
     *r = (lt_exec){.model = m,
                    .spec = &m->spec,
+                   .device = m->device,
                    .backend = m->backend,
                    .ops = m->backend->ops,
                    .dtype = m->options.dtype};
     if (!lt_param_table_is_whole(&m->table)) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "a model of which only a part is held here does not run alone");
     }
-    return m->backend->queue_open(&r->queue);
+    return m->backend->queue_open(m->device, &r->queue);
 }
 
 void lt_exec_close(lt_exec *r) {

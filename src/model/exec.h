@@ -16,7 +16,8 @@ typedef struct {
     uint64_t started_ns; /* Of the op that runs now. */
     const lt_model *model;
     const lt_model_spec *spec;
-    const lt_backend *backend;
+    lt_device *device;
+    const lt_backend *backend; /* The device's, as ops. */
     const lt_ops *ops;
     lt_queue *queue;
     lt_dtype dtype;            /* Of activations and weights. */

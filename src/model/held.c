@@ -43,7 +43,7 @@ static bool is_matrix(lt_param_kind kind) {
 /* A device packs the blocks that it multiplies; all else becomes BF16 there. */
 static bool product_takes(const lt_model *m, const lt_tensor *w) {
     if (!m->backend->host_memory) {
-        return lt_dtype_is_block(w->dtype) && m->backend->matmul_pack_bytes(w, true) > 0;
+        return lt_dtype_is_block(w->dtype) && m->backend->matmul_pack_bytes(m->device, w, true) > 0;
     }
     return w->dtype == LT_F32 || w->dtype == LT_F16 || w->dtype == LT_BF16 ||
            lt_block_partner(w->dtype) != LT_PARTNER_NONE;
@@ -196,10 +196,10 @@ lt_err lt_held_keep(lt_model *m, lt_source *source) {
 
 void lt_held_close(lt_model *m) {
     if (m->held_copies != NULL) {
-        m->backend->release(m->held_copies, m->held_copies_bytes);
+        m->backend->release(m->device, m->held_copies, m->held_copies_bytes);
     }
     if (m->held_packed != NULL) {
-        m->backend->release(m->held_packed, m->held_packed_bytes);
+        m->backend->release(m->device, m->held_packed, m->held_packed_bytes);
     }
     if (m->held_source != NULL) {
         lt_weight_source_close(m->held_source);

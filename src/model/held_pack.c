@@ -89,7 +89,7 @@ static lt_err copy_all(const making *k) {
             }
         }
         if (pass == 0 && total > 0) {
-            LT_TRY(m->backend->alloc(&m->held_copies, total, "weights"));
+            LT_TRY(m->backend->alloc(m->device, &m->held_copies, total, "weights"));
             m->held_copies_bytes = total;
         }
     }
@@ -99,12 +99,12 @@ static lt_err copy_all(const making *k) {
 /* Are two packed neighbours one matrix? The first must end where a group of packed rows does:
  * there, and only there, one row more takes more room. */
 static bool joins(const lt_model *m, const lt_weight_run *a, const lt_weight_run *b) {
-    const size_t bytes = m->backend->matmul_pack_bytes(&a->w, true);
+    const size_t bytes = m->backend->matmul_pack_bytes(m->device, &a->w, true);
     lt_tensor more = a->w;
     more.shape[0]++;
     return a->packed != NULL && b->packed != NULL && a->w.dtype == b->w.dtype &&
            b->first_row == a->first_row + a->w.shape[0] && aligned(bytes) == bytes &&
-           m->backend->matmul_pack_bytes(&more, true) > bytes;
+           m->backend->matmul_pack_bytes(m->device, &more, true) > bytes;
 }
 
 /* Packing, a run at a time. raw, host: on a device, room for the largest run there and here; NULL
@@ -131,9 +131,9 @@ static lt_err packing_open(packing *p, const making *k) {
         if (p->host == NULL) {
             LT_FAIL(LT_ERR_OOM, "%zu bytes of a weight on their way to the device", p->raw_bytes);
         }
-        LT_TRY(m->backend->alloc(&p->raw, p->raw_bytes, "weights on their way"));
+        LT_TRY(m->backend->alloc(m->device, &p->raw, p->raw_bytes, "weights on their way"));
     }
-    return m->backend->queue_open(&p->q);
+    return m->backend->queue_open(m->device, &p->q);
 }
 
 static void packing_close(packing *p) {
@@ -142,7 +142,7 @@ static void packing_close(packing *p) {
         b->queue_close(p->q);
     }
     if (p->raw != NULL) {
-        b->release(p->raw, p->raw_bytes);
+        b->release(p->k->m->device, p->raw, p->raw_bytes);
     }
     free(p->host);
 }
@@ -163,7 +163,7 @@ static lt_err bring(packing *p, int param, int run) {
 static lt_err pack_run(packing *p, int param, int run) {
     const lt_backend *b = p->k->m->backend;
     lt_weight_run *r = &p->k->m->held[param].runs[run];
-    const size_t bytes = b->matmul_pack_bytes(&r->w, true);
+    const size_t bytes = b->matmul_pack_bytes(p->k->m->device, &r->w, true);
     if (bytes == 0) {
         return LT_OK;
     }
@@ -210,13 +210,13 @@ static lt_err pack_all(const making *k) {
 
     for (int i = 0; i < m->table.n_params; i++) {
         for (int j = 0; is_packed(m, i) && j < m->held[i].n_runs; j++) {
-            total += aligned(m->backend->matmul_pack_bytes(&m->held[i].runs[j].w, true));
+            total += aligned(m->backend->matmul_pack_bytes(m->device, &m->held[i].runs[j].w, true));
         }
     }
     if (total == 0) {
         return LT_OK;
     }
-    LT_TRY(m->backend->alloc(&m->held_packed, total, "packed weights"));
+    LT_TRY(m->backend->alloc(m->device, &m->held_packed, total, "packed weights"));
     m->held_packed_bytes = total;
     LT_TRY_DONE(packing_open(&p, k));
     for (int i = 0; i < m->table.n_params; i++) {

@@ -58,18 +58,18 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
 }
 
 static lt_err place(lt_paged_forward *f) {
-    const lt_backend *backend = f->exec.backend;
+    lt_device *device = f->exec.device;
     const lt_model_spec *s = f->exec.spec;
     const size_t pool = (size_t)f->o.n_pages *
                         lt_paged_forward_page_bytes(s, f->o.page_tokens, f->o.cache_dtype);
     (void)lt_arena_take(&f->cache, pool, LT_ARENA_ALIGN);
-    LT_TRY(lt_arena_place(&f->cache, backend, "key/value pages"));
+    LT_TRY(lt_arena_place(&f->cache, device, "key/value pages"));
     f->pool = lt_arena_take(&f->cache, pool, LT_ARENA_ALIGN);
     fixed_carve(f);
-    LT_TRY(lt_arena_place(&f->fixed, backend, "logits"));
+    LT_TRY(lt_arena_place(&f->fixed, device, "logits"));
     fixed_carve(f);
     acts_carve(f, f->o.max_rows);
-    LT_TRY(lt_arena_place(&f->activations, backend, "activations"));
+    LT_TRY(lt_arena_place(&f->activations, device, "activations"));
     return lt_paged_forward_sides_open(f);
 }
 
@@ -130,12 +130,12 @@ void lt_paged_forward_close(lt_paged_forward *f) {
         lt_paged_forward_sides_close(f);
     }
     for (int i = 0; i < f->n_graphs; i++) {
-        f->exec.backend->graph_close(f->graphs[i].graph[0]);
-        f->exec.backend->graph_close(f->graphs[i].graph[1]);
+        f->exec.backend->graph_close(f->exec.device, f->graphs[i].graph[0]);
+        f->exec.backend->graph_close(f->exec.device, f->graphs[i].graph[1]);
     }
-    lt_arena_release(&f->cache, f->exec.backend);
-    lt_arena_release(&f->fixed, f->exec.backend);
-    lt_arena_release(&f->activations, f->exec.backend);
+    lt_arena_release(&f->cache, f->exec.device);
+    lt_arena_release(&f->fixed, f->exec.device);
+    lt_arena_release(&f->activations, f->exec.device);
     lt_exec_release(&f->exec, &f->prepared);
     free(f);
 }
@@ -448,18 +448,18 @@ lt_err lt_paged_forward_rehearse(lt_paged_forward *f, int64_t first) {
     if (b->rehearse == NULL) {
         return LT_OK;
     }
-    b->rehearse();
+    b->rehearse(f->exec.device);
     for (int64_t i = 0; err == LT_OK && (i < first || n_first > 0) && idle_step(f, i, &s); i++) {
         err = run_step(f, i, &s, 1);
-        n_first = i < first ? b->missing() : n_first;
+        n_first = i < first ? b->missing(f->exec.device) : n_first;
     }
     f->n_graphs = 0; /* Shapes that came are still new. */
-    b->rehearsed(n_first);
+    b->rehearsed(f->exec.device, n_first);
     return err;
 }
 
 bool lt_paged_forward_compiling(const lt_paged_forward *f) {
-    return f->exec.backend->compiling != NULL && f->exec.backend->compiling();
+    return f->exec.backend->compiling != NULL && f->exec.backend->compiling(f->exec.device);
 }
 
 lt_err lt_paged_forward_warm(lt_paged_forward *f, int64_t i, bool *more) {

@@ -35,7 +35,8 @@ static size_t logits_bytes(const lt_paged_forward *f) {
 lt_err lt_paged_forward_host_logits(lt_paged_forward *f) {
     return f->host_logits != NULL
                ? LT_OK
-               : f->exec.backend->host_alloc((void **)&f->host_logits, logits_bytes(f), "logits");
+               : f->exec.backend->host_alloc(f->exec.device, (void **)&f->host_logits,
+                                             logits_bytes(f), "logits");
 }
 
 static int64_t mask_words(const lt_paged_forward *f) {
@@ -82,8 +83,8 @@ void lt_paged_forward_sides_carve(lt_paged_forward *f, lt_arena *a) {
 /* Each wait between queues once, so that what they are made of is there before the first call. */
 static lt_err open_queues(lt_paged_forward *f) {
     const lt_backend *b = f->exec.backend;
-    LT_TRY(b->queue_open(&f->up));
-    LT_TRY(b->queue_open(&f->down));
+    LT_TRY(b->queue_open(f->exec.device, &f->up));
+    LT_TRY(b->queue_open(f->exec.device, &f->down));
     LT_TRY(b->order(f->exec.queue, f->up));
     LT_TRY(b->order(f->down, f->exec.queue));
     for (int i = 0; i < 2 && b->mark != NULL; i++) {
@@ -97,15 +98,16 @@ lt_err lt_paged_forward_sides_open(lt_paged_forward *f) {
     const lt_backend *b = f->exec.backend;
     for (int i = 0; i < 2; i++) {
         lt_paged_forward_side *side = &f->sides[i];
-        LT_TRY(b->host_alloc((void **)&side->host_meta, meta_bytes(f), "metadata"));
-        LT_TRY(b->host_alloc((void **)&side->host_chosen,
+        LT_TRY(b->host_alloc(f->exec.device, (void **)&side->host_meta, meta_bytes(f), "metadata"));
+        LT_TRY(b->host_alloc(f->exec.device, (void **)&side->host_chosen,
                              lt_paged_forward_chosen_bytes(&f->o, true), "picks"));
     }
     if (!b->host_memory) {
-        LT_TRY(b->host_alloc((void **)&f->host_masks, masks_bytes(f), "masks"));
+        LT_TRY(b->host_alloc(f->exec.device, (void **)&f->host_masks, masks_bytes(f), "masks"));
     }
     for (int i = 0; i < LT_PAGED_FORWARD_NOTINGS && f->notes.data != NULL; i++) {
-        LT_TRY(b->host_alloc((void **)&f->notings[i].host_words, noting_bytes(f), "notes"));
+        LT_TRY(b->host_alloc(f->exec.device, (void **)&f->notings[i].host_words, noting_bytes(f),
+                             "notes"));
     }
     f->host_rows = calloc((size_t)f->o.out_rows, sizeof *f->host_rows);
     if (f->host_rows == NULL) {
@@ -118,15 +120,16 @@ void lt_paged_forward_sides_close(lt_paged_forward *f) {
     const lt_backend *b = f->exec.backend;
     lt_paged_forward_drop(f); /* Nothing reads or writes what is released. */
     for (int i = 0; i < 2; i++) {
-        b->host_release(f->sides[i].host_meta, meta_bytes(f));
-        b->host_release(f->sides[i].host_chosen, lt_paged_forward_chosen_bytes(&f->o, true));
+        b->host_release(f->exec.device, f->sides[i].host_meta, meta_bytes(f));
+        b->host_release(f->exec.device, f->sides[i].host_chosen,
+                        lt_paged_forward_chosen_bytes(&f->o, true));
     }
     if (f->host_logits != NULL) {
-        b->host_release(f->host_logits, logits_bytes(f));
+        b->host_release(f->exec.device, f->host_logits, logits_bytes(f));
     }
-    b->host_release(f->host_masks, masks_bytes(f));
+    b->host_release(f->exec.device, f->host_masks, masks_bytes(f));
     for (int i = 0; i < LT_PAGED_FORWARD_NOTINGS; i++) {
-        b->host_release(f->notings[i].host_words, noting_bytes(f));
+        b->host_release(f->exec.device, f->notings[i].host_words, noting_bytes(f));
     }
     free(f->host_rows);
     if (f->up != NULL) {

@@ -192,7 +192,9 @@ struct lt_model {
     lt_model_spec spec;
     lt_param_table table;
     lt_model_options options;
-    const struct lt_backend *backend;
+    lt_device *device;                /* options.device, or own_device. */
+    lt_device *own_device;            /* Closed with the model; NULL: the device is the caller's. */
+    const struct lt_backend *backend; /* The device's. */
     /* F32; without memory when BF16 and not trainable. The backend's memory, as weights. */
     lt_param_buffer master;
     lt_param_buffer weights; /* In options.dtype; the same memory as master when F32. */

@@ -211,20 +211,20 @@ static lt_err fill_tables(lt_pass *p) {
 }
 
 static lt_err place(lt_pass *p) {
-    const lt_backend *backend = p->exec.backend;
+    lt_device *device = p->exec.device;
     const lt_param_table *t = &p->model->table;
     arenas a = {0};
     pass_carve(p, p->exec.spec, p->exec.dtype, t, &p->options, &a);
-    LT_TRY(lt_arena_place(&a.activations, backend, "activations"));
+    LT_TRY(lt_arena_place(&a.activations, device, "activations"));
     p->activations = a.activations;
-    LT_TRY(lt_arena_place(&a.gradients, backend, "gradients"));
+    LT_TRY(lt_arena_place(&a.gradients, device, "gradients"));
     p->gradients = a.gradients;
-    LT_TRY(lt_arena_place(&a.logits, backend, "logits"));
+    LT_TRY(lt_arena_place(&a.logits, device, "logits"));
     p->logits = a.logits;
-    LT_TRY(lt_arena_place(&a.scratch, backend, "scratch"));
+    LT_TRY(lt_arena_place(&a.scratch, device, "scratch"));
     p->scratch = a.scratch;
     if (p->options.fp8 != LT_FP8_NONE) {
-        LT_TRY(lt_arena_place(&a.eight, backend, "8-bit weights"));
+        LT_TRY(lt_arena_place(&a.eight, device, "8-bit weights"));
         p->eight = a.eight;
         p->exec.fp8 = &p->fp8;
     }
@@ -262,7 +262,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     }
     LT_TRY_DONE(place(p));
     const lt_stage_options stage = stage_options(o, &m->spec);
-    LT_TRY_DONE(lt_stage_open(&p->stage, m->backend, &stage));
+    LT_TRY_DONE(lt_stage_open(&p->stage, m->device, &stage));
     LT_TRY_DONE(fill_tables(p));
     *out = p;
     p = NULL;
@@ -280,15 +280,15 @@ void lt_pass_close(lt_pass *p) {
     }
     for (int i = 0; i < p->n_shapes; i++) {
         if (p->graphs[i].graph != NULL) {
-            p->exec.backend->graph_close(p->graphs[i].graph);
+            p->exec.backend->graph_close(p->exec.device, p->graphs[i].graph);
         }
     }
     lt_stage_close(&p->stage);
-    lt_arena_release(&p->activations, p->exec.backend);
-    lt_arena_release(&p->gradients, p->exec.backend);
-    lt_arena_release(&p->logits, p->exec.backend);
-    lt_arena_release(&p->scratch, p->exec.backend);
-    lt_arena_release(&p->eight, p->exec.backend);
+    lt_arena_release(&p->activations, p->exec.device);
+    lt_arena_release(&p->gradients, p->exec.device);
+    lt_arena_release(&p->logits, p->exec.device);
+    lt_arena_release(&p->scratch, p->exec.device);
+    lt_arena_release(&p->eight, p->exec.device);
     lt_param_buffer_close(&p->exec.gradients);
     lt_exec_close(&p->exec);
     free(p->fp8.weights);

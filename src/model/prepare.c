@@ -99,7 +99,7 @@ static void packed_carve(lt_exec *r, lt_arena *a) {
         if (worth_packing(r->spec, p->kind) &&
             (r->model->held == NULL || r->model->held[i].n_runs == 0)) {
             const lt_tensor w = lt_exec_weight(r, p->kind, p->layer);
-            bytes = r->backend->matmul_pack_bytes(&w, true);
+            bytes = r->backend->matmul_pack_bytes(r->device, &w, true);
         }
         r->packed[i] = bytes > 0 ? lt_arena_take(a, bytes, LT_ARENA_ALIGN) : NULL;
     }
@@ -130,7 +130,7 @@ static lt_err pack_weights(lt_exec *r, lt_arena *a) {
     if (a->used_bytes > 0) { /* They are read: all must be there. */
         LT_TRY(lt_model_wait((lt_model *)(uintptr_t)r->model));
     }
-    LT_TRY(lt_arena_place(a, r->backend, "packed weights"));
+    LT_TRY(lt_arena_place(a, r->device, "packed weights"));
     packed_carve(r, a);
     return fill_packed(r);
 }
@@ -161,15 +161,15 @@ lt_err lt_exec_prepare(lt_exec *r, lt_prepared *p, const lt_model *m, int64_t ma
     *p = (lt_prepared){.version = m->version};
     LT_TRY(lt_exec_open(r, m));
     (void)tables_carve(r->spec, max_seq, &p->tables);
-    LT_TRY(lt_arena_place(&p->tables, r->backend, "rotary tables"));
+    LT_TRY(lt_arena_place(&p->tables, r->device, "rotary tables"));
     t = tables_carve(r->spec, max_seq, &p->tables);
     LT_TRY(fill_tables(r, &t, max_seq));
     return pack ? pack_weights(r, &p->packed) : LT_OK;
 }
 
 void lt_exec_release(lt_exec *r, lt_prepared *p) {
-    lt_arena_release(&p->tables, r->backend);
-    lt_arena_release(&p->packed, r->backend);
+    lt_arena_release(&p->tables, r->device);
+    lt_arena_release(&p->packed, r->device);
     free(r->packed);
     lt_exec_close(r);
 }

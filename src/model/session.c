@@ -119,11 +119,11 @@ static void measure(lt_session *s) {
 }
 
 static lt_err place(lt_session *s) {
-    const lt_backend *backend = s->exec.backend;
+    lt_device *device = s->exec.device;
     measure(s);
-    LT_TRY(lt_arena_place(&s->cache, backend, "key/value cache"));
+    LT_TRY(lt_arena_place(&s->cache, device, "key/value cache"));
     s->kv = s->cache.base;
-    LT_TRY(lt_arena_place(&s->activations, backend, "activations"));
+    LT_TRY(lt_arena_place(&s->activations, device, "activations"));
     acts_carve(s, 1, 1);
     return LT_OK;
 }
@@ -200,9 +200,9 @@ void lt_session_close(lt_session *s) {
     if (s == NULL) {
         return;
     }
-    lt_arena_release(&s->score, s->exec.backend);
-    lt_arena_release(&s->cache, s->exec.backend);
-    lt_arena_release(&s->activations, s->exec.backend);
+    lt_arena_release(&s->score, s->exec.device);
+    lt_arena_release(&s->cache, s->exec.device);
+    lt_arena_release(&s->activations, s->exec.device);
     lt_exec_release(&s->exec, &s->prepared);
     free(s->length);
     free(s->history);
@@ -378,7 +378,7 @@ static lt_err score_place(lt_session *s) {
         return LT_OK;
     }
     score_carve(s);
-    LT_TRY(lt_arena_place(&s->score, s->exec.backend, "scores"));
+    LT_TRY(lt_arena_place(&s->score, s->exec.device, "scores"));
     score_carve(s);
     return LT_OK;
 }

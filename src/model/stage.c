@@ -54,29 +54,30 @@ size_t lt_stage_host_bytes(const lt_stage_options *o) {
     return a.used_bytes;
 }
 
-lt_err lt_stage_open(lt_stage *s, const lt_backend *backend, const lt_stage_options *o) {
+lt_err lt_stage_open(lt_stage *s, lt_device *device, const lt_stage_options *o) {
     void *base = NULL;
     const size_t bytes = lt_stage_host_bytes(o);
-    s->backend = backend;
+    s->backend = device->backend;
     s->options = *o;
     s->set_slots = calloc((size_t)o->n_sets, sizeof *s->set_slots);
     if (s->set_slots == NULL) {
         LT_FAIL(LT_ERR_OOM, "%d sets of activations", o->n_sets);
     }
-    LT_TRY(backend->queue_open(&s->queue));
-    LT_TRY(backend->host_alloc(&base, bytes, "batches on the host"));
+    LT_TRY(s->backend->queue_open(device, &s->queue));
+    LT_TRY(s->backend->host_alloc(device, &base, bytes, "batches on the host"));
     s->host = (lt_arena){.base = base, .size_bytes = bytes, .name = "batches on the host"};
     host_carve(s->slots, s->set_slots, o, &s->host);
     return LT_OK;
 }
 
 void lt_stage_close(lt_stage *s) {
+    lt_device *device = lt_queue_device(s->queue);
     if (s->queue != NULL) {
         (void)!s->backend->sync(s->queue);
         s->backend->queue_close(s->queue);
     }
     if (s->host.base != NULL) {
-        s->backend->host_release(s->host.base, s->host.size_bytes);
+        s->backend->host_release(device, s->host.base, s->host.size_bytes);
     }
     free(s->set_slots);
     *s = (lt_stage){0};

@@ -63,7 +63,7 @@ typedef struct {
 void lt_stage_carve(lt_stage *s, const lt_stage_options *o, lt_arena *a);
 /* Host side. */
 size_t lt_stage_host_bytes(const lt_stage_options *o);
-LT_MUST_USE lt_err lt_stage_open(lt_stage *s, const lt_backend *backend, const lt_stage_options *o);
+LT_MUST_USE lt_err lt_stage_open(lt_stage *s, lt_device *device, const lt_stage_options *o);
 void lt_stage_close(lt_stage *s);
 
 /* Room for another put? */

@@ -12,12 +12,14 @@
 #include "train/optimiser.h"
 
 struct lt_queue {
+    lt_device *device;         /* First: lt_queue_device. */
     const lt_dry_rates *rates; /* NULL: nothing is counted. */
     lt_dry_step so_far;
 };
 
 /* Addresses without memory: whoever reads or writes there is ended by the system. */
-static lt_err dry_alloc(void **out, size_t bytes, const char *what) {
+static lt_err dry_alloc(lt_device *d, void **out, size_t bytes, const char *what) {
+    (void)d;
     void *const p = mmap(NULL, bytes > 0 ? bytes : 1, PROT_NONE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
@@ -27,17 +29,19 @@ static lt_err dry_alloc(void **out, size_t bytes, const char *what) {
     return LT_OK;
 }
 
-static void dry_release(void *data, size_t bytes) {
+static void dry_release(lt_device *d, void *data, size_t bytes) {
+    (void)d;
     if (data != NULL) {
         (void)munmap(data, bytes > 0 ? bytes : 1);
     }
 }
 
-static lt_err dry_queue_open(lt_queue **out) {
+static lt_err dry_queue_open(lt_device *d, lt_queue **out) {
     *out = calloc(1, sizeof **out);
     if (*out == NULL) {
         LT_FAIL(LT_ERR_OOM, "queue");
     }
+    (*out)->device = d;
     return LT_OK;
 }
 
@@ -152,7 +156,8 @@ lt_err lt_dry_step_run(lt_dry_step *out, const lt_recipe *r, const lt_model_spec
                        lt_dtype dtype, const lt_pass_options *o, int64_t micros,
                        const lt_dry_rates *rates) {
     lt_err err = LT_OK;
-    const lt_model_options options = {.dtype = dtype, .trainable = true, .backend = &dry_backend};
+    lt_device device = {.backend = &dry_backend};
+    const lt_model_options options = {.dtype = dtype, .trainable = true, .device = &device};
     lt_pass_options eager = *o;
     lt_model *m = NULL;
     lt_pass *pass = NULL;

@@ -77,7 +77,7 @@ static lt_err half_of_memory(const lt_engine *e, uint64_t *bytes, char *why, siz
     const lt_backend *backend = e->model->backend;
     if (backend->memory_left != NULL) {
         size_t left = 0;
-        LT_TRY(backend->memory_left(&left));
+        LT_TRY(backend->memory_left(e->model->device, &left));
         *bytes = left / 2;
         snprintf(why, why_n, "half of the %.1f MiB that %s has left", MIB(left), backend->name);
     } else {

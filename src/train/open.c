@@ -68,12 +68,12 @@ static int64_t id_or_none(uint32_t id) {
 
 /* A device that tells what it has left is asked before anything is taken from it. */
 static lt_err check_fit(const lt_training *t, const lt_model_spec *spec, lt_dtype dtype) {
-    const lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->backend->host_memory);
+    const lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->device->backend->host_memory);
     size_t left = 0;
-    if (t->backend->memory_left == NULL) {
+    if (t->device->backend->memory_left == NULL) {
         return LT_OK;
     }
-    LT_TRY(t->backend->memory_left(&left));
+    LT_TRY(t->device->backend->memory_left(t->device, &left));
     return lt_fit_check(&t->recipe, spec, dtype, &o, left);
 }
 
@@ -114,7 +114,7 @@ static lt_err open_model(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_tokenizer_info *i = &t->tokenizer_info;
     const lt_model_options options = {
-        .dtype = r->dtype == 0 ? LT_F32 : LT_BF16, .trainable = true, .backend = t->backend};
+        .dtype = r->dtype == 0 ? LT_F32 : LT_BF16, .trainable = true, .device = t->device};
     lt_model_spec spec;
 
     t->micro = lt_fit_pass_options(r, false).batch;
@@ -160,7 +160,7 @@ static lt_err open_rows(lt_step_rows *s, int64_t batch, int64_t seq) {
 
 static lt_err open_pass(lt_training *t) {
     const lt_recipe *r = &t->recipe;
-    const lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->backend->host_memory);
+    const lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->device->backend->host_memory);
 
     if (r->seq > lt_model_spec_context(&t->model->spec)) {
         LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than the model's %lld positions",
@@ -314,7 +314,7 @@ static lt_err open_all(lt_training *t) {
     LT_TRY(open_data(t));
     LT_TRY(open_token_bytes(t));
     LT_TRY(lt_memory_plan_make(&t->memory, t));
-    LT_TRY(lt_matmul_peak(&t->peak_flops, t->model->backend, t->model->options.dtype));
+    LT_TRY(lt_matmul_peak(&t->peak_flops, t->model->device, t->model->options.dtype));
     lt_guard_open(&t->guard, &t->recipe);
     LT_TRY(lt_training_resume(t));
     lt_loader_get_state(t->loader, &t->loader_state);
@@ -330,16 +330,16 @@ static lt_err open_all(lt_training *t) {
     return LT_OK;
 }
 
-lt_err lt_training_open(lt_training *t, const lt_recipe *r, const lt_backend *backend) {
+lt_err lt_training_open(lt_training *t, const lt_recipe *r, lt_device *device) {
     *t = (lt_training){
         .recipe = *r, .lock_fd = -1, .saved_step = -1, .sampled_step = -1, .evaluated_step = -1};
     t->progress.plain_every_s = r->plain_every;
     t->start_s = lt_clock_s();
     t->program_bytes = lt_memory_resident();
-    t->backend = backend;
-    if (backend == NULL) {
-        LT_TRY(lt_device_backend(&t->backend, (lt_device)r->device));
+    if (device == NULL) {
+        LT_TRY(lt_device_open_named(&t->own_device, r->device));
     }
+    t->device = device != NULL ? device : t->own_device;
     if (r->threads > 0) {
         lt_thread_set_count((int)r->threads);
     }
@@ -371,5 +371,6 @@ void lt_training_close(lt_training *t) {
     if (t->lock_fd >= 0) {
         close(t->lock_fd);
     }
+    lt_device_close(t->own_device);
     (void)!lt_log_to_file(NULL);
 }

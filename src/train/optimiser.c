@@ -84,22 +84,22 @@ lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m, lt_qu
         LT_TRY(lt_param_buffer_open(&o->moments[i], &m->table, moment_dtype(r)));
     }
     carve(o, r, &m->table, &o->arena);
-    LT_TRY(lt_arena_place(&o->arena, m->backend, "optimiser"));
+    LT_TRY(lt_arena_place(&o->arena, m->device, "optimiser"));
     carve(o, r, &m->table, &o->arena);
-    LT_TRY(m->backend->host_alloc(&host, sizeof *o->host_sumsq, "sum of squares"));
+    LT_TRY(m->backend->host_alloc(m->device, &host, sizeof *o->host_sumsq, "sum of squares"));
     o->host_sumsq = host;
     return LT_OK;
 }
 
 void lt_optimiser_close(lt_optimiser *o) {
     if (o->model != NULL) {
-        lt_arena_release(&o->arena, o->model->backend);
+        lt_arena_release(&o->arena, o->model->device);
     }
     for (int i = 0; i < LT_OPTIM_MAX_MOMENTS; i++) {
         lt_param_buffer_close(&o->moments[i]);
     }
     if (o->host_sumsq != NULL) {
-        o->model->backend->host_release(o->host_sumsq, sizeof *o->host_sumsq);
+        o->model->backend->host_release(o->model->device, o->host_sumsq, sizeof *o->host_sumsq);
     }
     *o = (lt_optimiser){0};
 }

@@ -40,8 +40,8 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       LT_RECIPE_MAY_CHANGE | LT_RECIPE_ONCE)                                                       \
     X(BOOL, verify, "verify", "false", 0, 0, "",                                                   \
       "keep whole checksums of the shards, and compare them at resume", LT_RECIPE_MAY_CHANGE)      \
-    X(ENUM, device, "device", "auto", 0, 0, LT_DEVICE_CHOICES,                                     \
-      "where to compute; auto: the GPU if there is one", LT_RECIPE_MAY_CHANGE)                     \
+    X(STR, device, "device", "auto", 0, 1, LT_DEVICE_NAMES,                                        \
+      "where to compute; cuda:N is GPU N; auto: the GPU if there is one", LT_RECIPE_MAY_CHANGE)    \
     X(I64, threads, "threads", "0", 0, 4096, "N",                                                  \
       "threads of the kernels; 0: all cores of this process", LT_RECIPE_MAY_CHANGE)                \
     X(I64, page, "page", "0", 0, 65535, "PORT",                                                    \

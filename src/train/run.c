@@ -86,9 +86,9 @@ static lt_err remember_loss(lt_training *t, double loss) {
 }
 
 double lt_training_energy(const lt_training *t) {
-    const lt_backend *be = t->model->backend;
+    lt_device *d = t->device;
     double joules = 0.0;
-    return be->energy != NULL && be->energy(&joules) == LT_OK ? joules : -1.0;
+    return d->backend->energy != NULL && d->backend->energy(d, &joules) == LT_OK ? joules : -1.0;
 }
 
 /* Joules since this process opened the run, where the device counts them. */
@@ -104,7 +104,7 @@ static lt_err tell(lt_training *t, const lt_step_report *r) {
     double mfu;
     json_t *line;
 
-    LT_TRY(lt_matmul_peak_share(&mfu, &t->peak_flops, rate * t->flops_per_token, t->model->backend,
+    LT_TRY(lt_matmul_peak_share(&mfu, &t->peak_flops, rate * t->flops_per_token, t->model->device,
                                 t->model->options.dtype));
 
     if (r->skipped != NULL) {
@@ -322,7 +322,7 @@ static void report_failure(const lt_training *t, lt_err err) {
     (void)lt_failure_raise(&failure);
 }
 
-lt_err lt_run_training(const lt_recipe *r, const lt_backend *backend) {
+lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
     lt_err err = LT_OK;
     lt_training *t = calloc(1, sizeof *t);
     const char *stopped = NULL;
@@ -333,7 +333,7 @@ lt_err lt_run_training(const lt_recipe *r, const lt_backend *backend) {
     catch_signals();
     (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES); /* Large buffers go back when they are freed. */
     (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
-    LT_TRY_DONE(lt_training_open(t, r, backend));
+    LT_TRY_DONE(lt_training_open(t, r, device));
     lt_memory_plan_log(&t->memory);
     lt_log_info(
         "%s model of %.2fM parameters, %s, %lld of %lld steps done",

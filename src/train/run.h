@@ -37,7 +37,8 @@ typedef struct {
 
 typedef struct lt_training {
     lt_recipe recipe;
-    const lt_backend *backend;
+    lt_device *device;
+    lt_device *own_device; /* Closed with the run; NULL: the device is the caller's. */
     char checkpoints[LT_PATH_BYTES], metrics_path[LT_PATH_BYTES], exit_path[LT_PATH_BYTES];
     int lock_fd;
     lt_tokenizer *tokenizer; /* NULL: none given. */
@@ -87,7 +88,7 @@ typedef struct lt_training {
  * a run would find. */
 LT_MUST_USE lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r);
 size_t lt_step_rows_bytes(int64_t batch, int64_t seq); /* Of an lt_step_rows. */
-LT_MUST_USE lt_err lt_training_open(lt_training *t, const lt_recipe *r, const lt_backend *backend);
+LT_MUST_USE lt_err lt_training_open(lt_training *t, const lt_recipe *r, lt_device *device);
 void lt_training_close(lt_training *t);
 
 /* step.c: one optimiser step. */
@@ -134,6 +135,6 @@ LT_MUST_USE lt_err lt_training_settle(lt_training *t);
 double lt_training_energy(const lt_training *t);
 LT_MUST_USE lt_err lt_training_save(lt_training *t);
 LT_MUST_USE lt_err lt_run_training(const lt_recipe *r,
-                                   const lt_backend *backend); /* NULL: the recipe's device. */
+                                   lt_device *device); /* NULL: the recipe's, opened here. */
 
 #endif

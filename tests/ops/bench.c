@@ -16,7 +16,8 @@
 enum { MAX_CALLS = 1000, FILL_COUNT = 1 << 20 };
 
 typedef struct {
-    const lt_backend *backend;
+    lt_device *device;
+    const lt_backend *backend; /* The device's. */
     lt_queue *queue;
     lt_setup setup;
     void *data[LT_SETUP_MAX_TENSORS], *packed;
@@ -57,11 +58,12 @@ done:
     return err;
 }
 
-static lt_err stage_open(stage *s, const lt_backend *backend, const lt_op_cases *o,
-                         const lt_case *c, lt_dtype act, bool as_forward) {
+static lt_err stage_open(stage *s, lt_device *device, const lt_op_cases *o, const lt_case *c,
+                         lt_dtype act, bool as_forward) {
     memset(s, 0, sizeof *s);
-    s->backend = backend;
-    LT_TRY(backend->queue_open(&s->queue));
+    s->device = device;
+    s->backend = device->backend;
+    LT_TRY(s->backend->queue_open(device, &s->queue));
     lt_setup_build(&s->setup, o, c, act, as_forward);
     for (int i = 0; i < s->setup.n_tensors; i++) {
         const lt_case_tensor *t = &s->setup.tensors[i];
@@ -70,15 +72,15 @@ static lt_err stage_open(stage *s, const lt_backend *backend, const lt_op_cases 
             continue;
         }
         s->bytes[i] = (size_t)t->count * lt_dtype_bytes(t->dtype);
-        LT_TRY(backend->alloc(&s->data[i], s->bytes[i], t->name));
+        LT_TRY(s->backend->alloc(device, &s->data[i], s->bytes[i], t->name));
         *t->slot = lt_case_view(t, s->data[i], 0);
         if (t->source == NULL && t->role != LT_ROLE_OUT && t->role != LT_ROLE_SCRATCH) {
             LT_TRY(fill(s, i));
         }
     }
-    s->packed_bytes = lt_setup_packed_bytes(&s->setup, o->op, backend);
+    s->packed_bytes = lt_setup_packed_bytes(&s->setup, o->op, device);
     if (s->packed_bytes > 0) {
-        LT_TRY(backend->alloc(&s->packed, s->packed_bytes, "packed weights"));
+        LT_TRY(s->backend->alloc(device, &s->packed, s->packed_bytes, "packed weights"));
         lt_setup_set_packed(&s->setup, o->op, s->packed);
     }
     return LT_OK;
@@ -87,11 +89,11 @@ static lt_err stage_open(stage *s, const lt_backend *backend, const lt_op_cases 
 static void stage_close(stage *s) {
     for (int i = 0; i < s->setup.n_tensors; i++) {
         if (s->data[i] != NULL) {
-            s->backend->release(s->data[i], s->bytes[i]);
+            s->backend->release(s->device, s->data[i], s->bytes[i]);
         }
     }
     if (s->packed != NULL) {
-        s->backend->release(s->packed, s->packed_bytes);
+        s->backend->release(s->device, s->packed, s->packed_bytes);
     }
     if (s->queue != NULL) {
         s->backend->queue_close(s->queue);
@@ -116,7 +118,7 @@ static lt_err prepare(stage *s, const lt_op_cases *o, const lt_case *c, lt_dtype
         needs = needs || s->setup.tensors[i].source != NULL;
     }
     if (needs) {
-        LT_TRY_DONE(stage_open(&f, s->backend, lt_all_op_cases[o->forward], c, act, true));
+        LT_TRY_DONE(stage_open(&f, s->device, lt_all_op_cases[o->forward], c, act, true));
         LT_TRY_DONE(run_chosen(&f, o->forward));
     }
     for (int i = 0; needs && i < s->setup.n_tensors; i++) {
@@ -218,14 +220,14 @@ static bool wants_impl(const lt_case_bench_options *o, const lt_op_impl *impl,
 
 static lt_err bench_case(const lt_case_bench_options *o, FILE *to, const lt_op_cases *cases,
                          const lt_case *c, lt_dtype act) {
-    const lt_op_list list = lt_registry_list(o->backend, cases->op);
+    const lt_op_list list = lt_registry_list(o->device->backend, cases->op);
     static stage s;
     lt_err err = LT_OK;
     const lt_op_impl *chosen;
 
-    LT_TRY_DONE(stage_open(&s, o->backend, cases, c, act, false));
+    LT_TRY_DONE(stage_open(&s, o->device, cases, c, act, false));
     LT_TRY_DONE(prepare(&s, cases, c, act));
-    chosen = lt_registry_choose(list, s.setup.args, NULL, 0);
+    chosen = lt_registry_choose(list, s.setup.args, s.device, NULL, 0);
     if (cases->op == LT_OP_matmul_pack && s.packed_bytes == 0) {
         goto done; /* This backend does not pack. */
     }
@@ -233,7 +235,7 @@ static lt_err bench_case(const lt_case_bench_options *o, FILE *to, const lt_op_c
         const lt_op_impl *impl = &list.impls[i];
         double seconds, median_s;
         if (!wants_impl(o, impl, chosen) ||
-            (impl->refuse != NULL && impl->refuse(s.setup.args) != NULL)) {
+            (impl->refuse != NULL && impl->refuse(s.setup.args, s.device) != NULL)) {
             continue;
         }
         LT_TRY_DONE(time_impl(&s, impl, &seconds, &median_s));

@@ -1,4 +1,4 @@
-/* bench.h: time of the bench cases (case.h) on a backend, beside the bound that the op's cost
+/* bench.h: time of the bench cases (case.h) on a device, beside the bound that the op's cost
  * formula and the machine's measured rates give:
  *     bound = max(flops / peak flop/s of the type, bytes / copy bandwidth)
  * A case whose bytes fit a cache may pass 100 %: it is then marked "cache". */
@@ -10,7 +10,7 @@
 #include "ops/case.h"
 
 typedef struct {
-    const lt_backend *backend;
+    lt_device *device;
     const char *op, *impl,
         *case_name; /* Filters; empty: every op, the chosen implementation, every case. impl "all": each that accepts
                                         * the case but the reference. */

@@ -126,13 +126,16 @@ void lt_setup_place_dummy(lt_setup *s) {
     }
 }
 
-size_t lt_setup_packed_bytes(const lt_setup *s, lt_op op, const lt_backend *backend) {
+size_t lt_setup_packed_bytes(const lt_setup *s, lt_op op, const lt_device *device) {
+    const lt_backend *backend = device->backend;
     const lt_matmul_args *m = (const lt_matmul_args *)s->args;
     const lt_matmul_pack_args *p = (const lt_matmul_pack_args *)s->args;
     if (op == LT_OP_matmul_pack) {
-        return backend->matmul_pack_bytes(&p->b, p->trans_b);
+        return backend->matmul_pack_bytes(device, &p->b, p->trans_b);
     }
-    return op == LT_OP_matmul && s->c->packed ? backend->matmul_pack_bytes(&m->b, m->trans_b) : 0;
+    return op == LT_OP_matmul && s->c->packed
+               ? backend->matmul_pack_bytes(device, &m->b, m->trans_b)
+               : 0;
 }
 
 void lt_setup_set_packed(lt_setup *s, lt_op op, void *packed) {

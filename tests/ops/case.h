@@ -182,9 +182,9 @@ lt_case_tensor *lt_setup_find(const lt_setup *s, const char *name); /* NULL when
 lt_tensor lt_case_view(const lt_case_tensor *t, void *data, int64_t pad);
 void lt_setup_place_dummy(lt_setup *s);
 
-/* Packed weights: room for matmul (in cases that ask for it) and matmul_pack on this backend; 0:
+/* Packed weights: room for matmul (in cases that ask for it) and matmul_pack on this device; 0:
  * none. The slots must be placed. */
-size_t lt_setup_packed_bytes(const lt_setup *s, lt_op op, const lt_backend *backend);
+size_t lt_setup_packed_bytes(const lt_setup *s, lt_op op, const lt_device *device);
 void lt_setup_set_packed(lt_setup *s, lt_op op, void *packed);
 
 /* Fills. a, b: fill_a, fill_b. */

@@ -113,17 +113,17 @@ typedef struct {
 static lt_err check_variant(optest *t, const lt_op_cases *o, const lt_case *c, lt_dtype act,
                             bool strided, const lt_values *v, const lt_values *want,
                             verdict *verdicts) {
-    const lt_op_list list = lt_registry_list(t->backend, o->op);
+    const lt_op_list list = lt_registry_list(t->device->backend, o->op);
     lt_world w = {0};
     lt_err err = LT_OK;
 
-    LT_TRY_DONE(lt_world_open(&w, t->backend, o, c, act, false, strided));
+    LT_TRY_DONE(lt_world_open(&w, t->device, o, c, act, false, strided));
     lt_world_fill(&w, v);
     for (int i = 0; i < list.n_impls; i++) {
         const lt_op_impl *impl = &list.impls[i];
         char why[DETAIL_BYTES] = "";
         if ((t->impl[0] != '\0' && strcmp(t->impl, impl->name) != 0) ||
-            (impl->refuse != NULL && impl->refuse(w.setup.args) != NULL)) {
+            (impl->refuse != NULL && impl->refuse(w.setup.args, t->device) != NULL)) {
             continue;
         }
         verdicts[i].n_variants++;
@@ -166,7 +166,7 @@ done:
 }
 
 static void check_case(optest *t, const lt_op_cases *o, const lt_case *c) {
-    const lt_op_list list = lt_registry_list(t->backend, o->op);
+    const lt_op_list list = lt_registry_list(t->device->backend, o->op);
     const int dtypes = c->dtypes != 0 ? c->dtypes : 1 << LT_F32 | 1 << LT_BF16;
     verdict verdicts[LT_REGISTRY_MAX_IMPLS] = {0};
 

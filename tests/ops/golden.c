@@ -98,7 +98,7 @@ static lt_err run_record(const json_t *record, const lt_op_cases *o, const lt_ca
     lt_values v = {0};
     lt_err err = LT_OK;
 
-    LT_TRY_DONE(lt_world_open(&w, lt_backend_ref(), o, c, LT_F64, false, false));
+    LT_TRY_DONE(lt_world_open(&w, lt_world_ref(), o, c, LT_F64, false, false));
     LT_TRY_DONE(lt_values_make(&v, &w.setup, o, from_record, json_object_get(record, "inputs")));
     lt_world_fill(&w, &v);
     LT_TRY_DONE(lt_world_run(&w, lt_registry_list(lt_backend_ref(), o->op).impls));

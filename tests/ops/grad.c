@@ -97,8 +97,8 @@ done:
 
 static lt_err run_pair(pair *p, const lt_case *c, int *n_probed, double *worst, char *why,
                        size_t why_bytes) {
-    LT_TRY(lt_world_open(&p->forward, lt_backend_ref(), p->f, c, LT_F64, true, false));
-    LT_TRY(lt_world_open(&p->backward, lt_backend_ref(), p->o, c, LT_F64, false, false));
+    LT_TRY(lt_world_open(&p->forward, lt_world_ref(), p->f, c, LT_F64, true, false));
+    LT_TRY(lt_world_open(&p->backward, lt_world_ref(), p->o, c, LT_F64, false, false));
     LT_TRY(lt_values_make(&p->inputs, &p->forward.setup, p->f, lt_values_fill, NULL));
     LT_TRY(lt_values_make(&p->given, &p->backward.setup, p->o, lt_values_fill, NULL));
     lt_world_fill(&p->backward, &p->given);

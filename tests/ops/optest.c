@@ -32,7 +32,7 @@
     X(BOOL, describe_golden, "describe-golden", "false", 0, 0, "",                                 \
       "print the golden cases' inputs as JSON")                                                    \
     X(STR, golden_dir, "golden-dir", "tests/golden/ops", 0, 0, "", "folder of stored values")      \
-    X(STR, backend, "backend", "cpu", 0, 1, "", "backend to test: cpu, cuda or ref")               \
+    X(STR, backend, "backend", "cpu", 0, 1, "", "device to test: cpu, cuda, cuda:N or ref")        \
     X(STR, op, "op", "", 0, 0, "", "only this op")                                                 \
     X(STR, impl, "impl", "", 0, 0, "", "only implementations of this name")                        \
     X(STR, case_name, "case", "", 0, 0, "", "only cases whose name contains this")                 \
@@ -69,27 +69,21 @@ bool optest_wants(const optest *t, const lt_op_cases *o, const lt_case *c, int u
            (t->case_name[0] == '\0' || strstr(c->name, t->case_name) != NULL);
 }
 
-static const lt_backend *find_backend(const char *name) {
-    const lt_backend *const all[] = {lt_backend_ref(), lt_backend_cpu()};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (strcmp(all[i]->name, name) == 0) {
-            return all[i];
-        }
+static lt_device *find_device(const char *name) {
+    lt_device *d = NULL;
+    if (strcmp(name, "ref") == 0) {
+        return lt_world_ref();
     }
-    if (strcmp(name, "cuda") == 0) {
-        const lt_backend *cuda = lt_backend_cuda();
-        if (cuda == NULL) {
-            fprintf(stderr, "optest: %s\n", lt_error_message());
-        }
-        return cuda;
+    if (lt_device_open_named(&d, name) != LT_OK) {
+        fprintf(stderr, "optest: %s\n", lt_error_message());
     }
-    return NULL;
+    return d;
 }
 
-static int bench(const optest_options *o, const lt_backend *backend) {
+static int bench(const optest_options *o, lt_device *device) {
     lt_cpu_probe p;
     if (lt_cpu_probe_run(&p) == LT_OK &&
-        lt_case_bench_run(&(lt_case_bench_options){.backend = backend,
+        lt_case_bench_run(&(lt_case_bench_options){.device = device,
                                                    .op = o->op,
                                                    .impl = o->impl,
                                                    .case_name = o->case_name,
@@ -120,7 +114,7 @@ int main(int argc, char **argv) {
     if (lt_options_parse(&table, &o, argc, argv, NULL, 0, &n_positional, &help) != LT_OK) {
         return usage(lt_error_message());
     }
-    t = (optest){.backend = find_backend(o.backend),
+    t = (optest){.device = find_device(o.backend),
                  .op = o.op,
                  .impl = o.impl,
                  .case_name = o.case_name,
@@ -129,7 +123,7 @@ int main(int argc, char **argv) {
                  .seed = (uint64_t)o.seed,
                  .tap = o.tap,
                  .verbose = o.verbose};
-    if (help || t.backend == NULL) {
+    if (help || t.device == NULL) {
         return usage(help ? "help" : "no such backend");
     }
     if (o.describe_golden) {
@@ -149,7 +143,7 @@ int main(int argc, char **argv) {
         optest_golden(&t, o.golden_dir);
     }
     if (o.bench) {
-        return bench(&o, t.backend);
+        return bench(&o, t.device);
     }
     if (t.n_passed + t.n_failed == 0) {
         fprintf(stderr,

@@ -5,7 +5,7 @@
 #include "ops/world.h"
 
 typedef struct {
-    const lt_backend *backend;
+    lt_device *device;
     const char *op, *impl, *case_name; /* Filters; empty: all. */
     double mflop;                      /* --check: the most work of a case; 0: any. */
     int rounds;                        /* Of random sizes; 0: the cases' own. */

@@ -42,7 +42,7 @@ static lt_err open_block(lt_world *w, int i, bool strided) {
     if (b->image == NULL || b->before == NULL) {
         LT_FAIL(LT_ERR_OOM, "tensor %s: %zu bytes", t->name, b->bytes);
     }
-    LT_TRY(w->backend->alloc(&b->device, b->bytes, t->name));
+    LT_TRY(w->backend->alloc(w->device, &b->device, b->bytes, t->name));
     *t->slot = lt_case_view(t, (unsigned char *)b->device + b->start, pad);
     return LT_OK;
 }
@@ -50,21 +50,28 @@ static lt_err open_block(lt_world *w, int i, bool strided) {
 /* Packed weights are private to the backend: only products that ask for them, and the packing
  * itself, get room for them. */
 static lt_err open_packed(lt_world *w) {
-    w->packed_bytes = lt_setup_packed_bytes(&w->setup, w->op, w->backend);
+    w->packed_bytes = lt_setup_packed_bytes(&w->setup, w->op, w->device);
     if (w->packed_bytes > 0) {
-        LT_TRY(w->backend->alloc(&w->packed, w->packed_bytes, "packed weights"));
+        LT_TRY(w->backend->alloc(w->device, &w->packed, w->packed_bytes, "packed weights"));
         lt_setup_set_packed(&w->setup, w->op, w->packed);
     }
     return LT_OK;
 }
 
-lt_err lt_world_open(lt_world *w, const lt_backend *backend, const lt_op_cases *o, const lt_case *c,
+lt_device *lt_world_ref(void) {
+    static lt_device ref;
+    ref.backend = lt_backend_ref();
+    return &ref;
+}
+
+lt_err lt_world_open(lt_world *w, lt_device *device, const lt_op_cases *o, const lt_case *c,
                      lt_dtype act, bool as_forward, bool strided) {
     memset(w, 0, sizeof *w);
-    w->backend = backend;
+    w->device = device;
+    w->backend = device->backend;
     w->op = o->op;
     lt_setup_build(&w->setup, o, c, act, as_forward);
-    LT_TRY(backend->queue_open(&w->queue));
+    LT_TRY(w->backend->queue_open(device, &w->queue));
     for (int i = 0; i < w->setup.n_tensors; i++) {
         const int owner = lt_world_owner(&w->setup, i);
         if (owner == i) {
@@ -82,11 +89,11 @@ void lt_world_close(lt_world *w) {
         free(b->image);
         free(b->before);
         if (b->device != NULL) {
-            w->backend->release(b->device, b->bytes);
+            w->backend->release(w->device, b->device, b->bytes);
         }
     }
     if (w->packed != NULL) {
-        w->backend->release(w->packed, w->packed_bytes);
+        w->backend->release(w->device, w->packed, w->packed_bytes);
     }
     if (w->queue != NULL) {
         w->backend->queue_close(w->queue);
@@ -323,7 +330,7 @@ lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o, lt_
     lt_setup_build(&typed, f, s->c, s->act, true);
     LT_TRY_DONE(fill_inputs(&inputs, &typed, from,
                             ctx)); /* Rounded to the case's types, then run in F64. */
-    LT_TRY_DONE(lt_world_open(&world, lt_backend_ref(), f, s->c, LT_F64, true, false));
+    LT_TRY_DONE(lt_world_open(&world, lt_world_ref(), f, s->c, LT_F64, true, false));
     lt_world_fill(&world, &inputs);
     LT_TRY_DONE(lt_world_run(&world, lt_registry_list(lt_backend_ref(), f->op).impls));
     for (int i = 0; i < s->n_tensors; i++) {
@@ -355,7 +362,7 @@ lt_err lt_values_want(lt_values *want, const lt_op_cases *o, const lt_case *c, c
     lt_world world = {0};
     lt_err err = LT_OK;
 
-    LT_TRY_DONE(lt_world_open(&world, lt_backend_ref(), o, c, LT_F64, false, false));
+    LT_TRY_DONE(lt_world_open(&world, lt_world_ref(), o, c, LT_F64, false, false));
     lt_world_fill(&world, v);
     LT_TRY_DONE(lt_world_run(&world, lt_registry_list(lt_backend_ref(), o->op).impls));
     for (int i = 0; i < world.setup.n_tensors; i++) {

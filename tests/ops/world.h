@@ -17,7 +17,8 @@ typedef struct {
 } lt_world_block;
 
 typedef struct {
-    const lt_backend *backend;
+    lt_device *device;
+    const lt_backend *backend; /* The device's. */
     lt_queue *queue;
     lt_op op;
     lt_setup setup;
@@ -26,12 +27,15 @@ typedef struct {
     size_t packed_bytes;
 } lt_world;
 
+/* The reference's: the oracle. */
+lt_device *lt_world_ref(void);
+
 /* The values of a setup's tensors, by index; NULL where not yet known. */
 typedef struct {
     double *values[LT_SETUP_MAX_TENSORS];
 } lt_values;
 
-lt_err lt_world_open(lt_world *w, const lt_backend *backend, const lt_op_cases *o, const lt_case *c,
+lt_err lt_world_open(lt_world *w, lt_device *device, const lt_op_cases *o, const lt_case *c,
                      lt_dtype act, bool as_forward, bool strided);
 void lt_world_close(lt_world *w); /* Accepts a zeroed world. */
 

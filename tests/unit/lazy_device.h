@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "kernels/host.h"
-#include "tensor/backend.h"
+#include "unit/device.h"
 #include "tensor/ops.h"
 
 typedef struct lazy_work lazy_work;
@@ -37,6 +37,7 @@ struct lt_graph {
 
 /* Work that was not done yet, in order; how much was ever added, and done. */
 struct lt_queue {
+    lt_device *device;
     lt_graph work;
     int64_t n_added, n_done;
 };
@@ -52,8 +53,10 @@ static struct {
     int64_t fail_in, refuse_in; /* So many waits, transfers later one fails; 0: none. */
 } lazy;
 
-static lt_err lazy_queue_open(lt_queue **out) {
+static lt_err lazy_queue_open(lt_device *d, lt_queue **out) {
     *out = calloc(1, sizeof **out);
+    LT_ASSERT(*out != NULL);
+    (*out)->device = d;
     for (int i = 0; i < LAZY_QUEUES; i++) {
         if (lazy.queues[i] == NULL) {
             lazy.queues[i] = *out;
@@ -204,9 +207,9 @@ static lt_err lazy_zero(lt_queue *q, void *dst, size_t bytes) {
     return lazy_zero_pieces(q, dst, bytes, bytes, 1);
 }
 
-static void lazy_release(void *data, size_t bytes) {
+static void lazy_release(lt_device *d, void *data, size_t bytes) {
     lazy_run_all();
-    lt_host_release(data, bytes);
+    lt_host_release(d, data, bytes);
 }
 
 #define LAZY_OP(name, type)                                                                        \
@@ -250,7 +253,8 @@ static lt_err lazy_graph_launch(lt_queue *q, lt_graph *g) {
     return lazy_keep(q, &(lazy_work){.run = lazy_run_graph, .graph = g});
 }
 
-static void lazy_graph_close(lt_graph *g) {
+static void lazy_graph_close(lt_device *d, lt_graph *g) {
+    (void)d;
     if (g != NULL) {
         lazy_run_all();
         for (lazy_work *w = g->first, *next; w != NULL; w = next) {

@@ -101,7 +101,7 @@ static const char *check_matmul_rows(const void *args) {
     return check_matmul(args);
 }
 
-static const char *refuse_matmul_pairs(const void *args) {
+static const char *check_matmul_pairs(const void *args) {
     const lt_matmul_args *a = args;
     const int64_t k = a->a.shape[a->trans_a ? 0 : 1];
     if (!lt_cpu_features_get()->bf16_dot) {
@@ -457,32 +457,44 @@ static const char *check_sumsq(const void *args) {
     return a->out.dtype != LT_F64 ? "needs an F64 result" : bad_f32(TENSORS(&a->x));
 }
 
+/* A check as a refusal: all CPU devices of a process have one instruction set. */
+#define CHECK_REFUSAL(op)                                                                          \
+    static const char *refuse_##op(const void *a, const lt_device *device) {                       \
+        (void)device;                                                                              \
+        return check_##op(a);                                                                      \
+    }
+
 /* The three refusals and list entries of an op. */
 #define ISA_REFUSALS(op)                                                                           \
-    static const char *refuse_##op##_avx512(const void *a) {                                       \
+    static const char *refuse_##op##_avx512(const void *a, const lt_device *device) {              \
+        (void)device;                                                                              \
         return lt_cpu_features_get()->isa < LT_ISA_AVX512 ? "needs AVX-512 with VNNI"              \
                                                           : check_##op(a);                         \
     }                                                                                              \
-    static const char *refuse_##op##_avx2(const void *a) {                                         \
+    static const char *refuse_##op##_avx2(const void *a, const lt_device *device) {                \
+        (void)device;                                                                              \
         return lt_cpu_features_get()->isa < LT_ISA_AVX2 ? "needs AVX2" : check_##op(a);            \
-    }
+    }                                                                                              \
+    CHECK_REFUSAL(op)
 #define ISA_ENTRIES(op, suffix)                                                                    \
     {"avx512" suffix, refuse_##op##_avx512, lt_cpu_##op##_avx512},                                 \
         {"avx2" suffix, refuse_##op##_avx2, lt_cpu_##op##_avx2}, {                                 \
-        "portable" suffix, check_##op, lt_cpu_##op##_portable                                      \
+        "portable" suffix, refuse_##op, lt_cpu_##op##_portable                                     \
     }
 
 ISA_REFUSALS(matmul_quant)
 ISA_REFUSALS(matmul_rows)
 ISA_REFUSALS(matmul)
+CHECK_REFUSAL(matmul_pairs)
+CHECK_REFUSAL(matmul_onednn)
 static const lt_op_impl matmul_impls[] = {
     ISA_ENTRIES(matmul_quant, "-quant"),
     ISA_ENTRIES(matmul_rows, "-rows"),
     {"avx512-bf16", refuse_matmul_pairs, lt_cpu_matmul_pairs_avx512},
     {"avx512", refuse_matmul_avx512, lt_cpu_matmul_avx512},
     {"avx2", refuse_matmul_avx2, lt_cpu_matmul_avx2},
-    {"onednn", check_matmul_onednn, lt_cpu_matmul_onednn}, /* What other sets it knows. */
-    {"portable", check_matmul, lt_cpu_matmul_portable},
+    {"onednn", refuse_matmul_onednn, lt_cpu_matmul_onednn}, /* What other sets it knows. */
+    {"portable", refuse_matmul, lt_cpu_matmul_portable},
 };
 
 /* The experts one after the other, each through matmul's list. */
@@ -504,23 +516,26 @@ static lt_err matmul_grouped_run(lt_queue *q, const void *args) {
     }
     return LT_OK;
 }
-static const char *matmul_grouped_refuse(const void *args) {
+static const char *check_matmul_grouped(const void *args) {
     const lt_matmul_grouped_args *a = args;
     return a->a.dtype == LT_F64 ? "F64" : NULL;
 }
 static lt_err matmul_act_run(lt_queue *q, const void *args) {
     return lt_matmul_act_in_parts(lt_backend_cpu()->ops, q, args);
 }
-static const char *matmul_act_refuse(const void *args) {
+static const char *check_matmul_act(const void *args) {
     const lt_matmul_act_args *a = args;
     return a->a.dtype == LT_F64 ? "F64" : NULL;
 }
-static const lt_op_impl matmul_act_impls[] = {{"parts", matmul_act_refuse, matmul_act_run}};
+CHECK_REFUSAL(matmul_act)
+static const lt_op_impl matmul_act_impls[] = {{"parts", refuse_matmul_act, matmul_act_run}};
 
+CHECK_REFUSAL(matmul_grouped)
 static const lt_op_impl matmul_grouped_impls[] = {
-    {"experts", matmul_grouped_refuse, matmul_grouped_run}};
+    {"experts", refuse_matmul_grouped, matmul_grouped_run}};
+CHECK_REFUSAL(matmul_pack)
 static const lt_op_impl matmul_pack_impls[] = {
-    {"quant", check_matmul_pack, lt_cpu_matmul_pack_quant},
+    {"quant", refuse_matmul_pack, lt_cpu_matmul_pack_quant},
 };
 
 ISA_REFUSALS(attention_decode)

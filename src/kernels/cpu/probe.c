@@ -78,8 +78,8 @@ static lt_err measure_memory(lt_cpu_probe *out) {
     volatile uint64_t sink = 0;
     lt_err err = LT_OK;
 
-    LT_TRY_DONE(lt_host_alloc(&src, bytes, "bandwidth probe"));
-    LT_TRY_DONE(lt_host_alloc(&dst, bytes, "bandwidth probe"));
+    LT_TRY_DONE(lt_host_map(&src, bytes, "bandwidth probe"));
+    LT_TRY_DONE(lt_host_map(&dst, bytes, "bandwidth probe"));
     memset(src, 1,
            bytes); /* Untouched pages are all the same zero page, which lies in the cache. */
     copy_part(dst, src, bytes);
@@ -94,8 +94,8 @@ static lt_err measure_memory(lt_cpu_probe *out) {
         out->read_gbps = rate > out->read_gbps ? rate : out->read_gbps;
     }
 done:
-    lt_host_release(src, bytes);
-    lt_host_release(dst, bytes);
+    lt_host_unmap(src, bytes);
+    lt_host_unmap(dst, bytes);
     return err;
 }
 
@@ -185,6 +185,7 @@ static double best_onednn(dnnl_data_type_t type) {
 
 lt_err lt_cpu_probe_run(lt_cpu_probe *out) {
     const lt_cpu_features *f = lt_cpu_features_get();
+    lt_device cpu = {.backend = lt_backend_cpu()};
 
     memset(out, 0, sizeof *out);
     out->n_threads = lt_thread_count();
@@ -200,8 +201,8 @@ lt_err lt_cpu_probe_run(lt_cpu_probe *out) {
     }
     out->onednn_f32_gflops = best_onednn(dnnl_f32);
     out->onednn_bf16_gflops = best_onednn(dnnl_bf16);
-    LT_TRY(lt_matmul_peak(&out->matmul_f32_gflops, lt_backend_cpu(), LT_F32));
-    LT_TRY(lt_matmul_peak(&out->matmul_bf16_gflops, lt_backend_cpu(), LT_BF16));
+    LT_TRY(lt_matmul_peak(&out->matmul_f32_gflops, &cpu, LT_F32));
+    LT_TRY(lt_matmul_peak(&out->matmul_bf16_gflops, &cpu, LT_BF16));
     out->matmul_f32_gflops *= 1e-9;
     out->matmul_bf16_gflops *= 1e-9;
     for (int isa = 0; isa <= LT_ISA_AVX512; isa++) {

@@ -1,5 +1,5 @@
-/* backend.c: the CUDA backend: memory and queues of one GPU, and its op table. The GPU is
- * LATEEN_CUDA_DEVICE (default 0).
+/* backend.c: the CUDA backend: memory and queues of a GPU, and its op table. A device's own part is
+ * its lt_cuda: context, loaded kernels, what is known of the GPU.
  *
  * Each op's list is its launchers' entries (ops/). An op without a list, or arguments that all
  * refuse, is UNSUPPORTED with the reasons: nothing falls back to the host behind the caller's
@@ -17,39 +17,40 @@
 #include "kernels/cuda/ops/matmul_q.h"
 #include "kernels/cuda/rehearse.h"
 
-static lt_cuda *the_gpu; /* Opened once a process by lt_backend_cuda. */
-static lt_err open_err;
-static char open_message[512];
+/* What each op has, the same on all GPUs: filled in once a process and only read afterwards. */
 static lt_op_list lists[LT_OP_COUNT];
 
-const lt_cuda_info *lt_cuda_backend_info(void) {
-    return lt_cuda_get_info(the_gpu);
+lt_cuda *lt_cuda_device_gpu(const lt_device *d) {
+    LT_ASSERT(d != NULL && d->own != NULL);
+    return d->own;
 }
 
-lt_cuda *lt_cuda_backend_gpu(void) {
-    return the_gpu;
+const lt_cuda_info *lt_cuda_device_info(const lt_device *d) {
+    return lt_cuda_get_info(lt_cuda_device_gpu(d));
 }
 
-static lt_err backend_alloc(void **out, size_t bytes, const char *what) {
-    LT_TRY(lt_cuda_alloc(the_gpu, out, bytes, what));
-    LT_TRY(lt_cuda_fill(the_gpu, NULL, *out, 0, bytes));
-    return lt_cuda_sync(the_gpu, NULL);
+static lt_err backend_alloc(lt_device *d, void **out, size_t bytes, const char *what) {
+    lt_cuda *gpu = lt_cuda_device_gpu(d);
+    LT_TRY(lt_cuda_alloc(gpu, out, bytes, what));
+    LT_TRY(lt_cuda_fill(gpu, NULL, *out, 0, bytes));
+    return lt_cuda_sync(gpu, NULL);
 }
 
-static void backend_release(void *data, size_t bytes) {
+static void backend_release(lt_device *d, void *data, size_t bytes) {
     (void)bytes;
-    lt_cuda_free(the_gpu, data);
+    lt_cuda_free(lt_cuda_device_gpu(d), data);
 }
 
-static lt_err backend_queue_open(lt_queue **out) {
+static lt_err backend_queue_open(lt_device *d, lt_queue **out) {
     lt_queue *q = calloc(1, sizeof *q);
     lt_err err;
     if (q == NULL) {
         LT_FAIL(LT_ERR_OOM, "queue");
     }
-    q->gpu = the_gpu;
+    q->device = d;
+    q->gpu = lt_cuda_device_gpu(d);
     q->fuse = calloc(1, sizeof *q->fuse);
-    err = q->fuse != NULL ? lt_cuda_stream_open(the_gpu, &q->stream)
+    err = q->fuse != NULL ? lt_cuda_stream_open(q->gpu, &q->stream)
                           : lt_error_set(LT_ERR_OOM, "queue");
     if (err != LT_OK) {
         free(q->fuse);
@@ -124,12 +125,12 @@ static lt_err backend_copy(lt_queue *q, void *dst, const void *src, size_t bytes
     return lt_cuda_copy(q->gpu, q->stream, dst, src, bytes);
 }
 
-static lt_err backend_host_alloc(void **out, size_t bytes, const char *what) {
-    return lt_cuda_alloc_pinned(the_gpu, out, bytes, what);
+static lt_err backend_host_alloc(lt_device *d, void **out, size_t bytes, const char *what) {
+    return lt_cuda_alloc_pinned(lt_cuda_device_gpu(d), out, bytes, what);
 }
 
-static void backend_host_release(void *data, size_t bytes) {
-    lt_cuda_free_pinned(the_gpu, data, bytes);
+static void backend_host_release(lt_device *d, void *data, size_t bytes) {
+    lt_cuda_free_pinned(lt_cuda_device_gpu(d), data, bytes);
 }
 
 static lt_err backend_order(lt_queue *after, lt_queue *before) {
@@ -163,9 +164,9 @@ static lt_err backend_graph_launch(lt_queue *q, lt_graph *g) {
     return lt_cuda_graph_launch(q->gpu, (CUgraphExec)g, q->stream);
 }
 
-static void backend_graph_close(lt_graph *g) {
+static void backend_graph_close(lt_device *d, lt_graph *g) {
     if (g != NULL) {
-        lt_cuda_graph_close(the_gpu, (CUgraphExec)g);
+        lt_cuda_graph_close(lt_cuda_device_gpu(d), (CUgraphExec)g);
     }
 }
 
@@ -199,20 +200,45 @@ static lt_err backend_reach(lt_queue *q, int64_t i) {
     return lt_cuda_event_reach(q->gpu, q->marks[i]);
 }
 
-static lt_err backend_memory_left(size_t *bytes) {
-    return lt_cuda_memory_left(the_gpu, bytes);
+static lt_err backend_memory_left(lt_device *d, size_t *bytes) {
+    return lt_cuda_memory_left(lt_cuda_device_gpu(d), bytes);
 }
 
-static int64_t backend_n_compiled(void) {
-    return lt_cuda_n_compiled(the_gpu);
+static int64_t backend_n_compiled(lt_device *d) {
+    return lt_cuda_n_compiled(lt_cuda_device_gpu(d));
 }
 
-static int64_t backend_n_kernels(void) {
-    return lt_cuda_n_kernels(the_gpu);
+static int64_t backend_n_kernels(lt_device *d) {
+    return lt_cuda_n_kernels(lt_cuda_device_gpu(d));
 }
 
-static lt_err backend_energy(double *joules) {
-    return lt_nvml_energy(joules, lt_cuda_get_info(the_gpu)->pci);
+static lt_err backend_energy(lt_device *d, double *joules) {
+    return lt_nvml_energy(joules, lt_cuda_device_info(d)->pci);
+}
+
+static void backend_rehearse(lt_device *d) {
+    (void)d;
+    lt_rehearse_begin();
+}
+
+static int64_t backend_missing(lt_device *d) {
+    (void)d;
+    return lt_rehearse_missing();
+}
+
+static void backend_rehearsed(lt_device *d, int64_t n_first) {
+    (void)d;
+    lt_rehearse_end(n_first);
+}
+
+static bool backend_compiling(lt_device *d) {
+    (void)d;
+    return lt_rehearse_compiling();
+}
+
+static size_t backend_pack_bytes(const lt_device *d, const lt_tensor *b, bool trans_b) {
+    (void)d; /* The layout is the same on all GPUs. */
+    return lt_cuda_pack_bytes(b, trans_b);
 }
 
 /* An op of a step that is being recorded may be held back (ops/fuse.h). */
@@ -237,19 +263,34 @@ static void *find_compiler(void *unused) {
     return NULL;
 }
 
-static lt_err open_gpu(void) {
+static lt_err open_gpu(lt_cuda **out, int index) {
     const lt_cu_api *cu;
     pthread_t finding;
     LT_TRY(lt_cu_load(&cu));
     const bool finds = pthread_create(&finding, NULL, find_compiler, NULL) == 0;
-    const lt_err err = lt_cuda_open_wished(&the_gpu);
+    const lt_err err = lt_cuda_open(out, index);
     if (finds) {
         pthread_join(finding, NULL);
     }
     return err;
 }
 
-static void backend_open(void) {
+static lt_err backend_open(lt_device *d) {
+    const double start_s = lt_clock_s();
+    lt_cuda *gpu = NULL;
+    const lt_err err = open_gpu(&gpu, d->index);
+    lt_log_debug("cuda: GPU %d opened (error %d) in %.3f s", d->index, (int)err,
+                 lt_clock_s() - start_s);
+    d->own = gpu;
+    return err;
+}
+
+static void backend_close(lt_device *d) {
+    lt_cuda_close(d->own);
+    d->own = NULL;
+}
+
+static void fill_lists(void) {
 #define LIST_FILL(op)                                                                              \
     lists[LT_OP_##op].impls = lt_cuda_##op##_impls;                                                \
     while (lists[LT_OP_##op].n_impls < LT_REGISTRY_MAX_IMPLS &&                                    \
@@ -257,12 +298,6 @@ static void backend_open(void) {
         lists[LT_OP_##op].n_impls++;                                                               \
     }
     LT_CUDA_OWN_OPS(LIST_FILL)
-    const double start_s = lt_clock_s();
-    open_err = open_gpu();
-    lt_log_debug("cuda: opened (error %d) in %.3f s", (int)open_err, lt_clock_s() - start_s);
-    if (open_err != LT_OK) {
-        strncpy(open_message, lt_error_message(), sizeof open_message - 1);
-    }
 }
 
 const lt_backend *lt_backend_cuda(void) {
@@ -271,6 +306,8 @@ const lt_backend *lt_backend_cuda(void) {
                                        .ops = &ops,
                                        .lists = lists,
                                        .host_memory = false,
+                                       .open = backend_open,
+                                       .close = backend_close,
                                        .alloc = backend_alloc,
                                        .release = backend_release,
                                        .queue_open = backend_queue_open,
@@ -295,15 +332,11 @@ const lt_backend *lt_backend_cuda(void) {
                                        .energy = backend_energy,
                                        .n_compiled = backend_n_compiled,
                                        .n_kernels = backend_n_kernels,
-                                       .rehearse = lt_rehearse_begin,
-                                       .missing = lt_rehearse_missing,
-                                       .rehearsed = lt_rehearse_end,
-                                       .compiling = lt_rehearse_compiling,
-                                       .matmul_pack_bytes = lt_cuda_pack_bytes};
-    (void)pthread_once(&once, backend_open);
-    if (open_err != LT_OK) {
-        (void)lt_error_set(open_err, "%s", open_message);
-        return NULL;
-    }
+                                       .rehearse = backend_rehearse,
+                                       .missing = backend_missing,
+                                       .rehearsed = backend_rehearsed,
+                                       .compiling = backend_compiling,
+                                       .matmul_pack_bytes = backend_pack_bytes};
+    (void)pthread_once(&once, fill_lists);
     return &backend;
 }

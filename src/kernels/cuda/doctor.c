@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/compile.h"
-#include "kernels/cuda/cublas.h"
+#include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/timing.h"
 
 #define COPY_BYTES   ((size_t)512 << 20)
@@ -115,20 +115,18 @@ static void compiler_into(json_t *o) {
     }
 }
 
-lt_err lt_cuda_doctor(json_t **out, int index, bool measure) {
+lt_err lt_cuda_doctor(json_t **out, lt_device *device, bool measure) {
     lt_err err = LT_OK;
-    lt_cuda *gpu = NULL;
+    lt_cuda *gpu = lt_cuda_device_gpu(device);
+    const lt_cuda_info *info = lt_cuda_get_info(gpu);
     lt_nvml_reading now;
-    const lt_cuda_info *info;
-    json_t *o = NULL;
+    json_t *o;
 
-    LT_TRY(lt_cuda_open(&gpu, index));
-    info = lt_cuda_get_info(gpu);
-    o = json_pack("{s:i, s:s, s:s, s:i, s:I, s:i, s:b}", "index", index, "name", info->name, "arch",
-                  info->arch, "sms", info->n_sms, "memory_bytes", (json_int_t)info->memory_bytes,
-                  "driver", info->driver_version, "ecc", info->ecc);
+    o = json_pack("{s:i, s:s, s:s, s:i, s:I, s:i, s:b}", "index", info->index, "name", info->name,
+                  "arch", info->arch, "sms", info->n_sms, "memory_bytes",
+                  (json_int_t)info->memory_bytes, "driver", info->driver_version, "ecc", info->ecc);
     if (o == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "doctor: GPU %d", index);
+        LT_FAIL_DONE(LT_ERR_OOM, "doctor: GPU %d", info->index);
     }
     if (measure) {
         LT_TRY_DONE(measure_into(o, gpu));
@@ -143,12 +141,11 @@ lt_err lt_cuda_doctor(json_t **out, int index, bool measure) {
         (void)json_object_update(o, more);
         json_decref(more);
     }
-    peers_into(o, lt_cuda_api(gpu), index);
+    peers_into(o, lt_cuda_api(gpu), info->index);
     compiler_into(o);
     *out = o;
     o = NULL;
 done:
     json_decref(o);
-    lt_cuda_close(gpu);
     return err;
 }

@@ -116,15 +116,6 @@ void lt_cuda_close(lt_cuda *c) {
     free(c);
 }
 
-lt_err lt_cuda_open_wished(lt_cuda **out) {
-    const char *wish = getenv("LATEEN_CUDA_DEVICE");
-    wish = wish == NULL || wish[0] == '\0' ? "0" : wish;
-    if (strlen(wish) > 5 || strspn(wish, "0123456789") != strlen(wish)) {
-        LT_FAIL(LT_ERR_ARG, "LATEEN_CUDA_DEVICE='%.40s' is no number of a GPU", wish);
-    }
-    return lt_cuda_open(out, atoi(wish));
-}
-
 const lt_cuda_info *lt_cuda_get_info(const lt_cuda *c) {
     return &c->info;
 }
@@ -174,14 +165,14 @@ lt_err lt_cuda_alloc_pinned(lt_cuda *c, void **out, size_t bytes, const char *wh
     lt_err err;
     void *p = NULL;
     LT_TRY(lt_cuda_make_current(c));
-    LT_TRY(lt_host_alloc(&p, bytes, what));
+    LT_TRY(lt_host_map(&p, bytes, what));
     (void)madvise(p, bytes, MADV_DONTFORK);
     (void)madvise(p, bytes,
                   MADV_POPULATE_WRITE); /* By this thread, not by the driver under its lock. */
     err = lt_cu_check(c->cu->cuMemHostRegister(p, bytes > 0 ? bytes : 1, PORTABLE),
                       "pinned memory: %s: %.1f MiB", what, (double)bytes / 1048576.0);
     if (err != LT_OK) {
-        lt_host_release(p, bytes);
+        lt_host_unmap(p, bytes);
         return err;
     }
     *out = p;
@@ -191,7 +182,7 @@ lt_err lt_cuda_alloc_pinned(lt_cuda *c, void **out, size_t bytes, const char *wh
 void lt_cuda_free_pinned(lt_cuda *c, void *p, size_t bytes) {
     if (p != NULL && lt_cuda_make_current(c) == LT_OK) {
         (void)c->cu->cuMemHostUnregister(p);
-        lt_host_release(p, bytes);
+        lt_host_unmap(p, bytes);
     }
 }
 

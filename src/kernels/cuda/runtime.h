@@ -43,7 +43,6 @@ typedef struct {
 
 LT_MUST_USE lt_err lt_cuda_count(int *n); /* GPUs the driver shows; UNSUPPORTED without a driver. */
 LT_MUST_USE lt_err lt_cuda_open(lt_cuda **out, int device);
-LT_MUST_USE lt_err lt_cuda_open_wished(lt_cuda **out); /* GPU LATEEN_CUDA_DEVICE (default 0). */
 /* Unloads its kernels; the caller has freed its memory. Accepts NULL. */
 void lt_cuda_close(lt_cuda *c);
 const lt_cuda_info *lt_cuda_get_info(const lt_cuda *c);

@@ -17,6 +17,7 @@
 #include "kernels/cuda/ops/fuse.h"
 #include "tensor/block.h"
 #include "tensor/ops.h"
+#include "unit/device.h"
 
 enum { LAYERS = 2, MATRICES = 4, MOST_ROWS = 70, ARENA = 120 << 20 };
 enum { QKV, OUT, UP, DOWN };
@@ -172,7 +173,8 @@ static void matrices(net *t, int layer) {
                                 ? vector(t, i % 2 == 0 ? LT_F32 : s->act, dims[i][0], 0.0f, 0.2f)
                                 : (lt_tensor){0};
         if (lt_dtype_is_block(s->weights[i])) {
-            t->packed[layer][i] = take(t, t->b->matmul_pack_bytes(&t->w[layer][i], true));
+            t->packed[layer][i] = take(
+                t, t->b->matmul_pack_bytes(device_of(t->b), &t->w[layer][i], true));
             must(t->b->ops->matmul_pack(t->q, &(lt_matmul_pack_args){.dst = t->packed[layer][i],
                                                                      .b = t->w[layer][i],
                                                                      .trans_b = true}));
@@ -246,8 +248,8 @@ static void rotations(net *t) {
 static void net_open(net *t, const shape *s, const lt_backend *b) {
     *t = (net){.s = s, .b = b, .rng = {.seed = 3, .stream = (uint64_t)(s - shapes)}};
     const int R = s->rows, all = (s->heads + 2 * s->kv_heads) * s->dim, ld = s->width + s->slack;
-    must(b->alloc((void **)&t->arena, ARENA, "net"));
-    must(b->queue_open(&t->q));
+    must(b->alloc(device_of(b), (void **)&t->arena, ARENA, "net"));
+    must(b->queue_open(device_of(b), &t->q));
     for (int layer = 0; layer < LAYERS; layer++) {
         matrices(t, layer);
     }
@@ -270,7 +272,7 @@ static void net_open(net *t, const shape *s, const lt_backend *b) {
 }
 static void net_close(net *t) {
     t->b->queue_close(t->q);
-    t->b->release(t->arena, ARENA);
+    t->b->release(device_of(t->b), t->arena, ARENA);
 }
 
 /* ---- A step ---- */
@@ -466,7 +468,7 @@ static void check(net *t) {
             free(got);
         }
     }
-    t->b->graph_close(g);
+    t->b->graph_close(device_of(t->b), g);
     free(pages);
     for (int i = 0; i < COMPARED; i++) {
         free(want[i]);
@@ -474,7 +476,7 @@ static void check(net *t) {
 }
 
 static void test_fuse(void **state) {
-    const lt_backend *b = lt_backend_cuda();
+    const lt_backend *b = gpu_backend();
     const char *only = getenv("FUSE_CASE");
     (void)state;
     if (b == NULL) {

@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "tensor/block.h"
 #include "tensor/ops.h"
+#include "unit/device.h"
 
 /* Tiles are 128 columns and 16 rows: neither N nor the K of simple formats is whole ones. */
 enum { K_MOST = 768, K_SIMPLE = 736, N = 77, M_MOST = 140 };
@@ -66,9 +67,9 @@ static void place(bench *t, lt_dtype type) {
     const int K = t->k;
     const lt_tensor b = lt_tensor_2d(t->d_blocks, type, N, K);
     const size_t bytes = N * lt_dtype_row_bytes(type, K);
-    t->packed_bytes = t->b->matmul_pack_bytes(&b, true);
+    t->packed_bytes = t->b->matmul_pack_bytes(device_of(t->b), &b, true);
     assert_true(t->packed_bytes > 0);
-    must(t->b->alloc(&t->d_packed, t->packed_bytes, "packed"));
+    must(t->b->alloc(device_of(t->b), &t->d_packed, t->packed_bytes, "packed"));
     must(t->b->upload(t->q, t->d_blocks, t->blocks, bytes));
     must(t->b->upload(t->q, t->d_x, t->x16, sizeof t->x16));
     must(t->b->upload(t->q, t->d_bias, t->bias, sizeof t->bias));
@@ -195,7 +196,7 @@ static void test_products(void **state) {
     static const lt_dtype types[] = {LT_Q4_0, LT_Q4_1, LT_Q5_0, LT_Q5_1,
                                      LT_Q8_0, LT_Q4_K, LT_Q5_K, LT_Q6_K};
     static const int rows[] = {1, 2, 3, 8, 9, 17, 40, 64, 70, 140};
-    const lt_backend *b = lt_backend_cuda();
+    const lt_backend *b = gpu_backend();
     bench *t;
     (void)state;
     if (b == NULL) {
@@ -204,12 +205,12 @@ static void test_products(void **state) {
     t = calloc(1, sizeof *t);
     assert_non_null(t);
     t->b = b;
-    must(t->b->queue_open(&t->q));
-    must(t->b->alloc(&t->d_blocks, sizeof t->blocks, "blocks"));
-    must(t->b->alloc(&t->d_x, sizeof t->x16, "x"));
-    must(t->b->alloc(&t->d_y, sizeof t->y, "y"));
-    must(t->b->alloc(&t->d_bias, sizeof t->bias, "bias"));
-    must(t->b->alloc(&t->d_ids, 64, "ids"));
+    must(t->b->queue_open(device_of(t->b), &t->q));
+    must(t->b->alloc(device_of(t->b), &t->d_blocks, sizeof t->blocks, "blocks"));
+    must(t->b->alloc(device_of(t->b), &t->d_x, sizeof t->x16, "x"));
+    must(t->b->alloc(device_of(t->b), &t->d_y, sizeof t->y, "y"));
+    must(t->b->alloc(device_of(t->b), &t->d_bias, sizeof t->bias, "bias"));
+    must(t->b->alloc(device_of(t->b), &t->d_ids, 64, "ids"));
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         make(t, types[i]);
         place(t, types[i]);
@@ -219,14 +220,14 @@ static void test_products(void **state) {
         check_fixed(t, types[i]);
         check_embed(t, types[i]);
         check_f16(t, types[i]);
-        t->b->release(t->d_packed, t->packed_bytes);
+        t->b->release(device_of(t->b), t->d_packed, t->packed_bytes);
     }
     t->b->queue_close(t->q);
-    t->b->release(t->d_blocks, sizeof t->blocks);
-    t->b->release(t->d_x, sizeof t->x16);
-    t->b->release(t->d_y, sizeof t->y);
-    t->b->release(t->d_bias, sizeof t->bias);
-    t->b->release(t->d_ids, 64);
+    t->b->release(device_of(t->b), t->d_blocks, sizeof t->blocks);
+    t->b->release(device_of(t->b), t->d_x, sizeof t->x16);
+    t->b->release(device_of(t->b), t->d_y, sizeof t->y);
+    t->b->release(device_of(t->b), t->d_bias, sizeof t->bias);
+    t->b->release(device_of(t->b), t->d_ids, 64);
     free(t);
 }
 

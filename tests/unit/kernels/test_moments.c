@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "kernels/registry.h"
+#include "unit/device.h"
 
 enum { COUNT = 4096, SPLIT_ODD = 1003, SPLIT_EVEN = 1008, MOMENTS = 3 };
 
@@ -61,7 +62,8 @@ typedef struct {
 } update;
 
 static lt_err call(const update *u, const void *args) {
-    const bool here = u->impl != NULL && (u->impl->refuse == NULL || u->impl->refuse(args) == NULL);
+    const bool here = u->impl != NULL && (u->impl->refuse == NULL ||
+                                          u->impl->refuse(args, device_of(u->backend)) == NULL);
     if (here) {
         return u->impl->run(u->queue, args);
     }
@@ -116,8 +118,9 @@ static void run(const update *u, buffers *out, int64_t split) {
     update here = *u;
     void *device = NULL;
     fill(out);
-    assert_int_equal(here.backend->queue_open(&here.queue), LT_OK);
-    assert_int_equal(here.backend->alloc(&device, sizeof *out, "moments"), LT_OK);
+    assert_int_equal(here.backend->queue_open(device_of(here.backend), &here.queue), LT_OK);
+    assert_int_equal(here.backend->alloc(device_of(here.backend), &device, sizeof *out, "moments"),
+                     LT_OK);
     assert_int_equal(here.backend->upload(here.queue, device, out, sizeof *out), LT_OK);
     if (split > 0) {
         apply(&here, device, 0, split);
@@ -125,7 +128,7 @@ static void run(const update *u, buffers *out, int64_t split) {
     apply(&here, device, split, COUNT);
     assert_int_equal(here.backend->download(here.queue, out, device, sizeof *out), LT_OK);
     assert_int_equal(here.backend->sync(here.queue), LT_OK);
-    here.backend->release(device, sizeof *out);
+    here.backend->release(device_of(here.backend), device, sizeof *out);
     here.backend->queue_close(here.queue);
 }
 
@@ -175,8 +178,8 @@ static void implementations(void **state) {
                               .seed = 3};
             check(&u, list.impls[k].name);
         }
-        if (lt_backend_cuda() != NULL) {
-            const update u = {.backend = lt_backend_cuda(), .op = ops[i], .step = 17, .seed = 3};
+        if (gpu_backend() != NULL) {
+            const update u = {.backend = gpu_backend(), .op = ops[i], .step = 17, .seed = 3};
             check(&u, "cuda");
         }
     }

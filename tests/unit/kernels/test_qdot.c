@@ -14,6 +14,7 @@
 #include "data/gguf.h"
 #include "kernels/ref/qdot.h"
 #include "kernels/registry.h"
+#include "unit/device.h"
 
 static void the_reference_is_ggmls(void **state) {
     lt_file_map map;
@@ -104,9 +105,9 @@ static void every_kernel_is_the_reference(void **state) {
         }
         const lt_tensor bt = lt_tensor_2d(b, types[t], N, K);
         void *packed = NULL;
-        const size_t bytes = cpu->matmul_pack_bytes(&bt, true);
+        const size_t bytes = cpu->matmul_pack_bytes(device_of(cpu), &bt, true);
         assert_true(bytes > 0);
-        assert_int_equal(cpu->alloc(&packed, bytes, "packed"), LT_OK);
+        assert_int_equal(cpu->alloc(device_of(cpu), &packed, bytes, "packed"), LT_OK);
         assert_int_equal(cpu->ops->matmul_pack(NULL, &(lt_matmul_pack_args){packed, bt, true}),
                          LT_OK);
         for (int m = 1; m <= M; m += m < 5 ? 1 : 7) {
@@ -116,13 +117,13 @@ static void every_kernel_is_the_reference(void **state) {
                                       .trans_b = true,
                                       .b_packed = packed};
             for (int i = 0; i < list.n_impls; i++) {
-                if (list.impls[i].refuse == NULL || list.impls[i].refuse(&a) == NULL) {
+                if (list.impls[i].refuse == NULL || list.impls[i].refuse(&a, NULL) == NULL) {
                     compare(&list.impls[i], &a);
                     n_ran++;
                 }
             }
         }
-        cpu->release(packed, bytes);
+        cpu->release(device_of(cpu), packed, bytes);
     }
     assert_true(n_ran >= 2 * 8);
     free(w);

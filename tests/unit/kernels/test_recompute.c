@@ -91,7 +91,7 @@ static void check(lt_op op, lt_dtype dtype, void (*redo)(buffers *b, const lt_op
             const lt_layernorm_args layer = {
                 .y = t, .x = t, .add = t, .sum = t, .gain = g, .bias = g};
             const void *args = op == LT_OP_rmsnorm_fwd ? (const void *)&rms : (const void *)&layer;
-            if (list.impls[i].refuse(args) != NULL) {
+            if (list.impls[i].refuse(args, NULL) != NULL) {
                 continue;
             }
         }

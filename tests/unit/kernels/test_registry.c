@@ -12,13 +12,16 @@
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/registry.h"
+#include "unit/device.h"
 
-static const char *refuse_odd(const void *args) {
+static const char *refuse_odd(const void *args, const lt_device *device) {
+    (void)device;
     return ((const lt_sumsq_args *)args)->x.shape[0] % 2 != 0 ? "odd length" : NULL;
 }
 
-static const char *refuse_all(const void *args) {
+static const char *refuse_all(const void *args, const lt_device *device) {
     (void)args;
+    (void)device;
     return "never";
 }
 
@@ -47,14 +50,14 @@ static void the_first_that_accepts_serves(void **state) {
     const lt_sumsq_args even = of_length(2), odd = of_length(3);
     char why[64];
     (void)state;
-    assert_string_equal(lt_registry_choose(list, &even, why, sizeof why)->name, "even");
+    assert_string_equal(lt_registry_choose(list, &even, NULL, why, sizeof why)->name, "even");
     assert_string_equal(why, "first: never\n");
-    assert_string_equal(lt_registry_choose(list, &odd, why, sizeof why)->name, "last");
+    assert_string_equal(lt_registry_choose(list, &odd, NULL, why, sizeof why)->name, "last");
     assert_string_equal(why, "first: never\neven: odd length\n");
-    assert_string_equal(lt_registry_choose(list, &odd, why, 9)->name,
+    assert_string_equal(lt_registry_choose(list, &odd, NULL, why, 9)->name,
                         "last"); /* Too small a buffer: cut, not overrun. */
     assert_string_equal(why, "first: n");
-    assert_string_equal(lt_registry_choose(list, &odd, NULL, 0)->name, "last");
+    assert_string_equal(lt_registry_choose(list, &odd, NULL, NULL, 0)->name, "last");
 }
 
 static void failures_name_op_and_implementation(void **state) {
@@ -92,9 +95,9 @@ static void backends_compute_and_move_memory(void **state) {
         float out[4] = {0};
         lt_queue *q = NULL;
         void *x = NULL, *y = NULL;
-        assert_int_equal(b->queue_open(&q), LT_OK);
-        assert_int_equal(b->alloc(&x, sizeof in, "x"), LT_OK);
-        assert_int_equal(b->alloc(&y, sizeof in, "y"), LT_OK);
+        assert_int_equal(b->queue_open(device_of(b), &q), LT_OK);
+        assert_int_equal(b->alloc(device_of(b), &x, sizeof in, "x"), LT_OK);
+        assert_int_equal(b->alloc(device_of(b), &y, sizeof in, "y"), LT_OK);
         assert_int_equal(((float *)y)[3] == 0.0f, 1); /* Zeroed. */
         assert_int_equal(b->upload(q, x, in, sizeof in), LT_OK);
         assert_int_equal(b->ops->add(q, &(lt_add_args){.y = lt_tensor_2d(y, LT_F32, 1, 4),
@@ -107,9 +110,9 @@ static void backends_compute_and_move_memory(void **state) {
         assert_int_equal(b->zero(q, y, sizeof out), LT_OK);
         assert_int_equal(b->copy(q, x, y, sizeof out), LT_OK);
         assert_true(((float *)x)[3] == 0.0f);
-        b->release(x, sizeof in);
-        b->release(y, sizeof in);
-        b->release(NULL, 0);
+        b->release(device_of(b), x, sizeof in);
+        b->release(device_of(b), y, sizeof in);
+        b->release(device_of(b), NULL, 0);
         b->queue_close(q);
     }
 }

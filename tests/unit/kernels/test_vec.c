@@ -94,7 +94,7 @@ static void casts_of_every_set(void **state) {
                                 .x = lt_tensor_1d(y, LT_BF16, COUNT)};
     for (int at = 0; at < list.n_impls; at++) {
         const lt_op_impl *impl = &list.impls[at];
-        if (impl->refuse != NULL && impl->refuse(&narrow) != NULL) {
+        if (impl->refuse != NULL && impl->refuse(&narrow, NULL) != NULL) {
             continue;
         }
         memset(y, 0xA5, sizeof y);

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "tensor/ops.h"
+#include "unit/device.h"
 
 #define FAR_ROOM       ((size_t)4 << 30)
 #define FAR_ARGS_BYTES 2048
@@ -44,6 +45,7 @@ struct lt_graph {
 };
 
 struct lt_queue {
+    lt_device *device;
     struct lt_graph list; /* All work ever queued; [done, n) is yet to run. */
     int64_t done;
     struct lt_graph *recording;
@@ -59,7 +61,8 @@ static inline void *far_to_real(const void *p) {
     return at >= base && at < base + far_used ? far_real + (at - base) : (void *)at;
 }
 
-static inline lt_err far_alloc(void **out, size_t bytes, const char *what) {
+static inline lt_err far_alloc(lt_device *d, void **out, size_t bytes, const char *what) {
+    (void)d;
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     if (far_base == NULL) {
         far_base = mmap(FAR_PLACE, FAR_ROOM, PROT_NONE, flags, -1, 0);
@@ -75,13 +78,17 @@ static inline lt_err far_alloc(void **out, size_t bytes, const char *what) {
     return LT_OK;
 }
 
-static inline void far_release(void *data, size_t bytes) { /* The room is never used again. */
+static inline void far_release(lt_device *d, void *data,
+                               size_t bytes) { /* The room is never used again. */
+    (void)d;
     (void)madvise(far_to_real(data), (bytes + 4095) / 4096 * 4096, MADV_DONTNEED);
 }
 
-static inline lt_err far_queue_open(lt_queue **out) {
+static inline lt_err far_queue_open(lt_device *d, lt_queue **out) {
     *out = calloc(1, sizeof **out);
-    return *out != NULL ? LT_OK : LT_ERR_OOM;
+    LT_ASSERT(*out != NULL);
+    (*out)->device = d;
+    return LT_OK;
 }
 
 static inline far_work *far_push(lt_queue *q, far_kind kind) {
@@ -100,7 +107,6 @@ static inline far_work *far_push(lt_queue *q, far_kind kind) {
 static inline lt_err far_call(lt_op op, const void *args) {
     _Alignas(16) unsigned char real[FAR_ARGS_BYTES];
     const lt_backend *cpu = lt_backend_cpu();
-    lt_queue *q = NULL;
     memcpy(real, args, sizeof real);
     for (size_t at = 0; at < sizeof real; at += sizeof(void *)) {
         void *p;
@@ -108,11 +114,10 @@ static inline lt_err far_call(lt_op op, const void *args) {
         p = far_to_real(p);
         memcpy(real + at, &p, sizeof p);
     }
-    LT_TRY(cpu->queue_open(&q));
     switch (op) {
 #define FAR_CASE(name, type)                                                                       \
     case LT_OP_##name:                                                                             \
-        return cpu->ops->name(q, (const type *)(const void *)real);
+        return cpu->ops->name(NULL, (const type *)(const void *)real);
         LT_OP_MAP(FAR_CASE)
 #undef FAR_CASE
     case LT_OP_COUNT:
@@ -223,25 +228,29 @@ static inline lt_err far_graph_launch(lt_queue *q, lt_graph *g) {
     return LT_OK;
 }
 
-static inline void far_graph_close(lt_graph *g) {
+static inline void far_graph_close(lt_device *d, lt_graph *g) {
+    (void)d;
     if (g != NULL) {
         free(g->works);
         free(g);
     }
 }
 
-static inline lt_err far_host_alloc(void **out, size_t bytes, const char *what) {
+static inline lt_err far_host_alloc(lt_device *d, void **out, size_t bytes, const char *what) {
+    (void)d;
     (void)what;
     *out = calloc(1, bytes);
     return *out != NULL ? LT_OK : LT_ERR_OOM;
 }
 
-static inline void far_host_release(void *data, size_t bytes) {
+static inline void far_host_release(lt_device *d, void *data, size_t bytes) {
+    (void)d;
     (void)bytes;
     free(data);
 }
 
-static inline lt_err far_memory_left(size_t *bytes) {
+static inline lt_err far_memory_left(lt_device *d, size_t *bytes) {
+    (void)d;
     *bytes = far_limit;
     return LT_OK;
 }

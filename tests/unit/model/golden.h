@@ -18,7 +18,7 @@
 #include "base/thread.h"
 #include "model/pass.h"
 #include "model/safetensors.h"
-#include "tensor/backend.h"
+#include "unit/device.h"
 #include "tensor/ops.h"
 
 #define GOLDEN_ROOT "tests/golden/model/"
@@ -52,7 +52,8 @@ static inline lt_model *golden_model(const char *name, const char *part, const l
     lt_model *m = NULL;
     (void)snprintf(path, sizeof path, GOLDEN_ROOT "%s%s", name, part);
     must(lt_model_open(&m, path, &(lt_model_options){.dtype = dtype, .trainable = true}), path);
-    m->backend = backend; /* Both backends compute on host memory. */
+    m->device = device_of(backend); /* Both backends compute on host memory. */
+    m->backend = backend;
     return m;
 }
 

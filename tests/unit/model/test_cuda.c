@@ -20,8 +20,9 @@ static lt_model *open_on(const char *name, const char *part, const lt_backend *b
     char path[256];
     lt_model *m = NULL;
     (void)snprintf(path, sizeof path, GOLDEN_ROOT "%s%s", name, part);
-    must(lt_model_open(&m, path,
-                       &(lt_model_options){.dtype = dtype, .trainable = true, .backend = backend}),
+    must(lt_model_open(
+             &m, path,
+             &(lt_model_options){.dtype = dtype, .trainable = true, .device = device_of(backend)}),
          path);
     return m;
 }
@@ -218,7 +219,7 @@ static void rope(void **state) {
 
 int main(void) {
     struct CMUnitTest tests[N_GOLDEN_CASES + 2];
-    gpu = lt_backend_cuda();
+    gpu = gpu_backend();
     if (gpu == NULL) {
         printf("# no GPU: %s\n", lt_error_message());
     }

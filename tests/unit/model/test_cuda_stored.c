@@ -35,8 +35,9 @@ static void open_pair(pair *p, lt_model *random, lt_gguf_mix mix) {
     (void)snprintf(p->what, sizeof p->what, "width %d, mixture %d", (int)random->spec.width, mix);
     must(lt_model_save_gguf(random, path, "", mix), "save");
     must(lt_model_open(&p->truth, path, NULL), "open");
-    must(lt_model_open(&p->stored, path,
-                       &(lt_model_options){.dtype = LT_BF16, .stored = true, .backend = gpu}),
+    must(lt_model_open(
+             &p->stored, path,
+             &(lt_model_options){.dtype = LT_BF16, .stored = true, .device = device_of(gpu)}),
          "open as stored");
     unlink(path);
 }
@@ -87,7 +88,7 @@ static void check_memory(const pair *p) {
         for (int j = 0; j < m->held[i].n_runs; j++) {
             const lt_weight_run *run = &m->held[i].runs[j];
             assert_non_null(run->packed);
-            packed += gpu->matmul_pack_bytes(&run->w, true);
+            packed += gpu->matmul_pack_bytes(device_of(gpu), &run->w, true);
             blocks += (size_t)run->w.shape[0] * lt_dtype_row_bytes(run->w.dtype, run->w.shape[1]);
         }
     }
@@ -213,12 +214,12 @@ static void without_blocks_and_random(void **state) {
     check_logits(&p);
     close_pair(&p);
     open_pair(&p, random, LT_GGUF_MIX_Q8_0);
-    must(
-        lt_model_create(&blocks, &random->spec,
-                        &(lt_model_options){
-                            .dtype = LT_BF16, .stored = true, .stored_as = LT_Q8_0, .backend = gpu},
-                        3),
-        "random blocks");
+    must(lt_model_create(
+             &blocks, &random->spec,
+             &(lt_model_options){
+                 .dtype = LT_BF16, .stored = true, .stored_as = LT_Q8_0, .device = device_of(gpu)},
+             3),
+         "random blocks");
     run_session(p.stored, logits[0]);
     run_session(blocks, logits[1]);
     assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
@@ -230,7 +231,7 @@ static void without_blocks_and_random(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(mixtures), cmocka_unit_test(odd_shapes),
                                        cmocka_unit_test(without_blocks_and_random)};
-    gpu = lt_backend_cuda();
+    gpu = gpu_backend();
     if (gpu == NULL) {
         printf("# no GPU: %s\n", lt_error_message());
     }

@@ -9,8 +9,9 @@ static lt_model *open_on(const char *name, const lt_backend *backend, lt_dtype d
     char path[256];
     lt_model *m = NULL;
     (void)snprintf(path, sizeof path, GOLDEN_ROOT "%s", name);
-    must(lt_model_open(&m, path,
-                       &(lt_model_options){.dtype = dtype, .trainable = true, .backend = backend}),
+    must(lt_model_open(
+             &m, path,
+             &(lt_model_options){.dtype = dtype, .trainable = true, .device = device_of(backend)}),
          path);
     return m;
 }
@@ -117,7 +118,8 @@ static void random_weights(void **state) {
     spec = near_model->spec;
     must(lt_model_create(&cpu, &spec, &(lt_model_options){.dtype = LT_F32}, 7), "create");
     must(lt_model_create(&far, &spec,
-                         &(lt_model_options){.dtype = LT_F32, .backend = far_backend()}, 7),
+                         &(lt_model_options){.dtype = LT_F32, .device = device_of(far_backend())},
+                         7),
          "create");
     weights = malloc((size_t)cpu->table.n_elements * sizeof *weights);
     must(lt_model_download(far, weights, lt_param_floats(&far->master),

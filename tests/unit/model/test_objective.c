@@ -37,8 +37,9 @@ static void objective_open(objective *o, const char *name, const lt_backend *be,
     (void)snprintf(path, sizeof path, ROOT "%s/golden.safetensors", name);
     must(lt_safetensors_open(&o->file, path), path);
     (void)snprintf(path, sizeof path, GOLDEN_ROOT "%s", name);
-    must(lt_model_open(&o->model, path,
-                       &(lt_model_options){.dtype = dtype, .trainable = true, .backend = be}),
+    must(lt_model_open(
+             &o->model, path,
+             &(lt_model_options){.dtype = dtype, .trainable = true, .device = device_of(be)}),
          path);
     must(lt_pass_open(&o->pass, o->model,
                       &(lt_pass_options){.batch = o->g.batch.batch,
@@ -155,7 +156,7 @@ static void dpo_in_a_few_lines(void **state) {
 }
 
 static void on_the_gpu(void **state) {
-    const lt_backend *gpu = lt_backend_cuda();
+    const lt_backend *gpu = gpu_backend();
     (void)state;
     if (gpu == NULL) {
         skip();

@@ -32,6 +32,7 @@
 #include "tensor/backend.h"
 #include "tensor/block.h"
 #include "tensor/ops.h"
+#include "unit/device.h"
 
 #define MODEL "models/polyglot-46m.gguf"
 #define TEXT  "data/demo/val.jsonl.zst"
@@ -227,7 +228,9 @@ static void distance_is_rounding(void **state) {
     ops.matmul = watched_matmul;
     backend.ops = &ops;
     read_tokens(getenv("LATEEN_PARTS_TEXT") != NULL ? MAX_TOKENS : 2 * PIECE);
-    must(lt_model_open(&m, MODEL, &(lt_model_options){.stored = true, .backend = &backend}), MODEL);
+    must(lt_model_open(&m, MODEL,
+                       &(lt_model_options){.stored = true, .device = device_of(&backend)}),
+         MODEL);
     must(lt_model_open(&w, MODEL, &(lt_model_options){.trainable = true}), MODEL);
     stored_model = m;
     wide_model = w;
@@ -238,7 +241,7 @@ static void distance_is_rounding(void **state) {
            (long long)n_checked, worst_product);
     assert_true(n_checked > 300 && worst_product < 1e-6);
     ops.matmul = matmul;
-    must(lt_model_open(&m, MODEL, &(lt_model_options){.backend = &backend}), MODEL);
+    must(lt_model_open(&m, MODEL, &(lt_model_options){.device = device_of(&backend)}), MODEL);
     spec_now = lt_model_get_spec(m);
     rounded_now = 0;
     losses_of(m, wide);

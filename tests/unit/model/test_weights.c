@@ -28,7 +28,7 @@ static void poke(const char *folder, size_t at, const void *value, size_t bytes)
 
 static void try_tensor(const char *folder, const lt_safetensor *t, const char *base, bool infinite,
                        bool beside) {
-    const lt_model_options far = {.backend = far_backend(), .beside = true};
+    const lt_model_options far = {.device = device_of(far_backend()), .beside = true};
     const size_t each = lt_dtype_bytes(t->dtype);
     const int64_t last = (int64_t)(t->bytes / each) - 1;
     const size_t at = (size_t)((const char *)t->data - base) + (size_t)last * each;
@@ -92,7 +92,8 @@ static void weights_beside(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDEN_CASES; i++) {
         const lt_dtype dtype = i % 2 != 0 ? LT_BF16 : LT_F32;
-        const lt_model_options beside = {.dtype = dtype, .backend = far_backend(), .beside = true};
+        const lt_model_options beside = {
+            .dtype = dtype, .device = device_of(far_backend()), .beside = true};
         char path[256];
         lt_model *near_model = NULL, *far = NULL;
         (void)snprintf(path, sizeof path, GOLDEN_ROOT "%s", golden_cases[i]);

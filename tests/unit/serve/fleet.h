@@ -18,7 +18,7 @@
 #include "base/rng.h"
 #include "lateen/serve.h"
 #include "model/params.h"
-#include "tensor/backend.h"
+#include "unit/device.h"
 
 enum { FLEET_TOKENS = 256, FLEET_CHOICES = 4, FLEET_EVENTS = 64 };
 
@@ -71,7 +71,8 @@ static inline lt_model *random_model_on(int64_t vocab_size, int64_t max_seq, lt_
                                 .init_std = 0.15f,
                                 .final_softcap = softcap};
     lt_model *m = NULL;
-    must(lt_model_create(&m, &spec, &(lt_model_options){.dtype = dtype, .backend = backend}, 7),
+    must(lt_model_create(&m, &spec,
+                         &(lt_model_options){.dtype = dtype, .device = device_of(backend)}, 7),
          "model");
     return m;
 }

@@ -204,7 +204,8 @@ static void grammars_too(void **state) {
     lt_engine_stats stats;
     (void)state;
     (void)snprintf(path, sizeof path, "%sstories260K.bin", folder);
-    must(lt_model_open(&m, path, &(lt_model_options){.backend = lazy_device(true)}), path);
+    must(lt_model_open(&m, path, &(lt_model_options){.device = device_of(lazy_device(true))}),
+         path);
     must(lt_model_open(&on_host, path, NULL), path);
     (void)snprintf(path, sizeof path, "%stok512.bin", folder);
     must(lt_tokenizer_open(&t, path, NULL), path);

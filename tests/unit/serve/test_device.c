@@ -20,7 +20,7 @@ static lt_err count_download(lt_queue *q, void *dst, const void *src, size_t byt
 
 static bool no_gpu(void) {
     if (gpu == NULL) {
-        gpu = lt_backend_cuda();
+        gpu = gpu_backend();
     }
     if (gpu != NULL) {
         counting = *gpu;
@@ -39,9 +39,10 @@ static void run(const lt_model *m, int64_t n, const lt_grammar *grammar, answer 
     o.warm = LT_WARM_ALL;
     o.max_seq = SEQ;
     o.step_tokens = 80;
-    n_compiled = counting.n_compiled();
+    n_compiled = counting.n_compiled(device_of(gpu));
     must(lt_engine_open(&e, m, &o), "engine");
-    assert_in_range(counting.n_compiled() - n_compiled, 0, 1); /* A rehearsal leaves one at most. */
+    assert_in_range(counting.n_compiled(device_of(gpu)) - n_compiled, 0,
+                    1); /* A rehearsal leaves one at most. */
     for (int64_t i = 0; i < n; i++) {
         int32_t prompt[64];
         const lt_request r = request_of(i, prompt, lt_model_get_spec(m)->vocab_size, grammar);
@@ -109,7 +110,7 @@ static void grammars_beside_others(void **state) {
     if (no_gpu()) {
         skip();
     }
-    must(lt_model_open(&on_gpu, path, &(lt_model_options){.backend = &counting}), path);
+    must(lt_model_open(&on_gpu, path, &(lt_model_options){.device = device_of(&counting)}), path);
     must(lt_model_open(&on_cpu, path, NULL), path);
     (void)snprintf(path, sizeof path, "%stok512.bin", folder);
     must(lt_tokenizer_open(&t, path, NULL), path);

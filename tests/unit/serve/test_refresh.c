@@ -35,9 +35,10 @@ static void open_trainer(trainer *t, lt_dtype dtype, const lt_backend *backend) 
     lt_options_default(&lt_recipe_table, t->recipe);
     t->recipe->lr = 2e-2;
     t->recipe->warmup = 0;
-    must(lt_model_create(&t->model, &spec,
-                         &(lt_model_options){.dtype = dtype, .trainable = true, .backend = backend},
-                         7),
+    must(lt_model_create(
+             &t->model, &spec,
+             &(lt_model_options){.dtype = dtype, .trainable = true, .device = device_of(backend)},
+             7),
          "model");
     must(lt_pass_open(&t->pass, t->model,
                       &(lt_pass_options){.batch = BATCH, .seq = ROW, .train = true}),
@@ -74,13 +75,14 @@ static void train(trainer *t, int n) {
 
 /* ---- a backend that packs every matrix: into a copy, which its products read ---- */
 
-static size_t copy_bytes(const lt_tensor *b, bool trans_b) {
+static size_t copy_bytes(const lt_device *d, const lt_tensor *b, bool trans_b) {
+    (void)d;
     return trans_b && b->dtype == LT_F32 ? (size_t)(b->shape[0] * b->shape[1]) * sizeof(float) : 0;
 }
 
 static lt_err copy_matrix(lt_queue *q, const lt_matmul_pack_args *a) {
     (void)q;
-    memcpy(a->dst, a->b.data, copy_bytes(&a->b, a->trans_b));
+    memcpy(a->dst, a->b.data, copy_bytes(NULL, &a->b, a->trans_b));
     return LT_OK;
 }
 
@@ -212,10 +214,10 @@ static void as_if_opened_anew(void **state) {
 
 static void as_if_opened_anew_on_a_gpu(void **state) {
     (void)state;
-    if (lt_backend_cuda() == NULL) {
+    if (gpu_backend() == NULL) {
         skip();
     }
-    refreshed_is_opened_anew(LT_BF16, lt_backend_cuda());
+    refreshed_is_opened_anew(LT_BF16, gpu_backend());
 }
 
 /* A session packs weights, too. */

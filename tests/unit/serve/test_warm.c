@@ -62,7 +62,7 @@ static lt_paged_forward *open_forward(const lt_model *m) {
 
 /* Whether they were in the cache, or are there since a first rehearsal. */
 static void what_was_rehearsed_is_loaded(void **state) {
-    const lt_backend *gpu = lt_backend_cuda();
+    const lt_backend *gpu = gpu_backend();
     int64_t n_kernels, n_compiled;
     bool more = true;
     (void)state;
@@ -77,19 +77,19 @@ static void what_was_rehearsed_is_loaded(void **state) {
     }
     must(lt_paged_forward_rehearse(f, 2), "once more");
     assert_false(lt_paged_forward_compiling(f));
-    n_kernels = gpu->n_kernels();
-    n_compiled = gpu->n_compiled();
+    n_kernels = gpu->n_kernels(device_of(gpu));
+    n_compiled = gpu->n_compiled(device_of(gpu));
     assert_true(n_kernels > 0);
     must(lt_paged_forward_warm(f, 0, &more), "a token");
     must(lt_paged_forward_warm(f, 1, &more), "a prompt");
-    assert_int_equal(gpu->n_kernels(), n_kernels);
-    assert_int_equal(gpu->n_compiled(), n_compiled);
+    assert_int_equal(gpu->n_kernels(device_of(gpu)), n_kernels);
+    assert_int_equal(gpu->n_compiled(device_of(gpu)), n_compiled);
     lt_paged_forward_close(f);
     lt_model_close(m);
 }
 
 static void nothing_is_new(void **state) {
-    const lt_backend *gpu = lt_backend_cuda();
+    const lt_backend *gpu = gpu_backend();
     bool more = true;
     int64_t n_kernels;
     (void)state;
@@ -101,14 +101,14 @@ static void nothing_is_new(void **state) {
     for (int64_t i = 0; more; i++) {
         must(lt_paged_forward_warm(f, i, &more), "warm");
     }
-    n_kernels = gpu->n_kernels();
+    n_kernels = gpu->n_kernels(device_of(gpu));
     for (int64_t rows = 1; rows <= ROWS; rows++) {
         run_step(f, 0, rows, false);
         run_step(f, 0, rows, true);
         run_step(f, rows * 5 / 8, rows - rows * 5 / 8, false);
-        if (gpu->n_kernels() != n_kernels) {
+        if (gpu->n_kernels(device_of(gpu)) != n_kernels) {
             fail_msg("%lld rows: %lld kernels that nothing had warmed", (long long)rows,
-                     (long long)(gpu->n_kernels() - n_kernels));
+                     (long long)(gpu->n_kernels(device_of(gpu)) - n_kernels));
         }
     }
     lt_paged_forward_close(f);

@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "train/run.h"
+#include "unit/device.h"
 
 #define RUN_TOKENS 4000
 #define RUN_IDS    61 /* Of a vocabulary of 64: three rows of the embedding are never read. */
@@ -86,7 +87,7 @@ static inline lt_recipe *run_recipe(const char *out, const char *options) {
 
 static inline lt_err run_train(const char *out, const char *options, const lt_backend *be) {
     lt_recipe *r = run_recipe(out, options);
-    const lt_err err = lt_run_training(r, be != NULL ? be : lt_backend_cpu());
+    const lt_err err = lt_run_training(r, device_of(be != NULL ? be : lt_backend_cpu()));
     free(r);
     return err;
 }

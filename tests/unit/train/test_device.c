@@ -92,7 +92,7 @@ static void train(const char *out, int steps, const char *optim, const lt_backen
     recipe(r, out, steps, kind);
     set(r, "optim.moments", strstr(optim, "+bf16") != NULL ? "bf16" : "fp32");
     set(r, "model.fp8", strstr(optim, "+fp8") != NULL ? "blockwise" : "none");
-    must(lt_run_training(r, backend), out);
+    must(lt_run_training(r, device_of(backend)), out);
     free(r);
 }
 
@@ -199,14 +199,14 @@ static void bf16_moments(void **state) {
         assert_true(last_loss(low) != last_loss(wide));
         assert_true(bytes_of(low, "m.safetensors") < bytes_of(wide, "m.safetensors") * 6 / 10);
         recipe(r, low, 70, kinds[i]);
-        assert_int_equal(lt_run_training(r, lt_backend_cpu()), LT_ERR_STATE);
+        assert_int_equal(lt_run_training(r, device_of(lt_backend_cpu())), LT_ERR_STATE);
         assert_non_null(strstr(lt_error_message(), "optim.moments was bf16, now fp32"));
         set(r, "allow_change", "optim.moments");
-        assert_int_equal(lt_run_training(r, lt_backend_cpu()), LT_ERR_STATE);
+        assert_int_equal(lt_run_training(r, device_of(lt_backend_cpu())), LT_ERR_STATE);
         assert_non_null(strstr(lt_error_message(), "is stored as BF16, this run keeps it as F32"));
         recipe(r, "refused", 2, "muon");
         set(r, "optim.moments", "bf16");
-        assert_int_equal(lt_run_training(r, lt_backend_cpu()), LT_ERR_ARG);
+        assert_int_equal(lt_run_training(r, device_of(lt_backend_cpu())), LT_ERR_ARG);
         free(r);
     }
 }
@@ -224,12 +224,12 @@ static void too_large(void **state) {
     set(r, "batch.micro", "64");
     set(r, "batch.ramp", "");
     far_limit = (size_t)700 << 20;
-    assert_int_equal(lt_run_training(r, far_backend()), LT_ERR_OOM);
+    assert_int_equal(lt_run_training(r, device_of(far_backend())), LT_ERR_OOM);
     assert_non_null(strstr(lt_error_message(), "GiB too few; what fits: batch.micro = "));
     assert_non_null(strstr(lt_error_message(), "with model.recompute = full"));
     assert_true(far_used == used);
     far_limit = (size_t)1 << 20;
-    assert_int_equal(lt_run_training(r, far_backend()), LT_ERR_OOM);
+    assert_int_equal(lt_run_training(r, device_of(far_backend())), LT_ERR_OOM);
     assert_non_null(strstr(lt_error_message(), "one row of 2048 tokens"));
     far_limit = limit;
     free(r);
@@ -238,7 +238,7 @@ static void too_large(void **state) {
 /* On a GPU: the same run twice, and one that was stopped, have the same bits; a checkpoint of the
  * CPU goes on there. */
 static void gpu_runs(void **state) {
-    const lt_backend *gpu = lt_backend_cuda();
+    const lt_backend *gpu = gpu_backend();
     (void)state;
     if (gpu == NULL) {
         skip();

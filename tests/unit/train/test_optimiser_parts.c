@@ -62,7 +62,7 @@ static lt_err side_open(side *s, const lt_recipe *r, const lt_model_spec *spec, 
     const lt_model_options o = {.dtype = dtype, .trainable = true, .partition = partition};
     *s = (side){.model = NULL};
     must(lt_model_create(&s->model, spec, &o, 5), "model");
-    must(s->model->backend->queue_open(&s->queue), "queue");
+    must(s->model->backend->queue_open(s->model->device, &s->queue), "queue");
     must(lt_param_buffer_open(&s->gradients, &s->model->table, LT_F32), "gradients");
     flat = calloc(1, lt_param_buffer_bytes(&s->model->table, LT_F32) + 1);
     assert_non_null(flat);

@@ -273,7 +273,7 @@ static void init_runs(void **state) {
     assert_false(run_has("second", "recipe.yaml"));
     r = run_recipe("second", "steps=2 model.vocab=0 model.layers=0 model.width=0 model.heads=0");
     run_set(r, "model.init", init);
-    must(lt_run_training(r, lt_backend_cpu()), "sizes not given");
+    must(lt_run_training(r, device_of(lt_backend_cpu())), "sizes not given");
     free(r);
     run_path(path, "second/recipe.yaml");
     must(lt_file_read(&text, &bytes, path, 1 << 20), path);
@@ -288,7 +288,7 @@ static void init_runs(void **state) {
     must(lt_options_load_yaml(&lt_recipe_table, r, path), path);
     run_path(path, "third");
     run_set(r, "out", path);
-    must(lt_run_training(r, lt_backend_cpu()), "recipe.yaml of the second");
+    must(lt_run_training(r, device_of(lt_backend_cpu())), "recipe.yaml of the second");
     free(r);
 }
 

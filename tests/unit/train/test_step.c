@@ -27,7 +27,7 @@ static void muon_without_adamw(void **state) {
     float *before, *master;
     (void)state;
     assert_non_null(t);
-    must(lt_training_open(t, r, lt_backend_cpu()), "open");
+    must(lt_training_open(t, r, device_of(lt_backend_cpu())), "open");
     const lt_param_table *table = &t->model->table;
     before = malloc((size_t)table->n_elements * sizeof *before);
     assert_non_null(before);

@@ -286,7 +286,8 @@ lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
     const lt_cuda_info *info;
     LT_TRY(check_names(o->ops));
     b.rows = json_array();
-    LT_TRY_DONE(lt_cuda_open_wished(&b.gpu));
+    LT_TRY_DONE(lt_device_open(&b.device, LT_DEVICE_CUDA, LT_DEVICE_DEFAULT));
+    b.gpu = lt_cuda_device_gpu(b.device);
     LT_TRY_DONE(lt_cuda_stream_open(b.gpu, &b.stream));
     info = lt_cuda_get_info(b.gpu);
     fprintf(to, "%s, %d SMs, %.0f GiB, CUDA %d.%d", info->name, info->n_sms,
@@ -325,7 +326,7 @@ done:
     if (b.gpu != NULL) {
         lt_cuda_stream_close(b.gpu, b.stream);
     }
-    lt_cuda_close(b.gpu);
+    lt_device_close(b.device);
     json_decref(b.rows);
     return err;
 }

@@ -13,11 +13,12 @@
 #include <stdio.h>
 
 #include "base/peer.h"
-#include "kernels/cuda/cublas.h"
+#include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/timing.h"
 
 typedef struct {
-    lt_cuda *gpu;
+    lt_device *device;
+    lt_cuda *gpu; /* The device's. */
     CUstream stream;
     lt_cublas *blas; /* NULL when cuBLASLt is not there. */
     lt_peer peer;    /* Measured in turn with attention; to == NULL: none. */

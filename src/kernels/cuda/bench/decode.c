@@ -31,7 +31,7 @@ static lt_err queue(void *p, CUstream s, int set) {
 }
 
 static lt_err room(decode_run *r, void **out, size_t bytes) {
-    LT_TRY(r->be->alloc(out, bytes, "decode bench"));
+    LT_TRY(r->be->alloc(r->q->device, out, bytes, "decode bench"));
     r->owned[r->n_owned++] = *out;
     return LT_OK;
 }
@@ -123,7 +123,7 @@ static lt_err decode_one(lt_bench *b, const lt_backend *be, lt_queue *q, const d
                         .limit = b->copy_gbps * 1e9});
 done:
     for (int i = 0; i < r.n_owned; i++) {
-        be->release(r.owned[i], 0);
+        be->release(q->device, r.owned[i], 0);
     }
     return err;
 }
@@ -134,12 +134,9 @@ lt_err lt_bench_decode(lt_bench *b) {
         {16, 4096, 32, 8, 128, 64},  {16, 4096, 32, 8, 128, 128}, {16, 16384, 32, 8, 128, 16},
         {16, 16384, 32, 8, 64, 16},  {64, 4096, 32, 8, 64, 16},   {64, 4096, 32, 8, 128, 16},
         {64, 8192, 16, 16, 128, 64}, {16, 32768, 64, 8, 128, 128}};
-    const lt_backend *be = lt_backend_cuda();
+    const lt_backend *be = b->device->backend;
     lt_queue *q = NULL;
-    if (be == NULL) {
-        return LT_ERR_DEVICE;
-    }
-    LT_TRY(be->queue_open(&q));
+    LT_TRY(be->queue_open(b->device, &q));
     for (size_t i = 0; i < sizeof cases / sizeof *cases && !b->check_only; i++) {
         char shape[96];
         shape_text(shape, sizeof shape, &cases[i]);

@@ -81,9 +81,10 @@ static lt_err queue_op(void *p, CUstream stream, int set) {
  * failure is a check that failed: the rest goes on. */
 static void op_time(shop *s, lt_op op, const void *args, const char *name, const char *shape) {
     char why[512] = "no entry";
-    run_ctx ctx = {
-        s, lt_registry_choose(lt_registry_list(lt_backend_cuda(), op), args, why, sizeof why),
-        args};
+    run_ctx ctx = {s,
+                   lt_registry_choose(lt_registry_list(s->b->device->backend, op), args,
+                                      s->b->device, why, sizeof why),
+                   args};
     lt_timing t = {.name = name, .queue = queue_op, .ctx = &ctx};
     lt_err err = s->err;
     if (err == LT_OK && lt_bench_skips(s->b, shape)) {
@@ -400,13 +401,10 @@ static void flat(shop *s) {
 }
 
 lt_err lt_bench_memory_ops(lt_bench *b) {
-    lt_queue q = {.gpu = b->gpu, .stream = b->stream};
+    lt_queue q = {.device = b->device, .gpu = b->gpu, .stream = b->stream};
     shop s = {.b = b, .q = &q};
     if (b->check_only) {
         return LT_OK;
-    }
-    if (lt_backend_cuda() == NULL) {
-        return LT_ERR_DEVICE;
     }
     norms(&s, 16384, 4096, "16384 x 4096");
     norms(&s, 65536, 768, "65536 x 768");

@@ -67,14 +67,15 @@ static lt_err product_open(product *p, lt_bench *b, const weight_shape *shape, l
     const lt_tensor w = lt_tensor_2d(NULL, type, shape->n, shape->k);
     size_t sets;
     p->bytes = type == LT_BF16 ? (size_t)(2 * shape->n * shape->k)
-                               : p->be->matmul_pack_bytes(&w, true);
+                               : p->be->matmul_pack_bytes(p->q->device, &w, true);
     sets = SET_BYTES / p->bytes + 1;
     p->n_sets = sets > MAX_SETS ? MAX_SETS : (int)sets;
     p->a = (lt_matmul_args){.y = lt_tensor_2d(y, LT_BF16, m, shape->n),
                             .a = lt_tensor_2d(x, LT_BF16, m, shape->k),
                             .b = w,
                             .trans_b = true};
-    LT_TRY(p->be->alloc((void **)&p->weights, (size_t)p->n_sets * p->bytes, "quantised bench"));
+    LT_TRY(p->be->alloc(p->q->device, (void **)&p->weights, (size_t)p->n_sets * p->bytes,
+                        "quantised bench"));
     /* As numbers any bits do; as scales these are finite. */
     LT_TRY(lt_bench_random(b, p->weights, (int64_t)((size_t)p->n_sets * p->bytes / 2), "bf16", 3,
                            1.0f, false));
@@ -83,9 +84,9 @@ static lt_err product_open(product *p, lt_bench *b, const weight_shape *shape, l
 }
 
 static void product_close(product *p) {
-    p->be->graph_close(p->graph);
+    p->be->graph_close(p->q->device, p->graph);
     if (p->weights != NULL) {
-        p->be->release(p->weights, 0);
+        p->be->release(p->q->device, p->weights, 0);
     }
 }
 
@@ -97,8 +98,8 @@ static lt_err quant_one(lt_bench *b, const lt_backend *be, lt_queue *q, const we
                       {.name = "bf16", .queue = queue_graph, .ctx = &plain}};
     void *x = NULL, *y = NULL;
 
-    LT_TRY_DONE(be->alloc(&x, (size_t)(m * shape->k) * 2, "quantised bench"));
-    LT_TRY_DONE(be->alloc(&y, (size_t)(m * shape->n) * 2, "quantised bench"));
+    LT_TRY_DONE(be->alloc(q->device, &x, (size_t)(m * shape->k) * 2, "quantised bench"));
+    LT_TRY_DONE(be->alloc(q->device, &y, (size_t)(m * shape->n) * 2, "quantised bench"));
     LT_TRY_DONE(lt_bench_random(b, x, m * shape->k, "bf16", 1, 1.0f, false));
     LT_TRY_DONE(product_open(&blocks, b, shape, type, x, y, m));
     LT_TRY_DONE(product_open(&plain, b, shape, LT_BF16, x, y, m));
@@ -121,8 +122,8 @@ static lt_err quant_one(lt_bench *b, const lt_backend *be, lt_queue *q, const we
 done:
     product_close(&blocks);
     product_close(&plain);
-    be->release(x, 0);
-    be->release(y, 0);
+    be->release(q->device, x, 0);
+    be->release(q->device, y, 0);
     return err;
 }
 
@@ -135,12 +136,9 @@ lt_err lt_bench_quant(lt_bench *b) {
     static const lt_dtype types[] = {LT_Q8_0, LT_Q4_0, LT_Q4_K, LT_Q6_K, LT_Q5_0};
     static const int64_t rows[] = {1, 8, 16, 32, 64, 128, 256};
     enum { N_EVERY = 2 }; /* Types that are timed with every number of rows; the others with one. */
-    const lt_backend *be = lt_backend_cuda();
+    const lt_backend *be = b->device->backend;
     lt_queue *q = NULL;
-    if (be == NULL) {
-        return LT_ERR_DEVICE;
-    }
-    LT_TRY(be->queue_open(&q));
+    LT_TRY(be->queue_open(b->device, &q));
     for (size_t i = 0; i < sizeof types / sizeof *types && !b->check_only; i++) {
         for (size_t r = 0; r < (i < N_EVERY ? sizeof rows / sizeof *rows : 1); r++) {
             for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {

@@ -44,7 +44,7 @@ static lt_err queue_product(void *ctx, CUstream s, int set) {
     const product_set *x = &r->p->sets[set];
     lt_bench *b = r->p->b;
     if (r->bf16) {
-        return lt_backend_cuda()->ops->matmul(
+        return b->device->backend->ops->matmul(
             r->p->q, &(lt_matmul_args){.y = x->y, .a = x->a, .b = x->b, .trans_b = true});
     }
     if (r->tile != NULL) {
@@ -86,7 +86,7 @@ static lt_err take_codes(products *p, lt_tensor *codes, lt_tensor *scale, const 
     LT_TRY(take(p, codes, LT_F8_E4M3, rows, cols));
     LT_TRY(take(p, scale, LT_F32, 1, lt_tensor_count(&s)));
     *scale = lt_scale_tensor(scale->data, kind, rows, cols);
-    return lt_backend_cuda()->ops->cast_scaled(
+    return p->b->device->backend->ops->cast_scaled(
         p->q, &(lt_cast_scaled_args){.y = *codes, .scale = *scale, .x = *x, .kind = kind});
 }
 
@@ -105,7 +105,7 @@ static lt_err set_open(products *p, product_set *x, uint64_t seed) {
         LT_TRY(take_codes(p, &s[i]->a, &s[i]->a_scale, &x->a, s[i]->a_kind));
         LT_TRY(take_codes(p, &s[i]->b, &s[i]->b_scale, &x->b, s[i]->b_kind));
     }
-    return lt_backend_cuda()->sync(p->q);
+    return p->b->device->backend->sync(p->q);
 }
 
 static void sets_close(products *p) {
@@ -196,7 +196,7 @@ typedef struct {
 static lt_err queue_cast(void *ctx, CUstream s, int set) {
     const cast_ctx *c = ctx;
     (void)s;
-    return lt_backend_cuda()->ops->cast_scaled(c->q, &c->sets[set]);
+    return c->q->device->backend->ops->cast_scaled(c->q, &c->sets[set]);
 }
 
 /* kinds: of y and of its transpose; -1: absent. */
@@ -259,7 +259,7 @@ lt_err lt_bench_scaled(lt_bench *b) {
     if (b->check_only) {
         return LT_OK;
     }
-    LT_TRY(lt_backend_cuda()->queue_open(&q));
+    LT_TRY(b->device->backend->queue_open(b->device, &q));
     LT_TRY_DONE(cast_time(b, q, "rows", 16384, 2048, LT_SCALE_ROW, -1));
     LT_TRY_DONE(cast_time(b, q, "rows", 16384, 16384, LT_SCALE_ROW, -1));
     LT_TRY_DONE(cast_time(b, q, "blocks both ways", 16384, 2048, LT_SCALE_BLOCK, LT_SCALE_BLOCK));
@@ -274,6 +274,6 @@ lt_err lt_bench_scaled(lt_bench *b) {
     LT_TRY_DONE(product_time(b, q, "d down", 16384, 8192, 2048));
     LT_TRY_DONE(product_time(b, q, "square", 8192, 8192, 8192));
 done:
-    lt_backend_cuda()->queue_close(q);
+    b->device->backend->queue_close(q);
     return err;
 }

@@ -144,13 +144,10 @@ done:
 }
 
 lt_err lt_bench_thesis(lt_bench *b) {
-    const lt_backend *be = lt_backend_cuda();
+    const lt_backend *be = b->device->backend;
     lt_queue *q = NULL;
     int n = 0;
-    if (be == NULL) {
-        return LT_ERR_DEVICE;
-    }
-    LT_TRY(be->queue_open(&q));
+    LT_TRY(be->queue_open(b->device, &q));
     for (int kind = 0; kind < 3; kind++) {
         for (int batch = 1; batch <= 8; batch *= 2) {
             for (int heads = 8; heads <= 32; heads *= 2) {

@@ -103,7 +103,7 @@ typedef struct {
     int64_t m, n, k;
     bool trans_a, trans_b, f32, accumulate, bias;
 } lt_gemm_product;
-LT_MUST_USE lt_err lt_gemm_tune(FILE *to, const lt_gemm_product *p);
+LT_MUST_USE lt_err lt_gemm_tune(FILE *to, lt_device *device, const lt_gemm_product *p);
 
 /* ---- The ladder: rungs with one calling convention, forward of a linear layer: NT, 16-bit out, no
  * epilogue ---- */

@@ -29,7 +29,7 @@ static lt_err queue_one(void *ctx, CUstream s, int set) {
     lt_err err;
     (void)s; /* The queue's is the timing's. */
     lt_gemm_winner_force(&c->as);
-    err = lt_backend_cuda()->ops->matmul(c->q, &c->sets[set]);
+    err = c->q->device->backend->ops->matmul(c->q, &c->sets[set]);
     lt_gemm_winner_force(NULL);
     return err;
 }
@@ -38,8 +38,8 @@ static lt_err queue_one(void *ctx, CUstream s, int set) {
 static bool serves(const candidate *c) {
     const lt_op_impl *impl;
     lt_gemm_winner_force(&c->as);
-    impl = lt_registry_choose(lt_registry_list(lt_backend_cuda(), LT_OP_matmul), &c->sets[0], NULL,
-                              0);
+    impl = lt_registry_choose(lt_registry_list(c->q->device->backend, LT_OP_matmul), &c->sets[0],
+                              c->q->device, NULL, 0);
     lt_gemm_winner_force(NULL);
     return impl != NULL && strcmp(impl->name, lt_gemm_by_names[c->as.by]) == 0;
 }
@@ -201,7 +201,7 @@ static void print_winner(FILE *to, const lt_gemm_product *p, const lt_gemm_winne
     fflush(to);
 }
 
-lt_err lt_gemm_tune(FILE *to, const lt_gemm_product *p) {
+lt_err lt_gemm_tune(FILE *to, lt_device *device, const lt_gemm_product *p) {
     lt_err err = LT_OK;
     lt_queue *q = NULL;
     lt_matmul_args sets[MAX_SETS];
@@ -215,7 +215,7 @@ lt_err lt_gemm_tune(FILE *to, const lt_gemm_product *p) {
         LT_FAIL(LT_ERR_ARG, "tune gemm: a product of %lld x %lld x %lld", (long long)p->m,
                 (long long)p->n, (long long)p->k);
     }
-    LT_TRY(lt_backend_cuda()->queue_open(&q));
+    LT_TRY(device->backend->queue_open(device, &q));
     n_sets = sets_of(q, p);
     for (int i = 0; i < n_sets; i++) {
         LT_TRY_DONE(set_open(q, &sets[i], &blocks[i], p, (uint64_t)(10 * i + 1)));
@@ -234,6 +234,6 @@ done:
     for (int i = 0; i < n_sets; i++) {
         lt_cuda_free(q->gpu, blocks[i]);
     }
-    lt_backend_cuda()->queue_close(q);
+    device->backend->queue_close(q);
     return err;
 }

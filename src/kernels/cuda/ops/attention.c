@@ -12,32 +12,32 @@
 #define TILED_ROWS    64 /* Of a tile of tiled.cu; and its blocks' threads. */
 #define TILED_THREADS 128
 
-static const char *fwd_refuse(const void *args) {
-    return lt_cuda_attention_refusal(args, lt_cuda_backend_info());
+static const char *fwd_refuse(const void *args, const lt_device *device) {
+    return lt_cuda_attention_refusal(args, lt_cuda_device_info(device));
 }
 static lt_err fwd_run(lt_queue *q, const void *args) {
     lt_scratch scratch = {.bytes = lt_cuda_attention_scratch_bytes(args)};
     LT_TRY(lt_cuda_scratch_counted(q, scratch.bytes, &scratch.data));
     return lt_cuda_attention(q->gpu, q->stream, args, scratch);
 }
-static const char *bwd_refuse(const void *args) {
-    return lt_cuda_attention_bwd_refusal(args, lt_cuda_backend_info());
+static const char *bwd_refuse(const void *args, const lt_device *device) {
+    return lt_cuda_attention_bwd_refusal(args, lt_cuda_device_info(device));
 }
 static lt_err bwd_run(lt_queue *q, const void *args) {
-    const lt_attention_cut cut = lt_cuda_attention_bwd_cut(args, lt_cuda_backend_info());
+    const lt_attention_cut cut = lt_cuda_attention_bwd_cut(args, lt_cuda_device_info(q->device));
     lt_scratch scratch = {.bytes = lt_cuda_attention_bwd_scratch_bytes(args, cut)};
     LT_TRY(lt_cuda_scratch_counted(q, scratch.bytes, &scratch.data));
     return lt_cuda_attention_bwd(q->gpu, q->stream, args, cut, scratch);
 }
 
-static const char *sm80_fwd_refuse(const void *args) {
-    return lt_cuda_attention_sm80_refusal(args, lt_cuda_backend_info());
+static const char *sm80_fwd_refuse(const void *args, const lt_device *device) {
+    return lt_cuda_attention_sm80_refusal(args, lt_cuda_device_info(device));
 }
 static lt_err sm80_fwd_run(lt_queue *q, const void *args) {
     return lt_cuda_attention_sm80(q->gpu, q->stream, args);
 }
-static const char *sm80_bwd_refuse(const void *args) {
-    return lt_cuda_attention_bwd_sm80_refusal(args, lt_cuda_backend_info());
+static const char *sm80_bwd_refuse(const void *args, const lt_device *device) {
+    return lt_cuda_attention_bwd_sm80_refusal(args, lt_cuda_device_info(device));
 }
 
 /* ---- Plain cores: any.cu and tiled.cu ---- */
@@ -83,15 +83,16 @@ static const char *plain_refuse_tensors(const lt_tensor *const *t, int n, lt_dty
     }
     return t[0]->shape[3] > MAX_WIDTH ? "head wider than 1024" : NULL;
 }
-static const char *any_fwd_refuse(const void *args) {
+static const char *any_fwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_attention_args *a = args;
     const lt_tensor *const t[] = {&a->q, &a->k, &a->v, &a->out};
     return plain_refuse_tensors(t, 4, a->q.dtype);
 }
-static const char *any_bwd_refuse(const void *args) {
+static const char *any_bwd_refuse(const void *args, const lt_device *device) {
     const lt_attention_bwd_args *a = args;
     const lt_tensor *const t[] = {&a->dq, &a->dk, &a->dv, &a->dout};
-    const char *why = any_fwd_refuse(&a->fwd);
+    const char *why = any_fwd_refuse(&a->fwd, device);
     why = why != NULL ? why : plain_refuse_tensors(t, 4, a->fwd.q.dtype);
     return why != NULL                                        ? why
            : a->fwd.lse.data == NULL || a->delta.data == NULL ? "no lse or delta"
@@ -161,7 +162,8 @@ static size_t tiled_shared_bytes(const tiled_kernel *t, int64_t dim) {
     return (t->tiles * (TILED_ROWS + partners) * (width + 4) + TILED_ROWS * (partners + 4)) *
            sizeof(float);
 }
-static const char *tiled_refuse(const lt_tensor *const *t, int n, const tiled_kernel *kernel) {
+static const char *tiled_refuse(const lt_tensor *const *t, int n, const tiled_kernel *kernel,
+                                const lt_device *device) {
     for (int i = 0; i < n; i++) {
         if (t[i]->dtype != LT_F32) {
             return "not F32";
@@ -174,22 +176,23 @@ static const char *tiled_refuse(const lt_tensor *const *t, int n, const tiled_ke
     if (t[0]->shape[3] % 4 != 0 || t[0]->shape[3] > 128) {
         return "head width not a multiple of 4 up to 128";
     }
-    return tiled_shared_bytes(kernel, t[0]->shape[3]) > lt_cuda_backend_info()->shared_optin_bytes
+    return tiled_shared_bytes(kernel, t[0]->shape[3]) >
+                   lt_cuda_device_info(device)->shared_optin_bytes
                ? "tiles do not fit shared memory"
                : NULL;
 }
-static const char *tiled_fwd_refuse(const void *args) {
+static const char *tiled_fwd_refuse(const void *args, const lt_device *device) {
     const lt_attention_args *a = args;
     const lt_tensor *const t[] = {&a->q, &a->k, &a->v, &a->out};
-    const char *why = any_fwd_refuse(args);
-    return why != NULL ? why : tiled_refuse(t, 4, &tiled_fwd);
+    const char *why = any_fwd_refuse(args, device);
+    return why != NULL ? why : tiled_refuse(t, 4, &tiled_fwd, device);
 }
-static const char *tiled_bwd_refuse(const void *args) {
+static const char *tiled_bwd_refuse(const void *args, const lt_device *device) {
     const lt_attention_bwd_args *a = args;
     const lt_tensor *const t[] = {&a->fwd.q, &a->fwd.k, &a->fwd.v, &a->fwd.out,
                                   &a->dout,  &a->dq,    &a->dk,    &a->dv};
-    const char *why = any_bwd_refuse(args);
-    return why != NULL ? why : tiled_refuse(t, 8, &tiled_dkv);
+    const char *why = any_bwd_refuse(args, device);
+    return why != NULL ? why : tiled_refuse(t, 8, &tiled_dkv, device);
 }
 /* A block a tile of `tokens` of each of `heads`. */
 static lt_err tiled_launch(lt_queue *q, const tiled_kernel *t, lt_attn_plain_args *w, int tokens,

@@ -20,7 +20,8 @@ enum {
 
 /* ---- note ---- */
 
-static const char *note_refuse(const void *args) {
+static const char *note_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_note_args *a = args;
     const lt_tensor *const whole[] = {&a->slots, &a->starts, &a->edits};
     return !lt_cuda_all_contiguous(whole, 3) ? "slots or edits not contiguous"
@@ -40,7 +41,8 @@ const lt_op_impl lt_cuda_note_impls[LT_REGISTRY_MAX_IMPLS] = {{"rows", note_refu
 
 /* ---- choose ---- */
 
-static const char *choose_refuse(const void *args) {
+static const char *choose_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_choose_args *a = args;
     const lt_tensor *const rows[] = {&a->logits};
     const lt_tensor *const whole[] = {&a->how, &a->top_id, &a->top_logprob,

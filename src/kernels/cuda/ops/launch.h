@@ -13,7 +13,8 @@
 #include "kernels/cuda/common/view_args.h"
 
 struct lt_queue {
-    lt_cuda *gpu;
+    lt_device *device; /* First: lt_queue_device. */
+    lt_cuda *gpu;      /* The device's. */
     CUstream stream;
     /* LT_CUDA_COUNTER_BYTES of counters, then what ops share; grows to the largest wish, then
      * stays. */
@@ -41,9 +42,9 @@ LT_MUST_USE lt_err lt_cuda_scratch_counted(lt_queue *q, size_t bytes, void **out
  * takes: free until the next op that asks. Growing waits. */
 LT_MUST_USE lt_err lt_cuda_wide(lt_queue *q, size_t bytes, void **out);
 
-/* The GPU that the backend opened: refusals ask it what it can. */
-const lt_cuda_info *lt_cuda_backend_info(void);
-lt_cuda *lt_cuda_backend_gpu(void);
+/* The GPU of a device: refusals ask it what it can. */
+const lt_cuda_info *lt_cuda_device_info(const lt_device *d);
+lt_cuda *lt_cuda_device_gpu(const lt_device *d);
 
 #define LT_CUDA_DEFINES_BYTES 160
 #define LT_CUDA_DIV_UP(n, d)  (((n) + (d)-1) / (d))

@@ -75,7 +75,7 @@ static bool wins(const lt_gemm_args *g, const lt_cuda_info *info) {
     return g->trans_a && g->k >= 4 * g->m && g->k >= 4 * g->n && !fills;
 }
 
-static const char *cublas_refuse(const void *args) {
+static const char *cublas_refuse(const void *args, const lt_device *device) {
     const lt_matmul_args *a = args;
     lt_gemm_args g;
     const char *why = lt_matmul_refuse_types(a);
@@ -93,14 +93,15 @@ static const char *cublas_refuse(const void *args) {
         (a->bias.dtype != a->y.dtype || a->accumulate || (uintptr_t)a->bias.data % 16 != 0)) {
         return "a bias of another type, beside a sum, or not 16-byte aligned";
     }
-    why = lt_gemm_refusal(&g, lt_cuda_backend_info());
+    why = lt_gemm_refusal(&g, lt_cuda_device_info(device));
     if (why != NULL) {
         return why;
     }
-    return !lt_cublas_available()                    ? "libcublasLt is not there"
-           : !wins(&g, lt_cuda_backend_info())       ? "our tiles are as fast"
-           : !lt_cublas_works(lt_cuda_backend_gpu()) ? "libcublasLt does not work with this driver"
-                                                     : NULL;
+    return !lt_cublas_available()                   ? "libcublasLt is not there"
+           : !wins(&g, lt_cuda_device_info(device)) ? "our tiles are as fast"
+           : !lt_cublas_works(lt_cuda_device_gpu(device))
+               ? "libcublasLt does not work with this driver"
+               : NULL;
 }
 static lt_err cublas_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
@@ -135,12 +136,12 @@ static lt_err cublas_run(lt_queue *q, const void *args) {
 
 /* ---- Tensor cores of Hopper ---- */
 
-static const char *wgmma_refuse(const void *args) {
+static const char *wgmma_refuse(const void *args, const lt_device *device) {
     const lt_matmul_args *a = args;
     lt_gemm_args g;
     const char *why = lt_matmul_refuse_types(a);
     why = why != NULL ? why : lt_gemm_from_matmul(&g, a);
-    return why != NULL ? why : lt_gemm_refusal(&g, lt_cuda_backend_info());
+    return why != NULL ? why : lt_gemm_refusal(&g, lt_cuda_device_info(device));
 }
 static lt_err gemm_run(lt_queue *q, const lt_gemm_args *g, bool fixed_order) {
     const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
@@ -160,9 +161,9 @@ static lt_err wgmma_run(lt_queue *q, const void *args) {
 }
 
 /* Few rows times weights (N, K) that come from memory. */
-static const char *few_refuse(const void *args) {
+static const char *few_refuse(const void *args, const lt_device *device) {
     const lt_matmul_args *a = args;
-    const lt_cuda_info *info = lt_cuda_backend_info();
+    const lt_cuda_info *info = lt_cuda_device_info(device);
     const lt_gemm_winner *w;
     lt_gemm_args g;
     const char *why = lt_matmul_refuse_types(a);
@@ -179,7 +180,7 @@ static const char *few_refuse(const void *args) {
 }
 static lt_err few_run(lt_queue *q, const void *args) {
     if (((const lt_matmul_args *)args)->y.shape[0] <= q->fuse->most.plain &&
-        lt_cuda_gemv_refuse(args) == NULL) {
+        lt_cuda_gemv_refuse(args, q->device) == NULL) {
         return lt_cuda_gemv_run(q, args); /* The same bits, fused or not. */
     }
     lt_gemm_args g;
@@ -191,7 +192,7 @@ static lt_err few_run(lt_queue *q, const void *args) {
 bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a, const lt_act_args *act) {
     const bool few = a->b_packed != NULL
                          ? lt_cuda_wgmma_q_gates(q, a)
-                         : q->fuse->most.plain < a->y.shape[0] && few_refuse(a) == NULL;
+                         : q->fuse->most.plain < a->y.shape[0] && few_refuse(a, q->device) == NULL;
     return few && !a->accumulate && a->y.dtype == a->a.dtype && act->gated &&
            (act->kind == LT_ACT_SILU || act->kind == LT_ACT_GELU_TANH) && act->y.n_dims == 2 &&
            act->y.dtype == a->a.dtype && act->y.stride[1] == 1 &&
@@ -212,7 +213,8 @@ lt_err lt_cuda_few_gated_run(lt_queue *q, const lt_matmul_args *a, const lt_act_
 
 /* ---- Tensor cores of sm_80 ---- */
 
-static const char *mma_refuse(const void *args) {
+static const char *mma_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_matmul_args *a = args;
     const char *why = lt_matmul_refuse_types(a);
     if (why != NULL) {
@@ -265,7 +267,8 @@ static lt_err mma_run(lt_queue *q, const void *args) {
 
 /* ---- fp32 ---- */
 
-static const char *sgemm_refuse(const void *args) {
+static const char *sgemm_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_matmul_args *a = args;
     const char *why = lt_matmul_refuse_types(a);
     if (why != NULL) {
@@ -360,7 +363,8 @@ static lt_err sgemm_run(lt_queue *q, const void *args) {
 
 /* ---- Anything ---- */
 
-static const char *any_refuse(const void *args) {
+static const char *any_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_matmul_args *a = args;
     const char *why = lt_matmul_refuse_types(a);
     return why != NULL ? why : lt_matmul_dense(&a->y) ? NULL : "columns of y not contiguous";
@@ -404,7 +408,8 @@ static lt_err any_run(lt_queue *q, const void *args) {
 
 /* ---- Experts ---- */
 
-static const char *grouped_any_refuse(const void *args) {
+static const char *grouped_any_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_matmul_grouped_args *a = args;
     if (a->a.dtype != a->b.dtype || lt_cuda_dtype_word(a->a.dtype) == NULL ||
         lt_cuda_dtype_word(a->y.dtype) == NULL) {
@@ -439,8 +444,8 @@ static lt_err grouped_any_run(lt_queue *q, const void *args) {
     return any_launch(q, &w, a->a.dtype, a->y.dtype, weights ? 2 : 1, a->expert_start.shape[0] - 1);
 }
 
-static const char *grouped_wgmma_refuse(const void *args) {
-    return lt_gemm_grouped_refusal(args, lt_cuda_backend_info());
+static const char *grouped_wgmma_refuse(const void *args, const lt_device *device) {
+    return lt_gemm_grouped_refusal(args, lt_cuda_device_info(device));
 }
 static lt_err grouped_wgmma_run(lt_queue *q, const void *args) {
     return lt_gemm_grouped(q->gpu, q->stream, args);
@@ -474,10 +479,10 @@ static const char *act_gemm(lt_gemm_args *g, const lt_matmul_act_args *a) {
     }
     return NULL;
 }
-static const char *matmul_act_refuse(const void *args) {
+static const char *matmul_act_refuse(const void *args, const lt_device *device) {
     lt_gemm_args g;
     const char *why = act_gemm(&g, args);
-    return why != NULL ? why : lt_gemm_refusal(&g, lt_cuda_backend_info());
+    return why != NULL ? why : lt_gemm_refusal(&g, lt_cuda_device_info(device));
 }
 static lt_err matmul_act_run(lt_queue *q, const void *args) {
     lt_gemm_args g;
@@ -486,19 +491,20 @@ static lt_err matmul_act_run(lt_queue *q, const void *args) {
 }
 /* The way back through GELU in the vendor's epilogue: half of the 8 bytes an element of y that the
  * parts move. Forward stays in parts: y is to be f of x as x is stored. */
-static const char *gelu_back_refuse(const void *args) {
+static const char *gelu_back_refuse(const void *args, const lt_device *device) {
     const lt_matmul_act_args *a = args;
-    const char *why = matmul_act_refuse(a);
+    const char *why = matmul_act_refuse(a, device);
     if (why != NULL) {
         return why;
     }
     if (!a->backward || a->kind != LT_ACT_GELU_TANH || a->a.dtype != LT_BF16 || a->fixed_order) {
         return "not BF16 back through GELU";
     }
-    return a->y.data == a->x.data                    ? "in place"
-           : !lt_cublas_available()                  ? "libcublasLt is not there"
-           : !lt_cublas_works(lt_cuda_backend_gpu()) ? "libcublasLt does not work with this driver"
-                                                     : NULL;
+    return a->y.data == a->x.data   ? "in place"
+           : !lt_cublas_available() ? "libcublasLt is not there"
+           : !lt_cublas_works(lt_cuda_device_gpu(device))
+               ? "libcublasLt does not work with this driver"
+               : NULL;
 }
 /* Of cuBLASLt 13.1's proposals for GPT-2's the fourth was best, by 0.4 % of a step; of others' the
  * first. */
@@ -529,7 +535,7 @@ static lt_err gelu_back_run(lt_queue *q, const void *args) {
                                               .d = a->y.data});
 }
 static lt_err matmul_act_parts(lt_queue *q, const void *args) {
-    return lt_matmul_act_in_parts(lt_backend_cuda()->ops, q, args);
+    return lt_matmul_act_in_parts(q->device->backend->ops, q, args);
 }
 
 /* ---- Packing: for blocks (matmul_q.c); other products read b itself. ---- */

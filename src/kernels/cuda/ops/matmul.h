@@ -14,7 +14,7 @@ const char *lt_matmul_refuse_types(const lt_matmul_args *a);
 bool lt_matmul_dense(const lt_tensor *t);
 
 /* At most 8 rows (matmul_gemv.c). */
-const char *lt_cuda_gemv_refuse(const void *args);
+const char *lt_cuda_gemv_refuse(const void *args, const lt_device *device);
 int lt_cuda_gemv_split(int64_t n, int64_t k, int n_sms); /* Warps that share K. */
 lt_err lt_cuda_gemv_run(lt_queue *q, const void *args);
 

@@ -9,7 +9,7 @@
 
 #define GEMV_ROWS 8
 
-const char *lt_cuda_gemv_refuse(const void *args) {
+const char *lt_cuda_gemv_refuse(const void *args, const lt_device *device) {
     const lt_matmul_args *a = args;
     const char *why = lt_matmul_refuse_types(a);
     const lt_gemm_winner *w;
@@ -33,7 +33,8 @@ const char *lt_cuda_gemv_refuse(const void *args) {
         lt_matmul_depth(a) > INT32_MAX / 2 || a->y.shape[1] > INT32_MAX / 2) {
         return "rows not 16-byte aligned";
     }
-    w = lt_gemm_from_matmul(&g, a) == NULL ? lt_gemm_winner_find(lt_cuda_backend_info(), &g) : NULL;
+    w = lt_gemm_from_matmul(&g, a) == NULL ? lt_gemm_winner_find(lt_cuda_device_info(device), &g)
+                                           : NULL;
     return w == NULL || w->by == LT_GEMM_BY_GEMV ? NULL
                                                  : "another kernel was measured to be faster";
 }

@@ -73,7 +73,8 @@ size_t lt_cuda_pack_bytes(const lt_tensor *b, bool trans_b) {
                : (size_t)(LT_CUDA_DIV_UP(b->shape[0], TILE_ROWS) * slab_bytes(f, b->shape[1]));
 }
 
-const char *lt_cuda_pack_refuse(const void *args) {
+const char *lt_cuda_pack_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_matmul_pack_args *a = args;
     return lt_cuda_pack_bytes(&a->b, a->trans_b) > 0 ? NULL : "not of blocks";
 }
@@ -92,7 +93,8 @@ lt_err lt_cuda_pack_run(lt_queue *q, const void *args) {
     return lt_cuda_sync(q->gpu, q->stream); /* gemm_q reads weights before it waits: early.cuh. */
 }
 
-const char *lt_cuda_embed_q_refuse(const void *args) {
+const char *lt_cuda_embed_q_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_embed_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->pos_table};
     if (format_of(a->table.dtype) == NULL || a->table_packed == NULL) {
@@ -143,7 +145,8 @@ static const char *refuse_blocks(const lt_matmul_args *a) {
 }
 
 /* In a fixed order more rows come as pieces of so many. */
-const char *lt_cuda_few_q_refuse(const void *args) {
+const char *lt_cuda_few_q_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_matmul_args *a = args;
     const char *why = refuse_blocks(a);
     return why != NULL                                   ? why
@@ -224,14 +227,14 @@ lt_err lt_cuda_few_q_run(lt_queue *q, const void *args) {
 }
 
 /* gemm_q_sm90.cu. In a fixed order any number of rows, in pieces whose weights enter exactly. */
-const char *lt_cuda_wgmma_q_refuse(const void *args) {
+const char *lt_cuda_wgmma_q_refuse(const void *args, const lt_device *device) {
     const lt_matmul_args *a = args;
     const int64_t rows = a->y.shape[0];
     const char *why = refuse_blocks(a);
     if (why != NULL || a->fixed_order) {
-        return why != NULL ? why : lt_gemm_q_refusal(a, lt_cuda_backend_info());
+        return why != NULL ? why : lt_gemm_q_refusal(a, lt_cuda_device_info(device));
     }
-    return rows < WGMMA_LEAST ? "too few rows" : lt_gemm_q_refusal(a, lt_cuda_backend_info());
+    return rows < WGMMA_LEAST ? "too few rows" : lt_gemm_q_refusal(a, lt_cuda_device_info(device));
 }
 lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
@@ -253,11 +256,12 @@ lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args) {
 /* The same bits with an activation behind it as without. */
 bool lt_cuda_wgmma_q_gates(const lt_queue *q, const lt_matmul_args *a) {
     lt_fuse_ops alone;
-    return a->y.shape[0] <= LT_GEMM_Q_PIECE && lt_cuda_wgmma_q_refuse(a) == NULL &&
+    return a->y.shape[0] <= LT_GEMM_Q_PIECE && lt_cuda_wgmma_q_refuse(a, q->device) == NULL &&
            a->y.shape[1] % (2 * TILE_ROWS) == 0 && !would_be_fused(q, a, &alone);
 }
 
-const char *lt_cuda_wide_q_refuse(const void *args) {
+const char *lt_cuda_wide_q_refuse(const void *args, const lt_device *device) {
+    (void)device;
     return refuse_blocks(args);
 }
 /* Columns [first, first + n) of y. */
@@ -277,7 +281,7 @@ static lt_err slab(lt_queue *q, const lt_matmul_args *a, const format *f, int64_
     wide.b_packed = NULL;
     wide.y = lt_tensor_cols(&a->y, first, n);
     wide.bias = a->bias.data == NULL ? a->bias : lt_tensor_rows(&a->bias, first, n);
-    return lt_backend_cuda()->ops->matmul(q, &wide);
+    return q->device->backend->ops->matmul(q, &wide);
 }
 lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;

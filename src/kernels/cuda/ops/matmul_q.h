@@ -12,15 +12,18 @@
 /* Bytes of b packed; 0: not of blocks that products take. */
 size_t lt_cuda_pack_bytes(const lt_tensor *b, bool trans_b);
 
-const char *lt_cuda_pack_refuse(const void *args);
+const char *lt_cuda_pack_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_pack_run(lt_queue *q, const void *args);
-const char *lt_cuda_embed_q_refuse(const void *args);
+const char *lt_cuda_embed_q_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_embed_q_run(lt_queue *q, const void *args);
-const char *lt_cuda_few_q_refuse(const void *args); /* At most 64 rows, or in a fixed order. */
+const char *
+lt_cuda_few_q_refuse(const void *args,
+                     const lt_device *device); /* At most 64 rows, or in a fixed order. */
 lt_err lt_cuda_few_q_run(lt_queue *q, const void *args);
-const char *lt_cuda_wgmma_q_refuse(const void *args); /* Hopper, 5 rows and more. */
+const char *lt_cuda_wgmma_q_refuse(const void *args,
+                                   const lt_device *device); /* Hopper, 5 rows and more. */
 lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args);
-const char *lt_cuda_wide_q_refuse(const void *args);
+const char *lt_cuda_wide_q_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args);
 
 /* How pack lays out a format: bits, elements of a scale, whether there are minima, what is taken

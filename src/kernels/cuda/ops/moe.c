@@ -28,7 +28,8 @@ static const char *refuse_f32(const lt_tensor *const *t, int n) {
 
 /* ---- Routing ---- */
 
-static const char *moe_route_fwd_refuse(const void *args) {
+static const char *moe_route_fwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_moe_route_args *a = args;
     const lt_tensor *const f32[] = {&a->probs, &a->weights, &a->logits};
     if (a->logits.shape[1] > MAX_EXPERTS) {
@@ -120,7 +121,8 @@ static lt_err moe_route_fwd_run(lt_queue *q, const void *args) {
     return lt_cuda_run_early(q, FILE_NAME, "route_aux", defines, 1, 1, 1024, aux);
 }
 
-static const char *moe_route_bwd_refuse(const void *args) {
+static const char *moe_route_bwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_moe_route_bwd_args *a = args;
     const lt_tensor *const f32[] = {&a->dlogits, &a->dweights, &a->logits, &a->probs, &a->weights};
     return a->logits.shape[1] > MAX_EXPERTS ? "more than 1024 experts" : refuse_f32(f32, 5);
@@ -189,7 +191,8 @@ static lt_err invert(lt_queue *q, void **inverse, lt_tensor slot_row, const lt_t
                              LT_CUDA_DIV_UP(n, THREADS), 1, THREADS, list);
 }
 
-static const char *moe_gather_fwd_refuse(const void *args) {
+static const char *moe_gather_fwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_moe_gather_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->x};
     return lt_cuda_refuse_rows(rows, 2, a->x.dtype);
@@ -223,7 +226,8 @@ static lt_err sum_rows(lt_queue *q, lt_tensor y, lt_tensor x, lt_tensor weights,
     return lt_cuda_run_early(q, FILE_NAME, "moe_sum", defines, blocks, 1, THREADS, list);
 }
 
-static const char *moe_gather_bwd_refuse(const void *args) {
+static const char *moe_gather_bwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_moe_gather_bwd_args *a = args;
     const lt_tensor *const rows[] = {&a->dx, &a->dy};
     return lt_cuda_refuse_rows(rows, 2, a->dx.dtype);
@@ -234,7 +238,8 @@ static lt_err moe_gather_bwd_run(lt_queue *q, const void *args) {
                     a->add_dx);
 }
 
-static const char *moe_combine_fwd_refuse(const void *args) {
+static const char *moe_combine_fwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_moe_combine_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->x}, *const f32[] = {&a->weights};
     const char *why = lt_cuda_refuse_rows(rows, 2, a->x.dtype);
@@ -246,7 +251,8 @@ static lt_err moe_combine_fwd_run(lt_queue *q, const void *args) {
                     false);
 }
 
-static const char *moe_combine_bwd_refuse(const void *args) {
+static const char *moe_combine_bwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_moe_combine_bwd_args *a = args;
     const lt_tensor *const rows[] = {&a->dx, &a->dy, &a->x}, *const f32[] = {&a->weights,
                                                                              &a->dweights};

@@ -15,7 +15,8 @@
 
 static const float NS_A = 3.4445f, NS_B = -4.7750f, NS_C = 2.0315f;
 
-static const char *muon_refuse(const void *args) {
+static const char *muon_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_muon_args *a = args;
     const lt_tensor *const flat[] = {&a->p, &a->g, &a->m, &a->scratch};
     if (!lt_cuda_all_contiguous(flat, 4) ||

@@ -220,7 +220,8 @@ static lt_err bwd(lt_queue *q, int kind, lt_tensor dx, lt_tensor dgain, lt_tenso
                              LT_CUDA_DIV_UP(cols, COL_SUM_COLS), 1 + kind, COL_SUM_THREADS, sums);
 }
 
-static const char *rmsnorm_fwd_refuse(const void *args) {
+static const char *rmsnorm_fwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_rmsnorm_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->x, &a->add, &a->sum};
     return refuse(rows, 4, &a->x, &a->gain);
@@ -231,7 +232,8 @@ static lt_err rmsnorm_fwd_run(lt_queue *q, const void *args) {
     return fwd(q, 0, rows, a->gain, (lt_tensor){0}, (lt_tensor){0}, a->rstd, a->eps,
                a->gain_offset);
 }
-static const char *rmsnorm_bwd_refuse(const void *args) {
+static const char *rmsnorm_bwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_rmsnorm_bwd_args *a = args;
     const lt_tensor *const rows[] = {&a->dx, &a->dy, &a->x};
     return a->rstd.data == NULL ? "no rstd" : refuse(rows, 3, &a->x, &a->gain);
@@ -241,7 +243,8 @@ static lt_err rmsnorm_bwd_run(lt_queue *q, const void *args) {
     return bwd(q, 0, a->dx, a->dgain, (lt_tensor){0}, a->dy, a->x, a->gain, (lt_tensor){0}, a->rstd,
                a->gain_offset, a->add_dx);
 }
-static const char *layernorm_fwd_refuse(const void *args) {
+static const char *layernorm_fwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_layernorm_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->x, &a->add, &a->sum};
     if (a->bias.data != NULL && a->bias.dtype != a->gain.dtype) {
@@ -254,7 +257,8 @@ static lt_err layernorm_fwd_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a->y, &a->x, &a->add, &a->sum};
     return fwd(q, 1, rows, a->gain, a->bias, a->mean, a->rstd, a->eps, 0.0f);
 }
-static const char *layernorm_bwd_refuse(const void *args) {
+static const char *layernorm_bwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_layernorm_bwd_args *a = args;
     const lt_tensor *const rows[] = {&a->dx, &a->dy, &a->x};
     return a->rstd.data == NULL || a->mean.data == NULL ? "no mean or rstd"

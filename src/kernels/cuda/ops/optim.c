@@ -43,7 +43,8 @@ static const char *refuse_buffers(const lt_tensor *const *flat, int n, const lt_
     return now->data != NULL && now->dtype != LT_F32 ? "now is not F32" : NULL;
 }
 
-static const char *adamw_refuse(const void *args) {
+static const char *adamw_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_adamw_args *a = args;
     const lt_tensor *const rows[] = {&a->p, &a->g}, *const moments[] = {&a->m, &a->v};
     const char *why = refuse_moments(moments, 2);
@@ -66,7 +67,8 @@ static lt_err adamw_run(lt_queue *q, const void *args) {
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
 }
 
-static const char *ademamix_refuse(const void *args) {
+static const char *ademamix_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_ademamix_args *a = args;
     const lt_tensor *const rows[] = {&a->p, &a->g}, *const moments[] = {&a->m1, &a->m2, &a->v};
     const char *why = refuse_moments(moments, 3);
@@ -91,7 +93,8 @@ static lt_err ademamix_run(lt_queue *q, const void *args) {
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
 }
 
-static const char *lion_refuse(const void *args) {
+static const char *lion_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_lion_args *a = args;
     const lt_tensor *const rows[] = {&a->p, &a->g, &a->m};
     return refuse_buffers(rows, 3, &a->copy, &a->now);
@@ -110,7 +113,8 @@ static lt_err lion_run(lt_queue *q, const void *args) {
 
 /* ---- Norm and clipping ---- */
 
-static const char *sumsq_refuse(const void *args) {
+static const char *sumsq_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_sumsq_args *a = args;
     const lt_tensor *const rows[] = {&a->x};
     return lt_tensor_contiguous(&a->x) ? lt_cuda_refuse_rows(rows, 1, LT_F32) : "not contiguous";
@@ -128,7 +132,8 @@ static lt_err sumsq_run(lt_queue *q, const void *args) {
     return lt_cuda_run(q, "ops/optim.cu", "sumsq_total", defines(w, LT_F32), 1, 1, THREADS, second);
 }
 
-static const char *clip_refuse(const void *args) {
+static const char *clip_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_clip_args *a = args;
     return a->now.dtype != LT_F32 || a->sumsq.dtype != LT_F64 ? "types" : NULL;
 }

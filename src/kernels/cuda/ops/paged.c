@@ -11,8 +11,8 @@
 #define WARPS     4 /* Rows a block of any_paged.cu. */
 #define MAX_WIDTH 1024
 
-static const char *attention_paged_refuse(const void *args) {
-    return lt_cuda_paged_refusal(args, lt_cuda_backend_info());
+static const char *attention_paged_refuse(const void *args, const lt_device *device) {
+    return lt_cuda_paged_refusal(args, lt_cuda_device_info(device));
 }
 static lt_err attention_paged_run(lt_queue *q, const void *args) {
     const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
@@ -55,7 +55,8 @@ static void defines_of(char out[LT_CUDA_DEFINES_BYTES], lt_dtype act, lt_dtype c
              lt_cuda_dtype_word(cache), cols);
 }
 
-static const char *any_refuse(const void *args) {
+static const char *any_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_attention_paged_args *a = args;
     const lt_tensor *const acts[] = {&a->q, &a->out};
     const char *why = refuse_cache(&a->k_pages, &a->v_pages, acts, 2);
@@ -96,7 +97,8 @@ static lt_err any_run(lt_queue *q, const void *args) {
                        LT_CUDA_DIV_UP((int64_t)w.rows * w.heads, WARPS), 1, WARPS * 32, list);
 }
 
-static const char *kv_write_refuse(const void *args) {
+static const char *kv_write_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_kv_write_args *a = args;
     const lt_tensor *const acts[] = {&a->k, &a->v};
     return refuse_cache(&a->k_pages, &a->v_pages, acts, 2);

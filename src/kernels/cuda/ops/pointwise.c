@@ -32,7 +32,8 @@ static int act_blocks(char out[LT_CUDA_DEFINES_BYTES], const lt_queue *q, lt_act
     return (int)(walk ? resident : turns);
 }
 
-static const char *act_fwd_refuse(const void *args) {
+static const char *act_fwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_act_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->x};
     return act_refuse_any(rows, 2, a->kind, a->x.dtype);
@@ -51,7 +52,8 @@ static lt_err act_fwd_run(lt_queue *q, const void *args) {
     return lt_cuda_run_early(q, "ops/act.cu", "act_fwd", defines, n, 1, THREADS, list);
 }
 
-static const char *act_bwd_refuse(const void *args) {
+static const char *act_bwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_act_bwd_args *a = args;
     const lt_tensor *const rows[] = {&a->dx, &a->dy, &a->x};
     return act_refuse_any(rows, 3, a->kind, a->x.dtype);
@@ -81,7 +83,8 @@ static lt_err act_bwd_run(lt_queue *q, const void *args) {
 
 /* ---- Sums and conversions ---- */
 
-static const char *add_refuse(const void *args) {
+static const char *add_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_add_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->a, &a->b};
     const char *why = lt_cuda_refuse_rows(rows, 3, a->y.dtype);
@@ -100,7 +103,8 @@ static lt_err add_run(lt_queue *q, const void *args) {
 }
 
 /* Any types, any strides: add_any.cu. */
-static const char *add_any_refuse(const void *args) {
+static const char *add_any_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_add_args *a = args;
     const lt_tensor *const all[] = {&a->y, &a->a, &a->b};
     for (int i = 0; i < 3; i++) {
@@ -128,7 +132,8 @@ static lt_err add_any_run(lt_queue *q, const void *args) {
                        LT_CUDA_DIV_UP(rows * cols, THREADS), 1, THREADS, list);
 }
 
-static const char *cast_refuse(const void *args) {
+static const char *cast_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_cast_args *a = args;
     if (a->y.dtype != LT_F32 && a->x.dtype != LT_F32) {
         return "neither side is F32";
@@ -155,9 +160,9 @@ static lt_err cast_run(lt_queue *q, const void *args) {
 static lt_add_args cast_as_add(const lt_cast_args *a) {
     return (lt_add_args){.y = a->y, .a = a->x, .alpha = 1.0f};
 }
-static const char *cast_any_refuse(const void *args) {
+static const char *cast_any_refuse(const void *args, const lt_device *device) {
     const lt_add_args as_add = cast_as_add(args);
-    return add_any_refuse(&as_add);
+    return add_any_refuse(&as_add, device);
 }
 static lt_err cast_any_run(lt_queue *q, const void *args) {
     const lt_add_args as_add = cast_as_add(args);
@@ -166,8 +171,7 @@ static lt_err cast_any_run(lt_queue *q, const void *args) {
 
 /* ---- Rotary embedding ---- */
 
-static const char *rope_refuse(const void *args) {
-    const lt_rope_args *a = args;
+static const char *rope_why_not(const lt_rope_args *a) {
     const lt_tensor *const rows[] = {&a->y, &a->x};
     const char *why = lt_cuda_refuse_rows(rows, 2, a->x.dtype);
     const int64_t width = lt_cuda_width(&a->x);
@@ -187,6 +191,10 @@ static const char *rope_refuse(const void *args) {
                ? "not 16-byte aligned"
                : NULL;
 }
+static const char *rope_refuse(const void *args, const lt_device *device) {
+    (void)device;
+    return rope_why_not(args);
+}
 static lt_err rope_run(lt_queue *q, const void *args) {
     lt_rope_args a = *(const lt_rope_args *)args;
     const int w = ROPE_W(a.x.dtype), lanes = (int)lt_cuda_width(&a.x) / (2 * w);
@@ -203,7 +211,7 @@ static lt_err rope_run(lt_queue *q, const void *args) {
 
 /* With the keys' and values' way to their pages (fuse.h). */
 bool lt_cuda_rope_kv_takes(const lt_rope_args *a, const lt_kv_write_args *w) {
-    return rope_refuse(a) == NULL && w->k_pages.dtype == a->x.dtype &&
+    return rope_why_not(a) == NULL && w->k_pages.dtype == a->x.dtype &&
            w->v_pages.dtype == a->x.dtype && lt_tensor_contiguous(&w->k_pages) &&
            lt_tensor_contiguous(&w->v_pages) && lt_tensor_contiguous(&a->positions) &&
            lt_tensor_contiguous(&w->slots) &&
@@ -238,7 +246,8 @@ lt_err lt_cuda_rope_kv_run(lt_queue *q, const lt_rope_args *a, const lt_kv_write
 }
 
 /* Any width, any part of the head: a thread a pair, or a column that is copied. */
-static const char *rope_any_refuse(const void *args) {
+static const char *rope_any_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_rope_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->x};
     const char *why = lt_cuda_refuse_rows(rows, 2, a->x.dtype);

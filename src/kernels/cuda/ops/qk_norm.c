@@ -80,12 +80,14 @@ static lt_qk_part part_of(const lt_tensor *x, const lt_tensor *table) {
 
 /* ---- Forward ---- */
 
-static const char *qk_norm_fwd_refuse(const void *args) {
+static const char *qk_norm_fwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_qk_norm_args *a = args;
     const lt_tensor *const rows[] = {&a->x, &a->y};
     return refuse_pieces(rows, 2, &a->q_gain, &a->k_gain, &a->table);
 }
-static const char *qk_norm_fwd_any_refuse(const void *args) {
+static const char *qk_norm_fwd_any_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_qk_norm_args *a = args;
     const lt_tensor *const rows[] = {&a->x, &a->y};
     return refuse_any(rows, 2, &a->q_gain, &a->k_gain);
@@ -125,12 +127,14 @@ static lt_err qk_norm_fwd_any_run(lt_queue *q, const void *args) {
 
 /* ---- Backward ---- */
 
-static const char *qk_norm_bwd_refuse(const void *args) {
+static const char *qk_norm_bwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_qk_norm_bwd_args *a = args;
     const lt_tensor *const rows[] = {&a->x, &a->dx, &a->dy};
     return refuse_pieces(rows, 3, &a->q_gain, &a->k_gain, &a->table);
 }
-static const char *qk_norm_bwd_any_refuse(const void *args) {
+static const char *qk_norm_bwd_any_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_qk_norm_bwd_args *a = args;
     const lt_tensor *const rows[] = {&a->x, &a->dx, &a->dy};
     return refuse_any(rows, 3, &a->q_gain, &a->k_gain);

@@ -20,7 +20,8 @@ static const char *weights_define(const lt_xent_args *a) {
     return a->weights.data != NULL && a->grad_scale != 0.0f ? " WEIGHTS=1" : "";
 }
 
-static const char *xent_refuse(const void *args) {
+static const char *xent_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_xent_args *a = args;
     const lt_tensor *const rows[] = {&a->logits};
     return lt_cuda_refuse_rows(rows, 1, a->logits.dtype);
@@ -72,9 +73,9 @@ static int held_piece(const lt_xent_args *a) {
     return lt_cuda_piece(rows, 1, a->logits.dtype, a->logits.shape[1]);
 }
 
-static const char *held_refuse(const void *args) {
+static const char *held_refuse(const void *args, const lt_device *device) {
     const lt_xent_args *a = args;
-    const char *why = xent_refuse(args);
+    const char *why = xent_refuse(args, device);
     held_spec s;
     if (why != NULL) {
         return why;
@@ -82,7 +83,7 @@ static const char *held_refuse(const void *args) {
     return a->grad_scale == 0.0f ? "no gradient: rows are read once"
            : held_piece(a) == 1  ? "rows not 16-byte aligned"
            : !held_spec_make(&s, a->logits.shape[1], held_piece(a),
-                             lt_cuda_backend_info()->shared_optin_bytes)
+                             lt_cuda_device_info(device)->shared_optin_bytes)
                ? "row longer than an SM holds"
                : NULL;
 }
@@ -120,7 +121,8 @@ static lt_err held_run(lt_queue *q, const void *args) {
 
 /* ---- Embedding ---- */
 
-static const char *embed_fwd_refuse(const void *args) {
+static const char *embed_fwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_embed_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->table, &a->pos_table};
     return lt_cuda_refuse_rows(rows, 3, a->y.dtype);
@@ -147,7 +149,8 @@ static lt_err embed_fwd_run(lt_queue *q, const void *args) {
                              EMBED_THREADS, list);
 }
 
-static const char *embed_bwd_refuse(const void *args) {
+static const char *embed_bwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_embed_bwd_args *a = args;
     const lt_tensor *const rows[] = {&a->dy}, *const tables[] = {&a->dtable, &a->dpos_table};
     const char *why = lt_cuda_refuse_rows(rows, 1, a->dy.dtype);
@@ -234,7 +237,8 @@ static lt_err embed_bwd_run(lt_queue *q, const void *args) {
 
 #define COLSUM_ROWS 64 /* The least rows of a part; few parts for col_sum to add. */
 
-static const char *colsum_refuse(const void *args) {
+static const char *colsum_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_colsum_args *a = args;
     const lt_tensor *const rows[] = {&a->x};
     return a->y.dtype != LT_F32 ? "y is not F32" : lt_cuda_refuse_rows(rows, 1, a->x.dtype);

@@ -17,7 +17,8 @@ static bool dense(const lt_tensor *t) {
     return t->data == NULL || t->stride[1] == 1 || t->shape[1] == 1;
 }
 
-static const char *cast_refuse(const void *args) {
+static const char *cast_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_cast_scaled_args *a = args;
     if (a->x.dtype != LT_F32 && a->x.dtype != LT_BF16) {
         return "x is neither F32 nor BF16";
@@ -82,8 +83,8 @@ static lt_err cast_run(lt_queue *q, const void *args) {
 
 /* ---- Products ---- */
 
-static const char *wgmma_refuse(const void *args) {
-    return lt_gemm_scaled_refusal(args, lt_cuda_backend_info());
+static const char *wgmma_refuse(const void *args, const lt_device *device) {
+    return lt_gemm_scaled_refusal(args, lt_cuda_device_info(device));
 }
 static lt_err wgmma_run(lt_queue *q, const void *args) {
     return lt_gemm_scaled(q->gpu, q->stream, args);
@@ -92,7 +93,8 @@ static lt_err wgmma_run(lt_queue *q, const void *args) {
 static bool eight_bits(const lt_tensor *t) {
     return (t->dtype == LT_F8_E4M3 || t->dtype == LT_F8_E5M2) && dense(t);
 }
-static const char *parts_refuse(const void *args) {
+static const char *parts_refuse(const void *args, const lt_device *device) {
+    (void)device;
     const lt_matmul_scaled_args *a = args;
     if (!eight_bits(&a->a) || !eight_bits(&a->b) || a->a_scale.dtype != LT_F32 ||
         a->b_scale.dtype != LT_F32) {
@@ -130,7 +132,7 @@ static lt_err parts_run(lt_queue *q, const void *args) {
     product.b = lt_tensor_2d((char *)wide + a_bytes, type, n, k);
     LT_TRY(widen(q, &product.a, &a->a, &a->a_scale, a->a_kind));
     LT_TRY(widen(q, &product.b, &a->b, &a->b_scale, a->b_kind));
-    return lt_backend_cuda()->ops->matmul(q, &product);
+    return q->device->backend->ops->matmul(q, &product);
 }
 
 const lt_op_impl lt_cuda_cast_scaled_impls[LT_REGISTRY_MAX_IMPLS] = {
