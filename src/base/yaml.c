@@ -46,8 +46,8 @@ static lt_err push_name(reader *r, const char *word, int line) {
 static lt_err add_row(reader *r, const char *value, int line) {
     for (size_t i = 0; i < r->n; i++) {
         if (strcmp(r->rows[i].key, r->path) == 0) {
-            LT_FAIL(LT_ERR_FORMAT, "%s:%d: key '%s' stands already on line %d", r->name, line,
-                    r->path, r->rows[i].line);
+            LT_FAIL(LT_ERR_FORMAT, "%s:%d: key '%s' is already on line %d", r->name, line, r->path,
+                    r->rows[i].line);
         }
     }
     if (r->n == r->room) {

@@ -224,7 +224,7 @@ done:
     lt_progress_end(&p.line);
     snprintf(journal, sizeof journal, "%s.journal", o->out);
     if (err == LT_ERR_IO && stats.documents > 0 && lt_file_exists(journal)) {
-        lt_log_info("%s: what is written is kept; the same command goes on from there", o->out);
+        lt_log_info("%s: what is written is kept; the same command continues from there", o->out);
     }
     sigaction(SIGINT, &before_int, NULL);
     sigaction(SIGTERM, &before_term, NULL);

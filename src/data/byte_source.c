@@ -205,7 +205,7 @@ static lt_err read_zstd(lt_byte_source *s, unsigned char *to, size_t room, size_
         if (ZSTD_getErrorCode(status) == ZSTD_error_frameParameter_windowTooLarge) {
             LT_FAIL(
                 LT_ERR_LIMIT,
-                "%s: a zstd frame near byte %llu wants a window of more than %llu MiB, too much "
+                "%s: a zstd frame near byte %llu needs a window of more than %llu MiB, too much "
                 "for a file of %llu bytes",
                 s->path, file_offset(s), (1ull << window_log_max(s)) >> 20,
                 (unsigned long long)s->file_size);
@@ -262,7 +262,7 @@ lt_err lt_byte_source_skip(lt_byte_source *s, uint64_t bytes) {
                                    bytes < sizeof dropped ? (size_t)bytes : sizeof dropped, &got));
         if (got == 0) {
             LT_FAIL(LT_ERR_STATE,
-                    "%s: ended %llu bytes before the place to go on from: it has changed", s->path,
+                    "%s: ended %llu bytes before the place to resume from: it has changed", s->path,
                     (unsigned long long)bytes);
         }
         bytes -= got;

@@ -243,7 +243,7 @@ static lt_err build_index(lt_gguf *g) {
         const lt_gguf_str key = g->kvs[i].key;
         if (index_add(g->index->kv_slots, g->index->kv_mask, key, i, &g->kvs[0].key, sizeof *g->kvs,
                       g->n_kvs) != g->n_kvs) {
-            LT_FAIL(LT_ERR_FORMAT, "%s: key '%.*s' stands there twice", g->name, (int)key.bytes,
+            LT_FAIL(LT_ERR_FORMAT, "%s: key '%.*s' occurs twice", g->name, (int)key.bytes,
                     key.data);
         }
     }
@@ -251,7 +251,7 @@ static lt_err build_index(lt_gguf *g) {
         const lt_gguf_str key = g->tensors[i].name;
         if (index_add(g->index->tensor_slots, g->index->tensor_mask, key, i, &g->tensors[0].name,
                       sizeof *g->tensors, g->n_tensors) != g->n_tensors) {
-            LT_FAIL(LT_ERR_FORMAT, "%s: tensor '%.*s' stands there twice", g->name, (int)key.bytes,
+            LT_FAIL(LT_ERR_FORMAT, "%s: tensor '%.*s' occurs twice", g->name, (int)key.bytes,
                     key.data);
         }
     }

@@ -353,7 +353,7 @@ lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *l
     c.p++;
     skip_space(&c);
     if (c.p != c.end) {
-        LT_FAIL(LT_ERR_FORMAT, "column %zu: text behind the JSON object",
+        LT_FAIL(LT_ERR_FORMAT, "column %zu: text after the JSON object",
                 (size_t)(c.p - c.start) + 1);
     }
     if (other != NULL) {

@@ -282,7 +282,7 @@ static lt_err compare_file(const seal *a, const seal *b, const lt_loader *l, int
     }
     if (a->mtime_ns != b->mtime_ns && a->sampled < a->bytes) {
         lt_log_warn(
-            "%s: %s was written anew since the checkpoint; %lld of its %lld bytes were "
+            "%s: %s was rewritten since the checkpoint; %lld of its %lld bytes were "
             "compared and are the same (--verify, from the start of a run on, compares all)",
             option, shown, (long long)a->sampled, (long long)a->bytes);
     }

@@ -102,7 +102,7 @@ static lt_err part_open(part_file *f, const char *prefix, const char *suffix, ui
         LT_FAIL(LT_ERR_IO, "%s: %s", f->path, strerror(errno));
     }
     if ((uint64_t)st.st_size < keep_bytes) {
-        LT_FAIL(LT_ERR_STATE, "%s: %lld bytes, but %llu were written: it can not be gone on with",
+        LT_FAIL(LT_ERR_STATE, "%s: %lld bytes, but %llu were written: it cannot be resumed",
                 f->path, (long long)st.st_size, (unsigned long long)keep_bytes);
     }
     if (ftruncate(f->fd, (off_t)keep_bytes) != 0 || lseek(f->fd, 0, SEEK_END) < 0) {

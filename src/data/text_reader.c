@@ -365,7 +365,7 @@ void lt_text_reader_tell(const lt_text_reader *r, uint64_t *offset, uint64_t *li
 lt_err lt_text_reader_resume(lt_text_reader *r, uint64_t offset, uint64_t line) {
     const uint64_t here = r->offset + (r->filled - r->at);
     if (offset < r->offset) {
-        LT_FAIL(LT_ERR_STATE, "%s: can not go on from byte %llu: the file has changed", r->path,
+        LT_FAIL(LT_ERR_STATE, "%s: cannot resume from byte %llu: the file has changed", r->path,
                 (unsigned long long)offset);
     }
     if (offset > here) {

@@ -450,7 +450,7 @@ static lt_err write_all(pipeline *p, lt_shard_writer *w, uint64_t fingerprint,
         if (p->o->stop != NULL && *p->o->stop != 0) {
             LT_TRY(commit(p, w, fingerprint));
             LT_FAIL(LT_ERR_INTERRUPTED,
-                    "%s: stopped after %llu documents; the same command goes on from there",
+                    "%s: stopped after %llu documents; the same command continues from there",
                     p->o->out_prefix, (unsigned long long)stats->documents);
         }
         if (lt_clock_s() >= next_s) {

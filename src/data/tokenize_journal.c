@@ -124,7 +124,7 @@ lt_err lt_tokenize_find_output(lt_output_state *state, lt_tokenize_position *at,
             }
         }
         LT_FAIL(LT_ERR_STATE,
-                "%s: a shard of other inputs or options stands there; --overwrite replaces it",
+                "%s: a shard of other inputs or options is there already; --overwrite replaces it",
                 idx);
     }
     if (!lt_file_exists(journal)) {
@@ -139,7 +139,7 @@ lt_err lt_tokenize_find_output(lt_output_state *state, lt_tokenize_position *at,
         LT_FAIL(LT_ERR_STATE,
                 "%s: an unfinished shard of other inputs or options; run its command again to go "
                 "on, or "
-                "--overwrite to begin anew",
+                "--overwrite to start again",
                 journal);
     }
     *state = LT_OUTPUT_UNFINISHED;

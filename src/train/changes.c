@@ -218,11 +218,11 @@ lt_err lt_changes_compare(lt_training *t, const json_t *then, const json_t *data
     }
     free(old);
     if (f.names[0] != '\0') {
-        LT_FAIL(
-            LT_ERR_STATE,
-            "%s was made with another recipe: %s. Give the old values; or, to go on with the new "
-            "ones, --allow-change %s",
-            checkpoint, f.fields, f.names);
+        LT_FAIL(LT_ERR_STATE,
+                "%s was made with another recipe: %s. Give the old values; or, to continue with "
+                "the new "
+                "ones, --allow-change %s",
+                checkpoint, f.fields, f.names);
     }
     return LT_OK;
 }

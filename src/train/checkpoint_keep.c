@@ -129,8 +129,9 @@ static lt_err set_one_aside(const char *folder, int64_t step, const char *suffix
         LT_TRY(lt_path_join(to, folder, name));
     } while (lt_file_exists(to) && ++count < ASIDE_MAX);
     LT_TRY(move(from, to));
-    lt_log_warn("checkpoint %s: the run does not go on from it; it is now %s, to be removed by you",
-                from, name);
+    lt_log_warn(
+        "checkpoint %s: the run does not continue from it; it is now %s, and you may remove it",
+        from, name);
     return LT_OK;
 }
 

@@ -103,23 +103,22 @@ lt_err lt_training_give_up(lt_training *t) {
                                                  (json_int_t)t->state.step, "why", why,
                                                  "go_on_from", (json_int_t)step)));
     if (step < 0) {
-        LT_FAIL(
-            LT_ERR_NUMERIC,
-            "%s: lower optim.lr, or look at the data. There is no checkpoint from before: begin "
-            "anew with another --out",
-            why);
+        LT_FAIL(LT_ERR_NUMERIC,
+                "%s: lower optim.lr, or check the data. There is no checkpoint from before: begin "
+                "anew with another --out",
+                why);
     }
     LT_TRY(lt_checkpoint_path(path, t->checkpoints, step));
     if (!good) {
         LT_FAIL(
             LT_ERR_NUMERIC,
-            "%s: lower optim.lr, or look at the data. No checkpoint is good: the newest with "
+            "%s: lower optim.lr, or check the data. No checkpoint is good: the newest with "
             "finite numbers, %s, had diverged already. The same command goes on from it; better "
             "begin anew with another --out",
             why, path);
     }
     LT_FAIL(LT_ERR_NUMERIC,
-            "%s: lower optim.lr, or look at the data. The last good checkpoint is %s: the same "
+            "%s: lower optim.lr, or check the data. The last good checkpoint is %s: the same "
             "command with a smaller --optim.lr goes on from it",
             why, path);
 }

@@ -80,7 +80,7 @@ lt_err lt_training_compare(lt_training *t) {
         LT_TRY_DONE(lt_changes_compare(t, then, data, resolved, t->resume_path));
         t->compared = json_incref(then);
     } else {
-        lt_log_warn("%s: nothing tells with which recipe it was made; it was not compared",
+        lt_log_warn("%s: it does not say with which recipe it was made, so it was not compared",
                     t->resume_path);
     }
 done:
@@ -135,11 +135,10 @@ static lt_err check_tokenizer(const lt_training *t, const json_t *then, const ch
     const char *was = json_string_value(json_object_get(then, "tokenizer"));
     const lt_option *row = lt_option_find(&lt_recipe_table, "data.tokenizer");
     if (was != NULL && strcmp(was, hex) != 0 && !lt_changes_allowed(t->recipe.allow_change, row)) {
-        LT_FAIL(
-            LT_ERR_STATE,
-            "data.tokenizer: %s has changed since the checkpoint: its checksum was %s, now %s; to "
-            "go on with it, --allow-change data.tokenizer",
-            t->recipe.tokenizer, was, hex);
+        LT_FAIL(LT_ERR_STATE,
+                "data.tokenizer: %s has changed since the checkpoint: its checksum was %s, now %s; "
+                "to continue with it, give --allow-change data.tokenizer",
+                t->recipe.tokenizer, was, hex);
     }
     return LT_OK;
 }
@@ -154,7 +153,7 @@ static lt_err allow_or(const lt_training *t, const char *name, lt_err err) {
         lt_log_warn("%s (allow_change)", message);
         return LT_OK;
     }
-    LT_FAIL(LT_ERR_STATE, "%s; to go on with it, --allow-change %s", message, name);
+    LT_FAIL(LT_ERR_STATE, "%s; to continue with it, give --allow-change %s", message, name);
 }
 
 /* What the data is now, for the manifests to come; and whether it is what the loaded checkpoint's
@@ -207,8 +206,7 @@ static lt_err restore(lt_training *t) {
     LT_TRY_DONE(lt_loader_state_parse(&state, text, strlen(text)));
     err = lt_loader_set_state(t->loader, &state);
     if (err == LT_ERR_STATE && t->recipe.allow_change[0] != '\0') {
-        lt_log_warn(
-            "the rows are other ones than before (allow_change): they begin at their first");
+        lt_log_warn("the rows differ from those before (allow_change): they start from the first");
         err = LT_OK;
     }
     LT_TRY_DONE(err);
@@ -256,7 +254,7 @@ static lt_err load_newest(lt_training *t) {
     if (err == LT_ERR_NOT_FOUND && n_broken > 0) {
         LT_FAIL(LT_ERR_FORMAT,
                 "all %lld checkpoints under %s are broken (see above); --resume none and another "
-                "--out begin anew",
+                "--out start again",
                 (long long)n_broken, t->checkpoints);
     }
     LT_TRY(err);

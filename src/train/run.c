@@ -302,11 +302,11 @@ static lt_err stop(lt_training *t, const char *stopped) {
         LT_FAIL(
             LT_ERR_INTERRUPTED,
             "stopped at step %lld by %s. The loss is not finite, so nothing was saved since step "
-            "%lld; the same command goes on from there",
+            "%lld; the same command continues from there",
             (long long)t->state.step, stopped, (long long)(t->saved_step > 0 ? t->saved_step : 0));
     }
     LT_FAIL(LT_ERR_INTERRUPTED,
-            "stopped at step %lld by %s; all is saved in %s, the same command goes on",
+            "stopped at step %lld by %s; everything is saved in %s; the same command continues",
             (long long)t->state.step, stopped, t->recipe.out);
 }
 

@@ -108,7 +108,7 @@ bad_input() {
         refused 1 "nofile: no such file or folder" $verb --model "$dir/nofile"
     done
     refused 1 "r.jsonl.gz: neither GGUF nor llama2.c" convert "$dir/r.jsonl.gz" "$dir/converted"
-    for recipe in "stepz: 3|2|did you mean 'steps'" "steps: abc|2|'abc' is not a number" "steps: 3\nsteps: 4|1|stands already on line 1" "- a\n- b|1|expected a mapping" \
+    for recipe in "stepz: 3|2|did you mean 'steps'" "steps: abc|2|'abc' is not a number" "steps: 3\nsteps: 4|1|is already on line 1" "- a\n- b|1|expected a mapping" \
         "a: *b|1|aliases" "model:\n\twidth: 3|1|cannot start any token" "steps: \"3|1|unexpected end of stream"; do
         IFS='|' read -r text code says <<<"$recipe"
         printf -- "$text" >"$dir/r.yaml"

@@ -91,7 +91,7 @@ static void bad_json_names_file_and_line(void **state) {
         {"{\"body\": \"x\"}", "a.jsonl:2: no member 'text'"},
         {"{\"text\": null}", "a.jsonl:2: no member 'text'"},
         {"{\"text\": 5}", "a.jsonl:2: column 10: 'text' is not a string"},
-        {"{\"text\": \"x\"} {}", "a.jsonl:2: column 15: text behind the JSON object"},
+        {"{\"text\": \"x\"} {}", "a.jsonl:2: column 15: text after the JSON object"},
         {"{\"text\": \"\\x\"}", "a.jsonl:2: column 12: unknown escape in a string"},
         {"{\"text\": \"\\ud800\"}", "a.jsonl:2: column 11: lone surrogate \\ud800"},
         {"{\"a\": 01, \"text\": \"x\"}", "a.jsonl:2: column 8: ',' or '}' was expected"},
