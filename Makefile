@@ -1,7 +1,7 @@
 # Lateen: one Makefile. Modes: MODE=release (default) debug asan ubsan tsan; each has its own build folder.
 #   make            build/lateen, build/liblateen.a
 #   make test       everything that needs no GPU; ends with "N passed, N failed"
-#   make test-long  what takes longer (tests/long): mutations and the like; the same closing line
+#   make test-long  what takes hours (tests/long): whole suites under sanitizers, long fuzz, mutations; the same closing line
 #   make run        install what is missing, build, and train the demo model
 #   make install    PREFIX=/usr/local DESTDIR=
 #   make format     clang-format in place;  make lint: include order, formatting

@@ -1,0 +1,12 @@
+# The emulated GPU (tests/emu/README.md), all cases: every op of an A100 and of an H100 with AddressSanitizer, that with random sizes besides; fused steps,
+# stored weights, warm starts.
+if command -v g++ >/dev/null; then
+    suite -t 1200 "build the emulated GPU" bash -c 'make -s -j"$(nproc)" emu unit-programs build/optest && printf "ok 1 - built\n1..1\n"'
+    suite -t 1800 "emulated GPU: optest --check, AddressSanitizer" tests/emu/ops.sh --asan
+    suite -t 1800 "emulated H100: optest --check, AddressSanitizer" env LATEEN_EMU_ROUNDS=4 tests/emu/ops.sh --asan --h100
+    for program in kernels/test_cuda_fuse model/test_cuda_stored serve/test_warm; do
+        beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"
+    done
+else
+    skipped "emulated GPU" "no g++ on this machine"
+fi

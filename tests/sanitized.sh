@@ -1,0 +1,19 @@
+# shellcheck shell=bash
+# Builds and unit tests under sanitizers, for suites: tests/suites/60_sanitizers.sh (a smoke), tests/long/sanitizers.sh (all of it). Modes: asan is
+# AddressSanitizer with UndefinedBehaviorSanitizer, tsan ThreadSanitizer. OpenMP's runtime is not built for ThreadSanitizer, so there parallel loops run on
+# one thread and what is tested are our own threads (loader, page, bench, engine).
+long_first='(train/test_device|test_ahead|test_engine|test_engine_load|test_tokenize|test_tokenizer|test_tokenizer_exact)$'
+sanitized_names() { # tests (a pattern)
+    find tests/unit -name 'test_*.c' | sed 's/\.c$//' | grep -E "$1" | sort
+}
+sanitized_build() { # mode, tests, objects that the release build lends (patterns of make)
+    local mode=$1
+    suite -t 1800 "build $mode" bash -c "make -s -j\$(nproc) MODE=$mode BORROW='$3' all $(sanitized_names "$2" | sed "s|^|build/$mode/|" | tr '\n' ' ') && printf 'ok 1 - built\n1..1\n'"
+}
+sanitized_run() { # mode, tests, threads of a parallel loop; the long ones first, so that none is left over at the end
+    local mode=$1 program
+    for program in $(sanitized_names "$2" | grep -E "$long_first") $(sanitized_names "$2" | grep -vE "$long_first"); do
+        beside -t 900 "build/$mode/$program" env ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
+            OMP_WAIT_POLICY=passive OMP_NUM_THREADS="$3" "build/$mode/$program"
+    done
+}
