@@ -111,6 +111,10 @@ static inline void ptx_st_shared_v4_b32(uint32_t p, uint32_t x, uint32_t y, uint
 }
 
 /* ---- Flags between blocks: each look that finds nothing lets others move. */
+static inline void ptx_st_release_gpu_global_s32(int *p, int x) {
+    emu_release();
+    __atomic_store_n(p, x, __ATOMIC_RELEASE);
+}
 static inline void ptx_ld_acquire_gpu_global_s32(int &x, const int *p) {
     emu_spin();
     x = __atomic_load_n(p, __ATOMIC_ACQUIRE);
