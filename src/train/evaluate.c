@@ -9,11 +9,6 @@
 #include "model/session.h"
 #include "train/run.h"
 
-typedef struct {
-    double loss_sum;
-    int64_t labels, correct, bytes;
-} totals;
-
 static int64_t label_bytes(const lt_training *t, const lt_batch *b, int64_t rows) {
     int64_t bytes = 0;
     for (int64_t i = 0; t->token_bytes != NULL && i < rows * b->seq; i++) {
@@ -22,7 +17,7 @@ static int64_t label_bytes(const lt_training *t, const lt_batch *b, int64_t rows
     return bytes;
 }
 
-static lt_err evaluate_rows(lt_training *t, lt_loader *l, totals *sum) {
+static lt_err evaluate_rows(lt_training *t, lt_loader *l, lt_step_record *sum) {
     const int64_t limit = t->recipe.eval_rows;
     lt_batch *b = &t->valid_rows.batch;
     int64_t seen = 0, got = t->micro;
@@ -42,9 +37,10 @@ static lt_err evaluate_rows(lt_training *t, lt_loader *l, totals *sum) {
                                   .positions = b->positions};
         LT_TRY(lt_pass_eval(t->pass, &pb, &r, NULL));
         sum->loss_sum += r.loss_sum;
-        sum->labels += r.n_labels;
-        sum->correct += r.n_correct;
-        sum->bytes += label_bytes(t, b, got);
+        sum->rows += (double)got;
+        sum->labels += (double)r.n_labels;
+        sum->correct += (double)r.n_correct;
+        sum->bytes += (double)label_bytes(t, b, got);
         seen += got;
     }
     return LT_OK;
@@ -87,29 +83,27 @@ done:
 lt_err lt_training_evaluate(lt_training *t) {
     lt_err err = LT_OK;
     lt_loader *l = NULL;
-    totals sum = {0};
+    lt_step_record sum = {0};
     double loss, bits = 0.0;
-    json_t *line;
 
     if (t->valid_options.n_sources == 0 || t->evaluated_step == t->state.step) {
         return LT_OK;
     }
     /* Anew each time: every validation sees the same rows. */
     LT_TRY_DONE(lt_loader_open(&l, &t->valid_options));
-    LT_TRY_DONE(evaluate_rows(t, l, &sum));
-    if (sum.labels == 0) {
+    LT_TRY_DONE(lt_ranks_combine(&t->ranks, &sum, evaluate_rows(t, l, &sum)));
+    if (sum.labels == 0.0) {
         LT_TRY_DONE(no_labels(t));
     }
-    loss = sum.loss_sum / (double)sum.labels;
-    line = json_pack("{s:s, s:I, s:o, s:o, s:f, s:I}", "kind", "eval", "step",
-                     (json_int_t)t->state.step, "loss", lt_metrics_real(loss), "perplexity",
-                     lt_metrics_real(exp(loss)), "accuracy",
-                     (double)sum.correct / (double)sum.labels, "tokens", (json_int_t)sum.labels);
-    if (sum.bytes > 0) {
-        bits = sum.loss_sum / log(2.0) / (double)sum.bytes;
-        json_object_set_new(line, "bits_per_byte", lt_metrics_real(bits));
-    }
-    LT_TRY_DONE(lt_metrics_put(&t->metrics, line));
+    loss = sum.loss_sum / sum.labels;
+    bits = sum.bytes > 0.0 ? sum.loss_sum / log(2.0) / sum.bytes : 0.0;
+    const double values[LT_EVAL_METRIC_COUNT] = {
+        [LT_EVAL_step] = (double)t->state.step, [LT_EVAL_loss] = loss,
+        [LT_EVAL_perplexity] = exp(loss),       [LT_EVAL_accuracy] = sum.correct / sum.labels,
+        [LT_EVAL_tokens] = sum.labels,          [LT_EVAL_bits_per_byte] = bits};
+    const bool present[LT_EVAL_METRIC_COUNT] = {true, true, true, true, true, sum.bytes > 0.0};
+    LT_TRY_DONE(lt_metrics_row(&t->metrics, "eval", lt_eval_metrics, LT_EVAL_METRIC_COUNT, values,
+                               present));
     if (bits > 0.0) {
         lt_log_info("step %lld: validation loss %.4f, perplexity %.2f, %.4f bits per byte",
                     (long long)t->state.step, loss, exp(loss), bits);

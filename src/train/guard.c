@@ -43,8 +43,8 @@ static const char *number(char out[32], double x) {
     return isnan(x) ? "nan" : out;
 }
 
-const char *lt_guard_judge(lt_guard *g, double loss, double grad_norm, char *why,
-                           size_t why_bytes) {
+bool lt_guard_allows(const lt_guard *g, double loss, double grad_norm, char *why,
+                     size_t why_bytes) {
     const lt_recipe *r = g->recipe;
     const double loss_z = z_score(&g->loss, r->guard_window, loss),
                  grad_z = z_score(&g->grad, r->guard_window, grad_norm);
@@ -61,19 +61,23 @@ const char *lt_guard_judge(lt_guard *g, double loss, double grad_norm, char *why
         snprintf(why, why_bytes, "gradient norm %.3f is %.1f deviations above the last %lld",
                  grad_norm, grad_z, (long long)r->guard_window);
     }
-    if (why[0] != '\0') {
+    return why[0] == '\0';
+}
+
+void lt_guard_note(lt_guard *g, bool applied, double loss, double grad_norm) {
+    const lt_recipe *r = g->recipe;
+    if (!applied) {
         g->skipped++;
         g->skipped_in_a_row++;
         g->not_finite_in_a_row = isfinite(loss) && isfinite(grad_norm) ? 0
                                                                        : g->not_finite_in_a_row + 1;
-        return why;
+        return;
     }
     g->skipped_in_a_row = 0;
     g->not_finite_in_a_row = 0;
     g->best = isinf(g->best) ? loss : g->best;
     ring_add(&g->loss, r->guard_window, loss);
     ring_add(&g->grad, r->guard_window, grad_norm);
-    return NULL;
 }
 
 static json_t *ring_save(const lt_guard_ring *ring) {

@@ -38,8 +38,10 @@ typedef struct {
 
 void lt_guard_open(lt_guard *g, const lt_recipe *r);
 
-/* NULL: apply the step. Else why not, e.g. "loss is nan", in `why` (of why_bytes). */
-const char *lt_guard_judge(lt_guard *g, double loss, double grad_norm, char *why, size_t why_bytes);
+/* Is the update to be applied? Else why not, e.g. "loss is nan", in `why` (of why_bytes). */
+bool lt_guard_allows(const lt_guard *g, double loss, double grad_norm, char *why, size_t why_bytes);
+/* What was decided of the step: its numbers become part of the window, or it counts as skipped. */
+void lt_guard_note(lt_guard *g, bool applied, double loss, double grad_norm);
 
 /* Mean of the last accepted losses; NaN when there is none. */
 double lt_guard_recent(const lt_guard *g);

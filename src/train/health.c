@@ -16,7 +16,6 @@
  * weights are asked themselves, by one forward pass. Where updates were skipped because nothing was
  * finite, the checkpoints that hold these same weights are not gone on from. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,15 +28,16 @@
 #define NOTE_BYTES_MAX ((size_t)1 << 16)
 
 lt_err lt_training_judge(lt_training *t, bool *publish) {
+    lt_publish_decision d;
+    lt_step_record probe = {0};
     int64_t last_good = -1;
-    double loss = 0.0;
 
-    *publish = t->guard.not_finite_in_a_row == 0;
-    if (*publish) {
-        LT_TRY(lt_training_probe(t, &loss));
-        *publish = isfinite(loss);
+    if (t->guard.not_finite_in_a_row == 0) {
+        LT_TRY(lt_training_probe(t, &probe));
     }
-    if (!*publish) {
+    lt_publish_decide(&d, &probe, &t->guard, t->dead);
+    *publish = d.publish;
+    if (!d.publish) {
         if (!t->save_late) {
             lt_log_warn("step %lld: no checkpoint while the loss is not finite",
                         (long long)t->state.step);
@@ -45,12 +45,11 @@ lt_err lt_training_judge(lt_training *t, bool *publish) {
         return LT_OK;
     }
     LT_TRY(lt_checkpoint_newest(&last_good, t->checkpoints, INT64_MAX, true));
-    LT_TRY(lt_checkpoint_newest(&last_good, t->checkpoints, INT64_MAX, true));
-    t->state.loss = loss;
-    t->state.suspect = t->dead || lt_guard_suspects(&t->guard, loss);
-    if (t->state.suspect) {
+    t->state.loss = d.loss;
+    t->state.suspect = d.suspect;
+    if (d.suspect) {
         lt_log_warn("step %lld: loss %.4g%s, the best was %.4g: the run seems to have diverged; %s",
-                    (long long)t->state.step, loss, t->dead ? " and a gradient of 0" : "",
+                    (long long)t->state.step, d.loss, t->dead ? " and a gradient of 0" : "",
                     t->guard.best,
                     last_good >= 0 ? "the last good checkpoint stays beside this one"
                                    : "there is no good checkpoint");

@@ -11,6 +11,11 @@
 #include "base/file.h"
 #include "base/json.h"
 
+#define METRIC(name, kind, unit, help) {#name, LT_METRIC_##kind, unit, help},
+const lt_metric lt_train_metrics[LT_TRAIN_METRIC_COUNT] = {LT_TRAIN_METRICS(METRIC)};
+const lt_metric lt_eval_metrics[LT_EVAL_METRIC_COUNT] = {LT_EVAL_METRICS(METRIC)};
+#undef METRIC
+
 #define METRICS_BYTES_MAX ((size_t)1 << 32)
 
 /* Does this line stay when the run goes on after last_step? */
@@ -63,8 +68,53 @@ void lt_metrics_close(lt_metrics *m) {
     *m = (lt_metrics){0};
 }
 
-json_t *lt_metrics_real(double x) {
-    return isfinite(x) ? json_real(x) : json_null();
+/* A number as jansson prints it with nine digits: "0.0", "1e-5"; null when JSON has no word for
+ * it. */
+static void print_number(FILE *f, lt_metric_kind kind, double x) {
+    char text[40], *exponent;
+    if (!isfinite(x)) {
+        fputs("null", f);
+        return;
+    }
+    if (kind == LT_METRIC_COUNT) {
+        fprintf(f, "%.0f", x);
+        return;
+    }
+    (void)snprintf(text, sizeof text, "%.9g", x);
+    exponent = strchr(text, 'e');
+    if (exponent != NULL) { /* Without a plus and leading zeros. */
+        char *from = exponent + 1;
+        fwrite(text, 1, (size_t)(from - text), f);
+        if (*from == '-') {
+            fputc('-', f);
+        }
+        fputs(from + 1 + strspn(from + 1, "0"), f);
+        return;
+    }
+    fputs(text, f);
+    fputs(strchr(text, '.') == NULL ? ".0" : "", f);
+}
+
+static lt_err end_line(lt_metrics *m, bool bad) {
+    if (fputc('\n', m->file) == EOF || fflush(m->file) != 0 || bad || ferror(m->file) != 0) {
+        LT_FAIL(LT_ERR_IO, "%s: %s", m->path, strerror(errno));
+    }
+    return LT_OK;
+}
+
+lt_err lt_metrics_row(lt_metrics *m, const char *kind, const lt_metric *table, int n,
+                      const double *values, const bool *present) {
+    if (m->file == NULL) {
+        return LT_OK;
+    }
+    fprintf(m->file, "{\"kind\":\"%s\"", kind);
+    for (int i = 0; i < n; i++) {
+        if (present[i]) {
+            fprintf(m->file, ",\"%s\":", table[i].name);
+            print_number(m->file, table[i].kind, values[i]);
+        }
+    }
+    return end_line(m, fputc('}', m->file) == EOF);
 }
 
 lt_err lt_metrics_put(lt_metrics *m, json_t *line) {
@@ -72,10 +122,32 @@ lt_err lt_metrics_put(lt_metrics *m, json_t *line) {
     if (line == NULL) {
         LT_FAIL(LT_ERR_OOM, "%s: no room for a line, or text that is not UTF-8", m->path);
     }
+    if (m->file == NULL) {
+        json_decref(line);
+        return LT_OK;
+    }
     bad = json_dumpf(line, m->file, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
     json_decref(line);
-    if (bad != 0 || fputc('\n', m->file) == EOF || fflush(m->file) != 0) {
-        LT_FAIL(LT_ERR_IO, "%s: %s", m->path, strerror(errno));
+    return end_line(m, bad != 0);
+}
+
+static void describe(json_t *all, const lt_metric *table, int n) {
+    for (int i = 0; i < n; i++) {
+        bool known = false;
+        for (size_t k = 0; k < json_array_size(all); k++) {
+            const json_t *name = json_object_get(json_array_get(all, k), "name");
+            known = known || strcmp(json_string_value(name), table[i].name) == 0;
+        }
+        if (!known) {
+            json_array_append_new(all, json_pack("{s:s, s:s, s:s}", "name", table[i].name, "unit",
+                                                 table[i].unit, "help", table[i].help));
+        }
     }
-    return LT_OK;
+}
+
+json_t *lt_metrics_described(void) {
+    json_t *all = json_array();
+    describe(all, lt_train_metrics, LT_TRAIN_METRIC_COUNT);
+    describe(all, lt_eval_metrics, LT_EVAL_METRIC_COUNT);
+    return all;
 }

@@ -1,11 +1,8 @@
 /* metrics.h: metrics.jsonl of a run: one JSON object a line, appended and flushed.
  *
- *   {"kind": "train", "step", "time_s", "loss", "lr", "grad_norm", "batch", "tokens",
- *   "tokens_per_s", "mfu", "wait_s", "memory_bytes", ...}
+ *   {"kind": "train", "step", ...}                         LT_TRAIN_METRICS, every log.every steps
  *   {"kind": "skip", "step", "why"}                        an update that was not applied
- *   {"kind": "eval", "step", "loss", "perplexity", "bits_per_byte", "accuracy", "tokens"}   null:
- *                                                                                           not
- *                                                                                           finite
+ *   {"kind": "eval", "step", ...}                          LT_EVAL_METRICS; null: not finite
  *   {"kind": "sample", "step", "prompt", "text"}
  *   {"kind": "start", "step", "version", "parameters", ...}  each start of the program
  *   {"kind": "change", "step", "name", "from", "to", "allowed"}  an option that this start changed;
@@ -17,11 +14,53 @@
 #ifndef LT_TRAIN_METRICS_H
 #define LT_TRAIN_METRICS_H
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include <jansson.h>
 
 #include "lateen/base.h"
+
+/* The numbers of a line, in their order: name, kind, unit, what it is. The tables are read by
+ * metrics.jsonl and the report, and have what Prometheus asks for. */
+#define LT_TRAIN_METRICS(X)                                                                        \
+    X(step, COUNT, "", "optimiser step")                                                           \
+    X(time_s, GAUGE, "s", "since the program began")                                               \
+    X(loss, GAUGE, "nats", "mean cross-entropy of the step's counted labels")                      \
+    X(lr, GAUGE, "", "learning rate")                                                              \
+    X(grad_norm, GAUGE, "", "length of the gradient, before clipping")                             \
+    X(batch, COUNT, "rows", "rows of the step")                                                    \
+    X(tokens, COUNT, "", "tokens seen since the first step")                                       \
+    X(tokens_per_s, GAUGE, "1/s", "tokens of the step by its time")                                \
+    X(mfu, GAUGE, "", "share of the device's measured peak that the model's arithmetic used")      \
+    X(step_s, GAUGE, "s", "the step")                                                              \
+    X(wait_s, GAUGE, "s", "of it, waiting for rows")                                               \
+    X(memory_bytes, COUNT, "B", "memory of the process on the host")                               \
+    X(load_balance, GAUGE, "", "experts: load-balancing loss, summed over layers")                 \
+    X(router_z, GAUGE, "", "experts: router z-loss, summed over layers")                           \
+    X(energy_j, GAUGE, "J", "used by the device since the program began")
+#define LT_EVAL_METRICS(X)                                                                         \
+    X(step, COUNT, "", "optimiser step")                                                           \
+    X(loss, GAUGE, "nats", "mean cross-entropy of held-out labels")                                \
+    X(perplexity, GAUGE, "", "exp(loss)")                                                          \
+    X(accuracy, GAUGE, "", "share of labels that had the largest logit")                           \
+    X(tokens, COUNT, "", "held-out labels")                                                        \
+    X(bits_per_byte, GAUGE, "bit/B", "loss by the text's bytes")
+
+/* COUNT: a whole number. */
+typedef enum { LT_METRIC_COUNT, LT_METRIC_GAUGE } lt_metric_kind;
+typedef struct {
+    const char *name;
+    lt_metric_kind kind;
+    const char *unit, *help;
+} lt_metric;
+
+#define LT_METRIC_TRAIN_ENUM(name, kind, unit, help) LT_TRAIN_##name,
+#define LT_METRIC_EVAL_ENUM(name, kind, unit, help)  LT_EVAL_##name,
+enum { LT_TRAIN_METRICS(LT_METRIC_TRAIN_ENUM) LT_TRAIN_METRIC_COUNT };
+enum { LT_EVAL_METRICS(LT_METRIC_EVAL_ENUM) LT_EVAL_METRIC_COUNT };
+extern const lt_metric lt_train_metrics[LT_TRAIN_METRIC_COUNT],
+    lt_eval_metrics[LT_EVAL_METRIC_COUNT];
 
 typedef struct {
     FILE *file;
@@ -33,10 +72,16 @@ typedef struct {
 LT_MUST_USE lt_err lt_metrics_open(lt_metrics *m, const char *path, int64_t last_step);
 void lt_metrics_close(lt_metrics *m);
 
-/* A number, or null when it is not finite: JSON has no word for that. */
-json_t *lt_metrics_real(double x);
+/* Append a line of a table's numbers; those whose `present` is false are left out. It allocates
+ * nothing. A metrics that was never opened takes lines and forgets them: of a rank that does not
+ * lead. */
+LT_MUST_USE lt_err lt_metrics_row(lt_metrics *m, const char *kind, const lt_metric *table, int n,
+                                  const double *values, const bool *present);
 
-/* Append one line; takes the reference to `line`. */
+/* Append any other line; takes the reference to `line`. */
 LT_MUST_USE lt_err lt_metrics_put(lt_metrics *m, json_t *line);
+
+/* [{"name", "unit", "help"}, ...] of all tables, each name once; NULL: no memory. */
+json_t *lt_metrics_described(void);
 
 #endif

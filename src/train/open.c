@@ -23,10 +23,19 @@
 #include "train/run.h"
 
 static lt_err open_folder(lt_training *t) {
+    const char *out = t->recipe.out;
+    LT_TRY(lt_file_make_dirs(out));
+    LT_TRY(lt_path_join(t->checkpoints, out, "checkpoints"));
+    LT_TRY(lt_path_join(t->metrics_path, out, "metrics.jsonl"));
+    return lt_path_join(t->exit_path, out, "exit");
+}
+
+/* ---- What the leading rank does for all ---- */
+
+static lt_err lead_lock(lt_training *t) {
     char path[LT_PATH_BYTES];
     const char *out = t->recipe.out;
 
-    LT_TRY(lt_file_make_dirs(out));
     LT_TRY(lt_path_join(path, out, "lock"));
     t->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (t->lock_fd < 0) {
@@ -35,12 +44,11 @@ static lt_err open_folder(lt_training *t) {
     if (flock(t->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         LT_FAIL(LT_ERR_STATE, "run folder %s is in use by another process", out);
     }
-    LT_TRY(lt_path_join(t->checkpoints, out, "checkpoints"));
-    LT_TRY(lt_path_join(t->metrics_path, out, "metrics.jsonl"));
-    LT_TRY(lt_path_join(t->exit_path, out, "exit"));
     LT_TRY(lt_path_join(path, out, "log.txt"));
     return lt_log_to_file(path);
 }
+
+/* ---- What each rank does ---- */
 
 /* Which option a failure is about: a path that is not there may be of any. */
 static lt_err about(const char *option, lt_err err) {
@@ -302,10 +310,27 @@ static void tell_idle(const lt_recipe *r) {
     }
 }
 
+/* Metrics, the effective recipe, the page. */
+static lt_err lead_begin(lt_training *t) {
+    LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, t->state.step));
+    LT_TRY(lt_training_write_recipe(t));
+    LT_TRY(start_line(t));
+    LT_TRY(lt_training_tell_changes(t));
+    if (t->recipe.page > 0) {
+        LT_TRY(lt_page_open(&t->page, t->recipe.out, (int)t->recipe.page));
+        lt_log_info("live report: http://127.0.0.1:%lld/", (long long)t->recipe.page);
+    }
+    return LT_OK;
+}
+
 static lt_err open_all(lt_training *t) {
+    const bool leads = lt_ranks_lead(&t->ranks);
     LT_TRY(lt_recipe_check(&t->recipe));
     LT_TRY(open_folder(t));
-    tell_idle(&t->recipe);
+    if (leads) {
+        LT_TRY(lead_lock(t));
+        tell_idle(&t->recipe);
+    }
     LT_TRY(open_tokenizer(t));
     LT_TRY(open_model(t));
     lt_recipe_resolve(&t->recipe, &t->model->spec);
@@ -319,21 +344,23 @@ static lt_err open_all(lt_training *t) {
     LT_TRY(lt_training_resume(t));
     lt_loader_get_state(t->loader, &t->loader_state);
     t->energy_start_j = lt_training_energy(t);
-    LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, t->state.step));
-    LT_TRY(lt_training_write_recipe(t));
-    LT_TRY(start_line(t));
-    LT_TRY(lt_training_tell_changes(t));
-    if (t->recipe.page > 0) {
-        LT_TRY(lt_page_open(&t->page, t->recipe.out, (int)t->recipe.page));
-        lt_log_info("live report: http://127.0.0.1:%lld/", (long long)t->recipe.page);
-    }
-    return LT_OK;
+    return leads ? lead_begin(t) : LT_OK;
 }
 
 lt_err lt_training_open(lt_training *t, const lt_recipe *r, lt_device *device) {
-    *t = (lt_training){
-        .recipe = *r, .lock_fd = -1, .saved_step = -1, .sampled_step = -1, .evaluated_step = -1};
+    return lt_training_open_rank(t, r, device, &(lt_ranks){0});
+}
+
+lt_err lt_training_open_rank(lt_training *t, const lt_recipe *r, lt_device *device,
+                             const lt_ranks *ranks) {
+    *t = (lt_training){.recipe = *r,
+                       .ranks = *ranks,
+                       .lock_fd = -1,
+                       .saved_step = -1,
+                       .sampled_step = -1,
+                       .evaluated_step = -1};
     t->progress.plain_every_s = r->plain_every;
+    t->losses_each = 1;
     t->start_s = lt_clock_s();
     t->program_bytes = lt_memory_resident();
     if (device == NULL) {
@@ -367,7 +394,6 @@ void lt_training_close(lt_training *t) {
     json_decref(t->compared);
     json_decref(t->data);
     free(t->token_bytes);
-    free(t->losses);
     if (t->lock_fd >= 0) {
         close(t->lock_fd);
     }

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "train/metrics.h"
 #include "train/report_page.h"
 
 #define DATA_MARK "/*DATA*/null"
@@ -76,8 +77,8 @@ lt_err lt_report_data(char **out, const char *run_folder, int64_t max_rows) {
     LT_TRY_DONE(lt_file_read(&recipe, NULL, path, READ_MAX));
     LT_TRY_DONE(lt_path_join(path, run_folder, "metrics.jsonl"));
     LT_TRY_DONE(thin_rows(&rows, path, max_rows));
-    root = json_pack("{s:s, s:s, s:s, s:o}", "title", run_folder, "version", lt_version(), "recipe",
-                     recipe, "rows", rows);
+    root = json_pack("{s:s, s:s, s:s, s:o, s:o}", "title", run_folder, "version", lt_version(),
+                     "recipe", recipe, "rows", rows, "metrics", lt_metrics_described());
     *out = root == NULL ? NULL : json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(7));
     if (*out == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "report of %s", run_folder);

@@ -24,8 +24,6 @@
 #include "tensor/backend.h"
 #include "train/changes.h"
 
-#define PLOT_WIDTH  72
-#define PLOT_HEIGHT 12
 #define LARGE_BYTES (1 << 20)
 
 static volatile sig_atomic_t stop_signal;
@@ -53,85 +51,10 @@ static void catch_signals(void) {
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* Why the run should stop now, or NULL. */
-static const char *stop_asked(const lt_training *t) {
-    if (stop_signal != 0) {
-        return strsignal(stop_signal);
-    }
-    return access(t->exit_path, F_OK) == 0 ? "the file named exit" : NULL;
-}
-
-static void show_progress(lt_training *t, const lt_step_report *r, double mfu) {
-    char eta[LT_CLOCK_TEXT_BYTES];
-    lt_progress_show(
-        &t->progress,
-        "step %lld/%lld  loss %.4f  lr %.2e  norm %.2f  %.0f tok/s  MFU %.0f %%  ETA %s",
-        (long long)t->state.step, (long long)t->recipe.steps, r->loss, r->lr, r->grad_norm,
-        (double)r->tokens / r->step_s, 100.0 * mfu,
-        lt_duration_text(eta, (double)(t->recipe.steps - t->state.step) * r->step_s));
-}
-
-static lt_err remember_loss(lt_training *t, double loss) {
-    if (t->n_losses == t->losses_room) {
-        const int64_t room = t->losses_room == 0 ? 1024 : 2 * t->losses_room;
-        double *grown = realloc(t->losses, (size_t)room * sizeof *grown);
-        if (grown == NULL) {
-            LT_FAIL(LT_ERR_OOM, "curve of %lld losses", (long long)room);
-        }
-        t->losses = grown;
-        t->losses_room = room;
-    }
-    t->losses[t->n_losses++] = loss;
-    return LT_OK;
-}
-
-double lt_training_energy(const lt_training *t) {
-    lt_device *d = t->device;
-    double joules = 0.0;
-    return d->backend->energy != NULL && d->backend->energy(d, &joules) == LT_OK ? joules : -1.0;
-}
-
-/* Joules since this process opened the run, where the device counts them. */
-static void add_energy(const lt_training *t, json_t *line) {
-    const double joules = t->energy_start_j >= 0.0 ? lt_training_energy(t) : -1.0;
-    if (joules >= 0.0) {
-        json_object_set_new(line, "energy_j", json_real(joules - t->energy_start_j));
-    }
-}
-
-static lt_err tell(lt_training *t, const lt_step_report *r) {
-    const double rate = (double)r->tokens / r->step_s;
-    double mfu;
-    json_t *line;
-
-    LT_TRY(lt_matmul_peak_share(&mfu, &t->peak_flops, rate * t->flops_per_token, t->model->device,
-                                t->model->options.dtype));
-
-    if (r->skipped != NULL) {
-        lt_log_warn("step %lld: update skipped: %s", (long long)t->state.step, r->skipped);
-        LT_TRY(
-            lt_metrics_put(&t->metrics, json_pack("{s:s, s:I, s:s}", "kind", "skip", "step",
-                                                  (json_int_t)t->state.step, "why", r->skipped)));
-    }
-    show_progress(t, r, mfu);
-    if (isfinite(r->loss)) {
-        LT_TRY(remember_loss(t, r->loss));
-    }
-    if (t->state.step % t->recipe.log_every != 0 || !isfinite(r->loss) || !isfinite(r->grad_norm)) {
-        return LT_OK; /* JSON has no NaN: a skipped step's line says it in words. */
-    }
-    line = json_pack(
-        "{s:s, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "kind", "train",
-        "step", (json_int_t)t->state.step, "time_s", lt_clock_s() - t->start_s, "loss", r->loss,
-        "lr", r->lr, "grad_norm", r->grad_norm, "batch", (json_int_t)r->rows, "tokens",
-        (json_int_t)t->state.tokens, "tokens_per_s", rate, "mfu", mfu, "step_s", r->step_s,
-        "wait_s", r->wait_s, "memory_bytes", (json_int_t)lt_memory_resident());
-    if (t->model->spec.n_experts > 0) {
-        json_object_set_new(line, "load_balance", lt_metrics_real(r->aux));
-        json_object_set_new(line, "router_z", lt_metrics_real(r->router_z));
-    }
-    add_energy(t, line);
-    return lt_metrics_put(&t->metrics, line);
+int lt_training_stop_asked(const lt_training *t) {
+    return stop_signal != 0                                              ? (int)stop_signal
+           : lt_ranks_lead(&t->ranks) && access(t->exit_path, F_OK) == 0 ? LT_STOP_FILE
+                                                                         : 0;
 }
 
 /* The loader's and the guard's state, as JSON, into the run state. */
@@ -180,40 +103,49 @@ lt_err lt_training_save(lt_training *t) {
     LT_TRY(snapshot(t));
     LT_TRY(lt_checkpoint_save(t->checkpoints, t->model, &t->optimiser, &t->state));
     t->saved_step = t->state.step;
-    LT_TRY(lt_checkpoint_prune(t->checkpoints, t->recipe.keep_last, t->recipe.keep_every));
+    if (lt_ranks_lead(&t->ranks)) {
+        LT_TRY(lt_checkpoint_prune(t->checkpoints, t->recipe.keep_last, t->recipe.keep_every));
+    }
     lt_log_debug("step %lld: checkpoint in %.2f s", (long long)t->state.step, lt_clock_s() - start);
     return LT_OK;
 }
 
-static bool is_due(int64_t step, int64_t every) {
-    return every > 0 && step % every == 0;
+/* What was decided to be done behind a step; *slow: something was. */
+static lt_err follow(lt_training *t, const lt_step_decision *d, bool *slow) {
+    *slow = d->validate || d->sample || d->save;
+    LT_TRY(d->validate ? lt_training_evaluate(t) : LT_OK);
+    if (d->sample && lt_ranks_lead(&t->ranks)) {
+        LT_TRY(lt_training_sample(t));
+    }
+    LT_TRY(d->save ? lt_training_save(t) : LT_OK);
+    return *slow && lt_ranks_lead(&t->ranks) ? lt_report_write(t->recipe.out) : LT_OK;
 }
 
-static lt_err train_steps(lt_training *t, const char **stopped) {
-    *stopped = NULL;
-    while (t->state.step < t->recipe.steps) {
-        lt_step_report report;
-        bool changed = false;
-        *stopped = stop_asked(t);
-        if (*stopped != NULL) {
-            return LT_OK;
+/* Where no step has just asked: a stop, on any rank. */
+static lt_err ask_stop(lt_training *t, int *stop) {
+    lt_step_record r = {.stop = (double)lt_training_stop_asked(t)};
+    LT_TRY(lt_ranks_combine(&t->ranks, &r, LT_OK));
+    *stop = (int)r.stop;
+    return LT_OK;
+}
+
+/* *stop: why the run ended before its last step; 0: it did not. */
+static lt_err train_steps(lt_training *t, int *stop) {
+    *stop = 0;
+    if (t->state.step < t->recipe.steps) {
+        LT_TRY(ask_stop(t, stop));
+    }
+    while (t->state.step < t->recipe.steps && *stop == 0) {
+        lt_step_outcome step;
+        bool slow;
+        LT_TRY(lt_training_step(t, &step));
+        if (lt_ranks_lead(&t->ranks)) {
+            LT_TRY(lt_training_tell(t, &step));
         }
-        LT_TRY(lt_training_step(t, &report));
-        LT_TRY(tell(t, &report));
-        if (is_due(t->state.step, t->recipe.eval_every)) {
-            LT_TRY(lt_training_evaluate(t));
-            changed = true;
-        }
-        if (is_due(t->state.step, t->recipe.sample_every)) {
-            LT_TRY(lt_training_sample(t));
-            changed = true;
-        }
-        if (t->save_late || is_due(t->state.step, t->recipe.save_every)) {
-            LT_TRY(lt_training_save(t));
-            changed = true;
-        }
-        if (changed) {
-            LT_TRY(lt_report_write(t->recipe.out));
+        LT_TRY(follow(t, &step.decision, &slow));
+        *stop = step.decision.stop;
+        if (slow && *stop == 0 && t->state.step < t->recipe.steps) { /* It took a while. */
+            LT_TRY(ask_stop(t, stop));
         }
     }
     return LT_OK;
@@ -233,71 +165,30 @@ static lt_err export_model(lt_training *t) {
     return lt_file_copy(t->recipe.tokenizer, path, (size_t)1 << 30);
 }
 
-static void print_curve(const lt_training *t) {
-    char *plot = NULL;
-    if (t->n_losses < 2 ||
-        lt_report_plot(&plot, t->losses, t->n_losses, PLOT_WIDTH, PLOT_HEIGHT) != LT_OK) {
-        return;
-    }
-    fprintf(stderr, "\n   loss over %lld steps\n%s\n", (long long)t->n_losses, plot);
-    free(plot);
-}
-
-/* A device's share of what was announced is not resident here. */
-static void tell_peak(const lt_training *t, size_t peak) {
-    const double mib = 1.0 / 1048576.0;
-    if (t->model->backend->host_memory) {
-        lt_log_info("peak memory %.1f MiB, announced %.1f MiB (%+.1f %%)", (double)peak * mib,
-                    (double)t->memory.announced_bytes * mib,
-                    100.0 * ((double)peak / (double)t->memory.announced_bytes - 1.0));
-    } else {
-        lt_log_info("peak memory of the host %.1f MiB", (double)peak * mib);
-    }
-}
-
 static lt_err finish(lt_training *t) {
-    char took[LT_CLOCK_TEXT_BYTES];
-    json_t *line;
-    size_t peak;
-
     LT_TRY(lt_training_save(t));
     if (t->saved_step != t->state.step) {
         LT_FAIL(LT_ERR_NUMERIC, "step %lld, the last one: the loss is not finite",
                 (long long)t->state.step);
     }
     LT_TRY(lt_training_evaluate(t));
+    if (!lt_ranks_lead(&t->ranks)) {
+        return LT_OK;
+    }
     LT_TRY(lt_training_sample(t));
     if (t->recipe.export_model) {
         LT_TRY(export_model(t));
     }
-    peak = lt_memory_peak();
-    line = json_pack("{s:s, s:I, s:f, s:I, s:I}", "kind", "end", "step", (json_int_t)t->state.step,
-                     "time_s", lt_clock_s() - t->start_s, "peak_bytes", (json_int_t)peak,
-                     "announced_bytes", (json_int_t)t->memory.announced_bytes);
-    add_energy(t, line);
-    LT_TRY(lt_metrics_put(&t->metrics, line));
-    LT_TRY(lt_report_write(t->recipe.out));
-    print_curve(t);
-    tell_peak(t, peak);
-    if (t->state.suspect) {
-        lt_log_warn(
-            "the last losses are far above the best (%.4g): this is the model of a run that "
-            "has diverged",
-            t->guard.best);
-    }
-    lt_log_info("finished %lld steps in %s; report: %s/report.html%s%s%s", (long long)t->state.step,
-                lt_duration_text(took, lt_clock_s() - t->start_s), t->recipe.out,
-                t->recipe.export_model ? ", model: " : "",
-                t->recipe.export_model ? t->recipe.out : "",
-                t->recipe.export_model ? "/model" : "");
-    return LT_OK;
+    return lt_training_tell_end(t);
 }
 
 /* A stop that was asked: save, and say how it goes on. */
 static lt_err stop(lt_training *t, const char *stopped) {
     LT_TRY(lt_training_save(t));
-    LT_TRY(lt_report_write(t->recipe.out));
-    unlink(t->exit_path);
+    if (lt_ranks_lead(&t->ranks)) {
+        LT_TRY(lt_report_write(t->recipe.out));
+        unlink(t->exit_path);
+    }
     if (t->saved_step != t->state.step) {
         LT_FAIL(
             LT_ERR_INTERRUPTED,
@@ -325,7 +216,7 @@ static void report_failure(const lt_training *t, lt_err err) {
 lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
     lt_err err = LT_OK;
     lt_training *t = calloc(1, sizeof *t);
-    const char *stopped = NULL;
+    int stopped = 0;
 
     if (t == NULL) {
         LT_FAIL(LT_ERR_OOM, "training");
@@ -341,10 +232,10 @@ lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
         lt_dtype_name(t->model->options.dtype), (long long)t->state.step, (long long)r->steps);
     err = train_steps(t, &stopped);
     lt_progress_end(&t->progress);
-    if (err == LT_OK && stopped == NULL) {
+    if (err == LT_OK && stopped == 0) {
         err = finish(t);
     } else if (err == LT_OK) {
-        err = stop(t, stopped);
+        err = stop(t, lt_stop_text(stopped));
     }
     if (err == LT_ERR_NUMERIC) {
         err = lt_training_give_up(t);

@@ -15,8 +15,11 @@
 #include "train/mixture.h"
 #include "train/optimiser.h"
 #include "train/recipe.h"
+#include "train/record.h"
 #include "train/report.h"
 #include "tensor/backend.h"
+
+#define LT_CURVE_ROOM 2048
 
 /* Rows of tokens in memory of one arena, cut into micro-batches. */
 typedef struct {
@@ -29,7 +32,6 @@ typedef struct {
     lt_step_rows rows;
     bool drawn;
     lt_step_plan plan;
-    int64_t n_labels;
     int64_t staged;         /* Rows that the pass has already. */
     lt_loader_state loader; /* Behind these rows: what a checkpoint of this step holds. */
     double wait_s;
@@ -55,6 +57,7 @@ typedef struct lt_training {
     lt_step_rows valid_rows;
     lt_loader_state loader_state; /* Behind the last whole step. */
     lt_guard guard;
+    lt_ranks ranks; /* All zeros: this rank is alone, and leads. */
     lt_metrics metrics;
     lt_page *page;
     lt_progress progress;
@@ -79,8 +82,9 @@ typedef struct lt_training {
     lt_pass_memory pass_memory; /* As the pass was measured. */
     lt_memory_plan memory;
     double loss_last;
-    double *losses; /* Of this process, for the curve at the end. */
-    int64_t n_losses, losses_room;
+    /* Of this process, for the curve at the end: means of losses_each, and the next one so far. */
+    double losses[LT_CURVE_ROOM], losses_open;
+    int64_t n_losses, losses_each, losses_in_open;
 } lt_training;
 
 /* open.c: everything from the recipe to the first step. */
@@ -89,19 +93,22 @@ typedef struct lt_training {
 LT_MUST_USE lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r);
 size_t lt_step_rows_bytes(int64_t batch, int64_t seq); /* Of an lt_step_rows. */
 LT_MUST_USE lt_err lt_training_open(lt_training *t, const lt_recipe *r, lt_device *device);
+/* The same as one rank of several; one that does not lead writes no log, metrics or page, and holds
+ * no lock. */
+LT_MUST_USE lt_err lt_training_open_rank(lt_training *t, const lt_recipe *r, lt_device *device,
+                                         const lt_ranks *ranks);
 void lt_training_close(lt_training *t);
 
 /* step.c: one optimiser step. */
 typedef struct {
-    double loss, grad_norm, lr, wait_s, step_s;
-    int64_t rows, tokens, labels;
-    double aux, router_z;
-    const char *skipped; /* NULL, or why the update was not applied; in why. */
-    char why[160];
-} lt_step_report;
-LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_report *report);
-/* Loss of the present weights on rows of the last step. */
-LT_MUST_USE lt_err lt_training_probe(lt_training *t, double *loss);
+    lt_step_plan plan;
+    lt_step_record record; /* Of all ranks. */
+    lt_step_decision decision;
+    double step_s;
+} lt_step_outcome;
+LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
+/* The present weights on rows of the last step, of all ranks; rows 0: there was none. */
+LT_MUST_USE lt_err lt_training_probe(lt_training *t, lt_step_record *record);
 
 /* resume.c. compare: choose the checkpoint to go on from, and refuse another recipe than its own;
  * the model is open, nothing is loaded. resume: load it. */
@@ -129,10 +136,15 @@ LT_MUST_USE lt_err lt_training_evaluate(lt_training *t);
 LT_MUST_USE lt_err lt_training_sample(lt_training *t);
 int64_t lt_training_sample_room(const lt_training *t); /* Tokens of a sample's session. */
 
-/* run.c. settle: wait for queued updates, before another queue reads the weights. */
-LT_MUST_USE lt_err lt_training_settle(lt_training *t);
-/* Joules counted by the device; < 0: it does not. */
+/* tell.c: the leading rank's. energy: joules counted by the device; < 0: it does not. */
+LT_MUST_USE lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o);
+LT_MUST_USE lt_err lt_training_tell_end(lt_training *t);
 double lt_training_energy(const lt_training *t);
+
+/* run.c. stop_asked: of this rank; a signal's number, LT_STOP_FILE or 0. settle: wait for queued
+ * updates, before another queue reads the weights. */
+int lt_training_stop_asked(const lt_training *t);
+LT_MUST_USE lt_err lt_training_settle(lt_training *t);
 LT_MUST_USE lt_err lt_training_save(lt_training *t);
 LT_MUST_USE lt_err lt_run_training(const lt_recipe *r,
                                    lt_device *device); /* NULL: the recipe's, opened here. */

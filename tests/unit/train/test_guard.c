@@ -22,7 +22,8 @@ static lt_recipe *recipe(int64_t window) {
 
 static void judge(lt_guard *g, double loss, double norm, bool applied) {
     char why[160];
-    assert_int_equal(lt_guard_judge(g, loss, norm, why, sizeof why) == NULL, applied);
+    assert_int_equal(lt_guard_allows(g, loss, norm, why, sizeof why), applied);
+    lt_guard_note(g, applied, loss, norm);
 }
 
 /* Losses 1 .. 20: the mean of the last 16 is that of 5 .. 20, 12.5; with a window of 8 that of 13

@@ -38,9 +38,9 @@ static void lines(void **state) {
     must(lt_metrics_put(&m,
                         json_pack("{s:s, s:i, s:f}", "kind", "train", "step", 1, "loss", 1 / 3.)),
          "put");
-    must(lt_metrics_put(&m, json_pack("{s:s, s:i, s:o}", "kind", "eval", "step", 2, "loss",
-                                      lt_metrics_real(NAN))),
-         "put");
+    must(lt_metrics_row(&m, "eval", lt_eval_metrics, 2, (const double[]){2, NAN},
+                        (const bool[]){true, true}),
+         "row");
     must(lt_file_read(&text, NULL, metrics, 1000), "flushed"); /* Before it is closed. */
     assert_string_equal(text, expected);
     free(text);

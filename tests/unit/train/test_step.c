@@ -2,6 +2,7 @@
  * read from one record. */
 #include "unit/train/run_folder.h"
 
+#include <malloc.h>
 #include <math.h>
 
 /* Two peaks, one schedule: half of each after 2 of 4 steps of warm-up. */
@@ -34,9 +35,9 @@ static void muon_without_adamw(void **state) {
     master = lt_param_floats(&t->model->master);
     memcpy(before, master, (size_t)table->n_elements * sizeof *before);
     for (int step = 0; step < 3; step++) {
-        lt_step_report report;
-        must(lt_training_step(t, &report), "step");
-        assert_true(isfinite(report.loss) && report.skipped == NULL);
+        lt_step_outcome out;
+        must(lt_training_step(t, &out), "step");
+        assert_true(isfinite(out.decision.loss) && out.decision.apply);
     }
     for (int i = 0; i < table->n_params; i++) {
         const lt_param *p = &table->params[i];
@@ -53,8 +54,295 @@ static void muon_without_adamw(void **state) {
     free(r);
 }
 
+/* Counts and sums add, waits, stops and errors are the largest; a NaN stays. */
+static void records_combine(void **state) {
+    lt_step_record a = {.ranks = 1,
+                        .labels = 10,
+                        .weight_sum = 4,
+                        .loss_sum = 20,
+                        .sumsq = 1,
+                        .wait_s = 0.5},
+                   b = {.ranks = 1,
+                        .labels = 6,
+                        .weight_sum = 1,
+                        .loss_sum = 5,
+                        .sumsq = 3,
+                        .wait_s = 0.2,
+                        .stop = 15,
+                        .error = LT_ERR_IO},
+                   nan = {.loss_sum = NAN};
+    (void)state;
+    lt_step_record_combine(&a, &b);
+    assert_true(a.ranks == 2 && a.labels == 16 && a.weight_sum == 5 && a.loss_sum == 25);
+    assert_true(a.sumsq == 4 && a.wait_s == 0.5 && a.stop == 15 && a.error == LT_ERR_IO);
+    lt_step_record_combine(&a, &nan);
+    assert_true(isnan(a.loss_sum) && a.stop == 15);
+}
+
+/* What is decided of one step, by a table: recipe, record, step; expected. Gradients are summed
+ * with scale 1/8; clip 1. */
+static void decisions(void **state) {
+    static const struct {
+        const char *recipe;
+        lt_step_record record;
+        int64_t step, skipped;
+        bool late;
+        double loss, norm, scale;
+        bool apply, dead, give_up, validate, sample, save;
+        int stop;
+    } rows[] = {
+        /* 4 labels of 8 expected: loss 12 / 4, scale 8 / 4; |g| = 0.25 sums to 0.5. */
+        {"",
+         {.weight_sum = 4, .loss_sum = 12, .sumsq = 0.0625},
+         3,
+         0,
+         false,
+         3,
+         0.5,
+         2,
+         true,
+         false,
+         false,
+         false,
+         false,
+         false,
+         0},
+        /* |g| = 3, twice: 6, clipped to 1. */
+        {"",
+         {.weight_sum = 4, .loss_sum = 12, .sumsq = 9},
+         3,
+         0,
+         false,
+         3,
+         6,
+         2.0 / 6.0,
+         true,
+         false,
+         false,
+         false,
+         false,
+         false,
+         0},
+        {"optim.clip=0",
+         {.weight_sum = 4, .loss_sum = 12, .sumsq = 9},
+         3,
+         0,
+         false,
+         3,
+         6,
+         2,
+         true,
+         false,
+         false,
+         false,
+         false,
+         false,
+         0},
+        /* No label: nothing to learn, nothing to fear. */
+        {"", {.rows = 4}, 3, 0, false, 0, 0, 0, true, false, false, false, false, false, 0},
+        /* A gradient of exactly 0. */
+        {"",
+         {.weight_sum = 8, .loss_sum = 8},
+         3,
+         0,
+         false,
+         1,
+         0,
+         1,
+         true,
+         true,
+         false,
+         false,
+         false,
+         false,
+         0},
+        {"",
+         {.weight_sum = 8, .loss_sum = NAN, .sumsq = 1},
+         3,
+         0,
+         false,
+         NAN,
+         1,
+         1,
+         false,
+         false,
+         false,
+         false,
+         false,
+         false,
+         0},
+        {"guard.limit=3",
+         {.weight_sum = 8, .loss_sum = 8, .sumsq = INFINITY},
+         3,
+         1,
+         false,
+         1,
+         INFINITY,
+         0,
+         false,
+         false,
+         false,
+         false,
+         false,
+         false,
+         0},
+        {"guard.limit=3",
+         {.weight_sum = 8, .loss_sum = 8, .sumsq = INFINITY},
+         3,
+         2,
+         false,
+         1,
+         INFINITY,
+         0,
+         false,
+         false,
+         true,
+         false,
+         false,
+         false,
+         0},
+        /* Due at multiples; a late checkpoint at once; a stop, but not behind the last step. */
+        {"eval.every=2 sample.every=3 checkpoint.every=6",
+         {.weight_sum = 8, .loss_sum = 8, .sumsq = 1},
+         6,
+         0,
+         false,
+         1,
+         1,
+         1,
+         true,
+         false,
+         false,
+         true,
+         true,
+         true,
+         0},
+        {"eval.every=2 sample.every=3 checkpoint.every=6",
+         {.weight_sum = 8, .loss_sum = 8, .sumsq = 1, .stop = 15},
+         3,
+         0,
+         true,
+         1,
+         1,
+         1,
+         true,
+         false,
+         false,
+         false,
+         true,
+         true,
+         15},
+        {"steps=6",
+         {.weight_sum = 8, .loss_sum = 8, .sumsq = 1, .stop = LT_STOP_FILE},
+         6,
+         0,
+         false,
+         1,
+         1,
+         1,
+         true,
+         false,
+         false,
+         false,
+         false,
+         false,
+         0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_recipe *r = run_recipe("decide", rows[i].recipe);
+        lt_guard *g = calloc(1, sizeof *g);
+        lt_step_decision d;
+        assert_non_null(g);
+        lt_guard_open(g, r);
+        g->skipped_in_a_row = rows[i].skipped;
+        lt_step_decide(&d, &rows[i].record,
+                       &(lt_step_facts){.recipe = r,
+                                        .guard = g,
+                                        .step = rows[i].step,
+                                        .summed_scale = 0.125,
+                                        .save_late = rows[i].late});
+        const bool same_loss = d.loss == rows[i].loss || (isnan(d.loss) && isnan(rows[i].loss));
+        if (!same_loss || d.grad_norm != rows[i].norm ||
+            fabs(d.grad_scale - rows[i].scale) > 1e-15 || d.apply != rows[i].apply ||
+            d.dead != rows[i].dead || d.give_up != rows[i].give_up ||
+            d.validate != rows[i].validate || d.sample != rows[i].sample ||
+            d.save != rows[i].save || d.stop != rows[i].stop) {
+            fail_msg("row %zu: loss %g, norm %g, scale %g, apply %d, dead %d, give up %d, validate "
+                     "%d, sample %d, save %d, stop %d",
+                     i, d.loss, d.grad_norm, d.grad_scale, d.apply, d.dead, d.give_up, d.validate,
+                     d.sample, d.save, d.stop);
+        }
+        assert_int_equal(d.why[0] == '\0', d.apply);
+        free(g);
+        free(r);
+    }
+}
+
+/* A second rank that only this test has: it adds a stop, or an error. */
+static lt_err other_rank(void *of, lt_step_record *record) {
+    lt_step_record_combine(record, of);
+    return LT_OK;
+}
+
+static void ranks(void **state) {
+    lt_recipe *r = run_recipe("ranks", "steps=3");
+    lt_training *t = calloc(1, sizeof *t);
+    lt_step_record other = {.ranks = 1, .weight_sum = 64, .loss_sum = 6400, .stop = 10};
+    lt_step_outcome out;
+    (void)state;
+    assert_non_null(t);
+    must(lt_training_open_rank(t, r, device_of(lt_backend_cpu()),
+                               &(lt_ranks){.rank = 1, .of = &other, .combine = other_rank}),
+         "open");
+    assert_false(run_has("ranks", "metrics.jsonl") || run_has("ranks", "lock") ||
+                 run_has("ranks", "log.txt"));
+    must(lt_training_step(t, &out), "step");
+    assert_true(out.record.ranks == 2 && out.record.weight_sum == 64 + 4 * 16);
+    assert_true(out.decision.loss > 50 && out.decision.stop == 10); /* (4.2 + 100) / 2 */
+    other.error = LT_ERR_DEVICE;
+    assert_int_equal(lt_training_step(t, &out), LT_ERR_REMOTE);
+    says("another rank failed: device failure");
+    assert_int_equal(t->state.step, 1);
+    lt_training_close(t);
+    free(t);
+    free(r);
+}
+
+/* Lines have jansson's bytes, and cost no memory. */
+static void metrics_rows(void **state) {
+    const double values[] = {7, 0.5, NAN, 1e-5, 123456789012.0, 1.0 / 3.0, 9007199254740991.0};
+    bool present[LT_TRAIN_METRIC_COUNT] = {true, true, true, true, true, false, true};
+    double all[LT_TRAIN_METRIC_COUNT] = {0};
+    char path[LT_PATH_BYTES], *text = NULL;
+    lt_metrics m;
+    size_t before;
+    (void)state;
+    memcpy(all, values, sizeof values);
+    run_path(path, "rows.jsonl");
+    must(lt_metrics_open(&m, path, 0), path);
+    must(lt_metrics_row(&m, "train", lt_train_metrics, LT_TRAIN_METRIC_COUNT, all, present), path);
+    before = mallinfo2().uordblks;
+    for (int i = 0; i < 100; i++) {
+        must(lt_metrics_row(&m, "train", lt_train_metrics, LT_TRAIN_METRIC_COUNT, all, present),
+             path);
+    }
+    assert_int_equal(mallinfo2().uordblks, before);
+    lt_metrics_close(&m);
+    must(lt_file_read(&text, NULL, path, 1 << 20), path);
+    *strchr(text, '\n') = '\0';
+    assert_string_equal(text,
+                        "{\"kind\":\"train\",\"step\":7,\"time_s\":0.5,\"loss\":null,"
+                        "\"lr\":1e-5,\"grad_norm\":1.23456789e11,\"tokens\":9007199254740991}");
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(plan),
-                                       cmocka_unit_test(muon_without_adamw)};
+                                       cmocka_unit_test(muon_without_adamw),
+                                       cmocka_unit_test(records_combine),
+                                       cmocka_unit_test(decisions),
+                                       cmocka_unit_test(ranks),
+                                       cmocka_unit_test(metrics_rows)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

@@ -1,0 +1,93 @@
+/* record.h: what one step brought, and what is decided of it.
+ *
+ *     this rank's losses, labels, squares of gradients, stop request, error ──▶ lt_step_record
+ *                                                       │ combine: ranks become one (lt_ranks)
+ *                                                       ▼
+ *     recipe, guard, step ──────────────────▶ lt_step_decide ──▶ apply or skip, scale, clip, give up,
+ *                                                                validate, sample, save, stop
+ *
+ * Decisions are pure functions of the combined record, the recipe and a state that is the same on
+ * every rank: so all ranks decide the same, and nobody else decides anything of a step. */
+#ifndef LT_TRAIN_RECORD_H
+#define LT_TRAIN_RECORD_H
+
+#include <stdbool.h>
+
+#include "train/guard.h"
+
+/* Fields of a record: name, how ranks' values become one, what it is. All are F64, which holds
+ * counts below 2^53 exactly, so that a record is two short vectors to reduce. */
+#define LT_STEP_RECORD_MAP(X)                                                                      \
+    X(ranks, SUM, "ranks whose work this is")                                                      \
+    X(rows, SUM, "rows")                                                                           \
+    X(tokens, SUM, "tokens of the rows")                                                           \
+    X(labels, SUM, "counted labels")                                                               \
+    X(weight_sum, SUM, "their weights; without weights their number")                              \
+    X(loss_sum, SUM, "their losses, each times its weight, nats")                                  \
+    X(correct, SUM, "labels that had the largest logit")                                           \
+    X(bytes, SUM, "bytes of text the labels stand for; 0: not known")                              \
+    X(aux_sum, SUM, "load-balancing losses of experts")                                            \
+    X(router_z_sum, SUM, "router z-losses")                                                        \
+    X(sumsq, SUM, "squares of the gradients that this rank answers for")                           \
+    X(wait_s, MAX, "waited for rows")                                                              \
+    X(stop, MAX, "a stop was asked: a signal's number or LT_STOP_FILE; 0: none")                   \
+    X(error, MAX, "an lt_err; LT_OK: none")
+
+typedef struct {
+#define LT_STEP_RECORD_FIELD(name, how, help) double name;
+    LT_STEP_RECORD_MAP(LT_STEP_RECORD_FIELD)
+#undef LT_STEP_RECORD_FIELD
+} lt_step_record;
+
+#define LT_STOP_FILE 1000 /* Above all signals. */
+const char *lt_stop_text(int stop);
+
+/* *into becomes the record of both. Ranks are combined in their order, so all get the same bits. */
+void lt_step_record_combine(lt_step_record *into, const lt_step_record *other);
+
+/* Who else takes part. combine NULL: nobody; else it makes *record that of all ranks, the same on
+ * each. Rank 0 leads: it alone holds the lock, writes logs, metrics and page, and prunes. */
+typedef struct {
+    int rank;
+    void *of;
+    lt_err (*combine)(void *of, lt_step_record *record);
+} lt_ranks;
+static inline bool lt_ranks_lead(const lt_ranks *r) {
+    return r->rank == 0;
+}
+/* err: what has failed here; others learn of it. Fails with it, or with REMOTE where another rank
+ * has failed. */
+LT_MUST_USE lt_err lt_ranks_combine(const lt_ranks *r, lt_step_record *record, lt_err err);
+
+/* What is known beside the record, the same on every rank. */
+typedef struct {
+    const lt_recipe *recipe;
+    const lt_guard *guard;
+    int64_t step;        /* The one recorded. */
+    double summed_scale; /* Gradients are sums of labels' gradients times this. */
+    bool save_late;      /* A checkpoint is due since an earlier step. */
+} lt_step_facts;
+
+typedef struct {
+    double loss, grad_norm; /* Of a label's mean. */
+    double grad_scale;      /* Of the gradients as they are summed: mean and clipping. */
+    bool apply;             /* The update; else why not. */
+    char why[160];
+    bool dead; /* The gradient is exactly 0, the loss is not. */
+    bool give_up;
+    bool validate, sample, save;
+    int stop; /* Behind all this; 0: go on. */
+} lt_step_decision;
+
+void lt_step_decide(lt_step_decision *d, const lt_step_record *r, const lt_step_facts *f);
+
+/* May a checkpoint be made of weights that gave `probe` on rows of the last step? */
+typedef struct {
+    double loss;
+    bool publish; /* Else not now: a later step. */
+    bool suspect; /* Published, but the run seems to have diverged. */
+} lt_publish_decision;
+void lt_publish_decide(lt_publish_decision *d, const lt_step_record *probe, const lt_guard *guard,
+                       bool dead);
+
+#endif

@@ -1,0 +1,151 @@
+/* tell.c: what the leading rank tells of a run while it trains and at its end: progress, metrics,
+ * the curve of losses. Nothing here decides anything, and a step's telling allocates nothing. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "kernels/peak.h"
+#include "train/run.h"
+
+#define PLOT_WIDTH  72
+#define PLOT_HEIGHT 12
+
+static void show_progress(lt_training *t, const lt_step_outcome *o, double mfu) {
+    char eta[LT_CLOCK_TEXT_BYTES];
+    lt_progress_show(
+        &t->progress,
+        "step %lld/%lld  loss %.4f  lr %.2e  norm %.2f  %.0f tok/s  MFU %.0f %%  ETA %s",
+        (long long)t->state.step, (long long)t->recipe.steps, o->decision.loss, o->plan.lr,
+        o->decision.grad_norm, o->record.tokens / o->step_s, 100.0 * mfu,
+        lt_duration_text(eta, (double)(t->recipe.steps - t->state.step) * o->step_s));
+}
+
+/* The curve at the end: each value the mean of as many losses, so that it never grows. */
+static void remember_loss(lt_training *t, double loss) {
+    t->losses_open += loss;
+    t->losses_in_open++;
+    if (t->losses_in_open < t->losses_each) {
+        return;
+    }
+    t->losses[t->n_losses++] = t->losses_open / (double)t->losses_each;
+    t->losses_open = 0.0;
+    t->losses_in_open = 0;
+    if (t->n_losses == LT_CURVE_ROOM) {
+        for (int64_t i = 0; i < LT_CURVE_ROOM / 2; i++) {
+            t->losses[i] = 0.5 * (t->losses[2 * i] + t->losses[2 * i + 1]);
+        }
+        t->n_losses = LT_CURVE_ROOM / 2;
+        t->losses_each *= 2;
+    }
+}
+
+double lt_training_energy(const lt_training *t) {
+    lt_device *d = t->device;
+    double joules = 0.0;
+    return d->backend->energy != NULL && d->backend->energy(d, &joules) == LT_OK ? joules : -1.0;
+}
+
+/* Joules since this process opened the run, where the device counts them. */
+static void add_energy(const lt_training *t, json_t *line) {
+    const double joules = t->energy_start_j >= 0.0 ? lt_training_energy(t) : -1.0;
+    if (joules >= 0.0) {
+        json_object_set_new(line, "energy_j", json_real(joules - t->energy_start_j));
+    }
+}
+
+lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
+    const lt_step_record *r = &o->record;
+    const lt_step_decision *d = &o->decision;
+    const double rate = r->tokens / o->step_s;
+    double values[LT_TRAIN_METRIC_COUNT], mfu, joules;
+    bool present[LT_TRAIN_METRIC_COUNT];
+
+    LT_TRY(lt_matmul_peak_share(&mfu, &t->peak_flops, rate * t->flops_per_token, t->model->device,
+                                t->model->options.dtype));
+    if (!d->apply) {
+        lt_log_warn("step %lld: update skipped: %s", (long long)t->state.step, d->why);
+        LT_TRY(lt_metrics_put(&t->metrics, json_pack("{s:s, s:I, s:s}", "kind", "skip", "step",
+                                                     (json_int_t)t->state.step, "why", d->why)));
+    }
+    show_progress(t, o, mfu);
+    if (isfinite(d->loss)) {
+        remember_loss(t, d->loss);
+    }
+    if (t->state.step % t->recipe.log_every != 0 || !isfinite(d->loss) || !isfinite(d->grad_norm)) {
+        return LT_OK; /* A skipped step's line says it in words. */
+    }
+    joules = t->energy_start_j >= 0.0 ? lt_training_energy(t) : -1.0;
+    for (int i = 0; i < LT_TRAIN_METRIC_COUNT; i++) {
+        present[i] = true;
+    }
+    values[LT_TRAIN_step] = (double)t->state.step;
+    values[LT_TRAIN_time_s] = lt_clock_s() - t->start_s;
+    values[LT_TRAIN_loss] = d->loss;
+    values[LT_TRAIN_lr] = o->plan.lr;
+    values[LT_TRAIN_grad_norm] = d->grad_norm;
+    values[LT_TRAIN_batch] = r->rows;
+    values[LT_TRAIN_tokens] = (double)t->state.tokens;
+    values[LT_TRAIN_tokens_per_s] = rate;
+    values[LT_TRAIN_mfu] = mfu;
+    values[LT_TRAIN_step_s] = o->step_s;
+    values[LT_TRAIN_wait_s] = r->wait_s;
+    values[LT_TRAIN_memory_bytes] = (double)lt_memory_resident();
+    values[LT_TRAIN_load_balance] = r->aux_sum;
+    values[LT_TRAIN_router_z] = r->router_z_sum;
+    values[LT_TRAIN_energy_j] = joules - t->energy_start_j;
+    present[LT_TRAIN_load_balance] = present[LT_TRAIN_router_z] = t->model->spec.n_experts > 0;
+    present[LT_TRAIN_energy_j] = joules >= 0.0;
+    return lt_metrics_row(&t->metrics, "train", lt_train_metrics, LT_TRAIN_METRIC_COUNT, values,
+                          present);
+}
+
+static void print_curve(const lt_training *t) {
+    char *plot = NULL;
+    if (t->n_losses < 2 ||
+        lt_report_plot(&plot, t->losses, t->n_losses, PLOT_WIDTH, PLOT_HEIGHT) != LT_OK) {
+        return;
+    }
+    fprintf(stderr, "\n   loss over %lld steps\n%s\n", (long long)(t->n_losses * t->losses_each),
+            plot);
+    free(plot);
+}
+
+/* A device's share of what was announced is not resident here. */
+static void tell_peak(const lt_training *t, size_t peak) {
+    const double mib = 1.0 / 1048576.0;
+    if (t->device->backend->host_memory) {
+        lt_log_info("peak memory %.1f MiB, announced %.1f MiB (%+.1f %%)", (double)peak * mib,
+                    (double)t->memory.announced_bytes * mib,
+                    100.0 * ((double)peak / (double)t->memory.announced_bytes - 1.0));
+    } else {
+        lt_log_info("peak memory of the host %.1f MiB", (double)peak * mib);
+    }
+}
+
+lt_err lt_training_tell_end(lt_training *t) {
+    char took[LT_CLOCK_TEXT_BYTES];
+    const size_t peak = lt_memory_peak();
+    json_t *line = json_pack("{s:s, s:I, s:f, s:I, s:I}", "kind", "end", "step",
+                             (json_int_t)t->state.step, "time_s", lt_clock_s() - t->start_s,
+                             "peak_bytes", (json_int_t)peak, "announced_bytes",
+                             (json_int_t)t->memory.announced_bytes);
+
+    add_energy(t, line);
+    LT_TRY(lt_metrics_put(&t->metrics, line));
+    LT_TRY(lt_report_write(t->recipe.out));
+    print_curve(t);
+    tell_peak(t, peak);
+    if (t->state.suspect) {
+        lt_log_warn(
+            "the last losses are far above the best (%.4g): this is the model of a run that "
+            "has diverged",
+            t->guard.best);
+    }
+    lt_log_info("finished %lld steps in %s; report: %s/report.html%s%s%s", (long long)t->state.step,
+                lt_duration_text(took, lt_clock_s() - t->start_s), t->recipe.out,
+                t->recipe.export_model ? ", model: " : "",
+                t->recipe.export_model ? t->recipe.out : "",
+                t->recipe.export_model ? "/model" : "");
+    return LT_OK;
+}
