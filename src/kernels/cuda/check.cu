@@ -6,10 +6,7 @@
  * gemm_bound  the same with absolute values: the scale that rounding errors are measured against.
  * diff        x (n of DTYPE) against ref: sums of squares of (x - ref) and ref, greatest |x - ref|
  *             / (bound + tiny), count of elements that are not finite where ref is. Order of the
- *             sums is not fixed: this is a measurement, not a result.
- * @spec sm_80 sm_90a: DTYPE=fp32
- * @spec sm_80 sm_90a: DTYPE=bf16
- * @spec sm_80 sm_90a: DTYPE=fp16 */
+ *             sums is not fixed: this is a measurement, not a result. */
 #include "common/types.cuh"
 
 extern "C" __global__ void gemm_ref(double *ref, double *bound, const DTYPE *a, const DTYPE *b,

@@ -4,8 +4,7 @@
  * MAP       grid-stride; each thread moves UNROLL vectors a turn, all loads before the first store.
  * MOVEMENT  HBM ──16 B/thread × UNROLL──▶ registers ──▶ HBM
  * BOUND     bytes = 2 · 16 · n_vecs. By definition this measures the bandwidth that the others are
- *           held against.
- * @spec sm_80 sm_90a: UNROLL=4 */
+ *           held against. */
 #include "common/types.cuh"
 
 static_assert(UNROLL >= 1 && UNROLL <= 8, "vectors in flight a thread");

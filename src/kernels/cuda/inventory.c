@@ -3,8 +3,10 @@
 #include "kernels/cuda/inventory.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,8 +20,10 @@
 #include "base/thread.h"
 #include "kernels/cuda/compile.h"
 #include "kernels/cuda/source.h"
+#include "kernels/cuda/specs.h"
 
 #define MAX_JOBS      2048
+#define MAX_TEXTS     256
 #define MAX_ENTRIES   32 /* Kernels in one text. */
 #define MAX_CHILDREN  256
 #define DEFINES_BYTES 512
@@ -44,92 +48,90 @@ typedef struct {
     job jobs[MAX_JOBS];
 } work;
 
-/* Whether a comment's line goes on with a specialisation: five spaces, then NAME=VALUE or -OPTION. */
-static bool goes_on(const char *line) {
-    static const char indent[] = " *     ";
-    const char *word = line + sizeof indent - 1;
-    return strncmp(line, indent, sizeof indent - 1) == 0 &&
-           (*word == '-' || word[strcspn(word, "= \n")] == '=');
+struct lt_specs {
+    work *w;
+    const char *only, *arch; /* NULL: all. */
+    lt_err err;              /* The first failure; the rest is then not collected. */
+    int n_told;              /* Texts that somebody launches, of any architecture. */
+    const char *told[MAX_TEXTS];
+};
+
+static bool is_noted(const work *w, const job *j) {
+    for (int i = 0; i < w->n; i++) {
+        if (strcmp(w->jobs[i].file, j->file) == 0 && strcmp(w->jobs[i].arch, j->arch) == 0 &&
+            strcmp(w->jobs[i].defines, j->defines) == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
-/* The defines of a specialisation, one blank between two, from the lines that it stands on. */
-static bool defines_read(char out[DEFINES_BYTES], const char *p) {
-    size_t n = 0;
-    for (bool more = true; more;) {
-        const char *const end = p + strcspn(p, "\n");
-        while (p < end) {
-            const size_t len = strcspn(p, " \n");
-            if (len > 0 && strncmp(p, "*/", 2) != 0) {
-                if (n + len + 2 > DEFINES_BYTES) {
-                    return false;
-                }
-                n += (size_t)snprintf(out + n, DEFINES_BYTES - n, "%s%.*s", n > 0 ? " " : "",
-                                      (int)len, p);
-            }
-            p += len;
-            p += strspn(p, " ");
-        }
-        more = *end == '\n' && goes_on(end + 1);
-        p = more ? end + 3 : end; /* Behind the star. */
-        p += strspn(p, " ");
+static void add_job(lt_specs *l, const char *file, const char *defines, const char *arch) {
+    work *const w = l->w;
+    if (w->n == MAX_JOBS || strlen(defines) >= DEFINES_BYTES) {
+        l->err = lt_error_set(LT_ERR_LIMIT, "%s: more than %d specialisations, or one too long",
+                              file, MAX_JOBS);
+        return;
     }
-    return true;
+    job *const j = &w->jobs[w->n];
+    j->file = file;
+    snprintf(j->arch, sizeof j->arch, "%s", arch);
+    snprintf(j->defines, sizeof j->defines, "%s", defines);
+    w->n += is_noted(w, j) ? 0 : 1;
 }
 
-/* Jobs of what stands behind a mark: "sm_80 sm_90a: BM=128 BN=64"; of arch alone unless NULL. */
-static lt_err spec_read(work *w, const char *file, const char *line, const char *arch) {
-    const char *end = strchr(line, '\n'), *colon = strchr(line, ':');
-    if (end == NULL || colon == NULL || colon > end) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: a @spec line without \"arch:\"", file);
-    }
-    for (const char *p = line; p < colon;) {
-        const size_t len = strcspn(p, " :");
-        const bool wanted = arch == NULL || (strlen(arch) == len && strncmp(p, arch, len) == 0);
-        job *j = &w->jobs[w->n];
-        if (w->n == MAX_JOBS || len >= ARCH_BYTES ||
-            !defines_read(j->defines, colon + 1 + strspn(colon + 1, " "))) {
-            LT_FAIL(LT_ERR_LIMIT, "%s: more than %d specialisations, or one too long", file,
-                    MAX_JOBS);
+static bool is_told(const lt_specs *l, const char *file) {
+    for (int i = 0; i < l->n_told; i++) {
+        if (strcmp(l->told[i], file) == 0) {
+            return true;
         }
-        if (wanted) {
-            j->file = file;
-            memcpy(j->arch, p, len);
-            w->n++;
-        }
-        p += len;
-        p += strspn(p, " ");
     }
-    return LT_OK;
+    return false;
 }
 
-/* All of a text; a mark within a line, which would be lost, is an error. */
-static lt_err text_read(work *w, const char *file, const char *text, const char *arch) {
-    for (const char *p = text; (p = strstr(p, "@spec")) != NULL; p++) {
-        const size_t before = strlen(" * ");
-        if ((size_t)(p - text) <= before || p[5] != ' ' || p[-4] != '\n' ||
-            strncmp(p - before, " * ", before) != 0) {
-            LT_FAIL(LT_ERR_FORMAT, "%s: a @spec that does not begin its line: ...%.60s", file,
-                    p - text > 20 ? p - 20 : text);
-        }
-        LT_TRY(spec_read(w, file, p + 6, arch));
+void lt_spec(lt_specs *l, int archs, const char *file, const char *format, ...) {
+    static const struct {
+        int bit;
+        const char *name;
+    } all[] = {{LT_SM80, "sm_80"}, {LT_SM90, "sm_90a"}};
+    char defines[DEFINES_BYTES + 1];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(defines, sizeof defines, format, ap);
+    va_end(ap);
+    if (!is_told(l, file)) {
+        LT_ASSERT(l->n_told < MAX_TEXTS);
+        l->told[l->n_told++] = file;
     }
-    return LT_OK;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const bool wanted = (archs & all[i].bit) != 0 &&
+                            (l->arch == NULL || strcmp(l->arch, all[i].name) == 0) &&
+                            (l->only == NULL || strstr(file, l->only) != NULL);
+        if (wanted && l->err == LT_OK) {
+            add_job(l, file, defines, all[i].name);
+        }
+    }
 }
 
-static lt_err jobs_read(work *w, const char *only, const char *arch) {
+/* Each text that ships is launched by somebody who tells how. */
+static lt_err check_complete(const lt_specs *l) {
     const char *name;
     for (size_t i = 0; (name = lt_source_name(i)) != NULL; i++) {
-        lt_source s = {0};
-        lt_err err = LT_OK;
-        if (strstr(name, ".cu") == NULL || (only != NULL && strstr(name, only) == NULL)) {
-            continue;
+        const size_t n = strlen(name);
+        if (n > 3 && strcmp(name + n - 3, ".cu") == 0 && !is_told(l, name)) {
+            LT_FAIL(LT_ERR_NOT_FOUND, "no launcher tells a specialisation of %s (specs.h)", name);
         }
-        LT_TRY(lt_source_open(&s, name));
-        err = text_read(w, name, s.text[0], arch);
-        lt_source_close(&s);
-        LT_TRY(err);
     }
     return LT_OK;
+}
+
+static lt_err jobs_collect(work *w, const char *only, const char *arch) {
+    lt_specs l = {.w = w, .only = only, .arch = arch};
+#define TELL(name) lt_specs_##name(&l);
+    LT_SPEC_TELLERS(TELL)
+#undef TELL
+    LT_TRY(l.err);
+    return check_complete(&l);
 }
 
 static void job_run(job *j) {
@@ -240,9 +242,9 @@ lt_err lt_cuda_inventory(FILE *to, const char *only, const char *arch) {
     }
     LT_TRY_DONE(lt_nvrtc_version(&version, &path));
     LT_TRY_DONE(lt_source_open(&allow, "spills.txt"));
-    LT_TRY_DONE(jobs_read(w, only, arch));
+    LT_TRY_DONE(jobs_collect(w, only, arch));
     if (w->n == 0) {
-        LT_FAIL_DONE(LT_ERR_ARG, "no kernel's file has '%.60s' in its name and a @spec of '%.20s'",
+        LT_FAIL_DONE(LT_ERR_ARG, "no kernel's file has '%.60s' in its name and is made for '%.20s'",
                      only != NULL ? only : "", arch != NULL ? arch : "any architecture");
     }
     jobs_run(w);

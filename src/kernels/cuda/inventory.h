@@ -1,10 +1,7 @@
 /* inventory.h: compile everything that ships, without a GPU, and say what it costs (`make
  * kernels`).
  *
- * A kernel's text lists its shipped specialisations in its header essay. Each begins a line; one
- * that is too long for its line goes on behind five spaces:
- *     * @spec sm_80 sm_90a: BM=128 BN=64
- *     *     STAGES=4
+ * The launchers tell which specialisations ship (specs.h).
  * A spill to local memory needs a line in spills.txt, "file entry max-bytes reason", else the
  * inventory fails. */
 #ifndef LT_KERNELS_CUDA_INVENTORY_H

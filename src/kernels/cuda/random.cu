@@ -3,11 +3,7 @@
  * SHAPES    n elements of DTYPE (bf16, fp16, fp32).
  * IDEA      splitmix64's finaliser of (seed, i) gives two uniform words; Box-Muller one normal. A
  *           pure function of (seed, i), so any part can be made again. MODE=1: small integers -4..4
- *           instead, whose products and sums are exact: they find layout bugs.
- * @spec sm_80 sm_90a: DTYPE=bf16 MODE=0
- * @spec sm_80 sm_90a: DTYPE=fp16 MODE=0
- * @spec sm_80 sm_90a: DTYPE=fp32 MODE=0
- * @spec sm_80 sm_90a: DTYPE=fp32 MODE=1 */
+ *           instead, whose products and sums are exact: they find layout bugs. */
 #include "common/types.cuh"
 
 extern "C" __global__ void random_fill(DTYPE *x, i64 n, u64 seed, float scale) {

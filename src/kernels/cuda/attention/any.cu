@@ -10,9 +10,7 @@
  * BOUND     fp32 FMA from L1: a few TFLOP/s. Correct first; training runs on the kernels of sm_90
  *           and sm_80, in fp32 on tiled.cu.
  * NUMERICS  f32, exp and tanh of CUDA's library; sums in order of keys (dQ), of heads and queries
- *           (dK, dV): bit-identical run to run. One rounding.
- * @spec sm_80 sm_90a: DTYPE=fp32 COLS=2
- * @spec sm_80 sm_90a: DTYPE=bf16 COLS=8 */
+ *           (dK, dV): bit-identical run to run. One rounding. */
 #include "attention/plain.cuh"
 
 #define WARPS   4

@@ -5,9 +5,7 @@
  *           COLS.
  * MAP       paged_any: a warp a (row, head), keys 32 at a time as any.cu; the row's sequence is
  *           found in q_start by bisection. kv_write_any: a thread an element of K and of V.
- * NUMERICS  f32; keys in order, whatever else is in the batch: a row's bits are its own.
- * @spec sm_80 sm_90a: QTYPE=fp32 CTYPE=fp32 COLS=2
- * @spec sm_80 sm_90a: QTYPE=bf16 CTYPE=fp16 COLS=4 */
+ * NUMERICS  f32; keys in order, whatever else is in the batch: a row's bits are its own. */
 #include "common/early.cuh"
 #include "common/reduce.cuh"
 #include "kernels/cuda/attention/any_paged_args.h"

@@ -7,6 +7,13 @@
 
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_private.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_attention write them. */
+#define FORWARD_WORDS                                                                              \
+    "HEAD_DIM=%d BN=%d CONSUMERS=%d O_DIRECT=%d Q_SLOTS=%d STAGES=%d TURNS=%d "                    \
+    "HEADS=%d REGS_PRODUCER=%d REGS_CONSUMER=%d SINKS=%d CLUSTER=%d "
+#define PAGED_WORDS " PAGED=%d"
 
 #define SECTION_KEYS                                                                               \
     512 /* Up to so many, causal tiles of all lengths run at once: see tile_locate. */
@@ -118,9 +125,8 @@ lt_attn_args lt_attn_args_of(const lt_attention_args *a, lt_scratch scratch) {
 
 /* The words that forward and backward share. */
 void lt_attn_flags(char *out, size_t bytes, const lt_attention_args *a) {
-    snprintf(out, bytes, "DTYPE=%s CAUSAL=%d WINDOW=%d DOC=%d SOFTCAP=%d ALIBI=%d",
-             a->q.dtype == LT_F16 ? "fp16" : "bf16", a->causal, a->window > 0,
-             a->doc_start.data != NULL, a->softcap > 0.0f, a->alibi.data != NULL);
+    snprintf(out, bytes, LT_ATTN_FLAGS, a->q.dtype == LT_F16 ? "fp16" : "bf16", a->causal,
+             a->window > 0, a->doc_start.data != NULL, a->softcap > 0.0f, a->alibi.data != NULL);
 }
 
 /* Boxes of 64 columns, `heads` heads and `tokens` tokens. */
@@ -176,11 +182,9 @@ static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, lt_att
     CUtensorMap q, key, v, o;
     void *args[] = {&q, &key, &v, &o, w};
 
-    snprintf(text, sizeof text,
-             "HEAD_DIM=%d BN=%d CONSUMERS=%d O_DIRECT=%d Q_SLOTS=%d STAGES=%d TURNS=%d HEADS=%d "
-             "REGS_PRODUCER=%d REGS_CONSUMER=%d SINKS=%d CLUSTER=%d %s",
-             r->width, r->bn, r->consumers, r->o_direct, r->q_slots, r->stages, l->turns, l->heads,
-             r->regs_producer, r->regs_consumer, l->sinks, l->cluster, l->flags);
+    snprintf(text, sizeof text, FORWARD_WORDS "%s", r->width, r->bn, r->consumers, r->o_direct,
+             r->q_slots, r->stages, l->turns, l->heads, r->regs_producer, r->regs_consumer,
+             l->sinks, l->cluster, l->flags);
     LT_TRY(lt_cuda_kernel_get(c, &k, "attention/fwd_sm90.cu", "attn_fwd_sm90", text));
     LT_TRY(lt_attn_map(c, &q, l->q, l->heads, 64 / l->heads));
     LT_TRY(lt_attn_map(c, &key, l->k, 1, l->box));
@@ -315,7 +319,7 @@ lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s, const lt_attention_page
     w.section = lt_attn_section(
         4.0 * (double)a->kv_max * r->width * (double)kv_heads / (double)heads, heads);
     lt_attn_flags(flags, sizeof flags, &alike);
-    snprintf(flags + strlen(flags), sizeof flags - strlen(flags), " PAGED=%d",
+    snprintf(flags + strlen(flags), sizeof flags - strlen(flags), PAGED_WORDS,
              (int)a->k_pages.shape[1]);
     return launch_forward(c, s,
                           &(fwd_launch){.row = &row,
@@ -350,11 +354,13 @@ const lt_attention_rung lt_attention_rungs[] = {
 };
 const int lt_attention_n_rungs = sizeof lt_attention_rungs / sizeof *lt_attention_rungs;
 
+#define NAIVE_WORDS "REAL=float CAUSAL=%d"
+#define RUNG_WORDS  "CAUSAL=%d WIDTH=%d"
+
 static void rung_launch(const lt_attention_rung *r, const lt_attention_args *a, char words[64],
                         size_t *shared) {
     const size_t width = (size_t)a->q.shape[3], padded = width + 4, keys = (size_t)a->k.shape[1];
-    snprintf(words, 64, r->rung == 1 ? "REAL=float CAUSAL=%d" : "CAUSAL=%d WIDTH=%d", a->causal,
-             (int)width);
+    snprintf(words, 64, r->rung == 1 ? NAIVE_WORDS : RUNG_WORDS, a->causal, (int)width);
     *shared = r->rung == 1   ? keys * 4 + 1024
               : r->rung == 2 ? (3 * 64 * padded + 64 * 68) * 4
                              : (128 + 4 * 64) * width * 2;
@@ -394,4 +400,59 @@ lt_err lt_cuda_attention_rung(lt_cuda *c, CUstream s, const lt_attention_rung *r
                                           .block = {(unsigned)r->threads},
                                           .dynamic_shared_bytes = shared},
                           r->rung == 1 ? naive : args);
+}
+
+static void specs_rungs(lt_specs *l) {
+    for (int i = 0; i < lt_attention_n_rungs; i++) {
+        const lt_attention_rung *r = &lt_attention_rungs[i];
+        if (r->file != NULL && r->rung == 1) {
+            lt_spec(l, LT_SM_ALL, r->file, NAIVE_WORDS, 1);
+        }
+        for (int width = 64; r->file != NULL && r->rung > 1 && width <= 128; width += 64) {
+            lt_spec(l, LT_SM_ALL, r->file, RUNG_WORDS, 0, width);
+            lt_spec(l, LT_SM_ALL, r->file, RUNG_WORDS, 1, width);
+        }
+    }
+}
+
+/* Each row of the table with the masks that it is for, alone and in clusters. */
+static void specs_rows(lt_specs *l) {
+    for (size_t i = 0; i < sizeof fwd_rows / sizeof *fwd_rows; i++) {
+        const fwd_row *r = &fwd_rows[i];
+        for (int causal = r->mask == CAUSAL; causal <= (r->mask != FULL); causal++) {
+            for (int cluster = 1; cluster <= r->cluster; cluster++) {
+                lt_spec(l, LT_SM90, "attention/fwd_sm90.cu", FORWARD_WORDS LT_ATTN_FLAGS, r->width,
+                        r->bn, r->consumers, r->o_direct, r->q_slots, r->stages, 1, 1,
+                        r->regs_producer, r->regs_consumer, 0, cluster, "bf16", causal, 0, 0, 0, 0);
+            }
+        }
+    }
+}
+
+/* And each flag once; few queries, whose heads share a tile; prompts whose keys lie in pages. */
+void lt_specs_attention(lt_specs *l) {
+    specs_rungs(l);
+    specs_rows(l);
+    lt_spec(l, LT_SM90, "attention/fwd_sm90.cu", FORWARD_WORDS LT_ATTN_FLAGS, 128, 128, 2, 0, 1, 2,
+            1, 1, 40, 232, 0, 1, "fp16", 1, 0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/fwd_sm90.cu", FORWARD_WORDS LT_ATTN_FLAGS, 128, 128, 2, 0, 1, 2,
+            1, 1, 40, 232, 0, 1, "bf16", 1, 1, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/fwd_sm90.cu", FORWARD_WORDS LT_ATTN_FLAGS, 128, 128, 2, 0, 1, 2,
+            1, 1, 40, 232, 0, 1, "bf16", 1, 0, 1, 0, 0);
+    lt_spec(l, LT_SM90, "attention/fwd_sm90.cu", FORWARD_WORDS LT_ATTN_FLAGS, 128, 128, 2, 0, 1, 2,
+            1, 1, 40, 232, 0, 1, "bf16", 1, 0, 0, 1, 0);
+    lt_spec(l, LT_SM90, "attention/fwd_sm90.cu", FORWARD_WORDS LT_ATTN_FLAGS, 128, 128, 2, 0, 1, 2,
+            1, 1, 40, 232, 0, 1, "bf16", 1, 0, 0, 0, 1);
+    lt_spec(l, LT_SM90, "attention/fwd_sm90.cu", FORWARD_WORDS LT_ATTN_FLAGS, 128, 128, 2, 0, 1, 2,
+            1, 1, 40, 232, 1, 1, "bf16", 1, 0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/fwd_sm90.cu", FORWARD_WORDS LT_ATTN_FLAGS, 128, 128, 2, 0, 1, 2,
+            1, 4, 40, 232, 0, 1, "bf16", 1, 0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/fwd_sm90.cu", FORWARD_WORDS LT_ATTN_FLAGS PAGED_WORDS, 64, 128,
+            3, 0, 2, 3, 1, 1, 32, 160, 0, 1, "bf16", 1, 0, 0, 0, 0, 16);
+    lt_spec(l, LT_SM90, "attention/fwd_sm90.cu", FORWARD_WORDS LT_ATTN_FLAGS PAGED_WORDS, 128, 128,
+            2, 0, 1, 2, 1, 1, 40, 232, 0, 1, "bf16", 1, 0, 0, 0, 0, 16);
+    lt_spec(l, LT_SM90, "attention/fwd_sm90.cu", FORWARD_WORDS LT_ATTN_FLAGS PAGED_WORDS, 128, 128,
+            2, 0, 1, 2, 1, 1, 40, 232, 0, 1, "bf16", 1, 1, 0, 0, 0, 256);
+    lt_spec(l, LT_SM90, "attention/fwd_sm90.cu", FORWARD_WORDS LT_ATTN_FLAGS PAGED_WORDS, 256, 80,
+            2, 1, 1, 2, 1, 1, 40, 232, 0, 1, "bf16", 1, 0, 0, 1, 0, 16);
 }

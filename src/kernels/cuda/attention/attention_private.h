@@ -10,6 +10,8 @@
 /* NULL, or why the copy engine can not read (B, T, H, D) of 16-bit elements there. */
 const char *lt_attn_tensor_refusal(const lt_tensor *t);
 lt_attn_args lt_attn_args_of(const lt_attention_args *a, lt_scratch scratch);
+/* The words that forward and backward share, as lt_attn_flags writes them. */
+#define LT_ATTN_FLAGS "DTYPE=%s CAUSAL=%d WINDOW=%d DOC=%d SOFTCAP=%d ALIBI=%d"
 void lt_attn_flags(char *out, size_t bytes, const lt_attention_args *a);
 /* (batch, head) pairs whose shared bytes stay in the L2 together; a pair's share. All sections are
  * alike: behind a short last one SMs idle (d256 s4096 causal: 8 %). */

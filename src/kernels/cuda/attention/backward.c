@@ -13,6 +13,13 @@
 
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_private.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_attention_bwd write them. */
+#define PRODUCT_WORDS "HEAD_DIM=%d DQ=%d CLUSTER=%d "
+#define DQ_WORDS      "HEAD_DIM=%d "
+#define WIDE_WORDS    "HEAD_DIM=%d OF=%d "
+#define EDGE_WORDS    "HEAD_DIM=%d DTYPE=%s"
 
 /* Apart, keys that a query sees on average: measured on one H100 with 16k tokens of 2048 columns,
  * up to 512 it is 15 to 30 % faster, with 1024 1 to 6 % slower (docs/speed/attention.md). */
@@ -127,7 +134,7 @@ static lt_attn_strides strides_of(const lt_tensor *t) {
 
 /* Words of bwd_edges.cu. */
 static void edges_text(char *out, size_t bytes, const lt_attention_args *a) {
-    snprintf(out, bytes, "HEAD_DIM=%d DTYPE=%s", width_of(a) > 128 ? 256 : width_of(a),
+    snprintf(out, bytes, EDGE_WORDS, width_of(a) > 128 ? 256 : width_of(a),
              a->q.dtype == LT_F16 ? "fp16" : "bf16");
 }
 /* Deltas, bounds, scales, cleared sums; before the products. */
@@ -195,7 +202,7 @@ static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args
     char text[320], flags[256];
 
     lt_attn_flags(flags, sizeof flags, &a->fwd);
-    snprintf(text, sizeof text, "HEAD_DIM=%d DQ=%d CLUSTER=%d %s", width, !apart, cluster, flags);
+    snprintf(text, sizeof text, PRODUCT_WORDS "%s", width, !apart, cluster, flags);
     p->cluster = cluster;
     p->tiles = tiles_of(&a->fwd, apart);
     p->shared_bytes = ring + (apart ? 4 * kv : 2 * kv + sums) + 448 /* barriers, tiles */ +
@@ -238,7 +245,7 @@ static lt_err dq_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_
     char text[320], flags[256];
 
     lt_attn_flags(flags, sizeof flags, &a->fwd);
-    snprintf(text, sizeof text, "HEAD_DIM=%d %s", width_of(&a->fwd), flags);
+    snprintf(text, sizeof text, DQ_WORDS "%s", width_of(&a->fwd), flags);
     LT_TRY(lt_cuda_kernel_get(c, &kernel, "attention/bwd_dq_sm90.cu", "attn_bwd_dq_sm90", text));
     LT_TRY(lt_attn_map(c, &q, &a->fwd.q, 1, 64));
     LT_TRY(lt_attn_map(c, &d_o, &a->dout, 1, 64));
@@ -284,7 +291,7 @@ static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
     w->a.section = !f->causal ? 1 : (int)(sections > 1 ? lt_cuda_div_up(heads, sections) : heads);
     w->a.counter += 16 * of;
     lt_attn_flags(flags, sizeof flags, f);
-    snprintf(text, sizeof text, "HEAD_DIM=%d OF=%d %s", width_of(f), (int)of, flags);
+    snprintf(text, sizeof text, WIDE_WORDS "%s", width_of(f), (int)of, flags);
     LT_TRY(
         lt_cuda_kernel_get(c, &kernel, "attention/bwd_wide_sm90.cu", "attn_bwd_wide_sm90", text));
     for (int i = 0; i < 2; i++) {
@@ -354,4 +361,79 @@ lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args
            : cut.apart             ? run_apart(c, s, a, &w, info->n_sms)
                                    : run_once(c, s, a, &w, info->n_sms));
     return finish_sinks(c, s, a, &w);
+}
+
+void lt_specs_attention_bwd(lt_specs *l) {
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 64, 1, 1, "bf16", 0,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 64, 1, 1, "bf16", 1,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 128, 1, 2, "bf16", 0,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 128, 1, 2, "bf16", 1,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 64, 0, 1, "bf16", 0,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 64, 0, 1, "bf16", 1,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 128, 0, 1, "bf16", 0,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 128, 0, 1, "bf16", 1,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 128, 0, 1, "bf16", 1,
+            1, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 128, 0, 1, "bf16", 1,
+            0, 1, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 128, 1, 1, "bf16", 1,
+            1, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 128, 1, 1, "bf16", 1,
+            0, 1, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 128, 1, 2, "bf16", 1,
+            0, 0, 0, 1);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 128, 1, 2, "fp16", 1,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_sm90.cu", PRODUCT_WORDS LT_ATTN_FLAGS, 128, 1, 2, "bf16", 0,
+            0, 0, 1, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_dq_sm90.cu", DQ_WORDS LT_ATTN_FLAGS, 64, "bf16", 0, 0, 0, 0,
+            0);
+    lt_spec(l, LT_SM90, "attention/bwd_dq_sm90.cu", DQ_WORDS LT_ATTN_FLAGS, 64, "bf16", 1, 0, 0, 0,
+            0);
+    lt_spec(l, LT_SM90, "attention/bwd_dq_sm90.cu", DQ_WORDS LT_ATTN_FLAGS, 128, "bf16", 0, 0, 0, 0,
+            0);
+    lt_spec(l, LT_SM90, "attention/bwd_dq_sm90.cu", DQ_WORDS LT_ATTN_FLAGS, 128, "bf16", 1, 0, 0, 0,
+            0);
+    lt_spec(l, LT_SM90, "attention/bwd_dq_sm90.cu", DQ_WORDS LT_ATTN_FLAGS, 128, "bf16", 1, 1, 0, 0,
+            0);
+    lt_spec(l, LT_SM90, "attention/bwd_dq_sm90.cu", DQ_WORDS LT_ATTN_FLAGS, 128, "bf16", 1, 0, 1, 0,
+            0);
+    lt_spec(l, LT_SM90, "attention/bwd_dq_sm90.cu", DQ_WORDS LT_ATTN_FLAGS, 128, "bf16", 1, 0, 0, 1,
+            0);
+    lt_spec(l, LT_SM90, "attention/bwd_dq_sm90.cu", DQ_WORDS LT_ATTN_FLAGS, 128, "bf16", 1, 0, 0, 0,
+            1);
+    lt_spec(l, LT_SM90, "attention/bwd_dq_sm90.cu", DQ_WORDS LT_ATTN_FLAGS, 128, "fp16", 1, 0, 0, 0,
+            0);
+    lt_spec(l, LT_SM90, "attention/bwd_wide_sm90.cu", WIDE_WORDS LT_ATTN_FLAGS, 256, 0, "bf16", 0,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_wide_sm90.cu", WIDE_WORDS LT_ATTN_FLAGS, 256, 1, "bf16", 0,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_wide_sm90.cu", WIDE_WORDS LT_ATTN_FLAGS, 256, 0, "bf16", 1,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_wide_sm90.cu", WIDE_WORDS LT_ATTN_FLAGS, 256, 1, "bf16", 1,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_wide_sm90.cu", WIDE_WORDS LT_ATTN_FLAGS, 192, 0, "bf16", 1,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_wide_sm90.cu", WIDE_WORDS LT_ATTN_FLAGS, 192, 1, "bf16", 1,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_wide_sm90.cu", WIDE_WORDS LT_ATTN_FLAGS, 256, 0, "bf16", 1,
+            1, 1, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_wide_sm90.cu", WIDE_WORDS LT_ATTN_FLAGS, 256, 1, "bf16", 1,
+            1, 1, 0, 0);
+    lt_spec(l, LT_SM90, "attention/bwd_wide_sm90.cu", WIDE_WORDS LT_ATTN_FLAGS, 256, 1, "bf16", 1,
+            0, 0, 1, 1);
+    lt_spec(l, LT_SM90, "attention/bwd_wide_sm90.cu", WIDE_WORDS LT_ATTN_FLAGS, 256, 1, "fp16", 1,
+            0, 0, 0, 0);
+    lt_spec(l, LT_SM_ALL, "attention/bwd_edges.cu", EDGE_WORDS, 64, "bf16");
+    lt_spec(l, LT_SM_ALL, "attention/bwd_edges.cu", EDGE_WORDS, 128, "bf16");
+    lt_spec(l, LT_SM_ALL, "attention/bwd_edges.cu", EDGE_WORDS, 256, "bf16");
+    lt_spec(l, LT_SM_ALL, "attention/bwd_edges.cu", EDGE_WORDS, 128, "fp16");
 }

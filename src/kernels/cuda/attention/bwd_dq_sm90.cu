@@ -18,16 +18,7 @@
  *           clocks, of 24 KB it could.
  * MEASURED  docs/speed/attention.md.
  * NUMERICS  S, dP, P, delta in f32; dS rounded to 16 bits; dQ summed in f32, rounded once, at the
- *           store. Fixed order.
- * @spec sm_90a: HEAD_DIM=64 CAUSAL=0
- * @spec sm_90a: HEAD_DIM=64 CAUSAL=1
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=0
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 SOFTCAP=1
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 ALIBI=1
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 DTYPE=fp16 */
+ *           store. Fixed order. */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
 #include "common/ring.cuh"

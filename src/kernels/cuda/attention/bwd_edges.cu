@@ -10,11 +10,7 @@
  *           delta, in fixed order.
  * BOUND     memory: prepare reads 4 D bytes a row and clears 4 D.
  * NUMERICS  f32; fixed order. unit = 1.5 2^30 / bound; a bound that is not finite makes the row
- *           NaN.
- * @spec sm_80 sm_90a: HEAD_DIM=64
- * @spec sm_80 sm_90a: HEAD_DIM=128
- * @spec sm_80 sm_90a: HEAD_DIM=256
- * @spec sm_80 sm_90a: HEAD_DIM=128 DTYPE=fp16 */
+ *           NaN. */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
 

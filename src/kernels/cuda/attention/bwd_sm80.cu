@@ -22,18 +22,7 @@
  * MEASURED  docs/speed/attention.md.
  * NUMERICS  S, dP, P, dS in f32; P and dS rounded to 16 bits as operands; sums in f32, in order of
  *           keys (dQ), of heads and queries (dK, dV), one rounding at the store.
- * REFS      Dao 2023 (arXiv:2307.08691).
- * @spec sm_80 sm_90a: WIDTH=64 TILES=2 STEP=32 GIVES=1 CAUSAL=1
- * @spec sm_80 sm_90a: WIDTH=64 TILES=2 STEP=32 GIVES=6 CAUSAL=1
- * @spec sm_80 sm_90a: WIDTH=96 TILES=2 STEP=32 GIVES=1 CAUSAL=1
- * @spec sm_80 sm_90a: WIDTH=96 TILES=1 STEP=32 GIVES=6 CAUSAL=1 WINDOW=1 DOC=1
- * @spec sm_80 sm_90a: WIDTH=128 TILES=2 STEP=32 GIVES=1 CAUSAL=0
- * @spec sm_80 sm_90a: WIDTH=128 TILES=1 STEP=32 GIVES=6 CAUSAL=0
- * @spec sm_80 sm_90a: WIDTH=128 TILES=2 STEP=32 GIVES=1 CAUSAL=1 ALIBI=1
- * @spec sm_80 sm_90a: WIDTH=128 TILES=1 STEP=32 GIVES=6 CAUSAL=1 SOFTCAP=1 DTYPE=fp16
- * @spec sm_80 sm_90a: WIDTH=256 TILES=1 STEP=16 GIVES=1 CAUSAL=1
- * @spec sm_80 sm_90a: WIDTH=256 TILES=1 STEP=16 GIVES=2 CAUSAL=1
- * @spec sm_80 sm_90a: WIDTH=256 TILES=1 STEP=16 GIVES=4 CAUSAL=1 */
+ * REFS      Dao 2023 (arXiv:2307.08691). */
 #include "attention/sm80.cuh"
 
 #define OF_KEYS    (GIVES != 1)       /* the rows are keys */

@@ -46,22 +46,7 @@
  *           128: about 370 KB a step of 2560 clocks at 128 bytes each; D = 64: 340 KB).
  * MEASURED  docs/speed/attention.md.
  * NUMERICS  S, dP, P, dS in f32; P and dS are 16-bit operands; dK, dV round once, at the store.
- * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); fixed-point sums are ours.
- * @spec sm_90a: HEAD_DIM=64 CAUSAL=0
- * @spec sm_90a: HEAD_DIM=64 CAUSAL=1
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=0 CLUSTER=2
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 CLUSTER=2
- * @spec sm_90a: HEAD_DIM=64 CAUSAL=0 DQ=0
- * @spec sm_90a: HEAD_DIM=64 CAUSAL=1 DQ=0
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=0 DQ=0
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 DQ=0
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1 DQ=0
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1 DQ=0
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 ALIBI=1 CLUSTER=2
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 DTYPE=fp16 CLUSTER=2
- * @spec sm_90a: HEAD_DIM=128 CAUSAL=0 SOFTCAP=1 CLUSTER=2 */
+ * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); fixed-point sums are ours. */
 #include "attention/bwd.cuh"
 #include "attention/draw.cuh"
 #include "common/wgmma.cuh"

@@ -23,17 +23,7 @@
  * BOUND     14 T S D H flop (half if causal) at 4096 a clock an SM. A step's shared memory is 384
  *           KB for dQ's 3072 clocks, and for the 2048 of dK and dV 288 KB: there it decides.
  * NUMERICS  S, dP, P in f32; P or dS rounded to 16 bits as operand; sums in f32, rounded once, at
- *           the store. Fixed order.
- * @spec sm_90a: HEAD_DIM=256 OF=0 CAUSAL=0
- * @spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=0
- * @spec sm_90a: HEAD_DIM=256 OF=0 CAUSAL=1
- * @spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1
- * @spec sm_90a: HEAD_DIM=192 OF=0 CAUSAL=1
- * @spec sm_90a: HEAD_DIM=192 OF=1 CAUSAL=1
- * @spec sm_90a: HEAD_DIM=256 OF=0 CAUSAL=1 WINDOW=1 DOC=1
- * @spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1 WINDOW=1 DOC=1
- * @spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1 SOFTCAP=1 ALIBI=1
- * @spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1 DTYPE=fp16 */
+ *           the store. Fixed order. */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
 #include "common/ring.cuh"

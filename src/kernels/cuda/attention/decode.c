@@ -6,6 +6,11 @@
 
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_private.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_decode write them. */
+#define WORDS        "HEAD_DIM=%d PAGE=%d DTYPE=%s"
+#define OPTION_WORDS " SOFTCAP=%d ALIBI=%d SINKS=%d"
 
 #define ROWS        16 /* Query rows of a tile, keys of a tile (decode.cu). */
 #define WARPS       4
@@ -84,8 +89,8 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
         LT_FAIL(LT_ERR_UNSUPPORTED, "paged attention: %s",
                 why != NULL ? why : "too little scratch");
     }
-    snprintf(text, sizeof text, "HEAD_DIM=%d PAGE=%d DTYPE=%s", (int)width,
-             (int)a->k_pages.shape[1], a->q.dtype == LT_F16 ? "fp16" : "bf16");
+    snprintf(text, sizeof text, WORDS, (int)width, (int)a->k_pages.shape[1],
+             a->q.dtype == LT_F16 ? "fp16" : "bf16");
     LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_split", text));
     LT_TRY(lt_cuda_kernel_get(c, &combine, "attention/decode.cu", "decode_combine", text));
     LT_TRY(lt_cuda_launch(
@@ -204,9 +209,9 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
     if (batch == 0 || blocks == 0) {
         return LT_OK;
     }
-    snprintf(text, sizeof text, "HEAD_DIM=%d PAGE=%d DTYPE=%s SOFTCAP=%d ALIBI=%d SINKS=%d",
-             (int)width, (int)a->k_pages.shape[1], a->q.dtype == LT_F16 ? "fp16" : "bf16",
-             a->softcap > 0.0f, a->alibi.data != NULL, a->sinks.data != NULL);
+    snprintf(text, sizeof text, WORDS OPTION_WORDS, (int)width, (int)a->k_pages.shape[1],
+             a->q.dtype == LT_F16 ? "fp16" : "bf16", a->softcap > 0.0f, a->alibi.data != NULL,
+             a->sinks.data != NULL);
     if (walks(a, info)) {
         LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_walk", text));
         lt_cuda_all_shared(c, split);
@@ -239,4 +244,12 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
                                           .block = {128},
                                           .overlap_previous = info->cc >= 90},
                           args);
+}
+
+void lt_specs_decode(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS, 128, 16, "bf16");
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS, 128, 64, "bf16");
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS, 64, 16, "bf16");
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS, 128, 128, "fp16");
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS OPTION_WORDS, 64, 16, "bf16", 1, 1, 1);
 }

@@ -23,12 +23,7 @@
  * MEASURED  docs/speed/attention.md.
  * NUMERICS  f32 sums; fixed order (keys of a warp, warps, splits): bit-identical run to run for the
  *           same number of splits.
- * REFS      Flash-decoding (Dao et al. 2023); PagedAttention, Kwon et al. 2023 (arXiv:2309.06180).
- * @spec sm_80 sm_90a: HEAD_DIM=128 PAGE=16
- * @spec sm_80 sm_90a: HEAD_DIM=128 PAGE=64
- * @spec sm_80 sm_90a: HEAD_DIM=64 PAGE=16
- * @spec sm_80 sm_90a: HEAD_DIM=128 PAGE=128 DTYPE=fp16
- * @spec sm_80 sm_90a: HEAD_DIM=64 PAGE=16 SOFTCAP=1 ALIBI=1 SINKS=1 */
+ * REFS      Flash-decoding (Dao et al. 2023); PagedAttention, Kwon et al. 2023 (arXiv:2309.06180). */
 #include "attention/mask.cuh"
 #include "common/early.cuh"
 #include "common/mma.cuh"

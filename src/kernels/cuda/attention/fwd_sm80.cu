@@ -18,15 +18,7 @@
  *           Online softmax, fixed order: bit-identical run to run. A row that sees no key: 0, lse
  *           -inf.
  * LADDER    of ladder/03_mma_sync.cu's kind; the Hopper kernel is fwd_sm90.cu.
- * REFS      Dao 2023 (arXiv:2307.08691).
- * @spec sm_80 sm_90a: WIDTH=64 TILES=2 STEP=64 CAUSAL=1
- * @spec sm_80 sm_90a: WIDTH=64 TILES=1 STEP=64 CAUSAL=1 WINDOW=1 DOC=1
- * @spec sm_80 sm_90a: WIDTH=96 TILES=2 STEP=32 CAUSAL=1
- * @spec sm_80 sm_90a: WIDTH=128 TILES=2 STEP=32 CAUSAL=0
- * @spec sm_80 sm_90a: WIDTH=128 TILES=2 STEP=32 CAUSAL=1 DTYPE=fp16
- * @spec sm_80 sm_90a: WIDTH=128 TILES=2 STEP=32 CAUSAL=1 ALIBI=1 SINKS=1
- * @spec sm_80 sm_90a: WIDTH=192 TILES=1 STEP=64 CAUSAL=1
- * @spec sm_80 sm_90a: WIDTH=256 TILES=1 STEP=64 CAUSAL=1 WINDOW=1 SOFTCAP=1 */
+ * REFS      Dao 2023 (arXiv:2307.08691). */
 #include "attention/sm80.cuh"
 
 /* scores are turned into logits before the maximum is taken */

@@ -7,6 +7,11 @@
 
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_private.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_attention_sm80 write them. */
+#define FORWARD_WORDS  "WIDTH=%d TILES=%d STEP=%d SINKS=%d "
+#define BACKWARD_WORDS "WIDTH=%d TILES=%d STEP=%d GIVES=%d "
 
 #define THREADS    128
 #define WIDTH_MOST 256
@@ -145,8 +150,8 @@ lt_err lt_cuda_attention_sm80(lt_cuda *c, CUstream s, const lt_attention_args *a
     char flags[128], words[256];
 
     lt_attn_flags(flags, sizeof flags, a);
-    snprintf(words, sizeof words, "WIDTH=%d TILES=%d STEP=%d SINKS=%d %s", padded_of(a), m.tiles,
-             m.step, a->sinks.data != NULL, flags);
+    snprintf(words, sizeof words, FORWARD_WORDS "%s", padded_of(a), m.tiles, m.step,
+             a->sinks.data != NULL, flags);
     return launch(c, s, "attention/fwd_sm80.cu", "attn_fwd_sm80", words,
                   lt_cuda_div_up(w.a.q_tokens, rows_of(&m)) * w.a.q_heads * w.a.batch,
                   forward_shared(a, &m), &w);
@@ -168,8 +173,8 @@ lt_err lt_cuda_attention_bwd_sm80(lt_cuda *c, CUstream s, const lt_attention_bwd
         const shape *m = &backward_shapes[i];
         const int64_t pairs = (int64_t)w.a.batch * (m->gives == 1 ? w.a.q_heads : w.a.kv_heads),
                       rows = m->gives == 1 ? w.a.q_tokens : w.a.kv_tokens;
-        snprintf(words, sizeof words, "WIDTH=%d TILES=%d STEP=%d GIVES=%d %s", padded, m->tiles,
-                 m->step, m->gives, flags);
+        snprintf(words, sizeof words, BACKWARD_WORDS "%s", padded, m->tiles, m->step, m->gives,
+                 flags);
         if (m->gives == 1) { /* The first pass: behind the deltas, which all read. */
             LT_TRY(launch(c, s, "attention/bwd_sm80.cu", "attn_bwd_sm80_delta", words,
                           lt_cuda_div_up(pairs * rows, THREADS / lanes), 0, &w));
@@ -178,4 +183,52 @@ lt_err lt_cuda_attention_bwd_sm80(lt_cuda *c, CUstream s, const lt_attention_bwd
                       lt_cuda_div_up(rows, rows_of(m)) * pairs, backward_shared(&a->fwd, m), &w));
     }
     return LT_OK;
+}
+
+/* Flags of a call: causal, window, documents, softcap, ALiBi. */
+#define PLAIN_CAUSAL "bf16", 1, 0, 0, 0, 0
+
+/* Every shape with the widths that it is for; and each flag once. */
+void lt_specs_attention_sm80(lt_specs *l) {
+    static const char forward[] = "attention/fwd_sm80.cu", backward[] = "attention/bwd_sm80.cu";
+    static const int padded[] = {64, 96, 128, 192, 256};
+    for (size_t k = 0; k < sizeof padded / sizeof *padded; k++) {
+        const int w = padded[k];
+        const shape *f = forward_shapes;
+        int b = 0;
+        while (f->width < w) {
+            f++;
+        }
+        while (backward_shapes[b].width < w) {
+            b++;
+        }
+        lt_spec(l, LT_SM_ALL, forward, FORWARD_WORDS LT_ATTN_FLAGS, w, f->tiles, f->step, 0,
+                PLAIN_CAUSAL);
+        for (const int width = backward_shapes[b].width;
+             b < N_BACKWARD && backward_shapes[b].width == width; b++) {
+            const shape *s = &backward_shapes[b];
+            lt_spec(l, LT_SM_ALL, backward, BACKWARD_WORDS LT_ATTN_FLAGS, w, s->tiles, s->step,
+                    s->gives, PLAIN_CAUSAL);
+        }
+    }
+    lt_spec(l, LT_SM_ALL, forward, FORWARD_WORDS LT_ATTN_FLAGS, 64, 1, 64, 0, "bf16", 1, 1, 1, 0,
+            0);
+    lt_spec(l, LT_SM_ALL, forward, FORWARD_WORDS LT_ATTN_FLAGS, 128, 2, 32, 0, "bf16", 0, 0, 0, 0,
+            0);
+    lt_spec(l, LT_SM_ALL, forward, FORWARD_WORDS LT_ATTN_FLAGS, 128, 2, 32, 0, "fp16", 1, 0, 0, 0,
+            0);
+    lt_spec(l, LT_SM_ALL, forward, FORWARD_WORDS LT_ATTN_FLAGS, 128, 2, 32, 1, "bf16", 1, 0, 0, 0,
+            1);
+    lt_spec(l, LT_SM_ALL, forward, FORWARD_WORDS LT_ATTN_FLAGS, 256, 1, 64, 0, "bf16", 1, 1, 0, 1,
+            0);
+    lt_spec(l, LT_SM_ALL, backward, BACKWARD_WORDS LT_ATTN_FLAGS, 96, 1, 32, 6, "bf16", 1, 1, 1, 0,
+            0);
+    lt_spec(l, LT_SM_ALL, backward, BACKWARD_WORDS LT_ATTN_FLAGS, 128, 2, 32, 1, "bf16", 0, 0, 0, 0,
+            0);
+    lt_spec(l, LT_SM_ALL, backward, BACKWARD_WORDS LT_ATTN_FLAGS, 128, 1, 32, 6, "bf16", 0, 0, 0, 0,
+            0);
+    lt_spec(l, LT_SM_ALL, backward, BACKWARD_WORDS LT_ATTN_FLAGS, 128, 2, 32, 1, "bf16", 1, 0, 0, 0,
+            1);
+    lt_spec(l, LT_SM_ALL, backward, BACKWARD_WORDS LT_ATTN_FLAGS, 128, 1, 32, 6, "fp16", 1, 0, 0, 1,
+            0);
 }

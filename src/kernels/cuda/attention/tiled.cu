@@ -17,11 +17,7 @@
  *           counted: S and dP twice, but nothing is added by two blocks.
  * NUMERICS  f32, exp and tanh of CUDA's library; sums in order of keys (out, dQ), of heads and
  *           queries (dK, dV): bit-identical run to run. A row that sees nothing: 0, lse -inf.
- * REFS      Dao et al. 2022 (arXiv:2205.14135), algorithms 1 and 4.
- * @spec sm_80 sm_90a: DTYPE=fp32 WIDTH=64 PARTNERS=64 SOFTCAP=0
- * @spec sm_80 sm_90a: DTYPE=fp32 WIDTH=128 PARTNERS=64 SOFTCAP=0
- * @spec sm_80 sm_90a: DTYPE=fp32 WIDTH=128 PARTNERS=32 SOFTCAP=0
- * @spec sm_80: DTYPE=fp32 WIDTH=64 PARTNERS=32 SOFTCAP=1 */
+ * REFS      Dao et al. 2022 (arXiv:2205.14135), algorithms 1 and 4. */
 #include "attention/plain.cuh"
 
 #define THREADS    128

@@ -8,6 +8,10 @@
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_private.h"
 #include "kernels/cuda/bench/bench.h"
+#include "kernels/cuda/specs.h"
+
+/* Of the oracle, attention/ladder/01_naive.cu in double. */
+#define ORACLE_WORDS "REAL=double CAUSAL=%d WINDOW=%d DOC=%d SOFTCAP=%d ALIBI=%d SINKS=%d"
 
 #define REPEATS 100
 /* |O - ref| / |ref| in norm: P and O each rounded to bf16 (2^-9, uniform), as PyTorch's. */
@@ -202,9 +206,8 @@ static lt_err naive(attn_run *r, const attn_case *t, void *exact[5]) {
                                .dynamic_shared_bytes = (size_t)t->s * 8 + 1024};
     const size_t kv_bytes = (size_t)t->b * (size_t)t->s * (size_t)t->g * (size_t)t->d * 8;
 
-    snprintf(text, sizeof text,
-             "REAL=double CAUSAL=%d WINDOW=%d DOC=%d SOFTCAP=%d ALIBI=%d SINKS=%d", t->causal,
-             t->window > 0, t->docs, t->softcap > 0.0f, t->alibi, t->sinks);
+    snprintf(text, sizeof text, ORACLE_WORDS, t->causal, t->window > 0, t->docs, t->softcap > 0.0f,
+             t->alibi, t->sinks);
     LT_TRY(lt_cuda_kernel_get(r->b->gpu, &fwd, "attention/ladder/01_naive.cu", "attn_naive_fwd",
                               text));
     LT_TRY(lt_cuda_kernel_get(r->b->gpu, &bwd, "attention/ladder/01_naive.cu", "attn_naive_bwd",
@@ -556,4 +559,10 @@ lt_err lt_bench_attention(lt_bench *b) {
         }
     }
     return LT_OK;
+}
+
+void lt_specs_bench_attention(lt_specs *l) {
+    static const char naive[] = "attention/ladder/01_naive.cu";
+    lt_spec(l, LT_SM_ALL, naive, ORACLE_WORDS, 0, 0, 0, 0, 0, 0);
+    lt_spec(l, LT_SM_ALL, naive, ORACLE_WORDS, 1, 1, 1, 1, 1, 1);
 }

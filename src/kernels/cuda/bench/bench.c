@@ -12,6 +12,11 @@
 #include "base/file.h"
 #include "kernels/cuda/compile.h"
 #include "kernels/cuda/source.h"
+#include "kernels/cuda/specs.h"
+
+#define RANDOM_WORDS "DTYPE=%s MODE=%d"
+#define CHECK_WORDS  "DTYPE=%s"
+#define COPY_WORDS   "UNROLL=4"
 
 #define COPY_BYTES ((size_t)1 << 30)
 
@@ -144,7 +149,7 @@ lt_err lt_bench_random(lt_bench *b, void *x, int64_t n, const char *dtype, uint6
     const lt_cuda_kernel *k;
     char defines[64];
     void *args[] = {&x, &n, &seed, &scale};
-    snprintf(defines, sizeof defines, "DTYPE=%s MODE=%d", dtype, integers);
+    snprintf(defines, sizeof defines, RANDOM_WORDS, dtype, integers);
     LT_TRY(lt_cuda_kernel_get(b->gpu, &k, "random.cu", "random_fill", defines));
     return lt_cuda_launch(b->gpu, b->stream, k, &(lt_cuda_dims){.grid = {1056}, .block = {256}},
                           args);
@@ -159,7 +164,7 @@ lt_err lt_bench_compare(lt_bench *b, lt_bench_error *out, const void *x, const c
     void *sums = NULL;
     char defines[64];
     void *args[] = {&sums, &x, &ref, &bound, &rows, &cols, &ld};
-    snprintf(defines, sizeof defines, "DTYPE=%s", dtype);
+    snprintf(defines, sizeof defines, CHECK_WORDS, dtype);
     LT_TRY_DONE(lt_cuda_alloc(b->gpu, &sums, sizeof host, "check"));
     LT_TRY_DONE(lt_cuda_fill(b->gpu, b->stream, sums, 0, sizeof host));
     LT_TRY_DONE(lt_cuda_kernel_get(b->gpu, &k, "check.cu", "diff", defines));
@@ -182,7 +187,7 @@ lt_err lt_bench_gemm_ref(lt_bench *b, double *ref, double *bound, const lt_bench
     char defines[64];
     void *args[] = {&ref,     &bound,   &v.a,     &v.b,     &v.c0,  &v.m,     &v.n,   &v.k,
                     &v.a_row, &v.a_col, &v.b_row, &v.b_col, &v.ldc, &v.alpha, &v.beta};
-    snprintf(defines, sizeof defines, "DTYPE=%s", g->dtype);
+    snprintf(defines, sizeof defines, CHECK_WORDS, g->dtype);
     LT_TRY(lt_cuda_kernel_get(b->gpu, &k, "check.cu", "gemm_ref", defines));
     return lt_cuda_launch(
         b->gpu, b->stream, k,
@@ -204,7 +209,7 @@ static lt_err copy_ours(void *p, CUstream s, int set) {
     int64_t n = (int64_t)COPY_BYTES / 16;
     void *args[] = {&dst, &src, &n};
     (void)set;
-    LT_TRY(lt_cuda_kernel_get(c->gpu, &k, "copy.cu", "copy", "UNROLL=4"));
+    LT_TRY(lt_cuda_kernel_get(c->gpu, &k, "copy.cu", "copy", COPY_WORDS));
     return lt_cuda_launch(
         c->gpu, s, k, &(lt_cuda_dims){.grid = {(unsigned)(n / (512 * 4))}, .block = {512}}, args);
 }
@@ -329,4 +334,14 @@ done:
     lt_device_close(b.device);
     json_decref(b.rows);
     return err;
+}
+
+void lt_specs_bench(lt_specs *l) {
+    static const char *const types[] = {"fp32", "bf16", "fp16"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        lt_spec(l, LT_SM_ALL, "check.cu", CHECK_WORDS, types[i]);
+        lt_spec(l, LT_SM_ALL, "random.cu", RANDOM_WORDS, types[i], 0);
+    }
+    lt_spec(l, LT_SM_ALL, "random.cu", RANDOM_WORDS, "fp32", 1);
+    lt_spec(l, LT_SM_ALL, "copy.cu", COPY_WORDS);
 }

@@ -10,6 +10,9 @@
 #include "kernels/cuda/bench/bench.h"
 #include "kernels/cuda/ops/launch.h"
 #include "tensor/ops.h"
+#include "kernels/cuda/specs.h"
+
+#define GRID_WORDS "REAL=double DTYPE=%s"
 
 #define ROUNDS 5
 
@@ -48,7 +51,7 @@ static lt_err exact(lt_bench *b, const lt_attention_args *a, const grid_case *c,
     void *none = NULL, *q = a->q.data, *key = a->k.data, *v = a->v.data;
     lt_attn_args w = lt_attn_args_of(a, (lt_scratch){.bytes = 0});
     void *args[] = {&w, &none, &out, &lse, &q, &key, &v, &width};
-    snprintf(text, sizeof text, "REAL=double DTYPE=%s", word);
+    snprintf(text, sizeof text, GRID_WORDS, word);
     LT_TRY(lt_cuda_kernel_get(b->gpu, &k, "attention/ladder/01_naive.cu", "attn_naive_fwd", text));
     return lt_cuda_launch(
         b->gpu, b->stream, k,
@@ -170,4 +173,9 @@ lt_err lt_bench_thesis(lt_bench *b) {
     fprintf(b->to, "thesis: %d points of the grid, %d checks failed in all\n", n, b->n_failed);
     be->queue_close(q);
     return LT_OK;
+}
+
+void lt_specs_bench_thesis(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "attention/ladder/01_naive.cu", GRID_WORDS, "fp32");
+    lt_spec(l, LT_SM_ALL, "attention/ladder/01_naive.cu", GRID_WORDS, "fp16");
 }

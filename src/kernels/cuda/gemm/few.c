@@ -4,6 +4,11 @@
 
 #include "base/error.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_few write them. */
+#define FEW_WORDS   "BN=%d GROUPS=%d SPLITS=%d STAGES=%d OUT=%s DTYPE=%s"
+#define GATED_WORDS " GATED=1 KIND=%d"
 
 #define MOST_ROWS                                                                                  \
     64 /* At 128 x costs the L2 as much as W the memory: 0.56 to 1.0 of cuBLASLt's speed. */
@@ -89,14 +94,13 @@ lt_gemm_few_tile lt_gemm_few_choose(const lt_gemm_args *a, const lt_cuda_info *i
 
 static void defines_of(char out[256], const lt_gemm_few_tile *t, const lt_gemm_args *a,
                        const lt_gemm_gated *gated) {
-    const int at = snprintf(out, 256, "BN=%d GROUPS=%d SPLITS=%d STAGES=%d OUT=%s DTYPE=%s",
-                            rows_of(a), t->groups, t->splits, t->stages,
+    const int at = snprintf(out, 256, FEW_WORDS, rows_of(a), t->groups, t->splits, t->stages,
                             a->out == LT_F32   ? "fp32"
                             : a->out == LT_F16 ? "fp16"
                                                : "bf16",
                             a->in == LT_F16 ? "fp16" : "bf16");
     if (gated != NULL) {
-        snprintf(out + at, 256 - (size_t)at, " GATED=1 KIND=%d", (int)gated->kind);
+        snprintf(out + at, 256 - (size_t)at, GATED_WORDS, (int)gated->kind);
     }
 }
 
@@ -158,4 +162,14 @@ lt_err lt_gemm_few_gated(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt
 lt_err lt_gemm_few(lt_cuda *c, CUstream s, const lt_gemm_args *a) {
     const lt_gemm_few_tile t = lt_gemm_few_choose(a, lt_cuda_get_info(c));
     return lt_gemm_few_with(c, s, a, &t);
+}
+
+void lt_specs_few(lt_specs *l) {
+    lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS, 32, 1, 4, 8, "bf16", "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS, 32, 2, 1, 5, "bf16", "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS, 64, 2, 1, 4, "fp32", "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS, 24, 1, 2, 8, "fp16", "fp16");
+    lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS, 8, 2, 4, 4, "bf16", "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS GATED_WORDS, 32, 2, 1, 5, "bf16", "bf16", 2);
+    lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS GATED_WORDS, 8, 1, 4, 4, "bf16", "bf16", 0);
 }

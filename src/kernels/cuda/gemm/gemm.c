@@ -7,6 +7,13 @@
 
 #include "base/error.h"
 #include "kernels/cuda/gemm/winners.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_gemm write them. */
+#define TILE_WORDS                                                                                 \
+    "BN=%d WG_M=%d CONSUMERS=%d PINGPONG=%d CLUSTER=%d PAIR=%d STAGES=%d "                         \
+    "C_STAGES=%d A_MAJOR_M=%d B_MAJOR_N=%d REGS_PRODUCER=%d REGS_CONSUMER=%d"
+#define OUT_WORDS " OUT_F32=%d OUT_ADD=%d %s"
 
 #define SPLITS_MAX    8
 #define SCRATCH_BYTES ((size_t)128 << 20)
@@ -278,11 +285,8 @@ lt_err lt_gemm_operand_map(lt_cuda *c, CUtensorMap *map, const void *data, lt_dt
 }
 
 void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args *a) {
-    snprintf(out, 256,
-             "BN=%d WG_M=%d CONSUMERS=%d PINGPONG=%d CLUSTER=%d PAIR=%d STAGES=%d C_STAGES=%d "
-             "A_MAJOR_M=%d B_MAJOR_N=%d REGS_PRODUCER=%d REGS_CONSUMER=%d",
-             t->bn, t->wg_m, t->consumers, t->pingpong, t->cluster, t->pair, t->stages,
-             tile_c_stages(t), a->trans_a, !a->trans_b, t->consumers > 2 ? 32 : 24,
+    snprintf(out, 256, TILE_WORDS, t->bn, t->wg_m, t->consumers, t->pingpong, t->cluster, t->pair,
+             t->stages, tile_c_stages(t), a->trans_a, !a->trans_b, t->consumers > 2 ? 32 : 24,
              t->consumers > 2 ? 160 : 240);
 }
 
@@ -305,7 +309,7 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
         snprintf(epilogue, sizeof epilogue, "DTYPE=%s", a->in == LT_F16 ? "fp16" : "bf16");
     }
     lt_gemm_tile_text(tile_words, t, a);
-    snprintf(text, sizeof text, "%s OUT_F32=%d OUT_ADD=%d %s", tile_words, f32,
+    snprintf(text, sizeof text, "%s" OUT_WORDS, tile_words, f32,
              !split && a->accumulate && a->out == LT_F32, epilogue);
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_sm90.cu", "gemm_sm90", text));
     LT_TRY(a->trans_a ? lt_gemm_operand_map(c, &map_a, a->a, a->in, a->m, a->k, a->lda, 64, 64)
@@ -343,8 +347,8 @@ static lt_err launch_sum(lt_cuda *c, CUstream s, const lt_gemm_args *a, void *pa
     void *args[] = {w, &out, &partial, &ldc};
 
     epilogue_text(epilogue, sizeof epilogue, a, residual);
-    snprintf(text, sizeof text, "OUT_F32=%d OUT_ADD=%d %s", a->out == LT_F32,
-             a->accumulate && a->out == LT_F32, epilogue);
+    snprintf(text, sizeof text, OUT_WORDS, a->out == LT_F32, a->accumulate && a->out == LT_F32,
+             epilogue);
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_split.cu", "gemm_split_sum", text));
     return lt_cuda_launch(c, s, k,
                           &(lt_cuda_dims){.grid = {(unsigned)lt_cuda_div_up(a->n * a->m, 4 * 256)},
@@ -398,4 +402,33 @@ lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scratch scratch
     }
     const lt_gemm_tile t = lt_gemm_tile_best(a, lt_cuda_get_info(c), scratch.bytes);
     return lt_gemm_with(c, s, a, &t, scratch);
+}
+
+/* Every tile as products forward and gradients of weights ask for it; then, with the first tile, what
+ * else a product may be. */
+void lt_specs_gemm(lt_specs *l) {
+    static const lt_gemm_args forward = {.trans_b = true}, weights = {.trans_a = true}, back = {0};
+    static const struct {
+        const lt_gemm_args *as;
+        const char *epilogue;
+    } others[] = {{&back, "DTYPE=bf16"},
+                  {&forward, "DTYPE=fp16"},
+                  {&forward, "DTYPE=bf16 EPI_BIAS=1 EPI_SAVE=1 EPI_ACT=ACT_GELU_TANH"},
+                  {&back, "DTYPE=bf16 EPI_ACT_BWD=ACT_XIELU"},
+                  {&forward, "DTYPE=bf16 EPI_BIAS=2 EPI_RESIDUAL=1"}};
+    char words[256];
+    for (size_t i = 0; i < N_TILES; i++) {
+        lt_gemm_tile_text(words, &tiles[i].tile, &forward);
+        lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", "%s" OUT_WORDS, words, 0, 0, "DTYPE=bf16");
+        lt_gemm_tile_text(words, &tiles[i].tile, &weights);
+        lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", "%s" OUT_WORDS, words, 1, 1, "DTYPE=bf16");
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        lt_gemm_tile_text(words, &tiles[0].tile, others[i].as);
+        lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", "%s" OUT_WORDS, words, 0, 0, others[i].epilogue);
+    }
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_split.cu", OUT_WORDS, 0, 0, "DTYPE=bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_split.cu", OUT_WORDS, 1, 1, "DTYPE=bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_split.cu", OUT_WORDS, 0, 0,
+            "DTYPE=bf16 EPI_BIAS=1 EPI_ACT=ACT_GELU_TANH");
 }

@@ -9,10 +9,7 @@
  * MAP       16 x 16 threads make a tile of 64 x 64, 4 x 4 sums a thread. M_FAST, N_FAST:
  *           consecutive threads read along m (or n) where that is contiguous.
  * BOUND     fp32 FMA; about a third of what sgemm.cu reaches.
- * NUMERICS  f32 sums in order of k; one rounding at the store. Bit-identical run to run.
- * @spec sm_80 sm_90a: IN=fp32 OUT=fp32 GROUPED=0 M_FAST=0 N_FAST=0
- * @spec sm_80 sm_90a: IN=bf16 OUT=bf16 GROUPED=1 M_FAST=0 N_FAST=0
- * @spec sm_80 sm_90a: IN=fp32 OUT=fp32 GROUPED=2 M_FAST=1 N_FAST=1 */
+ * NUMERICS  f32 sums in order of k; one rounding at the store. Bit-identical run to run. */
 #include "common/product.cuh"
 #include "kernels/cuda/gemm/any_args.h"
 

@@ -19,14 +19,7 @@
  * MEASURED  docs/speed/decoding.md. Weights leave the L2 first (evict_first): 3 to 8 %
  *           faster.
  * NUMERICS  f32 sums in order of K within a part; parts in order; one rounding: bit-identical run
- *           to run. Rows do not meet: a row's bits do not depend on M for equal SPLITS.
- * @spec sm_90a: BN=32 GROUPS=1 SPLITS=4 STAGES=8 OUT=bf16
- * @spec sm_90a: BN=32 GROUPS=2 SPLITS=1 STAGES=5 OUT=bf16
- * @spec sm_90a: BN=64 GROUPS=2 SPLITS=1 STAGES=4 OUT=fp32
- * @spec sm_90a: BN=24 GROUPS=1 SPLITS=2 STAGES=8 OUT=fp16 DTYPE=fp16
- * @spec sm_90a: BN=8 GROUPS=2 SPLITS=4 STAGES=4 OUT=bf16
- * @spec sm_90a: BN=32 GROUPS=2 SPLITS=1 STAGES=5 OUT=bf16 GATED=1 KIND=2
- * @spec sm_90a: BN=8 GROUPS=1 SPLITS=4 STAGES=4 OUT=bf16 GATED=1 KIND=0 */
+ *           to run. Rows do not meet: a row's bits do not depend on M for equal SPLITS. */
 #include "common/early.cuh"
 #include "common/ring.cuh"
 #include "gemm/few_sums.cuh"

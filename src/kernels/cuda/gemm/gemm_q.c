@@ -5,6 +5,13 @@
 #include "base/error.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/ops/matmul_q.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_gemm_q write them. */
+#define GEMM_Q_WORDS                                                                               \
+    "BN=%d GROUPS=%d SPLITS=%d EXACT=%d BATCH=%d BITS=%d GROUP=%d MINS=%d "                        \
+    "OFFSET=%d OUT=%s DTYPE=%s"
+#define GATED_WORDS " GATED=1 KIND=%d"
 
 #define TILE_K      128 /* tile_q.cuh */
 #define TILE_ROWS   16
@@ -146,14 +153,11 @@ lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a, const lt_gemm_
         LT_FAIL(LT_ERR_LIMIT, "packed product, %d x %d x %d: rings do not fit", w.m, w.n, w.k);
     }
     rings = (lt_gemm_q_depths){t.w_stages, t.x_stages};
-    const int at = snprintf(text, sizeof text,
-                            "BN=%d GROUPS=%d SPLITS=%d EXACT=%d BATCH=%d BITS=%d GROUP=%d MINS=%d "
-                            "OFFSET=%d OUT=%s DTYPE=%s",
-                            t.rows, t.groups, t.splits, t.exact, t.batch, f.bits, f.group, f.mins,
-                            f.offset, lt_cuda_dtype_word(a->y.dtype),
-                            lt_cuda_dtype_word(a->a.dtype));
+    const int at = snprintf(text, sizeof text, GEMM_Q_WORDS, t.rows, t.groups, t.splits, t.exact,
+                            t.batch, f.bits, f.group, f.mins, f.offset,
+                            lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
     if (gated != NULL) {
-        snprintf(text + at, sizeof text - (size_t)at, " GATED=1 KIND=%d", (int)gated->kind);
+        snprintf(text + at, sizeof text - (size_t)at, GATED_WORDS, (int)gated->kind);
     }
     LT_TRY(lt_cuda_kernel_get(c, &kernel, "gemm/gemm_q_sm90.cu", "gemm_q_sm90", text));
     if (gated != NULL && gated->y == NULL) {
@@ -172,4 +176,47 @@ lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a, const lt_gemm_
             .dynamic_shared_bytes = t.shared_bytes,
             .overlap_previous = true},
         args);
+}
+
+void lt_specs_gemm_q(lt_specs *l) {
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 8, 2, 4, 1, 2, 5, 32, 1, 0, "fp16",
+            "fp16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 32, 2, 1, 1, 2, 4, 32, 0, 8, "bf16",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS GATED_WORDS, 32, 2, 1, 1, 2, 4, 32, 0,
+            8, "bf16", "bf16", 2);
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 32, 2, 6, 1, 2, 8, 32, 0, 128, "bf16",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS GATED_WORDS, 32, 2, 1, 1, 2, 5, 32, 1,
+            0, "bf16", "bf16", 0);
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 32, 2, 4, 1, 2, 6, 16, 0, 32, "bf16",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 40, 1, 2, 1, 1, 4, 32, 1, 0, "bf16",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 64, 2, 6, 1, 1, 8, 32, 0, 128, "bf16",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 64, 2, 1, 1, 1, 4, 32, 1, 0, "fp32",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 64, 2, 1, 1, 1, 6, 16, 0, 32, "bf16",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 24, 2, 6, 0, 1, 4, 32, 1, 0, "bf16",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS GATED_WORDS, 64, 2, 1, 0, 1, 5, 32, 1,
+            0, "bf16", "bf16", 2);
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 64, 2, 4, 0, 1, 6, 16, 0, 32, "bf16",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 128, 2, 1, 0, 1, 8, 32, 0, 128, "fp16",
+            "fp16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 128, 2, 2, 0, 1, 8, 32, 0, 128, "bf16",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 128, 1, 2, 0, 1, 4, 32, 1, 0, "bf16",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 256, 2, 1, 0, 1, 4, 32, 0, 8, "bf16",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 256, 2, 1, 0, 1, 8, 32, 0, 128, "fp32",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 256, 2, 1, 0, 1, 5, 32, 1, 0, "bf16",
+            "bf16");
+    lt_spec(l, LT_SM90, "gemm/gemm_q_sm90.cu", GEMM_Q_WORDS, 256, 2, 1, 0, 1, 6, 16, 0, 32, "fp16",
+            "fp16");
 }

@@ -21,13 +21,7 @@
  *           SPLIT, not on the other rows: the launcher keeps it where that is asked for, else there
  *           is one for up to 8 rows and one for more.
  * REFS      PTX ISA 9.7.14 (mma.sync); Frantar et al. 2024, arXiv:2408.11743 (weights laid out for
- *           mma.sync).
- * @spec sm_80 sm_90a: TILES=1 SPLIT=1 WHOLE=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
- * @spec sm_80 sm_90a: TILES=1 SPLIT=16 WHOLE=0 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
- * @spec sm_80 sm_90a: TILES=1 SPLIT=4 WHOLE=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
- * @spec sm_80 sm_90a: TILES=1 SPLIT=8 WHOLE=0 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 DTYPE=fp16
- * @spec sm_80 sm_90a: TILES=4 SPLIT=4 WHOLE=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
- * @spec sm_80 sm_90a: TILES=8 SPLIT=2 WHOLE=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16 */
+ *           mma.sync). */
 #include "common/early.cuh"
 #include "common/late.cuh"
 #include "common/product.cuh"

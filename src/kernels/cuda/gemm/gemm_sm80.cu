@@ -15,12 +15,7 @@
  * NUMERICS  the tensor cores cut their sums off (round to zero) at each step; sums of 128 of K are
  *           added by rounding adds, so long sums do not drift. Fixed order: bit-identical run to
  *           run.
- * REFS      PTX ISA 9.7.14 (mma.sync, ldmatrix).
- * @spec sm_80 sm_90a: VEC=8 A_MAJOR_M=0 B_MAJOR_N=0 OUT=bf16
- * @spec sm_80 sm_90a: VEC=8 A_MAJOR_M=0 B_MAJOR_N=1 OUT=bf16
- * @spec sm_80 sm_90a: VEC=8 A_MAJOR_M=1 B_MAJOR_N=1 OUT=fp32
- * @spec sm_80 sm_90a: VEC=1 A_MAJOR_M=0 B_MAJOR_N=0 OUT=bf16
- * @spec sm_80 sm_90a: VEC=1 A_MAJOR_M=1 B_MAJOR_N=0 OUT=fp32 DTYPE=fp16 */
+ * REFS      PTX ISA 9.7.14 (mma.sync, ldmatrix). */
 #include "common/mma.cuh"
 #include "common/product.cuh"
 #include "kernels/cuda/gemm/sm80_args.h"

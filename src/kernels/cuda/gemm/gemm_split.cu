@@ -6,10 +6,7 @@
  * MAP       a thread four columns of one row, which it has all on their way at once.
  * BOUND     memory, mostly L2: (4 splits + 2) M N bytes; worth it where M N is small beside K (M +
  *           N).
- * NUMERICS  fixed order: bit-identical run to run. OUT_ADD: C += sum, f32.
- * @spec sm_80 sm_90a: OUT_F32=0
- * @spec sm_80 sm_90a: OUT_F32=1 OUT_ADD=1
- * @spec sm_80 sm_90a: EPI_BIAS=1 EPI_ACT=ACT_GELU_TANH */
+ * NUMERICS  fixed order: bit-identical run to run. OUT_ADD: C += sum, f32. */
 #include "common/early.cuh"
 #include "common/hopper.cuh"
 #include "gemm/epilogue.cuh"

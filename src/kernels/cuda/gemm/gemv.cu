@@ -11,11 +11,7 @@
  * BOUND     bytes of W: each is used once. UNROLL x ROWS loads of 16 bytes under way a lane hide
  *           the memory's latency.
  * NUMERICS  f32 multiply-adds; a lane's sum in order of k, then a fixed tree over lanes, then warps
- *           in order: bit-identical, whatever M is.
- * @spec sm_80 sm_90a: M=1 ROWS=2 SPLIT=1 OUT=bf16
- * @spec sm_80 sm_90a: M=2 ROWS=2 SPLIT=2 OUT=bf16
- * @spec sm_80 sm_90a: M=4 ROWS=2 SPLIT=1 OUT=fp32
- * @spec sm_80 sm_90a: M=8 ROWS=2 SPLIT=4 OUT=bf16 */
+ *           in order: bit-identical, whatever M is. */
 #include "common/early.cuh"
 #include "common/hopper.cuh"
 #include "common/product.cuh"

@@ -29,29 +29,7 @@
  *           (evict_first): 1 % faster, 2 % with blocks.
  * NUMERICS  as the ops one by one: f32 multiply-adds, a lane's sum in order of k, a fixed tree over
  *           lanes, warps in order: the bits of gemv.cu for equal SPLIT; the norm's sums in
- *           norm.cu's order; what an op would have read back from y is rounded as in y.
- * @spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=1 WARPS=16 STAGES=6 WIDTH=2048 BARE=1 WHOLE=1
- *     HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=2 OUT=bf16
- * @spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=2 WARPS=16 STAGES=5 WIDTH=2048 BARE=1 WHOLE=1
- *     HELD=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 OUT=bf16
- * @spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=4 WARPS=16 STAGES=6 WIDTH=2048 BARE=1 WHOLE=1
- *     HELD=1 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=bf16
- * @spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=1 WARPS=16 STAGES=12 WHOLE=0 HELD=0 NORM=0 ADD=0
- *     PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=fp32
- * @spec sm_80 sm_90a: M=4 ROWS=2 UNROLL=2 SPLIT=2 WARPS=16 STAGES=5 WHOLE=1 HELD=1 NORM=1 ADD=1
- *     PARAM=fp32 LANES=256 TAIL=2 KIND=0 OUT=fp16 DTYPE=fp16
- * @spec sm_80 sm_90a: M=8 ROWS=2 UNROLL=2 SPLIT=1 WARPS=16 STAGES=4 WHOLE=1 HELD=1 NORM=1 ADD=1
- *     PARAM=fp32 LANES=32 TAIL=1 KIND=0 OUT=bf16
- * @spec sm_80 sm_90a: M=1 SPLIT=2 WARPS=12 STAGES=4 FILL=1 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1
- *     HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 OUT=bf16
- * @spec sm_80: M=1 SPLIT=1 WARPS=16 STAGES=4 FILL=1 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1 HELD=1
- *     ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=1 KIND=2 OUT=bf16
- * @spec sm_90a: M=1 SPLIT=1 WARPS=16 STAGES=4 FILL=2 BEYOND=4 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1
- *     HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=1 KIND=2 OUT=bf16
- * @spec sm_90a: M=1 SPLIT=4 WARPS=16 STAGES=6 FILL=2 BLOCKS=1 WIDTH=8192 BARE=1 WHOLE=1 HELD=1
- *     ROWS=4 UNROLL=1 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=bf16
- * @spec sm_90a: M=1 SPLIT=1 WARPS=16 STAGES=6 FILL=2 BLOCKS=1 WIDTH=2048 BARE=1 WHOLE=1 HELD=1
- *     ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=0 KIND=0 OUT=fp32 */
+ *           norm.cu's order; what an op would have read back from y is rounded as in y. */
 #define PAIRS   (ROWS / 2)
 #define GROUPS  (WARPS / SPLIT)
 #define THREADS (32 * WARPS)

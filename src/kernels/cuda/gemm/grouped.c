@@ -5,6 +5,13 @@
 
 #include "base/error.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_grouped write them. */
+#define GROUPED_WORDS                                                                              \
+    "GROUPED=%d BN=%d WG_M=%d CONSUMERS=2 PINGPONG=%d CLUSTER=1 STAGES=%d "                        \
+    "C_STAGES=2 A_MAJOR_M=%d B_MAJOR_N=%d OUT_F32=%d OUT_ADD=%d REGS_PRODUCER=24 "                 \
+    "REGS_CONSUMER=240 DTYPE=%s EPI_RESIDUAL=%d"
 
 #define STEP       64   /* K elements a stage (BK) */
 #define SHORT_K    1024 /* Up to here a tile's stores are worth hiding: ping-pong. */
@@ -96,12 +103,9 @@ lt_err lt_gemm_grouped(lt_cuda *c, CUstream s, const lt_matmul_grouped_args *a) 
     char text[320];
     void *args[] = {&map_a, &map_b, &map_c, &map_c, &w};
 
-    snprintf(text, sizeof text,
-             "GROUPED=%d BN=%d WG_M=%d CONSUMERS=2 PINGPONG=%d CLUSTER=1 STAGES=%d C_STAGES=2 "
-             "A_MAJOR_M=%d B_MAJOR_N=%d OUT_F32=%d OUT_ADD=%d REGS_PRODUCER=24 REGS_CONSUMER=240 "
-             "DTYPE=%s EPI_RESIDUAL=%d",
-             weights ? 2 : 1, t.bn, t.wg_m, t.pingpong, t.stages, weights, weights || !a->trans_b,
-             f32, f32 && a->accumulate, a->a.dtype == LT_F16 ? "fp16" : "bf16", into_16);
+    snprintf(text, sizeof text, GROUPED_WORDS, weights ? 2 : 1, t.bn, t.wg_m, t.pingpong, t.stages,
+             weights, weights || !a->trans_b, f32, f32 && a->accumulate,
+             a->a.dtype == LT_F16 ? "fp16" : "bf16", into_16);
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_sm90.cu", "gemm_sm90", text));
     LT_TRY(map_of(c, &map_a, &a->a, 64, weights ? 64 : bm));
     LT_TRY(map_of(c, &map_b, &a->b, 64, weights || !a->trans_b ? 64 : t.bn));
@@ -111,4 +115,10 @@ lt_err lt_gemm_grouped(lt_cuda *c, CUstream s, const lt_matmul_grouped_args *a) 
                                           .block = {384},
                                           .dynamic_shared_bytes = shared},
                           args);
+}
+
+void lt_specs_grouped(lt_specs *l) {
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", GROUPED_WORDS, 1, 256, 1, 0, 4, 0, 0, 0, 0, "bf16", 0);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", GROUPED_WORDS, 1, 128, 2, 1, 6, 0, 1, 0, 0, "bf16", 0);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", GROUPED_WORDS, 2, 256, 1, 0, 4, 1, 1, 1, 1, "bf16", 0);
 }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/rung_args.h"
+#include "kernels/cuda/specs.h"
 
 #define STAGE_128 (2 * 128 * 128)     /* Bytes of a stage: A 128 x 64 and B 128 x 64. */
 #define STAGE_256 ((128 + 256) * 128) /* B 256 x 64. */
@@ -136,4 +137,13 @@ lt_err lt_gemm_rung_run(lt_cuda *c, CUstream s, const lt_gemm_rung *r, const lt_
                                           .block = {(unsigned)r->threads},
                                           .dynamic_shared_bytes = (size_t)r->shared_bytes},
                           r->maps ? with_maps : plain);
+}
+
+void lt_specs_gemm_ladder(lt_specs *l) {
+    for (int i = 0; i < lt_gemm_n_rungs; i++) {
+        const lt_gemm_rung *r = &lt_gemm_rungs[i];
+        if (r->file != NULL) {
+            lt_spec(l, r->maps ? LT_SM90 : LT_SM_ALL, r->file, "%s", r->defines);
+        }
+    }
 }

@@ -4,15 +4,7 @@
  *           past the rows and columns of src becomes zero.
  * MAP       a thread 128 columns of a row: no two write the same byte.
  * NUMERICS  a simple format's numbers are kept; a K format's d * s is rounded to fp16 once (2^-11,
- *           less than what 16-bit activations round).
- * @spec sm_80 sm_90a: TYPE=Q8_0 BITS=8 GROUP=32 MINS=0
- * @spec sm_80 sm_90a: TYPE=Q4_0 BITS=4 GROUP=32 MINS=0
- * @spec sm_80 sm_90a: TYPE=Q4_1 BITS=4 GROUP=32 MINS=1
- * @spec sm_80 sm_90a: TYPE=Q5_0 BITS=5 GROUP=32 MINS=0
- * @spec sm_80 sm_90a: TYPE=Q5_1 BITS=5 GROUP=32 MINS=1
- * @spec sm_80 sm_90a: TYPE=Q4_K BITS=4 GROUP=32 MINS=1
- * @spec sm_80 sm_90a: TYPE=Q5_K BITS=5 GROUP=32 MINS=1
- * @spec sm_80 sm_90a: TYPE=Q6_K BITS=6 GROUP=16 MINS=0 */
+ *           less than what 16-bit activations round). */
 #include "common/blocks.cuh"
 #include "gemm/tile_q.cuh"
 

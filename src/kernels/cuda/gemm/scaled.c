@@ -3,6 +3,14 @@
 
 #include "base/error.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_gemm_scaled write them. */
+#define SCALED_WORDS                                                                               \
+    "FP8=1 A_F8=%s SCALES=%d PROMOTE=%d BN=%d WG_M=1 CONSUMERS=2 PINGPONG=0 "                      \
+    "CLUSTER=%d STAGES=%d C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 "                    \
+    "REGS_CONSUMER=240 OUT_F32=%d OUT_ADD=%d DTYPE=bf16 EPI_BIAS=%d "                              \
+    "EPI_RESIDUAL=%d"
 
 #define STEP       128 /* K elements a stage of the ring: 128 bytes. */
 #define BM         128 /* Two consumers of 64 rows. */
@@ -105,12 +113,9 @@ lt_err lt_gemm_scaled_with(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *
     char text[512];
     void *args[] = {&map_a, &map_b, &map_c, &map_c, &w};
 
-    snprintf(text, sizeof text,
-             "FP8=1 A_F8=%s SCALES=%d PROMOTE=%d BN=%d WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=%d "
-             "STAGES=%d C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240 "
-             "OUT_F32=%d OUT_ADD=%d DTYPE=bf16 EPI_BIAS=%d EPI_RESIDUAL=%d",
-             a->a.dtype == LT_F8_E5M2 ? "e5m2" : "e4m3", a->a_kind == LT_SCALE_TENSOR ? 1 : 2,
-             t->promote, t->bn, t->cluster, t->stages, f32, f32 && a->accumulate,
+    snprintf(text, sizeof text, SCALED_WORDS, a->a.dtype == LT_F8_E5M2 ? "e5m2" : "e4m3",
+             a->a_kind == LT_SCALE_TENSOR ? 1 : 2, t->promote, t->bn, t->cluster, t->stages, f32,
+             f32 && a->accumulate,
              a->bias.data == NULL      ? 0
              : a->bias.dtype == LT_F32 ? 2
                                        : 1,
@@ -135,4 +140,14 @@ lt_err lt_gemm_scaled_with(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *
 lt_err lt_gemm_scaled(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *a) {
     const lt_gemm_scaled_tile t = choose(a, lt_cuda_get_info(c)->n_sms);
     return lt_gemm_scaled_with(c, s, a, &t);
+}
+
+void lt_specs_gemm_scaled(lt_specs *l) {
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 128, 1, 6, 0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 128, 2, 6, 0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 192, 1, 4, 0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 192, 2, 4, 0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 192, 1, 4, 1, 1, 0, 0);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 128, 1, 6, 0, 0, 1, 1);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e5m2", 1, 0, 256, 1, 4, 0, 0, 0, 0);
 }

@@ -12,13 +12,7 @@
  *           functions: 2 an element; a chip moves 0.75e12 elements/s and does 132 x 16 x 1.98e9 =
  *           4.2e12 special functions/s.
  * NUMERICS  fp32 inside; exponentials by ex2.approx (2 ulp), one rounding at the store (bf16) hides
- *           them. xIELU without branches: signs are random, so a warp would take both.
- * @spec sm_80 sm_90a: KIND=0 GATED=0 DTYPE=bf16 W=8
- * @spec sm_80 sm_90a: KIND=1 GATED=0 DTYPE=bf16 W=8
- * @spec sm_80 sm_90a: KIND=2 GATED=1 DTYPE=bf16 W=8
- * @spec sm_80 sm_90a: KIND=2 GATED=0 DTYPE=fp32 W=4
- * @spec sm_80 sm_90a: KIND=4 GATED=0 DTYPE=bf16 W=1
- * @spec sm_80 sm_90a: KIND=5 GATED=0 DTYPE=bf16 W=8 PIECES=2 */
+ *           them. xIELU without branches: signs are random, so a warp would take both. */
 #include "common/act.cuh"
 #include "common/vec.cuh"
 

@@ -6,6 +6,11 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/attention/plain_args.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_attention_plain write them. */
+#define ANY_WORDS   "DTYPE=%s COLS=%d"
+#define TILED_WORDS "DTYPE=fp32 WIDTH=%d PARTNERS=%d SOFTCAP=%d"
 
 #define WARPS         4 /* Rows a block of any.cu. */
 #define MAX_WIDTH     1024
@@ -107,7 +112,7 @@ static lt_err any_launch(lt_queue *q, const char *entry, lt_attn_plain_args *w, 
     while (cols * 32 < w->dim) { /* Powers of two: fewer specialisations. */
         cols *= 2;
     }
-    snprintf(defines, sizeof defines, "DTYPE=%s COLS=%d", lt_cuda_dtype_word(act), cols);
+    snprintf(defines, sizeof defines, ANY_WORDS, lt_cuda_dtype_word(act), cols);
     return lt_cuda_run(q, "attention/any.cu", entry, defines, blocks, 1, WARPS * 32, list);
 }
 static lt_err any_fwd_run(lt_queue *q, const void *args) {
@@ -204,8 +209,8 @@ static lt_err tiled_launch(lt_queue *q, const tiled_kernel *t, lt_attn_plain_arg
     if (blocks == 0) {
         return LT_OK;
     }
-    snprintf(defines, sizeof defines, "DTYPE=fp32 WIDTH=%d PARTNERS=%d SOFTCAP=%d",
-             w->dim > 64 ? 128 : 64, t->partners[w->dim > 64], w->softcap > 0.0f);
+    snprintf(defines, sizeof defines, TILED_WORDS, w->dim > 64 ? 128 : 64, t->partners[w->dim > 64],
+             w->softcap > 0.0f);
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "attention/tiled.cu", t->entry, defines));
     return lt_cuda_launch(q->gpu, q->stream, k,
                           &(lt_cuda_dims){.grid = {(unsigned)blocks},
@@ -234,3 +239,12 @@ const lt_op_impl lt_cuda_attention_bwd_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"mma.sync", sm80_bwd_refuse, sm80_bwd_run},
     {"tiled", tiled_bwd_refuse, tiled_bwd_run},
     {"any", any_bwd_refuse, any_bwd_run}};
+
+void lt_specs_attention_plain(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "attention/any.cu", ANY_WORDS, "fp32", 2);
+    lt_spec(l, LT_SM_ALL, "attention/any.cu", ANY_WORDS, "bf16", 8);
+    lt_spec(l, LT_SM_ALL, "attention/tiled.cu", TILED_WORDS, 64, 64, 0);
+    lt_spec(l, LT_SM_ALL, "attention/tiled.cu", TILED_WORDS, 128, 64, 0);
+    lt_spec(l, LT_SM_ALL, "attention/tiled.cu", TILED_WORDS, 128, 32, 0);
+    lt_spec(l, LT_SM80, "attention/tiled.cu", TILED_WORDS, 64, 32, 1);
+}

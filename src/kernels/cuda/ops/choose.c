@@ -7,6 +7,10 @@
 
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_choose write them. */
+#define CHOOSE_WORDS "PARTS=%d CHUNKS=%d HELD=%d CLUSTER=%d W=%d SOFTCAP=%d"
 
 enum { NOTE_THREADS = 1024 };
 enum {
@@ -106,9 +110,8 @@ static lt_err choose_run(lt_queue *q, const void *args) {
     LT_TRY(lt_cuda_scratch_counted(
         q, d.parts > 1 ? (size_t)picks * 2 * (size_t)d.parts * WORDS * sizeof(unsigned) : 0, &met));
     words = (unsigned char *)met + LT_CUDA_COUNTER_BYTES;
-    snprintf(defines, sizeof defines, "PARTS=%d CHUNKS=%d HELD=%d CLUSTER=%d W=%d SOFTCAP=%d",
-             d.parts, d.chunks, d.held, d.cluster, lt_cuda_piece(rows, 2, LT_F32, cols),
-             a.softcap > 0.0f);
+    snprintf(defines, sizeof defines, CHOOSE_WORDS, d.parts, d.chunks, d.held, d.cluster,
+             lt_cuda_piece(rows, 2, LT_F32, cols), a.softcap > 0.0f);
     void *list[] = {&a.id.data,
                     &a.logprob.data,
                     &a.rank.data,
@@ -141,3 +144,13 @@ static lt_err choose_run(lt_queue *q, const void *args) {
 
 const lt_op_impl lt_cuda_choose_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"slices", choose_refuse, choose_run}};
+
+void lt_specs_choose(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "ops/choose.cu", CHOOSE_WORDS, 1, 8, 1, 0, 4, 0);
+    lt_spec(l, LT_SM_ALL, "ops/choose.cu", CHOOSE_WORDS, 1, 63, 0, 0, 1, 1);
+    lt_spec(l, LT_SM80, "ops/choose.cu", CHOOSE_WORDS, 8, 8, 1, 0, 4, 0);
+    lt_spec(l, LT_SM90, "ops/choose.cu", CHOOSE_WORDS, 8, 8, 1, 1, 4, 0);
+    lt_spec(l, LT_SM90, "ops/choose.cu", CHOOSE_WORDS, 16, 4, 1, 1, 4, 0);
+    lt_spec(l, LT_SM90, "ops/choose.cu", CHOOSE_WORDS, 16, 8, 1, 1, 4, 1);
+    lt_spec(l, LT_SM_ALL, "ops/note.cu", "%s", "");
+}

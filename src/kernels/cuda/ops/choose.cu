@@ -38,13 +38,7 @@
  *           Relative to double: 2^-22 as the host's (logits.h), whose order of cuts this is: ids
  *           differ only where rounding decides.
  * REFS      Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al. 2024, arXiv:2407.01082
- *           (min-p); Meister et al. 2023, arXiv:2202.00666 (typical).
- * @spec sm_80 sm_90a: PARTS=1 CHUNKS=8 HELD=1 CLUSTER=0 W=4 SOFTCAP=0
- * @spec sm_80 sm_90a: PARTS=1 CHUNKS=63 HELD=0 CLUSTER=0 W=1 SOFTCAP=1
- * @spec sm_80: PARTS=8 CHUNKS=8 HELD=1 CLUSTER=0 W=4 SOFTCAP=0
- * @spec sm_90a: PARTS=8 CHUNKS=8 HELD=1 CLUSTER=1 W=4 SOFTCAP=0
- * @spec sm_90a: PARTS=16 CHUNKS=4 HELD=1 CLUSTER=1 W=4 SOFTCAP=0
- * @spec sm_90a: PARTS=16 CHUNKS=8 HELD=1 CLUSTER=1 W=4 SOFTCAP=1 */
+ *           (min-p); Meister et al. 2023, arXiv:2202.00666 (typical). */
 #include "common/early.cuh"
 #include "common/hopper.cuh"
 #include "common/reduce.cuh"

@@ -4,9 +4,7 @@
  * MAP       a block owns 32 * W columns and `share` rows; its 8 warps take every eighth row, 16
  *           bytes a lane, and meet in shared memory.
  * BOUND     2 bytes an element (bf16): reads alone.
- * NUMERICS  f32 in a fixed order of rows; share depends on the shape and the number of SMs only.
- * @spec sm_80 sm_90a: DTYPE=bf16 W=8
- * @spec sm_80 sm_90a: DTYPE=fp32 W=1 */
+ * NUMERICS  f32 in a fixed order of rows; share depends on the shape and the number of SMs only. */
 #include "common/vec.cuh"
 
 #define WARPS  8

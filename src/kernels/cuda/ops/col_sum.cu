@@ -3,8 +3,7 @@
  *
  * MAP       a block owns 32 columns: 32 x 16 threads; thread (x, y) adds rows y, y + 16, ..; then
  *           the 16 sums of a column are added in order.
- * BOUND     bytes = 4 n_parts cols, mostly from L2: a few us.
- * @spec sm_80 sm_90a: */
+ * BOUND     bytes = 4 n_parts cols, mostly from L2: a few us. */
 #include "common/early.cuh"
 
 #define COLS   32

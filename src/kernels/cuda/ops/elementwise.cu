@@ -1,10 +1,7 @@
 /* elementwise.cu — y = alpha a + beta b, and conversions between types.
  *
  * SHAPES    n elements, contiguous; DTYPE of a, b and y for add; cast: SRC to DTYPE.
- * BOUND     add 6 bytes an element (bf16), 4 without b.
- * @spec sm_80 sm_90a: DTYPE=bf16 W=8
- * @spec sm_80 sm_90a: DTYPE=fp32 W=4
- * @spec sm_80 sm_90a: DTYPE=bf16 W=1 */
+ * BOUND     add 6 bytes an element (bf16), 4 without b. */
 #include "common/vec.cuh"
 
 #define THREADS 256

@@ -18,10 +18,7 @@
  *     3. embed_join: the block whose tail begins a run that crosses ends adds the heads that
  *        follow, in order.
  * BOUND     dy once: 2 bytes an element (bf16), and 8 bytes an element of each table row hit.
- * NUMERICS  fp32, fixed order: the same bits every run.
- * @spec sm_80 sm_90a: DTYPE=bf16 W=8
- * @spec sm_80 sm_90a: DTYPE=fp32 W=4
- * @spec sm_80 sm_90a: DTYPE=bf16 W=1 */
+ * NUMERICS  fp32, fixed order: the same bits every run. */
 #include "common/late.cuh"
 #include "common/vec.cuh"
 

@@ -7,6 +7,15 @@
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
 #include "kernels/cuda/gemm/ring_args.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_gemv_ring write them. */
+#define RING_WORDS                                                                                 \
+    "M=%d SPLIT=%d WARPS=%d STAGES=%d NORM=%d ADD=%d PARAM=%s LANES=%d TAIL=%d "                   \
+    "KIND=%d OUT=%s DTYPE=%s "
+#define WIDTH_WORDS  "WIDTH=%d BARE=%d "
+#define PLAIN_WORDS  "WHOLE=%d HELD=%d ROWS=%d UNROLL=%d FILL=%d BEYOND=%d BLOCKS=%d"
+#define PACKED_WORDS "FILL=%d BLOCKS=%d BITS=%d GROUP=%d MINS=%d OFFSET=%d"
 
 /* Llama-1B, one stream, one H100, 2026-11-22 (docs/speed/decoding.md): 16 warps an SM beat 8; 4
  * columns a warp beat 2. 215 KB of rings beat 112 and less, beside which the next kernel's block
@@ -322,11 +331,8 @@ lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch) {
     lt_gemv_ring_args w = args_of(f);
     char defines[DEFINES_BYTES];
     void *list[] = {&w};
-    int at = snprintf(defines, sizeof defines,
-                      "M=%d SPLIT=%d WARPS=%d STAGES=%d NORM=%d ADD=%d PARAM=%s "
-                      "LANES=%d TAIL=%d KIND=%d OUT=%s DTYPE=%s ",
-                      (int)a->y.shape[0], s.split, s.warps, s.stages, f->has_norm,
-                      f->has_norm && f->norm.add.data != NULL,
+    int at = snprintf(defines, sizeof defines, RING_WORDS, (int)a->y.shape[0], s.split, s.warps,
+                      s.stages, f->has_norm, f->has_norm && f->norm.add.data != NULL,
                       f->has_norm ? lt_cuda_dtype_word(f->norm.gain.dtype) : "fp32",
                       w.k / 8 > 256 && f->has_norm ? 256 : 32,
                       f->has_act  ? 1
@@ -335,17 +341,15 @@ lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch) {
                       f->has_act ? (int)f->act.kind : 0, lt_cuda_dtype_word(a->y.dtype),
                       lt_cuda_dtype_word(a->a.dtype));
     if (packed || a->y.shape[0] <= MOST_FOR_WIDTH) {
-        at += snprintf(defines + at, sizeof defines - (size_t)at, "WIDTH=%d BARE=%d ", w.k,
+        at += snprintf(defines + at, sizeof defines - (size_t)at, WIDTH_WORDS, w.k,
                        w.bias_type == 0 && !w.accumulate);
     }
     if (packed) {
-        snprintf(defines + at, sizeof defines - (size_t)at,
-                 "FILL=%d BLOCKS=%d BITS=%d GROUP=%d MINS=%d OFFSET=%d", s.fill, s.company,
+        snprintf(defines + at, sizeof defines - (size_t)at, PACKED_WORDS, s.fill, s.company,
                  format.bits, format.group, format.mins, format.offset);
     } else {
-        snprintf(defines + at, sizeof defines - (size_t)at,
-                 "WHOLE=%d HELD=%d ROWS=%d UNROLL=%d FILL=%d BEYOND=%d BLOCKS=%d", s.whole, s.held,
-                 s.columns, s.unroll, s.fill, s.beyond, s.company);
+        snprintf(defines + at, sizeof defines - (size_t)at, PLAIN_WORDS, s.whole, s.held, s.columns,
+                 s.unroll, s.fill, s.beyond, s.company);
     }
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, packed ? "gemm/gemm_q_ring.cu" : "gemm/gemv_ring.cu",
                               packed ? "gemm_q_ring" : "gemv_ring", defines));
@@ -359,4 +363,49 @@ lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch) {
                                           .dynamic_shared_bytes = s.shared_bytes,
                                           .overlap_previous = info->cc >= 90},
                           list);
+}
+
+void lt_specs_gemv_ring(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "gemm/gemv_ring.cu", RING_WORDS WIDTH_WORDS PLAIN_WORDS, 1, 1, 16, 6, 1,
+            1, "fp32", 32, 1, 2, "bf16", "bf16", 2048, 1, 1, 1, 4, 1, 0, 0, 1);
+    lt_spec(l, LT_SM_ALL, "gemm/gemv_ring.cu", RING_WORDS WIDTH_WORDS PLAIN_WORDS, 1, 2, 16, 5, 1,
+            1, "bf16", 32, 2, 0, "bf16", "bf16", 2048, 1, 1, 1, 4, 1, 0, 0, 1);
+    lt_spec(l, LT_SM_ALL, "gemm/gemv_ring.cu", RING_WORDS WIDTH_WORDS PLAIN_WORDS, 1, 4, 16, 6, 0,
+            0, "fp32", 32, 0, 0, "bf16", "bf16", 2048, 1, 1, 1, 4, 1, 0, 0, 1);
+    lt_spec(l, LT_SM_ALL, "gemm/gemv_ring.cu", RING_WORDS PLAIN_WORDS, 1, 1, 16, 12, 0, 0, "fp32",
+            32, 0, 0, "fp32", "bf16", 0, 0, 4, 1, 0, 0, 1);
+    lt_spec(l, LT_SM_ALL, "gemm/gemv_ring.cu", RING_WORDS PLAIN_WORDS, 4, 2, 16, 5, 1, 1, "fp32",
+            256, 2, 0, "fp16", "fp16", 1, 1, 2, 2, 0, 0, 1);
+    lt_spec(l, LT_SM_ALL, "gemm/gemv_ring.cu", RING_WORDS PLAIN_WORDS, 8, 1, 16, 4, 1, 1, "fp32",
+            32, 1, 0, "bf16", "bf16", 1, 1, 2, 2, 0, 0, 1);
+    lt_spec(l, LT_SM_ALL, "gemm/gemv_ring.cu", RING_WORDS WIDTH_WORDS PLAIN_WORDS, 1, 2, 12, 4, 1,
+            1, "bf16", 32, 2, 0, "bf16", "bf16", 2048, 1, 1, 1, 4, 1, 1, 0, 2);
+    lt_spec(l, LT_SM80, "gemm/gemv_ring.cu", RING_WORDS WIDTH_WORDS PLAIN_WORDS, 1, 1, 16, 4, 1, 1,
+            "bf16", 32, 1, 2, "bf16", "bf16", 2048, 1, 1, 1, 4, 1, 1, 0, 2);
+    lt_spec(l, LT_SM90, "gemm/gemv_ring.cu", RING_WORDS WIDTH_WORDS PLAIN_WORDS, 1, 1, 16, 4, 1, 1,
+            "bf16", 32, 1, 2, "bf16", "bf16", 2048, 1, 1, 1, 4, 1, 2, 4, 2);
+    lt_spec(l, LT_SM90, "gemm/gemv_ring.cu", RING_WORDS WIDTH_WORDS PLAIN_WORDS, 1, 4, 16, 6, 0, 0,
+            "fp32", 32, 0, 0, "bf16", "bf16", 8192, 1, 1, 1, 4, 1, 2, 0, 1);
+    lt_spec(l, LT_SM90, "gemm/gemv_ring.cu", RING_WORDS WIDTH_WORDS PLAIN_WORDS, 1, 1, 16, 6, 1, 1,
+            "bf16", 32, 0, 0, "fp32", "bf16", 2048, 1, 1, 1, 4, 1, 2, 0, 1);
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q_ring.cu", RING_WORDS WIDTH_WORDS PACKED_WORDS, 1, 4, 16, 8,
+            1, 1, "fp32", 32, 1, 2, "bf16", "bf16", 2048, 1, 0, 2, 4, 32, 0, 8);
+    lt_spec(l, LT_SM90, "gemm/gemm_q_ring.cu", RING_WORDS WIDTH_WORDS PACKED_WORDS, 1, 4, 16, 5, 1,
+            1, "fp32", 32, 1, 2, "bf16", "bf16", 2048, 1, 2, 2, 8, 32, 0, 128);
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q_ring.cu", RING_WORDS WIDTH_WORDS PACKED_WORDS, 1, 16, 16, 2,
+            1, 1, "bf16", 32, 2, 0, "bf16", "bf16", 2048, 1, 0, 1, 8, 32, 0, 128);
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q_ring.cu", RING_WORDS WIDTH_WORDS PACKED_WORDS, 1, 1, 16, 4,
+            0, 0, "fp32", 32, 0, 0, "fp32", "bf16", 8192, 1, 0, 1, 6, 16, 0, 32);
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q_ring.cu", RING_WORDS WIDTH_WORDS PACKED_WORDS, 2, 4, 16, 7,
+            1, 1, "bf16", 32, 1, 2, "bf16", "bf16", 2048, 1, 0, 2, 4, 32, 1, 0);
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q_ring.cu", RING_WORDS WIDTH_WORDS PACKED_WORDS, 2, 16, 16, 2,
+            0, 0, "fp32", 32, 0, 0, "bf16", "bf16", 8192, 1, 0, 2, 5, 32, 0, 16);
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q_ring.cu", RING_WORDS WIDTH_WORDS PACKED_WORDS, 8, 16, 16, 2,
+            1, 1, "bf16", 32, 2, 0, "bf16", "bf16", 2048, 1, 0, 1, 6, 16, 0, 32);
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q_ring.cu", RING_WORDS WIDTH_WORDS PACKED_WORDS, 8, 16, 16, 4,
+            0, 0, "fp32", 32, 0, 0, "bf16", "bf16", 8192, 1, 0, 1, 4, 32, 0, 8);
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q_ring.cu", RING_WORDS WIDTH_WORDS PACKED_WORDS, 8, 8, 16, 2,
+            0, 0, "fp32", 32, 0, 0, "bf16", "bf16", 1056, 0, 0, 1, 5, 32, 1, 0);
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q_ring.cu", RING_WORDS WIDTH_WORDS PACKED_WORDS, 8, 4, 16, 2,
+            1, 1, "fp32", 256, 1, 0, "bf16", "bf16", 4096, 1, 0, 1, 4, 32, 1, 0);
 }

@@ -25,6 +25,11 @@
 #include "kernels/host.h"
 #include "kernels/cuda/gemm/any_args.h"
 #include "kernels/cuda/gemm/sm80_args.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_matmul write them. */
+#define MMA_WORDS "VEC=%d A_MAJOR_M=%d B_MAJOR_N=%d OUT=%s DTYPE=%s"
+#define ANY_WORDS "IN=%s OUT=%s GROUPED=%d M_FAST=%d N_FAST=%d"
 
 #define ALIGN(n) (((n) + 255) / 256 * 256)
 #define MIN_BUSY 0.8 /* Share of the SMs that our tiles of a weight gradient must keep busy. */
@@ -253,9 +258,8 @@ static lt_err mma_run(lt_queue *q, const void *args) {
     if (lt_matmul_empty(a)) {
         return LT_OK;
     }
-    snprintf(defines, sizeof defines, "VEC=%d A_MAJOR_M=%d B_MAJOR_N=%d OUT=%s DTYPE=%s",
-             aligned ? 8 : 1, a->trans_a, !a->trans_b, lt_cuda_dtype_word(a->y.dtype),
-             lt_cuda_dtype_word(a->a.dtype));
+    snprintf(defines, sizeof defines, MMA_WORDS, aligned ? 8 : 1, a->trans_a, !a->trans_b,
+             lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "gemm/gemm_sm80.cu", "gemm_sm80", defines));
     return lt_cuda_launch(
         q->gpu, q->stream, k,
@@ -377,8 +381,8 @@ static lt_err any_launch(lt_queue *q, lt_gemm_any_args *w, lt_dtype in, lt_dtype
     if (w->m == 0 || w->n == 0 || experts == 0) {
         return LT_OK;
     }
-    snprintf(defines, sizeof defines, "IN=%s OUT=%s GROUPED=%d M_FAST=%d N_FAST=%d",
-             lt_cuda_dtype_word(in), lt_cuda_dtype_word(out), grouped, w->a_k != 1, w->b_k != 1);
+    snprintf(defines, sizeof defines, ANY_WORDS, lt_cuda_dtype_word(in), lt_cuda_dtype_word(out),
+             grouped, w->a_k != 1, w->b_k != 1);
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "gemm/gemm_any.cu", "gemm_any", defines));
     return lt_cuda_launch(
         q->gpu, q->stream, k,
@@ -569,3 +573,14 @@ const lt_op_impl lt_cuda_matmul_grouped_impls[LT_REGISTRY_MAX_IMPLS] = {
 };
 const lt_op_impl lt_cuda_matmul_pack_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"blocks", lt_cuda_pack_refuse, lt_cuda_pack_run}, {"none", NULL, pack_run}};
+
+void lt_specs_matmul(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_sm80.cu", MMA_WORDS, 8, 0, 0, "bf16", "bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_sm80.cu", MMA_WORDS, 8, 0, 1, "bf16", "bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_sm80.cu", MMA_WORDS, 8, 1, 1, "fp32", "bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_sm80.cu", MMA_WORDS, 1, 0, 0, "bf16", "bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_sm80.cu", MMA_WORDS, 1, 1, 0, "fp32", "fp16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_any.cu", ANY_WORDS, "fp32", "fp32", 0, 0, 0);
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_any.cu", ANY_WORDS, "bf16", "bf16", 1, 0, 0);
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_any.cu", ANY_WORDS, "fp32", "fp32", 2, 1, 1);
+}

@@ -6,6 +6,10 @@
 #include "kernels/cuda/gemm/winners.h"
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/gemm/gemv_args.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_gemv write them. */
+#define GEMV_WORDS "M=%d ROWS=%d SPLIT=%d OUT=%s DTYPE=%s"
 
 #define GEMV_ROWS 8
 
@@ -71,8 +75,15 @@ lt_err lt_cuda_gemv_run(lt_queue *q, const void *args) {
     if (lt_matmul_empty(a)) {
         return LT_OK;
     }
-    snprintf(defines, sizeof defines, "M=%d ROWS=%d SPLIT=%d OUT=%s DTYPE=%s", (int)a->y.shape[0],
-             ROWS, split, lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
+    snprintf(defines, sizeof defines, GEMV_WORDS, (int)a->y.shape[0], ROWS, split,
+             lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
     return lt_cuda_run_early(q, "gemm/gemv.cu", "gemv", defines,
                              LT_CUDA_DIV_UP(w.n, ROWS * (WARPS / split)), 1, 32 * WARPS, list);
+}
+
+void lt_specs_gemv(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "gemm/gemv.cu", GEMV_WORDS, 1, 2, 1, "bf16", "bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemv.cu", GEMV_WORDS, 2, 2, 2, "bf16", "bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemv.cu", GEMV_WORDS, 4, 2, 1, "fp32", "bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemv.cu", GEMV_WORDS, 8, 2, 4, "bf16", "bf16");
 }

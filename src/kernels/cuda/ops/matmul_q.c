@@ -13,6 +13,11 @@
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
 #include "kernels/cuda/gemm/gemm_q_args.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_matmul_q write them. */
+#define PACK_WORDS   "TYPE=%s BITS=%d GROUP=%d MINS=%d"
+#define GEMM_Q_WORDS "TILES=%d SPLIT=%d WHOLE=%d " FORMAT_WORDS " OUT=%s DTYPE=%s"
 
 #define FEW_ROWS    64
 #define WGMMA_LEAST 5 /* Rows that gemm_q_sm90.cu takes where gemm_q_ring.cu does not. */
@@ -86,8 +91,8 @@ lt_err lt_cuda_pack_run(lt_queue *q, const void *args) {
     const int64_t threads = LT_CUDA_DIV_UP(rows, TILE_ROWS) * TILE_ROWS * tiles;
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&a.dst, &a.b.data, &rows, &groups, &tiles, &src};
-    snprintf(defines, sizeof defines, "TYPE=%s BITS=%d GROUP=%d MINS=%d", lt_dtype_name(f->type),
-             f->bits, f->group, f->mins);
+    snprintf(defines, sizeof defines, PACK_WORDS, lt_dtype_name(f->type), f->bits, f->group,
+             f->mins);
     LT_TRY(lt_cuda_run(q, "gemm/pack_q.cu", "pack_q", defines, LT_CUDA_DIV_UP(threads, 128), 1, 128,
                        list));
     return lt_cuda_sync(q->gpu, q->stream); /* gemm_q reads weights before it waits: early.cuh. */
@@ -196,9 +201,8 @@ static lt_err few_rows(lt_queue *q, const lt_matmul_args *a, int split) {
               warps = split > 4 ? split : 4; /* WARPS of gemm_q.cu */
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&w};
-    snprintf(defines, sizeof defines, "TILES=%d SPLIT=%d WHOLE=%d " FORMAT_WORDS " OUT=%s DTYPE=%s",
-             tiles, split, w.k % TILE_K == 0, FORMAT_VALUES(f), lt_cuda_dtype_word(a->y.dtype),
-             lt_cuda_dtype_word(a->a.dtype));
+    snprintf(defines, sizeof defines, GEMM_Q_WORDS, tiles, split, w.k % TILE_K == 0,
+             FORMAT_VALUES(f), lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
     return lt_cuda_run_early(q, "gemm/gemm_q.cu", "gemm_q", defines,
                              LT_CUDA_DIV_UP(LT_CUDA_DIV_UP(w.n, TILE_ROWS), warps / split), 1,
                              32 * warps, list);
@@ -297,4 +301,21 @@ lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args) {
         LT_TRY(slab(q, a, format_of(a->b.dtype), first, n - first < step ? n - first : step));
     }
     return LT_OK;
+}
+
+void lt_specs_matmul_q(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "gemm/pack_q.cu", PACK_WORDS, "Q8_0", 8, 32, 0);
+    lt_spec(l, LT_SM_ALL, "gemm/pack_q.cu", PACK_WORDS, "Q4_0", 4, 32, 0);
+    lt_spec(l, LT_SM_ALL, "gemm/pack_q.cu", PACK_WORDS, "Q4_1", 4, 32, 1);
+    lt_spec(l, LT_SM_ALL, "gemm/pack_q.cu", PACK_WORDS, "Q5_0", 5, 32, 0);
+    lt_spec(l, LT_SM_ALL, "gemm/pack_q.cu", PACK_WORDS, "Q5_1", 5, 32, 1);
+    lt_spec(l, LT_SM_ALL, "gemm/pack_q.cu", PACK_WORDS, "Q4_K", 4, 32, 1);
+    lt_spec(l, LT_SM_ALL, "gemm/pack_q.cu", PACK_WORDS, "Q5_K", 5, 32, 1);
+    lt_spec(l, LT_SM_ALL, "gemm/pack_q.cu", PACK_WORDS, "Q6_K", 6, 16, 0);
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GEMM_Q_WORDS, 1, 1, 1, 8, 32, 0, 128, "bf16", "bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GEMM_Q_WORDS, 1, 16, 0, 4, 32, 0, 8, "bf16", "bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GEMM_Q_WORDS, 1, 4, 1, 6, 16, 0, 32, "fp32", "bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GEMM_Q_WORDS, 1, 8, 0, 5, 32, 1, 0, "bf16", "fp16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GEMM_Q_WORDS, 4, 4, 1, 4, 32, 1, 0, "bf16", "bf16");
+    lt_spec(l, LT_SM_ALL, "gemm/gemm_q.cu", GEMM_Q_WORDS, 8, 2, 1, 8, 32, 0, 128, "bf16", "bf16");
 }

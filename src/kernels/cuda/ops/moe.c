@@ -4,6 +4,11 @@
 
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_moe write them. */
+#define TEAM_WORDS "DTYPE=%s W=%d TEAM=%d"
+#define HELD_WORDS "DTYPE=fp32 W=1 HELD=%d"
 
 #define FILE_NAME   "ops/moe.cu"
 #define THREADS     256
@@ -19,7 +24,7 @@ static void route_defines(char out[LT_CUDA_DEFINES_BYTES], int experts) {
     while (held * 32 < experts) {
         held *= 2;
     }
-    snprintf(out, LT_CUDA_DEFINES_BYTES, "DTYPE=fp32 W=1 HELD=%d", held);
+    snprintf(out, LT_CUDA_DEFINES_BYTES, HELD_WORDS, held);
 }
 
 static const char *refuse_f32(const lt_tensor *const *t, int n) {
@@ -174,8 +179,7 @@ static void row_defines(char out[LT_CUDA_DEFINES_BYTES], const lt_tensor *const 
     const int w = lt_cuda_piece(rows, n, rows[0]->dtype, width);
     const int team = width <= (int64_t)w * 32 * 4 ? 32 : THREADS;
     *blocks = LT_CUDA_DIV_UP(count, THREADS / team);
-    snprintf(out, LT_CUDA_DEFINES_BYTES, "DTYPE=%s W=%d TEAM=%d",
-             lt_cuda_dtype_word(rows[0]->dtype), w, team);
+    snprintf(out, LT_CUDA_DEFINES_BYTES, TEAM_WORDS, lt_cuda_dtype_word(rows[0]->dtype), w, team);
 }
 /* Where the number of kept rows stands. */
 static void *n_kept(const lt_tensor *expert_start) {
@@ -295,3 +299,10 @@ ENTRY(moe_gather_fwd)
 ENTRY(moe_gather_bwd)
 ENTRY(moe_combine_fwd)
 ENTRY(moe_combine_bwd)
+
+void lt_specs_moe(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "ops/moe.cu", TEAM_WORDS, "bf16", 8, 32);
+    lt_spec(l, LT_SM_ALL, "ops/moe.cu", TEAM_WORDS, "fp32", 4, 256);
+    lt_spec(l, LT_SM_ALL, "ops/moe.cu", HELD_WORDS, 1);
+    lt_spec(l, LT_SM_ALL, "ops/moe.cu", HELD_WORDS, 32);
+}

@@ -13,11 +13,7 @@
  * ROWS      moe_invert: inverse[assignment] = its slot, or -1. Then TEAM threads a row of C (a warp
  *           for narrow rows): gather, its backward, combine, its backward.
  * BOUND     rows: bytes of x and y once. Routing: a few us of latency a launch.
- * NUMERICS  fp32 in a fixed order; counts are integers: bit-identical run to run.
- * @spec sm_80 sm_90a: DTYPE=bf16 W=8 TEAM=32
- * @spec sm_80 sm_90a: DTYPE=fp32 W=4 TEAM=256
- * @spec sm_80 sm_90a: DTYPE=fp32 W=1 HELD=1
- * @spec sm_80 sm_90a: DTYPE=fp32 W=1 HELD=32 */
+ * NUMERICS  fp32 in a fixed order; counts are integers: bit-identical run to run. */
 #include "common/vec.cuh"
 
 #define THREADS     256

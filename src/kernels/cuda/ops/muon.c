@@ -8,6 +8,7 @@
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/sgemm/sgemm.h"
 #include "kernels/cuda/ops/optim_args.h"
+#include "kernels/cuda/specs.h"
 
 #define FILE_NAME "ops/muon.cu"
 #define THREADS   256
@@ -100,3 +101,8 @@ static lt_err muon_run(lt_queue *q, const void *args) {
 }
 
 const lt_op_impl lt_cuda_muon_impls[LT_REGISTRY_MAX_IMPLS] = {{"sgemm", muon_refuse, muon_run}};
+
+void lt_specs_muon(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "ops/muon.cu", "%s", "");
+    lt_spec(l, LT_SM_ALL, "ops/rearrange.cu", "%s", "");
+}

@@ -5,8 +5,7 @@
  *           u = g + momentum m, and a block's share of |u|^2. muon_scale: every block adds the
  *           shares in order and multiplies u by 1 / max(|u|, 1e-7). muon_update: p, and its copy.
  * BOUND     8 + 8 + 4 bytes an element, then 8, then 8 + 4.
- * NUMERICS  fp32; |u|^2 in double in a fixed order.
- * @spec sm_80 sm_90a: */
+ * NUMERICS  fp32; |u|^2 in double in a fixed order. */
 #define DTYPE fp32
 #define W     1
 #include "common/vec.cuh"

@@ -11,6 +11,15 @@
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/norm_args.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_norm write them. */
+#define FORWARD_WORDS                                                                              \
+    "KIND=%d DTYPE=%s PARAM=%s W=%d LANES=%d VECS=%d THREADS=%d ROWS=%d ADD=%d "                   \
+    "SUM=%d BIAS=%d FULL=%d FLAT=%d"
+#define BACKWARD_WORDS                                                                             \
+    "KIND=%d DTYPE=%s PARAM=%s W=%d LANES=%d VECS=%d THREADS=%d ROWS=%d DEPTH=%d "                 \
+    "ADD=%d FULL=%d FLAT=%d"
 
 #define FORWARD     "ops/norm.cu"
 #define BACKWARD    "ops/norm_bwd.cu"
@@ -163,12 +172,9 @@ static lt_err fwd(lt_queue *q, int kind, const lt_tensor *const rows_of[4], lt_t
     at.sum = lt_cuda_view_of(sum);
     (void)fwd_spec(&s, lt_cuda_piece(all, 6, x->dtype, cols), cols, rows, padd != NULL,
                    lt_cuda_get_info(q->gpu)->n_sms);
-    snprintf(defines, sizeof defines,
-             "KIND=%d DTYPE=%s PARAM=%s W=%d LANES=%d VECS=%d THREADS=%d ROWS=%d ADD=%d SUM=%d "
-             "BIAS=%d FULL=%d FLAT=%d",
-             kind, lt_cuda_dtype_word(x->dtype), lt_cuda_dtype_word(gain.dtype), s.w, s.lanes,
-             s.vecs, s.threads, s.rows, padd != NULL, psum != NULL, bias.data != NULL,
-             full(&s, cols), at.n.n1 * at.n.n2 == 1);
+    snprintf(defines, sizeof defines, FORWARD_WORDS, kind, lt_cuda_dtype_word(x->dtype),
+             lt_cuda_dtype_word(gain.dtype), s.w, s.lanes, s.vecs, s.threads, s.rows, padd != NULL,
+             psum != NULL, bias.data != NULL, full(&s, cols), at.n.n1 * at.n.n2 == 1);
     return lt_cuda_run_early(q, FORWARD, "norm_fwd", defines,
                              LT_CUDA_DIV_UP(rows, rows_a_block(&s)), 1, s.threads, args);
 }
@@ -194,11 +200,9 @@ static lt_err bwd(lt_queue *q, int kind, lt_tensor dx, lt_tensor dgain, lt_tenso
                         .x = lt_cuda_view_of(&x),
                         .dx = lt_cuda_view_of(&dx),
                         .dy = lt_cuda_view_of(&dy)};
-    snprintf(defines, sizeof defines,
-             "KIND=%d DTYPE=%s PARAM=%s W=%d LANES=%d VECS=%d THREADS=%d ROWS=%d DEPTH=%d ADD=%d "
-             "FULL=%d FLAT=%d",
-             kind, lt_cuda_dtype_word(x.dtype), lt_cuda_dtype_word(gain.dtype), s.w, s.lanes,
-             s.vecs, s.threads, s.rows, s.depth, add_dx, full(&s, cols), at.n.n1 * at.n.n2 == 1);
+    snprintf(defines, sizeof defines, BACKWARD_WORDS, kind, lt_cuda_dtype_word(x.dtype),
+             lt_cuda_dtype_word(gain.dtype), s.w, s.lanes, s.vecs, s.threads, s.rows, s.depth,
+             add_dx, full(&s, cols), at.n.n1 * at.n.n2 == 1);
     ring = bwd_shared_bytes(&s, kind, add_dx);
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, BACKWARD, "norm_bwd", defines));
     LT_TRY(lt_cuda_occupancy(q->gpu, k, s.threads, ring, &per_sm));
@@ -277,3 +281,60 @@ ENTRY(rmsnorm_fwd)
 ENTRY(rmsnorm_bwd)
 ENTRY(layernorm_fwd)
 ENTRY(layernorm_bwd)
+
+void lt_specs_norm(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "ops/norm.cu", FORWARD_WORDS, 0, "bf16", "fp32", 8, 256, 2, 256, 1, 0, 0,
+            0, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm.cu", FORWARD_WORDS, 0, "bf16", "fp32", 8, 256, 2, 256, 1, 1, 1,
+            0, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm.cu", FORWARD_WORDS, 1, "bf16", "fp32", 8, 256, 2, 256, 1, 0, 0,
+            1, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm.cu", FORWARD_WORDS, 1, "bf16", "fp32", 8, 32, 3, 128, 4, 0, 0,
+            1, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm.cu", FORWARD_WORDS, 1, "bf16", "fp32", 8, 32, 3, 128, 2, 1, 1,
+            1, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm.cu", FORWARD_WORDS, 0, "bf16", "bf16", 8, 32, 8, 128, 1, 1, 1,
+            0, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm.cu", FORWARD_WORDS, 0, "bf16", "fp32", 8, 16, 1, 128, 4, 0, 0,
+            0, 1, 0);
+    lt_spec(l, LT_SM_ALL, "ops/norm.cu", FORWARD_WORDS, 0, "fp32", "fp32", 1, 8, 1, 128, 1, 1, 0, 0,
+            0, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm.cu", FORWARD_WORDS, 1, "fp32", "fp32", 4, 256, 4, 256, 1, 0, 0,
+            1, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm.cu", FORWARD_WORDS, 0, "bf16", "fp32", 1, 256, 8, 256, 1, 0, 0,
+            0, 0, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm.cu", FORWARD_WORDS, 1, "bf16", "fp32", 8, 256, 4, 256, 1, 1, 1,
+            1, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 0, "bf16", "fp32", 8, 512, 1, 512, 4,
+            1, 0, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 1, "bf16", "fp32", 8, 512, 1, 512, 5,
+            1, 0, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 1, "bf16", "fp32", 8, 256, 1, 256, 4,
+            1, 1, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 1, "bf16", "fp32", 8, 512, 4, 512, 1,
+            2, 0, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 1, "bf16", "fp32", 8, 128, 1, 128, 4,
+            1, 1, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 0, "bf16", "fp32", 8, 128, 1, 128, 3,
+            1, 0, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 0, "bf16", "fp32", 8, 256, 1, 256, 4,
+            1, 1, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 0, "bf16", "fp32", 8, 512, 2, 512, 1,
+            2, 1, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 0, "bf16", "bf16", 8, 512, 1, 512, 1,
+            2, 1, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 0, "bf16", "fp32", 8, 16, 1, 256, 2, 1,
+            0, 1, 0);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 0, "bf16", "fp32", 8, 32, 3, 448, 1, 1,
+            0, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 1, "bf16", "fp32", 8, 32, 3, 448, 1, 1,
+            0, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 1, "bf16", "fp32", 8, 32, 3, 448, 1, 1,
+            1, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 0, "fp32", "fp32", 1, 8, 1, 256, 1, 0,
+            0, 0, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 1, "fp32", "fp32", 4, 512, 2, 512, 1,
+            3, 0, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/norm_bwd.cu", BACKWARD_WORDS, 0, "bf16", "fp32", 1, 512, 8, 512, 1,
+            0, 0, 0, 1);
+}

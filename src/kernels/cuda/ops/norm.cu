@@ -17,29 +17,7 @@
  *           pieces, and those about the row's; one rounding at the store. 16-bit rows are centred
  *           and scaled in one operation, whose error, 2^-24 of the mean, is far below that of their
  *           own rounding.
- * REFS      Zhang & Sennrich 2019, arXiv:1910.07467; Ba et al. 2016, arXiv:1607.06450.
- * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256 ROWS=1 ADD=0
- *     SUM=0 BIAS=0 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256 ROWS=1 ADD=1
- *     SUM=1 BIAS=0 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256 ROWS=1 ADD=0
- *     SUM=0 BIAS=1 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=128 ROWS=4 ADD=0
- *     SUM=0 BIAS=1 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=128 ROWS=2 ADD=1
- *     SUM=1 BIAS=1 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=bf16 W=8 LANES=32 VECS=8 THREADS=128 ROWS=1 ADD=1
- *     SUM=1 BIAS=0 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=16 VECS=1 THREADS=128 ROWS=4 ADD=0
- *     SUM=0 BIAS=0 FULL=1 FLAT=0
- * @spec sm_80 sm_90a: KIND=0 DTYPE=fp32 PARAM=fp32 W=1 LANES=8 VECS=1 THREADS=128 ROWS=1 ADD=1
- *     SUM=0 BIAS=0 FULL=0 FLAT=1
- * @spec sm_80 sm_90a: KIND=1 DTYPE=fp32 PARAM=fp32 W=4 LANES=256 VECS=4 THREADS=256 ROWS=1 ADD=0
- *     SUM=0 BIAS=1 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=1 LANES=256 VECS=8 THREADS=256 ROWS=1 ADD=0
- *     SUM=0 BIAS=0 FULL=0 FLAT=1
- * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=4 THREADS=256 ROWS=1 ADD=1
- *     SUM=1 BIAS=1 FULL=1 FLAT=1 */
+ * REFS      Zhang & Sennrich 2019, arXiv:1910.07467; Ba et al. 2016, arXiv:1607.06450. */
 #include "ops/norm.cuh"
 
 #define IS_BF16_bf16  1

@@ -13,39 +13,7 @@
  * BOUND     bytes an element (bf16): 6; with ADD 8. 8192 x 4096: 67 us at 3.0 TB/s; the parts are 8
  *           C bytes a block, twice.
  * NUMERICS  fp32 sums in a fixed order (the kind of GPU decides the number of blocks). Rows of up
- *           to 8 elements (LANES=8, W=1) in double: dx cancels there.
- * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=1 THREADS=512 ROWS=4 DEPTH=1
- *     ADD=0 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=1 THREADS=512 ROWS=5 DEPTH=1
- *     ADD=0 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=1 THREADS=256 ROWS=4 DEPTH=1
- *     ADD=1 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=4 THREADS=512 ROWS=1 DEPTH=2
- *     ADD=0 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=128 VECS=1 THREADS=128 ROWS=4 DEPTH=1
- *     ADD=1 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=128 VECS=1 THREADS=128 ROWS=3 DEPTH=1
- *     ADD=0 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=1 THREADS=256 ROWS=4 DEPTH=1
- *     ADD=1 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=2 THREADS=512 ROWS=1 DEPTH=2
- *     ADD=1 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=bf16 W=8 LANES=512 VECS=1 THREADS=512 ROWS=1 DEPTH=2
- *     ADD=1 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=16 VECS=1 THREADS=256 ROWS=2 DEPTH=1
- *     ADD=0 FULL=1 FLAT=0
- * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=448 ROWS=1 DEPTH=1
- *     ADD=0 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=448 ROWS=1 DEPTH=1
- *     ADD=0 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=448 ROWS=1 DEPTH=1
- *     ADD=1 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=0 DTYPE=fp32 PARAM=fp32 W=1 LANES=8 VECS=1 THREADS=256 ROWS=1 DEPTH=0
- *     ADD=0 FULL=0 FLAT=1
- * @spec sm_80 sm_90a: KIND=1 DTYPE=fp32 PARAM=fp32 W=4 LANES=512 VECS=2 THREADS=512 ROWS=1 DEPTH=3
- *     ADD=0 FULL=1 FLAT=1
- * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=1 LANES=512 VECS=8 THREADS=512 ROWS=1 DEPTH=0
- *     ADD=0 FULL=0 FLAT=1 */
+ *           to 8 elements (LANES=8, W=1) in double: dx cancels there. */
 #include "common/ptx.cuh"
 #include "ops/norm.cuh"
 

@@ -4,8 +4,7 @@
  *           [starts[n], starts[n + 1]).
  * MAP       a block of 1024 threads a row: all of it zero, a barrier, then its words.
  * BOUND     4 bytes an id: 128,256 ids 0.5 MB, about 8 us for one SM; once a request, and the rows
- *           of a step's new requests beside each other.
- * @spec sm_80 sm_90a: */
+ *           of a step's new requests beside each other. */
 #include "common/early.cuh"
 
 #define THREADS 1024

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/optim_args.h"
+#include "kernels/cuda/specs.h"
 
 #define THREADS      256
 #define SUMSQ_BLOCKS 1056 /* Fixed, so that the order of the sum does not depend on the GPU. */
@@ -151,3 +152,10 @@ ENTRY(ademamix)
 ENTRY(lion)
 ENTRY(sumsq)
 ENTRY(clip)
+
+void lt_specs_optim(lt_specs *l) {
+    for (int w = 1; w <= 4; w += 3) {
+        lt_spec(l, LT_SM_ALL, "ops/optim.cu", "%s", defines(w, LT_F32));
+        lt_spec(l, LT_SM_ALL, "ops/optim.cu", "%s", defines(w, LT_BF16));
+    }
+}

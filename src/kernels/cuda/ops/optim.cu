@@ -11,11 +11,7 @@
  *           SM.
  * NUMERICS  fp32, as torch.optim.AdamW; bias corrections come from the host in double. sumsq: fixed
  *           order, double from the threads up.
- * REFS      arXiv:1711.05101, arXiv:2409.03137.
- * @spec sm_80 sm_90a: W=4
- * @spec sm_80 sm_90a: W=1
- * @spec sm_80 sm_90a: W=4 MOMENTS=16
- * @spec sm_80 sm_90a: W=1 MOMENTS=16 */
+ * REFS      arXiv:1711.05101, arXiv:2409.03137. */
 #include "common/types.cuh"
 #include "kernels/cuda/ops/optim_args.h"
 #define DTYPE fp32

@@ -7,6 +7,10 @@
 #include "kernels/cuda/attention/decode.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/attention/any_paged_args.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_paged write them. */
+#define PAGED_WORDS "QTYPE=%s CTYPE=%s COLS=%d"
 
 #define WARPS     4 /* Rows a block of any_paged.cu. */
 #define MAX_WIDTH 1024
@@ -51,7 +55,7 @@ static void defines_of(char out[LT_CUDA_DEFINES_BYTES], lt_dtype act, lt_dtype c
     while (cols * 32 < width) {
         cols *= 2;
     }
-    snprintf(out, LT_CUDA_DEFINES_BYTES, "QTYPE=%s CTYPE=%s COLS=%d", lt_cuda_dtype_word(act),
+    snprintf(out, LT_CUDA_DEFINES_BYTES, PAGED_WORDS, lt_cuda_dtype_word(act),
              lt_cuda_dtype_word(cache), cols);
 }
 
@@ -120,3 +124,8 @@ const lt_op_impl lt_cuda_attention_paged_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"mma", attention_paged_refuse, attention_paged_run}, {"any", any_refuse, any_run}};
 const lt_op_impl lt_cuda_kv_write_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"elements", kv_write_refuse, kv_write_run}};
+
+void lt_specs_paged(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "fp32", "fp32", 2);
+    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "fp16", 4);
+}

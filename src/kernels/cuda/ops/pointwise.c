@@ -4,6 +4,14 @@
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/rope_args.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_pointwise write them. */
+#define ACT_WORDS      "KIND=%d GATED=%d DTYPE=%s W=%d RAGGED=%d PIECES=%d"
+#define ROW_WORDS      "DTYPE=%s W=%d"
+#define ADD_ANY_WORDS  "Y=%s A=%s B=%s"
+#define ROPE_WORDS     "DTYPE=%s W=%d LANES=%d"
+#define ROPE_ANY_WORDS "DTYPE=%s W=1"
 
 #define THREADS      256
 #define XIELU_BLOCKS 8 /* An SM: 32 registers a thread. */
@@ -27,8 +35,8 @@ static int act_blocks(char out[LT_CUDA_DEFINES_BYTES], const lt_queue *q, lt_act
     const int64_t resident = (int64_t)lt_cuda_get_info(q->gpu)->n_sms * XIELU_BLOCKS,
                   turns = LT_CUDA_DIV_UP(count, (int64_t)THREADS * w);
     const bool walk = kind == LT_ACT_XIELU && turns > resident;
-    snprintf(out, LT_CUDA_DEFINES_BYTES, "KIND=%d GATED=%d DTYPE=%s W=%d RAGGED=%d PIECES=%d",
-             (int)kind, gated, lt_cuda_dtype_word(act), w, ragged, walk ? 2 : 1);
+    snprintf(out, LT_CUDA_DEFINES_BYTES, ACT_WORDS, (int)kind, gated, lt_cuda_dtype_word(act), w,
+             ragged, walk ? 2 : 1);
     return (int)(walk ? resident : turns);
 }
 
@@ -97,7 +105,7 @@ static lt_err add_run(lt_queue *q, const void *args) {
     const int w = lt_cuda_piece(rows, 3, a.y.dtype, count);
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&a.y.data, &a.a.data, &a.b.data, &count, &a.alpha, &a.beta};
-    snprintf(defines, sizeof defines, "DTYPE=%s W=%d", lt_cuda_dtype_word(a.y.dtype), w);
+    snprintf(defines, sizeof defines, ROW_WORDS, lt_cuda_dtype_word(a.y.dtype), w);
     return lt_cuda_run(q, "ops/elementwise.cu", "add", defines,
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
 }
@@ -126,7 +134,7 @@ static lt_err add_any_run(lt_queue *q, const void *args) {
     const lt_dtype b_type = a.b.data != NULL ? a.b.dtype : LT_F32;
     step[0] = a.y.stride[a.y.n_dims - 1], step[1] = a.a.stride[a.a.n_dims - 1];
     step[2] = a.b.data != NULL ? a.b.stride[a.b.n_dims - 1] : 0;
-    snprintf(defines, sizeof defines, "Y=%s A=%s B=%s", lt_cuda_dtype_word(a.y.dtype),
+    snprintf(defines, sizeof defines, ADD_ANY_WORDS, lt_cuda_dtype_word(a.y.dtype),
              lt_cuda_dtype_word(a.a.dtype), lt_cuda_dtype_word(b_type));
     return lt_cuda_run(q, "ops/add_any.cu", "add_any", defines,
                        LT_CUDA_DIV_UP(rows * cols, THREADS), 1, THREADS, list);
@@ -152,7 +160,7 @@ static lt_err cast_run(lt_queue *q, const void *args) {
     const int w = lt_cuda_piece(rows, 2, narrow, count);
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&a.y.data, &a.x.data, &count};
-    snprintf(defines, sizeof defines, "DTYPE=%s W=%d", lt_cuda_dtype_word(narrow), w);
+    snprintf(defines, sizeof defines, ROW_WORDS, lt_cuda_dtype_word(narrow), w);
     return lt_cuda_run(q, "ops/elementwise.cu", from ? "cast_from_fp32" : "cast_to_fp32", defines,
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
 }
@@ -203,8 +211,7 @@ static lt_err rope_run(lt_queue *q, const void *args) {
     lt_rope_views at = {lt_cuda_view_of(&a.y), lt_cuda_view_of(&a.x), lt_cuda_row_shape_of(&a.x)};
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&a.y.data, &a.x.data, &a.positions.data, &a.table.data, &n_heads, &at, &sign};
-    snprintf(defines, sizeof defines, "DTYPE=%s W=%d LANES=%d", lt_cuda_dtype_word(a.x.dtype), w,
-             lanes);
+    snprintf(defines, sizeof defines, ROPE_WORDS, lt_cuda_dtype_word(a.x.dtype), w, lanes);
     return lt_cuda_run_early(q, "ops/rope.cu", "rope", defines,
                              LT_CUDA_DIV_UP(n_heads, THREADS / lanes), 1, THREADS, list);
 }
@@ -235,8 +242,7 @@ lt_err lt_cuda_rope_kv_run(lt_queue *q, const lt_rope_args *a, const lt_kv_write
     const lt_cuda_kernel *k;
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&at};
-    snprintf(defines, sizeof defines, "DTYPE=%s W=%d LANES=%d", lt_cuda_dtype_word(a->x.dtype), w,
-             lanes);
+    snprintf(defines, sizeof defines, ROPE_WORDS, lt_cuda_dtype_word(a->x.dtype), w, lanes);
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "ops/rope.cu", "rope_kv", defines));
     return launch ? lt_cuda_run_early(q, "ops/rope.cu", "rope_kv", defines,
                                       LT_CUDA_DIV_UP((int64_t)at.rows * (at.q_heads + 2 * kv_heads),
@@ -264,7 +270,7 @@ static lt_err rope_any_run(lt_queue *q, const void *args) {
     void *list[] = {
         &a.y.data, &a.x.data, &a.positions.data, &a.table.data, &ld, &step, &count, &half, &width,
         &at,       &sign};
-    snprintf(defines, sizeof defines, "DTYPE=%s W=1", lt_cuda_dtype_word(a.x.dtype));
+    snprintf(defines, sizeof defines, ROPE_ANY_WORDS, lt_cuda_dtype_word(a.x.dtype));
     return lt_cuda_run(q, "ops/rope_any.cu", "rope_any", defines, LT_CUDA_DIV_UP(count, THREADS), 1,
                        THREADS, list);
 }
@@ -280,3 +286,21 @@ ENTRY(act_bwd)
 ENTRY_ANY(add)
 ENTRY_ANY(cast)
 ENTRY_ANY(rope)
+
+void lt_specs_pointwise(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "ops/act.cu", ACT_WORDS, 0, 0, "bf16", 8, 0, 1);
+    lt_spec(l, LT_SM_ALL, "ops/act.cu", ACT_WORDS, 1, 0, "bf16", 8, 0, 1);
+    lt_spec(l, LT_SM_ALL, "ops/act.cu", ACT_WORDS, 2, 1, "bf16", 8, 0, 1);
+    lt_spec(l, LT_SM_ALL, "ops/act.cu", ACT_WORDS, 2, 0, "fp32", 4, 0, 1);
+    lt_spec(l, LT_SM_ALL, "ops/act.cu", ACT_WORDS, 4, 0, "bf16", 1, 0, 1);
+    lt_spec(l, LT_SM_ALL, "ops/act.cu", ACT_WORDS, 5, 0, "bf16", 8, 0, 2);
+    lt_spec(l, LT_SM_ALL, "ops/elementwise.cu", ROW_WORDS, "bf16", 8);
+    lt_spec(l, LT_SM_ALL, "ops/elementwise.cu", ROW_WORDS, "fp32", 4);
+    lt_spec(l, LT_SM_ALL, "ops/elementwise.cu", ROW_WORDS, "bf16", 1);
+    lt_spec(l, LT_SM_ALL, "ops/add_any.cu", ADD_ANY_WORDS, "fp32", "bf16", "fp32");
+    lt_spec(l, LT_SM_ALL, "ops/add_any.cu", ADD_ANY_WORDS, "fp16", "bf16", "fp32");
+    lt_spec(l, LT_SM_ALL, "ops/rope.cu", ROPE_WORDS, "bf16", 8, 8);
+    lt_spec(l, LT_SM_ALL, "ops/rope.cu", ROPE_WORDS, "fp32", 4, 16);
+    lt_spec(l, LT_SM_ALL, "ops/rope_any.cu", ROPE_ANY_WORDS, "bf16");
+    lt_spec(l, LT_SM_ALL, "ops/rope_any.cu", ROPE_ANY_WORDS, "fp32");
+}

@@ -7,6 +7,11 @@
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/qk_norm_args.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_qk_norm write them. */
+#define HEAD_WORDS  "DTYPE=%s PARAM=%s"
+#define LANES_WORDS " W=%d LANES=%d"
 
 #define THREADS       256
 #define WARPS         (THREADS / 32)
@@ -65,10 +70,10 @@ static const char *refuse_any(const lt_tensor *const *rows, int n, const lt_tens
 static void defines_of(char out[LT_CUDA_DEFINES_BYTES], const lt_tensor *x, const lt_tensor *gain,
                        bool any) {
     const int w = 16 / (int)lt_dtype_bytes(x->dtype);
-    int used = snprintf(out, LT_CUDA_DEFINES_BYTES, "DTYPE=%s PARAM=%s",
-                        lt_cuda_dtype_word(x->dtype), lt_cuda_dtype_word(gain->dtype));
+    int used = snprintf(out, LT_CUDA_DEFINES_BYTES, HEAD_WORDS, lt_cuda_dtype_word(x->dtype),
+                        lt_cuda_dtype_word(gain->dtype));
     if (!any) {
-        snprintf(out + used, (size_t)(LT_CUDA_DEFINES_BYTES - used), " W=%d LANES=%d", w,
+        snprintf(out + used, (size_t)(LT_CUDA_DEFINES_BYTES - used), LANES_WORDS, w,
                  (int)lt_cuda_width(x) / (2 * w));
     }
 }
@@ -206,3 +211,12 @@ static lt_err qk_norm_bwd_any_run(lt_queue *q, const void *args) {
         {"pieces", op##_refuse, op##_run}, {"any", op##_any_refuse, op##_any_run}};
 ENTRY(qk_norm_fwd)
 ENTRY(qk_norm_bwd)
+
+void lt_specs_qk_norm(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "ops/qk_norm.cu", HEAD_WORDS LANES_WORDS, "bf16", "bf16", 8, 4);
+    lt_spec(l, LT_SM_ALL, "ops/qk_norm.cu", HEAD_WORDS LANES_WORDS, "bf16", "fp32", 8, 8);
+    lt_spec(l, LT_SM_ALL, "ops/qk_norm.cu", HEAD_WORDS LANES_WORDS, "bf16", "bf16", 8, 16);
+    lt_spec(l, LT_SM_ALL, "ops/qk_norm.cu", HEAD_WORDS LANES_WORDS, "fp32", "fp32", 4, 16);
+    lt_spec(l, LT_SM_ALL, "ops/qk_norm_any.cu", HEAD_WORDS, "bf16", "fp32");
+    lt_spec(l, LT_SM_ALL, "ops/qk_norm_any.cu", HEAD_WORDS, "fp32", "fp32");
+}

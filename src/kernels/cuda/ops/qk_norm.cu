@@ -16,11 +16,7 @@
  * BOUND     bytes an element (bf16): 4, backward 6; norm and rotation apart took 8 and 10.
  * NUMERICS  fp32, sums in a fixed order (the kind of GPU decides the number of blocks); one
  *           rounding at the store, none between norm and rotation.
- * REFS      Su et al. 2021, arXiv:2104.09864; Henry et al. 2020, arXiv:2010.04245 (QK-norm).
- * @spec sm_80 sm_90a: DTYPE=bf16 PARAM=bf16 W=8 LANES=4
- * @spec sm_80 sm_90a: DTYPE=bf16 PARAM=fp32 W=8 LANES=8
- * @spec sm_80 sm_90a: DTYPE=bf16 PARAM=bf16 W=8 LANES=16
- * @spec sm_80 sm_90a: DTYPE=fp32 PARAM=fp32 W=4 LANES=16 */
+ * REFS      Su et al. 2021, arXiv:2104.09864; Henry et al. 2020, arXiv:2010.04245 (QK-norm). */
 #include "common/ptx.cuh"
 #include "kernels/cuda/ops/qk_norm_args.h"
 #include "ops/rope.cuh"

@@ -6,9 +6,7 @@
  * MAP       a warp a head; lane l has columns l, l + 32, .. Backward, sums of the gain's gradient
  *           lie in shared memory, a row a warp.
  * BOUND     as qk_norm.cu, but 2 bytes an access and x twice: half the copy speed.
- * NUMERICS  fp32; backward a head's dot product and dx in double: narrow heads cancel there.
- * @spec sm_80 sm_90a: DTYPE=bf16 PARAM=fp32
- * @spec sm_80 sm_90a: DTYPE=fp32 PARAM=fp32 */
+ * NUMERICS  fp32; backward a head's dot product and dx in double: narrow heads cancel there. */
 #define W 1
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/qk_norm_args.h"

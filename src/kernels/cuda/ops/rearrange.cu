@@ -5,8 +5,7 @@
  *           copy_rows: dst (rows, cols) = src likewise. bias_rows: y (rows, cols) = bias (+ y).
  * MAP       transpose: tiles of 32 x 32 through shared memory, both sides coalesced. copy_rows: a
  *           block 2048 columns of a row. bias_rows: a thread an element.
- * BOUND     8 bytes an element.
- * @spec sm_80 sm_90a: */
+ * BOUND     8 bytes an element. */
 #include "common/types.cuh"
 
 #define TILE 32

@@ -10,9 +10,7 @@
  * PAGES     rope_kv: heads of q, k, v of a row that decodes: q and k rotated in place, k and v to
  *           the places of their rows' slots in the pages, too. Positions, slots and table are read
  *           before the kernels before are done (fuse.h).
- * REFS      Su et al. 2021, arXiv:2104.09864.
- * @spec sm_80 sm_90a: DTYPE=bf16 W=8 LANES=8
- * @spec sm_80 sm_90a: DTYPE=fp32 W=4 LANES=16 */
+ * REFS      Su et al. 2021, arXiv:2104.09864. */
 #include "ops/rope.cuh"
 #include "kernels/cuda/ops/rope_args.h"
 

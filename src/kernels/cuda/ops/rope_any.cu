@@ -4,9 +4,7 @@
  * SHAPES    as rope.cu; the first 2 * half columns rotate, the rest are copied; table rows ld
  *           apart, (cos, sin) pairs `step` apart.
  * MAP       a thread a pair of columns (i, i + half), or a copied column. x and y may be the same.
- * BOUND     4 bytes an element (bf16), 2 bytes an access: half the copy speed.
- * @spec sm_80 sm_90a: DTYPE=bf16 W=1
- * @spec sm_80 sm_90a: DTYPE=fp32 W=1 */
+ * BOUND     4 bytes an element (bf16), 2 bytes an access: half the copy speed. */
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/rope_args.h"
 

@@ -4,6 +4,12 @@
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/matmul_q.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_rows write them. */
+#define XENT_WORDS      "DTYPE=%s W=%d SOFTCAP=%d%s"
+#define XENT_HELD_WORDS "DTYPE=%s W=%d SOFTCAP=%d THREADS=%d PIECES=%d SMEM=%d%s"
+#define ROW_WORDS       "DTYPE=%s W=%d"
 
 #define XENT_THREADS  1024
 #define EMBED_THREADS 256
@@ -34,9 +40,8 @@ static lt_err xent_run(lt_queue *q, const void *args) {
     void *list[] = {&a.logits.data, &a.labels.data, &a.loss.data, &a.lse.data, &a.best.data,
                     &cols,          &a.grad_scale,  &a.softcap,   &a.z_coef,   &a.logits.stride[0],
                     &a.weights.data};
-    snprintf(defines, sizeof defines, "DTYPE=%s W=%d SOFTCAP=%d%s",
-             lt_cuda_dtype_word(a.logits.dtype), lt_cuda_piece(rows, 1, a.logits.dtype, cols),
-             a.softcap > 0.0f, weights_define(&a));
+    snprintf(defines, sizeof defines, XENT_WORDS, lt_cuda_dtype_word(a.logits.dtype),
+             lt_cuda_piece(rows, 1, a.logits.dtype, cols), a.softcap > 0.0f, weights_define(&a));
     return lt_cuda_run_early(q, "ops/xent.cu", "xent", defines, a.logits.shape[0], 1, XENT_THREADS,
                              list);
 }
@@ -105,9 +110,8 @@ static lt_err held_run(lt_queue *q, const void *args) {
         return LT_OK;
     }
     (void)held_spec_make(&s, cols, w, info->shared_optin_bytes);
-    snprintf(defines, sizeof defines, "DTYPE=%s W=%d SOFTCAP=%d THREADS=%d PIECES=%d SMEM=%d%s",
-             lt_cuda_dtype_word(a.logits.dtype), w, a.softcap > 0.0f, s.threads, s.pieces, s.smem,
-             weights_define(&a));
+    snprintf(defines, sizeof defines, XENT_HELD_WORDS, lt_cuda_dtype_word(a.logits.dtype), w,
+             a.softcap > 0.0f, s.threads, s.pieces, s.smem, weights_define(&a));
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "ops/xent_held.cu", "xent_held", defines));
     LT_TRY(lt_cuda_occupancy(q->gpu, k, s.threads, held_bytes(&s), &per_sm));
     blocks = (int64_t)info->n_sms * (per_sm > 0 ? per_sm : 1);
@@ -143,7 +147,7 @@ static lt_err embed_fwd_run(lt_queue *q, const void *args) {
                     &a.y.stride[0],
                     &a.table.stride[0],
                     &a.pos_table.stride[0]};
-    snprintf(defines, sizeof defines, "DTYPE=%s W=%d", lt_cuda_dtype_word(a.y.dtype),
+    snprintf(defines, sizeof defines, ROW_WORDS, lt_cuda_dtype_word(a.y.dtype),
              lt_cuda_piece(rows, 3, a.y.dtype, cols));
     return lt_cuda_run_early(q, "ops/embed.cu", "embed_fwd", defines, lt_cuda_rows(&a.y), 1,
                              EMBED_THREADS, list);
@@ -212,7 +216,7 @@ static lt_err table_bwd(lt_queue *q, lt_tensor dtable, const lt_tensor *dy, lt_t
         return LT_OK;
     }
     LT_TRY(lt_cuda_scratch(q, parts_bytes + sort_bytes(n, n_passes), &scratch));
-    snprintf(defines, sizeof defines, "DTYPE=%s W=%d", lt_cuda_dtype_word(dy->dtype), w);
+    snprintf(defines, sizeof defines, ROW_WORDS, lt_cuda_dtype_word(dy->dtype), w);
     LT_TRY(sort_ids(q, (unsigned char *)scratch + parts_bytes, defines, ids.data, n, n_passes,
                     &keys, &rows));
     void *sum[] = {&dtable.data, &scratch, &dy_data,          &keys, &rows, &n,
@@ -260,7 +264,7 @@ static lt_err colsum_run(lt_queue *q, const void *args) {
     share = LT_CUDA_DIV_UP(rows, n_parts);
     n_parts = LT_CUDA_DIV_UP(rows, share);
     LT_TRY(lt_cuda_scratch(q, (size_t)n_parts * (size_t)cols * 4, &parts));
-    snprintf(defines, sizeof defines, "DTYPE=%s W=%d", lt_cuda_dtype_word(a.x.dtype), w);
+    snprintf(defines, sizeof defines, ROW_WORDS, lt_cuda_dtype_word(a.x.dtype), w);
     void *first[] = {&parts, &a.x.data, &rows, &cols, &share, &a.x.stride[0]},
          *second[] = {&a.y.data, &parts, &n_parts, &cols};
     LT_TRY(lt_cuda_run_early(q, "ops/col_parts.cu", "col_parts", defines, blocks, n_parts, 256,
@@ -278,3 +282,22 @@ const lt_op_impl lt_cuda_embed_fwd_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"rows", embed_fwd_refuse, embed_fwd_run}};
 ENTRY(embed_bwd, "sorted")
 ENTRY(colsum, "columns")
+
+void lt_specs_rows(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "ops/xent.cu", XENT_WORDS, "bf16", 8, 0, "");
+    lt_spec(l, LT_SM_ALL, "ops/xent.cu", XENT_WORDS, "bf16", 1, 1, "");
+    lt_spec(l, LT_SM_ALL, "ops/xent.cu", XENT_WORDS, "fp32", 4, 0, "");
+    lt_spec(l, LT_SM_ALL, "ops/xent.cu", XENT_WORDS, "bf16", 1, 1, " WEIGHTS=1");
+    lt_spec(l, LT_SM_ALL, "ops/xent_held.cu", XENT_HELD_WORDS, "bf16", 8, 0, 512, 13, 13, "");
+    lt_spec(l, LT_SM90, "ops/xent_held.cu", XENT_HELD_WORDS, "bf16", 8, 0, 1024, 16, 14, "");
+    lt_spec(l, LT_SM90, "ops/xent_held.cu", XENT_HELD_WORDS, "bf16", 8, 0, 1024, 20, 14, "");
+    lt_spec(l, LT_SM90, "ops/xent_held.cu", XENT_HELD_WORDS, "fp32", 4, 1, 1024, 13, 13, "");
+    lt_spec(l, LT_SM_ALL, "ops/xent_held.cu", XENT_HELD_WORDS, "bf16", 8, 0, 512, 13, 13,
+            " WEIGHTS=1");
+    lt_spec(l, LT_SM_ALL, "ops/embed.cu", ROW_WORDS, "bf16", 8);
+    lt_spec(l, LT_SM_ALL, "ops/embed.cu", ROW_WORDS, "fp32", 4);
+    lt_spec(l, LT_SM_ALL, "ops/embed.cu", ROW_WORDS, "bf16", 1);
+    lt_spec(l, LT_SM_ALL, "ops/col_parts.cu", ROW_WORDS, "bf16", 8);
+    lt_spec(l, LT_SM_ALL, "ops/col_parts.cu", ROW_WORDS, "fp32", 1);
+    lt_spec(l, LT_SM_ALL, "ops/col_sum.cu", "%s", "");
+}

@@ -8,6 +8,11 @@
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/scaled_args.h"
+#include "kernels/cuda/specs.h"
+
+/* Words of the kernels, as launches and lt_specs_scaled write them. */
+#define CAST_WORDS  "DTYPE=%s W=%d WHOLE=%d Y_KIND=%d T_KIND=%d Y_E5M2=%d T_E5M2=%d"
+#define WIDEN_WORDS "DTYPE=%s KIND=%d E5M2=%d"
 
 #define THREADS  256
 #define SPAN     LT_SCALE_SPAN
@@ -59,10 +64,9 @@ static lt_err cast_run(lt_queue *q, const void *args) {
     char defines[LT_CUDA_DEFINES_BYTES];
     void *parts = NULL;
 
-    snprintf(
-        defines, sizeof defines, "DTYPE=%s W=%d WHOLE=%d Y_KIND=%d T_KIND=%d Y_E5M2=%d T_E5M2=%d",
-        lt_cuda_dtype_word(a->x.dtype), 16 / (int)lt_dtype_bytes(a->x.dtype), whole, y_kind, t_kind,
-        y_kind > 0 && a->y.dtype == LT_F8_E5M2, t_kind > 0 && a->t.dtype == LT_F8_E5M2);
+    snprintf(defines, sizeof defines, CAST_WORDS, lt_cuda_dtype_word(a->x.dtype),
+             16 / (int)lt_dtype_bytes(a->x.dtype), whole, y_kind, t_kind,
+             y_kind > 0 && a->y.dtype == LT_F8_E5M2, t_kind > 0 && a->t.dtype == LT_F8_E5M2);
     if (y_kind == 2 && t_kind == 0 && whole) {
         int across = (int)LT_CUDA_DIV_UP(w.cols, 4 * SPAN);
         void *list[] = {&w.y, &w.scale, &w.x, &w.ld_y, &w.ld_x, &w.rows, &w.cols, &across};
@@ -109,8 +113,8 @@ static lt_err widen(lt_queue *q, lt_tensor *y, const lt_tensor *x, const lt_tens
     void *to = y->data, *from = x->data, *scales = scale->data,
          *list[] = {&to, &from, &scales, &ld, &rows, &cols};
     char defines[LT_CUDA_DEFINES_BYTES];
-    snprintf(defines, sizeof defines, "DTYPE=%s KIND=%d E5M2=%d", lt_cuda_dtype_word(y->dtype),
-             (int)kind + 1, x->dtype == LT_F8_E5M2);
+    snprintf(defines, sizeof defines, WIDEN_WORDS, lt_cuda_dtype_word(y->dtype), (int)kind + 1,
+             x->dtype == LT_F8_E5M2);
     return lt_cuda_run(q, "ops/widen.cu", "widen", defines, LT_CUDA_DIV_UP(rows * cols, THREADS), 1,
                        THREADS, list);
 }
@@ -139,3 +143,13 @@ const lt_op_impl lt_cuda_cast_scaled_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"tiles", cast_refuse, cast_run}};
 const lt_op_impl lt_cuda_matmul_scaled_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"wgmma", wgmma_refuse, wgmma_run}, {"parts", parts_refuse, parts_run}};
+
+void lt_specs_scaled(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "ops/scaled.cu", CAST_WORDS, "bf16", 8, 1, 2, 0, 0, 0);
+    lt_spec(l, LT_SM90, "ops/scaled.cu", CAST_WORDS, "bf16", 8, 1, 3, 3, 0, 0);
+    lt_spec(l, LT_SM90, "ops/scaled.cu", CAST_WORDS, "bf16", 8, 1, 2, 2, 0, 0);
+    lt_spec(l, LT_SM90, "ops/scaled.cu", CAST_WORDS, "bf16", 8, 1, 0, 3, 0, 0);
+    lt_spec(l, LT_SM80, "ops/scaled.cu", CAST_WORDS, "fp32", 4, 0, 2, 3, 0, 0);
+    lt_spec(l, LT_SM90, "ops/scaled.cu", CAST_WORDS, "bf16", 8, 1, 1, 1, 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/widen.cu", WIDEN_WORDS, "bf16", 2, 0);
+}

@@ -14,13 +14,7 @@
  * TENSOR    amax_parts leaves a largest magnitude a block in scratch; every block of cast_tile
  *           takes the largest of those itself: no atomics, no third kernel.
  * NUMERICS  scales are powers of two: only the conversion rounds, so bits are those of every other
- *           device. Maxima do not depend on order.
- * @spec sm_80 sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=2 T_KIND=0
- * @spec sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=3 T_KIND=3
- * @spec sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=2 T_KIND=2
- * @spec sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=0 T_KIND=3
- * @spec sm_80: DTYPE=fp32 W=4 WHOLE=0 Y_KIND=2 T_KIND=3
- * @spec sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=1 T_KIND=1 Y_E5M2=1 T_E5M2=1 */
+ *           device. Maxima do not depend on order. */
 #include "common/early.cuh"
 #include "common/fp8.cuh"
 #include "common/reduce.cuh"

@@ -5,8 +5,7 @@
  * SHAPES    x (R, C) of E5M2 or not, rows ld apart; y (R, C) contiguous; scale by KIND: 1 tensor, 2
  *           row, 3 block (scaled.cu).
  * BOUND     3 bytes an element of BF16. One thread, one element: a matrix that is multiplied
- *           afterwards by slower means.
- * @spec sm_80 sm_90a: DTYPE=bf16 KIND=2 E5M2=0 */
+ *           afterwards by slower means. */
 #include "common/fp8.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)

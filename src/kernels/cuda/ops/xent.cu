@@ -10,11 +10,7 @@
  * BOUND     4 bytes a logit (bf16) with gradient, 2 without. 8192 x 50304: 549 us at 3.0 TB/s.
  * NUMERICS  fp32; the maximum is subtracted before the exponential; fixed order of sums.
  *           SOFTCAP 1: logits pass through softcap * tanh(x / softcap) first. WEIGHTS 1: weights
- *           (rows) fp32 scale the rows' gradients.
- * @spec sm_80 sm_90a: DTYPE=bf16 W=8 SOFTCAP=0
- * @spec sm_80 sm_90a: DTYPE=bf16 W=1 SOFTCAP=1
- * @spec sm_80 sm_90a: DTYPE=fp32 W=4 SOFTCAP=0
- * @spec sm_80 sm_90a: DTYPE=bf16 W=1 SOFTCAP=1 WEIGHTS=1 */
+ *           (rows) fp32 scale the rows' gradients. */
 #include "ops/xent.cuh"
 
 #define THREADS 1024

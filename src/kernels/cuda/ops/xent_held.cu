@@ -15,12 +15,7 @@
  *           clock: a third of that.
  * NUMERICS  fp32; the maximum is subtracted before the exponential; fixed order of sums. SOFTCAP 1:
  *           logits pass through softcap * tanh(x / softcap) first. WEIGHTS 1: weights (rows) fp32
- *           scale the rows' gradients.
- * @spec sm_80 sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=512 PIECES=13 SMEM=13
- * @spec sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=1024 PIECES=16 SMEM=14
- * @spec sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=1024 PIECES=20 SMEM=14
- * @spec sm_90a: DTYPE=fp32 W=4 SOFTCAP=1 THREADS=1024 PIECES=13 SMEM=13
- * @spec sm_80 sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=512 PIECES=13 SMEM=13 WEIGHTS=1 */
+ *           scale the rows' gradients. */
 #include "common/ptx.cuh"
 #include "ops/xent.cuh"
 

@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "base/error.h"
+#include "kernels/cuda/specs.h"
 
 #define SHIPPED "sgemm/sgemm.cu"
 
@@ -158,4 +159,13 @@ lt_err lt_sgemm_rung_run(lt_cuda *c, CUstream s, const lt_sgemm_rung *r, const l
                           &(lt_cuda_dims){.grid = {cols, rows},
                                           .block = {(unsigned)r->block[0], (unsigned)r->block[1]}},
                           args);
+}
+
+void lt_specs_sgemm_ladder(lt_specs *l) {
+    for (int i = 0; i < lt_sgemm_n_rungs; i++) {
+        const lt_sgemm_rung *r = &lt_sgemm_rungs[i];
+        if (r->defines != NULL) {
+            lt_spec(l, LT_SM_ALL, r->file, "%s", r->defines);
+        }
+    }
 }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/sgemm/tune.h"
+#include "kernels/cuda/specs.h"
 
 /* K depth of a stage: a row of A's tile is 128 bytes, one swizzle atom. */
 #define BK              32
@@ -343,4 +344,24 @@ lt_err lt_sgemm(lt_cuda *c, CUstream s, const lt_sgemm_args *a) {
     }
     t = lt_sgemm_tile_choose(c, &v);
     return lt_sgemm_with(c, s, &v, &t);
+}
+
+/* Every shipped tile by every way to copy; shared among the blocks of a cluster, and in parts. */
+void lt_specs_sgemm(lt_specs *l) {
+    static const struct { int cluster, parts; } shares[] = {{1, 1}, {2, 4}};
+    for (size_t i = 0; i < sizeof shipped / sizeof *shipped; i++) {
+        for (int copy = LT_SGEMM_TMA; copy <= LT_SGEMM_ASYNC_4; copy++) {
+            lt_sgemm_tile t = shipped[i].tile;
+            char text[256];
+            t.copy = (lt_sgemm_copy)copy;
+            for (size_t k = 0; k < sizeof shares / sizeof *shares; k++) {
+                t.cluster = shares[k].cluster, t.parts = shares[k].parts;
+                lt_sgemm_tile_text(text, &t);
+                if (copy == LT_SGEMM_TMA || k == 0) {
+                    lt_spec(l, copy == LT_SGEMM_TMA ? LT_SM90 : LT_SM_ALL, "sgemm/sgemm.cu", "%s",
+                            text);
+                }
+            }
+        }
+    }
 }

@@ -45,23 +45,7 @@
  * LADDER    ladder/01_naive .. 10_double_buffered; rungs 11 to 15 are this file with ever more of
  *           it switched on (ladder.c).
  * REFS      maxas (S. Gray) on banks and reuse, Jia et al. 2018 (arXiv:1804.06826) on Volta's
- *           banks.
- * @spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=4 BLOCKS_PER_SM=1 GROUP_M=8
- *     UNROLL=4 COPY=0 --ptxas-options=-O1
- * @spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=2 GROUP_M=8
- *     UNROLL=4 COPY=0 --ptxas-options=-O1
- * @spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=4 BLOCKS_PER_SM=1 GROUP_M=8
- *     UNROLL=4 COPY=0 CLUSTER=2 PARTS=4 --ptxas-options=-O1
- * @spec sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8
- *     UNROLL=4 COPY=0 CLUSTER=2 --ptxas-options=-O1
- * @spec sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8
- *     UNROLL=4 COPY=0 PARTS=4 --ptxas-options=-O1
- * @spec sm_80 sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=3 BLOCKS_PER_SM=1 GROUP_M=8
- *     UNROLL=4 COPY=1 --ptxas-options=-O1
- * @spec sm_80 sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=3 BLOCKS_PER_SM=1 GROUP_M=8
- *     UNROLL=4 COPY=2 --ptxas-options=-O1
- * @spec sm_80 sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8
- *     UNROLL=1 COPY=1 */
+ *           banks. */
 #include "sgemm/tile.cuh"
 
 #ifndef PARTS

@@ -11,11 +11,7 @@
  * NUMERICS  REAL (double as oracle, float as rung) throughout; dk and dv by atomic adds: the only
  *           kernel here whose sums have no fixed order. attn_naive_bwd computes the row's
  *           probabilities anew from q, k and lse.
- * LADDER    rung 1. Next: the last, ../fwd_sm90.cu and ../bwd_sm90.cu.
- * @spec sm_80 sm_90a: REAL=double
- * @spec sm_80 sm_90a: REAL=double DTYPE=fp32
- * @spec sm_80 sm_90a: REAL=double DTYPE=fp16
- * @spec sm_80 sm_90a: REAL=float CAUSAL=1 */
+ * LADDER    rung 1. Next: the last, ../fwd_sm90.cu and ../bwd_sm90.cu. */
 #include "attention/mask.cuh"
 
 #ifndef REAL

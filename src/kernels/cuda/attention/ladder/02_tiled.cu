@@ -15,9 +15,7 @@
  *           by exp2(old - new) (Milakov & Gimelshein 2018, arXiv:1805.02867). A row that sees
  *           nothing: 0, lse -inf.
  * LADDER    rung 2. Next: 03_mma_sync.cu, tensor cores.
- * REFS      Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
- * @spec sm_80 sm_90a: WIDTH=64 CAUSAL=1
- * @spec sm_80 sm_90a: WIDTH=128 CAUSAL=1 */
+ * REFS      Dao et al. 2022 (arXiv:2205.14135), algorithm 1. */
 #include "attention/mask.cuh"
 
 #define ROWS 64

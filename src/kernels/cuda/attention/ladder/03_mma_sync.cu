@@ -14,10 +14,7 @@
  * NUMERICS  scores, sums and O in f32, P rounded to 16 bits, one rounding at the store. Fixed
  *           order.
  * LADDER    rung 3. Next: ../fwd_sm90.cu, the copy engine, wgmma, producer and consumers.
- * REFS      Dao 2023 (arXiv:2307.08691).
- * @spec sm_80 sm_90a: WIDTH=64 CAUSAL=1
- * @spec sm_80 sm_90a: WIDTH=128 CAUSAL=0
- * @spec sm_80 sm_90a: WIDTH=128 CAUSAL=1 */
+ * REFS      Dao 2023 (arXiv:2307.08691). */
 #include "attention/mask.cuh"
 #include "common/mma.cuh"
 

@@ -13,8 +13,7 @@
  *           about 62 % of what wgmma does.
  * NUMERICS  f32 sums in order of k, one rounding.
  * LADDER    rung 1. Next: 02_wgmma.cu, operands straight from shared memory.
- * REFS      PTX ISA 9.7.14 (mma.sync, ldmatrix).
- * @spec sm_80 sm_90a: STAGES=3 */
+ * REFS      PTX ISA 9.7.14 (mma.sync, ldmatrix). */
 #include "common/mma.cuh"
 #include "gemm/ladder/ladder.cuh"
 

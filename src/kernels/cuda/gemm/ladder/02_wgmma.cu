@@ -11,8 +11,7 @@
  * BOUND     nothing overlaps: a stage's copy takes longer than its 8 products of 128 clocks, and
  *           the tensor cores wait for it. Several blocks an SM hide a part.
  * LADDER    rung 2. Next: 03_ring.cu, copies ahead of the products.
- * REFS      PTX ISA 9.7.15 (wgmma), 9.7.9.27 (bulk tensor copies).
- * @spec sm_90a: */
+ * REFS      PTX ISA 9.7.15 (wgmma), 9.7.9.27 (bulk tensor copies). */
 #include "common/wgmma.cuh"
 #include "gemm/ladder/ladder.cuh"
 

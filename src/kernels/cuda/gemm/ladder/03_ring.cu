@@ -10,8 +10,7 @@
  * BOUND     the barrier of the whole block in every step, which lets the slower warpgroup stop the
  *           other, and the tile's way out, during which nothing is multiplied.
  * LADDER    rung 3. Next: ../gemm_sm90.cu, a producer of its own and consumers that wait for data
- *           only.
- * @spec sm_90a: STAGES=4 */
+ *           only. */
 #include "common/wgmma.cuh"
 #include "gemm/ladder/ladder.cuh"
 

@@ -6,8 +6,7 @@
  * BOUND     2 m n k flop over 66.9 TFLOP/s (132 SMs x 128 FMA x 1.98 GHz): 4096^3 in 2.05 ms. Far
  *           from it: neighbouring lanes read addresses lda apart, so each 4-byte read of A and
  *           write of C costs a 32-byte sector of its own, and every product reads two floats from
- *           memory.
- * @spec sm_80 sm_90a: */
+ *           memory. */
 #include "sgemm/edge.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)

@@ -4,8 +4,7 @@
  *           128-byte line), one float of A that all lanes share (a broadcast), and writes one line
  *           of C. Nothing else changes: memory is read in lines, so who stands beside whom decides
  *           how many lines are read.
- * BOUND     Still 8 bytes from L1 for each multiply-add a thread does.
- * @spec sm_80 sm_90a: */
+ * BOUND     Still 8 bytes from L1 for each multiply-add a thread does. */
 #include "sgemm/edge.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)

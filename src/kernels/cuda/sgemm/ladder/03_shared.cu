@@ -5,8 +5,7 @@
  *           Traffic from L2 falls 32-fold.
  * MOVEMENT  A, B  HBM ──4 B──▶ registers ──▶ smem [32][32] ──2 reads a product──▶ FMA
  * BOUND     Now shared memory: two 4-byte reads a multiply-add; an SM reads 32 words a clock and
- *           could do 128 multiply-adds.
- * @spec sm_80 sm_90a: */
+ *           could do 128 multiply-adds. */
 #include "sgemm/edge.cuh"
 
 #define TILE 32

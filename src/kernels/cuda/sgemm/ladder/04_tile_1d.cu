@@ -5,8 +5,7 @@
  *           lanes of a warp read the same word) and does 8 multiply-adds: 9 reads for 8 products
  *           instead of 16.
  * MAP       block 64 x 64 of C, 512 threads, K in steps of 8; warp w: rows 8 (w / 2) .., lanes
- *           along the columns.
- * @spec sm_80 sm_90a: */
+ *           along the columns. */
 #include "sgemm/edge.cuh"
 
 #define BM 64

@@ -3,8 +3,7 @@
  * IDEA      An outer product: 8 floats of A and 8 of B give 64 multiply-adds, 1 read for 4
  *           products. Arithmetic grows with the area of the thread's tile, reads only with its
  *           edge. The price is registers: 64 sums and 16 operands.
- * MAP       block 128 x 128 of C, 256 threads as 16 x 16, K in steps of 8.
- * @spec sm_80 sm_90a: */
+ * MAP       block 128 x 128 of C, 256 threads as 16 x 16, K in steps of 8. */
 #include "sgemm/edge.cuh"
 
 #define BM      128

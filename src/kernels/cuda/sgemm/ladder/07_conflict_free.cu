@@ -7,10 +7,7 @@
  *           quads BN / (TN / 4) apart instead of TN neighbours: the lanes of a warp then read
  *           neighbouring 16-byte words of B, all banks once. The same for its rows.
  * TUNED     BM, BN, BK, TM, TN are -D constants: `lateen tune sgemm` tries combinations; the table
- *           of the ladder shows the winner.
- * @spec sm_80 sm_90a: BM=128 BN=128 BK=8 TM=8 TN=8
- * @spec sm_80 sm_90a: BM=128 BN=128 BK=16 TM=8 TN=8
- * @spec sm_80 sm_90a: BM=128 BN=256 BK=16 TM=8 TN=16 */
+ *           of the ladder shows the winner. */
 #include "sgemm/edge.cuh"
 
 #define THREADS (BM * BN / (TM * TN))

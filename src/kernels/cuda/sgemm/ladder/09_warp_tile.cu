@@ -7,8 +7,7 @@
  * ZIGZAG    Two lanes that read the same 16 bytes are served together only if they are neighbours
  *           (lane ^ 1 or ^ 2). The lanes are numbered so that bit 0 walks along columns (pairs
  *           share A's words) and bit 1 along rows (pairs share B's).
- * MAP       block 128 x 128, 8 warps as 2 x 4, warp tile 64 x 32, thread 8 x 8 as 2 x 2 quads.
- * @spec sm_80 sm_90a: */
+ * MAP       block 128 x 128, 8 warps as 2 x 4, warp tile 64 x 32, thread 8 x 8 as 2 x 2 quads. */
 #include "sgemm/edge.cuh"
 
 #define BM      128

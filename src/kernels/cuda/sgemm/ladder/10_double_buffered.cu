@@ -6,8 +6,7 @@
  *           more) hides behind 16 x 64 multiply-adds. The same one level down: the fragments of
  *           step i+1 are read from shared memory while step i multiplies.
  * COST      16 registers for the tile in flight and 16 for the second fragments, in a budget of 128
- *           (two blocks an SM).
- * @spec sm_80 sm_90a: */
+ *           (two blocks an SM). */
 #include "sgemm/edge.cuh"
 
 #define BM      128

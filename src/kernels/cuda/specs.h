@@ -1,0 +1,58 @@
+/* specs.h: which specialisations of the kernels ship: asked of those who launch them.
+ *
+ * A launcher puts a kernel's -D words together by a format of its own. Beside it stands a function
+ * that goes through its tables, or through values that real models give, with the same format, so
+ * that a word is named in one place only and what is compiled here is what a launch asks for.
+ * Readers: `lateen bench kernels --compile` (inventory.h), and through it CI.
+ *
+ * A new kernel: write its teller, add it to LT_SPEC_TELLERS. */
+#ifndef LT_KERNELS_CUDA_SPECS_H
+#define LT_KERNELS_CUDA_SPECS_H
+
+#include "lateen/base.h"
+
+/* Whoever collects them. */
+typedef struct lt_specs lt_specs;
+
+/* Architectures that a specialisation is made for. */
+enum { LT_SM80 = 1, LT_SM90 = 2, LT_SM_ALL = LT_SM80 | LT_SM90 };
+
+/* One specialisation of a text, its words by a launcher's format. */
+void lt_spec(lt_specs *l, int archs, const char *file, const char *format, ...) LT_PRINTF(4, 5);
+
+#define LT_SPEC_TELLERS(X)                                                                         \
+    X(attention)                                                                                   \
+    X(attention_bwd)                                                                               \
+    X(attention_plain)                                                                             \
+    X(attention_sm80)                                                                              \
+    X(bench)                                                                                       \
+    X(bench_attention)                                                                             \
+    X(bench_thesis)                                                                                \
+    X(choose)                                                                                      \
+    X(decode)                                                                                      \
+    X(few)                                                                                         \
+    X(gemm)                                                                                        \
+    X(gemm_ladder)                                                                                 \
+    X(gemm_q)                                                                                      \
+    X(gemm_scaled)                                                                                 \
+    X(gemv)                                                                                        \
+    X(gemv_ring)                                                                                   \
+    X(grouped)                                                                                     \
+    X(matmul)                                                                                      \
+    X(matmul_q)                                                                                    \
+    X(moe)                                                                                         \
+    X(muon)                                                                                        \
+    X(norm)                                                                                        \
+    X(optim)                                                                                       \
+    X(paged)                                                                                       \
+    X(pointwise)                                                                                   \
+    X(qk_norm)                                                                                     \
+    X(rows)                                                                                        \
+    X(scaled)                                                                                      \
+    X(sgemm)                                                                                       \
+    X(sgemm_ladder)
+#define LT_SPEC_DECLARE(name) void lt_specs_##name(lt_specs *l);
+LT_SPEC_TELLERS(LT_SPEC_DECLARE)
+#undef LT_SPEC_DECLARE
+
+#endif
