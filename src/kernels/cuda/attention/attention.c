@@ -174,8 +174,8 @@ typedef struct {
 } fwd_launch;
 static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, lt_attn_args *w) {
     const fwd_row *r = l->row;
-    const size_t q_bytes = (size_t)(64 * r->width * 2 * r->consumers * (r->q_slots + !r->o_direct)),
-                 kv_bytes = (size_t)(r->bn * r->width * 4 * r->stages);
+    const size_t shared = (size_t)LT_ATTN_FORWARD_BYTES(r->width, r->bn, r->consumers, r->o_direct,
+                                                        r->q_slots, r->stages);
     const unsigned cluster = (unsigned)l->cluster;
     char text[512];
     const lt_cuda_kernel *k;
@@ -195,7 +195,7 @@ static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, lt_att
         &(lt_cuda_dims){.grid = {(unsigned)l->blocks},
                         .block = {(unsigned)(128 * (1 + r->consumers))},
                         .cluster = {cluster > 1 ? cluster : 0, cluster > 1, cluster > 1},
-                        .dynamic_shared_bytes = 1024 + q_bytes + kv_bytes + 512 + l->more_shared},
+                        .dynamic_shared_bytes = shared + l->more_shared},
         args);
 }
 int lt_attn_section(double bytes, int64_t pairs) {

@@ -193,6 +193,9 @@ INLINE void probabilities(float s[TILES][STEP / 8][4], float slopes[TILES][STEP 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     attn_bwd_sm80(const __grid_constant__ lt_attn_sm80_args w) {
     extern __shared__ __align__(128) u8 smem[];
+    static_assert(2 * ROWS * LINE + 2 * STEP_BYTES + 2 * STEP * 8 ==
+                      LT_ATTN_SM80_BACKWARD_BYTES(ROWS, STEP, WIDTH),
+                  "a, b, the ring, its log-sum-exps and deltas");
     const u32 sa = smem_addr(smem), sb = sa + ROWS * LINE, ring = sb + ROWS * LINE,
               stats = ring + 2 * STEP_BYTES;
     const job j = job_of(&w.a);

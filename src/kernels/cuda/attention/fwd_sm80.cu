@@ -125,6 +125,8 @@ INLINE void finish(float inverse[TILES][2], const rows_state *state, const lt_at
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     attn_fwd_sm80(const __grid_constant__ lt_attn_sm80_args w) {
     extern __shared__ __align__(128) u8 smem[];
+    static_assert(ROWS * LINE + 2 * STEP * LINE == LT_ATTN_SM80_FORWARD_BYTES(ROWS, STEP, WIDTH),
+                  "q, k, v");
     const u32 sq = smem_addr(smem), sk = sq + ROWS * LINE, sv = sk + STEP * LINE;
     const int tiles = div_up(w.a.q_tokens, ROWS), pair = (int)blockIdx.x / tiles,
               b = pair / w.a.q_heads, h = pair % w.a.q_heads;

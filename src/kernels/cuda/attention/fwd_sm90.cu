@@ -617,6 +617,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                   const __grid_constant__ tensor_map map_o,
                   const __grid_constant__ lt_attn_args args) {
     extern __shared__ __align__(1024) u8 smem[];
+    static_assert(1024 + CONSUMERS * (Q_SLOTS + !O_DIRECT) * Q_BYTES + 2 * STAGES * KV_BYTES +
+                          LT_ATTN_FORWARD_PLACES ==
+                      LT_ATTN_FORWARD_BYTES(HEAD_DIM, BN, CONSUMERS, O_DIRECT, Q_SLOTS, STAGES),
+                  "q, k, v, o");
+    static_assert(16 * Q_SLOTS * CONSUMERS + 32 * STAGES + DRAW_BYTES + TILE_BYTES +
+                          TILE_BYTES * Q_SLOTS * CONSUMERS <=
+                      LT_ATTN_FORWARD_PLACES,
+                  "barriers, tiles");
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;
     m.q = (smem_addr(smem) + 1023) & ~1023u;

@@ -20,6 +20,14 @@ typedef struct {
     float scale, softcap;
 } lt_attn_plain_args;
 
+/* Dynamic shared memory of tiled.cu in bytes: `tiles` tiles of rows and as many of partners, and P.
+ * Rows of a tile and of P have 4 floats more than columns. */
+#define LT_ATTN_TILED_ROWS 64
+#define LT_ATTN_TILED_BYTES(tiles, partners, width)                                                \
+    (((tiles) * (LT_ATTN_TILED_ROWS + (partners)) * ((width) + 4) +                                \
+      LT_ATTN_TILED_ROWS * ((partners) + 4)) *                                                     \
+     4)
+
 static_assert(sizeof(lt_attn_plain_strides) == 24, "the same on host and device");
 static_assert(sizeof(lt_attn_plain_args) == 368, "the same on host and device");
 

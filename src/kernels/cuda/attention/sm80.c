@@ -58,14 +58,11 @@ static int backward_first(const lt_attention_args *a) {
 static int rows_of(const shape *s) {
     return 64 * s->tiles;
 }
-static size_t line_of(const lt_attention_args *a) {
-    return (size_t)lt_cuda_div_up(padded_of(a), 64) * 128;
-}
 static size_t forward_shared(const lt_attention_args *a, const shape *s) {
-    return (size_t)(rows_of(s) + 2 * s->step) * line_of(a);
+    return (size_t)LT_ATTN_SM80_FORWARD_BYTES(rows_of(s), s->step, padded_of(a));
 }
 static size_t backward_shared(const lt_attention_args *a, const shape *s) {
-    return (size_t)(2 * rows_of(s) + 4 * s->step) * line_of(a) + (size_t)s->step * 16;
+    return (size_t)LT_ATTN_SM80_BACKWARD_BYTES(rows_of(s), s->step, padded_of(a));
 }
 
 /* A row's distance from the next one is a 32-bit number in a tile. */

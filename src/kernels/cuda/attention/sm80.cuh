@@ -13,8 +13,8 @@
 
 /* Two blocks an SM: a thread may have 255 registers, and uses them. */
 #define THREADS 128
-#define ROWS    (64 * TILES)              /* of a block */
-#define LINE    ((WIDTH + 63) / 64 * 128) /* bytes of a row in shared memory */
+#define ROWS    (64 * TILES)             /* of a block */
+#define LINE    LT_ATTN_SM80_LINE(WIDTH) /* bytes of a row in shared memory */
 /* threads that copy a row, 16 bytes each; some idle where WIDTH / 8 is no power of two */
 #define LANES (WIDTH <= 64 ? 8 : WIDTH <= 128 ? 16 : 32)
 static_assert(WIDTH == 64 || WIDTH == 96 || WIDTH == 128 || WIDTH == 192 || WIDTH == 256,

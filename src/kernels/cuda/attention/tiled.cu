@@ -20,15 +20,19 @@
  * REFS      Dao et al. 2022 (arXiv:2205.14135), algorithms 1 and 4. */
 #include "attention/plain.cuh"
 
-#define THREADS    128
-#define ROWS       64              /* Of a tile. */
-#define TALL       8               /* Rows a thread. */
-#define MEET       (PARTNERS / 16) /* Partners a thread. */
-#define QUADS      (WIDTH / 64)    /* Of columns, a thread. */
-#define PAD        (WIDTH + 4)
-#define P_PAD      (PARTNERS + 4)
-#define OWN        (ROWS * PAD) /* Floats of a tile of rows; and of partners. */
-#define OTHERS     (PARTNERS * PAD)
+#define THREADS   128
+#define ROWS      LT_ATTN_TILED_ROWS /* Of a tile. */
+#define TALL      8                  /* Rows a thread. */
+#define MEET      (PARTNERS / 16)    /* Partners a thread. */
+#define QUADS     (WIDTH / 64)       /* Of columns, a thread. */
+#define PAD       (WIDTH + 4)
+#define P_PAD     (PARTNERS + 4)
+#define OWN       (ROWS * PAD) /* Floats of a tile of rows; and of partners. */
+#define OTHERS    (PARTNERS * PAD)
+#define PLACES(t) (((t) * (OWN + OTHERS) + ROWS * P_PAD) * 4)
+static_assert(PLACES(1) == LT_ATTN_TILED_BYTES(1, PARTNERS, WIDTH) &&
+                  PLACES(2) == LT_ATTN_TILED_BYTES(2, PARTNERS, WIDTH),
+              "tiles and P");
 #define TX         ((int)threadIdx.x % 16)
 #define TY         ((int)threadIdx.x / 16)
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)

@@ -31,6 +31,7 @@
 #define B_PITCH (B_MAJOR_N ? BN + 8 : BK + 8)
 #define A_ELEMS ((A_MAJOR_M ? BK : BM) * A_PITCH)
 #define B_ELEMS ((B_MAJOR_N ? BK : BN) * B_PITCH)
+static_assert(STAGES * (A_ELEMS + B_ELEMS) * 2 <= LT_GEMM_SM80_BYTES, "the ring");
 static_assert(VEC == 1 || VEC == 8, "16 bytes or single elements");
 
 INLINE void cp_async_bytes(u32 dst, const void *src, int bytes) {

@@ -14,7 +14,6 @@
 
 #define WARPS         4 /* Rows a block of any.cu. */
 #define MAX_WIDTH     1024
-#define TILED_ROWS    64 /* Of a tile of tiled.cu; and its blocks' threads. */
 #define TILED_THREADS 128
 
 static const char *fwd_refuse(const void *args, const lt_device *device) {
@@ -164,8 +163,7 @@ static const tiled_kernel tiled_dkv = {"attn_tiled_dkv", {64, 32}, 2};
 
 static size_t tiled_shared_bytes(const tiled_kernel *t, int64_t dim) {
     const size_t width = dim > 64 ? 128 : 64, partners = (size_t)t->partners[dim > 64];
-    return (t->tiles * (TILED_ROWS + partners) * (width + 4) + TILED_ROWS * (partners + 4)) *
-           sizeof(float);
+    return LT_ATTN_TILED_BYTES(t->tiles, partners, width);
 }
 static const char *tiled_refuse(const lt_tensor *const *t, int n, const tiled_kernel *kernel,
                                 const lt_device *device) {
@@ -205,7 +203,7 @@ static lt_err tiled_launch(lt_queue *q, const tiled_kernel *t, lt_attn_plain_arg
     char defines[LT_CUDA_DEFINES_BYTES];
     const lt_cuda_kernel *k;
     void *list[] = {w};
-    const int64_t blocks = (int64_t)LT_CUDA_DIV_UP(tokens, TILED_ROWS) * heads * w->batch;
+    const int64_t blocks = (int64_t)LT_CUDA_DIV_UP(tokens, LT_ATTN_TILED_ROWS) * heads * w->batch;
     if (blocks == 0) {
         return LT_OK;
     }

@@ -33,7 +33,6 @@
 
 #define ALIGN(n) (((n) + 255) / 256 * 256)
 #define MIN_BUSY 0.8 /* Share of the SMs that our tiles of a weight gradient must keep busy. */
-#define SMEM_MMA (3 * 2 * (128 * 40 > 32 * 136 ? 128 * 40 : 32 * 136) * 2)
 
 bool lt_matmul_empty(const lt_matmul_args *a) {
     return lt_tensor_count(&a->y) == 0;
@@ -265,7 +264,7 @@ static lt_err mma_run(lt_queue *q, const void *args) {
         q->gpu, q->stream, k,
         &(lt_cuda_dims){.grid = {(unsigned)(LT_CUDA_DIV_UP(w.m, 128) * LT_CUDA_DIV_UP(w.n, 128))},
                         .block = {256},
-                        .dynamic_shared_bytes = SMEM_MMA},
+                        .dynamic_shared_bytes = LT_GEMM_SM80_BYTES},
         list);
 }
 
