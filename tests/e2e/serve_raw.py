@@ -21,7 +21,7 @@ def check(name, ok, detail=""):
 
 
 def connect():
-    s = socket.create_connection(("127.0.0.1", port), timeout=20)
+    s = socket.create_connection(("127.0.0.1", port), timeout=60)  # A large body on a busy machine.
     return s
 
 
@@ -503,10 +503,26 @@ with connect() as s:
     s.sendall(packet + request("GET", "/version"))
     a, b = (first := read_answer(s)), read_answer(s, first[3])
 check("a large body: a pipelined request waits behind it", a[0] == 200 and b[0] == 200 and b"version" in b[2], (a[:2], b[:2]))
-for _ in range(3):  # The second and third wait behind the first, and all their clients leave.
-    s = connect()
-    s.sendall(packet)
-    s.close()
+
+
+def slowest_health(seconds):
+    """Of requests one after the other: their memory is given back beside the loop, too."""
+    slowest, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        begin = time.monotonic()
+        alive()
+        slowest = max(slowest, time.monotonic() - begin)
+    return slowest
+
+
+gaps = []
+while len(gaps) < 6 and (not gaps or min(gaps) > 0.1):
+    for _ in range(3):  # The second and third wait behind the first, and all their clients leave.
+        s = connect()
+        s.sendall(packet)
+        s.close()
+    gaps.append(slowest_health(2))
+check(f"a large body: its client leaves, and nobody else waits (longest {min(gaps) * 1000:.0f} ms)", min(gaps) < 0.1, gaps)
 check("a large body: its client leaves before it is read", alive() and post("/v1/chat/completions", packet.split(b"\r\n\r\n", 1)[1])[0] == 200)
 
 a = post("/v1/chat/completions", {**CHAT, "max_completion_tokens": 0})

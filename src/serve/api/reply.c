@@ -133,7 +133,7 @@ void lt_reply_free(lt_reply *j) {
         unlist(j);
     }
     free(j);
-    lt_server_let_go(let_go);
+    lt_worker_pool_give_back(s->pool, let_go);
     if (listed) {
         lt_server_ended(s);
     }

@@ -400,7 +400,7 @@ static void large_free(large *l) {
     lt_out_free(&l->outcome.body);
     free(l->text);
     free(l);
-    lt_server_let_go(bytes);
+    lt_worker_pool_give_back(s->pool, bytes);
     s->n_pooled--;
     lt_server_ended(s);
 }
@@ -576,6 +576,6 @@ void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
     } else {
         const size_t bytes = r->body_bytes; /* The body is gone once it is answered. */
         routes[i].handler(&call);
-        lt_server_let_go(bytes);
+        lt_worker_pool_give_back(call.server->pool, bytes);
     }
 }

@@ -2,7 +2,6 @@
 #include "serve/api/server.h"
 
 #include <event2/thread.h>
-#include <malloc.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -164,16 +163,6 @@ uint64_t lt_server_cache_salt(const lt_server *s, const char *owner, const char 
         hash = XXH3_64bits_withSeed(salt, strlen(salt), ~hash);
     }
     return hash | 1;
-}
-
-void lt_server_let_go(size_t bytes) {
-#ifdef __GLIBC__
-    if (bytes > BIG_REQUEST) {
-        malloc_trim(0);
-    }
-#else
-    (void)bytes;
-#endif
 }
 
 /* A long text's working memory is not kept. */

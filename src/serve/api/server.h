@@ -142,9 +142,6 @@ uint64_t lt_server_cache_salt(const lt_server *s, const char *owner, const char 
 bool lt_server_seal_key(const lt_server *s, const char *owner, lt_seal_key *out);
 /* Something has ended: the server too, if it was the last that a draining one waited for. */
 void lt_server_ended(lt_server *s);
-/* A request of so many bytes has been let go: what the allocator keeps of megabytes goes back to
- * the system. */
-void lt_server_let_go(size_t bytes);
 /* Text to ids with the server's scratch; append to *out. */
 bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, lt_ids *out,
                       lt_api_error *e);

@@ -7,9 +7,8 @@
 
 #include "base/error.h"
 
-#define BIG_TREE                                                                                   \
-    ((size_t)1                                                                                     \
-     << 20) /* Bytes of its text: what the allocator keeps of it goes back to the system. */
+/* Bytes of a text: what the allocator keeps of so much goes back to the system. */
+#define BIG ((size_t)1 << 20)
 
 struct lt_worker_pool {
     struct event *on_done;
@@ -23,7 +22,7 @@ struct lt_worker_pool {
     int64_t n; /* In waiting. */
     /* Of jobs that have begun and not been taken, and of trees that are being freed. */
     size_t busy_bytes;
-    bool closing;
+    bool closing, trim; /* trim: memory is to be given back. */
 };
 
 static lt_pool_job *pop(lt_fifo *l) {
@@ -45,6 +44,14 @@ static lt_pool_job *next_job(lt_worker_pool *a) {
     return job;
 }
 
+/* It merges all that was freed, under the lock of each of the allocator's arenas in turn: of a tree
+ * of a million values that takes a second on a busy machine. */
+static void give_back(void) {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+}
+
 static void *run(void *arg) {
     lt_worker_pool *a = arg;
     pthread_mutex_lock(&a->lock);
@@ -54,6 +61,13 @@ static void *run(void *arg) {
         bool told;
         if (job == NULL && a->closing) {
             break;
+        }
+        if (job == NULL && a->trim) {
+            a->trim = false;
+            pthread_mutex_unlock(&a->lock);
+            give_back();
+            pthread_mutex_lock(&a->lock);
+            continue;
         }
         if (job == NULL) {
             pthread_cond_wait(&a->wake, &a->lock);
@@ -136,6 +150,20 @@ bool lt_worker_pool_cancel(lt_worker_pool *a, lt_pool_job *job) {
     return waited;
 }
 
+void lt_worker_pool_give_back(lt_worker_pool *a, size_t bytes) {
+    if (bytes <= BIG) {
+        return;
+    }
+    if (a == NULL || a->n_threads == 0) {
+        give_back();
+        return;
+    }
+    pthread_mutex_lock(&a->lock);
+    a->trim = true;
+    pthread_cond_signal(&a->wake);
+    pthread_mutex_unlock(&a->lock);
+}
+
 /* ---- Trees ---- */
 
 static void free_tree(lt_pool_job *job) {
@@ -143,13 +171,9 @@ static void free_tree(lt_pool_job *job) {
     const size_t bytes = job->bytes;
     json_decref(b->root);
     free(b);
-#ifdef __GLIBC__
-    if (bytes > BIG_TREE) {
-        malloc_trim(0);
+    if (bytes > BIG) {
+        give_back();
     }
-#else
-    (void)bytes;
-#endif
 }
 
 lt_body *lt_body_open(lt_worker_pool *a, const char *text, size_t bytes) {

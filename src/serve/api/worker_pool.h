@@ -47,6 +47,10 @@ LT_MUST_USE lt_err lt_worker_pool_submit(lt_worker_pool *a, lt_pool_job *job);
 bool lt_worker_pool_cancel(lt_worker_pool *a, lt_pool_job *job);
 int lt_worker_pool_thread(const lt_worker_pool *a); /* Which of its threads this is; -1: none. */
 
+/* Memory for a text of so many bytes was freed. Of megabytes, what the allocator keeps goes back to
+ * the system; on a thread, as soon as one has nothing else to do. Accepts NULL. */
+void lt_worker_pool_give_back(lt_worker_pool *a, size_t bytes);
+
 /* A tree with its way back to a thread, which frees it. */
 struct lt_body {
     lt_pool_job job;

@@ -155,6 +155,34 @@ static void several_at_once(void **state) {
     event_base_free(base);
 }
 
+/* The allocator's, in this program: how often it was asked, and from a thread of which pool. */
+static lt_worker_pool *trimmed_by;
+static atomic_int n_trimmed, n_trimmed_by_loop;
+int malloc_trim(size_t pad);
+int malloc_trim(size_t pad) {
+    (void)pad;
+    atomic_fetch_add(lt_worker_pool_thread(trimmed_by) >= 0 ? &n_trimmed : &n_trimmed_by_loop, 1);
+    return 0;
+}
+
+/* It may take a second, which would be everybody's on the loop. */
+static void memory_is_given_back_by_a_thread(void **state) {
+    struct event_base *base = event_base_new();
+    lt_worker_pool *a = NULL;
+    (void)state;
+    assert_int_equal(lt_worker_pool_open(&a, base, 2, 2), LT_OK);
+    trimmed_by = a;
+    lt_worker_pool_give_back(a, 1000);
+    lt_worker_pool_give_back(a, 5000000);
+    for (int i = 0; i < 100000 && atomic_load(&n_trimmed) == 0; i++) {
+        usleep(100);
+    }
+    assert_int_equal(atomic_load(&n_trimmed), 1);
+    assert_int_equal(atomic_load(&n_trimmed_by_loop), 0);
+    lt_worker_pool_close(a);
+    event_base_free(base);
+}
+
 static void many_values(void **state) {
     const size_t n = LT_BODY_VALUES + 64;
     char *text = malloc(2 * n + 16);
@@ -178,9 +206,9 @@ static void many_values(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(in_order_and_bounded),
-                                       cmocka_unit_test(several_at_once),
-                                       cmocka_unit_test(many_values)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(in_order_and_bounded), cmocka_unit_test(several_at_once),
+        cmocka_unit_test(memory_is_given_back_by_a_thread), cmocka_unit_test(many_values)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
