@@ -10,6 +10,10 @@
  *                                 "loader": {...}, "guard": {...}, "recipe": {name: value, ...},
  *                                 "data": {...}, "files": [{"name", "bytes", "xxh3"}]}
  *
+ * Parts: where several hold the run (model/params.h, "boxes"), each writes its own files, and the
+ * manifest ("version": 2, "parts": n) lists the manifests of the parts: checkpoint_parts.h. Any
+ * partition reads what any other wrote.
+ *
  * Writing: everything goes into step-N.tmp/, each file synced, the manifest last; then the folder
  * is renamed and its parent synced. So a folder without ".tmp" is whole unless the disk lied, and
  * that the checksums show. A crash leaves at most one .tmp folder, which the next save or open
@@ -57,6 +61,15 @@ void lt_run_state_clear(lt_run_state *s);
  * moment is not finite, nothing was published. */
 LT_MUST_USE lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
                                       const lt_run_state *state);
+
+/* The same by several: begin (one of them), then each its part (n_parts > 1), and when all are
+ * written, publish (one of them); or abandon, so that nothing half done stays. */
+LT_MUST_USE lt_err lt_checkpoint_begin(const char *folder, int64_t step);
+LT_MUST_USE lt_err lt_checkpoint_write_part(const char *folder, int64_t step, int part, int n_parts,
+                                            const lt_model *m, const lt_optimiser *o);
+LT_MUST_USE lt_err lt_checkpoint_publish(const char *folder, int n_parts, const lt_model *m,
+                                         const lt_optimiser *o, const lt_run_state *state);
+void lt_checkpoint_abandon(const char *folder, int64_t step);
 
 /* What a manifest's text says of the run; its files are not looked at. Free with
  * lt_run_state_clear. */
