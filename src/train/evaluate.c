@@ -19,7 +19,7 @@ static int64_t label_bytes(const lt_training *t, const lt_batch *b, int64_t rows
 
 static lt_err evaluate_rows(lt_training *t, lt_loader *l, lt_step_record *sum) {
     const int64_t limit = t->recipe.eval_rows;
-    lt_batch *b = &t->valid_rows.batch;
+    lt_batch *b = &t->valid_rows.batch.ids;
     int64_t seen = 0, got = t->micro;
 
     while (got == t->micro && (limit == 0 || seen < limit)) {
@@ -55,7 +55,7 @@ static lt_err no_labels(const lt_training *t) {
 lt_err lt_training_check_validation(lt_training *t) {
     lt_err err = LT_OK;
     lt_loader *l = NULL;
-    lt_batch *b = &t->valid_rows.batch;
+    lt_batch *b = &t->valid_rows.batch.ids;
     int64_t got = 1, labels = 0;
 
     if (t->valid_options.n_sources == 0) {

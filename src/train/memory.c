@@ -166,8 +166,8 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
     const size_t scratch = o->on_device
                                ? 0
                                : kernel_scratch_bytes(r, &table, spec, dtype, o, m.logits_bytes);
-    const size_t rows = 2 * lt_step_rows_bytes(lt_recipe_largest_batch(r), o->seq) +
-                        lt_step_rows_bytes(o->batch, o->seq) + m.host_bytes;
+    const size_t rows = 2 * lt_step_rows_bytes(lt_recipe_largest_batch(r), o->seq, o->weights) +
+                        lt_step_rows_bytes(o->batch, o->seq, o->weights) + m.host_bytes;
 
     *out = (lt_memory_plan){0};
     add(out, "weights", lt_model_weights_bytes(&table, &options), false);
@@ -211,7 +211,7 @@ static void assert_placed(const lt_memory_plan *p, const lt_training *t) {
 
 lt_err lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
     const lt_loader_info loader = lt_loader_get_info(t->loader);
-    const lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->model->backend->host_memory);
+    const lt_pass_options o = lt_training_pass_options(t);
     lt_memory_plan buffers;
 
     LT_TRY(lt_memory_buffers(&buffers, &t->recipe, &t->model->spec, t->model->options.dtype, &o));

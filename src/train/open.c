@@ -143,32 +143,39 @@ static lt_err open_model(lt_training *t) {
     return lt_model_create(&t->model, &spec, &options, (uint64_t)r->seed);
 }
 
-static void carve_rows(lt_step_rows *s, int64_t batch, int64_t seq, lt_arena *a) {
+static void carve_rows(lt_step_rows *s, int64_t batch, int64_t seq, bool weights, lt_arena *a) {
     const size_t bytes = (size_t)(batch * seq) * sizeof(int32_t);
-    s->batch = (lt_batch){.batch = batch, .seq = seq};
-    s->batch.tokens = lt_arena_take(a, bytes, LT_ARENA_ALIGN); /* (batch, seq) each */
-    s->batch.labels = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
-    s->batch.doc_start = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
-    s->batch.positions = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+    s->batch = (lt_row_batch){.ids = {.batch = batch, .seq = seq}};
+    s->batch.ids.tokens = lt_arena_take(a, bytes, LT_ARENA_ALIGN); /* (batch, seq) each */
+    s->batch.ids.labels = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+    s->batch.ids.doc_start = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+    s->batch.ids.positions = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+    s->batch.weights = weights ? lt_arena_take(a, bytes, LT_ARENA_ALIGN) : NULL;
 }
 
-size_t lt_step_rows_bytes(int64_t batch, int64_t seq) {
+size_t lt_step_rows_bytes(int64_t batch, int64_t seq, bool weights) {
     lt_step_rows s;
     lt_arena a = {0};
-    carve_rows(&s, batch, seq, &a);
+    carve_rows(&s, batch, seq, weights, &a);
     return a.used_bytes;
 }
 
-static lt_err open_rows(lt_step_rows *s, int64_t batch, int64_t seq) {
-    carve_rows(s, batch, seq, &s->arena);
+static lt_err open_rows(lt_step_rows *s, int64_t batch, int64_t seq, bool weights) {
+    carve_rows(s, batch, seq, weights, &s->arena);
     LT_TRY(lt_arena_open(&s->arena, "rows of tokens"));
-    carve_rows(s, batch, seq, &s->arena);
+    carve_rows(s, batch, seq, weights, &s->arena);
     return LT_OK;
+}
+
+lt_pass_options lt_training_pass_options(const lt_training *t) {
+    lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->device->backend->host_memory);
+    o.weights = t->source.weights;
+    return o;
 }
 
 static lt_err open_pass(lt_training *t) {
     const lt_recipe *r = &t->recipe;
-    const lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->device->backend->host_memory);
+    const lt_pass_options o = lt_training_pass_options(t);
 
     if (r->seq > lt_model_spec_context(&t->model->spec)) {
         LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than the model's %lld positions",
@@ -178,9 +185,9 @@ static lt_err open_pass(lt_training *t) {
     LT_TRY(lt_pass_open(&t->pass, t->model, &o));
     LT_TRY(lt_optimiser_open(&t->optimiser, r, t->model, lt_pass_queue(t->pass)));
     for (int i = 0; i < 2; i++) {
-        LT_TRY(open_rows(&t->draws[i].rows, lt_recipe_largest_batch(r), r->seq));
+        LT_TRY(open_rows(&t->draws[i].rows, lt_recipe_largest_batch(r), r->seq, o.weights));
     }
-    LT_TRY(open_rows(&t->valid_rows, t->micro, r->seq));
+    LT_TRY(open_rows(&t->valid_rows, t->micro, r->seq, o.weights));
     return LT_OK;
 }
 
@@ -245,6 +252,9 @@ static lt_err open_data(lt_training *t) {
     LT_TRY(lt_mixture_parse(&t->train_mixture, t->recipe.train, "data.train"));
     o = loader_options(t, &t->train_mixture);
     LT_TRY(about("data.train", lt_loader_open(&t->loader, &o)));
+    if (t->source.next == NULL) {
+        t->source = lt_rows_of_loader(t->loader);
+    }
     LT_TRY(tell_other_tokenizers(t, &t->train_mixture));
     if (t->recipe.valid[0] != '\0') {
         LT_TRY(lt_mixture_parse(&t->valid_mixture, t->recipe.valid, "data.valid"));
@@ -342,25 +352,28 @@ static lt_err open_all(lt_training *t) {
     LT_TRY(lt_matmul_peak(&t->peak_flops, t->model->device, t->model->options.dtype));
     lt_guard_open(&t->guard, &t->recipe);
     LT_TRY(lt_training_resume(t));
-    lt_loader_get_state(t->loader, &t->loader_state);
+    t->source.place(t->source.of, &t->place);
     t->energy_start_j = lt_training_energy(t);
     return leads ? lead_begin(t) : LT_OK;
 }
 
 lt_err lt_training_open(lt_training *t, const lt_recipe *r, lt_device *device) {
-    return lt_training_open_rank(t, r, device, &(lt_ranks){0});
+    return lt_training_open_with(t, r, device, &(lt_training_with){.rows = NULL});
 }
 
-lt_err lt_training_open_rank(lt_training *t, const lt_recipe *r, lt_device *device,
-                             const lt_ranks *ranks) {
+lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *device,
+                             const lt_training_with *with) {
     *t = (lt_training){.recipe = *r,
-                       .ranks = *ranks,
+                       .ranks = with->ranks,
                        .lock_fd = -1,
                        .saved_step = -1,
                        .sampled_step = -1,
                        .evaluated_step = -1};
     t->progress.plain_every_s = r->plain_every;
     t->losses_each = 1;
+    if (with->rows != NULL) {
+        t->source = *with->rows;
+    }
     t->start_s = lt_clock_s();
     t->program_bytes = lt_memory_resident();
     if (device == NULL) {

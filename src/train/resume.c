@@ -194,23 +194,16 @@ done:
 
 /* ---- Going on ---- */
 
-/* Put loader and guard where the loaded checkpoint left them. */
+/* Put rows and guard where the loaded checkpoint left them. */
 static lt_err restore(lt_training *t) {
-    lt_err err = LT_OK;
-    char *text = json_dumps(t->state.loader, JSON_COMPACT);
-    lt_loader_state state;
+    lt_err err = t->source.seek(t->source.of, t->state.loader);
 
-    if (text == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "loader state");
-    }
-    LT_TRY_DONE(lt_loader_state_parse(&state, text, strlen(text)));
-    err = lt_loader_set_state(t->loader, &state);
     if (err == LT_ERR_STATE && t->recipe.allow_change[0] != '\0') {
         lt_log_warn("the rows differ from those before (allow_change): they start from the first");
         err = LT_OK;
     }
-    LT_TRY_DONE(err);
-    LT_TRY_DONE(lt_guard_load(&t->guard, t->state.guard, "checkpoint"));
+    LT_TRY(err);
+    LT_TRY(lt_guard_load(&t->guard, t->state.guard, "checkpoint"));
     if (t->n_allowed > 0) { /* Other data or another loss: what was best there says nothing here. */
         t->guard.best = INFINITY;
         t->guard.spread = 0.0;
@@ -228,9 +221,7 @@ static lt_err restore(lt_training *t) {
         lt_log_warn("steps = %lld, but %lld are done already", (long long)t->recipe.steps,
                     (long long)t->state.step);
     }
-done:
-    free(text);
-    return err;
+    return LT_OK;
 }
 
 static lt_err refuse_checkpoints(const lt_training *t) {

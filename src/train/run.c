@@ -57,30 +57,20 @@ int lt_training_stop_asked(const lt_training *t) {
                                                                          : 0;
 }
 
-/* The loader's and the guard's state, as JSON, into the run state. */
+/* The place in the rows and the guard's state, as JSON, into the run state. */
 static lt_err snapshot(lt_training *t) {
-    lt_err err = LT_OK;
-    const size_t room = (size_t)LT_LOADER_SOURCES_MAX * 256 + 4096;
-    char *text = malloc(room);
-
-    if (text == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "loader state");
-    }
-    LT_TRY_DONE(lt_loader_state_print(&t->loader_state, text, room));
     json_decref(t->state.loader);
     json_decref(t->state.guard);
     json_decref(t->state.recipe);
     json_decref(t->state.data);
-    t->state.loader = json_loads(text, 0, NULL);
+    t->state.loader = t->source.print(&t->place);
     t->state.guard = lt_guard_save(&t->guard);
     t->state.recipe = lt_recipe_json(&t->recipe);
     t->state.data = json_incref(t->data);
     if (t->state.loader == NULL || t->state.guard == NULL || t->state.recipe == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "run state");
+        LT_FAIL(LT_ERR_OOM, "run state");
     }
-done:
-    free(text);
-    return err;
+    return LT_OK;
 }
 
 lt_err lt_training_settle(lt_training *t) {

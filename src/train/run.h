@@ -17,6 +17,7 @@
 #include "train/recipe.h"
 #include "train/record.h"
 #include "train/report.h"
+#include "train/rows.h"
 #include "tensor/backend.h"
 
 #define LT_CURVE_ROOM 2048
@@ -24,7 +25,7 @@
 /* Rows of tokens in memory of one arena, cut into micro-batches. */
 typedef struct {
     lt_arena arena;
-    lt_batch batch; /* Room for the largest step. */
+    lt_row_batch batch; /* Room for the largest step. */
 } lt_step_rows;
 
 /* The rows of a step, drawn while the one before computes. */
@@ -32,8 +33,8 @@ typedef struct {
     lt_step_rows rows;
     bool drawn;
     lt_step_plan plan;
-    int64_t staged;         /* Rows that the pass has already. */
-    lt_loader_state loader; /* Behind these rows: what a checkpoint of this step holds. */
+    int64_t staged;     /* Rows that the pass has already. */
+    lt_row_place place; /* Behind these rows: what a checkpoint of this step holds. */
     double wait_s;
 } lt_draw;
 
@@ -55,7 +56,8 @@ typedef struct lt_training {
     lt_loader_options valid_options; /* Of a validation; n_sources 0: there is none. */
     lt_draw draws[2];                /* Of this step and the next, in turn. */
     lt_step_rows valid_rows;
-    lt_loader_state loader_state; /* Behind the last whole step. */
+    lt_row_source source; /* Of the steps' rows. */
+    lt_row_place place;   /* Behind the last whole step. */
     lt_guard guard;
     lt_ranks ranks; /* All zeros: this rank is alone, and leads. */
     lt_metrics metrics;
@@ -91,12 +93,19 @@ typedef struct lt_training {
 /* The model that a recipe trains, with the sizes that its tokenizer or model.init bring: what opening
  * a run would find. */
 LT_MUST_USE lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r);
-size_t lt_step_rows_bytes(int64_t batch, int64_t seq); /* Of an lt_step_rows. */
+/* Of an lt_step_rows. */
+size_t lt_step_rows_bytes(int64_t batch, int64_t seq, bool weights);
 LT_MUST_USE lt_err lt_training_open(lt_training *t, const lt_recipe *r, lt_device *device);
-/* The same as one rank of several; one that does not lead writes no log, metrics or page, and holds
- * no lock. */
-LT_MUST_USE lt_err lt_training_open_rank(lt_training *t, const lt_recipe *r, lt_device *device,
-                                         const lt_ranks *ranks);
+/* The same as one rank of several, or with rows of another source than the recipe's data.train,
+ * which must outlive the run. A rank that does not lead writes no log, metrics or page, and holds no
+ * lock. */
+typedef struct {
+    lt_ranks ranks;
+    const lt_row_source *rows; /* NULL: the loader over data.train. */
+} lt_training_with;
+LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *device,
+                                         const lt_training_with *with);
+lt_pass_options lt_training_pass_options(const lt_training *t);
 void lt_training_close(lt_training *t);
 
 /* step.c: one optimiser step. */

@@ -1,6 +1,6 @@
 /* step.c: one optimiser step.
  *
- *   rows of the step ── loader ──▶ micro-batches ── forward, backward ──▶ gradients (sum over all labels / number of labels)
+ *   rows of the step ── source ──▶ micro-batches ── forward, backward ──▶ gradients (sum over all labels / number of labels)
  *                                                                            │ norm, guard, clip
  *                                                                            ▼
  *                                                                        optimiser ──▶ weights
@@ -21,14 +21,17 @@
 #include "tensor/ops.h"
 #include "train/run.h"
 
-static lt_pass_batch slice(const lt_training *t, const lt_batch *b, int64_t first, int64_t count) {
+static lt_pass_batch slice(const lt_training *t, const lt_row_batch *rows, int64_t first,
+                           int64_t count) {
+    const lt_batch *b = &rows->ids;
     const int64_t at = first * b->seq;
     return (lt_pass_batch){.batch = count,
                            .seq = b->seq,
                            .tokens = b->tokens + at,
                            .labels = b->labels + at,
                            .doc_start = t->recipe.mask_documents ? b->doc_start + at : NULL,
-                           .positions = b->positions + at};
+                           .positions = b->positions + at,
+                           .weights = rows->weights != NULL ? rows->weights + at : NULL};
 }
 
 /* The rows of `step`, which begins when `seen` rows have been seen. */
@@ -36,8 +39,8 @@ static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
     const double start_s = lt_clock_s();
     d->plan = lt_recipe_plan(&t->recipe, step, seen);
     d->staged = 0;
-    LT_TRY(lt_loader_next(t->loader, d->plan.rows, &d->rows.batch, NULL));
-    lt_loader_get_state(t->loader, &d->loader);
+    LT_TRY(t->source.next(t->source.of, d->plan.rows, &d->rows.batch));
+    t->source.place(t->source.of, &d->place);
     d->wait_s = lt_clock_s() - start_s;
     d->drawn = true;
     return LT_OK;
@@ -118,7 +121,7 @@ static lt_err carry_out(lt_training *t, lt_draw *now, const lt_step_decision *d)
         t->applied_step = now->plan.step;
     }
     now->drawn = false;
-    t->loader_state = now->loader;
+    t->place = now->place;
     t->state.step = now->plan.step;
     t->state.rows += (uint64_t)now->plan.rows;
     t->state.tokens += (uint64_t)(now->plan.rows * t->recipe.seq);

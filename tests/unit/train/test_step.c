@@ -292,8 +292,9 @@ static void ranks(void **state) {
     lt_step_outcome out;
     (void)state;
     assert_non_null(t);
-    must(lt_training_open_rank(t, r, device_of(lt_backend_cpu()),
-                               &(lt_ranks){.rank = 1, .of = &other, .combine = other_rank}),
+    must(lt_training_open_with(
+             t, r, device_of(lt_backend_cpu()),
+             &(lt_training_with){.ranks = {.rank = 1, .of = &other, .combine = other_rank}}),
          "open");
     assert_false(run_has("ranks", "metrics.jsonl") || run_has("ranks", "lock") ||
                  run_has("ranks", "log.txt"));
@@ -307,6 +308,55 @@ static void ranks(void **state) {
     lt_training_close(t);
     free(t);
     free(r);
+}
+
+/* Steps of a run whose rows lie in memory, of which those with weight 0 count nothing; from
+ * checkpoint to the last with the same losses as at once. */
+static void steps_of(const char *out, int64_t steps, bool weights, double losses[6]) {
+    enum { ROWS = 5, SEQ = 16 };
+    static int32_t tokens[ROWS * SEQ], labels[ROWS * SEQ];
+    static float w[ROWS * SEQ];
+    lt_recipe *r = run_recipe(out, "batch.micro=2 steps=6");
+    lt_training *t = calloc(1, sizeof *t);
+    assert_non_null(t);
+    for (int i = 0; i < ROWS * SEQ; i++) {
+        tokens[i] = (i * 7 + i / SEQ) % RUN_IDS;
+        labels[i] = (tokens[i] + 1) % RUN_IDS;
+        w[i] = i % 2 == 0 ? 3.0f : 0.0f;
+        labels[i] = weights || i % 2 == 0 ? labels[i] : -1; /* The same, as a mask. */
+    }
+    lt_rows_memory memory = {.rows = {.batch = ROWS,
+                                      .seq = SEQ,
+                                      .tokens = tokens,
+                                      .labels = labels,
+                                      .weights = weights ? w : NULL}};
+    const lt_row_source source = lt_rows_in_memory(&memory);
+    must(lt_training_open_with(t, r, device_of(lt_backend_cpu()),
+                               &(lt_training_with){.rows = &source}),
+         "open");
+    for (int64_t i = t->state.step; i < steps; i++) {
+        lt_step_outcome step;
+        must(lt_training_step(t, &step), "step");
+        losses[i] = step.decision.loss;
+        assert_true(step.record.weight_sum == 4 * 8 * (weights ? 3 : 1));
+    }
+    must(lt_training_save(t), "save");
+    lt_training_close(t);
+    free(t);
+    free(r);
+}
+
+static void rows_in_memory(void **state) {
+    double once[6], twice[6], masked[6];
+    (void)state;
+    steps_of("once", 6, true, once);
+    steps_of("twice", 3, true, twice);
+    steps_of("twice", 6, true, twice); /* 12 rows of 5 were drawn: it goes on at the third. */
+    steps_of("masked", 6, false, masked);
+    assert_memory_equal(once, twice, sizeof once);
+    for (int i = 0; i < 6; i++) {
+        assert_true(fabs(once[i] - masked[i]) < 1e-5);
+    }
 }
 
 /* Lines have jansson's bytes, and cost no memory. */
@@ -343,6 +393,7 @@ int main(void) {
                                        cmocka_unit_test(records_combine),
                                        cmocka_unit_test(decisions),
                                        cmocka_unit_test(ranks),
+                                       cmocka_unit_test(rows_in_memory),
                                        cmocka_unit_test(metrics_rows)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }
