@@ -54,9 +54,8 @@ static int tile_b_rows(const lt_gemm_tile *t) { /* N contiguous: whole columns o
     return (t->bn + 63) / 64 * 64;
 }
 size_t lt_gemm_tile_shared_bytes(const lt_gemm_tile *t) {
-    const size_t stage = (size_t)(tile_bm(t) + tile_b_rows(t)) * STEP * 2;
-    return 1024 + (size_t)t->stages * (stage + 16) +
-           (size_t)(t->consumers * tile_c_stages(t)) * 8192 + 32;
+    return (size_t)LT_GEMM_SM90_BYTES(tile_bm(t), tile_b_rows(t), t->stages, t->consumers,
+                                      tile_c_stages(t));
 }
 static int64_t tile_m_padded(const lt_gemm_tile *t, int64_t m) {
     return lt_cuda_div_up(m, tile_bm(t) * t->cluster) * tile_bm(t) * t->cluster;

@@ -660,7 +660,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
               const __grid_constant__ tensor_map map_c, const __grid_constant__ tensor_map map_pre,
               const __grid_constant__ lt_gemm_kernel_args args) {
     extern __shared__ __align__(1024) u8 smem[];
-    /* STAGES x (A, B), C stages, barriers; see gemm_smem_bytes in gemm.c. */
+    /* STAGES x (A, B), C stages, barriers. */
+    static_assert(1024 + STAGES * (STAGE_BYTES + 16) + CONSUMERS * C_STAGES * CHUNK_BYTES +
+                          (PAIR ? 8 * CONSUMERS : 0) <=
+                      LT_GEMM_SM90_BYTES(BM, B_ROWS, STAGES, CONSUMERS, C_STAGES),
+                  "what the launch asks for holds all places");
     const u32 ring = (smem_addr(smem) + 1023) & ~1023u;
     const u32 c_stages = ring + STAGES * STAGE_BYTES;
     const u32 full = c_stages + CONSUMERS * C_STAGES * CHUNK_BYTES, empty = full + 8 * STAGES,

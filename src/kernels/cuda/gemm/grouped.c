@@ -84,8 +84,7 @@ lt_err lt_gemm_grouped(lt_cuda *c, CUstream s, const lt_matmul_grouped_args *a) 
                /* y + product is a residual that happens to be y. */
         into_16 = a->accumulate && !f32;
     const int bm = 64 * t.wg_m * (t.pingpong ? 1 : 2);
-    const size_t shared = 1024 + (size_t)t.stages * ((size_t)(bm + t.bn) * STEP * 2 + 16) +
-                          (size_t)2 * 2 * 8192;
+    const size_t shared = (size_t)LT_GEMM_SM90_BYTES(bm, t.bn, t.stages, 2, 2);
     lt_gemm_kernel_args w = {.m = (int)(weights ? a->y.shape[1] : a->y.shape[0]),
                              .n = (int)a->y.shape[a->y.n_dims - 1],
                              .k = (int)(weights ? a->a.shape[0] : a->a.shape[1]),

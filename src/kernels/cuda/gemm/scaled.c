@@ -132,8 +132,7 @@ lt_err lt_gemm_scaled_with(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *
             .grid = {(unsigned)(blocks < fit ? blocks : fit)},
             .block = {384},
             .cluster = {t->cluster > 1 ? (unsigned)t->cluster : 0, t->cluster > 1, t->cluster > 1},
-            .dynamic_shared_bytes = 1024 + (size_t)t->stages * ((size_t)(BM + t->bn) * 128 + 16) +
-                                    (size_t)2 * 2 * 8192},
+            .dynamic_shared_bytes = (size_t)LT_GEMM_SM90_BYTES(BM, t->bn, t->stages, 2, 2)},
         args);
 }
 
