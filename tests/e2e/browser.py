@@ -1,24 +1,10 @@
-"""Headless Chromium, driven over its DevTools pipe (file descriptors 3 and 4) with the standard library only; and TAP."""
+"""Headless Chromium, driven over its DevTools pipe (file descriptors 3 and 4) with the standard library only."""
 import base64
 import json
 import os
 import subprocess
 import tempfile
 import time
-
-
-class Tap:
-    def __init__(self):
-        self.count = self.failed = 0
-
-    def check(self, name, ok, detail=""):
-        self.count += 1
-        self.failed += not ok
-        print(f"{'ok' if ok else 'not ok'} {self.count} - {name}" + (f"\n  # {str(detail)[:400]}" if not ok else ""), flush=True)
-
-    def end(self):
-        print(f"1..{self.count}")
-        return self.failed > 0
 
 
 class Browser:

@@ -5,7 +5,8 @@ import pathlib
 import re
 import sys
 
-from browser import Browser, Tap
+from browser import Browser
+from tap import Tap
 
 tap = Tap()
 b = Browser(sys.argv[2], pathlib.Path(sys.argv[1]).resolve().as_uri(), sys.argv[4] if len(sys.argv) > 4 else None)

@@ -9,37 +9,27 @@ import json
 import os
 import sys
 
+from tap import Tap
+
 base, model, wanted = sys.argv[1], sys.argv[2], sys.argv[3:]
 os.environ.update(OPENAI_API_KEY="none", OPENAI_BASE_URL=base + "/v1", OPENAI_AGENTS_DISABLE_TRACING="1", DSPY_CACHEDIR="/dev/null", LITELLM_LOCAL_MODEL_COST_MAP="True")
 ENDS = {"guided_regex": "[a-z ]{4,12}"}  # An answer that is cut off is an error to some.
-count = failed = 0
-
-
-def check(name, ok, detail=""):
-    global count, failed
-    count += 1
-    failed += not ok
-    print(f"{'ok' if ok else 'not ok'} {count} - {name}" + (f"\n  # {str(detail)[:2500]}" if not ok else ""), flush=True)
+tap = Tap()
+check = tap.check
 
 
 def framework(*modules):
     """Runs the test if its modules are there, and was not left out."""
     def run(function):
-        global count
         if wanted and function.__name__ not in wanted:
             return function
         try:
             for m in modules:
                 importlib.import_module(m)
         except ImportError as e:
-            count += 1
-            print(f"ok {count} - {function.__name__} # SKIP {e}", flush=True)
+            tap.skip(function.__name__, e)
             return function
-        try:
-            function()
-        except Exception as e:
-            check(function.__name__, False, repr(e))
-        return function
+        return tap.case(function)
     return run
 
 
@@ -265,5 +255,4 @@ def llama_index():
     check("llama-index: completion", len(done.text) > 5, done)
 
 
-print(f"1..{count}")
-sys.exit(failed > 0)
+sys.exit(tap.end())

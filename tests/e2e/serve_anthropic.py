@@ -10,24 +10,12 @@ from anthropic import beta_tool
 from anthropic.types import Message, RawMessageStreamEvent
 from anthropic.types.beta import BetaMessage, BetaRawMessageStreamEvent
 from pydantic import BaseModel, TypeAdapter
+from tap import Tap
 
 base, model, key = sys.argv[1:4]
 client = anthropic.Anthropic(base_url=base, api_key=key, max_retries=0)
-count = failed = 0
-
-
-def check(name, ok, detail=""):
-    global count, failed
-    count += 1
-    failed += not ok
-    print(f"{'ok' if ok else 'not ok'} {count} - {name}" + (f"\n  # {str(detail)[:1500]}" if not ok else ""), flush=True)
-
-
-def case(function):
-    try:
-        function()
-    except Exception as e:
-        check(function.__name__, False, repr(e)[:800])
+tap = Tap()
+check, case = tap.check, tap.case
 
 
 def strict(kind, text):
@@ -205,5 +193,4 @@ def errors():
     refused("tools of the vendor's", anthropic.BadRequestError, "invalid_request_error", lambda: create(tools=[{"type": "web_search_20250305", "name": "web_search"}]))
 
 
-print(f"1..{count}")
-sys.exit(failed > 0)
+sys.exit(tap.end())

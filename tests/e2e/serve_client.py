@@ -11,29 +11,18 @@ import sys
 import tempfile
 import time
 
+from tap import Tap
+
 scratch = tempfile.mkdtemp()
-count = failed = 0
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20000), hard))
-
-
-def check(name, ok, detail=""):
-    global count, failed
-    count += 1
-    failed += not ok
-    print(f"{'ok' if ok else 'not ok'} {count} - {name}" + (f"\n  # {str(detail)[:400]}" if not ok else ""), flush=True)
-
-
-def skip():
-    global count
-    count += 1
-    return count
+tap = Tap()
+check = tap.check
 
 
 def finish():
-    print(f"1..{count}")
     subprocess.run(["rm", "-rf", scratch])
-    sys.exit(failed > 0)
+    sys.exit(tap.end())
 
 
 def words_of(model, tokenizer):

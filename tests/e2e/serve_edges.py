@@ -8,15 +8,11 @@ import sys
 import urllib.error
 import urllib.request
 
+from tap import Tap
+
 base = sys.argv[1]
-count = failed = 0
-
-
-def check(name, ok, detail=""):
-    global count, failed
-    count += 1
-    failed += not ok
-    print(f"{'ok' if ok else 'not ok'} {count} - {name}" + (f"\n  # {str(detail)[:400]}" if not ok else ""), flush=True)
+tap = Tap()
+check = tap.check
 
 
 def ask(path, body=None):
@@ -79,5 +75,4 @@ for n in (1, 2, 5, 6):
     complete(prompt="Once", max_tokens=n)
 after = buckets("vllm:request_generation_tokens")
 check("a histogram's bound counts what equals it", [after[b] - before[b] for b in (1, 2, 5, 10)] == [1, 2, 3, 4], (before, after))
-print(f"1..{count}")
-sys.exit(failed > 0)
+sys.exit(tap.end())

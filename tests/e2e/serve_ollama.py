@@ -9,24 +9,12 @@ import urllib.request
 
 import ollama
 from pydantic import BaseModel
+from tap import Tap
 
 base, model = sys.argv[1:3]
 client = ollama.Client(host=base)
-count = failed = 0
-
-
-def check(name, ok, detail=""):
-    global count, failed
-    count += 1
-    failed += not ok
-    print(f"{'ok' if ok else 'not ok'} {count} - {name}" + (f"\n  # {str(detail)[:1500]}" if not ok else ""), flush=True)
-
-
-def case(function):
-    try:
-        function()
-    except Exception as e:
-        check(function.__name__, False, repr(e)[:800])
+tap = Tap()
+check, case = tap.check, tap.case
 
 
 def refused(name, status, word, call):
@@ -160,5 +148,4 @@ def about():
     refused("show: another", 404, "not found", lambda: client.show("x"))
 
 
-print(f"1..{count}")
-sys.exit(failed > 0)
+sys.exit(tap.end())

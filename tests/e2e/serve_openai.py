@@ -13,25 +13,12 @@ import openai
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
+from tap import Tap
 
 base, model = sys.argv[1], sys.argv[2]
 client = openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0)
-count = failed = 0
-
-
-def check(name, ok, detail=""):
-    global count, failed
-    count += 1
-    failed += not ok
-    print(f"{'ok' if ok else 'not ok'} {count} - {name}" + (f"\n  # {detail}" if not ok else ""), flush=True)
-
-
-def case(function):
-    try:
-        function()
-    except Exception as e:  # A test that dies is a failure like any other, and the rest still runs.
-        check(function.__name__, False, repr(e)[:500])
-    return function
+tap = Tap()
+check, case = tap.check, tap.case
 
 
 def refused(name, status, param, call):
@@ -395,5 +382,4 @@ def messages():
     check("messages: tool_use", events[1]["content_block"]["type"] == "tool_use" and events[-2]["delta"]["stop_reason"] == "tool_use", events[-2])
 
 
-print(f"1..{count}")
-sys.exit(failed > 0)
+sys.exit(tap.end())

@@ -5,7 +5,8 @@ import json
 import sys
 import time
 
-from browser import Browser, Tap
+from browser import Browser
+from tap import Tap
 
 base, chromium = sys.argv[1], sys.argv[2]
 shots = sys.argv[4] if len(sys.argv) > 4 else None

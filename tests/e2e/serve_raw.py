@@ -8,16 +8,12 @@ import socket
 import sys
 import time
 
+from tap import Tap
+
 port, model = int(sys.argv[1]), sys.argv[2]
 key = sys.argv[4] if len(sys.argv) > 4 else None
-count = failed = 0
-
-
-def check(name, ok, detail=""):
-    global count, failed
-    count += 1
-    failed += not ok
-    print(f"{'ok' if ok else 'not ok'} {count} - {name}" + (f"\n  # {str(detail)[:400]}" if not ok else ""), flush=True)
+tap = Tap()
+check = tap.check
 
 
 def connect():
@@ -596,5 +592,4 @@ check("clients that vanish are cancelled", after["requests"] == 0 and after["run
       and after["cancelled"] > before["cancelled"], after)
 check("no page is lost", after["pages_used"] == after["pages_cached"] or after["pages_used"] <= before["pages_used"], (before, after))
 check("the server is well", alive())
-print(f"1..{count}")
-sys.exit(failed > 0)
+sys.exit(tap.end())

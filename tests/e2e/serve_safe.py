@@ -291,7 +291,7 @@ if shutil.which("promtool"):
     check("promtool: nothing but the names that are vLLM's and llama-server's", set(told) - set(theirs) == {
         "vllm:iteration_tokens_total non-counter metrics should not have \"_total\" suffix", 'llamacpp:n_tokens_max counter metrics should have "_total" suffix'}, set(told) - set(theirs))
 else:
-    print(f"ok {serve_client.skip()} - promtool # SKIP not installed (packages-test.txt: prometheus)")
+    serve_client.tap.skip("promtool", "not installed (packages-test.txt: prometheus)")
 s.end()
 
 

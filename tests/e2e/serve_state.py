@@ -10,22 +10,11 @@ import time
 import urllib.error
 import urllib.request
 
+from tap import Tap
+
 port, key, other = sys.argv[1:4]
-count = failed = 0
-
-
-def check(name, ok, detail=""):
-    global count, failed
-    count += 1
-    failed += not ok
-    print(f"{'ok' if ok else 'not ok'} {count} - {name}" + (f"\n  # {str(detail)[:1500]}" if not ok else ""), flush=True)
-
-
-def case(function):
-    try:
-        function()
-    except Exception as e:
-        check(function.__name__, False, repr(e)[:500])
+tap = Tap()
+check, case = tap.check, tap.case
 
 
 def call(method, path, body=None, who=None):
@@ -209,5 +198,4 @@ def bounds():
     check("and all after --store-s", [call("GET", f"/v1/responses/{i}")[0] for i in ids] == [404] * 8)
 
 
-print(f"1..{count}")
-sys.exit(failed > 0)
+sys.exit(tap.end())

@@ -12,18 +12,14 @@ import subprocess
 import sys
 import tempfile
 
+from tap import Tap
+
 lateen, golden = sys.argv[1], "tests/golden/train/"
 TOKENIZER = "tests/golden/data/demo_tokenizer.json"
 SMALL = {"model.vocab": 64, "model.layers": 1, "model.width": 16, "model.heads": 2, "data.seq": 16, "batch.size": 4, "threads": 1, "export": "false",
          "data.train": golden + "tokens"}
-count = failed = 0
-
-
-def check(name, ok, detail=""):
-    global count, failed
-    count += 1
-    failed += not ok
-    print(f"{'ok' if ok else 'not ok'} {count} - {name}" + (f"\n  # {str(detail)[:400]}" if not ok else ""), flush=True)
+tap = Tap()
+check = tap.check
 
 
 def train(out, **options):
@@ -129,5 +125,4 @@ with tempfile.TemporaryDirectory() as work:
                      data__mask_eod="false", data__mask_documents="false")
     e = k and k["eval"][0]
     check("bits per byte of a validation", e and e["tokens"] == n and math.isclose(e["bits_per_byte"], e["loss"] * n / math.log(2) / n_bytes, rel_tol=1e-7), (e, n, n_bytes, saved))
-print(f"1..{count}")
-sys.exit(failed > 0)
+sys.exit(tap.end())
