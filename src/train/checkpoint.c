@@ -86,10 +86,10 @@ static lt_err write_buffers(json_t *files, const char *aside, int part, int n_pa
                             const lt_model *m, const lt_optimiser *o) {
     char name[LT_PART_NAME_BYTES];
     lt_part_file(name, WEIGHTS, part, n_parts, ENDING);
-    LT_TRY(lt_part_write_buffer(files, aside, name, m, &m->master));
+    LT_TRY(lt_part_write_buffer(files, aside, name, m, o->share.table, o->share.master));
     for (int i = 0; i < o->n_moments; i++) {
         lt_part_file(name, o->moment_names[i], part, n_parts, ENDING);
-        LT_TRY(lt_part_write_buffer(files, aside, name, m, &o->moments[i]));
+        LT_TRY(lt_part_write_buffer(files, aside, name, m, o->share.table, &o->moments[i]));
     }
     return LT_OK;
 }
@@ -103,7 +103,7 @@ lt_err lt_checkpoint_write_part(const char *folder, int64_t step, int part, int 
     LT_ASSERT(n_parts > 1 && n_parts <= LT_MAX_PARTS && part >= 0 && part < n_parts);
     LT_TRY_DONE(aside_path(aside, folder, step));
     LT_TRY_DONE(write_buffers(files, aside, part, n_parts, m, o));
-    LT_TRY_DONE(lt_part_write_manifest(aside, files, part, n_parts, &m->table));
+    LT_TRY_DONE(lt_part_write_manifest(aside, files, part, n_parts, o->share.table));
 done:
     json_decref(files);
     return err;
@@ -169,7 +169,7 @@ static lt_err save_whole(const char *folder, const lt_model *m, const lt_optimis
     char aside[LT_PATH_BYTES];
     json_t *files = json_array();
 
-    LT_ASSERT(lt_param_table_is_whole(&m->table));
+    LT_ASSERT(lt_param_table_is_whole(o->share.table));
     LT_TRY_DONE(lt_checkpoint_begin(folder, state->step));
     LT_TRY_DONE(aside_path(aside, folder, state->step));
     LT_TRY_DONE(write_buffers(files, aside, 0, 1, m, o));
@@ -302,9 +302,9 @@ lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run
 
     LT_TRY_DONE(read_manifest(&manifest, &n_parts, path));
     LT_TRY_DONE(load_state(&loaded, manifest, path));
-    LT_TRY_DONE(lt_stored_open(&stored, path, n_parts, &m->table));
+    LT_TRY_DONE(lt_stored_open(&stored, path, n_parts, o->share.table));
     LT_TRY_DONE(lt_stored_verify(&stored));
-    LT_TRY_DONE(lt_stored_load(&stored, WEIGHTS, m, &m->master));
+    LT_TRY_DONE(lt_stored_load(&stored, WEIGHTS, m, o->share.table, o->share.master));
     for (int i = 0; i < o->n_moments; i++) {
         char file[LT_PATH_BYTES];
         lt_part_file(name, o->moment_names[i], 0, stored.n_parts, ENDING);
@@ -314,7 +314,7 @@ lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run
                          json_string_value(json_object_get(manifest, "optimiser")),
                          o->moment_names[i]);
         }
-        LT_TRY_DONE(lt_stored_load(&stored, o->moment_names[i], m, &o->moments[i]));
+        LT_TRY_DONE(lt_stored_load(&stored, o->moment_names[i], m, o->share.table, &o->moments[i]));
     }
     LT_TRY_DONE(lt_model_sync_weights(m));
     m->version++;

@@ -150,8 +150,7 @@ static lt_err fill_part(const void *ctx, void *dst, int64_t first, int64_t count
 }
 
 lt_err lt_part_write_buffer(json_t *files, const char *folder, const char *name, const lt_model *m,
-                            const lt_param_buffer *b) {
-    const lt_param_table *t = &m->table;
+                            const lt_param_table *t, const lt_param_buffer *b) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
     uint64_t hash = 0;
@@ -496,6 +495,7 @@ static void copy_shared(unsigned char *dst, const lt_box *to, const unsigned cha
 typedef struct {
     const lt_stored *stored;
     const lt_model *m;
+    const lt_param_table *table;
     const lt_param_buffer *buffer;
     lt_safetensors *files; /* (n_parts) */
     char (*paths)[LT_PATH_BYTES];
@@ -504,11 +504,11 @@ typedef struct {
 /* One parameter, put together on the host. */
 static lt_err gather(const loading *l, int param, unsigned char *host) {
     const lt_stored *s = l->stored;
-    const lt_param *p = &l->m->table.params[param];
+    const lt_param *p = &l->table->params[param];
     const size_t each = lt_dtype_bytes(l->buffer->dtype);
     int64_t at = 0, copied = 0;
     for (int k = 0; k < p->n_boxes; k++) {
-        const lt_box *to = &lt_param_boxes(&l->m->table, p)[k];
+        const lt_box *to = &lt_param_boxes(l->table, p)[k];
         for (int i = s->first[param]; i < s->first[param + 1]; i++) {
             const lt_stored_box *b = &s->boxes[i];
             const lt_safetensor *t;
@@ -528,7 +528,7 @@ static lt_err gather(const loading *l, int param, unsigned char *host) {
 
 static lt_err load_param(const loading *l, int param) {
     const lt_stored *s = l->stored;
-    const lt_param *p = &l->m->table.params[param];
+    const lt_param *p = &l->table->params[param];
     const size_t bytes = (size_t)p->local_count * lt_dtype_bytes(l->buffer->dtype);
     const lt_stored_box *b = &s->boxes[s->first[param]];
     const char *path = l->paths[b->part];
@@ -557,9 +557,9 @@ static lt_err load_param(const loading *l, int param) {
 }
 
 lt_err lt_stored_load(const lt_stored *s, const char *stem, const lt_model *m,
-                      const lt_param_buffer *b) {
+                      const lt_param_table *t, const lt_param_buffer *b) {
     lt_err err = LT_OK;
-    loading l = {.stored = s, .m = m, .buffer = b};
+    loading l = {.stored = s, .m = m, .table = t, .buffer = b};
 
     l.files = calloc((size_t)s->n_parts, sizeof *l.files);
     l.paths = calloc((size_t)s->n_parts, sizeof *l.paths);
@@ -574,11 +574,11 @@ lt_err lt_stored_load(const lt_stored *s, const char *stem, const lt_model *m,
             LT_TRY_DONE(lt_safetensors_open(&l.files[part], l.paths[part]));
         }
     }
-    if (s->manifests == NULL && s->needed[0] && l.files[0].n_tensors != (size_t)m->table.n_params) {
+    if (s->manifests == NULL && s->needed[0] && l.files[0].n_tensors != (size_t)t->n_params) {
         LT_FAIL_DONE(LT_ERR_STATE, "%s holds %zu parameters, this model has %d", l.paths[0],
-                     l.files[0].n_tensors, m->table.n_params);
+                     l.files[0].n_tensors, t->n_params);
     }
-    for (int i = 0; i < m->table.n_params; i++) {
+    for (int i = 0; i < t->n_params; i++) {
         LT_TRY_DONE(load_param(&l, i));
     }
 done:

@@ -32,9 +32,10 @@ LT_MUST_USE lt_err lt_part_list_file(json_t *files, const char *folder, const ch
 LT_MUST_USE lt_err lt_part_check_entry(const json_t *entry, const char *what);
 LT_MUST_USE lt_err lt_part_check_file(const char *folder, const json_t *entry);
 
-/* What is held of a buffer into folder/name. NUMERIC: something is not finite. */
+/* What is held of a buffer over t, the memory of m, into folder/name. NUMERIC: something is not finite. */
 LT_MUST_USE lt_err lt_part_write_buffer(json_t *files, const char *folder, const char *name,
-                                        const lt_model *m, const lt_param_buffer *b);
+                                        const lt_model *m, const lt_param_table *t,
+                                        const lt_param_buffer *b);
 /* The part's own manifest, behind its files; takes no reference of files. */
 LT_MUST_USE lt_err lt_part_write_manifest(const char *folder, json_t *files, int part, int n_parts,
                                           const lt_param_table *t);
@@ -63,8 +64,8 @@ LT_MUST_USE lt_err lt_stored_open(lt_stored *s, const char *folder, int n_parts,
 void lt_stored_close(lt_stored *s);
 /* The checksums of all files that are needed. */
 LT_MUST_USE lt_err lt_stored_verify(const lt_stored *s);
-/* What the model's table holds of a buffer, from the files with this stem. */
+/* What the table holds of a buffer, from the files with this stem. */
 LT_MUST_USE lt_err lt_stored_load(const lt_stored *s, const char *stem, const lt_model *m,
-                                  const lt_param_buffer *b);
+                                  const lt_param_table *t, const lt_param_buffer *b);
 
 #endif

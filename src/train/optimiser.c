@@ -75,17 +75,26 @@ size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t) {
 }
 
 lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m, lt_queue *queue) {
+    const lt_optimiser_share all = {&m->table, &m->master,
+                                    m->options.dtype != LT_F32 ? &m->weights : NULL};
+    return lt_optimiser_open_share(o, r, m, &all, queue);
+}
+
+lt_err lt_optimiser_open_share(lt_optimiser *o, const lt_recipe *r, lt_model *m,
+                               const lt_optimiser_share *share, lt_queue *queue) {
     void *host = NULL;
-    *o = (lt_optimiser){.recipe = r, .model = m, .queue = queue};
+    *o = (lt_optimiser){.recipe = r, .model = m, .share = *share, .queue = queue};
+    LT_ASSERT(share->master->base != NULL && share->master->dtype == LT_F32);
+    LT_ASSERT((share->copy != NULL) == (m->options.dtype != LT_F32));
     LT_ASSERT(lt_model_has_master(m));
     LT_ASSERT(r->moments == 0 || r->optim == LT_OPTIM_ADAMW || r->optim == LT_OPTIM_ADEMAMIX);
-    LT_TRY(r->optim == LT_OPTIM_MUON ? check_matrices(&m->table) : LT_OK);
+    LT_TRY(r->optim == LT_OPTIM_MUON ? check_matrices(share->table) : LT_OK);
     for (int i = 0; i < kinds[r->optim].n_moments; i++) {
-        LT_TRY(lt_param_buffer_open(&o->moments[i], &m->table, moment_dtype(r)));
+        LT_TRY(lt_param_buffer_open(&o->moments[i], share->table, moment_dtype(r)));
     }
-    carve(o, r, &m->table, &o->arena);
+    carve(o, r, share->table, &o->arena);
     LT_TRY(lt_arena_place(&o->arena, m->device, "optimiser"));
-    carve(o, r, &m->table, &o->arena);
+    carve(o, r, share->table, &o->arena);
     LT_TRY(m->backend->host_alloc(m->device, &host, sizeof *o->host_sumsq, "sum of squares"));
     o->host_sumsq = host;
     return LT_OK;
@@ -124,17 +133,17 @@ static lt_tensor flat(const lt_param_buffer *b, const piece *p) {
     return lt_tensor_1d(data + (size_t)p->local * lt_dtype_bytes(b->dtype), b->dtype, p->count);
 }
 
-static lt_tensor low_copy(const lt_model *m, const piece *p) {
-    return m->options.dtype == LT_F32 ? (lt_tensor){0} : flat(&m->weights, p);
+static lt_tensor low_copy(const lt_optimiser *o, const piece *p) {
+    return o->share.copy == NULL ? (lt_tensor){0} : flat(o->share.copy, p);
 }
 
 static lt_err step_adamw(lt_optimiser *o, const step_ctx *c, const piece *p) {
     const lt_recipe *r = o->recipe;
-    return c->ops->adamw(o->queue, &(lt_adamw_args){.p = flat(&o->model->master, p),
+    return c->ops->adamw(o->queue, &(lt_adamw_args){.p = flat(o->share.master, p),
                                                     .g = flat(c->gradients, p),
                                                     .m = flat(&o->moments[0], p),
                                                     .v = flat(&o->moments[1], p),
-                                                    .copy = low_copy(o->model, p),
+                                                    .copy = low_copy(o, p),
                                                     .lr = (float)c->plan->lr,
                                                     .beta1 = (float)r->beta1,
                                                     .beta2 = (float)r->beta2,
@@ -148,12 +157,12 @@ static lt_err step_adamw(lt_optimiser *o, const step_ctx *c, const piece *p) {
 
 static lt_err step_ademamix(lt_optimiser *o, const step_ctx *c, const piece *p) {
     const lt_recipe *r = o->recipe;
-    return c->ops->ademamix(o->queue, &(lt_ademamix_args){.p = flat(&o->model->master, p),
+    return c->ops->ademamix(o->queue, &(lt_ademamix_args){.p = flat(o->share.master, p),
                                                           .g = flat(c->gradients, p),
                                                           .m1 = flat(&o->moments[0], p),
                                                           .v = flat(&o->moments[1], p),
                                                           .m2 = flat(&o->moments[2], p),
-                                                          .copy = low_copy(o->model, p),
+                                                          .copy = low_copy(o, p),
                                                           .lr = (float)c->plan->lr,
                                                           .beta1 = (float)r->beta1,
                                                           .beta2 = (float)r->beta2,
@@ -169,10 +178,10 @@ static lt_err step_ademamix(lt_optimiser *o, const step_ctx *c, const piece *p) 
 
 static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const piece *p) {
     const lt_recipe *r = o->recipe;
-    return c->ops->lion(o->queue, &(lt_lion_args){.p = flat(&o->model->master, p),
+    return c->ops->lion(o->queue, &(lt_lion_args){.p = flat(o->share.master, p),
                                                   .g = flat(c->gradients, p),
                                                   .m = flat(&o->moments[0], p),
-                                                  .copy = low_copy(o->model, p),
+                                                  .copy = low_copy(o, p),
                                                   .lr = (float)c->plan->lr,
                                                   .beta1 = (float)r->beta1,
                                                   .beta2 = (float)r->beta2,
@@ -190,8 +199,7 @@ static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     for (int64_t i = 0; i < matrices; i++) {
         const int64_t at = i * rows * cols;
         lt_muon_args a = {
-            .p = lt_tensor_2d((float *)lt_param_data(&o->model->master, p) + at, LT_F32, rows,
-                              cols),
+            .p = lt_tensor_2d((float *)lt_param_data(o->share.master, p) + at, LT_F32, rows, cols),
             .g = lt_tensor_2d((float *)lt_param_data(c->gradients, p) + at, LT_F32, rows, cols),
             .m = lt_tensor_2d((float *)lt_param_data(&o->moments[0], p) + at, LT_F32, rows, cols),
             .scratch = lt_tensor_1d(o->muon_scratch, LT_F32, lt_muon_scratch_count(rows, cols)),
@@ -202,9 +210,9 @@ static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
             .grad_scale = c->grad_scale,
             .steps = r->muon_steps,
             .nesterov = true};
-        if (o->model->options.dtype != LT_F32) {
-            a.copy = lt_tensor_2d((uint16_t *)lt_param_data(&o->model->weights, p) + at,
-                                  o->model->options.dtype, rows, cols);
+        if (o->share.copy != NULL) {
+            a.copy = lt_tensor_2d((uint16_t *)lt_param_data(o->share.copy, p) + at,
+                                  o->share.copy->dtype, rows, cols);
         }
         LT_TRY(c->ops->muon(o->queue, &a));
     }
@@ -218,7 +226,7 @@ static lt_err step_elements(lt_optimiser *o, const step_ctx *c, const lt_param *
     for (int64_t at = 0; at < p->local_count;) {
         int64_t run;
         piece part = {p, at, p->local_count - at, 0};
-        part.whole = lt_param_whole_index(&o->model->table, p, at, &run);
+        part.whole = lt_param_whole_index(o->share.table, p, at, &run);
         if (o->moments[0].dtype == LT_BF16) {
             part.count = run;
         }
@@ -235,7 +243,7 @@ lt_err lt_optimiser_sumsq(lt_optimiser *o, const lt_param_buffer *gradients) {
     LT_ASSERT(gradients->flat != NULL); /* Parts: norm.h. */
     const lt_sumsq_args a = {
         .out = lt_tensor_1d(o->sumsq, LT_F64, 1),
-        .x = lt_tensor_1d(gradients->flat, LT_F32, o->model->table.n_elements)};
+        .x = lt_tensor_1d(gradients->flat, LT_F32, o->share.table->n_elements)};
     LT_TRY(be->ops->sumsq(o->queue, &a));
     return be->download(o->queue, o->host_sumsq, o->sumsq, sizeof *o->sumsq);
 }
@@ -248,8 +256,8 @@ lt_err lt_optimiser_step(lt_optimiser *o, const lt_param_buffer *gradients, floa
                   .plan = plan,
                   .grad_scale = grad_scale};
 
-    for (int i = 0; i < o->model->table.n_params; i++) {
-        const lt_param *p = &o->model->table.params[i];
+    for (int i = 0; i < o->share.table->n_params; i++) {
+        const lt_param *p = &o->share.table->params[i];
         c.decay = p->decays ? (float)r->decay : 0.0f;
         LT_TRY(r->optim == LT_OPTIM_MUON && p->matrix ? step_muon(o, &c, p)
                                                       : step_elements(o, &c, p));

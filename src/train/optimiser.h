@@ -19,11 +19,21 @@
 
 #define LT_OPTIM_MAX_MOMENTS 3
 
+/* What an optimiser updates: all that the model holds, or a share of it whose table differs from
+ * the model's (ZeRO: the weights are whole, master, moments and gradients are cut). master and copy
+ * are buffers over the table, which may point into those of the model; copy: NULL where the weights
+ * are F32. */
+typedef struct {
+    const lt_param_table *table;
+    const lt_param_buffer *master, *copy;
+} lt_optimiser_share;
+
 typedef struct {
     const lt_recipe *recipe;
     lt_model *model;
-    lt_queue *queue; /* Of whoever computes the gradients. */
-    lt_arena arena;  /* Moments, Muon's scratch, the sum of squares. */
+    lt_optimiser_share share; /* Gradients and moments are buffers over its table, too. */
+    lt_queue *queue;          /* Of whoever computes the gradients. */
+    lt_arena arena;           /* Moments, Muon's scratch, the sum of squares. */
     int n_moments;
     const char *moment_names[LT_OPTIM_MAX_MOMENTS]; /* Names in a checkpoint: "m", "v", "slow". */
     lt_param_buffer moments[LT_OPTIM_MAX_MOMENTS];
@@ -35,6 +45,8 @@ typedef struct {
  * optimiser. UNSUPPORTED: Muon, and a part of a matrix is held. */
 LT_MUST_USE lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m,
                                      lt_queue *queue);
+LT_MUST_USE lt_err lt_optimiser_open_share(lt_optimiser *o, const lt_recipe *r, lt_model *m,
+                                           const lt_optimiser_share *share, lt_queue *queue);
 void lt_optimiser_close(lt_optimiser *o);
 
 /* Bytes that open takes for a model with this table. */

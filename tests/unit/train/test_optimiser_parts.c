@@ -58,6 +58,75 @@ static void steps_on_parts_are_slices(void **state) {
     }
 }
 
+/* Flat ranges that end at multiples of the padding, so that a share's units lie in the whole's. */
+static lt_err share_boxes(const void *ctx, const lt_param *p, lt_box_list *out) {
+    parts_of of = *(const parts_of *)ctx;
+    lt_box whole = {.first = {0}};
+    const int64_t step = LT_PARAM_ALIGN, n = of.whole_elements / step;
+    const int64_t from = n * of.part / of.n * step - p->whole_at,
+                  to = n * (of.part + 1) / of.n * step - p->whole_at;
+    memcpy(whole.extent, p->shape, sizeof p->shape);
+    return lt_box_cut(out, &whole, 1, p->n_dims, from > 0 ? from : 0,
+                      to < p->count ? to : p->count);
+}
+
+/* A buffer over a share whose units point into a whole one. */
+static void point_into(lt_param_buffer *b, const lt_param_table *t, const lt_param_buffer *whole) {
+    must(lt_param_buffer_open(b, t, whole->dtype), "share");
+    for (int i = 0; i < t->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        int64_t run;
+        if (p->local_count > 0 && b->base[p->unit] == NULL) {
+            const int64_t at = p->whole_at + lt_param_whole_index(t, p, 0, &run) - p->at;
+            b->base[p->unit] = (char *)whole->flat + (size_t)at * lt_dtype_bytes(b->dtype);
+        }
+    }
+}
+
+/* ZeRO-1: the model is whole; each of three updates its share of it in place. */
+static void shares_update_one_model(void **state) {
+    lt_recipe *r = recipe_of("adamw", "bf16");
+    const lt_model_spec spec = spec_of(true, 37);
+    int64_t n_held = 0, n_weights = 0;
+    side whole, shared;
+    (void)state;
+    must(side_open(&whole, r, &spec, LT_BF16, NULL), "whole");
+    must(side_open(&shared, r, &spec, LT_BF16, NULL), "shared");
+    take_steps(&whole, r);
+    for (int part = 0; part < 3; part++) {
+        const parts_of of = parts_make(PARTS_FLAT, 3, part, &whole.model->table);
+        const lt_partition partition = {share_boxes, &of};
+        lt_param_table t;
+        lt_param_buffer master, copy, gradients;
+        lt_optimiser o;
+        must(lt_param_table_open_part(&t, &spec, &partition), "table");
+        point_into(&master, &t, &shared.model->master);
+        point_into(&copy, &t, &shared.model->weights);
+        point_into(&gradients, &t, &shared.gradients);
+        must(lt_optimiser_open_share(&o, r, shared.model, &(lt_optimiser_share){&t, &master, &copy},
+                                     shared.queue),
+             "share");
+        for (int step = 1; step <= N_STEPS; step++) {
+            const lt_step_plan plan = lt_recipe_plan(r, step, 0);
+            fill_gradients(&shared, step);
+            must(lt_optimiser_step(&o, &gradients, 0.7f, &plan), "step");
+        }
+        parts_expect_slice(&t, &o.moments[1], &whole.model->table, &whole.optimiser.moments[1],
+                           &n_held, "moments of a share");
+        lt_optimiser_close(&o);
+        lt_param_buffer_close(&master);
+        lt_param_buffer_close(&copy);
+        lt_param_buffer_close(&gradients);
+        lt_param_table_close(&t);
+    }
+    parts_expect_slice(&shared.model->table, &shared.model->weights, &whole.model->table,
+                       &whole.model->weights, &n_weights, "weights of all shares");
+    assert_int_equal(n_held, n_weights);
+    side_close(&whole);
+    side_close(&shared);
+    free(r);
+}
+
 static void muon_keeps_whole_matrices(void **state) {
     static const parts_kind whole[] = {PARTS_LAYERS, PARTS_EXPERTS, PARTS_MATRICES};
     static const parts_kind cut[] = {PARTS_ROWS, PARTS_COLUMNS, PARTS_FLAT};
@@ -157,6 +226,7 @@ static void partial_sums_give_the_norm(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_on_parts_are_slices),
+        cmocka_unit_test(shares_update_one_model),
         cmocka_unit_test(muon_keeps_whole_matrices),
         cmocka_unit_test(partial_sums_give_the_norm),
     };
