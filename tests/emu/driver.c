@@ -1,7 +1,7 @@
 /* driver.c: libcuda.so.1 without a GPU: the functions of src/kernels/cuda/driver.h over the host's
  * memory and the emulated blocks (block.c).
  *
- * DEVICE    one A100 cut down, as a slice of one is: compute capability 8.0, LATEEN_EMU_SMS (14)
+ * DEVICE    LATEEN_EMU_DEVICES (1) of them, each an A100 cut down, as a slice of one is: compute capability 8.0, LATEEN_EMU_SMS (14)
  *           multiprocessors, LATEEN_EMU_MIB (4096) MiB. So the op lists choose what they choose on
  *           sm_80, and kernels of sm_90 refuse by themselves. LATEEN_EMU_CAPABILITY=90: an H100,
  *           cut down alike.
@@ -13,6 +13,8 @@
  *           is that list, run again in its order, arguments copied.
  * MODULES   a "cubin" is the shared library that nvrtc.c made: written to a temporary file and
  *           opened.
+ * CONTEXTS  streams, kernels and memory belong to the GPU that was current when they were made; on
+ *           another, streams and kernels are refused as the driver refuses them.
  * Peers are refused with the driver's own code; of tensor maps, what only other layouts than tiles
  * need. */
 #include <dlfcn.h>
@@ -36,16 +38,20 @@ enum {
     NOT_SUPPORTED = 801,
     CAPTURE_UNSUPPORTED = 900,
     INVALID_IMAGE = 200,
+    INVALID_CONTEXT = 201,
+    INVALID_HANDLE = 400,
 };
 
 #define EXPORT      __attribute__((visibility("default")))
 #define GUARD_BYTES 512 /* Before and after: keeps the driver's alignment of 512. */
 #define GUARD       0xa5
 #define MAX_ARGS    64
+#define MAX_DEVICES 8
 
 __attribute__((weak)) void __asan_poison_memory_region(void const volatile *p, size_t bytes);
 
 struct CUfunc_st {
+    CUcontext context;
     char name[128];
     const emu_entry *entry;
     int dynamic_most;
@@ -79,6 +85,7 @@ struct CUevent_st {
     CUgraph captured;
 };
 struct CUstream_st {
+    CUcontext context;
     CUgraph captured;
     bool began; /* It, not one that joined. */
     CUstream next;
@@ -86,14 +93,15 @@ struct CUstream_st {
 typedef struct block_of_memory {
     unsigned char *base; /* With its guards. */
     size_t bytes;
+    CUcontext context;
     struct block_of_memory *next;
 } memory;
 
-static struct CUctx_st { int unused; } the_context;
+/* A GPU: what is made while its context is current is its own, and of no use to another. */
+static struct CUctx_st { size_t used_bytes; } contexts[MAX_DEVICES];
 static struct {
     pthread_mutex_t lock;
-    memory *allocated;
-    size_t used_bytes;
+    memory *allocated; /* On all of them. */
     CUstream streams;
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static __thread CUcontext current;
@@ -104,6 +112,11 @@ static long setting(const char *name, long otherwise) {
 }
 
 /* ---- Device ---- */
+
+static int n_devices(void) {
+    const long n = setting("LATEEN_EMU_DEVICES", 1);
+    return n < MAX_DEVICES ? (int)n : MAX_DEVICES;
+}
 
 EXPORT CUresult cuInit(unsigned int flags) {
     return flags == 0 ? 0 : INVALID_VALUE;
@@ -117,6 +130,8 @@ EXPORT CUresult cuGetErrorString(CUresult r, const char **text) {
             : r == INVALID_VALUE             ? "invalid argument"
             : r == LT_CU_ERROR_OUT_OF_MEMORY ? "out of memory"
             : r == INVALID_IMAGE             ? "device kernel image is invalid"
+            : r == INVALID_CONTEXT           ? "invalid device context"
+            : r == INVALID_HANDLE            ? "invalid resource handle"
             : r == NOT_FOUND                 ? "named symbol not found"
             : r == NOT_READY                 ? "device not ready"
             : r == NOT_SUPPORTED             ? "operation not supported by the emulated GPU"
@@ -133,12 +148,12 @@ EXPORT CUresult cuGetErrorName(CUresult r, const char **text) {
     return 0;
 }
 EXPORT CUresult cuDeviceGetCount(int *n) {
-    *n = 1;
+    *n = n_devices();
     return 0;
 }
 EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal) {
     *device = ordinal;
-    return ordinal == 0 ? 0 : 101;
+    return ordinal >= 0 && ordinal < n_devices() ? 0 : 101;
 }
 EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice device) {
     (void)device;
@@ -194,8 +209,7 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     return 0;
 }
 EXPORT CUresult cuDeviceGetPCIBusId(char *id, int bytes, CUdevice device) {
-    (void)device;
-    (void)snprintf(id, (size_t)bytes, "0000:00:00.0");
+    (void)snprintf(id, (size_t)bytes, "0000:%02x:00.0", (unsigned)device);
     return 0;
 }
 EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice a, CUdevice b) {
@@ -205,8 +219,7 @@ EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice a, CUdevice b) {
     return 0;
 }
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    (void)device;
-    *context = &the_context;
+    *context = &contexts[device];
     return 0;
 }
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
@@ -240,7 +253,7 @@ EXPORT CUresult cuCtxEnablePeerAccess(CUcontext context, unsigned int flags) {
 EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     pthread_mutex_lock(&gpu.lock);
     *total = memory_bytes();
-    *free_bytes = *total - gpu.used_bytes;
+    *free_bytes = current != NULL ? *total - current->used_bytes : 0;
     pthread_mutex_unlock(&gpu.lock);
     return 0;
 }
@@ -253,8 +266,11 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
     const size_t guard = guard_bytes();
     memory *m = NULL;
     CUresult r = LT_CU_ERROR_OUT_OF_MEMORY;
+    if (current == NULL) {
+        return INVALID_CONTEXT;
+    }
     pthread_mutex_lock(&gpu.lock);
-    if (bytes == 0 || bytes > memory_bytes() - gpu.used_bytes ||
+    if (bytes == 0 || bytes > memory_bytes() - current->used_bytes ||
         (m = calloc(1, sizeof *m)) == NULL ||
         posix_memalign((void **)&m->base, 512, bytes + 2 * guard) != 0) {
         free(m);
@@ -265,9 +281,10 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
     memset(m->base + guard, 0xff, bytes);
     memset(m->base + guard + bytes, GUARD, guard);
     m->bytes = bytes;
+    m->context = current;
     m->next = gpu.allocated;
     gpu.allocated = m;
-    gpu.used_bytes += bytes;
+    current->used_bytes += bytes;
     *out = (CUdeviceptr)(uintptr_t)(m->base + guard);
     r = 0;
 done:
@@ -301,7 +318,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr p) {
         memory *const m = *at;
         if (m->base + guard_bytes() == (unsigned char *)(uintptr_t)p) {
             *at = m->next;
-            gpu.used_bytes -= m->bytes;
+            m->context->used_bytes -= m->bytes;
             memset(m->base, 0xff, m->bytes < (1 << 20) ? m->bytes : 1 << 20); /* For late users. */
             free(m->base);
             free(m);
@@ -379,6 +396,9 @@ static CUresult node_keep(CUgraph g, const node *n, void **args) {
 }
 
 static CUresult node_do(CUstream s, const node *n, void **args) {
+    if (s != NULL && s->context != current) {
+        return INVALID_HANDLE;
+    }
     if (s != NULL && s->captured != NULL) {
         return node_keep(s->captured, n, args);
     }
@@ -436,11 +456,15 @@ static CUgraph graph_hold(CUgraph g) {
 }
 
 EXPORT CUresult cuStreamCreate(CUstream *out, unsigned int flags) {
-    const CUstream s = calloc(1, sizeof *s);
+    const CUstream s = current != NULL ? calloc(1, sizeof *s) : NULL;
     (void)flags;
+    if (current == NULL) {
+        return INVALID_CONTEXT;
+    }
     if (s == NULL) {
         return LT_CU_ERROR_OUT_OF_MEMORY;
     }
+    s->context = current;
     pthread_mutex_lock(&gpu.lock);
     s->next = gpu.streams;
     gpu.streams = s;
@@ -626,6 +650,7 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *nam
         free(f);
         return NOT_FOUND;
     }
+    f->context = current;
     f->dynamic_most = 48 << 10;
     f->next = m->functions;
     m->functions = f;
@@ -682,6 +707,9 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **a
     if (blocks < 1 || blocks > 16 || c->gridDimX % cluster.x != 0 || c->gridDimY % cluster.y != 0 ||
         c->gridDimZ % cluster.z != 0) {
         return INVALID_VALUE;
+    }
+    if (f->context != current) {
+        return INVALID_HANDLE;
     }
     if (extra != NULL || c->gridDimX == 0 || c->gridDimX > 0x7fffffffu || c->gridDimY - 1 > 65534 ||
         c->gridDimZ - 1 > 65534 || threads == 0 || threads > (unsigned)f->entry->threads_max ||
