@@ -217,8 +217,7 @@ static lt_err backend_energy(lt_device *d, double *joules) {
 }
 
 static void backend_rehearse(lt_device *d) {
-    (void)d;
-    lt_rehearse_begin();
+    lt_rehearse_begin(lt_cuda_device_gpu(d));
 }
 
 static int64_t backend_missing(lt_device *d) {

@@ -103,7 +103,7 @@ lt_err lt_cuda_kernel_get(lt_cuda *c, const lt_cuda_kernel **out, const char *fi
     if (c->n_kernels == LT_CUDA_TABLE_SLOTS / 2) {
         LT_FAIL_DONE(LT_ERR_LIMIT, "kernel %s: %d kernels are loaded already", entry, c->n_kernels);
     }
-    if (lt_rehearsing()) {
+    if (lt_rehearsing(c)) {
         bool missing = false;
         LT_TRY_DONE(lt_rehearse_note(&missing, file, defines, c->info.arch));
         if (missing) {
@@ -189,7 +189,7 @@ lt_err lt_cuda_launch(lt_cuda *c, CUstream s, const lt_cuda_kernel *k, const lt_
                              .attrs = attrs,
                              .numAttrs = 0};
     CUresult r;
-    if (lt_rehearsing()) {
+    if (lt_rehearsing(c)) {
         return LT_OK;
     }
     memset(attrs, 0, sizeof attrs);
@@ -207,9 +207,11 @@ lt_err lt_cuda_launch(lt_cuda *c, CUstream s, const lt_cuda_kernel *k, const lt_
     }
     LT_TRY(lt_cuda_make_current(c));
     r = c->cu->cuLaunchKernelEx(&config, k->function, args, NULL);
-    c->last_launch = k;
-    c->last_threads = (int)(config.blockDimX * config.blockDimY * config.blockDimZ);
-    c->last_shared = d->dynamic_shared_bytes;
+    atomic_store_explicit(&c->last_launch, k, memory_order_relaxed);
+    atomic_store_explicit(&c->last_threads,
+                          (int)(config.blockDimX * config.blockDimY * config.blockDimZ),
+                          memory_order_relaxed);
+    atomic_store_explicit(&c->last_shared, d->dynamic_shared_bytes, memory_order_relaxed);
     if (r == LT_CU_SUCCESS && c->sync_each) {
         r = c->cu->cuStreamSynchronize(s);
     }

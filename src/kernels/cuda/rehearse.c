@@ -28,7 +28,7 @@ typedef struct {
 } missing_kernel;
 
 static _Thread_local struct {
-    bool on;
+    const lt_cuda *gpu; /* NULL: none goes on. */
     missing_kernel *of;
     int n;
 } rehearsal;
@@ -48,13 +48,13 @@ static struct {
     batch_progress *progress;
 } batch = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-bool lt_rehearsing(void) {
-    return rehearsal.on;
+bool lt_rehearsing(const lt_cuda *gpu) {
+    return rehearsal.gpu == gpu;
 }
 
-void lt_rehearse_begin(void) {
-    LT_ASSERT(!rehearsal.on);
-    rehearsal.on = true;
+void lt_rehearse_begin(const lt_cuda *gpu) {
+    LT_ASSERT(gpu != NULL && rehearsal.gpu == NULL);
+    rehearsal.gpu = gpu;
 }
 
 int64_t lt_rehearse_missing(void) {
@@ -221,6 +221,11 @@ static bool batch_begin(int64_t n_first) {
         return false;
     }
     pthread_mutex_lock(&batch.lock);
+    while (batch.of != NULL) { /* What another thread rehearsed. */
+        pthread_mutex_unlock(&batch.lock);
+        (void)usleep(1000);
+        pthread_mutex_lock(&batch.lock);
+    }
     batch.of = rehearsal.of, batch.n = rehearsal.n, batch.progress = shared;
     batch.n_first = n_first < batch.n ? (int)n_first : batch.n;
     /* A long one that began last would be waited for alone. */
@@ -240,11 +245,8 @@ static bool batch_begin(int64_t n_first) {
 }
 
 void lt_rehearse_end(int64_t n_first) {
-    LT_ASSERT(rehearsal.on);
-    rehearsal.on = false;
-    while (lt_rehearse_compiling()) { /* What another thread rehearsed. */
-        (void)usleep(1000);
-    }
+    LT_ASSERT(rehearsal.gpu != NULL);
+    rehearsal.gpu = NULL;
     if (rehearsal.n > 1) { /* One is compiled where it is wanted. */
         lt_cubin_tell(rehearsal.of[0].arch, rehearsal.n);
         if (batch_begin(n_first)) {

@@ -20,16 +20,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "lateen/base.h"
+#include "kernels/cuda/runtime.h"
 
-/* Of the calling thread; not nested. */
-void lt_rehearse_begin(void);
-bool lt_rehearsing(void);
+/* Of the calling thread on one GPU; not nested. What the thread does on another GPU is real. */
+void lt_rehearse_begin(const lt_cuda *gpu);
+bool lt_rehearsing(const lt_cuda *gpu);
 int64_t lt_rehearse_missing(void); /* Noted so far. */
 /* Compile what was noted, and return when the first n_first of them have been tried; children go on
  * with the rest. */
 void lt_rehearse_end(int64_t n_first);
-bool lt_rehearse_compiling(void); /* Of any thread: children are at work. */
+/* Children are at work, whoever rehearsed: the processor and the cache of kernels, which GPUs of one
+ * architecture share, are the process's. */
+bool lt_rehearse_compiling(void);
 
 /* Return when no child is going to compile this kernel any more. */
 void lt_rehearse_await(const char *file, const char *defines, const char *arch);

@@ -3,6 +3,7 @@
 #define LT_KERNELS_CUDA_RUNTIME_PRIVATE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "kernels/cuda/runtime.h"
 
@@ -33,14 +34,16 @@ struct lt_cuda {
     CUdevice device;
     CUcontext context;
     lt_cuda_info info;
-    bool sync_each;                    /* LATEEN_CUDA_SYNC=1 */
-    const lt_cuda_kernel *last_launch; /* For messages and benches only. */
-    int last_threads;                  /* Of its blocks; and what shared memory it asked for. */
-    size_t last_shared;
-    int n_compiled;
+    bool sync_each; /* LATEEN_CUDA_SYNC=1 */
+    /* For messages and benches only, of whichever queue launched last: the kernel, the threads of
+     * its blocks and the shared memory it asked for. */
+    _Atomic(const lt_cuda_kernel *) last_launch;
+    atomic_int last_threads;
+    atomic_size_t last_shared;
+    atomic_int n_compiled, n_kernels; /* Written under the lock. */
 
     pthread_mutex_t lock; /* Of everything below. */
-    int n_modules, n_kernels;
+    int n_modules;
     lt_cuda_module modules[LT_CUDA_MAX_MODULES];
     lt_cuda_slot *slots[LT_CUDA_TABLE_SLOTS];
     lt_cuda_beside *beside;

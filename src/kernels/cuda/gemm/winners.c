@@ -51,7 +51,8 @@ static struct {
     int slots[MAX_SLOTS]; /* Index + 1 of a row, or 0. */
 } table;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static const lt_gemm_winner *forced;
+/* Of the thread that tunes: others choose by the table. */
+static _Thread_local const lt_gemm_winner *forced;
 
 static const char *word(lt_dtype dtype) {
     const char *w = lt_cuda_dtype_word(dtype);
