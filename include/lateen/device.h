@@ -25,7 +25,12 @@ typedef enum { LT_DEVICE_CPU, LT_DEVICE_CUDA, LT_DEVICE_AUTO } lt_device_kind;
  * GPU is UNSUPPORTED or NOT_FOUND and the message says how many there are. The caller owns *out and
  * frees it with lt_device_close after all that uses it. */
 LT_MUST_USE lt_err lt_device_open(lt_device **out, lt_device_kind kind, int index);
-/* The device that a user names: "cpu", "cuda", "cuda:1" or "auto". */
+/* A CPU device with a pool of n_threads threads (0: one a core) on these cores ("0-3,8"; "": where
+ * the thread that drives it may run). With neither it computes with as many threads as the thread
+ * that drives it has set (base/thread.h), as lt_device_open's does. Results do not depend on the
+ * number of threads. */
+LT_MUST_USE lt_err lt_device_open_cpu(lt_device **out, int n_threads, const char *cores);
+/* The device that a user names: "cpu", "cpu:0-3" (those cores), "cuda", "cuda:1" or "auto". */
 LT_MUST_USE lt_err lt_device_open_named(lt_device **out, const char *name);
 /* The same, but a GPU, which takes 0.2 s, is opened by a thread while the caller does what needs
  * none of it. lt_device_ready waits for it and tells of a failure; opening a model asks it too. */
@@ -35,6 +40,6 @@ LT_MUST_USE lt_err lt_device_ready(lt_device *d);
 LT_MUST_USE lt_err lt_device_name_kind(lt_device_kind *out, const char *name);
 void lt_device_close(lt_device *d); /* Accepts NULL. */
 
-#define LT_DEVICE_NAMES "cpu|cuda[:N]|auto"
+#define LT_DEVICE_NAMES "cpu[:CORES]|cuda[:N]|auto"
 
 #endif

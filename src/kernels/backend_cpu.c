@@ -23,7 +23,7 @@ static void join_lists(void) {
 }
 
 #define LT_REGISTRY_LISTS lists
-LT_OP_MAP(LT_REGISTRY_TRAMPOLINE)
+LT_OP_MAP(LT_HOST_TRAMPOLINE)
 static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)};
 
 static size_t pack_bytes(const lt_device *d, const lt_tensor *b, bool trans_b) {

@@ -4,7 +4,7 @@
 #include "kernels/ref/ref.h"
 
 #define LT_REGISTRY_LISTS lt_ref_lists
-LT_OP_MAP(LT_REGISTRY_TRAMPOLINE)
+LT_OP_MAP(LT_HOST_TRAMPOLINE)
 static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)};
 
 /* The reference reads plain b. */

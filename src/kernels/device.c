@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "tensor/backend.h"
+#include "kernels/host.h"
 
 #define MAX_INDEX 99999
 
@@ -38,27 +38,39 @@ static lt_err open_gpu(lt_device *d, int index) {
     return open_on(d, lt_backend_cuda(), index);
 }
 
-static lt_err open_kind(lt_device *d, lt_device_kind kind, int index) {
-    if (kind != LT_DEVICE_CPU) {
-        const lt_err err = open_gpu(d, index);
+/* Which device is wanted. */
+typedef struct {
+    lt_device_kind kind;
+    int index, n_threads; /* Threads and cores are a CPU's. */
+    char cores[256];
+} wish;
+
+static lt_err open_wish(lt_device *d, const wish *w) {
+    if (w->kind != LT_DEVICE_CPU) {
+        const lt_err err = open_gpu(d, w->index);
         if (err == LT_OK) {
             return LT_OK;
         }
-        if (kind == LT_DEVICE_CUDA) {
+        if (w->kind == LT_DEVICE_CUDA) {
             return lt_error_prefix(err, "device cuda");
         }
     }
-    return open_on(d, lt_backend_cpu(), index == LT_DEVICE_DEFAULT ? 0 : index);
+    LT_TRY(open_on(d, lt_backend_cpu(), w->index == LT_DEVICE_DEFAULT ? 0 : w->index));
+    const lt_err err = lt_host_own(d, w->n_threads, w->cores);
+    if (err != LT_OK) {
+        lt_host_close(d);
+        return lt_error_prefix(err, "device cpu");
+    }
+    return LT_OK;
 }
 
-lt_err lt_device_open(lt_device **out, lt_device_kind kind, int index) {
+static lt_err open_new(lt_device **out, const wish *w) {
     lt_device *d = calloc(1, sizeof *d);
     lt_err err;
-    LT_ASSERT(out != NULL && index >= LT_DEVICE_DEFAULT && index <= MAX_INDEX);
     if (d == NULL) {
         LT_FAIL(LT_ERR_OOM, "device");
     }
-    err = open_kind(d, kind, index);
+    err = open_wish(d, w);
     if (err != LT_OK) {
         free(d);
         return err;
@@ -67,40 +79,64 @@ lt_err lt_device_open(lt_device **out, lt_device_kind kind, int index) {
     return LT_OK;
 }
 
-static lt_err name_read(const char *name, lt_device_kind *kind, int *index) {
+lt_err lt_device_open(lt_device **out, lt_device_kind kind, int index) {
+    LT_ASSERT(out != NULL && index >= LT_DEVICE_DEFAULT && index <= MAX_INDEX);
+    return open_new(out, &(wish){.kind = kind, .index = index});
+}
+
+static lt_err cores_keep(wish *w, const char *cores) {
+    if (strlen(cores) >= sizeof w->cores) {
+        LT_FAIL(LT_ERR_ARG, "device cpu: a list of cores of %zu characters", strlen(cores));
+    }
+    memcpy(w->cores, cores, strlen(cores) + 1);
+    return LT_OK;
+}
+
+lt_err lt_device_open_cpu(lt_device **out, int n_threads, const char *cores) {
+    wish w = {.kind = LT_DEVICE_CPU, .n_threads = n_threads};
+    LT_ASSERT(out != NULL && cores != NULL);
+    LT_TRY(cores_keep(&w, cores));
+    return open_new(out, &w);
+}
+
+static lt_err name_read(wish *w, const char *name) {
     static const char *const names[] = {"cpu", "cuda", "auto"}; /* lt_device_kind's order. */
-    *index = LT_DEVICE_DEFAULT;
+    *w = (wish){.index = LT_DEVICE_DEFAULT};
     for (int i = 0; i < 3; i++) {
-        *kind = (lt_device_kind)i;
+        w->kind = (lt_device_kind)i;
         if (strcmp(name, names[i]) == 0) {
             return LT_OK;
         }
     }
-    *kind = LT_DEVICE_CUDA;
-    *index = strncmp(name, "cuda:", 5) == 0 ? index_of(name + 5) : -1;
-    if (*index < 0) {
+    if (strncmp(name, "cpu:", 4) == 0 && name[4] != '\0') {
+        w->kind = LT_DEVICE_CPU;
+        return cores_keep(w, name + 4);
+    }
+    w->kind = LT_DEVICE_CUDA;
+    w->index = strncmp(name, "cuda:", 5) == 0 ? index_of(name + 5) : -1;
+    if (w->index < 0) {
         LT_FAIL(LT_ERR_ARG, "device '%.40s' is none of %s", name, LT_DEVICE_NAMES);
     }
     return LT_OK;
 }
 
 lt_err lt_device_name_kind(lt_device_kind *out, const char *name) {
-    int index;
-    return name_read(name, out, &index);
+    wish w;
+    LT_TRY(name_read(&w, name));
+    *out = w.kind;
+    return LT_OK;
 }
 
 lt_err lt_device_open_named(lt_device **out, const char *name) {
-    lt_device_kind kind;
-    int index;
-    LT_TRY(name_read(name, &kind, &index));
-    return lt_device_open(out, kind, index);
+    wish w;
+    LT_TRY(name_read(&w, name));
+    return open_new(out, &w);
 }
 
 /* What the thread that opens a device does, and how it went. */
 struct lt_device_opening {
     lt_device *device;
-    lt_device_kind kind;
-    int index;
+    wish wish;
     lt_err err;
     char message[512];
     bool apart; /* On a thread of its own. */
@@ -109,7 +145,7 @@ struct lt_device_opening {
 
 static void *opening_run(void *arg) {
     struct lt_device_opening *o = arg;
-    o->err = open_kind(o->device, o->kind, o->index);
+    o->err = open_wish(o->device, &o->wish);
     if (o->err != LT_OK) {
         (void)snprintf(o->message, sizeof o->message, "%s", lt_error_message());
     }
@@ -123,9 +159,10 @@ lt_err lt_device_open_beside(lt_device **out, const char *name) {
     if (d == NULL || o == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "device %s", name);
     }
-    LT_TRY_DONE(name_read(name, &o->kind, &o->index));
+    LT_TRY_DONE(name_read(&o->wish, name));
     o->device = d;
-    o->apart = o->kind != LT_DEVICE_CPU && pthread_create(&o->thread, NULL, opening_run, o) == 0;
+    o->apart = o->wish.kind != LT_DEVICE_CPU &&
+               pthread_create(&o->thread, NULL, opening_run, o) == 0;
     if (!o->apart) {
         (void)opening_run(o);
     }

@@ -3,6 +3,8 @@
 #include "kernels/host.h"
 
 #include <errno.h>
+#include <omp.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -63,6 +65,133 @@ void lt_host_queue_close(lt_queue *q) {
     free(q);
 }
 
+/* ---- Threads and cores ---- */
+
+/* What a device has that was opened with threads or cores of its own. */
+typedef struct {
+    int n_threads;
+    bool bound;
+    cpu_set_t cores; /* Where bound. */
+} own_cores;
+
+/* What the calling thread drives, and what it had before it drove a device with threads of its own:
+ * OpenMP's pool, its size and the cores are a thread's. Settings are compared, not devices, so a
+ * device that was closed leaves nothing behind that could be mistaken for another's. */
+static _Thread_local struct {
+    bool drives;
+    own_cores now, before;
+} thread;
+
+static void thread_bind(const cpu_set_t *cores, int n_threads) {
+    /* Every thread of the pool: those that are there already have other cores. */
+#pragma omp parallel num_threads(n_threads)
+    { (void)sched_setaffinity(0, sizeof *cores, cores); }
+}
+
+static void thread_take(const own_cores *to, const own_cores *from) {
+    omp_set_num_threads(to->n_threads);
+    if (to->bound || from->bound) {
+        thread_bind(to->bound ? &to->cores : &thread.before.cores, to->n_threads);
+    }
+    thread.now = *to;
+}
+
+void lt_host_drive(const lt_device *d) {
+    const own_cores *own = d != NULL ? d->own : NULL;
+    if (own == NULL) {
+        if (thread.drives) {
+            thread_take(&thread.before, &thread.now);
+            thread.drives = false;
+        }
+        return;
+    }
+    if (!thread.drives) {
+        thread.before = (own_cores){.n_threads = omp_get_max_threads()};
+        (void)sched_getaffinity(0, sizeof thread.before.cores, &thread.before.cores);
+        thread.now = thread.before;
+        thread.drives = true;
+    } else if (thread.now.n_threads == own->n_threads && thread.now.bound == own->bound &&
+               CPU_EQUAL(&thread.now.cores, &own->cores)) {
+        return;
+    }
+    const own_cores from = thread.now;
+    thread_take(own, &from);
+}
+
+/* "0-3,8" */
+static lt_err cores_read(cpu_set_t *out, const char *text) {
+    const char *at = text;
+    CPU_ZERO(out);
+    do {
+        char *end;
+        long from = strtol(at, &end, 10), to = from;
+        bool good = end != at && *at >= '0' && *at <= '9';
+        if (good && *end == '-') {
+            at = end + 1;
+            to = strtol(at, &end, 10);
+            good = *at >= '0' && *at <= '9';
+        }
+        if (!good || from > to || to >= CPU_SETSIZE || (*end != '\0' && *end != ',')) {
+            LT_FAIL(LT_ERR_ARG, "cores '%.60s': a list like 0-3,8 of numbers below %d", text,
+                    CPU_SETSIZE);
+        }
+        for (long core = from; core <= to; core++) {
+            CPU_SET((size_t)core, out);
+        }
+        at = *end == ',' ? end + 1 : NULL;
+    } while (at != NULL);
+    return LT_OK;
+}
+
+/* Cores that this process may not use are found before a thread silently runs elsewhere. */
+static lt_err cores_check(const cpu_set_t *cores, const char *text) {
+    lt_err err = LT_OK;
+    cpu_set_t before, one;
+    if (sched_getaffinity(0, sizeof before, &before) != 0) {
+        LT_FAIL(LT_ERR_IO, "cores of this thread: %s", strerror(errno));
+    }
+    for (int core = 0; core < CPU_SETSIZE && err == LT_OK; core++) {
+        CPU_ZERO(&one);
+        CPU_SET((size_t)core, &one);
+        if (CPU_ISSET((size_t)core, cores) && sched_setaffinity(0, sizeof one, &one) != 0) {
+            err = lt_error_set(LT_ERR_NOT_FOUND,
+                               "cores '%.60s': core %d is not one that this "
+                               "process may use",
+                               text, core);
+        }
+    }
+    (void)sched_setaffinity(0, sizeof before, &before);
+    return err;
+}
+
+lt_err lt_host_own(lt_device *d, int n_threads, const char *cores) {
+    own_cores *own;
+    if (n_threads < 0) {
+        LT_FAIL(LT_ERR_ARG, "a CPU device of %d threads", n_threads);
+    }
+    if (n_threads == 0 && cores[0] == '\0') {
+        return LT_OK;
+    }
+    own = calloc(1, sizeof *own);
+    if (own == NULL) {
+        LT_FAIL(LT_ERR_OOM, "a CPU device");
+    }
+    d->own = own;
+    own->n_threads = n_threads;
+    if (cores[0] != '\0') {
+        LT_TRY(cores_read(&own->cores, cores));
+        LT_TRY(cores_check(&own->cores, cores));
+        own->bound = true;
+        own->n_threads = n_threads > 0 ? n_threads : CPU_COUNT(&own->cores);
+    }
+    return LT_OK;
+}
+
+void lt_host_close(lt_device *d) {
+    free(d->own);
+    d->own = NULL;
+}
+
 lt_err lt_host_sync(lt_queue *q) {
     (void)q;
     return LT_OK;
@@ -77,7 +206,7 @@ lt_err lt_host_copy(lt_queue *q, void *dst, const void *src, size_t bytes) {
 /* By all threads where it pays: a large model's gradients take one thread tens of milliseconds. */
 lt_err lt_host_zero(lt_queue *q, void *dst, size_t bytes) {
     const int64_t n_pieces = (int64_t)(bytes / HUGE_PAGE_BYTES) + 1;
-    (void)q;
+    lt_host_drive(lt_queue_device(q));
 #pragma omp parallel for schedule(static) if (n_pieces > 4)
     for (int64_t i = 0; i < n_pieces; i++) {
         const size_t from = (size_t)i * HUGE_PAGE_BYTES;

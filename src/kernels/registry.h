@@ -39,12 +39,8 @@ LT_MUST_USE lt_err lt_registry_run(const lt_op_list *list, lt_op op, lt_queue *q
 /* How a backend's file generates its op table from its lists (LT_REGISTRY_LISTS: an array of
  * LT_OP_COUNT lt_op_list):
  *     #define LT_REGISTRY_LISTS lt_ref_lists
- *     LT_OP_MAP(LT_REGISTRY_TRAMPOLINE)
+ *     LT_OP_MAP(LT_HOST_TRAMPOLINE), of host.h, or a macro of its own that calls lt_registry_run
  *     static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)}; */
-#define LT_REGISTRY_TRAMPOLINE(name, args)                                                         \
-    static lt_err call_##name(lt_queue *q, const args *a) {                                        \
-        return lt_registry_run(&LT_REGISTRY_LISTS[LT_OP_##name], LT_OP_##name, q, a);              \
-    }
 #define LT_REGISTRY_FIELD(name, args) .name = call_##name,
 
 #endif
