@@ -18,6 +18,10 @@ done
 says "GPU 7 of 1" LATEEN_CUDA_DEVICE=7 tune gemm --m 64 --n 64 --k 64
 says "GPU 7 of 1" LATEEN_CUDA_DEVICE=7 tune sgemm --m 64 --n 64 --k 64
 says "GPU 7 of 1" LATEEN_CUDA_DEVICE=7 bench kernels --check --op quant
+says "device cuda: GPU 3 of 2" LATEEN_EMU_DEVICES=2 generate --device cuda:3 --prompt a
+says "device cuda: GPU 1 of 1" LATEEN_CUDA_DEVICE=0 eval --device cuda:1 --text tests/golden/README.md
+says "device 'gpu' is none of cpu[:CORES]|cuda[:N]|auto" LATEEN_CUDA_DEVICE=0 generate --device gpu --prompt a
+says '"index": 1' LATEEN_EMU_DEVICES=2 doctor --no-measure --json
 says "no kernels: LATEEN_NVRTC is no libnvrtc (the CUDA run-time compiler): /nonsense: cannot open" LATEEN_NVRTC=/nonsense doctor --no-measure
 says "kernels by NVRTC 12.4" LATEEN_CUDA_DEVICE= doctor --no-measure
 # Nothing is measured for a file that can not be written.

@@ -4,6 +4,7 @@ if command -v g++ >/dev/null; then
     for program in kernels/test_moments kernels/test_cuda_quant model/test_cuda model/test_stages model/test_objective serve/test_device; do
         beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"
     done
+    beside -t 900 "two emulated GPUs at the same time" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_EMU_DEVICES=2 tests/emu/run build/tests/unit/serve/test_devices
     beside -t 900 "emulated GPU: training" tests/emu/train.sh
     beside -t 900 "emulated GPU: a seed in generate, chat and serve" env SEEDS_DEVICE=cuda tests/e2e/serve.sh seeds
     beside -t 900 "emulated GPU: wrong settings" tests/emu/settings.sh
