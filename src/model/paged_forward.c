@@ -427,9 +427,9 @@ static lt_err run_step(lt_paged_forward *f, int64_t i, const idle_shape *s, int 
     if (words == NULL) {
         LT_FAIL(LT_ERR_OOM, "metadata of idle steps");
     }
-    if (i == 0 && f->o.n_notes > 0) { /* Of nobody. */
-        LT_TRY_DONE(
-            lt_paged_forward_note(f, 1, (int32_t[]){0}, (int32_t[]){0, 0}, (int32_t[]){0, 0}));
+    if (i == 0 && f->o.n_penalty_states > 0) { /* Of nobody. */
+        LT_TRY_DONE(lt_paged_forward_begin_penalties(f, 1, (int32_t[]){0}, (int32_t[]){0, 0},
+                                                     (int32_t[]){0, 0}));
     }
     for (; times > 0; times--) {
         LT_TRY_DONE(run_idle(f, words, s));

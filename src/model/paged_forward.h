@@ -12,8 +12,8 @@
  *                (N, max_pages): where they lie
  *     wanted     out_rows (O): rows whose logits or hidden states are asked for; choose, how: of
  *                which a token is chosen where the logits lie
- *     notes      what is known of a sequence for its picks beyond options (tensor/ops.h): rows
- *                that note begins, and picks count on
+ *     penalties  penalty states of sequences (tensor/ops.h, op note): what is known of a sequence
+ *                beyond its options. begin_penalties sets them, picks count on
  *
  *     LT_TRY(lt_paged_forward_run(f, &rows));
  *     for (first = 0; first < O; first += n) {
@@ -41,7 +41,7 @@ typedef struct lt_paged_forward lt_paged_forward;
 typedef struct {
     int64_t max_rows, max_seqs, max_out;     /* Of one call. */
     int64_t out_rows;                        /* Rows of logits at a time. */
-    int64_t n_notes;                         /* Sequences that can have notes. */
+    int64_t n_penalty_states;                /* Sequences that can have penalty states. */
     int64_t max_seq;                         /* Tokens of a sequence. */
     int64_t n_pages, page_tokens, max_pages; /* In the pool; in a page; of a sequence. */
     lt_dtype cache_dtype;                    /* F32, BF16 or F16. */
@@ -95,11 +95,12 @@ int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n);
 
 LT_MUST_USE lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *rows);
 
-/* Notes of n sequences begin, in order with the other calls: arguments of the op note, n <=
- * max_seqs, starts[n] <= lt_paged_forward_max_edits. Nothing is kept of them. A call of it before
- * each run or choose_late waits for nothing; more of them may. */
-LT_MUST_USE lt_err lt_paged_forward_note(lt_paged_forward *f, int64_t n, const int32_t *slots,
-                                         const int32_t *starts, const int32_t *edits);
+/* Set the penalty states of n sequences, in order with the other calls: arguments of the op note, n
+ * <= max_seqs, starts[n] <= lt_paged_forward_max_edits. The arrays are not kept. One call before
+ * each run or choose_late does not wait; further ones may. */
+LT_MUST_USE lt_err lt_paged_forward_begin_penalties(lt_paged_forward *f, int64_t n,
+                                                    const int32_t *slots, const int32_t *starts,
+                                                    const int32_t *edits);
 int64_t lt_paged_forward_max_edits(const lt_paged_forward *f);
 
 /* What the op choose says, in host memory, until the next call: id and rank (n), logprob (n),

@@ -8,8 +8,8 @@
 #include "model/paged_forward.h"
 #include "model/prepare.h"
 
-#define LT_PAGED_FORWARD_MAX_GRAPHS 128
-#define LT_PAGED_FORWARD_NOTINGS    4 /* Calls of note on their way at once, of two steps. */
+#define LT_PAGED_FORWARD_MAX_GRAPHS  128
+#define LT_PAGED_FORWARD_STATE_CALLS 4 /* Calls of note on their way at once, of two steps. */
 
 /* The shape of a call as it runs: at least the caller's. */
 typedef struct {
@@ -35,7 +35,7 @@ typedef struct {
 typedef struct {
     int32_t *words, *host_words;
     int64_t call;
-} lt_paged_forward_noting;
+} lt_paged_forward_state_call;
 
 struct lt_paged_forward {
     lt_exec exec;
@@ -50,10 +50,11 @@ struct lt_paged_forward {
     int turn;                  /* Whose side the last call has. */
     int64_t n_calls, n_waited; /* Of run: all; the first so many were waited for. */
     lt_queue *up, *down;       /* Transfers beside exec.queue. */
-    lt_tensor notes, masks;    /* (n_notes, V + LT_NOTE_BIASES), (out_rows, ceil(V / 32)) I32 */
-    uint32_t *host_masks;      /* The same. */
-    lt_paged_forward_noting notings[LT_PAGED_FORWARD_NOTINGS];
-    int noting;               /* The next. */
+    lt_tensor penalty_states,
+        masks;            /* (n_penalty_states, V + LT_NOTE_BIASES), (out_rows, ceil(V / 32)) I32 */
+    uint32_t *host_masks; /* The same. */
+    lt_paged_forward_state_call state_calls[LT_PAGED_FORWARD_STATE_CALLS];
+    int state_call;           /* The next. */
     lt_tensor h_out, out_f32; /* (max_out, C) act dtype; (out_rows, C) F32 */
     float *logits,
         /* (out_rows, V); host_logits: once they were asked for, where the host does not see

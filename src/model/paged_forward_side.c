@@ -1,5 +1,5 @@
-/* paged_forward_side.c: the way between the host and a call: its metadata, its picks, notes of
- * sequences, and the queues that they take.
+/* paged_forward_side.c: the way between the host and a call: its metadata, its picks, penalty
+ * states of sequences, and the queues that they take.
  *
  *     host meta 0 ─up─▶ meta 0 ┐                                 ┌▶ chosen 0 ─down─▶ host chosen 0
  *                              ├ queue: call 1 │ call 2 │ call 3 ┤
@@ -53,26 +53,26 @@ int64_t lt_paged_forward_max_edits(const lt_paged_forward *f) {
 }
 
 /* Slots, starts, edits. */
-static size_t noting_bytes(const lt_paged_forward *f) {
+static size_t state_call_bytes(const lt_paged_forward *f) {
     return (size_t)(2 * (f->o.max_seqs + 1) + 2 * lt_paged_forward_max_edits(f)) * sizeof(int32_t);
 }
 
-static void carve_notes(lt_paged_forward *f, lt_arena *a) {
+static void carve_penalty_states(lt_paged_forward *f, lt_arena *a) {
     const int64_t V = f->exec.spec->vocab_size;
     if (f->exec.backend->host_memory) {
         return;
     }
     f->masks = lt_tensor_take(a, LT_I32, f->o.out_rows, mask_words(f), 0);
-    if (f->o.n_notes > 0) {
-        f->notes = lt_tensor_take(a, LT_I32, f->o.n_notes, V + LT_NOTE_BIASES, 0);
+    if (f->o.n_penalty_states > 0) {
+        f->penalty_states = lt_tensor_take(a, LT_I32, f->o.n_penalty_states, V + LT_NOTE_BIASES, 0);
     }
-    for (int i = 0; i < LT_PAGED_FORWARD_NOTINGS && f->o.n_notes > 0; i++) {
-        f->notings[i].words = lt_arena_take(a, noting_bytes(f), LT_ARENA_ALIGN);
+    for (int i = 0; i < LT_PAGED_FORWARD_STATE_CALLS && f->o.n_penalty_states > 0; i++) {
+        f->state_calls[i].words = lt_arena_take(a, state_call_bytes(f), LT_ARENA_ALIGN);
     }
 }
 
 void lt_paged_forward_sides_carve(lt_paged_forward *f, lt_arena *a) {
-    carve_notes(f, a);
+    carve_penalty_states(f, a);
     for (int i = 0; i < 2; i++) {
         f->sides[i].meta = lt_arena_take(a, meta_bytes(f), LT_ARENA_ALIGN);
         f->sides[i].chosen = lt_arena_take(a, lt_paged_forward_chosen_bytes(&f->o, true),
@@ -105,9 +105,9 @@ lt_err lt_paged_forward_sides_open(lt_paged_forward *f) {
     if (!b->host_memory) {
         LT_TRY(b->host_alloc(f->exec.device, (void **)&f->host_masks, masks_bytes(f), "masks"));
     }
-    for (int i = 0; i < LT_PAGED_FORWARD_NOTINGS && f->notes.data != NULL; i++) {
-        LT_TRY(b->host_alloc(f->exec.device, (void **)&f->notings[i].host_words, noting_bytes(f),
-                             "notes"));
+    for (int i = 0; i < LT_PAGED_FORWARD_STATE_CALLS && f->penalty_states.data != NULL; i++) {
+        LT_TRY(b->host_alloc(f->exec.device, (void **)&f->state_calls[i].host_words,
+                             state_call_bytes(f), "penalty states"));
     }
     f->host_rows = calloc((size_t)f->o.out_rows, sizeof *f->host_rows);
     if (f->host_rows == NULL) {
@@ -128,8 +128,8 @@ void lt_paged_forward_sides_close(lt_paged_forward *f) {
         b->host_release(f->exec.device, f->host_logits, logits_bytes(f));
     }
     b->host_release(f->exec.device, f->host_masks, masks_bytes(f));
-    for (int i = 0; i < LT_PAGED_FORWARD_NOTINGS; i++) {
-        b->host_release(f->exec.device, f->notings[i].host_words, noting_bytes(f));
+    for (int i = 0; i < LT_PAGED_FORWARD_STATE_CALLS; i++) {
+        b->host_release(f->exec.device, f->state_calls[i].host_words, state_call_bytes(f));
     }
     free(f->host_rows);
     if (f->up != NULL) {
@@ -140,16 +140,16 @@ void lt_paged_forward_sides_close(lt_paged_forward *f) {
     }
 }
 
-static void free_notings(lt_paged_forward *f) {
-    for (int i = 0; i < LT_PAGED_FORWARD_NOTINGS; i++) {
-        f->notings[i].call = 0;
+static void free_state_calls(lt_paged_forward *f) {
+    for (int i = 0; i < LT_PAGED_FORWARD_STATE_CALLS; i++) {
+        f->state_calls[i].call = 0;
     }
 }
 
 lt_err lt_paged_forward_sync(lt_paged_forward *f) {
     const lt_err err = f->exec.backend->sync(f->exec.queue);
     f->sides[0].busy = f->sides[1].busy = false;
-    free_notings(f);
+    free_state_calls(f);
     return err;
 }
 
@@ -163,7 +163,7 @@ void lt_paged_forward_drop(lt_paged_forward *f) {
     for (int i = 0; i < 2; i++) {
         f->sides[i].busy = f->sides[i].sent = false;
     }
-    free_notings(f);
+    free_state_calls(f);
 }
 
 lt_err lt_paged_forward_turn(lt_paged_forward *f) {
@@ -236,11 +236,11 @@ lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows 
     return start(f, (size_t)at * sizeof *side->meta);
 }
 
-lt_err lt_paged_forward_note(lt_paged_forward *f, int64_t n, const int32_t *slots,
-                             const int32_t *starts, const int32_t *edits) {
+lt_err lt_paged_forward_begin_penalties(lt_paged_forward *f, int64_t n, const int32_t *slots,
+                                        const int32_t *starts, const int32_t *edits) {
     const lt_exec *r = &f->exec;
     const int64_t n_edits = starts[n], from_starts = n, from_edits = (2 * n + 2) / 2 * 2;
-    lt_paged_forward_noting *t = &f->notings[f->noting];
+    lt_paged_forward_state_call *t = &f->state_calls[f->state_call];
     int32_t *host = t->host_words;
     LT_ASSERT(n > 0 && n <= f->o.max_seqs && n_edits <= lt_paged_forward_max_edits(f));
     if (t->call > f->n_waited) {
@@ -252,10 +252,10 @@ lt_err lt_paged_forward_note(lt_paged_forward *f, int64_t n, const int32_t *slot
     LT_TRY(r->backend->upload(r->queue, t->words, host,
                               (size_t)(from_edits + 2 * n_edits) * sizeof *host));
     t->call = f->n_calls + 1;
-    f->noting = (f->noting + 1) % LT_PAGED_FORWARD_NOTINGS;
+    f->state_call = (f->state_call + 1) % LT_PAGED_FORWARD_STATE_CALLS;
     return lt_exec_note(
         &f->exec,
-        &(lt_note_args){.notes = f->notes,
+        &(lt_note_args){.notes = f->penalty_states,
                         .slots = lt_tensor_1d(t->words, LT_I32, n),
                         .starts = lt_tensor_1d(t->words + from_starts, LT_I32, n + 1),
                         .edits = lt_tensor_2d(t->words + from_edits, LT_I32, n_edits, 2)});

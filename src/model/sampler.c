@@ -399,7 +399,7 @@ bool lt_sampler_suits_op(const lt_sampling *how, int64_t max_tokens) {
            how->dry_multiplier == 0.0 && how->xtc_probability <= 0.0;
 }
 
-bool lt_sampler_needs_notes(const lt_sampler_args *a) {
+bool lt_sampler_needs_penalty_state(const lt_sampler_args *a) {
     return penalises(a->how) || a->how->n_bias > 0 || a->n_banned > 0;
 }
 
@@ -408,8 +408,8 @@ static void edit(int32_t *edits, int64_t at, int64_t place, const void *word) {
     memcpy(&edits[2 * at + 1], word, sizeof *edits);
 }
 
-int64_t lt_sampler_notes(lt_sampler *p, const lt_sampler_args *a, const int32_t *endings,
-                         int64_t n_endings, int32_t *edits) {
+int64_t lt_sampler_penalty_state(lt_sampler *p, const lt_sampler_args *a, const int32_t *endings,
+                                 int64_t n_endings, int32_t *edits) {
     const lt_sampling *how = a->how;
     int64_t n_seen = 0;
     LT_ASSERT(how->n_bias < LT_NOTE_BIASES && a->n_output <= LT_NOTE_COUNT);

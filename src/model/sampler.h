@@ -11,8 +11,8 @@
  * kept, by rising id, the token at which the sum of weights exceeds that share of the whole. Only
  * what is wanted gets sorted: top-k selects; top-p and typical pop from a heap what they keep. Ties
  * keep the lower id, so results do not depend on the sorting method. A device is told the options
- * (lt_sampler_as_op) and, once for each sequence, what they are about (lt_sampler_notes); from then
- * on it counts by itself. */
+ * (lt_sampler_as_op) and, once for each sequence, what they are about (lt_sampler_penalty_state);
+ * from then on it counts by itself. */
 #ifndef LT_MODEL_SAMPLER_H
 #define LT_MODEL_SAMPLER_H
 
@@ -70,15 +70,15 @@ LT_MUST_USE lt_err lt_sampler_failure(bool nan);
 
 /* The same as options of the op choose; SLOT, NEW and MASK are left to the caller. */
 void lt_sampler_as_op(const lt_sampler_args *a, double how[LT_CHOOSE_HOW_COUNT]);
-/* Whether the op can serve a request: how many biases and tokens a note can tell; it knows neither
- * DRY nor XTC. */
+/* Whether the op can serve a request: how many biases and tokens a penalty state can hold; it knows
+ * neither DRY nor XTC. */
 bool lt_sampler_suits_op(const lt_sampling *how, int64_t max_tokens);
-/* Whether choosing asks what stands in notes: penalties, bias, bans. */
-bool lt_sampler_needs_notes(const lt_sampler_args *a);
-/* The row of notes of these tokens, as edits of the op note: (place, word) of each that is not 0,
- * at most V + LT_NOTE_BIASES. endings: what BANS bans. Returns how many. */
-int64_t lt_sampler_notes(lt_sampler *p, const lt_sampler_args *a, const int32_t *endings,
-                         int64_t n_endings, int32_t *edits);
+/* Whether choosing needs a penalty state: penalties, bias, bans. */
+bool lt_sampler_needs_penalty_state(const lt_sampler_args *a);
+/* The penalty state of these tokens, as edits of the op note: (place, word) of each that is
+ * not 0, at most V + LT_NOTE_BIASES. endings: what BANS bans. Returns how many. */
+int64_t lt_sampler_penalty_state(lt_sampler *p, const lt_sampler_args *a, const int32_t *endings,
+                                 int64_t n_endings, int32_t *edits);
 
 /* Log-probability of id and the n_top likeliest: for prompts. */
 LT_MUST_USE lt_err lt_sampler_logprob(lt_sampler *p, const float *logits, int32_t id, int n_top,

@@ -1,7 +1,8 @@
 /* engine.c: the door of the engine (lateen/serve.h): open, submit, cancel, poll, from any thread;
  * and the thread that steps.
  *
- *     submit ──▶ slots[id % n_slots], submitted ──wake──▶ engine's thread: lt_engine_step until there is nothing to do, then sleep
+ *     submit ──▶ slots[id % n_slots], submitted ──wake──▶ engine's thread: lt_engine_step until
+ *                                                         there is nothing to do, then sleep
  *     poll   ◀── ready: jobs with news ◀──event_fd─────── publish, at the end of a step
  *
  * An id is a slot and how many requests had come: an old id never finds a new job. */
@@ -276,7 +277,7 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
                                                           .max_seqs = e->o.max_running,
                                                           .max_out = e->o.step_tokens,
                                                           .out_rows = e->out_rows,
-                                                          .n_notes = e->n_note_slots,
+                                                          .n_penalty_states = e->n_penalty_slots,
                                                           .max_seq = e->o.max_seq,
                                                           .n_pages = e->sched.pages.n_pages,
                                                           .page_tokens = e->o.page_tokens,

@@ -4,8 +4,8 @@
  * WHO TOUCHES WHAT
  *     front, under lock      slots, submitted, cancelled, ready, told; a job's public and told
  *                            fields, its cancel flags
- *     engine's thread alone  sched, forward, steps, plan arrays, samplers; a job's other fields once
- *                            it was submitted
+ *     engine's thread alone  sched, forward, steps, plan arrays, samplers; a job's other fields
+ *                            once it was submitted
  * The engine takes the lock twice a step, for as long as it takes to move a few pointers and
  * counts. */
 #ifndef LT_SERVE_ENGINE_IMPL_H
@@ -70,9 +70,9 @@ typedef struct {
     double *how,
         *more_how;      /* (step_tokens), (out_rows) times LT_CHOOSE_HOW_COUNT: options of choose */
     int32_t *more_rows; /* (out_rows) */
-    int32_t *note_slots, *note_starts,
-        *edits; /* (max_running + 1), (max_edits, 2): notes that begin with the next call */
-    int64_t n_notes;
+    int32_t *penalty_slots, *penalty_starts,
+        *edits; /* (max_running + 1), (max_edits, 2): states to begin */
+    int64_t n_penalty_states;
     lt_token_pick *picks; /* (max_running) */
     uint32_t *masks;      /* (max_running, mask_words) */
     float *hidden;        /* (step_tokens, C) of embeddings */
@@ -98,9 +98,9 @@ struct lt_engine {
     lt_step_room room;
     lt_sampler *samplers; /* (n_samplers) one a thread of a parallel loop */
     int64_t n_samplers, max_pages, out_rows, mask_words;
-    /* (n_note_slots) whose notes a slot on the device has; NULL: nobody's */
-    lt_job_choice **note_owners;
-    int64_t n_note_slots, max_edits;
+    /* (n_penalty_slots) whose penalty state a slot on the device has; NULL: nobody's */
+    lt_job_choice **penalty_owners;
+    int64_t n_penalty_slots, max_edits;
     lt_hold_state taken_hold;           /* `hold`, as the engine's thread last saw it. */
     lt_job *held_back, *held_back_last; /* Submitted since the hold: they begin after it. */
     int64_t n_held_back;
@@ -152,14 +152,14 @@ void lt_step_touch(lt_engine *e, lt_job *j);
 void lt_step_finish(lt_engine *e, lt_job_choice *s, lt_finish why, lt_err failure);
 void lt_step_fail(lt_engine *e, lt_job_choice *s, lt_err failure);
 
-/* Of step_note.c: whether the device chooses for the choice; how it chooses the next token, its
- * notes brought up to date, with the row `mask_row` of masks if a grammar rules; the choice needs
- * no notes any more; notes that are to begin are queued. */
+/* Of step_penalties.c: whether the device picks the choice's tokens; how it picks the next one, its
+ * penalty state brought up to date, with the row `mask_row` of masks if a grammar rules; the choice
+ * needs no penalty state any more; states that are to begin are queued. */
 bool lt_step_on_device(const lt_engine *e, const lt_job_choice *s);
 LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_job_choice *s, const lt_sampler_args *args,
                                int64_t mask_row, double how[LT_CHOOSE_HOW_COUNT]);
-void lt_step_drop_notes(lt_engine *e, lt_job_choice *s);
-LT_MUST_USE lt_err lt_step_begin_notes(lt_engine *e);
+void lt_step_drop_penalties(lt_engine *e, lt_job_choice *s);
+LT_MUST_USE lt_err lt_step_begin_penalties(lt_engine *e);
 
 /* Of step_pick.c: the late picks of wanted rows [first, first + n), queued; the tokens of a step
  * that was sent; of another: those of wanted rows [first, first + n), then its hidden states. */

@@ -8,7 +8,9 @@
  * `n_told` what poll has told. No queue of events can overflow, and a front that is slow holds up
  * nobody.
  *
- *     submit ─▶ SUBMITTED ─▶ (engine) its first choice in the scheduler ─▶ prompt done: the others fork ─▶ all finished ─▶ poll tells DONE ─▶ freed at the next poll */
+ *     submit ─▶ SUBMITTED ─▶ (engine) its first choice in the scheduler
+ *            ─▶ prompt done: the others fork ─▶ all finished
+ *            ─▶ poll tells DONE ─▶ freed at the next poll */
 #ifndef LT_SERVE_JOB_H
 #define LT_SERVE_JOB_H
 
@@ -36,8 +38,8 @@ typedef struct {
     bool started;                    /* Has been in the scheduler. */
     int32_t place[LT_STEPS_QUEUED];  /* Its item in each step that is on its way; -1: none. */
     int32_t late;                    /* While seq.n_ahead: the number of the pick that it is. */
-    int32_t slot;                    /* Of its notes on the device; -1: none. */
-    int64_t n_noted;                 /* Tokens that they know of. */
+    int32_t slot;                    /* Of its penalty state on the device; -1: none. */
+    int64_t n_counted;               /* Tokens that the state counts. */
     int32_t *tokens;                 /* (n_prompt + max_tokens) */
     lt_logprobs logprobs;            /* (max_tokens) */
     uint64_t *versions;              /* (max_tokens) of the weights that chose each */

@@ -8,7 +8,7 @@
  *                      ▼
  *                    held, published ──last drop──▶ cached (refs 0) ──match──▶ held, published
  *                                                     ├──evicted by take, oldest first──▶ held
- *                                                     └──one more than most_cached, oldest first──▶ free
+ *                                                     └──over most_cached, oldest first──▶ free
  *
  * A published page can be found by what it holds: the page before it and its own tokens. Pages form
  * chains so: a page's identity is (parent page, tokens) and, of the first, a salt, which is exact:

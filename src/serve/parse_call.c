@@ -1,8 +1,8 @@
 /* parse_call.c: inside a call of a tool.
  *
- *     IN_CALL ── head: {"name": "f", "arguments": {  or  name[ARGS]{ ──▶ IN_ARGS ── value ends ──▶ IN_REST (the object's own }) ─┐
- *        ▲ └── an object with its members in another order: read when it is whole                                            │
- *        └────────────────────────────── , ; ] fences and marks between calls are skipped ◀──────────────────────────────────┘
+ *     IN_CALL ── head: {"name": "f", "arguments": {  or  name[ARGS]{ ──▶ IN_ARGS ── value ends ─┐
+ *        ▲ └── an object with its members in another order: read when it is whole              │
+ *        └── , ; ] fences and marks between calls are skipped ◀── IN_REST (the object's own }) ◀┘
  *     neither ──▶ IN_CONTENT; and if no call came behind the mark, the mark was text.
  *
  * A head is matched against the buffer from its beginning each time text comes: heads are short. Of

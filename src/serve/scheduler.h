@@ -27,15 +27,15 @@
  * AHEAD     done only means that the step stands in the device's queue, where everything keeps its
  *           order. So the owner may plan the next step before this one's tokens are known: n_ahead
  *           says that one is coming, which takes its place, is run and may ask for a page like any
- *           other. Only what needs to know which token it is waits for learn: a page is published
- *           when all its tokens are known. A sequence that turns out to have ended is removed, and
+ *           other. Publishing a page needs the value of each of its tokens, so it waits for
+ *           lt_sched_learn. A sequence that turns out to have ended is removed, and
  *           its pages are free at once: whoever takes them writes to them behind the row that was
  *           run in vain.
  *
- * One step:  plan ─▶ [copies, forward of items by the owner] ─▶ done ─▶ [owner: append a token to,
- * or remove, those with n_done == n_tokens] Ahead:     plan ─▶ [...] ─▶ done ─▶ [n_ahead = 1 for
- * those with n_done == n_tokens that go on] ─▶ plan ─▶ [...] ─▶ done
- *                                                                     ─▶ [append the token, n_ahead = 0, learn; or remove] */
+ * One step:  plan ─▶ [copies, forward of items by the owner] ─▶ done
+ *                ─▶ [owner: append a token to, or remove, those with n_done == n_tokens]
+ * Ahead:     plan ─▶ [...] ─▶ done ─▶ [n_ahead = 1 for those with n_done == n_tokens that go on]
+ *                ─▶ plan ─▶ [...] ─▶ done ─▶ [append the token, n_ahead = 0, learn; or remove] */
 #ifndef LT_SERVE_SCHEDULER_H
 #define LT_SERVE_SCHEDULER_H
 

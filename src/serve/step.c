@@ -1,8 +1,10 @@
 /* step.c: the engine's steps, of which the next can be queued before the tokens of this one are
  * known.
  *
- *     launch    schedule ─▶ copies of shared pages ─▶ lay out rows (step_rows.c) ─▶ queue the forward ─▶ count and publish pages
- *     collect   wait for the forward ─▶ a token for each choice that is up to date (step_pick.c): append, finish
+ *     launch    schedule ─▶ copies of shared pages ─▶ lay out rows (step_rows.c)
+ *                 ─▶ queue the forward pass ─▶ count and publish pages
+ *     collect   wait for the forward pass ─▶ a token for each choice that is up to date
+ *                 (step_pick.c): append it, or finish the choice
  *
  * A choice is up to date when all its tokens have keys and values, or will have them when the queue
  * has come so far: then the logits of its last row choose the next.
@@ -10,10 +12,10 @@
  * STATES, of lt_engine_step's turns. Each collects one step; a step is queued once and collected
  * once, in order.
  *
- *                     launch 1                     launch 2, ahead of 1's tokens             collect 1
- *     nothing queued ──────────▶ 1 is on its way ────────────────────────────▶ 1, 2 on their way ──────────▶ (2 is the 1 of the next turn)
- *            ▲                         │ collect 1: there is nothing ahead to run, or 1 can not be run ahead of
- *            └─────────────────────────┘
+ *     nothing queued ──launch 1──▶ 1 is on its way ──launch 2, ahead of 1's tokens──▶ 1 and 2 are
+ *            ▲                          │                                             │
+ *            └─collect 1: nothing is────┘       2 is the 1 of the next turn ◀─collect 1─┘
+ *              there to run ahead, or it can not be
  *
  * AHEAD      A step can be run ahead of if it was sent: its tokens are all chosen on the device and
  *            come by themselves (engine_impl.h). It is not if a choice forks, is embedded, or needs
@@ -27,8 +29,8 @@
  *            is collected the host makes their masks, while the device runs 2's layers, and queues
  *            them behind (choose_late); then 2 is sent, and 3 may be queued:
  *
- *                host    ... │ collect 1, masks of 2 │ launch 3 │ wait ...  │ collect 2, masks of 3 │
- *                device  ... │ layers, head, free picks of 2 ... │ late picks of 2 │ layers of 3 ...
+ *       host    ... │ collect 1, masks of 2 │ launch 3 │ wait ...  │ collect 2, masks of 3 │
+ *       device  ... │ layers, head, other picks of 2 │ late picks of 2 │ layers of 3 ...
  *
  *            One row with a grammar so costs its mask (16 KB up for 128k ids, and under 100 us on
  *            the host, hidden behind 2's layers), not the row's logits down (512 KB, a wait) nor
@@ -78,7 +80,7 @@ void lt_step_finish(lt_engine *e, lt_job_choice *s, lt_finish why, lt_err failur
         lt_sched_remove(&e->sched, &s->seq);
     }
     leave_steps(e, s);
-    lt_step_drop_notes(e, s);
+    lt_step_drop_penalties(e, s);
     if (s->job->n_finished == s->job->r.n_choices) {
         s->job->end_s = lt_clock_s();
     }
@@ -197,10 +199,10 @@ static void fail_step(lt_engine *e, const lt_step *s, lt_err err) {
             lt_step_fail(e, choice, err);
         }
     }
-    e->room.n_notes = 0;
+    e->room.n_penalty_states = 0;
 }
 
-/* Copies, notes and the forward of the plan, queued; then its tokens count. */
+/* Copies, penalty states and the forward of the plan, queued; then its tokens count. */
 static lt_err queue_plan(lt_engine *e, lt_step *s) {
     lt_paged_forward_rows rows;
     LT_TRY(lt_step_lay_out(e, s, &rows));
@@ -208,7 +210,7 @@ static lt_err queue_plan(lt_engine *e, lt_step *s) {
         LT_TRY(
             lt_paged_forward_copy_page(e->forward, e->sched.copies[i].dst, e->sched.copies[i].src));
     }
-    LT_TRY(lt_step_begin_notes(e));
+    LT_TRY(lt_step_begin_penalties(e));
     LT_TRY(lt_paged_forward_run(e->forward, &rows));
     lt_sched_done(&e->sched);
     return LT_OK;

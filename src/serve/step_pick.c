@@ -2,14 +2,15 @@
  * prompts, a token for every choice that is up to date; and with its hidden states.
  *
  *     a host's backend ── the row's V logits ─▶ model/sampler.h, a thread a row
- *     a device         ── chosen where it lies: 12 bytes come back (with likeliest ids 172); a prompt is judged as a pick by force
+ *     a device         ── picked where it lies: 12 bytes come back (172 with the likeliest ids);
+ *                         the log-probability of a prompt's token is that of a forced pick
  *
  * On a device a row of which the host must say how to choose (a grammar's mask, step.c) is chosen
- * late, by a call of its own; what no note can tell (over 1,023 biases) brings its logits to the
- * host, row by row, not batch by batch. The first
- * choice of a request to come so far takes the others with it: they fork and choose from the same
- * row. Where all rows of a step are chosen on the device, and none forks, nothing is asked for:
- * what was chosen is on its way (sent), and another step may stand behind it. */
+ * late, by a call of its own; what no penalty state can hold (over 1,023 biases) brings its logits
+ * to the host, row by row, not batch by batch. The first choice of a request to come so far takes
+ * the others with it: they fork and choose from the same row. Where all rows of a step are chosen
+ * on the device, and none forks, nothing is asked for: what was chosen is on its way (sent), and
+ * another step may stand behind it. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -119,7 +120,7 @@ lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_
         LT_TRY(lt_step_how(e, c->choice, &c->args, i, how + c->row * LT_CHOOSE_HOW_COUNT));
         r->choose[first + c->row] = true;
     }
-    LT_TRY(lt_step_begin_notes(e));
+    LT_TRY(lt_step_begin_penalties(e));
     return lt_paged_forward_choose_late(e->forward, first, n, r->choose + first, how, n_masks);
 }
 
@@ -141,7 +142,7 @@ static lt_err choose_forks(lt_engine *e, lt_token_pick *forks, int64_t n) {
     if (n_chosen == 0) {
         return LT_OK;
     }
-    LT_TRY(lt_step_begin_notes(e));
+    LT_TRY(lt_step_begin_penalties(e));
     LT_TRY(lt_paged_forward_choose_more(e->forward, n_chosen, r->more_rows, r->more_how, n_masks,
                                         &more));
     n_chosen = 0;

@@ -15,9 +15,9 @@
 #define LOGITS_ROWS  64
 #define LOGITS_BYTES ((int64_t)1 << 30)
 
-/* Of notes of all running sequences on a device; else the host chooses with penalties: whether it
- * does must not depend on who else is there. 64 sequences of 128,256 ids have 33 MB. */
-#define NOTES_BYTES ((int64_t)2 << 30)
+/* Of the penalty states of all running sequences on a device; else the host chooses with penalties:
+ * whether it does must not depend on who else is there. 64 sequences of 128,256 ids have 33 MB. */
+#define PENALTY_BYTES ((int64_t)2 << 30)
 
 static void carve_samplers(lt_engine *e, lt_arena *a) {
     e->samplers = lt_arena_take(a, (size_t)e->n_samplers * sizeof *e->samplers, LT_ARENA_ALIGN);
@@ -28,13 +28,13 @@ static void carve_samplers(lt_engine *e, lt_arena *a) {
     }
 }
 
-static void carve_notes(lt_engine *e, lt_arena *a) {
+static void carve_penalty_states(lt_engine *e, lt_arena *a) {
     lt_step_room *s = &e->room;
-    const size_t seqs = (size_t)e->o.max_running, slots = (size_t)e->n_note_slots;
+    const size_t seqs = (size_t)e->o.max_running, slots = (size_t)e->n_penalty_slots;
     const size_t edits = slots > 0 ? (size_t)e->max_edits : 0;
-    e->note_owners = lt_arena_take(a, slots * sizeof(lt_job_choice *), LT_ARENA_ALIGN);
-    s->note_slots = lt_arena_take(a, seqs * sizeof *s->note_slots, LT_ARENA_ALIGN);
-    s->note_starts = lt_arena_take(a, (seqs + 1) * sizeof *s->note_starts, LT_ARENA_ALIGN);
+    e->penalty_owners = lt_arena_take(a, slots * sizeof(lt_job_choice *), LT_ARENA_ALIGN);
+    s->penalty_slots = lt_arena_take(a, seqs * sizeof *s->penalty_slots, LT_ARENA_ALIGN);
+    s->penalty_starts = lt_arena_take(a, (seqs + 1) * sizeof *s->penalty_starts, LT_ARENA_ALIGN);
     s->edits = lt_arena_take(a, 2 * edits * sizeof *s->edits, LT_ARENA_ALIGN);
 }
 
@@ -51,9 +51,9 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     e->out_rows = e->out_rows < e->o.step_tokens ? e->out_rows : e->o.step_tokens;
     e->mask_words = (e->spec->vocab_size + 31) / 32;
     e->max_edits = e->spec->vocab_size + LT_NOTE_BIASES;
-    e->n_note_slots = 0;
-    if (!e->model->backend->host_memory && e->max_edits * e->o.max_running <= NOTES_BYTES / 4) {
-        e->n_note_slots = e->o.max_running;
+    e->n_penalty_slots = 0;
+    if (!e->model->backend->host_memory && e->max_edits * e->o.max_running <= PENALTY_BYTES / 4) {
+        e->n_penalty_slots = e->o.max_running;
     }
     for (int i = 0; i < LT_STEPS_QUEUED; i++) {
         lt_step *q = &e->steps[i];
@@ -73,7 +73,7 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     s->more_rows = lt_arena_take(a, (size_t)e->out_rows * sizeof *s->more_rows, LT_ARENA_ALIGN);
     s->more_how = lt_arena_take(a, (size_t)e->out_rows * LT_CHOOSE_HOW_COUNT * sizeof *s->more_how,
                                 LT_ARENA_ALIGN);
-    carve_notes(e, a);
+    carve_penalty_states(e, a);
     s->picks = lt_arena_take(a, seqs * sizeof *s->picks, LT_ARENA_ALIGN);
     s->masks = lt_arena_take(a, seqs * (size_t)e->mask_words * sizeof *s->masks, LT_ARENA_ALIGN);
     s->hidden = lt_arena_take(a, rows * width * sizeof *s->hidden, LT_ARENA_ALIGN);

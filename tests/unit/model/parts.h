@@ -1,4 +1,5 @@
-/* parts.h: models cut into parts in several ways, for tests that a part is the slice of the whole. */
+/* parts.h: models cut into parts in several ways, for tests that a part is the slice of the whole.
+ * */
 #ifndef TESTS_MODEL_PARTS_H
 #define TESTS_MODEL_PARTS_H
 

@@ -565,14 +565,14 @@ static lt_choose_args tell_op(scratch *s, const asked *q, int64_t i, float *x, i
     const lt_backend *cpu = lt_backend_cpu();
     lt_sampler_args known = q->a;
     lt_sampler_as_op(&q->a, r->how);
-    if (lt_sampler_needs_notes(&q->a)) {
+    if (lt_sampler_needs_penalty_state(&q->a)) {
         if (i % 2 == 0 && known.n_output > 0) {
             known.n_output--;
             r->how[LT_CHOOSE_NEW] = i % 4 == 0 ? q->tokens[known.n_prompt + known.n_output] : -3.0;
             r->late[2] = q->tokens[known.n_prompt + known.n_output];
         }
         r->how[LT_CHOOSE_SLOT] = 0.0;
-        starts[1] = (int32_t)lt_sampler_notes(&s->p, &known, q->endings, 3, edits);
+        starts[1] = (int32_t)lt_sampler_penalty_state(&s->p, &known, q->endings, 3, edits);
         const lt_note_args note = {.notes = lt_tensor_2d(notes, LT_I32, 1, n + LT_NOTE_BIASES),
                                    .slots = lt_tensor_1d(&slot, LT_I32, 1),
                                    .starts = lt_tensor_1d(starts, LT_I32, 2),
@@ -638,7 +638,7 @@ static void the_op_picks_the_same(void **state) {
     lt_arena_close(&s.arena);
 }
 
-static void what_notes_can_not_tell_is_the_hosts(void **state) {
+static void what_penalty_state_can_not_hold_is_the_hosts(void **state) {
     lt_sampling how = plain();
     (void)state;
     assert_true(lt_sampler_suits_op(&how, 131072));
@@ -743,7 +743,7 @@ int main(void) {
         cmocka_unit_test(log_probabilities_are_the_models),
         cmocka_unit_test(what_can_not_be_is_an_error),
         cmocka_unit_test(the_op_picks_the_same),
-        cmocka_unit_test(what_notes_can_not_tell_is_the_hosts),
+        cmocka_unit_test(what_penalty_state_can_not_hold_is_the_hosts),
         cmocka_unit_test(rows_as_loops_have_them),
         cmocka_unit_test(speed),
     };

@@ -239,8 +239,8 @@ static lt_request plain(const int32_t *prompt, int64_t max_tokens) {
     return r;
 }
 
-/* Beside a request whose tokens the host chooses, with more biases than a note can tell, no step
- * goes ahead; before and behind it each does. Beside others each does. */
+/* Beside a request whose tokens the host chooses, with more biases than a penalty state can hold,
+ * no step goes ahead; before and behind it each does. Beside others each does. */
 static void goes_ahead_where_it_can(void **state) {
     static const int32_t prompts[2][4] = {{5, 6, 7, 8}, {9, 10, 11, 12}};
     static lt_logit_bias many[LT_NOTE_BIASES + 100];
@@ -286,9 +286,9 @@ static void goes_ahead_where_it_can(void **state) {
     lt_model_close(m);
 }
 
-/* More notes begin in a step than travel at once, in slots that others have just left: each request
- * says what it says alone. */
-static void many_notes_begin_at_once(void **state) {
+/* More penalty states begin in a step than travel at once, in slots that others have just left:
+ * each request says what it says alone. */
+static void many_penalty_states_begin_at_once(void **state) {
     enum { MANY = 60, PROMPT = 70 };
     static answer want[MANY], got[MANY];
     static lt_logit_bias biases[40];
@@ -435,7 +435,7 @@ int main(void) {
         cmocka_unit_test(as_the_host_says),
         cmocka_unit_test(grammars_too),
         cmocka_unit_test(goes_ahead_where_it_can),
-        cmocka_unit_test(many_notes_begin_at_once),
+        cmocka_unit_test(many_penalty_states_begin_at_once),
         cmocka_unit_test(ends_in_the_middle),
         cmocka_unit_test(a_failure_takes_what_is_queued),
     };

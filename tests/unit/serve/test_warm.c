@@ -50,7 +50,7 @@ static lt_paged_forward *open_forward(const lt_model *m) {
                                                            .max_seqs = SEQS,
                                                            .max_out = MAX_ROWS,
                                                            .out_rows = ROWS,
-                                                           .n_notes = SEQS,
+                                                           .n_penalty_states = SEQS,
                                                            .max_seq = MAX_ROWS,
                                                            .n_pages = 2 * MAX_ROWS / PAGE,
                                                            .page_tokens = PAGE,
