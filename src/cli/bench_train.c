@@ -165,6 +165,33 @@ static json_t *shares_json(const bench *b) {
     return list;
 }
 
+/* Of an option and of a key, which has _ where the option has -. */
+static bool same_name(const char *option, const char *key) {
+    while (*option != '\0' && (*option == *key || (*option == '-' && *key == '_'))) {
+        option++, key++;
+    }
+    return *option == *key;
+}
+
+/* Options that change what is measured, where they are not as usual: the planner reads them
+ * (tests/unit/plan/test_own.c). */
+static void options_json(const bench_train_options *o, json_t *to) {
+    static const char *const names[] = {"recompute", "fp8", "fp8_wgrad", "optim", "moments"};
+    for (size_t i = 0; i < table.n_rows; i++) {
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            bench_train_options usual;
+            char value[LT_OPTION_STR_BYTES], plain[LT_OPTION_STR_BYTES];
+            lt_options_default(&table, &usual);
+            lt_option_text(&rows[i], o, value, sizeof value);
+            lt_option_text(&rows[i], &usual, plain, sizeof plain);
+            if (same_name(rows[i].name, names[k]) && strcmp(value, plain) != 0) {
+                json_object_set_new(to, names[k],
+                                    strcmp(value, "true") == 0 ? json_true() : json_string(value));
+            }
+        }
+    }
+}
+
 static json_t *result_json(const bench *b, double tokens, double flops) {
     const lt_train_ours *u = &b->ours;
     json_t *o = json_pack(
@@ -186,6 +213,7 @@ static json_t *result_json(const bench *b, double tokens, double flops) {
         json_object_set_new(o, "peer_tokens_per_s", json_real(tokens / b->peer_s));
         json_object_set_new(o, "ratio", json_real(b->peer_s / b->step_s));
     }
+    options_json(b->o, o);
     return o;
 }
 

@@ -55,6 +55,19 @@ same "llama, bf16, 8 bits in blocks" "model: {family: llama, layers: 2, width: 2
     "batch: {size: 2, micro: 2}"
 same "llama, bf16, 8 bits, gradients too" \
     "model: {family: llama, layers: 2, width: 256, heads: 4, vocab: 512, max_seq: 64, dtype: bf16, fp8: tensorwise, fp8_wgrad: true}" "batch: {size: 4, micro: 4}"
+"$lateen" plan --model recipes/gpt2-124m.yaml --cluster h100-node --json >"$work/plan.json" 2>"$work/log" &&
+    python3 - "$work/plan.json" >>"$work/log" 2>&1 <<'PY'
+import json, sys
+with open(sys.argv[1]) as f:
+    plan = json.load(f)
+step = plan["step"]
+ops = sum(op["seconds"] for op in step["ops"].values())
+assert step["gpu"] == "h100-sxm" and step["measured"] is True, step
+assert 0.9 * step["step_s"] < ops <= step["step_s"], step
+assert step["ops"]["adamw"]["calls"] == 148 and step["ops"]["matmul"]["calls"] % 128 == 0, step["ops"]
+assert abs(step["tokens_per_s"] * step["step_s"] - 524288) < 1, step
+PY
+said $? "the step of a recipe on a GPU, op by op"
 if "$lateen" plan --model "$work/recipe.yaml" --tp 2 >"$work/log" 2>&1; then said 1 "a layout beside a recipe is refused"; else
     grep -q -- '--tp 2 contradicts' "$work/log"
     said $? "a layout beside a recipe is refused"

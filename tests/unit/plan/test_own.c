@@ -43,7 +43,7 @@ static void read_row(measured *m, const json_t *row) {
     r->moments = strcmp(text(row, "moments"), "bf16") == 0;
     if (strcmp(text(row, "fp8"), "tensorwise") == 0) {
         r->fp8 = LT_FP8_TENSORWISE;
-        r->fp8_wgrad = true;
+        r->fp8_wgrad = json_is_true(json_object_get(row, "fp8_wgrad"));
     }
     m->run.spec = lt_train_shape_spec(shape, r->seq);
     m->run.dtype = LT_BF16;
