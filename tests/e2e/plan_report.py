@@ -1,0 +1,90 @@
+"""What `lateen plan --json` says of one run, against formulas worked out here: Llama 3 70B on 512 GH200 of Alps. Standard library only; TAP on stdout.
+
+usage: plan_report.py LATEEN"""
+import json
+import math
+import subprocess
+import sys
+
+from tap import Tap
+
+tap = Tap()
+# Llama 3 70B (arXiv:2407.21783, table 3): 80 layers, width 8192, 8 of 64 heads for keys, MLP 28672, vocabulary 128256, head apart from the embedding.
+LAYERS, WIDTH, MLP, VOCAB, SEQ = 80, 8192, 28672, 128256, 8192
+MATRICES = LAYERS * (WIDTH * (2 * WIDTH + 2 * WIDTH // 8) + 3 * WIDTH * MLP)
+PARAMS = MATRICES + 2 * VOCAB * WIDTH + (2 * LAYERS + 1) * WIDTH
+# recipes/clusters: alps.yaml, and gh200 of gpus.yaml.
+NODES, PER_NODE_DAY, WRITE_GBPS, READ_GBPS, PRICE, PUE = 128, 3.25e-3, 1090, 1190, 2.0, 1.1
+RESTART_S, PEAK_TFLOPS, POWER_W, HOST_W = 180 + 120 + 60 + 180, 989, 560, 120
+GPUS, TOKENS, BATCH, GIVEN_TP = 512, 100e9, 4 << 20, 4
+PARTS = ("gemm", "attention", "elementwise", "launch", "tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "bubble", "optimizer", "data", "straggler")
+KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "margin")
+
+
+def plan(*more):
+    words = [sys.argv[1], "plan", "--model", "llama3-70b", "--cluster", "alps", "--gpus", GPUS, "--tokens", "100B", "--batch", "4M", "--tp", GIVEN_TP, "--micro", 1,
+             "--zero", 1, "--json"]
+    return json.loads(subprocess.run([str(w) for w in (*words, *more)], capture_output=True, text=True, check=True).stdout)
+
+
+def near(name, got, want, rel=1e-6):
+    tap.check(name, math.isclose(got, want, rel_tol=rel), f"{got}, not {want}")
+
+
+def layouts():
+    for i, x in enumerate(p["layouts"]):
+        ways, t, m = x["layout"], x["time"], x["memory"]
+        tap.check(f"layout {i}: the ranks are the GPUs", ways["tp"] == GIVEN_TP and ways["tp"] * ways["pp"] * ways["cp"] * ways["dp"] == GPUS, ways)
+        tap.check(f"layout {i}: sequences of a step", ways["dp"] * ways["accumulation"] * ways["micro_batch"] * SEQ == BATCH, ways)
+        near(f"layout {i}: the step is the sum of its parts", sum(t[part + "_s"] for part in PARTS), t["step_s"])
+        tap.check(f"layout {i}: no more communication is exposed than there is", sum(t[w + "_comm_s"] for w in ("tp", "cp", "ep", "pp", "dp")) <= t["comm_total_s"], t)
+        near(f"layout {i}: tokens a second", t["tokens_s"], BATCH / t["step_s"])
+        near(f"layout {i}: of a GPU", t["tokens_s_gpu"], BATCH / t["step_s"] / GPUS)
+        # Six operations a weight of a matrix, the head's too, and causal attention.
+        flops = 6 * (PARAMS - VOCAB * WIDTH) + 6 * LAYERS * WIDTH * SEQ
+        near(f"layout {i}: MFU", t["mfu"], flops * t["tokens_s_gpu"] / (PEAK_TFLOPS * 1e12), 2e-3)
+        tap.check(f"layout {i}: hardware's use is no less", t["hfu"] >= t["mfu"], t)
+        near(f"layout {i}: memory is the sum of its kinds", sum(m[k + "_bytes"] for k in KINDS), m["total_bytes"])
+        # bf16 weights; gradients in fp32; a master copy and two moments in fp32, split among the data-parallel ranks.
+        near(f"layout {i}: gradients", m["gradients_bytes"], 2 * m["weights_bytes"])
+        near(f"layout {i}: optimiser", m["optimizer_bytes"], 12 * m["weights_bytes"] / 2 / ways["dp"])
+    steps = [x["time"]["step_s"] for x in p["layouts"]]
+    tap.check("layouts: as many as asked for, the fastest first", len(steps) == 2 and steps == sorted(steps), steps)
+
+
+def whole_run():
+    near("days without failures", p["days_without_failures"], math.ceil(TOKENS / BATCH) * p["layouts"][0]["time"]["step_s"] / 86400)
+    near("days", p["days"], p["days_without_failures"] / p["goodput"]["ettr"])
+    near("GPU hours", p["gpu_hours"], p["days"] * 24 * GPUS)
+    near("price", p["price"], p["gpu_hours"] * PRICE)
+    near("energy: 85 % of the power, and the host's", p["energy_mwh"], p["gpu_hours"] * (0.85 * POWER_W + HOST_W) * PUE / 1e6)
+    near("swing: from 85 % of the power to 15 %", p["power_swing_mw"], GPUS * POWER_W * 0.7 / 1e6)
+    tap.check("names", (p["model"], p["cluster"], p["gpu"], p["gpus"], p["tokens"]) == ("llama3-70b", "alps", "gh200", GPUS, TOKENS), p)
+
+
+def failures():
+    g = p["goodput"]
+    near("mean time between failures", g["mtbf_s"], 86400 / (NODES * PER_NODE_DAY))
+    # Of each parameter 14 bytes: weights in bf16, master copy and moments in fp32.
+    near("time of a save", g["save_s"], 14 * PARAMS / (WRITE_GBPS * 1e9), 1e-4)
+    near("time of a restart", g["restart_s"], RESTART_S + 14 * PARAMS / (READ_GBPS * 1e9), 1e-6)
+    # Daly 2006 (doi:10.1016/j.future.2004.11.016), equation 37.
+    half = g["block_s"] / (2 * g["mtbf_s"])
+    near("interval between saves", g["interval_s"], math.sqrt(2 * g["block_s"] * g["mtbf_s"]) * (1 + math.sqrt(half) / 3 + half / 9) - g["block_s"], 1e-5)
+    near("lost to saves", g["checkpoint_loss"], g["block_s"] / (g["interval_s"] + g["block_s"]))
+    near("an interval of one's own", plan("--interval", 60)["goodput"]["interval_s"], 3600)
+
+
+def what_ifs():
+    best = p["layouts"][0]["time"]["step_s"]
+    for w in p["what_if"]:
+        near(f"what if: {w['change']}", w["speedup"], best / w["step_s"])
+    tap.check("what ifs: only when asked for", len(p["what_if"]) >= 5 and not plan()["what_if"], p["what_if"])
+    few = 20 * PARAMS
+    tap.check("warning: fewer tokens than 20 a parameter", any(f"(20 a parameter: {few:.3g})" in w for w in p["warnings"]), p["warnings"])
+
+
+p = plan("--top", 2, "--sensitivity")
+for test in (layouts, whole_run, failures, what_ifs):
+    tap.case(test)
+sys.exit(tap.end())

@@ -1,0 +1,2 @@
+# The figures of a plan against formulas of papers and data sheets, worked out by the test.
+beside "planner's figures against formulas" python3 tests/e2e/plan_report.py build/lateen
