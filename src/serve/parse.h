@@ -51,7 +51,7 @@ typedef enum {
     LT_PART_CALL_ARGS  /* A piece of its arguments, which add up to a JSON text. */
 } lt_part_kind;
 
-/* call: the how-manieth call, from 0; -1 for text. */
+/* call: the index of the call, from 0; -1 for text. */
 typedef void (*lt_parse_fn)(void *ctx, lt_part_kind part, int call, const char *text, size_t n);
 
 typedef struct {

@@ -1,16 +1,18 @@
-/* compile.h: grammars are made on a thread of their own, so that the loop, and with it everybody's
- * streams, never waits for one.
+/* compile.h: grammars are made on a thread of their own, so that the loop, and with it every
+ * stream, never waits for one.
  *
- *     loop: lt_compiler_submit(c, job) job is the caller's, and filled; it lives until done or a
- *     cancel that says true compiler: vocabulary (the first time), grammar
+ *     loop:      lt_compiler_submit(c, job): the job is filled in and stays the caller's; it lives
+ *                until done, or until a cancel that returns true
+ *     compiler:  vocabulary (the first time), grammar
  *     loop:      done(job): job->grammar, or job->err and job->message
  *
- * What was made is kept (grammar/keep.h): the next job that asks for the same is told at once,
- * however many wait.
+ * Grammars that were made are kept (grammar/keep.h): the next job that asks for the same one is
+ * told at once, however many wait.
  *
  *     free ─submit─▶ WAITING ─▶ MADE ─▶ told: done() on the loop ─▶ free
- *       └──it is kept────▶ MADE
- *                       └─cancel: true ─▶ free      MADE ─cancel: false─▶ given up at the next state of an automaton, then told like any other
+ *       └──it is kept────────────▲
+ *     WAITING ─cancel: true─▶ free
+ *     MADE ─cancel: false─▶ given up at the next state of an automaton, then told like any other
  *
  * A bounded queue, first come, first made; one more is LIMIT. While a job waits or is made, its
  * tree and texts are the compiler's to read: the loop leaves them alone. */

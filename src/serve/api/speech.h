@@ -10,7 +10,7 @@ typedef enum { LT_SPEECH_CONTENT, LT_SPEECH_REASONING, LT_SPEECH_CALL } lt_speec
 
 typedef struct {
     lt_speech_kind kind;
-    int call;         /* CALL: the how-manieth, from 0. */
+    int call;         /* CALL: its index among the calls, from 0. */
     char id[48];      /* Made for it; CALL: by which the tool's answer names it. */
     char *name;       /* CALL: the function. Owned. */
     lt_json_out text; /* CALL: the arguments. */

@@ -1,13 +1,13 @@
 /* grammar.h: what may come next: a GBNF grammar, regular expression, JSON schema or list of choices
  * as masks over token ids.
  *
- *     lt_grammar_vocab *vocab; once a model lt_grammar_vocab_open(&vocab, tokenizer, NULL, 0)
- *     lt_grammar *g; once a request (or shared) lt_grammar_open(&g, vocab, LT_GRAMMAR_SCHEMA, text,
- *     bytes)
- *     lt_grammar_state *s;       once a sample                     lt_grammar_state_open(&s, g)
+ *     once a model:    lt_grammar_vocab_open(&vocab, tokenizer, NULL, 0)
+ *     once a request:  lt_grammar_open(&g, vocab, LT_GRAMMAR_SCHEMA, text, bytes)  (or shared)
+ *     once a choice:   lt_grammar_state_open(&s, g)
  *
- *     loop:  lt_grammar_mask(s, bits, V)  ──▶ sampler sets the others to -inf ──▶ id ──▶ lt_grammar_accept(s, id)
- *            until the id ends the text; lt_grammar_done(s): nothing but an ending id may follow.
+ *     loop:  lt_grammar_mask(s, bits, V) ─▶ the sampler sets the other ids to -inf ─▶ id
+ *            ─▶ lt_grammar_accept(s, id)
+ *            until the id ends the text; lt_grammar_done(s): only an ending id may follow
  *
  * A token is allowed when its bytes can continue the text so far to a text of the language; an
  * ending id when the text so far is in it. Special tokens are allowed only where a grammar names

@@ -1,10 +1,14 @@
 /* grammar/negate.c: what holds when a schema does not: one of its keywords fails. Each failing
  * keyword is written as a schema of its own, which is then an alternative like any other:
  *
- *     minimum 3           a number, exclusiveMaximum 3              required [a]        an object without a
- *     type string         one of the other types                   properties {a: S}   an object with an a that is not S
- *     minItems 2          an array, maxItems 1                      items S             an array that contains what is not S
- *     anyOf [A, B]        neither A nor B                           if A then B         A and not B, or ...
+ *     minimum 3        a number, exclusiveMaximum 3
+ *     type string      one of the other types
+ *     minItems 2       an array, maxItems 1
+ *     required [a]     an object without a
+ *     properties {a: S}    an object with an a that is not S
+ *     items S          an array that contains what is not S
+ *     anyOf [A, B]     neither A nor B
+ *     if A then B      A and not B, or ...
  *
  * Members with "\001" are ours: types (a mask), not (values), not_pattern, not_multiple, some (a
  * member exists that additionalProperties, patternProperties or propertyNames do not allow). Not

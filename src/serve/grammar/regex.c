@@ -1,8 +1,10 @@
 /* grammar/regex.c: regular expressions as trees. The dialect is what ECMAScript, Python and PCRE
  * agree on:
  *
- *   a|b  (a)  (?:a)  (?<n>a)  (?P<n>a)      a* a+ a? a{m} a{m,} a{m,n}, lazy forms the same      .  (all but a newline)
- *   [abc] [^a-z] with \d \w \s \n \xHH inside     \d \w \s \D \W \S (of ASCII)   \t \n \r \f \v \0 \xHH \uHHHH \u{H...} \p{L N P S M}
+ *   a|b  (a)  (?:a)  (?<n>a)  (?P<n>a)
+ *   a* a+ a? a{m} a{m,} a{m,n}, lazy forms the same      .  (all but a newline)
+ *   [abc] [^a-z] with \d \w \s \n \xHH inside           \d \w \s \D \W \S (of ASCII)
+ *   \t \n \r \f \v \0 \xHH \uHHHH \u{H...} \p{L N P S M}
  *   ^ and $ anywhere
  *
  * Look-around, back-references, \b and flags describe more than a regular language or need what a

@@ -1,7 +1,8 @@
 /* grammar/schema.h: what the reader of schemas consists of.
  *
- *     schema ──▶ term = a set of literals (a schema, or the opposite of one) that all hold          grammar/terms.c
- *                  │ expanded, once: grammar/expand.c (what holds), grammar/negate.c (what does not)
+ *     schema ──▶ term = a set of literals that all hold (a schema, or the opposite of one):
+ *                  │     grammar/terms.c
+ *                  │ expanded once: grammar/expand.c (what holds), grammar/negate.c (what does not)
  *                  ▼
  *                shapes, one of which holds: for each type what its values must satisfy
  *                  │ grammar/schema.c, _object, _array, _scalar

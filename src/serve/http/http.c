@@ -1,10 +1,10 @@
 /* http.c: see http.h.
  *
- *            accept                 request complete               answer's end, keep-alive
- *   listener ──────▶ READING ─────────────────────────▶ ANSWERING ─────────────────────────▶ READING
- *                      │ 408, 400, 413, 431: answered,    │ client gone, too slow: on_gone
- *                      ▼ then                             ▼
- *                   FLUSHING ──all written──▶ freed      freed
+ *            accept             request complete           the answer's end, keep-alive
+ *   listener ──────▶ READING ─────────────────────▶ ANSWERING ─────────────────────────▶ READING
+ *                      │ 408, 400, 413, 431:          │ client gone, or too slow: on_gone
+ *                      ▼ answered, then               ▼
+ *                   FLUSHING ──all written──▶ freed   freed
  *
  * A connection is never freed inside a call that the API makes on it (write, end): it is marked and
  * a zero timeout frees it from the loop.
