@@ -84,6 +84,37 @@ static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_s
                               .weights = o->weights};
 }
 
+/* A stage has a unit's gradients if it has its layer, the embedding, or the head, which may be the
+ * embedding's table. */
+static bool has_unit(const lt_pass_options *o, const lt_model_spec *s, const lt_param_table *t,
+                     int unit) {
+    const int layer = t->units[unit].layer;
+    const bool head = end_of(o, s) == s->n_layers;
+    return layer >= 0  ? layer >= o->first_layer && layer < end_of(o, s)
+           : unit == 0 ? o->first_layer == 0 || (head && s->tied)
+                       : head;
+}
+
+/* Of a whole model in one piece, of a stage unit by unit. */
+static void gradients_carve(lt_pass *p, const lt_model_spec *s, const lt_param_table *t,
+                            const lt_pass_options *o, lt_arena *a) {
+    lt_param_buffer *g = &p->exec.gradients;
+    if (o->first_layer == 0 && end_of(o, s) == s->n_layers) {
+        void *flat = lt_arena_take(a, lt_param_buffer_bytes(t, LT_F32), LT_ARENA_ALIGN);
+        if (flat != NULL) {
+            lt_param_buffer_place(g, t, flat);
+        }
+        return;
+    }
+    for (int unit = 0; unit < t->n_units; unit++) {
+        const size_t bytes = (size_t)t->units[unit].n_elements * sizeof(float);
+        void *base = has_unit(o, s, t, unit) ? lt_arena_take(a, bytes, LT_ARENA_ALIGN) : NULL;
+        if (g->base != NULL) {
+            g->base[unit] = base;
+        }
+    }
+}
+
 /* Every byte of a pass. */
 static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const lt_param_table *t,
                        const lt_pass_options *o, arenas *a) {
@@ -93,10 +124,7 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     tables_carve(&p->rope, &p->rope_local, &p->xielu, s, o, &a->scratch);
     lt_stage_carve(&p->stage, &stage, &a->scratch);
     if (o->train) {
-        void *flat = lt_arena_take(&a->gradients, lt_param_buffer_bytes(t, LT_F32), LT_ARENA_ALIGN);
-        if (flat != NULL) {
-            lt_param_buffer_place(&p->exec.gradients, t, flat);
-        }
+        gradients_carve(p, s, t, o, &a->gradients);
     }
     lt_fp8_carve(&p->fp8, t, o, &a->eight);
 }

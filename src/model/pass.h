@@ -135,7 +135,7 @@ LT_MUST_USE lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs
 LT_MUST_USE lt_err lt_pass_logprobs_backward(lt_pass *p, int set, const float *dlogprobs,
                                              float grad_scale);
 
-/* F32 over the model's table, the backend's memory. */
+/* F32 over the model's table, the backend's memory; of a stage its own units alone. */
 const lt_param_buffer *lt_pass_gradients(const lt_pass *p);
 /* The next batch to train on begins anew: what products make is stored, not added, the rest is
  * zeroed first. Until then the old gradients stand. */

@@ -19,7 +19,15 @@ static float *download(lt_model *m, const lt_pass *p) {
     const size_t bytes = lt_param_buffer_bytes(&m->table, LT_F32);
     float *out = malloc(bytes);
     assert_non_null(out);
-    must(lt_model_download(m, out, lt_param_floats(lt_pass_gradients(p)), bytes), "download");
+    const lt_param_buffer *g = lt_pass_gradients(p);
+    for (int u = 0; u < m->table.n_units; u++) { /* A stage has its own units alone. */
+        const lt_unit *unit = &m->table.units[u];
+        if (g->base[u] != NULL) {
+            must(lt_model_download(m, out + unit->at, g->base[u],
+                                   (size_t)unit->n_elements * sizeof *out),
+                 "download");
+        }
+    }
     return out;
 }
 
@@ -146,6 +154,9 @@ static void check(const work *w, const lt_pass_result *want, const float *gradie
             const bool here = p->layer >= 0 ? p->layer >= w->cut[s] && p->layer < w->cut[s + 1]
                               : embeds      ? s == 0
                                             : s == w->n_stages - 1;
+            if (apart && !here && p->layer >= 0) {
+                assert_null(lt_pass_gradients(l.of[s])->base[p->unit]);
+            }
             if (apart && (!here || tied)) { /* Both ends hold a part of a tied embedding's. */
                 continue;
             }
