@@ -12,9 +12,9 @@ static inline int mpirun_is_there(void) {
 }
 
 /* The exit status of mpirun -n n THIS_PROGRAM arg; -1: it was ended by a signal. More ranks than
- * cores, as root too: CI's machines are small containers. Leaks and orders of locks are not looked at in the ranks:
- * Open MPI keeps memory to the end, and takes its own locks in two orders; what we allocate and
- * lock is the same between threads. */
+ * cores, as root too: CI's machines are small containers. Leaks and orders of locks are not looked
+ * at in the ranks: Open MPI keeps memory to the end, and takes its own locks in two orders; what we
+ * allocate and lock is the same between threads. */
 static inline int mpirun(int n, const char *arg) {
     char exe[4096], command[8192];
     const ssize_t length = readlink("/proc/self/exe", exe, sizeof exe - 1);
