@@ -18,12 +18,15 @@ static int64_t label_bytes(const lt_training *t, const lt_batch *b, int64_t rows
 }
 
 static lt_err evaluate_rows(lt_training *t, lt_loader *l, lt_step_record *sum) {
-    const int64_t limit = t->recipe.eval_rows;
+    /* Of the first eval_rows rows, those of this rank. */
+    const int64_t dp = lt_training_dp(t), rank = t->valid_options.rank;
+    const int64_t limit = (t->recipe.eval_rows - rank + dp - 1) / dp;
     lt_batch *b = &t->valid_rows.batch.ids;
     int64_t seen = 0, got = t->micro;
 
-    while (got == t->micro && (limit == 0 || seen < limit)) {
-        const int64_t want = limit > 0 && limit - seen < t->micro ? limit - seen : t->micro;
+    while (got == t->micro && (t->recipe.eval_rows == 0 || seen < limit)) {
+        const int64_t want = t->recipe.eval_rows > 0 && limit - seen < t->micro ? limit - seen
+                                                                                : t->micro;
         lt_pass_result r = {0};
         LT_TRY(lt_loader_next(l, want, b, &got));
         if (got == 0) {
@@ -56,12 +59,15 @@ lt_err lt_training_check_validation(lt_training *t) {
     lt_err err = LT_OK;
     lt_loader *l = NULL;
     lt_batch *b = &t->valid_rows.batch.ids;
+    lt_loader_options whole = t->valid_options;
     int64_t got = 1, labels = 0;
 
     if (t->valid_options.n_sources == 0) {
         return LT_OK;
     }
-    err = lt_loader_open(&l, &t->valid_options);
+    whole.rank = 0;
+    whole.world = 1;
+    err = lt_loader_open(&l, &whole);
     if (err != LT_OK) {
         err = lt_error_prefix(err, "validation");
         goto done;

@@ -212,6 +212,10 @@ static lt_loader_options loader_options(const lt_training *t, const lt_mixture *
     o.goldfish_k = r->goldfish_k;
     o.goldfish_h = r->goldfish_h;
     o.prefetch_rows = r->prefetch;
+    if (t->world != NULL) {
+        o.rank = t->world->dp_rank;
+        o.world = t->world->dp;
+    }
     if (r->val_fraction > 0.0) {
         o.split = LT_SPLIT_TRAIN;
         o.val_fraction = r->val_fraction;
@@ -333,9 +337,46 @@ static lt_err lead_begin(lt_training *t) {
     return LT_OK;
 }
 
+int lt_training_dp(const lt_training *t) {
+    return t->world != NULL ? t->world->dp : 1;
+}
+
+/* Each rank takes the same number of rows of every step; passes are no larger than that. */
+static lt_err divide_rows(lt_training *t) {
+    lt_recipe *r = &t->recipe;
+    const int64_t dp = lt_training_dp(t);
+    const char *p = r->ramp;
+    const int64_t most = lt_recipe_largest_batch(r) / dp;
+    int64_t size;
+    uint64_t from;
+    bool ok;
+    if (dp == 1) {
+        return LT_OK;
+    }
+    if (!t->device->backend->host_memory) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%lld ranks on device %s: several ranks train on CPUs only yet",
+                (long long)dp, t->device->backend->name);
+    }
+    if (r->batch % dp != 0) {
+        LT_FAIL(LT_ERR_ARG, "batch.size = %lld rows cannot be divided by %lld ranks; %lld can",
+                (long long)r->batch, (long long)dp, (long long)((r->batch + dp - 1) / dp * dp));
+    }
+    while (lt_recipe_next_ramp(&p, &size, &from, &ok)) {
+        if (size % dp != 0) {
+            LT_FAIL(LT_ERR_ARG, "batch.ramp '%s': %lld rows cannot be divided by %lld ranks",
+                    r->ramp, (long long)size, (long long)dp);
+        }
+    }
+    if (r->micro == 0 || r->micro > most) {
+        r->micro = most;
+    }
+    return LT_OK;
+}
+
 static lt_err open_all(lt_training *t) {
     const bool leads = lt_ranks_lead(&t->ranks);
     LT_TRY(lt_recipe_check(&t->recipe));
+    LT_TRY(divide_rows(t));
     LT_TRY(open_folder(t));
     if (leads) {
         LT_TRY(lead_lock(t));
@@ -365,6 +406,7 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
                              const lt_training_with *with) {
     *t = (lt_training){.recipe = *r,
                        .ranks = with->ranks,
+                       .world = with->world,
                        .lock_fd = -1,
                        .saved_step = -1,
                        .sampled_step = -1,

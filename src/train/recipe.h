@@ -44,6 +44,12 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "where to compute; cuda:N is GPU N; auto: the GPU if there is one", LT_RECIPE_MAY_CHANGE)    \
     X(I64, threads, "threads", "0", 0, 4096, "N",                                                  \
       "threads of the kernels; 0: all cores of this process", LT_RECIPE_MAY_CHANGE)                \
+    X(STR, mesh, "mesh", "", 0, 0, "AXIS=N,...",                                                   \
+      "how the ranks of mpirun or srun divide the work: dp=4 divides the rows of a step; empty: "  \
+      "all ranks do so",                                                                           \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(F64, deadline, "mesh.deadline", "600", 1, 1e6, "s",                                          \
+      "a rank that does not come to the others for so long has failed", LT_RECIPE_MAY_CHANGE)      \
     X(I64, page, "page", "0", 0, 65535, "PORT",                                                    \
       "serve the live report on 127.0.0.1:PORT; 0: do not", LT_RECIPE_MAY_CHANGE)                  \
     X(STR, init, "model.init", "", 0, 0, "PATH",                                                   \

@@ -90,12 +90,12 @@ lt_err lt_training_save(lt_training *t) {
     if (!publish) {
         return LT_OK;
     }
-    LT_TRY(snapshot(t));
-    LT_TRY(lt_checkpoint_save(t->checkpoints, t->model, &t->optimiser, &t->state));
-    t->saved_step = t->state.step;
-    if (lt_ranks_lead(&t->ranks)) {
+    if (lt_ranks_lead(&t->ranks)) { /* All ranks hold the same. */
+        LT_TRY(snapshot(t));
+        LT_TRY(lt_checkpoint_save(t->checkpoints, t->model, &t->optimiser, &t->state));
         LT_TRY(lt_checkpoint_prune(t->checkpoints, t->recipe.keep_last, t->recipe.keep_every));
     }
+    t->saved_step = t->state.step;
     lt_log_debug("step %lld: checkpoint in %.2f s", (long long)t->state.step, lt_clock_s() - start);
     return LT_OK;
 }
@@ -197,24 +197,70 @@ static void report_failure(const lt_training *t, lt_err err) {
     lt_failure_keep(&failure, err);
     lt_log_note(LT_LOG_ERROR, "%s", lt_error_message());
     lt_log_note_trace();
-    if (lt_report_write(t->recipe.out) != LT_OK) {
+    if (lt_ranks_lead(&t->ranks) && lt_report_write(t->recipe.out) != LT_OK) {
         lt_log_warn("%s", lt_error_message());
     }
     (void)lt_failure_raise(&failure);
 }
 
+/* lt_ranks.combine over the group of all ranks: each gets every record, and joins them in the order
+ * of the ranks. */
+static lt_err combine_records(void *of, lt_step_record *record) {
+    const lt_world *w = of;
+    const int n = lt_comm_size(w->comm);
+    lt_step_record *all = calloc((size_t)n, sizeof *all);
+    lt_err err;
+    if (all == NULL) {
+        LT_FAIL(LT_ERR_OOM, "records of %d ranks", n);
+    }
+    err = lt_all_gather(w->mesh.world, all, record, sizeof *record / sizeof(double), LT_F64, NULL);
+    if (err == LT_OK) {
+        *record = all[0];
+        for (int i = 1; i < n; i++) {
+            lt_step_record_combine(record, &all[i]);
+        }
+    }
+    free(all);
+    return err;
+}
+
+/* The leading rank opens first: it locks the folder and puts it in order; then the others read. */
+static lt_err open_ranks(lt_training *t, const lt_recipe *r, lt_device *device, lt_world *world) {
+    const lt_ranks ranks = world->comm == NULL ? (lt_ranks){0}
+                                               : (lt_ranks){world->rank, world, combine_records};
+    const bool leads = lt_ranks_lead(&ranks);
+    lt_step_record record = {0};
+    lt_err err = LT_OK;
+    if (world->comm == NULL) {
+        return lt_training_open(t, r, device);
+    }
+    if (!leads) {
+        lt_log_set_level(LT_LOG_ERROR);
+        LT_TRY(lt_ranks_combine(&ranks, &record, LT_OK));
+    }
+    err = lt_training_open_with(t, r, device, &(lt_training_with){.ranks = ranks, .world = world});
+    if (leads) {
+        LT_TRY(lt_ranks_combine(&ranks, &record, err));
+    }
+    record = (lt_step_record){0};
+    return lt_ranks_combine(&ranks, &record, err);
+}
+
 lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
     lt_err err = LT_OK;
+    lt_world world = {0};
     lt_training *t = calloc(1, sizeof *t);
     int stopped = 0;
 
     if (t == NULL) {
         LT_FAIL(LT_ERR_OOM, "training");
     }
+    t->lock_fd = -1; /* So that it can be closed. */
+    LT_TRY_DONE(lt_world_open(&world, r->mesh, r->deadline, r->out));
     catch_signals();
     (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES); /* Large buffers go back when they are freed. */
     (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
-    LT_TRY_DONE(lt_training_open(t, r, device));
+    LT_TRY_DONE(open_ranks(t, r, device, &world));
     lt_memory_plan_log(&t->memory);
     lt_log_info(
         "%s model of %.2fM parameters, %s, %lld of %lld steps done",
@@ -227,7 +273,7 @@ lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
     } else if (err == LT_OK) {
         err = stop(t, lt_stop_text(stopped));
     }
-    if (err == LT_ERR_NUMERIC) {
+    if (err == LT_ERR_NUMERIC && lt_ranks_lead(&t->ranks)) {
         err = lt_training_give_up(t);
     }
     if (err == LT_ERR_INTERRUPTED) {
@@ -236,6 +282,11 @@ lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
         report_failure(t, err);
     }
 done:
+    if (err == LT_ERR_INTERRUPTED && !lt_ranks_lead(&t->ranks)) {
+        err =
+            LT_OK; /* The leading rank says so, and mpirun ends all when one ends with a status. */
+    }
+    lt_world_close(&world, err);
     lt_training_close(t);
     free(t);
     return err;

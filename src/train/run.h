@@ -8,6 +8,7 @@
 #include "lateen/data.h"
 #include "lateen/tokenizer.h"
 #include "model/pass.h"
+#include "parallel/world.h"
 #include "train/checkpoint.h"
 #include "train/guard.h"
 #include "train/memory.h"
@@ -33,6 +34,7 @@ typedef struct {
     lt_step_rows rows;
     bool drawn;
     lt_step_plan plan;
+    int64_t n_rows;     /* Of the step's, those of this rank. */
     int64_t staged;     /* Rows that the pass has already. */
     lt_row_place place; /* Behind these rows: what a checkpoint of this step holds. */
     double wait_s;
@@ -59,7 +61,8 @@ typedef struct lt_training {
     lt_row_source source; /* Of the steps' rows. */
     lt_row_place place;   /* Behind the last whole step. */
     lt_guard guard;
-    lt_ranks ranks; /* All zeros: this rank is alone, and leads. */
+    lt_ranks ranks;  /* All zeros: this rank is alone, and leads. */
+    lt_world *world; /* The caller's; NULL: alone. */
     lt_metrics metrics;
     lt_page *page;
     lt_progress progress;
@@ -101,11 +104,13 @@ LT_MUST_USE lt_err lt_training_open(lt_training *t, const lt_recipe *r, lt_devic
  * lock. */
 typedef struct {
     lt_ranks ranks;
-    const lt_row_source *rows; /* NULL: the loader over data.train. */
+    lt_world *world;           /* NULL: alone. It stays the caller's. */
+    const lt_row_source *rows; /* NULL: the loader over data.train. Of this rank's rows. */
 } lt_training_with;
 LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *device,
                                          const lt_training_with *with);
 lt_pass_options lt_training_pass_options(const lt_training *t);
+int lt_training_dp(const lt_training *t); /* Ranks that share the rows of a step. */
 void lt_training_close(lt_training *t);
 
 /* step.c: one optimiser step. */

@@ -18,6 +18,7 @@
  */
 #include "base/clock.h"
 #include "base/error.h"
+#include "parallel/dp.h"
 #include "tensor/ops.h"
 #include "train/run.h"
 
@@ -38,8 +39,9 @@ static lt_pass_batch slice(const lt_training *t, const lt_row_batch *rows, int64
 static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
     const double start_s = lt_clock_s();
     d->plan = lt_recipe_plan(&t->recipe, step, seen);
+    d->n_rows = d->plan.rows / lt_training_dp(t);
     d->staged = 0;
-    LT_TRY(t->source.next(t->source.of, d->plan.rows, &d->rows.batch));
+    LT_TRY(t->source.next(t->source.of, d->n_rows, &d->rows.batch));
     t->source.place(t->source.of, &d->place);
     d->wait_s = lt_clock_s() - start_s;
     d->drawn = true;
@@ -48,7 +50,7 @@ static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
 
 /* Send off the draw's next micro-batch. */
 static lt_err stage(lt_training *t, lt_draw *d) {
-    const int64_t left = d->plan.rows - d->staged, count = left < t->micro ? left : t->micro;
+    const int64_t left = d->n_rows - d->staged, count = left < t->micro ? left : t->micro;
     const lt_pass_batch b = slice(t, &d->rows.batch, d->staged, count);
     d->staged += count;
     return lt_pass_stage(t->pass, &b);
@@ -62,7 +64,7 @@ static double gradient_scale(const lt_training *t) {
 /* Queue all micro-batches of a draw. Results that would not fit are collected on the way. */
 static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum) {
     LT_TRY(lt_pass_zero_gradients(t->pass));
-    while (d->staged < d->plan.rows || lt_pass_staged(t->pass) > 0) {
+    while (d->staged < d->n_rows || lt_pass_staged(t->pass) > 0) {
         if (lt_pass_staged(t->pass) == 0) {
             if (lt_pass_full(t->pass)) {
                 LT_TRY(lt_pass_collect(t->pass, sum));
@@ -70,7 +72,7 @@ static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum) {
             LT_TRY(stage(t, d));
         }
         LT_TRY(lt_pass_train_staged(t->pass, (float)gradient_scale(t)));
-        if (d->staged < d->plan.rows && !lt_pass_full(t->pass)) {
+        if (d->staged < d->n_rows && !lt_pass_full(t->pass)) {
             LT_TRY(stage(t, d));
         }
     }
@@ -95,15 +97,23 @@ static lt_err look_ahead(lt_training *t, lt_draw *next, uint64_t seen) {
     return lt_pass_full(t->pass) ? LT_OK : stage(t, next);
 }
 
+/* Gradients of all ranks' rows, in the memory of the host. */
+static lt_err sum_over_ranks(lt_training *t) {
+    LT_TRY(lt_training_settle(t));
+    return lt_dp_sum_gradients(t->world->mesh.grad, lt_pass_gradients(t->pass), &t->model->table);
+}
+
 /* Forward and backward of the step's rows, and what they brought here. */
 static lt_err compute(lt_training *t, lt_draw *now, lt_draw *next, lt_step_record *r) {
     lt_pass_result sum = {0};
     LT_TRY(accumulate(t, now, &sum));
+    LT_TRY(t->world == NULL ? LT_OK : sum_over_ranks(t));
     LT_TRY(lt_optimiser_sumsq(&t->optimiser, lt_pass_gradients(t->pass)));
     LT_TRY(look_ahead(t, next, t->state.rows + (uint64_t)now->plan.rows));
     LT_TRY(lt_pass_collect(t->pass, &sum));
     add_result(r, &sum);
-    r->sumsq = *t->optimiser.host_sumsq;
+    /* All ranks hold the same gradients behind their sum; one answers for them. */
+    r->sumsq = lt_ranks_lead(&t->ranks) ? *t->optimiser.host_sumsq : 0.0;
     return LT_OK;
 }
 
@@ -138,8 +148,8 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
         err = draw(t, now, step, t->state.rows);
     }
     *out = (lt_step_outcome){.plan = now->plan,
-                             .record = {.rows = (double)now->plan.rows,
-                                        .tokens = (double)(now->plan.rows * t->recipe.seq),
+                             .record = {.rows = (double)now->n_rows,
+                                        .tokens = (double)(now->n_rows * t->recipe.seq),
                                         .wait_s = now->wait_s}};
     if (err == LT_OK) {
         err = compute(t, now, next, &out->record);
@@ -159,7 +169,7 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
 
 lt_err lt_training_probe(lt_training *t, lt_step_record *record) {
     const lt_draw *d = &t->draws[t->state.step % 2];
-    const int64_t rows = d->plan.rows < t->micro ? d->plan.rows : t->micro;
+    const int64_t rows = d->n_rows < t->micro ? d->n_rows : t->micro;
     lt_pass_result r = {0};
     lt_err err = LT_OK;
 

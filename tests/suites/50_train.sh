@@ -6,3 +6,4 @@ beside "memory: plan announces what training announces" tests/e2e/plan_own.sh
 beside "truth: every family begins as its kept curve" tests/e2e/truth.sh
 beside "train: as PyTorch trains" python3 tests/e2e/train_truth.py build/lateen
 beside "train: when it does what" python3 tests/e2e/train_decides.py build/lateen
+beside "train: several ranks" python3 tests/e2e/train_ranks.py build/lateen

@@ -1,0 +1,186 @@
+"""Runs of several ranks, started by mpirun: each of PyTorch's runs (tests/golden/train) on 2 and 3 ranks; a run that goes on with another number of ranks; a rank that
+is told to stop, stopped or killed; meshes that are refused. Standard library only; TAP on stdout.
+
+usage: train_ranks.py LATEEN"""
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+lateen, golden = sys.argv[1], "tests/golden/train/"
+count = failed = 0
+# PyTorch ran in double, this in float: a step differs by rounding, and steps add up (train_truth.py).
+LOSS, NORM = 2e-5, 2e-4
+SMALL = {"data.train": golden + "tokens", "export": "false", "threads": 1, "model.layers": 2, "model.width": 32, "model.heads": 2, "model.vocab": 300, "data.seq": 16,
+         "batch.size": 12, "lr.schedule": "constant"}
+MPI = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", ASAN_OPTIONS="detect_leaks=0", TSAN_OPTIONS="detect_deadlocks=0")
+
+
+def check(name, wrong):
+    global count, failed
+    count += 1
+    failed += bool(wrong)
+    print(f"{'not ok' if wrong else 'ok'} {count} - {name}" + (f"\n  # {str(wrong)[:600]}" if wrong else ""), flush=True)
+
+
+def command(ranks, args):
+    words = [lateen, "train"] + [w for n, v in args.items() for w in (f"--{n}", str(v))]
+    return (["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)] if ranks > 0 else []) + words
+
+
+def train(ranks, args):
+    return subprocess.run(command(ranks, args), capture_output=True, text=True, env=MPI, stdin=subprocess.DEVNULL, timeout=120)
+
+
+def rows(out, kind):
+    return [r for r in map(json.loads, open(out + "/metrics.jsonl")) if r["kind"] == kind]
+
+
+def near(a, b, bound):
+    return math.isclose(a, b, rel_tol=bound, abs_tol=1e-12)
+
+
+def compare(want, got):
+    """Steps, then validations, of two lists of rows."""
+    for kind in ("steps", "evals"):
+        if [r["step"] for r in want[kind]] != [r["step"] for r in got[kind]]:
+            return f"{kind}: {[r['step'] for r in got[kind]]}"
+    for w, g in zip(want["steps"], got["steps"]):
+        if not (near(w["loss"], g["loss"], LOSS) and near(w["grad_norm"], g["grad_norm"], NORM) and near(w["lr"], g["lr"], 1e-8) and w["batch"] == g["batch"]):
+            return f"step {w['step']}: {w}, not {({n: g[n] for n in ('loss', 'grad_norm', 'lr', 'batch')})}"
+    for w, g in zip(want["evals"], got["evals"]):
+        if not (near(w["loss"], g["loss"], LOSS) and w["tokens"] == g["tokens"] and near(w["accuracy"], g["accuracy"], 1e-8)):
+            return f"validation {w}, not {g}"
+    return ""
+
+
+def read(out):
+    return {"steps": rows(out, "train"), "evals": rows(out, "eval")}
+
+
+def beside_pytorch(work):
+    for i, run in enumerate(json.load(open(golden + "train.json"))):
+        for ranks in (2, 3):
+            out = f"{work}/torch-{i}-{ranks}"
+            args = {"out": out, "data.train": golden + "tokens", "export": "false", "threads": 1, **run["args"]}
+            if run["evals"]:
+                args["data.valid"] = golden + "valid"
+            sizes = [int(args["batch.size"])] + [int(p.split("@")[0]) for p in str(args.get("batch.ramp", "")).split(",") if p]
+            if any(s % ranks for s in sizes):
+                continue
+            done = train(ranks, args)
+            check(f"{run['name']}, {ranks} ranks", done.stderr[-400:] if done.returncode else compare(run if run["evals"] else {**run, "evals": []}, read(out)))
+
+
+def other_number_of_ranks(work):
+    whole = f"{work}/whole"
+    check("a run of one", train(0, {**SMALL, "out": whole, "steps": 9}).returncode)
+    out = f"{work}/changes"
+    for ranks, steps in ((2, 3), (4, 5), (0, 7), (3, 9)):
+        done = train(ranks, {**SMALL, "out": out, "steps": steps})
+        check(f"{ranks or 'no'} ranks to step {steps}", done.returncode and done.stderr[-400:])
+    check("equals the run of one", compare(read(whole), read(out)))
+    one, other = (json.load(open(f"{d}/checkpoints/step-000000009/manifest.json")) for d in (whole, out))
+    check("the loader stands where it stood", one.get("loader") != other.get("loader") and f"{one.get('loader')} {other.get('loader')}")
+
+
+def begun(out, step, seconds=30):
+    end = time.time() + seconds
+    while time.time() < end:
+        try:
+            if any(r["step"] >= step for r in rows(out, "train")):
+                return True
+        except (OSError, ValueError):
+            pass
+        time.sleep(0.02)
+    return False
+
+
+def rank_pids(out):
+    """Of the ranks of a run folder, in no order."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = open(f"/proc/{pid}/cmdline").read().split("\0")
+            if os.path.basename(words[0]) == os.path.basename(lateen) and out in words:
+                found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
+def leader(pids):
+    """The rank that holds the run's lock writes its log."""
+    for pid in pids:
+        try:
+            if any("log.txt" in os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")):
+                return pid
+        except OSError:
+            pass
+    return None
+
+
+def faults(work):
+    for name, sig, lead, says, code in (
+            ("SIGTERM to a rank that does not lead stops all, saved", signal.SIGTERM, False, "is saved in", 75),
+            ("a stopped rank is named after the deadline", signal.SIGSTOP, False, "did not come", None),
+            ("a killed rank ends the run", signal.SIGKILL, False, "", None)):
+        out = f"{work}/fault-{sig}"
+        args = {**SMALL, "out": out, "steps": 1000000, "checkpoint.every": 20, "mesh.deadline": 3}
+        run = subprocess.Popen(command(2, args), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=MPI, stdin=subprocess.DEVNULL)
+        try:
+            if not begun(out, 30):
+                check(name, "it did not begin")
+                continue
+            pids = rank_pids(out)
+            first = leader(pids)
+            others = [p for p in pids if p != first]
+            if len(pids) != 2 or first is None:
+                check(name, f"ranks {pids}, leader {first}")
+                continue
+            os.kill(others[0], sig)
+            said = run.communicate(timeout=40)[1]
+            wrong = says not in said or (run.returncode != code if code else run.returncode == 0)
+            check(name, wrong and f"status {run.returncode}: {said[-500:]}")
+        except subprocess.TimeoutExpired:
+            check(name, "it did not end in 40 s")
+        finally:
+            for pid in rank_pids(out):
+                os.kill(pid, signal.SIGKILL)
+            run.kill()
+            run.wait()
+        last = max(r["step"] for r in rows(out, "train"))
+        done = train(2, {**SMALL, "out": out, "steps": last + 3})
+        check(f"{name}: it goes on", done.returncode and done.stderr[-400:])
+
+
+def refusals(work):
+    for ranks, args, says in (
+            (2, {"batch.size": 7}, "batch.size = 7 rows cannot be divided by 2 ranks; 8 can"),
+            (2, {"batch.ramp": "3@0"}, "batch.ramp '3@0': 3 rows cannot be divided by 2 ranks"),
+            (2, {"mesh": "dp=4"}, "mesh pp=1,dp=4,cp=1,tp=1 has 4 places, and there are 2 ranks; dp=2 makes 2"),
+            (2, {"mesh": "tp=2"}, "mesh 'tp=2': training divides rows (dp) and nothing else yet"),
+            (2, {"mesh": "xx=2"}, "'xx=2' is not AXIS=SIZE"),
+            (0, {"mesh": "dp=2"}, "has 2 places, and there are 1 ranks")):
+        out = f"{work}/refused"
+        done = train(ranks, {**SMALL, "out": out, "steps": 2, **args})
+        check(f"{args}", (done.returncode == 0 or says not in done.stderr) and f"status {done.returncode}: {done.stderr[-400:]}")
+        check(f"{args}: nothing was begun", os.path.exists(out + "/metrics.jsonl") and "metrics.jsonl is there")
+        shutil.rmtree(out, ignore_errors=True)
+
+
+if shutil.which("mpirun") is None:
+    print("ok 1 - runs of several ranks # SKIP no mpirun\n1..1")
+    sys.exit(0)
+with tempfile.TemporaryDirectory() as work:
+    beside_pytorch(work)
+    other_number_of_ranks(work)
+    faults(work)
+    refusals(work)
+print(f"1..{count}")
+sys.exit(failed > 0)
