@@ -1,9 +1,9 @@
 /* backend.h: the contract of a device. Three questions, three mechanisms, no `if (arch)` elsewhere:
- *   which memory and queue?   the backend's functions below
+ *   which memory and queue?   the backend's functions below, which are given the device or a queue
  *   which operations?         the op table (ops.h), one function pointer an op, no holes
- *   which implementation? per op an ordered list; the first that accepts the arguments runs, the
- *   last is the
- *                             reference, which accepts everything (kernels/registry.h) */
+ *   which implementation?     per op an ordered list; the first that accepts the arguments on the
+ *                             device runs, the last is the reference, which accepts everything
+ *                             (kernels/registry.h) */
 #ifndef LT_TENSOR_BACKEND_H
 #define LT_TENSOR_BACKEND_H
 

@@ -14,7 +14,7 @@ never_run() { # objects, for BORROW
 }
 # Objects that the smoke of make test has lent must be built anew, with instruments.
 rm -f build/asan/liblateen.a build/asan/lateen build/tsan/liblateen.a build/tsan/lateen
-with_threads='(loader|test_weights|test_tokenize|test_tokenizer|test_engine|test_engine_load|test_ahead|test_compile)$'
+with_threads='(loader|test_weights|test_tokenize|test_tokenizer|test_engine|test_engine_load|test_ahead|test_compile|test_refresh|test_devices)$'
 sanitized_build asan . "$(never_run | tr '\n' ' ')"
 sanitized_build tsan "$with_threads" "$(never_run | tr '\n' ' ')"
 sanitized_run tsan "$with_threads" 1

@@ -76,7 +76,7 @@ static void add_job(lt_specs *l, const char *file, const char *defines, const ch
     job *const j = &w->jobs[w->n];
     j->file = file;
     snprintf(j->arch, sizeof j->arch, "%s", arch);
-    snprintf(j->defines, sizeof j->defines, "%s", defines);
+    memcpy(j->defines, defines, strlen(defines) + 1);
     w->n += is_noted(w, j) ? 0 : 1;
 }
 
