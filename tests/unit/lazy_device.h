@@ -107,7 +107,7 @@ static void lazy_run_all(void) {
     }
 }
 
-/* A queue of another backend is left alone: golden.h opens a model on one and runs it on the
+/* A queue of another backend goes back there: golden.h opens a model on one and runs it on the
  * other. */
 static void lazy_queue_close(lt_queue *q) {
     for (int i = 0; i < LAZY_QUEUES; i++) {
@@ -115,7 +115,11 @@ static void lazy_queue_close(lt_queue *q) {
             lazy_run_all();
             lazy.queues[i] = NULL;
             free(q);
+            return;
         }
+    }
+    if (q != NULL) {
+        lt_queue_device(q)->backend->queue_close(q);
     }
 }
 
