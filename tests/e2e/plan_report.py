@@ -16,7 +16,7 @@ PARAMS = MATRICES + 2 * VOCAB * WIDTH + (2 * LAYERS + 1) * WIDTH
 # recipes/clusters: alps.yaml, and gh200 of gpus.yaml.
 NODES, PER_NODE_DAY, WRITE_GBPS, READ_GBPS, PRICE, PUE = 128, 3.25e-3, 1090, 1190, 2.0, 1.1
 RESTART_S, PEAK_TFLOPS, POWER_W, HOST_W = 180 + 120 + 60 + 180, 989, 560, 120
-GPUS, TOKENS, BATCH, GIVEN_TP = 512, 100e9, 4 << 20, 4
+GPUS, TOKENS, BATCH, GIVEN_TP = 512, 100e9, 4 << 20, 8
 PARTS = ("gemm", "attention", "elementwise", "launch", "tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "bubble", "optimizer", "data", "straggler")
 KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "margin")
 
