@@ -114,15 +114,15 @@ bool lt_comm_done(lt_comm *c, lt_comm_work work); /* Done or failed; never waits
  * at once, later ones too. The first reason stands. */
 void lt_comm_abort(lt_comm *c, const char *reason);
 
-/* Why a world ended, from the records of its ranks in a folder: which ranks left none, which did not
- * come to a call that others had begun, which called something else. Lines of text into out, cut
- * off at its end. */
+/* Why a world ended, from the records of its ranks in a folder: which ranks left none, which did
+ * not come to a call that others had begun, which called something else. Lines of text into out,
+ * cut off at its end. */
 LT_MUST_USE lt_err lt_comm_blame(const char *dir, char *out, size_t out_bytes);
 
 /* ---- The mesh ----------------------------------------------------------------------------------
  * Ranks as points of a box with named axes, outermost first: pp, dp, cp, tp; the last varies
- * fastest from rank to rank, so ranks of a tensor-parallel group are neighbours. ep divides dp x cp:
- * experts are spread over ep neighbours of that plane. Each axis is the group of the ranks that
+ * fastest from rank to rank, so ranks of a tensor-parallel group are neighbours. ep divides dp x
+ * cp: experts are spread over ep neighbours of that plane. Each axis is the group of the ranks that
  * differ from this one in it alone. */
 #define LT_MESH_AXES(X) X(pp) X(dp) X(cp) X(tp)
 typedef struct {

@@ -22,7 +22,7 @@
 /* ---- Shards
  *
  *
- * ------------------------------------------------------------------------------------------------ */
+ * ---------------------------------------------------------------------------------------------- */
 
 typedef struct lt_shard lt_shard;
 
@@ -70,7 +70,7 @@ LT_MUST_USE lt_err lt_shard_read_mask(const lt_shard *s, uint64_t position, size
 /* ---- Batches
  *
  *
- * ----------------------------------------------------------------------------------------------- */
+ * ---------------------------------------------------------------------------------------------- */
 
 #define LT_LABEL_IGNORED (-1)
 
@@ -79,9 +79,9 @@ typedef struct {
     int64_t batch, seq;
     int32_t *tokens;
     int32_t *labels; /* The next token, or LT_LABEL_IGNORED. */
-    int32_t *
-        doc_start; /* Index in the row of the first token of this token's document: attention looks no further
-                           back. 0 everywhere when documents are not masked. */
+    /* Index in the row of the first token of this token's document: attention looks no further
+     * back. 0 everywhere when documents are not masked. */
+    int32_t *doc_start;
     /* Position ids: index in the row, or in the document when positions are reset. */
     int32_t *positions;
 } lt_batch;
@@ -89,7 +89,7 @@ typedef struct {
 /* ---- Loader
  *
  *
- * ------------------------------------------------------------------------------------------------ */
+ * ---------------------------------------------------------------------------------------------- */
 
 typedef struct lt_loader lt_loader;
 

@@ -148,9 +148,10 @@ typedef struct {
     /* Where the weights lie and everything is computed. The caller's: it outlives the model. NULL:
      * a CPU device of the model's own. */
     lt_device *device;
-    bool
-        stored; /* Matrices stay in the types of their file (GGUF's blocks, BF16, F16, F32), mapped where that is possible: to run, not to train or save. dtype becomes
-                    F32; on a device BF16, and blocks only are held: without any, nothing is. */
+    /* Matrices stay in the types of their file (GGUF's blocks, BF16, F16, F32), mapped where that
+     * is possible: to run, not to train or save. dtype becomes F32; on a device it becomes BF16,
+     * and only blocks are held: without any, nothing is. */
+    bool stored;
     /* On a device, lt_model_open is done when weights have their places. They come in beside what
      * the caller does next; lt_model_wait before using them. */
     bool beside;

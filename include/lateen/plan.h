@@ -1,9 +1,12 @@
 /* plan.h: what a training or serving run will cost before anyone pays for it. Pure functions: no
  * device is opened.
  *
- *     lt_plan_model_load("llama3-70b")      what is computed       (Hugging Face config.json, or recipes/models/)
- *     lt_plan_cluster_load("alps")          on what                (recipes/clusters/NAME.yaml, GPU kinds, software stacks)
- *     lt_plan_layout                        how it is split        (TP, SP, PP, CP, EP, DP, ZeRO, recompute, ...)
+ *     lt_plan_model_load("llama3-70b")      what is computed       (Hugging Face config.json, or
+ *                                                                  recipes/models/)
+ *     lt_plan_cluster_load("alps")          on what                (recipes/clusters/NAME.yaml, GPU
+ *                                                                  kinds, software stacks)
+ *     lt_plan_layout                        how it is split        (TP, SP, PP, CP, EP, DP, ZeRO,
+ *                                                                  recompute, ...)
  *        -> lt_plan_memory_estimate()       bytes per GPU, by kind
  *        -> lt_plan_step_estimate()         seconds per step, broken down so that the parts sum to
  *                                           the step
@@ -28,7 +31,7 @@
 /* ---- Model
  *
  *
- * -------------------------------------------------------------------------------------------------------- */
+ * ---------------------------------------------------------------------------------------------- */
 
 /* A decoder as the planner sees it. n_attn + n_mamba mixers and n_dense + n_moe feed-forward
  * blocks; in the usual transformer n_attn == n_dense + n_moe == layers, in hybrids (Nemotron-H)
@@ -96,7 +99,7 @@ double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind,
 /* ---- Cluster
  *
  *
- * ------------------------------------------------------------------------------------------------------ */
+ * ---------------------------------------------------------------------------------------------- */
 
 #define LT_PLAN_PRECISION_MAP(X)                                                                   \
     X(FP32, "fp32")                                                                                \
@@ -238,7 +241,7 @@ double lt_plan_cluster_failures_per_s(const lt_plan_cluster *c, int64_t gpus);
 /* ---- Layout
  *
  *
- * ------------------------------------------------------------------------------------------------------- */
+ * ---------------------------------------------------------------------------------------------- */
 
 #define LT_PLAN_SCHEDULE_MAP(X)                                                                    \
     X(GPIPE, "gpipe")                                                                              \
@@ -284,7 +287,7 @@ char *lt_plan_layout_text(char out[LT_PLAN_TEXT_BYTES], const lt_plan_layout *l)
 /* ---- Memory
  *
  *
- * ------------------------------------------------------------------------------------------------------- */
+ * ---------------------------------------------------------------------------------------------- */
 
 /* Bytes per GPU on the fullest pipeline stage. */
 typedef struct {
@@ -311,7 +314,7 @@ double lt_plan_memory_shown(const lt_plan_memory *r, const lt_plan_layout *l,
 /* ---- Time
  *
  *
- * --------------------------------------------------------------------------------------------------------- */
+ * ---------------------------------------------------------------------------------------------- */
 
 #define LT_PLAN_PART_MAP(X)                                                                        \
     X(gemm, "matrix products")                                                                     \
@@ -386,7 +389,7 @@ double lt_plan_pipeline_closed(const lt_plan_pipeline *p); /* The closed form th
 /* ---- Reliability
  *
  *
- * -------------------------------------------------------------------------------------------------- */
+ * ---------------------------------------------------------------------------------------------- */
 
 double lt_plan_young_s(double mtbf_s, double save_s);
 double lt_plan_daly_first_s(double mtbf_s, double save_s);
@@ -429,7 +432,7 @@ LT_MUST_USE lt_err lt_plan_simulate(const lt_plan_sim *s, lt_plan_sim_result *ou
 /* ---- Search
  *
  *
- * ------------------------------------------------------------------------------------------------------- */
+ * ---------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t gpus, batch_seqs, seq;
@@ -486,7 +489,7 @@ void lt_plan_found_free(lt_plan_found *f);
 /* ---- Serving
  *
  *
- * ------------------------------------------------------------------------------------------------------ */
+ * ---------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int tp;

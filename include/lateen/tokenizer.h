@@ -32,9 +32,9 @@ typedef struct lt_tokenizer_stream lt_tokenizer_stream;
 typedef enum { LT_FROM_FILE, LT_YES, LT_NO } lt_choice;
 
 typedef struct {
-    const char *
-        pattern; /* For files that name no pre-tokenizer (.tiktoken, vocab.bpe): gpt2, cl100k, o200k, llama3, qwen2,
-                            tekken, deepseek, ... or a regular expression. NULL: by the file's name. */
+    /* For files that name no pre-tokenizer (.tiktoken, vocab.bpe): gpt2, cl100k, o200k, llama3,
+     * qwen2, tekken, deepseek, ... or a regular expression. NULL: by the file's name. */
+    const char *pattern;
     lt_choice add_bos, add_eos; /* Override what the file says about LT_ENCODE_ADD_SPECIAL. */
 } lt_tokenizer_options;
 
@@ -65,9 +65,9 @@ enum {
     LT_ENCODE_ADD_SPECIAL = 1,   /* Add what the file's post-processor adds: BOS, EOS, ... */
     LT_ENCODE_PARSE_SPECIAL = 2, /* "<|im_end|>" in the text becomes that token. */
     LT_ENCODE_DEFAULT = 3, /* Both, as the format's own library does when asked for nothing else. */
-    LT_ENCODE_FIT =
-        4 /* Cut and pad as the "truncation" and "padding" of a tokenizer.json say. The tokenizers package
-                         does so whenever it encodes, transformers does not; nor do training and serving here. */
+    /* Cut and pad as the "truncation" and "padding" of a tokenizer.json say. The tokenizers package
+     * does so whenever it encodes; transformers does not, nor do training and serving here. */
+    LT_ENCODE_FIT = 4
 };
 
 /* Append the ids of text[0..bytes) to *out. Bytes that are not UTF-8 are kept by byte-level
@@ -134,6 +134,7 @@ bool lt_tokenizer_is_special(const lt_tokenizer *t, uint32_t id);
 /* Id of a piece or special token by exactly these bytes, or LT_TOKEN_NONE. */
 uint32_t lt_tokenizer_find(const lt_tokenizer *t, const char *piece, size_t bytes);
 
-/* Train byte-level BPE and write a tokenizer.json: see lt_bpe_train in data/tokenizer/bpe_train.h. */
+/* Train byte-level BPE and write a tokenizer.json: see lt_bpe_train in
+ * data/tokenizer/bpe_train.h. */
 
 #endif

@@ -1,8 +1,11 @@
 /* train.h: train a model by a recipe. A run folder holds everything about the run:
  *
- *   recipe.yaml    the effective configuration          checkpoints/   see docs/formats.md
- *   metrics.jsonl  numbers, a line a step                report.html    curves, samples, configuration in one page
- *   log.txt        messages                              model/         the result as a Hugging Face folder
+ *   recipe.yaml    the effective configuration
+ *   metrics.jsonl  numbers, a line a step
+ *   log.txt        messages
+ *   checkpoints/   see docs/formats.md
+ *   report.html    curves, samples and configuration in one page
+ *   model/         the result as a Hugging Face folder
  */
 #ifndef LATEEN_TRAIN_H
 #define LATEEN_TRAIN_H

@@ -5,10 +5,10 @@
  * label `done:`. LT_ASSERT checks what the caller must guarantee, in every build mode.
  *
  * Every thread remembers the way its last failure took: LT_FAIL and lt_error_set start a trace with
- * their own file and line, LT_TRY, LT_TRY_DONE and lt_error_prefix each add a level when they pass a
- * failure on. The trace holds LT_ERROR_LEVELS levels in static memory: of a longer one the origin and
- * the newest stay. A call that succeeds notes nothing. `--verbose`, the log of a run and a failed
- * assertion print it (lt_error_trace_text). */
+ * their own file and line, LT_TRY, LT_TRY_DONE and lt_error_prefix each add a level when they pass
+ * a failure on. The trace holds LT_ERROR_LEVELS levels in static memory: of a longer one the origin
+ * and the newest stay. A call that succeeds notes nothing. `--verbose`, the log of a run and a
+ * failed assertion print it (lt_error_trace_text). */
 #ifndef LT_BASE_ERROR_H
 #define LT_BASE_ERROR_H
 

@@ -300,7 +300,7 @@ static void read_groups(reader *r, const char *controller,
 
 /* ---- The process and the machine ---- */
 
-/* A line of /proc/self/limits: "Max address space      8388608              unlimited            bytes": the soft
+/* A line of /proc/self/limits: "Max address space      8388608         unlimited   bytes": the soft
  * limit. */
 static uint64_t process_limit(const reader *r, const char *name) {
     const char *at = strstr(r->text, name);

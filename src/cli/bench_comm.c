@@ -1,9 +1,9 @@
-/* bench_comm.c: `lateen bench comm`: the verbs between ranks, by size, with nccl-tests' conventions:
- * size is the bytes of the larger buffer, algbw = size / time, and busbw is algbw times the share of
- * those bytes that each rank must send, 2 (n - 1) / n for all_reduce, (n - 1) / n for all_gather,
- * reduce_scatter and all_to_all, 1 for broadcast and send with receive; so busbw compares with the
- * bandwidth of the wire. The time is that of the slowest rank, the median of the rounds. Every
- * result is checked after the last round.
+/* bench_comm.c: `lateen bench comm`: the verbs between ranks, by size, with nccl-tests'
+ * conventions: size is the bytes of the larger buffer, algbw = size / time, and busbw is algbw
+ * times the share of those bytes that each rank must send, 2 (n - 1) / n for all_reduce, (n - 1) /
+ * n for all_gather, reduce_scatter and all_to_all, 1 for broadcast and send with receive; so busbw
+ * compares with the bandwidth of the wire. The time is that of the slowest rank, the median of the
+ * rounds. Every result is checked after the last round.
  *
  *     lateen bench comm --ranks 4            threads of one process
  *     mpirun -n 4 lateen bench comm          processes

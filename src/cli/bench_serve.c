@@ -4,7 +4,8 @@
  * Requests come from a trace (Azure's CSV, Mooncake's JSON lines with shared prefixes), or have
  * fixed lengths; they arrive at once, at a Poisson rate, or at the trace's times; so many are on
  * their way at most. Figures are what a client sees:
- *     TTFT  from sending to the first token             TPOT  (last - first token) / (tokens - 1), of one request
+ *     TTFT  from sending to the first token             TPOT  (last - first token) / (tokens - 1),
+ *           of one request
  *     ITL   each gap between two tokens                 goodput  requests a second that kept both
  *     limits */
 #include <math.h>

@@ -23,7 +23,8 @@ typedef struct {
     const lt_option_table *options;
 } lt_verb;
 
-/* Print "lateen: <message of the last error>", with --verbose its trace too, and return the exit status that fits it. */
+/* Print "lateen: <message of the last error>", with --verbose its trace too, and return the exit
+ * status that fits it. */
 int lt_verb_fail(lt_err err);
 
 /* Defaults, then the flags of argv. False: *status is what to exit with (after --help, or a bad

@@ -1,7 +1,7 @@
 /* call.h: one call of a verb on its way, and what a transport does with it.
  *
  *     verb ──▶ QUEUED ──its turn──▶ STARTED ──transport says so──▶ DONE
- *                                      └──deadline, abort, mismatch──▶ FAILED, and the world with it
+ *                                      └─deadline, abort, mismatch──▶ FAILED, and the world with it
  *
  * A rank's calls stand in a ring; its worker, one thread, moves them on. Collectives have their
  * turn one after the other, in the order of their calls. A send or receive has its turn when no
@@ -58,7 +58,8 @@ struct lt_transport {
     /* As far as it goes without waiting; with the lock held, which it may give back meanwhile. A
      * failure leaves its message in lt_error_message. */
     lt_advance (*advance)(lt_call *call);
-    /* Which members a waiting call waits for: "rank 2 (at 16)" ..., into out. With the lock held. */
+    /* Which members a waiting call waits for: "rank 2 (at 16)" ..., into out. With the lock
+     * held. */
     void (*missing)(const lt_call *call, char *out, size_t out_bytes);
     /* Tell every rank that can be told that the world has ended. With the lock held. */
     void (*abort)(lt_comm *c);
@@ -89,8 +90,8 @@ struct lt_comm {
     lt_records records;
 };
 
-/* A rank's end of a world of `transport`, with its worker; lock and moving are the world's, NULL for
- * a rank that shares neither. */
+/* A rank's end of a world of `transport`, with its worker; lock and moving are the world's, NULL
+ * for a rank that shares neither. */
 LT_MUST_USE lt_err lt_comm_begin(lt_comm **out, const lt_transport *t, void *world, int rank,
                                  int size, const lt_comm_options *o, pthread_mutex_t *lock,
                                  int *moving);

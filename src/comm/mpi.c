@@ -4,7 +4,8 @@
  *
  * A collective is a row of rounds. In a round every pair of members exchanges at most one piece
  * each way; when all of a rank's pieces of the round are there, it reduces what is to be reduced
- * and goes on. Messages are matched by MPI in the order they were sent in, and a group has a tag of its own:
+ * and goes on. Messages are matched by MPI in the order they were sent in, and a group has a tag of
+ * its own:
  *
  *     check            each member's call, as a header: only with options.check
  *     all_reduce       piece k of shard j of every src to member j, which reduces it into its dst;

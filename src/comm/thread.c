@@ -1,8 +1,8 @@
-/* thread.c: ranks as threads of one process. Buffers of other members are plain pointers, so no byte
- * is copied twice.
+/* thread.c: ranks as threads of one process. Buffers of other members are plain pointers, so no
+ * byte is copied twice.
  *
- * A group has a meeting place: what each member calls, and how far it is. A collective with number s
- * passes three stations, and nobody leaves one before all members have come to it:
+ * A group has a meeting place: what each member calls, and how far it is. A collective with number
+ * s passes three stations, and nobody leaves one before all members have come to it:
  *
  *     3 s      what it calls stands in its post: all are compared, then members read each other's
  *              src and write their own dst (all_reduce: their own shard of it)

@@ -4,9 +4,9 @@
  * opening of an answer, and F = R(n). The answer that is message i then stands in F between the
  * ends of R+(i) and R(i + 1):
  *
- *     F    <user>Hi<end><assistant>Hello<end><user>Bye<end><assistant>See you<end>
- *     R+(1)             ───────────▶|                                                 begin of message 1
- *     R(2)              ────────────────────▶|                                        its end
+ *     F      <user>Hi<end><assistant>Hello<end><user>Bye<end><assistant>See you<end>
+ *     R+(1)               ───────────▶|                     message 1 begins
+ *     R(2)                ────────────────────▶|            and ends
  *
  * R(i + 1) must be a prefix of F. Templates that drop the reasoning of earlier turns break that:
  * then there is no such place, and learning a text the model never sees would be wrong; so it is an

@@ -2,8 +2,8 @@
  * documents, with BOS and EOD put in and one side of the validation split cut off.
  *
  *     shard 0            shard 1
- *     [doc][doc][doc   ] [doc][doc       ][doc]         every document longer by its BOS and EOD
- *     0            |lo                   |hi            positions of the stream; the view is [lo, hi)
+ *     [doc][doc][doc   ] [doc][doc       ][doc]       every document longer by its BOS and EOD
+ *     0            |lo                   |hi          positions of the stream; the view is [lo, hi)
  *
  * Documents are counted through all shards; one that crosses lo or hi is clipped. */
 #ifndef LT_DATA_DOC_STREAM_H

@@ -2,7 +2,8 @@
  *
  * BYTE LAYOUT (little-endian, nothing aligned before the data section)
  *     "GGUF"  u32 version  u64 n_tensors  u64 n_kvs
- *     n_kvs times      str key, u32 type, value       str = u64 length, bytes; array = u32 type, u64 n, values
+ *     n_kvs times      str key, u32 type, value       str = u64 length, bytes; array = u32 type,
+ *                                                     u64 n, values
  *     n_tensors times  str name, u32 n_dims, u64 dims[n_dims], u32 type, u64 offset
  *     padding to `general.alignment` (32 if absent), then the data section; offsets count from
  *     there

@@ -3,7 +3,8 @@
  *
  *     packers (one a source) ──row──▶ ring of slots ──copy──▶ the caller's batch
  *          prefetch thread                │                    training thread
- *     `produced` moves on here            └ each slot carries the state behind it; `consumed` is the last one's
+ *     `produced` moves on here            └ each slot carries the state behind it; `consumed` is
+ *                                           that of the last one
  *
  * MIXTURE   Each global row, every source earns its share (weights in 2^-32 that add up to one) and
  *           the one that is owed most gives the row and pays one back. Counts never stray from

@@ -1,7 +1,8 @@
 /* row.c: see row.h.
  *
  *     tokens     a a a a b b b . .        starts 0 4 7, n_real 7
- *     labels     a a a x b b b - -        x: crosses into b, ignored when documents are masked; -: padding, ignored
+ *     labels     a a a x b b b - -        x: crosses into b, ignored when documents are masked; -:
+ *                                         padding, ignored
  *     doc_start  0 0 0 0 4 4 4 7 7        all 0 when documents are not masked
  *     positions  0 1 2 3 0 1 2 0 1        0 1 2 ... 8 when not reset
  *

@@ -1,7 +1,8 @@
 /* shard_writer.h: writes a Megatron shard so that it is there whole or not at all, and can be gone
  * on with after a crash. While it grows:
  *
- *     PREFIX.bin.part     ids, appended            PREFIX.sizes.part   tokens of each document (i32), appended
+ *     PREFIX.bin.part     ids, appended            PREFIX.sizes.part   tokens of each document
+ *                                                                      (i32), appended
  *     PREFIX.mask.part    a byte a token, appended, when the shard has a label mask
  *
  * lt_shard_writer_sync makes what was appended durable and says how much it is (the mark); a caller

@@ -35,9 +35,9 @@ typedef struct {
     /* AUTO: by the name: .jsonl .ndjson .json are JSONL, everything else text. */
     lt_text_format format;
     const char *field; /* JSONL: the member that holds the text; NULL: "text". */
-    const char *
-        split_on; /* Text: NULL or "file": the file is one document; "line"; "blank": documents are parted
-                              by blank lines; anything else: by lines that equal it, e.g. "<|endoftext|>". */
+    /* Text: NULL or "file": the file is one document; "line"; "blank": documents are parted by
+     * blank lines; anything else: by lines that equal it, e.g. "<|endoftext|>". */
+    const char *split_on;
     lt_utf8_policy utf8;     /* Invalid UTF-8 and lone surrogates: fail, or U+FFFD. */
     size_t record_bytes_max; /* A longer record fails with LIMIT; 0: 1 GiB. */
 } lt_text_options;

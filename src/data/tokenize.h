@@ -50,9 +50,9 @@ typedef struct {
     const char *const *inputs; /* Files; "-" is standard input; pipes can not be gone on with. */
     size_t n_inputs;
     lt_text_options text;
-    const char *
-        prompt_field; /* JSONL: the member that holds a prompt, put before the text; its tokens are masked: the
-                                 shard gets a .mask. NULL: none. */
+    /* JSONL: the member that holds a prompt, put before the text; its tokens are masked: the shard
+     * gets a .mask. NULL: none. */
+    const char *prompt_field;
     const char *out_prefix;
     int64_t vocab_size;
     int64_t bos_id, eod_id;  /* Put before, appended to every document; -1: none. */

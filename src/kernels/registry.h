@@ -32,8 +32,8 @@ lt_op_list lt_registry_list(const lt_backend *backend, lt_op op);
 const lt_op_impl *lt_registry_choose(lt_op_list list, const void *args, const lt_device *device,
                                      char *refusals, int refusals_bytes);
 
-/* Run the entry that serves these arguments on the queue's device; a failure's message starts with "op/implementation: ".
- * UNSUPPORTED when all refuse. */
+/* Run the entry that serves these arguments on the queue's device; a failure's message starts with
+ * "op/implementation: ". UNSUPPORTED when all refuse. */
 LT_MUST_USE lt_err lt_registry_run(const lt_op_list *list, lt_op op, lt_queue *q, const void *args);
 
 /* How a backend's file generates its op table from its lists (LT_REGISTRY_LISTS: an array of

@@ -2,8 +2,8 @@
  *
  * A group of n ranks at a stride falls into domains (GPUs that share scale-up links): g members in
  * each of d = n / g.
- *     inside   t = 2 (g-1)/g S / link     all-reduce; half of that for all-gather and reduce-scatter
- *     across   each member drives its own NIC with S / g:  t = 2 (d-1)/d (S/g) / nic
+ *     inside  t = 2 (g-1)/g S / link     all-reduce; half of that for all-gather and reduce-scatter
+ *     across  each member drives its own NIC with S / g:  t = 2 (d-1)/d (S/g) / nic
  * The two levels are pipelined, so the slower one counts, plus the latencies of the shorter of ring
  * and tree.
  *

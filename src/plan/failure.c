@@ -2,10 +2,13 @@
  *
  *     M mean time between failures of the whole job; w blocking part of a save; u restart (detect,
  *     reschedule, load, warm up)
- *     Young            tau = sqrt(2 w M)                                   (Young 1974)
- *     Daly             tau = sqrt(2 w M) (1 + sqrt(w / 2M) / 3 + w / 18M) - w for w < 2M, else M      (Daly 2006)
- *     exact            efficiency = tau / (M e^(u/M) (e^((tau + w) / M) - 1))    failures exponential, also during restarts
- *     first order      (1 - (u + tau / 2) / M) / (1 + w / tau)                   (Kokolis et al. 2024, arXiv:2410.21680)
+ *     Young         tau = sqrt(2 w M)                                               (Young 1974)
+ *     Daly          tau = sqrt(2 w M) (1 + sqrt(w / 2M) / 3 + w / 18M) - w for w < 2M, else M
+ *                                                                                   (Daly 2006)
+ *     exact         efficiency = tau / (M e^(u/M) (e^((tau + w) / M) - 1)): failures are
+ *                   exponential, also during restarts
+ *     first order   (1 - (u + tau / 2) / M) / (1 + w / tau)
+ *                                                       (Kokolis et al. 2024, arXiv:2410.21680)
  *
  * Goodput = productive time / wall time = ETTR * (1 - stragglers); ETTR is split into what saves,
  * rework and restarts take. Asynchronous saves block only for the copy to host memory, but lose up

@@ -25,7 +25,7 @@
  *                  NCCL
  *
  * With dropout masks and unfused attention the layer formula is the paper's, term by term:
- *     s b h (10 + 24/t + 5 a s / (h t))     and with sequence parallelism     s b h / t (34 + 5 a s /
+ *     s b h (10 + 24/t + 5 a s / (h t))     and with sequence parallelism   s b h / t (34 + 5 a s /
  *     h). */
 #include "base/error.h"
 #include "plan/plan.h"

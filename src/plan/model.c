@@ -5,9 +5,10 @@
  * not train (MLA, hybrids), so its spec is wider than lt_model_spec and holds sizes only.
  *
  *     parameters of a block   attention  w (H D) + 2 w (G D) + (H D) w,  or MLA's low-rank products
- *                             dense      2 or 3 w f                        moe  experts * (2 or 3) w f_e + shared + router
- *                             mamba-2    w (2 d + 2 g n + heads) + d w + conv,  d = heads *
- *                             head_dim */
+ *                             dense      2 or 3 w f
+ *                             moe        experts * (2 or 3) w f_e + shared + router
+ *                             mamba-2    w (2 d + 2 g n + heads) + d w + conv,
+ *                                        d = heads * head_dim */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

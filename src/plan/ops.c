@@ -5,7 +5,8 @@
  *               that is longer shape = share of the tiles that is not padding * share of the last
  *               wave that is busy * k / (k + K_RAMP)
  *     attention t = pairs * 4 d / (peak * core efficiency of the kernel family on this head size)
- *     the rest  t = bytes / (memory bandwidth * memory)       bytes of fused kernels * the stack's `passes`
+ *     the rest  t = bytes / (memory bandwidth * memory)       bytes of fused kernels * the stack's
+ *                                                             `passes`
  *     launch    a gap around each kernel; and the GPU waits where the host needs longer to launch a
  *               pass than the GPU to run it, or to launch the experts once it knows how many tokens
  *               each has. What CUDA graphs hold, the host need not launch.

@@ -11,12 +11,12 @@
 #include "train/fit.h"
 #include "train/run.h"
 
-/* One for all GPU kinds, chosen on the ops' times in bench/results/train_h100.json and h200/train.json
- * (products: 4 % off in the mean of 13 rows). */
+/* One for all GPU kinds, chosen on the ops' times in bench/results/train_h100.json and
+ * h200/train.json (products: 4 % off in the mean of 13 rows). */
 #define K_RAMP   684.0 /* Depth at which half of a product's time is not its inner loop. */
 #define LAUNCH_S 3e-6
-/* Causal attention reaches share * T / (T + ramp) of the peak, heads of 64; wider heads by the ratio of
- * rows of 4096 tokens in bench/results/kernels_attention_h100.json. */
+/* Causal attention reaches share * T / (T + ramp) of the peak, heads of 64; wider heads by the
+ * ratio of rows of 4096 tokens in bench/results/kernels_attention_h100.json. */
 #define FORWARD_SHARE  0.486
 #define FORWARD_RAMP   674.0
 #define BACKWARD_SHARE 0.356
@@ -162,8 +162,8 @@ lt_err lt_own_run_open(lt_own_run *out, const lt_recipe *r, bool on_device) {
 #define ROUNDS  6
 #define SIGMA   0.02 /* Of a measured step, relative. */
 #define DELTA   0.01
-/* Centres and how far a kind may leave them: the tensor cores of all kinds run the same kernels, memory
- * differs. */
+/* Centres and how far a kind may leave them: the tensor cores of all kinds run the same kernels,
+ * memory differs. */
 static const double centre[N_RATES] = {0.84, 1.0, 0.85}, width[N_RATES] = {0.03, 0.03, 0.10};
 
 static lt_own_rates rates_at(const double x[N_RATES]) {

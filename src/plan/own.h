@@ -2,8 +2,8 @@
  * time of a step.
  *
  * Bytes come from the carve functions that training calls (train/memory.h). Time comes from the ops
- * that training queues (dry.h), each by its least work (tensor/cost.h) over three efficiencies, which
- * are fitted for a GPU kind on bench/results:
+ * that training queues (dry.h), each by its least work (tensor/cost.h) over three efficiencies,
+ * which are fitted for a GPU kind on bench/results:
  *
  *     products    flops / (peak * gemm * k / (k + 684)), or bytes / memory where that is longer
  *     attention   flops / (peak * attention * a share by head size and length)

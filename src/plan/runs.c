@@ -1,10 +1,11 @@
 /* runs.c: how a published benchmark was run where its page does not say:
  * recipes/clusters/runs.yaml.
  *
- * A line there is   release.model/gpu/precision[/batch]: words   and a release lists only what differs from those above it, so the
- * last line at or before the asked release counts. A batch of its own counts before the line
- * without one. Where the page prints pipeline stages that this line does not have and the run's
- * next line has, that one counts: benchmarks are run with recipes that the following tag brings. */
+ * A line there reads `release.model/gpu/precision[/batch]: words`. A release lists only what
+ * differs from the releases above it, so the last line at or before the release that is asked for
+ * counts. A line with a batch of its own counts before the line without one. If the page prints
+ * pipeline stages that this line does not have and the run's next line has, the next line counts:
+ * benchmarks are run with recipes that the following tag brings. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,10 @@
 /* simulate.c: months of a run, event by event: work, saves, failures, restarts, repairs and spares.
  *
  *     state        on what ends it
- *     WORK         tau seconds of work done -> SAVE;  failure -> lose what is not durable -> RESTART
- *     SAVE         w seconds -> durable (after `persist_lag_s` more) -> WORK;  failure -> RESTART, the save is void
+ *     WORK         tau seconds of work done -> SAVE;  failure -> lose what is not durable ->
+ *                  RESTART
+ *     SAVE         w seconds -> durable (after `persist_lag_s` more) -> WORK;  failure -> RESTART,
+ *                  the save is void
  *     RESTART      u seconds -> WORK from the last durable state;  failure -> RESTART again
  *     WAIT         fewer nodes are whole than the job needs -> the next repair
  *

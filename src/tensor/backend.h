@@ -83,8 +83,8 @@ typedef struct lt_backend {
     size_t (*matmul_pack_bytes)(const lt_device *d, const lt_tensor *b, bool trans_b);
 } lt_backend;
 
-/* One device. {.backend = lt_backend_cpu()} is a whole CPU device whose loops use as many threads as
- * the thread that drives it would. */
+/* One device. {.backend = lt_backend_cpu()} is a whole CPU device whose loops use as many threads
+ * as the thread that drives it would. */
 struct lt_device {
     const lt_backend *backend;
     int index;                         /* Of its kind. */

@@ -1,23 +1,31 @@
 /* block.h: ggml's block formats: back to F32, and from F32, exactly as ggml's reference defines
  * them (no fused multiply-add: -std=c17 forbids it).
  *
- *   format  elements  bytes  value of element i                           layout of a block
- *   Q4_0    32        18     d * (q - 8)                                  f16 d; 16 bytes: low nibbles 0..15, high 16..31
- *   Q4_1    32        20     d * q + m                                    f16 d, m; nibbles as above
- *   Q5_0    32        22     d * (q - 16)                                 f16 d; u32 of fifth bits; nibbles
- *   Q5_1    32        24     d * q + m                                    f16 d, m; u32 of fifth bits; nibbles
- *   Q8_0    32        34     d * q                                        f16 d; 32 int8
- *   Q2_K    256       84     (d * s) * q - dmin * m                       16 bytes s | m << 4; 64 bytes of 2 bits; f16 d, dmin
- *   Q3_K    256       110    (d * (s - 32)) * (q - 4)                     32 bytes high bits; 64 bytes of 2 bits; 12 bytes of 6-bit s; f16 d
- *   Q4_K    256       144    (d * s) * q - dmin * m                       f16 d, dmin; 12 bytes of eight 6-bit (s, m); 128 bytes nibbles
- *   Q5_K    256       176    (d * s) * q - dmin * m                       as Q4_K, 32 bytes of fifth bits before the nibbles
- *   Q6_K    256       210    (d * s) * (q - 32)                           128 bytes low nibbles; 64 bytes high pairs; 16 int8 s; f16 d
+ *   format elements bytes  value of element i        layout of a block
+ *   Q4_0   32       18     d * (q - 8)               f16 d; 16 bytes: low nibbles 0..15,
+ *                                                    high 16..31
+ *   Q4_1   32       20     d * q + m                 f16 d, m; nibbles as above
+ *   Q5_0   32       22     d * (q - 16)              f16 d; u32 of fifth bits; nibbles
+ *   Q5_1   32       24     d * q + m                 f16 d, m; u32 of fifth bits; nibbles
+ *   Q8_0   32       34     d * q                     f16 d; 32 int8
+ *   Q2_K   256      84     (d * s) * q - dmin * m    16 bytes s | m << 4; 64 bytes of 2 bits;
+ *                                                    f16 d, dmin
+ *   Q3_K   256      110    (d * (s - 32)) * (q - 4)  32 bytes high bits; 64 bytes of 2 bits;
+ *                                                    12 bytes of 6-bit s; f16 d
+ *   Q4_K   256      144    (d * s) * q - dmin * m    f16 d, dmin; 12 bytes of eight 6-bit (s, m);
+ *                                                    128 bytes nibbles
+ *   Q5_K   256      176    (d * s) * q - dmin * m    as Q4_K, 32 bytes of fifth bits before the
+ *                                                    nibbles
+ *   Q6_K   256      210    (d * s) * (q - 32)        128 bytes low nibbles; 64 bytes high pairs;
+ *                                                    16 int8 s; f16 d
  *
  * A product with such a matrix rounds its activations to 8 bits a block first, also as ggml does
  * (the "partner" of a format):
- *   Q8_0    32  d = f16(max|x| / 127), q = round(x / d), halves away from 0                  for Q4_0, Q5_0, Q8_0
- *   Q8_1    32  the same, and s = f16(d * sum q)                                             for Q4_1, Q5_1
- *   Q8_K    256 d = -(the x of largest |x|) / 127 in F32, q = round to nearest even          for Q4_K, Q5_K, Q6_K
+ *   Q8_0  32   d = f16(max|x| / 127), q = round(x / d), halves away from 0
+ *                                                              for Q4_0, Q5_0, Q8_0
+ *   Q8_1  32   the same, and s = f16(d * sum q)                for Q4_1, Q5_1
+ *   Q8_K  256  d = -(the x of largest |x|) / 127 in F32, q = round to nearest even
+ *                                                              for the K formats
  * Q2_K and Q3_K are only decoded. */
 #ifndef LT_TENSOR_BLOCK_H
 #define LT_TENSOR_BLOCK_H

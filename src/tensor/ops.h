@@ -202,7 +202,8 @@ typedef struct {
 
 /* A product and the plain activation behind it, or before it on the way back, so that a device may
  * do both in one pass. xIELU is not among them.
- *   forward   x (M, N) = a (M, K) . op(b) [+ bias], stored;  y = f(x), of x as it is stored: act_fwd of x has the same bits
+ *   forward   x (M, N) = a (M, K) . op(b) [+ bias], stored; y = f(x), of x as it is stored: act_fwd
+ *             of x has the same bits
  *   backward  y = d f'(x), d = a . op(b); y may be x's memory, or d's. d, act dtype, is scratch for
  *             implementations of two steps: (M, N).
  * op(b) as in matmul; fixed_order too. */
@@ -451,7 +452,8 @@ typedef struct {
  * element is worth code * scale. A scale is a power of two (lt_scale_of), so scaling is exact, the
  * only rounding is that to 8 bits, and a matrix of BF16 or F32 can hold the same numbers again.
  *   LT_SCALE_TENSOR  one for all      scale (1)
- *   LT_SCALE_ROW     1 x 128          scale (ceil(C / 128), R): the scales of a column of blocks lie together
+ *   LT_SCALE_ROW     1 x 128          scale (ceil(C / 128), R): the scales of a column of blocks
+ *                                     lie together
  *   LT_SCALE_BLOCK   128 x 128        scale (ceil(R / 128), ceil(C / 128)) */
 #define LT_SCALE_SPAN   128
 #define LT_SCALE_MAP(X) X(TENSOR, "tensor") X(ROW, "1x128") X(BLOCK, "128x128")

@@ -1,8 +1,8 @@
 /* checkpoint_parts.h: the tensors of a checkpoint as files of boxes, for checkpoint.c.
  *
- * Each part (a rank's share, or everything) writes a file for the weights and one for each moment. A
- * tensor of a file is one box of one parameter: named by the parameter where it is all of it, else
- * "parameter#k" for the k-th of the part's boxes. One part writes weights.safetensors and says
+ * Each part (a rank's share, or everything) writes a file for the weights and one for each moment.
+ * A tensor of a file is one box of one parameter: named by the parameter where it is all of it,
+ * else "parameter#k" for the k-th of the part's boxes. One part writes weights.safetensors and says
  * nothing more; of several, part 2 of 8 writes weights-00002-of-00008.safetensors and
  *
  *   part-00002-of-00008.json   {"format": "lateen-checkpoint-part", "part": 2, "parts": 8,
@@ -32,7 +32,8 @@ LT_MUST_USE lt_err lt_part_list_file(json_t *files, const char *folder, const ch
 LT_MUST_USE lt_err lt_part_check_entry(const json_t *entry, const char *what);
 LT_MUST_USE lt_err lt_part_check_file(const char *folder, const json_t *entry);
 
-/* What is held of a buffer over t, the memory of m, into folder/name. NUMERIC: something is not finite. */
+/* What is held of a buffer over t, the memory of m, into folder/name. NUMERIC: something is not
+ * finite. */
 LT_MUST_USE lt_err lt_part_write_buffer(json_t *files, const char *folder, const char *name,
                                         const lt_model *m, const lt_param_table *t,
                                         const lt_param_buffer *b);

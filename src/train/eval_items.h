@@ -1,11 +1,13 @@
 /* eval_items.h: the questions of a task, as pairs of texts to score.
  *
- *   task            context                                    continuations            file
- *   arc_*, piqa     "<query>\nAnswer:"                         " <choice>" each         {"query", "choices", "gold"}
- *   openbookqa      "<query>"                                  " <choice>" each         the same
- *   winogrande      one of context_options each                " <continuation>"        {"context_options", "continuation", "gold"}
- *   lambada         "<context>"                                " <continuation>"        {"context", "continuation"}
- *   mmlu            subject's preamble, shots, question        " A" " B" " C" " D"      CSV: question, choice0..3, answer
+ *   task           context                            continuations       members of a line
+ *   arc_*, piqa    "<query>\nAnswer:"                 " <choice>" each    query, choices, gold
+ *   openbookqa     "<query>"                          " <choice>" each    the same
+ *   winogrande     one of context_options each        " <continuation>"   context_options,
+ *                                                                         continuation, gold
+ *   lambada        "<context>"                        " <continuation>"   context, continuation
+ *   mmlu           the subject's preamble, shots,     " A" " B" " C" " D" CSV: question,
+ *                  question                                               choice0..3, answer
  * The wording is lm-evaluation-harness's (its task files of the same names). */
 #ifndef LT_TRAIN_EVAL_ITEMS_H
 #define LT_TRAIN_EVAL_ITEMS_H

@@ -1,6 +1,7 @@
 /* health.c: what a run publishes when its numbers go wrong, and what it goes on from.
  *
- *   at a checkpoint   the last step's loss or gradient not finite            not now: the next step with finite ones saves
+ *   at a checkpoint   the last step's loss or gradient not finite            not now: the next step
+ *                     with finite ones saves
  *                     the weights' loss on the step's own rows not finite    likewise
  *                     a weight or a moment not finite                        nothing is published,
  *                                                                            the run ends: such a

@@ -3,8 +3,8 @@
  * The layout of the whole model (lt_param.whole_at) is cut into cells of LT_NORM_CELL elements. Who
  * holds elements of a cell has a partial sum for it: their squares, in the order in which they lie.
  * The total is the sum over the cells in rising order, of a cell over the parts in rising order. So
- * it depends on who holds what, never on time or threads; and where each cell lies in one part (cuts
- * at multiples of LT_NORM_CELL) it has the bits of the whole's.
+ * it depends on who holds what, never on time or threads; and where each cell lies in one part
+ * (cuts at multiples of LT_NORM_CELL) it has the bits of the whole's.
  *
  * On a host the whole's total is that of lt_optimiser_sumsq, bit for bit: the CPU's op sums in
  * these cells. On a GPU lt_optimiser_sumsq has an order of its own. */

@@ -4,7 +4,8 @@
  *   adamw      m, v                                      all
  *   ademamix   m, v, slow                                all
  *   lion       m                                         all
- *   muon       m, v                                      hidden matrices by Muon (m alone), the rest by AdamW
+ *   muon       m, v                                      hidden matrices by Muon (m alone), the
+ *                                                        rest by AdamW
  * A step on a part has the bits of the whole step's slice; Muon's matrices are whole or absent.
  * Moments are F32; with optim.moments = bf16 those of AdamW and AdEMAMix are BF16, rounded at
  * random by (seed, step, element): see tensor/ops.h. Weight decay is for parameters whose `decays`

@@ -3,7 +3,8 @@
  *     this rank's losses, labels, squares of gradients, stop request, error ──▶ lt_step_record
  *                                                       │ combine: ranks become one (lt_ranks)
  *                                                       ▼
- *     recipe, guard, step ──────────────────▶ lt_step_decide ──▶ apply or skip, scale, clip, give up,
+ *     recipe, guard, step ──────────────────▶ lt_step_decide
+ *         ──▶ apply or skip, scale, clip, give up,
  *                                                                validate, sample, save, stop
  *
  * Decisions are pure functions of the combined record, the recipe and a state that is the same on

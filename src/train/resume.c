@@ -1,6 +1,7 @@
 /* resume.c: what a run goes on from, and whether its data is what it was.
  *
- *   resume   auto     the newest whole checkpoint of the run folder; behind a divergence the one that health.c chose
+ *   resume   auto     the newest whole checkpoint of the run folder; behind a divergence the one
+ *                     that health.c chose
  *            FOLDER   that one. Checkpoints of the run folder behind it are renamed to step-N.left.
  *                     The same command again (a job that was put back in the queue) goes on from
  *                     the newest: its manifest has this very recipe, `resume` included

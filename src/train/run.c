@@ -1,7 +1,9 @@
 /* run.c: the storyboard of training: step, tell, validate, sample, save; and how a run ends.
  *
- *            ┌────────────────────────────────────────────────────────────┐
- *   open ──▶ step ──▶ metrics ──▶ every N: validate, sample, save ──▶ stop asked or last step? ──▶ save, export, report
+ *            ┌─────────────────────────────────────────────────┐
+ *            ▼                                                 │
+ *   open ──▶ step ──▶ metrics ──▶ every N: validate, sample, save ──▶ stop asked or last step?
+ *                                                                     ──▶ save, export, report
  *
  * A stop is asked by SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 (Slurm's warning before a time
  * limit), SIGXCPU or a file named `exit` in the run folder, and is obeyed at the next step's edge.

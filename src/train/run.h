@@ -93,15 +93,15 @@ typedef struct lt_training {
 } lt_training;
 
 /* open.c: everything from the recipe to the first step. */
-/* The model that a recipe trains, with the sizes that its tokenizer or model.init bring: what opening
- * a run would find. */
+/* The model that a recipe trains, with the sizes that its tokenizer or model.init bring: what
+ * opening a run would find. */
 LT_MUST_USE lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r);
 /* Of an lt_step_rows. */
 size_t lt_step_rows_bytes(int64_t batch, int64_t seq, bool weights);
 LT_MUST_USE lt_err lt_training_open(lt_training *t, const lt_recipe *r, lt_device *device);
 /* The same as one rank of several, or with rows of another source than the recipe's data.train,
- * which must outlive the run. A rank that does not lead writes no log, metrics or page, and holds no
- * lock. */
+  * which must outlive the run. A rank that does not lead writes no log, metrics or page, and holds
+  * no lock. */
 typedef struct {
     lt_ranks ranks;
     lt_world *world;           /* NULL: alone. It stays the caller's. */

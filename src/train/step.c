@@ -1,9 +1,10 @@
 /* step.c: one optimiser step.
  *
- *   rows of the step ── source ──▶ micro-batches ── forward, backward ──▶ gradients (sum over all labels / number of labels)
- *                                                                            │ norm, guard, clip
- *                                                                            ▼
- *                                                                        optimiser ──▶ weights
+ *   rows of the step ── source ──▶ micro-batches ── forward, backward ──▶ gradients
+ *                                             (their sum over all labels / number of labels)
+ *                                                                          │ norm, guard, clip
+ *                                                                          ▼
+ *                                                                      optimiser ──▶ weights
  * The loss is the mean over all counted labels of the step, whatever the micro-batches.
  *
  * The host waits once: behind the last backward pass, for losses and the gradient norm, which come

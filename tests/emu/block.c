@@ -1,7 +1,8 @@
 /* block.c: one cluster of a launch (where it has none, one block): its threads as fibers, its
  * barriers, what its warps do together, its shared memory. See emu.h.
  *
- *     home ──▶ runner ──▶ kernel(thread 0) ─ waits ─▶ another runner ──▶ kernel(thread 1) ─ waits ─▶ ... ─ the last one comes ─▶ all are ready
+ *     home ──▶ runner ──▶ kernel(thread 0) ─ waits ─▶ another runner ──▶ kernel(thread 1) ─ waits
+ *         ─▶ ... ─ the last one comes ─▶ all are ready
  *
  * A runner is a stack that takes threads not yet begun, one after the other, so that a kernel
  * without barriers is a plain loop over its threads. A thread that must wait keeps its runner, and

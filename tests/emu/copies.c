@@ -3,8 +3,10 @@
  * A copy is asked for by one thread and then stands in its worker's list, in pieces of at most 16
  * bytes, until the worker, when no thread can go on and at random between, does some of them:
  *
- *     to shared memory     pieces ─▶ the block's memory; behind the last its barrier counts the bytes
- *     to global memory     pieces ─▶ held (from here on "read") ─▶ pieces to, or added to, global memory, in as many steps as chance will ("done")
+ *     to shared memory     pieces ─▶ the block's memory; behind the last its barrier counts the
+ *                          bytes
+ *     to global memory     pieces ─▶ held (from here on "read")
+ *         ─▶ pieces to, or added to, global memory, in as many steps as chance will ("done")
  *
  * Which of several goes on is chance too: neither copies nor additions have an order among each
  * other, and no barrier but their own waits for them. A wait for a group tells the waiting thread

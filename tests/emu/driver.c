@@ -1,7 +1,8 @@
 /* driver.c: libcuda.so.1 without a GPU: the functions of src/kernels/cuda/driver.h over the host's
  * memory and the emulated blocks (block.c).
  *
- * DEVICE    LATEEN_EMU_DEVICES (1) of them, each an A100 cut down, as a slice of one is: compute capability 8.0, LATEEN_EMU_SMS (14)
+ * DEVICE    LATEEN_EMU_DEVICES (1) of them, each an A100 cut down, as a slice of one is: compute
+ * capability 8.0, LATEEN_EMU_SMS (14)
  *           multiprocessors, LATEEN_EMU_MIB (4096) MiB. So the op lists choose what they choose on
  *           sm_80, and kernels of sm_90 refuse by themselves. LATEEN_EMU_CAPABILITY=90: an H100,
  *           cut down alike.

@@ -3,12 +3,10 @@
  *
  *     __shared__ T a[8][2], b; extern __shared__ T c[]; declarations, of the kind our kernels have:
  *     a type of words, arrays, no initialiser
- *     asm volatile("mnemonic operands; .." : outputs : inputs : clobbers)          { .reg
- *                                                                                  declarations and
- *                                                                                  @p conditions,
- *                                                                                  too
- *     __global__ void __launch_bounds__(N) name(...) {  ...   up to the line that begins with the closing
- *     brace */
+ *     asm volatile("mnemonic operands; .." : outputs : inputs : clobbers)
+ *                   { .reg declarations and @p conditions, too
+ *     __global__ void __launch_bounds__(N) name(...) {  ...
+ *                   up to the line that begins with the closing brace */
 #include "rewrite.h"
 
 #include <ctype.h>

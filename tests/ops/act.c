@@ -3,14 +3,14 @@
 #include "ops/case.h"
 
 /* One row of cases for an activation. */
-#define ACT_CASES(kind, name)                                                                        \
-    {name, LT_CASE_ALL, .act = LT_ACT_##kind, .R = 5, .F = 13},                                      \
-        {name " gated", LT_CASE_ALL, .act = LT_ACT_##kind, .R = 4, .F = 9, .gated = true},           \
-        {name " in place", LT_CASE_CHECK, .act = LT_ACT_##kind, .R = 3, .F = 130, .in_place = true}, \
-        {name " gated in place", LT_CASE_CHECK, .act = LT_ACT_##kind, .R = 7, .F = 33,               \
-         .in_place = true,       .gated = true},                                                     \
-    {                                                                                                \
-        name " extreme", LT_CASE_CHECK, .act = LT_ACT_##kind, .R = 2, .F = 24, .extreme = true       \
+#define ACT_CASES(fn, name)                                                                        \
+    {name, LT_CASE_ALL, .act = LT_ACT_##fn, .R = 5, .F = 13},                                      \
+        {name " gated", LT_CASE_ALL, .act = LT_ACT_##fn, .R = 4, .F = 9, .gated = true},           \
+        {name " in place", LT_CASE_CHECK, .act = LT_ACT_##fn, .R = 3, .F = 130, .in_place = true}, \
+        {name " gated in place", LT_CASE_CHECK, .act = LT_ACT_##fn, .R = 7, .F = 33,               \
+         .in_place = true,       .gated = true},                                                   \
+    {                                                                                              \
+        name " extreme", LT_CASE_CHECK, .act = LT_ACT_##fn, .R = 2, .F = 24, .extreme = true       \
     }
 
 static const lt_case cases[] = {

@@ -11,9 +11,9 @@
 
 typedef struct {
     lt_device *device;
-    const char *op, *impl,
-        *case_name; /* Filters; empty: every op, the chosen implementation, every case. impl "all": each that accepts
-                                        * the case but the reference. */
+    /* Filters; empty: every op, the chosen implementation, every case. impl "all": each that
+     * accepts the case but the reference. */
+    const char *op, *impl, *case_name;
     double copy_gbps, peak_f32_gflops, peak_bf16_gflops;
     bool json; /* One object a line instead of the table. */
 } lt_case_bench_options;

@@ -1,7 +1,8 @@
 /* jinja.h: the parts of the template interpreter (chat_template.c opens and renders; nobody else
  * includes this).
  *
- *     text ──jinja_lex──▶ tokens ──jinja_parse──▶ tree ──jinja_exec (statements), jinja_eval (expressions)──▶ text
+ *     text ──jinja_lex──▶ tokens ──jinja_parse──▶ tree
+ *         ──jinja_exec (statements), jinja_eval (expressions)──▶ text
  *                                                            │
  *                           jinja_value (Python's values), jinja_text (their text), jinja_filters,
  *                           jinja_tests, jinja_methods

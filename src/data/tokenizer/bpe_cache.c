@@ -4,7 +4,8 @@
  * Text repeats itself: nine words of ten were seen a moment ago. So a word's ids are remembered, in
  * two tables of a fixed size that a thread owns:
  *
- *     SHORT  up to 15 bytes and 3 ids   32 bytes an entry, two to a cache line = one set, most recent first
+ *     SHORT  up to 15 bytes and 3 ids   32 bytes an entry, two to a cache line = one set, most
+ *            recent first
  *     LONG   up to 31 bytes and 7 ids   64 bytes an entry, direct-mapped
  *
  * The key is the word itself, zero-padded, with its length in the last byte, so a hit is two (or
@@ -12,7 +13,8 @@
  * cache, so lt_bpe_encode works in batches of words, each step fetching ahead what the next one
  * reads:
  *
- *     keys ──▶ sets ──▶ words not there: long slot, vocabulary's slot ──▶ still not there: first symbols ──▶ merging (bpe_lanes.c)
+ *     keys ──▶ sets ──▶ words not there: long slot, vocabulary's slot
+ *         ──▶ still not there: first symbols ──▶ merging (bpe_lanes.c)
  *
  * and then resolves the words in their order, as if one by one: what the steps before have found is
  * only a result known early. */

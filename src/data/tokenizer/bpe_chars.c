@@ -8,8 +8,10 @@
  * crosses its ends while it is still in parts. Such a merge makes a piece that ends in a part of a
  * character (" \xe0\xa4"), or begins with one. So:
  *
- *     C = b0 b1 b2, by (b0 b1) = q, then (q b2)      ends[b0] > rank q     ends[b0 b1] > rank C     begins[b2] > rank C
- *               or by (b1 b2) = q, then (b0 q)       ends[b0] > rank C     begins[b2] > rank q      begins[b1 b2] > rank C
+ *     C = b0 b1 b2, by (b0 b1) = q, then (q b2)      ends[b0] > rank q     ends[b0 b1] > rank C
+ *                                                    begins[b2] > rank C
+ *               or by (b1 b2) = q, then (b0 q)       ends[b0] > rank C     begins[b2] > rank q
+ *                                                    begins[b1 b2] > rank C
  *     C = b0 b1                                      ends[b0] > rank C     begins[b1] > rank C
  *
  * where ends[y] is the least rank of a longer piece whose last, unfinished character is y, and

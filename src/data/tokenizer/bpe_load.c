@@ -5,7 +5,8 @@
  * after another they take 0.4 us a merge. Here a batch of them goes through the steps together,
  * each step prefetching what the next one touches:
  *
- *     hash ──▶ slots ──▶ likely ids ──▶ their start, length ──▶ their text ──▶ compare ──▶ pair slots ──▶ insert
+ *     hash ──▶ slots ──▶ likely ids ──▶ their start, length ──▶ their text ──▶ compare
+ *         ──▶ pair slots ──▶ insert
  *
  * RANKS name pieces, not pairs: each cut of a piece into two pieces could be a merge. But only one
  * ever is. When two neighbours in some word make a piece, no merge has crossed its ends, so what

@@ -1,7 +1,8 @@
 /* tokenizer/impl.h: what a loaded tokenizer consists of; shared by tokenizer.c, the decoder and the
  * readers of each format.
  *
- *     text ──added tokens──▶ segments ──normalizer──▶ ──added tokens──▶ segments ──pre-tokenizer──▶ words ──model──▶ ids
+ *     text ──added tokens──▶ segments ──normalizer──▶ ──added tokens──▶ segments
+ *         ──pre-tokenizer──▶ words ──model──▶ ids
  *
  * A reader (tokenizer/json.c, tokenizer/rank.c, ...) fills one of these from a file;
  * tokenizer_finish then builds what follows. */

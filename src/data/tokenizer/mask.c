@@ -5,9 +5,9 @@
  * such: they end with a special token. Of the others each id's piece is found again in the text
  * that the model saw, from left to right:
  *
- *     raw         <|im_start|>assistant\n The answer<|im_end|>          span: from "The" on
- *     edges      ^0           ^12                 ^33        ^43
- *     normalised               assistant\n The answer                   pieces  |assistant|\n| The| answer|
+ *     raw        <|im_start|>assistant\n The answer<|im_end|>   span: from "The" on
+ *     edges     ^0           ^12                 ^33        ^43
+ *     normalised              assistant\n The answer            pieces  |assistant|\n| The| answer|
  *
  * A place of the raw segment becomes one of the normalised segment by normalising what stands
  * before it. Pieces may differ from the text: U+2581 for a space, a space put before the first

@@ -3,10 +3,13 @@
  *
  * A .model is one protobuf message. We read the few fields that matter by hand (wire format: varint
  * key = field << 3 | type):
- *     1 SentencePiece*   1 piece (string)  2 score (float)  3 type (1 normal 2 unknown 3 control 4 user-defined 5 unused 6 byte)
- *     2 TrainerSpec      3 model_type (1 unigram 2 bpe 3 word 4 char)  24 treat_whitespace_as_suffix  35 byte_fallback  41..43 bos eos pad id
- *                        44 unk_surface
- *     3 NormalizerSpec   2 precompiled_charsmap  3 add_dummy_prefix  4 remove_extra_whitespaces  5 escape_whitespaces
+ *     1 SentencePiece*   1 piece (string)  2 score (float)  3 type (1 normal, 2 unknown,
+ *                        3 control, 4 user-defined, 5 unused, 6 byte)
+ *     2 TrainerSpec      3 model_type (1 unigram, 2 bpe, 3 word, 4 char)
+ *                        24 treat_whitespace_as_suffix  35 byte_fallback
+ *                        41..43 bos, eos, pad id  44 unk_surface
+ *     3 NormalizerSpec   2 precompiled_charsmap  3 add_dummy_prefix
+ *                        4 remove_extra_whitespaces  5 escape_whitespaces
  *     5 NormalizerSpec   of the denormalizer, which decoding would apply: refused where it has a
  *                        charsmap
  *

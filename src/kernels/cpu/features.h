@@ -30,9 +30,9 @@ typedef struct {
 #define LT_CPU_FEATURE_FIELD(field, name) bool field;
     LT_CPU_FEATURE_MAP(LT_CPU_FEATURE_FIELD)
 #undef LT_CPU_FEATURE_FIELD
-    lt_isa
-        isa; /* Widest set that src/kernels/cpu/isa was compiled for and that runs here: AVX2 means AVX2 + FMA + F16C,
-                 * AVX512 also F, BW, DQ, VL and VNNI (Zen 4, Cascade Lake, Ice Lake and later). */
+    /* Widest set that src/kernels/cpu/isa was compiled for and that runs here: AVX2 means AVX2, FMA
+     * and F16C; AVX512 also F, BW, DQ, VL and VNNI (Zen 4, Cascade Lake, Ice Lake and later). */
+    lt_isa isa;
     bool amd;
     /* A BF16 dot product is faster than F32 multiply-adds: AMD. LATEEN_BF16_DOT=1 or 0 overrides,
      * where there is one. */

@@ -29,8 +29,10 @@ typedef struct {
     bool trans_a, trans_b;
     lt_cublas_type in, out;
     float alpha, beta;
-    int choice; /* 0: the fastest of the heuristic's proposals, measured at the first call. Else the choice-th of them (1 to LT_CUBLAS_PROPOSALS; the last, where there are fewer),
-                   unmeasured: the same bits in every run; a, b, d 16-byte aligned. */
+    /* 0: the fastest of the heuristic's proposals, measured at the first call. Else the choice-th
+     * of them (1 to LT_CUBLAS_PROPOSALS; the last, where there are fewer), unmeasured: the same
+     * bits in every run; a, b, d 16-byte aligned. */
+    int choice;
     const void *a, *b;
     const void *bias; /* (n) of d's type, added to each row; NULL: none. Not with beta. */
     /* (m, n) rows ld_x apart, of d's type, 16-byte aligned: d is multiplied by the derivative of

@@ -1,7 +1,9 @@
 /* rehearse.h: kernels that are missing are compiled before they are wanted, several at once.
  *
- *     begin ─▶ this thread's ops: launches do nothing, kernels that the disk cache has are loaded, those that are missing are noted
- *           ─▶ end: children of fork compile them into the cache, the first ones noted first ─▶ the same ops in earnest
+ *     begin ─▶ this thread's ops: launches do nothing, kernels that the disk cache has are loaded,
+ *     those that are missing are noted
+ *           ─▶ end: children of fork compile them into the cache, the first ones noted first
+ *               ─▶ the same ops in earnest
  *
  * NVRTC compiles one program at a time in a process, whatever the threads, so a start with an empty
  * cache took the sum of some 100 compilations, 20 s. Children compile and leave; they touch neither
@@ -29,8 +31,8 @@ int64_t lt_rehearse_missing(void); /* Noted so far. */
 /* Compile what was noted, and return when the first n_first of them have been tried; children go on
  * with the rest. */
 void lt_rehearse_end(int64_t n_first);
-/* Children are at work, whoever rehearsed: the processor and the cache of kernels, which GPUs of one
- * architecture share, are the process's. */
+/* Children are at work, whoever rehearsed: the processor and the cache of kernels, which GPUs of
+ * one architecture share, are the process's. */
 bool lt_rehearse_compiling(void);
 
 /* Return when no child is going to compile this kernel any more. */

@@ -1,7 +1,9 @@
 /* moe_rows.c (ref): rows into expert order and back. Slot i < n = expert_start[E] holds assignment
  * slot_row[i] = r K + k:
- *     gather   y[i] = x[r]                        backward  dx[r] (+)= sum over the slots of r, i rising, of dy[i]
- *     combine  y[r] = sum_k weights[r][k] x[i]    backward  dx[i] = weights[r][k] dy[r],  dweights[r][k] = <x[i], dy[r]>
+ *     gather   y[i] = x[r]                        backward  dx[r] (+)= sum over the slots of r, i
+ *                                                           rising, of dy[i]
+ *     combine  y[r] = sum_k weights[r][k] x[i]    backward  dx[i] = weights[r][k] dy[r],
+ *                                                           dweights[r][k] = <x[i], dy[r]>
  * A dropped assignment has no slot: it adds nothing, and its dweight is 0. Rows of y (gather) and
  * dx (combine) from n on are not touched. */
 #include "kernels/ref/element.h"

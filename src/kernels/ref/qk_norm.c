@@ -1,8 +1,11 @@
 /* qk_norm.c (ref): RMSNorm of each head of q and k and its rotation, forward and backward. With n =
  * x rstd, w the whole gain of the head's kind and (c, s) = table[position][i], N = 2 *
  * table.shape[1]:
- *     forward    u = n w;   y[i] = u[i] c - u[i + N/2] s,  y[i + N/2] = u[i + N/2] c + u[i] s,  i < N/2;   y[i] = u[i], i >= N
- *     backward   du: dy rotated back (-s for s);  g = du w;   dx = rstd (g - n mean(g n));   dgain += sum over rows and heads of du n
+ *     forward    u = n w
+ *                y[i] = u[i] c - u[i + N/2] s,  y[i + N/2] = u[i + N/2] c + u[i] s    for i < N/2
+ *                y[i] = u[i]                                                          for i >= N
+ *     backward   du: dy rotated back (-s for s);  g = du w;  dx = rstd (g - n mean(g n))
+ *                dgain += sum over rows and heads of du n
  * The gains' gradients are summed before any dx is written, because dx may be dy's own memory. */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"

@@ -1,6 +1,7 @@
 /* rope.c (ref): rotary embedding, halves convention. With (c, s) = table[position][i] and N = 2 *
  * table.shape[1]:
- *     y[i] = x[i] c - x[i + N/2] s,   y[i + N/2] = x[i + N/2] c + x[i] s,   i < N/2;   y[i] = x[i], i >= N
+ *     y[i] = x[i] c - x[i + N/2] s,   y[i + N/2] = x[i + N/2] c + x[i] s,   i < N/2;
+ *                                     y[i] = x[i], i >= N
  * inverse takes -s for s: the transpose of the rotation, which is its backward pass. */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"

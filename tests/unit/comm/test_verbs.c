@@ -1,6 +1,6 @@
-/* Every verb on ranks as threads. What each member sends is a function of (member, element), so each
- * rank works out by itself, in the order of the members, what it must receive, to the bit. A rank
- * tells what is wrong through its error: cmocka's assertions are for the main thread. */
+/* Every verb on ranks as threads. What each member sends is a function of (member, element), so
+ * each rank works out by itself, in the order of the members, what it must receive, to the bit. A
+ * rank tells what is wrong through its error: cmocka's assertions are for the main thread. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
-/* Our own training, predicted: bytes equal to those that the measured runs announced (bench/results,
- * written by the machines that ran them), step times within 5 % of what was measured there, each row
- * also from a fit that has not seen it. */
+/* Our own training, predicted: bytes equal to those that the measured runs announced
+ * (bench/results, written by the machines that ran them), step times within 5 % of what was
+ * measured there, each row also from a fit that has not seen it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

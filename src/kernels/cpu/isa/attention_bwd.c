@@ -8,7 +8,8 @@
  *           for each visible block of keys:
  *           2. S^T = K (scale Q)^T, masked; P^T = exp(S^T - lse)         3. dP^T = V dO^T, dS^T =
  *                                                                        P^T (dP^T - delta) cap'
- *           4. dV += P^T dO       5. dK += dS^T (scale Q)       6. dQ += dS K, scaled when the panel is written
+ *           4. dV += P^T dO       5. dK += dS^T (scale Q)       6. dQ += dS K, scaled when the
+ *                                                               panel is written
  * BOUND     10 D flops a visible pair: five products where forward has two.
  * THREADS   B * G tasks: few for a single long sequence with few key heads on a machine of many
  *           cores.

@@ -5,8 +5,10 @@
  * MAP       The T * H / G queries that share a key head are cut into blocks of at most BLOCK. A
  *           task is a block against all the keys it sees, or, where there are too few tasks for the
  *           threads (one long sequence decoding), against one chunk of SPLIT keys.
- * MOVEMENT  K rows of a chunk ──▶ registers, LANES = 4 queries x VEC / 4 keys of partial sums ─transpose─▶ logits x (BLOCK, SPLIT) in L1 ─softmax─▶
- *           weights ──▶ V rows of the chunk, 4 queries x 4 vectors of sums ──▶ (max, sum, out) of the chunk ─join─▶ of all chunks so far.
+ * MOVEMENT  K rows of a chunk ──▶ registers, LANES = 4 queries x VEC / 4 keys of partial sums
+ *     ─transpose─▶ logits x (BLOCK, SPLIT) in L1 ─softmax─▶
+ *           weights ──▶ V rows of the chunk, 4 queries x 4 vectors of sums
+ *               ──▶ (max, sum, out) of the chunk ─join─▶ of all chunks so far.
  *           A group of VEC keys lies in one page: one look at the table each.
  * ORDER     Chunks start at multiples of SPLIT. A query's logits are sums over D in vectors, then
  *           over lanes in one tree; its weights are added by lanes; its outputs are chains over the

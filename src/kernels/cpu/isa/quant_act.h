@@ -1,11 +1,14 @@
 /* quant_act.h: rows of activations to 8 bits a block for quant.c, bit for bit as lt_q8_encode, in
  * the order quant.c reads them.
  *
- *   simple   q: the bytes in order, four a word (K / 4 words a row);  d, s a block;  start: what a block's whole-number sum starts from (-offset * sum q)
- *   K q: pairs of 16-bit numbers, word 8 t + l = elements 16 t + l and 16 t + l + 8 (K / 2 words a
- *   row); d a block;
- *            start: four pairs a block, the sums of 32 neighbours each: what the minima are
- *            multiplied by */
+ *   simple   q      the bytes in order, four a word (K / 4 words a row)
+ *            d, s   of each block
+ *            start  what a block's whole-number sum starts from (-offset * sum q)
+ *   K        q      pairs of 16-bit numbers: word 8 t + l holds elements 16 t + l and 16 t + l + 8
+ *                   (K / 2 words a row)
+ *            d      of each block
+ *            start  four pairs a block, the sums of 32 neighbours each: what the minima are
+ *                   multiplied by */
 #ifndef LT_CPU_ISA_QUANT_ACT_H
 #define LT_CPU_ISA_QUANT_ACT_H
 

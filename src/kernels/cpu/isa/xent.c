@@ -1,6 +1,7 @@
 /* xent.c: cross-entropy and its gradient, in place, a row of logits at a time.
  *
- * MOVEMENT  Row of V logits ──memory──▶ pass 1: running maximum and sum of exponentials, in blocks ──▶ lse ──▶ pass 2: exp(l - lse) from L2, the gradient
+ * MOVEMENT  Row of V logits ──memory──▶ pass 1: running maximum and sum of exponentials, in blocks
+ *     ──▶ lse ──▶ pass 2: exp(l - lse) from L2, the gradient
  *           written over the logits. A row (50257 floats: 201 KB) stays in L2 between the passes,
  *           so memory sees one read and one write.
  * BOUND     8 bytes a logit in F32, 4 in BF16; two exponentials a logit.

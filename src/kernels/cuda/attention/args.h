@@ -68,14 +68,14 @@ typedef struct {
     int width; /* D; WIDTH is at least it */
 } lt_attn_sm80_args;
 
-/* Dynamic shared memory in bytes. fwd_sm90.cu: Q of each consumer and slot, and O where it leaves by
- * the copy engine; K and V of each stage; barriers and tiles. */
+/* Dynamic shared memory in bytes. fwd_sm90.cu: Q of each consumer and slot, and O where it leaves
+ * by the copy engine; K and V of each stage; barriers and tiles. */
 #define LT_ATTN_FORWARD_PLACES 512
 #define LT_ATTN_FORWARD_BYTES(width, bn, consumers, o_direct, q_slots, stages)                     \
     (1024 + 64 * (width)*2 * (consumers) * ((q_slots) + !(o_direct)) +                             \
      (bn) * (width)*4 * (stages) + LT_ATTN_FORWARD_PLACES)
-/* Kernels on mma.sync: a row of `width` columns; fwd_sm80.cu: Q, and K and V of a step; bwd_sm80.cu:
- * two tiles of rows, two of two tiles of a step, and their sums. */
+/* Kernels on mma.sync: a row of `width` columns; fwd_sm80.cu: Q, and K and V of a step;
+ * bwd_sm80.cu: two tiles of rows, two of two tiles of a step, and their sums. */
 #define LT_ATTN_SM80_LINE(width) (((width) + 63) / 64 * 128)
 #define LT_ATTN_SM80_FORWARD_BYTES(rows, step, width)                                              \
     (((rows) + 2 * (step)) * LT_ATTN_SM80_LINE(width))

@@ -1,6 +1,6 @@
-/* args.h: what headers of kernel arguments need. Such a header is read by the host's compiler and by
- * NVRTC, so that a struct which a launcher fills and a kernel reads stands once. Both sides include
- * it by its path from src/, and both check the struct's size.
+/* args.h: what headers of kernel arguments need. Such a header is read by the host's compiler and
+ * by NVRTC, so that a struct which a launcher fills and a kernel reads stands once. Both sides
+ * include it by its path from src/, and both check the struct's size.
  *
  * Pointers to elements: the kernel's element type is a word of its specialisation (DTYPE, OUT), the
  * host has addresses only.

@@ -403,8 +403,8 @@ lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scratch scratch
     return lt_gemm_with(c, s, a, &t, scratch);
 }
 
-/* Every tile as products forward and gradients of weights ask for it; then, with the first tile, what
- * else a product may be. */
+/* Every tile as products forward and gradients of weights ask for it; then, with the first tile,
+ * what else a product may be. */
 void lt_specs_gemm(lt_specs *l) {
     static const lt_gemm_args forward = {.trans_b = true}, weights = {.trans_a = true}, back = {0};
     static const struct {

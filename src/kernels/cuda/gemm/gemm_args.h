@@ -26,9 +26,9 @@ typedef struct {
     int early;                      /* The next kernel may be brought up while this one runs. */
 } lt_gemm_kernel_args;
 
-/* Dynamic shared memory of gemm_sm90.cu in bytes: what begins on 1024, `stages` stages of bm rows of
- * A and b_rows of B of 128 bytes, with two barriers each, C's places of 8 KB, and barriers of a pair
- * of blocks. */
+/* Dynamic shared memory of gemm_sm90.cu in bytes: what begins on 1024, `stages` stages of bm rows
+ * of A and b_rows of B of 128 bytes, with two barriers each, C's places of 8 KB, and barriers of a
+ * pair of blocks. */
 #define LT_GEMM_SM90_BYTES(bm, b_rows, stages, consumers, c_stages)                                \
     (1024 + (stages) * (((bm) + (b_rows)) * 128 + 16) + (consumers) * (c_stages)*8192 + 32)
 

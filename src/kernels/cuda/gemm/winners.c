@@ -3,8 +3,12 @@
  * The file: <cache>/gemm.tune, one line a product:
  *     gpu m n k layout in out sum bias by bn wg_m consumers cluster stages splits group pingpong
  *     block choice vendor us...
- *     gpu      the GPU's name, blanks as _          layout  op(a) op(b): nt nn tn tt      in, out  bf16 fp16 fp32
- *     sum      1: y += product                      bias    none, or its type             by       wgmma cublaslt gemv few
+ *     gpu      the GPU's name, blanks as _
+ *     layout   op(a) op(b): nt nn tn tt
+ *     in, out  bf16 fp16 fp32
+ *     sum      1: y += product
+ *     bias     none, or its type
+ *     by       wgmma cublaslt gemv few
  *     block    1: not persistent, 2: pairs of blocks
  *     choice, vendor, us   as in lt_gemm_winner; of kinds that came later than the line, none
  * The same lines in winners.txt are part of the program: what was measured on GPUs we had. The

@@ -6,9 +6,10 @@
  * one kernel where its product is one that gemv_ring.cu takes, else op by op. Patterns, parts in
  * brackets may be absent:
  *
- *     [rmsnorm y, sum = x + add]  matmul a = y                                 few rows times weights (N, K), 16-bit or of blocks
- *                                 matmul  act_fwd x = its y                    gated, SiLU or GELU's tanh form
- *                                 matmul  rope of its y, in place  kv_write    y = heads of q, k, v
+ *     [rmsnorm y, sum = x + add]  matmul a = y     few rows times weights (N, K), 16-bit or blocks
+ *                                 matmul  act_fwd x = its y    gated: SiLU or GELU's tanh form
+ *                                 matmul  rope of its y, in place  kv_write
+ *                                                              y = heads of q, k, v
  *
  * Behind any other product rotation and pages are a kernel of their own (rope.cu), and a gated
  * activation is part of gemm_few.cu's and gemm_q_sm90.cu's.
