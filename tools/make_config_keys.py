@@ -23,7 +23,8 @@ transformers.logging.set_verbosity(50)
 transformers.logging.disable_progress_bar()
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "tests/golden/config_keys.json"
 CLASSES = {"gpt2": "GPT2Config", "llama": "LlamaConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config", "gemma2": "Gemma2Config",
-           "gemma3_text": "Gemma3TextConfig", "apertus": "ApertusConfig", "mixtral": "MixtralConfig", "mistral": "MistralConfig", "phi3": "Phi3Config"}
+           "gemma3_text": "Gemma3TextConfig", "apertus": "ApertusConfig", "mixtral": "MixtralConfig", "mistral": "MistralConfig", "phi3": "Phi3Config",
+           "olmo2": "Olmo2Config", "smollm3": "SmolLM3Config", "granite": "GraniteConfig", "qwen3_moe": "Qwen3MoeConfig", "gpt_oss": "GptOssConfig"}
 SHARED = ["masking_utils.py", "cache_utils.py", "modeling_utils.py", "modeling_rope_utils.py", "integrations/sdpa_attention.py"]
 V, N, MORE = 32, 24, 3
 SIZES = dict(vocab_size=V, hidden_size=32, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
@@ -32,7 +33,13 @@ BASE = {"gpt2": dict(vocab_size=V, n_embd=32, n_head=4, n_layer=3, n_positions=6
         "qwen2": dict(SIZES, sliding_window=6), "qwen3": dict(SIZES, sliding_window=6, head_dim=8),
         "gemma2": dict(SIZES, sliding_window=6, head_dim=8), "gemma3_text": dict(SIZES, sliding_window=6, head_dim=8),
         "mixtral": dict(SIZES, num_local_experts=4), "mistral": dict(SIZES, sliding_window=None),
-        "phi3": dict(SIZES, original_max_position_embeddings=16)}
+        "phi3": dict(SIZES, original_max_position_embeddings=16),
+        "smollm3": dict(SIZES, no_rope_layer_interval=2),
+        "granite": dict(SIZES, embedding_multiplier=3.0, attention_multiplier=0.25, residual_multiplier=0.5, logits_scaling=2.0),
+        "qwen3_moe": dict(SIZES, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24),
+        "gpt_oss": dict(SIZES, head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=6,
+                        rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                                             original_max_position_embeddings=16))}
 VALUES = {  # Of keys whose default says nothing of what else there is.
     "is_causal": False, "layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 5, "attention_chunk_size": 4,
     "rope_parameters": dict(rope_type="linear", rope_theta=10000.0, factor=4.0), "rope_scaling": dict(type="linear", factor=4.0), "rope_theta": 50.0,
@@ -45,7 +52,7 @@ VALUES = {  # Of keys whose default says nothing of what else there is.
     "kv_sharing_modes": ["none", "reuse", "none"], "rope_interleaved": True, "n_embd": 64, "n_head": 2, "n_layer": 2, "query_pre_attn_scalar": 4,
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "text_config": {"hidden_size": 32}, "vision_config": {"hidden_size": 8},
     "summary_type": "last", "summary_activation": "tanh", "use_mrope": True, "pruned_heads": {"0": [1]}, "tie_encoder_decoder": True,
-    "num_key_value_heads": 4,
+    "num_key_value_heads": 4, "no_rope_layers": [0, 1, 0], "mlp_only_layers": [1], "decoder_sparse_step": 2, "num_experts_per_tok": 1,
 }
 EXTRA = ["rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor", "sliding_window_pattern", "_sliding_window_pattern", "n_ctx",
          "torch_dtype", "num_experts", "quantization_config", "qk_norm", "use_qk_norm", "alibi", "logit_scale", "per_layer_config", "is_decoder",
@@ -107,7 +114,7 @@ def main():
         m.save_pretrained(folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
         base = json.loads((folder / "config.json").read_text())
-        if family in ("gemma3_text", "gemma2", "qwen2", "qwen3"):
+        if family in ("gemma3_text", "gemma2", "qwen2", "qwen3", "smollm3", "gpt_oss"):
             del base["layer_types"]  # So that what they are derived from says something.
         if family in ("qwen2", "qwen3"):
             base |= dict(sliding_window=6, max_window_layers=0)

@@ -129,13 +129,29 @@ CASES = {  # name: (config class, its arguments, documents)
                                                      long_factor=[1.5, 3.0, 6.0])), False),
     "yarn": ("Qwen3Config", dict(SIZES, head_dim=16, tie_word_embeddings=True,
                                  rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=16)), True),
+    "olmo2": ("Olmo2Config", dict(SIZES, attention_bias=True), True),
+    "smollm3": ("SmolLM3Config", dict(SIZES, num_hidden_layers=3, no_rope_layers=[1, 0, 1], tie_word_embeddings=True,
+                                      bos_token_id=None, eos_token_id=None), True),
+    "granite": ("GraniteConfig", dict(SIZES, embedding_multiplier=3.0, attention_multiplier=0.25, residual_multiplier=0.3,
+                                      logits_scaling=2.5, tie_word_embeddings=True), False),
+    "qwen3_moe": ("Qwen3MoeConfig", dict(SIZES, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+                                         norm_topk_prob=True, router_aux_loss_coef=0.02), True),
+    "phi4": ("Phi3Config", dict(SIZES, bos_token_id=None, eos_token_id=None, original_max_position_embeddings=64,
+                                rope_parameters=rope("default", 250000.0)), True),
+    "gpt_oss": ("GptOssConfig", dict(SIZES, intermediate_size=24, head_dim=16, num_hidden_layers=3, num_local_experts=4,
+                                     num_experts_per_tok=2, sliding_window=7, router_aux_loss_coef=0.02,
+                                     layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                     rope_parameters=rope("yarn", 150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                                                          original_max_position_embeddings=16)), True),
     "switch": (None, dict(model_type="switch", architectures=["LateenSwitchForCausalLM"], vocab_size=V, hidden_size=32,
                           intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
                           max_position_embeddings=64, rms_norm_eps=1e-5, rope_parameters=rope("default"), hidden_act="relu",
                           num_local_experts=4, num_experts_per_tok=1, expert_capacity_factor=1.0,
                           router_aux_loss_coef=0.02, router_z_loss_coef=0.01), False),
 }
-ORDER = sorted(k for k in CASES if k not in ("mistral", "phi3", "yarn")) + ["mistral", "phi3", "yarn"]  # Seeds of the first ones stay.
+LATER = ["mistral", "phi3", "yarn", "olmo2", "smollm3", "granite", "qwen3_moe", "phi4", "gpt_oss"]
+ORDER = sorted(k for k in CASES if k not in LATER) + LATER  # Seeds of the first ones stay.
+BY_LAYER_TYPE = ("gemma2", "gemma3", "gpt_oss")  # Their models take a mask for each type of layer.
 
 
 def fill(model, named, seed):
@@ -207,13 +223,13 @@ def make(case):
 
     seen = []
     for module in model.modules():
-        if type(module).__name__ == "MixtralTopKRouter":
+        if type(module).__name__.endswith("TopKRouter"):
             module.register_forward_hook(lambda _, __, out: seen.append(out[0]))
 
     def run(capacity):
         if klass is None:
             return model(tokens, positions, full, capacity)
-        mask = full if case not in ("gemma2", "gemma3") else {"full_attention": full, "sliding_attention": mask_of(start, config.sliding_window)}
+        mask = full if case not in BY_LAYER_TYPE else {"full_attention": full, "sliding_attention": mask_of(start, config.sliding_window)}
         seen.clear()  # transformers' own aux loss can not read a 4-D mask: take the routers' logits by hooks.
         return model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False).logits, list(seen)
 
@@ -230,8 +246,9 @@ def make(case):
     save(copy.deepcopy(model), folder, torch.bfloat16)
 
     before = {k: v.detach().clone() for k, v in named}
-    decay = [p for _, p in named if p.ndim >= 2]
-    rest = [p for _, p in named if p.ndim < 2]
+    decays = {k: p.ndim >= 2 and not k.endswith("bias") for k, p in named}
+    decay = [p for k, p in named if decays[k]]
+    rest = [p for k, p in named if not decays[k]]
     opt = torch.optim.AdamW([dict(params=decay, weight_decay=DECAY), dict(params=rest, weight_decay=0.0)], lr=LR, betas=BETAS, eps=EPS)
     history, aux = [], None
     for step in range(STEPS + 1):

@@ -1,5 +1,6 @@
 /* model.h: one transformer, described by a spec; a family (gpt2, llama, qwen2, qwen3, gemma2,
- * gemma3, apertus, mixtral, mistral, phi3, switch) is a row of a table. Open weights or create
+ * gemma3, apertus, mixtral, mistral, phi3, olmo2, smollm3, granite, qwen3_moe, switch) is a row of
+ * a table. Open weights or create
  * random ones, run them, save them as a Hugging Face folder.
  *
  *     lt_model *m = NULL;
@@ -30,6 +31,10 @@ typedef struct lt_session lt_session;
     X(MIXTRAL, "mixtral", "MixtralForCausalLM")                                                    \
     X(MISTRAL, "mistral", "MistralForCausalLM")                                                    \
     X(PHI3, "phi3", "Phi3ForCausalLM")                                                             \
+    X(OLMO2, "olmo2", "Olmo2ForCausalLM")                                                          \
+    X(SMOLLM3, "smollm3", "SmolLM3ForCausalLM")                                                    \
+    X(GRANITE, "granite", "GraniteForCausalLM")                                                    \
+    X(QWEN3_MOE, "qwen3_moe", "Qwen3MoeForCausalLM")                                               \
     X(SWITCH, "switch",                                                                            \
       "LateenSwitchForCausalLM") /* decoder-only top-1 Switch; no such class in transformers */
 
@@ -82,14 +87,20 @@ typedef struct {
     lt_norm_kind norm;
     float norm_eps;
     float norm_gain_offset; /* 1 for gemma: y = (1 + gain) x^ */
-    bool post_norms;        /* gemma: a norm behind attention and behind the MLP too. */
-    bool qk_norm;           /* RMSNorm per head on q and k, before RoPE. */
+    bool no_pre_norms;      /* olmo2: no norm before attention and before the MLP. */
+    bool post_norms;        /* gemma, olmo2: a norm behind attention and behind the MLP. */
+    bool qk_norm;           /* RMSNorm on q and k, before RoPE: per head, */
+    bool qk_norm_whole;     /* or over all heads of q and over all heads of k (olmo2). */
     int act;                /* lt_act_kind of tensor/ops.h */
     bool gated;
     bool qkv_bias, attn_out_bias, mlp_bias;
-    bool tied;                         /* Output head = embedding. */
-    float embed_scale;                 /* gemma: sqrt(C), else 1. */
-    float attn_scale;                  /* 0: 1 / sqrt(D). */
+    bool tied;                /* Output head = embedding. */
+    float embed_scale;        /* gemma: sqrt(C), else 1. */
+    bool embed_scale_rounded; /* gemma: the factor is rounded to the weights' type. */
+    float residual_scale; /* 0: 1. What a block adds to the stream is multiplied by it (granite). */
+    float logit_divisor;  /* 0: 1. Logits are divided by it, before a softcap (granite). */
+    bool sinks;           /* A learned logit a head in the softmax's denominator (gpt_oss). */
+    float attn_scale;     /* 0: 1 / sqrt(D). */
     float attn_softcap, final_softcap; /* 0: none. */
     lt_pos_kind pos;
     double rope_theta,
@@ -101,12 +112,17 @@ typedef struct {
     double rope_attention_factor;          /* Cosines and sines are multiplied by it; 0: 1. */
     int64_t rope_dim;                      /* The first so many of a head rotate; 0: all. */
     float rope_short[LT_MAX_ROPE_FACTORS], rope_long[LT_MAX_ROPE_FACTORS]; /* longrope */
-    int64_t window; /* Sliding window of local layers; 0: none. */
+    /* longrope: a text that grows beyond rope_original_seq token by token is run again from its
+     * start, as transformers' Phi-3 does. */
+    bool rope_runs_again;
+    bool no_rope[LT_MAX_LAYERS]; /* Layers that do not rotate (smollm3). */
+    int64_t window;              /* Sliding window of local layers; 0: none. */
     /* Layer i is global when (i + 1) % window_every == 0, else local; 0: all local when window >
      * 0. */
     int64_t window_every;
     int64_t n_experts, top_k; /* 0: dense. */
     bool moe_normalise;       /* Divide the K probabilities by their sum (mixtral). */
+    bool router_bias;         /* mlp_bias says whether experts have biases. */
     double moe_capacity;      /* 0: dropless; else an expert takes ceil(capacity * R * K / E). */
     float moe_aux_coef, moe_z_coef;
     int64_t bos_id, pad_id; /* -1: none. */
@@ -115,6 +131,36 @@ typedef struct {
     lt_ends eos;
     float init_std; /* 0: 0.02 */
 } lt_model_spec;
+
+/* What mixes the tokens of a layer. */
+typedef enum { LT_MIXER_ATTENTION } lt_mixer;
+
+/* Which rotary table a layer reads. LOCAL: the one of rope_theta_local, where there is one. */
+typedef enum { LT_LAYER_ROPE_NONE, LT_LAYER_ROPE_MAIN, LT_LAYER_ROPE_LOCAL } lt_layer_rope;
+
+/* One layer, with nothing left to work out. The model, the engine, the planner and the converters
+ * read this record; what differs between layers differs here and nowhere else. */
+typedef struct {
+    lt_mixer mixer;
+    int64_t n_heads, n_kv_heads;
+    int64_t head_dim, value_dim; /* Of a head of q and k; of v. */
+    float attn_scale, attn_softcap;
+    int64_t window; /* 0: the layer sees everything before it. */
+    lt_layer_rope rope;
+    bool sinks, qkv_bias, attn_out_bias;
+    lt_norm_kind norm; /* Of the pre- and post-norms; those of q and k are RMSNorms. */
+    float norm_eps, norm_gain_offset;
+    bool pre_norms, post_norms, qk_norm, qk_norm_whole;
+    int act; /* lt_act_kind */
+    bool gated, mlp_bias;
+    int64_t ffn_width;        /* Of one expert when there are some. */
+    int64_t n_experts, top_k; /* 0: dense. */
+    bool moe_normalise, router_bias;
+    double moe_capacity;
+    float residual_scale; /* 1: what a block adds is added as it is. */
+} lt_layer_spec;
+/* Layer `layer` of the spec, in [0, n_layers). */
+lt_layer_spec lt_model_layer(const lt_model_spec *spec, int64_t layer);
 
 const char *lt_family_name(lt_family family);
 int64_t lt_model_spec_eos(const lt_model_spec *spec); /* The first of eos; -1: none. */

@@ -1,6 +1,8 @@
 /* acts.c: see acts.h. */
 #include "model/acts.h"
 
+#include "model/layer.h"
+
 lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, int64_t d2) {
     const int64_t count = d0 * (d1 > 0 ? d1 : 1) * (d2 > 0 ? d2 : 1);
     void *data = lt_arena_take(a, (size_t)count * lt_dtype_bytes(dtype), LT_ARENA_ALIGN);
@@ -11,13 +13,11 @@ lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, in
 
 /* One set of layer tensors. shared NULL: take those that all layers share at this level; else the
  * others, and point at the shared ones. */
-static void layer_carve(lt_layer_acts *t, const lt_layer_acts *shared, const lt_model_spec *s,
-                        const lt_acts_shape *p, lt_arena *a) {
-    const int64_t B = p->batch, T = p->seq, R = B * T, C = s->width, H = s->n_heads,
-                  G = s->n_kv_heads;
-    const int64_t D = s->head_dim, F = s->ffn_width, E = s->n_experts, K = s->top_k,
-                  N = E > 0 ? R * K : R;
-    const bool layer_norm = s->norm == LT_NORM_LAYER;
+static void layer_carve(lt_layer_acts *t, const lt_layer_acts *shared, int64_t C,
+                        const lt_layer_spec *l, const lt_acts_shape *p, lt_arena *a) {
+    const int64_t B = p->batch, T = p->seq, R = B * T, H = l->n_heads, G = l->n_kv_heads;
+    const int64_t F = l->ffn_width, E = l->n_experts, K = l->top_k, N = E > 0 ? R * K : R;
+    const bool layer_norm = l->norm == LT_NORM_LAYER;
     const lt_dtype dtype = p->dtype;
 
 #define TAKE(name, from_level, present, type, d0, d1, d2)                                          \
@@ -33,13 +33,15 @@ static void layer_carve(lt_layer_acts *t, const lt_layer_acts *shared, const lt_
 void lt_acts_carve_one(lt_layer_acts *layer, const lt_model_spec *s, const lt_acts_shape *shape,
                        lt_arena *a) {
     LT_ASSERT(shape->level == LT_KEEP_NOTHING);
+    const lt_layer_spec l = lt_model_layer(s, 0);
     *layer = (lt_layer_acts){0};
-    layer_carve(layer, NULL, s, shape, a);
+    layer_carve(layer, NULL, s->width, &l, shape, a);
 }
 
 static void own_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shape *p,
                       lt_arena *a) {
     const int64_t R = p->batch * p->seq, C = s->width;
+    const lt_layer_spec l = lt_model_layer(s, 0);
 
     t->tokens = lt_tensor_take(a, LT_I32, R, 0, 0);
     t->labels = lt_tensor_take(a, LT_I32, R, 0, 0);
@@ -54,7 +56,7 @@ static void own_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_sh
     t->rstd_final = lt_tensor_take(a, LT_F32, R, 0, 0);
     t->loss_rows = lt_tensor_take(a, LT_F32, R, 0, 0);
     t->best = lt_tensor_take(a, LT_I32, R, 0, 0);
-    if (s->n_experts > 0) {
+    if (l.n_experts > 0) {
         t->aux = lt_tensor_take(a, LT_F32, s->n_layers, 2, 0);
         t->n_labels = lt_tensor_take(a, LT_F32, 1, 0, 0);
     }
@@ -65,24 +67,24 @@ static void own_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_sh
 
 static void scratch_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shape *p,
                           lt_arena *a) {
-    const int64_t B = p->batch, T = p->seq, R = B * T, C = s->width, H = s->n_heads,
-                  D = s->head_dim, N = R * s->top_k;
+    const lt_layer_spec l = lt_model_layer(s, 0);
+    const int64_t B = p->batch, T = p->seq, R = B * T, C = s->width, N = R * l.top_k;
 
     t->branch = lt_tensor_take(a, p->dtype, R, C, 0);
     if (!p->backward) {
         return;
     }
     t->dh = lt_tensor_take(a, p->dtype, R, C, 0);
-    t->dqkv = lt_tensor_take(a, p->dtype, R, (H + 2 * s->n_kv_heads) * D, 0);
-    t->datt = lt_tensor_take(a, p->dtype, R, H * D, 0);
-    t->delta = lt_tensor_take(a, LT_F32, B, H, T);
-    if (s->n_experts > 0) {
+    t->dqkv = lt_tensor_take(a, p->dtype, R, lt_layer_qkv_cols(&l), 0);
+    t->datt = lt_tensor_take(a, p->dtype, R, lt_layer_att_cols(&l), 0);
+    t->delta = lt_tensor_take(a, LT_F32, B, l.n_heads, T);
+    if (l.n_experts > 0) {
         t->ddown = lt_tensor_take(a, p->dtype, N, C, 0);
-        t->dweights = lt_tensor_take(a, LT_F32, R, s->top_k, 0);
-        t->dlogits = lt_tensor_take(a, LT_F32, R, s->n_experts, 0);
+        t->dweights = lt_tensor_take(a, LT_F32, R, l.top_k, 0);
+        t->dlogits = lt_tensor_take(a, LT_F32, R, l.n_experts, 0);
         t->dlogits_cast = t->dlogits;
         if (p->dtype != LT_F32) {
-            t->dlogits_cast = lt_tensor_take(a, p->dtype, R, s->n_experts, 0);
+            t->dlogits_cast = lt_tensor_take(a, p->dtype, R, l.n_experts, 0);
         }
     }
 }
@@ -97,16 +99,18 @@ void lt_acts_carve_shared(lt_layer_acts *layer, lt_batch_acts *batch, const lt_m
                           const lt_acts_shape *shape, lt_arena *a) {
     *layer = (lt_layer_acts){0};
     *batch = (lt_batch_acts){0};
-    layer_carve(layer, NULL, s, shape, a);
+    const lt_layer_spec l = lt_model_layer(s, 0);
+    layer_carve(layer, NULL, s->width, &l, shape, a);
     scratch_carve(batch, s, shape, a);
 }
 
 void lt_acts_carve_own(lt_acts_set *set, const lt_layer_acts *shared_layer,
                        const lt_batch_acts *shared_batch, int64_t n_layers, const lt_model_spec *s,
                        const lt_acts_shape *shape, lt_arena *a) {
+    const lt_layer_spec l = lt_model_layer(s, 0); /* All layers have these sizes. */
     for (int64_t i = 0; i < n_layers; i++) {
         set->layers[i] = (lt_layer_acts){0};
-        layer_carve(&set->layers[i], shared_layer, s, shape, a);
+        layer_carve(&set->layers[i], shared_layer, s->width, &l, shape, a);
     }
     set->batch = *shared_batch;
     own_carve(&set->batch, s, shape, a);

@@ -33,20 +33,20 @@
  * max(K, 1) rows of experts. */
 #define LT_LAYER_ACTS(X)                                                                           \
     X(x_in, LT_INPUT, true, dtype, R, C, 0)                                                        \
-    X(mean1, LT_COSTLY, layer_norm, LT_F32, R, 0, 0)                                               \
-    X(rstd1, LT_COSTLY, true, LT_F32, R, 0, 0)                                                     \
-    X(h1, LT_CHEAP, true, dtype, R, C, 0)                                                          \
-    X(qkv, LT_COSTLY, true, dtype, R, (H + 2 * G) * D, 0)                                          \
-    X(qk, LT_CHEAP, s->qk_norm, dtype, R, (H + G) * D, 0)                                          \
-    X(rstd_qk, LT_COSTLY, s->qk_norm, LT_F32, R *(H + G), 0, 0)                                    \
-    X(att, LT_COSTLY, true, dtype, R, H *D, 0)                                                     \
+    X(mean1, LT_COSTLY, l->pre_norms &&layer_norm, LT_F32, R, 0, 0)                                \
+    X(rstd1, LT_COSTLY, l->pre_norms, LT_F32, R, 0, 0)                                             \
+    X(h1, LT_CHEAP, l->pre_norms, dtype, R, C, 0)                                                  \
+    X(qkv, LT_COSTLY, true, dtype, R, lt_layer_qkv_cols(l), 0)                                     \
+    X(qk, LT_CHEAP, l->qk_norm, dtype, R, lt_layer_qk_cols(l), 0)                                  \
+    X(rstd_qk, LT_COSTLY, l->qk_norm, LT_F32, R *(H + G), 0, 0)                                    \
+    X(att, LT_COSTLY, true, dtype, R, lt_layer_att_cols(l), 0)                                     \
     X(lse, LT_COSTLY, true, LT_F32, B, H, T)                                                       \
-    X(proj, LT_COSTLY, s->post_norms, dtype, R, C, 0)                                              \
-    X(rstd_post1, LT_COSTLY, s->post_norms, LT_F32, R, 0, 0)                                       \
+    X(proj, LT_COSTLY, l->post_norms, dtype, R, C, 0)                                              \
+    X(rstd_post1, LT_COSTLY, l->post_norms, LT_F32, R, 0, 0)                                       \
     X(x_mid, LT_COSTLY, true, dtype, R, C, 0)                                                      \
-    X(mean2, LT_COSTLY, layer_norm, LT_F32, R, 0, 0)                                               \
-    X(rstd2, LT_COSTLY, true, LT_F32, R, 0, 0)                                                     \
-    X(h2, LT_CHEAP, true, dtype, R, C, 0)                                                          \
+    X(mean2, LT_COSTLY, l->pre_norms &&layer_norm, LT_F32, R, 0, 0)                                \
+    X(rstd2, LT_COSTLY, l->pre_norms, LT_F32, R, 0, 0)                                             \
+    X(h2, LT_CHEAP, l->pre_norms, dtype, R, C, 0)                                                  \
     X(logits, LT_COSTLY, E > 0, LT_F32, R, E, 0)                                                   \
     X(probs, LT_COSTLY, E > 0, LT_F32, R, E, 0)                                                    \
     X(experts, LT_COSTLY, E > 0, LT_I32, R, K, 0)                                                  \
@@ -54,11 +54,11 @@
     X(slot_row, LT_COSTLY, E > 0, LT_I32, N, 0, 0)                                                 \
     X(expert_start, LT_COSTLY, E > 0, LT_I32, E + 1, 0, 0)                                         \
     X(xg, LT_CHEAP, E > 0, dtype, N, C, 0)                                                         \
-    X(up, LT_COSTLY, true, dtype, N, s->gated ? 2 * F : F, 0)                                      \
+    X(up, LT_COSTLY, true, dtype, N, lt_layer_up_rows(l), 0)                                       \
     X(act, LT_CHEAP, true, dtype, N, F, 0)                                                         \
     X(down, LT_COSTLY, E > 0, dtype, N, C, 0)                                                      \
-    X(mlp, LT_COSTLY, s->post_norms, dtype, R, C, 0)                                               \
-    X(rstd_post2, LT_COSTLY, s->post_norms, LT_F32, R, 0, 0)
+    X(mlp, LT_COSTLY, l->post_norms, dtype, R, C, 0)                                               \
+    X(rstd_post2, LT_COSTLY, l->post_norms, LT_F32, R, 0, 0)
 
 typedef struct {
 #define LT_ACT_FIELD(name, level, present, dtype, d0, d1, d2) lt_tensor name;

@@ -7,6 +7,7 @@
 #define LT_MODEL_BLOCK_H
 
 #include "model/acts.h"
+#include "model/layer.h"
 
 /* Attention half. stream absent: x_in already holds the input (layer 0, recompute); else x_in =
  * stream + branch. */
@@ -20,8 +21,8 @@ lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, con
 lt_err lt_attention_qkv_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                             lt_tensor stream);
 lt_err lt_attention_out_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b);
-/* Where q and k lie after their norm and rotation: qk if the spec norms them, else qkv. */
-const lt_tensor *lt_attention_qk(const lt_exec *r, const lt_layer_acts *t);
+/* Where q and k lie after their norm and rotation: qk if the layer norms them, else qkv. */
+const lt_tensor *lt_attention_qk(const lt_layer_spec *l, const lt_layer_acts *t);
 
 /* MLP half, dense or with experts: x_mid = x_in + branch; the result is in branch. capacity: of an
  * expert, 0 dropless. */
@@ -32,10 +33,28 @@ lt_err lt_mlp_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_
 lt_err lt_mlp_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         lt_recompute level, float aux_scale);
 
-/* The experts' part of it: h2 -> y; dy -> dh (written). */
+/* The experts' part of it: h -> y; dy -> dh (written). */
 lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
-                  lt_tensor y, int64_t capacity);
+                  lt_tensor h, lt_tensor y, int64_t capacity);
 lt_err lt_moe_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
-                  lt_tensor dy, lt_recompute level, float aux_scale);
+                  lt_tensor h, lt_tensor dy, lt_recompute level, float aux_scale);
+
+/* The activation of either: up -> act; and back, from act's place to up's. */
+lt_err lt_mlp_activate(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t);
+lt_err lt_mlp_activate_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t);
+
+/* What both halves share (block.c). Begin: x = stream + branch, unless stream is absent and x is
+ * there already; h = norm(x) where the layer has pre-norms. End: branch = what is added to the
+ * stream, from y where the layer has post-norms, else branch holds it already. */
+lt_err lt_block_begin_fwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *norm, lt_tensor h,
+                          lt_tensor x, lt_tensor stream, lt_tensor branch);
+lt_err lt_block_end_fwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *post, lt_tensor branch,
+                        lt_tensor y);
+/* The way back. End: *dy = the gradient of what came before norm and scale, b->dx or b->branch.
+ * Begin: b->dx += the gradient of the stream through b->dh. */
+lt_err lt_block_end_bwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *post,
+                        const lt_batch_acts *b, lt_tensor y, lt_tensor *dy);
+lt_err lt_block_begin_bwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *norm,
+                          const lt_batch_acts *b, lt_tensor x);
 
 #endif

@@ -1,10 +1,10 @@
-/* block_attention.c: norm, q k v, per-head norms, rotation, attention, output projection; and the
- * way back.
+/* block_attention.c: norm, q k v, their norms, rotation, attention, output projection; and the way
+ * back.
  *
- * q, k and v come from one product and stay in its rows: heads [0, H) of a row are q, [H, H + G) k,
- * [H + G, H + 2G) v. Attention reads them in place as strided views. Without per-head norms the
- * rotation is in place too, and backward undoes it on the gradients; with them, the raw rows are
- * kept (the norm's input) and q, k go to qk, through norm and rotation in one op (qk_norm). */
+ * q, k and v come from one product and stay in its rows (layer.h has the columns). Attention reads
+ * them in place as strided views. Without norms of q and k the rotation is in place too, and
+ * backward undoes it on the gradients; with them, the raw rows are kept (the norm's input) and q, k
+ * go to qk, for norms of single heads through norm and rotation in one op (qk_norm). */
 #include "model/block.h"
 
 static lt_norm norm1(int layer, const lt_layer_acts *t) {
@@ -15,201 +15,206 @@ static lt_norm post_norm(int layer, const lt_layer_acts *t) {
     return (lt_norm){LT_PARAM_POST_NORM1, LT_PARAM_KIND_COUNT, layer, {0}, t->rstd_post1};
 }
 
-/* (R, count, D): heads of each row, for the ops that work a row at a time. */
-static lt_tensor row_heads(const lt_exec *r, const lt_tensor *x, int64_t first, int64_t count) {
-    const int64_t d = r->spec->head_dim;
-    const lt_tensor cols = lt_tensor_cols(x, first * d, count * d);
-    return lt_tensor_split_last(&cols, count, d);
+/* What the product of q, k and v reads: the norm's result, or the stream itself. */
+static lt_tensor qkv_input(const lt_layer_spec *l, const lt_layer_acts *t) {
+    return l->pre_norms ? t->h1 : t->x_in;
 }
 
-const lt_tensor *lt_attention_qk(const lt_exec *r, const lt_layer_acts *t) {
-    return r->spec->qk_norm ? &t->qk : &t->qkv;
+/* The heads of q and k in x, side by side. */
+static lt_tensor qk_heads(const lt_layer_spec *l, const lt_tensor *x) {
+    return lt_row_heads(x, 0, l->n_heads + l->n_kv_heads, l->head_dim);
 }
 
-/* rstd_qk of q's heads, and of k's, where their norm is an op of its own. */
-static lt_tensor rstd_of(const lt_exec *r, const lt_layer_acts *t, bool keys) {
-    const int64_t R = r->batch * r->seq, H = r->spec->n_heads, G = r->spec->n_kv_heads;
-    return keys ? lt_tensor_rows(&t->rstd_qk, R * H, R * G) : lt_tensor_rows(&t->rstd_qk, 0, R * H);
+/* What one norm sees of x: the heads of q, or of k; all of them as one row where it spans them. */
+static lt_tensor normed(const lt_layer_spec *l, const lt_tensor *x, bool keys) {
+    const int64_t first = keys ? lt_layer_q_cols(l) : 0;
+    if (l->qk_norm_whole) {
+        return lt_tensor_cols(x, first, keys ? lt_layer_k_cols(l) : lt_layer_q_cols(l));
+    }
+    return lt_row_heads(x, first, keys ? l->n_kv_heads : l->n_heads, l->head_dim);
 }
 
-static lt_tensor rope_table(const lt_exec *r, int layer) {
-    return lt_model_layer_window(r->spec, layer) > 0 ? r->rope_local : r->rope;
+/* rstd_qk of q's norm, and of k's, where it is an op of its own. */
+static lt_tensor rstd_of(const lt_exec *r, const lt_layer_spec *l, const lt_layer_acts *t,
+                         bool keys) {
+    const int64_t R = r->batch * r->seq, q = l->qk_norm_whole ? 1 : l->n_heads,
+                  k = l->qk_norm_whole ? 1 : l->n_kv_heads;
+    return keys ? lt_tensor_rows(&t->rstd_qk, R * q, R * k) : lt_tensor_rows(&t->rstd_qk, 0, R * q);
 }
 
-/* Norm and rotation are one op where the spec has both, of whole heads. */
-static bool norm_and_rotate(const lt_exec *r) {
-    return r->spec->qk_norm && r->spec->pos == LT_POS_ROPE &&
-           2 * lt_rope_columns(r->spec) == r->spec->head_dim;
+const lt_tensor *lt_attention_qk(const lt_layer_spec *l, const lt_layer_acts *t) {
+    return l->qk_norm ? &t->qk : &t->qkv;
 }
 
-static lt_err norm_fwd(lt_exec *r, int layer, const lt_layer_acts *t, bool keys) {
-    const int64_t H = r->spec->n_heads, first = keys ? H : 0;
-    const int64_t count = keys ? r->spec->n_kv_heads : H;
+static lt_tensor rope_table(const lt_exec *r, const lt_layer_spec *l) {
+    return l->rope == LT_LAYER_ROPE_LOCAL ? r->rope_local : r->rope;
+}
+
+static lt_err norm_fwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t,
+                       bool keys) {
     return lt_exec_rmsnorm_fwd(
         r, &(lt_rmsnorm_args){
-               .y = row_heads(r, &t->qk, first, count),
-               .x = row_heads(r, &t->qkv, first, count),
+               .y = normed(l, &t->qk, keys),
+               .x = normed(l, &t->qkv, keys),
                .gain = lt_exec_weight(r, keys ? LT_PARAM_K_NORM : LT_PARAM_Q_NORM, layer),
-               .rstd = rstd_of(r, t, keys),
-               .eps = r->spec->norm_eps,
-               .gain_offset = r->spec->norm_gain_offset});
+               .rstd = rstd_of(r, l, t, keys),
+               .eps = l->norm_eps,
+               .gain_offset = l->norm_gain_offset});
 }
 
-static lt_err rotate(lt_exec *r, int layer, const lt_tensor *qk, bool inverse) {
-    const lt_tensor heads = row_heads(r, qk, 0, r->spec->n_heads + r->spec->n_kv_heads);
-    if (r->spec->pos != LT_POS_ROPE) {
+static lt_err rotate(lt_exec *r, const lt_layer_spec *l, const lt_tensor *qk, bool inverse) {
+    const lt_tensor heads = qk_heads(l, qk);
+    if (l->rope == LT_LAYER_ROPE_NONE) {
         return LT_OK;
     }
     return lt_exec_rope(r, &(lt_rope_args){.y = heads,
                                            .x = heads,
                                            .positions = r->positions,
-                                           .table = rope_table(r, layer),
+                                           .table = rope_table(r, l),
                                            .inverse = inverse});
 }
 
 /* q and k of qkv as attention wants them: normed to qk, rotated. */
-static lt_err qk_fwd(lt_exec *r, int layer, const lt_layer_acts *t) {
-    const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads;
-    if (norm_and_rotate(r)) {
+static lt_err qk_fwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t) {
+    if (lt_layer_norm_rotates(r->spec, l)) {
         return lt_exec_qk_norm_fwd(
-            r, &(lt_qk_norm_args){.y = row_heads(r, &t->qk, 0, H + G),
-                                  .x = row_heads(r, &t->qkv, 0, H + G),
+            r, &(lt_qk_norm_args){.y = qk_heads(l, &t->qk),
+                                  .x = qk_heads(l, &t->qkv),
                                   .positions = r->positions,
-                                  .table = rope_table(r, layer),
+                                  .table = rope_table(r, l),
                                   .q_gain = lt_exec_weight(r, LT_PARAM_Q_NORM, layer),
                                   .k_gain = lt_exec_weight(r, LT_PARAM_K_NORM, layer),
                                   .rstd = t->rstd_qk,
-                                  .eps = r->spec->norm_eps,
-                                  .gain_offset = r->spec->norm_gain_offset,
-                                  .n_q = H});
+                                  .eps = l->norm_eps,
+                                  .gain_offset = l->norm_gain_offset,
+                                  .n_q = l->n_heads});
     }
-    if (r->spec->qk_norm) {
-        LT_TRY(norm_fwd(r, layer, t, false));
-        LT_TRY(norm_fwd(r, layer, t, true));
+    if (l->qk_norm) {
+        LT_TRY(norm_fwd(r, l, layer, t, false));
+        LT_TRY(norm_fwd(r, l, layer, t, true));
     }
-    return rotate(r, layer, lt_attention_qk(r, t), false);
+    return rotate(r, l, lt_attention_qk(l, t), false);
 }
 
-static lt_attention_args attention_args(const lt_exec *r, int layer, const lt_layer_acts *t) {
-    const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads;
-    const lt_tensor *qk = lt_attention_qk(r, t);
-    return (lt_attention_args){.out = lt_heads(r, &t->att, 0, H),
+static lt_tensor q_of(const lt_exec *r, const lt_layer_spec *l, const lt_tensor *x) {
+    return lt_heads(r, x, 0, l->n_heads, l->head_dim);
+}
+
+static lt_tensor k_of(const lt_exec *r, const lt_layer_spec *l, const lt_tensor *x) {
+    return lt_heads(r, x, lt_layer_q_cols(l), l->n_kv_heads, l->head_dim);
+}
+
+static lt_tensor v_of(const lt_exec *r, const lt_layer_spec *l, const lt_tensor *x) {
+    return lt_heads(r, x, lt_layer_qk_cols(l), l->n_kv_heads, l->value_dim);
+}
+
+static lt_attention_args attention_args(const lt_exec *r, const lt_layer_spec *l, int layer,
+                                        const lt_layer_acts *t) {
+    const lt_tensor *qk = lt_attention_qk(l, t);
+    return (lt_attention_args){.out = lt_heads(r, &t->att, 0, l->n_heads, l->value_dim),
                                .lse = t->lse,
-                               .q = lt_heads(r, qk, 0, H),
-                               .k = lt_heads(r, qk, H, G),
-                               .v = lt_heads(r, &t->qkv, H + G, G),
+                               .q = q_of(r, l, qk),
+                               .k = k_of(r, l, qk),
+                               .v = v_of(r, l, &t->qkv),
                                .doc_start = r->doc_start,
-                               .scale = lt_model_attn_scale(r->spec),
-                               .softcap = r->spec->attn_softcap,
-                               .window = lt_model_layer_window(r->spec, layer),
+                               .sinks = lt_exec_sinks(r, layer),
+                               .scale = l->attn_scale,
+                               .softcap = l->attn_softcap,
+                               .window = l->window,
                                .causal = true};
 }
 
 lt_err lt_attention_qkv_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                             lt_tensor stream) {
+    const lt_layer_spec l = lt_model_layer(r->spec, layer);
     const lt_norm norm = norm1(layer, t);
-    const lt_tensor none = {0};
-    if (stream.data == NULL) {
-        LT_TRY(lt_norm_fwd(r, &norm, t->h1, t->x_in, none, none));
-    } else {
-        LT_TRY(lt_norm_fwd(r, &norm, t->h1, stream, b->branch, t->x_in));
-    }
-    LT_TRY(lt_linear_fwd(r, t->qkv, t->h1, LT_PARAM_QKV, LT_PARAM_QKV_BIAS, layer));
-    return qk_fwd(r, layer, t);
+    LT_TRY(lt_block_begin_fwd(r, &l, &norm, t->h1, t->x_in, stream, b->branch));
+    LT_TRY(lt_linear_fwd(r, t->qkv, qkv_input(&l, t), LT_PARAM_QKV, LT_PARAM_QKV_BIAS, layer));
+    return qk_fwd(r, &l, layer, t);
 }
 
 lt_err lt_attention_out_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b) {
-    const lt_tensor none = {0};
-    if (!r->spec->post_norms) {
-        return lt_linear_fwd(r, b->branch, t->att, LT_PARAM_ATTN_OUT, LT_PARAM_ATTN_OUT_BIAS,
-                             layer);
-    }
+    const lt_layer_spec l = lt_model_layer(r->spec, layer);
     const lt_norm post = post_norm(layer, t);
-    LT_TRY(lt_linear_fwd(r, t->proj, t->att, LT_PARAM_ATTN_OUT, LT_PARAM_ATTN_OUT_BIAS, layer));
-    return lt_norm_fwd(r, &post, b->branch, t->proj, none, none);
+    LT_TRY(lt_linear_fwd(r, l.post_norms ? t->proj : b->branch, t->att, LT_PARAM_ATTN_OUT,
+                         LT_PARAM_ATTN_OUT_BIAS, layer));
+    return lt_block_end_fwd(r, &l, &post, b->branch, t->proj);
 }
 
 lt_err lt_attention_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                               lt_tensor stream) {
+    const lt_layer_spec l = lt_model_layer(r->spec, layer);
     LT_TRY(lt_attention_qkv_fwd(r, layer, t, b, stream));
-    const lt_attention_args args = attention_args(r, layer, t);
+    const lt_attention_args args = attention_args(r, &l, layer, t);
     LT_TRY(lt_exec_attention_fwd(r, &args));
     return lt_attention_out_fwd(r, layer, t, b);
 }
 
-static lt_err norm_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_tensor *dqkv,
-                       bool keys) {
+static lt_err norm_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t,
+                       const lt_tensor *dqkv, bool keys) {
     const lt_param_kind gain = keys ? LT_PARAM_K_NORM : LT_PARAM_Q_NORM;
-    const int64_t H = r->spec->n_heads, first = keys ? H : 0;
-    const int64_t count = keys ? r->spec->n_kv_heads : H;
-    const lt_tensor d = row_heads(r, dqkv, first, count);
+    const lt_tensor d = normed(l, dqkv, keys);
     return lt_exec_rmsnorm_bwd(r, &(lt_rmsnorm_bwd_args){.dx = d,
                                                          .dy = d,
-                                                         .x = row_heads(r, &t->qkv, first, count),
+                                                         .x = normed(l, &t->qkv, keys),
                                                          .dgain = lt_exec_gradient(r, gain, layer),
                                                          .gain = lt_exec_weight(r, gain, layer),
-                                                         .rstd = rstd_of(r, t, keys),
-                                                         .gain_offset = r->spec->norm_gain_offset});
+                                                         .rstd = rstd_of(r, l, t, keys),
+                                                         .gain_offset = l->norm_gain_offset});
 }
 
 /* Gradients of q and k behind rotation and norm to those of qkv, in place. */
-static lt_err qk_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_tensor *dqkv) {
-    const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads;
-    const lt_tensor d = row_heads(r, dqkv, 0, H + G);
-    if (norm_and_rotate(r)) {
+static lt_err qk_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t,
+                     const lt_tensor *dqkv) {
+    const lt_tensor d = qk_heads(l, dqkv);
+    if (lt_layer_norm_rotates(r->spec, l)) {
         return lt_exec_qk_norm_bwd(
             r, &(lt_qk_norm_bwd_args){.dx = d,
                                       .dq_gain = lt_exec_gradient(r, LT_PARAM_Q_NORM, layer),
                                       .dk_gain = lt_exec_gradient(r, LT_PARAM_K_NORM, layer),
                                       .dy = d,
-                                      .x = row_heads(r, &t->qkv, 0, H + G),
+                                      .x = qk_heads(l, &t->qkv),
                                       .positions = r->positions,
-                                      .table = rope_table(r, layer),
+                                      .table = rope_table(r, l),
                                       .q_gain = lt_exec_weight(r, LT_PARAM_Q_NORM, layer),
                                       .k_gain = lt_exec_weight(r, LT_PARAM_K_NORM, layer),
                                       .rstd = t->rstd_qk,
-                                      .gain_offset = r->spec->norm_gain_offset,
-                                      .n_q = H});
+                                      .gain_offset = l->norm_gain_offset,
+                                      .n_q = l->n_heads});
     }
-    LT_TRY(rotate(r, layer, dqkv, true));
-    if (!r->spec->qk_norm) {
+    LT_TRY(rotate(r, l, dqkv, true));
+    if (!l->qk_norm) {
         return LT_OK;
     }
-    LT_TRY(norm_bwd(r, layer, t, dqkv, false));
-    return norm_bwd(r, layer, t, dqkv, true);
-}
-
-/* Gradient of the output projection's result: the stream's own, or through the post norm. */
-static lt_err out_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b) {
-    lt_tensor dproj = b->dx;
-    if (r->spec->post_norms) {
-        const lt_norm post = post_norm(layer, t);
-        dproj = b->branch;
-        LT_TRY(lt_norm_bwd(r, &post, dproj, b->dx, t->proj, false));
-    }
-    return lt_linear_bwd(r, b->datt, dproj, t->att, LT_PARAM_ATTN_OUT, LT_PARAM_ATTN_OUT_BIAS,
-                         layer, false);
+    LT_TRY(norm_bwd(r, l, layer, t, dqkv, false));
+    return norm_bwd(r, l, layer, t, dqkv, true);
 }
 
 lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                               lt_recompute level) {
-    const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads;
-    const lt_norm norm = norm1(layer, t);
+    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const lt_norm norm = norm1(layer, t), post = post_norm(layer, t);
     const lt_tensor none = {0};
+    lt_tensor dproj = b->dx;
 
     /* Redo what was dropped: h1, and q and k behind their norm. */
     if (level == LT_RECOMPUTE_SELECTIVE) {
-        LT_TRY(lt_norm_fwd(r, &norm, t->h1, t->x_in, none, none));
-        LT_TRY(r->spec->qk_norm ? qk_fwd(r, layer, t) : LT_OK);
+        LT_TRY(l.pre_norms ? lt_norm_fwd(r, &norm, t->h1, t->x_in, none, none) : LT_OK);
+        LT_TRY(l.qk_norm ? qk_fwd(r, &l, layer, t) : LT_OK);
     }
-    LT_TRY(out_bwd(r, layer, t, b));
-    LT_TRY(lt_exec_attention_bwd(r, &(lt_attention_bwd_args){.dq = lt_heads(r, &b->dqkv, 0, H),
-                                                             .dk = lt_heads(r, &b->dqkv, H, G),
-                                                             .dv = lt_heads(r, &b->dqkv, H + G, G),
-                                                             .delta = b->delta,
-                                                             .dout = lt_heads(r, &b->datt, 0, H),
-                                                             .fwd = attention_args(r, layer, t)}));
-    LT_TRY(qk_bwd(r, layer, t, &b->dqkv));
-    LT_TRY(lt_linear_bwd(r, b->dh, b->dqkv, t->h1, LT_PARAM_QKV, LT_PARAM_QKV_BIAS, layer, false));
-    return lt_norm_bwd(r, &norm, b->dx, b->dh, t->x_in, true);
+    LT_TRY(lt_block_end_bwd(r, &l, &post, b, t->proj, &dproj));
+    LT_TRY(lt_linear_bwd(r, b->datt, dproj, t->att, LT_PARAM_ATTN_OUT, LT_PARAM_ATTN_OUT_BIAS,
+                         layer, false));
+    LT_TRY(lt_exec_attention_bwd(
+        r, &(lt_attention_bwd_args){.dq = q_of(r, &l, &b->dqkv),
+                                    .dk = k_of(r, &l, &b->dqkv),
+                                    .dv = v_of(r, &l, &b->dqkv),
+                                    .dsinks = lt_exec_gradient(r, LT_PARAM_SINKS, layer),
+                                    .delta = b->delta,
+                                    .dout = lt_heads(r, &b->datt, 0, l.n_heads, l.value_dim),
+                                    .fwd = attention_args(r, &l, layer, t)}));
+    LT_TRY(qk_bwd(r, &l, layer, t, &b->dqkv));
+    LT_TRY(lt_linear_bwd(r, b->dh, b->dqkv, qkv_input(&l, t), LT_PARAM_QKV, LT_PARAM_QKV_BIAS,
+                         layer, false));
+    return lt_block_begin_bwd(r, &l, &norm, b, t->x_in);
 }

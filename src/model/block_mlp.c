@@ -10,82 +10,92 @@ static lt_norm post_norm(int layer, const lt_layer_acts *t) {
     return (lt_norm){LT_PARAM_POST_NORM2, LT_PARAM_KIND_COUNT, layer, {0}, t->rstd_post2};
 }
 
-static lt_err activate(lt_exec *r, int layer, const lt_layer_acts *t) {
+/* What the first matrix reads: the norm's result, or the stream itself. */
+static lt_tensor up_input(const lt_layer_spec *l, const lt_layer_acts *t) {
+    return l->pre_norms ? t->h2 : t->x_mid;
+}
+
+lt_err lt_mlp_activate(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t) {
     return lt_exec_act_fwd(r, &(lt_act_args){.y = t->act,
                                              .x = t->up,
                                              .xielu_params = lt_exec_xielu(r, layer),
-                                             .kind = (lt_act_kind)r->spec->act,
-                                             .gated = r->spec->gated});
+                                             .kind = (lt_act_kind)l->act,
+                                             .gated = l->gated});
 }
 
-/* In one op where the activation needs nothing but its input. */
-static bool plain(const lt_exec *r) {
-    return !r->spec->gated && r->spec->act != LT_ACT_XIELU && r->model->held == NULL;
-}
-static lt_err up_fwd(lt_exec *r, int layer, const lt_layer_acts *t) {
-    if (plain(r)) {
-        return lt_linear_act_fwd(r, t->act, t->up, t->h2, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer);
-    }
-    LT_TRY(lt_linear_fwd(r, t->up, t->h2, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer));
-    return activate(r, layer, t);
-}
-
-lt_err lt_mlp_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
-                        int64_t capacity) {
-    const lt_norm norm = norm2(layer, t), post = post_norm(layer, t);
-    const lt_tensor none = {0}, y = r->spec->post_norms ? t->mlp : b->branch;
-
-    LT_TRY(lt_norm_fwd(r, &norm, t->h2, t->x_in, b->branch, t->x_mid));
-    if (r->spec->n_experts > 0) {
-        LT_TRY(lt_moe_fwd(r, layer, t, b, y, capacity));
-    } else {
-        LT_TRY(up_fwd(r, layer, t));
-        LT_TRY(lt_linear_fwd(r, y, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer));
-    }
-    return r->spec->post_norms ? lt_norm_fwd(r, &post, b->branch, t->mlp, none, none) : LT_OK;
-}
-
-/* d(act) goes where act was, d(up) where up was, or where act was where one op makes both: what was
- * there has been read for the last time by then. */
-static lt_err dense_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
-                        lt_tensor dy, lt_recompute level) {
-    if (level == LT_RECOMPUTE_SELECTIVE) {
-        LT_TRY(activate(r, layer, t));
-    }
-    if (plain(r)) {
-        LT_TRY(lt_linear_act_bwd(r, t->act, dy, t->act, t->up, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS,
-                                 layer));
-        return lt_linear_bwd(r, b->dh, t->act, t->h2, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer, false);
-    }
-    LT_TRY(lt_linear_bwd(r, t->act, dy, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer, false));
-    LT_TRY(lt_exec_act_bwd(
+lt_err lt_mlp_activate_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t) {
+    return lt_exec_act_bwd(
         r, &(lt_act_bwd_args){.dx = t->up,
                               .dy = t->act,
                               .x = t->up,
                               .xielu_params = lt_exec_xielu(r, layer),
                               .dxielu_params = lt_exec_gradient(r, LT_PARAM_XIELU, layer),
-                              .kind = (lt_act_kind)r->spec->act,
-                              .gated = r->spec->gated}));
-    return lt_linear_bwd(r, b->dh, t->up, t->h2, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer, false);
+                              .kind = (lt_act_kind)l->act,
+                              .gated = l->gated});
+}
+
+/* In one op where the activation needs nothing but its input. */
+static bool plain(const lt_exec *r, const lt_layer_spec *l) {
+    return !l->gated && l->act != LT_ACT_XIELU && r->model->held == NULL;
+}
+static lt_err up_fwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t) {
+    const lt_tensor h = up_input(l, t);
+    if (plain(r, l)) {
+        return lt_linear_act_fwd(r, t->act, t->up, h, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer);
+    }
+    LT_TRY(lt_linear_fwd(r, t->up, h, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer));
+    return lt_mlp_activate(r, l, layer, t);
+}
+
+lt_err lt_mlp_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
+                        int64_t capacity) {
+    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const lt_norm norm = norm2(layer, t), post = post_norm(layer, t);
+    const lt_tensor y = l.post_norms ? t->mlp : b->branch;
+
+    LT_TRY(lt_block_begin_fwd(r, &l, &norm, t->h2, t->x_mid, t->x_in, b->branch));
+    if (l.n_experts > 0) {
+        LT_TRY(lt_moe_fwd(r, layer, t, b, up_input(&l, t), y, capacity));
+    } else {
+        LT_TRY(up_fwd(r, &l, layer, t));
+        LT_TRY(lt_linear_fwd(r, y, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer));
+    }
+    return lt_block_end_fwd(r, &l, &post, b->branch, t->mlp);
+}
+
+/* d(act) goes where act was, d(up) where up was, or where act was where one op makes both: what was
+ * there has been read for the last time by then. */
+static lt_err dense_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t,
+                        const lt_batch_acts *b, lt_tensor dy, lt_recompute level) {
+    const lt_tensor h = up_input(l, t);
+    if (level == LT_RECOMPUTE_SELECTIVE) {
+        LT_TRY(lt_mlp_activate(r, l, layer, t));
+    }
+    if (plain(r, l)) {
+        LT_TRY(lt_linear_act_bwd(r, t->act, dy, t->act, t->up, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS,
+                                 layer));
+        return lt_linear_bwd(r, b->dh, t->act, h, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer, false);
+    }
+    LT_TRY(lt_linear_bwd(r, t->act, dy, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer, false));
+    LT_TRY(lt_mlp_activate_bwd(r, l, layer, t));
+    return lt_linear_bwd(r, b->dh, t->up, h, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer, false);
 }
 
 lt_err lt_mlp_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         lt_recompute level, float aux_scale) {
+    const lt_layer_spec l = lt_model_layer(r->spec, layer);
     const lt_norm norm = norm2(layer, t), post = post_norm(layer, t);
     const lt_tensor none = {0};
     lt_tensor dy = b->dx;
 
-    if (level == LT_RECOMPUTE_SELECTIVE) {
+    if (level == LT_RECOMPUTE_SELECTIVE && l.pre_norms) {
         LT_TRY(lt_norm_fwd(r, &norm, t->h2, t->x_mid, none, none));
     }
-    if (r->spec->post_norms) {
-        dy = b->branch;
-        LT_TRY(lt_norm_bwd(r, &post, dy, b->dx, t->mlp, false));
-    }
-    if (r->spec->n_experts > 0) {
-        LT_TRY(lt_moe_bwd(r, layer, t, b, dy, level, aux_scale));
+    LT_TRY(lt_block_end_bwd(r, &l, &post, b, t->mlp, &dy));
+    if (l.n_experts > 0) {
+        LT_TRY(lt_moe_bwd(r, layer, t, b, up_input(&l, t), dy, level, aux_scale));
     } else {
-        LT_TRY(dense_bwd(r, layer, t, b, dy, level));
+        LT_TRY(dense_bwd(r, &l, layer, t, b, dy, level));
     }
-    return lt_norm_bwd(r, &norm, b->dx, b->dh, t->x_mid, true);
+    return lt_block_begin_bwd(r, &l, &norm, b, t->x_mid);
 }

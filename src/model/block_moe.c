@@ -36,27 +36,20 @@ static lt_err experts_bwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_para
                                                                .expert_start = t->expert_start});
 }
 
-static lt_err gather(lt_exec *r, const lt_layer_acts *t) {
+static lt_err gather(lt_exec *r, const lt_layer_spec *l, const lt_layer_acts *t, lt_tensor h) {
     return lt_exec_moe_gather_fwd(r, &(lt_moe_gather_args){.y = t->xg,
-                                                           .x = t->h2,
+                                                           .x = h,
                                                            .slot_row = t->slot_row,
                                                            .expert_start = t->expert_start,
-                                                           .top_k = r->spec->top_k});
-}
-
-static lt_err activate(lt_exec *r, int layer, const lt_layer_acts *t) {
-    return lt_exec_act_fwd(r, &(lt_act_args){.y = t->act,
-                                             .x = t->up,
-                                             .xielu_params = lt_exec_xielu(r, layer),
-                                             .kind = (lt_act_kind)r->spec->act,
-                                             .gated = r->spec->gated});
+                                                           .top_k = l->top_k});
 }
 
 lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
-                  lt_tensor y, int64_t capacity) {
+                  lt_tensor h, lt_tensor y, int64_t capacity) {
+    const lt_layer_spec l = lt_model_layer(r->spec, layer);
     const lt_tensor aux = lt_tensor_1d((float *)b->aux.data + 2 * layer, LT_F32, 2);
 
-    LT_TRY(lt_linear_fwd(r, t->logits, t->h2, LT_PARAM_ROUTER, LT_PARAM_KIND_COUNT, layer));
+    LT_TRY(lt_linear_fwd(r, t->logits, h, LT_PARAM_ROUTER, LT_PARAM_ROUTER_BIAS, layer));
     LT_TRY(lt_exec_moe_route_fwd(r, &(lt_moe_route_args){.probs = t->probs,
                                                          .experts = t->experts,
                                                          .weights = t->weights,
@@ -65,10 +58,10 @@ lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_
                                                          .aux = aux,
                                                          .logits = t->logits,
                                                          .capacity = capacity,
-                                                         .normalise = r->spec->moe_normalise}));
-    LT_TRY(gather(r, t));
+                                                         .normalise = l.moe_normalise}));
+    LT_TRY(gather(r, &l, t, h));
     LT_TRY(experts_fwd(r, layer, t, LT_PARAM_UP, t->up, t->xg));
-    LT_TRY(activate(r, layer, t));
+    LT_TRY(lt_mlp_activate(r, &l, layer, t));
     LT_TRY(experts_fwd(r, layer, t, LT_PARAM_DOWN, t->down, t->act));
     return lt_exec_moe_combine_fwd(r, &(lt_moe_combine_args){.y = y,
                                                              .x = t->down,
@@ -77,10 +70,11 @@ lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_
                                                              .expert_start = t->expert_start});
 }
 
-/* Through the router: dh += dlogits W, dW += dlogits^T h2. The products need one type, so BF16
+/* Through the router: dh += dlogits W, dW += dlogits^T h. The products need one type, so BF16
  * rounds dlogits first. */
 static lt_err router_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
-                         float aux_scale) {
+                         lt_tensor h, float aux_scale) {
+    const lt_layer_spec l = lt_model_layer(r->spec, layer);
     LT_TRY(lt_exec_moe_route_bwd(
         r, &(lt_moe_route_bwd_args){.dlogits = b->dlogits,
                                     .dweights = b->dweights,
@@ -92,19 +86,20 @@ static lt_err router_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt
                                     .aux_scale = b->n_labels,
                                     .aux_coef = r->spec->moe_aux_coef * aux_scale,
                                     .z_coef = r->spec->moe_z_coef * aux_scale,
-                                    .normalise = r->spec->moe_normalise}));
+                                    .normalise = l.moe_normalise}));
     if (b->dlogits_cast.data != b->dlogits.data) {
         LT_TRY(lt_exec_cast(r, &(lt_cast_args){.y = b->dlogits_cast, .x = b->dlogits}));
     }
-    return lt_linear_bwd(r, b->dh, b->dlogits_cast, t->h2, LT_PARAM_ROUTER, LT_PARAM_KIND_COUNT,
-                         layer, true);
+    return lt_linear_bwd(r, b->dh, b->dlogits_cast, h, LT_PARAM_ROUTER, LT_PARAM_ROUTER_BIAS, layer,
+                         true);
 }
 
 lt_err lt_moe_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
-                  lt_tensor dy, lt_recompute level, float aux_scale) {
+                  lt_tensor h, lt_tensor dy, lt_recompute level, float aux_scale) {
+    const lt_layer_spec l = lt_model_layer(r->spec, layer);
     if (level == LT_RECOMPUTE_SELECTIVE) {
-        LT_TRY(gather(r, t));
-        LT_TRY(activate(r, layer, t));
+        LT_TRY(gather(r, &l, t, h));
+        LT_TRY(lt_mlp_activate(r, &l, layer, t));
     }
     LT_TRY(lt_exec_moe_combine_bwd(r, &(lt_moe_combine_bwd_args){.dx = b->ddown,
                                                                  .dweights = b->dweights,
@@ -114,19 +109,12 @@ lt_err lt_moe_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_
                                                                  .slot_row = t->slot_row,
                                                                  .expert_start = t->expert_start}));
     LT_TRY(experts_bwd(r, layer, t, LT_PARAM_DOWN, t->act, b->ddown, t->act));
-    LT_TRY(lt_exec_act_bwd(
-        r, &(lt_act_bwd_args){.dx = t->up,
-                              .dy = t->act,
-                              .x = t->up,
-                              .xielu_params = lt_exec_xielu(r, layer),
-                              .dxielu_params = lt_exec_gradient(r, LT_PARAM_XIELU, layer),
-                              .kind = (lt_act_kind)r->spec->act,
-                              .gated = r->spec->gated}));
+    LT_TRY(lt_mlp_activate_bwd(r, &l, layer, t));
     LT_TRY(experts_bwd(r, layer, t, LT_PARAM_UP, t->xg, t->up, t->xg));
     LT_TRY(lt_exec_moe_gather_bwd(r, &(lt_moe_gather_bwd_args){.dx = b->dh,
                                                                .dy = t->xg,
                                                                .slot_row = t->slot_row,
                                                                .expert_start = t->expert_start,
-                                                               .top_k = r->spec->top_k}));
-    return router_bwd(r, layer, t, b, aux_scale);
+                                                               .top_k = l.top_k}));
+    return router_bwd(r, layer, t, b, h, aux_scale);
 }

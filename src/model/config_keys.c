@@ -23,6 +23,8 @@
 #define ALL_FAMILIES (~0u)
 #define GEMMAS       (BIT(GEMMA2) | BIT(GEMMA3))
 #define QWENS        (BIT(QWEN2) | BIT(QWEN3))
+/* Their models have no windows. */
+#define FULL (BIT(GPT2) | BIT(LLAMA) | BIT(APERTUS) | BIT(SWITCH) | BIT(OLMO2) | BIT(GRANITE))
 
 typedef enum {
     PASSED,     /* Without effect. */
@@ -30,6 +32,7 @@ typedef enum {
     ONLY_FALSE, /* false, null, 0, or nothing in it. */
     ONLY_TRUE,  /* true or null. */
     ONLY_NULL,
+    ONLY_ONE,
     ONLY_FULL, /* A list of full_attention. */
 } rule;
 
@@ -47,9 +50,10 @@ static const struct {
     {"alibi", ONLY_FALSE, ALL_FAMILIES},
     {"use_mrope", ONLY_FALSE, ALL_FAMILIES},
     {"scale_attn_by_inverse_layer_idx", ONLY_FALSE, ALL_FAMILIES},
-    {"sliding_window", ONLY_NULL,
-     BIT(GPT2) | BIT(LLAMA) | BIT(APERTUS) | BIT(SWITCH)}, /* Its cache would forget. */
-    {"layer_types", ONLY_FULL, BIT(GPT2) | BIT(LLAMA) | BIT(APERTUS) | BIT(SWITCH)},
+    {"sliding_window", ONLY_NULL, FULL}, /* Its cache would forget. */
+    {"layer_types", ONLY_FULL, FULL},
+    {"decoder_sparse_step", ONLY_ONE, BIT(QWEN3_MOE)},
+    {"mlp_only_layers", ONLY_FALSE, BIT(QWEN3_MOE)},
     /* Other weights, other layers. */
     {"quantization_config", ONLY_NULL, ALL_FAMILIES},
     {"compression_config", ONLY_NULL, ALL_FAMILIES},
@@ -72,10 +76,10 @@ static const struct {
     {"sliding_window", READ, ALL_FAMILIES},
     {"layer_types", READ, ALL_FAMILIES},
     {"sliding_window_pattern", READ, BIT(GEMMA3)},
-    {"use_sliding_window", READ, QWENS},
+    {"use_sliding_window", READ, QWENS | BIT(SMOLLM3) | BIT(QWEN3_MOE)},
+    {"no_rope_layers", READ, BIT(SMOLLM3)},
+    {"no_rope_layer_interval", READ, BIT(SMOLLM3)},
     {"max_window_layers", READ, QWENS},
-    {"query_pre_attn_scalar", READ, GEMMAS},
-    {"scale_attn_weights", READ, BIT(GPT2)},
     /* Without effect. */
     {"attn_logit_softcapping", PASSED, BIT(GEMMA3)}, /* transformers' gemma3 has none. */
     {"_sliding_window_pattern", PASSED, GEMMAS},
@@ -88,8 +92,10 @@ static const struct {
     {"embd_pdrop", PASSED, BIT(GPT2) | BIT(PHI3)},
     {"resid_pdrop", PASSED, BIT(GPT2) | BIT(PHI3)},
     {"hidden_dropout", PASSED, BIT(GPT2)},
+    {"max_window_layers", PASSED, BIT(SMOLLM3) | BIT(QWEN3_MOE)},
+    {"intermediate_size", PASSED, BIT(QWEN3_MOE)}, /* Of layers without experts. */
     {"router_jitter_noise", PASSED, BIT(MIXTRAL)},
-    {"output_router_logits", PASSED, BIT(MIXTRAL)},
+    {"output_router_logits", PASSED, BIT(MIXTRAL) | BIT(QWEN3_MOE)},
     {"reorder_and_upcast_attn", PASSED, BIT(GPT2)}, /* Attention is F32 here. */
     {"n_ctx", PASSED, BIT(GPT2)},
     {"head_dim", PASSED, BIT(GPT2)},
@@ -103,7 +109,7 @@ static const struct {
     {"task_specific_params", PASSED, ALL_FAMILIES},
     {"pretraining_tp", PASSED, ALL_FAMILIES}, /* The same products in pieces. */
     {"attention_bias", PASSED, BIT(QWEN2) | BIT(MIXTRAL) | BIT(MISTRAL) | BIT(PHI3)},
-    {"mlp_bias", PASSED, ~BIT(LLAMA)},
+    {"mlp_bias", PASSED, ~(BIT(LLAMA) | BIT(SMOLLM3) | BIT(GRANITE))},
     {"original_max_position_embeddings", PASSED, BIT(GPT2)},
     {"architectures", PASSED, ALL_FAMILIES},
     {"auto_map", PASSED, ALL_FAMILIES},
@@ -132,13 +138,14 @@ static const struct {
 
 /* GPT-2 and Mixtral name some sizes twice; transformers takes whichever comes last. */
 static const struct {
-    lt_family family;
+    lt_family of;
     const char *key, *same_as;
 } twins[] = {{LT_FAMILY_GPT2, "hidden_size", "n_embd"},
              {LT_FAMILY_GPT2, "num_hidden_layers", "n_layer"},
              {LT_FAMILY_GPT2, "num_attention_heads", "n_head"},
              {LT_FAMILY_GPT2, "max_position_embeddings", "n_positions"},
-             {LT_FAMILY_MIXTRAL, "num_experts", "num_local_experts"}};
+             {LT_FAMILY_MIXTRAL, "num_experts", "num_local_experts"},
+             {LT_FAMILY_QWEN3_MOE, "num_experts", "num_local_experts"}};
 #define N_TWINS (sizeof twins / sizeof *twins)
 
 /* false, null, 0, {} and []. */
@@ -167,6 +174,8 @@ static bool allowed(rule r, const json_t *value) {
         return json_is_true(value) || json_is_null(value);
     case ONLY_NULL:
         return json_is_null(value);
+    case ONLY_ONE:
+        return json_is_null(value) || json_integer_value(value) == 1;
     case ONLY_FULL:
         return all_full(value);
     default:
@@ -186,7 +195,7 @@ static int rule_of(lt_family family, const char *key) {
 
 static const char *twin_of(lt_family family, const char *key) {
     for (size_t i = 0; i < N_TWINS; i++) {
-        if (twins[i].family == family && strcmp(twins[i].key, key) == 0) {
+        if (twins[i].of == family && strcmp(twins[i].key, key) == 0) {
             return twins[i].same_as;
         }
     }
@@ -219,8 +228,10 @@ lt_err lt_config_check_keys(lt_family family, const json_t *config, const char *
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)config, key, value) {
         const char *twin = twin_of(family, key);
+        const json_t *other = twin != NULL ? json_object_get(config, twin) : NULL;
         const int i = rule_of(family, key);
-        if (twin != NULL && !json_equal(value, json_object_get(config, twin))) {
+        if (twin != NULL && !json_equal(value, other) &&
+            (other != NULL || !in_table(lt_family_get(family), key))) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "%s: '%s' and '%s' are one thing, and differ", what, key,
                     twin);
         }

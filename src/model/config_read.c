@@ -1,7 +1,7 @@
 /* config_read.c: config.json of a Hugging Face folder -> lt_model_spec.
  *
- * Plain keys follow the family's table. Three things do not fit a key: the rotary embedding
- * (config_rope.c), sliding windows (layer_types, or a pattern), and Gemma's query_pre_attn_scalar.
+ * Plain keys follow the family's table. Two things do not fit a key: the rotary embedding
+ * (config_rope.c) and sliding windows (layer_types, or a pattern).
  * What is made of every other key: config_keys.c. */
 #include <math.h>
 #include <stdio.h>
@@ -91,6 +91,28 @@ lt_err lt_config_ends(lt_ends *out, const json_t *config, const char *key, const
     return LT_OK;
 }
 
+static lt_err read_factor(float *factor, const json_t *config, const char *key, const char *what) {
+    double real = (double)*factor;
+    LT_TRY(lt_json_f64(config, key, &real, true, what));
+    *factor = (float)real;
+    if (json_object_get(config, key) != NULL && !(*factor > 0)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: '%s' is %g, not a number above 0", what, key, real);
+    }
+    return LT_OK;
+}
+
+/* null means none, also where the family has one by itself; 0 would divide by itself. */
+static lt_err read_cap(float *cap, const json_t *config, const char *key, const char *what) {
+    const json_t *value = json_object_get(config, key);
+    double real = (double)*cap;
+    LT_TRY(lt_json_f64(config, key, &real, true, what));
+    *cap = json_is_null(value) ? 0 : (float)real;
+    if (value != NULL && !json_is_null(value) && !(*cap > 0)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: '%s' is %g, not a number above 0 or null", what, key, real);
+    }
+    return LT_OK;
+}
+
 static lt_err read_key(lt_model_spec *spec, const lt_config_key *row, const json_t *config,
                        const char *what) {
     void *field = (char *)spec + row->offset;
@@ -105,8 +127,20 @@ static lt_err read_key(lt_model_spec *spec, const lt_config_key *row, const json
         LT_TRY(lt_json_f64(config, row->key, &real, !row->required, what));
         *(float *)field = (float)real;
         return LT_OK;
+    case LT_KEY_FACTOR:
+        return read_factor(field, config, row->key, what);
     case LT_KEY_F64:
         return lt_json_f64(config, row->key, field, !row->required, what);
+    case LT_KEY_CAP:
+        return read_cap(field, config, row->key, what);
+    case LT_KEY_INV_SQRT:
+        real = 256;
+        LT_TRY(lt_json_f64(config, row->key, &real, true, what));
+        *(float *)field = (float)(1 / sqrt(real));
+        return LT_OK;
+    case LT_KEY_SCALED:
+        *(float *)field = json_is_false(json_object_get(config, row->key)) ? 1 : *(float *)field;
+        return LT_OK;
     case LT_KEY_ACT:
         return read_act(field, config, row->key, what);
     case LT_KEY_ID:
@@ -156,10 +190,50 @@ static lt_err read_layer_types(lt_model_spec *spec, const json_t *types, const c
     return LT_OK;
 }
 
-static lt_err read_window(lt_model_spec *spec, lt_window_keys keys, const json_t *config,
+/* Without layer_types, layers that do not rotate slide: no pattern that we have, unless all do. */
+static lt_err check_windows_of_no_rope(lt_model_spec *spec, const char *what) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < spec->n_layers && i < LT_MAX_LAYERS; i++) {
+        n += spec->no_rope[i];
+    }
+    if (n > 0 && n < spec->n_layers) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: windows in the %lld layers of %lld that do not rotate",
+                what, (long long)n, (long long)spec->n_layers);
+    }
+    spec->window = n == 0 ? 0 : spec->window;
+    return LT_OK;
+}
+
+/* no_rope_layers: of each layer 1 if it rotates; without, every no_rope_layer_interval-th does
+ * not. */
+static lt_err read_no_rope(lt_model_spec *spec, const json_t *config, const char *what) {
+    const json_t *list = json_object_get(config, "no_rope_layers");
+    const int64_t n = (int64_t)json_array_size(list);
+    int64_t every = 4;
+    LT_TRY(lt_json_i64(config, "no_rope_layer_interval", &every, true, what));
+    if (every < 1) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: a no_rope_layer_interval of %lld", what, (long long)every);
+    }
+    if (json_is_array(list) && n < spec->n_layers) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %lld no_rope_layers for %lld layers", what, (long long)n,
+                (long long)spec->n_layers);
+    }
+    for (int64_t i = 0; i < spec->n_layers && i < LT_MAX_LAYERS; i++) {
+        const json_t *value = json_array_get(list, (size_t)i);
+        if (value != NULL && !json_is_integer(value)) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: no_rope_layers[%lld] is not 0 or 1", what, (long long)i);
+        }
+        spec->no_rope[i] = value != NULL ? json_integer_value(value) == 0 : (i + 1) % every == 0;
+    }
+    return LT_OK;
+}
+
+static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const json_t *config,
                           const char *what) {
+    const lt_window_keys keys = row->window_keys;
     const json_t *types = json_object_get(config, "layer_types");
-    bool used = keys != LT_WINDOW_OPTIONAL;
+    const bool optional = keys == LT_WINDOW_OPTIONAL || keys == LT_WINDOW_SWITCHED;
+    bool used = !optional;
     int64_t first_local = 0;
 
     if (keys == LT_WINDOW_NONE) {
@@ -169,7 +243,7 @@ static lt_err read_window(lt_model_spec *spec, lt_window_keys keys, const json_t
         spec->window = 0;
     }
     LT_TRY(lt_json_i64(config, "sliding_window", &spec->window, true, what));
-    if (keys == LT_WINDOW_OPTIONAL) {
+    if (optional) {
         LT_TRY(lt_json_bool(config, "use_sliding_window", &used, true, what));
     }
     if (!used) {
@@ -183,14 +257,15 @@ static lt_err read_window(lt_model_spec *spec, lt_window_keys keys, const json_t
     if (json_is_array(types)) {
         const int64_t window = spec->window;
         LT_TRY(read_layer_types(spec, types, what));
-        if (keys == LT_WINDOW_ALL && (spec->window != window || spec->window_every != 0)) {
+        if ((keys == LT_WINDOW_ALL || keys == LT_WINDOW_SWITCHED) &&
+            (spec->window != window || spec->window_every != 0)) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "%s: layer_types and sliding_window of a %s contradict",
                     what, lt_family_name(spec->family));
         }
         return LT_OK;
     }
     if (keys == LT_WINDOW_PATTERN) {
-        if (spec->family == LT_FAMILY_GEMMA3) {
+        if (row->window_pattern_key) {
             LT_TRY(lt_json_i64(config, "sliding_window_pattern", &spec->window_every, true, what));
         }
         if (spec->window_every < 1) {
@@ -198,6 +273,8 @@ static lt_err read_window(lt_model_spec *spec, lt_window_keys keys, const json_t
                     (long long)spec->window_every);
         }
         spec->window_every = spec->window_every > spec->n_layers ? 0 : spec->window_every;
+    } else if (row->no_rope_keys) { /* Layers that do not rotate have it, if there are any. */
+        LT_TRY(check_windows_of_no_rope(spec, what));
     } else if (keys == LT_WINDOW_OPTIONAL) {
         LT_TRY(lt_json_i64(config, "max_window_layers", &first_local, true, what));
         if (first_local >= spec->n_layers) {
@@ -217,24 +294,11 @@ static void read_no_kv_heads(lt_model_spec *spec, const json_t *config) {
     }
 }
 
-/* null means none, also where the family has one by itself; 0 would divide by itself. */
-static lt_err read_no_cap(float *cap, const json_t *config, const char *key, const char *what) {
-    const json_t *value = json_object_get(config, key);
-    if (json_is_null(value)) {
-        *cap = 0;
-    } else if (value != NULL && !(*cap > 0)) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: '%s' is %g, not a number above 0 or null", what, key,
-                (double)*cap);
-    }
-    return LT_OK;
-}
-
 lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what) {
     const char *type = NULL;
     char known[256] = "";
     lt_model_spec spec;
     const lt_family_row *row = NULL;
-    double scalar = 0;
 
     if (!json_is_object(config)) {
         LT_FAIL(LT_ERR_FORMAT, "%s: not an object", what);
@@ -259,19 +323,8 @@ lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what
     if (spec.pos == LT_POS_ROPE) {
         LT_TRY(lt_config_read_rope(&spec, config, what));
     }
-    LT_TRY(read_window(&spec, row->window_keys, config, what));
-    if (lt_family_is_gemma(spec.family)) {
-        if (spec.family == LT_FAMILY_GEMMA2) {
-            LT_TRY(read_no_cap(&spec.attn_softcap, config, "attn_logit_softcapping", what));
-        }
-        LT_TRY(read_no_cap(&spec.final_softcap, config, "final_logit_softcapping", what));
-        scalar = 256;
-        LT_TRY(lt_json_f64(config, "query_pre_attn_scalar", &scalar, true, what));
-        spec.attn_scale = (float)(1 / sqrt(scalar));
-    } else if (spec.family == LT_FAMILY_GPT2 &&
-               json_is_false(json_object_get(config, "scale_attn_weights"))) {
-        spec.attn_scale = 1;
-    }
+    LT_TRY(row->no_rope_keys ? read_no_rope(&spec, config, what) : LT_OK);
+    LT_TRY(read_window(&spec, row, config, what));
     lt_model_spec_derive(&spec);
     if (lt_model_spec_check(&spec) != LT_OK) { /* A file's fault, not the caller's. */
         return lt_error_prefix(LT_ERR_FORMAT, "%s", what);

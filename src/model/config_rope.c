@@ -45,6 +45,14 @@ typedef struct {
     const char *what;
 } reading;
 
+static bool phi3(const lt_model_spec *s) {
+    return lt_family_get(s->family)->rope_keys == LT_ROPE_KEYS_PHI3;
+}
+
+static bool by_type(const lt_model_spec *s) {
+    return lt_family_get(s->family)->rope_keys == LT_ROPE_KEYS_BY_TYPE;
+}
+
 static lt_err check_keys(const reading *r) {
     const char *key;
     json_t *value;
@@ -65,8 +73,7 @@ static lt_err read_type(const reading *r, lt_rope_scaling *out) {
     const char *type = "default";
     LT_TRY(lt_json_str(r->rope, "type", &type, true, r->what));
     LT_TRY(lt_json_str(r->rope, "rope_type", &type, true, r->what));
-    if (r->spec->family == LT_FAMILY_PHI3 &&
-        (strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0)) {
+    if (phi3(r->spec) && (strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0)) {
         type = "longrope"; /* What early Phi-3 files call it. */
     }
     for (int i = 0; i < LT_ROPE_COUNT; i++) {
@@ -101,7 +108,7 @@ static lt_err read_partial(const reading *r) {
     if (dim == head) {
         return LT_OK;
     }
-    if (s->family != LT_FAMILY_PHI3 && s->rope_scaling != LT_ROPE_PROPORTIONAL) {
+    if (!phi3(s) && s->rope_scaling != LT_ROPE_PROPORTIONAL) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: partial_rotary_factor %g; %s rotates whole heads", r->what,
                 part, lt_family_name(s->family));
     }
@@ -112,15 +119,14 @@ static lt_err read_partial(const reading *r) {
 /* The original context: beside the object, in it, or the context. */
 static lt_err read_original(const reading *r) {
     lt_model_spec *s = r->spec;
-    s->rope_original_seq = s->family == LT_FAMILY_PHI3 ? 4096 : (double)s->max_seq;
-    if (s->family != LT_FAMILY_PHI3) {
+    s->rope_original_seq = phi3(s) ? 4096 : (double)s->max_seq;
+    if (!phi3(s)) {
         LT_TRY(lt_json_f64(r->rope, "original_max_position_embeddings", &s->rope_original_seq, true,
                            r->what));
     }
-    return s->family == LT_FAMILY_GEMMA3
-               ? LT_OK
-               : lt_json_f64(r->config, "original_max_position_embeddings", &s->rope_original_seq,
-                             true, r->what);
+    return by_type(s) ? LT_OK
+                      : lt_json_f64(r->config, "original_max_position_embeddings",
+                                    &s->rope_original_seq, true, r->what);
 }
 
 /* null, but not a missing key, stands for the context over the original one. */
@@ -148,7 +154,7 @@ static lt_err read_yarn(const reading *r) {
     LT_TRY(lt_json_f64(r->rope, "beta_fast", &fast, true, r->what));
     LT_TRY(lt_json_f64(r->rope, "beta_slow", &slow, true, r->what));
     LT_TRY(lt_json_bool(r->rope, "truncate", &truncate, true, r->what));
-    if (!truncate && s->family == LT_FAMILY_GEMMA3) { /* It looks for it in another place. */
+    if (!truncate && by_type(s)) { /* It looks for it in another place. */
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: yarn without truncation by layer type", r->what);
     }
     s->rope_beta_fast = fast != 0 ? fast : 32;
@@ -225,8 +231,7 @@ static lt_err read_object(const reading *r) {
     LT_TRY(lt_json_f64(r->rope, "rope_theta", &s->rope_theta, true, r->what));
     LT_TRY(read_type(r, &s->rope_scaling));
     LT_TRY(read_partial(r));
-    if (s->family == LT_FAMILY_PHI3 && s->rope_scaling != LT_ROPE_PLAIN &&
-        s->rope_scaling != LT_ROPE_LONGROPE) {
+    if (phi3(s) && s->rope_scaling != LT_ROPE_PLAIN && s->rope_scaling != LT_ROPE_LONGROPE) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s: RoPE scaling '%s' in a phi3, which has default and longrope", r->what,
                 type_names[s->rope_scaling]);
@@ -280,7 +285,7 @@ lt_err lt_config_read_rope(lt_model_spec *spec, const json_t *config, const char
     LT_TRY(lt_json_f64(config, "rope_theta", &theta, true, what));
     scaling = json_object_size(scaling) > 0 ? scaling : NULL;
     parameters = json_is_object(parameters) ? parameters : NULL;
-    if (spec->family == LT_FAMILY_GEMMA3) {
+    if (by_type(spec)) {
         spec->rope_theta = theta;
         LT_TRY(lt_json_f64(config, "rope_local_base_freq", &spec->rope_theta_local, true, what));
         return read_by_layer_type(r, parameters, scaling);
@@ -320,7 +325,7 @@ static json_t *rope_object(const lt_model_spec *s, double theta, lt_rope_scaling
     json_t *rope = json_object();
     (void)json_object_set_new(rope, "rope_type", json_string(type_names[scaling]));
     put(rope, "rope_theta", theta);
-    if (lt_rope_dim(s) != s->head_dim || s->family == LT_FAMILY_PHI3) {
+    if (lt_rope_dim(s) != s->head_dim || phi3(s)) {
         put(rope, "partial_rotary_factor", (double)lt_rope_dim(s) / (double)s->head_dim);
     }
     if (scaling != LT_ROPE_PLAIN) {
@@ -356,7 +361,7 @@ void lt_config_write_rope(const lt_model_spec *spec, json_t *config) {
                          rope_object(spec, spec->rope_theta_local, LT_ROPE_PLAIN));
     }
     (void)json_object_set_new(config, "rope_parameters", rope);
-    if (spec->family == LT_FAMILY_PHI3) { /* It reads no other. */
+    if (phi3(spec)) { /* It reads no other. */
         (void)json_object_set_new(config, "original_max_position_embeddings",
                                   json_integer(spec->rope_scaling == LT_ROPE_LONGROPE
                                                    ? (json_int_t)spec->rope_original_seq

@@ -51,6 +51,8 @@ static json_t *key_value(const lt_model_spec *spec, const lt_config_key *row) {
         return json_boolean(*(const bool *)field);
     case LT_KEY_F32:
         return lt_config_float(*(const float *)field);
+    case LT_KEY_FACTOR:
+        return lt_config_float(*(const float *)field > 0 ? *(const float *)field : 1.0f);
     case LT_KEY_F64:
         return json_real(*(const double *)field);
     case LT_KEY_ID:
@@ -59,11 +61,20 @@ static json_t *key_value(const lt_model_spec *spec, const lt_config_key *row) {
         return lt_config_ends_json(field);
     case LT_KEY_ACT: {
         const lt_act_kind act = (lt_act_kind) * (const int *)field;
-        if (spec->family == LT_FAMILY_GPT2 && act == LT_ACT_GELU_TANH) {
+        if (act == LT_ACT_GELU_TANH && lt_family_get(spec->family)->gelu_new) {
             return json_string("gelu_new");
         }
         return json_string(act_texts[act]);
     }
+    case LT_KEY_CAP: /* transformers divides by what is not null. */
+        return *(const float *)field > 0 ? lt_config_float(*(const float *)field) : json_null();
+    case LT_KEY_INV_SQRT: {
+        const double x = *(const float *)field > 0 ? (double)*(const float *)field
+                                                   : 1 / sqrt((double)spec->head_dim);
+        return json_integer((json_int_t)llround(1 / (x * x)));
+    }
+    case LT_KEY_SCALED:
+        return lt_model_layer(spec, 0).attn_scale == 1.0f ? json_false() : NULL;
     }
     return NULL;
 }
@@ -75,7 +86,10 @@ static void write_window(const lt_model_spec *spec, lt_window_keys keys, json_t 
     }
     (void)json_object_set_new(config, "sliding_window",
                               spec->window > 0 ? json_integer(spec->window) : json_null());
-    if (keys == LT_WINDOW_ALL) {
+    if (keys == LT_WINDOW_SWITCHED) {
+        (void)json_object_set_new(config, "use_sliding_window", json_boolean(spec->window > 0));
+    }
+    if (keys == LT_WINDOW_ALL || keys == LT_WINDOW_SWITCHED) {
         return;
     }
     if (keys == LT_WINDOW_OPTIONAL) {
@@ -85,7 +99,7 @@ static void write_window(const lt_model_spec *spec, lt_window_keys keys, json_t 
     }
     types = json_array();
     for (int64_t layer = 0; layer < spec->n_layers; layer++) {
-        (void)json_array_append_new(types, json_string(lt_model_layer_window(spec, layer) > 0
+        (void)json_array_append_new(types, json_string(lt_model_layer(spec, layer).window > 0
                                                            ? "sliding_attention"
                                                            : "full_attention"));
     }
@@ -105,21 +119,13 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
         lt_config_write_rope(spec, config);
     }
     write_window(spec, row->window_keys, config);
-    if (lt_family_is_gemma(spec->family)) {
-        const double scale = spec->attn_scale > 0 ? (double)spec->attn_scale
-                                                  : 1 / sqrt((double)spec->head_dim);
-        (void)json_object_set_new(config, "query_pre_attn_scalar",
-                                  json_integer((json_int_t)llround(1 / (scale * scale))));
-    }
-    if (spec->family == LT_FAMILY_GPT2 && lt_model_attn_scale(spec) == 1.0f) {
-        (void)json_object_set_new(config, "scale_attn_weights", json_false());
-    }
-    for (size_t i = 0; i < 2; i++) { /* transformers divides by what is not null. */
-        static const char *const keys[] = {"attn_logit_softcapping", "final_logit_softcapping"};
-        const float cap = i == 0 ? spec->attn_softcap : spec->final_softcap;
-        if (cap == 0 && json_object_get(config, keys[i]) != NULL) {
-            (void)json_object_set_new(config, keys[i], json_null());
+    if (row->no_rope_keys) {
+        json_t *rotates = json_array();
+        for (int64_t i = 0; i < spec->n_layers; i++) {
+            (void)json_array_append_new(
+                rotates, json_integer(lt_model_layer(spec, i).rope != LT_LAYER_ROPE_NONE));
         }
+        (void)json_object_set_new(config, "no_rope_layers", rotates);
     }
     (void)json_object_set_new(config, "use_cache", json_true());
 }
@@ -131,7 +137,8 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
     X(vocab_size) X(max_seq) X(norm) X(norm_eps) X(norm_gain_offset) X(post_norms)                 \
     X(qk_norm) X(act) X(gated) X(qkv_bias) X(attn_out_bias) X(mlp_bias)                            \
     X(tied) X(embed_scale) X(attn_softcap) X(final_softcap) X(pos) X(window)                       \
-    X(window_every) X(n_experts) X(top_k) X(moe_normalise) X(moe_capacity)
+    X(window_every) X(n_experts) X(top_k) X(moe_normalise) X(moe_capacity) X(no_pre_norms)          \
+    X(qk_norm_whole) X(residual_scale) X(logit_divisor) X(sinks) X(router_bias)
 /* clang-format on */
 
 static const char *lost_field(const lt_model_spec *a, const lt_model_spec *b) {
@@ -144,7 +151,12 @@ static const char *lost_field(const lt_model_spec *a, const lt_model_spec *b) {
     if (lt_config_rope_lost(a, b) != NULL) {
         return lt_config_rope_lost(a, b);
     }
-    return lt_model_attn_scale(a) != lt_model_attn_scale(b) ? "attn_scale" : NULL;
+    for (int64_t i = 0; i < a->n_layers; i++) {
+        if (a->no_rope[i] != b->no_rope[i]) {
+            return "no_rope";
+        }
+    }
+    return lt_model_layer(a, 0).attn_scale != lt_model_layer(b, 0).attn_scale ? "attn_scale" : NULL;
 }
 
 /* config.json of a spec that it can say; `what` leads the message. */

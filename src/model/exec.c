@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/layer.h"
+
 lt_err lt_exec_open(lt_exec *r, const lt_model *m) {
     *r = (lt_exec){.model = m,
                    .spec = &m->spec,
@@ -109,28 +111,67 @@ lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer) {
     return lt_param_view(&r->model->table, kind, layer, &r->gradients);
 }
 
-lt_tensor lt_exec_xielu(const lt_exec *r, int layer) {
-    const lt_model *m = r->model;
-    LT_ASSERT(r->xielu != NULL || lt_model_has_master(m) || r->spec->act != LT_ACT_XIELU);
-    if (r->xielu != NULL) {
-        return lt_tensor_1d((void *)(r->xielu + 2 * layer), LT_F32, 2);
+/* The kinds that ops want in F32, in the order in which a layer's copies lie. */
+static const lt_param_kind f32_kinds[] = {LT_PARAM_XIELU, LT_PARAM_SINKS};
+#define N_F32_KINDS ((int)(sizeof f32_kinds / sizeof *f32_kinds))
+
+/* Elements of a layer's first n of them. */
+static int64_t f32_before(const lt_model_spec *spec, int n) {
+    int64_t sum = 0, shape[3];
+    for (int i = 0; i < n; i++) {
+        sum += lt_param_shape(spec, f32_kinds[i], shape) > 0 ? shape[0] : 0;
     }
-    return lt_param_view(&m->table, LT_PARAM_XIELU, layer, &m->master);
+    return sum;
 }
 
-lt_err lt_exec_copy_xielu(lt_exec *r, float *device) {
+int64_t lt_exec_f32_count(const lt_model_spec *spec) {
+    return f32_before(spec, N_F32_KINDS);
+}
+
+static lt_tensor f32_copy(const lt_exec *r, const float *copies, int which, int layer) {
+    int64_t shape[3];
+    const int n_dims = lt_param_shape(r->spec, f32_kinds[which], shape);
+    const int64_t at = layer * lt_exec_f32_count(r->spec) + f32_before(r->spec, which);
+    return n_dims == 0 ? (lt_tensor){0}
+                       : lt_tensor_1d((void *)(uintptr_t)(copies + at), LT_F32, shape[0]);
+}
+
+static lt_tensor f32_of(const lt_exec *r, int which, int layer) {
+    const lt_model *m = r->model;
+    const lt_param_kind kind = f32_kinds[which];
+    LT_ASSERT(r->f32 != NULL || lt_model_has_master(m) || m->table.index[kind] < 0);
+    return r->f32 != NULL ? f32_copy(r, r->f32, which, layer)
+                          : lt_param_view(&m->table, kind, layer, &m->master);
+}
+
+lt_tensor lt_exec_xielu(const lt_exec *r, int layer) {
+    return f32_of(r, 0, layer);
+}
+
+lt_tensor lt_exec_sinks(const lt_exec *r, int layer) {
+    return f32_of(r, 1, layer);
+}
+
+lt_err lt_exec_copy_f32(lt_exec *r, float *device) {
     for (int layer = 0; layer < r->spec->n_layers; layer++) {
-        const lt_tensor y = lt_tensor_1d(device + 2 * layer, LT_F32, 2);
-        LT_TRY(lt_exec_cast(
-            r, &(lt_cast_args){.y = y, .x = lt_exec_weight(r, LT_PARAM_XIELU, layer)}));
+        for (int i = 0; i < N_F32_KINDS; i++) {
+            const lt_tensor y = f32_copy(r, device, i, layer),
+                            x = lt_exec_weight(r, f32_kinds[i], layer);
+            LT_TRY(y.data != NULL ? lt_exec_cast(r, &(lt_cast_args){.y = y, .x = x}) : LT_OK);
+        }
     }
-    r->xielu = device;
+    r->f32 = device;
     return LT_OK;
 }
 
-lt_tensor lt_heads(const lt_exec *r, const lt_tensor *x, int64_t first, int64_t count) {
-    const int64_t d = r->spec->head_dim, row = x->stride[0];
-    const lt_tensor cols = lt_tensor_cols(x, first * d, count * d);
+lt_tensor lt_row_heads(const lt_tensor *x, int64_t first, int64_t count, int64_t d) {
+    const lt_tensor cols = lt_tensor_cols(x, first, count * d);
+    return lt_tensor_split_last(&cols, count, d);
+}
+
+lt_tensor lt_heads(const lt_exec *r, const lt_tensor *x, int64_t first, int64_t count, int64_t d) {
+    const int64_t row = x->stride[0];
+    const lt_tensor cols = lt_tensor_cols(x, first, count * d);
     LT_ASSERT(x->n_dims == 2 && x->shape[0] == r->batch * r->seq);
     return (lt_tensor){.data = cols.data,
                        .n_dims = 4,
@@ -139,10 +180,11 @@ lt_tensor lt_heads(const lt_exec *r, const lt_tensor *x, int64_t first, int64_t 
                        .stride = {r->seq * row, row, d, 1}};
 }
 
-/* gemma's factor is rounded to the weights' type, as transformers multiplies by it. */
 float lt_embedding_scale(const lt_exec *r) {
     const float scale = r->spec->embed_scale;
-    return r->dtype == LT_BF16 ? lt_bf16_to_f32(lt_f32_to_bf16(scale)) : scale;
+    return r->dtype == LT_BF16 && r->spec->embed_scale_rounded
+               ? lt_bf16_to_f32(lt_f32_to_bf16(scale))
+               : scale;
 }
 
 lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids) {
@@ -323,4 +365,20 @@ lt_err lt_norm_bwd(lt_exec *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_
                                                          .rstd = n->rstd,
                                                          .gain_offset = r->spec->norm_gain_offset,
                                                          .add_dx = add_dx});
+}
+
+static lt_err divide_logits(lt_exec *r, lt_tensor h) {
+    const float by = lt_model_logit_divisor(r->spec);
+    return by == 1.0f ? LT_OK : lt_exec_add(r, &(lt_add_args){.y = h, .a = h, .alpha = 1.0f / by});
+}
+
+lt_err lt_final_norm_fwd(lt_exec *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_tensor add,
+                         lt_tensor sum) {
+    LT_TRY(lt_norm_fwd(r, n, y, x, add, sum));
+    return divide_logits(r, y);
+}
+
+lt_err lt_final_norm_bwd(lt_exec *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x) {
+    LT_TRY(divide_logits(r, dy));
+    return lt_norm_bwd(r, n, dx, dy, x, false);
 }

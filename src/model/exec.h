@@ -29,8 +29,9 @@ typedef struct {
     bool head_stored;
     /* By parameter index: weights in matmul_pack's layout, or NULL each; NULL: none. */
     const void **packed;
-    /* (L, 2) F32 on the device when the weights are BF16 without a master, else NULL. */
-    const float *xielu;
+    /* Small parameters that ops want in F32 (xIELU's scalars, sinks), on the device when the
+     * weights are BF16 without a master, else NULL: lt_exec_f32_count of each layer. */
+    const float *f32;
     int64_t batch, seq; /* B, T of this call. */
     struct lt_fp8 *fp8; /* NULL: linear layers multiply what is stored. */
     bool fixed_order;   /* Of products: a row's bits do not depend on the other rows of the call. */
@@ -70,13 +71,18 @@ lt_err lt_exec_times(lt_exec *r);
  * NULL. */
 lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer);
 lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer);
-lt_tensor lt_exec_xielu(const lt_exec *r, int layer); /* (2) F32 */
-/* All layers' scalars, rounded as the BF16 weights hold them, into device memory (L, 2) F32; then
- * lt_exec_xielu gives those. */
-lt_err lt_exec_copy_xielu(lt_exec *r, float *device);
+/* In F32 whatever the weights' type is; absent where the layer has none. */
+lt_tensor lt_exec_xielu(const lt_exec *r, int layer); /* (2) */
+lt_tensor lt_exec_sinks(const lt_exec *r, int layer); /* (H) */
+/* How many of those a layer has. Copy: all layers', rounded as the BF16 weights hold them, into
+ * device memory (L, count) F32; then lt_exec_xielu and lt_exec_sinks give those. */
+int64_t lt_exec_f32_count(const lt_model_spec *spec);
+lt_err lt_exec_copy_f32(lt_exec *r, float *device);
 
-/* Heads [first, first + count) of each row of x (B * T, W): (B, T, count, D). */
-lt_tensor lt_heads(const lt_exec *r, const lt_tensor *x, int64_t first, int64_t count);
+/* count heads of d columns of each row of x (B * T, W), from column `first` on: (B, T, count, d);
+ * or of x (R, W): (R, count, d), for the ops that work a row at a time. */
+lt_tensor lt_heads(const lt_exec *r, const lt_tensor *x, int64_t first, int64_t count, int64_t d);
+lt_tensor lt_row_heads(const lt_tensor *x, int64_t first, int64_t count, int64_t d);
 
 /* y (rows, C) = the embedding of ids [+ of r->positions], scaled as the weights' type rounds the
  * factor. */
@@ -106,6 +112,11 @@ typedef struct {
 /* y = norm(x [+ add -> sum]); add absent: x alone. */
 lt_err lt_norm_fwd(lt_exec *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_tensor add,
                    lt_tensor sum);
+/* The norm in front of the head; y is divided by the spec's logit_divisor, and dy before its
+ * way back, in place: the head is linear. */
+lt_err lt_final_norm_fwd(lt_exec *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_tensor add,
+                         lt_tensor sum);
+lt_err lt_final_norm_bwd(lt_exec *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x);
 /* dx [+]= backward of dy at input x. */
 lt_err lt_norm_bwd(lt_exec *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x,
                    bool add_dx);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/layer.h"
 #include "tensor/ops.h"
 
 #define KEY(name, type, field)                                                                     \
@@ -22,14 +23,15 @@
 #define COUNT(rows) ((int)(sizeof(rows) / sizeof((rows)[0])))
 
 /* What every family behind Llama spells the same way. */
-#define COMMON_KEYS                                                                                \
+#define COMMON_KEYS SIZE_KEYS, NEEDED("intermediate_size", I64, ffn_width)
+#define SIZE_KEYS                                                                                  \
     NEEDED("vocab_size", I64, vocab_size), NEEDED("hidden_size", I64, width),                      \
-        NEEDED("intermediate_size", I64, ffn_width), NEEDED("num_hidden_layers", I64, n_layers),   \
-        NEEDED("num_attention_heads", I64, n_heads), KEY("num_key_value_heads", I64, n_kv_heads),  \
-        KEY("head_dim", I64, head_dim), KEY("max_position_embeddings", I64, max_seq),              \
-        KEY("rms_norm_eps", F32, norm_eps), KEY("initializer_range", F32, init_std),               \
-        KEY("tie_word_embeddings", BOOL, tied), KEY("bos_token_id", ID, bos_id),                   \
-        KEY("eos_token_id", IDS, eos), KEY("pad_token_id", ID, pad_id)
+        NEEDED("num_hidden_layers", I64, n_layers), NEEDED("num_attention_heads", I64, n_heads),   \
+        KEY("num_key_value_heads", I64, n_kv_heads), KEY("head_dim", I64, head_dim),               \
+        KEY("max_position_embeddings", I64, max_seq), KEY("rms_norm_eps", F32, norm_eps),          \
+        KEY("initializer_range", F32, init_std), KEY("tie_word_embeddings", BOOL, tied),           \
+        KEY("bos_token_id", ID, bos_id), KEY("eos_token_id", IDS, eos),                            \
+        KEY("pad_token_id", ID, pad_id)
 #define ATTENTION_BIAS_KEYS                                                                        \
     KEY("attention_bias", BOOL, qkv_bias), KEY("attention_bias", BOOL, attn_out_bias)
 
@@ -40,7 +42,7 @@ static const lt_config_key gpt2_keys[] = {
     KEY("layer_norm_epsilon", F32, norm_eps), KEY("activation_function", ACT, act),
     KEY("initializer_range", F32, init_std),  KEY("tie_word_embeddings", BOOL, tied),
     KEY("bos_token_id", ID, bos_id),          KEY("eos_token_id", IDS, eos),
-    KEY("pad_token_id", ID, pad_id),
+    KEY("pad_token_id", ID, pad_id),          KEY("scale_attn_weights", SCALED, attn_scale),
 };
 static const lt_config_key llama_keys[] = {
     COMMON_KEYS, ATTENTION_BIAS_KEYS, KEY("mlp_bias", BOOL, mlp_bias), KEY("hidden_act", ACT, act)};
@@ -48,15 +50,35 @@ static const lt_config_key qwen3_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
                                            KEY("hidden_act", ACT, act)};
 static const lt_config_key gemma3_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
                                             KEY("hidden_activation", ACT, act),
-                                            KEY("final_logit_softcapping", F32, final_softcap)};
-static const lt_config_key gemma2_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
+                                            KEY("query_pre_attn_scalar", INV_SQRT, attn_scale),
+                                            KEY("final_logit_softcapping", CAP, final_softcap)};
+static const lt_config_key gemma2_keys[] = {COMMON_KEYS,
+                                            ATTENTION_BIAS_KEYS,
                                             KEY("hidden_activation", ACT, act),
-                                            KEY("attn_logit_softcapping", F32, attn_softcap),
-                                            KEY("final_logit_softcapping", F32, final_softcap)};
+                                            KEY("query_pre_attn_scalar", INV_SQRT, attn_scale),
+                                            KEY("attn_logit_softcapping", CAP, attn_softcap),
+                                            KEY("final_logit_softcapping", CAP, final_softcap)};
 static const lt_config_key mixtral_keys[] = {
     COMMON_KEYS, KEY("hidden_act", ACT, act), KEY("num_local_experts", I64, n_experts),
     KEY("num_experts_per_tok", I64, top_k), KEY("router_aux_loss_coef", F32, moe_aux_coef)};
 static const lt_config_key plain_keys[] = {COMMON_KEYS, KEY("hidden_act", ACT, act)};
+static const lt_config_key granite_keys[] = {COMMON_KEYS,
+                                             ATTENTION_BIAS_KEYS,
+                                             KEY("mlp_bias", BOOL, mlp_bias),
+                                             KEY("hidden_act", ACT, act),
+                                             KEY("embedding_multiplier", FACTOR, embed_scale),
+                                             KEY("attention_multiplier", FACTOR, attn_scale),
+                                             KEY("residual_multiplier", FACTOR, residual_scale),
+                                             KEY("logits_scaling", FACTOR, logit_divisor)};
+static const lt_config_key qwen3_moe_keys[] = {SIZE_KEYS,
+                                               ATTENTION_BIAS_KEYS,
+                                               KEY("hidden_act", ACT, act),
+                                               KEY("moe_intermediate_size", I64, ffn_width),
+                                               KEY("num_experts", I64, n_experts),
+                                               KEY("num_local_experts", I64, n_experts),
+                                               KEY("num_experts_per_tok", I64, top_k),
+                                               KEY("norm_topk_prob", BOOL, moe_normalise),
+                                               KEY("router_aux_loss_coef", F32, moe_aux_coef)};
 static const lt_config_key switch_keys[] = {COMMON_KEYS,
                                             KEY("hidden_act", ACT, act),
                                             KEY("gated_mlp", BOOL, gated),
@@ -152,6 +174,22 @@ static const lt_name_row phi3_names[] = {
     ALL(UP, LAYER "mlp.gate_up_proj.weight"),
     ALL(DOWN, LAYER "mlp.down_proj.weight"),
 };
+static const lt_name_row olmo2_names[] = {
+    COMMON_NAMES,
+    ATTENTION_NAMES,
+    MLP_NAMES,
+    ALL(POST_NORM1, LAYER "post_attention_layernorm.weight"),
+    ALL(POST_NORM2, LAYER "post_feedforward_layernorm.weight"),
+};
+static const lt_name_row qwen3_moe_names[] = {
+    COMMON_NAMES,
+    ATTENTION_NAMES,
+    NORM_NAMES,
+    ALL(ROUTER, LAYER "mlp.gate.weight"),
+    PART(UP, GATE, LAYER "mlp.experts.%E.gate_proj.weight"),
+    PART(UP, UP, LAYER "mlp.experts.%E.up_proj.weight"),
+    ALL(DOWN, LAYER "mlp.experts.%E.down_proj.weight"),
+};
 static const lt_name_row switch_names[] = {
     COMMON_NAMES,
     ATTENTION_NAMES,
@@ -171,6 +209,13 @@ static const lt_constant_row apertus_constants[] = {
     {LAYER "mlp.act_fn.eps", true, LT_XIELU_EPS},
 };
 
+/* Every fourth layer, for no_rope. */
+#define FOURTH_OF_16(i) [(i) + 3] = true, [(i) + 7] = true, [(i) + 11] = true, [(i) + 15] = true
+#define FOURTH_OF_64(i)                                                                            \
+    FOURTH_OF_16(i), FOURTH_OF_16((i) + 16), FOURTH_OF_16((i) + 32), FOURTH_OF_16((i) + 48)
+#define EVERY_FOURTH                                                                               \
+    { FOURTH_OF_64(0), FOURTH_OF_64(64), FOURTH_OF_64(128), FOURTH_OF_64(192) }
+
 #define EOS(id)     .eos = {.ids = {id}, .n = 1}
 #define NO_IDS      .bos_id = -1, .pad_id = -1
 #define ROPE(theta) .pos = LT_POS_ROPE, .rope_theta = (theta), .rope_factor = 1
@@ -180,7 +225,8 @@ static const lt_constant_row apertus_constants[] = {
 
 static const lt_family_row families[LT_FAMILY_COUNT] = {
     [LT_FAMILY_GPT2] = {"gpt2", "GPT2LMHeadModel", ROW(gpt2_keys, gpt2_names, gpt2_constants),
-                        .prefix = "transformer.",
+                        .prefix = "transformer.", .gelu_new = true, .ffn_four_widths = true,
+                        .gguf = {.architecture = "gpt2", .fused_qkv = true},
                         .preset = {.family = LT_FAMILY_GPT2,
                                    .norm = LT_NORM_LAYER,
                                    .norm_eps = 1e-5f,
@@ -199,6 +245,11 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                    .pad_id = -1}},
     [LT_FAMILY_LLAMA] = {"llama", "LlamaForCausalLM", ROW(llama_keys, llama_names, rope_constants),
                          .prefix = "model.",
+                         .gguf = {.architecture = "llama",
+                                  .with_experts = LT_FAMILY_MIXTRAL,
+                                  .with_window = LT_FAMILY_MISTRAL,
+                                  .window = LT_GGUF_WINDOW_NONE,
+                                  .pairs = true},
                          .preset = {.family = LT_FAMILY_LLAMA,
                                     .norm_eps = 1e-6f,
                                     .act = LT_ACT_SILU,
@@ -212,6 +263,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                     .pad_id = -1}},
     [LT_FAMILY_QWEN2] = {"qwen2", "Qwen2ForCausalLM", ROW(plain_keys, llama_names, rope_constants),
                          .prefix = "model.", .window_keys = LT_WINDOW_OPTIONAL,
+                         .gguf = {.architecture = "qwen2"},
                          .preset = {.family = LT_FAMILY_QWEN2,
                                     .norm_eps = 1e-6f,
                                     .act = LT_ACT_SILU,
@@ -225,6 +277,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                     NO_IDS}},
     [LT_FAMILY_QWEN3] = {"qwen3", "Qwen3ForCausalLM", ROW(qwen3_keys, llama_names, rope_constants),
                          .prefix = "model.", .window_keys = LT_WINDOW_OPTIONAL,
+                         .gguf = {.architecture = "qwen3"},
                          .preset = {.family = LT_FAMILY_QWEN3,
                                     .norm_eps = 1e-6f,
                                     .act = LT_ACT_SILU,
@@ -240,7 +293,13 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
     [LT_FAMILY_GEMMA2] = {"gemma2", "Gemma2ForCausalLM",
                           ROW(gemma2_keys, gemma_names, rope_constants), .prefix = "model.",
                           .window_keys = LT_WINDOW_PATTERN,
+                          .gguf = {.architecture = "gemma2",
+                                   .window = LT_GGUF_WINDOW_KNOWN,
+                                   .final_cap = true,
+                                   .attn_cap = true,
+                                   .by_width_layers = 46},
                           .preset = {.family = LT_FAMILY_GEMMA2,
+                                     .embed_scale_rounded = true,
                                      .norm_eps = 1e-6f,
                                      .norm_gain_offset = 1,
                                      .post_norms = true,
@@ -261,8 +320,14 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                      .pad_id = 0}},
     [LT_FAMILY_GEMMA3] = {"gemma3_text", "Gemma3ForCausalLM",
                           ROW(gemma3_keys, gemma_names, rope_constants), .prefix = "model.",
-                          .window_keys = LT_WINDOW_PATTERN,
+                          .window_keys = LT_WINDOW_PATTERN, .window_pattern_key = true,
+                          .rope_keys = LT_ROPE_KEYS_BY_TYPE,
+                          .gguf = {.architecture = "gemma3",
+                                   .window = LT_GGUF_WINDOW_PERIOD,
+                                   .final_cap = true,
+                                   .by_width_layers = 62},
                           .preset = {.family = LT_FAMILY_GEMMA3,
+                                     .embed_scale_rounded = true,
                                      .norm_eps = 1e-6f,
                                      .norm_gain_offset = 1,
                                      .post_norms = true,
@@ -283,6 +348,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                      .pad_id = 0}},
     [LT_FAMILY_APERTUS] = {"apertus", "ApertusForCausalLM",
                            ROW(qwen3_keys, apertus_names, apertus_constants), .prefix = "model.",
+                           .gguf = {.architecture = "apertus"},
                            .preset = {.family = LT_FAMILY_APERTUS,
                                       .norm_eps = 1e-5f,
                                       .qk_norm = true,
@@ -303,6 +369,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
     [LT_FAMILY_MIXTRAL] = {"mixtral", "MixtralForCausalLM",
                            ROW(mixtral_keys, mixtral_names, rope_constants), .prefix = "model.",
                            .window_keys = LT_WINDOW_ALL,
+                           .gguf = {.architecture = "llama", .pairs = true},
                            .preset = {.family = LT_FAMILY_MIXTRAL,
                                       .norm_eps = 1e-5f,
                                       .act = LT_ACT_SILU,
@@ -322,6 +389,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
     [LT_FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM",
                            ROW(plain_keys, llama_names, rope_constants), .prefix = "model.",
                            .window_keys = LT_WINDOW_ALL,
+                           .gguf = {.architecture = "llama", .pairs = true},
                            .preset = {.family = LT_FAMILY_MISTRAL,
                                       .norm_eps = 1e-6f,
                                       .act = LT_ACT_SILU,
@@ -337,7 +405,10 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                       .pad_id = -1}},
     [LT_FAMILY_PHI3] = {"phi3", "Phi3ForCausalLM", ROW(plain_keys, phi3_names, rope_constants),
                         .prefix = "model.", .window_keys = LT_WINDOW_ALL,
+                        .rope_keys = LT_ROPE_KEYS_PHI3,
+                        .gguf = {.architecture = "phi3", .fused_qkv = true, .fused_up = true},
                         .preset = {.family = LT_FAMILY_PHI3,
+                                   .rope_runs_again = true,
                                    .norm_eps = 1e-5f,
                                    .act = LT_ACT_SILU,
                                    .gated = true,
@@ -348,6 +419,80 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                    .bos_id = 1,
                                    EOS(32000),
                                    .pad_id = 32000}},
+    [LT_FAMILY_OLMO2] = {"olmo2", "Olmo2ForCausalLM", ROW(qwen3_keys, olmo2_names, rope_constants),
+                         .prefix = "model.", .gguf = {.architecture = "olmo2"},
+                         .preset = {.family = LT_FAMILY_OLMO2,
+                                    .norm_eps = 1e-5f,
+                                    .no_pre_norms = true,
+                                    .post_norms = true,
+                                    .qk_norm = true,
+                                    .qk_norm_whole = true,
+                                    .act = LT_ACT_SILU,
+                                    .gated = true,
+                                    .embed_scale = 1,
+                                    ROPE(10000),
+                                    .max_seq = 2048,
+                                    .init_std = 0.02f,
+                                    .bos_id = -1,
+                                    EOS(50279),
+                                    .pad_id = 1}},
+    [LT_FAMILY_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM",
+                           ROW(llama_keys, llama_names, rope_constants), .prefix = "model.",
+                           .window_keys = LT_WINDOW_OPTIONAL, .no_rope_keys = true,
+                           .gguf = {.architecture = "smollm3", .pairs = true, .no_rope_every = 4},
+                           .preset = {.family = LT_FAMILY_SMOLLM3,
+                                      .norm_eps = 1e-6f,
+                                      .act = LT_ACT_SILU,
+                                      .gated = true,
+                                      .tied = true,
+                                      .embed_scale = 1,
+                                      ROPE(2e6),
+                                      .no_rope = EVERY_FOURTH,
+                                      .n_kv_heads = 4,
+                                      .max_seq = 32768,
+                                      .init_std = 0.02f,
+                                      .bos_id = 128000,
+                                      EOS(128001),
+                                      .pad_id = 128004}},
+    [LT_FAMILY_GRANITE] = {"granite", "GraniteForCausalLM",
+                           ROW(granite_keys, llama_names, rope_constants), .prefix = "model.",
+                           .gguf = {.architecture = "granite", .pairs = true, .scales = true},
+                           .preset = {.family = LT_FAMILY_GRANITE,
+                                      .norm_eps = 1e-6f,
+                                      .act = LT_ACT_SILU,
+                                      .gated = true,
+                                      .embed_scale = 1,
+                                      .attn_scale = 1,
+                                      .residual_scale = 1,
+                                      .logit_divisor = 1,
+                                      ROPE(10000),
+                                      .max_seq = 2048,
+                                      .init_std = 0.02f,
+                                      .bos_id = 1,
+                                      EOS(2),
+                                      .pad_id = -1}},
+    [LT_FAMILY_QWEN3_MOE] = {"qwen3_moe", "Qwen3MoeForCausalLM",
+                             ROW(qwen3_moe_keys, qwen3_moe_names, rope_constants),
+                             .prefix = "model.", .window_keys = LT_WINDOW_SWITCHED,
+                             .gguf = {.architecture = "qwen3moe",
+                                      .expert_ffn = true,
+                                      .normalised = true},
+                             .preset = {.family = LT_FAMILY_QWEN3_MOE,
+                                        .norm_eps = 1e-6f,
+                                        .act = LT_ACT_SILU,
+                                        .gated = true,
+                                        .qk_norm = true,
+                                        .embed_scale = 1,
+                                        ROPE(10000),
+                                        .n_kv_heads = 4,
+                                        .max_seq = 32768,
+                                        .ffn_width = 768,
+                                        .window = 4096,
+                                        .n_experts = 128,
+                                        .top_k = 8,
+                                        .moe_aux_coef = 0.001f,
+                                        .init_std = 0.02f,
+                                        NO_IDS}},
     [LT_FAMILY_SWITCH] = {"switch", "LateenSwitchForCausalLM",
                           ROW(switch_keys, switch_names, rope_constants), .prefix = "model.",
                           .preset = {.family = LT_FAMILY_SWITCH,
@@ -372,17 +517,14 @@ const lt_family_row *lt_family_get(lt_family family) {
     return &families[family];
 }
 
-bool lt_family_is_gemma(lt_family family) {
-    return lt_family_get(family)->preset.norm_gain_offset == 1.0f;
-}
-
 const char *lt_family_name(lt_family family) {
     return lt_family_get(family)->model_type;
 }
 
 void lt_part_rows(const lt_model_spec *spec, lt_param_kind kind, lt_param_part part, int64_t *from,
                   int64_t *count) {
-    const int64_t q = spec->n_heads * spec->head_dim, kv = spec->n_kv_heads * spec->head_dim;
+    const lt_layer_spec l = lt_model_layer(spec, 0);
+    const int64_t q = lt_layer_q_cols(&l), k = lt_layer_k_cols(&l);
     int64_t shape[3] = {0};
     const int n_dims = lt_param_shape(spec, kind, shape);
     const bool expert_first = n_dims == 3;
@@ -401,15 +543,15 @@ void lt_part_rows(const lt_model_spec *spec, lt_param_kind kind, lt_param_part p
         break;
     case LT_PART_K:
     case LT_PART_V:
-        *from = part == LT_PART_K ? q : q + kv;
-        *count = kv;
+        *from = part == LT_PART_K ? q : q + k;
+        *count = part == LT_PART_K ? k : lt_layer_v_cols(&l);
         break;
     case LT_PART_GATE:
-        *count = spec->gated ? spec->ffn_width : 0;
+        *count = l.gated ? l.ffn_width : 0;
         break;
     case LT_PART_UP:
-        *from = spec->gated ? spec->ffn_width : 0;
-        *count = spec->ffn_width;
+        *from = l.gated ? l.ffn_width : 0;
+        *count = l.ffn_width;
         break;
     case LT_PART_XIELU_P:
     case LT_PART_XIELU_N:

@@ -57,7 +57,12 @@ typedef enum {
     LT_KEY_F32,
     LT_KEY_F64,
     LT_KEY_BOOL,
-    LT_KEY_ACT, /* lt_act_kind by name. */
+    LT_KEY_ACT,    /* lt_act_kind by name. */
+    LT_KEY_FACTOR, /* F32 above 0. */
+    LT_KEY_CAP,    /* F32 above 0; null: 0, none. */
+    /* F32: 1 / sqrt(the number); absent: of 256 (gemma's query_pre_attn_scalar). */
+    LT_KEY_INV_SQRT,
+    LT_KEY_SCALED, /* F32: true, which is not written, leaves the field, false makes it 1. */
 } lt_key_type;
 
 typedef struct {
@@ -71,9 +76,42 @@ typedef enum {
     LT_WINDOW_NONE,     /* The family has no sliding windows. */
     LT_WINDOW_ALL,      /* sliding_window: every layer (mixtral, mistral, phi3). */
     LT_WINDOW_OPTIONAL, /* layer_types, if use_sliding_window (qwen). */
+    LT_WINDOW_SWITCHED, /* sliding_window: every layer, if use_sliding_window (qwen3_moe). */
     /* layer_types, or every sliding_window_pattern-th layer is global (gemma). */
     LT_WINDOW_PATTERN,
 } lt_window_keys;
+
+/* Where the rotary embedding's parameters stand in config.json. */
+typedef enum {
+    LT_ROPE_KEYS_PLAIN,
+    LT_ROPE_KEYS_BY_TYPE, /* An object for each type of layer (gemma3). */
+    /* Part of a head may rotate; longrope or nothing; the original context beside the object. */
+    LT_ROPE_KEYS_PHI3,
+} lt_rope_keys;
+
+/* Which windows an architecture of GGUF can say. */
+typedef enum {
+    LT_GGUF_WINDOW_ALL,    /* The same in every layer. */
+    LT_GGUF_WINDOW_NONE,   /* None: the reader of that name has no windows. */
+    LT_GGUF_WINDOW_PERIOD, /* Every n-th layer sees all. */
+    LT_GGUF_WINDOW_KNOWN,  /* The preset's period, which the reader knows. */
+} lt_gguf_window;
+
+/* How llama.cpp has the family. */
+typedef struct {
+    const char *architecture; /* NULL: not at all. */
+    /* The family that the same name stands for where there are experts, or a window; 0: none. */
+    lt_family with_experts, with_window;
+    lt_gguf_window window;
+    bool pairs;               /* Rows of q and k are ordered for a rotation of neighbours. */
+    bool fused_qkv, fused_up; /* One tensor of q, k and v; of gate and up, under up's name. */
+    bool expert_ffn;          /* expert_feed_forward_length says how wide an expert is. */
+    bool normalised;          /* Experts' weights are always divided by their sum. */
+    bool scales;              /* Embedding, residual, attention and logit scales. */
+    int64_t no_rope_every;    /* Every n-th layer does not rotate, which the reader knows. */
+    bool final_cap, attn_cap; /* It has these softcaps; the second always. */
+    int64_t by_width_layers;  /* With so many layers, attention's scale is 1 / sqrt(C / H). */
+} lt_gguf_traits;
 
 typedef struct {
     const char *model_type, *architecture;
@@ -87,11 +125,15 @@ typedef struct {
     /* Some files leave this start of the names out ("transformer.", "model."). */
     const char *prefix;
     lt_window_keys window_keys;
+    bool window_pattern_key; /* sliding_window_pattern is read where there are no layer_types. */
+    lt_rope_keys rope_keys;
+    bool no_rope_keys;    /* no_rope_layers and no_rope_layer_interval are read. */
+    bool gelu_new;        /* The name of gelu_pytorch_tanh. */
+    bool ffn_four_widths; /* intermediate_size is 4 C unless it is given. */
+    lt_gguf_traits gguf;
 } lt_family_row;
 
 const lt_family_row *lt_family_get(lt_family family);
-/* Gains plus one, embeddings times sqrt(C), query_pre_attn_scalar. */
-bool lt_family_is_gemma(lt_family family);
 
 /* Fill a spec from a parsed config.json; `what` names the file in messages. */
 LT_MUST_USE lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what);

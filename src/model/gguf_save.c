@@ -17,6 +17,7 @@
 #include "model/gguf_rope.h"
 #include "model/held.h"
 #include "model/exec.h"
+#include "model/layer.h"
 #include "tensor/block.h"
 #include "tensor/ops.h"
 
@@ -45,31 +46,6 @@ typedef struct {
 } saving;
 
 /* ---- metadata ---- */
-
-static const char *architecture(const lt_model_spec *s) {
-    switch (s->family) {
-    case LT_FAMILY_LLAMA:
-    case LT_FAMILY_MIXTRAL:
-    case LT_FAMILY_MISTRAL:
-        return "llama";
-    case LT_FAMILY_PHI3:
-        return "phi3";
-    case LT_FAMILY_QWEN2:
-        return "qwen2";
-    case LT_FAMILY_QWEN3:
-        return "qwen3";
-    case LT_FAMILY_GEMMA2:
-        return "gemma2";
-    case LT_FAMILY_GEMMA3:
-        return "gemma3";
-    case LT_FAMILY_GPT2:
-        return "gpt2";
-    case LT_FAMILY_APERTUS:
-        return "apertus";
-    default:
-        return NULL;
-    }
-}
 
 static void put_u32(const saving *s, const char *suffix, int64_t value) {
     char key[128];
@@ -104,6 +80,7 @@ static void put_xielu(const saving *s) {
 
 static void put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
     const lt_model_spec *spec = &s->m->spec;
+    const lt_gguf_traits *traits = &lt_family_get(spec->family)->gguf;
     const char *slash = strrchr(name, '/');
 
     lt_gguf_out_str(s->o, "general.architecture", s->arch);
@@ -129,12 +106,22 @@ static void put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
     if (spec->n_experts > 0) {
         put_u32(s, "expert_count", spec->n_experts);
         put_u32(s, "expert_used_count", spec->top_k);
+        if (traits->expert_ffn) {
+            put_u32(s, "expert_feed_forward_length", spec->ffn_width);
+        }
     }
     if (spec->window > 0) {
         put_u32(s, "attention.sliding_window", spec->window);
-        if (spec->window_every > 0 && spec->family != LT_FAMILY_GEMMA2) { /* Known of it. */
+        if (spec->window_every > 0 &&
+            lt_family_get(spec->family)->gguf.window != LT_GGUF_WINDOW_KNOWN) {
             put_u32(s, "attention.sliding_window_pattern", spec->window_every);
         }
+    }
+    if (traits->scales) {
+        put_f32(s, "embedding_scale", (double)spec->embed_scale);
+        put_f32(s, "residual_scale", (double)lt_model_layer(spec, 0).residual_scale);
+        put_f32(s, "logit_scale", (double)lt_model_logit_divisor(spec));
+        put_f32(s, "attention.scale", (double)lt_model_layer(spec, 0).attn_scale);
     }
     if (spec->attn_softcap > 0) {
         put_f32(s, "attn_logit_softcapping", (double)spec->attn_softcap);
@@ -147,11 +134,32 @@ static void put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
     }
 }
 
+/* Of a window; NULL: nothing. */
+static const char *window_inexpressible(const lt_model_spec *s, lt_gguf_window window) {
+    const lt_model_spec *own = &lt_family_get(s->family)->preset;
+    const bool period = window == LT_GGUF_WINDOW_PERIOD || window == LT_GGUF_WINDOW_KNOWN;
+
+    if (window == LT_GGUF_WINDOW_KNOWN &&
+        (s->window == 0 || s->window_every != own->window_every)) {
+        return "another period of windows than two layers";
+    }
+    if (period && s->window > 0 && s->window_every == 0) {
+        return "a window in every layer";
+    }
+    if (!period && s->window > 0 && s->window_every > 0) {
+        return "some layers with a window";
+    }
+    if (window == LT_GGUF_WINDOW_NONE && s->window > 0) {
+        return "a window";
+    }
+    return s->moe_capacity > 0 ? "an expert capacity" : lt_gguf_rope_inexpressible(s);
+}
+
 /* What a family's architecture in GGUF has no words for: a reader would take the family's own.
  * NULL: nothing. */
 static const char *inexpressible(const lt_model_spec *s) {
     const lt_model_spec *own = &lt_family_get(s->family)->preset;
-    const bool gemma = lt_family_is_gemma(s->family), gemma2 = s->family == LT_FAMILY_GEMMA2;
+    const lt_gguf_traits *traits = &lt_family_get(s->family)->gguf;
 
     if (s->act != own->act) {
         return "another activation";
@@ -162,31 +170,26 @@ static const char *inexpressible(const lt_model_spec *s) {
     if (s->qk_norm != own->qk_norm) {
         return s->qk_norm ? "norms of queries and keys" : "a lack of norms of queries and keys";
     }
-    if (s->moe_normalise != own->moe_normalise && s->n_experts > 0) {
+    if (s->moe_normalise != (own->moe_normalise || traits->normalised) && s->n_experts > 0) {
         return "experts' weights that are not divided by their sum";
     }
-    if ((s->attn_softcap > 0 && !gemma2) || (s->final_softcap > 0 && !gemma)) {
+    if ((s->attn_softcap > 0 && !traits->attn_cap) ||
+        (s->final_softcap > 0 && !traits->final_cap)) {
         return "a softcap";
     }
-    if (gemma2 && (s->attn_softcap == 0 || s->final_softcap == 0)) {
+    if (traits->attn_cap && (s->attn_softcap == 0 || s->final_softcap == 0)) {
         return "a lack of softcaps";
     }
-    if (gemma2 && (s->window == 0 || s->window_every != own->window_every)) {
-        return "another period of windows than two layers";
-    }
-    if (fabsf(lt_model_attn_scale(s) / lt_gguf_attn_scale(s) - 1.0f) > 1e-5f) {
+    if (!traits->scales &&
+        fabsf(lt_model_layer(s, 0).attn_scale / lt_gguf_attn_scale(s) - 1.0f) > 1e-5f) {
         return "an attention scale";
     }
-    if (gemma && s->window > 0 && s->window_every == 0) {
-        return "a window in every layer";
+    for (int64_t i = 0; i < s->n_layers; i++) {
+        if (s->no_rope[i] != (traits->no_rope_every > 0 && (i + 1) % traits->no_rope_every == 0)) {
+            return "which layers do not rotate";
+        }
     }
-    if (!gemma && s->window > 0 && s->window_every > 0) {
-        return "some layers with a window";
-    }
-    if (s->family == LT_FAMILY_LLAMA && s->window > 0) {
-        return "a window";
-    }
-    return s->moe_capacity > 0 ? "an expert capacity" : lt_gguf_rope_inexpressible(s);
+    return window_inexpressible(s, traits->window);
 }
 
 /* It is refused, not left out. */
@@ -251,7 +254,7 @@ static lt_err fill_rope(const void *ctx, void *dst, uint64_t first, uint64_t n) 
 static bool row_is_written(const lt_model_spec *spec, const lt_name_row *row) {
     const bool fused = row->part == LT_PART_ALL;
     if (row->kind == LT_PARAM_QKV || row->kind == LT_PARAM_QKV_BIAS) {
-        return fused == (spec->family == LT_FAMILY_GPT2 || spec->family == LT_FAMILY_PHI3);
+        return fused == lt_family_get(spec->family)->gguf.fused_qkv;
     }
     if (row->kind == LT_PARAM_UP || row->kind == LT_PARAM_DOWN) {
         const bool experts = strstr(row->name, "_exps") != NULL;
@@ -266,7 +269,7 @@ static void add_part(saving *s, const lt_param *param, const lt_name_row *row, l
     out_part *part = &s->parts[s->n_parts++];
     lt_name_place *p = &part->place;
     const bool in_pairs = (row->part == LT_PART_Q || row->part == LT_PART_K) &&
-                          strcmp(s->arch, "llama") == 0;
+                          lt_family_get(spec->family)->gguf.pairs;
     lt_ggml_type type;
     uint64_t dims[3];
 
@@ -274,8 +277,7 @@ static void add_part(saving *s, const lt_param *param, const lt_name_row *row, l
     lt_name_place_of(p, spec, param, row, 0, 0);
     lt_foreign_name(name, row->name, param->layer, 0);
     part->pair_rows = in_pairs && p->cols > 1 ? spec->head_dim : 0;
-    part->add = lt_family_is_gemma(spec->family) && lt_param_kind_is_norm(param->kind) ? 1.0f
-                                                                                       : 0.0f;
+    part->add = lt_param_kind_is_norm(param->kind) ? spec->norm_gain_offset : 0.0f;
     part->type = lt_gguf_type_of(mix, spec, param, row->part, p->cols);
     const bool known = lt_ggml_type_of(part->type, &type);
     LT_ASSERT(known);
@@ -337,7 +339,7 @@ lt_err lt_model_save_gguf(const lt_model *m, const char *path, const char *token
         LT_FAIL(LT_ERR_OOM, "%s", path);
     }
     s->m = m;
-    s->arch = architecture(&m->spec);
+    s->arch = lt_family_get(m->spec.family)->gguf.architecture;
     if (s->arch == NULL) {
         LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: GGUF has no architecture for family %s", path,
                      lt_family_name(m->spec.family));

@@ -1,6 +1,6 @@
 /* gguf_spec.c: what GGUF calls things: tensor names, and the metadata that makes a model spec.
  *
- * llama.cpp's converter permutes the rows of q and k for architecture "llama" (so that its pairwise
+ * llama.cpp's converter permutes the rows of q and k for some architectures (so that its pairwise
  * rotation gives the same result) and adds 1 to gemma's norm gains; both are undone at load. The
  * rotary embedding: gguf_rope.c. */
 #include <math.h>
@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "model/gguf_rope.h"
 #include "model/source.h"
+#include "tensor/ops.h"
 
 const lt_name_row lt_gguf_names[] = {
     {LT_PARAM_EMBED, LT_PART_ALL, "token_embd.weight", false},
@@ -55,14 +56,6 @@ const lt_name_row lt_gguf_names[] = {
 };
 const int lt_n_gguf_names = sizeof lt_gguf_names / sizeof *lt_gguf_names;
 
-static const struct {
-    const char *architecture;
-    lt_family family;
-} architectures[] = {{"llama", LT_FAMILY_LLAMA},     {"qwen2", LT_FAMILY_QWEN2},
-                     {"qwen3", LT_FAMILY_QWEN3},     {"gemma2", LT_FAMILY_GEMMA2},
-                     {"gemma3", LT_FAMILY_GEMMA3},   {"gpt2", LT_FAMILY_GPT2},
-                     {"apertus", LT_FAMILY_APERTUS}, {"phi3", LT_FAMILY_PHI3}};
-
 typedef struct {
     const lt_gguf *g;
     const char *arch;
@@ -92,25 +85,43 @@ static lt_err token_id(const lt_gguf *g, const char *key, int64_t *out) {
 }
 
 float lt_gguf_attn_scale(const lt_model_spec *spec) {
-    const bool by_width = (spec->family == LT_FAMILY_GEMMA3 && spec->n_layers == 62) ||
-                          (spec->family == LT_FAMILY_GEMMA2 && spec->n_layers == 46);
+    const bool by_width = spec->n_layers == lt_family_get(spec->family)->gguf.by_width_layers;
     return 1.0f / sqrtf((float)(by_width ? spec->width / spec->n_heads : spec->head_dim));
 }
 
-static lt_err find_family(lt_model_spec *spec, keys *k) {
-    lt_gguf_str arch;
-    LT_TRY(lt_gguf_get_str(k->g, "general.architecture", &arch));
-    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
-        if (lt_gguf_str_is(arch, architectures[i].architecture)) {
-            spec->family = architectures[i].family;
-            k->arch = architectures[i].architecture;
-            return LT_OK;
+/* Index of the first family with that architecture; -1: none. */
+static int find_architecture(const char *name) {
+    for (int i = 0; i < LT_FAMILY_COUNT; i++) {
+        const char *own = lt_family_get((lt_family)i)->gguf.architecture;
+        if (own != NULL && strcmp(own, name) == 0) {
+            return i;
         }
     }
-    LT_FAIL(LT_ERR_UNSUPPORTED,
-            "%s: architecture '%.*s' is not one of llama, qwen2, qwen3, gemma2, gemma3, gpt2, "
-            "apertus, phi3",
-            k->g->name, (int)arch.bytes, arch.data);
+    return -1;
+}
+
+/* The first family of that name; family_traits finds the others that share it. */
+static lt_err find_family(lt_model_spec *spec, keys *k) {
+    lt_gguf_str arch;
+    char known[256] = "";
+    LT_TRY(lt_gguf_get_str(k->g, "general.architecture", &arch));
+    for (int i = 0; i < LT_FAMILY_COUNT; i++) {
+        const char *name = lt_family_get((lt_family)i)->gguf.architecture;
+        const size_t used = strlen(known);
+        if (name == NULL) {
+            continue;
+        }
+        if (lt_gguf_str_is(arch, name)) {
+            spec->family = (lt_family)i;
+            k->arch = name;
+            return LT_OK;
+        }
+        if (find_architecture(name) == i) { /* Each name once. */
+            (void)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", name);
+        }
+    }
+    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: architecture '%.*s' is not one of %s", k->g->name,
+            (int)arch.bytes, arch.data, known);
 }
 
 static lt_err read_sizes(lt_model_spec *spec, const keys *k) {
@@ -134,6 +145,7 @@ static lt_err read_sizes(lt_model_spec *spec, const keys *k) {
     LT_TRY(whole(k, "attention.key_length", &spec->head_dim, true));
     LT_TRY(whole(k, "expert_count", &spec->n_experts, true));
     LT_TRY(whole(k, "expert_used_count", &spec->top_k, true));
+    LT_TRY(whole(k, "expert_feed_forward_length", &spec->ffn_width, true));
     spec->vocab_size = (int64_t)embed->dims[1];
     spec->tied = lt_gguf_tensor_find(k->g, "output.weight") == NULL;
     spec->attn_out_bias = lt_gguf_tensor_find(k->g, "blk.0.attn_output.bias") != NULL;
@@ -175,16 +187,21 @@ static lt_err read_xielu(const lt_model_spec *spec, const lt_gguf *g, lt_source 
     return LT_OK;
 }
 
-/* What GGUF's form of a family asks of the loader; experts make llama a mixtral, a window makes it
- * a mistral. */
+/* What GGUF's form of a family asks of the loader; experts or a window may make it another family of
+ * the same name. */
 static void family_traits(lt_model_spec *spec, lt_source *s) {
-    s->rope_interleaved = spec->family == LT_FAMILY_LLAMA;
-    s->norms_plus_one = lt_family_is_gemma(spec->family);
-    if (spec->family == LT_FAMILY_LLAMA && spec->n_experts > 0) {
-        spec->family = LT_FAMILY_MIXTRAL;
-        spec->moe_normalise = true;
+    const lt_gguf_traits *traits = &lt_family_get(spec->family)->gguf;
+    s->rope_interleaved = traits->pairs;
+    s->norms_plus_one = spec->norm_gain_offset == 1.0f;
+    if (traits->with_experts > 0 && spec->n_experts > 0) {
+        spec->family = traits->with_experts;
+        spec->moe_normalise = lt_family_get(spec->family)->preset.moe_normalise;
     }
-    if (lt_family_is_gemma(spec->family)) {
+    spec->moe_normalise |= traits->normalised;
+    for (int64_t i = 0; traits->no_rope_every > 0 && i < LT_MAX_LAYERS; i++) {
+        spec->no_rope[i] = (i + 1) % traits->no_rope_every == 0;
+    }
+    if (spec->embed_scale == 0.0f) {
         spec->embed_scale = sqrtf((float)spec->width);
         spec->attn_scale = lt_gguf_attn_scale(spec);
     }
@@ -195,7 +212,7 @@ static lt_err read_window(lt_model_spec *spec, const keys *k) {
     char key[128];
     const lt_gguf_kv *kv = lt_gguf_find(k->g, full_key(k, key, "attention.sliding_window_pattern"));
     LT_TRY(whole(k, "attention.sliding_window", &spec->window, true));
-    if (kv == NULL || spec->family != LT_FAMILY_GEMMA3) {
+    if (kv == NULL || lt_family_get(spec->family)->gguf.window != LT_GGUF_WINDOW_PERIOD) {
         return LT_OK;
     }
     if (kv->type != LT_GGUF_ARRAY) {
@@ -212,6 +229,34 @@ static lt_err read_window(lt_model_spec *spec, const keys *k) {
                     (unsigned long long)i);
         }
     }
+    return LT_OK;
+}
+
+/* Granite's; without one the preset's, but for attention, which is then 1 / sqrt(D). */
+static lt_err read_scales(lt_model_spec *spec, const keys *k) {
+    double embed = (double)spec->embed_scale, residual = (double)spec->residual_scale,
+           logits = (double)spec->logit_divisor, attention = 0;
+    if (!lt_family_get(spec->family)->gguf.scales) {
+        return LT_OK;
+    }
+    LT_TRY(real(k, "embedding_scale", &embed));
+    LT_TRY(real(k, "residual_scale", &residual));
+    LT_TRY(real(k, "logit_scale", &logits));
+    LT_TRY(real(k, "attention.scale", &attention));
+    spec->embed_scale = embed > 0 ? (float)embed : 1.0f; /* As llama.cpp, 0 stands for none. */
+    spec->residual_scale = residual > 0 ? (float)residual : 1.0f;
+    spec->logit_divisor = logits > 0 ? (float)logits : 1.0f;
+    spec->attn_scale = (float)attention;
+    return LT_OK;
+}
+
+static lt_err read_caps(lt_model_spec *spec, const keys *k) {
+    const lt_gguf_traits *traits = &lt_family_get(spec->family)->gguf;
+    double attn_cap = (double)spec->attn_softcap, cap = (double)spec->final_softcap;
+    LT_TRY(traits->final_cap ? real(k, "final_logit_softcapping", &cap) : LT_OK);
+    LT_TRY(traits->attn_cap ? real(k, "attn_logit_softcapping", &attn_cap) : LT_OK);
+    spec->final_softcap = (float)cap;
+    spec->attn_softcap = (float)attn_cap;
     return LT_OK;
 }
 
@@ -262,7 +307,7 @@ lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     LT_TRY(find_family(spec, &k));
     *spec = lt_family_get(spec->family)->preset;
     LT_TRY(read_sizes(spec, &k));
-    if (spec->family != LT_FAMILY_GPT2) {
+    if (spec->pos == LT_POS_ROPE) {
         LT_TRY(lt_gguf_read_rope(spec, g, k.arch));
     }
     LT_TRY(real(&k, "attention.layer_norm_rms_epsilon", &eps));
@@ -270,22 +315,16 @@ lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     spec->norm_eps = (float)eps;
     family_traits(spec, s);
     LT_TRY(read_window(spec, &k));
-    if (spec->family == LT_FAMILY_LLAMA && spec->window > 0) {
-        spec->family = LT_FAMILY_MISTRAL;
+    if (lt_family_get(spec->family)->gguf.with_window > 0 && spec->window > 0) {
+        spec->family = lt_family_get(spec->family)->gguf.with_window;
     }
-    if (lt_family_is_gemma(spec->family)) {
-        double attn_cap = (double)spec->attn_softcap, cap = (double)spec->final_softcap;
-        LT_TRY(real(&k, "final_logit_softcapping", &cap));
-        LT_TRY(real(&k, "attn_logit_softcapping", &attn_cap));
-        spec->final_softcap = (float)cap;
-        spec->attn_softcap = spec->family == LT_FAMILY_GEMMA2 ? (float)attn_cap : 0.0f;
-    }
+    LT_TRY(read_caps(spec, &k));
+    LT_TRY(read_scales(spec, &k));
     LT_TRY(token_id(g, "tokenizer.ggml.bos_token_id", &spec->bos_id));
     LT_TRY(read_ends(&spec->eos, g));
     LT_TRY(token_id(g, "tokenizer.ggml.padding_token_id", &spec->pad_id));
     forget_ids_outside(spec);
-    if (spec->family == LT_FAMILY_APERTUS && spec->n_layers > 0 &&
-        spec->n_layers <= LT_MAX_LAYERS) {
+    if (spec->act == LT_ACT_XIELU && spec->n_layers > 0 && spec->n_layers <= LT_MAX_LAYERS) {
         LT_TRY(read_xielu(spec, g, s));
     }
     return lt_model_spec_check(spec) == LT_OK ? LT_OK

@@ -9,10 +9,11 @@ bool lt_name_has_expert(const lt_name_row *row) {
     return strstr(row->name, "%E") != NULL;
 }
 
-/* GGUF's phi3 keeps gate and up in one tensor, under the name that up has elsewhere. */
+/* Some architectures of GGUF keep gate and up in one tensor, under the name that up has in the
+ * others. */
 static bool of_other_family(const lt_name_row *row, const lt_model_spec *spec) {
     return row->kind == LT_PARAM_UP && strncmp(row->name, "blk.", 4) == 0 &&
-           (row->part == LT_PART_ALL) != (spec->family == LT_FAMILY_PHI3);
+           (row->part == LT_PART_ALL) != lt_family_get(spec->family)->gguf.fused_up;
 }
 
 bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt_param *param) {

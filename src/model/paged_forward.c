@@ -200,34 +200,30 @@ static bool shape_padded(const lt_paged_forward *f, const lt_paged_forward_rows 
     return rows >= w->n_rows;
 }
 
-/* Heads [first, first + count) of x (R, W): (R, count, D). */
-static lt_tensor row_heads(const lt_exec *r, const lt_tensor *x, int64_t first, int64_t count) {
-    const int64_t d = r->spec->head_dim;
-    const lt_tensor cols = lt_tensor_cols(x, first * d, count * d);
-    return lt_tensor_split_last(&cols, count, d);
-}
-
 static lt_err attend(lt_paged_forward *f, int layer) {
     lt_exec *r = &f->exec;
-    const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads;
-    const lt_tensor *qk = lt_attention_qk(r, &f->layer);
+    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const int64_t H = l.n_heads, G = l.n_kv_heads, D = l.head_dim, Dv = l.value_dim;
+    const lt_tensor *qk = lt_attention_qk(&l, &f->layer);
     const lt_tensor k_pages = pool_view(f, layer, 0), v_pages = pool_view(f, layer, 1);
-    LT_TRY(lt_exec_kv_write(r, &(lt_kv_write_args){.k_pages = k_pages,
-                                                   .v_pages = v_pages,
-                                                   .k = row_heads(r, qk, H, G),
-                                                   .v = row_heads(r, &f->layer.qkv, H + G, G),
-                                                   .slots = f->slots}));
+    LT_TRY(lt_exec_kv_write(
+        r, &(lt_kv_write_args){.k_pages = k_pages,
+                               .v_pages = v_pages,
+                               .k = lt_row_heads(qk, H * D, G, D),
+                               .v = lt_row_heads(&f->layer.qkv, (H + G) * D, G, Dv),
+                               .slots = f->slots}));
     return lt_exec_attention_paged(
-        r, &(lt_attention_paged_args){.out = row_heads(r, &f->layer.att, 0, H),
-                                      .q = row_heads(r, qk, 0, H),
+        r, &(lt_attention_paged_args){.out = lt_row_heads(&f->layer.att, 0, H, Dv),
+                                      .q = lt_row_heads(qk, 0, H, D),
                                       .k_pages = k_pages,
                                       .v_pages = v_pages,
                                       .table = f->table,
                                       .q_start = f->q_start,
                                       .kv_len = f->kv_len,
-                                      .scale = lt_model_attn_scale(r->spec),
-                                      .softcap = r->spec->attn_softcap,
-                                      .window = lt_model_layer_window(r->spec, layer),
+                                      .sinks = lt_exec_sinks(r, layer),
+                                      .scale = l.attn_scale,
+                                      .softcap = l.attn_softcap,
+                                      .window = l.window,
                                       .q_max = f->shape.q_max,
                                       .kv_max = f->shape.kv_max,
                                       .fixed_order = f->o.fixed_order});
@@ -241,7 +237,7 @@ static lt_err gather(lt_paged_forward *f, int64_t n_out, bool in_order) {
     const lt_norm norm = {LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0, b->mean_final,
                           b->rstd_final};
     const lt_tensor out = lt_tensor_rows(&f->h_out, 0, n_out), h = in_order ? out : b->h_final;
-    LT_TRY(lt_norm_fwd(r, &norm, h, f->layer.x_mid, b->branch, b->x_final));
+    LT_TRY(lt_final_norm_fwd(r, &norm, h, f->layer.x_mid, b->branch, b->x_final));
     if (in_order) {
         return LT_OK;
     }

@@ -218,10 +218,15 @@ lt_err lt_paged_forward_logits(lt_paged_forward *f, int64_t first, int64_t n, co
 lt_err lt_paged_forward_hidden(lt_paged_forward *f, int64_t first, int64_t n, float *hidden) {
     lt_exec *r = &f->exec;
     const int64_t C = r->spec->width;
+    const float by = lt_model_logit_divisor(r->spec);
     for (int64_t i = 0; i < n; i += f->o.out_rows) {
         const int64_t count = n - i < f->o.out_rows ? n - i : f->o.out_rows;
-        LT_TRY(lt_exec_cast(r, &(lt_cast_args){.y = lt_tensor_rows(&f->out_f32, 0, count),
-                                               .x = lt_tensor_rows(&f->h_out, first + i, count)}));
+        const lt_tensor y = lt_tensor_rows(&f->out_f32, 0, count);
+        LT_TRY(lt_exec_cast(
+            r, &(lt_cast_args){.y = y, .x = lt_tensor_rows(&f->h_out, first + i, count)}));
+        if (by != 1.0f) { /* As they were before the head's divisor. */
+            LT_TRY(lt_exec_add(r, &(lt_add_args){.y = y, .a = y, .alpha = by}));
+        }
         LT_TRY(r->backend->download(r->queue, hidden + i * C, f->out_f32.data,
                                     (size_t)(count * C) * sizeof *hidden));
         LT_TRY(lt_paged_forward_sync(f));

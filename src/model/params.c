@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/layer.h"
 #include "tensor/ops.h"
 
 /* In table order. Decay: matrices and embeddings. Matrix: what Muon may orthogonalise. */
@@ -22,12 +23,14 @@ static const struct {
     [LT_PARAM_QKV_BIAS] = {"qkv.bias", true, false, false},
     [LT_PARAM_Q_NORM] = {"q_norm", true, false, false},
     [LT_PARAM_K_NORM] = {"k_norm", true, false, false},
+    [LT_PARAM_SINKS] = {"sinks", true, false, false},
     [LT_PARAM_ATTN_OUT] = {"attn_out", true, true, true},
     [LT_PARAM_ATTN_OUT_BIAS] = {"attn_out.bias", true, false, false},
     [LT_PARAM_POST_NORM1] = {"post_norm1", true, false, false},
     [LT_PARAM_NORM2] = {"norm2", true, false, false},
     [LT_PARAM_NORM2_BIAS] = {"norm2.bias", true, false, false},
     [LT_PARAM_ROUTER] = {"router", true, true, false},
+    [LT_PARAM_ROUTER_BIAS] = {"router.bias", true, false, false},
     [LT_PARAM_UP] = {"up", true, true, true},
     [LT_PARAM_UP_BIAS] = {"up.bias", true, false, false},
     [LT_PARAM_XIELU] = {"xielu", true, false, false},
@@ -47,21 +50,26 @@ static int dims(int64_t shape[3], bool present, int64_t d0, int64_t d1) {
 }
 
 /* A matrix of the MLP: with experts, E of them. */
-static int expert_dims(int64_t shape[3], const lt_model_spec *s, int64_t d0, int64_t d1) {
-    if (s->n_experts == 0) {
+static int expert_dims(int64_t shape[3], const lt_layer_spec *l, int64_t d0, int64_t d1) {
+    if (l->n_experts == 0) {
         return dims(shape, true, d0, d1);
     }
-    shape[0] = s->n_experts;
+    shape[0] = l->n_experts;
     shape[1] = d0;
     shape[2] = d1;
     return 3;
 }
 
+/* A bias of the MLP: with experts, one each. */
+static int bias_dims(int64_t shape[3], const lt_layer_spec *l, int64_t d) {
+    return l->n_experts > 0 ? dims(shape, l->mlp_bias, l->n_experts, d)
+                            : dims(shape, l->mlp_bias, d, 0);
+}
+
 int lt_param_shape(const lt_model_spec *s, lt_param_kind kind, int64_t shape[3]) {
-    const int64_t q = s->n_heads * s->head_dim, qkv = q + 2 * s->n_kv_heads * s->head_dim;
-    const int64_t up = s->gated ? 2 * s->ffn_width : s->ffn_width;
+    const lt_layer_spec l = lt_model_layer(s, 0); /* All layers have these sizes. */
+    const int64_t qkv = lt_layer_qkv_cols(&l), up = lt_layer_up_rows(&l);
     const bool layer_norm = s->norm == LT_NORM_LAYER;
-    const bool mlp_bias = s->mlp_bias && s->n_experts == 0;
 
     switch (kind) {
     case LT_PARAM_EMBED:
@@ -72,38 +80,45 @@ int lt_param_shape(const lt_model_spec *s, lt_param_kind kind, int64_t shape[3])
         return dims(shape, s->pos == LT_POS_LEARNED, s->max_seq, s->width);
     case LT_PARAM_NORM1:
     case LT_PARAM_NORM2:
-    case LT_PARAM_FINAL_NORM:
-        return dims(shape, true, s->width, 0);
+        return dims(shape, l.pre_norms, s->width, 0);
     case LT_PARAM_NORM1_BIAS:
     case LT_PARAM_NORM2_BIAS:
+        return dims(shape, l.pre_norms && layer_norm, s->width, 0);
+    case LT_PARAM_FINAL_NORM:
+        return dims(shape, true, s->width, 0);
     case LT_PARAM_FINAL_NORM_BIAS:
         return dims(shape, layer_norm, s->width, 0);
     case LT_PARAM_POST_NORM1:
     case LT_PARAM_POST_NORM2:
-        return dims(shape, s->post_norms, s->width, 0);
+        return dims(shape, l.post_norms, s->width, 0);
     case LT_PARAM_QKV:
         return dims(shape, true, qkv, s->width);
     case LT_PARAM_QKV_BIAS:
-        return dims(shape, s->qkv_bias, qkv, 0);
+        return dims(shape, l.qkv_bias, qkv, 0);
     case LT_PARAM_Q_NORM:
+        return dims(shape, l.qk_norm, l.qk_norm_whole ? lt_layer_q_cols(&l) : l.head_dim, 0);
     case LT_PARAM_K_NORM:
-        return dims(shape, s->qk_norm, s->head_dim, 0);
+        return dims(shape, l.qk_norm, l.qk_norm_whole ? lt_layer_k_cols(&l) : l.head_dim, 0);
+    case LT_PARAM_SINKS:
+        return dims(shape, l.sinks, l.n_heads, 0);
     case LT_PARAM_ATTN_OUT:
-        return dims(shape, true, s->width, q);
+        return dims(shape, true, s->width, lt_layer_att_cols(&l));
     case LT_PARAM_ATTN_OUT_BIAS:
-        return dims(shape, s->attn_out_bias, s->width, 0);
+        return dims(shape, l.attn_out_bias, s->width, 0);
     case LT_PARAM_ROUTER:
-        return dims(shape, s->n_experts > 0, s->n_experts, s->width);
+        return dims(shape, l.n_experts > 0, l.n_experts, s->width);
+    case LT_PARAM_ROUTER_BIAS:
+        return dims(shape, l.router_bias, l.n_experts, 0);
     case LT_PARAM_UP:
-        return expert_dims(shape, s, up, s->width);
+        return expert_dims(shape, &l, up, s->width);
     case LT_PARAM_UP_BIAS:
-        return dims(shape, mlp_bias, up, 0);
+        return bias_dims(shape, &l, up);
     case LT_PARAM_XIELU:
-        return dims(shape, s->act == LT_ACT_XIELU, 2, 0);
+        return dims(shape, l.act == LT_ACT_XIELU, 2, 0);
     case LT_PARAM_DOWN:
-        return expert_dims(shape, s, s->width, s->ffn_width);
+        return expert_dims(shape, &l, s->width, l.ffn_width);
     case LT_PARAM_DOWN_BIAS:
-        return dims(shape, mlp_bias, s->width, 0);
+        return bias_dims(shape, &l, s->width);
     case LT_PARAM_KIND_COUNT:
         break;
     }

@@ -19,13 +19,14 @@
  * Ours, in order (N = layer):                                         shape
  *   embed                                                             (V, C)
  *   pos_embed                    learned positions only               (max_seq, C)
- *   layers.N.norm1[, .bias]      before attention                     (C)
+ *   layers.N.norm1[, .bias]      before attention; pre-norms only     (C)
  *   layers.N.qkv[, .bias]        rows: H*D of q, G*D of k, G*D of v   ((H + 2G) D, C)
- *   layers.N.q_norm, .k_norm     qk_norm only                         (D)
+ *   layers.N.q_norm, .k_norm     qk_norm only; or of all heads        (D); (H D), (G D)
+ *   layers.N.sinks               sinks only                           (H)
  *   layers.N.attn_out[, .bias]                                        (C, H D)
  *   layers.N.post_norm1          post_norms only                      (C)
- *   layers.N.norm2[, .bias]      before the MLP                       (C)
- *   layers.N.router              MoE only                             (E, C)
+ *   layers.N.norm2[, .bias]      before the MLP; pre-norms only       (C)
+ *   layers.N.router[, .bias]     MoE only                             (E, C)
  *   layers.N.up[, .bias]         gated: rows gate F, then up F        (F or 2F, C), MoE: (E, F or 2F, C)
  *   layers.N.xielu               xIELU only: p, n                     (2)
  *   layers.N.down[, .bias]                                            (C, F), MoE: (E, C, F)
@@ -51,12 +52,14 @@ typedef enum {
     LT_PARAM_QKV_BIAS,
     LT_PARAM_Q_NORM,
     LT_PARAM_K_NORM,
+    LT_PARAM_SINKS,
     LT_PARAM_ATTN_OUT,
     LT_PARAM_ATTN_OUT_BIAS,
     LT_PARAM_POST_NORM1,
     LT_PARAM_NORM2,
     LT_PARAM_NORM2_BIAS,
     LT_PARAM_ROUTER,
+    LT_PARAM_ROUTER_BIAS,
     LT_PARAM_UP,
     LT_PARAM_UP_BIAS,
     LT_PARAM_XIELU,
@@ -124,9 +127,6 @@ typedef struct lt_partition {
  * the spec has no such parameter. */
 int lt_param_shape(const lt_model_spec *spec, lt_param_kind kind, int64_t shape[LT_PARAM_DIMS]);
 bool lt_param_in_layer(lt_param_kind kind);
-int64_t lt_model_layer_window(const lt_model_spec *spec,
-                              int64_t layer); /* 0: the layer sees everything before it. */
-float lt_model_attn_scale(const lt_model_spec *spec);
 
 /* The whole model in one place. */
 LT_MUST_USE lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec);

@@ -18,14 +18,14 @@ static int level_of(const lt_pass_options *o) {
 }
 
 /* Tables that live as long as the pass. */
-static void tables_carve(float **rope, float **rope_local, float **xielu, const lt_model_spec *s,
+static void tables_carve(float **rope, float **rope_local, float **f32, const lt_model_spec *s,
                          const lt_pass_options *o, lt_arena *a) {
     const size_t table = (size_t)(s->pos == LT_POS_ROPE ? o->seq * lt_rope_columns(s) * 2 : 0) *
                          sizeof(float);
     *rope = lt_arena_take(a, table, LT_ARENA_ALIGN);
     *rope_local = lt_arena_take(a, s->rope_theta_local > 0 ? table : 0, LT_ARENA_ALIGN);
-    *xielu = lt_arena_take(a, s->act == LT_ACT_XIELU ? (size_t)s->n_layers * 2 * sizeof(float) : 0,
-                           LT_ARENA_ALIGN);
+    *f32 = lt_arena_take(a, (size_t)(s->n_layers * lt_exec_f32_count(s)) * sizeof(float),
+                         LT_ARENA_ALIGN);
 }
 
 typedef struct {
@@ -121,7 +121,7 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     const lt_stage_options stage = stage_options(o, s);
     sets_carve(p, s, dtype, o, &a->activations);
     lt_loss_carve(&p->loss, s, dtype, o, &a->logits);
-    tables_carve(&p->rope, &p->rope_local, &p->xielu, s, o, &a->scratch);
+    tables_carve(&p->rope, &p->rope_local, &p->f32, s, o, &a->scratch);
     lt_stage_carve(&p->stage, &stage, &a->scratch);
     if (o->train) {
         gradients_carve(p, s, t, o, &a->gradients);
@@ -220,7 +220,7 @@ done:
     return err;
 }
 
-/* Rotary tables, and xIELU's scalars in F32 when only BF16 weights exist. */
+/* Rotary tables, and what ops want in F32 when only BF16 weights exist. */
 static lt_err fill_tables(lt_pass *p) {
     const lt_model_spec *s = p->exec.spec;
     if (s->pos == LT_POS_ROPE) {
@@ -232,8 +232,8 @@ static lt_err fill_tables(lt_pass *p) {
             p->exec.rope_local.data = p->rope_local;
         }
     }
-    if (s->act == LT_ACT_XIELU && !lt_model_has_master(p->model)) {
-        LT_TRY(lt_exec_copy_xielu(&p->exec, p->xielu));
+    if (lt_exec_f32_count(s) > 0 && !lt_model_has_master(p->model)) {
+        LT_TRY(lt_exec_copy_f32(&p->exec, p->f32));
     }
     return LT_OK;
 }

@@ -61,7 +61,7 @@ lt_err lt_pass_forward_all(lt_pass *p, int set, bool train) {
     lt_tensor stream;
     LT_ASSERT(p->first == 0 && has_head(p));
     LT_TRY(layers_fwd(p, set, 0, p->end, train, &stream));
-    return lt_norm_fwd(&p->exec, &norm, b->h_final, stream, b->branch, b->x_final);
+    return lt_final_norm_fwd(&p->exec, &norm, b->h_final, stream, b->branch, b->x_final);
 }
 
 /* Whether lt_linear_bwd makes this gradient, so that it may be stored the first time. Experts' are
@@ -157,7 +157,7 @@ static lt_err head(lt_pass *p, int set, const lt_loss_how *how) {
         return LT_OK;
     }
     *stored = true;
-    return lt_norm_bwd(r, &norm, b->dx, b->dh, b->x_final, false);
+    return lt_final_norm_bwd(r, &norm, b->dx, b->dh, b->x_final);
 }
 
 /* dx behind layer end - 1 to dx before layer first, or to the embedding. */
@@ -266,7 +266,7 @@ lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale) {
     if (grad_scale != 0) {
         LT_TRY(begin_gradients(p));
     }
-    LT_TRY(lt_norm_fwd(&p->exec, &norm, b->h_final, b->x_final, none, none));
+    LT_TRY(lt_final_norm_fwd(&p->exec, &norm, b->h_final, b->x_final, none, none));
     return head(p, set, &how);
 }
 

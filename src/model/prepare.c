@@ -7,7 +7,7 @@
 #include "model/alloc.h"
 
 typedef struct {
-    float *rope, *rope_local, *xielu;
+    float *rope, *rope_local, *f32;
 } tables;
 
 static size_t table_bytes(const lt_model_spec *spec, int64_t n) {
@@ -25,7 +25,8 @@ static tables tables_carve(const lt_model_spec *spec, int64_t max_seq, lt_arena 
     tables t;
     t.rope = lt_arena_take(a, all, LT_ARENA_ALIGN);
     t.rope_local = lt_arena_take(a, spec->rope_theta_local > 0 ? all : 0, LT_ARENA_ALIGN);
-    t.xielu = lt_arena_take(a, (size_t)spec->n_layers * 2 * sizeof(float), LT_ARENA_ALIGN);
+    t.f32 = lt_arena_take(a, (size_t)(spec->n_layers * lt_exec_f32_count(spec)) * sizeof(float),
+                          LT_ARENA_ALIGN);
     return t;
 }
 
@@ -59,8 +60,8 @@ static lt_err put_tables(lt_exec *r, float *device, int64_t max_seq, bool local,
 static lt_err fill_tables(lt_exec *r, const tables *t, int64_t max_seq) {
     const lt_model_spec *spec = r->spec;
 
-    if (spec->act == LT_ACT_XIELU && !lt_model_has_master(r->model)) {
-        LT_TRY(lt_exec_copy_xielu(r, t->xielu));
+    if (lt_exec_f32_count(spec) > 0 && !lt_model_has_master(r->model)) {
+        LT_TRY(lt_exec_copy_f32(r, t->f32));
     }
     if (spec->pos != LT_POS_ROPE) {
         return LT_OK;
@@ -140,8 +141,8 @@ lt_err lt_exec_refresh(lt_exec *r, lt_prepared *p, bool *changed) {
     if (!*changed) {
         return LT_OK;
     }
-    if (r->xielu != NULL) {
-        LT_TRY(lt_exec_copy_xielu(r, (float *)(uintptr_t)r->xielu));
+    if (r->f32 != NULL) {
+        LT_TRY(lt_exec_copy_f32(r, (float *)(uintptr_t)r->f32));
     }
     LT_TRY(fill_packed(r));
     LT_TRY(r->backend->sync(r->queue));

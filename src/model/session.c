@@ -129,7 +129,7 @@ static lt_err place(lt_session *s) {
 }
 
 static bool runs_again(const lt_session *s) {
-    return s->exec.spec->family == LT_FAMILY_PHI3 && lt_rope_switch(s->exec.spec) > 0 &&
+    return s->exec.spec->rope_runs_again && lt_rope_switch(s->exec.spec) > 0 &&
            lt_rope_switch(s->exec.spec) < s->max_seq;
 }
 
@@ -225,9 +225,10 @@ static int64_t row_seq(const rows *w, int64_t i) {
 /* The new rows' keys and values into the cache. */
 static lt_err store_kv(lt_session *s, int layer, const rows *w) {
     lt_exec *r = &s->exec;
-    const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads, width = G * r->spec->head_dim;
-    const lt_tensor *from[2] = {lt_attention_qk(r, &s->layer), &s->layer.qkv};
-    const int64_t column[2] = {H * r->spec->head_dim, (H + G) * r->spec->head_dim};
+    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const lt_tensor *from[2] = {lt_attention_qk(&l, &s->layer), &s->layer.qkv};
+    const int64_t column[2] = {lt_layer_q_cols(&l), lt_layer_qk_cols(&l)},
+                  width = lt_layer_k_cols(&l);
     const int64_t at_once = w->seqs != NULL ? 1 : w->n;
 
     for (int which = 0; which < 2; which++) {
@@ -249,19 +250,20 @@ static lt_err store_kv(lt_session *s, int layer, const rows *w) {
  * them. */
 static lt_err attend(lt_session *s, int layer, int64_t i, int64_t seq, int64_t n, int64_t n_keys) {
     lt_exec *r = &s->exec;
-    const int64_t H = r->spec->n_heads;
-    const lt_tensor q = lt_heads(r, lt_attention_qk(r, &s->layer), 0, H),
-                    out = lt_heads(r, &s->layer.att, 0, H);
-    return lt_exec_attention_fwd(
-        r, &(lt_attention_args){.out = lt_tensor_rows(&out, i, n),
-                                .q = lt_tensor_rows(&q, i, n),
-                                .k = cache_view(s, layer, 0, seq, n, n_keys),
-                                .v = cache_view(s, layer, 1, seq, n, n_keys),
-                                .kv_len = lt_tensor_rows(&s->kv_len, i, n),
-                                .scale = lt_model_attn_scale(r->spec),
-                                .softcap = r->spec->attn_softcap,
-                                .window = lt_model_layer_window(r->spec, layer),
-                                .causal = true});
+    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const lt_tensor q = lt_heads(r, lt_attention_qk(&l, &s->layer), 0, l.n_heads, l.head_dim),
+                    out = lt_heads(r, &s->layer.att, 0, l.n_heads, l.value_dim);
+    return lt_exec_attention_fwd(r,
+                                 &(lt_attention_args){.out = lt_tensor_rows(&out, i, n),
+                                                      .q = lt_tensor_rows(&q, i, n),
+                                                      .k = cache_view(s, layer, 0, seq, n, n_keys),
+                                                      .v = cache_view(s, layer, 1, seq, n, n_keys),
+                                                      .kv_len = lt_tensor_rows(&s->kv_len, i, n),
+                                                      .sinks = lt_exec_sinks(r, layer),
+                                                      .scale = l.attn_scale,
+                                                      .softcap = l.attn_softcap,
+                                                      .window = l.window,
+                                                      .causal = true});
 }
 
 static lt_err attend_all(lt_session *s, int layer, const rows *w) {
@@ -328,8 +330,9 @@ static lt_err final_norm(lt_session *s, int64_t first, int64_t n, lt_tensor *h) 
                           lt_tensor_rows(&b->mean_final, first, n),
                           lt_tensor_rows(&b->rstd_final, first, n)};
     *h = lt_tensor_rows(&b->h_final, first, n);
-    return lt_norm_fwd(&s->exec, &norm, *h, lt_tensor_rows(&s->layer.x_mid, first, n),
-                       lt_tensor_rows(&b->branch, first, n), lt_tensor_rows(&b->x_final, first, n));
+    return lt_final_norm_fwd(&s->exec, &norm, *h, lt_tensor_rows(&s->layer.x_mid, first, n),
+                             lt_tensor_rows(&b->branch, first, n),
+                             lt_tensor_rows(&b->x_final, first, n));
 }
 
 /* Logits of some rows of h, without the cap. */

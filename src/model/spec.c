@@ -217,19 +217,10 @@ void lt_model_spec_derive(lt_model_spec *s) {
     if (s->n_kv_heads == 0) {
         s->n_kv_heads = s->n_heads;
     }
-    if (s->ffn_width == 0 && s->family == LT_FAMILY_GPT2) {
+    if (s->ffn_width == 0 && lt_family_get(s->family)->ffn_four_widths) {
         s->ffn_width = 4 * s->width;
     }
     if (s->embed_scale == 0) { /* Gemma's, which its config does not say. */
         s->embed_scale = (float)sqrt((double)s->width);
     }
-}
-
-int64_t lt_model_layer_window(const lt_model_spec *s, int64_t layer) {
-    const bool global = s->window_every > 0 && (layer + 1) % s->window_every == 0;
-    return global ? 0 : s->window;
-}
-
-float lt_model_attn_scale(const lt_model_spec *s) {
-    return s->attn_scale > 0 ? s->attn_scale : (float)(1 / sqrt((double)s->head_dim));
 }

@@ -116,9 +116,7 @@ static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_jo
     s->seq.priority = r->priority;
     s->seq.salt = r->cache_salt;
     s->seq.long_text = limits->rope_switch > 0 && r->n_prompt > limits->rope_switch;
-    s->seq.again_at = s->seq.long_text || limits->spec->family != LT_FAMILY_PHI3
-                          ? 0
-                          : limits->rope_switch;
+    s->seq.again_at = s->seq.long_text || !limits->spec->rope_runs_again ? 0 : limits->rope_switch;
     s->seq.owner = s;
     s->slot = -1;
     s->thinking = r->n_think_end > 0 && r->n_think_begin == 0;

@@ -109,7 +109,7 @@ static void apply_sizes(lt_model_spec *s, const lt_recipe *r) {
     s->max_seq = r->max_seq > 0 ? r->max_seq : r->seq;
     s->n_experts = r->experts > 0 ? r->experts : s->n_experts;
     s->top_k = r->top_k > 0 ? r->top_k : s->top_k;
-    if (lt_family_is_gemma(s->family)) {
+    if (s->embed_scale == 0.0f) {
         s->embed_scale = sqrtf((float)s->width);
     }
     if (s->window_every > s->n_layers) { /* No layer is global: as config.json says it. */

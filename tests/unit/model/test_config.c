@@ -70,11 +70,11 @@ static void reads_gemma_layers(void **state) {
         LT_OK);
     assert_int_equal(s.window, 8);
     assert_int_equal(s.window_every, 3);
-    assert_int_equal(lt_model_layer_window(&s, 1), 8);
-    assert_int_equal(lt_model_layer_window(&s, 2), 0);
+    assert_int_equal(lt_model_layer(&s, 1).window, 8);
+    assert_int_equal(lt_model_layer(&s, 2).window, 0);
     assert_true(s.rope_theta_local == 10000.0 && s.rope_theta == 1e6 &&
                 s.rope_scaling == LT_ROPE_LINEAR);
-    assert_true(lt_model_attn_scale(&s) == 0.25f);
+    assert_true(lt_model_layer(&s, 0).attn_scale == 0.25f);
     assert_true(s.embed_scale > 5.656f && s.embed_scale < 5.657f);
 }
 
@@ -90,11 +90,11 @@ static void reads_gemma2(void **state) {
                                "\"hidden_activation\": \"gelu_pytorch_tanh\"}"),
                      LT_OK);
     assert_true(s.attn_softcap == 0 && s.final_softcap == 30);
-    assert_int_equal(lt_model_layer_window(&s, 0), 4096);
-    assert_int_equal(lt_model_layer_window(&s, 1), 0);
-    assert_int_equal(lt_model_layer_window(&s, 2), 4096);
+    assert_int_equal(lt_model_layer(&s, 0).window, 4096);
+    assert_int_equal(lt_model_layer(&s, 1).window, 0);
+    assert_int_equal(lt_model_layer(&s, 2).window, 4096);
     assert_true(s.post_norms && !s.qk_norm && s.norm_gain_offset == 1 && s.tied);
-    assert_true(lt_model_attn_scale(&s) == 1.0f / 12.0f);
+    assert_true(lt_model_layer(&s, 0).attn_scale == 1.0f / 12.0f);
 }
 
 static void every_family_survives_its_file(void **state) {

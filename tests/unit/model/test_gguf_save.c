@@ -23,8 +23,9 @@
 
 #define N_IDS 20
 
-static const char *const families[] = {"apertus", "gpt2",  "llama3",  "llama_bias", "mixtral",
-                                       "qwen2",   "qwen3", "mistral", "phi3",       "yarn"};
+static const char *const families[] = {"apertus", "gpt2",    "llama3",    "llama_bias", "mixtral",
+                                       "qwen2",   "qwen3",   "mistral",   "phi3",       "yarn",
+                                       "olmo2",   "granite", "qwen3_moe", "phi4"};
 
 static void must(lt_err err, const char *what) {
     if (err != LT_OK) {
@@ -126,6 +127,11 @@ static void what_is_not_the_familys_own_comes_back(void **state) {
     s.rope_factor = 2;
     same_behind_gguf(&s, "proportional");
 
+    s = small(LT_FAMILY_SMOLLM3); /* The fourth layer does not rotate. */
+    s.n_layers = 5;
+    assert_true(s.no_rope[3] && !s.no_rope[2] && !s.no_rope[4]);
+    same_behind_gguf(&s, "smollm3");
+
     s = small(LT_FAMILY_GEMMA3);
     s.window_every = 2;
     s.rope_theta_local = 500;
@@ -136,6 +142,11 @@ static void what_is_not_the_familys_own_comes_back(void **state) {
     s.attn_softcap = 1.5f;
     s.final_softcap = 3;
     same_behind_gguf(&s, "gemma2");
+
+    s = small(LT_FAMILY_SMOLLM3); /* The fourth layer does not rotate. */
+    s.n_layers = 5;
+    assert_true(s.no_rope[3] && !s.no_rope[2] && !s.no_rope[4]);
+    same_behind_gguf(&s, "smollm3");
 
     s = small(LT_FAMILY_GEMMA3);
     s.window_every = 2;

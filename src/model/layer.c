@@ -1,0 +1,59 @@
+/* layer.c: the record of a layer, from the fields that all layers share and the patterns that tell
+ * them apart: windows (window_every) and layers without rotation (no_rope). */
+#include "model/layer.h"
+
+#include <math.h>
+
+#include "base/error.h"
+#include "model/exec.h"
+
+static int64_t window_of(const lt_model_spec *s, int64_t layer) {
+    const bool global = s->window_every > 0 && (layer + 1) % s->window_every == 0;
+    return global ? 0 : s->window;
+}
+
+static lt_layer_rope rope_of(const lt_model_spec *s, int64_t layer) {
+    if (s->pos != LT_POS_ROPE || s->no_rope[layer]) {
+        return LT_LAYER_ROPE_NONE;
+    }
+    return window_of(s, layer) > 0 ? LT_LAYER_ROPE_LOCAL : LT_LAYER_ROPE_MAIN;
+}
+
+lt_layer_spec lt_model_layer(const lt_model_spec *s, int64_t layer) {
+    LT_ASSERT(layer >= 0 && layer < LT_MAX_LAYERS);
+    return (lt_layer_spec){.mixer = LT_MIXER_ATTENTION,
+                           .n_heads = s->n_heads,
+                           .n_kv_heads = s->n_kv_heads,
+                           .head_dim = s->head_dim,
+                           .value_dim = s->head_dim,
+                           .attn_scale = s->attn_scale > 0 ? s->attn_scale
+                                                           : (float)(1 / sqrt((double)s->head_dim)),
+                           .attn_softcap = s->attn_softcap,
+                           .window = window_of(s, layer),
+                           .rope = rope_of(s, layer),
+                           .sinks = s->sinks,
+                           .qkv_bias = s->qkv_bias,
+                           .attn_out_bias = s->attn_out_bias,
+                           .norm = s->norm,
+                           .norm_eps = s->norm_eps,
+                           .norm_gain_offset = s->norm_gain_offset,
+                           .pre_norms = !s->no_pre_norms,
+                           .post_norms = s->post_norms,
+                           .qk_norm = s->qk_norm,
+                           .qk_norm_whole = s->qk_norm && s->qk_norm_whole,
+                           .act = s->act,
+                           .gated = s->gated,
+                           .mlp_bias = s->mlp_bias,
+                           .ffn_width = s->ffn_width,
+                           .n_experts = s->n_experts,
+                           .top_k = s->top_k,
+                           .moe_normalise = s->moe_normalise,
+                           .router_bias = s->n_experts > 0 && s->router_bias,
+                           .moe_capacity = s->moe_capacity,
+                           .residual_scale = s->residual_scale > 0 ? s->residual_scale : 1.0f};
+}
+
+bool lt_layer_norm_rotates(const lt_model_spec *s, const lt_layer_spec *l) {
+    return l->qk_norm && !l->qk_norm_whole && l->rope != LT_LAYER_ROPE_NONE &&
+           2 * lt_rope_columns(s) == l->head_dim;
+}

@@ -1,0 +1,51 @@
+/* layer.h: sizes that follow from a layer's record (lt_layer_spec of lateen/model.h).
+ *
+ * q, k and v of a token lie side by side in one row:
+ *
+ *     columns   [0, q)           n_heads heads of head_dim       q_cols
+ *               [q, q + k)       n_kv_heads heads of head_dim    k_cols
+ *               [q + k, qkv)     n_kv_heads heads of value_dim   v_cols */
+#ifndef LT_MODEL_LAYER_H
+#define LT_MODEL_LAYER_H
+
+#include "lateen/model.h"
+
+static inline int64_t lt_layer_q_cols(const lt_layer_spec *l) {
+    return l->n_heads * l->head_dim;
+}
+
+static inline int64_t lt_layer_k_cols(const lt_layer_spec *l) {
+    return l->n_kv_heads * l->head_dim;
+}
+
+static inline int64_t lt_layer_v_cols(const lt_layer_spec *l) {
+    return l->n_kv_heads * l->value_dim;
+}
+
+static inline int64_t lt_layer_qk_cols(const lt_layer_spec *l) {
+    return lt_layer_q_cols(l) + lt_layer_k_cols(l);
+}
+
+static inline int64_t lt_layer_qkv_cols(const lt_layer_spec *l) {
+    return lt_layer_qk_cols(l) + lt_layer_v_cols(l);
+}
+
+/* What attention gives: n_heads heads of value_dim. */
+static inline int64_t lt_layer_att_cols(const lt_layer_spec *l) {
+    return l->n_heads * l->value_dim;
+}
+
+/* Rows of the first matrix of the MLP: gate and up, or up alone. */
+static inline int64_t lt_layer_up_rows(const lt_layer_spec *l) {
+    return l->gated ? 2 * l->ffn_width : l->ffn_width;
+}
+
+/* What logits are divided by: 1 where the spec does not say. */
+static inline float lt_model_logit_divisor(const lt_model_spec *spec) {
+    return spec->logit_divisor > 0 ? spec->logit_divisor : 1.0f;
+}
+
+/* Norm and rotation of q and k are one op: norms of single heads, all of whose columns rotate. */
+bool lt_layer_norm_rotates(const lt_model_spec *spec, const lt_layer_spec *l);
+
+#endif
