@@ -42,6 +42,13 @@ readmes=$(for d in src/*/; do [ -f "$d/README.md" ] || echo "$d has no README.md
     for f in src/*/README.md; do [ "$(wc -l <"$f")" -le 40 ] || echo "$f is longer than 40 lines"; done)
 check "a README of at most 40 lines in each room" "$readmes"
 check "no source file over 800 lines" "$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' | grep -v unicode_tables | xargs wc -l | awk '$2 != "total" && $1 > 800')"
+# Characters, not bytes: drawings are UTF-8. Tables made by a tool are as wide as they like.
+check "no line of C over 100 columns" "$(git ls-files '*.c' '*.h' | grep -v -e unicode_tables -e '^src/serve/' -e '^src/model/' | python3 -c '
+import sys
+for path in sys.stdin.read().split():
+    for number, line in enumerate(open(path, encoding="utf-8"), 1):
+        if len(line.rstrip("\n")) > 100:
+            print(f"{path}:{number}: {len(line) - 1} columns")')"
 check "no to-do notes without an issue" "$(git grep -nwE 'TODO|FIXME' -- src include | grep -vE '#[0-9]+')"
 echo "1..$n"
 exit $bad
