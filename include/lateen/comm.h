@@ -37,8 +37,8 @@
 
 typedef struct lt_comm lt_comm;
 typedef struct lt_group lt_group;
-typedef uint64_t
-    lt_comm_work; /* A call under way: its number among the calls of its rank, from 1. */
+/* A call under way: its number among the calls of its rank, from 1. */
+typedef uint64_t lt_comm_work;
 
 typedef enum { LT_REDUCE_SUM, LT_REDUCE_MAX, LT_REDUCE_MIN } lt_reduce;
 

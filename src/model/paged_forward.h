@@ -80,8 +80,8 @@ LT_MUST_USE lt_err lt_paged_forward_warm(lt_paged_forward *f, int64_t i, bool *m
 /* Before them: compiles the kernels that the first of them lack, many at once. If they lack any,
  * those that the others lack are compiled behind it, in the background. */
 LT_MUST_USE lt_err lt_paged_forward_rehearse(lt_paged_forward *f, int64_t first);
-bool lt_paged_forward_compiling(
-    const lt_paged_forward *f); /* Whether the background is still at work. */
+/* Whether the background is still at work. */
+bool lt_paged_forward_compiling(const lt_paged_forward *f);
 
 /* Bytes of keys and values of one page, all layers. */
 size_t lt_paged_forward_page_bytes(const lt_model_spec *spec, int64_t page_tokens,

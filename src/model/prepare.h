@@ -8,8 +8,8 @@
 #include "model/exec.h"
 
 typedef struct {
-    lt_arena
-        tables; /* rope, rope_local: (max_seq, columns, 2) F32 each; what ops want in F32: exec.h */
+    /* rope, rope_local: (max_seq, columns, 2) F32 each; what ops want in F32: exec.h */
+    lt_arena tables;
     lt_arena packed;
     uint64_t version; /* Of the weights that both are made of. */
 } lt_prepared;

@@ -1,6 +1,6 @@
 /* dp.h: data parallelism. Rank r of n trains on rows r, r + n, ... of each step with weights that
- * are the same on all; gradients are then summed over the ranks, in their order, so every rank makes
- * the same update with the same bits. */
+  * are the same on all; gradients are then summed over the ranks, in their order, so every rank
+  * makes the same update with the same bits. */
 #ifndef LT_PARALLEL_DP_H
 #define LT_PARALLEL_DP_H
 

@@ -334,8 +334,8 @@ void lt_engine_close(lt_engine *e) {
 
 /* A free slot and with it an id: ids count up, and skip those whose slot is taken. */
 static lt_err give_id(lt_engine *e, lt_job *j) {
-    const int64_t free_places = e->o.max_running -
-                                e->stats.running; /* A request that gets one does not queue. */
+    /* A request that gets one does not queue. */
+    const int64_t free_places = e->o.max_running - e->stats.running;
     if (e->stats.waiting + e->n_submitted >=
             e->o.max_waiting + (free_places > 0 ? free_places : 0) ||
         e->n_live == e->n_slots) {

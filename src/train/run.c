@@ -285,8 +285,8 @@ lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
     }
 done:
     if (err == LT_ERR_INTERRUPTED && !lt_ranks_lead(&t->ranks)) {
-        err =
-            LT_OK; /* The leading rank says so, and mpirun ends all when one ends with a status. */
+        /* The leading rank says so, and mpirun ends all when one ends with a status. */
+        err = LT_OK;
     }
     lt_world_close(&world, err);
     lt_training_close(t);
