@@ -9,7 +9,9 @@
 #include "unit/train/run_folder.h"
 
 /* steps, rates and limits of a step, saving, looking, and where and how it is computed. */
-static const char *const may_change[] = {"out",
+static const char *const may_change[] = {"mesh",
+                                         "mesh.deadline",
+                                         "out",
                                          "steps",
                                          "resume",
                                          "allow_change",
