@@ -1,0 +1,275 @@
+/* layout.c: see layout.h. */
+#include "parallel/layout.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "model/layer.h"
+
+int64_t lt_share_first(int64_t count, int n, int i) {
+    return count / n * i + count % n * i / n;
+}
+
+/* ---- Does the model divide so? ---- */
+
+/* The divisor of `count` that is nearest to n, the smaller of two. */
+static int64_t nearest_divisor(int64_t count, int64_t n) {
+    for (int64_t off = 0;; off++) {
+        if (n - off >= 1 && count % (n - off) == 0) {
+            return n - off;
+        }
+        if (n + off <= count && count % (n + off) == 0) {
+            return n + off;
+        }
+    }
+}
+
+static lt_err check_divides(const char *axis, int n, const char *what, int64_t count) {
+    if (count % n != 0) {
+        LT_FAIL(LT_ERR_ARG, "mesh: %s=%d does not divide the model's %lld %s; %s=%lld does", axis,
+                n, (long long)count, what, axis, (long long)nearest_divisor(count, n));
+    }
+    return LT_OK;
+}
+
+static lt_err check_tp(const lt_model_spec *s, int tp) {
+    for (int64_t layer = 0; layer < s->n_layers; layer++) {
+        const lt_layer_spec l = lt_model_layer(s, layer);
+        LT_TRY(check_divides("tp", tp, "heads", l.n_heads));
+        LT_TRY(check_divides("tp", tp, "columns of the MLP", l.ffn_width));
+        if (l.n_kv_heads % tp != 0 && tp % l.n_kv_heads != 0) {
+            LT_FAIL(LT_ERR_ARG,
+                    "mesh: tp=%d and the model's %lld key heads: neither divides the other", tp,
+                    (long long)l.n_kv_heads);
+        }
+    }
+    if (s->vocab_size < tp) {
+        LT_FAIL(LT_ERR_ARG, "mesh: tp=%d is more than the vocabulary's %lld entries", tp,
+                (long long)s->vocab_size);
+    }
+    return LT_OK;
+}
+
+static lt_err check(const lt_model_spec *s, const lt_mesh_shape *m) {
+    LT_TRY(check_tp(s, m->tp));
+    if (m->pp > s->n_layers) {
+        LT_FAIL(LT_ERR_ARG, "mesh: pp=%d stages, and the model has %lld layers; pp=%lld fits",
+                m->pp, (long long)s->n_layers, (long long)s->n_layers);
+    }
+    if (m->ep > 1 && s->n_experts == 0) {
+        LT_FAIL(LT_ERR_ARG, "mesh: ep=%d, and the model has no experts", m->ep);
+    }
+    return m->ep > 1 ? check_divides("ep", m->ep, "experts", s->n_experts) : LT_OK;
+}
+
+/* ---- A rank's place ---- */
+
+static void place_heads(lt_layout *l) {
+    const lt_model_spec *s = l->spec;
+    const int tp = l->shape.tp;
+    l->n_heads = s->n_heads / tp;
+    l->first_head = l->n_heads * l->tp;
+    l->kv_copies = s->n_kv_heads < tp ? (int)(tp / s->n_kv_heads) : 1;
+    l->n_kv_heads = s->n_kv_heads < tp ? 1 : s->n_kv_heads / tp;
+    l->first_kv_head = l->tp / l->kv_copies * l->n_kv_heads;
+    l->first_word = lt_share_first(s->vocab_size, tp, l->tp);
+    l->end_word = lt_share_first(s->vocab_size, tp, l->tp + 1);
+}
+
+lt_err lt_layout_open(lt_layout *out, const lt_model_spec *spec, const lt_mesh_shape *shape,
+                      int rank) {
+    const int plane = shape->dp * shape->cp;
+    const int at = rank / shape->tp % plane; /* In the plane dp x cp. */
+    int64_t first, end;
+
+    LT_ASSERT(rank >= 0 && rank < shape->pp * plane * shape->tp);
+    LT_TRY(lt_mesh_check(shape, shape->pp * plane * shape->tp));
+    LT_TRY(check(spec, shape));
+    *out = (lt_layout){.spec = spec,
+                       .shape = *shape,
+                       .pp = rank / (plane * shape->tp),
+                       .dp = at / shape->cp,
+                       .cp = at % shape->cp,
+                       .tp = rank % shape->tp,
+                       .ep = at % shape->ep,
+                       .edp = at / shape->ep};
+    place_heads(out);
+    out->n_experts = spec->n_experts / shape->ep;
+    out->first_expert = out->n_experts * out->ep;
+    first = lt_share_first(spec->n_layers, shape->pp, out->pp);
+    end = lt_share_first(spec->n_layers, shape->pp, out->pp + 1);
+    for (int64_t layer = first; layer < end; layer++) {
+        out->layers[layer] = true;
+    }
+    out->embeds = out->pp == 0;
+    out->heads = out->pp == shape->pp - 1;
+    return LT_OK;
+}
+
+/* ---- Boxes ---- */
+
+/* How tp divides a kind of parameter. */
+typedef enum {
+    WHOLE,    /* Not at all. */
+    WORDS,    /* Rows of the vocabulary. */
+    QKV,      /* Rows of some heads of q, k and v. */
+    HEADS,    /* One number a head. */
+    Q_HEADS,  /* head_dim numbers a head of q, or one head's for all. */
+    K_HEADS,  /* Likewise of k. */
+    HEADS_IN, /* Columns of some heads. */
+    FFN_OUT,  /* Rows of the MLP's columns, of gate and of up each. */
+    FFN_IN,   /* Columns of the MLP. */
+} division;
+
+static const division divisions[LT_PARAM_KIND_COUNT] = {
+    [LT_PARAM_EMBED] = WORDS,     [LT_PARAM_HEAD] = WORDS,        [LT_PARAM_QKV] = QKV,
+    [LT_PARAM_QKV_BIAS] = QKV,    [LT_PARAM_SINKS] = HEADS,       [LT_PARAM_Q_NORM] = Q_HEADS,
+    [LT_PARAM_K_NORM] = K_HEADS,  [LT_PARAM_ATTN_OUT] = HEADS_IN, [LT_PARAM_UP] = FFN_OUT,
+    [LT_PARAM_UP_BIAS] = FFN_OUT, [LT_PARAM_DOWN] = FFN_IN,
+};
+
+/* The kinds that have a slice for each expert, where a layer has experts. */
+static bool of_experts(lt_param_kind kind) {
+    return kind == LT_PARAM_UP || kind == LT_PARAM_UP_BIAS || kind == LT_PARAM_DOWN ||
+           kind == LT_PARAM_DOWN_BIAS;
+}
+
+static lt_layer_spec layer_of(const lt_layout *l, const lt_param *p) {
+    return lt_model_layer(l->spec, p->layer >= 0 ? p->layer : 0);
+}
+
+bool lt_layout_expert(const lt_layout *l, const lt_param *p) {
+    return p->layer >= 0 && of_experts(p->kind) && layer_of(l, p).n_experts > 0;
+}
+
+static bool holds(const lt_layout *l, const lt_param *p) {
+    if (p->layer >= 0) {
+        return l->layers[p->layer];
+    }
+    switch (p->kind) {
+    case LT_PARAM_EMBED:
+        return l->embeds || (l->heads && l->spec->tied);
+    case LT_PARAM_POS_EMBED:
+        return l->embeds;
+    default:
+        return l->heads;
+    }
+}
+
+/* Narrow dimension d of the box to [first, first + extent) of itself. */
+static void narrow(lt_box *box, int d, int64_t first, int64_t extent) {
+    box->first[d] += first;
+    box->extent[d] = extent;
+}
+
+static lt_err add_qkv(const lt_layout *l, const lt_layer_spec *s, lt_box box, lt_box_list *out) {
+    lt_box q = box, k = box, v = box;
+    narrow(&q, 0, l->first_head * s->head_dim, l->n_heads * s->head_dim);
+    narrow(&k, 0, lt_layer_q_cols(s) + l->first_kv_head * s->head_dim, l->n_kv_heads * s->head_dim);
+    narrow(&v, 0, lt_layer_qk_cols(s) + l->first_kv_head * s->value_dim,
+           l->n_kv_heads * s->value_dim);
+    LT_TRY(lt_box_add(out, &q));
+    LT_TRY(lt_box_add(out, &k));
+    return lt_box_add(out, &v);
+}
+
+/* d: the dimension of gate's and up's rows. */
+static lt_err add_ffn(const lt_layout *l, const lt_layer_spec *s, lt_box box, int d,
+                      lt_box_list *out) {
+    const int64_t width = s->ffn_width / l->shape.tp;
+    for (int64_t half = 0; half < (s->gated ? 2 : 1); half++) {
+        lt_box part = box;
+        narrow(&part, d, half * s->ffn_width + width * l->tp, width);
+        LT_TRY(lt_box_add(out, &part));
+    }
+    return LT_OK;
+}
+
+/* Of one expert, or of a parameter that has none: d is the first dimension that is not experts. */
+static lt_err add_divided(const lt_layout *l, const lt_param *p, lt_box box, int d,
+                          lt_box_list *out) {
+    const lt_layer_spec s = layer_of(l, p);
+    const int last = p->n_dims - 1;
+    switch (divisions[p->kind]) {
+    case WHOLE:
+        break;
+    case WORDS:
+        narrow(&box, 0, l->first_word, l->end_word - l->first_word);
+        break;
+    case QKV:
+        return add_qkv(l, &s, box, out);
+    case HEADS:
+        narrow(&box, 0, l->first_head, l->n_heads);
+        break;
+    case Q_HEADS:
+        if (s.qk_norm_whole) {
+            narrow(&box, 0, l->first_head * s.head_dim, l->n_heads * s.head_dim);
+        }
+        break;
+    case K_HEADS:
+        if (s.qk_norm_whole) {
+            narrow(&box, 0, l->first_kv_head * s.head_dim, l->n_kv_heads * s.head_dim);
+        }
+        break;
+    case HEADS_IN:
+        narrow(&box, last, l->first_head * s.value_dim, l->n_heads * s.value_dim);
+        break;
+    case FFN_OUT:
+        return add_ffn(l, &s, box, d, out);
+    case FFN_IN:
+        narrow(&box, last, s.ffn_width / l->shape.tp * l->tp, s.ffn_width / l->shape.tp);
+        break;
+    }
+    return lt_box_add(out, &box);
+}
+
+static lt_err boxes_of(const void *ctx, const lt_param *p, lt_box_list *out) {
+    const lt_layout *l = ctx;
+    lt_box box = {.first = {0}};
+    if (!holds(l, p)) {
+        return LT_OK;
+    }
+    memcpy(box.extent, p->shape, sizeof p->shape);
+    if (!lt_layout_expert(l, p)) {
+        return add_divided(l, p, box, 0, out);
+    }
+    if (l->shape.tp == 1) {
+        narrow(&box, 0, l->first_expert, l->n_experts);
+        return lt_box_add(out, &box);
+    }
+    for (int64_t e = l->first_expert; e < l->first_expert + l->n_experts; e++) {
+        lt_box one = box;
+        narrow(&one, 0, e, 1);
+        LT_TRY(add_divided(l, p, one, 1, out));
+    }
+    return LT_OK;
+}
+
+lt_partition lt_layout_partition(const lt_layout *l) {
+    return (lt_partition){boxes_of, l};
+}
+
+/* ---- Copies ---- */
+
+unsigned lt_layout_copies(const lt_layout *l, const lt_param *p, int box) {
+    const division d = divisions[p->kind];
+    const bool one_head = (d == Q_HEADS || d == K_HEADS) && !layer_of(l, p).qk_norm_whole;
+    unsigned copies = LT_COPIES_NONE;
+    if (l->shape.tp > 1 && (d == WHOLE || one_head)) {
+        copies |= LT_COPIES_TP;
+    }
+    if (l->kv_copies > 1 && ((d == QKV && box > 0) || (d == K_HEADS && !one_head))) {
+        copies |= LT_COPIES_KV;
+    }
+    if (l->shape.pp > 1 && p->kind == LT_PARAM_EMBED && l->spec->tied) {
+        copies |= LT_COPIES_STAGES;
+    }
+    return copies;
+}
+
+bool lt_layout_answers(const lt_layout *l, const lt_param *p, int box) {
+    const unsigned copies = lt_layout_copies(l, p, box);
+    return ((copies & LT_COPIES_TP) == 0 || l->tp == 0) &&
+           ((copies & LT_COPIES_KV) == 0 || l->tp % l->kv_copies == 0) &&
+           ((copies & LT_COPIES_STAGES) == 0 || l->embeds);
+}
