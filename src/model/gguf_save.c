@@ -212,6 +212,17 @@ typedef struct {
     int64_t cols;
 } row_job;
 
+/* A bias of q or k, in pairs of elements. */
+static void encode_pairs(const row_job *j) {
+    const out_part *part = j->part;
+    const float *values = lt_param_data(&part->m->master, part->param);
+    LT_ASSERT(part->type == LT_F32 && part->add == 0.0f);
+    for (int64_t c = 0; c < j->cols; c++) {
+        const float *src = values + part->place.first + lt_weight_target_row(part->pair_rows, c);
+        memcpy(j->dst + (size_t)c * sizeof(float), src, sizeof(float));
+    }
+}
+
 static void encode_row(void *ctx, size_t i) {
     const row_job *j = ctx;
     const lt_name_place *p = &j->part->place;
@@ -220,6 +231,10 @@ static void encode_row(void *ctx, size_t i) {
     const float *values = lt_param_data(&j->part->m->master, j->part->param);
     const float *src = values + p->first + expert * p->expert_stride + from * j->cols;
     float moved[1024];
+    if (p->cols == 1 && j->part->pair_rows > 0) {
+        encode_pairs(j);
+        return;
+    }
     if (j->part->add == 0.0f) {
         lt_block_encode(j->dst + i * j->row_bytes, j->part->type, src, (size_t)j->cols);
         return;
@@ -276,7 +291,7 @@ static void add_part(saving *s, const lt_param *param, const lt_name_row *row, l
     *part = (out_part){.m = s->m, .param = param};
     lt_name_place_of(p, spec, param, row, 0, 0);
     lt_foreign_name(name, row->name, param->layer, 0);
-    part->pair_rows = in_pairs && p->cols > 1 ? spec->head_dim : 0;
+    part->pair_rows = in_pairs ? spec->head_dim : 0;
     part->add = lt_param_kind_is_norm(param->kind) ? spec->norm_gain_offset : 0.0f;
     part->type = lt_gguf_type_of(mix, spec, param, row->part, p->cols);
     const bool known = lt_ggml_type_of(part->type, &type);

@@ -37,8 +37,9 @@ typedef struct {
     int64_t rows, cols;
     int64_t row, n_rows, col, n_cols, local;
     int64_t row_bytes, rows_per_chunk;
-    int64_t first_chunk;  /* Among those of all. */
-    int64_t permute_head; /* > 0: rows come in pairs within heads of this many rows. */
+    int64_t first_chunk; /* Among those of all. */
+    /* > 0: rows (of a vector, elements) come in pairs within heads of this many. */
+    int64_t permute_head;
     float add;
     atomic_llong bad; /* Index of an element that is not finite, or -1. */
 } transfer;
@@ -56,7 +57,7 @@ static bool all_finite(const float *x, int64_t n) {
 
 int64_t lt_weight_pair_rows(const lt_source *s, const lt_model_spec *spec, const lt_name_place *p) {
     const bool rotated = p->part == LT_PART_Q || p->part == LT_PART_K;
-    return s->rope_interleaved && rotated && p->cols > 1 ? spec->head_dim : 0;
+    return s->rope_interleaved && rotated ? spec->head_dim : 0;
 }
 
 int64_t lt_weight_target_row(int64_t head, int64_t r) {
@@ -123,6 +124,15 @@ static void decode_rows(transfer *t, int64_t begin, int64_t end, float *values, 
     }
 }
 
+/* Elements [t->col, t->col + n) of a vector whose elements come in pairs. */
+static void decode_pairs(transfer *t, float *values, float *room, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t from = source_row(t->permute_head, t->col + i);
+        decode_span(&values[i], t->w.type, t->data, from, 1, room);
+        find_bad(t, &values[i], from, 1);
+    }
+}
+
 static void transfer_chunk(transfer *t, int64_t chunk) {
     const int64_t begin = chunk * t->rows_per_chunk;
     const int64_t end = begin + t->rows_per_chunk < t->n_rows ? begin + t->rows_per_chunk
@@ -143,6 +153,8 @@ static void transfer_chunk(transfer *t, int64_t chunk) {
     if (takes_whole_rows(t)) {
         lt_block_decode(values, t->w.type, data, (size_t)n);
         find_bad(t, values, first, n);
+    } else if (t->permute_head > 0 && t->rows == 1) {
+        decode_pairs(t, values, values + n, n);
     } else {
         decode_rows(t, begin, end, values, values + n);
     }

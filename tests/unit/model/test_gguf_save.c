@@ -14,11 +14,13 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "data/gguf.h"
 #include "lateen/model.h"
 #include "lateen/tokenizer.h"
 #include "model/family.h"
 #include "model/gguf_save.h"
 #include "model/params.h"
+#include "model/safetensors.h"
 #include "unit/model/tiny.h"
 
 #define N_IDS 20
@@ -73,6 +75,47 @@ static void written_and_read_is_the_same(void **state) {
         lt_model_close(a);
         lt_model_close(b);
     }
+}
+
+/* As llama.cpp's converter has it: element 2 i + j of a head of q's and k's biases is element
+ * i + j D / 2 of transformers'; those of v stay in order. */
+static void biases_are_in_pairs(void **state) {
+    static const struct {
+        const char *gguf, *hf;
+        bool pairs;
+    } rows[] = {{"blk.1.attn_q.bias", "model.layers.1.self_attn.q_proj.bias", true},
+                {"blk.1.attn_k.bias", "model.layers.1.self_attn.k_proj.bias", true},
+                {"blk.1.attn_v.bias", "model.layers.1.self_attn.v_proj.bias", false}};
+    static const char folder[] = "tests/golden/model/llama_bias";
+    char path[64];
+    lt_model *m = NULL;
+    lt_gguf *g = NULL;
+    lt_safetensors hf;
+    (void)state;
+    must(lt_model_open(&m, folder, NULL), folder);
+    must(lt_model_save_gguf(m, temporary(path, "pairs"), "", LT_GGUF_MIX_F32), "save");
+    must(lt_gguf_open(&g, path), path);
+    must(lt_safetensors_open(&hf, "tests/golden/model/llama_bias/model.safetensors"), folder);
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        const lt_gguf_tensor *got = lt_gguf_tensor_find(g, rows[k].gguf);
+        const lt_safetensor *want = lt_safetensors_find(&hf, rows[k].hf);
+        assert_non_null(got);
+        assert_non_null(want);
+        const int64_t D = m->spec.head_dim, n = want->shape[0];
+        float values[256];
+        assert_true(n <= 256 && (int64_t)got->dims[0] == n && got->type == LT_GGML_F32);
+        lt_convert(values, LT_F32, want->data, want->dtype, (size_t)n);
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t in = i % D, from = i - in + in / 2 + in % 2 * (D / 2);
+            float x;
+            memcpy(&x, got->data + (size_t)i * sizeof x, sizeof x);
+            assert_true(x == values[rows[k].pairs ? from : i]);
+        }
+    }
+    unlink(path);
+    lt_safetensors_close(&hf);
+    lt_gguf_close(g);
+    lt_model_close(m);
 }
 
 /* A family's preset with small sizes and random weights. */
@@ -314,6 +357,7 @@ static void a_tokenizer_travels_along(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_and_read_is_the_same),
+        cmocka_unit_test(biases_are_in_pairs),
         cmocka_unit_test(what_is_not_the_familys_own_comes_back),
         cmocka_unit_test(other_arithmetic_than_the_architectures_is_refused),
         cmocka_unit_test(what_gguf_can_not_say_is_refused),
