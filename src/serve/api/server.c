@@ -261,7 +261,6 @@ static int pool_threads(void) {
 }
 
 static lt_err load(lt_server *s) {
-    const int n_pooled = pool_threads();
     LT_TRY(s->o.load(s->o.ctx, &s->model, &s->tokenizer));
     s->vocabulary = lt_tokenizer_describe(s->tokenizer);
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
@@ -283,10 +282,9 @@ static lt_err load(lt_server *s) {
                                                                  .done = lt_reply_compiled,
                                                                  .before = s->o.before_compile,
                                                                  .ctx = s->o.ctx}));
-    for (int i = 0; i < n_pooled; i++) {
+    for (int i = 0; i < s->n_pool_threads; i++) {
         LT_TRY(lt_tokenizer_scratch_open(&s->scratch_pool[i], s->tokenizer));
     }
-    LT_TRY(lt_worker_pool_open(&s->pool, s->base, n_pooled, MAX_POOLED));
     return s->o.own_defaults ? read_own(s) : LT_OK;
 }
 
@@ -454,7 +452,10 @@ static lt_err open_events(lt_server *s) {
         event_add(s->on_term, NULL) != 0 || event_add(s->on_int, NULL) != 0) {
         LT_FAIL(LT_ERR_OOM, "server: events");
     }
-    return LT_OK;
+    /* Requests are answered, and their memory is given back to the pool's care, while the model
+     * still loads in a thread of its own: so the pool is there before both. */
+    s->n_pool_threads = pool_threads();
+    return lt_worker_pool_open(&s->pool, s->base, s->n_pool_threads, MAX_POOLED);
 }
 
 /* Of all bodies that are being read together; by itself an eighth of the memory that this process

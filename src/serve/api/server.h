@@ -63,6 +63,7 @@ struct lt_server {
         *scratch_pool[LT_WORKER_POOL_THREADS]; /* The loop's; the others'. */
     lt_compiler *compiler;
     lt_worker_pool *pool;
+    int n_pool_threads;
     int64_t n_pooled; /* Calls that it has. */
     lt_store *store;  /* What clients may come back to. */
     lt_seal_key seal; /* Of callers without a key. */
