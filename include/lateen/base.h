@@ -1,4 +1,4 @@
-/* base.h: the ground every other public header stands on: error codes and version.
+/* base.h: error codes and the version; every other public header includes it.
  *
  * Every fallible function of Lateen returns lt_err. The code says what kind of failure it was; the
  * thread-local message of lt_error_message() names the object and the numbers. Example:
@@ -15,19 +15,20 @@
 #define LT_MUST_USE          __attribute__((warn_unused_result))
 #define LT_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
-/* The one error map: code, text. What the world may do to us; programmer errors are assertions. */
+/* The one error map: code, text. These are failures that the outside world can cause; programmer
+ * errors are assertions. */
 #define LT_ERR_MAP(X)                                                                              \
     X(OK, "ok")                                                                                    \
     X(ARG, "invalid argument")      /* An option or parameter out of its range. */                 \
     X(IO, "input/output error")     /* open, read, write, mmap, rename failed. */                  \
-    X(OOM, "out of memory")         /* The host or the device has no room. */                      \
+    X(OOM, "out of memory")         /* The host or the device has no memory left. */               \
     X(FORMAT, "malformed input")    /* A file or message contradicts its format. */                \
     X(LIMIT, "limit exceeded")      /* Well-formed but larger than we accept. */                   \
     X(NOT_FOUND, "not found")       /* A named thing does not exist. */                            \
-    X(UNSUPPORTED, "unsupported")   /* Valid, but not served here. */                              \
+    X(UNSUPPORTED, "unsupported")   /* Valid, but not supported here. */                           \
     X(STATE, "wrong state")         /* E.g. a busy run folder, a checkpoint of another run. */     \
     X(NUMERIC, "numerical failure") /* NaN or Inf where a number is needed. */                     \
-    X(INTERRUPTED, "interrupted")   /* A signal or a stop file asked us to end. */                 \
+    X(INTERRUPTED, "interrupted")   /* A signal or a stop file asked us to stop. */                \
     X(DEVICE, "device failure")     /* Driver, GPU, NVRTC. */                                      \
     X(REMOTE, "remote failure")     /* Another rank or server failed. */
 
@@ -45,9 +46,9 @@ const char *lt_err_text(lt_err err);
 /* Message of the last failure on this thread: what, which object, which numbers. Never NULL. */
 const char *lt_error_message(void);
 
-/* The way of that failure through the code, one line a level: where it was made, then every call
- * that handed it on, the newest last, e.g. "  at src/base/file.c:61 in lt_file_read\n". Writes into
- * `out`, allocates nothing, and returns `out`; "" when nothing has failed on this thread. */
+/* The trace of that failure, one line a level: where it was raised, then each caller that passed it
+ * on, outermost last, e.g. "  at src/base/file.c:61 in lt_file_read\n". Writes into `out`,
+ * allocates nothing, and returns `out`; "" when nothing has failed on this thread. */
 #define LT_ERROR_TRACE_BYTES 3072
 const char *lt_error_trace_text(char out[LT_ERROR_TRACE_BYTES]);
 

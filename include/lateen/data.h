@@ -19,10 +19,7 @@
 
 #include "lateen/base.h"
 
-/* ---- Shards
- *
- *
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Shards ---------------------------------------------------------------------------------- */
 
 typedef struct lt_shard lt_shard;
 
@@ -30,36 +27,36 @@ typedef enum { LT_SHARD_MEGATRON, LT_SHARD_LLMC } lt_shard_format;
 
 typedef struct {
     lt_shard_format format;
-    int token_bytes;      /* 1, 2, 4 or 8 in the file. */
+    int token_bytes;      /* Size of an id in the file: 1, 2, 4 or 8. */
     uint64_t n_tokens;    /* Positions 0 .. n_tokens - 1. */
     uint64_t n_documents; /* Empty ones included. */
-    bool masked;          /* A label mask stands beside it. */
+    bool masked;          /* The shard has a label mask (PREFIX.mask). */
 } lt_shard_info;
 
 /* Map a shard read-only: PREFIX, PREFIX.idx or PREFIX.bin of a Megatron pair, or a .bin of llm.c.
- * llm.c's files hold no document table: the token llmc_document_id begins a document (50256 in its
- * GPT-2 data); -1: the file is one document. Header, sizes, pointers and bounds are checked here;
- * token ids when they are read. When PREFIX.mask stands beside PREFIX.bin, it is the shard's label
- * mask and must hold one byte a token. *out is written only on success; free with
+ * llm.c's files have no document table: a document begins at each token llmc_document_id (50256 in
+ * its GPT-2 data); -1: the file is one document. Header, sizes, pointers and bounds are checked
+ * here, token ids when they are read. If PREFIX.mask exists beside PREFIX.bin, it is the shard's
+ * label mask and must hold one byte a token. *out is written only on success; free with
  * lt_shard_close. */
 LT_MUST_USE lt_err lt_shard_open(lt_shard **out, const char *path, int64_t llmc_document_id);
 void lt_shard_close(lt_shard *s); /* Accepts NULL. */
 lt_shard_info lt_shard_get_info(const lt_shard *s);
-const char *lt_shard_path(const lt_shard *s); /* Of the .bin, or of llm.c's file. */
+const char *lt_shard_path(const lt_shard *s); /* Path of the .bin. */
 
-/* Bytes of the mapped files; and give back the pages that reading has made resident, from any
- * thread at any time. */
+/* Bytes of the mapped files. lt_shard_forget releases the pages that reading has made resident; any
+ * thread may call it at any time. */
 size_t lt_shard_mapped_bytes(const lt_shard *s);
 void lt_shard_forget(const lt_shard *s);
 
-/* Where document d lies: [*first, *first + *n). */
+/* Token positions of document d: [*first, *first + *n). */
 void lt_shard_document(const lt_shard *s, uint64_t d, uint64_t *first, uint64_t *n);
 
 /* The document that holds token position (< n_tokens). O(log n_documents). */
 uint64_t lt_shard_find(const lt_shard *s, uint64_t position);
 
-/* Copy n ids from position on. An id outside [0, id_end) fails with FORMAT and names shard,
- * position and id; what is in `ids` is then undefined. */
+/* Copy n ids, starting at position. An id outside [0, id_end) fails with FORMAT; the message names
+ * shard, position and id, and the content of `ids` is undefined. */
 LT_MUST_USE lt_err lt_shard_read(const lt_shard *s, uint64_t position, size_t n, int32_t *ids,
                                  int64_t id_end);
 
@@ -67,14 +64,11 @@ LT_MUST_USE lt_err lt_shard_read(const lt_shard *s, uint64_t position, size_t n,
  * has no mask. A byte of the mask that is neither 0 nor 1 fails with FORMAT. */
 LT_MUST_USE lt_err lt_shard_read_mask(const lt_shard *s, uint64_t position, size_t n, bool *silent);
 
-/* ---- Batches
- *
- *
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Batches --------------------------------------------------------------------------------- */
 
 #define LT_LABEL_IGNORED (-1)
 
-/* All arrays (batch, seq) int32, the caller's. */
+/* All arrays are (batch, seq) int32 and belong to the caller. */
 typedef struct {
     int64_t batch, seq;
     int32_t *tokens;
@@ -86,38 +80,35 @@ typedef struct {
     int32_t *positions;
 } lt_batch;
 
-/* ---- Loader
- *
- *
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Loader ---------------------------------------------------------------------------------- */
 
 typedef struct lt_loader lt_loader;
 
 #define LT_LOADER_SOURCES_MAX 64
 
 /* How documents become rows.
- * STREAM    documents one behind the other, cut every seq tokens (Megatron, nanoGPT). No padding
- *           but at an epoch's end.
- * BEST_FIT  rows begin with a document; documents are kept whole where they fit (longer ones are
- *           cut every seq tokens) and placed best-fit-decreasing within a window; the small rest of
- *           a row is padding. */
+ * STREAM    documents concatenated and cut every seq tokens (Megatron, nanoGPT). Padding only at
+ *           the end of an epoch.
+ * BEST_FIT  each row begins with a document; documents of at most seq tokens stay whole (longer
+ *           ones are cut every seq tokens) and are placed by best-fit decreasing within a window;
+ *           the small rest of a row is padding. */
 typedef enum { LT_PACK_STREAM, LT_PACK_BEST_FIT } lt_pack;
 
-/* NONE       the order of the files.
- * ROWS       STREAM only: rows of the unshuffled stream in random order; where the cuts fall
- *            changes each epoch.
- * DOCUMENTS  documents in random order, then rows in random order within windows of some
+/* NONE       in the order of the files.
+ * ROWS       STREAM only: rows of the unshuffled stream in random order; each epoch cuts the stream
+ *            at other positions.
+ * DOCUMENTS  documents in random order, then rows in random order within windows of a few
  * thousand. */
 typedef enum { LT_SHUFFLE_NONE, LT_SHUFFLE_ROWS, LT_SHUFFLE_DOCUMENTS } lt_shuffle;
 
-/* ALL of a source; or its last val_fraction of the tokens (VAL, cut at a document where there is
- * one near), or the rest. */
+/* ALL of a source, its last val_fraction of the tokens (VAL; the cut falls between documents where
+ * one is near), or the rest (TRAIN). */
 typedef enum { LT_SPLIT_ALL, LT_SPLIT_TRAIN, LT_SPLIT_VAL } lt_split;
 
 typedef struct {
     /* A shard, or a glob pattern of several ("fineweb_train_*.bin"), in sorted order. */
     const char *path;
-    double weight; /* Share of rows, relative to the others; > 0. */
+    double weight; /* Share of the rows, relative to the other sources; > 0. */
 } lt_loader_source;
 
 typedef struct {
@@ -129,12 +120,12 @@ typedef struct {
     lt_pack packing;
     lt_shuffle shuffle;
     lt_split split;
-    double val_fraction; /* For TRAIN and VAL. */
-    /* 0: endless, mixed by weight. n: each source n times, one source behind the other
+    double val_fraction; /* Share of the tokens that VAL gets. */
+    /* 0: endless, mixed by weight. n: each source n times, one source after the other
      * (evaluation). */
     int64_t epochs;
     int64_t bos_id, eod_id, pad_id; /* -1: none. pad_id -1: padding holds id 0. */
-    bool add_bos, add_eod; /* Put bos_id before, eod_id behind each document of the shards. */
+    bool add_bos, add_eod; /* Put bos_id before and eod_id after each document of the shards. */
     /* Attention stays inside documents; a document's last token predicts nothing. */
     bool mask_documents;
     bool reset_positions; /* Position ids start at 0 in each document. */
@@ -143,36 +134,38 @@ typedef struct {
     int64_t goldfish_k,
         goldfish_h; /* Drop 1/k of the labels by the hash of h labels (Goldfish); k 0: off. */
     int64_t rank,
-        /* Rank r of n gets global rows r, r + n, ...: n ranks together see what one would. */
+        /* Rank r of n gets global rows r, r + n, ...; n ranks together see the rows that one
+         * would. */
         world;
-    int64_t prefetch_rows;    /* Rows a thread prepares ahead; 0: no thread. */
+    int64_t prefetch_rows;    /* Rows that a thread prepares in advance; 0: no thread. */
     int64_t llmc_document_id; /* See lt_shard_open. */
 } lt_loader_options;
 
-/* seq 1024, STREAM, ROWS, documents masked, positions reset, one rank of one, 64 rows ahead; no
+/* seq 1024, STREAM, ROWS, documents masked, positions reset, one rank, 64 rows prefetched; no
  * sources. */
 lt_loader_options lt_loader_defaults(void);
 
-/* Where a loader stands, between two global rows: everything a resumed run needs. Plain numbers. */
+/* The position of a loader between two global rows: all that a resumed run needs. */
 typedef struct {
     uint64_t rows;     /* Rows drawn from this source. */
     uint64_t epoch;    /* Passes over it. */
-    uint64_t document; /* Where its present window of rows begins: document in shuffled order ... */
+    uint64_t document; /* Where its current window of rows begins: document in shuffled order ... */
     uint64_t offset;   /* ... and token in that document. */
-    uint64_t row;      /* Rows drawn from the present window (ROWS: from the epoch). */
-    int64_t credit;    /* Of the mixture: rows owed, in 2^-32. */
+    uint64_t row;      /* Rows drawn from the current window (ROWS: from the epoch). */
+    int64_t credit;    /* Rows that the mixture owes this source, in units of 2^-32. */
 } lt_loader_cursor;
 
 typedef struct {
     uint64_t rows; /* Global rows handed out, all ranks together. */
-    /* Of the data and the options that decide the rows; not of rank, world and prefetch. */
+    /* Hash of the data and of the options that decide the rows, so not of rank, world and
+     * prefetch. */
     uint64_t fingerprint;
     int64_t n_sources;
     lt_loader_cursor sources[LT_LOADER_SOURCES_MAX];
 } lt_loader_state;
 
-/* Open the shards and start. Nothing is allocated afterwards. Options are copied; free with
- * lt_loader_close. */
+/* Open the shards and start prefetching. Nothing is allocated afterwards. Options are copied; free
+ * with lt_loader_close. */
 LT_MUST_USE lt_err lt_loader_open(lt_loader **out, const lt_loader_options *options);
 void lt_loader_close(lt_loader *l); /* Accepts NULL. */
 
@@ -182,26 +175,27 @@ void lt_loader_close(lt_loader *l); /* Accepts NULL. */
  * n_rows may change from call to call (batch ramp). */
 LT_MUST_USE lt_err lt_loader_next(lt_loader *l, int64_t n_rows, lt_batch *batch, int64_t *got);
 
-/* The state behind the rows handed out so far; valid on any number of ranks. */
+/* The state after the rows handed out so far; valid on any number of ranks. */
 void lt_loader_get_state(const lt_loader *l, lt_loader_state *out);
-/* Go on from there. STATE when it belongs to other data or options. */
+/* Continue from a state. Fails with STATE when it belongs to other data or options. */
 LT_MUST_USE lt_err lt_loader_set_state(lt_loader *l, const lt_loader_state *state);
 
-/* State as one line of JSON and back. LIMIT when `bytes` is too small: 256 a source are plenty. */
+/* Write a state as one line of JSON and read it back. LIMIT when `bytes` is too small; 256 per
+ * source are plenty. */
 LT_MUST_USE lt_err lt_loader_state_print(const lt_loader_state *state, char *out, size_t bytes);
 LT_MUST_USE lt_err lt_loader_state_parse(lt_loader_state *out, const char *text, size_t bytes);
 
 typedef struct {
     uint64_t tokens; /* In one epoch of all sources, after the split, with added BOS and EOD. */
     uint64_t documents;
-    uint64_t rows;       /* In one epoch; 0: not known beforehand (BEST_FIT, DOCUMENTS). */
-    double wait_s;       /* How long lt_loader_next has waited for rows since open. */
+    uint64_t rows;       /* In one epoch; 0: not known in advance (BEST_FIT, DOCUMENTS). */
+    double wait_s;       /* Time that lt_loader_next has spent waiting for rows since open. */
     size_t memory_bytes; /* Held by the loader, without the mapped files. */
-    size_t mapped_bytes; /* Of the mapped files, what is resident at most. */
+    size_t mapped_bytes; /* Most that can be resident of the mapped files. */
 } lt_loader_info;
 lt_loader_info lt_loader_get_info(const lt_loader *l);
 
-/* The shards of a source, in their order: how many, and where they are. */
+/* The shards of a source, in order: their number and their paths. */
 int64_t lt_loader_n_sources(const lt_loader *l);
 size_t lt_loader_n_shards(const lt_loader *l, int64_t source);
 const char *lt_loader_shard_path(const lt_loader *l, int64_t source, size_t shard);

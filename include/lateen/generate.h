@@ -1,4 +1,4 @@
-/* generate.h: text from a model: choose tokens from logits, stream the text as it becomes certain.
+/* generate.h: generate text with a model, streaming each piece as soon as it is final.
  *
  *     lt_generate_options o = lt_generate_defaults();
  *     o.max_tokens = 100;
@@ -11,15 +11,16 @@
 #include "lateen/sampling.h"
 #include "lateen/tokenizer.h"
 
-/* ---- What a model's own files say ---- */
+/* ---- What the files of a model specify ---- */
 
-/* Tokens that end a text of this model: generation_config.json's, else config.json's (or GGUF's),
- * and those that its tokenizer knows (t may be NULL). */
+/* Tokens that end a text of this model: those of generation_config.json, else of config.json (or of
+ * the GGUF), and those of its tokenizer (t may be NULL). */
 void lt_model_ends(const lt_model *m, const lt_tokenizer *t, lt_ends *out);
 
-/* How tokens are chosen where nobody says: generation_config.json, or a GGUF's general.sampling.*.
- * Names are those of options and requests: temperature, top_k, top_p, min_p, typical_p,
- * repetition_penalty, max_tokens. What is faulty, or not applied here, is told in the log. */
+/* Sampling parameters where the user gives none, from generation_config.json or a GGUF's
+ * general.sampling.*. Their names are those of options and requests: temperature, top_k, top_p,
+ * min_p, typical_p, repetition_penalty, max_tokens. Faulty ones, and those that are not applied
+ * here, are reported in the log. */
 #define LT_MAX_GENERATION_DEFAULTS 8
 typedef struct {
     struct {
@@ -27,7 +28,7 @@ typedef struct {
         double value;
     } rows[LT_MAX_GENERATION_DEFAULTS];
     int n;
-    const char *from; /* The file; lives as long as the model. */
+    const char *from; /* Path of the file; lives as long as the model. */
 } lt_generation_defaults;
 lt_generation_defaults lt_model_generation(const lt_model *m);
 
@@ -35,15 +36,17 @@ lt_generation_defaults lt_model_generation(const lt_model *m);
 
 typedef struct {
     lt_sampling sampling;
-    int64_t max_tokens; /* New tokens at most; what is left of the session's room bounds it too. */
-    bool ignore_eos;    /* Go on behind the end-of-text and end-of-turn tokens. */
+    int64_t max_tokens;    /* New tokens at most; the space left in the session is a limit, too. */
+    bool ignore_eos;       /* Continue after the end-of-text and end-of-turn tokens. */
     unsigned encode_flags; /* LT_ENCODE_*: how the prompt becomes ids. */
-    bool is_chat;          /* The prompt is a template's: BOS in front unless it wrote one. */
-    bool keep_special;     /* Special tokens in the text too. */
-    /* What sequence 0 of the session holds, and perhaps more; then the prompt is the whole text so
-     * far, the session keeps what both begin with, and *tokens becomes the prompt and the new
-     * tokens (but no ending one). NULL: the prompt is appended to the sequence, whose tokens before
-     * it are not known here: penalties do not see them. */
+    /* A chat template wrote the prompt: BOS is added unless the template wrote it. */
+    bool is_chat;
+    bool keep_special; /* The text includes special tokens. */
+    /* NULL: the prompt is appended to sequence 0 of the session; its earlier tokens are not known
+     * here, so penalties do not count them. Else the tokens that sequence 0 holds, perhaps with
+     * more behind them: the prompt is then the whole text so far, the session keeps the common
+     * beginning of both, and *tokens becomes the prompt and the new tokens (without an ending
+     * token). */
     lt_ids *tokens;
 } lt_generate_options;
 
@@ -54,7 +57,7 @@ typedef enum { LT_STOP_EOS, LT_STOP_LENGTH, LT_STOP_CALLER } lt_stop_reason;
 
 typedef struct {
     int64_t prompt_tokens, new_tokens;
-    double prompt_s, new_s; /* Time until the first logits; time of all tokens behind the first. */
+    double prompt_s, new_s; /* Time to the first logits; time of all tokens after the first. */
     lt_stop_reason stop;
 } lt_generate_stats;
 

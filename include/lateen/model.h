@@ -1,7 +1,6 @@
-/* model.h: one transformer, described by a spec; a family (gpt2, llama, qwen2, qwen3, gemma2,
- * gemma3, apertus, mixtral, mistral, phi3, olmo2, smollm3, granite, qwen3_moe, switch) is a row of
- * a table. Open weights or create
- * random ones, run them, save them as a Hugging Face folder.
+/* model.h: a transformer, described by a spec. A family (gpt2, llama, qwen2, qwen3, gemma2, gemma3,
+ * apertus, mixtral, mistral, phi3, olmo2, smollm3, granite, qwen3_moe, switch) is one row of a
+ * table. Open weights or create random ones, run them, save them as a Hugging Face folder.
  *
  *     lt_model *m = NULL;
  *     lt_session *s = NULL;
@@ -20,7 +19,7 @@
 typedef struct lt_model lt_model;
 typedef struct lt_session lt_session;
 
-#define LT_FAMILY_MAP(X) /* our name, model_type and architecture of config.json */                \
+#define LT_FAMILY_MAP(X) /* our name, model_type and architecture in config.json */                \
     X(GPT2, "gpt2", "GPT2LMHeadModel")                                                             \
     X(LLAMA, "llama", "LlamaForCausalLM")                                                          \
     X(QWEN2, "qwen2", "Qwen2ForCausalLM")                                                          \
@@ -36,7 +35,7 @@ typedef struct lt_session lt_session;
     X(GRANITE, "granite", "GraniteForCausalLM")                                                    \
     X(QWEN3_MOE, "qwen3_moe", "Qwen3MoeForCausalLM")                                               \
     X(SWITCH, "switch",                                                                            \
-      "LateenSwitchForCausalLM") /* decoder-only top-1 Switch; no such class in transformers */
+      "LateenSwitchForCausalLM") /* decoder-only top-1 Switch; transformers has no such class */
 
 typedef enum {
 #define LT_FAMILY_ENUM(name, type, arch) LT_FAMILY_##name,
@@ -53,7 +52,7 @@ typedef enum { LT_POS_LEARNED, LT_POS_ROPE } lt_pos_kind;
     X(LINEAR, "linear")                                                                            \
     X(LLAMA3, "llama3")                                                                            \
     X(YARN, "yarn")                                                                                \
-    X(DYNAMIC, "dynamic") /* By the length of the text: NTK, beyond max_seq. */                    \
+    X(DYNAMIC, "dynamic") /* By the length of the text: NTK scaling beyond max_seq. */             \
     X(LONGROPE,                                                                                    \
       "longrope") /* By the length: rope_short up to rope_original_seq, else rope_long */          \
     X(PROPORTIONAL, "proportional")
@@ -63,11 +62,11 @@ typedef enum {
 #undef LT_ROPE_ENUM
         LT_ROPE_COUNT
 } lt_rope_scaling;
-#define LT_MAX_ROPE_FACTORS 256 /* Of longrope: one for each pair of a head that rotates. */
+#define LT_MAX_ROPE_FACTORS 256 /* longrope has a factor for each rotating pair of a head. */
 
 #define LT_MAX_LAYERS 256
 
-/* Tokens that end a text, each once; models name one to a handful. */
+/* Tokens that end a text, each once; models list one to a few. */
 #define LT_MAX_ENDS 32
 typedef struct {
     int32_t ids[LT_MAX_ENDS];
@@ -75,9 +74,9 @@ typedef struct {
 } lt_ends;
 
 bool lt_ends_has(const lt_ends *e, int64_t id);
-bool lt_ends_add(lt_ends *e, int64_t id); /* False: no room. */
+bool lt_ends_add(lt_ends *e, int64_t id); /* False when the list is full. */
 
-/* Everything that decides the arithmetic. Filled from config.json, GGUF metadata or a recipe;
+/* Everything that determines the computation. Filled from config.json, GGUF metadata or a recipe;
  * checked by lt_model_spec_check. */
 typedef struct {
     lt_family family;
@@ -87,20 +86,21 @@ typedef struct {
     lt_norm_kind norm;
     float norm_eps;
     float norm_gain_offset; /* 1 for gemma: y = (1 + gain) x^ */
-    bool no_pre_norms;      /* olmo2: no norm before attention and before the MLP. */
-    bool post_norms;        /* gemma, olmo2: a norm behind attention and behind the MLP. */
-    bool qk_norm;           /* RMSNorm on q and k, before RoPE: per head, */
-    bool qk_norm_whole;     /* or over all heads of q and over all heads of k (olmo2). */
+    bool no_pre_norms;      /* olmo2: no norm before attention or before the MLP. */
+    bool post_norms;        /* gemma, olmo2: a norm after attention and after the MLP. */
+    bool qk_norm;           /* RMSNorm of each head of q and k, before RoPE. */
+    bool qk_norm_whole;     /* That RMSNorm spans all heads of q, and all heads of k (olmo2). */
     int act;                /* lt_act_kind of tensor/ops.h */
     bool gated;
     bool qkv_bias, attn_out_bias, mlp_bias;
     bool tied;                /* Output head = embedding. */
     float embed_scale;        /* gemma: sqrt(C), else 1. */
     bool embed_scale_rounded; /* gemma: the factor is rounded to the weights' type. */
-    float residual_scale; /* 0: 1. What a block adds to the stream is multiplied by it (granite). */
-    float logit_divisor;  /* 0: 1. Logits are divided by it, before a softcap (granite). */
-    bool sinks;           /* A learned logit a head in the softmax's denominator (gpt_oss). */
-    float attn_scale;     /* 0: 1 / sqrt(D). */
+    float residual_scale; /* Factor of what a block adds to the residual stream (granite); 0: 1. */
+    float logit_divisor;  /* Logits are divided by it, before the softcap (granite); 0: 1. */
+    /* Each head has a learned logit in the softmax's denominator (gpt_oss). */
+    bool sinks;
+    float attn_scale;                  /* 0: 1 / sqrt(D). */
     float attn_softcap, final_softcap; /* 0: none. */
     lt_pos_kind pos;
     double rope_theta,
@@ -108,25 +108,28 @@ typedef struct {
     lt_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq, rope_high_freq, rope_original_seq;
     double rope_beta_fast, rope_beta_slow; /* yarn */
-    bool rope_truncate;                    /* yarn: its range is rounded to whole dimensions. */
-    double rope_attention_factor;          /* Cosines and sines are multiplied by it; 0: 1. */
-    int64_t rope_dim;                      /* The first so many of a head rotate; 0: all. */
+    /* yarn: the correction range is rounded to whole dimensions. */
+    bool rope_truncate;
+    double rope_attention_factor; /* Factor of cosines and sines; 0: 1. */
+    /* Dimensions of a head that rotate, from the first; 0: all. */
+    int64_t rope_dim;
     float rope_short[LT_MAX_ROPE_FACTORS], rope_long[LT_MAX_ROPE_FACTORS]; /* longrope */
-    /* longrope: a text that grows beyond rope_original_seq token by token is run again from its
-     * start, as transformers' Phi-3 does. */
+    /* longrope: when a text grows beyond rope_original_seq token by token, it is evaluated again
+     * from its start, as transformers' Phi-3 does. */
     bool rope_runs_again;
-    bool no_rope[LT_MAX_LAYERS]; /* Layers that do not rotate (smollm3). */
+    bool no_rope[LT_MAX_LAYERS]; /* Layers without RoPE (smollm3). */
     int64_t window;              /* Sliding window of local layers; 0: none. */
     /* Layer i is global when (i + 1) % window_every == 0, else local; 0: all local when window >
      * 0. */
     int64_t window_every;
     int64_t n_experts, top_k; /* 0: dense. */
     bool moe_normalise;       /* Divide the K probabilities by their sum (mixtral). */
-    bool router_bias;         /* mlp_bias says whether experts have biases. */
-    double moe_capacity;      /* 0: dropless; else an expert takes ceil(capacity * R * K / E). */
+    bool router_bias;         /* Bias of the router; mlp_bias is that of the experts. */
+    /* 0: dropless; else an expert takes at most ceil(capacity * R * K / E) rows. */
+    double moe_capacity;
     float moe_aux_coef, moe_z_coef;
     int64_t bos_id, pad_id; /* -1: none. */
-    /* eos_token_id, a number or a list: each ends a text. Training puts the first behind
+    /* eos_token_id, a number or a list: each of them ends a text. Training appends the first to
      * documents. */
     lt_ends eos;
     float init_std; /* 0: 0.02 */
@@ -135,55 +138,55 @@ typedef struct {
 /* What mixes the tokens of a layer. */
 typedef enum { LT_MIXER_ATTENTION } lt_mixer;
 
-/* Which rotary table a layer reads. LOCAL: the one of rope_theta_local, where there is one. */
+/* The rotary table that a layer reads. LOCAL: that of rope_theta_local, if it is set. */
 typedef enum { LT_LAYER_ROPE_NONE, LT_LAYER_ROPE_MAIN, LT_LAYER_ROPE_LOCAL } lt_layer_rope;
 
-/* One layer, with nothing left to work out. The model, the engine, the planner and the converters
- * read this record; what differs between layers differs here and nowhere else. */
+/* One layer, fully resolved. The model, the engine, the planner and the converters read this
+ * record; differences between layers appear here and nowhere else. */
 typedef struct {
     lt_mixer mixer;
     int64_t n_heads, n_kv_heads;
-    int64_t head_dim, value_dim; /* Of a head of q and k; of v. */
+    int64_t head_dim, value_dim; /* Size of a head of q and k; of a head of v. */
     float attn_scale, attn_softcap;
-    int64_t window; /* 0: the layer sees everything before it. */
+    int64_t window; /* 0: a token attends to all tokens before it. */
     lt_layer_rope rope;
     bool sinks, qkv_bias, attn_out_bias;
-    lt_norm_kind norm; /* Of the pre- and post-norms; those of q and k are RMSNorms. */
+    lt_norm_kind norm; /* Kind of the pre- and post-norms; the norms of q and k are RMSNorm. */
     float norm_eps, norm_gain_offset;
     bool pre_norms, post_norms, qk_norm, qk_norm_whole;
     int act; /* lt_act_kind */
     bool gated, mlp_bias;
-    int64_t ffn_width;        /* Of one expert when there are some. */
+    int64_t ffn_width;        /* Of one expert in an MoE layer. */
     int64_t n_experts, top_k; /* 0: dense. */
     bool moe_normalise, router_bias;
     double moe_capacity;
-    float residual_scale; /* 1: what a block adds is added as it is. */
+    float residual_scale; /* Factor of what a block adds to the residual stream. */
 } lt_layer_spec;
-/* Layer `layer` of the spec, in [0, n_layers). */
+/* The record of layer `layer`, in [0, n_layers). */
 lt_layer_spec lt_model_layer(const lt_model_spec *spec, int64_t layer);
 
 const char *lt_family_name(lt_family family);
 int64_t lt_model_spec_eos(const lt_model_spec *spec); /* The first of eos; -1: none. */
 
-/* Refuse what contradicts itself; the message names the two numbers. */
+/* Refuse a spec that contradicts itself; the message names the two numbers. */
 LT_MUST_USE lt_err lt_model_spec_check(const lt_model_spec *spec);
 
-/* From and to config.json of a Hugging Face folder. Unknown model_type: UNSUPPORTED, naming those
- * we know. */
+/* Read and write config.json of a Hugging Face folder. An unknown model_type is UNSUPPORTED; the
+ * message lists the known ones. */
 LT_MUST_USE lt_err lt_model_spec_read(lt_model_spec *out, const char *config_path);
 LT_MUST_USE lt_err lt_model_spec_write(const lt_model_spec *spec, lt_dtype dtype,
                                        const char *config_path);
 
-/* Tokens of the longest text the model is made for: max_seq, or with dynamic RoPE its factor times
- * that. */
+/* Tokens of the longest text that the model is made for: max_seq, or its factor times that with
+ * dynamic RoPE. */
 int64_t lt_model_spec_context(const lt_model_spec *spec);
-/* What lt_model_spec_write would refuse, before there are weights to lose. */
+/* Fails where lt_model_spec_write would, so that a caller learns it before training. */
 LT_MUST_USE lt_err lt_model_spec_writable(const lt_model_spec *spec);
 
 int64_t lt_model_spec_params(const lt_model_spec *spec); /* All parameters, a tied head once. */
-/* Of one token: top_k experts, no input embedding. */
+/* Parameters that one token uses: top_k experts, no input embedding. */
 int64_t lt_model_spec_active_params(const lt_model_spec *spec);
-/* Training FLOPs a token: 6 * active + 12 * L * H * D * seq (convention "6N + 12LHDT", full
+/* Training FLOPs per token: 6 * active + 12 * L * H * D * seq (convention "6N + 12LHDT", full
  * attention). */
 double lt_model_spec_train_flops(const lt_model_spec *spec, int64_t seq);
 
@@ -191,27 +194,27 @@ double lt_model_spec_train_flops(const lt_model_spec *spec, int64_t seq);
 typedef struct {
     lt_dtype dtype; /* Compute type: F32 (default) or BF16 (with an F32 master when trainable). */
     bool trainable; /* Keep the F32 master. */
-    /* Where the weights lie and everything is computed. The caller's: it outlives the model. NULL:
-     * a CPU device of the model's own. */
+    /* Where the weights lie and everything is computed. It belongs to the caller and must outlive
+     * the model. NULL: the model opens a CPU device of its own. */
     lt_device *device;
-    /* Matrices stay in the types of their file (GGUF's blocks, BF16, F16, F32), mapped where that
-     * is possible: to run, not to train or save. dtype becomes F32; on a device it becomes BF16,
-     * and only blocks are held: without any, nothing is. */
+    /* Matrices stay in the types of their file (GGUF's blocks, BF16, F16, F32), mapped where
+     * possible: for inference, not for training or saving. dtype becomes F32. On a GPU it becomes
+     * BF16, and only block types stay as stored. */
     bool stored;
-    /* On a device, lt_model_open is done when weights have their places. They come in beside what
-     * the caller does next; lt_model_wait before using them. */
+    /* On a GPU, lt_model_open returns once memory for the weights is assigned, and they are copied
+     * in the background; call lt_model_wait before using them. */
     bool beside;
-    /* Of a model that is created with `stored`: the block type of its matrices. */
+    /* Block type of the matrices of a model that is created with `stored`. */
     lt_dtype stored_as;
-    /* Which part of the model is held (model/params.h); NULL: all of it. Only that part is drawn or
-     * read. Until the model is open. */
+    /* The part of the model to hold (model/params.h); NULL: all of it. Only that part is
+     * initialised or read. Must live until the model is open. */
     const struct lt_partition *partition;
 } lt_model_options;
 
 /* Open a Hugging Face folder, a .gguf, or a llama2.c .bin. options NULL: F32, not trainable. Free
  * with lt_model_close. */
 LT_MUST_USE lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *options);
-/* All weights are there; or what is wrong with them, once. */
+/* Wait until all weights are loaded. A failure to load them is returned once. */
 LT_MUST_USE lt_err lt_model_wait(lt_model *m);
 
 /* Random weights from a seed: N(0, init_std), output projections divided by sqrt(2 L), norms 1,
@@ -219,8 +222,8 @@ LT_MUST_USE lt_err lt_model_wait(lt_model *m);
 LT_MUST_USE lt_err lt_model_create(lt_model **out, const lt_model_spec *spec,
                                    const lt_model_options *options, uint64_t seed);
 
-/* Write config.json, generation_config.json and model.safetensors (sharded above shard_bytes; 0: 5
- * GB) that transformers loads. */
+/* Write config.json, generation_config.json and model.safetensors (several files above shard_bytes;
+ * 0: 5 GB), for transformers to load. */
 LT_MUST_USE lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype dtype,
                                  int64_t shard_bytes);
 void lt_model_close(lt_model *m);
@@ -229,23 +232,24 @@ const lt_model_spec *lt_model_get_spec(const lt_model *m);
 uint64_t lt_model_version(const lt_model *m);
 
 /* A set of n_seqs sequences of at most max_seq tokens with their key/value cache. Nothing is
- * allocated after open, but by lt_session_score and for the rotary table of a long call of a model
- * with dynamic RoPE. Where the weights have changed since the last call, what was made of them is
- * made anew; keys and values of tokens before stay those of the older weights (truncate). */
+ * allocated after open, except by lt_session_score and for the rotary table of a long call of a
+ * model with dynamic RoPE. If the weights have changed since the last call, packed copies of them
+ * are made anew; the keys and values of earlier tokens stay those of the old weights (truncate to
+ * drop them). */
 LT_MUST_USE lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs,
                                    int64_t max_seq);
 void lt_session_close(lt_session *s);
 
-/* Append n tokens to sequence seq and run them. logits (V) F32 of the last position, or with
- * all_logits (n, V) of each; either may be NULL. An id outside [0, V) or a sequence over max_seq:
- * an error, the sequence unchanged. */
+/* Append n tokens to sequence seq and evaluate them. logits (V) F32 are those of the last position,
+ * all_logits (n, V) those of each; either may be NULL. An id outside [0, V) or a sequence over
+ * max_seq is an error and leaves the sequence unchanged. */
 LT_MUST_USE lt_err lt_session_eval(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
                                    float *logits);
 LT_MUST_USE lt_err lt_session_eval_all(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
                                        float *all_logits);
-/* The same, and of each row what it says of labels (n): loss (n) = -log softmax(logits)[label] in
- * nats, best (n) the likeliest id (the lowest of ties). Logits stay where the model is; the first
- * call allocates room for some rows of them. */
+/* The same, and score labels (n), one a position: loss (n) = -log softmax(logits)[label] in nats,
+ * best (n) is the most likely id (the lowest of ties). The logits stay on the device; the first
+ * call allocates a buffer for some rows of them. */
 LT_MUST_USE lt_err lt_session_score(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
                                     const int32_t *labels, float *loss, int32_t *best);
 /* One token for each of n sequences at once: ids[i] goes to seqs[i]; logits (n, V). */

@@ -1,4 +1,4 @@
-/* plan.h: what a training or serving run will cost before anyone pays for it. Pure functions: no
+/* plan.h: what a training or serving run will cost, before anyone pays for it. Pure functions: no
  * device is opened.
  *
  *     lt_plan_model_load("llama3-70b")      what is computed       (Hugging Face config.json, or
@@ -28,47 +28,43 @@
 #define LT_PLAN_NAME_BYTES 64
 #define LT_PLAN_TEXT_BYTES 256
 
-/* ---- Model
- *
- *
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Model ----------------------------------------------------------------------------------- */
 
-/* A decoder as the planner sees it. n_attn + n_mamba mixers and n_dense + n_moe feed-forward
- * blocks; in the usual transformer n_attn == n_dense + n_moe == layers, in hybrids (Nemotron-H)
- * each block is one layer. */
+/* A decoder as the planner sees it: n_attn + n_mamba mixers and n_dense + n_moe feed-forward
+ * blocks. In the usual transformer n_attn == n_dense + n_moe == layers; in hybrids (Nemotron-H)
+ * each block is a layer. */
 typedef struct {
     char name[LT_PLAN_NAME_BYTES];
     int64_t layers, width, heads, kv_heads, head_dim, ffn, vocab, seq;
     int64_t n_attn, n_mamba, n_dense, n_moe;
-    int64_t experts, topk, expert_ffn, shared_ffn,
-        latent; /* latent: width inside routed experts, 0 = model width. */
-    int64_t q_rank, kv_rank, rope_dim, nope_dim,
-        v_dim; /* MLA (DeepSeek); kv_rank 0 = plain attention. */
+    /* latent: width inside routed experts, 0 = model width. */
+    int64_t experts, topk, expert_ffn, shared_ffn, latent;
+    /* MLA (DeepSeek); kv_rank 0 = plain attention. */
+    int64_t q_rank, kv_rank, rope_dim, nope_dim, v_dim;
     int64_t mamba_heads, mamba_dim, mamba_state, mamba_groups;
     int64_t mtp;       /* Multi-token-prediction layers. */
     int64_t window;    /* Sliding window of half of the attention layers (gpt-oss); 0 = none. */
     int64_t positions; /* Learned position embeddings; 0 = rotary or ALiBi. */
-    int64_t route_groups,
-        /* A token's experts come from route_limit of route_groups groups; 0: from all. */
-        route_limit;
-    bool gated;    /* Three matrices in the feed-forward (SwiGLU) or two. */
-    bool tied;     /* Output matrix is the input embedding. */
-    bool biases;   /* GPT-2/3, Megatron: biases on every linear, LayerNorm. */
+    /* A token's experts come from route_limit of route_groups groups; 0: from all. */
+    int64_t route_groups, route_limit;
+    bool gated;    /* The feed-forward has three matrices (SwiGLU), not two. */
+    bool tied;     /* The output matrix is the input embedding. */
+    bool biases;   /* GPT-2/3, Megatron: biases on every linear layer, LayerNorm. */
     bool qkv_bias; /* Qwen2, gpt-oss. */
     bool qk_norm;  /* Qwen3, Apertus. */
-    /* An activation without a fused kernel (gpt-oss: clamps, and biases on the experts). */
+    /* The activation has no fused kernel (gpt-oss clamps, and its experts have biases). */
     bool unfused_act;
     bool dropout; /* Masks are kept for the backward pass (the Megatron papers). */
 } lt_plan_model;
 
 typedef struct {
-    double total,
-        active; /* active: what one token multiplies with (routed experts: topk of them). */
+    double total;
+    double active; /* Those that one token is multiplied with (topk of the routed experts). */
     double embedding, head; /* Input embedding (and positions); output matrix (0 when tied). */
-    double attention, dense, moe; /* Of all layers. */
+    double attention, dense, moe; /* Sums over all layers. */
 } lt_plan_params;
 
-/* Training FLOPs of one token by every convention in use; docs/plan/README.md tells who uses
+/* Training FLOPs of one token by each convention in use; docs/plan/README.md says who uses
  * which. */
 #define LT_PLAN_FLOPS_MAP(X)                                                                       \
     X(SIX_N, "6n", "6 N, N without the input embedding")                                           \
@@ -88,18 +84,15 @@ typedef enum {
 
 /* path: a config.json, a folder that holds one, or a name under recipes/models. */
 LT_MUST_USE lt_err lt_plan_model_load(lt_plan_model *out, const char *path);
-/* Contradictions name the two facts. */
+/* Refuse a model that contradicts itself; the message names the two facts. */
 LT_MUST_USE lt_err lt_plan_model_check(const lt_plan_model *m);
-/* From the spec of a model that Lateen trains: lt_model_spec_params of it is this model's total. */
+/* Describe a model that Lateen trains; its total parameters equal lt_model_spec_params. */
 void lt_plan_model_from_spec(lt_plan_model *out, const lt_model_spec *spec, const char *name);
 lt_plan_params lt_plan_model_params(const lt_plan_model *m);
-double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind,
-                           int64_t seq); /* Per token, training. */
+/* Per token of training. */
+double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind, int64_t seq);
 
-/* ---- Cluster
- *
- *
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Cluster --------------------------------------------------------------------------------- */
 
 #define LT_PLAN_PRECISION_MAP(X)                                                                   \
     X(FP32, "fp32")                                                                                \
@@ -122,7 +115,7 @@ typedef enum {
 
 typedef struct {
     char name[LT_PLAN_NAME_BYTES];
-    /* Dense, as the maker prints it; 0 = the chip has no such unit. */
+    /* Dense, as published by the maker; 0 = the chip has no such unit. */
     double peak_tflops[LT_PLAN_PRECISION_COUNT];
     double memory_bytes, memory_gbps;
     double link_gbps; /* Scale-up links (NVLink), one direction. */
@@ -130,11 +123,11 @@ typedef struct {
     double nic_gbps;
     double pcie_gbps; /* One GPU to its host's memory, one direction. */
     double power_w, host_power_w;
-    int sms, node_gpus, domain_gpus; /* domain: GPUs that reach each other over scale-up links. */
+    int sms, node_gpus, domain_gpus; /* domain: GPUs connected by scale-up links. */
 } lt_plan_gpu;
 
-/* Parts of a step that a CUDA graph may hold: those cost the host nothing. ROUTER: up to the point
- * where tokens leave for their experts. */
+/* Parts of a step that a CUDA graph may hold; their launches cost the host nothing. ROUTER:
+ * everything up to the dispatch of tokens to their experts. */
 enum {
     LT_PLAN_PART_ATTENTION = 1,
     LT_PLAN_PART_MAMBA = 2,
@@ -143,7 +136,7 @@ enum {
     LT_PLAN_PART_ALL = 31
 };
 
-/* Modules that selective recomputation may run again in the backward pass (Megatron's
+/* Modules that selective recomputation may recompute in the backward pass (Megatron's
  * recompute_modules). */
 enum {
     LT_PLAN_AGAIN_CORE = 1,
@@ -155,45 +148,46 @@ enum {
     LT_PLAN_AGAIN_SHARED = 64
 };
 
-/* What a software stack reaches on a GPU kind: at most three fitted efficiencies, and facts about
- * its kernels. */
+/* The performance of a software stack on a kind of GPU: at most three fitted efficiencies, and
+ * facts about its kernels. */
 typedef struct {
     char name[LT_PLAN_NAME_BYTES], gpu[LT_PLAN_NAME_BYTES];
     double gemm, memory,
         network; /* Fractions of the peaks. Fitted by `lateen plan fit` on the anchors. */
     lt_plan_attention attention;
-    double passes;     /* Elementwise traffic against fully fused kernels: 1 fused ... 2 eager. */
-    double launch_us;  /* Lost on the GPU around each counted kernel: ramp, drain, small kernels. */
-    double host_us;    /* The host's time to launch one; it shows where the GPU is faster. */
+    /* Elementwise memory traffic relative to fully fused kernels: 1 fused ... 2 eager. */
+    double passes;
+    double launch_us;  /* GPU time lost around each counted kernel: ramp, drain, small kernels. */
+    double host_us;    /* Host time to launch a kernel; it counts where the GPU would be faster. */
     unsigned graph;    /* LT_PLAN_PART_*: launched by CUDA graphs. */
-    double tp_overlap; /* Share of tensor-parallel traffic that hides behind products. */
-    double dp_overlap; /* Share of gradient and parameter traffic that may hide. */
-    double ep_overlap; /* The same of expert all-to-all. */
-    /* 1: every copy of a token travels (NCCL's all-to-all); 0: once to a node and once to a rank
-     * (DeepEP, HybridEP). */
+    double tp_overlap; /* Share of tensor-parallel traffic hidden behind matrix products. */
+    double dp_overlap; /* Share of gradient and parameter traffic that can be hidden. */
+    double ep_overlap; /* The same for the all-to-all of experts. */
+    /* 1: every copy of a token is sent (NCCL's all-to-all); 0: one to each node and one to each
+     * rank (DeepEP, HybridEP). */
     double ep_copies;
-    /* 1: tensor parallelism gathers 8-bit inputs, cast before they travel. */
+    /* 1: tensor parallelism casts inputs to 8 bits before it gathers them. */
     double quantised_gather;
     /* 1: mxfp8 experts run as one fused kernel inside a graph of the whole step (ops.c). */
     double moe_fused;
-    /* 1: DeepSpeed's pipeline engine: a buffer more per stage, whose input and output stay, and
-     * fp16 beside fp32 gradients. */
+    /* 1: DeepSpeed's pipeline engine: one more buffer per stage, stages keep their input and
+     * output, and gradients exist in fp16 and fp32. */
     double deepspeed_pipe;
-    /* Alive per logit at the loss: 6 where softmax and loss are fused, 10 where they are fp32
-     * copies (2 + 4 + 4), 4 compiled. */
+    /* Bytes in use per logit at the loss: 6 where softmax and loss are fused, 10 where they make
+     * fp32 copies (2 + 4 + 4), 4 when compiled. */
     double logit_bytes;
     double op_selective; /* 1: selective recomputation keeps every other product (torchtitan). */
-    /* 1: every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): launch_us adds, and is
+    /* 1: every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): launch_us is added, and is
      * fitted. */
     double launch_blocking;
-    /* 1: context-parallel ranks share causal work evenly; 0: the last does most. */
+    /* 1: context-parallel ranks share causal attention evenly; 0: the last rank does most of it. */
     double cp_balance;
-    double split_products; /* 1: q, k, v, and gate and up, are products of their own. */
-    /* So many layers of the model run their products in bf16 though the rest runs narrower. */
+    double split_products; /* 1: q, k, v, gate and up are separate products. */
+    /* Number of layers whose products run in bf16 although the others run in a narrower type. */
     double wide_layers;
-    /* 1: so do the products around attention, and the latent maps, in all layers. */
+    /* 1: in all layers, the products around attention and the latent projections run in bf16. */
     double wide_attention;
-    bool anchored; /* False: this GPU's default, no measurement of this very stack. */
+    bool anchored; /* False: the GPU's default, not measurements of this stack. */
 } lt_plan_stack;
 
 typedef enum { LT_PLAN_FAT_TREE, LT_PLAN_DRAGONFLY } lt_plan_topology;
@@ -209,22 +203,22 @@ typedef struct {
     char name[LT_PLAN_NAME_BYTES];
     lt_plan_gpu gpu;
     lt_plan_stack stack;
-    int64_t gpus; /* What the site has. */
+    int64_t gpus; /* GPUs of the site. */
     lt_plan_topology topology;
     double nic_gbps, latency_us, link_latency_us;
-    double link_share; /* Of the scale-up links' rate that collectives reach. */
+    double link_share; /* Share of the scale-up links' rate that collectives reach. */
     int n_tiers;
     struct {
         int64_t gpus;      /* GPUs below one switch group of this tier (rack, pod, building). */
-        double oversub;    /* NIC bandwidth below / uplink bandwidth, of all tiers up to here. */
+        double oversub;    /* NIC bandwidth below / uplink bandwidth, over all tiers up to here. */
         double latency_us; /* One way. */
     } tier[LT_PLAN_TIERS];
-    bool rails; /* Tier 0 is one rail: a switch joins the GPUs of the same place in many nodes. */
+    bool rails; /* Tier 0 is a rail: a switch joins the GPUs with the same index in many nodes. */
     double storage_write_gbps, storage_read_gbps;
     int n_causes;
     lt_plan_cause cause[LT_PLAN_CAUSES];
-    double detect_s, reschedule_s, load_s, warmup_s,
-        repair_h;     /* Phases of a restart; repair of a node. */
+    double detect_s, reschedule_s, load_s, warmup_s; /* Phases of a restart. */
+    double repair_h;                                 /* Repair of a node. */
     double straggler; /* Fraction of step time lost to the slowest of many. */
     double price_gpu_h, price_mwh, pue;
 } lt_plan_cluster;
@@ -233,15 +227,12 @@ LT_MUST_USE lt_err lt_plan_cluster_load(lt_plan_cluster *out, const char *path);
 LT_MUST_USE lt_err lt_plan_gpu_find(lt_plan_gpu *out, const char *name);
 /* The stack of that name on that GPU; else the GPU's default with anchored = false. */
 LT_MUST_USE lt_err lt_plan_stack_find(lt_plan_stack *out, const char *gpu, const char *stack);
-/* A cluster of n GPUs of one kind with the defaults of that kind (full-bisection fat tree). */
+/* A cluster of `gpus` GPUs of one kind with the defaults of that kind (full-bisection fat tree). */
 void lt_plan_cluster_plain(lt_plan_cluster *out, const lt_plan_gpu *gpu, const lt_plan_stack *stack,
                            int64_t gpus);
 double lt_plan_cluster_failures_per_s(const lt_plan_cluster *c, int64_t gpus);
 
-/* ---- Layout
- *
- *
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Layout ---------------------------------------------------------------------------------- */
 
 #define LT_PLAN_SCHEDULE_MAP(X)                                                                    \
     X(GPIPE, "gpipe")                                                                              \
@@ -261,10 +252,9 @@ typedef enum {
 typedef enum { LT_PLAN_TUNE_ALL, LT_PLAN_TUNE_LORA } lt_plan_tune;
 
 typedef struct {
-    int tp, pp, vpp, cp, ep,
-        /* dp includes the expert-parallel ranks: ep divides dp * cp * (tp when experts fold). */
-        dp;
-    bool sp;       /* Sequence parallelism beside tp. */
+    /* dp includes the expert-parallel ranks: ep divides dp * cp * (tp when experts fold). */
+    int tp, pp, vpp, cp, ep, dp;
+    bool sp;       /* Sequence parallelism together with tp. */
     bool dp_outer; /* Ranks in the order tp-cp-pp-dp (Llama 3) instead of tp-cp-dp-pp (Megatron). */
     int zero;      /* 0..3; 3 is FSDP full shard, 2 FSDP shard-grad-op. */
     int64_t micro, accum; /* Sequences per micro-batch; micro-batches per step and replica. */
@@ -274,20 +264,18 @@ typedef struct {
     lt_plan_tune tune;
     bool fp32_grads;   /* 4-byte main gradients (Megatron) or 2-byte. */
     bool bf16_moments; /* Adam's two moments in 2 bytes each instead of 4. */
-    unsigned again; /* LT_PLAN_AGAIN_*: modules of selective recomputation; 0: the stack's usual. */
-    int again_layers; /* Full recomputation of so many layers of a stage; 0: all of them. */
+    /* LT_PLAN_AGAIN_*: modules of selective recomputation; 0: the stack's default. */
+    unsigned again;
+    int again_layers; /* Layers of a stage under full recomputation; 0: all of them. */
 } lt_plan_layout;
 
 int64_t lt_plan_layout_gpus(const lt_plan_layout *l);
-/* Contradictions between model, cluster and layout, naming the two facts. */
+/* Refuse a layout that contradicts the model or the cluster; the message names the two facts. */
 LT_MUST_USE lt_err lt_plan_layout_check(const lt_plan_layout *l, const lt_plan_model *m,
                                         const lt_plan_cluster *c);
 char *lt_plan_layout_text(char out[LT_PLAN_TEXT_BYTES], const lt_plan_layout *l);
 
-/* ---- Memory
- *
- *
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* Bytes per GPU on the fullest pipeline stage. */
 typedef struct {
@@ -295,14 +283,15 @@ typedef struct {
     int stage;
 } lt_plan_memory;
 
-/* What one layer keeps of one micro-batch for the backward pass, per GPU (Korthikanti 2022, eq. 1
- * to 6). */
+/* Bytes per GPU that one layer keeps of one micro-batch for the backward pass (Korthikanti 2022,
+ * eq. 1 to 6). */
 double lt_plan_activation_layer_bytes(const lt_plan_model *m, const lt_plan_layout *l,
                                       lt_plan_attention attention);
 lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
                                        const lt_plan_layout *l);
 
-/* What a tool shows of it: the tensors; what PyTorch's allocator holds; what nvidia-smi counts. */
+/* Memory as different tools report it: the tensors, what PyTorch's allocator holds, what nvidia-smi
+ * counts. */
 typedef enum {
     LT_PLAN_MEMORY_ALLOCATED,
     LT_PLAN_MEMORY_RESERVED,
@@ -311,10 +300,7 @@ typedef enum {
 double lt_plan_memory_shown(const lt_plan_memory *r, const lt_plan_layout *l,
                             lt_plan_memory_figure figure);
 
-/* ---- Time
- *
- *
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Time ------------------------------------------------------------------------------------ */
 
 #define LT_PLAN_PART_MAP(X)                                                                        \
     X(gemm, "matrix products")                                                                     \
@@ -331,8 +317,8 @@ double lt_plan_memory_shown(const lt_plan_memory *r, const lt_plan_layout *l,
     X(data, "waiting for data") X(straggler, "stragglers and jitter")
 #define LT_PLAN_PART_COUNT 13
 
-/* Seconds of one step on the critical stage; communication is the exposed part only. The parts sum
- * to step_s. */
+/* Seconds of one step on the critical stage, with only the exposed part of communication. The parts
+ * sum to step_s. */
 typedef struct {
 #define LT_PLAN_PART_FIELD(field, text) double field;
     LT_PLAN_PART_MAP(LT_PLAN_PART_FIELD)
@@ -349,8 +335,8 @@ lt_plan_time lt_plan_step_estimate(const lt_plan_model *m, const lt_plan_cluster
 lt_plan_time lt_plan_step_simulate(const lt_plan_model *m, const lt_plan_cluster *c,
                                    const lt_plan_layout *l);
 
-/* Collectives: hierarchical alpha-beta, best of ring and tree. stride: distance between neighbours
- * in ranks. */
+/* Time of a collective by the hierarchical alpha-beta model, the faster of ring and tree. stride:
+ * distance in ranks between neighbours of the group. */
 typedef enum {
     LT_PLAN_ALL_REDUCE,
     LT_PLAN_ALL_GATHER,
@@ -367,7 +353,8 @@ typedef struct {
     int64_t micros;
     lt_plan_schedule schedule;
     double forward_s, backward_s; /* One micro-batch through one stage (all its chunks). */
-    /* Share of the backward pass that is weight gradients (zero-bubble splits it off). */
+    /* Share of the backward pass that computes weight gradients (zero-bubble schedules it
+     * separately). */
     double weight_share;
     double send_s;
     double first_extra_s, last_extra_s; /* Embedding; output head and loss (forward + backward). */
@@ -386,10 +373,7 @@ LT_MUST_USE lt_err lt_plan_pipeline_run(const lt_plan_pipeline *p, double *makes
                                         lt_plan_slot *slots, size_t max_slots, size_t *n_slots);
 double lt_plan_pipeline_closed(const lt_plan_pipeline *p); /* The closed form the search uses. */
 
-/* ---- Reliability
- *
- *
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Reliability ----------------------------------------------------------------------------- */
 
 double lt_plan_young_s(double mtbf_s, double save_s);
 double lt_plan_daly_first_s(double mtbf_s, double save_s);
@@ -405,14 +389,14 @@ typedef struct {
     double checkpoint_bytes;
 } lt_plan_goodput;
 
-/* interval_s 0: choose it by Daly. async: a save blocks only for the copy to host memory. */
+/* interval_s 0: Daly's optimum. async: a save blocks only for the copy to host memory. */
 lt_plan_goodput lt_plan_goodput_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
                                          int64_t gpus, double interval_s, bool async);
 int64_t lt_plan_spares(double nodes, double node_rate_per_s, double repair_s, double quantile);
 
 typedef struct {
-    double mtbf_s, save_s, restart_s, interval_s, work_s; /* work_s: productive seconds wanted. */
-    double persist_lag_s; /* Asynchronous: a save counts only so long after. */
+    double mtbf_s, save_s, restart_s, interval_s, work_s; /* work_s: productive seconds needed. */
+    double persist_lag_s; /* Asynchronous saves are durable only after this delay. */
     int64_t nodes, spares;
     double repair_s;      /* 0: nodes come back at once. */
     double weibull_shape; /* 1: exponential. */
@@ -429,10 +413,7 @@ typedef struct {
 
 LT_MUST_USE lt_err lt_plan_simulate(const lt_plan_sim *s, lt_plan_sim_result *out);
 
-/* ---- Search
- *
- *
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Search ---------------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t gpus, batch_seqs, seq;
@@ -442,7 +423,7 @@ typedef struct {
     int64_t max_results;
     void (*progress)(void *ctx, size_t done, size_t all);
     void *progress_ctx;
-    /* Facts of a partly known layout; 0 = search over it. recompute: -1 all three, -2 none or
+    /* The known part of a layout; 0 = search over it. recompute: -1 all three kinds, -2 none or
      * selective. */
     int tp, pp, vpp, cp, ep;
     int64_t micro;
@@ -451,8 +432,8 @@ typedef struct {
     bool fp32_grads, bf16_moments, sp_off, dropout;
     unsigned again; /* As in the layout. */
     int again_layers;
-    /* The degrees asked for must divide model, batch and GPUs; false: a published row is taken at
-     * its word. */
+    /* Requested degrees must divide model, batch and GPUs; false: a published layout is accepted as
+     * it is. */
     bool exact;
 } lt_plan_query;
 
@@ -478,7 +459,7 @@ typedef enum {
 typedef struct {
     lt_plan_choice *best; /* Ranked by step time; free with lt_plan_found_free. */
     size_t n_best, n_tried, n_fit, pruned[LT_PLAN_PRUNE_COUNT];
-    double nearest_bytes; /* When nothing fits: the smallest need. */
+    double nearest_bytes; /* When nothing fits: the least memory that a layout needs. */
     double seconds;
 } lt_plan_found;
 
@@ -486,14 +467,11 @@ LT_MUST_USE lt_err lt_plan_search(const lt_plan_model *m, const lt_plan_cluster 
                                   const lt_plan_query *q, lt_plan_found *out);
 void lt_plan_found_free(lt_plan_found *f);
 
-/* ---- Serving
- *
- *
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Serving --------------------------------------------------------------------------------- */
 
 typedef struct {
     int tp;
-    int64_t prompt, output, batch; /* batch 0: as many as the KV cache holds. */
+    int64_t prompt, output, batch; /* batch 0: as many sequences as the KV cache holds. */
     lt_plan_precision precision;
     double kv_bytes; /* Per element: 2 bf16, 1 fp8. */
 } lt_plan_serve_query;

@@ -4,9 +4,9 @@
  *   ── lt_engine_submit ──▶ queue ──▶ admit ─▶ schedule ─▶ one batched forward ─▶ choice ─┐
  *   ◀── lt_engine_poll ──── events ◀────────────────────────────────────────────── emit ◀──┘
  *
- * The front owns text: templates, tokenizing, stop strings, JSON. The engine owns tokens: it never
- * sees text and never waits for the front. submit, cancel and poll may be called from any thread;
- * poll by one thread at a time.
+ * The front handles text: templates, tokenization, stop strings, JSON. The engine handles tokens:
+ * it never sees text and never waits for the front. submit, cancel and poll may be called from any
+ * thread, poll from one thread at a time.
  *
  *     lt_engine_open(&e, model, NULL);
  *     lt_engine_submit(e, &request, &id);
@@ -22,33 +22,33 @@
 #include "lateen/sampling.h"
 
 typedef struct lt_engine lt_engine;
-/* serve/grammar/grammar.h: what may come next, compiled for a vocabulary. */
+/* serve/grammar/grammar.h: which token may come next, compiled for a vocabulary. */
 typedef struct lt_grammar lt_grammar;
 
-/* On a GPU kernels are compiled or loaded, and graphs recorded, at the first step of a kind. Which
- * kinds are run with nothing in them before open returns: none; the first that a request needs, the
- * others while there is nothing to do (all before open returns where kernels were not compiled
- * yet); all. */
+/* On a GPU, the first step of each kind compiles or loads kernels and records graphs. Warm-up runs
+ * empty steps for this before open returns: NONE; the FIRST kinds that a request needs, with the
+ * others when the engine is idle (all kinds before open returns if kernels must be compiled); or
+ * ALL. */
 typedef enum { LT_WARM_NONE, LT_WARM_FIRST, LT_WARM_ALL } lt_warm;
 
 #define LT_ENGINE_TOP 20 /* Most alternatives reported with a token. */
 
 typedef struct {
     int64_t max_running; /* Sequences in one step at most. */
-    int64_t max_waiting; /* Requests in the queue at most; one more is LIMIT. */
+    int64_t max_waiting; /* Requests in the queue at most; another one fails with LIMIT. */
     int64_t max_seq;     /* Tokens of one sequence at most; 0: the model's. */
-    /* Tokens of one step at most: every decoding sequence first, chunks of prompts with the rest.
-     * 0: 512, on a GPU 2048. */
+    /* Tokens of one step at most: every decoding sequence first, then chunks of prompts. 0: 512, on
+     * a GPU 2048. */
     int64_t step_tokens;
     int64_t page_tokens; /* Tokens of one page of the cache. */
-    /* Keys and values; 0: max_running * max_seq tokens, at most half of free memory. */
+    /* Size of the KV cache; 0: max_running * max_seq tokens, at most half of the free memory. */
     int64_t cache_bytes;
-    /* Of them at most so many keep pages that no sequence holds, for prompts to come; 0: all. */
+    /* Bytes of the cache that may keep pages which no sequence holds, for later prompts; 0: all. */
     int64_t unused_bytes;
-    /* Finished pages stay and are shared by prompts that begin with the same tokens. */
+    /* Full pages stay and are shared by prompts that begin with the same tokens. */
     bool prefix_cache;
     lt_warm warm;
-    /* A request's tokens do not depend on who else is in the batch, bit for bit. */
+    /* A request's tokens do not depend, bit for bit, on the other requests in the batch. */
     bool deterministic;
     bool ahead;   /* On a GPU: queue the next step before the tokens of this one are known. */
     lt_ends ends; /* Tokens that end a text; none: the model's own. */
@@ -60,40 +60,38 @@ typedef struct {
 lt_engine_options lt_engine_defaults(void);
 
 typedef struct {
-    const int32_t *prompt; /* Copied by submit. */
+    const int32_t *prompt; /* Copied by lt_engine_submit. */
     int64_t n_prompt;
     int64_t n_choices; /* Continuations of the prompt, which share its pages. */
-    int64_t max_tokens,
-        /* Of each continuation. Before min_tokens the ending tokens cannot be chosen. */
-        min_tokens;
-    const int32_t *stop_ids; /* Ending tokens beside the model's, also where ignore_eos is. */
+    /* Of each continuation. Ending tokens cannot be chosen before min_tokens. */
+    int64_t max_tokens, min_tokens;
+    const int32_t *stop_ids; /* Further ending tokens; ignore_eos does not disable them. */
     int64_t n_stop_ids;
     bool ignore_eos;
-    int logprobs,
-        /* Alternatives to report with each token, 0 to LT_ENGINE_TOP; -1: no log-probabilities at
-         * all. */
-        prompt_logprobs;
-    uint64_t cache_salt; /* Only requests with the same one share pages of the prefix cache. */
-    /* Higher first; equal: first come. A level weighs as much as 4096 steps of waiting, so none
-     * waits for ever. */
+    /* Alternatives to report with each token, 0 to LT_ENGINE_TOP; -1: no log-probabilities. */
+    int logprobs, prompt_logprobs;
+    uint64_t cache_salt; /* Only requests with the same salt share pages of the prefix cache. */
+    /* Higher first, then first come, first served. A level counts as much as 4096 steps of waiting,
+     * so no request starves. */
     int priority;
     lt_sampling sampling;
-    const int32_t *allowed; /* Only these may be chosen; none: all. Not beside a grammar. */
+    /* Only these ids may be chosen; n_allowed 0: all. Not together with a grammar. */
+    const int32_t *allowed;
     int64_t n_allowed;
-    /* n_bad lists of ids, one behind the other, list i up to bad_ends[i]: its last one is not
-     * chosen behind the others. Where nothing else is left, it is. */
+    /* n_bad forbidden sequences of ids, concatenated; sequence i ends before bad_ends[i]. Its last
+     * id is not chosen after the others, unless no other token is left. */
     const int32_t *bad;
     const int64_t *bad_ends;
     int64_t n_bad;
-    const lt_grammar *grammar; /* NULL: free. Must live until the request is done. */
-    /* Reasoning: n_think_end > 0 says that the continuation begins with thinking (n_think_begin >
-     * 0: if it begins with those tokens), which ends at think_end. After think_budget tokens of it
-     * the engine forces those. -1: no budget. A grammar rules all of it: its language has the
-     * thinking, too. */
+    const lt_grammar *grammar; /* NULL: none. Must live until the request is done. */
+    /* Reasoning: n_think_end > 0 says that the continuation begins with thinking (if n_think_begin
+     * > 0, only when it begins with those tokens), which ends at think_end. After think_budget
+     * tokens of thinking the engine forces think_end. -1: no budget. A grammar must describe the
+     * whole continuation, thinking included. */
     int64_t think_budget;
     const int32_t *think_begin, *think_end;
     int64_t n_think_begin, n_think_end;
-    /* No continuation (max_tokens 0): report the mean of the last hidden states, normed to length
+    /* No continuation (max_tokens 0): report the mean of the last hidden states, scaled to length
      * 1; its CHOICE ends with LENGTH. */
     bool embed;
 } lt_request;
@@ -116,50 +114,51 @@ typedef enum {
     LT_EVENT_TOKEN,  /* One token of a choice. */
     LT_EVENT_EMBED,  /* embedding (C) F32, valid until the next poll. */
     LT_EVENT_CHOICE, /* A choice is finished. */
-    LT_EVENT_DONE    /* All choices are: the request's id is free, nothing follows. */
+    LT_EVENT_DONE    /* All choices are finished: nothing follows, and the id is free again. */
 } lt_event_kind;
 
 typedef struct {
-    uint64_t request; /* lt_engine_submit's id. */
-    void *user;       /* lt_engine_submit's. */
+    uint64_t request; /* The id from lt_engine_submit. */
+    void *user;       /* As passed to lt_engine_submit. */
     lt_event_kind kind;
     int32_t choice, id;
-    /* CHOICE: why. TOKEN: EOS or STOP_ID on the ending token, which has no place in the text. */
+    /* CHOICE: why it ended. TOKEN: EOS or STOP_ID on the ending token, which is not part of the
+     * text. */
     lt_finish finish;
-    lt_err failure;   /* FAILED: of which kind; the message is in the log. */
+    lt_err failure;   /* FAILED: the kind of error; the message is in the log. */
     uint64_t version; /* TOKEN: lt_model_version of the weights that chose it. */
     float logprob;
-    /* Alternatives in top, likeliest first; -1: not even logprob (the prompt's first token). */
+    /* Alternatives in top, most likely first; -1: logprob is not set either (the prompt's first
+     * token). */
     int n_top;
     struct {
         int32_t id;
         float logprob;
     } top[LT_ENGINE_TOP];
-    int64_t prompt_tokens, cached_tokens; /* All */
+    int64_t prompt_tokens, cached_tokens; /* All kinds. */
     int64_t new_tokens;                   /* CHOICE, DONE */
-    double prefill_s;                     /* TOKEN, CHOICE, DONE: to the first token. */
+    double prefill_s;                     /* TOKEN, CHOICE, DONE: time to the first token. */
     double queue_s, decode_s;             /* DONE */
     const float *embedding;
 } lt_event;
 
-/* The model must outlive the engine. options NULL: the defaults. Starts the engine's thread. */
+/* Open an engine and start its thread. The model must outlive it. options NULL: the defaults. */
 LT_MUST_USE lt_err lt_engine_open(lt_engine **out, const lt_model *m,
                                   const lt_engine_options *options);
 void lt_engine_close(lt_engine *e); /* Requests that still run are cancelled. */
 
-/* ARG: impossible parameters, ids outside [0, V), a prompt with max_tokens over max_seq (the
- * message has the numbers). LIMIT: the queue is full. */
+/* ARG: parameters out of range, ids outside [0, V), or a prompt and max_tokens that exceed max_seq
+ * together (the message has the numbers). LIMIT: the queue is full. */
 LT_MUST_USE lt_err lt_engine_submit(lt_engine *e, const lt_request *r, void *user, uint64_t *id);
-void lt_engine_cancel(
-    lt_engine *e,
-    /* Within one step; ends with DONE like every request. An id that is done: nothing. */
-    uint64_t id);
-void lt_engine_cancel_choice(lt_engine *e, uint64_t id,
-                             int32_t choice); /* E.g. a stop string was seen. */
+/* Takes effect within one step; the request ends with DONE like every other. No-op for an id that
+ * is done. */
+void lt_engine_cancel(lt_engine *e, uint64_t id);
+/* End one choice, e.g. at a stop string. */
+void lt_engine_cancel_choice(lt_engine *e, uint64_t id, int32_t choice);
 
 int lt_engine_fd(const lt_engine *e); /* Readable while events wait. */
-int64_t lt_engine_poll(lt_engine *e, lt_event *events,
-                       int64_t room); /* How many were written; never waits. */
+/* Write up to `room` events and return their number. Never waits. */
+int64_t lt_engine_poll(lt_engine *e, lt_event *events, int64_t room);
 
 /* ---- Weights that change ----
  *
@@ -169,30 +168,31 @@ int64_t lt_engine_poll(lt_engine *e, lt_event *events,
  *     ... train: the weights change in place, lt_model_version grows; then wait for the device ...
  *     lt_engine_refresh(e, &version);       packed weights are made anew, older pages are forgotten
  *
- * Requests that were submitted before hold either end first (FINISH), each on one version of the
- * weights; or they stop where they are (PREEMPT) and go on after refresh: they keep their tokens,
- * whose keys and values are computed again with the new weights, so each further token is what the
- * new weights say behind the text so far. An embedding starts over; log-probabilities of a prompt
- * that were not told yet are those of the new weights. Requests that are submitted while the engine
- * is held queue up and begin after refresh. Cancelling and polling go on as ever. One thread at a
- * time calls hold and refresh; it need not be the one that polls. */
+ * Requests that were submitted before hold either finish first (FINISH), each on one version of the
+ * weights, or stop where they are (PREEMPT) and continue after refresh. These keep their tokens,
+ * whose keys and values are computed again, so each further token is what the new weights predict
+ * after the text so far. An embedding starts over; log-probabilities of a prompt that were not yet
+ * reported are those of the new weights. Requests submitted while the engine is held wait in the
+ * queue until refresh. Cancelling and polling work as usual. One thread at a time may call hold and
+ * refresh; it need not be the one that polls. */
 typedef enum { LT_HOLD_FINISH, LT_HOLD_PREEMPT } lt_hold;
-/* ARG: it is held already. */
+/* ARG when it is held already. */
 LT_MUST_USE lt_err lt_engine_hold(lt_engine *e, lt_hold how);
-/* *version (may be NULL): of the weights that the engine now runs on. Where it did not change,
- * pages stay as well. ARG: it is not held. After another failure it is still held. */
+/* *version (may be NULL) gets the version of the weights that the engine now uses. If it did not
+ * change, cached pages stay valid. ARG when the engine is not held. After any other failure it is
+ * still held. */
 LT_MUST_USE lt_err lt_engine_refresh(lt_engine *e, uint64_t *version);
 
 /* Where keys and values are kept; fixed when the engine opens. */
 typedef struct {
     int64_t pages, page_tokens, page_bytes;
-    int64_t most_unused; /* Pages that no sequence holds: so many are kept. */
+    int64_t most_unused; /* Pages without a sequence that are kept at most. */
     lt_dtype dtype;
     char why[320]; /* What set the number of pages. */
 } lt_engine_cache;
 void lt_engine_get_cache(const lt_engine *e, lt_engine_cache *out);
 
-#define LT_STEP_SIZES 22 /* Steps have at most 2^20 tokens, and one a sequence. */
+#define LT_STEP_SIZES 22 /* Steps have 1 to 2^20 tokens, and one more for each sequence. */
 
 typedef struct {
     int64_t running, waiting, pages, pages_used, pages_cached;
@@ -200,12 +200,12 @@ typedef struct {
         failed;
     double step_s; /* Of the last step. */
     int64_t step_tokens, step_sequences;
-    int64_t steps_ahead; /* Of steps: queued before the tokens of the one before were known. */
-    int64_t steps_of[LT_STEP_SIZES]; /* Of steps: of at most 2^k tokens, and more than 2^(k-1). */
-    int64_t steps_tokens;            /* Of all steps together. */
+    int64_t steps_ahead; /* Steps queued before the tokens of the previous step were known. */
+    int64_t steps_of[LT_STEP_SIZES]; /* [k]: steps with at most 2^k tokens and more than 2^(k-1). */
+    int64_t steps_tokens;            /* Tokens of all steps. */
     uint64_t version;                /* lt_model_version of the weights it runs on. */
 } lt_engine_stats;
-void lt_engine_get_stats(const lt_engine *e,
-                         lt_engine_stats *out); /* Any thread; a snapshot of one step's edge. */
+/* From any thread: a snapshot taken between two steps. */
+void lt_engine_get_stats(const lt_engine *e, lt_engine_stats *out);
 
 #endif

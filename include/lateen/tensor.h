@@ -8,9 +8,9 @@
 
 #include "lateen/base.h"
 
-/* name, elements of a block, bytes of a block, safetensors' name. Plain types have blocks of one
- * element. The others are ggml's formats (tensor/block.h has the layouts): rows are whole blocks,
- * one behind the other, and only ops that say so take them. */
+/* Columns: name, elements of a block, bytes of a block, name in safetensors. Plain types have
+ * blocks of one element. The others are ggml's formats (layouts in tensor/block.h): a row is a
+ * sequence of whole blocks, and only ops that say so accept them. */
 #define LT_DTYPE_PLAIN_MAP(X)                                                                      \
     X(F32, 1, 4, "F32")                                                                            \
     X(BF16, 1, 2, "BF16")                                                                          \
@@ -46,11 +46,11 @@ typedef enum {
     LT_DTYPE_PLAIN_COUNT = LT_Q4_0
 } lt_dtype;
 
-size_t lt_dtype_bytes(lt_dtype dtype); /* Of an element; the type is plain. */
+size_t lt_dtype_bytes(lt_dtype dtype); /* Of one element of a plain type. */
 /* Elements and bytes of a block: 1 and lt_dtype_bytes for plain types. */
 int64_t lt_dtype_block(lt_dtype dtype, size_t *bytes);
 bool lt_dtype_is_block(lt_dtype dtype);
-/* Bytes of count elements, whole blocks. */
+/* Bytes of count elements; count is a multiple of the block. */
 size_t lt_dtype_row_bytes(lt_dtype dtype, int64_t count);
 const char *lt_dtype_name(lt_dtype dtype); /* "F32", as safetensors writes it; "Q4_K". */
 /* False when the name is unknown; plain types only. */
@@ -59,7 +59,7 @@ bool lt_dtype_from_name(lt_dtype *out, const char *name);
 #define LT_MAX_DIMS 4
 
 /* Element (i, j, ...) lies at data + (i * stride[0] + j * stride[1] + ...) * element size: strides
- * are in elements. A tensor that is absent (an optional argument) has data NULL. */
+ * are in elements. A tensor with data NULL is absent (an optional argument). */
 typedef struct {
     void *data;
     int64_t shape[LT_MAX_DIMS];
@@ -77,7 +77,7 @@ lt_tensor lt_tensor_4d(void *data, lt_dtype dtype, int64_t d0, int64_t d1, int64
 int64_t lt_tensor_count(const lt_tensor *t); /* Elements; 0 when absent. */
 bool lt_tensor_contiguous(const lt_tensor *t);
 
-/* Columns [from, from + count) of the last dimension, the same rows. */
+/* Columns [from, from + count) of the last dimension; all rows. */
 lt_tensor lt_tensor_cols(const lt_tensor *t, int64_t from, int64_t count);
 /* Indexes [from, from + count) of the first dimension. */
 lt_tensor lt_tensor_rows(const lt_tensor *t, int64_t from, int64_t count);
@@ -93,9 +93,9 @@ static inline float lt_bf16_to_f32(uint16_t h) {
     return w.f;
 }
 
-/* To one of the two neighbours, the nearer one more often: up in `bits` / 65536 of all cases that
- * lie that far above the lower one; 0 <= bits < 65536, evenly drawn, gives x on average. What is
- * exact stays. */
+/* Stochastic rounding with the random number `bits`, 0 <= bits < 65536: up or down to one of the
+ * two neighbours, with probabilities such that the result is x on average. A value that is exact in
+ * bf16 stays. */
 static inline uint16_t lt_f32_to_bf16_drawn(float x, uint32_t bits) {
     union {
         float f;
@@ -120,8 +120,8 @@ uint16_t lt_f32_to_f16(float x);
 
 /* 8-bit floats (Micikevicius et al. 2022, arXiv:2209.05433): F8_E4M3 has 3 bits of mantissa, 448 as
  * its largest value, no infinities and one NaN; F8_E5M2 has 2 bits and 57344. Round to nearest,
- * ties to even; what is larger, infinities too, becomes the largest (as cvt.rn.satfinite); NaN
- * stays NaN. No branches: loops over these become vector code. */
+ * ties to even; larger values and infinities become the largest (as cvt.rn.satfinite); NaN stays
+ * NaN. There are no branches, so loops over these vectorise. */
 #define LT_E4M3_MAX 448.0f
 #define LT_E5M2_MAX 57344.0f
 static inline uint8_t lt_f32_to_f8(float x, bool e5m2) {
@@ -161,7 +161,7 @@ static inline float lt_f8_to_f32(uint8_t h, bool e5m2) {
 }
 
 /* The scale of a block whose largest magnitude is amax: the least power of two with amax / scale <=
- * the type's largest, not below 2^-126. Of infinity or NaN: NaN. *inverse is 1 / scale. */
+ * the type's largest, at least 2^-126. NaN for infinity or NaN. *inverse is 1 / scale. */
 static inline float lt_scale_of(float amax, bool e5m2, float *inverse) {
     union {
         float f;
@@ -176,8 +176,8 @@ static inline float lt_scale_of(float amax, bool e5m2, float *inverse) {
     return scale.f;
 }
 
-/* Convert count elements; any pair of F32, BF16, F16, F64, F8_E4M3, F8_E5M2. Contiguous; dst and
- * src must not overlap. */
+/* Convert count contiguous elements between any two of F32, BF16, F16, F64, F8_E4M3, F8_E5M2. dst
+ * and src must not overlap. */
 void lt_convert(void *dst, lt_dtype dst_dtype, const void *src, lt_dtype src_dtype, size_t count);
 
 #endif

@@ -51,8 +51,8 @@ void lt_ids_free(lt_ids *ids);
 LT_MUST_USE lt_err lt_tokenizer_open(lt_tokenizer **out, const char *path,
                                      const lt_tokenizer_options *options);
 
-/* The same from memory; name leads the messages and, where the content does not tell the format,
- * its suffix does. */
+/* The same from memory. Messages begin with name; its suffix gives the format where the content
+ * does not. */
 LT_MUST_USE lt_err lt_tokenizer_open_memory(lt_tokenizer **out, const void *data, size_t bytes,
                                             const char *name, const lt_tokenizer_options *options);
 void lt_tokenizer_close(lt_tokenizer *t);
@@ -61,12 +61,13 @@ LT_MUST_USE lt_err lt_tokenizer_scratch_open(lt_tokenizer_scratch **out, const l
 void lt_tokenizer_scratch_close(lt_tokenizer_scratch *s);
 
 enum {
-    LT_ENCODE_PLAIN = 0,         /* The text is only text. */
+    LT_ENCODE_PLAIN = 0,         /* No special tokens: the text is only text. */
     LT_ENCODE_ADD_SPECIAL = 1,   /* Add what the file's post-processor adds: BOS, EOS, ... */
     LT_ENCODE_PARSE_SPECIAL = 2, /* "<|im_end|>" in the text becomes that token. */
-    LT_ENCODE_DEFAULT = 3, /* Both, as the format's own library does when asked for nothing else. */
-    /* Cut and pad as the "truncation" and "padding" of a tokenizer.json say. The tokenizers package
-     * does so whenever it encodes; transformers does not, nor do training and serving here. */
+    LT_ENCODE_DEFAULT = 3,       /* Both, the default of the format's own library. */
+    /* Truncate and pad as "truncation" and "padding" of a tokenizer.json say. The tokenizers
+     * package does so whenever it encodes; transformers does not, nor do training and serving
+     * here. */
     LT_ENCODE_FIT = 4
 };
 
@@ -80,9 +81,9 @@ typedef struct {
     size_t begin, end;
 } lt_text_span;
 
-/* Encode valid UTF-8 (LT_ENCODE_FIT is not for this) and tell which ids stand for spans of it:
- * *mask gets a byte for each id that is appended to *out, 1 when the id covers a byte of a span,
- * else 0. spans are in order and do not overlap. *mask is malloc'ed. */
+/* Encode valid UTF-8 (without LT_ENCODE_FIT) and report which ids cover the given spans: *mask gets
+ * a byte for each id that is appended to *out, 1 when the id covers a byte of a span, else 0. spans
+ * are in order and do not overlap. *mask is malloc'ed. */
 LT_MUST_USE lt_err lt_tokenizer_encode_masked(const lt_tokenizer *t, lt_tokenizer_scratch *s,
                                               const char *text, size_t bytes, unsigned flags,
                                               const lt_text_span *spans, size_t n_spans,
@@ -94,7 +95,7 @@ LT_MUST_USE lt_err lt_tokenizer_encode_masked(const lt_tokenizer *t, lt_tokenize
 LT_MUST_USE lt_err lt_tokenizer_decode(const lt_tokenizer *t, const uint32_t *ids, size_t n,
                                        bool skip_special, char **text, size_t *bytes);
 
-/* Streaming decode: each id yields the text that is certain so far, never half a UTF-8 character;
+/* Streaming decode: each id yields the text that is final so far, never part of a UTF-8 character;
  * finish yields the rest. The concatenation equals lt_tokenizer_decode of all ids. The text is
  * owned by the stream, 0-terminated, and valid until the next call. */
 LT_MUST_USE lt_err lt_tokenizer_stream_open(lt_tokenizer_stream **out, const lt_tokenizer *t,
@@ -103,8 +104,8 @@ LT_MUST_USE lt_err lt_tokenizer_stream_put(lt_tokenizer_stream *s, uint32_t id, 
                                            size_t *bytes);
 LT_MUST_USE lt_err lt_tokenizer_stream_finish(lt_tokenizer_stream *s, const char **text,
                                               size_t *bytes);
-/* Before the first put: what comes stands behind other text, so nothing is stripped off its
- * beginning (SentencePiece's space). */
+/* Call it before the first put when the ids continue an earlier text, so that nothing is stripped
+ * from the beginning (SentencePiece's space). */
 void lt_tokenizer_stream_continue(lt_tokenizer_stream *s);
 void lt_tokenizer_stream_close(lt_tokenizer_stream *s);
 
@@ -112,11 +113,10 @@ void lt_tokenizer_stream_close(lt_tokenizer_stream *s);
 
 typedef struct {
     uint32_t n_ids; /* One more than the largest id. */
-    uint32_t bos, eos, pad, unk,
-        /* LT_TOKEN_NONE where the file names none. eot ends a turn (<|im_end|>, <|eot_id|>). */
-        eot;
-    /* All that end a text or a turn: eos, eot, and others by a GGUF's keys or by name. Lives as
-     * long as the tokenizer. */
+    /* LT_TOKEN_NONE where the file names none. eot ends a turn (<|im_end|>, <|eot_id|>). */
+    uint32_t bos, eos, pad, unk, eot;
+    /* All tokens that end a text or a turn: eos, eot, and others known by a GGUF's keys or by name.
+     * The array lives as long as the tokenizer. */
     const uint32_t *ends;
     size_t n_ends;
     bool adds_bos, adds_eos;   /* What LT_ENCODE_ADD_SPECIAL does. */
@@ -126,12 +126,12 @@ typedef struct {
 
 lt_tokenizer_info lt_tokenizer_describe(const lt_tokenizer *t);
 
-/* Raw bytes of a piece as the decoder would emit it in the middle of a text; for a special token
- * its name. NULL for a hole. Not 0-terminated. */
+/* Raw bytes of a piece as the decoder would emit it in the middle of a text; for a special token,
+ * its name. NULL for an id without a piece. Not 0-terminated. */
 const char *lt_tokenizer_piece(const lt_tokenizer *t, uint32_t id, size_t *bytes);
 bool lt_tokenizer_is_special(const lt_tokenizer *t, uint32_t id);
 
-/* Id of a piece or special token by exactly these bytes, or LT_TOKEN_NONE. */
+/* Id of the piece or special token with exactly these bytes, or LT_TOKEN_NONE. */
 uint32_t lt_tokenizer_find(const lt_tokenizer *t, const char *piece, size_t bytes);
 
 /* Train byte-level BPE and write a tokenizer.json: see lt_bpe_train in

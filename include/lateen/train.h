@@ -12,9 +12,10 @@
 
 #include "lateen/base.h"
 
-/* Train by a recipe file with options over it: overrides[i] is "name=value". Returns INTERRUPTED
- * after a clean stop by a signal (SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU) or a file
- * named `exit` in the run folder: everything is saved and the same call goes on. */
+/* Train by a recipe file; overrides[i] is "name=value" and replaces an option of the recipe.
+ * Returns INTERRUPTED after a clean stop, by a signal (SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2,
+ * SIGXCPU) or a file named `exit` in the run folder: everything is saved, and the same call resumes
+ * the run. */
 LT_MUST_USE lt_err lt_train(const char *recipe_path, const char *const *overrides, int n_overrides);
 
 #endif
