@@ -175,9 +175,12 @@ def attention_bwd(p, x):
 
 
 def act(p, x, params):
-    kind = ["gelu_tanh", "gelu", "silu", "relu", "relu2", "xielu"][p["act"]]
+    kind = ["gelu_tanh", "gelu", "silu", "relu", "relu2", "xielu", "swiglu_clamped"][p["act"]]
     width = p["F"]
     a = x[:, :width]
+    if kind == "swiglu_clamped":  # transformers' GptOssExperts, with the limit of tests/ops/act.c.
+        gate, up = a.clamp(min=None, max=0.75), x[:, width:].clamp(min=-0.75, max=0.75)
+        return (up + 1) * (gate * torch.sigmoid(gate * f32(1.702)))
     if kind == "xielu":
         module = XIELUActivation(dtype=torch.float64)
         module.eps = torch.tensor(f32(-1e-6))
@@ -324,6 +327,22 @@ def moe_combine_bwd(p, x):
     rows, weights = leaf(x["x"]), leaf(x["weights"])
     combine(p, x, rows, weights).backward(x["dy"])
     return {"dx": pad_rows(rows.grad[: kept(x)[1]], p["R"] * p["K"]), "dweights": weights.grad}
+
+
+def expert_of(x, n):
+    return torch.searchsorted(x["expert_start"][1:].contiguous(), torch.arange(n), right=True)
+
+
+def moe_bias_fwd(p, x):
+    n = int(x["expert_start"][-1])
+    y = x["y"].clone()
+    y[:n] += x["bias"][expert_of(x, n)]
+    return {"y": y}
+
+
+def moe_bias_bwd(p, x):
+    n = int(x["expert_start"][-1])
+    return {"dbias": x["dbias"].index_add(0, expert_of(x, n), x["dy"][:n])}
 
 
 LR, DECAY, ADAM_EPS = f32(0.01), f32(0.1), f32(1e-8)

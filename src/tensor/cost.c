@@ -206,8 +206,13 @@ static lt_cost attention(const lt_attention_args *a, bool backward) {
 static const struct {
     double fwd, bwd;
 } act_flops[LT_ACT_COUNT] = {
-    [LT_ACT_GELU_TANH] = {8, 16}, [LT_ACT_GELU] = {5, 10}, [LT_ACT_SILU] = {4, 8},
-    [LT_ACT_RELU] = {1, 1},       [LT_ACT_RELU2] = {2, 3}, [LT_ACT_XIELU] = {6, 10},
+    [LT_ACT_GELU_TANH] = {8, 16},
+    [LT_ACT_GELU] = {5, 10},
+    [LT_ACT_SILU] = {4, 8},
+    [LT_ACT_RELU] = {1, 1},
+    [LT_ACT_RELU2] = {2, 3},
+    [LT_ACT_XIELU] = {6, 10},
+    [LT_ACT_SWIGLU_CLAMPED] = {8, 14},
 };
 
 static lt_cost act_fwd(const lt_act_args *a) {
@@ -288,6 +293,14 @@ static lt_cost moe_combine_bwd(const lt_moe_combine_bwd_args *a) {
                      slot_bytes(&a->slot_row, &a->x) + slot_bytes(&a->slot_row, &a->dx) +
                          bytes(&a->dy) + bytes(&a->slot_row) + bytes(&a->weights) +
                          bytes(&a->dweights)};
+}
+
+static lt_cost moe_bias_fwd(const lt_moe_bias_args *a) {
+    return (lt_cost){count(&a->y), twice(&a->y) + bytes(&a->bias) + bytes(&a->expert_start)};
+}
+
+static lt_cost moe_bias_bwd(const lt_moe_bias_bwd_args *a) {
+    return (lt_cost){count(&a->dy), bytes(&a->dy) + twice(&a->dbias) + bytes(&a->expert_start)};
 }
 
 static lt_cost matmul_grouped(const lt_matmul_grouped_args *a) {

@@ -174,8 +174,9 @@ typedef struct {
     X(GELU, "gelu")                   /* x Phi(x), erf form */                                     \
     X(SILU, "silu")                                                                                \
     X(RELU, "relu")                                                                                \
-    X(RELU2, "relu2") /* max(x, 0)^2 */                                                            \
-    X(XIELU, "xielu") /* research: training.md 1.1, arXiv:2411.13010 */
+    X(RELU2, "relu2")                   /* max(x, 0)^2 */                                          \
+    X(XIELU, "xielu")                   /* research: training.md 1.1, arXiv:2411.13010 */          \
+    X(SWIGLU_CLAMPED, "swiglu_clamped") /* gpt_oss; gated only */
 typedef enum {
 #define LT_ACT_ENUM(name, text) LT_ACT_##name,
     LT_ACT_MAP(LT_ACT_ENUM)
@@ -186,16 +187,20 @@ typedef enum {
 /* Plain: y (R, F) = f(x (R, F)). Gated: x (R, 2F) = [gate | up], y = f(gate) * up.
  * xIELU, x > 0: a_p x^2 + b x; x <= 0: a_n (expm1(min(x, eps)) - x) + b x; a_p = softplus(p), a_n =
  * b + softplus(n); b = 0.5, eps = -1e-6; xielu_params (2) F32 = p, n. Backward: dx; dxielu_params
- * (2) F32 +=. dx may be x's own memory or, not gated, dy's. */
+ * (2) F32 +=. dx may be x's own memory or, not gated, dy's.
+ * SWIGLU_CLAMPED, gated: y = g sigmoid(alpha g) (u + 1), g = min(gate, limit), u = up clamped to
+ * [-limit, limit]; what was cut has no gradient. alpha and limit, above 0, are this kind's. */
 typedef struct {
     lt_tensor y, x, xielu_params;
     lt_act_kind kind;
     bool gated;
+    float alpha, limit;
 } lt_act_args;
 typedef struct {
     lt_tensor dx, dxielu_params, dy, x, xielu_params;
     lt_act_kind kind;
     bool gated;
+    float alpha, limit;
 } lt_act_bwd_args;
 #define LT_XIELU_BETA 0.5f
 #define LT_XIELU_EPS  (-1e-6f)
@@ -351,6 +356,14 @@ typedef struct {
 typedef struct {
     lt_tensor dx, dweights, dy, x, weights, slot_row, expert_start;
 } lt_moe_combine_bwd_args;
+/* Biases of experts, bias (E, N): y (n, N), rows in expert order, += that of the row's expert. Rows
+ * beyond start[E] are not touched. Backward: dbias (E, N) F32 += sums over an expert's rows. */
+typedef struct {
+    lt_tensor y, bias, expert_start;
+} lt_moe_bias_args;
+typedef struct {
+    lt_tensor dbias, dy, expert_start;
+} lt_moe_bias_bwd_args;
 
 /* The experts' products, dropless: expert e owns rows [start[e], start[e + 1]) of the rows in
  * expert order; start = expert_start (E + 1) I32, contiguous, is read where the work runs, never by
@@ -513,6 +526,8 @@ typedef struct {
     X(moe_gather_bwd, lt_moe_gather_bwd_args)                                                      \
     X(moe_combine_fwd, lt_moe_combine_args)                                                        \
     X(moe_combine_bwd, lt_moe_combine_bwd_args)                                                    \
+    X(moe_bias_fwd, lt_moe_bias_args)                                                              \
+    X(moe_bias_bwd, lt_moe_bias_bwd_args)                                                          \
     X(matmul_grouped, lt_matmul_grouped_args)                                                      \
     X(adamw, lt_adamw_args)                                                                        \
     X(ademamix, lt_ademamix_args)                                                                  \

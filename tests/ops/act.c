@@ -20,6 +20,13 @@ static const lt_case cases[] = {
     ACT_CASES(RELU, "relu"),
     ACT_CASES(RELU2, "relu squared"),
     ACT_CASES(XIELU, "xielu"),
+    {"clamped swiglu", LT_CASE_ALL, .act = LT_ACT_SWIGLU_CLAMPED, .R = 4, .F = 9, .gated = true},
+    {"clamped swiglu in place", LT_CASE_CHECK, .act = LT_ACT_SWIGLU_CLAMPED, .R = 7, .F = 33,
+     .in_place = true, .gated = true},
+    {"clamped swiglu extreme", LT_CASE_CHECK, .act = LT_ACT_SWIGLU_CLAMPED, .R = 2, .F = 24,
+     .extreme = true, .gated = true},
+    {"aligned clamped swiglu", LT_CASE_CHECK, .act = LT_ACT_SWIGLU_CLAMPED, .R = 5, .F = 64,
+     .gated = true, .aligned = true},
     {"aligned", LT_CASE_CHECK, .act = LT_ACT_GELU_TANH, .R = 5, .F = 64, .aligned = true},
     {"over dy", LT_CASE_CHECK, .act = LT_ACT_GELU_TANH, .R = 3, .F = 130, .over_dy = true},
     {"aligned, over dy", LT_CASE_CHECK, .act = LT_ACT_GELU_TANH, .R = 5, .F = 64, .over_dy = true,
@@ -32,6 +39,10 @@ static const lt_case cases[] = {
     {"llama swiglu", LT_CASE_BENCH, .act = LT_ACT_SILU, .R = 1024, .F = 2048, .gated = true},
     {"apertus xielu", LT_CASE_BENCH, .act = LT_ACT_XIELU, .R = 4096, .F = 2048},
 };
+
+/* Of the clamped SwiGLU: gpt_oss' alpha, and a limit that half of the values exceed. */
+#define ALPHA 1.702f
+#define LIMIT 0.75f
 
 static void fill_extreme(double *values, const lt_case_tensor *t, lt_rng *r) {
     static const double list[] = {0.0,   -0.0, 1e-8,  -1e-8, -1e-6,  -2e-6, 1e-30, -1e-30,
@@ -54,6 +65,8 @@ static void fwd_build(lt_setup *s) {
     lt_act_args *a = (lt_act_args *)s->args;
     a->kind = (lt_act_kind)c->act;
     a->gated = c->gated;
+    a->alpha = ALPHA;
+    a->limit = LIMIT;
     describe_x(lt_setup_in(s, "x", &a->x, s->act, LT_SHAPE(c->R, c->gated ? 2 * c->F : c->F)), c);
     if (a->kind == LT_ACT_XIELU) {
         lt_setup_in(s, "xielu_params", &a->xielu_params, LT_F32, LT_SHAPE(2));
@@ -69,6 +82,8 @@ static void bwd_build(lt_setup *s) {
 
     a->kind = (lt_act_kind)c->act;
     a->gated = c->gated;
+    a->alpha = ALPHA;
+    a->limit = LIMIT;
     t = lt_setup_in(s, "dy", &a->dy, s->act, LT_SHAPE(c->R, c->F));
     t->role = c->over_dy ? LT_ROLE_INOUT : LT_ROLE_IN;
     t = lt_setup_same(s, "x", &a->x, s->act, LT_SHAPE(c->R, width));

@@ -201,6 +201,38 @@ static void combine_bwd_build(lt_setup *s) {
     lt_setup_out(s, "dweights", &a->dweights, LT_F32, LT_SHAPE(c->R, c->K));
 }
 
+static const lt_case bias_cases[] = {
+    {"one", LT_CASE_CHECK | LT_CASE_GOLDEN, .R = 1, .C = 1, .E = 1, .K = 1},
+    {"rows", LT_CASE_CHECK | LT_CASE_GOLDEN, .R = 20, .C = 13, .E = 4, .K = 2},
+    {"dropped", LT_CASE_CHECK | LT_CASE_GOLDEN, .R = 10, .C = 6, .E = 3, .K = 2, .capacity = 5},
+    {"more experts than rows", LT_CASE_CHECK | LT_CASE_GOLDEN, .R = 3, .C = 24, .E = 16, .K = 1},
+    {"wide", LT_CASE_CHECK, .R = 70, .C = 515, .E = 8, .K = 3},
+    {"aligned", LT_CASE_CHECK, .R = 100, .C = 1096, .E = 5, .K = 2, .aligned = true},
+    {"gpt-oss up", LT_CASE_BENCH, .R = 1024, .C = 5760, .E = 32, .K = 4},
+};
+
+static void bias_fwd_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_moe_bias_args *a = (lt_moe_bias_args *)s->args;
+    lt_case_tensor *t = lt_setup_in(s, "expert_start", &a->expert_start, LT_I32,
+                                    LT_SHAPE(c->E + 1));
+    t->fill = fill_expert_start;
+    t->contiguous = true;
+    lt_setup_in(s, "bias", &a->bias, s->act, LT_SHAPE(c->E, c->C));
+    lt_setup_grad(s, "y", &a->y, s->act, LT_SHAPE(c->R * c->K, c->C));
+}
+
+static void bias_bwd_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_moe_bias_bwd_args *a = (lt_moe_bias_bwd_args *)s->args;
+    lt_case_tensor *t = lt_setup_in(s, "expert_start", &a->expert_start, LT_I32,
+                                    LT_SHAPE(c->E + 1));
+    t->fill = fill_expert_start;
+    t->contiguous = true;
+    lt_setup_in(s, "dy", &a->dy, s->act, LT_SHAPE(c->R * c->K, c->C));
+    lt_setup_grad(s, "dbias", &a->dbias, LT_F32, LT_SHAPE(c->E, c->C));
+}
+
 #define ROWS_TOLERANCE                                                                             \
     .f32 = {0x1p-21, 0x1p-21}, .bf16 = {0x1p-8, 0x1p-18},                                          \
     .why =                                                                                         \
@@ -225,6 +257,17 @@ const lt_op_cases lt_cases_moe_combine_bwd = {.op = LT_OP_moe_combine_bwd,
                                               LT_CASES(row_cases),
                                               .build = combine_bwd_build,
                                               ROWS_TOLERANCE};
+
+const lt_op_cases lt_cases_moe_bias_fwd = {.op = LT_OP_moe_bias_fwd,
+                                           .forward = LT_OP_COUNT,
+                                           LT_CASES(bias_cases),
+                                           .build = bias_fwd_build,
+                                           ROWS_TOLERANCE};
+const lt_op_cases lt_cases_moe_bias_bwd = {.op = LT_OP_moe_bias_bwd,
+                                           .forward = LT_OP_COUNT,
+                                           LT_CASES(bias_cases),
+                                           .build = bias_bwd_build,
+                                           ROWS_TOLERANCE};
 
 /* R rows in expert order, C the width of a, F that of y (or of b, for weights: y_f32). */
 static const lt_case grouped_cases[] = {

@@ -408,6 +408,17 @@ static const char *check_moe_combine_bwd(const void *args) {
     return bad_acts(TENSORS(&a->x, &a->dx, &a->dy));
 }
 
+static const char *check_moe_bias_fwd(const void *args) {
+    const lt_moe_bias_args *a = args;
+    return bad_acts(TENSORS(&a->y, &a->bias));
+}
+
+static const char *check_moe_bias_bwd(const void *args) {
+    const lt_moe_bias_bwd_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->dbias)));
+    return bad_acts(TENSORS(&a->dy));
+}
+
 static const char *bad_copy(const lt_tensor *copy, const lt_tensor *now) {
     if (now->data != NULL) {
         return "needs plain numbers";
@@ -551,7 +562,8 @@ static const lt_op_impl attention_fwd_impls[] = {
     X(colsum) X(embed_fwd) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd)             \
     X(layernorm_bwd) X(rope) X(attention_bwd) X(kv_write) X(attention_paged) X(act_fwd)            \
     X(act_bwd) X(add) X(qk_norm_fwd) X(qk_norm_bwd) X(xent) X(moe_route_fwd) X(moe_route_bwd)      \
-    X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd) X(moe_combine_bwd) X(adamw)             \
+    X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd) X(moe_combine_bwd) X(moe_bias_fwd)      \
+    X(moe_bias_bwd) X(adamw)                                                                       \
     X(ademamix) X(lion) X(muon) X(sumsq) X(cast) X(cast_scaled) X(matmul_scaled)
 /* clang-format on */
 #define PLAIN_OP(op)                                                                               \

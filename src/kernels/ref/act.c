@@ -2,6 +2,7 @@
  * gelu_tanh and silu are differentiated through t = tanh(u) and s = sigmoid(x). Gated: x = [gate |
  * up], y = f(gate) up, so
  *     dgate = dy up f'(gate),  dup = dy f(gate)
+ * but for the clamped SwiGLU, whose factor is up + 1 within its limits.
  * xIELU's two parameters get the sums over all elements, rows rising, columns rising. */
 #include "kernels/host.h"
 #include "kernels/ref/element.h"
@@ -19,16 +20,20 @@ static double softplus(double x) {
     return fmax(x, 0.0) + log1p(exp(-fabs(x)));
 }
 
-/* The four numbers of xIELU that do not depend on x. */
+/* What does not depend on x: four numbers of xIELU, two of the clamped SwiGLU. */
 typedef struct {
     double a_p, a_n, da_p, da_n; /* da: derivative of softplus at the raw parameter. */
-} xielu;
+    double alpha, limit;
+} constants;
 
-static xielu xielu_read(const lt_tensor *params) {
-    xielu c = {0};
+static constants read_constants(const lt_tensor *params, float alpha, float limit) {
+    constants c = {.alpha = (double)alpha, .limit = (double)limit};
     if (present(params)) {
         const double p = get(params, at1(params, 0)), n = get(params, at1(params, 1));
-        c = (xielu){softplus(p), (double)LT_XIELU_BETA + softplus(n), sigmoid(p), sigmoid(n)};
+        c.a_p = softplus(p);
+        c.a_n = (double)LT_XIELU_BETA + softplus(n);
+        c.da_p = sigmoid(p);
+        c.da_n = sigmoid(n);
     }
     return c;
 }
@@ -39,7 +44,7 @@ static double xielu_negative(double x) {
 }
 
 /* f(x); *slope gets f'(x). */
-static double act(lt_act_kind kind, const xielu *c, double x, double *slope) {
+static double act(lt_act_kind kind, const constants *c, double x, double *slope) {
     switch (kind) {
     case LT_ACT_GELU_TANH: { /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
         const double t = tanh(SQRT_2_OVER_PI * (x + 0.044715 * x * x * x));
@@ -71,25 +76,41 @@ static double act(lt_act_kind kind, const xielu *c, double x, double *slope) {
         }
         *slope = c->a_n * ((x < (double)LT_XIELU_EPS ? exp(x) : 0.0) - 1.0) + (double)LT_XIELU_BETA;
         return c->a_n * xielu_negative(x) + (double)LT_XIELU_BETA * x;
+    case LT_ACT_SWIGLU_CLAMPED: { /* g sigmoid(alpha g), g = min(x, limit) */
+        const double g = fmin(x, c->limit), s = sigmoid(c->alpha * g);
+        *slope = x > c->limit ? 0.0 : s * (1.0 + c->alpha * g * (1.0 - s));
+        return g * s;
+    }
     default:
         LT_ASSERT(!"an activation");
         return 0.0;
     }
 }
 
+/* What f(gate) is multiplied by; *slope: its derivative by up. */
+static double factor(lt_act_kind kind, const constants *c, double up, double *slope) {
+    *slope = 1.0;
+    if (kind == LT_ACT_SWIGLU_CLAMPED) {
+        *slope = fabs(up) > c->limit ? 0.0 : 1.0;
+        return fmax(fmin(up, c->limit), -c->limit) + 1.0;
+    }
+    return up;
+}
+
 lt_err lt_ref_act_fwd(lt_queue *q, const lt_act_args *a) {
-    const xielu c = xielu_read(&a->xielu_params);
+    const constants c = read_constants(&a->xielu_params, a->alpha, a->limit);
     const int64_t width = a->y.shape[1];
 
     (void)q;
     LT_ASSERT(a->x.shape[1] == (a->gated ? 2 * width : width) && a->x.shape[0] == a->y.shape[0]);
     LT_ASSERT(a->kind != LT_ACT_XIELU || present(&a->xielu_params));
+    LT_ASSERT(a->kind != LT_ACT_SWIGLU_CLAMPED || (a->gated && a->limit > 0.0f));
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < a->y.shape[0]; r++) {
         for (int64_t f = 0; f < width; f++) {
             double slope, y = act(a->kind, &c, get(&a->x, at2(&a->x, r, f)), &slope);
             if (a->gated) {
-                y *= get(&a->x, at2(&a->x, r, width + f));
+                y *= factor(a->kind, &c, get(&a->x, at2(&a->x, r, width + f)), &slope);
             }
             set(&a->y, at2(&a->y, r, f), y);
         }
@@ -98,7 +119,7 @@ lt_err lt_ref_act_fwd(lt_queue *q, const lt_act_args *a) {
 }
 
 /* dparams += sums over all elements; before dx is written, because dx may be x's memory. */
-static void xielu_bwd_params(const lt_act_bwd_args *a, const xielu *c) {
+static void xielu_bwd_params(const lt_act_bwd_args *a, const constants *c) {
     const int64_t width = a->dy.shape[1];
     double sum_p = 0.0, sum_n = 0.0;
 
@@ -122,12 +143,13 @@ static void xielu_bwd_params(const lt_act_bwd_args *a, const xielu *c) {
 }
 
 lt_err lt_ref_act_bwd(lt_queue *q, const lt_act_bwd_args *a) {
-    const xielu c = xielu_read(&a->xielu_params);
+    const constants c = read_constants(&a->xielu_params, a->alpha, a->limit);
     const int64_t width = a->dy.shape[1];
 
     (void)q;
     LT_ASSERT(a->x.shape[1] == (a->gated ? 2 * width : width) && a->dx.shape[1] == a->x.shape[1]);
     LT_ASSERT(a->kind != LT_ACT_XIELU || present(&a->xielu_params));
+    LT_ASSERT(a->kind != LT_ACT_SWIGLU_CLAMPED || (a->gated && a->limit > 0.0f));
     if (a->kind == LT_ACT_XIELU && present(&a->dxielu_params)) {
         xielu_bwd_params(a, &c);
     }
@@ -138,9 +160,10 @@ lt_err lt_ref_act_bwd(lt_queue *q, const lt_act_bwd_args *a) {
             double slope;
             const double y = act(a->kind, &c, get(&a->x, at2(&a->x, r, f)), &slope);
             if (a->gated) {
-                const double up = get(&a->x, at2(&a->x, r, width + f));
+                double by_up;
+                const double up = factor(a->kind, &c, get(&a->x, at2(&a->x, r, width + f)), &by_up);
                 set(&a->dx, at2(&a->dx, r, f), dy * up * slope);
-                set(&a->dx, at2(&a->dx, r, width + f), dy * y);
+                set(&a->dx, at2(&a->dx, r, width + f), dy * y * by_up);
             } else {
                 set(&a->dx, at2(&a->dx, r, f), dy * slope);
             }

@@ -4,6 +4,7 @@
  *                                                           rising, of dy[i]
  *     combine  y[r] = sum_k weights[r][k] x[i]    backward  dx[i] = weights[r][k] dy[r],
  *                                                           dweights[r][k] = <x[i], dy[r]>
+ *     bias     y[i] += bias[e], e the expert of slot i     dbias[e] += sum over its slots of dy[i]
  * A dropped assignment has no slot: it adds nothing, and its dweight is 0. Rows of y (gather) and
  * dx (combine) from n on are not touched. */
 #include "kernels/ref/element.h"
@@ -99,6 +100,43 @@ lt_err lt_ref_moe_combine_bwd(lt_queue *q, const lt_moe_combine_bwd_args *a) {
             set(&a->dx, at2(&a->dx, i, c), w * dy);
         }
         set(&a->dweights, at2(&a->dweights, r, k), dw);
+    }
+    return LT_OK;
+}
+
+/* The expert of slot i. */
+static int64_t expert_of(const lt_tensor *expert_start, int64_t i) {
+    int64_t e = 0;
+    while (get_i32(expert_start, e + 1) <= i) {
+        e++;
+    }
+    return e;
+}
+
+lt_err lt_ref_moe_bias_fwd(lt_queue *q, const lt_moe_bias_args *a) {
+    const int64_t n = n_kept(&a->expert_start);
+    (void)q;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t e = expert_of(&a->expert_start, i);
+        for (int64_t c = 0; c < a->y.shape[1]; c++) {
+            set(&a->y, at2(&a->y, i, c),
+                get(&a->y, at2(&a->y, i, c)) + get(&a->bias, at2(&a->bias, e, c)));
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_ref_moe_bias_bwd(lt_queue *q, const lt_moe_bias_bwd_args *a) {
+    (void)q;
+    for (int64_t e = 0; e < a->dbias.shape[0]; e++) {
+        for (int64_t c = 0; c < a->dbias.shape[1]; c++) {
+            double sum = get(&a->dbias, at2(&a->dbias, e, c));
+            for (int64_t i = get_i32(&a->expert_start, e); i < get_i32(&a->expert_start, e + 1);
+                 i++) {
+                sum += get(&a->dy, at2(&a->dy, i, c));
+            }
+            set(&a->dbias, at2(&a->dbias, e, c), sum);
+        }
     }
     return LT_OK;
 }

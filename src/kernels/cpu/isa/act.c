@@ -13,8 +13,9 @@
 #include <math.h>
 
 typedef struct {
-    float a_p, a_n;
-} xielu;
+    float a_p, a_n;     /* xIELU's. */
+    float alpha, limit; /* The clamped SwiGLU's. */
+} constants;
 
 typedef struct {
     vf p, n;
@@ -28,8 +29,8 @@ static double sigmoid(double x) {
     return 1.0 / (1.0 + exp(-x));
 }
 
-static xielu xielu_read(const lt_tensor *params) {
-    xielu c = {0};
+static constants read_constants(const lt_tensor *params, float alpha, float limit) {
+    constants c = {.alpha = alpha, .limit = limit};
     if (params->data != NULL) {
         const float *p = params->data;
         c.a_p = (float)softplus((double)p[0]);
@@ -53,7 +54,7 @@ LT_INLINE vf xielu_negative(vf x, vf *exponential) {
 }
 
 /* f(x) and f'(x); with sums, xIELU's derivatives by a_p and a_n times df are added there. */
-LT_INLINE vf act(const lt_act_kind kind, const xielu *c, vf x, vf *slope) {
+LT_INLINE vf act(const lt_act_kind kind, const constants *c, vf x, vf *slope) {
     const vf zero = {0};
     if (kind == LT_ACT_GELU_TANH) {
         const vf u = 0.79788456f * (x + 0.044715f * x * x * x);
@@ -82,6 +83,12 @@ LT_INLINE vf act(const lt_act_kind kind, const xielu *c, vf x, vf *slope) {
         *slope = 2.0f * y;
         return y * y;
     }
+    if (kind == LT_ACT_SWIGLU_CLAMPED) {
+        const vf limit = v_set(c->limit), g = v_min(x, limit);
+        const vf s = v_sigmoid(c->alpha * g);
+        *slope = v_pick_lt(limit, x, zero, s * (1.0f + c->alpha * g * (1.0f - s)));
+        return g * s;
+    }
     vf e;
     const vf negative = xielu_negative(x, &e);
     const vf e_or_0 = v_pick_lt(x, v_set(LT_XIELU_EPS), e, zero);
@@ -89,7 +96,21 @@ LT_INLINE vf act(const lt_act_kind kind, const xielu *c, vf x, vf *slope) {
     return v_pick_lt(zero, x, c->a_p * x * x, c->a_n * negative) + LT_XIELU_BETA * x;
 }
 
-LT_INLINE void fwd_row(const lt_act_args *a, const xielu *c, int64_t r, const lt_act_kind kind,
+/* What f(gate) is multiplied by. */
+LT_INLINE vf factor(const lt_act_kind kind, const constants *c, vf up) {
+    const vf limit = v_set(c->limit);
+    return kind == LT_ACT_SWIGLU_CLAMPED ? v_max(v_min(up, limit), -limit) + 1.0f : up;
+}
+
+/* d where the factor follows up, 0 where it is cut. */
+LT_INLINE vf to_up(const lt_act_kind kind, const constants *c, vf up, vf d) {
+    const vf limit = v_set(c->limit), zero = {0};
+    return kind != LT_ACT_SWIGLU_CLAMPED
+               ? d
+               : v_pick_lt(limit, up, zero, v_pick_lt(up, -limit, zero, d));
+}
+
+LT_INLINE void fwd_row(const lt_act_args *a, const constants *c, int64_t r, const lt_act_kind kind,
                        const lt_dtype dtype) {
     const int64_t width = a->y.shape[1];
     const void *x = at_element(&a->x, r * a->x.stride[0]);
@@ -99,14 +120,14 @@ LT_INLINE void fwd_row(const lt_act_args *a, const xielu *c, int64_t r, const lt
         vf slope;
         vf out = act(kind, c, v_get(x, dtype, f, n), &slope);
         if (a->gated) {
-            out *= v_get(x, dtype, width + f, n);
+            out *= factor(kind, c, v_get(x, dtype, width + f, n));
         }
         v_put(y, dtype, f, out, n);
     }
 }
 
 LT_INLINE void fwd_rows(const lt_act_args *a, const lt_act_kind kind, const lt_dtype dtype) {
-    const xielu c = xielu_read(&a->xielu_params);
+    const constants c = read_constants(&a->xielu_params, a->alpha, a->limit);
     const int64_t rows = a->y.shape[0];
 #pragma omp parallel for schedule(static) if (rows * a->y.shape[1] > PARALLEL_MIN)
     for (int64_t r = 0; r < rows; r++) {
@@ -114,7 +135,7 @@ LT_INLINE void fwd_rows(const lt_act_args *a, const lt_act_kind kind, const lt_d
     }
 }
 
-LT_INLINE void bwd_row(const lt_act_bwd_args *a, const xielu *c, int64_t r, xielu_sums *sums,
+LT_INLINE void bwd_row(const lt_act_bwd_args *a, const constants *c, int64_t r, xielu_sums *sums,
                        const lt_act_kind kind, const lt_dtype dtype) {
     const int64_t width = a->dy.shape[1];
     const void *x = at_element(&a->x, r * a->x.stride[0]);
@@ -128,8 +149,9 @@ LT_INLINE void bwd_row(const lt_act_bwd_args *a, const xielu *c, int64_t r, xiel
         vf slope;
         const vf y = act(kind, c, xv, &slope);
         if (a->gated) {
-            df *= v_get(x, dtype, width + f, n);
-            v_put(dx, dtype, width + f, d * y, n);
+            const vf up = v_get(x, dtype, width + f, n);
+            df *= factor(kind, c, up);
+            v_put(dx, dtype, width + f, to_up(kind, c, up, d * y), n);
         }
         v_put(dx, dtype, f, df * slope, n);
         if (kind == LT_ACT_XIELU) { /* df is 0 beyond the row. */
@@ -142,7 +164,7 @@ LT_INLINE void bwd_row(const lt_act_bwd_args *a, const xielu *c, int64_t r, xiel
 }
 
 LT_INLINE void bwd_rows(const lt_act_bwd_args *a, const lt_act_kind kind, const lt_dtype dtype) {
-    const xielu c = xielu_read(&a->xielu_params);
+    const constants c = read_constants(&a->xielu_params, a->alpha, a->limit);
     const int64_t rows = a->dy.shape[0];
     const int64_t n_chunks = row_chunks(rows);
     double partial[64][2];
@@ -190,6 +212,9 @@ LT_INLINE void bwd_rows(const lt_act_bwd_args *a, const lt_act_kind kind, const 
     case LT_ACT_RELU2:                                                                             \
         BY_DTYPE(dtype, f, a, LT_ACT_RELU2);                                                       \
         break;                                                                                     \
+    case LT_ACT_SWIGLU_CLAMPED:                                                                    \
+        BY_DTYPE(dtype, f, a, LT_ACT_SWIGLU_CLAMPED);                                              \
+        break;                                                                                     \
     default:                                                                                       \
         BY_DTYPE(dtype, f, a, LT_ACT_XIELU);                                                       \
         break;                                                                                     \
@@ -199,7 +224,8 @@ lt_err LT_ISA_NAME(lt_cpu_act_fwd)(lt_queue *q, const void *args) {
     const lt_act_args *a = args;
     (void)q;
     LT_ASSERT(a->x.shape[0] == a->y.shape[0] &&
-              (a->kind != LT_ACT_XIELU || a->xielu_params.data != NULL));
+              (a->kind != LT_ACT_XIELU || a->xielu_params.data != NULL) &&
+              (a->kind != LT_ACT_SWIGLU_CLAMPED || (a->gated && a->limit > 0.0f)));
     BY_KIND(a->kind, a->x.dtype, fwd_rows, a);
     return LT_OK;
 }
@@ -208,7 +234,8 @@ lt_err LT_ISA_NAME(lt_cpu_act_bwd)(lt_queue *q, const void *args) {
     const lt_act_bwd_args *a = args;
     (void)q;
     LT_ASSERT(a->x.shape[0] == a->dy.shape[0] &&
-              (a->kind != LT_ACT_XIELU || a->xielu_params.data != NULL));
+              (a->kind != LT_ACT_XIELU || a->xielu_params.data != NULL) &&
+              (a->kind != LT_ACT_SWIGLU_CLAMPED || (a->gated && a->limit > 0.0f)));
     BY_KIND(a->kind, a->x.dtype, bwd_rows, a);
     return LT_OK;
 }

@@ -356,3 +356,59 @@ lt_err LT_ISA_NAME(lt_cpu_moe_combine_bwd)(lt_queue *q, const void *args) {
     BY_DTYPE(a->dy.dtype, combine_bwd_slots, a, n);
     return LT_OK;
 }
+
+/* The expert of a row in expert order: start[e] <= row < start[e + 1]. */
+static int64_t expert_of(const int32_t *start, int64_t n_experts, int64_t row) {
+    int64_t low = 0, high = n_experts;
+    while (high - low > 1) {
+        const int64_t middle = (low + high) / 2;
+        *(start[middle] <= row ? &low : &high) = middle;
+    }
+    return low;
+}
+
+LT_INLINE void bias_rows(const lt_moe_bias_args *a, const lt_dtype dtype) {
+    const int32_t *start = a->expert_start.data;
+    const int64_t n_experts = a->bias.shape[0], rows = start[n_experts], width = a->y.shape[1];
+#pragma omp parallel for schedule(static) if (rows * width > PARALLEL_MIN)
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t at = r * a->y.stride[0],
+                      from = expert_of(start, n_experts, r) * a->bias.stride[0];
+        for (int64_t c = 0; c < width; c += VEC) {
+            const int64_t n = width - c;
+            const vf bias = v_get(a->bias.data, dtype, from + c, n);
+            v_put(a->y.data, dtype, at + c, v_get(a->y.data, dtype, at + c, n) + bias, n);
+        }
+    }
+}
+
+lt_err LT_ISA_NAME(lt_cpu_moe_bias_fwd)(lt_queue *q, const void *args) {
+    const lt_moe_bias_args *a = args;
+    (void)q;
+    BY_DTYPE(a->y.dtype, bias_rows, a);
+    return LT_OK;
+}
+
+/* One expert's sums, a vector of columns at a time, rows rising. */
+LT_INLINE void bias_sums(const lt_moe_bias_bwd_args *a, const lt_dtype dtype) {
+    const int32_t *start = a->expert_start.data;
+    const int64_t n_experts = a->dbias.shape[0], width = a->dy.shape[1];
+    const int64_t pieces = (width + VEC - 1) / VEC;
+#pragma omp parallel for schedule(static) if (start[n_experts] * width > PARALLEL_MIN)
+    for (int64_t i = 0; i < n_experts * pieces; i++) {
+        const int64_t e = i / pieces, c = i % pieces * VEC, n = width - c;
+        vf sum = {0};
+        for (int64_t r = start[e]; r < start[e + 1]; r++) {
+            sum += v_get(a->dy.data, dtype, r * a->dy.stride[0] + c, n);
+        }
+        const int64_t at = e * a->dbias.stride[0] + c;
+        v_put(a->dbias.data, LT_F32, at, v_get(a->dbias.data, LT_F32, at, n) + sum, n);
+    }
+}
+
+lt_err LT_ISA_NAME(lt_cpu_moe_bias_bwd)(lt_queue *q, const void *args) {
+    const lt_moe_bias_bwd_args *a = args;
+    (void)q;
+    BY_DTYPE(a->dy.dtype, bias_sums, a);
+    return LT_OK;
+}

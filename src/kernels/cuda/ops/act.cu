@@ -3,7 +3,8 @@
  *
  * SHAPES    plain: x, y (rows, F). Gated: x (rows, 2 F), y (rows, F). DTYPE, contiguous. KIND as in
  *           LT_ACT_MAP: 0 gelu_tanh, 1 gelu (erf), 2 silu, 3 relu, 4 relu2, 5 xielu (params: 2
- *           floats p, n; dparams partials: 2 floats a block).
+ *           floats p, n; dparams partials: 2 floats a block), 6 clamped SwiGLU, gated only, of
+ *           ACT_ALPHA and ACT_LIMIT.
  * MAP       blocks of 256 threads, PIECES pieces of W elements a thread and operand, all loaded
  *           before the first is used. xIELU: as many blocks as are resident, which walk over the
  *           pieces, since a block has its two slopes to make from params, and on the way back
@@ -64,6 +65,9 @@ INLINE float f(float x, xielu k) {
     return fmaxf(x, 0.0f);
 #elif KIND == 4
     return fmaxf(x, 0.0f) * fmaxf(x, 0.0f);
+#elif KIND == 6
+    const float g = fminf(x, ACT_LIMIT);
+    return g / (1.0f + __expf(-ACT_ALPHA * g));
 #else
     const float right = (k.positive * x + XIELU_BETA) * x,
                 left = k.negative * (expm1_negative(fminf(x, XIELU_EPS)) - x) + XIELU_BETA * x;
@@ -82,12 +86,31 @@ INLINE float df(float x, xielu k, float *by_positive, float *by_negative) {
     return x > 0.0f ? 1.0f : 0.0f;
 #elif KIND == 4
     return 2.0f * fmaxf(x, 0.0f);
+#elif KIND == 6
+    const float s = 1.0f / (1.0f + __expf(-ACT_ALPHA * x));
+    return x > ACT_LIMIT ? 0.0f : s * (1.0f + ACT_ALPHA * x * (1.0f - s));
 #else
     const float e = expm1_negative(fminf(x, XIELU_EPS)), right = 2.0f * k.positive * x + XIELU_BETA;
     const float left = k.negative * (x < XIELU_EPS ? e : -1.0f) + XIELU_BETA;
     *by_positive = x > 0.0f ? x * x : 0.0f;
     *by_negative = x > 0.0f ? 0.0f : e - x;
     return x > 0.0f ? right : left;
+#endif
+}
+
+/* What f(gate) is multiplied by, and its derivative by up. */
+INLINE float factor_of(float up) {
+#if KIND == 6
+    return fmaxf(fminf(up, ACT_LIMIT), -ACT_LIMIT) + 1.0f;
+#else
+    return up;
+#endif
+}
+INLINE float to_up(float up, float d) {
+#if KIND == 6
+    return fabsf(up) > ACT_LIMIT ? 0.0f : d;
+#else
+    return d;
 #endif
 }
 
@@ -126,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             raw_unpack(factor, up[p]);
 #pragma unroll
             for (int i = 0; i < W; i++) {
-                out[i] = f(from[i], k) * (GATED ? factor[i] : 1.0f);
+                out[i] = f(from[i], k) * (GATED ? factor_of(factor[i]) : 1.0f);
             }
             if (at < count) {
                 piece_store(y + y_at(at, cols, ldy), out);
@@ -166,11 +189,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             raw_unpack(slope, d[p]);
 #pragma unroll
             for (int i = 0; i < W; i++) {
-                const float s = slope[i] * (GATED ? factor[i] : 1.0f);
+                const float s = slope[i] * (GATED ? factor_of(factor[i]) : 1.0f);
                 float by_positive = 0.0f, by_negative = 0.0f;
                 out[i] = s * df(from[i], k, &by_positive, &by_negative);
                 if (GATED) {
-                    out_up[i] = slope[i] * f(from[i], k);
+                    out_up[i] = to_up(factor[i], slope[i] * f(from[i], k));
                 }
                 d_positive += s * by_positive;
                 d_negative += s * by_negative;

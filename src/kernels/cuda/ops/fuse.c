@@ -66,7 +66,8 @@ static bool goes_on(lt_fuse_ops *f, lt_op op, const void *args) {
     if (op == LT_OP_act_fwd && f->has_product && !f->has_rope) {
         const lt_act_args *a = args;
         f->act = *a;
-        return f->has_act = a->gated && same(&f->product.y, &a->x);
+        return f->has_act = a->gated && a->kind != LT_ACT_SWIGLU_CLAMPED &&
+                            same(&f->product.y, &a->x);
     }
     if (op == LT_OP_rope && f->has_product && !f->has_rope) {
         const lt_rope_args *a = args;

@@ -113,6 +113,8 @@ LT_MUST_USE lt_err lt_cuda_run_early(lt_queue *q, const char *file, const char *
     X(moe_gather_bwd)                                                                              \
     X(moe_combine_fwd)                                                                             \
     X(moe_combine_bwd)                                                                             \
+    X(moe_bias_fwd)                                                                                \
+    X(moe_bias_bwd)                                                                                \
     X(cast_scaled)                                                                                 \
     X(matmul_scaled)
 #define LT_CUDA_LIST_DECLARE(op)                                                                   \

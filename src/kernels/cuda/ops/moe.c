@@ -1,5 +1,5 @@
-/* moe.c: launchers of moe.cu. Nothing comes to the host: how many rows an expert got is read by the
- * kernels. */
+/* moe.c: launchers of moe.cu and moe_bias.cu. Nothing comes to the host: how many rows an expert
+ * got is read by the kernels. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -11,6 +11,7 @@
 #define HELD_WORDS "DTYPE=fp32 W=1 HELD=%d"
 
 #define FILE_NAME   "ops/moe.cu"
+#define BIAS_FILE   "ops/moe_bias.cu"
 #define THREADS     256
 #define ROWS        8 /* A block of the routing kernels: one a warp. */
 #define MAX_EXPERTS 1024
@@ -290,6 +291,54 @@ static lt_err moe_combine_bwd_run(lt_queue *q, const void *args) {
     return lt_cuda_run_early(q, FILE_NAME, "moe_combine_bwd", defines, blocks, 1, THREADS, list);
 }
 
+/* ---- Biases of experts ---- */
+
+static const char *moe_bias_fwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
+    const lt_moe_bias_args *a = args;
+    const lt_tensor *const rows[] = {&a->y, &a->bias};
+    return lt_cuda_refuse_rows(rows, 2, a->y.dtype);
+}
+static lt_err moe_bias_fwd_run(lt_queue *q, const void *args) {
+    lt_moe_bias_args a = *(const lt_moe_bias_args *)args;
+    const lt_tensor *const rows[] = {&a.y, &a.bias};
+    int cols = (int)lt_cuda_width(&a.y), n = (int)a.y.shape[0], experts = (int)a.bias.shape[0];
+    char defines[LT_CUDA_DEFINES_BYTES];
+    int64_t blocks;
+    void *list[] = {&a.y.data,
+                    &a.bias.data,
+                    &a.expert_start.data,
+                    &a.y.stride[0],
+                    &a.bias.stride[0],
+                    &cols,
+                    &experts,
+                    &n};
+    row_defines(defines, rows, 2, n, &blocks);
+    return lt_cuda_run_early(q, BIAS_FILE, "moe_bias", defines, blocks, 1, THREADS, list);
+}
+
+static const char *moe_bias_bwd_refuse(const void *args, const lt_device *device) {
+    (void)device;
+    const lt_moe_bias_bwd_args *a = args;
+    const lt_tensor *const rows[] = {&a->dy}, *const f32[] = {&a->dbias};
+    const char *why = lt_cuda_refuse_rows(rows, 1, a->dy.dtype);
+    return why != NULL ? why : refuse_f32(f32, 1);
+}
+static lt_err moe_bias_bwd_run(lt_queue *q, const void *args) {
+    lt_moe_bias_bwd_args a = *(const lt_moe_bias_bwd_args *)args;
+    const lt_tensor *const rows[] = {&a.dy};
+    int cols = (int)lt_cuda_width(&a.dy), n = (int)a.dy.shape[0];
+    char defines[LT_CUDA_DEFINES_BYTES];
+    int64_t blocks;
+    void *list[] = {
+        &a.dbias.data, &a.dy.data, &a.expert_start.data, &a.dbias.stride[0], &a.dy.stride[0],
+        &cols,         &n};
+    row_defines(defines, rows, 1, n, &blocks);
+    const int w = lt_cuda_piece(rows, 1, a.dy.dtype, cols);
+    return lt_cuda_run_early(q, BIAS_FILE, "moe_bias_bwd", defines, LT_CUDA_DIV_UP(cols, 32 * w),
+                             (int)a.dbias.shape[0], THREADS, list);
+}
+
 #define ENTRY(op)                                                                                  \
     const lt_op_impl lt_cuda_##op##_impls[LT_REGISTRY_MAX_IMPLS] = {                               \
         {"rows", op##_refuse, op##_run}};
@@ -299,10 +348,14 @@ ENTRY(moe_gather_fwd)
 ENTRY(moe_gather_bwd)
 ENTRY(moe_combine_fwd)
 ENTRY(moe_combine_bwd)
+ENTRY(moe_bias_fwd)
+ENTRY(moe_bias_bwd)
 
 void lt_specs_moe(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "ops/moe.cu", TEAM_WORDS, "bf16", 8, 32);
     lt_spec(l, LT_SM_ALL, "ops/moe.cu", TEAM_WORDS, "fp32", 4, 256);
+    lt_spec(l, LT_SM_ALL, BIAS_FILE, TEAM_WORDS, "bf16", 8, 256);
+    lt_spec(l, LT_SM_ALL, BIAS_FILE, TEAM_WORDS, "fp32", 4, 32);
     lt_spec(l, LT_SM_ALL, "ops/moe.cu", HELD_WORDS, 1);
     lt_spec(l, LT_SM_ALL, "ops/moe.cu", HELD_WORDS, 32);
 }

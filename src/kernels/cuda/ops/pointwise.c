@@ -1,5 +1,6 @@
 /* pointwise.c: launchers of act.cu, elementwise.cu and rope.cu: one thread, one piece. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
@@ -8,6 +9,7 @@
 
 /* Words of the kernels, as launches and lt_specs_pointwise write them. */
 #define ACT_WORDS      "KIND=%d GATED=%d DTYPE=%s W=%d RAGGED=%d PIECES=%d"
+#define ACT_CLAMP      " ACT_ALPHA=%.9ef ACT_LIMIT=%.9ef" /* Behind them, of the clamped SwiGLU. */
 #define ROW_WORDS      "DTYPE=%s W=%d"
 #define ADD_ANY_WORDS  "Y=%s A=%s B=%s"
 #define ROPE_WORDS     "DTYPE=%s W=%d LANES=%d"
@@ -25,7 +27,7 @@ static const char *act_refuse_any(const lt_tensor *const *rows, int n, lt_act_ki
     for (int i = 0; i < n && why == NULL; i++) {
         why = rows[i]->n_dims != 2 ? "not (R, F)" : NULL;
     }
-    return why != NULL ? why : (int)kind > 5 ? "an activation the kernel does not know" : NULL;
+    return why != NULL ? why : (int)kind > 6 ? "an activation the kernel does not know" : NULL;
 }
 
 /* Blocks of a launch over count elements, and its -D words. xIELU's walk: as many as are resident,
@@ -38,6 +40,16 @@ static int act_blocks(char out[LT_CUDA_DEFINES_BYTES], const lt_queue *q, lt_act
     snprintf(out, LT_CUDA_DEFINES_BYTES, ACT_WORDS, (int)kind, gated, lt_cuda_dtype_word(act), w,
              ragged, walk ? 2 : 1);
     return (int)(walk ? resident : turns);
+}
+
+/* Of the clamped SwiGLU, whose two numbers are words too. */
+static void add_clamp(char defines[LT_CUDA_DEFINES_BYTES], lt_act_kind kind, float alpha,
+                      float limit) {
+    const size_t used = strlen(defines);
+    if (kind == LT_ACT_SWIGLU_CLAMPED) {
+        snprintf(defines + used, LT_CUDA_DEFINES_BYTES - used, ACT_CLAMP, (double)alpha,
+                 (double)limit);
+    }
 }
 
 static const char *act_fwd_refuse(const void *args, const lt_device *device) {
@@ -57,6 +69,7 @@ static lt_err act_fwd_run(lt_queue *q, const void *args) {
                     &cols,     &a.y.stride[0], &a.x.stride[0]};
     const int n = act_blocks(defines, q, a.kind, a.gated, a.x.dtype, w,
                              !lt_cuda_all_contiguous(rows, 2), count);
+    add_clamp(defines, a.kind, a.alpha, a.limit);
     return lt_cuda_run_early(q, "ops/act.cu", "act_fwd", defines, n, 1, THREADS, list);
 }
 
@@ -78,6 +91,7 @@ static lt_err act_bwd_run(lt_queue *q, const void *args) {
                     &count,     &cols,  &a.dx.stride[0], &a.dy.stride[0], &a.x.stride[0]};
     int n = act_blocks(defines, q, a.kind, a.gated, a.x.dtype, w, !lt_cuda_all_contiguous(rows, 3),
                        count);
+    add_clamp(defines, a.kind, a.alpha, a.limit);
     if (a.kind == LT_ACT_XIELU) {
         LT_TRY(lt_cuda_scratch(q, (size_t)n * 2 * sizeof(float), &parts));
     }
@@ -294,6 +308,7 @@ void lt_specs_pointwise(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "ops/act.cu", ACT_WORDS, 2, 0, "fp32", 4, 0, 1);
     lt_spec(l, LT_SM_ALL, "ops/act.cu", ACT_WORDS, 4, 0, "bf16", 1, 0, 1);
     lt_spec(l, LT_SM_ALL, "ops/act.cu", ACT_WORDS, 5, 0, "bf16", 8, 0, 2);
+    lt_spec(l, LT_SM_ALL, "ops/act.cu", ACT_WORDS ACT_CLAMP, 6, 1, "bf16", 8, 0, 1, 1.702, 7.0);
     lt_spec(l, LT_SM_ALL, "ops/elementwise.cu", ROW_WORDS, "bf16", 8);
     lt_spec(l, LT_SM_ALL, "ops/elementwise.cu", ROW_WORDS, "fp32", 4);
     lt_spec(l, LT_SM_ALL, "ops/elementwise.cu", ROW_WORDS, "bf16", 1);
