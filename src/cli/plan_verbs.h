@@ -8,6 +8,7 @@
 int lt_plan_validate_verb(int argc, char **argv);
 int lt_plan_fit_verb(int argc, char **argv);
 int lt_plan_serve_verb(int argc, char **argv);
+int lt_plan_schedule_verb(int argc, char **argv);
 
 /* plan_own.c. Does --model name a recipe of our own training, or a run folder? Its path. */
 bool lt_plan_is_own(const char *model, char recipe[LT_PATH_BYTES]);

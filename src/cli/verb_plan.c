@@ -1,5 +1,5 @@
-/* verb_plan.c: `lateen plan`: the main form here; `fit`, `validate` and `serve` in plan_points.c
- * and plan_serve.c. */
+/* verb_plan.c: `lateen plan`: the main form here; `fit`, `validate`, `serve` and `schedule` in
+ * plan_points.c, plan_serve.c and plan_schedule.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,7 +185,7 @@ int lt_verb_plan(int argc, char **argv);
 int lt_verb_plan(int argc, char **argv) {
     static const char usage[] =
         "plan --model llama3-70b --cluster alps --gpus 4096 --tokens 15T [options]\n"
-        "       lateen plan serve|fit|validate ...";
+        "       lateen plan serve|schedule|fit|validate ...";
     plan_options o;
     lt_plan_report r = {0};
     int n = 0, status = LT_EXIT_DONE;
@@ -198,6 +198,9 @@ int lt_verb_plan(int argc, char **argv) {
     }
     if (argc > 1 && strcmp(argv[1], "serve") == 0) {
         return lt_plan_serve_verb(argc - 1, argv + 1);
+    }
+    if (argc > 1 && strcmp(argv[1], "schedule") == 0) {
+        return lt_plan_schedule_verb(argc - 1, argv + 1);
     }
     if (!lt_verb_parse(&lt_verb_plan_options, &o, argc, argv, usage,
                        "Predict a training run: whether it fits, its best layout, its speed, "

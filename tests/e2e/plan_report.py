@@ -5,6 +5,8 @@ import json
 import math
 import subprocess
 import sys
+import tempfile
+from xml.etree import ElementTree
 
 from tap import Tap
 
@@ -84,7 +86,33 @@ def what_ifs():
     tap.check("warning: fewer tokens than 20 a parameter", any(f"(20 a parameter: {few:.3g})" in w for w in p["warnings"]), p["warnings"])
 
 
+def schedule(*more, fails=False):
+    r = subprocess.run([str(w) for w in (sys.argv[1], "plan", "schedule", *more)], capture_output=True, text=True, check=not fails)
+    return r.stderr if fails else r.stdout
+
+
+def schedules():
+    """`lateen plan schedule`: F, B and W of 1, 1.2 and 0.8, against the closed forms and the order of 1F1B."""
+    times = ("--forward", 1, "--backward", 1.2, "--weights", 0.8, "--pp", 4, "--micros", 8, "--json")
+    bubbles = {"gpipe": 3 * 3, "1f1b": 3 * 3, "interleaved": 3 * 3 / 2, "zb-h1": 3 * 1.4}
+    held = {"gpipe": 8, "1f1b": 4, "interleaved": 5.5, "zb-h1": 4, "zbv": 4, "v-half": 3}
+    for x in json.loads(schedule("--schedule", "all", *times)):
+        if x["schedule"] in bubbles:
+            near(f"schedule {x['schedule']}: bubble", x["step"] - 8 * 3, bubbles[x["schedule"]])
+        near(f"schedule {x['schedule']}: activations", x["held"], held[x["schedule"]])
+    t = json.loads(schedule("--schedule", "1f1b", *times))
+    rows = [" ".join(f"{op['op']}{op['micro']}" for op in r["operations"]) for r in t["ranks"]]
+    tap.check("schedule 1f1b: order of rank 2", rows[2] == "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7", rows[2])
+    tap.check("schedule 1f1b: the text says the same", "F0 F1 .  .  B0=== F2" in schedule("--schedule", "1f1b").splitlines()[2])
+    with tempfile.TemporaryDirectory() as folder:
+        schedule("--schedule", "zbv", "--svg", folder + "/t.svg")
+        bars = [e for e in ElementTree.parse(folder + "/t.svg").iter() if e.tag.endswith("rect") and e.get("stroke")]
+        tap.check("schedule zbv: a bar for each F, B and W of 4 ranks", len(bars) == 4 * 2 * 3 * 8, len(bars))
+    why = schedule("--schedule", "1f1b", "--chunks", 2, fails=True)
+    tap.check("schedule 1f1b: has no chunks", "schedule 1f1b has one chunk a rank; 2 were asked for" in why, why)
+
+
 p = plan("--top", 2, "--sensitivity")
-for test in (layouts, whole_run, failures, what_ifs):
+for test in (layouts, whole_run, failures, what_ifs, schedules):
     tap.case(test)
 sys.exit(tap.end())

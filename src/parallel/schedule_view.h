@@ -1,0 +1,21 @@
+/* schedule_view.h: a table of a pipeline for people: as text and as a picture. */
+#ifndef LT_PARALLEL_SCHEDULE_VIEW_H
+#define LT_PARALLEL_SCHEDULE_VIEW_H
+
+#include <stdio.h>
+
+#include "parallel/schedule.h"
+
+/* Idle share of a rank, and of all ranks together, while the step lasts. */
+double lt_schedule_idle(const lt_schedule *t, const lt_schedule_times *times, int rank);
+double lt_schedule_idle_all(const lt_schedule *t, const lt_schedule_times *times);
+
+/* One line a rank, a cell for each unit_s: "F3" begins there, '=' it lasts, '.' the rank waits; of
+ * chunk b "F3b". Then what each rank does, holds and receives. */
+void lt_schedule_text(FILE *out, const lt_schedule *t, const lt_schedule_times *times,
+                      double unit_s);
+/* An SVG file's whole text. */
+void lt_schedule_svg(FILE *out, const lt_schedule *t, const lt_schedule_times *times,
+                     double unit_s);
+
+#endif
