@@ -50,8 +50,8 @@ def passes_table(by_shape):
     with open(os.path.join(HERE, "bench", "results", FA3)) as f:
         fa3 = json.load(f)
     beside = {(r["shape"], r["name"]): r for r in fa3["rows"]}
-    out = ["The shipped kernels, and cuDNN's and FlashAttention-3's times as shares of ours in the same run (over 100 %: ours is faster). FlashAttention-3 has a run of its own,",
-           f"{fa3['when'][:10]} ([{FA3}](../bench/results/{FA3})): {fa3['note']}.", "",
+    out = ["The kernels that ship. The columns cuDNN and FA3 (FlashAttention-3) give the speed of Lateen's kernel as a share of the peer's in the same run; over 100 %, Lateen is faster.",
+           f"FlashAttention-3 was measured in a run of its own on {fa3['when'][:10]} ([{FA3}](../bench/results/{FA3})): {fa3['note']}.", "",
            "| shape | forward, TFLOP/s | ms | cuDNN | FA3 | backward, TFLOP/s | ms | cuDNN | FA3 |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for shape, p in pairs:
         cells = [shape]
@@ -68,7 +68,7 @@ def products_table(by_shape):
     pairs = [(shape, ours, peer) for shape, ours, peer in pairs if ours]
     if not pairs:
         return []
-    out = ["The shipped kernels by shape:", "", "| shape | TFLOP/s | cuBLASLt | ratio | sustained: TFLOP/s, MHz, W |", "| --- | --- | --- | --- | --- |"]
+    out = ["The kernels that ship, by shape:", "", "| shape | TFLOP/s | cuBLASLt | ratio | sustained: TFLOP/s, MHz, W |", "| --- | --- | --- | --- | --- |"]
     for shape, ours, peer in pairs:
         held = f"{ours['tflops'] * ours['ms'] / ours['ms_sustained']:.1f}, {ours['sm_mhz']:.0f}, {ours['power_w']:.0f}" if "ms_sustained" in ours else ""
         out.append(f"| {shape} | {ours['tflops']:.1f} | {peer['tflops'] if peer else 0:.1f} | {percent(ours, 'of_peer')} | {held} |")
@@ -86,8 +86,8 @@ def thesis_table(results):
     if not points:
         return []
     kinds = ("fp32", "fp16", "bf16")
-    out = ["## The thesis's grid", "", "Attention forward, full, against the naive kernel in double on the same inputs (standard normal). The thesis asks 1e-4 (greatest",
-           "absolute error) and 1e-3 (mean relative) of fp32.", "",
+    out = ["## The grid of a thesis", "", "Forward attention without a mask, compared with the naive kernel in double on the same inputs (standard normal). The thesis demands of fp32 a greatest",
+           "absolute error of 1e-4 and a mean relative error of 1e-3.", "",
            "| shape | " + " | ".join(f"{k}: max abs | mean rel | ms" for k in kinds) + " |", "| --- |" + " --- |" * 9]
     for shape, p in points.items():
         out.append(f"| {shape} | " + " | ".join(f"{p[k]['error_max']:.1e} | {p[k]['error_relative']:.1e} | {p[k]['ms']:.4f}" if k in p else " | | " for k in kinds) + " |")
@@ -175,8 +175,8 @@ def bytes_table(rows):
 
 def ladder(number, op, title, vendor, page, results, docs):
     """A ladder's rungs, then its shipped kernel by shape."""
-    out = [f"## Ladder {number}: {title}", "", f"A page a rung: the header of each file in [src/kernels/cuda/{op}/ladder](../src/kernels/cuda/{op}/ladder)"
-           + (f"; the top rung's ideas: [kernels/{page}.md](kernels/{page}.md)." if page else "."), ""]
+    out = [f"## Ladder {number}: {title}", "", f"The header of each file in [src/kernels/cuda/{op}/ladder](../src/kernels/cuda/{op}/ladder) explains its rung."
+           + (f" [A page of its own](kernels/{page}.md) explains the top rung." if page else ""), ""]
     shipped = []
     for result in results:
         by_shape = {}
@@ -194,7 +194,7 @@ def ladder(number, op, title, vendor, page, results, docs):
         if table:
             shipped += [] if any(rungs.values()) else source(result)
             shipped += table + [""]
-    return out + ["### What ships", ""] + shipped
+    return out + ["### The kernels that ship", ""] + shipped
 
 
 def bytes_section(title, results, wanted):
@@ -209,10 +209,12 @@ def write(docs):
     """The page and its figures into a folder."""
     os.makedirs(os.path.join(docs, "img"), exist_ok=True)
     out = ["# GPU kernels, measured", "",
-           "Made by `tools/make_kernel_docs.py` from `bench/results`; measure with `lateen bench kernels --ladder --json FILE`. Rules: random normal",
-           "inputs, buffers rotated past the L2 cache, candidates interleaved, medians; every kernel is checked against products or ops in double",
-           "first (odd shapes, poisoned outputs, repeats bit-identical). The limit of a product is 2 x 128 multiply-adds a clock and SM at the",
-           "boost clock; that of an op that moves bytes is the copy bandwidth of the same run. What was tried and failed: [speed](speed/index.md).", ""]
+           "A ladder is a sequence of kernels for one op, from a naive one to the one that ships; each rung adds one idea. This page is written by",
+           "`tools/make_kernel_docs.py` from `bench/results`; `lateen bench kernels --ladder --json FILE` measures. Inputs are random normal, buffers",
+           "rotate past the L2 cache, candidates run in turns, and medians count. Every kernel is first checked against products or ops in double (odd",
+           "shapes, poisoned outputs, repeats bit-identical). The limit of a product is what an SM can do in a clock at the boost clock, 128 multiply-adds",
+           "in fp32 and 4,096 flop on the tensor cores. The limit of an op that moves bytes is the copy bandwidth of the same run.",
+           "[Every attempt](speed/index.md) says what was tried and failed.", ""]
     results = []
     for path in sorted(glob.glob(os.path.join(HERE, "bench", "results", "kernels_*.json"))):
         with open(path) as f:
