@@ -1,5 +1,5 @@
-/* verb_convert.c: `lateen convert SRC DST`: any weights Lateen reads into a Hugging Face folder
- * that transformers loads, or a .gguf. */
+/* verb_convert.c: `lateen convert SRC DST`: any weights Lateen reads, checkpoints of runs too, into
+ * a Hugging Face folder that transformers loads, or a .gguf. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 #include "data/tokenizer/gguf_tokenizer.h"
 #include "data/tokenizer/save.h"
 #include "lateen/model.h"
+#include "train/checkpoint.h"
 
 #define CONVERT_OPTIONS(X)                                                                         \
     X(ENUM, dtype, "dtype", "bf16", 0, 0, "fp32|bf16|fp16", "type of the weights written")         \
@@ -96,7 +97,8 @@ static lt_err run(const convert_options *o, const char *from, const char *to) {
     if (lt_file_exists(to)) {
         LT_FAIL(LT_ERR_ARG, "%s exists already; convert writes a new folder or file", to);
     }
-    LT_TRY_DONE(lt_model_open(&m, from, NULL));
+    LT_TRY_DONE(lt_checkpoint_is(from) ? lt_checkpoint_open_model(&m, from)
+                                       : lt_model_open(&m, from, NULL));
     if (lt_path_has_suffix(to, ".gguf")) {
         LT_TRY_DONE(lt_cli_write_gguf(m, from, o->tokenizer, to, mixes[o->dtype]));
     } else {
@@ -119,8 +121,9 @@ done:
 int lt_verb_convert(int argc, char **argv);
 int lt_verb_convert(int argc, char **argv) {
     static const char usage[] = "convert MODEL FOLDER|FILE.gguf [--dtype bf16]";
-    static const char prose[] = "Write a Hugging Face folder, or a GGUF file, from a Hugging Face "
-                                "folder, a GGUF or a llama2.c .bin.";
+    static const char prose[] =
+        "Write a Hugging Face folder, or a GGUF file, from a Hugging Face "
+        "folder, a GGUF, a llama2.c .bin or a checkpoint of a training run.";
     const char *paths[2];
     convert_options o;
     int n = 0, status = LT_EXIT_DONE;

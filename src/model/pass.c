@@ -192,7 +192,7 @@ lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype 
     arenas a = {0};
 
     LT_TRY(check_options(o, spec));
-    LT_TRY(lt_param_table_open(&table, spec));
+    LT_TRY(lt_param_table_open_part(&table, spec, o->partition));
     LT_TRY_DONE(open_sets(&p, spec, o));
     pass_carve(&p, spec, dtype, &table, o, &a);
     *out = (lt_pass_memory){a.activations.used_bytes, a.gradients.used_bytes,

@@ -33,6 +33,8 @@ typedef struct {
     /* Of a stage of a pipeline: layers [first_layer, end_layer), with the embedding before layer 0
      * and the head behind the last; end_layer 0: all. */
     int first_layer, end_layer;
+    /* What the model holds (lt_model_options); open sets it, measure believes it. NULL: all. */
+    const lt_partition *partition;
 } lt_pass_options;
 
 /* One batch, host memory. labels -1: not counted. doc_start, positions: NULL when each row is one

@@ -273,3 +273,9 @@ bool lt_layout_answers(const lt_layout *l, const lt_param *p, int box) {
            ((copies & LT_COPIES_KV) == 0 || l->tp % l->kv_copies == 0) &&
            ((copies & LT_COPIES_STAGES) == 0 || l->embeds);
 }
+
+bool lt_layout_answers_at(const lt_layout *l, const lt_param *p, const lt_box *box) {
+    const lt_layer_spec s = layer_of(l, p);
+    const bool keys = divisions[p->kind] == QKV && box->first[0] >= lt_layer_q_cols(&s);
+    return lt_layout_answers(l, p, keys ? 1 : 0);
+}

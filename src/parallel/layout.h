@@ -61,5 +61,7 @@ bool lt_layout_expert(const lt_layout *l, const lt_param *p);
 /* Of the copies of a box over tp and stages, is this rank's the one that counts? Each of the dp x
  * cp (edp) copies has one such. */
 bool lt_layout_answers(const lt_layout *l, const lt_param *p, int box);
+/* The same of a box that lies in one of those that the layout gives. */
+bool lt_layout_answers_at(const lt_layout *l, const lt_param *p, const lt_box *box);
 
 #endif

@@ -32,17 +32,16 @@ static lt_err check_axes(const lt_mesh_shape *s, const char *mesh) {
 }
 
 static lt_err place(lt_world *w, const char *mesh) {
-    lt_mesh_shape s;
-    LT_TRY(lt_mesh_parse(&s, mesh));
-    LT_TRY(check_axes(&s, mesh));
+    lt_mesh_shape *s = &w->shape;
+    LT_TRY(lt_mesh_parse(s, mesh));
     if (mesh[0] == '\0') {
-        s.dp = lt_comm_size(w->comm);
+        s->dp = lt_comm_size(w->comm);
     }
-    LT_TRY(lt_mesh_check(&s, lt_comm_size(w->comm)));
-    LT_TRY(lt_mesh_open(&w->mesh, w->comm, &s));
+    LT_TRY(lt_mesh_check(s, lt_comm_size(w->comm)));
+    LT_TRY(lt_mesh_open(&w->mesh, w->comm, s));
     w->rank = lt_comm_rank(w->comm);
-    w->dp = lt_group_size(w->mesh.grad);
-    w->dp_rank = lt_group_rank(w->mesh.grad);
+    w->dp = lt_group_size(w->mesh.dp);
+    w->dp_rank = lt_group_rank(w->mesh.dp);
     return LT_OK;
 }
 
@@ -57,13 +56,20 @@ lt_err lt_world_open(lt_world *w, const char *mesh, double deadline_s, const cha
         return lt_mesh_check(&s, 1);
     }
     LT_TRY(lt_comm_open(&w->comm, &o));
+    w->owns_comm = true;
     err = place(w, mesh);
+    err = err == LT_OK ? check_axes(&w->shape, mesh) : err;
     if (err != LT_OK) {
         lt_world_close(w, err);
         return err;
     }
     divide_cores();
     return LT_OK;
+}
+
+lt_err lt_world_open_on(lt_world *w, lt_comm *comm, const char *mesh) {
+    *w = (lt_world){.comm = comm};
+    return place(w, mesh);
 }
 
 void lt_world_close(lt_world *w, lt_err err) {
@@ -73,9 +79,85 @@ void lt_world_close(lt_world *w, lt_err err) {
                        lt_error_message());
         lt_comm_abort(w->comm, reason);
     }
-    if (w->comm != NULL && err == LT_ERR_REMOTE) {
+    if (w->owns_comm && err == LT_ERR_REMOTE) {
         (void)sleep(1); /* mpirun ends all when one ends: the rank that failed speaks first. */
     }
-    lt_comm_close(w->comm);
+    if (w->owns_comm) {
+        lt_comm_close(w->comm);
+    }
     *w = (lt_world){0};
+}
+
+/* ---- The model ---- */
+
+static int rank_at(const lt_layout *l, int pp, int tp) {
+    const lt_mesh_shape *s = &l->shape;
+    return ((pp * s->dp + l->dp) * s->cp + l->cp) * s->tp + tp;
+}
+
+/* Neighbours of tp with the same key heads. */
+static lt_err open_kv(lt_world *w) {
+    const lt_layout *l = &w->layout;
+    const int n = l->kv_copies, first = l->tp / n * n;
+    lt_err err = LT_OK;
+    int *ranks;
+    if (n <= 1) {
+        return LT_OK;
+    }
+    ranks = calloc((size_t)n, sizeof *ranks);
+    if (ranks == NULL) {
+        LT_FAIL(LT_ERR_OOM, "group of %d ranks", n);
+    }
+    for (int i = 0; i < n; i++) {
+        ranks[i] = rank_at(l, l->pp, first + i);
+    }
+    err = lt_group_open(&w->kv, w->comm, "kv", ranks, n);
+    free(ranks);
+    return err;
+}
+
+/* First and last stage, where both hold a tied embedding. */
+static lt_err open_stages(lt_world *w) {
+    const lt_layout *l = &w->layout;
+    const int last = l->shape.pp - 1, both[2] = {rank_at(l, 0, l->tp), rank_at(l, last, l->tp)};
+    if (last == 0 || !l->spec->tied || !(l->embeds || l->heads)) {
+        return LT_OK;
+    }
+    return lt_group_open(&w->stages, w->comm, "stages", both, 2);
+}
+
+lt_err lt_world_divide(lt_world *w, const lt_model_spec *spec) {
+    if (w->comm == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(lt_layout_open(&w->layout, spec, &w->shape, w->rank));
+    LT_TRY(open_kv(w));
+    return open_stages(w);
+}
+
+bool lt_world_is_divided(const lt_world *w) {
+    return w->comm != NULL && (w->shape.pp > 1 || w->shape.tp > 1 || w->shape.ep > 1);
+}
+
+bool lt_world_tells_layers(const lt_world *w) {
+    return w->comm == NULL || lt_group_rank(w->mesh.tp) == 0;
+}
+
+bool lt_world_tells_losses(const lt_world *w) {
+    return lt_world_tells_layers(w) &&
+           (w->comm == NULL || lt_group_rank(w->mesh.pp) == w->shape.pp - 1);
+}
+
+bool lt_world_tells_rows(const lt_world *w) {
+    return lt_world_tells_losses(w) && (w->comm == NULL || lt_group_rank(w->mesh.cp) == 0);
+}
+
+int lt_world_part(const lt_world *w, int *n_parts) {
+    const lt_layout *l = &w->layout;
+    if (w->comm == NULL) {
+        *n_parts = 1;
+        return 0;
+    }
+    *n_parts = l->shape.pp * l->shape.ep * l->shape.tp;
+    return l->edp == 0 ? (l->pp * l->shape.ep + l->ep) * l->shape.tp + l->tp : -1;
 }

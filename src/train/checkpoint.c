@@ -83,27 +83,28 @@ lt_err lt_checkpoint_begin(const char *folder, int64_t step) {
 
 /* Weights and moments of a part; the files are added to the list. */
 static lt_err write_buffers(json_t *files, const char *aside, int part, int n_parts,
-                            const lt_model *m, const lt_optimiser *o) {
+                            const lt_model *m, const lt_optimiser *o, const lt_part_boxes *boxes) {
     char name[LT_PART_NAME_BYTES];
     lt_part_file(name, WEIGHTS, part, n_parts, ENDING);
-    LT_TRY(lt_part_write_buffer(files, aside, name, m, o->share.table, o->share.master));
+    LT_TRY(lt_part_write_buffer(files, aside, name, m, boxes, o->share.master));
     for (int i = 0; i < o->n_moments; i++) {
         lt_part_file(name, o->moment_names[i], part, n_parts, ENDING);
-        LT_TRY(lt_part_write_buffer(files, aside, name, m, o->share.table, &o->moments[i]));
+        LT_TRY(lt_part_write_buffer(files, aside, name, m, boxes, &o->moments[i]));
     }
     return LT_OK;
 }
 
 lt_err lt_checkpoint_write_part(const char *folder, int64_t step, int part, int n_parts,
-                                const lt_model *m, const lt_optimiser *o) {
+                                const lt_model *m, const lt_optimiser *o, const lt_layout *layout) {
+    const lt_part_boxes boxes = {o->share.table, layout};
     lt_err err = LT_OK;
     char aside[LT_PATH_BYTES];
     json_t *files = json_array();
 
     LT_ASSERT(n_parts > 1 && n_parts <= LT_MAX_PARTS && part >= 0 && part < n_parts);
     LT_TRY_DONE(aside_path(aside, folder, step));
-    LT_TRY_DONE(write_buffers(files, aside, part, n_parts, m, o));
-    LT_TRY_DONE(lt_part_write_manifest(aside, files, part, n_parts, o->share.table));
+    LT_TRY_DONE(write_buffers(files, aside, part, n_parts, m, o, &boxes));
+    LT_TRY_DONE(lt_part_write_manifest(aside, files, part, n_parts, &boxes));
 done:
     json_decref(files);
     return err;
@@ -165,6 +166,7 @@ done:
 
 static lt_err save_whole(const char *folder, const lt_model *m, const lt_optimiser *o,
                          const lt_run_state *state) {
+    const lt_part_boxes all = {o->share.table, NULL};
     lt_err err = LT_OK;
     char aside[LT_PATH_BYTES];
     json_t *files = json_array();
@@ -172,7 +174,7 @@ static lt_err save_whole(const char *folder, const lt_model *m, const lt_optimis
     LT_ASSERT(lt_param_table_is_whole(o->share.table));
     LT_TRY_DONE(lt_checkpoint_begin(folder, state->step));
     LT_TRY_DONE(aside_path(aside, folder, state->step));
-    LT_TRY_DONE(write_buffers(files, aside, 0, 1, m, o));
+    LT_TRY_DONE(write_buffers(files, aside, 0, 1, m, o, &all));
     LT_TRY_DONE(publish(folder, files, 1, m, o, state));
 done:
     json_decref(files);
@@ -324,6 +326,43 @@ lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run
 done:
     lt_stored_close(&stored);
     lt_run_state_clear(&loaded);
+    json_decref(manifest);
+    return err;
+}
+
+bool lt_checkpoint_is(const char *path) {
+    char manifest[LT_PATH_BYTES];
+    json_t *root = NULL;
+    int n_parts;
+    const bool is = lt_path_join(manifest, path, MANIFEST) == LT_OK && lt_file_exists(manifest) &&
+                    lt_json_load(&root, manifest, MANIFEST_BYTES_MAX) == LT_OK &&
+                    check_header(&n_parts, root, manifest) == LT_OK;
+    json_decref(root);
+    return is;
+}
+
+lt_err lt_checkpoint_open_model(lt_model **out, const char *path) {
+    const lt_model_options options = {.dtype = LT_F32, .trainable = true};
+    lt_err err = LT_OK;
+    char config[LT_PATH_BYTES];
+    lt_model_spec spec;
+    lt_model *m = NULL;
+    lt_stored stored = {0};
+    json_t *manifest = NULL;
+    int n_parts = 0;
+
+    LT_TRY_DONE(read_manifest(&manifest, &n_parts, path));
+    LT_TRY_DONE(lt_path_join(config, path, "config.json"));
+    LT_TRY_DONE(lt_model_spec_read(&spec, config));
+    LT_TRY_DONE(lt_model_alloc(&m, &spec, &options));
+    LT_TRY_DONE(lt_stored_open(&stored, path, n_parts, &m->table));
+    LT_TRY_DONE(lt_stored_verify(&stored));
+    LT_TRY_DONE(lt_stored_load(&stored, WEIGHTS, m, &m->table, &m->master));
+    *out = m;
+    m = NULL;
+done:
+    lt_stored_close(&stored);
+    lt_model_close(m);
     json_decref(manifest);
     return err;
 }

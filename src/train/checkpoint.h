@@ -43,6 +43,7 @@
 
 #include "base/file.h"
 #include "model/params.h"
+#include "parallel/layout.h"
 #include "train/optimiser.h"
 
 /* What a checkpoint holds besides tensors. The JSON objects are owned by the holder; recipe and
@@ -63,10 +64,12 @@ LT_MUST_USE lt_err lt_checkpoint_save(const char *folder, const lt_model *m, con
                                       const lt_run_state *state);
 
 /* The same by several: begin (one of them), then each its part (n_parts > 1), and when all are
- * written, publish (one of them); or abandon, so that nothing half done stays. */
+ * written, publish (one of them); or abandon, so that nothing half done stays. layout: of what
+ * others hold too, the boxes that this rank answers for are written; NULL: all that it holds. */
 LT_MUST_USE lt_err lt_checkpoint_begin(const char *folder, int64_t step);
 LT_MUST_USE lt_err lt_checkpoint_write_part(const char *folder, int64_t step, int part, int n_parts,
-                                            const lt_model *m, const lt_optimiser *o);
+                                            const lt_model *m, const lt_optimiser *o,
+                                            const lt_layout *layout);
 LT_MUST_USE lt_err lt_checkpoint_publish(const char *folder, int n_parts, const lt_model *m,
                                          const lt_optimiser *o, const lt_run_state *state);
 void lt_checkpoint_abandon(const char *folder, int64_t step);
@@ -86,6 +89,10 @@ LT_MUST_USE lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt
  * optimiser. */
 LT_MUST_USE lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o,
                                       lt_run_state *state);
+
+/* Is a folder a checkpoint? And its model, whole, in F32, whatever parts it was written in. */
+bool lt_checkpoint_is(const char *path);
+LT_MUST_USE lt_err lt_checkpoint_open_model(lt_model **out, const char *path);
 
 /* checkpoint_keep.c. Keep the newest keep_last, the newest good one, and those whose step is a
  * multiple of keep_every (if > 0); remove the others and leftovers. keep_last INT64_MAX: leftovers

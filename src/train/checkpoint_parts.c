@@ -149,8 +149,13 @@ static lt_err fill_part(const void *ctx, void *dst, int64_t first, int64_t count
     return check_finite(dst, p->dtype, first, count, p->file, p->param);
 }
 
+bool lt_part_writes(const lt_part_boxes *w, const lt_param *p, const lt_box *box) {
+    return w->layout == NULL || lt_layout_answers_at(w->layout, p, box);
+}
+
 lt_err lt_part_write_buffer(json_t *files, const char *folder, const char *name, const lt_model *m,
-                            const lt_param_table *t, const lt_param_buffer *b) {
+                            const lt_part_boxes *w, const lt_param_buffer *b) {
+    const lt_param_table *t = w->table;
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
     uint64_t hash = 0;
@@ -165,20 +170,22 @@ lt_err lt_part_write_buffer(json_t *files, const char *folder, const char *name,
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         const char *data = lt_param_data(b, p);
-        for (int k = 0; k < p->n_boxes; k++, n++) {
+        for (int k = 0, written = 0; k < p->n_boxes; k++) {
             const lt_box *box = &lt_param_boxes(t, p)[k];
-            tensor_name(names[n], p, box, k);
-            held[n] = (held_box){m, data, name, p->name, b->dtype};
-            outs[n] = (lt_safetensor_out){.name = names[n],
-                                          .dtype = b->dtype,
-                                          .n_dims = p->n_dims,
-                                          .fill = fill_part,
-                                          .ctx = &held[n]};
-            memcpy(outs[n].shape, box->extent, sizeof box->extent);
+            if (lt_part_writes(w, p, box)) {
+                tensor_name(names[n], p, box, written++);
+                held[n] = (held_box){m, data, name, p->name, b->dtype};
+                outs[n] = (lt_safetensor_out){.name = names[n],
+                                              .dtype = b->dtype,
+                                              .n_dims = p->n_dims,
+                                              .fill = fill_part,
+                                              .ctx = &held[n]};
+                memcpy(outs[n++].shape, box->extent, sizeof box->extent);
+            }
             data += (size_t)lt_box_count(box, p->n_dims) * lt_dtype_bytes(b->dtype);
         }
     }
-    LT_ASSERT(n == (size_t)t->n_boxes);
+    LT_ASSERT(n <= (size_t)t->n_boxes);
     LT_TRY_DONE(lt_path_join(path, folder, name));
     LT_TRY_DONE(lt_safetensors_write(path, outs, n, NULL, &hash));
     LT_TRY_DONE(lt_part_list_file(files, folder, name, hash));
@@ -197,17 +204,20 @@ static json_t *integers(const int64_t *values, int n) {
     return list;
 }
 
-static json_t *boxes_json(const lt_param_table *t) {
+static json_t *boxes_json(const lt_part_boxes *w) {
+    const lt_param_table *t = w->table;
     json_t *all = json_object();
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         json_t *boxes = json_array();
         for (int k = 0; k < p->n_boxes; k++) {
             const lt_box *box = &lt_param_boxes(t, p)[k];
-            json_array_append_new(boxes, json_pack("[o, o]", integers(box->first, p->n_dims),
-                                                   integers(box->extent, p->n_dims)));
+            if (lt_part_writes(w, p, box)) {
+                json_array_append_new(boxes, json_pack("[o, o]", integers(box->first, p->n_dims),
+                                                       integers(box->extent, p->n_dims)));
+            }
         }
-        if (p->n_boxes > 0) {
+        if (json_array_size(boxes) > 0) {
             json_object_set_new(
                 all, p->name,
                 json_pack("{s:o, s:o}", "shape", integers(p->shape, p->n_dims), "boxes", boxes));
@@ -219,11 +229,11 @@ static json_t *boxes_json(const lt_param_table *t) {
 }
 
 lt_err lt_part_write_manifest(const char *folder, json_t *files, int part, int n_parts,
-                              const lt_param_table *t) {
+                              const lt_part_boxes *w) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES], name[LT_PART_NAME_BYTES], *text = NULL;
     json_t *root = json_pack("{s:s, s:i, s:i, s:O, s:o}", "format", FORMAT_NAME, "part", part,
-                             "parts", n_parts, "files", files, "boxes", boxes_json(t));
+                             "parts", n_parts, "files", files, "boxes", boxes_json(w));
 
     LT_ASSERT(part >= 0 && part < n_parts && n_parts <= LT_MAX_PARTS);
     text = root == NULL ? NULL : json_dumps(root, JSON_COMPACT);

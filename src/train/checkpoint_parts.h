@@ -19,6 +19,7 @@
 #include <jansson.h>
 
 #include "model/params.h"
+#include "parallel/layout.h"
 
 #define LT_PART_NAME_BYTES 64
 #define LT_MAX_PARTS       65536
@@ -32,14 +33,21 @@ LT_MUST_USE lt_err lt_part_list_file(json_t *files, const char *folder, const ch
 LT_MUST_USE lt_err lt_part_check_entry(const json_t *entry, const char *what);
 LT_MUST_USE lt_err lt_part_check_file(const char *folder, const json_t *entry);
 
-/* What is held of a buffer over t, the memory of m, into folder/name. NUMERIC: something is not
- * finite. */
+/* Which of the boxes that a table holds are written: those that this rank answers for. */
+typedef struct {
+    const lt_param_table *table;
+    const lt_layout *layout; /* NULL: every box. */
+} lt_part_boxes;
+bool lt_part_writes(const lt_part_boxes *w, const lt_param *p, const lt_box *box);
+
+/* What is held of a buffer over the table, the memory of m, into folder/name. NUMERIC: something is
+ * not finite. */
 LT_MUST_USE lt_err lt_part_write_buffer(json_t *files, const char *folder, const char *name,
-                                        const lt_model *m, const lt_param_table *t,
+                                        const lt_model *m, const lt_part_boxes *w,
                                         const lt_param_buffer *b);
 /* The part's own manifest, behind its files; takes no reference of files. */
 LT_MUST_USE lt_err lt_part_write_manifest(const char *folder, json_t *files, int part, int n_parts,
-                                          const lt_param_table *t);
+                                          const lt_part_boxes *w);
 
 /* One box of one parameter in the files of one part. */
 typedef struct {

@@ -97,7 +97,9 @@ lt_err lt_training_evaluate(lt_training *t) {
     }
     /* Anew each time: every validation sees the same rows. */
     LT_TRY_DONE(lt_loader_open(&l, &t->valid_options));
-    LT_TRY_DONE(lt_ranks_combine(&t->ranks, &sum, evaluate_rows(t, l, &sum)));
+    err = evaluate_rows(t, l, &sum);
+    lt_training_tell_once(t, &sum);
+    LT_TRY_DONE(lt_ranks_combine(&t->ranks, &sum, err));
     if (sum.labels == 0.0) {
         LT_TRY_DONE(no_labels(t));
     }
@@ -159,7 +161,8 @@ lt_err lt_training_sample(lt_training *t) {
     lt_session *s = NULL;
     collected c = {0};
 
-    if (t->tokenizer == NULL || t->recipe.sample_tokens == 0 || t->sampled_step == t->state.step) {
+    if (t->tokenizer == NULL || t->recipe.sample_tokens == 0 || t->sampled_step == t->state.step ||
+        lt_training_is_divided(t)) { /* Nobody holds the whole model. */
         return LT_OK;
     }
     o.max_tokens = t->recipe.sample_tokens < t->model->spec.max_seq ? t->recipe.sample_tokens

@@ -158,11 +158,11 @@ static void announce(lt_memory_plan *p) {
 
 lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model_spec *spec,
                          lt_dtype dtype, const lt_pass_options *o) {
-    const lt_model_options options = {.dtype = dtype, .trainable = true};
+    const lt_model_options options = {.dtype = dtype, .trainable = true, .partition = o->partition};
     lt_param_table table = {0};
     lt_pass_memory m;
     LT_TRY(lt_pass_measure(&m, spec, dtype, o));
-    LT_TRY(lt_param_table_open(&table, spec));
+    LT_TRY(lt_param_table_open_part(&table, spec, o->partition));
     const size_t scratch = o->on_device
                                ? 0
                                : kernel_scratch_bytes(r, &table, spec, dtype, o, m.logits_bytes);

@@ -4,6 +4,7 @@
 #include "train/norm.h"
 
 #include "base/error.h"
+#include "parallel/slice.h"
 #include "tensor/ops.h"
 
 int64_t lt_norm_cells(const lt_param_table *t) {
@@ -124,4 +125,75 @@ double lt_norm_total(const double *const *parts, int n, int64_t n_cells) {
         total += sum;
     }
     return total;
+}
+
+/* ---- A rank's share ---- */
+
+/* Elements of a unit that are neighbours, but for gaps of zeros. */
+typedef struct {
+    const lt_backend *be;
+    lt_queue *queue;
+    double *sum;
+    float *base;
+    lt_slice now; /* Empty: none yet. */
+} sharing;
+
+static lt_err flush_share(sharing *s) {
+    const int64_t count = s->now.end - s->now.first;
+    const lt_sumsq_args a = {.out = lt_tensor_1d(s->sum, LT_F64, 1),
+                             .x = lt_tensor_1d(s->base + s->now.first, LT_F32, count),
+                             .accumulate = true};
+    s->now = (lt_slice){0, 0};
+    return count > 0 ? s->be->ops->sumsq(s->queue, &a) : LT_OK;
+}
+
+/* What of [first, end) lies in the slice; behind what came before, if that ends in the same gap. */
+static lt_err add_share(sharing *s, lt_slice slice, int64_t first, int64_t end) {
+    const int64_t from = first > slice.first ? first : slice.first,
+                  to = end < slice.end ? end : slice.end;
+    if (from >= to) {
+        return LT_OK;
+    }
+    if (s->now.end == 0 || from - s->now.end >= LT_PARAM_ALIGN) {
+        LT_TRY(flush_share(s));
+        s->now.first = from;
+    }
+    s->now.end = to;
+    return LT_OK;
+}
+
+static lt_err share_unit(sharing *s, const lt_layout *l, const lt_param_table *t,
+                         const lt_unit *u) {
+    const lt_mesh_shape *m = &l->shape;
+    const int n = m->dp * m->cp, own = l->dp * m->cp + l->cp;
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        const bool expert = lt_layout_expert(l, p);
+        const lt_slice slice = lt_slice_of(u->n_elements, expert ? n / m->ep : n,
+                                           expert ? l->edp : own);
+        int64_t at = p->at;
+        for (int b = 0; b < p->n_boxes; b++) {
+            const int64_t count = lt_box_count(&lt_param_boxes(t, p)[b], p->n_dims);
+            if (lt_layout_answers(l, p, b)) {
+                LT_TRY(add_share(s, slice, at, at + count));
+            } else {
+                LT_TRY(flush_share(s));
+            }
+            at += count;
+        }
+    }
+    return flush_share(s);
+}
+
+lt_err lt_norm_share(double *sum, const lt_backend *be, lt_queue *queue, const lt_layout *layout,
+                     const lt_param_table *t, const lt_param_buffer *gradients) {
+    sharing s = {.be = be, .queue = queue, .sum = sum};
+    LT_TRY(be->zero(queue, sum, sizeof *sum));
+    for (int u = 0; u < t->n_units; u++) {
+        s.base = gradients->base[u];
+        if (s.base != NULL) {
+            LT_TRY(share_unit(&s, layout, t, &t->units[u]));
+        }
+    }
+    return LT_OK;
 }

@@ -22,6 +22,18 @@
 #include "train/fit.h"
 #include "train/run.h"
 
+int lt_training_dp(const lt_training *t) {
+    return lt_training_has_ranks(t) ? t->world->dp : 1;
+}
+
+bool lt_training_has_ranks(const lt_training *t) {
+    return t->world != NULL && t->world->comm != NULL;
+}
+
+bool lt_training_is_divided(const lt_training *t) {
+    return lt_training_has_ranks(t) && lt_world_is_divided(t->world);
+}
+
 static lt_err open_folder(lt_training *t) {
     const char *out = t->recipe.out;
     LT_TRY(lt_file_make_dirs(out));
@@ -76,7 +88,7 @@ static int64_t id_or_none(uint32_t id) {
 
 /* A device that tells what it has left is asked before anything is taken from it. */
 static lt_err check_fit(const lt_training *t, const lt_model_spec *spec, lt_dtype dtype) {
-    const lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->device->backend->host_memory);
+    const lt_pass_options o = lt_training_pass_options(t);
     size_t left = 0;
     if (t->device->backend->memory_left == NULL) {
         return LT_OK;
@@ -121,14 +133,20 @@ lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r) {
 static lt_err open_model(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_tokenizer_info *i = &t->tokenizer_info;
-    const lt_model_options options = {
+    lt_model_options options = {
         .dtype = r->dtype == 0 ? LT_F32 : LT_BF16, .trainable = true, .device = t->device};
-    lt_model_spec spec;
 
     t->micro = lt_fit_pass_options(r, false).batch;
+    LT_TRY(make_spec(&t->spec, r, i));
+    if (lt_training_has_ranks(t)) {
+        LT_TRY(lt_world_divide(t->world, &t->spec));
+    }
+    if (lt_training_is_divided(t)) {
+        t->partition = lt_layout_partition(&t->world->layout);
+        options.partition = &t->partition;
+    }
+    LT_TRY(check_fit(t, &t->spec, options.dtype));
     if (r->init[0] != '\0') {
-        LT_TRY(make_spec(&spec, r, i));
-        LT_TRY(check_fit(t, &spec, options.dtype));
         LT_TRY(lt_model_open(&t->model, r->init, &options));
         LT_TRY(lt_recipe_adopt(&t->model->spec, r, r->init));
         if (t->tokenizer != NULL && (int64_t)i->n_ids > t->model->spec.vocab_size) {
@@ -138,9 +156,7 @@ static lt_err open_model(lt_training *t) {
         }
         return LT_OK;
     }
-    LT_TRY(make_spec(&spec, r, i));
-    LT_TRY(check_fit(t, &spec, options.dtype));
-    return lt_model_create(&t->model, &spec, &options, (uint64_t)r->seed);
+    return lt_model_create(&t->model, &t->spec, &options, (uint64_t)r->seed);
 }
 
 static void carve_rows(lt_step_rows *s, int64_t batch, int64_t seq, bool weights, lt_arena *a) {
@@ -170,6 +186,7 @@ static lt_err open_rows(lt_step_rows *s, int64_t batch, int64_t seq, bool weight
 lt_pass_options lt_training_pass_options(const lt_training *t) {
     lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->device->backend->host_memory);
     o.weights = t->source.weights;
+    o.partition = lt_training_is_divided(t) ? &t->partition : NULL;
     return o;
 }
 
@@ -212,7 +229,7 @@ static lt_loader_options loader_options(const lt_training *t, const lt_mixture *
     o.goldfish_k = r->goldfish_k;
     o.goldfish_h = r->goldfish_h;
     o.prefetch_rows = r->prefetch;
-    if (t->world != NULL) {
+    if (lt_training_has_ranks(t)) {
         o.rank = t->world->dp_rank;
         o.world = t->world->dp;
     }
@@ -337,10 +354,6 @@ static lt_err lead_begin(lt_training *t) {
     return LT_OK;
 }
 
-int lt_training_dp(const lt_training *t) {
-    return t->world != NULL ? t->world->dp : 1;
-}
-
 /* Each rank takes the same number of rows of every step; passes are no larger than that. */
 static lt_err divide_rows(lt_training *t) {
     lt_recipe *r = &t->recipe;
@@ -350,12 +363,12 @@ static lt_err divide_rows(lt_training *t) {
     int64_t size;
     uint64_t from;
     bool ok;
-    if (dp == 1) {
+    if (!lt_training_has_ranks(t)) {
         return LT_OK;
     }
     if (!t->device->backend->host_memory) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%lld ranks on device %s: several ranks train on CPUs only yet",
-                (long long)dp, t->device->backend->name);
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%d ranks on device %s: several ranks train on CPUs only yet",
+                lt_comm_size(t->world->comm), t->device->backend->name);
     }
     if (r->batch % dp != 0) {
         LT_FAIL(LT_ERR_ARG, "batch.size = %lld rows cannot be divided by %lld ranks; %lld can",
@@ -428,6 +441,48 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
     LT_TRY(open_all(t));
     t->flops_per_token = lt_model_spec_train_flops(&t->model->spec, t->recipe.seq);
     return LT_OK;
+}
+
+/* lt_ranks.combine over the group of all ranks: each gets every record, and joins them in the order
+ * of the ranks. */
+static lt_err combine_records(void *of, lt_step_record *record) {
+    const lt_world *w = of;
+    const int n = lt_comm_size(w->comm);
+    lt_step_record *all = calloc((size_t)n, sizeof *all);
+    lt_err err;
+    if (all == NULL) {
+        LT_FAIL(LT_ERR_OOM, "records of %d ranks", n);
+    }
+    err = lt_all_gather(w->mesh.world, all, record, sizeof *record / sizeof(double), LT_F64, NULL);
+    if (err == LT_OK) {
+        *record = all[0];
+        for (int i = 1; i < n; i++) {
+            lt_step_record_combine(record, &all[i]);
+        }
+    }
+    free(all);
+    return err;
+}
+
+lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
+                              lt_world *world) {
+    const lt_ranks ranks = world->comm == NULL ? (lt_ranks){0}
+                                               : (lt_ranks){world->rank, world, combine_records};
+    const bool leads = lt_ranks_lead(&ranks);
+    lt_step_record record = {0};
+    lt_err err = LT_OK;
+    if (world->comm == NULL) {
+        return lt_training_open(t, r, device);
+    }
+    if (!leads) {
+        LT_TRY(lt_ranks_combine(&ranks, &record, LT_OK));
+    }
+    err = lt_training_open_with(t, r, device, &(lt_training_with){.ranks = ranks, .world = world});
+    if (leads) {
+        LT_TRY(lt_ranks_combine(&ranks, &record, err));
+    }
+    record = (lt_step_record){0};
+    return lt_ranks_combine(&ranks, &record, err);
 }
 
 void lt_training_close(lt_training *t) {

@@ -59,47 +59,8 @@ int lt_training_stop_asked(const lt_training *t) {
                                                                          : 0;
 }
 
-/* The place in the rows and the guard's state, as JSON, into the run state. */
-static lt_err snapshot(lt_training *t) {
-    json_decref(t->state.loader);
-    json_decref(t->state.guard);
-    json_decref(t->state.recipe);
-    json_decref(t->state.data);
-    t->state.loader = t->source.print(&t->place);
-    t->state.guard = lt_guard_save(&t->guard);
-    t->state.recipe = lt_recipe_json(&t->recipe);
-    t->state.data = json_incref(t->data);
-    if (t->state.loader == NULL || t->state.guard == NULL || t->state.recipe == NULL) {
-        LT_FAIL(LT_ERR_OOM, "run state");
-    }
-    return LT_OK;
-}
-
 lt_err lt_training_settle(lt_training *t) {
     return t->model->backend->sync(lt_pass_queue(t->pass));
-}
-
-lt_err lt_training_save(lt_training *t) {
-    double start;
-    bool publish = false;
-    if (t->saved_step == t->state.step) {
-        return LT_OK;
-    }
-    start = lt_clock_s();
-    LT_TRY(lt_training_settle(t));
-    LT_TRY(lt_training_judge(t, &publish));
-    t->save_late = !publish;
-    if (!publish) {
-        return LT_OK;
-    }
-    if (lt_ranks_lead(&t->ranks)) { /* All ranks hold the same. */
-        LT_TRY(snapshot(t));
-        LT_TRY(lt_checkpoint_save(t->checkpoints, t->model, &t->optimiser, &t->state));
-        LT_TRY(lt_checkpoint_prune(t->checkpoints, t->recipe.keep_last, t->recipe.keep_every));
-    }
-    t->saved_step = t->state.step;
-    lt_log_debug("step %lld: checkpoint in %.2f s", (long long)t->state.step, lt_clock_s() - start);
-    return LT_OK;
 }
 
 /* What was decided to be done behind a step; *slow: something was. */
@@ -143,20 +104,6 @@ static lt_err train_steps(lt_training *t, int *stop) {
     return LT_OK;
 }
 
-/* RUN/model: weights, config and, when there is one, the tokenizer's file. */
-static lt_err export_model(lt_training *t) {
-    char folder[LT_PATH_BYTES], path[LT_PATH_BYTES];
-
-    LT_TRY(lt_training_settle(t));
-    LT_TRY(lt_path_join(folder, t->recipe.out, "model"));
-    LT_TRY(lt_model_save(t->model, folder, t->model->options.dtype, 0));
-    if (!lt_path_has_suffix(t->recipe.tokenizer, ".json")) {
-        return LT_OK;
-    }
-    LT_TRY(lt_path_join(path, folder, "tokenizer.json"));
-    return lt_file_copy(t->recipe.tokenizer, path, (size_t)1 << 30);
-}
-
 static lt_err finish(lt_training *t) {
     LT_TRY(lt_training_save(t));
     if (t->saved_step != t->state.step) {
@@ -169,7 +116,7 @@ static lt_err finish(lt_training *t) {
     }
     LT_TRY(lt_training_sample(t));
     if (t->recipe.export_model) {
-        LT_TRY(export_model(t));
+        LT_TRY(lt_training_export(t));
     }
     return lt_training_tell_end(t);
 }
@@ -205,49 +152,6 @@ static void report_failure(const lt_training *t, lt_err err) {
     (void)lt_failure_raise(&failure);
 }
 
-/* lt_ranks.combine over the group of all ranks: each gets every record, and joins them in the order
- * of the ranks. */
-static lt_err combine_records(void *of, lt_step_record *record) {
-    const lt_world *w = of;
-    const int n = lt_comm_size(w->comm);
-    lt_step_record *all = calloc((size_t)n, sizeof *all);
-    lt_err err;
-    if (all == NULL) {
-        LT_FAIL(LT_ERR_OOM, "records of %d ranks", n);
-    }
-    err = lt_all_gather(w->mesh.world, all, record, sizeof *record / sizeof(double), LT_F64, NULL);
-    if (err == LT_OK) {
-        *record = all[0];
-        for (int i = 1; i < n; i++) {
-            lt_step_record_combine(record, &all[i]);
-        }
-    }
-    free(all);
-    return err;
-}
-
-/* The leading rank opens first: it locks the folder and puts it in order; then the others read. */
-static lt_err open_ranks(lt_training *t, const lt_recipe *r, lt_device *device, lt_world *world) {
-    const lt_ranks ranks = world->comm == NULL ? (lt_ranks){0}
-                                               : (lt_ranks){world->rank, world, combine_records};
-    const bool leads = lt_ranks_lead(&ranks);
-    lt_step_record record = {0};
-    lt_err err = LT_OK;
-    if (world->comm == NULL) {
-        return lt_training_open(t, r, device);
-    }
-    if (!leads) {
-        lt_log_set_level(LT_LOG_ERROR);
-        LT_TRY(lt_ranks_combine(&ranks, &record, LT_OK));
-    }
-    err = lt_training_open_with(t, r, device, &(lt_training_with){.ranks = ranks, .world = world});
-    if (leads) {
-        LT_TRY(lt_ranks_combine(&ranks, &record, err));
-    }
-    record = (lt_step_record){0};
-    return lt_ranks_combine(&ranks, &record, err);
-}
-
 lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
     lt_err err = LT_OK;
     lt_world world = {0};
@@ -259,10 +163,13 @@ lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
     }
     t->lock_fd = -1; /* So that it can be closed. */
     LT_TRY_DONE(lt_world_open(&world, r->mesh, r->deadline, r->out));
+    if (world.rank > 0) {
+        lt_log_set_level(LT_LOG_ERROR); /* Rank 0 speaks for all. */
+    }
     catch_signals();
     (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES); /* Large buffers go back when they are freed. */
     (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
-    LT_TRY_DONE(open_ranks(t, r, device, &world));
+    LT_TRY_DONE(lt_training_open_ranks(t, r, device, &world));
     lt_memory_plan_log(&t->memory);
     lt_log_info(
         "%s model of %.2fM parameters, %s, %lld of %lld steps done",

@@ -50,6 +50,8 @@ typedef struct lt_training {
     lt_tokenizer_info tokenizer_info;
     /* (vocab_size) bytes of text a token stands for; NULL without a tokenizer. */
     int32_t *token_bytes;
+    lt_model_spec spec;     /* Of the model; the world's layout points to it. */
+    lt_partition partition; /* What this rank holds of it, where it is divided. */
     lt_model *model;
     lt_pass *pass;
     lt_optimiser optimiser;
@@ -62,7 +64,7 @@ typedef struct lt_training {
     lt_row_place place;   /* Behind the last whole step. */
     lt_guard guard;
     lt_ranks ranks;  /* All zeros: this rank is alone, and leads. */
-    lt_world *world; /* The caller's; NULL: alone. */
+    lt_world *world; /* The caller's; NULL, or without ranks: alone. */
     lt_metrics metrics;
     lt_page *page;
     lt_progress progress;
@@ -109,8 +111,16 @@ typedef struct {
 } lt_training_with;
 LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *device,
                                          const lt_training_with *with);
+/* All ranks of a world call it: the leading one opens first, locks the folder and puts it in order;
+ * then the others read. A world without ranks: alone. */
+LT_MUST_USE lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
+                                          lt_world *world);
 lt_pass_options lt_training_pass_options(const lt_training *t);
-int lt_training_dp(const lt_training *t); /* Ranks that share the rows of a step. */
+int lt_training_dp(const lt_training *t);          /* Ranks that share the rows of a step. */
+bool lt_training_has_ranks(const lt_training *t);  /* Others take part. */
+bool lt_training_is_divided(const lt_training *t); /* Some rank holds a part of the model only. */
+/* Ranks that have seen the same rows tell of them once: zero what others tell. */
+void lt_training_tell_once(const lt_training *t, lt_step_record *r);
 void lt_training_close(lt_training *t);
 
 /* step.c: one optimiser step. */
@@ -121,6 +131,8 @@ typedef struct {
     double step_s;
 } lt_step_outcome;
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
+/* Those of the last step, summed over all ranks, over the table of the optimiser's share. */
+const lt_param_buffer *lt_training_gradients(const lt_training *t);
 /* The present weights on rows of the last step, of all ranks; rows 0: there was none. */
 LT_MUST_USE lt_err lt_training_probe(lt_training *t, lt_step_record *record);
 
@@ -155,11 +167,15 @@ LT_MUST_USE lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o);
 LT_MUST_USE lt_err lt_training_tell_end(lt_training *t);
 double lt_training_energy(const lt_training *t);
 
+/* save.c. save: a checkpoint of the present state, unless there is one. export: RUN/model; where
+ * the model is divided, from the checkpoint of this very step. */
+LT_MUST_USE lt_err lt_training_save(lt_training *t);
+LT_MUST_USE lt_err lt_training_export(lt_training *t);
+
 /* run.c. stop_asked: of this rank; a signal's number, LT_STOP_FILE or 0. settle: wait for queued
  * updates, before another queue reads the weights. */
 int lt_training_stop_asked(const lt_training *t);
 LT_MUST_USE lt_err lt_training_settle(lt_training *t);
-LT_MUST_USE lt_err lt_training_save(lt_training *t);
 LT_MUST_USE lt_err lt_run_training(const lt_recipe *r,
                                    lt_device *device); /* NULL: the recipe's, opened here. */
 

@@ -19,8 +19,9 @@
  */
 #include "base/clock.h"
 #include "base/error.h"
-#include "parallel/dp.h"
+#include "parallel/gradients.h"
 #include "tensor/ops.h"
+#include "train/norm.h"
 #include "train/run.h"
 
 static lt_pass_batch slice(const lt_training *t, const lt_row_batch *rows, int64_t first,
@@ -98,23 +99,54 @@ static lt_err look_ahead(lt_training *t, lt_draw *next, uint64_t seen) {
     return lt_pass_full(t->pass) ? LT_OK : stage(t, next);
 }
 
+const lt_param_buffer *lt_training_gradients(const lt_training *t) {
+    return lt_pass_gradients(t->pass);
+}
+
 /* Gradients of all ranks' rows, in the memory of the host. */
 static lt_err sum_over_ranks(lt_training *t) {
     LT_TRY(lt_training_settle(t));
-    return lt_dp_sum_gradients(t->world->mesh.grad, lt_pass_gradients(t->pass), &t->model->table);
+    return lt_gradients_sum(t->world, &t->model->table, lt_pass_gradients(t->pass));
+}
+
+/* Queue what this rank adds to the squares of all gradients; in *optimiser.host_sumsq behind a
+ * sync. */
+static lt_err square_gradients(lt_training *t) {
+    const lt_param_buffer *gradients = lt_pass_gradients(t->pass);
+    const lt_backend *be = t->model->backend;
+    lt_optimiser *o = &t->optimiser;
+    if (!lt_training_has_ranks(t)) {
+        return lt_optimiser_sumsq(o, gradients);
+    }
+    LT_TRY(lt_norm_share(o->sumsq, be, o->queue, &t->world->layout, &t->model->table, gradients));
+    return be->download(o->queue, o->host_sumsq, o->sumsq, sizeof *o->sumsq);
+}
+
+void lt_training_tell_once(const lt_training *t, lt_step_record *r) {
+    if (!lt_training_has_ranks(t)) {
+        return;
+    }
+    if (!lt_world_tells_rows(t->world)) {
+        r->rows = r->tokens = 0.0;
+    }
+    if (!lt_world_tells_losses(t->world)) {
+        r->labels = r->weight_sum = r->loss_sum = r->correct = r->bytes = 0.0;
+    }
+    if (!lt_world_tells_layers(t->world)) {
+        r->aux_sum = r->router_z_sum = 0.0;
+    }
 }
 
 /* Forward and backward of the step's rows, and what they brought here. */
 static lt_err compute(lt_training *t, lt_draw *now, lt_draw *next, lt_step_record *r) {
     lt_pass_result sum = {0};
     LT_TRY(accumulate(t, now, &sum));
-    LT_TRY(t->world == NULL ? LT_OK : sum_over_ranks(t));
-    LT_TRY(lt_optimiser_sumsq(&t->optimiser, lt_pass_gradients(t->pass)));
+    LT_TRY(lt_training_has_ranks(t) ? sum_over_ranks(t) : LT_OK);
+    LT_TRY(square_gradients(t));
     LT_TRY(look_ahead(t, next, t->state.rows + (uint64_t)now->plan.rows));
     LT_TRY(lt_pass_collect(t->pass, &sum));
     add_result(r, &sum);
-    /* All ranks hold the same gradients behind their sum; one answers for them. */
-    r->sumsq = lt_ranks_lead(&t->ranks) ? *t->optimiser.host_sumsq : 0.0;
+    r->sumsq = *t->optimiser.host_sumsq;
     return LT_OK;
 }
 
@@ -156,6 +188,7 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
         err = compute(t, now, next, &out->record);
     }
     out->record.stop = (double)lt_training_stop_asked(t);
+    lt_training_tell_once(t, &out->record);
     LT_TRY(lt_ranks_combine(&t->ranks, &out->record, err));
     lt_step_decide(&out->decision, &out->record,
                    &(lt_step_facts){.recipe = &t->recipe,
@@ -180,5 +213,6 @@ lt_err lt_training_probe(lt_training *t, lt_step_record *record) {
         err = lt_pass_eval(t->pass, &b, &r, NULL);
         add_result(record, &r);
     }
+    lt_training_tell_once(t, record);
     return lt_ranks_combine(&t->ranks, record, err);
 }

@@ -50,7 +50,7 @@ static lt_err write_part(const side *whole, const lt_recipe *r, const lt_partiti
     lt_err err;
     must(open_part(&s, whole, r, partition), "part");
     take_steps(&s, r);
-    err = lt_checkpoint_write_part(root, step, part, n, s.model, &s.optimiser);
+    err = lt_checkpoint_write_part(root, step, part, n, s.model, &s.optimiser, NULL);
     side_close(&s);
     return err;
 }

@@ -1,0 +1,62 @@
+/* gradients.c: see gradients.h. Calls are queued unit by unit and waited for once: collectives of a
+ * rank are done in the order of their calls, so a box's sum over tp stands before the sum of its
+ * unit over dp x cp reads it. */
+#include "parallel/gradients.h"
+
+#include "base/error.h"
+
+typedef struct {
+    const lt_world *world;
+    const lt_param_table *table;
+    const lt_param_buffer *gradients;
+    lt_comm_work last; /* 0: nothing was queued. */
+} summing;
+
+static lt_err sum(summing *s, lt_group *g, float *data, int64_t count) {
+    if (g == NULL || lt_group_size(g) == 1 || count == 0) {
+        return LT_OK;
+    }
+    return lt_all_reduce(g, data, data, count, LT_F32, LT_REDUCE_SUM, &s->last);
+}
+
+/* The boxes of a parameter, over the ranks of tp and of both stages that hold copies. */
+static lt_err sum_copies(summing *s, const lt_param *p) {
+    const lt_world *w = s->world;
+    float *data = lt_param_data(s->gradients, p);
+    for (int b = 0; data != NULL && b < p->n_boxes; b++) {
+        const int64_t count = lt_box_count(&lt_param_boxes(s->table, p)[b], p->n_dims);
+        const unsigned copies = lt_layout_copies(&w->layout, p, b);
+        LT_TRY((copies & LT_COPIES_TP) != 0 ? sum(s, w->mesh.tp, data, count) : LT_OK);
+        LT_TRY((copies & LT_COPIES_KV) != 0 ? sum(s, w->kv, data, count) : LT_OK);
+        LT_TRY((copies & LT_COPIES_STAGES) != 0 ? sum(s, w->stages, data, count) : LT_OK);
+        data += count;
+    }
+    return LT_OK;
+}
+
+static lt_err sum_unit(summing *s, const lt_unit *u, float *base) {
+    const lt_world *w = s->world;
+    const lt_param *params = s->table->params + u->first_param;
+    for (int i = 0; i < u->n_params; i++) {
+        LT_TRY(sum_copies(s, &params[i]));
+    }
+    if (w->shape.ep == 1) {
+        return sum(s, w->mesh.grad, base, u->n_elements);
+    }
+    for (int i = 0; i < u->n_params; i++) {
+        lt_group *g = lt_layout_expert(&w->layout, &params[i]) ? w->mesh.edp : w->mesh.grad;
+        LT_TRY(sum(s, g, lt_param_data(s->gradients, &params[i]), params[i].local_count));
+    }
+    return LT_OK;
+}
+
+lt_err lt_gradients_sum(const lt_world *w, const lt_param_table *t,
+                        const lt_param_buffer *gradients) {
+    summing s = {.world = w, .table = t, .gradients = gradients};
+    for (int u = 0; u < t->n_units; u++) {
+        if (gradients->base[u] != NULL) {
+            LT_TRY(sum_unit(&s, &t->units[u], gradients->base[u]));
+        }
+    }
+    return s.last > 0 ? lt_comm_wait(w->comm, s.last) : LT_OK;
+}

@@ -1,0 +1,21 @@
+/* gradients.h: the gradients of a step become their sum over all ranks that hold the same
+ * parameters.
+ *
+ *   which                                          over which ranks
+ *   all but experts'                               dp x cp: each has seen other tokens
+ *   experts'                                       edp: ranks of ep have exchanged their tokens
+ *   norms, routers, ... that tp does not divide    and over tp, where each rank has its part
+ *   k and v rows that tp ranks share               and over those
+ *   a tied embedding that two stages hold          and over both
+ *
+ * Sums are F32, in the order of the ranks, so every rank that holds a box gets the same bits. */
+#ifndef LT_PARALLEL_GRADIENTS_H
+#define LT_PARALLEL_GRADIENTS_H
+
+#include "parallel/world.h"
+
+/* In place; host memory. A collective call of all ranks. */
+LT_MUST_USE lt_err lt_gradients_sum(const lt_world *w, const lt_param_table *t,
+                                    const lt_param_buffer *gradients);
+
+#endif

@@ -1,0 +1,134 @@
+/* save.c: what a run leaves behind: checkpoints, by one rank or by all, and the model at the end.
+ *
+ * Where rank 0 holds the whole model it writes alone. Where the model is divided, every rank writes
+ * the boxes that it answers for, all at once:
+ *
+ *     rank 0     begin ─┐         ┌─ write its part ─┐          ┌─ publish
+ *     others            └─ meet ──┴─ write theirs ───┴─ meet ───┘
+ */
+#include "base/clock.h"
+#include "base/error.h"
+#include "train/changes.h"
+#include "train/run.h"
+
+/* The place in the rows and the guard's state, as JSON, into the run state. */
+static lt_err snapshot(lt_training *t) {
+    json_decref(t->state.loader);
+    json_decref(t->state.guard);
+    json_decref(t->state.recipe);
+    json_decref(t->state.data);
+    t->state.loader = t->source.print(&t->place);
+    t->state.guard = lt_guard_save(&t->guard);
+    t->state.recipe = lt_recipe_json(&t->recipe);
+    t->state.data = json_incref(t->data);
+    if (t->state.loader == NULL || t->state.guard == NULL || t->state.recipe == NULL) {
+        LT_FAIL(LT_ERR_OOM, "run state");
+    }
+    return LT_OK;
+}
+
+/* Rank 0 holds all that there is. */
+static lt_err save_whole(lt_training *t) {
+    if (!lt_ranks_lead(&t->ranks)) {
+        return LT_OK;
+    }
+    LT_TRY(snapshot(t));
+    return lt_checkpoint_save(t->checkpoints, t->model, &t->optimiser, &t->state);
+}
+
+/* All ranks are here, or one of them has failed. */
+static lt_err meet(lt_training *t, lt_err err) {
+    lt_step_record record = {0};
+    return lt_ranks_combine(&t->ranks, &record, err);
+}
+
+static lt_err write_own_part(lt_training *t) {
+    int n_parts;
+    const int part = lt_world_part(t->world, &n_parts);
+    if (part < 0) {
+        return LT_OK;
+    }
+    return lt_checkpoint_write_part(t->checkpoints, t->state.step, part, n_parts, t->model,
+                                    &t->optimiser, &t->world->layout);
+}
+
+static lt_err publish_parts(lt_training *t) {
+    int n_parts;
+    (void)lt_world_part(t->world, &n_parts);
+    LT_TRY(snapshot(t));
+    return lt_checkpoint_publish(t->checkpoints, n_parts, t->model, &t->optimiser, &t->state);
+}
+
+static lt_err save_parts(lt_training *t) {
+    const bool leads = lt_ranks_lead(&t->ranks);
+    lt_err err;
+    LT_TRY(meet(t, leads ? lt_checkpoint_begin(t->checkpoints, t->state.step) : LT_OK));
+    err = meet(t, write_own_part(t));
+    if (err == LT_OK && leads) {
+        err = publish_parts(t);
+    }
+    err = meet(t, err); /* Behind it every rank finds the checkpoint. */
+    if (err != LT_OK && leads) {
+        lt_failure failure;
+        lt_failure_keep(&failure, err);
+        lt_checkpoint_abandon(t->checkpoints, t->state.step);
+        return lt_error_prefix(lt_failure_raise(&failure), "checkpoint of step %lld not saved",
+                               (long long)t->state.step);
+    }
+    return err;
+}
+
+lt_err lt_training_save(lt_training *t) {
+    double start;
+    bool publish = false;
+    if (t->saved_step == t->state.step) {
+        return LT_OK;
+    }
+    start = lt_clock_s();
+    LT_TRY(lt_training_settle(t));
+    LT_TRY(lt_training_judge(t, &publish));
+    t->save_late = !publish;
+    if (!publish) {
+        return LT_OK;
+    }
+    LT_TRY(lt_training_is_divided(t) ? save_parts(t) : save_whole(t));
+    if (lt_ranks_lead(&t->ranks)) {
+        LT_TRY(lt_checkpoint_prune(t->checkpoints, t->recipe.keep_last, t->recipe.keep_every));
+    }
+    t->saved_step = t->state.step;
+    lt_log_debug("step %lld: checkpoint in %.2f s", (long long)t->state.step, lt_clock_s() - start);
+    return LT_OK;
+}
+
+/* ---- The model at the end ---- */
+
+static lt_err export_own(lt_training *t, const char *folder) {
+    LT_TRY(lt_training_settle(t));
+    return lt_model_save(t->model, folder, t->model->options.dtype, 0);
+}
+
+/* Nobody holds it whole; the checkpoint of the last step does. */
+static lt_err export_checkpoint(const lt_training *t, const char *folder) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES];
+    lt_model *m = NULL;
+    LT_ASSERT(t->saved_step == t->state.step);
+    LT_TRY(lt_checkpoint_path(path, t->checkpoints, t->saved_step));
+    LT_TRY(lt_checkpoint_open_model(&m, path));
+    err = lt_model_save(m, folder, t->model->options.dtype, 0);
+    lt_model_close(m);
+    return err;
+}
+
+/* RUN/model: weights, config and, when there is one, the tokenizer's file. */
+lt_err lt_training_export(lt_training *t) {
+    char folder[LT_PATH_BYTES], path[LT_PATH_BYTES];
+
+    LT_TRY(lt_path_join(folder, t->recipe.out, "model"));
+    LT_TRY(lt_training_is_divided(t) ? export_checkpoint(t, folder) : export_own(t, folder));
+    if (!lt_path_has_suffix(t->recipe.tokenizer, ".json")) {
+        return LT_OK;
+    }
+    LT_TRY(lt_path_join(path, folder, "tokenizer.json"));
+    return lt_file_copy(t->recipe.tokenizer, path, (size_t)1 << 30);
+}
