@@ -99,6 +99,9 @@ static bool has_unit(const lt_pass_options *o, const lt_model_spec *s, const lt_
 static void gradients_carve(lt_pass *p, const lt_model_spec *s, const lt_param_table *t,
                             const lt_pass_options *o, lt_arena *a) {
     lt_param_buffer *g = &p->exec.gradients;
+    if (o->gradients_elsewhere) {
+        return;
+    }
     if (o->first_layer == 0 && end_of(o, s) == s->n_layers) {
         void *flat = lt_arena_take(a, lt_param_buffer_bytes(t, LT_F32), LT_ARENA_ALIGN);
         if (flat != NULL) {
@@ -232,7 +235,9 @@ static lt_err fill_tables(lt_pass *p) {
             p->exec.rope_local.data = p->rope_local;
         }
     }
-    if (lt_exec_f32_count(s) > 0 && !lt_model_has_master(p->model)) {
+    if (p->options.master_elsewhere) {
+        p->exec.f32 = lt_pass_f32(p);
+    } else if (lt_exec_f32_count(s) > 0 && !lt_model_has_master(p->model)) {
         LT_TRY(lt_exec_copy_f32(&p->exec, p->f32));
     }
     return LT_OK;
@@ -265,7 +270,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     lt_pass *p = NULL;
 
     LT_TRY(check_options(o, &m->spec));
-    if (o->train && !lt_model_has_master(m)) {
+    if (o->train && !o->master_elsewhere && !lt_model_has_master(m)) {
         LT_FAIL(LT_ERR_STATE,
                 "pass: the model was opened in %s without an F32 master; it can not be trained",
                 lt_dtype_name(m->options.dtype));
@@ -395,6 +400,15 @@ lt_err lt_pass_zero_gradients(lt_pass *p) {
     p->zero_due = true;
     memset(p->stored, 0, (size_t)p->exec.spec->n_layers + 1);
     return LT_OK;
+}
+
+void lt_pass_tell_units(lt_pass *p, const lt_pass_units *units) {
+    p->units = units;
+}
+
+float *lt_pass_f32(lt_pass *p) {
+    const bool copies = p->exec.dtype != LT_F32 && lt_exec_f32_count(p->exec.spec) > 0;
+    return p->options.master_elsewhere && copies ? p->f32 : NULL;
 }
 
 lt_queue *lt_pass_queue(const lt_pass *p) {

@@ -17,6 +17,17 @@ typedef enum { LT_RECOMPUTE_NONE, LT_RECOMPUTE_SELECTIVE, LT_RECOMPUTE_FULL } lt
 typedef enum { LT_FP8_NONE, LT_FP8_BLOCKWISE, LT_FP8_TENSORWISE } lt_fp8_recipe;
 #define LT_FP8_CHOICES "none|blockwise|tensorwise"
 
+/* Weights and gradients that are here only while they are used (parallel/zero.h): enter is called
+ * before a unit's weights, its gradients or both are used, leave behind that, when its gradients
+ * are complete for this batch. Between them other units may be entered; of a tied embedding unit 0
+ * is entered twice, by the head and by the embedding, and its gradients are left once. */
+enum { LT_UNIT_WEIGHTS = 1, LT_UNIT_GRADIENTS = 2 };
+typedef struct {
+    void *of;
+    lt_err (*enter)(void *of, int unit, unsigned what);
+    lt_err (*leave)(void *of, int unit, unsigned what);
+} lt_pass_units;
+
 typedef struct {
     int64_t batch, seq; /* B, T: the most a pass will see. */
     bool train;         /* Also carve gradients and what backward needs. */
@@ -35,6 +46,9 @@ typedef struct {
     int first_layer, end_layer;
     /* What the model holds (lt_model_options); open sets it, measure believes it. NULL: all. */
     const lt_partition *partition;
+    /* Another brings the gradients' memory, unit by unit (lt_pass_bring_gradients); keeps the F32
+     * master, so that the model needs none. */
+    bool gradients_elsewhere, master_elsewhere;
 } lt_pass_options;
 
 /* One batch, host memory. labels -1: not counted. doc_start, positions: NULL when each row is one
@@ -142,6 +156,14 @@ const lt_param_buffer *lt_pass_gradients(const lt_pass *p);
 /* The next batch to train on begins anew: what products make is stored, not added, the rest is
  * zeroed first. Until then the old gradients stand. */
 LT_MUST_USE lt_err lt_pass_zero_gradients(lt_pass *p);
+/* From now on; units NULL: nobody is told. A pass that tells records no graphs. */
+void lt_pass_tell_units(lt_pass *p, const lt_pass_units *units);
+/* gradients_elsewhere: where a unit's gradients lie from now on, NULL: nowhere. What a batch does
+ * not store is zeroed: at once with `clear`, else at the begin of the next batch. */
+LT_MUST_USE lt_err lt_pass_bring_gradients(lt_pass *p, int unit, float *base, bool clear);
+/* master_elsewhere: where the F32 copies of a layer's small parameters stand, lt_exec_f32_count of
+ * each layer, for the caller to fill; NULL: the model has none, or F32 weights. */
+float *lt_pass_f32(lt_pass *p);
 struct lt_queue *lt_pass_queue(const lt_pass *p); /* What computes the gradients. */
 int64_t lt_pass_graphs(const lt_pass *p);         /* Recorded so far. */
 

@@ -36,6 +36,7 @@ struct lt_pass {
     lt_pass_recorded graphs[LT_PASS_MAX_GRAPHS];
     int n_shapes;
     int64_t n_graphs;
+    const lt_pass_units *units; /* NULL: nobody is told. */
     bool zero_due; /* Nothing has been added to the gradients since they were to be zero. */
     /* (n_layers + 1), the last the head's: products of this unit have been stored since then, and
      * are added to from now on. */
@@ -53,6 +54,13 @@ void lt_pass_shape_set(lt_pass *p, int set, int64_t batch, int64_t seq, bool has
  * of it. labels: of the host, to skip what has none; NULL: skip nothing. */
 lt_err lt_pass_forward_all(lt_pass *p, int set, bool train);
 lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale);
+
+static inline lt_err lt_pass_enter(const lt_pass *p, int unit, unsigned what) {
+    return p->units != NULL ? p->units->enter(p->units->of, unit, what) : LT_OK;
+}
+static inline lt_err lt_pass_leave(const lt_pass *p, int unit, unsigned what) {
+    return p->units != NULL ? p->units->leave(p->units->of, unit, what) : LT_OK;
+}
 
 static inline lt_layer_acts *lt_pass_layer(const lt_pass *p, int set, int layer) {
     LT_ASSERT(layer >= p->first && layer < p->end);

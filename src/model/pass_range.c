@@ -45,14 +45,22 @@ static lt_err layer_fwd(lt_pass *p, int set, int layer, lt_tensor stream, bool t
 static lt_err layers_fwd(lt_pass *p, int set, int first, int end, bool train, lt_tensor *stream) {
     *stream = (lt_tensor){0};
     if (first == 0) {
+        LT_TRY(lt_pass_enter(p, 0, LT_UNIT_WEIGHTS));
         LT_TRY(
             lt_embedding_fwd(&p->exec, lt_pass_layer(p, set, 0)->x_in, p->sets[set].batch.tokens));
+        LT_TRY(lt_pass_leave(p, 0, LT_UNIT_WEIGHTS));
     }
     for (int layer = first; layer < end; layer++) {
+        LT_TRY(lt_pass_enter(p, 1 + layer, LT_UNIT_WEIGHTS));
         LT_TRY(layer_fwd(p, set, layer, *stream, train));
+        LT_TRY(lt_pass_leave(p, 1 + layer, LT_UNIT_WEIGHTS));
         *stream = lt_pass_layer(p, set, layer)->x_mid;
     }
     return LT_OK;
+}
+
+static int head_unit(const lt_pass *p) {
+    return p->model->table.n_units - 1;
 }
 
 lt_err lt_pass_forward_all(lt_pass *p, int set, bool train) {
@@ -61,6 +69,7 @@ lt_err lt_pass_forward_all(lt_pass *p, int set, bool train) {
     lt_tensor stream;
     LT_ASSERT(p->first == 0 && has_head(p));
     LT_TRY(layers_fwd(p, set, 0, p->end, train, &stream));
+    LT_TRY(lt_pass_enter(p, head_unit(p), LT_UNIT_WEIGHTS));
     return lt_final_norm_fwd(&p->exec, &norm, b->h_final, stream, b->branch, b->x_final);
 }
 
@@ -134,6 +143,12 @@ static lt_err zero_others(lt_pass *p) {
     return LT_OK;
 }
 
+lt_err lt_pass_bring_gradients(lt_pass *p, int unit, float *base, bool clear) {
+    LT_ASSERT(p->options.gradients_elsewhere);
+    p->exec.gradients.base[unit] = base;
+    return clear && base != NULL ? zero_unit(p, unit, 1, 0) : LT_OK;
+}
+
 static lt_err begin_gradients(lt_pass *p) {
     LT_ASSERT(p->options.train);
     if (p->zero_due) {
@@ -144,7 +159,7 @@ static lt_err begin_gradients(lt_pass *p) {
 }
 
 /* h_final to losses; backward: to dx behind the last layer. */
-static lt_err head(lt_pass *p, int set, const lt_loss_how *how) {
+static lt_err head_run(lt_pass *p, int set, const lt_loss_how *how) {
     lt_exec *r = &p->exec;
     const lt_batch_acts *b = &p->sets[set].batch;
     const lt_norm norm = final_norm(b);
@@ -160,6 +175,31 @@ static lt_err head(lt_pass *p, int set, const lt_loss_how *how) {
     return lt_final_norm_bwd(r, &norm, b->dx, b->dh, b->x_final);
 }
 
+/* The same, with its unit and, where the embedding is the head, that. A stage without the first
+ * layer has then all gradients of the embedding that it makes. */
+static lt_err head(lt_pass *p, int set, const lt_loss_how *how) {
+    const bool tied = p->exec.spec->tied;
+    const unsigned what = LT_UNIT_WEIGHTS | (how->grad_scale != 0 ? LT_UNIT_GRADIENTS : 0);
+    LT_TRY(lt_pass_enter(p, head_unit(p), what));
+    LT_TRY(tied ? lt_pass_enter(p, 0, what) : LT_OK);
+    LT_TRY(head_run(p, set, how));
+    LT_TRY(lt_pass_leave(p, head_unit(p), what));
+    return tied ? lt_pass_leave(p, 0, p->first == 0 ? LT_UNIT_WEIGHTS : what) : LT_OK;
+}
+
+static lt_err embedding_bwd(lt_pass *p, const lt_batch_acts *b) {
+    lt_exec *r = &p->exec;
+    LT_TRY(lt_pass_enter(p, 0, LT_UNIT_GRADIENTS));
+    LT_TRY(lt_exec_embed_bwd(
+        r, &(lt_embed_bwd_args){.dtable = lt_exec_gradient(r, LT_PARAM_EMBED, 0),
+                                .dpos_table = lt_exec_gradient(r, LT_PARAM_POS_EMBED, 0),
+                                .dy = b->dx,
+                                .ids = b->tokens,
+                                .positions = r->positions,
+                                .scale = lt_embedding_scale(r)}));
+    return lt_pass_leave(p, 0, LT_UNIT_GRADIENTS);
+}
+
 /* dx behind layer end - 1 to dx before layer first, or to the embedding. */
 static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scale) {
     lt_exec *r = &p->exec;
@@ -168,6 +208,7 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
 
     for (int layer = end - 1; layer >= first; layer--) {
         const lt_layer_acts *t = lt_pass_layer(p, set, layer);
+        LT_TRY(lt_pass_enter(p, 1 + layer, LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS));
         if (level == LT_RECOMPUTE_FULL && (p->recomputed != layer || p->recomputed_set != set)) {
             LT_TRY(layer_fwd(p, set, layer, (lt_tensor){0}, true));
         }
@@ -176,17 +217,9 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
         LT_TRY(lt_attention_block_bwd(r, layer, t, b, level));
         p->stored[layer] = true;
         p->recomputed = -1; /* Backward writes over what it has read. */
+        LT_TRY(lt_pass_leave(p, 1 + layer, LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS));
     }
-    if (first > 0) {
-        return LT_OK;
-    }
-    return lt_exec_embed_bwd(
-        r, &(lt_embed_bwd_args){.dtable = lt_exec_gradient(r, LT_PARAM_EMBED, 0),
-                                .dpos_table = lt_exec_gradient(r, LT_PARAM_POS_EMBED, 0),
-                                .dy = b->dx,
-                                .ids = b->tokens,
-                                .positions = r->positions,
-                                .scale = lt_embedding_scale(r)});
+    return first > 0 ? LT_OK : embedding_bwd(p, b);
 }
 
 lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale) {
@@ -266,6 +299,7 @@ lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale) {
     if (grad_scale != 0) {
         LT_TRY(begin_gradients(p));
     }
+    LT_TRY(lt_pass_enter(p, head_unit(p), LT_UNIT_WEIGHTS));
     LT_TRY(lt_final_norm_fwd(&p->exec, &norm, b->h_final, b->x_final, none, none));
     return head(p, set, &how);
 }

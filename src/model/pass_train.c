@@ -25,7 +25,7 @@ static bool can_record(const lt_pass *p) {
         same = same && p->stored[i] == !p->zero_due;
     }
     return same && p->exec.backend->graph_begin != NULL && !p->options.eager &&
-           p->exec.watch == NULL;
+           p->exec.watch == NULL && p->units == NULL;
 }
 
 /* The entry of this shape; *is_new: seen for the first time. NULL: no room for more. */
