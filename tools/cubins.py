@@ -4,9 +4,12 @@
     LATEEN_CACHE_DIR=before build/lateen bench kernels --compile     (of the commit before; then the same into `after`)
     tools/cubins.py before                  one line a kernel: hash, architecture, file, entry, defines
     tools/cubins.py before after            the kernels whose code differs, and those that only one folder has
+Of a kernel that differs it says whether it loads, stores and computes the same (as many instructions of each kind that
+touches memory or floating-point numbers), so that only order, registers and addresses changed.
 Only what runs counts: the sections .text.* (instructions) and .nv.constant* (but bank 0, the parameters). Debug names do not.
 A cache file is described at the top of src/kernels/cuda/compile.c.
 """
+import collections
 import hashlib
 import os
 import struct
@@ -23,8 +26,20 @@ def sections(elf):
         yield text, b"" if kind == 8 else elf[offset:offset + length]
 
 
+# Opcodes, the low 9 bits of an instruction of sm_80 and sm_90a: loads and stores of all memories, atomics, matrix
+# products, floating point, special functions, shuffles, barriers.
+WORK = {0x180, 0x181, 0x183, 0x184, 0x185, 0x186, 0x187, 0x188, 0x18e, 0x1a8, 0x1ae, 0x13b, 0x03c, 0x1f0,
+        0x009, 0x020, 0x021, 0x023, 0x028, 0x029, 0x02b, 0x108, 0x11d, 0x189}
+
+
+def work(code):
+    """How many instructions of each kind in WORK."""
+    opcodes = [struct.unpack_from("<H", code, i)[0] & 0x1FF for i in range(0, len(code) - 15, 16)]
+    return collections.Counter(o for o in opcodes if o in WORK)
+
+
 def kernels(folder):
-    """{(architecture, file, defines, entry): hash}"""
+    """{(architecture, file, defines, entry): (hash, work)}"""
     found = {}
     for name in sorted(os.listdir(folder)):
         with open(os.path.join(folder, name), "rb") as f:
@@ -46,20 +61,20 @@ def kernels(folder):
                 code[section[6:]] = content
         for entry, content in code.items():
             whole = hashlib.sha256(content + constants.digest()).hexdigest()[:16]
-            found[arch, words[0], defines, entry] = whole
+            found[arch, words[0], defines, entry] = whole, work(content)
     return found
 
 
 def main(folders):
     tables = [kernels(f) for f in folders]
     if len(tables) == 1:
-        for key, code in sorted(tables[0].items()):
+        for key, (code, _work) in sorted(tables[0].items()):
             print(code, *key)
         return 0
     before, after = tables
-    differ = sorted(k for k in before.keys() & after.keys() if before[k] != after[k])
+    differ = sorted(k for k in before.keys() & after.keys() if before[k][0] != after[k][0])
     for k in differ:
-        print("differs:", *k)
+        print("differs in order and addresses:" if before[k][1] == after[k][1] else "differs in its work:", *k)
     for title, only in (("only before:", before.keys() - after.keys()), ("only after:", after.keys() - before.keys())):
         for k in sorted(only):
             print(title, *k)

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "kernels/cuda/compile.h"
 #include "kernels/cuda/nvml.h"
+#include "kernels/cuda/ops/elementwise_args.h"
 #include "kernels/cuda/ops/fuse.h"
 #include "kernels/cuda/ops/matmul_q.h"
 #include "kernels/cuda/rehearse.h"
@@ -108,8 +109,10 @@ static lt_err backend_zero(lt_queue *q, void *dst, size_t bytes) {
 static lt_err backend_zero_pieces(lt_queue *q, void *dst, size_t piece_bytes, size_t stride_bytes,
                                   int64_t n) {
     LT_TRY(lt_fuse_flush(q, lists));
-    int64_t stride = (int64_t)(stride_bytes / 4), words = (int64_t)(piece_bytes / 4);
-    void *args[] = {&dst, &stride, &words};
+    const int64_t words = (int64_t)(piece_bytes / 4);
+    lt_cuda_zero_pieces_args call = {
+        .dst = dst, .stride = (int64_t)(stride_bytes / 4), .words = words};
+    void *args[] = {&call};
     LT_ASSERT(piece_bytes % 4 == 0 && stride_bytes % 4 == 0 && n <= ZERO_MAX_PIECES);
     if (n <= 1) {
         return n == 1 ? backend_zero(q, dst, piece_bytes) : LT_OK;

@@ -16,6 +16,7 @@
  *           them. xIELU without branches: signs are random, so a warp would take both. */
 #include "common/act.cuh"
 #include "common/vec.cuh"
+#include "kernels/cuda/ops/act_args.h"
 
 #ifndef RAGGED
 #define RAGGED 0
@@ -124,20 +125,20 @@ INLINE i64 x_at(i64 at, int cols, i64 ld) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    act_fwd(DTYPE *y, const DTYPE *x, const float *params, i64 count, int cols, i64 ldy, i64 ldx) {
+    act_fwd(const lt_cuda_act_fwd_args w) {
     wait_for_others();
-    const xielu k = xielu_slopes(params);
-    for (i64 turn = blockIdx.x * TURN; turn < count; turn += gridDim.x * TURN) {
+    const xielu k = xielu_slopes(w.params);
+    for (i64 turn = blockIdx.x * TURN; turn < w.count; turn += gridDim.x * TURN) {
         const i64 first = turn + threadIdx.x * W;
         raw in[PIECES], up[PIECES];
 #pragma unroll
         for (int p = 0; p < PIECES; p++) {
             const i64 at = first + p * THREADS * W;
             in[p] = up[p] = raw_zero();
-            if (at < count) {
-                in[p] = raw_load_once(x + x_at(at, cols, ldx));
+            if (at < w.count) {
+                in[p] = raw_load_once(w.x + x_at(at, w.cols, w.ldx));
                 if (GATED) {
-                    up[p] = raw_load_once(x + x_at(at, cols, ldx) + cols);
+                    up[p] = raw_load_once(w.x + x_at(at, w.cols, w.ldx) + w.cols);
                 }
             }
         }
@@ -151,8 +152,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int i = 0; i < W; i++) {
                 out[i] = f(from[i], k) * (GATED ? factor_of(factor[i]) : 1.0f);
             }
-            if (at < count) {
-                piece_store(y + y_at(at, cols, ldy), out);
+            if (at < w.count) {
+                piece_store(w.y + y_at(at, w.cols, w.ldy), out);
             }
         }
     }
@@ -160,23 +161,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 /* parts (2, gridDim.x): xIELU only. dx may be x. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-    act_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const float *params,
-            i64 count, int cols, i64 lddx, i64 lddy, i64 ldx) {
+    act_bwd(const lt_cuda_act_bwd_args w) {
     wait_for_others();
-    const xielu k = xielu_slopes(params);
+    const xielu k = xielu_slopes(w.params);
     float d_positive = 0.0f, d_negative = 0.0f;
-    for (i64 turn = blockIdx.x * TURN; turn < count; turn += gridDim.x * TURN) {
+    for (i64 turn = blockIdx.x * TURN; turn < w.count; turn += gridDim.x * TURN) {
         const i64 first = turn + threadIdx.x * W;
         raw in[PIECES], up[PIECES], d[PIECES];
 #pragma unroll
         for (int p = 0; p < PIECES; p++) { /* Zeros behind the end: they add nothing to the sums. */
             const i64 at = first + p * THREADS * W;
             in[p] = up[p] = d[p] = raw_zero();
-            if (at < count) {
-                d[p] = raw_load_once(dy + y_at(at, cols, lddy));
-                in[p] = raw_load_once(x + x_at(at, cols, ldx));
+            if (at < w.count) {
+                d[p] = raw_load_once(w.dy + y_at(at, w.cols, w.lddy));
+                in[p] = raw_load_once(w.x + x_at(at, w.cols, w.ldx));
                 if (GATED) {
-                    up[p] = raw_load_once(x + x_at(at, cols, ldx) + cols);
+                    up[p] = raw_load_once(w.x + x_at(at, w.cols, w.ldx) + w.cols);
                 }
             }
         }
@@ -198,10 +198,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 d_positive += s * by_positive;
                 d_negative += s * by_negative;
             }
-            if (at < count) {
-                piece_store(dx + x_at(at, cols, lddx), out);
+            if (at < w.count) {
+                piece_store(w.dx + x_at(at, w.cols, w.lddx), out);
                 if (GATED) {
-                    piece_store(dx + x_at(at, cols, lddx) + cols, out_up);
+                    piece_store(w.dx + x_at(at, w.cols, w.lddx) + w.cols, out_up);
                 }
             }
         }
@@ -211,25 +211,25 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     d_positive = block_sum(d_positive, slots[0], THREADS / WARP);
     d_negative = block_sum(d_negative, slots[1], THREADS / WARP);
     if (threadIdx.x == 0) {
-        parts[blockIdx.x] = d_positive;
-        parts[gridDim.x + blockIdx.x] = d_negative;
+        w.parts[blockIdx.x] = d_positive;
+        w.parts[gridDim.x + blockIdx.x] = d_negative;
     }
 #endif
 }
 
 /* dparams += sums of the parts, times softplus' = sigmoid; one block. */
 extern "C" __global__ void __launch_bounds__(1024)
-    act_params(float *dparams, const float *parts, const float *params, int n) {
+    act_params(const lt_cuda_act_params_args w) {
     __shared__ float slots[2][WARP];
     float sum[2] = {0.0f, 0.0f};
     wait_for_others();
-    for (int i = threadIdx.x; i < n; i += 1024) {
-        sum[0] += parts[i];
-        sum[1] += parts[n + i];
+    for (int i = threadIdx.x; i < w.n; i += 1024) {
+        sum[0] += w.parts[i];
+        sum[1] += w.parts[w.n + i];
     }
     sum[0] = block_sum(sum[0], slots[0], WARP);
     sum[1] = block_sum(sum[1], slots[1], WARP);
     if (threadIdx.x < 2) {
-        dparams[threadIdx.x] += sum[threadIdx.x] * (1.0f / (1.0f + expf(-params[threadIdx.x])));
+        w.dparams[threadIdx.x] += sum[threadIdx.x] * (1.0f / (1.0f + expf(-w.params[threadIdx.x])));
     }
 }

@@ -8,17 +8,16 @@
 #define DTYPE fp32
 #define W     1
 #include "common/vec.cuh"
+#include "kernels/cuda/ops/add_any_args.h"
 
 extern "C" __global__ void __launch_bounds__(256)
-    add_any(Y *y, const A *a, const B *b, lt_cuda_view vy, lt_cuda_view va, lt_cuda_view vb,
-            i64 step_y, i64 step_a, i64 step_b, lt_cuda_row_shape n, i64 rows, int cols,
-            float alpha, float beta) {
-    const i64 item = (i64)blockIdx.x * 256 + threadIdx.x, row = item / cols, col = item % cols;
-    if (row < rows) {
-        float x = alpha * TO_F32(A, a[row_at(va, row, n) + col * step_a]);
-        if (b) {
-            x += beta * TO_F32(B, b[row_at(vb, row, n) + col * step_b]);
+    add_any(const __grid_constant__ lt_cuda_add_any_args w) {
+    const i64 item = (i64)blockIdx.x * 256 + threadIdx.x, row = item / w.cols, col = item % w.cols;
+    if (row < w.rows) {
+        float x = w.alpha * TO_F32(A, w.a[row_at(w.va, row, w.n) + col * w.step_a]);
+        if (w.b) {
+            x += w.beta * TO_F32(B, w.b[row_at(w.vb, row, w.n) + col * w.step_b]);
         }
-        y[row_at(vy, row, n) + col * step_y] = FROM_F32(Y, x);
+        w.y[row_at(w.vy, row, w.n) + col * w.step_y] = FROM_F32(Y, x);
     }
 }

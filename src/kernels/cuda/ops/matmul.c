@@ -25,6 +25,7 @@
 #include "kernels/host.h"
 #include "kernels/cuda/gemm/any_args.h"
 #include "kernels/cuda/gemm/sm80_args.h"
+#include "kernels/cuda/ops/rearrange_args.h"
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_matmul write them. */
@@ -293,9 +294,14 @@ static const char *sgemm_refuse(const void *args, const lt_device *device) {
 }
 /* dst (cols, rows) = x (rows, cols) turned. */
 static lt_err transpose(lt_queue *q, void *dst, const lt_tensor *x) {
-    int rows = (int)x->shape[0], cols = (int)x->shape[1];
-    int64_t ld = x->stride[0], to = lt_sgemm_pitch(rows);
-    void *src = x->data, *list[] = {&dst, &src, &rows, &cols, &ld, &to};
+    const int rows = (int)x->shape[0], cols = (int)x->shape[1];
+    lt_cuda_transpose_fp32_args call = {.dst = dst,
+                                        .src = x->data,
+                                        .rows = rows,
+                                        .cols = cols,
+                                        .ld = x->stride[0],
+                                        .pitch = lt_sgemm_pitch(rows)};
+    void *list[] = {&call};
     return lt_cuda_run(q, "ops/rearrange.cu", "transpose_fp32", "", LT_CUDA_DIV_UP(cols, 32),
                        (int)LT_CUDA_DIV_UP(rows, 32), 256, list);
 }
@@ -355,9 +361,12 @@ static lt_err sgemm_run(lt_queue *q, const void *args) {
         g.aligned = room + a_bytes + b_bytes;
     }
     if (a->bias.data != NULL) {
-        int accumulate = a->accumulate;
-        int64_t ld = a->y.stride[0];
-        void *y = a->y.data, *bias = a->bias.data, *list[] = {&y, &bias, &g.n, &ld, &accumulate};
+        lt_cuda_bias_rows_fp32_args call = {.y = a->y.data,
+                                            .bias = a->bias.data,
+                                            .cols = g.n,
+                                            .ld = a->y.stride[0],
+                                            .accumulate = a->accumulate};
+        void *list[] = {&call};
         LT_TRY(lt_cuda_run(q, "ops/rearrange.cu", "bias_rows_fp32", "", g.m,
                            (int)LT_CUDA_DIV_UP(g.n, 256), 256, list));
     }

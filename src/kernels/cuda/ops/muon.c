@@ -8,7 +8,8 @@
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/sgemm/sgemm.h"
-#include "kernels/cuda/ops/optim_args.h"
+#include "kernels/cuda/ops/muon_args.h"
+#include "kernels/cuda/ops/rearrange_args.h"
 #include "kernels/cuda/specs.h"
 
 #define FILE_NAME "ops/muon.cu"
@@ -29,8 +30,10 @@ static const char *muon_refuse(const void *args, const lt_device *device) {
 }
 
 static lt_err turn(lt_queue *q, float *dst, const float *src, int64_t n_rows, int64_t n_cols) {
-    int rows = (int)n_rows, cols = (int)n_cols;
-    void *list[] = {&dst, &src, &rows, &cols, &n_cols, &n_rows};
+    const int rows = (int)n_rows, cols = (int)n_cols;
+    lt_cuda_transpose_fp32_args call = {
+        .dst = dst, .src = src, .rows = rows, .cols = cols, .ld = n_cols, .pitch = n_rows};
+    void *list[] = {&call};
     return lt_cuda_run(q, "ops/rearrange.cu", "transpose_fp32", "", LT_CUDA_DIV_UP(cols, 32),
                        (int)LT_CUDA_DIV_UP(rows, 32), 256, list);
 }
@@ -68,7 +71,6 @@ static lt_err muon_run(lt_queue *q, const void *args) {
                   l = rows < cols ? cols : rows;
     const bool tall = rows > cols;
     int64_t count = rows * cols;
-    int nesterov = a.nesterov;
     float *x = a.scratch.data, *next = x + count, *gram = next + count, *b = gram + s * s, *swap;
     lt_optim_numbers now = {.lr = a.lr, .grad_scale = a.grad_scale};
     void *parts, *u = tall ? next : x;
@@ -80,9 +82,17 @@ static lt_err muon_run(lt_queue *q, const void *args) {
         LT_TRY(lt_sgemm_workspace_open(q->gpu, &q->sgemm_workspace));
     }
     LT_TRY(lt_cuda_scratch(q, BLOCKS * sizeof(double), &parts));
-    void *momentum[] = {&u,          &parts,    &a.m.data, &a.g.data,  &count,
-                        &a.momentum, &nesterov, &now,      &a.now.data};
-    void *scale[] = {&u, &parts, &count};
+    lt_cuda_muon_momentum_args to_momentum = {.u = u,
+                                              .parts = parts,
+                                              .m = a.m.data,
+                                              .g = a.g.data,
+                                              .count = count,
+                                              .momentum = a.momentum,
+                                              .nesterov = a.nesterov,
+                                              .s = now,
+                                              .device = a.now.data};
+    lt_cuda_muon_scale_args to_scale = {.u = u, .parts = parts, .count = count};
+    void *momentum[] = {&to_momentum}, *scale[] = {&to_scale};
     LT_TRY(lt_cuda_run(q, FILE_NAME, "muon_momentum", "", BLOCKS, 1, THREADS, momentum));
     LT_TRY(lt_cuda_run(q, FILE_NAME, "muon_scale", "", BLOCKS, 1, THREADS, scale));
     if (tall) {
@@ -96,7 +106,15 @@ static lt_err muon_run(lt_queue *q, const void *args) {
         LT_TRY(turn(q, next, x, s, l));
         x = next;
     }
-    void *update[] = {&a.p.data, &a.copy.data, &x, &count, &a.decay, &a.scale, &now, &a.now.data};
+    lt_cuda_muon_update_args to_update = {.p = a.p.data,
+                                          .copy = a.copy.data,
+                                          .u = x,
+                                          .count = count,
+                                          .decay = a.decay,
+                                          .scale = a.scale,
+                                          .s = now,
+                                          .device = a.now.data};
+    void *update[] = {&to_update};
     return lt_cuda_run(q, FILE_NAME, "muon_update", "", LT_CUDA_DIV_UP(count, THREADS), 1, THREADS,
                        update);
 }

@@ -9,7 +9,7 @@
 #define DTYPE fp32
 #define W     1
 #include "common/vec.cuh"
-#include "kernels/cuda/ops/optim_args.h"
+#include "kernels/cuda/ops/muon_args.h"
 
 #define THREADS 256
 #define BLOCKS  264 /* of muon_momentum: fixed, so that the order of the sum is */
@@ -33,54 +33,54 @@ INLINE double block_sum_double(double x, double *slots) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    muon_momentum(float *u, double *parts, float *m, const float *g, i64 count, float momentum,
-                  int nesterov, lt_optim_numbers s, const lt_optim_numbers *device) {
+    muon_momentum(const lt_cuda_muon_momentum_args w) {
     __shared__ double slots[THREADS / WARP];
     double sum = 0.0;
-    if (device) {
-        s = *device;
+    lt_optim_numbers s = w.s;
+    if (w.device) {
+        s = *w.device;
     }
-    for (i64 i = (i64)blockIdx.x * THREADS + threadIdx.x; i < count; i += (i64)BLOCKS * THREADS) {
-        const float d = s.grad_scale * g[i], mean = momentum * m[i] + d,
-                    step = nesterov ? d + momentum * mean : mean;
+    for (i64 i = (i64)blockIdx.x * THREADS + threadIdx.x; i < w.count; i += (i64)BLOCKS * THREADS) {
+        const float d = s.grad_scale * w.g[i], mean = w.momentum * w.m[i] + d,
+                    step = w.nesterov ? d + w.momentum * mean : mean;
         if (s.skip == 0.0f) {
-            m[i] = mean;
+            w.m[i] = mean;
         }
-        u[i] = step;
+        w.u[i] = step;
         sum += (double)step * step;
     }
     sum = block_sum_double(sum, slots);
     if (threadIdx.x == 0) {
-        parts[blockIdx.x] = sum;
+        w.parts[blockIdx.x] = sum;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    muon_scale(float *u, const double *parts, i64 count) {
+    muon_scale(const lt_cuda_muon_scale_args w) {
     __shared__ double slots[THREADS / WARP];
     double sum = 0.0;
     for (int i = threadIdx.x; i < BLOCKS; i += THREADS) {
-        sum += parts[i];
+        sum += w.parts[i];
     }
     const float inverse = (float)(1.0 / fmax(sqrt(block_sum_double(sum, slots)), 1e-7));
-    for (i64 i = (i64)blockIdx.x * THREADS + threadIdx.x; i < count;
+    for (i64 i = (i64)blockIdx.x * THREADS + threadIdx.x; i < w.count;
          i += (i64)gridDim.x * THREADS) {
-        u[i] *= inverse;
+        w.u[i] *= inverse;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    muon_update(float *p, bf16 *copy, const float *u, i64 count, float decay, float scale,
-                lt_optim_numbers s, const lt_optim_numbers *device) {
+    muon_update(const lt_cuda_muon_update_args w) {
     const i64 i = (i64)blockIdx.x * THREADS + threadIdx.x;
-    if (device) {
-        s = *device;
+    lt_optim_numbers s = w.s;
+    if (w.device) {
+        s = *w.device;
     }
-    if (i < count && s.skip == 0.0f) {
-        const float x = p[i] * (1.0f - s.lr * decay) - s.lr * scale * u[i];
-        p[i] = x;
-        if (copy) {
-            copy[i] = f32_to_bf16(x);
+    if (i < w.count && s.skip == 0.0f) {
+        const float x = w.p[i] * (1.0f - s.lr * w.decay) - s.lr * w.scale * w.u[i];
+        w.p[i] = x;
+        if (w.copy) {
+            w.copy[i] = f32_to_bf16(x);
         }
     }
 }

@@ -56,14 +56,24 @@ static lt_err adamw_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.p, &a.g, &a.m, &a.v, &a.copy};
     int64_t count = lt_tensor_count(&a.p);
     const int w = lt_cuda_piece(rows, 5, LT_F32, count);
-    lt_optim_numbers s = {.lr = a.lr,
-                          .grad_scale = a.grad_scale,
-                          .correct1 = correction(a.beta1, a.step),
-                          .correct2 = correction(a.beta2, a.step),
-                          .step = draw_step(a.step)};
-    lt_optim_draws draws = {a.seed, a.first};
-    void *list[] = {&a.p.data, &a.g.data, &a.m.data, &a.v.data, &a.copy.data, &count, &a.beta1,
-                    &a.beta2,  &a.eps,    &a.decay,  &s,        &a.now.data,  &draws};
+    lt_cuda_adamw_args call = {.p = a.p.data,
+                               .g = a.g.data,
+                               .m = a.m.data,
+                               .v = a.v.data,
+                               .copy = a.copy.data,
+                               .count = count,
+                               .beta1 = a.beta1,
+                               .beta2 = a.beta2,
+                               .eps = a.eps,
+                               .decay = a.decay,
+                               .s = {.lr = a.lr,
+                                     .grad_scale = a.grad_scale,
+                                     .correct1 = correction(a.beta1, a.step),
+                                     .correct2 = correction(a.beta2, a.step),
+                                     .step = draw_step(a.step)},
+                               .device = a.now.data,
+                               .draws = {a.seed, a.first}};
+    void *list[] = {&call};
     return lt_cuda_run(q, "ops/optim.cu", "adamw", defines(w, a.m.dtype),
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
 }
@@ -80,16 +90,27 @@ static lt_err ademamix_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.p, &a.g, &a.m1, &a.m2, &a.v, &a.copy};
     int64_t count = lt_tensor_count(&a.p);
     const int w = lt_cuda_piece(rows, 6, LT_F32, count);
-    lt_optim_numbers s = {.lr = a.lr,
-                          .grad_scale = a.grad_scale,
-                          .correct1 = correction(a.beta1, a.step),
-                          .correct2 = correction(a.beta2, a.step),
-                          .alpha = a.alpha,
-                          .beta3 = a.beta3,
-                          .step = draw_step(a.step)};
-    lt_optim_draws draws = {a.seed, a.first};
-    void *list[] = {&a.p.data, &a.g.data, &a.m1.data, &a.m2.data, &a.v.data, &a.copy.data, &count,
-                    &a.beta1,  &a.beta2,  &a.eps,     &a.decay,   &s,        &a.now.data,  &draws};
+    lt_cuda_ademamix_args call = {.p = a.p.data,
+                                  .g = a.g.data,
+                                  .m1 = a.m1.data,
+                                  .m2 = a.m2.data,
+                                  .v = a.v.data,
+                                  .copy = a.copy.data,
+                                  .count = count,
+                                  .beta1 = a.beta1,
+                                  .beta2 = a.beta2,
+                                  .eps = a.eps,
+                                  .decay = a.decay,
+                                  .s = {.lr = a.lr,
+                                        .grad_scale = a.grad_scale,
+                                        .correct1 = correction(a.beta1, a.step),
+                                        .correct2 = correction(a.beta2, a.step),
+                                        .alpha = a.alpha,
+                                        .beta3 = a.beta3,
+                                        .step = draw_step(a.step)},
+                                  .device = a.now.data,
+                                  .draws = {a.seed, a.first}};
+    void *list[] = {&call};
     return lt_cuda_run(q, "ops/optim.cu", "ademamix", defines(w, a.m1.dtype),
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
 }
@@ -105,9 +126,17 @@ static lt_err lion_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.p, &a.g, &a.m, &a.copy};
     int64_t count = lt_tensor_count(&a.p);
     const int w = lt_cuda_piece(rows, 4, LT_F32, count);
-    lt_optim_numbers s = {.lr = a.lr, .grad_scale = a.grad_scale};
-    void *list[] = {&a.p.data, &a.g.data, &a.m.data, &a.copy.data, &count,
-                    &a.beta1,  &a.beta2,  &a.decay,  &s,           &a.now.data};
+    lt_cuda_lion_args call = {.p = a.p.data,
+                              .g = a.g.data,
+                              .m = a.m.data,
+                              .copy = a.copy.data,
+                              .count = count,
+                              .beta1 = a.beta1,
+                              .beta2 = a.beta2,
+                              .decay = a.decay,
+                              .s = {.lr = a.lr, .grad_scale = a.grad_scale},
+                              .device = a.now.data};
+    void *list[] = {&call};
     return lt_cuda_run(q, "ops/optim.cu", "lion", w == 4 ? "W=4" : "W=1",
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
 }
@@ -125,11 +154,15 @@ static lt_err sumsq_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.x};
     int64_t count = lt_tensor_count(&a.x);
     const int w = lt_cuda_piece(rows, 1, LT_F32, count);
-    int n = SUMSQ_BLOCKS, accumulate = a.accumulate;
-    void *parts = NULL;
-    void *first[] = {&parts, &a.x.data, &count}, *second[] = {&a.out.data, &parts, &n, &accumulate};
+    lt_cuda_sumsq_parts_args call = {.x = a.x.data, .count = count};
+    lt_cuda_sumsq_total_args total = {
+        .out = a.out.data, .n = SUMSQ_BLOCKS, .accumulate = a.accumulate};
+    void *parts, *first[] = {&call}, *second[] = {&total};
     LT_TRY(lt_cuda_scratch(q, SUMSQ_BLOCKS * sizeof(double), &parts));
-    LT_TRY(lt_cuda_run(q, "ops/optim.cu", "sumsq_parts", defines(w, LT_F32), n, 1, THREADS, first));
+    call.parts = parts;
+    total.parts = parts;
+    LT_TRY(lt_cuda_run(q, "ops/optim.cu", "sumsq_parts", defines(w, LT_F32), SUMSQ_BLOCKS, 1,
+                       THREADS, first));
     return lt_cuda_run(q, "ops/optim.cu", "sumsq_total", defines(w, LT_F32), 1, 1, THREADS, second);
 }
 
@@ -140,7 +173,12 @@ static const char *clip_refuse(const void *args, const lt_device *device) {
 }
 static lt_err clip_run(lt_queue *q, const void *args) {
     lt_clip_args a = *(const lt_clip_args *)args;
-    void *list[] = {&a.now.data, &a.norm.data, &a.sumsq.data, &a.scale, &a.max_norm};
+    lt_cuda_clip_scale_args call = {.step = a.now.data,
+                                    .norm_out = a.norm.data,
+                                    .sumsq = a.sumsq.data,
+                                    .scale = a.scale,
+                                    .max_norm = a.max_norm};
+    void *list[] = {&call};
     return lt_cuda_run(q, "ops/optim.cu", "clip_scale", "W=1", 1, 1, 32, list);
 }
 

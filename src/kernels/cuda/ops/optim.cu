@@ -12,8 +12,6 @@
  * NUMERICS  fp32, as torch.optim.AdamW; bias corrections come from the host in double. sumsq: fixed
  *           order, double from the threads up.
  * REFS      arXiv:1711.05101, arXiv:2409.03137. */
-#include "common/types.cuh"
-#include "kernels/cuda/ops/optim_args.h"
 #define DTYPE fp32
 #include "common/vec.cuh"
 
@@ -21,6 +19,12 @@
 #define MOMENTS 32
 #endif
 static_assert(MOMENTS == 32 || MOMENTS == 16, "moments are fp32 or bf16");
+#if MOMENTS == 32
+typedef float moment;
+#else
+typedef bf16 moment;
+#endif
+#include "kernels/cuda/ops/optim_args.h"
 
 #define THREADS 256
 #define HELD    4 /* Pieces in flight a thread in sumsq_parts. */
@@ -36,7 +40,6 @@ INLINE void copy_store(bf16 *copy, const float *p) {
 /* ---- Moments ---- */
 
 #if MOMENTS == 32
-typedef float moment;
 INLINE void moment_load(float *f, const moment *m) {
     piece_load_stream(f, m);
 }
@@ -46,7 +49,6 @@ INLINE void moment_store(moment *m, const float *f, const u32 (*)[4], int) {
 INLINE void draw(u32 (*)[4], lt_optim_draws, float, i64) {
 }
 #else
-typedef bf16 moment;
 #define STREAM 0x6d6f6d73u /* LT_OPTIM_STREAM. */
 
 /* lt_rng_block of base/rng.c for W elements. */
@@ -101,103 +103,101 @@ INLINE void moment_store(moment *m, const float *f, const u32 (*words)[4], int w
 
 /* p, m: see ops.h. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-    lion(float *p, const float *g, float *m, bf16 *copy, i64 count, float beta1, float beta2,
-         float decay, lt_optim_numbers s, const lt_optim_numbers *device) {
+    lion(const lt_cuda_lion_args w) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], first[W];
-    if (device) {
-        s = *device;
+    lt_optim_numbers s = w.s;
+    if (w.device) {
+        s = *w.device;
     }
-    if (at >= count || s.skip != 0.0f) {
+    if (at >= w.count || s.skip != 0.0f) {
         return;
     }
-    piece_load_stream(x, p + at);
-    piece_load_stream(d, g + at);
-    piece_load_stream(first, m + at);
+    piece_load_stream(x, w.p + at);
+    piece_load_stream(d, w.g + at);
+    piece_load_stream(first, w.m + at);
 #pragma unroll
     for (int i = 0; i < W; i++) {
         d[i] *= s.grad_scale;
-        const float u = beta1 * first[i] + (1.0f - beta1) * d[i];
-        x[i] *= 1.0f - s.lr * decay;
+        const float u = w.beta1 * first[i] + (1.0f - w.beta1) * d[i];
+        x[i] *= 1.0f - s.lr * w.decay;
         x[i] -= s.lr * (u > 0.0f ? 1.0f : u < 0.0f ? -1.0f : u);
-        first[i] = beta2 * first[i] + (1.0f - beta2) * d[i];
+        first[i] = w.beta2 * first[i] + (1.0f - w.beta2) * d[i];
     }
-    piece_store(p + at, x);
-    piece_store(m + at, first);
-    if (copy) {
-        copy_store(copy + at, x);
+    piece_store(w.p + at, x);
+    piece_store(w.m + at, first);
+    if (w.copy) {
+        copy_store(w.copy + at, x);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    adamw(float *p, const float *g, moment *m, moment *v, bf16 *copy, i64 count, float beta1,
-          float beta2, float eps, float decay, lt_optim_numbers s, const lt_optim_numbers *device,
-          lt_optim_draws draws) {
+    adamw(const lt_cuda_adamw_args w) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], first[W], second[W];
     u32 words[W][4];
-    if (device) {
-        s = *device;
+    lt_optim_numbers s = w.s;
+    if (w.device) {
+        s = *w.device;
     }
-    if (at >= count || s.skip != 0.0f) {
+    if (at >= w.count || s.skip != 0.0f) {
         return;
     }
-    piece_load_stream(x, p + at);
-    piece_load_stream(d, g + at);
-    moment_load(first, m + at);
-    moment_load(second, v + at);
-    draw(words, draws, s.step, at);
+    piece_load_stream(x, w.p + at);
+    piece_load_stream(d, w.g + at);
+    moment_load(first, w.m + at);
+    moment_load(second, w.v + at);
+    draw(words, w.draws, s.step, at);
 #pragma unroll
     for (int i = 0; i < W; i++) {
         d[i] *= s.grad_scale;
-        first[i] = beta1 * first[i] + (1.0f - beta1) * d[i];
-        second[i] = beta2 * second[i] + (1.0f - beta2) * d[i] * d[i];
-        x[i] *= 1.0f - s.lr * decay;
-        x[i] -= s.lr * (first[i] / s.correct1) / (sqrtf(second[i] / s.correct2) + eps);
+        first[i] = w.beta1 * first[i] + (1.0f - w.beta1) * d[i];
+        second[i] = w.beta2 * second[i] + (1.0f - w.beta2) * d[i] * d[i];
+        x[i] *= 1.0f - s.lr * w.decay;
+        x[i] -= s.lr * (first[i] / s.correct1) / (sqrtf(second[i] / s.correct2) + w.eps);
     }
-    piece_store(p + at, x);
-    moment_store(m + at, first, words, 0);
-    moment_store(v + at, second, words, 1);
-    if (copy) {
-        copy_store(copy + at, x);
+    piece_store(w.p + at, x);
+    moment_store(w.m + at, first, words, 0);
+    moment_store(w.v + at, second, words, 1);
+    if (w.copy) {
+        copy_store(w.copy + at, x);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    ademamix(float *p, const float *g, moment *m1, moment *m2, moment *v, bf16 *copy, i64 count,
-             float beta1, float beta2, float eps, float decay, lt_optim_numbers s,
-             const lt_optim_numbers *device, lt_optim_draws draws) {
+    ademamix(const lt_cuda_ademamix_args w) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], fast[W], slow[W], second[W];
     u32 words[W][4];
-    if (device) {
-        s = *device;
+    lt_optim_numbers s = w.s;
+    if (w.device) {
+        s = *w.device;
     }
-    if (at >= count || s.skip != 0.0f) {
+    if (at >= w.count || s.skip != 0.0f) {
         return;
     }
-    piece_load_stream(x, p + at);
-    piece_load_stream(d, g + at);
-    moment_load(fast, m1 + at);
-    moment_load(slow, m2 + at);
-    moment_load(second, v + at);
-    draw(words, draws, s.step, at);
+    piece_load_stream(x, w.p + at);
+    piece_load_stream(d, w.g + at);
+    moment_load(fast, w.m1 + at);
+    moment_load(slow, w.m2 + at);
+    moment_load(second, w.v + at);
+    draw(words, w.draws, s.step, at);
 #pragma unroll
     for (int i = 0; i < W; i++) {
         d[i] *= s.grad_scale;
-        fast[i] = beta1 * fast[i] + (1.0f - beta1) * d[i];
+        fast[i] = w.beta1 * fast[i] + (1.0f - w.beta1) * d[i];
         slow[i] = s.beta3 * slow[i] + (1.0f - s.beta3) * d[i];
-        second[i] = beta2 * second[i] + (1.0f - beta2) * d[i] * d[i];
+        second[i] = w.beta2 * second[i] + (1.0f - w.beta2) * d[i] * d[i];
         x[i] -= s.lr * ((fast[i] / s.correct1 + s.alpha * slow[i]) /
-                            (sqrtf(second[i] / s.correct2) + eps) +
-                        decay * x[i]);
+                            (sqrtf(second[i] / s.correct2) + w.eps) +
+                        w.decay * x[i]);
     }
-    piece_store(p + at, x);
-    moment_store(m1 + at, fast, words, 0);
-    moment_store(m2 + at, slow, words, 2);
-    moment_store(v + at, second, words, 1);
-    if (copy) {
-        copy_store(copy + at, x);
+    piece_store(w.p + at, x);
+    moment_store(w.m1 + at, fast, words, 0);
+    moment_store(w.m2 + at, slow, words, 2);
+    moment_store(w.v + at, second, words, 1);
+    if (w.copy) {
+        copy_store(w.copy + at, x);
     }
 }
 
@@ -221,11 +221,11 @@ INLINE double block_sum_double(double x, double *slots) {
 
 /* parts[blockIdx]: a block's share; the grid is fixed by the launcher, so the order is too. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-    sumsq_parts(double *parts, const float *x, i64 count) {
+    sumsq_parts(const lt_cuda_sumsq_parts_args w) {
     __shared__ double slots[THREADS / WARP];
     const i64 turn = (i64)gridDim.x * THREADS * W;
     double sum = 0.0;
-    for (i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W; at < count; at += HELD * turn) {
+    for (i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W; at < w.count; at += HELD * turn) {
         float f[HELD][W], part = 0.0f;
 #pragma unroll
         for (int h = 0; h < HELD; h++) { /* All reads are sent before the first is used. */
@@ -233,8 +233,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int i = 0; i < W; i++) {
                 f[h][i] = 0.0f;
             }
-            if (at + h * turn < count) {
-                piece_load_stream(f[h], x + at + h * turn);
+            if (at + h * turn < w.count) {
+                piece_load_stream(f[h], w.x + at + h * turn);
             }
         }
 #pragma unroll
@@ -248,37 +248,36 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     sum = block_sum_double(sum, slots);
     if (threadIdx.x == 0) {
-        parts[blockIdx.x] = sum;
+        w.parts[blockIdx.x] = sum;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    sumsq_total(double *out, const double *parts, int n, int accumulate) {
+    sumsq_total(const lt_cuda_sumsq_total_args w) {
     __shared__ double slots[THREADS / WARP];
     double sum = 0.0;
-    for (int i = threadIdx.x; i < n; i += THREADS) {
-        sum += parts[i];
+    for (int i = threadIdx.x; i < w.n; i += THREADS) {
+        sum += w.parts[i];
     }
     sum = block_sum_double(sum, slots);
     if (threadIdx.x == 0) {
-        *out = (accumulate ? *out : 0.0) + sum;
+        *w.out = (w.accumulate ? *w.out : 0.0) + sum;
     }
 }
 
 /* step->grad_scale = scale * min(1, max_norm / norm), norm = scale * sqrt(sumsq); skip where it is
  * not finite. norm_out may be null. */
 extern "C" __global__ void __launch_bounds__(32)
-    clip_scale(lt_optim_numbers *step, float *norm_out, const double *sumsq, float scale,
-               float max_norm) {
+    clip_scale(const lt_cuda_clip_scale_args w) {
     if (threadIdx.x == 0) {
-        const double norm = sqrt(*sumsq) * scale;
+        const double norm = sqrt(*w.sumsq) * w.scale;
         const bool finite = norm < 1e300;
-        step->grad_scale = max_norm > 0.0f && norm > max_norm
-                               ? (float)((double)scale * max_norm / norm)
-                               : scale;
-        step->skip = finite ? 0.0f : 1.0f;
-        if (norm_out) {
-            *norm_out = (float)norm;
+        w.step->grad_scale = w.max_norm > 0.0f && norm > w.max_norm
+                                 ? (float)((double)w.scale * w.max_norm / norm)
+                                 : w.scale;
+        w.step->skip = finite ? 0.0f : 1.0f;
+        if (w.norm_out) {
+            *w.norm_out = (float)norm;
         }
     }
 }

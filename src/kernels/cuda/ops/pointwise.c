@@ -3,6 +3,9 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "kernels/cuda/ops/act_args.h"
+#include "kernels/cuda/ops/add_any_args.h"
+#include "kernels/cuda/ops/elementwise_args.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/rope_args.h"
 #include "kernels/cuda/specs.h"
@@ -61,12 +64,17 @@ static const char *act_fwd_refuse(const void *args, const lt_device *device) {
 static lt_err act_fwd_run(lt_queue *q, const void *args) {
     lt_act_args a = *(const lt_act_args *)args;
     const lt_tensor *const rows[] = {&a.y, &a.x};
-    int cols = (int)lt_cuda_width(&a.y);
-    int64_t count = lt_tensor_count(&a.y);
-    const int w = lt_cuda_piece(rows, 2, a.x.dtype, cols);
+    const int64_t count = lt_tensor_count(&a.y);
+    lt_cuda_act_fwd_args call = {.y = a.y.data,
+                                 .x = a.x.data,
+                                 .params = a.xielu_params.data,
+                                 .count = count,
+                                 .cols = (int)lt_cuda_width(&a.y),
+                                 .ldy = a.y.stride[0],
+                                 .ldx = a.x.stride[0]};
+    const int w = lt_cuda_piece(rows, 2, a.x.dtype, call.cols);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data, &a.x.data,      &a.xielu_params.data, &count,
-                    &cols,     &a.y.stride[0], &a.x.stride[0]};
+    void *list[] = {&call};
     const int n = act_blocks(defines, q, a.kind, a.gated, a.x.dtype, w,
                              !lt_cuda_all_contiguous(rows, 2), count);
     add_clamp(defines, a.kind, a.alpha, a.limit);
@@ -82,22 +90,33 @@ static const char *act_bwd_refuse(const void *args, const lt_device *device) {
 static lt_err act_bwd_run(lt_queue *q, const void *args) {
     lt_act_bwd_args a = *(const lt_act_bwd_args *)args;
     const lt_tensor *const rows[] = {&a.dx, &a.dy, &a.x};
-    int cols = (int)lt_cuda_width(&a.dy);
-    int64_t count = lt_tensor_count(&a.dy);
-    const int w = lt_cuda_piece(rows, 3, a.x.dtype, cols);
+    const int64_t count = lt_tensor_count(&a.dy);
+    lt_cuda_act_bwd_args call = {.dx = a.dx.data,
+                                 .dy = a.dy.data,
+                                 .x = a.x.data,
+                                 .params = a.xielu_params.data,
+                                 .count = count,
+                                 .cols = (int)lt_cuda_width(&a.dy),
+                                 .lddx = a.dx.stride[0],
+                                 .lddy = a.dy.stride[0],
+                                 .ldx = a.x.stride[0]};
+    const int w = lt_cuda_piece(rows, 3, a.x.dtype, call.cols);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *parts = NULL;
-    void *list[] = {&a.dx.data, &parts, &a.dy.data,      &a.x.data,       &a.xielu_params.data,
-                    &count,     &cols,  &a.dx.stride[0], &a.dy.stride[0], &a.x.stride[0]};
-    int n = act_blocks(defines, q, a.kind, a.gated, a.x.dtype, w, !lt_cuda_all_contiguous(rows, 3),
-                       count);
+    void *parts, *list[] = {&call};
+    const int n = act_blocks(defines, q, a.kind, a.gated, a.x.dtype, w,
+                             !lt_cuda_all_contiguous(rows, 3), count);
     add_clamp(defines, a.kind, a.alpha, a.limit);
     if (a.kind == LT_ACT_XIELU) {
         LT_TRY(lt_cuda_scratch(q, (size_t)n * 2 * sizeof(float), &parts));
+        call.parts = parts;
     }
     LT_TRY(lt_cuda_run_early(q, "ops/act.cu", "act_bwd", defines, n, 1, THREADS, list));
     if (a.kind == LT_ACT_XIELU && a.dxielu_params.data != NULL) {
-        void *params[] = {&a.dxielu_params.data, &parts, &a.xielu_params.data, &n};
+        lt_cuda_act_params_args sum = {.dparams = a.dxielu_params.data,
+                                       .parts = call.parts,
+                                       .params = a.xielu_params.data,
+                                       .n = n};
+        void *params[] = {&sum};
         LT_TRY(lt_cuda_run_early(q, "ops/act.cu", "act_params", defines, 1, 1, 1024, params));
     }
     return LT_OK;
@@ -118,7 +137,13 @@ static lt_err add_run(lt_queue *q, const void *args) {
     int64_t count = lt_tensor_count(&a.y);
     const int w = lt_cuda_piece(rows, 3, a.y.dtype, count);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data, &a.a.data, &a.b.data, &count, &a.alpha, &a.beta};
+    lt_cuda_add_args call = {.y = a.y.data,
+                             .a = a.a.data,
+                             .b = a.b.data,
+                             .count = count,
+                             .alpha = a.alpha,
+                             .beta = a.beta};
+    void *list[] = {&call};
     snprintf(defines, sizeof defines, ROW_WORDS, lt_cuda_dtype_word(a.y.dtype), w);
     return lt_cuda_run(q, "ops/elementwise.cu", "add", defines,
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
@@ -138,20 +163,27 @@ static const char *add_any_refuse(const void *args, const lt_device *device) {
 }
 static lt_err add_any_run(lt_queue *q, const void *args) {
     lt_add_args a = *(const lt_add_args *)args;
-    int64_t rows = lt_cuda_rows(&a.y), step[3];
-    int cols = (int)lt_cuda_width(&a.y);
-    lt_cuda_row_shape n = lt_cuda_row_shape_of(&a.y);
-    lt_cuda_view y = lt_cuda_view_of(&a.y), x = lt_cuda_view_of(&a.a), z = lt_cuda_view_of(&a.b);
-    char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data, &a.a.data, &a.b.data, &y,    &x,    &z,       &step[0],
-                    &step[1],  &step[2],  &n,        &rows, &cols, &a.alpha, &a.beta};
     const lt_dtype b_type = a.b.data != NULL ? a.b.dtype : LT_F32;
-    step[0] = a.y.stride[a.y.n_dims - 1], step[1] = a.a.stride[a.a.n_dims - 1];
-    step[2] = a.b.data != NULL ? a.b.stride[a.b.n_dims - 1] : 0;
+    lt_cuda_add_any_args call = {.y = a.y.data,
+                                 .a = a.a.data,
+                                 .b = a.b.data,
+                                 .vy = lt_cuda_view_of(&a.y),
+                                 .va = lt_cuda_view_of(&a.a),
+                                 .vb = lt_cuda_view_of(&a.b),
+                                 .step_y = a.y.stride[a.y.n_dims - 1],
+                                 .step_a = a.a.stride[a.a.n_dims - 1],
+                                 .step_b = a.b.data != NULL ? a.b.stride[a.b.n_dims - 1] : 0,
+                                 .n = lt_cuda_row_shape_of(&a.y),
+                                 .rows = lt_cuda_rows(&a.y),
+                                 .cols = (int)lt_cuda_width(&a.y),
+                                 .alpha = a.alpha,
+                                 .beta = a.beta};
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *list[] = {&call};
     snprintf(defines, sizeof defines, ADD_ANY_WORDS, lt_cuda_dtype_word(a.y.dtype),
              lt_cuda_dtype_word(a.a.dtype), lt_cuda_dtype_word(b_type));
     return lt_cuda_run(q, "ops/add_any.cu", "add_any", defines,
-                       LT_CUDA_DIV_UP(rows * cols, THREADS), 1, THREADS, list);
+                       LT_CUDA_DIV_UP(call.rows * call.cols, THREADS), 1, THREADS, list);
 }
 
 static const char *cast_refuse(const void *args, const lt_device *device) {
@@ -173,7 +205,9 @@ static lt_err cast_run(lt_queue *q, const void *args) {
     int64_t count = lt_tensor_count(&a.y);
     const int w = lt_cuda_piece(rows, 2, narrow, count);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data, &a.x.data, &count};
+    lt_cuda_cast_from_fp32_args from_fp32 = {.y = a.y.data, .x = a.x.data, .count = count};
+    lt_cuda_cast_to_fp32_args to_fp32 = {.y = a.y.data, .x = a.x.data, .count = count};
+    void *list[] = {from ? (void *)&from_fp32 : (void *)&to_fp32};
     snprintf(defines, sizeof defines, ROW_WORDS, lt_cuda_dtype_word(narrow), w);
     return lt_cuda_run(q, "ops/elementwise.cu", from ? "cast_from_fp32" : "cast_to_fp32", defines,
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
@@ -220,14 +254,19 @@ static const char *rope_refuse(const void *args, const lt_device *device) {
 static lt_err rope_run(lt_queue *q, const void *args) {
     lt_rope_args a = *(const lt_rope_args *)args;
     const int w = ROPE_W(a.x.dtype), lanes = (int)lt_cuda_width(&a.x) / (2 * w);
-    int64_t n_heads = lt_cuda_rows(&a.x);
-    float sign = a.inverse ? -1.0f : 1.0f;
-    lt_rope_views at = {lt_cuda_view_of(&a.y), lt_cuda_view_of(&a.x), lt_cuda_row_shape_of(&a.x)};
+    lt_cuda_rope_args call = {
+        .y = a.y.data,
+        .x = a.x.data,
+        .positions = a.positions.data,
+        .table = a.table.data,
+        .n_heads = lt_cuda_rows(&a.x),
+        .at = {lt_cuda_view_of(&a.y), lt_cuda_view_of(&a.x), lt_cuda_row_shape_of(&a.x)},
+        .sign = a.inverse ? -1.0f : 1.0f};
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data, &a.x.data, &a.positions.data, &a.table.data, &n_heads, &at, &sign};
+    void *list[] = {&call};
     snprintf(defines, sizeof defines, ROPE_WORDS, lt_cuda_dtype_word(a.x.dtype), w, lanes);
     return lt_cuda_run_early(q, "ops/rope.cu", "rope", defines,
-                             LT_CUDA_DIV_UP(n_heads, THREADS / lanes), 1, THREADS, list);
+                             LT_CUDA_DIV_UP(call.n_heads, THREADS / lanes), 1, THREADS, list);
 }
 
 /* With the keys' and values' way to their pages (fuse.h). */
@@ -275,15 +314,22 @@ static const char *rope_any_refuse(const void *args, const lt_device *device) {
 }
 static lt_err rope_any_run(lt_queue *q, const void *args) {
     lt_rope_args a = *(const lt_rope_args *)args;
-    int half = (int)a.table.shape[1], width = (int)lt_cuda_width(&a.x);
-    int64_t count = lt_cuda_rows(&a.x) * (width - half), ld = a.table.stride[0],
-            step = a.table.stride[1];
-    float sign = a.inverse ? -1.0f : 1.0f;
-    lt_rope_views at = {lt_cuda_view_of(&a.y), lt_cuda_view_of(&a.x), lt_cuda_row_shape_of(&a.x)};
+    const int half = (int)a.table.shape[1], width = (int)lt_cuda_width(&a.x);
+    const int64_t count = lt_cuda_rows(&a.x) * (width - half);
+    lt_cuda_rope_any_args call = {
+        .y = a.y.data,
+        .x = a.x.data,
+        .positions = a.positions.data,
+        .table = a.table.data,
+        .ld = a.table.stride[0],
+        .step = a.table.stride[1],
+        .count = count,
+        .half = half,
+        .width = width,
+        .at = {lt_cuda_view_of(&a.y), lt_cuda_view_of(&a.x), lt_cuda_row_shape_of(&a.x)},
+        .sign = a.inverse ? -1.0f : 1.0f};
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {
-        &a.y.data, &a.x.data, &a.positions.data, &a.table.data, &ld, &step, &count, &half, &width,
-        &at,       &sign};
+    void *list[] = {&call};
     snprintf(defines, sizeof defines, ROPE_ANY_WORDS, lt_cuda_dtype_word(a.x.dtype));
     return lt_cuda_run(q, "ops/rope_any.cu", "rope_any", defines, LT_CUDA_DIV_UP(count, THREADS), 1,
                        THREADS, list);

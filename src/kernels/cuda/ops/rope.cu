@@ -18,19 +18,19 @@
 #define HEADS_AT_ONCE (THREADS / LANES)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    rope(DTYPE *y, const DTYPE *x, const int *positions, const float *table, i64 n_heads,
-         const __grid_constant__ lt_rope_views at, float sign) {
+    rope(const lt_cuda_rope_args w) {
     const i64 head = (i64)blockIdx.x * HEADS_AT_ONCE + threadIdx.x / LANES;
     const int lane = threadIdx.x % LANES;
     float a[W], b[W];
     wait_for_others();
-    if (head >= n_heads) {
+    if (head >= w.n_heads) {
         return;
     }
-    x += row_at(at.x, head, at.n) + lane * W, y += row_at(at.y, head, at.n) + lane * W;
+    const DTYPE *const x = w.x + row_at(w.at.x, head, w.at.n) + lane * W;
+    DTYPE *const y = w.y + row_at(w.at.y, head, w.at.n) + lane * W;
     piece_load_stream(a, x);
     piece_load_stream(b, x + D / 2);
-    rotate(a, b, table, positions[(u32)head / (u32)at.n.n1], lane, sign);
+    rotate(a, b, w.table, w.positions[(u32)head / (u32)w.at.n.n1], lane, w.sign);
     piece_store(y, a);
     piece_store(y + D / 2, b);
 }

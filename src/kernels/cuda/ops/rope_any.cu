@@ -9,21 +9,22 @@
 #include "kernels/cuda/ops/rope_args.h"
 
 extern "C" __global__ void __launch_bounds__(256)
-    rope_any(DTYPE *y, const DTYPE *x, const int *positions, const float *table, i64 ld, i64 step,
-             i64 count, int half, int width, const __grid_constant__ lt_rope_views at, float sign) {
+    rope_any(const lt_cuda_rope_any_args w) {
     const i64 item = (i64)blockIdx.x * 256 + threadIdx.x;
-    if (item >= count) {
+    if (item >= w.count) {
         return;
     }
-    const i64 head = item / (width - half);
-    const int i = (int)(item % (width - half));
-    x += row_at(at.x, head, at.n), y += row_at(at.y, head, at.n);
-    if (i >= half) {
-        y[half + i] = x[half + i];
+    const i64 head = item / (w.width - w.half);
+    const int i = (int)(item % (w.width - w.half));
+    const DTYPE *const x = w.x + row_at(w.at.x, head, w.at.n);
+    DTYPE *const y = w.y + row_at(w.at.y, head, w.at.n);
+    if (i >= w.half) {
+        y[w.half + i] = x[w.half + i];
         return;
     }
-    const float *const t = table + positions[head / at.n.n1] * ld + i * step;
-    const float a = TO_F32(DTYPE, x[i]), b = TO_F32(DTYPE, x[i + half]), c = t[0], s = sign * t[1];
+    const float *const t = w.table + w.positions[head / w.at.n.n1] * w.ld + i * w.step;
+    const float a = TO_F32(DTYPE, x[i]), b = TO_F32(DTYPE, x[i + w.half]), c = t[0],
+                s = w.sign * t[1];
     y[i] = FROM_F32(DTYPE, a * c - b * s);
-    y[i + half] = FROM_F32(DTYPE, b * c + a * s);
+    y[i + w.half] = FROM_F32(DTYPE, b * c + a * s);
 }

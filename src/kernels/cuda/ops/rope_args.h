@@ -19,7 +19,30 @@ typedef struct {
     int rows, q_heads, kv_heads;
 } lt_rope_kv_args;
 
+typedef struct {
+    LT_ELEM(DTYPE) * y;
+    const LT_ELEM(DTYPE) * x;
+    const int *positions;
+    const float *table;
+    long long n_heads;
+    lt_rope_views at;
+    float sign;
+} lt_cuda_rope_args;
+
+typedef struct {
+    LT_ELEM(DTYPE) * y;
+    const LT_ELEM(DTYPE) * x;
+    const int *positions;
+    const float *table;
+    long long ld, step, count;
+    int half, width;
+    lt_rope_views at;
+    float sign;
+} lt_cuda_rope_any_args;
+
 static_assert(sizeof(lt_rope_views) == 56, "the same on host and device");
 static_assert(sizeof(lt_rope_kv_args) == 72, "the same on host and device");
+static_assert(sizeof(lt_cuda_rope_args) == 104, "the same on host and device");
+static_assert(sizeof(lt_cuda_rope_any_args) == 128, "the same on host and device");
 
 #endif

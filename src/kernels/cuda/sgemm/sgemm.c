@@ -3,6 +3,7 @@
  * The tile of a call: the tuner's winner for its shape class, kept in a text file of the kernel
  * cache, one line a class; else the tile of the shipped table, and the number of blocks that share
  * its K, with the least modelled time. */
+#include "kernels/cuda/ops/rearrange_args.h"
 #include "kernels/cuda/sgemm/sgemm.h"
 
 #include <math.h>
@@ -318,8 +319,10 @@ static lt_err align(lt_cuda *c, CUstream s, const float **p, int *ld, int rows, 
                     unsigned char **room) {
     const lt_cuda_kernel *k;
     float *to = (float *)*room;
-    int64_t from_ld = *ld, to_ld = lt_sgemm_pitch(cols);
-    void *list[] = {&to, p, &cols, &from_ld, &to_ld};
+    const int64_t to_ld = lt_sgemm_pitch(cols);
+    lt_cuda_copy_rows_fp32_args call = {
+        .dst = to, .src = *p, .cols = cols, .ld = *ld, .pitch = to_ld};
+    void *list[] = {&call};
     if (is_aligned(*p, *ld)) {
         return LT_OK;
     }
