@@ -8,61 +8,60 @@
  *             / (bound + tiny), count of elements that are not finite where ref is. Order of the
  *             sums is not fixed: this is a measurement, not a result. */
 #include "common/types.cuh"
+#include "kernels/cuda/check_args.h"
 
-extern "C" __global__ void gemm_ref(double *ref, double *bound, const DTYPE *a, const DTYPE *b,
-                                    const float *c0, int m, int n, int k, i64 a_row, i64 a_col,
-                                    i64 b_row, i64 b_col, int ldc, float alpha, float beta) {
+extern "C" __global__ void gemm_ref(const lt_cuda_gemm_ref_args w) {
     const int col = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
     double sum = 0.0, size = 0.0;
-    if (col >= n) {
+    if (col >= w.n) {
         return;
     }
-    for (int i = 0; i < k; i++) {
-        const double x = TO_F32(DTYPE, a[row * a_row + i * a_col]),
-                     y = TO_F32(DTYPE, b[i * b_row + col * b_col]);
+    for (int i = 0; i < w.k; i++) {
+        const double x = TO_F32(DTYPE, w.a[row * w.a_row + i * w.a_col]),
+                     y = TO_F32(DTYPE, w.b[i * w.b_row + col * w.b_col]);
         sum += x * y;
         size += fabs(x * y);
     }
-    sum *= alpha;
-    size *= fabs(alpha);
-    if (beta != 0.0f) {
-        sum += (double)beta * c0[(i64)row * ldc + col];
-        size += fabs((double)beta * c0[(i64)row * ldc + col]);
+    sum *= w.alpha;
+    size *= fabs(w.alpha);
+    if (w.beta != 0.0f) {
+        sum += (double)w.beta * w.c0[(i64)row * w.ldc + col];
+        size += fabs((double)w.beta * w.c0[(i64)row * w.ldc + col]);
     }
-    ref[(i64)row * n + col] = sum;
-    bound[(i64)row * n + col] = size;
+    w.ref[(i64)row * w.n + col] = sum;
+    w.bound[(i64)row * w.n + col] = size;
 }
 
 /* out: 4 doubles, zeroed by the caller: |x - ref|^2, |ref|^2, max scaled error (as ordered bits),
  * bad elements. */
-extern "C" __global__ void diff(double *out, const DTYPE *x, const double *ref, const double *bound,
-                                i64 rows, i64 cols, i64 ld) {
+extern "C" __global__ void diff(const lt_cuda_diff_args w) {
     const i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= rows * cols) {
+    if (i >= w.rows * w.cols) {
         return;
     }
-    const double got = TO_F32(DTYPE, x[i / cols * ld + i % cols]), want = ref[i], e = got - want;
+    const double got = TO_F32(DTYPE, w.x[i / w.cols * w.ld + i % w.cols]), want = w.ref[i],
+                 e = got - want;
     if (!(fabs(e) < 1e300)) {
-        atomicAdd(&out[3], 1.0);
+        atomicAdd(&w.out[3], 1.0);
         return;
     }
-    atomicAdd(&out[0], e * e);
-    atomicAdd(&out[1], want * want);
-    if (bound != 0) { /* Positive doubles order like their bits. */
-        atomicMax((u64 *)&out[2], (u64)__double_as_longlong(fabs(e) / (bound[i] + 1e-30)));
+    atomicAdd(&w.out[0], e * e);
+    atomicAdd(&w.out[1], want * want);
+    if (w.bound != 0) { /* Positive doubles order like their bits. */
+        atomicMax((u64 *)&w.out[2], (u64)__double_as_longlong(fabs(e) / (w.bound[i] + 1e-30)));
     }
 }
 
 /* The thesis's two errors. out: 3 doubles, zeroed by the caller: greatest |x - ref| (as ordered
  * bits), sum of |x - ref| / (|ref| + 1e-6), elements that are not finite. */
-extern "C" __global__ void diff_grid(double *out, const DTYPE *x, const double *ref, i64 n) {
+extern "C" __global__ void diff_grid(const lt_cuda_diff_grid_args w) {
     const i64 stride = (i64)gridDim.x * blockDim.x;
     double most = 0.0, sum = 0.0, bad = 0.0;
-    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
-        const double e = fabs((double)TO_F32(DTYPE, x[i]) - ref[i]);
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < w.n; i += stride) {
+        const double e = fabs((double)TO_F32(DTYPE, w.x[i]) - w.ref[i]);
         if (e < 1e300) {
             most = fmax(most, e);
-            sum += e / (fabs(ref[i]) + 1e-6);
+            sum += e / (fabs(w.ref[i]) + 1e-6);
         } else {
             bad += 1.0;
         }
@@ -73,8 +72,8 @@ extern "C" __global__ void diff_grid(double *out, const DTYPE *x, const double *
         bad += __shfl_xor_sync(0xffffffffu, bad, step);
     }
     if (threadIdx.x % 32 == 0) {
-        atomicMax((u64 *)&out[0], (u64)__double_as_longlong(most));
-        atomicAdd(&out[1], sum);
-        atomicAdd(&out[2], bad);
+        atomicMax((u64 *)&w.out[0], (u64)__double_as_longlong(most));
+        atomicAdd(&w.out[1], sum);
+        atomicAdd(&w.out[2], bad);
     }
 }

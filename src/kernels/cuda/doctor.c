@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "kernels/cuda/compile.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/random_args.h"
 #include "kernels/cuda/timing.h"
 
 #define COPY_BYTES   ((size_t)512 << 20)
@@ -48,7 +49,8 @@ static lt_err fill(lt_cuda *gpu, CUstream s, void *x, uint64_t seed) {
     const lt_cuda_kernel *k;
     int64_t n = (int64_t)PRODUCT_SIDE * PRODUCT_SIDE;
     float scale = 1.0f;
-    void *args[] = {&x, &n, &seed, &scale};
+    lt_cuda_random_fill_args call = {.x = x, .n = n, .seed = seed, .scale = scale};
+    void *args[] = {&call};
     LT_TRY(lt_cuda_kernel_get(gpu, &k, "random.cu", "random_fill", "DTYPE=bf16 MODE=0"));
     return lt_cuda_launch(gpu, s, k, &(lt_cuda_dims){.grid = {1024}, .block = {256}}, args);
 }

@@ -95,19 +95,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    kv_write_any(CTYPE *k_pages, CTYPE *v_pages, const QTYPE *k, const QTYPE *v, const int *slots,
-                 i64 k_r, i64 k_h, i64 v_r, i64 v_h, i64 count, int heads, int dim) {
+extern "C" __global__ void __launch_bounds__(256) kv_write_any(const lt_cuda_kv_write_any_args a) {
     const i64 item = (i64)blockIdx.x * 256 + threadIdx.x;
     wait_for_others();
-    if (item >= count) {
+    if (item >= a.count) {
         return;
     }
-    const int d = (int)(item % dim), g = (int)(item / dim % heads);
-    const i64 r = item / dim / heads, slot = slots[r];
+    const int d = (int)(item % a.dim), g = (int)(item / a.dim % a.heads);
+    const i64 r = item / a.dim / a.heads, slot = a.slots[r];
     if (slot >= 0) {
-        const i64 to = (slot * heads + g) * dim + d;
-        k_pages[to] = FROM_F32(CTYPE, TO_F32(QTYPE, k[r * k_r + g * k_h + d]));
-        v_pages[to] = FROM_F32(CTYPE, TO_F32(QTYPE, v[r * v_r + g * v_h + d]));
+        const i64 to = (slot * a.heads + g) * a.dim + d;
+        a.k_pages[to] = FROM_F32(CTYPE, TO_F32(QTYPE, a.k[r * a.k_r + g * a.k_h + d]));
+        a.v_pages[to] = FROM_F32(CTYPE, TO_F32(QTYPE, a.v[r * a.v_r + g * a.v_h + d]));
     }
 }

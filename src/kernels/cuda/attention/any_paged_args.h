@@ -15,6 +15,15 @@ typedef struct {
     float scale, softcap;
 } lt_attn_any_paged_args;
 
+typedef struct {
+    LT_ELEM(CTYPE) * k_pages, *v_pages;
+    const LT_ELEM(QTYPE) * k, *v;
+    const int *slots;
+    long long k_r, k_h, v_r, v_h, count;
+    int heads, dim;
+} lt_cuda_kv_write_any_args;
+
 static_assert(sizeof(lt_attn_any_paged_args) == 152, "the same on host and device");
+static_assert(sizeof(lt_cuda_kv_write_any_args) == 88, "the same on host and device");
 
 #endif

@@ -10,7 +10,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "kernels/cuda/check_args.h"
 #include "kernels/cuda/compile.h"
+#include "kernels/cuda/copy_args.h"
+#include "kernels/cuda/random_args.h"
 #include "kernels/cuda/source.h"
 #include "kernels/cuda/specs.h"
 
@@ -148,7 +151,8 @@ lt_err lt_bench_random(lt_bench *b, void *x, int64_t n, const char *dtype, uint6
                        float scale, bool integers) {
     const lt_cuda_kernel *k;
     char defines[64];
-    void *args[] = {&x, &n, &seed, &scale};
+    lt_cuda_random_fill_args call = {.x = x, .n = n, .seed = seed, .scale = scale};
+    void *args[] = {&call};
     snprintf(defines, sizeof defines, RANDOM_WORDS, dtype, integers);
     LT_TRY(lt_cuda_kernel_get(b->gpu, &k, "random.cu", "random_fill", defines));
     return lt_cuda_launch(b->gpu, b->stream, k, &(lt_cuda_dims){.grid = {1056}, .block = {256}},
@@ -163,9 +167,12 @@ lt_err lt_bench_compare(lt_bench *b, lt_bench_error *out, const void *x, const c
     double host[4] = {0};
     void *sums = NULL;
     char defines[64];
-    void *args[] = {&sums, &x, &ref, &bound, &rows, &cols, &ld};
+    lt_cuda_diff_args call = {
+        .x = x, .ref = ref, .bound = bound, .rows = rows, .cols = cols, .ld = ld};
+    void *args[] = {&call};
     snprintf(defines, sizeof defines, CHECK_WORDS, dtype);
     LT_TRY_DONE(lt_cuda_alloc(b->gpu, &sums, sizeof host, "check"));
+    call.out = sums;
     LT_TRY_DONE(lt_cuda_fill(b->gpu, b->stream, sums, 0, sizeof host));
     LT_TRY_DONE(lt_cuda_kernel_get(b->gpu, &k, "check.cu", "diff", defines));
     LT_TRY_DONE(lt_cuda_launch(
@@ -185,8 +192,22 @@ lt_err lt_bench_gemm_ref(lt_bench *b, double *ref, double *bound, const lt_bench
     const lt_cuda_kernel *k;
     lt_bench_gemm v = *g;
     char defines[64];
-    void *args[] = {&ref,     &bound,   &v.a,     &v.b,     &v.c0,  &v.m,     &v.n,   &v.k,
-                    &v.a_row, &v.a_col, &v.b_row, &v.b_col, &v.ldc, &v.alpha, &v.beta};
+    lt_cuda_gemm_ref_args call = {.ref = ref,
+                                  .bound = bound,
+                                  .a = v.a,
+                                  .b = v.b,
+                                  .c0 = v.c0,
+                                  .m = v.m,
+                                  .n = v.n,
+                                  .k = v.k,
+                                  .a_row = v.a_row,
+                                  .a_col = v.a_col,
+                                  .b_row = v.b_row,
+                                  .b_col = v.b_col,
+                                  .ldc = v.ldc,
+                                  .alpha = v.alpha,
+                                  .beta = v.beta};
+    void *args[] = {&call};
     snprintf(defines, sizeof defines, CHECK_WORDS, g->dtype);
     LT_TRY(lt_cuda_kernel_get(b->gpu, &k, "check.cu", "gemm_ref", defines));
     return lt_cuda_launch(
@@ -207,7 +228,8 @@ static lt_err copy_ours(void *p, CUstream s, int set) {
     const lt_cuda_kernel *k;
     void *dst = c->dst, *src = c->src;
     int64_t n = (int64_t)COPY_BYTES / 16;
-    void *args[] = {&dst, &src, &n};
+    lt_cuda_copy_args call = {.dst = dst, .src = src, .n_vecs = n};
+    void *args[] = {&call};
     (void)set;
     LT_TRY(lt_cuda_kernel_get(c->gpu, &k, "copy.cu", "copy", COPY_WORDS));
     return lt_cuda_launch(

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_private.h"
 #include "kernels/cuda/bench/bench.h"
+#include "kernels/cuda/check_args.h"
 #include "kernels/cuda/ops/launch.h"
 #include "tensor/ops.h"
 #include "kernels/cuda/specs.h"
@@ -68,9 +69,11 @@ static lt_err errors(lt_bench *b, const lt_tensor *x, const char *word, void *re
     void *sums = NULL, *data = x->data;
     char text[32];
     int64_t n = lt_tensor_count(x);
-    void *args[] = {&sums, &data, &ref, &n};
+    lt_cuda_diff_grid_args call = {.x = data, .ref = ref, .n = n};
+    void *args[] = {&call};
     snprintf(text, sizeof text, "DTYPE=%s", word);
     LT_TRY_DONE(lt_cuda_alloc(b->gpu, &sums, 24, "errors"));
+    call.out = sums;
     LT_TRY_DONE(lt_cuda_fill(b->gpu, b->stream, sums, 0, 24));
     LT_TRY_DONE(lt_cuda_kernel_get(b->gpu, &k, "check.cu", "diff_grid", text));
     LT_TRY_DONE(

@@ -178,15 +178,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 /* wide (N, K) = W in 16 bits: a warp a tile. */
-extern "C" __global__ void __launch_bounds__(128)
-    widen_q(elem *wide, const u8 *w, i64 rows, int k, int tiles) {
-    const i64 item = (i64)blockIdx.x * 4 + (int)threadIdx.x / 32, slab = item / tiles;
-    const int lane = (int)threadIdx.x % 32, q = lane % 4, k0 = (int)(item % tiles) * TILE_K;
+extern "C" __global__ void __launch_bounds__(128) widen_q(const lt_cuda_widen_q_args a) {
+    const i64 item = (i64)blockIdx.x * 4 + (int)threadIdx.x / 32, slab = item / a.tiles;
+    const int lane = (int)threadIdx.x % 32, q = lane % 4, k0 = (int)(item % a.tiles) * TILE_K;
     share s;
-    if (slab * TILE_ROWS >= rows) {
+    if (slab * TILE_ROWS >= a.rows) {
         return;
     }
-    load_share(&s, w + item * TILE_BYTES);
+    load_share(&s, a.w + item * TILE_BYTES);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const int g = i / 2, h = i % 2;
@@ -200,8 +199,8 @@ extern "C" __global__ void __launch_bounds__(128)
             const float least = MINS ? scale_of(s.least, 4 * h + g) : 0.0f;
             out[j] = PACK_ELEM(scale * elem_lo(pair[j]) - least, scale * elem_hi(pair[j]) - least);
         }
-        if (row < rows && k0 + 32 * g < k) {
-            elem *to = wide + row * k + k0 + 32 * g;
+        if (row < a.rows && k0 + 32 * g < a.k) {
+            elem *to = a.wide + row * a.k + k0 + 32 * g;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 *(u32 *)(to + element_at(q, 2 * j)) = out[j];
@@ -211,17 +210,15 @@ extern "C" __global__ void __launch_bounds__(128)
 }
 
 /* y (R, K) = scale * rows ids of W [+ pos_table rows]: a thread a quarter of a group of 32. */
-extern "C" __global__ void __launch_bounds__(128)
-    embed_q(elem *y, const u8 *w, const int *ids, const elem *pos_table, const int *positions,
-            const int *late, i64 rows, int k, int tiles, float scale, i64 ldy, i64 ld_pos) {
-    const i64 item = (i64)blockIdx.x * 128 + threadIdx.x, row = item / (k / 8);
-    const int group = (int)(item % (k / 8)) / 4, g = group % 4, q = (int)(item % 4);
+extern "C" __global__ void __launch_bounds__(128) embed_q(const lt_cuda_embed_q_args a) {
+    const i64 item = (i64)blockIdx.x * 128 + threadIdx.x, row = item / (a.k / 8);
+    const int group = (int)(item % (a.k / 8)) / 4, g = group % 4, q = (int)(item % 4);
     wait_for_others();
-    if (row >= rows) {
+    if (row >= a.rows) {
         return;
     }
-    const int id = late_id(ids[row], late), r = id % TILE_ROWS;
-    const u8 *const tile = w + tile_at(id, 32 * group, tiles);
+    const int id = late_id(a.ids[row], a.late), r = id % TILE_ROWS;
+    const u8 *const tile = a.w + tile_at(id, 32 * group, a.tiles);
     const u32 high = HIGH > 0 ? *(const u32 *)(tile + high_in_tile(g, r, q)) : 0;
     const float least = MINS ? fp16_to_f32(*(const fp16 *)(tile + least_in_tile(g, r))) : 0.0f;
 #pragma unroll
@@ -234,12 +231,12 @@ extern "C" __global__ void __launch_bounds__(128)
                           << 4
                     : 0;
         const int number = OFFSET == 128 ? (int)(signed char)bits : (int)bits - OFFSET;
-        float v = scale *
+        float v = a.scale *
                   (fp16_to_f32(*(const fp16 *)(tile + scale_in_tile(g, r, e / 4))) * (float)number -
                    least);
-        if (pos_table) {
-            v += ELEM_F32(pos_table[(i64)positions[row] * ld_pos + at]);
+        if (a.pos_table) {
+            v += ELEM_F32(a.pos_table[(i64)a.positions[row] * a.ld_pos + at]);
         }
-        y[row * ldy + at] = FROM_F32(DTYPE, v);
+        a.y[row * a.ldy + at] = FROM_F32(DTYPE, v);
     }
 }

@@ -13,6 +13,27 @@ typedef struct {
     int m, n, k, bias_type, accumulate; /* bias_type: 0 none, 1 f32, 2 bf16, 3 fp16 */
 } lt_gemm_q_args;
 
+typedef struct {
+    LT_ELEM(elem) * wide;
+    const unsigned char *w;
+    long long rows;
+    int k, tiles;
+} lt_cuda_widen_q_args;
+
+typedef struct {
+    LT_ELEM(elem) * y;
+    const unsigned char *w;
+    const int *ids;
+    const LT_ELEM(elem) * pos_table;
+    const int *positions, *late;
+    long long rows;
+    int k, tiles;
+    float scale;
+    long long ldy, ld_pos;
+} lt_cuda_embed_q_args;
+
 static_assert(sizeof(lt_gemm_q_args) == 72, "the same on host and device");
+static_assert(sizeof(lt_cuda_widen_q_args) == 32, "the same on host and device");
+static_assert(sizeof(lt_cuda_embed_q_args) == 88, "the same on host and device");
 
 #endif

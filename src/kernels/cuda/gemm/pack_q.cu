@@ -7,6 +7,7 @@
  *           less than what 16-bit activations round). */
 #include "common/blocks.cuh"
 #include "gemm/tile_q.cuh"
+#include "kernels/cuda/gemm/pack_q_args.h"
 
 #define THREADS 128
 
@@ -36,22 +37,21 @@ INLINE void put_group(u8 *tile, const group32 *x, int g, int r) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    pack_q(u8 *dst, const u8 *src, i64 rows, int groups, int tiles, i64 src_bytes) {
-    const i64 item = (i64)blockIdx.x * THREADS + threadIdx.x, row = item / tiles;
-    const int first = (int)(item % tiles) * 4, r = (int)(row % TILE_ROWS);
-    if (row >= (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS) {
+extern "C" __global__ void __launch_bounds__(THREADS) pack_q(const lt_cuda_pack_q_args a) {
+    const i64 item = (i64)blockIdx.x * THREADS + threadIdx.x, row = item / a.tiles;
+    const int first = (int)(item % a.tiles) * 4, r = (int)(row % TILE_ROWS);
+    if (row >= (a.rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS) {
         return;
     }
-    u8 *const tile = dst + tile_at(row, 32 * first, tiles);
+    u8 *const tile = a.dst + tile_at(row, 32 * first, a.tiles);
     for (int i = 0; i < 16 * HIGH; i++) { /* This row's words of four quarters. */
         const int q = i / (4 * HIGH), byte = i % (4 * HIGH);
         tile[HIGH_AT + 8 * HIGH * (r % 8 * 4 + q) + 4 * HIGH * (r / 8) + byte] = 0;
     }
     for (int g = 0; g < 4; g++) {
         group32 x = {{0}, {0.0f, 0.0f}, 0.0f};
-        if (row < rows && first + g < groups) {
-            unpack_group(&x, src + row * src_bytes, first + g);
+        if (row < a.rows && first + g < a.groups) {
+            unpack_group(&x, a.src + row * a.src_bytes, first + g);
         }
         put_group(tile, &x, g, r);
     }

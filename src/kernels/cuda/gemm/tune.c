@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "kernels/cuda/gemm/winners.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/random_args.h"
 #include "kernels/cuda/timing.h"
 
 #define MAX_SETS    24
@@ -140,7 +141,8 @@ static lt_err race(candidate *all, int n, int n_sets, lt_gemm_winner *won) {
 static lt_err fill(lt_queue *q, void *x, int64_t n, uint64_t seed) {
     const lt_cuda_kernel *k;
     float scale = 1.0f;
-    void *args[] = {&x, &n, &seed, &scale};
+    lt_cuda_random_fill_args call = {.x = x, .n = n, .seed = seed, .scale = scale};
+    void *args[] = {&call};
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "random.cu", "random_fill", "DTYPE=bf16 MODE=0"));
     return lt_cuda_launch(q->gpu, q->stream, k, &(lt_cuda_dims){.grid = {512}, .block = {256}},
                           args);

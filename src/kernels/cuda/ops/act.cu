@@ -124,8 +124,7 @@ INLINE i64 x_at(i64 at, int cols, i64 ld) {
     return RAGGED ? at / cols * ld + at % cols : GATED ? at / cols * 2 * cols + at % cols : at;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    act_fwd(const lt_cuda_act_fwd_args w) {
+extern "C" __global__ void __launch_bounds__(THREADS) act_fwd(const lt_cuda_act_fwd_args w) {
     wait_for_others();
     const xielu k = xielu_slopes(w.params);
     for (i64 turn = blockIdx.x * TURN; turn < w.count; turn += gridDim.x * TURN) {
@@ -160,8 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 /* parts (2, gridDim.x): xIELU only. dx may be x. */
-extern "C" __global__ void __launch_bounds__(THREADS)
-    act_bwd(const lt_cuda_act_bwd_args w) {
+extern "C" __global__ void __launch_bounds__(THREADS) act_bwd(const lt_cuda_act_bwd_args w) {
     wait_for_others();
     const xielu k = xielu_slopes(w.params);
     float d_positive = 0.0f, d_negative = 0.0f;
@@ -218,8 +216,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 /* dparams += sums of the parts, times softplus' = sigmoid; one block. */
-extern "C" __global__ void __launch_bounds__(1024)
-    act_params(const lt_cuda_act_params_args w) {
+extern "C" __global__ void __launch_bounds__(1024) act_params(const lt_cuda_act_params_args w) {
     __shared__ float slots[2][WARP];
     float sum[2] = {0.0f, 0.0f};
     wait_for_others();

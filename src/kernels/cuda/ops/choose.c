@@ -6,7 +6,9 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "kernels/cuda/ops/choose_args.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/note_args.h"
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_choose write them. */
@@ -36,8 +38,13 @@ static const char *note_refuse(const void *args, const lt_device *device) {
 static lt_err note_run(lt_queue *q, const void *args) {
     lt_note_args a = *(const lt_note_args *)args;
     int width = (int)a.notes.shape[1];
-    void *list[] = {&a.notes.data, &a.slots.data, &a.starts.data,
-                    &a.edits.data, &width,        &a.notes.stride[0]};
+    lt_cuda_note_args call = {.notes = a.notes.data,
+                              .slots = a.slots.data,
+                              .starts = a.starts.data,
+                              .edits = a.edits.data,
+                              .width = width,
+                              .ld = a.notes.stride[0]};
+    void *list[] = {&call};
     return lt_cuda_run_early(q, "ops/note.cu", "note", "", a.slots.shape[0], 1, NOTE_THREADS, list);
 }
 
@@ -112,24 +119,25 @@ static lt_err choose_run(lt_queue *q, const void *args) {
     words = (unsigned char *)met + LT_CUDA_COUNTER_BYTES;
     snprintf(defines, sizeof defines, CHOOSE_WORDS, d.parts, d.chunks, d.held, d.cluster,
              lt_cuda_piece(rows, 2, LT_F32, cols), a.softcap > 0.0f);
-    void *list[] = {&a.id.data,
-                    &a.logprob.data,
-                    &a.rank.data,
-                    &a.top_id.data,
-                    &a.top_logprob.data,
-                    &a.logits.data,
-                    &a.rows.data,
-                    &a.how.data,
-                    &a.notes.data,
-                    &a.masks.data,
-                    &a.late.data,
-                    &words,
-                    &met,
-                    &cols,
-                    &a.softcap,
-                    &a.logits.stride[0],
-                    &a.notes.stride[0],
-                    &a.masks.stride[0]};
+    lt_cuda_choose_args call = {.ids = a.id.data,
+                                .logprobs = a.logprob.data,
+                                .ranks = a.rank.data,
+                                .top_ids = a.top_id.data,
+                                .top_logprobs = a.top_logprob.data,
+                                .logits = a.logits.data,
+                                .rows = a.rows.data,
+                                .hows = a.how.data,
+                                .notes = a.notes.data,
+                                .masks = a.masks.data,
+                                .late = a.late.data,
+                                .words = words,
+                                .met = met,
+                                .cols = cols,
+                                .softcap = a.softcap,
+                                .ld = a.logits.stride[0],
+                                .ld_notes = a.notes.stride[0],
+                                .ld_masks = a.masks.stride[0]};
+    void *list[] = {&call};
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "ops/choose.cu", "choose", defines));
     return lt_cuda_launch(
         q->gpu, q->stream, k,

@@ -43,6 +43,7 @@
 #include "common/hopper.cuh"
 #include "common/reduce.cuh"
 #include "ops/choose.cuh"
+#include "kernels/cuda/ops/choose_args.h"
 
 #define BITS    8 /* Of a round. */
 #define BUCKETS (1 << BITS)
@@ -578,31 +579,29 @@ INLINE void results_clear(int pick, float *logprobs, int *ranks, int *top_ids,
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
-    choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
-           const float *logits, const int *rows, const double *hows, int *notes, const u32 *masks,
-           const int *late, u32 *words, int *met, int cols, float softcap, i64 ld, i64 ld_notes,
-           i64 ld_masks) {
+    choose(const lt_cuda_choose_args a) {
     __shared__ shared m;
     tell_begin(&m);
     wait_for_others();
-    const int pick = blockIdx.y, row = rows[pick];
+    const int pick = blockIdx.y, row = a.rows[pick];
     const double *const how = m.how;
     m.round = 0; /* By all threads alike. */
     if (threadIdx.x < HOW_COUNT) {
-        m.how[threadIdx.x] = hows[pick * HOW_COUNT + threadIdx.x];
+        m.how[threadIdx.x] = a.hows[pick * HOW_COUNT + threadIdx.x];
     }
-    group g = {PARTS == 1 ? m.words[0] : words + (i64)pick * 2 * PARTS * WORDS, met + pick,
+    group g = {PARTS == 1 ? m.words[0] : a.words + (i64)pick * 2 * PARTS * WORDS, a.met + pick,
                (int)blockIdx.x, 0};
-    slice s = {logits + (row < 0 ? 0 : row) * ld, (int)blockIdx.x * CHUNKS * CHUNK, cols, softcap};
+    slice s = {a.logits + (row < 0 ? 0 : row) * a.ld, (int)blockIdx.x * CHUNKS * CHUNK, a.cols,
+               a.softcap};
     if (row == SKIP) {
         return;
     }
-    if (g.part == 0 && logprobs) {
-        results_clear(pick, logprobs, ranks, top_ids, top_logprobs);
+    if (g.part == 0 && a.logprobs) {
+        results_clear(pick, a.logprobs, a.ranks, a.top_ids, a.top_logprobs);
     }
     if (row < 0) {
         if (g.part == 0 && threadIdx.x == 0) {
-            ids[pick] = -1;
+            a.ids[pick] = -1;
         }
         return;
     }
@@ -611,11 +610,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
     const int n_top = how[N_TOP] < (double)TOP ? (int)how[N_TOP] : TOP;
     cut chosen = {0, how[FORCED] >= 0.0 ? (u32)how[FORCED] : NO_ID};
     if (how[SLOT] >= 0.0) {
-        count_new(notes + (i64)how[SLOT] * ld_notes, &s, how, late);
+        count_new(a.notes + (i64)how[SLOT] * a.ld_notes, &s, how, a.late);
     }
     if (threadIdx.x == 0) {
-        m.also.notes = how[SLOT] >= 0.0 ? notes + (i64)how[SLOT] * ld_notes : 0;
-        m.also.mask = how[MASK] >= 0.0 ? masks + (i64)how[MASK] * ld_masks : 0;
+        m.also.notes = how[SLOT] >= 0.0 ? a.notes + (i64)how[SLOT] * a.ld_notes : 0;
+        m.also.mask = how[MASK] >= 0.0 ? a.masks + (i64)how[MASK] * a.ld_masks : 0;
         m.also.how = how;
     }
     __syncthreads();
@@ -668,7 +667,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
                 continue;
             }
             if (stage == DRAW_ONE) { /* 3. */
-                chosen = draw(&m, &g, &s, &w, how[DRAW], c, least, n_top >= 0, ids + pick);
+                chosen = draw(&m, &g, &s, &w, how[DRAW], c, least, n_top >= 0, a.ids + pick);
                 continue;
             }
             if (stage == CUT_TOP_P) {
@@ -684,9 +683,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
             if (stage == REPORT) { /* 4. */
                 c = cut_to(s.best_key - m.bound_n[threadIdx.x / WARP], NO_ID);
                 s.typical = false;
-                lse = report_chosen(&m, &g, &s, chosen.dist, logprobs + pick, ranks + pick);
+                lse = report_chosen(&m, &g, &s, chosen.dist, a.logprobs + pick, a.ranks + pick);
             }
-            if (!by_number || (target > 0 && target < (u64)cols)) { /* 2. */
+            if (!by_number || (target > 0 && target < (u64)a.cols)) { /* 2. */
                 const cut found = cut_at(&m, &g, &s,
                                          by_number ? BY_NUMBER
                                          : typical ? BY_MASS_TYPICAL
@@ -705,11 +704,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
                 c = cut_to(NO_ID, NO_ID);
             }
             if (stage == REPORT && n_top > 0) {
-                report_top(&m, &g, &s, c, lse, top_ids + pick * TOP, top_logprobs + pick * TOP);
+                report_top(&m, &g, &s, c, lse, a.top_ids + pick * TOP, a.top_logprobs + pick * TOP);
             }
         }
         if (!draws && g.part == 0 && threadIdx.x == 0) {
-            ids[pick] = s.best_key == NO_ID ? -3 : none ? -2 : (int)chosen.id;
+            a.ids[pick] = s.best_key == NO_ID ? -3 : none ? -2 : (int)chosen.id;
         }
         more = !none && n_top >= 0 && s.adjusted; /* The second: of what the model says. */
         s.adjusted = false;

@@ -6,6 +6,7 @@
  * BOUND     2 bytes an element (bf16): reads alone.
  * NUMERICS  f32 in a fixed order of rows; share depends on the shape and the number of SMs only. */
 #include "common/vec.cuh"
+#include "kernels/cuda/ops/col_parts_args.h"
 
 #define WARPS  8
 #define AHEAD  8 /* Rows of a warp. */
@@ -21,28 +22,28 @@ INLINE void add(float *sum, raw piece) {
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS *WARP, BLOCKS)
-    col_parts(float *parts, const DTYPE *x, int rows, int cols, int share, i64 ld) {
+    col_parts(const lt_cuda_col_parts_args w) {
     __shared__ float sums[WARPS][WARP * W];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
               col = (blockIdx.x * WARP + lane) * W;
-    const int first = blockIdx.y * share, last = min(rows, first + share);
+    const int first = blockIdx.y * w.share, last = min(w.rows, first + w.share);
     float sum[W] = {0.0f};
     int row = first + warp;
     wait_for_others();
-    x += col < cols ? row * ld + col : 0;
-    for (; row + (AHEAD - 1) * WARPS < last && col < cols;
-         row += AHEAD * WARPS, x += AHEAD * WARPS * ld) {
+    const DTYPE *x = w.x + (col < w.cols ? row * w.ld + col : 0);
+    for (; row + (AHEAD - 1) * WARPS < last && col < w.cols;
+         row += AHEAD * WARPS, x += AHEAD * WARPS * w.ld) {
         raw held[AHEAD]; /* All on their way before the first is used. */
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
-            held[a] = raw_load_once(x + a * WARPS * ld);
+            held[a] = raw_load_once(x + a * WARPS * w.ld);
         }
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             add(sum, held[a]);
         }
     }
-    for (; row < last && col < cols; row += WARPS, x += WARPS * ld) {
+    for (; row < last && col < w.cols; row += WARPS, x += WARPS * w.ld) {
         add(sum, raw_load_once(x));
     }
 #pragma unroll
@@ -57,8 +58,8 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, BLOCKS)
         for (int g = 0; g < WARPS; g++) {
             total += sums[g][i];
         }
-        if (at < cols) {
-            parts[(i64)blockIdx.y * cols + at] = total;
+        if (at < w.cols) {
+            w.parts[(i64)blockIdx.y * w.cols + at] = total;
         }
     }
 }

@@ -5,6 +5,7 @@
  *           the 16 sums of a column are added in order.
  * BOUND     bytes = 4 n_parts cols, mostly from L2: a few us. */
 #include "common/early.cuh"
+#include "kernels/cuda/ops/col_sum_args.h"
 
 #define COLS   32
 #define GROUPS 16
@@ -32,29 +33,28 @@ INLINE void sum_columns(float *dst, const float *parts, int n_parts, int cols) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(COLS *GROUPS)
-    col_sum(float *dst, const float *parts, int n_parts, int cols) {
+extern "C" __global__ void __launch_bounds__(COLS *GROUPS) col_sum(const lt_cuda_col_sum_args w) {
     wait_for_others();
-    sum_columns(dst, parts, n_parts, cols);
+    sum_columns(w.dst, w.parts, w.n_parts, w.cols);
 }
 /* Two gradients: the first n_first parts are dst's, the others dst2's; blockIdx.y says which.
  * Either dst may be null. */
 extern "C" __global__ void __launch_bounds__(COLS *GROUPS)
-    col_sum_split(float *dst, float *dst2, const float *parts, int n_first, int n_parts, int cols) {
-    const int from = blockIdx.y ? n_first : 0, to = blockIdx.y ? n_parts : n_first;
-    float *const sums = blockIdx.y ? dst2 : dst;
+    col_sum_split(const lt_cuda_col_sum_split_args w) {
+    const int from = blockIdx.y ? w.n_first : 0, to = blockIdx.y ? w.n_parts : w.n_first;
+    float *const sums = blockIdx.y ? w.dst2 : w.dst;
     wait_for_others();
     if (sums) {
-        sum_columns(sums, parts + (i64)from * cols, to - from, cols);
+        sum_columns(sums, w.parts + (i64)from * w.cols, to - from, w.cols);
     }
 }
 /* Two gradients whose parts stand one after the other; blockIdx.y says which. Either dst may be
  * null. */
 extern "C" __global__ void __launch_bounds__(COLS *GROUPS)
-    col_sum_pair(float *dst, float *dst2, const float *parts, int n_parts, int cols) {
-    float *const to = blockIdx.y ? dst2 : dst;
+    col_sum_pair(const lt_cuda_col_sum_pair_args w) {
+    float *const to = blockIdx.y ? w.dst2 : w.dst;
     wait_for_others();
     if (to) {
-        sum_columns(to, parts + (i64)blockIdx.y * n_parts * cols, n_parts, cols);
+        sum_columns(to, w.parts + (i64)blockIdx.y * w.n_parts * w.cols, w.n_parts, w.cols);
     }
 }

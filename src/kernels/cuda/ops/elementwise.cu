@@ -7,8 +7,7 @@
 
 #define THREADS 256
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    add(const lt_cuda_add_args w) {
+extern "C" __global__ void __launch_bounds__(THREADS) add(const lt_cuda_add_args w) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], z[W];
     if (at >= w.count) {

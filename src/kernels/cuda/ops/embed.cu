@@ -21,6 +21,7 @@
  * NUMERICS  fp32, fixed order: the same bits every run. */
 #include "common/late.cuh"
 #include "common/vec.cuh"
+#include "kernels/cuda/ops/embed_args.h"
 
 #define THREADS 256
 #define DIGITS  256
@@ -31,61 +32,60 @@
 static_assert(SPAN % BATCH == 0, "whole batches");
 #define WARPS (THREADS / WARP)
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    embed_fwd(DTYPE *y, const DTYPE *table, const int *ids, const DTYPE *pos_table,
-              const int *positions, const int *late, int cols, float scale, i64 ldy, i64 ld_table,
-              i64 ld_pos) {
+extern "C" __global__ void __launch_bounds__(THREADS) embed_fwd(const lt_cuda_embed_fwd_args a) {
     wait_for_others();
-    const i64 to = (i64)blockIdx.x * ldy, from = (i64)late_id(ids[blockIdx.x], late) * ld_table;
-    const i64 at = pos_table ? (i64)positions[blockIdx.x] * ld_pos : 0;
-    for (int col = threadIdx.x * W; col < cols; col += THREADS * W) {
+    const i64 to = (i64)blockIdx.x * a.ldy,
+              from = (i64)late_id(a.ids[blockIdx.x], a.late) * a.ld_table;
+    const i64 at = a.pos_table ? (i64)a.positions[blockIdx.x] * a.ld_pos : 0;
+    for (int col = threadIdx.x * W; col < a.cols; col += THREADS * W) {
         float x[W], more[W];
-        piece_load(x, table + from + col);
+        piece_load(x, a.table + from + col);
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            x[i] *= scale;
+            x[i] *= a.scale;
         }
-        if (pos_table) {
-            piece_load(more, pos_table + at + col);
+        if (a.pos_table) {
+            piece_load(more, a.pos_table + at + col);
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 x[i] += more[i];
             }
         }
-        piece_store(y + to + col, x);
+        piece_store(a.y + to + col, x);
     }
 }
 
 /* counts (n_passes, DIGITS, gridDim.x): a pass's are digit-major, so that one running sum over them
  * gives the places. Those of later passes become zero. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-    digit_count(int *counts, const int *keys, int n, int n_passes) {
+    digit_count(const lt_cuda_digit_count_args a) {
     __shared__ int hist[DIGITS];
     hist[threadIdx.x] = 0;
     __syncthreads();
     wait_for_others();
     for (int i = threadIdx.x; i < KEYS; i += THREADS) {
         const int at = blockIdx.x * KEYS + i;
-        if (at < n) {
-            atomicAdd(&hist[keys[at] & (DIGITS - 1)], 1); /* Integers: the order does not matter. */
+        if (at < a.n) {
+            atomicAdd(&hist[a.keys[at] & (DIGITS - 1)],
+                      1); /* Integers: the order does not matter. */
         }
     }
     __syncthreads();
-    for (int pass = 0; pass < n_passes; pass++) {
-        counts[(pass * DIGITS + threadIdx.x) * gridDim.x + blockIdx.x] = pass == 0
-                                                                             ? hist[threadIdx.x]
-                                                                             : 0;
+    for (int pass = 0; pass < a.n_passes; pass++) {
+        a.counts[(pass * DIGITS + threadIdx.x) * gridDim.x + blockIdx.x] = pass == 0
+                                                                               ? hist[threadIdx.x]
+                                                                               : 0;
     }
 }
 
 /* Exclusive running sum over n counts, in place; one block of 1024. */
-extern "C" __global__ void __launch_bounds__(1024) digit_scan(int *counts, int n) {
+extern "C" __global__ void __launch_bounds__(1024) digit_scan(const lt_cuda_digit_scan_args a) {
     __shared__ int warps[WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int before = 0;
     wait_for_others();
-    for (int first = 0; first < n; first += 1024) {
-        const int at = first + threadIdx.x, mine = at < n ? counts[at] : 0;
+    for (int first = 0; first < a.n; first += 1024) {
+        const int at = first + threadIdx.x, mine = at < a.n ? a.counts[at] : 0;
         const int sum = warp_running_sum(mine);
         if (lane == WARP - 1) {
             warps[warp] = sum;
@@ -94,8 +94,8 @@ extern "C" __global__ void __launch_bounds__(1024) digit_scan(int *counts, int n
         int w = warp_running_sum(warps[lane]);
         const int total = __shfl_sync(ALL_LANES, w, WARP - 1);
         w = warp > 0 ? __shfl_sync(ALL_LANES, w, warp > 0 ? warp - 1 : 0) : 0;
-        if (at < n) {
-            counts[at] = before + w + sum - mine;
+        if (at < a.n) {
+            a.counts[at] = before + w + sum - mine;
         }
         before += total;
         __syncthreads();
@@ -128,17 +128,16 @@ INLINE int place_of_digit(const int *counts, int *warps) {
 /* rows NULL: the first pass, key i is row i. counts: this pass's, running sums if scanned;
  * next_counts: the next pass's, or NULL. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-    digit_place(int *keys_out, int *rows_out, const int *keys, const int *rows, const int *counts,
-                int *next_counts, int n, int shift, int scanned) {
+    digit_place(const lt_cuda_digit_place_args a) {
     __shared__ int next[DIGITS], of_warp[WARPS][DIGITS], sums[WARPS];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     wait_for_others();
-    next[threadIdx.x] = scanned ? counts[threadIdx.x * gridDim.x + blockIdx.x]
-                                : place_of_digit(counts, sums);
+    next[threadIdx.x] = a.scanned ? a.counts[threadIdx.x * gridDim.x + blockIdx.x]
+                                  : place_of_digit(a.counts, sums);
     for (int first = 0; first < KEYS; first += THREADS) { /* 256 keys at a time, in order. */
         const int at = blockIdx.x * KEYS + first + threadIdx.x;
-        const int key = at < n ? keys[at] : 0,
-                  digit = at < n ? key >> shift & (DIGITS - 1) : DIGITS;
+        const int key = at < a.n ? a.keys[at] : 0,
+                  digit = at < a.n ? key >> a.shift & (DIGITS - 1) : DIGITS;
         const unsigned same = __match_any_sync(ALL_LANES, digit);
         const int rank = __popc(same & ((1u << lane) - 1u));
         for (int w = 0; w < WARPS; w++) {
@@ -149,17 +148,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             of_warp[warp][digit] = __popc(same);
         }
         __syncthreads();
-        if (at < n) {
+        if (at < a.n) {
             int place = next[digit] + rank;
             for (int w = 0; w < warp; w++) {
                 place += of_warp[w][digit];
             }
-            keys_out[place] = key;
-            rows_out[place] = rows ? rows[at] : at;
-            if (next_counts) {
-                atomicAdd(
-                    &next_counts[(key >> (shift + 8) & (DIGITS - 1)) * gridDim.x + place / KEYS],
-                    1);
+            a.keys_out[place] = key;
+            a.rows_out[place] = a.rows ? a.rows[at] : at;
+            if (a.next_counts) {
+                atomicAdd(&a.next_counts[(key >> (a.shift + 8) & (DIGITS - 1)) * gridDim.x +
+                                         place / KEYS],
+                          1);
             }
         }
         __syncthreads();
@@ -171,24 +170,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 /* Blocks (spans of sorted rows) x (pieces of COLUMNS * W columns). parts (2, spans, C): heads, then
  * tails. */
-extern "C" __global__ void __launch_bounds__(COLUMNS)
-    embed_sum(float *dtable, float *parts, const DTYPE *dy, const int *keys, const int *rows, int n,
-              int cols, float scale, i64 ld_table, i64 lddy) {
+extern "C" __global__ void __launch_bounds__(COLUMNS) embed_sum(const lt_cuda_embed_sum_args a) {
     /* key_of: one before, the span's, one behind; -1 where there is none. */
     __shared__ int key_of[SPAN + 2], row_of[SPAN];
-    const int first = blockIdx.x * SPAN, count = min(SPAN, n - first),
+    const int first = blockIdx.x * SPAN, count = min(SPAN, a.n - first),
               col = (blockIdx.y * COLUMNS + threadIdx.x) * W;
     float sum[W] = {0.0f};
     wait_for_others();
     for (int i = threadIdx.x; i < SPAN + 2; i += COLUMNS) {
         const int at = first + i - 1;
-        key_of[i] = at >= 0 && at < n ? keys[at] : -1;
+        key_of[i] = at >= 0 && at < a.n ? a.keys[at] : -1;
         if (i < SPAN) {
-            row_of[i] = first + i < n ? rows[first + i] : 0;
+            row_of[i] = first + i < a.n ? a.rows[first + i] : 0;
         }
     }
     __syncthreads();
-    if (col >= cols) {
+    if (col >= a.cols) {
         return;
     }
     bool head = key_of[0] == key_of[1];
@@ -199,10 +196,10 @@ extern "C" __global__ void __launch_bounds__(COLUMNS)
             const int at = start + b;
             const bool ends = at < count && key_of[at + 1] != key_of[at + 2];
             if (at < count) {
-                piece_load_stream(x[b], dy + (i64)row_of[at] * lddy + col);
+                piece_load_stream(x[b], a.dy + (i64)row_of[at] * a.lddy + col);
             }
             if (ends) {
-                piece_load_f32(old[b], dtable + (i64)key_of[at + 1] * ld_table + col);
+                piece_load_f32(old[b], a.dtable + (i64)key_of[at + 1] * a.ld_table + col);
             }
         }
 #pragma unroll
@@ -214,20 +211,20 @@ extern "C" __global__ void __launch_bounds__(COLUMNS)
             const bool ends = key != key_of[at + 2];
 #pragma unroll
             for (int i = 0; i < W; i++) {
-                sum[i] += scale * x[b][i];
+                sum[i] += a.scale * x[b][i];
             }
             if (!ends && at < count - 1) {
                 continue;
             }
             if (head || !ends) { /* The run crosses an end: its owner joins the parts. */
-                piece_store_f32(parts + ((i64)(head ? 0 : gridDim.x) + blockIdx.x) * cols + col,
+                piece_store_f32(a.parts + ((i64)(head ? 0 : gridDim.x) + blockIdx.x) * a.cols + col,
                                 sum);
             } else {
 #pragma unroll
                 for (int i = 0; i < W; i++) {
                     old[b][i] += sum[i];
                 }
-                piece_store_f32(dtable + (i64)key * ld_table + col, old[b]);
+                piece_store_f32(a.dtable + (i64)key * a.ld_table + col, old[b]);
             }
             head = false;
 #pragma unroll
@@ -238,28 +235,27 @@ extern "C" __global__ void __launch_bounds__(COLUMNS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(COLUMNS)
-    embed_join(float *dtable, const float *parts, const int *keys, int n, int cols, i64 ld_table) {
-    const int first = blockIdx.x * SPAN, last = min(first + SPAN, n) - 1,
+extern "C" __global__ void __launch_bounds__(COLUMNS) embed_join(const lt_cuda_embed_join_args a) {
+    const int first = blockIdx.x * SPAN, last = min(first + SPAN, a.n) - 1,
               col = (blockIdx.y * COLUMNS + threadIdx.x) * W;
     wait_for_others();
-    const int key = keys[last];
-    const bool goes_on = last + 1 < n && keys[last + 1] == key;
-    const bool began_here = keys[first] != key || first == 0 || keys[first - 1] != key;
+    const int key = a.keys[last];
+    const bool goes_on = last + 1 < a.n && a.keys[last + 1] == key;
+    const bool began_here = a.keys[first] != key || first == 0 || a.keys[first - 1] != key;
     float sum[W], x[W];
-    if (!goes_on || !began_here || col >= cols) {
+    if (!goes_on || !began_here || col >= a.cols) {
         return;
     }
-    piece_load_f32(sum, parts + ((i64)gridDim.x + blockIdx.x) * cols + col);
+    piece_load_f32(sum, a.parts + ((i64)gridDim.x + blockIdx.x) * a.cols + col);
 #pragma unroll 4
-    for (int b = blockIdx.x + 1; b * SPAN < n && keys[b * SPAN] == key; b++) {
-        piece_load_f32(x, parts + (i64)b * cols + col);
+    for (int b = blockIdx.x + 1; b * SPAN < a.n && a.keys[b * SPAN] == key; b++) {
+        piece_load_f32(x, a.parts + (i64)b * a.cols + col);
 #pragma unroll
         for (int i = 0; i < W; i++) {
             sum[i] += x[i];
         }
     }
-    float *to = dtable + (i64)key * ld_table + col;
+    float *to = a.dtable + (i64)key * a.ld_table + col;
     piece_load_f32(x, to);
 #pragma unroll
     for (int i = 0; i < W; i++) {

@@ -13,6 +13,7 @@
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
 #include "kernels/cuda/gemm/gemm_q_args.h"
+#include "kernels/cuda/gemm/pack_q_args.h"
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_matmul_q write them. */
@@ -90,7 +91,13 @@ lt_err lt_cuda_pack_run(lt_queue *q, const void *args) {
     int groups = (int)(k / 32), tiles = (int)n_tiles(k);
     const int64_t threads = LT_CUDA_DIV_UP(rows, TILE_ROWS) * TILE_ROWS * tiles;
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.dst, &a.b.data, &rows, &groups, &tiles, &src};
+    lt_cuda_pack_q_args call = {.dst = a.dst,
+                                .src = a.b.data,
+                                .rows = rows,
+                                .groups = groups,
+                                .tiles = tiles,
+                                .src_bytes = src};
+    void *list[] = {&call};
     snprintf(defines, sizeof defines, PACK_WORDS, lt_dtype_name(f->type), f->bits, f->group,
              f->mins);
     LT_TRY(lt_cuda_run(q, "gemm/pack_q.cu", "pack_q", defines, LT_CUDA_DIV_UP(threads, 128), 1, 128,
@@ -114,18 +121,19 @@ lt_err lt_cuda_embed_q_run(lt_queue *q, const void *args) {
     int64_t rows = a.y.shape[0];
     int k = (int)a.table.shape[1], tiles = (int)n_tiles(k);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data,
-                    &a.table_packed,
-                    &a.ids.data,
-                    &a.pos_table.data,
-                    &a.positions.data,
-                    &a.late.data,
-                    &rows,
-                    &k,
-                    &tiles,
-                    &a.scale,
-                    &a.y.stride[0],
-                    &a.pos_table.stride[0]};
+    lt_cuda_embed_q_args call = {.y = a.y.data,
+                                 .w = a.table_packed,
+                                 .ids = a.ids.data,
+                                 .pos_table = a.pos_table.data,
+                                 .positions = a.positions.data,
+                                 .late = a.late.data,
+                                 .rows = rows,
+                                 .k = k,
+                                 .tiles = tiles,
+                                 .scale = a.scale,
+                                 .ldy = a.y.stride[0],
+                                 .ld_pos = a.pos_table.stride[0]};
+    void *list[] = {&call};
     snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 WHOLE=0 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
              FORMAT_VALUES(f), lt_cuda_dtype_word(a.y.dtype));
     return lt_cuda_run_early(q, "gemm/gemm_q.cu", "embed_q", defines,
@@ -276,7 +284,8 @@ static lt_err slab(lt_queue *q, const lt_matmul_args *a, const format *f, int64_
     const void *src = (const unsigned char *)a->b_packed + first / TILE_ROWS * slab_bytes(f, k);
     lt_matmul_args wide = *a;
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&q->wide, &src, &rows, &k, &tiles};
+    lt_cuda_widen_q_args call = {.wide = q->wide, .w = src, .rows = rows, .k = k, .tiles = tiles};
+    void *list[] = {&call};
     snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 WHOLE=0 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
              FORMAT_VALUES(f), lt_cuda_dtype_word(a->a.dtype));
     LT_TRY(lt_cuda_run(q, "gemm/gemm_q.cu", "widen_q", defines,

@@ -2,8 +2,12 @@
  * got is read by the kernels. */
 #include <stdio.h>
 
+#include "base/arena.h"
 #include "base/error.h"
+#include "kernels/cuda/ops/col_parts_args.h"
+#include "kernels/cuda/ops/col_sum_args.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/moe_args.h"
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_moe write them. */
@@ -17,7 +21,7 @@
 #define MAX_EXPERTS 1024
 #define TOTAL_BLOCKS                                                                               \
     64 /* At most, that count the experts' assignments: each ends with an atomic sum an expert. */
-#define ALIGN(n) (((n) + 255) / 256 * 256)
+#define PART_ROWS 256 /* Of a part of the sums of probabilities. */
 
 /* Experts of a lane, in powers of two: fewer specialisations. */
 static void route_defines(char out[LT_CUDA_DEFINES_BYTES], int experts) {
@@ -50,81 +54,130 @@ static const char *moe_route_fwd_refuse(const void *args, const lt_device *devic
 /* sums (E) += columns of x (rows, E), through parts. */
 static lt_err column_sums(lt_queue *q, void *sums, void *parts, lt_tensor x, int n_parts,
                           int share) {
-    int rows = (int)x.shape[0], cols = (int)x.shape[1];
-    void *first[] = {&parts, &x.data, &rows, &cols, &share, &x.stride[0]},
-         *second[] = {&sums, &parts, &n_parts, &cols};
+    const int rows = (int)x.shape[0], cols = (int)x.shape[1];
+    lt_cuda_col_parts_args to_parts = {
+        .parts = parts, .x = x.data, .rows = rows, .cols = cols, .share = share, .ld = x.stride[0]};
+    lt_cuda_col_sum_args to_sum = {.dst = sums, .parts = parts, .n_parts = n_parts, .cols = cols};
+    void *first[] = {&to_parts}, *second[] = {&to_sum};
     LT_TRY(lt_cuda_run_early(q, "ops/col_parts.cu", "col_parts", "DTYPE=fp32 W=1",
                              LT_CUDA_DIV_UP(cols, 32), n_parts, 256, first));
     return lt_cuda_run_early(q, "ops/col_sum.cu", "col_sum", "", LT_CUDA_DIV_UP(cols, 32), 1, 512,
                              second);
 }
 
-static lt_err moe_route_fwd_run(lt_queue *q, const void *args) {
-    lt_moe_route_args a = *(const lt_moe_route_args *)args;
-    int rows = (int)a.logits.shape[0], experts = (int)a.logits.shape[1],
-        top_k = (int)a.experts.shape[1], normalise = a.normalise, capacity = (int)a.capacity;
-    int n = rows * top_k, blocks = LT_CUDA_DIV_UP(n, THREADS), share = 256;
-    const int n_parts = LT_CUDA_DIV_UP(rows, share);
-    const size_t lse_bytes = ALIGN((size_t)rows * 4), total_bytes = ALIGN((size_t)experts * 4),
-                 counts_bytes = ALIGN((size_t)blocks * (size_t)experts * 4),
-                 dropped_bytes = ALIGN((size_t)blocks * 4),
-                 parts_bytes = (size_t)n_parts * (size_t)experts * 4;
-    unsigned char *base;
-    void *scratch, *lse, *total, *sums, *counts, *dropped, *parts;
+/* A forward routing: its sizes, and its places in the scratch. */
+typedef struct {
+    int rows, experts, top_k, n, blocks, n_parts;
+    void *lse, *total, *sums, *counts, *dropped, *parts;
+} route;
 
-    if (n == 0) {
-        return lt_cuda_fill(q->gpu, q->stream, a.expert_start.data, 0, (size_t)(experts + 1) * 4);
-    }
-    LT_TRY(lt_cuda_scratch(
-        q, lse_bytes + 2 * total_bytes + counts_bytes + dropped_bytes + parts_bytes, &scratch));
-    base = scratch;
-    lse = base, base += lse_bytes;
-    total = base, base += total_bytes;
-    sums = base, base += total_bytes;
-    counts = base, base += counts_bytes;
-    dropped = base, base += dropped_bytes;
-    parts = base;
-    void *choose[] = {&a.probs.data,
-                      &a.experts.data,
-                      &a.weights.data,
-                      &lse,
-                      &a.logits.data,
-                      &a.probs.stride[0],
-                      &a.experts.stride[0],
-                      &a.weights.stride[0],
-                      &a.logits.stride[0],
-                      &rows,
-                      &experts,
-                      &top_k,
-                      &normalise};
-    void *count[] = {&counts, &a.experts.data, &a.experts.stride[0], &n, &top_k, &experts};
-    void *scan[] = {&counts, &total, &a.expert_start.data, &dropped, &blocks, &experts, &capacity};
-    void *place[] = {&a.slot_row.data,
-                     &a.weights.data,
-                     &a.experts.data,
-                     &counts,
-                     &a.expert_start.data,
-                     &dropped,
-                     &a.experts.stride[0],
-                     &a.weights.stride[0],
-                     &n,
-                     &top_k,
-                     &experts,
-                     &capacity};
-    char defines[LT_CUDA_DEFINES_BYTES];
-    route_defines(defines, experts);
-    LT_TRY(lt_cuda_run_early(q, FILE_NAME, "route_choose", defines, LT_CUDA_DIV_UP(rows, ROWS), 1,
-                             THREADS, choose));
-    LT_TRY(lt_cuda_run_early(q, FILE_NAME, "route_count", defines, blocks, 1, THREADS, count));
+static size_t route_carve(route *r, lt_arena *a) {
+    r->lse = lt_arena_take(a, (size_t)r->rows * 4, 256);                           /* (R) f32 */
+    r->total = lt_arena_take(a, (size_t)r->experts * 4, 256);                      /* (E) i32 */
+    r->sums = lt_arena_take(a, (size_t)r->experts * 4, 256);                       /* (E) f32 */
+    r->counts = lt_arena_take(a, (size_t)r->blocks * (size_t)r->experts * 4, 256); /* i32 */
+    r->dropped = lt_arena_take(a, (size_t)r->blocks * 4, 256);                     /* i32 */
+    r->parts = lt_arena_take(a, (size_t)r->n_parts * (size_t)r->experts * 4, 256); /* f32 */
+    return a->used_bytes;
+}
+static lt_err route_open(lt_queue *q, route *r, const lt_moe_route_args *a) {
+    lt_arena measure = {0};
+    void *scratch;
+    *r = (route){.rows = (int)a->logits.shape[0],
+                 .experts = (int)a->logits.shape[1],
+                 .top_k = (int)a->experts.shape[1]};
+    r->n = r->rows * r->top_k;
+    r->blocks = LT_CUDA_DIV_UP(r->n, THREADS);
+    r->n_parts = LT_CUDA_DIV_UP(r->rows, PART_ROWS);
+    const size_t bytes = route_carve(r, &measure);
+    LT_TRY(lt_cuda_scratch(q, bytes, &scratch));
+    lt_arena place = {.base = scratch, .size_bytes = bytes};
+    (void)route_carve(r, &place);
+    return LT_OK;
+}
+/* Each row's experts and weights. */
+static lt_err route_choose(lt_queue *q, const route *r, const lt_moe_route_args *a,
+                           const char *defines) {
+    lt_cuda_route_choose_args call = {.probs = a->probs.data,
+                                      .chosen = a->experts.data,
+                                      .weights = a->weights.data,
+                                      .lse_out = r->lse,
+                                      .logits = a->logits.data,
+                                      .ld_probs = a->probs.stride[0],
+                                      .ld_chosen = a->experts.stride[0],
+                                      .ld_weights = a->weights.stride[0],
+                                      .ld_logits = a->logits.stride[0],
+                                      .rows = r->rows,
+                                      .experts = r->experts,
+                                      .top_k = r->top_k,
+                                      .normalise = a->normalise};
+    void *list[] = {&call};
+    return lt_cuda_run_early(q, FILE_NAME, "route_choose", defines, LT_CUDA_DIV_UP(r->rows, ROWS),
+                             1, THREADS, list);
+}
+/* Where each expert's rows begin, and which slot each assignment gets. */
+static lt_err route_place(lt_queue *q, const route *r, const lt_moe_route_args *a,
+                          const char *defines) {
+    lt_cuda_route_count_args to_count = {.counts = r->counts,
+                                         .chosen = a->experts.data,
+                                         .ld = a->experts.stride[0],
+                                         .n = r->n,
+                                         .top_k = r->top_k,
+                                         .experts = r->experts};
+    lt_cuda_route_scan_args to_scan = {.counts = r->counts,
+                                       .total = r->total,
+                                       .start = a->expert_start.data,
+                                       .dropped = r->dropped,
+                                       .blocks = r->blocks,
+                                       .experts = r->experts,
+                                       .capacity = (int)a->capacity};
+    lt_cuda_route_place_args to_place = {.slot_row = a->slot_row.data,
+                                         .weights = a->weights.data,
+                                         .chosen = a->experts.data,
+                                         .counts = r->counts,
+                                         .start = a->expert_start.data,
+                                         .dropped = r->dropped,
+                                         .ld_chosen = a->experts.stride[0],
+                                         .ld_weights = a->weights.stride[0],
+                                         .n = r->n,
+                                         .top_k = r->top_k,
+                                         .experts = r->experts,
+                                         .capacity = (int)a->capacity};
+    void *count[] = {&to_count}, *scan[] = {&to_scan}, *place[] = {&to_place};
+    LT_TRY(lt_cuda_run_early(q, FILE_NAME, "route_count", defines, r->blocks, 1, THREADS, count));
     LT_TRY(lt_cuda_run_early(q, FILE_NAME, "route_scan", defines, 1, 1, 1024, scan));
-    LT_TRY(lt_cuda_run_early(q, FILE_NAME, "route_place", defines, blocks, 1, THREADS, place));
-    if (a.aux.data == NULL) {
-        return LT_OK;
+    return lt_cuda_run_early(q, FILE_NAME, "route_place", defines, r->blocks, 1, THREADS, place);
+}
+/* The sums of the auxiliary losses. */
+static lt_err route_aux(lt_queue *q, const route *r, const lt_moe_route_args *a,
+                        const char *defines) {
+    lt_cuda_route_aux_args call = {.aux = a->aux.data,
+                                   .step = a->aux.stride[0],
+                                   .sums = r->sums,
+                                   .total = r->total,
+                                   .lse = r->lse,
+                                   .rows = r->rows,
+                                   .top_k = r->top_k,
+                                   .experts = r->experts};
+    void *list[] = {&call};
+    LT_TRY(lt_cuda_fill(q->gpu, q->stream, r->sums, 0, (size_t)r->experts * 4));
+    LT_TRY(column_sums(q, r->sums, r->parts, a->probs, r->n_parts, PART_ROWS));
+    return lt_cuda_run_early(q, FILE_NAME, "route_aux", defines, 1, 1, 1024, list);
+}
+static lt_err moe_route_fwd_run(lt_queue *q, const void *args) {
+    const lt_moe_route_args *a = args;
+    char defines[LT_CUDA_DEFINES_BYTES];
+    route r;
+
+    if (a->logits.shape[0] * a->experts.shape[1] == 0) {
+        return lt_cuda_fill(q->gpu, q->stream, a->expert_start.data, 0,
+                            (size_t)(a->logits.shape[1] + 1) * 4);
     }
-    void *aux[] = {&a.aux.data, &a.aux.stride[0], &sums, &total, &lse, &rows, &top_k, &experts};
-    LT_TRY(lt_cuda_fill(q->gpu, q->stream, sums, 0, total_bytes));
-    LT_TRY(column_sums(q, sums, parts, a.probs, n_parts, share));
-    return lt_cuda_run_early(q, FILE_NAME, "route_aux", defines, 1, 1, 1024, aux);
+    LT_TRY(route_open(q, &r, a));
+    route_defines(defines, r.experts);
+    LT_TRY(route_choose(q, &r, a, defines));
+    LT_TRY(route_place(q, &r, a, defines));
+    return a->aux.data != NULL ? route_aux(q, &r, a, defines) : LT_OK;
 }
 
 static const char *moe_route_bwd_refuse(const void *args, const lt_device *device) {
@@ -142,27 +195,34 @@ static lt_err moe_route_bwd_run(lt_queue *q, const void *args) {
     char defines[LT_CUDA_DEFINES_BYTES];
     LT_TRY(lt_cuda_scratch(q, (size_t)experts * 4, &total));
     route_defines(defines, experts);
-    void *count[] = {&total, &a.experts.data, &a.experts.stride[0], &n, &top_k, &experts};
-    void *list[] = {&a.dlogits.data,
-                    &a.dweights.data,
-                    &a.logits.data,
-                    &a.probs.data,
-                    &a.experts.data,
-                    &a.weights.data,
-                    &total,
-                    &a.dlogits.stride[0],
-                    &a.dweights.stride[0],
-                    &a.logits.stride[0],
-                    &a.probs.stride[0],
-                    &a.experts.stride[0],
-                    &a.weights.stride[0],
-                    &rows,
-                    &experts,
-                    &top_k,
-                    &normalise,
-                    &a.aux_coef,
-                    &a.z_coef,
-                    &a.aux_scale.data};
+    lt_cuda_route_total_args to_count = {.total = total,
+                                         .chosen = a.experts.data,
+                                         .ld = a.experts.stride[0],
+                                         .n = n,
+                                         .top_k = top_k,
+                                         .experts = experts};
+    void *count[] = {&to_count};
+    lt_cuda_route_bwd_args call = {.dlogits = a.dlogits.data,
+                                   .dweights = a.dweights.data,
+                                   .logits = a.logits.data,
+                                   .probs = a.probs.data,
+                                   .chosen = a.experts.data,
+                                   .weights = a.weights.data,
+                                   .total = total,
+                                   .ld_dlogits = a.dlogits.stride[0],
+                                   .ld_dweights = a.dweights.stride[0],
+                                   .ld_logits = a.logits.stride[0],
+                                   .ld_probs = a.probs.stride[0],
+                                   .ld_chosen = a.experts.stride[0],
+                                   .ld_weights = a.weights.stride[0],
+                                   .rows = rows,
+                                   .experts = experts,
+                                   .top_k = top_k,
+                                   .normalise = normalise,
+                                   .aux_coef = a.aux_coef,
+                                   .z_coef = a.z_coef,
+                                   .aux_scale = a.aux_scale.data};
+    void *list[] = {&call};
     LT_TRY(lt_cuda_fill(q->gpu, q->stream, total, 0, (size_t)experts * 4));
     LT_TRY(lt_cuda_run_early(q, FILE_NAME, "route_total", defines,
                              blocks < TOTAL_BLOCKS ? blocks : TOTAL_BLOCKS, 1, THREADS, count));
@@ -191,7 +251,9 @@ static lt_err invert(lt_queue *q, void **inverse, lt_tensor slot_row, const lt_t
     int n = (int)slot_row.shape[0];
     void *kept = n_kept(start);
     LT_TRY(lt_cuda_scratch(q, (size_t)n * 4, inverse));
-    void *list[] = {inverse, &slot_row.data, &kept, &n};
+    lt_cuda_moe_invert_args call = {
+        .inverse = *inverse, .slot_row = slot_row.data, .n_kept = kept, .n = n};
+    void *list[] = {&call};
     return lt_cuda_run_early(q, FILE_NAME, "moe_invert", "DTYPE=fp32 W=1",
                              LT_CUDA_DIV_UP(n, THREADS), 1, THREADS, list);
 }
@@ -209,8 +271,16 @@ static lt_err moe_gather_fwd_run(lt_queue *q, const void *args) {
     void *kept = n_kept(&a.expert_start);
     char defines[LT_CUDA_DEFINES_BYTES];
     int64_t blocks;
-    void *list[] = {&a.y.data,      &a.x.data, &a.slot_row.data, &kept, &a.y.stride[0],
-                    &a.x.stride[0], &cols,     &top_k,           &n};
+    lt_cuda_moe_gather_args call = {.y = a.y.data,
+                                    .x = a.x.data,
+                                    .slot_row = a.slot_row.data,
+                                    .n_kept = kept,
+                                    .ldy = a.y.stride[0],
+                                    .ldx = a.x.stride[0],
+                                    .cols = cols,
+                                    .top_k = top_k,
+                                    .n = n};
+    void *list[] = {&call};
     row_defines(defines, rows, 2, n, &blocks);
     return lt_cuda_run_early(q, FILE_NAME, "moe_gather", defines, blocks, 1, THREADS, list);
 }
@@ -223,10 +293,19 @@ static lt_err sum_rows(lt_queue *q, lt_tensor y, lt_tensor x, lt_tensor weights,
     void *inverse;
     char defines[LT_CUDA_DEFINES_BYTES];
     int64_t blocks;
-    void *list[] = {
-        &y.data, &x.data, &weights.data, &inverse, &y.stride[0], &x.stride[0], &weights.stride[0],
-        &cols,   &top_k,  &add,          &n};
+    lt_cuda_moe_sum_args call = {.y = y.data,
+                                 .x = x.data,
+                                 .weights = weights.data,
+                                 .ldy = y.stride[0],
+                                 .ldx = x.stride[0],
+                                 .ld_weights = weights.stride[0],
+                                 .cols = cols,
+                                 .top_k = top_k,
+                                 .add = add,
+                                 .n = n};
+    void *list[] = {&call};
     LT_TRY(invert(q, &inverse, *slot_row, start));
+    call.inverse = inverse;
     row_defines(defines, rows, 2, n, &blocks);
     return lt_cuda_run_early(q, FILE_NAME, "moe_sum", defines, blocks, 1, THREADS, list);
 }
@@ -272,21 +351,22 @@ static lt_err moe_combine_bwd_run(lt_queue *q, const void *args) {
     void *inverse;
     char defines[LT_CUDA_DEFINES_BYTES];
     int64_t blocks;
-    void *list[] = {&a.dx.data,
-                    &a.dweights.data,
-                    &a.dy.data,
-                    &a.x.data,
-                    &a.weights.data,
-                    &inverse,
-                    &a.dx.stride[0],
-                    &a.dweights.stride[0],
-                    &a.dy.stride[0],
-                    &a.x.stride[0],
-                    &a.weights.stride[0],
-                    &cols,
-                    &top_k,
-                    &n};
+    lt_cuda_moe_combine_bwd_args call = {.dx = a.dx.data,
+                                         .dweights = a.dweights.data,
+                                         .dy = a.dy.data,
+                                         .x = a.x.data,
+                                         .weights = a.weights.data,
+                                         .lddx = a.dx.stride[0],
+                                         .ld_dweights = a.dweights.stride[0],
+                                         .lddy = a.dy.stride[0],
+                                         .ldx = a.x.stride[0],
+                                         .ld_weights = a.weights.stride[0],
+                                         .cols = cols,
+                                         .top_k = top_k,
+                                         .n = n};
+    void *list[] = {&call};
     LT_TRY(invert(q, &inverse, a.slot_row, &a.expert_start));
+    call.inverse = inverse;
     row_defines(defines, rows, 3, n, &blocks);
     return lt_cuda_run_early(q, FILE_NAME, "moe_combine_bwd", defines, blocks, 1, THREADS, list);
 }

@@ -15,6 +15,7 @@
  * BOUND     rows: bytes of x and y once. Routing: a few us of latency a launch.
  * NUMERICS  fp32 in a fixed order; counts are integers: bit-identical run to run. */
 #include "common/vec.cuh"
+#include "kernels/cuda/ops/moe_args.h"
 
 #define THREADS     256
 #define WARPS       (THREADS / WARP)
@@ -45,25 +46,23 @@ INLINE float row_lse(const float *row, int experts, int lane) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    route_choose(float *probs, int *chosen, float *weights, float *lse_out, const float *logits,
-                 i64 ld_probs, i64 ld_chosen, i64 ld_weights, i64 ld_logits, int rows, int experts,
-                 int top_k, int normalise) {
+    route_choose(const lt_cuda_route_choose_args a) {
     const int row = blockIdx.x * WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     wait_for_others();
-    if (row >= rows) {
+    if (row >= a.rows) {
         return;
     }
-    const float *const in = logits + row * ld_logits;
-    const float lse = row_lse(in, experts, lane);
+    const float *const in = a.logits + row * a.ld_logits;
+    const float lse = row_lse(in, a.experts, lane);
     u32 taken = 0;
     float sum = 0.0f;
-    for (int e = lane; e < experts; e += WARP) {
-        probs[row * ld_probs + e] = expf(in[e] - lse);
+    for (int e = lane; e < a.experts; e += WARP) {
+        a.probs[row * a.ld_probs + e] = expf(in[e] - lse);
     }
-    for (int k = 0; k < top_k; k++) {
+    for (int k = 0; k < a.top_k; k++) {
         float best = NEGATIVE;
         int where = MAX_EXPERTS;
-        for (int j = 0, e = lane; e < experts; j++, e += WARP) {
+        for (int j = 0, e = lane; e < a.experts; j++, e += WARP) {
             if (!(taken >> j & 1u) && (where == MAX_EXPERTS || in[e] > best)) {
                 best = in[e], where = e;
             }
@@ -83,214 +82,208 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const float p = expf(best - lse);
         sum += p;
         if (lane == 0) {
-            chosen[row * ld_chosen + k] = where;
-            weights[row * ld_weights + k] = p;
+            a.chosen[row * a.ld_chosen + k] = where;
+            a.weights[row * a.ld_weights + k] = p;
         }
     }
     if (lane == 0) {
-        for (int k = 0; k < top_k && normalise; k++) {
-            weights[row * ld_weights + k] /= sum;
+        for (int k = 0; k < a.top_k && a.normalise; k++) {
+            a.weights[row * a.ld_weights + k] /= sum;
         }
-        lse_out[row] = lse;
+        a.lse_out[row] = lse;
     }
 }
 
 /* counts (blocks, E): assignments of each expert among a block's 256. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-    route_count(int *counts, const int *chosen, i64 ld, int n, int top_k, int experts) {
+    route_count(const lt_cuda_route_count_args a) {
     __shared__ int hist[MAX_EXPERTS];
     const int i = blockIdx.x * THREADS + threadIdx.x;
     wait_for_others();
-    for (int e = threadIdx.x; e < experts; e += THREADS) {
+    for (int e = threadIdx.x; e < a.experts; e += THREADS) {
         hist[e] = 0;
     }
     __syncthreads();
-    if (i < n) {
+    if (i < a.n) {
         /* Integers: the order does not matter. */
-        atomicAdd(&hist[chosen[i / top_k * ld + i % top_k]], 1);
+        atomicAdd(&hist[a.chosen[i / a.top_k * a.ld + i % a.top_k]], 1);
     }
     __syncthreads();
-    for (int e = threadIdx.x; e < experts; e += THREADS) {
-        counts[(i64)blockIdx.x * experts + e] = hist[e];
+    for (int e = threadIdx.x; e < a.experts; e += THREADS) {
+        a.counts[(i64)blockIdx.x * a.experts + e] = hist[e];
     }
 }
 
 /* One block of 1024. counts becomes, for each block and expert, how many came before; total (E);
  * start (E + 1); dropped (blocks): before each block. */
-extern "C" __global__ void __launch_bounds__(1024)
-    route_scan(int *counts, int *total, int *start, int *dropped, int blocks, int experts,
-               int capacity) {
+extern "C" __global__ void __launch_bounds__(1024) route_scan(const lt_cuda_route_scan_args a) {
     __shared__ int kept[MAX_EXPERTS], sums[1024];
     /* Of the blocks, for each expert. */
-    const int e = threadIdx.x % experts, part = threadIdx.x / experts,
-              parts = min(1024 / experts, 32);
-    const int share = (blocks + parts - 1) / parts, from = min(part * share, blocks),
-              to = part < parts ? min(from + share, blocks) : from;
+    const int e = threadIdx.x % a.experts, part = threadIdx.x / a.experts,
+              parts = min(1024 / a.experts, 32);
+    const int share = (a.blocks + parts - 1) / parts, from = min(part * share, a.blocks),
+              to = part < parts ? min(from + share, a.blocks) : from;
     int before = 0, own = 0;
     wait_for_others();
 #pragma unroll 8
     for (int b = from; b < to; b++) {
-        own += counts[(i64)b * experts + e];
+        own += a.counts[(i64)b * a.experts + e];
     }
     sums[threadIdx.x] = own;
     __syncthreads();
     for (int p = 0; p < part && part < parts; p++) {
-        before += sums[p * experts + e];
+        before += sums[p * a.experts + e];
     }
     if (part == parts - 1) {
-        total[e] = before + own;
-        kept[e] = capacity > 0 ? min(before + own, capacity) : before + own;
+        a.total[e] = before + own;
+        kept[e] = a.capacity > 0 ? min(before + own, a.capacity) : before + own;
     }
 #pragma unroll 8
     for (int b = from; b < to; b++) {
-        const int n = counts[(i64)b * experts + e];
-        counts[(i64)b * experts + e] = before;
+        const int n = a.counts[(i64)b * a.experts + e];
+        a.counts[(i64)b * a.experts + e] = before;
         before += n;
     }
     __syncthreads();
     /* Dropped before block b: what each expert has beyond its capacity by then. */
-    for (int b = threadIdx.x; b < blocks && capacity > 0; b += 1024) {
+    for (int b = threadIdx.x; b < a.blocks && a.capacity > 0; b += 1024) {
         int n = 0;
-        for (int x = 0; x < experts; x++) {
-            n += max(0, counts[(i64)b * experts + x] - capacity);
+        for (int x = 0; x < a.experts; x++) {
+            n += max(0, a.counts[(i64)b * a.experts + x] - a.capacity);
         }
-        dropped[b] = n;
+        a.dropped[b] = n;
     }
     if (threadIdx.x == 0) {
         int sum = 0;
-        for (int x = 0; x < experts; x++) {
-            start[x] = sum;
+        for (int x = 0; x < a.experts; x++) {
+            a.start[x] = sum;
             sum += kept[x];
         }
-        start[experts] = sum;
+        a.start[a.experts] = sum;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    route_place(int *slot_row, float *weights, const int *chosen, const int *counts,
-                const int *start, const int *dropped, i64 ld_chosen, i64 ld_weights, int n,
-                int top_k, int experts, int capacity) {
+    route_place(const lt_cuda_route_place_args a) {
     __shared__ int of_warp[WARPS][MAX_EXPERTS], drops[WARPS];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
               i = blockIdx.x * THREADS + threadIdx.x;
     wait_for_others();
     /* Beyond the end: nobody's like. */
-    const int e = i < n ? chosen[i / top_k * ld_chosen + i % top_k] : MAX_EXPERTS + threadIdx.x;
+    const int e = i < a.n ? a.chosen[i / a.top_k * a.ld_chosen + i % a.top_k]
+                          : MAX_EXPERTS + threadIdx.x;
     const unsigned same = __match_any_sync(ALL_LANES, e), below = (1u << lane) - 1u;
     int place = 0;
-    for (int at = threadIdx.x; at < WARPS * experts; at += THREADS) {
-        of_warp[at / experts][at % experts] = 0;
+    for (int at = threadIdx.x; at < WARPS * a.experts; at += THREADS) {
+        of_warp[at / a.experts][at % a.experts] = 0;
     }
     __syncthreads();
-    if (i < n && (same & below) == 0) {
+    if (i < a.n && (same & below) == 0) {
         of_warp[warp][e] = __popc(same);
     }
     __syncthreads();
-    if (i < n) {
-        place = counts[(i64)blockIdx.x * experts + e] + __popc(same & below);
+    if (i < a.n) {
+        place = a.counts[(i64)blockIdx.x * a.experts + e] + __popc(same & below);
         for (int w = 0; w < warp; w++) {
             place += of_warp[w][e];
         }
     }
-    const bool drop = i < n && capacity > 0 && place >= capacity;
+    const bool drop = i < a.n && a.capacity > 0 && place >= a.capacity;
     const unsigned dropping = __ballot_sync(ALL_LANES, drop);
     if (lane == 0) {
         drops[warp] = __popc(dropping);
     }
     __syncthreads();
     if (drop) {
-        int slot = start[experts] + dropped[blockIdx.x] + __popc(dropping & below);
+        int slot = a.start[a.experts] + a.dropped[blockIdx.x] + __popc(dropping & below);
         for (int w = 0; w < warp; w++) {
             slot += drops[w];
         }
-        slot_row[slot] = i;
-        weights[i / top_k * ld_weights + i % top_k] = 0.0f;
-    } else if (i < n) {
-        slot_row[start[e] + place] = i;
+        a.slot_row[slot] = i;
+        a.weights[i / a.top_k * a.ld_weights + i % a.top_k] = 0.0f;
+    } else if (i < a.n) {
+        a.slot_row[a.start[e] + place] = i;
     }
 }
 
 /* aux: E sum_e (total_e / n) (sums_e / rows), and the mean of lse^2; one block of 1024. */
-extern "C" __global__ void __launch_bounds__(1024)
-    route_aux(float *aux, i64 step, const float *sums, const int *total, const float *lse, int rows,
-              int top_k, int experts) {
+extern "C" __global__ void __launch_bounds__(1024) route_aux(const lt_cuda_route_aux_args a) {
     __shared__ float slots[2][WARP];
     float balance = 0.0f, z = 0.0f;
     wait_for_others();
-    for (int e = threadIdx.x; e < experts; e += 1024) {
-        balance += (float)total[e] * sums[e];
+    for (int e = threadIdx.x; e < a.experts; e += 1024) {
+        balance += (float)a.total[e] * a.sums[e];
     }
-    for (int r = threadIdx.x; r < rows; r += 1024) {
-        z += lse[r] * lse[r];
+    for (int r = threadIdx.x; r < a.rows; r += 1024) {
+        z += a.lse[r] * a.lse[r];
     }
     balance = block_sum(balance, slots[0], WARP);
     z = block_sum(z, slots[1], WARP);
     if (threadIdx.x == 0) {
-        aux[0] = balance * (float)experts / ((float)rows * (float)top_k) / (float)rows;
-        aux[step] = z / (float)rows;
+        a.aux[0] = balance * (float)a.experts / ((float)a.rows * (float)a.top_k) / (float)a.rows;
+        a.aux[a.step] = z / (float)a.rows;
     }
 }
 
 /* total (E), zeroed before: how many assignments chose each expert. Integers: the order does not
  * matter. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-    route_total(int *total, const int *chosen, i64 ld, int n, int top_k, int experts) {
+    route_total(const lt_cuda_route_total_args a) {
     __shared__ int hist[MAX_EXPERTS];
     wait_for_others();
-    for (int e = threadIdx.x; e < experts; e += THREADS) {
+    for (int e = threadIdx.x; e < a.experts; e += THREADS) {
         hist[e] = 0;
     }
     __syncthreads();
-    for (int i = blockIdx.x * THREADS + threadIdx.x; i < n; i += gridDim.x * THREADS) {
-        atomicAdd(&hist[chosen[i / top_k * ld + i % top_k]], 1);
+    for (int i = blockIdx.x * THREADS + threadIdx.x; i < a.n; i += gridDim.x * THREADS) {
+        atomicAdd(&hist[a.chosen[i / a.top_k * a.ld + i % a.top_k]], 1);
     }
     __syncthreads();
-    for (int e = threadIdx.x; e < experts; e += THREADS) {
+    for (int e = threadIdx.x; e < a.experts; e += THREADS) {
         if (hist[e] > 0) {
-            atomicAdd(&total[e], hist[e]);
+            atomicAdd(&a.total[e], hist[e]);
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    route_bwd(float *dlogits, const float *dweights, const float *logits, const float *probs,
-              const int *chosen, const float *weights, const int *total, i64 ld_dlogits,
-              i64 ld_dweights, i64 ld_logits, i64 ld_probs, i64 ld_chosen, i64 ld_weights, int rows,
-              int experts, int top_k, int normalise, float aux_coef, float z_coef,
-              const float *aux_scale) {
+extern "C" __global__ void __launch_bounds__(THREADS) route_bwd(const lt_cuda_route_bwd_args a) {
+    float z_coef = a.z_coef, aux_coef = a.aux_coef;
     const int row = blockIdx.x * WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     wait_for_others();
-    if (row >= rows) {
+    if (row >= a.rows) {
         return;
     }
-    const float *const p = probs + row * ld_probs;
-    const int *const which = chosen + row * ld_chosen;
-    if (aux_scale != nullptr) {
-        aux_coef *= *aux_scale;
-        z_coef *= *aux_scale;
+    const float *const p = a.probs + row * a.ld_probs;
+    const int *const which = a.chosen + row * a.ld_chosen;
+    if (a.aux_scale != nullptr) {
+        aux_coef *= *a.aux_scale;
+        z_coef *= *a.aux_scale;
     }
-    const float balance = aux_coef * (float)experts / ((float)rows * (float)top_k) / (float)rows;
+    const float balance = aux_coef * (float)a.experts / ((float)a.rows * (float)a.top_k) /
+                          (float)a.rows;
     const float z = z_coef != 0.0f
-                        ? z_coef * 2.0f * row_lse(logits + row * ld_logits, experts, lane) /
-                              (float)rows
+                        ? z_coef * 2.0f * row_lse(a.logits + row * a.ld_logits, a.experts, lane) /
+                              (float)a.rows
                         : 0.0f;
     float dp[HELD], sum = 0.0f, mean = 0.0f, inner = 0.0f;
 #pragma unroll
     for (int j = 0; j < HELD; j++) {
         const int e = lane + WARP * j;
-        dp[j] = e < experts && aux_coef != 0.0f ? balance * (float)total[e] : 0.0f;
+        dp[j] = e < a.experts && aux_coef != 0.0f ? balance * (float)a.total[e] : 0.0f;
     }
-    for (int k = 0; k < top_k; k++) { /* All lanes alike. */
-        const float dw = weights[row * ld_weights + k] == 0.0f ? 0.0f
-                                                               : dweights[row * ld_dweights + k];
+    for (int k = 0; k < a.top_k; k++) { /* All lanes alike. */
+        const float dw = a.weights[row * a.ld_weights + k] == 0.0f
+                             ? 0.0f
+                             : a.dweights[row * a.ld_dweights + k];
         sum += p[which[k]];
         mean += dw * p[which[k]];
     }
     mean /= sum;
-    for (int k = 0; k < top_k; k++) {
-        const float dw = weights[row * ld_weights + k] == 0.0f ? 0.0f
-                                                               : dweights[row * ld_dweights + k];
-        const float d = normalise ? (dw - mean) / sum : dw;
+    for (int k = 0; k < a.top_k; k++) {
+        const float dw = a.weights[row * a.ld_weights + k] == 0.0f
+                             ? 0.0f
+                             : a.dweights[row * a.ld_dweights + k];
+        const float d = a.normalise ? (dw - mean) / sum : dw;
 #pragma unroll
         for (int j = 0; j < HELD; j++) {
             dp[j] += which[k] == lane + WARP * j ? d : 0.0f;
@@ -299,40 +292,38 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int j = 0; j < HELD; j++) {
         const int e = lane + WARP * j;
-        inner += e < experts ? p[e] * dp[j] : 0.0f;
+        inner += e < a.experts ? p[e] * dp[j] : 0.0f;
     }
     inner = warp_sum(inner);
 #pragma unroll
     for (int j = 0; j < HELD; j++) {
         const int e = lane + WARP * j;
-        if (e < experts) {
-            dlogits[row * ld_dlogits + e] = p[e] * (dp[j] - inner) + z * p[e];
+        if (e < a.experts) {
+            a.dlogits[row * a.ld_dlogits + e] = p[e] * (dp[j] - inner) + z * p[e];
         }
     }
 }
 
 /* ---- Rows ---- */
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    moe_invert(int *inverse, const int *slot_row, const int *n_kept, int n) {
+extern "C" __global__ void __launch_bounds__(THREADS) moe_invert(const lt_cuda_moe_invert_args a) {
     const int i = blockIdx.x * THREADS + threadIdx.x;
     wait_for_others();
-    if (i < n) {
-        inverse[slot_row[i]] = i < *n_kept ? i : -1;
+    if (i < a.n) {
+        a.inverse[a.slot_row[i]] = i < *a.n_kept ? i : -1;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    moe_gather(DTYPE *y, const DTYPE *x, const int *slot_row, const int *n_kept, i64 ldy, i64 ldx,
-               int cols, int top_k, int n) {
+extern "C" __global__ void __launch_bounds__(THREADS) moe_gather(const lt_cuda_moe_gather_args a) {
     const i64 i = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM;
     wait_for_others();
-    if (i >= min(n, *n_kept)) {
+    if (i >= min(a.n, *a.n_kept)) {
         return;
     }
-    x += slot_row[i] / top_k * ldx, y += i * ldy;
+    const DTYPE *const x = a.x + a.slot_row[i] / a.top_k * a.ldx;
+    DTYPE *const y = a.y + i * a.ldy;
 #pragma unroll 4
-    for (int col = threadIdx.x % TEAM * W; col < cols; col += TEAM * W) {
+    for (int col = threadIdx.x % TEAM * W; col < a.cols; col += TEAM * W) {
         float f[W];
         piece_load(f, x + col);
         piece_store(y + col, f);
@@ -340,26 +331,24 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 /* y[r] = sum over k of (weights[r][k] or 1) x[slot of (r, k)] (+ y[r]). */
-extern "C" __global__ void __launch_bounds__(THREADS)
-    moe_sum(DTYPE *y, const DTYPE *x, const float *weights, const int *inverse, i64 ldy, i64 ldx,
-            i64 ld_weights, int cols, int top_k, int add, int n) {
+extern "C" __global__ void __launch_bounds__(THREADS) moe_sum(const lt_cuda_moe_sum_args a) {
     const i64 r = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM;
     wait_for_others();
-    if (r >= n) {
+    if (r >= a.n) {
         return;
     }
-    y += r * ldy;
-    for (int col = threadIdx.x % TEAM * W; col < cols; col += TEAM * W) {
+    DTYPE *const y = a.y + r * a.ldy;
+    for (int col = threadIdx.x % TEAM * W; col < a.cols; col += TEAM * W) {
         float sum[W] = {0.0f}, f[W];
-        if (add) {
+        if (a.add) {
             piece_load(sum, y + col);
         }
 #pragma unroll 2
-        for (int k = 0; k < top_k; k++) {
-            const int slot = inverse[r * top_k + k];
-            const float w = weights ? weights[r * ld_weights + k] : 1.0f;
+        for (int k = 0; k < a.top_k; k++) {
+            const int slot = a.inverse[r * a.top_k + k];
+            const float w = a.weights ? a.weights[r * a.ld_weights + k] : 1.0f;
             if (slot >= 0) {
-                piece_load(f, x + slot * ldx + col);
+                piece_load(f, a.x + slot * a.ldx + col);
 #pragma unroll
                 for (int i = 0; i < W; i++) {
                     sum[i] += w * f[i];
@@ -372,31 +361,29 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 /* An assignment: dx[slot] = w dy[r]; dweights[r][k] = <x[slot], dy[r]>. dx may be x. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-    moe_combine_bwd(DTYPE *dx, float *dweights, const DTYPE *dy, const DTYPE *x,
-                    const float *weights, const int *inverse, i64 lddx, i64 ld_dweights, i64 lddy,
-                    i64 ldx, i64 ld_weights, int cols, int top_k, int n) {
+    moe_combine_bwd(const lt_cuda_moe_combine_bwd_args a) {
     __shared__ float slots[WARPS];
-    const int at = blockIdx.x * TEAMS + threadIdx.x / TEAM, r = at / top_k, k = at % top_k;
+    const int at = blockIdx.x * TEAMS + threadIdx.x / TEAM, r = at / a.top_k, k = at % a.top_k;
     wait_for_others();
-    const int slot = at < n ? inverse[at] : -1;
+    const int slot = at < a.n ? a.inverse[at] : -1;
     float dot = 0.0f;
     if (slot >= 0) {
-        const float w = weights[r * ld_weights + k];
+        const float w = a.weights[r * a.ld_weights + k];
 #pragma unroll 4
-        for (int col = threadIdx.x % TEAM * W; col < cols; col += TEAM * W) {
+        for (int col = threadIdx.x % TEAM * W; col < a.cols; col += TEAM * W) {
             float from_x[W], d[W];
-            piece_load_stream(from_x, x + slot * ldx + col);
-            piece_load(d, dy + r * lddy + col);
+            piece_load_stream(from_x, a.x + slot * a.ldx + col);
+            piece_load(d, a.dy + r * a.lddy + col);
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 dot += from_x[i] * d[i];
                 d[i] *= w;
             }
-            piece_store(dx + slot * lddx + col, d);
+            piece_store(a.dx + slot * a.lddx + col, d);
         }
     }
     dot = TEAM == WARP ? warp_sum(dot) : block_sum(dot, slots, WARPS);
-    if (threadIdx.x % TEAM == 0 && at < n) {
-        dweights[r * ld_dweights + k] = dot;
+    if (threadIdx.x % TEAM == 0 && at < a.n) {
+        a.dweights[r * a.ld_dweights + k] = dot;
     }
 }

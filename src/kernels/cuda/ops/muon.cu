@@ -55,8 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    muon_scale(const lt_cuda_muon_scale_args w) {
+extern "C" __global__ void __launch_bounds__(THREADS) muon_scale(const lt_cuda_muon_scale_args w) {
     __shared__ double slots[THREADS / WARP];
     double sum = 0.0;
     for (int i = threadIdx.x; i < BLOCKS; i += THREADS) {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "kernels/cuda/ops/col_sum_args.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/norm_args.h"
 #include "kernels/cuda/specs.h"
@@ -161,20 +162,34 @@ static lt_err fwd(lt_queue *q, int kind, const lt_tensor *const rows_of[4], lt_t
                   lt_tensor bias, lt_tensor mean, lt_tensor rstd, float eps, float gain_offset) {
     const lt_tensor *y = rows_of[0], *x = rows_of[1], *add = rows_of[2], *sum = rows_of[3];
     const lt_tensor *const all[] = {y, x, add, sum, &gain, &bias};
-    int rows = (int)lt_cuda_rows(x), cols = (int)lt_cuda_width(x);
-    void *py = y->data, *px = x->data, *padd = add->data, *psum = sum->data;
-    lt_norm_views at = {.n = lt_cuda_row_shape_of(x)};
-    void *args[] = {&py,        &px,   &padd, &psum, &gain.data,   &bias.data, &mean.data,
-                    &rstd.data, &rows, &cols, &eps,  &gain_offset, &at};
+    const int rows = (int)lt_cuda_rows(x), cols = (int)lt_cuda_width(x);
+    const lt_norm_views at = {.y = lt_cuda_view_of(y),
+                              .x = lt_cuda_view_of(x),
+                              .add = lt_cuda_view_of(add),
+                              .sum = lt_cuda_view_of(sum),
+                              .n = lt_cuda_row_shape_of(x)};
+    lt_cuda_norm_fwd_args call = {.y = y->data,
+                                  .x = x->data,
+                                  .add = add->data,
+                                  .sum = sum->data,
+                                  .gain = gain.data,
+                                  .bias = bias.data,
+                                  .mean = mean.data,
+                                  .rstd = rstd.data,
+                                  .rows = rows,
+                                  .cols = cols,
+                                  .eps = eps,
+                                  .gain_offset = gain_offset,
+                                  .at = at};
+    void *args[] = {&call};
     char defines[DEFINES_BYTES];
     spec s;
-    at.y = lt_cuda_view_of(y), at.x = lt_cuda_view_of(x), at.add = lt_cuda_view_of(add);
-    at.sum = lt_cuda_view_of(sum);
-    (void)fwd_spec(&s, lt_cuda_piece(all, 6, x->dtype, cols), cols, rows, padd != NULL,
+    (void)fwd_spec(&s, lt_cuda_piece(all, 6, x->dtype, cols), cols, rows, add->data != NULL,
                    lt_cuda_get_info(q->gpu)->n_sms);
     snprintf(defines, sizeof defines, FORWARD_WORDS, kind, lt_cuda_dtype_word(x->dtype),
-             lt_cuda_dtype_word(gain.dtype), s.w, s.lanes, s.vecs, s.threads, s.rows, padd != NULL,
-             psum != NULL, bias.data != NULL, full(&s, cols), at.n.n1 * at.n.n2 == 1);
+             lt_cuda_dtype_word(gain.dtype), s.w, s.lanes, s.vecs, s.threads, s.rows,
+             add->data != NULL, sum->data != NULL, bias.data != NULL, full(&s, cols),
+             at.n.n1 * at.n.n2 == 1);
     return lt_cuda_run_early(q, FORWARD, "norm_fwd", defines,
                              LT_CUDA_DIV_UP(rows, rows_a_block(&s)), 1, s.threads, args);
 }
@@ -211,9 +226,21 @@ static lt_err bwd(lt_queue *q, int kind, lt_tensor dx, lt_tensor dgain, lt_tenso
     blocks = blocks < most ? blocks : most;
     n_parts = (int)blocks;
     LT_TRY(lt_cuda_scratch(q, (size_t)n_parts * (size_t)cols * 4 * 2, &parts));
-    void *args[] = {&dx.data,   &parts, &dy.data, &x.data,      &gain.data, &mean.data,
-                    &rstd.data, &rows,  &cols,    &gain_offset, &at};
-    void *sums[] = {&dgain.data, &dbias.data, &parts, &n_parts, &cols};
+    lt_cuda_norm_bwd_args call = {.dx = dx.data,
+                                  .parts = parts,
+                                  .dy = dy.data,
+                                  .x = x.data,
+                                  .gain = gain.data,
+                                  .mean = mean.data,
+                                  .rstd = rstd.data,
+                                  .rows = rows,
+                                  .cols = cols,
+                                  .gain_offset = gain_offset,
+                                  .at = at};
+    void *args[] = {&call};
+    lt_cuda_col_sum_pair_args pair = {
+        .dst = dgain.data, .dst2 = dbias.data, .parts = parts, .n_parts = n_parts, .cols = cols};
+    void *sums[] = {&pair};
     LT_TRY(lt_cuda_launch(q->gpu, q->stream, k,
                           &(lt_cuda_dims){.grid = {(unsigned)blocks},
                                           .block = {(unsigned)s.threads},

@@ -19,6 +19,7 @@
  *           own rounding.
  * REFS      Zhang & Sennrich 2019, arXiv:1910.07467; Ba et al. 2016, arXiv:1607.06450. */
 #include "ops/norm.cuh"
+#include "kernels/cuda/ops/norm_args.h"
 
 #define IS_BF16_bf16  1
 #define IS_BF16_fp16  0
@@ -131,9 +132,8 @@ INLINE void params_load(float *g, float *b, const PARAM *gain, const PARAM *bias
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *gain,
-             const PARAM *bias, float *mean, float *rstd, int rows, int cols, float eps,
-             float gain_offset, const __grid_constant__ lt_norm_views at) {
+    norm_fwd(const lt_cuda_norm_fwd_args w) {
+    const int cols = w.cols;
     __shared__ float slots[2][ROWS * WARPS];
     const int lane = threadIdx.x % LANES,
               first = (blockIdx.x * GROUPS + threadIdx.x / LANES) * ROWS;
@@ -149,11 +149,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     /* 1. The only read. Behind the end the last row is read again: all lanes take part in the
      *    shuffles. */
     for (int r = 0; r < ROWS; r++) {
-        const int row = min(first + r, rows - 1);
-        to[r] = y + row_begin(at.y, row, at.n) + lane * W;
-        row_load(held[r], x + row_begin(at.x, row, at.n),
-                 ADD ? add + row_begin(at.add, row, at.n) : add,
-                 SUM ? sum + row_begin(at.sum, row, at.n) : sum, lane, cols, first + r < rows);
+        const int row = min(first + r, w.rows - 1);
+        to[r] = w.y + row_begin(w.at.y, row, w.at.n) + lane * W;
+        row_load(held[r], w.x + row_begin(w.at.x, row, w.at.n),
+                 ADD ? w.add + row_begin(w.at.add, row, w.at.n) : w.add,
+                 SUM ? w.sum + row_begin(w.at.sum, row, w.at.n) : w.sum, lane, cols,
+                 first + r < w.rows);
     }
 #pragma unroll
     /* 2. Sums; of LayerNorm's squares, those about the mean of each piece. Columns behind the end
@@ -196,24 +197,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     row_sums(squares, ROWS, slots[1]);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        scale[r] = rsqrtf(squares[r] * share + eps), shift[r] = -centre[r] * scale[r];
-        if (lane == 0 && first + r < rows) {
-            if (rstd) {
-                rstd[first + r] = scale[r];
+        scale[r] = rsqrtf(squares[r] * share + w.eps), shift[r] = -centre[r] * scale[r];
+        if (lane == 0 && first + r < w.rows) {
+            if (w.rstd) {
+                w.rstd[first + r] = scale[r];
             }
-            if (KIND == 1 && mean) {
-                mean[first + r] = centre[r];
+            if (KIND == 1 && w.mean) {
+                w.mean[first + r] = centre[r];
             }
         }
     }
     float g[2][W], b[2][W];
-    params_load(g[0], b[0], gain, bias, lane * W, cols);
+    params_load(g[0], b[0], w.gain, w.bias, lane * W, cols);
 #pragma unroll
     /* 4. The only write. Parameters are loaded a piece ahead: no load passes a store by itself. */
     for (int v = 0; v < VECS; v++) {
         const int col = (v * LANES + lane) * W, turn = v % 2;
         if (v + 1 < VECS) {
-            params_load(g[1 - turn], b[1 - turn], gain, bias, col + LANES * W, cols);
+            params_load(g[1 - turn], b[1 - turn], w.gain, w.bias, col + LANES * W, cols);
         }
         if (INSIDE(col)) {
 #pragma unroll
@@ -225,10 +226,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                     const float hat = KIND == 0            ? f[i] * scale[r]
                                       : sizeof(DTYPE) == 2 ? fmaf(f[i], scale[r], shift[r])
                                                            : (f[i] - centre[r]) * scale[r];
-                    f[i] = KIND == 0 ? hat * (gain_offset + g[turn][i])
+                    f[i] = KIND == 0 ? hat * (w.gain_offset + g[turn][i])
                                      : fmaf(hat, g[turn][i], b[turn][i]);
                 }
-                if (first + r < rows) {
+                if (first + r < w.rows) {
                     piece_store(to[r] + v * LANES * W, f);
                 }
             }

@@ -16,6 +16,7 @@
  *           to 8 elements (LANES=8, W=1) in double: dx cancels there. */
 #include "common/ptx.cuh"
 #include "ops/norm.cuh"
+#include "kernels/cuda/ops/norm_args.h"
 
 #define STREAMS    (2 + ADD)               /* x, dy, and dx that is added to */
 #define A_TURN     (GROUPS * ROWS)         /* Rows of a block's turn. */
@@ -164,13 +165,12 @@ INLINE void parts_store(float *parts, float (*dgain)[W], float (*dbias)[W], floa
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *gain,
-             const float *mean, const float *rstd, int rows, int cols, float gain_offset,
-             const __grid_constant__ lt_norm_views at) {
+    norm_bwd(const lt_cuda_norm_bwd_args w) {
+    const int cols = w.cols;
     extern __shared__ __align__(16) uint4 ring[];
     __shared__ float slots[2][N_SUMS * WARPS]; /* Two sets in turn: one barrier a turn is enough. */
     const int lane = threadIdx.x % LANES, step = gridDim.x * A_TURN;
-    const inputs in = {{x, dy, dx}, {at.x, at.dy, at.dx}, at.n, rows, cols, ring};
+    const inputs in = {{w.x, w.dy, w.dx}, {w.at.x, w.at.dy, w.at.dx}, w.at.n, w.rows, cols, ring};
     float dgain[VECS][W] = {{0.0f}}, dbias[VECS][W] = {{0.0f}}, g[KEEP_GAIN ? VECS : 1][W],
           next_scale[ROWS], next_centre[ROWS];
     const float share = 1.0f / cols;
@@ -181,14 +181,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
 #pragma unroll
     for (int v = 0; v < VECS && KEEP_GAIN; v++) {
-        gain_load(g[v], gain, v, lane, cols, gain_offset);
+        gain_load(g[v], w.gain, v, lane, cols, w.gain_offset);
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        next_scale[r] = first + r < rows ? rstd[first + r] : 0.0f;
-        next_centre[r] = KIND == 1 && first + r < rows ? mean[first + r] : 0.0f;
+        next_scale[r] = first + r < w.rows ? w.rstd[first + r] : 0.0f;
+        next_centre[r] = KIND == 1 && first + r < w.rows ? w.mean[first + r] : 0.0f;
     }
-    for (int base = blockIdx.x * A_TURN, turn = 0; base < rows;
+    for (int base = blockIdx.x * A_TURN, turn = 0; base < w.rows;
          base += step, first += step, turn ^= 1) {
         float scale[ROWS], centre[ROWS], sums[2 * ROWS];
 #if LANES == 8 && W == 1
@@ -198,8 +198,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         for (int r = 0; r < ROWS; r++) { /* Rows behind the end: scale 0, and zeros for x and dy. */
             const int next = first + step + r;
             scale[r] = next_scale[r], centre[r] = next_centre[r];
-            next_scale[r] = next < rows ? rstd[next] : 0.0f;
-            next_centre[r] = KIND == 1 && next < rows ? mean[next] : 0.0f;
+            next_scale[r] = next < w.rows ? w.rstd[next] : 0.0f;
+            next_centre[r] = KIND == 1 && next < w.rows ? w.mean[next] : 0.0f;
             sums[r] = sums[ROWS + r] = 0.0f;
         }
         if (DEPTH > 0) {
@@ -209,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         for (int v = 0; v < VECS; v++) { /* 1. Columns' sums, and each row's two. */
             float *const gv = g[KEEP_GAIN ? v : 0];
             if (!KEEP_GAIN) {
-                gain_load(gv, gain, v, lane, cols, gain_offset);
+                gain_load(gv, w.gain, v, lane, cols, w.gain_offset);
             }
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
@@ -238,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         DTYPE *to[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            to[r] = dx + row_begin(at.dx, first + r, at.n) + lane * W;
+            to[r] = w.dx + row_begin(w.at.dx, first + r, w.at.n) + lane * W;
             row_dot[r] = sums[r] * share, row_total[r] = KIND == 1 ? sums[ROWS + r] * share : 0.0f;
         }
 #if LANES == 8 && W == 1
@@ -254,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             const int col = (v * LANES + lane) * W;
             float *const gv = g[KEEP_GAIN ? v : 0];
             if (!KEEP_GAIN) {
-                gain_load(gv, gain, v, lane, cols, gain_offset);
+                gain_load(gv, w.gain, v, lane, cols, w.gain_offset);
             }
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
@@ -271,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                                s = (wide)from_dy[i] * gv[i];
                     out[i] += (float)(scale[r] * (s - row_total[r] - h * row_dot[r]));
                 }
-                if (first + r < rows && INSIDE(col)) {
+                if (first + r < w.rows && INSIDE(col)) {
                     piece_store(to[r] + v * LANES * W, out);
                 }
             }
@@ -283,5 +283,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         cp_async_wait(0);
         __syncthreads();
     }
-    parts_store(parts, dgain, dbias, (float *)ring, lane, cols);
+    parts_store(w.parts, dgain, dbias, (float *)ring, lane, cols);
 }

@@ -6,20 +6,20 @@
  * BOUND     4 bytes an id: 128,256 ids 0.5 MB, about 8 us for one SM; once a request, and the rows
  *           of a step's new requests beside each other. */
 #include "common/early.cuh"
+#include "kernels/cuda/ops/note_args.h"
 
 #define THREADS 1024
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    note(int *notes, const int *slots, const int *starts, const int2 *edits, int width, i64 ld) {
+extern "C" __global__ void __launch_bounds__(THREADS) note(const lt_cuda_note_args w) {
     wait_for_others();
-    int *row = notes + (i64)slots[blockIdx.x] * ld;
-    const int end = starts[blockIdx.x + 1];
-    for (int i = threadIdx.x; i < width; i += THREADS) {
+    int *row = w.notes + (i64)w.slots[blockIdx.x] * w.ld;
+    const int end = w.starts[blockIdx.x + 1];
+    for (int i = threadIdx.x; i < w.width; i += THREADS) {
         row[i] = 0;
     }
     __syncthreads();
-    for (int i = starts[blockIdx.x] + (int)threadIdx.x; i < end; i += THREADS) {
-        const int2 edit = edits[i];
+    for (int i = w.starts[blockIdx.x] + (int)threadIdx.x; i < end; i += THREADS) {
+        const int2 edit = w.edits[i];
         row[edit.x] = edit.y;
     }
 }

@@ -102,8 +102,7 @@ INLINE void moment_store(moment *m, const float *f, const u32 (*words)[4], int w
 #endif
 
 /* p, m: see ops.h. */
-extern "C" __global__ void __launch_bounds__(THREADS)
-    lion(const lt_cuda_lion_args w) {
+extern "C" __global__ void __launch_bounds__(THREADS) lion(const lt_cuda_lion_args w) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], first[W];
     lt_optim_numbers s = w.s;
@@ -131,8 +130,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    adamw(const lt_cuda_adamw_args w) {
+extern "C" __global__ void __launch_bounds__(THREADS) adamw(const lt_cuda_adamw_args w) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], first[W], second[W];
     u32 words[W][4];
@@ -164,8 +162,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    ademamix(const lt_cuda_ademamix_args w) {
+extern "C" __global__ void __launch_bounds__(THREADS) ademamix(const lt_cuda_ademamix_args w) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], fast[W], slow[W], second[W];
     u32 words[W][4];
@@ -267,8 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 /* step->grad_scale = scale * min(1, max_norm / norm), norm = scale * sqrt(sumsq); skip where it is
  * not finite. norm_out may be null. */
-extern "C" __global__ void __launch_bounds__(32)
-    clip_scale(const lt_cuda_clip_scale_args w) {
+extern "C" __global__ void __launch_bounds__(32) clip_scale(const lt_cuda_clip_scale_args w) {
     if (threadIdx.x == 0) {
         const double norm = sqrt(*w.sumsq) * w.scale;
         const bool finite = norm < 1e300;

@@ -112,9 +112,19 @@ static lt_err kv_write_run(lt_queue *q, const void *args) {
     int heads = (int)a.k.shape[1], dim = (int)a.k.shape[2];
     int64_t count = lt_tensor_count(&a.k);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.k_pages.data, &a.v_pages.data, &a.k.data,      &a.v.data,
-                    &a.slots.data,   &a.k.stride[0],  &a.k.stride[1], &a.v.stride[0],
-                    &a.v.stride[1],  &count,          &heads,         &dim};
+    lt_cuda_kv_write_any_args call = {.k_pages = a.k_pages.data,
+                                      .v_pages = a.v_pages.data,
+                                      .k = a.k.data,
+                                      .v = a.v.data,
+                                      .slots = a.slots.data,
+                                      .k_r = a.k.stride[0],
+                                      .k_h = a.k.stride[1],
+                                      .v_r = a.v.stride[0],
+                                      .v_h = a.v.stride[1],
+                                      .count = count,
+                                      .heads = heads,
+                                      .dim = dim};
+    void *list[] = {&call};
     defines_of(defines, a.k.dtype, a.k_pages.dtype, 1);
     return lt_cuda_run_early(q, "attention/any_paged.cu", "kv_write_any", defines,
                              LT_CUDA_DIV_UP(count, 256), 1, 256, list);

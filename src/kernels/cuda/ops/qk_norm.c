@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "kernels/cuda/ops/col_sum_args.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/qk_norm_args.h"
 #include "kernels/cuda/specs.h"
@@ -108,17 +109,18 @@ static lt_err forward(lt_queue *q, lt_qk_norm_args a, bool any) {
     const int lanes = (int)lt_cuda_width(&a.x) * (int)lt_dtype_bytes(a.x.dtype) / 32;
     const int64_t heads = lt_cuda_rows(&a.x), each = any ? WARPS : THREADS / lanes * HEADS;
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data,
-                    &a.x.data,
-                    &a.positions.data,
-                    &a.table.data,
-                    &a.q_gain.data,
-                    &a.k_gain.data,
-                    &a.rstd.data,
-                    &n,
-                    &a.eps,
-                    &a.gain_offset,
-                    &part};
+    lt_cuda_qk_norm_fwd_args call = {.y = a.y.data,
+                                     .x = a.x.data,
+                                     .positions = a.positions.data,
+                                     .table = a.table.data,
+                                     .q_gain = a.q_gain.data,
+                                     .k_gain = a.k_gain.data,
+                                     .rstd = a.rstd.data,
+                                     .n = n,
+                                     .eps = a.eps,
+                                     .gain_offset = a.gain_offset,
+                                     .part = part};
+    void *list[] = {&call};
     defines_of(defines, &a.x, &a.q_gain, any);
     return lt_cuda_run_early(q, any ? "ops/qk_norm_any.cu" : "ops/qk_norm.cu", "qk_norm_fwd",
                              defines, LT_CUDA_DIV_UP(heads, each), 1, THREADS, list);
@@ -186,10 +188,26 @@ static lt_err backward(lt_queue *q, lt_qk_norm_bwd_args a, bool any) {
     n.q_blocks = split_blocks(&n, any ? WARPS : THREADS / lanes,
                               (int64_t)info->n_sms * (per_sm > 0 ? per_sm : 1), &blocks);
     LT_TRY(lt_cuda_scratch(q, (size_t)blocks * (size_t)cols * 4, &parts));
-    void *list[] = {&a.dx.data,     &parts,         &a.dy.data,     &a.x.data,    &a.positions.data,
-                    &a.table.data,  &a.q_gain.data, &a.k_gain.data, &a.rstd.data, &n,
-                    &a.gain_offset, &part};
-    void *sums[] = {&a.dq_gain.data, &a.dk_gain.data, &parts, &n.q_blocks, &blocks, &cols};
+    lt_cuda_qk_norm_bwd_args call = {.dx = a.dx.data,
+                                     .parts = parts,
+                                     .dy = a.dy.data,
+                                     .x = a.x.data,
+                                     .positions = a.positions.data,
+                                     .table = a.table.data,
+                                     .q_gain = a.q_gain.data,
+                                     .k_gain = a.k_gain.data,
+                                     .rstd = a.rstd.data,
+                                     .n = n,
+                                     .gain_offset = a.gain_offset,
+                                     .part = part};
+    void *list[] = {&call};
+    lt_cuda_col_sum_split_args split = {.dst = a.dq_gain.data,
+                                        .dst2 = a.dk_gain.data,
+                                        .parts = parts,
+                                        .n_first = n.q_blocks,
+                                        .n_parts = blocks,
+                                        .cols = cols};
+    void *sums[] = {&split};
     LT_TRY(lt_cuda_launch(q->gpu, q->stream, k,
                           &(lt_cuda_dims){.grid = {(unsigned)blocks},
                                           .block = {THREADS},

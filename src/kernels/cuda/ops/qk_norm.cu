@@ -44,10 +44,8 @@ INLINE void gain_load(float *g, const PARAM *gain, float offset) {
     }
 }
 extern "C" __global__ void __launch_bounds__(THREADS)
-    qk_norm_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table,
-                const PARAM *q_gain, const PARAM *k_gain, float *rstd,
-                const __grid_constant__ lt_qk_shape n, float eps, float gain_offset) {
-    const int lane = threadIdx.x % LANES, count = n.rows * n.heads,
+    qk_norm_fwd(const lt_cuda_qk_norm_fwd_args call) {
+    const int lane = threadIdx.x % LANES, count = call.n.rows * call.n.heads,
               first = blockIdx.x * GROUPS * HEADS + threadIdx.x / LANES;
     uint4 low[HEADS], high[HEADS];
     int row[HEADS], head[HEADS];
@@ -56,13 +54,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     /* Behind the end the last head is read again: all lanes take part in the shuffles. */
     for (int k = 0; k < HEADS; k++) {
         const u32 at = min(first + k * GROUPS, count - 1);
-        row[k] = at / (u32)n.heads, head[k] = at % (u32)n.heads;
-        const DTYPE *from = x + row[k] * n.x.row + head[k] * n.x.head + lane * W;
+        row[k] = at / (u32)call.n.heads, head[k] = at % (u32)call.n.heads;
+        const DTYPE *from = call.x + row[k] * call.n.x.row + head[k] * call.n.x.head + lane * W;
         low[k] = __ldcs((const uint4 *)from), high[k] = __ldcs((const uint4 *)(from + D / 2));
     }
 #pragma unroll
     for (int k = 0; k < HEADS; k++) {
-        const PARAM *const gain = (head[k] < n.n_q ? q_gain : k_gain) + lane * W;
+        const PARAM *const gain = (head[k] < call.n.n_q ? call.q_gain : call.k_gain) + lane * W;
         const bool live = first + k * GROUPS < count;
         float a[W], b[W], g[W], squares = 0.0f;
         UNPACK(DTYPE, a, low[k]);
@@ -71,23 +69,23 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < W; i++) {
             squares += a[i] * a[i] + b[i] * b[i];
         }
-        const float scale = rsqrtf(head_sum(squares) * (1.0f / D) + eps);
-        if (live && lane == 0 && rstd) {
-            rstd[first + k * GROUPS] = scale;
+        const float scale = rsqrtf(head_sum(squares) * (1.0f / D) + call.eps);
+        if (live && lane == 0 && call.rstd) {
+            call.rstd[first + k * GROUPS] = scale;
         }
-        gain_load(g, gain, gain_offset);
+        gain_load(g, gain, call.gain_offset);
 #pragma unroll
         for (int i = 0; i < W; i++) {
             a[i] *= scale * g[i];
         }
-        gain_load(g, gain + D / 2, gain_offset);
+        gain_load(g, gain + D / 2, call.gain_offset);
 #pragma unroll
         for (int i = 0; i < W; i++) {
             b[i] *= scale * g[i];
         }
-        rotate(a, b, table, positions[row[k]], lane, 1.0f);
+        rotate(a, b, call.table, call.positions[row[k]], lane, 1.0f);
         if (live) {
-            DTYPE *const to = y + row[k] * n.y.row + head[k] * n.y.head + lane * W;
+            DTYPE *const to = call.y + row[k] * call.n.y.row + head[k] * call.n.y.head + lane * W;
             piece_store(to, a);
             piece_store(to + D / 2, b);
         }
@@ -146,28 +144,30 @@ INLINE void parts_store(float *parts, float *room, float *da, float *db, int lan
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    qk_norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const int *positions,
-                const float *table, const PARAM *q_gain, const PARAM *k_gain, const float *rstd,
-                const __grid_constant__ lt_qk_shape n, float gain_offset) {
+    qk_norm_bwd(const lt_cuda_qk_norm_bwd_args call) {
     /* [DEPTH][x low, x high, dy low, dy high][THREADS] */
     extern __shared__ __align__(16) uint4 ring[];
-    const bool is_q = (int)blockIdx.x < n.q_blocks;
-    const int lane = threadIdx.x % LANES, blocks = is_q ? n.q_blocks : (int)gridDim.x - n.q_blocks;
-    const int step = blocks * GROUPS, base = ((int)blockIdx.x - (is_q ? 0 : n.q_blocks)) * GROUPS;
-    const walk w = {n.rows * (is_q ? n.n_q : n.heads - n.n_q), is_q ? n.n_q : n.heads - n.n_q,
-                    is_q ? 0 : n.n_q};
-    const PARAM *const gain = (is_q ? q_gain : k_gain) + lane * W;
+    const bool is_q = (int)blockIdx.x < call.n.q_blocks;
+    const int lane = threadIdx.x % LANES,
+              blocks = is_q ? call.n.q_blocks : (int)gridDim.x - call.n.q_blocks;
+    const int step = blocks * GROUPS,
+              base = ((int)blockIdx.x - (is_q ? 0 : call.n.q_blocks)) * GROUPS;
+    const walk w = {call.n.rows * (is_q ? call.n.n_q : call.n.heads - call.n.n_q),
+                    is_q ? call.n.n_q : call.n.heads - call.n.n_q, is_q ? 0 : call.n.n_q};
+    const PARAM *const gain = (is_q ? call.q_gain : call.k_gain) + lane * W;
     float ga[W], gb[W], sum_a[W] = {0.0f}, sum_b[W] = {0.0f}, next_scale = 0.0f;
     int mine = base + threadIdx.x / LANES, slot = 0, next_position = 0;
     wait_for_others();
     for (int d = 0; d < DEPTH; d++) {
-        turn_fetch(ring + d * 4 * THREADS + threadIdx.x, x, dy, &n, w, mine + d * step, lane);
+        turn_fetch(ring + d * 4 * THREADS + threadIdx.x, call.x, call.dy, &call.n, w,
+                   mine + d * step, lane);
     }
-    gain_load(ga, gain, gain_offset);
-    gain_load(gb, gain + D / 2, gain_offset);
+    gain_load(ga, gain, call.gain_offset);
+    gain_load(gb, gain + D / 2, call.gain_offset);
     if (mine < w.count) {
-        next_scale = rstd[(u32)mine / (u32)w.each * n.heads + w.first + (u32)mine % (u32)w.each];
-        next_position = positions[(u32)mine / (u32)w.each];
+        next_scale =
+            call.rstd[(u32)mine / (u32)w.each * call.n.heads + w.first + (u32)mine % (u32)w.each];
+        next_position = call.positions[(u32)mine / (u32)w.each];
     }
     for (int at = base; at < w.count; at += step, mine += step) {
         uint4 *const here = ring + slot * 4 * THREADS + threadIdx.x;
@@ -176,17 +176,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         float a[W], b[W], da[W], db[W], dot = 0.0f;
         next_scale = 0.0f;
         if (next < w.count) {
-            next_scale =
-                rstd[(u32)next / (u32)w.each * n.heads + w.first + (u32)next % (u32)w.each];
-            next_position = positions[(u32)next / (u32)w.each];
+            next_scale = call.rstd[(u32)next / (u32)w.each * call.n.heads + w.first +
+                                   (u32)next % (u32)w.each];
+            next_position = call.positions[(u32)next / (u32)w.each];
         }
         cp_async_wait(DEPTH - 1);
         UNPACK(DTYPE, a, here[0]);
         UNPACK(DTYPE, b, here[THREADS]);
         UNPACK(DTYPE, da, here[2 * THREADS]);
         UNPACK(DTYPE, db, here[3 * THREADS]);
-        turn_fetch(here, x, dy, &n, w, mine + DEPTH * step, lane); /* The slot is free. */
-        rotate(da, db, table, position, lane, -1.0f);
+        turn_fetch(here, call.x, call.dy, &call.n, w, mine + DEPTH * step,
+                   lane); /* The slot is free. */
+        rotate(da, db, call.table, position, lane, -1.0f);
 #pragma unroll
         for (int i = 0; i < W; i++) {
             a[i] *= scale, b[i] *= scale;
@@ -196,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         }
         dot = head_sum(dot) * (1.0f / D);
         if (mine < w.count) {
-            DTYPE *const to = dx + head_begin(n.dx, w, mine) + lane * W;
+            DTYPE *const to = call.dx + head_begin(call.n.dx, w, mine) + lane * W;
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 da[i] = scale * (da[i] - a[i] * dot), db[i] = scale * (db[i] - b[i] * dot);
@@ -207,5 +208,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         slot = slot + 1 < DEPTH ? slot + 1 : 0;
     }
     cp_async_wait(0);
-    parts_store(parts, (float *)ring, sum_a, sum_b, lane);
+    parts_store(call.parts, (float *)ring, sum_a, sum_b, lane);
 }

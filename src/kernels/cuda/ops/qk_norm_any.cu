@@ -22,37 +22,35 @@ INLINE float weight(const PARAM *gain, int i, float offset) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    qk_norm_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table,
-                const PARAM *q_gain, const PARAM *k_gain, float *rstd,
-                const __grid_constant__ lt_qk_shape n, float eps, float gain_offset,
-                const __grid_constant__ lt_qk_part part) {
+    qk_norm_fwd(const lt_cuda_qk_norm_fwd_args call) {
     const int lane = threadIdx.x % WARP, at = blockIdx.x * WARPS + threadIdx.x / WARP,
-              row = at / n.heads, head = at % n.heads;
+              row = at / call.n.heads, head = at % call.n.heads;
     wait_for_others();
-    if (row >= n.rows) {
+    if (row >= call.n.rows) {
         return;
     }
-    const PARAM *const gain = head < n.n_q ? q_gain : k_gain;
-    const float *const angles = table + positions[row] * part.ld;
+    const PARAM *const gain = head < call.n.n_q ? call.q_gain : call.k_gain;
+    const float *const angles = call.table + call.positions[row] * call.part.ld;
     float squares = 0.0f;
-    x += row * n.x.row + head * n.x.head, y += row * n.y.row + head * n.y.head;
-    for (int i = lane; i < part.width; i += WARP) {
+    const DTYPE *const x = call.x + row * call.n.x.row + head * call.n.x.head;
+    DTYPE *const y = call.y + row * call.n.y.row + head * call.n.y.head;
+    for (int i = lane; i < call.part.width; i += WARP) {
         squares += value(x, i) * value(x, i);
     }
-    const float scale = rsqrtf(warp_sum(squares) / part.width + eps);
-    if (lane == 0 && rstd) {
-        rstd[at] = scale;
+    const float scale = rsqrtf(warp_sum(squares) / call.part.width + call.eps);
+    if (lane == 0 && call.rstd) {
+        call.rstd[at] = scale;
     }
-    for (int i = lane; i < part.half; i += WARP) {
-        const float a = value(x, i) * (scale * weight(gain, i, gain_offset));
-        const float b = value(x, i + part.half) *
-                        (scale * weight(gain, i + part.half, gain_offset));
-        const float c = angles[i * part.step], s = angles[i * part.step + 1];
+    for (int i = lane; i < call.part.half; i += WARP) {
+        const float a = value(x, i) * (scale * weight(gain, i, call.gain_offset));
+        const float b = value(x, i + call.part.half) *
+                        (scale * weight(gain, i + call.part.half, call.gain_offset));
+        const float c = angles[i * call.part.step], s = angles[i * call.part.step + 1];
         y[i] = FROM_F32(DTYPE, a * c - b * s);
-        y[i + part.half] = FROM_F32(DTYPE, b * c + a * s);
+        y[i + call.part.half] = FROM_F32(DTYPE, b * c + a * s);
     }
-    for (int i = 2 * part.half + lane; i < part.width; i += WARP) {
-        y[i] = FROM_F32(DTYPE, value(x, i) * (scale * weight(gain, i, gain_offset)));
+    for (int i = 2 * call.part.half + lane; i < call.part.width; i += WARP) {
+        y[i] = FROM_F32(DTYPE, value(x, i) * (scale * weight(gain, i, call.gain_offset)));
     }
 }
 
@@ -68,41 +66,37 @@ INLINE float rotated_back(const DTYPE *dy, const float *angles, lt_qk_part part,
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    qk_norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const int *positions,
-                const float *table, const PARAM *q_gain, const PARAM *k_gain, const float *rstd,
-                const __grid_constant__ lt_qk_shape n, float gain_offset,
-                const __grid_constant__ lt_qk_part part) {
+    qk_norm_bwd(const lt_cuda_qk_norm_bwd_args call) {
     extern __shared__ float room[]; /* [WARPS][sums, the head's du][width] */
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, width = part.width;
-    const bool is_q = (int)blockIdx.x < n.q_blocks;
-    const int blocks = is_q ? n.q_blocks : (int)gridDim.x - n.q_blocks,
-              each = is_q ? n.n_q : n.heads - n.n_q;
-    const PARAM *const gain = is_q ? q_gain : k_gain;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, width = call.part.width;
+    const bool is_q = (int)blockIdx.x < call.n.q_blocks;
+    const int blocks = is_q ? call.n.q_blocks : (int)gridDim.x - call.n.q_blocks,
+              each = is_q ? call.n.n_q : call.n.heads - call.n.n_q;
+    const PARAM *const gain = is_q ? call.q_gain : call.k_gain;
     float *const sums = room + warp * 2 * width, *const du = sums + width;
     wait_for_others();
     for (int i = lane; i < width; i += WARP) {
         sums[i] = 0.0f;
     }
-    for (int at = ((int)blockIdx.x - (is_q ? 0 : n.q_blocks)) * WARPS + warp; at < n.rows * each;
-         at += blocks * WARPS) {
-        const int row = at / each, head = at % each + (is_q ? 0 : n.n_q);
-        const DTYPE *const from = x + row * n.x.row + head * n.x.head, *const d_from =
-                                                                           dy + row * n.y.row +
-                                                                           head * n.y.head;
-        DTYPE *const to = dx + row * n.dx.row + head * n.dx.head;
-        const float *const angles = table + positions[row] * part.ld;
-        const float scale = rstd[(i64)row * n.heads + head];
+    for (int at = ((int)blockIdx.x - (is_q ? 0 : call.n.q_blocks)) * WARPS + warp;
+         at < call.n.rows * each; at += blocks * WARPS) {
+        const int row = at / each, head = at % each + (is_q ? 0 : call.n.n_q);
+        const DTYPE *const from = call.x + row * call.n.x.row + head * call.n.x.head,
+                           *const d_from = call.dy + row * call.n.y.row + head * call.n.y.head;
+        DTYPE *const to = call.dx + row * call.n.dx.row + head * call.n.dx.head;
+        const float *const angles = call.table + call.positions[row] * call.part.ld;
+        const float scale = call.rstd[(i64)row * call.n.heads + head];
         double dot = 0.0;
         __syncwarp();
         /* dx may be dy: all of it is read before any is written. */
         for (int i = lane; i < width; i += WARP) {
-            du[i] = rotated_back(d_from, angles, part, i);
+            du[i] = rotated_back(d_from, angles, call.part, i);
         }
         __syncwarp();
         for (int i = lane; i < width; i += WARP) {
             const float hat = value(from, i) * scale;
             sums[i] += du[i] * hat;
-            dot += (double)du[i] * weight(gain, i, gain_offset) * value(from, i) * scale;
+            dot += (double)du[i] * weight(gain, i, call.gain_offset) * value(from, i) * scale;
         }
 #pragma unroll
         for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
@@ -110,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         dot /= width;
         for (int i = lane; i < width; i += WARP) {
-            const double g = (double)du[i] * weight(gain, i, gain_offset);
+            const double g = (double)du[i] * weight(gain, i, call.gain_offset);
             to[i] = FROM_F32(DTYPE, (float)(scale * (g - (double)value(from, i) * scale * dot)));
         }
     }
@@ -120,6 +114,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int w = 0; w < WARPS; w++) {
             sum += room[w * 2 * width + i];
         }
-        parts[(i64)blockIdx.x * width + i] = sum;
+        call.parts[(i64)blockIdx.x * width + i] = sum;
     }
 }

@@ -19,8 +19,35 @@ typedef struct {
     int half, width;
 } lt_qk_part;
 
+typedef struct {
+    LT_ELEM(DTYPE) * y;
+    const LT_ELEM(DTYPE) * x;
+    const int *positions;
+    const float *table;
+    const LT_ELEM(PARAM) * q_gain, *k_gain;
+    float *rstd;
+    lt_qk_shape n;
+    float eps, gain_offset;
+    lt_qk_part part;
+} lt_cuda_qk_norm_fwd_args;
+
+typedef struct {
+    LT_ELEM(DTYPE) * dx;
+    float *parts;
+    const LT_ELEM(DTYPE) * dy, *x;
+    const int *positions;
+    const float *table;
+    const LT_ELEM(PARAM) * q_gain, *k_gain;
+    const float *rstd;
+    lt_qk_shape n;
+    float gain_offset;
+    lt_qk_part part;
+} lt_cuda_qk_norm_bwd_args;
+
 static_assert(sizeof(lt_qk_steps) == 16, "the same on host and device");
 static_assert(sizeof(lt_qk_shape) == 64, "the same on host and device");
 static_assert(sizeof(lt_qk_part) == 24, "the same on host and device");
+static_assert(sizeof(lt_cuda_qk_norm_fwd_args) == 152, "the same on host and device");
+static_assert(sizeof(lt_cuda_qk_norm_bwd_args) == 168, "the same on host and device");
 
 #endif

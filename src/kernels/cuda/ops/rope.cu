@@ -17,8 +17,7 @@
 #define THREADS       256
 #define HEADS_AT_ONCE (THREADS / LANES)
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    rope(const lt_cuda_rope_args w) {
+extern "C" __global__ void __launch_bounds__(THREADS) rope(const lt_cuda_rope_args w) {
     const i64 head = (i64)blockIdx.x * HEADS_AT_ONCE + threadIdx.x / LANES;
     const int lane = threadIdx.x % LANES;
     float a[W], b[W];

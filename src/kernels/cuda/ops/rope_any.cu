@@ -8,8 +8,7 @@
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/rope_args.h"
 
-extern "C" __global__ void __launch_bounds__(256)
-    rope_any(const lt_cuda_rope_any_args w) {
+extern "C" __global__ void __launch_bounds__(256) rope_any(const lt_cuda_rope_any_args w) {
     const i64 item = (i64)blockIdx.x * 256 + threadIdx.x;
     if (item >= w.count) {
         return;

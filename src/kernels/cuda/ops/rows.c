@@ -2,8 +2,12 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "kernels/cuda/ops/col_parts_args.h"
+#include "kernels/cuda/ops/col_sum_args.h"
+#include "kernels/cuda/ops/embed_args.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/matmul_q.h"
+#include "kernels/cuda/ops/xent_args.h"
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_rows write them. */
@@ -37,9 +41,18 @@ static lt_err xent_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.logits};
     int cols = (int)a.logits.shape[1];
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.logits.data, &a.labels.data, &a.loss.data, &a.lse.data, &a.best.data,
-                    &cols,          &a.grad_scale,  &a.softcap,   &a.z_coef,   &a.logits.stride[0],
-                    &a.weights.data};
+    lt_cuda_xent_args call = {.logits = a.logits.data,
+                              .labels = a.labels.data,
+                              .loss = a.loss.data,
+                              .lse = a.lse.data,
+                              .best = a.best.data,
+                              .cols = cols,
+                              .grad_scale = a.grad_scale,
+                              .softcap = a.softcap,
+                              .z_coef = a.z_coef,
+                              .ld = a.logits.stride[0],
+                              .weights = a.weights.data};
+    void *list[] = {&call};
     snprintf(defines, sizeof defines, XENT_WORDS, lt_cuda_dtype_word(a.logits.dtype),
              lt_cuda_piece(rows, 1, a.logits.dtype, cols), a.softcap > 0.0f, weights_define(&a));
     return lt_cuda_run_early(q, "ops/xent.cu", "xent", defines, a.logits.shape[0], 1, XENT_THREADS,
@@ -102,10 +115,19 @@ static lt_err held_run(lt_queue *q, const void *args) {
     char defines[LT_CUDA_DEFINES_BYTES];
     const lt_cuda_kernel *k;
     held_spec s;
-    void *list[] = {&a.logits.data, &a.labels.data,      &a.loss.data,
-                    &a.lse.data,    &a.best.data,        &rows,
-                    &cols,          &a.grad_scale,       &a.softcap,
-                    &a.z_coef,      &a.logits.stride[0], &a.weights.data};
+    lt_cuda_xent_held_args call = {.logits = a.logits.data,
+                                   .labels = a.labels.data,
+                                   .loss = a.loss.data,
+                                   .lse = a.lse.data,
+                                   .best = a.best.data,
+                                   .rows = rows,
+                                   .cols = cols,
+                                   .grad_scale = a.grad_scale,
+                                   .softcap = a.softcap,
+                                   .z_coef = a.z_coef,
+                                   .ld = a.logits.stride[0],
+                                   .weights = a.weights.data};
+    void *list[] = {&call};
     if (rows == 0) {
         return LT_OK;
     }
@@ -136,17 +158,18 @@ static lt_err embed_fwd_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.y, &a.table, &a.pos_table};
     int cols = (int)lt_cuda_width(&a.y);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data,
-                    &a.table.data,
-                    &a.ids.data,
-                    &a.pos_table.data,
-                    &a.positions.data,
-                    &a.late.data,
-                    &cols,
-                    &a.scale,
-                    &a.y.stride[0],
-                    &a.table.stride[0],
-                    &a.pos_table.stride[0]};
+    lt_cuda_embed_fwd_args call = {.y = a.y.data,
+                                   .table = a.table.data,
+                                   .ids = a.ids.data,
+                                   .pos_table = a.pos_table.data,
+                                   .positions = a.positions.data,
+                                   .late = a.late.data,
+                                   .cols = cols,
+                                   .scale = a.scale,
+                                   .ldy = a.y.stride[0],
+                                   .ld_table = a.table.stride[0],
+                                   .ld_pos = a.pos_table.stride[0]};
+    void *list[] = {&call};
     snprintf(defines, sizeof defines, ROW_WORDS, lt_cuda_dtype_word(a.y.dtype),
              lt_cuda_piece(rows, 3, a.y.dtype, cols));
     return lt_cuda_run_early(q, "ops/embed.cu", "embed_fwd", defines, lt_cuda_rows(&a.y), 1,
@@ -178,17 +201,29 @@ static lt_err sort_ids(lt_queue *q, unsigned char *base, const char *defines, vo
                        int n_passes, void **keys, void **rows) {
     const size_t list = ((size_t)n * 4 + 255) / 256 * 256;
     const int64_t blocks = LT_CUDA_DIV_UP(n, SORT_KEYS);
-    int n_counts = (int)blocks * SORT_DIGITS, scanned = blocks > SORT_BLOCKS;
+    const int n_counts = (int)blocks * SORT_DIGITS, scanned = blocks > SORT_BLOCKS;
     void *lists[2][2] = {{base, base + list}, {base + 2 * list, base + 3 * list}};
     int *counts = (int *)(void *)(base + 4 * list);
-    void *count[] = {&counts, &ids, &n, &n_passes};
+    lt_cuda_digit_count_args to_count = {
+        .counts = counts, .keys = ids, .n = n, .n_passes = n_passes};
+    void *count[] = {&to_count};
     *keys = ids, *rows = NULL;
     LT_TRY(lt_cuda_run_early(q, "ops/embed.cu", "digit_count", defines, blocks, 1, EMBED_THREADS,
                              count));
     for (int pass = 0; pass < n_passes; pass++, counts += n_counts) {
-        int *next = pass + 1 < n_passes ? counts + n_counts : NULL, shift = 8 * pass;
-        void **to = lists[pass % 2], *scan[] = {&counts, &n_counts};
-        void *place[] = {&to[0], &to[1], keys, rows, &counts, &next, &n, &shift, &scanned};
+        void **to = lists[pass % 2];
+        lt_cuda_digit_scan_args to_scan = {.counts = counts, .n = n_counts};
+        lt_cuda_digit_place_args to_place = {.keys_out = to[0],
+                                             .rows_out = to[1],
+                                             .keys = *keys,
+                                             .rows = *rows,
+                                             .counts = counts,
+                                             .next_counts = pass + 1 < n_passes ? counts + n_counts
+                                                                                : NULL,
+                                             .n = n,
+                                             .shift = 8 * pass,
+                                             .scanned = scanned};
+        void *scan[] = {&to_scan}, *place[] = {&to_place};
         if (scanned) {
             LT_TRY(lt_cuda_run_early(q, "ops/embed.cu", "digit_scan", defines, 1, 1, 1024, scan));
         }
@@ -219,9 +254,24 @@ static lt_err table_bwd(lt_queue *q, lt_tensor dtable, const lt_tensor *dy, lt_t
     snprintf(defines, sizeof defines, ROW_WORDS, lt_cuda_dtype_word(dy->dtype), w);
     LT_TRY(sort_ids(q, (unsigned char *)scratch + parts_bytes, defines, ids.data, n, n_passes,
                     &keys, &rows));
-    void *sum[] = {&dtable.data, &scratch, &dy_data,          &keys, &rows, &n,
-                   &cols,        &scale,   &dtable.stride[0], &lddy};
-    void *join[] = {&dtable.data, &scratch, &keys, &n, &cols, &dtable.stride[0]};
+    lt_cuda_embed_sum_args to_sum = {.dtable = dtable.data,
+                                     .parts = scratch,
+                                     .dy = dy_data,
+                                     .keys = keys,
+                                     .rows = rows,
+                                     .n = n,
+                                     .cols = cols,
+                                     .scale = scale,
+                                     .ld_table = dtable.stride[0],
+                                     .lddy = lddy};
+    void *sum[] = {&to_sum};
+    lt_cuda_embed_join_args to_join = {.dtable = dtable.data,
+                                       .parts = scratch,
+                                       .keys = keys,
+                                       .n = n,
+                                       .cols = cols,
+                                       .ld_table = dtable.stride[0]};
+    void *join[] = {&to_join};
     LT_TRY(lt_cuda_run_early(q, "ops/embed.cu", "embed_sum", defines, spans, cols_blocks,
                              SUM_THREADS, sum));
     return lt_cuda_run_early(q, "ops/embed.cu", "embed_join", defines, spans, cols_blocks,
@@ -265,8 +315,15 @@ static lt_err colsum_run(lt_queue *q, const void *args) {
     n_parts = LT_CUDA_DIV_UP(rows, share);
     LT_TRY(lt_cuda_scratch(q, (size_t)n_parts * (size_t)cols * 4, &parts));
     snprintf(defines, sizeof defines, ROW_WORDS, lt_cuda_dtype_word(a.x.dtype), w);
-    void *first[] = {&parts, &a.x.data, &rows, &cols, &share, &a.x.stride[0]},
-         *second[] = {&a.y.data, &parts, &n_parts, &cols};
+    lt_cuda_col_parts_args to_parts = {.parts = parts,
+                                       .x = a.x.data,
+                                       .rows = rows,
+                                       .cols = cols,
+                                       .share = share,
+                                       .ld = a.x.stride[0]};
+    lt_cuda_col_sum_args to_sum = {
+        .dst = a.y.data, .parts = parts, .n_parts = n_parts, .cols = cols};
+    void *first[] = {&to_parts}, *second[] = {&to_sum};
     LT_TRY(lt_cuda_run_early(q, "ops/col_parts.cu", "col_parts", defines, blocks, n_parts, 256,
                              first));
     return lt_cuda_run_early(q, "ops/col_sum.cu", "col_sum", "", LT_CUDA_DIV_UP(cols, 32), 1, 512,

@@ -8,6 +8,7 @@
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/scaled_args.h"
+#include "kernels/cuda/ops/widen_args.h"
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_scaled write them. */
@@ -69,7 +70,15 @@ static lt_err cast_run(lt_queue *q, const void *args) {
              y_kind > 0 && a->y.dtype == LT_F8_E5M2, t_kind > 0 && a->t.dtype == LT_F8_E5M2);
     if (y_kind == 2 && t_kind == 0 && whole) {
         int across = (int)LT_CUDA_DIV_UP(w.cols, 4 * SPAN);
-        void *list[] = {&w.y, &w.scale, &w.x, &w.ld_y, &w.ld_x, &w.rows, &w.cols, &across};
+        lt_cuda_cast_rows_args call = {.y = w.y,
+                                       .scale = w.scale,
+                                       .x = w.x,
+                                       .ld_y = w.ld_y,
+                                       .ld_x = w.ld_x,
+                                       .rows = w.rows,
+                                       .cols = w.cols,
+                                       .tiles = across};
+        void *list[] = {&call};
         return lt_cuda_run_early(q, "ops/scaled.cu", "cast_rows", defines,
                                  LT_CUDA_DIV_UP(w.rows, 16) * across, 1, THREADS, list);
     }
@@ -78,7 +87,9 @@ static lt_err cast_run(lt_queue *q, const void *args) {
         w.n_parts = (int)(tiles < most ? tiles : most);
         LT_TRY(lt_cuda_scratch(q, (size_t)w.n_parts * 4, &parts));
         w.parts = parts;
-        void *list[] = {&parts, &w.x, &w.ld_x, &w.rows, &w.cols};
+        lt_cuda_amax_parts_args call = {
+            .parts = parts, .x = w.x, .ld = w.ld_x, .rows = w.rows, .cols = w.cols};
+        void *list[] = {&call};
         LT_TRY(lt_cuda_run(q, "ops/scaled.cu", "amax_parts", defines, w.n_parts, 1, THREADS, list));
     }
     void *list[] = {&w};
@@ -108,10 +119,14 @@ static const char *parts_refuse(const void *args, const lt_device *device) {
 }
 static lt_err widen(lt_queue *q, lt_tensor *y, const lt_tensor *x, const lt_tensor *scale,
                     lt_scale_kind kind) {
-    int64_t rows = x->shape[0], ld = x->stride[0];
-    int cols = (int)x->shape[1];
-    void *to = y->data, *from = x->data, *scales = scale->data,
-         *list[] = {&to, &from, &scales, &ld, &rows, &cols};
+    const int64_t rows = x->shape[0], cols = x->shape[1];
+    lt_cuda_widen_args call = {.y = y->data,
+                               .x = x->data,
+                               .scale = scale->data,
+                               .ld = x->stride[0],
+                               .rows = rows,
+                               .cols = (int)cols};
+    void *list[] = {&call};
     char defines[LT_CUDA_DEFINES_BYTES];
     snprintf(defines, sizeof defines, WIDEN_WORDS, lt_cuda_dtype_word(y->dtype), (int)kind + 1,
              x->dtype == LT_F8_E5M2);

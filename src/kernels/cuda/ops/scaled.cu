@@ -77,28 +77,26 @@ INLINE uint2 codes8(const float *v, float inverse, int e5m2) {
 #define LANES   16 /* Threads a block, 8 elements each. */
 #define ROWS_AT (THREADS / LANES / 4)
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    cast_rows(u8 *y, float *scale, const DTYPE *x, i64 ld_y, i64 ld_x, i64 rows, int cols,
-              int tiles) {
+extern "C" __global__ void __launch_bounds__(THREADS) cast_rows(const lt_cuda_cast_rows_args a) {
     const int lane = (int)threadIdx.x % LANES, group = (int)threadIdx.x / LANES;
-    const int block = (int)blockIdx.x % tiles * 4 + group % 4, col = block * SPAN + lane * 8;
-    const i64 row = (i64)(blockIdx.x / (u32)tiles) * (ROWS_AT * PER) + group / 4;
+    const int block = (int)blockIdx.x % a.tiles * 4 + group % 4, col = block * SPAN + lane * 8;
+    const i64 row = (i64)(blockIdx.x / (u32)a.tiles) * (ROWS_AT * PER) + group / 4;
     float v[PER][8];
 
     wait_for_others();
 #pragma unroll
     for (int p = 0; p < PER; p++) {
-        load8(v[p], x, ld_x, row + p * ROWS_AT, col, rows, cols);
+        load8(v[p], a.x, a.ld_x, row + p * ROWS_AT, col, a.rows, a.cols);
     }
 #pragma unroll
     for (int p = 0; p < PER; p++) {
         const i64 r = row + p * ROWS_AT;
         float inverse;
         const float s = scale_of(lanes_max(amax8(v[p]), LANES), Y_E5M2, &inverse);
-        if (r < rows && col < cols) {
-            *(uint2 *)(y + r * ld_y + col) = codes8(v[p], inverse, Y_E5M2);
+        if (r < a.rows && col < a.cols) {
+            *(uint2 *)(a.y + r * a.ld_y + col) = codes8(v[p], inverse, Y_E5M2);
             if (lane == 0) {
-                scale[(i64)block * rows + r] = s;
+                a.scale[(i64)block * a.rows + r] = s;
             }
         }
     }
@@ -116,11 +114,10 @@ INLINE u32 block_amax(u32 x, u32 *smem) {
 }
 
 /* parts[b] = the largest magnitude of the tiles of block b. */
-extern "C" __global__ void __launch_bounds__(THREADS)
-    amax_parts(u32 *parts, const DTYPE *x, i64 ld, i64 rows, int cols) {
+extern "C" __global__ void __launch_bounds__(THREADS) amax_parts(const lt_cuda_amax_parts_args a) {
     __shared__ u32 warps[THREADS / WARP];
-    const int across = (cols + SPAN - 1) / SPAN;
-    const i64 tiles = (rows + SPAN - 1) / SPAN * across;
+    const int across = (a.cols + SPAN - 1) / SPAN;
+    const i64 tiles = (a.rows + SPAN - 1) / SPAN * across;
     u32 most = 0;
     for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
         const i64 r = t / across * SPAN + threadIdx.x / 16;
@@ -128,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         float v[8][8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            load8(v[i], x, ld, r + 16 * i, c, rows, cols);
+            load8(v[i], a.x, a.ld, r + 16 * i, c, a.rows, a.cols);
         }
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -137,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     most = block_amax(most, warps);
     if (threadIdx.x == 0) {
-        parts[blockIdx.x] = most;
+        a.parts[blockIdx.x] = most;
     }
 }
 

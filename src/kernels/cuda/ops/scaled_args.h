@@ -13,6 +13,23 @@ typedef struct {
     int cols, n_parts;
 } lt_cast_tile_args;
 
+typedef struct {
+    unsigned char *y;
+    float *scale;
+    const LT_ELEM(DTYPE) * x;
+    long long ld_y, ld_x, rows;
+    int cols, tiles;
+} lt_cuda_cast_rows_args;
+
+typedef struct {
+    unsigned *parts;
+    const LT_ELEM(DTYPE) * x;
+    long long ld, rows;
+    int cols;
+} lt_cuda_amax_parts_args;
+
 static_assert(sizeof(lt_cast_tile_args) == 88, "the same on host and device");
+static_assert(sizeof(lt_cuda_cast_rows_args) == 56, "the same on host and device");
+static_assert(sizeof(lt_cuda_amax_parts_args) == 40, "the same on host and device");
 
 #endif

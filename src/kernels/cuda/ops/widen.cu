@@ -7,15 +7,15 @@
  * BOUND     3 bytes an element of BF16. One thread, one element: a matrix that is multiplied
  *           afterwards by slower means. */
 #include "common/fp8.cuh"
+#include "kernels/cuda/ops/widen_args.h"
 
-extern "C" __global__ void __launch_bounds__(256)
-    widen(DTYPE *y, const u8 *x, const float *scale, i64 ld, i64 rows, int cols) {
-    const i64 at = (i64)blockIdx.x * 256 + threadIdx.x, r = at / cols;
-    const int c = (int)(at % cols), across = (cols + SCALE_SPAN - 1) / SCALE_SPAN;
-    if (r < rows) {
-        const float s = scale[KIND == 1   ? 0
-                              : KIND == 2 ? (i64)(c / SCALE_SPAN) * rows + r
-                                          : r / SCALE_SPAN * across + c / SCALE_SPAN];
-        y[at] = FROM_F32(DTYPE, f8_value(x[r * ld + c], E5M2) * s);
+extern "C" __global__ void __launch_bounds__(256) widen(const lt_cuda_widen_args w) {
+    const i64 at = (i64)blockIdx.x * 256 + threadIdx.x, r = at / w.cols;
+    const int c = (int)(at % w.cols), across = (w.cols + SCALE_SPAN - 1) / SCALE_SPAN;
+    if (r < w.rows) {
+        const float s = w.scale[KIND == 1   ? 0
+                                : KIND == 2 ? (i64)(c / SCALE_SPAN) * w.rows + r
+                                            : r / SCALE_SPAN * across + c / SCALE_SPAN];
+        w.y[at] = FROM_F32(DTYPE, f8_value(w.x[r * w.ld + c], E5M2) * s);
     }
 }

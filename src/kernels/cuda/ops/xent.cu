@@ -12,51 +12,46 @@
  *           SOFTCAP 1: logits pass through softcap * tanh(x / softcap) first. WEIGHTS 1: weights
  *           (rows) fp32 scale the rows' gradients. */
 #include "ops/xent.cuh"
+#include "kernels/cuda/ops/xent_args.h"
 
 #define THREADS 1024
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    xent(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int cols,
-         float grad_scale, float softcap, float z_coef, i64 ld
-#if WEIGHTS
-         ,
-         const float *weights
-#endif
-    ) {
+extern "C" __global__ void __launch_bounds__(THREADS) xent(const lt_cuda_xent_args a) {
+    float grad_scale = a.grad_scale;
     __shared__ float slots[3][THREADS / WARP];
     __shared__ int best_shared;
     wait_for_others();
-    DTYPE *row = logits + (i64)blockIdx.x * ld;
-    const int label = labels[blockIdx.x], start = threadIdx.x * W;
-    running r = {NEGATIVE, 0.0f, cols};
+    DTYPE *row = a.logits + (i64)blockIdx.x * a.ld;
+    const int label = a.labels[blockIdx.x], start = threadIdx.x * W;
+    running r = {NEGATIVE, 0.0f, a.cols};
     if (threadIdx.x == 0) {
-        best_shared = cols;
+        best_shared = a.cols;
     }
 #pragma unroll 4
-    for (int col = start; col < cols; col += THREADS * W) { /* 1. */
+    for (int col = start; col < a.cols; col += THREADS * W) { /* 1. */
         float x[W];
         piece_load(x, row + col);
-        running_add(&r, x, col, softcap);
+        running_add(&r, x, col, a.softcap);
     }
     const float row_top = block_max(r.top, slots[0], THREADS / WARP);
     const float mine = r.top > NEGATIVE ? r.sum * exp2_fast((r.top - row_top) * LOG2_E) : 0.0f;
     const float row_sum = block_sum(mine, slots[1], THREADS / WARP), row_log = logf(row_sum),
                 row_lse = row_top + row_log;
-    if (best) { /* The lowest index that holds the maximum. */
+    if (a.best) { /* The lowest index that holds the maximum. */
         if (r.top == row_top) {
             atomicMin(&best_shared, r.where);
         }
         __syncthreads();
     }
     if (threadIdx.x == 0) { /* Before the logits change. */
-        const float hit = label >= 0 ? capped(TO_F32(DTYPE, row[label]), softcap) : 0.0f;
+        const float hit = label >= 0 ? capped(TO_F32(DTYPE, row[label]), a.softcap) : 0.0f;
         /* Exact differences first: logits may be large. */
-        loss[blockIdx.x] = label >= 0 ? row_log - (hit - row_top) : 0.0f;
-        if (lse) {
-            lse[blockIdx.x] = row_lse;
+        a.loss[blockIdx.x] = label >= 0 ? row_log - (hit - row_top) : 0.0f;
+        if (a.lse) {
+            a.lse[blockIdx.x] = row_lse;
         }
-        if (best) {
-            best[blockIdx.x] = best_shared;
+        if (a.best) {
+            a.best[blockIdx.x] = best_shared;
         }
     }
     if (grad_scale == 0.0f) {
@@ -64,15 +59,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
 #if WEIGHTS
-    grad_scale *= weights[blockIdx.x];
+    grad_scale *= a.weights[blockIdx.x];
 #endif
-    const float share = label >= 0 ? grad_scale * (1.0f + 2.0f * z_coef * row_lse) / row_sum : 0.0f,
+    const float share = label >= 0 ? grad_scale * (1.0f + 2.0f * a.z_coef * row_lse) / row_sum
+                                   : 0.0f,
                 hot = label >= 0 ? grad_scale : 0.0f;
 #pragma unroll 4
-    for (int col = start; col < cols; col += THREADS * W) { /* 2. */
+    for (int col = start; col < a.cols; col += THREADS * W) { /* 2. */
         float x[W];
         piece_load(x, row + col);
-        gradient(x, col, label, row_top, share, hot, softcap);
+        gradient(x, col, label, row_top, share, hot, a.softcap);
         piece_store(row + col, x);
     }
 }

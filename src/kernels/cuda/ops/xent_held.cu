@@ -18,6 +18,7 @@
  *           scale the rows' gradients. */
 #include "common/ptx.cuh"
 #include "ops/xent.cuh"
+#include "kernels/cuda/ops/xent_args.h"
 
 #define WARPS      (THREADS / WARP)
 #define CHUNK      4 /* Pieces that are asked for, and awaited, together. */
@@ -49,19 +50,13 @@ INLINE uint4 register_fetch(const place *p, const DTYPE *from, int piece) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    xent_held(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int rows,
-              int cols, float grad_scale, float softcap, float z_coef, i64 ld
-#if WEIGHTS
-              ,
-              const float *weights
-#endif
-    ) {
+    xent_held(const lt_cuda_xent_held_args a) {
     extern __shared__ __align__(16) uint4 smem[];
     /* In turn: what one row's threads read, the next row's do not write. */
     __shared__ float slots[2][2][WARPS];
     __shared__ int best_shared[2];
     uint4 kept[IN_REGS > 0 ? IN_REGS : 1];
-    place p = {0, logits + (i64)blockIdx.x * ld, smem, cols};
+    place p = {0, a.logits + (i64)blockIdx.x * a.ld, smem, a.cols};
     wait_for_others();
 #pragma unroll 1
     for (int c = 0; c < CHUNKS; c++) {
@@ -75,18 +70,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     for (int i = 0; i < IN_REGS; i++) {
         kept[i] = register_fetch(&p, p.next, SMEM + i);
     }
-    int label = labels[blockIdx.x], next_label;
-    for (int row = blockIdx.x, turn = 0; row < rows;
+    int label = a.labels[blockIdx.x], next_label;
+    for (int row = blockIdx.x, turn = 0; row < a.rows;
          row += gridDim.x, turn ^= 1, label = next_label) {
         const int after = row + (int)gridDim.x;
-        running r = {NEGATIVE, 0.0f, cols};
+        running r = {NEGATIVE, 0.0f, a.cols};
         /* The label's logit, asked for before the logits change, needed after the sums. */
         DTYPE hit = FROM_F32(DTYPE, 0.0f);
-        p.row = p.next, p.next = after < rows ? p.row + (i64)gridDim.x * ld : 0;
-        next_label = after < rows ? labels[after] : -1;
+        p.row = p.next, p.next = after < a.rows ? p.row + (i64)gridDim.x * a.ld : 0;
+        next_label = after < a.rows ? a.labels[after] : -1;
         if (threadIdx.x == 0) {
             hit = p.row[label >= 0 ? label : 0];
-            best_shared[turn] = cols;
+            best_shared[turn] = a.cols;
         }
 #pragma unroll 1
         /* 1. Empty groups take the place of those that came: always CHUNKS of them. */
@@ -95,27 +90,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll
             for (int i = 0; i < CHUNK; i++) {
                 const int piece = c * CHUNK + i, col = col_of(piece);
-                if (piece < SMEM && col < cols) {
+                if (piece < SMEM && col < a.cols) {
                     float x[W];
                     UNPACK(DTYPE, x, smem[piece * THREADS + threadIdx.x]);
-                    running_add(&r, x, col, softcap);
+                    running_add(&r, x, col, a.softcap);
                 }
             }
             cp_async_commit();
         }
 #pragma unroll
         for (int i = 0; i < IN_REGS; i++) {
-            if (col_of(SMEM + i) < cols) {
+            if (col_of(SMEM + i) < a.cols) {
                 float x[W];
                 UNPACK(DTYPE, x, kept[i]);
-                running_add(&r, x, col_of(SMEM + i), softcap);
+                running_add(&r, x, col_of(SMEM + i), a.softcap);
             }
         }
         const float row_top = block_max(r.top, slots[turn][0], WARPS);
         const float mine = r.top > NEGATIVE ? r.sum * exp2_fast((r.top - row_top) * LOG2_E) : 0.0f;
         const float row_sum = block_sum(mine, slots[turn][1], WARPS), row_log = logf(row_sum),
                     row_lse = row_top + row_log;
-        if (best) { /* The lowest index that holds the maximum. */
+        if (a.best) { /* The lowest index that holds the maximum. */
             if (r.top == row_top) {
                 atomicMin(&best_shared[turn], r.where);
             }
@@ -123,21 +118,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
         if (threadIdx.x == 0) {
             /* Exact differences first: logits may be large. */
-            loss[row] = label >= 0 ? row_log - (capped(TO_F32(DTYPE, hit), softcap) - row_top)
-                                   : 0.0f;
-            if (lse) {
-                lse[row] = row_lse;
+            a.loss[row] = label >= 0 ? row_log - (capped(TO_F32(DTYPE, hit), a.softcap) - row_top)
+                                     : 0.0f;
+            if (a.lse) {
+                a.lse[row] = row_lse;
             }
-            if (best) {
-                best[row] = best_shared[turn];
+            if (a.best) {
+                a.best[row] = best_shared[turn];
             }
         }
 #if WEIGHTS
-        const float row_scale = grad_scale * weights[row];
+        const float row_scale = a.grad_scale * a.weights[row];
 #else
-        const float row_scale = grad_scale;
+        const float row_scale = a.grad_scale;
 #endif
-        const float share = label >= 0 ? row_scale * (1.0f + 2.0f * z_coef * row_lse) / row_sum
+        const float share = label >= 0 ? row_scale * (1.0f + 2.0f * a.z_coef * row_lse) / row_sum
                                        : 0.0f,
                     hot = label >= 0 ? row_scale : 0.0f;
 #pragma unroll 1
@@ -145,10 +140,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll
             for (int i = 0; i < CHUNK; i++) {
                 const int piece = c * CHUNK + i, col = col_of(piece);
-                if (piece < SMEM && col < cols) {
+                if (piece < SMEM && col < a.cols) {
                     float x[W];
                     UNPACK(DTYPE, x, smem[piece * THREADS + threadIdx.x]);
-                    gradient(x, col, label, row_top, share, hot, softcap);
+                    gradient(x, col, label, row_top, share, hot, a.softcap);
                     piece_store(p.row + col, x);
                 }
                 chunk_fetch(&p, p.next, piece);
@@ -157,10 +152,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
 #pragma unroll
         for (int i = 0; i < IN_REGS; i++) {
-            if (col_of(SMEM + i) < cols) {
+            if (col_of(SMEM + i) < a.cols) {
                 float x[W];
                 UNPACK(DTYPE, x, kept[i]);
-                gradient(x, col_of(SMEM + i), label, row_top, share, hot, softcap);
+                gradient(x, col_of(SMEM + i), label, row_top, share, hot, a.softcap);
                 piece_store(p.row + col_of(SMEM + i), x);
             }
             kept[i] = register_fetch(&p, p.next, SMEM + i);

@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/thread.h"
 #include "kernels/cuda/compile.h"
+#include "kernels/cuda/random_args.h"
 #include "kernels/cuda/timing.h"
 
 #define MAX_ROWS       512
@@ -308,9 +309,6 @@ static lt_err operands_make(lt_cuda *c, lt_sgemm_args *a) {
     void *x = NULL, *y = NULL, *z = NULL;
     const lt_cuda_kernel *k;
     int64_t nx = (int64_t)a->m * a->k, ny = (int64_t)a->k * a->n;
-    uint64_t seed = 1;
-    float scale = 1.0f;
-    void *args_x[] = {&x, &nx, &seed, &scale}, *args_y[] = {&y, &ny, &seed, &scale};
     LT_TRY(lt_cuda_alloc(c, &x, (size_t)nx * 4, "tuner: A"));
     a->a = x;
     LT_TRY(lt_cuda_alloc(c, &y, (size_t)ny * 4, "tuner: B"));
@@ -318,9 +316,11 @@ static lt_err operands_make(lt_cuda *c, lt_sgemm_args *a) {
     LT_TRY(lt_cuda_alloc(c, &z, (size_t)a->m * (size_t)a->n * 4, "tuner: C"));
     a->c = z;
     LT_TRY(lt_sgemm_workspace_open(c, &a->workspace));
+    lt_cuda_random_fill_args to_x = {.x = x, .n = nx, .seed = 1, .scale = 1.0f},
+                             to_y = {.x = y, .n = ny, .seed = 2, .scale = 1.0f};
+    void *args_x[] = {&to_x}, *args_y[] = {&to_y};
     LT_TRY(lt_cuda_kernel_get(c, &k, "random.cu", "random_fill", "DTYPE=fp32 MODE=0"));
     LT_TRY(lt_cuda_launch(c, NULL, k, &(lt_cuda_dims){.grid = {512}, .block = {256}}, args_x));
-    seed = 2;
     LT_TRY(lt_cuda_launch(c, NULL, k, &(lt_cuda_dims){.grid = {512}, .block = {256}}, args_y));
     return lt_cuda_sync(c, NULL);
 }

@@ -1,0 +1,60 @@
+/* embed_args.h: arguments of embed.cu. */
+#ifndef LT_KERNELS_CUDA_OPS_EMBED_ARGS_H
+#define LT_KERNELS_CUDA_OPS_EMBED_ARGS_H
+
+#include "kernels/cuda/common/args.h"
+
+typedef struct {
+    LT_ELEM(DTYPE) * y;
+    const LT_ELEM(DTYPE) * table;
+    const int *ids;
+    const LT_ELEM(DTYPE) * pos_table;
+    const int *positions, *late;
+    int cols;
+    float scale;
+    long long ldy, ld_table, ld_pos;
+} lt_cuda_embed_fwd_args;
+
+typedef struct {
+    int *counts;
+    const int *keys;
+    int n, n_passes;
+} lt_cuda_digit_count_args;
+
+typedef struct {
+    int *counts;
+    int n;
+} lt_cuda_digit_scan_args;
+
+typedef struct {
+    int *keys_out, *rows_out;
+    const int *keys, *rows, *counts;
+    int *next_counts;
+    int n, shift, scanned;
+} lt_cuda_digit_place_args;
+
+typedef struct {
+    float *dtable, *parts;
+    const LT_ELEM(DTYPE) * dy;
+    const int *keys, *rows;
+    int n, cols;
+    float scale;
+    long long ld_table, lddy;
+} lt_cuda_embed_sum_args;
+
+typedef struct {
+    float *dtable;
+    const float *parts;
+    const int *keys;
+    int n, cols;
+    long long ld_table;
+} lt_cuda_embed_join_args;
+
+static_assert(sizeof(lt_cuda_embed_fwd_args) == 80, "the same on host and device");
+static_assert(sizeof(lt_cuda_digit_count_args) == 24, "the same on host and device");
+static_assert(sizeof(lt_cuda_digit_scan_args) == 16, "the same on host and device");
+static_assert(sizeof(lt_cuda_digit_place_args) == 64, "the same on host and device");
+static_assert(sizeof(lt_cuda_embed_sum_args) == 72, "the same on host and device");
+static_assert(sizeof(lt_cuda_embed_join_args) == 40, "the same on host and device");
+
+#endif

@@ -1,0 +1,32 @@
+/* xent_args.h: arguments of xent.cu and xent_held.cu. */
+#ifndef LT_KERNELS_CUDA_OPS_XENT_ARGS_H
+#define LT_KERNELS_CUDA_OPS_XENT_ARGS_H
+
+#include "kernels/cuda/common/args.h"
+
+typedef struct {
+    LT_ELEM(DTYPE) * logits;
+    const int *labels;
+    float *loss, *lse;
+    int *best;
+    int cols;
+    float grad_scale, softcap, z_coef;
+    long long ld;
+    const float *weights;
+} lt_cuda_xent_args;
+
+typedef struct {
+    LT_ELEM(DTYPE) * logits;
+    const int *labels;
+    float *loss, *lse;
+    int *best;
+    int rows, cols;
+    float grad_scale, softcap, z_coef;
+    long long ld;
+    const float *weights;
+} lt_cuda_xent_held_args;
+
+static_assert(sizeof(lt_cuda_xent_args) == 72, "the same on host and device");
+static_assert(sizeof(lt_cuda_xent_held_args) == 80, "the same on host and device");
+
+#endif
