@@ -1,4 +1,5 @@
-/* arena.c: anonymous mappings, zeroed by the kernel at first touch, huge pages asked for. */
+/* arena.c: anonymous mappings, which the kernel zeroes at first touch, with huge pages where it
+ * grants them. */
 #include "base/arena.h"
 
 #include <errno.h>

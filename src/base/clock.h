@@ -11,7 +11,7 @@ uint64_t lt_clock_ns(void); /* Monotonic, nanoseconds since an arbitrary start. 
 double lt_clock_s(void);    /* The same in seconds. */
 double lt_clock_unix_s(void);
 
-/* A span of time for timers; below 0: none. */
+/* A duration as a timeval, for timers; below 0 counts as 0. */
 struct timeval lt_clock_span(double seconds);
 
 /* "2026-11-21T09:30:05Z", UTC, into buf; returns buf. */

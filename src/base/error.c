@@ -1,5 +1,5 @@
-/* error.c: one fixed record a thread holds the last failure: its message and its trace. Setting it
- * never allocates, so running out of memory can be reported like anything else. */
+/* error.c: one fixed record per thread holds its last failure: the message and the trace. Recording
+ * a failure never allocates, so running out of memory can be reported like any other failure. */
 #include "base/error.h"
 
 #include <stdarg.h>
@@ -25,7 +25,7 @@ const char *lt_error_message(void) {
     return last.message;
 }
 
-/* Level 0, the origin, stays in its place; the others go round in the rest of the array. */
+/* Level 0, the origin, keeps its place; the other levels use the rest of the array as a ring. */
 static size_t slot_of(int64_t level) {
     return level == 0 ? 0 : (size_t)(1 + (level - 1) % (LT_ERROR_LEVELS - 1));
 }
@@ -97,7 +97,7 @@ const char *lt_error_trace_text(char out[LT_ERROR_TRACE_BYTES]) {
                          p->line, p->function);
         }
         if (n < 0 || (size_t)n >= LT_ERROR_TRACE_BYTES - used) {
-            out[used] = '\0'; /* A line that has no room is left out as a whole. */
+            out[used] = '\0'; /* A line that does not fit is left out as a whole. */
             break;
         }
         used += (size_t)n;

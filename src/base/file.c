@@ -1,4 +1,4 @@
-/* file.c: see file.h. Messages name the path and what the system said. */
+/* file.c: see file.h. Messages name the path and give the system's error text. */
 #include "base/file.h"
 
 #include <dirent.h>
@@ -76,13 +76,13 @@ lt_err lt_file_read(char **out, size_t *size_bytes, const char *path, size_t max
     if (st.st_size > 0) {
         room = (size_t)st.st_size + 1;
     }
-    for (;;) { /* Pipes and /proc files have no size: grow until read() says end. */
+    for (;;) { /* Pipes and /proc files have no size: grow until the end of the file. */
         ssize_t got;
         if (used + 1 >= room || data == NULL) {
             room = data == NULL ? room : 2 * room;
             char *grown = realloc(data, room + 1);
             if (grown == NULL) {
-                LT_FAIL_DONE(LT_ERR_OOM, "%s: no room for %zu bytes", path, room);
+                LT_FAIL_DONE(LT_ERR_OOM, "%s: no memory for %zu bytes", path, room);
             }
             data = grown;
         }

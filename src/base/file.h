@@ -1,4 +1,4 @@
-/* file.h: whole files, mapped files, and writes that are either wholly there or not at all. */
+/* file.h: whole files, mapped files, and writes that take effect completely or not at all. */
 #ifndef LT_BASE_FILE_H
 #define LT_BASE_FILE_H
 
@@ -19,23 +19,24 @@ typedef struct {
 LT_MUST_USE lt_err lt_file_map_open(lt_file_map *out, const char *path);
 void lt_file_map_close(lt_file_map *m); /* Accepts a zeroed map. */
 
-/* Give the mapped pages back: they no longer count as this process's memory, and are read again
- * (from the system's cache, as a rule) when next touched. Safe beside readers. */
+/* Release the resident pages: they no longer count as memory of this process, and are read again
+ * (usually from the page cache) when next touched. Safe while others read. */
 void lt_file_map_forget(const lt_file_map *m);
 
-/* Read a whole file of at most max_bytes into malloc'ed memory with a 0 behind it. */
+/* Read a whole file of at most max_bytes into malloc'ed memory, followed by a 0. */
 LT_MUST_USE lt_err lt_file_read(char **out, size_t *size_bytes, const char *path, size_t max_bytes);
 
-/* Write path.tmp, sync, rename over path, sync the folder: after a crash the old or the new is
- * there. */
+/* Write path.tmp, sync it, rename it to path, sync the folder: a crash leaves the old file or the
+ * new one. */
 LT_MUST_USE lt_err lt_file_write_atomic(const char *path, const void *data, size_t size_bytes);
 
-/* Copy a file of at most max_bytes; to is written as lt_file_write_atomic does. */
+/* Copy a file of at most max_bytes; `to` is written as by lt_file_write_atomic. */
 LT_MUST_USE lt_err lt_file_copy(const char *from, const char *to, size_t max_bytes);
 
 LT_MUST_USE lt_err lt_file_make_dirs(const char *path); /* mkdir -p */
 LT_MUST_USE lt_err lt_file_sync_dir(const char *path);
-LT_MUST_USE lt_err lt_file_sync_parent(const char *path); /* The folder that a rename changed. */
+/* Sync the folder of path, e.g. after a rename in it. */
+LT_MUST_USE lt_err lt_file_sync_parent(const char *path);
 LT_MUST_USE lt_err lt_file_remove_tree(const char *path); /* rm -r; no error if absent. */
 bool lt_file_exists(const char *path);
 bool lt_file_is_dir(const char *path);

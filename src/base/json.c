@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/file.h"
 
-/* The end of a whole number that begins at p, or p itself: of a number with a point or an exponent,
- * or with fewer digits than 64 bits may have. */
+/* The end of the long integer that begins at p. Returns p for a number with a point or an exponent,
+ * and for one with so few digits that it fits in 64 bits. */
 static const char *long_integer(const char *p, const char *end) {
     const char *at = p;
     while (at < end && *at >= '0' && *at <= '9') {
@@ -17,7 +17,7 @@ static const char *long_integer(const char *p, const char *end) {
     return at - p >= 19 && (at == end || (*at != '.' && *at != 'e' && *at != 'E')) ? at : p;
 }
 
-/* A copy with ".0" behind long whole numbers outside of strings; NULL: no memory. */
+/* A copy with ".0" after each long integer outside of strings; NULL: no memory. */
 static char *widen_integers(const char *text, size_t bytes, size_t *out_bytes) {
     const char *const end = text + bytes;
     char *copy = malloc(bytes + bytes / 19 * 2 + 3), *to = copy;
@@ -84,7 +84,7 @@ lt_err lt_json_load(json_t **out, const char *path, size_t max_bytes) {
     return err;
 }
 
-/* The member, or NULL with *err telling whether that is a failure. */
+/* The member, or NULL; *err says whether that is a failure. */
 static const json_t *member(const json_t *obj, const char *key, bool optional, const char *what,
                             lt_err *err) {
     const json_t *value = json_object_get(obj, key);
@@ -116,7 +116,7 @@ lt_err lt_json_i64(const json_t *obj, const char *key, int64_t *out, bool option
     if (json_is_real(value) && json_real_value(value) >= -0x1p62 &&
         json_real_value(value) <= 0x1p62 &&
         (double)(int64_t)json_real_value(value) == json_real_value(value)) {
-        *out = (int64_t)json_real_value(value); /* "1e4" and "8192.0" are whole numbers too. */
+        *out = (int64_t)json_real_value(value); /* "1e4" and "8192.0" are integers, too. */
         return LT_OK;
     }
     return wrong_type(key, "a whole number", what);

@@ -14,12 +14,13 @@
 LT_MUST_USE lt_err lt_json_load(json_t **out, const char *path, size_t max_bytes);
 LT_MUST_USE lt_err lt_json_parse(json_t **out, const char *text, size_t bytes, const char *name);
 
-/* json_loadb, but whole numbers beyond 64 bits, which jansson refuses, become reals:
- * 18446744073709551615, a bound in many schemas. */
+/* json_loadb, except that integers beyond 64 bits, which jansson refuses, become reals:
+ * 18446744073709551615 is a bound in many schemas. */
 json_t *lt_json_loadb(const char *text, size_t bytes, size_t flags, json_error_t *why);
 
-/* Typed members of an object. `what` (the file's name) leads the message. A missing key, or null,
- * leaves *out as it is when optional, else fails with NOT_FOUND; a wrong type fails with FORMAT. */
+/* Typed members of an object. Messages begin with `what`, the file's name. When the key is missing
+ * or null, an optional member leaves *out unchanged, and a required one fails with NOT_FOUND; a
+ * wrong type fails with FORMAT. */
 LT_MUST_USE lt_err lt_json_i64(const json_t *obj, const char *key, int64_t *out, bool optional,
                                const char *what);
 LT_MUST_USE lt_err lt_json_f64(const json_t *obj, const char *key, double *out, bool optional,

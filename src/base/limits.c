@@ -1,5 +1,5 @@
-/* limits.c: see limits.h. A file that is missing or malformed limits nothing: there are kernels
- * without control groups, without version 1, without swap accounting, and /proc may be hidden. */
+/* limits.c: see limits.h. A missing or malformed file sets no limit: there are kernels without
+ * control groups, without version 1 or without swap accounting, and /proc may be hidden. */
 #include "base/limits.h"
 
 #include <dirent.h>
@@ -25,7 +25,7 @@ typedef struct {
 typedef struct {
     const char *root;
     lt_limits *out;
-    char text[TEXT_BYTES]; /* Of the file at hand. */
+    char text[TEXT_BYTES]; /* Text of the file that was read last. */
 } reader;
 
 /* ---- Small files ---- */
@@ -45,7 +45,8 @@ static bool read_text(reader *r, const char *folder, const char *name) {
     return n > 0;
 }
 
-/* A number at the beginning of text; LT_LIMIT_UNKNOWN: "max", "-1", "unlimited" or none. */
+/* The number at the beginning of text; LT_LIMIT_UNKNOWN for "max", "-1", "unlimited" and no
+ * number. */
 static uint64_t number(const char *text) {
     char *end = NULL;
     unsigned long long v;
@@ -58,7 +59,7 @@ static uint64_t read_number(reader *r, const char *folder, const char *name) {
     return read_text(r, folder, name) ? number(r->text) : LT_LIMIT_UNKNOWN;
 }
 
-/* The number behind a key that begins a line of the text at hand. */
+/* The number after a key at the beginning of a line of the text. */
 static uint64_t value_of(const reader *r, const char *key) {
     const size_t n = strlen(key);
     for (const char *line = r->text; line != NULL && *line != '\0';) {
@@ -75,7 +76,7 @@ static uint64_t known_or_0(uint64_t v) {
     return v == LT_LIMIT_UNKNOWN ? 0 : v;
 }
 
-/* How many cores "0-3,7" lists; 0: none. */
+/* Number of cores in a list such as "0-3,7"; 0: none. */
 static int count_list(const char *text) {
     int n = 0;
     while (*text >= '0' && *text <= '9') {
@@ -118,8 +119,8 @@ static void cpus_limit(lt_limits *out, int n, const char *folder, const char *na
 
 /* ---- Groups ---- */
 
-/* Page cache of the group at hand that the kernel would drop for it. total: version 1 counts the
- * groups below under names of their own. */
+/* Page cache of the current group that the kernel would reclaim for it. Version 1 counts nested
+ * groups only in the keys that begin with "total_". */
 static uint64_t reclaimable(const reader *r, bool v2) {
     static const char *const names[2][4] = {
         {"total_inactive_file", "total_active_file", "total_mapped_file", ""},
@@ -145,7 +146,8 @@ static void group_memory(reader *r, const hierarchy *h, const char *folder) {
     memory_limit(r->out, throttled, folder, high);
     available_limit(r->out, limit, held, folder, max);
     available_limit(r->out, throttled, held, folder, high);
-    if (has_stat && !h->v2) { /* Of groups above that a container can not see, too. */
+    /* This limit includes groups further up that a container cannot see. */
+    if (has_stat && !h->v2) {
         static const char name[] = "hierarchical_memory_limit";
         const uint64_t least = value_of(r, name);
         memory_limit(r->out, least, folder, name);
@@ -182,7 +184,7 @@ static void group_cpuset(reader *r, const hierarchy *h, const char *folder) {
     }
 }
 
-/* The group, and all above it as far as the mount shows them. */
+/* Apply the limits of the group and of all groups above it, as far as the mount shows them. */
 static void walk(reader *r, hierarchy *h,
                  void (*read)(reader *r, const hierarchy *h, const char *folder)) {
     char folder[2 * LT_PATH_BYTES];
@@ -199,7 +201,7 @@ static void walk(reader *r, hierarchy *h,
 
 /* ---- Where the groups lie ---- */
 
-/* Whether a list with commas between has the word. */
+/* Does a list separated by commas contain the word? */
 static bool lists(const char *list, const char *word) {
     const size_t n = strlen(word);
     for (const char *p = list; p != NULL && *p != '\0';) {
@@ -233,7 +235,7 @@ static bool find_group(reader *r, const char *controller, bool v2, char out[LT_P
     return false;
 }
 
-/* "\040" and the like, as mountinfo writes spaces in paths. */
+/* Decode "\040" and the like, which mountinfo writes for spaces in paths. */
 static void decode_octal(char *text) {
     char *to = text;
     for (const char *p = text; *p != '\0';) {
@@ -247,8 +249,8 @@ static void decode_octal(char *text) {
     *to = '\0';
 }
 
-/* What of the group's path lies below the mount's own root; "": nothing, or it lies elsewhere, and
- * the mount point is all that can be seen. */
+/* The part of the group's path below the mount's root. "": they are the same, or the group lies
+ * elsewhere and only the mount point is visible. */
 static const char *below(const char *group, const char *root) {
     const size_t n = strcmp(root, "/") == 0 ? 0 : strlen(root);
     if (strncmp(group, root, n) != 0 || (group[n] != '/' && group[n] != '\0') ||
@@ -258,8 +260,8 @@ static const char *below(const char *group, const char *root) {
     return group + n;
 }
 
-/* A line of mountinfo: "36 35 0:29 ROOT MOUNT options... - TYPE SOURCE OPTIONS"; the mount of this
- * hierarchy that shows the group best. */
+/* A line of mountinfo: "36 35 0:29 ROOT MOUNT options... - TYPE SOURCE OPTIONS"; find the mount of
+ * this hierarchy that shows most of the group's path. */
 static bool find_mount(reader *r, const char *controller, const char *group, hierarchy *h) {
     bool found = false;
     if (!read_text(r, "/proc/self", "mountinfo")) {

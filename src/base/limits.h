@@ -1,22 +1,23 @@
-/* limits.h: what this process may use of the machine: memory and cores. Every room that sizes
- * something by the machine asks here.
+/* limits.h: how much memory and how many cores of the machine this process may use. All code that
+ * sizes something by the machine asks here.
  *
- * A container has the files of the whole machine in /proc, and is killed at its own limit. So the
- * least of these counts:
+ * In a container, /proc describes the whole machine, but the process is killed at the container's
+ * limit. So the smallest of these counts:
  *
  *     memory    MemAvailable of /proc/meminfo
- *               each control group from the process's own up to the root that is visible: version
- *               2's memory.max and memory.high, version 1's memory.limit_in_bytes and the
- *               hierarchical_memory_limit of memory.stat, less what the group uses, but for page
- *               cache that the kernel would drop for it (files that are mapped, such as a model's
- *               weights, are not counted as such) RLIMIT_AS less the address space in use,
- *               RLIMIT_DATA less the data in use (ulimit -v, -d)
- *     cores     Cpus_allowed_list of /proc/self/status (what sched_getaffinity tells)
- *               of each control group the cpuset, and the quota (cpu.max; cpu.cfs_quota_us over
+ *               the limit of each control group, from that of the process up to the visible root:
+ *               version 2's memory.max and memory.high, version 1's memory.limit_in_bytes and the
+ *               hierarchical_memory_limit of memory.stat. What the group uses is subtracted,
+ *               except for page cache that the kernel would reclaim; mapped files, such as a
+ *               model's weights, do not count as reclaimable
+ *               RLIMIT_AS less the address space in use, RLIMIT_DATA less the data in use
+ *               (ulimit -v, -d)
+ *     cores     Cpus_allowed_list of /proc/self/status (the same as sched_getaffinity)
+ *               the cpuset of each control group, and its quota (cpu.max; cpu.cfs_quota_us over
  *               cpu.cfs_period_us), rounded up
  *
- * Where the groups lie is read from /proc/self/cgroup and /proc/self/mountinfo, as a container may
- * see a part of the tree only, under another path. */
+ * The paths of the groups are read from /proc/self/cgroup and /proc/self/mountinfo, because a
+ * container may see only a part of the tree, under another path. */
 #ifndef LT_BASE_LIMITS_H
 #define LT_BASE_LIMITS_H
 
@@ -25,20 +26,20 @@
 #define LT_LIMIT_UNKNOWN UINT64_MAX
 
 typedef struct {
-    /* The machine's memory, or the least of the limits; LT_LIMIT_UNKNOWN: no file says. */
+    /* The smaller of the machine's memory and the limits; LT_LIMIT_UNKNOWN: no file says. */
     uint64_t memory_bytes;
-    uint64_t available_bytes; /* What could still be taken; LT_LIMIT_UNKNOWN: no file says. */
+    uint64_t available_bytes; /* What can still be allocated; LT_LIMIT_UNKNOWN: no file says. */
     int n_cpus;               /* At least 1. */
-    char memory_by[256], available_by[256], cpus_by[256]; /* Which file or limit said so. */
+    char memory_by[256], available_by[256], cpus_by[256]; /* The file or limit that decided. */
 } lt_limits;
 
 void lt_limits_read(lt_limits *out);
-/* The same with another root folder before /proc and /sys, for tests: "" is the machine's own. */
+/* The same with the folder `root` in front of /proc and /sys, for tests; "": the real files. */
 void lt_limits_read_under(lt_limits *out, const char *root);
 
-/* Of this process, from /proc/self/statm: what is resident, and its address space; 0: unknown. */
+/* Resident memory and address space of this process, from /proc/self/statm; 0: unknown. */
 uint64_t lt_limits_resident_bytes(void);
 uint64_t lt_limits_virtual_bytes(void);
-int64_t lt_limits_open_files(void); /* Its descriptors. */
+int64_t lt_limits_open_files(void); /* Its open file descriptors. */
 
 #endif

@@ -1,6 +1,6 @@
 /* log.c: level filter, stderr, optional file; and the progress line that shares the terminal.
- * One mutex keeps lines whole. The progress line is erased before a message and drawn again by its
- * owner's next update, so the two never mix. */
+ * One mutex keeps lines whole. A message erases the progress line, and the next update of its owner
+ * draws it again, so the two never mix. */
 #include "base/log.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ static struct {
     pthread_once_t once;
     lt_log_level level;
     FILE *file;
-    bool line_shown; /* A progress line stands on the terminal without a newline. */
+    bool line_shown; /* The terminal shows a progress line that has no newline yet. */
     bool terminal;
 } logger = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT, .level = LT_LOG_INFO};
 
@@ -60,7 +60,7 @@ lt_err lt_log_to_file(const char *path) {
     return LT_OK;
 }
 
-/* With the lock held. */
+/* The caller holds the lock. */
 static void write_file(lt_log_level level, const char *text) {
     char now[LT_CLOCK_TEXT_BYTES];
     if (logger.file != NULL) {

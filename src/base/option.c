@@ -16,7 +16,7 @@
 #define NAME_BYTES        128
 #define NEAREST_MAX_EDITS 3
 
-/* "-" and "_" are one character in names. */
+/* "-" and "_" are equal in names. */
 static bool same_name(const char *a, const char *b) {
     for (; *a != '\0' && *b != '\0'; a++, b++) {
         const char ca = *a == '-' ? '_' : *a, cb = *b == '-' ? '_' : *b;
@@ -36,9 +36,9 @@ const lt_option *lt_option_find(const lt_option_table *t, const char *name) {
     return NULL;
 }
 
-/* Levenshtein distance if it is below limit, else limit: most pairs are told apart by their
- * lengths, most others by their first rows. Long names are compared by their first NAME_BYTES - 1
- * characters. */
+/* The Levenshtein distance if it is below limit, else limit. Stopping at the limit is fast: most
+ * pairs differ enough in length, most others in their first rows. Only the first NAME_BYTES - 1
+ * characters of long names are compared. */
 static size_t edit_distance(const char *a, const char *b, size_t limit) {
     size_t row[NAME_BYTES];
     const size_t na = strlen(a), nb = strnlen(b, NAME_BYTES - 1);
@@ -68,7 +68,7 @@ static size_t edit_distance(const char *a, const char *b, size_t limit) {
 
 const char *lt_name_nearest(const char *name, const char *const *names, size_t n) {
     const char *best = NULL;
-    const size_t half = (strlen(name) + 1) / 2; /* Else 'foo' would be near to 'n'. */
+    const size_t half = (strlen(name) + 1) / 2; /* Otherwise 'foo' would be near 'n'. */
     size_t best_edits = (half < NEAREST_MAX_EDITS ? half : NEAREST_MAX_EDITS) + 1;
     for (size_t i = 0; i < n && best_edits > 0; i++) {
         const char *last = strrchr(names[i], '.');
@@ -106,7 +106,8 @@ lt_err lt_option_need(const lt_option **out, const lt_option_table *t, const cha
     return *out != NULL ? LT_OK : unknown_name(t, name, origin);
 }
 
-/* A number with an optional suffix. K M G B T are powers of 1000 (B = 1e9, as in "15B tokens"). */
+/* Parse a number with an optional suffix. K M G B T are powers of 1000 (B = 1e9, as in "15B
+ * tokens"). */
 static bool parse_number(const char *text, double *out) {
     static const struct {
         const char *suffix;
@@ -266,7 +267,7 @@ done:
     return err;
 }
 
-/* One flag at argv[*i]; moves *i past what it used. */
+/* Parse the flag at argv[*i] and advance *i past it and its value. */
 static lt_err parse_flag(const lt_option_table *t, void *obj, int argc, char **argv, int *i) {
     const char *flag = argv[*i] + 2;
     const char *equals = strchr(flag, '=');
@@ -293,7 +294,7 @@ static lt_err parse_flag(const lt_option_table *t, void *obj, int argc, char **a
     if (equals != NULL) {
         return set_row(row, obj, equals + 1, "command line");
     }
-    if (row->type == LT_OPTION_BOOL) { /* "--flag", or "--flag true" as people also write. */
+    if (row->type == LT_OPTION_BOOL) { /* "--flag", or "--flag true". */
         const bool has_word = *i + 1 < argc && (strcmp(argv[*i + 1], "true") == 0 ||
                                                 strcmp(argv[*i + 1], "false") == 0);
         *i += has_word ? 1 : 0;
@@ -335,7 +336,7 @@ lt_err lt_options_parse(const lt_option_table *t, void *obj, int argc, char **ar
     return LT_OK;
 }
 
-/* The text of a choice by index, not terminated by 0: its length comes back. */
+/* The text of a choice by index, not 0-terminated; returns its length. */
 static size_t choice_text(const char *choices, int index, const char **start) {
     const char *p = choices;
     for (int i = 0; i < index; i++) {
@@ -390,7 +391,7 @@ static void dump_string(const char *text, FILE *to) {
     fputc('"', to);
 }
 
-/* Options of one section stand together in the table, so a changed prefix opens a new mapping. */
+/* Options of a section are neighbours in the table, so a new prefix begins a new mapping. */
 void lt_options_dump_yaml(const lt_option_table *t, const void *obj, FILE *to) {
     char text[LT_OPTION_STR_BYTES], section[NAME_BYTES] = "";
     for (size_t i = 0; i < t->n_rows; i++) {

@@ -15,8 +15,8 @@
  * I64 (accepts K M G T B and KiB MiB GiB suffixes, 1e9), F64, STR (at most LT_OPTION_STR_BYTES -
  * 1), ENUM (int index into the choices listed under `unit`). min and max apply to numbers and are
  * inclusive, unless a ninth column says otherwise; for STR, max 1 means "must not be empty". The
- * ninth column may be left out; it is an OR of lt_option_flag, and its upper bits are for the owner
- * of the table. Order: default < recipe < flag. */
+ * ninth column is optional: an OR of lt_option_flag, whose upper bits are free for the owner of the
+ * table. A flag overrides the recipe, which overrides the default. */
 #ifndef LT_BASE_OPTION_H
 #define LT_BASE_OPTION_H
 
@@ -38,9 +38,9 @@ typedef enum {
 } lt_option_type;
 
 typedef enum {
-    LT_OPTION_ABOVE_MIN = 1, /* min itself is outside the range. */
-    LT_OPTION_BELOW_MAX = 2, /* So is max. */
-    LT_OPTION_OWNER = 256    /* The first bit that means what the owner of the table says. */
+    LT_OPTION_ABOVE_MIN = 1, /* The range excludes min. */
+    LT_OPTION_BELOW_MAX = 2, /* The range excludes max. */
+    LT_OPTION_OWNER = 256    /* The first bit whose meaning the owner of the table defines. */
 } lt_option_flag;
 
 typedef struct {
@@ -49,7 +49,7 @@ typedef struct {
     const char *name;
     const char *fallback; /* The default, as text. */
     double min, max;
-    const char *unit; /* Of numbers; the choices "a|b|c" of an ENUM. */
+    const char *unit; /* Unit of a number; the choices "a|b|c" of an ENUM. */
     const char *help;
     unsigned flags; /* lt_option_flag */
 } lt_option;
@@ -82,8 +82,8 @@ typedef struct {
 /* Fill *obj with the defaults. A default that does not parse is a bug and asserts. */
 void lt_options_default(const lt_option_table *t, void *obj);
 
-/* Set one option by name from text. origin ("flag", "recipe.yaml:12") leads the message. An unknown
- * name is ARG and suggests the nearest. */
+/* Set one option by name from text. Messages begin with origin ("flag", "recipe.yaml:12"). An
+ * unknown name fails with ARG; the message suggests the nearest one. */
 LT_MUST_USE lt_err lt_options_set(const lt_option_table *t, void *obj, const char *name,
                                   const char *value, const char *origin);
 
@@ -92,20 +92,21 @@ LT_MUST_USE lt_err lt_options_load_yaml(const lt_option_table *t, void *obj, con
 
 /* Parse argv[1..]: "--name value", "--name=value", "--flag", "--flag true|false" and "--no-flag"
  * for BOOL. Words that are not flags go to positional[0 .. *n_positional), at most max_positional;
- * "--" ends the flags. "--help" sets *help and stops. "--verbose" shows messages of level DEBUG and
- * the trace of an error (log.h), unless the table has a row of that name. */
+ * "--" ends the flags. "--help" sets *help and ends parsing. "--verbose" enables messages of level
+ * DEBUG and the trace of an error (log.h), unless the table has a row of that name. */
 LT_MUST_USE lt_err lt_options_parse(const lt_option_table *t, void *obj, int argc, char **argv,
                                     const char **positional, int max_positional, int *n_positional,
                                     bool *help);
 
-/* Effective configuration as YAML that lt_options_load_yaml reads back to the same values. */
+/* Write the effective configuration as YAML that lt_options_load_yaml reads back to the same
+ * values. */
 void lt_options_dump_yaml(const lt_option_table *t, const void *obj, FILE *to);
 
-/* One value as text (shortest form that reads back equal). */
+/* One value as text, in the shortest form that reads back equal. */
 void lt_option_text(const lt_option *row, const void *obj, char *out, size_t out_bytes);
 
-/* The row of that name ('_' and '-' are equal), or NULL; and one that suggests the nearest name
- * when there is none. */
+/* The row of that name ('_' and '-' are equal), or NULL. The second function fails instead and
+ * suggests the nearest name. */
 const lt_option *lt_option_find(const lt_option_table *t, const char *name);
 LT_MUST_USE lt_err lt_option_need(const lt_option **out, const lt_option_table *t, const char *name,
                                   const char *origin);

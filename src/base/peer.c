@@ -40,7 +40,8 @@ lt_err lt_peer_open(lt_peer *p, const char *command, const char *const *args) {
         close(to[1]);
         LT_FAIL(LT_ERR_IO, "pipe from the peer");
     }
-    signal(SIGPIPE, SIG_IGN); /* A peer that died is an error of ours, not our death. */
+    /* A peer that died must be reported as an error and not kill this process. */
+    signal(SIGPIPE, SIG_IGN);
     *p = (lt_peer){.command = command, .pid = fork()};
     if (p->pid == 0) {
         run_child(command, args, to, from);
@@ -51,7 +52,7 @@ lt_err lt_peer_open(lt_peer *p, const char *command, const char *const *args) {
     p->from = fdopen(from[0], "r");
     if (p->pid < 0 || p->to == NULL || p->from == NULL ||
         fgets(line, sizeof line, p->from) == NULL || strcmp(line, "ready\n") != 0) {
-        LT_FAIL(LT_ERR_REMOTE, "the peer did not get ready: %s", command);
+        LT_FAIL(LT_ERR_REMOTE, "the peer did not start: %s", command);
     }
     return LT_OK;
 }

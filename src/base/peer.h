@@ -1,10 +1,10 @@
-/* peer.h: another program that is measured in turn with us.
+/* peer.h: another program, measured in alternation with this one.
  *
- * The peer is a shell command that gets its parameters as $1, $2, …; when it is warm it prints
- * "ready"; then it answers each line on its standard input with a line that holds one number, or
- * "-" where it has nothing to measure, and ends with its input. What the lines say is between a
- * bench and its scripts in bench/peers/. Turns alternate, so that a noisy machine is noisy for
- * both. */
+ * The peer is a shell command with the parameters $1, $2, …. After its warm-up it prints "ready".
+ * It then answers each line on its standard input with a line that holds one number, or "-" where
+ * it has nothing to measure, and ends at the end of its input. A bench and its scripts in
+ * bench/peers/ agree on the meaning of the lines. The two programs take turns, so that noise of the
+ * machine affects both. */
 #ifndef LT_BASE_PEER_H
 #define LT_BASE_PEER_H
 
@@ -19,15 +19,16 @@ typedef struct {
     pid_t pid;
 } lt_peer;
 
-/* Starts command with args (ended by NULL, at most 8) and waits for its "ready". REMOTE when it
- * ends before that. */
+/* Start command with args (at most 8, then NULL) and wait for its "ready". Fails with REMOTE when
+ * it ends before that. */
 LT_MUST_USE lt_err lt_peer_open(lt_peer *p, const char *command, const char *const *args);
 
-/* Sends a line (without its newline) and reads the number that answers it; 0: the peer has nothing
- * to measure for this line ("-"). REMOTE when it ended or answered no number above zero. */
+/* Send a line (without its newline) and read the number in the answer; 0: the peer has nothing to
+ * measure for this line ("-"). Fails with REMOTE when the peer has ended or answers anything but a
+ * number above zero. */
 LT_MUST_USE lt_err lt_peer_ask(lt_peer *p, const char *line, double *answer);
 
-/* Ends its input and waits for its end. Nothing to do for a peer of zeros. */
+/* End its input and wait for the process to exit. No-op on a zeroed peer. */
 void lt_peer_close(lt_peer *p);
 
 #endif

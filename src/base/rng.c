@@ -43,7 +43,7 @@ uint64_t lt_rng_u64(lt_rng *r) {
 uint64_t lt_rng_below(lt_rng *r, uint64_t n) {
     uint64_t reject_under, x;
     LT_ASSERT(n > 0);
-    reject_under = (0 - n) % n; /* 2^64 mod n: draws under it would favour small results. */
+    reject_under = (0 - n) % n; /* 2^64 mod n: draws below it would favour small results. */
     do {
         x = lt_rng_u64(r);
     } while (x < reject_under);
@@ -78,7 +78,7 @@ uint64_t lt_rng_permute(uint64_t i, uint64_t n, uint64_t seed, uint64_t epoch) {
         half_bits++;
     }
     mask = ((uint64_t)1 << half_bits) - 1;
-    do { /* Cycle-walk: the network permutes a power of four < 4n; walk until inside [0, n). */
+    do { /* Cycle walking: the network permutes a power of four < 4n; repeat until inside [0, n). */
         uint64_t left = i >> half_bits, right = i & mask;
         for (uint64_t round = 0; round < 6; round++) {
             const uint64_t f = lt_rng_mix(right ^ lt_rng_mix(seed ^ lt_rng_mix(epoch * 8 + round)));

@@ -1,6 +1,6 @@
 /* rng.h: counter-based random numbers (Philox 4x32-10, Salmon et al. 2011, "Parallel Random
- * Numbers: As Easy as 1, 2, 3"). A draw is a pure function of (seed, stream, position): nothing to
- * save but the position, any position can be drawn at once, and threads never share state. */
+ * Numbers: As Easy as 1, 2, 3"). A draw is a pure function of (seed, stream, position): only the
+ * position must be saved, any position can be drawn directly, and threads share no state. */
 #ifndef LT_BASE_RNG_H
 #define LT_BASE_RNG_H
 
@@ -19,8 +19,8 @@ uint64_t lt_rng_below(lt_rng *r, uint64_t n); /* Uniform in [0, n), unbiased; n 
 double lt_rng_uniform(lt_rng *r);             /* [0, 1), 53 bits. */
 double lt_rng_normal(lt_rng *r);              /* Mean 0, variance 1 (Box-Muller, one a call). */
 
-/* Element i of an endless random permutation family: where item i of n goes in shuffle `epoch`.
- * A format-preserving Feistel network over [0, n): O(1) memory, no table. */
+/* The place of item i of n in shuffle number `epoch`: a format-preserving Feistel network over [0,
+ * n), which needs no table. */
 uint64_t lt_rng_permute(uint64_t i, uint64_t n, uint64_t seed, uint64_t epoch);
 
 /* splitmix64's finaliser: a cheap 64-bit mixing function for hashes and seeds. */

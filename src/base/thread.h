@@ -1,5 +1,5 @@
-/* thread.h: parallel loops over the OpenMP pool that oneDNN uses too, so that the two never compete
- * for cores. */
+/* thread.h: parallel loops over the OpenMP pool, which oneDNN uses too, so that the two never
+ * compete for cores. */
 #ifndef LT_BASE_THREAD_H
 #define LT_BASE_THREAD_H
 

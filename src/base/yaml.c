@@ -22,7 +22,7 @@ typedef struct {
     bool is_sequence, has_key, holds_scalars;
     size_t prefix_len; /* Length of the path up to and without this frame's key. */
     size_t index;      /* Next element of a sequence. */
-    size_t entry;      /* The row that a scalar sequence fills. */
+    size_t entry;      /* The row that a sequence of scalars fills. */
 } frame;
 
 typedef struct {
@@ -116,8 +116,7 @@ static lt_err open_frame(reader *r, bool is_sequence, int line) {
         if (f->is_sequence) {
             char word[24];
             if (f->holds_scalars || is_sequence) {
-                LT_FAIL(LT_ERR_FORMAT, "%s:%d: nested lists are not understood here", r->name,
-                        line);
+                LT_FAIL(LT_ERR_FORMAT, "%s:%d: nested lists are not supported", r->name, line);
             }
             snprintf(word, sizeof word, "%zu", f->index++);
             LT_TRY(push_name(r, word, line));
@@ -164,7 +163,7 @@ lt_err lt_yaml_parse(lt_yaml_entry **out, size_t *n, const char *text, size_t by
     bool over = false;
 
     if (!yaml_parser_initialize(&parser)) {
-        LT_FAIL(LT_ERR_OOM, "%s: no room for the YAML reader", name);
+        LT_FAIL(LT_ERR_OOM, "%s: no memory for the YAML reader", name);
     }
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
     while (!over) {

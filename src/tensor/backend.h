@@ -1,5 +1,6 @@
-/* backend.h: the contract of a device. Three questions, three mechanisms, no `if (arch)` elsewhere:
- *   which memory and queue?   the backend's functions below, which are given the device or a queue
+/* backend.h: the contract of a device. Three mechanisms answer three questions, so there is no `if
+ *   (arch)` anywhere else:
+ *   which memory and queue?   the backend's functions below, which take the device or a queue
  *   which operations?         the op table (ops.h), one function pointer an op, no holes
  *   which implementation?     per op an ordered list; the first that accepts the arguments on the
  *                             device runs, the last is the reference, which accepts everything
@@ -15,18 +16,18 @@
 #include "lateen/tensor.h"
 
 /* An ordered stream of work on one device. Each backend has its own struct lt_queue, whose first
- * member is the queue's device (lt_queue_device). The CPU's runs work at once. */
+ * member is the queue's device (lt_queue_device). The CPU's queue runs work immediately. */
 typedef struct lt_queue lt_queue;
-typedef struct lt_graph lt_graph;     /* Work recorded once, queued again as a whole. */
+typedef struct lt_graph lt_graph;     /* Work that is recorded once and queued again as a whole. */
 typedef struct lt_ops lt_ops;         /* tensor/ops.h */
 typedef struct lt_op_list lt_op_list; /* kernels/registry.h */
 
 typedef struct lt_backend {
     const char *name; /* "cpu", "ref", "cuda" */
     const lt_ops *ops;
-    const lt_op_list *lists; /* LT_OP_COUNT of them: what ops chooses from. */
+    const lt_op_list *lists; /* LT_OP_COUNT lists, from which the functions of ops choose. */
     bool host_memory;        /* The host may dereference what alloc returns. */
-    /* Fill in d->own of GPU d->index, and give it back. NULL: there is nothing to open. */
+    /* Set d->own for GPU d->index, and release it. NULL: there is nothing to open. */
     lt_err (*open)(lt_device *d);
     void (*close)(lt_device *d);
     lt_err (*alloc)(lt_device *d, void **out, size_t bytes, const char *what); /* Zeroed. */
@@ -34,77 +35,79 @@ typedef struct lt_backend {
     lt_err (*queue_open)(lt_device *d, lt_queue **out);
     void (*queue_close)(lt_queue *q);
     lt_err (*sync)(lt_queue *q); /* Wait until all queued work is done; reports its failure. */
-    /* Transfers are queued like other work: the host leaves host_src alone and host_dst unread
-     * until a sync says they are done. */
+    /* Transfers are queued like other work: until a sync has returned, the host must not change
+     * host_src or read host_dst. */
     lt_err (*upload)(lt_queue *q, void *dst, const void *host_src, size_t bytes);
     lt_err (*download)(lt_queue *q, void *host_dst, const void *src, size_t bytes);
     lt_err (*zero)(lt_queue *q, void *dst, size_t bytes);
-    /* n pieces, stride_bytes from one to the next; all of whole F32 words. */
+    /* Zero n pieces that are stride_bytes apart; all sizes are multiples of 4. */
     lt_err (*zero_pieces)(lt_queue *q, void *dst, size_t piece_bytes, size_t stride_bytes,
                           int64_t n);
     lt_err (*copy)(lt_queue *q, void *dst, const void *src, size_t bytes);
-    /* Host memory, zeroed, from and to which transfers run beside other work. */
+    /* Zeroed host memory whose transfers overlap with other work. */
     lt_err (*host_alloc)(lt_device *d, void **out, size_t bytes, const char *what);
     void (*host_release)(lt_device *d, void *data, size_t bytes);
-    /* Whatever is queued on `after` from now on waits for what is queued on `before` now. */
+    /* Work queued on `after` from now on waits for the work queued on `before` so far. */
     lt_err (*order)(lt_queue *after, lt_queue *before);
-    /* Between begin and end, ops, zero, zero_pieces and copy are recorded instead of run; nothing
-     * may be transferred, waited for or allocated. Launch queues them all, with the pointers and
-     * numbers they were recorded with. NULL: this backend has no graphs. A begun graph is ended
-     * also after a failure. */
+    /* Between begin and end, ops, zero, zero_pieces and copy are recorded instead of run;
+     * transfers, waits and allocations are not allowed. Launch queues them all with the recorded
+     * pointers and numbers. NULL: this backend has no graphs. The caller must end a begun graph
+     * even after a failure. */
     lt_err (*graph_begin)(lt_queue *q);
     lt_err (*graph_end)(lt_queue *q, lt_graph **out);
     lt_err (*graph_launch)(lt_queue *q, lt_graph *g);
     void (*graph_close)(lt_device *d, lt_graph *g); /* Accepts NULL. */
-    /* Stopwatch: mark i (0, 1, ...) gets the moment at which the queue comes here; between waits
-     * and tells. NULL: work runs at once, look at the clock. */
+    /* Stopwatch: mark i (0, 1, ...) records the time at which the queue reaches this point; between
+     * waits for two marks and returns their distance. NULL: work runs immediately, so the caller
+     * reads the clock. */
     lt_err (*mark)(lt_queue *q, int64_t i);
     lt_err (*between)(lt_queue *q, int64_t from, int64_t to, double *seconds);
-    /* Wait until the queue has come to mark i, not for what stands behind it; reports a failure
-     * before it. NULL where mark is. */
+    /* Wait until the queue reaches mark i, but not for the work after it; returns a failure of the
+     * work before it. NULL where mark is NULL. */
     lt_err (*reach)(lt_queue *q, int64_t i);
     lt_err (*memory_left)(lt_device *d,
-                          size_t *bytes); /* What alloc could still give; NULL: unknown. */
+                          size_t *bytes); /* Bytes that alloc could still give; NULL: unknown. */
     lt_err (*energy)(lt_device *d,
-                     double *joules); /* Used since some moment; NULL or a failure: not known. */
-    /* Kernels that had to be compiled since the device was opened; NULL: none ever. */
+                     /* Energy used since an arbitrary moment; NULL or a failure: unknown. */
+                     double *joules);
+    /* Number of kernels compiled since the device was opened; NULL: the backend compiles none. */
     int64_t (*n_compiled)(lt_device *d);
-    /* Kernels that were made ready since the device was opened; NULL likewise. */
+    /* Number of kernels loaded since the device was opened; NULL as above. */
     int64_t (*n_kernels)(lt_device *d);
-    /* Between rehearse and rehearsed this thread's ops on d do nothing but look for their kernels;
-     * those that would have to be compiled, `missing` so far, are then compiled for later, as many
-     * at once as there are cores. rehearsed returns when the first n_first are there; compiling
-     * tells whether others are still to come. NULL where n_compiled is. */
+    /* Between rehearse and rehearsed, the ops of this thread on d only look up their kernels.
+     * `missing` counts those that must be compiled; rehearsed then starts compiling them, one per
+     * core at a time, and returns when the first n_first are ready. compiling says whether others
+     * are still being compiled. NULL where n_compiled is NULL. */
     void (*rehearse)(lt_device *d);
     int64_t (*missing)(lt_device *d);
     void (*rehearsed)(lt_device *d, int64_t n_first);
     bool (*compiling)(lt_device *d);
-    /* Room matmul_pack needs; 0: b is not packed here. */
+    /* Bytes that matmul_pack writes; 0: this backend does not pack b. */
     size_t (*matmul_pack_bytes)(const lt_device *d, const lt_tensor *b, bool trans_b);
 } lt_backend;
 
-/* One device. {.backend = lt_backend_cpu()} is a whole CPU device whose loops use as many threads
- * as the thread that drives it would. */
+/* One device. {.backend = lt_backend_cpu()} is a complete CPU device, whose loops use the number of
+ * threads set for the thread that drives it. */
 struct lt_device {
     const lt_backend *backend;
-    int index;                         /* Of its kind. */
-    void *own;                         /* The backend's: a GPU's lt_cuda; NULL on a host's. */
+    int index;                         /* Index among the devices of its kind. */
+    void *own;                         /* State of the backend: a GPU's lt_cuda; NULL on a CPU. */
     struct lt_device_opening *opening; /* device.c; NULL: it is open. */
 };
 
-/* Tables of functions: none of them is a device, and they are always there. */
+/* Constant tables of functions, not devices. */
 const lt_backend *lt_backend_ref(void);  /* Scalar C, double accumulation: the oracle. */
-const lt_backend *lt_backend_cpu(void);  /* The fastest this CPU has. */
-const lt_backend *lt_backend_cuda(void); /* A GPU's. */
+const lt_backend *lt_backend_cpu(void);  /* The fastest implementations for this CPU. */
+const lt_backend *lt_backend_cuda(void); /* For NVIDIA GPUs. */
 
-/* NULL for no queue, which a host's ops bear. */
+/* The device of a queue; NULL for a NULL queue, which ops on the CPU accept. */
 static inline lt_device *lt_queue_device(const lt_queue *q) {
     return q != NULL ? *(lt_device *const *)(const void *)q : NULL;
 }
 
-/* For a program whose kernels stand in one queue, called before it has threads: a GPU opens with
- * one of CUDA's hardware queues instead of 8, some 45 ms sooner. What the environment says of it
- * stays. */
+/* For a program that uses a single queue; call it before starting threads. A GPU then opens with
+ * one of CUDA's hardware queues instead of 8, which takes some 45 ms less. A setting in the
+ * environment has priority. */
 void lt_device_few_queues(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* block.h: ggml's block formats: back to F32, and from F32, exactly as ggml's reference defines
- * them (no fused multiply-add: -std=c17 forbids it).
+/* block.h: ggml's block formats: conversion from and to F32, exactly as ggml's reference defines it
+ * (without fused multiply-add, which -std=c17 forbids).
  *
  *   format elements bytes  value of element i        layout of a block
  *   Q4_0   32       18     d * (q - 8)               f16 d; 16 bytes: low nibbles 0..15,
@@ -19,8 +19,8 @@
  *   Q6_K   256      210    (d * s) * (q - 32)        128 bytes low nibbles; 64 bytes high pairs;
  *                                                    16 int8 s; f16 d
  *
- * A product with such a matrix rounds its activations to 8 bits a block first, also as ggml does
- * (the "partner" of a format):
+ * A product with such a matrix first rounds its activations to 8 bits, block by block, as ggml does
+ * (to the "partner" of the format):
  *   Q8_0  32   d = f16(max|x| / 127), q = round(x / d), halves away from 0
  *                                                              for Q4_0, Q5_0, Q8_0
  *   Q8_1  32   the same, and s = f16(d * sum q)                for Q4_1, Q5_1
@@ -39,15 +39,15 @@
 #define LT_BLOCK_SMALL 32  /* Elements of a simple block. */
 #define LT_BLOCK_SUPER 256 /* Elements of a K block. */
 
-/* F32, F16, BF16, F64 and all block types. */
+/* Which types decode: F32, F16, BF16, F64 and all block types. */
 bool lt_block_decodes(lt_dtype type);
-/* count elements (whole blocks) of `type` at src (any alignment) into dst. */
+/* Convert count elements (whole blocks) of `type` at src, of any alignment, to F32. */
 void lt_block_decode(float *dst, lt_dtype type, const void *src, size_t count);
 
-/* F32, F16, BF16 and the formats with a partner. */
+/* Which types encode: F32, F16, BF16 and the formats with a partner. */
 bool lt_block_encodes(lt_dtype type);
-/* count elements (whole blocks) into `type`, as ggml's quantize_row_<type>_ref. Values are
- * finite. */
+/* Convert count elements (whole blocks) to `type`, as ggml's quantize_row_<type>_ref does. Values
+ * must be finite. */
 void lt_block_encode(void *dst, lt_dtype type, const float *src, size_t count);
 
 typedef enum { LT_PARTNER_NONE, LT_PARTNER_Q8_0, LT_PARTNER_Q8_1, LT_PARTNER_Q8_K } lt_partner;
@@ -55,19 +55,21 @@ typedef enum { LT_PARTNER_NONE, LT_PARTNER_Q8_0, LT_PARTNER_Q8_1, LT_PARTNER_Q8_
 lt_partner lt_block_partner(lt_dtype type);
 int64_t lt_partner_block(lt_partner partner); /* 32 or 256 */
 
-/* One block of activations. sums: of 16 neighbours each in Q8_K, sums[0] of all 32 otherwise. */
+/* One block of activations. sums: of each 16 neighbours in Q8_K; otherwise sums[0] is that of all
+ * 32. */
 typedef struct {
-    float d, s; /* As they are stored: rounded to F16 in Q8_0 and Q8_1. s: Q8_1 only. */
+    float d, s; /* As stored: rounded to F16 in Q8_0 and Q8_1. s: Q8_1 only. */
     int8_t q[LT_BLOCK_SUPER];
     int16_t sums[LT_BLOCK_SUPER / 16];
 } lt_q8;
 void lt_q8_encode(lt_q8 *dst, lt_partner partner, const float *x);
 
-/* A block of a format with a partner as whole numbers: value i is d * scale[i / group] * q[i] (- or
- * +) m * min[i / group]; simple formats have one group of scale 1. q has its offset taken off. */
+/* A block of a format with a partner as integers: value i is d * scale[i / group] * q[i] (- or +) m
+ * * min[i / group]; simple formats have one group of scale 1. The offset of q is already
+ * subtracted. */
 typedef struct {
     float d, m;
-    int n, group; /* Elements; elements a scale. */
+    int n, group; /* Elements in the block; elements per scale. */
     int8_t q[LT_BLOCK_SUPER];
     int8_t scale[LT_BLOCK_SUPER / 16];
     uint8_t min[LT_BLOCK_SUPER / 32];

@@ -1,5 +1,5 @@
-/* block_act.c: activations to 8 bits a block (see block.h), the definition that the fast versions
- * of kernels/ must equal bit for bit. */
+/* block_act.c: rounds activations to 8 bits per block (see block.h). The fast versions in kernels/
+ * must equal it bit for bit. */
 #include <math.h>
 #include <string.h>
 

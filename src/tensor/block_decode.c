@@ -1,4 +1,4 @@
-/* block_decode.c: one function a format, a table to find it (see block.h for the layouts). */
+/* block_decode.c: one function per format, and a table of them (block.h has the layouts). */
 #include "tensor/block.h"
 
 #include <string.h>
@@ -151,8 +151,8 @@ static void from_q6_k(float *dst, const unsigned char *b) {
     }
 }
 
-/* The whole numbers behind the decoded values; the float functions above say the same and are kept
- * apart because they serve more formats. */
+/* The integers of a block. The float functions above decode the same layouts; they are separate
+ * because they cover more formats. */
 static void ints_nibbles(lt_block_ints *v, const unsigned char *nibbles, int offset) {
     for (int i = 0; i < SMALL / 2; i++) {
         v->q[i] = (int8_t)((nibbles[i] & 15) - offset);
@@ -233,7 +233,7 @@ static void ints_q6_k(lt_block_ints *v, const unsigned char *b) {
 typedef struct {
     void (*decode)(float *dst, const unsigned char *block);
     lt_partner partner;
-    int group; /* Elements that share a scale, of formats with a partner. */
+    int group; /* Elements that share a scale, for formats with a partner. */
     void (*ints)(lt_block_ints *v, const unsigned char *block);
 } format;
 

@@ -3,7 +3,7 @@
  * scales, are in block_encode_k.c.
  *
  * Rounding is floor(x + 1/2) in F32 where values are known to be >= 0: the sum may round up to the
- * next whole number, as it does in ggml. */
+ * next integer, as it does in ggml. */
 #include "tensor/block_encode.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* block_encode.h: between block_encode.c and block_encode_k.c: one block of 256 elements each. */
+/* block_encode.h: what block_encode_k.c provides for block_encode.c: each function encodes one
+ * block of 256 elements. */
 #ifndef LT_TENSOR_BLOCK_ENCODE_H
 #define LT_TENSOR_BLOCK_ENCODE_H
 

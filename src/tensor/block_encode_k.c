@@ -1,10 +1,10 @@
 /* block_encode_k.c: F32 into the K formats: 256 elements in groups of 32 (Q4_K, Q5_K) or 16 (Q6_K),
  * whose scales are themselves rounded to 6 or 8 bits.
  *
- * A group's scale is searched: for each of some trial scales the elements are rounded, and the
- * scale (and minimum) that fits those whole numbers best by weighted least squares is computed in
- * closed form; the trial of least error stays. Then all elements are rounded again with the scales
- * as they are stored. The steps, their order and every rounding are those of ggml's
+ * The scale of a group is found by search: for each of several trial scales, the elements are
+ * rounded, and the scale (and minimum) that best fits these integers by weighted least squares is
+ * computed in closed form. The trial with the least error wins. Then all elements are rounded again
+ * with the stored scales. The steps, their order and every rounding are those of ggml's
  * quantize_row_<type>_ref without an importance matrix, so that files are equal byte for byte; sums
  * run in element order in F32. */
 #include <math.h>
@@ -17,14 +17,14 @@
 #define GROUP     32 /* Of Q4_K, Q5_K. */
 #define FINE      16 /* Of Q6_K. */
 #define NO_SCALE  1e-15f
-#define Q6_TRIALS 9 /* To either side of the plain scale. */
+#define Q6_TRIALS 9 /* On either side of the plain scale. */
 
 static void put_half(unsigned char *p, uint16_t h) {
     p[0] = (unsigned char)h;
     p[1] = (unsigned char)(h >> 8);
 }
 
-/* Nearest whole number, ties to even; |x| < 2^22 wherever the result counts. */
+/* Nearest integer, ties to even; |x| < 2^22 wherever the result is used. */
 static int nearest(float x) {
     const float shifted = x + 0x1.8p23f;
     int32_t bits;
@@ -36,7 +36,7 @@ static int clamp(int x, int low, int high) {
     return x < low ? low : x > high ? high : x;
 }
 
-/* A group to be rounded to q in [0, most] with value scale * q + min. */
+/* A group to be rounded to q in [0, most]; element = scale * q + min. */
 typedef struct {
     const float *x;
     float weight[GROUP];
@@ -76,8 +76,8 @@ static float range_error(const range_fit *f, const int q[GROUP], float scale, fl
     return error;
 }
 
-/* Round with the trial's inverse scale; the least-squares scale and minimum (<= 0) of the result.
- * False: it has none. */
+/* Round with the trial's inverse scale and compute the least-squares scale and minimum (<= 0).
+ * False: there is no solution. */
 static bool range_solve(const range_fit *f, int q[GROUP], float inverse, float *scale, float *min) {
     float sum_q = 0.0f, sum_qq = 0.0f, sum_qx = 0.0f;
     for (int i = 0; i < GROUP; i++) {
@@ -101,8 +101,8 @@ static bool range_solve(const range_fit *f, int q[GROUP], float inverse, float *
     return true;
 }
 
-/* The scale of a group; *depth = -minimum >= 0; q as rounded with them. Trials: inverse scales of
- * (first + 0.1 t + most) / range, t = 0 to trials. */
+/* Returns the scale of a group; *depth = -minimum >= 0; q is rounded with both. The trials are the
+ * inverse scales (first + 0.1 t + most) / range for t = 0 to trials. */
 static float range_search(const float *x, int q[GROUP], float *depth, int most, float first,
                           int trials) {
     range_fit f;
@@ -138,7 +138,7 @@ static float range_search(const float *x, int q[GROUP], float *depth, int most, 
     return scale;
 }
 
-/* d, dmin and the eight packed pairs of 6-bit scales and minima. */
+/* Store d, dmin and the eight packed pairs of 6-bit scales and minima. */
 static void put_scales(unsigned char *b, const float scales[8], const float depths[8]) {
     float most_scale = 0.0f, most_depth = 0.0f;
     int s[8], m[8];
@@ -161,7 +161,7 @@ static void put_scales(unsigned char *b, const float scales[8], const float dept
     }
 }
 
-/* Scales of all groups into the block, then q as the stored scales round them. */
+/* Store the scales of all groups, then q as rounded with the stored scales. */
 static void round_k(unsigned char *b, int q[SUPER], const float *x, int most, float first,
                     int trials) {
     float scales[8], depths[8];
@@ -170,7 +170,7 @@ static void round_k(unsigned char *b, int q[SUPER], const float *x, int most, fl
         scales[j] = range_search(x + j * GROUP, q + j * GROUP, &depths[j], most, first, trials);
     }
     put_scales(b, scales, depths);
-    lt_block_unpack(&stored, LT_Q4_K, b); /* Its head is Q5_K's too. */
+    lt_block_unpack(&stored, LT_Q4_K, b); /* Q5_K has the same head. */
     for (int i = 0; i < SUPER; i++) {
         const float d = stored.d * (float)stored.scale[i / GROUP];
         const float m = stored.m * (float)stored.min[i / GROUP];

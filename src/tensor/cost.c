@@ -1,13 +1,13 @@
-/* cost.c: the least work of every op. Counting rules:
- *   flops  a multiply-add is two; each of + - * / max, exp, log, tanh, erf, sqrt, rsqrt is one. The
+/* cost.c: the minimum work of every op. Counting rules: flops  a multiply-add is two; each of + - *
+ *   / max, exp, log, tanh, erf, sqrt, rsqrt is one. The
  *          formula of ops.h is counted as it is written there, with common factors taken out once;
  *          work that a clever order avoids is not counted.
- *   bytes  each input is read once, each output written once, what is added to is read and written.
- *          Scratch does not count: it may stay in cache. A gathered table counts the rows it must
- *          touch at least.
- * Terms a row or smaller (one rsqrt a row) are kept where they are known exactly. Shapes only: data
- * is never read, it may lie on a device; so kv_len counts as S, doc_start as one document, a
- * dropped expert row as kept, an ignored label as counted. */
+ *   bytes  each input is read once, each output written once, an accumulated output read and
+ *          written. Scratch does not count: it may stay in cache. A gathered table counts the
+ *          fewest rows that must be touched.
+ * Terms per row or smaller (one rsqrt a row) are kept where they are known exactly. Only shapes are
+ * used, as the data may lie on a device. So kv_len counts as S, doc_start as one document, a
+ * dropped expert row as kept and an ignored label as counted. */
 #include "tensor/cost.h"
 
 #include "base/error.h"
@@ -16,7 +16,7 @@ static double count(const lt_tensor *t) {
     return (double)lt_tensor_count(t);
 }
 
-/* Of an element; a share of its block's where the type has blocks. */
+/* Bytes of an element; its share of the block where the type has blocks. */
 static double elem_bytes(lt_dtype dtype) {
     size_t bytes;
     const int64_t elems = lt_dtype_block(dtype, &bytes);
@@ -27,7 +27,7 @@ static double bytes(const lt_tensor *t) {
     return count(t) * elem_bytes(t->dtype);
 }
 
-/* Read and written. */
+/* Bytes of a tensor that is read and written. */
 static double twice(const lt_tensor *t) {
     return 2.0 * bytes(t);
 }
@@ -119,7 +119,7 @@ static lt_cost rmsnorm_fwd(const lt_rmsnorm_args *a) {
                          bytes(&a->gain) + bytes(&a->rstd)};
 }
 
-/* An element: n = x rstd, g = dy w, sum g n 2, dgain 2, g - n m 2, times rstd. */
+/* Per element: n = x rstd, g = dy w, sum g n 2, dgain 2, g - n m 2, times rstd. */
 static lt_cost rmsnorm_bwd(const lt_rmsnorm_bwd_args *a) {
     const double n = count(&a->x);
     return (lt_cost){n * (9.0 + (a->add_dx ? 1.0 : 0.0)) + rows(&a->x),
@@ -146,20 +146,20 @@ static lt_cost layernorm_bwd(const lt_layernorm_bwd_args *a) {
                          sum4(twice(&a->dbias), bytes(&a->gain), bytes(&a->mean), bytes(&a->rstd))};
 }
 
-/* What a rotation reads beside its rows. */
+/* What a rotation reads besides its rows. */
 static double angle_bytes(const lt_tensor *x, const lt_tensor *positions, const lt_tensor *table) {
     const double table_rows = least((double)x->shape[0], (double)table->shape[0]);
     return bytes(positions) + table_rows * (double)table->shape[1] * 2.0 * elem_bytes(table->dtype);
 }
 
-/* A pair: four products, two sums. The table's rows count as far as positions can differ. */
+/* Per pair: four products, two sums. The table counts as many rows as positions can differ. */
 static lt_cost rope(const lt_rope_args *a) {
     const double pairs = rows(&a->x) * (double)a->table.shape[1];
     return (lt_cost){6.0 * pairs,
                      bytes(&a->x) + bytes(&a->y) + angle_bytes(&a->x, &a->positions, &a->table)};
 }
 
-/* rmsnorm and rope; the row between them is neither stored nor read. */
+/* rmsnorm and rope, without storing and reading the row between them. */
 static lt_cost qk_norm_fwd(const lt_qk_norm_args *a) {
     const double n = count(&a->x), pairs = rows(&a->x) * (double)a->table.shape[1];
     return (lt_cost){n * 4.0 + rows(&a->x) * 3.0 + 6.0 * pairs,
@@ -242,7 +242,7 @@ static lt_cost note(const lt_note_args *a) {
                               2.0 * bytes(&a->edits) + bytes(&a->starts) + bytes(&a->slots)};
 }
 
-/* Each pick reads its row once, and as much of notes; a logit: max, minus, exp, sum. */
+/* Each pick reads its row once, and as much of notes. Per logit: max, minus, exp, sum. */
 static lt_cost choose(const lt_choose_args *a) {
     const double read = count(&a->rows) * (double)a->logits.shape[1];
     return (lt_cost){4.0 * read, read * elem_bytes(a->logits.dtype) + bytes(&a->how) +

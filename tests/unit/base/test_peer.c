@@ -43,7 +43,7 @@ static void test_never_ready(void **state) {
     lt_peer p;
     (void)state;
     assert_int_equal(lt_peer_open(&p, "echo not yet", none), LT_ERR_REMOTE);
-    assert_non_null(strstr(lt_error_message(), "did not get ready: echo not yet"));
+    assert_non_null(strstr(lt_error_message(), "did not start: echo not yet"));
     lt_peer_close(&p);
 }
 
