@@ -12,8 +12,8 @@
  *                (N, max_pages): where they lie
  *     wanted     out_rows (O): rows whose logits or hidden states are asked for; choose, how: of
  *                which a token is chosen where the logits lie
- *     penalties  penalty states of sequences (tensor/ops.h, op note): what is known of a sequence
- *                beyond its options. begin_penalties sets them, picks count on
+ *     penalties  penalty states of sequences (tensor/ops.h, op penalty_set), which picks need
+ *                beside their options. begin_penalties sets them, each pick counts its token
  *
  *     LT_TRY(lt_paged_forward_run(f, &rows));
  *     for (first = 0; first < O; first += n) {
@@ -95,9 +95,9 @@ int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n);
 
 LT_MUST_USE lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *rows);
 
-/* Set the penalty states of n sequences, in order with the other calls: arguments of the op note, n
- * <= max_seqs, starts[n] <= lt_paged_forward_max_edits. The arrays are not kept. One call before
- * each run or choose_late does not wait; further ones may. */
+/* Set the penalty states of n sequences, in order with the other calls: the arguments are those of
+ * the op penalty_set, n <= max_seqs, starts[n] <= lt_paged_forward_max_edits. The arrays are
+ * copied. The first call before each run or choose_late does not wait; further ones may. */
 LT_MUST_USE lt_err lt_paged_forward_begin_penalties(lt_paged_forward *f, int64_t n,
                                                     const int32_t *slots, const int32_t *starts,
                                                     const int32_t *edits);

@@ -9,7 +9,7 @@
 #include "model/prepare.h"
 
 #define LT_PAGED_FORWARD_MAX_GRAPHS  128
-#define LT_PAGED_FORWARD_STATE_CALLS 4 /* Calls of note on their way at once, of two steps. */
+#define LT_PAGED_FORWARD_STATE_CALLS 4 /* Calls of penalty_set in flight at once, of two steps. */
 
 /* The shape of a call as it runs: at least the caller's. */
 typedef struct {
@@ -30,8 +30,8 @@ typedef struct {
     bool sent;    /* Its picks come to host_chosen, and were not taken. */
 } lt_paged_forward_side;
 
-/* A call of note: slots, starts, edits, on the device and on the host. Free again when that call of
- * run was waited for; 0: free. */
+/* Buffers of a call of penalty_set: slots, starts, edits, on the device and on the host. `call` is
+ * the call of run that must be waited for before they are free; 0: free. */
 typedef struct {
     int32_t *words, *host_words;
     int64_t call;
@@ -51,7 +51,7 @@ struct lt_paged_forward {
     int64_t n_calls, n_waited; /* Of run: all; the first so many were waited for. */
     lt_queue *up, *down;       /* Transfers beside exec.queue. */
     lt_tensor penalty_states,
-        masks;            /* (n_penalty_states, V + LT_NOTE_BIASES), (out_rows, ceil(V / 32)) I32 */
+        masks; /* (n_penalty_states, V + LT_PENALTY_BIASES), (out_rows, ceil(V / 32)) I32 */
     uint32_t *host_masks; /* The same. */
     lt_paged_forward_state_call state_calls[LT_PAGED_FORWARD_STATE_CALLS];
     int state_call;           /* The next. */

@@ -63,7 +63,7 @@ lt_err lt_paged_forward_choose(lt_paged_forward *f, int64_t first, int64_t n, in
             .logits = lt_tensor_2d(f->logits, LT_F32, n_logits, r->spec->vocab_size),
             .rows = lt_tensor_rows(&f->choose_rows, first, n),
             .how = lt_tensor_rows(&f->how, first, n),
-            .notes = f->penalty_states,
+            .penalties = f->penalty_states,
             .masks = f->masks,
             .late = r->late,
             .softcap = r->spec->final_softcap});

@@ -13,7 +13,7 @@
  * ORDER    A call waits for its metadata (queue after up), its picks for the call (down after
  *          queue), no call for a transfer of another. A side is written to again only when the host
  *          has waited for the call before that used it: busy.
- * NOTES    take the call's own way, so that they stand behind all picks of the row's last
+ * ADJUSTED take the call's own way, so that they stand behind all picks of the row's last
  *          sequence and before those of its next.
  * ALONE    Where nothing else is under way the metadata goes the call's own way, and picks that
  *          are waited for anyway do too (paged_forward_out.c). */
@@ -49,7 +49,7 @@ static size_t masks_bytes(const lt_paged_forward *f) {
 
 /* All of a row at once, at most. */
 int64_t lt_paged_forward_max_edits(const lt_paged_forward *f) {
-    return f->exec.spec->vocab_size + LT_NOTE_BIASES;
+    return f->exec.spec->vocab_size + LT_PENALTY_BIASES;
 }
 
 /* Slots, starts, edits. */
@@ -64,7 +64,8 @@ static void carve_penalty_states(lt_paged_forward *f, lt_arena *a) {
     }
     f->masks = lt_tensor_take(a, LT_I32, f->o.out_rows, mask_words(f), 0);
     if (f->o.n_penalty_states > 0) {
-        f->penalty_states = lt_tensor_take(a, LT_I32, f->o.n_penalty_states, V + LT_NOTE_BIASES, 0);
+        f->penalty_states = lt_tensor_take(a, LT_I32, f->o.n_penalty_states, V + LT_PENALTY_BIASES,
+                                           0);
     }
     for (int i = 0; i < LT_PAGED_FORWARD_STATE_CALLS && f->o.n_penalty_states > 0; i++) {
         f->state_calls[i].words = lt_arena_take(a, state_call_bytes(f), LT_ARENA_ALIGN);
@@ -253,10 +254,10 @@ lt_err lt_paged_forward_begin_penalties(lt_paged_forward *f, int64_t n, const in
                               (size_t)(from_edits + 2 * n_edits) * sizeof *host));
     t->call = f->n_calls + 1;
     f->state_call = (f->state_call + 1) % LT_PAGED_FORWARD_STATE_CALLS;
-    return lt_exec_note(
+    return lt_exec_penalty_set(
         &f->exec,
-        &(lt_note_args){.notes = f->penalty_states,
-                        .slots = lt_tensor_1d(t->words, LT_I32, n),
-                        .starts = lt_tensor_1d(t->words + from_starts, LT_I32, n + 1),
-                        .edits = lt_tensor_2d(t->words + from_edits, LT_I32, n_edits, 2)});
+        &(lt_penalty_set_args){.penalties = f->penalty_states,
+                               .slots = lt_tensor_1d(t->words, LT_I32, n),
+                               .starts = lt_tensor_1d(t->words + from_starts, LT_I32, n + 1),
+                               .edits = lt_tensor_2d(t->words + from_edits, LT_I32, n_edits, 2)});
 }

@@ -395,7 +395,7 @@ void lt_sampler_as_op(const lt_sampler_args *a, double how[LT_CHOOSE_HOW_COUNT])
 }
 
 bool lt_sampler_suits_op(const lt_sampling *how, int64_t max_tokens) {
-    return how->n_bias < LT_NOTE_BIASES && max_tokens <= LT_NOTE_COUNT &&
+    return how->n_bias < LT_PENALTY_BIASES && max_tokens <= LT_PENALTY_COUNT &&
            how->dry_multiplier == 0.0 && how->xtc_probability <= 0.0;
 }
 
@@ -412,19 +412,19 @@ int64_t lt_sampler_penalty_state(lt_sampler *p, const lt_sampler_args *a, const 
                                  int64_t n_endings, int32_t *edits) {
     const lt_sampling *how = a->how;
     int64_t n_seen = 0;
-    LT_ASSERT(how->n_bias < LT_NOTE_BIASES && a->n_output <= LT_NOTE_COUNT);
+    LT_ASSERT(how->n_bias < LT_PENALTY_BIASES && a->n_output <= LT_PENALTY_COUNT);
     forget(p);
     for (int64_t i = 0; i < a->n_prompt && how->repetition != 1.0; i++) {
-        *see(p, a->tokens[i], &n_seen) = (uint32_t)LT_NOTE_PROMPT;
+        *see(p, a->tokens[i], &n_seen) = (uint32_t)LT_PENALTY_PROMPT;
     }
     for (int64_t i = 0; i < a->n_output; i++) {
         *see(p, a->tokens[a->n_prompt + i], &n_seen) += 1;
     }
     for (int64_t i = 0; i < n_endings; i++) {
-        *see(p, endings[i], &n_seen) |= (uint32_t)LT_NOTE_END;
+        *see(p, endings[i], &n_seen) |= (uint32_t)LT_PENALTY_END;
     }
     for (int64_t i = 0; i < how->n_bias; i++) {
-        *see(p, how->bias[i].id, &n_seen) |= (uint32_t)(i + 1) << LT_NOTE_BIAS_SHIFT;
+        *see(p, how->bias[i].id, &n_seen) |= (uint32_t)(i + 1) << LT_PENALTY_BIAS_SHIFT;
     }
     for (int64_t i = 0; i < n_seen; i++) {
         edit(edits, i, p->seen[i], &p->count[p->seen[i]]);

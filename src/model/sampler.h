@@ -75,8 +75,8 @@ void lt_sampler_as_op(const lt_sampler_args *a, double how[LT_CHOOSE_HOW_COUNT])
 bool lt_sampler_suits_op(const lt_sampling *how, int64_t max_tokens);
 /* Whether choosing needs a penalty state: penalties, bias, bans. */
 bool lt_sampler_needs_penalty_state(const lt_sampler_args *a);
-/* The penalty state of these tokens, as edits of the op note: (place, word) of each that is
- * not 0, at most V + LT_NOTE_BIASES. endings: what BANS bans. Returns how many. */
+/* The penalty state of these tokens, as edits of the op penalty_set: (place, word) of each that is
+ * not 0, at most V + LT_PENALTY_BIASES. endings: what BANS bans. Returns how many. */
 int64_t lt_sampler_penalty_state(lt_sampler *p, const lt_sampler_args *a, const int32_t *endings,
                                  int64_t n_endings, int32_t *edits);
 

@@ -1,17 +1,18 @@
-/* step_penalties.c: the penalty state that a device keeps of a choice whose tokens it picks with
- * penalties, biases or bans: a row of the op note's table (tensor/ops.h), in one of as many slots
- * as sequences can run. A choice without any of these never has one.
+/* step_penalties.c: the penalty state that a device keeps for a choice with penalties, biases or
+ * bans: a row of the table of the op penalty_set (tensor/ops.h), in one of as many slots as
+ * sequences can run. A choice without any of these has none.
  *
- *     its first pick ── a slot is taken, all its tokens are counted (op note)
+ *     its first pick ── a slot is taken, all its tokens are counted (op penalty_set)
  *     each further pick ── counts the token before it (NEW: the token, or the number of its pick)
  *
- * n_counted says up to which token the state counts. Each pick adds one token, so a pick knows
- * which one is new. Steps ahead need nothing else: a token that the host does not know yet is known
- * on the device. A step that was run in vain leaves a wrong count behind, but only in the state of
- * a choice that has ended. A preempted choice keeps its slot, and its state stays right while its
- * tokens run again; if another choice needs the slot first, it gets a new slot later and its tokens
- * are counted anew. Forks have rows of their own. Everything keeps the order of the queue, where a
- * slot's new state stands behind the last pick of the choice that had the slot before. */
+ * n_counted is the number of tokens that the state counts. Each pick adds one token, so a pick
+ * knows which one is new. Steps that are queued ahead need nothing else: the device knows a token
+ * before the host does. A step that was queued in vain leaves a wrong count, but only in the state
+ * of a choice that has ended. A preempted choice keeps its slot, and its state stays valid while
+ * its tokens are computed again; if another choice needs the slot first, the preempted one gets a
+ * new slot later and its tokens are counted again. Forks have rows of their own. All this happens
+ * in the order of the queue, where a slot is set after the last pick of the choice that had it
+ * before. */
 #include "base/error.h"
 #include "serve/engine_impl.h"
 

@@ -50,7 +50,7 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     }
     e->out_rows = e->out_rows < e->o.step_tokens ? e->out_rows : e->o.step_tokens;
     e->mask_words = (e->spec->vocab_size + 31) / 32;
-    e->max_edits = e->spec->vocab_size + LT_NOTE_BIASES;
+    e->max_edits = e->spec->vocab_size + LT_PENALTY_BIASES;
     e->n_penalty_slots = 0;
     if (!e->model->backend->host_memory && e->max_edits * e->o.max_running <= PENALTY_BYTES / 4) {
         e->n_penalty_slots = e->o.max_running;

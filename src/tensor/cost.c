@@ -237,18 +237,19 @@ static lt_cost xent(const lt_xent_args *a) {
 }
 
 /* Rows are written whole. */
-static lt_cost note(const lt_note_args *a) {
-    return (lt_cost){0.0, count(&a->slots) * (double)a->notes.shape[1] * 4.0 +
+static lt_cost penalty_set(const lt_penalty_set_args *a) {
+    return (lt_cost){0.0, count(&a->slots) * (double)a->penalties.shape[1] * 4.0 +
                               2.0 * bytes(&a->edits) + bytes(&a->starts) + bytes(&a->slots)};
 }
 
-/* Each pick reads its row once, and as much of notes. Per logit: max, minus, exp, sum. */
+/* Each pick reads its row of logits once, and its row of penalties. Per logit: max, minus, exp,
+ * sum. */
 static lt_cost choose(const lt_choose_args *a) {
     const double read = count(&a->rows) * (double)a->logits.shape[1];
     return (lt_cost){4.0 * read, read * elem_bytes(a->logits.dtype) + bytes(&a->how) +
-                                     (a->notes.data != NULL ? 4.0 * read : 0.0) + bytes(&a->id) +
-                                     bytes(&a->logprob) + bytes(&a->rank) + bytes(&a->top_id) +
-                                     bytes(&a->top_logprob)};
+                                     (a->penalties.data != NULL ? 4.0 * read : 0.0) +
+                                     bytes(&a->id) + bytes(&a->logprob) + bytes(&a->rank) +
+                                     bytes(&a->top_id) + bytes(&a->top_logprob)};
 }
 
 /* Softmax 5 a logit (max, minus, exp, sum, divide), choosing 1 a logit and K; aux: 2 a logit. */

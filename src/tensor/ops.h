@@ -1,17 +1,18 @@
-/* ops.h: every operation a model is made of: arguments, shapes, numerics. Contracts only; kernels/
- * implements.
+/* ops.h: every operation that models use: arguments, shapes, numerics. This file holds the
+ * contracts; kernels/ implements them.
  *
  * Notation: B sequences, T query tokens each, S keys, R = B * T rows, C width, H query heads, G
  * key/value heads, D head width, F feed-forward width, V vocabulary, E experts, K experts a token.
  * "act dtype" is F32 or BF16, the same for all activation tensors of a call unless said otherwise.
- * Gradients of parameters are F32 and ADDED TO (accumulated); gradients of activations are written,
- * or added to where `add_dx` says so. All arithmetic is F32 (F64 in ref/); a BF16 result is rounded
- * once, at the store. Reductions have a fixed order: the same call gives the same bits, for any
- * number of threads.
+ * "[+ x]" is optional, "[+]=" adds where the arguments say so and writes otherwise. Gradients of
+ * parameters are F32 and accumulated (added to); gradients of activations are written, or added to
+ * where `add_dx` is set. All arithmetic is F32 (F64 in ref/); a BF16 result is rounded once, at the
+ * store. Reductions have a fixed order: the same call gives the same bits, for any number of
+ * threads.
  *
  * Views may be strided in all but the last dimension (stride 1) unless an op says "contiguous".
- * Optional tensors are absent with data NULL. Shapes are checked by the caller: a wrong one
- * asserts. No op allocates memory in steady state. */
+ * An optional tensor is absent when its data is NULL. The caller checks shapes: a wrong one fails
+ * an assertion. No op allocates memory in steady state. */
 #ifndef LT_TENSOR_OPS_H
 #define LT_TENSOR_OPS_H
 
@@ -26,18 +27,18 @@
  * (N, K), as linear layers keep weights. F32 accumulation. b may also be of a block type
  * (tensor/block.h) with a partner: trans_b, a and y F32, K whole blocks. Then each row of a is
  * rounded to the partner's 8 bits, and y is ggml's dot product (kernels/ref/qdot.c states the order
- * of its sums), bit for bit, whatever M, N, packing or threads. b_packed: b's contents in the
- * backend's own layout, from matmul_pack, or NULL. b still gives shape and dtype, and keeps its
- * data: an implementation that does not know the layout reads it. Of a block type, data may be NULL
- * once it is packed. fixed_order: a row of y has the same bits whatever M is, so that a token does
- * not depend on its batch. */
+ * of its sums), bit for bit, whatever M, N, packing or threads. b_packed: the contents of b in the
+ * backend's own layout, from matmul_pack, or NULL. b still gives shape and dtype, and its data must
+ * stay valid, because an implementation that does not know the layout reads it. For a block type,
+ * data may be NULL once b is packed. fixed_order: a row of y has the same bits for every M, so that
+ * a token does not depend on its batch. */
 typedef struct {
     lt_tensor y, a, b, bias;
     bool trans_a, trans_b, accumulate, fixed_order;
     const void *b_packed;
 } lt_matmul_args;
 
-/* Pack b for later products with b_packed. dst holds backend->matmul_pack_bytes(b, trans_b) (0:
+/* Pack b for later products with b_packed. dst has backend->matmul_pack_bytes(b, trans_b) bytes (0:
  * this backend does not pack). */
 typedef struct {
     void *dst;
@@ -51,11 +52,11 @@ typedef struct {
 } lt_colsum_args;
 
 /* y (R, C) = scale * table (V, C)[ids (R) I32] [+ pos_table (P, C)[positions (R) I32]]. An id
- * outside [0, V) is a bug: ids are checked where data enters; forward, with late (K) I32, an id -1
- * - k stands for late[k], which another op chooses, and for 0 if that is negative too. Backward:
- * dtable (V, C) F32 += scale * dy rows, in order of rows; dpos_table += dy rows likewise, unscaled.
- * Forward, table may be of any type that lt_block_decodes; table_packed: as b_packed of a
- * product. */
+ * outside [0, V) is a bug, because ids are checked where data enters. Forward, with late (K) I32,
+ * an id -1 - k stands for late[k], which an earlier op chooses, or for 0 if late[k] is negative.
+ * Backward: dtable (V, C) F32 += scale * dy rows, in order of rows; dpos_table += dy rows in the
+ * same way, unscaled. Forward, table may have any type that lt_block_decodes accepts; table_packed
+ * is like b_packed of a product. */
 typedef struct {
     lt_tensor y, table, ids, pos_table, positions, late;
     float scale;
@@ -69,7 +70,7 @@ typedef struct {
 /* RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467) over the last dimension:
  *   x' = x [+ add; x' is also stored to sum, and used as stored]; rstd = 1 / sqrt(mean(x'^2) +
  *   eps); y = x' * rstd * (gain_offset + gain)
- * x, y, add, sum: (R, C) or (R, H, C) for per-head norms; gain (C) F32 or BF16; rstd F32, one a
+ * x, y, add, sum: (R, C) or (R, H, C) for per-head norms; gain (C) F32 or BF16; rstd F32, one per
  * normalised row, contiguous, may be absent. Backward from x' (= sum): dx [+]= ..., dgain (C) F32
  * += .... dy and dx may be the same tensor. */
 typedef struct {
@@ -122,13 +123,13 @@ typedef struct {
 
 /* Attention, out (B, T, H, D) = softmax(mask(softcap(scale * q k^T))) v, without ever storing T x
  * S. q (B, T, H, D); k, v (B, S, G, D), H a multiple of G (head h reads h / (H / G)). Query row t
- * of sequence b stands at key position p = kv_len[b] - T + t, where kv_len (B) I32 defaults to S;
- * keys at or after kv_len[b] do not exist. Visible keys s: s <= p if causal; s > p - window if
- * window > 0; s >= doc_start[b][t] if doc_start (B, T) I32 is given (index of the first token of
- * the token's document). softcap c > 0: x -> c tanh(x / c). alibi (H) F32 slopes: adds slope * (s -
- * p), after the softcap. sinks (H) F32: one more logit in the softmax's denominator. lse (B, H, T)
- * F32: log-sum-exp of the masked logits (sink included), for the backward pass; may be absent. A
- * row that sees nothing: out 0, lse -inf. Forward, k and v may be F16 where q and out are F32.
+ * of sequence b has key position p = kv_len[b] - T + t, where kv_len (B) I32 defaults to S; keys
+ * from kv_len[b] on do not exist. Visible keys s: s <= p if causal; s > p - window if window > 0; s
+ * >= doc_start[b][t] if doc_start (B, T) I32 is given (index of the first token of the token's
+ * document). softcap c > 0: x -> c tanh(x / c). alibi (H) F32 slopes: adds slope * (s - p), after
+ * the softcap. sinks (H) F32: one more logit in the softmax's denominator. lse (B, H, T) F32:
+ * log-sum-exp of the masked logits (sink included), for the backward pass; may be absent. A row
+ * without visible keys: out 0, lse -inf. Forward, k and v may be F16 where q and out are F32.
  * Backward (Dao et al. 2022, arXiv:2205.14135, appendix B): dq, dk, dv written; dsinks F32 added
  * to; delta (B, H, T) F32 is scratch. */
 typedef struct {
@@ -142,24 +143,23 @@ typedef struct {
     lt_attention_args fwd; /* The forward call's arguments; out and lse hold its results. */
 } lt_attention_bwd_args;
 
-/* A paged key/value cache: pages (n, P, G, D) of keys and as many of values, contiguous, F32, BF16
- * or F16 whatever the act dtype is; P a multiple of 16. Token s of a sequence lies in page table[s
- * / P] at row s % P, which together are its slot, page * P + row. kv_write: rows of k and v (R, G,
- * D) to slots (R) I32, rounded once. Slot -1: the row is dropped. No two rows share a slot. */
+/* A paged key/value cache: pages (n, P, G, D) of keys and as many of values, contiguous, in F32,
+ * BF16 or F16 independent of the act dtype; P is a multiple of 16. Token s of a sequence lies in
+ * page table[s / P] at row s % P; its slot is page * P + row. kv_write: stores rows of k and v (R,
+ * G, D) at slots (R) I32, rounded once. Slot -1: the row is dropped. No two rows share a slot. */
 typedef struct {
     lt_tensor k_pages, v_pages, k, v, slots;
 } lt_kv_write_args;
 
-/* Attention of the newest tokens of N sequences over such a cache, causal. Rows [q_start[n],
+/* Causal attention of the newest tokens of N sequences over such a cache. Rows [q_start[n],
  * q_start[n + 1]) of q and out (R, H, D) are the last tokens of sequence n, which has kv_len[n]
  * tokens, these included and already written. q_start (N + 1), kv_len (N), table (N, most pages)
  * I32; entries of table behind the last page of a sequence are not read. window, softcap, alibi,
- * sinks: as in attention. q_max, kv_max: no sequence has more rows or tokens; what a device needs
- * to size its launch without reading them. Keys of the tokens before those are older than the step,
- * and table, q_start, kv_len its input: a device may read them before the ops before this one are
- * done.
- * fixed_order: a row's bits depend on its own query and keys alone, not on R, N, the sequence's
- * other rows or where its pages lie. */
+ * sinks: as in attention. q_max, kv_max: no sequence has more rows or tokens, so that a device can
+ * size its launch without reading the arrays. table, q_start, kv_len and the keys of tokens before
+ * these rows exist before the step: a device may read them before preceding ops have finished.
+ * fixed_order: a row's bits depend only on its own query and keys, not on R, N, other rows of the
+ * sequence or the places of its pages. */
 typedef struct {
     lt_tensor out, q, k_pages, v_pages, table, q_start, kv_len, alibi, sinks;
     float scale, softcap;
@@ -205,12 +205,12 @@ typedef struct {
 #define LT_XIELU_BETA 0.5f
 #define LT_XIELU_EPS  (-1e-6f)
 
-/* A product and the plain activation behind it, or before it on the way back, so that a device may
- * do both in one pass. xIELU is not among them.
- *   forward   x (M, N) = a (M, K) . op(b) [+ bias], stored; y = f(x), of x as it is stored: act_fwd
- *             of x has the same bits
- *   backward  y = d f'(x), d = a . op(b); y may be x's memory, or d's. d, act dtype, is scratch for
- *             implementations of two steps: (M, N).
+/* A product followed by a plain activation, or preceded by its backward, so that a device can do
+ * both in one pass. xIELU is excluded.
+ *   forward   x (M, N) = a (M, K) . op(b) [+ bias], stored; y = f(x) of x as stored, with the bits
+ *             of act_fwd
+ *   backward  y = d f'(x), d = a . op(b); y may share memory with x or d. d (M, N), act dtype, is
+ *             scratch for implementations in two steps.
  * op(b) as in matmul; fixed_order too. */
 typedef struct {
     lt_tensor y, x, a, b, bias, d;
@@ -225,61 +225,71 @@ typedef struct {
     float alpha, beta;
 } lt_add_args;
 
-/* Cross-entropy of logits (R, V), F32 or BF16, against labels (R) I32, -1 = ignored; a chunk of
- * rows at a time, so that all logits never exist at once. l = softcap(logits) first if softcap > 0.
- * Per row: lse; loss = lse - l[label]; z = z_coef * lse^2 (PaLM's z-loss). loss (R) F32 gets lse -
- * l[label] (0 where ignored), lse (R) F32 optional (of every row). With grad_scale != 0 the logits
- * are replaced by grad_scale * d(loss + z)/d(logits), 0 in ignored rows. weights (R) F32 optional:
- * each row's gradient is multiplied by its weight, of any sign; the loss is not. best (R) I32
- * optional: argmax (lowest index of ties). */
+/* Cross-entropy of logits (R, V), F32 or BF16, against labels (R) I32, -1 = ignored. The caller
+ * passes a chunk of rows at a time, so that the logits of all rows never exist at once. l =
+ * softcap(logits) first if softcap > 0. Per row: lse; loss = lse - l[label]; z = z_coef * lse^2
+ * (PaLM's z-loss). loss (R) F32 gets lse - l[label] (0 where ignored), lse (R) F32 optional (of
+ * every row). With grad_scale != 0 the logits are replaced by grad_scale * d(loss + z)/d(logits), 0
+ * in ignored rows. weights (R) F32 optional: each row's gradient, but not its loss, is multiplied
+ * by its weight, which may have any sign. best (R) I32 optional: argmax (lowest index of ties). */
 typedef struct {
     lt_tensor logits, labels, loss, lse, best, weights;
     float grad_scale, softcap, z_coef;
 } lt_xent_args;
 
-/* What is known of S sequences, for choose: notes (S, V + LT_NOTE_BIASES) I32, rows contiguous.
- * Word `id` of a row is of LT_NOTE_PROMPT (the id stands in the prompt), LT_NOTE_END (it ends a
- * text), LT_NOTE_BIAS (k > 0: what is added to its logit is the F32 whose bits word V + k has) and
- * LT_NOTE_COUNT (how often it stands in the output).
- * Row slots[n] (N) I32 becomes 0, then word place of it becomes `word` for each (place, word) of
- * edits (E, 2) I32 [starts[n], starts[n + 1]); starts (N + 1) I32. A slot, and in a slot a place,
- * stands there at most once. */
+/* The penalty states of S sequences, which choose reads: penalties (S, V + LT_PENALTY_BIASES) I32,
+ * rows contiguous. Word `id` of a row combines LT_PENALTY_PROMPT (the id occurs in the prompt),
+ * LT_PENALTY_END (it ends a text), LT_PENALTY_BIAS (k > 0: word V + k holds the bits of an F32 that
+ * is added to its logit) and LT_PENALTY_COUNT (how often it occurs in the output).
+ *
+ * penalty_set starts N rows: it zeroes row slots[n] (N) I32, then sets word `place` of it to `word`
+ * for each (place, word) in edits (E, 2) I32 [starts[n], starts[n + 1]); starts (N + 1) I32. Each
+ * slot occurs at most once, and so does each place in a slot. */
 enum {
-    LT_NOTE_PROMPT = INT32_MIN,
-    LT_NOTE_END = 1 << 30,
-    LT_NOTE_BIAS_SHIFT = 20,
-    LT_NOTE_BIASES = 1 << 10,
-    LT_NOTE_COUNT = (1 << LT_NOTE_BIAS_SHIFT) - 1
+    LT_PENALTY_PROMPT = INT32_MIN,
+    LT_PENALTY_END = 1 << 30,
+    LT_PENALTY_BIAS_SHIFT = 20,
+    LT_PENALTY_BIASES = 1 << 10,
+    LT_PENALTY_COUNT = (1 << LT_PENALTY_BIAS_SHIFT) - 1
 };
 typedef struct {
-    lt_tensor notes, slots, starts, edits;
-} lt_note_args;
+    lt_tensor penalties, slots, starts, edits;
+} lt_penalty_set_args;
 
-/* One token for each of P picks, from a row of logits (R, V) F32 where they lie; what
- * model/sampler.h chooses. rows (P) I32: a pick's row; -1: the pick is idle; LT_CHOOSE_SKIP: it is
- * as if it were not there. how (P, LT_CHOOSE_HOW_COUNT) F64, contiguous. l = softcap(logits) first
- * if softcap > 0. With SLOT >= 0 (else -1), a row of notes, first of all 1 is added to the count of
- * id NEW (unless it is LT_CHOOSE_NO_NEW; -1 - k stands for late[k], of late (K) I32, and for 0 if
- * that is negative too). Then of l, rounded to F32, becomes what is wanted, x, in this order:
- *   its bias is added (F32); it is -inf if BANS is not 0 and its id ends a text, or if MASK >= 0
- *   (else -1), a row of masks (M, ceil(V / 32)) I32, has no bit id % 32 in word id / 32; if it
- *   stands in prompt or output, n times there, in F64, each operation rounded: divided by
- *   REPETITION if above 0, else multiplied by it; minus FREQUENCY * n; minus PRESENCE if n > 0;
- *   rounded to F32. A NaN stays one.
- * FORCED >= 0 (else -1): this id, if any l is above -inf. Else, in this order:
- *   TEMPERATURE t <= 0: the largest x, the lowest index of ties. Else weights w = exp((x - max x) /
- *   t), and of all ids, likelier first, then by index: TOP_K > 0: so many; TYPICAL < 1: as few as
- *   make up that share of what is left, at least one, those first whose -log w is nearest to its
- *   mean (weighed by w, which is to say whose information is nearest to the entropy), then by
- *   index; TOP_P < 1: as few as make up that share of what is left then, at least one; MIN_P: those
- *   with w >= MIN_P; of these, by rising index, the first at which the sum of w exceeds DRAW, in
- *   [0, 1), of the whole.
- * id (P) I32, or one of LT_CHOOSE_*. With N_TOP >= 0: logprob (P) F32, log softmax(l)[id]; rank (P)
- * I32: how many l are larger; top_id, top_logprob (P, LT_CHOOSE_TOP) I32 and F32, contiguous: the
- * N_TOP likeliest by l above -inf, likelier first, then by index; -1 and 0 behind them. Otherwise
- * and for picks that choose nothing: 0, 0, -1s and 0s. All four may be absent if no pick wants
- * them. Sums of weights on a device are of integers: exact in any order. Picks that are not idle
- * have slots of their own. notes, masks and late may be absent if no pick wants them. */
+/* Choose one token for each of P picks from a row of logits (R, V) F32 on the device, as
+ * model/sampler.h does on the host. rows (P) I32 is the row of each pick; -1: the pick is idle;
+ * LT_CHOOSE_SKIP: the pick is ignored. how (P, LT_CHOOSE_HOW_COUNT) F64, contiguous, holds its
+ * options, named here in capitals. l = softcap(logits) if softcap > 0, else the logits.
+ *
+ * SLOT >= 0 is a row of penalties (-1: none). First, the output count of id NEW in that row grows
+ * by 1, unless NEW is LT_CHOOSE_NO_NEW; NEW = -1 - k stands for late[k], of late (K) I32, or for 0
+ * if late[k] is negative. Then l, rounded to F32, is adjusted to x, in this order:
+ *   the bias of the id is added (F32);
+ *   x = -inf if BANS is not 0 and the id ends a text, or if row MASK >= 0 (-1: none) of masks
+ *   (M, ceil(V / 32)) I32 lacks bit id % 32 in word id / 32;
+ *   if the id occurs in the prompt, or n times in the output, then in F64, each operation rounded:
+ *   a positive x is divided by REPETITION, another one multiplied by it; minus FREQUENCY * n; minus
+ *   PRESENCE if n > 0; rounded to F32. A NaN stays NaN.
+ *
+ * FORCED >= 0 (-1: none) is chosen if any l is above -inf. Otherwise, TEMPERATURE t <= 0 chooses
+ * the largest x, the lowest index of ties. Otherwise each id has the weight w = exp((x - max x) /
+ * t), and the ids are ordered by weight, the largest first, then by index. In this order:
+ *   TOP_K > 0 keeps that many;
+ *   TYPICAL < 1 keeps the fewest, at least one, that make up this share of the remaining weight,
+ *   beginning with those whose -log w is nearest to its mean weighted by w (whose information is
+ *   nearest to the entropy), then by index;
+ *   TOP_P < 1 keeps the fewest, at least one, that make up this share of the remaining weight;
+ *   MIN_P keeps those with w >= MIN_P;
+ *   DRAW in [0, 1) chooses, by rising index, the first id at which the running sum of w exceeds
+ *   DRAW times the total.
+ *
+ * id (P) I32 is the token, or one of LT_CHOOSE_*. With N_TOP >= 0: logprob (P) F32 is
+ * log softmax(l)[id]; rank (P) I32 the number of larger l; top_id and top_logprob
+ * (P, LT_CHOOSE_TOP) I32 and F32, contiguous, the N_TOP ids of largest l above -inf, the largest
+ * first, then by index, followed by -1 and 0. Otherwise, and for picks that choose nothing, they
+ * are 0, 0, -1 and 0. All four may be absent if no pick needs them. Devices sum weights as
+ * integers, exactly in any order. Picks that are not idle have distinct slots. penalties, masks and
+ * late may be absent if no pick needs them. */
 enum {
     LT_CHOOSE_TEMPERATURE,
     LT_CHOOSE_TOP_K,
@@ -300,14 +310,14 @@ enum {
 };
 #define LT_CHOOSE_TOP    20
 #define LT_CHOOSE_NO_NEW INT32_MIN
-#define LT_CHOOSE_SKIP   (-2) /* Of rows. */
+#define LT_CHOOSE_SKIP   (-2) /* A value of rows. */
 #define LT_CHOOSE_IDLE   (-1)
 #define LT_CHOOSE_NONE   (-2) /* All x are -inf. */
 #define LT_CHOOSE_NAN    (-3)
-/* What follows N_TOP where only the options before it count. */
+/* The options after N_TOP for a pick that uses none of them. */
 #define LT_CHOOSE_PLAIN 1, 1, 0, 0, 0, -1, LT_CHOOSE_NO_NEW, -1, -1
 typedef struct {
-    lt_tensor id, logprob, rank, top_id, top_logprob, logits, rows, how, notes, masks, late;
+    lt_tensor id, logprob, rank, top_id, top_logprob, logits, rows, how, penalties, masks, late;
     float softcap;
 } lt_choose_args;
 
@@ -315,15 +325,15 @@ typedef struct {
  * E) F32. probs (R, E) F32 = softmax; experts (R, K) I32 the K largest (ties: lower index), weights
  * (R, K) F32 their probabilities, divided by their sum if normalise. slots: a stable counting sort
  * of the R * K assignments (row-major) by expert: slot_row (R * K) I32 holds, for each place in
- * expert order, the assignment r * K + k that stands there; expert_start (E + 1) I32. capacity > 0:
- * assignments beyond the first `capacity` of an expert are dropped (weight 0, placed after
- * expert_start[E], which then is the number kept; weights are normalised before dropping). aux (2)
- * F32: [0] load-balancing loss E * sum_e f_e P_e, f_e = share of the R * K assignments (before
- * dropping) that chose e, P_e = mean probability
- * (transformers' Mixtral counts each of a row's K choices as a whole row: K times this); [1] mean
- * over rows of lse(logits)^2 (router z-loss). Backward: dlogits (R, E) from dweights (R, K), plus
- * aux_coef and z_coef times the gradients of the two aux losses (f_e is constant); aux_scale (1)
- * F32, optional, multiplies both where the work runs: a number that a recorded graph reads anew. */
+ * expert order, its assignment r * K + k; expert_start (E + 1) I32. capacity > 0: assignments
+ * beyond the first `capacity` of an expert are dropped (weight 0, placed after expert_start[E],
+ * which then is the number kept; weights are normalised before dropping). aux (2) F32: [0]
+ * load-balancing loss E * sum_e f_e P_e, f_e = share of the R * K assignments (before dropping)
+ * that chose e, P_e = mean probability (transformers' Mixtral counts each of a row's K choices as a
+ * whole row: K times this); [1] mean over rows of lse(logits)^2 (router z-loss). Backward: dlogits
+ * (R, E) from dweights (R, K), plus aux_coef and z_coef times the gradients of the two aux losses
+ * (f_e is constant); aux_scale (1) F32, optional, multiplies both on the device, so that a recorded
+ * graph reads its current value. */
 typedef struct {
     lt_tensor probs, experts, weights, slot_row, expert_start, aux, logits;
     int64_t capacity; /* 0: dropless. */
@@ -336,11 +346,10 @@ typedef struct {
 } lt_moe_route_bwd_args;
 
 /* Rows into expert order and back. n = expert_start[E] rows are valid.
- * gather: y (n, C) = x[slot_row[i] / K] backward of gather: dx (R, C) [+]= sum over a row's slots
- * of dy
- * combine: y (R, C) = sum_k weights[r][k] * x[slot of (r, k)]    backward: dx (n, C) = w * dy[row];
- *                                                                dweights[r][k] = <x[slot],
- *                                                                dy[row]> */
+ * gather   y (n, C) = x[slot_row[i] / K]
+ *          backward: dx (R, C) [+]= sum of dy over a row's slots
+ * combine  y (R, C) = sum_k weights[r][k] * x[slot of (r, k)]
+ *          backward: dx (n, C) = w * dy[row]; dweights[r][k] = <x[slot], dy[row]> */
 typedef struct {
     lt_tensor y, x, slot_row, expert_start;
     int64_t top_k;
@@ -366,12 +375,12 @@ typedef struct {
 } lt_moe_bias_bwd_args;
 
 /* The experts' products, dropless: expert e owns rows [start[e], start[e + 1]) of the rows in
- * expert order; start = expert_start (E + 1) I32, contiguous, is read where the work runs, never by
- * the host (but by a host's backend).
+ * expert order; start = expert_start (E + 1) I32, contiguous, is read on the device, never by the
+ * host.
  *   rows: y (n, N) rows of e [+]= a (n, K) rows of e . op(b[e]), b (E, K, N), or (E, N, K) with
  *   trans_b. Rows beyond start[E] are not touched. weights: y (E, M, N) F32 [e] [+]= (a rows of
- *   e)^T . b rows of e, a (n, M), b (n, N): the gradient of the experts' matrices. trans_b does not
- *   count.
+ *   e)^T . b rows of e, a (n, M), b (n, N): the gradient of the experts' matrices. trans_b is
+ *   ignored.
  * a, b: one type; y: F32 or BF16. */
 typedef struct {
     lt_tensor y, a, b, expert_start;
@@ -380,27 +389,27 @@ typedef struct {
 
 /* Optimiser steps over flat buffers of count elements; p, g, moments F32 contiguous; all moments of
  * AdamW and AdEMAMix may be BF16 instead (see below). copy: BF16 copy of p, written if present.
- * decay: decoupled weight decay. g is multiplied by grad_scale (clipping) as it is read. step
- * counts from 1.
- * AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), as torch.optim.AdamW: p *= 1 - lr * decay; m,
- * v EMAs; p -= lr * m^ / (sqrt(v^) + eps). AdEMAMix (Pagliardini et al. 2024, arXiv:2409.03137), as
- * swiss-ai's code: m1 EMA(beta1) bias-corrected, m2 EMA(beta3) not, v EMA(beta2) bias-corrected;
- *   p -= lr * ((m1^ + alpha * m2) / (sqrt(v^) + eps) + decay * p); alpha and beta3 arrive already
- *   warmed up.
+ * decay: decoupled weight decay. g is multiplied by grad_scale (clipping) when it is read. step
+ * counts from 1. AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), as torch.optim.AdamW: p *= 1 -
+ * lr * decay; m, v EMAs; p -= lr * m^ / (sqrt(v^) + eps). AdEMAMix (Pagliardini et al. 2024,
+ * arXiv:2409.03137), as swiss-ai's code: m1 EMA(beta1) bias-corrected, m2 EMA(beta3) not, v
+ * EMA(beta2) bias-corrected;
+ *   p -= lr * ((m1^ + alpha * m2) / (sqrt(v^) + eps) + decay * p); the caller has applied the
+ *   warm-up of alpha and beta3.
  * Lion (Chen et al. 2023, arXiv:2302.06675): p *= 1 - lr * decay; p -= lr * sign(beta1 m + (1 -
  * beta1) g); m = beta2 m + (1 - beta2) g. */
-/* Moments in BF16 are rounded at random as they are stored (lt_f32_to_bf16_drawn), or a slow moment
- * would stand still: 1 - beta is less than half a unit of BF16. The step itself uses the F32
- * values. The bits of element i are a block of Philox: lt_rng_block(words, seed, LT_OPTIM_STREAM |
- * step mod 2^24, first + i), of which m (m1), v and m2 take the low halves of words 0, 1, 2. first
- * is the place of element 0 in the whole model: so a part, a rank, a resumed run draws what the
- * whole would have drawn. */
+/* Moments in BF16 are stored with stochastic rounding (lt_f32_to_bf16_drawn). With rounding to
+ * nearest a slow moment would never change, because 1 - beta is less than half a unit of BF16. The
+ * step itself uses the F32 values. The random bits of element i come from lt_rng_block(words, seed,
+ * LT_OPTIM_STREAM | step mod 2^24, first + i): m (m1), v and m2 take the low halves of words 0, 1,
+ * 2. first is the index of element 0 in the whole model, so a part, a rank or a resumed run draws
+ * the same bits as the whole. */
 #define LT_OPTIM_STREAM    (UINT64_C(0x6d6f6d73) << 32)
-#define LT_OPTIM_STEP_MASK 0xFFFFFF /* now[STEP] is an F32: exact. */
-/* now, optional, (LT_OPTIM_NOW_COUNT) F32 in the device's memory: what changes from step to step,
- * so that a recorded graph reads it anew at each launch; lr, alpha, beta3, grad_scale and step of
- * the arguments do not count then. CORRECT1, 2: 1 - beta^step. SKIP not 0: nothing changes. STEP:
- * step mod 2^24, read for moments in BF16 alone. */
+#define LT_OPTIM_STEP_MASK 0xFFFFFF /* An F32 holds such numbers exactly. */
+/* now, optional, (LT_OPTIM_NOW_COUNT) F32 in device memory, holds what changes from step to step,
+ * so that a recorded graph reads the current values; lr, alpha, beta3, grad_scale and step of the
+ * arguments are then ignored. CORRECT1, CORRECT2: 1 - beta^step. SKIP not 0: nothing changes. STEP:
+ * step mod 2^24, read only for moments in BF16. */
 enum {
     LT_OPTIM_LR,
     LT_OPTIM_GRAD_SCALE,
@@ -429,9 +438,9 @@ typedef struct {
     float lr, beta1, beta2, decay, grad_scale;
 } lt_lion_args;
 
-/* Gradient clipping where the numbers are: norm = scale * sqrt(sumsq (1) F64); now[GRAD_SCALE] =
- * scale * min(1, max_norm / norm), without clipping for max_norm 0; now[SKIP] = 1 unless norm is
- * finite, else 0. norm (1) F32 optional. */
+/* Gradient clipping on the device: norm = scale * sqrt(sumsq (1) F64); now[GRAD_SCALE] = scale *
+ * min(1, max_norm / norm), without clipping for max_norm 0; now[SKIP] = 1 unless norm is finite,
+ * else 0. norm (1) F32 is optional. */
 typedef struct {
     lt_tensor now, sumsq, norm;
     float scale, max_norm;
@@ -442,15 +451,15 @@ typedef struct {
  * 1e-7)) in `steps` iterations; p *= 1 - lr * decay; p -= lr * scale * u. scratch: F32,
  * lt_muon_scratch_count(N, M) elements. */
 typedef struct {
-    lt_tensor p, g, m, copy, scratch, now; /* now: LR, GRAD_SCALE and SKIP of it. */
+    lt_tensor p, g, m, copy, scratch, now; /* now: only LR, GRAD_SCALE and SKIP are read. */
     float lr, momentum, decay, scale, grad_scale;
     int64_t steps;
     bool nesterov;
 } lt_muon_args;
 int64_t lt_muon_scratch_count(int64_t rows, int64_t cols);
 
-/* out (1) F64 [+]= sum of squares of x (contiguous F32), summed in a fixed order whatever the
- * number of threads; a NaN or Inf shows in out. */
+/* out (1) F64 [+]= sum of squares of x (contiguous F32), summed in a fixed order for any number of
+ * threads; a NaN or Inf in x makes out NaN or Inf. */
 typedef struct {
     lt_tensor out, x;
     bool accumulate;
@@ -461,9 +470,9 @@ typedef struct {
     lt_tensor y, x;
 } lt_cast_args;
 
-/* Matrices of 8-bit floats (F8_E4M3, F8_E5M2; lateen/tensor.h) with F32 scales, one a block: an
- * element is worth code * scale. A scale is a power of two (lt_scale_of), so scaling is exact, the
- * only rounding is that to 8 bits, and a matrix of BF16 or F32 can hold the same numbers again.
+/* Matrices of 8-bit floats (F8_E4M3, F8_E5M2; lateen/tensor.h) with an F32 scale per block: an
+ * element is code * scale. A scale is a power of two (lt_scale_of), so scaling is exact, the only
+ * rounding is that to 8 bits, and a BF16 or F32 matrix can hold the same numbers.
  *   LT_SCALE_TENSOR  one for all      scale (1)
  *   LT_SCALE_ROW     1 x 128          scale (ceil(C / 128), R): the scales of a column of blocks
  *                                     lie together
@@ -479,8 +488,8 @@ typedef enum {
 lt_tensor lt_scale_tensor(void *data, lt_scale_kind kind, int64_t rows, int64_t cols);
 
 /* y (R, C), scaled by `kind`, = x (R, C) F32 or BF16; t (C, R), scaled by t_kind, = x transposed.
- * Either may be absent; scales contiguous. A block that holds Inf or NaN becomes NaN. Bits do not
- * depend on the device. */
+ * Either may be absent; scales are contiguous. A block that holds Inf or NaN becomes NaN. Bits do
+ * not depend on the device. */
 typedef struct {
     lt_tensor y, scale, t, t_scale, x;
     lt_scale_kind kind, t_kind;
@@ -518,7 +527,7 @@ typedef struct {
     X(matmul_act, lt_matmul_act_args)                                                              \
     X(add, lt_add_args)                                                                            \
     X(xent, lt_xent_args)                                                                          \
-    X(note, lt_note_args)                                                                          \
+    X(penalty_set, lt_penalty_set_args)                                                            \
     X(choose, lt_choose_args)                                                                      \
     X(moe_route_fwd, lt_moe_route_args)                                                            \
     X(moe_route_bwd, lt_moe_route_bwd_args)                                                        \
@@ -546,7 +555,7 @@ typedef enum {
         LT_OP_COUNT
 } lt_op;
 
-/* Called as  LT_TRY(ops->rmsnorm_fwd(q, &(lt_rmsnorm_args){.y = y, .x = x, ...}));  */
+/* Call:  LT_TRY(ops->rmsnorm_fwd(q, &(lt_rmsnorm_args){.y = y, .x = x, ...})); */
 struct lt_ops {
 #define LT_OP_FIELD(name, args) lt_err (*name)(lt_queue * q, const args *a);
     LT_OP_MAP(LT_OP_FIELD)

@@ -1,9 +1,9 @@
-/* choose.c: cases of note and choose. Pick p has options p of the list below, so a case of N picks
- * tries N of them on each kind of row. P (shift: where the list begins). Rows in turn, as `act`
- * says: 0: logits as a model's, deviation 3; 1: many ties, multiples of 1/2; 2: all equal; -inf but
- * for three; one large value; none (all -inf); a NaN. Ids must be equal: no draw of these seeds
- * lies where rounding decides. S slots: picks have notes, masks and forced ids as well, of a list
- * of their own, or none of them; K ids came late. */
+/* choose.c: cases of penalty_set and choose. Pick p has the options p of the list below, so a case
+ * of N picks tries N of them on each kind of row. P: where in the list it begins. Rows in turn, as
+ * `act` says: 0: logits as a model's, deviation 3; 1: many ties, multiples of 1/2; 2: all equal;
+ * -inf but for three; one large value; none (all -inf); a NaN. Ids must be equal: no draw of these
+ * seeds lies where rounding decides. With S slots, picks have penalties, masks and forced ids as
+ * well, from a list of their own, or none of them; K ids come late. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ static const double options[][LT_CHOOSE_N_TOP + 1] = {
 };
 enum { N_OPTIONS = (int)(sizeof options / sizeof options[0]) };
 
-/* Beside them: what a row's notes and mask do. slot, mask and forced: none, or one. */
+/* Beside them: what a row's penalties and mask do. slot, mask and forced: none, or one. */
 static const struct {
     double typical, repetition, frequency, presence;
     bool bans, slot, is_new, mask, forced;
@@ -58,18 +58,20 @@ static const lt_case cases[] = {
     {"eight slices", LT_CASE_CHECK, 1 << LT_F32, .R = 1, .V = 70000, .N = 1, .shift = 7},
     {"eight slices, nucleus", LT_CASE_CHECK, 1 << LT_F32, .R = 1, .V = 70000, .N = 1, .shift = 9},
     {"read again", LT_CASE_CHECK, 1 << LT_F32, .R = 2, .V = 17000, .N = 20},
-    {"notes", LT_CASE_CHECK, 1 << LT_F32, .R = 5, .V = 1000, .N = 44, .S = 44, .K = 6},
-    {"notes, few ids", LT_CASE_CHECK, 1 << LT_F32, .R = 5, .V = 37, .N = 44, .S = 50, .K = 6},
-    {"notes, ties", LT_CASE_CHECK, 1 << LT_F32, .R = 5, .V = 4099, .N = 44, .S = 44, .K = 3,
+    {"penalties", LT_CASE_CHECK, 1 << LT_F32, .R = 5, .V = 1000, .N = 44, .S = 44, .K = 6},
+    {"penalties, few ids", LT_CASE_CHECK, 1 << LT_F32, .R = 5, .V = 37, .N = 44, .S = 50, .K = 6},
+    {"penalties, ties", LT_CASE_CHECK, 1 << LT_F32, .R = 5, .V = 4099, .N = 44, .S = 44, .K = 3,
      .act = 1},
-    {"notes, extremes", LT_CASE_CHECK, 1 << LT_F32, .R = 6, .V = 2500, .N = 66, .S = 66, .K = 3,
+    {"penalties, extremes", LT_CASE_CHECK, 1 << LT_F32, .R = 6, .V = 2500, .N = 66, .S = 66, .K = 3,
      .act = 2},
-    {"notes, softcap", LT_CASE_CHECK, 1 << LT_F32, .R = 4, .V = 700, .N = 22, .S = 22, .K = 3,
+    {"penalties, softcap", LT_CASE_CHECK, 1 << LT_F32, .R = 4, .V = 700, .N = 22, .S = 22, .K = 3,
      .softcap = 8},
-    {"notes, two slices", LT_CASE_CHECK, 1 << LT_F32, .R = 3, .V = 20000, .N = 7, .S = 7, .K = 2},
-    {"notes, four slices", LT_CASE_CHECK, 1 << LT_F32, .R = 2, .V = 40001, .N = 3, .S = 3, .K = 2,
-     .shift = 5},
-    {"notes, read again", LT_CASE_CHECK, 1 << LT_F32, .R = 2, .V = 17000, .N = 22, .S = 22, .K = 2},
+    {"penalties, two slices", LT_CASE_CHECK, 1 << LT_F32, .R = 3, .V = 20000, .N = 7, .S = 7,
+     .K = 2},
+    {"penalties, four slices", LT_CASE_CHECK, 1 << LT_F32, .R = 2, .V = 40001, .N = 3, .S = 3,
+     .K = 2, .shift = 5},
+    {"penalties, read again", LT_CASE_CHECK, 1 << LT_F32, .R = 2, .V = 17000, .N = 22, .S = 22,
+     .K = 2},
     {"llama 3, one", LT_CASE_BENCH, 1 << LT_F32, .R = 1, .V = 128256, .N = 1, .shift = 2},
     {"llama 3, eight", LT_CASE_BENCH, 1 << LT_F32, .R = 8, .V = 128256, .N = 8},
 };
@@ -146,7 +148,7 @@ static void fill_how(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* Every seventh of many picks is idle; with notes, every eleventh is not there. */
+/* Every seventh of many picks is idle; with penalties, every eleventh is not there. */
 static void fill_rows(double *values, const lt_case_tensor *t, lt_rng *r) {
     (void)r;
     for (int64_t i = 0; i < t->count; i++) {
@@ -162,24 +164,24 @@ static int32_t bits_of(float x) {
     return word;
 }
 
-/* A fifth of the ids has a note, of any kind; biases are numbers that F32 rounds. */
-static void fill_notes(double *values, const lt_case_tensor *t, lt_rng *r) {
-    const int64_t V = t->c->V, width = V + LT_NOTE_BIASES;
+/* A fifth of the ids has a penalty word, of any kind; biases are numbers that F32 rounds. */
+static void fill_penalties(double *values, const lt_case_tensor *t, lt_rng *r) {
+    const int64_t V = t->c->V, width = V + LT_PENALTY_BIASES;
     for (int64_t i = 0; i < t->count; i++) {
-        int32_t note = 0;
+        int32_t penalty = 0;
         if (i % width >= V) {
             values[i] = (double)bits_of((float)lt_rng_normal(r));
             continue;
         }
         if (lt_rng_below(r, 5) == 0) {
-            note = (int32_t)lt_rng_below(r, 5);
-            note |= lt_rng_below(r, 3) == 0 ? LT_NOTE_PROMPT : 0;
-            note |= lt_rng_below(r, 9) == 0 ? LT_NOTE_END : 0;
-            note |= lt_rng_below(r, 4) == 0
-                        ? (int32_t)lt_rng_below(r, LT_NOTE_BIASES) << LT_NOTE_BIAS_SHIFT
-                        : 0;
+            penalty = (int32_t)lt_rng_below(r, 5);
+            penalty |= lt_rng_below(r, 3) == 0 ? LT_PENALTY_PROMPT : 0;
+            penalty |= lt_rng_below(r, 9) == 0 ? LT_PENALTY_END : 0;
+            penalty |= lt_rng_below(r, 4) == 0
+                           ? (int32_t)lt_rng_below(r, LT_PENALTY_BIASES) << LT_PENALTY_BIAS_SHIFT
+                           : 0;
         }
-        values[i] = (double)note;
+        values[i] = (double)penalty;
     }
 }
 
@@ -190,11 +192,11 @@ static void fill_masks(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-static void build_notes(lt_setup *s, lt_choose_args *a) {
+static void build_penalties(lt_setup *s, lt_choose_args *a) {
     const lt_case *c = s->c;
-    lt_case_tensor *t = lt_setup_inout(s, "notes", &a->notes, LT_I32,
-                                       LT_SHAPE(c->S, c->V + LT_NOTE_BIASES));
-    t->fill = fill_notes;
+    lt_case_tensor *t = lt_setup_inout(s, "penalties", &a->penalties, LT_I32,
+                                       LT_SHAPE(c->S, c->V + LT_PENALTY_BIASES));
+    t->fill = fill_penalties;
     lt_setup_in(s, "masks", &a->masks, LT_I32, LT_SHAPE(c->N, (c->V + 31) / 32))->fill = fill_masks;
     t = lt_setup_in(s, "late", &a->late, LT_I32, LT_SHAPE(c->K));
     t->fill = lt_fill_ids;
@@ -227,7 +229,7 @@ static void build(lt_setup *s) {
     t->fill = fill_how;
     t->contiguous = true;
     if (c->S > 0) {
-        build_notes(s, a);
+        build_penalties(s, a);
     }
     build_results(s, a);
 }
@@ -240,9 +242,9 @@ const lt_op_cases lt_cases_choose = {
     .f32 = {0x1p-18, 0x1p-20},
     .why = "log of a sum of 4099 exponentials in F32; large logits cancel"};
 
-/* ---- note ---- */
+/* ---- penalty_set ---- */
 
-static const lt_case note_cases[] = {
+static const lt_case penalty_set_cases[] = {
     {"one row", LT_CASE_CHECK, 1 << LT_F32, .V = 9, .S = 1, .N = 1, .E = 4},
     {"some of many", LT_CASE_CHECK, 1 << LT_F32, .V = 1000, .S = 12, .N = 7, .E = 900},
     {"none", LT_CASE_CHECK, 1 << LT_F32, .V = 50, .S = 3, .N = 2, .E = 0},
@@ -266,18 +268,18 @@ static void fill_starts(double *values, const lt_case_tensor *t, lt_rng *r) {
 
 /* No two of E that follow each other have the same place. */
 static void fill_edits(double *values, const lt_case_tensor *t, lt_rng *r) {
-    const int64_t width = t->c->V + LT_NOTE_BIASES;
+    const int64_t width = t->c->V + LT_PENALTY_BIASES;
     for (int64_t i = 0; i < t->count / 2; i++) {
         values[2 * i] = (double)(i * (width - 1) % width);
         values[2 * i + 1] = (double)(int32_t)lt_rng_below(r, 1u << 31);
     }
 }
 
-static void note_build(lt_setup *s) {
+static void penalty_set_build(lt_setup *s) {
     const lt_case *c = s->c;
-    lt_note_args *a = (lt_note_args *)s->args;
-    lt_setup_inout(s, "notes", &a->notes, LT_I32, LT_SHAPE(c->S, c->V + LT_NOTE_BIASES))->fill =
-        fill_masks;
+    lt_penalty_set_args *a = (lt_penalty_set_args *)s->args;
+    lt_setup_inout(s, "penalties", &a->penalties, LT_I32, LT_SHAPE(c->S, c->V + LT_PENALTY_BIASES))
+        ->fill = fill_masks;
     lt_case_tensor *t = lt_setup_in(s, "slots", &a->slots, LT_I32, LT_SHAPE(c->N));
     t->fill = fill_slots;
     t->contiguous = true;
@@ -289,9 +291,9 @@ static void note_build(lt_setup *s) {
     t->contiguous = true;
 }
 
-const lt_op_cases lt_cases_note = {.op = LT_OP_note,
-                                   .forward = LT_OP_COUNT,
-                                   LT_CASES(note_cases),
-                                   .build = note_build,
-                                   .exact = true,
-                                   .why = "integers"};
+const lt_op_cases lt_cases_penalty_set = {.op = LT_OP_penalty_set,
+                                          .forward = LT_OP_COUNT,
+                                          LT_CASES(penalty_set_cases),
+                                          .build = penalty_set_build,
+                                          .exact = true,
+                                          .why = "integers"};

@@ -1,4 +1,4 @@
-/* choose.c (ref): note and choose, as ops.h says them: all ids are sorted, then cut.
+/* choose.c (ref): penalty_set and choose as defined in ops.h: all ids are sorted, then cut.
  *
  * The order of ids is total (likelier first, then by index), so every set below is one. A weight
  * that is 0 in double is never drawn. */
@@ -8,22 +8,22 @@
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 
-/* ---- note ---- */
+/* ---- penalty_set ---- */
 
-lt_err lt_ref_note(lt_queue *q, const lt_note_args *a) {
+lt_err lt_ref_penalty_set(lt_queue *q, const lt_penalty_set_args *a) {
     (void)q;
-    LT_ASSERT(a->notes.dtype == LT_I32 && a->edits.shape[1] == 2);
+    LT_ASSERT(a->penalties.dtype == LT_I32 && a->edits.shape[1] == 2);
     for (int64_t n = 0; n < a->slots.shape[0]; n++) {
         const int64_t slot = get_i32(&a->slots, at1(&a->slots, n));
         const int64_t first = get_i32(&a->starts, at1(&a->starts, n)),
                       end = get_i32(&a->starts, at1(&a->starts, n + 1));
-        LT_ASSERT(slot >= 0 && slot < a->notes.shape[0] && end <= a->edits.shape[0]);
-        memset((int32_t *)a->notes.data + at2(&a->notes, slot, 0), 0,
-               (size_t)a->notes.shape[1] * sizeof(int32_t));
+        LT_ASSERT(slot >= 0 && slot < a->penalties.shape[0] && end <= a->edits.shape[0]);
+        memset((int32_t *)a->penalties.data + at2(&a->penalties, slot, 0), 0,
+               (size_t)a->penalties.shape[1] * sizeof(int32_t));
         for (int64_t i = first; i < end; i++) {
             const int64_t place = get_i32(&a->edits, at2(&a->edits, i, 0));
-            LT_ASSERT(place >= 0 && place < a->notes.shape[1]);
-            set_i32(&a->notes, at2(&a->notes, slot, place),
+            LT_ASSERT(place >= 0 && place < a->penalties.shape[1]);
+            set_i32(&a->penalties, at2(&a->penalties, slot, place),
                     get_i32(&a->edits, at2(&a->edits, i, 1)));
         }
     }
@@ -69,25 +69,27 @@ static bool read_row(const lt_choose_args *a, int64_t row, candidate *c) {
     return numbers;
 }
 
-/* What the row's notes and mask make of a logit: in F32, penalties in double. */
+/* Adjust a logit by the row's penalties and mask: in F32, the penalties in double. */
 static double wanted(const lt_choose_args *a, const double *how, int64_t id, double l) {
     const int64_t slot = (int64_t)how[LT_CHOOSE_SLOT], mask = (int64_t)how[LT_CHOOSE_MASK];
     const uint32_t bits = mask < 0 ? UINT32_MAX
                                    : (uint32_t)get_i32(&a->masks, at2(&a->masks, mask, id / 32));
-    const int32_t note = slot < 0 ? 0 : get_i32(&a->notes, at2(&a->notes, slot, id));
-    const int32_t k = note >> LT_NOTE_BIAS_SHIFT & (LT_NOTE_BIASES - 1);
-    const double n = (double)(note & LT_NOTE_COUNT);
+    const int32_t penalty = slot < 0 ? 0 : get_i32(&a->penalties, at2(&a->penalties, slot, id));
+    const int32_t k = penalty >> LT_PENALTY_BIAS_SHIFT & (LT_PENALTY_BIASES - 1);
+    const double n = (double)(penalty & LT_PENALTY_COUNT);
     float x = (float)l;
     if (k > 0) {
-        const int32_t word = get_i32(&a->notes, at2(&a->notes, slot, a->logits.shape[1] + k));
+        const int32_t word = get_i32(&a->penalties,
+                                     at2(&a->penalties, slot, a->logits.shape[1] + k));
         float bias;
         memcpy(&bias, &word, sizeof bias);
         x += bias;
     }
-    if (!(bits >> id % 32 & 1u) || (how[LT_CHOOSE_BANS] != 0.0 && (note & LT_NOTE_END) != 0)) {
+    if (!(bits >> id % 32 & 1u) ||
+        (how[LT_CHOOSE_BANS] != 0.0 && (penalty & LT_PENALTY_END) != 0)) {
         x = -INFINITY;
     }
-    if ((note & (LT_NOTE_PROMPT | LT_NOTE_COUNT)) != 0) {
+    if ((penalty & (LT_PENALTY_PROMPT | LT_PENALTY_COUNT)) != 0) {
         double y = (double)x;
         y = y > 0.0 ? y / how[LT_CHOOSE_REPETITION] : y * how[LT_CHOOSE_REPETITION];
         y -= how[LT_CHOOSE_FREQUENCY] * n;
@@ -108,8 +110,8 @@ static void count_new(const lt_choose_args *a, const double *how) {
         const int32_t late = get_i32(&a->late, at1(&a->late, -1 - id));
         id = late > 0 ? late : 0;
     }
-    const int64_t at = at2(&a->notes, slot, id);
-    set_i32(&a->notes, at, get_i32(&a->notes, at) + 1);
+    const int64_t at = at2(&a->penalties, slot, id);
+    set_i32(&a->penalties, at, get_i32(&a->penalties, at) + 1);
 }
 
 /* As few of the sorted candidates as make up the share, at least one. */

@@ -561,7 +561,8 @@ typedef struct {
  * the pick. */
 static lt_choose_args tell_op(scratch *s, const asked *q, int64_t i, float *x, int64_t n,
                               op_room *r) {
-    static int32_t notes[N + LT_NOTE_BIASES], edits[2 * (N + LT_NOTE_BIASES)], starts[2], slot, row;
+    static int32_t penalties[N + LT_PENALTY_BIASES], edits[2 * (N + LT_PENALTY_BIASES)], starts[2],
+        slot, row;
     const lt_backend *cpu = lt_backend_cpu();
     lt_sampler_args known = q->a;
     lt_sampler_as_op(&q->a, r->how);
@@ -573,11 +574,12 @@ static lt_choose_args tell_op(scratch *s, const asked *q, int64_t i, float *x, i
         }
         r->how[LT_CHOOSE_SLOT] = 0.0;
         starts[1] = (int32_t)lt_sampler_penalty_state(&s->p, &known, q->endings, 3, edits);
-        const lt_note_args note = {.notes = lt_tensor_2d(notes, LT_I32, 1, n + LT_NOTE_BIASES),
-                                   .slots = lt_tensor_1d(&slot, LT_I32, 1),
-                                   .starts = lt_tensor_1d(starts, LT_I32, 2),
-                                   .edits = lt_tensor_2d(edits, LT_I32, starts[1], 2)};
-        assert_int_equal(cpu->ops->note(NULL, &note), LT_OK);
+        const lt_penalty_set_args penalty = {
+            .penalties = lt_tensor_2d(penalties, LT_I32, 1, n + LT_PENALTY_BIASES),
+            .slots = lt_tensor_1d(&slot, LT_I32, 1),
+            .starts = lt_tensor_1d(starts, LT_I32, 2),
+            .edits = lt_tensor_2d(edits, LT_I32, starts[1], 2)};
+        assert_int_equal(cpu->ops->penalty_set(NULL, &penalty), LT_OK);
     }
     r->how[LT_CHOOSE_MASK] = q->a.mask != NULL ? 0.0 : -1.0;
     return (lt_choose_args){
@@ -589,7 +591,7 @@ static lt_choose_args tell_op(scratch *s, const asked *q, int64_t i, float *x, i
         .logits = lt_tensor_2d(x, LT_F32, 1, n),
         .rows = lt_tensor_1d(&row, LT_I32, 1),
         .how = lt_tensor_2d(r->how, LT_F64, 1, LT_CHOOSE_HOW_COUNT),
-        .notes = lt_tensor_2d(notes, LT_I32, 1, n + LT_NOTE_BIASES),
+        .penalties = lt_tensor_2d(penalties, LT_I32, 1, n + LT_PENALTY_BIASES),
         .masks = lt_tensor_2d((void *)(uintptr_t)q->mask, LT_I32, 1, (n + 31) / 32),
         .late = lt_tensor_1d(r->late, LT_I32, 3)};
 }
@@ -643,9 +645,9 @@ static void what_penalty_state_can_not_hold_is_the_hosts(void **state) {
     (void)state;
     assert_true(lt_sampler_suits_op(&how, 131072));
     assert_false(lt_sampler_suits_op(&how, 1 << 20));
-    how.n_bias = LT_NOTE_BIASES - 1;
+    how.n_bias = LT_PENALTY_BIASES - 1;
     assert_true(lt_sampler_suits_op(&how, 16));
-    how.n_bias = LT_NOTE_BIASES;
+    how.n_bias = LT_PENALTY_BIASES;
     assert_false(lt_sampler_suits_op(&how, 16));
 }
 

@@ -243,7 +243,7 @@ static lt_request plain(const int32_t *prompt, int64_t max_tokens) {
  * no step goes ahead; before and behind it each does. Beside others each does. */
 static void goes_ahead_where_it_can(void **state) {
     static const int32_t prompts[2][4] = {{5, 6, 7, 8}, {9, 10, 11, 12}};
-    static lt_logit_bias many[LT_NOTE_BIASES + 100];
+    static lt_logit_bias many[LT_PENALTY_BIASES + 100];
     static answer a, b;
     lt_model *m = random_model_on(V, SEQ, LT_F32, 0.0f, lazy_device(true));
     const lt_engine_options o = options(true);
@@ -259,7 +259,7 @@ static void goes_ahead_where_it_can(void **state) {
     assert_int_equal(lazy.n_left, 79); /* Behind the last there is nothing. */
     lt_model_close(m);
     m = random_model_on(WIDE, SEQ, LT_F32, 0.0f, lazy_device(true));
-    for (int32_t i = 0; i < LT_NOTE_BIASES + 100; i++) {
+    for (int32_t i = 0; i < LT_PENALTY_BIASES + 100; i++) {
         many[i] = (lt_logit_bias){i, (float)(i % 7)};
     }
     for (int kind = 0; kind < 6; kind++) {
@@ -276,7 +276,7 @@ static void goes_ahead_where_it_can(void **state) {
         r.think_end = prompts[0];
         r.n_think_end = kind == 4 ? 2 : 0;
         r.sampling.bias = many;
-        r.sampling.n_bias = kind == 5 ? LT_NOTE_BIASES + 100 : 7;
+        r.sampling.n_bias = kind == 5 ? LT_PENALTY_BIASES + 100 : 7;
         send(e, &r, &b);
         receive_all(e, 2, 0);
         lt_engine_close(e);

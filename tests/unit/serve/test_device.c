@@ -125,7 +125,7 @@ static void grammars_beside_others(void **state) {
 /* Whatever is asked for, a row brings some bytes, and steps stay ahead; but one with more biases
  * than penalty states can tell brings its logits, and no others. */
 static void no_row_travels(void **state) {
-    enum { V = 2000, N = 6, MANY = LT_NOTE_BIASES };
+    enum { V = 2000, N = 6, MANY = LT_PENALTY_BIASES };
     static answer answers[N];
     static lt_logit_bias many[MANY];
     lt_model *m;

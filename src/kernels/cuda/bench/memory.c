@@ -329,8 +329,8 @@ static void choices(shop *s) {
                             .rows = make_ids(s, n, n, true),
                             .how = make_how(s, n, cases[i / 3].how)};
         if (cases[i / 3].how[LT_CHOOSE_SLOT] >= 0.0) {
-            a.notes = make_ids(s, n * (128256 + LT_NOTE_BIASES), 1, true);
-            a.notes = lt_tensor_2d(a.notes.data, LT_I32, n, 128256 + LT_NOTE_BIASES);
+            a.penalties = make_ids(s, n * (128256 + LT_PENALTY_BIASES), 1, true);
+            a.penalties = lt_tensor_2d(a.penalties.data, LT_I32, n, 128256 + LT_PENALTY_BIASES);
         }
         a.top_id = lt_tensor_2d(a.top_id.data, LT_I32, n, LT_CHOOSE_TOP);
         op_time(s, LT_OP_choose, &a, cases[i / 3].name, sizes[i % 3].shape);

@@ -1,4 +1,5 @@
-/* choose.c: launchers of note.cu and choose.cu: how many blocks share a row, and how they meet.
+/* choose.c: launchers of penalty_set.cu and choose.cu: how many blocks share a row, and how they
+ * synchronise.
  *
  * Blocks of a cluster are alive together. Without clusters they are when all of a launch fit the
  * GPU at once: then at most 64 picks share the counters of the queue's scratch memory, and more
@@ -8,13 +9,13 @@
 #include "base/error.h"
 #include "kernels/cuda/ops/choose_args.h"
 #include "kernels/cuda/ops/launch.h"
-#include "kernels/cuda/ops/note_args.h"
+#include "kernels/cuda/ops/penalty_set_args.h"
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_choose write them. */
 #define CHOOSE_WORDS "PARTS=%d CHUNKS=%d HELD=%d CLUSTER=%d W=%d SOFTCAP=%d"
 
-enum { NOTE_THREADS = 1024 };
+enum { PENALTY_THREADS = 1024 };
 enum {
     THREADS = 512,
     CHUNK = 2048,
@@ -24,31 +25,33 @@ enum {
     MAX_CHUNKS = 256
 };
 
-/* ---- note ---- */
+/* ---- penalty_set ---- */
 
-static const char *note_refuse(const void *args, const lt_device *device) {
+static const char *penalty_set_refuse(const void *args, const lt_device *device) {
     (void)device;
-    const lt_note_args *a = args;
+    const lt_penalty_set_args *a = args;
     const lt_tensor *const whole[] = {&a->slots, &a->starts, &a->edits};
     return !lt_cuda_all_contiguous(whole, 3) ? "slots or edits not contiguous"
-           : a->notes.stride[1] != 1         ? "a row of notes not contiguous"
+           : a->penalties.stride[1] != 1     ? "a row of penalties not contiguous"
                                              : NULL;
 }
 
-static lt_err note_run(lt_queue *q, const void *args) {
-    lt_note_args a = *(const lt_note_args *)args;
-    int width = (int)a.notes.shape[1];
-    lt_cuda_note_args call = {.notes = a.notes.data,
-                              .slots = a.slots.data,
-                              .starts = a.starts.data,
-                              .edits = a.edits.data,
-                              .width = width,
-                              .ld = a.notes.stride[0]};
+static lt_err penalty_set_run(lt_queue *q, const void *args) {
+    lt_penalty_set_args a = *(const lt_penalty_set_args *)args;
+    int width = (int)a.penalties.shape[1];
+    lt_cuda_penalty_set_args call = {.penalties = a.penalties.data,
+                                     .slots = a.slots.data,
+                                     .starts = a.starts.data,
+                                     .edits = a.edits.data,
+                                     .width = width,
+                                     .ld = a.penalties.stride[0]};
     void *list[] = {&call};
-    return lt_cuda_run_early(q, "ops/note.cu", "note", "", a.slots.shape[0], 1, NOTE_THREADS, list);
+    return lt_cuda_run_early(q, "ops/penalty_set.cu", "penalty_set", "", a.slots.shape[0], 1,
+                             PENALTY_THREADS, list);
 }
 
-const lt_op_impl lt_cuda_note_impls[LT_REGISTRY_MAX_IMPLS] = {{"rows", note_refuse, note_run}};
+const lt_op_impl lt_cuda_penalty_set_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"rows", penalty_set_refuse, penalty_set_run}};
 
 /* ---- choose ---- */
 
@@ -61,9 +64,9 @@ static const char *choose_refuse(const void *args, const lt_device *device) {
     if (a->logits.shape[1] > (int64_t)MAX_CHUNKS * CHUNK) {
         return "more than 524288 ids";
     }
-    if ((a->notes.data != NULL && a->notes.stride[1] != 1) ||
+    if ((a->penalties.data != NULL && a->penalties.stride[1] != 1) ||
         (a->masks.data != NULL && a->masks.stride[1] != 1)) {
-        return "a row of notes or masks not contiguous";
+        return "a row of penalties or masks not contiguous";
     }
     if (a->rows.shape[0] > 65535) {
         return "more than 65535 picks";
@@ -102,7 +105,7 @@ static division divide(const lt_cuda_info *gpu, int64_t picks, int64_t cols) {
 
 static lt_err choose_run(lt_queue *q, const void *args) {
     lt_choose_args a = *(const lt_choose_args *)args;
-    const lt_tensor *const rows[] = {&a.logits, &a.notes};
+    const lt_tensor *const rows[] = {&a.logits, &a.penalties};
     const lt_cuda_info *gpu = lt_cuda_get_info(q->gpu);
     const int64_t picks = a.rows.shape[0];
     int cols = (int)a.logits.shape[1];
@@ -127,7 +130,7 @@ static lt_err choose_run(lt_queue *q, const void *args) {
                                 .logits = a.logits.data,
                                 .rows = a.rows.data,
                                 .hows = a.how.data,
-                                .notes = a.notes.data,
+                                .penalties = a.penalties.data,
                                 .masks = a.masks.data,
                                 .late = a.late.data,
                                 .words = words,
@@ -135,7 +138,7 @@ static lt_err choose_run(lt_queue *q, const void *args) {
                                 .cols = cols,
                                 .softcap = a.softcap,
                                 .ld = a.logits.stride[0],
-                                .ld_notes = a.notes.stride[0],
+                                .ld_penalties = a.penalties.stride[0],
                                 .ld_masks = a.masks.stride[0]};
     void *list[] = {&call};
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "ops/choose.cu", "choose", defines));
@@ -160,5 +163,5 @@ void lt_specs_choose(lt_specs *l) {
     lt_spec(l, LT_SM90, "ops/choose.cu", CHOOSE_WORDS, 8, 8, 1, 1, 4, 0);
     lt_spec(l, LT_SM90, "ops/choose.cu", CHOOSE_WORDS, 16, 4, 1, 1, 4, 0);
     lt_spec(l, LT_SM90, "ops/choose.cu", CHOOSE_WORDS, 16, 8, 1, 1, 4, 1);
-    lt_spec(l, LT_SM_ALL, "ops/note.cu", "%s", "");
+    lt_spec(l, LT_SM_ALL, "ops/penalty_set.cu", "%s", "");
 }

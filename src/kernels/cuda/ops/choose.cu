@@ -1,27 +1,31 @@
-/* choose.cu — a token for each of P picks, each from a row of fp32 logits: notes and masks; greedy,
- * or temperature, top-k, typical, top-p, min-p and the draw; log-probabilities.
+/* choose.cu — chooses a token for each of P picks from a row of fp32 logits: penalties and masks;
+ * greedy, or temperature, top-k, typical, top-p, min-p and the draw; log-probabilities.
  *
  * SHAPES    logits (rows, V), ld apart, from which pick p reads row rows[p]; how (P, 15) fp64;
- *           results (P), (P, 20); notes (S, V + 1024) and masks (M, ceil(V / 32)) int32. V <= PARTS
- *           * CHUNKS * 2048.
+ *           results (P), (P, 20); penalties (S, V + 1024) and masks (M, ceil(V / 32)) int32. V <=
+ *           PARTS * CHUNKS * 2048.
  * MAP       PARTS blocks of 512 threads a pick, each with its slice of CHUNKS chunks of 2048 ids;
  *           thread t has ids 4 t .. 4 t + 3 of each chunk. HELD: the slice lies in shared memory,
  *           64 KB at most, and the row is read once. Else it is read again in each pass, from the
  *           L2.
  * MOVEMENT
- *     1. slice HBM ──16 B/thread──▶ shared; likeliest id of each slice ──┐           2. cut: at most 4 rounds of 8 bits of the distance from the best, in
- *     ◀── words of all PARTS blocks: global memory, read from the L2 ◀───┴─ meet ─▶     units in the last place (float bits made monotonic): a histogram of counts
- *     3. masses left, by chunk and warp ── meet ─▶ the slice in which                   (top-k) or masses (top-p); ties, if some drop out, by the id's bits.
- *        the draw lies finds chunk, warp, lane, id                                   4. with log-probabilities: sum and rank ── meet; the likeliest: as 2.
+ *     1. slice HBM ──16 B/thread──▶ shared; best id of each slice ──┐
+ *        ◀── words of all PARTS blocks: global memory, through L2 ◀─┴─ meet
+ *     2. cut: at most 4 rounds of 8 bits of the distance from the best, in units in the last
+ *        place (float bits made monotonic): a histogram of counts (top-k) or masses (top-p); ties,
+ *        if some drop out, by the id's bits.
+ *     3. masses left, by chunk and warp ── meet ─▶ the slice in which the draw lies finds chunk,
+ *        warp, lane, id
+ *     4. with log-probabilities: sum and rank ── meet; the most likely ids: as 2.
  *     The first meeting is of words sent from each block's shared memory to all others' (CLUSTER:
  *     sm_90); for the rest blocks meet by the cluster's barrier, else by a counter in global
  *     memory, which needs all of a row's blocks alive at once: the launcher sees to it. Greedy
  *     picks meet once, a draw without cuts twice, with top-k 3 to 6 times, with top-p 4 to 7, with
  *     typical 5 to 8 more.
- * NOTES     A row with notes or a mask is read with them, 1 to 4.1 bytes an id more, and what is
- *           wanted lies in shared memory. The model's own distribution is then needed only for
- *           log-probabilities: a second round, over the row as it is. The count of the newest id
- *           goes up by the block in whose slice it lies.
+ * ADJUSTED  A row with penalties or a mask is read with them, 1 to 4.1 bytes more per id, and its
+ *           adjusted logits lie in shared memory. The model's own distribution is then needed only
+ *           for log-probabilities: a second round, over the row as it is. The block whose slice has
+ *           the newest id increments its count.
  * TYPICAL   -log2 w = (best - x) * rate; the information of an id lies as far above it as the
  *           entropy above its mean. So an id's key is the distance from that mean, which is a sum
  *           of masses times distances over a sum of masses; then as 2, over the bits of that key.
@@ -32,11 +36,11 @@
  *           to 90 drawn. PARTS 1 without HELD: 4 to 12 reads.
  * MEASURED  docs/speed/serving.md: one row of 128,256 greedy 3.3 us, drawn 12, top-p
  *           40; 256 rows 70, 173, 587.
- * NUMERICS  what notes do to a logit is the host's arithmetic (ops.h), operation by operation: none
- *           is contracted. A weight is exp2 in fp32, then a whole number of 2^-44: sums are exact,
- *           so no order, no PARTS and no HELD shows in a result. Weights below 2^-45 are 0.
- *           Relative to double: 2^-22 as the host's (logits.h), whose order of cuts this is: ids
- *           differ only where rounding decides.
+ * NUMERICS  penalties are applied with the host's arithmetic (ops.h), operation by operation, none
+ *           contracted. A weight is exp2 in fp32, then a whole number of 2^-44: sums are exact, so
+ *           no order, no PARTS and no HELD shows in a result. Weights below 2^-45 are 0. Relative
+ *           to double: 2^-22 as the host's (logits.h), whose order of cuts this is: ids differ only
+ *           where rounding decides.
  * REFS      Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al. 2024, arXiv:2407.01082
  *           (min-p); Meister et al. 2023, arXiv:2202.00666 (typical). */
 #include "common/early.cuh"
@@ -610,10 +614,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
     const int n_top = how[N_TOP] < (double)TOP ? (int)how[N_TOP] : TOP;
     cut chosen = {0, how[FORCED] >= 0.0 ? (u32)how[FORCED] : NO_ID};
     if (how[SLOT] >= 0.0) {
-        count_new(a.notes + (i64)how[SLOT] * a.ld_notes, &s, how, a.late);
+        count_new(a.penalties + (i64)how[SLOT] * a.ld_penalties, &s, how, a.late);
     }
     if (threadIdx.x == 0) {
-        m.also.notes = how[SLOT] >= 0.0 ? a.notes + (i64)how[SLOT] * a.ld_notes : 0;
+        m.also.penalties = how[SLOT] >= 0.0 ? a.penalties + (i64)how[SLOT] * a.ld_penalties : 0;
         m.also.mask = how[MASK] >= 0.0 ? a.masks + (i64)how[MASK] * a.ld_masks : 0;
         m.also.how = how;
     }

@@ -1,10 +1,10 @@
-/* choose.cuh — a block's slice of a row of logits: its elements in the order of likelihood, what
- * they weigh, what notes and a mask make of them; from memory, or from shared memory, where they
- * stay (HELD).
+/* choose.cuh — a block's slice of a row of logits: the order of its elements, their weights, and
+ * their adjustment by penalties and a mask. It is read from global memory, or kept in shared memory
+ * (HELD).
  *
- * A row with notes or a mask is adjusted: what is wanted of it counts, until the kernel says
- * otherwise. Of a slice that is held, the few pieces that notes touch are worked on after all have
- * come, so that their divisions and the rest's registers keep out of each other's way. */
+ * A row with penalties or a mask is adjusted: its adjusted logits count until the kernel says
+ * otherwise. In a held slice, the few pieces with penalties are adjusted after all pieces have
+ * arrived, so that their divisions do not need registers while the rest is loaded. */
 #ifndef LT_CUDA_CHOOSE_CUH
 #define LT_CUDA_CHOOSE_CUH
 
@@ -40,11 +40,11 @@ enum {
 };
 /* ops.h */
 enum {
-    NOTE_PROMPT = 1 << 31,
-    NOTE_END = 1 << 30,
-    NOTE_BIAS_SHIFT = 20,
-    NOTE_BIASES = 1 << 10,
-    NOTE_COUNT = (1 << 20) - 1
+    PENALTY_PROMPT = 1 << 31,
+    PENALTY_END = 1 << 30,
+    PENALTY_BIAS_SHIFT = 20,
+    PENALTY_BIASES = 1 << 10,
+    PENALTY_COUNT = (1 << 20) - 1
 };
 enum { NO_NEW = 1 << 31, SKIP = -2 };
 #define SENT (HELD && W == 4 && !SOFTCAP) /* The slice comes without passing through registers. */
@@ -57,8 +57,8 @@ typedef struct {
 
 /* Of a pick, in shared memory, for registers are scarce. */
 typedef struct {
-    const int *notes; /* NULL: none. */
-    const u32 *mask;  /* NULL: all may be chosen. */
+    const int *penalties; /* NULL: none. */
+    const u32 *mask;      /* NULL: all may be chosen. */
     const double *how;
     float mean;  /* Of -log2 w, weighed by w, */
     cut typical; /* and the elements that are near enough to it, by that distance. */
@@ -113,17 +113,18 @@ INLINE cut cut_least(cut a, cut b) {
     return keeps(b, a.dist, a.id) ? a : b;
 }
 
-/* What a note and a bit of the mask make of a logit: ops.h. No number stays none. */
-INLINE float wanted(const slice *s, float x, int note, bool allowed) {
-    const int bias = note >> NOTE_BIAS_SHIFT & (NOTE_BIASES - 1);
+/* Adjust a logit by its penalty word and its bit of the mask, as ops.h says. NaN stays NaN. */
+INLINE float wanted(const slice *s, float x, int penalty, bool allowed) {
+    const int bias = penalty >> PENALTY_BIAS_SHIFT & (PENALTY_BIASES - 1);
     if (bias > 0) {
-        x = __fadd_rn(x, __int_as_float(s->also->notes[s->cols + bias]));
+        x = __fadd_rn(x, __int_as_float(s->also->penalties[s->cols + bias]));
     }
-    if ((!allowed || ((note & NOTE_END) && s->also->how[BANS] != 0.0)) && x == x) {
+    if ((!allowed || ((penalty & PENALTY_END) && s->also->how[BANS] != 0.0)) && x == x) {
         x = NEGATIVE;
     }
-    if (note & (NOTE_PROMPT | NOTE_COUNT)) {
-        const double times = (double)(note & NOTE_COUNT), repetition = s->also->how[REPETITION];
+    if (penalty & (PENALTY_PROMPT | PENALTY_COUNT)) {
+        const double times = (double)(penalty & PENALTY_COUNT),
+                     repetition = s->also->how[REPETITION];
         double y = (double)x;
         y = y > 0.0 ? __ddiv_rn(y, repetition) : __dmul_rn(y, repetition);
         y = __dsub_rn(y, __dmul_rn(s->also->how[FREQUENCY], times));
@@ -132,16 +133,16 @@ INLINE float wanted(const slice *s, float x, int note, bool allowed) {
     }
     return x;
 }
-INLINE int4 piece_notes(const slice *s, int id) {
+INLINE int4 piece_penalties(const slice *s, int id) {
     int4 v = make_int4(0, 0, 0, 0);
-    if (s->also->notes && id < s->cols) {
+    if (s->also->penalties && id < s->cols) {
 #if W == 4
-        v = *(const int4 *)(s->also->notes + id);
+        v = *(const int4 *)(s->also->penalties + id);
 #else
-        const int *notes = s->also->notes + id;
+        const int *penalties = s->also->penalties + id;
         const int left = s->cols - id;
-        v = make_int4(notes[0], left > 1 ? notes[1] : 0, left > 2 ? notes[2] : 0,
-                      left > 3 ? notes[3] : 0);
+        v = make_int4(penalties[0], left > 1 ? penalties[1] : 0, left > 2 ? penalties[2] : 0,
+                      left > 3 ? penalties[3] : 0);
 #endif
     }
     return v;
@@ -151,17 +152,17 @@ INLINE u32 piece_allowed(const slice *s, int id) {
     return s->also->mask && id < s->cols ? s->also->mask[id / WARP] >> id % WARP & 15 : 15;
 }
 INLINE void piece_want(float *x, const slice *s, int id) {
-    const int4 note = piece_notes(s, id);
+    const int4 penalty = piece_penalties(s, id);
     const u32 allowed = piece_allowed(s, id);
-    x[0] = wanted(s, x[0], note.x, allowed & 1);
-    x[1] = wanted(s, x[1], note.y, allowed & 2);
-    x[2] = wanted(s, x[2], note.z, allowed & 4);
-    x[3] = wanted(s, x[3], note.w, allowed & 8);
+    x[0] = wanted(s, x[0], penalty.x, allowed & 1);
+    x[1] = wanted(s, x[1], penalty.y, allowed & 2);
+    x[2] = wanted(s, x[2], penalty.z, allowed & 4);
+    x[3] = wanted(s, x[3], penalty.w, allowed & 8);
 }
 /* Nothing is wanted but the logits. */
 INLINE bool piece_is_plain(const slice *s, int id) {
-    const int4 note = piece_notes(s, id);
-    return (note.x | note.y | note.z | note.w) == 0 && piece_allowed(s, id) == 15;
+    const int4 penalty = piece_penalties(s, id);
+    return (penalty.x | penalty.y | penalty.z | penalty.w) == 0 && piece_allowed(s, id) == 15;
 }
 
 /* Four logits from memory; -inf beyond the row. */
@@ -269,7 +270,7 @@ INLINE u64 slice_load(const slice *s, u32 *top) {
             best_of(&most, &where, x, s->first + at);
         }
     }
-    if (HELD && s->adjusted) { /* The few pieces with notes, then all of them. */
+    if (HELD && s->adjusted) { /* The few pieces with penalties, then all of them. */
         extern __shared__ float held[];
 #pragma unroll 1
         for (; more; more &= more - 1) {
@@ -277,8 +278,8 @@ INLINE u64 slice_load(const slice *s, u32 *top) {
             const u32 allowed = piece_allowed(s, s->first + at);
 #pragma unroll 1
             for (int i = 0; i < PIECE && s->first + at + i < s->cols; i++) {
-                const int note = s->also->notes ? s->also->notes[s->first + at + i] : 0;
-                held[at + i] = wanted(s, held[at + i], note, allowed >> i & 1) + 0.0f;
+                const int penalty = s->also->penalties ? s->also->penalties[s->first + at + i] : 0;
+                held[at + i] = wanted(s, held[at + i], penalty, allowed >> i & 1) + 0.0f;
             }
         }
 #pragma unroll 1
@@ -303,13 +304,13 @@ INLINE u32 key_at(const slice *s, u32 id) {
     return key;
 }
 
-/* The id that came last stands in the output once more: for the block that will read its note. */
-INLINE void count_new(int *notes, const slice *s, const double *how, const int *late) {
+/* Count the newest id as output, in the block that will read its penalty word. */
+INLINE void count_new(int *penalties, const slice *s, const double *how, const int *late) {
     const int named = (int)how[NEW];
     if (threadIdx.x == 0 && named != NO_NEW) {
         const int id = late_id(named, late);
         if (id >= s->first && id < s->first + CHUNKS * CHUNK) {
-            notes[id]++;
+            penalties[id]++;
         }
     }
     __syncthreads();

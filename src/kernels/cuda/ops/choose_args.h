@@ -12,14 +12,14 @@ typedef struct {
     const float *logits;
     const int *rows;
     const double *hows;
-    int *notes;
+    int *penalties;
     const unsigned *masks;
     const int *late;
     unsigned *words;
     int *met;
     int cols;
     float softcap;
-    long long ld, ld_notes, ld_masks;
+    long long ld, ld_penalties, ld_masks;
 } lt_cuda_choose_args;
 
 static_assert(sizeof(lt_cuda_choose_args) == 136, "the same on host and device");
