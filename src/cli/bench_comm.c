@@ -1,4 +1,4 @@
-/* bench_comm.c: `lateen bench comm`: the verbs between ranks, by size, with nccl-tests'
+/* bench_comm.c: `lateen bench comm`: times communication between ranks by size, with nccl-tests'
  * conventions: size is the bytes of the larger buffer, algbw = size / time, and busbw is algbw
  * times the share of those bytes that each rank must send, 2 (n - 1) / n for all_reduce, (n - 1) /
  * n for all_gather, reduce_scatter and all_to_all, 1 for broadcast and send with receive; so busbw
@@ -64,7 +64,7 @@ static lt_err run_all_to_all(const job *j) {
     return lt_all_to_all(j->group, j->dst, j->sends, j->src, j->sends, LT_F32, NULL);
 }
 
-/* To the next member of the ring, from the one before. */
+/* Send to the next member of the ring and receive from the one before. */
 static lt_err run_ring(const job *j) {
     const int n = lt_group_size(j->group), own = lt_group_rank(j->group);
     lt_comm_work sent;
@@ -73,7 +73,7 @@ static lt_err run_ring(const job *j) {
     return lt_comm_wait(lt_group_comm(j->group), sent);
 }
 
-/* Member r's src is r + 1 everywhere. What dst begins with; the share of the bytes in busbw. */
+/* Every element of member r's src is r + 1. These give the expected first element of dst. */
 static double sum_of_all(int n, int own) {
     (void)own;
     return (double)n * (n + 1) / 2.0;
@@ -108,7 +108,7 @@ static int by_value(const void *a, const void *b) {
 
 /* The median over the rounds of the slowest rank's time. */
 static lt_err measure(const job *j, size_t verb, int64_t rounds, double *times, double *seconds) {
-    for (int64_t i = -1; i < rounds; i++) { /* The first is not counted. */
+    for (int64_t i = -1; i < rounds; i++) { /* The first round is a warm-up. */
         double took;
         LT_TRY(lt_barrier(j->group));
         const double start_s = lt_clock_s();

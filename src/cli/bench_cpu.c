@@ -1,6 +1,6 @@
-/* bench_cpu.c: `lateen bench cpu`: every CPU op on shapes of real models, beside the bound of this
- * machine: measured bandwidth and FLOP/s, and the op's cost formula. The cases are those of optest
- * and of `doctor --ops`. */
+/* bench_cpu.c: `lateen bench cpu`: times every CPU op on shapes of real models and compares it with
+ * the bound of this machine, from measured bandwidth and FLOP/s and the op's cost formula. The
+ * cases are those of optest and of `doctor --ops`. */
 #include <stdio.h>
 
 #include "base/error.h"

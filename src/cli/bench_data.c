@@ -1,7 +1,7 @@
-/* bench_data.c: `lateen bench data`: tokens a second out of the loader, for each way of making
- * rows, and megabytes a second out of the text reader. One thread makes rows; the figure is what a
- * training step could eat at most. Without --shard a shard of random tokens is written for the
- * occasion: documents of 1 to 1,400 tokens, 700 on average. */
+/* bench_data.c: `lateen bench data`: tokens per second of the loader, for each way of making rows,
+ * and megabytes per second of the text reader. One thread makes rows, so the figure is the most
+ * that a training step could consume. Without --shard, a temporary shard of random tokens is
+ * written: documents of 1 to 1,400 tokens, 700 on average. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,7 +90,7 @@ static lt_err measure(double *tokens_per_s, const bench_case *c, const bench_dat
     lo.goldfish_k = c->goldfish_k;
     lo.prefetch_rows = c->prefetch_rows;
     LT_TRY_DONE(lt_loader_open(&l, &lo));
-    /* The first window's plan, the first pages. */
+    /* Warm-up: plans the first window and touches the first pages. */
     LT_TRY_DONE(lt_loader_next(l, o->rows, b, NULL));
     from_s = lt_clock_s();
     do {

@@ -1,5 +1,5 @@
-/* bench_generate.c: `lateen bench generate`: tokens a second of reading a prompt and of writing on,
- * ours and a peer's in turn, and where our time goes.
+/* bench_generate.c: `lateen bench generate`: tokens per second of prefill and of decoding, ours and
+ * a peer's in turn, and where our time goes.
  *
  * The tests are llama-bench's: a prompt of P random tokens; N random tokens one by one from an
  * empty cache; the choice of tokens is not timed. The peer is a program that takes llama-bench's
@@ -114,7 +114,7 @@ static int64_t test_length(const bench *b, int test) {
 }
 
 /* The rates of the peer's JSON: an array of objects with n_prompt, n_gen and avg_ts; its "test"
- * tells a batch. */
+ * identifies a batch. */
 static lt_err read_peer(bench *b, const json_t *all, int64_t round) {
     size_t i;
     json_t *row;
@@ -142,7 +142,7 @@ static lt_err peer_turn(bench *b, int64_t round) {
     (void)snprintf(command + n, sizeof command - (size_t)n, " 2>/dev/null");
     FILE *f = popen(command, "r");
     if (f == NULL) {
-        LT_FAIL(LT_ERR_REMOTE, "can not run the peer: %s", command);
+        LT_FAIL(LT_ERR_REMOTE, "cannot run the peer: %s", command);
     }
     json_t *all = json_loadf(f, 0, &bad);
     pclose(f);

@@ -1,9 +1,9 @@
 /* bench_serve.c: `lateen bench serve URL|MODEL`: latency and throughput of any OpenAI server: ours,
- * a peer's, or one started here for the occasion.
+ * a peer's, or one that is started for the measurement.
  *
  * Requests come from a trace (Azure's CSV, Mooncake's JSON lines with shared prefixes), or have
- * fixed lengths; they arrive at once, at a Poisson rate, or at the trace's times; so many are on
- * their way at most. Figures are what a client sees:
+ * fixed lengths; they arrive at once, at a Poisson rate, or at the trace's times, and at most a
+ * given number are in flight. The figures are those that a client sees:
  *     TTFT  from sending to the first token             TPOT  (last - first token) / (tokens - 1),
  *           of one request
  *     ITL   each gap between two tokens                 goodput  requests a second that kept both
@@ -85,7 +85,7 @@ typedef struct {
     char url[256];
     pid_t child;
     double took_s, ready_s;
-    char why[300]; /* Of the first request that failed. */
+    char why[300]; /* Error of the first request that failed. */
 } bench;
 
 static void push(numbers *v, double x) {
@@ -251,7 +251,7 @@ static lt_err spawn(bench *b, const char *model) {
     return LT_OK;
 }
 
-/* One short request at a time until one is answered: the server is ready, and warm. */
+/* Send one short request at a time until one is answered: then the server is ready and warm. */
 static lt_err wait_ready(bench *b, const lt_load_options *load) {
     const double start = lt_clock_s();
     const lt_load_request hello = {.prompt_tokens = 4, .max_tokens = 2, .prompt_seed = 1};
@@ -476,7 +476,7 @@ int lt_bench_serve(int argc, char **argv) {
         return status;
     }
     if (n != 1) {
-        fprintf(stderr, "lateen: bench serve what? (http://host:port, or a model)\n");
+        fprintf(stderr, "lateen: bench serve needs a server (http://host:port) or a model\n");
         return LT_EXIT_USAGE;
     }
     signal(SIGPIPE, SIG_IGN);

@@ -2,7 +2,7 @@
  * turn, and where our time goes.
  *
  * The peer (base/peer.h; bench/peers/train_torch.py, train_torch_gpu.py) answers a line "N" with
- * the median seconds of one of N steps. The ratio of medians is what counts. */
+ * the median seconds of one of N steps. The ratio of the medians is reported. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +19,8 @@
 #define MAX_ROUNDS 64
 #define MAX_STEPS  1000
 
-/* Limits that the shares are compared with: an H100 SXM's datasheet and the copy we measured on it;
- * other GPUs give other numbers here. */
+/* Limits that the shares are compared with; the defaults are an H100 SXM's datasheet and its
+ * measured copy bandwidth. */
 #define BENCH_TRAIN_OPTIONS(X)                                                                     \
     X(ENUM, shape, "shape", "gpt2-124m", 0, 0, LT_TRAIN_SHAPES, "model and batch")                 \
     X(ENUM, dtype, "dtype", "fp32", 0, 0, "fp32|bf16", "compute type")                             \
@@ -102,7 +102,7 @@ static void close_bench(bench *b) {
     lt_device_close(b->device);
 }
 
-/* Least seconds of an op's work on the GPU that the options describe. */
+/* The least time of an op on the GPU that the options describe. */
 static double bound_s(const bench *b, const lt_pass_op_time *t) {
     const double compute = t->flops / (b->o->peak_tflops * 1e12),
                  memory = t->bytes / (b->o->peak_gbps * 1e9);
@@ -165,7 +165,7 @@ static json_t *shares_json(const bench *b) {
     return list;
 }
 
-/* Of an option and of a key, which has _ where the option has -. */
+/* Compare an option with a key, which has _ where the option has -. */
 static bool same_name(const char *option, const char *key) {
     while (*option != '\0' && (*option == *key || (*option == '-' && *key == '_'))) {
         option++, key++;
@@ -173,8 +173,8 @@ static bool same_name(const char *option, const char *key) {
     return *option == *key;
 }
 
-/* Options that change what is measured, where they are not as usual: the planner reads them
- * (tests/unit/plan/test_own.c). */
+/* Write the options that change what is measured and differ from their defaults; the planner reads
+ * them (tests/unit/plan/test_own.c). */
 static void options_json(const bench_train_options *o, json_t *to) {
     static const char *const names[] = {"recompute", "fp8", "fp8_wgrad", "optim", "moments"};
     for (size_t i = 0; i < table.n_rows; i++) {

@@ -43,7 +43,7 @@ static lt_err open_model(lt_train_ours *b) {
     return LT_OK;
 }
 
-/* Random rows into the caller's arrays, and off to the device. */
+/* Fill the arrays with random rows and send them to the device. */
 static lt_err stage(lt_train_ours *b) {
     const int64_t n = b->what.batch * b->what.seq;
     const lt_pass_batch rows = {

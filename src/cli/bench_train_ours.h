@@ -1,4 +1,4 @@
-/* bench_train_ours.h: our side of `lateen bench train`: a model, a step, and where its time
+/* bench_train_ours.h: Lateen's side of `lateen bench train`: a model, a step, and where its time
  * goes. */
 #ifndef LT_CLI_BENCH_TRAIN_OURS_H
 #define LT_CLI_BENCH_TRAIN_OURS_H
@@ -32,24 +32,26 @@ typedef struct {
     lt_rng rng;
     int64_t step;
     double open_s,
-        /* From nothing to ready; the first step, which compiles what is not in the cache. */
+        /* Time to open; time of the first step, which compiles the kernels that are not cached. */
         first_step_s;
     double wait_s,
-        steps_s; /* Host: waiting for the device; all, of the steps since the last reset. */
+        /* Since the last reset: time that the host waited for the device, and total time of the
+         * steps. */
+        steps_s;
     size_t announced_bytes,
-        /* What the carve functions say; what went from the device's memory, 0: unknown. */
+        /* Memory by the carve functions; memory taken from the device, 0: unknown. */
         taken_bytes;
 } lt_train_ours;
 
 LT_MUST_USE lt_err lt_train_ours_open(lt_train_ours *b, const lt_train_case *what);
 void lt_train_ours_close(lt_train_ours *b);
 
-/* One step as training runs it: forward, backward, norm, update; the next batch is prepared while
- * the device works. */
+/* One step as in training: forward, backward, norm, update. The next batch is prepared while the
+ * device works. */
 LT_MUST_USE lt_err lt_train_ours_step(lt_train_ours *b, double *seconds);
 
-/* Where the time of a step goes, from a few watched steps. ops: seconds, least work, calls of ONE
- * step; optimiser_s: norm and update. */
+/* Where the time of a step goes, from a few profiled steps. ops: seconds, minimum work and calls of
+ * one step; optimiser_s: norm and update. */
 typedef struct {
     lt_pass_op_time ops[LT_OP_COUNT];
     double optimiser_s;

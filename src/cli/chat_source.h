@@ -31,8 +31,8 @@ typedef struct {
 } lt_chat_source;
 
 /* prompt, answer: the members of --prompt-field and --field, used when prompt is not empty.
- * tokenizer_path: where the model's template is looked for. out->on tells whether conversations
- * were asked for. Close it also after a failure. */
+ * tokenizer_path: where the model's template is looked for. out->on says whether conversations were
+ * requested. Close it also after a failure. */
 LT_MUST_USE lt_err lt_chat_source_open(lt_chat_source *out, const lt_chat_source_options *o,
                                        const char *prompt, const char *answer,
                                        const lt_tokenizer *t, const char *tokenizer_path);

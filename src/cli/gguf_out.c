@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/log.h"
 
-/* Does the model bring a tokenizer that GGUF can carry? */
+/* Does the model have a tokenizer that GGUF can hold? */
 static lt_err has_own(bool *yes, const char *model_path) {
     char path[LT_PATH_BYTES];
     *yes = lt_path_has_suffix(model_path, ".gguf");
@@ -24,7 +24,7 @@ lt_err lt_cli_write_gguf(const lt_model *m, const char *model_path, const char *
     }
     LT_TRY(has_own(&own, model_path));
     if (!own) {
-        lt_log_warn("%s brings no tokenizer: %s will have none; --tokenizer gives one", model_path,
+        lt_log_warn("%s has no tokenizer, so %s will have none; --tokenizer names one", model_path,
                     to);
     }
     return lt_model_save_gguf(m, to, own ? model_path : "", mix);

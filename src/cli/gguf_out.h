@@ -1,13 +1,12 @@
-/* gguf_out.h: what quantize and convert share: a GGUF file with the tokenizer that belongs to
- * it. */
+/* gguf_out.h: writes a GGUF file with its tokenizer, for quantize and convert. */
 #ifndef LT_CLI_GGUF_OUT_H
 #define LT_CLI_GGUF_OUT_H
 
 #include "lateen/model.h"
 #include "model/gguf_save.h"
 
-/* tokenizer "": what the model brings itself; a folder without one, or llama2.c's .bin alone, gives
- * a file without tokenizer, with a warning. */
+/* tokenizer "": the model's own. A folder without one, or llama2.c's .bin alone, gives a file
+ * without tokenizer, with a warning. */
 LT_MUST_USE lt_err lt_cli_write_gguf(const lt_model *m, const char *model_path,
                                      const char *tokenizer, const char *to, lt_gguf_mix mix);
 

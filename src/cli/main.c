@@ -38,9 +38,9 @@ static int unknown_verb(const char *word) {
     return LT_EXIT_USAGE;
 }
 
-/* libgomp counts the cores that the process may run on, and knows no quota of a control group: more
- * threads than that would be stopped together, in the middle of a parallel region, for most of each
- * period. True: the environment has changed. */
+/* libgomp counts the cores that the process may run on, but ignores the quota of a control group.
+ * With more threads than the quota allows, the kernel would stop all of them for most of each
+ * period, in the middle of a parallel region. Returns true when it has changed the environment. */
 static bool bound_threads(void) {
     lt_limits l;
     char n[16];
@@ -52,10 +52,11 @@ static bool bound_threads(void) {
     return l.n_cpus < lt_thread_count() && setenv("OMP_NUM_THREADS", n, 1) == 0;
 }
 
-/* By itself libgomp spins some 15 ms at the end of a parallel region before it sleeps: whole time
- * slices, in which a machine with other work does nothing, and a token of 1.5 ms took 40 to 1,500.
- * With 4,000 turns it spins 0.1 to 0.2 ms, longer than an op's wait for its threads and for what is
- * done on one. It reads its environment before main: hence a second start. */
+/* By default libgomp spins some 15 ms at the end of a parallel region before it sleeps. On a
+ * machine with other work this wastes whole time slices: a token of 1.5 ms took 40 to 1,500 ms.
+ * With 4,000 turns it spins 0.1 to 0.2 ms, which is longer than an op waits for its threads or for
+ * its serial part. libgomp reads its environment before main, so the program starts itself
+ * again. */
 static bool bound_spinning(void) {
     return getenv("OMP_WAIT_POLICY") == NULL && getenv("GOMP_SPINCOUNT") == NULL &&
            setenv("GOMP_SPINCOUNT", "4000", 1) == 0;
@@ -64,7 +65,7 @@ static bool bound_spinning(void) {
 static void prepare_openmp(char **argv) {
     const bool threads = bound_threads(), spinning = bound_spinning();
     if (threads || spinning) {
-        (void)execv("/proc/self/exe", argv); /* If it can not be, it runs as it is. */
+        (void)execv("/proc/self/exe", argv); /* If this fails, the program continues without it. */
     }
 }
 
@@ -92,8 +93,8 @@ static int run(int argc, char **argv, char **whole) {
     return unknown_verb(argv[1]);
 }
 
-/* Output that did not reach its file (a full disk, a closed descriptor) is a failure, whoever wrote
- * it. */
+/* Output that did not reach its file (a full disk, a closed descriptor) is a failure of any
+ * verb. */
 int main(int argc, char **argv) {
     const bool verbose = argc > 1 && strcmp(argv[1], "--verbose") == 0;
     const int skip = verbose ? 1 : 0;

@@ -58,19 +58,19 @@ lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device *device) {
                               .dtype = dtype == LT_OPENED_F32 ? LT_F32 : LT_BF16};
 }
 
-/* A tokenizer is read beside the weights, which take longer. */
+/* A tokenizer is read in parallel with the weights, which take longer. */
 typedef struct {
     const char *model_path, *path; /* path "": it is in the model's file or folder. */
     lt_tokenizer *tokenizer;
     lt_failure failure;
-    bool apart; /* On a thread of its own. */
+    bool apart; /* It is read by another thread. */
     pthread_t thread;
 } reading;
 
 static lt_err open_tokenizer(reading *r) {
     const bool apart = r->path[0] != '\0';
     if (!apart && !lt_file_is_dir(r->model_path) && !lt_path_has_suffix(r->model_path, ".gguf")) {
-        LT_FAIL(LT_ERR_ARG, "%s holds no tokenizer: give --tokenizer", r->model_path);
+        LT_FAIL(LT_ERR_ARG, "%s has no tokenizer: give --tokenizer", r->model_path);
     }
     return lt_tokenizer_open(&r->tokenizer, apart ? r->path : r->model_path, NULL);
 }
@@ -225,7 +225,8 @@ lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const char *text) {
 
 int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens) {
     const int64_t want = (int64_t)prompt_bytes + max_tokens + 2,
-                  most = lt_model_spec_context(lt_model_get_spec(m)); /* BOS and one to spare. */
+                  /* BOS and a reserve of one. */
+        most = lt_model_spec_context(lt_model_get_spec(m));
     return want < most ? want : most;
 }
 

@@ -1,5 +1,4 @@
-/* opened.h: what generate, chat and eval begin with: a model and the tokenizer that belongs to
- * it. */
+/* opened.h: opens a model and its tokenizer, for generate, chat, eval and serve. */
 #ifndef LT_CLI_OPENED_H
 #define LT_CLI_OPENED_H
 
@@ -16,8 +15,9 @@ typedef struct {
     char path[LT_PATH_BYTES]; /* of the model */
 } lt_opened;
 
-/* How weights are held; the order of the option's choices. STORED: as the file has them,
- * activations F32; on a device GGUF's blocks, all else and activations BF16. */
+/* How weights are held, in the order of the option's choices. STORED: in the types of the file,
+ * with activations in F32; on a GPU, GGUF's blocks stay as stored, all other weights and the
+ * activations are BF16. */
 typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16 } lt_opened_dtype;
 
 /* The model that comes with Lateen: the first GGUF of models/ beside the binary or its parent
@@ -25,17 +25,17 @@ typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16 } lt_opened_dtype
 LT_MUST_USE lt_err lt_opened_default_model(char out[LT_PATH_BYTES]);
 
 /* model_path: Hugging Face folder, GGUF or llama2.c .bin; "": the one that comes with Lateen.
- * tokenizer_path "": what the model brings itself. device: its name (lateen/device.h). threads 0:
- * all cores. Free with lt_opened_close. */
+ * tokenizer_path "": the model's own. device: its name (lateen/device.h). threads 0: all cores.
+ * Free with lt_opened_close. */
 LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path,
                                   const char *tokenizer_path, lt_opened_dtype dtype,
                                   const char *device, int64_t threads);
-/* The same, but on a device the weights may come in beside what follows: lt_model_wait. */
+/* The same, but on a GPU the weights may still be loading when it returns: see lt_model_wait. */
 LT_MUST_USE lt_err lt_opened_begin(lt_opened *out, const char *model_path,
                                    const char *tokenizer_path, lt_opened_dtype dtype,
                                    const char *device, int64_t threads);
 void lt_opened_close(lt_opened *o);
-/* How a model is opened for this choice. */
+/* The options with which this choice opens a model. */
 lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device *device);
 
 /* The types in which matrices are held, each once: "Q5_K, Q6_K". *blocks: some are GGUF's blocks,
@@ -43,13 +43,13 @@ lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device *device);
 #define LT_OPENED_TYPES_BYTES 160
 void lt_opened_types(const lt_model *m, char out[LT_OPENED_TYPES_BYTES], bool *blocks);
 
-/* Room a session needs for a prompt of so many bytes (a byte is at most a token) and max_tokens
- * more, the model's longest sequence at most. */
+/* Tokens that a session needs for a prompt of prompt_bytes (a token has at least a byte) and
+ * max_tokens more; at most the model's longest sequence. */
 int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens);
 
-/* Fill obj anew: the table's defaults, over them what the model's own files say of generating, over
- * them the flags. Call it when the flags, read once, have said which model it is and that its word
- * counts. */
+/* Fill obj again: the table's defaults, overridden by the generation defaults of the model's files,
+ * overridden by the flags. Call it after the flags have been read once, which gives the model and
+ * whether its defaults are wanted. */
 LT_MUST_USE lt_err lt_opened_defaults(const lt_model *m, const lt_option_table *t, void *obj,
                                       int argc, char **argv);
 
@@ -79,7 +79,7 @@ LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const cha
     X(ENUM, generation_config, "generation-config", "auto", 0, 0, "auto|none",                     \
       "where sampling defaults come from; auto: the model's generation_config.json (a GGUF's "     \
       "general.sampling); none: not from there")
-/* All but the biases: lt_bias_read. */
+/* All options except the biases, which lt_bias_read reads. */
 #define LT_SAMPLING_OF(o)                                                                          \
     (lt_sampling) {                                                                                \
         .temperature = (o)->temperature, .top_k = (o)->top_k, .top_p = (o)->top_p,                 \

@@ -1,5 +1,5 @@
-/* plan_own.c: `lateen plan --model RECIPE.yaml`: a run of our own. The bytes that `lateen train`
- * announces for this recipe, and on a GPU kind the time of a step. */
+/* plan_own.c: `lateen plan --model RECIPE.yaml`: predicts a run of `lateen train`: the bytes that
+ * it announces for this recipe and, for a kind of GPU, the time of a step. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -59,7 +59,7 @@ static lt_err make(own_plan *p, const char *cluster) {
 static void print_step(const own_plan *p) {
     printf("\nstep on one %s: %.4f s, %.0f tokens/s%s\n", p->cluster.gpu.name, p->step.step_s,
            p->tokens / p->step.step_s,
-           p->rates.measured ? "" : " (no step of ours was measured on this kind)");
+           p->rates.measured ? "" : " (no step of Lateen was measured on this kind)");
     printf("  efficiencies: products %.3f, attention %.3f, memory %.3f\n", p->rates.gemm,
            p->rates.attention, p->rates.memory);
     for (int op = 0; op < LT_OP_COUNT; op++) {

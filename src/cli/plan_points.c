@@ -202,7 +202,7 @@ static void print_text(const lt_points *p, const lt_point_result *r, const valid
     }
 }
 
-/* What was known of a run beyond its degrees. */
+/* The known facts of a run besides its degrees. */
 static void explain_facts(const lt_point_job *j) {
     const lt_plan_stack *s = &j->cluster.stack;
     printf("  software %s on %s: products at %.2f of the peak, memory at %.2f, network at %.2f%s\n",
@@ -310,7 +310,7 @@ static const lt_option fit_rows[] = {FIT_OPTIONS(LT_OPTION_ROW)};
 #undef LT_OPTION_STRUCT
 static const lt_option_table fit_table = LT_OPTION_TABLE("plan fit", fit_rows);
 
-/* Anchors that ran on this very stack; a family's others ran on its releases. */
+/* Anchors of exactly this stack; the others of its family ran on other releases. */
 static size_t print_anchors(const lt_plan_fit *f) {
     size_t own = 0;
     for (size_t a = 0; a < f->n_anchors; a++) {

@@ -1,4 +1,4 @@
-/* plan_serve.c: `lateen plan serve`: what a node gives as an inference server. */
+/* plan_serve.c: `lateen plan serve`: predicts the throughput of a node as an inference server. */
 #include <stdio.h>
 
 #include <jansson.h>

@@ -10,7 +10,8 @@ int lt_plan_fit_verb(int argc, char **argv);
 int lt_plan_serve_verb(int argc, char **argv);
 int lt_plan_schedule_verb(int argc, char **argv);
 
-/* plan_own.c. Does --model name a recipe of our own training, or a run folder? Its path. */
+/* plan_own.c. Does --model name a training recipe of Lateen, or a run folder? If so, recipe is its
+ * path. */
 bool lt_plan_is_own(const char *model, char recipe[LT_PATH_BYTES]);
 /* cluster "": only memory. */
 int lt_plan_own_run(const char *recipe, const char *cluster, bool json);

@@ -1,5 +1,5 @@
-/* tokenize_files.c: see tokenize_files.h. The work is data/tokenize.c's; here are the encoder (one
- * scratch a thread), the progress line, the signals and the statistics. */
+/* tokenize_files.c: see tokenize_files.h. data/tokenize.c does the work; this file has the encoder
+ * (one scratch per thread), the progress line, the signals and the statistics. */
 #include "cli/tokenize_files.h"
 
 #include <signal.h>
@@ -108,7 +108,7 @@ static void show(void *ctx, const lt_tokenize_stats *s) {
                  left = (double)(s->file_bytes_total - s->file_bytes);
     char eta[LT_CLOCK_TEXT_BYTES] = "?";
 
-    if (!p->begun) { /* Tokens of an earlier run do not count for the speed. */
+    if (!p->begun) { /* Tokens of an earlier run do not count in the speed. */
         p->begun = true;
         p->from_tokens = s->resumed_bytes > 0 ? s->tokens : 0;
     }
@@ -207,8 +207,8 @@ lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *con
         .stop = &stop_asked};
 
     if (lt_file_is_dir(o->out) || lt_path_has_suffix(o->out, "/")) {
-        LT_FAIL(LT_ERR_ARG, "--out %s: a folder; name the shard in it, as in %s%sshard", o->out,
-                o->out, lt_path_has_suffix(o->out, "/") ? "" : "/");
+        LT_FAIL(LT_ERR_ARG, "--out %s is a folder; name the shard in it, for example %s%sshard",
+                o->out, o->out, lt_path_has_suffix(o->out, "/") ? "" : "/");
     }
     stop_asked = 0;
     sigaction(SIGINT, &asked, &before_int);

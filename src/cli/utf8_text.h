@@ -14,23 +14,23 @@
       "text that is not UTF-8: replace each such part by U+FFFD and report how many there were, "  \
       "or refuse it")
 
-/* What was replaced in a stream of texts. */
+/* Counts of what was replaced in a stream of texts. */
 typedef struct {
     uint64_t parts, texts;
-    uint64_t line; /* Of the first: its text's line, and the byte there. */
+    uint64_t line; /* Position of the first part: line of its text, and byte in it. */
     size_t byte;
 } lt_utf8_tally;
 
-/* If *text is valid UTF-8 nothing happens. Else it is FORMAT where `fails`, and where not *text and
- * *n become a mended copy in *room, 0-terminated, and the parts are added to the tally. what and
- * line (0: none) are for the message. */
+/* No-op if *text is valid UTF-8. Otherwise, fails with FORMAT if `fails` is set; if not, *text and
+ * *n become a repaired copy in *room, 0-terminated, and the replaced parts are added to the tally.
+ * The message names what and line (0: none). */
 LT_MUST_USE lt_err lt_utf8_mend(const char *what, uint64_t line, bool fails, const char **text,
                                 size_t *n, lt_text *room, lt_utf8_tally *tally);
 
-/* Say what the tally holds, if anything. */
+/* Report the tally in the log, unless it is empty. */
 void lt_utf8_tell(const char *what, const lt_utf8_tally *tally);
 
-/* One text, told at once: *text is a 0-terminated string. */
+/* The same for one text, reported at once: *text is a 0-terminated string. */
 LT_MUST_USE lt_err lt_utf8_mend_one(const char *what, bool fails, const char **text, lt_text *room);
 
 #endif

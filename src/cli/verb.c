@@ -1,4 +1,4 @@
-/* verb.c: what every verb does with its arguments and its failure. */
+/* verb.c: how every verb handles its arguments and its failure. */
 #include "cli/verb.h"
 
 #include <stdio.h>

@@ -1,8 +1,7 @@
 /* verb.h: one verb of the command line: `lateen <name> ...`. Each verb is a file verb_<name>.c with
  * one public function; the table in main.c lists them. A verb returns its exit status: 0 done, 1
- * failed, 2 usage, 75 (EX_TEMPFAIL of sysexits.h) stopped with everything saved: the same command
- * goes on. A script tells by it a run that has finished from one that is to be put back in the
- * queue. */
+ * failed, 2 usage, 75 (EX_TEMPFAIL of sysexits.h) stopped with everything saved, so that the same
+ * command continues. From it a script knows whether a run has finished or must be queued again. */
 #ifndef LT_CLI_VERB_H
 #define LT_CLI_VERB_H
 
@@ -23,13 +22,13 @@ typedef struct {
     const lt_option_table *options;
 } lt_verb;
 
-/* Print "lateen: <message of the last error>", with --verbose its trace too, and return the exit
- * status that fits it. */
+/* Print "lateen: <message of the last error>", with --verbose also its trace, and return the exit
+ * status for it. */
 int lt_verb_fail(lt_err err);
 
-/* Defaults, then the flags of argv. False: *status is what to exit with (after --help, or a bad
- * flag). usage is the synopsis behind "usage: lateen ", prose what --help prints between synopsis
- * and options. */
+/* Read the defaults, then the flags of argv. False (after --help, or a bad flag): exit with
+ * *status. usage is the synopsis after "usage: lateen ", prose the text that --help prints between
+ * synopsis and options. */
 bool lt_verb_parse(const lt_option_table *t, void *obj, int argc, char **argv, const char *usage,
                    const char *prose, const char **positional, int max_positional,
                    int *n_positional, int *status);

@@ -1,5 +1,5 @@
-/* verb_bench.c: `lateen bench kernels`: how fast the kernels are, beside the vendor's and the
- * machine's limits. */
+/* verb_bench.c: `lateen bench kernels`: times the kernels and compares them with the vendor's and
+ * with the limits of the machine. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* verb_chat.c: `lateen chat`: talk to a model on the terminal. At each turn the model's own chat
- * template makes the whole conversation's text, as the server does for a request; what its tokens
- * have in common with those in the key/value cache is not read again.
+/* verb_chat.c: `lateen chat`: talk to a model on the terminal. At each turn the model's chat
+ * template renders the whole conversation, as the server does for a request; the beginning that its
+ * tokens share with the key/value cache is not computed again.
  *
  *   /reset           forget the conversation
  *   /system TEXT     forget it and set the system message
@@ -42,7 +42,7 @@ const lt_option_table lt_verb_chat_options = LT_OPTION_TABLE("chat", rows);
 typedef struct {
     const chat_options *o;
     lt_sampling sampling;
-    lt_logit_bias *bias; /* Of sampling. */
+    lt_logit_bias *bias; /* Biases of sampling. */
     lt_opened opened;
     lt_session *session;
     lt_chat_template *template;
@@ -50,7 +50,7 @@ typedef struct {
     lt_text mended;   /* A message that was not UTF-8. */
     char *said;       /* The last answer; owned. */
     size_t said_bytes;
-    lt_ids tokens; /* Of the conversation: what the session holds, and perhaps more. */
+    lt_ids tokens; /* Tokens of the conversation: those that the session holds, and perhaps more. */
 } chat;
 
 static lt_err append(chat *c, const char *text, size_t n) {
@@ -71,7 +71,7 @@ static bool print_text(void *ctx, const char *text, size_t bytes) {
            fflush(stdout) == 0;
 }
 
-/* A file without a template: its special tokens tell which of the table's formats it knows. */
+/* For a model without a template: infer the format from its special tokens. */
 static const char *guess_format(const lt_tokenizer *t) {
     for (const char *const *p = (const char *const[]){"chatml", "llama3", "gemma", NULL};
          *p != NULL; p++) {
@@ -114,12 +114,12 @@ static void forget(chat *c) {
 static lt_err say(chat *c, const char *role, const char *text, size_t n) {
     json_t *m = json_pack("{s:s,s:s%}", "role", role, "content", text, n);
     if (m == NULL || json_array_append_new(c->messages, m) != 0) {
-        LT_FAIL(LT_ERR_ARG, "a message that is not UTF-8");
+        LT_FAIL(LT_ERR_ARG, "the message is not UTF-8");
     }
     return LT_OK;
 }
 
-/* The conversation as text. */
+/* Render the conversation as text. */
 static lt_err compose(chat *c, char **text) {
     json_t *context = json_pack("{s:O,s:b}", "messages", c->messages, "add_generation_prompt", 1);
     size_t n = 0;
@@ -161,7 +161,7 @@ done:
     return err;
 }
 
-/* A new conversation; system "" has no system message. */
+/* Begin a new conversation; system "": without a system message. */
 static lt_err begin(chat *c, const char *text) {
     forget(c);
     json_array_clear(c->messages);
@@ -169,7 +169,7 @@ static lt_err begin(chat *c, const char *text) {
     return text[0] != '\0' ? say(c, "system", text, strlen(text)) : LT_OK;
 }
 
-/* The same system message, the rest forgotten. */
+/* Keep the system message and forget the rest. */
 static void restart(chat *c) {
     const json_t *first = json_array_get(c->messages, 0);
     const char *role = json_string_value(json_object_get(first, "role"));
@@ -180,7 +180,7 @@ static void restart(chat *c) {
     forget(c);
 }
 
-/* One line of the user's. *over: the conversation ends. */
+/* Handle one line of the user. *over: the conversation ends. */
 static lt_err on_line(chat *c, char *line, bool *over) {
     lt_err err;
     line[strcspn(line, "\r\n")] = '\0';
@@ -199,7 +199,7 @@ static lt_err on_line(chat *c, char *line, bool *over) {
         return begin(c, line + 8);
     }
     err = answer(c, line);
-    /* The conversation has outgrown its room: say so and begin afresh. */
+    /* The conversation has outgrown the context: say so and begin again. */
     if (err == LT_ERR_LIMIT) {
         fprintf(stderr, "lateen: %s; the conversation is forgotten (--context gives more room)\n",
                 lt_error_message());

@@ -13,8 +13,8 @@ const lt_option_table lt_verb_comm_options = {.title = "comm blame", .rows = row
 
 static const char prose[] =
     "Read the records that the ranks of a run left in DIR when it failed (rank-N.jsonl), and say\n"
-    "which ranks left none, which calls the others wait in, who did not come to them, and who\n"
-    "called something else.\n";
+    "which ranks left none, in which calls the others wait, which ranks never made them, and\n"
+    "which made a different call.\n";
 
 int lt_verb_comm(int argc, char **argv) {
     const char *dir = NULL;

@@ -1,5 +1,5 @@
-/* verb_completion.c: what tools/completion.sh asks: `lateen completion verbs | flags VERB | values
- * VERB --FLAG`. One word a line. */
+/* verb_completion.c: `lateen completion verbs | flags VERB | values VERB --FLAG`, which
+ * tools/completion.sh calls. Prints one word per line. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* verb_convert.c: `lateen convert SRC DST`: any weights Lateen reads, checkpoints of runs too, into
- * a Hugging Face folder that transformers loads, or a .gguf. */
+/* verb_convert.c: `lateen convert SRC DST`: converts any weights that Lateen reads, including
+ * checkpoints of runs, to a Hugging Face folder that transformers loads, or to a .gguf. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ typedef struct {
 static const lt_option rows[] = {CONVERT_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_convert_options = LT_OPTION_TABLE("convert", rows);
 
-/* Files of a Hugging Face folder travel with the weights. */
+/* Copy the files of a Hugging Face folder that belong to the weights. */
 static lt_err copy_files(const char *from, const char *to) {
     static const char *const names[] = {"tokenizer.json",      "tokenizer_config.json",
                                         "tokenizer.model",     "special_tokens_map.json",
@@ -43,7 +43,7 @@ static lt_err copy_files(const char *from, const char *to) {
     return LT_OK;
 }
 
-/* Of another format: by way of a GGUF's metadata, which every format we convert becomes. */
+/* Convert another format by way of GGUF metadata, to which each supported format converts. */
 static lt_err by_gguf(const char *tokenizer, const char *to, int64_t n_ids) {
     char path[LT_PATH_BYTES];
     lt_gguf_out *o = NULL;
@@ -59,7 +59,7 @@ done:
     return err;
 }
 
-/* Weights without a tokenizer are of use too: what can not be carried over is told. */
+/* Weights are useful without a tokenizer, too: what cannot be converted is only reported. */
 static lt_err bring_tokenizer(const char *model, const char *option, const char *to,
                               int64_t n_ids) {
     const char *from = option[0] != '\0' ? option : model;
@@ -77,7 +77,7 @@ static lt_err bring_tokenizer(const char *model, const char *option, const char 
     } else if (option[0] != '\0') {
         return by_gguf(option, to, n_ids);
     } else {
-        lt_log_warn("%s brings no tokenizer: %s will have none; --tokenizer gives one", from, to);
+        lt_log_warn("%s has no tokenizer, so %s will have none; --tokenizer names one", from, to);
         return LT_OK;
     }
     if (option[0] == '\0' && (err == LT_ERR_UNSUPPORTED || err == LT_ERR_NOT_FOUND)) {
@@ -111,9 +111,9 @@ static lt_err run(const convert_options *o, const char *from, const char *to) {
                 (double)lt_model_spec_params(lt_model_get_spec(m)) * 1e-6, to);
 done:
     lt_model_close(m);
-    /* A part of a folder would be in the way of the next attempt. */
+    /* An incomplete folder would make the next attempt fail. */
     if (err != LT_OK && made && lt_file_remove_tree(to) != LT_OK) {
-        lt_log_warn("%s is not whole and could not be removed", to);
+        lt_log_warn("%s is incomplete and could not be removed", to);
     }
     return err;
 }

@@ -1,6 +1,6 @@
-/* verb_doctor.c: `lateen doctor`: what this machine is, what it can do (measured), what was built
- * in, and with --ops which implementation serves which shape. All facts are gathered into one JSON
- * object; the text for people is printed from it, so the two never differ. */
+/* verb_doctor.c: `lateen doctor`: reports what this machine is, what it can do (measured), what was
+ * built in and, with --ops, which implementation serves which shape. All facts are gathered in one
+ * JSON object, from which the text is printed, so the two never differ. */
 #include <event2/event.h>
 #include <hwloc.h>
 #include <jansson.h>
@@ -137,7 +137,7 @@ static json_t *gpus_json(char *why_none, size_t why_bytes, bool measure) {
     return all;
 }
 
-/* One case of an op on a device: who serves it, and what the others said. */
+/* One case of an op on a device: the implementation that serves it, and why the others refused. */
 static json_t *choice_json(const lt_device *device, const lt_op_cases *o, const lt_case *c,
                            lt_dtype dtype) {
     static lt_setup s;
@@ -145,7 +145,7 @@ static json_t *choice_json(const lt_device *device, const lt_op_cases *o, const 
     const lt_op_impl *impl;
     json_t *refused = json_object();
     size_t packed_bytes;
-    bool packs_nothing; /* The device multiplies b as it is. */
+    bool packs_nothing; /* The device does not pack b. */
 
     lt_setup_build(&s, o, c, dtype, false);
     lt_setup_place_dummy(&s);

@@ -1,4 +1,4 @@
-/* verb_eval.c: `lateen eval`: a model on text or on a task. */
+/* verb_eval.c: `lateen eval`: evaluates a model on text or on a task. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,9 +49,9 @@ static void set_number(json_t *o, const char *key, double x) {
     }
 }
 
-/* In what was computed. */
+/* The types in which it was computed. */
 typedef struct {
-    const char *name; /* As --dtype says it. */
+    const char *name; /* As named by --dtype. */
     char types[LT_OPENED_TYPES_BYTES];
     bool blocks;
 } precision;

@@ -1,5 +1,5 @@
-/* verb_generate.c: `lateen generate`: text behind a prompt, on standard output and nothing else
- * there. */
+/* verb_generate.c: `lateen generate`: continues a prompt; standard output receives the new text and
+ * nothing else. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,11 +107,11 @@ int lt_verb_generate(int argc, char **argv) {
         return status;
     }
     if (o.prompt_file[0] != '\0' && o.prompt[0] != '\0') {
-        err = lt_error_set(LT_ERR_ARG, "generate: --prompt and --prompt-file are two prompts");
+        err = lt_error_set(LT_ERR_ARG, "generate: give --prompt or --prompt-file, not both");
     } else if (o.prompt_file[0] != '\0') {
         err = lt_prompt_read(&from_file, o.prompt_file);
     }
-    if (err == LT_OK && from_file == NULL) { /* The options are read again behind it. */
+    if (err == LT_OK && from_file == NULL) { /* The options are read again after it. */
         prompt = strdup(o.prompt);
         err = prompt != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "prompt");
     }

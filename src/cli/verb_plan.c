@@ -53,7 +53,7 @@ static void show_progress(void *ctx, size_t done, size_t all) {
     lt_progress_show(ctx, "search: %zu of %zu layouts", done, all);
 }
 
-/* Tokens a step that labs use: 4 M up to 20 B parameters, 8 M up to 100 B, 16 M above. */
+/* Tokens per step that labs use: 4 M up to 20 B parameters, 8 M up to 100 B, 16 M above. */
 static int64_t usual_batch(const lt_plan_model *m) {
     const double n = lt_plan_model_params(m).active;
     return n < 2e10 ? 4 << 20 : n < 1e11 ? 8 << 20 : 16 << 20;
@@ -68,8 +68,8 @@ static int64_t greatest_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-/* "16M" means about 16 million: the count of sequences within 5 % that shares most with the GPUs,
- * then the nearest. */
+/* "16M" means about 16 million: choose the number of sequences within 5 % that has the largest
+ * common divisor with the GPUs, then the nearest. */
 static int64_t round_batch(int64_t seqs, int64_t gpus) {
     const int64_t reach = seqs / 20 < 100000 ? seqs / 20 : 100000;
     int64_t best = seqs, shared = greatest_divisor(seqs, gpus);
@@ -123,7 +123,8 @@ static lt_err fill(lt_plan_report *r, const plan_options *o) {
     return LT_OK;
 }
 
-/* A run of our own is given by its recipe alone: what else is asked for would have no effect. */
+/* A recipe describes a run of Lateen completely: refuse other options, which would have no
+ * effect. */
 static lt_err refuse_beside_recipe(const plan_options *o) {
     plan_options plain;
     char value[LT_OPTION_STR_BYTES], usual[LT_OPTION_STR_BYTES];

@@ -1,5 +1,5 @@
 /* verb_serve.c: `lateen serve MODEL`: the OpenAI-compatible server. The options are rows of a
- * table; the server itself is serve/api/api.h. */
+ * table; serve/api/api.h has the server. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,7 +100,7 @@ const lt_option_table lt_verb_serve_options = LT_OPTION_TABLE("serve", rows);
 typedef struct {
     const serve_options *o;
     const char *model;
-    lt_device *device; /* The model's, once it is loaded; closed behind the server. */
+    lt_device *device; /* The model's device, once loaded; closed after the server. */
 } job;
 
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
@@ -114,7 +114,7 @@ static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     return LT_OK;
 }
 
-/* Keys of a comma-separated list and of a file's lines, cut in place. */
+/* Add the keys of a comma-separated list or of a file's lines, splitting the text in place. */
 static lt_err add_keys(lt_server_options *s, char *text, const char *between) {
     char *rest = NULL;
     for (char *key = strtok_r(text, between, &rest); key != NULL;
@@ -127,8 +127,8 @@ static lt_err add_keys(lt_server_options *s, char *text, const char *between) {
     return LT_OK;
 }
 
-/* An option that was given an empty value, as by a variable of a script that is not set: its
- * default is empty too. */
+/* Was the option given with an empty value, e.g. from an unset variable of a script? Its default is
+ * empty, too. */
 static bool given_empty(int argc, char **argv, const char *flag) {
     const size_t n = strlen(flag);
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -141,7 +141,8 @@ static bool given_empty(int argc, char **argv, const char *flag) {
     return false;
 }
 
-/* Who asks for keys and names none would get a server that is open to all. */
+/* An option that asks for keys but names none is refused, since the server would be open to
+ * everyone. */
 static lt_err read_keys(lt_server_options *s, serve_options *o, char **file, int argc,
                         char **argv) {
     const char *variable = getenv("LATEEN_API_KEY");
@@ -158,7 +159,7 @@ static lt_err read_keys(lt_server_options *s, serve_options *o, char **file, int
     }
     LT_TRY(add_keys(s, o->api_key, ", "));
     if (s->n_keys == 0 && (named || (variable != NULL && o->auth && o->api_key_file[0] == '\0'))) {
-        LT_FAIL(LT_ERR_ARG, "%s: there is no key in it; --no-auth serves without one",
+        LT_FAIL(LT_ERR_ARG, "%s contains no key; --no-auth serves without one",
                 named ? "--api-key" : "LATEEN_API_KEY");
     }
     if (o->api_key_file[0] == '\0') {
@@ -168,7 +169,7 @@ static lt_err read_keys(lt_server_options *s, serve_options *o, char **file, int
     n = (size_t)s->n_keys;
     LT_TRY(add_keys(s, *file, "\r\n \t"));
     if ((size_t)s->n_keys == n) {
-        LT_FAIL(LT_ERR_ARG, "--api-key-file %s: there is no key in it", o->api_key_file);
+        LT_FAIL(LT_ERR_ARG, "--api-key-file %s contains no key", o->api_key_file);
     }
     return LT_OK;
 }
@@ -248,10 +249,11 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     options.load = load;
     options.ctx = &j;
     if (o->cors[0] != '\0' && o->allowed_origins[0] != '\0') {
-        LT_FAIL_DONE(LT_ERR_ARG, "--cors and --allowed-origins are the same: give one");
+        LT_FAIL_DONE(LT_ERR_ARG,
+                     "--cors and --allowed-origins are the same option: give one of them");
     }
     if ((o->tls_cert[0] == '\0') != (o->tls_key[0] == '\0')) {
-        LT_FAIL_DONE(LT_ERR_ARG, "--tls-cert and --tls-key go together");
+        LT_FAIL_DONE(LT_ERR_ARG, "--tls-cert and --tls-key must be given together");
     }
     LT_TRY_DONE(read_keys(&options, o, &keys, argc, argv));
     lt_device_few_queues();

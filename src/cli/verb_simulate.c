@@ -1,5 +1,5 @@
-/* verb_simulate.c: `lateen simulate`: months of a run with failures, restarts, repairs and spares,
- * many times over. */
+/* verb_simulate.c: `lateen simulate`: simulates months of a run with failures, restarts, repairs
+ * and spares, many times. */
 #include <math.h>
 #include <stdio.h>
 

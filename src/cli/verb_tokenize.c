@@ -32,7 +32,7 @@
     X(BOOL, decode, "decode", "false", 0, 0, "",                                                   \
       "read ids from standard input (numbers, or lines {\"ids\": [...]}) and print their text")
 
-/* One table: what every mode shares, then what files to shard need. */
+/* One table: the options of every mode, then those for files. */
 typedef struct {
     TOKENIZE_OPTIONS(LT_OPTION_FIELD)
     lt_chat_source_options chat;
@@ -100,7 +100,8 @@ static lt_err next_line(line_reader *r, const char **line, size_t *n, bool *more
     }
 }
 
-/* The "text" (key) string of a line, which is one JSON object. *text lives until the next call. */
+/* The string of the member "text" of a line, which is one JSON object. *text is valid until the
+ * next call. */
 static lt_err text_of_line(const char *line, size_t n, lt_text *out) {
     lt_err err = LT_OK;
     lt_json_pull j = lt_json_pull_over(line, n, "standard input");
@@ -218,7 +219,7 @@ static lt_err run_jsonl(line_encoder *e) {
     bool more;
 
     for (;;) {
-        /* Nothing more is at hand: let the reader of our pipe go on. */
+        /* No more input is buffered: flush, so that the reader of the pipe can continue. */
         if (in.at == in.buffer.n || out.n > READ_BYTES) {
             LT_TRY_DONE(flush_out(&out));
         }
@@ -230,7 +231,7 @@ static lt_err run_jsonl(line_encoder *e) {
             continue;
         }
         err = encode_line(e, line, n, in.line, &out);
-        if (err != LT_OK) { /* What stands before it is still said. */
+        if (err != LT_OK) { /* The output before the error is still written. */
             err = lt_error_prefix(err, "line %llu", (unsigned long long)in.line);
             if (flush_out(&out) != LT_OK) {
                 err = LT_ERR_IO;
@@ -270,7 +271,7 @@ done:
     return err;
 }
 
-/* Every whole number of the line is an id: "[1, 2]", {"ids": [1, 2]} and "1 2" alike. */
+/* Every integer in the line is an id, in "[1, 2]", {"ids": [1, 2]} and "1 2" alike. */
 static lt_err ids_of_line(const char *line, size_t n, lt_ids *out) {
     out->n = 0;
     for (size_t i = 0; i < n; i++) {
@@ -340,8 +341,7 @@ done:
 }
 
 int lt_verb_tokenize(int argc, char **argv);
-/* Which of the four things to do is not said twice, and what belongs to one is not said with
- * another. */
+/* Exactly one of the four modes must be requested, without options of another mode. */
 static lt_err check_modes(const tokenize_options *o, bool text_given, int n_inputs) {
     const bool chat = o->chat.on || o->chat.chat_template[0] != '\0';
     if ((o->jsonl || o->decode) + text_given + (n_inputs > 0) != 1) {
@@ -349,14 +349,14 @@ static lt_err check_modes(const tokenize_options *o, bool text_given, int n_inpu
                 "tokenize: name input files, or say one of --jsonl, --text and --decode");
     }
     if ((n_inputs > 0) != (o->files.out[0] != '\0')) {
-        LT_FAIL(LT_ERR_ARG, n_inputs > 0 ? "tokenize: where to? --out PREFIX"
-                                         : "tokenize: --out goes with input files");
+        LT_FAIL(LT_ERR_ARG, n_inputs > 0 ? "tokenize: input files need --out PREFIX"
+                                         : "tokenize: --out needs input files");
     }
     if (o->tokenizer[0] == '\0') {
         LT_FAIL(LT_ERR_ARG, "no tokenizer: give --tokenizer with a file or folder");
     }
     if (chat && (text_given || o->decode)) {
-        LT_FAIL(LT_ERR_ARG, "tokenize: --chat goes with input files or --jsonl");
+        LT_FAIL(LT_ERR_ARG, "tokenize: --chat needs input files or --jsonl");
     }
     if (chat && !o->special) {
         LT_FAIL(LT_ERR_ARG, "tokenize: a conversation is marked by special tokens: --chat does not "

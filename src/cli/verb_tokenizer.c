@@ -1,4 +1,4 @@
-/* verb_tokenizer.c: `lateen tokenizer train`: text files in, a tokenizer.json out. */
+/* verb_tokenizer.c: `lateen tokenizer train`: trains a tokenizer.json on text files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +46,7 @@ static void show(void *ctx, const lt_bpe_train_progress *p) {
     }
 }
 
-/* Cut text at its commas, in place. */
+/* Split text at its commas, in place. */
 static size_t split_list(char *text, const char **items, size_t max) {
     size_t n = 0;
     for (char *at = text, *next; *at != '\0' && n < max; at = next) {

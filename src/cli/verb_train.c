@@ -22,11 +22,10 @@ static const char prose[] =
     "Exit status: 0 finished, 1 failed, 2 usage, 75 stopped by a signal or the file OUT/exit, with "
     "everything saved.";
 
-/* What a resumed run may change, from the table. */
+/* Print the options that a resumed run may change, from the table. */
 static void print_changeable(void) {
     size_t column = 0;
-    printf("\nA resumed run keeps its recipe but for these; --allow-change NAME,... lets others "
-           "change:\n");
+    printf("\nA resumed run may change these options; --allow-change NAME,... permits others:\n");
     for (size_t i = 0; i < lt_recipe_table.n_rows; i++) {
         const lt_option *row = &lt_recipe_table.rows[i];
         if ((row->flags & LT_RECIPE_MAY_CHANGE) == 0 || (row->flags & LT_RECIPE_ONCE) != 0) {
@@ -41,8 +40,8 @@ static void print_changeable(void) {
     putchar('\n');
 }
 
-/* A flag that does nothing beside the others is refused; what a recipe file has left over is only
- * told (lt_training_open). */
+/* Refuse a flag that has no effect together with the others; an option of a recipe file without
+ * effect is only reported (lt_training_open). */
 static lt_err refuse_idle_flags(const lt_recipe *r, int argc, char **argv) {
     lt_err err = LT_OK;
     char value[LT_OPTION_STR_BYTES];
@@ -68,8 +67,8 @@ done:
     return err;
 }
 
-/* The recipe is read before the flags, so that flags win: find the one word that is not a flag or a
- * flag's value. */
+/* The recipe is read before the flags, so that flags override it: find the one word that is neither
+ * a flag nor a flag's value. */
 static lt_err load(lt_recipe *r, int argc, char **argv, bool *help) {
     const char *recipe[1] = {NULL};
     int n = 0;

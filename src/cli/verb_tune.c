@@ -1,5 +1,5 @@
-/* verb_tune.c: `lateen tune sgemm|gemm`: find the fastest kernel for a product on this GPU and
- * remember it. */
+/* verb_tune.c: `lateen tune sgemm|gemm`: finds the fastest kernel for a product on this GPU and
+ * records it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static lt_err tune_layer(lt_device *device, const lt_model_spec *spec, lt_param_
     lt_gemm_product p;
 
     if (lt_param_shape(spec, kind, shape) != 2) {
-        return LT_OK; /* Absent, or experts: their products have a kernel of their own. */
+        return LT_OK; /* Absent, or experts, whose products have a kernel of their own. */
     }
     const int64_t n = shape[0], k = shape[1];
     const bool head = kind == LT_PARAM_HEAD || kind == LT_PARAM_EMBED;

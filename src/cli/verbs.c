@@ -1,4 +1,4 @@
-/* verbs.c: the verbs, in the order a newcomer meets them. */
+/* verbs.c: the verbs, in the order in which a new user meets them. */
 #include "cli/verbs.h"
 
 #define VERB_MAP(X) /* X(function suffix, name, summary) */                                        \
@@ -14,10 +14,10 @@
     X(plan, "plan", "predict layout, time, price and failures of a run, or of a server")           \
     X(simulate, "simulate",                                                                        \
       "simulate months of a run with failures, restarts, repairs and spares")                      \
-    X(comm, "comm", "say which rank ended a run of several ranks")                                 \
+    X(comm, "comm", "explain why a run of several ranks failed")                                   \
     X(doctor, "doctor", "report what this machine is and can do")                                  \
     X(bench, "bench", "time kernels, training and serving, beside other programs")                 \
-    X(completion, "completion", "print words for the shell's completion")                          \
+    X(completion, "completion", "print words for shell completion")                                \
     X(tune, "tune", "find the fastest specialisation of a GPU kernel")
 
 #define VERB_DECLARE(fn, name, summary)                                                            \

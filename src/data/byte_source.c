@@ -1,9 +1,9 @@
 /* byte_source.c: see byte_source.h.
  *
- * One input chunk is filled from the file; the codec turns it into the caller's buffer. gzip
- * members and zstd frames may follow one another (pigz, `cat a.gz b.gz`, zstd -T): the codec starts
- * again at each. The end of the file is accepted only between members; inside one it is a
- * truncation, and said so. */
+ * One input chunk is filled from the file, and the codec decompresses it into the caller's buffer.
+ * gzip members and zstd frames may follow one another (pigz, `cat a.gz b.gz`, zstd -T): the codec
+ * restarts at each. The file may end only between members; inside one, it is reported as
+ * truncated. */
 #include "data/byte_source.h"
 
 #include <errno.h>
@@ -23,15 +23,16 @@
 
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define CHUNK_BYTES ((size_t)64 << 10)
-#else /* Small inputs take more than one, and setting memory up is not most of a run. */
+/* A small chunk, so that small inputs take several and set-up does not dominate a fuzz run. */
+#else
 #define CHUNK_BYTES ((size_t)512)
 #endif
-/* A frame may ask for a window of 2 GiB (`zstd --long=31`; public dumps of the field do), and the
- * decoder takes that much memory. Up to 128 MiB is what every level of zstd writes; more only to
- * files so large that they can have a use for it. */
+/* A frame may ask for a window of 2 GiB (`zstd --long=31`, as some public dumps do), and the
+ * decoder allocates it. Windows up to 128 MiB, which every level of zstd may write, are always
+ * accepted; larger ones only in files large enough to need them. */
 #define ZSTD_LOG_ALWAYS 27
 #define ZSTD_LOG_MAX    31
-#define ZSTD_FILE_SHARE 1024      /* Window bytes a byte of the file. */
+#define ZSTD_FILE_SHARE 1024      /* Window bytes allowed per byte of the file. */
 #define GZIP_WINDOW     (15 + 16) /* zlib: the largest window, gzip wrapper required. */
 #define SKIP_BYTES_MAX  ((size_t)64 << 10)
 
@@ -44,7 +45,7 @@ struct lt_byte_source {
     bool file_ended;    /* read() said so. */
     bool inside;        /* Within a gzip member or a zstd frame. */
     uint64_t file_size; /* 0: unknown. */
-    uint64_t taken;     /* File bytes handed to the codec in earlier chunks. */
+    uint64_t taken;     /* File bytes given to the codec in earlier chunks. */
     size_t at, filled;  /* The unread part of chunk: [at, filled). */
     z_stream gz;
     ZSTD_DStream *zst;
@@ -218,7 +219,7 @@ static lt_err read_zstd(lt_byte_source *s, unsigned char *to, size_t room, size_
         if (out.pos > 0) {
             break;
         }
-        if (s->inside && s->file_ended) { /* Nothing left to feed it, and it still wants more. */
+        if (s->inside && s->file_ended) { /* The codec needs more input, but the file has ended. */
             LT_FAIL(LT_ERR_FORMAT,
                     "%s: zstd stream is truncated: the file ends at byte %llu inside a frame",
                     s->path, file_offset(s));
@@ -262,8 +263,8 @@ lt_err lt_byte_source_skip(lt_byte_source *s, uint64_t bytes) {
                                    bytes < sizeof dropped ? (size_t)bytes : sizeof dropped, &got));
         if (got == 0) {
             LT_FAIL(LT_ERR_STATE,
-                    "%s: ended %llu bytes before the place to resume from: it has changed", s->path,
-                    (unsigned long long)bytes);
+                    "%s: ended %llu bytes before the position to resume from: the file has changed",
+                    s->path, (unsigned long long)bytes);
         }
         bytes -= got;
     }

@@ -1,7 +1,7 @@
-/* byte_source.h: the bytes of a file, unpacked on the way. Plain, gzip and zstd are told apart by
- * their first bytes, never by the name, so a mislabelled download is read for what it is. Memory is
- * bounded: one input chunk, plus the window that the compressed frame asks for (zstd: at most 2
- * GiB, `--long=31`). */
+/* byte_source.h: the bytes of a file, decompressed while reading. Plain, gzip and zstd are
+ * distinguished by their first bytes, never by the name, so a mislabelled download is read
+ * correctly. Memory is bounded: one input chunk, plus the window that the compressed frame asks for
+ * (zstd: at most 2 GiB, `--long=31`). */
 #ifndef LT_DATA_BYTE_SOURCE_H
 #define LT_DATA_BYTE_SOURCE_H
 
@@ -16,11 +16,11 @@ typedef struct lt_byte_source lt_byte_source;
 LT_MUST_USE lt_err lt_byte_source_open(lt_byte_source **out, const char *path);
 void lt_byte_source_close(lt_byte_source *s); /* Accepts NULL. */
 
-/* Fill `to` with up to room (> 0) unpacked bytes; *got == 0 means the end. A compressed stream that
- * stops in its middle, or is damaged, fails with FORMAT and the byte offset in the file. */
+/* Fill `to` with up to room (> 0) unpacked bytes; *got == 0 means the end. A truncated or damaged
+ * compressed stream fails with FORMAT; the message has the byte offset in the file. */
 LT_MUST_USE lt_err lt_byte_source_read(lt_byte_source *s, void *to, size_t room, size_t *got);
 
-/* Pass over the next `bytes` unpacked bytes: a seek in a plain file, else unpacked and dropped. */
+/* Skip the next `bytes` unpacked bytes: seek in a plain file, else decompress and drop them. */
 LT_MUST_USE lt_err lt_byte_source_skip(lt_byte_source *s, uint64_t bytes);
 
 /* For progress bars: bytes of the file itself consumed so far, and its size (0 when it has none: a

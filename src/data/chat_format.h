@@ -1,5 +1,6 @@
-/* chat_format.h: how a conversation becomes the text a chat model was taught. A table of the common
- * formats; the full template language of tokenizer_config.json belongs to the server. */
+/* chat_format.h: how a conversation becomes the text format that a chat model was trained on: a
+ * table of the common formats. Templates in the full language of tokenizer_config.json:
+ * chat_template.h. */
 #ifndef LT_DATA_CHAT_FORMAT_H
 #define LT_DATA_CHAT_FORMAT_H
 
@@ -13,13 +14,13 @@ typedef struct {
     const char *begin; /* Before the first message. */
     const char *system_open, *system_close;
     const char *user_open, *user_close;
-    const char *answer_open, *answer_close; /* answer_open is also what asks for an answer. */
+    const char *answer_open, *answer_close; /* answer_open is also the generation prompt. */
     const char *system_default;             /* NULL: no system message unless given. */
 } lt_chat_format;
 
-/* By name; NULL when there is none. */
+/* Find a format by name; NULL: unknown. */
 const lt_chat_format *lt_chat_format_find(const char *name);
-/* By the marks a template text contains; NULL when none fits. */
+/* Find the format whose mark the template text contains; NULL: none. */
 const lt_chat_format *lt_chat_format_detect(const char *template_text);
 /* "chatml|llama3|..." */
 const char *lt_chat_format_names(void);

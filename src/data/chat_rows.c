@@ -8,10 +8,11 @@
  *     R+(1)               ───────────▶|                     message 1 begins
  *     R(2)                ────────────────────▶|            and ends
  *
- * R(i + 1) must be a prefix of F. Templates that drop the reasoning of earlier turns break that:
- * then there is no such place, and learning a text the model never sees would be wrong; so it is an
- * error, and --chat-turns last the way out. R+(i) may go on otherwise than F behind R(i): some
- * templates open the answer with <think>; then the answer begins where they part. */
+ * R(i + 1) must be a prefix of F. Templates that drop the reasoning of earlier turns violate this:
+ * the answer then has no place in F, and training on a text that the model never sees would be
+ * wrong. So it is an error; --chat-turns last avoids it. After R(i), R+(i) may differ from F,
+ * because some templates open the answer with <think>; the answer then begins where the two
+ * differ. */
 #include "data/chat_rows.h"
 
 #include <stdio.h>
@@ -21,7 +22,7 @@
 #include "base/error.h"
 #include "base/json.h"
 
-/* One conversation on its way. */
+/* One conversation being encoded. */
 typedef struct {
     const lt_chat_rows *c;
     json_t *line;     /* The object. */
@@ -72,7 +73,8 @@ static lt_err messages_of_pair(conversation *v) {
     return LT_OK;
 }
 
-/* As transformers: a null member is none, and a model's reasoning goes by all its names. */
+/* As in transformers: a null member counts as absent, and reasoning is available under each of its
+ * names. */
 static lt_err mend_message(json_t *message) {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
     json_t *reasoning = NULL, *value;
@@ -138,7 +140,7 @@ static lt_err make_context(conversation *v) {
                : LT_OK;
 }
 
-/* The text of the first n messages; opened: with the beginning of an answer. answers may be
+/* Render the first n messages; opened: with the generation prompt after them. answers may be
  * NULL. */
 static lt_err render(conversation *v, size_t n, bool opened, char **text, size_t *bytes,
                      lt_text_span **answers, size_t *n_answers) {
@@ -155,7 +157,7 @@ static lt_err render(conversation *v, size_t n, bool opened, char **text, size_t
                                            n_answers);
 }
 
-/* Up to where F is the text of the first n messages. */
+/* Length of the common prefix of F and the text of the first n messages. */
 static lt_err common(conversation *v, size_t n, bool opened, size_t *same, size_t *whole) {
     char *text = NULL;
     *same = *whole = 0;
@@ -167,17 +169,17 @@ static lt_err common(conversation *v, size_t n, bool opened, size_t *same, size_
     return LT_OK;
 }
 
-/* Where message i, the assistant's, stands in F. */
+/* Find the place in F of message i, which is the assistant's. */
 static lt_err difference(conversation *v, size_t i, lt_text_span *out) {
     const size_t n = json_array_size(v->messages);
     size_t before, whole;
     LT_TRY(common(v, i, true, &out->begin, &whole));
-    if (out->begin < whole) { /* The opening may differ, what stands before it may not. */
+    if (out->begin < whole) { /* The opening may differ, but not the text before it. */
         LT_TRY(common(v, i, false, &before, &whole));
         if (before < whole || out->begin < whole) {
             LT_FAIL(LT_ERR_ARG,
-                    "%s[%zu]: the template writes what stands before this message otherwise when "
-                    "it follows (byte %zu)",
+                    "%s[%zu]: the template changes the text before this message when the message "
+                    "is present (byte %zu)",
                     v->c->messages, i, before);
         }
     }
@@ -187,8 +189,8 @@ static lt_err difference(conversation *v, size_t i, lt_text_span *out) {
     }
     if (out->end < whole) {
         LT_FAIL(LT_ERR_ARG,
-                "%s[%zu]: the template writes this turn otherwise when more messages follow (byte "
-                "%zu); give one with {%% generation %%} tags, or --chat-turns last",
+                "%s[%zu]: the template changes this turn when more messages follow (byte %zu); use "
+                "a template with {%% generation %%} tags, or --chat-turns last",
                 v->c->messages, i, out->end);
     }
     return LT_OK;
@@ -221,7 +223,7 @@ static lt_err find_answers(conversation *v) {
     return LT_OK;
 }
 
-/* F and the places of the answers in it. */
+/* Render F and find the places of its answers. */
 static lt_err write_text(conversation *v) {
     const size_t n = json_array_size(v->messages);
     if (!lt_chat_template_marks_answers(v->c->template)) {

@@ -1,5 +1,5 @@
-/* chat_template.c: templates from where models keep them; opening and rendering. The language
- * itself: jinja.h. */
+/* chat_template.c: finds the templates of models, opens and renders them. jinja.h has the
+ * language. */
 #include "data/chat_template.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "data/tokenizer/bpe.h"
 
 #define TEMPLATE_BYTES ((size_t)4 << 20) /* Of one template. */
-/* Of tokenizer_config.json: some list every added token. */
+/* Limit of tokenizer_config.json; some list every added token. */
 #define CONFIG_BYTES ((size_t)64 << 20)
 
 struct lt_chat_template {
@@ -102,7 +102,7 @@ static lt_err put_literal(lt_jbuf *b, const char *text) {
     json_t *s = json_string(text);
     char *quoted = s != NULL ? json_dumps(s, JSON_ENCODE_ANY) : NULL;
     lt_err err = LT_ERR_OOM;
-    if (quoted != NULL) { /* A JSON string reads as the same string in a template. */
+    if (quoted != NULL) { /* A JSON string literal means the same string in a template. */
         err = lt_jbuf_puts(b, quoted);
     } else {
         lt_error_set(LT_ERR_OOM, "a literal of a chat format");
@@ -191,14 +191,14 @@ static lt_err take_id(lt_chat_template *t, const lt_tokenizer *tokenizer, const 
     }
     text = json_stringn(piece, n);
     if (text == NULL) {
-        return LT_OK; /* Not UTF-8: no name a template could print. */
+        return LT_OK; /* Not UTF-8, so a template could not print it. */
     }
     err = lt_chat_template_default(t, name, text);
     json_decref(text);
     return err;
 }
 
-/* The chat_template member: a string, or a list of {"name", "template"}. NULL: none of this
+/* Read the chat_template member: a string, or a list of {"name", "template"}. NULL: none of this
  * name. */
 static const char *pick(const json_t *member, const char *variant) {
     const json_t *row;
@@ -229,8 +229,8 @@ static lt_err folder_of(char out[LT_PATH_BYTES], const char *path) {
     return LT_OK;
 }
 
-/* A text of the folder: chat_template.jinja (additional_chat_templates/NAME.jinja), else config's
- * member. *text is malloc'ed or NULL. */
+/* Read the template of a folder: chat_template.jinja (additional_chat_templates/NAME.jinja), else
+ * the member of config. *text is malloc'ed or NULL. */
 static lt_err find_text(const char *folder, const json_t *config, const char *variant, char **text,
                         size_t *bytes, char path[LT_PATH_BYTES]) {
     const bool plain = strcmp(variant, "default") == 0;
@@ -352,8 +352,8 @@ static lt_err render(lt_jrun *r, const lt_chat_template *t, const json_t *contex
     return lt_jinja_exec(r, top, t->body, &flow);
 }
 
-/* The pairs of a run as spans that go forward, clipped to the text: a macro called early may leave
- * others. */
+/* The pairs that a rendering recorded, as ascending spans clipped to the text; a macro that is
+ * called early may record others. */
 static lt_err take_spans(const lt_jlist *pairs, size_t bytes, lt_text_span **spans, size_t *n) {
     size_t after = 0;
     *n = 0;

@@ -97,8 +97,8 @@ lt_err lt_doc_stream_read(const lt_doc_stream *s, uint64_t d, uint64_t position,
     return lt_shard_read(s->shards[shard], first + offset, n, ids, s->vocab_size);
 }
 
-/* Paths of the shards. A pair's two files may both match a pattern: the .idx gives way to its
- * .bin. */
+/* Expand to the paths of the shards. When both files of a pair match a pattern, only the .bin
+ * counts. */
 static lt_err expand(glob_t *found, const char *path) {
     const int status = glob(path, GLOB_NOCHECK, NULL, found);
     if (status != 0) {
@@ -131,7 +131,7 @@ static lt_err open_shards(lt_doc_stream *s, const char *path, int64_t llmc_docum
         }
         LT_TRY_DONE(lt_shard_open(&s->shards[s->n_shards], name, llmc_document_id));
         info = lt_shard_get_info(s->shards[s->n_shards]);
-        if (info.n_documents == 0) { /* Nothing in it: it has no place in the search. */
+        if (info.n_documents == 0) { /* An empty shard takes no part in the search. */
             lt_shard_close(s->shards[s->n_shards]);
             s->shards[s->n_shards] = NULL;
             continue;
@@ -147,8 +147,8 @@ done:
     return err;
 }
 
-/* Where validation begins: (1 - fraction) of the tokens, moved to the nearer end of the document
- * there unless that halves or doubles what is held out. */
+/* Position where validation begins: (1 - fraction) of the tokens, moved to the nearer end of the
+ * document there unless that halves or doubles the validation part. */
 static uint64_t split_position(const lt_doc_stream *s, double fraction) {
     const uint64_t end = s->first_position[s->n_shards];
     const uint64_t held = (uint64_t)((double)end * fraction + 0.5);

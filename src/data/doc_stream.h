@@ -1,8 +1,8 @@
-/* doc_stream.h: one source of the mixture: one or several shards seen as a single stream of
- * documents, with BOS and EOD put in and one side of the validation split cut off.
+/* doc_stream.h: one source of the mixture: one or several shards as a single stream of documents,
+ * with BOS and EOD inserted, restricted to one side of the validation split.
  *
  *     shard 0            shard 1
- *     [doc][doc][doc   ] [doc][doc       ][doc]       every document longer by its BOS and EOD
+ *     [doc][doc][doc   ] [doc][doc       ][doc]       each document includes its BOS and EOD
  *     0            |lo                   |hi          positions of the stream; the view is [lo, hi)
  *
  * Documents are counted through all shards; one that crosses lo or hi is clipped. */
@@ -21,10 +21,10 @@ typedef struct {
     size_t n_shards;
     uint64_t *first_document;           /* (n_shards + 1) */
     uint64_t *first_position;           /* (n_shards + 1) */
-    uint64_t extra;                     /* Tokens put into each document: BOS, EOD or both. */
+    uint64_t extra;                     /* Tokens inserted in each document: BOS, EOD or both. */
     int64_t bos_id, eod_id, vocab_size; /* -1: not put in. */
     uint64_t lo, hi;                    /* The view, in positions. */
-    uint64_t doc_lo, doc_hi;            /* Documents that reach into it. */
+    uint64_t doc_lo, doc_hi;            /* Documents that overlap it. */
     bool masked;                        /* Some shard has a label mask. */
 } lt_doc_stream;
 
@@ -33,19 +33,19 @@ LT_MUST_USE lt_err lt_doc_stream_open(lt_doc_stream *s, const char *path,
                                       const lt_loader_options *o);
 void lt_doc_stream_close(lt_doc_stream *s); /* Accepts a zeroed one. */
 
-/* Bytes of the shards' files; and give back the pages that were read. */
+/* Bytes of the shards' files. lt_doc_stream_forget releases their resident pages. */
 size_t lt_doc_stream_mapped_bytes(const lt_doc_stream *s);
 void lt_doc_stream_forget(const lt_doc_stream *s);
 
 /* The document of the view that holds a position in [lo, hi). O(log documents). */
 uint64_t lt_doc_stream_find(const lt_doc_stream *s, uint64_t position);
 
-/* Where document d (in [doc_lo, doc_hi)) lies within the view. */
+/* The part of document d (in [doc_lo, doc_hi)) within the view. */
 void lt_doc_stream_document(const lt_doc_stream *s, uint64_t d, uint64_t *first, uint64_t *n);
 
 /* Ids of n positions from `position` on, all within document d; and which of them are silent,
- * unless silent is NULL. In a masked shard a BOS that is put in is silent, and an EOD is what the
- * token before it is: an answer's end is learnt, a prompt's is not. */
+ * unless silent is NULL. In a masked shard an inserted BOS is silent, and an inserted EOD is a
+ * label when the token before it is: the end of an answer is learnt, that of a prompt is not. */
 LT_MUST_USE lt_err lt_doc_stream_read(const lt_doc_stream *s, uint64_t d, uint64_t position,
                                       size_t n, int32_t *ids, bool *silent);
 

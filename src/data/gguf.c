@@ -10,11 +10,12 @@
  *
  * INVARIANTS after open: every length was compared with what is left of the file before it was
  * used, so no sum can wrap; names are unique; tensors are aligned, inside the file and disjoint. A
- * file that ends before its data section (vocabulary-only files have none, and zero tensors) is
- * fine as long as no tensor needs it.
+ * file may end before its data section as long as no tensor needs it (vocabulary-only files have no
+ * tensors).
  *
  * Lookups go through one open-addressing table over keys and one over tensor names, because a model
- * reader asks for hundreds of names. Arrays inside arrays exist on paper only and are refused. */
+ * reader asks for hundreds of names. Arrays inside arrays are refused; the format allows them, but
+ * no file uses them. */
 #include "data/gguf.h"
 
 #include <stdio.h>
@@ -35,7 +36,7 @@ struct lt_gguf_index {
     size_t kv_mask, tensor_mask;
 };
 
-/* Where the reader stands. Every take checks what is left. */
+/* The position of the reader. Every take_ function checks the bytes that are left. */
 typedef struct {
     const unsigned char *data;
     size_t at, bytes;
@@ -113,7 +114,8 @@ static lt_err take_values(cursor *c, lt_gguf_kv *kv) {
     kv->data = c->data + c->at;
     if (kv->elem == LT_GGUF_STR) {
         for (uint64_t i = 0; i < kv->n;
-             i++) { /* Ends at the file's end at the latest: 8 bytes a turn. */
+             /* Each turn takes 8 bytes, so the loop ends at the end of the file at the latest. */
+             i++) {
             LT_TRY(take_str(c, &s, "string"));
         }
     } else if (size == 0) {
@@ -192,8 +194,7 @@ static lt_err take_tensor(cursor *c, lt_gguf_tensor *t, uint64_t *offset) {
     return LT_OK;
 }
 
-/* Open addressing at a load of at most 1/2; returns the existing entry (or n for none) with that
- * name. */
+/* Open addressing with a load of at most 1/2; returns the existing entry of that name, or n. */
 static size_t index_add(uint32_t *slots, size_t mask, lt_gguf_str name, size_t entry,
                         const lt_gguf_str *names, size_t stride, size_t none) {
     size_t at = XXH3_64bits(name.data, name.bytes) & mask;
@@ -290,7 +291,7 @@ done:
     return err;
 }
 
-/* The data section starts at the next multiple of the alignment behind the directory. */
+/* The data section starts at the next multiple of the alignment after the directory. */
 static lt_err place_tensors(lt_gguf *g, const cursor *c, const uint64_t *offsets) {
     const size_t align = g->alignment;
     const size_t start = c->at + (align - c->at % align) % align;
@@ -344,7 +345,7 @@ static lt_err read_header(cursor *c, lt_gguf *g) {
     LT_TRY(take_u64(c, &n_tensors, "tensor count"));
     LT_TRY(take_u64(c, &n_kvs, "metadata count"));
     if (n_tensors > MAX_ENTRIES || n_kvs > MAX_ENTRIES || n_tensors > c->bytes / 24 ||
-        n_kvs > c->bytes / 12) { /* The least bytes that one entry takes. */
+        n_kvs > c->bytes / 12) { /* The smallest size of an entry. */
         LT_FAIL(LT_ERR_FORMAT, "%s: announces %llu tensors and %llu metadata entries in %zu bytes",
                 c->name, (unsigned long long)n_tensors, (unsigned long long)n_kvs, c->bytes);
     }
@@ -622,7 +623,7 @@ bool lt_ggml_type_block(uint32_t type, uint32_t *elems, uint32_t *bytes) {
     }
 }
 
-/* Types that a tensor may have and GGUF too, under the same name. */
+/* Types that exist in lt_dtype and in GGUF under the same name. */
 #define SHARED_TYPES(X)                                                                            \
     X(F32)                                                                                         \
     X(F16)                                                                                         \

@@ -9,8 +9,7 @@
  *
  * Everything is checked at open: each string, array and tensor lies inside the file, tensors are
  * aligned and do not overlap, keys and tensor names are unique. After open every pointer below is
- * safe to read over its stated length. What the bytes of a quantised block mean is not this file's
- * business. */
+ * safe to read over its stated length. The content of quantised blocks is not interpreted here. */
 #ifndef LT_DATA_GGUF_H
 #define LT_DATA_GGUF_H
 
@@ -82,18 +81,18 @@ typedef enum {
 #undef LT_GGML_ENUM
 } lt_ggml_type;
 
-/* A run of bytes inside the map; not 0-terminated, may hold any byte. */
+/* A range of bytes inside the map; not 0-terminated, may hold any byte. */
 typedef struct {
     const char *data;
     size_t bytes;
 } lt_gguf_str;
 
 /* One metadata entry. Scalars have n 1; arrays have n elements of type elem (STR elements are
- * walked with lt_gguf_str_next). data points at the first value's bytes and is not aligned. */
+ * walked with lt_gguf_str_next). data points to the first value and is not aligned. */
 typedef struct {
     lt_gguf_str key;
     lt_gguf_type type;
-    lt_gguf_type elem; /* Of an ARRAY; equals type otherwise. */
+    lt_gguf_type elem; /* Element type of an ARRAY; equals type otherwise. */
     uint64_t n;
     const unsigned char *data;
     size_t bytes; /* Of all values together, string lengths included. */
@@ -126,7 +125,7 @@ typedef struct lt_gguf {
  * NULL. */
 LT_MUST_USE lt_err lt_gguf_open(lt_gguf **out, const char *path);
 
-/* The same over memory that the caller keeps alive; name leads the messages. */
+/* The same for memory that the caller keeps alive; error texts begin with name. */
 LT_MUST_USE lt_err lt_gguf_parse(lt_gguf **out, const void *data, size_t bytes, const char *name);
 void lt_gguf_close(lt_gguf *g);
 
@@ -146,8 +145,8 @@ LT_MUST_USE lt_err lt_gguf_get_str(const lt_gguf *g, const char *key, lt_gguf_st
 LT_MUST_USE lt_err lt_gguf_get_array(const lt_gguf *g, const char *key, lt_gguf_type elem,
                                      const lt_gguf_kv **out);
 
-/* Element i of a numeric array (or a scalar, i = 0) as a double or an int64. The caller keeps i < n
- * and a numeric or BOOL element type; U64 above 2^63 - 1 clamps. */
+/* Element i of a numeric array (or a scalar, i = 0) as a double or an int64. The caller ensures i <
+ * n and a numeric or BOOL element type; U64 above 2^63 - 1 is clamped. */
 double lt_gguf_elem_f64(const lt_gguf_kv *kv, uint64_t i);
 int64_t lt_gguf_elem_i64(const lt_gguf_kv *kv, uint64_t i);
 
@@ -156,15 +155,15 @@ lt_gguf_str lt_gguf_str_next(const lt_gguf_kv *kv, size_t *cursor);
 
 bool lt_gguf_str_is(lt_gguf_str s, const char *text);
 
-/* "Q4_K", or NULL for a number we do not know. */
+/* "Q4_K", or NULL for an unknown number. */
 const char *lt_ggml_type_name(uint32_t type);
 
-/* The same type as a tensor's; false: there is none. Back: true for all floating and block
- * types. */
+/* Conversion to lt_dtype; false: there is no equivalent. The other direction succeeds for all
+ * floating and block types. */
 bool lt_ggml_type_dtype(uint32_t type, lt_dtype *out);
 bool lt_ggml_type_of(lt_dtype dtype, lt_ggml_type *out);
 
-/* Elements and bytes of one block; false for a number we do not know. */
+/* Elements and bytes of one block; false for an unknown number. */
 bool lt_ggml_type_block(uint32_t type, uint32_t *elems, uint32_t *bytes);
 
 #endif

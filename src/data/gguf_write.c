@@ -12,7 +12,7 @@
 #include "base/file.h"
 
 #define ALIGN       32
-#define NAME_BYTES  64 /* GGUF's limit, the 0 included. */
+#define NAME_BYTES  64 /* GGUF's limit, including the terminating 0. */
 #define PIECE_BYTES ((uint64_t)16 << 20)
 
 typedef struct {
@@ -165,7 +165,7 @@ static uint64_t aligned(uint64_t x) {
     return (x + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* The directory behind the metadata. */
+/* Append the tensor directory to the metadata. */
 static void put_directory(lt_gguf_out *o) {
     uint64_t offset = 0;
     for (size_t i = 0; i < o->n_tensors; i++) {

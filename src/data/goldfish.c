@@ -1,8 +1,8 @@
 /* goldfish.c: see goldfish.h.
  *
  * torch.rand on a CPU draws one word of a Mersenne Twister (MT19937, Matsumoto & Nishimura 1998) an
- * element and keeps its low 24 bits as a fraction, so the table is integers below 2^24 and only "u
- * < 1/k" is ever asked: one bit an entry, 125 KB, which stays in the second-level cache. (1/k in
+ * element and keeps its low 24 bits as a fraction, so the entries are integers below 2^24, and only
+ * "u < 1/k" is needed: one bit per entry, 125 KB, which stays in the second-level cache. (1/k in
  * float or in double makes no difference: no multiple of 2^-24 lies between.)
  *
  * Products over a sliding window: dividing the oldest label out is impossible modulo 2^64 (even
@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 
-#define TABLE_SEED    2971215073u /* Fibonacci number 47, a prime: the reference's choice. */
+#define TABLE_SEED    2971215073u /* Fibonacci number 47, a prime: as in the reference. */
 #define MT_WORDS      624
 #define MT_MIDDLE     397
 #define FRACTION_BITS 24

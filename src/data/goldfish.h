@@ -1,12 +1,13 @@
 /* goldfish.h: the Goldfish loss (Hans et al. 2024, arXiv:2406.10209) with the hash table that
- * Apertus used: which labels of a row are left out of the loss, so that no passage can be learned
- * by heart.
+ * Apertus used: some labels of a row are left out of the loss, so that no passage can be memorised
+ * verbatim.
  *
  *     table   1,000,003 floats u_i: torch.rand of a CPU generator seeded with 2971215073
  *     key_t   labels[t-h+1] * ... * labels[t] as wrapping int64, modulo 1,000,003, never negative
  *     drop t  when u[key_t] < 1/k; the first h - 1 labels of a row are always kept
  *
- * Bit-equal to that definition: tests/golden/data/rows_*.i32 come from Megatron's code. */
+ * The result is bit-equal to that definition: tests/golden/data/rows_*.i32 come from Megatron's
+ * code. */
 #ifndef LT_DATA_GOLDFISH_H
 #define LT_DATA_GOLDFISH_H
 
@@ -19,12 +20,12 @@
 
 typedef struct lt_goldfish lt_goldfish;
 
-/* k >= 1: one label in k is dropped; h >= 1: labels that make a key. Free with
+/* k >= 1: one label in k is dropped; h >= 1: number of labels in a key. Free with
  * lt_goldfish_close. */
 LT_MUST_USE lt_err lt_goldfish_open(lt_goldfish **out, int64_t k, int64_t h);
 void lt_goldfish_close(lt_goldfish *g); /* Accepts NULL. */
 
-/* dropped[t] = true where label t of the n is left out. Not for two threads at once. */
+/* dropped[t] = true where label t of the n is left out. Not thread-safe. */
 void lt_goldfish_mark(lt_goldfish *g, bool *dropped, const int32_t *labels, int64_t n);
 
 /* The table's entries, in units of 2^-24: for the test. */

@@ -1,5 +1,6 @@
-/* json_line.c: see json_line.h. A cursor walks the line; what is not the wanted member is only
- * checked. Nested values are walked with a stack of bits (object or array) instead of recursion. */
+/* json_line.c: see json_line.h. A cursor walks the line; values other than the wanted member are
+ * only validated. Nested values are walked with a stack of bits (object or array) instead of
+ * recursion. */
 #include "data/json_line.h"
 
 #include <stdint.h>
@@ -13,7 +14,7 @@ typedef struct {
     const unsigned char *start, *p, *end;
 } cursor;
 
-/* A string literal: what stands between the quotes. */
+/* A string literal: the text between the quotes. */
 typedef struct {
     const unsigned char *p;
     size_t bytes;
@@ -31,7 +32,7 @@ lt_err lt_text_buffer_reserve(lt_text_buffer *b, size_t bytes) {
     }
     grown = realloc(b->data, room);
     if (grown == NULL) {
-        LT_FAIL(LT_ERR_OOM, "no room for a document of %zu bytes", bytes);
+        LT_FAIL(LT_ERR_OOM, "no memory for a document of %zu bytes", bytes);
     }
     b->data = grown;
     b->room = room;
@@ -65,7 +66,7 @@ static int hex_digit(unsigned char x) {
                                   : -1;
 }
 
-/* The escape behind a backslash: checks it and moves past it. */
+/* Validate the escape after a backslash and move past it. */
 static lt_err scan_escape(cursor *c) {
     if (c->p == c->end || memchr("\"\\/bfnrtu", *c->p, 9) == NULL) {
         return bad(c, "unknown escape in a string");
@@ -127,7 +128,7 @@ static lt_err scan_number(cursor *c) {
     if (at(c, '.')) {
         c->p++;
         if (scan_digits(c) == 0) {
-            return bad(c, "digits were expected behind the point");
+            return bad(c, "digits were expected after the decimal point");
         }
     }
     if (at(c, 'e') || at(c, 'E')) {
@@ -169,7 +170,7 @@ static lt_err scan_key(cursor *c, literal *key) {
     return LT_OK;
 }
 
-/* A value of any kind: checked and passed over. */
+/* Validate and skip a value of any kind. */
 static lt_err scan_value(cursor *c) {
     uint64_t objects[LT_JSON_LINE_DEPTH / 64 + 1] = {
         0}; /* Bit d: level d is an object, not an array. */
@@ -197,7 +198,7 @@ static lt_err scan_value(cursor *c) {
         } else {
             LT_TRY(scan_scalar(c));
         }
-        for (;; depth--) { /* A value is over: a comma, or up as many levels as close here. */
+        for (;; depth--) { /* After a value: a comma, or the ends of all levels that close here. */
             bool object;
             if (depth == 0) {
                 return LT_OK;
@@ -246,8 +247,8 @@ static char *put_code_point(char *to, uint32_t x) {
     return to;
 }
 
-/* \uXXXX at p (behind the u), perhaps followed by its low surrogate; NULL: a lone one that may not
- * be. */
+/* Decode \uXXXX with p after the u, and a low surrogate after it; NULL: a lone surrogate that is
+ * not allowed. */
 static const unsigned char *unescape_unicode(char **to, const unsigned char *p,
                                              const unsigned char *end, bool replace_lone) {
     uint32_t x = hex4(p);
@@ -269,8 +270,8 @@ static const unsigned char *unescape_unicode(char **to, const unsigned char *p,
     return p;
 }
 
-/* The literal's text into `to`, which holds at least s->bytes: no escape is shorter than what it
- * stands for. */
+/* Write the literal's text to `to`, which holds at least s->bytes: no escape is shorter than its
+ * text. */
 static lt_err unescape(char *to, size_t *bytes, const cursor *c, const literal *s,
                        bool replace_lone) {
     const unsigned char *p = s->p, *end = s->p + s->bytes;
@@ -301,7 +302,8 @@ static lt_err unescape(char *to, size_t *bytes, const cursor *c, const literal *
     return LT_OK;
 }
 
-/* Is the key the wanted field? Keys with escapes are rare: they go through the buffer. */
+/* Is the key the wanted field? A key with escapes, which is rare, is first decoded into the
+ * buffer. */
 static lt_err key_matches(bool *same, lt_text_buffer *buffer, const cursor *c, const literal *key,
                           const char *field) {
     const size_t field_bytes = strlen(field);
@@ -320,8 +322,8 @@ lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *l
                            const char *field, bool replace_lone) {
     const unsigned char *start = (const unsigned char *)line;
     cursor c = {.start = start, .p = start, .end = start + bytes};
-    literal key, value = {0}; /* The field's string, when its last occurrence is one. */
-    /* Where its last occurrence is something else, but not null. */
+    literal key, value = {0}; /* The string of the field's last occurrence. */
+    /* Position of the last occurrence if it is neither a string nor null. */
     const unsigned char *other = NULL;
     bool more;
 
@@ -367,7 +369,7 @@ lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *l
     return unescape(out->data, out_bytes, &c, &value, replace_lone);
 }
 
-/* "\uXXXX" at p: its number; UINT32_MAX: there is none. */
+/* The code of "\uXXXX" at p; UINT32_MAX: there is none. */
 static uint32_t unicode_escape(const unsigned char *p, const unsigned char *end) {
     if (end - p < 6 || p[0] != '\\' || p[1] != 'u') {
         return UINT32_MAX;

@@ -1,10 +1,10 @@
-/* json_line.h: one string member out of one line of JSON, in one pass and without building the
- * document.
+/* json_line.h: reads one string member of a line of JSON in one pass, without building a document
+ * tree.
  *
- * Corpora are terabytes of {"text": "..."}; a document tree for each line costs more than the rest
- * of the reader. The whole line is checked against RFC 8259 (depth at most LT_JSON_LINE_DEPTH);
- * tests/fuzz/fuzz_jsonl.c holds it equal to jansson. Of repeated keys the last one counts, as in
- * every peer. */
+ * Corpora are terabytes of {"text": "..."}; a document tree for each line would cost more than the
+ * rest of the reader. The whole line is checked against RFC 8259 (depth at most
+ * LT_JSON_LINE_DEPTH); tests/fuzz/fuzz_jsonl.c checks that it agrees with jansson. Of repeated keys
+ * the last one counts, as in other readers. */
 #ifndef LT_DATA_JSON_LINE_H
 #define LT_DATA_JSON_LINE_H
 
@@ -26,12 +26,12 @@ void lt_text_buffer_free(lt_text_buffer *b);
 
 /* Unescape the string member `field` of the object line[0..bytes) into out->data; *out_bytes is its
  * length. A lone surrogate escape fails, or becomes U+FFFD when replace_lone. FORMAT: not JSON, or
- * not a string; NOT_FOUND: no such member, or null. Messages begin with the column; the caller
- * knows file and line. */
+ * not a string; NOT_FOUND: no such member, or null. Error texts begin with the column; the caller
+ * adds file and line. */
 LT_MUST_USE lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *line,
                                        size_t bytes, const char *field, bool replace_lone);
 
-/* Make each lone surrogate escape of a line \ufffd, in place. */
+/* Replace each lone surrogate escape of a line by \ufffd, in place. */
 void lt_json_line_replace_lone(char *line, size_t bytes);
 
 #endif

@@ -1,23 +1,23 @@
-/* loader.c: mixes sources into one endless sequence of global rows, hands this rank its share, a
- * thread ahead (lateen/data.h).
+/* loader.c: mixes sources into one endless sequence of global rows and gives this rank its share; a
+ * thread prefetches (lateen/data.h).
  *
  *     packers (one a source) ──row──▶ ring of slots ──copy──▶ the caller's batch
  *          prefetch thread                │                    training thread
- *     `produced` moves on here            └ each slot carries the state behind it; `consumed` is
+ *     `produced` advances here            └ each slot carries the state after it; `consumed` is
  *                                           that of the last one
  *
- * MIXTURE   Each global row, every source earns its share (weights in 2^-32 that add up to one) and
- *           the one that is owed most gives the row and pays one back. Counts never stray from
- *           their share by more than a row or so, however long the run, and nothing is drawn at
+ * MIXTURE   At each global row, every source is credited with its share (weights in units of 2^-32
+ *           that add up to one), and the source with the largest credit gives the row and pays one.
+ *           Counts stay within about a row of their share, however long the run, and nothing is
  *           random.
- * RANKS     All ranks walk through all global rows with the same cursors and build only their own:
- *           passing over a row is a few additions. So the state is the same on every rank, and
- *           another number of ranks can go on from it.
- * STATE     lt_loader_state, a function of how many global rows were handed out. A slot is a round
- *           of `world` rows, so states are only ever seen between rounds.
+ * RANKS     All ranks walk through all global rows with the same cursors and build only their own
+ *           rows; skipping a row costs a few additions. So the state is the same on every rank, and
+ *           any number of ranks can continue from it.
+ * STATE     lt_loader_state is a function of the number of global rows handed out. A slot is a
+ *           round of `world` rows, so a state is only seen between rounds.
  * MEMORY    One arena at open; afterwards nothing is allocated (tests/unit/data/test_loader.c
- *           counts). Shards are mapped; what reading makes resident is given back every MAPPED_MAX
- *           bytes, so that a run over terabytes is no larger than one over megabytes. */
+ *           counts). Shards are mapped; resident pages are released every MAPPED_MAX bytes, so that
+ *           a run over terabytes needs no more memory than one over megabytes. */
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -38,15 +38,15 @@
 #define SEQ_MAX      ((int64_t)1 << 24)
 #define PREFETCH_MAX 65536
 #define MAPPED_MAX   ((size_t)16 << 20) /* Bytes of the mapped files resident at most. */
-#define FAULT_BYTES  ((size_t)64 << 10) /* Linux maps so much around a touched page. */
+#define FAULT_BYTES  ((size_t)64 << 10) /* Linux maps this much around a touched page. */
 #define DOC_FAULTS                                                                                 \
-    3 /* Of a document: its tokens, its pointer, its entry in the table (and its mask). */
+    3 /* For a document: its tokens, its pointer, its entry in the table (and its mask). */
 
 typedef enum { SLOT_ROW, SLOT_BLANK, SLOT_END } slot_kind;
 
 typedef struct {
     slot_kind kind;
-    lt_err err; /* Instead of a row; the loader keeps the failure. */
+    lt_err err; /* Set instead of a row; the loader keeps the failure. */
     lt_row row;
     lt_loader_state after;
 } slot;
@@ -60,12 +60,12 @@ struct lt_loader {
     lt_row_builder builder;
     lt_loader_state produced, consumed;
     size_t mapped_bytes,
-        touched_bytes; /* Of the shards; and of them since pages were given back. */
+        touched_bytes; /* Bytes of the shards; bytes touched since pages were released. */
     double wait_s;
     slot *slots; /* (n_slots) a ring: `filled` slots from `head` on */
     size_t n_slots, head, filled;
-    lt_failure failure;   /* Of the last slot. */
-    pthread_mutex_t lock; /* Guards head, filled, stop; a slot belongs to one side at a time. */
+    lt_failure failure;   /* The failure of the last slot. */
+    pthread_mutex_t lock; /* Guards head, filled, stop; a slot belongs to one thread at a time. */
     pthread_cond_t changed;
     bool stop, running, lock_made;
     pthread_t thread;
@@ -128,7 +128,7 @@ static lt_err check_options(const lt_loader_options *o) {
     return LT_OK;
 }
 
-/* Shares in 2^-32 that add up to exactly one; what rounding leaves goes to the largest. */
+/* Shares in units of 2^-32 that add up to exactly one; the largest takes the rounding error. */
 static void set_shares(lt_loader *l) {
     const lt_loader_options *o = &l->options;
     double sum = 0;
@@ -144,7 +144,7 @@ static void set_shares(lt_loader *l) {
     l->share[largest] += left;
 }
 
-/* Of all that decides which tokens stand in which row. */
+/* Hash of everything that decides which tokens are in which row. */
 static uint64_t fingerprint(const lt_loader *l) {
     const lt_loader_options *o = &l->options;
     const uint64_t numbers[] = {(uint64_t)o->seq,
@@ -170,8 +170,8 @@ static uint64_t fingerprint(const lt_loader *l) {
     return h;
 }
 
-/* Which source gives the next global row: bounded, the first that is not through; else the one owed
- * most. -1: none. */
+/* The source of the next global row: in a bounded loader the first that is not finished, else the
+ * one with the largest credit. -1: none. */
 static int64_t pick_source(lt_loader *l) {
     lt_loader_state *s = &l->produced;
     const int64_t n = l->options.n_sources;
@@ -190,7 +190,7 @@ static int64_t pick_source(lt_loader *l) {
     return best;
 }
 
-/* After a row: give the shards' pages back when many may be resident. */
+/* After a row: release the shards' pages when many may be resident. */
 static void bound_resident(lt_loader *l) {
     if (l->mapped_bytes <= MAPPED_MAX) {
         return;
@@ -264,7 +264,7 @@ static void *prefetch(void *arg) {
     return NULL;
 }
 
-/* Start the thread behind `consumed`, with signals left to the others. */
+/* Start the thread from the state `consumed`; signals stay with the other threads. */
 static lt_err start(lt_loader *l) {
     sigset_t all, before;
     int status;
@@ -324,12 +324,12 @@ static lt_err open_sources(lt_loader *l, const lt_loader_options *o) {
         l->packers[i].options = &l->options;
         l->packers[i].seed = lt_rng_mix(o->seed ^ lt_rng_mix(i));
         LT_TRY(lt_doc_stream_open(&l->packers[i].source, l->paths[i], o));
-        lt_doc_stream_forget(&l->packers[i].source); /* Opening walked through the tables. */
+        lt_doc_stream_forget(&l->packers[i].source); /* Opening has touched the tables. */
         l->mapped_bytes += lt_doc_stream_mapped_bytes(&l->packers[i].source);
         l->builder.masked |= l->packers[i].source.masked;
     }
     set_shares(l);
-    l->options.sources = NULL; /* The caller's; not ours to read later. */
+    l->options.sources = NULL; /* They belong to the caller and may be gone later. */
     return LT_OK;
 }
 
@@ -388,7 +388,7 @@ void lt_loader_close(lt_loader *l) {
     free(l);
 }
 
-/* The oldest filled slot; without a thread it is made now. */
+/* The oldest filled slot; without a thread it is filled now. */
 static slot *front(lt_loader *l) {
     slot *s;
     if (!l->running) {
@@ -438,7 +438,7 @@ lt_err lt_loader_next(lt_loader *l, int64_t n_rows, lt_batch *batch, int64_t *go
         memcpy(batch->positions + at, s->row.positions, bytes);
         n_real += s->kind == SLOT_ROW;
         l->consumed = s->after;
-        if (s->kind != SLOT_END) { /* The end stays in front for good. */
+        if (s->kind != SLOT_END) { /* The end stays at the front. */
             pop(l);
         }
     }
@@ -454,14 +454,13 @@ void lt_loader_get_state(const lt_loader *l, lt_loader_state *out) {
 
 lt_err lt_loader_set_state(lt_loader *l, const lt_loader_state *state) {
     if (state->fingerprint != l->consumed.fingerprint || state->n_sources != l->options.n_sources) {
-        LT_FAIL(LT_ERR_STATE,
-                "loader: the saved position (after %llu rows) belongs to other rows: seed, tokens "
-                "in a row, "
-                "packing, shuffle, split, BOS and EOD, weights, and the tokens and documents of "
-                "each source "
-                "must be what they were (fingerprint %016llx, now %016llx)",
-                (unsigned long long)state->rows, (unsigned long long)state->fingerprint,
-                (unsigned long long)l->consumed.fingerprint);
+        LT_FAIL(
+            LT_ERR_STATE,
+            "loader: the saved position (after %llu rows) belongs to other rows: seed, tokens in a "
+            "row, packing, shuffle, split, BOS and EOD, weights, and the tokens and documents of "
+            "each source must be the same as then (fingerprint %016llx, now %016llx)",
+            (unsigned long long)state->rows, (unsigned long long)state->fingerprint,
+            (unsigned long long)l->consumed.fingerprint);
     }
     halt(l);
     l->consumed = *state;

@@ -1,9 +1,9 @@
 /* packer.c: see packer.h.
  *
- * Best fit: pieces, longest first, each go into the row with the least room that still holds them
- * (Ding et al. 2024, "Fewer Truncations Improve Language Modeling", arXiv:2404.10830). Rows stand
- * in lists by room, with a bit for each list that is not empty, so a fit is found by scanning T/64
- * words at most. */
+ * Best fit: pieces, longest first, go into the row with the least space that still fits them (Ding
+ * et al. 2024, "Fewer Truncations Improve Language Modeling", arXiv:2404.10830). Rows are kept in
+ * lists by free space, with a bit for each non-empty list, so a fit is found by scanning at most
+ * T/64 words. */
 #include "data/packer.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ static uint64_t n_documents(const lt_packer *p) {
     return p->source.doc_hi - p->source.doc_lo;
 }
 
-/* The document that comes `ordinal`-th in this epoch. */
+/* The document at place `ordinal` of this epoch. */
 static uint64_t in_order(const lt_packer *p, uint64_t epoch, uint64_t ordinal) {
     if (p->options->shuffle != LT_SHUFFLE_DOCUMENTS) {
         return p->source.doc_lo + ordinal;
@@ -46,7 +46,7 @@ static uint64_t length_in_order(const lt_packer *p, uint64_t epoch, uint64_t ord
     return n;
 }
 
-/* By how much the cuts of this epoch are moved to the left. */
+/* Distance by which the cuts of this epoch move to the left. */
 static uint64_t epoch_shift(const lt_packer *p, uint64_t epoch) {
     if (p->options->shuffle == LT_SHUFFLE_NONE || epoch == 0) {
         return 0;
@@ -62,8 +62,7 @@ uint64_t lt_packer_epoch_rows(const lt_packer *p, uint64_t epoch) {
     return (p->source.hi - p->source.lo - 1 + epoch_shift(p, epoch) + seq - 1) / seq;
 }
 
-/* Read up to n + 1 tokens from (ordinal, offset) on, over as many documents as it takes, and make
- * the row. */
+/* Read up to n + 1 tokens from (ordinal, offset) on, across documents, and make the row. */
 static lt_err gather(const lt_packer *p, lt_row_builder *b, const lt_row *row, uint64_t epoch,
                      uint64_t ordinal, uint64_t offset, uint64_t n) {
     uint64_t used = 0;
@@ -179,8 +178,7 @@ static void push_row(lt_window *w, int32_t row, int32_t room) {
     w->rooms[room / 64] |= (uint64_t)1 << room % 64;
 }
 
-/* A row with the least room >= n, taken out of its list, and its room; a new one when none has
- * it. */
+/* Take the row with the least room >= n out of its list, or a new row when there is none. */
 static int32_t pop_row(lt_window *w, int32_t n, int32_t seq, int32_t *room) {
     for (int32_t word = n / 64; word <= seq / 64; word++) {
         const uint64_t bits = w->rooms[word] &
@@ -231,8 +229,8 @@ static void plan_best_fit(lt_packer *p) {
     }
 }
 
-/* Make the window the one the cursor stands in. Windows without rows (empty documents only) are
- * passed over. */
+/* Plan the window that contains the cursor. Windows without rows (only empty documents) are
+ * skipped. */
 static lt_err plan(lt_packer *p, lt_loader_cursor *c) {
     lt_window *w = &p->window;
     if (w->planned && w->epoch == c->epoch && w->document == c->document &&
@@ -245,7 +243,8 @@ static lt_err plan(lt_packer *p, lt_loader_cursor *c) {
                 "shards %s: token %llu of document %llu: the state belongs to other data",
                 p->source.path, (unsigned long long)c->offset, (unsigned long long)c->document);
     }
-    for (int attempt = 0; attempt < 3; attempt++) { /* The epoch's rest, then one whole epoch. */
+    /* The rest of the epoch, then one whole epoch. */
+    for (int attempt = 0; attempt < 3; attempt++) {
         do {
             w->planned = true;
             w->epoch = c->epoch;

@@ -1,14 +1,14 @@
-/* packer.h: the endless sequence of rows of one source, each a pure function of a cursor of a few
- * numbers.
+/* packer.h: the endless sequence of rows of one source. Each row is a pure function of a cursor of
+ * a few numbers.
  *
  * STREAM with NONE or ROWS: row r of an epoch is found by arithmetic: shuffle the row's number
  * (lt_rng_permute), then search its first document. The cuts move by a random shift each epoch.
  *
- * Everything else goes by windows of up to LT_PACK_WINDOW rows (STREAM) or pieces (BEST_FIT): from
- * the cursor's document on, in the epoch's order, a plan is laid; its rows are drawn in random
- * order; then the next window begins where this one ended. The plan follows from the window's
- * beginning alone, so the cursor is still a few numbers, and rows of one long novel do not follow
- * one another. An epoch ends a window. */
+ * All other modes work in windows of up to LT_PACK_WINDOW rows (STREAM) or pieces (BEST_FIT). The
+ * rows of a window are planned from the cursor's document on, in the order of the epoch, and handed
+ * out in random order; the next window begins where this one ended. The plan depends only on the
+ * beginning of the window, so the cursor remains a few numbers, and rows of one long novel are not
+ * neighbours. The end of an epoch ends a window. */
 #ifndef LT_DATA_PACKER_H
 #define LT_DATA_PACKER_H
 
@@ -18,12 +18,12 @@
 
 #define LT_PACK_WINDOW 4096
 
-/* Inputs [offset, offset + n) of a document; the token behind them is the last label. */
+/* Inputs [offset, offset + n) of a document; the token after them is the last label. */
 typedef struct {
     uint64_t document; /* In the epoch's order. */
     uint64_t offset;
     int32_t n;
-    int32_t next; /* The piece behind it in the row, or in a list; -1: none. */
+    int32_t next; /* The next piece in the row, or in a list; -1: none. */
 } lt_piece;
 
 typedef struct {
@@ -49,10 +49,10 @@ typedef struct {
 
 void lt_packer_carve(lt_packer *p, const lt_loader_options *o, lt_arena *a);
 
-/* Rows in epoch e when that is known beforehand, else 0. */
+/* Rows in epoch e when that is known in advance, else 0. */
 uint64_t lt_packer_epoch_rows(const lt_packer *p, uint64_t epoch);
 
-/* The row under the cursor into *row (NULL: pass over it), and move the cursor on. */
+/* Write the row at the cursor to *row (NULL: skip it) and advance the cursor. */
 LT_MUST_USE lt_err lt_packer_take(lt_packer *p, lt_loader_cursor *c, lt_row_builder *b,
                                   const lt_row *row);
 

@@ -6,8 +6,8 @@
  *     doc_start  0 0 0 0 4 4 4 7 7        all 0 when documents are not masked
  *     positions  0 1 2 3 0 1 2 0 1        0 1 2 ... 8 when not reset
  *
- * The Goldfish hash reads the labels as they were before anything is ignored, padding as id 0: as
- * the reference does. */
+ * As in the reference, the Goldfish hash reads the labels before any is ignored, with padding as id
+ * 0. */
 #include "data/row.h"
 
 #include "base/error.h"
@@ -31,7 +31,7 @@ void lt_row_carve(lt_row *row, int64_t seq, lt_arena *a) {
     row->positions = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
 }
 
-/* doc_start and positions of the segment [from, to). */
+/* Set doc_start and positions of the segment [from, to). */
 static void fill_segment(const lt_loader_options *o, const lt_row *row, int64_t from, int64_t to) {
     const int32_t start = o->mask_documents ? (int32_t)from : 0;
     const int32_t zero = o->reset_positions ? (int32_t)from : 0;

@@ -1,5 +1,5 @@
-/* row.h: one training row: T inputs, their labels, and what attention and the loss may see of them.
- * The packer gathers token ids and notes where documents begin; finishing derives the rest. */
+/* row.h: one training row: T inputs, their labels, and the masks of attention and loss. The packer
+ * gathers token ids and records where documents begin; lt_row_finish derives the rest. */
 #ifndef LT_DATA_ROW_H
 #define LT_DATA_ROW_H
 
@@ -17,9 +17,9 @@ typedef struct {
     /* (T + 2) indexes in the row where a document, or a piece of one, begins; ascending. */
     int32_t *starts;
     bool *dropped;  /* (T) by Goldfish. */
-    bool masked;    /* Some source has label masks; without, the next two are not there. */
-    bool *silent;   /* (T + 1) of the gathered tokens: never a label. */
-    bool *unlearnt; /* (T) of the row's labels: silent ones. */
+    bool masked;    /* Some source has label masks; otherwise the next two are absent. */
+    bool *silent;   /* (T + 1) for gathered tokens: never a label. */
+    bool *unlearnt; /* (T) for the row's labels: silent ones. */
     int64_t n_starts;
 } lt_row_builder;
 
@@ -31,13 +31,13 @@ typedef struct {
 void lt_row_builder_carve(lt_row_builder *b, int64_t seq, lt_arena *a);
 void lt_row_carve(lt_row *row, int64_t seq, lt_arena *a);
 
-/* tokens[0..n_real) and labels[0..n_real) are filled, so is unlearnt when masked; pad the rest, set
- * doc_start and positions, ignore labels. A label that is the first token of the next document
- * stands where starts[i] > 0 says so: labels[starts[i] - 1], unless `joined` is false (BEST_FIT:
- * labels never cross). */
+/* tokens[0..n_real) and labels[0..n_real) are filled, and so is unlearnt when masked. Pads the
+ * rest, sets doc_start and positions, and ignores labels. Where starts[i] > 0, labels[starts[i] -
+ * 1] is the first token of the next document, unless `joined` is false (BEST_FIT: labels never
+ * cross documents). */
 void lt_row_finish(lt_row_builder *b, const lt_row *row, int64_t n_real, bool joined);
 
-/* A row of nothing but padding. */
+/* Make a row of padding only. */
 void lt_row_blank(lt_row_builder *b, const lt_row *row);
 
 #endif

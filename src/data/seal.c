@@ -1,5 +1,5 @@
-/* seal.c: see seal.h. Files are read through a buffer, not mapped: what is read here must not count
- * as the run's memory. */
+/* seal.c: see seal.h. Files are read through a buffer, not mapped, so that they do not count as
+ * memory of the run. */
 #include "data/seal.h"
 
 #include <errno.h>
@@ -29,8 +29,8 @@
 static const char *const suffixes[] = {".bin", ".idx", ".mask"};
 #define N_SUFFIXES (sizeof suffixes / sizeof *suffixes)
 
-/* A shard's file with this suffix; of a shard whose name has another one (llm.c's may), the shard
- * alone. False: there is none. */
+/* Path of file `which` of a shard: .bin, .idx or .mask. A shard with another suffix (llm.c's may
+ * have one) is a single file. False: there is none. */
 static bool shard_file(char out[LT_PATH_BYTES + 8], const char *shard, size_t which) {
     const bool suffixed = lt_path_has_suffix(shard, suffixes[0]);
     const size_t stem = strlen(shard) - (suffixed ? strlen(suffixes[0]) : 0);
@@ -79,7 +79,8 @@ static lt_err hash_file(char hex[HEX_BYTES], int fd, int64_t size, int64_t sampl
     if (sampled == size) {
         LT_TRY_DONE(hash_range(h, fd, 0, size, path));
     }
-    for (int64_t i = 0; sampled < size && i < BLOCKS; i++) { /* In doubles: no product overflows. */
+    /* In doubles, so that no product overflows. */
+    for (int64_t i = 0; sampled < size && i < BLOCKS; i++) {
         const double at = (double)(size - block) * (double)i / (BLOCKS - 1);
         LT_TRY_DONE(hash_range(h, fd, (int64_t)at, block, path));
     }
@@ -122,7 +123,7 @@ done:
     return err;
 }
 
-/* One entry for all: sums of sizes, the newest time, checksums of the checksums. */
+/* Merge all entries into one: the sum of sizes, the newest time, checksums of the checksums. */
 static lt_err fold(json_t **all, bool whole) {
     json_int_t bytes = 0, sampled = 0, newest = 0;
     char name[64], hex[HEX_BYTES];
@@ -235,7 +236,7 @@ static bool find_path(char path[LT_PATH_BYTES + 8], const lt_loader *l, int64_t 
     return false;
 }
 
-/* Every byte of a file whose time is new, when its whole checksum is known. */
+/* Compare every byte of a file whose time has changed, when its whole checksum is known. */
 static lt_err compare_whole(const seal *a, const seal *b, const char *path, const char *option) {
     lt_err err = LT_OK;
     char hex[HEX_BYTES];

@@ -1,14 +1,14 @@
-/* seal.h: what tells that a shard is still the one a run began with, for the manifest of a
- * checkpoint.
+/* seal.h: a seal identifies the content of a shard. The manifest of a checkpoint holds it, so that
+ * a resumed run can check that its data is unchanged.
  *
  *   one source   [{"file": "corpus.bin", "bytes": B, "mtime_ns": T, "sampled": S, "xxh3": "16 hex
  *                digits"[, "whole": "..."]}, ...]
  *
- * Each shard has one entry a file: .bin, .idx and .mask. xxh3 is of S bytes: all of a file that has
- * no more; else 64 blocks at equal distances, the first and the last bytes among them. 256 MiB are
- * read of all sources, at most 64 MiB and at least 64 KiB a file. "whole" is of every byte. A
- * source of so many files that manifests would grow large (32,768 over all sources) has one entry
- * for them together. */
+ * Each shard has one entry per file: .bin, .idx and .mask. xxh3 covers S bytes: the whole file if
+ * it has no more, else 64 blocks at equal distances, including the first and the last bytes. In
+ * total 256 MiB are read of all sources, at least 64 KiB and at most 64 MiB per file. "whole"
+ * covers every byte. A source with so many files that manifests would grow large (32,768 over all
+ * sources) has a single entry for all of them. */
 #ifndef LT_DATA_SEAL_H
 #define LT_DATA_SEAL_H
 
@@ -16,12 +16,13 @@
 
 #include "lateen/data.h"
 
-/* The seal of one of a loader's sources; whole: read every byte. */
+/* Compute the seal of one source of a loader; whole: read every byte. */
 LT_MUST_USE lt_err lt_seal_source(json_t **out, const lt_loader *l, int64_t source, bool whole);
 
-/* STATE, naming the file and the numbers, unless `now` holds what `then` did. Time and folder of a
- * file may differ: a copy is the same data. `option` and `l` lead to the files: one whose time is
- * new and whose whole checksum is known is read again, all of it. */
+/* Fails with STATE, naming the file and the numbers, unless `now` describes the same data as
+ * `then`. Time and folder of a file may differ, because a copy is the same data. A file whose time
+ * has changed and whose whole checksum is known is read again completely; `option` and `l` give its
+ * path. */
 LT_MUST_USE lt_err lt_seal_compare(const json_t *then, const json_t *now, const lt_loader *l,
                                    int64_t source, const char *option);
 

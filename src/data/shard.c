@@ -1,10 +1,10 @@
-/* shard.c: maps a token shard and hands out ids (lateen/data.h; layout: shard_format.h).
+/* shard.c: maps a token shard and reads ids from it (lateen/data.h; layout: shard_format.h).
  *
- * Everything the header and the tables claim is checked at open against the sizes of the files: a
- * sequence lies directly behind the one before it, the last ends where the file ends, the document
- * table ascends from 0 to S. So later a position < n_tokens needs no check, and a document's place
- * is read from the mapped tables: open allocates nothing that grows with the shard (llm.c's files
- * excepted: their documents are found by one scan). */
+ * Open checks the header and the tables against the sizes of the files: each sequence begins where
+ * the one before it ends, the last ends at the end of the file, and the document table ascends from
+ * 0 to S. So a position < n_tokens needs no further check, and a document's place is read from the
+ * mapped tables. Open allocates nothing that grows with the shard, except for llm.c's files, whose
+ * documents are found by a scan. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,7 +76,7 @@ static lt_err check_header(lt_shard *s, const char *idx, uint64_t *n_entries) {
     }
     s->n_sequences = load_u64(p + 18);
     *n_entries = load_u64(p + 26);
-    /* So the sum below can not overflow. */
+    /* So the sum below cannot overflow. */
     if (s->n_sequences > bytes / 12 || *n_entries > bytes / 8) {
         LT_FAIL(LT_ERR_FORMAT,
                 "%s: %llu sequences and %llu document entries do not fit in %llu bytes", idx,
@@ -230,14 +230,15 @@ static lt_err open_llmc(lt_shard *s, const char *path, int64_t document_id) {
     s->info.n_tokens = n_tokens;
     if (s->bin.size_bytes - LT_LLMC_HEADER_BYTES !=
         (uint64_t)n_tokens * (uint64_t)s->info.token_bytes) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: its header says %u tokens of %d bytes, behind it are %zu bytes",
-                path, n_tokens, s->info.token_bytes, s->bin.size_bytes - LT_LLMC_HEADER_BYTES);
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s: the header announces %u tokens of %d bytes, but %zu bytes follow", path,
+                n_tokens, s->info.token_bytes, s->bin.size_bytes - LT_LLMC_HEADER_BYTES);
     }
     s->ids = s->bin.data + LT_LLMC_HEADER_BYTES;
     return find_documents(s, document_id);
 }
 
-/* The mask beside the .bin, when there is one: it must hold a byte for each token. */
+/* Open the mask beside the .bin, if there is one: it must hold one byte per token. */
 static lt_err open_mask(lt_shard *s) {
     char path[LT_PATH_BYTES + 8];
     const bool suffixed = lt_path_has_suffix(s->path, ".bin");
@@ -258,7 +259,7 @@ static lt_err open_mask(lt_shard *s) {
     return LT_OK;
 }
 
-/* PREFIX of a Megatron pair that path names, or "" when there is none. */
+/* PREFIX of the Megatron pair that path names, or "". */
 static lt_err megatron_prefix(char prefix[LT_PATH_BYTES], const char *path) {
     const bool suffixed = lt_path_has_suffix(path, ".idx") || lt_path_has_suffix(path, ".bin");
     const size_t len = strlen(path) - (suffixed ? 4 : 0);
@@ -376,7 +377,7 @@ static void widen(int32_t *ids, const unsigned char *p, size_t n, id_kind kind) 
         memcpy(&x, p + 2 * i, sizeof x);
         ids[i] = x;
     }
-    if (kind == IDS_I32 || kind == IDS_U32) { /* Above 2^31 an u32 reads as negative. */
+    if (kind == IDS_I32 || kind == IDS_U32) { /* A u32 from 2^31 on reads as negative. */
         memcpy(ids, p, 4 * n);
     }
     for (size_t i = 0; kind == IDS_I64 && i < n; i++) {
@@ -421,8 +422,9 @@ lt_err lt_shard_read_mask(const lt_shard *s, uint64_t position, size_t n, bool *
     }
     for (size_t i = 0; bad != 0 && i < n; i++) {
         if (from[i] > LT_MASK_LABEL) {
-            LT_FAIL(LT_ERR_FORMAT, "%s: its mask says %d of token %llu, where 0 and 1 are known",
-                    s->path, from[i], (unsigned long long)(position + i));
+            LT_FAIL(LT_ERR_FORMAT,
+                    "%s: the mask has the value %d for token %llu; only 0 and 1 are valid", s->path,
+                    from[i], (unsigned long long)(position + i));
         }
     }
     return LT_OK;

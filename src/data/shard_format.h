@@ -2,7 +2,7 @@
  *
  * Megatron's indexed dataset, all little-endian:
  *
- *     PREFIX.bin   token ids, one sequence behind the other
+ *     PREFIX.bin   token ids of all sequences, in order
  *     PREFIX.idx   9 B  magic "MMIDIDX\0\0"
  *                  8 B  version, 1
  *                  1 B  element type: 1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 6 f64, 7 f32, 8 u16
@@ -13,18 +13,18 @@
  *                  8 B x D  first sequence of each document (i64), then S: D - 1 documents
  *                  [1 B x S  modes, multimodal data sets only; ignored]
  *
- *     PREFIX.mask  optional, a byte a token: 1 the token is a label, 0 it is silent (read, never
- *                  predicted). No header, so its size is the number of tokens. Ours; also read
- *                  beside an llm.c file.
+ *     PREFIX.mask  optional, one byte per token: 1 the token is a label, 0 it is silent (read,
+ *                  never predicted). No header, so its size is the number of tokens. Lateen's own;
+ *                  also read beside an llm.c file.
  *
- * The header is 34 bytes, so nothing behind it is aligned: every number is read with memcpy.
+ * The header is 34 bytes, so nothing after it is aligned: every number is read with memcpy.
  *
  * llm.c: 256 i32 (magic 20240520 version 1: u16 ids; magic 20240801 version 7: u32 ids; then the
  * number of tokens), then the ids. */
 #ifndef LT_DATA_SHARD_FORMAT_H
 #define LT_DATA_SHARD_FORMAT_H
 
-#define LT_IDX_MAGIC        "MMIDIDX\0" /* With its closing 0: 9 bytes. */
+#define LT_IDX_MAGIC        "MMIDIDX\0" /* With its terminating 0: 9 bytes. */
 #define LT_IDX_MAGIC_BYTES  9
 #define LT_IDX_VERSION      1
 #define LT_IDX_HEADER_BYTES 34
@@ -48,7 +48,7 @@ enum { LT_MASK_SILENT, LT_MASK_LABEL };
 #define LT_LLMC_MAGIC_U32    20240801
 #define LT_LLMC_VERSION_U32  7
 
-/* Megatron's own rule: u16 while every id fits with some to spare, else i32. */
+/* Megatron's rule: u16 while every id fits with some margin, else i32. */
 #define LT_IDX_U16_VOCAB_END 65500
 
 #endif

@@ -1,13 +1,12 @@
 /* shard_writer.c: see shard_writer.h; layout: shard_format.h.
  *
- * Crash cases of finish, in order: (1) before the rename of .bin: both .part files are there, open
- * goes on.
- * (2) between the renames: .bin.part is gone, .bin is there, .idx is not: open takes .bin back as
- *     .bin.part, and add_mask .mask.
- * (3) after the rename of .idx: the shard is whole; a leftover .sizes.part is rubbish that discard
- *     removes.
+ * Crash cases of finish, in order:
+ * (1) before the rename of .bin: both .part files exist, and open continues with them.
+ * (2) between the renames: .bin exists, .bin.part and .idx do not: open renames .bin back to
+ *     .bin.part, and add_mask does the same with .mask.
+ * (3) after the rename of .idx: the shard is complete; discard removes a leftover .sizes.part.
  * An older .idx is removed before the new .bin takes its place, and so is an older .mask unless a
- * new one does, so that they never mix. */
+ * new one replaces it, so that old and new files never mix. */
 #include "data/shard_writer.h"
 
 #include <errno.h>
@@ -89,7 +88,7 @@ static lt_err part_sync(part_file *f) {
     return LT_OK;
 }
 
-/* Open for appending behind keep_bytes; what is beyond them is cut off. */
+/* Open for appending after keep_bytes; the rest of the file is truncated. */
 static lt_err part_open(part_file *f, const char *prefix, const char *suffix, uint64_t keep_bytes) {
     struct stat st;
     name(f->path, prefix, suffix);
@@ -127,7 +126,7 @@ static lt_err rename_file(const char *from, const char *to) {
     return LT_OK;
 }
 
-/* Crash case (2): take a renamed file (".bin", ".mask") back. */
+/* Crash case (2): rename a file (".bin", ".mask") back. */
 static lt_err undo_half_finish(const char *prefix, const char *suffix, const char *part_suffix) {
     char whole[LT_PATH_BYTES], part[LT_PATH_BYTES], idx[LT_PATH_BYTES];
     name(whole, prefix, suffix);

@@ -5,9 +5,9 @@
  *     buffer   |.. given out ..|  current record so far  |  not yet looked at  |   room   |
  *              0               at                      scanned              filled      room
  *
- * A record is cut when its end is found between scanned and filled; else what stands before `at` is
- * dropped, the window grows if it must, and more is read. So memory is the longest record, not the
- * file. A byte-order mark at the very beginning is dropped. */
+ * A record is cut when its end is found between scanned and filled. Otherwise the bytes before `at`
+ * are dropped, the window grows if necessary, and more is read. So memory is bounded by the longest
+ * record, not by the file. A byte-order mark at the very beginning is dropped. */
 #include "data/text_reader.h"
 
 #include <limits.h>
@@ -32,7 +32,7 @@
 
 typedef enum { CUT_FILE, CUT_LINE, CUT_BLANK, CUT_SEPARATOR } cut_rule;
 
-/* What was not UTF-8 and was replaced; several threads count. */
+/* Counts of invalid UTF-8 that was replaced; several threads add to them. */
 typedef struct {
     atomic_ullong parts, records, first; /* first: byte of the unpacked file */
 } mended;
@@ -48,7 +48,7 @@ struct lt_text_reader {
     lt_text_buffer window, decoded;
     size_t at, filled;
     uint64_t offset, line; /* Of window.data[at]. */
-    bool ended;            /* The source has no more. */
+    bool ended;            /* The source is at its end. */
     mended *mended;
 };
 
@@ -82,7 +82,7 @@ static void set_rules(lt_text_reader *r, const lt_text_options *o) {
     r->record_bytes_max = o->record_bytes_max > 0 ? o->record_bytes_max : RECORD_BYTES_MAX;
 }
 
-/* Read more behind `filled`, keeping [at, filled). The record must not pass its limit. */
+/* Read more after `filled`, keeping [at, filled). The record must not exceed its limit. */
 static lt_err fill(lt_text_reader *r) {
     size_t got;
     if (r->filled - r->at > r->record_bytes_max) {
@@ -163,8 +163,8 @@ void lt_text_reader_close(lt_text_reader *r) {
     free(r);
 }
 
-/* Make the line that starts `from` bytes behind `at` whole: *len is its length without the newline,
- * *full with it (equal at the end of a file that lacks the last newline). */
+/* Read the complete line that starts at `at` + from: *len is its length without the newline, *full
+ * with it (equal at the end of a file without a final newline). */
 static lt_err whole_line(lt_text_reader *r, size_t from, size_t *len, size_t *full) {
     size_t scanned = from;
     for (;;) {
@@ -193,7 +193,7 @@ static bool is_blank(const char *line, size_t len) {
     return true;
 }
 
-/* Give out the next `bytes` as a record (less what follows, which is passed over too). */
+/* Return the next `bytes` as a record and advance by `pass`. */
 static void take(lt_text_reader *r, lt_text_record *out, size_t bytes, size_t pass,
                  uint64_t lines) {
     *out = (lt_text_record){
@@ -214,7 +214,7 @@ static lt_err next_file(lt_text_reader *r, lt_text_record *out, bool *more) {
 
 static lt_err next_line(lt_text_reader *r, lt_text_record *out, bool *more) {
     size_t len, full;
-    do { /* Blank lines of a JSONL file are no records. */
+    do { /* Blank lines of a JSONL file are not records. */
         LT_TRY(whole_line(r, 0, &len, &full));
         *more = full > 0;
         take(r, out, len, full, 1);
@@ -225,7 +225,8 @@ static lt_err next_line(lt_text_reader *r, lt_text_record *out, bool *more) {
     return LT_OK;
 }
 
-/* Lines up to a blank one or a separator; the newline before the end belongs to the end. */
+/* Read the lines up to a blank line or a separator; the newline before it belongs to the
+ * separator. */
 static lt_err next_paragraph(lt_text_reader *r, lt_text_record *out, bool *more) {
     const size_t separator_bytes = r->cut == CUT_SEPARATOR ? strlen(r->separator) : 0;
     size_t body = 0, passed = 0, lines = 0, len, full;
@@ -249,7 +250,7 @@ static lt_err next_paragraph(lt_text_reader *r, lt_text_record *out, bool *more)
             body = passed - (full - trimmed);
         } else if (r->cut == CUT_SEPARATOR || body > 0) {
             break;
-        } else { /* More blank lines before a paragraph. */
+        } else { /* Further blank lines before a paragraph. */
             lt_text_record unused;
             take(r, &unused, 0, passed, lines);
             passed = lines = 0;
@@ -285,8 +286,8 @@ static void count_invalid(mended *m, const lt_text_record *record) {
     while (at < before && !atomic_compare_exchange_weak(&m->first, &before, at)) {}
 }
 
-/* The record as valid UTF-8: itself, or mended into the buffer, behind room for as many bytes
- * more. */
+/* The record as valid UTF-8: itself, or a repaired copy in the buffer, after space for as many
+ * bytes again. */
 static lt_err valid_record(const lt_text_reader *r, const lt_text_record *record, bool counts,
                            lt_text_buffer *buffer, const char **text, size_t *bytes) {
     const size_t valid = lt_utf8_valid_prefix(record->data, record->bytes);
@@ -316,7 +317,7 @@ static lt_err valid_record(const lt_text_reader *r, const lt_text_record *record
 lt_err lt_text_record_line(const lt_text_reader *r, const lt_text_record *record,
                            lt_text_buffer *buffer, const char **text, size_t *bytes) {
     LT_TRY(valid_record(r, record, true, buffer, text, bytes));
-    if (r->jsonl && r->utf8 == LT_UTF8_REPLACE) { /* In a copy, which may already be one. */
+    if (r->jsonl && r->utf8 == LT_UTF8_REPLACE) { /* In a copy, which the record may already be. */
         const char *from = *text;
         LT_TRY(from == record->data ? lt_text_buffer_reserve(buffer, *bytes + 1) : LT_OK);
         memmove(buffer->data, from, *bytes);

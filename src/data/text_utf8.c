@@ -1,5 +1,5 @@
-/* text_utf8.c: see text_utf8.h. Text is mostly ASCII: eight bytes at a time while no high bit is
- * set. */
+/* text_utf8.c: see text_utf8.h. Text is mostly ASCII, so eight bytes are checked at a time while no
+ * high bit is set. */
 #include "data/text_utf8.h"
 
 #include <stdint.h>
@@ -35,7 +35,7 @@ static size_t sequence_bytes(const unsigned char *p, const unsigned char *end, s
     return len;
 }
 
-/* End of the valid run that starts at p; *bad as above when it stops before end. */
+/* End of the valid bytes that start at p; *bad as above when it is before end. */
 static const unsigned char *valid_run(const unsigned char *p, const unsigned char *end,
                                       size_t *bad) {
     while (p < end) {

@@ -1,4 +1,4 @@
-/* text_utf8.h: is this UTF-8, and if not, what to do about it. Overlong forms, surrogates and code
+/* text_utf8.h: validates UTF-8 and replaces invalid parts. Overlong forms, surrogates and code
  * points above U+10FFFF are invalid (Unicode 15, table 3-7). */
 #ifndef LT_DATA_TEXT_UTF8_H
 #define LT_DATA_TEXT_UTF8_H
@@ -16,7 +16,7 @@ size_t lt_utf8_valid_prefix(const char *text, size_t bytes);
  * bytes it takes. */
 size_t lt_utf8_replace_invalid(char *to, const char *text, size_t bytes);
 
-/* How many maximal invalid parts the text has; where there is one, *first is the place of the
+/* Number of maximal invalid parts of the text; if there are any, *first is the position of the
  * first. */
 size_t lt_utf8_count_invalid(const char *text, size_t bytes, size_t *first);
 

@@ -2,12 +2,13 @@
  *
  *     reader (1)  cuts records out of the inputs, about JOB_BYTES of them a job      filled ──▶
  *     workers (n) take jobs in order, decode and encode their records                taken  ──▶
- *     writer      (the caller) appends done jobs in order, commits now and then      written ─▶
+ *     writer      (the caller) appends done jobs in order, commits from time to time      written
+ *                 ─▶
  *
- * Jobs are cut by the input alone and written in their order, so the shard does not depend on the
- * number of threads. An error is a job too: what stands before it is written and committed, then it
- * is returned. The ring and a cap on bytes in flight bound the memory: a job is larger than
- * JOB_BYTES only when one document is. */
+ * The input alone determines where jobs are cut, and jobs are written in order, so the shard does
+ * not depend on the number of threads. An error is a job, too: the jobs before it are written and
+ * committed, then it is returned. The ring and a limit on bytes in flight bound the memory: a job
+ * is larger than JOB_BYTES only when a single document is. */
 #include "data/tokenize.h"
 
 #include <pthread.h>
@@ -22,7 +23,7 @@
 #include "data/tokenize_journal.h"
 
 #define JOB_BYTES           ((size_t)1 << 20)
-#define JOB_KEEP_BYTES      ((size_t)8 << 20) /* Larger buffers are given back after use. */
+#define JOB_KEEP_BYTES      ((size_t)8 << 20) /* Larger buffers are freed after use. */
 #define IN_FLIGHT_BYTES_MAX ((size_t)1 << 30)
 #define THREADS_MAX         1024
 #define COMMIT_EVERY_S      1.0
@@ -35,9 +36,9 @@ typedef struct {
 
 typedef struct {
     bool done;
-    size_t input;        /* Which file the records are from. */
+    size_t input;        /* Index of the file that holds the records. */
     bool closes_input;   /* The last job of its file. */
-    lt_text_buffer text; /* Raw records, one behind the other. */
+    lt_text_buffer text; /* Raw records, concatenated. */
     size_t text_bytes;
     record_slice *records;
     size_t n_records, room_records;
@@ -45,25 +46,25 @@ typedef struct {
     lt_text_buffer mask;    /* (ids.n) LT_MASK_*, when the shard has a mask; */
     size_t *doc_tokens;     /* (room_records) tokens of each. */
     uint64_t decoded_bytes; /* UTF-8 of the documents. */
-    uint64_t offset, line;  /* Where the next record of this input begins. */
-    uint64_t file_bytes;    /* Of all inputs, read by then. */
+    uint64_t offset, line;  /* Position of the next record of this input. */
+    uint64_t file_bytes;    /* Bytes of all inputs read so far. */
     lt_failure failure;
 } job;
 
 typedef struct {
     const lt_tokenize_options *o;
-    lt_tokenize_position from; /* Where this run begins: the reader's. */
-    lt_tokenize_position at;   /* What is written so far: the writer's. */
+    lt_tokenize_position from; /* Where this run begins; used by the reader. */
+    lt_tokenize_position at;   /* What is written so far; used by the writer. */
     uint64_t resumed_bytes;    /* Of the files, before `from`; set before the first job. */
     lt_text_reader **readers;  /* (n_inputs) open from the first job of a file to its last. */
     job *jobs;                 /* (n_jobs) ring */
     size_t n_jobs;
-    pthread_mutex_t lock; /* Guards all below and job.done. */
+    pthread_mutex_t lock; /* Guards everything below, and job.done. */
     pthread_cond_t changed;
     uint64_t filled, taken, written;
     size_t in_flight_bytes;
     bool ended; /* The reader has filled its last job. */
-    bool stop;  /* Everyone go home. */
+    bool stop;  /* All threads shall end. */
 } pipeline;
 
 typedef struct {
@@ -83,7 +84,7 @@ lt_err lt_id_buffer_reserve(lt_id_buffer *b, size_t room) {
     }
     grown = realloc(b->ids, grown_room * sizeof *grown);
     if (grown == NULL) {
-        LT_FAIL(LT_ERR_OOM, "no room for %zu token ids", room);
+        LT_FAIL(LT_ERR_OOM, "no memory for %zu token ids", room);
     }
     b->ids = grown;
     b->room = grown_room;
@@ -105,7 +106,7 @@ static lt_err job_add(job *j, const lt_text_record *r) {
                                              : NULL;
         j->records = records != NULL ? records : j->records;
         if (doc_tokens == NULL) {
-            LT_FAIL(LT_ERR_OOM, "no room for %zu records", room);
+            LT_FAIL(LT_ERR_OOM, "no memory for %zu records", room);
         }
         j->doc_tokens = doc_tokens;
         j->room_records = room;
@@ -116,7 +117,7 @@ static lt_err job_add(job *j, const lt_text_record *r) {
     return LT_OK;
 }
 
-/* Records of one reader until the job is full or the file ends. */
+/* Add records of one reader until the job is full or the file ends. */
 static lt_err job_fill(job *j, lt_text_reader *r) {
     while (j->text_bytes < JOB_BYTES) {
         lt_text_record record;
@@ -132,7 +133,7 @@ static lt_err job_fill(job *j, lt_text_reader *r) {
     return LT_OK;
 }
 
-/* The next free job, emptied; NULL: time to stop. */
+/* The next free job, emptied; NULL: stop. */
 static job *reader_claim(pipeline *p) {
     job *j = NULL;
     pthread_mutex_lock(&p->lock);
@@ -220,7 +221,7 @@ static void *reader_main(void *arg) {
 
 /* ---- Workers ---- */
 
-/* The mask of the job's tokens from `from` on. */
+/* Set the mask of the job's tokens from `from` on. */
 static lt_err mark_tokens(worker_ctx *w, job *j, size_t from, int what) {
     if (!lt_tokenize_is_masked(w->p->o)) {
         return LT_OK;
@@ -232,7 +233,7 @@ static lt_err mark_tokens(worker_ctx *w, job *j, size_t from, int what) {
     return LT_OK;
 }
 
-/* One member's text, appended to the job's tokens; field NULL: the record's text. */
+/* Append the tokens of one member's text to the job; field NULL: the record's text. */
 static lt_err encode_part(worker_ctx *w, job *j, const record_slice *s, const char *field,
                           int what) {
     const lt_tokenize_options *o = w->p->o;
@@ -254,8 +255,8 @@ static lt_err encode_part(worker_ctx *w, job *j, const record_slice *s, const ch
     return mark_tokens(w, j, before, what);
 }
 
-/* A whole line, by the caller's own encoder. BOS is put before it unless the line brings its
- * own. */
+/* Encode a whole line with the caller's encoder. BOS is put before it unless the line begins with
+ * it. */
 static lt_err encode_line(worker_ctx *w, job *j, const record_slice *s, size_t bos) {
     const lt_tokenize_options *o = w->p->o;
     const lt_text_reader *r = w->p->readers[j->input];
@@ -297,8 +298,9 @@ static lt_err encode_record(worker_ctx *w, job *j, size_t i) {
         LT_TRY(encode_part(w, j, s, NULL, LT_MASK_LABEL));
     }
     if (j->ids.n == before + bos) {
-        j->ids.n = before;       /* An empty document. */
-    } else if (o->eod_id >= 0) { /* An answer's end is learnt with it; a turn has its own. */
+        j->ids.n = before; /* An empty document. */
+    } else if (o->eod_id >=
+               0) { /* The EOD after an answer is a label, too; a turn has its own end. */
         LT_TRY(lt_id_buffer_reserve(&j->ids, j->ids.n + 1));
         j->ids.ids[j->ids.n++] = (int32_t)o->eod_id;
         LT_TRY(mark_tokens(w, j, j->ids.n - 1,
@@ -313,7 +315,7 @@ static void encode_job(worker_ctx *w, job *j) {
     j->decoded_bytes = 0;
     for (size_t i = 0; i < j->n_records; i++) {
         const lt_err err = encode_record(w, j, i);
-        /* Earlier than an error the reader may have found behind these records. */
+        /* This error is earlier than one that the reader may have found after these records. */
         if (err != LT_OK) {
             job_fail(j, err);
             return;
@@ -388,7 +390,7 @@ static void writer_release(pipeline *p, job *j) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Append a job's documents and move the position behind it. */
+/* Append a job's documents and move the position past them. */
 static lt_err write_job(pipeline *p, lt_shard_writer *w, const job *j) {
     const bool masked = lt_tokenize_is_masked(p->o);
     size_t at = 0;
@@ -426,8 +428,8 @@ static void fill_stats(lt_tokenize_stats *stats, const pipeline *p, const lt_sha
     stats->resumed_text_bytes = p->from.text_bytes;
 }
 
-/* Until the jobs end, one failed, or a signal asked to stop. Of a failed job nothing is written:
- * the next run begins with it again. */
+/* Write until the jobs end, one fails, or a signal asks to stop. Nothing of a failed job is
+ * written; the next run begins with it. */
 static lt_err write_all(pipeline *p, lt_shard_writer *w, uint64_t fingerprint,
                         lt_tokenize_stats *stats) {
     const double every_s = p->o->commit_every_s > 0 ? p->o->commit_every_s : COMMIT_EVERY_S;
@@ -480,7 +482,7 @@ static void pipeline_free(pipeline *p) {
     pthread_mutex_destroy(&p->lock);
 }
 
-/* Start the threads, write what they bring, and see them off. */
+/* Start the threads, write their jobs, and join them. */
 static lt_err run_threads(pipeline *p, lt_shard_writer *w, uint64_t fingerprint,
                           lt_tokenize_stats *stats) {
     lt_err err = LT_OK;
@@ -521,8 +523,8 @@ done:
     return err;
 }
 
-/* It failed before a document was durable (a wrong field, say): leave no files that a second try
- * would trip over. */
+/* After a failure before any document was durable (a wrong field, say), remove the files, so that
+ * they do not stop a second attempt. */
 static lt_err discard_nothing(const char *prefix, lt_err err) {
     lt_failure failure;
     lt_failure_keep(&failure, err);

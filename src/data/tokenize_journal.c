@@ -1,7 +1,8 @@
 /* tokenize_journal.c: see tokenize_journal.h.
  *
- * Order at the end: manifest, then the shard's renames (.idx last), then the journal goes. So .idx
- * with a manifest of this fingerprint means complete, whatever else is left lying about. */
+ * The order at the end: write the manifest, rename the shard's files (.idx last), remove the
+ * journal. So .idx with a manifest of this fingerprint means complete, whatever other files are
+ * left. */
 #include "data/tokenize_journal.h"
 
 #include <errno.h>
@@ -60,7 +61,8 @@ lt_err lt_tokenize_fingerprint(uint64_t *out, uint64_t *total_bytes, const lt_to
         h = lt_rng_mix(h ^ (uint64_t)st.st_size);
         h = lt_rng_mix(h ^ (uint64_t)st.st_mtim.tv_sec);
         h = lt_rng_mix(h ^ (uint64_t)st.st_mtim.tv_nsec);
-        if (pipe || !S_ISREG(st.st_mode)) { /* What it holds is not known: never the same again. */
+        /* Its content is unknown, so its fingerprint never matches. */
+        if (pipe || !S_ISREG(st.st_mode)) {
             known = false;
             h = lt_rng_mix(h ^ lt_clock_ns() ^ (uint64_t)getpid() << 32);
         }
@@ -78,7 +80,7 @@ static lt_err name(char out[LT_PATH_BYTES], const char *prefix, const char *suff
     return LT_OK;
 }
 
-/* Position and fingerprint out of a journal or a manifest. */
+/* Read position and fingerprint from a journal or a manifest. */
 static lt_err load(const char *path, uint64_t *fingerprint, lt_tokenize_position *at) {
     static const char *const keys[] = {"input",      "offset",    "line",  "empty",
                                        "text_bytes", "documents", "tokens"};
@@ -88,7 +90,7 @@ static lt_err load(const char *path, uint64_t *fingerprint, lt_tokenize_position
     lt_err err = LT_OK;
     json_t *root = NULL;
     const char *hex = NULL;
-    int64_t labels = 0; /* Only a shard with a mask tells them. */
+    int64_t labels = 0; /* Only a shard with a mask has them. */
 
     LT_TRY_DONE(lt_json_load(&root, path, TEXT_BYTES));
     LT_TRY_DONE(lt_json_str(root, "fingerprint", &hex, false, path));
@@ -123,23 +125,23 @@ lt_err lt_tokenize_find_output(lt_output_state *state, lt_tokenize_position *at,
                 return LT_OK;
             }
         }
-        LT_FAIL(LT_ERR_STATE,
-                "%s: a shard of other inputs or options is there already; --overwrite replaces it",
-                idx);
+        LT_FAIL(
+            LT_ERR_STATE,
+            "%s: a shard made from other inputs or options exists already; --overwrite replaces it",
+            idx);
     }
     if (!lt_file_exists(journal)) {
         return LT_OK;
     }
     LT_TRY(load(journal, &found, at));
     if (found != fingerprint && at->mark.n_documents + at->empty == 0) {
-        *at = (lt_tokenize_position){.line = 1}; /* Nothing was written: nothing to lose. */
+        *at = (lt_tokenize_position){.line = 1}; /* Nothing was written, so nothing is lost. */
         return LT_OK;
     }
     if (found != fingerprint) {
         LT_FAIL(LT_ERR_STATE,
-                "%s: an unfinished shard of other inputs or options; run its command again to go "
-                "on, or "
-                "--overwrite to start again",
+                "%s: an unfinished shard made from other inputs or options exists; run its command "
+                "again to continue it, or use --overwrite to start over",
                 journal);
     }
     *state = LT_OUTPUT_UNFINISHED;
@@ -211,7 +213,8 @@ lt_err lt_tokenize_remove_journal(const char *prefix) {
 }
 
 lt_err lt_tokenize_remove_output(const char *prefix) {
-    LT_TRY(remove_one(prefix, ".idx")); /* First: without it nobody takes the rest for a shard. */
+    /* First, because without it the rest does not count as a shard. */
+    LT_TRY(remove_one(prefix, ".idx"));
     LT_TRY(remove_one(prefix, ".bin"));
     LT_TRY(remove_one(prefix, ".mask"));
     LT_TRY(remove_one(prefix, ".json"));
@@ -236,7 +239,8 @@ lt_err lt_tokenize_hash(uint64_t *out, const lt_tokenizer *t, const char *path) 
     return LT_OK;
 }
 
-/* A folder and a file of one tokenizer have other hashes: then their sizes speak. */
+/* A folder and a file of the same tokenizer have different hashes; then their sizes are
+ * compared. */
 lt_err lt_tokenize_other_tokenizer(char **made_with, const char *prefix, const lt_tokenizer *t,
                                    const char *path) {
     lt_err err = LT_OK;

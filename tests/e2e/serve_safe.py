@@ -318,7 +318,7 @@ def read_all(c):
 
 
 cert, key_file = make_certificate("tls.crt")
-for flags, said in ((("--tls-cert", cert), "go together"), (("--tls-cert", cert, "--tls-key", cert), "tls-key"), (("--tls-cert", "/nothing", "--tls-key", key_file), "tls-cert /nothing"),
+for flags, said in ((("--tls-cert", cert), "must be given together"), (("--tls-cert", cert, "--tls-key", cert), "tls-key"), (("--tls-cert", "/nothing", "--tls-key", key_file), "tls-cert /nothing"),
                     (("--tls-cert", key_file, "--tls-key", key_file), "tls-cert"), (("--tls-cert", cert, "--tls-key", make_certificate("other.crt", "other.key")[1]), "key values mismatch")):
     code, text = refused(*flags)
     check(f"TLS: {' '.join(os.path.basename(f) for f in flags)}: not started, the message names it", code in (1, 2) and said in text, text)

@@ -90,7 +90,7 @@ bad_input() {
 
     # Where it goes.
     refused 1 "none/x.bin.part: No such file or directory" tokenize "$dir/r.jsonl" --tokenizer "$tok" --out "$dir/none/x"
-    refused 2 "a folder; name the shard in it" tokenize "$dir/r.jsonl" --tokenizer "$tok" --out "$dir"
+    refused 2 "is a folder; name the shard in it" tokenize "$dir/r.jsonl" --tokenizer "$tok" --out "$dir"
     refused 1 "nofile.jsonl: No such file or directory" tokenize "$dir/nofile.jsonl" --tokenizer "$tok" --out "$dir/x"
     refused 2 "characters, at most 1023 fit" tokenize --tokenizer "$tok" --text "$(printf 'a%.0s' {1..2000})"
 
@@ -119,7 +119,7 @@ bad_input() {
     head -c 9000 LICENSE | tr -c 'a-z' ' ' >"$dir/long.txt"
     refused 1 "the model's context is 1024" generate --prompt-file "$dir/long.txt"
     refused 2 "no bench is named 'nonsense'" bench kernels --op gemm,nonsense
-    refused 2 "--prompt and --prompt-file are two prompts" generate --prompt a --prompt-file "$dir/long.txt"
+    refused 2 "give --prompt or --prompt-file, not both" generate --prompt a --prompt-file "$dir/long.txt"
     for verb in "--version" "doctor --no-measure --json" "tokenize --tokenizer $tok --text a"; do
         build/lateen $verb >/dev/full 2>"$dir/err" && echo "not ok - $verb on a full disk ended well" || { grep -qF "standard output: No space left" "$dir/err" && echo "ok - a full disk" || echo "not ok - $verb on a full disk: $(cat "$dir/err")"; }
     done

@@ -1,9 +1,10 @@
 /* jinja/eval.c: expressions and statements of a tree, evaluated by walking it; depth is bounded by
  * LT_JINJA_EVAL_DEPTH.
  *
- * SCOPES   a chain of small tables. if bodies share their surroundings' scope; loop bodies (each
- *          round), macros, blocks and with have their own, so that what is set inside does not leak
- *          out, as in Jinja. A macro sees the scope it was defined in, as it is when called. */
+ * SCOPES   a chain of small tables. if bodies share the surrounding scope. Loop bodies (each
+ *          iteration), macros, blocks and with have their own, so that a variable set inside does
+ *          not leak out, as in Jinja. A macro sees the scope it was defined in, in its state at the
+ *          time of the call. */
 #include "data/jinja/jinja.h"
 
 #include <stdarg.h>
@@ -349,7 +350,7 @@ static const lt_jv *find_keyword(const lt_jargs *args, lt_jv name) {
     return NULL;
 }
 
-/* Arguments become variables of the macro's scope; what is left over becomes varargs and kwargs. */
+/* Arguments become variables of the macro's scope; the remaining ones become varargs and kwargs. */
 static lt_err bind_macro(lt_jrun *r, const lt_jmacro *m, const lt_jargs *args, lt_jscope *s) {
     lt_jv varargs = LT_JV(NONE), kwargs = LT_JV(NONE);
     size_t n = 0;
@@ -379,7 +380,7 @@ static lt_err bind_macro(lt_jrun *r, const lt_jmacro *m, const lt_jargs *args, l
     return lt_jscope_set(r, s, LT_JV_OF_STR("kwargs", 6), kwargs);
 }
 
-/* Execute a body with its output caught in a string. */
+/* Execute a body with its output captured in a string. */
 static lt_err exec_caught(lt_jrun *r, lt_jscope *s, const lt_jnode *body, lt_jv *out) {
     lt_jbuf b = {.pool = &r->pool}, *const outer = r->out;
     lt_jflow flow = LT_FLOW_NEXT;
@@ -479,7 +480,7 @@ static lt_err exec_for(lt_jrun *r, lt_jscope *s, const lt_jnode *f) {
         LT_TRY(lt_jinja_exec(r, inner, f->c, &flow));
         completed = completed || flow == LT_FLOW_NEXT;
     }
-    if (!completed && f->d != NULL) { /* As Jinja has it: no round came to its end. */
+    if (!completed && f->d != NULL) { /* As in Jinja: no iteration completed. */
         lt_jscope *inner = NULL;
         LT_TRY(lt_jscope_open(r, s, &inner));
         return lt_jinja_exec(r, inner, f->d, &flow);
@@ -535,7 +536,7 @@ static lt_err exec_scoped(lt_jrun *r, lt_jscope *s, const lt_jnode *n, lt_jflow 
     LT_TRY(lt_jscope_open(r, s, &inner));
     if (n->kind == LT_NODE_SCOPE) {
         LT_TRY(exec_caught(r, inner, n->a, &v));
-        /* Inside a macro: as transformers, where its call stands. */
+        /* Inside a macro the position is that of its call, as in transformers. */
         if (r->generated != NULL && v.n > 0) {
             const size_t from = r->top->n;
             LT_TRY(lt_jv_push(&r->pool, r->generated, LT_JV_OF_INT((int64_t)from)));

@@ -13,7 +13,7 @@
     static lt_err name(lt_jrun *r, lt_jv self, const lt_jv *a, const lt_jargs *args, lt_jv *out)
 #define UNUSED() ((void)r, (void)self, (void)a, (void)args, (void)out)
 
-/* Jinja's text filters first make a string of what they get. */
+/* Jinja's text filters first convert their input to a string. */
 static lt_err call_str_method(lt_jrun *r, const char *name, lt_jv self, const lt_jargs *args,
                               lt_jv *out) {
     const lt_jmethod m = {.self = self, .name = name, .n = strlen(name)};
@@ -59,7 +59,7 @@ FILTER(f_safe) {
     return LT_OK;
 }
 
-/* Words are what stands between runs of these: -, white space, ( { [ <. */
+/* These separate words: -, white space, ( { [ <. */
 FILTER(f_title) {
     lt_jv text = LT_JV(NONE);
     lt_jbuf b = {.pool = &r->pool};
@@ -117,7 +117,7 @@ FILTER(f_urlencode) {
     lt_jbuf b = {.pool = &r->pool};
     UNUSED();
     if (self.kind == LT_JV_DICT || self.kind == LT_JV_LIST) {
-        LT_JFAIL(r, "urlencode of a %s", lt_jv_type(self));
+        LT_JFAIL(r, "urlencode does not take a %s", lt_jv_type(self));
     }
     LT_TRY(lt_jtext_of(r, self, &text));
     for (size_t i = 0; i < text.n; i++) {
@@ -148,7 +148,7 @@ FILTER(f_indent) {
         LT_TRY(lt_jbuf_puts(&with, " "));
     }
     if (self.kind == LT_JV_UNDEF || self.kind == LT_JV_NONE) {
-        LT_JFAIL(r, "indent of a %s", lt_jv_type(self));
+        LT_JFAIL(r, "indent does not take a %s", lt_jv_type(self));
     }
     LT_TRY(lt_jinja_binary(r, LT_OP_ADD, text, LT_JV_OF_STR("\n", 1), &text));
     LT_TRY(call_str_method(r, "splitlines", text, &none, &lines));
@@ -260,7 +260,7 @@ FILTER(f_tojson) {
 
 /* ---- numbers ---- */
 
-/* A whole text as a number, as Python's int() and float() read it; false: it is none. */
+/* Read a whole text as a number, as Python's int() and float() do; false: it is not a number. */
 static bool read_number(lt_jv v, int base, bool whole, lt_jv *out) {
     char text[80], *end;
     const char *s = v.s;
@@ -285,7 +285,7 @@ static bool read_number(lt_jv v, int base, bool whole, lt_jv *out) {
         out->i = strtoll(text, &end, base);
     } else {
         if (strpbrk(text, "xXpP(") != NULL) {
-            return false; /* C reads more than Python. */
+            return false; /* C accepts more than Python. */
         }
         out->kind = LT_JV_FLOAT;
         out->f = strtod(text, &end);
@@ -317,7 +317,7 @@ FILTER(f_int) {
             return LT_OK;
         }
         if (fabs(x) >= 0x1p63) {
-            LT_JFAIL(r, "a whole number over 63 bits");
+            LT_JFAIL(r, "the integer does not fit in 63 bits");
         }
         *out = LT_JV_OF_INT((int64_t)x);
     }
@@ -357,9 +357,9 @@ FILTER(f_round) {
     const double scale = pow(10, (double)digits), x = lt_jv_number(self);
     UNUSED();
     if (!lt_jv_is_number(self) || digits < -300 || digits > 300) {
-        LT_JFAIL(r, "round of a %s", lt_jv_type(self));
+        LT_JFAIL(r, "round does not take a %s", lt_jv_type(self));
     }
-    /* To even on ties of the decimal value, as Python. */
+    /* Ties of the decimal value go to even, as in Python. */
     if (a[1].kind == LT_JV_ABSENT || lt_jv_str_is(a[1], "common")) {
         char text[700];
         if (digits >= 0) {

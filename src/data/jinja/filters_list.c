@@ -1,4 +1,5 @@
-/* jinja/filters_list.c: the filters that walk something: length, join, map, select, sort, ... */
+/* jinja/filters_list.c: the filters that iterate over their input: length, join, map, select, sort,
+ * ... */
 #include "data/jinja/jinja.h"
 
 #include <string.h>
@@ -154,7 +155,7 @@ FILTER(f_items) {
     return LT_OK;
 }
 
-/* ---- map, select and their kin ---- */
+/* ---- map, select and similar filters ---- */
 
 static lt_jargs rest_of(const lt_jargs *args, size_t from) {
     lt_jargs rest = *args;
@@ -286,7 +287,7 @@ FILTER(f_dictsort) {
     const bool by_value = lt_jv_str_is(a[1], "value");
     UNUSED();
     if (self.kind != LT_JV_DICT) {
-        LT_JFAIL(r, "dictsort of a %s", lt_jv_type(self));
+        LT_JFAIL(r, "dictsort does not take a %s", lt_jv_type(self));
     }
     LT_TRY(f_items(r, self, a, args, out));
     out->list->sub = LT_JLIST_LIST;
@@ -365,7 +366,7 @@ FILTER(f_batch) {
     lt_jv row = LT_JV(NONE);
     UNUSED();
     if (a[0].kind != LT_JV_INT || a[0].i < 1) {
-        LT_JFAIL(r, "batch() takes a number of items over 0");
+        LT_JFAIL(r, "batch() takes a positive number of items");
     }
     LT_TRY(lt_jinja_iterate(r, self, &items));
     LT_TRY(new_list(r, LT_JLIST_ITER, out));

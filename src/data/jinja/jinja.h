@@ -1,4 +1,4 @@
-/* jinja.h: the parts of the template interpreter (chat_template.c opens and renders; nobody else
+/* jinja.h: the parts of the template interpreter (only chat_template.c, which opens and renders,
  * includes this).
  *
  *     text ──jinja_lex──▶ tokens ──jinja_parse──▶ tree
@@ -7,14 +7,14 @@
  *                           jinja_value (Python's values), jinja_text (their text), jinja_filters,
  *                           jinja_tests, jinja_methods
  *
- * MEMORY   a tree lives in its template's pool, a render's values in that render's pool: chunks
- *          that only grow and are freed at once, so that no value is ever freed and none is
- *          counted. A pool has a budget: a template that builds too much gets LIMIT.
- * BOUNDS   each node evaluated, item visited and 64 bytes built is a step; steps, nesting (in the
- *          tree and at run time) and memory have limits.
- * SANDBOX  values are copies of the caller's JSON; there is no value through which a file, a clock
- *          (but strftime_now) or a process could be reached, and lists and dicts cannot be changed,
- *          as in transformers' ImmutableSandboxedEnvironment.
+ * MEMORY   a tree lives in its template's pool, the values of a rendering in its own pool. A pool
+ *          only grows and is freed as a whole, so values need no reference counts. It has a budget:
+ *          a template that exceeds it fails with LIMIT.
+ * BOUNDS   each evaluated node, each visited item and each 64 bytes of text count as a step. Steps,
+ *          nesting (in the tree and at run time) and memory are limited.
+ * SANDBOX  values are copies of the caller's JSON. No value gives access to a file, a process or a
+ *          clock (except strftime_now), and lists and dicts cannot be changed, as in transformers'
+ *          ImmutableSandboxedEnvironment.
  * The parser and the evaluator are recursive; their depth is bounded by LT_JINJA_PARSE_DEPTH and
  * LT_JINJA_EVAL_DEPTH. */
 #ifndef LT_DATA_JINJA_H
@@ -31,7 +31,7 @@
 #define LT_JINJA_STEPS       50000000            /* Of one render: a few seconds at most. */
 #define LT_JINJA_PARSE_DEPTH 120
 #define LT_JINJA_EVAL_DEPTH  600
-#define LT_JINJA_RANGE       100000 /* Items of range(), as Jinja's sandbox. */
+#define LT_JINJA_RANGE       100000 /* Items of range() at most, as in Jinja's sandbox. */
 
 /* ---- pool ---- */
 
@@ -67,7 +67,7 @@ typedef enum {
     LT_JV_INT,
     LT_JV_FLOAT,
     LT_JV_STR,
-    LT_JV_LIST, /* Lists, tuples, ranges, generators, views: list->sub tells. */
+    LT_JV_LIST, /* Lists, tuples, ranges, generators, views: see list->sub. */
     LT_JV_DICT,
     LT_JV_NAMESPACE,
     LT_JV_MACRO,
@@ -98,7 +98,7 @@ typedef struct lt_jrun lt_jrun;
 
 typedef struct {
     lt_jkind kind : 8;
-    bool markup : 1; /* STR: came out of safe or escape: what is added to it gets escaped. */
+    bool markup : 1; /* STR: the result of safe or escape; text that is added to it is escaped. */
     uint32_t n;      /* STR, UNDEF: bytes. */
     union {
         bool b;
@@ -348,10 +348,10 @@ struct lt_jrun {
     int depth, line, loops;
     lt_jscope *globals;
     int64_t now_s;      /* strftime_now; negative: the present. */
-    lt_jbuf *out, *top; /* Where text goes now; where the page's own goes (a macro's is caught). */
-    /* Pairs of bytes of *top between {% generation %} and its end; NULL: not asked for. */
+    lt_jbuf *out, *top; /* Current output; output of the template itself (a macro's is captured). */
+    /* Pairs of positions in *top: {% generation %} and its end; NULL: not wanted. */
     lt_jlist *generated;
-    lt_jv block_text; /* What a filter block filters. */
+    lt_jv block_text; /* Input of a filter block. */
 };
 
 /* ARG with "NAME:LINE: " before the message. */
@@ -359,7 +359,7 @@ struct lt_jrun {
 void lt_jinja_fail(const lt_jrun *r, const char *fmt, ...) LT_PRINTF(2, 3);
 
 LT_MUST_USE lt_err lt_jinja_steps(lt_jrun *r, size_t n);
-LT_MUST_USE lt_err lt_jinja_enter(lt_jrun *r); /* One level deeper; leave by r->depth--. */
+LT_MUST_USE lt_err lt_jinja_enter(lt_jrun *r); /* Enter one level deeper; leave it by r->depth--. */
 
 lt_jv lt_jscope_find(const lt_jscope *s, lt_jv name); /* UNDEF when there is none. */
 LT_MUST_USE lt_err lt_jscope_set(lt_jrun *r, lt_jscope *s, lt_jv name, lt_jv value);
@@ -380,7 +380,7 @@ LT_MUST_USE lt_err lt_jinja_binary(lt_jrun *r, lt_jop op, lt_jv a, lt_jv b, lt_j
 LT_MUST_USE lt_err lt_jinja_compare(lt_jrun *r, lt_jop op, lt_jv a, lt_jv b, bool *out);
 LT_MUST_USE lt_err lt_jinja_less(lt_jrun *r, lt_jv a, lt_jv b, bool *out);
 LT_MUST_USE lt_err lt_jinja_iterate(lt_jrun *r, lt_jv v,
-                                    lt_jlist **out); /* What a for loop would walk. */
+                                    lt_jlist **out); /* The items of a for loop over v. */
 LT_MUST_USE lt_err lt_jinja_attr(lt_jrun *r, lt_jv v, lt_jv name, lt_jv *out);
 LT_MUST_USE lt_err lt_jinja_item(lt_jrun *r, lt_jv v, lt_jv index, lt_jv *out);
 LT_MUST_USE lt_err lt_jinja_slice(lt_jrun *r, lt_jv v, const lt_jv part[3], lt_jv *out);
@@ -409,8 +409,7 @@ LT_MUST_USE lt_err lt_jinja_filter(lt_jrun *r, lt_jv name, lt_jv self, const lt_
 LT_MUST_USE lt_err lt_jinja_test(lt_jrun *r, lt_jv name, lt_jv self, const lt_jargs *args,
                                  bool *out);
 
-/* Rows of more filters, so that their families can have files of their own; ended by a NULL
- * name. */
+/* Further filters, in files of their own; a NULL name ends each list. */
 extern const lt_jbuiltin lt_jinja_text_filters[], lt_jinja_list_filters[];
 
 /* Methods: whether the type has it, and the call. */

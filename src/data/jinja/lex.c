@@ -1,12 +1,12 @@
-/* jinja/lex.c: a template's text as tokens: what is outside of tags as DATA, with Jinja's rules for
- * white space.
+/* jinja/lex.c: splits the text of a template into tokens. Text outside of tags becomes DATA, with
+ * Jinja's rules for white space.
  *
- *   {%- -%} {{- -}} {#- -#}   take all white space before / after the tag away
+ *   {%- -%} {{- -}} {#- -#}   remove all white space before / after the tag
  *   {%+ +%}                   keep it, against the two rules that follow
- *   lstrip_blocks             blanks between the start of a line and a {% or {# go away
- *   trim_blocks               one newline right after a %} or #} goes away
- * Both are on, as transformers sets them. Newlines are normalised to \n, and one at the very end of
- * the text is dropped. */
+ *   lstrip_blocks             removes blanks between the start of a line and {% or {#
+ *   trim_blocks               removes one newline directly after %} or #} Both are on, as
+ * transformers sets them. Newlines are normalised to \n, and one at the very end of the text is
+ * dropped. */
 #include "data/jinja/jinja.h"
 
 #include <ctype.h>
@@ -85,7 +85,7 @@ static lt_err put_data(lexer *l, size_t to, char sign, bool block) {
     return n > 0 ? push(l, LT_TOK_DATA, s, n, l->line) : LT_OK;
 }
 
-/* At a possible end such as "%}": its end with what it takes along, or 0. */
+/* At a possible end such as "%}": position after it and the white space that it removes, or 0. */
 static size_t match_end(const lexer *l, size_t at, const char *close, bool trims) {
     if (has(l, at, "-") && has(l, at + 1, close)) {
         return skip_space(l, at + 3);
@@ -113,7 +113,7 @@ static lt_err lex_comment(lexer *l) {
     return LT_OK;
 }
 
-/* {% raw %} at l->at: where its content starts, or 0. */
+/* If {% raw %} is at l->at: where its content starts, else 0. */
 static size_t match_raw(const lexer *l, size_t at, const char *word) {
     at += 2;
     at += at < l->n && (l->s[at] == '-' || l->s[at] == '+');
@@ -283,7 +283,7 @@ static lt_err lex_operator(lexer *l) {
     return LT_OK;
 }
 
-/* From behind "{%" or "{{" (and its sign) to behind the end of the tag. */
+/* Lex from after "{%" or "{{" (and its sign) to after the end of the tag. */
 static lt_err lex_tag(lexer *l, bool block) {
     const char *close = block ? "%}" : "}}";
     const int line = l->line;

@@ -1,4 +1,4 @@
-/* jinja/methods.c: what a template may call on a string, dict or list, as Python has it. */
+/* jinja/methods.c: the methods that a template may call on a string, dict or list, as in Python. */
 #include "data/jinja/jinja.h"
 
 #include <stdio.h>
@@ -406,9 +406,9 @@ METHOD(s_join) {
     return LT_OK;
 }
 
-/* ---- what it consists of ---- */
+/* ---- kinds of characters ---- */
 
-/* Each character has one of these properties, and there is one. */
+/* Is the string non-empty, and has each character one of these properties? */
 static bool all_of(lt_jv self, uint32_t flags) {
     const uint8_t *p = (const uint8_t *)self.s, *end = p + self.n;
     uint32_t cp;
@@ -463,7 +463,7 @@ static lt_err pad(lt_jrun *r, lt_jv self, lt_jv width, lt_jv fill, int where, lt
     const int64_t n = (int64_t)lt_jtext_count(self.s, self.n);
     int64_t total, left;
     if (width.kind != LT_JV_INT || lt_jtext_count(with.s, with.n) != 1) {
-        LT_JFAIL(r, "a width must be a whole number and a fill one character");
+        LT_JFAIL(r, "a width must be an integer and a fill a single character");
     }
     total = width.i > n ? width.i - n : 0;
     LT_TRY(lt_jinja_steps(r, (size_t)(total > LT_JINJA_STEPS ? LT_JINJA_STEPS : total)));
@@ -497,7 +497,7 @@ METHOD(s_zfill) {
     lt_jbuf b = {.pool = &r->pool};
     UNUSED();
     if (a[0].kind != LT_JV_INT) {
-        LT_JFAIL(r, "zfill() takes a whole number");
+        LT_JFAIL(r, "zfill() takes an integer");
     }
     LT_TRY(pad(r, digits, LT_JV_OF_INT(a[0].i - sign), LT_JV_OF_STR("0", 1), 1, &digits));
     LT_TRY(lt_jbuf_put(&b, self.s, sign));
@@ -639,7 +639,7 @@ METHOD(d_copy) {
     return LT_OK;
 }
 
-/* What would change a list or dict. */
+/* Methods that would change a list or dict. */
 METHOD(refuse) {
     UNUSED();
     LT_JFAIL(r, "access to a method that changes a %s is unsafe", lt_jv_type(self));

@@ -1,5 +1,5 @@
-/* jinja/ops.c: Python's operators on values. Whole numbers are 64 bits wide: going over is an
- * error, not a longer number. */
+/* jinja/ops.c: Python's operators on values. Integers have 64 bits; overflow is an error, not a
+ * longer number. */
 #include "data/jinja/jinja.h"
 
 #include <math.h>
@@ -267,7 +267,7 @@ lt_err lt_jinja_compare(lt_jrun *r, lt_jop op, lt_jv a, lt_jv b, bool *out) {
     }
 }
 
-/* ---- walking, subscripts ---- */
+/* ---- iteration, subscripts ---- */
 
 static lt_err iterate_str(lt_jrun *r, lt_jv v, lt_jlist *l) {
     for (size_t i = 0; i < v.n;) {
@@ -292,7 +292,7 @@ lt_err lt_jinja_iterate(lt_jrun *r, lt_jv v, lt_jlist **out) {
     LT_TRY(lt_jv_new_list(&r->pool, LT_JLIST_LIST, 0, &list));
     *out = list.list;
     switch (v.kind) {
-    case LT_JV_LIST: /* A generator that is spent. */
+    case LT_JV_LIST: /* An exhausted generator. */
     case LT_JV_UNDEF:
         return LT_OK;
     case LT_JV_STR:

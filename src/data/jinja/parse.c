@@ -12,8 +12,8 @@ static lt_err end_tag(lt_jparser *p) {
     return lt_jparse_expect_kind(p, LT_TOK_BLOCK_END, "'%}'");
 }
 
-/* A body up to {% one of ends %}; the name is skipped, the rest of its tag is the caller's. *which:
- * its row. */
+/* Parse a body up to {% one of ends %}. The name is skipped, the caller parses the rest of the tag.
+ * *which: index of the end. */
 static lt_err parse_until(lt_jparser *p, const char *const *ends, lt_jnode **out, size_t *which) {
     LT_TRY(end_tag(p));
     LT_TRY(lt_jparse_enter(p));
@@ -177,7 +177,7 @@ static lt_err parse_generation(lt_jparser *p, lt_jnode *node) {
     return parse_to_end(p, "endgeneration", &node->a);
 }
 
-/* Behind "{%": a statement with its end. */
+/* Parse a statement with its end, from after "{%". */
 static lt_err parse_statement(lt_jparser *p, lt_jnode **out) {
     static const struct {
         const char *name;

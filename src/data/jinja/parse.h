@@ -1,6 +1,6 @@
-/* jinja/parse.h: what the two halves of the parser share: tokens (jinja/parse_expr.c), expressions
- * (there) and statements (jinja/parse.c). The parser is recursive; its depth is bounded by
- * LT_JINJA_PARSE_DEPTH. */
+/* jinja/parse.h: the interface between the two halves of the parser: tokens (jinja/parse_expr.c),
+ * expressions (there) and statements (jinja/parse.c). The parser is recursive; its depth is bounded
+ * by LT_JINJA_PARSE_DEPTH. */
 #ifndef LT_DATA_JINJA_PARSE_H
 #define LT_DATA_JINJA_PARSE_H
 

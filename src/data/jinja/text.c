@@ -1,4 +1,4 @@
-/* jinja/text.c: characters, and values as Python writes them: str(), repr() and json.dumps(). */
+/* jinja/text.c: characters, and the text of values as in Python: str(), repr() and json.dumps(). */
 #include "data/jinja/jinja.h"
 
 #include <math.h>
@@ -66,8 +66,8 @@ static lt_err put_cp(lt_jbuf *b, uint32_t cp) {
     return lt_jbuf_put(b, text, lt_utf8_encode(cp, text));
 }
 
-/* Upper case of one code point where it is one code point: the inverse of the lower-case table,
- * sought at the distances that scripts use. */
+/* Upper case of a code point, if it is a single code point: the inverse of the lower-case table,
+ * searched at the distances that scripts use. */
 static uint32_t upper_cp(uint32_t cp) {
     static const int32_t distance[] = {-32,  -1,   -80,  -48,  -37,  -38,   -63,  -64,
                                        -26,  -16,  -8,   8,    -40,  -28,   121,  -210,

@@ -43,7 +43,7 @@ lt_err lt_jpool_grow(lt_jpool *p, void **data, size_t old_bytes, size_t new_byte
     void *fresh;
 
     LT_ASSERT(new_bytes >= old_bytes);
-    /* The last thing taken grows where it is. */
+    /* The last allocation can grow in place. */
     if (c != NULL && *data != NULL && (unsigned char *)*data + old == c->data + c->used &&
         c->room - c->used >= wanted - old) {
         c->used += wanted - old;
@@ -89,7 +89,7 @@ lt_err lt_jbuf_puts(lt_jbuf *b, const char *s) {
     return lt_jbuf_put(b, s, strlen(s));
 }
 
-/* ---- questions ---- */
+/* ---- properties ---- */
 
 bool lt_jv_is_int(lt_jv v) {
     return v.kind == LT_JV_INT || v.kind == LT_JV_BOOL;
@@ -196,7 +196,8 @@ static bool dicts_equal(const lt_jdict *a, const lt_jdict *b) {
 
 bool lt_jv_equal(
     lt_jv a,
-    lt_jv b) { /* Values hold no cycles and are as deep as the JSON or the tree they came from. */
+    /* Values have no cycles and are no deeper than the JSON or the tree they come from. */
+    lt_jv b) {
     if (lt_jv_is_number(a) && lt_jv_is_number(b)) {
         return numbers_equal(a, b);
     }
@@ -235,7 +236,7 @@ bool lt_jv_equal(
     }
 }
 
-/* ---- making ---- */
+/* ---- constructors ---- */
 
 lt_err lt_jv_copy_str(lt_jpool *p, const char *s, size_t n, lt_jv *out) {
     void *data;

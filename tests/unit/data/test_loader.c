@@ -460,7 +460,7 @@ static void a_mask_must_fit_its_shard(void **state) {
         err = lt_loader_next(l, 1, &batch, NULL);
     }
     assert_int_equal(err, LT_ERR_FORMAT);
-    assert_non_null(strstr(lt_error_message(), "its mask says 2 of token 12345"));
+    assert_non_null(strstr(lt_error_message(), "the mask has the value 2 for token 12345"));
     lt_loader_close(l);
 }
 
