@@ -57,19 +57,23 @@ typedef struct {
 LT_MUST_USE lt_err lt_comm_run_threads(int n_ranks, const lt_comm_options *o,
                                        lt_err (*fn)(lt_comm *c, void *ctx), void *ctx);
 
-/* lt_comm_open opens the world that this process was started in: started by mpirun or srun, the
- * process is a rank of their world (_mpi); otherwise it is the only rank (_self). Open MPI is
+/* lt_comm_open opens the world that this process was started in: started by `lateen launch`, the
+ * process is a rank on this machine and shares memory with the others (_shm); started by mpirun or
+ * srun, it is a rank of their world (_mpi); otherwise it is the only rank (_self). Open MPI is
  * loaded at run time; UNSUPPORTED where it is missing or another MPI is found. Call open once a
  * process. close accepts NULL; it is a collective call unless the world has failed. */
 LT_MUST_USE lt_err lt_comm_open(lt_comm **out, const lt_comm_options *o);
 LT_MUST_USE lt_err lt_comm_open_self(lt_comm **out, const lt_comm_options *o);
+LT_MUST_USE lt_err lt_comm_open_shm(lt_comm **out, const lt_comm_options *o);
 LT_MUST_USE lt_err lt_comm_open_mpi(lt_comm **out, const lt_comm_options *o);
-bool lt_comm_under_mpi(void); /* Did mpirun, or srun with PMIx, start this process? */
+bool lt_comm_under_launch(void); /* Did `lateen launch` start this process? */
+bool lt_comm_under_mpi(void);    /* Did mpirun, or srun with PMIx, start this process? */
+bool lt_comm_is_rank(void);      /* Did any of them? */
 void lt_comm_close(lt_comm *c);
 
 int lt_comm_rank(const lt_comm *c);
 int lt_comm_size(const lt_comm *c);
-const char *lt_comm_transport(const lt_comm *c); /* "self", "thread", "mpi" */
+const char *lt_comm_transport(const lt_comm *c); /* "self", "thread", "shm", "mpi" */
 
 /* Open a group of ranks of the world. The list holds each rank once and this rank among them; every
  * member passes the same name and list. Groups live as long as their world. ARG for a bad list. */

@@ -6,7 +6,8 @@
  * rounds. Every result is checked after the last round.
  *
  *     lateen bench comm --ranks 4            threads of one process
- *     mpirun -n 4 lateen bench comm          processes
+ *     lateen launch --ranks 4 bench comm     processes of one machine
+ *     mpirun -n 4 lateen bench comm          processes, through MPI
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@
 
 #define COMM_OPTIONS(X)                                                                            \
     X(I64, ranks, "ranks", "2", 1, 64, "ranks",                                                    \
-      "ranks as threads; under mpirun its ranks are measured instead")                             \
+      "ranks as threads; under launch and mpirun their ranks are measured instead")                \
     X(I64, min_bytes, "min-bytes", "1KiB", 4, 1e10, "bytes", "smallest size")                      \
     X(I64, max_bytes, "max-bytes", "64MiB", 4, 1e10, "bytes", "largest size")                      \
     X(I64, factor, "factor", "4", 2, 1024, "", "factor from one size to the next")                 \
@@ -227,13 +228,14 @@ int lt_bench_comm(int argc, char **argv) {
                 (long long)o.min_bytes, (long long)o.max_bytes);
         return LT_EXIT_USAGE;
     }
-    if (lt_comm_under_mpi()) {
+    if (lt_comm_is_rank()) {
         err = lt_comm_open(&c, NULL);
         err = err == LT_OK ? rank_main(c, &o) : err;
     } else {
         err = lt_comm_run_threads((int)o.ranks, NULL, rank_main, &o);
     }
     status = err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+    status = err == LT_ERR_REMOTE ? LT_EXIT_LOST : status;
     lt_comm_close(c);
     return status;
 }

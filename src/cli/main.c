@@ -86,7 +86,9 @@ static int run(int argc, char **argv, char **whole) {
     }
     for (size_t i = 0; i < lt_n_verbs; i++) {
         if (strcmp(argv[1], lt_verbs[i].name) == 0) {
-            prepare_openmp(whole);
+            if (strcmp(argv[1], "launch") != 0) { /* Its ranks do, with their share. */
+                prepare_openmp(whole);
+            }
             return lt_verbs[i].run(argc - 1, argv + 1);
         }
     }

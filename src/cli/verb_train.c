@@ -20,7 +20,7 @@ static const char prose[] =
     "flags override it.\nEverything is written to the run folder --out. The same command continues "
     "a stopped run.\n"
     "Exit status: 0 finished, 1 failed, 2 usage, 75 stopped by a signal or the file OUT/exit, with "
-    "everything saved.";
+    "everything saved, 76 another rank failed.";
 
 /* Print the options that a resumed run may change, from the table. */
 static void print_changeable(void) {
@@ -102,5 +102,9 @@ int lt_verb_train(int argc, char **argv) {
         err = lt_run_training(r, NULL);
     }
     free(r);
+    if (err == LT_ERR_REMOTE) {
+        (void)lt_verb_fail(err);
+        return LT_EXIT_LOST;
+    }
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
 }

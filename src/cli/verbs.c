@@ -14,6 +14,7 @@
     X(plan, "plan", "predict layout, time, price and failures of a run, or of a server")           \
     X(simulate, "simulate",                                                                        \
       "simulate months of a run with failures, restarts, repairs and spares")                      \
+    X(launch, "launch", "start a verb as several ranks on this machine")                           \
     X(comm, "comm", "explain why a run of several ranks failed")                                   \
     X(doctor, "doctor", "report what this machine is and can do")                                  \
     X(bench, "bench", "time kernels, training and serving, beside other programs")                 \

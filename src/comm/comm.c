@@ -238,7 +238,13 @@ done:
 }
 
 lt_err lt_comm_open(lt_comm **out, const lt_comm_options *o) {
-    return lt_comm_under_mpi() ? lt_comm_open_mpi(out, o) : lt_comm_open_self(out, o);
+    return lt_comm_under_launch() ? lt_comm_open_shm(out, o)
+           : lt_comm_under_mpi()  ? lt_comm_open_mpi(out, o)
+                                  : lt_comm_open_self(out, o);
+}
+
+bool lt_comm_is_rank(void) {
+    return lt_comm_under_launch() || lt_comm_under_mpi();
 }
 
 lt_err lt_comm_open_self(lt_comm **out, const lt_comm_options *o) {

@@ -24,7 +24,7 @@
 #define RETRY_MS    50
 #define WAIT_MOST_S 4e6
 
-struct lt_store {
+struct lt_comm_store {
     pthread_mutex_t lock; /* Of fd and frame. */
     int fd, live_fd, bell;
     char address[LT_STORE_ADDRESS], token[LT_STORE_TOKEN];
@@ -42,7 +42,7 @@ struct lt_store {
 /* ---- Frames over a socket -------------------------------------------------------------------- */
 
 /* Until the socket is ready for `events`; REMOTE at the deadline. */
-static lt_err ready(const lt_store *s, int fd, short events, double until_s) {
+static lt_err ready(const lt_comm_store *s, int fd, short events, double until_s) {
     for (;;) {
         struct pollfd p = {.fd = fd, .events = events};
         const double left_s = until_s - lt_clock_s();
@@ -56,7 +56,7 @@ static lt_err ready(const lt_store *s, int fd, short events, double until_s) {
     }
 }
 
-static lt_err send_all(const lt_store *s, int fd, const unsigned char *data, size_t bytes,
+static lt_err send_all(const lt_comm_store *s, int fd, const unsigned char *data, size_t bytes,
                        double until_s) {
     for (size_t at = 0; at < bytes;) {
         const ssize_t n = send(fd, data + at, bytes - at, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -71,7 +71,7 @@ static lt_err send_all(const lt_store *s, int fd, const unsigned char *data, siz
     return LT_OK;
 }
 
-static lt_err receive_all(const lt_store *s, int fd, unsigned char *data, size_t bytes,
+static lt_err receive_all(const lt_comm_store *s, int fd, unsigned char *data, size_t bytes,
                           double until_s) {
     for (size_t at = 0; at < bytes;) {
         ssize_t n;
@@ -86,22 +86,23 @@ static lt_err receive_all(const lt_store *s, int fd, unsigned char *data, size_t
     return LT_OK;
 }
 
-static lt_err receive_reply(const lt_store *s, int fd, unsigned char *frame, lt_store_reply *r,
-                            double until_s) {
+static lt_err receive_reply(const lt_comm_store *s, int fd, unsigned char *frame,
+                            lt_comm_store_reply *r, double until_s) {
     int64_t bytes;
     LT_TRY(receive_all(s, fd, frame, 4, until_s));
-    bytes = lt_store_frame_bytes(frame, 4, LT_STORE_REPLY_MOST);
+    bytes = lt_comm_store_frame_bytes(frame, 4, LT_STORE_REPLY_MOST);
     if (bytes < 4) {
         LT_FAIL(LT_ERR_FORMAT, "store %s answers with no frame", s->address);
     }
     LT_TRY(receive_all(s, fd, frame + 4, (size_t)bytes - 4, until_s));
-    if (!lt_store_reply_read(r, frame, (size_t)bytes)) {
+    if (!lt_comm_store_reply_read(r, frame, (size_t)bytes)) {
         LT_FAIL(LT_ERR_FORMAT, "store %s answers with a bad frame", s->address);
     }
     return LT_OK;
 }
 
-static lt_err judge(const lt_store *s, const lt_store_request *q, const lt_store_reply *r) {
+static lt_err judge(const lt_comm_store *s, const lt_comm_store_request *q,
+                    const lt_comm_store_reply *r) {
     switch (r->status) {
     case LT_STORE_OK:
         return LT_OK;
@@ -118,6 +119,8 @@ static lt_err judge(const lt_store *s, const lt_store_request *q, const lt_store
         LT_FAIL(LT_ERR_STATE, "store %s: generation %llu of attempt %llu is %s", s->address,
                 (unsigned long long)(s->epoch & 0xffffffffu), (unsigned long long)(s->epoch >> 32),
                 r->status == LT_STORE_OLD ? "over" : "not there yet");
+    case LT_STORE_SAYS:
+        LT_FAIL(LT_ERR_REMOTE, "%.*s", (int)r->value_bytes, (const char *)r->value);
     case LT_STORE_FULL:
         LT_FAIL(LT_ERR_LIMIT, "store %s is full: '%s' of %u bytes", s->address, q->key,
                 q->value_bytes);
@@ -129,21 +132,21 @@ static lt_err judge(const lt_store *s, const lt_store_request *q, const lt_store
 }
 
 /* One request and its reply, whose value is left in s->frame. With the lock held. */
-static lt_err ask(lt_store *s, int fd, lt_store_request *q, lt_store_reply *r) {
+static lt_err ask(lt_comm_store *s, int fd, lt_comm_store_request *q, lt_comm_store_reply *r) {
     const double until_s = lt_clock_s() + q->wait_ms * 1e-3 + SLACK_S;
     lt_err err = LT_OK;
     q->epoch = s->epoch;
     if (s->broken) {
         LT_FAIL(LT_ERR_REMOTE, "store %s has gone", s->address);
     }
-    LT_TRY_DONE(send_all(s, fd, s->frame, lt_store_request_write(s->frame, q), until_s));
+    LT_TRY_DONE(send_all(s, fd, s->frame, lt_comm_store_request_write(s->frame, q), until_s));
     LT_TRY_DONE(receive_reply(s, fd, s->frame, r, until_s));
 done:
     s->broken = s->broken || err != LT_OK;
     return err != LT_OK ? err : judge(s, q, r);
 }
 
-static lt_err set_key(lt_store_request *q, const char *key) {
+static lt_err set_key(lt_comm_store_request *q, const char *key) {
     if (key[0] == '\0' || strlen(key) > LT_STORE_KEY) {
         LT_FAIL(LT_ERR_ARG, "store: a key has 1 to %d bytes: '%s'", LT_STORE_KEY, key);
     }
@@ -184,13 +187,13 @@ static int try_connect(const char *host, const char *port, double until_s) {
 }
 
 /* A connection that has said HELLO; tries until the deadline, the server may come later. */
-static lt_err join(lt_store *s, int *out, double deadline_s) {
+static lt_err join(lt_comm_store *s, int *out, double deadline_s) {
     const double until_s = lt_clock_s() + deadline_s;
-    lt_store_request q = {.op = LT_STORE_HELLO,
-                          .number = s->rank,
-                          .value = (const unsigned char *)LT_STORE_GREETING,
-                          .value_bytes = (uint32_t)strlen(LT_STORE_GREETING)};
-    lt_store_reply r;
+    lt_comm_store_request q = {.op = LT_STORE_HELLO,
+                               .number = s->rank,
+                               .value = (const unsigned char *)LT_STORE_GREETING,
+                               .value_bytes = (uint32_t)strlen(LT_STORE_GREETING)};
+    lt_comm_store_reply r;
     char host[LT_STORE_ADDRESS];
     const char *port = strrchr(s->address, ':');
     int fd;
@@ -215,10 +218,10 @@ static lt_err join(lt_store *s, int *out, double deadline_s) {
     return LT_OK;
 }
 
-lt_err lt_store_open(lt_store **out, const char *address, const char *token, int rank,
-                     uint64_t epoch, double deadline_s) {
+lt_err lt_comm_store_open(lt_comm_store **out, const char *address, const char *token, int rank,
+                          uint64_t epoch, double deadline_s) {
     lt_err err = LT_OK;
-    lt_store *s = calloc(1, sizeof *s);
+    lt_comm_store *s = calloc(1, sizeof *s);
 
     LT_ASSERT(out != NULL);
     if (s == NULL || (s->frame = malloc(LT_STORE_REQUEST_MOST)) == NULL) {
@@ -238,19 +241,19 @@ lt_err lt_store_open(lt_store **out, const char *address, const char *token, int
     *out = s;
     s = NULL;
 done:
-    lt_store_close(s);
+    lt_comm_store_close(s);
     return err;
 }
 
 /* ---- The heartbeat --------------------------------------------------------------------------- */
 
 static void *live(void *arg) {
-    lt_store *s = arg;
+    lt_comm_store *s = arg;
     unsigned char frame[LT_STORE_REQUEST_HEAD];
     unsigned char *heard = malloc(LT_STORE_REPLY_MOST);
-    const lt_store_request beat = {
+    const lt_comm_store_request beat = {
         .op = LT_STORE_BEAT, .epoch = s->epoch, .wait_ms = milliseconds(s->silent_s)};
-    const size_t bytes = lt_store_request_write(frame, &beat);
+    const size_t bytes = lt_comm_store_request_write(frame, &beat);
     char text[LT_STORE_NOTICE] = "";
     bool told = heard == NULL;
     double next_s = lt_clock_s();
@@ -258,7 +261,7 @@ static void *live(void *arg) {
         struct pollfd p[2] = {{.fd = s->bell, .events = POLLIN},
                               {.fd = told ? -1 : s->live_fd, .events = POLLIN}};
         const double left_s = next_s - lt_clock_s();
-        lt_store_reply r;
+        lt_comm_store_reply r;
         if (first || (s->every_s > 0.0 && left_s <= 0.0)) {
             next_s = lt_clock_s() + s->every_s;
             (void)!send_all(s, s->live_fd, frame, bytes, lt_clock_s() + 1.0);
@@ -283,8 +286,8 @@ static void *live(void *arg) {
     return NULL;
 }
 
-lt_err lt_store_live(lt_store *s, double every_s, double silent_s,
-                     void (*on_notice)(void *ctx, const char *text), void *ctx) {
+lt_err lt_comm_store_live(lt_comm_store *s, double every_s, double silent_s,
+                          void (*on_notice)(void *ctx, const char *text), void *ctx) {
     lt_err err = LT_OK;
     LT_ASSERT(!s->lives && on_notice != NULL);
     s->every_s = every_s;
@@ -303,10 +306,10 @@ lt_err lt_store_live(lt_store *s, double every_s, double silent_s,
     return LT_OK;
 }
 
-void lt_store_close(lt_store *s) {
+void lt_comm_store_close(lt_comm_store *s) {
     const uint64_t one = 1;
-    lt_store_request bye = {.op = LT_STORE_BYE};
-    lt_store_reply r;
+    lt_comm_store_request bye = {.op = LT_STORE_BYE};
+    lt_comm_store_reply r;
     if (s == NULL) {
         return;
     }
@@ -328,9 +331,9 @@ void lt_store_close(lt_store *s) {
 
 /* ---- Requests -------------------------------------------------------------------------------- */
 
-lt_err lt_store_set(lt_store *s, const char *key, const void *value, size_t bytes) {
-    lt_store_request q = {.op = LT_STORE_SET, .value = value, .value_bytes = (uint32_t)bytes};
-    lt_store_reply r;
+lt_err lt_comm_store_set(lt_comm_store *s, const char *key, const void *value, size_t bytes) {
+    lt_comm_store_request q = {.op = LT_STORE_SET, .value = value, .value_bytes = (uint32_t)bytes};
+    lt_comm_store_reply r;
     lt_err err;
     LT_TRY(set_key(&q, key));
     if (bytes > LT_STORE_VALUE) {
@@ -342,9 +345,9 @@ lt_err lt_store_set(lt_store *s, const char *key, const void *value, size_t byte
     return err;
 }
 
-static lt_err fetch(lt_store *s, lt_store_request *q, const char *key, uint64_t *version,
+static lt_err fetch(lt_comm_store *s, lt_comm_store_request *q, const char *key, uint64_t *version,
                     void *value, size_t room, size_t *bytes) {
-    lt_store_reply r;
+    lt_comm_store_reply r;
     lt_err err = LT_OK;
     LT_TRY(set_key(q, key));
     (void)pthread_mutex_lock(&s->lock);
@@ -365,22 +368,22 @@ done:
     return err;
 }
 
-lt_err lt_store_get(lt_store *s, const char *key, void *value, size_t room, size_t *bytes,
-                    double deadline_s) {
-    lt_store_request q = {.op = LT_STORE_GET, .wait_ms = milliseconds(deadline_s)};
+lt_err lt_comm_store_get(lt_comm_store *s, const char *key, void *value, size_t room, size_t *bytes,
+                         double deadline_s) {
+    lt_comm_store_request q = {.op = LT_STORE_GET, .wait_ms = milliseconds(deadline_s)};
     return fetch(s, &q, key, NULL, value, room, bytes);
 }
 
-lt_err lt_store_watch(lt_store *s, const char *key, uint64_t *version, void *value, size_t room,
-                      size_t *bytes, double deadline_s) {
-    lt_store_request q = {
+lt_err lt_comm_store_watch(lt_comm_store *s, const char *key, uint64_t *version, void *value,
+                           size_t room, size_t *bytes, double deadline_s) {
+    lt_comm_store_request q = {
         .op = LT_STORE_WATCH, .number = (int64_t)*version, .wait_ms = milliseconds(deadline_s)};
     return fetch(s, &q, key, version, value, room, bytes);
 }
 
-lt_err lt_store_add(lt_store *s, const char *key, int64_t number, int64_t *sum) {
-    lt_store_request q = {.op = LT_STORE_ADD, .number = number};
-    lt_store_reply r = {0};
+lt_err lt_comm_store_add(lt_comm_store *s, const char *key, int64_t number, int64_t *sum) {
+    lt_comm_store_request q = {.op = LT_STORE_ADD, .number = number};
+    lt_comm_store_reply r = {0};
     lt_err err;
     LT_TRY(set_key(&q, key));
     (void)pthread_mutex_lock(&s->lock);
@@ -390,9 +393,10 @@ lt_err lt_store_add(lt_store *s, const char *key, int64_t number, int64_t *sum) 
     return err;
 }
 
-lt_err lt_store_barrier(lt_store *s, const char *key, int n, double deadline_s) {
-    lt_store_request q = {.op = LT_STORE_BARRIER, .number = n, .wait_ms = milliseconds(deadline_s)};
-    lt_store_reply r;
+lt_err lt_comm_store_barrier(lt_comm_store *s, const char *key, int n, double deadline_s) {
+    lt_comm_store_request q = {
+        .op = LT_STORE_BARRIER, .number = n, .wait_ms = milliseconds(deadline_s)};
+    lt_comm_store_reply r;
     lt_err err;
     LT_TRY(set_key(&q, key));
     (void)pthread_mutex_lock(&s->lock);

@@ -4,7 +4,7 @@
  * PROTOCOL, version 1. All numbers are little-endian. The client speaks first. A request is a frame
  *
  *     u32 n            bytes behind this word: 32 + k + v
- *     u8  op           lt_store_op
+ *     u8  op           lt_comm_store_op
  *     u8  0
  *     u16 k            bytes of the key, at most LT_STORE_KEY
  *     u32 v            bytes of the value, at most LT_STORE_VALUE
@@ -17,7 +17,7 @@
  * and its reply
  *
  *     u32 n            24 + v
- *     u8  status       lt_store_status
+ *     u8  status       lt_comm_store_status
  *     u8  0, u16 0
  *     u32 v
  *     u64 version
@@ -40,8 +40,8 @@
  *                                                        sends none, and only its end is noticed
  *     BYE                                                OK. The rank ends as it should
  *
- * On a heartbeat connection the server may send frames with status NOTICE at any time: why the
- * world has ended. The state of rank R is the value of the key "life/R": "alive", "silent", "left"
+ * When the server is told why the world has ended, it sends that text with status SAYS to every
+ * heartbeat connection, and answers GET, WATCH and BARRIER with it where they would wait. The state of rank R is the value of the key "life/R": "alive", "silent", "left"
  * or "dead"; only the server writes keys that begin with "life/".
  *
  * EPOCHS     Keys belong to an epoch. The server has one; a request of an older one is answered
@@ -75,7 +75,7 @@ typedef enum {
     LT_STORE_OP_MAP(LT_STORE_OP_ENUM)
 #undef LT_STORE_OP_ENUM
         LT_STORE_OPS
-} lt_store_op;
+} lt_comm_store_op;
 
 typedef enum {
     LT_STORE_OK,
@@ -84,52 +84,55 @@ typedef enum {
     LT_STORE_OLD,
     LT_STORE_AHEAD,
     LT_STORE_FULL,
-    LT_STORE_SAYS, /* A NOTICE. */
+    LT_STORE_SAYS, /* Why the world has ended. */
     LT_STORE_STATUSES
-} lt_store_status;
+} lt_comm_store_status;
 
 /* ---- The server: a thread of this process ------------------------------------------------------
  */
-typedef struct lt_store_server lt_store_server;
+typedef struct lt_comm_store_server lt_comm_store_server;
 typedef enum { LT_LIFE_NONE, LT_LIFE_ALIVE, LT_LIFE_SILENT, LT_LIFE_LEFT, LT_LIFE_DEAD } lt_life;
 
 /* Listens at host:port ("127.0.0.1", 0: any port that is free) for ranks 0 to n_ranks - 1. */
-LT_MUST_USE lt_err lt_store_server_open(lt_store_server **out, const char *host, int port,
-                                        int n_ranks, const char *token, uint64_t epoch);
-void lt_store_server_close(lt_store_server *s);                /* Accepts NULL. */
-const char *lt_store_server_address(const lt_store_server *s); /* "127.0.0.1:4711" */
+LT_MUST_USE lt_err lt_comm_store_server_open(lt_comm_store_server **out, const char *host, int port,
+                                             int n_ranks, const char *token, uint64_t epoch);
+void lt_comm_store_server_close(lt_comm_store_server *s);                /* Accepts NULL. */
+const char *lt_comm_store_server_address(const lt_comm_store_server *s); /* "127.0.0.1:4711" */
 /* Forget all keys, answer OLD to all who wait, close their connections. */
-void lt_store_server_begin(lt_store_server *s, uint64_t epoch);
-lt_life lt_store_server_life(lt_store_server *s, int rank);
+void lt_comm_store_server_begin(lt_comm_store_server *s, uint64_t epoch);
+lt_life lt_comm_store_server_life(lt_comm_store_server *s, int rank);
 /* Tell every rank why the world has ended. */
-void lt_store_server_notice(lt_store_server *s, const char *text);
+void lt_comm_store_server_notice(lt_comm_store_server *s, const char *text);
 
 /* 32 random bytes as text. */
-LT_MUST_USE lt_err lt_store_token(char out[LT_STORE_TOKEN]);
+LT_MUST_USE lt_err lt_comm_store_token(char out[LT_STORE_TOKEN]);
 
 /* ---- A client ----------------------------------------------------------------------------------
  * One request at a time; calls of several threads wait for each other. REMOTE: the server has gone,
  * or a deadline has passed; STATE: another epoch; ARG: refused; LIMIT: the store is full. */
-typedef struct lt_store lt_store;
-LT_MUST_USE lt_err lt_store_open(lt_store **out, const char *address, const char *token, int rank,
-                                 uint64_t epoch, double deadline_s);
+typedef struct lt_comm_store lt_comm_store;
+LT_MUST_USE lt_err lt_comm_store_open(lt_comm_store **out, const char *address, const char *token,
+                                      int rank, uint64_t epoch, double deadline_s);
 /* From now on the server knows that this rank lives: a beat every every_s from a thread of its own
  * (0: none). on_notice is called once, on that thread, when the server says why the world has
  * ended, or when it has gone itself. */
-LT_MUST_USE lt_err lt_store_live(lt_store *s, double every_s, double silent_s,
-                                 void (*on_notice)(void *ctx, const char *text), void *ctx);
+LT_MUST_USE lt_err lt_comm_store_live(lt_comm_store *s, double every_s, double silent_s,
+                                      void (*on_notice)(void *ctx, const char *text), void *ctx);
 /* Says goodbye. Accepts NULL. */
-void lt_store_close(lt_store *s);
+void lt_comm_store_close(lt_comm_store *s);
 
-LT_MUST_USE lt_err lt_store_set(lt_store *s, const char *key, const void *value, size_t bytes);
+LT_MUST_USE lt_err lt_comm_store_set(lt_comm_store *s, const char *key, const void *value,
+                                     size_t bytes);
 /* Waits until the key has a value; LIMIT when it has more than `room` bytes. */
-LT_MUST_USE lt_err lt_store_get(lt_store *s, const char *key, void *value, size_t room,
-                                size_t *bytes, double deadline_s);
+LT_MUST_USE lt_err lt_comm_store_get(lt_comm_store *s, const char *key, void *value, size_t room,
+                                     size_t *bytes, double deadline_s);
 /* Waits until its version is larger than *version, which becomes the new one. 0: any. */
-LT_MUST_USE lt_err lt_store_watch(lt_store *s, const char *key, uint64_t *version, void *value,
-                                  size_t room, size_t *bytes, double deadline_s);
-LT_MUST_USE lt_err lt_store_add(lt_store *s, const char *key, int64_t number, int64_t *sum);
+LT_MUST_USE lt_err lt_comm_store_watch(lt_comm_store *s, const char *key, uint64_t *version,
+                                       void *value, size_t room, size_t *bytes, double deadline_s);
+LT_MUST_USE lt_err lt_comm_store_add(lt_comm_store *s, const char *key, int64_t number,
+                                     int64_t *sum);
 /* Until ranks 0 to n - 1 have come; a key can be used again and again. */
-LT_MUST_USE lt_err lt_store_barrier(lt_store *s, const char *key, int n, double deadline_s);
+LT_MUST_USE lt_err lt_comm_store_barrier(lt_comm_store *s, const char *key, int n,
+                                         double deadline_s);
 
 #endif

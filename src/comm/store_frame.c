@@ -19,7 +19,7 @@ static void put(unsigned char *at, int bytes, uint64_t v) {
     }
 }
 
-int64_t lt_store_frame_bytes(const unsigned char *data, size_t bytes, size_t most) {
+int64_t lt_comm_store_frame_bytes(const unsigned char *data, size_t bytes, size_t most) {
     uint64_t n;
     if (bytes < 4) {
         return 0;
@@ -28,17 +28,18 @@ int64_t lt_store_frame_bytes(const unsigned char *data, size_t bytes, size_t mos
     return n < LT_STORE_REPLY_HEAD || n > most ? -1 : (int64_t)n;
 }
 
-bool lt_store_request_read(lt_store_request *out, const unsigned char *frame, size_t bytes) {
+bool lt_comm_store_request_read(lt_comm_store_request *out, const unsigned char *frame,
+                                size_t bytes) {
     uint64_t key_bytes;
     if (bytes < LT_STORE_REQUEST_HEAD) {
         return false;
     }
     key_bytes = get(frame + 6, 2);
-    *out = (lt_store_request){.op = (lt_store_op)frame[4],
-                              .value_bytes = (uint32_t)get(frame + 8, 4),
-                              .epoch = get(frame + 12, 8),
-                              .number = (int64_t)get(frame + 20, 8),
-                              .wait_ms = (uint32_t)get(frame + 28, 4)};
+    *out = (lt_comm_store_request){.op = (lt_comm_store_op)frame[4],
+                                   .value_bytes = (uint32_t)get(frame + 8, 4),
+                                   .epoch = get(frame + 12, 8),
+                                   .number = (int64_t)get(frame + 20, 8),
+                                   .wait_ms = (uint32_t)get(frame + 28, 4)};
     if (frame[4] == 0 || frame[4] >= LT_STORE_OPS || frame[5] != 0 || get(frame + 32, 4) != 0 ||
         key_bytes > LT_STORE_KEY || out->value_bytes > LT_STORE_VALUE ||
         bytes != LT_STORE_REQUEST_HEAD + key_bytes + out->value_bytes) {
@@ -50,20 +51,20 @@ bool lt_store_request_read(lt_store_request *out, const unsigned char *frame, si
     return strlen(out->key) == key_bytes;
 }
 
-bool lt_store_reply_read(lt_store_reply *out, const unsigned char *frame, size_t bytes) {
+bool lt_comm_store_reply_read(lt_comm_store_reply *out, const unsigned char *frame, size_t bytes) {
     if (bytes < LT_STORE_REPLY_HEAD) {
         return false;
     }
-    *out = (lt_store_reply){.status = (lt_store_status)frame[4],
-                            .value_bytes = (uint32_t)get(frame + 8, 4),
-                            .version = get(frame + 12, 8),
-                            .number = (int64_t)get(frame + 20, 8),
-                            .value = frame + LT_STORE_REPLY_HEAD};
+    *out = (lt_comm_store_reply){.status = (lt_comm_store_status)frame[4],
+                                 .value_bytes = (uint32_t)get(frame + 8, 4),
+                                 .version = get(frame + 12, 8),
+                                 .number = (int64_t)get(frame + 20, 8),
+                                 .value = frame + LT_STORE_REPLY_HEAD};
     return frame[4] < LT_STORE_STATUSES && get(frame + 5, 3) == 0 &&
            out->value_bytes <= LT_STORE_VALUE && bytes == LT_STORE_REPLY_HEAD + out->value_bytes;
 }
 
-size_t lt_store_request_write(unsigned char *out, const lt_store_request *r) {
+size_t lt_comm_store_request_write(unsigned char *out, const lt_comm_store_request *r) {
     const size_t key_bytes = strlen(r->key),
                  bytes = LT_STORE_REQUEST_HEAD + key_bytes + r->value_bytes;
     LT_ASSERT(key_bytes <= LT_STORE_KEY && r->value_bytes <= LT_STORE_VALUE);
@@ -83,7 +84,7 @@ size_t lt_store_request_write(unsigned char *out, const lt_store_request *r) {
     return bytes;
 }
 
-size_t lt_store_reply_write(unsigned char *out, const lt_store_reply *r) {
+size_t lt_comm_store_reply_write(unsigned char *out, const lt_comm_store_reply *r) {
     const size_t bytes = LT_STORE_REPLY_HEAD + (size_t)r->value_bytes;
     LT_ASSERT(r->value_bytes <= LT_STORE_VALUE);
     put(out, 4, bytes - 4);

@@ -11,33 +11,34 @@
 #define LT_STORE_GREETING     "lateen store 1"
 
 typedef struct {
-    lt_store_op op;
+    lt_comm_store_op op;
     uint64_t epoch;
     int64_t number;
     uint32_t wait_ms;
     char key[LT_STORE_KEY + 1];
     const unsigned char *value; /* In the frame. */
     uint32_t value_bytes;
-} lt_store_request;
+} lt_comm_store_request;
 
 typedef struct {
-    lt_store_status status;
+    lt_comm_store_status status;
     uint64_t version;
     int64_t number;
     const unsigned char *value;
     uint32_t value_bytes;
-} lt_store_reply;
+} lt_comm_store_reply;
 
 /* A frame at the beginning of `bytes` bytes: its whole length as soon as 4 bytes are there, which
  * is checked against the largest that there is; 0: not yet known; -1: no frame begins so. */
-int64_t lt_store_frame_bytes(const unsigned char *data, size_t bytes, size_t most);
+int64_t lt_comm_store_frame_bytes(const unsigned char *data, size_t bytes, size_t most);
 
 /* A whole frame. False: it breaks the protocol. A key is text without zero bytes. */
-bool lt_store_request_read(lt_store_request *out, const unsigned char *frame, size_t bytes);
-bool lt_store_reply_read(lt_store_reply *out, const unsigned char *frame, size_t bytes);
+bool lt_comm_store_request_read(lt_comm_store_request *out, const unsigned char *frame,
+                                size_t bytes);
+bool lt_comm_store_reply_read(lt_comm_store_reply *out, const unsigned char *frame, size_t bytes);
 
 /* Into out, which has room for the head, key and value; returns the frame's bytes. */
-size_t lt_store_request_write(unsigned char *out, const lt_store_request *r);
-size_t lt_store_reply_write(unsigned char *out, const lt_store_reply *r);
+size_t lt_comm_store_request_write(unsigned char *out, const lt_comm_store_request *r);
+size_t lt_comm_store_reply_write(unsigned char *out, const lt_comm_store_reply *r);
 
 #endif

@@ -37,22 +37,22 @@ typedef struct {
     int fd; /* -1: a free place. */
     bool known, waits, closing;
     int rank;
-    uint64_t since_ns, until_ns; /* Accepted; when the waiting request is answered TIMEOUT. */
-    lt_store_request request;    /* That waits; its value is not kept. */
+    uint64_t since_ns, until_ns;   /* Accepted; when the waiting request is answered TIMEOUT. */
+    lt_comm_store_request request; /* That waits; its value is not kept. */
     bool beats;
     uint64_t beat_ns, silent_ns; /* The last one; 0: none is due. */
     unsigned char *in, *out;
     size_t in_bytes, in_room, out_bytes, out_at, out_room;
 } connection;
 
-struct lt_store_server {
+struct lt_comm_store_server {
     pthread_mutex_t lock;
     pthread_t thread;
     bool running, closing;
     int listener, bell, n_ranks, n_places, n_strangers;
     char address[LT_STORE_ADDRESS], token[LT_STORE_TOKEN], notice[LT_STORE_NOTICE];
     uint64_t epoch;
-    lt_store_table table;
+    lt_comm_store_table table;
     connection *places;
     struct pollfd *polls; /* (n_places + 2): the bell, the listener, connections, */
     int *polled;          /* (n_places + 2): and in which places these are. */
@@ -62,7 +62,7 @@ struct lt_store_server {
 
 /* ---- Sending --------------------------------------------------------------------------------- */
 
-static void drop(lt_store_server *s, connection *c);
+static void drop(lt_comm_store_server *s, connection *c);
 
 static bool reserve(unsigned char **buffer, size_t *room, size_t bytes) {
     unsigned char *more;
@@ -82,7 +82,7 @@ static bool reserve(unsigned char **buffer, size_t *room, size_t bytes) {
     return true;
 }
 
-static void send_out(lt_store_server *s, connection *c) {
+static void send_out(lt_comm_store_server *s, connection *c) {
     while (c->out_at < c->out_bytes) {
         const ssize_t n = send(c->fd, c->out + c->out_at, c->out_bytes - c->out_at,
                                MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -101,22 +101,22 @@ static void send_out(lt_store_server *s, connection *c) {
     }
 }
 
-static void reply(lt_store_server *s, connection *c, lt_store_reply r) {
+static void reply(lt_comm_store_server *s, connection *c, lt_comm_store_reply r) {
     if (c->out_bytes + LT_STORE_REPLY_HEAD + r.value_bytes > OUT_MOST ||
         !reserve(&c->out, &c->out_room, c->out_bytes + LT_STORE_REPLY_HEAD + r.value_bytes)) {
         drop(s, c);
         return;
     }
-    c->out_bytes += lt_store_reply_write(c->out + c->out_bytes, &r);
+    c->out_bytes += lt_comm_store_reply_write(c->out + c->out_bytes, &r);
     send_out(s, c);
 }
 
-static void answer(lt_store_server *s, connection *c, lt_store_status status) {
-    reply(s, c, (lt_store_reply){.status = status});
+static void answer(lt_comm_store_server *s, connection *c, lt_comm_store_status status) {
+    reply(s, c, (lt_comm_store_reply){.status = status});
 }
 
-static void answer_value(lt_store_server *s, connection *c, const lt_store_entry *e) {
-    lt_store_reply r = {
+static void answer_value(lt_comm_store_server *s, connection *c, const lt_comm_store_entry *e) {
+    lt_comm_store_reply r = {
         .version = e->version, .value = e->value, .value_bytes = (uint32_t)e->bytes};
     if (e->bytes == sizeof r.number) {
         memcpy(&r.number, e->value, sizeof r.number);
@@ -126,13 +126,13 @@ static void answer_value(lt_store_server *s, connection *c, const lt_store_entry
 
 /* ---- Who waits ------------------------------------------------------------------------------- */
 
-static bool waits_for(const connection *c, lt_store_op op, const char *key) {
+static bool waits_for(const connection *c, lt_comm_store_op op, const char *key) {
     return c->fd >= 0 && c->waits && c->request.op == op && strcmp(c->request.key, key) == 0;
 }
 
 /* The key has changed: answer those who wait for it. */
-static void wake(lt_store_server *s, const char *key) {
-    const lt_store_entry *e = lt_store_table_find(&s->table, key);
+static void wake(lt_comm_store_server *s, const char *key) {
+    const lt_comm_store_entry *e = lt_comm_store_table_find(&s->table, key);
     for (int i = 0; e != NULL && i < s->n_places; i++) {
         connection *c = &s->places[i];
         if (waits_for(c, LT_STORE_GET, key) ||
@@ -143,7 +143,7 @@ static void wake(lt_store_server *s, const char *key) {
     }
 }
 
-static void set_life(lt_store_server *s, int rank, lt_life life) {
+static void set_life(lt_comm_store_server *s, int rank, lt_life life) {
     static const char *const names[] = {"none", "alive", "silent", "left", "dead"};
     char key[32];
     if (rank < 0 || s->life[rank] == life || s->life[rank] == LT_LIFE_LEFT) {
@@ -151,12 +151,12 @@ static void set_life(lt_store_server *s, int rank, lt_life life) {
     }
     s->life[rank] = life;
     (void)snprintf(key, sizeof key, "life/%d", rank);
-    if (lt_store_table_set(&s->table, key, names[life], strlen(names[life])) == LT_STORE_OK) {
+    if (lt_comm_store_table_set(&s->table, key, names[life], strlen(names[life])) == LT_STORE_OK) {
         wake(s, key);
     }
 }
 
-static void drop(lt_store_server *s, connection *c) {
+static void drop(lt_comm_store_server *s, connection *c) {
     const bool beats = c->beats;
     const int rank = c->rank;
     if (c->fd < 0) {
@@ -173,7 +173,7 @@ static void drop(lt_store_server *s, connection *c) {
 }
 
 /* Which ranks wait at this barrier, into s->came; returns how many. */
-static int who_came(lt_store_server *s, const lt_store_request *r) {
+static int who_came(lt_comm_store_server *s, const lt_comm_store_request *r) {
     int n = 0;
     memset(s->came, 0, (size_t)s->n_ranks * sizeof *s->came);
     for (int i = 0; i < s->n_places; i++) {
@@ -186,8 +186,8 @@ static int who_came(lt_store_server *s, const lt_store_request *r) {
     return n;
 }
 
-static void try_barrier(lt_store_server *s, const lt_store_request *r) {
-    const lt_store_request barrier = *r; /* r may be in a connection that is answered. */
+static void try_barrier(lt_comm_store_server *s, const lt_comm_store_request *r) {
+    const lt_comm_store_request barrier = *r; /* r may be in a connection that is answered. */
     if (who_came(s, &barrier) < (int)barrier.number) {
         return;
     }
@@ -201,7 +201,7 @@ static void try_barrier(lt_store_server *s, const lt_store_request *r) {
 }
 
 /* A deadline has passed. */
-static void give_up(lt_store_server *s, connection *c) {
+static void give_up(lt_comm_store_server *s, connection *c) {
     char text[512] = "";
     size_t used = 0;
     if (c->request.op == LT_STORE_BARRIER) {
@@ -215,9 +215,9 @@ static void give_up(lt_store_server *s, connection *c) {
     }
     c->waits = false;
     reply(s, c,
-          (lt_store_reply){.status = LT_STORE_TIMEOUT,
-                           .value = (const unsigned char *)text,
-                           .value_bytes = (uint32_t)used});
+          (lt_comm_store_reply){.status = LT_STORE_TIMEOUT,
+                                .value = (const unsigned char *)text,
+                                .value_bytes = (uint32_t)used});
 }
 
 /* ---- Requests -------------------------------------------------------------------------------- */
@@ -233,15 +233,15 @@ static bool same_token(const char *a, const char *b) {
     return differs == 0;
 }
 
-static void hello(lt_store_server *s, connection *c, const lt_store_request *r) {
+static void hello(lt_comm_store_server *s, connection *c, const lt_comm_store_request *r) {
     const bool good = !c->known && same_token(r->key, s->token) &&
                       r->value_bytes == strlen(LT_STORE_GREETING) &&
                       memcmp(r->value, LT_STORE_GREETING, r->value_bytes) == 0 && r->number >= -1 &&
                       r->number < s->n_ranks;
-    const lt_store_status status = !good                 ? LT_STORE_REFUSED
-                                   : r->epoch < s->epoch ? LT_STORE_OLD
-                                   : r->epoch > s->epoch ? LT_STORE_AHEAD
-                                                         : LT_STORE_OK;
+    const lt_comm_store_status status = !good                 ? LT_STORE_REFUSED
+                                        : r->epoch < s->epoch ? LT_STORE_OLD
+                                        : r->epoch > s->epoch ? LT_STORE_AHEAD
+                                                              : LT_STORE_OK;
     c->closing = status != LT_STORE_OK;
     if (!c->closing) {
         c->known = true;
@@ -251,7 +251,15 @@ static void hello(lt_store_server *s, connection *c, const lt_store_request *r) 
     answer(s, c, status);
 }
 
-static void begin_beats(lt_store_server *s, connection *c, const lt_store_request *r) {
+/* Why the world has ended. */
+static void say(lt_comm_store_server *s, connection *c) {
+    reply(s, c,
+          (lt_comm_store_reply){.status = LT_STORE_SAYS,
+                                .value = (const unsigned char *)s->notice,
+                                .value_bytes = (uint32_t)strlen(s->notice)});
+}
+
+static void begin_beats(lt_comm_store_server *s, connection *c, const lt_comm_store_request *r) {
     const bool first = !c->beats;
     if (c->rank < 0) {
         c->closing = true;
@@ -263,19 +271,20 @@ static void begin_beats(lt_store_server *s, connection *c, const lt_store_reques
     c->silent_ns = (uint64_t)r->wait_ms * MS;
     set_life(s, c->rank, LT_LIFE_ALIVE);
     if (first && s->notice[0] != '\0') {
-        reply(s, c,
-              (lt_store_reply){.status = LT_STORE_SAYS,
-                               .value = (const unsigned char *)s->notice,
-                               .value_bytes = (uint32_t)strlen(s->notice)});
+        say(s, c);
     }
 }
 
 /* Answer when it can be answered; until then it waits. */
-static void wait_for(lt_store_server *s, connection *c, const lt_store_request *r) {
-    const lt_store_entry *e = lt_store_table_find(&s->table, r->key);
+static void wait_for(lt_comm_store_server *s, connection *c, const lt_comm_store_request *r) {
+    const lt_comm_store_entry *e = lt_comm_store_table_find(&s->table, r->key);
     if (r->op != LT_STORE_BARRIER && e != NULL &&
         (r->op == LT_STORE_GET || e->version > (uint64_t)r->number)) {
         answer_value(s, c, e);
+        return;
+    }
+    if (s->notice[0] != '\0') { /* What it waits for may never come. */
+        say(s, c);
         return;
     }
     c->request = *r;
@@ -287,24 +296,25 @@ static void wait_for(lt_store_server *s, connection *c, const lt_store_request *
     }
 }
 
-static void change(lt_store_server *s, connection *c, const lt_store_request *r) {
-    const lt_store_entry *e;
-    lt_store_status status = LT_STORE_REFUSED;
+static void change(lt_comm_store_server *s, connection *c, const lt_comm_store_request *r) {
+    const lt_comm_store_entry *e;
+    lt_comm_store_status status = LT_STORE_REFUSED;
     int64_t sum = 0;
     if (strncmp(r->key, "life/", 5) != 0) {
         status = r->op == LT_STORE_SET
-                     ? lt_store_table_set(&s->table, r->key, r->value, r->value_bytes)
-                     : lt_store_table_add(&s->table, r->key, r->number, &sum);
+                     ? lt_comm_store_table_set(&s->table, r->key, r->value, r->value_bytes)
+                     : lt_comm_store_table_add(&s->table, r->key, r->number, &sum);
     }
-    e = lt_store_table_find(&s->table, r->key);
+    e = lt_comm_store_table_find(&s->table, r->key);
     reply(s, c,
-          (lt_store_reply){.status = status, .number = sum, .version = e != NULL ? e->version : 0});
+          (lt_comm_store_reply){
+              .status = status, .number = sum, .version = e != NULL ? e->version : 0});
     if (status == LT_STORE_OK) {
         wake(s, r->key);
     }
 }
 
-static void serve(lt_store_server *s, connection *c, const lt_store_request *r) {
+static void serve(lt_comm_store_server *s, connection *c, const lt_comm_store_request *r) {
     if (r->op == LT_STORE_HELLO || !c->known) {
         if (r->op == LT_STORE_HELLO) {
             hello(s, c, r);
@@ -344,13 +354,13 @@ static void serve(lt_store_server *s, connection *c, const lt_store_request *r) 
 }
 
 /* Serve the whole requests that have come in, one after the other. */
-static void handle(lt_store_server *s, connection *c) {
+static void handle(lt_comm_store_server *s, connection *c) {
     while (c->fd >= 0 && !c->waits && !c->closing && c->out_bytes == 0) {
-        lt_store_request r;
-        const int64_t n = lt_store_frame_bytes(c->in, c->in_bytes,
-                                               c->known ? LT_STORE_REQUEST_MOST : STRANGER_MOST);
-        if (n < 0 ||
-            (n > 0 && (size_t)n <= c->in_bytes && !lt_store_request_read(&r, c->in, (size_t)n))) {
+        lt_comm_store_request r;
+        const int64_t n = lt_comm_store_frame_bytes(
+            c->in, c->in_bytes, c->known ? LT_STORE_REQUEST_MOST : STRANGER_MOST);
+        if (n < 0 || (n > 0 && (size_t)n <= c->in_bytes &&
+                      !lt_comm_store_request_read(&r, c->in, (size_t)n))) {
             drop(s, c);
             return;
         }
@@ -365,9 +375,9 @@ static void handle(lt_store_server *s, connection *c) {
     }
 }
 
-static void receive(lt_store_server *s, connection *c) {
+static void receive(lt_comm_store_server *s, connection *c) {
     const size_t most = c->known ? LT_STORE_REQUEST_MOST : STRANGER_MOST;
-    const int64_t frame = lt_store_frame_bytes(c->in, c->in_bytes, most);
+    const int64_t frame = lt_comm_store_frame_bytes(c->in, c->in_bytes, most);
     const size_t want = frame > 0 && (size_t)frame > c->in_bytes ? (size_t)frame : 256;
     ssize_t n;
     if (c->in_bytes >= most ||
@@ -388,7 +398,7 @@ static void receive(lt_store_server *s, connection *c) {
 
 /* ---- The thread ------------------------------------------------------------------------------ */
 
-static connection *free_place(lt_store_server *s) {
+static connection *free_place(lt_comm_store_server *s) {
     connection *oldest = NULL;
     if (s->n_strangers >= LT_STORE_STRANGERS) {
         for (int i = 0; i < s->n_places; i++) {
@@ -409,7 +419,7 @@ static connection *free_place(lt_store_server *s) {
     return NULL;
 }
 
-static void accept_one(lt_store_server *s) {
+static void accept_one(lt_comm_store_server *s) {
     const int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), one = 1;
     connection *c = fd >= 0 ? free_place(s) : NULL;
     if (fd < 0) {
@@ -425,7 +435,7 @@ static void accept_one(lt_store_server *s) {
 }
 
 /* What is due at `now`; returns when the next is. */
-static uint64_t look_at_clock(lt_store_server *s, uint64_t now) {
+static uint64_t look_at_clock(lt_comm_store_server *s, uint64_t now) {
     uint64_t next = now + (uint64_t)SLEEP_MS * MS;
     for (int i = 0; i < s->n_places; i++) {
         connection *c = &s->places[i];
@@ -452,7 +462,7 @@ static uint64_t look_at_clock(lt_store_server *s, uint64_t now) {
 }
 
 /* This process was stopped for a while, and what was sent to it was not read. */
-static void forgive(lt_store_server *s, uint64_t late_ns) {
+static void forgive(lt_comm_store_server *s, uint64_t late_ns) {
     for (int i = 0; i < s->n_places; i++) {
         s->places[i].since_ns += late_ns;
         s->places[i].until_ns += late_ns;
@@ -460,7 +470,7 @@ static void forgive(lt_store_server *s, uint64_t late_ns) {
     }
 }
 
-static void one_round(lt_store_server *s, int n_polls) {
+static void one_round(lt_comm_store_server *s, int n_polls) {
     uint64_t count;
     if ((s->polls[0].revents & POLLIN) != 0) {
         (void)!read(s->bell, &count, sizeof count);
@@ -485,7 +495,7 @@ static void one_round(lt_store_server *s, int n_polls) {
 }
 
 static void *run(void *arg) {
-    lt_store_server *s = arg;
+    lt_comm_store_server *s = arg;
     (void)pthread_mutex_lock(&s->lock);
     while (!s->closing) {
         const uint64_t now = lt_clock_ns(), next = look_at_clock(s, now);
@@ -521,7 +531,7 @@ static void *run(void *arg) {
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-static lt_err listen_at(lt_store_server *s, const char *host, int port) {
+static lt_err listen_at(lt_comm_store_server *s, const char *host, int port) {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     socklen_t bytes = sizeof a;
     const int one = 1;
@@ -540,10 +550,10 @@ static lt_err listen_at(lt_store_server *s, const char *host, int port) {
     return LT_OK;
 }
 
-lt_err lt_store_server_open(lt_store_server **out, const char *host, int port, int n_ranks,
-                            const char *token, uint64_t epoch) {
+lt_err lt_comm_store_server_open(lt_comm_store_server **out, const char *host, int port,
+                                 int n_ranks, const char *token, uint64_t epoch) {
     lt_err err = LT_OK;
-    lt_store_server *s = calloc(1, sizeof *s);
+    lt_comm_store_server *s = calloc(1, sizeof *s);
 
     LT_ASSERT(n_ranks > 0 && strlen(token) < LT_STORE_TOKEN && token[0] != '\0');
     if (s == NULL) {
@@ -577,16 +587,16 @@ lt_err lt_store_server_open(lt_store_server **out, const char *host, int port, i
     *out = s;
     s = NULL;
 done:
-    lt_store_server_close(s);
+    lt_comm_store_server_close(s);
     return err;
 }
 
-static void ring(lt_store_server *s) {
+static void ring(lt_comm_store_server *s) {
     const uint64_t one = 1;
     (void)!write(s->bell, &one, sizeof one);
 }
 
-void lt_store_server_close(lt_store_server *s) {
+void lt_comm_store_server_close(lt_comm_store_server *s) {
     if (s == NULL) {
         return;
     }
@@ -606,7 +616,7 @@ void lt_store_server_close(lt_store_server *s) {
     if (s->bell >= 0) {
         (void)close(s->bell);
     }
-    lt_store_table_clear(&s->table);
+    lt_comm_store_table_clear(&s->table);
     free(s->places);
     free(s->polls);
     free(s->polled);
@@ -616,11 +626,11 @@ void lt_store_server_close(lt_store_server *s) {
     free(s);
 }
 
-const char *lt_store_server_address(const lt_store_server *s) {
+const char *lt_comm_store_server_address(const lt_comm_store_server *s) {
     return s->address;
 }
 
-void lt_store_server_begin(lt_store_server *s, uint64_t epoch) {
+void lt_comm_store_server_begin(lt_comm_store_server *s, uint64_t epoch) {
     (void)pthread_mutex_lock(&s->lock);
     LT_ASSERT(epoch > s->epoch);
     s->epoch = epoch;
@@ -637,14 +647,14 @@ void lt_store_server_begin(lt_store_server *s, uint64_t epoch) {
             }
         }
     }
-    lt_store_table_clear(&s->table);
+    lt_comm_store_table_clear(&s->table);
     memset(s->life, 0, (size_t)s->n_ranks * sizeof *s->life);
     s->notice[0] = '\0';
     ring(s);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-lt_life lt_store_server_life(lt_store_server *s, int rank) {
+lt_life lt_comm_store_server_life(lt_comm_store_server *s, int rank) {
     lt_life life;
     (void)pthread_mutex_lock(&s->lock);
     life = s->life[rank];
@@ -652,23 +662,21 @@ lt_life lt_store_server_life(lt_store_server *s, int rank) {
     return life;
 }
 
-void lt_store_server_notice(lt_store_server *s, const char *text) {
+void lt_comm_store_server_notice(lt_comm_store_server *s, const char *text) {
     (void)pthread_mutex_lock(&s->lock);
     (void)snprintf(s->notice, sizeof s->notice, "%s", text);
     for (int i = 0; i < s->n_places; i++) {
         connection *c = &s->places[i];
-        if (c->fd >= 0 && c->beats) {
-            reply(s, c,
-                  (lt_store_reply){.status = LT_STORE_SAYS,
-                                   .value = (const unsigned char *)s->notice,
-                                   .value_bytes = (uint32_t)strlen(s->notice)});
+        if (c->fd >= 0 && (c->beats || c->waits)) {
+            c->waits = false;
+            say(s, c);
         }
     }
     ring(s);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-lt_err lt_store_token(char out[LT_STORE_TOKEN]) {
+lt_err lt_comm_store_token(char out[LT_STORE_TOKEN]) {
     unsigned char bytes[(LT_STORE_TOKEN - 1) / 2];
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
         LT_FAIL(LT_ERR_IO, "random bytes: %s", strerror(errno));

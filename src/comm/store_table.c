@@ -13,17 +13,17 @@ static size_t bucket_of(const char *key) {
     return h % LT_STORE_BUCKETS;
 }
 
-lt_store_entry *lt_store_table_find(const lt_store_table *t, const char *key) {
-    lt_store_entry *e = t->buckets[bucket_of(key)];
+lt_comm_store_entry *lt_comm_store_table_find(const lt_comm_store_table *t, const char *key) {
+    lt_comm_store_entry *e = t->buckets[bucket_of(key)];
     while (e != NULL && strcmp(e->key, key) != 0) {
         e = e->next;
     }
     return e;
 }
 
-lt_store_status lt_store_table_set(lt_store_table *t, const char *key, const void *value,
-                                   size_t bytes) {
-    lt_store_entry *e = lt_store_table_find(t, key);
+lt_comm_store_status lt_comm_store_table_set(lt_comm_store_table *t, const char *key,
+                                             const void *value, size_t bytes) {
+    lt_comm_store_entry *e = lt_comm_store_table_find(t, key);
     const size_t before = e != NULL ? e->bytes : 0, key_bytes = e != NULL ? 0 : strlen(key);
     unsigned char *copy;
     if ((e == NULL && t->n_keys >= LT_STORE_KEYS) ||
@@ -53,9 +53,9 @@ lt_store_status lt_store_table_set(lt_store_table *t, const char *key, const voi
     return LT_STORE_OK;
 }
 
-lt_store_status lt_store_table_add(lt_store_table *t, const char *key, int64_t number,
-                                   int64_t *sum) {
-    const lt_store_entry *e = lt_store_table_find(t, key);
+lt_comm_store_status lt_comm_store_table_add(lt_comm_store_table *t, const char *key,
+                                             int64_t number, int64_t *sum) {
+    const lt_comm_store_entry *e = lt_comm_store_table_find(t, key);
     int64_t now = 0;
     if (e != NULL && e->bytes != sizeof now) {
         return LT_STORE_REFUSED;
@@ -64,13 +64,13 @@ lt_store_status lt_store_table_add(lt_store_table *t, const char *key, int64_t n
         memcpy(&now, e->value, sizeof now);
     }
     *sum = (int64_t)((uint64_t)now + (uint64_t)number);
-    return lt_store_table_set(t, key, sum, sizeof *sum);
+    return lt_comm_store_table_set(t, key, sum, sizeof *sum);
 }
 
-void lt_store_table_clear(lt_store_table *t) {
+void lt_comm_store_table_clear(lt_comm_store_table *t) {
     for (size_t b = 0; b < LT_STORE_BUCKETS; b++) {
         while (t->buckets[b] != NULL) {
-            lt_store_entry *e = t->buckets[b];
+            lt_comm_store_entry *e = t->buckets[b];
             t->buckets[b] = e->next;
             free(e->value);
             free(e);

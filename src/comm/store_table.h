@@ -6,28 +6,28 @@
 
 #define LT_STORE_BUCKETS 1024
 
-typedef struct lt_store_entry {
-    struct lt_store_entry *next;
+typedef struct lt_comm_store_entry {
+    struct lt_comm_store_entry *next;
     char key[LT_STORE_KEY + 1];
     unsigned char *value;
     size_t bytes;
     uint64_t version;
-} lt_store_entry;
+} lt_comm_store_entry;
 
 typedef struct {
-    lt_store_entry *buckets[LT_STORE_BUCKETS];
+    lt_comm_store_entry *buckets[LT_STORE_BUCKETS];
     size_t n_keys, bytes; /* Of keys and values. */
     uint64_t version;     /* Of the newest change; never goes back. */
-} lt_store_table;
+} lt_comm_store_table;
 
-lt_store_entry *lt_store_table_find(const lt_store_table *t, const char *key);
+lt_comm_store_entry *lt_comm_store_table_find(const lt_comm_store_table *t, const char *key);
 /* FULL: no room, and nothing has changed. */
-lt_store_status lt_store_table_set(lt_store_table *t, const char *key, const void *value,
-                                   size_t bytes);
+lt_comm_store_status lt_comm_store_table_set(lt_comm_store_table *t, const char *key,
+                                             const void *value, size_t bytes);
 /* The value as a number of 8 bytes, 0 where there is none, plus `number`. REFUSED: it is no
  * number. A sum wraps around. */
-lt_store_status lt_store_table_add(lt_store_table *t, const char *key, int64_t number,
-                                   int64_t *sum);
-void lt_store_table_clear(lt_store_table *t);
+lt_comm_store_status lt_comm_store_table_add(lt_comm_store_table *t, const char *key,
+                                             int64_t number, int64_t *sum);
+void lt_comm_store_table_clear(lt_comm_store_table *t);
 
 #endif

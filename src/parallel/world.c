@@ -49,7 +49,7 @@ lt_err lt_world_open(lt_world *w, const char *mesh, double deadline_s, const cha
     const lt_comm_options o = {.deadline_s = deadline_s, .record_dir = record_dir, .check = true};
     lt_err err;
     *w = (lt_world){0};
-    if (!lt_comm_under_mpi()) {
+    if (!lt_comm_is_rank()) {
         lt_mesh_shape s;
         LT_TRY(lt_mesh_parse(&s, mesh));
         LT_TRY(check_axes(&s, mesh));

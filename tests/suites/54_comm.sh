@@ -20,6 +20,14 @@ comm_programs() {
     else
         skip "processes" "no mpirun"
     fi
+    timeout 60 build/lateen launch --ranks 3 --plain bench comm --max-bytes 64KiB --rounds 3 --json >"$dir/out" 2>"$dir/err"
+    measured shm 3
+    say "processes that launch started: the same" $? "$(cat "$dir/err")"
+    build/lateen launch --ranks 2 doctor --help 2>&1 | grep -q '^\[1\] usage: lateen doctor'
+    say "any verb can be launched; lines name their rank" $?
+    build/lateen launch --ranks 2 2>"$dir/err"
+    [ $? = 2 ] && grep -q 'launch: no verb to start' "$dir/err"
+    say "nothing to launch is refused" $? "$(cat "$dir/err")"
     build/lateen bench comm --ranks 1 --max-bytes 1KiB --rounds 1 2>"$dir/err" | grep -q '^all_reduce'
     say "one rank" $? "$(cat "$dir/err")"
     build/lateen bench comm --min-bytes 1MiB --max-bytes 1KiB 2>"$dir/err"
@@ -33,3 +41,4 @@ comm_programs() {
 }
 export -f comm_programs
 beside "ranks on the command line" bash -c comm_programs
+suite "faults of launched ranks" python3 tests/e2e/launch_faults.py build/lateen 12

@@ -24,62 +24,65 @@
 #define TOKEN "0123456789abcdef"
 #define EPOCH ((uint64_t)7 << 32 | 2)
 
-static lt_store_server *server;
+static lt_comm_store_server *server;
 
 static int begin(void **state) {
     (void)state;
-    return lt_store_server_open(&server, "127.0.0.1", 0, 4, TOKEN, EPOCH) != LT_OK;
+    return lt_comm_store_server_open(&server, "127.0.0.1", 0, 4, TOKEN, EPOCH) != LT_OK;
 }
 
 static int end(void **state) {
     (void)state;
-    lt_store_server_close(server);
+    lt_comm_store_server_close(server);
     return 0;
 }
 
-static lt_store *client(int rank) {
-    lt_store *s = NULL;
-    if (lt_store_open(&s, lt_store_server_address(server), TOKEN, rank, EPOCH, 5.0) != LT_OK) {
+static lt_comm_store *client(int rank) {
+    lt_comm_store *s = NULL;
+    if (lt_comm_store_open(&s, lt_comm_store_server_address(server), TOKEN, rank, EPOCH, 5.0) !=
+        LT_OK) {
         fail_msg("%s", lt_error_message());
     }
     return s;
 }
 
 static void keys(void **state) {
-    lt_store *a = client(0), *b = client(1);
+    lt_comm_store *a = client(0), *b = client(1);
     char text[64];
     unsigned char *large = malloc(LT_STORE_VALUE), *back = malloc(LT_STORE_VALUE);
     size_t bytes = 1;
     int64_t sum;
     uint64_t version = 0, first;
     (void)state;
-    assert_int_equal(lt_store_set(a, "name", "value", 5), LT_OK);
-    assert_int_equal(lt_store_get(b, "name", text, sizeof text, &bytes, 0.0), LT_OK);
+    assert_int_equal(lt_comm_store_set(a, "name", "value", 5), LT_OK);
+    assert_int_equal(lt_comm_store_get(b, "name", text, sizeof text, &bytes, 0.0), LT_OK);
     assert_true(bytes == 5 && memcmp(text, "value", 5) == 0);
-    assert_int_equal(lt_store_watch(b, "name", &version, text, sizeof text, &bytes, 0.0), LT_OK);
+    assert_int_equal(lt_comm_store_watch(b, "name", &version, text, sizeof text, &bytes, 0.0),
+                     LT_OK);
     first = version;
-    assert_int_equal(lt_store_watch(b, "name", &version, text, sizeof text, &bytes, 0.05),
+    assert_int_equal(lt_comm_store_watch(b, "name", &version, text, sizeof text, &bytes, 0.05),
                      LT_ERR_REMOTE);
     assert_non_null(strstr(lt_error_message(), "nobody has set 'name', after 0.05 s"));
-    assert_int_equal(lt_store_set(a, "name", "", 0), LT_OK);
-    assert_int_equal(lt_store_watch(b, "name", &version, text, sizeof text, &bytes, 0.0), LT_OK);
+    assert_int_equal(lt_comm_store_set(a, "name", "", 0), LT_OK);
+    assert_int_equal(lt_comm_store_watch(b, "name", &version, text, sizeof text, &bytes, 0.0),
+                     LT_OK);
     assert_true(bytes == 0 && version > first);
-    assert_int_equal(lt_store_add(a, "sum", 5, &sum), LT_OK);
-    assert_int_equal(lt_store_add(b, "sum", -7, &sum), LT_OK);
+    assert_int_equal(lt_comm_store_add(a, "sum", 5, &sum), LT_OK);
+    assert_int_equal(lt_comm_store_add(b, "sum", -7, &sum), LT_OK);
     assert_int_equal(sum, -2);
-    assert_int_equal(lt_store_add(b, "name", 1, &sum), LT_ERR_ARG); /* It is no number. */
-    assert_int_equal(lt_store_set(b, "life/1", "alive", 5), LT_ERR_ARG);
+    assert_int_equal(lt_comm_store_add(b, "name", 1, &sum), LT_ERR_ARG); /* It is no number. */
+    assert_int_equal(lt_comm_store_set(b, "life/1", "alive", 5), LT_ERR_ARG);
     for (size_t i = 0; i < LT_STORE_VALUE; i++) {
         large[i] = (unsigned char)lt_rng_mix(i);
     }
-    assert_int_equal(lt_store_set(a, "large", large, LT_STORE_VALUE), LT_OK);
-    assert_int_equal(lt_store_get(b, "large", back, LT_STORE_VALUE, &bytes, 0.0), LT_OK);
+    assert_int_equal(lt_comm_store_set(a, "large", large, LT_STORE_VALUE), LT_OK);
+    assert_int_equal(lt_comm_store_get(b, "large", back, LT_STORE_VALUE, &bytes, 0.0), LT_OK);
     assert_true(bytes == LT_STORE_VALUE && memcmp(large, back, bytes) == 0);
-    assert_int_equal(lt_store_get(b, "large", back, 10, &bytes, 0.0), LT_ERR_LIMIT);
-    assert_int_equal(lt_store_set(a, "large", large, LT_STORE_VALUE + 1), LT_ERR_LIMIT);
-    assert_int_equal(lt_store_set(a, "", large, 1), LT_ERR_ARG);
-    lt_store_close(a);
-    lt_store_close(b);
+    assert_int_equal(lt_comm_store_get(b, "large", back, 10, &bytes, 0.0), LT_ERR_LIMIT);
+    assert_int_equal(lt_comm_store_set(a, "large", large, LT_STORE_VALUE + 1), LT_ERR_LIMIT);
+    assert_int_equal(lt_comm_store_set(a, "", large, 1), LT_ERR_ARG);
+    lt_comm_store_close(a);
+    lt_comm_store_close(b);
     free(large);
     free(back);
 }
@@ -95,26 +98,26 @@ typedef struct {
 
 static void *wait_for_key(void *arg) {
     waiter *w = arg;
-    lt_store *s = client(w->rank);
+    lt_comm_store *s = client(w->rank);
     const double start_s = lt_clock_s();
     char text[8];
     size_t bytes;
-    w->err = lt_store_get(s, "late", text, sizeof text, &bytes, w->wait_s);
+    w->err = lt_comm_store_get(s, "late", text, sizeof text, &bytes, w->wait_s);
     w->took_s = lt_clock_s() - start_s;
     (void)snprintf(w->message, sizeof w->message, "%s", lt_error_message());
-    lt_store_close(s);
+    lt_comm_store_close(s);
     return NULL;
 }
 
 static void *wait_at_barrier(void *arg) {
     waiter *w = arg;
-    lt_store *s = client(w->rank);
+    lt_comm_store *s = client(w->rank);
     w->err = LT_OK;
     for (int i = 0; i < 20 && w->err == LT_OK; i++) {
-        w->err = lt_store_barrier(s, "gate", 4, w->wait_s);
+        w->err = lt_comm_store_barrier(s, "gate", 4, w->wait_s);
     }
     (void)snprintf(w->message, sizeof w->message, "%s", lt_error_message());
-    lt_store_close(s);
+    lt_comm_store_close(s);
     return NULL;
 }
 
@@ -124,10 +127,10 @@ static void run_all(waiter *w, int n, void *(*fn)(void *), const char *late) {
         assert_int_equal(pthread_create(&threads[i], NULL, fn, &w[i]), 0);
     }
     if (late != NULL) {
-        lt_store *s = client(-1);
+        lt_comm_store *s = client(-1);
         (void)usleep(100000);
-        assert_int_equal(lt_store_set(s, late, "x", 1), LT_OK);
-        lt_store_close(s);
+        assert_int_equal(lt_comm_store_set(s, late, "x", 1), LT_OK);
+        lt_comm_store_close(s);
     }
     for (int i = 0; i < n; i++) {
         (void)pthread_join(threads[i], NULL);
@@ -168,31 +171,33 @@ static void barriers(void **state) {
 /* ---- Epochs ---------------------------------------------------------------------------------- */
 
 static void epochs(void **state) {
-    lt_store *old = client(0), *next = NULL;
+    lt_comm_store *old = client(0), *next = NULL;
     waiter w = {.rank = 1, .wait_s = 10.0};
     pthread_t thread;
     char text[8];
     size_t bytes;
     (void)state;
-    assert_int_equal(lt_store_set(old, "key", "old", 3), LT_OK);
+    assert_int_equal(lt_comm_store_set(old, "key", "old", 3), LT_OK);
     assert_int_equal(
-        lt_store_open(&next, lt_store_server_address(server), TOKEN, 0, EPOCH + 1, 1.0),
+        lt_comm_store_open(&next, lt_comm_store_server_address(server), TOKEN, 0, EPOCH + 1, 1.0),
         LT_ERR_STATE);
     assert_non_null(strstr(lt_error_message(), "generation 3 of attempt 7 is not there yet"));
     assert_int_equal(pthread_create(&thread, NULL, wait_for_key, &w), 0);
     (void)usleep(100000);
-    lt_store_server_begin(server, EPOCH + 1);
+    lt_comm_store_server_begin(server, EPOCH + 1);
     (void)pthread_join(thread, NULL);
     assert_int_equal(w.err, LT_ERR_STATE);
     assert_non_null(strstr(w.message, "generation 2 of attempt 7 is over"));
-    assert_int_not_equal(lt_store_set(old, "key", "late", 4), LT_OK);
-    assert_int_equal(lt_store_open(&next, lt_store_server_address(server), TOKEN, 0, EPOCH, 1.0),
-                     LT_ERR_STATE);
+    assert_int_not_equal(lt_comm_store_set(old, "key", "late", 4), LT_OK);
     assert_int_equal(
-        lt_store_open(&next, lt_store_server_address(server), TOKEN, 0, EPOCH + 1, 1.0), LT_OK);
-    assert_int_equal(lt_store_get(next, "key", text, sizeof text, &bytes, 0.0), LT_ERR_REMOTE);
-    lt_store_close(old);
-    lt_store_close(next);
+        lt_comm_store_open(&next, lt_comm_store_server_address(server), TOKEN, 0, EPOCH, 1.0),
+        LT_ERR_STATE);
+    assert_int_equal(
+        lt_comm_store_open(&next, lt_comm_store_server_address(server), TOKEN, 0, EPOCH + 1, 1.0),
+        LT_OK);
+    assert_int_equal(lt_comm_store_get(next, "key", text, sizeof text, &bytes, 0.0), LT_ERR_REMOTE);
+    lt_comm_store_close(old);
+    lt_comm_store_close(next);
 }
 
 /* ---- Who lives ------------------------------------------------------------------------------- */
@@ -209,15 +214,16 @@ static pid_t live_process(int rank, int *input, int *output) {
     assert_int_equal(pipe(out), 0);
     pid = fork();
     if (pid == 0) {
-        lt_store *s = NULL;
+        lt_comm_store *s = NULL;
         char c;
         (void)close(in[1]);
-        if (lt_store_open(&s, lt_store_server_address(server), TOKEN, rank, EPOCH, 5.0) != LT_OK ||
-            lt_store_live(s, 0.05, 0.5, write_notice, &out[1]) != LT_OK) {
+        if (lt_comm_store_open(&s, lt_comm_store_server_address(server), TOKEN, rank, EPOCH, 5.0) !=
+                LT_OK ||
+            lt_comm_store_live(s, 0.05, 0.5, write_notice, &out[1]) != LT_OK) {
             _exit(1);
         }
         (void)!read(in[0], &c, 1);
-        lt_store_close(s);
+        lt_comm_store_close(s);
         _exit(0);
     }
     (void)close(in[0]);
@@ -229,10 +235,10 @@ static pid_t live_process(int rank, int *input, int *output) {
 
 static void reaches(int rank, lt_life life, double within_s) {
     const double until_s = lt_clock_s() + within_s;
-    while (lt_store_server_life(server, rank) != life) {
+    while (lt_comm_store_server_life(server, rank) != life) {
         if (lt_clock_s() > until_s) {
             fail_msg("rank %d: life %d, not %d after %g s", rank,
-                     (int)lt_store_server_life(server, rank), (int)life, within_s);
+                     (int)lt_comm_store_server_life(server, rank), (int)life, within_s);
         }
         (void)usleep(2000);
     }
@@ -244,7 +250,7 @@ static void lives(void **state) {
     uint64_t version = 0;
     char text[LT_STORE_NOTICE];
     size_t bytes;
-    lt_store *s;
+    lt_comm_store *s, *s2 = client(3);
     (void)state;
     for (int r = 0; r < 3; r++) {
         pids[r] = live_process(r, &in[r], &out[r]);
@@ -252,21 +258,24 @@ static void lives(void **state) {
     for (int r = 0; r < 3; r++) {
         reaches(r, LT_LIFE_ALIVE, 5.0);
     }
-    assert_int_equal(lt_store_server_life(server, 3), LT_LIFE_NONE);
+    assert_int_equal(lt_comm_store_server_life(server, 3), LT_LIFE_NONE);
     (void)kill(pids[1], SIGSTOP);
     reaches(1, LT_LIFE_SILENT, 3.0);
     (void)kill(pids[1], SIGCONT);
     reaches(1, LT_LIFE_ALIVE, 3.0);
-    assert_int_equal(lt_store_server_life(server, 0), LT_LIFE_ALIVE);
+    assert_int_equal(lt_comm_store_server_life(server, 0), LT_LIFE_ALIVE);
     (void)kill(pids[2], SIGKILL);
     reaches(2, LT_LIFE_DEAD, 1.0);
     s = client(-1);
-    assert_int_equal(lt_store_watch(s, "life/2", &version, text, sizeof text, &bytes, 0.0), LT_OK);
+    assert_int_equal(lt_comm_store_watch(s, "life/2", &version, text, sizeof text, &bytes, 0.0),
+                     LT_OK);
     assert_true(bytes == 4 && memcmp(text, "dead", 4) == 0);
-    lt_store_server_notice(server, "rank 2 was killed");
+    lt_comm_store_server_notice(server, "rank 2 was killed");
     for (int r = 0; r < 2; r++) {
         assert_true(read(out[r], text, sizeof text) == 18);
         assert_string_equal(text, "rank 2 was killed");
+        assert_int_equal(lt_comm_store_barrier(s2, "gate", 4, 5.0), LT_ERR_REMOTE);
+        assert_string_equal(lt_error_message(), "rank 2 was killed");
         assert_int_equal(write(in[r], "x", 1), 1);
         reaches(r, LT_LIFE_LEFT, 3.0);
     }
@@ -277,7 +286,8 @@ static void lives(void **state) {
         (void)close(out[r]);
         (void)close(in[r]);
     }
-    lt_store_close(s);
+    lt_comm_store_close(s);
+    lt_comm_store_close(s2);
 }
 
 /* A client whose server goes is told so. */
@@ -287,7 +297,7 @@ static void server_goes(void **state) {
     const pid_t pid = live_process(0, &in, &out);
     (void)state;
     reaches(0, LT_LIFE_ALIVE, 5.0);
-    lt_store_server_close(server);
+    lt_comm_store_server_close(server);
     server = NULL;
     assert_true(read(out, text, sizeof text) > 0);
     assert_non_null(strstr(text, "has gone"));
@@ -299,7 +309,7 @@ static void server_goes(void **state) {
 /* ---- Bad clients ----------------------------------------------------------------------------- */
 
 static int raw(void) {
-    const char *port = strrchr(lt_store_server_address(server), ':') + 1;
+    const char *port = strrchr(lt_comm_store_server_address(server), ':') + 1;
     const struct sockaddr_in a = {.sin_family = AF_INET,
                                   .sin_port = htons((uint16_t)atoi(port)),
                                   .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -309,26 +319,28 @@ static int raw(void) {
 }
 
 static size_t hello(unsigned char *frame, const char *token) {
-    lt_store_request q = {.op = LT_STORE_HELLO,
-                          .epoch = EPOCH,
-                          .number = 1,
-                          .value = (const unsigned char *)LT_STORE_GREETING,
-                          .value_bytes = (uint32_t)strlen(LT_STORE_GREETING)};
+    lt_comm_store_request q = {.op = LT_STORE_HELLO,
+                               .epoch = EPOCH,
+                               .number = 1,
+                               .value = (const unsigned char *)LT_STORE_GREETING,
+                               .value_bytes = (uint32_t)strlen(LT_STORE_GREETING)};
     (void)snprintf(q.key, sizeof q.key, "%s", token);
-    return lt_store_request_write(frame, &q);
+    return lt_comm_store_request_write(frame, &q);
 }
 
 static void bad_clients(void **state) {
     static unsigned char frame[LT_STORE_REQUEST_MOST];
-    lt_store *good = client(0), *s = NULL;
+    lt_comm_store *good = client(0), *s = NULL;
     int fds[300];
     lt_rng rng = {.seed = 3};
     int64_t sum;
     (void)state;
-    assert_int_equal(lt_store_open(&s, lt_store_server_address(server), "wrong", 0, EPOCH, 1.0),
-                     LT_ERR_ARG);
-    assert_int_equal(lt_store_open(&s, lt_store_server_address(server), TOKEN, 4, EPOCH, 1.0),
-                     LT_ERR_ARG);
+    assert_int_equal(
+        lt_comm_store_open(&s, lt_comm_store_server_address(server), "wrong", 0, EPOCH, 1.0),
+        LT_ERR_ARG);
+    assert_int_equal(
+        lt_comm_store_open(&s, lt_comm_store_server_address(server), TOKEN, 4, EPOCH, 1.0),
+        LT_ERR_ARG);
     /* Noise: at once, or behind a good HELLO; whole frames of bad numbers; much and never read. */
     for (int i = 0; i < 300; i++) {
         const size_t n = lt_rng_below(&rng, 400);
@@ -344,7 +356,7 @@ static void bad_clients(void **state) {
             memcpy(frame, &bytes, 4);
         }
         (void)!send(fds[i], frame, n, MSG_NOSIGNAL);
-        assert_int_equal(lt_store_add(good, "count", 1, &sum), LT_OK);
+        assert_int_equal(lt_comm_store_add(good, "count", 1, &sum), LT_OK);
         assert_int_equal(sum, i + 1);
         if (i >= 40) {
             (void)close(fds[i - 40]);
@@ -358,13 +370,13 @@ static void bad_clients(void **state) {
         fds[i] = raw();
     }
     s = client(1);
-    assert_int_equal(lt_store_add(s, "count", 1, &sum), LT_OK);
+    assert_int_equal(lt_comm_store_add(s, "count", 1, &sum), LT_OK);
     assert_int_equal(sum, 301);
     for (int i = 0; i < 200; i++) {
         (void)close(fds[i]);
     }
-    lt_store_close(s);
-    lt_store_close(good);
+    lt_comm_store_close(s);
+    lt_comm_store_close(good);
 }
 
 /* Several requests in one write are answered one after the other; a reply that nobody reads is no
@@ -376,8 +388,9 @@ static void many_at_once(void **state) {
     const int fd = raw();
     (void)state;
     for (int i = 0; i < 60; i++) {
-        const lt_store_request q = {.op = LT_STORE_ADD, .epoch = EPOCH, .number = 1, .key = "many"};
-        n += lt_store_request_write(data + n, &q);
+        const lt_comm_store_request q = {
+            .op = LT_STORE_ADD, .epoch = EPOCH, .number = 1, .key = "many"};
+        n += lt_comm_store_request_write(data + n, &q);
     }
     assert_true(send(fd, data, n, 0) == (ssize_t)n);
     while (got < 61 * LT_STORE_REPLY_HEAD) {
@@ -385,14 +398,14 @@ static void many_at_once(void **state) {
         assert_true(k > 0);
         got += (size_t)k;
     }
-    lt_store_reply r;
-    assert_true(lt_store_reply_read(&r, back + 60 * LT_STORE_REPLY_HEAD, LT_STORE_REPLY_HEAD));
+    lt_comm_store_reply r;
+    assert_true(lt_comm_store_reply_read(&r, back + 60 * LT_STORE_REPLY_HEAD, LT_STORE_REPLY_HEAD));
     assert_int_equal(r.number, 60);
     (void)close(fd);
 }
 
 static void the_table_is_bounded(void **state) {
-    static lt_store_table t;
+    static lt_comm_store_table t;
     static unsigned char value[LT_STORE_VALUE];
     char key[32];
     int n = 0;
@@ -400,23 +413,23 @@ static void the_table_is_bounded(void **state) {
     (void)state;
     for (;; n++) {
         (void)snprintf(key, sizeof key, "k%d", n);
-        if (lt_store_table_set(&t, key, value, sizeof value) == LT_STORE_FULL) {
+        if (lt_comm_store_table_set(&t, key, value, sizeof value) == LT_STORE_FULL) {
             break;
         }
     }
     assert_int_equal(n, LT_STORE_BYTES / (LT_STORE_VALUE + 4));
-    assert_int_equal(lt_store_table_set(&t, "k7", value, 10), LT_STORE_OK);
-    assert_int_equal(lt_store_table_set(&t, key, value, sizeof value - 10), LT_STORE_OK);
-    lt_store_table_clear(&t);
+    assert_int_equal(lt_comm_store_table_set(&t, "k7", value, 10), LT_STORE_OK);
+    assert_int_equal(lt_comm_store_table_set(&t, key, value, sizeof value - 10), LT_STORE_OK);
+    lt_comm_store_table_clear(&t);
     for (n = 0; n < LT_STORE_KEYS; n++) {
         (void)snprintf(key, sizeof key, "k%d", n);
-        assert_int_equal(lt_store_table_add(&t, key, n, &sum), LT_STORE_OK);
+        assert_int_equal(lt_comm_store_table_add(&t, key, n, &sum), LT_STORE_OK);
     }
-    assert_int_equal(lt_store_table_add(&t, "one more", 1, &sum), LT_STORE_FULL);
-    assert_int_equal(lt_store_table_add(&t, "k9", 1, &sum), LT_STORE_OK);
+    assert_int_equal(lt_comm_store_table_add(&t, "one more", 1, &sum), LT_STORE_FULL);
+    assert_int_equal(lt_comm_store_table_add(&t, "k9", 1, &sum), LT_STORE_OK);
     assert_int_equal(sum, 10);
-    lt_store_table_clear(&t);
-    assert_true(t.n_keys == 0 && t.bytes == 0 && lt_store_table_find(&t, "k9") == NULL);
+    lt_comm_store_table_clear(&t);
+    assert_true(t.n_keys == 0 && t.bytes == 0 && lt_comm_store_table_find(&t, "k9") == NULL);
 }
 
 int main(void) {

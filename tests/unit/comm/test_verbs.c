@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "comm/launch.h"
 #include "lateen/comm.h"
 
 static const lt_dtype reduced[] = {LT_F32, LT_BF16, LT_F16, LT_F64, LT_I64, LT_I32, LT_U8};
@@ -405,11 +406,12 @@ static void alone(void **state) {
 
 /* ---- The same between processes -------------------------------------------------------------- */
 
-/* What a rank of mpirun does: every function above, with and without the check of calls. */
+/* What a rank of mpirun or launch does: every function above, with and without the check of calls. */
 static int as_process(bool check) {
     static lt_err (*const fns[])(lt_comm *, void *) = {reduce_rank, move_rank, nan_rank, crowd_rank,
                                                        large_rank};
     const lt_comm_options o = {.check = check};
+    const bool launched = lt_comm_under_launch();
     lt_comm *c = NULL;
     lt_err err = lt_comm_open(&c, &o);
     for (size_t i = 0; err == LT_OK && i < sizeof fns / sizeof *fns; i++) {
@@ -417,7 +419,7 @@ static int as_process(bool check) {
             err = fns[i](c, NULL);
         }
     }
-    if (err == LT_OK && strcmp(lt_comm_transport(c), "mpi") != 0) {
+    if (err == LT_OK && strcmp(lt_comm_transport(c), launched ? "shm" : "mpi") != 0) {
         err = lt_error_set(LT_ERR_STATE, "transport %s", lt_comm_transport(c));
     }
     if (err != LT_OK) {
@@ -438,6 +440,19 @@ static void processes(void **state) {
     }
 }
 
+static void by_launch(void **state) {
+    static const int sizes[] = {1, 2, 3, 4, 5, 8};
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char word[] = "test_verbs", check[] = "check";
+        char *const argv[] = {word, i % 2 == 0 ? check : NULL, NULL};
+        const lt_launch_options o = {.n_ranks = sizes[i], .grace_s = 10.0};
+        int status = -1;
+        assert_int_equal(lt_launch(&o, "/proc/self/exe", argv, &status), LT_OK);
+        assert_int_equal(status, 0);
+    }
+}
+
 static void large_messages(void **state) {
     (void)state;
     if (lt_comm_run_threads(3, NULL, large_rank, NULL) != LT_OK) {
@@ -446,14 +461,14 @@ static void large_messages(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (lt_comm_under_mpi()) {
+    if (lt_comm_is_rank()) {
         return as_process(argc > 1 && strcmp(argv[1], "check") == 0);
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reductions),     cmocka_unit_test(nan_is_kept),
         cmocka_unit_test(movements),      cmocka_unit_test(many_calls_under_way),
         cmocka_unit_test(large_messages), cmocka_unit_test(alone),
-        cmocka_unit_test(processes),
+        cmocka_unit_test(processes),      cmocka_unit_test(by_launch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

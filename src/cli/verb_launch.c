@@ -1,0 +1,90 @@
+/* verb_launch.c: `lateen launch --ranks N VERB ...`: any verb as the ranks of one machine. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cli/verb.h"
+#include "comm/launch.h"
+
+#define LAUNCH_OPTIONS(X)                                                                          \
+    X(I64, ranks, "ranks", "2", 1, 256, "ranks", "how many processes to start")                    \
+    X(I64, restarts, "restarts", "0", 0, 1e6, "",                                                  \
+      "how often all ranks are started again after one has failed")                                \
+    X(F64, grace, "grace", "10", 0, 1e5, "s",                                                      \
+      "how long the others may take to end when a rank has failed; then they are killed")          \
+    X(F64, beat, "beat", "1", 0, 1e4, "s", "time between two heartbeats of a rank; 0: none")       \
+    X(F64, silent, "silent", "30", 0, 1e6, "s",                                                    \
+      "time without a heartbeat after which a rank has "                                           \
+      "failed; 0: never")                                                                          \
+    X(BOOL, plain, "plain", "false", 0, 0, "", "print lines of output without their rank")
+
+typedef struct {
+    LAUNCH_OPTIONS(LT_OPTION_FIELD)
+} launch_options;
+#define LT_OPTION_STRUCT launch_options
+static const lt_option rows[] = {LAUNCH_OPTIONS(LT_OPTION_ROW)};
+const lt_option_table lt_verb_launch_options = LT_OPTION_TABLE("launch", rows);
+
+static const char usage[] = "launch [--ranks N] [--restarts N] VERB [options]";
+static const char prose[] =
+    "Start `lateen VERB options` as N ranks of one run on this machine: processes that exchange\n"
+    "messages through shared memory. When a rank fails, the others are told which one and why,\n"
+    "and end. Options of launch stand before VERB. mpirun and srun start the same programs as\n"
+    "ranks on several machines.\n"
+    "Exit status: 0 finished, 75 stopped with everything saved, 76 a rank was killed, stopped\n"
+    "answering or failed because of another one; otherwise the status of the first rank that\n"
+    "failed.";
+
+/* The word with which the ranks' own command begins. */
+static int verb_at(int argc, char **argv) {
+    int i = 1;
+    while (i < argc && argv[i][0] == '-') {
+        const bool alone = strchr(argv[i], '=') != NULL || strcmp(argv[i], "--help") == 0 ||
+                           strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--plain") == 0 ||
+                           strcmp(argv[i], "--verbose") == 0;
+        i += alone ? 1 : 2;
+    }
+    return i < argc ? i : argc;
+}
+
+/* A job that Slurm has started again has a new number. */
+static uint32_t attempt(void) {
+    const char *text = getenv("SLURM_RESTART_COUNT");
+    const long n = text != NULL ? atol(text) : 0;
+    return n > 0 ? (uint32_t)n : 0;
+}
+
+int lt_verb_launch(int argc, char **argv);
+int lt_verb_launch(int argc, char **argv) {
+    const int at = verb_at(argc, argv);
+    launch_options o;
+    lt_launch_options launch;
+    char **words;
+    int status, n = 0;
+    lt_err err;
+
+    if (!lt_verb_parse(&lt_verb_launch_options, &o, at, argv, usage, prose, NULL, 0, &n, &status)) {
+        return status;
+    }
+    if (at == argc) {
+        (void)fprintf(stderr, "lateen: launch: no verb to start\nusage: lateen %s\n", usage);
+        return LT_EXIT_USAGE;
+    }
+    words = calloc((size_t)(argc - at) + 2, sizeof *words);
+    if (words == NULL) {
+        return lt_verb_fail(lt_error_set(LT_ERR_OOM, "command line"));
+    }
+    words[0] = (char *)(uintptr_t) "lateen";
+    memcpy(words + 1, argv + at, (size_t)(argc - at) * sizeof *words);
+    launch = (lt_launch_options){.n_ranks = (int)o.ranks,
+                                 .restarts = (int)o.restarts,
+                                 .grace_s = o.grace,
+                                 .beat_s = o.silent > 0.0 ? o.beat : 0.0,
+                                 .silent_s = o.silent,
+                                 .plain = o.plain,
+                                 .attempt = attempt()};
+    err = lt_launch(&launch, "/proc/self/exe", words, &status);
+    free(words);
+    return err == LT_OK ? status : lt_verb_fail(err);
+}

@@ -1,0 +1,22 @@
+/* shm.h: what `lateen launch` gives its ranks: a memory segment in which they pass messages, and
+ * environment variables that say who they are. */
+#ifndef LT_COMM_SHM_H
+#define LT_COMM_SHM_H
+
+#include "comm/store.h"
+
+#define LT_SHM_MOST_RANKS 256
+
+#define LT_ENV_RANK    "LATEEN_RANK"    /* 0 to n - 1 */
+#define LT_ENV_RANKS   "LATEEN_RANKS"   /* n, all on this machine. */
+#define LT_ENV_SEGMENT "LATEEN_SEGMENT" /* Descriptor of the segment, which the rank inherits. */
+#define LT_ENV_STORE   "LATEEN_STORE"   /* Address of the store. */
+#define LT_ENV_TOKEN   "LATEEN_TOKEN"
+#define LT_ENV_EPOCH   "LATEEN_EPOCH"  /* Job attempt << 32 | generation. */
+#define LT_ENV_BEAT    "LATEEN_BEAT"   /* Seconds between heartbeats; 0: none. */
+#define LT_ENV_SILENT  "LATEEN_SILENT" /* Seconds without one after which a rank has failed. */
+
+/* A segment for n ranks, without a name: it goes with the last descriptor and mapping. */
+LT_MUST_USE lt_err lt_shm_make(int *fd, int n, uint64_t epoch);
+
+#endif

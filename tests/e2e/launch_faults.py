@@ -1,0 +1,141 @@
+"""Faults of ranks that `lateen launch` started: a rank or the launcher is killed, stopped or told to end at a random moment of a small training run. Every survivor must say
+which rank it was, everything must end in time with the right status, and nobody may be left over. Standard library only; TAP on stdout.
+
+usage: launch_faults.py LATEEN [FAULTS [SEED]]"""
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+lateen = sys.argv[1]
+faults = int(sys.argv[2]) if len(sys.argv) > 2 else 12
+seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+golden = "tests/golden/train/"
+TRAIN = {"data.train": golden + "tokens", "export": "false", "model.layers": 2, "model.width": 32, "model.heads": 2, "model.vocab": 300, "data.seq": 16, "batch.size": 12,
+         "lr.schedule": "constant", "log.every": 1}
+SILENT, GRACE = 1.5, 5.0
+count = failed = 0
+
+
+def check(name, wrong):
+    global count, failed
+    count += 1
+    failed += bool(wrong)
+    print(f"{'not ok' if wrong else 'ok'} {count} - {name}" + (f"\n  # {str(wrong)[:900]}" if wrong else ""), flush=True)
+
+
+def command(ranks, args, more=()):
+    words = [lateen, "launch", "--ranks", str(ranks), "--beat", "0.2", "--silent", str(SILENT), "--grace", str(GRACE), *more, "train"]
+    return words + [w for n, v in {**TRAIN, **args}.items() for w in (f"--{n}", str(v))]
+
+
+def children(pid):
+    try:
+        return [int(c) for c in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+    except OSError:
+        return []
+
+
+def alive(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def rank_of(pid):
+    try:
+        return int(re.search(rb"LATEEN_RANK=(\d+)\0", open(f"/proc/{pid}/environ", "rb").read()).group(1))
+    except (OSError, AttributeError):
+        return -1
+
+
+def begin(ranks, args, more=()):
+    """A run whose ranks train: the launcher, and the pids of its ranks in their order."""
+    p = subprocess.Popen(command(ranks, args, more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
+    until, metrics = time.time() + 30, args["out"] + "/metrics.jsonl"
+    while time.time() < until and p.poll() is None:
+        pids = {rank_of(c): c for c in children(p.pid)}
+        if os.path.exists(metrics) and '"train"' in open(metrics).read() and sorted(pids) == list(range(ranks)):
+            return p, [pids[r] for r in range(ranks)]
+        time.sleep(0.02)
+    p.kill()
+    raise RuntimeError("the run does not begin: " + p.communicate()[0][-600:])
+
+
+def fault(work, number, rng):
+    ranks = rng.choice([2, 3, 4])
+    who, what = rng.randrange(-1, ranks), rng.choice(["KILL", "STOP", "TERM", "SEGV", "ABRT"])
+    if who < 0 and what not in ("KILL", "TERM"):
+        who = 0
+    name = f"seed {seed}, fault {number}: SIG{what} to {'the launcher' if who < 0 else f'rank {who}'} of {ranks}"
+    out = f"{work}/{number}"
+    p, pids = begin(ranks, {"out": out, "steps": 1000000, "checkpoint.every": 50})
+    time.sleep(rng.random() * 0.7)
+    os.kill(p.pid if who < 0 else pids[who], getattr(signal, "SIG" + what))
+    start = time.time()
+    try:
+        text = p.communicate(timeout=30)[0]
+    except subprocess.TimeoutExpired:
+        p.kill()
+        return check(name, "the launcher does not end")
+    took, wrong = time.time() - start, []
+    want = {"TERM": 75}.get(what, 76) if who >= 0 or what == "TERM" else -9
+    limit = GRACE + 3 + (SILENT if what == "STOP" else 0)
+    if p.returncode != want or took > limit:
+        wrong.append(f"status {p.returncode} after {took:.1f} s, not {want} within {limit}")
+    if want == 76:
+        says = f"rank {who} " + (f"has stopped answering: no heartbeat for {SILENT} s" if what == "STOP" else f"was ended by signal {int(getattr(signal, 'SIG' + what))}")
+        lost = [r for r in range(ranks) if r != who and not re.search(rf"^\[{r}\] lateen: .*{re.escape(says)}", text, re.M)]
+        if lost:
+            wrong.append(f"ranks {lost} do not say '{says}': {text[-700:]}")
+    until = time.time() + 5
+    while any(alive(c) for c in pids) and time.time() < until:
+        time.sleep(0.02)
+    if any(alive(c) for c in pids):
+        wrong.append("processes are left over")
+    check(name, "; ".join(wrong))
+    shutil.rmtree(out, ignore_errors=True)
+
+
+def losses(out):
+    return {r["step"]: r["loss"] for r in map(json.loads, open(out + "/metrics.jsonl")) if r["kind"] == "train"}
+
+
+def goes_on(work):
+    """A rank is killed twice; the launcher starts all again, and the losses are those of a run that nobody disturbed."""
+    args = {"steps": 400, "checkpoint.every": 20}
+    done = subprocess.run(command(3, {**args, "out": work + "/whole"}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+    if done.returncode:
+        return check("a run that goes on behind restarts", done.stdout[-300:] + done.stderr[-500:])
+    out = work + "/broken"
+    p, pids = begin(3, {**args, "out": out}, ("--restarts", "3"))
+    os.kill(pids[1], signal.SIGKILL)
+    text = p.communicate(timeout=120)[0]
+    a, b = losses(work + "/whole"), losses(out)
+    check("a killed rank, and the run goes on: the same losses", "" if p.returncode == 0 and "restart 1 of 3" in text and a == b and len(a) == 400 else
+          f"status {p.returncode}, {len(b)} steps of {len(a)}, the same: {a == b}: {text[-500:]}")
+
+
+def at_start(work):
+    done = subprocess.run(command(3, {"out": work + "/bad", "batch.size": 13, "steps": 5}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    check("a batch that ranks cannot divide: usage, not started again", "" if done.returncode == 2 and "13 rows cannot be divided by 3" in done.stderr else
+          f"status {done.returncode}: {done.stderr[-500:]}")
+    done = subprocess.run(command(8, {"out": work + "/eight", "batch.size": 16, "steps": 3}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+    check("eight ranks, whatever the cores", "" if done.returncode == 0 and len(losses(work + "/eight")) == 3 else f"status {done.returncode}: {done.stderr[-500:]}")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    draw = random.Random(seed)
+    at_start(folder)
+    goes_on(folder)
+    for k in range(faults):
+        fault(folder, k, draw)
+print(f"1..{count}")
+sys.exit(failed > 0)
