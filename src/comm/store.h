@@ -41,8 +41,9 @@
  *     BYE                                                OK. The rank ends as it should
  *
  * When the server is told why the world has ended, it sends that text with status SAYS to every
- * heartbeat connection, and answers GET, WATCH and BARRIER with it where they would wait. The state of rank R is the value of the key "life/R": "alive", "silent", "left"
- * or "dead"; only the server writes keys that begin with "life/".
+ * heartbeat connection, and answers GET, WATCH and BARRIER with it where they would wait.
+ * The state of rank R is the value of the key "life/R": "alive", "silent", "left" or "dead"; only
+ * the server writes keys that begin with "life/".
  *
  * EPOCHS     Keys belong to an epoch. The server has one; a request of an older one is answered
  *            with OLD, of a newer one with AHEAD. A new epoch begins with no keys and no clients.

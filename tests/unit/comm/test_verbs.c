@@ -406,7 +406,7 @@ static void alone(void **state) {
 
 /* ---- The same between processes -------------------------------------------------------------- */
 
-/* What a rank of mpirun or launch does: every function above, with and without the check of calls. */
+/* A rank of mpirun or launch runs every function above, with or without the check of calls. */
 static int as_process(bool check) {
     static lt_err (*const fns[])(lt_comm *, void *) = {reduce_rank, move_rank, nan_rank, crowd_rank,
                                                        large_rank};
