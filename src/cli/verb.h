@@ -1,8 +1,8 @@
 /* verb.h: one verb of the command line: `lateen <name> ...`. Each verb is a file verb_<name>.c with
  * one public function; the table in main.c lists them. A verb returns its exit status: 0 done, 1
  * failed, 2 usage, 75 (EX_TEMPFAIL of sysexits.h) stopped with everything saved, so that the same
- * command continues, 76 (EX_PROTOCOL) another rank of the run failed. From it a script knows whether
- * a run has finished or must be queued again. */
+ * command continues, 76 (EX_PROTOCOL) another rank of the run failed. From it a script knows
+ * whether a run has finished or must be queued again. */
 #ifndef LT_CLI_VERB_H
 #define LT_CLI_VERB_H
 
