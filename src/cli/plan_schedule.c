@@ -64,7 +64,7 @@ static void stage_times(double *f, double *b, double *w, const schedule_options 
 
 static lt_err make(made *m, lt_schedule_kind kind, const schedule_options *o) {
     lt_err err = LT_OK;
-    const int least = lt_schedule_is_v(kind) || kind == LT_SCHEDULE_INTERLEAVED ? 2 : 1;
+    const int least = lt_schedule_fewest_chunks(kind);
     const lt_schedule_shape s = {.kind = kind,
                                  .ranks = (int)o->pp,
                                  .chunks = o->chunks > 0 ? (int)o->chunks : least,

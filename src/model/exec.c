@@ -14,9 +14,6 @@ lt_err lt_exec_open(lt_exec *r, const lt_model *m) {
                    .backend = m->backend,
                    .ops = m->backend->ops,
                    .dtype = m->options.dtype};
-    if (!lt_param_table_is_whole(&m->table)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "a model of which only a part is held here does not run alone");
-    }
     return m->backend->queue_open(m->device, &r->queue);
 }
 

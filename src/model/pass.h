@@ -132,6 +132,8 @@ LT_MUST_USE lt_err lt_pass_collect(lt_pass *p, lt_pass_result *r);
  * are read. lt_pass_eval and lt_pass_train use set 0; nothing else may be in it then. */
 LT_MUST_USE lt_err lt_pass_load(lt_pass *p, int set, const lt_pass_batch *b);
 LT_MUST_USE lt_err lt_pass_forward(lt_pass *p, int set, int first, int end);
+/* Of a batch that no backward pass follows: experts drop no token. */
+LT_MUST_USE lt_err lt_pass_forward_eval(lt_pass *p, int set, int first, int end);
 LT_MUST_USE lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale);
 LT_MUST_USE lt_err lt_pass_backward(lt_pass *p, int set, int first, int end, float grad_scale);
 /* (rows, C) of the model's type, the backend's memory. layer: of the pass's own, or its end. */

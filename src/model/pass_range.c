@@ -274,18 +274,26 @@ lt_tensor lt_pass_stream_gradient(const lt_pass *p, int set) {
     return p->sets[set].batch.dx;
 }
 
-lt_err lt_pass_forward(lt_pass *p, int set, int first, int end) {
+static lt_err forward_range(lt_pass *p, int set, int first, int end, bool train) {
     lt_exec *r = &p->exec;
     const lt_batch_acts *b = use_set(p, set);
     lt_tensor stream;
     LT_ASSERT(first >= p->first && first < end && end <= p->end);
     LT_TRY(lt_fp8_refresh(r, &p->fp8));
-    LT_TRY(layers_fwd(p, set, first, end, p->options.train, &stream));
+    LT_TRY(layers_fwd(p, set, first, end, train, &stream));
     return lt_exec_add(r, &(lt_add_args){.y = lt_pass_stream(p, set, end),
                                          .a = stream,
                                          .b = b->branch,
                                          .alpha = 1.0f,
                                          .beta = 1.0f});
+}
+
+lt_err lt_pass_forward(lt_pass *p, int set, int first, int end) {
+    return forward_range(p, set, first, end, p->options.train);
+}
+
+lt_err lt_pass_forward_eval(lt_pass *p, int set, int first, int end) {
+    return forward_range(p, set, first, end, false);
 }
 
 lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale) {

@@ -103,7 +103,25 @@ lt_err lt_layout_open(lt_layout *out, const lt_model_spec *spec, const lt_mesh_s
     }
     out->embeds = out->pp == 0;
     out->heads = out->pp == shape->pp - 1;
+    out->ends_apart = shape->pp > 1;
     return LT_OK;
+}
+
+void lt_layout_place(lt_layout *l, const lt_stages *stages) {
+    const lt_schedule_shape shape = {stages->schedule, stages->ranks, stages->chunks, 1};
+    const int last = lt_schedule_rank_of(&shape, stages->ranks * stages->chunks - 1);
+    LT_ASSERT(stages->ranks == l->shape.pp);
+    memset(l->layers, 0, sizeof l->layers);
+    for (int chunk = 0; chunk < stages->chunks; chunk++) {
+        int first, end;
+        lt_stages_layers(stages, l->pp, chunk, &first, &end);
+        for (int layer = first; layer < end; layer++) {
+            l->layers[layer] = true;
+        }
+    }
+    l->embeds = l->pp == 0;
+    l->heads = l->pp == last;
+    l->ends_apart = last != 0;
 }
 
 /* ---- Boxes ---- */
@@ -261,7 +279,7 @@ unsigned lt_layout_copies(const lt_layout *l, const lt_param *p, int box) {
     if (l->kv_copies > 1 && ((d == QKV && box > 0) || (d == K_HEADS && !one_head))) {
         copies |= LT_COPIES_KV;
     }
-    if (l->shape.pp > 1 && p->kind == LT_PARAM_EMBED && l->spec->tied) {
+    if (l->ends_apart && p->kind == LT_PARAM_EMBED && l->spec->tied) {
         copies |= LT_COPIES_STAGES;
     }
     return copies;

@@ -21,14 +21,16 @@
 
 #include "lateen/comm.h"
 #include "model/params.h"
+#include "parallel/stages.h"
 
 typedef struct {
     const lt_model_spec *spec; /* The caller's; outlives the layout. */
     lt_mesh_shape shape;
-    int pp, dp, cp, tp, ep, edp;       /* This rank's place on each axis, and among the ranks
+    int pp, dp, cp, tp, ep, edp; /* This rank's place on each axis, and among the ranks
                                         * with the same experts. */
-    bool layers[LT_MAX_LAYERS];        /* Those this rank holds. */
-    bool embeds, heads;                /* It holds the embeddings; the final norm and the head. */
+    bool layers[LT_MAX_LAYERS];  /* Those this rank holds. */
+    bool embeds, heads;          /* It holds the embeddings; the final norm and the head. */
+    bool ends_apart; /* First and last stage are different ranks': a tied embedding stands twice. */
     int64_t first_word, end_word;      /* Rows of embedding and head: of the vocabulary. */
     int64_t first_head, n_heads;       /* Of q. */
     int64_t first_kv_head, n_kv_heads; /* Of k and v. */
@@ -40,6 +42,10 @@ typedef struct {
  * the nearest size that fits. */
 LT_MUST_USE lt_err lt_layout_open(lt_layout *out, const lt_model_spec *spec,
                                   const lt_mesh_shape *shape, int rank);
+
+/* The layers that `stages` gives to this rank, in the place of an even share in one piece; its
+ * ranks are those of pp. */
+void lt_layout_place(lt_layout *l, const lt_stages *stages);
 
 /* Part i of n of `count` things, as evenly as possible: where it begins. i = n: count. */
 int64_t lt_share_first(int64_t count, int n, int i);

@@ -22,6 +22,10 @@ bool lt_schedule_is_v(lt_schedule_kind kind) {
     return kind == LT_SCHEDULE_ZBV || kind == LT_SCHEDULE_V_HALF;
 }
 
+int lt_schedule_fewest_chunks(lt_schedule_kind kind) {
+    return lt_schedule_is_v(kind) || kind == LT_SCHEDULE_INTERLEAVED ? 2 : 1;
+}
+
 int lt_schedule_stage(const lt_schedule_shape *s, int rank, int chunk) {
     return lt_schedule_is_v(s->kind) && chunk % 2 == 1 ? (chunk + 1) * s->ranks - 1 - rank
                                                        : chunk * s->ranks + rank;

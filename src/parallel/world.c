@@ -24,9 +24,9 @@ static void divide_cores(void) {
 }
 
 static lt_err check_axes(const lt_mesh_shape *s, const char *mesh) {
-    if (s->pp > 1 || s->cp > 1 || s->tp > 1 || s->ep > 1) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "mesh '%s': training divides rows (dp) and nothing else yet",
-                mesh);
+    if (s->cp > 1 || s->tp > 1 || s->ep > 1) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "mesh '%s': training divides rows (dp) and layers (pp), nothing else yet", mesh);
     }
     return LT_OK;
 }
@@ -120,17 +120,20 @@ static lt_err open_kv(lt_world *w) {
 static lt_err open_stages(lt_world *w) {
     const lt_layout *l = &w->layout;
     const int last = l->shape.pp - 1, both[2] = {rank_at(l, 0, l->tp), rank_at(l, last, l->tp)};
-    if (last == 0 || !l->spec->tied || !(l->embeds || l->heads)) {
+    if (!l->ends_apart || !l->spec->tied || !(l->embeds || l->heads)) {
         return LT_OK;
     }
     return lt_group_open(&w->stages, w->comm, "stages", both, 2);
 }
 
-lt_err lt_world_divide(lt_world *w, const lt_model_spec *spec) {
+lt_err lt_world_divide(lt_world *w, const lt_model_spec *spec, const lt_stages *stages) {
     if (w->comm == NULL) {
         return LT_OK;
     }
     LT_TRY(lt_layout_open(&w->layout, spec, &w->shape, w->rank));
+    if (stages != NULL) {
+        lt_layout_place(&w->layout, stages);
+    }
     LT_TRY(open_kv(w));
     return open_stages(w);
 }
@@ -144,8 +147,7 @@ bool lt_world_tells_layers(const lt_world *w) {
 }
 
 bool lt_world_tells_losses(const lt_world *w) {
-    return lt_world_tells_layers(w) &&
-           (w->comm == NULL || lt_group_rank(w->mesh.pp) == w->shape.pp - 1);
+    return lt_world_tells_layers(w) && (w->comm == NULL || w->layout.heads);
 }
 
 bool lt_world_tells_rows(const lt_world *w) {

@@ -34,9 +34,10 @@ LT_MUST_USE lt_err lt_world_open_on(lt_world *w, lt_comm *comm, const char *mesh
 /* Tell the other ranks that this one goes on no more, if err is a failure; then close. */
 void lt_world_close(lt_world *w, lt_err err);
 
-/* What this rank holds of the model, and the groups of those that hold the same: a collective call.
- * spec outlives the world. ARG: the model does not divide so. */
-LT_MUST_USE lt_err lt_world_divide(lt_world *w, const lt_model_spec *spec);
+/* What this rank holds of the model, and the groups of those that hold the same: a collective
+ * call. stages: which layers each rank of pp has; NULL: even runs. spec outlives the world. ARG:
+ * the model does not divide so. */
+LT_MUST_USE lt_err lt_world_divide(lt_world *w, const lt_model_spec *spec, const lt_stages *stages);
 
 /* Does some rank hold a part of the model only? */
 bool lt_world_is_divided(const lt_world *w);

@@ -38,7 +38,7 @@ static lt_err evaluate_rows(lt_training *t, lt_loader *l, lt_step_record *sum) {
                                   .labels = b->labels,
                                   .doc_start = b->doc_start,
                                   .positions = b->positions};
-        LT_TRY(lt_pass_eval(t->pass, &pb, &r, NULL));
+        LT_TRY(lt_training_eval(t, &pb, &r));
         sum->loss_sum += r.loss_sum;
         sum->rows += (double)got;
         sum->labels += (double)r.n_labels;

@@ -157,11 +157,15 @@ static void announce(lt_memory_plan *p) {
 }
 
 lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model_spec *spec,
-                         lt_dtype dtype, const lt_pass_options *o) {
+                         lt_dtype dtype, const lt_pass_options *o, const lt_pass_memory *given) {
     const lt_model_options options = {.dtype = dtype, .trainable = true, .partition = o->partition};
     lt_param_table table = {0};
     lt_pass_memory m;
-    LT_TRY(lt_pass_measure(&m, spec, dtype, o));
+    if (given != NULL) {
+        m = *given;
+    } else {
+        LT_TRY(lt_pass_measure(&m, spec, dtype, o));
+    }
     LT_TRY(lt_param_table_open_part(&table, spec, o->partition));
     const size_t scratch = o->on_device
                                ? 0
@@ -214,7 +218,8 @@ lt_err lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
     const lt_pass_options o = lt_training_pass_options(t);
     lt_memory_plan buffers;
 
-    LT_TRY(lt_memory_buffers(&buffers, &t->recipe, &t->model->spec, t->model->options.dtype, &o));
+    LT_TRY(lt_memory_buffers(&buffers, &t->recipe, &t->model->spec, t->model->options.dtype, &o,
+                             &t->pass_memory));
     assert_placed(&buffers, t);
     *out = (lt_memory_plan){.buffers_bytes = buffers.buffers_bytes,
                             .device_bytes = buffers.device_bytes};

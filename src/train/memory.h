@@ -29,10 +29,10 @@ typedef struct {
 
 /* The rows that follow from the recipe: every buffer as its carve function measures it. Neither a
  * device nor data is needed: `lateen plan` and `lateen train` announce the same bytes. announced is
- * their sum. */
+ * their sum. m: what the passes take; NULL: measured here, of one pass. */
 LT_MUST_USE lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r,
                                      const lt_model_spec *spec, lt_dtype dtype,
-                                     const lt_pass_options *o);
+                                     const lt_pass_options *o, const lt_pass_memory *m);
 
 struct lt_training;
 

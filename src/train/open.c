@@ -139,7 +139,9 @@ static lt_err open_model(lt_training *t) {
     t->micro = lt_fit_pass_options(r, false).batch;
     LT_TRY(make_spec(&t->spec, r, i));
     if (lt_training_has_ranks(t)) {
-        LT_TRY(lt_world_divide(t->world, &t->spec));
+        LT_TRY(lt_training_place_stages(t));
+        LT_TRY(
+            lt_world_divide(t->world, &t->spec, lt_training_has_pipeline(t) ? &t->stages : NULL));
     }
     if (lt_training_is_divided(t)) {
         t->partition = lt_layout_partition(&t->world->layout);
@@ -190,6 +192,10 @@ lt_pass_options lt_training_pass_options(const lt_training *t) {
     return o;
 }
 
+lt_queue *lt_training_queue(const lt_training *t) {
+    return t->pipeline != NULL ? lt_pipeline_queue(t->pipeline) : lt_pass_queue(t->pass);
+}
+
 static lt_err open_pass(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_pass_options o = lt_training_pass_options(t);
@@ -198,9 +204,13 @@ static lt_err open_pass(lt_training *t) {
         LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than the model's %lld positions",
                 (long long)r->seq, (long long)lt_model_spec_context(&t->model->spec));
     }
-    LT_TRY(lt_pass_measure(&t->pass_memory, &t->model->spec, t->model->options.dtype, &o));
-    LT_TRY(lt_pass_open(&t->pass, t->model, &o));
-    LT_TRY(lt_optimiser_open(&t->optimiser, r, t->model, lt_pass_queue(t->pass)));
+    if (lt_training_has_pipeline(t)) {
+        LT_TRY(lt_training_open_pipeline(t, &o));
+    } else {
+        LT_TRY(lt_pass_measure(&t->pass_memory, &t->model->spec, t->model->options.dtype, &o));
+        LT_TRY(lt_pass_open(&t->pass, t->model, &o));
+    }
+    LT_TRY(lt_optimiser_open(&t->optimiser, r, t->model, lt_training_queue(t)));
     for (int i = 0; i < 2; i++) {
         LT_TRY(open_rows(&t->draws[i].rows, lt_recipe_largest_batch(r), r->seq, o.weights));
     }
@@ -380,6 +390,10 @@ static lt_err divide_rows(lt_training *t) {
                     r->ramp, (long long)size, (long long)dp);
         }
     }
+    if (r->micro == 0 && t->world->shape.pp > 1) {
+        /* As many micro-batches as keep a pipeline's bubble under a fifth of the step. */
+        r->micro = most / (4 * t->world->shape.pp) > 0 ? most / (4 * t->world->shape.pp) : 1;
+    }
     if (r->micro == 0 || r->micro > most) {
         r->micro = most;
     }
@@ -493,6 +507,8 @@ void lt_training_close(lt_training *t) {
         lt_optimiser_close(&t->optimiser);
     }
     lt_pass_close(t->pass);
+    lt_pipeline_close(t->pipeline);
+    free(t->batches);
     lt_model_close(t->model);
     lt_tokenizer_close(t->tokenizer);
     for (int i = 0; i < 2; i++) {

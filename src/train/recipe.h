@@ -6,6 +6,7 @@
 #include "base/option.h"
 #include "lateen/model.h"
 #include "model/pass.h"
+#include "parallel/schedule.h"
 
 /* Choices that index these must keep their order. */
 /* lt_family; last: LT_FAMILY_COUNT */
@@ -51,6 +52,12 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, deadline, "mesh.deadline", "600", 1, 1e6, "s",                                          \
       "a rank that does not come to the others for so long has failed", LT_RECIPE_MAY_CHANGE)      \
+    X(ENUM, schedule, "mesh.schedule", "1f1b", 0, 0, LT_SCHEDULE_CHOICES,                          \
+      "order of work of a pipeline (pp)", LT_RECIPE_MAY_CHANGE)                                    \
+    X(I64, chunks, "mesh.chunks", "0", 0, LT_MAX_LAYERS, "",                                       \
+      "chunks of layers of each rank of pp; 0: the schedule's fewest", LT_RECIPE_MAY_CHANGE)       \
+    X(STR, stages, "mesh.stages", "", 0, 0, "N,...",                                               \
+      "layers of each stage of a pipeline; empty: placed by cost", LT_RECIPE_MAY_CHANGE)           \
     X(I64, page, "page", "0", 0, 65535, "PORT",                                                    \
       "serve the live report on 127.0.0.1:PORT; 0: do not", LT_RECIPE_MAY_CHANGE)                  \
     X(STR, init, "model.init", "", 0, 0, "PATH",                                                   \

@@ -60,7 +60,7 @@ int lt_training_stop_asked(const lt_training *t) {
 }
 
 lt_err lt_training_settle(lt_training *t) {
-    return t->model->backend->sync(lt_pass_queue(t->pass));
+    return t->model->backend->sync(lt_training_queue(t));
 }
 
 /* What was decided to be done behind a step; *slow: something was. */
@@ -111,6 +111,7 @@ static lt_err finish(lt_training *t) {
                 (long long)t->state.step);
     }
     LT_TRY(lt_training_evaluate(t));
+    LT_TRY(lt_training_tell_pipeline(t));
     if (!lt_ranks_lead(&t->ranks)) {
         return LT_OK;
     }

@@ -8,6 +8,7 @@
 #include "lateen/data.h"
 #include "lateen/tokenizer.h"
 #include "model/pass.h"
+#include "parallel/pipeline.h"
 #include "parallel/world.h"
 #include "train/checkpoint.h"
 #include "train/guard.h"
@@ -53,7 +54,11 @@ typedef struct lt_training {
     lt_model_spec spec;     /* Of the model; the world's layout points to it. */
     lt_partition partition; /* What this rank holds of it, where it is divided. */
     lt_model *model;
-    lt_pass *pass;
+    lt_pass *pass;           /* NULL: the layers are a pipeline's. */
+    lt_stages stages;        /* Of the pipeline. */
+    lt_pipeline *pipeline;   /* NULL: there is none. */
+    lt_pass_batch *batches;  /* Of a step, for the pipeline. */
+    lt_pipeline_times piped; /* Of all its steps. */
     lt_optimiser optimiser;
     lt_mixture train_mixture, valid_mixture; /* Loader options point into them. */
     lt_loader *loader;
@@ -122,6 +127,18 @@ bool lt_training_is_divided(const lt_training *t); /* Some rank holds a part of 
 /* Ranks that have seen the same rows tell of them once: zero what others tell. */
 void lt_training_tell_once(const lt_training *t, lt_step_record *r);
 void lt_training_close(lt_training *t);
+lt_queue *lt_training_queue(const lt_training *t); /* What computes the gradients. */
+
+/* pipeline.c: a run whose layers are a pipeline's. */
+bool lt_training_has_pipeline(const lt_training *t);
+/* Which layers are which rank's; the model's shape is known. */
+LT_MUST_USE lt_err lt_training_place_stages(lt_training *t);
+LT_MUST_USE lt_err lt_training_open_pipeline(lt_training *t, const lt_pass_options *o);
+/* Forward and backward of micro-batches cut from rows [0, n_rows) of a step. */
+LT_MUST_USE lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows,
+                                            int64_t n_rows, float grad_scale, lt_pass_result *sum);
+/* A collective call: each rank's bubble, by the table and as measured, into log and metrics. */
+LT_MUST_USE lt_err lt_training_tell_pipeline(lt_training *t);
 
 /* step.c: one optimiser step. */
 typedef struct {
@@ -131,6 +148,11 @@ typedef struct {
     double step_s;
 } lt_step_outcome;
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
+/* Rows [first, first + count) as a batch. */
+lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *rows, int64_t first,
+                                int64_t count);
+/* Losses of a batch, without gradients, on the rank that tells them. */
+LT_MUST_USE lt_err lt_training_eval(lt_training *t, const lt_pass_batch *b, lt_pass_result *r);
 /* Those of the last step, summed over all ranks, over the table of the optimiser's share. */
 const lt_param_buffer *lt_training_gradients(const lt_training *t);
 /* The present weights on rows of the last step, of all ranks; rows 0: there was none. */

@@ -24,8 +24,8 @@
 #include "train/norm.h"
 #include "train/run.h"
 
-static lt_pass_batch slice(const lt_training *t, const lt_row_batch *rows, int64_t first,
-                           int64_t count) {
+lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *rows, int64_t first,
+                                int64_t count) {
     const lt_batch *b = &rows->ids;
     const int64_t at = first * b->seq;
     return (lt_pass_batch){.batch = count,
@@ -53,7 +53,7 @@ static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
 /* Send off the draw's next micro-batch. */
 static lt_err stage(lt_training *t, lt_draw *d) {
     const int64_t left = d->n_rows - d->staged, count = left < t->micro ? left : t->micro;
-    const lt_pass_batch b = slice(t, &d->rows.batch, d->staged, count);
+    const lt_pass_batch b = lt_training_slice(t, &d->rows.batch, d->staged, count);
     d->staged += count;
     return lt_pass_stage(t->pass, &b);
 }
@@ -65,6 +65,11 @@ static double gradient_scale(const lt_training *t) {
 
 /* Queue all micro-batches of a draw. Results that would not fit are collected on the way. */
 static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum) {
+    if (t->pipeline != NULL) {
+        d->staged = d->n_rows;
+        return lt_training_run_pipeline(t, &d->rows.batch, d->n_rows, (float)gradient_scale(t),
+                                        sum);
+    }
     LT_TRY(lt_pass_zero_gradients(t->pass));
     while (d->staged < d->n_rows || lt_pass_staged(t->pass) > 0) {
         if (lt_pass_staged(t->pass) == 0) {
@@ -96,23 +101,23 @@ static lt_err look_ahead(lt_training *t, lt_draw *next, uint64_t seen) {
         return LT_OK;
     }
     LT_TRY(draw(t, next, t->state.step + 2, seen));
-    return lt_pass_full(t->pass) ? LT_OK : stage(t, next);
+    return t->pipeline != NULL || lt_pass_full(t->pass) ? LT_OK : stage(t, next);
 }
 
 const lt_param_buffer *lt_training_gradients(const lt_training *t) {
-    return lt_pass_gradients(t->pass);
+    return t->pipeline != NULL ? lt_pipeline_gradients(t->pipeline) : lt_pass_gradients(t->pass);
 }
 
 /* Gradients of all ranks' rows, in the memory of the host. */
 static lt_err sum_over_ranks(lt_training *t) {
     LT_TRY(lt_training_settle(t));
-    return lt_gradients_sum(t->world, &t->model->table, lt_pass_gradients(t->pass));
+    return lt_gradients_sum(t->world, &t->model->table, lt_training_gradients(t));
 }
 
 /* Queue what this rank adds to the squares of all gradients; in *optimiser.host_sumsq behind a
  * sync. */
 static lt_err square_gradients(lt_training *t) {
-    const lt_param_buffer *gradients = lt_pass_gradients(t->pass);
+    const lt_param_buffer *gradients = lt_training_gradients(t);
     const lt_backend *be = t->model->backend;
     lt_optimiser *o = &t->optimiser;
     if (!lt_training_has_ranks(t)) {
@@ -144,7 +149,7 @@ static lt_err compute(lt_training *t, lt_draw *now, lt_draw *next, lt_step_recor
     LT_TRY(lt_training_has_ranks(t) ? sum_over_ranks(t) : LT_OK);
     LT_TRY(square_gradients(t));
     LT_TRY(look_ahead(t, next, t->state.rows + (uint64_t)now->plan.rows));
-    LT_TRY(lt_pass_collect(t->pass, &sum));
+    LT_TRY(t->pipeline != NULL ? LT_OK : lt_pass_collect(t->pass, &sum));
     add_result(r, &sum);
     r->sumsq = *t->optimiser.host_sumsq;
     return LT_OK;
@@ -159,7 +164,7 @@ static lt_err carry_out(lt_training *t, lt_draw *now, const lt_step_decision *d)
                 (long long)now->plan.step, (long long)t->guard.skipped_in_a_row, d->why);
     }
     if (d->apply) {
-        LT_TRY(lt_optimiser_step(&t->optimiser, lt_pass_gradients(t->pass), (float)d->grad_scale,
+        LT_TRY(lt_optimiser_step(&t->optimiser, lt_training_gradients(t), (float)d->grad_scale,
                                  &now->plan));
         t->applied_step = now->plan.step;
     }
@@ -201,6 +206,11 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
     return LT_OK;
 }
 
+lt_err lt_training_eval(lt_training *t, const lt_pass_batch *b, lt_pass_result *r) {
+    return t->pipeline != NULL ? lt_pipeline_eval(t->pipeline, b, r, NULL)
+                               : lt_pass_eval(t->pass, b, r, NULL);
+}
+
 lt_err lt_training_probe(lt_training *t, lt_step_record *record) {
     const lt_draw *d = &t->draws[t->state.step % 2];
     const int64_t rows = d->n_rows < t->micro ? d->n_rows : t->micro;
@@ -209,8 +219,8 @@ lt_err lt_training_probe(lt_training *t, lt_step_record *record) {
 
     *record = (lt_step_record){.rows = (double)rows};
     if (rows > 0) {
-        const lt_pass_batch b = slice(t, &d->rows.batch, 0, rows);
-        err = lt_pass_eval(t->pass, &b, &r, NULL);
+        const lt_pass_batch b = lt_training_slice(t, &d->rows.batch, 0, rows);
+        err = lt_training_eval(t, &b, &r);
         add_result(record, &r);
     }
     lt_training_tell_once(t, record);

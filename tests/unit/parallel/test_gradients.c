@@ -103,7 +103,7 @@ static lt_err rank_main(lt_comm *c, void *ctx) {
     lt_world w;
     side s;
     LT_TRY(lt_world_open_on(&w, c, j->mesh));
-    LT_TRY(lt_world_divide(&w, &j->spec));
+    LT_TRY(lt_world_divide(&w, &j->spec, NULL));
     const lt_partition partition = lt_layout_partition(&w.layout);
     LT_TRY(side_open(&s, j->recipe, &j->spec, LT_F32, &partition));
     const lt_param_table *t = &s.model->table;

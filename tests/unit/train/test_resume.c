@@ -11,6 +11,9 @@
 /* steps, rates and limits of a step, saving, looking, and where and how it is computed. */
 static const char *const may_change[] = {"mesh",
                                          "mesh.deadline",
+                                         "mesh.schedule",
+                                         "mesh.chunks",
+                                         "mesh.stages",
                                          "out",
                                          "steps",
                                          "resume",

@@ -1,0 +1,486 @@
+/* pipeline.c: see pipeline.h. */
+#include "parallel/pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "model/acts.h"
+#include "tensor/backend.h"
+
+/* A set of activations of a chunk: what was sent from it and may be under way; 0: nothing. */
+typedef struct {
+    lt_comm_work sent[2]; /* Forwards, backwards. */
+} set_state;
+
+typedef struct {
+    lt_pass *pass;
+    int first, end, n_sets;
+    set_state *sets; /* (n_sets) */
+    int *set_of;     /* (largest number of micro-batches): where a micro-batch lies. */
+} chunk_state;
+
+struct lt_pipeline {
+    lt_model *model;
+    lt_stages stages;
+    lt_group *group;
+    int rank;
+    chunk_state *chunks; /* (stages.chunks) */
+    lt_schedule *tables; /* (n_tables): one for each number of micro-batches. */
+    double *idle;        /* (n_tables): of this rank, by the table. */
+    int n_tables;
+    lt_arena arena;       /* Of the backend: buffers of messages. */
+    size_t message_bytes; /* The longest. */
+    unsigned char *messages;
+    lt_comm_work *receives; /* Of the row that is walked. */
+    lt_param_buffer gradients;
+    lt_pipeline_times times;
+};
+
+/* What a walk along a row works on. */
+typedef struct {
+    lt_pipeline *p;
+    const lt_schedule *table;
+    const lt_schedule_row *row;
+    const lt_pass_batch *batches;
+    float grad_scale;
+    lt_pass_result *sum;
+    int64_t next_receive;
+} walk;
+
+static bool is_last(const lt_pipeline *p, const lt_schedule_shape *s, int chunk) {
+    return lt_schedule_stage(s, p->rank, chunk) == s->ranks * s->chunks - 1;
+}
+
+/* ---- Opening ---- */
+
+static lt_schedule_shape shape_of(const lt_stages *s, int64_t micros) {
+    return (lt_schedule_shape){s->schedule, s->ranks, s->chunks, micros};
+}
+
+/* The most sets of each chunk, and receives of a step and buffers, that the tables ask of a rank.
+ * */
+typedef struct {
+    int n_sets[LT_MAX_LAYERS];
+    int n_buffers;
+    int64_t n_receives, micros;
+} need;
+
+static void add_need(need *n, const lt_schedule *t, int rank) {
+    const lt_schedule_row *row = &t->rows[rank];
+    for (int c = 0; c < t->shape.chunks; c++) {
+        n->n_sets[c] = row->n_sets[c] > n->n_sets[c] ? row->n_sets[c] : n->n_sets[c];
+    }
+    n->n_buffers = row->n_buffers > n->n_buffers ? row->n_buffers : n->n_buffers;
+    n->n_receives = row->n_receives > n->n_receives ? row->n_receives : n->n_receives;
+    n->micros = t->shape.micros > n->micros ? t->shape.micros : n->micros;
+}
+
+static lt_pass_options chunk_options(const lt_pass_options *o, const lt_stages *s, int rank,
+                                     int chunk, const need *n) {
+    lt_pass_options out = *o;
+    lt_stages_layers(s, rank, chunk, &out.first_layer, &out.end_layer);
+    out.n_sets = n->n_sets[chunk];
+    return out;
+}
+
+static size_t message_bytes(const lt_model_spec *spec, lt_dtype dtype, const lt_pass_options *o) {
+    const size_t bytes = (size_t)(o->batch * o->seq * spec->width) * lt_dtype_bytes(dtype);
+    return (bytes + LT_ARENA_ALIGN - 1) / LT_ARENA_ALIGN * LT_ARENA_ALIGN;
+}
+
+/* Evaluation receives into one, too. */
+static size_t buffers_bytes(const need *n, size_t each) {
+    return (size_t)(n->n_buffers > 0 ? n->n_buffers : 1) * each;
+}
+
+lt_err lt_pipeline_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype dtype,
+                           const lt_pass_options *options, const lt_stages *stages, int rank,
+                           const int64_t *micros, int n_micros) {
+    need n = {.micros = 0};
+    lt_pass_memory sum = {0};
+    for (int i = 0; i < n_micros; i++) {
+        const lt_schedule_shape shape = shape_of(stages, micros[i]);
+        lt_schedule t;
+        LT_TRY(lt_schedule_open(&t, &shape));
+        add_need(&n, &t, rank);
+        lt_schedule_close(&t);
+    }
+    for (int c = 0; c < stages->chunks; c++) {
+        const lt_pass_options o = chunk_options(options, stages, rank, c, &n);
+        lt_pass_memory m;
+        LT_TRY(lt_pass_measure(&m, spec, dtype, &o));
+        sum.activations_bytes += m.activations_bytes;
+        sum.gradients_bytes += m.gradients_bytes;
+        sum.logits_bytes += m.logits_bytes;
+        sum.scratch_bytes += m.scratch_bytes;
+        sum.fp8_bytes += m.fp8_bytes;
+        sum.host_bytes += m.host_bytes;
+    }
+    sum.scratch_bytes += buffers_bytes(&n, message_bytes(spec, dtype, options));
+    *out = sum;
+    return LT_OK;
+}
+
+/* How long this rank is idle if each stage takes its part of the work, a third of it forwards. */
+static lt_err table_idle(double *idle, const lt_pipeline *p, const lt_schedule *t, int64_t seq) {
+    double shares[LT_MAX_LAYERS], f[LT_MAX_LAYERS], b[LT_MAX_LAYERS], w[LT_MAX_LAYERS];
+    const lt_schedule_costs costs = {f, b, w, 0.0};
+    lt_schedule_times times;
+    lt_stages_shares(shares, &p->stages, &p->model->spec, seq);
+    for (int s = 0; s < p->stages.ranks * p->stages.chunks; s++) {
+        f[s] = w[s] = shares[s];
+        b[s] = t->weights_apart ? shares[s] : 2.0 * shares[s];
+    }
+    LT_TRY(lt_schedule_simulate(&times, t, &costs));
+    *idle = 1.0 - times.busy_s[p->rank] / times.makespan_s;
+    lt_schedule_times_close(&times);
+    return LT_OK;
+}
+
+static lt_err open_tables(lt_pipeline *p, need *n, const int64_t *micros, int n_micros,
+                          int64_t seq) {
+    p->tables = calloc((size_t)n_micros, sizeof *p->tables);
+    p->idle = calloc((size_t)n_micros, sizeof *p->idle);
+    if (p->tables == NULL || p->idle == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%d tables of a pipeline", n_micros);
+    }
+    for (int i = 0; i < n_micros; i++) {
+        const lt_schedule_shape shape = shape_of(&p->stages, micros[i]);
+        LT_TRY(lt_schedule_open(&p->tables[i], &shape));
+        p->n_tables++;
+        add_need(n, &p->tables[i], p->rank);
+        LT_TRY(table_idle(&p->idle[i], p, &p->tables[i], seq));
+    }
+    return LT_OK;
+}
+
+static lt_err open_chunks(lt_pipeline *p, const lt_pass_options *options, const need *n) {
+    const int v = p->stages.chunks;
+    p->chunks = calloc((size_t)v, sizeof *p->chunks);
+    p->receives = calloc((size_t)n->n_receives + 1, sizeof *p->receives);
+    if (p->chunks == NULL || p->receives == NULL) {
+        LT_FAIL(LT_ERR_OOM, "a pipeline of %d chunks", v);
+    }
+    for (int c = 0; c < v; c++) {
+        const lt_pass_options o = chunk_options(options, &p->stages, p->rank, c, n);
+        chunk_state *chunk = &p->chunks[c];
+        chunk->first = o.first_layer;
+        chunk->end = o.end_layer;
+        chunk->n_sets = o.n_sets;
+        chunk->sets = calloc((size_t)o.n_sets, sizeof *chunk->sets);
+        chunk->set_of = calloc((size_t)n->micros, sizeof *chunk->set_of);
+        if (chunk->sets == NULL || chunk->set_of == NULL) {
+            LT_FAIL(LT_ERR_OOM, "a pipeline of %d sets", o.n_sets);
+        }
+        LT_TRY(lt_pass_open(&chunk->pass, p->model, &o));
+    }
+    return LT_OK;
+}
+
+static lt_err open_messages(lt_pipeline *p, const lt_pass_options *o, const need *n) {
+    lt_arena a = {0};
+    size_t bytes;
+    p->message_bytes = message_bytes(&p->model->spec, p->model->options.dtype, o);
+    bytes = buffers_bytes(n, p->message_bytes);
+    (void)lt_arena_take(&a, bytes, LT_ARENA_ALIGN);
+    LT_TRY(lt_arena_place(&a, p->model->device, "messages of a pipeline"));
+    p->arena = a;
+    p->messages = lt_arena_take(&p->arena, bytes, LT_ARENA_ALIGN);
+    return LT_OK;
+}
+
+/* Each unit's gradients are in the pass that has it; a tied embedding's, if both ends are this
+ * rank's, in that of the first stage. */
+static lt_err merge_gradients(lt_pipeline *p) {
+    LT_TRY(lt_param_buffer_open(&p->gradients, &p->model->table, LT_F32));
+    for (int c = p->stages.chunks - 1; c >= 0; c--) {
+        const lt_param_buffer *g = lt_pass_gradients(p->chunks[c].pass);
+        for (int u = 0; u < p->model->table.n_units; u++) {
+            p->gradients.base[u] = g->base[u] != NULL ? g->base[u] : p->gradients.base[u];
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_pipeline_open(lt_pipeline **out, lt_model *m, const lt_pass_options *options,
+                        const lt_stages *stages, lt_group *group, const int64_t *micros,
+                        int n_micros) {
+    lt_err err = LT_OK;
+    need n = {.micros = 0};
+    lt_pipeline *p = calloc(1, sizeof *p);
+
+    LT_ASSERT(lt_group_size(group) == stages->ranks && n_micros > 0);
+    if (p == NULL) {
+        LT_FAIL(LT_ERR_OOM, "pipeline");
+    }
+    p->model = m;
+    p->stages = *stages;
+    p->group = group;
+    p->rank = lt_group_rank(group);
+    LT_TRY_DONE(open_tables(p, &n, micros, n_micros, options->seq));
+    LT_TRY_DONE(open_chunks(p, options, &n));
+    LT_TRY_DONE(open_messages(p, options, &n));
+    LT_TRY_DONE(options->train ? merge_gradients(p) : LT_OK);
+    *out = p;
+    p = NULL;
+done:
+    lt_pipeline_close(p);
+    return err;
+}
+
+void lt_pipeline_close(lt_pipeline *p) {
+    if (p == NULL) {
+        return;
+    }
+    for (int c = 0; p->chunks != NULL && c < p->stages.chunks; c++) {
+        lt_pass_close(p->chunks[c].pass);
+        free(p->chunks[c].sets);
+        free(p->chunks[c].set_of);
+    }
+    for (int i = 0; i < p->n_tables; i++) {
+        lt_schedule_close(&p->tables[i]);
+    }
+    lt_param_buffer_close(&p->gradients);
+    lt_arena_release(&p->arena, p->model->device);
+    free(p->tables);
+    free(p->idle);
+    free(p->chunks);
+    free(p->receives);
+    free(p);
+}
+
+/* ---- Messages ---- */
+
+static lt_err wait_for(lt_pipeline *p, lt_comm_work *work) {
+    const lt_comm_work number = *work;
+    *work = 0;
+    return number != 0 ? lt_comm_wait(lt_group_comm(p->group), number) : LT_OK;
+}
+
+/* The stream in a set's shape behind a batch was loaded: what arrives or leaves. */
+static lt_err send(lt_pipeline *p, lt_pass *pass, lt_tensor x, int to, lt_comm_work *work) {
+    const int64_t count = lt_tensor_count(&x);
+    LT_TRY(p->model->backend->sync(lt_pass_queue(pass)));
+    p->times.n_messages++;
+    p->times.sent_bytes += count * (int64_t)lt_dtype_bytes(x.dtype);
+    return lt_send(p->group, to, x.data, count, x.dtype, work);
+}
+
+static lt_err copy(const lt_pipeline *p, lt_pass *pass, lt_tensor to, const void *from) {
+    const size_t bytes = (size_t)lt_tensor_count(&to) * lt_dtype_bytes(to.dtype);
+    return p->model->backend->copy(lt_pass_queue(pass), to.data, from, bytes);
+}
+
+/* Messages have the length of their micro-batch. */
+static lt_err post_receives(walk *w, int64_t before) {
+    lt_pipeline *p = w->p;
+    for (; w->next_receive < w->row->n_receives &&
+           w->row->receives[w->next_receive].post_at <= before;
+         w->next_receive++) {
+        const lt_schedule_receive *r = &w->row->receives[w->next_receive];
+        const lt_pass_batch *b = &w->batches[w->row->ops[r->op].micro];
+        void *buffer = p->messages + (size_t)r->buffer * p->message_bytes;
+        LT_TRY(lt_recv(p->group, r->from, buffer, b->batch * b->seq * p->model->spec.width,
+                       p->model->options.dtype, &p->receives[w->next_receive]));
+    }
+    return LT_OK;
+}
+
+/* The input of an operation: from a message, or from the rank's own other chunk. */
+static lt_err take_input(walk *w, const lt_schedule_op *op, lt_pass *pass, lt_tensor to) {
+    lt_pipeline *p = w->p;
+    const lt_schedule_shape *s = &w->table->shape;
+    if (op->receive >= 0) {
+        const lt_schedule_receive *r = &w->row->receives[op->receive];
+        LT_TRY(wait_for(p, &p->receives[op->receive]));
+        return copy(p, pass, to, p->messages + (size_t)r->buffer * p->message_bytes);
+    }
+    const int stage = lt_schedule_stage(s, p->rank, op->chunk);
+    const bool forward = op->kind == LT_OP_FORWARD;
+    const chunk_state *other = &p->chunks[lt_schedule_chunk_of(s, forward ? stage - 1 : stage + 1)];
+    const int set = other->set_of[op->micro];
+    LT_TRY(p->model->backend->sync(lt_pass_queue(other->pass)));
+    return copy(p, pass, to,
+                forward ? lt_pass_stream(other->pass, set, other->end).data
+                        : lt_pass_stream_gradient(other->pass, set).data);
+}
+
+/* ---- Operations ---- */
+
+static lt_err forward(walk *w, const lt_schedule_op *op, double *busy_s) {
+    lt_pipeline *p = w->p;
+    chunk_state *c = &p->chunks[op->chunk];
+    set_state *set = &c->sets[op->set];
+    double start_s;
+    LT_TRY(wait_for(p, &set->sent[0]));
+    LT_TRY(wait_for(p, &set->sent[1]));
+    LT_TRY(lt_pass_load(c->pass, op->set, &w->batches[op->micro]));
+    c->set_of[op->micro] = op->set;
+    if (c->first > 0) {
+        LT_TRY(take_input(w, op, c->pass, lt_pass_stream(c->pass, op->set, c->first)));
+    }
+    start_s = lt_clock_s();
+    LT_TRY(lt_pass_forward(c->pass, op->set, c->first, c->end));
+    LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
+    *busy_s += lt_clock_s() - start_s;
+    return op->to < 0
+               ? LT_OK
+               : send(p, c->pass, lt_pass_stream(c->pass, op->set, c->end), op->to, &set->sent[0]);
+}
+
+static lt_err backward(walk *w, const lt_schedule_op *op, double *busy_s) {
+    lt_pipeline *p = w->p;
+    chunk_state *c = &p->chunks[op->chunk];
+    const bool last = is_last(p, &w->table->shape, op->chunk);
+    double start_s;
+    if (!last) {
+        LT_TRY(take_input(w, op, c->pass, lt_pass_stream_gradient(c->pass, op->set)));
+    }
+    start_s = lt_clock_s();
+    if (last) {
+        LT_TRY(lt_pass_loss(c->pass, op->set, w->grad_scale));
+    }
+    LT_TRY(lt_pass_backward(c->pass, op->set, c->first, c->end, w->grad_scale));
+    LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
+    *busy_s += lt_clock_s() - start_s;
+    if (last || p->model->spec.n_experts > 0) {
+        LT_TRY(lt_pass_result_of(c->pass, op->set, w->sum, NULL));
+    }
+    return op->to < 0 ? LT_OK
+                      : send(p, c->pass, lt_pass_stream_gradient(c->pass, op->set), op->to,
+                             &c->sets[op->set].sent[1]);
+}
+
+/* The rank has both ends of a tied embedding: the head's part joins the embedding's. */
+static lt_err add_tied(lt_pipeline *p) {
+    const lt_param_table *t = &p->model->table;
+    const lt_param *embed = &t->params[lt_param_index(t, LT_PARAM_EMBED, -1)];
+    float *to = lt_param_data(&p->gradients, embed);
+    const float *from = NULL;
+    for (int c = 1; c < p->stages.chunks; c++) {
+        const lt_param_buffer *g = lt_pass_gradients(p->chunks[c].pass);
+        from = lt_param_data(g, embed) != NULL ? lt_param_data(g, embed) : from;
+    }
+    if (!p->model->spec.tied || from == NULL || from == to) {
+        return LT_OK;
+    }
+    if (!p->model->backend->host_memory) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "a V-shaped pipeline of a tied embedding on device %s",
+                p->model->backend->name);
+    }
+    for (int64_t i = 0; i < embed->local_count; i++) {
+        to[i] += from[i];
+    }
+    return LT_OK;
+}
+
+static lt_err end_walk(lt_pipeline *p) {
+    for (int c = 0; c < p->stages.chunks; c++) {
+        for (int set = 0; set < p->chunks[c].n_sets; set++) {
+            LT_TRY(wait_for(p, &p->chunks[c].sets[set].sent[0]));
+            LT_TRY(wait_for(p, &p->chunks[c].sets[set].sent[1]));
+        }
+    }
+    return LT_OK;
+}
+
+static const lt_schedule *table_of(const lt_pipeline *p, int64_t micros, double *idle) {
+    for (int i = 0; i < p->n_tables; i++) {
+        if (p->tables[i].shape.micros == micros) {
+            *idle = p->idle[i];
+            return &p->tables[i];
+        }
+    }
+    return NULL;
+}
+
+lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n, float grad_scale,
+                         lt_pass_result *sum) {
+    const double start_s = lt_clock_s();
+    double idle = 0.0, busy_s = 0.0;
+    walk w = {.p = p,
+              .table = table_of(p, n, &idle),
+              .batches = batches,
+              .grad_scale = grad_scale,
+              .sum = sum};
+    if (w.table == NULL) {
+        LT_FAIL(LT_ERR_STATE, "pipeline: no table for %lld micro-batches", (long long)n);
+    }
+    p->times = (lt_pipeline_times){.schedule_idle = idle};
+    w.row = &w.table->rows[p->rank];
+    for (int c = 0; c < p->stages.chunks; c++) {
+        LT_TRY(lt_pass_zero_gradients(p->chunks[c].pass));
+    }
+    for (int64_t i = 0; i < w.row->n_ops; i++) {
+        const lt_schedule_op *op = &w.row->ops[i];
+        LT_TRY(post_receives(&w, i));
+        if (op->kind == LT_OP_FORWARD) {
+            LT_TRY(forward(&w, op, &busy_s));
+        } else if (op->kind == LT_OP_BACKWARD) {
+            LT_TRY(backward(&w, op, &busy_s));
+        }
+    }
+    LT_TRY(end_walk(p));
+    LT_TRY(add_tied(p));
+    p->times.step_s = lt_clock_s() - start_s;
+    p->times.busy_s = busy_s;
+    return LT_OK;
+}
+
+/* ---- Evaluation ---- */
+
+/* One stage of a batch in set 0 of its chunk. */
+static lt_err eval_stage(lt_pipeline *p, int chunk, const lt_pass_batch *b) {
+    const lt_schedule_shape s = shape_of(&p->stages, 1);
+    const int stage = lt_schedule_stage(&s, p->rank, chunk), n_stages = s.ranks * s.chunks;
+    const int from = stage > 0 ? lt_schedule_rank_of(&s, stage - 1) : -1,
+              to = stage < n_stages - 1 ? lt_schedule_rank_of(&s, stage + 1) : -1;
+    chunk_state *c = &p->chunks[chunk];
+    LT_TRY(wait_for(p, &c->sets[0].sent[0]));
+    LT_TRY(lt_pass_load(c->pass, 0, b));
+    if (from >= 0 && from != p->rank) {
+        LT_TRY(lt_recv(p->group, from, p->messages, b->batch * b->seq * p->model->spec.width,
+                       p->model->options.dtype, NULL));
+        LT_TRY(copy(p, c->pass, lt_pass_stream(c->pass, 0, c->first), p->messages));
+    } else if (from >= 0) {
+        const chunk_state *other = &p->chunks[lt_schedule_chunk_of(&s, stage - 1)];
+        LT_TRY(p->model->backend->sync(lt_pass_queue(other->pass)));
+        LT_TRY(copy(p, c->pass, lt_pass_stream(c->pass, 0, c->first),
+                    lt_pass_stream(other->pass, 0, other->end).data));
+    }
+    LT_TRY(lt_pass_forward_eval(c->pass, 0, c->first, c->end));
+    return to >= 0 && to != p->rank
+               ? send(p, c->pass, lt_pass_stream(c->pass, 0, c->end), to, &c->sets[0].sent[0])
+               : LT_OK;
+}
+
+lt_err lt_pipeline_eval(lt_pipeline *p, const lt_pass_batch *b, lt_pass_result *r,
+                        float *loss_rows) {
+    const lt_schedule_shape s = shape_of(&p->stages, 1);
+    *r = (lt_pass_result){0};
+    for (int c = 0; c < s.chunks; c++) {
+        LT_TRY(eval_stage(p, c, b));
+        if (is_last(p, &s, c)) {
+            LT_TRY(lt_pass_loss(p->chunks[c].pass, 0, 0.0f));
+            LT_TRY(lt_pass_result_of(p->chunks[c].pass, 0, r, loss_rows));
+        }
+    }
+    return LT_OK;
+}
+
+/* ---- What it has ---- */
+
+const lt_param_buffer *lt_pipeline_gradients(const lt_pipeline *p) {
+    return &p->gradients;
+}
+
+lt_queue *lt_pipeline_queue(const lt_pipeline *p) {
+    return lt_pass_queue(p->chunks[0].pass);
+}
+
+lt_pipeline_times lt_pipeline_last(const lt_pipeline *p) {
+    return p->times;
+}

@@ -1,0 +1,101 @@
+/* Pipelines on rank threads: gradients, losses and weights have the bits of one rank that trains
+ * on the same micro-batches, for every schedule that trains, with layers, micro-batches and rows
+ * that do not divide evenly; a tied embedding's two parts are summed, and differ by the order of
+ * sums. */
+#include "unit/parallel/ranks.h"
+
+/* The norm is summed rank by rank, and only reported here: nothing is clipped. */
+static const ranks_bound same = {0, 0, 1e-12, 0};
+#define PLAIN " optim.clip=0"
+
+static const ranks_model llama = {
+    "llama", "model.layers=4 model.width=32 model.heads=4 model.kv_heads=2 model.ffn=64 "
+             "model.family=llama model.tied=false"};
+static const ranks_model deep = {
+    "deep", "model.layers=7 model.width=16 model.heads=2 model.kv_heads=1 model.ffn=32 "
+            "model.family=llama model.tied=false"};
+static const ranks_model gpt2 = {
+    "gpt2", "model.layers=4 model.width=32 model.heads=4 model.ffn=64 model.family=gpt2"};
+static const ranks_model moe = {
+    "moe", "model.layers=3 model.width=32 model.heads=4 model.kv_heads=2 model.ffn=32 "
+           "model.family=mixtral model.experts=4 model.top_k=2 model.aux_coef=0.05"};
+
+static void has_the_bits_of_one_rank(void **state) {
+    (void)state;
+    ranks_compare(&llama, "batch.size=8 batch.micro=1" PLAIN, "pp=2", 2, &same);
+    ranks_compare(&llama, "batch.size=7 batch.micro=2" PLAIN, "pp=3", 3, &same);
+    ranks_compare(&llama, "batch.size=6 batch.micro=1 model.dtype=bf16" PLAIN, "pp=4", 4, &same);
+    ranks_compare(&llama, "batch.size=1 batch.micro=1" PLAIN, "pp=4", 4, &same);
+    ranks_compare(&moe, "batch.size=5 batch.micro=1" PLAIN, "pp=3", 3, &same);
+    ranks_compare(&moe, "batch.size=6 batch.micro=2 model.dtype=bf16" PLAIN, "pp=2", 2, &same);
+    ranks_compare(&llama, "steps=50 batch.size=4 batch.micro=1" PLAIN, "pp=2", 2, &same);
+}
+
+static void every_schedule(void **state) {
+    (void)state;
+    ranks_compare(&deep, "batch.size=9 batch.micro=2 mesh.schedule=gpipe" PLAIN, "pp=3", 3, &same);
+    ranks_compare(&deep, "batch.size=8 batch.micro=1 mesh.schedule=interleaved" PLAIN, "pp=2", 2,
+                  &same);
+    ranks_compare(&deep, "batch.size=7 batch.micro=1 mesh.schedule=interleaved mesh.chunks=3" PLAIN,
+                  "pp=2", 2, &same);
+    ranks_compare(&deep,
+                  "batch.size=8 batch.micro=2 mesh.schedule=interleaved mesh.stages=1,2,1,1,1,1"
+                  " model.recompute=full" PLAIN,
+                  "pp=3", 3, &same);
+    ranks_compare(&deep, "batch.size=4 batch.micro=1 mesh.stages=2,5" PLAIN, "pp=2", 2, &same);
+    ranks_compare(&deep, "batch.size=8 batch.micro=1 batch.ramp=4@0,6@8" PLAIN, "pp=2", 2, &same);
+}
+
+static void tied_embeddings(void **state) {
+    (void)state;
+    ranks_compare(&gpt2, "batch.size=8 batch.micro=2", "pp=2", 2, &ranks_f32);
+    ranks_compare(&gpt2, "batch.size=6 batch.micro=1 mesh.schedule=interleaved", "pp=2", 2,
+                  &ranks_f32);
+    ranks_compare(&gpt2, "batch.size=6 batch.micro=1 model.dtype=bf16", "pp=3", 3, &ranks_bf16);
+}
+
+static void beside_other_axes(void **state) {
+    (void)state;
+    ranks_compare(&llama, "batch.size=12 batch.micro=2", "pp=2,dp=2", 4, &ranks_f32);
+    ranks_compare(&gpt2, "batch.size=8 batch.micro=1 mesh.schedule=gpipe", "pp=2,dp=2", 4,
+                  &ranks_f32);
+}
+
+/* Saved on one mesh, and on with another: as if nothing had happened. */
+static void goes_on_at_another_mesh(void **state) {
+    static const struct {
+        const char *mesh, *options;
+        int n_ranks;
+    } ways[] = {{"pp=3", "", 3},
+                {NULL, "", 1},
+                {"pp=2", "mesh.schedule=interleaved", 2},
+                {"pp=4", "mesh.schedule=gpipe", 4}};
+    ranks_result whole = {0};
+    char all[512];
+    (void)state;
+    (void)snprintf(all, sizeof all, "%s batch.size=5 batch.micro=1 steps=8" PLAIN, llama.options);
+    must(ranks_try(&whole, "whole", all, NULL, 1, false), "whole");
+    for (int i = 0; i < 4; i++) {
+        ranks_result r = {0};
+        (void)snprintf(all, sizeof all, "%s batch.size=5 batch.micro=1 steps=%d %s" PLAIN,
+                       llama.options, 2 * (i + 1), ways[i].options);
+        must(ranks_try(&r, "reshard", all, ways[i].mesh, ways[i].n_ranks, true), "reshard");
+        assert_int_equal(r.steps, 2);
+        for (int k = 0; k < 2; k++) {
+            assert_true(r.losses[k] == whole.losses[2 * i + k]);
+        }
+        if (i == 3) {
+            ranks_tensors(&r, &whole, false, 0, "resharded");
+        }
+        ranks_result_free(&r);
+    }
+    ranks_result_free(&whole);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(has_the_bits_of_one_rank), cmocka_unit_test(every_schedule),
+        cmocka_unit_test(tied_embeddings), cmocka_unit_test(beside_other_axes),
+        cmocka_unit_test(goes_on_at_another_mesh)};
+    return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
+}
