@@ -139,7 +139,7 @@ CASES = {  # name: (config class, its arguments, documents)
     "phi4": ("Phi3Config", dict(SIZES, bos_token_id=None, eos_token_id=None, original_max_position_embeddings=64,
                                 rope_parameters=rope("default", 250000.0)), True),
     "gpt_oss": ("GptOssConfig", dict(SIZES, intermediate_size=24, head_dim=16, num_hidden_layers=3, num_local_experts=4,
-                                     num_experts_per_tok=2, sliding_window=7, router_aux_loss_coef=0.02,
+                                     num_experts_per_tok=2, sliding_window=7, router_aux_loss_coef=0.02, swiglu_limit=0.8,
                                      layer_types=["sliding_attention", "full_attention", "sliding_attention"],
                                      rope_parameters=rope("yarn", 150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                                                           original_max_position_embeddings=16)), True),

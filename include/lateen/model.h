@@ -1,6 +1,6 @@
 /* model.h: a transformer, described by a spec. A family (gpt2, llama, qwen2, qwen3, gemma2, gemma3,
- * apertus, mixtral, mistral, phi3, olmo2, smollm3, granite, qwen3_moe, switch) is one row of a
- * table. Open weights or create random ones, run them, save them as a Hugging Face folder.
+ * apertus, mixtral, mistral, phi3, olmo2, smollm3, granite, qwen3_moe, gpt_oss, switch) is one row
+ * of a table. Open weights or create random ones, run them, save them as a Hugging Face folder.
  *
  *     lt_model *m = NULL;
  *     lt_session *s = NULL;
@@ -34,6 +34,7 @@ typedef struct lt_session lt_session;
     X(SMOLLM3, "smollm3", "SmolLM3ForCausalLM")                                                    \
     X(GRANITE, "granite", "GraniteForCausalLM")                                                    \
     X(QWEN3_MOE, "qwen3_moe", "Qwen3MoeForCausalLM")                                               \
+    X(GPT_OSS, "gpt_oss", "GptOssForCausalLM")                                                     \
     X(SWITCH, "switch",                                                                            \
       "LateenSwitchForCausalLM") /* decoder-only top-1 Switch; transformers has no such class */
 
@@ -92,6 +93,7 @@ typedef struct {
     bool qk_norm_whole;     /* That RMSNorm spans all heads of q, and all heads of k (olmo2). */
     int act;                /* lt_act_kind of tensor/ops.h */
     bool gated;
+    float swiglu_alpha, swiglu_limit; /* Of the clamped SwiGLU (gpt_oss). */
     bool qkv_bias, attn_out_bias, mlp_bias;
     bool tied;                /* Output head = embedding. */
     float embed_scale;        /* gemma: sqrt(C), else 1. */
@@ -156,6 +158,7 @@ typedef struct {
     bool pre_norms, post_norms, qk_norm, qk_norm_whole;
     int act; /* lt_act_kind */
     bool gated, mlp_bias;
+    float swiglu_alpha, swiglu_limit;
     int64_t ffn_width;        /* Of one expert in an MoE layer. */
     int64_t n_experts, top_k; /* 0: dense. */
     bool moe_normalise, router_bias;

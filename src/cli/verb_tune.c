@@ -43,13 +43,13 @@ static lt_err tune_layer(lt_device *device, const lt_model_spec *spec, lt_param_
     int64_t shape[3], none[3];
     lt_gemm_product p;
 
-    if (lt_param_shape(spec, kind, shape) != 2) {
+    if (lt_param_shape(spec, kind, 0, shape) != 2) {
         return LT_OK; /* Absent, or experts, whose products have a kernel of their own. */
     }
     const int64_t n = shape[0], k = shape[1];
     const bool head = kind == LT_PARAM_HEAD || kind == LT_PARAM_EMBED;
     p = (lt_gemm_product){.m = m, .n = n, .k = k, .trans_b = true, .f32 = head && !train};
-    p.bias = bias != LT_PARAM_KIND_COUNT && lt_param_shape(spec, bias, none) > 0;
+    p.bias = bias != LT_PARAM_KIND_COUNT && lt_param_shape(spec, bias, 0, none) > 0;
     LT_TRY(lt_gemm_tune(stdout, device, &p));
     if (!train) {
         return LT_OK;

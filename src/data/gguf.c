@@ -627,7 +627,8 @@ bool lt_ggml_type_block(uint32_t type, uint32_t *elems, uint32_t *bytes) {
 #define SHARED_TYPES(X)                                                                            \
     X(F32)                                                                                         \
     X(F16)                                                                                         \
-    X(BF16) X(F64) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K)
+    X(BF16)                                                                                        \
+    X(F64) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(MXFP4)
 static const struct {
     lt_ggml_type type;
     lt_dtype dtype;

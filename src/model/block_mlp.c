@@ -20,7 +20,9 @@ lt_err lt_mlp_activate(lt_exec *r, const lt_layer_spec *l, int layer, const lt_l
                                              .x = t->up,
                                              .xielu_params = lt_exec_xielu(r, layer),
                                              .kind = (lt_act_kind)l->act,
-                                             .gated = l->gated});
+                                             .gated = l->gated,
+                                             .alpha = l->swiglu_alpha,
+                                             .limit = l->swiglu_limit});
 }
 
 lt_err lt_mlp_activate_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t) {
@@ -31,7 +33,9 @@ lt_err lt_mlp_activate_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const 
                               .xielu_params = lt_exec_xielu(r, layer),
                               .dxielu_params = lt_exec_gradient(r, LT_PARAM_XIELU, layer),
                               .kind = (lt_act_kind)l->act,
-                              .gated = l->gated});
+                              .gated = l->gated,
+                              .alpha = l->swiglu_alpha,
+                              .limit = l->swiglu_limit});
 }
 
 /* In one op where the activation needs nothing but its input. */

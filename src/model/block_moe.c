@@ -8,21 +8,31 @@
  * becomes of them. */
 #include "model/block.h"
 
-/* y rows of each expert = x rows of it times its matrix's transpose. */
+/* y rows of each expert = x rows of it times its matrix's transpose [+ its bias]. */
 static lt_err experts_fwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
-                          lt_tensor y, lt_tensor x) {
-    return lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = y,
+                          lt_param_kind bias, lt_tensor y, lt_tensor x) {
+    const lt_tensor b = lt_exec_weight(r, bias, layer);
+    LT_TRY(lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = y,
                                                                .a = x,
                                                                .b = lt_exec_weight(r, kind, layer),
                                                                .expert_start = t->expert_start,
                                                                .trans_b = true,
-                                                               .fixed_order = r->fixed_order});
+                                                               .fixed_order = r->fixed_order}));
+    return b.data == NULL
+               ? LT_OK
+               : lt_exec_moe_bias_fwd(
+                     r, &(lt_moe_bias_args){.y = y, .bias = b, .expert_start = t->expert_start});
 }
 
-/* dw += dy^T x of each expert (what an expert that nobody chose has, stays), then dx = dy w; dx may
- * be x. */
+/* dw += dy^T x of each expert (the gradient of an expert that no row chose is left unchanged),
+ * dbias likewise, then dx = dy w; dx may be x. */
 static lt_err experts_bwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
-                          lt_tensor dx, lt_tensor dy, lt_tensor x) {
+                          lt_param_kind bias, lt_tensor dx, lt_tensor dy, lt_tensor x) {
+    const lt_tensor dbias = lt_exec_gradient(r, bias, layer);
+    if (dbias.data != NULL) {
+        LT_TRY(lt_exec_moe_bias_bwd(
+            r, &(lt_moe_bias_bwd_args){.dbias = dbias, .dy = dy, .expert_start = t->expert_start}));
+    }
     LT_TRY(
         lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = lt_exec_gradient(r, kind, layer),
                                                             .a = dy,
@@ -60,9 +70,9 @@ lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_
                                                          .capacity = capacity,
                                                          .normalise = l.moe_normalise}));
     LT_TRY(gather(r, &l, t, h));
-    LT_TRY(experts_fwd(r, layer, t, LT_PARAM_UP, t->up, t->xg));
+    LT_TRY(experts_fwd(r, layer, t, LT_PARAM_UP, LT_PARAM_UP_BIAS, t->up, t->xg));
     LT_TRY(lt_mlp_activate(r, &l, layer, t));
-    LT_TRY(experts_fwd(r, layer, t, LT_PARAM_DOWN, t->down, t->act));
+    LT_TRY(experts_fwd(r, layer, t, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, t->down, t->act));
     return lt_exec_moe_combine_fwd(r, &(lt_moe_combine_args){.y = y,
                                                              .x = t->down,
                                                              .weights = t->weights,
@@ -108,9 +118,9 @@ lt_err lt_moe_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_
                                                                  .weights = t->weights,
                                                                  .slot_row = t->slot_row,
                                                                  .expert_start = t->expert_start}));
-    LT_TRY(experts_bwd(r, layer, t, LT_PARAM_DOWN, t->act, b->ddown, t->act));
+    LT_TRY(experts_bwd(r, layer, t, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, t->act, b->ddown, t->act));
     LT_TRY(lt_mlp_activate_bwd(r, &l, layer, t));
-    LT_TRY(experts_bwd(r, layer, t, LT_PARAM_UP, t->xg, t->up, t->xg));
+    LT_TRY(experts_bwd(r, layer, t, LT_PARAM_UP, LT_PARAM_UP_BIAS, t->xg, t->up, t->xg));
     LT_TRY(lt_exec_moe_gather_bwd(r, &(lt_moe_gather_bwd_args){.dx = b->dh,
                                                                .dy = t->xg,
                                                                .slot_row = t->slot_row,

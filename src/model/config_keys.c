@@ -33,7 +33,8 @@ typedef enum {
     ONLY_TRUE,  /* true or null. */
     ONLY_NULL,
     ONLY_ONE,
-    ONLY_FULL, /* A list of full_attention. */
+    ONLY_FULL,  /* A list of full_attention. */
+    ONLY_MXFP4, /* null, or quant_method mxfp4. */
 } rule;
 
 static const struct {
@@ -55,6 +56,7 @@ static const struct {
     {"decoder_sparse_step", ONLY_ONE, BIT(QWEN3_MOE)},
     {"mlp_only_layers", ONLY_FALSE, BIT(QWEN3_MOE)},
     /* Other weights, other layers. */
+    {"quantization_config", ONLY_MXFP4, BIT(GPT_OSS)}, /* Its tensors are decoded. */
     {"quantization_config", ONLY_NULL, ALL_FAMILIES},
     {"compression_config", ONLY_NULL, ALL_FAMILIES},
     {"quantization", ONLY_NULL, ALL_FAMILIES}, /* MLX. */
@@ -84,7 +86,9 @@ static const struct {
     {"attn_logit_softcapping", PASSED, BIT(GEMMA3)}, /* transformers' gemma3 has none. */
     {"_sliding_window_pattern", PASSED, GEMMAS},
     {"sliding_window_pattern", PASSED, BIT(GEMMA2)}, /* Every second layer. */
-    {"hidden_act", PASSED, GEMMAS},
+    {"hidden_act", PASSED, GEMMAS | BIT(GPT_OSS)},
+    {"initial_context_length", PASSED, BIT(GPT_OSS)}, /* As OpenAI's files have it beside. */
+    {"experts_per_token", PASSED, BIT(GPT_OSS)},
     {"image_token_id", PASSED, BIT(GEMMA3)},
     {"mm_tokens_per_image", PASSED, BIT(GEMMA3)},
     {"attention_dropout", PASSED, ALL_FAMILIES},
@@ -95,7 +99,7 @@ static const struct {
     {"max_window_layers", PASSED, BIT(SMOLLM3) | BIT(QWEN3_MOE)},
     {"intermediate_size", PASSED, BIT(QWEN3_MOE)}, /* Of layers without experts. */
     {"router_jitter_noise", PASSED, BIT(MIXTRAL)},
-    {"output_router_logits", PASSED, BIT(MIXTRAL) | BIT(QWEN3_MOE)},
+    {"output_router_logits", PASSED, BIT(MIXTRAL) | BIT(QWEN3_MOE) | BIT(GPT_OSS)},
     {"reorder_and_upcast_attn", PASSED, BIT(GPT2)}, /* Attention is F32 here. */
     {"n_ctx", PASSED, BIT(GPT2)},
     {"head_dim", PASSED, BIT(GPT2)},
@@ -145,6 +149,7 @@ static const struct {
              {LT_FAMILY_GPT2, "num_attention_heads", "n_head"},
              {LT_FAMILY_GPT2, "max_position_embeddings", "n_positions"},
              {LT_FAMILY_MIXTRAL, "num_experts", "num_local_experts"},
+             {LT_FAMILY_GPT_OSS, "num_experts", "num_local_experts"},
              {LT_FAMILY_QWEN3_MOE, "num_experts", "num_local_experts"}};
 #define N_TWINS (sizeof twins / sizeof *twins)
 
@@ -166,6 +171,11 @@ static bool all_full(const json_t *types) {
     return json_is_array(types) || json_is_null(types);
 }
 
+static bool is_mxfp4(const json_t *quantization) {
+    const char *method = json_string_value(json_object_get(quantization, "quant_method"));
+    return method != NULL && strcmp(method, "mxfp4") == 0;
+}
+
 static bool allowed(rule r, const json_t *value) {
     switch (r) {
     case ONLY_FALSE:
@@ -178,6 +188,8 @@ static bool allowed(rule r, const json_t *value) {
         return json_is_null(value) || json_integer_value(value) == 1;
     case ONLY_FULL:
         return all_full(value);
+    case ONLY_MXFP4:
+        return json_is_null(value) || is_mxfp4(value);
     default:
         return true;
     }

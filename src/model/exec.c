@@ -116,7 +116,7 @@ static const lt_param_kind f32_kinds[] = {LT_PARAM_XIELU, LT_PARAM_SINKS};
 static int64_t f32_before(const lt_model_spec *spec, int n) {
     int64_t sum = 0, shape[3];
     for (int i = 0; i < n; i++) {
-        sum += lt_param_shape(spec, f32_kinds[i], shape) > 0 ? shape[0] : 0;
+        sum += lt_param_shape(spec, f32_kinds[i], 0, shape) > 0 ? shape[0] : 0;
     }
     return sum;
 }
@@ -127,7 +127,7 @@ int64_t lt_exec_f32_count(const lt_model_spec *spec) {
 
 static lt_tensor f32_copy(const lt_exec *r, const float *copies, int which, int layer) {
     int64_t shape[3];
-    const int n_dims = lt_param_shape(r->spec, f32_kinds[which], shape);
+    const int n_dims = lt_param_shape(r->spec, f32_kinds[which], 0, shape);
     const int64_t at = layer * lt_exec_f32_count(r->spec) + f32_before(r->spec, which);
     return n_dims == 0 ? (lt_tensor){0}
                        : lt_tensor_1d((void *)(uintptr_t)(copies + at), LT_F32, shape[0]);

@@ -79,6 +79,13 @@ static const lt_config_key qwen3_moe_keys[] = {SIZE_KEYS,
                                                KEY("num_experts_per_tok", I64, top_k),
                                                KEY("norm_topk_prob", BOOL, moe_normalise),
                                                KEY("router_aux_loss_coef", F32, moe_aux_coef)};
+static const lt_config_key gpt_oss_keys[] = {COMMON_KEYS,
+                                             ATTENTION_BIAS_KEYS,
+                                             KEY("num_local_experts", I64, n_experts),
+                                             KEY("num_experts_per_tok", I64, top_k),
+                                             KEY("swiglu_alpha", FACTOR, swiglu_alpha),
+                                             KEY("swiglu_limit", FACTOR, swiglu_limit),
+                                             KEY("router_aux_loss_coef", F32, moe_aux_coef)};
 static const lt_config_key switch_keys[] = {COMMON_KEYS,
                                             KEY("hidden_act", ACT, act),
                                             KEY("gated_mlp", BOOL, gated),
@@ -90,11 +97,11 @@ static const lt_config_key switch_keys[] = {COMMON_KEYS,
                                             KEY("router_z_loss_coef", F32, moe_z_coef)};
 
 #define ALL(kind, name)                                                                            \
-    { LT_PARAM_##kind, LT_PART_ALL, name, false }
+    { LT_PARAM_##kind, LT_PART_ALL, name, 0 }
 #define TRANSPOSED(kind, name)                                                                     \
-    { LT_PARAM_##kind, LT_PART_ALL, name, true }
+    { LT_PARAM_##kind, LT_PART_ALL, name, LT_FORM_TURNED }
 #define PART(kind, part, name)                                                                     \
-    { LT_PARAM_##kind, LT_PART_##part, name, false }
+    { LT_PARAM_##kind, LT_PART_##part, name, 0 }
 #define LAYER "model.layers.%L."
 
 #define COMMON_NAMES                                                                               \
@@ -190,6 +197,22 @@ static const lt_name_row qwen3_moe_names[] = {
     PART(UP, UP, LAYER "mlp.experts.%E.up_proj.weight"),
     ALL(DOWN, LAYER "mlp.experts.%E.down_proj.weight"),
 };
+#define FORMED(kind, name, form)                                                                   \
+    { LT_PARAM_##kind, LT_PART_ALL, name, form }
+static const lt_name_row gpt_oss_names[] = {
+    COMMON_NAMES,
+    ATTENTION_NAMES,
+    NORM_NAMES,
+    ALL(SINKS, LAYER "self_attn.sinks"),
+    ALL(ROUTER, LAYER "mlp.router.weight"),
+    ALL(ROUTER_BIAS, LAYER "mlp.router.bias"),
+    FORMED(UP, LAYER "mlp.experts.gate_up_proj", LT_FORM_TURNED | LT_FORM_ALTERNATING),
+    FORMED(UP_BIAS, LAYER "mlp.experts.gate_up_proj_bias", LT_FORM_ALTERNATING),
+    TRANSPOSED(DOWN, LAYER "mlp.experts.down_proj"),
+    ALL(DOWN_BIAS, LAYER "mlp.experts.down_proj_bias"),
+    FORMED(UP, LAYER "mlp.experts.gate_up_proj_blocks", LT_FORM_MXFP4 | LT_FORM_ALTERNATING),
+    FORMED(DOWN, LAYER "mlp.experts.down_proj_blocks", LT_FORM_MXFP4),
+};
 static const lt_name_row switch_names[] = {
     COMMON_NAMES,
     ATTENTION_NAMES,
@@ -203,6 +226,12 @@ static const lt_name_row switch_names[] = {
 static const lt_constant_row gpt2_constants[] = {{"transformer.h.%L.attn.bias", false, 0},
                                                  {"transformer.h.%L.attn.masked_bias", false, 0}};
 static const lt_constant_row rope_constants[] = {{LAYER "self_attn.rotary_emb.inv_freq", false, 0}};
+/* Scales are read with their blocks. */
+static const lt_constant_row gpt_oss_constants[] = {
+    {LAYER "self_attn.rotary_emb.inv_freq", false, 0},
+    {LAYER "mlp.experts.gate_up_proj_scales", false, 0},
+    {LAYER "mlp.experts.down_proj_scales", false, 0},
+};
 static const lt_constant_row apertus_constants[] = {
     {LAYER "self_attn.rotary_emb.inv_freq", false, 0},
     {LAYER "mlp.act_fn.beta", true, LT_XIELU_BETA},
@@ -216,6 +245,7 @@ static const lt_constant_row apertus_constants[] = {
 #define EVERY_FOURTH                                                                               \
     { FOURTH_OF_64(0), FOURTH_OF_64(64), FOURTH_OF_64(128), FOURTH_OF_64(192) }
 
+#define YARN_32     1.3465735902799727 /* 1 + 0.1 ln 32 */
 #define EOS(id)     .eos = {.ids = {id}, .n = 1}
 #define NO_IDS      .bos_id = -1, .pad_id = -1
 #define ROPE(theta) .pos = LT_POS_ROPE, .rope_theta = (theta), .rope_factor = 1
@@ -493,6 +523,45 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                         .moe_aux_coef = 0.001f,
                                         .init_std = 0.02f,
                                         NO_IDS}},
+    [LT_FAMILY_GPT_OSS] = {"gpt_oss", "GptOssForCausalLM",
+                           ROW(gpt_oss_keys, gpt_oss_names, gpt_oss_constants), .prefix = "model.",
+                           .window_keys = LT_WINDOW_PATTERN,
+                           .gguf = {.architecture = "gpt-oss",
+                                    .window = LT_GGUF_WINDOW_KNOWN,
+                                    .expert_ffn = true,
+                                    .normalised = true,
+                                    .norm2_is_post = true},
+                           .preset = {.family = LT_FAMILY_GPT_OSS,
+                                      .norm_eps = 1e-5f,
+                                      .act = LT_ACT_SWIGLU_CLAMPED,
+                                      .gated = true,
+                                      .swiglu_alpha = 1.702f,
+                                      .swiglu_limit = 7.0f,
+                                      .qkv_bias = true,
+                                      .attn_out_bias = true,
+                                      .mlp_bias = true,
+                                      .router_bias = true,
+                                      .sinks = true,
+                                      .embed_scale = 1,
+                                      .pos = LT_POS_ROPE,
+                                      .rope_theta = 150000,
+                                      .rope_scaling = LT_ROPE_YARN,
+                                      .rope_factor = 32,
+                                      .rope_beta_fast = 32,
+                                      .rope_beta_slow = 1,
+                                      .rope_original_seq = 4096,
+                                      .rope_attention_factor = YARN_32,
+                                      .n_kv_heads = 8,
+                                      .head_dim = 64,
+                                      .max_seq = 131072,
+                                      .window = 128,
+                                      .window_every = 2,
+                                      .n_experts = 128,
+                                      .top_k = 4,
+                                      .moe_normalise = true,
+                                      .moe_aux_coef = 0.001f,
+                                      .init_std = 0.02f,
+                                      NO_IDS}},
     [LT_FAMILY_SWITCH] = {"switch", "LateenSwitchForCausalLM",
                           ROW(switch_keys, switch_names, rope_constants), .prefix = "model.",
                           .preset = {.family = LT_FAMILY_SWITCH,
@@ -521,22 +590,16 @@ const char *lt_family_name(lt_family family) {
     return lt_family_get(family)->model_type;
 }
 
-void lt_part_rows(const lt_model_spec *spec, lt_param_kind kind, lt_param_part part, int64_t *from,
-                  int64_t *count) {
-    const lt_layer_spec l = lt_model_layer(spec, 0);
+void lt_part_rows(const lt_model_spec *spec, const lt_param *param, lt_param_part part,
+                  int64_t *from, int64_t *count) {
+    const lt_layer_spec l = lt_model_layer(spec, param->layer >= 0 ? param->layer : 0);
     const int64_t q = lt_layer_q_cols(&l), k = lt_layer_k_cols(&l);
-    int64_t shape[3] = {0};
-    const int n_dims = lt_param_shape(spec, kind, shape);
-    const bool expert_first = n_dims == 3;
 
     *from = 0;
     *count = 0;
-    if (n_dims == 0) {
-        return;
-    }
     switch (part) {
     case LT_PART_ALL:
-        *count = shape[expert_first ? 1 : 0];
+        *count = param->shape[param->experts ? 1 : 0];
         break;
     case LT_PART_Q:
         *count = q;

@@ -31,14 +31,20 @@ typedef enum {
     LT_PART_XIELU_N,
 } lt_param_part;
 
-/* One foreign name. "%L" stands for the layer, "%E" for the expert. transpose: the file keeps (in,
- * out) (GPT-2's Conv1D). A row whose parameter the spec lacks (a bias, a tied head), or whose part
+/* How a foreign tensor differs from ours: its bits. */
+enum {
+    LT_FORM_TURNED = 1,      /* The file keeps (in, out) (GPT-2's Conv1D). */
+    LT_FORM_ALTERNATING = 2, /* Rows of gate and up alternate. */
+    LT_FORM_MXFP4 = 4        /* 4-bit blocks and their scales (source.h); read, never written. */
+};
+
+/* One foreign name. "%L" stands for the layer, "%E" for the expert. A row whose parameter the spec lacks (a bias, a tied head), or whose part
  * covers no rows, does not apply. */
 typedef struct {
     lt_param_kind kind;
     lt_param_part part;
     const char *name;
-    bool transpose;
+    unsigned form; /* LT_FORM_ */
 } lt_name_row;
 
 /* A tensor that holds no parameter: compared with ours if `write`, else skipped, when read. On
@@ -108,6 +114,7 @@ typedef struct {
     bool expert_ffn;          /* expert_feed_forward_length says how wide an expert is. */
     bool normalised;          /* Experts' weights are always divided by their sum. */
     bool scales;              /* Embedding, residual, attention and logit scales. */
+    bool norm2_is_post;       /* The MLP's norm has the name of the norm behind attention. */
     int64_t no_rope_every;    /* Every n-th layer does not rotate, which the reader knows. */
     bool final_cap, attn_cap; /* It has these softcaps; the second always. */
     int64_t by_width_layers;  /* With so many layers, attention's scale is 1 / sqrt(C / H). */
@@ -166,8 +173,8 @@ json_t *lt_config_ends_json(const lt_ends *e);
 
 /* Rows [*from, *from + *count) of a parameter's first non-expert dimension that a part covers;
  * count 0: it does not apply. */
-void lt_part_rows(const lt_model_spec *spec, lt_param_kind kind, lt_param_part part, int64_t *from,
-                  int64_t *count);
+void lt_part_rows(const lt_model_spec *spec, const lt_param *param, lt_param_part part,
+                  int64_t *from, int64_t *count);
 
 /* The foreign name with layer and expert put in, into out. */
 void lt_foreign_name(char out[LT_FOREIGN_NAME_BYTES], const char *pattern, int64_t layer,

@@ -15,7 +15,8 @@
  *                                                      and 1e30 for the others (proportional)
  *     rope_factors_short.weight, rope_factors_long     longrope's
  *
- * dynamic has no word there, nor has yarn whose range is not rounded. */
+ * dynamic has no word there, nor has whether yarn's range is rounded: it is, but in a family whose
+ * own yarn is not (gpt-oss). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@
 #include "base/error.h"
 #include "model/gguf_rope.h"
 #include "model/exec.h"
+#include "model/family.h"
 
 #define LT_STILL 1e30 /* Divisor of a pair that does not rotate. */
 
@@ -166,11 +168,17 @@ static double mscale(double factor, double by) {
     return factor <= 1 ? 1 : 0.1 * by * log(factor) + 1;
 }
 
+/* Of files of the family. */
+static bool rounds(const lt_model_spec *s) {
+    const lt_model_spec *own = &lt_family_get(s->family)->preset;
+    return own->rope_scaling != LT_ROPE_YARN || own->rope_truncate;
+}
+
 static lt_err read_yarn(lt_model_spec *spec, const keys *k) {
     double attention = 1, multiplier = 0, extrapolation = 1, other = 1;
     spec->rope_beta_fast = 32;
     spec->rope_beta_slow = 1;
-    spec->rope_truncate = true;
+    spec->rope_truncate = rounds(spec);
     LT_TRY(real(k, "rope.scaling.yarn_beta_fast", &spec->rope_beta_fast));
     LT_TRY(real(k, "rope.scaling.yarn_beta_slow", &spec->rope_beta_slow));
     LT_TRY(real(k, "rope.scaling.attn_factor", &attention));
@@ -268,8 +276,9 @@ const char *lt_gguf_rope_inexpressible(const lt_model_spec *s) {
     }
     if (s->rope_scaling == LT_ROPE_YARN) {
         lt_rope_yarn_range(s, &low, &high);
-        if (!s->rope_truncate && (floor(low) != low || ceil(high) != high)) {
-            return "yarn whose range is not rounded";
+        if (s->rope_truncate != rounds(s) && (floor(low) != low || ceil(high) != high)) {
+            return s->rope_truncate ? "yarn whose range is rounded"
+                                    : "yarn whose range is not rounded";
         }
     }
     if (lt_rope_columns(s) > LT_MAX_ROPE_FACTORS && s->rope_scaling > LT_ROPE_LINEAR) {

@@ -164,6 +164,12 @@ static const char *inexpressible(const lt_model_spec *s) {
     if (s->act != own->act) {
         return "another activation";
     }
+    if (s->swiglu_alpha != own->swiglu_alpha || s->swiglu_limit != own->swiglu_limit) {
+        return "another alpha or limit of its activation";
+    }
+    if (s->sinks != own->sinks || s->router_bias != own->router_bias) {
+        return s->sinks != own->sinks ? "sinks" : "biases of the router";
+    }
     if (s->gated != own->gated) {
         return s->gated ? "a gated feed-forward" : "a feed-forward without a gate";
     }
@@ -226,8 +232,8 @@ static void encode_pairs(const row_job *j) {
 static void encode_row(void *ctx, size_t i) {
     const row_job *j = ctx;
     const lt_name_place *p = &j->part->place;
-    const int64_t row = (int64_t)(j->first + i), expert = row / p->rows;
-    const int64_t from = lt_weight_target_row(j->part->pair_rows, row % p->rows);
+    const int64_t rows = p->cols == 1 ? 1 : p->rows, row = (int64_t)(j->first + i);
+    const int64_t expert = row / rows, from = lt_weight_target_row(j->part->pair_rows, row % rows);
     const float *values = lt_param_data(&j->part->m->master, j->part->param);
     const float *src = values + p->first + expert * p->expert_stride + from * j->cols;
     float moved[1024];
@@ -266,14 +272,16 @@ static lt_err fill_rope(const void *ctx, void *dst, uint64_t first, uint64_t n) 
 }
 
 /* Of several names for one thing, the one llama.cpp's converter writes. */
-static bool row_is_written(const lt_model_spec *spec, const lt_name_row *row) {
+static bool row_is_written(const lt_model_spec *spec, const lt_param *param,
+                           const lt_name_row *row) {
     const bool fused = row->part == LT_PART_ALL;
     if (row->kind == LT_PARAM_QKV || row->kind == LT_PARAM_QKV_BIAS) {
         return fused == lt_family_get(spec->family)->gguf.fused_qkv;
     }
-    if (row->kind == LT_PARAM_UP || row->kind == LT_PARAM_DOWN) {
+    if (row->kind == LT_PARAM_UP || row->kind == LT_PARAM_DOWN || row->kind == LT_PARAM_UP_BIAS ||
+        row->kind == LT_PARAM_DOWN_BIAS) {
         const bool experts = strstr(row->name, "_exps") != NULL;
-        return !lt_name_has_expert(row) && experts == (spec->n_experts > 0);
+        return !lt_name_has_expert(row) && experts == param->experts;
     }
     return row->kind != LT_PARAM_XIELU;
 }
@@ -299,7 +307,11 @@ static void add_part(saving *s, const lt_param *param, const lt_name_row *row, l
     dims[0] = (uint64_t)(p->cols == 1 ? p->rows : p->cols);
     dims[1] = (uint64_t)p->rows;
     dims[2] = (uint64_t)p->n_experts;
-    lt_gguf_out_tensor(s->o, name, p->stacked ? 3 : p->cols == 1 ? 1 : 2, dims, type, fill, part);
+    if (p->cols == 1) {
+        dims[1] = (uint64_t)p->n_experts;
+    }
+    lt_gguf_out_tensor(s->o, name, (p->stacked ? 1 : 0) + (p->cols == 1 ? 1 : 2), dims, type, fill,
+                       part);
     if (param->kind == LT_PARAM_EMBED && spec->tied && strcmp(s->arch, "apertus") == 0) {
         lt_gguf_out_tensor(s->o, "output.weight", 2, dims, type, fill, part); /* Asked for there. */
     }
@@ -318,8 +330,9 @@ static void add_all(saving *s, lt_gguf_mix mix) {
     for (int i = 0; i < s->m->table.n_params; i++) {
         for (int r = 0; r < lt_n_gguf_names; r++) {
             const lt_name_row *row = &lt_gguf_names[r];
-            if (row_is_written(spec, row) && lt_name_applies(row, spec, &s->m->table.params[i])) {
-                add_part(s, &s->m->table.params[i], row, mix);
+            const lt_param *param = &s->m->table.params[i];
+            if (lt_name_applies(row, spec, param) && row_is_written(spec, param, row)) {
+                add_part(s, param, row, mix);
             }
         }
     }

@@ -14,45 +14,51 @@
 #include "tensor/ops.h"
 
 const lt_name_row lt_gguf_names[] = {
-    {LT_PARAM_EMBED, LT_PART_ALL, "token_embd.weight", false},
-    {LT_PARAM_POS_EMBED, LT_PART_ALL, "position_embd.weight", false},
-    {LT_PARAM_NORM1, LT_PART_ALL, "blk.%L.attn_norm.weight", false},
-    {LT_PARAM_NORM1_BIAS, LT_PART_ALL, "blk.%L.attn_norm.bias", false},
-    {LT_PARAM_QKV, LT_PART_ALL, "blk.%L.attn_qkv.weight", false},
-    {LT_PARAM_QKV, LT_PART_Q, "blk.%L.attn_q.weight", false},
-    {LT_PARAM_QKV, LT_PART_K, "blk.%L.attn_k.weight", false},
-    {LT_PARAM_QKV, LT_PART_V, "blk.%L.attn_v.weight", false},
-    {LT_PARAM_QKV_BIAS, LT_PART_ALL, "blk.%L.attn_qkv.bias", false},
-    {LT_PARAM_QKV_BIAS, LT_PART_Q, "blk.%L.attn_q.bias", false},
-    {LT_PARAM_QKV_BIAS, LT_PART_K, "blk.%L.attn_k.bias", false},
-    {LT_PARAM_QKV_BIAS, LT_PART_V, "blk.%L.attn_v.bias", false},
-    {LT_PARAM_Q_NORM, LT_PART_ALL, "blk.%L.attn_q_norm.weight", false},
-    {LT_PARAM_K_NORM, LT_PART_ALL, "blk.%L.attn_k_norm.weight", false},
-    {LT_PARAM_ATTN_OUT, LT_PART_ALL, "blk.%L.attn_output.weight", false},
-    {LT_PARAM_ATTN_OUT_BIAS, LT_PART_ALL, "blk.%L.attn_output.bias", false},
-    {LT_PARAM_POST_NORM1, LT_PART_ALL, "blk.%L.post_attention_norm.weight", false},
-    {LT_PARAM_NORM2, LT_PART_ALL, "blk.%L.ffn_norm.weight", false},
-    {LT_PARAM_NORM2_BIAS, LT_PART_ALL, "blk.%L.ffn_norm.bias", false},
-    {LT_PARAM_ROUTER, LT_PART_ALL, "blk.%L.ffn_gate_inp.weight", false},
-    {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate.weight", false},
-    {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up.weight", false},
-    {LT_PARAM_UP, LT_PART_ALL, "blk.%L.ffn_up.weight", false}, /* phi3: see lt_name_applies. */
-    {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate_exps.weight", false},
-    {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up_exps.weight", false},
-    {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate.%E.weight", false},
-    {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up.%E.weight", false},
-    {LT_PARAM_UP_BIAS, LT_PART_GATE, "blk.%L.ffn_gate.bias", false},
-    {LT_PARAM_UP_BIAS, LT_PART_UP, "blk.%L.ffn_up.bias", false},
-    {LT_PARAM_XIELU, LT_PART_XIELU_P, "blk.%L.xielu_p", false}, /* Metadata: see read_xielu. */
-    {LT_PARAM_XIELU, LT_PART_XIELU_N, "blk.%L.xielu_n", false},
-    {LT_PARAM_DOWN, LT_PART_ALL, "blk.%L.ffn_down.weight", false},
-    {LT_PARAM_DOWN, LT_PART_ALL, "blk.%L.ffn_down_exps.weight", false},
-    {LT_PARAM_DOWN, LT_PART_ALL, "blk.%L.ffn_down.%E.weight", false},
-    {LT_PARAM_DOWN_BIAS, LT_PART_ALL, "blk.%L.ffn_down.bias", false},
-    {LT_PARAM_POST_NORM2, LT_PART_ALL, "blk.%L.post_ffw_norm.weight", false},
-    {LT_PARAM_FINAL_NORM, LT_PART_ALL, "output_norm.weight", false},
-    {LT_PARAM_FINAL_NORM_BIAS, LT_PART_ALL, "output_norm.bias", false},
-    {LT_PARAM_HEAD, LT_PART_ALL, "output.weight", false},
+    {LT_PARAM_EMBED, LT_PART_ALL, "token_embd.weight", 0},
+    {LT_PARAM_POS_EMBED, LT_PART_ALL, "position_embd.weight", 0},
+    {LT_PARAM_NORM1, LT_PART_ALL, "blk.%L.attn_norm.weight", 0},
+    {LT_PARAM_NORM1_BIAS, LT_PART_ALL, "blk.%L.attn_norm.bias", 0},
+    {LT_PARAM_QKV, LT_PART_ALL, "blk.%L.attn_qkv.weight", 0},
+    {LT_PARAM_QKV, LT_PART_Q, "blk.%L.attn_q.weight", 0},
+    {LT_PARAM_QKV, LT_PART_K, "blk.%L.attn_k.weight", 0},
+    {LT_PARAM_QKV, LT_PART_V, "blk.%L.attn_v.weight", 0},
+    {LT_PARAM_QKV_BIAS, LT_PART_ALL, "blk.%L.attn_qkv.bias", 0},
+    {LT_PARAM_QKV_BIAS, LT_PART_Q, "blk.%L.attn_q.bias", 0},
+    {LT_PARAM_QKV_BIAS, LT_PART_K, "blk.%L.attn_k.bias", 0},
+    {LT_PARAM_QKV_BIAS, LT_PART_V, "blk.%L.attn_v.bias", 0},
+    {LT_PARAM_Q_NORM, LT_PART_ALL, "blk.%L.attn_q_norm.weight", 0},
+    {LT_PARAM_K_NORM, LT_PART_ALL, "blk.%L.attn_k_norm.weight", 0},
+    {LT_PARAM_ATTN_OUT, LT_PART_ALL, "blk.%L.attn_output.weight", 0},
+    {LT_PARAM_ATTN_OUT_BIAS, LT_PART_ALL, "blk.%L.attn_output.bias", 0},
+    {LT_PARAM_POST_NORM1, LT_PART_ALL, "blk.%L.post_attention_norm.weight", 0},
+    {LT_PARAM_NORM2, LT_PART_ALL, "blk.%L.ffn_norm.weight", 0},
+    {LT_PARAM_NORM2, LT_PART_ALL, "blk.%L.post_attention_norm.weight", 0}, /* gpt-oss */
+    {LT_PARAM_NORM2_BIAS, LT_PART_ALL, "blk.%L.ffn_norm.bias", 0},
+    {LT_PARAM_SINKS, LT_PART_ALL, "blk.%L.attn_sinks.weight", 0},
+    {LT_PARAM_ROUTER, LT_PART_ALL, "blk.%L.ffn_gate_inp.weight", 0},
+    {LT_PARAM_ROUTER_BIAS, LT_PART_ALL, "blk.%L.ffn_gate_inp.bias", 0},
+    {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate.weight", 0},
+    {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up.weight", 0},
+    {LT_PARAM_UP, LT_PART_ALL, "blk.%L.ffn_up.weight", 0}, /* phi3: see lt_name_applies. */
+    {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate_exps.weight", 0},
+    {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up_exps.weight", 0},
+    {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate.%E.weight", 0},
+    {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up.%E.weight", 0},
+    {LT_PARAM_UP_BIAS, LT_PART_GATE, "blk.%L.ffn_gate.bias", 0},
+    {LT_PARAM_UP_BIAS, LT_PART_UP, "blk.%L.ffn_up.bias", 0},
+    {LT_PARAM_UP_BIAS, LT_PART_GATE, "blk.%L.ffn_gate_exps.bias", 0},
+    {LT_PARAM_UP_BIAS, LT_PART_UP, "blk.%L.ffn_up_exps.bias", 0},
+    {LT_PARAM_XIELU, LT_PART_XIELU_P, "blk.%L.xielu_p", 0}, /* Metadata: see read_xielu. */
+    {LT_PARAM_XIELU, LT_PART_XIELU_N, "blk.%L.xielu_n", 0},
+    {LT_PARAM_DOWN, LT_PART_ALL, "blk.%L.ffn_down.weight", 0},
+    {LT_PARAM_DOWN, LT_PART_ALL, "blk.%L.ffn_down_exps.weight", 0},
+    {LT_PARAM_DOWN, LT_PART_ALL, "blk.%L.ffn_down.%E.weight", 0},
+    {LT_PARAM_DOWN_BIAS, LT_PART_ALL, "blk.%L.ffn_down.bias", 0},
+    {LT_PARAM_DOWN_BIAS, LT_PART_ALL, "blk.%L.ffn_down_exps.bias", 0},
+    {LT_PARAM_POST_NORM2, LT_PART_ALL, "blk.%L.post_ffw_norm.weight", 0},
+    {LT_PARAM_FINAL_NORM, LT_PART_ALL, "output_norm.weight", 0},
+    {LT_PARAM_FINAL_NORM_BIAS, LT_PART_ALL, "output_norm.bias", 0},
+    {LT_PARAM_HEAD, LT_PART_ALL, "output.weight", 0},
 };
 const int lt_n_gguf_names = sizeof lt_gguf_names / sizeof *lt_gguf_names;
 
@@ -149,7 +155,9 @@ static lt_err read_sizes(lt_model_spec *spec, const keys *k) {
     spec->vocab_size = (int64_t)embed->dims[1];
     spec->tied = lt_gguf_tensor_find(k->g, "output.weight") == NULL;
     spec->attn_out_bias = lt_gguf_tensor_find(k->g, "blk.0.attn_output.bias") != NULL;
-    spec->mlp_bias = lt_gguf_tensor_find(k->g, "blk.0.ffn_down.bias") != NULL;
+    spec->mlp_bias = lt_gguf_tensor_find(k->g, "blk.0.ffn_down.bias") != NULL ||
+                     lt_gguf_tensor_find(k->g, "blk.0.ffn_down_exps.bias") != NULL;
+    spec->router_bias = lt_gguf_tensor_find(k->g, "blk.0.ffn_gate_inp.bias") != NULL;
     spec->qkv_bias = lt_gguf_tensor_find(k->g, "blk.0.attn_q.bias") != NULL ||
                      lt_gguf_tensor_find(k->g, "blk.0.attn_qkv.bias") != NULL;
     return LT_OK;

@@ -80,7 +80,8 @@ lt_dtype lt_gguf_type_of(lt_gguf_mix mix, const lt_model_spec *spec, const lt_pa
     const lt_dtype most = mixes[mix].type;
     const bool head = param->kind == LT_PARAM_HEAD || (param->kind == LT_PARAM_EMBED && spec->tied);
 
-    if (param->n_dims == 1 || param->kind == LT_PARAM_ROUTER || param->kind == LT_PARAM_POS_EMBED) {
+    const bool vectors = param->n_dims == (param->experts ? 2 : 1);
+    if (vectors || param->kind == LT_PARAM_ROUTER || param->kind == LT_PARAM_POS_EMBED) {
         return LT_F32;
     }
     if (!lt_dtype_is_block(most)) {

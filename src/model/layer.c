@@ -43,6 +43,8 @@ lt_layer_spec lt_model_layer(const lt_model_spec *s, int64_t layer) {
                            .qk_norm_whole = s->qk_norm && s->qk_norm_whole,
                            .act = s->act,
                            .gated = s->gated,
+                           .swiglu_alpha = s->swiglu_alpha,
+                           .swiglu_limit = s->swiglu_limit,
                            .mlp_bias = s->mlp_bias,
                            .ffn_width = s->ffn_width,
                            .n_experts = s->n_experts,

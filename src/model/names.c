@@ -10,16 +10,22 @@ bool lt_name_has_expert(const lt_name_row *row) {
 }
 
 /* Some architectures of GGUF keep gate and up in one tensor, under the name that up has in the
- * others. */
+ * others; one has the MLP's norm under another name. */
 static bool of_other_family(const lt_name_row *row, const lt_model_spec *spec) {
-    return row->kind == LT_PARAM_UP && strncmp(row->name, "blk.", 4) == 0 &&
-           (row->part == LT_PART_ALL) != lt_family_get(spec->family)->gguf.fused_up;
+    const lt_gguf_traits *traits = &lt_family_get(spec->family)->gguf;
+    if (strncmp(row->name, "blk.", 4) != 0) {
+        return false;
+    }
+    if (row->kind == LT_PARAM_NORM2) {
+        return (strstr(row->name, "post_attention") != NULL) != traits->norm2_is_post;
+    }
+    return row->kind == LT_PARAM_UP && (row->part == LT_PART_ALL) != traits->fused_up;
 }
 
 bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt_param *param) {
     int64_t from, rows = 0;
     if (row->kind == param->kind && !of_other_family(row, spec)) {
-        lt_part_rows(spec, param->kind, row->part, &from, &rows);
+        lt_part_rows(spec, param, row->part, &from, &rows);
     }
     return rows > 0;
 }
@@ -77,20 +83,21 @@ bool lt_param_kind_is_norm(lt_param_kind kind) {
 
 void lt_name_place_of(lt_name_place *out, const lt_model_spec *spec, const lt_param *param,
                       const lt_name_row *row, int64_t expert, int n_dims) {
-    const bool has_experts = param->n_dims == 3;
-    const int64_t cols = param->n_dims == 1 ? 1 : param->shape[param->n_dims - 1];
-    const int64_t rows_all = param->shape[has_experts ? 1 : 0];
+    const int own = param->n_dims - (param->experts ? 1 : 0); /* Of an expert. */
+    const int64_t cols = own == 1 ? 1 : param->shape[param->n_dims - 1];
+    const int64_t rows_all = param->shape[param->experts ? 1 : 0];
     int64_t from, rows;
 
-    lt_part_rows(spec, param->kind, row->part, &from, &rows);
+    lt_part_rows(spec, param, row->part, &from, &rows);
     LT_ASSERT(from + rows <= rows_all);
     *out = (lt_name_place){.kind = param->kind,
                            .part = row->part,
                            .rows = rows,
                            .cols = cols,
-                           .turned = row->transpose};
-    out->n_experts = has_experts ? param->shape[0] : 1;
-    out->expert_stride = has_experts ? rows_all * cols : 0;
-    out->stacked = has_experts && !lt_name_has_expert(row) && (n_dims == 0 || n_dims == 3);
+                           .turned = (row->form & LT_FORM_TURNED) != 0,
+                           .alternating = (row->form & LT_FORM_ALTERNATING) != 0};
+    out->n_experts = param->experts ? param->shape[0] : 1;
+    out->expert_stride = param->experts ? rows_all * cols : 0;
+    out->stacked = param->experts && !lt_name_has_expert(row) && (n_dims == 0 || n_dims == own + 1);
     out->first = from * cols + (lt_name_has_expert(row) ? expert * out->expert_stride : 0);
 }

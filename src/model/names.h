@@ -6,13 +6,13 @@
 
 /* Where a foreign tensor stands in the whole parameter: rows x cols elements from `first` on, row after row; a vector has
  * cols 1. stacked: it holds all experts, each expert_stride further. turned: the file keeps (cols,
- * rows). */
+ * rows). alternating: its rows 2 i and 2 i + 1 are rows i of gate and of up. */
 typedef struct {
     lt_param_kind kind;
     lt_param_part part;
     int64_t first, rows, cols;
     int64_t n_experts, expert_stride;
-    bool stacked, turned;
+    bool stacked, turned, alternating;
 } lt_name_place;
 
 bool lt_name_has_expert(const lt_name_row *row);
@@ -20,7 +20,7 @@ bool lt_name_has_expert(const lt_name_row *row);
 /* Does the row hold something of this parameter? Not a gate where there is none. */
 bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt_param *param);
 
-/* n_dims: of the foreign tensor (3: experts stacked), or 0 when saving (stacked iff the name has no
+/* n_dims: of the foreign tensor (one more than an expert's: stacked), or 0 when saving (stacked iff the name has no
  * %E). */
 void lt_name_place_of(lt_name_place *out, const lt_model_spec *spec, const lt_param *param,
                       const lt_name_row *row, int64_t expert, int n_dims);

@@ -66,8 +66,8 @@ static int bias_dims(int64_t shape[3], const lt_layer_spec *l, int64_t d) {
                             : dims(shape, l->mlp_bias, d, 0);
 }
 
-int lt_param_shape(const lt_model_spec *s, lt_param_kind kind, int64_t shape[3]) {
-    const lt_layer_spec l = lt_model_layer(s, 0); /* All layers have these sizes. */
+int lt_param_shape(const lt_model_spec *s, lt_param_kind kind, int64_t layer, int64_t shape[3]) {
+    const lt_layer_spec l = lt_model_layer(s, kinds[kind].in_layer ? layer : 0);
     const int64_t qkv = lt_layer_qkv_cols(&l), up = lt_layer_up_rows(&l);
     const bool layer_norm = s->norm == LT_NORM_LAYER;
 
@@ -150,6 +150,12 @@ static int64_t padded(int64_t count) {
     return (count + LT_PARAM_ALIGN - 1) / LT_PARAM_ALIGN * LT_PARAM_ALIGN;
 }
 
+/* Kinds that have a slice for each expert, where a layer has experts. */
+static bool of_experts(lt_param_kind kind) {
+    return kind == LT_PARAM_UP || kind == LT_PARAM_UP_BIAS || kind == LT_PARAM_DOWN ||
+           kind == LT_PARAM_DOWN_BIAS;
+}
+
 /* The whole of a parameter; what is held here follows. */
 static void add(lt_param_table *t, const lt_model_spec *spec, lt_param_kind kind, int layer) {
     const int unit = unit_of(t, kind, layer);
@@ -160,7 +166,8 @@ static void add(lt_param_table *t, const lt_model_spec *spec, lt_param_kind kind
                   .count = 1,
                   .decays = kinds[kind].decays,
                   .matrix = kinds[kind].matrix};
-    p.n_dims = lt_param_shape(spec, kind, p.shape);
+    p.n_dims = lt_param_shape(spec, kind, layer, p.shape);
+    p.experts = of_experts(kind) && lt_model_layer(spec, layer).n_experts > 0;
     if (p.n_dims == 0) {
         return;
     }

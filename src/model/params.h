@@ -28,8 +28,10 @@
  *   layers.N.norm2[, .bias]      before the MLP; pre-norms only       (C)
  *   layers.N.router[, .bias]     MoE only                             (E, C)
  *   layers.N.up[, .bias]         gated: rows gate F, then up F        (F or 2F, C), MoE: (E, F or 2F, C)
+ *                                its bias                             (F or 2F), MoE: (E, F or 2F)
  *   layers.N.xielu               xIELU only: p, n                     (2)
  *   layers.N.down[, .bias]                                            (C, F), MoE: (E, C, F)
+ *                                its bias                             (C), MoE: (E, C)
  *   layers.N.post_norm2          post_norms only                      (C)
  *   final_norm[, .bias]                                               (C)
  *   head                         untied only                          (V, C)
@@ -94,6 +96,7 @@ typedef struct {
     bool decays;
     /* A hidden 2-D matrix (or E of them): Muon's kind. Not embeddings, router, head. */
     bool matrix;
+    bool experts; /* The first dimension counts experts. */
 } lt_param;
 
 /* The embeddings (unit 0), a layer (unit 1 + layer), or final norm and head (the last). */
@@ -123,9 +126,10 @@ typedef struct lt_partition {
     const void *ctx;
 } lt_partition;
 
-/* Shape of a parameter kind under a spec (of one layer): returns the number of dimensions, 0 when
- * the spec has no such parameter. */
-int lt_param_shape(const lt_model_spec *spec, lt_param_kind kind, int64_t shape[LT_PARAM_DIMS]);
+/* Shape of a parameter kind under a spec, in layer `layer` where it is in layers: returns the number
+ * of dimensions, 0 when there is no such parameter. */
+int lt_param_shape(const lt_model_spec *spec, lt_param_kind kind, int64_t layer,
+                   int64_t shape[LT_PARAM_DIMS]);
 bool lt_param_in_layer(lt_param_kind kind);
 
 /* The whole model in one place. */

@@ -78,8 +78,7 @@ lt_err lt_pass_forward_all(lt_pass *p, int set, bool train) {
  * registers. */
 static bool made_by_product(const lt_pass *pass, const lt_param *p) {
     const lt_model_spec *s = pass->exec.spec;
-    const bool experts = s->n_experts > 0 && (p->kind == LT_PARAM_UP || p->kind == LT_PARAM_DOWN);
-    return (p->matrix && !experts) || p->kind == LT_PARAM_ROUTER || p->kind == LT_PARAM_HEAD ||
+    return (p->matrix && !p->experts) || p->kind == LT_PARAM_ROUTER || p->kind == LT_PARAM_HEAD ||
            (p->kind == LT_PARAM_EMBED && s->tied && has_head(pass));
 }
 

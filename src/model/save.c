@@ -35,14 +35,19 @@ typedef struct {
 /* Element i of the foreign tensor lies here in our parameter. */
 static int64_t index_in_param(const lt_name_place *p, int64_t i) {
     const int64_t per_expert = p->rows * p->cols, inside = i % per_expert;
-    const int64_t at = p->turned ? inside % p->rows * p->cols + inside / p->rows : inside;
+    int64_t row = p->turned ? inside % p->rows : inside / p->cols;
+    const int64_t col = p->turned ? inside / p->rows : inside % p->cols;
+    row = p->alternating ? row / 2 + row % 2 * (p->rows / 2) : row;
+    const int64_t at = row * p->cols + col;
     return p->first + i / per_expert * p->expert_stride + at;
 }
 
 static lt_err fill(const void *ctx_in, void *dst, int64_t first, int64_t count) {
     const out_ctx *c = ctx_in;
     /* Contiguous in both. */
-    const int64_t unit = c->place.turned ? 1 : c->place.rows * c->place.cols;
+    const int64_t unit = c->place.turned        ? 1
+                         : c->place.alternating ? c->place.cols
+                                                : c->place.rows * c->place.cols;
     char *to = dst;
 
     for (int64_t i = first; i < first + count;) {
@@ -156,7 +161,10 @@ static lt_err list_all(out_list *l, const lt_model *m, lt_dtype dtype) {
         const lt_param *param = &m->table.params[i];
         for (int r = 0; r < family->n_names; r++) {
             const lt_name_row *row = &family->names[r];
-            const int64_t repeats = lt_name_has_expert(row) ? m->spec.n_experts : 1;
+            const bool of_experts = lt_name_has_expert(row) && param->experts;
+            const int64_t repeats = (row->form & LT_FORM_MXFP4) != 0 ? 0
+                                    : of_experts                     ? param->shape[0]
+                                                                     : 1;
             for (int64_t e = 0; lt_name_applies(row, &m->spec, param) && e < repeats; e++) {
                 LT_TRY(list_add(l, m, param, row, e, dtype));
             }

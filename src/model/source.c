@@ -255,6 +255,53 @@ lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out, bool
     return LT_OK;
 }
 
+/* Of a Hugging Face folder, under its name or without the prefix. */
+static const lt_safetensor *find_safetensor(const lt_source *s, const char *name) {
+    const size_t n = s->prefix != NULL ? strlen(s->prefix) : 0;
+    const lt_safetensor *t = NULL;
+    for (size_t i = 0; i < s->n_shards && t == NULL; i++) {
+        t = lt_safetensors_find(&s->shards[i], name);
+        if (t == NULL && n > 0 && strncmp(name, s->prefix, n) == 0) {
+            t = lt_safetensors_find(&s->shards[i], name + n);
+        }
+    }
+    return t;
+}
+
+lt_err lt_source_find_mxfp4(const lt_source *s, const char *name, lt_weight *out, bool *found) {
+    static const char end[] = "_blocks";
+    const size_t stem = strlen(name) - (sizeof end - 1);
+    const lt_safetensor *blocks = find_safetensor(s, name), *scales;
+    char other[LT_FOREIGN_NAME_BYTES];
+
+    LT_ASSERT(strlen(name) >= sizeof end && strcmp(name + stem, end) == 0);
+    *found = blocks != NULL;
+    if (!*found) {
+        return LT_OK;
+    }
+    (void)snprintf(other, sizeof other, "%.*s_scales", (int)stem, name);
+    scales = find_safetensor(s, other);
+    if (scales == NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s is missing beside %s", s->path, other, name);
+    }
+    bool fits = blocks->dtype == LT_U8 && scales->dtype == LT_U8 && blocks->n_dims == 4 &&
+                scales->n_dims == 3 && blocks->shape[3] == 16;
+    for (int i = 0; fits && i < 3; i++) {
+        fits = blocks->shape[i] == scales->shape[i];
+    }
+    if (!fits) {
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s: tensors %s and %s are not U8 of (E, rows, n, 16) and (E, rows, n)", s->path,
+                name, other);
+    }
+    *out = (lt_weight){.type = LT_MXFP4,
+                       .n_dims = 3,
+                       .shape = {blocks->shape[0], blocks->shape[1], blocks->shape[2] * 32},
+                       .data = blocks->data,
+                       .scales = scales->data};
+    return LT_OK;
+}
+
 size_t lt_source_unread(const lt_source *s, const lt_model_spec *spec, const lt_param_table *table,
                         const char **first) {
     size_t n = 0;

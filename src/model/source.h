@@ -18,6 +18,7 @@ typedef struct {
     int n_dims;
     int64_t shape[LT_MAX_DIMS];
     const unsigned char *data;
+    const unsigned char *scales; /* MXFP4 as transformers stores it (tensor/block.h), or NULL. */
 } lt_weight;
 
 typedef struct {
@@ -51,6 +52,10 @@ size_t lt_weight_source_bytes(const lt_source *s);
 /* False: there is no such tensor. A tensor of a type we do not decode: UNSUPPORTED. */
 LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out,
                                   bool *found);
+
+/* Blocks under `name`, which ends in _blocks, and their scales, as one matrix. */
+LT_MUST_USE lt_err lt_source_find_mxfp4(const lt_source *s, const char *name, lt_weight *out,
+                                        bool *found);
 
 /* Tensors of a Hugging Face folder that fill nothing of the model; *first: the first of them. */
 size_t lt_source_unread(const lt_source *s, const lt_model_spec *spec, const lt_param_table *table,

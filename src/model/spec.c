@@ -127,11 +127,18 @@ static lt_err check_moe(const lt_model_spec *s) {
                 "%s model: xielu in experts of capacity %g: dropped rows would reach its gradient",
                 lt_family_name(s->family), s->moe_capacity);
     }
-    if (s->mlp_bias) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s model: %lld experts with biases; experts have none here",
-                lt_family_name(s->family), (long long)s->n_experts);
-    }
     return LT_OK;
+}
+
+/* Of one kind in one layer. */
+static double elements_of(const lt_model_spec *s, lt_param_kind kind, int64_t layer) {
+    int64_t shape[3];
+    const int n_dims = lt_param_shape(s, kind, layer, shape);
+    double count = n_dims == 0 ? 0 : 1;
+    for (int i = 0; i < n_dims; i++) {
+        count *= (double)shape[i];
+    }
+    return count;
 }
 
 lt_err lt_model_spec_check(const lt_model_spec *s) {
@@ -144,19 +151,22 @@ lt_err lt_model_spec_check(const lt_model_spec *s) {
     if (s->act == LT_ACT_XIELU && s->gated) {
         LT_FAIL(LT_ERR_ARG, "%s model: xIELU has no gated form", lt_family_name(s->family));
     }
+    if (s->act == LT_ACT_SWIGLU_CLAMPED) {
+        if (!s->gated) {
+            LT_FAIL(LT_ERR_ARG, "%s model: swiglu_clamped without a gate",
+                    lt_family_name(s->family));
+        }
+        LT_TRY(real_in_range(s, "swiglu_alpha", (double)s->swiglu_alpha, 1e-6, 1e6));
+        LT_TRY(real_in_range(s, "swiglu_limit", (double)s->swiglu_limit, 1e-6, 1e6));
+    }
     LT_TRY(check_sizes(s));
     LT_TRY(check_numbers(s));
     LT_TRY(check_moe(s));
     for (int kind = 0; kind < LT_PARAM_KIND_COUNT; kind++) {
-        int64_t shape[3];
-        const int n_dims = lt_param_shape(s, (lt_param_kind)kind, shape);
-        double count = n_dims == 0                              ? 0
-                       : lt_param_in_layer((lt_param_kind)kind) ? (double)s->n_layers
-                                                                : 1;
-        for (int i = 0; i < n_dims; i++) {
-            count *= (double)shape[i];
+        const int64_t n = lt_param_in_layer((lt_param_kind)kind) ? s->n_layers : 1;
+        for (int64_t layer = 0; layer < n; layer++) {
+            elements += elements_of(s, (lt_param_kind)kind, layer);
         }
-        elements += count;
     }
     if (elements > MAX_ELEMENTS) {
         LT_FAIL(LT_ERR_LIMIT, "%s model: %.3g parameters, more than %.3g",
@@ -167,13 +177,12 @@ lt_err lt_model_spec_check(const lt_model_spec *s) {
 
 /* Elements of one kind over all layers. */
 static int64_t kind_count(const lt_model_spec *s, lt_param_kind kind) {
-    int64_t shape[3];
-    const int n_dims = lt_param_shape(s, kind, shape);
-    int64_t count = n_dims == 0 ? 0 : lt_param_in_layer(kind) ? s->n_layers : 1;
-    for (int i = 0; i < n_dims; i++) {
-        count *= shape[i];
+    const int64_t n = lt_param_in_layer(kind) ? s->n_layers : 1;
+    double count = 0; /* Below 2^53: lt_model_spec_check. */
+    for (int64_t layer = 0; layer < n; layer++) {
+        count += elements_of(s, kind, layer);
     }
-    return count;
+    return (int64_t)count;
 }
 
 int64_t lt_model_spec_context(const lt_model_spec *s) {

@@ -35,11 +35,13 @@ typedef struct {
     char name[LT_FOREIGN_NAME_BYTES];
     const unsigned char *data;
     int64_t rows, cols;
+    int64_t first, total; /* Index of its first element in the file's tensor, which has so many. */
     int64_t row, n_rows, col, n_cols, local;
     int64_t row_bytes, rows_per_chunk;
     int64_t first_chunk; /* Among those of all. */
-    /* > 0: rows (of a vector, elements) come in pairs within heads of this many. */
-    int64_t permute_head;
+    /* > 0: rows (of a vector, elements) come in pairs within groups of this many. */
+    int64_t pair_rows;
+    bool turned; /* The file keeps (cols, rows). */
     float add;
     atomic_llong bad; /* Index of an element that is not finite, or -1. */
 } transfer;
@@ -57,14 +59,14 @@ static bool all_finite(const float *x, int64_t n) {
 
 int64_t lt_weight_pair_rows(const lt_source *s, const lt_model_spec *spec, const lt_name_place *p) {
     const bool rotated = p->part == LT_PART_Q || p->part == LT_PART_K;
-    return s->rope_interleaved && rotated ? spec->head_dim : 0;
+    return p->alternating ? p->rows : s->rope_interleaved && rotated ? spec->head_dim : 0;
 }
 
 int64_t lt_weight_target_row(int64_t head, int64_t r) {
     return head == 0 ? r : r / head * head + r % head / 2 + (r % 2) * (head / 2);
 }
 
-/* Note an element that is not finite among values, which begin at element `first` of the tensor. */
+/* Note an element that is not finite among values, which begin at element `first` of the matrix. */
 static void find_bad(transfer *t, const float *values, int64_t first, int64_t n) {
     int64_t at = 0;
     if (all_finite(values, n)) {
@@ -73,11 +75,11 @@ static void find_bad(transfer *t, const float *values, int64_t first, int64_t n)
     while (isfinite(values[at])) {
         at++;
     }
-    atomic_store(&t->bad, first + at);
+    atomic_store(&t->bad, t->first + first + at);
 }
 
 static bool takes_whole_rows(const transfer *t) {
-    return t->n_cols == t->cols && t->permute_head == 0;
+    return t->n_cols == t->cols && t->pair_rows == 0 && !t->turned && t->w.scales == NULL;
 }
 
 /* The file's bits are the model's. */
@@ -92,14 +94,25 @@ static int64_t source_row(int64_t head, int64_t r) {
     return head == 0 ? r : r - inside + (inside < half ? 2 * inside : 2 * (inside - half) + 1);
 }
 
-/* Elements [from, from + n) of a row of a type. Blocks are decoded whole, in `room` (a row, and two
- * blocks more). */
-static void decode_span(float *dst, lt_dtype type, const unsigned char *row, int64_t from,
+/* Bytes of so many elements, whole blocks of them. */
+static size_t bytes_of(const lt_weight *w, int64_t count) {
+    return w->scales != NULL ? (size_t)count / 2 : lt_dtype_row_bytes(w->type, count);
+}
+
+/* Elements [from, from + n) of a row of a tensor. Blocks are decoded whole, in `room` (a row, and
+ * two blocks more). */
+static void decode_span(float *dst, const lt_weight *w, const unsigned char *row, int64_t from,
                         int64_t n, float *room) {
     size_t bytes;
+    const lt_dtype type = w->type;
     const int64_t block = lt_dtype_block(type, &bytes), lead = from % block;
     const int64_t count = (lead + n + block - 1) / block * block;
-    const unsigned char *at = row + lt_dtype_row_bytes(type, from - lead);
+    const unsigned char *at = row + bytes_of(w, from - lead);
+    if (w->scales != NULL) {
+        const size_t first = (size_t)(row - w->data) * 2 + (size_t)from;
+        lt_block_decode_mxfp4(dst, w->data, w->scales, first, (size_t)n);
+        return;
+    }
     if (count == n) {
         lt_block_decode(dst, type, at, (size_t)n);
         return;
@@ -108,18 +121,19 @@ static void decode_span(float *dst, lt_dtype type, const unsigned char *row, int
     memcpy(dst, room + lead, (size_t)n * sizeof *dst);
 }
 
-/* Floats that decode_span may need beside its result. */
+/* Floats that decode_span, and decode_turned, may need beside their result. */
 static int64_t span_room(const transfer *t) {
     size_t bytes;
-    return (t->cols > t->rows ? t->cols : t->rows) + 2 * (int64_t)lt_dtype_block(t->w.type, &bytes);
+    return (t->cols > t->rows ? t->cols : t->rows) +
+           2 * (int64_t)lt_dtype_block(t->w.type, &bytes) + (t->turned ? t->rows : 0);
 }
 
 /* Rows [begin, end) of those that are held, one by one. */
 static void decode_rows(transfer *t, int64_t begin, int64_t end, float *values, float *room) {
     for (int64_t r = begin; r < end; r++) {
-        const int64_t from = source_row(t->permute_head, t->row + r);
+        const int64_t from = source_row(t->pair_rows, t->row + r);
         float *row = values + (r - begin) * t->n_cols;
-        decode_span(row, t->w.type, t->data + from * t->row_bytes, t->col, t->n_cols, room);
+        decode_span(row, &t->w, t->data + from * t->row_bytes, t->col, t->n_cols, room);
         find_bad(t, row, from * t->cols + t->col, t->n_cols);
     }
 }
@@ -127,9 +141,28 @@ static void decode_rows(transfer *t, int64_t begin, int64_t end, float *values, 
 /* Elements [t->col, t->col + n) of a vector whose elements come in pairs. */
 static void decode_pairs(transfer *t, float *values, float *room, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        const int64_t from = source_row(t->permute_head, t->col + i);
-        decode_span(&values[i], t->w.type, t->data, from, 1, room);
+        const int64_t from = source_row(t->pair_rows, t->col + i);
+        decode_span(&values[i], &t->w, t->data, from, 1, room);
         find_bad(t, &values[i], from, 1);
+    }
+}
+
+/* Rows [begin, end) of a file that keeps (cols, rows): of each column the span in which they
+ * stand. */
+static void decode_turned(transfer *t, int64_t begin, int64_t end, float *values, float *room) {
+    float *const line = room, *const blocks = room + t->rows;
+    int64_t low = t->rows, high = 0;
+    for (int64_t r = begin; r < end; r++) {
+        const int64_t from = source_row(t->pair_rows, t->row + r);
+        low = from < low ? from : low;
+        high = from + 1 > high ? from + 1 : high;
+    }
+    for (int64_t c = 0; c < t->n_cols; c++) {
+        decode_span(line, &t->w, t->data + (t->col + c) * t->row_bytes, low, high - low, blocks);
+        find_bad(t, line, (t->col + c) * t->rows + low, high - low);
+        for (int64_t r = begin; r < end; r++) {
+            values[(r - begin) * t->n_cols + c] = line[source_row(t->pair_rows, t->row + r) - low];
+        }
     }
 }
 
@@ -153,7 +186,9 @@ static void transfer_chunk(transfer *t, int64_t chunk) {
     if (takes_whole_rows(t)) {
         lt_block_decode(values, t->w.type, data, (size_t)n);
         find_bad(t, values, first, n);
-    } else if (t->permute_head > 0 && t->rows == 1) {
+    } else if (t->turned) {
+        decode_turned(t, begin, end, values, values + n);
+    } else if (t->pair_rows > 0 && t->rows == 1) {
         decode_pairs(t, values, values + n, n);
     } else {
         decode_rows(t, begin, end, values, values + n);
@@ -172,7 +207,7 @@ static lt_err check_transfer(const transfer *t, const char *path) {
     }
     if (bad >= 0) {
         LT_FAIL(LT_ERR_NUMERIC, "%s: tensor %s: element %lld of %lld is NaN or infinite", path,
-                t->name, bad, (long long)(t->rows * t->cols));
+                t->name, bad, (long long)t->total);
     }
     return LT_OK;
 }
@@ -181,36 +216,9 @@ static lt_err check_transfer(const transfer *t, const char *path) {
 static int64_t cut(transfer *t) {
     const int64_t elements = t->m->backend->host_memory ? CHUNK_ELEMENTS
                                                         : (int64_t)LT_MODEL_PIECE_BYTES / 2;
-    t->row_bytes = (int64_t)lt_dtype_row_bytes(t->w.type, t->cols);
+    t->row_bytes = (int64_t)bytes_of(&t->w, t->turned ? t->rows : t->cols);
     t->rows_per_chunk = elements / t->n_cols > 0 ? elements / t->n_cols : 1;
     return (t->n_rows + t->rows_per_chunk - 1) / t->rows_per_chunk;
-}
-
-/* A file that keeps (cols, rows): decode what is held, turn it, store. */
-static lt_err transfer_turned(transfer *t, const char *path) {
-    lt_err err = LT_OK;
-    const int64_t n = t->n_rows * t->n_cols;
-    const int64_t row_bytes = (int64_t)lt_dtype_row_bytes(t->w.type, t->rows);
-    float *values = malloc((size_t)(t->n_rows + span_room(t)) * sizeof *values);
-    float *turned = malloc((size_t)n * sizeof *turned);
-
-    if (values == NULL || turned == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "%s: tensor %s", path, t->name);
-    }
-    for (int64_t c = 0; c < t->n_cols; c++) {
-        decode_span(values, t->w.type, t->data + (t->col + c) * row_bytes, t->row, t->n_rows,
-                    values + t->n_rows);
-        find_bad(t, values, (t->col + c) * t->rows + t->row, t->n_rows);
-        for (int64_t r = 0; r < t->n_rows; r++) {
-            turned[r * t->n_cols + c] = values[r];
-        }
-    }
-    LT_TRY_DONE(check_transfer(t, path));
-    lt_model_set(t->m, t->param, t->local, turned, LT_F32, n);
-done:
-    free(values);
-    free(turned);
-    return err;
 }
 
 static lt_err wrong_shape(const char *path, const char *name, const lt_weight *w,
@@ -242,6 +250,9 @@ static bool shape_fits(const lt_weight *w, const lt_name_place *p) {
     if (p->cols == 1 && !p->stacked) {
         return true;
     }
+    if (p->cols == 1) {
+        return w->n_dims == 2 && w->shape[0] == p->n_experts;
+    }
     return w->n_dims == 2 + lead && (lead == 0 || w->shape[0] == p->n_experts) &&
            w->shape[lead] == (p->turned ? p->cols : p->rows) &&
            w->shape[lead + 1] == (p->turned ? p->rows : p->cols);
@@ -268,7 +279,7 @@ lt_err lt_weight_each_part(const lt_source *s, const lt_model_spec *spec, const 
 
     for (int i = 0; i < s->n_names && covered < param->count; i++) {
         const lt_name_row *row = &s->names[i];
-        const int64_t repeats = lt_name_has_expert(row) ? spec->n_experts : 1;
+        const int64_t repeats = lt_name_has_expert(row) && param->experts ? param->shape[0] : 1;
         if (!lt_name_applies(row, spec, param)) {
             continue;
         }
@@ -278,7 +289,8 @@ lt_err lt_weight_each_part(const lt_source *s, const lt_model_spec *spec, const 
             lt_weight w;
             bool found = false;
             lt_foreign_name(name, row->name, param->layer, e);
-            LT_TRY(lt_source_find(s, name, &w, &found));
+            LT_TRY((row->form & LT_FORM_MXFP4) != 0 ? lt_source_find_mxfp4(s, name, &w, &found)
+                                                    : lt_source_find(s, name, &w, &found));
             if (!found) {
                 memcpy(first_missing, first_missing[0] == '\0' ? name : first_missing,
                        sizeof first_missing);
@@ -330,8 +342,8 @@ static lt_err add_transfer(loading *l, const transfer *t) {
 static lt_box place_box(const lt_param *param, const lt_name_place *p, int64_t expert) {
     const int64_t stride = p->expert_stride, inside = stride > 0 ? p->first % stride : p->first;
     lt_box box = {.first = {0}};
-    const int d = param->n_dims == 3 ? 1 : 0;
-    if (param->n_dims == 3) {
+    const int d = param->experts ? 1 : 0;
+    if (param->experts) {
         box.first[0] = p->first / stride + expert;
         box.extent[0] = 1;
     }
@@ -341,9 +353,8 @@ static lt_box place_box(const lt_param *param, const lt_name_place *p, int64_t e
     return box;
 }
 
-/* List what the boxes of the parameter hold of one foreign matrix; what has to be turned is
- * transferred at once. */
-static lt_err load_matrix(loading *l, transfer *t, const lt_box *place, bool turned) {
+/* List what the boxes of the parameter hold of one foreign matrix. */
+static lt_err load_matrix(loading *l, transfer *t, const lt_box *place) {
     const lt_param *p = l->param;
     const lt_box *boxes = lt_param_boxes(&l->m->table, p);
     const int last = p->n_dims - 1;
@@ -352,13 +363,14 @@ static lt_err load_matrix(loading *l, transfer *t, const lt_box *place, bool tur
         const lt_box *box = &boxes[i];
         lt_box held;
         if (lt_box_intersect(&held, box, place, p->n_dims)) {
-            LT_ASSERT(p->n_dims == 1 || held.extent[last] == box->extent[last]);
-            t->row = p->n_dims == 1 ? 0 : held.first[last - 1] - place->first[last - 1];
-            t->n_rows = p->n_dims == 1 ? 1 : held.extent[last - 1];
+            const bool vector = t->rows == 1 && last == (p->experts ? 1 : 0);
+            LT_ASSERT(vector || held.extent[last] == box->extent[last]);
+            t->row = vector ? 0 : held.first[last - 1] - place->first[last - 1];
+            t->n_rows = vector ? 1 : held.extent[last - 1];
             t->col = held.first[last] - place->first[last];
             t->n_cols = held.extent[last];
             t->local = box_at + lt_box_local_index(box, p->n_dims, held.first);
-            LT_TRY(turned ? transfer_turned(t, l->source->path) : add_transfer(l, t));
+            LT_TRY(add_transfer(l, t));
         }
         box_at += lt_box_count(box, p->n_dims);
     }
@@ -369,7 +381,7 @@ static lt_err load_part(void *ctx, const char *name, const lt_weight *w, const l
     loading *l = ctx;
     const lt_source *s = l->source;
     const int64_t experts = p->stacked ? p->n_experts : 1;
-    const bool vector = l->param->n_dims == 1;
+    const bool vector = p->cols == 1 && l->param->n_dims == (l->param->experts ? 2 : 1);
     const bool is_norm = p->cols == 1 && s->norms_plus_one && lt_param_kind_is_norm(p->kind);
 
     for (int64_t e = 0; e < experts; e++) {
@@ -379,12 +391,15 @@ static lt_err load_part(void *ctx, const char *name, const lt_weight *w, const l
                       .w = *w,
                       .rows = vector ? 1 : p->rows,
                       .cols = vector ? p->rows : p->cols,
+                      .first = e * p->rows * p->cols,
+                      .total = experts * p->rows * p->cols,
                       .bad = -1};
         (void)snprintf(t.name, sizeof t.name, "%s", name);
-        t.data = w->data + (size_t)e * lt_dtype_row_bytes(w->type, p->rows * p->cols);
-        t.permute_head = lt_weight_pair_rows(s, &l->m->spec, p);
+        t.data = w->data + (size_t)e * bytes_of(w, p->rows * p->cols);
+        t.pair_rows = lt_weight_pair_rows(s, &l->m->spec, p);
+        t.turned = p->turned && !vector;
         t.add = is_norm ? -1.0f : 0.0f;
-        LT_TRY(load_matrix(l, &t, &place, p->turned));
+        LT_TRY(load_matrix(l, &t, &place));
     }
     return LT_OK;
 }

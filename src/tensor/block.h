@@ -18,6 +18,8 @@
  *                                                    nibbles
  *   Q6_K   256      210    (d * s) * (q - 32)        128 bytes low nibbles; 64 bytes high pairs;
  *                                                    16 int8 s; f16 d
+ *   MXFP4  32       17     2^(e - 127) * v(q)        byte e; nibbles as Q4_0's. v: 0, 0.5, 1, 1.5,
+ *                                                    2, 3, 4, 6, and from q = 8 on the negatives
  *
  * A product with such a matrix first rounds its activations to 8 bits, block by block, as ggml does
  * (to the "partner" of the format):
@@ -26,7 +28,7 @@
  *   Q8_1  32   the same, and s = f16(d * sum q)                for Q4_1, Q5_1
  *   Q8_K  256  d = -(the x of largest |x|) / 127 in F32, q = round to nearest even
  *                                                              for the K formats
- * Q2_K and Q3_K are only decoded. */
+ * Q2_K, Q3_K and MXFP4 are only decoded. */
 #ifndef LT_TENSOR_BLOCK_H
 #define LT_TENSOR_BLOCK_H
 
@@ -43,6 +45,11 @@
 bool lt_block_decodes(lt_dtype type);
 /* Convert count elements (whole blocks) of `type` at src, of any alignment, to F32. */
 void lt_block_decode(float *dst, lt_dtype type, const void *src, size_t count);
+
+/* Decode count elements, from element `from` on, of MXFP4 as transformers stores it: blocks of 16
+ * bytes, whose low nibbles are the elements of even index, and e of each block in scales. */
+void lt_block_decode_mxfp4(float *dst, const unsigned char *blocks, const unsigned char *scales,
+                           size_t from, size_t count);
 
 /* Which types encode: F32, F16, BF16 and the formats with a partner. */
 bool lt_block_encodes(lt_dtype type);

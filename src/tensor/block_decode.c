@@ -1,6 +1,7 @@
 /* block_decode.c: one function per format, and a table of them (block.h has the layouts). */
 #include "tensor/block.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -151,6 +152,24 @@ static void from_q6_k(float *dst, const unsigned char *b) {
     }
 }
 
+static const float e2m1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                               -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+
+static void from_mxfp4(float *dst, const unsigned char *b) {
+    for (int i = 0; i < SMALL / 2; i++) {
+        dst[i] = ldexpf(e2m1[b[1 + i] & 15], b[0] - 127);
+        dst[i + SMALL / 2] = ldexpf(e2m1[b[1 + i] >> 4], b[0] - 127);
+    }
+}
+
+void lt_block_decode_mxfp4(float *dst, const unsigned char *blocks, const unsigned char *scales,
+                           size_t from, size_t count) {
+    for (size_t i = from; i < from + count; i++) {
+        const int packed = blocks[i / 2], q = i % 2 == 0 ? packed & 15 : packed >> 4;
+        *dst++ = ldexpf(e2m1[q], scales[i / SMALL] - 127);
+    }
+}
+
 /* The integers of a block. The float functions above decode the same layouts; they are separate
  * because they cover more formats. */
 static void ints_nibbles(lt_block_ints *v, const unsigned char *nibbles, int offset) {
@@ -252,6 +271,7 @@ static const format formats[LT_DTYPE_COUNT] = {
     [LT_Q4_K] = {from_q4_k, LT_PARTNER_Q8_K, 32, ints_q4_k},
     [LT_Q5_K] = {from_q5_k, LT_PARTNER_Q8_K, 32, ints_q5_k},
     [LT_Q6_K] = {from_q6_k, LT_PARTNER_Q8_K, 16, ints_q6_k},
+    [LT_MXFP4] = {.decode = from_mxfp4},
 };
 
 bool lt_block_decodes(lt_dtype type) {

@@ -188,8 +188,8 @@ static void table_places_every_parameter(void **state) {
             assert_true(p->whole_at >= end && p->whole_at % LT_PARAM_ALIGN == 0 &&
                         p->whole_at < end + LT_PARAM_ALIGN);
             assert_ptr_equal(lt_param_find(&t, p->name), p);
-            lt_part_rows(&s, p->kind, LT_PART_ALL, &from, &count);
-            assert_int_equal(count, p->shape[p->n_dims == 3 ? 1 : 0]);
+            lt_part_rows(&s, p, LT_PART_ALL, &from, &count);
+            assert_int_equal(count, p->shape[p->experts ? 1 : 0]);
             end = p->whole_at + p->count;
             sum += p->count;
         }

@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "model/exec.h"
 #include "model/family.h"
 #include "model/safetensors.h"
 #include "model/source.h"
@@ -44,7 +45,22 @@ static void forget_what_says_nothing(lt_model_spec *s) {
     s->max_seq = 0;
 }
 
+/* Two original contexts of yarn may rotate alike: no frequency lies between their two ranges. */
+static bool rotates_alike(const lt_model_spec *a, const lt_model_spec *b) {
+    enum { POSITIONS = 64, NUMBERS = POSITIONS * 64 };
+    static float x[NUMBERS], y[NUMBERS];
+    const int64_t n = POSITIONS * lt_rope_columns(a) * 2;
+    if (a->rope_scaling != LT_ROPE_YARN || b->rope_scaling != LT_ROPE_YARN ||
+        lt_rope_columns(a) != lt_rope_columns(b) || n > NUMBERS) {
+        return false;
+    }
+    assert_int_equal(lt_rope_table(x, a, POSITIONS, false, POSITIONS), LT_OK);
+    assert_int_equal(lt_rope_table(y, b, POSITIONS, false, POSITIONS), LT_OK);
+    return memcmp(x, y, (size_t)n * sizeof *x) == 0;
+}
+
 static bool same_arithmetic(lt_model_spec a, lt_model_spec b) {
+    a.rope_original_seq = rotates_alike(&a, &b) ? b.rope_original_seq : a.rope_original_seq;
     forget_what_says_nothing(&a);
     forget_what_says_nothing(&b);
     return memcmp(&a, &b, sizeof a) == 0;
@@ -67,7 +83,7 @@ static void check_family(const char *type, const json_t *golden) {
         const lt_err err = read_with(&spec, base, key, json_object_get(row, "value"));
         const bool changed = err == LT_OK && !same_arithmetic(own, spec);
         if (strcmp(outcome, "differs") == 0 && err == LT_OK && !changed &&
-            strcmp(key, "tie_word_embeddings") != 0) {
+            strcmp(key, "tie_word_embeddings") != 0 && strcmp(key, "attention_bias") != 0) {
             fail_msg("%s: '%s' changes the model in transformers and nothing here", type, key);
         }
         if (strcmp(outcome, "same") == 0 && changed) {
@@ -238,7 +254,7 @@ static void a_head_in_the_file_counts(void **state) {
 static void tensors_that_fill_nothing_are_told(void **state) {
     static const char *const goldens[] = {"gpt2",    "llama_bias", "gemma3", "apertus", "mixtral",
                                           "phi3",    "mistral",    "switch", "olmo2",   "smollm3",
-                                          "granite", "qwen3_moe",  "phi4"};
+                                          "granite", "qwen3_moe",  "phi4",   "gpt_oss"};
     const char *first;
     char path[128];
     lt_param_table t;

@@ -118,6 +118,62 @@ static void biases_are_in_pairs(void **state) {
     lt_model_close(m);
 }
 
+/* gpt-oss, whose limit no key of GGUF names, with transformers' weights: llama.cpp's names and
+ * shapes, gate and up apart, biases of experts, and the same logits behind the file. */
+static void gpt_oss_goes_through_gguf(void **state) {
+    static const char folder[] = "tests/golden/model/gpt_oss";
+    static const struct {
+        const char *name;
+        int n_dims;
+        uint64_t dims[3];
+    } want[] = {{"blk.1.attn_sinks.weight", 1, {4, 1, 1}},
+                {"blk.1.post_attention_norm.weight", 1, {32, 1, 1}},
+                {"blk.1.attn_output.bias", 1, {32, 1, 1}},
+                {"blk.1.ffn_gate_inp.bias", 1, {4, 1, 1}},
+                {"blk.1.ffn_gate_exps.weight", 3, {32, 24, 4}},
+                {"blk.1.ffn_up_exps.weight", 3, {32, 24, 4}},
+                {"blk.1.ffn_down_exps.weight", 3, {24, 32, 4}},
+                {"blk.1.ffn_gate_exps.bias", 2, {24, 4, 1}},
+                {"blk.1.ffn_down_exps.bias", 2, {32, 4, 1}}};
+    char path[64];
+    lt_model *a = NULL, *b = NULL;
+    lt_gguf *g = NULL;
+    lt_safetensors hf;
+    (void)state;
+    must(lt_model_open(&a, folder, NULL), folder);
+    a->spec.swiglu_limit = 7.0f; /* As all files of that name have it. */
+    must(lt_model_save_gguf(a, temporary(path, "gpt_oss_hf"), "", LT_GGUF_MIX_F32), "save");
+    must(lt_model_open(&b, path, NULL), path);
+    must(lt_gguf_open(&g, path), path);
+    must(lt_safetensors_open(&hf, "tests/golden/model/gpt_oss/model.safetensors"), folder);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        const lt_gguf_tensor *t = lt_gguf_tensor_find(g, want[i].name);
+        if (t == NULL || t->n_dims != want[i].n_dims ||
+            memcmp(t->dims, want[i].dims, sizeof want[i].dims) != 0) {
+            fail_msg("%s: missing or of another shape", want[i].name);
+        }
+    }
+    /* Up of expert 2: the odd elements of its row. */
+    const lt_gguf_tensor *up = lt_gguf_tensor_find(g, "blk.1.ffn_up_exps.bias");
+    const lt_safetensor *both = lt_safetensors_find(&hf,
+                                                    "model.layers.1.mlp.experts.gate_up_proj_bias");
+    float row[48], x;
+    lt_convert(row, LT_F32, (const char *)both->data + 2 * sizeof row / 2, LT_BF16, 48);
+    for (size_t i = 0; i < 24; i++) {
+        memcpy(&x, up->data + (2 * 24 + i) * sizeof x, sizeof x);
+        assert_true(x == row[2 * i + 1]);
+    }
+    float *p = logits_of(a), *q = logits_of(b);
+    assert_memory_equal(p, q, (size_t)(N_IDS * a->spec.vocab_size) * sizeof(float));
+    unlink(path);
+    free(p);
+    free(q);
+    lt_safetensors_close(&hf);
+    lt_gguf_close(g);
+    lt_model_close(a);
+    lt_model_close(b);
+}
+
 /* A family's preset with small sizes and random weights. */
 static lt_model_spec small(lt_family family) {
     lt_model_spec s = lt_family_get(family)->preset;
@@ -174,6 +230,15 @@ static void what_is_not_the_familys_own_comes_back(void **state) {
     s.n_layers = 5;
     assert_true(s.no_rope[3] && !s.no_rope[2] && !s.no_rope[4]);
     same_behind_gguf(&s, "smollm3");
+
+    s = small(LT_FAMILY_GPT_OSS); /* Windows in every second layer, sinks, biases of experts. */
+    s.window = 5;
+    s.n_experts = 4;
+    s.top_k = 2;
+    s.rope_original_seq = 16;
+    s.rope_factor = 4;
+    s.rope_attention_factor = 0.1 * log(4) + 1;
+    same_behind_gguf(&s, "gpt_oss");
 
     s = small(LT_FAMILY_GEMMA3);
     s.window_every = 2;
@@ -358,6 +423,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_and_read_is_the_same),
         cmocka_unit_test(biases_are_in_pairs),
+        cmocka_unit_test(gpt_oss_goes_through_gguf),
         cmocka_unit_test(what_is_not_the_familys_own_comes_back),
         cmocka_unit_test(other_arithmetic_than_the_architectures_is_refused),
         cmocka_unit_test(what_gguf_can_not_say_is_refused),

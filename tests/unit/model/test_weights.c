@@ -40,7 +40,8 @@ static void try_tensor(const char *folder, const lt_safetensor *t, const char *b
     poke(folder, at, t->dtype == LT_F32 ? (const void *)&bad_f32 : &bad_bf16, each);
     lt_err err = lt_model_open(&m, folder, beside ? &far : NULL);
     if (beside) {
-        assert_true(err == LT_OK || strstr(t->name, "act_fn") != NULL);
+        assert_true(err == LT_OK || strstr(t->name, "act_fn") != NULL ||
+                    strstr(t->name, "sinks") != NULL);
         err = err == LT_OK ? lt_model_wait(m) : err;
         lt_model_close(m);
     }
