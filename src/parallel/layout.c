@@ -208,6 +208,9 @@ static lt_err add_divided(const lt_layout *l, const lt_param *p, lt_box box, int
                           lt_box_list *out) {
     const lt_layer_spec s = layer_of(l, p);
     const int last = p->n_dims - 1;
+    if (l->shape.tp == 1) { /* In one box, so that a matrix is one. */
+        return lt_box_add(out, &box);
+    }
     switch (divisions[p->kind]) {
     case WHOLE:
         break;

@@ -1,5 +1,5 @@
 """Runs of several ranks, started by mpirun: each of PyTorch's runs (tests/golden/train) on 2 and 3 ranks; a run that goes on with another number of ranks; a rank that
-is told to stop, stopped or killed; meshes that are refused. Standard library only; TAP on stdout.
+is told to stop, stopped or killed; pipelines; meshes that are refused. Standard library only; TAP on stdout.
 
 usage: train_ranks.py LATEEN"""
 import json
@@ -75,6 +75,35 @@ def beside_pytorch(work):
                 continue
             done = train(ranks, args)
             check(f"{run['name']}, {ranks} ranks", done.stderr[-400:] if done.returncode else compare(run if run["evals"] else {**run, "evals": []}, read(out)))
+
+
+def stages_beside_pytorch(work):
+    """Ranks that share the layers (pp), and the rows too."""
+    for i, run in enumerate(json.load(open(golden + "train.json"))):
+        for mesh, ranks in (("pp=2", 2), ("pp=2,dp=2", 4)):
+            out = f"{work}/stages-{i}-{ranks}"
+            args = {"out": out, "data.train": golden + "tokens", "export": "false", "threads": 1, "mesh": mesh, **run["args"]}
+            if run["evals"]:
+                args["data.valid"] = golden + "valid"
+            if ranks == 4 and (i % 3 != 0 or int(args["batch.size"]) % 2):
+                continue
+            done = train(ranks, args)
+            check(f"{run['name']}, {mesh}", done.stderr[-400:] if done.returncode else compare(run if run["evals"] else {**run, "evals": []}, read(out)))
+            told = rows(out, "pipeline") if not done.returncode else []
+            wrong = [r for t in told for r in t["ranks"] if not (0 < r["idle_table"] < 1 and 0 < r["idle_measured"] < 1 and r["layers"] == 1)]
+            check(f"{run['name']}, {mesh}: its bubble is told once", wrong or len(told) != 1 or len(told[0]["ranks"]) != ranks)
+
+
+def other_mesh(work):
+    """Saved on one mesh, and on at another: the run of one."""
+    out = f"{work}/meshes"
+    deep = {**SMALL, "model.layers": 4, "batch.micro": 2}
+    check("a run of four layers", train(0, {**deep, "out": out + "-one", "steps": 9}).returncode)
+    for ranks, steps, args in ((2, 2, {"mesh": "pp=2"}), (4, 4, {"mesh": "pp=2,dp=2", "mesh.stages": "1,3"}), (3, 6, {"mesh": "pp=3"}),
+                               (2, 8, {"mesh": "pp=2", "mesh.schedule": "interleaved"}), (0, 9, {})):
+        done = train(ranks, {**deep, "out": out, "steps": steps, **args})
+        check(f"{args or 'one rank'} to step {steps}", done.returncode and done.stderr[-400:])
+    check("meshes: equals the run of one", compare(read(out + "-one"), read(out)))
 
 
 def other_number_of_ranks(work):
@@ -164,7 +193,9 @@ def refusals(work):
             (2, {"batch.size": 7}, "batch.size = 7 rows cannot be divided by 2 ranks; 8 can"),
             (2, {"batch.ramp": "3@0"}, "batch.ramp '3@0': 3 rows cannot be divided by 2 ranks"),
             (2, {"mesh": "dp=4"}, "mesh pp=1,dp=4,cp=1,tp=1 has 4 places, and there are 2 ranks; dp=2 makes 2"),
-            (2, {"mesh": "tp=2"}, "mesh 'tp=2': training divides rows (dp) and nothing else yet"),
+            (2, {"mesh": "tp=2"}, "mesh 'tp=2': training does not divide by tp yet"),
+            (3, {"mesh": "pp=3"}, "mesh: pp=3 stages, and the model has 2 layers; pp=2 fits"),
+            (2, {"mesh": "pp=2", "mesh.stages": "1,2"}, "stages '1,2': more than the model's 2 layers"),
             (2, {"mesh": "xx=2"}, "'xx=2' is not AXIS=SIZE"),
             (0, {"mesh": "dp=2"}, "has 2 places, and there are 1 ranks")):
         out = f"{work}/refused"
@@ -179,6 +210,8 @@ if shutil.which("mpirun") is None:
     sys.exit(0)
 with tempfile.TemporaryDirectory() as work:
     beside_pytorch(work)
+    stages_beside_pytorch(work)
+    other_mesh(work)
     other_number_of_ranks(work)
     faults(work)
     refusals(work)

@@ -57,6 +57,7 @@ static void tied_embeddings(void **state) {
 static void beside_other_axes(void **state) {
     (void)state;
     ranks_compare(&llama, "batch.size=12 batch.micro=2", "pp=2,dp=2", 4, &ranks_f32);
+    ranks_compare(&llama, "batch.size=8 batch.micro=2 optim.kind=muon" PLAIN, "pp=2", 2, &same);
     ranks_compare(&gpt2, "batch.size=8 batch.micro=1 mesh.schedule=gpipe", "pp=2,dp=2", 4,
                   &ranks_f32);
 }
