@@ -1,11 +1,11 @@
-/* engine.c: the door of the engine (lateen/serve.h): open, submit, cancel, poll, from any thread;
- * and the thread that steps.
+/* engine.c: the interface of the engine (lateen/serve.h): open, submit, cancel, poll, from any
+ * thread; and the thread that runs the steps.
  *
  *     submit ──▶ slots[id % n_slots], submitted ──wake──▶ engine's thread: lt_engine_step until
  *                                                         there is nothing to do, then sleep
  *     poll   ◀── ready: jobs with news ◀──event_fd─────── publish, at the end of a step
  *
- * An id is a slot and how many requests had come: an old id never finds a new job. */
+ * An id combines a slot with the count of requests, so an old id never refers to a new job. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,8 +23,8 @@
 #include "model/exec.h"
 #include "serve/engine_impl.h"
 
-/* A device reads its weights once a step and is far from busy with 512 rows: an H100 takes 2,048 of
- * Llama-1B in 8 ms, in four steps in 11 (docs/speed/serving.md). */
+/* A GPU reads its weights once per step and is not busy with 512 rows: an H100 runs 2,048 rows of
+ * Llama-1B in 8 ms, and in four steps in 11 ms (docs/speed/serving.md). */
 #define STEP_TOKENS_HOST   512
 #define STEP_TOKENS_DEVICE 2048
 
@@ -66,14 +66,14 @@ static int64_t div_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* Of the weights what has yet to come into the host's memory: those that are filled beside, or
- * mapped and not read. */
+/* Bytes of weights that are not yet in host memory: those still being loaded, or mapped and not yet
+ * read. */
 static uint64_t weights_to_come(const lt_engine *e) {
     const uint64_t all = lt_model_host_bytes(e->model), here = lt_limits_resident_bytes();
     return all > here ? all - here : 0;
 }
 
-/* Half of what is left is the cache's at most: *bytes; and by which limit. */
+/* Half of the remaining memory, the cache's upper bound, and the limit that decided it. */
 static lt_err half_of_memory(const lt_engine *e, uint64_t *bytes, char *why, size_t why_n) {
     const lt_backend *backend = e->model->backend;
     if (backend->memory_left != NULL) {
@@ -92,7 +92,7 @@ static lt_err half_of_memory(const lt_engine *e, uint64_t *bytes, char *why, siz
     return LT_OK;
 }
 
-/* How many pages. */
+/* Compute the number of pages. */
 static lt_err count_pages(lt_engine *e, int64_t *n) {
     lt_engine_options *o = &e->o;
     const int64_t page = (int64_t)e->cache.page_bytes;
@@ -122,8 +122,8 @@ static lt_err count_pages(lt_engine *e, int64_t *n) {
     return LT_OK;
 }
 
-/* How many pages, how long a sequence may be in so many, and how many are kept that nobody
- * holds. */
+/* Compute the number of pages, the longest sequence that fits, and the number of unused pages to
+ * keep. */
 static lt_err size_cache(lt_engine *e) {
     lt_engine_options *o = &e->o;
     int64_t n = 0;
@@ -162,7 +162,7 @@ static void engine_carve(lt_engine *e, lt_arena *a) {
 
 static lt_err size_engine(lt_engine *e) {
     lt_engine_options *o = &e->o;
-    /* In 16 bits it takes half the memory and time to read. */
+    /* 16 bits halve the memory and the time to read it. */
     if (o->cache_dtype == LT_DTYPE_COUNT) {
         o->cache_dtype = e->model->options.stored && e->model->backend->host_memory
                              ? LT_F16
@@ -174,7 +174,8 @@ static lt_err size_engine(lt_engine *e) {
     if (o->step_tokens == 0) {
         o->step_tokens = e->model->backend->host_memory ? STEP_TOKENS_HOST : STEP_TOKENS_DEVICE;
     }
-    /* Each running sequence decodes in each step, and a prompt goes on beside them. */
+    /* In each step every running sequence decodes, and at least one row of a prompt fits as
+     * well. */
     o->step_tokens = o->step_tokens > o->max_running ? o->step_tokens : o->max_running + 1;
     LT_TRY(size_cache(e));
     e->sched.max_running = o->max_running;
@@ -187,7 +188,8 @@ static lt_err size_engine(lt_engine *e) {
     if (o->ends.n == 0) {
         lt_model_ends(e->model, NULL, &e->limits.ends);
     }
-    /* Jobs live until poll has told them; a front that polls sees them go within a step or two. */
+    /* A job lives until poll has reported all of it, which takes a front that polls a step or
+     * two. */
     e->n_slots = 2 * (o->max_running + o->max_waiting);
     e->n_samplers = lt_thread_count();
     return LT_OK;
@@ -195,22 +197,22 @@ static lt_err size_engine(lt_engine *e) {
 
 #define WARM_WAIT_US 2000
 
-/* There is nothing to do. While kernels are compiled in the background, the steps that lack them
- * wait: a request that comes then needs fewer. */
+/* Run a warm-up step while idle. While kernels are compiled in the background, the warm-up waits,
+ * so that a request that arrives meanwhile needs fewer of them. */
 static void warm_next(lt_engine *e) {
     if (lt_paged_forward_compiling(e->forward)) {
         (void)usleep(WARM_WAIT_US);
         return;
     }
     if (lt_paged_forward_warm(e->forward, e->n_warmed++, &e->warming) != LT_OK) {
-        lt_log_warn("engine: a step that warms: %s", lt_error_message());
+        lt_log_warn("engine: a warm-up step failed: %s", lt_error_message());
         e->warming = false;
     }
 }
 
 static void *run(void *engine) {
     lt_engine *e = engine;
-    lt_thread_set_count((int)e->n_samplers); /* As who opened the engine has it. */
+    lt_thread_set_count((int)e->n_samplers); /* As set by the thread that opened the engine. */
     for (;;) {
         pthread_mutex_lock(&e->lock);
         while (e->submitted == NULL && e->cancelled == NULL && e->hold == LT_HOLD_NONE &&
@@ -234,7 +236,7 @@ static void *run(void *engine) {
     }
 }
 
-/* Steps that warm before the first request: the first of one token and of a prompt. */
+/* Warm-up steps before the first request: a step of one token and one of a prompt. */
 #define WARM_FIRST 2
 static lt_err warm_first(lt_engine *e) {
     const bool all = e->o.warm == LT_WARM_ALL;
@@ -286,14 +288,14 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
                                                           .fixed_order = e->o.deterministic}));
     opened_s = lt_clock_s();
     LT_TRY_DONE(warm_first(e));
-    lt_log_debug("engine: opened in %.3f s, %lld steps warmed it in %.3f", opened_s - start_s,
+    lt_log_debug("engine: opened in %.3f s, %lld warm-up steps took %.3f s", opened_s - start_s,
                  (long long)e->n_warmed, lt_clock_s() - opened_s);
     e->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (e->event_fd < 0) {
         LT_FAIL_DONE(LT_ERR_IO, "engine: eventfd: %s", strerror(errno));
     }
     if (pthread_create(&e->thread, NULL, run, e) != 0) {
-        LT_FAIL_DONE(LT_ERR_OOM, "engine: no thread can be made");
+        LT_FAIL_DONE(LT_ERR_OOM, "engine: cannot start its thread");
     }
     e->running = true;
     *out = e;
@@ -332,9 +334,9 @@ void lt_engine_close(lt_engine *e) {
     free(e);
 }
 
-/* A free slot and with it an id: ids count up, and skip those whose slot is taken. */
+/* Assign a free slot and an id: ids increase and skip those whose slot is taken. */
 static lt_err give_id(lt_engine *e, lt_job *j) {
-    /* A request that gets one does not queue. */
+    /* A request that gets a free place does not queue. */
     const int64_t free_places = e->o.max_running - e->stats.running;
     if (e->stats.waiting + e->n_submitted >=
             e->o.max_waiting + (free_places > 0 ? free_places : 0) ||
@@ -409,7 +411,7 @@ void lt_engine_signal(lt_engine *e) {
     }
 }
 
-/* Jobs that said all at the last poll; their embeddings were valid until now. */
+/* Jobs that were reported completely at the last poll; their embeddings were valid until now. */
 static lt_job *take_told(lt_engine *e) {
     lt_job *told = e->told;
     e->told = NULL;
@@ -430,7 +432,7 @@ int64_t lt_engine_poll(lt_engine *e, lt_event *events, int64_t room) {
     while (e->ready != NULL && n < room) {
         lt_job *j = e->ready;
         n += lt_job_tell(j, events + n, room - n);
-        if (n == room && !j->told) { /* It may have more to say. */
+        if (n == room && !j->told) { /* It may have more events. */
             break;
         }
         e->ready = j->next_ready;
@@ -459,7 +461,7 @@ void lt_engine_get_cache(const lt_engine *e, lt_engine_cache *out) {
 }
 
 void lt_engine_get_stats(const lt_engine *e, lt_engine_stats *out) {
-    lt_engine *own = (lt_engine *)(uintptr_t)e; /* The lock is all that changes. */
+    lt_engine *own = (lt_engine *)(uintptr_t)e; /* Only the lock changes. */
     pthread_mutex_lock(&own->lock);
     *out = e->stats;
     pthread_mutex_unlock(&own->lock);

@@ -1,13 +1,12 @@
-/* engine_impl.h: the engine from inside: the door (engine.c, any thread) and the step (step.c, the
- * engine's thread).
+/* engine_impl.h: the internals of the engine: its interface (engine.c, any thread) and the step
+ * (step.c, the engine's thread).
  *
- * WHO TOUCHES WHAT
+ * OWNERSHIP
  *     front, under lock      slots, submitted, cancelled, ready, told; a job's public and told
  *                            fields, its cancel flags
  *     engine's thread alone  sched, forward, steps, plan arrays, samplers; a job's other fields
  *                            once it was submitted
- * The engine takes the lock twice a step, for as long as it takes to move a few pointers and
- * counts. */
+ * The engine takes the lock twice per step, only to move a few pointers and counts. */
 #ifndef LT_SERVE_ENGINE_IMPL_H
 #define LT_SERVE_ENGINE_IMPL_H
 
@@ -18,13 +17,14 @@
 #include "tensor/backend.h"
 #include "serve/job.h"
 
-/* A token to choose this step: from row `row` of the logits at hand, where they lie (on_device) or
- * of their copy. */
+/* A token to choose in this step, from row `row` of the current logits, on the device (on_device)
+ * or from their copy on the host. */
 typedef struct {
     lt_job_choice *choice;
     int64_t row;
     bool on_device,
-        leads; /* leads: the row is its own; else it forks from the choice whose it is. */
+        /* leads: the row is its own; otherwise it forks from the choice that owns the row. */
+        leads;
     lt_sampler_args args;
     lt_pick pick;
     lt_err err;
@@ -34,33 +34,34 @@ typedef struct {
 typedef struct {
     int64_t item;     /* Of the step. */
     int64_t position; /* Of the row's token. */
-    /* The choice's next token comes from it; else the prompt's token at position + 1 is judged. */
+    /* The choice's next token is chosen from it; otherwise it gives the log-probability of the
+     * prompt's token at position + 1. */
     bool next;
-    bool on_device, /* It is chosen, or judged, there; */
-        late;       /* when the tokens of the step before are known. */
+    bool on_device, /* This happens on the device; */
+        late;       /* after the tokens of the previous step are known. */
 } lt_wanted;
 
-/* What a choice has in a step. */
+/* The part of a choice in a step. */
 typedef struct {
-    lt_job_choice *choice; /* NULL: it ended, its rows were run in vain. */
+    lt_job_choice *choice; /* NULL: the choice has ended and the result is discarded. */
     int64_t first, n;      /* Tokens. */
-    bool embed;            /* Their hidden states are asked for. */
+    bool embed;            /* The request needs their hidden states. */
 } lt_step_item;
 
-/* A step on its way: it stands in the device's queue, its tokens were not read. */
+/* A step in flight: it is in the device's queue and its tokens have not been read. */
 typedef struct {
     lt_step_item *items;     /* (max_running) */
     lt_wanted *wanted;       /* (step_tokens) */
     int64_t n_items, n_rows; /* Of the plan. */
     int64_t n_logits,
-        n_hidden; /* Of the forward's out_rows: first those, which are wanted, then these. */
-    /* The engine goes ahead, and all its tokens are chosen on the device and come by themselves:
-     * paged_forward.h, send_picks. */
+        n_hidden; /* The out_rows of the forward: first the wanted rows, then these. */
+    /* All tokens are chosen on the device and copied to the host without a request
+     * (paged_forward.h, send_picks), so the engine can queue the next step. */
     bool sent;
-    bool late, whole; /* late: some of them are. whole: nothing of it is still to be queued. */
+    bool late, whole; /* late: some picks are late. whole: all of it has been queued. */
 } lt_step;
 
-/* What a step hands to the forward, which keeps nothing of it, and what tokens are chosen with. All
+/* The arguments of the forward pass, which keeps none of them, and of the choice of tokens. All
  * sizes are fixed at open. */
 typedef struct {
     int32_t *ids, *positions, *slots, *out_rows; /* (step_tokens) */
@@ -78,7 +79,7 @@ typedef struct {
     float *hidden;        /* (step_tokens, C) of embeddings */
 } lt_step_room;
 
-/* What a hold asks of the engine: refresh.c. */
+/* The hold that was requested: see refresh.c. */
 typedef enum { LT_HOLD_NONE, LT_HOLD_TO_FINISH, LT_HOLD_TO_PREEMPT } lt_hold_state;
 
 struct lt_engine {
@@ -91,21 +92,21 @@ struct lt_engine {
     /* The engine's thread. */
     lt_sched sched;
     lt_paged_forward *forward;
-    int64_t n_warmed; /* Steps with nothing in them so far; */
-    bool warming;     /* there are more. */
+    int64_t n_warmed; /* Empty warm-up steps so far; */
+    bool warming;     /* more of them follow. */
     lt_step steps[LT_STEPS_QUEUED];
-    int oldest, n_queued; /* Of steps: which was queued first, how many are on their way. */
+    int oldest, n_queued; /* Index of the oldest step in flight, and number of steps in flight. */
     lt_step_room room;
     lt_sampler *samplers; /* (n_samplers) one a thread of a parallel loop */
     int64_t n_samplers, max_pages, out_rows, mask_words;
-    /* (n_penalty_slots) whose penalty state a slot on the device has; NULL: nobody's */
+    /* (n_penalty_slots) owner of each slot of penalty states on the device; NULL: free */
     lt_job_choice **penalty_owners;
     int64_t n_penalty_slots, max_edits;
     lt_hold_state taken_hold;           /* `hold`, as the engine's thread last saw it. */
     lt_job *held_back, *held_back_last; /* Submitted since the hold: they begin after it. */
     int64_t n_held_back;
     uint64_t version; /* Of the weights. */
-    lt_job *touched;  /* Jobs that changed in this step: published at its end. */
+    lt_job *touched;  /* Jobs that changed in this step; published at its end. */
     int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
     /* Under the lock. */
     pthread_mutex_t lock;
@@ -114,14 +115,14 @@ struct lt_engine {
     int64_t n_slots, n_live;
     uint64_t n_ids;
     lt_job *submitted, *submitted_last, *cancelled;
-    lt_job *ready, *ready_last; /* Jobs with news for poll. */
-    lt_job *told;               /* Jobs that said all: freed at the next poll. */
+    lt_job *ready, *ready_last; /* Jobs with events for poll. */
+    lt_job *told;               /* Jobs that were reported completely; freed at the next poll. */
     int64_t n_submitted;
     lt_engine_stats stats;
     bool closing;
     lt_hold_state hold;
     uint64_t hold_last_id; /* Later requests are held back. */
-    bool at_rest, refresh; /* refresh: it was asked for. */
+    bool at_rest, refresh; /* refresh: a refresh is requested. */
     pthread_cond_t rested; /* at_rest or refresh has changed. */
     lt_err refresh_err;
     char refresh_message[256];
@@ -131,38 +132,39 @@ struct lt_engine {
     bool running;
 };
 
-/* Take in what was submitted and cancelled, run one step. False: there is nothing to do, or the
+/* Take in submissions and cancellations, and run one step. False: there is nothing to do, or the
  * engine is closing. */
 bool lt_engine_step(lt_engine *e);
-void lt_engine_signal(lt_engine *e); /* The front has news to poll. */
+void lt_engine_signal(lt_engine *e); /* Tell the front that there are events to poll. */
 
-/* Of refresh.c. The engine's thread rests if it is held, until a refresh or the end. True: it did,
- * and there may be something to do. */
+/* refresh.c. If the engine is held, its thread waits here for a refresh or the end. True: it
+ * waited, and there may be something to do. */
 bool lt_engine_rest(lt_engine *e);
-/* What runs waits again; no step is on its way. */
+/* Preempt all running sequences; no step may be in flight. */
 void lt_step_preempt_all(lt_engine *e);
 
-/* Of step_rows.c: places; the plan as the step's items and the forward's arrays. */
+/* step_rows.c: carve the arrays; turn the plan into the step's items and the forward's arrays. */
 void lt_step_carve(lt_engine *e, lt_arena *a);
 LT_MUST_USE lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_paged_forward_rows *out);
 
-/* Of step.c, for step_pick.c: a job has news; a choice ends; a choice can not go on, and none of
- * its request can that would have started from it. */
+/* step.c, for step_pick.c: mark a job as changed; finish a choice; fail a choice together with
+ * those of its request that would have forked from it. */
 void lt_step_touch(lt_engine *e, lt_job *j);
 void lt_step_finish(lt_engine *e, lt_job_choice *s, lt_finish why, lt_err failure);
 void lt_step_fail(lt_engine *e, lt_job_choice *s, lt_err failure);
 
-/* Of step_penalties.c: whether the device picks the choice's tokens; how it picks the next one, its
- * penalty state brought up to date, with the row `mask_row` of masks if a grammar rules; the choice
- * needs no penalty state any more; states that are to begin are queued. */
+/* step_penalties.c: does the device pick the choice's tokens? Fill in how it picks the next one and
+ * update its penalty state (row mask_row of masks, if a grammar applies); release the penalty state
+ * of a choice; queue the states that must be set. */
 bool lt_step_on_device(const lt_engine *e, const lt_job_choice *s);
 LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_job_choice *s, const lt_sampler_args *args,
                                int64_t mask_row, double how[LT_CHOOSE_HOW_COUNT]);
 void lt_step_drop_penalties(lt_engine *e, lt_job_choice *s);
 LT_MUST_USE lt_err lt_step_begin_penalties(lt_engine *e);
 
-/* Of step_pick.c: the late picks of wanted rows [first, first + n), queued; the tokens of a step
- * that was sent; of another: those of wanted rows [first, first + n), then its hidden states. */
+/* step_pick.c: queue the late picks of wanted rows [first, first + n); read the tokens of a step
+ * that was sent; of another step, read those of wanted rows [first, first + n), then its hidden
+ * states. */
 LT_MUST_USE lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_t n);
 LT_MUST_USE lt_err lt_step_take(lt_engine *e, const lt_step *s);
 LT_MUST_USE lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n);

@@ -1,5 +1,5 @@
-/* fifo.h: first in, first out: jobs between the loop and a thread beside it. A job is in one list
- * at most, by a link that is its first member; whoever shares a list locks. */
+/* fifo.h: first in, first out: a queue of jobs between the event loop and another thread. A job is
+ * in at most one list, by a link that is its first member. Users of a shared list must lock it. */
 #ifndef LT_SERVE_FIFO_H
 #define LT_SERVE_FIFO_H
 

@@ -27,8 +27,8 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
         LT_FAIL(LT_ERR_ARG, "the prompt is empty");
     }
     if (r->max_tokens < (r->embed ? 0 : 1) || r->min_tokens < 0 || r->min_tokens > r->max_tokens) {
-        LT_FAIL(LT_ERR_ARG, "%lld to %lld tokens can not be generated", (long long)r->min_tokens,
-                (long long)r->max_tokens);
+        LT_FAIL(LT_ERR_ARG, "min_tokens %lld and max_tokens %lld are out of range",
+                (long long)r->min_tokens, (long long)r->max_tokens);
     }
     if (r->max_tokens > limits->max_seq || r->n_prompt + r->max_tokens > limits->max_seq) {
         LT_FAIL(LT_ERR_ARG,
@@ -65,7 +65,7 @@ static void logprobs_carve(lt_logprobs *l, int64_t n, int n_top, lt_arena *a) {
     }
 }
 
-/* Everything of a job but itself. */
+/* Everything that belongs to a job, except the struct itself. */
 static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     const lt_request *r = &j->r;
     const int64_t longest = r->n_prompt + r->max_tokens;
@@ -198,7 +198,8 @@ bool lt_job_choice_is_late(const lt_job_choice *s) {
     return r->think_budget == 0 && r->n_think_begin > 0 && n == r->n_think_begin;
 }
 
-/* What the grammar allows, or all, but for what the request rules out itself. */
+/* Fill the mask: the ids that the grammar allows, or all, without those that the request itself
+ * excludes. */
 static lt_err fill_mask(lt_job_choice *s, int64_t n_output, int64_t vocab_size, uint32_t *mask,
                         lt_sampler_args *out) {
     const lt_job *j = s->job;
@@ -244,7 +245,7 @@ lt_err lt_job_choice_sampler_args(lt_job_choice *s, int64_t vocab_size, uint32_t
     return LT_OK;
 }
 
-/* The output ends with these tokens. */
+/* Does the output end with these tokens? */
 static bool ends_with(const lt_job_choice *s, const int32_t *ids, int64_t n) {
     return s->n_out >= n &&
            memcmp(s->tokens + s->job->r.n_prompt + s->n_out - n, ids, (size_t)n * sizeof *ids) == 0;
@@ -300,7 +301,7 @@ lt_err lt_job_choice_append(lt_job_choice *s, const lt_pick *pick, uint64_t vers
     finish = ends(s, pick->id);
     if ((finish == LT_FINISH_NONE || finish == LT_FINISH_LENGTH) && s->grammar != NULL &&
         lt_grammar_done(s->grammar)) {
-        finish = LT_FINISH_GRAMMAR; /* Nothing but an ending could follow: not waited for. */
+        finish = LT_FINISH_GRAMMAR; /* Only an ending could follow, so it is not computed. */
     }
     if (finish != LT_FINISH_NONE) {
         lt_job_choice_finish(s, finish, LT_OK);
@@ -363,7 +364,7 @@ static void tell_token(const lt_job *j, lt_job_choice *s, lt_event *e) {
     }
 }
 
-/* The engine has long written first_s when a token of it is public; before, it may be writing. */
+/* Once a token is public, the engine has written first_s; before that, it may be writing it. */
 static double prefill_s(const lt_job *j, const lt_job_choice *s) {
     return s->n_public > 0 ? j->first_s - j->start_s : 0.0;
 }
@@ -379,7 +380,7 @@ static bool tell_one(lt_job *j, lt_event *e) {
         e->kind = LT_EVENT_PROMPT;
         e->id = j->r.prompt[at];
         tell_logprobs(e, &j->prompt_logprobs, at, j->r.prompt_logprobs);
-        e->n_top = at > 0 ? e->n_top : -1; /* Nothing stands before the first. */
+        e->n_top = at > 0 ? e->n_top : -1; /* The first token has no predecessor. */
         return true;
     }
     for (int64_t i = 0; i < j->r.n_choices; i++) {
@@ -410,7 +411,7 @@ static bool tell_one(lt_job *j, lt_event *e) {
     return false;
 }
 
-/* The front may free the grammar as soon as it has read this. */
+/* The front may free the grammar once it has read this event. */
 static void tell_done(lt_job *j, lt_event *e) {
     const double start = j->start_s > 0.0 ? j->start_s : j->end_s;
     const double first = j->first_s > 0.0 ? j->first_s : j->end_s;

@@ -21,7 +21,7 @@
 
 typedef struct load load;
 
-/* One way to the server: a connection, and the request on it. */
+/* A lane: a connection to the server and the request on it. */
 typedef struct {
     load *l;
     struct bufferevent *bev;
@@ -30,7 +30,7 @@ typedef struct {
     lt_sse sse;
     int64_t request; /* Index; -1: idle. */
     int64_t drop_at; /* Hang up after so many tokens; -1: never. */
-    bool fresh;      /* Connected for this very request. */
+    bool fresh;      /* Connected for this request. */
     char said[1024]; /* The beginning of an answer that is no 200, or of an error in a stream. */
     size_t said_n;
 } lane;
@@ -59,7 +59,7 @@ static void send_due(load *l);
 /* ---- Bodies ---- */
 
 static int64_t id_at(const lt_load_options *o, const lt_load_request *r, int64_t i) {
-    /* Past the special tokens most vocabularies begin with. */
+    /* Skips the special tokens at the beginning of most vocabularies. */
     const int64_t low = o->vocab > 64 ? 16 : 3;
     uint64_t seed = r->prompt_seed;
     if (r->n_blocks > 0 && i / BLOCK_TOKENS < r->n_blocks) {
@@ -138,7 +138,7 @@ static void hear(lane *w, const char *text, size_t n) {
     w->said[w->said_n] = '\0';
 }
 
-/* For whoever started this: of the first failure the server's own words. */
+/* Keep the server's text of the first failure for the caller. */
 static void tell_why(const lane *w, const lt_load_result *r) {
     const lt_load_options *o = w->l->o;
     const double took = r->end_s - r->sent_s;
@@ -282,7 +282,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg) {
         return;
     }
     if (!w->fresh && w->parser.head_n == 0) {
-        disconnect(w); /* Closed just as the request was sent on it: once more, on a new one. */
+        disconnect(w); /* It was closed just as the request was sent: retry on a new connection. */
         write_request(w);
         return;
     }

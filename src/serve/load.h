@@ -1,8 +1,8 @@
-/* load.h: many requests to any OpenAI server, timed: what `lateen bench serve` runs.
+/* load.h: sends many requests to any OpenAI server and times them, for `lateen bench serve`.
  *
- * Requests leave at their times (open loop), with at most `concurrency` on their way; each has a
- * connection of its own, kept alive for the next. A request is a streamed completion; times are
- * taken when the bytes arrive on libevent's loop. */
+ * Requests are sent at their times (open loop), with at most `concurrency` in flight; each has its
+ * own connection, which is kept alive for the next request. A request is a streamed completion;
+ * times are taken when the bytes arrive on libevent's loop. */
 #ifndef LT_SERVE_LOAD_H
 #define LT_SERVE_LOAD_H
 
@@ -25,7 +25,7 @@ typedef struct {
     double gap_max_s; /* The longest pause between two tokens. */
     int status;       /* Of HTTP; 0: no answer. */
     bool done;        /* The stream came to its end. */
-    bool dropped;     /* Its client went away, as `drop` has it. */
+    bool dropped;     /* The client dropped it, as `drop` demands. */
 } lt_load_result;
 
 typedef struct {
@@ -39,7 +39,7 @@ typedef struct {
     double temperature;
     int64_t concurrency;
     double timeout_s; /* Of one request. */
-    double drop;      /* Share of the requests whose client goes away in the middle. */
+    double drop;      /* Share of the requests that the client drops in the middle. */
     uint64_t seed;
     /* Called with each gap between tokens; may be NULL. */
     void (*on_gap)(void *ctx, double seconds);
@@ -56,8 +56,8 @@ typedef struct {
 LT_MUST_USE lt_err lt_load_url(const char *url, char *host, size_t host_n, int *port, char *prefix,
                                size_t prefix_n);
 
-/* Send all and wait for all. results: one for each request. REMOTE: the server can not be reached
- * at all. */
+/* Send all and wait for all. results: one for each request. REMOTE: the server cannot be reached at
+ * all. */
 LT_MUST_USE lt_err lt_load_run(const lt_load_options *o, const lt_load_request *requests, int64_t n,
                                lt_load_result *results, double *took_s);
 

@@ -1,5 +1,5 @@
-/* narrow.h: ids that a request rules out itself, beside its grammar: all but the allowed ones, and
- * those that would end a bad word. */
+/* narrow.h: ids that a request excludes itself, besides its grammar: all but the allowed ones, and
+ * those that would complete a bad word. */
 #ifndef LT_SERVE_NARROW_H
 #define LT_SERVE_NARROW_H
 
@@ -19,8 +19,8 @@ static inline bool lt_narrows(const lt_request *r) {
 LT_MUST_USE lt_err lt_narrow_check(const lt_request *r, const lt_ends *ends, int64_t vocab_size);
 /* Bits of the allowed ids: ceil(V / 32) words. */
 void lt_narrow_allow(const lt_request *r, uint32_t *bits, int64_t vocab_size);
-/* The mask of the token behind `output` loses what is ruled out. allowed: lt_narrow_allow's, or
- * NULL. Where every id that is left would end a bad word, those stay. */
+/* Remove the excluded ids from the mask of the token after `output`. allowed: from lt_narrow_allow,
+ * or NULL. If every remaining id would complete a bad word, they stay. */
 void lt_narrow(const lt_request *r, const uint32_t *allowed, const int32_t *output,
                int64_t n_output, uint32_t *mask, int64_t vocab_size);
 

@@ -69,7 +69,7 @@ static void age_remove(lt_pages *p, int32_t page) {
     p->n_cached--;
 }
 
-/* Out of its bucket and its parent's family. */
+/* Remove a page from its bucket and from its parent's children. */
 static void forget(lt_pages *p, int32_t page) {
     lt_page *g = at(p, page);
     int32_t *link = bucket_of(p, g->hash);
@@ -85,7 +85,7 @@ static void forget(lt_pages *p, int32_t page) {
     g->parent = g->hash_next = LT_NO_PAGE;
 }
 
-/* The oldest cached page, which nothing finds any more. */
+/* Evict the oldest cached page, so that it is no longer found. */
 static int32_t evict(lt_pages *p) {
     const int32_t page = p->oldest;
     age_remove(p, page);
@@ -148,7 +148,7 @@ void lt_pages_forget(lt_pages *p) {
     }
 }
 
-/* The published page that holds tokens behind parent. */
+/* Find the published page with these tokens after parent. */
 static int32_t find(const lt_pages *p, uint64_t hash, int32_t parent, uint64_t salt,
                     const int32_t *tokens) {
     const size_t bytes = (size_t)p->page_tokens * sizeof *tokens;

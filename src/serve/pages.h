@@ -1,5 +1,5 @@
-/* pages.h: who holds which page of the key/value cache. A plain struct without threads, clocks or
- * device: it deals in page numbers.
+/* pages.h: which sequences hold which page of the key/value cache. A plain struct without threads,
+ * clocks or device that manages page numbers.
  *
  * A page is one of
  *
@@ -10,12 +10,13 @@
  *                                                     ├──evicted by take, oldest first──▶ held
  *                                                     └──over most_cached, oldest first──▶ free
  *
- * A published page can be found by what it holds: the page before it and its own tokens. Pages form
- * chains so: a page's identity is (parent page, tokens) and, of the first, a salt, which is exact:
- * sequences with different salts share no page. The hash, chained over the parent's, only finds the
- * place. A sequence holds all pages of a chain from its start and drops them last first, so a
- * parent is never evicted before its children: oldest first is also leaves first. Two sequences may
- * fill equal pages side by side; publish then gives the second the first one's page.
+ * A published page is found by its content: the page before it and its own tokens. So pages form
+ * chains: the identity of a page is (parent page, tokens) and, for the first, a salt, compared
+ * exactly, so sequences with different salts share no page. The hash, chained over the parent's,
+ * only selects the bucket. A sequence holds all pages of a chain from its start and drops them last
+ * first, so a parent is never evicted before its children: evicting the oldest first evicts leaves
+ * first. Two sequences may fill equal pages independently; publish then gives the second one the
+ * page of the first.
  *
  * Invariants (lt_pages_check): every page is in exactly one of free list, age list, or held; a
  * cached page is published; a published page is in its hash bucket once and its parent is
@@ -42,8 +43,8 @@ typedef struct {
 
 typedef struct {
     int64_t n_pages, page_tokens; /* Set before carving. */
-    /* Pages that nobody holds are kept up to so many; then the oldest is free. Set before the
-     * reset. */
+    /* Most pages without a holder that are kept; beyond that, the oldest becomes free. Set before
+     * the reset. */
     int64_t most_cached;
     int64_t n_buckets;
     lt_page *page;                       /* (n_pages) */
@@ -62,15 +63,15 @@ int32_t lt_pages_take(lt_pages *p);
 void lt_pages_hold(lt_pages *p, int32_t page);
 void lt_pages_drop(lt_pages *p, int32_t page);
 
-/* Nothing finds the cached pages any more: they are free. No page is held. */
+/* Free all cached pages, so that none is found. No page may be held. */
 void lt_pages_forget(lt_pages *p);
 
-/* The longest chain of published pages that tokens (n) begin with: held, numbers to table; how
- * many. Whole pages only. */
+/* Find and hold the longest chain of published pages with which tokens (n) begin; writes page
+ * numbers to table and returns their count. Whole pages only. */
 int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
                        int32_t *table);
-/* The page, held, is full with `tokens` (page_tokens) behind parent. Returns it; or an equal page,
- * held, after dropping this one. */
+/* Publish a held page that is full with `tokens` (page_tokens) after parent. Returns it, or an
+ * equal page, held, after dropping this one. */
 int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t salt,
                          const int32_t *tokens);
 
@@ -78,7 +79,7 @@ static inline int64_t lt_pages_available(const lt_pages *p) {
     return p->n_free + p->n_cached;
 }
 
-/* NULL, or which invariant does not hold. For tests: looks at everything. */
+/* NULL, or the invariant that is violated. For tests, as it checks everything. */
 const char *lt_pages_check(const lt_pages *p);
 
 #endif

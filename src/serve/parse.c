@@ -1,8 +1,8 @@
 /* parse.c: see parse.h: marks, content and reasoning; parse_call.c reads calls.
  *
- * The text not yet given out waits in a buffer. In content or reasoning, everything before the
- * first mark goes out, less a tail that could still become a mark, and less white space, which
- * belongs to a mark if one follows. Reasoning opens an answer: a mark of it behind content is
+ * Text that has not been reported yet waits in a buffer. In content or reasoning, everything before
+ * the first mark is reported, except a tail that could still become a mark, and white space, which
+ * belongs to a mark if one follows. Reasoning can only begin an answer: its mark after content is
  * content. */
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,9 @@
 #include "base/error.h"
 #include "serve/parse_impl.h"
 
-#define CUT_MARK                                                                                   \
-    4 /* Bytes of a mark that a cut has left: what is shorter is rather text, like "<". */
+/* Shortest beginning of a mark that counts as one when the text is cut off; a shorter one, like
+ * "<", is more likely text. */
+#define CUT_MARK 4
 
 typedef struct {
     const char *text;
@@ -176,8 +177,8 @@ static void marks_of(const lt_parser *p, mark out[8]) {
     out[n].text = NULL;
 }
 
-/* The first mark in the buffer: where, and which (the longest there); SIZE_MAX: none. *hold: where
- * a tail begins that could become one. */
+/* Position of the first mark in the buffer, and the longest mark there; SIZE_MAX: none. *hold:
+ * where a tail begins that could become a mark. */
 static size_t find_mark(const lt_text *b, const mark *marks, mark *which, size_t *hold) {
     *hold = b->n;
     for (size_t i = 0; i < b->n; i++) {
@@ -198,7 +199,7 @@ static size_t find_mark(const lt_text *b, const mark *marks, mark *which, size_t
             return i;
         }
         if (*hold < b->n && *hold <= i) {
-            return SIZE_MAX; /* What starts here may yet become a mark that comes first. */
+            return SIZE_MAX; /* What starts here may still become an earlier mark. */
         }
     }
     return SIZE_MAX;

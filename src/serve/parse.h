@@ -1,14 +1,14 @@
-/* parse.h: what a chat model wrote, taken apart as it streams in: reasoning, content, calls of
- * tools.
+/* parse.h: separates the output of a chat model, as it streams in, into reasoning, content and tool
+ * calls.
  *
  *     lt_parser_open(&p, &(lt_parse_options){.format = marks.format, .tools = true, .reasoning =
  *     true});
  *     for each piece: lt_parser_feed(p, text, n, on_part, ctx); lt_parser_end(p, on_part, ctx) or
  *     lt_parser_cut(...);
  *
- * However the text is cut into pieces, the parts add up to the same; no part of a mark such as
- * <tool_call> is ever given out as text. A call's name is told as soon as it is known and its
- * arguments as they come; what looks like a call and is none is content. The text must hold the
+ * The result does not depend on how the text is cut into pieces, and no part of a mark such as
+ * <tool_call> is ever reported as text. The name of a call is reported as soon as it is known, its
+ * arguments as they arrive; what looks like a call but is none is content. The text must hold the
  * special tokens that the formats use ([TOOL_CALLS], <|python_tag|>, <|channel|>, ...): decode with
  * skip_special false, without the ending token. */
 #ifndef LT_SERVE_PARSE_H
@@ -34,14 +34,14 @@ typedef struct {
     const char *think_open, *think_close; /* NULL: no marks around reasoning (harmony: channels). */
 } lt_parse_marks;
 
-/* By the marks that a chat template's text contains. */
+/* Detect the format by the marks in the text of a chat template. */
 lt_parse_marks lt_parse_detect(const char *template_text);
 const char *lt_parse_format_name(lt_parse_format f);
-bool lt_parse_reasons(const lt_parse_marks *m); /* The format tells reasoning from content. */
-/* The texts of which the format's calls are made up to be recognised; ended by NULL. */
+bool lt_parse_reasons(const lt_parse_marks *m); /* Does the format mark reasoning? */
+/* The marks by which the format's calls are recognised; ended by NULL. */
 const char *const *lt_parse_call_marks(lt_parse_format f);
-/* Does a rendered prompt end behind the mark that opens the reasoning? Then the answer begins
- * inside. */
+/* Does a rendered prompt end with the mark that opens the reasoning? Then the answer begins inside
+ * it. */
 bool lt_parse_prompt_thinks(const lt_parse_marks *m, const char *prompt, size_t n);
 
 typedef enum {
@@ -57,7 +57,7 @@ typedef void (*lt_parse_fn)(void *ctx, lt_part_kind part, int call, const char *
 typedef struct {
     lt_parse_format format;
     bool tools;     /* Look for calls; else their text is content. */
-    bool reasoning; /* Take reasoning apart; else its text is content, marks and all. */
+    bool reasoning; /* Separate reasoning; otherwise it is content, including its marks. */
     bool thinks;    /* The text begins inside the reasoning. */
 } lt_parse_options;
 
@@ -66,10 +66,10 @@ LT_MUST_USE lt_err lt_parser_open(lt_parser **out, const lt_parse_options *o);
 LT_MUST_USE lt_err lt_parser_feed(lt_parser *p, const char *text, size_t n, lt_parse_fn on,
                                   void *ctx);
 LT_MUST_USE lt_err lt_parser_end(lt_parser *p, lt_parse_fn on, void *ctx);
-/* The same where the model was cut off, at a limit or a stop string. A call that had begun stays
- * one: with its name whole it is given out with the arguments so far, else nothing of it is; nor is
- * the beginning of a mark. Bare JSON is a call when it names one of the tools (OpenAI's list; NULL:
- * any name will do), or when nothing but a call was possible. */
+/* The same when the model was cut off, at a limit or a stop string. A call that has begun remains a
+ * call: if its name is complete, it is reported with the arguments so far, otherwise nothing of it
+ * is. The beginning of a mark is dropped. Bare JSON is a call when it names one of the tools
+ * (OpenAI's list; NULL: any name), or when only a call was possible. */
 LT_MUST_USE lt_err lt_parser_cut(lt_parser *p, const json_t *tools, bool forced, lt_parse_fn on,
                                  void *ctx);
 bool lt_parser_in_reasoning(const lt_parser *p);
@@ -95,9 +95,9 @@ typedef struct {
     const atomic_bool *stop; /* As lt_grammar_open_until's; NULL: none. */
 } lt_parse_grammar_options;
 
-/* Where calls are possible, their arguments follow the tools' schemas. A tool of which neither
- * `strict` nor `forced` is said and whose schema the grammar cannot honour gets any JSON object.
- * UNSUPPORTED, FORMAT: as lt_grammar_open. */
+/* Where calls are possible, their arguments follow the tools' schemas. If the grammar does not
+ * support the schema of a tool, and neither `strict` nor `forced` is set, any JSON object is
+ * accepted for it. UNSUPPORTED, FORMAT: as for lt_grammar_open. */
 LT_MUST_USE lt_err lt_parse_grammar(lt_grammar **out, const lt_grammar_vocab *v,
                                     const lt_parse_grammar_options *o);
 

@@ -5,8 +5,8 @@
  *        └── , ; ] fences and marks between calls are skipped ◀── IN_REST (the object's own }) ◀┘
  *     neither ──▶ IN_CONTENT; and if no call came behind the mark, the mark was text.
  *
- * A head is matched against the buffer from its beginning each time text comes: heads are short. Of
- * one that is cut off only the name counts. */
+ * A head is matched from the beginning of the buffer each time text arrives, as heads are short. Of
+ * a head that is cut off only the name counts. */
 #include <string.h>
 
 #include "base/error.h"
@@ -29,7 +29,7 @@ void lt_parser_give_args(lt_parser *p, size_t n, lt_parse_fn on, void *ctx) {
     }
 }
 
-/* A whole call as a tree: {"name", "arguments" or "parameters"}, perhaps inside "function". */
+/* Is the tree a complete call: {"name", "arguments" or "parameters"}, perhaps inside "function"? */
 static bool is_call(const json_t *j) {
     const json_t *inner = json_object_get(j, "function");
     return json_is_string(json_object_get(json_is_object(inner) ? inner : j, "name"));
@@ -42,7 +42,7 @@ static lt_err give_tree(lt_parser *p, const json_t *j, lt_parse_fn on, void *ctx
     char *text;
 
     args = args != NULL ? args : json_object_get(from, "parameters");
-    string = json_string_value(args); /* Some write the arguments' JSON as a string. */
+    string = json_string_value(args); /* Some models write the arguments' JSON as a string. */
     if (args == NULL || json_is_null(args) || (string != NULL && string[0] == '\0')) {
         text = strdup("{}");
     } else {
@@ -62,7 +62,7 @@ static lt_err give_tree(lt_parser *p, const json_t *j, lt_parse_fn on, void *ctx
 
 typedef enum { NO, MORE, YES } match;
 
-/* A place in the buffer; running out of text makes it MORE. */
+/* A position in the buffer; at the end of the text, its state becomes MORE. */
 typedef struct {
     const char *s;
     size_t n, at;
@@ -75,7 +75,7 @@ static void skip_blank(cursor *c) {
     }
 }
 
-/* The text is here, and passed; c->m is MORE when it may yet be. */
+/* Skip the text if it is here; c->m becomes MORE when it may still arrive. */
 static bool take(cursor *c, const char *text) {
     const size_t len = strlen(text), left = c->n - c->at;
     if (c->m != YES || memcmp(c->s + c->at, text, len < left ? len : left) != 0) {
@@ -239,7 +239,8 @@ static lt_err whole_object(lt_parser *p, size_t at, lt_parse_fn on, void *ctx, m
     return err;
 }
 
-/* May an object that begins so be a call? Its first key tells; so other JSON is not held back. */
+/* May an object that begins like this be a call? Its first key decides, so that other JSON is not
+ * held back. */
 static match first_key(const lt_text *b) {
     static const char *const keys[] = {"\"name\"",      "\"type\"",       "\"function\"", "\"id\"",
                                        "\"arguments\"", "\"parameters\"", "\"tool\""};

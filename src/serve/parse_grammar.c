@@ -6,13 +6,14 @@
  *             | form or calls
  *             | content [calls]               content: any text without the mark that begins a call
  *
- * So with tools at hand and none forced the model speaks freely until it writes a call's mark; from
- * there on the tool's schema rules. Bare formats have no mark: an answer that begins with {"name":
- * is a call. Free text is any bytes: a character may be cut between two tokens, and a thinking
- * budget may cut it for good; special tokens are in it only where a format has them.
+ * So when tools are available and none is forced, the text is free until the model writes the mark
+ * of a call; from there on the tool's schema applies. Bare formats have no mark: an answer that
+ * begins with {"name": is a call. Free text is any bytes: a character may be cut between two
+ * tokens, and a thinking budget may cut it for good; special tokens are in it only where a format
+ * has them.
  *
- * harmony's answer is a row of messages, each with its channel; a call, or the final channel, ends
- * the row. */
+ * An answer in harmony is a sequence of messages, each with its channel; a call, or the final
+ * channel, ends it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,12 +5,12 @@
  *                         PREEMPT: running ones wait again            └─┘ cancellations, arrivals
  *
  * hold sets e->hold under the lock and waits for e->at_rest. The engine's thread sees the hold when
- * it takes in what was submitted (step.c), so requests that were submitted before are among those
- * that it has; later ones, by their ids, are held back. It then runs until there is nothing to do,
- * or after PREEMPT collects the steps on their way and preempts all, and rests (lt_engine_rest):
- * nothing is queued, nobody holds a page, no weight is read. The refresh itself runs on the
- * engine's thread too, which alone uses the forward pass and the pages; the caller waits for it.
- * Leaving the rest and clearing at_rest are one step under the lock, so that the next hold can not
+ * it takes in what was submitted (step.c), so it has all requests submitted before the hold; later
+ * ones, recognised by their ids, are held back. It then runs until there is nothing to do or, for
+ * PREEMPT, collects the steps in flight and preempts all sequences. Then it waits (lt_engine_rest):
+ * nothing is queued, no page is held, no weight is read. The refresh itself also runs on the
+ * engine's thread, which alone uses the forward pass and the pages; the caller waits for it. The
+ * thread stops waiting and clears at_rest in one critical section, so that the next hold cannot
  * mistake this rest for its own. */
 #include <stdio.h>
 #include <string.h>
@@ -41,7 +41,7 @@ lt_err lt_engine_refresh(lt_engine *e, uint64_t *version) {
     pthread_mutex_lock(&e->lock);
     if (!e->at_rest) {
         pthread_mutex_unlock(&e->lock);
-        LT_FAIL(LT_ERR_ARG, "the engine is not held: its weights can not be refreshed");
+        LT_FAIL(LT_ERR_ARG, "the engine is not held, so its weights cannot be refreshed");
     }
     e->refresh = true;
     pthread_cond_signal(&e->wake);
@@ -70,7 +70,7 @@ void lt_step_preempt_all(lt_engine *e) {
     lt_sched_preempt_all(&e->sched);
 }
 
-/* What was made of older weights goes. */
+/* Discard what was derived from older weights. */
 static lt_err refresh(lt_engine *e) {
     bool changed = false;
     LT_TRY(lt_paged_forward_refresh(e->forward, &changed));

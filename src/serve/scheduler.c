@@ -23,7 +23,7 @@ static bool before(const lt_seq *a, const lt_seq *b) {
     return a->key != b->key ? a->key < b->key : a->serial < b->serial;
 }
 
-/* In its place in the order: looked for from the end, where the newest belong. */
+/* Insert at its place in the order, searching from the end, where the newest belong. */
 static void insert(lt_seq_list *list, lt_seq *seq) {
     lt_seq *after = list->last;
     while (after != NULL && before(seq, after)) {
@@ -97,7 +97,7 @@ void lt_sched_remove(lt_sched *s, lt_seq *seq) {
     seq->state = LT_SEQ_IDLE;
 }
 
-/* Long texts are rotated otherwise: their pages are their own. */
+/* Long texts have other rotations, so they share no pages with short ones. */
 #define LONG_TEXT UINT64_C(0x4C4F4E4754455854)
 static uint64_t salt_of(const lt_seq *seq) {
     return seq->long_text ? seq->salt ^ LONG_TEXT : seq->salt;
@@ -119,7 +119,8 @@ void lt_sched_preempt_all(lt_sched *s) {
     }
 }
 
-/* A page for seq, if need be from the last in order; LT_NO_PAGE when seq is the last itself. */
+/* A page for seq, if necessary by preempting the last in order; LT_NO_PAGE when that is seq
+ * itself. */
 static int32_t take_page(lt_sched *s, const lt_seq *seq, bool may_preempt) {
     int32_t page = lt_pages_take(&s->pages);
     while (page == LT_NO_PAGE && may_preempt && s->running.last != seq) {
@@ -141,7 +142,8 @@ static bool own_page(lt_sched *s, lt_seq *seq) {
     if (page == LT_NO_PAGE) {
         return false;
     }
-    if (s->pages.page[*place].refs == 1) { /* Whoever shared it was preempted for this page. */
+    /* The sequence that shared it was preempted for this page. */
+    if (s->pages.page[*place].refs == 1) {
         lt_pages_drop(&s->pages, page);
         return true;
     }
@@ -177,12 +179,12 @@ static void plan_rows(lt_sched *s, lt_seq *seq, int64_t n) {
     }
 }
 
-/* Tokens that are to be run. */
+/* Tokens that must still be run. */
 static int64_t left_of(const lt_seq *seq) {
     return seq->n_tokens + seq->n_ahead - seq->n_done;
 }
 
-/* The first of the queue starts to run, if pages are free for all its tokens and the next. */
+/* Start the first of the queue if there are free pages for all its tokens and the next one. */
 static bool admit(lt_sched *s) {
     lt_seq *seq = s->waiting.first;
     const int64_t spare = s->running.n, whole = pages_for(s, seq->n_tokens + 1);
@@ -207,8 +209,8 @@ static bool admit(lt_sched *s) {
     return true;
 }
 
-/* Those that have become long texts give up what they ran as short ones. True: one of them waits
- * for a token that is being chosen. */
+/* Sequences that have become long texts discard what they computed as short ones. True: one of them
+ * waits for a token in flight. */
 static bool begin_again(lt_sched *s) {
     bool waits = false;
     lt_seq *next;

@@ -1,6 +1,6 @@
-/* scheduler.h: which sequences run in the next step, how many tokens of each, in which pages. A
- * plain struct over pages.h: no threads, clocks or device, so that a seeded simulation drives it
- * through millions of steps.
+/* scheduler.h: decides which sequences run in the next step, how many tokens of each, and in which
+ * pages. A plain struct over pages.h: no threads, clocks or device, so that a seeded simulation
+ * drives it through millions of steps.
  *
  *                 add                  plan: a slot and pages are free
  *     (owner) ──────────▶ WAITING ───────────────────────────────▶ RUNNING ──remove──▶ (owner)
@@ -8,29 +8,28 @@
  *                            └────── last in order: its pages are dropped ◀┘
  *     fork: a second continuation of a running sequence, RUNNING at once on the same pages
  *
- * ORDER     All sequences stand in one order, by (key, serial). The key is the step of arrival
- *           minus LT_SCHED_AGE steps a level of priority: of two requests the one of higher
- *           priority is first, unless the other has waited that much longer. The order never
- *           changes, so the first of all is never preempted and always runs: nothing starves.
- * STEP      Every running sequence in order: one token each that decodes, then what is left of
- *           step_tokens in pieces of prompts (a step with long prompts delays nobody's next token).
- *           Then from the queue, in order, none overtaking, while slots and pages for the whole
- *           prompt are free, and a page to grow for each that runs.
- * AGAIN     A sequence that outgrows again_at is preempted there, once, and runs all its tokens
- *           again as those of a long text.
- * PAGES     When one needs a page and none is left, the last running sequence is preempted: it
- *           gives up its pages and will run its tokens again (recompute), mostly from the prefix
- *           cache. A prompt takes what there is before it preempts anyone.
- * WRITING   A page that others hold too is copied before a token is written to it (copies); full
- *           pages are published for others to find.
+ * ORDER     All sequences have a total order, by (key, serial). The key is the step of arrival
+ *           minus LT_SCHED_AGE steps per level of priority: of two requests, the one with higher
+ *           priority is first unless the other has waited that much longer. The order never
+ *           changes, so the first sequence is never preempted and always runs: no sequence starves.
+ * STEP      First one token of every running sequence that decodes, in order; then pieces of
+ *           prompts up to step_tokens, so that long prompts delay no sequence's next token. Then
+ *           sequences are admitted from the queue, in order and without overtaking, while slots,
+ *           pages for the whole prompt, and one more page for each running sequence are free.
+ * AGAIN     A sequence longer than again_at is preempted there, once, and all its tokens are
+ *           computed again as those of a long text.
+ * PAGES     When a sequence needs a page and none is left, the last running sequence is preempted:
+ *           it gives up its pages and later recomputes its tokens, mostly from the prefix cache. A
+ *           prompt uses the pages that are left before it preempts another sequence.
+ * WRITING   A shared page is copied before a token is written to it (copies); full pages are
+ *           published for others to find.
  *
- * AHEAD     done only means that the step stands in the device's queue, where everything keeps its
- *           order. So the owner may plan the next step before this one's tokens are known: n_ahead
- *           says that one is coming, which takes its place, is run and may ask for a page like any
- *           other. Publishing a page needs the value of each of its tokens, so it waits for
- *           lt_sched_learn. A sequence that turns out to have ended is removed, and
- *           its pages are free at once: whoever takes them writes to them behind the row that was
- *           run in vain.
+ * AHEAD     done only means that the step is in the device's queue, which keeps its order. So the
+ *           owner may plan the next step before the tokens of this one are known: n_ahead says that
+ *           a token is in flight, which has a place, is run and may need a page like any other.
+ *           Publishing a page needs the value of each of its tokens, so it waits for
+ *           lt_sched_learn. A sequence that turns out to have ended is removed, and its pages are
+ *           free at once: their next user writes to them after the discarded row has been computed.
  *
  * One step:  plan ─▶ [copies, forward of items by the owner] ─▶ done
  *                ─▶ [owner: append a token to, or remove, those with n_done == n_tokens]
@@ -53,11 +52,11 @@ struct lt_seq {
     int64_t n_ahead;  /* 0; 1: one more is being chosen, not known yet. */
     int32_t *table;   /* Room for the pages of its longest state. */
     int64_t max_rows; /* Rows of a step at most; 0: no limit. */
-    bool fresh;       /* Must run all its tokens: nothing is taken from the prefix cache. */
+    bool fresh;       /* All its tokens must be computed; the prefix cache is not used. */
     uint64_t salt;    /* Pages are shared by sequences of the same salt. */
     int priority;
-    /* Where the length of a text decides how it is rotated (lt_rope_switch): whether it runs as a
-     * long one; and the tokens beyond which it has to run again as such, or 0. */
+    /* For models whose rotation depends on the length of the text (lt_rope_switch): does it run as
+     * a long text, and the number of tokens beyond which it must be computed again as one, or 0. */
     bool long_text;
     int64_t again_at;
     void *owner;
@@ -103,23 +102,23 @@ void lt_sched_reset(lt_sched *s);
 
 /* The sequence must fit the pool alone: n_tokens at its longest <= pages.n_pages * page_tokens. */
 void lt_sched_add(lt_sched *s, lt_seq *seq);
-/* child, idle, with the same first n_done tokens: runs beside seq on the same pages. False: no slot
- * is free, nothing happened. */
+/* Start child, which is idle and has the same first n_done tokens, on the pages of seq. False: no
+ * slot is free, and nothing happened. */
 bool lt_sched_fork(lt_sched *s, const lt_seq *seq, lt_seq *child);
 void lt_sched_remove(lt_sched *s, lt_seq *seq); /* Waiting or running: its pages are dropped. */
 
-/* All that run wait again, without pages; none may be ahead of a token. */
+/* Preempt all running sequences; none may have a token in flight. */
 void lt_sched_preempt_all(lt_sched *s);
 
-/* Fill items, copies, n_rows. No items: nothing is there to run. */
+/* Fill items, copies, n_rows. No items: nothing to run. */
 void lt_sched_plan(lt_sched *s);
-/* The plan was run: count its tokens, publish what is full. */
+/* The plan was run: count its tokens, publish full pages. */
 void lt_sched_done(lt_sched *s);
 
-/* A token of seq that was run ahead is known: publish what is full. */
+/* A token of seq that was in flight is now known: publish full pages. */
 void lt_sched_learn(lt_sched *s, lt_seq *seq);
 
-/* NULL, or which invariant does not hold, of the pages too. For tests. */
+/* NULL, or the invariant that is violated, including those of the pages. For tests. */
 const char *lt_sched_check(const lt_sched *s);
 
 #endif

@@ -1,54 +1,55 @@
-/* step.c: the engine's steps, of which the next can be queued before the tokens of this one are
- * known.
+/* step.c: the steps of the engine. The next step can be queued before the tokens of the current one
+ * are known.
  *
  *     launch    schedule ─▶ copies of shared pages ─▶ lay out rows (step_rows.c)
  *                 ─▶ queue the forward pass ─▶ count and publish pages
  *     collect   wait for the forward pass ─▶ a token for each choice that is up to date
  *                 (step_pick.c): append it, or finish the choice
  *
- * A choice is up to date when all its tokens have keys and values, or will have them when the queue
- * has come so far: then the logits of its last row choose the next.
+ * A choice is up to date when all its tokens have keys and values, at the latest once the queue has
+ * reached this point: then the logits of its last row give the next token.
  *
- * STATES, of lt_engine_step's turns. Each collects one step; a step is queued once and collected
- * once, in order.
+ * STATES of lt_engine_step. Each call collects one step; a step is queued once and collected once,
+ * in order.
  *
  *     nothing queued ──launch 1──▶ 1 is on its way ──launch 2, ahead of 1's tokens──▶ 1 and 2 are
  *            ▲                          │                                             │
  *            └─collect 1: nothing is────┘       2 is the 1 of the next turn ◀─collect 1─┘
  *              there to run ahead, or it can not be
  *
- * AHEAD      A step can be run ahead of if it was sent: its tokens are all chosen on the device and
- *            come by themselves (engine_impl.h). It is not if a choice forks, is embedded, or needs
- *            the host (over 1,023 biases); then the next step waits until this one was collected,
- *            and the engine goes ahead again behind the first that can be. What the host does in
- *            between, from the picks of one step to the rows of the next, then runs beside the
- *            device.
- * LATE       Some picks depend on the token before them in ways that the host must say: which ids
- *            a grammar allows, whether a budget of thinking is used up. The forward of such a row
- *            does not depend on it, only its pick. So 2 is queued without those picks; when 1
- *            is collected the host makes their masks, while the device runs 2's layers, and queues
- *            them behind (choose_late); then 2 is sent, and 3 may be queued:
+ * AHEAD      The next step can be queued ahead of a step that was sent, that is, whose tokens are
+ *            all chosen on the device and copied back without a request (engine_impl.h). A step is
+ *            not sent if a choice forks, is embedded, or needs the host (over 1,023 biases); then
+ *            the next step waits until this one is collected. While the engine is ahead, the host's
+ *            work from the picks of one step to the rows of the next overlaps with the device.
+ * LATE       Some picks depend on the token before them in ways that only the host can evaluate:
+ *            which ids a grammar allows, whether a thinking budget is used up. Only the pick of
+ *            such a row depends on it, not its forward pass. So step 2 is queued without those
+ *            picks. When step 1 is collected, the host computes their masks while the device runs
+ *            the layers of 2, and queues the picks after them (choose_late); then 2 is sent, and 3
+ *            may be queued:
  *
  *       host    ... │ collect 1, masks of 2 │ launch 3 │ wait ...  │ collect 2, masks of 3 │
  *       device  ... │ layers, head, other picks of 2 │ late picks of 2 │ layers of 3 ...
  *
- *            One row with a grammar so costs its mask (16 KB up for 128k ids, and under 100 us on
- *            the host, hidden behind 2's layers), not the row's logits down (512 KB, a wait) nor
- *            the other rows' way ahead. Nobody sits out a step. Tried in thought and dropped: such
- *            rows in every other step (half their speed), a step split in two (the weights are read
- *            twice), masks for all tokens that may come (they are as many as the mask allows).
- * FORESEEN   Before 2 is planned, each choice that chooses in 1 gets seq.n_ahead, unless the token
- *            is surely its last. 2 runs it under the number of its pick, with the draw of its
- *            place: the tokens are those of one step at a time, bit for bit where rows do not
- *            depend on each other (deterministic).
- * IN VAIN    A choice that ends with 1, or is cancelled, leaves 2: its item is empty, what it
- *            chooses there is nobody's. Its pages are free at once; who gets them writes behind its
- *            last row, for everything keeps the queue's order.
- * ARRIVALS   are in the next launch: a step later than without. Cancellations take effect at once;
- *            a job that is done is in no step, so it can be freed.
+ *            So a row with a grammar costs the upload of its mask (16 KB for 128k ids, and under
+ *            100 us on the host, hidden by the layers of 2). It needs neither a download of its
+ *            logits (512 KB and a wait), nor does it stop the other rows from going ahead, and no
+ *            row skips a step. Considered and dropped: such rows in every other step (half their
+ *            speed), a step split in two (the weights are read twice), masks for all possible
+ *            tokens (as many as the mask allows).
+ * FORESEEN   Before 2 is planned, each choice that picks a token in 1 gets seq.n_ahead, unless that
+ *            token is certainly its last. Step 2 refers to the token by the number of its pick and
+ *            draws by its position, so the tokens are those of one step at a time, bit for bit
+ *            where rows do not depend on each other (deterministic).
+ * IN VAIN    A choice that ends with 1, or is cancelled, leaves 2: its item becomes empty and its
+ *            pick there is discarded. Its pages are free at once; their next user writes to them
+ *            after its last row, because the queue keeps its order.
+ * ARRIVALS   are in the next launch, a step later than without going ahead. Cancellations take
+ *            effect at once; a job that is done is in no step, so it can be freed.
  *
- * Nothing is allocated. A failure of the forward fails the requests of the steps on their way, not
- * the engine. */
+ * Nothing is allocated. A failure of the forward pass fails the requests of the steps in flight,
+ * not the engine. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -62,7 +63,7 @@ void lt_step_touch(lt_engine *e, lt_job *j) {
     }
 }
 
-/* What steps on their way say of the choice is nobody's. */
+/* Remove the choice from the steps in flight, whose results for it are discarded. */
 static void leave_steps(lt_engine *e, lt_job_choice *s) {
     for (int i = 0; i < LT_STEPS_QUEUED; i++) {
         if (s->place[i] >= 0) {
@@ -95,7 +96,7 @@ void lt_step_fail(lt_engine *e, lt_job_choice *s, lt_err failure) {
     }
 }
 
-/* A choice that leads its request into the scheduler: the first that is not finished. */
+/* Put the leader of a request into the scheduler: its first choice that is not finished. */
 static void start_leader(lt_engine *e, lt_job *j) {
     for (int64_t i = 0; i < j->r.n_choices; i++) {
         lt_job_choice *s = &j->choices[i];
@@ -107,7 +108,7 @@ static void start_leader(lt_engine *e, lt_job *j) {
     }
 }
 
-/* It never began, and is over: it is held back no longer. */
+/* The job ended before it began: remove it from held_back. */
 static void let_go(lt_engine *e, const lt_job *j) {
     lt_job **link = &e->held_back;
     e->held_back_last = NULL;
@@ -140,7 +141,7 @@ static void cancel(lt_engine *e, lt_job *j) {
     }
 }
 
-/* Into the scheduler; or, if the engine is held and they came later, into held_back. */
+/* Put jobs into the scheduler, or into held_back if the engine is held and they came later. */
 static void begin(lt_engine *e, lt_job *submitted, uint64_t last_id) {
     lt_job *j = e->held_back;
     while (e->taken_hold == LT_HOLD_NONE && j != NULL) {
@@ -165,7 +166,7 @@ static void begin(lt_engine *e, lt_job *submitted, uint64_t last_id) {
     }
 }
 
-/* What the front asked for since the last step. False: to end. */
+/* Take in what the front requested since the last step. False: the engine shall end. */
 static bool take_in(lt_engine *e) {
     lt_job *submitted, *cancelled;
     uint64_t last_id;
@@ -216,10 +217,10 @@ static lt_err queue_plan(lt_engine *e, lt_step *s) {
     return LT_OK;
 }
 
-/* What is still to be queued of a step, when the tokens of the one before are known: late picks,
- * and the way of all of them here. */
+/* Queue the rest of a step once the tokens of the previous one are known: late picks, and the copy
+ * of all picks to the host. */
 static lt_err queue_rest(lt_engine *e, lt_step *s) {
-    if (s->whole || !s->sent) { /* Of a step that is not sent read_step does it. */
+    if (s->whole || !s->sent) { /* read_step does it for a step that is not sent. */
         return LT_OK;
     }
     s->whole = true;
@@ -248,12 +249,12 @@ static bool launch(lt_engine *e) {
     return true;
 }
 
-/* Its next token is not surely its last. */
+/* Can the choice go on after its next token? */
 static bool goes_on(const lt_job_choice *choice) {
     return choice != NULL && choice->n_out + 1 < choice->job->r.max_tokens;
 }
 
-/* Whose tokens are on their way can be planned as if they were there. */
+/* Let choices with tokens in flight be planned as if the tokens were known. */
 static void foresee(const lt_step *s) {
     for (int64_t i = 0; i < s->n_logits; i++) {
         lt_job_choice *choice = s->items[s->wanted[i].item].choice;
@@ -275,7 +276,7 @@ static lt_err read_step(lt_engine *e, const lt_step *s) {
     return lt_step_use_hidden(e, s);
 }
 
-/* What the device was given is nobody's any more. */
+/* The work that the device was given is discarded. */
 static void fail_queued(lt_engine *e, lt_err err) {
     for (int i = 0; i < e->n_queued; i++) {
         fail_step(e, &e->steps[(e->oldest + i) % LT_STEPS_QUEUED], err);
@@ -283,8 +284,8 @@ static void fail_queued(lt_engine *e, lt_err err) {
     lt_paged_forward_drop(e->forward);
 }
 
-/* Use the oldest step; then the next can be queued to its end. If one failed, so did what stands
- * behind it. */
+/* Collect the oldest step; then the rest of the next one can be queued. If a step failed, the steps
+ * after it have failed, too. */
 static void collect(lt_engine *e) {
     const int first = e->oldest;
     lt_err err = read_step(e, &e->steps[first]);
@@ -307,8 +308,8 @@ static void collect(lt_engine *e) {
     }
 }
 
-/* A finished job leaves the list of cancellations, which may have come too late: its memory is the
- * front's from now on. */
+/* Remove a finished job from the list of cancellations, which may have come too late: its memory
+ * belongs to the front from now on. */
 static void retire(lt_engine *e, lt_job *j) {
     lt_job **link = &e->cancelled;
     int64_t n_cancelled = 0, n_failed = 0;
@@ -337,7 +338,7 @@ static int size_class(int64_t n) {
     return k;
 }
 
-/* What changed becomes visible; the front is woken. */
+/* Make changes visible and wake the front. */
 static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_items) {
     lt_engine_stats *st = &e->stats;
     bool news = false;

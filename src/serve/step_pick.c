@@ -1,8 +1,8 @@
-/* step_pick.c: what a step does with its rows of logits, some at a time: log-probabilities of
- * prompts, a token for every choice that is up to date; and with its hidden states.
+/* step_pick.c: what a step does with its rows of logits, in batches: log-probabilities of prompts,
+ * and a token for every choice that is up to date; and with its hidden states.
  *
  *     a host's backend ── the row's V logits ─▶ model/sampler.h, a thread a row
- *     a device         ── picked where it lies: 12 bytes come back (172 with the likeliest ids);
+ *     a device         ── picked on the device: 12 bytes come back (172 with the most likely ids);
  *                         the log-probability of a prompt's token is that of a forced pick
  *
  * On a device a row of which the host must say how to choose (a grammar's mask, step.c) is chosen
@@ -22,13 +22,15 @@
 
 _Static_assert(LT_ENGINE_TOP == LT_CHOOSE_TOP, "a token has as many alternatives on a device");
 
-/* The choice is up to date: it, and at its request's first time the others, choose from this
- * row. */
+/* Add the picks of a choice that is up to date; at the first token of its request, the other
+ * choices pick from the same row. */
 static int64_t add_picks(lt_engine *e, lt_job_choice *s, int64_t row, bool on_device, int64_t n) {
     lt_job *j = s->job;
     e->room.picks[n++] = (lt_token_pick){
         .choice = s, .row = row, .on_device = on_device, .leads = true};
-    s->seq.fresh = false; /* Its prompt is judged: preempted, it may come back from the cache. */
+    /* The log-probabilities of its prompt are done, so after a preemption it may use the prefix
+     * cache. */
+    s->seq.fresh = false;
     if (j->forked) {
         return n;
     }
@@ -124,8 +126,8 @@ lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_
     return lt_paged_forward_choose_late(e->forward, first, n, r->choose + first, how, n_masks);
 }
 
-/* As many forks as there are rows of logits at a time: chosen from the rows of others, whose order
- * they keep. */
+/* Choose the tokens of at most as many forks as there are rows of logits; they read the rows of
+ * their leaders, in order. */
 static lt_err choose_forks(lt_engine *e, lt_token_pick *forks, int64_t n) {
     lt_step_room *r = &e->room;
     lt_paged_forward_picks more;
@@ -253,7 +255,7 @@ lt_err lt_step_take(lt_engine *e, const lt_step *s) {
     return LT_OK;
 }
 
-/* Who chooses from these rows; prompts are judged on the way. */
+/* Collect the picks from these rows, and record the log-probabilities of prompts. */
 static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
                        const lt_paged_forward_picks *chosen, float *const *logits) {
     int64_t n_picks = 0;
@@ -330,7 +332,7 @@ lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
     return LT_OK;
 }
 
-/* The mean of the prompt's hidden states, to length 1. */
+/* The mean of the prompt's hidden states, scaled to length 1. */
 static void finish_embedding(lt_engine *e, lt_job_choice *s) {
     lt_job *j = s->job;
     double square = 0.0;

@@ -1,22 +1,23 @@
 /* step_rows.c: the plan of a step as rows for the forward: tokens, positions, slots, pages; which
  * logits are wanted and how a token is chosen of each.
  *
- * A token that is not known yet (seq.n_ahead) is named by the number of the pick that it will be,
- * of the step before (paged_forward.h). */
+ * A token in flight (seq.n_ahead) is represented by the number of its pick in the previous step
+ * (paged_forward.h). */
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "serve/engine_impl.h"
 
-/* Rows of logits at a time. On a host 64: the head's weights are read once for so many, and what
- * they say stays in cache. On a device those of all running sequences, so that a step is one graph,
- * as long as they fit LOGITS_BYTES. */
+/* Rows of logits at a time. On a CPU 64, for which the head's weights are read once and the logits
+ * stay in cache. On a GPU those of all running sequences, so that a step is one graph, as long as
+ * they fit in LOGITS_BYTES. */
 #define LOGITS_ROWS  64
 #define LOGITS_BYTES ((int64_t)1 << 30)
 
-/* Of the penalty states of all running sequences on a device; else the host chooses with penalties:
- * whether it does must not depend on who else is there. 64 sequences of 128,256 ids have 33 MB. */
+/* Limit for the penalty states of all running sequences on a device; beyond it, the host picks
+ * tokens with penalties. The decision must not depend on the other requests. 64 sequences of
+ * 128,256 ids need 33 MB. */
 #define PENALTY_BYTES ((int64_t)2 << 30)
 
 static void carve_samplers(lt_engine *e, lt_arena *a) {
@@ -80,7 +81,7 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     carve_samplers(e, a);
 }
 
-/* The prompt's token after p is said by the device to be as likely as it is: chosen by force. */
+/* Get the log-probability of the prompt's token after p from the device, by a forced pick. */
 static void judge(const lt_job *j, int64_t p, double how[LT_CHOOSE_HOW_COUNT]) {
     const lt_sampling greedy = {.top_p = 1.0, .typical_p = 1.0, .repetition = 1.0};
     const lt_sampler_args args = {

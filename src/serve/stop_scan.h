@@ -1,8 +1,8 @@
-/* stop_scan.h: find stop strings in a text that comes in pieces, without letting a beginning of one
- * through.
+/* stop_scan.h: finds stop strings in a text that arrives in pieces, and never passes on the
+ * beginning of one.
  *
- * What may still become a stop string is held back: the longest end of the text so far that begins
- * one. With "END" as stop, "the E" lets "the " pass and holds "E". */
+ * Text that may still become a stop string is held back: the longest suffix so far that begins one.
+ * With "END" as stop string, of "the E" the part "the " passes and "E" is held. */
 #ifndef LT_SERVE_STOP_SCAN_H
 #define LT_SERVE_STOP_SCAN_H
 
@@ -16,14 +16,14 @@ typedef struct {
     const size_t *lengths;
     int n_stops;
     bool include;     /* The stop string is part of the text. */
-    lt_json_out held; /* Owned. What the last call let pass, then what it held back. */
-    size_t passed;    /* Bytes of `held` that were let pass: dropped by the next call. */
+    lt_json_out held; /* Owned. What the last call passed on, then what it held back. */
+    size_t passed;    /* Bytes of `held` that were passed on; the next call drops them. */
 } lt_stop_scan;
 
 void lt_stop_scan_free(lt_stop_scan *s);
 
-/* Take a piece; *out, *out_n is what may go on, valid until the next call. Returns the index of the
- * stop string that was found (the rest is dropped), or -1. */
+/* Take a piece; *out, *out_n is what may be passed on, valid until the next call. Returns the index
+ * of the stop string that was found (the rest is dropped), or -1. */
 int lt_stop_scan_feed(lt_stop_scan *s, const char *text, size_t n, const char **out, size_t *out_n);
 /* The text has ended: what was held back is plain text after all. */
 void lt_stop_scan_end(lt_stop_scan *s, const char **out, size_t *out_n);

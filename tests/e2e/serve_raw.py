@@ -308,7 +308,7 @@ for path, body, words in [("/v1/messages", {"messages": [{"role": "user", "conte
                           ("/v1/completions", {**COMPLETION, "seed": 2**64}, "is 18446744073709551616; it"),
                           ("/v1/completions", {**COMPLETION, "guided_regex": "a(?=b)"}, "is not supported (offset 3)"),
                           ("/v1/completions", {**COMPLETION, "structured_outputs": {"choice": "a"}}, "choice: not an array of one or more strings"),
-                          ("/detokenize", {"tokens": [10**8]}, "'tokens': 100000000 is no token"),
+                          ("/detokenize", {"tokens": [10**8]}, "'tokens': 100000000 is not in the vocabulary"),
                           ("/v1/embeddings", {"input": "Once " * 1000}, "tokens exceeds the available context size of 512 tokens")]:
     a = post(path, body)
     check(f"{path}: {json.dumps(body)[:60]}: {words}", a[0] == 400 and words in error_of(a), a)
@@ -485,7 +485,7 @@ while len(gaps) < 8 and (not gaps or min(gaps) > 0.1):  # Other programs' gaps a
 check(f"a large body: streams go on beside it (longest gap {min(gaps) * 1000:.0f} ms)", min(gaps) < 0.1, gaps)
 check("a large body: answered like a small one", a[0] == 200 and json.loads(a[2])["choices"][0]["message"] == json.loads(small[2])["choices"][0]["message"], a[2][:300])
 a = post("/v1/chat/completions", json.dumps(large).encode()[:-1], ("X-Request-Id: big",))
-check("a large body: that is no JSON", a[0] == 400 and "no JSON" in error_of(a) and a[1]["x-request-id"] == "big", a[:2])
+check("a large body: that is not JSON", a[0] == 400 and "not JSON" in error_of(a) and a[1]["x-request-id"] == "big", a[:2])
 a = post("/v1/chat/completions", {**large, "temperature": "hot"})
 check("a large body: with a wrong field", a[0] == 400 and json.loads(a[2])["error"]["param"] == "temperature", a[:2])
 a = post("/v1/completions", b'{"prompt": [' + b"1," * 4200000 + b"1]}")

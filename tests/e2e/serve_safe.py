@@ -38,7 +38,7 @@ check("the pool's size is told at the start", free[0] == free[1] * free[2] >= co
 s.end()
 s = Server("--context", str(4 * context))
 check(f"--context over the model's: pages for the {context} tokens that are served, and a line that says so",
-      s.stats()["context"] == context and pool_of(s)[1] == free[1] and f"more than the model's {context}" in s.said(), (free, pool_of(s), s.said()))
+      s.stats()["context"] == context and pool_of(s)[1] == free[1] and f"exceeds the model's {context}" in s.said(), (free, pool_of(s), s.said()))
 s.end()
 s = Server("--context", str(context // 4))
 check("--context below the model's: as many fewer pages", s.stats()["context"] == context // 4 and abs(pool_of(s)[1] * 4 - free[1]) <= 4 * 256, (free, pool_of(s)))
@@ -396,8 +396,8 @@ def within(seconds, true):
 first = served()
 fresh = make_certificate("fresh.crt", "fresh.key")
 os.replace(fresh[0], cert)  # For a moment the certificate is of another key.
-check("TLS: a certificate that does not fit its key: the one before goes on, and the log says so",
-      within(20, lambda: "the one before goes on" in s.said() and "key values mismatch" in s.said()) and served() == first, s.said())
+check("TLS: a certificate that does not fit its key: the previous one stays in use, and the log says so",
+      within(20, lambda: "the previous one stays in use" in s.said() and "key values mismatch" in s.said()) and served() == first, s.said())
 os.replace(fresh[1], key_file)
 check("TLS: with its key it is served, without a restart", within(20, lambda: served() != first) and "was read again" in s.said(), s.said())
 kept.sendall(head("GET", "/health"))
@@ -405,7 +405,7 @@ check("TLS: and a connection from before goes on", read_all(kept).startswith(b"H
 second = served()
 with open(cert, "w") as f:
     f.write("rubbish")
-check("TLS: rubbish in its place: the last good one goes on", within(20, lambda: s.said().count("the one before goes on") >= 2) and served() == second, s.said())
+check("TLS: rubbish in its place: the last good one goes on", within(20, lambda: s.said().count("the previous one stays in use") >= 2) and served() == second, s.said())
 files = len(os.listdir(f"/proc/{s.p.pid}/fd"))
 for i in range(150):
     with s.connect() as c:

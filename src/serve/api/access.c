@@ -14,7 +14,7 @@
 
 /* ---- Keys ---- */
 
-/* Every byte is looked at, whatever the first difference: the time tells nothing. */
+/* Every byte is compared, wherever the first difference is, so the time reveals nothing. */
 static bool same_key(const char *key, const char *given) {
     const size_t n = strlen(key), m = strlen(given);
     unsigned char differs = n != m;
@@ -47,7 +47,7 @@ bool lt_access_has_key(lt_call *call) {
 
 /* ---- Names ---- */
 
-/* The item is one of a list with commas between; "*" in it: any. */
+/* Is the item in a comma-separated list? "*" in the list matches any. */
 static bool listed(const char *list, const char *item, size_t n) {
     for (const char *p = list; *p != '\0';) {
         const size_t lead = strspn(p, " "), width = strcspn(p + lead, ", ");
@@ -88,7 +88,7 @@ static bool ends_with(const char *text, const char *end) {
     return n >= m && strcasecmp(text + n - m, end) == 0;
 }
 
-/* A name that a site on the internet can not have, or the operator's. */
+/* Is it a name that no site on the internet can have, or one that the operator allows? */
 static bool host_is_ours(const lt_server *s, const char *header) {
     char host[MAX_HOST], own[MAX_HOST];
     bare_host(host, header);
@@ -99,8 +99,7 @@ static bool host_is_ours(const lt_server *s, const char *header) {
            listed(s->o.allowed_hosts, header, strlen(header));
 }
 
-/* Whether an origin, "https://name:port", is the server's own by the name that the request calls
- * it. */
+/* Is an origin, "https://name:port", the server itself by the name that the request uses for it? */
 static bool is_own_origin(const char *origin, const char *host) {
     const char *name = strstr(origin, "://");
     return host != NULL && name != NULL && strcasecmp(name + 3, host) == 0;
@@ -145,7 +144,7 @@ static void check_page(const lt_call *call, const char *host, lt_access_refusal 
     } else if (type != NULL && !reads &&
                (has_type(type, "text/plain") || has_type(type, "multipart/form-data"))) {
         refuse(out, 415, "unsupported_media_type",
-               "Content-Type: %.60s is not taken by a server without keys: send application/json",
+               "a server without keys does not accept Content-Type: %.60s; send application/json",
                type);
     }
 }
@@ -180,7 +179,7 @@ static bool is_loopback(const char *host) {
 
 lt_err lt_access_check_options(const lt_server_options *o) {
     if (o->n_keys > 0 && o->no_auth) {
-        LT_FAIL(LT_ERR_ARG, "--no-auth beside %d API keys: one or the other", o->n_keys);
+        LT_FAIL(LT_ERR_ARG, "--no-auth contradicts %d API keys: give one or the other", o->n_keys);
     }
     for (int i = 0; i < o->n_keys; i++) {
         for (const char *p = o->keys[i]; *p != '\0'; p++) {
@@ -190,8 +189,8 @@ lt_err lt_access_check_options(const lt_server_options *o) {
         }
     }
     if (o->n_keys == 0 && !o->no_auth && !is_loopback(o->host)) {
-        lt_log_warn("serve: OPEN TO THE NETWORK: --host %s without a key answers everybody who can "
-                    "reach it. Give --api-key or --api-key-file; --no-auth if that is meant",
+        lt_log_warn("serve: OPEN TO THE NETWORK: --host %s without a key answers everyone who can "
+                    "reach it. Give --api-key or --api-key-file, or --no-auth if this is intended",
                     o->host);
     }
     return LT_OK;

@@ -1,9 +1,9 @@
-/* access.h: who may call, decided when a request's headers are there, before its body is read:
- * keys, hosts, origins, types of content.
+/* access.h: who may call. It is decided when the headers of a request have arrived, before its body
+ * is read, by keys, hosts, origins and content types.
  *
- * KEYS      Authorization: Bearer KEY or x-api-key: KEY. Every key is compared byte by byte to its
- *           end, so the time tells nothing but its length.
- * BROWSERS  A server without keys answers whoever reaches it, and a page of any site reaches
+ * KEYS      Authorization: Bearer KEY or x-api-key: KEY. Every key is compared completely, so the
+ *           time reveals nothing but its length.
+ * BROWSERS  A server without keys answers everyone who reaches it, and a page of any site can reach
  *           127.0.0.1 through its reader's browser. So without keys
  *           Host     must be an address, localhost, a name without dots (which no site on the
  *                    internet has), the --host, or one of --allowed-hosts: a site that lets its own
@@ -15,27 +15,28 @@
  *           Content-Type    text/plain and multipart/form-data are refused: they are what a page
  *                           may send without asking (application/x-www-form-urlencoded is too, but
  *                    curl -d says it of JSON; the Origin covers it)
- * With keys a page of another site can do nothing, as it does not know one; --allowed-hosts then
- * only counts if it was given. */
+ * With keys, a page of another site can do nothing because it does not know one; --allowed-hosts
+ * then applies only if it was given. */
 #ifndef LT_SERVE_ACCESS_H
 #define LT_SERVE_ACCESS_H
 
 #include "serve/api/server.h"
 
 typedef struct {
-    int status; /* 0: it may. */
+    int status; /* 0: the call is allowed. */
     const char *type, *code;
     char message[400];
 } lt_access_refusal;
 
-/* call->owner becomes the key. False: none of the server's was given. */
+/* call->owner becomes the key. False: the request has none of the server's keys. */
 bool lt_access_has_key(lt_call *call);
 /* The origin is one of --cors. */
 bool lt_access_cors(const lt_server *s, const char *origin);
-/* By Host, Origin and Content-Type. open: the answer tells nothing, so any page may have it. */
+/* Check Host, Origin and Content-Type. open: the answer reveals nothing, so any page may have
+ * it. */
 void lt_access_check(const lt_call *call, bool open, lt_access_refusal *out);
-/* What was said of keys and the host does not fit together, or opens the server to a network: a
- * failure, or a warning. */
+/* Fail when the options about keys and host contradict each other; warn when they open the server
+ * to a network. */
 LT_MUST_USE lt_err lt_access_check_options(const lt_server_options *o);
 
 #endif

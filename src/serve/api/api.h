@@ -1,4 +1,4 @@
-/* api.h: the door to the server: open it, run it, close it. `lateen serve` is this and a table of
+/* api.h: the interface of the server: open, run, close. `lateen serve` is this and a table of
  * options. */
 #ifndef LT_SERVE_API_H
 #define LT_SERVE_API_H
@@ -18,13 +18,13 @@ typedef struct {
     const char *host;               /* Name or address; IPv6 with brackets or without. */
     int port;                       /* 0: any free one. */
     const char *model;              /* Path: for /props, and where a chat template may lie. */
-    const char *name;               /* As clients call it; NULL: the path's last part. */
+    const char *name;               /* Name that clients use; NULL: the last part of the path. */
     const char *template;           /* A chat template's name or file; NULL: the model's own. */
     const char *tls_cert, *tls_key; /* PEM files; "": plain HTTP. */
     const char *keys[LT_SERVER_MAX_KEYS];
     int n_keys;
     bool no_auth;              /* Without keys on purpose: no warning. */
-    const char *allowed_hosts; /* Names it is called by, commas between; "": see access.h. */
+    const char *allowed_hosts; /* Host names of the server, comma-separated; "": see access.h. */
     const char *cors;          /* "": none; "*"; or origins with commas between. */
     /* JSON object of sampling fields for requests that do not name them; NULL: none. */
     const char *defaults;
@@ -39,7 +39,7 @@ typedef struct {
     int think_budget; /* Of requests that name none; -1: none. */
     /* Opens the model and its tokenizer, on a thread of its own. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
-    /* Called on the compiler's thread before each grammar; NULL. */
+    /* Called on the compiler's thread before each grammar; may be NULL. */
     void (*before_compile)(void *ctx);
     void *ctx;
     bool quiet;
@@ -47,7 +47,7 @@ typedef struct {
 
 lt_server_options lt_server_defaults(void);
 
-/* Bind and begin to load. options' strings must outlive the server. */
+/* Bind the port and begin to load the model. The strings of options must outlive the server. */
 LT_MUST_USE lt_err lt_server_open(lt_server **out, const lt_server_options *options);
 int lt_server_port(const lt_server *s);
 /* "http://127.0.0.1:8080"; an IPv6 host stands in brackets. */
@@ -56,7 +56,7 @@ void lt_server_url(const lt_server *s, char *out, size_t n);
 /* Serve until SIGTERM or SIGINT has drained, lt_server_stop was called, or loading failed (its
  * error). */
 LT_MUST_USE lt_err lt_server_run(lt_server *s);
-/* From any thread: end as SIGTERM does. */
+/* End as on SIGTERM. From any thread. */
 void lt_server_stop(lt_server *s);
 void lt_server_close(lt_server *s); /* Accepts NULL. */
 

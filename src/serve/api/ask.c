@@ -92,7 +92,7 @@ void lt_ask_free(lt_ask *a) {
 
 /* ---- One field ---- */
 
-/* OpenAI's codes: clients leave a field out and try again where they know one. */
+/* Set OpenAI's error code: clients that know it retry without the field. */
 static bool with_code(lt_api_error *e, const char *code) {
     e->code = code;
     return false;
@@ -106,7 +106,7 @@ static const char *kind_of(const json_t *value) {
     return names[json_typeof(value)];
 }
 
-/* Whole numbers are told whole: 1000000000, not 1e+09. */
+/* Write integers as integers: 1000000000, not 1e+09. */
 static const char *number_text(double v, char out[32]) {
     snprintf(out, 32, v == floor(v) && fabs(v) < 1e21 ? "%.0f" : "%g", v);
     return out;
@@ -197,8 +197,8 @@ static bool read_field(lt_ask *a, const lt_field *f, const json_t *value, const 
     return with_code(e, "unsupported_parameter");
 }
 
-/* A name that came with a request, as the log may have it: no ends of lines, no codes of
- * terminals. */
+/* Warn of an unknown field. Its name comes from a request, so newlines and terminal codes are
+ * removed. */
 static void warn_unknown(const char *where, const char *key) {
     char name[64];
     size_t n = 0;
@@ -206,7 +206,7 @@ static void warn_unknown(const char *where, const char *key) {
         name[n] = key[n] >= 0x20 && key[n] < 0x7F ? key[n] : '?';
     }
     name[n] = '\0';
-    lt_log_warn("serve: the unknown field '%s%s' of a request is left out", where, name);
+    lt_log_warn("serve: ignoring the unknown field '%s%s' of a request", where, name);
 }
 
 static bool refuse_unknown(const lt_field *rows, size_t n_rows, const char *where, const char *key,
@@ -256,7 +256,7 @@ bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t
     return true;
 }
 
-/* At most so many values: commas and brackets outside of strings. */
+/* An upper bound on the number of values: commas and brackets outside of strings. */
 static size_t count_values(const char *text, size_t bytes) {
     size_t n = 0;
     for (size_t i = 0; i < bytes; i++) {
@@ -287,7 +287,7 @@ json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e) {
         return NULL;
     }
     if (root == NULL) {
-        lt_api_refuse(e, NULL, "the body is no JSON: %s (line %d, column %d)", why.text, why.line,
+        lt_api_refuse(e, NULL, "the body is not JSON: %s (line %d, column %d)", why.text, why.line,
                       why.column);
         return NULL;
     }

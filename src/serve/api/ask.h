@@ -1,11 +1,10 @@
-/* ask.h: what a request asks for: one struct for all endpoints, filled from JSON by one table per
- * endpoint.
+/* ask.h: the parameters of a request: one struct for all endpoints, filled from JSON by one table
+ * per endpoint.
  *
- * A table row names a field, how it is read and where it goes; so a field is honoured, accepted
- * because it does not change the answer (NOTHING), accepted with certain values only (ONLY), or
- * refused by name (REFUSED). What no row names is refused too, with the nearest name, unless
- * `unknown` says otherwise. null is the same as absent everywhere. docs/serve.md lists the
- * tables. */
+ * A table row names a field, how it is read and where it is stored. So each field is honoured,
+ * accepted because it does not change the answer (NOTHING), accepted with certain values only
+ * (ONLY), or refused by name (REFUSED). A field without a row is refused, with the nearest name,
+ * unless `unknown` says otherwise. null always counts as absent. docs/serve.md lists the tables. */
 #ifndef LT_SERVE_ASK_H
 #define LT_SERVE_ASK_H
 
@@ -31,7 +30,7 @@ typedef struct {
 
 /* Fill *e and return false, so that a reader ends with `return lt_api_refuse(...)`. */
 bool lt_api_refuse(lt_api_error *e, const char *param, const char *fmt, ...) LT_PRINTF(3, 4);
-/* The same with the last error of Lateen's own (lt_error_message). */
+/* The same with the last error of this thread (lt_error_message). */
 bool lt_api_refuse_error(lt_api_error *e, const char *param, lt_err err);
 bool lt_api_refuse_oom(lt_api_error *e);
 
@@ -40,17 +39,16 @@ bool lt_api_refuse_oom(lt_api_error *e);
 
 typedef struct lt_body lt_body; /* worker_pool.h: a tree that another thread frees. */
 
-/* What becomes of a field that no row names: the request is refused, or it is left out, with or
- * without a line in the log. */
+/* Treatment of an unknown field: refuse the request, or ignore the field, with or without a warning
+ * in the log. */
 typedef enum { LT_UNKNOWN_REFUSE, LT_UNKNOWN_WARN, LT_UNKNOWN_IGNORE } lt_unknown_fields;
 
-/* Everything any endpoint understands. JSON members point into the request's tree, which the ask
- * owns. */
+/* The fields of all endpoints. JSON members point into the request's tree, which the ask owns. */
 typedef struct {
     json_t *root;
     lt_unknown_fields unknown;
     const char *cache_salt;
-    lt_body *body; /* What the tree belongs to; NULL: to the ask alone. */
+    lt_body *body; /* Owner of the tree; NULL: the ask. */
     const char *model;
     /* What to continue or to embed. */
     const json_t *messages, *prompt, *input, *system, *tools, *tool_choice, *content, *tokens,
@@ -69,7 +67,7 @@ typedef struct {
     int64_t dry_allowed, dry_last_n;
     bool ignore_eos;
     const json_t *logit_bias, *stop, *stop_ids, *dry_breakers, *allowed_ids, *bad_words;
-    /* Tokens of the prompt's end that are kept; -1: what fits; below: all. */
+    /* Tokens at the end of the prompt that are kept; -1: as many as fit; below -1: all. */
     int64_t truncate_prompt;
     bool include_stop;
     const json_t *format, *options; /* Ollama's. */
@@ -102,9 +100,9 @@ typedef enum {
     LT_FIELD_F64,
     LT_FIELD_STR,
     LT_FIELD_JSON,
-    LT_FIELD_NOTHING, /* Accepted; nothing here depends on it. */
+    LT_FIELD_NOTHING, /* Accepted, but has no effect. */
     LT_FIELD_ONLY,    /* Accepted with one of the values of `note`, JSON texts with '|' between. */
-    LT_FIELD_REFUSED  /* note: why. */
+    LT_FIELD_REFUSED  /* note: the reason. */
 } lt_field_type;
 
 typedef struct {
@@ -142,8 +140,8 @@ typedef struct {
 #define LT_REFUSED(name, why)                                                                      \
     { name, LT_FIELD_REFUSED, 0, 0, 0, why }
 
-/* llama-server's settings of samplers that are only there switched off: without those nothing
- * depends on them, and its clients send them all. */
+/* llama-server's settings of samplers that exist here only switched off. They have no effect then,
+ * and its clients send all of them. */
 #define LT_FIELDS_IDLE                                                                             \
     LT_NOTHING("mirostat_tau"), LT_NOTHING("mirostat_eta"), LT_NOTHING("dynatemp_exponent")
 
@@ -187,29 +185,29 @@ typedef struct {
         LT_I64("repeat_last_n", repeat_last_n, -1, 1e9)
 
 void lt_ask_defaults(lt_ask *a); /* OpenAI's: temperature 1, n 1, ... */
-/* The server's own defaults (an object of sampling fields and max_tokens, or NULL), over those; its
- * tree must outlive the ask. */
+/* Override them with the server's defaults (an object of sampling fields and max_tokens, or NULL);
+ * its tree must outlive the ask. */
 bool lt_ask_preset(lt_ask *a, const json_t *preset, lt_api_error *e);
 void lt_ask_free(lt_ask *a);
 
-/* Parse the body (a JSON object) by the table. False: *e says what to answer. */
+/* Parse the body (a JSON object) by the table. False: *e is the answer. */
 bool lt_ask_read(lt_ask *a, const lt_field *rows, size_t n_rows, const char *body, size_t bytes,
                  lt_api_error *e);
-/* The same with a body that is parsed already, and becomes the ask's. */
+/* The same with a parsed body, which the ask takes over. */
 bool lt_ask_read_body(lt_ask *a, const lt_field *rows, size_t n_rows, lt_body *body,
                       lt_api_error *e);
-/* One object by a table of fields: for nested objects (stream_options, ...). where leads the
- * parameter's name. */
+/* Read a nested object (stream_options, ...) by a table of fields. `where` is the prefix of
+ * parameter names in messages. */
 bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t n_rows,
                    const char *where, lt_api_error *e);
 
-/* The body as a JSON object, to be released; NULL: *e. One of over LT_BODY_VALUES values is
- * refused: each takes some 100 bytes of memory. */
+/* Parse the body as a JSON object, which the caller releases; NULL: see *e. A body of more than
+ * LT_BODY_VALUES values is refused, because each takes some 100 bytes of memory. */
 #define LT_BODY_VALUES ((size_t)4 << 20)
 json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e);
 
-/* Of one field's names (NULL at the end) the one that the request uses; the first if it uses
- * none. */
+/* The name of a field that the request uses, among its synonyms (NULL at the end); the first if it
+ * uses none. */
 const char *lt_ask_said(const lt_ask *a, const char *const *names);
 
 /* A string, or a list of strings, of at most `most`; n <= most pointers into the tree. */

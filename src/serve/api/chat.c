@@ -27,7 +27,7 @@ static const lt_field fields[] = {
     LT_NOTHING("prompt_cache_key"), LT_NOTHING("prompt_cache_options"),
     LT_NOTHING("prompt_cache_retention"), LT_NOTHING("safety_identifier"), LT_NOTHING("user"),
     LT_NOTHING("metadata"), LT_NOTHING("service_tier"),
-    /* Of vLLM and llama-server. */
+    /* Extensions of vLLM and llama-server. */
     LT_JSON("chat_template_kwargs", template_kwargs),
     LT_REFUSED("chat_template", "templates come with the model, or by --chat-template"),
     LT_REFUSED("documents", "put them into a message"),
@@ -142,7 +142,7 @@ static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text,
         lt_out_key(o, "content");
         lt_out_str(o, text, n);
         break;
-    case LT_SPEECH_REASONING: /* The two names that clients look for. */
+    case LT_SPEECH_REASONING: /* Clients look for either of these two names. */
         lt_out_key(o, "reasoning_content");
         lt_out_str(o, text, n);
         lt_out_key(o, "reasoning");
@@ -313,7 +313,7 @@ static bool read_logprobs(const lt_ask *a, int *top, lt_api_error *e) {
 
 static lt_conversation conversation_of(const lt_ask *a) {
     return (lt_conversation){.messages = a->messages,
-                             .tools = a->tools, /* None, when tool_choice says so. */
+                             .tools = a->tools, /* None, if tool_choice is none. */
                              .kwargs = a->template_kwargs,
                              .reasoning_effort = a->reasoning_effort,
                              .verbosity = a->verbosity,
@@ -394,7 +394,7 @@ void lt_api_chat(lt_call *call) {
     lt_reply_start(call, j);
 }
 
-/* How many tokens the prompt of such a request has. */
+/* Report the number of tokens in the prompt of such a request. */
 void lt_api_chat_tokens(lt_call *call) {
     lt_api_error e = {0};
     lt_json_out o = {0};

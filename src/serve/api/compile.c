@@ -40,7 +40,7 @@ static void key_name(lt_json_out *o, const char *text) {
     key_text(o, text != NULL ? text : "", text != NULL ? strlen(text) : 0);
 }
 
-/* All that make looks at; the vocabulary is always the same. */
+/* Write everything that `make` depends on; the vocabulary is always the same. */
 static void write_key(lt_compile *job) {
     const lt_parse_grammar_options *w = &job->what;
     lt_json_out *o = &job->key;
@@ -105,7 +105,8 @@ static void *run(void *arg) {
             continue;
         }
         pthread_mutex_unlock(&c->lock);
-        if (!find_kept(c, c->current)) { /* It may have been made while this one waited. */
+        /* The same grammar may have been compiled while this job waited. */
+        if (!find_kept(c, c->current)) {
             run_job(c, c->current);
         }
         pthread_mutex_lock(&c->lock);
@@ -151,7 +152,7 @@ lt_err lt_compiler_submit(lt_compiler *c, lt_compile *job) {
     }
     if (c->n >= c->o.max_waiting) {
         lt_out_free(&job->key);
-        LT_FAIL_DONE(LT_ERR_LIMIT, "%lld grammars are waiting to be made; try again later",
+        LT_FAIL_DONE(LT_ERR_LIMIT, "%lld grammars are waiting to be compiled; try again later",
                      (long long)c->n);
     }
     lt_fifo_push(&c->waiting, &job->link);
@@ -207,7 +208,7 @@ lt_err lt_compiler_open(lt_compiler **out, const lt_compiler_options *o) {
     }
     c->running = pthread_create(&c->thread, NULL, run, c) == 0;
     if (!c->running) {
-        LT_FAIL_DONE(LT_ERR_OOM, "no thread to make grammars on");
+        LT_FAIL_DONE(LT_ERR_OOM, "cannot start the thread that compiles grammars");
     }
     *out = c;
     c = NULL;

@@ -1,21 +1,21 @@
-/* compile.h: grammars are made on a thread of their own, so that the loop, and with it every
- * stream, never waits for one.
+/* compile.h: grammars are compiled on a thread of their own, so that the event loop, and with it
+ * every stream, never waits for one.
  *
  *     loop:      lt_compiler_submit(c, job): the job is filled in and stays the caller's; it lives
  *                until done, or until a cancel that returns true
  *     compiler:  vocabulary (the first time), grammar
  *     loop:      done(job): job->grammar, or job->err and job->message
  *
- * Grammars that were made are kept (grammar/keep.h): the next job that asks for the same one is
- * told at once, however many wait.
+ * Compiled grammars are kept (grammar/keep.h): the next job for the same one is done at once,
+ * however many others wait.
  *
  *     free ─submit─▶ WAITING ─▶ MADE ─▶ told: done() on the loop ─▶ free
  *       └──it is kept────────────▲
  *     WAITING ─cancel: true─▶ free
- *     MADE ─cancel: false─▶ given up at the next state of an automaton, then told like any other
+ *     MADE ─cancel: false─▶ abandoned at the next state of an automaton, then told like any other
  *
- * A bounded queue, first come, first made; one more is LIMIT. While a job waits or is made, its
- * tree and texts are the compiler's to read: the loop leaves them alone. */
+ * The queue is bounded, first come, first served; a further job fails with LIMIT. While a job waits
+ * or is compiled, the compiler reads its tree and texts, so the loop must not touch them. */
 #ifndef LT_SERVE_COMPILE_H
 #define LT_SERVE_COMPILE_H
 
@@ -59,13 +59,14 @@ typedef struct {
 
 /* Starts the thread. The tokenizer must outlive it. */
 LT_MUST_USE lt_err lt_compiler_open(lt_compiler **out, const lt_compiler_options *o);
-/* Jobs that wait are dropped, the one that is made is given up; done() is not called any more.
- * Accepts NULL. The vocabulary goes with it: grammars must be closed before. */
+/* Drop waiting jobs and abandon the current one; done() is not called any more. Accepts NULL. The
+ * vocabulary is closed, too, so all grammars must be closed before. */
 void lt_compiler_stop(lt_compiler *c);
 void lt_compiler_close(lt_compiler *c);
 
 LT_MUST_USE lt_err lt_compiler_submit(lt_compiler *c, lt_compile *job);
-/* True: it had not begun, and is the caller's again. False: done() will be called for it, soon. */
+/* True: the job had not begun and belongs to the caller again. False: done() will be called for it
+ * soon. */
 bool lt_compiler_cancel(lt_compiler *c, lt_compile *job);
 int64_t lt_compiler_waiting(lt_compiler *c); /* Jobs that wait or are made. */
 void lt_compiler_get_kept(lt_compiler *c, lt_grammar_keep_stats *out);

@@ -1,5 +1,5 @@
-/* api/completions.c: /v1/completions: text or ids in, text out; echo, logprobs in their old shape,
- * best_of. */
+/* api/completions.c: /v1/completions: continues a text or ids; with echo, logprobs in the older
+ * format, and best_of. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,8 +40,8 @@ typedef struct {
     size_t shift; /* Bytes of text before these. */
 } rows;
 
-/* Likeliest tokens that are to be told; -1: no log-probabilities at all, whatever the engine needs
- * of them. */
+/* Number of most likely tokens to report; -1: report no log-probabilities, even if the engine
+ * computes them. */
 static int asked_top(const lt_ask *a) {
     if (json_is_integer(a->logprobs)) {
         return (int)json_integer_value(a->logprobs);
@@ -69,9 +69,9 @@ static void put_token_logprobs(lt_json_out *o, const rows *r, size_t n) {
     }
 }
 
-/* One object of token: logprob; the token itself stands at the end where it is none of the
- * likeliest, as OpenAI has it. Tokens that read the same (bytes that are no UTF-8) would repeat a
- * key: the first, likelier one stays. */
+/* Write an object of token: logprob. As with OpenAI, the chosen token is appended when it is not
+ * among the most likely ones. Tokens with the same text (bytes that are not UTF-8) would repeat a
+ * key; the first, more likely one is kept. */
 static void put_top(lt_json_out *o, const lt_server *s, const lt_token_logs *l,
                     const lt_token_log *row, int top) {
     const struct lt_token_top own = {.id = row->id, .logprob = row->logprob};
@@ -150,7 +150,7 @@ static int64_t wanted_choices(const lt_reply *j) {
     return j->ask.n;
 }
 
-/* Where the choice stands in the answer: with best_of only the chosen are there, prompt by
+/* Write a choice at its index in the answer: with best_of only the best are there, prompt by
  * prompt. */
 static void put_choice(lt_json_out *o, lt_reply_choice *c, int64_t index, const char *text,
                        size_t n, size_t from, bool with_prompt, bool first, const char *finish) {
@@ -231,7 +231,8 @@ static void send_echo(lt_reply_choice *c) {
 }
 
 static bool dropped(const lt_reply *j) {
-    return j->ask.max_tokens == 0; /* Only the echo is wanted; the engine made one token. */
+    /* Only the echo is wanted, although the engine has made one token. */
+    return j->ask.max_tokens == 0;
 }
 
 static void format_text(lt_reply_choice *c, const char *text, size_t n) {
@@ -261,7 +262,7 @@ static int by_logprob(const void *a, const void *b) {
     return p != q ? (p < q) - (p > q) : x->index - y->index;
 }
 
-/* The n best of a part's choices, by mean log-probability of a token. */
+/* Write the n best choices of a part, by mean log-probability per token. */
 static void put_part(lt_reply *j, lt_part *p, lt_json_out *o) {
     lt_reply_choice *order[128];
     const int64_t at = p - j->parts;
@@ -327,7 +328,8 @@ static const lt_formatter formatter = {.text = format_text,
 
 /* ---- The request ---- */
 
-/* Alternatives to tell of the answer's tokens, and what echo needs of the prompt's; -1: none. */
+/* Alternatives to report for the tokens of the answer, and of the prompt if echo needs them; -1:
+ * none. */
 static bool read_logprobs(const lt_ask *a, int *top, int *of_prompt, lt_api_error *e) {
     if (json_is_integer(a->logprobs)) {
         const json_int_t n = json_integer_value(a->logprobs);
@@ -360,7 +362,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
                              (long long)a->best_of, (long long)a->n);
     }
     if (a->best_of > a->n && a->stream) {
-        return lt_api_refuse(e, "best_of", "'best_of' over 'n' can not be streamed");
+        return lt_api_refuse(e, "best_of", "'best_of' greater than 'n' cannot be streamed");
     }
     if (a->max_tokens == 0 && !a->echo) {
         return lt_api_refuse(e, "max_tokens", "'max_tokens' 0 makes sense with 'echo' only");

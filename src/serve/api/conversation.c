@@ -9,7 +9,7 @@
 #include "base/json.h"
 
 #define MAX_MESSAGES 16384
-#define MAX_KWARGS   256 /* Templates look each of their names up among them. */
+#define MAX_KWARGS   256 /* Templates look up each of their names among them. */
 
 /* ---- Content ---- */
 
@@ -169,7 +169,7 @@ static json_t *copy_messages(const lt_server *s, const json_t *messages, lt_api_
 
 /* ---- The context of the template ---- */
 
-/* Templates make words of it: what no model was taught is a slip of the pen. */
+/* Templates turn it into words; a value that no model was trained on is a mistake. */
 static bool check_effort(const char *effort, lt_api_error *e) {
     static const char *const known[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
     for (size_t i = 0; effort != NULL && i < sizeof known / sizeof *known; i++) {
@@ -249,7 +249,8 @@ static json_t *context_of(const lt_server *s, const lt_conversation *c, lt_api_e
     return context;
 }
 
-/* Cut behind the last message's content: what the template puts there would end it. */
+/* Cut the text after the last message's content, because the template's text there would end the
+ * message. */
 static void cut_final(const json_t *context, char *text, size_t *n) {
     const json_t *messages = json_object_get(context, "messages");
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
@@ -282,7 +283,7 @@ bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **t
     err = lt_chat_template_render(s->template, context, text, n);
     if (err != LT_OK) {
         lt_api_refuse_error(e, "messages", err);
-        e->status = 400; /* The template's own complaint, or a conversation beyond its limits. */
+        e->status = 400; /* The template's own error, or a conversation beyond its limits. */
         e->type = "invalid_request_error";
         e->retry_after_s = 0;
     } else if (c->continue_final) {

@@ -1,5 +1,5 @@
-/* conversation.h: from messages to the prompt a chat model was taught. Chat, responses, messages
- * and apply-template all come through here, in OpenAI's message shape. */
+/* conversation.h: turns messages into the prompt format of a chat model. Chat, responses, messages
+ * and apply-template all use it, with messages in OpenAI's format. */
 #ifndef LT_SERVE_CONVERSATION_H
 #define LT_SERVE_CONVERSATION_H
 
@@ -20,23 +20,23 @@ typedef struct {
 /* The rendered prompt, malloc'ed. */
 bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **text, size_t *n,
                           lt_api_error *e);
-/* opened: the prompt ends with the mark that opens the reasoning; NULL: nobody is to answer, the
- * ids are only counted, so that any length will do. Its ids: special tokens are recognised, and BOS
- * put before where the tokenizer does and the template does not. */
+/* The ids of the prompt: special tokens are recognised, and BOS is put before them if the tokenizer
+ * adds one and the template did not. *opened: the prompt ends with the mark that opens the
+ * reasoning. opened NULL: the ids are only counted, so any length is accepted. */
 bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bool *opened,
                          lt_api_error *e);
 
-/* The same, but what is too long loses its oldest turns, until there is room for max_tokens (below
- * 0: for an answer). The last turn is never cut. */
+/* The same, but a conversation that is too long loses its oldest turns until max_tokens fit (below
+ * 0: an answer of any length). The last turn is never dropped. */
 bool lt_conversation_fit(lt_server *s, const lt_conversation *c, int64_t max_tokens, lt_ids *out,
                          bool *opened, lt_api_error *e);
 
-/* For templates that know no tools: messages (changed) tell of the tools (may be NULL), of calls
- * and results in plain words. */
+/* For templates without tools: change messages so that they describe the tools (may be NULL), the
+ * calls and the results in plain text. */
 void lt_conversation_teach(json_t *messages, const json_t *tools);
 
-/* The leading system message (made where there is none) says how long answers are to be: for
- * templates that have no variable for it. */
+/* For templates without a variable for verbosity: state it in the leading system message, which is
+ * added if there is none. */
 void lt_conversation_steer(json_t *messages, const char *verbosity);
 
 /* The text of a message's content: a string, or parts of which all are text, joined. NULL: *e. A

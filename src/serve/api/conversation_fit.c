@@ -1,7 +1,7 @@
-/* conversation_fit.c: a conversation that is too long loses its oldest turns: `truncation: auto` of
- * /v1/responses. What leads it, the system's and the developer's messages, stays; the rest begins
- * at a user's message, so that no result stands without its call. How many turns go is found by
- * halving, as each try renders and encodes what is left. */
+/* conversation_fit.c: drops the oldest turns of a conversation that is too long: `truncation: auto`
+ * of /v1/responses. The leading system and developer messages stay; the rest begins at a user's
+ * message, so that no result is without its call. The number of turns to drop is found by
+ * bisection, because each attempt renders and encodes the rest. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static json_t *without(const json_t *messages, size_t n_lead, size_t at) {
     return left;
 }
 
-/* The prompt from `at` on leaves `room` tokens. A complaint other than the length's stays in *e. */
+/* Does the prompt from `at` on leave `room` tokens? An error other than the length stays in *e. */
 static bool fits(lt_server *s, const lt_conversation *c, size_t n_lead, size_t at, int64_t room,
                  lt_ids *out, bool *opened, lt_api_error *e) {
     lt_conversation left = *c;

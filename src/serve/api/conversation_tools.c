@@ -1,6 +1,7 @@
-/* conversation_tools.c: tools for chat templates that know none. Their list goes into the system
- * message, calls into the assistant's words in the spelling that a plain format reads (parse.h),
- * and results come as the user's. Without this a model would not hear of the tools at all. */
+/* conversation_tools.c: tools for chat templates without support for them. The list of tools goes
+ * into the system message, calls into the assistant's text in the notation of a plain format
+ * (parse.h), and results into user messages. Without this the model would not see the tools at
+ * all. */
 #include <string.h>
 
 #include "serve/api/conversation.h"
@@ -32,7 +33,7 @@ static void put_functions(lt_json_out *out, const json_t *tools) {
     }
 }
 
-/* {"name": ..., "arguments": ...} behind what was said. */
+/* Append {"name": ..., "arguments": ...} to the text of the message. */
 static void spell_calls(json_t *message) {
     lt_json_out text = {0};
     const char *said = text_of(message, "content");
@@ -64,7 +65,7 @@ static void spell_result(json_t *message) {
     lt_out_free(&text);
 }
 
-/* Behind what the leading system message says, else a message of its own. */
+/* Append the text to the leading system message, or add one. */
 static void tell_system(json_t *messages, const char *text, size_t n) {
     lt_json_out system = {0};
     json_t *first = json_array_get(messages, 0);

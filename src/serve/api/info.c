@@ -1,5 +1,5 @@
-/* api/info.c: what the server tells about itself: models, health, version, metrics, the numbers of
- * the status page. */
+/* api/info.c: what the server reports about itself: models, health, version, metrics, the numbers
+ * of the status page. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,8 +56,8 @@ void lt_api_models(lt_call *call) {
     lt_call_json(call, 200, &o);
 }
 
-/* "org%2Fmodel": clients write a name's slashes, spaces and letters so. What is too long is cut,
- * and then no model's name. */
+/* Decode "org%2Fmodel": clients may encode any character of a name so. A name that is too long is
+ * truncated, and then matches no model. */
 static void decode_percent(char *out, size_t room, const char *text) {
     size_t n = 0;
     while (*text != '\0' && n + 1 < room) {

@@ -1,5 +1,5 @@
-/* json_out.h: JSON written straight into a growing text, without a tree: what streaming needs
- * thousands of times a second.
+/* json_out.h: writes JSON directly into a growing text, without a tree, as streaming does thousands
+ * of times a second.
  *
  *     lt_json_out o = {0};
  *     lt_out_open(&o, '{');
@@ -7,9 +7,9 @@
  *     lt_out_key(&o, "data"), lt_out_open(&o, '['), lt_out_int(&o, 1), lt_out_shut(&o, ']');
  *     lt_out_shut(&o, '}');                     o.data[0 .. o.n) is {"object":"list","data":[1]}
  *
- * Commas are placed by the writer. Running out of memory is remembered in `failed` and everything
- * after it is dropped, so that a caller checks once, at the end. Strings must be valid UTF-8, as
- * the tokenizer's streams and jansson give them. */
+ * The writer places commas. When memory runs out, `failed` is set and everything after it is
+ * dropped, so a caller checks once, at the end. Strings must be valid UTF-8, as the tokenizer's
+ * streams and jansson give them. */
 #ifndef LT_SERVE_JSON_OUT_H
 #define LT_SERVE_JSON_OUT_H
 

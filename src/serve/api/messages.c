@@ -1,5 +1,5 @@
-/* api/messages.c: /v1/messages and /v1/messages/count_tokens: Anthropic's shape, over the same
- * conversation as chat. max_tokens is an upper bound: where the context is smaller it counts. */
+/* api/messages.c: /v1/messages and /v1/messages/count_tokens: Anthropic's format for the same
+ * conversation as chat. max_tokens is an upper bound; the space left in the context is another. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,7 +100,7 @@ static bool read_output(lt_ask *a, lt_api_error *e) {
     return true;
 }
 
-/* Anthropic's tool_choice as OpenAI's: a new value, NULL for none given. */
+/* Convert Anthropic's tool_choice to OpenAI's: a new value, NULL if none is given. */
 static bool convert_choice(const json_t *choice, json_t **out, bool *parallel, lt_api_error *e) {
     const char *type = json_string_value(json_object_get(choice, "type"));
     const char *name = json_string_value(json_object_get(choice, "name"));
@@ -128,7 +128,7 @@ static bool convert_choice(const json_t *choice, json_t **out, bool *parallel, l
     return true;
 }
 
-/* Tokens of the prompt that Anthropic's messages make. */
+/* Count the tokens of the prompt of Anthropic's messages. */
 static bool count(lt_server *s, const lt_ask *a, const json_t *messages, int64_t *n) {
     lt_api_error e = {0};
     lt_ids ids = {0};
@@ -142,7 +142,8 @@ static bool count(lt_server *s, const lt_ask *a, const json_t *messages, int64_t
     return ok;
 }
 
-/* context_management; what it saved is counted by the prompts with and without. */
+/* Apply context_management; the tokens that it saves are the difference of the prompts without and
+ * with it. */
 static bool edited(lt_ask *a, lt_call *call, lt_messages *st, lt_api_error *e) {
     const json_t *whole = a->messages;
     int64_t before = 0, after = 0;
@@ -160,7 +161,7 @@ static bool edited(lt_ask *a, lt_call *call, lt_messages *st, lt_api_error *e) {
 static bool read_ask(lt_ask *a, lt_call *call, lt_messages *st, bool counting, lt_api_error *e) {
     json_t *messages, *tools, *choice = NULL;
     lt_server_ask(call->server, a);
-    a->max_tokens = -1; /* Anthropic: every request says. */
+    a->max_tokens = -1; /* Anthropic requires it in every request. */
     if (!lt_call_read(call, a, fields, sizeof fields / sizeof *fields, e)) {
         return false;
     }

@@ -1,5 +1,5 @@
-/* messages.h: /v1/messages in parts: the request (api/messages.c), the conversation in it
- * (messages_read.c), what is answered (messages_format.c). */
+/* messages.h: /v1/messages in parts: the request (api/messages.c), its conversation
+ * (messages_read.c), the answer (messages_format.c). */
 #ifndef LT_SERVE_MESSAGES_H
 #define LT_SERVE_MESSAGES_H
 
@@ -11,9 +11,9 @@
 /* A reply's format_state. */
 typedef struct {
     bool keep;           /* The turn is stored: thread. */
-    bool omitted;        /* Thinking is told by its signature alone. */
+    bool omitted;        /* Only the signature of thinking is sent. */
     bool edits;          /* context_management is asked for. */
-    const json_t *own;   /* The request's messages, as they came. */
+    const json_t *own;   /* The request's messages, unchanged. */
     lt_stored *previous; /* Held; NULL: not a thread, or its first turn. */
     int64_t cleared_turns, cleared_tokens;
 } lt_messages;
@@ -23,9 +23,9 @@ extern const lt_formatter lt_messages_formatter;
 /* thread: {type: create} or {type: continue, previous_message_id}: the turns before join the ask's
  * messages, system and tools. */
 bool lt_messages_thread(lt_ask *a, const lt_call *call, lt_messages *st, lt_api_error *e);
-/* Blocks of thinking are opened by their signatures; those of others are left out. */
+/* Decrypt the thinking blocks from their signatures; blocks signed by others are left out. */
 bool lt_messages_open_thinking(lt_ask *a, const lt_call *call, lt_api_error *e);
-/* context_management: edits; of thinking the turns before the last ones are cleared. */
+/* Apply the edits of context_management: clear the thinking of all but the last turns. */
 bool lt_messages_edit(lt_ask *a, lt_messages *st, lt_api_error *e);
 
 #endif

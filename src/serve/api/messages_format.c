@@ -1,9 +1,9 @@
-/* messages_format.c: see messages.h: how /v1/messages words an answer.
+/* messages_format.c: see messages.h: how /v1/messages formats an answer.
  *
  * A stream is message_start, then for each block content_block_start, content_block_delta ...,
- * content_block_stop, then message_delta with the reason and the usage, then message_stop. A block
- * of thinking ends with its signature: the text sealed (seal.h), so that a client that is not told
- * it (display: omitted) carries it all the same. */
+ * content_block_stop, then message_delta with the reason and the usage, then message_stop. A
+ * thinking block ends with its signature: the sealed text (seal.h), so that a client that does not
+ * receive the text (display: omitted) still returns it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ static void put_usage(lt_json_out *o, const lt_reply *j) {
     lt_out_shut(o, '}');
 }
 
-/* What was left out of the conversation, for who asked for edits. */
+/* Report what was removed from the conversation, if edits were requested. */
 static void put_edits(lt_json_out *o, const lt_messages *st) {
     if (!st->edits) {
         return;
@@ -235,7 +235,7 @@ static void put_content(lt_json_out *o, const lt_reply_choice *c) {
     lt_out_shut(o, ']');
 }
 
-/* What the next turn of the thread stands on. */
+/* Store what the next turn of the thread needs. */
 static void keep(lt_reply *j) {
     const lt_messages *st = j->format_state;
     const json_t *root = j->ask.root;
@@ -251,7 +251,8 @@ static void keep(lt_reply *j) {
     lt_out_shut(&o, '}');
     if (o.failed ||
         !lt_store_put(j->server->store, j->id, j->owner, st->previous, o.data, o.n, lt_clock_s())) {
-        lt_log_warn("thread of %s is not kept: %zu bytes are more than the store has", j->id, o.n);
+        lt_log_warn("the thread of %s is not kept: its %zu bytes do not fit in the store", j->id,
+                    o.n);
     }
     lt_out_free(&o);
 }

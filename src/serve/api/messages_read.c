@@ -15,7 +15,7 @@ static const char *str(const json_t *object, const char *key) {
 
 /* ---- Threads ---- */
 
-/* The client may go on without: it reads the error's code. */
+/* The client reads the code of the error and may retry without the thread. */
 static bool refuse_thread(lt_api_error *e, int status, const char *detail, const char *message) {
     lt_api_refuse(e, "thread", "%s", message);
     e->status = status;
@@ -23,8 +23,8 @@ static bool refuse_thread(lt_api_error *e, int status, const char *detail, const
     return false;
 }
 
-/* Messages of all turns, oldest first, each turn's answer behind it; system and tools are those of
- * the first. */
+/* Add the messages of all turns, oldest first, each followed by its answer; system and tools are
+ * those of the first turn. */
 static bool add_turns(lt_ask *a, json_t *all, const lt_stored *last, lt_api_error *e) {
     size_t n = 0;
     const lt_stored **turns = lt_stored_line(last, &n);
@@ -121,8 +121,8 @@ static bool thinks(const json_t *message) {
     return false;
 }
 
-/* The block with the text that its signature holds; unsigned as it is; NULL: another's signature. A
- * new reference. */
+/* The block with the text from its signature, or the unsigned block unchanged; NULL: another's
+ * signature. A new reference. */
 static json_t *opened(const lt_seal_key *key, json_t *block) {
     const json_t *sealed = json_object_get(block, "signature");
     size_t n = 0;
@@ -164,7 +164,7 @@ bool lt_messages_open_thinking(lt_ask *a, const lt_call *call, lt_api_error *e) 
     size_t i;
 
     if (!json_is_array(a->messages)) {
-        return true; /* Refused by who converts them. */
+        return true; /* The conversion refuses them. */
     }
     if (!lt_server_seal_key(call->server, call->owner, &key)) {
         return lt_api_refuse_oom(e);
@@ -188,7 +188,7 @@ static bool read_keep(const json_t *edit, int64_t *keep, lt_api_error *e) {
     const json_t *turns = json_object_get(value, "value");
     *keep = -1;
     if (value == NULL || json_is_null(value)) {
-        *keep = 1; /* As Anthropic has it. */
+        *keep = 1; /* As with Anthropic. */
         return true;
     }
     if (strcmp(word, "all") == 0) {

@@ -1,5 +1,5 @@
-/* metrics.h: what /metrics counts: vLLM's names and buckets where it has them, llama-server's
- * beside them. Written and read on the loop's thread. */
+/* metrics.h: the counters of /metrics, with vLLM's names and buckets where they exist, and
+ * llama-server's besides. Written and read on the loop's thread. */
 #ifndef LT_SERVE_METRICS_H
 #define LT_SERVE_METRICS_H
 

@@ -1,5 +1,5 @@
 /* api/native.c: llama-server's own endpoints: /completion, /props, /slots, so that its clients and
- * pages work. Defaults of the sampling are its, not OpenAI's. */
+ * pages work. The sampling defaults are llama-server's, not OpenAI's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static void put_sampling(lt_json_out *o, const lt_ask *a, uint64_t seed, int64_t
     lt_out_key_int(o, "n_probs", a->n_probs > 0 ? a->n_probs : 0);
     lt_out_key_str(o, "grammar", a->grammar != NULL ? a->grammar : "");
     lt_out_key_bool(o, "timings_per_token", a->timings_per_token);
-    /* What is not offered, at its neutral value. */
+    /* Unsupported settings, at their neutral values. */
     lt_out_key_int(o, "mirostat", 0);
     lt_out_key_real(o, "dynatemp_range", 0);
     lt_out_key_real(o, "adaptive_target", -1);
@@ -148,8 +148,8 @@ static void put_stop(lt_json_out *o, const lt_reply_choice *c) {
     }
 }
 
-/* The last object of a choice: the whole text, or (streams) what is behind it, with the tokens
- * whose text was held back. */
+/* The last object of a choice: the whole text or, for a stream, the rest, with the tokens whose
+ * text was held back. */
 static void put_final(lt_json_out *o, const lt_reply_choice *c, bool with_text) {
     const lt_reply *j = c->reply;
     const lt_part *p = c->part;
@@ -186,7 +186,7 @@ static void put_final(lt_json_out *o, const lt_reply_choice *c, bool with_text) 
     lt_out_shut(o, '}');
 }
 
-/* "generation_settings/n_predict" and the like; a path that leads nowhere is left out. */
+/* "generation_settings/n_predict" and the like; a path without a target is left out. */
 static void put_path(lt_json_out *o, const json_t *tree, const char *path) {
     const char *rest = path;
     char key[64];
@@ -201,7 +201,7 @@ static void put_path(lt_json_out *o, const json_t *tree, const char *path) {
     }
 }
 
-/* The last object, or the fields of it that were asked for. */
+/* The last object, or the requested fields of it. */
 static void put_answer(lt_json_out *o, const lt_reply_choice *c, bool with_text) {
     const json_t *wanted = c->reply->ask.response_fields;
     lt_json_out whole = {0};
@@ -345,8 +345,9 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     const int64_t context = lt_server_context(j->server);
     int64_t most = j->ask.max_tokens < 0 ? -1 : j->ask.max_tokens; /* -1, -2: to the end. */
     most = most > context ? context : most == 0 ? 1 : most;
-    j->ask.seed = j->ask.seed == 0xFFFFFFFF ? -1 : j->ask.seed; /* As /props tells a random one. */
-    /* As llama-server: the ids of a stream come with its text. */
+    /* The value by which /props reports a random seed. */
+    j->ask.seed = j->ask.seed == 0xFFFFFFFF ? -1 : j->ask.seed;
+    /* As with llama-server, the ids of a stream come with its text. */
     j->ask.return_ids |= j->ask.stream;
     return lt_server_check_model(j->server, &j->ask, e) &&
            check_fields(j->ask.response_fields, e) &&
@@ -387,7 +388,7 @@ static void put_token(lt_json_out *o, const char *key, const lt_server *s, uint3
     }
 }
 
-/* The fields of an object that another one does not have. */
+/* Write the fields of an object that another one does not have. */
 static void put_set(lt_json_out *o, json_t *set, json_t *over) {
     const char *key;
     json_t *value;
@@ -413,7 +414,8 @@ void lt_api_props(lt_call *call) {
     put_sampling(&o, &a, a.seed != -1 ? (uint64_t)a.seed : 0xFFFFFFFF, a.max_tokens);
     lt_out_shut(&o, '}');
     lt_out_shut(&o, '}');
-    lt_out_key_open(&o, "sampling_defaults", '{'); /* What the operator or the model's files set. */
+    /* Those set by the operator or the model's files. */
+    lt_out_key_open(&o, "sampling_defaults", '{');
     put_set(&o, s->own, s->preset);
     put_set(&o, s->preset, NULL);
     lt_out_shut(&o, '}');

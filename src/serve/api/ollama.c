@@ -1,9 +1,9 @@
-/* api/ollama.c: Ollama's /api/chat and /api/generate: one JSON object a line, of which the last
- * says done; whole with stream false.
+/* api/ollama.c: Ollama's /api/chat and /api/generate: one JSON object per line, the last with done;
+ * a single object with stream false.
  *
- * Options that only say how Ollama runs its models are accepted, as nothing in an answer depends on
- * them; num_ctx may be at most the context that is served. What follows reads and rewords the
- * request; a call of a tool is told when it is whole, its arguments as an object. */
+ * Options about how Ollama runs its models are accepted, because no answer depends on them; num_ctx
+ * may be at most the served context. This file converts the request; a tool call is sent when it is
+ * complete, with its arguments as an object. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -178,7 +178,7 @@ static void put_all(lt_json_out *o, const lt_speech *s, lt_speech_kind kind, con
     lt_out_free(&text);
 }
 
-/* What was said: all of it, of a stream nothing more. */
+/* Write the output: all of it, or nothing for a stream, which has sent it. */
 static void put_said(lt_json_out *o, const lt_reply_choice *c, bool all) {
     const lt_speech *s = c->state;
     const lt_speech none = {0};
@@ -426,7 +426,7 @@ static bool read_ask(lt_ask *a, lt_call *call, bool chat, lt_api_error *e) {
     a->temperature = 0.8; /* Ollama's own, */
     a->top_k = 40;
     a->top_p = 0.9;
-    lt_server_preset(s, a); /* below the model's and the operator's. */
+    lt_server_preset(s, a); /* overridden by the model's and the operator's. */
     a->stream = a->truncate = true;
     a->logprobs = NULL;
     return lt_call_read(call, a, chat ? chat_fields : generate_fields,
@@ -495,7 +495,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     return lt_speech_add(j, &ids, e);
 }
 
-/* No prompt: Ollama's clients load a model so. It is. */
+/* A request without prompt asks Ollama to load a model, which is loaded already. */
 static void answer_loaded(lt_call *call, const lt_ask *a, bool chat) {
     lt_json_out o = {0};
     lt_out_open(&o, '{');

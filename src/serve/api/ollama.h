@@ -1,5 +1,5 @@
-/* ollama.h: Ollama's /api in two files: generation (api/ollama.c), and what is told about the
- * model, with embeddings (api/ollama_info.c). */
+/* ollama.h: Ollama's /api in two files: generation (api/ollama.c); model information and embeddings
+ * (api/ollama_info.c). */
 #ifndef LT_SERVE_OLLAMA_H
 #define LT_SERVE_OLLAMA_H
 
@@ -8,7 +8,7 @@
 
 /* A time as Ollama writes it. */
 void lt_ollama_when(lt_json_out *o, double unix_s);
-/* The model is named, and is the one that is served, with or without ":latest". */
+/* Is a model named, and is it the served one, with or without ":latest"? */
 bool lt_ollama_check_model(const lt_server *s, lt_ask *a, lt_api_error *e);
 
 #endif

@@ -1,5 +1,5 @@
-/* api/ollama_info.c: the rest of Ollama's /api: version, tags, ps, show, embed, embeddings. One
- * model is served, so there is nothing to pull, push, create, copy or delete: those are refused by
+/* api/ollama_info.c: the rest of Ollama's /api: version, tags, ps, show, embed, embeddings. The
+ * server has one model, so requests to pull, push, create, copy or delete one are refused by
  * name. */
 #include <stdlib.h>
 #include <string.h>
@@ -273,7 +273,7 @@ void lt_api_ollama_embeddings(lt_call *call) {
     embed(call, embeddings_fields, sizeof embeddings_fields / sizeof *embeddings_fields);
 }
 
-/* ---- What one model's server does not do ---- */
+/* ---- What a server with one model does not do ---- */
 
 void lt_api_ollama_refuse(lt_call *call) {
     lt_api_error e;

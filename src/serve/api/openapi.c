@@ -1,6 +1,6 @@
-/* openapi.c: see openapi.h. Paths come from route.c, fields from the tables that requests are read
- * by; here stands only what those do not know: a line about each endpoint, and the shape of fields
- * that are more than a number, a word or a switch. */
+/* openapi.c: see openapi.h. Paths come from route.c, fields from the tables by which requests are
+ * read. This file adds only what these lack: a line about each endpoint, and the schema of fields
+ * that are more than a number, a string or a boolean. */
 #include "serve/api/openapi.h"
 
 #include <stdlib.h>
@@ -299,7 +299,7 @@ static void put_operation(lt_json_out *o, const lt_route_info *r, int i, int num
     snprintf(id, sizeof id, "%s_%d", calls[i].name, number);
     lt_out_key_str(o, "operationId", id);
     lt_out_key_str(o, "summary", calls[i].says);
-    if (r->open) { /* No key is asked for. */
+    if (r->open) { /* No key is required. */
         lt_out_key_open(o, "security", '[');
         lt_out_shut(o, ']');
     }
@@ -383,7 +383,7 @@ void lt_openapi_write(lt_json_out *o) {
     lt_out_key_str(o, "version", lt_version());
     lt_out_key_str(o, "description",
                    "A language model behind the APIs of OpenAI, Anthropic, llama-server, vLLM and "
-                   "Ollama. A field that is null is as one that is absent.");
+                   "Ollama. A field that is null counts as absent.");
     lt_out_shut(o, '}');
     lt_out_key(o, "security");
     put_raw(o, "[{},{\"bearer\":[]},{\"key\":[]}]");
@@ -449,11 +449,11 @@ static void put_markdown(lt_json_out *o, const char *name, const lt_field_table 
 }
 
 void lt_fields_markdown(lt_json_out *o) {
-    lt_out_rawf(o,
-                "# Fields of the server's requests\n\nWritten by `lateen serve --describe fields` "
-                "from the tables that requests are read by; `--describe openapi` and "
-                "`/openapi.json` tell the same.\nA field that is null is as one that is absent. "
-                "Others than these are refused by name.\n");
+    lt_out_rawf(
+        o,
+        "# Fields of the server's requests\n\nWritten by `lateen serve --describe fields` from the "
+        "tables by which requests are read; `--describe openapi` and `/openapi.json` contain the "
+        "same.\nA field that is null counts as absent. Other fields are refused by name.\n");
 #define PUT(name) put_markdown(o, #name, &lt_fields_##name);
     TABLES(PUT)
 #undef PUT

@@ -1,5 +1,5 @@
-/* openapi.h: what the endpoints take, told from their tables of fields: as an OpenAPI description,
- * and as Markdown (docs/serve-fields.md). */
+/* openapi.h: describes the endpoints from their tables of fields, as OpenAPI and as Markdown
+ * (docs/serve-fields.md). */
 #ifndef LT_SERVE_OPENAPI_H
 #define LT_SERVE_OPENAPI_H
 

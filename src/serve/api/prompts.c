@@ -17,7 +17,7 @@ static bool put_id(lt_server *s, const json_t *value, lt_ids *out, const char *p
         return lt_api_refuse(e, param, "'%s' mixes texts, ids and other things", param);
     }
     if (id < 0 || id >= n) {
-        return lt_api_refuse(e, param, "'%s': %lld is no token of the vocabulary of %lld", param,
+        return lt_api_refuse(e, param, "'%s': %lld is not in the vocabulary of %lld tokens", param,
                              (long long)id, (long long)n);
     }
     if (out->n == out->room) {

@@ -61,7 +61,7 @@ lt_reply *lt_reply_open(lt_call *call, const lt_formatter *formatter, lt_ask *as
     return j;
 }
 
-/* From its start on the server knows of it; before, it may be another thread's. */
+/* Register the reply with the server when it starts; before that, another thread may own it. */
 static void enlist(lt_reply *j) {
     lt_server *s = j->server;
     j->next = s->replies;
@@ -160,7 +160,7 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
             "the prompt of %zu tokens exceeds the available context size of %lld tokens%s",
             prompt->n, (long long)context,
             j->request.embed ? "" : ": there is no room for an answer");
-        /* Agents look for these words, and make their history shorter. */
+        /* Agents look for these words and shorten their history. */
         if (j->flavour == LT_FLAVOUR_ANTHROPIC) {
             snprintf(e->message, sizeof e->message, "prompt is too long: %zu tokens > %lld maximum",
                      prompt->n, (long long)context - 1);
@@ -192,8 +192,8 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
 
 /* ---- Starting ---- */
 
-/* An answer goes on from text unless the prompt ends in a special token; a form counts every
- * character. */
+/* An answer continues text unless the prompt ends with a special token; with a form, every
+ * character counts. */
 static bool choices_open(lt_reply *j, lt_part *p, lt_api_error *e) {
     const int64_t at = p - j->parts;
     const bool behind_text = j->request.grammar != NULL ||
@@ -231,7 +231,8 @@ static bool choices_open(lt_reply *j, lt_part *p, lt_api_error *e) {
     return true;
 }
 
-/* max_tokens is an upper bound: a prompt near the end of the context gets what room there is. */
+/* max_tokens is an upper bound: a prompt near the end of the context gets the tokens that are
+ * left. */
 static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
     lt_request r = j->request;
     const int64_t room = lt_server_context(j->server) - (int64_t)p->prompt.n;
@@ -335,7 +336,7 @@ void lt_reply_start(lt_call *call, lt_reply *j) {
     lt_http_set_user(j->conn, &j->guest);
 }
 
-/* What can not be made is the request's fault. */
+/* A grammar that cannot be compiled is an error of the request. */
 static void refuse_grammar(lt_call *call, lt_reply *j) {
     lt_api_error e;
     lt_api_refuse(&e, j->form.text != NULL ? j->form.param : "tools", "%s", j->compile.message);
@@ -433,8 +434,8 @@ static void *grown(void *data, size_t *room, size_t n, size_t size) {
     return realloc(data, *room * size);
 }
 
-/* How many characters a token adds to the text; one that a piece leaves unfinished counts where it
- * begins. */
+/* Number of characters that a token adds to the text; an incomplete character counts in the token
+ * where it begins. */
 static size_t characters(const lt_reply *j, const lt_token_logs *l, uint32_t id) {
     const lt_tokenizer *t = j->server->tokenizer;
     size_t bytes = 0, n = 0;
@@ -492,7 +493,7 @@ static void choice_end(lt_reply_choice *c, lt_finish why) {
     }
 }
 
-/* Before min_tokens no stop string counts: what stands there is only text, of which none begins. */
+/* Stop strings are not searched before min_tokens; the text there does not begin one either. */
 static bool may_stop(const lt_reply_choice *c) {
     return c->new_tokens >= c->reply->request.min_tokens;
 }

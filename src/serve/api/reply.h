@@ -1,5 +1,5 @@
-/* reply.h: one generation request on its way: from prompts to the engine, from the engine's tokens
- * to the text of an answer.
+/* reply.h: one generation request in progress: from prompts to the engine, and from the engine's
+ * tokens to the text of an answer.
  *
  *   handler ─▶ lt_reply_open ─▶ add prompts ─▶ lt_reply_start ─▶ engine ─┐
  *                                                                    │ events, on the loop's thread
@@ -9,9 +9,9 @@
  *      └─ all have ended: formatter->finish, the answer is sent
  *
  * A reply has parts (one prompt = one request to the engine) and choices (part i's choice c is
- * choice i * n + c of the answer). The formatter is how an endpoint words its answer. A reply
- * outlives its client: when that goes away the parts are cancelled, and the reply is freed by the
- * engine's last DONE. */
+ * choice i * n + c of the answer). The formatter writes the answer in the format of an endpoint. A
+ * reply outlives its client: when the client disconnects, the parts are cancelled, and the reply is
+ * freed at the engine's last DONE. */
 #ifndef LT_SERVE_REPLY_H
 #define LT_SERVE_REPLY_H
 
@@ -40,15 +40,15 @@ typedef struct {
     size_t n_tops, tops_room;
     size_t text_n;
     bool behind_text; /* The first piece keeps its leading space. */
-    bool as_ids;      /* Tokens are told as "token_id:N". */
+    bool as_ids;      /* Tokens are written as "token_id:N". */
 } lt_token_logs;
 
 typedef struct {
     void (*begin)(lt_reply *j);                                   /* Streams: headers are sent. */
     void (*token)(lt_reply_choice *c);                            /* May be NULL. */
     void (*text)(lt_reply_choice *c, const char *text, size_t n); /* Each piece of text. */
-    /* Of speech.h: each piece as soon as it is certain. fresh: the item has just begun; a call
-     * begins with no text, then come its arguments. */
+    /* For speech.h: each piece as soon as it is final. fresh: the item has just begun; a call
+     * begins with no text, then its arguments follow. */
     void (*piece)(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n);
     void (*choice_end)(lt_reply_choice *c); /* finish and stop are set. */
     void (*finish)(lt_reply *j);            /* Write the answer's (last) part into j->out. */
@@ -63,9 +63,9 @@ struct lt_reply_choice {
     int index;      /* In the answer. */
     lt_tokenizer_stream *stream;
     lt_stop_scan stop;
-    lt_json_out text;   /* All that was let through. */
-    lt_json_out last;   /* The text of the token at hand. */
-    lt_token_logs logs; /* When log-probabilities or ids are asked for. */
+    lt_json_out text;   /* All text that passed the stop strings. */
+    lt_json_out last;   /* The text of the current token. */
+    lt_token_logs logs; /* When log-probabilities or ids are requested. */
     int64_t new_tokens, reasoning_tokens;
     double logprob_sum;
     bool ended;
@@ -88,16 +88,16 @@ struct lt_part {
     float *embedding; /* (C), owned; embeddings only. */
 };
 
-/* What a chat answer is taken apart into. */
+/* How a chat answer is separated into parts. */
 typedef struct {
     bool think, tools;
-    bool forced;      /* Nothing but a call will do. */
+    bool forced;      /* Only a call is allowed. */
     bool opened;      /* The prompt ends inside the reasoning. */
     const char *tool; /* The only one that may be called; NULL: any of callable. */
     const json_t *callable;
 } lt_listen;
 
-/* The form of an answer's text, if one is asked for. */
+/* The form of an answer's text, if one is requested. */
 typedef struct {
     lt_grammar_kind kind;
     const char *param, *text; /* The field; what it says, NULL: no form. */
@@ -117,7 +117,7 @@ struct lt_reply {
     char id[48];
     int64_t created;
     double arrived_s;
-    size_t body_bytes; /* Of the request, if its memory is the loop's to give back. */
+    size_t body_bytes; /* Bytes of the request, if the loop must release its memory. */
     bool stream, begun, failed;
     bool lines; /* A stream is JSON objects, one a line, not events. */
 
@@ -125,11 +125,11 @@ struct lt_reply {
     lt_logit_bias *bias;
     int32_t dry_breakers[LT_ASK_BREAKERS];
     int32_t *stop_ids, *think_begin, *think_end, *allowed;
-    lt_ids bad; /* Of all spellings of bad words, one behind the other. */
+    lt_ids bad; /* All spellings of bad words, concatenated. */
     int64_t *bad_ends;
     lt_form form;
-    bool ruled;         /* A grammar rules the answer: to be made before it begins. */
-    lt_compile compile; /* What it is made of, and the grammar. */
+    bool ruled;         /* The answer has a grammar, which must be compiled before it begins. */
+    lt_compile compile; /* The grammar and its source. */
     bool compiling;     /* The compiler has it. */
     const char *stops[LT_ASK_STOPS];
     size_t stop_lengths[LT_ASK_STOPS];
@@ -146,7 +146,8 @@ struct lt_reply {
     bool listed;
 };
 
-/* Take the call over: the ask's tree moves into the reply. NULL: answered with an error. */
+/* Take over the call: the ask's tree moves into the reply. NULL: the call was answered with an
+ * error. */
 lt_reply *lt_reply_open(lt_call *call, const lt_formatter *formatter, lt_ask *ask,
                         const char *id_prefix);
 void lt_reply_free(lt_reply *j);
@@ -154,10 +155,10 @@ void lt_reply_free(lt_reply *j);
 /* Sampling, stops, logprobs from the ask into the request, and the form. top: alternatives to
  * report with a token, -1 none. */
 bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *e);
-/* After the request's thinking budget, or the server's, the engine ends the reasoning. opened: the
- * answer begins inside it. */
+/* Set the thinking budget, the request's or the server's, after which the engine ends the
+ * reasoning. opened: the answer begins inside it. */
 bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e);
-/* The form rules the whole answer, where there is one; chats have lt_speech_add instead. */
+/* Apply the form, if there is one, to the whole answer; chats use lt_speech_add instead. */
 bool lt_reply_rule(lt_reply *j, lt_api_error *e);
 
 /* reply_narrow.c: allowed_token_ids, bad_words; and truncate_prompt_tokens of a prompt, whose first
@@ -168,18 +169,18 @@ void lt_reply_truncate(const lt_reply *j, lt_ids *prompt);
 /* One more prompt; the ids move into the reply. */
 bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e);
 
-/* Make the grammar if there is one, beside the loop; then submit all; of a call that runs on the
- * worker pool, later. On failure the reply is freed and the call answered. */
+/* Compile the grammar, if any, on its thread, then submit all parts; for a call on the worker pool,
+ * this happens later. On failure the reply is freed and the call answered. */
 void lt_reply_start(lt_call *call, lt_reply *j);
 
 /* Answer with e and free the reply (before start only). */
 void lt_reply_refuse(lt_call *call, lt_reply *j, const lt_api_error *e);
 
-/* The grammar was made, or could not be. */
+/* Continue after the grammar was compiled, or failed to compile. */
 void lt_reply_compiled(lt_compile *made);
-/* What came from the engine. */
+/* Handle an event of the engine. */
 void lt_reply_event(const lt_event *ev);
-/* The whole reply has failed: the client is told once, by a stream's last event, else by the
+/* Fail the whole reply: the client gets the error once, as a stream's last event or as the
  * answer. */
 void lt_reply_fail(lt_reply *j, const lt_api_error *e);
 /* Sends j->out as one event of the stream and clears it: "event: NAME\n" (when not NULL) "data:
@@ -194,17 +195,17 @@ int64_t lt_reply_cached_tokens(const lt_reply *j);
 int64_t lt_reply_new_tokens(const lt_reply *j);
 int64_t lt_reply_reasoning_tokens(const lt_reply *j);
 void lt_usage_write(lt_json_out *o, const lt_reply *j, const char *key);
-/* "prompt": as the model reads it, with the marks around it. */
+/* "prompt": as the model reads it, with its special tokens. */
 void lt_prompt_write(lt_json_out *o, const lt_part *p);
-/* "timings": {...} as llama-server has them: of a part that made so many tokens so far. */
+/* "timings": {...} in llama-server's format, for a part with `made` tokens so far. */
 void lt_timings_write(lt_json_out *o, const lt_part *p, int64_t made);
 /* "token": ..., "logprob": ..., "bytes": [...] without braces. */
 void lt_token_write(lt_json_out *o, const lt_server *s, int32_t id, float logprob, bool as_id);
 /* [{token, logprob, bytes, top_logprobs: [...]}, ...] of rows [from, to). */
 void lt_logprobs_write(lt_json_out *o, const lt_server *s, const lt_token_logs *l, size_t from,
                        size_t to, int top);
-/* "prompt_logprobs": as vLLM has them: of each token an object by ids, the likeliest ones and its
- * own; of the first null. */
+/* "prompt_logprobs" in vLLM's format: for each token an object by ids, with the most likely ones
+ * and its own; null for the first. */
 void lt_prompt_logprobs_write(lt_json_out *o, const lt_part *p);
 /* A list of the ids of rows [from, to), and of the prompt's. */
 void lt_ids_write(lt_json_out *o, const char *key, const lt_token_logs *l, size_t from, size_t to);

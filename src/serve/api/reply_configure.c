@@ -1,4 +1,4 @@
-/* reply_configure.c: from what a request asks for to what the engine is told: sampling, penalties,
+/* reply_configure.c: translates the parameters of a request for the engine: sampling, penalties,
  * stop strings and ids, the form, log-probabilities. */
 #include <math.h>
 #include <stdlib.h>
@@ -105,7 +105,7 @@ static bool read_biases(lt_reply *j, const json_t *all, lt_api_error *e) {
     return true;
 }
 
-/* Texts may share tokens: the engine is told of each once, with the sum. */
+/* Texts may share tokens; the engine gets each token once, with the sum of its biases. */
 static bool read_bias(lt_reply *j, lt_api_error *e) {
     lt_sampling *s = &j->request.sampling;
     if (j->ask.logit_bias == NULL) {
@@ -122,8 +122,8 @@ static bool read_bias(lt_reply *j, lt_api_error *e) {
 
 /* ---- DRY ---- */
 
-/* Each breaker is the last id of its text behind another letter, so that no beginning of a text
- * gets in. */
+/* Each breaker is the last id of its text when encoded after another letter, so that it is not the
+ * form at the beginning of a text. */
 static bool read_breakers(lt_reply *j, lt_api_error *e) {
     static const char *const usual[] = {"\n", ":", "\"", "*"}; /* llama-server's. */
     const char *texts[LT_ASK_BREAKERS];
@@ -215,14 +215,14 @@ static bool encode(lt_reply *j, const char *text, int32_t **ids, int64_t *n, lt_
     return true;
 }
 
-/* Off: as a field of its own (Qwen's service has it so), or as the template's variable. */
+/* Is thinking off, by a field of its own (as in Qwen's service) or by the template's variable? */
 static bool is_off(const lt_ask *a) {
     return json_is_false(a->enable_thinking) ||
            json_is_false(json_object_get(a->template_kwargs, "enable_thinking"));
 }
 
-/* What the request says; an effort of none, or thinking that is off, is a budget of none, for
- * templates that would reason all the same; else the server's. */
+/* The request's budget, else the server's. An effort of none, or thinking off, is a budget of 0,
+ * for templates that would reason anyway. */
 static int64_t think_budget(const lt_reply *j) {
     const char *effort = j->ask.reasoning_effort;
     if (j->ask.thinking_budget >= 0) {
@@ -233,8 +233,7 @@ static int64_t think_budget(const lt_reply *j) {
                : j->server->o.think_budget;
 }
 
-/* After the budget the engine ends the reasoning itself. A model that does not reason has nothing
- * to end. */
+/* After the budget the engine ends the reasoning. A model that does not reason needs no budget. */
 bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e) {
     const lt_parse_marks *m = &j->server->marks;
     const int64_t budget = think_budget(j);
@@ -262,7 +261,7 @@ typedef struct {
     lt_grammar_kind kind;
     const char *param, *text; /* text NULL: the tree's JSON is the text. */
     const json_t *tree;       /* NULL, or where the text comes from. */
-    int n;                    /* How many were asked for. */
+    int n;                    /* Number of forms requested. */
 } wanted;
 
 static void want(wanted *w, lt_grammar_kind kind, const char *param, const char *text,
@@ -270,7 +269,7 @@ static void want(wanted *w, lt_grammar_kind kind, const char *param, const char 
     *w = (wanted){.kind = kind, .param = param, .text = text, .tree = tree, .n = w->n + 1};
 }
 
-/* A misspelt member would change the answer without a word. */
+/* Refuse unknown members: a misspelt one would change the answer silently. */
 static bool know_members(const json_t *o, const char *const *names, size_t n, const char *where,
                          lt_api_error *e) {
     for (void *it = json_object_iter((json_t *)o); it != NULL;
@@ -359,7 +358,8 @@ bool lt_reply_rule(lt_reply *j, lt_api_error *e) {
     }
     if (j->ask.thinking_budget >= 0) {
         return lt_api_refuse(e, "thinking_budget",
-                             "'thinking_budget' and '%s' go together in chats only", j->form.param);
+                             "'thinking_budget' and '%s' can be combined in chats only",
+                             j->form.param);
     }
     j->ruled = true;
     j->compile.what = (lt_parse_grammar_options){
@@ -374,7 +374,7 @@ static bool keep_form(lt_reply *j, const wanted *w, lt_api_error *e) {
         j->form.text = j->form.owned;
     }
     if (j->form.text == NULL) {
-        return lt_api_refuse(e, w->param, "'%s' can not be read", w->param);
+        return lt_api_refuse(e, w->param, "'%s' cannot be read", w->param);
     }
     j->form.bytes = strlen(j->form.text);
     if (w->text != NULL && json_is_string(w->tree) &&
@@ -414,7 +414,7 @@ static bool read_form(lt_reply *j, lt_api_error *e) {
     }
     if (w.n > 1) {
         return lt_api_refuse(e, w.param,
-                             "%d forms of the answer are asked for at once; one is "
+                             "the request asks for %d forms of the answer at once; only one is "
                              "possible (the last is '%s')",
                              w.n, w.param);
     }
@@ -441,7 +441,7 @@ static void read_sampling(lt_reply *j) {
     s->xtc_probability = a->xtc_probability;
     s->xtc_threshold = a->xtc_threshold;
     s->seed = a->seed != -1
-                  ? (uint64_t)a->seed /* Negative ones are seeds like others. */
+                  ? (uint64_t)a->seed /* Negative numbers are valid seeds. */
                   : lt_rng_mix(lt_clock_ns() ^ (atomic_fetch_add(&j->server->next_id, 1) << 32));
 }
 
@@ -458,7 +458,7 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
     r->prompt_logprobs = (int)a->prompt_logprobs;
     r->priority = (int)a->priority;
     if (a->prompt_logprobs >= 0 && a->stream) {
-        return lt_api_refuse(e, "prompt_logprobs", "'prompt_logprobs' can not be streamed");
+        return lt_api_refuse(e, "prompt_logprobs", "'prompt_logprobs' cannot be streamed");
     }
     if (max_tokens > context) {
         const char *const said = lt_ask_said(

@@ -1,9 +1,9 @@
-/* reply_narrow.c: vLLM's ways to narrow a request down: allowed_token_ids, bad_words,
+/* reply_narrow.c: vLLM's restrictions of a request: allowed_token_ids, bad_words,
  * truncate_prompt_tokens.
  *
- * A bad word is spelled as at the text's beginning and as behind a space, which most vocabularies
- * spell differently; either spelling's last token is not chosen behind its others. Other spellings
- * of the same letters stay possible, as in vLLM. */
+ * A bad word is encoded as at the beginning of a text and as after a space, which differ in most
+ * vocabularies. The last token of either encoding is not chosen after its other tokens. Other
+ * encodings of the same letters remain possible, as in vLLM. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,8 +61,8 @@ static bool add_spelling(lt_reply *j, const lt_ids *ids, lt_api_error *e) {
     return true;
 }
 
-/* As vLLM has it: the spelling behind a space counts where its first token is another one, and
- * there are as many. */
+/* As in vLLM: the encoding after a space counts if its first token differs and it has as many
+ * tokens. */
 static bool add_word(lt_reply *j, const json_t *word, lt_api_error *e) {
     const char *text = json_string_value(word);
     const size_t n = json_string_length(word), skip = strspn(text, " ");
@@ -131,7 +131,7 @@ void lt_reply_truncate(const lt_reply *j, lt_ids *prompt) {
     if (j->ask.truncate_prompt < -1 || prompt->n <= keep) {
         return;
     }
-    if (j->flavour == LT_FLAVOUR_OLLAMA) { /* Its embeddings are those of the beginning. */
+    if (j->flavour == LT_FLAVOUR_OLLAMA) { /* Ollama embeds the beginning of a text. */
         prompt->n = keep;
         return;
     }

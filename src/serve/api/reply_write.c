@@ -1,5 +1,5 @@
-/* reply_write.c: what several endpoints' answers contain: usage, finish reasons, tokens with their
- * log-probabilities. */
+/* reply_write.c: the parts that answers of several endpoints share: usage, finish reasons, tokens
+ * with their log-probabilities. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,7 +76,7 @@ static double per(double a, double b) {
     return b > 0 ? a / b : 0;
 }
 
-/* The first token comes out of the prompt's last step, so n tokens are n - 1 steps of decoding. */
+/* The prompt's last step gives the first token, so n tokens take n - 1 steps of decoding. */
 void lt_timings_write(lt_json_out *o, const lt_part *p, int64_t made) {
     const double read = (double)((int64_t)p->prompt.n - p->cached_tokens);
     const double steps = made > 1 ? (double)(made - 1) : 0;

@@ -1,9 +1,9 @@
-/* api/responses.c: /v1/responses: OpenAI's newer shape. The request's items, behind those of the
- * response that it continues, become chat messages; responses_format.c words the answer.
+/* api/responses.c: /v1/responses: OpenAI's newer API. The request's items, after those of the
+ * response that it continues, become chat messages; responses_format.c formats the answer.
  *
- * Reasoning goes back in as it came out: from a reasoning item's sealed text, else its content,
- * else its summary, it becomes the reasoning_content of the assistant's message behind it, and the
- * template decides which of it the model reads again. */
+ * Reasoning of earlier turns is passed back to the model: a reasoning item's sealed text, else its
+ * content, else its summary becomes the reasoning_content of the assistant's message after it, and
+ * the template decides what of it the model reads again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,7 +107,7 @@ static bool read_nested(lt_ask *a, lt_api_error *e) {
            one_of(a->truncation, truncations, "truncation", e);
 }
 
-/* What stands in items that are never made here is included at no cost. */
+/* Including what only unsupported items have is a no-op. */
 static bool read_include(const lt_ask *a, lt_responses *st, lt_api_error *e) {
     static const char *const idle[] = {
         "file_search_call.results",       "web_search_call.results",
@@ -187,7 +187,8 @@ static json_t *own_items(lt_server *s, const json_t *input, lt_api_error *e) {
     return list;
 }
 
-/* The items of the turns before, oldest first. Their texts are ours: they can be read. */
+/* Add the items of the earlier turns, oldest first. This server wrote their texts, so they
+ * parse. */
 static bool add_turns(json_t *list, const lt_stored *last, lt_api_error *e) {
     size_t n_turns = 0;
     const lt_stored **turns = lt_stored_line(last, &n_turns);
@@ -242,7 +243,7 @@ static json_t *find_kept(lt_server *s, const char *owner, const char *id) {
     return found;
 }
 
-/* An item by its id alone: of the turns before, or of any response that is kept. */
+/* Resolve items given by id alone: from the earlier turns, or from any stored response. */
 static bool resolve(lt_server *s, const char *owner, json_t *items, lt_api_error *e) {
     int n_looked = 0;
     json_t *item;
@@ -270,8 +271,8 @@ static bool resolve(lt_server *s, const char *owner, json_t *items, lt_api_error
     return true;
 }
 
-/* A sealed text is what the reasoning was; it becomes the item's content, of which a client may
- * have any part. */
+/* A sealed text is the complete reasoning, so it replaces the item's content, of which the client
+ * may have only a part. */
 static bool unseal(const lt_server *s, const char *owner, json_t *items, lt_api_error *e) {
     lt_seal_key key;
     json_t *item;
@@ -351,7 +352,8 @@ static void convert_choice(lt_ask *a) {
     }
 }
 
-/* OpenAI's default is to store; where nothing may be kept only who insists is refused. */
+/* OpenAI's default is to store. If nothing can be stored, only an explicit request to store is
+ * refused. */
 static bool read_store(const lt_ask *a, const lt_server *s, lt_responses *st, lt_api_error *e) {
     if (a->store != NULL && !json_is_boolean(a->store)) {
         return lt_api_refuse(e, "store", "'store' must be true or false");
@@ -361,7 +363,7 @@ static bool read_store(const lt_ask *a, const lt_server *s, lt_responses *st, lt
            lt_api_refuse(e, "store", "'store': nothing is kept here (--store-entries 0)");
 }
 
-/* st is filled as far as it goes, also on failure. */
+/* st is filled as far as possible, even on failure. */
 static bool read_ask(lt_ask *a, lt_call *call, lt_responses *st, lt_api_error *e) {
     json_t *tools;
     lt_server_ask(call->server, a);

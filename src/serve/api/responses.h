@@ -1,6 +1,6 @@
-/* responses.h: /v1/responses in parts: the request (api/responses.c), what is answered
- * (responses_write.c), the stream's events (responses_format.c), and what was kept (api/stored.c).
- * */
+/* responses.h: /v1/responses in parts: the request (api/responses.c), the response object
+ * (responses_write.c), the stream's events (responses_format.c), and stored responses
+ * (api/stored.c). */
 #ifndef LT_SERVE_RESPONSES_H
 #define LT_SERVE_RESPONSES_H
 
@@ -12,7 +12,7 @@
 /* A reply's format_state. */
 typedef struct {
     int64_t sequence; /* Of the stream's next event. */
-    bool summary;     /* The reasoning is told as its own summary. */
+    bool summary;     /* The reasoning is sent as its own summary. */
     bool sealed;      /* It is sealed, too: include reasoning.encrypted_content. */
     bool logprobs;
     bool keep;               /* The response is stored. */

@@ -1,8 +1,8 @@
-/* responses_format.c: see responses.h: how /v1/responses words an answer as it comes.
+/* responses_format.c: see responses.h: how /v1/responses formats an answer as it is generated.
  *
- * A stream tells the life of each output item: added, its part added, deltas, done; between
- * response.created and response.completed, all numbered. The response is kept before its last event
- * is sent, so that the next request may come at once. */
+ * A stream reports the life of each output item: added, its part added, deltas, done; between
+ * response.created and response.completed, with all events numbered. The response is stored before
+ * its last event is sent, so that the next request may follow at once. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +36,7 @@ static const lt_speech_item *item_at(const lt_reply_choice *c, int index) {
     return &((const lt_speech *)c->state)->items[index];
 }
 
-/* The reasoning's text is told as that of a summary, which has events of its own. */
+/* Is the reasoning sent as a summary, which has events of its own? */
 static bool as_summary(const lt_reply_choice *c, int index) {
     const lt_responses *st = c->reply->format_state;
     return st->summary && item_at(c, index)->kind == LT_SPEECH_REASONING;
@@ -144,7 +144,7 @@ static void format_choice_end(lt_reply_choice *c) {
     }
 }
 
-/* What GET finds, and the next turn stands on: the response and the items that it answered. */
+/* Store the response and its input items, for GET and for the next turn. */
 static void keep(lt_reply *j) {
     lt_responses *st = j->format_state;
     lt_json_out o = {0};
@@ -157,7 +157,7 @@ static void keep(lt_reply *j) {
     st->keep = !o.failed && lt_store_put(j->server->store, j->id, j->owner, st->previous, o.data,
                                          o.n, lt_clock_s());
     if (!st->keep) {
-        lt_log_warn("%s is not kept: %zu bytes are more than the store has", j->id, o.n);
+        lt_log_warn("%s is not stored: its %zu bytes do not fit in the store", j->id, o.n);
     }
     lt_out_free(&o);
 }

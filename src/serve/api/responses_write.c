@@ -14,7 +14,7 @@ static const lt_speech_item *item_at(const lt_reply_choice *c, int index) {
     return &((const lt_speech *)c->state)->items[index];
 }
 
-/* Only what was being said when the tokens ran out is incomplete. */
+/* Only the item that was being generated when the tokens ran out is incomplete. */
 static const char *item_status(const lt_reply_choice *c, int index, bool done) {
     const bool last = index == ((const lt_speech *)c->state)->n_items - 1;
     return !done                                               ? "in_progress"
@@ -108,7 +108,7 @@ void lt_response_item_write(lt_json_out *o, const lt_reply_choice *c, int index,
     lt_out_shut(o, '}');
 }
 
-/* ---- What was asked for, told back ---- */
+/* ---- The request's parameters, echoed ---- */
 
 static void put_text(lt_json_out *o, const lt_ask *a) {
     lt_out_key_open(o, "text", '{');
@@ -123,7 +123,7 @@ static void put_text(lt_json_out *o, const lt_ask *a) {
     lt_out_shut(o, '}');
 }
 
-/* As the request has it; else as `otherwise` says, a JSON text. */
+/* The request's value; else `otherwise`, a JSON text. */
 static void put_said(lt_json_out *o, const lt_ask *a, const char *key, const char *as,
                      const char *otherwise) {
     const json_t *value = json_object_get(a->root, as);

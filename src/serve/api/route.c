@@ -14,13 +14,14 @@
 
 #define MAX_ORIGIN     200 /* Bytes: with an id of that many, lt_call.extra holds all lines. */
 #define MAX_REQUEST_ID 128
-#define ASIDE_BYTES    ((size_t)256 << 10) /* Of a body: less is some milliseconds' work. */
+/* Size of a body; a smaller one takes a few milliseconds. */
+#define ASIDE_BYTES ((size_t)256 << 10)
 
 enum {
-    OPEN = 1,   /* No key is asked for. */
+    OPEN = 1,   /* No key is required. */
     READY = 2,  /* 503 while the model loads. */
     WORK = 4,   /* 503 while the server ends. */
-    PREFIX = 8, /* The path begins so. */
+    PREFIX = 8, /* The route is a prefix of the path. */
     TEXT = READY | WORK
 };
 
@@ -117,7 +118,8 @@ static const char *anthropic_type(int status) {
     }
 }
 
-/* Anthropic's clients know a full or starting server by 529, and their own share used up by 429. */
+/* To Anthropic's clients, 529 means a full or starting server and 429 that their own quota is used
+ * up. */
 int lt_error_status(lt_flavour flavour, const lt_api_error *e) {
     const bool full = e->status == 503 || (e->code != NULL && strcmp(e->code, "queue_full") == 0);
     return flavour == LT_FLAVOUR_ANTHROPIC && full ? 529 : e->status;
@@ -167,7 +169,7 @@ void lt_error_write(lt_json_out *o, lt_flavour flavour, const char *extra, const
         } else {
             lt_out_key_str(o, "code", e->code);
         }
-        if (e->n_context > 0) { /* llama-server's clients cut their history by these. */
+        if (e->n_context > 0) { /* llama-server's clients shorten their history by these. */
             lt_out_key_int(o, "n_prompt_tokens", e->n_prompt);
             lt_out_key_int(o, "n_ctx", e->n_context);
         }
@@ -267,8 +269,8 @@ static bool put_cors(lt_call *call) {
     return true;
 }
 
-/* A browser asks before it lets a page call. Whichever headers the page would send may come:
- * vendors' clients send a dozen of their own. */
+/* A browser asks before it lets a page call. All headers that the page wants to send are allowed,
+ * because vendors' clients send a dozen of their own. */
 static void answer_preflight(lt_call *call, bool allowed) {
     char headers[2048];
     const char *asked = lt_http_header_get(call->request->head, "access-control-request-headers");
@@ -308,7 +310,7 @@ static int find_route(const lt_http_request *r, char *methods, size_t n) {
     return found;
 }
 
-/* Of llama-server and vLLM; their clients are told why. */
+/* Endpoints of llama-server and vLLM that do not exist here; the error says why. */
 static const char *absent_of(const char *path) {
     static const struct {
         const char *path, *why;
@@ -344,7 +346,7 @@ static void no_route(lt_call *call, const char *methods) {
     answer_error(call, 405, "invalid_request_error", "method_not_allowed", message);
 }
 
-/* A body that is packed can not be read. */
+/* A compressed body is not supported. */
 static bool check_coding(lt_call *call) {
     const char *coding = lt_http_header_get(call->request->head, "content-encoding");
     char message[200];
@@ -352,7 +354,7 @@ static bool check_coding(lt_call *call) {
         return true;
     }
     snprintf(message, sizeof message,
-             "Content-Encoding: %.60s is not supported here: send the body as it is", coding);
+             "Content-Encoding: %.60s is not supported here: send the body uncompressed", coding);
     answer_error(call, 415, "invalid_request_error", "unsupported_content_encoding", message);
     return false;
 }
@@ -372,12 +374,13 @@ static bool check_state(lt_call *call, unsigned flags) {
 
 /* ---- Large requests ---- */
 
-/* A call whose handler runs on the other thread, and answers or starts its reply on the loop. */
+/* A call whose handler runs on the worker pool; it is answered, or its reply started, on the
+ * loop. */
 typedef struct {
     lt_pool_job job;
     lt_guest guest;
     lt_call call;
-    /* Without the connection's texts, which may go while the thread works. */
+    /* Without the connection's texts, which may be freed while the thread works. */
     lt_http_request request;
     lt_outcome outcome;
     char *text; /* The body's. */
@@ -418,7 +421,7 @@ static void large_work(lt_pool_job *job) {
         return;
     }
     routes[l->route].handler(&l->call);
-    lt_body_free(l->call.body); /* Of a handler that did not want it. */
+    lt_body_free(l->call.body); /* If the handler did not use it. */
 }
 
 static void large_done(lt_pool_job *job) {
@@ -480,7 +483,7 @@ static void go_to_pool(lt_call *call, int route) {
 
 /* ---- The door ---- */
 
-/* Whose client is calling: of route i, or of a path that is no route. */
+/* The API of the client: by route i, or by a path without a route. */
 static lt_flavour flavour_of(int i, const char *path) {
     if (i >= 0) {
         return routes[i].flavour;
@@ -491,8 +494,8 @@ static lt_flavour flavour_of(int i, const char *path) {
                                                     : LT_FLAVOUR_OPENAI;
 }
 
-/* What could not even be read is answered like any other request: with its id, and to the pages
- * that may call. */
+/* A request that could not be parsed is answered like any other: with its id, and with CORS headers
+ * for pages that may call. */
 void lt_route_bad(void *server, lt_http_refusal *r) {
     lt_server *s = server;
     const lt_http_request request = {.head = r->head};
@@ -517,7 +520,7 @@ void lt_route_bad(void *server, lt_http_refusal *r) {
     lt_out_free(&o);
 }
 
-/* What is known of a call by its headers; the route, or -1. */
+/* Fill in a call from its headers; returns the route, or -1. */
 static int open_call(lt_call *call, lt_server *s, lt_http_conn *c, const lt_http_request *r,
                      char *methods, size_t n) {
     const int i = find_route(r, methods, n);
@@ -565,9 +568,10 @@ void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
     const int i = open_call(&call, server, c, r, methods, sizeof methods);
 
     (void)put_cors(&call);
-    (void)lt_access_has_key(&call); /* It has: whose it is. */
+    (void)lt_access_has_key(&call); /* It has a key: this sets the owner. */
     LT_ASSERT(i >= 0);
-    if (!check_state(&call, routes[i].flags)) { /* It may have begun to end since the head came. */
+    /* The server may have begun to end since the head arrived. */
+    if (!check_state(&call, routes[i].flags)) {
         return;
     }
     if (r->body_bytes >= ASIDE_BYTES && (routes[i].flags & READY) != 0 &&

@@ -1,20 +1,20 @@
-/* route.h: from a method and a path to a handler: keys, CORS, readiness, and the errors that are
- * the same everywhere. */
+/* route.h: maps a method and a path to a handler, and handles keys, CORS, readiness and common
+ * errors. */
 #ifndef LT_SERVE_ROUTE_H
 #define LT_SERVE_ROUTE_H
 
 #include "serve/api/server.h"
 
-/* Route i as openapi.c tells of it; false: there are fewer. */
+/* Description of route i, for openapi.c; false: there are fewer. */
 typedef struct {
     const char *method, *path;
     void (*handler)(lt_call *call);
-    bool prefix, open; /* The path goes on; no key is asked for. */
+    bool prefix, open; /* prefix: the path continues; open: no key is required. */
 } lt_route_info;
 bool lt_route_at(int i, lt_route_info *out);
 
-/* The headers are there: who may not call, or calls nothing, is answered (false), and its body is
- * not read. */
+/* Check a request when its headers have arrived. One that may not call, or calls an unknown path,
+ * is answered (false), and its body is not read. */
 bool lt_route_head(void *server, lt_http_conn *c, const lt_http_request *r);
 void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r);
 void lt_route_bad(void *server, lt_http_refusal *r);

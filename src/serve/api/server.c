@@ -1,4 +1,5 @@
-/* server.c: see server.h and api.h: open, load, run, drain, close; and what the endpoints share. */
+/* server.c: see server.h and api.h: open, load, run, drain, close, and functions that the endpoints
+ * share. */
 #include "serve/api/server.h"
 
 #include <event2/thread.h>
@@ -27,9 +28,9 @@
 #include "serve/api/speech.h"
 
 #define POLL_EVENTS  256
-#define POLL_ROUNDS  16                  /* Then the loop looks at its sockets again. */
-#define BIG_REQUEST  ((size_t)1 << 20)   /* Bytes: its memory is given back at once. */
-#define MAX_COMPILES 256                 /* Grammars that may wait to be made; then 429. */
+#define POLL_ROUNDS  16                  /* Then the loop serves its sockets again. */
+#define BIG_REQUEST  ((size_t)1 << 20)   /* Bytes from which its memory is released at once. */
+#define MAX_COMPILES 256                 /* Grammars that may wait to be compiled; then 429. */
 #define MAX_POOLED   64                  /* Large requests that may wait to be read; then 429. */
 #define KEEP_BYTES   ((size_t)128 << 20) /* Of grammars that are kept for later requests. */
 
@@ -60,12 +61,12 @@ int64_t lt_server_context(const lt_server *s) {
     return s->context;
 }
 
-/* The engine sizes its pages by the context that is served: never more than the model's. */
+/* The engine sizes its cache by the served context, which is at most the model's. */
 static void choose_context(lt_server *s) {
     const int64_t model = lt_model_get_spec(s->model)->max_seq;
     int64_t *asked = &s->o.engine.max_seq;
     if (*asked > model) {
-        lt_log_warn("serve: --context %lld is more than the model's %lld tokens: %lld are served",
+        lt_log_warn("serve: --context %lld exceeds the model's %lld tokens; serving %lld",
                     (long long)*asked, (long long)model, (long long)model);
     }
     *asked = *asked > 0 && *asked < model ? *asked : model;
@@ -80,7 +81,7 @@ static void find_context(lt_server *s) {
     s->context = held < s->o.engine.max_seq ? held : s->o.engine.max_seq;
     if (!s->o.quiet) {
         lt_log_info("serve: keys and values of %lld tokens in %lld pages of %lld, %s, %.1f MiB "
-                    "(%s); %.1f MiB of it may keep prompts that nobody uses",
+                    "(%s); %.1f MiB of it may keep unused prompts",
                     (long long)held, (long long)c.pages, (long long)c.page_tokens,
                     lt_dtype_name(c.dtype), (double)(c.pages * c.page_bytes) / 1048576.0, c.why,
                     s->o.engine.prefix_cache ? (double)(c.most_unused * c.page_bytes) / 1048576.0
@@ -102,7 +103,7 @@ void lt_server_ask(const lt_server *s, lt_ask *a) {
 void lt_server_preset(const lt_server *s, lt_ask *a) {
     lt_api_error e;
     const bool ok = lt_ask_preset(a, s->own, &e) && lt_ask_preset(a, s->preset, &e);
-    LT_ASSERT(ok); /* Both were tried when they were read. */
+    LT_ASSERT(ok); /* Both were checked when they were read. */
     (void)ok;
 }
 
@@ -118,8 +119,8 @@ bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e)
     return false;
 }
 
-/* Normalising may make a third of a text (Hangul's letters into syllables); nothing else makes it
- * shorter. */
+/* Normalisation can reduce a text to a third of its bytes (Hangul's letters to syllables); nothing
+ * else makes it shorter. */
 static size_t most_prompt_bytes(const lt_server *s) {
     const int64_t n = lt_model_get_spec(s->model)->vocab_size;
     size_t longest = 1;
@@ -148,8 +149,8 @@ bool lt_server_seal_key(const lt_server *s, const char *owner, lt_seal_key *out)
     return owner[0] == '\0' || lt_seal_key_make(out, owner) == LT_OK;
 }
 
-/* Hashed behind a number that nobody outside knows, so that no one can look for a salt that meets
- * another's. 0: nothing tells this request from others. */
+/* Hashed together with a secret number, so that nobody can search for a salt that collides with
+ * another's. 0: the request shares pages with all others. */
 uint64_t lt_server_cache_salt(const lt_server *s, const char *owner, const char *salt) {
     const bool by_key = s->o.prefix_cache_by_key && owner != NULL && owner[0] != '\0';
     uint64_t hash = s->salt_seed;
@@ -192,7 +193,8 @@ static bool holds(const lt_server *s, const char *token) {
     return lt_tokenizer_find(s->tokenizer, token, strlen(token)) != LT_TOKEN_NONE;
 }
 
-/* A file of Jinja, the name of a format, the model's own, or by its special tokens. */
+/* Open the chat template: a Jinja file, a format by name, the model's own, or one inferred from its
+ * special tokens. */
 static lt_err open_template(lt_server *s) {
     lt_err err;
     s->template_source = s->o.template != NULL ? "option" : "model";
@@ -220,13 +222,12 @@ static lt_err open_template(lt_server *s) {
         }
     }
     s->template_source = "none";
-    lt_log_info(
-        "serve: the model brings no chat template: messages are joined as plain text, and the "
-        "page begins in its mode to write on");
+    lt_log_info("serve: the model has no chat template: messages are joined as plain text, and the "
+                "page starts in its completion mode");
     return lt_chat_template_open_format(&s->template, "plain");
 }
 
-/* What the model's own files say of choosing tokens becomes the default of every request. */
+/* The sampling defaults in the model's files become those of every request. */
 static lt_err read_own(lt_server *s) {
     const lt_generation_defaults d = lt_model_generation(s->model);
     char told[256] = "";
@@ -249,12 +250,13 @@ static lt_err read_own(lt_server *s) {
         LT_FAIL(LT_ERR_FORMAT, "%s: %s", d.from, s->own == NULL ? "out of memory" : e.message);
     }
     if (d.n > 0 && !s->o.quiet) {
-        lt_log_info("serve: defaults of %s: %s (--generation-config none: not)", d.from, told);
+        lt_log_info("serve: defaults of %s: %s (--generation-config none ignores them)", d.from,
+                    told);
     }
     return LT_OK;
 }
 
-/* Half of the cores: where the model runs on them too, streams go on. */
+/* Half of the cores, so that streams continue when the model runs on them, too. */
 static int pool_threads(void) {
     const int half = lt_thread_count() / 2;
     return half < 1 ? 1 : half > LT_WORKER_POOL_THREADS ? LT_WORKER_POOL_THREADS : half;
@@ -368,12 +370,12 @@ static void drain(lt_server *s) {
     const struct timeval deadline = lt_clock_span(s->o.drain_s);
 
     if (s->draining) {
-        event_base_loopbreak(s->base); /* Asked twice: at once. */
+        event_base_loopbreak(s->base); /* A second signal ends it at once. */
         return;
     }
     s->draining = true;
     if (!s->o.quiet) {
-        lt_log_info("serve: ending: %lld requests run on for at most %g s",
+        lt_log_info("serve: ending: %lld requests may run for up to %g s",
                     (long long)(s->n_replies + s->n_pooled), s->o.drain_s);
     }
     event_add(s->on_drained, &deadline);
@@ -420,7 +422,7 @@ static void name_it(lt_server *s) {
     }
 }
 
-/* A wrong default is an error of the start, not of every request. */
+/* A wrong default is an error at the start, not one of every request. */
 static lt_err read_preset(lt_server *s) {
     lt_api_error e = {0};
     lt_ask a;
@@ -452,14 +454,14 @@ static lt_err open_events(lt_server *s) {
         event_add(s->on_term, NULL) != 0 || event_add(s->on_int, NULL) != 0) {
         LT_FAIL(LT_ERR_OOM, "server: events");
     }
-    /* Requests are answered, and their memory is given back to the pool's care, while the model
-     * still loads in a thread of its own: so the pool is there before both. */
+    /* Requests are answered, and the pool releases their memory, while another thread still loads
+     * the model; so the pool is opened first. */
     s->n_pool_threads = pool_threads();
     return lt_worker_pool_open(&s->pool, s->base, s->n_pool_threads, MAX_POOLED);
 }
 
-/* Of all bodies that are being read together; by itself an eighth of the memory that this process
- * may take, 256 MiB at most. One fits always. */
+/* Limit for all bodies that are being read; by default an eighth of the memory of this process, at
+ * most 256 MiB. One body always fits. */
 static size_t bodies_bytes(const lt_server *s) {
     const uint64_t most = (uint64_t)256 << 20;
     uint64_t bytes = (uint64_t)s->o.max_bodies_bytes;
@@ -556,7 +558,7 @@ void lt_server_close(lt_server *s) {
     if (s == NULL) {
         return;
     }
-    lt_http_close(s->http); /* Every open answer is told that its client is gone. */
+    lt_http_close(s->http); /* Every open answer learns that its client is gone. */
     lt_tls_close(s->tls);
     lt_worker_pool_stop(s->pool);
     lt_compiler_stop(s->compiler);

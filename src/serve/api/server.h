@@ -1,10 +1,10 @@
-/* server.h: what every endpoint stands on: the model that is served, the call that is answered, the
- * numbers that are counted.
+/* server.h: the common base of all endpoints: the served model, the call being answered, the
+ * metrics.
  *
- * One thread runs libevent's loop and everything in this room but the engine: HTTP, JSON,
- * templates, tokenizing; of large requests the last three run on the worker pool (worker_pool.h).
- * The engine's thread wakes the loop by its descriptor. The model is opened by one more thread, so
- * that /health can say "loading" from the first millisecond. */
+ * One thread runs libevent's loop and everything in this room except the engine: HTTP, JSON,
+ * templates, tokenization. For large requests, the last three run on the worker pool
+ * (worker_pool.h). The engine's thread wakes the loop through a file descriptor. Another thread
+ * opens the model, so that /health can answer "loading" from the first millisecond. */
 #ifndef LT_SERVE_SERVER_H
 #define LT_SERVE_SERVER_H
 
@@ -26,7 +26,7 @@
 
 typedef struct lt_reply lt_reply;
 
-/* How errors are worded: whose client is calling. */
+/* The API of the client, which determines the format of errors. */
 typedef enum {
     LT_FLAVOUR_OPENAI,
     LT_FLAVOUR_ANTHROPIC,
@@ -54,9 +54,9 @@ struct lt_server {
     lt_parse_marks marks;        /* Of the template. */
     lt_ends ends;                /* Tokens that end an answer. */
     lt_engine *engine;
-    char name[256];           /* As /v1/models tells it. */
+    char name[256];           /* As reported by /v1/models. */
     int64_t context;          /* Tokens of one sequence at most. */
-    size_t most_prompt_bytes; /* A longer text can not be that few tokens. */
+    size_t most_prompt_bytes; /* A longer text cannot fit in the context. */
     double load_s, model_s;   /* From the start to ready; to a model and its tokenizer. */
 
     lt_tokenizer_scratch *scratch,
@@ -65,8 +65,8 @@ struct lt_server {
     lt_worker_pool *pool;
     int n_pool_threads;
     int64_t n_pooled; /* Calls that it has. */
-    lt_store *store;  /* What clients may come back to. */
-    lt_seal_key seal; /* Of callers without a key. */
+    lt_store *store;  /* Responses and threads that clients may refer to. */
+    lt_seal_key seal; /* Key for callers without an API key. */
     int64_t created;  /* Unix seconds. */
     atomic_uint_fast64_t next_id;
     uint64_t salt_seed; /* Of lt_server_cache_salt. */
@@ -81,12 +81,13 @@ struct lt_server {
     lt_json_out line; /* An event of a stream, on its way out. */
 };
 
-/* Who is answering on a connection: told when its client goes away. The connection's user. */
+/* The user of a connection: what is answering on it, and is notified when its client
+ * disconnects. */
 typedef struct lt_guest {
     void (*gone)(struct lt_guest *g);
 } lt_guest;
 
-/* What a handler that runs on the worker pool leaves for the loop to do. */
+/* What the loop must do after a handler that ran on the worker pool. */
 typedef struct {
     int status; /* With the body: the answer; 0: none. */
     lt_json_out body;
@@ -101,8 +102,8 @@ typedef struct {
     const lt_http_request *request;
     const char *tail; /* The path behind the route's prefix, "" for exact routes. */
     lt_flavour flavour;
-    const char *owner; /* The key it came with; "": none is asked for. */
-    char id[48];       /* The request's own; the answer's id is this behind a prefix. */
+    const char *owner; /* The API key of the call; "": none is required. */
+    char id[48];       /* The request's id; the answer's id is a prefix and this. */
     char extra[512];   /* Header lines that every answer carries: the request's id, CORS. */
     double arrived_s;
     lt_body *body;       /* Read already; NULL: request->body is to be read. */
@@ -112,14 +113,14 @@ typedef struct {
 /* Read the body by the table of fields: lt_ask_read. */
 bool lt_call_read(lt_call *call, lt_ask *a, const lt_field *rows, size_t n_rows, lt_api_error *e);
 
-/* ---- Answers of the whole kind ---- */
+/* ---- Complete answers ---- */
 
 void lt_call_json(lt_call *call, int status, lt_json_out *body);
 void lt_call_error(lt_call *call, const lt_api_error *e);
 /* The error object in the flavour's shape, appended to o. extra: the answer's header lines, of
  * which the first tells the request's id. */
 void lt_error_write(lt_json_out *o, lt_flavour flavour, const char *extra, const lt_api_error *e);
-/* The status that its clients know it by. */
+/* The HTTP status that the clients of the API expect. */
 int lt_error_status(lt_flavour flavour, const lt_api_error *e);
 
 /* ---- What several endpoints need ---- */
@@ -127,21 +128,21 @@ int lt_error_status(lt_flavour flavour, const lt_api_error *e);
 int64_t lt_server_context(const lt_server *s); /* Tokens of one sequence at most. */
 /* "chatcmpl-" + 24 hexadecimal digits. */
 void lt_server_make_id(lt_server *s, const char *prefix, char out[48]);
-/* What a request is before its body is read: OpenAI's defaults, and the server's own over them. */
+/* Initialise a request before its body is read: OpenAI's defaults, overridden by the server's. */
 void lt_server_ask(const lt_server *s, lt_ask *a);
-/* The server's own alone: what the model's files say, and --defaults over it. */
+/* Only the server's defaults: those of the model's files, overridden by --defaults. */
 void lt_server_preset(const lt_server *s, lt_ask *a);
 /* The request's model field names the served one, or --any-model. */
 bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e);
-/* A text of so many bytes may fit into the context: asked before it is encoded, as megabytes of it
- * would hold everybody's streams up. */
+/* May a text of this size fit in the context? Checked before encoding, because encoding megabytes
+ * would delay all streams. */
 bool lt_server_may_fit(const lt_server *s, size_t bytes, const char *param, lt_api_error *e);
-/* Whose prompts may share pages with those of this call: by the request's cache_salt (NULL: none),
- * and by the key where --prefix-cache-by-key says so. */
+/* The salt of prompts that may share pages with this call: by the request's cache_salt (NULL:
+ * none), and by the key with --prefix-cache-by-key. */
 uint64_t lt_server_cache_salt(const lt_server *s, const char *owner, const char *salt);
-/* With which texts go to an owner and come back. False: out of memory. */
+/* The key that seals texts for an owner. False: out of memory. */
 bool lt_server_seal_key(const lt_server *s, const char *owner, lt_seal_key *out);
-/* Something has ended: the server too, if it was the last that a draining one waited for. */
+/* Called when a reply or call has ended; a draining server ends with the last one. */
 void lt_server_ended(lt_server *s);
 /* Text to ids with the server's scratch; append to *out. */
 bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, lt_ids *out,

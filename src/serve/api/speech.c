@@ -67,8 +67,8 @@ static lt_speech_item *begin_item(lt_reply_choice *c, lt_speech_kind kind, const
     return item;
 }
 
-/* The item at the end is said by the tokens up to the one at hand; a later one begins with it,
- * unless the one before has it. */
+/* The last item consists of the tokens up to the current one. A later item begins with the current
+ * token, unless the item before it already has it. */
 static void note_logs(const lt_reply_choice *c, bool fresh) {
     const lt_speech *s = c->state;
     lt_speech_item *item = &s->items[s->n_items - 1];

@@ -1,6 +1,6 @@
-/* speech.h: what a chat model says, as a list of items in the order in which they were said:
- * content, reasoning, calls of tools. The formatters of chat, responses and messages hold one for
- * each choice and hear of each piece through `on`. parse.h takes the text apart. */
+/* speech.h: the output of a chat model as a list of items in order: content, reasoning, tool calls.
+ * The formatters of chat, responses and messages hold one for each choice and receive each piece
+ * through `on`. parse.h separates the text. */
 #ifndef LT_SERVE_SPEECH_H
 #define LT_SERVE_SPEECH_H
 
@@ -10,12 +10,11 @@ typedef enum { LT_SPEECH_CONTENT, LT_SPEECH_REASONING, LT_SPEECH_CALL } lt_speec
 
 typedef struct {
     lt_speech_kind kind;
-    int call;         /* CALL: its index among the calls, from 0. */
-    char id[48];      /* Made for it; CALL: by which the tool's answer names it. */
-    char *name;       /* CALL: the function. Owned. */
-    lt_json_out text; /* CALL: the arguments. */
-    size_t logs_from,
-        logs_to; /* Rows of the choice's logs whose tokens said it, where any are kept. */
+    int call;                  /* CALL: its index among the calls, from 0. */
+    char id[48];               /* Its id; CALL: the tool's result refers to it. */
+    char *name;                /* CALL: the function. Owned. */
+    lt_json_out text;          /* CALL: the arguments. */
+    size_t logs_from, logs_to; /* Rows of the choice's logs with its tokens, if logs are kept. */
 } lt_speech_item;
 
 typedef struct {
@@ -24,18 +23,18 @@ typedef struct {
     int n_items, room, n_calls;
 } lt_speech;
 
-/* What a reply listens for: from the request's tools, tool_choice and reasoning_format; before the
- * prompt is rendered. */
+/* Decide which parts a reply separates, by the request's tools, tool_choice and reasoning_format.
+ * Call it before the prompt is rendered. */
 bool lt_speech_prepare(lt_reply *r, lt_api_error *e);
-/* Takes the rendered prompt, whose ids move into the reply or are freed, and rules the whole
- * answer: grammar, thinking budget. Once listen.opened is known. */
+/* Take the rendered prompt, whose ids move into the reply or are freed, and set grammar and
+ * thinking budget of the whole answer. Call it once listen.opened is known. */
 bool lt_speech_add(lt_reply *r, lt_ids *prompt, lt_api_error *e);
 
-/* Members of a formatter whose choices are speech; its `piece` hears each piece as soon as it is
- * certain. c->state is the lt_speech, from the first text on. */
+/* Members of a formatter whose choices are speech; its `piece` receives each piece as soon as it is
+ * final. c->state is the lt_speech, from the first text on. */
 void lt_speech_token(lt_reply_choice *c); /* token: counts those of the reasoning. */
 void lt_speech_text(lt_reply_choice *c, const char *text, size_t n); /* text */
-/* The head of choice_end: what was held back is told. False: out of memory, nothing can be. */
+/* To be called first in choice_end: reports what was held back. False: out of memory. */
 bool lt_speech_finish(lt_reply_choice *c);
 void lt_speech_close(lt_reply_choice *c);
 

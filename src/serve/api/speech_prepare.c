@@ -1,4 +1,4 @@
-/* speech_prepare.c: what a reply must listen for, and the grammar that makes it say so:
+/* speech_prepare.c: which parts a reply separates, and the grammar that enforces them;
  * parse_grammar.c has the language. */
 #include <stdlib.h>
 #include <string.h>
@@ -174,7 +174,7 @@ bool lt_speech_prepare(lt_reply *r, lt_api_error *e) {
                (a->reasoning_format == NULL || strcmp(a->reasoning_format, "none") != 0);
     keep_marks(r);
     if (l->forced) {
-        r->form.text = NULL; /* The form is that of texts, and there will be none. */
+        r->form.text = NULL; /* The form applies to text, of which there will be none. */
     }
     return true;
 }

@@ -1,6 +1,6 @@
-/* store.c: see store.h. Entries that can be found stand in a hash table of chains and in a list by
- * their last use; `refs` counts the table, holds and later turns. Texts never change, so only the
- * bookkeeping is under the mutex. */
+/* store.c: see store.h. Entries that can be found are in a hash table with chains and in a list
+ * ordered by last use; `refs` counts the table, holds and later turns. Texts never change, so only
+ * the bookkeeping is under the mutex. */
 #include "serve/api/store.h"
 
 #include <pthread.h>
@@ -48,7 +48,7 @@ static lt_stored **chain_of(lt_store *s, const char *id) {
     return &s->chains[XXH3_64bits(id, strlen(id)) % N_CHAINS];
 }
 
-/* A conversation may be long: what it lets go is freed turn by turn. */
+/* A conversation may be long, so its turns are freed in a loop. */
 static void drop(lt_store *s, lt_stored *e) {
     while (e != NULL && --e->refs == 0) {
         lt_stored *previous = e->previous;
@@ -71,7 +71,7 @@ static void use(lt_store *s, lt_stored *e, double now_s) {
     s->newest = e;
 }
 
-/* Nobody finds it any more. */
+/* Remove the entry, so that it is no longer found. */
 static void take_out(lt_store *s, lt_stored *e) {
     lt_stored **at = chain_of(s, e->id);
     while (*at != e) {
@@ -134,7 +134,7 @@ bool lt_store_put(lt_store *s, const char *id, const char *owner, lt_stored *pre
     memcpy(e->text, text, n);
     pthread_mutex_lock(&s->lock);
     make_room(s, bytes, now_s);
-    kept = s->stats.bytes + bytes <= s->o.max_bytes; /* Turns that others hold may fill it. */
+    kept = s->stats.bytes + bytes <= s->o.max_bytes; /* Turns held by others may fill the store. */
     if (kept) {
         e->chain = *chain_of(s, id);
         *chain_of(s, id) = e;

@@ -1,16 +1,18 @@
-/* store.h: what clients may come back to: responses of /v1/responses, and threads of /v1/messages.
- * It lives in memory, within a bound.
+/* store.h: what clients may refer to in later requests: responses of /v1/responses and threads of
+ * /v1/messages. The store is in memory and bounded.
  *
  *     put(A)            put(B, behind A)          put(C, behind A)
  *       A                 A <- B                    A <- B,  A <- C
  *
- * An entry is a JSON text under an id and an owner: whoever has another API key does not find it.
- * An entry may stand behind a former one, so that a conversation's turns are kept once each; it
- * then holds the former one, which stays readable to it when nobody finds it by its id any more.
+ * An entry is a JSON text with an id and an owner; a client with another API key does not find it.
+ * An entry may follow an earlier one, so that each turn of a conversation is stored once. It then
+ * holds the earlier entry, which remains readable through it even when it is no longer found by its
+ * id.
  *
  * Bounds: entries that can be found, bytes of all that is held, and a time since the last use. The
- * longest unused entry goes first. What is held by a later turn is counted until that goes, too; an
- * entry that does not fit even alone is refused. All functions may be called from any thread. */
+ * longest unused entry goes first. An entry that a later turn holds counts until that turn is
+ * removed, too; an entry that does not fit even alone is refused. All functions may be called from
+ * any thread. */
 #ifndef LT_SERVE_STORE_H
 #define LT_SERVE_STORE_H
 
@@ -47,7 +49,7 @@ lt_stored *lt_store_hold(lt_store *s, const char *id, const char *owner, double 
 /* The newest of the owner's entries whose text holds the words, held; NULL: none does. */
 lt_stored *lt_store_search(lt_store *s, const char *words, const char *owner, double now_s);
 void lt_store_release(lt_store *s, lt_stored *entry); /* Accepts NULL. */
-/* It can not be found any more. False: there was none. */
+/* Remove the entry. False: there was none. */
 bool lt_store_forget(lt_store *s, const char *id, const char *owner, double now_s);
 
 /* Of an entry that is held. */

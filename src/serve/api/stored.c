@@ -1,5 +1,5 @@
-/* api/stored.c: /v1/responses/{id}: what was kept is told, listed and forgotten. Another key's
- * responses are as ones that are not there. */
+/* api/stored.c: /v1/responses/{id}: reads, lists and deletes stored responses. Those of another key
+ * count as not existing. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,8 +19,7 @@ static void refuse_absent(lt_call *call, const char *id, int n) {
     lt_call_error(call, &e);
 }
 
-/* The entry as a tree; NULL: the call is answered. tail: the id, and what the path has behind
- * it. */
+/* The entry as a tree; NULL: the call was answered. tail: the id and the rest of the path. */
 static json_t *find(lt_call *call, const char **tail) {
     const size_t n = strcspn(call->tail, "/");
     char id[64] = "";

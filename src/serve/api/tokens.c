@@ -45,7 +45,7 @@ static bool to_ids(lt_server *s, const lt_ask *a, lt_ids *ids, lt_api_error *e) 
            lt_prompts_mixed(s, a->content, "content", a->add_special, a->parse_special, ids, e);
 }
 
-/* {id, piece}: a piece that is no UTF-8 of its own is a list of bytes. */
+/* {id, piece}: a piece that is not valid UTF-8 becomes a list of bytes. */
 static void put_piece(lt_json_out *o, const lt_server *s, uint32_t id) {
     size_t n = 0;
     const char *piece = lt_tokenizer_piece(s->tokenizer, id, &n);
@@ -202,7 +202,7 @@ done:
     lt_ask_free(&a);
 }
 
-/* ---- What the tokenizer is ---- */
+/* ---- Information about the tokenizer ---- */
 
 static void put_special(lt_json_out *o, const lt_server *s, const char *key, uint32_t id) {
     lt_out_key(o, key);
@@ -213,7 +213,7 @@ static void put_special(lt_json_out *o, const lt_server *s, const char *key, uin
     }
 }
 
-/* As vLLM tells it: the fields of a tokenizer_config.json that clients ask for. */
+/* As in vLLM: the fields of tokenizer_config.json that clients need. */
 void lt_api_tokenizer_info(lt_call *call) {
     const lt_server *s = call->server;
     const lt_tokenizer_info *v = &s->vocabulary;

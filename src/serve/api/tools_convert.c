@@ -238,7 +238,7 @@ static bool add_reasoning(json_t *list, const json_t *item) {
     return ok;
 }
 
-/* The last message is reasoning that waits for what it led to. */
+/* Is the last message only reasoning, without the text or calls that follow from it? */
 static json_t *only_thought(const json_t *list) {
     json_t *last = json_array_get(list, json_array_size(list) - 1);
     return json_object_get(last, "reasoning_content") != NULL &&
@@ -248,7 +248,7 @@ static json_t *only_thought(const json_t *list) {
                : NULL;
 }
 
-/* A message goes on from the reasoning before it; reasoning that led to nothing is left out. */
+/* A message is joined with the reasoning before it; reasoning without a message is left out. */
 static bool add_said(json_t *list, const char *role, json_t *content) {
     json_t *thought = only_thought(list);
     if (thought != NULL && strcmp(role, "assistant") == 0) {

@@ -1,4 +1,5 @@
-/* tools_convert.h: other vendors' conversations as OpenAI's chat messages, which templates know. */
+/* tools_convert.h: converts conversations of other APIs to OpenAI's chat messages, which templates
+ * understand. */
 #ifndef LT_SERVE_TOOLS_CONVERT_H
 #define LT_SERVE_TOOLS_CONVERT_H
 

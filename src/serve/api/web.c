@@ -1,6 +1,6 @@
-/* web.c: the two pages, / and /status. The assembler copies their parts (pages/) into the binary
- * one behind the other, so that they are edited as pages; they ask nothing of any other host, and
- * the policy sent along forbids it. */
+/* web.c: the two pages, / and /status. The assembler copies their parts (pages/) into the binary,
+ * so that they are edited as web files. They load nothing from other hosts, and the policy sent
+ * with them forbids it. */
 #include <stdio.h>
 #include <string.h>
 

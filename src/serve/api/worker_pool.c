@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-/* Bytes of a text: what the allocator keeps of so much goes back to the system. */
+/* Bytes of a text from which the allocator's free memory is returned to the system. */
 #define BIG ((size_t)1 << 20)
 
 struct lt_worker_pool {
@@ -44,8 +44,8 @@ static lt_pool_job *next_job(lt_worker_pool *a) {
     return job;
 }
 
-/* It merges all that was freed, under the lock of each of the allocator's arenas in turn: of a tree
- * of a million values that takes a second on a busy machine. */
+/* malloc_trim merges freed memory under the lock of each of the allocator's arenas in turn; after a
+ * tree of a million values this takes a second on a busy machine. */
 static void give_back(void) {
 #ifdef __GLIBC__
     malloc_trim(0);
@@ -129,7 +129,8 @@ lt_err lt_worker_pool_submit(lt_worker_pool *a, lt_pool_job *job) {
     lt_err err = LT_OK;
     pthread_mutex_lock(&a->lock);
     if (a->n >= a->max_waiting) {
-        LT_FAIL_DONE(LT_ERR_LIMIT, "%lld large requests are waiting to be read; try again later",
+        LT_FAIL_DONE(LT_ERR_LIMIT,
+                     "%lld large requests are waiting to be processed; try again later",
                      (long long)a->n);
     }
     lt_fifo_push(&a->waiting, &job->link);

@@ -1,4 +1,4 @@
-/* worker_pool.h: threads for what would hold the loop, and with it everybody's streams, up: large
+/* worker_pool.h: threads for work that would delay the event loop, and with it all streams: large
  * requests, from JSON to tokens, and the freeing of their trees.
  *
  *     loop:      lt_worker_pool_submit(a, job)
@@ -8,11 +8,11 @@
  *     free ─submit─▶ WAITING ─▶ being worked on ─▶ WORKED ─▶ told: done() on the loop ─▶ free
  *                       └─cancel: true ─▶ free
  *
- * Jobs begin in their order, and end in any; a connection has one at a time.
- * Memory: trees that are let go are freed first, and a job is begun only beside such others that
- * all of them, until the loop has taken them, have at most LT_WORKER_POOL_BYTES of text; a longer
- * one alone. So beside the trees of requests that are being answered there are those of so much
- * text. A bounded queue, first come, first served; one more is LIMIT. */
+ * Jobs begin in order and end in any order; a connection has one at a time. Memory: discarded trees
+ * are freed first, and a job begins only if all jobs in progress together, until the loop has taken
+ * them, have at most LT_WORKER_POOL_BYTES of text; a longer job runs alone. This bounds the trees
+ * that exist besides those of requests being answered. The queue is bounded, first come, first
+ * served; a further job fails with LIMIT. */
 #ifndef LT_SERVE_WORKER_POOL_H
 #define LT_SERVE_WORKER_POOL_H
 
@@ -37,8 +37,8 @@ struct lt_pool_job {
 /* Starts n_threads of 1 to LT_WORKER_POOL_THREADS. */
 LT_MUST_USE lt_err lt_worker_pool_open(lt_worker_pool **out, struct event_base *base, int n_threads,
                                        int64_t max_waiting);
-/* On the loop's thread: what has begun is ended and told, jobs that wait are forgotten, trees are
- * freed, and from here on at once. Accepts NULL. */
+/* On the loop's thread: finish the jobs that have begun and call their done(), drop waiting jobs,
+ * and free all trees; later trees are freed immediately. Accepts NULL. */
 void lt_worker_pool_stop(lt_worker_pool *a);
 void lt_worker_pool_close(lt_worker_pool *a); /* Trees must be free. */
 
@@ -47,11 +47,11 @@ LT_MUST_USE lt_err lt_worker_pool_submit(lt_worker_pool *a, lt_pool_job *job);
 bool lt_worker_pool_cancel(lt_worker_pool *a, lt_pool_job *job);
 int lt_worker_pool_thread(const lt_worker_pool *a); /* Which of its threads this is; -1: none. */
 
-/* Memory for a text of so many bytes was freed. Of megabytes, what the allocator keeps goes back to
- * the system; on a thread, as soon as one has nothing else to do. Accepts NULL. */
+/* Tell the pool that memory for a text of this size was freed. For megabytes, an idle thread
+ * returns the allocator's free memory to the system. Accepts NULL. */
 void lt_worker_pool_give_back(lt_worker_pool *a, size_t bytes);
 
-/* A tree with its way back to a thread, which frees it. */
+/* A tree that a thread of the pool frees. */
 struct lt_body {
     lt_pool_job job;
     lt_worker_pool *pool;
@@ -61,7 +61,7 @@ struct lt_body {
 
 /* Parse the text. NULL: out of memory. */
 lt_body *lt_body_open(lt_worker_pool *a, const char *text, size_t bytes);
-/* From any thread; at once on one of these, soon else. Accepts NULL. */
+/* From any thread; freed immediately on a thread of the pool, soon otherwise. Accepts NULL. */
 void lt_body_free(lt_body *b);
 
 #endif

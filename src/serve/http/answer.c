@@ -1,4 +1,4 @@
-/* http/answer.c: how answers leave a connection: see http.h, and http/impl.h for why they gather
+/* http/answer.c: how answers are sent: see http.h, and http/impl.h for why they are gathered
  * first. */
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
@@ -13,7 +13,7 @@
 #include "serve/http/tls.h"
 
 #define CHUNK_FRAME 24  /* Around a chunk: its size in at most 16 digits, and two ends of lines. */
-#define LINGER_S    2.0 /* What a refused client still sends is thrown away so long. */
+#define LINGER_S    2.0 /* How long data that a refused client still sends is discarded. */
 
 static const struct {
     int status;
@@ -52,7 +52,7 @@ void lt_http_set_deadline(lt_http_conn *c, double seconds) {
     event_add(c->deadline, &tv);
 }
 
-/* Lose it from the loop, not from inside the caller's write. */
+/* Free it from the loop, not inside the caller's write. */
 static void doom(lt_http_conn *c) {
     const struct timeval now = {0};
     c->doomed = true;
@@ -76,7 +76,7 @@ size_t lt_http_unsent(const lt_http_conn *c) {
     return evbuffer_get_length(c->out) + evbuffer_get_length(bufferevent_get_output(c->bev));
 }
 
-/* There is something in `out`: send it when the callback at hand is over. */
+/* Send `out` when the current callback returns. */
 void lt_http_send_soon(lt_http_conn *c) {
     lt_http *h = c->http;
     if (c->fresh_at != NULL) {
@@ -93,14 +93,14 @@ void lt_http_send_soon(lt_http_conn *c) {
     h->fresh = c;
 }
 
-/* What a client sends that is not listened to any more. */
+/* Discard what a client still sends. */
 void lt_http_throw_away(lt_http_conn *c) {
     struct evbuffer *in = bufferevent_get_input(c->bev);
     evbuffer_drain(in, evbuffer_get_length(in));
 }
 
-/* Close in order once all is sent: bytes that still come in would turn close into a reset that may
- * destroy the answer on its way. */
+/* Close gracefully once all is sent: with unread bytes, close would send a reset, which may destroy
+ * the answer in transit. */
 void lt_http_close_when_sent(lt_http_conn *c) {
     if (c->stage == FLUSHING && lt_http_unsent(c) == 0) {
         if (c->tls) {
@@ -174,7 +174,8 @@ static void finish(lt_http_conn *c) {
     lt_http_settle(c);
     lt_http_set_deadline(c, c->http->o.idle_s);
     if (evbuffer_get_length(bufferevent_get_input(c->bev)) > 0) {
-        /* A pipelined request waits: from the loop, so that a thousand of them do not nest. */
+        /* A pipelined request waits: read it from the loop, so that a thousand of them do not
+         * nest. */
         bufferevent_trigger(c->bev, EV_READ, BEV_TRIG_DEFER_CALLBACKS | BEV_TRIG_IGNORE_WATERMARKS);
     }
 }
@@ -251,7 +252,8 @@ void lt_http_write(lt_http_conn *c, const void *data, size_t n) {
 void lt_http_end(lt_http_conn *c) {
     LT_ASSERT(c->stage == ANSWERING);
     if (c->doomed) {
-        c->user = NULL; /* Whoever ends an answer forgets the connection: nobody is left to tell. */
+        /* The caller who ends an answer drops the connection, so there is nobody to notify. */
+        c->user = NULL;
         return;
     }
     if (c->chunked && !c->head_only) {

@@ -31,10 +31,12 @@
 #include "base/log.h"
 #include "serve/http/tls.h"
 
-#define PIPELINE_BYTES     (16 << 10) /* Of requests that wait behind the one being answered. */
-#define FREE_BYTES         (16 << 10) /* Of a request: they do not count among all bodies. */
-#define STARVE_S           2.0        /* A body may wait so long for room among all bodies. */
-#define HALF_CLOSED_S      0.25 /* When it is first tried whether a half-closed client is there. */
+/* Bytes of pipelined requests behind the one being answered. */
+#define PIPELINE_BYTES (16 << 10)
+/* Bytes of a request that do not count towards the limit for all bodies. */
+#define FREE_BYTES         (16 << 10)
+#define STARVE_S           2.0  /* How long a body may wait for memory among all bodies. */
+#define HALF_CLOSED_S      0.25 /* First check whether a half-closed client still exists. */
 #define HALF_CLOSED_NEXT_S 0.1
 #define REFUSED_MORE       128
 #define WARN_EVERY_S       10.0
@@ -62,7 +64,7 @@ static bool may_grow(void *ctx, size_t more) {
     return true;
 }
 
-/* Something was freed: count what is left, and read on where room was missing. */
+/* Memory was freed: count the rest, and resume reading where memory was missing. */
 void lt_http_settle(lt_http_conn *c) {
     lt_http *h = c->http;
     set_room(c, c->parser.head_room + c->parser.body_room + c->taken);
@@ -104,7 +106,7 @@ static void conn_free(lt_http_conn *c) {
     free(c);
 }
 
-/* Nobody can be answered any more. */
+/* The connection is lost. */
 static void conn_lost(lt_http_conn *c) {
     void *user = c->user;
     c->user = NULL;
@@ -114,7 +116,7 @@ static void conn_lost(lt_http_conn *c) {
     conn_free(c);
 }
 
-/* Answer what the parser or the clock refused, and close behind it. */
+/* Answer a request that the parser or the deadline refused, then close. */
 static void refuse(lt_http_conn *c, int status, const char *why) {
     lt_http_refusal r = {.status = status, .why = why, .head = &c->parser, .counted = c->admitted};
     if (c->starved) {
@@ -138,15 +140,16 @@ static lt_http_request request_of(const lt_http_conn *c) {
                              .head = p};
 }
 
-/* The head is complete: ask whether the body is to be read. False: it was answered, and the
- * connection ends behind the answer, unless the body is here already. */
+/* The head is complete: ask on_head whether to read the body. False: it was answered, and the
+ * connection closes after the answer unless the body has already arrived. */
 static bool admit(lt_http_conn *c) {
     struct evbuffer *in = bufferevent_get_input(c->bev);
     const lt_http_parser *p = &c->parser;
     const bool whole = p->stage == LT_HTTP_READY ||
                        (p->framing == LT_HTTP_LENGTH && p->left <= evbuffer_get_length(in));
     const size_t rest = whole && p->stage == LT_HTTP_BODY ? (size_t)p->left : 0;
-    char *question = strchr(p->target, '?'); /* The head buffer is ours: cut in place. */
+    /* The head buffer belongs to the parser and is split in place. */
+    char *question = strchr(p->target, '?');
     lt_http_request r;
 
     c->query = "";
@@ -178,14 +181,14 @@ static void dispatch(lt_http_conn *c) {
         event_del(c->deadline);
     }
     c->http->o.on_request(c->http->o.ctx, c, &r);
-    free(c->parser.body); /* It was read, or taken; an answer may take minutes. */
+    free(c->parser.body); /* It was used or taken; free it, as an answer may take minutes. */
     c->parser.body = NULL;
     c->parser.body_n = c->parser.body_room = 0;
     lt_http_settle(c);
 }
 
-/* There is no room for more of its body: what comes stays in the kernel, until the client's side is
- * full too. */
+/* There is no memory for more of the body: incoming data stays in the kernel, until the client's
+ * side is full, too. */
 static void starve(lt_http_conn *c) {
     c->starved = true;
     c->starved_s = lt_clock_s();
@@ -246,7 +249,7 @@ static void read_on(lt_http_conn *c) {
     read_requests(c);
 }
 
-/* Memory of bodies was freed: whoever waits for it tries again. */
+/* Memory of bodies was freed: connections that wait for it try again. */
 static void on_room(evutil_socket_t fd, short what, void *arg) {
     lt_http *h = arg;
     (void)fd;
@@ -278,7 +281,7 @@ static bool is_reset(const lt_http_conn *c) {
     return poll(&p, 1, 0) > 0 && (p.revents & (POLLERR | POLLHUP | POLLNVAL)) != 0;
 }
 
-/* So the word that every answer begins with is sent ahead, if the answer has not begun by then. */
+/* So the first word of every answer is sent early, if the answer has not begun by then. */
 static void try_half_closed(lt_http_conn *c) {
     if (is_reset(c)) {
         conn_lost(c);
@@ -314,8 +317,8 @@ static void on_event(struct bufferevent *bev, short what, void *arg) {
     conn_lost(c);
 }
 
-/* There was no room for its body in time. Of many that wait for each other's memory the first to be
- * refused makes room for the next: that one tries once more. */
+/* There was no memory for the body in time. Among many connections that wait for each other's
+ * memory, refusing the first frees memory for the next, which tries once more. */
 static void give_up(lt_http_conn *c) {
     read_on(c);
     if (c->starved) {
@@ -366,7 +369,7 @@ static void warn_full(lt_http *h, const char *what) {
     }
 }
 
-/* Those that were answered for the last time have no place any more: they only linger. */
+/* Count the connections without those that were answered for the last time and only linger. */
 static int64_t count_places(const lt_http *h) {
     int64_t n = 0;
     for (const lt_http_conn *c = h->conns; c != NULL; c = c->next) {
@@ -375,8 +378,8 @@ static int64_t count_places(const lt_http *h) {
     return n;
 }
 
-/* All places are taken. The oldest connection that asks nothing makes room, so that idle ones
- * cannot lock others out; where each asks something, the newest is refused. */
+/* The limit of connections is reached. The oldest connection without a request is closed, so that
+ * idle ones cannot lock others out; if all have requests, the newest is refused. */
 static void make_room(lt_http *h, lt_http_conn *newest) {
     lt_http_conn *idle = oldest(h, READING, newest);
     lt_http_conn *lingers = h->n_conns >= h->o.max_connections + h->more
@@ -457,15 +460,15 @@ static void on_listener_error(struct evconnlistener *l, void *arg) {
                 (long long)h->n_conns);
     if (h->n_conns > 0) {
         h->o.max_connections = (int)h->n_conns;
-        h->more = 0; /* Not even a refusal has a descriptor. */
+        h->more = 0; /* There is no descriptor even for a refusal. */
         evconnlistener_disable(l);
     }
 }
 
 /* ---- The server ---- */
 
-/* A connection is a descriptor, and a process often begins with 1,024: take what the limits of the
- * system allow. */
+/* A connection needs a descriptor, and a process often starts with 1,024: raise the limit as far as
+ * the system allows. */
 static void raise_descriptors(int64_t connections) {
     const rlim_t wanted = (rlim_t)connections + OTHER_DESCRIPTORS;
     struct rlimit l;
@@ -504,7 +507,7 @@ static lt_err listen_on(lt_http *h) {
     }
     freeaddrinfo(found);
     if (h->listener == NULL) {
-        LT_FAIL(LT_ERR_IO, "%s:%d can not be bound: %s", h->o.host, h->o.port, strerror(errno));
+        LT_FAIL(LT_ERR_IO, "cannot bind %s:%d: %s", h->o.host, h->o.port, strerror(errno));
     }
     evconnlistener_set_error_cb(h->listener, on_listener_error);
     if (getsockname(evconnlistener_get_fd(h->listener), (struct sockaddr *)&bound, &bound_n) == 0) {

@@ -1,24 +1,24 @@
 /* http.h: an HTTP/1.1 server on libevent's loop: listener, connections, keep-alive, limits,
  * streams. One thread.
  *
- * It knows bytes, not APIs. A complete request is handed to on_request, which answers at once or
+ * It handles bytes, not APIs. A complete request is passed to on_request, which answers at once or
  * later, on the same thread:
  *     lt_http_reply(c, 200, "application/json", NULL, body, n);                     whole
  *     lt_http_stream(c, 200, "text/event-stream", NULL); lt_http_write(c, ...); ... lt_http_end(c);
  *     in parts
- * Until the answer's end the connection belongs to that one request; pipelined ones wait. When the
- * client goes away first, or reads too slowly (more than max_pending_bytes unsent), on_gone is
- * called and the connection may not be used again: that is how generation is cancelled.
+ * Until the end of the answer the connection belongs to that request; pipelined ones wait. When the
+ * client disconnects before, or reads too slowly (more than max_pending_bytes unsent), on_gone is
+ * called and the connection must not be used again; this cancels generation.
  *
- * on_head sees a request as soon as its headers are there; what it refuses is answered, and its
- * body is not read.
+ * on_head sees a request as soon as its headers have arrived; if it refuses the request, it answers
+ * it, and the body is not read.
  *
- * Limits: connections (when all are taken, the oldest idle one gives way; where none is idle, 503),
- * header and body bytes of a request, bytes of all that are being read together, time for a whole
- * request to come in (408), idle time between requests, time without progress when writing. Where
- * all bodies together are at their limit a connection is not read from, so that its client stops to
- * send; if there is no room for STARVE_S seconds, 503. A client that only shut down its sending
- * side gets its answer. libevent's own evhttp is not used: see docs/adr/0004-own-http.md. */
+ * Limits: connections (at the limit, the oldest idle one is closed; if none is idle, 503), header
+ * and body bytes of a request, bytes of all bodies being read, time for a whole request to arrive
+ * (408), idle time between requests, time without progress when writing. When the bodies together
+ * reach their limit, a connection is not read, so that its client stops sending; after STARVE_S
+ * seconds without memory, 503. A client that only shut down its sending side gets its answer.
+ * libevent's own evhttp is not used: see docs/adr/0004-own-http.md. */
 #ifndef LT_SERVE_HTTP_H
 #define LT_SERVE_HTTP_H
 
@@ -39,11 +39,12 @@ typedef struct {
     const lt_http_parser *head; /* For lt_http_header_get. */
 } lt_http_request;
 
-/* What the parser or the clock refuses, and what the API answers: both texts are 0-terminated. */
+/* A request that the parser or the deadline refused, and the API's answer; both texts are
+ * 0-terminated. */
 typedef struct {
     int status;
     const char *why;
-    const lt_http_parser *head; /* As far as it was read. */
+    const lt_http_parser *head; /* The head, as far as it was read. */
     bool counted;               /* on_head saw it. */
     char extra[600], body[512]; /* Header lines; the answer. */
 } lt_http_refusal;
@@ -54,10 +55,11 @@ typedef struct {
     struct lt_tls *tls; /* http/tls.h; NULL: plain. */
     int max_connections;
     size_t max_head_bytes, max_body_bytes, max_pending_bytes;
-    size_t max_bodies_bytes; /* Of all connections; the first 16 KiB of each do not count. */
+    /* Bodies of all connections together; the first 16 KiB of each do not count. */
+    size_t max_bodies_bytes;
     double request_s, idle_s, write_s;
     void *ctx;
-    /* False: it was answered (lt_http_reply). Its body is not there yet. */
+    /* False: it was answered (lt_http_reply). The body has not been read yet. */
     bool (*on_head)(void *ctx, lt_http_conn *c, const lt_http_request *r);
     void (*on_request)(void *ctx, lt_http_conn *c, const lt_http_request *r);
     void (*on_gone)(void *ctx, lt_http_conn *c, void *user); /* user: lt_http_set_user's. */
@@ -69,13 +71,13 @@ LT_MUST_USE lt_err lt_http_open(lt_http **out, struct event_base *base, const lt
 void lt_http_close(lt_http *h);
 int lt_http_port(const lt_http *h);
 
-/* Since the start, but for the first two. */
+/* Counts since the start, except for the first two. */
 typedef struct {
     int64_t connections, bodies_bytes;
-    uint64_t refused;   /* Connections that found no place: 503. */
-    uint64_t dropped;   /* Idle ones that made room. */
-    uint64_t starved;   /* Requests whose body found no room in time: 503. */
-    uint64_t timed_out; /* Requests that did not come in time: 408. */
+    uint64_t refused;   /* Connections refused because all were in use: 503. */
+    uint64_t dropped;   /* Idle connections closed to make room. */
+    uint64_t starved;   /* Requests that waited too long for memory for their body: 503. */
+    uint64_t timed_out; /* Requests that did not arrive in time: 408. */
 } lt_http_counts;
 lt_http_counts lt_http_get_counts(const lt_http *h);
 
@@ -85,10 +87,10 @@ void lt_http_reply(lt_http_conn *c, int status, const char *type, const char *ex
 void lt_http_stream(lt_http_conn *c, int status, const char *type, const char *extra);
 void lt_http_write(lt_http_conn *c, const void *data, size_t n);
 void lt_http_end(lt_http_conn *c);
-/* The request's body, 0-terminated, malloc'ed, is the caller's now; NULL: it has none. */
+/* Take over the request's body, 0-terminated and malloc'ed; NULL: it has none. */
 char *lt_http_take_body(lt_http_conn *c);
-/* A body that was taken is freed: it no longer counts. At the answer's end it does not, either
- * way. */
+/* Report that a taken body was freed, so that it no longer counts. At the end of the answer it
+ * stops counting in any case. */
 void lt_http_release_body(lt_http_conn *c);
 void lt_http_set_user(lt_http_conn *c, void *user);
 

@@ -1,10 +1,11 @@
 /* http/impl.h: connections from inside: http.c accepts, reads and frees them, http/answer.c writes
  * to them.
  *
- * Answers gather in a buffer of the connection's; once the loop's callback at hand is over, every
- * connection with news is written to, once, and directly: a token costs a stream one system call.
- * Only what the socket does not take goes to the bufferevent, which waits for room by epoll.
- * (Writing by bufferevents alone cost three: epoll_ctl, writev, epoll_ctl.) */
+ * Answers are gathered in a buffer of the connection. When the loop's current callback returns,
+ * each connection with output is written to once, directly, so a token costs a stream one system
+ * call. Only what the socket does not take goes to the bufferevent, which waits with epoll until it
+ * can be written. (Writing with bufferevents alone took three calls: epoll_ctl, writev,
+ * epoll_ctl.) */
 #ifndef LT_SERVE_HTTP_IMPL_H
 #define LT_SERVE_HTTP_IMPL_H
 
@@ -23,15 +24,16 @@ struct lt_http_conn {
     lt_http_parser parser;
     conn_stage stage;
     bool keep_alive, chunked, head_only, doomed, continued;
-    bool tls, greeted;        /* greeted: its handshake is done. */
-    bool admitted;            /* on_head has seen this request. */
-    bool half_closed;         /* The client sends no more. */
-    bool begun, version_sent; /* The answer's head was put; its first word was sent before. */
-    bool starved;             /* Not read from until there is room for its body. */
-    double starved_s, due_s;  /* READING: since when; when the whole request must be there. */
-    const char *query;        /* Of the request at hand. */
-    size_t room, taken;       /* Bytes of head and body; of a body that the API took. */
-    struct evbuffer *out;     /* Not yet tried to send. */
+    bool tls, greeted; /* greeted: its handshake is done. */
+    bool admitted;     /* on_head has seen this request. */
+    bool half_closed;  /* The client sends no more. */
+    /* The head of the answer was written; its first word was sent early. */
+    bool begun, version_sent;
+    bool starved;            /* Not read until there is memory for its body. */
+    double starved_s, due_s; /* READING: since when; when the whole request must be there. */
+    const char *query;       /* Of the request at hand. */
+    size_t room, taken;      /* Bytes of head and body; of a body that the API took. */
+    struct evbuffer *out;    /* Not yet tried to send. */
     void *user;
     lt_http_conn *next, *prev;
     lt_http_conn *fresh_next, **fresh_at; /* With news in `out`; fresh_at NULL: none. */
@@ -50,19 +52,19 @@ struct lt_http {
 };
 
 void lt_http_set_deadline(lt_http_conn *c, double seconds);
-/* Memory of its request was freed: count what is left, and let others read on that wait for
- * room. */
+/* Memory of its request was freed: count the rest, and let connections that wait for memory
+ * continue. */
 void lt_http_settle(lt_http_conn *c);
 
 size_t lt_http_unsent(const lt_http_conn *c);
-/* There is something in `out`: send it when the callback at hand is over. */
+/* Send `out` when the current callback returns. */
 void lt_http_send_soon(lt_http_conn *c);
-/* It is no longer among those with news. */
+/* Remove it from the connections with output. */
 void lt_http_unlist(lt_http_conn *c);
 void lt_http_on_flush(evutil_socket_t fd, short what, void *http);
-/* Answered for the last time: close in order once all is sent. */
+/* After its last answer: close gracefully once all is sent. */
 void lt_http_close_when_sent(lt_http_conn *c);
-/* What a client sends that is not listened to any more. */
+/* Discard what a client still sends. */
 void lt_http_throw_away(lt_http_conn *c);
 
 #endif

@@ -22,7 +22,8 @@ void lt_http_parser_reset(lt_http_parser *p) {
     char *head = p->head;
     const size_t head_room = p->head_room;
     const lt_http_parse_options o = p->o;
-    free(p->body); /* Bodies vary by a factor of a million: not kept, nor are long heads. */
+    /* Bodies vary in size by a factor of a million, so they are not kept, nor are long heads. */
+    free(p->body);
     if (head_room > KEEP_HEAD) {
         free(head);
         head = NULL;
@@ -153,19 +154,19 @@ static void request_line(lt_http_parser *p, char *line) {
         }
     }
     if (p->target[0] != '/' && strcmp(p->target, "*") != 0) {
-        bad(p, 400, "the target is no path");
+        bad(p, 400, "the target is not a path");
     }
 }
 
 static void status_line(lt_http_parser *p, const char *line) {
     if (strlen(line) < 12 || line[8] != ' ') {
-        bad(p, 400, "the first line is no status line");
+        bad(p, 400, "the first line is not a status line");
         return;
     }
     if (version(p, line)) {
         p->status = atoi(line + 9);
         if (p->status < 100 || p->status > 599) {
-            bad(p, 400, "the status is no status");
+            bad(p, 400, "the status is not a number from 100 to 599");
         }
     }
 }
@@ -215,7 +216,7 @@ static bool content_length(lt_http_parser *p, uint64_t *length) {
         return false;
     }
     if (strspn(text, "0123456789") != strlen(text) || text[0] == '\0' || strlen(text) > 18) {
-        bad(p, 400, "Content-Length is no number");
+        bad(p, 400, "Content-Length is not a number");
         return false;
     }
     *length = strtoull(text, NULL, 10);
@@ -236,13 +237,13 @@ static void choose_framing(lt_http_parser *p) {
         p->stage = LT_HTTP_READY;
     } else if (coding != NULL) {
         if (has_length) {
-            bad(p, 400, "Content-Length beside Transfer-Encoding");
+            bad(p, 400, "both Content-Length and Transfer-Encoding");
         } else if (count_headers(p, "transfer-encoding") > 1) {
             bad(p, 400, "more than one Transfer-Encoding header");
         } else if (p->minor == 0) {
             bad(p, 400, "Transfer-Encoding in HTTP/1.0");
         } else if (strcasecmp(coding, "chunked") != 0) {
-            bad(p, 501, "of the transfer codings only chunked is known here");
+            bad(p, 501, "chunked is the only transfer coding supported here");
         }
         p->framing = LT_HTTP_CHUNKED;
         p->chunk = CHUNK_SIZE;
@@ -274,7 +275,7 @@ static void choose_persistence(lt_http_parser *p) {
     if (expect != NULL && !p->o.response) {
         p->expects_continue = strcasecmp(expect, "100-continue") == 0;
         if (!p->expects_continue) {
-            bad(p, 417, "only the expectation 100-continue is known here");
+            bad(p, 417, "100-continue is the only expectation supported here");
         }
     }
 }
@@ -325,8 +326,8 @@ static void read_head(lt_http_parser *p) {
     }
 }
 
-/* What does not even begin like a request is answered at once, not when its time is up: a TLS
- * hello, most of all. */
+/* Input that does not begin like a request, above all a TLS hello, is answered at once and not only
+ * after the time limit. */
 static bool begins_well(lt_http_parser *p, char c) {
     if (p->o.response || p->method_read) {
         return true;

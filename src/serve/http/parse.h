@@ -1,14 +1,14 @@
-/* http/parse.h: one HTTP/1.1 message from bytes that come in any portions; no socket, no clock, so
- * that it can be tested and fuzzed.
+/* http/parse.h: parses one HTTP/1.1 message from bytes that arrive in any portions; without sockets
+ * or clocks, so that it can be tested and fuzzed.
  *
  *     HEAD ──blank line──▶ BODY (Content-Length or chunked, or until the end) ──▶ READY
  *       └────────────────────┴──▶ BAD: status and why say what to answer (RFC 9112)
  *
  * Both directions: requests (the server) and responses (bench's client, which takes the body as it
- * comes through on_body). Refused on purpose, as they are how requests are smuggled past proxies:
- * Content-Length beside Transfer-Encoding, two of the latter or one in HTTP/1.0, two different
- * lengths, two Hosts, a space before the colon, folded header lines, control characters in values,
- * anything but a plain number as a length. */
+ * comes through on_body). Deliberately refused, because they serve to smuggle requests past
+ * proxies: both Content-Length and Transfer-Encoding, two of the latter or one in HTTP/1.0, two
+ * different lengths, two Hosts, a space before the colon, folded header lines, control characters
+ * in values, anything but a plain number as a length. */
 #ifndef LT_SERVE_HTTP_PARSE_H
 #define LT_SERVE_HTTP_PARSE_H
 
@@ -41,7 +41,7 @@ typedef struct {
 typedef struct {
     lt_http_parse_options o;
     lt_http_stage stage;
-    int status;      /* BAD: what to answer; a response: its status. */
+    int status;      /* BAD: the status to answer with; a response: its status. */
     const char *why; /* BAD: a sentence. */
 
     char *head; /* Owned; the names and values point here. */
@@ -55,7 +55,7 @@ typedef struct {
 
     char *body; /* Owned, 0-terminated. */
     size_t body_n, body_room;
-    bool starved; /* may_grow said no. */
+    bool starved; /* may_grow returned false. */
     enum { LT_HTTP_LENGTH, LT_HTTP_CHUNKED, LT_HTTP_TO_END } framing;
     uint64_t left;            /* Bytes of the body or of the chunk still to come. */
     int chunk;                /* Stage inside the chunked framing. */

@@ -1,4 +1,4 @@
-/* sse.h: server-sent events out of bytes that come in any portions (the stream of the HTML
+/* sse.h: parses server-sent events from bytes that arrive in any portions (the stream of the HTML
  * standard, 9.2.6): fields "event" and "data"; comments, other fields and a byte order mark are
  * skipped. */
 #ifndef LT_SERVE_SSE_H

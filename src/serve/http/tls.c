@@ -27,7 +27,7 @@ typedef struct {
 struct lt_tls {
     const char *cert, *key;
     SSL_CTX *context;
-    stamp seen[2]; /* Of cert and key: read, for better or worse. */
+    stamp seen[2]; /* Of cert and key, whether reading them succeeded or not. */
     struct event *look;
 };
 
@@ -44,7 +44,7 @@ static bool same_stamp(const stamp *a, const stamp *b) {
            a->bytes == b->bytes && a->inode == b->inode;
 }
 
-/* What OpenSSL says of its last failure, and forget the rest. */
+/* OpenSSL's text of its last failure; clears the others. */
 static const char *why(char *text, size_t n) {
     const unsigned long code = ERR_get_error();
     const char *reason = ERR_reason_error_string(code);
@@ -115,11 +115,12 @@ static void on_look(evutil_socket_t fd, short what, void *arg) {
     }
     memcpy(t->seen, now, sizeof now);
     if (make_context(&fresh, t->cert, t->key) != LT_OK) {
-        lt_log_error("serve: the certificate changed, and the one before goes on: %s",
-                     lt_error_message());
+        lt_log_error(
+            "serve: the changed certificate cannot be used, so the previous one stays in use: %s",
+            lt_error_message());
         return;
     }
-    SSL_CTX_free(t->context); /* Connections hold theirs on. */
+    SSL_CTX_free(t->context); /* Connections keep their own reference. */
     t->context = fresh;
     lt_log_info("serve: the certificate %s was read again", t->cert);
 }

@@ -1,10 +1,10 @@
-/* http/tls.h: TLS before the HTTP server: a certificate and its key from files, read again when
- * they change (docs/adr/0005).
+/* http/tls.h: TLS for the HTTP server, with a certificate and its key from files that are read
+ * again when they change (docs/adr/0005).
  *
- * Bad files at the start are an error. Later ones are left alone, with a line in the log, and the
- * last good pair goes on; so a certificate and its key may be replaced one after the other.
- * Connections keep what they began with. TLS 1.2 and 1.3, no renegotiation, no compression; of
- * application protocols http/1.1. */
+ * Bad files at the start are an error. Bad files later are only reported in the log, and the last
+ * good pair stays in use; so a certificate and its key can be replaced one after the other.
+ * Connections keep the pair they began with. TLS 1.2 and 1.3, no renegotiation, no compression; the
+ * application protocol is http/1.1. */
 #ifndef LT_SERVE_HTTP_TLS_H
 #define LT_SERVE_HTTP_TLS_H
 

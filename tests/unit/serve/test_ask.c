@@ -60,9 +60,9 @@ static void refused(void **state) {
         {"{\"temprature\":1}", "temprature", "is 'temperature' meant"},
         {"{\"max_completion_tokens_x\":1}", "max_completion_tokens_x", "unknown"},
         {"{\"mirostat\":2}", "mirostat", "not supported"},
-        {"{\"temperature\":1e999}", "", "no JSON"},
+        {"{\"temperature\":1e999}", "", "not JSON"},
         {"[1]", "", "object"},
-        {"", "", "no JSON"},
+        {"", "", "not JSON"},
         {"{\"model\":\"\xff\"}", "", "not UTF-8"},
     };
     (void)state;
