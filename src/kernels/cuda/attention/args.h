@@ -58,6 +58,22 @@ typedef struct {
     int places; /* for sums of dQ, which (batch, key head)s have in turn */
 } lt_attn_bwd_args;
 
+/* bwd_edges.cu: bounds of K's and V's rows; deltas of O's and dO's; sinks' gradient. */
+typedef struct {
+    lt_attn_bwd_args w;
+    const LT_ELEM(elem) * k, *v;
+    lt_attn_strides sk, sv;
+} lt_attn_bwd_bounds_args;
+typedef struct {
+    lt_attn_bwd_args w;
+    const LT_ELEM(elem) * o, *d_o;
+    lt_attn_strides so, sd;
+} lt_attn_bwd_delta_args;
+typedef struct {
+    lt_attn_bwd_args w;
+    float *dsinks; /* (H) */
+} lt_attn_bwd_sinks_args;
+
 /* Forward and backward on mma.sync; every row begins on 16 bytes. */
 typedef struct {
     lt_attn_args a;
@@ -85,6 +101,9 @@ typedef struct {
 static_assert(sizeof(lt_attn_args) == 152, "the same on host and device");
 static_assert(sizeof(lt_attn_strides) == 24, "the same on host and device");
 static_assert(sizeof(lt_attn_bwd_args) == 328, "the same on host and device");
+static_assert(sizeof(lt_attn_bwd_bounds_args) == 392, "the same on host and device");
+static_assert(sizeof(lt_attn_bwd_delta_args) == 392, "the same on host and device");
+static_assert(sizeof(lt_attn_bwd_sinks_args) == 336, "the same on host and device");
 static_assert(sizeof(lt_attn_sm80_args) == 424, "the same on host and device");
 
 #endif

@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_private.h"
+#include "kernels/cuda/attention/ladder/naive_args.h"
+#include "kernels/cuda/attention/ladder/rung_args.h"
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_attention write them. */
@@ -368,16 +370,22 @@ static void rung_launch(const lt_attention_rung *r, const lt_attention_args *a, 
 
 lt_err lt_cuda_attention_rung(lt_cuda *c, CUstream s, const lt_attention_rung *r,
                               const lt_attention_args *a, lt_scratch scratch) {
-    lt_attn_args w = lt_attn_args_of(a, scratch);
+    const lt_attn_args w = lt_attn_args_of(a, scratch);
     const lt_cuda_kernel *k;
     const fwd_row *row = fwd_row_of(a);
-    void *out = a->out.data, *q = a->q.data, *key = a->k.data, *v = a->v.data, *none = NULL,
-         *lse = a->lse.data;
-    int width = (int)a->q.shape[3];
+    const int width = (int)a->q.shape[3];
+    lt_attn_naive_fwd_args of_naive = {.a = w,
+                                       .o = a->out.data,
+                                       .lse = a->lse.data,
+                                       .q = a->q.data,
+                                       .k = a->k.data,
+                                       .v = a->v.data,
+                                       .width = width};
+    lt_attn_rung_args of_rung = {
+        .a = w, .o = a->out.data, .q = a->q.data, .k = a->k.data, .v = a->v.data, .width = width};
     char words[64];
     size_t shared;
-    void *naive[] = {&w, &out, &none, &lse, &q, &key, &v, &width},
-         *args[] = {&w, &out, &q, &key, &v, &width};
+    void *naive[] = {&of_naive}, *args[] = {&of_rung};
 
     if (r->file == NULL) {
         fwd_row with = row != NULL ? *row : fwd_rows[0];

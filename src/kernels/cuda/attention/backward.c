@@ -137,15 +137,26 @@ static void edges_text(char *out, size_t bytes, const lt_attention_args *a) {
     snprintf(out, bytes, EDGE_WORDS, width_of(a) > 128 ? 256 : width_of(a),
              a->q.dtype == LT_F16 ? "fp16" : "bf16");
 }
+static lt_attn_bwd_delta_args delta_args(const lt_attention_bwd_args *a,
+                                         const lt_attn_bwd_args *w) {
+    return (lt_attn_bwd_delta_args){.w = *w,
+                                    .o = a->fwd.out.data,
+                                    .d_o = a->dout.data,
+                                    .so = strides_of(&a->fwd.out),
+                                    .sd = strides_of(&a->dout)};
+}
 /* Deltas, bounds, scales, cleared sums; before the products. */
 static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_attn_bwd_args *w) {
     const int pairs = pairs_of(&a->fwd);
     const lt_cuda_kernel *bounds, *rows;
     const int block_rows = 2048 / width_of(&a->fwd);
-    void *k = a->fwd.k.data, *v = a->fwd.v.data, *o = a->fwd.out.data, *d_o = a->dout.data;
-    lt_attn_strides sk = strides_of(&a->fwd.k), sv = strides_of(&a->fwd.v),
-                    so = strides_of(&a->fwd.out), sd = strides_of(&a->dout);
-    void *bounds_args[] = {w, &k, &v, &sk, &sv}, *rows_args[] = {w, &o, &d_o, &so, &sd};
+    lt_attn_bwd_bounds_args of_bounds = {.w = *w,
+                                         .k = a->fwd.k.data,
+                                         .v = a->fwd.v.data,
+                                         .sk = strides_of(&a->fwd.k),
+                                         .sv = strides_of(&a->fwd.v)};
+    lt_attn_bwd_delta_args of_rows = delta_args(a, w);
+    void *bounds_args[] = {&of_bounds}, *rows_args[] = {&of_rows};
     const int64_t most = 512 / pairs > 1 ? 512 / pairs : 1,
                   blocks = lt_cuda_div_up(w->a.kv_tokens, block_rows);
     char text[64];
@@ -171,9 +182,10 @@ static lt_err finish_sinks(lt_cuda *c, CUstream s, const lt_attention_bwd_args *
                            lt_attn_bwd_args *w) {
     const lt_cuda_kernel *k;
     char text[64];
-    void *dsinks = a->dsinks.data, *args[] = {w, &dsinks};
+    lt_attn_bwd_sinks_args call = {.w = *w, .dsinks = a->dsinks.data};
+    void *args[] = {&call};
 
-    if (dsinks == NULL || a->fwd.sinks.data == NULL) {
+    if (call.dsinks == NULL || a->fwd.sinks.data == NULL) {
         return LT_OK;
     }
     edges_text(text, sizeof text, &a->fwd);
@@ -312,9 +324,8 @@ static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
 static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_attn_bwd_args *w,
                        int n_sms) {
     const lt_cuda_kernel *rows;
-    void *o = a->fwd.out.data, *d_o = a->dout.data;
-    lt_attn_strides so = strides_of(&a->fwd.out), sd = strides_of(&a->dout);
-    void *args[] = {w, &o, &d_o, &so, &sd};
+    lt_attn_bwd_delta_args call = delta_args(a, w);
+    void *args[] = {&call};
     CUstream beside;
     char text[64];
 

@@ -42,18 +42,17 @@ INLINE void load8(float x[8], const elem *row, int lane, int width) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    attn_bwd_bounds(const __grid_constant__ lt_attn_bwd_args w, const elem *k, const elem *v,
-                    lt_attn_strides sk, lt_attn_strides sv) {
-    const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / w.a.kv_heads,
-              g = pair % w.a.kv_heads;
+    attn_bwd_bounds(const __grid_constant__ lt_attn_bwd_bounds_args e) {
+    const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / e.w.a.kv_heads,
+              g = pair % e.w.a.kv_heads;
     u32 k_max = 0, v_max = 0;
 
-    for (int s0 = (int)blockIdx.x * ROWS; s0 < w.a.kv_tokens; s0 += (int)gridDim.x * ROWS) {
+    for (int s0 = (int)blockIdx.x * ROWS; s0 < e.w.a.kv_tokens; s0 += (int)gridDim.x * ROWS) {
         /* The last row may be read again: a maximum. */
-        const int s = min_i(s0 + (int)threadIdx.x / LANES, w.a.kv_tokens - 1);
+        const int s = min_i(s0 + (int)threadIdx.x / LANES, e.w.a.kv_tokens - 1);
         float x[8], y[8], sum = 0.0f;
-        load8(x, k + b * sk.batch + g * sk.head + s * sk.token, lane, w.width);
-        load8(y, v + b * sv.batch + g * sv.head + s * sv.token, lane, w.width);
+        load8(x, e.k + b * e.sk.batch + g * e.sk.head + s * e.sk.token, lane, e.w.width);
+        load8(y, e.v + b * e.sv.batch + g * e.sv.head + s * e.sv.token, lane, e.w.width);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             k_max = max(k_max, __float_as_uint(fabsf(x[i])));
@@ -63,8 +62,8 @@ extern "C" __global__ void __launch_bounds__(256)
     }
     k_max = row_max(k_max);
     if (lane == 0) {
-        atomicMax(w.bounds + 2 * pair, k_max);
-        atomicMax(w.bounds + 2 * pair + 1, v_max);
+        atomicMax(e.w.bounds + 2 * pair, k_max);
+        atomicMax(e.w.bounds + 2 * pair + 1, v_max);
     }
 }
 
@@ -95,50 +94,49 @@ INLINE float delta_make(const lt_attn_bwd_args *w, const elem *o, const elem *d_
     return row_add(norm);
 }
 extern "C" __global__ void __launch_bounds__(256)
-    attn_bwd_delta(const __grid_constant__ lt_attn_bwd_args w, const elem *o, const elem *d_o,
-                   lt_attn_strides so, lt_attn_strides sd) {
+    attn_bwd_delta(const __grid_constant__ lt_attn_bwd_delta_args e) {
     /* padded is a multiple of ROWS. */
-    (void)delta_make(&w, o, d_o, so, sd, (int)blockIdx.y,
+    (void)delta_make(&e.w, e.o, e.d_o, e.so, e.sd, (int)blockIdx.y,
                      (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    attn_bwd_prepare(const __grid_constant__ lt_attn_bwd_args w, const elem *o, const elem *d_o,
-                     lt_attn_strides so, lt_attn_strides sd) {
-    const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / w.a.q_heads,
-              h = pair % w.a.q_heads;
+    attn_bwd_prepare(const __grid_constant__ lt_attn_bwd_delta_args e) {
+    const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / e.w.a.q_heads,
+              h = pair % e.w.a.q_heads;
     const int t = (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES,
-              kv = b * w.a.kv_heads + h / (w.a.q_heads / w.a.kv_heads);
-    const i64 row = (i64)pair * w.padded + t;
-    int4 *clear = (int4 *)((int *)w.dq_acc + row * HEAD_DIM);
+              kv = b * e.w.a.kv_heads + h / (e.w.a.q_heads / e.w.a.kv_heads);
+    const i64 row = (i64)pair * e.w.padded + t;
+    int4 *clear = (int4 *)((int *)e.w.dq_acc + row * HEAD_DIM);
 
-    if (kv < w.places) {
+    if (kv < e.w.places) {
         clear[lane] = make_int4(0, 0, 0, 0);
         clear[lane + LANES] = make_int4(0, 0, 0, 0);
     }
-    const float norm = delta_make(&w, o, d_o, so, sd, pair, t);
+    const float norm = delta_make(&e.w, e.o, e.d_o, e.so, e.sd, pair, t);
     if (lane == 0) {
         if (t % 64 < HEAD_DIM / 64) { /* A piece has a row of its own here. */
-            ((int4 *)w.added)[row / 64 * (HEAD_DIM / 64) + t % 64] = make_int4(0, 0, 0, 0);
+            ((int4 *)e.w.added)[row / 64 * (HEAD_DIM / 64) + t % 64] = make_int4(0, 0, 0, 0);
         }
-        const float k_max = __uint_as_float(w.bounds[2 * kv]),
-                    v_max = __uint_as_float(w.bounds[2 * kv + 1]);
+        const float k_max = __uint_as_float(e.w.bounds[2 * kv]),
+                    v_max = __uint_as_float(e.w.bounds[2 * kv + 1]);
         const float bound = 2.0f * sqrtf(norm) * sqrtf(v_max) * k_max;
-        w.unit[row] = bound < 3e38f ? 1610612736.0f / fmaxf(bound, 1e-28f)
-                                    : __int_as_float(0x7fffffff);
+        e.w.unit[row] = bound < 3e38f ? 1610612736.0f / fmaxf(bound, 1e-28f)
+                                      : __int_as_float(0x7fffffff);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    attn_bwd_sinks(const __grid_constant__ lt_attn_bwd_args w, float *dsinks) {
+    attn_bwd_sinks(const __grid_constant__ lt_attn_bwd_sinks_args e) {
     __shared__ float part[256];
-    const int h = (int)blockIdx.x, tid = (int)threadIdx.x, n = w.a.batch * w.a.q_tokens;
-    const float sink = w.a.sinks[h] * LOG2E;
+    const int h = (int)blockIdx.x, tid = (int)threadIdx.x, n = e.w.a.batch * e.w.a.q_tokens;
+    const float sink = e.w.a.sinks[h] * LOG2E;
     float sum = 0.0f;
 
     for (int i = tid; i < n; i += 256) {
-        const i64 row = (i64)(i / w.a.q_tokens * w.a.q_heads + h) * w.padded + i % w.a.q_tokens;
-        sum -= exp2_fast(sink - w.lse2[row]) * w.delta[row];
+        const i64 row = (i64)(i / e.w.a.q_tokens * e.w.a.q_heads + h) * e.w.padded +
+                        i % e.w.a.q_tokens;
+        sum -= exp2_fast(sink - e.w.lse2[row]) * e.w.delta[row];
     }
     part[tid] = sum;
     for (int half = 128; half > 0; half /= 2) {
@@ -148,6 +146,6 @@ extern "C" __global__ void __launch_bounds__(256)
         }
     }
     if (tid == 0) {
-        dsinks[h] += part[0];
+        e.dsinks[h] += part[0];
     }
 }

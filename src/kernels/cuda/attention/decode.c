@@ -198,13 +198,13 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
                  meet = WARPS * result;
     const size_t rows = (size_t)(a->q_max * (a->q.shape[1] / a->k_pages.shape[2])),
                  beside = ring + meet / ROWS * (rows < ROWS ? rows : ROWS);
-    int meet_bytes = (int)(ring > meet ? ring : meet);
+    const size_t meet_bytes = ring > meet ? ring : meet;
     lt_attn_decode_args w = paged_args(a, scratch.data);
-    size_t shared = (size_t)meet_bytes;
+    size_t shared = meet_bytes;
     const unsigned blocks = (unsigned)(w.kv_heads * paged_row_tiles(a)), batch = (unsigned)w.batch;
     const lt_cuda_kernel *split, *combine;
     char text[160];
-    void *args[] = {&w, &meet_bytes};
+    void *args[] = {&w};
 
     if (batch == 0 || blocks == 0) {
         return LT_OK;
@@ -213,12 +213,13 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
              a->q.dtype == LT_F16 ? "fp16" : "bf16", a->softcap > 0.0f, a->alibi.data != NULL,
              a->sinks.data != NULL);
     if (walks(a, info)) {
+        w.result = (int)meet_bytes;
         LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_walk", text));
         lt_cuda_all_shared(c, split);
         return lt_cuda_launch(c, s, split,
                               &(lt_cuda_dims){.grid = {1, blocks, batch},
                                               .block = {32 * WARPS},
-                                              .dynamic_shared_bytes = (size_t)meet_bytes + result,
+                                              .dynamic_shared_bytes = meet_bytes + result,
                                               .overlap_previous = info->cc >= 90},
                               args);
     }

@@ -372,14 +372,14 @@ extern "C" __global__ void __launch_bounds__(128)
 /* Shared memory: the rings (or the merge), then one split's result, then the total: 16 x (D + 2)
  * floats each. 8 threads a row in the joining. */
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    decode_walk(const __grid_constant__ lt_attn_decode_args a, int meet_bytes) {
+    decode_walk(const __grid_constant__ lt_attn_decode_args a) {
     extern __shared__ __align__(128) u8 smem[];
     const int tid = (int)threadIdx.x, width = HEAD_DIM + 2,
               row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
     /* The longest rows of a prompt first. */
     const int turn = row_tiles - 1 - (int)blockIdx.y % row_tiles;
     const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, turn * 16);
-    float *const part = (float *)(smem + meet_bytes), *const mine = part + tid / 8 * width;
+    float *const part = (float *)(smem + a.result), *const mine = part + tid / 8 * width;
     u32 q[HEAD_DIM / 16][4];
     float slope[2], m = -INFINITE, sum = 0.0f, o[HEAD_DIM / 8] = {0.0f}, keep = 1.0f, take;
     int position[2], head, begin = w.begin / w.share * w.share;

@@ -22,8 +22,9 @@ typedef struct {
     LT_ELEM(elem) * out;
     float *part;            /* (B, G * row tiles, splits, 16, D + 2): O, max, sum */
     long long q_ld, out_ld; /* elements between tokens */
+    int result;             /* decode_walk: where in shared memory a split's result lies */
 } lt_attn_decode_args;
 
-static_assert(sizeof(lt_attn_decode_args) == 152, "the same on host and device");
+static_assert(sizeof(lt_attn_decode_args) == 160, "the same on host and device");
 
 #endif

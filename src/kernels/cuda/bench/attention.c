@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_private.h"
+#include "kernels/cuda/attention/ladder/naive_args.h"
 #include "kernels/cuda/bench/bench.h"
 #include "kernels/cuda/specs.h"
 
@@ -194,13 +195,26 @@ static lt_err naive(attn_run *r, const attn_case *t, void *exact[5]) {
     const lt_cuda_kernel *fwd, *bwd;
     lt_attention_args *f = &r->a.fwd;
     char text[256];
-    int width = t->d;
-    void *none = NULL;
-    lt_attn_args w = lt_attn_args_of(f, (lt_scratch){.bytes = 0});
-    void *fwd_args[] = {&w,         &none,      &exact[0],  &exact[1],
-                        &f->q.data, &f->k.data, &f->v.data, &width};
-    void *bwd_args[] = {&w,         &exact[2],  &exact[3],  &exact[4],       &exact[0], &exact[1],
-                        &f->q.data, &f->k.data, &f->v.data, &r->a.dout.data, &width};
+    const lt_attn_args w = lt_attn_args_of(f, (lt_scratch){.bytes = 0});
+    lt_attn_naive_fwd_args of_fwd = {.a = w,
+                                     .exact = exact[0],
+                                     .lse = exact[1],
+                                     .q = f->q.data,
+                                     .k = f->k.data,
+                                     .v = f->v.data,
+                                     .width = t->d};
+    lt_attn_naive_bwd_args of_bwd = {.a = w,
+                                     .dq = exact[2],
+                                     .dk = exact[3],
+                                     .dv = exact[4],
+                                     .o = exact[0],
+                                     .lse = exact[1],
+                                     .q = f->q.data,
+                                     .k = f->k.data,
+                                     .v = f->v.data,
+                                     .d_o = r->a.dout.data,
+                                     .width = t->d};
+    void *fwd_args[] = {&of_fwd}, *bwd_args[] = {&of_bwd};
     const lt_cuda_dims dims = {.grid = {(unsigned)t->t, (unsigned)t->h, (unsigned)t->b},
                                .block = {128},
                                .dynamic_shared_bytes = (size_t)t->s * 8 + 1024};

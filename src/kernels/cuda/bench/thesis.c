@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_private.h"
+#include "kernels/cuda/attention/ladder/naive_args.h"
 #include "kernels/cuda/bench/bench.h"
 #include "kernels/cuda/check_args.h"
 #include "kernels/cuda/ops/launch.h"
@@ -48,10 +49,14 @@ static lt_err exact(lt_bench *b, const lt_attention_args *a, const grid_case *c,
                     void *out, void *lse) {
     const lt_cuda_kernel *k;
     char text[64];
-    int width = c->width;
-    void *none = NULL, *q = a->q.data, *key = a->k.data, *v = a->v.data;
-    lt_attn_args w = lt_attn_args_of(a, (lt_scratch){.bytes = 0});
-    void *args[] = {&w, &none, &out, &lse, &q, &key, &v, &width};
+    lt_attn_naive_fwd_args call = {.a = lt_attn_args_of(a, (lt_scratch){.bytes = 0}),
+                                   .exact = out,
+                                   .lse = lse,
+                                   .q = a->q.data,
+                                   .k = a->k.data,
+                                   .v = a->v.data,
+                                   .width = c->width};
+    void *args[] = {&call};
     snprintf(text, sizeof text, GRID_WORDS, word);
     LT_TRY(lt_cuda_kernel_get(b->gpu, &k, "attention/ladder/01_naive.cu", "attn_naive_fwd", text));
     return lt_cuda_launch(

@@ -341,9 +341,8 @@ static lt_err launch_sum(lt_cuda *c, CUstream s, const lt_gemm_args *a, void *pa
                          bool residual, lt_gemm_kernel_args *w) {
     char text[320], epilogue[256];
     const lt_cuda_kernel *k;
-    void *out = a->c;
-    int64_t ldc = a->ldc;
-    void *args[] = {w, &out, &partial, &ldc};
+    lt_gemm_split_args call = {.a = *w, .c = a->c, .part = partial, .ldc = a->ldc};
+    void *args[] = {&call};
 
     epilogue_text(epilogue, sizeof epilogue, a, residual);
     snprintf(text, sizeof text, OUT_WORDS, a->out == LT_F32, a->accumulate && a->out == LT_F32,

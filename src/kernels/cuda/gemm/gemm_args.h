@@ -26,6 +26,14 @@ typedef struct {
     int early;                      /* The next kernel may be brought up while this one runs. */
 } lt_gemm_kernel_args;
 
+/* gemm_split.cu */
+typedef struct {
+    lt_gemm_kernel_args a;
+    void *c; /* rows ldc apart */
+    const float *part;
+    long long ldc;
+} lt_gemm_split_args;
+
 /* Dynamic shared memory of gemm_sm90.cu in bytes: what begins on 1024, `stages` stages of bm rows
  * of A and b_rows of B of 128 bytes, with two barriers each, C's places of 8 KB, and barriers of a
  * pair of blocks. */
@@ -33,5 +41,6 @@ typedef struct {
     (1024 + (stages) * (((bm) + (b_rows)) * 128 + 16) + (consumers) * (c_stages)*8192 + 32)
 
 static_assert(sizeof(lt_gemm_kernel_args) == 136, "the same on host and device");
+static_assert(sizeof(lt_gemm_split_args) == 160, "the same on host and device");
 
 #endif

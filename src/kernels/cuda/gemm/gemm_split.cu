@@ -21,40 +21,39 @@
 #define SPLITS_MAX 8
 
 extern "C" __global__ void __launch_bounds__(256)
-    gemm_split_sum(const __grid_constant__ lt_gemm_kernel_args a, void *c, const float *part,
-                   i64 ldc) {
-    const int quads = a.n / 4, at = (int)(blockIdx.x * 256 + threadIdx.x), row = at / quads,
+    gemm_split_sum(const __grid_constant__ lt_gemm_split_args w) {
+    const int quads = w.a.n / 4, at = (int)(blockIdx.x * 256 + threadIdx.x), row = at / quads,
               col = at % quads * 4;
-    const i64 apart = (i64)a.m_padded * a.n;
+    const i64 apart = (i64)w.a.m_padded * w.a.n;
     float4 v[SPLITS_MAX], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f), old = sum;
 
     wait_for_others();
-    if (row >= a.m) {
+    if (row >= w.a.m) {
         return;
     }
-    part += (i64)row * a.n + col;
+    const float *const part = w.part + (i64)row * w.a.n + col;
 #pragma unroll
     for (int s = 0; s < SPLITS_MAX; s++) {
-        if (s < a.splits) {
+        if (s < w.a.splits) {
             v[s] = *(const float4 *)(part + s * apart);
         }
     }
     if (OUT_F32 && OUT_ADD) {
-        old = *(const float4 *)((const float *)c + row * ldc + col);
+        old = *(const float4 *)((const float *)w.c + row * w.ldc + col);
     }
 #pragma unroll
     for (int s = 0; s < SPLITS_MAX; s++) {
-        if (s < a.splits) {
+        if (s < w.a.splits) {
             sum.x += v[s].x, sum.y += v[s].y, sum.z += v[s].z, sum.w += v[s].w;
         }
     }
-    epilogue_pair(&sum.x, &sum.y, row, col, &a);
-    epilogue_pair(&sum.z, &sum.w, row, col + 2, &a);
+    epilogue_pair(&sum.x, &sum.y, row, col, &w.a);
+    epilogue_pair(&sum.z, &sum.w, row, col + 2, &w.a);
     if (OUT_F32) {
-        *(float4 *)((float *)c + row * ldc + col) = make_float4(old.x + sum.x, old.y + sum.y,
-                                                                old.z + sum.z, old.w + sum.w);
+        *(float4 *)((float *)w.c + row * w.ldc + col) = make_float4(old.x + sum.x, old.y + sum.y,
+                                                                    old.z + sum.z, old.w + sum.w);
     } else {
-        *(uint2 *)((elem *)c + row * ldc + col) = make_uint2(PACK_ELEM(sum.x, sum.y),
-                                                             PACK_ELEM(sum.z, sum.w));
+        *(uint2 *)((elem *)w.c + row * w.ldc + col) = make_uint2(PACK_ELEM(sum.x, sum.y),
+                                                                 PACK_ELEM(sum.z, sum.w));
     }
 }

@@ -8,6 +8,7 @@
 #include "kernels/cuda/ops/col_sum_args.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/moe_args.h"
+#include "kernels/cuda/ops/moe_bias_args.h"
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_moe write them. */
@@ -385,14 +386,15 @@ static lt_err moe_bias_fwd_run(lt_queue *q, const void *args) {
     int cols = (int)lt_cuda_width(&a.y), n = (int)a.y.shape[0], experts = (int)a.bias.shape[0];
     char defines[LT_CUDA_DEFINES_BYTES];
     int64_t blocks;
-    void *list[] = {&a.y.data,
-                    &a.bias.data,
-                    &a.expert_start.data,
-                    &a.y.stride[0],
-                    &a.bias.stride[0],
-                    &cols,
-                    &experts,
-                    &n};
+    lt_cuda_moe_bias_args call = {.y = a.y.data,
+                                  .bias = a.bias.data,
+                                  .start = a.expert_start.data,
+                                  .ldy = a.y.stride[0],
+                                  .ld_bias = a.bias.stride[0],
+                                  .cols = cols,
+                                  .experts = experts,
+                                  .n = n};
+    void *list[] = {&call};
     row_defines(defines, rows, 2, n, &blocks);
     return lt_cuda_run_early(q, BIAS_FILE, "moe_bias", defines, blocks, 1, THREADS, list);
 }
@@ -410,9 +412,14 @@ static lt_err moe_bias_bwd_run(lt_queue *q, const void *args) {
     int cols = (int)lt_cuda_width(&a.dy), n = (int)a.dy.shape[0];
     char defines[LT_CUDA_DEFINES_BYTES];
     int64_t blocks;
-    void *list[] = {
-        &a.dbias.data, &a.dy.data, &a.expert_start.data, &a.dbias.stride[0], &a.dy.stride[0],
-        &cols,         &n};
+    lt_cuda_moe_bias_bwd_args call = {.dbias = a.dbias.data,
+                                      .dy = a.dy.data,
+                                      .start = a.expert_start.data,
+                                      .ld_dbias = a.dbias.stride[0],
+                                      .lddy = a.dy.stride[0],
+                                      .cols = cols,
+                                      .n = n};
+    void *list[] = {&call};
     row_defines(defines, rows, 1, n, &blocks);
     const int w = lt_cuda_piece(rows, 1, a.dy.dtype, cols);
     return lt_cuda_run_early(q, BIAS_FILE, "moe_bias_bwd", defines, LT_CUDA_DIV_UP(cols, 32 * w),

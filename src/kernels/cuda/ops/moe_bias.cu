@@ -8,6 +8,7 @@
  * BOUND     bytes of y twice; of dy once. 16384 x 5760 bf16: 377 MB forward, 0.13 ms at 3 TB/s.
  * NUMERICS  forward: one rounding more than the product's. backward: fp32 in a fixed order. */
 #include "common/vec.cuh"
+#include "kernels/cuda/ops/moe_bias_args.h"
 
 #define THREADS 256
 #define WARPS   (THREADS / WARP)
@@ -17,25 +18,24 @@
 #define TEAMS (THREADS / TEAM)
 static_assert(TEAM == WARP || TEAM == THREADS, "a row belongs to a warp or to the block");
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    moe_bias(DTYPE *y, const DTYPE *bias, const int *start, i64 ldy, i64 ld_bias, int cols,
-             int experts, int n) {
+extern "C" __global__ void __launch_bounds__(THREADS) moe_bias(const lt_cuda_moe_bias_args w) {
     const i64 row = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM;
     wait_for_others();
-    if (row >= min(n, start[experts])) {
+    if (row >= min(w.n, w.start[w.experts])) {
         return;
     }
-    int low = 0, high = experts; /* start[low] <= row < start[high]. */
+    int low = 0, high = w.experts; /* start[low] <= row < start[high]. */
     while (high - low > 1) {
         const int middle = (low + high) / 2;
-        if (start[middle] <= row) {
+        if (w.start[middle] <= row) {
             low = middle;
         } else {
             high = middle;
         }
     }
-    y += row * ldy, bias += low * ld_bias;
-    for (int col = threadIdx.x % TEAM * W; col < cols; col += TEAM * W) {
+    const DTYPE *const bias = w.bias + low * w.ld_bias;
+    DTYPE *const y = w.y + row * w.ldy;
+    for (int col = threadIdx.x % TEAM * W; col < w.cols; col += TEAM * W) {
         float f[W], b[W];
         piece_load(f, y + col);
         piece_load(b, bias + col);
@@ -48,17 +48,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    moe_bias_bwd(float *dbias, const DTYPE *dy, const int *start, i64 ld_dbias, i64 lddy, int cols,
-                 int n) {
+    moe_bias_bwd(const lt_cuda_moe_bias_bwd_args w) {
     __shared__ float sums[WARPS][WARP * W];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, expert = blockIdx.y,
               col = (blockIdx.x * WARP + lane) * W;
     wait_for_others();
-    const int end = min(n, start[expert + 1]);
+    const int end = min(w.n, w.start[expert + 1]);
     float sum[W] = {0.0f};
-    for (int row = start[expert] + warp; row < end && col < cols; row += WARPS) {
+    for (int row = w.start[expert] + warp; row < end && col < w.cols; row += WARPS) {
         float f[W];
-        piece_load_stream(f, dy + row * lddy + col);
+        piece_load_stream(f, w.dy + row * w.lddy + col);
 #pragma unroll
         for (int i = 0; i < W; i++) {
             sum[i] += f[i];
@@ -76,8 +75,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int g = 0; g < WARPS; g++) {
             total += sums[g][i];
         }
-        if (at < cols) {
-            dbias[expert * ld_dbias + at] += total;
+        if (at < w.cols) {
+            w.dbias[expert * w.ld_dbias + at] += total;
         }
     }
 }

@@ -1,5 +1,6 @@
 /* ladder.c: the rungs of the SGEMM ladder, one idea each, with one calling convention. The last
  * rungs are the shipped kernel. */
+#include "kernels/cuda/sgemm/rung_args.h"
 #include "kernels/cuda/sgemm/sgemm.h"
 
 #include <stddef.h>
@@ -143,7 +144,18 @@ const int lt_sgemm_n_rungs = sizeof lt_sgemm_rungs / sizeof *lt_sgemm_rungs;
 lt_err lt_sgemm_rung_run(lt_cuda *c, CUstream s, const lt_sgemm_rung *r, const lt_sgemm_args *a) {
     const lt_cuda_kernel *k;
     lt_sgemm_args v = *a;
-    void *args[] = {&v.a, &v.b, &v.c, &v.m, &v.n, &v.k, &v.lda, &v.ldb, &v.ldc, &v.alpha, &v.beta};
+    lt_cuda_sgemm_rung_args call = {.a = a->a,
+                                    .b = a->b,
+                                    .c = a->c,
+                                    .m = a->m,
+                                    .n = a->n,
+                                    .k = a->k,
+                                    .lda = a->lda,
+                                    .ldb = a->ldb,
+                                    .ldc = a->ldc,
+                                    .alpha = a->alpha,
+                                    .beta = a->beta};
+    void *args[] = {&call};
     if (r->defines == NULL) {
         lt_sgemm_tile t = r->tile;
         const lt_sgemm_copy allowed = lt_sgemm_copy_allowed(a, lt_cuda_get_info(c));

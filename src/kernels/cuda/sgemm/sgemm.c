@@ -5,6 +5,7 @@
  * its K, with the least modelled time. */
 #include "kernels/cuda/ops/rearrange_args.h"
 #include "kernels/cuda/sgemm/sgemm.h"
+#include "kernels/cuda/sgemm/sgemm_args.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -258,10 +259,21 @@ lt_err lt_sgemm_with(lt_cuda *c, CUstream s, const lt_sgemm_args *a, const lt_sg
          *sums = (unsigned char *)a->workspace + (a->workspace != NULL ? FLAGS_BYTES : 0);
     const lt_cuda_kernel *k;
     CUtensorMap map_a, map_b;
-    lt_sgemm_args v = *a;
     char defines[256];
-    void *args[16];
-    int n_args = 0;
+    lt_cuda_sgemm_args call = {.c = a->c,
+                               .m = a->m,
+                               .n = a->n,
+                               .k = a->k,
+                               .ldc = a->ldc,
+                               .alpha = a->alpha,
+                               .beta = a->beta,
+                               .a = a->a,
+                               .b = a->b,
+                               .lda = a->lda,
+                               .ldb = a->ldb,
+                               .sums = sums,
+                               .arrived = flags};
+    void *with_maps[] = {&map_a, &map_b, &call};
 
     LT_ASSERT(a->m > 0 && a->n > 0 && a->k > 0);
     if (refusal != NULL) {
@@ -284,22 +296,13 @@ lt_err lt_sgemm_with(lt_cuda *c, CUstream s, const lt_sgemm_args *a, const lt_sg
     if (by_engine) {
         LT_TRY(map_make(c, &map_a, a->a, a->m, a->k, a->lda, bm, BK, LT_CU_TMAP_SWIZZLE_128B));
         LT_TRY(map_make(c, &map_b, a->b, a->k, a->n, a->ldb, BK, bn, LT_CU_TMAP_SWIZZLE_NONE));
-        args[n_args++] = &map_a, args[n_args++] = &map_b;
-    } else {
-        args[n_args++] = &v.a, args[n_args++] = &v.b;
-        args[n_args++] = &v.lda, args[n_args++] = &v.ldb;
     }
-    if (t->parts > 1) {
-        args[n_args++] = &sums, args[n_args++] = &flags;
-    }
-    args[n_args++] = &v.c, args[n_args++] = &v.m, args[n_args++] = &v.n, args[n_args++] = &v.k;
-    args[n_args++] = &v.ldc, args[n_args++] = &v.alpha, args[n_args++] = &v.beta;
     return lt_cuda_launch(c, s, k,
                           &(lt_cuda_dims){.grid = {(unsigned)(tiles * t->cluster * t->parts)},
                                           .block = {(unsigned)lt_sgemm_tile_threads(t)},
                                           .cluster = {t->cluster > 1 ? (unsigned)t->cluster : 0},
                                           .dynamic_shared_bytes = lt_sgemm_tile_shared_bytes(t)},
-                          args);
+                          by_engine ? with_maps : with_maps + 2);
 }
 
 static size_t copy_bytes(int rows, int cols) {

@@ -55,11 +55,6 @@
 #define CLUSTER 1
 #endif
 #define SHARERS (CLUSTER * PARTS) /* Blocks of a tile. */
-#if PARTS > 1
-#define ROOM , float4 *sums, int *arrived
-#else
-#define ROOM
-#endif
 #if SHARERS > 1
 #define QUARTETS (TM * TN / 4) /* Sums of a thread, 16 bytes each. */
 #define SHARE    (QUARTETS / CLUSTER)
@@ -131,7 +126,10 @@ INLINE bool parts_add(float4 *held, float4 *sums, int *arrived, int part) {
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-    sgemm(OPERANDS ROOM, float *c, int m, int n, int k, int ldc, float alpha, float beta) {
+    sgemm(MAPS const lt_cuda_sgemm_args w) {
+    float *const c = w.c;
+    const int m = w.m, n = w.n, k = w.k, ldc = w.ldc;
+    const float alpha = w.alpha, beta = w.beta;
     extern __shared__ __align__(1024) u8 smem[];
     const u32 base = smem_addr(smem);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -177,7 +175,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #else
     for (int t = 0; t < STAGES; t++) {
         if (t < n_stages) {
-            stage_fetch(base + t * STAGE_BYTES, a, b, lda, ldb, row, col, first_stage + t, m, n, k);
+            stage_fetch(base + t * STAGE_BYTES, w.a, w.b, w.lda, w.ldb, row, col, first_stage + t,
+                        m, n, k);
         }
         cp_async_commit();
     }
@@ -214,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 __syncthreads();
                 if (t > 0 && t + STAGES - 1 < n_stages) {
                     const int free = left == 0 ? STAGES - 1 : left - 1;
-                    stage_fetch(base + free * STAGE_BYTES, a, b, lda, ldb, row, col,
+                    stage_fetch(base + free * STAGE_BYTES, w.a, w.b, w.lda, w.ldb, row, col,
                                 first_stage + t + STAGES - 1, m, n, k);
                 }
                 cp_async_commit();
@@ -253,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #endif
 #if PARTS > 1
     const int share = blockIdx.x / SHARERS * CLUSTER + rank;
-    if (!parts_add(held, sums + (i64)share * (PARTS * SHARE * THREADS), &arrived[share],
+    if (!parts_add(held, w.sums + (i64)share * (PARTS * SHARE * THREADS), &w.arrived[share],
                    sharer / CLUSTER)) {
         return;
     }

@@ -5,6 +5,7 @@
 
 #include "common/ptx.cuh"
 #include "sgemm/edge.cuh"
+#include "kernels/cuda/sgemm/sgemm_args.h"
 
 #define WARP        32
 #define LANES_N     (WARP / LANES_M)
@@ -42,7 +43,7 @@ INLINE float4 a_read(u32 addr, int i) {
 }
 
 #if COPY == COPY_TMA
-#define OPERANDS const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b
+#define MAPS const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b,
 /* Thread 0: ask for K stage t of the tile's A and B. */
 INLINE void stage_fetch(u32 dst, u32 bar, const tensor_map *map_a, const tensor_map *map_b, int row,
                         int col, int t) {
@@ -51,14 +52,22 @@ INLINE void stage_fetch(u32 dst, u32 bar, const tensor_map *map_a, const tensor_
     tma_load_2d(dst + A_BYTES, map_b, bar, col, t * BK);
 }
 #else
-#define OPERANDS const float *a, const float *b, int lda, int ldb
-#define SPAN     (COPY == COPY_16 ? 4 : 1) /* Floats a copy. */
-/* All threads: the same by cp.async; zeros beyond the edges. */
+#define MAPS
+#define SPAN              (COPY == COPY_16 ? 4 : 1) /* Floats a copy. */
+/* All threads: the same by cp.async; zeros beyond the edges. A loop that ends at a count of turns
+ * leaves no registers behind: one that ended at the last piece had a rest of unknown length, whose
+ * addresses were kept, and spilled, through the loop over K. */
+#define TURNS(pieces)     (((pieces) + THREADS - 1) / THREADS)
+#define INSIDE(v, pieces) ((pieces) % THREADS == 0 || (v) < (pieces))
 INLINE void stage_fetch(u32 dst, const float *a, const float *b, int lda, int ldb, int row, int col,
                         int t, int m, int n, int k) {
 #pragma unroll 2
-    for (int v = threadIdx.x; v < BM * BK / SPAN; v += THREADS) {
+    for (int turn = 0; turn < TURNS(BM * BK / SPAN); turn++) {
+        const int v = turn * THREADS + threadIdx.x;
         const int r = v / (BK / SPAN), x = v % (BK / SPAN) * SPAN;
+        if (!INSIDE(v, BM * BK / SPAN)) {
+            break;
+        }
         const u32 to = dst + r * ROW_BYTES + ((x / 4 ^ (r & 7)) * 16 + x % 4 * 4);
         const bool in = row + r < m && t * BK + x < k;
         const float *from = a + (in ? (i64)(row + r) * lda + t * BK + x : 0);
@@ -69,8 +78,12 @@ INLINE void stage_fetch(u32 dst, const float *a, const float *b, int lda, int ld
         }
     }
 #pragma unroll 2
-    for (int v = threadIdx.x; v < BK * BN / SPAN; v += THREADS) {
+    for (int turn = 0; turn < TURNS(BK * BN / SPAN); turn++) {
+        const int v = turn * THREADS + threadIdx.x;
         const int r = v / (BN / SPAN), x = v % (BN / SPAN) * SPAN;
+        if (!INSIDE(v, BK * BN / SPAN)) {
+            break;
+        }
         const bool in = t * BK + r < k && col + x < n;
         const float *from = b + (in ? (i64)(t * BK + r) * ldb + col + x : 0);
         if (SPAN == 4) {

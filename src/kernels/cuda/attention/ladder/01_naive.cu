@@ -13,6 +13,7 @@
  *           probabilities anew from q, k and lse.
  * LADDER    rung 1. Next: the last, ../fwd_sm90.cu and ../bwd_sm90.cu. */
 #include "attention/mask.cuh"
+#include "kernels/cuda/attention/ladder/naive_args.h"
 
 #ifndef REAL
 #define REAL double
@@ -73,22 +74,23 @@ INLINE REAL logit(const lt_attn_args *a, const row_pos *r, REAL score, int s, RE
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    attn_naive_fwd(const __grid_constant__ lt_attn_args a, elem *o, REAL *exact, REAL *lse,
-                   const elem *q, const elem *k, const elem *v, int width) {
+    attn_naive_fwd(const __grid_constant__ lt_attn_naive_fwd_args w) {
     extern __shared__ __align__(16) REAL scores[];
-    REAL *room = scores + a.kv_tokens, top = (REAL)-INFINITE, sum = 0, slope;
-    const row_pos r = row_of(&a);
+    REAL *room = scores + w.a.kv_tokens, top = (REAL)-INFINITE, sum = 0, slope;
+    const row_pos r = row_of(&w.a);
     const bool none = r.see.hi < r.see.lo;
     const int tid = (int)threadIdx.x;
 
     for (int s = r.see.lo + tid; s <= r.see.hi; s += THREADS) { /* 1. Scores and their largest. */
-        scores[s] = logit(&a, &r, dot(q + q_row(&a, &r, width), k + k_row(&a, &r, s, width), width),
-                          s, &slope);
+        scores[s] = logit(
+            &w.a, &r,
+            dot(w.q + q_row(&w.a, &r, w.width), w.k + k_row(&w.a, &r, s, w.width), w.width), s,
+            &slope);
         top = max(top, scores[s]);
     }
     top = block_reduce(top, room, true);
     if (SINKS) {
-        top = max(top, (REAL)a.sinks[r.h]);
+        top = max(top, (REAL)w.a.sinks[r.h]);
     }
     for (int s = r.see.lo + tid; s <= r.see.hi; s += THREADS) { /* 2. Exponentials and their sum. */
         scores[s] = exp(scores[s] - top);
@@ -96,59 +98,57 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     sum = block_reduce(sum, room, false);
     if (SINKS && !none) {
-        sum += exp((REAL)a.sinks[r.h] - top);
+        sum += exp((REAL)w.a.sinks[r.h] - top);
     }
-    for (int d = tid; d < width; d += THREADS) { /* 3. The weighted sum of V. */
+    for (int d = tid; d < w.width; d += THREADS) { /* 3. The weighted sum of V. */
         REAL x = 0;
         for (int s = r.see.lo; s <= r.see.hi; s++) {
-            x += scores[s] * (REAL)ELEM_F32(v[k_row(&a, &r, s, width) + d]);
+            x += scores[s] * (REAL)ELEM_F32(w.v[k_row(&w.a, &r, s, w.width) + d]);
         }
         x = none ? 0 : x / sum;
-        if (o != 0) {
-            o[q_row(&a, &r, width) + d] = FROM_F32(DTYPE, (float)x);
+        if (w.o != 0) {
+            w.o[q_row(&w.a, &r, w.width) + d] = FROM_F32(DTYPE, (float)x);
         }
-        if (exact != 0) {
-            exact[q_row(&a, &r, width) + d] = x;
+        if (w.exact != 0) {
+            w.exact[q_row(&w.a, &r, w.width) + d] = x;
         }
     }
     if (tid == 0) {
-        lse[(i64)(r.b * a.q_heads + r.h) * a.q_tokens + r.t] = none ? (REAL)-INFINITE
-                                                                    : top + log(sum);
+        w.lse[(i64)(r.b * w.a.q_heads + r.h) * w.a.q_tokens + r.t] = none ? (REAL)-INFINITE
+                                                                          : top + log(sum);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    attn_naive_bwd(const __grid_constant__ lt_attn_args a, REAL *dq, REAL *dk, REAL *dv,
-                   const REAL *o, const REAL *lse, const elem *q, const elem *k, const elem *v,
-                   const elem *d_o, int width) {
+    attn_naive_bwd(const __grid_constant__ lt_attn_naive_bwd_args w) {
     extern __shared__ __align__(16) REAL slopes[];
-    REAL *room = slopes + a.kv_tokens, delta = 0;
-    const row_pos r = row_of(&a);
-    const i64 row = q_row(&a, &r, width);
-    const REAL l = lse[(i64)(r.b * a.q_heads + r.h) * a.q_tokens + r.t];
+    REAL *room = slopes + w.a.kv_tokens, delta = 0;
+    const row_pos r = row_of(&w.a);
+    const i64 row = q_row(&w.a, &r, w.width);
+    const REAL l = w.lse[(i64)(r.b * w.a.q_heads + r.h) * w.a.q_tokens + r.t];
     const int tid = (int)threadIdx.x;
 
-    for (int d = tid; d < width; d += THREADS) { /* 1. delta = dO . O */
-        delta += (REAL)ELEM_F32(d_o[row + d]) * o[row + d];
+    for (int d = tid; d < w.width; d += THREADS) { /* 1. delta = dO . O */
+        delta += (REAL)ELEM_F32(w.d_o[row + d]) * w.o[row + d];
     }
     delta = block_reduce(delta, room, false);
     /* 2. dS of each key; its share of dK and dV. */
     for (int s = r.see.lo + tid; s <= r.see.hi; s += THREADS) {
-        const i64 key = k_row(&a, &r, s, width);
+        const i64 key = k_row(&w.a, &r, s, w.width);
         REAL slope;
-        const REAL p = exp(logit(&a, &r, dot(q + row, k + key, width), s, &slope) - l);
-        slopes[s] = p * (dot(d_o + row, v + key, width) - delta) * slope * (REAL)a.scale;
-        for (int d = 0; d < width; d++) {
-            atomicAdd(dv + key + d, p * (REAL)ELEM_F32(d_o[row + d]));
-            atomicAdd(dk + key + d, slopes[s] * (REAL)ELEM_F32(q[row + d]));
+        const REAL p = exp(logit(&w.a, &r, dot(w.q + row, w.k + key, w.width), s, &slope) - l);
+        slopes[s] = p * (dot(w.d_o + row, w.v + key, w.width) - delta) * slope * (REAL)w.a.scale;
+        for (int d = 0; d < w.width; d++) {
+            atomicAdd(w.dv + key + d, p * (REAL)ELEM_F32(w.d_o[row + d]));
+            atomicAdd(w.dk + key + d, slopes[s] * (REAL)ELEM_F32(w.q[row + d]));
         }
     }
     __syncthreads();
-    for (int d = tid; d < width; d += THREADS) { /* 3. dQ = dS K */
+    for (int d = tid; d < w.width; d += THREADS) { /* 3. dQ = dS K */
         REAL x = 0;
         for (int s = r.see.lo; s <= r.see.hi; s++) {
-            x += slopes[s] * (REAL)ELEM_F32(k[k_row(&a, &r, s, width) + d]);
+            x += slopes[s] * (REAL)ELEM_F32(w.k[k_row(&w.a, &r, s, w.width) + d]);
         }
-        dq[row + d] = x;
+        w.dq[row + d] = x;
     }
 }

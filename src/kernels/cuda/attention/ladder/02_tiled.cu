@@ -17,6 +17,7 @@
  * LADDER    rung 2. Next: 03_mma_sync.cu, tensor cores.
  * REFS      Dao et al. 2022 (arXiv:2205.14135), algorithm 1. */
 #include "attention/mask.cuh"
+#include "kernels/cuda/attention/ladder/rung_args.h"
 
 #define ROWS 64
 #define KEYS 64
@@ -45,32 +46,32 @@ INLINE float row_sum(float x) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    attn_tiled(const __grid_constant__ lt_attn_args a, elem *o, const elem *q, const elem *k,
-               const elem *v, int width) {
+    attn_tiled(const __grid_constant__ lt_attn_rung_args w) {
     extern __shared__ __align__(16) float room[];
     /* P: ROWS x (KEYS + 4) */
     float *sq = room, *sk = sq + ROWS * PAD, *sv = sk + KEYS * PAD, *sp = sv + KEYS * PAD;
     const int tx = (int)threadIdx.x % 16, ty = (int)threadIdx.x / 16,
               first = (int)blockIdx.x * ROWS, h = (int)blockIdx.y, b = (int)blockIdx.z;
-    const int g = h / (a.q_heads / a.kv_heads), n_keys = keys_of(&a, b),
-              last = min_i(first + ROWS, a.q_tokens) - 1;
-    const int lo = range_of(&a, b, n_keys, first).lo / KEYS, hi = range_of(&a, b, n_keys, last).hi;
-    const i64 kv_at = ((i64)b * a.kv_tokens * a.kv_heads + g) * width,
-              kv_stride = (i64)a.kv_heads * width;
+    const int g = h / (w.a.q_heads / w.a.kv_heads), n_keys = keys_of(&w.a, b),
+              last = min_i(first + ROWS, w.a.q_tokens) - 1;
+    const int lo = range_of(&w.a, b, n_keys, first).lo / KEYS,
+              hi = range_of(&w.a, b, n_keys, last).hi;
+    const i64 kv_at = ((i64)b * w.a.kv_tokens * w.a.kv_heads + g) * w.width,
+              kv_stride = (i64)w.a.kv_heads * w.width;
     float top[4], sum[4] = {0.0f}, acc[4][COLS] = {{0.0f}};
     key_range see[4];
 
     for (int i = 0; i < 4; i++) {
         top[i] = -INFINITE;
-        see[i] = range_of(&a, b, n_keys, first + ty * 4 + i);
+        see[i] = range_of(&w.a, b, n_keys, first + ty * 4 + i);
     }
-    load_tile(sq, q + ((i64)b * a.q_tokens * a.q_heads + h) * width, (i64)a.q_heads * width, first,
-              a.q_tokens, width);
+    load_tile(sq, w.q + ((i64)b * w.a.q_tokens * w.a.q_heads + h) * w.width,
+              (i64)w.a.q_heads * w.width, first, w.a.q_tokens, w.width);
     for (int j = lo; j * KEYS <= hi; j++) {
         float s[4][4] = {{0.0f}};
         __syncthreads(); /* The block before has been used. */
-        load_tile(sk, k + kv_at, kv_stride, j * KEYS, n_keys, width);
-        load_tile(sv, v + kv_at, kv_stride, j * KEYS, n_keys, width);
+        load_tile(sk, w.k + kv_at, kv_stride, j * KEYS, n_keys, w.width);
+        load_tile(sv, w.v + kv_at, kv_stride, j * KEYS, n_keys, w.width);
         __syncthreads();
         for (int d = 0; d < WIDTH; d += 4) { /* 1. Scores: keys tx, tx + 16, .. */
             float4 x[4], y[4];
@@ -93,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(256)
             float most = -INFINITE, part = 0.0f;
             for (int n = 0; n < 4; n++) {
                 const int key = j * KEYS + tx + n * 16;
-                s[i][n] = key >= see[i].lo && key <= see[i].hi ? s[i][n] * a.scale * LOG2E
+                s[i][n] = key >= see[i].lo && key <= see[i].hi ? s[i][n] * w.a.scale * LOG2E
                                                                : -INFINITE;
                 most = fmaxf(most, s[i][n]);
             }
@@ -130,16 +131,15 @@ extern "C" __global__ void __launch_bounds__(256)
     for (int i = 0; i < 4; i++) {
         const int t = first + ty * 4 + i;
         const float scale = sum[i] > 0.0f ? 1.0f / sum[i] : 0.0f;
-        for (int c = 0; c < COLS && t < a.q_tokens; c++) {
-            if (tx + c * 16 < width) {
-                o[(((i64)b * a.q_tokens + t) * a.q_heads + h) * width + tx + c * 16] = FROM_F32(
-                    DTYPE, acc[i][c] * scale);
+        for (int c = 0; c < COLS && t < w.a.q_tokens; c++) {
+            if (tx + c * 16 < w.width) {
+                w.o[(((i64)b * w.a.q_tokens + t) * w.a.q_heads + h) * w.width + tx + c * 16] =
+                    FROM_F32(DTYPE, acc[i][c] * scale);
             }
         }
-        if (tx == 0 && t < a.q_tokens && a.lse != 0) {
-            a.lse[((i64)b * a.q_heads + h) * a.q_tokens + t] = sum[i] > 0.0f
-                                                                   ? top[i] * LN2 + logf(sum[i])
-                                                                   : -INFINITE;
+        if (tx == 0 && t < w.a.q_tokens && w.a.lse != 0) {
+            w.a.lse[((i64)b * w.a.q_heads + h) * w.a.q_tokens + t] =
+                sum[i] > 0.0f ? top[i] * LN2 + logf(sum[i]) : -INFINITE;
         }
     }
 }

@@ -17,6 +17,7 @@
  * REFS      Dao 2023 (arXiv:2307.08691). */
 #include "attention/mask.cuh"
 #include "common/mma.cuh"
+#include "kernels/cuda/attention/ladder/rung_args.h"
 
 #define ROWS     128
 #define KEYS     64
@@ -89,32 +90,31 @@ INLINE void softmax(float s[KEYS / 8][4], float shrink[2], rows_state *r, float 
 }
 
 extern "C" __global__ void __launch_bounds__(256, 1)
-    attn_mma_sync(const __grid_constant__ lt_attn_args a, elem *o, const elem *q, const elem *k,
-                  const elem *v, int width) {
+    attn_mma_sync(const __grid_constant__ lt_attn_rung_args w) {
     extern __shared__ __align__(128) u8 smem[];
     const u32 sq = smem_addr(smem), ring = sq + Q_BYTES; /* two of (K, V) */
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, h = (int)blockIdx.y,
               b = (int)blockIdx.z;
     const int first = ((int)gridDim.x - 1 - (int)blockIdx.x) * ROWS; /* Long rows first. */
-    const int g = h / (a.q_heads / a.kv_heads), n_keys = keys_of(&a, b),
+    const int g = h / (w.a.q_heads / w.a.kv_heads), n_keys = keys_of(&w.a, b),
               mine = first + warp * 16 + lane / 4;
-    const key_range low = range_of(&a, b, n_keys, first),
-                    high = range_of(&a, b, n_keys, min_i(first + ROWS, a.q_tokens) - 1);
+    const key_range low = range_of(&w.a, b, n_keys, first),
+                    high = range_of(&w.a, b, n_keys, min_i(first + ROWS, w.a.q_tokens) - 1);
     const int j_begin = low.lo / KEYS, j_end = high.hi < low.lo ? j_begin : high.hi / KEYS + 1;
-    const i64 kv_at = ((i64)b * a.kv_tokens * a.kv_heads + g) * width,
-              kv_stride = (i64)a.kv_heads * width;
-    const float scale = a.scale * LOG2E;
+    const i64 kv_at = ((i64)b * w.a.kv_tokens * w.a.kv_heads + g) * w.width,
+              kv_stride = (i64)w.a.kv_heads * w.width;
+    const float scale = w.a.scale * LOG2E;
     u32 qf[WIDTH / 16][4];
     float acc[WIDTH / 8][4] = {{0.0f}};
     rows_state r = {{-INFINITE, -INFINITE},
                     {0.0f, 0.0f},
-                    {range_of(&a, b, n_keys, mine), range_of(&a, b, n_keys, mine + 8)}};
+                    {range_of(&w.a, b, n_keys, mine), range_of(&w.a, b, n_keys, mine + 8)}};
 
-    fetch(sq, q + ((i64)b * a.q_tokens * a.q_heads + h) * width, (i64)a.q_heads * width, first,
-          a.q_tokens, ROWS);
+    fetch(sq, w.q + ((i64)b * w.a.q_tokens * w.a.q_heads + h) * w.width, (i64)w.a.q_heads * w.width,
+          first, w.a.q_tokens, ROWS);
     if (j_begin < j_end) {
-        fetch(ring, k + kv_at, kv_stride, j_begin * KEYS, n_keys, KEYS);
-        fetch(ring + KV_BYTES, v + kv_at, kv_stride, j_begin * KEYS, n_keys, KEYS);
+        fetch(ring, w.k + kv_at, kv_stride, j_begin * KEYS, n_keys, KEYS);
+        fetch(ring + KV_BYTES, w.v + kv_at, kv_stride, j_begin * KEYS, n_keys, KEYS);
     }
     cp_async_commit();
     for (int j = j_begin; j < j_end; j++) {
@@ -122,8 +122,8 @@ extern "C" __global__ void __launch_bounds__(256, 1)
         const u32 next = ring + (j - j_begin + 1) % 2 * 2 * KV_BYTES;
         float s[KEYS / 8][4] = {{0.0f}}, shrink[2];
         if (j + 1 < j_end) {
-            fetch(next, k + kv_at, kv_stride, (j + 1) * KEYS, n_keys, KEYS);
-            fetch(next + KV_BYTES, v + kv_at, kv_stride, (j + 1) * KEYS, n_keys, KEYS);
+            fetch(next, w.k + kv_at, kv_stride, (j + 1) * KEYS, n_keys, KEYS);
+            fetch(next + KV_BYTES, w.v + kv_at, kv_stride, (j + 1) * KEYS, n_keys, KEYS);
         }
         cp_async_commit();
         cp_async_wait(1);
@@ -173,18 +173,17 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     for (int half = 0; half < 2; half++) {
         const int t = mine + half * 8;
         const float sum = row_sum(r.sum[half]), to = sum > 0.0f ? 1.0f / sum : 0.0f;
-        elem *row = o + (((i64)b * a.q_tokens + t) * a.q_heads + h) * width;
+        elem *row = w.o + (((i64)b * w.a.q_tokens + t) * w.a.q_heads + h) * w.width;
 #pragma unroll
         for (int i = 0; i < WIDTH / 8; i++) {
-            if (t < a.q_tokens) {
+            if (t < w.a.q_tokens) {
                 *(u32 *)(row + i * 8 + lane % 4 * 2) = PACK_ELEM(acc[i][half * 2] * to,
                                                                  acc[i][half * 2 + 1] * to);
             }
         }
-        if (lane % 4 == 0 && t < a.q_tokens && a.lse != 0) {
-            a.lse[((i64)b * a.q_heads + h) * a.q_tokens + t] = sum > 0.0f
-                                                                   ? r.top[half] * LN2 + logf(sum)
-                                                                   : -INFINITE;
+        if (lane % 4 == 0 && t < w.a.q_tokens && w.a.lse != 0) {
+            w.a.lse[((i64)b * w.a.q_heads + h) * w.a.q_tokens + t] =
+                sum > 0.0f ? r.top[half] * LN2 + logf(sum) : -INFINITE;
         }
     }
 }

@@ -6,16 +6,15 @@
  *           how many lines are read.
  * BOUND     Still 8 bytes from L1 for each multiply-add a thread does. */
 #include "sgemm/edge.cuh"
+#include "kernels/cuda/sgemm/rung_args.h"
 
-extern "C" __global__ void __launch_bounds__(1024)
-    sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc,
-          float alpha, float beta) {
+extern "C" __global__ void __launch_bounds__(1024) sgemm(const lt_cuda_sgemm_rung_args w) {
     const int row = blockIdx.y * 32 + threadIdx.y, col = blockIdx.x * 32 + threadIdx.x;
     float sum = 0.0f;
-    if (row < m && col < n) {
-        for (int i = 0; i < k; i++) {
-            sum += a[(i64)row * lda + i] * b[(i64)i * ldb + col];
+    if (row < w.m && col < w.n) {
+        for (int i = 0; i < w.k; i++) {
+            sum += w.a[(i64)row * w.lda + i] * w.b[(i64)i * w.ldb + col];
         }
-        edge_store(c, sum, row, col, m, n, ldc, alpha, beta);
+        edge_store(w.c, sum, row, col, w.m, w.n, w.ldc, w.alpha, w.beta);
     }
 }

@@ -7,20 +7,19 @@
  * BOUND     Now shared memory: two 4-byte reads a multiply-add; an SM reads 32 words a clock and
  *           could do 128 multiply-adds. */
 #include "sgemm/edge.cuh"
+#include "kernels/cuda/sgemm/rung_args.h"
 
 #define TILE 32
 
-extern "C" __global__ void __launch_bounds__(TILE *TILE)
-    sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc,
-          float alpha, float beta) {
+extern "C" __global__ void __launch_bounds__(TILE *TILE) sgemm(const lt_cuda_sgemm_rung_args w) {
     __shared__ float a_tile[TILE][TILE], b_tile[TILE][TILE];
     const int x = threadIdx.x, y = threadIdx.y;
     const int row = blockIdx.y * TILE + y, col = blockIdx.x * TILE + x;
     float sum = 0.0f;
-    for (int k0 = 0; k0 < k; k0 += TILE) {
+    for (int k0 = 0; k0 < w.k; k0 += TILE) {
         /* 1. Zeros beyond the edge add nothing. */
-        a_tile[y][x] = edge_load(a, row, k0 + x, m, k, lda);
-        b_tile[y][x] = edge_load(b, k0 + y, col, k, n, ldb);
+        a_tile[y][x] = edge_load(w.a, row, k0 + x, w.m, w.k, w.lda);
+        b_tile[y][x] = edge_load(w.b, k0 + y, col, w.k, w.n, w.ldb);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < TILE; i++) { /* 2. 32 products from 64 floats. */
@@ -28,5 +27,5 @@ extern "C" __global__ void __launch_bounds__(TILE *TILE)
         }
         __syncthreads(); /* Before the tiles are overwritten. */
     }
-    edge_store(c, sum, row, col, m, n, ldc, alpha, beta);
+    edge_store(w.c, sum, row, col, w.m, w.n, w.ldc, w.alpha, w.beta);
 }

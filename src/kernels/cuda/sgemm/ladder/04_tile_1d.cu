@@ -7,24 +7,23 @@
  * MAP       block 64 x 64 of C, 512 threads, K in steps of 8; warp w: rows 8 (w / 2) .., lanes
  *           along the columns. */
 #include "sgemm/edge.cuh"
+#include "kernels/cuda/sgemm/rung_args.h"
 
 #define BM 64
 #define BN 64
 #define BK 8
 #define TM 8
 
-extern "C" __global__ void __launch_bounds__(BM *BN / TM)
-    sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc,
-          float alpha, float beta) {
+extern "C" __global__ void __launch_bounds__(BM *BN / TM) sgemm(const lt_cuda_sgemm_rung_args w) {
     __shared__ float a_tile[BM][BK], b_tile[BK][BN];
     const int t = threadIdx.x;
     const int col = t % BN, row0 = t / BN * TM; /* Of this thread's sums, in the tile. */
     const int block_row = blockIdx.y * BM, block_col = blockIdx.x * BN;
     float sum[TM] = {0.0f};
-    for (int k0 = 0; k0 < k; k0 += BK) {
+    for (int k0 = 0; k0 < w.k; k0 += BK) {
         /* 512 threads, 512 floats each. */
-        a_tile[t / BK][t % BK] = edge_load(a, block_row + t / BK, k0 + t % BK, m, k, lda);
-        b_tile[t / BN][t % BN] = edge_load(b, k0 + t / BN, block_col + t % BN, k, n, ldb);
+        a_tile[t / BK][t % BK] = edge_load(w.a, block_row + t / BK, k0 + t % BK, w.m, w.k, w.lda);
+        b_tile[t / BN][t % BN] = edge_load(w.b, k0 + t / BN, block_col + t % BN, w.k, w.n, w.ldb);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < BK; i++) {
@@ -38,6 +37,7 @@ extern "C" __global__ void __launch_bounds__(BM *BN / TM)
     }
 #pragma unroll
     for (int r = 0; r < TM; r++) {
-        edge_store(c, sum[r], block_row + row0 + r, block_col + col, m, n, ldc, alpha, beta);
+        edge_store(w.c, sum[r], block_row + row0 + r, block_col + col, w.m, w.n, w.ldc, w.alpha,
+                   w.beta);
     }
 }

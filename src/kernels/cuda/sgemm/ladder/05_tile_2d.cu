@@ -5,6 +5,7 @@
  *           edge. The price is registers: 64 sums and 16 operands.
  * MAP       block 128 x 128 of C, 256 threads as 16 x 16, K in steps of 8. */
 #include "sgemm/edge.cuh"
+#include "kernels/cuda/sgemm/rung_args.h"
 
 #define BM      128
 #define BN      128
@@ -13,19 +14,19 @@
 #define TN      8
 #define THREADS (BM * BN / (TM * TN))
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc,
-          float alpha, float beta) {
+extern "C" __global__ void __launch_bounds__(THREADS) sgemm(const lt_cuda_sgemm_rung_args w) {
     __shared__ float a_tile[BM][BK], b_tile[BK][BN];
     const int t = threadIdx.x;
     const int row0 = t / (BN / TN) * TM, col0 = t % (BN / TN) * TN;
     const int block_row = blockIdx.y * BM, block_col = blockIdx.x * BN;
     float sum[TM][TN] = {{0.0f}};
-    for (int k0 = 0; k0 < k; k0 += BK) {
+    for (int k0 = 0; k0 < w.k; k0 += BK) {
 #pragma unroll
         for (int i = t; i < BM * BK; i += THREADS) { /* 1. Four floats of each matrix a thread. */
-            a_tile[i / BK][i % BK] = edge_load(a, block_row + i / BK, k0 + i % BK, m, k, lda);
-            b_tile[i / BN][i % BN] = edge_load(b, k0 + i / BN, block_col + i % BN, k, n, ldb);
+            a_tile[i / BK][i % BK] = edge_load(w.a, block_row + i / BK, k0 + i % BK, w.m, w.k,
+                                               w.lda);
+            b_tile[i / BN][i % BN] = edge_load(w.b, k0 + i / BN, block_col + i % BN, w.k, w.n,
+                                               w.ldb);
         }
         __syncthreads();
 #pragma unroll
@@ -53,8 +54,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int r = 0; r < TM; r++) {
 #pragma unroll
         for (int q = 0; q < TN; q++) {
-            edge_store(c, sum[r][q], block_row + row0 + r, block_col + col0 + q, m, n, ldc, alpha,
-                       beta);
+            edge_store(w.c, sum[r][q], block_row + row0 + r, block_col + col0 + q, w.m, w.n, w.ldc,
+                       w.alpha, w.beta);
         }
     }
 }

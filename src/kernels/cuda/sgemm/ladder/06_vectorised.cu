@@ -9,6 +9,7 @@
  * COST      The turning store hits one bank four times (rung 7); so do the reads of B, whose lanes
  *           stand 32 bytes apart. */
 #include "sgemm/edge.cuh"
+#include "kernels/cuda/sgemm/rung_args.h"
 
 #define BM      128
 #define BN      128
@@ -17,26 +18,24 @@
 #define TN      8
 #define THREADS (BM * BN / (TM * TN))
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc,
-          float alpha, float beta) {
+extern "C" __global__ void __launch_bounds__(THREADS) sgemm(const lt_cuda_sgemm_rung_args w) {
     __shared__ float a_tile[BK][BM], b_tile[BK][BN];
     const int t = threadIdx.x;
     const int row0 = t / (BN / TN) * TM, col0 = t % (BN / TN) * TN;
     const int block_row = blockIdx.y * BM, block_col = blockIdx.x * BN;
     const int a_row = t / (BK / 4), a_col = t % (BK / 4) * 4, b_row = t / (BN / 4),
               b_col = t % (BN / 4) * 4;
-    const bool vec_a = vec_ok(a, lda), vec_b = vec_ok(b, ldb), vec_c = vec_ok(c, ldc);
+    const bool vec_a = vec_ok(w.a, w.lda), vec_b = vec_ok(w.b, w.ldb), vec_c = vec_ok(w.c, w.ldc);
     float sum[TM][TN] = {{0.0f}};
-    for (int k0 = 0; k0 < k; k0 += BK) {
+    for (int k0 = 0; k0 < w.k; k0 += BK) {
         /* 1. 256 threads, 1024 floats each. */
-        const float4 x4 = edge_load4(a, block_row + a_row, k0 + a_col, m, k, lda, vec_a);
+        const float4 x4 = edge_load4(w.a, block_row + a_row, k0 + a_col, w.m, w.k, w.lda, vec_a);
         a_tile[a_col + 0][a_row] = x4.x;
         a_tile[a_col + 1][a_row] = x4.y;
         a_tile[a_col + 2][a_row] = x4.z;
         a_tile[a_col + 3][a_row] = x4.w;
-        *(float4 *)&b_tile[b_row][b_col] = edge_load4(b, k0 + b_row, block_col + b_col, k, n, ldb,
-                                                      vec_b);
+        *(float4 *)&b_tile[b_row][b_col] = edge_load4(w.b, k0 + b_row, block_col + b_col, w.k, w.n,
+                                                      w.ldb, vec_b);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < BK; i++) { /* 2. */
@@ -63,8 +62,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int r = 0; r < TM; r++) {
 #pragma unroll
         for (int q = 0; q < TN; q += 4) {
-            edge_store4(c, &sum[r][q], block_row + row0 + r, block_col + col0 + q, m, n, ldc, alpha,
-                        beta, vec_c);
+            edge_store4(w.c, &sum[r][q], block_row + row0 + r, block_col + col0 + q, w.m, w.n,
+                        w.ldc, w.alpha, w.beta, vec_c);
         }
     }
 }

@@ -8,6 +8,7 @@
  * COST      16 registers for the tile in flight and 16 for the second fragments, in a budget of 128
  *           (two blocks an SM). */
 #include "sgemm/edge.cuh"
+#include "kernels/cuda/sgemm/rung_args.h"
 
 #define BM      128
 #define BN      128
@@ -19,9 +20,7 @@
 #define THREADS 256
 #define PAD     4
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc,
-          float alpha, float beta) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) sgemm(const lt_cuda_sgemm_rung_args w) {
     __shared__ alignas(16) float a_tile[2][BK][BM + PAD], b_tile[2][BK][BN];
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
     const int lane_n = (lane & 1) | (lane >> 2 & 1) << 1, lane_m = (lane >> 1 & 1) | (lane >> 3)
@@ -31,13 +30,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const int block_row = blockIdx.y * BM, block_col = blockIdx.x * BN;
     const int a_row = t / (BK / 4), a_col = t % (BK / 4) * 4, b_row = t / (BN / 4),
               b_col = t % (BN / 4) * 4;
-    const bool vec_a = vec_ok(a, lda), vec_b = vec_ok(b, ldb), vec_c = vec_ok(c, ldc);
+    const bool vec_a = vec_ok(w.a, w.lda), vec_b = vec_ok(w.b, w.ldb), vec_c = vec_ok(w.c, w.ldc);
     float sum[TM][TN] = {{0.0f}};
     float x[2][TM], y[2][TN];
-    float4 a_next = edge_load4(a, block_row + a_row, a_col, m, k, lda, vec_a);
-    float4 b_next = edge_load4(b, b_row, block_col + b_col, k, n, ldb, vec_b);
+    float4 a_next = edge_load4(w.a, block_row + a_row, a_col, w.m, w.k, w.lda, vec_a);
+    float4 b_next = edge_load4(w.b, b_row, block_col + b_col, w.k, w.n, w.ldb, vec_b);
 
-    for (int k0 = 0, now = 0; k0 < k; k0 += BK, now ^= 1) {
+    for (int k0 = 0, now = 0; k0 < w.k; k0 += BK, now ^= 1) {
         a_tile[now][a_col + 0][a_row] = a_next.x; /* 1. What arrived goes to the free buffer. */
         a_tile[now][a_col + 1][a_row] = a_next.y;
         a_tile[now][a_col + 2][a_row] = a_next.z;
@@ -45,9 +44,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         *(float4 *)&b_tile[now][b_row][b_col] = b_next;
         /* The buffer of the tile before is free once all are here: everyone has left it. */
         __syncthreads();
-        if (k0 + BK < k) { /* 2. Send for the next tile. */
-            a_next = edge_load4(a, block_row + a_row, k0 + BK + a_col, m, k, lda, vec_a);
-            b_next = edge_load4(b, k0 + BK + b_row, block_col + b_col, k, n, ldb, vec_b);
+        if (k0 + BK < w.k) { /* 2. Send for the next tile. */
+            a_next = edge_load4(w.a, block_row + a_row, k0 + BK + a_col, w.m, w.k, w.lda, vec_a);
+            b_next = edge_load4(w.b, k0 + BK + b_row, block_col + b_col, w.k, w.n, w.ldb, vec_b);
         }
 #pragma unroll
         for (int q = 0; q < 2; q++) {
@@ -76,8 +75,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     for (int r = 0; r < TM; r++) {
 #pragma unroll
         for (int q = 0; q < 2; q++) {
-            edge_store4(c, &sum[r][4 * q], block_row + row0 + r / 4 * row_step + r % 4,
-                        block_col + col0 + q * col_step, m, n, ldc, alpha, beta, vec_c);
+            edge_store4(w.c, &sum[r][4 * q], block_row + row0 + r / 4 * row_step + r % 4,
+                        block_col + col0 + q * col_step, w.m, w.n, w.ldc, w.alpha, w.beta, vec_c);
         }
     }
 }

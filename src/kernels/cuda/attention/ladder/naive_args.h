@@ -1,0 +1,26 @@
+/* naive_args.h: arguments of 01_naive.cu, whose operands lie (B, T, H, D) without gaps. */
+#ifndef LT_KERNELS_CUDA_ATTENTION_LADDER_NAIVE_ARGS_H
+#define LT_KERNELS_CUDA_ATTENTION_LADDER_NAIVE_ARGS_H
+
+#include "kernels/cuda/attention/args.h"
+
+/* o or exact may be NULL. */
+typedef struct {
+    lt_attn_args a;
+    LT_ELEM(elem) * o;
+    LT_ELEM(REAL) * exact, *lse;
+    const LT_ELEM(elem) * q, *k, *v;
+    int width;
+} lt_attn_naive_fwd_args;
+typedef struct {
+    lt_attn_args a;
+    LT_ELEM(REAL) * dq, *dk, *dv;
+    const LT_ELEM(REAL) * o, *lse;
+    const LT_ELEM(elem) * q, *k, *v, *d_o;
+    int width;
+} lt_attn_naive_bwd_args;
+
+static_assert(sizeof(lt_attn_naive_fwd_args) == 208, "the same on host and device");
+static_assert(sizeof(lt_attn_naive_bwd_args) == 232, "the same on host and device");
+
+#endif

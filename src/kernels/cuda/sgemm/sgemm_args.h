@@ -1,0 +1,20 @@
+/* sgemm_args.h: arguments of sgemm.cu, behind the maps of A and B where the copy engine reads them
+ * (tile.cuh). */
+#ifndef LT_KERNELS_CUDA_SGEMM_SGEMM_ARGS_H
+#define LT_KERNELS_CUDA_SGEMM_SGEMM_ARGS_H
+
+#include "kernels/cuda/common/args.h"
+
+typedef struct {
+    float *c;
+    int m, n, k, ldc;
+    float alpha, beta;
+    const float *a, *b; /* without the copy engine */
+    int lda, ldb;
+    LT_ELEM(float4) * sums; /* with PARTS > 1 */
+    int *arrived;
+} lt_cuda_sgemm_args;
+
+static_assert(sizeof(lt_cuda_sgemm_args) == 72, "the same on host and device");
+
+#endif
