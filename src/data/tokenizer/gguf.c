@@ -307,6 +307,7 @@ static lt_err read_gpt2(lt_tokenizer *t, const lt_gguf *g) {
     t->bpe.mode = LT_BPE_BYTES;
     t->bpe.vocab = &t->vocab;
     t->bpe.ignore_merges = row->ignore_merges;
+    LT_TRY(optional_bool(g, LT_GGUF_IGNORE_MERGES, &t->bpe.ignore_merges));
     LT_TRY(special_ids(t, g, (uint32_t)tokens->n));
     LT_TRY(read_bpe_tokens(t, tokens, types));
     LT_TRY(read_bpe_merges(t, g));

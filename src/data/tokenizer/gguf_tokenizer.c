@@ -125,24 +125,40 @@ static void put_ids(const vocab *v, const lt_tokenizer *t) {
 
 /* ---- tokenizer.json ---- */
 
-/* llama.cpp's name of the pre-tokenizer; NULL: it has none. */
+/* llama.cpp's name of the pre-tokenizer: one whose reader treats merges alike, if there is one.
+ * NULL: it has none. */
 static const char *pre_name(const lt_tokenizer *t) {
     static const struct {
         lt_scan_kind kind;
-        bool ignore_merges;
         const char *name;
-    } names[] = {{LT_SCAN_CL100K, true, "llama-bpe"}, {LT_SCAN_CL100K, false, "dbrx"},
-                 {LT_SCAN_QWEN2, false, "qwen2"},     {LT_SCAN_SMOLLM, false, "smollm"},
-                 {LT_SCAN_GPT2, false, "gpt-2"},      {LT_SCAN_DEEPSEEK3, false, "deepseek-v3"},
-                 {LT_SCAN_O200K, false, "gpt-4o"},    {LT_SCAN_TEKKEN, true, "tekken"},
-                 {LT_SCAN_TEKKEN, false, "tekken"}};
+    } names[] = {
+        {LT_SCAN_CL100K, "llama-bpe"},      {LT_SCAN_CL100K, "dbrx"},  {LT_SCAN_QWEN2, "qwen2"},
+        {LT_SCAN_SMOLLM, "smollm"},         {LT_SCAN_GPT2, "gpt-2"},   {LT_SCAN_O200K, "gpt-4o"},
+        {LT_SCAN_DEEPSEEK3, "deepseek-v3"}, {LT_SCAN_TEKKEN, "tekken"}};
+    const char *other = NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (t->pretok.n_cuts == 0 && t->pretok.scan == lt_scan_function(names[i].kind) &&
-            t->bpe.ignore_merges == names[i].ignore_merges) {
+        const char *patterns[LT_GGUF_PATTERNS];
+        bool ignore_merges, add_bos;
+        if (t->pretok.n_cuts != 0 || t->pretok.scan != lt_scan_function(names[i].kind) ||
+            !lt_gguf_pre_patterns(names[i].name, patterns, &ignore_merges, &add_bos)) {
+            continue;
+        }
+        if (t->bpe.ignore_merges == ignore_merges) {
             return names[i].name;
         }
+        other = names[i].name;
     }
-    return NULL;
+    return other;
+}
+
+/* Where a reader of that name would treat merges otherwise. */
+static void put_ignore_merges(lt_gguf_out *o, const lt_tokenizer *t, const char *pre) {
+    const char *patterns[LT_GGUF_PATTERNS];
+    bool ignore_merges, add_bos;
+    if (lt_gguf_pre_patterns(pre, patterns, &ignore_merges, &add_bos) &&
+        ignore_merges != t->bpe.ignore_merges) {
+        lt_gguf_out_bool(o, LT_GGUF_IGNORE_MERGES, t->bpe.ignore_merges);
+    }
 }
 
 static lt_err read_json_tokens(vocab *v, const json_t *root, const lt_tokenizer *t) {
@@ -284,6 +300,7 @@ static lt_err put_json(vocab *v, const char *json_path, const char *open_path) {
     lt_gguf_out_str(v->o, "tokenizer.ggml.model", t->byte_level ? "gpt2" : "llama");
     lt_gguf_out_str(v->o, "tokenizer.ggml.pre", t->byte_level ? pre : "default");
     if (t->byte_level) {
+        put_ignore_merges(v->o, t, pre);
         put_vocab(v, false);
         LT_TRY_DONE(put_json_merges(v, merges));
     } else {

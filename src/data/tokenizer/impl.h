@@ -144,6 +144,8 @@ LT_MUST_USE lt_err lt_tokenizer_read_gguf(lt_tokenizer *t, const struct lt_gguf 
 /* What a GGUF's name of a pre-tokenizer stands for: patterns to apply in turn ('@' and a scanner's
  * name, or a regular expression; NULL behind the last). False: not known. */
 #define LT_GGUF_PATTERNS 6
+/* Ours: BOOL, where merges are not treated as the name of the pre-tokenizer says. */
+#define LT_GGUF_IGNORE_MERGES "lateen.ignore_merges"
 bool lt_gguf_pre_patterns(const char *name, const char *patterns[LT_GGUF_PATTERNS],
                           bool *ignore_merges, bool *add_bos);
 

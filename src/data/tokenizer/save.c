@@ -142,6 +142,9 @@ static lt_err pre_tokenizer(const save *s, json_t *steps, bool *ignore_merges, b
     if (!lt_gguf_pre_patterns(name, patterns, ignore_merges, add_bos)) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: pre-tokenizer '%s' is not known", s->g->name, name);
     }
+    if (lt_gguf_find(s->g, LT_GGUF_IGNORE_MERGES) != NULL) {
+        LT_TRY(lt_gguf_get_bool(s->g, LT_GGUF_IGNORE_MERGES, ignore_merges));
+    }
     for (int i = 0; i < LT_GGUF_PATTERNS && patterns[i] != NULL; i++) {
         const char *regex = patterns[i];
         for (int kind = 0; kind < LT_SCAN_COUNT && patterns[i][0] == '@'; kind++) {

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "data/gguf.h"
 #include "lateen/model.h"
 #include "lateen/tokenizer.h"
@@ -419,6 +420,114 @@ static void a_tokenizer_travels_along(void **state) {
     unlink(path);
 }
 
+static void ids_of(const char *tokenizer, const char *text, lt_ids *out) {
+    lt_tokenizer *t = NULL;
+    lt_tokenizer_scratch *scratch = NULL;
+    must(lt_tokenizer_open(&t, tokenizer, NULL), tokenizer);
+    must(lt_tokenizer_scratch_open(&scratch, t), "scratch");
+    must(lt_tokenizer_encode(t, scratch, text, strlen(text), LT_ENCODE_DEFAULT, out), "encode");
+    lt_tokenizer_scratch_close(scratch);
+    lt_tokenizer_close(t);
+}
+
+/* A tokenizer.json with another pre-tokenizer. */
+static void write_tokenizer(const char *path, const char *regex, bool digits, bool ignore_merges) {
+    json_t *root = NULL, *steps = json_array();
+    must(lt_json_load(&root, "tests/golden/data/demo_tokenizer.json", (size_t)1 << 24), path);
+    if (digits) {
+        json_array_append_new(steps,
+                              json_pack("{s:s, s:b}", "type", "Digits", "individual_digits", 1));
+    }
+    if (regex != NULL) {
+        json_array_append_new(steps,
+                              json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern",
+                                        "Regex", regex, "behavior", "Isolated", "invert", 0));
+    }
+    json_array_append_new(steps,
+                          json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space",
+                                    0, "trim_offsets", 1, "use_regex", regex == NULL));
+    json_object_set_new(root, "pre_tokenizer",
+                        json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", steps));
+    json_object_set_new(json_object_get(root, "model"), "ignore_merges",
+                        json_boolean(ignore_merges));
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    json_decref(root);
+}
+
+static void check_pre(const lt_model *m, const char *json, const char *gguf, const char *want) {
+    static const char text[] = "It's 12345 o'clock, HELLOWorld's  end\n\n and\ttwo/three !!";
+    lt_ids a = {0}, b = {0};
+    lt_gguf *g = NULL;
+    lt_gguf_str pre;
+    must(lt_model_save_gguf(m, gguf, json, LT_GGUF_MIX_F32), gguf);
+    must(lt_gguf_open(&g, gguf), gguf);
+    must(lt_gguf_get_str(g, "tokenizer.ggml.pre", &pre), gguf);
+    if (!lt_gguf_str_is(pre, want)) {
+        fail_msg("pre is '%.*s', expected '%s'", (int)pre.bytes, pre.data, want);
+    }
+    ids_of(json, text, &a);
+    ids_of(gguf, text, &b);
+    assert_int_equal(a.n, b.n);
+    assert_memory_equal(a.data, b.data, a.n * sizeof *a.data);
+    lt_ids_free(&a);
+    lt_ids_free(&b);
+    lt_gguf_close(g);
+}
+
+/* The patterns of the families' tokenizer.json, and llama.cpp's names for them. A name that nobody
+ * knows is refused by itself. */
+static void pre_tokenizers_have_their_names(void **state) {
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define TAIL         "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define UPPER        "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER        "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define WORD         "[^\\r\\n\\p{L}\\p{N}]?"
+    static const char cl100k[] = CONTRACTIONS "|" WORD "\\p{L}+|\\p{N}{1,3}| "
+                                              "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" TAIL,
+                      qwen2[] = CONTRACTIONS "|" WORD "\\p{L}+|\\p{N}| "
+                                             "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" TAIL,
+                      o200k[] = WORD UPPER "*" LOWER "+" CONTRACTIONS "?|" WORD UPPER "+" LOWER
+                                           "*" CONTRACTIONS "?|\\p{N}{1,3}| "
+                                           "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" TAIL;
+    static const struct {
+        const char *regex;
+        bool digits, ignore_merges;
+        const char *pre;
+    } cases[] = {
+        {cl100k, false, false, "dbrx"},     /* OLMo 2, Phi-4 */
+        {cl100k, false, true, "llama-bpe"}, /* Llama 3, SmolLM3 */
+        {qwen2, false, false, "qwen2"},     /* Qwen3-MoE */
+        {NULL, true, false, "smollm"},      /* Granite */
+        {o200k, false, true, "gpt-4o"},     /* gpt-oss */
+        {o200k, false, false, "gpt-4o"},    /* Phi-4-mini */
+    };
+    char json[64], gguf[64];
+    lt_model_spec s = small(LT_FAMILY_LLAMA);
+    lt_model *m = NULL;
+    lt_tokenizer *t = NULL;
+    char *bytes, *name;
+    size_t n;
+    (void)state;
+    s.vocab_size = 1100;
+    must(lt_model_create(&m, &s, NULL, 1), "model");
+    (void)snprintf(json, sizeof json, "/tmp/lateen_pre_%d.json", (int)getpid());
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_tokenizer(json, cases[i].regex, cases[i].digits, cases[i].ignore_merges);
+        check_pre(m, json, temporary(gguf, "pre"), cases[i].pre);
+    }
+    must(lt_file_read(&bytes, &n, gguf, (size_t)1 << 26), gguf);
+    name = memmem(bytes, n, "gpt-4o", 6);
+    assert_non_null(name);
+    name[5] = 'z';
+    must(lt_file_write_atomic(gguf, bytes, n), gguf);
+    assert_int_equal(lt_tokenizer_open(&t, gguf, NULL), LT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(lt_error_message(), "gpt-4z"));
+    free(bytes);
+    unlink(json);
+    unlink(gguf);
+    lt_model_close(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_and_read_is_the_same),
@@ -429,6 +538,7 @@ int main(void) {
         cmocka_unit_test(what_gguf_can_not_say_is_refused),
         cmocka_unit_test(stored_weights_run_as_they_are),
         cmocka_unit_test(a_token_does_not_depend_on_its_batch),
-        cmocka_unit_test(a_tokenizer_travels_along)};
+        cmocka_unit_test(a_tokenizer_travels_along),
+        cmocka_unit_test(pre_tokenizers_have_their_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
