@@ -6,6 +6,7 @@
  * backward undoes it on the gradients; with them, the raw rows are kept (the norm's input) and q, k
  * go to qk, for norms of single heads through norm and rotation in one op (qk_norm). */
 #include "model/block.h"
+#include "model/context.h"
 
 static lt_norm norm1(int layer, const lt_layer_acts *t) {
     return (lt_norm){LT_PARAM_NORM1, LT_PARAM_NORM1_BIAS, layer, t->mean1, t->rstd1};
@@ -146,7 +147,7 @@ lt_err lt_attention_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, con
     const lt_layer_spec l = lt_model_layer(r->spec, layer);
     LT_TRY(lt_attention_qkv_fwd(r, layer, t, b, stream));
     const lt_attention_args args = attention_args(r, &l, layer, t);
-    LT_TRY(lt_exec_attention_fwd(r, &args));
+    LT_TRY(lt_context_attention_fwd(r, &args));
     return lt_attention_out_fwd(r, layer, t, b);
 }
 
@@ -205,7 +206,7 @@ lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, con
     LT_TRY(lt_block_end_bwd(r, &l, &post, b, t->proj, &dproj));
     LT_TRY(lt_linear_bwd(r, b->datt, dproj, t->att, LT_PARAM_ATTN_OUT, LT_PARAM_ATTN_OUT_BIAS,
                          layer, false));
-    LT_TRY(lt_exec_attention_bwd(
+    LT_TRY(lt_context_attention_bwd(
         r, &(lt_attention_bwd_args){.dq = q_of(r, &l, &b->dqkv),
                                     .dk = k_of(r, &l, &b->dqkv),
                                     .dv = v_of(r, &l, &b->dqkv),

@@ -32,9 +32,10 @@ typedef struct {
     /* Small parameters that ops want in F32 (xIELU's scalars, sinks), on the device when the
      * weights are BF16 without a master, else NULL: lt_exec_f32_count of each layer. */
     const float *f32;
-    int64_t batch, seq; /* B, T of this call. */
-    struct lt_fp8 *fp8; /* NULL: linear layers multiply what is stored. */
-    bool fixed_order;   /* Of products: a row's bits do not depend on the other rows of the call. */
+    int64_t batch, seq;         /* B, T of this call. */
+    struct lt_fp8 *fp8;         /* NULL: linear layers multiply what is stored. */
+    struct lt_context *context; /* NULL: sequences are whole (context.h). */
+    bool fixed_order; /* Of products: a row's bits do not depend on the other rows of the call. */
     lt_tensor positions;        /* (B * T) I32 */
     lt_tensor late;             /* Ids of an embedding's op, or absent. */
     lt_tensor doc_start;        /* (B, T) I32 or absent */

@@ -20,12 +20,17 @@ static int level_of(const lt_pass_options *o) {
 /* Tables that live as long as the pass. */
 static void tables_carve(float **rope, float **rope_local, float **f32, const lt_model_spec *s,
                          const lt_pass_options *o, lt_arena *a) {
-    const size_t table = (size_t)(s->pos == LT_POS_ROPE ? o->seq * lt_rope_columns(s) * 2 : 0) *
-                         sizeof(float);
+    const size_t table =
+        (size_t)(s->pos == LT_POS_ROPE ? lt_pass_whole_seq(o) * lt_rope_columns(s) * 2 : 0) *
+        sizeof(float);
     *rope = lt_arena_take(a, table, LT_ARENA_ALIGN);
     *rope_local = lt_arena_take(a, s->rope_theta_local > 0 ? table : 0, LT_ARENA_ALIGN);
     *f32 = lt_arena_take(a, (size_t)(s->n_layers * lt_exec_f32_count(s)) * sizeof(float),
                          LT_ARENA_ALIGN);
+}
+
+int64_t lt_pass_whole_seq(const lt_pass_options *o) {
+    return o->seq * (o->context.group != NULL ? lt_group_size(o->context.group) : 1);
 }
 
 typedef struct {
@@ -126,6 +131,7 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_loss_carve(&p->loss, s, dtype, o, &a->logits);
     tables_carve(&p->rope, &p->rope_local, &p->f32, s, o, &a->scratch);
     lt_stage_carve(&p->stage, &stage, &a->scratch);
+    lt_context_carve(&p->context, s, dtype, o, &a->scratch);
     if (o->train) {
         gradients_carve(p, s, t, o, &a->gradients);
     }
@@ -178,12 +184,12 @@ static lt_err check_options(const lt_pass_options *o, const lt_model_spec *s) {
                 "pass: activations of %lld x %lld tokens through %lld layers exceed any memory",
                 (long long)o->batch, (long long)o->seq, (long long)s->n_layers);
     }
-    if (s->pos == LT_POS_LEARNED && o->seq > s->max_seq) {
+    if (s->pos == LT_POS_LEARNED && lt_pass_whole_seq(o) > s->max_seq) {
         LT_FAIL(LT_ERR_ARG,
                 "pass: %lld tokens a sequence, but the model has %lld learned positions",
-                (long long)o->seq, (long long)s->max_seq);
+                (long long)lt_pass_whole_seq(o), (long long)s->max_seq);
     }
-    return LT_OK;
+    return lt_context_check(s, o);
 }
 
 lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype dtype,
@@ -209,7 +215,7 @@ done:
 
 static lt_err upload_rope(lt_pass *p, float *device, bool local) {
     lt_err err = LT_OK;
-    const int64_t seq = p->options.seq; /* The text's length, where that decides. */
+    const int64_t seq = lt_pass_whole_seq(&p->options); /* The text's length, where that decides. */
     const size_t bytes = (size_t)(seq * lt_rope_columns(p->exec.spec) * 2) * sizeof(float);
     float *host = malloc(bytes);
     if (host == NULL) {
@@ -228,8 +234,8 @@ static lt_err fill_tables(lt_pass *p) {
     const lt_model_spec *s = p->exec.spec;
     if (s->pos == LT_POS_ROPE) {
         LT_TRY(upload_rope(p, p->rope, false));
-        p->exec.rope = p->exec.rope_local = lt_tensor_3d(p->rope, LT_F32, p->options.seq,
-                                                         lt_rope_columns(s), 2);
+        p->exec.rope = p->exec.rope_local = lt_tensor_3d(
+            p->rope, LT_F32, lt_pass_whole_seq(&p->options), lt_rope_columns(s), 2);
         if (s->rope_theta_local > 0) {
             LT_TRY(upload_rope(p, p->rope_local, true));
             p->exec.rope_local.data = p->rope_local;
@@ -294,6 +300,10 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
         LT_TRY_DONE(lt_param_buffer_open(&p->exec.gradients, &m->table, LT_F32));
     }
     LT_TRY_DONE(place(p));
+    if (lt_pass_whole_seq(o) != o->seq) {
+        lt_context_set(&p->context, o);
+        p->exec.context = &p->context;
+    }
     const lt_stage_options stage = stage_options(o, &m->spec);
     LT_TRY_DONE(lt_stage_open(&p->stage, m->device, &stage));
     LT_TRY_DONE(fill_tables(p));
@@ -361,8 +371,15 @@ lt_err lt_pass_check_batch(const lt_pass *p, const lt_pass_batch *b) {
     }
     LT_TRY(check_ids(b, b->tokens, 0, s->vocab_size, "token"));
     LT_TRY(check_ids(b, b->labels, -1, s->vocab_size, "label"));
-    LT_TRY(check_ids(b, b->positions, 0, p->options.seq, "position"));
-    return check_ids(b, b->doc_start, 0, b->seq, "document start");
+    if (p->exec.context != NULL && (b->positions == NULL || b->seq % 2 != 0)) {
+        LT_FAIL(LT_ERR_ARG,
+                "batch of a divided sequence: %lld tokens here%s; their number is even, and they "
+                "have positions",
+                (long long)b->seq, b->positions == NULL ? " without positions" : "");
+    }
+    LT_TRY(check_ids(b, b->positions, 0, lt_pass_whole_seq(&p->options), "position"));
+    return check_ids(b, b->doc_start, 0, b->seq * (p->exec.context != NULL ? p->context.n : 1),
+                     "document start");
 }
 
 /* A batch of another shape: the same carves, smaller, in the same memory. Other sets keep their own

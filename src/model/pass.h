@@ -8,6 +8,7 @@
 #ifndef LT_MODEL_PASS_H
 #define LT_MODEL_PASS_H
 
+#include "lateen/comm.h"
 #include "model/params.h"
 
 typedef enum { LT_RECOMPUTE_NONE, LT_RECOMPUTE_SELECTIVE, LT_RECOMPUTE_FULL } lt_recompute;
@@ -28,8 +29,22 @@ typedef struct {
     lt_err (*leave)(void *of, int unit, unsigned what);
 } lt_pass_units;
 
+/* How the ranks of a group divide the tokens of each sequence (context.h). */
+typedef enum {
+    LT_CONTEXT_GATHER,
+    LT_CONTEXT_ULYSSES,
+    LT_CONTEXT_RING,
+    LT_CONTEXT_KIND_COUNT
+} lt_context_kind;
+#define LT_CONTEXT_CHOICES "gather|ulysses|ring"
+
 typedef struct {
-    int64_t batch, seq; /* B, T: the most a pass will see. */
+    lt_group *group; /* NULL, or of one rank: sequences are whole. */
+    lt_context_kind kind;
+} lt_context_options;
+
+typedef struct {
+    int64_t batch, seq; /* B, T: the most a pass will see. T: of this rank's tokens. */
     bool train;         /* Also carve gradients and what backward needs. */
     lt_recompute recompute;
     float z_coef; /* z-loss on the output logits; 0: none. */
@@ -49,9 +64,14 @@ typedef struct {
     /* Another brings the gradients' memory, unit by unit (lt_pass_bring_gradients); keeps the F32
      * master, so that the model needs none. */
     bool gradients_elsewhere, master_elsewhere;
+    lt_context_options context;
 } lt_pass_options;
 
-/* One batch, host memory. labels -1: not counted. doc_start, positions: NULL when each row is one
+/* Tokens of a whole sequence, of which `seq` are this rank's. */
+int64_t lt_pass_whole_seq(const lt_pass_options *o);
+
+/* One batch, host memory; of divided sequences, this rank's tokens (lt_context_take), with positions
+ * and document starts in the whole sequence. labels -1: not counted. doc_start, positions: NULL when each row is one
  * document from position 0. weights: NULL, or what each label's loss counts, of any sign. */
 typedef struct {
     int64_t batch, seq;

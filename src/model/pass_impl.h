@@ -4,6 +4,7 @@
 #define LT_MODEL_PASS_IMPL_H
 
 #include "model/block.h"
+#include "model/context.h"
 #include "model/fp8.h"
 #include "model/loss.h"
 #include "model/pass.h"
@@ -27,6 +28,7 @@ struct lt_pass {
     int first, end;                                          /* Its layers. */
     lt_arena activations, gradients, logits, scratch, eight; /* Of the backend. */
     lt_fp8 fp8;
+    lt_context context;
     lt_acts_set *sets;     /* (n_sets) */
     lt_layer_acts *layers; /* (n_sets, end - first) */
     lt_arena shared;       /* The part of the activations that all sets share. */

@@ -369,6 +369,13 @@ static lt_cost attention_bwd(const lt_attention_bwd_args *a) {
     return attention(&a->fwd, true);
 }
 
+static lt_cost attention_merge(const lt_attention_merge_args *a) {
+    return (lt_cost){
+        (a->first ? 1.0 : 3.0) * count(&a->out),
+        (a->first ? bytes(&a->out) + bytes(&a->lse) : twice(&a->out) + twice(&a->lse)) +
+            bytes(&a->part) + bytes(&a->part_lse)};
+}
+
 static lt_cost kv_write(const lt_kv_write_args *a) {
     const double elems = count(&a->k) + count(&a->v);
     return (lt_cost){

@@ -143,6 +143,18 @@ typedef struct {
     lt_attention_args fwd; /* The forward call's arguments; out and lse hold its results. */
 } lt_attention_bwd_args;
 
+/* Attention whose keys were divided among calls: what one call gave joins what others gave before
+ * (Dao et al. 2022, section 3.1). out (B, T, H, D) F32 and lse (B, H, T) are the results so far,
+ * part and part_lse those of more keys:
+ *   l = log(exp(lse) + exp(part_lse) [+ exp(sinks[h])]),
+ *   out = out exp(lse - l) + part exp(part_lse - l),  lse = l
+ * first: there is nothing so far, out and lse are only written. Rows without any key in part have
+ * part_lse -inf. sinks (H) F32 joins in one of the calls, whose parts were made without it. */
+typedef struct {
+    lt_tensor out, lse, part, part_lse, sinks;
+    bool first;
+} lt_attention_merge_args;
+
 /* A paged key/value cache: pages (n, P, G, D) of keys and as many of values, contiguous, in F32,
  * BF16 or F16 independent of the act dtype; P is a multiple of 16. Token s of a sequence lies in
  * page table[s / P] at row s % P; its slot is page * P + row. kv_write: stores rows of k and v (R,
@@ -520,6 +532,7 @@ typedef struct {
     X(qk_norm_bwd, lt_qk_norm_bwd_args)                                                            \
     X(attention_fwd, lt_attention_args)                                                            \
     X(attention_bwd, lt_attention_bwd_args)                                                        \
+    X(attention_merge, lt_attention_merge_args)                                                    \
     X(kv_write, lt_kv_write_args)                                                                  \
     X(attention_paged, lt_attention_paged_args)                                                    \
     X(act_fwd, lt_act_args)                                                                        \

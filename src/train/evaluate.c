@@ -9,9 +9,9 @@
 #include "model/session.h"
 #include "train/run.h"
 
-static int64_t label_bytes(const lt_training *t, const lt_batch *b, int64_t rows) {
+static int64_t label_bytes(const lt_training *t, const lt_pass_batch *b) {
     int64_t bytes = 0;
-    for (int64_t i = 0; t->token_bytes != NULL && i < rows * b->seq; i++) {
+    for (int64_t i = 0; t->token_bytes != NULL && i < b->batch * b->seq; i++) {
         bytes += b->labels[i] >= 0 ? t->token_bytes[b->labels[i]] : 0;
     }
     return bytes;
@@ -32,18 +32,15 @@ static lt_err evaluate_rows(lt_training *t, lt_loader *l, lt_step_record *sum) {
         if (got == 0) {
             break;
         }
-        const lt_pass_batch pb = {.batch = got,
-                                  .seq = b->seq,
-                                  .tokens = b->tokens,
-                                  .labels = b->labels,
-                                  .doc_start = b->doc_start,
-                                  .positions = b->positions};
+        lt_training_take_tokens(t, &t->valid_rows.batch, got);
+        lt_pass_batch pb = lt_training_slice(t, &t->valid_rows.batch, 0, got);
+        pb.doc_start = b->doc_start;
         LT_TRY(lt_training_eval(t, &pb, &r));
         sum->loss_sum += r.loss_sum;
         sum->rows += (double)got;
         sum->labels += (double)r.n_labels;
         sum->correct += (double)r.n_correct;
-        sum->bytes += (double)label_bytes(t, b, got);
+        sum->bytes += (double)label_bytes(t, &pb);
         seen += got;
     }
     return LT_OK;

@@ -170,8 +170,9 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
     const size_t scratch = o->on_device
                                ? 0
                                : kernel_scratch_bytes(r, &table, spec, dtype, o, m.logits_bytes);
-    const size_t rows = 2 * lt_step_rows_bytes(lt_recipe_largest_batch(r), o->seq, o->weights) +
-                        lt_step_rows_bytes(o->batch, o->seq, o->weights) + m.host_bytes;
+    const size_t rows =
+        2 * lt_step_rows_bytes(lt_recipe_largest_batch(r), lt_pass_whole_seq(o), o->weights) +
+        lt_step_rows_bytes(o->batch, lt_pass_whole_seq(o), o->weights) + m.host_bytes;
 
     *out = (lt_memory_plan){0};
     add(out, "weights", lt_model_weights_bytes(&table, &options), false);

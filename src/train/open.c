@@ -26,6 +26,10 @@ int lt_training_dp(const lt_training *t) {
     return lt_training_has_ranks(t) ? t->world->dp : 1;
 }
 
+int lt_training_cp(const lt_training *t) {
+    return lt_training_has_ranks(t) ? t->world->shape.cp : 1;
+}
+
 bool lt_training_has_ranks(const lt_training *t) {
     return t->world != NULL && t->world->comm != NULL;
 }
@@ -188,6 +192,10 @@ static lt_err open_rows(lt_step_rows *s, int64_t batch, int64_t seq, bool weight
 lt_pass_options lt_training_pass_options(const lt_training *t) {
     lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->device->backend->host_memory);
     o.weights = t->source.weights;
+    if (lt_training_cp(t) > 1) {
+        o.seq /= lt_training_cp(t);
+        o.context = (lt_context_options){t->world->mesh.cp, (lt_context_kind)t->recipe.context};
+    }
     o.partition = lt_training_is_divided(t) ? &t->partition : NULL;
     return o;
 }
@@ -367,7 +375,7 @@ static lt_err lead_begin(lt_training *t) {
 /* Each rank takes the same number of rows of every step; passes are no larger than that. */
 static lt_err divide_rows(lt_training *t) {
     lt_recipe *r = &t->recipe;
-    const int64_t dp = lt_training_dp(t);
+    const int64_t dp = lt_training_dp(t), cp = lt_training_cp(t);
     const char *p = r->ramp;
     const int64_t most = lt_recipe_largest_batch(r) / dp;
     int64_t size;
@@ -383,6 +391,14 @@ static lt_err divide_rows(lt_training *t) {
     if (r->batch % dp != 0) {
         LT_FAIL(LT_ERR_ARG, "batch.size = %lld rows cannot be divided by %lld ranks; %lld can",
                 (long long)r->batch, (long long)dp, (long long)((r->batch + dp - 1) / dp * dp));
+    }
+    if (r->seq % (2 * cp) != 0) {
+        LT_FAIL(
+            LT_ERR_ARG,
+            "data.seq = %lld tokens cannot be divided into %lld pieces, two for each of cp=%lld "
+            "ranks; %lld can",
+            (long long)r->seq, (long long)(2 * cp), (long long)cp,
+            (long long)((r->seq + 2 * cp - 1) / (2 * cp) * (2 * cp)));
     }
     while (lt_recipe_next_ramp(&p, &size, &from, &ok)) {
         if (size % dp != 0) {

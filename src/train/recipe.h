@@ -50,6 +50,10 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "how the ranks of mpirun or srun divide the work: dp=4 divides the rows of a step; empty: "  \
       "all ranks do so",                                                                           \
       LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(ENUM, context, "mesh.context", "gather", 0, 0, LT_CONTEXT_CHOICES,                           \
+      "how ranks that divide sequences (cp) attend to each other's keys: all of a layer's keys "   \
+      "gathered, whole sequences of some heads, or keys that go round",                            \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, deadline, "mesh.deadline", "600", 1, 1e6, "s",                                          \
       "a rank that does not come to the others for so long has failed", LT_RECIPE_MAY_CHANGE)      \
     X(ENUM, schedule, "mesh.schedule", "1f1b", 0, 0, LT_SCHEDULE_CHOICES,                          \

@@ -121,9 +121,15 @@ LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_
 LT_MUST_USE lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
                                           lt_world *world);
 lt_pass_options lt_training_pass_options(const lt_training *t);
-int lt_training_dp(const lt_training *t);          /* Ranks that share the rows of a step. */
+int lt_training_dp(const lt_training *t);          /* Ranks that share the rows of a step; */
+int lt_training_cp(const lt_training *t);          /* those that share the tokens of a row. */
 bool lt_training_has_ranks(const lt_training *t);  /* Others take part. */
 bool lt_training_is_divided(const lt_training *t); /* Some rank holds a part of the model only. */
+/* Of n whole rows, this rank's tokens, in place: from then on each row is seq / cp tokens. */
+void lt_training_take_tokens(const lt_training *t, lt_row_batch *b, int64_t n);
+/* n such rows from row `first` on, as a pass takes them. */
+lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *b, int64_t first,
+                                int64_t n);
 /* Ranks that have seen the same rows tell of them once: zero what others tell. */
 void lt_training_tell_once(const lt_training *t, lt_step_record *r);
 void lt_training_close(lt_training *t);
@@ -148,9 +154,6 @@ typedef struct {
     double step_s;
 } lt_step_outcome;
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
-/* Rows [first, first + count) as a batch. */
-lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *rows, int64_t first,
-                                int64_t count);
 /* Losses of a batch, without gradients, on the rank that tells them. */
 LT_MUST_USE lt_err lt_training_eval(lt_training *t, const lt_pass_batch *b, lt_pass_result *r);
 /* Those of the last step, summed over all ranks, over the table of the optimiser's share. */

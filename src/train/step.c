@@ -19,17 +19,29 @@
  */
 #include "base/clock.h"
 #include "base/error.h"
+#include "model/context.h"
 #include "parallel/gradients.h"
 #include "tensor/ops.h"
 #include "train/norm.h"
 #include "train/run.h"
 
+void lt_training_take_tokens(const lt_training *t, lt_row_batch *b, int64_t n) {
+    const int cp = lt_training_cp(t);
+    void *const fields[] = {b->ids.tokens, b->ids.labels, b->ids.doc_start, b->ids.positions,
+                            b->weights};
+    for (size_t i = 0; cp > 1 && i < sizeof fields / sizeof *fields; i++) {
+        if (fields[i] != NULL) {
+            lt_context_take(fields[i], n, b->ids.seq, cp, lt_group_rank(t->world->mesh.cp));
+        }
+    }
+}
+
 lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *rows, int64_t first,
-                                int64_t count) {
+                                int64_t n) {
     const lt_batch *b = &rows->ids;
-    const int64_t at = first * b->seq;
-    return (lt_pass_batch){.batch = count,
-                           .seq = b->seq,
+    const int64_t seq = b->seq / lt_training_cp(t), at = first * seq;
+    return (lt_pass_batch){.batch = n,
+                           .seq = seq,
                            .tokens = b->tokens + at,
                            .labels = b->labels + at,
                            .doc_start = t->recipe.mask_documents ? b->doc_start + at : NULL,
@@ -44,6 +56,7 @@ static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
     d->n_rows = d->plan.rows / lt_training_dp(t);
     d->staged = 0;
     LT_TRY(t->source.next(t->source.of, d->n_rows, &d->rows.batch));
+    lt_training_take_tokens(t, &d->rows.batch, d->n_rows);
     t->source.place(t->source.of, &d->place);
     d->wait_s = lt_clock_s() - start_s;
     d->drawn = true;

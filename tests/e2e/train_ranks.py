@@ -106,6 +106,20 @@ def other_mesh(work):
     check("meshes: equals the run of one", compare(read(out + "-one"), read(out)))
 
 
+def tokens_divided(work):
+    """PyTorch's runs again, the tokens of each row divided over 2 ranks: by every way of attention. Rows that do not divide are refused."""
+    ways = ("gather", "ulysses", "ring")
+    for i, run in enumerate(json.load(open(golden + "train.json"))):
+        out, way = f"{work}/cp-{i}", ways[i % 3]
+        args = {"out": out, "data.train": golden + "tokens", "export": "false", "threads": 1, "mesh": "cp=2", "mesh.context": way, **run["args"]}
+        if run["evals"]:
+            args["data.valid"] = golden + "valid"
+        done = train(2, args)
+        check(f"{run['name']}, tokens divided by {way}", done.stderr[-400:] if done.returncode else compare(run if run["evals"] else {**run, "evals": []}, read(out)))
+    done = train(2, {**SMALL, "out": f"{work}/cp-odd", "data.seq": 18, "mesh": "cp=2"})
+    check("rows of 18 tokens over 2 ranks", "cannot be divided into 4 pieces, two for each of cp=2 ranks; 20 can" not in done.stderr and done.stderr[-300:])
+
+
 def other_number_of_ranks(work):
     whole = f"{work}/whole"
     check("a run of one", train(0, {**SMALL, "out": whole, "steps": 9}).returncode)
@@ -212,6 +226,7 @@ with tempfile.TemporaryDirectory() as work:
     beside_pytorch(work)
     stages_beside_pytorch(work)
     other_mesh(work)
+    tokens_divided(work)
     other_number_of_ranks(work)
     faults(work)
     refusals(work)

@@ -181,3 +181,50 @@ const lt_op_cases lt_cases_attention_bwd = {.op = LT_OP_attention_bwd,
                                             .f32 = {0x1p-17, 0x1p-17},
                                             .bf16 = {0x1p-7, 0x1p-7},
                                             .why = ATTENTION_WHY};
+
+static const lt_case merge_cases[] = {
+    {"one row", LT_CASE_CHECK, .B = 1, .T = 1, .H = 1, .D = 5},
+    {"joined", LT_CASE_CHECK, .B = 2, .T = 7, .H = 3, .D = 64},
+    {"the first", LT_CASE_CHECK, .B = 2, .T = 5, .H = 2, .D = 33, .inverse = true},
+    {"with sinks", LT_CASE_CHECK, .B = 1, .T = 6, .H = 4, .D = 16, .sinks = true},
+    {"the first, with sinks", LT_CASE_CHECK, .B = 1, .T = 3, .H = 4, .D = 16, .sinks = true,
+     .inverse = true},
+    {"rows without keys", LT_CASE_CHECK, .B = 2, .T = 9, .H = 2, .D = 24, .extreme = true},
+    {"a ring's step", LT_CASE_BENCH, .B = 1, .T = 2048, .H = 16, .D = 128},
+};
+
+/* Every third row has seen no key. */
+static void fill_lse(double *values, const lt_case_tensor *t, lt_rng *r) {
+    lt_fill_normal(values, t, r);
+    for (int64_t i = 0; t->c->extreme && i < t->count; i += 3) {
+        values[i] = -INFINITY;
+    }
+}
+
+static void merge_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_attention_merge_args *a = (lt_attention_merge_args *)s->args;
+    const int64_t out[] = {c->B, c->T, c->H, c->D}, lse[] = {c->B, c->H, c->T};
+    a->first = c->inverse;
+    if (a->first) {
+        lt_setup_out(s, "out", &a->out, LT_F32, 4, out)->wide = true;
+        lt_setup_out(s, "lse", &a->lse, LT_F32, 3, lse);
+    } else {
+        lt_setup_inout(s, "out", &a->out, LT_F32, 4, out);
+        lt_setup_inout(s, "lse", &a->lse, LT_F32, 3, lse)->fill = lt_fill_normal;
+    }
+    lt_setup_in(s, "part", &a->part, s->act, 4, out);
+    lt_setup_in(s, "part_lse", &a->part_lse, LT_F32, 3, lse)->fill = fill_lse;
+    if (c->sinks) {
+        lt_setup_in(s, "sinks", &a->sinks, LT_F32, LT_SHAPE(c->H));
+    }
+}
+
+const lt_op_cases lt_cases_attention_merge = {
+    .op = LT_OP_attention_merge,
+    .forward = LT_OP_COUNT,
+    LT_CASES(merge_cases),
+    .build = merge_build,
+    .f32 = {0x1p-20, 0x1p-20},
+    .bf16 = {0x1p-20, 0x1p-20},
+    .why = "three exponentials and a sum in F32; part is read as it is"};

@@ -290,6 +290,12 @@ static const char *check_attention_bwd(const void *args) {
     return bad_acts(TENSORS(&a->fwd.q, &a->dq, &a->dk, &a->dv, &a->dout));
 }
 
+static const char *check_attention_merge(const void *args) {
+    const lt_attention_merge_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->out, &a->lse, &a->part_lse, &a->sinks)));
+    return bad_acts(TENSORS(&a->part));
+}
+
 static bool cache_type(const lt_tensor *t) {
     return half_or_float(t->dtype) && lt_tensor_contiguous(t);
 }
@@ -560,11 +566,11 @@ static const lt_op_impl attention_fwd_impls[] = {
 /* clang-format off */
 #define PLAIN_OP_MAP(X)                                                                            \
     X(colsum) X(embed_fwd) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd)             \
-    X(layernorm_bwd) X(rope) X(attention_bwd) X(kv_write) X(attention_paged) X(act_fwd)            \
-    X(act_bwd) X(add) X(qk_norm_fwd) X(qk_norm_bwd) X(xent) X(moe_route_fwd) X(moe_route_bwd)      \
-    X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd) X(moe_combine_bwd) X(moe_bias_fwd)      \
-    X(moe_bias_bwd) X(adamw)                                                                       \
-    X(ademamix) X(lion) X(muon) X(sumsq) X(cast) X(cast_scaled) X(matmul_scaled)
+    X(layernorm_bwd) X(rope) X(attention_bwd) X(attention_merge) X(kv_write) X(attention_paged)    \
+    X(act_fwd) X(act_bwd) X(add) X(qk_norm_fwd) X(qk_norm_bwd) X(xent) X(moe_route_fwd)            \
+    X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd) X(moe_combine_bwd)     \
+    X(moe_bias_fwd) X(moe_bias_bwd) X(adamw) X(ademamix) X(lion) X(muon) X(sumsq) X(cast)          \
+    X(cast_scaled) X(matmul_scaled)
 /* clang-format on */
 #define PLAIN_OP(op)                                                                               \
     ISA_REFUSALS(op)                                                                               \

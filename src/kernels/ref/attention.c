@@ -210,3 +210,35 @@ lt_err lt_ref_attention_bwd(lt_queue *q, const lt_attention_bwd_args *a) {
     }
     return LT_OK;
 }
+
+lt_err lt_ref_attention_merge(lt_queue *q, const lt_attention_merge_args *a) {
+    const int64_t *const n = a->out.shape; /* B, T, H, D */
+    (void)q;
+    LT_ASSERT(a->out.n_dims == 4 && a->part.n_dims == 4);
+#pragma omp parallel for collapse(3) schedule(static)
+    for (int64_t b = 0; b < n[0]; b++) {
+        for (int64_t h = 0; h < n[2]; h++) {
+            for (int64_t t = 0; t < n[1]; t++) {
+                const int64_t at = at3(&a->lse, b, h, t);
+                const double before = a->first ? -INFINITY : get(&a->lse, at),
+                             part = get(&a->part_lse, at3(&a->part_lse, b, h, t)),
+                             sink = present(&a->sinks) ? get(&a->sinks, at1(&a->sinks, h))
+                                                       : -INFINITY;
+                const double max = fmax(fmax(before, part), sink);
+                const double sum = max == -INFINITY
+                                       ? 0.0
+                                       : exp(before - max) + exp(part - max) + exp(sink - max);
+                const double lse = sum > 0.0 ? max + log(sum) : -INFINITY;
+                const double keep = sum > 0.0 ? exp(before - lse) : 0.0,
+                             join = sum > 0.0 ? exp(part - lse) : 0.0;
+                for (int64_t d = 0; d < n[3]; d++) {
+                    const int64_t to = at4(&a->out, b, t, h, d);
+                    const double x = get(&a->part, at4(&a->part, b, t, h, d));
+                    set(&a->out, to, (a->first ? 0.0 : keep * get(&a->out, to)) + join * x);
+                }
+                set(&a->lse, at, lse);
+            }
+        }
+    }
+    return LT_OK;
+}

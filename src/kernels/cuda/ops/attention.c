@@ -4,17 +4,20 @@
 
 #include "base/error.h"
 #include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/merge_args.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/attention/plain_args.h"
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_attention_plain write them. */
 #define ANY_WORDS   "DTYPE=%s COLS=%d"
+#define MERGE_WORDS "DTYPE=%s"
 #define TILED_WORDS "DTYPE=fp32 WIDTH=%d PARTNERS=%d SOFTCAP=%d"
 
 #define WARPS         4 /* Rows a block of any.cu. */
 #define MAX_WIDTH     1024
 #define TILED_THREADS 128
+#define MERGE_WARPS   8 /* As merge.cu has them. */
 
 static const char *fwd_refuse(const void *args, const lt_device *device) {
     return lt_cuda_attention_refusal(args, lt_cuda_device_info(device));
@@ -238,7 +241,56 @@ const lt_op_impl lt_cuda_attention_bwd_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"tiled", tiled_bwd_refuse, tiled_bwd_run},
     {"any", any_bwd_refuse, any_bwd_run}};
 
+static const char *merge_refuse(const void *args, const lt_device *device) {
+    (void)device;
+    const lt_attention_merge_args *a = args;
+    const lt_tensor *const part[] = {&a->part};
+    const lt_tensor *const lines[] = {&a->lse, &a->part_lse};
+    for (int i = 0; i < 2; i++) {
+        if (lines[i]->stride[2] != 1) {
+            return "tokens of lse are not neighbours";
+        }
+    }
+    if (a->out.dtype != LT_F32 || a->out.stride[3] != 1) {
+        return "out is not rows of F32";
+    }
+    return lt_cuda_refuse_rows(part, 1, a->part.dtype);
+}
+static lt_err merge_run(lt_queue *q, const void *args) {
+    const lt_attention_merge_args *a = args;
+    const int64_t *const n = a->out.shape;
+    lt_attn_merge_args w = {.out = a->out.data,
+                            .lse = a->lse.data,
+                            .part = a->part.data,
+                            .part_lse = a->part_lse.data,
+                            .sinks = a->sinks.data,
+                            .rows = n[0] * n[1] * n[2],
+                            .out_b = a->out.stride[0],
+                            .out_t = a->out.stride[1],
+                            .out_h = a->out.stride[2],
+                            .part_b = a->part.stride[0],
+                            .part_t = a->part.stride[1],
+                            .part_h = a->part.stride[2],
+                            .lse_b = a->lse.stride[0],
+                            .lse_h = a->lse.stride[1],
+                            .part_lse_b = a->part_lse.stride[0],
+                            .part_lse_h = a->part_lse.stride[1],
+                            .tokens = (int)n[1],
+                            .heads = (int)n[2],
+                            .dim = (int)n[3],
+                            .first = a->first};
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *list[] = {&w};
+    snprintf(defines, sizeof defines, MERGE_WORDS, lt_cuda_dtype_word(a->part.dtype));
+    return lt_cuda_run(q, "attention/merge.cu", "attention_merge", defines,
+                       LT_CUDA_DIV_UP(w.rows, (int64_t)MERGE_WARPS), 1, MERGE_WARPS * 32, list);
+}
+const lt_op_impl lt_cuda_attention_merge_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"rows", merge_refuse, merge_run}};
+
 void lt_specs_attention_plain(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "attention/merge.cu", MERGE_WORDS, "fp32");
+    lt_spec(l, LT_SM_ALL, "attention/merge.cu", MERGE_WORDS, "bf16");
     lt_spec(l, LT_SM_ALL, "attention/any.cu", ANY_WORDS, "fp32", 2);
     lt_spec(l, LT_SM_ALL, "attention/any.cu", ANY_WORDS, "bf16", 8);
     lt_spec(l, LT_SM_ALL, "attention/tiled.cu", TILED_WORDS, 64, 64, 0);
