@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Speed of tokenizers, one thread, interleaved: ours against tiktoken and Hugging Face tokenizers.
+"""Speed of tokenizers, one thread, in turns: Lateen's, tiktoken and Hugging Face tokenizers.
 
     python3 bench/tokenizer.py [../shared/data]      writes bench/results/tokenizer.json and .md
 
 Text: tinyshakespeare and WikiText-2's test split (English), every third file of UDHR (129 languages), and a megabyte of one letter. Each
-engine encodes the whole text as one string. TURNS times, in turn, each side opens its tokenizer and encodes the text EACH times. Both sides are
-counted alike: "first" is the median of the first encodings after opening, with empty caches; "warm" is the median of all others. Ours is timed
-inside the library by `lateen bench tokenizer`, the others inside Python by the clock around encode. tokenizers' encode builds offsets and
-strings too: that is what it offers for one text. Load is the time to open the unpacked file.
-Training: byte-level BPE of 8,192 entries on the English text, ours and tokenizers' trainer on one thread each, in turn, medians. tokenizers is
-given the text as one string, as an iterator of lines, and as a file; its fastest way is its figure. The merges must be equal.
+side encodes the whole text as one string. TURNS times, in turns, each side opens its tokenizer and encodes the text EACH times. "First" is the
+median of the first encodings after opening, with empty caches; "warm" is the median of all others. Lateen is timed inside the library by
+`lateen bench tokenizer`, the others inside Python by the clock around encode. tokenizers' encode also builds offsets and strings; it has no
+other call for one text. Load is the time to open the unpacked file.
+Training: byte-level BPE of 8,192 entries on the English text, by Lateen and by tokenizers' trainer on one thread each, in turns, medians. tokenizers
+gets the text as one string, as an iterator of lines, and as a file; its fastest time counts. The output says whether the merges are equal.
 """
 import datetime
 import io
@@ -148,14 +148,14 @@ def main():
     json.dump({**head, "rows": rows, "training": training}, open("bench/results/tokenizer.json", "w"), indent=1)
     with open("bench/results/tokenizer.md", "w") as f:
         f.write(f"# Tokenizers, one thread\n\n{head['date']}, commit {commit}, {cpu}; tiktoken {tiktoken.__version__}, tokenizers {tokenizers.__version__}; written by bench/tokenizer.py.\n")
-        f.write(f"{TURNS} turns of {EACH} encodings on each side; medians of the first encodings after opening, and of the others (warm). The machine was shared: trust the ratios.\n\n")
+        f.write(f"{TURNS} turns of {EACH} encodings on each side; medians of the first encodings after opening, and of the others (warm). The machine was shared, so the ratios are more reliable than the rates.\n\n")
         f.write("| vocabulary | text | Lateen, warm MB/s | first | peer | warm MB/s | first | ratio, warm | first | load ms |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
         for r in rows:
             f.write(f"| {r['vocabulary']} | {r['text']} | {r['lateen_mb_s']:.1f} | {r['lateen_first_mb_s']:.1f} | {r['peer']} | {r['peer_mb_s']:.2f} | {r['peer_first_mb_s']:.2f} | {r['ratio']:.1f} | {r['first_ratio']:.1f} | {r['lateen_load_ms']:.0f} |\n")
         t = training
         f.write(f"\nTraining byte-level BPE, {t['vocabulary']:,} entries, {t['bytes'] / 1e6:.1f} MB of English, one thread, medians of {2 * TURNS} in turn: Lateen {t['lateen_s']:.3f} s with the start of its process; tokenizers ")
-        f.write(", ".join(f"{s:.2f} s from {'lines' if w == 'lines' else 'a file' if w == 'file' else 'one string'} ({'equal merges' if t['equal'][w] else 'OTHER merges'})" for w, s in t["peer_ways_s"].items()))
-        f.write(f". Its fastest way takes {t['ratio']:.1f} times as long.\n")
+        f.write(", ".join(f"{s:.2f} s from {'lines' if w == 'lines' else 'a file' if w == 'file' else 'one string'} ({'equal merges' if t['equal'][w] else 'other merges than Lateen'})" for w, s in t["peer_ways_s"].items()))
+        f.write(f". Its fastest time is {t['ratio']:.1f} times Lateen's.\n")
 
 
 main()

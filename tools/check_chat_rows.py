@@ -4,9 +4,9 @@
     tools/check_chat_rows.py TOKENIZER.json TEMPLATE.jinja...         the conversations below (and random ones) through each template
     tools/check_chat_rows.py --goldens OUT TOKENIZER.json             lines for tests/unit/data/test_chat_rows.c
 
-A template with {% generation %}: apply_chat_template(return_assistant_tokens_mask=True). One without: the difference of prefixes, R+(i) to
-R(i + 1) for each message i of the assistant (R+ with add_generation_prompt), a token being the assistant's when it overlaps. Where that
-is no place (the longer text does not go on as the shorter one) or the template raises, ours must give an error. Needs transformers."""
+For a template with {% generation %}, the truth is apply_chat_template(return_assistant_tokens_mask=True). For one without, it is the difference of
+prefixes, R+(i) to R(i + 1) for each message i of the assistant (R+ with add_generation_prompt); a token that overlaps it is the assistant's. If the longer
+text does not begin with the shorter one, or if the template raises, Lateen must report an error. Needs transformers."""
 import json
 import os
 import random

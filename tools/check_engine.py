@@ -1,7 +1,7 @@
 """Greedy text of the engine against Hugging Face transformers in float32, on the same (dequantised) weights.
 
-    build/examples/serve is run on 50 prompts at once, 200 tokens each, also behind an end of text; for each, transformers runs prompt and answer in one pass, and every token of the answer must be the
-    likeliest there. A token that is not, but whose logit is within 1e-3 of the likeliest, is a tie: excused and counted.
+    build/examples/serve runs 50 prompts at once, 200 tokens each, without stopping at an end of text. Then transformers runs each prompt and its answer in one pass, and every token of the answer
+    must be the most likely one there. A token that is not, but whose logit is within 1e-3 of the largest, is a tie, which is excused and counted.
 
     python tools/check_engine.py MODEL.gguf [--prompts 50] [--tokens 200]          (transformers 5.23, torch 2.15; CPU)
 """

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""GGUF files of `lateen quantize` against llama.cpp's own (through llama-cpp-python and the gguf package).
+"""Compare GGUF files of `lateen quantize` with llama.cpp's own (through llama-cpp-python and the gguf package).
 
 usage: check_gguf.py LATEEN MODEL [TYPE...]
-  For each type: quantise MODEL's F32 GGUF with both programs, compare every tensor's type and bytes, load ours in llama.cpp and compare greedy
-  text of a few prompts with the file llama.cpp wrote.
+  For each type: quantise MODEL's F32 GGUF with both programs, compare the type and bytes of every tensor, load both files in llama.cpp, and compare the
+  greedy text of a few prompts.
 """
 import ctypes, os, subprocess, sys, tempfile
 import numpy as np

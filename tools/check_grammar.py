@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Judge build/examples/grammar_walk by outside truth.
+"""Check build/examples/grammar_walk against jsonschema, Python's re, and test suites of others.
 
     tools/check_grammar.py TOKENIZER schemas N [SEED]   random schemas: random walks under the masks must be valid by jsonschema; drawn instances
                                                         that are valid must be accepted
@@ -7,7 +7,7 @@
     tools/check_grammar.py TOKENIZER suite FOLDER       JSON-Schema-Test-Suite's tests/draft2020-12: invalid instances must be refused; of the valid
                                                         ones it counts how many are accepted, by keyword
     tools/check_grammar.py TOKENIZER golden FOLDER OUT  the suite as tests/golden/serve/json_schema_suite.jsonl: verdicts of the suite, and which of the
-                                                        valid instances are produced (the others are not written by our rules: docs/serve.md)
+                                                        valid instances are produced (the others break rules of docs/serve.md, such as the order of properties)
     tools/check_grammar.py TOKENIZER bench FOLDER [N]   MaskBench's data (github.com/guidance-ai/jsonschemabench), each Nth file: refusals by reason, its valid and
                                                         invalid instances, random walks by jsonschema without duplicate names, times
     tools/check_grammar.py TOKENIZER time FILE          lines of {"schema", "instances"}: mask times along the instances

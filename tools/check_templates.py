@@ -4,7 +4,7 @@
     tools/check_templates.py FOLDER            every *.jinja and *tokenizer_config.json of a folder, times the conversations below
     tools/check_templates.py --fuzz N [SEED]   N random small templates
     tools/check_templates.py --goldens OUT FOLDER   writes tests/golden/data/chat_templates.jsonl
-Where transformers gives a text ours must give the same bytes; where it raises, ours must give an error. Needs transformers and jinja2."""
+Where transformers returns a text, Lateen must return the same bytes; where it raises, Lateen must report an error. Needs transformers and jinja2."""
 import copy
 import datetime
 import glob

@@ -1,4 +1,4 @@
-# Bash completion for lateen; installed as share/bash-completion/completions/lateen. Verbs and flags are asked of the program itself.
+# Bash completion for lateen, installed as share/bash-completion/completions/lateen. It asks the program itself for its verbs and flags.
 _lateen() {
     local word=${COMP_WORDS[COMP_CWORD]} lateen=${COMP_WORDS[0]} verb=${COMP_WORDS[1]-}
     if [ "$COMP_CWORD" -eq 1 ]; then

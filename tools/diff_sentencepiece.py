@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""SentencePiece models of every type, trained at random on a small text, through us and through Google's package.
+"""Compare Lateen with Google's package on SentencePiece models of every type, trained with random settings on a small text.
 
     tools/diff_sentencepiece.py TEXT [--models 200] [--seed 1] [--lateen build/lateen] [--keep FOLDER]
     tools/diff_sentencepiece.py TEXT --golden tests/golden/tokenizer/sentencepiece.jsonl --models 24
 
 Each model draws its type (unigram, BPE, word, char), size, normaliser, byte fallback, user-defined and control symbols, white space rules, the surface of
-<unk> and the ids of special pieces. Some 80 texts made of the characters that these care about are encoded, and rows of ids, random ones too, decoded.
+<unk> and the ids of special pieces. Some 80 texts of characters that matter to these are encoded, and rows of ids, random ones too, are decoded.
 --golden writes lines {"model" (base64), "texts", "ids", "rows", "decoded"} for tests/unit/data/test_tokenizer_random.c.
 """
 import argparse

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Random rank files (.tiktoken) with known and random patterns, through us and through tiktoken: ids and text back.
+"""Compare Lateen with tiktoken on random rank files (.tiktoken) with known and random patterns: ids, and the text decoded from them.
 
     tools/diff_tiktoken.py [--files 300] [--seed 1] [--lateen build/lateen]
 """

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Random small tokenizer.json files, every part in every combination, through us and through Hugging Face's package.
+"""Compare Lateen with Hugging Face's package on small random tokenizer.json files, with every part in every combination.
 
     tools/diff_tokenizer_json.py [--configs 1000] [--seed 1] [--lateen build/lateen] [--keep FOLDER] [--only PART]
     tools/diff_tokenizer_json.py --golden tests/golden/tokenizer/random.jsonl --configs 130 --seed 3
     tools/diff_tokenizer_json.py --golden tests/golden/tokenizer/cases.jsonl --cases
 
 Each configuration draws a model (BPE, Unigram, WordPiece, WordLevel), a normalizer, a pre-tokenizer, a post-processor, a decoder,
-added tokens, truncation and padding, and encodes some 60 strings made of the characters that its parts care about: with special
-tokens, without (--no-special is encode_special_tokens and add_special_tokens=False), and back. A configuration that the
-package refuses, or on which it panics, is skipped. Where the package fails on a text we must fail too. --golden writes lines
+added tokens, truncation and padding, and encodes some 60 strings of characters that matter to its parts: with special tokens and
+without (--no-special is encode_special_tokens and add_special_tokens=False), and decodes them. A configuration that the
+package refuses, or on which it panics, is skipped. Where the package fails on a text, Lateen must fail too. --golden writes lines
 {"json", "texts", "ids", "plain", "decoded", "decoded_plain"} instead, for tests/unit/data/test_tokenizer_random.c.
 """
 import argparse

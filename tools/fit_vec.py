@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Chebyshev fits behind the polynomials of src/kernels/cpu/isa/vec.h; prints coefficients, lowest first, and the largest error."""
+"""Compute the polynomials of src/kernels/cpu/isa/vec.h by Chebyshev fits; prints coefficients, lowest first, and the largest error."""
 from math import cos, pi, sqrt
 
 import mpmath as mp

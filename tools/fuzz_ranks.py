@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Random rank files against tiktoken: trained-like (a piece ranks above its halves) and shuffled, over few characters of 1 to 4 bytes.
+"""Compare with tiktoken on random rank files: some as training makes them (a piece ranks after its halves), some shuffled, over a few characters of 1 to 4 bytes.
 
     tools/fuzz_ranks.py [VOCABULARIES] [SEED]"""
 import base64

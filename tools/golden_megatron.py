@@ -7,8 +7,8 @@ Runs indexed_dataset.py (the builder of .bin/.idx) and, from gpt_dataset.py, the
 the Goldfish loss. Needs numpy and torch; nothing of Megatron is kept. Writes
     megatron_i32.{bin,idx}    three documents, the second of two sequences, ids up to 131071
     megatron_u16.{bin,idx}    40 documents, each closed by EOD = 2, vocabulary 1000
-    rows_<k>_<h>.i32          per row of 256 tokens of megatron_u16, one behind the other: tokens, labels, loss mask, position
-                              ids, first position attention may look at; Goldfish with that k and h, both resets, EOD masked
+    rows_<k>_<h>.i32          for each row of 256 tokens of megatron_u16, one after another: tokens, labels, loss mask, position
+                              ids, first position that attention may see; Goldfish with that k and h, both resets, EOD masked
     goldfish_table.u64        the Goldfish table's first 64 entries as u64 of 2^24ths, then a sum and an XOR-fold over all of it
 """
 import ast

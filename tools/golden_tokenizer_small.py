@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/golden/data/demo_tokenizer.json: a byte-level BPE of 1,024 entries for tests that need some tokenizer.
+"""Write tests/golden/data/demo_tokenizer.json: a byte-level BPE of 1,024 entries for tests that need a tokenizer.
 
 usage: zstd -dc data/demo/val.jsonl.zst | tools/golden_tokenizer_small.py tests/golden/data/demo_tokenizer.json
 """

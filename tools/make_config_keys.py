@@ -1,10 +1,10 @@
-"""Make tests/golden/config_keys.json: what each key of a config.json does in Hugging Face transformers, family by family, measured.
+"""Make tests/golden/config_keys.json: the measured effect of each key of a config.json in Hugging Face transformers, family by family.
 
     python tools/make_config_keys.py          (transformers 5.23, torch 2.15; CPU)
 
-For each family: "base", the config.json of a small model; "own", the keys of its configuration class; "keys", for every key of any family's class, every key that
-the code of models, masks, caches and rotary embeddings asks a config for, and some that files of earlier versions have: a value that base does not have, and
-    same      logits of 24 tokens in one call, and of 3 more generated with a cache, are those of base
+Each family has "base", the config.json of a small model; "own", the keys of its configuration class; and "keys". "keys" has every key of any family's class, every key that
+the code of models, masks, caches and rotary embeddings reads from a config, and some from files of earlier versions. For each of them it gives a value that base does not have, and
+    same      the logits of 24 tokens in one call, and of 3 more generated with a cache, are those of base
     differs   they are not
     error     transformers does not open the model, or fails
 """

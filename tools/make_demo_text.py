@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Choose the novels of data/demo out of ELTeC's English collection and pack them.
+"""Choose the novels of data/demo from ELTeC's English collection and pack them.
 
 usage: zstd -dc eng.jsonl.zst | tools/make_demo_text.py data/demo
 

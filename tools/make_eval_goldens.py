@@ -1,10 +1,11 @@
-"""lm-evaluation-harness's scores of the questions in tests/golden/eval: tests/golden/eval/scores.json, read by tests/unit/train/test_eval.c.
+"""Write tests/golden/eval/scores.json: lm-evaluation-harness's scores of the questions in tests/golden/eval, for tests/unit/train/test_eval.c.
 
     build/lateen convert tests/golden/stories260k/stories260K.bin FOLDER --dtype fp32 --tokenizer tests/golden/stories260k/tok512.bin
     python3 tools/make_eval_goldens.py FOLDER tests/golden/eval        (packages lm_eval, transformers, torch)
 
-The questions are ours; wording, requests, metrics and sums are the harness's own task files, model class and simple_evaluate, with its data sets
-put back into the hub's columns from our files. Of every request the log-probability is kept, and of prose.txt loglikelihood_rolling's."""
+The questions were written for this project. Wording, requests, metrics and sums are those of the harness's own task files, model class and
+simple_evaluate; its data sets are made from the files here in the columns of the hub. The file has the log-probability of every request, and
+loglikelihood_rolling of prose.txt."""
 import csv
 import json
 import os

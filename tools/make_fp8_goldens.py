@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""tests/golden/fp8.bin: what PyTorch makes of every BF16 number in 8 bits.
+"""Write tests/golden/fp8.bin: every BF16 number as PyTorch casts it to 8-bit floats.
 
 usage: make_fp8_goldens.py OUT
 
-File: 65,536 bytes of float8_e4m3fn, 65,536 of float8_e5m2: BF16 number i (its 16 bits are i), clamped to the type's largest value as
-torch.float8's users do before they cast, since the cast itself does not saturate; then 256 F32 values of either type's codes, little-endian.
-BF16 keeps 8 bits, so the middles between two 8-bit floats, where ties go to even, are all among them.
+The file has 65,536 bytes of float8_e4m3fn and 65,536 of float8_e5m2: byte i is the BF16 number whose 16 bits are i. It is clamped to the type's
+largest value, as users of torch.float8 do before they cast, since the cast itself does not saturate. Then come the F32 values of the 256 codes of
+either type, little-endian. BF16 keeps 8 bits, so all midpoints between two 8-bit floats, where ties go to even, are among the numbers.
 """
 import sys
 import torch

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write small seeds for the fuzz targets into tests/fuzz/corpus/TARGET: the smallest good files of each binary or nested format.
+"""Write small seeds for the fuzz targets into tests/fuzz/corpus/TARGET: the smallest valid files of each binary or nested format.
 
-    python3 tools/make_fuzz_seeds.py        needs nothing but Python
+    python3 tools/make_fuzz_seeds.py        needs only Python
 """
 import base64
 import json

@@ -2,8 +2,8 @@
 
     python tools/make_generation_goldens.py          (transformers 5.23, torch 2.15; CPU)
 
-A case: eos_token_id of config.json, the whole generation_config.json, a prompt's ids, the new ids (the ending one included). All are greedy: draws are
-each program's own.
+A case has eos_token_id of config.json, the whole generation_config.json, the ids of a prompt, and the new ids with the ending one. All are greedy, since each
+program draws random numbers in its own way.
 """
 import json
 import pathlib

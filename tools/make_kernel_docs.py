@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Write docs/kernels.md and docs/img/ladder_*.svg from bench/results/kernels_*.json, which `lateen bench kernels --json` writes.
 
-    tools/make_kernel_docs.py            (gnuplot for the figures)
-    tools/make_kernel_docs.py --check    tell what is out of date and change nothing; figures only where gnuplot is the version that drew them
-The page of a rung is the header essay of its kernel file; this script only makes the tables.
+    tools/make_kernel_docs.py            (needs gnuplot for the figures)
+    tools/make_kernel_docs.py --check    name what is out of date and change nothing; figures are checked only with the version of gnuplot that drew them
+The essay of a rung is the header of its kernel file; this script only makes the tables.
 """
 import filecmp
 import glob

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""tests/golden/lark/cases.json: texts that Lark itself accepts or refuses by the grammars below, for tests/unit/serve/test_grammar_lark.c.
+"""Write tests/golden/lark/cases.json: texts that Lark itself accepts or refuses by the grammars below, for tests/unit/serve/test_grammar_lark.c.
 
     python3 tools/make_lark.py            needs lark (PyPI; made with 1.3.1)
-Lark parses with Earley's algorithm and its dynamic, complete lexer: every way to cut a text into terminals counts, as it does in a grammar over
-characters. Texts are the seeds below and what random changes make of them."""
+Lark parses with Earley's algorithm and its dynamic_complete lexer, which tries every way to cut a text into terminals, as a grammar over
+characters does. The texts are the seeds below and random changes of them."""
 import json
 import os
 import random

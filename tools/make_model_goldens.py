@@ -5,9 +5,9 @@
 A case is a folder:
     config.json, model.safetensors      the model as transformers saves it; weights are exact in bfloat16
     golden.safetensors                  tokens, labels, [positions, doc_start]; logits; loss_rows; losses of ten AdamW steps; aux
-    grads/                              the same folder with the gradient of the SUM of losses in the place of each weight
-    delta/                              the same with (weights after ten steps - weights before), bfloat16
-Switch has no class in transformers: SwitchModel below is a plain, independent PyTorch statement of it.
+    grads/                              the same folder, with the gradient of the SUM of losses in place of each weight
+    delta/                              the same, with (weights after ten steps - weights before) in bfloat16
+transformers has no class for Switch; SwitchModel below is a plain, independent implementation of it in PyTorch.
 """
 import copy
 import json

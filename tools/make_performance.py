@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Write the tables of docs/performance.md that bench/results holds the figures of.
+"""Write the tables of docs/performance.md whose figures are in bench/results.
 
     tools/make_performance.py           rewrite the tables between <!-- figures NAME --> and <!-- end -->
     tools/make_performance.py --check   exit 1 if they are not what bench/results makes them
 
-Tables without such marks are of runs whose raw results were not kept; their figures are in the *.md of bench/results or stand in the page alone."""
+Tables without such marks come from runs whose raw results were not kept; their figures are in the *.md of bench/results, or only in the page itself."""
 import json
 import math
 import os

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes recipes/clusters/runs.yaml: how Megatron-Bridge's published benchmarks were run, release by release.
+"""Write recipes/clusters/runs.yaml: how Megatron-Bridge's published benchmarks were run, release by release.
 
-Its performance page prints degrees and batch, but not what else decides the time: CUDA graphs, which modules are recomputed, how tokens
-reach their experts and whether that overlaps. The recipes behind the page are in its repository, and each release has a tag.
+Its performance page prints parallel degrees and batch, but not what else decides the time: CUDA graphs, which modules are recomputed, how tokens
+reach their experts, and whether that overlaps. The recipes behind the page are in its repository, and each release has a tag.
 
     tools/make_plan_runs.py path/to/clone/of/NVIDIA-NeMo/Megatron-Bridge > recipes/clusters/runs.yaml
 
-Reads configuration only, never the page with the results. Tables of dataclasses are executed, the first release's YAML is read. From v0.6.0
-(26.08) on the recipes are functions that call each other, which this script does not read: that release is taken to run as v0.5.1 did.
-Each line is   model/gpu/precision[/batch]: facts   where a batch of its own stands only if its facts differ."""
+It reads configuration only, never the page with the results. Tables of dataclasses are executed; the first release's YAML is read. From v0.6.0
+(26.08) on, the recipes are functions that call each other, which this script does not read; that release is assumed to run as v0.5.1 did.
+Each line is   model/gpu/precision[/batch]: facts   where the batch is given only if its facts differ."""
 import re
 import subprocess
 import sys

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""tests/golden/quant.bin: ggml's quantisers and reference dot products.
+"""Write tests/golden/quant.bin: rows encoded by ggml's quantisers, and its reference dot products.
 
 usage: make_quant_goldens.py LIB_FOLDER GENERIC_SO OUT
   LIB_FOLDER  holds libggml-base.so and libggml-cpu.so (e.g. site-packages/llama_cpp/lib)
-  GENERIC_SO  ggml/src/ggml-cpu/quants.c compiled by itself with -O2 -ffp-contract=off: the generic functions without fused
-              multiply-adds, which is what their source says and what portable builds of ggml compute
+  GENERIC_SO  ggml/src/ggml-cpu/quants.c, compiled by itself with -O2 -ffp-contract=off: the generic functions without fused
+              multiply-adds, as their source says and as portable builds of ggml compute them
 
 File, little-endian: u32 rows, cols; weights (rows, cols) f32; activations (rows, cols) f32; then for each type: u32 ggml type,
 u32 bytes of a row; encoded rows; dots (rows) f32: row i of the weights with row i of the activations.

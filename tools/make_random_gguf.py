@@ -1,4 +1,4 @@
-"""A GGUF of random blocks in the shape of a Llama: what times quantised weights without a download. No tokenizer: for `lateen bench engine`.
+"""Write a GGUF of random blocks in the shape of a Llama, to time quantised weights without a download. It has no tokenizer, so it is for `lateen bench engine`.
 
     python tools/make_random_gguf.py OUT Q8_0|Q4_0|Q4_K|Q6_K [LAYERS WIDTH HEADS KV_HEADS FFN VOCAB]      (numpy; default: Llama-1B, heads of 64)
 """

@@ -8,7 +8,7 @@ A case is a folder:
     golden.safetensors     tokens (T); whole_<n> (n, V): logits of the first n tokens in one call of a model that has run nothing else;
                            grown (T, V): generate from a prompt of PROMPT tokens, made to choose those of `tokens`; rows before PROMPT - 1 and the last are 0
                            freq_<n> (P): inverse frequencies of a text of n tokens; factor: what cosines and sines are multiplied by
-The original context is 16 tokens, so lengths lie under, at and above it.
+The original context is 16 tokens, and the lengths are below, at and above it.
 """
 import json
 import pathlib

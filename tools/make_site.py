@@ -3,9 +3,9 @@
 
     tools/make_site.py DIR
 
-Every *.md that git tracks is copied into DIR: docs/X becomes X, README.md becomes project.md, all others keep their paths. Links follow. A link
-to another file of the repository (a script, a result) takes that file along; one to a folder leads to its README.md, or becomes plain text where
-there is none."""
+Every *.md that git tracks is copied into DIR: docs/X becomes X, README.md becomes project.md, and all others keep their paths. Links are rewritten.
+If a link names another file of the repository (a script, a result), that file is copied too. A link to a folder leads to its README.md, or becomes
+plain text if it has none."""
 import os
 import posixpath
 import shutil

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write tests/golden/tokenizer/: hostile.jsonl (texts) and ids.tsv (CRC-32 of the ids that the format's own library gives).
+"""Write tests/golden/tokenizer/: hostile.jsonl (texts) and ids.tsv (CRC-32 of the ids by the library that owns the format).
 
 One line of ids.tsv: tokenizer file under ../shared/data, corpus, 1 if special tokens are on, number of ids, CRC-32. The CRC runs over
 each text's ids as little-endian 32-bit words, followed by 0xFFFFFFFF. Texts are read as UTF-8 with U+FFFD for ill-formed bytes.

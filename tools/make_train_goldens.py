@@ -1,10 +1,10 @@
-"""What training decides, worked out by PyTorch and transformers: tests/golden/train, read by tests/e2e/train_truth.py and tests/unit/train/test_recipe.c.
+"""Write tests/golden/train: training runs computed by PyTorch and transformers, for tests/e2e/train_truth.py and tests/unit/train/test_recipe.c.
 
     python3 tools/make_train_goldens.py tests/golden/train           (packages torch, transformers, numpy)
 
-train.json: whole runs of the small models of tests/golden/model on tokens.bin, in double precision: of every step the rate, the batch, the loss and the
-norm of the gradient, by torch.optim.AdamW or the optimiser's paper, torch.optim.lr_scheduler and torch.nn.utils.clip_grad_norm_ over several
-micro-batches. rates.tsv: schedules alone, one a line."""
+train.json has whole runs of the small models of tests/golden/model on tokens.bin, in double precision, with the learning rate, batch, loss and gradient
+norm of every step. They use torch.optim.AdamW or the optimiser's paper, torch.optim.lr_scheduler, and torch.nn.utils.clip_grad_norm_ over several
+micro-batches. rates.tsv has schedules alone, one a line."""
 import array
 import json
 import math

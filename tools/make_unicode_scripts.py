@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Write src/data/tokenizer/unicode_scripts.c: which script the UnicodeScripts pre-tokenizer takes each code point for.
+"""Write src/data/tokenizer/unicode_scripts.c: the script of each code point according to the UnicodeScripts pre-tokenizer.
 
-Asked of the `tokenizers` package, not of the Unicode database, for the package knows an old release and joins kana with
-Han: two characters are of one script when the package does not cut between them; a character that it never cuts off is of any.
+The source is the `tokenizers` package, not the Unicode database, because the package implements an old release and joins kana with
+Han. Two characters have the same script if the package does not cut between them; a character that it never cuts off belongs to any.
 
     python3 tools/make_unicode_scripts.py > src/data/tokenizer/unicode_scripts.c
 """

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Write src/data/tokenizer/unicode_tables.c: what the tokenizers of the field believe about every code point.
+"""Write src/data/tokenizer/unicode_tables.c: the properties of every code point, as the common tokenizers see them.
 
-The truth that matters here is not a Unicode release but the behaviour of the packages whose ids we must
-reproduce: `tokenizers` (regex classes of Unicode 16, normalisation of Unicode 10, lower case of the Rust
-standard library) and `tiktoken` (regex classes of Unicode 16). So each property is asked of the package,
-for each of the 1,112,064 code points, and the script fails if the two packages disagree on a regex class.
+What matters is not a Unicode release but the behaviour of the packages whose ids Lateen must reproduce:
+`tokenizers` (regex classes of Unicode 16, normalisation of Unicode 10, lower case of the Rust standard
+library) and `tiktoken` (regex classes of Unicode 16). So each property is read from the packages, for
+each of the 1,112,064 code points, and the script fails if the two disagree on a regex class.
 Canonical combining classes come from Python's unicodedata where the package's NFD reorders the character.
 
     python3 tools/make_unicode_tables.py > src/data/tokenizer/unicode_tables.c

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# lateen.1 from the program's own help: tools/manpage.sh PROGRAM > lateen.1
+# Make the man page from the program's own help: tools/manpage.sh PROGRAM > lateen.1
 set -eu
 lateen=$1
 escape() { sed -e 's/\\/\\\\/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\&&/"; }

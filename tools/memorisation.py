@@ -1,7 +1,7 @@
 """How much of its training text does a model recite?  memorisation.py NAME=MODEL:SHARD,SHARD... [--windows 256] [--prefix 64] [--length 128]
 
-MODEL is a Hugging Face folder, SHARD a Megatron pair of uint16 tokens (SHARD.bin, SHARD.idx). From evenly spaced places of the shard the model gets
-`prefix` tokens and goes on greedily; what counts is how many tokens it writes as the text has them before the first other one.
+MODEL is a Hugging Face folder, SHARD a Megatron pair of uint16 tokens (SHARD.bin, SHARD.idx). At evenly spaced places of the shard the model gets
+`prefix` tokens and continues greedily; what counts is how many tokens it repeats before the first wrong one.
 Prints one line of JSON for each model and shard: mean and quantiles of that length, and the share of windows recited to the end."""
 import argparse
 import json

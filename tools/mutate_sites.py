@@ -1,8 +1,8 @@
-"""Where a C file can be changed by one fault of the kind that an engineer makes, and how: for tools/mutate.
+"""Find the places where a C file can be changed by one fault of the kind that an engineer makes; for tools/mutate.
 
-The sources are formatted by clang-format, which this relies on: a binary operator stands between spaces, a unary one touches its operand, and
-blocks always have braces. A site is one replacement of text in executable code or in a table at file scope; comments, strings, preprocessor
-lines, types, assertions and what messages print are left alone."""
+This relies on clang-format's layout: a binary operator stands between spaces, a unary one touches its operand, and blocks always have braces. A
+site is one replacement of text in executable code or in a table at file scope. Comments, strings, preprocessor lines, types, assertions and the
+arguments of messages are left alone."""
 import re
 from dataclasses import dataclass
 

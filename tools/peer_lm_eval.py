@@ -1,9 +1,9 @@
 """Score tasks with lm-evaluation-harness itself, for comparison with `lateen eval`.
 
 Usage: peer_lm_eval.py MODEL_FOLDER DATA_FOLDER LIMIT TASK...      (packages lm_eval, transformers, torch)
-MODEL_FOLDER: Hugging Face folder, e.g. written by `lateen convert`. DATA_FOLDER: shared/data/eval-core. The harness fetches its data sets
-from a hub; here the same questions come from files, put back into the hub's columns, and everything else is the harness's own: its task
-files (wording, which metric), its model class, simple_evaluate. One JSON line a task."""
+MODEL_FOLDER is a Hugging Face folder, e.g. written by `lateen convert`; DATA_FOLDER is shared/data/eval-core. The harness fetches its data sets
+from a hub; here the same questions are read from files and put into the hub's columns. Everything else is the harness's own: task files (wording,
+metrics), model class, simple_evaluate. Prints one line of JSON for each task."""
 import json
 import os
 import subprocess

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The worked examples of docs/plan: runs every "$ lateen ..." that stands in a code block and puts what it prints below it.
+# Run every "$ lateen ..." in a code block of docs/plan, and put its output below it.
 #   tools/plan_docs.sh           rewrite the pages
-#   tools/plan_docs.sh --check   only tell which would change (exit 1)
+#   tools/plan_docs.sh --check   only name the pages that would change (exit 1)
 set -eu
 cd "$(dirname "$0")/.."
 status=0
@@ -19,7 +19,7 @@ for page in docs/plan/*.md; do
         '$ lateen '*)
             [ "$in_block" = 1 ] || { printf '%s\n' "$line"; continue; }
             printf '%s\n' "$line"
-            # How long a search took is not for a page that is to stay the same.
+            # The duration of a search would change the page with every run.
             eval "build/lateen ${line#\$ lateen }" 2>&1 </dev/null | sed -E 's/ tried in [0-9.]+ s,/ tried,/' || true
             in_output=1
             ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `make run`: from nothing to a trained model on this machine, in four to six minutes on two cores.
-# Installs what is missing (as root; else prints the line and stops), builds, trains a tokenizer and a small Apertus-style model on the novels
-# in data/demo, and says what to type next.
+# `make run`: from a fresh clone to a trained model, in four to six minutes on two cores.
+# Installs missing packages (as root; otherwise prints the command and stops), builds, trains a tokenizer and a small Apertus-style model on the
+# novels in data/demo, and says what to type next.
 set -eu
 cd "$(dirname "$0")/.."
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }

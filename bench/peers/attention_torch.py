@@ -1,8 +1,8 @@
 """The peer of `lateen bench kernels --op attention`: cuDNN's attention through PyTorch's scaled_dot_product_attention, BF16.
 
 Usage: attention_torch.py [cudnn | flash]
-It prints "ready", then answers each line "forward|backward B T HEADS DIM causal|full" with the milliseconds of one run, "-" where the backend has no kernel. Runs are recorded in a CUDA
-graph and replayed for MS milliseconds before as many between two events, as our side is: the host's time does not count."""
+It prints "ready", then answers each line "forward|backward B T HEADS DIM causal|full" with the milliseconds of one run, or "-" if the backend has no kernel. Runs are recorded in a CUDA
+graph, replayed for MS milliseconds and then timed for as long between two events, as on Lateen's side, so the host's time does not count."""
 import os
 import sys
 

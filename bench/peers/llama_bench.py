@@ -2,8 +2,8 @@
 """llama-bench's two tests through llama-cpp-python, for machines without the llama-bench program: the same options and JSON fields.
 
 usage: llama_bench.py -m MODEL [-p 512] [-n 128] [-t THREADS] [-r 1] [-b BATCH]
-  pp: one prompt of P tokens, decoded in batches of 512; tg: N tokens one by one, from an empty cache; both warmed up first. The sampler
-  is not timed. tgb with -b: N steps of B sequences each.
+  pp is one prompt of P tokens, decoded in batches of 512. tg is N tokens one by one, from an empty cache. Both are warmed up first, and the
+  sampler is not timed. tgb, with -b, is N steps of B sequences each.
 """
 import argparse, ctypes, json, random, time
 import llama_cpp as L

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""HTTP against the engine alone: `lateen bench engine` and `lateen bench serve` in turn, same model, prompts of 16 tokens.
+"""HTTP against the engine alone: `lateen bench engine` and `lateen bench serve` in turns, with the same model and prompts of 16 tokens.
 
-LATEEN names another program than build/lateen. Prints for each number of streams both rates (median and best), their ratios, and the CPU time a token of the
-server's HTTP thread. Both are warm: the engine's first run is not counted, nor the server's. Wants a machine at rest, with a core free beside the engine's threads."""
+LATEEN names another program than build/lateen. For each number of streams it prints both rates (median and best), their ratios, and the CPU time of the
+server's HTTP thread for each token. The first run of each side is not counted. It needs a machine at rest, with a core free beside the engine's threads."""
 import argparse
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the scripts here share: data/demo as tokens, and a command that must succeed."""
+"""Functions that the scripts in this folder share: data/demo as tokens, and running a command that must succeed."""
 import os
 import subprocess
 import sys

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Every family on the CPU and on the GPU: 1,000 steps of a small model on the same batches, in fp32 and bf16; the curves must lie on one another.
+"""Compare the CPU with the GPU for every family: 1,000 steps of a small model on the same batches, in fp32 and bf16. The curves must agree.
 
-  families.py run --device cpu|cuda --out FILE     train all (or --families, --dtypes, --steps); needs nothing but python3 and lateen
+  families.py run --device cpu|cuda --out FILE     train all (or --families, --dtypes, --steps); needs only python3 and lateen
   families.py compare CPU GPU [--noise CPU2] [--svg FILE]
-                                                   differences, bounds (exit 1 beyond one), a figure where gnuplot is installed; CPU2: curves of the
-                                                   CPU with other instructions (LATEEN_ISA=avx2), to see what another order of summation does
+                                                   print differences, check bounds (exit 1 beyond one), draw a figure if gnuplot is installed. CPU2:
+                                                   curves of the CPU with other instructions (LATEEN_ISA=avx2), which show the effect of another
+                                                   order of summation
 
-The text is data/demo (public domain), the tokenizer is trained from it on the spot; both are the same wherever this runs, and their checksum is
-in the file. Initial weights depend on the seed alone. The CPU's curves are kept: bench/results/truth_families_cpu.json."""
+The text is data/demo (public domain), and the tokenizer is trained from it at the start. Both are the same wherever this runs, and the file holds
+their checksum. Initial weights depend only on the seed. The CPU's curves are stored in bench/results/truth_families_cpu.json."""
 import argparse
 import concurrent.futures
 import hashlib

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Linear layers in 8-bit floats beside BF16: the same initial weights, the same batches; what does the loss say?
+"""Compare the loss of training with linear layers in 8-bit floats and in BF16, from the same initial weights on the same batches.
 
-  fp8.py run --out FILE [--device cuda|cpu] [--steps 400 ...]     needs nothing but python3 and lateen
-  fp8.py compare FILE [--svg FILE]                                differences and a bound (exit 1 beyond it), a figure where gnuplot is installed
+  fp8.py run --out FILE [--device cuda|cpu] [--steps 400 ...]     needs only python3 and lateen
+  fp8.py compare FILE [--svg FILE]                                print differences, check a bound (exit 1 beyond it), draw a figure if gnuplot is installed
 
-A Llama of 88M parameters (12 layers of 768) on data/demo (4,096 entries, two novels held out), AdamW, cosine. How much a difference is worth says another seed
-in BF16: other weights and another order of the same data. The bound: the loss of held-out text may lie as far above BF16's as the widest gap between seeds, and 1 % more."""
+The model is a Llama of 88M parameters (12 layers of 768) on data/demo (4,096 entries, two novels held out), with AdamW and a cosine schedule. Another seed in BF16
+(other weights, another order of the same data) shows how large a difference must be to mean anything. The bound: the loss of held-out text may lie as far above BF16's
+as the widest gap between seeds, and 1 % more."""
 import argparse
 import json
 import os

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""GPT-2 124M here and in PyTorch: the same initial weights, the same batches, 200 steps of 8 rows of 1,024 tokens; the losses must agree within bf16's noise.
+"""GPT-2 124M in Lateen and in PyTorch: the same initial weights, the same batches, 200 steps of 8 rows of 1,024 tokens. The losses must agree within bf16's noise.
 
   gpt2_torch.py run --out FILE [--device cuda|cpu] [--steps 200 ...]     needs torch, transformers and lateen
-  gpt2_torch.py compare FILE [--svg FILE]                                differences, bounds (exit 1 beyond one), a figure where gnuplot is installed
+  gpt2_torch.py compare FILE [--svg FILE]                                print differences, check bounds (exit 1 beyond one), draw a figure if gnuplot is installed
 
 transformers draws the weights and writes them as a Hugging Face folder, from which both sides start. PyTorch trains them as its users do: bf16 autocast over
 fp32 weights, SDPA, fused AdamW, clipping at 1. Text and tokenizer are data/demo's (3,072 entries; the model keeps its 50,304), rows follow one another.
 
-How large bf16's noise is PyTorch says itself: the same run with TF32's products (10 bits of mantissa instead of 7) and everything else in fp32; with all weights
-and activations in bf16 over an fp32 master copy, which is how lateen stores them (autocast keeps the residual stream and the norms in fp32); and with the rows of a
-step in two micro-batches, which sums in another order. In fp32, without TF32, both sides take fewer steps and must agree far closer."""
+PyTorch itself shows how large bf16's noise is, by three further runs: with TF32's products (10 bits of mantissa instead of 7) and everything else in fp32; with all weights
+and activations in bf16 over an fp32 master copy, which is how Lateen stores them (autocast keeps the residual stream and the norms in fp32); and with the rows of a
+step in two micro-batches, which sums in another order. In fp32, without TF32, both sides take fewer steps and must agree much more closely."""
 import argparse
 import copy
 import json
