@@ -1,5 +1,6 @@
 /* exec.c: linear layers and norms in terms of ops. A linear layer keeps its weight as (out, in), so
  * forward multiplies by its transpose. */
+#include "model/apart.h"
 #include "model/fp8.h"
 
 #include <stdlib.h>
@@ -254,6 +255,7 @@ lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_par
                                                         : lt_exec_gradient(r, bias, layer);
     const int index = param_index(r, kind, layer);
     const bool add_dw = adds(r, kind);
+    bool kept;
     if (dbias.data != NULL) {
         LT_TRY(lt_exec_colsum(r, &(lt_colsum_args){.y = dbias, .x = dy}));
     }
@@ -261,8 +263,11 @@ lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_par
         return lt_fp8_backward(
             r, index, &(lt_fp8_backward_args){dw, dx, dy, x, .add_dw = add_dw, .add_dx = add_dx});
     }
-    LT_TRY(lt_exec_matmul(
-        r, &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = add_dw}));
+    LT_TRY(lt_apart_keep(r, kind, layer, dy, x, &kept));
+    if (!kept) {
+        LT_TRY(lt_exec_matmul(
+            r, &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = add_dw}));
+    }
     if (dx.data == NULL) {
         return LT_OK;
     }

@@ -33,6 +33,7 @@ typedef struct {
      * weights are BF16 without a master, else NULL: lt_exec_f32_count of each layer. */
     const float *f32;
     int64_t batch, seq;         /* B, T of this call. */
+    struct lt_apart *apart;     /* NULL: gradients of weights are computed with the others. */
     struct lt_fp8 *fp8;         /* NULL: linear layers multiply what is stored. */
     struct lt_context *context; /* NULL: sequences are whole (context.h). */
     bool fixed_order; /* Of products: a row's bits do not depend on the other rows of the call. */

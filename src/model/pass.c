@@ -77,6 +77,9 @@ static void sets_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
         p->sets[set].own = part_of(a, own.used_bytes);
         p->sets[set].n_batch = 0; /* Carved at its first batch. */
     }
+    if (o->weights_apart) {
+        lt_apart_carve(&p->apart, s, &shape, a);
+    }
 }
 
 static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_spec *s) {
@@ -152,9 +155,13 @@ static lt_err open_sets(lt_pass *p, const lt_model_spec *s, const lt_pass_option
     }
     p->first = o->first_layer;
     p->end = end_of(o, s);
+    LT_TRY(o->weights_apart ? lt_apart_open(&p->apart, n_sets, p->first, p->end) : LT_OK);
     p->recomputed = p->recomputed_set = -1;
     for (int64_t i = 0; i <= s->n_layers; i++) {
         p->stored[i] = true; /* Gradients begin as zeros, to add to. */
+    }
+    for (int i = 0; o->weights_apart && i < p->apart.n_layers; i++) {
+        p->apart.stored[i] = true;
     }
     return LT_OK;
 }
@@ -163,6 +170,7 @@ static void close_sets(lt_pass *p) {
     free(p->sets);
     free(p->layers);
     free(p->stored);
+    lt_apart_close(&p->apart);
 }
 
 static lt_err check_options(const lt_pass_options *o, const lt_model_spec *s) {
@@ -416,6 +424,9 @@ lt_err lt_pass_zero_gradients(lt_pass *p) {
     LT_ASSERT(p->exec.gradients.base != NULL);
     p->zero_due = true;
     memset(p->stored, 0, (size_t)p->exec.spec->n_layers + 1);
+    if (p->options.weights_apart) {
+        memset(p->apart.stored, 0, (size_t)p->apart.n_layers);
+    }
     return LT_OK;
 }
 

@@ -61,6 +61,8 @@ typedef struct {
     int first_layer, end_layer;
     /* What the model holds (lt_model_options); open sets it, measure believes it. NULL: all. */
     const lt_partition *partition;
+    /* Gradients of weight matrices are computed apart, by lt_pass_backward_weights. */
+    bool weights_apart;
     /* Another brings the gradients' memory, unit by unit (lt_pass_bring_gradients); keeps the F32
      * master, so that the model needs none. */
     bool gradients_elsewhere, master_elsewhere;
@@ -156,6 +158,9 @@ LT_MUST_USE lt_err lt_pass_forward(lt_pass *p, int set, int first, int end);
 LT_MUST_USE lt_err lt_pass_forward_eval(lt_pass *p, int set, int first, int end);
 LT_MUST_USE lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale);
 LT_MUST_USE lt_err lt_pass_backward(lt_pass *p, int set, int first, int end, float grad_scale);
+/* weights_apart: what lt_pass_backward of these layers, and of no others since then of this set, has
+ * left out. */
+LT_MUST_USE lt_err lt_pass_backward_weights(lt_pass *p, int set, int first, int end);
 /* (rows, C) of the model's type, the backend's memory. layer: of the pass's own, or its end. */
 lt_tensor lt_pass_stream(const lt_pass *p, int set, int layer);
 lt_tensor lt_pass_stream_gradient(const lt_pass *p, int set);

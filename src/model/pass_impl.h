@@ -3,6 +3,7 @@
 #ifndef LT_MODEL_PASS_IMPL_H
 #define LT_MODEL_PASS_IMPL_H
 
+#include "model/apart.h"
 #include "model/block.h"
 #include "model/context.h"
 #include "model/fp8.h"
@@ -29,6 +30,7 @@ struct lt_pass {
     lt_arena activations, gradients, logits, scratch, eight; /* Of the backend. */
     lt_fp8 fp8;
     lt_context context;
+    lt_apart apart;        /* Of options.weights_apart. */
     lt_acts_set *sets;     /* (n_sets) */
     lt_layer_acts *layers; /* (n_sets, end - first) */
     lt_arena shared;       /* The part of the activations that all sets share. */

@@ -205,6 +205,9 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
     const lt_batch_acts *b = &p->sets[set].batch;
     const lt_recompute level = p->options.recompute;
 
+    if (p->options.weights_apart) {
+        lt_apart_begin(&p->apart, set, first, end);
+    }
     for (int layer = end - 1; layer >= first; layer--) {
         const lt_layer_acts *t = lt_pass_layer(p, set, layer);
         LT_TRY(lt_pass_enter(p, 1 + layer, LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS));
@@ -212,8 +215,10 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
             LT_TRY(layer_fwd(p, set, layer, (lt_tensor){0}, true));
         }
         r->fresh = !p->stored[layer];
+        r->apart = p->options.weights_apart ? &p->apart : NULL;
         LT_TRY(lt_mlp_block_bwd(r, layer, t, b, level, aux_scale));
         LT_TRY(lt_attention_block_bwd(r, layer, t, b, level));
+        r->apart = NULL;
         p->stored[layer] = true;
         p->recomputed = -1; /* Backward writes over what it has read. */
         LT_TRY(lt_pass_leave(p, 1 + layer, LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS));
@@ -316,6 +321,17 @@ lt_err lt_pass_backward(lt_pass *p, int set, int first, int end, float grad_scal
     (void)use_set(p, set);
     LT_TRY(begin_gradients(p));
     return layers_bwd(p, set, first, end, grad_scale);
+}
+
+lt_err lt_pass_backward_weights(lt_pass *p, int set, int first, int end) {
+    LT_ASSERT(p->options.weights_apart && first >= p->first && first < end && end <= p->end);
+    (void)use_set(p, set);
+    for (int layer = end - 1; layer >= first; layer--) {
+        LT_TRY(lt_pass_enter(p, 1 + layer, LT_UNIT_GRADIENTS));
+        LT_TRY(lt_apart_run(&p->exec, &p->apart, set, layer));
+        LT_TRY(lt_pass_leave(p, 1 + layer, LT_UNIT_GRADIENTS));
+    }
+    return LT_OK;
 }
 
 lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, float *loss_rows) {

@@ -82,6 +82,7 @@ static lt_pass_options chunk_options(const lt_pass_options *o, const lt_stages *
                                      int chunk, const need *n) {
     lt_pass_options out = *o;
     lt_stages_layers(s, rank, chunk, &out.first_layer, &out.end_layer);
+    out.weights_apart = o->train && lt_schedule_is_apart(s->schedule);
     out.n_sets = n->n_sets[chunk];
     return out;
 }
@@ -354,6 +355,15 @@ static lt_err backward(walk *w, const lt_schedule_op *op, double *busy_s) {
                              &c->sets[op->set].sent[1]);
 }
 
+static lt_err weights(walk *w, const lt_schedule_op *op, double *busy_s) {
+    const chunk_state *c = &w->p->chunks[op->chunk];
+    const double start_s = lt_clock_s();
+    LT_TRY(lt_pass_backward_weights(c->pass, op->set, c->first, c->end));
+    LT_TRY(w->p->model->backend->sync(lt_pass_queue(c->pass)));
+    *busy_s += lt_clock_s() - start_s;
+    return LT_OK;
+}
+
 /* The rank has both ends of a tied embedding: the head's part joins the embedding's. */
 static lt_err add_tied(lt_pipeline *p) {
     const lt_param_table *t = &p->model->table;
@@ -421,6 +431,8 @@ lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n
             LT_TRY(forward(&w, op, &busy_s));
         } else if (op->kind == LT_OP_BACKWARD) {
             LT_TRY(backward(&w, op, &busy_s));
+        } else {
+            LT_TRY(weights(&w, op, &busy_s));
         }
     }
     LT_TRY(end_walk(p));

@@ -22,6 +22,10 @@ bool lt_schedule_is_v(lt_schedule_kind kind) {
     return kind == LT_SCHEDULE_ZBV || kind == LT_SCHEDULE_V_HALF;
 }
 
+bool lt_schedule_is_apart(lt_schedule_kind kind) {
+    return kind == LT_SCHEDULE_ZB_H1 || lt_schedule_is_v(kind);
+}
+
 int lt_schedule_fewest_chunks(lt_schedule_kind kind) {
     return lt_schedule_is_v(kind) || kind == LT_SCHEDULE_INTERLEAVED ? 2 : 1;
 }
@@ -283,8 +287,7 @@ done:
 
 lt_err lt_schedule_open(lt_schedule *out, const lt_schedule_shape *s) {
     lt_err err = LT_OK;
-    lt_schedule t = {.shape = *s,
-                     .weights_apart = s->kind == LT_SCHEDULE_ZB_H1 || lt_schedule_is_v(s->kind)};
+    lt_schedule t = {.shape = *s, .weights_apart = lt_schedule_is_apart(s->kind)};
     LT_TRY(lt_schedule_check_shape(s));
     LT_TRY_DONE(rows_open(&t));
     LT_TRY_DONE(lt_schedule_order(&t));

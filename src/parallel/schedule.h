@@ -101,6 +101,7 @@ typedef struct {
 
 const char *lt_schedule_name(lt_schedule_kind kind);
 bool lt_schedule_is_v(lt_schedule_kind kind);
+bool lt_schedule_is_apart(lt_schedule_kind kind); /* It has W. */
 int lt_schedule_fewest_chunks(lt_schedule_kind kind);
 /* ARG: numbers that contradict each other, with the nearest that fit. LIMIT: too large. */
 LT_MUST_USE lt_err lt_schedule_check_shape(const lt_schedule_shape *s);

@@ -18,12 +18,6 @@ lt_err lt_training_place_stages(lt_training *t) {
     if (!lt_training_has_pipeline(t)) {
         return LT_OK;
     }
-    if (kind == LT_SCHEDULE_ZB_H1 || lt_schedule_is_v(kind)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "mesh.schedule = %s: gradients of weights are not computed apart yet; 1f1b and "
-                "interleaved train",
-                lt_schedule_name(kind));
-    }
     return lt_stages_open(&t->stages, &t->spec, kind, t->world->shape.pp, (int)r->chunks, r->seq,
                           r->stages);
 }

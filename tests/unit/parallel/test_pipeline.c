@@ -46,6 +46,24 @@ static void every_schedule(void **state) {
     ranks_compare(&deep, "batch.size=8 batch.micro=1 batch.ramp=4@0,6@8" PLAIN, "pp=2", 2, &same);
 }
 
+/* Gradients of weights apart. */
+static void zero_bubble(void **state) {
+    (void)state;
+    ranks_compare(&deep, "batch.size=9 batch.micro=2 mesh.schedule=zb-h1" PLAIN, "pp=3", 3, &same);
+    ranks_compare(&deep, "batch.size=8 batch.micro=1 mesh.schedule=zbv" PLAIN, "pp=2", 2, &same);
+    ranks_compare(&deep, "batch.size=8 batch.micro=1 mesh.schedule=zbv model.dtype=bf16" PLAIN,
+                  "pp=3", 3, &same);
+    ranks_compare(&deep, "batch.size=7 batch.micro=1 mesh.schedule=v-half" PLAIN, "pp=3", 3, &same);
+    ranks_compare(&deep,
+                  "batch.size=8 batch.micro=2 mesh.schedule=zb-h1 model.recompute=selective" PLAIN,
+                  "pp=2", 2, &same);
+    ranks_compare(&deep, "batch.size=8 batch.micro=2 mesh.schedule=zbv model.recompute=full" PLAIN,
+                  "pp=2", 2, &same);
+    ranks_compare(&moe, "batch.size=5 batch.micro=1 mesh.schedule=zb-h1" PLAIN, "pp=3", 3, &same);
+    ranks_compare(&gpt2, "batch.size=6 batch.micro=1 mesh.schedule=zb-h1", "pp=2", 2, &ranks_f32);
+    ranks_compare(&gpt2, "batch.size=6 batch.micro=1 mesh.schedule=zbv", "pp=2", 2, &ranks_f32);
+}
+
 static void tied_embeddings(void **state) {
     (void)state;
     ranks_compare(&gpt2, "batch.size=8 batch.micro=2", "pp=2", 2, &ranks_f32);
@@ -94,9 +112,11 @@ static void goes_on_at_another_mesh(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_the_bits_of_one_rank), cmocka_unit_test(every_schedule),
-        cmocka_unit_test(tied_embeddings), cmocka_unit_test(beside_other_axes),
-        cmocka_unit_test(goes_on_at_another_mesh)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(has_the_bits_of_one_rank),
+                                       cmocka_unit_test(every_schedule),
+                                       cmocka_unit_test(zero_bubble),
+                                       cmocka_unit_test(tied_embeddings),
+                                       cmocka_unit_test(beside_other_axes),
+                                       cmocka_unit_test(goes_on_at_another_mesh)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

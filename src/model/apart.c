@@ -1,0 +1,130 @@
+/* apart.c: see apart.h. */
+#include "model/apart.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "model/layer.h"
+
+static const lt_param_kind kinds[LT_APART_COUNT] = {LT_PARAM_QKV, LT_PARAM_ATTN_OUT, LT_PARAM_UP,
+                                                    LT_PARAM_DOWN};
+
+lt_err lt_apart_open(lt_apart *a, int n_sets, int first, int end) {
+    const size_t n_layers = (size_t)(end - first);
+    *a = (lt_apart){.n_sets = n_sets, .first = first, .n_layers = end - first, .set = -1};
+    a->products = calloc((size_t)n_sets * n_layers * LT_APART_COUNT, sizeof *a->products);
+    a->stored = calloc(n_layers, sizeof *a->stored);
+    if (a->products == NULL || a->stored == NULL) {
+        LT_FAIL(LT_ERR_OOM, "operands of %d sets of %zu layers", n_sets, n_layers);
+    }
+    return LT_OK;
+}
+
+void lt_apart_close(lt_apart *a) {
+    free(a->products);
+    free(a->stored);
+    *a = (lt_apart){0};
+}
+
+static lt_apart_product *product_of(const lt_apart *a, int set, int layer, int which) {
+    LT_ASSERT(set >= 0 && set < a->n_sets && layer >= a->first && layer < a->first + a->n_layers);
+    return &a->products[((size_t)set * (size_t)a->n_layers + (size_t)(layer - a->first)) *
+                            LT_APART_COUNT +
+                        (size_t)which];
+}
+
+/* Columns of a product's x and dy that must be copied; 0: they stay (acts.h says from which level
+ * of recompute on a tensor is shared by all layers). Places that backward writes over: act takes
+ * d(act), and the residual stream's gradient goes on. */
+static void copied(const lt_layer_spec *l, int64_t width, int level, int which, int64_t *x,
+                   int64_t *dy) {
+    const bool cheap = level >= LT_CHEAP, costly = level >= LT_COSTLY;
+    *x = *dy = 0;
+    switch (which) {
+    case LT_APART_QKV:
+        *x = l->pre_norms && cheap ? width : 0;
+        *dy = lt_layer_qkv_cols(l);
+        break;
+    case LT_APART_ATTN_OUT:
+        *x = costly ? lt_layer_att_cols(l) : 0;
+        *dy = width;
+        break;
+    case LT_APART_UP:
+        *x = (l->pre_norms ? cheap : costly) ? width : 0;
+        *dy = cheap ? lt_layer_up_rows(l) : 0;
+        break;
+    default:
+        *x = l->ffn_width;
+        *dy = width;
+    }
+}
+
+void lt_apart_carve(lt_apart *a, const lt_model_spec *s, const lt_acts_shape *shape,
+                    lt_arena *arena) {
+    const size_t row = (size_t)(shape->batch * shape->seq) * lt_dtype_bytes(shape->dtype);
+    for (int set = 0; set < a->n_sets; set++) {
+        for (int layer = a->first; layer < a->first + a->n_layers; layer++) {
+            const lt_layer_spec l = lt_model_layer(s, layer);
+            const int n = l.n_experts > 0 ? LT_APART_UP : LT_APART_COUNT;
+            for (int which = 0; which < n; which++) {
+                lt_apart_product *p = product_of(a, set, layer, which);
+                int64_t x, dy;
+                copied(&l, s->width, shape->level, which, &x, &dy);
+                p->x_room = x > 0 ? lt_arena_take(arena, (size_t)x * row, LT_ARENA_ALIGN) : NULL;
+                p->dy_room = dy > 0 ? lt_arena_take(arena, (size_t)dy * row, LT_ARENA_ALIGN) : NULL;
+            }
+        }
+    }
+}
+
+void lt_apart_begin(lt_apart *a, int set, int first, int end) {
+    a->set = set;
+    for (int layer = first; layer < end; layer++) {
+        for (int which = 0; which < LT_APART_COUNT; which++) {
+            lt_apart_product *p = product_of(a, set, layer, which);
+            p->x = p->dy = (lt_tensor){0};
+        }
+    }
+}
+
+static lt_err keep_one(lt_exec *r, lt_tensor *kept, lt_tensor from, void *room) {
+    *kept = from;
+    if (room == NULL) {
+        return LT_OK;
+    }
+    kept->data = room;
+    return r->backend->copy(r->queue, room, from.data,
+                            (size_t)lt_tensor_count(&from) * lt_dtype_bytes(from.dtype));
+}
+
+lt_err lt_apart_keep(lt_exec *r, lt_param_kind kind, int layer, lt_tensor dy, lt_tensor x,
+                     bool *kept) {
+    *kept = false;
+    for (int which = 0; r->apart != NULL && which < LT_APART_COUNT; which++) {
+        if (kinds[which] == kind) {
+            lt_apart_product *p = product_of(r->apart, r->apart->set, layer, which);
+            *kept = true;
+            LT_TRY(keep_one(r, &p->x, x, p->x_room));
+            return keep_one(r, &p->dy, dy, p->dy_room);
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_apart_run(lt_exec *r, lt_apart *a, int set, int layer) {
+    bool *stored = &a->stored[layer - a->first];
+    for (int which = 0; which < LT_APART_COUNT; which++) {
+        const lt_apart_product *p = product_of(a, set, layer, which);
+        if (p->dy.data != NULL) {
+            LT_TRY(
+                lt_exec_matmul(r, &(lt_matmul_args){.y = lt_exec_gradient(r, kinds[which], layer),
+                                                    .a = p->dy,
+                                                    .b = p->x,
+                                                    .trans_a = true,
+                                                    .accumulate = *stored}));
+        }
+    }
+    *stored = true;
+    return LT_OK;
+}
