@@ -1,5 +1,6 @@
-/* cluster.c: on what a run goes: GPU kinds (recipes/clusters/gpus.yaml), software stacks with their
- * fitted efficiencies (recipes/clusters/stacks.yaml) and clusters (recipes/clusters/NAME.yaml).
+/* cluster.c: the hardware and software of a run: GPU kinds (recipes/clusters/gpus.yaml), software
+ * stacks with their fitted efficiencies (recipes/clusters/stacks.yaml) and clusters
+ * (recipes/clusters/NAME.yaml).
  *
  * The two tables are read once per process and kept, parsed, behind a mutex; they are a few
  * kilobytes. */
@@ -16,9 +17,9 @@
 
 #define MAX_KINDS 64
 
-/* Of the scale-up links' rate that NCCL's rings and DeepEP reach, on all kinds alike: all-gather
- * 361 and reduce-scatter 363 of 450 GB/s on H200, all-reduce 232 to 235 of 300 on A100, 700 of 900
- * on B200 and 680 on GB200 (Bekman, ML Engineering; NVIDIA GTC25 S72583). */
+/* Share of the scale-up links' rate that NCCL's rings and DeepEP reach, similar on all kinds:
+ * all-gather 361 and reduce-scatter 363 of 450 GB/s on H200, all-reduce 232 to 235 of 300 on A100,
+ * 700 of 900 on B200 and 680 on GB200 (Bekman, ML Engineering; NVIDIA GTC25 S72583). */
 #define LINK_SHARE 0.78
 
 typedef struct {
@@ -97,7 +98,7 @@ static lt_err gpu_read(lt_plan_gpu *g, const lt_yaml_entry *e, size_t n, const c
     /* MX blocks run on the fp8 units where those know block scales (Blackwell); Hopper scales in
      * software. */
     peak[LT_PLAN_MXFP8] = peak[LT_PLAN_FP8];
-    /* A scale a row is applied outside the tensor cores: such products run no faster than bf16
+    /* Scales per row are applied outside the tensor cores, so such products run no faster than bf16
      * (torchao's Float8Linear, 2025). */
     peak[LT_PLAN_FP8ROW] = peak[LT_PLAN_FP8] > 0 ? peak[LT_PLAN_BF16] : 0;
     return LT_OK;
@@ -165,7 +166,7 @@ lt_err lt_plan_gpu_match(lt_plan_gpu *out, const char *text) {
         }
     }
     if (best_len == 0) {
-        LT_FAIL(LT_ERR_NOT_FOUND, "GPU '%s' is no known kind", text);
+        LT_FAIL(LT_ERR_NOT_FOUND, "unknown GPU kind '%s'", text);
     }
     return lt_plan_gpu_find(out, best);
 }
@@ -432,7 +433,7 @@ static lt_err cluster_numbers(lt_plan_cluster *c, const lt_yaml_entry *e, size_t
     return LT_OK;
 }
 
-/* A stack nobody described would silently be the default. */
+/* Otherwise an unknown stack would silently become the default. */
 static lt_err stack_known(const lt_yaml_entry *row, const char *path) {
     static const char prefix[] = "stacks.";
     const table *t = NULL;

@@ -2,7 +2,7 @@
  *
  * A group of n ranks at a stride falls into domains (GPUs that share scale-up links): g members in
  * each of d = n / g.
- *     inside  t = 2 (g-1)/g S / link     all-reduce; half of that for all-gather and reduce-scatter
+ *     inside  t = 2 (g-1)/g S / link     all-reduce; half of it for all-gather and reduce-scatter
  *     across  each member drives its own NIC with S / g:  t = 2 (d-1)/d (S/g) / nic
  * The two levels are pipelined, so the slower one counts, plus the latencies of the shorter of ring
  * and tree.
@@ -13,9 +13,9 @@
  * bytes and slows down by oversub. That is why rings over a 7:1 core lose little and
  * expert-parallel traffic a lot.
  *
- * Rails: tier 0 is a switch a rail, which joins the GPUs of the same place in many nodes. All
- * traffic between those nodes keeps to one hop, because what is for another rail crosses the
- * scale-up links first. Refs: Hockney 1994; Thakur et al. 2005; nccl-tests PERFORMANCE.md. */
+ * Rails: tier 0 is one switch per rail, which joins the GPUs with the same index in many nodes. All
+ * traffic between those nodes takes one hop, because traffic for another rail first crosses the
+ * scale-up links. Refs: Hockney 1994; Thakur et al. 2005; nccl-tests PERFORMANCE.md. */
 #include <math.h>
 
 #include "base/error.h"
@@ -103,17 +103,17 @@ double lt_plan_collective_s(const lt_plan_cluster *c, lt_plan_verb verb, double 
     return 0;
 }
 
-/* How many of n equal places (domains or ranks, holding the experts in order) a token reaches that
- * chooses `copies` experts, all of them from `limit` of `groups` groups of experts; 0 groups: from
- * all. A place is hit twice only once. */
+/* Expected number of n equal places (domains or ranks, which hold the experts in order) that a
+ * token reaches when it chooses `copies` experts, all from `limit` of `groups` groups of experts (0
+ * groups: from all). Each place counts once. */
 static double places_reached(double n, double copies, double groups, double limit) {
     double open = n;
     if (groups > 1 && limit > 0 && limit < groups) {
         if (n >= groups) {
             open = n * limit / groups;
         } else {
-            /* A place holds groups / n of them: none of these is chosen with the probability of the
-             * product. */
+            /* A place holds groups / n of them; the product is the probability that none of these
+             * is chosen. */
             double none = 1.0;
             for (double i = 0; i < groups / n; i++) {
                 none *= lt_plan_max(0.0, (groups - limit - i) / (groups - i));

@@ -1,11 +1,11 @@
-/* cross.c: how wrong the planner is on rows that its fits have never seen.
+/* cross.c: the planner's error on rows that its fits have not seen.
  *
  * Every row is predicted again with efficiencies fitted without it: for each row the named anchors
  * of its GPU kind and stack family, less the row itself (LT_PLAN_UNSEEN_ROW) or less every row of
- * its group or of its source (LT_PLAN_UNSEEN_GROUP, _SOURCE), are fitted anew. What is left
- * decides, in this order: the fit of the row's own stack, of the stack's family, the GPU kind's
- * defaults. So no row counts as an anchor, and leaving out groups shows what a user gets whose
- * software nobody has measured. */
+ * its group or of its source (LT_PLAN_UNSEEN_GROUP, _SOURCE), are fitted again. The efficiencies
+ * come from the first of these that still exists: the fit of the row's own stack, the fit of the
+ * stack's family, the defaults of the GPU kind. So no row counts as an anchor, and leaving out
+ * groups shows the error for a user whose software has not been measured. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,7 +108,7 @@ static void one(void *ctx, size_t i) {
     lt_point_result *r = &x->r[i];
     if (!r->used || (x->mode == LT_PLAN_UNSEEN_ROW && !r->anchor) ||
         (x->mode == LT_PLAN_UNSEEN_THIRD && !lt_point_held_out(r->row))) {
-        return; /* Its fit has not seen it, or it is of the fit part. */
+        return; /* Its fit has not seen it, or it belongs to the fit part. */
     }
     if (refit(x, i) != LT_OK) {
         snprintf(r->why, sizeof r->why, "%.240s", lt_error_message());

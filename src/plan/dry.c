@@ -17,7 +17,7 @@ struct lt_queue {
     lt_dry_step so_far;
 };
 
-/* Addresses without memory: whoever reads or writes there is ended by the system. */
+/* Addresses without memory: an access ends the process. */
 static lt_err dry_alloc(lt_device *d, void **out, size_t bytes, const char *what) {
     (void)d;
     void *const p = mmap(NULL, bytes > 0 ? bytes : 1, PROT_NONE,

@@ -1,19 +1,19 @@
-/* dry.h: a step of our own training without a device: the same code queues the same ops on a
- * backend that computes nothing and asks what each would take.
+/* dry.h: a training step of Lateen without a device: the same code queues the same ops on a backend
+ * that computes nothing and sums the time that each would take.
  *
- * The sizes of tensors decide which ops a step has; their contents decide nothing. So parameters,
- * activations and gradients get addresses that nobody may touch, and what the pass and the
- * optimiser queue is what they would queue on a GPU, for every family, level of recomputation and
- * optimiser, without a second description of them here. */
+ * Only the sizes of tensors, not their contents, determine the ops of a step. So parameters,
+ * activations and gradients get addresses without memory, and the pass and the optimiser queue the
+ * same ops as on a GPU, for every family, level of recomputation and optimiser, without a second
+ * description here. */
 #ifndef LT_PLAN_DRY_H
 #define LT_PLAN_DRY_H
 
 #include "tensor/ops.h"
 #include "train/recipe.h"
 
-/* What one op takes: seconds of the arguments; ctx is the caller's. */
+/* Seconds that an op with these arguments takes; ctx belongs to the caller. */
 typedef double lt_dry_clock(const void *ctx, lt_op op, const void *args);
-/* The same of bytes that are set to zero or copied. */
+/* The same for bytes that are zeroed or copied. */
 typedef double lt_dry_stream(const void *ctx, double bytes);
 
 typedef struct {

@@ -1,4 +1,4 @@
-/* failure.c: what failures and saves take away, in closed form.
+/* failure.c: the loss by failures and saves, in closed form.
  *
  *     M mean time between failures of the whole job; w blocking part of a save; u restart (detect,
  *     reschedule, load, warm up)
@@ -10,15 +10,15 @@
  *     first order   (1 - (u + tau / 2) / M) / (1 + w / tau)
  *                                                       (Kokolis et al. 2024, arXiv:2410.21680)
  *
- * Goodput = productive time / wall time = ETTR * (1 - stragglers); ETTR is split into what saves,
- * rework and restarts take. Asynchronous saves block only for the copy to host memory, but lose up
- * to the persist time more. */
+ * Goodput = productive time / wall time = ETTR * (1 - stragglers); The loss in ETTR is split into
+ * saves, rework and restarts. Asynchronous saves block only for the copy to host memory, but a
+ * failure loses up to the time to persist them more. */
 #include <math.h>
 
 #include "base/error.h"
 #include "plan/plan.h"
 
-#define COPY_SHARE 0.4 /* Of the link to the host that a copy gets beside training. */
+#define COPY_SHARE 0.4 /* Share of the link to the host that a copy gets during training. */
 #define OPTIMIZER_STATE                                                                            \
     14.0 /* Bytes a parameter in a checkpoint: bf16 weight, fp32 master, two moments. */
 
@@ -79,7 +79,7 @@ lt_plan_goodput lt_plan_goodput_estimate(const lt_plan_model *m, const lt_plan_c
     g.mtbf_s = rate > 0 ? 1.0 / rate : 1e30;
     g.failures_per_day = rate * 86400.0;
     g.save_s = g.checkpoint_bytes / (c->storage_write_gbps * LT_PLAN_GB);
-    /* Half a second to agree and to flush. */
+    /* Half a second to synchronise the ranks and to flush. */
     copy_s = g.checkpoint_bytes / ((double)gpus * COPY_SHARE * c->gpu.pcie_gbps * LT_PLAN_GB) + 0.5;
     g.block_s = async ? lt_plan_min(copy_s, g.save_s) : g.save_s;
     lag_s = async ? g.save_s : 0.0; /* Only a save that is on disk counts. */

@@ -2,8 +2,8 @@
  *
  * Minimises, over (ln gemm, ln memory, ln network),
  *     sum of ln(predicted / measured)^2 / SIGMA^2  +  sum of ((ln e - ln e0) / PRIOR)^2
- * by Gauss-Newton: so few rows say little about three numbers, and the prior (the GPU's default)
- * holds those they do not speak about. Everything else in the model stays as it is. */
+ * by Gauss-Newton: few rows determine three numbers poorly, so the prior (the GPU's default) fixes
+ * those that the rows do not determine. Everything else in the model is fixed. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +21,9 @@
 /* Centre of launch_us where every launch waits: Python, dispatch and a synchronisation. */
 #define BLOCKING_US 100.0
 
-/* Where launches block, the host's time around a kernel counts in full and says more than memory
- * bandwidth: it is fitted in place of `memory`, which keeps its default. The number of fitted
- * efficiencies stays three. */
+/* Where launches block, the host's time around a kernel counts in full and matters more than memory
+ * bandwidth: it is fitted instead of `memory`, which keeps its default. So three efficiencies are
+ * fitted in any case. */
 static double *efficiency(lt_plan_stack *s, int i) {
     return i == 0                   ? &s->gemm
            : i == 2                 ? &s->network
@@ -36,7 +36,7 @@ static double clamp_efficiency(const lt_plan_stack *s, int i, double x) {
     return lt_plan_min(us ? 2000.0 : 1.0, lt_plan_max(us ? 1.0 : 0.05, x));
 }
 
-/* How far a value may leave its centre: nobody knows beforehand how slow a host is. */
+/* How far a value may deviate from its centre; the speed of a host is not known in advance. */
 static double width(const lt_plan_stack *s, int i) {
     return i == 1 && s->launch_blocking > 0 ? 5.0 * PRIOR : PRIOR;
 }
@@ -47,8 +47,8 @@ typedef struct {
     const lt_plan_stack *centre;
 } problem;
 
-/* Beyond OUTLIER the square of the residual grows as the residual (Huber 1964): a row that some
- * fault slowed down by half pulls no harder than one that is off by a tenth. */
+/* Beyond OUTLIER the square of the residual grows as the residual (Huber 1964): so a row slowed
+ * down by half by some fault has no more influence than one that is off by a tenth. */
 static double huber(double z) {
     const double a = fabs(z);
     return a <= OUTLIER ? z : copysign(sqrt(2.0 * OUTLIER * a - OUTLIER * OUTLIER), z);
@@ -129,8 +129,8 @@ static void gauss_newton(const problem *p, const lt_plan_stack *at, const double
     solve(a, step);
 }
 
-/* From f's own efficiencies downhill. What the rows do not print of their layout is chosen once, at
- * the start. */
+/* Descend from f's own efficiencies. Missing facts of the rows' layouts are chosen once, at the
+ * start. */
 static void descend(lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *centre) {
     const problem p = {f, jobs, centre};
     double r[MAX_ANCHORS + EFFICIENCIES], cost, step[EFFICIENCIES];
@@ -190,8 +190,8 @@ static bool is_release(const lt_plan_stack *s) {
     return strcmp(family, s->name) != 0;
 }
 
-/* A stack with releases is fitted as a whole too, on all their anchors: it serves releases nobody
- * measured. */
+/* A stack with releases is also fitted as a whole, on all their anchors, for releases without
+ * measurements. */
 static lt_err add_families(lt_plan_fit *list, size_t *n) {
     const size_t releases = *n;
     for (size_t i = 0; i < releases; i++) {
@@ -264,7 +264,7 @@ lt_err lt_plan_fit_rows(const lt_points *p, const char *const *ids, size_t n_ids
             LT_FAIL_DONE(LT_ERR_NOT_FOUND, "fit: no row has the id '%s'", ids[i]);
         }
         if (!lt_point_job_make(&jobs[0], row, why)) {
-            LT_FAIL_DONE(LT_ERR_ARG, "fit: row %s can not be an anchor: %s", ids[i], why);
+            LT_FAIL_DONE(LT_ERR_ARG, "fit: row %s cannot be an anchor: %s", ids[i], why);
         }
         f = fit_for(list, &n, &jobs[0].cluster.stack);
         if (f == NULL || f->n_anchors == sizeof f->anchor / sizeof *f->anchor) {

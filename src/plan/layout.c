@@ -1,5 +1,5 @@
-/* layout.c: how a model is split over GPUs: checks that name the two facts that contradict, shares
- * of parameters, text.
+/* layout.c: how a model is split over GPUs: checks that name two contradicting facts, shares of
+ * parameters, text.
  *
  * World = tp * cp * dp * pp. Expert parallelism folds into the ranks of one stage: ep divides tp *
  * cp * dp, experts are not split by tp, and what is left (tp * cp * dp / ep) holds copies of the
@@ -102,9 +102,9 @@ static double stage_layers(const lt_plan_model *m, const lt_plan_layout *l) {
     return (double)((m->layers + l->pp - 1) / l->pp);
 }
 
-/* Layers that a stage has less than the fullest. One or two less were chosen so, to make room for
- * head and embedding; where more are missing nobody chose, and the last stage takes what is left
- * (DeepSpeed's partition: 78 layers on 12 stages are 7 ... 7, 1). */
+/* Number of layers that a stage has less than the fullest. One or two fewer are deliberate, to
+ * balance head and embedding; with more, the last stage just gets the rest (DeepSpeed's partition:
+ * 78 layers on 12 stages are 7 ... 7, 1). */
 double lt_plan_stage_short(const lt_plan_model *m, const lt_plan_layout *l, int stage) {
     const double full = stage_layers(m, l), missing = full * l->pp - (double)m->layers;
     if (l->pp == 1 || (stage != 0 && stage != l->pp - 1)) {

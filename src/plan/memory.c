@@ -10,7 +10,7 @@
  *                  micro-batches in flight
  *                      GPipe all; 1F1B stage p: min(pp - p, accum); interleaved: pp (1 + (pp-1)/(pp
  *                      vpp)) of stage 0
- *     logits       of one micro-batch on the last stage, with what the stack keeps beside them
+ *     logits       of one micro-batch on the last stage, with the copies that the stack keeps
  *     buffers      CUDA context, NCCL, what ZeRO-3 gathers and reduces, gradients of the layer
  *                  whose backward pass runs
  *     margin       fragmentation: 4 % of everything that the allocator moves
@@ -19,8 +19,8 @@
  * (lt_plan_memory_shown):
  *     allocated    torch.cuda.max_memory_allocated: tensors alone
  *     reserved     max_memory_reserved: also what the caching allocator keeps of freed blocks. It
- *                  returns nothing while there is room, and blocks of different sizes do not serve
- *                  one another, so the phases of a step add up instead of sharing
+ *                  returns nothing while memory is left, and blocks of different sizes are not
+ *                  interchangeable, so the phases of a step add up instead of sharing
  *     device       nvidia-smi: reserved, and what lives outside the allocator: context, kernels,
  *                  NCCL
  *
@@ -204,7 +204,7 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
             r.gradients += state_bytes(p.dense, p.expert, 2.0, false, l);
         }
     }
-    /* One layer is alive in full while its backward pass runs. */
+    /* All activations of one layer exist while its backward pass runs. */
     if (l->recompute == LT_PLAN_RECOMPUTE_FULL) {
         whole.recompute = LT_PLAN_RECOMPUTE_NONE;
         r.activations += lt_plan_activation_layer_bytes(m, &whole, j->c->stack.attention);

@@ -1,8 +1,7 @@
-/* model.c: what is computed: a model spec for planning, its exact parameter count, and its FLOPs by
- * every convention.
+/* model.c: a model spec for planning, its exact parameter count, and its FLOPs by every convention.
  *
- * The planner reads any Hugging Face config.json of a decoder, also of families that Lateen does
- * not train (MLA, hybrids), so its spec is wider than lt_model_spec and holds sizes only.
+ * The planner reads the Hugging Face config.json of any decoder, including families that Lateen
+ * does not train (MLA, hybrids), so its spec is wider than lt_model_spec and holds only sizes.
  *
  *     parameters of a block   attention  w (H D) + 2 w (G D) + (H D) w,  or MLA's low-rank products
  *                             dense      2 or 3 w f
@@ -39,7 +38,7 @@ lt_err lt_plan_model_check(const lt_plan_model *m) {
         LT_TRY(positive("kv_heads", m->kv_heads, m->name));
         LT_TRY(positive("head_dim", m->head_dim, m->name));
         if (m->heads % m->kv_heads != 0) {
-            LT_FAIL(LT_ERR_ARG, "model %s: %lld heads are no multiple of %lld key/value heads",
+            LT_FAIL(LT_ERR_ARG, "model %s: %lld heads are not a multiple of %lld key/value heads",
                     m->name, (long long)m->heads, (long long)m->kv_heads);
         }
     }
@@ -217,8 +216,8 @@ static lt_err read_sizes(lt_plan_model *m, const json_t *o, const char *what) {
 }
 
 /* What a config.json leaves to its family's code (transformers, models/<type>/configuration_*.py).
- * A Llama is the rule: SwiGLU, RMSNorm, rotary positions, an output matrix of its own, nothing
- * biased. */
+ * The default is a Llama: SwiGLU, RMSNorm, rotary positions, a separate output matrix, no
+ * biases. */
 typedef struct {
     const char *type;
     bool gated, biases, tied, qkv_bias, qk_norm, learned;
@@ -293,7 +292,8 @@ static lt_err read_family(lt_plan_model *m, const json_t *o, const char *what) {
     LT_TRY(lt_json_bool(o, "is_encoder_decoder", &encoder, true, what));
     if (encoder || strcmp(type, "bert") == 0 || strcmp(type, "roberta") == 0 ||
         strcmp(type, "modernbert") == 0) {
-        LT_FAIL(LT_ERR_ARG, "%s: '%s' is no decoder; the planner knows decoders only", what, type);
+        LT_FAIL(LT_ERR_ARG, "%s: '%s' is not a decoder; the planner supports decoders only", what,
+                type);
     }
     LT_TRY(lt_json_str(o, "hidden_act", &act, true, what));
     if (act[0] == 0) {
@@ -385,7 +385,7 @@ static lt_err read_model(lt_plan_model *m, const json_t *o, const char *what) {
     if (!json_is_object(o)) {
         LT_FAIL(LT_ERR_FORMAT, "%s: not a JSON object", what);
     }
-    text = json_object_get(o, "text_config"); /* A model of several senses: its language part. */
+    text = json_object_get(o, "text_config"); /* A multimodal model: use its language part. */
     if (json_is_object(text) && json_object_get(o, "hidden_size") == NULL) {
         o = text;
     }

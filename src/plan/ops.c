@@ -7,13 +7,13 @@
  *     attention t = pairs * 4 d / (peak * core efficiency of the kernel family on this head size)
  *     the rest  t = bytes / (memory bandwidth * memory)       bytes of fused kernels * the stack's
  *                                                             `passes`
- *     launch    a gap around each kernel; and the GPU waits where the host needs longer to launch a
- *               pass than the GPU to run it, or to launch the experts once it knows how many tokens
- *               each has. What CUDA graphs hold, the host need not launch.
+ *     launch    a gap around each kernel. The GPU also waits where the host takes longer to launch
+ *               a pass than the GPU to run it, or to launch the experts once it knows how many
+ *               tokens each has. The host need not launch what CUDA graphs hold.
  *
  * gemm, memory (and network, in collective.c) are the stack's three fitted efficiencies; every
- * other constant here is one for all stacks. Quantised products (fp8, mxfp8, nvfp4) pay for casting
- * their inputs, through memory. */
+ * other constant here is the same for all stacks. Quantised products (fp8, mxfp8, nvfp4) pay for
+ * casting their inputs, through memory. */
 #include <math.h>
 
 #include "base/error.h"
@@ -24,8 +24,8 @@
  * the published rows (docs/plan/validation.md). */
 #define K_RAMP    128.0 /* Depth at which a product's inner loop is half of its time ramp. */
 #define WAVE_LOSS 0.333 /* Share of the last wave's idle part that nothing else fills. */
-/* What cuBLAS and CUTLASS reach of the narrow peaks beside what they reach of bf16's: scales, and
- * tiles that wait for memory twice as often. */
+/* Efficiency of cuBLAS and CUTLASS in narrow types relative to bf16: scales cost time, and tiles
+ * wait for memory twice as often. */
 #define FP8_SHARE   0.92
 #define FP4_SHARE   0.75
 #define WGRAD_BYTES 4.0 /* A weight's gradient is read, added to and written in 2 bytes. */
@@ -45,7 +45,8 @@
 #define GROUP_HOST 0.12 /* Of host_us, for one expert's part of a grouped product: a loop in C++. */
 #define MOE_HOST   11.0 /* Of host_us, for handling tokens around the experts, a layer and pass. */
 #define MLA_HOST   10.0 /* Of host_us, for slicing and joining MLA's parts, a layer forward. */
-#define SYNC_S     60e-6 /* From the counts' arrival at the host to its first kernel on the GPU. */
+/* From the arrival of the counts at the host to its first kernel on the GPU. */
+#define SYNC_S 60e-6
 
 /* Bytes of casting an element of a product's input. A scale a tensor (fp8): read for the maximum,
  * read again, write; blocks know their own maximum (mxfp8): read, write both layouts with scales;

@@ -1,8 +1,8 @@
-/* own.h: our own training on one GPU, predicted: the bytes that `lateen train` announces, and the
+/* own.h: predicts training with Lateen on one GPU: the bytes that `lateen train` announces, and the
  * time of a step.
  *
  * Bytes come from the carve functions that training calls (train/memory.h). Time comes from the ops
- * that training queues (dry.h), each by its least work (tensor/cost.h) over three efficiencies,
+ * that training queues (dry.h), each from its minimum work (tensor/cost.h) and three efficiencies,
  * which are fitted for a GPU kind on bench/results:
  *
  *     products    flops / (peak * gemm * k / (k + 684)), or bytes / memory where that is longer
@@ -21,7 +21,7 @@ typedef struct {
     bool measured; /* On this GPU kind; else those of the nearest. */
 } lt_own_rates;
 
-/* A run of our own: what it trains, and how. */
+/* A training run of Lateen: its model and settings. */
 typedef struct {
     lt_recipe recipe;
     lt_model_spec spec;

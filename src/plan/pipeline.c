@@ -1,5 +1,5 @@
 /* pipeline.c: one pipeline, simulated from the table that the trainer runs (parallel/schedule.h),
- * so bubbles come out, they are not put in.
+ * so bubbles are a result, not an input.
  *
  * A stage's operation starts when the rank is free and its input has come. Forward and backward
  * times are those of a whole rank; a chunk takes its part, the first stage the embedding's too and
@@ -15,8 +15,8 @@
 #include "parallel/schedule.h"
 #include "plan/plan.h"
 
-/* Behind so many micro-batches each takes as long as the one before: the time of more is continued,
- * not walked through. */
+/* After this many micro-batches each takes as long as the one before, so the time of more is
+ * extrapolated. */
 #define STEADY 1024
 
 static lt_schedule_kind kind_of(const lt_plan_pipeline *p) {

@@ -1,4 +1,4 @@
-/* plan.h: what the files of this room share and nobody else needs. */
+/* plan.h: private declarations that the files of this room share. */
 #ifndef LT_PLAN_PLAN_H
 #define LT_PLAN_PLAN_H
 
@@ -41,8 +41,8 @@ typedef struct {
 } lt_plan_run;
 
 LT_MUST_USE lt_err lt_plan_run_parse(lt_plan_run *out, const char *words);
-/* The run ("deepseek-v3/gb200/mxfp8") of a stack's release, by what q holds of it (batch, pp, vpp);
- * *found false: nobody wrote it down. */
+/* Find the run ("deepseek-v3/gb200/mxfp8") of a stack's release that matches q (batch, pp, vpp);
+ * *found false: it is not listed. */
 LT_MUST_USE lt_err lt_plan_run_find(lt_plan_run *out, bool *found, const char *stack,
                                     const char *run, const lt_plan_query *q);
 
@@ -56,7 +56,8 @@ typedef struct {
     double tp_gather_s;      /* Of tp_s, the gathers. */
     double flops, kernels, host_kernels; /* host_kernels: not launched by a CUDA graph. */
     double syncs,
-        /* Times the host waits for the GPU's counts; what the GPU then waits for the host. */
+        /* Number of times that the host waits for the GPU's counts; time that the GPU then waits
+         * for the host. */
         stall_s;
 } lt_plan_work;
 

@@ -1,10 +1,10 @@
 /* point_job.c: one published row read as planner input.
  *
- * What a row does not print is either a fact of its model or stack (looked up, below) or a free
- * choice of whoever ran it (micro-batch, recompute, split): that the planner chooses itself, by
- * search under the memory limit. A row whose facts contradict or do not suffice is left out with
- * the reason. Times are compared, never FLOP/s: a row that prints only TFLOP/s is turned into
- * seconds by the convention it names. */
+ * What a row does not print is either a fact of its model or stack (looked up below) or a free
+ * choice of the people who ran it (micro-batch, recompute, split), which the planner chooses by
+ * search under the memory limit. A row whose facts contradict each other or do not suffice is left
+ * out, with the reason. Times are compared, never FLOP/s: a row that prints only TFLOP/s is turned
+ * into seconds by the convention it names. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,9 +21,9 @@
 
 /* ---- Which software ---- */
 
-/* BigScience's log (train/tr11-176B-ml/chronicles-prequel.md) forbids comparing across two days:
- * one on which the nodes' PCIe and NUMA settings were mended ("GBS Variations"), and one from which
- * on gradients gather in fp32 ("Rebalancing layers"). */
+/* By BigScience's log (train/tr11-176B-ml/chronicles-prequel.md), figures before and after two days
+ * cannot be compared: the day on which the nodes' PCIe and NUMA settings were fixed ("GBS
+ * Variations"), and the day from which gradients accumulate in fp32 ("Rebalancing layers"). */
 static const char *bigscience_phase(const lt_point *row) {
     const char *note = F(row, note);
     if (has(F(row, precision), "fp32 grad") || has(note, "rebalancing")) {
@@ -119,7 +119,7 @@ static bool known_model(lt_plan_model *m, const char *name) {
     return false;
 }
 
-/* Gate and tying are not printed; the parameter count tells. */
+/* Gating and tying are not printed; the parameter count determines them. */
 static void infer_form(lt_plan_model *m, double params_b) {
     double best = INFINITY;
     lt_plan_model pick = *m;
@@ -244,7 +244,7 @@ static bool make_cluster(lt_point_job *j, const lt_point *row, char *why) {
 
 /* ---- What was measured ---- */
 
-/* Who prints mem_gb, and what: torchtitan its allocator's max_reserved in GiB
+/* What mem_gb means depends on the source: torchtitan its allocator's max_reserved in GiB
  * (components/metrics.py); BigScience what nvidia-smi shows, in thousands of MiB ("quickly getting
  * the memory snapshot": chronicles-prequel.md). Others: decimal GB of the device. */
 static void make_memory(lt_point_job *j, const lt_point *row) {
@@ -260,9 +260,9 @@ static void make_memory(lt_point_job *j, const lt_point *row) {
     }
 }
 
-/* FLOPs a token by whoever printed the row. Utilisations follow the PaLM paper (6 N and all of the
- * attention matrix) unless the Megatron papers are the source, who leave that paper's convention
- * for their equations. */
+/* FLOPs per token by the convention of the row's source. Utilisations follow the PaLM paper (6 N
+ * and all of the attention matrix) unless the Megatron papers are the source, who leave that
+ * paper's convention for their equations. */
 static lt_plan_flops_kind printed_flops(const lt_point_job *j, const lt_point *row, bool share) {
     const char *group = F(row, group);
     if (has(F(row, tflops_kind), "hardware")) {
@@ -357,12 +357,13 @@ double lt_point_predict(lt_point_job *j, char why[LT_PLAN_TEXT_BYTES]) {
     lt_plan_time t;
     if (!j->layout_known) {
         lt_plan_cluster roomy = j->cluster;
-        roomy.gpu.memory_bytes *= 1.1; /* It did run: our margins may not forbid what it chose. */
+        /* The run did fit, so the planner's margins must not exclude its layout. */
+        roomy.gpu.memory_bytes *= 1.1;
         if (lt_plan_search(&j->model, &roomy, &j->query, &found) != LT_OK) {
             snprintf(why, LT_PLAN_TEXT_BYTES, "%.240s", lt_error_message());
             return 0;
         }
-        /* It did run, so our memory model is too strict here: take the leanest. */
+        /* The run did fit, so the memory model is too strict here: take the leanest layout. */
         if (found.n_fit == 0) {
             roomy.gpu.memory_bytes = found.nearest_bytes * 1.0001;
             lt_plan_found_free(&found);

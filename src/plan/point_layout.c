@@ -1,5 +1,5 @@
-/* point_layout.c: how a published run was split and scheduled, as a search query: what the row
- * prints, what its software's own recipes say (runs.c), and free where nobody says it.
+/* point_layout.c: how a published run was split and scheduled, as a search query: from what the row
+ * prints and what the recipes of its software say (runs.c); the rest is searched.
  *
  * A row whose printed degrees contradict each other is left out with the two facts. */
 #include <stdio.h>
@@ -191,7 +191,7 @@ static bool stack_layout(lt_point_job *j, const lt_point *row, char *why) {
     return true;
 }
 
-/* What contradicts itself is left out. */
+/* Rows that contradict themselves are left out. */
 static bool consistent(const lt_point_job *j, int dp, char *why) {
     const lt_plan_query *q = &j->query;
     const int vpp = q->vpp > 0 ? q->vpp : 1;

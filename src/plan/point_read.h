@@ -1,4 +1,5 @@
-/* point_read.h: what reads the fields of a published row: words, leading numbers, small degrees. */
+/* point_read.h: helpers that read the fields of a published row: words, leading numbers, small
+ * degrees. */
 #ifndef LT_PLAN_POINT_READ_H
 #define LT_PLAN_POINT_READ_H
 

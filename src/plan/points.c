@@ -46,7 +46,7 @@ static lt_err next_field(reader *r, char **out) {
             *to++ = *r->at;
         }
         if (r->at < r->end && *r->at != ',' && *r->at != '\n' && *r->at != '\r') {
-            LT_FAIL(LT_ERR_FORMAT, "%s:%d: '%c' behind a closing quote", r->name, r->line, *r->at);
+            LT_FAIL(LT_ERR_FORMAT, "%s:%d: '%c' after a closing quote", r->name, r->line, *r->at);
         }
     } else {
         while (r->at < r->end && *r->at != ',' && *r->at != '\n' && *r->at != '\r') {
@@ -78,7 +78,7 @@ static lt_err read_row(reader *r, char **fields, int *n) {
     return LT_OK;
 }
 
-/* Which of our columns stands in each of the file's. */
+/* Map the columns of the file to the known columns. */
 static lt_err read_header(reader *r, int *column_of, int *n_columns) {
     static const int needed[] = {LT_POINT_model, LT_POINT_gpu, LT_POINT_gpus};
     char *fields[MAX_COLUMNS];

@@ -1,6 +1,6 @@
 /* points.h: published measurements of training runs (shared/data/plan-points/points.csv or any file
- * with its header), turned into planner inputs, and what is learnt from them: fitted efficiencies
- * and errors. */
+ * with its header), turned into inputs of the planner, and what is derived from them: fitted
+ * efficiencies and errors. */
 #ifndef LT_PLAN_POINTS_H
 #define LT_PLAN_POINTS_H
 
@@ -65,7 +65,7 @@ typedef struct {
     char flag[LT_PLAN_TEXT_BYTES];
 } lt_point_job;
 
-/* False: the row is left out, why says so. */
+/* False: the row is left out; why has the reason. */
 bool lt_point_job_make(lt_point_job *out, const lt_point *row, char why[LT_PLAN_TEXT_BYTES]);
 /* Seconds of a step by the model, with the row's missing layout facts chosen by search. Returns 0
  * with a reason when there is none. */

@@ -1,6 +1,6 @@
 /* recipe.c: where the shipped files are, and typed reads of flat YAML rows.
  *
- * A name such as "alps" is looked for as recipes/<folder>/alps<suffix> under, in this order:
+ * A name such as "alps" is searched as recipes/<folder>/alps<suffix> under, in this order:
  * $LATEEN_RECIPES, the current folder, the folder of the program and its two parents (a build
  * tree), and ../share/lateen (an installation). */
 #include <math.h>
@@ -112,7 +112,7 @@ lt_err lt_plan_recipe_find(char *out, size_t out_bytes, const char *folder, cons
         return LT_OK;
     }
     if (lt_file_is_dir(name)) {
-        LT_FAIL(LT_ERR_NOT_FOUND, "folder '%s' holds no config.json", name);
+        LT_FAIL(LT_ERR_NOT_FOUND, "folder '%s' has no config.json", name);
     }
     if (strchr(name, '/') != NULL) {
         LT_FAIL(LT_ERR_NOT_FOUND, "no file '%s'", name);

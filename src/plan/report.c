@@ -1,5 +1,5 @@
-/* report.c: from a question to everything that the pages print: search, run length, price, energy,
- * goodput, what-ifs, warnings. */
+/* report.c: computes everything that the reports print: search, run length, price, energy, goodput,
+ * what-ifs, warnings. */
 #include "plan/report.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "base/error.h"
 
 #define IDLE_SHARE                                                                                 \
-    0.15 /* Of a GPU's power while it waits: the swing when a job stops is the rest. */
+    0.15 /* Share of a GPU's power while it waits; the rest is the swing when a job stops. */
 
 static void LT_PRINTF(2, 3) warn(lt_plan_report *r, const char *fmt, ...) {
     va_list args;
@@ -26,8 +26,8 @@ static void warnings(lt_plan_report *r) {
     const double chinchilla = 20.0 * lt_plan_model_params(&r->model).active;
     if (!r->cluster.stack.anchored) {
         warn(r,
-             "no measurement of stack '%s' on %s: efficiencies are this GPU's defaults, expect an "
-             "error of 15 %%",
+             "stack '%s' was not measured on %s: the efficiencies are this GPU's defaults, so "
+             "expect an error of 15 %%",
              r->cluster.stack.name, r->cluster.gpu.name);
     }
     if (used > 0.93) {
@@ -38,7 +38,7 @@ static void warnings(lt_plan_report *r) {
     }
     if (b->time.bubble / b->time.step_s > 0.10) {
         warn(r,
-             "the pipeline stands still %.0f %% of the time: a larger batch or more virtual stages "
+             "the pipeline is idle %.0f %% of the time: a larger batch or more virtual stages "
              "would help",
              100 * b->time.bubble / b->time.step_s);
     }
@@ -49,7 +49,7 @@ static void warnings(lt_plan_report *r) {
              100 * b->time.dp_comm / b->time.step_s);
     }
     if (r->goodput.mtbf_s < 3.0 * 3600.0) {
-        warn(r, "something fails every %.1f h: keep %lld spare nodes and save every %.0f min",
+        warn(r, "there is a failure every %.1f h: keep %lld spare nodes and save every %.0f min",
              r->goodput.mtbf_s / 3600.0, (long long)r->goodput.spares,
              r->goodput.interval_s / 60.0);
     }
@@ -87,7 +87,7 @@ static void what_if(lt_plan_report *r, const char *change, const lt_plan_cluster
         snprintf(w->change, sizeof w->change, "%s", change);
         w->step_s = best_with(r, c, q);
         w->step_s /= samples;
-        /* What makes it slower is no answer to the question. */
+        /* A change that makes it slower is not listed. */
         r->n_what_ifs += isfinite(w->step_s) && w->step_s < r->found.best[0].time.step_s ? 1 : 0;
     }
 }

@@ -1,4 +1,4 @@
-/* report.h: a finished plan, and its three faces: a page of text, JSON, and a self-contained HTML
+/* report.h: a finished plan and its three formats: a page of text, JSON, and a self-contained HTML
  * file. */
 #ifndef LT_PLAN_REPORT_H
 #define LT_PLAN_REPORT_H
@@ -31,8 +31,8 @@ typedef struct {
     lt_plan_what_if what_if[LT_PLAN_WHAT_IFS];
 } lt_plan_report;
 
-/* Search, then everything that follows from the best layout. Free with lt_plan_report_close.
- * interval_s 0: choose. */
+/* Search, then compute everything that follows from the best layout. Free with
+ * lt_plan_report_close. interval_s 0: choose. */
 LT_MUST_USE lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save,
                                        bool sensitivity);
 void lt_plan_report_close(lt_plan_report *r);

@@ -67,7 +67,7 @@ static void LT_PRINTF(2, 3) put(page *p, const char *fmt, ...) {
     p->n += (size_t)n;
 }
 
-/* Names come from files: nothing of them may become markup. */
+/* Names come from files, so they are escaped. */
 static void put_escaped(page *p, const char *s) {
     for (; *s != 0; s++) {
         if (*s == '<' || *s == '>' || *s == '&' || *s == '"') {

@@ -256,7 +256,7 @@ int32_t lt_gast_new_rule(lt_gast *g, lt_gid body) {
     return (int32_t)g->n_rules++;
 }
 
-/* A function, so that the table has its place before the body's own rules may move it. */
+/* A function, because making the body may grow and move the table of rules. */
 void lt_gast_define(lt_gast *g, int32_t rule, lt_gid body) {
     if (rule >= 0) {
         g->rules[rule].body = body;

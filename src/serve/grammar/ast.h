@@ -1,6 +1,6 @@
 /* grammar/ast.h: a grammar as a set of rules over a small tree, before it becomes an automaton.
- * GBNF, regular expressions, JSON schemas and choices are all written into this; grammar/compile.c
- * takes it from there.
+ * GBNF, regular expressions, JSON schemas and choices are all translated to this; grammar/compile.c
+ * continues from it.
  *
  * Nodes are numbers into one growing table, so that readers need no cleanup of their own. A failed
  * allocation is remembered and reported once, by lt_gast_check. */
@@ -50,7 +50,8 @@ typedef struct {
     uint32_t lo, hi; /* Code points, both included. */
 } lt_grange;
 
-/* Bytes that are in no text: where it begins and ends, while a pattern's anchors are sorted out. */
+/* Bytes that occur in no text; they mark its beginning and end while the anchors of a pattern are
+ * resolved. */
 #define LT_GANCHOR_START 0xF8
 #define LT_GANCHOR_END   0xF9
 
@@ -63,9 +64,9 @@ typedef struct {
     lt_gid body; /* -1: not defined (yet). */
     char *name;
     bool keep; /* Do not write it into its callers. */
-    /* For grammar/distinct.h; all kept. Its texts are entries (names of members, items of a list):
-     * no two of one container are the same. It is regular. Or a JSON text begins with it; or the
-     * items of a list that are to be different. */
+    /* For grammar/distinct.h; such rules are kept. names: its texts are entries (names of members,
+     * items of a list) that must differ within a container, and it is regular. json: a JSON text
+     * begins with it. unique: it is the items of a list that must differ. */
     bool names, json, unique;
 } lt_grule;
 
@@ -83,9 +84,9 @@ typedef struct {
     lt_grule *rules;
     size_t n_rules, rules_room;
     int32_t root;  /* Rule to start with. */
-    uint64_t work; /* Of automata made while reading: see lt_gplan. */
+    uint64_t work; /* Work on automata made while reading: see lt_gplan. */
     bool failed;
-    const atomic_bool *stop; /* Set by another thread: give up (STATE). NULL: nobody does. */
+    const atomic_bool *stop; /* Another thread sets it to abandon the work (STATE). NULL: never. */
 } lt_gast;
 
 void lt_gast_free(lt_gast *g);
@@ -131,8 +132,9 @@ struct lt_grammar_vocab;
 LT_MUST_USE lt_err lt_gbnf_read(lt_gast *g, const struct lt_grammar_vocab *v, const char *text,
                                 size_t bytes);
 typedef struct {
-    bool search; /* Sought anywhere, unless anchored; else it must match the whole text. */
-    bool json;   /* Spelt as between the quotes of JSON. */
+    /* Searched anywhere in the text, unless anchored; otherwise it must match the whole text. */
+    bool search;
+    bool json; /* Spelt as between the quotes of JSON. */
     bool wide; /* Where ECMAScript and Python differ: all that either matches; else what both do. */
 } lt_gregex_options;
 LT_MUST_USE lt_err lt_gregex_read(lt_gast *g, const char *text, size_t bytes, lt_gregex_options o,

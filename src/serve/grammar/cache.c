@@ -1,12 +1,12 @@
 /* grammar/cache.c: configurations, stepped by bytes and masked by tokens; see grammar/impl.h.
  *
- * MASK     1. How many plain characters (see grammar/vocab.c) can follow with nothing decided by
- *          them? If after each of them the same
- *             configuration comes, plain tokens up to that length are allowed without a look; a
- *             string without a length limit is a configuration that comes back to itself: all of
- *             them.
- *          2. The other tokens by a walk of their trie, subtrees that do not fit skipped.
- *          Both cost a configuration once; then the mask is copied. */
+ * MASK     1. How many plain characters (see grammar/vocab.c) can follow without deciding anything?
+ *          If after each of them the same
+ *             configuration follows, plain tokens up to that length are allowed without a check; a
+ *             string without a length limit is a configuration that returns to itself, so all of
+ *             them are.
+ *          2. The other tokens by a walk of their trie, skipping subtrees that do not fit. Both
+ *          cost a configuration once; then the mask is copied. */
 #include "serve/grammar/impl.h"
 
 #include <stdlib.h>
@@ -152,8 +152,8 @@ static unsigned marks_of(const lt_gconfig *f) {
            (f->starts_unique ? LT_GMARK_UNIQUE : 0u);
 }
 
-/* Everything that the work list leads to without a byte, as a configuration; -1: nothing can follow
- * and the text may not end. */
+/* The configuration of everything that the work list reaches without reading a byte; -1: nothing
+ * can follow and the text may not end. */
 static lt_err settle(lt_grammar *g, int32_t *out) {
     const lt_gprogram *p = &g->program;
     lt_gcache *c = &g->cache;
@@ -507,8 +507,8 @@ static lt_err keep_mask(lt_grammar *g, int32_t config, const uint32_t *bits, int
     return LT_OK;
 }
 
-/* Many positions of a counted repetition differ in nothing that the tokens of the second trie could
- * see: far enough from both bounds the one with the lowest count stands for all. */
+/* Many positions of a counted repetition are equivalent for the tokens of the second trie: far
+ * enough from both bounds, the one with the lowest count represents all. */
 static lt_err alike(lt_grammar *g, int32_t config, int32_t *out) {
     lt_gcache *c = &g->cache;
     const lt_gprogram *p = &g->program;

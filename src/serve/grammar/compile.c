@@ -1,6 +1,6 @@
-/* grammar/compile.c: rules to one program: which rules are written into their callers, each rule's
- * automaton, dead ends cut, left recursion refused, bytes that nothing tells apart put into
- * classes. */
+/* grammar/compile.c: compiles rules to one program: inlines rules into their callers, makes the
+ * automaton of each rule, removes dead ends, refuses left recursion, and groups bytes that no edge
+ * distinguishes into classes. */
 #include "serve/grammar/impl.h"
 
 #include <stdlib.h>
@@ -248,8 +248,8 @@ static lt_err cut_dead_ends(lt_gprogram *p) {
     return LT_OK;
 }
 
-/* A call that can come to itself before a byte is read would never end: find one by depth-first
- * search over states along calls (and past callees that may be empty). */
+/* A call that can reach itself before a byte is read would never end: search for one depth-first
+ * along calls (and past callees that may be empty). */
 static lt_err refuse_left_recursion(const lt_gprogram *p) {
     const size_t n = p->d.n_states;
     bool *nullable = calloc(n + 1, sizeof *nullable),

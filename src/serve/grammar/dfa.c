@@ -9,8 +9,7 @@
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define NFA_STATES 1000000 /* Of one rule with all that is written into it. */
 #define DFA_STATES 300000
-/* Of a whole grammar, in members of subsets: a fraction of a second. The front compiles on its
-     * loop. */
+/* Limit for a whole grammar, in members of subsets: a fraction of a second. */
 #define WORK_MAX 20000000
 #else /* Many small inputs find more than few large ones. */
 #define NFA_STATES 4000
@@ -465,8 +464,8 @@ static lt_err collect_bytes(subsets *s, int32_t state, bool cut[257]) {
 }
 
 /* Byte edges of a state: cut 0..255 where any member's edges begin or end, one target set for each
- * piece. Edges come into play at their first byte and are dropped behind their last, so a class of
- * hundreds of ranges (\p{L}) costs each of them a few times and not once for each piece. */
+ * piece. Edges become active at their first byte and are dropped after their last, so of a class of
+ * hundreds of ranges (\p{L}) each range is handled a few times and not once for each piece. */
 static lt_err byte_edges(subsets *s, int32_t state) {
     bool cut[257] = {false};
     int32_t to, before = -1;

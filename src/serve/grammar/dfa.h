@@ -1,10 +1,10 @@
 /* grammar/dfa.h: from trees to automata over bytes: Thompson's construction, then the subset
  * construction, rule by rule.
  *
- * An automaton's edges are byte ranges; beside them a state may have calls: "match rule r, then go
- * on at `to`". Rules that call nothing recursive and are small are written into their callers, so
- * most schemas become few, plain automata. Counted repetitions that would be long to write out
- * become calls of a loop, which counts on the stack instead. */
+ * An automaton's edges are byte ranges; besides them a state may have calls: "match rule r, then
+ * continue at `to`". Rules that call nothing recursive and are small are written into their
+ * callers, so most schemas become few, plain automata. Counted repetitions that would be long to
+ * write out become calls of a loop, which counts on the stack instead. */
 #ifndef LT_SERVE_GRAMMAR_DFA_H
 #define LT_SERVE_GRAMMAR_DFA_H
 

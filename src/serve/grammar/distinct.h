@@ -1,17 +1,17 @@
-/* grammar/distinct.h: what a grammar can not say: no two members of an object have the same name,
- * no two items of a list are the same.
+/* grammar/distinct.h: what a grammar cannot express: no two members of an object have the same
+ * name, and no two items of a list are equal.
  *
  * Beside the grammar's configuration a state follows its text as JSON: which objects and lists are
  * open, and the names and items that each has so far ("entries"). A token that would complete an
- * entry for a second time is taken out of the mask; so is one behind which only entries that are
- * there already could be spelt. The grammar's rules for such entries (lt_grule.names) say where
- * this holds: without calls, spelt in one way, and so that their texts can be counted.
+ * entry for a second time is removed from the mask; so is one after which only existing entries
+ * could be written. The grammar's rules for such entries (lt_grule.names) say where this applies:
+ * they have no calls, a single notation, and texts that can be counted.
  *
  *     open      a list that shares its tail with the states it was copied from: entries of the
  *               innermost container up to its mark, then those around it
  *
- * Following begins where the grammar begins a JSON text (lt_grule.json), so free text may stand
- * before it. */
+ * Tracking begins where the grammar begins a JSON text (lt_grule.json), so free text may precede
+ * it. */
 #ifndef LT_SERVE_GRAMMAR_DISTINCT_H
 #define LT_SERVE_GRAMMAR_DISTINCT_H
 
@@ -31,7 +31,7 @@ typedef struct {
     bool expects;   /* What comes next is an entry. */
     bool collects;  /* An entry is being written: its text so far. */
     bool failed;    /* No memory: reported by the next mask. */
-    bool repeats;   /* The last byte completed an entry that was there. */
+    bool repeats;   /* The last byte completed an entry that exists already. */
     char *text;
     size_t n, room;
 } lt_gdistinct;
@@ -46,7 +46,7 @@ void lt_gdistinct_step(const struct lt_grammar *g, lt_gdistinct *d, int32_t from
 /* Take tokens out of a mask of n_ids ids that belongs to this configuration. */
 LT_MUST_USE lt_err lt_gdistinct_mask(struct lt_grammar *g, lt_gdistinct *d, int32_t config,
                                      uint32_t *bits, int64_t n_ids);
-/* Follow a token's bytes in a copy: may they be? *to: the configuration behind them. */
+/* Try a token's bytes on a copy: are they allowed? *to: the configuration after them. */
 LT_MUST_USE lt_err lt_gdistinct_allows(struct lt_grammar *g, const lt_gdistinct *d, int32_t config,
                                        const uint8_t *bytes, size_t n, bool *out);
 

@@ -1,10 +1,10 @@
 /* grammar/doc.c: see grammar/doc.h.
  *
- * All objects and arrays of the document are listed once, each behind its parent, with the resource
+ * All objects and arrays of the document are listed once, each after its parent, with the resource
  * that it belongs to: the nearest schema around it with an $id. References are resolved against
  * that resource's address: an address that some $id of the document gives, then nothing, a pointer
- * ("/$defs/a") or the name of an $anchor. Where a pointer leads nowhere in its resource the
- * document's root is tried: many schemas carry an $id within and mean the root all the same. */
+ * ("/$defs/a") or the name of an $anchor. If a pointer has no target in its resource, the
+ * document's root is tried: many schemas have an inner $id but mean the root. */
 #include "serve/grammar/doc.h"
 
 #include <stdio.h>
@@ -372,8 +372,8 @@ static const anchor *find_anchor(const lt_gdoc *d, int32_t in, const char *name)
     return NULL;
 }
 
-/* The dynamic anchors of this name in the whole document: with one alone, which is meant does not
- * depend on who asks. */
+/* Number of dynamic anchors of this name in the document. If there is only one, its meaning does
+ * not depend on the path of references. */
 static size_t count_dynamic(const lt_gdoc *d, const char *name) {
     size_t n = 0;
     for (size_t i = 0; i < d->n_anchors; i++) {

@@ -1,5 +1,5 @@
-/* grammar/doc.h: a schema's document: where each value stands in it, and what a reference points
- * at. */
+/* grammar/doc.h: the document of a schema: the place of each value in it, and the targets of
+ * references. */
 #ifndef LT_SERVE_GRAMMAR_DOC_H
 #define LT_SERVE_GRAMMAR_DOC_H
 
@@ -11,8 +11,8 @@
 
 typedef struct lt_gdoc lt_gdoc;
 
-/* root stays the caller's and must outlive the document. FORMAT: a member whose name begins with
- * U+0001, which is ours. */
+/* root remains the caller's and must outlive the document. FORMAT: a member's name begins with
+ * U+0001, which is reserved for internal use. */
 LT_MUST_USE lt_err lt_gdoc_open(lt_gdoc **out, const json_t *root);
 void lt_gdoc_close(lt_gdoc *d); /* Accepts NULL. */
 

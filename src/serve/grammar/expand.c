@@ -1,14 +1,14 @@
-/* grammar/expand.c: a term's literals into shapes.
+/* grammar/expand.c: expands the literals of a term into shapes.
  *
- * A pending shape takes its literals one by one. What a schema says at once (types, bounds,
- * members) is written into the shape; schemas that hold with it ($ref, allOf) are literals to come;
- * anyOf, oneOf, if, dependencies and whatever does not hold are choices between lists of literals.
- * When no literal is left, a copy of the shape goes on with each alternative of the smallest
- * choice. Lists grow at their heads, so a copy is a few words. Shapes that no value has are dropped
- * as soon as that shows.
+ * A pending shape takes its literals one by one. What a schema states directly (types, bounds,
+ * members) is written into the shape. Schemas that must hold as well ($ref, allOf) become further
+ * literals. anyOf, oneOf, if, dependencies and negations are choices between lists of literals.
+ * When no literal is left, a copy of the shape continues with each alternative of the smallest
+ * choice. Lists grow at their heads, so a copy is a few words. Shapes without a value are dropped
+ * as soon as that is known.
  *
- * oneOf means alternative i and none of the others: "not" is written only for those that i does not
- * exclude already. */
+ * oneOf means alternative i and none of the others; "not" is written only for those that i does not
+ * already exclude. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 #include "serve/grammar/schema.h"
 
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-#define MAX_WORK   600000 /* Literals written, of a document: some tenths of a second. */
+#define MAX_WORK   600000 /* Literals written for a document: some tenths of a second. */
 #define MAX_SHAPES 3000   /* Of one term. */
 #else
 #define MAX_WORK   3000

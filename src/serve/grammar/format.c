@@ -1,6 +1,6 @@
-/* grammar/format.c: the formats that JSON schema's drafts list, as patterns. What is produced is
- * valid by its RFC; where an RFC can not be written as a pattern of reasonable size a part of it
- * is:
+/* grammar/format.c: the formats that JSON schema's drafts list, as patterns. Every text of a
+ * pattern is valid by its RFC. Where an RFC cannot be written as a pattern of reasonable size, the
+ * pattern covers a part of it:
  *
  *     hostname, email       labels without "--" in third place (xn-- needs a decoder); at most 3
  *                           labels, or 8 of up to 30 characters

@@ -150,7 +150,7 @@ static lt_err read_token(reader *r, lt_gid *out) {
         return wrong(r, "no special token of this name");
     }
     for (size_t i = 0; i < r->v->n_ends; i++) {
-        if (r->v->ends[i] == id) { /* It would be a text that can not go on and has not ended. */
+        if (r->v->ends[i] == id) { /* The text could then neither continue nor end. */
             return wrong(r, "a token that ends the text; it may follow wherever the grammar ends");
         }
     }

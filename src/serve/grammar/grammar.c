@@ -1,4 +1,4 @@
-/* grammar.c: the door of grammar.h: open, states, masks. */
+/* grammar.c: the interface of grammar.h: open, states, masks. */
 #include "serve/grammar/impl.h"
 
 #include <stdlib.h>

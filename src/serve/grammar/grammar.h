@@ -1,5 +1,5 @@
-/* grammar.h: what may come next: a GBNF grammar, regular expression, JSON schema or list of choices
- * as masks over token ids.
+/* grammar.h: which token may come next: a GBNF grammar, regular expression, JSON schema or list of
+ * choices as masks over token ids.
  *
  *     once a model:    lt_grammar_vocab_open(&vocab, tokenizer, NULL, 0)
  *     once a request:  lt_grammar_open(&g, vocab, LT_GRAMMAR_SCHEMA, text, bytes)  (or shared)
@@ -36,26 +36,26 @@ typedef enum {
     LT_GRAMMAR_CHOICE  /* One of the strings of a JSON array of strings. */
 } lt_grammar_kind;
 
-/* The tokens' bytes as tries. ends: ids that end a text, beside those that the tokenizer knows. The
+/* Make tries of the tokens' bytes. ends: ids that end a text, besides those of the tokenizer. The
  * tokenizer may be closed afterwards. */
 LT_MUST_USE lt_err lt_grammar_vocab_open(lt_grammar_vocab **out, const lt_tokenizer *t,
                                          const int32_t *ends, int64_t n_ends);
 void lt_grammar_vocab_close(lt_grammar_vocab *v); /* After its grammars. Accepts NULL. */
 
 /* Compile. FORMAT: a syntax error (line or offset and what was expected); UNSUPPORTED: a keyword
- * that would change the language and is not served, by name; LIMIT: too large. Mostly milliseconds,
- * a third of a second at most: serve/api/compile.h keeps it off the loop. */
+ * that would change the language but is not supported, by name; LIMIT: too large. Mostly
+ * milliseconds, a third of a second at most: serve/api/compile.h keeps it off the loop. */
 LT_MUST_USE lt_err lt_grammar_open(lt_grammar **out, const lt_grammar_vocab *v,
                                    lt_grammar_kind kind, const char *text, size_t bytes);
 /* The same until another thread sets *stop: STATE. */
 LT_MUST_USE lt_err lt_grammar_open_until(lt_grammar **out, const lt_grammar_vocab *v,
                                          lt_grammar_kind kind, const char *text, size_t bytes,
                                          const atomic_bool *stop);
-/* One more owner, who closes it too. Returns g. */
+/* Add an owner, which must close it, too. Returns g. */
 lt_grammar *lt_grammar_hold(lt_grammar *g);
-/* An owner less; the last after all states. Accepts NULL. */
+/* Remove an owner; the last one must do so after closing all states. Accepts NULL. */
 void lt_grammar_close(lt_grammar *g);
-/* What it has in memory: automata, and what texts have asked for so far. */
+/* Its memory: automata, and the cache that texts have filled so far. */
 size_t lt_grammar_bytes(lt_grammar *g);
 
 LT_MUST_USE lt_err lt_grammar_state_open(lt_grammar_state **out, const lt_grammar *g);
@@ -76,8 +76,7 @@ LT_MUST_USE lt_err lt_grammar_accept(lt_grammar_state *s, int32_t id);
 bool lt_grammar_done(const lt_grammar_state *s);      /* Only an ending id may follow. */
 bool lt_grammar_accepting(const lt_grammar_state *s); /* An ending id may follow. */
 
-/* Jump forward: the bytes that must follow whatever is sampled, at most room; 0 when there is a
- * choice. */
+/* Jump forward: the bytes that must follow in any case, at most room; 0 when there is a choice. */
 size_t lt_grammar_forced(lt_grammar_state *s, char *out, size_t room);
 
 #endif

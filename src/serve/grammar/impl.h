@@ -1,14 +1,14 @@
-/* grammar/impl.h: what an open grammar consists of: the vocabulary's tries, the program (all rules'
- * automata as one), and the cache of configurations that texts have reached.
+/* grammar/impl.h: the parts of an open grammar: the vocabulary's tries, the program (the automata
+ * of all rules as one), and the cache of configurations that texts have reached.
  *
  *     configuration = a set of (state, stack) and whether the text may end here
  *     stack         = a list of return addresses, shared: node = (return state, loop, count, rest
  *                   of the stack)
  *
- * Stacks and configurations are interned, so each is a number, and the number of the configuration
- * after a byte is remembered in a row of transitions by byte class. For grammars without recursion
- * this becomes a plain automaton built as far as texts have gone. A mask is made by walking the
- * trie along these rows, once a configuration. */
+ * Stacks and configurations are interned, so each is a number, and the configuration after a byte
+ * is cached in a row of transitions by byte class. For grammars without recursion this becomes a
+ * plain automaton built as far as texts have gone. A mask is made by walking the trie along these
+ * rows, once a configuration. */
 #ifndef LT_SERVE_GRAMMAR_IMPL_H
 #define LT_SERVE_GRAMMAR_IMPL_H
 

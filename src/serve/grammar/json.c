@@ -1,5 +1,5 @@
-/* grammar/json.c: see grammar/json.h. Numbers have at most 18 digits on each side of the point: a
- * sampler must not fall into endless digits. */
+/* grammar/json.c: see grammar/json.h. Numbers have at most 18 digits on each side of the point, so
+ * that a sampler cannot generate digits endlessly. */
 #include "serve/grammar/json.h"
 
 #include <math.h>

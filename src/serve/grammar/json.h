@@ -1,5 +1,5 @@
-/* grammar/json.h: JSON's own texts as trees: strings, numbers with bounds, any value; shared by
- * schemas and patterns. */
+/* grammar/json.h: JSON texts as trees: strings, numbers with bounds, any value; shared by schemas
+ * and patterns. */
 #ifndef LT_SERVE_GRAMMAR_JSON_H
 #define LT_SERVE_GRAMMAR_JSON_H
 

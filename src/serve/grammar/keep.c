@@ -1,9 +1,9 @@
-/* grammar/keep.c: see grammar/keep.h. Few entries, in a row: a look at each hash costs less than
- * the JSON around it.
+/* grammar/keep.c: see grammar/keep.h. There are few entries in an array: comparing each hash costs
+ * less than the JSON around it.
  *
- * The lock is the list's alone: put measures grammars before it takes it (each waits for its own
- * lock, which a mask being made holds), and closes those that go after it has given it back. Only
- * put changes the list, so it may read it meanwhile. */
+ * The lock protects only the list. put measures grammars before it takes the lock (each needs its
+ * own lock, which is held while a mask is made) and closes evicted ones after it has released the
+ * lock. Only put changes the list, so it may read it without the lock. */
 #include "serve/grammar/keep.h"
 
 #include <pthread.h>
@@ -21,7 +21,7 @@ typedef struct {
     char *key;
     size_t key_bytes, bytes; /* bytes: of the grammar, as of the last put. */
     lt_grammar *grammar;
-    int64_t used; /* The number of the call of find, or put, that used it last. */
+    int64_t used; /* Number of the call of find or put that used it last. */
 } entry;
 
 struct lt_grammar_keep {
@@ -85,7 +85,7 @@ lt_grammar *lt_grammar_keep_find(lt_grammar_keep *k, const char *key, size_t key
     return found;
 }
 
-/* The entry that was used longest ago leaves the list. */
+/* Remove the least recently used entry from the list. */
 static entry take_oldest(lt_grammar_keep *k) {
     int at = 0;
     for (int i = 1; i < k->n; i++) {
@@ -96,7 +96,7 @@ static entry take_oldest(lt_grammar_keep *k) {
     return oldest;
 }
 
-/* What all entries have; measured anew. */
+/* Measure the memory of all entries again. */
 static size_t measure(lt_grammar_keep *k) {
     size_t all = 0;
     for (int i = 0; i < k->n; i++) {

@@ -1,13 +1,12 @@
-/* grammar/keep.h: grammars that were made, by the text of what was asked for: a schema that comes
- * with every request is compiled once, and the masks that its texts have asked for so far are there
- * for all of them.
+/* grammar/keep.h: a cache of compiled grammars, keyed by their source: a schema that comes with
+ * every request is compiled once, and the masks computed so far serve all its requests.
  *
  *     find(key) ─▶ a grammar, held for the caller, or NULL     any thread
  *     put(key, g)                                              one thread: the compiler's
  *
- * Keys are compared whole. Bounded by what the grammars have in memory, which grows as they are
- * used (it is measured again at each put), and in number; the one that was asked for longest ago
- * goes first. Whoever uses one holds it, so it goes when the last has closed it. */
+ * Keys are compared completely. The cache is bounded by the memory of its grammars, which grows as
+ * they are used (it is measured again at each put), and by their number; the least recently used
+ * one is evicted first. Users of a grammar hold it, so it is freed when the last has closed it. */
 #ifndef LT_SERVE_GRAMMAR_KEEP_H
 #define LT_SERVE_GRAMMAR_KEEP_H
 
@@ -24,8 +23,8 @@ LT_MUST_USE lt_err lt_grammar_keep_open(lt_grammar_keep **out, size_t most_bytes
 void lt_grammar_keep_close(lt_grammar_keep *k); /* Accepts NULL. */
 
 lt_grammar *lt_grammar_keep_find(lt_grammar_keep *k, const char *key, size_t key_bytes);
-/* Held once more if it is kept: not if there is no memory, it alone is over the bound, or the key
- * is there. */
+/* Add a grammar and hold it, unless there is no memory, it alone exceeds the bound, or the key
+ * exists. */
 void lt_grammar_keep_put(lt_grammar_keep *k, const char *key, size_t key_bytes, lt_grammar *g);
 void lt_grammar_keep_get_stats(lt_grammar_keep *k, lt_grammar_keep_stats *out);
 

@@ -86,8 +86,9 @@ lt_err lt_gdfa_counts(const lt_gdfa *d, int64_t most, int64_t *out) {
     for (size_t i = 0; i < n; i++) {
         out[i] = live[i] ? -1 : 0;
     }
-    /* From the ends: a state is counted when all that it leads to are. What is left leads to a
-     * loop: without end. Later states mostly lie nearer to the end, so few rounds do. */
+    /* Start from the ends: a state is counted when all its targets are. The remaining states lead
+     * to a loop and have infinitely many texts. Later states are mostly nearer to the end, so few
+     * rounds suffice. */
     while (changed) {
         changed = false;
         for (size_t i = n; i-- > 0;) {

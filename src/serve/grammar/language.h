@@ -1,5 +1,5 @@
-/* grammar/language.h: questions about the texts of a small regular tree: is a text among them, how
- * many are there, which. */
+/* grammar/language.h: answers questions about the texts of a small regular tree: how many there
+ * are, and which. */
 #ifndef LT_SERVE_GRAMMAR_LANGUAGE_H
 #define LT_SERVE_GRAMMAR_LANGUAGE_H
 

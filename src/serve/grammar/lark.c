@@ -9,12 +9,12 @@
  *   %ignore WS                                // may stand before, between and behind the terminals
  *                                             of rules
  *
- * The language is that of the characters: no lexer takes the longest terminal first, so where Lark
- * would read a keyword a name may stand as well. What is ignored is taken as long as can be, as in
- * Lark: behind a comment to the end of its line nothing stands on that line. A rule whose
- * alternatives begin with itself, which LALR grammars are full of, becomes a repetition; through
- * other rules it is refused. Templates, %declare, %override, %extend, imports from elsewhere and
- * flags of regular expressions other than u are UNSUPPORTED. */
+ * The language is defined on characters: no lexer takes the longest terminal first, so where Lark
+ * would read a keyword, a name is accepted as well. Ignored text is taken as long as possible, as
+ * in Lark: nothing follows a comment on its line. A rule whose alternatives begin with itself,
+ * common in LALR grammars, becomes a repetition; recursion on the left through other rules is
+ * refused. Templates, %declare, %override, %extend, imports from elsewhere and flags of regular
+ * expressions other than u are UNSUPPORTED. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ typedef struct {
     const uint8_t *p, *start, *end;
     const char *prefix; /* Of every name: COMMON while the library is read. */
     bool in_terminal;   /* Nothing is ignored inside of one. */
-    bool imports;       /* The library is asked for. */
+    bool imports;       /* The grammar imports from the library. */
     lt_gids ignored;
     int depth;
 } reader;

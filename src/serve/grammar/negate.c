@@ -1,5 +1,5 @@
-/* grammar/negate.c: what holds when a schema does not: one of its keywords fails. Each failing
- * keyword is written as a schema of its own, which is then an alternative like any other:
+/* grammar/negate.c: the negation of a schema: one of its keywords fails. Each failing keyword is
+ * written as a schema of its own, which is then an alternative like any other:
  *
  *     minimum 3        a number, exclusiveMaximum 3
  *     type string      one of the other types
@@ -10,10 +10,10 @@
  *     anyOf [A, B]     neither A nor B
  *     if A then B      A and not B, or ...
  *
- * Members with "\001" are ours: types (a mask), not (values), not_pattern, not_multiple, some (a
- * member exists that additionalProperties, patternProperties or propertyNames do not allow). Not
- * written: uniqueItems, unevaluated... and format, which asserts for some readers only: an
- * alternative less, so nothing invalid is produced; where no other is left the schema is
+ * Members with "\001" are internal: types (a mask), not (values), not_pattern, not_multiple, some
+ * (a member exists that additionalProperties, patternProperties or propertyNames do not allow).
+ * uniqueItems, unevaluated... and format, which not all readers assert, are not negated. That
+ * removes an alternative, so nothing invalid is produced; if no other is left, the schema is
  * refused. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* grammar/nfa.h: automata with empty edges, on their way to grammar/dfa.h's; what grammar/dfa.c and
- * grammar/product.c share. */
+/* grammar/nfa.h: automata with empty edges, from which those of grammar/dfa.h are made; shared by
+ * grammar/dfa.c and grammar/product.c. */
 #ifndef LT_SERVE_GRAMMAR_NFA_H
 #define LT_SERVE_GRAMMAR_NFA_H
 

@@ -1,6 +1,6 @@
-/* grammar/product.c: nodes that are made of whole automata: what two of them match, or one and not
- * the other; what one matches in so many characters; one with its anchors read as nothing; one that
- * a reader wrote out. */
+/* grammar/product.c: nodes built from complete automata: the intersection or difference of two, one
+ * restricted to a number of characters, one with its anchors erased, and one that a reader wrote
+ * out. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -8,8 +8,8 @@
  *   ^ and $ anywhere
  *
  * Look-around, back-references, \b and flags describe more than a regular language or need what a
- * mask cannot see: UNSUPPORTED. As a grammar the expression must match the whole text; as a
- * schema's pattern it is sought anywhere, unless anchored, and spelt as in JSON. */
+ * mask cannot see: UNSUPPORTED. As a grammar, the expression must match the whole text; as a
+ * schema's pattern, it is searched anywhere, unless anchored, in text as written in JSON. */
 #include <ctype.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -72,8 +72,8 @@ static bool skip(reader *r, char c) {
     return is;
 }
 
-/* The properties, and what has each: found once, in some hundred microseconds each, by looking at
- * all of Unicode. */
+/* The properties and their characters, found once by scanning all of Unicode, in some hundred
+ * microseconds each. */
 static const struct {
     char name;
     uint32_t flag;

@@ -1,5 +1,5 @@
-/* grammar/schema.c: JSON schemas (draft 2020-12, and what older drafts wrote otherwise) as trees;
- * grammar/schema.h draws the way.
+/* grammar/schema.c: JSON schemas (draft 2020-12 and the notations of older drafts) as trees;
+ * grammar/schema.h has an overview.
  *
  * HONOURED   type, enum, const; $ref, $dynamicRef, $anchor, $id within the document; allOf, anyOf,
  *            oneOf, not, if; dependentRequired, dependentSchemas, dependencies; properties,
@@ -9,14 +9,14 @@
  *            maxLength, pattern, format; minimum, maximum, exclusive ones, multipleOf
  * IGNORED    what only describes: title, description, default, examples, formats that no draft
  *            lists, and keywords that none knows
- * REFUSED    by keyword and place, with UNSUPPORTED: what a mask can not honour; with LIMIT: what
+ * REFUSED    by keyword and place: with UNSUPPORTED what a mask cannot enforce, with LIMIT what
  *            would take too long.
  *
- * What is produced is always valid; some valid texts are not produced: properties come in the
- * schema's order, then others; an object that lists properties and says nothing of others has no
- * others; a schema without type has the types its keywords speak of; numbers with bounds have no
- * exponent, whole ones no point; names of members are spelt plainly. White space between tokens is
- * free within reason. */
+ * Every generated text is valid, but some valid texts are not generated: properties come in the
+ * schema's order, then others; an object that lists properties without mentioning others has no
+ * others; a schema without type has the types to which its keywords apply; numbers with bounds have
+ * no exponent, integers no point; names of members have no escapes where none are needed. White
+ * space between tokens is free within reason. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -104,7 +104,7 @@ static void contradictions_are_named(void **state) {
     refuses("{\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":4,\"num_key_value_"
             "heads\":3,\"intermediate_size\":8,"
             "\"vocab_size\":9,\"max_position_embeddings\":16}",
-            "4 heads are no multiple of 3");
+            "4 heads are not a multiple of 3");
     refuses("{\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":4,\"intermediate_"
             "size\":8,\"num_local_experts\":4,"
             "\"num_experts_per_tok\":5,\"vocab_size\":9,\"max_position_embeddings\":16}",

@@ -50,7 +50,7 @@ static void bad_csv_names_its_line(void **state) {
                {"model,gpu\n", "'gpus'"},
                {"model,gpu,gpus\na,b\n", "t.csv:2: 2 fields"},
                {"model,gpu,gpus\n\"a,b,1\n", "never closed"},
-               {"model,gpu,gpus\n\"a\"b,c,1\n", "behind a closing quote"}};
+               {"model,gpu,gpus\n\"a\"b,c,1\n", "after a closing quote"}};
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         lt_points p;
@@ -73,7 +73,7 @@ static void unknown_rows_are_left_out_with_reasons(void **state) {
                                "f,g,M,H100,8,2,64,4,256,100,128,1,1,8,1,8,\n"
                                "g,g,M,H100,8,2,64,5,256,100,128,1,1,8,nan,1e300,-1\n"
                                "h,g,M,H100,8,2,64,4,256,100,128,1,1,8,1,8,0.5\n";
-    static const char *const words[] = {"no known kind",
+    static const char *const words[] = {"unknown GPU kind",
                                         "number of GPUs",
                                         "sizes of the model",
                                         "contradiction",
