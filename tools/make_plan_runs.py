@@ -128,12 +128,17 @@ def release(tag):
     return flat
 
 
-print("# How Megatron-Bridge's published benchmarks were run, from the recipes in its repository, a tag a release. Written by")
-print("# tools/make_plan_runs.py. A release lists what differs from those above it.")
-print("#   graph:   what of a step CUDA graphs capture         hybridep, deepep  sends a token once to a node; else NCCL's all-to-all")
-print("#   overlap  expert traffic runs beside another micro-batch's compute   again:  modules that run again in the backward pass")
-print("#   pp:4x5   4 pipeline stages of 5 chunks each   mb:  sequences of a micro-batch where not 1")
-print("#   layers:  layers recomputed whole     offload:  layers whose activations go to the host     fsdp  Megatron's FSDP")
+print("# How Megatron-Bridge's published benchmarks were run, from the recipes in its repository at each release's tag. Written by")
+print("# tools/make_plan_runs.py. A release lists only what differs from the releases above it.")
+print("#   graph:             what part of a step CUDA graphs capture")
+print("#   hybridep, deepep   a token is sent once to a node; otherwise NCCL's all-to-all")
+print("#   overlap            expert traffic runs beside another micro-batch's computation")
+print("#   again:             modules that run again in the backward pass")
+print("#   pp:4x5             4 pipeline stages of 5 chunks each")
+print("#   mb:                sequences of a micro-batch, if not 1")
+print("#   layers:            layers that are recomputed whole")
+print("#   offload:           layers whose activations go to the host")
+print("#   fsdp               Megatron's FSDP")
 before = {}
 for number, tag in RELEASES:
     now = release(tag)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The recipe's parts, one changed at a time, at equal tokens, two seeds each; a model of half the width.   ablations.sh DATA OUT [lateen] [steps]
-# Prints one line of JSON a run: {"ablation", "seed", "loss", "bits_per_byte"}. SwiGLU has two thirds of the feed-forward width: equal
-# parameters; it runs as qwen3, which is Apertus' block but for the activation (and RoPE's scaling). The optimisers are compared over rates.
-# LANGS: some of the recipe's languages. JOBS: runs at a time (1), dealt to GPUS devices (1). SEEDS: of the second part ("1 2").
+# Change the parts of the recipe one at a time, at equal tokens, with two seeds each, in a model of half the width.   ablations.sh DATA OUT [lateen] [steps]
+# Prints one line of JSON a run: {"ablation", "seed", "loss", "bits_per_byte"}. SwiGLU has two thirds of the feed-forward width, which gives equal
+# parameters; it runs as qwen3, which equals Apertus' block except for the activation (and RoPE's scaling). The optimisers are compared over learning rates.
+# LANGS: some of the recipe's languages. JOBS: runs at a time (1), distributed over GPUS devices (1). SEEDS: of the second part ("1 2").
 set -eu
 export data=$1 out=$2 lateen=${3:-build/lateen} steps=${4:-900} GPUS=${GPUS:-1} LANGS=${LANGS:-eng deu fra ita ukr pol spa por}
 here=$(dirname "$0")
@@ -26,7 +26,7 @@ run() {
     rm -rf "${folder:?}/checkpoints"
 }
 export -f run mix
-# Each optimiser at its own best rate: what one rate says of two optimisers says more about the rate.
+# Each optimiser must be judged at its own best rate; a comparison at a single rate says more about the rate.
 list() {
     for lr in 5e-4 1e-3 2e-3 4e-3; do
         for beta2 in 0.95 0.999; do

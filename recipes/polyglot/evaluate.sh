@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a finished run is worth: bits per byte on the held-out novels of each language, and what it writes.   evaluate.sh RUN DATA [lateen] [GGUF]
-# Prints lines of JSON. Each language is a validation of the finished run over that language's shard alone, all of it; with GGUF also one of the quantised model,
+# Evaluate a finished run: bits per byte on the held-out novels of each language, and samples.   evaluate.sh RUN DATA [lateen] [GGUF]
+# Prints lines of JSON. For each language the finished run is validated on the whole of that language's shard. With GGUF, the quantised model is also evaluated
 # on the first two held-out novels of each language.
 set -eu
 run=$1 data=$2 lateen=${3:-build/lateen} gguf=${4:-}

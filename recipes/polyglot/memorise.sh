@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What Goldfish is for: small models that read one short text a hundred times and more, without it, with the recipe's k and with k 4; how much do they recite?
+# Measure what the Goldfish loss is for: small models read one short text more than a hundred times, without Goldfish, with the recipe's k, and with k 4. How much do they recite?
 #   memorise.sh DATA OUT [lateen] [steps]
-# Prints tools/memorisation.py's lines for the text and, beside it, for a text they never saw.
+# Prints the lines of tools/memorisation.py for this text, and for a text that the models never saw.
 set -eu
 data=$1 out=$2 lateen=${3:-build/lateen} steps=${4:-1500}
 here=$(dirname "$0")

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Tokenizer and shards for recipes/polyglot-46m.yaml.   prepare.sh TEXTS OUT [lateen]
-#   TEXTS  folder of LANG.jsonl.zst (eng fra deu ita spa por pol ukr), a novel a line {"text": ...}: the ELTeC collections
-#   OUT    gets tokenizer.json (unless it is there), LANG.train.*, LANG.valid.*, and the held-out text LANG.valid.jsonl
-# Held out are whole novels: lines 8, 24, 40, ... of each collection. The tokenizer sees the others only, the three large collections by half and the four
-# small ones twice, so that no language pays for being small.
+# Make the tokenizer and shards for recipes/polyglot-46m.yaml.   prepare.sh TEXTS OUT [lateen]
+#   TEXTS  folder of LANG.jsonl.zst (eng fra deu ita spa por pol ukr), one novel {"text": ...} a line: the ELTeC collections
+#   OUT    gets tokenizer.json (unless it exists), LANG.train.*, LANG.valid.*, and the held-out text LANG.valid.jsonl
+# Whole novels are held out: lines 8, 24, 40, ... of each collection. The tokenizer is trained on the others, with half of the three large collections and the
+# four small ones twice, so that the small languages are not disadvantaged.
 set -eu
 texts=$1 out=$2 lateen=${3:-build/lateen}
 langs="eng fra deu ita spa por pol ukr"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The shipped model from its texts, in one command: about ten minutes on one H100, days on a CPU. Started again, it goes on where it was.
+# Make the shipped model from its texts in one command: about ten minutes on one H100, days on a CPU. If started again, it continues where it stopped.
 #   run.sh TEXTS OUT [lateen] [train options ...]
 #   TEXTS  folder of LANG.jsonl.zst, see prepare.sh
 #   OUT    gets data/, polyglot/ (the run), polyglot-46m.gguf and evaluation.jsonl
@@ -10,7 +10,7 @@ here=$(dirname "$0")
 data=$out/data run=$out/polyglot
 mix() { sep=; for pair in $2; do printf '%s%s/%s.%s' "$sep" "$data" "${pair%%:*}" "$1${pair#"${pair%%:*}"}"; sep=,; done; }
 langs="eng deu fra ita ukr pol spa por"
-# About as many tokens as there are of each; the four small collections are seen half as often again.
+# Weights are roughly the sizes of the collections; the four small ones are seen 1.5 times as often.
 weights="eng:20 deu:20 fra:17 ita:12 ukr:9 pol:9 spa:7 por:6"
 
 "$here/prepare.sh" "$texts" "$data" "$lateen"
