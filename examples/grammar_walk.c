@@ -1,9 +1,12 @@
-/* grammar_walk.c: grammars from a program. TOKENIZER, then lines of {"kind": "schema" | "regex" |
- * "gbnf" | "choice" | "json", "text": ..., "accept": [texts], "walks": N, "seed": S, "tokens":
- * true} on standard input; one line of answers each: which texts the grammar accepts byte by byte,
- * N texts drawn by random walks under its masks, and the time of compiling and of masks in
- * microseconds of one core, along the accepted texts and the walks (masks_over: how many took over
- * 0.5, 1, 2, 5, 10 ms). tools/check_grammar.py judges them. */
+/* grammar_walk.c: compile grammars, and walk along them.
+ *
+ *     build/examples/grammar_walk TOKENIZER < requests
+ *
+ * Each line of standard input is {"kind": "schema" | "regex" | "gbnf" | "choice" | "json", "text":
+ * ..., "accept": [texts], "walks": N, "seed": S, "tokens": true}. Each line of standard output
+ * says which of the texts the grammar accepts, gives N texts drawn by random walks under its masks,
+ * and the time of compiling and of masks, in microseconds of one core (masks_over: how many masks
+ * took over 0.5, 1, 2, 5, 10 ms). tools/check_grammar.py checks the results. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,8 +55,8 @@ static lt_err timed_mask(walker *w, lt_grammar_state *s) {
     return LT_OK;
 }
 
-/* Does the grammar accept the text? Along the tokenizer's own tokens, each of which must be in its
- * mask. */
+/* Does the grammar accept the text? It is fed the tokenizer's own tokens, each of which must be in
+ * the mask. */
 static bool accepts(walker *w, const lt_grammar *g, const char *text, size_t bytes) {
     lt_grammar_state *s = NULL;
     lt_ids ids = {0};
@@ -87,8 +90,8 @@ static bool is_end(const walker *w, int64_t id) {
     return is;
 }
 
-/* One text by a random walk: ids drawn evenly among a few allowed ones, ending when that is allowed
- * and the dice say so. */
+/* One text by a random walk: each id is an allowed one at random, and the walk ends at random where
+ * the grammar allows it. */
 static json_t *walk(walker *w, const lt_grammar *g) {
     lt_grammar_state *s = NULL;
     uint32_t *ids = malloc(4000 * sizeof *ids);

@@ -1,4 +1,4 @@
-/* lateen/eval.h: loss of a model on a text file. Usage: measure MODEL TOKENIZER TEXT_FILE */
+/* lateen/eval.h: the loss of a model on a text file. Usage: measure MODEL TOKENIZER TEXT_FILE */
 #include <stdio.h>
 
 #include "lateen/eval.h"

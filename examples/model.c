@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
 
     if (lt_model_create(&m, &spec, NULL, 42) == LT_OK && lt_session_open(&s, m, 1, 128) == LT_OK &&
         lt_session_eval(s, 0, ids, 3, logits) == LT_OK) {
-        printf("%lld parameters, logit of token 5 behind 1 2 3: %.4f\n",
+        printf("%lld parameters, logit of token 5 after 1 2 3: %.4f\n",
                (long long)lt_model_spec_params(&spec), (double)logits[5]);
         status = argc > 1 && lt_model_save(m, argv[1], LT_BF16, 0) != LT_OK ? 1 : 0;
     }

@@ -1,6 +1,6 @@
-/* render_template.c: chat templates from a program: each line of standard input is {"template":
- * TEXT, "context": {...}}, each line of standard output {"text": ...} or {"error": ...}.
- * tools/check_templates.py compares these with transformers' own. */
+/* render_template.c: render chat templates. Each line of standard input is {"template": TEXT,
+ * "context": {...}}, each line of standard output {"text": ...} or {"error": ...}.
+ * tools/check_templates.py compares the texts with those of transformers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,10 @@
-/* The smallest use of lateen/serve.h: many prompts at once, each a line of token ids on standard
- * input; a line of new ids each, in the same order.
+/* The smallest use of lateen/serve.h: many prompts at once. Standard input has one prompt a line,
+ * as token ids; standard output has the new ids of each, in the same order.
  *
- *     build/examples/serve MODEL [MAX_TOKENS [all]] < prompts          greedy; all: on behind the
- *                                                                      end of text
+ *     build/examples/serve MODEL [MAX_TOKENS [all]] < prompts
  *
- * tools/check_engine.py compares the ids with another framework's. */
+ * Decoding is greedy; with `all` it does not stop at an end of text. tools/check_engine.py compares
+ * the ids with another framework's. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>

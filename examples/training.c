@@ -1,4 +1,5 @@
-/* lateen/train.h: a run from a recipe with options over it. Usage: training RUN_FOLDER SHARD */
+/* lateen/train.h: a training run from options, without a recipe file. Usage: training RUN_FOLDER
+ * SHARD */
 #include <stdio.h>
 
 #include "lateen/train.h"

@@ -1,4 +1,4 @@
-/* lateen/generate.h: text behind a prompt. Usage: write MODEL TOKENIZER PROMPT */
+/* lateen/generate.h: continue a prompt. Usage: write MODEL TOKENIZER PROMPT */
 #include <stdio.h>
 
 #include "lateen/generate.h"

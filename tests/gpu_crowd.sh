@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Attention's checks, repeats that must be bit-identical among them, in several processes on one GPU at once: each is interrupted wherever it stands, which brings out what is
-# right by its timing alone. By hand: some minutes of an H100.
+# Run the checks of attention, with repeats that must be bit-identical, in several processes on one GPU at once. Each process is interrupted at arbitrary points, which reveals code that is
+# right only by its timing. Run by hand; it takes some minutes of an H100.
 #   tests/gpu_crowd.sh [processes [rounds]]
 set -u
 cd "$(dirname "$0")/.." || exit

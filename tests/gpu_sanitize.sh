@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Every op's cases on a GPU under compute-sanitizer, some ops at once; prints TAP. By hand: it takes some minutes of an H100.
+# Run the cases of every op on a GPU under compute-sanitizer, several ops at once; prints TAP. Run by hand; it takes some minutes of an H100.
 #   tests/gpu_sanitize.sh [memcheck|racecheck|initcheck]... [op...]
-# What belongs to cuBLASLt is left out: its kernels are not ours to mend. racecheck leaves attention's kernels for Hopper out: it follows no mbarrier, and reports
-# that a consumer's reading of where its tile lies, or of log-sum-exps, is not parted from the next writing, between which a barrier of the ring stands.
+# cuBLASLt's kernels are left out, since they cannot be mended here. racecheck leaves out attention's kernels for Hopper: it does not understand mbarriers, and reports a race
+# between a consumer's reading of its tile's place, or of log-sum-exps, and the next write, although a barrier of the ring separates them.
 set -u
 cd "$(dirname "$0")/.." || exit
 export optest=${OPTEST:-build/optest} logs=${LOGS:-build/sanitize} seconds=${SANITIZE_SECONDS:-600}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lint as TAP: include order between rooms, formatting, names of machines and hosts, rooms' READMEs, long files.
+# Lint, as TAP: include order between rooms, formatting, names of machines and hosts, READMEs of rooms, long files.
 set -u
 cd "$(dirname "$0")/.."
 n=0 bad=0

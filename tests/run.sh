@@ -3,10 +3,10 @@
 #   tests/run.sh unit          the unit test programs of one build ($BUILD, default build)
 #   tests/run.sh all | long    the suites of tests/suites (make test), of tests/long (make test-long)
 #   tests/run.sh FOLDER        the suites of another folder: its *.sh are sourced in the order of their names
-# A test program or suite speaks TAP: lines "ok N - name", "not ok N - name", "ok N # SKIP why", and shows that it came to its end: by one plan "1..N",
-# first or last, that equals the number of its results, or, where it does not count them, by "# end" as its last line. What neither fails nor comes to
-# its end, whatever its exit status, counts as one failure; so does a failing status without a "not ok".
-# Every suite has a deadline. One that misses it is ended with all its children, counts as a failure and is shown with the last lines of its output.
+# A test program or suite writes TAP: lines "ok N - name", "not ok N - name", "ok N # SKIP why". It shows that it ran to its end by one plan "1..N",
+# first or last, that equals the number of its results, or, if it does not count them, by "# end" as its last line. A program that neither fails nor
+# runs to its end counts as one failure, whatever its exit status; so does a failing status without a "not ok".
+# Every suite has a deadline. A suite that misses it is killed with all its children, counts as a failure, and the last lines of its output are shown.
 #   DEADLINE_FACTOR    a whole number that multiplies all deadlines, for slow or busy machines (1)
 set -u
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Builds and unit tests under sanitizers, for suites: tests/suites/60_sanitizers.sh (a smoke), tests/long/sanitizers.sh (all of it). Modes: asan is
-# AddressSanitizer with UndefinedBehaviorSanitizer, tsan ThreadSanitizer. OpenMP's runtime is not built for ThreadSanitizer, so there parallel loops run on
-# one thread and what is tested are our own threads (loader, page, bench, engine).
+# Builds and unit tests under sanitizers, for tests/suites/60_sanitizers.sh (a smoke test) and tests/long/sanitizers.sh (all of it). Modes: asan is
+# AddressSanitizer with UndefinedBehaviorSanitizer, tsan is ThreadSanitizer. OpenMP's runtime is not built for ThreadSanitizer, so parallel loops run on
+# one thread there, and only Lateen's own threads are tested (loader, page, bench, engine).
 long_first='(train/test_device|test_ahead|test_engine|test_engine_load|test_tokenize|test_tokenizer|test_tokenizer_exact)$'
 sanitized_names() { # tests (a pattern)
     find tests/unit -name 'test_*.c' | sed 's/\.c$//' | grep -E "$1" | sort

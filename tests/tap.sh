@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Say results as TAP; sourced by end-to-end scripts, which end with `finish`.
+# Report results as TAP; sourced by end-to-end scripts, which end with `finish`.
 n=0 bad=0
 say() { # name, 0 if it passed, what to show if not
     n=$((n + 1))

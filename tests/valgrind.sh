@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# memcheck over the unit programs that are quick enough and over the verbs; prints TAP. By hand: it takes some minutes.
+# Run memcheck over the unit programs that are quick enough and over the verbs; prints TAP. Run by hand; it takes some minutes.
 #   tests/valgrind.sh [unit|verbs]
-# One thread: libgomp's pool looks like a leak. Libraries that keep what they made until exit are named in tests/valgrind.supp.
+# It uses one thread, since libgomp's pool looks like a leak. tests/valgrind.supp names libraries that keep memory until exit.
 set -u
 cd "$(dirname "$0")/.."
 lateen=${LATEEN:-build/lateen}

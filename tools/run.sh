@@ -28,7 +28,7 @@ mkdir -p "$data"
 say "Train a tokenizer on data/demo (byte-level BPE, 4096 entries)"
 [ -s "$data/tokenizer.json" ] || $lateen tokenizer train data/demo/train.jsonl.zst --vocab-size 4096 --special '<|endoftext|>' --out "$data/tokenizer.json"
 
-say "Tokenise: 15 novels to learn from, 2 held out"
+say "Tokenise 15 novels to train on and 2 held out for validation"
 [ -s "$data/train.idx" ] || $lateen tokenize data/demo/train.jsonl.zst --tokenizer "$data/tokenizer.json" --append-eod --out "$data/train"
 [ -s "$data/valid.idx" ] || $lateen tokenize data/demo/val.jsonl.zst --tokenizer "$data/tokenizer.json" --append-eod --out "$data/valid"
 
@@ -41,7 +41,7 @@ for start in "The old house stood at the end of the lane, and" "Era una sera d'a
     printf '\n\n'
 done
 
-say "And the one just trained"
+say "The model just trained writes"
 $lateen generate --model "$out/model" --prompt "It was a dark night, and" --max-tokens 80 --temperature 0.7 --top-p 0.9 --seed 1 --echo
 echo
 
@@ -53,5 +53,5 @@ cat <<NEXT
   $lateen eval --model $out/model data/demo/val.jsonl.zst
   $lateen train recipes/demo.yaml --out runs/longer --steps 5000 --page 8080 \\
       --data.train $data/train --data.valid $data/valid --data.tokenizer $data/tokenizer.json
-  docs/tour.md                                the rooms of the source, in the order to meet them
+  docs/tour.md                                a tour of the source
 NEXT

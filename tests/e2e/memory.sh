@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `lateen train` announces against the peak the system saw: within 5 % for the demo's shape, in fp32 and bf16, and for a model like GPT-2;
-# with validation, a sample and a checkpoint on the way. Prints TAP.
+# Compare the memory that `lateen train` announces with the peak that the system saw. They must agree within 5 % for the demo's shape, in fp32 and bf16,
+# and for a model like GPT-2, with validation, a sample and a checkpoint on the way. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 lateen=${LATEEN:-build/lateen}

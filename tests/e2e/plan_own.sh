@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `lateen plan --model RECIPE` announces against what `lateen train` announces for the same recipe: every row byte for byte, over
-# families, types, levels of recomputation, 8-bit products and optimisers. Prints TAP.
+# Compare what `lateen plan --model RECIPE` announces with what `lateen train` announces for the same recipe: every row must be equal to the byte,
+# over families, types, levels of recomputation, 8-bit products and optimisers. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 lateen=${LATEEN:-build/lateen}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `lateen serve` end to end, as TAP: a small model, raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
+# `lateen serve` end to end, as TAP: raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
 #   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u

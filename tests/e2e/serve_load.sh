@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Load: many streams at once, a third of the clients vanishing at random; nothing may leak, stall or harm the rest.
+# Load: many streams at once, of which a third of the clients disconnect at random. Nothing may leak, stall or disturb the others.
 #   tests/e2e/serve_load.sh [SECONDS] [STREAMS]       default 600 1000; rounds of bench serve until the time is over
 # Prints one line a round (what clients saw, the server's pages, memory, descriptors), then TAP.
 set -u

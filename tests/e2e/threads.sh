@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The verbs whose own threads run beside each other (tokenize's workers, training's prefetch and page), in a build for ThreadSanitizer:
+# Run the verbs that have threads of their own (tokenize's workers, training's prefetch and page) in a build for ThreadSanitizer:
 #   LATEEN=build/tsan/lateen tests/e2e/threads.sh        Prints TAP.
-# libgomp is not built for ThreadSanitizer and would be reported for its own barriers, so parallel loops run on one thread.
+# libgomp is not built for ThreadSanitizer, which would report its barriers, so parallel loops run on one thread.
 set -u
 cd "$(dirname "$0")/../.."
 lateen=${LATEEN:-build/tsan/lateen}

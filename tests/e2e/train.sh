@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `lateen train` as a user meets it: clean stops, resume, broken checkpoints, bad recipes, a full disk. Prints TAP.
+# `lateen train` as users run it: clean stops, resume, damaged checkpoints, bad recipes, a full disk. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 lateen=${LATEEN:-build/lateen}

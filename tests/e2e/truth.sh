@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Twenty steps of every family, in fp32 and bf16, beside the curves that are kept (bench/truth/families.py): a change of arithmetic shows here, whatever
+# Compare twenty steps of every family, in fp32 and bf16, with the stored curves (bench/truth/families.py). This shows a change of arithmetic, whatever
 # instructions this CPU has. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."

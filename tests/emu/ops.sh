@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ops' cases on the emulated GPU, as many ops at once as there are cores. Prints TAP.
+# Run the cases of ops on the emulated GPU, as many ops at once as there are cores. Prints TAP.
 #   tests/emu/ops.sh [--core | --asan]           every op, on an A100
 #   tests/emu/ops.sh [--core | --asan] --h100    kernels that only an H100 has, in a random order (LATEEN_EMU_SEED, 1), then with random sizes (LATEEN_EMU_ROUNDS, 1)
 #   --core    cases of at most 20 million operations, no random sizes: what make test runs

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Settings of the environment that can not be meant: each is one clear message, not another GPU or compiler than asked for. Prints TAP.
+# Invalid settings of the environment: each must give one clear message, and never another GPU or compiler than asked for. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 make -s emu 1>&2

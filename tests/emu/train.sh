@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train a tiny model on the CPU and on the emulated GPU; every loss must agree, also when one goes on from the other's checkpoint, and a stop must not
+# Train a tiny model on the CPU and on the emulated GPU. Every loss must agree, also when one continues from the other's checkpoint, and a stop must not
 # change a bit. Prints TAP.
 set -eu
 cd "$(dirname "$0")/../.."

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The long run by hand: every fuzz target for N executions, in pieces, as many at once as there are cores; a crash is kept and the piece goes on with
-# the executions that are left. What was done is remembered in FUZZ_OUT: the same command goes on after a break. Prints a table and leaves with 1 if
-# anything was found.
+# A long run by hand: every fuzz target for N executions, in pieces, as many at once as there are cores. A crash is kept, and the piece continues with the
+# executions that are left. FUZZ_OUT records what was done, so that the same command continues after a break. Prints a table, and exits with 1 if anything
+# was found.
 #   tests/fuzz/long.sh [N] [TARGET...]        N: executions of each target, default 10000000
 #   FUZZ_BIN     folder of the fuzz_* programs      (build/fuzz)
 #   FUZZ_OUT     corpora, logs and what was found   (build/fuzz/long)
 #   FUZZ_JOBS    pieces at once                     (number of cores)
 #   FUZZ_PIECES  pieces of each target              (4)
-#   FUZZ_SECONDS stop after so long, to go on later (none)
-# SIGUSR1 to its process group stops it at once, counted and to be gone on with.
+#   FUZZ_SECONDS stop after so many seconds, to continue later (none)
+# SIGUSR1 to its process group stops it at once; the work is counted and can be continued.
 set -u
 stop=
 trap 'stop=1' USR1
