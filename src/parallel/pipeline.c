@@ -18,8 +18,10 @@ typedef struct {
 typedef struct {
     lt_pass *pass;
     int first, end, n_sets;
-    set_state *sets; /* (n_sets) */
-    int *set_of;     /* (largest number of micro-batches): where a micro-batch lies. */
+    set_state *sets;   /* (n_sets) */
+    int *set_of;       /* (largest number of micro-batches): where a micro-batch lies. */
+    double seconds[3]; /* Of its F, B and W, and how many there were. */
+    int64_t n_ops[3];
 } chunk_state;
 
 struct lt_pipeline {
@@ -29,7 +31,6 @@ struct lt_pipeline {
     int rank;
     chunk_state *chunks; /* (stages.chunks) */
     lt_schedule *tables; /* (n_tables): one for each number of micro-batches. */
-    double *idle;        /* (n_tables): of this rank, by the table. */
     int n_tables;
     lt_arena arena;       /* Of the backend: buffers of messages. */
     size_t message_bytes; /* The longest. */
@@ -125,27 +126,9 @@ lt_err lt_pipeline_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dt
     return LT_OK;
 }
 
-/* How long this rank is idle if each stage takes its part of the work, a third of it forwards. */
-static lt_err table_idle(double *idle, const lt_pipeline *p, const lt_schedule *t, int64_t seq) {
-    double shares[LT_MAX_LAYERS], f[LT_MAX_LAYERS], b[LT_MAX_LAYERS], w[LT_MAX_LAYERS];
-    const lt_schedule_costs costs = {f, b, w, 0.0};
-    lt_schedule_times times;
-    lt_stages_shares(shares, &p->stages, &p->model->spec, seq);
-    for (int s = 0; s < p->stages.ranks * p->stages.chunks; s++) {
-        f[s] = w[s] = shares[s];
-        b[s] = t->weights_apart ? shares[s] : 2.0 * shares[s];
-    }
-    LT_TRY(lt_schedule_simulate(&times, t, &costs));
-    *idle = 1.0 - times.busy_s[p->rank] / times.makespan_s;
-    lt_schedule_times_close(&times);
-    return LT_OK;
-}
-
-static lt_err open_tables(lt_pipeline *p, need *n, const int64_t *micros, int n_micros,
-                          int64_t seq) {
+static lt_err open_tables(lt_pipeline *p, need *n, const int64_t *micros, int n_micros) {
     p->tables = calloc((size_t)n_micros, sizeof *p->tables);
-    p->idle = calloc((size_t)n_micros, sizeof *p->idle);
-    if (p->tables == NULL || p->idle == NULL) {
+    if (p->tables == NULL) {
         LT_FAIL(LT_ERR_OOM, "%d tables of a pipeline", n_micros);
     }
     for (int i = 0; i < n_micros; i++) {
@@ -153,7 +136,6 @@ static lt_err open_tables(lt_pipeline *p, need *n, const int64_t *micros, int n_
         LT_TRY(lt_schedule_open(&p->tables[i], &shape));
         p->n_tables++;
         add_need(n, &p->tables[i], p->rank);
-        LT_TRY(table_idle(&p->idle[i], p, &p->tables[i], seq));
     }
     return LT_OK;
 }
@@ -221,7 +203,7 @@ lt_err lt_pipeline_open(lt_pipeline **out, lt_model *m, const lt_pass_options *o
     p->stages = *stages;
     p->group = group;
     p->rank = lt_group_rank(group);
-    LT_TRY_DONE(open_tables(p, &n, micros, n_micros, options->seq));
+    LT_TRY_DONE(open_tables(p, &n, micros, n_micros));
     LT_TRY_DONE(open_chunks(p, options, &n));
     LT_TRY_DONE(open_messages(p, options, &n));
     LT_TRY_DONE(options->train ? merge_gradients(p) : LT_OK);
@@ -247,7 +229,6 @@ void lt_pipeline_close(lt_pipeline *p) {
     lt_param_buffer_close(&p->gradients);
     lt_arena_release(&p->arena, p->model->device);
     free(p->tables);
-    free(p->idle);
     free(p->chunks);
     free(p->receives);
     free(p);
@@ -265,7 +246,6 @@ static lt_err wait_for(lt_pipeline *p, lt_comm_work *work) {
 static lt_err send(lt_pipeline *p, lt_pass *pass, lt_tensor x, int to, lt_comm_work *work) {
     const int64_t count = lt_tensor_count(&x);
     LT_TRY(p->model->backend->sync(lt_pass_queue(pass)));
-    p->times.n_messages++;
     p->times.sent_bytes += count * (int64_t)lt_dtype_bytes(x.dtype);
     return lt_send(p->group, to, x.data, count, x.dtype, work);
 }
@@ -311,7 +291,15 @@ static lt_err take_input(walk *w, const lt_schedule_op *op, lt_pass *pass, lt_te
 
 /* ---- Operations ---- */
 
-static lt_err forward(walk *w, const lt_schedule_op *op, double *busy_s) {
+/* An operation that began at start_s has been computed. */
+static void note(lt_pipeline *p, const lt_schedule_op *op, double start_s) {
+    const double seconds = lt_clock_s() - start_s;
+    p->times.busy_s += seconds;
+    p->chunks[op->chunk].seconds[op->kind] += seconds;
+    p->chunks[op->chunk].n_ops[op->kind]++;
+}
+
+static lt_err forward(walk *w, const lt_schedule_op *op) {
     lt_pipeline *p = w->p;
     chunk_state *c = &p->chunks[op->chunk];
     set_state *set = &c->sets[op->set];
@@ -326,13 +314,13 @@ static lt_err forward(walk *w, const lt_schedule_op *op, double *busy_s) {
     start_s = lt_clock_s();
     LT_TRY(lt_pass_forward(c->pass, op->set, c->first, c->end));
     LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
-    *busy_s += lt_clock_s() - start_s;
+    note(p, op, start_s);
     return op->to < 0
                ? LT_OK
                : send(p, c->pass, lt_pass_stream(c->pass, op->set, c->end), op->to, &set->sent[0]);
 }
 
-static lt_err backward(walk *w, const lt_schedule_op *op, double *busy_s) {
+static lt_err backward(walk *w, const lt_schedule_op *op) {
     lt_pipeline *p = w->p;
     chunk_state *c = &p->chunks[op->chunk];
     const bool last = is_last(p, &w->table->shape, op->chunk);
@@ -346,7 +334,7 @@ static lt_err backward(walk *w, const lt_schedule_op *op, double *busy_s) {
     }
     LT_TRY(lt_pass_backward(c->pass, op->set, c->first, c->end, w->grad_scale));
     LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
-    *busy_s += lt_clock_s() - start_s;
+    note(p, op, start_s);
     if (last || p->model->spec.n_experts > 0) {
         LT_TRY(lt_pass_result_of(c->pass, op->set, w->sum, NULL));
     }
@@ -355,12 +343,13 @@ static lt_err backward(walk *w, const lt_schedule_op *op, double *busy_s) {
                              &c->sets[op->set].sent[1]);
 }
 
-static lt_err weights(walk *w, const lt_schedule_op *op, double *busy_s) {
-    const chunk_state *c = &w->p->chunks[op->chunk];
+static lt_err weights(walk *w, const lt_schedule_op *op) {
+    lt_pipeline *p = w->p;
+    const chunk_state *c = &p->chunks[op->chunk];
     const double start_s = lt_clock_s();
     LT_TRY(lt_pass_backward_weights(c->pass, op->set, c->first, c->end));
-    LT_TRY(w->p->model->backend->sync(lt_pass_queue(c->pass)));
-    *busy_s += lt_clock_s() - start_s;
+    LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
+    note(p, op, start_s);
     return LT_OK;
 }
 
@@ -397,10 +386,9 @@ static lt_err end_walk(lt_pipeline *p) {
     return LT_OK;
 }
 
-static const lt_schedule *table_of(const lt_pipeline *p, int64_t micros, double *idle) {
+static const lt_schedule *table_of(const lt_pipeline *p, int64_t micros) {
     for (int i = 0; i < p->n_tables; i++) {
         if (p->tables[i].shape.micros == micros) {
-            *idle = p->idle[i];
             return &p->tables[i];
         }
     }
@@ -410,16 +398,12 @@ static const lt_schedule *table_of(const lt_pipeline *p, int64_t micros, double 
 lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n, float grad_scale,
                          lt_pass_result *sum) {
     const double start_s = lt_clock_s();
-    double idle = 0.0, busy_s = 0.0;
-    walk w = {.p = p,
-              .table = table_of(p, n, &idle),
-              .batches = batches,
-              .grad_scale = grad_scale,
-              .sum = sum};
+    walk w = {
+        .p = p, .table = table_of(p, n), .batches = batches, .grad_scale = grad_scale, .sum = sum};
     if (w.table == NULL) {
         LT_FAIL(LT_ERR_STATE, "pipeline: no table for %lld micro-batches", (long long)n);
     }
-    p->times = (lt_pipeline_times){.schedule_idle = idle};
+    p->times = (lt_pipeline_times){.micros = n};
     w.row = &w.table->rows[p->rank];
     for (int c = 0; c < p->stages.chunks; c++) {
         LT_TRY(lt_pass_zero_gradients(p->chunks[c].pass));
@@ -428,17 +412,16 @@ lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n
         const lt_schedule_op *op = &w.row->ops[i];
         LT_TRY(post_receives(&w, i));
         if (op->kind == LT_OP_FORWARD) {
-            LT_TRY(forward(&w, op, &busy_s));
+            LT_TRY(forward(&w, op));
         } else if (op->kind == LT_OP_BACKWARD) {
-            LT_TRY(backward(&w, op, &busy_s));
+            LT_TRY(backward(&w, op));
         } else {
-            LT_TRY(weights(&w, op, &busy_s));
+            LT_TRY(weights(&w, op));
         }
     }
     LT_TRY(end_walk(p));
     LT_TRY(add_tied(p));
     p->times.step_s = lt_clock_s() - start_s;
-    p->times.busy_s = busy_s;
     return LT_OK;
 }
 
@@ -495,4 +478,9 @@ lt_queue *lt_pipeline_queue(const lt_pipeline *p) {
 
 lt_pipeline_times lt_pipeline_last(const lt_pipeline *p) {
     return p->times;
+}
+
+double lt_pipeline_op_s(const lt_pipeline *p, int chunk, lt_schedule_op_kind kind) {
+    const chunk_state *c = &p->chunks[chunk];
+    return c->n_ops[kind] > 0 ? c->seconds[kind] / (double)c->n_ops[kind] : 0.0;
 }

@@ -28,9 +28,8 @@ typedef struct lt_pipeline lt_pipeline;
 
 /* Of the last step, on this rank. */
 typedef struct {
-    double step_s, busy_s; /* busy: forward and backward passes. */
-    double schedule_idle;  /* Share of the table where each stage takes its part of the work. */
-    int64_t sent_bytes, n_messages; /* Sent by this rank. */
+    double step_s, busy_s; /* busy: the operations of the row. */
+    int64_t micros, sent_bytes;
 } lt_pipeline_times;
 
 /* options: of one rank (layers and sets are set here). group: the ranks of pp, in order. micros:
@@ -57,5 +56,7 @@ LT_MUST_USE lt_err lt_pipeline_eval(lt_pipeline *p, const lt_pass_batch *b, lt_p
 const lt_param_buffer *lt_pipeline_gradients(const lt_pipeline *p);
 struct lt_queue *lt_pipeline_queue(const lt_pipeline *p); /* Idle between calls. */
 lt_pipeline_times lt_pipeline_last(const lt_pipeline *p);
+/* Mean seconds of an operation of a chunk, over all training steps; 0: there was none. */
+double lt_pipeline_op_s(const lt_pipeline *p, int chunk, lt_schedule_op_kind kind);
 
 #endif

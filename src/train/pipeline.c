@@ -1,5 +1,6 @@
 /* pipeline.c: a run whose layers are divided over the ranks of pp: which are whose, a step's
  * micro-batches through the pipeline, and what each rank tells of its bubble. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +53,23 @@ static lt_err step_sizes(int64_t sizes[MAX_SIZES], int *n, const lt_training *t)
     return LT_OK;
 }
 
+/* Layers of each stage, and the costliest stage's part of the work. */
+static void log_stages(const lt_training *t) {
+    const int n = t->stages.ranks * t->stages.chunks;
+    double shares[LT_MAX_LAYERS], most = 0.0;
+    char text[4 * LT_MAX_LAYERS + 1] = "";
+    size_t used = 0;
+    lt_stages_shares(shares, &t->stages, &t->spec, t->recipe.seq);
+    for (int s = 0; s < n; s++) {
+        most = shares[s] > most ? shares[s] : most;
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", s > 0 ? "," : "",
+                                 t->stages.first[s + 1] - t->stages.first[s]);
+    }
+    lt_log_info("pipeline %s: stages of %s layers; the costliest has %.1f %% of the work, an equal "
+                "share is %.1f %%",
+                lt_schedule_name(t->stages.schedule), text, 100.0 * most, 100.0 / n);
+}
+
 lt_err lt_training_open_pipeline(lt_training *t, const lt_pass_options *o) {
     lt_group *group = t->world->mesh.pp;
     int64_t sizes[MAX_SIZES], most = 0;
@@ -63,6 +81,9 @@ lt_err lt_training_open_pipeline(lt_training *t, const lt_pass_options *o) {
     t->batches = calloc((size_t)most, sizeof *t->batches);
     if (t->batches == NULL) {
         LT_FAIL(LT_ERR_OOM, "%lld micro-batches", (long long)most);
+    }
+    if (lt_ranks_lead(&t->ranks)) {
+        log_stages(t);
     }
     LT_TRY(lt_pipeline_measure(&t->pass_memory, &t->model->spec, t->model->options.dtype, o,
                                &t->stages, lt_group_rank(group), sizes, n));
@@ -83,78 +104,121 @@ lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows, int64_
     times = lt_pipeline_last(t->pipeline);
     t->piped.step_s += times.step_s;
     t->piped.busy_s += times.busy_s;
-    t->piped.schedule_idle += times.schedule_idle * times.step_s;
     t->piped.sent_bytes += times.sent_bytes;
-    t->piped.n_messages += times.n_messages;
+    t->piped.micros = times.micros;
     return LT_OK;
 }
 
 /* ---- What it tells ---- */
 
-/* Of one rank, as it is gathered. */
+/* Of one rank, as it is gathered: doubles, then for each chunk the seconds of F, B and W. */
 typedef struct {
-    double step_s, busy_s, table_idle, sent_bytes, messages, first_layer, n_layers;
+    double step_s, busy_s, sent_bytes, first_layer, n_layers;
 } told;
-#define TOLD_COUNT ((int64_t)(sizeof(told) / sizeof(double)))
+#define TOLD_COUNT ((int)(sizeof(told) / sizeof(double)))
 
-static told told_of(const lt_training *t) {
+static void fill_told(double *out, const lt_training *t) {
     const lt_pipeline_times *p = &t->piped;
-    told out = {.step_s = p->step_s,
+    told own = {.step_s = p->step_s,
                 .busy_s = p->busy_s,
-                .table_idle = p->step_s > 0 ? p->schedule_idle / p->step_s : 0.0,
                 .sent_bytes = (double)p->sent_bytes,
-                .messages = (double)p->n_messages,
                 .first_layer = -1};
     for (int64_t layer = 0; layer < t->spec.n_layers; layer++) {
         if (t->world->layout.layers[layer]) {
-            out.first_layer = out.first_layer < 0 ? (double)layer : out.first_layer;
-            out.n_layers++;
+            own.first_layer = own.first_layer < 0 ? (double)layer : own.first_layer;
+            own.n_layers++;
         }
     }
-    return out;
+    memcpy(out, &own, sizeof own);
+    for (int chunk = 0; chunk < t->stages.chunks; chunk++) {
+        for (int kind = 0; kind < 3; kind++) {
+            out[TOLD_COUNT + 3 * chunk + kind] = lt_pipeline_op_s(t->pipeline, chunk,
+                                                                  (lt_schedule_op_kind)kind);
+        }
+    }
 }
 
-static lt_err tell(lt_training *t, const told *all, int n) {
+/* How long each rank of pp is idle in the table, (ranks), if operations take what they took, on
+ * average over the replicas of the pipeline, and messages nothing. */
+static lt_err table_idle(double *idle, const lt_training *t, const double *all, int n, int each) {
+    const int p = t->stages.ranks, v = t->stages.chunks, stages = p * v, replica = n / p;
+    const lt_schedule_shape shape = {t->stages.schedule, p, v, t->piped.micros};
+    lt_err err = LT_OK;
+    lt_schedule table = {0};
+    lt_schedule_times times = {0};
+    double *seconds = calloc(3 * (size_t)stages, sizeof *seconds);
+    const lt_schedule_costs costs = {seconds, seconds + stages, seconds + 2 * stages, 0.0};
+
+    if (seconds == NULL) {
+        LT_FAIL(LT_ERR_OOM, "times of %d stages", stages);
+    }
+    for (int rank = 0; rank < n; rank++) { /* pp is the outermost axis. */
+        for (int k = 0; k < 3 * v; k++) {
+            const int stage = lt_schedule_stage(&shape, rank / replica, k / 3);
+            seconds[k % 3 * stages + stage] += all[rank * each + TOLD_COUNT + k] / replica;
+        }
+    }
+    LT_TRY_DONE(lt_schedule_open(&table, &shape));
+    LT_TRY_DONE(lt_schedule_simulate(&times, &table, &costs));
+    for (int rank = 0; rank < p; rank++) {
+        idle[rank] = times.makespan_s > 0 ? 1.0 - times.busy_s[rank] / times.makespan_s : 0.0;
+    }
+done:
+    lt_schedule_times_close(&times);
+    lt_schedule_close(&table);
+    free(seconds);
+    return err;
+}
+
+static lt_err tell(lt_training *t, const double *all, int n, int each) {
+    const int replica = n / t->stages.ranks;
+    const char *name = lt_schedule_name(t->stages.schedule);
+    double idle[LT_MAX_LAYERS];
     json_t *ranks = json_array();
-    lt_log_info("pipeline %s, %d x %d stages: idle while a step's passes run, by the table and "
-                "measured",
-                lt_schedule_name(t->stages.schedule), t->stages.ranks, t->stages.chunks);
+    LT_TRY(table_idle(idle, t, all, n, each));
+    lt_log_info(
+        "pipeline %s, %d x %d stages: idle while a step's passes run, by the table with the "
+        "times that its operations took, and measured",
+        name, t->stages.ranks, t->stages.chunks);
     for (int i = 0; i < n; i++) {
-        const told *x = &all[i];
-        const double idle = x->step_s > 0 ? 1.0 - x->busy_s / x->step_s : 0.0;
+        told x;
+        memcpy(&x, all + i * each, sizeof x);
+        const double table = idle[i / replica],
+                     measured = x.step_s > 0 ? 1.0 - x.busy_s / x.step_s : 0.0;
         lt_log_info("  rank %-3d %3.0f layers from %3.0f   table %5.1f %%   measured %5.1f %%   "
                     "sent %.1f MiB",
-                    i, x->n_layers, x->first_layer, 100.0 * x->table_idle, 100.0 * idle,
-                    x->sent_bytes / 1048576.0);
+                    i, x.n_layers, x.first_layer, 100.0 * table, 100.0 * measured,
+                    x.sent_bytes / 1048576.0);
         json_array_append_new(
             ranks, json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:I}", "rank", i, "first_layer",
-                             (int)x->first_layer, "layers", (int)x->n_layers, "idle_table",
-                             x->table_idle, "idle_measured", idle, "passes_s", x->step_s, "busy_s",
-                             x->busy_s, "sent_bytes", (json_int_t)x->sent_bytes));
+                             (int)x.first_layer, "layers", (int)x.n_layers, "idle_table", table,
+                             "idle_measured", measured, "passes_s", x.step_s, "busy_s", x.busy_s,
+                             "sent_bytes", (json_int_t)x.sent_bytes));
     }
     return lt_metrics_put(&t->metrics,
-                          json_pack("{s:s, s:I, s:s, s:i, s:i, s:o}", "kind", "pipeline", "step",
-                                    (json_int_t)t->state.step, "schedule",
-                                    lt_schedule_name(t->stages.schedule), "pp", t->stages.ranks,
-                                    "chunks", t->stages.chunks, "ranks", ranks));
+                          json_pack("{s:s, s:I, s:s, s:i, s:i, s:I, s:o}", "kind", "pipeline",
+                                    "step", (json_int_t)t->state.step, "schedule", name, "pp",
+                                    t->stages.ranks, "chunks", t->stages.chunks, "micros",
+                                    (json_int_t)t->piped.micros, "ranks", ranks));
 }
 
 lt_err lt_training_tell_pipeline(lt_training *t) {
     lt_err err = LT_OK;
-    told *all, own;
-    int n;
+    double *all;
+    int n, each;
     if (!lt_training_has_pipeline(t)) {
         return LT_OK;
     }
     n = lt_group_size(t->world->mesh.world);
-    own = told_of(t);
-    all = calloc((size_t)n, sizeof *all);
+    each = TOLD_COUNT + 3 * t->stages.chunks;
+    all = calloc((size_t)((n + 1) * each), sizeof *all);
     if (all == NULL) {
         LT_FAIL(LT_ERR_OOM, "what %d ranks tell", n);
     }
-    err = lt_all_gather(t->world->mesh.world, all, &own, TOLD_COUNT, LT_F64, NULL);
-    if (err == LT_OK && lt_ranks_lead(&t->ranks) && own.step_s > 0) {
-        err = tell(t, all, n);
+    fill_told(all + n * each, t);
+    err = lt_all_gather(t->world->mesh.world, all, all + n * each, each, LT_F64, NULL);
+    if (err == LT_OK && lt_ranks_lead(&t->ranks) && t->piped.step_s > 0) {
+        err = tell(t, all, n, each);
     }
     free(all);
     return err;

@@ -14,6 +14,8 @@ static const ranks_model llama = {
 static const ranks_model deep = {
     "deep", "model.layers=7 model.width=16 model.heads=2 model.kv_heads=1 model.ffn=32 "
             "model.family=llama model.tied=false"};
+static const ranks_model small = {"small", "model.layers=2 model.width=8 model.heads=1 "
+                                           "model.ffn=8 model.family=llama model.tied=false"};
 static const ranks_model gpt2 = {
     "gpt2", "model.layers=4 model.width=32 model.heads=4 model.ffn=64 model.family=gpt2"};
 static const ranks_model moe = {
@@ -28,6 +30,9 @@ static void has_the_bits_of_one_rank(void **state) {
     ranks_compare(&llama, "batch.size=1 batch.micro=1" PLAIN, "pp=4", 4, &same);
     ranks_compare(&moe, "batch.size=5 batch.micro=1" PLAIN, "pp=3", 3, &same);
     ranks_compare(&moe, "batch.size=6 batch.micro=2 model.dtype=bf16" PLAIN, "pp=2", 2, &same);
+    /* More messages than may be under way at once. */
+    ranks_compare(&small, "batch.size=300 batch.micro=1 steps=2 mesh.schedule=gpipe" PLAIN, "pp=2",
+                  2, &same);
     ranks_compare(&llama, "steps=50 batch.size=4 batch.micro=1" PLAIN, "pp=2", 2, &same);
 }
 
@@ -74,6 +79,7 @@ static void tied_embeddings(void **state) {
 
 static void beside_other_axes(void **state) {
     (void)state;
+    ranks_compare(&llama, "batch.size=4 batch.micro=1", "pp=2,cp=2", 4, &ranks_f32);
     ranks_compare(&llama, "batch.size=12 batch.micro=2", "pp=2,dp=2", 4, &ranks_f32);
     ranks_compare(&llama, "batch.size=8 batch.micro=2 optim.kind=muon" PLAIN, "pp=2", 2, &same);
     ranks_compare(&gpt2, "batch.size=8 batch.micro=1 mesh.schedule=gpipe", "pp=2,dp=2", 4,
