@@ -12,7 +12,7 @@
 /* lt_family; last: LT_FAMILY_COUNT */
 #define LT_RECIPE_FAMILIES                                                                         \
     "gpt2|llama|qwen2|qwen3|gemma2|gemma3|apertus|mixtral|mistral|phi3|olmo2|smollm3|granite|"     \
-    "qwen3_moe|switch|auto"
+    "qwen3_moe|gpt_oss|switch|auto"
 #define LT_RECIPE_ACTS "family|gelu_pytorch_tanh|gelu|silu|relu|relu2|xielu" /* 1 + lt_act_kind */
 typedef enum { LT_SWITCH_FAMILY, LT_SWITCH_ON, LT_SWITCH_OFF } lt_recipe_switch;
 #define LT_RECIPE_SWITCH "family|true|false"

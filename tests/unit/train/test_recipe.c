@@ -19,6 +19,23 @@ static lt_recipe fresh(void) {
     return r;
 }
 
+/* The choices of model.family are the families in their order, then auto. */
+static void families(void **state) {
+    char list[] = LT_RECIPE_FAMILIES, *save = NULL, *name = strtok_r(list, "|", &save);
+    const lt_recipe r = fresh();
+    (void)state;
+    for (int i = 0; i < LT_FAMILY_COUNT; i++, name = strtok_r(NULL, "|", &save)) {
+        const char *const type = lt_family_name((lt_family)i);
+        assert_non_null(name);
+        if (strcmp(type, name) != 0 &&
+            (strncmp(type, name, strlen(name)) != 0 || strcmp(type + strlen(name), "_text") != 0)) {
+            fail_msg("choice %d of model.family is %s, the family is %s", i, name, type);
+        }
+    }
+    assert_string_equal(name, "auto");
+    assert_int_equal(r.family, LT_FAMILY_COUNT);
+}
+
 static void rates(void **state) {
     FILE *f = fopen("tests/golden/train/rates.tsv", "r");
     char line[2048];
@@ -230,6 +247,7 @@ static void shapes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families),
         cmocka_unit_test(rates),
         cmocka_unit_test(rates_beyond_the_end),
         cmocka_unit_test(batch_of_each_step),
