@@ -1,5 +1,5 @@
-# Faults put into every room of src/, one at a time: the tests must notice nine in ten (tools/mutate). The seed changes with each run and is told, so that a
-# run can be repeated: MUTATE_SEED. MUTATE_COUNT faults a room.
+# Put faults into every room of src/, one at a time; the tests must notice nine in ten (tools/mutate). The seed changes with each run and is printed, so that
+# MUTATE_SEED can repeat a run. MUTATE_COUNT is the number of faults in a room.
 if command -v gcov >/dev/null; then
     for room in base tensor kernels comm data model plan train serve cli; do
         suite -t 36000 "mutations: $room" tools/mutate --room "$room" --count "${MUTATE_COUNT:-100}" --seed "${MUTATE_SEED:-$(date +%s)}" --least 90 --tap

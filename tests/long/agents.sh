@@ -1,11 +1,11 @@
-# Agents' frameworks, as they are on the package index today, against the server: installed here where they are not yet.
+# Frameworks for agents in their current versions, against the server. They are installed here if they are missing.
 venv() { # folder, packages...
     local folder=build/$1
     shift
     [ -x "$folder/bin/pip" ] || python3 -m venv "$folder"
     "$folder/bin/pip" -q install "$@" || echo "# $folder: not all of $* can be installed; their tests are skipped"
 }
-# Those that pin different versions of the same clients do not live together.
+# Frameworks that pin different versions of the same clients need separate environments.
 venv venv openai anthropic ollama
 venv venv-agents openai-agents instructor
 venv venv-litellm dspy litellm mcp orjson

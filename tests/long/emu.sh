@@ -1,4 +1,4 @@
-# The emulated GPU (tests/emu/README.md), all cases: every op of an A100 and of an H100 with AddressSanitizer, that with random sizes besides; fused steps,
+# All cases of the emulated GPU (tests/emu/README.md): every op of an A100 and of an H100 with AddressSanitizer, the latter also with random sizes; fused steps,
 # stored weights, warm starts.
 if command -v g++ >/dev/null; then
     suite -t 1200 "build the emulated GPU" bash -c 'make -s -j"$(nproc)" emu unit-programs build/optest && printf "ok 1 - built\n1..1\n"'

@@ -1,4 +1,4 @@
-# Every CUDA kernel for every architecture that it is shipped for: registers, no unexplained spill (make test: sm_90a alone).
+# Compile every CUDA kernel for every architecture that it ships for: registers, and no unexplained spill (make test: sm_90a only).
 . tests/nvrtc.sh
 if find_nvrtc >/dev/null 2>&1; then
     suite -t 1800 "CUDA kernels: compile for all architectures" bash -c '

@@ -1,7 +1,7 @@
 # All unit tests under AddressSanitizer with UndefinedBehaviorSanitizer, those with threads under ThreadSanitizer, and the server with both.
 . tests/sanitized.sh
-# What no test runs on this machine is linked from the release build: kernels of the instruction sets that are not this CPU's (optest alone runs them,
-# and two tests that go through every set's norms and optimisers); the launchers of the GPU's kernels where there is no GPU.
+# Objects that no test runs on this machine are linked from the release build: kernels of instruction sets that are not this CPU's (only optest runs them,
+# and two tests that go through every set's norms and optimisers), and the launchers of GPU kernels where there is no GPU.
 never_run() { # objects, for BORROW
     local chosen isa file
     chosen=$(build/lateen doctor --no-measure --json | sed -n 's/.*"kernels": "\(.*\)".*/\1/p')
@@ -12,7 +12,7 @@ never_run() { # objects, for BORROW
     done
     [ -e /dev/nvidiactl ] || printf 'src/kernels/cuda/%s/%%.o\n' attention gemm ops sgemm
 }
-# Objects that the smoke of make test has lent must be built anew, with instruments.
+# Objects that make test's smoke test took from the release build must be built again, with instrumentation.
 rm -f build/asan/liblateen.a build/asan/lateen build/tsan/liblateen.a build/tsan/lateen
 with_threads='(loader|test_weights|test_tokenize|test_tokenizer|test_engine|test_engine_load|test_ahead|test_compile|test_refresh|test_devices)$'
 sanitized_build asan . "$(never_run | tr '\n' ' ')"

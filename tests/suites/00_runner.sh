@@ -1,4 +1,4 @@
-# The runner itself: whatever stops early, whatever its exit status, is a failure; what is skipped is said and is not counted as passed.
+# The runner itself: a program that stops early is a failure, whatever its exit status. A skipped test is reported, and does not count as passed.
 runner_itself() {
     local dir last
     dir=$(mktemp -d)
@@ -28,7 +28,7 @@ runner_itself() {
     tests/run.sh "$dir" >/dev/null 2>&1
     say "a failure is the runner's status" $(($? != 1))
     local hang=987.$$ # The same seconds in no other run beside this one.
-    # A child in a session of its own, which ignores TERM, goes too; what was printed before is shown, and the suite behind runs.
+    # A child in a session of its own, which ignores TERM, is killed too; the output so far is shown, and the next suite runs.
     says "a suite that hangs, and its children" 'beside -t 2 "the slow one" bash -c "echo ok 1; echo so far; setsid sh -c \"trap : TERM; while :; do sleep '$hang'; done\" & sleep '$hang'"; suite b printf "ok 1\n1..1\n"' "2 passed, 1 failed"
     grep -q '^the slow one .* 1 failed .* [2-9] s' "$dir/log" && grep -q '    so far' "$dir/log" && grep -q "the slow one missed its deadline of 2 s" "$dir/log" && ! pgrep -f "sleep $hang" >/dev/null
     say "it is named, with time and last lines; nothing of it is left" $? "$(cat "$dir/log")"

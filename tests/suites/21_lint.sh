@@ -1,2 +1,2 @@
-# Include order, formatting, and the like: half a minute of one core, beside the ops, so that it is not left over at the end.
+# Include order, formatting, and the like. It takes half a minute of one core, and runs beside the ops so that it does not end last.
 beside "lint" tests/lint.sh

@@ -1,4 +1,4 @@
-# `lateen tokenize` killed at random instants and started again: the shard is the same as of a run that nobody disturbed.
+# `lateen tokenize`, killed at random instants and started again, writes the same shard as an undisturbed run.
 # Sourced by tests/run.sh.
 tokenize_resume() {
     local dir corpus runs=0 status=1

@@ -1,9 +1,9 @@
-# Conversations: `lateen tokenize --chat` on the command line, killed and resumed; and training that learns only what the assistant says.
+# Conversations: `lateen tokenize --chat` on the command line, killed and resumed; and training on what the assistant says only.
 # Sourced by tests/run.sh.
 tokenize_chat() {
     local dir runs=0 status=1 tok=tests/golden/data/demo_tokenizer.json
     dir=$(mktemp -d) || return 1
-    # Noise as questions, always the same answer: a loss that counts the questions stays high.
+    # The questions are noise and the answer is always the same, so a loss that counts the questions stays high.
     awk 'BEGIN { srand(1); for (i = 0; i < 40000; i++) { q = ""; for (j = 0; j < 12; j++) q = q sprintf("%c", 97 + int(26 * rand()));
         printf "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"yes\"}]}\n", q } }' >"$dir/c.jsonl"
     printf '%s' "{% for m in messages %}{{ m.role[0] }}:{% if m.role == 'assistant' %}{% generation %}{{ m.content }};{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}" >"$dir/t.jinja"

@@ -1,9 +1,9 @@
-# Wrong files and wrong words on the command line: one message that names the object, exit 1 (2 for usage), and nothing left behind.
+# Wrong files and wrong words on the command line: one message that names the object, exit status 1 (2 for usage), and no files left.
 # Sourced by tests/run.sh.
 bad_input() {
     local dir n tok=tests/golden/data/demo_tokenizer.json
     dir=$(mktemp -d) || return 1
-    # refused CODE TEXT COMMAND...: it ends with CODE, says one line "lateen: ... TEXT ..." and writes nothing to standard output.
+    # refused CODE TEXT COMMAND...: it exits with CODE, prints one line "lateen: ... TEXT ..." and writes nothing to standard output.
     refused() {
         local code=$1 says=$2 got
         shift 2
@@ -22,7 +22,7 @@ bad_input() {
     }
     shard() { rm -f "$dir"/s.*; refused "$1" "$2" tokenize "$dir/$3" --tokenizer "$tok" --out "$dir/s" "${@:4}"; }
 
-    # Where an error comes from: a line for each call that passed it on, with --verbose only; each names a line of the source that fails or tries.
+    # Where an error arose: with --verbose, a line for each call that passed it on; each names a line of the source that fails or tries.
     traced() { # traced FIRST LAST COMMAND...: the chain begins in FIRST and ends in LAST ("file.c in function")
         local first=$1 last=$2 wrong
         shift 2

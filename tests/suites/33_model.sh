@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The model that comes with Lateen: found without --model beside the build and after an installation elsewhere, served, near its card's loss, and of a size that
-# a repository bears.
+# The model that ships with Lateen: it is found without --model, beside the build and after an installation elsewhere; it is served; its loss is near that of
+# its card; and it is small enough for a repository.
 shipped_model() {
     local dir size
     dir=$(mktemp -d)

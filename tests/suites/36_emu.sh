@@ -1,5 +1,5 @@
-# The GPU's host side and its kernels without a GPU (tests/emu/README.md): kernels that are wrong on purpose must be found out; then every op against the
-# reference, those of sm_80 and what sm_90a has of its own, in cases of little work. All cases, random sizes and AddressSanitizer: tests/long/emu.sh.
+# The GPU's host code and kernels without a GPU (tests/emu/README.md). Kernels with deliberate faults must be detected. Then every op is compared with the
+# reference, for sm_80 and for the kernels that only sm_90a has, in small cases. All cases, random sizes and AddressSanitizer are in tests/long/emu.sh.
 if command -v g++ >/dev/null; then
     suite -t 1200 "build the emulated GPU" bash -c 'make -s -j"$(nproc)" emu build/emu/faults build/optest && printf "ok 1 - built\n1..1\n"'
     suite -t 900 "emulated GPU: faults are found" env LATEEN_KERNEL_DIR=tests/emu/faults tests/emu/run build/emu/faults

@@ -1,6 +1,6 @@
-# Compile every CUDA kernel with NVRTC, for sm_90a (tests/long/kernels.sh: for all that they are shipped for), and refuse unexplained spills. Needs no GPU.
+# Compile every CUDA kernel with NVRTC for sm_90a (tests/long/kernels.sh: for all architectures), and refuse unexplained spills. Needs no GPU.
 . tests/nvrtc.sh
-# What is compiled is what the launchers tell (src/kernels/cuda/specs.h): of both architectures, or of one; an error names the words.
+# The specialisations to compile come from the launchers (src/kernels/cuda/specs.h), for both architectures or for one; an error names the known words.
 specs() {
     local dir
     . tests/tap.sh

@@ -1,5 +1,5 @@
-# On the emulated GPU that 36_emu.sh built: quantised weights; families against the goldens; the engine; training beside the CPU's. The programs that take
-# longer for what is rarer are in tests/long/emu.sh.
+# On the emulated GPU that 36_emu.sh built: quantised weights; families against the goldens; the engine; training compared with the CPU's. Slower programs for
+# rarer cases are in tests/long/emu.sh.
 if command -v g++ >/dev/null; then
     for program in kernels/test_moments kernels/test_cuda_quant model/test_cuda model/test_stages model/test_objective serve/test_device; do
         beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"

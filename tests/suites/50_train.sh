@@ -1,4 +1,4 @@
-# Training as a user runs it: killed at any instant and resumed, stopped by signals, fed with nonsense.
+# Training as users run it: killed at any instant and resumed, stopped by signals, given invalid input.
 suite "kill -9 and resume" tests/e2e/kill_resume.sh 8
 suite "train: signals, bad input" tests/e2e/train.sh
 beside "memory: peak against what was announced" tests/e2e/memory.sh

@@ -1,4 +1,4 @@
-# The server as its clients see it: raw bytes, OpenAI's own client, the pages in a browser, its start and its end, the load generator.
+# The server as its clients see it: raw bytes, clients of OpenAI, Anthropic and Ollama, the pages in a browser, start and end, the load generator.
 beside "serve: raw clients" tests/e2e/serve.sh raw
 beside "serve: OpenAI's client" tests/e2e/serve.sh openai
 beside "serve: Anthropic's client" tests/e2e/serve.sh anthropic

@@ -1,4 +1,4 @@
-# The worked examples of docs/plan still print what stands there. Sourced by tests/run.sh.
+# The worked examples of docs/plan still print what the pages show. Sourced by tests/run.sh.
 beside "planner's worked examples" bash -c '
     if out=$(tools/plan_docs.sh --check 2>&1); then
         echo "ok 1 - docs/plan"

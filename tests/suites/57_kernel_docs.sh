@@ -1,4 +1,4 @@
-# The tables and figures of docs/kernels.md and docs/performance.md are those of bench/results. Sourced by tests/run.sh.
+# The tables and figures of docs/kernels.md and docs/performance.md match bench/results. Sourced by tests/run.sh.
 if command -v python3 >/dev/null; then
     beside "measured figures in docs" bash -c '
         if out=$(python3 tools/make_kernel_docs.py --check 2>&1); then

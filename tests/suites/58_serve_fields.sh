@@ -1,4 +1,4 @@
-# docs/serve-fields.md and the OpenAPI description are those of the tables that requests are read by. Sourced by tests/run.sh.
+# docs/serve-fields.md and the OpenAPI description match the tables by which requests are read. Sourced by tests/run.sh.
 beside "fields of the server's requests in docs" bash -c '
     . tests/tap.sh
     build/lateen serve --describe fields | diff docs/serve-fields.md - >build/serve-fields.diff

@@ -4,7 +4,7 @@ if command -v python3 >/dev/null; then
         broken=$(mktemp -d) || exit 1
         trap "rm -rf $broken" EXIT
         if out=$(python3 tools/check_links.py 2>&1); then echo "ok 1 - $out"; else echo "not ok 1 - broken links"; echo "$out" | sed "s/^/# /"; fi
-        # The check finds what is broken: a file, an anchor, and nothing inside code.
+        # The check finds a broken file and a broken anchor, and ignores code.
         printf "# A b\n\n[good](#a-b) [bad](#c) [gone](none.md) \`[code](none.md)\`\n\n    [code](none.md)\n" >"$broken/page.md"
         found=$(python3 -c "
 import sys

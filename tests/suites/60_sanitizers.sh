@@ -1,6 +1,6 @@
-# A smoke of the sanitizers: rooms that read what strangers wrote (base, data, serve) under AddressSanitizer with UndefinedBehaviorSanitizer, and our own
-# threads under ThreadSanitizer. All other rooms are linked from the release build, without instruments. All of it: tests/long/sanitizers.sh; parsers run
-# under AddressSanitizer in 60_fuzz.sh too.
+# A smoke test of the sanitizers: rooms that read foreign input (base, data, serve) under AddressSanitizer with UndefinedBehaviorSanitizer, and Lateen's own
+# threads under ThreadSanitizer. All other rooms are linked from the release build, without instrumentation. tests/long/sanitizers.sh covers all of them, and
+# 60_fuzz.sh runs the parsers under AddressSanitizer.
 . tests/sanitized.sh
 lent='src/kernels/%.o src/model/%.o src/tensor/%.o src/plan/%.o src/train/%.o src/cli/%.o'
 strangers="^tests/unit/(base|data|serve)/test_($(printf '%s\n' tests/unit/{base,data,serve}/test_*.c | sed -E 's|.*/test_(.*)\.c|\1|' |

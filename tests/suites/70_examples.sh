@@ -1,4 +1,4 @@
-# The smallest program for each public header, run on files made here.
+# The smallest program for each public header, on files that are made here.
 examples() {
     local dir e=build/examples
     dir=$(mktemp -d) || return 1
