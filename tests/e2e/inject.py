@@ -1,8 +1,8 @@
-"""Every call that writes a file, and every allocation, failing once: the verb must say so and leave with 1, nothing half written may take the place of
-something whole, and the same command behind it must give what an undisturbed one gives. And the order of what is written: a file is synced between its
-last write and the rename that publishes it, and the folder behind that. TAP on stdout; needs a C compiler.
+"""Let every call that writes a file, and every allocation, fail once. The verb must report it and exit with 1, nothing half written may replace a
+complete file, and the same command run again must give what an undisturbed one gives. Also check the order of what is written: a file is synced
+between its last write and the rename that publishes it, and the folder after that. TAP on stdout; needs a C compiler.
 
-usage: inject.py LATEEN [files|memory|order]...      INJECT_MOST: failures of each kind and verb at most (40), drawn by INJECT_SEED"""
+usage: inject.py LATEEN [files|memory|order]...      INJECT_MOST: at most so many failures of each kind and verb (40), drawn by INJECT_SEED"""
 import concurrent.futures
 import filecmp
 import glob

@@ -1,5 +1,5 @@
-"""Faults of ranks that `lateen launch` started: a rank or the launcher is killed, stopped or told to end at a random moment of a small training run. Every survivor must say
-which rank it was, everything must end in time with the right status, and nobody may be left over. Standard library only; TAP on stdout.
+"""Faults of ranks that `lateen launch` started: a rank or the launcher is killed, stopped or told to end at a random moment of a small training run. Every survivor must name
+the rank, everything must end in time with the right status, and no process may be left. Standard library only; TAP on stdout.
 
 usage: launch_faults.py LATEEN [FAULTS [SEED]]"""
 import json

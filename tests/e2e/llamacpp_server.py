@@ -2,12 +2,12 @@
 """llama.cpp's own server tests against `lateen serve`, on stories260K as GGUF.
 
 usage: llamacpp_server.py FOLDER [pytest's arguments]
-FOLDER is tools/server/tests of a copy of llama.cpp (its sources also come inside the source package of llama-cpp-python). Needs pytest and what
-those tests import: openai, requests, wget, filelock. Nothing of theirs is kept here; tests/e2e/llamacpp_server.md lists what passes and why the rest
-does not apply.
+FOLDER is tools/server/tests of a copy of llama.cpp (the source package of llama-cpp-python also contains it). Needs pytest and what those tests
+import: openai, requests, wget, filelock. None of them is copied here; tests/e2e/llamacpp_server.md lists what passes, and why the rest does not
+apply.
 
-The same file is what they start as their server: it turns llama-server's flags into ours. Only the model that they call stories260K can be served, so
-files that need others are left out."""
+The tests start this file as their server, and it translates llama-server's flags. Only the model that they call stories260K can be served, so files
+that need others are left out."""
 import json
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""An OpenAPI description holds together: operations named once, references found, path parameters declared, required properties known; by
-openapi-spec-validator too, where that is installed.
+"""Check that an OpenAPI description is consistent: operations are named once, references exist, path parameters are declared, and required properties are
+known. Also runs openapi-spec-validator if it is installed.
 
 usage: openapi_refs.py FILE"""
 import json

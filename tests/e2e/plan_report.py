@@ -1,4 +1,4 @@
-"""What `lateen plan --json` says of one run, against formulas worked out here: Llama 3 70B on 512 GH200 of Alps. Standard library only; TAP on stdout.
+"""Compare `lateen plan --json` for one run, Llama 3 70B on 512 GH200 of Alps, with formulas computed here. Standard library only; TAP on stdout.
 
 usage: plan_report.py LATEEN"""
 import json

@@ -1,4 +1,4 @@
-"""The report of a run in headless Chromium: axes that can be read, nothing cut, fits a phone. TAP.
+"""The report of a run in headless Chromium: its axes are readable, nothing is cut off, and it fits a phone. TAP.
 
 usage: report_page.py REPORT.html CHROMIUM [--shots FOLDER]"""
 import pathlib

@@ -1,5 +1,5 @@
-"""A hostile client, and a hostile operator, against `lateen serve`: thousands of idle connections, slow readers and writers, half-closed sockets, grammars made to
-be slow, signals, ports in use, models that cannot be read, kill -9. Standard library only; TAP on stdout.
+"""Hostile clients and operators against `lateen serve`: thousands of idle connections, slow readers and writers, half-closed sockets, grammars made to be slow,
+signals, ports in use, models that cannot be read, kill -9. Standard library only; TAP on stdout.
 
 usage: serve_abuse.py LATEEN MODEL TOKENIZER"""
 import json

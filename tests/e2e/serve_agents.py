@@ -1,8 +1,8 @@
-"""Agents' frameworks and clients from outside, unchanged, against `lateen serve`: openai-agents, instructor, dspy, litellm, langchain-openai, langchain-ollama,
-pydantic-ai, llama-index. TAP on stdout; what is not installed is skipped by name.
+"""Unmodified frameworks for agents against `lateen serve`: openai-agents, instructor, dspy, litellm, langchain-openai, langchain-ollama, pydantic-ai, llama-index.
+TAP on stdout; a framework that is not installed is skipped by name.
 
 usage: serve_agents.py BASE_URL MODEL_NAME [FRAMEWORK]...
-The model is a base model or smaller: forced tools and forms make its answers well formed, and what is checked is that turns, events and types go through."""
+The model may be a base model or a tiny one. Forced tools and formats make its answers well formed; the test checks that turns, events and types work."""
 import asyncio
 import importlib
 import json

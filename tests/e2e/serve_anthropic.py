@@ -1,7 +1,7 @@
-"""Drive /v1/messages with Anthropic's own Python client: whole, streamed, threads, the tool runner, thinking, errors. TAP on stdout.
+"""Drive /v1/messages with Anthropic's own Python client: whole answers, streams, threads, the tool runner, thinking, errors. TAP on stdout.
 
 usage: serve_anthropic.py BASE_URL MODEL_NAME KEY
-The model is stories260K or one as small, behind a chat template that opens the reasoning: what is checked is the protocol."""
+The model is stories260K or one as small, with a chat template that opens the reasoning; the test checks the protocol."""
 import json
 import sys
 

@@ -1,4 +1,4 @@
-"""A `lateen serve` to try things on, and requests as bytes: for serve_abuse.py and serve_safe.py. Standard library only.
+"""Start a `lateen serve` and send it requests as bytes; for serve_abuse.py and serve_safe.py. Standard library only.
 
     s = Server(["build/lateen", "serve", MODEL], "--quiet", ...); s.post("/v1/completions", {...}); s.end()"""
 import json

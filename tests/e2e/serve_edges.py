@@ -1,5 +1,5 @@
-"""Edges of a server's limits, each counted out: a prompt that leaves exactly one token of context, none, a stop string at min_tokens, max_tokens of one, a
-histogram's bounds. Standard library only; TAP on stdout.
+"""The exact edges of a server's limits: a prompt that leaves exactly one token of context, or none; a stop string at min_tokens; max_tokens of one; the
+bounds of a histogram. Standard library only; TAP on stdout.
 
 usage: serve_edges.py BASE_URL"""
 import json

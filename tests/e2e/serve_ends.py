@@ -1,4 +1,4 @@
-"""Every API of a server whose model names several ending tokens and its own sampling: tests/e2e/serve.sh ends. Arguments: URL, the ids that end a text."""
+"""Every API of a server whose model names several ending tokens and its own sampling defaults (tests/e2e/serve.sh ends). Arguments: URL, the ids that end a text."""
 import json
 import sys
 import urllib.request

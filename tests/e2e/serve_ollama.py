@@ -1,7 +1,7 @@
 """Drive Ollama's /api with its own Python client. TAP on stdout.
 
 usage: serve_ollama.py BASE_URL MODEL_NAME
-The model is stories260K or one as small, behind a chat template that opens the reasoning: what is checked is the protocol."""
+The model is stories260K or one as small, with a chat template that opens the reasoning; the test checks the protocol."""
 import json
 import sys
 import urllib.error

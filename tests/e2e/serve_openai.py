@@ -1,7 +1,7 @@
-"""Drive every endpoint of `lateen serve` with OpenAI's own Python client; Anthropic's shape by plain HTTP. TAP on stdout.
+"""Drive every endpoint of `lateen serve` with OpenAI's own Python client, and Anthropic's endpoints by plain HTTP. TAP on stdout.
 
 usage: serve_openai.py BASE_URL MODEL_NAME
-The model is stories260K or one as small: what is checked is the protocol, and what greedy decoding makes certain."""
+The model is stories260K or one as small. The test checks the protocol, and whatever greedy decoding determines."""
 import base64
 import json
 import re

@@ -1,4 +1,4 @@
-"""The pages of `lateen serve` in headless Chromium: ask, stream, stop, regenerate, several samples, keyboard, phone width, reload. TAP.
+"""The pages of `lateen serve` in headless Chromium: asking, streaming, stopping, regenerating, several samples, keyboard, phone width, reloading. TAP.
 
 usage: serve_pages.py BASE_URL CHROMIUM [--shots FOLDER]"""
 import json

@@ -1,4 +1,4 @@
-"""Throw raw bytes at `lateen serve`: malformed HTTP and JSON, limits, slow and vanishing clients, keys, CORS. Standard library only; TAP on stdout.
+"""Send raw bytes to `lateen serve`: malformed HTTP and JSON, limits, slow and disconnecting clients, keys, CORS. Standard library only; TAP on stdout.
 
 usage: serve_raw.py PORT MODEL_NAME [--key KEY]
 The server must run with --request-s 2 and --cors https://a.example (tests/e2e/serve.sh does that)."""

@@ -1,5 +1,5 @@
-"""What `lateen serve` may use and whom it lets in: memory under a limit, caches, bodies, keys, hosts, origins, TLS. Each with a server of its own.
-Standard library only; TAP on stdout.
+"""Resources and access of `lateen serve`: memory under a limit, caches, bodies, keys, hosts, origins, TLS, each with a server of its own. Standard library
+only; TAP on stdout.
 
 usage: serve_safe.py LATEEN MODEL [TOKENIZER]"""
 import json

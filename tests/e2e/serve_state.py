@@ -1,9 +1,9 @@
-"""What a server keeps between requests, and what clients carry for it, by plain HTTP: /v1/responses with previous_response_id, store, sealed reasoning,
-truncation; /v1/responses/{id}. TAP on stdout.
+"""State that a server keeps between requests, and state that clients carry, by plain HTTP: /v1/responses with previous_response_id, store, sealed
+reasoning and truncation; /v1/responses/{id}. TAP on stdout.
 
 usage: serve_state.py PORT KEY OTHER_KEY
-The server has both keys, --store-entries 6 --store-s 3, and a chat template that writes <think> behind the messages, and of earlier messages their
-reasoning_content in brackets."""
+The server has both keys, --store-entries 6 --store-s 3, and a chat template that writes <think> after the messages and shows the reasoning_content of
+earlier messages in brackets."""
 import json
 import sys
 import time

@@ -1,5 +1,5 @@
-"""When training validates, samples, saves and logs; how many rows each source of a mixture gives; bits per byte; from lists and sums worked out here, not
-from another run. Standard library only; TAP on stdout.
+"""Check when training validates, samples, saves and logs, how many rows each source of a mixture gives, and bits per byte, against lists and sums
+computed here, not against another run. Standard library only; TAP on stdout.
 
 usage: train_decides.py LATEEN"""
 import array

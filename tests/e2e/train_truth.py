@@ -1,5 +1,5 @@
-"""Whole training runs against what PyTorch made of the same rows (tests/golden/train, tools/make_train_goldens.py): of every step the rate, the batch,
-the loss and the gradient's norm, and validations. Standard library only; TAP on stdout.
+"""Compare whole training runs with PyTorch's runs on the same rows (tests/golden/train, tools/make_train_goldens.py): learning rate, batch, loss and
+gradient norm of every step, and validations. Standard library only; TAP on stdout.
 
 usage: train_truth.py LATEEN"""
 import json
