@@ -143,13 +143,16 @@ CASES = {  # name: (config class, its arguments, documents)
                                      layer_types=["sliding_attention", "full_attention", "sliding_attention"],
                                      rope_parameters=rope("yarn", 150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                                                           original_max_position_embeddings=16)), True),
+    "qwen3_moe_dense": ("Qwen3MoeConfig", dict(SIZES, num_hidden_layers=3, head_dim=16, num_experts=4, num_experts_per_tok=2,
+                                               moe_intermediate_size=24, norm_topk_prob=True, router_aux_loss_coef=0.02,
+                                               mlp_only_layers=[0]), False),
     "switch": (None, dict(model_type="switch", architectures=["LateenSwitchForCausalLM"], vocab_size=V, hidden_size=32,
                           intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
                           max_position_embeddings=64, rms_norm_eps=1e-5, rope_parameters=rope("default"), hidden_act="relu",
                           num_local_experts=4, num_experts_per_tok=1, expert_capacity_factor=1.0,
                           router_aux_loss_coef=0.02, router_z_loss_coef=0.01), False),
 }
-LATER = ["mistral", "phi3", "yarn", "olmo2", "smollm3", "granite", "qwen3_moe", "phi4", "gpt_oss"]
+LATER = ["mistral", "phi3", "yarn", "olmo2", "smollm3", "granite", "qwen3_moe", "phi4", "gpt_oss", "qwen3_moe_dense"]
 ORDER = sorted(k for k in CASES if k not in LATER) + LATER  # Seeds of the first ones stay.
 BY_LAYER_TYPE = ("gemma2", "gemma3", "gpt_oss")  # Their models take a mask for each type of layer.
 

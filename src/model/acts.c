@@ -3,45 +3,105 @@
 
 #include "model/layer.h"
 
-lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, int64_t d2) {
-    const int64_t count = d0 * (d1 > 0 ? d1 : 1) * (d2 > 0 ? d2 : 1);
-    void *data = lt_arena_take(a, (size_t)count * lt_dtype_bytes(dtype), LT_ARENA_ALIGN);
+/* A layer's tensors, in the order of the table. */
+enum {
+#define ACT_INDEX(name, level, present, dtype, d0, d1, d2) ACT_##name,
+    LT_LAYER_ACTS(ACT_INDEX)
+#undef ACT_INDEX
+        N_ACTS
+};
+
+static size_t bytes_of(lt_dtype dtype, int64_t d0, int64_t d1, int64_t d2) {
+    return (size_t)(d0 * (d1 > 0 ? d1 : 1) * (d2 > 0 ? d2 : 1)) * lt_dtype_bytes(dtype);
+}
+
+static lt_tensor view_of(void *data, lt_dtype dtype, int64_t d0, int64_t d1, int64_t d2) {
     return d1 == 0   ? lt_tensor_1d(data, dtype, d0)
            : d2 == 0 ? lt_tensor_2d(data, dtype, d0, d1)
                      : lt_tensor_3d(data, dtype, d0, d1, d2);
 }
 
-/* One set of layer tensors. shared NULL: take those that all layers share at this level; else the
- * others, and point at the shared ones. */
-static void layer_carve(lt_layer_acts *t, const lt_layer_acts *shared, int64_t C,
-                        const lt_layer_spec *l, const lt_acts_shape *p, lt_arena *a) {
-    const int64_t B = p->batch, T = p->seq, R = B * T, H = l->n_heads, G = l->n_kv_heads;
-    const int64_t F = l->ffn_width, E = l->n_experts, K = l->top_k, N = E > 0 ? R * K : R;
-    const bool layer_norm = l->norm == LT_NORM_LAYER;
-    const lt_dtype dtype = p->dtype;
+lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, int64_t d2) {
+    return view_of(lt_arena_take(a, bytes_of(dtype, d0, d1, d2), LT_ARENA_ALIGN), dtype, d0, d1,
+                   d2);
+}
 
+/* What the rows of the table refer to. */
+#define TABLE_NAMES                                                                                \
+    const int64_t B = p->batch, T = p->seq, R = B * T, H = l->n_heads, G = l->n_kv_heads;          \
+    const int64_t F = l->ffn_width, E = l->n_experts, K = l->top_k, N = E > 0 ? R * K : R;         \
+    const bool layer_norm = l->norm == LT_NORM_LAYER;                                              \
+    const lt_dtype dtype = p->dtype
+
+/* Bytes of the tensors that layers share, where they are more than `most` says. */
+static void widen(size_t most[N_ACTS], int64_t C, const lt_layer_spec *l, const lt_acts_shape *p) {
+    TABLE_NAMES;
+#define WIDEN(name, from_level, present, type, d0, d1, d2)                                         \
+    if ((present) && p->level >= (int)(from_level)) {                                              \
+        const size_t bytes = bytes_of(type, d0, d1, d2);                                           \
+        most[ACT_##name] = bytes > most[ACT_##name] ? bytes : most[ACT_##name];                    \
+    }
+    LT_LAYER_ACTS(WIDEN)
+#undef WIDEN
+}
+
+/* A place for each tensor that layers share, large enough for any of them. */
+static void shared_carve(lt_layer_acts *t, const lt_model_spec *s, const lt_acts_shape *p,
+                         lt_arena *a) {
+    const int64_t n_layers = lt_layers_alike(s) ? 1 : s->n_layers;
+    size_t most[N_ACTS] = {0};
+    *t = (lt_layer_acts){0};
+    for (int64_t i = 0; i < n_layers; i++) {
+        const lt_layer_spec l = lt_model_layer(s, i);
+        widen(most, s->width, &l, p);
+    }
 #define TAKE(name, from_level, present, type, d0, d1, d2)                                          \
-    if ((present) && (p->level >= (int)(from_level)) == (shared == NULL)) {                        \
-        t->name = lt_tensor_take(a, type, d0, d1, d2);                                             \
-    } else if (shared != NULL) {                                                                   \
-        t->name = shared->name;                                                                    \
+    if (most[ACT_##name] > 0) {                                                                    \
+        t->name.data = lt_arena_take(a, most[ACT_##name], LT_ARENA_ALIGN);                         \
     }
     LT_LAYER_ACTS(TAKE)
 #undef TAKE
 }
 
-void lt_acts_carve_one(lt_layer_acts *layer, const lt_model_spec *s, const lt_acts_shape *shape,
+/* A layer's tensors: what it keeps from the arena, the others in the places of `shared`. */
+static void layer_carve(lt_layer_acts *t, const lt_layer_acts *shared, int64_t C,
+                        const lt_layer_spec *l, const lt_acts_shape *p, lt_arena *a) {
+    TABLE_NAMES;
+    *t = (lt_layer_acts){0};
+#define TAKE(name, from_level, present, type, d0, d1, d2)                                          \
+    if (present) {                                                                                 \
+        t->name = p->level >= (int)(from_level) ? view_of(shared->name.data, type, d0, d1, d2)     \
+                                                : lt_tensor_take(a, type, d0, d1, d2);             \
+    }
+    LT_LAYER_ACTS(TAKE)
+#undef TAKE
+}
+
+void lt_acts_carve_one(lt_layer_acts *room, const lt_model_spec *s, const lt_acts_shape *shape,
                        lt_arena *a) {
     LT_ASSERT(shape->level == LT_KEEP_NOTHING);
-    const lt_layer_spec l = lt_model_layer(s, 0);
-    *layer = (lt_layer_acts){0};
-    layer_carve(layer, NULL, s->width, &l, shape, a);
+    shared_carve(room, s, shape, a);
+}
+
+void lt_acts_view(lt_layer_acts *layer, const lt_layer_acts *room, const lt_model_spec *s,
+                  int64_t index, const lt_acts_shape *shape) {
+    const lt_layer_spec l = lt_model_layer(s, index);
+    LT_ASSERT(shape->level == LT_KEEP_NOTHING);
+    layer_carve(layer, room, s->width, &l, shape, NULL);
+}
+
+/* The layer whose scratch is the largest: one with experts, where there is one. */
+static lt_layer_spec widest(const lt_model_spec *s) {
+    int64_t i = 0;
+    while (s->n_experts > 0 && s->dense[i] && i + 1 < s->n_layers) {
+        i++;
+    }
+    return lt_model_layer(s, i);
 }
 
 static void own_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shape *p,
                       lt_arena *a) {
     const int64_t R = p->batch * p->seq, C = s->width;
-    const lt_layer_spec l = lt_model_layer(s, 0);
 
     t->tokens = lt_tensor_take(a, LT_I32, R, 0, 0);
     t->labels = lt_tensor_take(a, LT_I32, R, 0, 0);
@@ -56,7 +116,7 @@ static void own_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_sh
     t->rstd_final = lt_tensor_take(a, LT_F32, R, 0, 0);
     t->loss_rows = lt_tensor_take(a, LT_F32, R, 0, 0);
     t->best = lt_tensor_take(a, LT_I32, R, 0, 0);
-    if (l.n_experts > 0) {
+    if (s->n_experts > 0) {
         t->aux = lt_tensor_take(a, LT_F32, s->n_layers, 2, 0);
         t->n_labels = lt_tensor_take(a, LT_F32, 1, 0, 0);
     }
@@ -67,7 +127,7 @@ static void own_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_sh
 
 static void scratch_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shape *p,
                           lt_arena *a) {
-    const lt_layer_spec l = lt_model_layer(s, 0);
+    const lt_layer_spec l = widest(s);
     const int64_t B = p->batch, T = p->seq, R = B * T, C = s->width, N = R * l.top_k;
 
     t->branch = lt_tensor_take(a, p->dtype, R, C, 0);
@@ -97,19 +157,16 @@ void lt_batch_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shap
 
 void lt_acts_carve_shared(lt_layer_acts *layer, lt_batch_acts *batch, const lt_model_spec *s,
                           const lt_acts_shape *shape, lt_arena *a) {
-    *layer = (lt_layer_acts){0};
     *batch = (lt_batch_acts){0};
-    const lt_layer_spec l = lt_model_layer(s, 0);
-    layer_carve(layer, NULL, s->width, &l, shape, a);
+    shared_carve(layer, s, shape, a);
     scratch_carve(batch, s, shape, a);
 }
 
 void lt_acts_carve_own(lt_acts_set *set, const lt_layer_acts *shared_layer,
-                       const lt_batch_acts *shared_batch, int64_t n_layers, const lt_model_spec *s,
-                       const lt_acts_shape *shape, lt_arena *a) {
-    const lt_layer_spec l = lt_model_layer(s, 0); /* All layers have these sizes. */
+                       const lt_batch_acts *shared_batch, int64_t first_layer, int64_t n_layers,
+                       const lt_model_spec *s, const lt_acts_shape *shape, lt_arena *a) {
     for (int64_t i = 0; i < n_layers; i++) {
-        set->layers[i] = (lt_layer_acts){0};
+        const lt_layer_spec l = lt_model_layer(s, first_layer + i);
         layer_carve(&set->layers[i], shared_layer, s->width, &l, shape, a);
     }
     set->batch = *shared_batch;

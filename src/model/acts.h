@@ -109,10 +109,13 @@ typedef struct {
 void lt_acts_carve_shared(lt_layer_acts *layer, lt_batch_acts *batch, const lt_model_spec *s,
                           const lt_acts_shape *shape, lt_arena *a);
 void lt_acts_carve_own(lt_acts_set *set, const lt_layer_acts *shared_layer,
-                       const lt_batch_acts *shared_batch, int64_t n_layers, const lt_model_spec *s,
-                       const lt_acts_shape *shape, lt_arena *a);
-void lt_acts_carve_one(lt_layer_acts *layer, const lt_model_spec *s, const lt_acts_shape *shape,
-                       lt_arena *a); /* LT_KEEP_NOTHING only. */
+                       const lt_batch_acts *shared_batch, int64_t first_layer, int64_t n_layers,
+                       const lt_model_spec *s, const lt_acts_shape *shape, lt_arena *a);
+/* LT_KEEP_NOTHING only: room for any layer, to be seen as one of them by lt_acts_view. */
+void lt_acts_carve_one(lt_layer_acts *room, const lt_model_spec *s, const lt_acts_shape *shape,
+                       lt_arena *a);
+void lt_acts_view(lt_layer_acts *layer, const lt_layer_acts *room, const lt_model_spec *s,
+                  int64_t index, const lt_acts_shape *shape);
 void lt_batch_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shape *shape,
                     lt_arena *a);
 

@@ -32,7 +32,6 @@ typedef enum {
     ONLY_FALSE, /* false, null, 0, or nothing in it. */
     ONLY_TRUE,  /* true or null. */
     ONLY_NULL,
-    ONLY_ONE,
     ONLY_FULL,  /* A list of full_attention. */
     ONLY_MXFP4, /* null, or quant_method mxfp4. */
 } rule;
@@ -53,8 +52,6 @@ static const struct {
     {"scale_attn_by_inverse_layer_idx", ONLY_FALSE, ALL_FAMILIES},
     {"sliding_window", ONLY_NULL, FULL}, /* Its cache would forget. */
     {"layer_types", ONLY_FULL, FULL},
-    {"decoder_sparse_step", ONLY_ONE, BIT(QWEN3_MOE)},
-    {"mlp_only_layers", ONLY_FALSE, BIT(QWEN3_MOE)},
     /* Other weights, other layers. */
     {"quantization_config", ONLY_MXFP4, BIT(GPT_OSS)}, /* Its tensors are decoded. */
     {"quantization_config", ONLY_NULL, ALL_FAMILIES},
@@ -82,6 +79,9 @@ static const struct {
     {"no_rope_layers", READ, BIT(SMOLLM3)},
     {"no_rope_layer_interval", READ, BIT(SMOLLM3)},
     {"max_window_layers", READ, QWENS},
+    {"decoder_sparse_step", READ, BIT(QWEN3_MOE)},
+    {"mlp_only_layers", READ, BIT(QWEN3_MOE)},
+    {"intermediate_size", READ, BIT(QWEN3_MOE)},
     /* Without effect. */
     {"attn_logit_softcapping", PASSED, BIT(GEMMA3)}, /* transformers' gemma3 has none. */
     {"_sliding_window_pattern", PASSED, GEMMAS},
@@ -97,7 +97,6 @@ static const struct {
     {"resid_pdrop", PASSED, BIT(GPT2) | BIT(PHI3)},
     {"hidden_dropout", PASSED, BIT(GPT2)},
     {"max_window_layers", PASSED, BIT(SMOLLM3) | BIT(QWEN3_MOE)},
-    {"intermediate_size", PASSED, BIT(QWEN3_MOE)}, /* Of layers without experts. */
     {"router_jitter_noise", PASSED, BIT(MIXTRAL)},
     {"output_router_logits", PASSED, BIT(MIXTRAL) | BIT(QWEN3_MOE) | BIT(GPT_OSS)},
     {"reorder_and_upcast_attn", PASSED, BIT(GPT2)}, /* Attention is F32 here. */
@@ -184,8 +183,6 @@ static bool allowed(rule r, const json_t *value) {
         return json_is_true(value) || json_is_null(value);
     case ONLY_NULL:
         return json_is_null(value);
-    case ONLY_ONE:
-        return json_is_null(value) || json_integer_value(value) == 1;
     case ONLY_FULL:
         return all_full(value);
     case ONLY_MXFP4:

@@ -228,6 +228,37 @@ static lt_err read_no_rope(lt_model_spec *spec, const json_t *config, const char
     return LT_OK;
 }
 
+/* Layers without experts: those of mlp_only_layers, and all but every decoder_sparse_step-th. Where
+ * there are none, their width says nothing. */
+static lt_err read_dense(lt_model_spec *spec, const json_t *config, const char *what) {
+    const json_t *list = json_object_get(config, "mlp_only_layers");
+    int64_t step = 1, n = 0;
+    LT_TRY(lt_json_i64(config, "decoder_sparse_step", &step, true, what));
+    LT_TRY(lt_json_i64(config, "intermediate_size", &spec->dense_ffn_width, true, what));
+    if (step < 1) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: a decoder_sparse_step of %lld", what, (long long)step);
+    }
+    for (int64_t i = 0; i < spec->n_layers && i < LT_MAX_LAYERS; i++) {
+        spec->dense[i] = (i + 1) % step != 0;
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *value = json_array_get(list, i);
+        if (!json_is_integer(value)) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: mlp_only_layers[%zu] is not the index of a layer", what, i);
+        }
+        const json_int_t layer = json_integer_value(value); /* Others name no layer. */
+        if (layer >= 0 && layer < spec->n_layers && layer < LT_MAX_LAYERS) {
+            spec->dense[layer] = true;
+        }
+    }
+    for (int64_t i = 0; i < spec->n_layers && i < LT_MAX_LAYERS; i++) {
+        spec->dense[i] = spec->dense[i] && spec->n_experts > 0;
+        n += spec->dense[i] || spec->n_experts == 0;
+    }
+    spec->dense_ffn_width = n > 0 ? spec->dense_ffn_width : 0;
+    return LT_OK;
+}
+
 static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const json_t *config,
                           const char *what) {
     const lt_window_keys keys = row->window_keys;
@@ -324,6 +355,7 @@ lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what
         LT_TRY(lt_config_read_rope(&spec, config, what));
     }
     LT_TRY(row->no_rope_keys ? read_no_rope(&spec, config, what) : LT_OK);
+    LT_TRY(row->dense_keys ? read_dense(&spec, config, what) : LT_OK);
     LT_TRY(read_window(&spec, row, config, what));
     lt_model_spec_derive(&spec);
     if (lt_model_spec_check(&spec) != LT_OK) { /* A file's fault, not the caller's. */

@@ -106,6 +106,20 @@ static void write_window(const lt_model_spec *spec, lt_window_keys keys, json_t 
     (void)json_object_set_new(config, "layer_types", types);
 }
 
+static void write_dense(const lt_model_spec *spec, json_t *config) {
+    json_t *list = json_array();
+    for (int64_t i = 0; i < spec->n_layers; i++) {
+        if (spec->n_experts > 0 && lt_model_layer(spec, i).n_experts == 0) {
+            (void)json_array_append_new(list, json_integer(i));
+        }
+    }
+    (void)json_object_set_new(config, "mlp_only_layers", list);
+    (void)json_object_set_new(config, "decoder_sparse_step", json_integer(1));
+    if (spec->dense_ffn_width > 0) {
+        (void)json_object_set_new(config, "intermediate_size", json_integer(spec->dense_ffn_width));
+    }
+}
+
 static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *config) {
     const lt_family_row *row = lt_family_get(spec->family);
     const char *type = dtype == LT_BF16 ? "bfloat16" : dtype == LT_F16 ? "float16" : "float32";
@@ -119,6 +133,9 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
         lt_config_write_rope(spec, config);
     }
     write_window(spec, row->window_keys, config);
+    if (row->dense_keys) {
+        write_dense(spec, config);
+    }
     if (row->no_rope_keys) {
         json_t *rotates = json_array();
         for (int64_t i = 0; i < spec->n_layers; i++) {
@@ -155,6 +172,10 @@ static const char *lost_field(const lt_model_spec *a, const lt_model_spec *b) {
     for (int64_t i = 0; i < a->n_layers; i++) {
         if (a->no_rope[i] != b->no_rope[i]) {
             return "no_rope";
+        }
+        if (lt_model_layer(a, i).n_experts != lt_model_layer(b, i).n_experts ||
+            lt_model_layer(a, i).ffn_width != lt_model_layer(b, i).ffn_width) {
+            return "layers without experts";
         }
     }
     return lt_model_layer(a, 0).attn_scale != lt_model_layer(b, 0).attn_scale ? "attn_scale" : NULL;

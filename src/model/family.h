@@ -134,6 +134,7 @@ typedef struct {
     lt_window_keys window_keys;
     bool window_pattern_key; /* sliding_window_pattern is read where there are no layer_types. */
     lt_rope_keys rope_keys;
+    bool dense_keys;      /* mlp_only_layers, decoder_sparse_step and intermediate_size are read. */
     bool no_rope_keys;    /* no_rope_layers and no_rope_layer_interval are read. */
     bool gelu_new;        /* The name of gelu_pytorch_tanh. */
     bool ffn_four_widths; /* intermediate_size is 4 C unless it is given. */

@@ -173,6 +173,9 @@ static const char *inexpressible(const lt_model_spec *s) {
     if (s->gated != own->gated) {
         return s->gated ? "a gated feed-forward" : "a feed-forward without a gate";
     }
+    if (!lt_layers_alike(s)) {
+        return "layers without experts beside others";
+    }
     if (s->qk_norm != own->qk_norm) {
         return s->qk_norm ? "norms of queries and keys" : "a lack of norms of queries and keys";
     }
@@ -272,16 +275,14 @@ static lt_err fill_rope(const void *ctx, void *dst, uint64_t first, uint64_t n) 
 }
 
 /* Of several names for one thing, the one llama.cpp's converter writes. */
-static bool row_is_written(const lt_model_spec *spec, const lt_param *param,
-                           const lt_name_row *row) {
+static bool row_is_written(const lt_model_spec *spec, const lt_name_row *row) {
     const bool fused = row->part == LT_PART_ALL;
     if (row->kind == LT_PARAM_QKV || row->kind == LT_PARAM_QKV_BIAS) {
         return fused == lt_family_get(spec->family)->gguf.fused_qkv;
     }
     if (row->kind == LT_PARAM_UP || row->kind == LT_PARAM_DOWN || row->kind == LT_PARAM_UP_BIAS ||
         row->kind == LT_PARAM_DOWN_BIAS) {
-        const bool experts = strstr(row->name, "_exps") != NULL;
-        return !lt_name_has_expert(row) && experts == param->experts;
+        return !lt_name_has_expert(row);
     }
     return row->kind != LT_PARAM_XIELU;
 }
@@ -331,7 +332,7 @@ static void add_all(saving *s, lt_gguf_mix mix) {
         for (int r = 0; r < lt_n_gguf_names; r++) {
             const lt_name_row *row = &lt_gguf_names[r];
             const lt_param *param = &s->m->table.params[i];
-            if (lt_name_applies(row, spec, param) && row_is_written(spec, param, row)) {
+            if (lt_name_applies(row, spec, param) && row_is_written(spec, row)) {
                 add_part(s, param, row, mix);
             }
         }

@@ -1,5 +1,6 @@
 /* layer.c: the record of a layer, from the fields that all layers share and the patterns that tell
- * them apart: windows (window_every) and layers without rotation (no_rope). */
+ * them apart: windows (window_every), layers without rotation (no_rope), layers without experts
+ * (dense). */
 #include "model/layer.h"
 
 #include <math.h>
@@ -19,40 +20,50 @@ static lt_layer_rope rope_of(const lt_model_spec *s, int64_t layer) {
     return window_of(s, layer) > 0 ? LT_LAYER_ROPE_LOCAL : LT_LAYER_ROPE_MAIN;
 }
 
+bool lt_layers_alike(const lt_model_spec *s) {
+    for (int64_t i = 0; s->n_experts > 0 && i < s->n_layers; i++) {
+        if (s->dense[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
 lt_layer_spec lt_model_layer(const lt_model_spec *s, int64_t layer) {
     LT_ASSERT(layer >= 0 && layer < LT_MAX_LAYERS);
-    return (lt_layer_spec){.mixer = LT_MIXER_ATTENTION,
-                           .n_heads = s->n_heads,
-                           .n_kv_heads = s->n_kv_heads,
-                           .head_dim = s->head_dim,
-                           .value_dim = s->head_dim,
-                           .attn_scale = s->attn_scale > 0 ? s->attn_scale
-                                                           : (float)(1 / sqrt((double)s->head_dim)),
-                           .attn_softcap = s->attn_softcap,
-                           .window = window_of(s, layer),
-                           .rope = rope_of(s, layer),
-                           .sinks = s->sinks,
-                           .qkv_bias = s->qkv_bias,
-                           .attn_out_bias = s->attn_out_bias,
-                           .norm = s->norm,
-                           .norm_eps = s->norm_eps,
-                           .norm_gain_offset = s->norm_gain_offset,
-                           .pre_norms = !s->no_pre_norms,
-                           .post_norms = s->post_norms,
-                           .qk_norm = s->qk_norm,
-                           .qk_norm_whole = s->qk_norm && s->qk_norm_whole,
-                           .act = s->act,
-                           .gated = s->gated,
-                           .swiglu_alpha = s->swiglu_alpha,
-                           .swiglu_limit = s->swiglu_limit,
-                           .mlp_bias = s->mlp_bias,
-                           .ffn_width = s->ffn_width,
-                           .n_experts = s->n_experts,
-                           .top_k = s->top_k,
-                           .moe_normalise = s->moe_normalise,
-                           .router_bias = s->n_experts > 0 && s->router_bias,
-                           .moe_capacity = s->moe_capacity,
-                           .residual_scale = s->residual_scale > 0 ? s->residual_scale : 1.0f};
+    const bool experts = s->n_experts > 0 && !s->dense[layer];
+    return (lt_layer_spec){
+        .mixer = LT_MIXER_ATTENTION,
+        .n_heads = s->n_heads,
+        .n_kv_heads = s->n_kv_heads,
+        .head_dim = s->head_dim,
+        .value_dim = s->head_dim,
+        .attn_scale = s->attn_scale > 0 ? s->attn_scale : (float)(1 / sqrt((double)s->head_dim)),
+        .attn_softcap = s->attn_softcap,
+        .window = window_of(s, layer),
+        .rope = rope_of(s, layer),
+        .sinks = s->sinks,
+        .qkv_bias = s->qkv_bias,
+        .attn_out_bias = s->attn_out_bias,
+        .norm = s->norm,
+        .norm_eps = s->norm_eps,
+        .norm_gain_offset = s->norm_gain_offset,
+        .pre_norms = !s->no_pre_norms,
+        .post_norms = s->post_norms,
+        .qk_norm = s->qk_norm,
+        .qk_norm_whole = s->qk_norm && s->qk_norm_whole,
+        .act = s->act,
+        .gated = s->gated,
+        .swiglu_alpha = s->swiglu_alpha,
+        .swiglu_limit = s->swiglu_limit,
+        .mlp_bias = s->mlp_bias,
+        .ffn_width = experts || s->dense_ffn_width == 0 ? s->ffn_width : s->dense_ffn_width,
+        .n_experts = experts ? s->n_experts : 0,
+        .top_k = experts ? s->top_k : 0,
+        .moe_normalise = s->moe_normalise,
+        .router_bias = experts && s->router_bias,
+        .moe_capacity = s->moe_capacity,
+        .residual_scale = s->residual_scale > 0 ? s->residual_scale : 1.0f};
 }
 
 bool lt_layer_norm_rotates(const lt_model_spec *s, const lt_layer_spec *l) {

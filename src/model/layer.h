@@ -45,6 +45,9 @@ static inline float lt_model_logit_divisor(const lt_model_spec *spec) {
     return spec->logit_divisor > 0 ? spec->logit_divisor : 1.0f;
 }
 
+/* All layers have the same parameters and activations, of the same sizes. */
+bool lt_layers_alike(const lt_model_spec *spec);
+
 /* Norm and rotation of q and k are one op: norms of single heads, all of whose columns rotate. */
 bool lt_layer_norm_rotates(const lt_model_spec *spec, const lt_layer_spec *l);
 

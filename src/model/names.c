@@ -22,9 +22,18 @@ static bool of_other_family(const lt_name_row *row, const lt_model_spec *spec) {
     return row->kind == LT_PARAM_UP && (row->part == LT_PART_ALL) != traits->fused_up;
 }
 
+/* Is it a name of experts' matrices, or of one MLP? Others are of neither. */
+static bool of_other_mlp(const lt_name_row *row, const lt_param *param) {
+    const bool mlp = row->kind == LT_PARAM_UP || row->kind == LT_PARAM_UP_BIAS ||
+                     row->kind == LT_PARAM_DOWN || row->kind == LT_PARAM_DOWN_BIAS;
+    const bool experts = lt_name_has_expert(row) || strstr(row->name, "experts") != NULL ||
+                         strstr(row->name, "_exps") != NULL;
+    return mlp && experts != param->experts;
+}
+
 bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt_param *param) {
     int64_t from, rows = 0;
-    if (row->kind == param->kind && !of_other_family(row, spec)) {
+    if (row->kind == param->kind && !of_other_family(row, spec) && !of_other_mlp(row, param)) {
         lt_part_rows(spec, param, row->part, &from, &rows);
     }
     return rows > 0;

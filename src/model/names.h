@@ -15,7 +15,7 @@ typedef struct {
     bool stacked, turned, alternating;
 } lt_name_place;
 
-bool lt_name_has_expert(const lt_name_row *row);
+bool lt_name_has_expert(const lt_name_row *row); /* A tensor an expert. */
 
 /* Does the row hold something of this parameter? Not a gate where there is none. */
 bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt_param *param);

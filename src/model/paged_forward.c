@@ -48,12 +48,22 @@ static void fixed_carve(lt_paged_forward *f) {
     lt_paged_forward_sides_carve(f, a);
 }
 
-static void acts_carve(lt_paged_forward *f, int64_t rows) {
-    const lt_acts_shape shape = {
+static lt_acts_shape acts_shape(const lt_paged_forward *f, int64_t rows) {
+    return (lt_acts_shape){
         .batch = rows, .seq = 1, .dtype = f->exec.dtype, .level = LT_KEEP_NOTHING};
-    lt_arena_rewind(&f->activations);
-    lt_acts_carve_one(&f->layer, f->exec.spec, &shape, &f->activations);
+}
+
+static void see_layer(lt_paged_forward *f, int layer, int64_t rows) {
+    const lt_acts_shape shape = acts_shape(f, rows);
+    lt_acts_view(&f->layer, &f->room, f->exec.spec, layer, &shape);
     f->layer.lse = (lt_tensor){0}; /* Only a backward pass would read it. */
+}
+
+static void acts_carve(lt_paged_forward *f, int64_t rows) {
+    const lt_acts_shape shape = acts_shape(f, rows);
+    lt_arena_rewind(&f->activations);
+    lt_acts_carve_one(&f->room, f->exec.spec, &shape, &f->activations);
+    see_layer(f, 0, rows);
     lt_batch_carve(&f->batch, f->exec.spec, &shape, &f->activations);
 }
 
@@ -109,6 +119,7 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
     f->o = *o;
     LT_TRY_DONE(lt_exec_prepare(&f->exec, &f->prepared, m, o->max_seq, true));
     f->exec.fixed_order = o->fixed_order;
+    f->alike = lt_layers_alike(&m->spec);
     LT_TRY_DONE(place(f));
     *out = f;
     f = NULL;
@@ -252,6 +263,9 @@ static lt_err run_layers(lt_paged_forward *f, bool in_order) {
 
     LT_TRY(lt_embedding_fwd(r, f->layer.x_in, f->batch.tokens));
     for (int layer = 0; layer < r->spec->n_layers; layer++) {
+        if (!f->alike) {
+            see_layer(f, layer, f->shape.rows);
+        }
         LT_TRY(lt_attention_qkv_fwd(r, layer, &f->layer, &f->batch, stream));
         LT_TRY(attend(f, layer));
         LT_TRY(lt_attention_out_fwd(r, layer, &f->layer, &f->batch));

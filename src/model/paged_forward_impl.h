@@ -42,7 +42,9 @@ struct lt_paged_forward {
     lt_paged_forward_options o;
     lt_prepared prepared;
     lt_arena cache, fixed, activations; /* Of the backend. */
-    lt_layer_acts layer;                /* One set: nothing is kept for a backward pass. */
+    /* One set, as the layer that runs sees it: nothing is kept for a backward pass. */
+    lt_layer_acts room, layer;
+    bool alike; /* All layers see it alike. */
     lt_batch_acts batch;
     void *pool;
     lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of the metadata */

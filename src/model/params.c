@@ -248,7 +248,7 @@ static int group_of(const lt_param *p, const lt_box *boxes, int from,
                     int64_t shape[LT_PARAM_DIMS]) {
     int i = from + 1;
     memcpy(shape, boxes[from].extent, sizeof boxes[from].extent);
-    while (p->n_dims == 3 && shape[0] == 1 && i < p->n_boxes && boxes[i].extent[0] == 1 &&
+    while (p->experts && shape[0] == 1 && i < p->n_boxes && boxes[i].extent[0] == 1 &&
            boxes[i].first[0] == boxes[from].first[0] && boxes[i].extent[2] == shape[2]) {
         shape[1] += boxes[i++].extent[1];
     }

@@ -71,7 +71,7 @@ static void sets_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_batch_acts batch;
 
     lt_acts_carve_shared(&layer, &batch, s, &shape, &shared);
-    lt_acts_carve_own(&p->sets[0], &layer, &batch, n_layers, s, &shape, &own);
+    lt_acts_carve_own(&p->sets[0], &layer, &batch, o->first_layer, n_layers, s, &shape, &own);
     p->shared = part_of(a, shared.used_bytes);
     for (int set = 0; set < n_sets_of(o); set++) {
         p->sets[set].own = part_of(a, own.used_bytes);
@@ -84,7 +84,8 @@ static void sets_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
 
 static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_spec *s) {
     const int end = end_of(o, s);
-    return (lt_stage_options){.rows = o->batch * o->seq,
+    return (lt_stage_options){.spec = s,
+                              .rows = o->batch * o->seq,
                               .first_layer = o->first_layer,
                               .n_layers = s->n_experts > 0 ? end - o->first_layer : 0,
                               .loss = end == s->n_layers,
@@ -183,7 +184,8 @@ static lt_err check_options(const lt_pass_options *o, const lt_model_spec *s) {
         LT_FAIL(LT_ERR_ARG, "pass: layers [%d, %d) of %lld, %d sets", o->first_layer, end_of(o, s),
                 (long long)s->n_layers, o->n_sets);
     }
-    const double row = (double)(s->width * 8 + s->ffn_width * 3 +
+    const int64_t ffn = s->ffn_width > s->dense_ffn_width ? s->ffn_width : s->dense_ffn_width;
+    const double row = (double)(s->width * 8 + ffn * 3 +
                                 (s->n_heads + s->n_kv_heads) * 4 * s->head_dim);
     if ((double)(o->batch * o->seq) * row * (double)n_sets_of(o) *
             (double)(s->n_layers * (s->top_k > 0 ? s->top_k : 1)) >
@@ -400,7 +402,8 @@ static void reshape(lt_pass *p, lt_acts_set *set, int64_t batch, int64_t seq) {
         lt_arena_rewind(&p->shared);
         lt_arena_rewind(&set->own);
         lt_acts_carve_shared(&layer, &shared, p->exec.spec, &shape, &p->shared);
-        lt_acts_carve_own(set, &layer, &shared, p->end - p->first, p->exec.spec, &shape, &set->own);
+        lt_acts_carve_own(set, &layer, &shared, p->first, p->end - p->first, p->exec.spec, &shape,
+                          &set->own);
         p->recomputed = -1;
     }
 }

@@ -85,10 +85,11 @@ lt_err lt_exec_rope_fill(lt_exec *r, int64_t max_seq, int64_t end) {
                      end);
 }
 
-static bool worth_packing(const lt_model_spec *spec, lt_param_kind kind) {
+static bool worth_packing(const lt_model_spec *spec, const lt_param *p) {
+    const lt_param_kind kind = p->kind;
     return kind == LT_PARAM_QKV || kind == LT_PARAM_ATTN_OUT || kind == LT_PARAM_HEAD ||
            (kind == LT_PARAM_EMBED && spec->tied) ||
-           ((kind == LT_PARAM_UP || kind == LT_PARAM_DOWN) && spec->n_experts == 0);
+           ((kind == LT_PARAM_UP || kind == LT_PARAM_DOWN) && !p->experts);
 }
 
 /* Places of the packed matrices; with a NULL base it measures. */
@@ -97,7 +98,7 @@ static void packed_carve(lt_exec *r, lt_arena *a) {
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         size_t bytes = 0;
-        if (worth_packing(r->spec, p->kind) &&
+        if (worth_packing(r->spec, p) &&
             (r->model->held == NULL || r->model->held[i].n_runs == 0)) {
             const lt_tensor w = lt_exec_weight(r, p->kind, p->layer);
             bytes = r->backend->matmul_pack_bytes(r->device, &w, true);

@@ -41,7 +41,10 @@ struct lt_session {
     int64_t n_seqs, max_seq, chunk_rows;
     lt_prepared prepared;
     lt_arena cache, activations; /* Of the backend. */
-    lt_layer_acts layer;         /* One set: nothing is kept for a backward pass. */
+    /* One set, as the layer that runs sees it: nothing is kept for a backward pass. */
+    lt_layer_acts room, layer;
+    lt_acts_shape shape; /* Of the last call. */
+    bool alike;          /* All layers see it alike. */
     lt_batch_acts batch;
     void *kv;          /* The cache, */
     lt_dtype kv_dtype; /* its type. */
@@ -69,6 +72,11 @@ static lt_acts_shape acts_shape(const lt_session *s, int64_t batch, int64_t seq)
         .batch = batch, .seq = seq, .dtype = s->exec.dtype, .level = LT_KEEP_NOTHING};
 }
 
+static void see_layer(lt_session *s, int layer) {
+    lt_acts_view(&s->layer, &s->room, s->exec.spec, layer, &s->shape);
+    s->layer.lse = (lt_tensor){0}; /* Only a backward pass would read it. */
+}
+
 /* Activations of a call of this shape; what lives longer comes first and so stays in its place. */
 static void acts_carve(lt_session *s, int64_t batch, int64_t seq) {
     const lt_model_spec *spec = s->exec.spec;
@@ -81,8 +89,9 @@ static void acts_carve(lt_session *s, int64_t batch, int64_t seq) {
     lt_arena_rewind(a);
     s->kv_len = lt_tensor_take(a, LT_I32, s->n_seqs, 0, 0);
     s->logits = lt_arena_take(a, logits, LT_ARENA_ALIGN);
-    lt_acts_carve_one(&s->layer, spec, &shape, a);
-    s->layer.lse = (lt_tensor){0}; /* Only a backward pass would read it. */
+    lt_acts_carve_one(&s->room, spec, &shape, a);
+    s->shape = shape;
+    see_layer(s, 0);
     lt_batch_carve(&s->batch, spec, &shape, a);
 }
 
@@ -162,6 +171,7 @@ static lt_err open_session(lt_session **out, const lt_model *m, int64_t n_seqs, 
     s->kv_dtype = cache_dtype(m);
     s->chunk_rows = max_seq < CHUNK_ROWS ? max_seq : CHUNK_ROWS;
     LT_TRY_DONE(lt_exec_prepare(&s->exec, &s->prepared, m, max_seq, pack));
+    s->alike = lt_layers_alike(&m->spec);
     s->length = calloc((size_t)n_seqs, sizeof *s->length);
     s->host_ids = calloc((size_t)max_rows(s) * 2, sizeof *s->host_ids);
     if (runs_again(s)) {
@@ -313,6 +323,9 @@ static lt_err run_layers(lt_session *s, const rows *w, const int32_t *ids) {
     LT_TRY(upload_rows(s, w, ids));
     LT_TRY(lt_embedding_fwd(r, s->layer.x_in, s->batch.tokens));
     for (int layer = 0; layer < r->spec->n_layers; layer++) {
+        if (!s->alike) {
+            see_layer(s, layer);
+        }
         LT_TRY(lt_attention_qkv_fwd(r, layer, &s->layer, &s->batch, stream));
         LT_TRY(store_kv(s, layer, w));
         LT_TRY(attend_all(s, layer, w));

@@ -43,6 +43,7 @@ static lt_err check_sizes(const lt_model_spec *s) {
     LT_TRY(in_range(s, "n_kv_heads", s->n_kv_heads, 1, s->n_heads));
     LT_TRY(in_range(s, "head_dim", s->head_dim, 1, 4096));
     LT_TRY(in_range(s, "ffn_width", s->ffn_width, 1, MAX_WIDTH * 16));
+    LT_TRY(in_range(s, "dense_ffn_width", s->dense_ffn_width, 0, MAX_WIDTH * 16));
     LT_TRY(in_range(s, "vocab_size", s->vocab_size, 1, MAX_VOCAB));
     LT_TRY(in_range(s, "max_seq", s->max_seq, 1, MAX_SEQ));
     LT_TRY(in_range(s, "window", s->window, 0, MAX_SEQ));
@@ -203,16 +204,24 @@ int64_t lt_model_spec_active_params(const lt_model_spec *s) {
     if (!s->tied) {
         sum -= kind_count(s, LT_PARAM_EMBED);
     }
-    if (s->n_experts > 0) {
-        const int64_t experts = kind_count(s, LT_PARAM_UP) + kind_count(s, LT_PARAM_DOWN);
-        sum -= experts / s->n_experts * (s->n_experts - s->top_k);
+    for (int64_t layer = 0; layer < s->n_layers; layer++) {
+        const lt_layer_spec l = lt_model_layer(s, layer);
+        const double experts = elements_of(s, LT_PARAM_UP, layer) +
+                               elements_of(s, LT_PARAM_DOWN, layer);
+        if (l.n_experts > 0) {
+            sum -= (int64_t)experts / l.n_experts * (l.n_experts - l.top_k);
+        }
     }
     return sum;
 }
 
 double lt_model_spec_train_flops(const lt_model_spec *s, int64_t seq) {
-    return 6.0 * (double)lt_model_spec_active_params(s) +
-           12.0 * (double)s->n_layers * (double)(s->n_heads * s->head_dim) * (double)seq;
+    double columns = 0; /* Of queries, over all layers. */
+    for (int64_t layer = 0; layer < s->n_layers; layer++) {
+        const lt_layer_spec l = lt_model_layer(s, layer);
+        columns += (double)(l.n_heads * l.head_dim);
+    }
+    return 6.0 * (double)lt_model_spec_active_params(s) + 12.0 * columns * (double)seq;
 }
 
 int64_t lt_model_spec_eos(const lt_model_spec *s) {

@@ -204,6 +204,9 @@ static void add_slot(const lt_stage *s, const lt_stage_slot *slot, lt_pass_resul
         }
     }
     for (int64_t layer = 0; layer < s->options.n_layers; layer++) {
+        if (lt_model_layer(s->options.spec, s->options.first_layer + layer).n_experts == 0) {
+            continue; /* Nothing wrote there. */
+        }
         aux[0] += (double)slot->aux[2 * layer];
         aux[1] += (double)slot->aux[2 * layer + 1];
     }

@@ -39,6 +39,7 @@ typedef struct {
 
 /* What a stage is opened for. */
 typedef struct {
+    const lt_model_spec *spec;
     int64_t rows;
     int64_t first_layer, n_layers; /* Of aux losses; n_layers 0: none. */
     bool loss;                     /* The pass has the head: rows have losses. */

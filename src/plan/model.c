@@ -416,18 +416,24 @@ done:
 }
 
 void lt_plan_model_from_spec(lt_plan_model *out, const lt_model_spec *spec, const char *name) {
+    int64_t n_moe = 0, dense_width = spec->ffn_width;
     LT_ASSERT(out != NULL && spec != NULL && name != NULL);
+    for (int64_t i = 0; i < spec->n_layers; i++) {
+        const lt_layer_spec l = lt_model_layer(spec, i);
+        n_moe += l.n_experts > 0;
+        dense_width = l.n_experts > 0 ? dense_width : l.ffn_width;
+    }
     *out = (lt_plan_model){.layers = spec->n_layers,
                            .width = spec->width,
                            .heads = spec->n_heads,
                            .kv_heads = spec->n_kv_heads,
                            .head_dim = spec->head_dim,
-                           .ffn = spec->ffn_width,
+                           .ffn = dense_width,
                            .vocab = spec->vocab_size,
                            .seq = spec->max_seq,
                            .n_attn = spec->n_layers,
-                           .n_dense = spec->n_experts > 0 ? 0 : spec->n_layers,
-                           .n_moe = spec->n_experts > 0 ? spec->n_layers : 0,
+                           .n_dense = spec->n_layers - n_moe,
+                           .n_moe = n_moe,
                            .experts = spec->n_experts,
                            .topk = spec->top_k,
                            .expert_ffn = spec->n_experts > 0 ? spec->ffn_width : 0,

@@ -97,6 +97,40 @@ static void reads_gemma2(void **state) {
     assert_true(lt_model_layer(&s, 0).attn_scale == 1.0f / 12.0f);
 }
 
+/* (i + 1) % decoder_sparse_step != 0, or i in mlp_only_layers: no experts (transformers'
+ * Qwen3MoeDecoderLayer). */
+static void layers_without_experts(void **state) {
+    static const int64_t experts[] = {0, 4, 0, 0};
+    char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES];
+    lt_model_spec s, back;
+    (void)state;
+    assert_int_equal(
+        parse(&s,
+              "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 96, \"hidden_size\": 32, "
+              "\"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+              "\"head_dim\": 8, \"num_experts\": 4, \"num_experts_per_tok\": 2, "
+              "\"moe_intermediate_size\": 24, \"intermediate_size\": 40, "
+              "\"decoder_sparse_step\": 2, \"mlp_only_layers\": [3, 9]}"),
+        LT_OK);
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(lt_path_join(path, folder, "config.json"), LT_OK);
+    assert_int_equal(lt_model_spec_write(&s, LT_F32, path), LT_OK);
+    assert_int_equal(lt_model_spec_read(&back, path), LT_OK);
+    for (int i = 0; i < 4; i++) {
+        const lt_layer_spec l = lt_model_layer(&s, i), b = lt_model_layer(&back, i);
+        assert_int_equal(l.n_experts, experts[i]);
+        assert_int_equal(l.ffn_width, experts[i] > 0 ? 24 : 40);
+        assert_true(b.n_experts == l.n_experts && b.ffn_width == l.ffn_width);
+    }
+    /* Embedding and head; of each layer norms, attention, then experts and router or one MLP. */
+    const int64_t attention = 2 * 32 + 2 * 8 + (4 + 2 * 2) * 8 * 32 + 32 * 32;
+    const int64_t moe = 4 * 32 + 4 * 3 * 24 * 32, mlp = 3 * 40 * 32;
+    assert_int_equal(lt_model_spec_params(&s), 2 * 96 * 32 + 32 + 4 * attention + moe + 3 * mlp);
+    assert_int_equal(lt_model_spec_active_params(&s),
+                     96 * 32 + 32 + 4 * attention + moe - 2 * 3 * 24 * 32 + 3 * mlp);
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+}
+
 static void every_family_survives_its_file(void **state) {
     char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES];
     (void)state;
@@ -204,6 +238,7 @@ int main(void) {
         cmocka_unit_test(reads_both_rope_spellings),
         cmocka_unit_test(reads_gemma_layers),
         cmocka_unit_test(reads_gemma2),
+        cmocka_unit_test(layers_without_experts),
         cmocka_unit_test(every_family_survives_its_file),
         cmocka_unit_test(refuses_what_it_can_not_run),
         cmocka_unit_test(counts_apertus_8b),

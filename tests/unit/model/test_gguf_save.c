@@ -298,6 +298,12 @@ static void other_arithmetic_than_the_architectures_is_refused(void **state) {
     s = small(LT_FAMILY_GEMMA3);
     s.window_every = 0;
     refused(&s, "every layer");
+    s = small(LT_FAMILY_QWEN3_MOE);
+    s.n_experts = 4;
+    s.top_k = 2;
+    s.moe_normalise = true;
+    s.dense[1] = true;
+    refused(&s, "layers without experts");
 }
 
 /* This Gemma has an attention scale of its own, which GGUF can not say. */
