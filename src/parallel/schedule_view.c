@@ -81,17 +81,16 @@ static void text_row(FILE *out, const lt_schedule *t, const lt_schedule_times *t
     (void)fputc('\n', out);
 }
 
-static void text_summary(FILE *out, const lt_schedule *t, const lt_schedule_times *times,
-                         double unit_s) {
+static void text_summary(FILE *out, const lt_schedule *t, const lt_schedule_times *times) {
     (void)fprintf(out, "\n%-6s %10s %8s %12s %10s %8s\n", "rank", "busy", "idle", "activations",
                   "receives", "buffers");
     for (int rank = 0; rank < t->shape.ranks; rank++) {
         const lt_schedule_row *row = &t->rows[rank];
-        (void)fprintf(out, "%-6d %10.4g %7.1f%% %12.4g %10lld %8d\n", rank,
-                      times->busy_s[rank] / unit_s, 100.0 * lt_schedule_idle(t, times, rank),
-                      held_shares(t, rank), (long long)row->n_receives, row->n_buffers);
+        (void)fprintf(out, "%-6d %10.4g %7.1f%% %12.4g %10lld %8d\n", rank, times->busy_s[rank],
+                      100.0 * lt_schedule_idle(t, times, rank), held_shares(t, rank),
+                      (long long)row->n_receives, row->n_buffers);
     }
-    (void)fprintf(out, "step %.6g, idle %.1f%% of all ranks' time\n", times->makespan_s / unit_s,
+    (void)fprintf(out, "step %.6g, idle %.1f%% of all ranks' time\n", times->makespan_s,
                   100.0 * lt_schedule_idle_all(t, times));
 }
 
@@ -101,7 +100,7 @@ void lt_schedule_text(FILE *out, const lt_schedule *t, const lt_schedule_times *
     for (int rank = 0; rank < t->shape.ranks; rank++) {
         text_row(out, t, times, rank, unit_s, width);
     }
-    text_summary(out, t, times, unit_s);
+    text_summary(out, t, times);
 }
 
 /* ---- Picture ---- */
@@ -124,8 +123,8 @@ static void bar(FILE *out, const lt_schedule *t, const lt_schedule_op *op, doubl
     colour(fill_with, t, op);
     (void)fprintf(out,
                   "<rect x='%.2f' y='%.1f' width='%.2f' height='%.0f' rx='2' fill='%s' "
-                  "stroke='#fff' stroke-width='.8'/>\n",
-                  x, y, wide, BAR, fill_with);
+                  "stroke='#fff' stroke-width='%.2f'/>\n",
+                  x, y, wide, BAR, fill_with, wide > 8.0 ? 0.8 : wide * 0.1);
     /* Where there is no room for the letter, the colour says it. */
     if ((double)label_of(t, op, label) * GLYPH > wide) {
         text = number;
