@@ -214,6 +214,8 @@ typedef struct {
     /* The part of the model to hold (model/params.h); NULL: all of it. Only that part is
      * initialised or read. Must live until the model is open. */
     const struct lt_partition *partition;
+    /* Of lt_model_alloc: weights have no memory; another brings them in, unit by unit. */
+    bool elsewhere;
 } lt_model_options;
 
 /* Open a Hugging Face folder, a .gguf, or a llama2.c .bin. options NULL: F32, not trainable. Free

@@ -38,7 +38,7 @@ static lt_err open_model(lt_train_ours *b) {
     LT_TRY(lt_model_create(&b->model, &s, &options, 1));
     LT_TRY(lt_pass_open(&b->pass, b->model, &p));
     LT_TRY(lt_optimiser_open(&b->optimiser, &b->recipe, b->model, lt_pass_queue(b->pass)));
-    LT_TRY(lt_memory_buffers(&plan, &b->recipe, &s, options.dtype, &p, NULL));
+    LT_TRY(lt_memory_buffers(&plan, &b->recipe, &s, options.dtype, &p, NULL, NULL));
     b->announced_bytes = plan.device_bytes;
     return LT_OK;
 }

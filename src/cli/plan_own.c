@@ -47,7 +47,7 @@ static lt_err make(own_plan *p, const char *cluster) {
     p->on_device = cluster[0] != '\0' || kind == LT_DEVICE_CUDA;
     LT_TRY(lt_own_run_open(&p->run, &r, p->on_device));
     LT_TRY(lt_memory_buffers(&p->memory, &p->run.recipe, &p->run.spec, p->run.dtype, &p->run.pass,
-                             NULL));
+                             NULL, NULL));
     p->tokens = (double)(p->run.micros * p->run.pass.batch * p->run.pass.seq);
     if (cluster[0] == '\0') {
         return LT_OK;

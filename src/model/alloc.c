@@ -45,7 +45,7 @@ static bool master_is_apart(const lt_model_options *o) {
 }
 
 size_t lt_model_weights_bytes(const lt_param_table *t, const lt_model_options *options) {
-    const size_t n = (size_t)t->n_elements;
+    const size_t n = options->elsewhere ? 0 : (size_t)t->n_elements;
     return n * lt_dtype_bytes(options->dtype) + (master_is_apart(options) ? n * sizeof(float) : 0);
 }
 
@@ -175,10 +175,13 @@ done:
 lt_err lt_model_place(lt_model *m) {
     const lt_param_table *t = &m->table;
     const size_t copy_bytes = lt_param_buffer_bytes(t, m->options.dtype);
-    m->weights_bytes = lt_model_weights_bytes(t, &m->options);
-    LT_TRY(m->backend->alloc(m->device, &m->memory, m->weights_bytes, "weights"));
     LT_TRY(lt_param_buffer_open(&m->weights, t, m->options.dtype));
     LT_TRY(lt_param_buffer_open(&m->master, t, LT_F32));
+    if (m->options.elsewhere) {
+        return LT_OK;
+    }
+    m->weights_bytes = lt_model_weights_bytes(t, &m->options);
+    LT_TRY(m->backend->alloc(m->device, &m->memory, m->weights_bytes, "weights"));
     lt_param_buffer_place(&m->weights, t, m->memory);
     if (m->options.dtype == LT_F32) {
         lt_param_buffer_place(&m->master, t, m->memory);

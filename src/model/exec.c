@@ -126,6 +126,15 @@ int64_t lt_exec_f32_count(const lt_model_spec *spec) {
     return f32_before(spec, N_F32_KINDS);
 }
 
+int64_t lt_exec_f32_at(const lt_model_spec *spec, lt_param_kind kind, int layer) {
+    for (int i = 0; i < N_F32_KINDS; i++) {
+        if (f32_kinds[i] == kind) {
+            return layer * lt_exec_f32_count(spec) + f32_before(spec, i);
+        }
+    }
+    return -1;
+}
+
 static lt_tensor f32_copy(const lt_exec *r, const float *copies, int which, int layer) {
     int64_t shape[3];
     const int n_dims = lt_param_shape(r->spec, f32_kinds[which], 0, shape);

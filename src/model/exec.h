@@ -79,6 +79,8 @@ lt_tensor lt_exec_sinks(const lt_exec *r, int layer); /* (H) */
 /* How many of those a layer has. Copy: all layers', rounded as the BF16 weights hold them, into
  * device memory (L, count) F32; then lt_exec_xielu and lt_exec_sinks give those. */
 int64_t lt_exec_f32_count(const lt_model_spec *spec);
+/* Where those of a kind begin in such memory; -1: it is none of them. */
+int64_t lt_exec_f32_at(const lt_model_spec *spec, lt_param_kind kind, int layer);
 lt_err lt_exec_copy_f32(lt_exec *r, float *device);
 
 /* count heads of d columns of each row of x (B * T, W), from column `first` on: (B, T, count, d);

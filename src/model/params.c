@@ -295,7 +295,7 @@ static lt_err hold(lt_param *p, lt_box_list *list, const lt_partition *partition
 }
 
 /* Places within the units, and the units one after the other. */
-static void place_units(lt_param_table *t, const lt_held *held) {
+static void place_units(lt_param_table *t, const lt_held *held, const lt_partition *partition) {
     t->n_elements = 0;
     for (int u = 0; u < t->n_units; u++) {
         lt_unit *unit = &t->units[u];
@@ -307,6 +307,11 @@ static void place_units(lt_param_table *t, const lt_held *held) {
             LT_ASSERT(p->unit == u);
             p->at = stored ? -1 : unit->n_elements;
             unit->n_elements += stored ? 0 : padded(p->local_count);
+        }
+        if (partition != NULL && partition->room != NULL) {
+            const int64_t room = partition->room(partition->ctx, u, unit->n_elements);
+            LT_ASSERT(room >= unit->n_elements && room % LT_PARAM_ALIGN == 0);
+            unit->n_elements = room;
         }
         t->n_elements += unit->n_elements;
     }
@@ -325,7 +330,7 @@ lt_err lt_param_table_open_part(lt_param_table *out, const lt_model_spec *spec,
         err = hold(&t.params[i], &list, partition);
     }
     LT_TRY_DONE(err);
-    place_units(&t, NULL);
+    place_units(&t, NULL, partition);
     LT_ASSERT(partition != NULL || t.n_elements == t.whole_elements);
     t.boxes = list.boxes;
     t.n_boxes = list.n;
@@ -343,7 +348,7 @@ lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec) {
 }
 
 void lt_param_table_skip_held(lt_param_table *t, const lt_held *held) {
-    place_units(t, held);
+    place_units(t, held, NULL);
 }
 
 void lt_param_table_close(lt_param_table *t) {

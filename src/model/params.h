@@ -124,6 +124,9 @@ typedef struct {
 typedef struct lt_partition {
     lt_err (*boxes)(const void *ctx, const lt_param *whole, lt_box_list *out);
     const void *ctx;
+    /* Elements that a unit takes in a buffer when `held` are held of it, gaps included; at least
+     * those. NULL: just those. */
+    int64_t (*room)(const void *ctx, int unit, int64_t held);
 } lt_partition;
 
 /* Shape of a parameter kind under a spec, in layer `layer` where it is in layers: returns the number

@@ -1,6 +1,5 @@
-/* gradients.c: see gradients.h. Calls are queued unit by unit and waited for once: collectives of a
- * rank are done in the order of their calls, so a box's sum over tp stands before the sum of its
- * unit over dp x cp reads it. */
+/* gradients.c: see gradients.h. A box's sum over tp stands before the sum of its unit over dp x cp
+ * reads it. */
 #include "parallel/gradients.h"
 
 #include "base/error.h"
@@ -34,29 +33,43 @@ static lt_err sum_copies(summing *s, const lt_param *p) {
     return LT_OK;
 }
 
-static lt_err sum_unit(summing *s, const lt_unit *u, float *base) {
-    const lt_world *w = s->world;
-    const lt_param *params = s->table->params + u->first_param;
+lt_err lt_gradients_sum_copies(const lt_world *w, const lt_param_table *t,
+                               const lt_param_buffer *gradients, int unit, lt_comm_work *last) {
+    summing s = {.world = w, .table = t, .gradients = gradients, .last = *last};
+    const lt_unit *u = &t->units[unit];
     for (int i = 0; i < u->n_params; i++) {
-        LT_TRY(sum_copies(s, &params[i]));
+        LT_TRY(sum_copies(&s, &t->params[u->first_param + i]));
     }
+    *last = s.last;
+    return LT_OK;
+}
+
+lt_err lt_gradients_sum_unit(const lt_world *w, const lt_param_table *t,
+                             const lt_param_buffer *gradients, int unit, lt_comm_work *last) {
+    summing s = {.world = w, .table = t, .gradients = gradients};
+    const lt_unit *u = &t->units[unit];
+    if (gradients->base[unit] == NULL) {
+        return LT_OK;
+    }
+    s.last = *last;
+    LT_TRY(lt_gradients_sum_copies(w, t, gradients, unit, &s.last));
     if (w->shape.ep == 1) {
-        return sum(s, w->mesh.grad, base, u->n_elements);
+        LT_TRY(sum(&s, w->mesh.grad, gradients->base[unit], u->n_elements));
     }
-    for (int i = 0; i < u->n_params; i++) {
-        lt_group *g = lt_layout_expert(&w->layout, &params[i]) ? w->mesh.edp : w->mesh.grad;
-        LT_TRY(sum(s, g, lt_param_data(s->gradients, &params[i]), params[i].local_count));
+    for (int i = 0; w->shape.ep > 1 && i < u->n_params; i++) {
+        const lt_param *p = &t->params[u->first_param + i];
+        lt_group *g = lt_layout_expert(&w->layout, p) ? w->mesh.edp : w->mesh.grad;
+        LT_TRY(sum(&s, g, lt_param_data(gradients, p), p->local_count));
     }
+    *last = s.last;
     return LT_OK;
 }
 
 lt_err lt_gradients_sum(const lt_world *w, const lt_param_table *t,
                         const lt_param_buffer *gradients) {
-    summing s = {.world = w, .table = t, .gradients = gradients};
+    lt_comm_work last = 0;
     for (int u = 0; u < t->n_units; u++) {
-        if (gradients->base[u] != NULL) {
-            LT_TRY(sum_unit(&s, &t->units[u], gradients->base[u]));
-        }
+        LT_TRY(lt_gradients_sum_unit(w, t, gradients, u, &last));
     }
-    return s.last > 0 ? lt_comm_wait(w->comm, s.last) : LT_OK;
+    return last > 0 ? lt_comm_wait(w->comm, last) : LT_OK;
 }

@@ -267,7 +267,7 @@ static lt_err boxes_of(const void *ctx, const lt_param *p, lt_box_list *out) {
 }
 
 lt_partition lt_layout_partition(const lt_layout *l) {
-    return (lt_partition){boxes_of, l};
+    return (lt_partition){boxes_of, l, NULL};
 }
 
 /* ---- Copies ---- */

@@ -472,6 +472,14 @@ const lt_param_buffer *lt_pipeline_gradients(const lt_pipeline *p) {
     return &p->gradients;
 }
 
+int lt_pipeline_passes(const lt_pipeline *p, lt_pass *passes[LT_MAX_LAYERS]) {
+    LT_ASSERT(p->stages.chunks <= LT_MAX_LAYERS);
+    for (int c = 0; c < p->stages.chunks; c++) {
+        passes[c] = p->chunks[c].pass;
+    }
+    return p->stages.chunks;
+}
+
 lt_queue *lt_pipeline_queue(const lt_pipeline *p) {
     return lt_pass_queue(p->chunks[0].pass);
 }

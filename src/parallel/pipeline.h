@@ -54,6 +54,8 @@ LT_MUST_USE lt_err lt_pipeline_eval(lt_pipeline *p, const lt_pass_batch *b, lt_p
 
 /* F32, of the units that the rank's stages have. */
 const lt_param_buffer *lt_pipeline_gradients(const lt_pipeline *p);
+/* Its passes, at most a layer each; returns their number. */
+int lt_pipeline_passes(const lt_pipeline *p, lt_pass *passes[LT_MAX_LAYERS]);
 struct lt_queue *lt_pipeline_queue(const lt_pipeline *p); /* Idle between calls. */
 lt_pipeline_times lt_pipeline_last(const lt_pipeline *p);
 /* Mean seconds of an operation of a chunk, over all training steps; 0: there was none. */

@@ -17,23 +17,52 @@ static int64_t label_bytes(const lt_training *t, const lt_pass_batch *b) {
     return bytes;
 }
 
+/* Does any rank that divides the weights still have rows? Then all run a pass, since its layers are
+ * gathered from all. */
+static lt_err anybody(const lt_training *t, bool *rows) {
+    float has = *rows ? 1.0f : 0.0f;
+    if (t->shards.level == 3) {
+        LT_TRY(lt_all_reduce(t->shards.ranks, &has, &has, 1, LT_F32, LT_REDUCE_MAX, NULL));
+    }
+    *rows = has > 0.0f;
+    return LT_OK;
+}
+
+/* A row that counts nothing. */
+static void fill_idle(lt_batch *b) {
+    for (int64_t i = 0; i < b->seq; i++) {
+        b->tokens[i] = b->doc_start[i] = b->positions[i] = 0;
+        b->labels[i] = -1;
+    }
+}
+
 static lt_err evaluate_rows(lt_training *t, lt_loader *l, lt_step_record *sum) {
     /* Of the first eval_rows rows, those of this rank. */
     const int64_t dp = lt_training_dp(t), rank = t->valid_options.rank;
-    const int64_t limit = (t->recipe.eval_rows - rank + dp - 1) / dp;
+    const int64_t limit = t->recipe.eval_rows > 0 ? (t->recipe.eval_rows - rank + dp - 1) / dp
+                                                  : INT64_MAX;
     lt_batch *b = &t->valid_rows.batch.ids;
-    int64_t seen = 0, got = t->micro;
+    bool more = true;
 
-    while (got == t->micro && (t->recipe.eval_rows == 0 || seen < limit)) {
-        const int64_t want = t->recipe.eval_rows > 0 && limit - seen < t->micro ? limit - seen
-                                                                                : t->micro;
+    for (int64_t seen = 0, got = t->micro; more; seen += got) {
+        const int64_t want = limit - seen < t->micro ? limit - seen : t->micro;
         lt_pass_result r = {0};
-        LT_TRY(lt_loader_next(l, want, b, &got));
-        if (got == 0) {
+        if (got < t->micro || want == 0) {
+            got = 0;
+        } else {
+            LT_TRY(lt_loader_next(l, want, b, &got));
+        }
+        more = got > 0;
+        LT_TRY(anybody(t, &more));
+        if (!more) {
             break;
         }
-        lt_training_take_tokens(t, &t->valid_rows.batch, got);
-        lt_pass_batch pb = lt_training_slice(t, &t->valid_rows.batch, 0, got);
+        if (got == 0) {
+            fill_idle(b);
+        } else {
+            lt_training_take_tokens(t, &t->valid_rows.batch, got);
+        }
+        lt_pass_batch pb = lt_training_slice(t, &t->valid_rows.batch, 0, got > 0 ? got : 1);
         pb.doc_start = b->doc_start;
         LT_TRY(lt_training_eval(t, &pb, &r));
         sum->loss_sum += r.loss_sum;
@@ -41,7 +70,6 @@ static lt_err evaluate_rows(lt_training *t, lt_loader *l, lt_step_record *sum) {
         sum->labels += (double)r.n_labels;
         sum->correct += (double)r.n_correct;
         sum->bytes += (double)label_bytes(t, &pb);
-        seen += got;
     }
     return LT_OK;
 }
@@ -159,7 +187,7 @@ lt_err lt_training_sample(lt_training *t) {
     collected c = {0};
 
     if (t->tokenizer == NULL || t->recipe.sample_tokens == 0 || t->sampled_step == t->state.step ||
-        lt_training_is_divided(t)) { /* Nobody holds the whole model. */
+        lt_training_is_whole_nowhere(t)) { /* Nobody holds the whole model. */
         return LT_OK;
     }
     o.max_tokens = t->recipe.sample_tokens < t->model->spec.max_seq ? t->recipe.sample_tokens

@@ -26,7 +26,7 @@ lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
 lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,
                     const lt_pass_options *o) {
     lt_memory_plan plan;
-    LT_TRY(lt_memory_buffers(&plan, r, spec, dtype, o, NULL));
+    LT_TRY(lt_memory_buffers(&plan, r, spec, dtype, o, NULL, NULL));
     *out = plan.device_bytes + RESERVE;
     return LT_OK;
 }

@@ -156,11 +156,41 @@ static void announce(lt_memory_plan *p) {
     p->announced_bytes += passing;
 }
 
+typedef struct {
+    size_t weights_bytes, gradients_bytes, optimiser_bytes;
+} state_memory;
+
+/* What lives from step to step, but for the pass's own gradients. t: of what passes run on. */
+static lt_err measure_state(state_memory *out, const lt_recipe *r, const lt_model_spec *spec,
+                            lt_dtype dtype, const lt_param_table *t, const lt_shards *shards) {
+    lt_model_options run = {.dtype = dtype, .trainable = true}, trained = run;
+    lt_param_table own = {0};
+    lt_zero_memory zero;
+    if (shards == NULL || shards->level == 0) {
+        *out = (state_memory){lt_model_weights_bytes(t, &run), 0, lt_optimiser_bytes(r, t)};
+        return LT_OK;
+    }
+    const lt_partition part = lt_shards_own(shards);
+    LT_TRY(lt_param_table_open_part(&own, spec, &part));
+    lt_zero_measure(&zero, shards, dtype);
+    run.trainable = false;
+    run.elsewhere = shards->level == 3;
+    *out = (state_memory){.weights_bytes = lt_model_weights_bytes(t, &run) +
+                                           lt_model_weights_bytes(&own, &trained) +
+                                           zero.weights_bytes,
+                          .gradients_bytes = zero.gradients_bytes,
+                          .optimiser_bytes = lt_optimiser_bytes(r, &own)};
+    lt_param_table_close(&own);
+    return LT_OK;
+}
+
 lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model_spec *spec,
-                         lt_dtype dtype, const lt_pass_options *o, const lt_pass_memory *given) {
-    const lt_model_options options = {.dtype = dtype, .trainable = true, .partition = o->partition};
+                         lt_dtype dtype, const lt_pass_options *o, const lt_pass_memory *given,
+                         const lt_shards *shards) {
+    lt_err err = LT_OK;
     lt_param_table table = {0};
     lt_pass_memory m;
+    state_memory state;
     if (given != NULL) {
         m = *given;
     } else {
@@ -170,14 +200,15 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
     const size_t scratch = o->on_device
                                ? 0
                                : kernel_scratch_bytes(r, &table, spec, dtype, o, m.logits_bytes);
+    LT_TRY_DONE(measure_state(&state, r, spec, dtype, &table, shards));
     const size_t rows =
         2 * lt_step_rows_bytes(lt_recipe_largest_batch(r), lt_pass_whole_seq(o), o->weights) +
         lt_step_rows_bytes(o->batch, lt_pass_whole_seq(o), o->weights) + m.host_bytes;
 
     *out = (lt_memory_plan){0};
-    add(out, "weights", lt_model_weights_bytes(&table, &options), false);
-    add(out, "gradients", m.gradients_bytes, false);
-    add(out, "optimiser", lt_optimiser_bytes(r, &table), false);
+    add(out, "weights", state.weights_bytes, false);
+    add(out, "gradients", m.gradients_bytes + state.gradients_bytes, false);
+    add(out, "optimiser", state.optimiser_bytes, false);
     add(out, "activations", m.activations_bytes, false);
     add(out, "logits", m.logits_bytes, false);
     add(out, "8-bit weights", m.fp8_bytes, false);
@@ -188,8 +219,9 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
     add(out, "rows of tokens", rows, false);
     announce(out);
     out->buffers_bytes = out->announced_bytes;
+done:
     lt_param_table_close(&table);
-    return LT_OK;
+    return err;
 }
 
 static size_t bytes_of(const lt_memory_plan *p, const char *name) {
@@ -203,8 +235,9 @@ static size_t bytes_of(const lt_memory_plan *p, const char *name) {
 /* What was carved by the recipe is what was placed. */
 static void assert_placed(const lt_memory_plan *p, const lt_training *t) {
     const lt_pass_memory *m = &t->pass_memory;
-    LT_ASSERT(bytes_of(p, "weights") == t->model->weights_bytes);
-    LT_ASSERT(bytes_of(p, "gradients") == m->gradients_bytes);
+    const size_t shards = t->model != t->trained ? t->trained->weights_bytes : 0;
+    LT_ASSERT(bytes_of(p, "weights") + bytes_of(p, "gradients") ==
+              t->model->weights_bytes + shards + t->zero.arena.size_bytes + m->gradients_bytes);
     LT_ASSERT(bytes_of(p, "optimiser") <= t->optimiser.arena.size_bytes);
     LT_ASSERT(bytes_of(p, "activations") == m->activations_bytes);
     LT_ASSERT(bytes_of(p, "logits") == m->logits_bytes);
@@ -220,7 +253,7 @@ lt_err lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
     lt_memory_plan buffers;
 
     LT_TRY(lt_memory_buffers(&buffers, &t->recipe, &t->model->spec, t->model->options.dtype, &o,
-                             &t->pass_memory));
+                             &t->pass_memory, &t->shards));
     assert_placed(&buffers, t);
     *out = (lt_memory_plan){.buffers_bytes = buffers.buffers_bytes,
                             .device_bytes = buffers.device_bytes};

@@ -9,6 +9,7 @@
 #include <jansson.h>
 
 #include "model/pass.h"
+#include "parallel/zero.h"
 #include "train/recipe.h"
 
 #define LT_MEMORY_ROWS_MAX 20
@@ -29,10 +30,12 @@ typedef struct {
 
 /* The rows that follow from the recipe: every buffer as its carve function measures it. Neither a
  * device nor data is needed: `lateen plan` and `lateen train` announce the same bytes. announced is
- * their sum. m: what the passes take; NULL: measured here, of one pass. */
+ * their sum. m: what the passes take; NULL: measured here, of one pass. shards: what ZeRO divides;
+ * NULL, or of level 0: nothing. */
 LT_MUST_USE lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r,
                                      const lt_model_spec *spec, lt_dtype dtype,
-                                     const lt_pass_options *o, const lt_pass_memory *m);
+                                     const lt_pass_options *o, const lt_pass_memory *m,
+                                     const lt_shards *shards);
 
 struct lt_training;
 

@@ -135,14 +135,16 @@ typedef struct {
     lt_queue *queue;
     double *sum;
     float *base;
-    lt_slice now; /* Empty: none yet. */
+    int64_t base_at; /* Element of the unit that lies there. */
+    lt_slice now;    /* Empty: none yet. */
 } sharing;
 
 static lt_err flush_share(sharing *s) {
     const int64_t count = s->now.end - s->now.first;
-    const lt_sumsq_args a = {.out = lt_tensor_1d(s->sum, LT_F64, 1),
-                             .x = lt_tensor_1d(s->base + s->now.first, LT_F32, count),
-                             .accumulate = true};
+    const lt_sumsq_args a = {
+        .out = lt_tensor_1d(s->sum, LT_F64, 1),
+        .x = lt_tensor_1d(s->base + (s->now.first - s->base_at), LT_F32, count),
+        .accumulate = true};
     s->now = (lt_slice){0, 0};
     return count > 0 ? s->be->ops->sumsq(s->queue, &a) : LT_OK;
 }
@@ -162,16 +164,20 @@ static lt_err add_share(sharing *s, lt_slice slice, int64_t first, int64_t end) 
     return LT_OK;
 }
 
-static lt_err share_unit(sharing *s, const lt_layout *l, const lt_param_table *t,
+static lt_err share_unit(sharing *s, const lt_shards *shards, const lt_param_table *t,
                          const lt_unit *u) {
+    const lt_layout *l = &shards->world->layout;
     const lt_mesh_shape *m = &l->shape;
-    const int n = m->dp * m->cp, own = l->dp * m->cp + l->cp;
+    const bool sliced = shards->level > 0;
+    const int n = sliced ? shards->n : m->dp * m->cp;
+    const int own = sliced ? shards->own : l->dp * m->cp + l->cp;
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const lt_param *p = &t->params[i];
         const bool expert = lt_layout_expert(l, p);
         const lt_slice slice = lt_slice_of(u->n_elements, expert ? n / m->ep : n,
                                            expert ? l->edp : own);
         int64_t at = p->at;
+        s->base_at = sliced ? slice.first : 0;
         for (int b = 0; b < p->n_boxes; b++) {
             const int64_t count = lt_box_count(&lt_param_boxes(t, p)[b], p->n_dims);
             if (lt_layout_answers(l, p, b)) {
@@ -185,14 +191,17 @@ static lt_err share_unit(sharing *s, const lt_layout *l, const lt_param_table *t
     return flush_share(s);
 }
 
-lt_err lt_norm_share(double *sum, const lt_backend *be, lt_queue *queue, const lt_layout *layout,
+lt_err lt_norm_share(double *sum, const lt_backend *be, lt_queue *queue, const lt_shards *shards,
                      const lt_param_table *t, const lt_param_buffer *gradients) {
     sharing s = {.be = be, .queue = queue, .sum = sum};
     LT_TRY(be->zero(queue, sum, sizeof *sum));
+    if (shards->replicas != NULL && lt_group_rank(shards->replicas) > 0) {
+        return LT_OK; /* Another sums the same slices. */
+    }
     for (int u = 0; u < t->n_units; u++) {
         s.base = gradients->base[u];
         if (s.base != NULL) {
-            LT_TRY(share_unit(&s, layout, t, &t->units[u]));
+            LT_TRY(share_unit(&s, shards, t, &t->units[u]));
         }
     }
     return LT_OK;

@@ -12,7 +12,7 @@
 #define LT_TRAIN_NORM_H
 
 #include "model/params.h"
-#include "parallel/layout.h"
+#include "parallel/shards.h"
 #include "tensor/backend.h"
 
 #define LT_NORM_CELL ((int64_t)1 << 16)
@@ -28,9 +28,11 @@ double lt_norm_total(const double *const *parts, int n, int64_t n_cells);
 
 /* Of ranks that hold the same, each sums a slice (parallel/slice.h) of every unit: queue the sum of
  * squares of this rank's slices of the boxes that it answers for, *sum F64, the backend's memory.
- * Over all ranks each element of the model counts once, whatever ZeRO level keeps it where. */
+ * Over all ranks each element of the model counts once, with the same bits at every ZeRO level. t:
+ * of all that this rank of pp x tp holds; gradients: over it, or with a ZeRO level of the slices
+ * alone. */
 LT_MUST_USE lt_err lt_norm_share(double *sum, const lt_backend *be, lt_queue *queue,
-                                 const lt_layout *layout, const lt_param_table *t,
+                                 const lt_shards *shards, const lt_param_table *t,
                                  const lt_param_buffer *gradients);
 
 #endif

@@ -35,7 +35,11 @@ bool lt_training_has_ranks(const lt_training *t) {
 }
 
 bool lt_training_is_divided(const lt_training *t) {
-    return lt_training_has_ranks(t) && lt_world_is_divided(t->world);
+    return lt_training_has_ranks(t) && (t->recipe.zero > 0 || lt_world_is_divided(t->world));
+}
+
+bool lt_training_is_whole_nowhere(const lt_training *t) {
+    return lt_training_has_ranks(t) && (t->recipe.zero == 3 || lt_world_is_divided(t->world));
 }
 
 static lt_err open_folder(lt_training *t) {
@@ -134,6 +138,32 @@ lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r) {
     return err;
 }
 
+/* What this rank holds and what it trains. */
+static lt_err divide_model(lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    LT_TRY(lt_training_place_stages(t));
+    LT_TRY(lt_world_divide(t->world, &t->spec, lt_training_has_pipeline(t) ? &t->stages : NULL));
+    if (r->zero == 3 && r->fp8 != LT_FP8_NONE) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "mesh.zero = 3 with model.fp8: weights in 8 bits are kept whole on each rank; "
+                "mesh.zero = 2 can");
+    }
+    if (r->zero > 1 && lt_training_has_pipeline(t)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "mesh.zero = %lld with pp=%d: several micro-batches are under way, which would "
+                "bring weights and gradients in anew each; mesh.zero = 1 can",
+                (long long)r->zero, t->world->shape.pp);
+    }
+    LT_TRY(lt_shards_open(&t->shards, t->world, (int)r->zero, (int)r->shard));
+    if (t->shards.level > 0) {
+        t->partition = lt_shards_full(&t->shards);
+        t->own_partition = lt_shards_own(&t->shards);
+    } else {
+        t->partition = t->own_partition = lt_layout_partition(&t->world->layout);
+    }
+    return LT_OK;
+}
+
 static lt_err open_model(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_tokenizer_info *i = &t->tokenizer_info;
@@ -142,27 +172,28 @@ static lt_err open_model(lt_training *t) {
 
     t->micro = lt_fit_pass_options(r, false).batch;
     LT_TRY(make_spec(&t->spec, r, i));
-    if (lt_training_has_ranks(t)) {
-        LT_TRY(lt_training_place_stages(t));
-        LT_TRY(
-            lt_world_divide(t->world, &t->spec, lt_training_has_pipeline(t) ? &t->stages : NULL));
-    }
-    if (lt_training_is_divided(t)) {
-        t->partition = lt_layout_partition(&t->world->layout);
-        options.partition = &t->partition;
-    }
+    LT_TRY(lt_training_has_ranks(t) ? divide_model(t) : LT_OK);
+    options.partition = lt_training_is_divided(t) ? &t->own_partition : NULL;
     LT_TRY(check_fit(t, &t->spec, options.dtype));
     if (r->init[0] != '\0') {
-        LT_TRY(lt_model_open(&t->model, r->init, &options));
-        LT_TRY(lt_recipe_adopt(&t->model->spec, r, r->init));
-        if (t->tokenizer != NULL && (int64_t)i->n_ids > t->model->spec.vocab_size) {
+        LT_TRY(lt_model_open(&t->trained, r->init, &options));
+        LT_TRY(lt_recipe_adopt(&t->trained->spec, r, r->init));
+        if (t->tokenizer != NULL && (int64_t)i->n_ids > t->trained->spec.vocab_size) {
             LT_FAIL(LT_ERR_ARG,
                     "data.tokenizer %s has %u entries, model.init %s a vocabulary of %lld",
-                    r->tokenizer, i->n_ids, r->init, (long long)t->model->spec.vocab_size);
+                    r->tokenizer, i->n_ids, r->init, (long long)t->trained->spec.vocab_size);
         }
+    } else {
+        LT_TRY(lt_model_create(&t->trained, &t->spec, &options, (uint64_t)r->seed));
+    }
+    if (t->shards.level == 0) {
+        t->model = t->trained;
         return LT_OK;
     }
-    return lt_model_create(&t->model, &t->spec, &options, (uint64_t)r->seed);
+    options.partition = &t->partition;
+    options.trainable = false;
+    options.elsewhere = t->shards.level == 3;
+    return lt_model_alloc(&t->model, &t->trained->spec, &options);
 }
 
 static void carve_rows(lt_step_rows *s, int64_t batch, int64_t seq, bool weights, lt_arena *a) {
@@ -197,11 +228,24 @@ lt_pass_options lt_training_pass_options(const lt_training *t) {
         o.context = (lt_context_options){t->world->mesh.cp, (lt_context_kind)t->recipe.context};
     }
     o.partition = lt_training_is_divided(t) ? &t->partition : NULL;
+    o.master_elsewhere = t->shards.level > 0;
+    o.gradients_elsewhere = t->shards.level > 1;
     return o;
 }
 
 lt_queue *lt_training_queue(const lt_training *t) {
     return t->pipeline != NULL ? lt_pipeline_queue(t->pipeline) : lt_pass_queue(t->pass);
+}
+
+/* The ranks that hold the same, over the passes of this one. */
+static lt_err open_zero(lt_training *t) {
+    lt_pass *passes[LT_MAX_LAYERS];
+    const int n = t->pipeline != NULL ? lt_pipeline_passes(t->pipeline, passes) : 1;
+    if (t->pipeline == NULL) {
+        passes[0] = t->pass;
+    }
+    return lt_zero_open(&t->zero, &t->shards, t->model, t->trained, lt_training_pass_gradients(t),
+                        passes, n);
 }
 
 static lt_err open_pass(lt_training *t) {
@@ -218,7 +262,8 @@ static lt_err open_pass(lt_training *t) {
         LT_TRY(lt_pass_measure(&t->pass_memory, &t->model->spec, t->model->options.dtype, &o));
         LT_TRY(lt_pass_open(&t->pass, t->model, &o));
     }
-    LT_TRY(lt_optimiser_open(&t->optimiser, r, t->model, lt_training_queue(t)));
+    LT_TRY(lt_optimiser_open(&t->optimiser, r, t->trained, lt_training_queue(t)));
+    LT_TRY(lt_training_has_ranks(t) ? open_zero(t) : LT_OK);
     for (int i = 0; i < 2; i++) {
         LT_TRY(open_rows(&t->draws[i].rows, lt_recipe_largest_batch(r), r->seq, o.weights));
     }
@@ -512,20 +557,24 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
         LT_TRY(lt_ranks_combine(&ranks, &record, err));
     }
     record = (lt_step_record){0};
-    return lt_ranks_combine(&ranks, &record, err);
+    LT_TRY(lt_ranks_combine(&ranks, &record, err));
+    return lt_zero_gather(&t->zero);
 }
 
 void lt_training_close(lt_training *t) {
     lt_page_close(t->page);
     lt_metrics_close(&t->metrics);
     lt_loader_close(t->loader);
-    if (t->model != NULL) {
+    if (t->trained != NULL) {
         lt_optimiser_close(&t->optimiser);
     }
     lt_pass_close(t->pass);
     lt_pipeline_close(t->pipeline);
     free(t->batches);
-    lt_model_close(t->model);
+    lt_zero_close(&t->zero);
+    lt_model_close(t->model != t->trained ? t->model : NULL);
+    lt_model_close(t->trained);
+    lt_shards_close(&t->shards);
     lt_tokenizer_close(t->tokenizer);
     for (int i = 0; i < 2; i++) {
         lt_arena_close(&t->draws[i].rows.arena);

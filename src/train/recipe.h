@@ -54,6 +54,13 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "how ranks that divide sequences (cp) attend to each other's keys: all of a layer's keys "   \
       "gathered, whole sequences of some heads, or keys that go round",                            \
       LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(I64, zero, "mesh.zero", "0", 0, 3, "0|1|2|3",                                                \
+      "what ranks that hold the same divide: 1 the optimiser's state, 2 gradients too, 3 weights " \
+      "too",                                                                                       \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(I64, shard, "mesh.shard", "0", 0, 4096, "RANKS",                                             \
+      "ranks that divide that between them, in groups of neighbours; 0: all",                      \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, deadline, "mesh.deadline", "600", 1, 1e6, "s",                                          \
       "a rank that does not come to the others for so long has failed", LT_RECIPE_MAY_CHANGE)      \
     X(ENUM, schedule, "mesh.schedule", "1f1b", 0, 0, LT_SCHEDULE_CHOICES,                          \

@@ -241,8 +241,8 @@ static lt_err refuse_checkpoints(const lt_training *t) {
 
 static lt_err load_newest(lt_training *t) {
     int64_t n_broken = 0;
-    const lt_err err = lt_checkpoint_load_newest(t->checkpoints, t->model, &t->optimiser, &t->state,
-                                                 &n_broken);
+    const lt_err err = lt_checkpoint_load_newest(t->checkpoints, t->trained, &t->optimiser,
+                                                 &t->state, &n_broken);
     if (err == LT_ERR_NOT_FOUND && n_broken > 0) {
         LT_FAIL(LT_ERR_FORMAT,
                 "all %lld checkpoints under %s are broken (see above); --resume none and another "
@@ -278,7 +278,7 @@ lt_err lt_training_resume(lt_training *t) {
     if (t->resume_newest) {
         LT_TRY(load_newest(t));
     } else {
-        LT_TRY(lt_checkpoint_load(t->resume_path, t->model, &t->optimiser, &t->state));
+        LT_TRY(lt_checkpoint_load(t->resume_path, t->trained, &t->optimiser, &t->state));
     }
     if (t->state.recipe != NULL && !json_equal(t->state.recipe, t->compared)) { /* An older one. */
         LT_TRY(lt_changes_compare(t, t->state.recipe, t->state.data, true, t->checkpoints));

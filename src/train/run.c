@@ -60,6 +60,7 @@ int lt_training_stop_asked(const lt_training *t) {
 }
 
 lt_err lt_training_settle(lt_training *t) {
+    LT_TRY(lt_training_has_ranks(t) ? lt_zero_settle(&t->zero) : LT_OK);
     return t->model->backend->sync(lt_training_queue(t));
 }
 

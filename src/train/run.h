@@ -10,6 +10,7 @@
 #include "model/pass.h"
 #include "parallel/pipeline.h"
 #include "parallel/world.h"
+#include "parallel/zero.h"
 #include "train/checkpoint.h"
 #include "train/guard.h"
 #include "train/memory.h"
@@ -51,9 +52,14 @@ typedef struct lt_training {
     lt_tokenizer_info tokenizer_info;
     /* (vocab_size) bytes of text a token stands for; NULL without a tokenizer. */
     int32_t *token_bytes;
-    lt_model_spec spec;     /* Of the model; the world's layout points to it. */
-    lt_partition partition; /* What this rank holds of it, where it is divided. */
-    lt_model *model;
+    lt_model_spec spec; /* Of the model; the world's layout points to it. */
+    /* What passes run on holds of it, and what is trained here; of no effect where this rank holds
+     * and trains all. */
+    lt_partition partition, own_partition;
+    lt_model *model;   /* What passes run on, */
+    lt_model *trained; /* and what the optimiser and checkpoints know; the same without ZeRO. */
+    lt_shards shards;
+    lt_zero zero;
     lt_pass *pass;           /* NULL: the layers are a pipeline's. */
     lt_stages stages;        /* Of the pipeline. */
     lt_pipeline *pipeline;   /* NULL: there is none. */
@@ -121,10 +127,12 @@ LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_
 LT_MUST_USE lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
                                           lt_world *world);
 lt_pass_options lt_training_pass_options(const lt_training *t);
-int lt_training_dp(const lt_training *t);          /* Ranks that share the rows of a step; */
-int lt_training_cp(const lt_training *t);          /* those that share the tokens of a row. */
-bool lt_training_has_ranks(const lt_training *t);  /* Others take part. */
-bool lt_training_is_divided(const lt_training *t); /* Some rank holds a part of the model only. */
+int lt_training_dp(const lt_training *t);         /* Ranks that share the rows of a step; */
+int lt_training_cp(const lt_training *t);         /* those that share the tokens of a row. */
+bool lt_training_has_ranks(const lt_training *t); /* Others take part. */
+/* Rank 0 does not keep all that a checkpoint needs; and not all weights to run. */
+bool lt_training_is_divided(const lt_training *t);
+bool lt_training_is_whole_nowhere(const lt_training *t);
 /* Of n whole rows, this rank's tokens, in place: from then on each row is seq / cp tokens. */
 void lt_training_take_tokens(const lt_training *t, lt_row_batch *b, int64_t n);
 /* n such rows from row `first` on, as a pass takes them. */
@@ -156,6 +164,8 @@ typedef struct {
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
 /* Losses of a batch, without gradients, on the rank that tells them. */
 LT_MUST_USE lt_err lt_training_eval(lt_training *t, const lt_pass_batch *b, lt_pass_result *r);
+/* Over the table of the model, while this rank computes them. */
+const lt_param_buffer *lt_training_pass_gradients(const lt_training *t);
 /* Those of the last step, summed over all ranks, over the table of the optimiser's share. */
 const lt_param_buffer *lt_training_gradients(const lt_training *t);
 /* The present weights on rows of the last step, of all ranks; rows 0: there was none. */

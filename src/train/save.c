@@ -44,19 +44,19 @@ static lt_err meet(lt_training *t, lt_err err) {
 
 static lt_err write_own_part(lt_training *t) {
     int n_parts;
-    const int part = lt_world_part(t->world, &n_parts);
+    const int part = lt_shards_part(&t->shards, &n_parts);
     if (part < 0) {
         return LT_OK;
     }
-    return lt_checkpoint_write_part(t->checkpoints, t->state.step, part, n_parts, t->model,
+    return lt_checkpoint_write_part(t->checkpoints, t->state.step, part, n_parts, t->trained,
                                     &t->optimiser, &t->world->layout);
 }
 
 static lt_err publish_parts(lt_training *t) {
     int n_parts;
-    (void)lt_world_part(t->world, &n_parts);
+    (void)lt_shards_part(&t->shards, &n_parts);
     LT_TRY(snapshot(t));
-    return lt_checkpoint_publish(t->checkpoints, n_parts, t->model, &t->optimiser, &t->state);
+    return lt_checkpoint_publish(t->checkpoints, n_parts, t->trained, &t->optimiser, &t->state);
 }
 
 static lt_err save_parts(lt_training *t) {

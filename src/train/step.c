@@ -20,7 +20,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "model/context.h"
-#include "parallel/gradients.h"
 #include "tensor/ops.h"
 #include "train/norm.h"
 #include "train/run.h"
@@ -78,6 +77,10 @@ static double gradient_scale(const lt_training *t) {
 
 /* Queue all micro-batches of a draw. Results that would not fit are collected on the way. */
 static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum) {
+    const bool ranks = lt_training_has_ranks(t);
+    if (ranks) {
+        lt_zero_begin_step(&t->zero, (d->n_rows + t->micro - 1) / t->micro);
+    }
     if (t->pipeline != NULL) {
         d->staged = d->n_rows;
         return lt_training_run_pipeline(t, &d->rows.batch, d->n_rows, (float)gradient_scale(t),
@@ -91,6 +94,7 @@ static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum) {
             }
             LT_TRY(stage(t, d));
         }
+        LT_TRY(ranks ? lt_zero_begin_batch(&t->zero) : LT_OK);
         LT_TRY(lt_pass_train_staged(t->pass, (float)gradient_scale(t)));
         if (d->staged < d->n_rows && !lt_pass_full(t->pass)) {
             LT_TRY(stage(t, d));
@@ -117,14 +121,18 @@ static lt_err look_ahead(lt_training *t, lt_draw *next, uint64_t seen) {
     return t->pipeline != NULL || lt_pass_full(t->pass) ? LT_OK : stage(t, next);
 }
 
-const lt_param_buffer *lt_training_gradients(const lt_training *t) {
+const lt_param_buffer *lt_training_pass_gradients(const lt_training *t) {
     return t->pipeline != NULL ? lt_pipeline_gradients(t->pipeline) : lt_pass_gradients(t->pass);
+}
+
+const lt_param_buffer *lt_training_gradients(const lt_training *t) {
+    return lt_training_has_ranks(t) ? lt_zero_gradients(&t->zero) : lt_training_pass_gradients(t);
 }
 
 /* Gradients of all ranks' rows, in the memory of the host. */
 static lt_err sum_over_ranks(lt_training *t) {
-    LT_TRY(lt_training_settle(t));
-    return lt_gradients_sum(t->world, &t->model->table, lt_training_gradients(t));
+    LT_TRY(t->model->backend->sync(lt_training_queue(t)));
+    return lt_zero_end_step(&t->zero);
 }
 
 /* Queue what this rank adds to the squares of all gradients; in *optimiser.host_sumsq behind a
@@ -136,7 +144,7 @@ static lt_err square_gradients(lt_training *t) {
     if (!lt_training_has_ranks(t)) {
         return lt_optimiser_sumsq(o, gradients);
     }
-    LT_TRY(lt_norm_share(o->sumsq, be, o->queue, &t->world->layout, &t->model->table, gradients));
+    LT_TRY(lt_norm_share(o->sumsq, be, o->queue, &t->shards, &t->model->table, gradients));
     return be->download(o->queue, o->host_sumsq, o->sumsq, sizeof *o->sumsq);
 }
 
@@ -168,6 +176,11 @@ static lt_err compute(lt_training *t, lt_draw *now, lt_draw *next, lt_step_recor
     return LT_OK;
 }
 
+/* All weights are cast to 8 bits before the first layer runs. */
+static lt_err settle_weights(lt_training *t) {
+    return lt_training_has_ranks(t) ? lt_zero_settle(&t->zero) : LT_OK;
+}
+
 /* The step as it was decided; then the run stands behind it. */
 static lt_err carry_out(lt_training *t, lt_draw *now, const lt_step_decision *d) {
     lt_guard_note(&t->guard, d->apply, d->loss, d->grad_norm);
@@ -179,6 +192,8 @@ static lt_err carry_out(lt_training *t, lt_draw *now, const lt_step_decision *d)
     if (d->apply) {
         LT_TRY(lt_optimiser_step(&t->optimiser, lt_training_gradients(t), (float)d->grad_scale,
                                  &now->plan));
+        LT_TRY(lt_training_has_ranks(t) ? lt_zero_gather(&t->zero) : LT_OK);
+        LT_TRY(t->recipe.fp8 != LT_FP8_NONE ? settle_weights(t) : LT_OK);
         t->applied_step = now->plan.step;
     }
     now->drawn = false;

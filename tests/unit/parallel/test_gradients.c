@@ -117,7 +117,8 @@ static lt_err rank_main(lt_comm *c, void *ctx) {
     LT_TRY(lt_gradients_sum(&w, t, &s.gradients));
     LT_TRY(expect_sums(j, &w, &s));
     fill_gradients(&s, 1); /* The same of an element on every rank. */
-    LT_TRY(lt_norm_share(&j->sumsq[w.rank], s.model->backend, s.queue, &w.layout, t, &s.gradients));
+    LT_TRY(lt_norm_share(&j->sumsq[w.rank], s.model->backend, s.queue,
+                         &(lt_shards){.world = &w, .n = 1}, t, &s.gradients));
     LT_TRY(write_part(&w, &s, 1));
     side_close(&s);
     lt_world_close(&w, LT_OK);

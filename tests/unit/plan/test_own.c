@@ -79,9 +79,9 @@ static void bytes_are_those_announced(void **state) {
         for (size_t i = 0; i < n; i++) {
             const measured *m = &all[i];
             lt_memory_plan p;
-            assert_int_equal(
-                lt_memory_buffers(&p, &m->run.recipe, &m->run.spec, m->run.dtype, &m->run.pass),
-                LT_OK);
+            assert_int_equal(lt_memory_buffers(&p, &m->run.recipe, &m->run.spec, m->run.dtype,
+                                               &m->run.pass, NULL, NULL),
+                             LT_OK);
             if (m->announced_bytes > 0 && (json_int_t)p.device_bytes != m->announced_bytes) {
                 fail_msg("%s %s: %zu bytes, the run announced %lld", files[f], m->name,
                          p.device_bytes, (long long)m->announced_bytes);

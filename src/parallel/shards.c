@@ -1,0 +1,135 @@
+/* shards.c: see shards.h. */
+#include "parallel/shards.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "parallel/slice.h"
+
+/* Ranks `from`, `from + step`, ... of the dp x cp plane that this rank belongs to. */
+static lt_err open_of_plane(lt_group **out, const lt_world *w, const char *name, int from, int step,
+                            int n) {
+    const lt_mesh_shape *m = &w->shape;
+    const lt_layout *l = &w->layout;
+    lt_err err;
+    int *ranks = calloc((size_t)n, sizeof *ranks);
+    if (ranks == NULL) {
+        LT_FAIL(LT_ERR_OOM, "group of %d ranks", n);
+    }
+    for (int i = 0; i < n; i++) {
+        ranks[i] = (l->pp * m->dp * m->cp + from + i * step) * m->tp + l->tp;
+    }
+    err = lt_group_open(out, w->comm, name, ranks, n);
+    free(ranks);
+    return err;
+}
+
+static lt_err open_groups(lt_shards *s, int per_group) {
+    const lt_world *w = s->world;
+    const int all = lt_group_size(w->mesh.grad), rank = lt_group_rank(w->mesh.grad);
+    s->n = per_group > 0 ? per_group : all;
+    if (all % s->n != 0) {
+        LT_FAIL(LT_ERR_ARG, "mesh.shard = %d does not divide the %d ranks of dp x cp", s->n, all);
+    }
+    s->own = rank % s->n;
+    if (s->n == all) {
+        s->ranks = w->mesh.grad;
+        return LT_OK;
+    }
+    LT_TRY(open_of_plane(&s->ranks, w, "shard", rank - s->own, 1, s->n));
+    return open_of_plane(&s->replicas, w, "replicas", s->own, s->n, all / s->n);
+}
+
+static int64_t full_room(const void *ctx, int unit, int64_t held) {
+    const lt_shards *s = ctx;
+    (void)unit;
+    return s->n * lt_slice_size(held, s->n);
+}
+
+/* What the layout gives; q, k and v that are all held are one box. */
+static lt_err full_boxes(const void *ctx, const lt_param *p, lt_box_list *out) {
+    const lt_shards *s = ctx;
+    const lt_partition layout = lt_layout_partition(&s->world->layout);
+    lt_box whole = {.first = {0}};
+    lt_box_list list = {0};
+    lt_err err = LT_OK;
+    int64_t count = 0;
+    LT_TRY_DONE(layout.boxes(layout.ctx, p, &list));
+    for (int b = 0; b < list.n; b++) {
+        count += lt_box_count(&list.boxes[b], p->n_dims);
+    }
+    memcpy(whole.extent, p->shape, sizeof p->shape);
+    if (count == p->count) {
+        LT_TRY_DONE(lt_box_add(out, &whole));
+    }
+    for (int b = 0; count < p->count && b < list.n; b++) {
+        LT_TRY_DONE(lt_box_add(out, &list.boxes[b]));
+    }
+done:
+    free(list.boxes);
+    return err;
+}
+
+static int64_t own_room(const void *ctx, int unit, int64_t held) {
+    const int64_t size = lt_shards_size(ctx, unit);
+    LT_ASSERT(held <= size);
+    return size;
+}
+
+/* What of the parameter lies in the slice. */
+static lt_err own_boxes(const void *ctx, const lt_param *p, lt_box_list *out) {
+    const lt_shards *s = ctx;
+    const lt_param_table *t = &s->full;
+    const lt_param *q = &t->params[lt_param_index(t, p->kind, p->layer)];
+    const lt_slice slice = lt_slice_of(t->units[q->unit].n_elements, s->n, s->own);
+    const int64_t from = slice.first > q->at ? slice.first - q->at : 0,
+                  to = slice.end - q->at < q->local_count ? slice.end - q->at : q->local_count;
+    if (from >= to) {
+        return LT_OK;
+    }
+    return lt_box_cut(out, lt_param_boxes(t, q), q->n_boxes, q->n_dims, from, to);
+}
+
+lt_partition lt_shards_full(const lt_shards *s) {
+    return (lt_partition){full_boxes, s, full_room};
+}
+
+lt_partition lt_shards_own(const lt_shards *s) {
+    return (lt_partition){own_boxes, s, own_room};
+}
+
+int64_t lt_shards_size(const lt_shards *s, int unit) {
+    return s->full.units[unit].n_elements / s->n;
+}
+
+lt_err lt_shards_open(lt_shards *s, const lt_world *w, int level, int per_group) {
+    *s = (lt_shards){.world = w, .level = level, .n = 1};
+    if (level == 0) {
+        return LT_OK;
+    }
+    if (w->shape.ep > 1) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "mesh.zero = %d with ep=%d: experts over ranks are not sharded",
+                level, w->shape.ep);
+    }
+    LT_TRY(open_groups(s, per_group));
+    const lt_partition full = lt_shards_full(s);
+    return lt_param_table_open_part(&s->full, w->layout.spec, &full);
+}
+
+void lt_shards_close(lt_shards *s) {
+    lt_param_table_close(&s->full);
+    *s = (lt_shards){0};
+}
+
+int lt_shards_part(const lt_shards *s, int *n_parts) {
+    const lt_layout *l = &s->world->layout;
+    if (s->level == 0) {
+        return lt_world_part(s->world, n_parts);
+    }
+    *n_parts = l->shape.pp * s->n * l->shape.tp;
+    if (s->replicas != NULL && lt_group_rank(s->replicas) > 0) {
+        return -1;
+    }
+    return (l->pp * s->n + s->own) * l->shape.tp + l->tp;
+}

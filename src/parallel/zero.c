@@ -1,0 +1,372 @@
+/* zero.c: see zero.h. Buffers are host memory. */
+#include "parallel/zero.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "model/acts.h"
+#include "model/exec.h"
+#include "parallel/gradients.h"
+
+/* ---- Rooms ---- */
+
+/* The room of a unit: embeddings and head have their own, layers take turns. */
+static int room_of(const lt_param_table *t, int unit) {
+    return unit == 0 ? 0 : unit == t->n_units - 1 ? 1 : 2 + unit % 2;
+}
+
+/* Elements that room `room` needs. */
+static int64_t room_elements(const lt_param_table *t, int room) {
+    int64_t most = 0;
+    for (int u = 0; u < t->n_units; u++) {
+        const int64_t n = t->units[u].n_elements;
+        most = room_of(t, u) == room && n > most ? n : most;
+    }
+    return most;
+}
+
+static void carve_rooms(lt_zero_room rooms[LT_ZERO_ROOMS], const lt_param_table *t, lt_dtype dtype,
+                        lt_arena *a) {
+    for (int i = 0; i < LT_ZERO_ROOMS; i++) {
+        const size_t bytes = (size_t)room_elements(t, i) * lt_dtype_bytes(dtype);
+        rooms[i] = (lt_zero_room){.data = lt_arena_take(a, bytes, LT_ARENA_ALIGN), .unit = -1};
+    }
+}
+
+static void carve_gradients(lt_zero *z, const lt_shards *s, lt_arena *a) {
+    if (s->level < 2) {
+        return;
+    }
+    carve_rooms(z->gradient_rooms, &s->full, LT_F32, a);
+    for (int u = 0; u < s->full.n_units; u++) {
+        void *base = lt_arena_take(a, (size_t)lt_shards_size(s, u) * sizeof(float), LT_ARENA_ALIGN);
+        if (z->gradients.base != NULL) {
+            z->gradients.base[u] = lt_shards_size(s, u) > 0 ? base : NULL;
+        }
+    }
+}
+
+static void carve_weights(lt_zero *z, const lt_shards *s, lt_dtype dtype, lt_arena *a) {
+    if (s->level == 3) {
+        carve_rooms(z->weight_rooms, &s->full, dtype, a);
+    }
+}
+
+void lt_zero_measure(lt_zero_memory *out, const lt_shards *s, lt_dtype dtype) {
+    lt_zero z = {0};
+    lt_arena gradients = {0}, weights = {0};
+    carve_gradients(&z, s, &gradients);
+    carve_weights(&z, s, dtype, &weights);
+    *out = (lt_zero_memory){gradients.used_bytes, weights.used_bytes};
+}
+
+/* ---- Waiting ---- */
+
+static lt_err wait_for(lt_zero *z, lt_comm_work *work) {
+    const double start = lt_clock_s();
+    lt_err err;
+    if (*work == 0) {
+        return LT_OK;
+    }
+    err = lt_comm_wait(z->shards->world->comm, *work);
+    *work = 0;
+    z->waited_s += lt_clock_s() - start;
+    return err;
+}
+
+/* ---- Gradients ---- */
+
+static bool is_held(const lt_zero *z, int unit) {
+    return z->model->table.units[unit].n_elements > 0;
+}
+
+/* The sum of a batch's gradients has come, where it is queued: its slice joins the step's. */
+static lt_err finish_room(lt_zero *z, lt_zero_room *room) {
+    const lt_shards *s = z->shards;
+    const int unit = room->unit;
+    if (room->work == 0) {
+        return LT_OK;
+    }
+    LT_TRY(wait_for(z, &room->work));
+    const int64_t size = lt_shards_size(s, unit);
+    const float *from = room->data + s->own * size;
+    float *to = z->gradients.base[unit];
+    for (int64_t i = 0; i < size; i++) {
+        to[i] = z->summed[unit] ? to[i] + from[i] : from[i];
+    }
+    z->summed[unit] = true;
+    return LT_OK;
+}
+
+static lt_err bring_gradients(lt_zero *z, int unit, bool clear) {
+    lt_zero_room *room = &z->gradient_rooms[room_of(&z->model->table, unit)];
+    LT_TRY(finish_room(z, room));
+    if (room->unit >= 0 && room->unit != unit) {
+        LT_TRY(lt_pass_bring_gradients(z->passes[0], room->unit, NULL, false));
+    }
+    room->unit = unit;
+    return lt_pass_bring_gradients(z->passes[0], unit, room->data, clear);
+}
+
+/* base: of all of the unit's gradients; its slices are summed, this rank's in its place. */
+static lt_err scatter_sum(lt_zero *z, int unit, float *base, lt_comm_work *last) {
+    const lt_shards *s = z->shards;
+    const int64_t size = lt_shards_size(s, unit);
+    LT_TRY(lt_gradients_sum_copies(s->world, &z->model->table, z->whole, unit, last));
+    return lt_reduce_scatter(s->ranks, base + s->own * size, base, size, LT_F32, LT_REDUCE_SUM,
+                             last);
+}
+
+/* Of ranks that keep the same slice. */
+static lt_err sum_replicas(lt_zero *z, int unit, lt_comm_work *last) {
+    const lt_shards *s = z->shards;
+    float *slice = lt_zero_gradients(z)->base[unit];
+    if (s->replicas == NULL || slice == NULL) {
+        return LT_OK;
+    }
+    return lt_all_reduce(s->replicas, slice, slice, lt_shards_size(s, unit), LT_F32, LT_REDUCE_SUM,
+                         last);
+}
+
+static lt_err leave_gradients(lt_zero *z, int unit) {
+    const lt_shards *s = z->shards;
+    const lt_param_buffer *g = z->whole;
+    if (!is_held(z, unit)) {
+        return LT_OK;
+    }
+    if (s->level >= 2) {
+        lt_zero_room *room = &z->gradient_rooms[room_of(&z->model->table, unit)];
+        LT_ASSERT(room->unit == unit && g->base[unit] == room->data);
+        return scatter_sum(z, unit, room->data, &room->work);
+    }
+    if (++z->left[unit] < z->n_batches) {
+        return LT_OK;
+    }
+    if (s->level == 0) {
+        return lt_gradients_sum_unit(s->world, &z->model->table, g, unit, &z->last_sum);
+    }
+    LT_TRY(scatter_sum(z, unit, g->base[unit], &z->last_sum));
+    return sum_replicas(z, unit, &z->last_sum);
+}
+
+void lt_zero_begin_step(lt_zero *z, int64_t n_batches) {
+    const size_t n_units = (size_t)z->model->table.n_units;
+    z->waited_s = 0.0;
+    z->n_batches = n_batches;
+    memset(z->summed, 0, n_units * sizeof *z->summed);
+    memset(z->left, 0, n_units * sizeof *z->left);
+}
+
+lt_err lt_zero_begin_batch(lt_zero *z) {
+    const int head = z->model->table.n_units - 1;
+    if (z->shards->level < 2) {
+        return LT_OK;
+    }
+    for (int i = 2; i < LT_ZERO_ROOMS; i++) { /* What is on its way is not to be zeroed. */
+        const int unit = z->gradient_rooms[i].unit;
+        LT_TRY(unit >= 0 ? lt_pass_bring_gradients(z->passes[0], unit, NULL, false) : LT_OK);
+    }
+    LT_TRY(is_held(z, 0) ? bring_gradients(z, 0, false) : LT_OK);
+    LT_TRY(is_held(z, head) ? bring_gradients(z, head, false) : LT_OK);
+    return lt_pass_zero_gradients(z->passes[0]);
+}
+
+lt_err lt_zero_end_step(lt_zero *z) {
+    if (z->shards->level < 2) {
+        return wait_for(z, &z->last_sum);
+    }
+    for (int i = 0; i < LT_ZERO_ROOMS; i++) {
+        LT_TRY(finish_room(z, &z->gradient_rooms[i]));
+    }
+    for (int u = 0; u < z->model->table.n_units; u++) {
+        LT_TRY(sum_replicas(z, u, &z->last_sum));
+    }
+    return wait_for(z, &z->last_sum);
+}
+
+const lt_param_buffer *lt_zero_gradients(const lt_zero *z) {
+    return z->shards->level == 0 ? z->whole : &z->gradients;
+}
+
+/* ---- Weights ---- */
+
+static void place_weights(lt_zero *z, int unit, void *base) {
+    z->model->weights.base[unit] = base;
+    if (z->model->weights.dtype == LT_F32) {
+        z->model->master.base[unit] = base;
+    }
+}
+
+static lt_err gather(lt_zero *z, int unit, void *dst, lt_comm_work *work) {
+    const lt_shards *s = z->shards;
+    return lt_all_gather(s->ranks, dst, z->trained->weights.base[unit], lt_shards_size(s, unit),
+                         z->model->weights.dtype, work);
+}
+
+/* Begin to gather a unit into its room, unless it is there. False: somebody uses the room. */
+static lt_err begin_room(lt_zero *z, int unit, bool *begun) {
+    lt_zero_room *room = &z->weight_rooms[room_of(&z->model->table, unit)];
+    *begun = room->unit == unit || !room->in_use;
+    if (room->unit == unit || room->in_use) {
+        return LT_OK;
+    }
+    LT_TRY(wait_for(z, &room->work)); /* Of a unit that was brought and not used. */
+    if (room->unit >= 0) {
+        place_weights(z, room->unit, NULL);
+    }
+    room->unit = unit;
+    place_weights(z, unit, room->data);
+    return gather(z, unit, room->data, &room->work);
+}
+
+/* The unit, and the next one on its way: up in a forward pass, down in a backward one. */
+static lt_err bring_weights(lt_zero *z, int unit, bool backward) {
+    const lt_param_table *t = &z->model->table;
+    lt_zero_room *room = &z->weight_rooms[room_of(t, unit)];
+    const int next = backward ? unit - 1 : unit + 1;
+    bool begun;
+    LT_TRY(begin_room(z, unit, &begun));
+    LT_ASSERT(begun);
+    LT_TRY(wait_for(z, &room->work));
+    room->in_use = true;
+    if (next >= (backward ? 1 : 0) && next < t->n_units && is_held(z, next)) {
+        LT_TRY(begin_room(z, next, &begun));
+    }
+    return LT_OK;
+}
+
+static lt_err enter(void *of, int unit, unsigned what) {
+    lt_zero *z = of;
+    const int level = z->shards->level;
+    const bool weights = (what & LT_UNIT_WEIGHTS) != 0, gradients = (what & LT_UNIT_GRADIENTS) != 0;
+    const int head = z->model->table.n_units - 1;
+    if (weights && level == 3) {
+        LT_TRY(bring_weights(z, unit, gradients));
+    } else if (weights && level > 0) {
+        LT_TRY(wait_for(z, &z->gathers[unit]));
+    }
+    return gradients && level >= 2 && unit != 0 && unit != head ? bring_gradients(z, unit, true)
+                                                                : LT_OK;
+}
+
+static lt_err leave(void *of, int unit, unsigned what) {
+    lt_zero *z = of;
+    if ((what & LT_UNIT_WEIGHTS) != 0 && z->shards->level == 3) {
+        z->weight_rooms[room_of(&z->model->table, unit)].in_use = false;
+    }
+    return (what & LT_UNIT_GRADIENTS) != 0 ? leave_gradients(z, unit) : LT_OK;
+}
+
+/* What the master has of a layer's small parameters, to all ranks: each adds its own to zeros. */
+static lt_err gather_f32(lt_zero *z) {
+    const lt_model_spec *spec = &z->model->spec;
+    const lt_param_table *t = &z->trained->table, *full = &z->model->table;
+    float *f32 = lt_pass_f32(z->passes[0]);
+    const int64_t n = spec->n_layers * lt_exec_f32_count(spec);
+    if (f32 == NULL) {
+        return LT_OK;
+    }
+    memset(f32, 0, (size_t)n * sizeof *f32);
+    for (int i = 0; i < t->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        const int64_t at = lt_exec_f32_at(spec, p->kind, p->layer);
+        const float *held = at >= 0 ? lt_param_data(&z->trained->master, p) : NULL;
+        if (held != NULL) {
+            const int64_t slice = z->shards->own * lt_shards_size(z->shards, p->unit);
+            const int64_t from = slice + p->at - full->params[i].at;
+            memcpy(f32 + at + from, held, (size_t)p->local_count * sizeof *f32);
+        }
+    }
+    LT_TRY(lt_all_reduce(z->shards->ranks, f32, f32, n, LT_F32, LT_REDUCE_SUM, NULL));
+    for (int i = 1; i < z->n_passes; i++) {
+        memcpy(lt_pass_f32(z->passes[i]), f32, (size_t)n * sizeof *f32);
+    }
+    return LT_OK;
+}
+
+lt_err lt_zero_gather(lt_zero *z) {
+    if (z->shards->level == 0) {
+        return LT_OK;
+    }
+    LT_TRY(lt_zero_settle(z));
+    z->model->version++;
+    LT_TRY(gather_f32(z));
+    for (int u = 0; u < z->model->table.n_units && z->shards->level < 3; u++) {
+        LT_TRY(is_held(z, u) ? gather(z, u, z->model->weights.base[u], &z->gathers[u]) : LT_OK);
+    }
+    return LT_OK;
+}
+
+lt_err lt_zero_settle(lt_zero *z) {
+    for (int u = 0; z->gathers != NULL && u < z->model->table.n_units; u++) {
+        LT_TRY(wait_for(z, &z->gathers[u]));
+    }
+    for (int i = 0; z->shards != NULL && z->shards->level == 3 && i < LT_ZERO_ROOMS; i++) {
+        lt_zero_room *room = &z->weight_rooms[i];
+        LT_TRY(wait_for(z, &room->work));
+        if (room->unit >= 0) {
+            place_weights(z, room->unit, NULL);
+        }
+        room->unit = -1;
+    }
+    return LT_OK;
+}
+
+/* ---- Open and close ---- */
+
+/* Level 1: slices of the pass's own gradients. */
+static void point_into_pass(lt_zero *z) {
+    const lt_shards *s = z->shards;
+    for (int u = 0; u < s->full.n_units; u++) {
+        float *base = z->whole->base[u];
+        z->gradients.base[u] = base != NULL ? base + s->own * lt_shards_size(s, u) : NULL;
+    }
+}
+
+lt_err lt_zero_open(lt_zero *z, const lt_shards *s, lt_model *model, lt_model *trained,
+                    const lt_param_buffer *gradients, lt_pass *const *passes, int n_passes) {
+    const size_t n_units = (size_t)model->table.n_units;
+    lt_arena a = {0};
+    LT_ASSERT(n_passes >= 1 && n_passes <= LT_MAX_LAYERS && (s->level < 2 || n_passes == 1));
+    *z = (lt_zero){.shards = s, .model = model, .trained = trained, .whole = gradients};
+    z->units = (lt_pass_units){z, enter, leave};
+    z->n_passes = n_passes;
+    for (int i = 0; i < n_passes; i++) {
+        z->passes[i] = passes[i];
+        lt_pass_tell_units(passes[i], &z->units);
+    }
+    z->gathers = calloc(n_units, sizeof *z->gathers);
+    z->summed = calloc(n_units, sizeof *z->summed);
+    z->left = calloc(n_units, sizeof *z->left);
+    if (z->gathers == NULL || z->summed == NULL || z->left == NULL) {
+        LT_FAIL(LT_ERR_OOM, "places of %zu units", n_units);
+    }
+    if (s->level == 0) {
+        return LT_OK;
+    }
+    LT_TRY(lt_param_buffer_open(&z->gradients, &trained->table, LT_F32));
+    if (s->level == 1) {
+        point_into_pass(z);
+        return LT_OK;
+    }
+    carve_gradients(z, s, &a);
+    carve_weights(z, s, model->options.dtype, &a);
+    LT_TRY(lt_arena_place(&a, model->device, "shards"));
+    z->arena = a;
+    carve_gradients(z, s, &z->arena);
+    carve_weights(z, s, model->options.dtype, &z->arena);
+    return LT_OK;
+}
+
+void lt_zero_close(lt_zero *z) {
+    if (z->model != NULL) {
+        lt_arena_release(&z->arena, z->model->device);
+    }
+    lt_param_buffer_close(&z->gradients);
+    free(z->gathers);
+    free(z->summed);
+    free(z->left);
+    *z = (lt_zero){0};
+}

@@ -1,0 +1,137 @@
+/* ZeRO 1, 2 and 3 on rank threads: the bits of plain data parallelism, for each family, type and
+ * optimiser; accumulated gradients of levels 2 and 3, which are summed batch by batch, and groups
+ * that shard apart but for the order of sums. */
+#include "unit/parallel/ranks.h"
+
+static ranks_result run(const ranks_model *m, const char *out, const char *options, int zero,
+                        const char *mesh, int n) {
+    char all[512], who[600];
+    ranks_result r = {0};
+    (void)snprintf(all, sizeof all, "steps=6 %s %s mesh.zero=%d", m->options, options, zero);
+    (void)snprintf(who, sizeof who, "%s on %s", all, mesh);
+    must(ranks_try(&r, out, all, mesh, n, false), who);
+    return r;
+}
+
+/* Every level beside plain data parallelism on the same ranks. */
+static void levels(const ranks_model *m, const char *options, const char *mesh, int n,
+                   const ranks_bound *bound) {
+    static int n_runs;
+    char out[32];
+    (void)snprintf(out, sizeof out, "plain-%d", n_runs);
+    ranks_result plain = run(m, out, options, 0, mesh, n);
+    for (int zero = 1; zero <= 3; zero++) {
+        char who[256];
+        (void)snprintf(who, sizeof who, "%s %s, mesh %s, zero %d", m->name, options, mesh, zero);
+        (void)snprintf(out, sizeof out, "zero-%d-%d", n_runs, zero);
+        ranks_result r = run(m, out, options, zero, mesh, n);
+        ranks_equal(&r, &plain, zero == 1 ? &ranks_bits : bound, who);
+        ranks_result_free(&r);
+    }
+    ranks_result_free(&plain);
+    n_runs++;
+}
+
+static void families_and_types(void **state) {
+    (void)state;
+    levels(&ranks_dense, "batch.size=12", "dp=3", 3, &ranks_bits);
+    levels(&ranks_gqa, "batch.size=12", "dp=4", 4, &ranks_bits);
+    levels(&ranks_moe, "batch.size=12", "dp=2", 2, &ranks_bits);
+    levels(&ranks_dense, "batch.size=12 model.dtype=bf16", "dp=2", 2, &ranks_bits);
+    levels(&ranks_moe, "batch.size=12 model.dtype=bf16", "dp=4", 4, &ranks_bits);
+    /* xIELU's scalars are read in F32 beside BF16 weights. */
+    static const ranks_model apertus = {"apertus", "model.layers=3 model.width=32 model.heads=4 "
+                                                   "model.ffn=64 model.family=apertus"};
+    levels(&apertus, "batch.size=12 model.dtype=bf16", "dp=3", 3, &ranks_bits);
+    levels(&apertus, "batch.size=12 model.recompute=full", "dp=2", 2, &ranks_bits);
+}
+
+static void optimisers(void **state) {
+    static const char *const kinds[] = {"adamw", "ademamix", "lion"};
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char options[128];
+        (void)snprintf(options, sizeof options, "batch.size=12 optim.kind=%s", kinds[i]);
+        levels(&ranks_gqa, options, "dp=3", 3, &ranks_bits);
+    }
+    levels(&ranks_gqa, "batch.size=12 optim.moments=bf16 model.dtype=bf16", "dp=3", 3, &ranks_bits);
+}
+
+static void accumulated(void **state) {
+    (void)state;
+    levels(&ranks_gqa, "batch.size=12 batch.micro=1 optim.clip=0.01", "dp=3", 3, &ranks_f32);
+    levels(&ranks_dense, "batch.size=12 batch.micro=2", "dp=2", 2, &ranks_f32);
+}
+
+/* Two groups of two ranks: sums of sums. */
+static void groups(void **state) {
+    (void)state;
+    for (int zero = 1; zero <= 3; zero++) {
+        char options[64];
+        (void)snprintf(options, sizeof options, "batch.size=12 mesh.shard=2 mesh.zero=%d", zero);
+        ranks_compare(&ranks_gqa, options, "dp=4", 4, &ranks_f32);
+    }
+}
+
+/* Saved on one number of ranks at one level, continued at others: as if at once. */
+static void other_ranks_and_levels(void **state) {
+    static const struct {
+        int n, zero, steps;
+    } legs[] = {{3, 1, 2}, {2, 3, 4}, {1, 0, 5}, {4, 2, 7}, {2, 0, 8}};
+    static const char all[] = "batch.size=12 optim.kind=ademamix optim.mix_warmup=8";
+    ranks_result one = {0}, legged = {0};
+    char options[256];
+    (void)state;
+    (void)snprintf(options, sizeof options, "%s %s steps=8", ranks_gqa.options, all);
+    must(ranks_try(&one, "legs-one", options, NULL, 1, false), "one rank");
+    for (size_t i = 0; i < sizeof legs / sizeof *legs; i++) {
+        char mesh[16];
+        ranks_result leg = {0};
+        (void)snprintf(options, sizeof options, "%s %s steps=%d mesh.zero=%d", ranks_gqa.options,
+                       all, legs[i].steps, legs[i].zero);
+        (void)snprintf(mesh, sizeof mesh, "dp=%d", legs[i].n);
+        must(ranks_try(&leg, "legs", options, legs[i].n > 1 ? mesh : NULL, legs[i].n, true),
+             options);
+        for (int64_t k = 0; k < leg.steps; k++) {
+            char what[32];
+            (void)snprintf(what, sizeof what, "loss %lld", (long long)(legged.steps + 1));
+            ranks_close(leg.losses[k], one.losses[legged.steps++], ranks_f32.loss, what, options);
+        }
+        ranks_result_free(&leg);
+    }
+    assert_int_equal(legged.steps, 8);
+    ranks_result_free(&one);
+}
+
+/* Ranks have unlike numbers of held-out rows, one has none. */
+static void validation(void **state) {
+    double losses[2] = {0};
+    (void)state;
+    for (int zero = 0; zero <= 3; zero += 3) {
+        char out[32], options[256];
+        ranks_result r = {0};
+        (void)snprintf(out, sizeof out, "valid-%d", zero);
+        (void)snprintf(options, sizeof options,
+                       "%s batch.size=12 batch.micro=1 data.val_fraction=0.03 steps=2 mesh.zero=%d",
+                       ranks_gqa.options, zero);
+        must(ranks_try(&r, out, options, "dp=4", 4, true), options);
+        json_t *rows = run_lines(out, "eval");
+        assert_true(json_array_size(rows) > 0);
+        losses[zero / 3] = json_real_value(json_object_get(json_array_get(rows, 0), "loss"));
+        json_decref(rows);
+        ranks_result_free(&r);
+    }
+    assert_true(losses[0] > 0 && fabs(losses[0] - losses[1]) < 1e-5 * losses[0]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families_and_types),
+        cmocka_unit_test(optimisers),
+        cmocka_unit_test(accumulated),
+        cmocka_unit_test(groups),
+        cmocka_unit_test(other_ranks_and_levels),
+        cmocka_unit_test(validation),
+    };
+    return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
+}
