@@ -401,7 +401,7 @@ void lt_api_openapi(lt_call *call) {
 /* ---- Markdown ---- */
 
 static void put_kind(lt_json_out *o, const lt_field *f) {
-    static const char *const kinds[] = {"true or false", "whole number", "number", "text", "JSON"};
+    static const char *const kinds[] = {"boolean", "integer", "number", "string", "JSON"};
     char low[32], high[32];
     switch (f->type) {
     case LT_FIELD_I64:
@@ -418,7 +418,7 @@ static void put_kind(lt_json_out *o, const lt_field *f) {
         for (const char *p = f->note; *p != '\0'; p++) {
             lt_out_rawf(o, *p == '|' ? "`, `" : "%c", *p);
         }
-        lt_out_rawf(o, "` | only so");
+        lt_out_rawf(o, "` | only this value");
         break;
     case LT_FIELD_REFUSED:
         lt_out_rawf(o, " | refused: %s", f->note);
@@ -440,7 +440,7 @@ static void put_markdown(lt_json_out *o, const char *name, const lt_field_table 
             first = false;
         }
     }
-    lt_out_rawf(o, "%s\n\n| field | kind | |\n| --- | --- | --- |\n", first ? name : "");
+    lt_out_rawf(o, "%s\n\n| field | value | use |\n| --- | --- | --- |\n", first ? name : "");
     for (size_t i = 0; i < t->n; i++) {
         lt_out_rawf(o, "| %s | ", t->rows[i].name);
         put_kind(o, &t->rows[i]);
@@ -451,9 +451,12 @@ static void put_markdown(lt_json_out *o, const char *name, const lt_field_table 
 void lt_fields_markdown(lt_json_out *o) {
     lt_out_rawf(
         o,
-        "# Fields of the server's requests\n\nWritten by `lateen serve --describe fields` from the "
-        "tables by which requests are read; `--describe openapi` and `/openapi.json` contain the "
-        "same.\nA field that is null counts as absent. Other fields are refused by name.\n");
+        "# Fields of the server's requests\n\nThis page is written by `lateen serve --describe "
+        "fields` from the tables by which requests are read; `--describe openapi` and "
+        "`/openapi.json` contain the same.\nAn *honoured* field has the effect that its API "
+        "defines. An *accepted* field is ignored, because no part of the answer depends on it. A "
+        "*refused* field, and any field that is not listed,\nis answered with 400 and its name. A "
+        "field that is null counts as absent.\n");
 #define PUT(name) put_markdown(o, #name, &lt_fields_##name);
     TABLES(PUT)
 #undef PUT
