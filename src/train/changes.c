@@ -1,5 +1,5 @@
-/* changes.c: is the effective recipe the one of the checkpoint that a run goes on from?
- * (changes.h) */
+/* changes.c: compares the effective recipe with that of the checkpoint that a run resumes from
+ * (changes.h). */
 #include "train/changes.h"
 
 #include <stdio.h>
@@ -36,8 +36,8 @@ json_t *lt_recipe_json(const lt_recipe *r) {
     return all;
 }
 
-/* recipe.yaml of an older run as such an object; unknown keys are of options that there are no
- * more. */
+/* Read recipe.yaml of an older run as such an object; unknown keys belong to options that no longer
+ * exist. */
 static lt_err recipe_from_yaml(json_t **out, const char *path) {
     lt_yaml_entry *entries = NULL;
     size_t n = 0;
@@ -53,7 +53,7 @@ static lt_err recipe_from_yaml(json_t **out, const char *path) {
     return LT_OK;
 }
 
-/* The recipe that wrote a checkpoint; *resolved false: as it was given. NULL: nothing tells. */
+/* The recipe that wrote a checkpoint; *resolved false: with the values as given. NULL: unknown. */
 lt_err lt_changes_recipe_of(json_t **out, json_t **data, bool *resolved, const char *checkpoint) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
@@ -69,7 +69,7 @@ lt_err lt_changes_recipe_of(json_t **out, json_t **data, bool *resolved, const c
     if (*out == NULL && lt_file_exists(path)) {
         *resolved = false;
         if (recipe_from_yaml(out, path) != LT_OK) {
-            err = lt_error_prefix(LT_ERR_STATE, "the recipe of %s can not be read", checkpoint);
+            err = lt_error_prefix(LT_ERR_STATE, "the recipe of %s cannot be read", checkpoint);
             goto done;
         }
     }
@@ -102,8 +102,8 @@ lt_err lt_changes_check_allowed(const char *list) {
     return LT_OK;
 }
 
-/* Two mixtures with as many sources in the same shares. Their paths may differ where contents are
- * compared. */
+/* Do two mixtures have the same number of sources and the same shares? Paths may differ, because
+ * contents are compared. */
 static bool same_weights(const char *a, const char *b) {
     lt_mixture *x = calloc(2, sizeof *x);
     bool same = x != NULL && lt_mixture_parse(&x[0], a, "data") == LT_OK &&
@@ -115,7 +115,7 @@ static bool same_weights(const char *a, const char *b) {
     return same;
 }
 
-/* Compared by content later: another path is no change. */
+/* Is it data that is compared by content later, so that another path is not a change? */
 static bool is_sealed(const lt_option *row, const char *then, const char *now, const json_t *data) {
     if (strcmp(row->name, "data.train") == 0) {
         return json_object_get(data, "train") != NULL && same_weights(then, now);
@@ -126,7 +126,7 @@ static bool is_sealed(const lt_option *row, const char *then, const char *now, c
     return false;
 }
 
-/* The values of an older recipe.yaml as they worked: sizes that 0 or "family" stood for. */
+/* Replace 0 and "family" in an older recipe.yaml by the values for which they stood. */
 static void resolve_old(lt_recipe *old, const lt_training *t) {
     const lt_model_spec *s = &t->model->spec;
     lt_model_spec spec;
@@ -167,7 +167,7 @@ static void compare_row(lt_training *t, const lt_option *row, const lt_recipe *o
 
     lt_option_text(row, old, then, sizeof then);
     lt_option_text(row, &t->recipe, now, sizeof now);
-    if (written != NULL) { /* Out of today's range: as it was written. */
+    if (written != NULL) { /* The value is outside today's range: print it as written. */
         lt_recipe *probe = malloc(sizeof *probe);
         if (probe != NULL &&
             lt_options_set(&lt_recipe_table, probe, row->name, written, "") != LT_OK) {
@@ -201,7 +201,7 @@ lt_err lt_changes_compare(lt_training *t, const json_t *then, const json_t *data
     for (size_t i = 0; i < lt_recipe_table.n_rows; i++) {
         const lt_option *row = &lt_recipe_table.rows[i];
         const char *text = json_string_value(json_object_get(then, row->name));
-        if (text != NULL) { /* What does not parse today is compared as text. */
+        if (text != NULL) { /* Values that no longer parse are compared as text. */
             (void)!lt_options_set(&lt_recipe_table, old, row->name, text, checkpoint);
         }
     }
@@ -219,9 +219,8 @@ lt_err lt_changes_compare(lt_training *t, const json_t *then, const json_t *data
     free(old);
     if (f.names[0] != '\0') {
         LT_FAIL(LT_ERR_STATE,
-                "%s was made with another recipe: %s. Give the old values; or, to continue with "
-                "the new "
-                "ones, --allow-change %s",
+                "%s was made with another recipe: %s. Give the old values or, to continue with the "
+                "new ones, --allow-change %s",
                 checkpoint, f.fields, f.names);
     }
     return LT_OK;

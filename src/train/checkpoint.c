@@ -140,7 +140,7 @@ static lt_err publish(const char *folder, json_t *files, int n_parts, const lt_m
     LT_TRY(lt_file_sync_dir(aside));
     lt_checkpoint_name(name, state->step, "");
     LT_TRY(lt_path_join(path, folder, name));
-    if (lt_file_exists(path)) { /* A broken one that was passed over at resume. */
+    if (lt_file_exists(path)) { /* A broken one that was skipped at resume. */
         LT_TRY(lt_checkpoint_remove(path));
     }
     if (rename(aside, path) != 0) {
@@ -191,8 +191,8 @@ void lt_checkpoint_abandon(const char *folder, int64_t step) {
 lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
                           const lt_run_state *state) {
     const lt_err err = save_whole(folder, m, o, state);
-    /* A full disk must not stay full of a half checkpoint; the first message is the one that
-     * counts. */
+    /* Remove an incomplete checkpoint, so that it does not fill the disk; the first error is
+     * reported. */
     if (err != LT_OK) {
         lt_failure failure;
         lt_failure_keep(&failure, err);

@@ -1,4 +1,4 @@
-/* checkpoint.h: a training run on disk, whole or not at all.
+/* checkpoint.h: a training run on disk, complete or not at all.
  *
  *   RUN/checkpoints/step-000001000/
  *       weights.safetensors      F32 master parameters, one tensor a parameter, by our names
@@ -15,9 +15,9 @@
  * partition reads what any other wrote.
  *
  * Writing: everything goes into step-N.tmp/, each file synced, the manifest last; then the folder
- * is renamed and its parent synced. So a folder without ".tmp" is whole unless the disk lied, and
- * that the checksums show. A crash leaves at most one .tmp folder, which the next save or open
- * removes. Old checkpoints are removed only after the new one stands.
+ * is renamed and its parent synced. So a folder without ".tmp" is complete unless the disk lied,
+ * which the checksums reveal. A crash leaves at most one .tmp folder, which the next save or open
+ * removes. Old checkpoints are removed only after the new one is complete.
  *
  *   crash while writing files      .tmp folder, ignored and removed
  *   crash before the rename        the same
@@ -27,15 +27,14 @@
  *   a flipped bit, a short file    its checksum or size fails: the next older one is taken, with a
  *                                  warning that says so
  *
- * Finite or not at all: weights and moments are looked at on their way to the disk and from it. One
- * number that is NaN or infinite, and nothing is published, or that checkpoint counts as broken.
- * "good": false marks one that is finite but stood far above the losses before it (health.c): it is
- * published, since the run may recover, but it does not push out the newest good one.
+ * Weights and moments are checked when they are written and when they are read. If one number is
+ * NaN or infinite, nothing is published, or the checkpoint counts as broken. "good": false marks
+ * one that is finite but stood far above the losses before it (health.c): it is published, since
+ * the run may recover, but it does not push out the newest good one.
  *
- * Names: only step-N counts. What a resume does not go on from, because it is broken or because the
- * run goes on from an older one, is renamed, and from then on neither counted nor removed:
- * step-N.broken, step-N.left.
- */
+ * Names: only step-N counts. A checkpoint that a resume skips, because it is broken or because the
+ * run continues from an older one, is renamed, and from then on neither counted nor removed:
+ * step-N.broken, step-N.left. */
 #ifndef LT_TRAIN_CHECKPOINT_H
 #define LT_TRAIN_CHECKPOINT_H
 
@@ -90,7 +89,8 @@ LT_MUST_USE lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt
 LT_MUST_USE lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o,
                                       lt_run_state *state);
 
-/* Is a folder a checkpoint? And its model, whole, in F32, whatever parts it was written in. */
+/* Is a folder a checkpoint? The second function opens its model, whole, in F32, whatever parts it
+ * was written in. */
 bool lt_checkpoint_is(const char *path);
 LT_MUST_USE lt_err lt_checkpoint_open_model(lt_model **out, const char *path);
 
@@ -104,7 +104,7 @@ LT_MUST_USE lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, in
 LT_MUST_USE lt_err lt_checkpoint_newest(int64_t *step, const char *folder, int64_t before,
                                         bool good);
 
-/* Rename the checkpoints behind `step`: ".left", ".broken". */
+/* Rename the checkpoints after `step` with ".left" or ".broken". */
 LT_MUST_USE lt_err lt_checkpoint_set_aside(const char *folder, int64_t step, const char *suffix);
 
 LT_MUST_USE lt_err lt_checkpoint_remove(const char *path);

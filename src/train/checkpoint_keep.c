@@ -86,8 +86,8 @@ lt_err lt_checkpoint_remove(const char *path) {
     return lt_file_remove_tree(old);
 }
 
-/* Does its manifest call it good? One that can not be read is not; one from before there was such a
- * member is. */
+/* Does its manifest call it good? An unreadable one is not good; an older one without this member
+ * is. */
 static bool is_good(const char *path) {
     char manifest[LT_PATH_BYTES];
     json_t *root = NULL;

@@ -81,7 +81,7 @@ typedef struct {
     int64_t bytes;
 } file_claim;
 
-/* What the manifest says of a file. Its name is a name: a path could lead anywhere. */
+/* Read a manifest's entry of a file. It must have a plain name: a path could lead anywhere. */
 static lt_err read_claim(file_claim *c, const json_t *entry, const char *what) {
     *c = (file_claim){0};
     LT_TRY(lt_json_str(entry, "name", &c->name, false, what));

@@ -1,4 +1,4 @@
-/* eval_items.h: the questions of a task, as pairs of texts to score.
+/* eval_items.h: the items of a task, as pairs of texts to score.
  *
  *   task           context                            continuations       members of a line
  *   arc_*, piqa    "<query>\nAnswer:"                 " <choice>" each    query, choices, gold
@@ -8,7 +8,7 @@
  *   lambada        "<context>"                        " <continuation>"   context, continuation
  *   mmlu           the subject's preamble, shots,     " A" " B" " C" " D" CSV: question,
  *                  question                                               choice0..3, answer
- * The wording is lm-evaluation-harness's (its task files of the same names). */
+ * The texts are those of lm-evaluation-harness (its task files of the same names). */
 #ifndef LT_TRAIN_EVAL_ITEMS_H
 #define LT_TRAIN_EVAL_ITEMS_H
 

@@ -7,8 +7,8 @@
 #include "data/text_reader.h"
 #include "train/score.h"
 
-/* One document: its tokens in windows; the last token of a window begins the next. The last window,
- * which would be shorter, begins earlier, so that what it predicts has as much before it as
+/* Score a document in windows of tokens; the last token of a window begins the next. The last
+ * window, which would be shorter, begins earlier, so that its predictions have as much context as
  * fits. */
 static lt_err score_document(lt_scorer *s, const lt_text_record *doc, double *nats,
                              lt_eval_text_result *sum) {

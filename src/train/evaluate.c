@@ -37,7 +37,7 @@ static void fill_idle(lt_batch *b) {
 }
 
 static lt_err evaluate_rows(lt_training *t, lt_loader *l, lt_step_record *sum) {
-    /* Of the first eval_rows rows, those of this rank. */
+    /* This rank's share of the first eval_rows rows. */
     const int64_t dp = lt_training_dp(t), rank = t->valid_options.rank;
     const int64_t limit = t->recipe.eval_rows > 0 ? (t->recipe.eval_rows - rank + dp - 1) / dp
                                                   : INT64_MAX;
@@ -120,7 +120,7 @@ lt_err lt_training_evaluate(lt_training *t) {
     if (t->valid_options.n_sources == 0 || t->evaluated_step == t->state.step) {
         return LT_OK;
     }
-    /* Anew each time: every validation sees the same rows. */
+    /* Opened for each validation, so that all see the same rows. */
     LT_TRY_DONE(lt_loader_open(&l, &t->valid_options));
     err = evaluate_rows(t, l, &sum);
     lt_training_tell_once(t, &sum);
@@ -173,7 +173,7 @@ static bool collect(void *ctx, const char *text, size_t bytes) {
     return true;
 }
 
-/* A token stands for at least half a byte: normalisation lengthens little. */
+/* A token stands for at least half a byte, because normalisation lengthens a text only a little. */
 int64_t lt_training_sample_room(const lt_training *t) {
     const int64_t want = 2 * (int64_t)strlen(t->recipe.sample_prompt) + 16 +
                          t->recipe.sample_tokens;
@@ -187,7 +187,7 @@ lt_err lt_training_sample(lt_training *t) {
     collected c = {0};
 
     if (t->tokenizer == NULL || t->recipe.sample_tokens == 0 || t->sampled_step == t->state.step ||
-        lt_training_is_whole_nowhere(t)) { /* Nobody holds the whole model. */
+        lt_training_is_whole_nowhere(t)) { /* No rank holds the whole model. */
         return LT_OK;
     }
     o.max_tokens = t->recipe.sample_tokens < t->model->spec.max_seq ? t->recipe.sample_tokens

@@ -1,4 +1,4 @@
-/* fit.c: see fit.h. The search is over carve functions alone: nothing is allocated. */
+/* fit.c: see fit.h. The search only calls carve functions and allocates nothing. */
 #include "train/fit.h"
 
 #include <stdio.h>

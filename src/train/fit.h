@@ -1,4 +1,4 @@
-/* fit.h: does a run fit the device? Asked before anything is taken from it. */
+/* fit.h: does a run fit in the device's memory? Checked before anything is allocated. */
 #ifndef LT_TRAIN_FIT_H
 #define LT_TRAIN_FIT_H
 
@@ -8,14 +8,13 @@
 /* The pass that a recipe trains with: its micro-batches (batch.micro, or the largest step). */
 lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device);
 
-/* Bytes of the device that a run of this model takes: weights, gradients, optimiser, and what a
- * pass of o needs. */
+/* Bytes of device memory that a run of this model needs: weights, gradients, optimiser, and a pass
+ * with the options o. */
 LT_MUST_USE lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec,
                                 lt_dtype dtype, const lt_pass_options *o);
 
-/* OOM unless that fits into `left`: the message says what is needed, what is missing, and which
- * batch.micro and model.recompute would fit (or that none does, and how much weights, gradients and
- * moments alone take). */
+/* OOM unless that fits in `left`: the message says what is needed, what is missing, and which
+ * batch.micro and model.recompute would fit (or that none does). */
 LT_MUST_USE lt_err lt_fit_check(const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,
                                 const lt_pass_options *o, size_t left);
 

@@ -1,5 +1,5 @@
-/* guard.c: see guard.h. Mean and deviation are taken afresh from the ring each time: exact, and
- * cheap beside a step. */
+/* guard.c: see guard.h. Mean and deviation are computed from the ring each time, which is exact and
+ * cheap compared with a step. */
 #include "train/guard.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 
-#define SPREAD_FADES 0.9 /* A checkpoint: what the first, steep losses scattered is forgotten. */
+#define SPREAD_FADES 0.9 /* Per checkpoint, so that the spread of the first, steep losses fades. */
 
 void lt_guard_open(lt_guard *g, const lt_recipe *r) {
     *g = (lt_guard){.recipe = r, .best = INFINITY};
@@ -37,7 +37,7 @@ static void ring_add(lt_guard_ring *ring, int64_t window, double x) {
     ring->n = ring->n < window ? ring->n + 1 : window;
 }
 
-/* "nan" without the sign that glibc prints and nobody chose. */
+/* "nan" without the sign that glibc prints. */
 static const char *number(char out[32], double x) {
     (void)snprintf(out, 32, "%g", x);
     return isnan(x) ? "nan" : out;
@@ -130,7 +130,8 @@ void lt_guard_note_good(lt_guard *g) {
     }
 }
 
-/* As it was written when it fits; else, in a window of another size, the newest from place 0 on. */
+/* Restore the ring as saved if the window has the same size; otherwise keep the newest values, from
+ * index 0 on. */
 static lt_err ring_load(lt_guard_ring *ring, int64_t window, const json_t *state,
                         const char *what) {
     const json_t *values = json_object_get(state, "values");
@@ -170,7 +171,7 @@ lt_err lt_guard_load(lt_guard *g, const json_t *state, const char *what) {
     LT_TRY(lt_json_i64(state, "skipped_in_a_row", &g->skipped_in_a_row, false, what));
     LT_TRY(ring_load(&g->loss, g->recipe->guard_window, json_object_get(state, "loss"), what));
     LT_TRY(ring_load(&g->grad, g->recipe->guard_window, json_object_get(state, "grad"), what));
-    g->best = g->loss.n > 0 ? lt_guard_recent(g) : INFINITY; /* Older checkpoints do not say. */
+    g->best = g->loss.n > 0 ? lt_guard_recent(g) : INFINITY; /* Older checkpoints lack it. */
     g->spread = 0.0;
     LT_TRY(lt_json_f64(state, "best", &g->best, true, what));
     return lt_json_f64(state, "spread", &g->spread, true, what);

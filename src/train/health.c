@@ -1,21 +1,20 @@
 /* health.c: what a run publishes when its numbers go wrong, and what it goes on from.
  *
- *   at a checkpoint   the last step's loss or gradient not finite            not now: the next step
- *                     with finite ones saves
- *                     the weights' loss on the step's own rows not finite    likewise
- *                     a weight or a moment not finite                        nothing is published,
- *                                                                            the run ends: such a
- *                                                                            number never goes away
- *                     finite, but far above the best, or a gradient of 0     published as suspect:
- *                                                                            the newest good one
- *                                                                            stays beside it
- *   at the end        guard.limit updates skipped in a row, or one of the above: the message names
- *                     the newest good checkpoint, and RUN/diverged.json keeps it. The next start
- *                     goes on from there and renames what is newer to step-N.left.
+ *   at a checkpoint   the last step's loss or gradient is not finite       save at the next step
+ *                                                                          where they are finite
+ *                     the weights' loss on the step's rows is not finite   the same
+ *                     a weight or a moment is not finite                   publish nothing and end
+ *                                                                          the run, because such a
+ *                                                                          number never goes away
+ *                     finite, but far above the best, or a gradient of 0   publish as suspect, and
+ *                                                                          keep the newest good one
+ *   at the end        after guard.limit skipped updates in a row, or one of the above, the message
+ *                     names the newest good checkpoint and RUN/diverged.json records it. The next
+ *                     start resumes from it and renames newer ones to step-N.left.
  *
- * The loss of step N + 1 is the first that the weights of step N are seen by: so a checkpoint's
- * weights are asked themselves, by one forward pass. Where updates were skipped because nothing was
- * finite, the checkpoints that hold these same weights are not gone on from. */
+ * The loss of step N + 1 is the first that depends on the weights of step N, so the weights of a
+ * checkpoint are checked by a forward pass of their own. If updates were skipped because nothing
+ * was finite, the run does not resume from checkpoints that hold these same weights. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,8 +81,8 @@ done:
     return err;
 }
 
-/* The newest good checkpoint that does not hold the weights which failed; without one the newest
- * that is finite. -1: none. */
+/* Find the newest good checkpoint that does not hold the failed weights; if there is none, the
+ * newest finite one. -1: none. */
 static lt_err find_way_back(const lt_training *t, int64_t *step, bool *good) {
     const int64_t before = t->guard.not_finite_in_a_row > 0 ? t->applied_step : INT64_MAX;
     LT_TRY(lt_checkpoint_newest(step, t->checkpoints, before, true));
@@ -104,22 +103,21 @@ lt_err lt_training_give_up(lt_training *t) {
                                                  "go_on_from", (json_int_t)step)));
     if (step < 0) {
         LT_FAIL(LT_ERR_NUMERIC,
-                "%s: lower optim.lr, or check the data. There is no checkpoint from before: begin "
-                "anew with another --out",
+                "%s: lower optim.lr, or check the data. There is no earlier checkpoint: start "
+                "again with another --out",
                 why);
     }
     LT_TRY(lt_checkpoint_path(path, t->checkpoints, step));
     if (!good) {
-        LT_FAIL(
-            LT_ERR_NUMERIC,
-            "%s: lower optim.lr, or check the data. No checkpoint is good: the newest with "
-            "finite numbers, %s, had diverged already. The same command goes on from it; better "
-            "begin anew with another --out",
-            why, path);
+        LT_FAIL(LT_ERR_NUMERIC,
+                "%s: lower optim.lr, or check the data. No checkpoint is good: the newest with "
+                "finite numbers, %s, had diverged already. The same command continues from it; it "
+                "is better to start again with another --out",
+                why, path);
     }
     LT_FAIL(LT_ERR_NUMERIC,
             "%s: lower optim.lr, or check the data. The last good checkpoint is %s: the same "
-            "command with a smaller --optim.lr goes on from it",
+            "command with a smaller --optim.lr continues from it",
             why, path);
 }
 
@@ -137,17 +135,16 @@ lt_err lt_training_go_back(lt_training *t) {
     LT_TRY_DONE(lt_json_i64(note, "go_on_from", &step, false, path));
     LT_TRY_DONE(lt_checkpoint_newest(&newest, t->checkpoints, INT64_MAX, false));
     if (step < 0 && newest >= 0) {
-        LT_FAIL_DONE(
-            LT_ERR_STATE,
-            "%s: the run diverged, and its checkpoints hold the weights that failed: begin "
-            "anew with another --out, or choose with --resume FOLDER",
-            path);
+        LT_FAIL_DONE(LT_ERR_STATE,
+                     "%s: the run diverged, and its checkpoints hold the failed weights: start "
+                     "again with another --out, or choose one with --resume FOLDER",
+                     path);
     }
     if (newest > step) {
         LT_TRY_DONE(lt_training_leave_branch(t, step));
     }
     if (unlink(path) != 0) {
-        LT_FAIL_DONE(LT_ERR_IO, "%s can not be removed", path);
+        LT_FAIL_DONE(LT_ERR_IO, "%s cannot be removed", path);
     }
 done:
     json_decref(note);

@@ -1,9 +1,9 @@
-/* history.c: recipe.yaml of a run, and what it was before: nothing is overwritten that a person may
- * want to read.
+/* history.c: recipe.yaml of a run and its earlier versions: nothing that a person may want to read
+ * is overwritten.
  *
  *   RUN/history/recipe-000.yaml     in force until the step in its first line
- *   RUN/history/metrics-000.jsonl   when the run went back to an older checkpoint, whose later
- *                                   lines are dropped */
+ *   RUN/history/metrics-000.jsonl   the lines dropped when the run went back to an older
+ *                                   checkpoint */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

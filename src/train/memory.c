@@ -1,9 +1,9 @@
-/* memory.c: see memory.h. What counts is resident memory, so the sum is held against the peak that
- * the system saw (tests/e2e/memory.sh: within 5 %).
+/* memory.c: see memory.h. Resident memory counts, so a test compares the sum with the peak measured
+ * by the system (tests/e2e/memory.sh: within 5 %).
  *
  * The CPU kernels' working memory grows at first use (kernels/cpu/scratch.h). Its size follows from
- * the shapes of the products: packed panels of both sides, F32 sums of a BF16 result that is summed
- * in steps, keys and values widened for attention. */
+ * the shapes of the products: packed panels of both sides, F32 sums of a BF16 result that is
+ * accumulated in steps, keys and values widened for attention. */
 #include "train/memory.h"
 
 #include <stdio.h>
@@ -29,9 +29,9 @@
     14 /* A panel of rows; they lie PANEL_STEP apart (AVX-512; others pack closer). */
 #define PANEL_STEP 16
 #define PANEL_COLS 32
-#define PEAK_SIDE  1024 /* Of the product that measures the peak (kernels/peak.c). */
+#define PEAK_SIDE  1024 /* Size of the product that measures the peak (kernels/peak.c). */
 
-#define CHECKPOINT_BYTES ((size_t)4 << 20) /* A chunk of a tensor on its way to the disk. */
+#define CHECKPOINT_BYTES ((size_t)4 << 20) /* A chunk of a tensor being written to disk. */
 #define LATER_BYTES      ((size_t)3 << 20) /* Code touched later, stacks, messages: measured. */
 #define REPORT_ROW_BYTES ((size_t)2560)    /* A metrics line parsed, printed and put in the page. */
 
@@ -43,13 +43,14 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-/* ---- What the system says ---- */
+/* ---- Figures from the system ---- */
 
 size_t lt_memory_resident(void) {
     return (size_t)lt_limits_resident_bytes();
 }
 
-/* Not getrusage: its figure is never below what the parent process had when it started this one. */
+/* Not from getrusage, whose figure includes the memory of the parent process when it started this
+ * one. */
 size_t lt_memory_peak(void) {
     char line[128];
     unsigned long long kib = 0;
@@ -232,7 +233,7 @@ static size_t bytes_of(const lt_memory_plan *p, const char *name) {
     return bytes;
 }
 
-/* What was carved by the recipe is what was placed. */
+/* Assert that the bytes computed from the recipe are those that were allocated. */
 static void assert_placed(const lt_memory_plan *p, const lt_training *t) {
     const lt_pass_memory *m = &t->pass_memory;
     const size_t shards = t->model != t->trained ? t->trained->weights_bytes : 0;
@@ -270,7 +271,7 @@ lt_err lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
 }
 
 void lt_memory_plan_log(const lt_memory_plan *p) {
-    lt_log_info("memory, MiB (* for a moment; the largest of them counts):");
+    lt_log_info("memory, MiB (* temporary; only the largest of these counts):");
     for (int i = 0; i < p->n_rows; i++) {
         const lt_memory_row *r = &p->rows[i];
         lt_log_info("  %-22s %10.1f%s", r->name, (double)r->bytes / MIB, r->passing ? " *" : "");

@@ -18,7 +18,7 @@ const lt_metric lt_eval_metrics[LT_EVAL_METRIC_COUNT] = {LT_EVAL_METRICS(METRIC)
 
 #define METRICS_BYTES_MAX ((size_t)1 << 32)
 
-/* Does this line stay when the run goes on after last_step? */
+/* Is this line kept when the run continues after last_step? */
 static bool line_stays(const char *line, size_t bytes, int64_t last_step) {
     json_t *o = json_loadb(line, bytes, 0, NULL);
     const bool stays = o != NULL && json_integer_value(json_object_get(o, "step")) <= last_step;
@@ -68,7 +68,7 @@ void lt_metrics_close(lt_metrics *m) {
     *m = (lt_metrics){0};
 }
 
-/* A number as jansson prints it with nine digits: "0.0", "1e-5"; null when JSON has no word for
+/* A number as jansson prints it with nine digits: "0.0", "1e-5"; null when JSON cannot express
  * it. */
 static void print_number(FILE *f, lt_metric_kind kind, double x) {
     char text[40], *exponent;
@@ -120,7 +120,7 @@ lt_err lt_metrics_row(lt_metrics *m, const char *kind, const lt_metric *table, i
 lt_err lt_metrics_put(lt_metrics *m, json_t *line) {
     int bad;
     if (line == NULL) {
-        LT_FAIL(LT_ERR_OOM, "%s: no room for a line, or text that is not UTF-8", m->path);
+        LT_FAIL(LT_ERR_OOM, "%s: no memory for a line, or text that is not UTF-8", m->path);
     }
     if (m->file == NULL) {
         json_decref(line);

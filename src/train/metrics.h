@@ -8,9 +8,8 @@
  *   {"kind": "change", "step", "name", "from", "to", "allowed"}  an option that this start changed;
  *                                                                allowed: it needed allow_change
  *   {"kind": "diverged", "step", "why", "go_on_from"}      the run gave up; the step of the
- *                                                          checkpoint to go on from, -1: there is
- *                                                          none
- */
+ *                                                          checkpoint to resume from, -1: there is
+ *                                                          none */
 #ifndef LT_TRAIN_METRICS_H
 #define LT_TRAIN_METRICS_H
 
@@ -21,8 +20,8 @@
 
 #include "lateen/base.h"
 
-/* The numbers of a line, in their order: name, kind, unit, what it is. The tables are read by
- * metrics.jsonl and the report, and have what Prometheus asks for. */
+/* The numbers of a line, in order: name, kind, unit, description. metrics.jsonl and the report read
+ * these tables; they have what Prometheus needs. */
 #define LT_TRAIN_METRICS(X)                                                                        \
     X(step, COUNT, "", "optimiser step")                                                           \
     X(time_s, GAUGE, "s", "since the program began")                                               \
@@ -73,8 +72,7 @@ LT_MUST_USE lt_err lt_metrics_open(lt_metrics *m, const char *path, int64_t last
 void lt_metrics_close(lt_metrics *m);
 
 /* Append a line of a table's numbers; those whose `present` is false are left out. It allocates
- * nothing. A metrics that was never opened takes lines and forgets them: of a rank that does not
- * lead. */
+ * nothing. A metrics that was never opened, as on ranks that do not lead, drops all lines. */
 LT_MUST_USE lt_err lt_metrics_row(lt_metrics *m, const char *kind, const lt_metric *table, int n,
                                   const double *values, const bool *present);
 

@@ -1,4 +1,4 @@
-/* mixture.h: "a:0.7,b:0.3" into the loader's sources. */
+/* mixture.h: parses "a:0.7,b:0.3" into the loader's sources. */
 #ifndef LT_TRAIN_MIXTURE_H
 #define LT_TRAIN_MIXTURE_H
 

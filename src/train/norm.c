@@ -1,6 +1,6 @@
-/* norm.c: see norm.h. Places that are neighbours in the whole and here, padding included,
- * are one stretch: a cell that lies in one stretch is one call of sumsq, with the bits that
- * the op has for that cell of the whole. */
+/* norm.c: see norm.h. Elements that are contiguous both in the whole and here, padding included,
+ * form a stretch. A cell inside one stretch takes one call of sumsq, with the same bits as for that
+ * cell of the whole. */
 #include "train/norm.h"
 
 #include "base/error.h"
@@ -11,11 +11,11 @@ int64_t lt_norm_cells(const lt_param_table *t) {
     return (t->whole_elements + LT_NORM_CELL - 1) / LT_NORM_CELL;
 }
 
-/* Places [whole, whole + count) of the whole layout, from data on. */
+/* Elements [whole, whole + count) of the whole layout, at data. */
 typedef struct {
     float *data;
     int64_t whole, count;
-    int unit; /* 0 where all units lie in one piece. */
+    int unit; /* 0 where all units are contiguous. */
 } stretch;
 
 typedef struct {
@@ -47,7 +47,7 @@ static lt_err flush(summing *s) {
     return LT_OK;
 }
 
-/* Does the stretch end where these places begin, here and in the whole? */
+/* Does the stretch end where these elements begin, here and in the whole? */
 static bool continues(const summing *s, const stretch *next) {
     const stretch *n = &s->now;
     return n->count > 0 && n->unit == next->unit && n->whole + n->count == next->whole &&
@@ -64,8 +64,8 @@ static lt_err add_stretch(summing *s, const stretch *next) {
     return LT_OK;
 }
 
-/* A box whose elements have gaps in the whole: of each cell those that lie in it, which are
- * neighbours here. */
+/* A box whose elements have gaps in the whole: sum the elements of each cell, which are contiguous
+ * here. */
 static lt_err add_box(summing *s, const lt_param *p, const lt_box *box, float *data) {
     const int64_t count = lt_box_count(box, p->n_dims);
     LT_TRY(flush(s));
@@ -83,8 +83,8 @@ static lt_err add_box(summing *s, const lt_param *p, const lt_box *box, float *d
     return LT_OK;
 }
 
-/* Zeros behind a parameter whose end is held here: as many as there are both here and in the whole,
- * so that what follows may be a neighbour. */
+/* Number of zeros after a parameter whose end is held here: those that exist both here and in the
+ * whole, so that what follows may be contiguous. */
 static int64_t common_padding(const lt_param *p) {
     const int64_t whole = -p->count & (LT_PARAM_ALIGN - 1),
                   local = -p->local_count & (LT_PARAM_ALIGN - 1);
@@ -129,7 +129,7 @@ double lt_norm_total(const double *const *parts, int n, int64_t n_cells) {
 
 /* ---- A rank's share ---- */
 
-/* Elements of a unit that are neighbours, but for gaps of zeros. */
+/* Elements of a unit that are contiguous except for gaps of zeros. */
 typedef struct {
     const lt_backend *be;
     lt_queue *queue;
@@ -149,7 +149,8 @@ static lt_err flush_share(sharing *s) {
     return count > 0 ? s->be->ops->sumsq(s->queue, &a) : LT_OK;
 }
 
-/* What of [first, end) lies in the slice; behind what came before, if that ends in the same gap. */
+/* Add the part of [first, end) in the slice; append it to the elements before if they end in the
+ * same gap. */
 static lt_err add_share(sharing *s, lt_slice slice, int64_t first, int64_t end) {
     const int64_t from = first > slice.first ? first : slice.first,
                   to = end < slice.end ? end : slice.end;

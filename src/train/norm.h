@@ -1,13 +1,14 @@
-/* norm.h: the norm of gradients that lie in parts, in a fixed order.
+/* norm.h: the norm of gradients that are held in parts, summed in a fixed order.
  *
- * The layout of the whole model (lt_param.whole_at) is cut into cells of LT_NORM_CELL elements. Who
- * holds elements of a cell has a partial sum for it: their squares, in the order in which they lie.
- * The total is the sum over the cells in rising order, of a cell over the parts in rising order. So
- * it depends on who holds what, never on time or threads; and where each cell lies in one part
- * (cuts at multiples of LT_NORM_CELL) it has the bits of the whole's.
+ * The layout of the whole model (lt_param.whole_at) is cut into cells of LT_NORM_CELL elements. A
+ * part that holds elements of a cell has a partial sum for it: the sum of their squares, in order
+ * of position. The total is the sum over the cells in rising order and, within a cell, over the
+ * parts in rising order. So it depends on the partition but never on timing or threads; and if each
+ * cell lies in one part (cuts at multiples of LT_NORM_CELL), it has the bits of the sum over the
+ * whole.
  *
- * On a host the whole's total is that of lt_optimiser_sumsq, bit for bit: the CPU's op sums in
- * these cells. On a GPU lt_optimiser_sumsq has an order of its own. */
+ * On a CPU, the total equals lt_optimiser_sumsq of the whole bit for bit, because the CPU's op sums
+ * in these cells. On a GPU, lt_optimiser_sumsq has another order. */
 #ifndef LT_TRAIN_NORM_H
 #define LT_TRAIN_NORM_H
 
@@ -19,7 +20,7 @@
 
 int64_t lt_norm_cells(const lt_param_table *t);
 
-/* Queue the partial sums of what is held: cells (lt_norm_cells) F64, the backend's memory. */
+/* Queue the partial sums of what is held: cells (lt_norm_cells) F64, in device memory. */
 LT_MUST_USE lt_err lt_norm_partials(double *cells, const lt_backend *be, lt_queue *queue,
                                     const lt_param_table *t, const lt_param_buffer *gradients);
 

@@ -1,6 +1,6 @@
-/* open.c: from a recipe to a run that is ready for its next step, and back. Order matters: the
- * folder is locked before anything is read from it, and the checkpoint is loaded last, over a
- * complete run. */
+/* open.c: opens a run from a recipe until it is ready for its next step, and closes it. Order
+ * matters: the folder is locked before anything is read from it, and the checkpoint is loaded last,
+ * over a complete run. */
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -50,7 +50,7 @@ static lt_err open_folder(lt_training *t) {
     return lt_path_join(t->exit_path, out, "exit");
 }
 
-/* ---- What the leading rank does for all ---- */
+/* ---- Work of the leading rank for all ---- */
 
 static lt_err lead_lock(lt_training *t) {
     char path[LT_PATH_BYTES];
@@ -68,7 +68,7 @@ static lt_err lead_lock(lt_training *t) {
     return lt_log_to_file(path);
 }
 
-/* ---- What each rank does ---- */
+/* ---- Work of every rank ---- */
 
 /* Which option a failure is about: a path that is not there may be of any. */
 static lt_err about(const char *option, lt_err err) {
@@ -94,7 +94,7 @@ static int64_t id_or_none(uint32_t id) {
     return id == LT_TOKEN_NONE ? -1 : (int64_t)id;
 }
 
-/* A device that tells what it has left is asked before anything is taken from it. */
+/* If the device reports its free memory, check it before anything is allocated. */
 static lt_err check_fit(const lt_training *t, const lt_model_spec *spec, lt_dtype dtype) {
     const lt_pass_options o = lt_training_pass_options(t);
     size_t left = 0;
@@ -105,8 +105,8 @@ static lt_err check_fit(const lt_training *t, const lt_model_spec *spec, lt_dtyp
     return lt_fit_check(&t->recipe, spec, dtype, &o, left);
 }
 
-/* What the weights to start from say of their shape; contradictions are found before the weights
- * are read. */
+/* Read the shape of the initial weights, so that contradictions are found before the weights are
+ * read. */
 static lt_err read_init_spec(lt_model_spec *spec, const lt_recipe *r) {
     lt_source source = {0};
     LT_TRY(about("model.init", lt_weight_source_open(&source, spec, r->init)));
@@ -303,7 +303,7 @@ static lt_loader_options loader_options(const lt_training *t, const lt_mixture *
     return o;
 }
 
-/* The same data in order, once, without what is for learning only. */
+/* The same data in order, once, without options that only affect learning. */
 static void validation_options(lt_training *t, const lt_mixture *m) {
     lt_loader_options *o = &t->valid_options;
     *o = loader_options(t, m);
@@ -314,7 +314,7 @@ static void validation_options(lt_training *t, const lt_mixture *m) {
     o->prefetch_rows = 0;
 }
 
-/* Samples and bits per byte would be of another text; the loss does not care. */
+/* Samples and bits per byte would be wrong; the loss is not affected. */
 static lt_err tell_other_tokenizers(const lt_training *t, const lt_mixture *mixture) {
     for (int64_t i = 0; i < mixture->n_sources && t->tokenizer != NULL; i++) {
         const char *path = mixture->sources[i].path;
@@ -385,7 +385,7 @@ static lt_err start_line(lt_training *t) {
                   lt_memory_plan_json(&t->memory)));
 }
 
-/* What is set and does nothing is said, once. What flips the weights' sign, too. */
+/* Warn once of options that have no effect, and of a weight decay that flips the weights' sign. */
 static void tell_idle(const lt_recipe *r) {
     for (size_t i = 0; i < lt_recipe_table.n_rows; i++) {
         const lt_option *row = &lt_recipe_table.rows[i];

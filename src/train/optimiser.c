@@ -1,4 +1,4 @@
-/* optimiser.c: walks the parameter table; the arithmetic is the ops'. */
+/* optimiser.c: walks the parameter table; the ops do the arithmetic. */
 #include "train/optimiser.h"
 
 #include <math.h>
@@ -48,7 +48,7 @@ static void carve(lt_optimiser *o, const lt_recipe *r, const lt_param_table *t, 
     o->muon_scratch = lt_arena_take(a, (size_t)scratch_count(r, t) * sizeof(float), LT_ARENA_ALIGN);
 }
 
-/* Muon turns whole matrices: a box holds some of them or none. */
+/* Muon orthogonalises whole matrices, so a box must hold whole matrices. */
 static lt_err check_matrices(const lt_param_table *t) {
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
@@ -113,7 +113,7 @@ void lt_optimiser_close(lt_optimiser *o) {
     *o = (lt_optimiser){0};
 }
 
-/* What a step passes to every parameter. */
+/* The arguments of a step that are the same for every parameter. */
 typedef struct {
     const lt_ops *ops;
     const lt_param_buffer *gradients;
@@ -219,8 +219,8 @@ static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     return LT_OK;
 }
 
-/* What is held of a parameter in one call; in as many as it has runs in the whole where roundings
- * are drawn by place. */
+/* Update what is held of a parameter in one call, or in one call per range that is contiguous in
+ * the whole where stochastic rounding depends on the position. */
 static lt_err step_elements(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const int64_t kind = o->recipe->optim;
     for (int64_t at = 0; at < p->local_count;) {

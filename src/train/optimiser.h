@@ -7,9 +7,9 @@
  *   muon       m, v                                      hidden matrices by Muon (m alone), the
  *                                                        rest by AdamW
  * A step on a part has the bits of the whole step's slice; Muon's matrices are whole or absent.
- * Moments are F32; with optim.moments = bf16 those of AdamW and AdEMAMix are BF16, rounded at
- * random by (seed, step, element): see tensor/ops.h. Weight decay is for parameters whose `decays`
- * is set. */
+ * Moments are F32; with optim.moments = bf16 those of AdamW and AdEMAMix are BF16, stored with
+ * stochastic rounding by (seed, step, element): see tensor/ops.h. Weight decay applies to
+ * parameters with `decays` set. */
 #ifndef LT_TRAIN_OPTIMISER_H
 #define LT_TRAIN_OPTIMISER_H
 
@@ -33,17 +33,17 @@ typedef struct {
     const lt_recipe *recipe;
     lt_model *model;
     lt_optimiser_share share; /* Gradients and moments are buffers over its table, too. */
-    lt_queue *queue;          /* Of whoever computes the gradients. */
+    lt_queue *queue;          /* The queue on which the gradients are computed. */
     lt_arena arena;           /* Moments, Muon's scratch, the sum of squares. */
     int n_moments;
     const char *moment_names[LT_OPTIM_MAX_MOMENTS]; /* Names in a checkpoint: "m", "v", "slow". */
     lt_param_buffer moments[LT_OPTIM_MAX_MOMENTS];
     float *muon_scratch;
-    double *sumsq, *host_sumsq; /* (1): on the backend and, behind a sync, on the host. */
+    double *sumsq, *host_sumsq; /* (1): on the device and, after a sync, on the host. */
 } lt_optimiser;
 
-/* queue: on which the gradients are computed; steps are queued behind them. It outlives the
- * optimiser. UNSUPPORTED: Muon, and a part of a matrix is held. */
+/* queue: the one on which the gradients are computed; steps are queued after them. It must outlive
+ * the optimiser. UNSUPPORTED: Muon with a part of a matrix. */
 LT_MUST_USE lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m,
                                      lt_queue *queue);
 LT_MUST_USE lt_err lt_optimiser_open_share(lt_optimiser *o, const lt_recipe *r, lt_model *m,
@@ -53,8 +53,8 @@ void lt_optimiser_close(lt_optimiser *o);
 /* Bytes that open takes for a model with this table. */
 size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t);
 
-/* Queue the sum of squares of the gradients, which lie in one piece; after a sync it stands in
- * *o->host_sumsq. Of parts: norm.h. */
+/* Queue the sum of squares of the gradients, which are contiguous; after a sync it is in
+ * *o->host_sumsq. For parts: norm.h. */
 LT_MUST_USE lt_err lt_optimiser_sumsq(lt_optimiser *o, const lt_param_buffer *gradients);
 
 /* Queue one update of all parameters with gradients (n_elements) F32 times grad_scale, at the

@@ -1,6 +1,6 @@
 /* page.c: `lateen train --page PORT`: libevent's HTTP server on 127.0.0.1, in its own thread,
- * reading only the run folder's files; the training loop does not know of it. GET / is the report,
- * GET /data.json its data. */
+ * which reads only the files of the run folder; the training loop is not involved. GET / is the
+ * report, GET /data.json its data. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -78,8 +78,8 @@ lt_err lt_page_open(lt_page **out, const char *run_folder, int port) {
     evhttp_set_cb(p->http, "/data.json", on_data, p);
     evhttp_set_gencb(p->http, on_page, p);
     if (evhttp_bind_socket(p->http, "127.0.0.1", (unsigned short)port) != 0) {
-        LT_FAIL_DONE(LT_ERR_IO,
-                     "page: 127.0.0.1:%d can not be bound; is another run serving there?", port);
+        LT_FAIL_DONE(LT_ERR_IO, "page: cannot bind 127.0.0.1:%d; is another run serving there?",
+                     port);
     }
     if (pthread_create(&p->thread, NULL, serve, p) != 0) {
         LT_FAIL_DONE(LT_ERR_OOM, "page server: no thread");

@@ -1,5 +1,5 @@
-/* pipeline.c: a run whose layers are divided over the ranks of pp: which are whose, a step's
- * micro-batches through the pipeline, and what each rank tells of its bubble. */
+/* pipeline.c: a run whose layers are divided over the ranks of pp: the assignment of layers, a
+ * step's micro-batches through the pipeline, and the report of each rank's bubble. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

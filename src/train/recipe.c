@@ -23,7 +23,7 @@
 static const lt_option rows[] = {LT_RECIPE_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_recipe_table = LT_OPTION_TABLE("a training recipe", rows);
 
-/* A count of decimal digits alone: strtoull would take " -5" too. */
+/* Read a number of decimal digits only; strtoull would accept " -5", too. */
 static bool read_count(const char **p, uint64_t *out) {
     char *end = NULL;
     if (!isdigit((unsigned char)**p)) {
@@ -160,7 +160,7 @@ void lt_recipe_resolve(lt_recipe *r, const lt_model_spec *s) {
     }
 }
 
-/* Options that were given and do not say what the model is. */
+/* Refuse options that were given and contradict the model. */
 static lt_err contradiction(const lt_recipe *r, const lt_model_spec *s, const char *from) {
     char given[LT_OPTION_STR_BYTES], actual[LT_OPTION_STR_BYTES];
     lt_recipe *effective = malloc(sizeof *effective);
@@ -226,7 +226,7 @@ lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size
     return lt_model_spec_check(out);
 }
 
-/* Share of the way left, from 1 at t = 0 to 0 at t = 1. */
+/* Factor of the cooldown, from 1 at t = 0 to 0 at t = 1. */
 static double cooldown_curve(int kind, double t) {
     switch (kind) {
     case LT_COOLDOWN_SQRT:

@@ -1,5 +1,5 @@
-/* recipe.h: everything that decides a training run, as one option table (base/option.h): a YAML
- * recipe, flags over it, and the effective configuration that the run folder keeps. */
+/* recipe.h: everything that determines a training run, as one option table (base/option.h): a YAML
+ * recipe, flags that override it, and the effective configuration in the run folder. */
 #ifndef LT_TRAIN_RECIPE_H
 #define LT_TRAIN_RECIPE_H
 
@@ -23,9 +23,10 @@ typedef enum { LT_LR_CONSTANT, LT_LR_LINEAR, LT_LR_COSINE, LT_LR_WSD } lt_lr_kin
 typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_cooldown_kind;
 #define LT_RECIPE_COOLDOWNS "1-sqrt|linear|cosine"
 
-/* What a row says of a resumed run (lt_option.flags). A field without MAY_CHANGE decides the model,
- * the arithmetic, the data or the state: another value than the checkpoint's is refused by name,
- * unless allow_change lists it. ONCE: about this start only, not part of the effective recipe. */
+/* Flags of a row about resuming (lt_option.flags). An option without MAY_CHANGE determines the
+ * model, the arithmetic, the data or the state: a value that differs from the checkpoint's is
+ * refused by name, unless allow_change lists it. ONCE: concerns this start only and is not part of
+ * the effective recipe. */
 #define LT_RECIPE_MAY_CHANGE LT_OPTION_OWNER
 #define LT_RECIPE_ONCE       (2 * LT_OPTION_OWNER)
 
@@ -38,8 +39,7 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
     X(STR, resume, "resume", "auto", 0, 1, "auto|none|FOLDER",                                     \
       "continue from the newest complete checkpoint, or from this one", LT_RECIPE_MAY_CHANGE)      \
     X(STR, allow_change, "allow_change", "", 0, 0, "NAME,...",                                     \
-      "options that this resume may change, although a resumed run otherwise keeps them",          \
-      LT_RECIPE_MAY_CHANGE | LT_RECIPE_ONCE)                                                       \
+      "further options that a resumed run may change", LT_RECIPE_MAY_CHANGE | LT_RECIPE_ONCE)      \
     X(BOOL, verify, "verify", "false", 0, 0, "",                                                   \
       "keep whole checksums of the shards, and compare them at resume", LT_RECIPE_MAY_CHANGE)      \
     X(STR, device, "device", "auto", 0, 1, LT_DEVICE_NAMES,                                        \
@@ -62,7 +62,8 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "ranks that divide that between them, in groups of neighbours; 0: all",                      \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, deadline, "mesh.deadline", "600", 1, 1e6, "s",                                          \
-      "a rank that does not come to the others for so long has failed", LT_RECIPE_MAY_CHANGE)      \
+      "seconds after which a rank that does not respond to the others counts as failed",           \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(ENUM, schedule, "mesh.schedule", "1f1b", 0, 0, LT_SCHEDULE_CHOICES,                          \
       "order of work of a pipeline (pp)", LT_RECIPE_MAY_CHANGE)                                    \
     X(I64, chunks, "mesh.chunks", "0", 0, LT_MAX_LAYERS, "",                                       \
@@ -225,25 +226,24 @@ extern const lt_option_table lt_recipe_table;
 
 #define LT_RECIPE_BATCH_MAX 10000000
 
-/* recipe_check.c. Refuse combinations that contradict themselves, and what F32 can not hold; the
+/* recipe_check.c. Refuse options that contradict each other and values that F32 cannot hold; the
  * message names the options and their values. */
 LT_MUST_USE lt_err lt_recipe_check(const lt_recipe *r);
 
-/* What a row that was set, to another value than its default, would need to have an effect; NULL:
- * it has one, or was not set. */
+/* What a row that differs from its default would need to have an effect; NULL: it has one, or has
+ * its default. */
 const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row);
 /* Is the row's value its default? The text of the value goes to `value`. */
 bool lt_recipe_is_default(const lt_recipe *r, const lt_option *row,
                           char value[LT_OPTION_STR_BYTES]);
 
-/* The model a recipe describes; vocab_size as found in its tokenizer (0: none). Not for model.init,
- * whose weights bring their shape. */
+/* The model a recipe describes; vocab_size is that of its tokenizer (0: none). Not for model.init,
+ * whose weights determine the shape. */
 LT_MUST_USE lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size,
                                   int64_t bos_id, int64_t eos_id, int64_t pad_id);
 
-/* Take from the recipe what no shape depends on (the experts' capacity and losses), and refuse
- * options that were given and say other than what the spec has; `from` (a file, or NULL) is
- * named. */
+/* Take from the recipe what no shape depends on (capacity and losses of experts), and refuse given
+ * options that contradict the spec; the message names `from` (a file, or NULL). */
 LT_MUST_USE lt_err lt_recipe_adopt(lt_model_spec *spec, const lt_recipe *r, const char *from);
 
 /* Write the model's actual numbers over the recipe's 0, "family" and "auto": the effective
@@ -252,8 +252,8 @@ void lt_recipe_resolve(lt_recipe *r, const lt_model_spec *spec);
 int64_t lt_recipe_width(const lt_recipe *r);
 int64_t lt_recipe_heads(const lt_recipe *r);
 
-/* The next "SIZE@ROWS" of batch.ramp; *p moves behind it. False at the end; *ok tells whether it
- * was well formed. */
+/* The next "SIZE@ROWS" of batch.ramp; *p advances past it. False at the end; *ok says whether the
+ * text was well formed. */
 bool lt_recipe_next_ramp(const char **p, int64_t *size, uint64_t *from_rows, bool *ok);
 
 /* Rows of the step that begins when `rows` have been seen: batch.ramp's, then batch.size. */
@@ -268,8 +268,7 @@ double lt_recipe_lr(const lt_recipe *r, int64_t step);
 double lt_recipe_mix_alpha(const lt_recipe *r, int64_t step);
 double lt_recipe_mix_beta3(const lt_recipe *r, int64_t step);
 
-/* What the schedules say of one step: computed once, before its rows are drawn, and read by all
- * that follows. */
+/* The schedules' values for one step, computed once, before its rows are drawn. */
 typedef struct {
     int64_t step;       /* From 1. */
     int64_t rows;       /* Of the optimiser step. */

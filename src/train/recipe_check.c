@@ -1,5 +1,5 @@
-/* recipe_check.c: options that contradict each other, numbers that do not survive F32, and options
- * that have no effect beside the others. */
+/* recipe_check.c: options that contradict each other, numbers that F32 cannot represent, and
+ * options that have no effect together with the others. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -45,7 +45,8 @@ static lt_err check_schedule(const lt_recipe *r) {
     return LT_OK;
 }
 
-/* The kernels compute with F32: what rounds to 1 or to nothing there divides by zero. */
+/* The kernels compute in F32: a value that rounds to 1 or 0 there would cause a division by
+ * zero. */
 static lt_err check_rounding(const lt_recipe *r) {
     const struct {
         const char *name;
@@ -67,7 +68,7 @@ static lt_err check_rounding(const lt_recipe *r) {
     return LT_OK;
 }
 
-/* -1 stands for the family's; other numbers below 0 mean nothing. */
+/* -1 stands for the family's value; other negative numbers are invalid. */
 static lt_err check_family_or(const char *name, double value) {
     if (value < 0.0 && value != -1.0) {
         LT_FAIL(LT_ERR_ARG, "%s = %g is neither -1 (the family's) nor 0 or more", name, value);

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-#define DEAD_LOSS 1e-3 /* Nats. A gradient of exactly 0 is right where everything is learnt. */
+#define DEAD_LOSS 1e-3 /* Nats. A gradient of exactly 0 is correct where everything is learnt. */
 
 const char *lt_stop_text(int stop) {
     return stop == LT_STOP_FILE ? "the file named exit" : strsignal(stop);
@@ -59,7 +59,8 @@ void lt_step_decide(lt_step_decision *d, const lt_step_record *r, const lt_step_
     d->validate = is_due(f->step, recipe->eval_every);
     d->sample = is_due(f->step, recipe->sample_every);
     d->save = f->save_late || is_due(f->step, recipe->save_every);
-    d->stop = f->step < recipe->steps ? (int)r->stop : 0; /* Behind the last step all is done. */
+    /* After the last step there is nothing to stop. */
+    d->stop = f->step < recipe->steps ? (int)r->stop : 0;
 }
 
 void lt_publish_decide(lt_publish_decision *d, const lt_step_record *probe, const lt_guard *guard,

@@ -1,4 +1,4 @@
-/* record.h: what one step brought, and what is decided of it.
+/* record.h: the results of one step, and the decisions that follow from them.
  *
  *     this rank's losses, labels, squares of gradients, stop request, error ──▶ lt_step_record
  *                                                       │ combine: ranks become one (lt_ranks)
@@ -8,7 +8,7 @@
  *                                                                validate, sample, save, stop
  *
  * Decisions are pure functions of the combined record, the recipe and a state that is the same on
- * every rank: so all ranks decide the same, and nobody else decides anything of a step. */
+ * every rank: so all ranks decide the same, and nothing else decides about a step. */
 #ifndef LT_TRAIN_RECORD_H
 #define LT_TRAIN_RECORD_H
 
@@ -16,8 +16,8 @@
 
 #include "train/guard.h"
 
-/* Fields of a record: name, how ranks' values become one, what it is. All are F64, which holds
- * counts below 2^53 exactly, so that a record is two short vectors to reduce. */
+/* Fields of a record: name, how the values of ranks are combined, description. All are F64, which
+ * holds counts below 2^53 exactly, so that a record is two short vectors to reduce. */
 #define LT_STEP_RECORD_MAP(X)                                                                      \
     X(ranks, SUM, "ranks whose work this is")                                                      \
     X(rows, SUM, "rows")                                                                           \
@@ -40,14 +40,15 @@ typedef struct {
 #undef LT_STEP_RECORD_FIELD
 } lt_step_record;
 
-#define LT_STOP_FILE 1000 /* Above all signals. */
+#define LT_STOP_FILE 1000 /* Larger than every signal number. */
 const char *lt_stop_text(int stop);
 
 /* *into becomes the record of both. Ranks are combined in their order, so all get the same bits. */
 void lt_step_record_combine(lt_step_record *into, const lt_step_record *other);
 
-/* Who else takes part. combine NULL: nobody; else it makes *record that of all ranks, the same on
- * each. Rank 0 leads: it alone holds the lock, writes logs, metrics and page, and prunes. */
+/* The other ranks of a run. combine NULL: there are none; otherwise it replaces *record by that of
+ * all ranks, the same on each. Rank 0 leads: it alone holds the lock, writes logs, metrics and
+ * page, and prunes. */
 typedef struct {
     int rank;
     void *of;
@@ -56,28 +57,28 @@ typedef struct {
 static inline bool lt_ranks_lead(const lt_ranks *r) {
     return r->rank == 0;
 }
-/* err: what has failed here; others learn of it. Fails with it, or with REMOTE where another rank
+/* err: the failure of this rank, of which the others learn. Returns it, or REMOTE if another rank
  * has failed. */
 LT_MUST_USE lt_err lt_ranks_combine(const lt_ranks *r, lt_step_record *record, lt_err err);
 
-/* What is known beside the record, the same on every rank. */
+/* The state besides the record, the same on every rank. */
 typedef struct {
     const lt_recipe *recipe;
     const lt_guard *guard;
     int64_t step;        /* The one recorded. */
-    double summed_scale; /* Gradients are sums of labels' gradients times this. */
-    bool save_late;      /* A checkpoint is due since an earlier step. */
+    double summed_scale; /* Gradients are the sums of the labels' gradients times this. */
+    bool save_late;      /* A checkpoint has been due since an earlier step. */
 } lt_step_facts;
 
 typedef struct {
-    double loss, grad_norm; /* Of a label's mean. */
-    double grad_scale;      /* Of the gradients as they are summed: mean and clipping. */
-    bool apply;             /* The update; else why not. */
+    double loss, grad_norm; /* Of the mean over labels. */
+    double grad_scale;      /* Factor of the summed gradients: mean and clipping. */
+    bool apply;             /* Apply the update; if not, why. */
     char why[160];
     bool dead; /* The gradient is exactly 0, the loss is not. */
     bool give_up;
     bool validate, sample, save;
-    int stop; /* Behind all this; 0: go on. */
+    int stop; /* After all this, stop; 0: continue. */
 } lt_step_decision;
 
 void lt_step_decide(lt_step_decision *d, const lt_step_record *r, const lt_step_facts *f);
@@ -85,7 +86,7 @@ void lt_step_decide(lt_step_decision *d, const lt_step_record *r, const lt_step_
 /* May a checkpoint be made of weights that gave `probe` on rows of the last step? */
 typedef struct {
     double loss;
-    bool publish; /* Else not now: a later step. */
+    bool publish; /* False: not now, but at a later step. */
     bool suspect; /* Published, but the run seems to have diverged. */
 } lt_publish_decision;
 void lt_publish_decide(lt_publish_decision *d, const lt_step_record *probe, const lt_guard *guard,

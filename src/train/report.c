@@ -1,5 +1,5 @@
-/* report.c: the page is a fixed text (report_page.h) with the data put in as JSON where it says so.
- * JSON inside a <script> must not contain "</", so every '<' is written as \u003c. */
+/* report.c: the page is a fixed text (report_page.h) with the data inserted as JSON at a mark. JSON
+ * inside a <script> must not contain "</", so every '<' is written as \u003c. */
 #include "train/report.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ static bool is_train_line(const char *line) {
 }
 
 /* Keep every line that is not "train"; of those, one in `stride`, and the last. The file is read
- * twice, line by line: a long run's metrics need no more memory than a short one's. */
+ * twice, line by line: so a long run needs no more memory than a short one. */
 static lt_err thin_rows(json_t **out, const char *path, int64_t max_rows) {
     lt_err err = LT_OK;
     FILE *f = fopen(path, "re");

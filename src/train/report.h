@@ -1,6 +1,6 @@
 /* report.h: report.html, the one page that shows a run: curves, rates, samples, configuration.
- * Self-contained: it opens from the disk and asks nobody for anything. Served by `lateen train
- * --page PORT`, the same page fetches the newest metrics every few seconds. */
+ * Self-contained: it opens from the disk and loads nothing else. Served by `lateen train --page
+ * PORT`, the same page fetches the newest metrics every few seconds. */
 #ifndef LT_TRAIN_REPORT_H
 #define LT_TRAIN_REPORT_H
 

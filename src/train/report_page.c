@@ -1,5 +1,5 @@
-/* report_page.c: the assembler copies report.html into the binary, so that the page is edited as a
- * page. */
+/* report_page.c: the assembler copies report.html into the binary, so that the page is edited as an
+ * HTML file. */
 #include "train/report_page.h"
 
 __asm__(".section .rodata\n"

@@ -1,4 +1,4 @@
-/* resume.c: what a run goes on from, and whether its data is what it was.
+/* resume.c: chooses the checkpoint that a run resumes from, and checks that its data is unchanged.
  *
  *   resume   auto     the newest whole checkpoint of the run folder; behind a divergence the one
  *                     that health.c chose

@@ -5,11 +5,11 @@
  *   open ──▶ step ──▶ metrics ──▶ every N: validate, sample, save ──▶ stop asked or last step?
  *                                                                     ──▶ save, export, report
  *
- * A stop is asked by SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 (Slurm's warning before a time
+ * A stop is requested by SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 (Slurm's warning before a time
  * limit), SIGXCPU or a file named `exit` in the run folder, and is obeyed at the next step's edge.
- * A second SIGINT kills at once; nothing is lost but the steps since the last checkpoint. A run
- * that was stopped is LT_ERR_INTERRUPTED, not done. SIGHUP stays ignored where nohup made it so; a
- * reader of our output that went away does not end the run. */
+ * A second SIGINT kills the process at once; only the steps since the last checkpoint are lost. A
+ * run that was stopped returns LT_ERR_INTERRUPTED. SIGHUP stays ignored under nohup; a closed pipe
+ * on the output does not end the run. */
 #include "train/run.h"
 
 #include <malloc.h>
@@ -64,7 +64,7 @@ lt_err lt_training_settle(lt_training *t) {
     return t->model->backend->sync(lt_training_queue(t));
 }
 
-/* What was decided to be done behind a step; *slow: something was. */
+/* Do what was decided after a step; *slow: something was done. */
 static lt_err follow(lt_training *t, const lt_step_decision *d, bool *slow) {
     *slow = d->validate || d->sample || d->save;
     LT_TRY(d->validate ? lt_training_evaluate(t) : LT_OK);
@@ -75,7 +75,7 @@ static lt_err follow(lt_training *t, const lt_step_decision *d, bool *slow) {
     return *slow && lt_ranks_lead(&t->ranks) ? lt_report_write(t->recipe.out) : LT_OK;
 }
 
-/* Where no step has just asked: a stop, on any rank. */
+/* Check for a stop request on any rank when no step has just done so. */
 static lt_err ask_stop(lt_training *t, int *stop) {
     lt_step_record r = {.stop = (double)lt_training_stop_asked(t)};
     LT_TRY(lt_ranks_combine(&t->ranks, &r, LT_OK));
@@ -83,7 +83,7 @@ static lt_err ask_stop(lt_training *t, int *stop) {
     return LT_OK;
 }
 
-/* *stop: why the run ended before its last step; 0: it did not. */
+/* *stop: why the run ended before its last step; 0: it reached it. */
 static lt_err train_steps(lt_training *t, int *stop) {
     *stop = 0;
     if (t->state.step < t->recipe.steps) {
@@ -123,7 +123,7 @@ static lt_err finish(lt_training *t) {
     return lt_training_tell_end(t);
 }
 
-/* A stop that was asked: save, and say how it goes on. */
+/* Handle a stop request: save, and say how to continue. */
 static lt_err stop(lt_training *t, const char *stopped) {
     LT_TRY(lt_training_save(t));
     if (lt_ranks_lead(&t->ranks)) {
@@ -169,7 +169,8 @@ lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
         lt_log_set_level(LT_LOG_ERROR); /* Rank 0 speaks for all. */
     }
     catch_signals();
-    (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES); /* Large buffers go back when they are freed. */
+    /* Large buffers return to the system when they are freed. */
+    (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
     (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
     LT_TRY_DONE(lt_training_open_ranks(t, r, device, &world));
     lt_memory_plan_log(&t->memory);
@@ -194,7 +195,7 @@ lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
     }
 done:
     if (err == LT_ERR_INTERRUPTED && !lt_ranks_lead(&t->ranks)) {
-        /* The leading rank says so, and mpirun ends all when one ends with a status. */
+        /* The leading rank reports it; mpirun would end all ranks when one exits with an error. */
         err = LT_OK;
     }
     lt_world_close(&world, err);

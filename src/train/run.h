@@ -25,7 +25,7 @@
 
 #define LT_CURVE_ROOM 2048
 
-/* Rows of tokens in memory of one arena, cut into micro-batches. */
+/* Rows of tokens in one arena, which are cut into micro-batches. */
 typedef struct {
     lt_arena arena;
     lt_row_batch batch; /* Room for the largest step. */
@@ -36,9 +36,9 @@ typedef struct {
     lt_step_rows rows;
     bool drawn;
     lt_step_plan plan;
-    int64_t n_rows;     /* Of the step's, those of this rank. */
-    int64_t staged;     /* Rows that the pass has already. */
-    lt_row_place place; /* Behind these rows: what a checkpoint of this step holds. */
+    int64_t n_rows;     /* Rows of the step for this rank. */
+    int64_t staged;     /* Rows already given to the pass. */
+    lt_row_place place; /* The position after these rows, for a checkpoint of this step. */
     double wait_s;
 } lt_draw;
 
@@ -72,7 +72,7 @@ typedef struct lt_training {
     lt_draw draws[2];                /* Of this step and the next, in turn. */
     lt_step_rows valid_rows;
     lt_row_source source; /* Of the steps' rows. */
-    lt_row_place place;   /* Behind the last whole step. */
+    lt_row_place place;   /* The position after the last complete step. */
     lt_guard guard;
     lt_ranks ranks;  /* All zeros: this rank is alone, and leads. */
     lt_world *world; /* The caller's; NULL, or without ranks: alone. */
@@ -80,18 +80,19 @@ typedef struct lt_training {
     lt_page *page;
     lt_progress progress;
     lt_run_state state;
-    char resume_path[LT_PATH_BYTES]; /* Of the checkpoint to go on from; "": a new run. */
-    bool resume_newest;              /* It is this run's newest: an older one if it is broken. */
-    json_t *changes;                 /* Options that are not the checkpoint's, see resume.c. */
-    json_t *compared;                /* With this recipe. */
-    int64_t n_allowed;               /* Of the changes, those that allow_change let pass. */
-    json_t *data;                    /* What the data is, see data/seal.h. */
-    int64_t micro;                   /* Rows of one pass. */
-    int64_t saved_step;              /* Step of the newest checkpoint, -1: none. */
-    int64_t applied_step;            /* Of the last update: since then the weights are the same. */
-    bool dead;                       /* The last step's gradient was exactly 0, its loss was not. */
-    bool save_late;                  /* A checkpoint is due, and waits for a finite loss. */
-    int64_t sampled_step;            /* Likewise of the newest sample and validation. */
+    char resume_path[LT_PATH_BYTES]; /* The checkpoint to resume from; "": a new run. */
+    /* It is the newest of this run, so an older one is taken if it is broken. */
+    bool resume_newest;
+    json_t *changes;      /* Options that differ from the checkpoint's, see resume.c. */
+    json_t *compared;     /* With this recipe. */
+    int64_t n_allowed;    /* Changes that only allow_change permitted. */
+    json_t *data;         /* Seals of the data, see data/seal.h. */
+    int64_t micro;        /* Rows of one pass. */
+    int64_t saved_step;   /* Step of the newest checkpoint, -1: none. */
+    int64_t applied_step; /* Of the last update: since then the weights are the same. */
+    bool dead;            /* The last step's gradient was exactly 0, its loss was not. */
+    bool save_late;       /* A checkpoint is due, and waits for a finite loss. */
+    int64_t sampled_step; /* Step of the newest sample and validation, -1: none. */
     int64_t evaluated_step;
     double flops_per_token, peak_flops;
     double start_s, energy_start_j; /* The device's counter; < 0: it has none. */
@@ -100,21 +101,22 @@ typedef struct lt_training {
     lt_pass_memory pass_memory; /* As the pass was measured. */
     lt_memory_plan memory;
     double loss_last;
-    /* Of this process, for the curve at the end: means of losses_each, and the next one so far. */
+    /* Losses of this process, for the curve at the end: means of losses_each steps, and the next
+     * mean so far. */
     double losses[LT_CURVE_ROOM], losses_open;
     int64_t n_losses, losses_each, losses_in_open;
 } lt_training;
 
 /* open.c: everything from the recipe to the first step. */
-/* The model that a recipe trains, with the sizes that its tokenizer or model.init bring: what
- * opening a run would find. */
+/* The model that a recipe trains, with the sizes from its tokenizer or model.init, as opening the
+ * run would find it. */
 LT_MUST_USE lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r);
-/* Of an lt_step_rows. */
+/* Bytes of an lt_step_rows. */
 size_t lt_step_rows_bytes(int64_t batch, int64_t seq, bool weights);
 LT_MUST_USE lt_err lt_training_open(lt_training *t, const lt_recipe *r, lt_device *device);
-/* The same as one rank of several, or with rows of another source than the recipe's data.train,
-  * which must outlive the run. A rank that does not lead writes no log, metrics or page, and holds
-  * no lock. */
+/* The same as one rank of several, or with rows of another source, which must outlive the run,
+ * instead of the recipe's data.train. A rank that does not lead writes no log, metrics or page, and
+ * holds no lock. */
 typedef struct {
     lt_ranks ranks;
     lt_world *world;           /* NULL: alone. It stays the caller's. */
@@ -122,14 +124,14 @@ typedef struct {
 } lt_training_with;
 LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *device,
                                          const lt_training_with *with);
-/* All ranks of a world call it: the leading one opens first, locks the folder and puts it in order;
- * then the others read. A world without ranks: alone. */
+/* All ranks of a world call it: the leading one opens first, locks the folder and cleans it up;
+ * then the others read it. A world without ranks means a run of one rank. */
 LT_MUST_USE lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
                                           lt_world *world);
 lt_pass_options lt_training_pass_options(const lt_training *t);
 int lt_training_dp(const lt_training *t);         /* Ranks that share the rows of a step; */
 int lt_training_cp(const lt_training *t);         /* those that share the tokens of a row. */
-bool lt_training_has_ranks(const lt_training *t); /* Others take part. */
+bool lt_training_has_ranks(const lt_training *t); /* There are other ranks. */
 /* Rank 0 does not keep all that a checkpoint needs; and not all weights to run. */
 bool lt_training_is_divided(const lt_training *t);
 bool lt_training_is_whole_nowhere(const lt_training *t);
@@ -138,10 +140,10 @@ void lt_training_take_tokens(const lt_training *t, lt_row_batch *b, int64_t n);
 /* n such rows from row `first` on, as a pass takes them. */
 lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *b, int64_t first,
                                 int64_t n);
-/* Ranks that have seen the same rows tell of them once: zero what others tell. */
+/* Of ranks that have seen the same rows one reports them: zero what others report. */
 void lt_training_tell_once(const lt_training *t, lt_step_record *r);
 void lt_training_close(lt_training *t);
-lt_queue *lt_training_queue(const lt_training *t); /* What computes the gradients. */
+lt_queue *lt_training_queue(const lt_training *t); /* The queue on which gradients are computed. */
 
 /* pipeline.c: a run whose layers are a pipeline's. */
 bool lt_training_has_pipeline(const lt_training *t);
@@ -162,17 +164,19 @@ typedef struct {
     double step_s;
 } lt_step_outcome;
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
-/* Losses of a batch, without gradients, on the rank that tells them. */
+/* Losses of a batch, without gradients, on the rank that reports them. */
 LT_MUST_USE lt_err lt_training_eval(lt_training *t, const lt_pass_batch *b, lt_pass_result *r);
 /* Over the table of the model, while this rank computes them. */
 const lt_param_buffer *lt_training_pass_gradients(const lt_training *t);
-/* Those of the last step, summed over all ranks, over the table of the optimiser's share. */
+/* The gradients of the last step, summed over all ranks, as a buffer over the table of the
+ * optimiser's share. */
 const lt_param_buffer *lt_training_gradients(const lt_training *t);
-/* The present weights on rows of the last step, of all ranks; rows 0: there was none. */
+/* Evaluate the current weights on rows of the last step, over all ranks; rows 0: there was no
+ * step. */
 LT_MUST_USE lt_err lt_training_probe(lt_training *t, lt_step_record *record);
 
-/* resume.c. compare: choose the checkpoint to go on from, and refuse another recipe than its own;
- * the model is open, nothing is loaded. resume: load it. */
+/* resume.c. compare: choose the checkpoint to resume from, and refuse a recipe that contradicts it;
+ * called with the model open and nothing loaded. resume: load it. */
 LT_MUST_USE lt_err lt_training_compare(lt_training *t);
 LT_MUST_USE lt_err lt_training_resume(lt_training *t);
 LT_MUST_USE lt_err lt_training_leave_branch(lt_training *t, int64_t step);
@@ -182,33 +186,34 @@ LT_MUST_USE lt_err lt_training_tell_changes(lt_training *t); /* Into metrics.jso
 LT_MUST_USE lt_err lt_training_history_path(const lt_training *t, char path[LT_PATH_BYTES],
                                             const char *name, const char *suffix);
 
-/* health.c: may a checkpoint be made of the present weights? *publish false: not now; the reason
- * was logged. And how a run that can not go on ends: the message is extended by what to go on from,
- * which is noted for the next start. */
+/* health.c: judge: may a checkpoint be made of the current weights? *publish false: not now; the
+ * reason was logged. The other function ends a run that cannot go on: it adds to the message from
+ * what to resume, and records that for the next start. */
 LT_MUST_USE lt_err lt_training_judge(lt_training *t, bool *publish);
 lt_err lt_training_give_up(lt_training *t);
-/* After such an end: rename the checkpoints that the run does not go on from. */
+/* After such an end: rename the checkpoints from which the run does not resume. */
 LT_MUST_USE lt_err lt_training_go_back(lt_training *t);
 
-/* evaluate.c: validation, and a sample of text. Both write their line of metrics. check: that there
- * is something to validate on, before the first step and not hours behind it. */
+/* evaluate.c: validation, and a sample of text. Both write their line of metrics. check: fail
+ * before the first step, and not hours later, if there is nothing to validate on. */
 LT_MUST_USE lt_err lt_training_check_validation(lt_training *t);
 LT_MUST_USE lt_err lt_training_evaluate(lt_training *t);
 LT_MUST_USE lt_err lt_training_sample(lt_training *t);
 int64_t lt_training_sample_room(const lt_training *t); /* Tokens of a sample's session. */
 
-/* tell.c: the leading rank's. energy: joules counted by the device; < 0: it does not. */
+/* tell.c: reports of the leading rank. energy: joules counted by the device; < 0: it does not
+ * count. */
 LT_MUST_USE lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o);
 LT_MUST_USE lt_err lt_training_tell_end(lt_training *t);
 double lt_training_energy(const lt_training *t);
 
-/* save.c. save: a checkpoint of the present state, unless there is one. export: RUN/model; where
+/* save.c. save: a checkpoint of the current state, unless there is one. export: RUN/model; where
  * the model is divided, from the checkpoint of this very step. */
 LT_MUST_USE lt_err lt_training_save(lt_training *t);
 LT_MUST_USE lt_err lt_training_export(lt_training *t);
 
-/* run.c. stop_asked: of this rank; a signal's number, LT_STOP_FILE or 0. settle: wait for queued
- * updates, before another queue reads the weights. */
+/* run.c. stop_asked: the stop request of this rank: a signal's number, LT_STOP_FILE or 0. settle:
+ * wait for queued updates before another queue reads the weights. */
 int lt_training_stop_asked(const lt_training *t);
 LT_MUST_USE lt_err lt_training_settle(lt_training *t);
 LT_MUST_USE lt_err lt_run_training(const lt_recipe *r,

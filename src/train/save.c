@@ -1,4 +1,4 @@
-/* save.c: what a run leaves behind: checkpoints, by one rank or by all, and the model at the end.
+/* save.c: what a run saves: checkpoints, by one rank or by all, and the model at the end.
  *
  * Where rank 0 holds the whole model it writes alone. Where the model is divided, every rank writes
  * the boxes that it answers for, all at once:
@@ -36,7 +36,7 @@ static lt_err save_whole(lt_training *t) {
     return lt_checkpoint_save(t->checkpoints, t->model, &t->optimiser, &t->state);
 }
 
-/* All ranks are here, or one of them has failed. */
+/* Wait for all ranks; fails if one of them has failed. */
 static lt_err meet(lt_training *t, lt_err err) {
     lt_step_record record = {0};
     return lt_ranks_combine(&t->ranks, &record, err);
@@ -67,7 +67,7 @@ static lt_err save_parts(lt_training *t) {
     if (err == LT_OK && leads) {
         err = publish_parts(t);
     }
-    err = meet(t, err); /* Behind it every rank finds the checkpoint. */
+    err = meet(t, err); /* After it every rank finds the checkpoint. */
     if (err != LT_OK && leads) {
         lt_failure failure;
         lt_failure_keep(&failure, err);
@@ -107,7 +107,7 @@ static lt_err export_own(lt_training *t, const char *folder) {
     return lt_model_save(t->model, folder, t->model->options.dtype, 0);
 }
 
-/* Nobody holds it whole; the checkpoint of the last step does. */
+/* No rank holds the whole model, but the checkpoint of the last step does. */
 static lt_err export_checkpoint(const lt_training *t, const char *folder) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];

@@ -51,7 +51,7 @@ void lt_scorer_close(lt_scorer *s) {
     *s = (lt_scorer){0};
 }
 
-/* Bring the session to hold ids[0, n) without their logits; what it already holds stays. */
+/* Make the session hold ids[0, n), without their logits; a common beginning stays. */
 static lt_err hold(lt_scorer *s, const int32_t *ids, int64_t n) {
     int64_t common = 0;
     while (common < n && common < s->n_cached && s->cached[common] == ids[common]) {
@@ -67,8 +67,8 @@ static lt_err hold(lt_scorer *s, const int32_t *ids, int64_t n) {
     return LT_OK;
 }
 
-/* Where the length of a text decides how it is rotated, what a shorter one left in the cache is of
- * no use: all of it runs in one call. */
+/* If the rotation depends on the length of a text, the cache of a shorter one cannot be used, so
+ * the whole text runs in one call. */
 static bool runs_whole(const lt_scorer *s, int64_t n) {
     const int64_t limit = lt_rope_switch(lt_model_get_spec(s->options->model));
     return limit > 0 && n > limit;
@@ -94,7 +94,7 @@ lt_err lt_score_tokens(lt_scorer *s, const int32_t *ids, int64_t n, int64_t firs
     return LT_OK;
 }
 
-/* With BOS where the tokenizer puts one: models that were trained so are of no use without it. */
+/* With BOS where the tokenizer adds one: models trained with it do not work without it. */
 static lt_err encode(lt_scorer *s, const char *text, lt_ids *out) {
     out->n = 0;
     return lt_tokenizer_encode(s->options->tokenizer, s->scratch, text, strlen(text),

@@ -1,4 +1,5 @@
-/* score.h: log-probability of a continuation behind a context; what every evaluation is made of. */
+/* score.h: log-probability of a continuation after a context, on which every evaluation is
+ * based. */
 #ifndef LT_TRAIN_SCORE_H
 #define LT_TRAIN_SCORE_H
 
@@ -15,7 +16,7 @@ typedef struct {
     lt_session *session;
     lt_tokenizer_scratch *scratch;
     int64_t seq;
-    int32_t first_id; /* BOS, else EOS, else 0: what an empty context is. */
+    int32_t first_id; /* The first token of an empty context: BOS, else EOS, else 0. */
     int32_t *cached;  /* (seq) tokens the session holds, so that a shared beginning is read once. */
     int64_t n_cached;
     lt_ids whole, context;

@@ -208,7 +208,7 @@ static void never_good(void **state) {
     (void)state;
     assert_int_equal(run_train("j", "steps=40 checkpoint.every=4", broken(1, FOREVER, NEVER)),
                      LT_ERR_NUMERIC);
-    says("There is no checkpoint from before");
+    says("There is no earlier checkpoint");
     run_holds("j", "");
     must(run_train("j", "steps=4", NULL), "anew");
     run_holds("j", "4");
@@ -223,7 +223,7 @@ static void only_the_failed(void **state) {
         LT_ERR_NUMERIC);
     run_holds("k", "4");
     assert_int_equal(run_train("k", "steps=8", NULL), LT_ERR_STATE);
-    says("hold the weights that failed");
+    says("hold the failed weights");
     run_path(path, "k/checkpoints/step-000000004");
     (void)snprintf(options, sizeof options, "steps=8 resume=%s", path);
     must(run_train("k", options, NULL), "chosen");
