@@ -285,5 +285,36 @@ def make(case):
     print(case, "loss", history[0], "->", history[-1], "bytes", sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()))
 
 
-for name in sys.argv[1:] or CASES:
-    make(name)
+def make_mxfp4():
+    """gpt_oss_mxfp4: a file whose experts are 4-bit blocks as OpenAI's, decoded by transformers; tokens and logits."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    folder = ROOT / "gpt_oss_mxfp4"
+    shutil.rmtree(folder, ignore_errors=True)
+    arguments = dict(CASES["gpt_oss"][1], intermediate_size=32, num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"])
+    config = transformers.GptOssConfig(**arguments)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", experts_implementation="eager").double().eval()
+    fill(model, list(model.named_parameters()), 77)
+    g = torch.Generator().manual_seed(78)
+    packed = {}
+    for name, p in model.named_parameters():
+        if name.endswith(("gate_up_proj", "down_proj")) and "experts" in name:
+            E, K, rows = p.shape
+            blocks = torch.randint(0, 256, (E, rows, K // 32, 16), generator=g, dtype=torch.uint8)
+            scales = torch.randint(121, 126, (E, rows, K // 32), generator=g, dtype=torch.uint8)
+            packed |= {name + "_blocks": blocks, name + "_scales": scales}
+            p.data = convert_moe_packed_tensors(blocks, scales).double()
+    tokens, _, _, _ = batch(False, 79)
+    mask = {"full_attention": mask_of(torch.zeros(B, T, dtype=torch.long), 0),
+            "sliding_attention": mask_of(torch.zeros(B, T, dtype=torch.long), config.sliding_window)}
+    logits = model(input_ids=tokens, attention_mask=mask, position_ids=torch.arange(T)[None].expand(B, T), use_cache=False).logits
+    folder.mkdir(parents=True)
+    whole = config.to_dict() | {"quantization_config": {"quant_method": "mxfp4"}, "architectures": ["GptOssForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(whole, indent=2))
+    plain = {k: v.detach().to(torch.bfloat16).contiguous() for k, v in model.named_parameters() if k + "_blocks" not in packed}
+    save_file(plain | packed, folder / "model.safetensors")
+    save_file(dict(tokens=tokens.int(), logits=logits.detach().float()), folder / "golden.safetensors")
+
+
+for name in sys.argv[1:] or [*CASES, "gpt_oss_mxfp4"]:
+    make_mxfp4() if name == "gpt_oss_mxfp4" else make(name)

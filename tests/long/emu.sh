@@ -1,5 +1,5 @@
 # All cases of the emulated GPU (tests/emu/README.md): every op of an A100 and of an H100 with AddressSanitizer, the latter also with random sizes; fused steps,
-# stored weights, warm starts.
+# stored weights, warm starts, families served.
 if command -v g++ >/dev/null; then
     suite -t 1200 "build the emulated GPU" bash -c 'make -s -j"$(nproc)" emu unit-programs build/optest && printf "ok 1 - built\n1..1\n"'
     suite -t 1800 "emulated GPU: optest --check, AddressSanitizer" tests/emu/ops.sh --asan
@@ -7,6 +7,7 @@ if command -v g++ >/dev/null; then
     for program in kernels/test_cuda_fuse model/test_cuda_stored serve/test_warm; do
         beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"
     done
+    beside -t 900 "emulated GPU: families served" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_ALL=1 tests/emu/run build/tests/unit/serve/test_families_gpu
 else
     skipped "emulated GPU" "no g++ on this machine"
 fi

@@ -9,6 +9,7 @@
  * has gradient zero (without RoPE) but for rounding, as it shifts all logits of a softmax alike; it
  * is left out. */
 #include "unit/model/golden.h"
+#include "base/file.h"
 #include "lateen/model.h"
 
 #define TOLERANCE 5e-6
@@ -177,12 +178,62 @@ static void family(void **state) {
     }
 }
 
+/* OpenAI's files: experts in 4-bit blocks, decoded as transformers does; a file without the scales
+ * is refused by their name. */
+static void mxfp4(void **state) {
+    static const char folder[] = GOLDEN_ROOT "gpt_oss_mxfp4";
+    static float logits[24 * 64];
+    lt_safetensors file;
+    lt_model *m = NULL;
+    lt_session *s = NULL;
+    (void)state;
+    must(lt_safetensors_open(&file, GOLDEN_ROOT "gpt_oss_mxfp4/golden.safetensors"), folder);
+    must(lt_model_open(&m, folder, NULL), folder);
+    must(lt_session_open(&s, m, 1, 24), folder);
+    must(lt_session_eval_all(s, 0, (const void *)lt_safetensors_find(&file, "tokens")->data, 24,
+                             logits),
+         folder);
+    const double d = distance(logits, (const void *)lt_safetensors_find(&file, "logits")->data,
+                              (int64_t)24 * 64);
+    if (!(d <= TOLERANCE)) {
+        fail_msg("%s: logits differ by %.3g", folder, d);
+    }
+    lt_session_close(s);
+    lt_model_close(m);
+    lt_safetensors_close(&file);
+}
+
+static void mxfp4_without_scales(void **state) {
+    static const char name[] = "model.layers.1.mlp.experts.down_proj_scales";
+    char folder[] = "/tmp/lateen-mxfp4-XXXXXX", path[LT_PATH_BYTES], *bytes, *at;
+    size_t n;
+    lt_model *m = NULL;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    must(lt_file_read(&bytes, &n, GOLDEN_ROOT "gpt_oss_mxfp4/config.json", 1 << 20), "config");
+    must(lt_path_join(path, folder, "config.json"), path);
+    must(lt_file_write_atomic(path, bytes, n), path);
+    free(bytes);
+    must(lt_file_read(&bytes, &n, GOLDEN_ROOT "gpt_oss_mxfp4/model.safetensors", 1 << 24), "file");
+    at = memmem(bytes, n, name, sizeof name - 1);
+    assert_non_null(at);
+    at[sizeof name - 2] = 'z';
+    must(lt_path_join(path, folder, "model.safetensors"), path);
+    must(lt_file_write_atomic(path, bytes, n), path);
+    free(bytes);
+    assert_int_equal(lt_model_open(&m, folder, NULL), LT_ERR_FORMAT);
+    assert_non_null(strstr(lt_error_message(), name));
+    must(lt_file_remove_tree(folder), folder);
+}
+
 int main(void) {
-    struct CMUnitTest tests[N_GOLDEN_CASES];
+    struct CMUnitTest tests[N_GOLDEN_CASES + 2];
     for (int i = 0; i < N_GOLDEN_CASES; i++) {
         tests[i] = (struct CMUnitTest){.name = golden_cases[i],
                                        .test_func = family,
                                        .initial_state = (void *)(uintptr_t)golden_cases[i]};
     }
+    tests[N_GOLDEN_CASES] = (struct CMUnitTest)cmocka_unit_test(mxfp4);
+    tests[N_GOLDEN_CASES + 1] = (struct CMUnitTest)cmocka_unit_test(mxfp4_without_scales);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -167,4 +167,63 @@ static inline void fill_prompt(int32_t *ids, int64_t n, int64_t vocab_size, uint
     }
 }
 
+static inline int32_t best_of(const float *x, int64_t n) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++) {
+        best = x[i] > x[best] ? i : best;
+    }
+    return best;
+}
+
+/* What a session says, token by token. */
+static inline void greedy_session(const lt_model *m, const int32_t *prompt, int64_t n_prompt,
+                                  int64_t n_new, continuation *out) {
+    const int64_t V = lt_model_get_spec(m)->vocab_size;
+    static float logits[512];
+    lt_session *s = NULL;
+    *out = (continuation){.finish = LT_FINISH_LENGTH};
+    assert_true(V <= 512);
+    must(lt_session_open(&s, m, 1, n_prompt + n_new), "session");
+    must(lt_session_eval(s, 0, prompt, n_prompt, logits), "prompt");
+    while (out->n < n_new) {
+        const int32_t id = best_of(logits, V);
+        out->ids[out->n++] = id;
+        must(lt_session_eval(s, 0, &id, 1, logits), "token");
+    }
+    lt_session_close(s);
+}
+
+/* Six greedy requests whose prompts come in pieces, beside others that decode, against one session
+ * at a time of `judge`, which may be the same model elsewhere. */
+static inline void engine_says_what_a_session_says(const lt_model *m, const lt_model *judge,
+                                                   const char *name) {
+    enum { N = 6 };
+    static answer answers[N];
+    int32_t prompts[N][18];
+    lt_engine_options o = lt_engine_defaults();
+    lt_request r = lt_request_defaults();
+    lt_engine *e = NULL;
+    o.max_running = 4;
+    o.step_tokens = 7;
+    o.max_seq = 24;
+    must(lt_engine_open(&e, m, &o), name);
+    r.sampling.temperature = 0;
+    r.ignore_eos = true;
+    memset(answers, 0, sizeof answers);
+    for (int i = 0; i < N; i++) {
+        fill_prompt(prompts[i], 3 + 3 * i, lt_model_get_spec(m)->vocab_size, (uint64_t)i + 50);
+        r.prompt = prompts[i];
+        r.n_prompt = 3 + 3 * i; /* Longrope's original context is 16. */
+        r.max_tokens = 24 - r.n_prompt;
+        send(e, &r, &answers[i]);
+    }
+    receive_all(e, N, 0);
+    for (int i = 0; i < N; i++) {
+        continuation want;
+        greedy_session(judge, prompts[i], 3 + 3 * i, 21 - 3 * i, &want);
+        assert_same(&answers[i].choices[0], &want, name);
+    }
+    lt_engine_close(e);
+}
+
 #endif

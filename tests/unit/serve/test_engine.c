@@ -10,32 +10,6 @@
 #include "serve/grammar/grammar.h"
 #include "tensor/backend.h"
 
-static int32_t best_of(const float *x, int64_t n) {
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++) {
-        best = x[i] > x[best] ? i : best;
-    }
-    return best;
-}
-
-/* What a session says, token by token. */
-static void greedy_session(const lt_model *m, const int32_t *prompt, int64_t n_prompt,
-                           int64_t n_new, continuation *out) {
-    const int64_t V = lt_model_get_spec(m)->vocab_size;
-    static float logits[512];
-    lt_session *s = NULL;
-    *out = (continuation){.finish = LT_FINISH_LENGTH};
-    assert_true(V <= 512);
-    must(lt_session_open(&s, m, 1, n_prompt + n_new), "session");
-    must(lt_session_eval(s, 0, prompt, n_prompt, logits), "prompt");
-    while (out->n < n_new) {
-        const int32_t id = best_of(logits, V);
-        out->ids[out->n++] = id;
-        must(lt_session_eval(s, 0, &id, 1, logits), "token");
-    }
-    lt_session_close(s);
-}
-
 static const char *const families[] = {
     "model/gpt2",    "model/llama3",         "model/llama_bias", "model/qwen2",     "model/qwen3",
     "model/gemma2",  "model/gemma3",         "model/apertus",    "model/mixtral",   "model/switch",
@@ -44,38 +18,13 @@ static const char *const families[] = {
     "model/gpt_oss", "model/qwen3_moe_dense"};
 
 static void families_say_what_a_session_says(void **state) {
-    enum { N = 6 };
     (void)state;
     for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
-        static answer answers[N];
-        lt_engine_options o = lt_engine_defaults();
-        lt_request r = lt_request_defaults();
         lt_model *m = NULL;
-        lt_engine *e = NULL;
         char path[128];
-        int32_t prompts[N][18];
         (void)snprintf(path, sizeof path, "tests/golden/%s", families[f]);
         must(lt_model_open(&m, path, NULL), path);
-        o.max_running = 4;
-        o.step_tokens = 7; /* Prompts in pieces, beside others that decode. */
-        o.max_seq = 24;
-        must(lt_engine_open(&e, m, &o), path);
-        r.sampling.temperature = 0;
-        r.ignore_eos = true;
-        for (int i = 0; i < N; i++) {
-            fill_prompt(prompts[i], 3 + 3 * i, lt_model_get_spec(m)->vocab_size, (uint64_t)i + 50);
-            r.prompt = prompts[i];
-            r.n_prompt = 3 + 3 * i; /* Longrope's original context is 16. */
-            r.max_tokens = 24 - r.n_prompt;
-            send(e, &r, &answers[i]);
-        }
-        receive_all(e, N, 0);
-        for (int i = 0; i < N; i++) {
-            continuation want;
-            greedy_session(m, prompts[i], 3 + 3 * i, 21 - 3 * i, &want);
-            assert_same(&answers[i].choices[0], &want, families[f]);
-        }
-        lt_engine_close(e);
+        engine_says_what_a_session_says(m, m, families[f]);
         lt_model_close(m);
     }
 }
