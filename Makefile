@@ -1,13 +1,13 @@
 # Lateen: one Makefile. Modes: MODE=release (default) debug asan ubsan tsan; each has its own build folder.
 #   make            build/lateen, build/liblateen.a
 #   make test       everything that needs no GPU; ends with "N passed, N failed"
-#   make test-long  what takes hours (tests/long): whole suites under sanitizers, long fuzz, mutations; the same closing line
-#   make run        install what is missing, build, and train the demo model
+#   make test-long  tests that take hours (tests/long): whole suites under sanitizers, long fuzz, mutations; the same closing line
+#   make run        install missing packages, build, and train the demo model
 #   make install    PREFIX=/usr/local DESTDIR=
 #   make format     clang-format in place;  make lint: include order, formatting
-# A new .c file under src/ is found by itself. src/kernels/cpu/isa/*.c are compiled once for each instruction set.
+# New .c files under src/ are found automatically. src/kernels/cpu/isa/*.c are compiled once for each instruction set.
 
-# All cores, unless told otherwise (make -j1).
+# Use all cores by default (make -j1 for one).
 ifeq (,$(filter -j%,$(MAKEFLAGS)))
 MAKEFLAGS += -j$(shell nproc)
 endif
@@ -28,11 +28,11 @@ CFLAGS_ubsan   := -Og -g1 -fsanitize=undefined -fno-sanitize-recover=all
 CFLAGS_tsan    := -O1 -g1 -fsanitize=thread
 CFLAGS  += -std=c17 -fopenmp $(WARN) -MMD -MP $(CFLAGS_$(MODE))
 LDFLAGS += -fopenmp $(filter -fsanitize=%,$(CFLAGS_$(MODE)))
-# GCC's instruments for threads with clang's run time, where there is one: what GCC 12 brings is an older one, which takes twice as long for the same checks.
+# GCC's ThreadSanitizer with clang's run time if it is installed: GCC 12 ships an older one, which takes twice as long for the same checks.
 ifeq ($(MODE),tsan)
 TSAN_RUNTIME := $(wildcard $(shell clang -print-file-name=libclang_rt.tsan-$(shell uname -m).a 2>/dev/null))
 ifneq (,$(TSAN_RUNTIME))
-# In the place of GCC's, without the object that GCC links by itself.
+# It replaces GCC's library, without the object that GCC links by itself.
 $(shell mkdir -p $(OUT)/clang && cp -u $(TSAN_RUNTIME) $(OUT)/clang/libtsan.a && $(AR) d $(OUT)/clang/libtsan.a tsan_preinit.cpp.o)
 LDFLAGS += -static-libtsan -L$(OUT)/clang -Wl,--dynamic-list=$(TSAN_RUNTIME).syms
 endif
@@ -42,19 +42,19 @@ LDLIBS  += $(shell pkg-config --libs $(LIBS) 2>/dev/null) -ldnnl -lm -ldl -lpthr
 # Instruction sets for src/kernels/cpu/isa: one source, one object and one symbol suffix each. A multiply and an add there may become one
 # fused instruction (-std=c17 alone would forbid it).
 ISAS := portable avx2 avx512
-# What must equal a definition bit for bit: no fused instructions there.
+# Sources that must equal a definition bit for bit, compiled without fused instructions.
 ISA_EXACT := quant
 ISA_portable :=
 ISA_avx2     := -mavx2 -mfma -mf16c
 ISA_avx512   := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mprefer-vector-width=512
-# What runs only where an AVX-512 CPU also has BF16 dot products (tests/suites/22_instructions.sh: no other object holds one).
+# Sources that run only on AVX-512 CPUs with BF16 dot products (tests/suites/22_instructions.sh checks that no other object has one).
 ISA_BF16 := gemm_pairs probe_bf16
 
 SRC     := $(sort $(shell find src -name '*.c' -not -path 'src/cli/*' -not -path 'src/kernels/cpu/isa/*'))
 SRC_ISA := $(sort $(wildcard src/kernels/cpu/isa/*.c))
 SRC_CLI := $(sort $(wildcard src/cli/*.c))
 OBJ     := $(SRC:%.c=$(OUT)/%.o) $(foreach isa,$(ISAS),$(SRC_ISA:%.c=$(OUT)/%.$(isa).o))
-# Of these (src/%.o) the release build's objects are linked, without this mode's instruments (tests/suites/60_sanitizers.sh).
+# Objects (src/%.o) that are taken from the release build, without this mode's instrumentation (tests/suites/60_sanitizers.sh).
 BORROW  ?=
 OBJ     := $(foreach o,$(OBJ),$(if $(filter $(BORROW),$(o:$(OUT)/%=%)),$(o:$(OUT)/%=build/%),$(o)))
 OBJ_CLI := $(SRC_CLI:%.c=$(OUT)/%.o)
@@ -65,7 +65,7 @@ EXAMPLES := $(patsubst examples/%.c,$(OUT)/examples/%,$(sort $(wildcard examples
 all: found $(OUT)/lateen
 lib: $(OUT)/liblateen.a
 
-# Local rules of rooms that generate something (kernel text to embed, fuzz targets, ...).
+# Rules of rooms that generate something (kernel text to embed, fuzz targets, ...).
 -include $(sort $(wildcard src/*/rules.mk src/*/*/rules.mk tests/*/rules.mk))
 
 found:
