@@ -5,6 +5,7 @@
 
 #include "base/option.h"
 #include "lateen/model.h"
+#include "tensor/ops.h"
 #include "model/pass.h"
 #include "parallel/schedule.h"
 
@@ -13,7 +14,8 @@
 #define LT_RECIPE_FAMILIES                                                                         \
     "gpt2|llama|qwen2|qwen3|gemma2|gemma3|apertus|mixtral|mistral|phi3|olmo2|smollm3|granite|"     \
     "qwen3_moe|gpt_oss|switch|auto"
-#define LT_RECIPE_ACTS "family|gelu_pytorch_tanh|gelu|silu|relu|relu2|xielu" /* 1 + lt_act_kind */
+#define LT_RECIPE_ACT(name, text) "|" text
+#define LT_RECIPE_ACTS            "family" LT_ACT_MAP(LT_RECIPE_ACT) /* 1 + lt_act_kind */
 typedef enum { LT_SWITCH_FAMILY, LT_SWITCH_ON, LT_SWITCH_OFF } lt_recipe_switch;
 #define LT_RECIPE_SWITCH "family|true|false"
 typedef enum { LT_OPTIM_ADAMW, LT_OPTIM_ADEMAMIX, LT_OPTIM_MUON, LT_OPTIM_LION } lt_optim_kind;

@@ -36,6 +36,23 @@ static void families(void **state) {
     assert_int_equal(r.family, LT_FAMILY_COUNT);
 }
 
+/* Each family can be made from a recipe, and its effective recipe says what it is. */
+static void each_family(void **state) {
+    char list[] = LT_RECIPE_FAMILIES, *save = NULL;
+    (void)state;
+    for (char *name = strtok_r(list, "|", &save); name != NULL; name = strtok_r(NULL, "|", &save)) {
+        lt_recipe r = fresh();
+        lt_model_spec spec, again;
+        set(&r, "model.family", name);
+        must(lt_recipe_spec(&spec, &r, 512, -1, 0, -1), name);
+        lt_recipe_resolve(&r, &spec);
+        must(lt_recipe_spec(&again, &r, 512, -1, 0, -1), name);
+        assert_int_equal(again.family, spec.family);
+        assert_int_equal(again.act, spec.act);
+        assert_int_equal(again.n_experts, spec.n_experts);
+    }
+}
+
 static void rates(void **state) {
     FILE *f = fopen("tests/golden/train/rates.tsv", "r");
     char line[2048];
@@ -248,6 +265,7 @@ static void shapes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families),
+        cmocka_unit_test(each_family),
         cmocka_unit_test(rates),
         cmocka_unit_test(rates_beyond_the_end),
         cmocka_unit_test(batch_of_each_step),
