@@ -9,7 +9,7 @@
  *                  gated, grouped-query, MoE and flash attention) x layers of the stage x
  *                  micro-batches in flight
  *                      GPipe all; 1F1B stage p: min(pp - p, accum); interleaved: pp (1 + (pp-1)/(pp
- *                      vpp)) of stage 0
+ *                      vpp)) of stage 0; zero-bubble: min(pp, accum)
  *     logits       of one micro-batch on the last stage, with the copies that the stack keeps
  *     buffers      CUDA context, NCCL, what ZeRO-3 gathers and reduces, gradients of the layer
  *                  whose backward pass runs
@@ -119,6 +119,9 @@ static double in_flight(const lt_plan_layout *l, int stage) {
     const double accum = (double)l->accum, pp = l->pp;
     if (l->schedule == LT_PLAN_GPIPE) {
         return accum;
+    }
+    if (l->schedule == LT_PLAN_ZERO_BUBBLE) { /* A late stage puts off more weight gradients. */
+        return lt_plan_min(accum, pp);
     }
     if (l->vpp > 1) {
         return lt_plan_min(accum,

@@ -49,8 +49,8 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
     X(I64, threads, "threads", "0", 0, 4096, "N",                                                  \
       "threads of the kernels; 0: all cores of this process", LT_RECIPE_MAY_CHANGE)                \
     X(STR, mesh, "mesh", "", 0, 0, "AXIS=N,...",                                                   \
-      "how the ranks of mpirun or srun divide the work: dp=4 divides the rows of a step; empty: "  \
-      "all ranks do so",                                                                           \
+      "how ranks divide the work: dp=4 divides the rows of a step, pp=4 the layers, cp=4 the "     \
+      "tokens of a row; empty: the rows",                                                          \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(ENUM, context, "mesh.context", "gather", 0, 0, LT_CONTEXT_CHOICES,                           \
       "how ranks that divide sequences (cp) attend to each other's keys: all of a layer's keys "   \

@@ -12,7 +12,9 @@
 
 #include <cmocka.h>
 
+#include "base/error.h"
 #include "lateen/plan.h"
+#include "parallel/schedule.h"
 
 #define GIB 1073741824.0
 
@@ -179,12 +181,50 @@ static void a_tool_shows_what_it_counts(void **state) {
     near(device - reserved, 2.5e9, 0.2); /* Context and NCCL. */
 }
 
+/* Activations of a stage are one micro-batch's times what the schedule's table holds. */
+static void activations_are_the_tables(void **state) {
+    static const struct {
+        lt_plan_schedule plan;
+        lt_schedule_kind table;
+        int chunks;
+    } rows[] = {{LT_PLAN_GPIPE, LT_SCHEDULE_GPIPE, 1},
+                {LT_PLAN_ONE_F_ONE_B, LT_SCHEDULE_ONE_F_ONE_B, 1},
+                {LT_PLAN_INTERLEAVED, LT_SCHEDULE_INTERLEAVED, 2},
+                {LT_PLAN_ZERO_BUBBLE, LT_SCHEDULE_ZB_H1, 1}};
+    const lt_plan_cluster c = selene();
+    lt_plan_model m;
+    (void)state;
+    assert_int_equal(lt_plan_model_load(&m, "llama3-8b"), LT_OK);
+    m.vocab = 64; /* The fullest stage is the one that holds most, or the last. */
+    for (int i = 0; i < 4; i++) {
+        lt_plan_layout l = {.tp = 1,
+                            .pp = 4,
+                            .vpp = rows[i].chunks,
+                            .cp = 1,
+                            .ep = 1,
+                            .dp = 1,
+                            .micro = 1,
+                            .accum = 16,
+                            .schedule = rows[i].plan,
+                            .precision = LT_PLAN_BF16};
+        const double all = lt_plan_memory_estimate(&m, &c, &l).activations;
+        lt_schedule t;
+        assert_int_equal(
+            lt_schedule_open(&t, &(lt_schedule_shape){rows[i].table, 4, rows[i].chunks, 16}),
+            LT_OK);
+        const double layer = lt_plan_activation_layer_bytes(&m, &l, c.stack.attention);
+        near(all / (layer * (double)m.layers / 4), (double)t.rows[0].held / rows[i].chunks, 0.01);
+        lt_schedule_close(&t);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(activations_are_korthikantis),
                                        cmocka_unit_test(zero_shards_as_its_paper_says),
                                        cmocka_unit_test(gpt3_state_is_the_theses),
                                        cmocka_unit_test(moments_in_bf16_save_four_bytes),
                                        cmocka_unit_test(parts_sum_and_split),
-                                       cmocka_unit_test(a_tool_shows_what_it_counts)};
+                                       cmocka_unit_test(a_tool_shows_what_it_counts),
+                                       cmocka_unit_test(activations_are_the_tables)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
