@@ -230,10 +230,12 @@ static lt_cost act_bwd(const lt_act_bwd_args *a) {
 /* A logit: max, minus max, exp, sum; with gradient: minus lse, exp, times; softcap: divide, tanh,
  * times. */
 static lt_cost xent(const lt_xent_args *a) {
-    const double grad = a->grad_scale != 0.0f ? 1.0 : 0.0, cap = a->softcap > 0.0f ? 1.0 : 0.0;
+    const double grad = a->grad_scale != 0.0f && a->part.data == NULL ? 1.0 : 0.0,
+                 cap = a->softcap > 0.0f ? 1.0 : 0.0;
     return (lt_cost){count(&a->logits) * (4.0 + 3.0 * grad + 3.0 * cap + 3.0 * grad * cap),
                      bytes(&a->logits) * (1.0 + grad) + bytes(&a->labels) + bytes(&a->loss) +
-                         bytes(&a->lse) + bytes(&a->best) + grad * bytes(&a->weights)};
+                         bytes(&a->lse) + bytes(&a->best) + grad * bytes(&a->weights) +
+                         bytes(&a->part) + bytes(&a->parts)};
 }
 
 /* Rows are written whole. */

@@ -56,15 +56,22 @@ typedef struct {
  * an id -1 - k stands for late[k], which an earlier op chooses, or for 0 if late[k] is negative.
  * Backward: dtable (V, C) F32 += scale * dy rows, in order of rows; dpos_table += dy rows in the
  * same way, unscaled. Forward, table may have any type that lt_block_decodes accepts; table_packed
- * is like b_packed of a product. */
+ * is like b_packed of a product.
+ * With part, the table holds rows [first, first + V) of a larger table. Forward, a row of y whose id
+ * is not among them is 0, and gets no position either; backward, such a row of dy adds nothing to
+ * either table. late is not given then. */
 typedef struct {
     lt_tensor y, table, ids, pos_table, positions, late;
     float scale;
     const void *table_packed;
+    bool part;
+    int64_t first;
 } lt_embed_args;
 typedef struct {
     lt_tensor dtable, dpos_table, dy, ids, positions;
     float scale;
+    bool part;
+    int64_t first;
 } lt_embed_bwd_args;
 
 /* RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467) over the last dimension:
@@ -243,10 +250,26 @@ typedef struct {
  * (PaLM's z-loss). loss (R) F32 gets lse - l[label] (0 where ignored), lse (R) F32 optional (of
  * every row). With grad_scale != 0 the logits are replaced by grad_scale * d(loss + z)/d(logits), 0
  * in ignored rows. weights (R) F32 optional: each row's gradient, but not its loss, is multiplied
- * by its weight, which may have any sign. best (R) I32 optional: argmax (lowest index of ties). */
+ * by its weight, which may have any sign. best (R) I32 optional: argmax (lowest index of ties).
+ *
+ * The logits may be those of a part of the vocabulary, ids [first, first + V). labels and best are
+ * ids of the whole vocabulary, which has less than 2^24 of them. Such a row takes two calls:
+ *   1. with part (R, LT_XENT_PART) F32, contiguous: writes what the softmax of the whole row needs
+ *      of this part, and nothing else;
+ *   2. with parts (n, R, LT_XENT_PART) F32: what the first call wrote for each part, by rising ids.
+ *      loss, lse, best and the gradient are those of the whole row. The parts are summed in their
+ *      order, so the results have the same bits whichever part the call has. */
+enum {
+    LT_XENT_MAX,  /* The largest l. */
+    LT_XENT_SUM,  /* The sum of exp(l - max). */
+    LT_XENT_HIT,  /* l[label]; 0 where the label is in another part, or ignored. */
+    LT_XENT_BEST, /* The lowest id whose l is the largest. */
+    LT_XENT_PART
+};
 typedef struct {
-    lt_tensor logits, labels, loss, lse, best, weights;
+    lt_tensor logits, labels, loss, lse, best, weights, part, parts;
     float grad_scale, softcap, z_coef;
+    int64_t first;
 } lt_xent_args;
 
 /* The penalty states of S sequences, which choose reads: penalties (S, V + LT_PENALTY_BIASES) I32,

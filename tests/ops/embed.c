@@ -13,6 +13,11 @@ static const lt_case cases[] = {
     {"gpt2", LT_CASE_BENCH, .R = 1024, .C = 768, .V = 50304, .P = 1024, .positions = true,
      .scale = 1},
     {"apertus 8M", LT_CASE_BENCH, .R = 4096, .C = 256, .V = 8192, .scale = 1},
+    /* Rows of a larger table, from id S on, and ids on both its sides. */
+    {"part", LT_CASE_CHECK, .R = 40, .C = 13, .V = 9, .S = 11, .scale = 1},
+    {"part, positions", LT_CASE_CHECK, .R = 66, .C = 70, .V = 8, .S = 3, .P = 5, .positions = true,
+     .scale = 0.5f},
+    {"part, few rows of it", LT_CASE_CHECK, .R = 21, .C = 8, .V = 2, .S = 60, .scale = 1},
     /* K ids that another op chose: forward alone. */
     {"late ids", LT_CASE_CHECK, .R = 29, .C = 72, .V = 40, .K = 9, .scale = 1},
     {"late ids, positions", LT_CASE_CHECK, .R = 40, .C = 13, .V = 3, .P = 8, .K = 5,
@@ -25,11 +30,13 @@ static void fwd_build(lt_setup *s) {
     lt_embed_args *a = (lt_embed_args *)s->args;
     lt_case_tensor *t;
     a->scale = c->scale;
+    a->part = c->S > 0;
+    a->first = c->S;
     lt_setup_in(s, "table", &a->table, s->act, LT_SHAPE(c->V, c->C));
     t = lt_setup_in(s, "ids", &a->ids, LT_I32, LT_SHAPE(c->R));
     t->fill = lt_fill_ids;
     t->fill_a = (double)-c->K;
-    t->fill_b = (double)c->V;
+    t->fill_b = (double)(c->V + 2 * c->S);
     if (c->K > 0) {
         t = lt_setup_in(s, "late", &a->late, LT_I32, LT_SHAPE(c->K));
         t->fill = lt_fill_ids;
@@ -49,6 +56,8 @@ static void bwd_build(lt_setup *s) {
     const lt_case *c = s->c;
     lt_embed_bwd_args *a = (lt_embed_bwd_args *)s->args;
     a->scale = c->scale;
+    a->part = c->S > 0;
+    a->first = c->S;
     lt_setup_in(s, "dy", &a->dy, s->act, LT_SHAPE(c->R, c->C));
     lt_setup_same(s, "ids", &a->ids, LT_I32, LT_SHAPE(c->R));
     lt_setup_grad(s, "dtable", &a->dtable, LT_F32, LT_SHAPE(c->V, c->C));

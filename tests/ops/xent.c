@@ -24,6 +24,16 @@ static const lt_case cases[] = {
     {"an SM holds one row", LT_CASE_CHECK, .R = 17, .V = 49160, .grad_scale = 0.5f},
     {"partly in registers", LT_CASE_CHECK, .R = 15, .V = 99992, .grad_scale = 1},
     {"extreme", LT_CASE_CHECK, .R = 9, .V = 20, .grad_scale = 1, .extreme = true},
+    /* A part of the vocabulary, of P parts in all, from id S on: what the others need of it (M), and
+     * what becomes of it with theirs. */
+    {"of a part", LT_CASE_CHECK, .R = 7, .V = 13, .S = 26, .P = 3, .M = 1, .softcap = 3},
+    {"of a part, -inf throughout", LT_CASE_CHECK, .R = 9, .V = 2100, .P = 2, .M = 1,
+     .extreme = true},
+    {"part, loss only", LT_CASE_CHECK, .R = 7, .V = 13, .S = 26, .P = 4},
+    {"part", LT_CASE_CHECK, .R = 8, .V = 1030, .S = 1030, .P = 3, .grad_scale = 0.5f,
+     .z_coef = 0.125f},
+    {"first part, softcap, weights", LT_CASE_CHECK, .R = 33, .V = 20, .P = 2, .grad_scale = 1,
+     .softcap = 4, .weights = true},
     {"gpt2 chunk", LT_CASE_BENCH, .R = 128, .V = 50304, .grad_scale = 1},
     {"gpt2 chunk, loss only", LT_CASE_BENCH, .R = 128, .V = 50304},
     {"apertus 8M", LT_CASE_BENCH, .R = 1024, .V = 8192, .grad_scale = 1},
@@ -31,7 +41,8 @@ static const lt_case cases[] = {
 
 static void fill_labels(double *values, const lt_case_tensor *t, lt_rng *r) {
     for (int64_t i = 0; i < t->count; i++) {
-        values[i] = i % 3 == 2 ? -1.0 : (double)lt_rng_below(r, (uint64_t)t->c->V);
+        const int64_t n = t->c->V * (t->c->P > 0 ? t->c->P : 1);
+        values[i] = i % 3 == 2 ? -1.0 : (double)lt_rng_below(r, (uint64_t)n);
         if (t->c->extreme) {
             values[i] = i % 3 == 2 ? -1.0 : (double)(t->c->V / 2); /* A logit that is never -inf. */
         }
@@ -49,6 +60,32 @@ static void fill_extreme(double *values, const lt_case_tensor *t, lt_rng *r) {
                     : row % 4 == 3 ? 1e4 + x
                     : col == n / 2 ? x
                                    : -INFINITY;
+    }
+}
+
+/* What P parts of V ids each may have written; the first rows' largest logits are equal. */
+static void fill_parts(double *values, const lt_case_tensor *t, lt_rng *r) {
+    const int64_t rows = t->c->R;
+    for (int64_t i = 0; i < t->c->P * rows; i++) {
+        const double hit = lt_rng_normal(r);
+        double *part = values + i * LT_XENT_PART;
+        part[LT_XENT_MAX] = i % rows < 3 ? 2.0 : 2.0 + 0.25 * lt_rng_normal(r);
+        part[LT_XENT_SUM] = 1.0 + (double)lt_rng_below(r, 64) / 64.0;
+        part[LT_XENT_HIT] = i / rows == 1 ? hit : 0.0;
+        part[LT_XENT_BEST] = (double)(i / rows * t->c->V + i % t->c->V);
+    }
+}
+
+static void build_parts(lt_setup *s, lt_xent_args *a) {
+    const lt_case *c = s->c;
+    a->first = c->S;
+    if (c->M > 0) {
+        lt_setup_out(s, "part", &a->part, LT_F32, LT_SHAPE(c->R, LT_XENT_PART))->contiguous = true;
+    } else {
+        lt_case_tensor *t = lt_setup_in(s, "parts", &a->parts, LT_F32,
+                                        LT_SHAPE(c->P, c->R, LT_XENT_PART));
+        t->fill = fill_parts;
+        t->contiguous = true;
     }
 }
 
@@ -73,6 +110,12 @@ static void build(lt_setup *s) {
     if (c->weights) {
         t = lt_setup_in(s, "weights", &a->weights, LT_F32, LT_SHAPE(c->R));
         t->source = grad ? "weights" : NULL;
+    }
+    if (c->P > 0) {
+        build_parts(s, a);
+    }
+    if (c->M > 0) {
+        return;
     }
     lt_setup_out(s, "loss", &a->loss, LT_F32, LT_SHAPE(c->R));
     lt_setup_out(s, "lse", &a->lse, LT_F32, LT_SHAPE(c->R));

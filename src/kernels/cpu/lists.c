@@ -378,7 +378,7 @@ static const char *check_matmul_scaled(const void *args) {
 
 static const char *check_xent(const void *args) {
     const lt_xent_args *a = args;
-    REFUSE_IF(bad_f32(TENSORS(&a->loss, &a->lse)));
+    REFUSE_IF(bad_f32(TENSORS(&a->loss, &a->lse, &a->part, &a->parts)));
     return bad_acts(TENSORS(&a->logits));
 }
 

@@ -33,8 +33,12 @@ static int64_t id_of(const lt_embed_args *a, int64_t r) {
         id = get_i32(&a->late, at1(&a->late, -1 - id));
         id = id < 0 ? 0 : id;
     }
-    LT_ASSERT(id >= 0 && id < a->table.shape[0]);
-    return id;
+    LT_ASSERT(a->part || (id >= 0 && id < a->table.shape[0]));
+    return a->part ? id - a->first : id;
+}
+
+static bool holds(const lt_tensor *table, int64_t row) {
+    return row >= 0 && row < table->shape[0];
 }
 
 lt_err lt_ref_embed_fwd(lt_queue *q, const lt_embed_args *a) {
@@ -46,8 +50,11 @@ lt_err lt_ref_embed_fwd(lt_queue *q, const lt_embed_args *a) {
         const int64_t id = id_of(a, r);
         const int64_t pos = present(&a->pos_table) ? row_of(&a->positions, r, &a->pos_table) : 0;
         for (int64_t c = 0; c < a->y.shape[1]; c++) {
-            double y = (double)a->scale * table_at(&a->table, id, c);
-            if (present(&a->pos_table)) {
+            double y = 0.0;
+            if (holds(&a->table, id)) {
+                y = (double)a->scale * table_at(&a->table, id, c);
+            }
+            if (holds(&a->table, id) && present(&a->pos_table)) {
                 y += get(&a->pos_table, at2(&a->pos_table, pos, c));
             }
             set(&a->y, at2(&a->y, r, c), y);
@@ -56,13 +63,22 @@ lt_err lt_ref_embed_fwd(lt_queue *q, const lt_embed_args *a) {
     return LT_OK;
 }
 
-static void add_rows(const lt_tensor *dtable, const lt_tensor *ids, const lt_tensor *dy,
-                     double scale) {
+/* Does row r of dy count here? */
+static bool counts(const lt_embed_bwd_args *a, int64_t r) {
+    return !a->part || holds(&a->dtable, get_i32(&a->ids, at1(&a->ids, r)) - a->first);
+}
+
+static void add_rows(const lt_embed_bwd_args *a, const lt_tensor *table, const lt_tensor *ids,
+                     int64_t first, double scale) {
+    const lt_tensor *dy = &a->dy;
 #pragma omp parallel for schedule(static)
     for (int64_t c = 0; c < dy->shape[1]; c++) {
         for (int64_t r = 0; r < dy->shape[0]; r++) {
-            const int64_t at = at2(dtable, row_of(ids, r, dtable), c);
-            set(dtable, at, get(dtable, at) + scale * get(dy, at2(dy, r, c)));
+            if (counts(a, r)) {
+                const int64_t row = get_i32(ids, at1(ids, r)) - first, at = at2(table, row, c);
+                LT_ASSERT(holds(table, row));
+                set(table, at, get(table, at) + scale * get(dy, at2(dy, r, c)));
+            }
         }
     }
 }
@@ -71,10 +87,10 @@ lt_err lt_ref_embed_bwd(lt_queue *q, const lt_embed_bwd_args *a) {
     (void)q;
     LT_ASSERT(a->dy.n_dims == 2);
     if (present(&a->dtable)) {
-        add_rows(&a->dtable, &a->ids, &a->dy, (double)a->scale);
+        add_rows(a, &a->dtable, &a->ids, a->part ? a->first : 0, (double)a->scale);
     }
     if (present(&a->dpos_table)) {
-        add_rows(&a->dpos_table, &a->positions, &a->dy, 1.0);
+        add_rows(a, &a->dpos_table, &a->positions, 0, 1.0);
     }
     return LT_OK;
 }

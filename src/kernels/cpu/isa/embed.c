@@ -12,23 +12,37 @@
 
 #define COLUMNS 64 /* A backward task: 256 bytes of each row. */
 
-/* Row r's id, perhaps one that another op chose. */
-static int32_t id_of(const lt_embed_args *a, int64_t r) {
+static bool holds(const lt_tensor *table, int64_t row) {
+    return row >= 0 && row < table->shape[0];
+}
+
+/* The table's row for row r's id, perhaps one that another op chose; -1: not in this part. */
+static int64_t table_row(const lt_embed_args *a, int64_t r) {
     int32_t id = ((const int32_t *)a->ids.data)[r * a->ids.stride[0]];
     if (id < 0 && a->late.data != NULL) {
         LT_ASSERT(-1 - id < a->late.shape[0]);
         id = ((const int32_t *)a->late.data)[(-1 - id) * a->late.stride[0]];
         id = id < 0 ? 0 : id;
     }
-    LT_ASSERT(id >= 0 && id < a->table.shape[0]);
+    if (a->part) {
+        return holds(&a->table, id - a->first) ? id - a->first : -1;
+    }
+    LT_ASSERT(holds(&a->table, id));
     return id;
+}
+
+static void zero_row(const lt_tensor *y, int64_t r) {
+    memset(at_element(y, r * y->stride[0]), 0, (size_t)y->shape[1] * lt_dtype_bytes(y->dtype));
 }
 
 LT_INLINE void embed_row(const lt_embed_args *a, int64_t r, const lt_dtype table_dtype,
                          const lt_dtype y_dtype) {
-    const int32_t id = id_of(a, r);
-    const int64_t at = id * a->table.stride[0];
+    const int64_t row = table_row(a, r), at = row * a->table.stride[0];
     int64_t pos_at = 0;
+    if (row < 0) {
+        zero_row(&a->y, r);
+        return;
+    }
     if (a->pos_table.data != NULL) {
         const int32_t position = ((const int32_t *)a->positions.data)[r * a->positions.stride[0]];
         LT_ASSERT(position >= 0 && position < a->pos_table.shape[0]);
@@ -46,10 +60,13 @@ LT_INLINE void embed_row(const lt_embed_args *a, int64_t r, const lt_dtype table
 
 /* A row of a table of any type that is decoded, to F32: 256 elements at a time. */
 static void embed_row_decoded(const lt_embed_args *a, int64_t r) {
-    const int32_t id = id_of(a, r);
-    const lt_tensor row = lt_tensor_rows(&a->table, id, 1);
+    const int64_t at = table_row(a, r), width = a->y.shape[1];
     float *y = (float *)a->y.data + r * a->y.stride[0];
-    const int64_t width = a->y.shape[1];
+    if (at < 0) {
+        zero_row(&a->y, r);
+        return;
+    }
+    const lt_tensor row = lt_tensor_rows(&a->table, at, 1);
     for (int64_t c = 0; c < width; c += LT_BLOCK_SUPER) {
         float x[LT_BLOCK_SUPER];
         const int64_t n = width - c < LT_BLOCK_SUPER ? width - c : LT_BLOCK_SUPER;
@@ -95,12 +112,30 @@ lt_err LT_ISA_NAME(lt_cpu_embed_fwd)(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
-LT_INLINE void add_block(const lt_tensor *table, const lt_tensor *ids, const lt_tensor *dy,
-                         float scale, int64_t from, int64_t to, const lt_dtype dtype) {
+/* A table whose gradient is added to: its ids, and the id of its first row. */
+typedef struct {
+    const lt_tensor *table, *ids;
+    int64_t first;
+    float scale;
+} added;
+
+/* Does row r of dy count here? */
+static bool counts(const lt_embed_bwd_args *a, int64_t r) {
+    const int32_t id = ((const int32_t *)a->ids.data)[r * a->ids.stride[0]];
+    return !a->part || holds(&a->dtable, id - a->first);
+}
+
+LT_INLINE void add_block(const lt_embed_bwd_args *a, const added *to_table, int64_t from,
+                         int64_t to, const lt_dtype dtype) {
+    const lt_tensor *const table = to_table->table, *const ids = to_table->ids, *const dy = &a->dy;
+    const float scale = to_table->scale;
     for (int64_t r = 0; r < dy->shape[0]; r++) {
-        const int32_t id = ((const int32_t *)ids->data)[r * ids->stride[0]];
-        LT_ASSERT(id >= 0 && id < table->shape[0]);
-        float *dst = (float *)table->data + id * table->stride[0];
+        const int64_t row = ((const int32_t *)ids->data)[r * ids->stride[0]] - to_table->first;
+        if (!counts(a, r)) {
+            continue;
+        }
+        LT_ASSERT(holds(table, row));
+        float *dst = (float *)table->data + row * table->stride[0];
         for (int64_t c = from; c < to; c += VEC) {
             const vf d = v_get(dy->data, dtype, r * dy->stride[0] + c, to - c);
             v_put(dst, LT_F32, c, v_get(dst, LT_F32, c, to - c) + scale * d, to - c);
@@ -108,13 +143,12 @@ LT_INLINE void add_block(const lt_tensor *table, const lt_tensor *ids, const lt_
     }
 }
 
-static void add_rows(const lt_tensor *table, const lt_tensor *ids, const lt_tensor *dy,
-                     float scale) {
-    const int64_t width = dy->shape[1];
-#pragma omp parallel for schedule(static) if (dy->shape[0] * width > PARALLEL_MIN)
+static void add_rows(const lt_embed_bwd_args *a, const added *to_table) {
+    const int64_t width = a->dy.shape[1];
+#pragma omp parallel for schedule(static) if (a->dy.shape[0] * width > PARALLEL_MIN)
     for (int64_t c = 0; c < width; c += COLUMNS) {
         const int64_t end = width - c < COLUMNS ? width : c + COLUMNS;
-        BY_DTYPE(dy->dtype, add_block, table, ids, dy, scale, c, end);
+        BY_DTYPE(a->dy.dtype, add_block, a, to_table, c, end);
     }
 }
 
@@ -122,10 +156,10 @@ lt_err LT_ISA_NAME(lt_cpu_embed_bwd)(lt_queue *q, const void *args) {
     const lt_embed_bwd_args *a = args;
     (void)q;
     if (a->dtable.data != NULL) {
-        add_rows(&a->dtable, &a->ids, &a->dy, a->scale);
+        add_rows(a, &(added){&a->dtable, &a->ids, a->part ? a->first : 0, a->scale});
     }
     if (a->dpos_table.data != NULL) {
-        add_rows(&a->dpos_table, &a->positions, &a->dy, 1.0f);
+        add_rows(a, &(added){&a->dpos_table, &a->positions, 0, 1.0f});
     }
     return LT_OK;
 }

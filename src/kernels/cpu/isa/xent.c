@@ -9,6 +9,8 @@
  *           new running maximum, summed in F32; the sum of blocks, in F64 (a row of 100,000 would
  *           lose two digits), is rescaled when the maximum grows. Fixed order, whatever the number
  *           of threads. A NaN logit makes loss and gradient of its row NaN.
+ * PARTS     Of a part of the vocabulary the first call makes pass 1, the second pass 2, with the
+ *           maximum and the sum of all parts, added up in F64 in their order.
  * CHOICE    Pass 2 takes the exponentials anew: kept in the row they would cost a write more, and
  *           round twice in BF16. */
 #include "kernels/cpu/isa/rows.h"
@@ -28,7 +30,9 @@ typedef struct {
     float max, log_sum;
 } row_sum;
 
-LT_INLINE row_sum row_lse(const void *row, int64_t n, float softcap, const lt_dtype dtype) {
+/* The row's largest logit; *out: the sum of exponentials of the differences to it. */
+LT_INLINE float row_exp_sum(double *out, const void *row, int64_t n, float softcap,
+                            const lt_dtype dtype) {
     float max = -INFINITY;
     double sum = 0.0;
     for (int64_t at = 0; at < n; at += BLOCK) {
@@ -46,12 +50,14 @@ LT_INLINE row_sum row_lse(const void *row, int64_t n, float softcap, const lt_dt
             sum *= exp((double)max - (double)block_max);
             max = block_max;
         }
+        const float base = max > -INFINITY ? max : 0.0f; /* Until now all may be -inf. */
         for (int64_t i = at; i < end; i += VEC) {
-            part += v_exp(block[(i - at) / VEC] - max);
+            part += v_exp(block[(i - at) / VEC] - base);
         }
         sum += (double)v_sum(part);
     }
-    return (row_sum){max, (float)log(sum)};
+    *out = sum;
+    return max;
 }
 
 /* Lowest index of the largest (capped or not: the cap is monotonic) logit. */
@@ -70,10 +76,11 @@ LT_INLINE int32_t row_argmax(const void *row, int64_t n, const lt_dtype dtype) {
 }
 
 /* logits <- scale * ((1 + 2 z lse) softmax - onehot(label)) * d(cap). */
-LT_INLINE void row_gradient(void *row, int64_t n, int32_t label, row_sum lse, float scale,
+LT_INLINE void row_gradient(void *row, int64_t n, int64_t label, row_sum lse, float scale,
                             float z_coef, float softcap, const lt_dtype dtype) {
     const float weight = scale * (1.0f + 2.0f * z_coef * (lse.max + lse.log_sum));
-    const float l_label = f_load_as(row, dtype, label);
+    const bool here = label >= 0 && label < n; /* Else the label is in another part. */
+    const float l_label = here ? f_load_as(row, dtype, label) : 0.0f;
     for (int64_t i = 0; i < n; i += VEC) {
         vf l = v_get(row, dtype, i, n - i);
         vf slope = v_set(1.0f);
@@ -83,6 +90,9 @@ LT_INLINE void row_gradient(void *row, int64_t n, int32_t label, row_sum lse, fl
             slope = 1.0f - t * t;
         }
         v_put(row, dtype, i, weight * v_exp((l - lse.max) - lse.log_sum) * slope, n - i);
+    }
+    if (!here) {
+        return;
     }
     vf one = v_set(l_label);
     float slope = 1.0f;
@@ -101,31 +111,93 @@ LT_INLINE float row_scale(const lt_xent_args *a, int64_t r) {
                : a->grad_scale;
 }
 
+/* What is known of a row: of its softmax, its label's logit, its argmax. */
+typedef struct {
+    row_sum lse;
+    float hit;
+    int32_t best;
+} row_facts;
+
+LT_INLINE float row_hit(const lt_xent_args *a, const void *row, int64_t label,
+                        const lt_dtype dtype) {
+    const int64_t at = label - a->first;
+    if (label < 0 || at < 0 || at >= a->logits.shape[1]) {
+        return 0.0f;
+    }
+    return capped(v_set(f_load_as(row, dtype, at)), a->softcap)[0];
+}
+
+LT_INLINE void write_part(const lt_xent_args *a, int64_t r, const void *row, int32_t label,
+                          const lt_dtype dtype) {
+    const int64_t n = a->logits.shape[1];
+    float *part = (float *)a->part.data + r * LT_XENT_PART;
+    double sum;
+    part[LT_XENT_MAX] = row_exp_sum(&sum, row, n, a->softcap, dtype);
+    part[LT_XENT_SUM] = (float)sum;
+    part[LT_XENT_HIT] = row_hit(a, row, label, dtype);
+    part[LT_XENT_BEST] = (float)(a->first + row_argmax(row, n, dtype));
+}
+
+static row_facts facts_of_parts(const lt_xent_args *a, int64_t r) {
+    const int64_t rows = a->logits.shape[0], n = a->parts.shape[0];
+    const float *first = (const float *)a->parts.data + r * LT_XENT_PART, *part = first;
+    row_facts f = {.lse = {.max = first[LT_XENT_MAX]}, .best = (int32_t)first[LT_XENT_BEST]};
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++, part += rows * LT_XENT_PART) {
+        if (part[LT_XENT_MAX] > f.lse.max) {
+            f.lse.max = part[LT_XENT_MAX];
+            f.best = (int32_t)part[LT_XENT_BEST];
+        }
+        f.hit += part[LT_XENT_HIT];
+    }
+    part = first;
+    for (int64_t i = 0; i < n; i++, part += rows * LT_XENT_PART) {
+        sum += (double)part[LT_XENT_SUM] * exp((double)part[LT_XENT_MAX] - (double)f.lse.max);
+    }
+    f.lse.log_sum = (float)log(sum);
+    return f;
+}
+
+LT_INLINE row_facts facts_of_row(const lt_xent_args *a, const void *row, int32_t label,
+                                 const lt_dtype dtype) {
+    const int64_t n = a->logits.shape[1];
+    row_facts f = {.best = 0};
+    if (a->best.data != NULL) {
+        f.best = row_argmax(row, n, dtype);
+    }
+    if (label >= 0 || a->lse.data != NULL) {
+        double sum;
+        f.lse.max = row_exp_sum(&sum, row, n, a->softcap, dtype);
+        f.lse.log_sum = (float)log(sum);
+        f.hit = row_hit(a, row, label, dtype);
+    }
+    return f;
+}
+
 LT_INLINE void xent_row(const lt_xent_args *a, int64_t r, const lt_dtype dtype) {
     const int64_t n = a->logits.shape[1];
     const int32_t label = ((const int32_t *)a->labels.data)[r * a->labels.stride[0]];
     void *row = at_element(&a->logits, r * a->logits.stride[0]);
-    float *loss = (float *)a->loss.data + r * a->loss.stride[0];
-    const bool counted = label >= 0;
-    LT_ASSERT(label < n);
+    if (a->part.data != NULL) {
+        write_part(a, r, row, label, dtype);
+        return;
+    }
+    LT_ASSERT(label < n || a->parts.data != NULL);
+    const row_facts f = a->parts.data != NULL ? facts_of_parts(a, r)
+                                              : facts_of_row(a, row, label, dtype);
     if (a->best.data != NULL) {
-        ((int32_t *)a->best.data)[r * a->best.stride[0]] = row_argmax(row, n, dtype);
+        ((int32_t *)a->best.data)[r * a->best.stride[0]] = f.best;
     }
-    *loss = 0.0f;
-    if (counted || a->lse.data != NULL) {
-        const row_sum lse = row_lse(row, n, a->softcap, dtype);
-        if (a->lse.data != NULL) {
-            ((float *)a->lse.data)[r * a->lse.stride[0]] = lse.max + lse.log_sum;
-        }
-        if (counted) {
-            const vf l = capped(v_set(f_load_as(row, dtype, label)), a->softcap);
-            *loss = lse.log_sum - (l[0] - lse.max);
-            if (a->grad_scale != 0.0f) {
-                row_gradient(row, n, label, lse, row_scale(a, r), a->z_coef, a->softcap, dtype);
-            }
-        }
+    if (a->lse.data != NULL) {
+        ((float *)a->lse.data)[r * a->lse.stride[0]] = f.lse.max + f.lse.log_sum;
     }
-    if (!counted && a->grad_scale != 0.0f) {
+    ((float *)a->loss.data)[r * a->loss.stride[0]] = label >= 0
+                                                         ? f.lse.log_sum - (f.hit - f.lse.max)
+                                                         : 0.0f;
+    if (label >= 0 && a->grad_scale != 0.0f) {
+        row_gradient(row, n, label - a->first, f.lse, row_scale(a, r), a->z_coef, a->softcap,
+                     dtype);
+    } else if (a->grad_scale != 0.0f) {
         memset(row, 0, (size_t)n * (dtype == LT_F32 ? 4 : 2));
     }
 }

@@ -112,6 +112,9 @@ const char *lt_cuda_embed_q_refuse(const void *args, const lt_device *device) {
     if (format_of(a->table.dtype) == NULL || a->table_packed == NULL) {
         return "table is not packed blocks";
     }
+    if (a->part) {
+        return "a part of the vocabulary";
+    }
     return a->y.dtype != LT_BF16 && a->y.dtype != LT_F16 ? "y is not 16-bit"
                                                          : lt_cuda_refuse_rows(rows, 2, a->y.dtype);
 }

@@ -34,6 +34,9 @@ static const char *xent_refuse(const void *args, const lt_device *device) {
     (void)device;
     const lt_xent_args *a = args;
     const lt_tensor *const rows[] = {&a->logits};
+    if (a->part.data != NULL || a->parts.data != NULL) {
+        return "a part of the vocabulary";
+    }
     return lt_cuda_refuse_rows(rows, 1, a->logits.dtype);
 }
 static lt_err xent_run(lt_queue *q, const void *args) {
@@ -151,7 +154,7 @@ static const char *embed_fwd_refuse(const void *args, const lt_device *device) {
     (void)device;
     const lt_embed_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->table, &a->pos_table};
-    return lt_cuda_refuse_rows(rows, 3, a->y.dtype);
+    return a->part ? "a part of the vocabulary" : lt_cuda_refuse_rows(rows, 3, a->y.dtype);
 }
 static lt_err embed_fwd_run(lt_queue *q, const void *args) {
     lt_embed_args a = *(const lt_embed_args *)args;
@@ -180,7 +183,8 @@ static const char *embed_bwd_refuse(const void *args, const lt_device *device) {
     (void)device;
     const lt_embed_bwd_args *a = args;
     const lt_tensor *const rows[] = {&a->dy}, *const tables[] = {&a->dtable, &a->dpos_table};
-    const char *why = lt_cuda_refuse_rows(rows, 1, a->dy.dtype);
+    const char *why = a->part ? "a part of the vocabulary"
+                              : lt_cuda_refuse_rows(rows, 1, a->dy.dtype);
     return why != NULL ? why : lt_cuda_refuse_rows(tables, 2, LT_F32);
 }
 
