@@ -115,29 +115,28 @@ static bool on_gpu(const bench *b) {
 
 static double ops_s(const bench *b) {
     double sum = b->shares.optimiser_s;
-    for (int op = 0; op < LT_OP_COUNT; op++) {
+    for (int op = 0; op < LT_TIMED_COUNT; op++) {
         sum += b->shares.ops[op].seconds;
     }
     return sum;
 }
 
 static void print_shares(const bench *b) {
-    lt_pass_op_time times[LT_OP_COUNT];
+    lt_pass_op_time times[LT_TIMED_COUNT];
     memcpy(times, b->shares.ops, sizeof times);
     printf("\n  op                 calls   ms a step   share%s\n",
            on_gpu(b) ? "   of its bound" : "");
     for (;;) {
         int top = -1;
-        for (int i = 0; i < LT_OP_COUNT; i++) {
+        for (int i = 0; i < LT_TIMED_COUNT; i++) {
             const double s = times[i].seconds;
             top = s > 0.0 && (top < 0 || s > times[top].seconds) ? i : top;
         }
         if (top < 0 || times[top].seconds < 0.001 * b->step_s) {
             break;
         }
-        printf("  %-16s %7lld  %10.3f  %5.1f %%", lt_op_name((lt_op)top),
-               (long long)times[top].calls, 1e3 * times[top].seconds,
-               100.0 * times[top].seconds / b->step_s);
+        printf("  %-16s %7lld  %10.3f  %5.1f %%", lt_timed_name(top), (long long)times[top].calls,
+               1e3 * times[top].seconds, 100.0 * times[top].seconds / b->step_s);
         if (on_gpu(b)) {
             printf("        %5.1f %%", 100.0 * bound_s(b, &times[top]) / times[top].seconds);
         }
@@ -152,14 +151,14 @@ static void print_shares(const bench *b) {
 
 static json_t *shares_json(const bench *b) {
     json_t *list = json_array();
-    for (int i = 0; i < LT_OP_COUNT; i++) {
+    for (int i = 0; i < LT_TIMED_COUNT; i++) {
         const lt_pass_op_time *t = &b->shares.ops[i];
         if (t->seconds > 0.0) {
-            json_array_append_new(
-                list, json_pack("{s:s, s:I, s:f, s:f, s:f, s:f}", "op", lt_op_name((lt_op)i),
-                                "calls", (json_int_t)t->calls, "ms", 1e3 * t->seconds, "gflop",
-                                t->flops * 1e-9, "mbytes", t->bytes * 1e-6, "of_bound",
-                                on_gpu(b) ? bound_s(b, t) / t->seconds : 0.0));
+            json_array_append_new(list, json_pack("{s:s, s:I, s:f, s:f, s:f, s:f}", "op",
+                                                  lt_timed_name(i), "calls", (json_int_t)t->calls,
+                                                  "ms", 1e3 * t->seconds, "gflop", t->flops * 1e-9,
+                                                  "mbytes", t->bytes * 1e-6, "of_bound",
+                                                  on_gpu(b) ? bound_s(b, t) / t->seconds : 0.0));
         }
     }
     return list;

@@ -146,7 +146,7 @@ lt_err lt_train_ours_shares(lt_train_ours *b, lt_train_shares *out) {
         out->optimiser_s += (lt_clock_s() - start) / WATCHED_STEPS;
     }
     LT_TRY(lt_pass_profile(b->pass, out->ops));
-    for (int op = 0; op < LT_OP_COUNT; op++) {
+    for (int op = 0; op < LT_TIMED_COUNT; op++) {
         out->ops[op].seconds /= WATCHED_STEPS;
         out->ops[op].flops /= WATCHED_STEPS;
         out->ops[op].bytes /= WATCHED_STEPS;

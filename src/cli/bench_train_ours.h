@@ -4,6 +4,7 @@
 #define LT_CLI_BENCH_TRAIN_OURS_H
 
 #include "base/rng.h"
+#include "model/exec.h"
 #include "model/pass.h"
 #include "tensor/ops.h"
 #include "train/optimiser.h"
@@ -53,7 +54,7 @@ LT_MUST_USE lt_err lt_train_ours_step(lt_train_ours *b, double *seconds);
 /* Where the time of a step goes, from a few profiled steps. ops: seconds, minimum work and calls of
  * one step; optimiser_s: norm and update. */
 typedef struct {
-    lt_pass_op_time ops[LT_OP_COUNT];
+    lt_pass_op_time ops[LT_TIMED_COUNT];
     double optimiser_s;
 } lt_train_shares;
 LT_MUST_USE lt_err lt_train_ours_shares(lt_train_ours *b, lt_train_shares *out);

@@ -65,7 +65,7 @@ static lt_err tune_rows(lt_device *device, const lt_model_spec *spec, int64_t m,
     lt_loss loss = {0};
     lt_arena arena = {0};
 
-    lt_loss_carve(&loss, spec, LT_BF16, &pass, &arena);
+    lt_loss_carve(&loss, spec, LT_BF16, &pass, spec->vocab_size, &arena);
     LT_TRY(tune_layer(device, spec, LT_PARAM_QKV, LT_PARAM_QKV_BIAS, m, train));
     LT_TRY(tune_layer(device, spec, LT_PARAM_ATTN_OUT, LT_PARAM_ATTN_OUT_BIAS, m, train));
     LT_TRY(tune_layer(device, spec, LT_PARAM_UP, LT_PARAM_UP_BIAS, m, train));

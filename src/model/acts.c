@@ -2,6 +2,7 @@
 #include "model/acts.h"
 
 #include "model/layer.h"
+#include "model/tp.h"
 
 /* A layer's tensors, in the order of the table. */
 enum {
@@ -26,11 +27,38 @@ lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, in
                    d2);
 }
 
+/* Rows of a batch, and how they are divided over the ranks of tp. */
+typedef struct {
+    int64_t all, own, room; /* R, S, P of acts.h. */
+} rows;
+
+static int n_tp_of(const lt_acts_shape *p) {
+    return p->n_tp > 0 ? p->n_tp : 1;
+}
+
+static rows rows_of(const lt_acts_shape *p) {
+    const int64_t R = p->batch * p->seq;
+    const lt_tp_run run = lt_tp_run_of(R, n_tp_of(p), p->tp_rank);
+    return (rows){R, run.count, run.each * n_tp_of(p)};
+}
+
+static lt_tensor take_rows(lt_arena *a, const rows *n, lt_dtype dtype, int64_t width) {
+    lt_tensor t = lt_tensor_take(a, dtype, n->room, width, 0);
+    t.shape[0] = n->all;
+    return t;
+}
+
+static lt_layer_spec layer_of(const lt_model_spec *s, int64_t layer, const lt_acts_shape *p) {
+    return lt_layer_part(s, layer, n_tp_of(p));
+}
+
 /* What the rows of the table refer to. */
 #define TABLE_NAMES                                                                                \
-    const int64_t B = p->batch, T = p->seq, R = B * T, H = l->n_heads, G = l->n_kv_heads;          \
+    const rows n = rows_of(p);                                                                     \
+    const int64_t B = p->batch, T = p->seq, R = n.all, H = l->n_heads, G = l->n_kv_heads;          \
     const int64_t F = l->ffn_width, E = l->n_experts, K = l->top_k, N = E > 0 ? R * K : R;         \
-    const bool layer_norm = l->norm == LT_NORM_LAYER;                                              \
+    const int64_t S = n.own, P = n.room;                                                           \
+    const bool layer_norm = l->norm == LT_NORM_LAYER, divided = n_tp_of(p) > 1;                    \
     const lt_dtype dtype = p->dtype
 
 /* Bytes of the tensors that layers share, where they are more than `most` says. */
@@ -52,7 +80,7 @@ static void shared_carve(lt_layer_acts *t, const lt_model_spec *s, const lt_acts
     size_t most[N_ACTS] = {0};
     *t = (lt_layer_acts){0};
     for (int64_t i = 0; i < n_layers; i++) {
-        const lt_layer_spec l = lt_model_layer(s, i);
+        const lt_layer_spec l = layer_of(s, i, p);
         widen(most, s->width, &l, p);
     }
 #define TAKE(name, from_level, present, type, d0, d1, d2)                                          \
@@ -75,6 +103,7 @@ static void layer_carve(lt_layer_acts *t, const lt_layer_acts *shared, int64_t C
     }
     LT_LAYER_ACTS(TAKE)
 #undef TAKE
+    t->h1.shape[0] = t->h2.shape[0] = t->logits.shape[0] = R; /* In room for P. */
 }
 
 void lt_acts_carve_one(lt_layer_acts *room, const lt_model_spec *s, const lt_acts_shape *shape,
@@ -85,23 +114,24 @@ void lt_acts_carve_one(lt_layer_acts *room, const lt_model_spec *s, const lt_act
 
 void lt_acts_view(lt_layer_acts *layer, const lt_layer_acts *room, const lt_model_spec *s,
                   int64_t index, const lt_acts_shape *shape) {
-    const lt_layer_spec l = lt_model_layer(s, index);
+    const lt_layer_spec l = layer_of(s, index, shape);
     LT_ASSERT(shape->level == LT_KEEP_NOTHING);
     layer_carve(layer, room, s->width, &l, shape, NULL);
 }
 
 /* The layer whose scratch is the largest: one with experts, where there is one. */
-static lt_layer_spec widest(const lt_model_spec *s) {
+static lt_layer_spec widest(const lt_model_spec *s, const lt_acts_shape *p) {
     int64_t i = 0;
     while (s->n_experts > 0 && s->dense[i] && i + 1 < s->n_layers) {
         i++;
     }
-    return lt_model_layer(s, i);
+    return layer_of(s, i, p);
 }
 
 static void own_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shape *p,
                       lt_arena *a) {
-    const int64_t R = p->batch * p->seq, C = s->width;
+    const rows n = rows_of(p);
+    const int64_t R = n.all, S = n.own, C = s->width;
 
     t->tokens = lt_tensor_take(a, LT_I32, R, 0, 0);
     t->labels = lt_tensor_take(a, LT_I32, R, 0, 0);
@@ -110,10 +140,10 @@ static void own_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_sh
     if (p->weights) {
         t->weights = lt_tensor_take(a, LT_F32, R, 0, 0);
     }
-    t->x_final = lt_tensor_take(a, p->dtype, R, C, 0);
-    t->h_final = lt_tensor_take(a, p->dtype, R, C, 0);
-    t->mean_final = lt_tensor_take(a, LT_F32, R, 0, 0);
-    t->rstd_final = lt_tensor_take(a, LT_F32, R, 0, 0);
+    t->x_final = lt_tensor_take(a, p->dtype, S, C, 0);
+    t->h_final = take_rows(a, &n, p->dtype, C);
+    t->mean_final = lt_tensor_take(a, LT_F32, S, 0, 0);
+    t->rstd_final = lt_tensor_take(a, LT_F32, S, 0, 0);
     t->loss_rows = lt_tensor_take(a, LT_F32, R, 0, 0);
     t->best = lt_tensor_take(a, LT_I32, R, 0, 0);
     if (s->n_experts > 0) {
@@ -121,20 +151,21 @@ static void own_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_sh
         t->n_labels = lt_tensor_take(a, LT_F32, 1, 0, 0);
     }
     if (p->backward) {
-        t->dx = lt_tensor_take(a, p->dtype, R, C, 0);
+        t->dx = lt_tensor_take(a, p->dtype, S, C, 0);
     }
 }
 
 static void scratch_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shape *p,
                           lt_arena *a) {
-    const lt_layer_spec l = widest(s);
-    const int64_t B = p->batch, T = p->seq, R = B * T, C = s->width, N = R * l.top_k;
+    const lt_layer_spec l = widest(s, p);
+    const rows n = rows_of(p);
+    const int64_t B = p->batch, T = p->seq, R = n.all, C = s->width, N = R * l.top_k;
 
-    t->branch = lt_tensor_take(a, p->dtype, R, C, 0);
+    t->branch = take_rows(a, &n, p->dtype, C);
     if (!p->backward) {
         return;
     }
-    t->dh = lt_tensor_take(a, p->dtype, R, C, 0);
+    t->dh = take_rows(a, &n, p->dtype, C);
     t->dqkv = lt_tensor_take(a, p->dtype, R, lt_layer_qkv_cols(&l), 0);
     t->datt = lt_tensor_take(a, p->dtype, R, lt_layer_att_cols(&l), 0);
     t->delta = lt_tensor_take(a, LT_F32, B, l.n_heads, T);
@@ -166,7 +197,7 @@ void lt_acts_carve_own(lt_acts_set *set, const lt_layer_acts *shared_layer,
                        const lt_batch_acts *shared_batch, int64_t first_layer, int64_t n_layers,
                        const lt_model_spec *s, const lt_acts_shape *shape, lt_arena *a) {
     for (int64_t i = 0; i < n_layers; i++) {
-        const lt_layer_spec l = lt_model_layer(s, first_layer + i);
+        const lt_layer_spec l = layer_of(s, first_layer + i, shape);
         layer_carve(&set->layers[i], shared_layer, s->width, &l, shape, a);
     }
     set->batch = *shared_batch;

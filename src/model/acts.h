@@ -14,7 +14,11 @@
  *
  * With experts: h2 ─router─▶ logits ─route─▶ probs, experts, weights, slots;  gather h2 ─▶ xg ─▶ up ─▶ act ─▶ down ─combine─▶ mlp* or branch.
  * Backward reuses places whose contents it has consumed: act takes d(act), up takes d(up), xg takes
- * d(xg). */
+ * d(xg).
+ *
+ * Where ranks of tp share the layers (tp.h), S rows of the batch are this rank's: those of the
+ * stream and of what a half adds to it. What is gathered or summed has all R rows, in room for P of
+ * them. H, G and F are this rank's. */
 #ifndef LT_MODEL_ACTS_H
 #define LT_MODEL_ACTS_H
 
@@ -30,24 +34,24 @@
 #define LT_INPUT        LT_KEEP_NOTHING
 
 /* name, shared from level, present if, dtype, shape (trailing 0: fewer dimensions). R rows, N = R *
- * max(K, 1) rows of experts. */
+ * max(K, 1) rows of experts; S rows of this rank, P rows in whole runs of ranks (else both R). */
 #define LT_LAYER_ACTS(X)                                                                           \
-    X(x_in, LT_INPUT, true, dtype, R, C, 0)                                                        \
-    X(mean1, LT_COSTLY, l->pre_norms &&layer_norm, LT_F32, R, 0, 0)                                \
-    X(rstd1, LT_COSTLY, l->pre_norms, LT_F32, R, 0, 0)                                             \
-    X(h1, LT_CHEAP, l->pre_norms, dtype, R, C, 0)                                                  \
+    X(x_in, LT_INPUT, true, dtype, S, C, 0)                                                        \
+    X(mean1, LT_COSTLY, l->pre_norms &&layer_norm, LT_F32, S, 0, 0)                                \
+    X(rstd1, LT_COSTLY, l->pre_norms, LT_F32, S, 0, 0)                                             \
+    X(h1, LT_CHEAP, l->pre_norms || divided, dtype, P, C, 0)                                       \
     X(qkv, LT_COSTLY, true, dtype, R, lt_layer_qkv_cols(l), 0)                                     \
     X(qk, LT_CHEAP, l->qk_norm, dtype, R, lt_layer_qk_cols(l), 0)                                  \
     X(rstd_qk, LT_COSTLY, l->qk_norm, LT_F32, R *(H + G), 0, 0)                                    \
     X(att, LT_COSTLY, true, dtype, R, lt_layer_att_cols(l), 0)                                     \
     X(lse, LT_COSTLY, true, LT_F32, B, H, T)                                                       \
-    X(proj, LT_COSTLY, l->post_norms, dtype, R, C, 0)                                              \
-    X(rstd_post1, LT_COSTLY, l->post_norms, LT_F32, R, 0, 0)                                       \
-    X(x_mid, LT_COSTLY, true, dtype, R, C, 0)                                                      \
-    X(mean2, LT_COSTLY, l->pre_norms &&layer_norm, LT_F32, R, 0, 0)                                \
-    X(rstd2, LT_COSTLY, l->pre_norms, LT_F32, R, 0, 0)                                             \
-    X(h2, LT_CHEAP, l->pre_norms, dtype, R, C, 0)                                                  \
-    X(logits, LT_COSTLY, E > 0, LT_F32, R, E, 0)                                                   \
+    X(proj, LT_COSTLY, l->post_norms, dtype, S, C, 0)                                              \
+    X(rstd_post1, LT_COSTLY, l->post_norms, LT_F32, S, 0, 0)                                       \
+    X(x_mid, LT_COSTLY, true, dtype, S, C, 0)                                                      \
+    X(mean2, LT_COSTLY, l->pre_norms &&layer_norm, LT_F32, S, 0, 0)                                \
+    X(rstd2, LT_COSTLY, l->pre_norms, LT_F32, S, 0, 0)                                             \
+    X(h2, LT_CHEAP, l->pre_norms || divided, dtype, P, C, 0)                                       \
+    X(logits, LT_COSTLY, E > 0, LT_F32, P, E, 0)                                                   \
     X(probs, LT_COSTLY, E > 0, LT_F32, R, E, 0)                                                    \
     X(experts, LT_COSTLY, E > 0, LT_I32, R, K, 0)                                                  \
     X(weights, LT_COSTLY, E > 0, LT_F32, R, K, 0)                                                  \
@@ -57,8 +61,8 @@
     X(up, LT_COSTLY, true, dtype, N, lt_layer_up_rows(l), 0)                                       \
     X(act, LT_CHEAP, true, dtype, N, F, 0)                                                         \
     X(down, LT_COSTLY, E > 0, dtype, N, C, 0)                                                      \
-    X(mlp, LT_COSTLY, l->post_norms, dtype, R, C, 0)                                               \
-    X(rstd_post2, LT_COSTLY, l->post_norms, LT_F32, R, 0, 0)
+    X(mlp, LT_COSTLY, l->post_norms, dtype, S, C, 0)                                               \
+    X(rstd_post2, LT_COSTLY, l->post_norms, LT_F32, S, 0, 0)
 
 typedef struct {
 #define LT_ACT_FIELD(name, level, present, dtype, d0, d1, d2) lt_tensor name;
@@ -76,10 +80,11 @@ typedef struct {
     lt_tensor aux;             /* (L, 2) F32 with experts. */
     lt_tensor n_labels;        /* (1) F32: counted labels of the batch, the weight of aux losses. */
     lt_tensor loss_rows, best; /* (R) F32, I32 */
-    lt_tensor dx;              /* (R, C): gradient of the residual stream. */
+    lt_tensor dx;              /* (S, C): gradient of the residual stream. */
     /* Scratch that all sets share: nothing in it outlives a range of layers. */
-    lt_tensor branch; /* (R, C): what a block adds to the residual stream. */
-    lt_tensor dh;     /* (R, C): gradient of a norm's output. */
+    /* (R, C), of which own rows count outside of a half: what it adds to the residual stream; the
+     * gradient of a norm's output. */
+    lt_tensor branch, dh;
     lt_tensor dqkv, datt, delta;
     lt_tensor ddown, dweights, dlogits,
         dlogits_cast; /* Experts: (N, C), (R, K), (R, E), (R, E) when BF16. */
@@ -89,8 +94,9 @@ typedef struct {
     int64_t batch, seq; /* B, T */
     lt_dtype dtype;
     bool backward;
-    int level;    /* lt_recompute, or LT_KEEP_NOTHING */
-    bool weights; /* A weight a row, beside the labels. */
+    int level;         /* lt_recompute, or LT_KEEP_NOTHING */
+    bool weights;      /* A weight a row, beside the labels. */
+    int n_tp, tp_rank; /* Ranks that share the layers, and this one's place; n_tp 0: 1. */
 } lt_acts_shape;
 
 /* The activations of one batch in flight: its own tensors, and views of the scratch that the sets

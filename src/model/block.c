@@ -1,8 +1,14 @@
 /* block.c: where a half of a layer meets the residual stream, alike for attention and the MLP.
  *
  *     begin   x = stream + branch;  h = norm(x), in one op; without a pre-norm the half reads x
- *     end     branch = residual_scale * norm(y); without a post-norm y was written to branch */
+ *     end     branch = residual_scale * norm(y); without a post-norm y was written to branch
+ *
+ * With ranks of tp (tp.h) the stream has own rows; begin ends with a gather of h, or of x into h's
+ * place, and end begins with the scatter of what the last product wrote to branch, all rows of
+ * it. */
 #include "model/block.h"
+
+#include "model/tp.h"
 
 static lt_err add(lt_exec *r, lt_tensor y, lt_tensor a, float alpha, lt_tensor b) {
     return lt_exec_add(
@@ -10,37 +16,65 @@ static lt_err add(lt_exec *r, lt_tensor y, lt_tensor a, float alpha, lt_tensor b
                .y = y, .a = a, .b = b, .alpha = alpha, .beta = b.data != NULL ? 1.0f : 0.0f});
 }
 
+/* All rows of what the half reads, of which own rows are there. */
+static lt_err gather_input(lt_exec *r, const lt_layer_spec *l, lt_tensor h, lt_tensor x) {
+    return r->n_tp == 1 ? LT_OK : lt_tp_gather(r, h, l->pre_norms ? lt_tp_own_rows(r, h) : x);
+}
+
 lt_err lt_block_begin_fwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *norm, lt_tensor h,
                           lt_tensor x, lt_tensor stream, lt_tensor branch) {
-    const lt_tensor none = {0};
+    const lt_tensor none = {0}, own_h = lt_tp_own_rows(r, h), own = lt_tp_own_rows(r, branch);
     if (!l->pre_norms) {
-        return stream.data == NULL ? LT_OK : add(r, x, stream, 1.0f, branch);
+        LT_TRY(stream.data == NULL ? LT_OK : add(r, x, stream, 1.0f, own));
+    } else if (stream.data == NULL) {
+        LT_TRY(lt_norm_fwd(r, norm, own_h, x, none, none));
+    } else {
+        LT_TRY(lt_norm_fwd(r, norm, own_h, stream, own, x));
     }
-    if (stream.data == NULL) {
-        return lt_norm_fwd(r, norm, h, x, none, none);
-    }
-    return lt_norm_fwd(r, norm, h, stream, branch, x);
+    return gather_input(r, l, h, x);
+}
+
+lt_tensor lt_block_input(const lt_exec *r, const lt_layer_spec *l, lt_tensor h, lt_tensor x) {
+    return l->pre_norms || r->n_tp > 1 ? h : x;
+}
+
+lt_tensor lt_block_output(const lt_exec *r, const lt_layer_spec *l, lt_tensor branch, lt_tensor y) {
+    return l->post_norms && r->n_tp == 1 ? y : branch;
 }
 
 lt_err lt_block_end_fwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *post, lt_tensor branch,
                         lt_tensor y) {
-    const lt_tensor none = {0};
-    if (l->post_norms) {
-        LT_TRY(lt_norm_fwd(r, post, branch, y, none, none));
+    const lt_tensor none = {0}, own = lt_tp_own_rows(r, branch);
+    if (r->n_tp > 1) {
+        LT_TRY(lt_tp_scatter(r, l->post_norms ? y : own, branch));
     }
-    return l->residual_scale != 1.0f ? add(r, branch, branch, l->residual_scale, none) : LT_OK;
+    if (l->post_norms) {
+        LT_TRY(lt_norm_fwd(r, post, own, y, none, none));
+    }
+    return l->residual_scale != 1.0f ? add(r, own, own, l->residual_scale, none) : LT_OK;
+}
+
+lt_err lt_block_again(lt_exec *r, const lt_layer_spec *l, const lt_norm *norm, lt_tensor h,
+                      lt_tensor x) {
+    const lt_tensor none = {0};
+    LT_TRY(l->pre_norms ? lt_norm_fwd(r, norm, lt_tp_own_rows(r, h), x, none, none) : LT_OK);
+    return gather_input(r, l, h, x);
 }
 
 lt_err lt_block_end_bwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *post,
                         const lt_batch_acts *b, lt_tensor y, lt_tensor *dy) {
-    const lt_tensor none = {0};
+    const lt_tensor none = {0}, own = lt_tp_own_rows(r, b->branch);
     *dy = b->dx;
     if (l->residual_scale != 1.0f) {
-        LT_TRY(add(r, b->branch, b->dx, l->residual_scale, none));
-        *dy = b->branch;
+        LT_TRY(add(r, own, b->dx, l->residual_scale, none));
+        *dy = own;
     }
     if (l->post_norms) {
-        LT_TRY(lt_norm_bwd(r, post, b->branch, *dy, y, false));
+        LT_TRY(lt_norm_bwd(r, post, own, *dy, y, false));
+        *dy = own;
+    }
+    if (r->n_tp > 1) {
+        LT_TRY(lt_tp_gather(r, b->branch, *dy));
         *dy = b->branch;
     }
     return LT_OK;
@@ -48,6 +82,6 @@ lt_err lt_block_end_bwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *post,
 
 lt_err lt_block_begin_bwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *norm,
                           const lt_batch_acts *b, lt_tensor x) {
-    return l->pre_norms ? lt_norm_bwd(r, norm, b->dx, b->dh, x, true)
-                        : add(r, b->dx, b->dx, 1.0f, b->dh);
+    const lt_tensor dh = lt_tp_own_rows(r, b->dh);
+    return l->pre_norms ? lt_norm_bwd(r, norm, b->dx, dh, x, true) : add(r, b->dx, b->dx, 1.0f, dh);
 }

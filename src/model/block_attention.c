@@ -8,6 +8,8 @@
 #include "model/block.h"
 #include "model/context.h"
 
+#include "model/tp.h"
+
 static lt_norm norm1(int layer, const lt_layer_acts *t) {
     return (lt_norm){LT_PARAM_NORM1, LT_PARAM_NORM1_BIAS, layer, t->mean1, t->rstd1};
 }
@@ -17,8 +19,8 @@ static lt_norm post_norm(int layer, const lt_layer_acts *t) {
 }
 
 /* What the product of q, k and v reads: the norm's result, or the stream itself. */
-static lt_tensor qkv_input(const lt_layer_spec *l, const lt_layer_acts *t) {
-    return l->pre_norms ? t->h1 : t->x_in;
+static lt_tensor qkv_input(const lt_exec *r, const lt_layer_spec *l, const lt_layer_acts *t) {
+    return lt_block_input(r, l, t->h1, t->x_in);
 }
 
 /* The heads of q and k in x, side by side. */
@@ -127,24 +129,24 @@ static lt_attention_args attention_args(const lt_exec *r, const lt_layer_spec *l
 
 lt_err lt_attention_qkv_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                             lt_tensor stream) {
-    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const lt_layer_spec l = lt_exec_layer(r, layer);
     const lt_norm norm = norm1(layer, t);
     LT_TRY(lt_block_begin_fwd(r, &l, &norm, t->h1, t->x_in, stream, b->branch));
-    LT_TRY(lt_linear_fwd(r, t->qkv, qkv_input(&l, t), LT_PARAM_QKV, LT_PARAM_QKV_BIAS, layer));
+    LT_TRY(lt_linear_fwd(r, t->qkv, qkv_input(r, &l, t), LT_PARAM_QKV, LT_PARAM_QKV_BIAS, layer));
     return qk_fwd(r, &l, layer, t);
 }
 
 lt_err lt_attention_out_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b) {
-    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const lt_layer_spec l = lt_exec_layer(r, layer);
     const lt_norm post = post_norm(layer, t);
-    LT_TRY(lt_linear_fwd(r, l.post_norms ? t->proj : b->branch, t->att, LT_PARAM_ATTN_OUT,
+    LT_TRY(lt_linear_fwd(r, lt_block_output(r, &l, b->branch, t->proj), t->att, LT_PARAM_ATTN_OUT,
                          LT_PARAM_ATTN_OUT_BIAS, layer));
     return lt_block_end_fwd(r, &l, &post, b->branch, t->proj);
 }
 
 lt_err lt_attention_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                               lt_tensor stream) {
-    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const lt_layer_spec l = lt_exec_layer(r, layer);
     LT_TRY(lt_attention_qkv_fwd(r, layer, t, b, stream));
     const lt_attention_args args = attention_args(r, &l, layer, t);
     LT_TRY(lt_context_attention_fwd(r, &args));
@@ -193,14 +195,13 @@ static lt_err qk_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_lay
 
 lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                               lt_recompute level) {
-    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const lt_layer_spec l = lt_exec_layer(r, layer);
     const lt_norm norm = norm1(layer, t), post = post_norm(layer, t);
-    const lt_tensor none = {0};
     lt_tensor dproj = b->dx;
 
     /* Redo what was dropped: h1, and q and k behind their norm. */
     if (level == LT_RECOMPUTE_SELECTIVE) {
-        LT_TRY(l.pre_norms ? lt_norm_fwd(r, &norm, t->h1, t->x_in, none, none) : LT_OK);
+        LT_TRY(lt_block_again(r, &l, &norm, t->h1, t->x_in));
         LT_TRY(l.qk_norm ? qk_fwd(r, &l, layer, t) : LT_OK);
     }
     LT_TRY(lt_block_end_bwd(r, &l, &post, b, t->proj, &dproj));
@@ -215,7 +216,8 @@ lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, con
                                     .dout = lt_heads(r, &b->datt, 0, l.n_heads, l.value_dim),
                                     .fwd = attention_args(r, &l, layer, t)}));
     LT_TRY(qk_bwd(r, &l, layer, t, &b->dqkv));
-    LT_TRY(lt_linear_bwd(r, b->dh, b->dqkv, qkv_input(&l, t), LT_PARAM_QKV, LT_PARAM_QKV_BIAS,
+    LT_TRY(lt_linear_bwd(r, b->dh, b->dqkv, qkv_input(r, &l, t), LT_PARAM_QKV, LT_PARAM_QKV_BIAS,
                          layer, false));
+    LT_TRY(lt_tp_scatter(r, lt_tp_own_rows(r, b->dh), b->dh));
     return lt_block_begin_bwd(r, &l, &norm, b, t->x_in);
 }

@@ -2,6 +2,8 @@
  * three. */
 #include "model/block.h"
 
+#include "model/tp.h"
+
 static lt_norm norm2(int layer, const lt_layer_acts *t) {
     return (lt_norm){LT_PARAM_NORM2, LT_PARAM_NORM2_BIAS, layer, t->mean2, t->rstd2};
 }
@@ -11,8 +13,8 @@ static lt_norm post_norm(int layer, const lt_layer_acts *t) {
 }
 
 /* What the first matrix reads: the norm's result, or the stream itself. */
-static lt_tensor up_input(const lt_layer_spec *l, const lt_layer_acts *t) {
-    return l->pre_norms ? t->h2 : t->x_mid;
+static lt_tensor up_input(const lt_exec *r, const lt_layer_spec *l, const lt_layer_acts *t) {
+    return lt_block_input(r, l, t->h2, t->x_mid);
 }
 
 lt_err lt_mlp_activate(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t) {
@@ -43,7 +45,7 @@ static bool plain(const lt_exec *r, const lt_layer_spec *l) {
     return !l->gated && l->act != LT_ACT_XIELU && r->model->held == NULL;
 }
 static lt_err up_fwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t) {
-    const lt_tensor h = up_input(l, t);
+    const lt_tensor h = up_input(r, l, t);
     if (plain(r, l)) {
         return lt_linear_act_fwd(r, t->act, t->up, h, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer);
     }
@@ -53,13 +55,13 @@ static lt_err up_fwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_lay
 
 lt_err lt_mlp_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         int64_t capacity) {
-    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const lt_layer_spec l = lt_exec_layer(r, layer);
     const lt_norm norm = norm2(layer, t), post = post_norm(layer, t);
-    const lt_tensor y = l.post_norms ? t->mlp : b->branch;
+    const lt_tensor y = lt_block_output(r, &l, b->branch, t->mlp);
 
     LT_TRY(lt_block_begin_fwd(r, &l, &norm, t->h2, t->x_mid, t->x_in, b->branch));
     if (l.n_experts > 0) {
-        LT_TRY(lt_moe_fwd(r, layer, t, b, up_input(&l, t), y, capacity));
+        LT_TRY(lt_moe_fwd(r, layer, t, b, up_input(r, &l, t), y, capacity));
     } else {
         LT_TRY(up_fwd(r, &l, layer, t));
         LT_TRY(lt_linear_fwd(r, y, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer));
@@ -71,7 +73,7 @@ lt_err lt_mlp_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_
  * there has been read for the last time by then. */
 static lt_err dense_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t,
                         const lt_batch_acts *b, lt_tensor dy, lt_recompute level) {
-    const lt_tensor h = up_input(l, t);
+    const lt_tensor h = up_input(r, l, t);
     if (level == LT_RECOMPUTE_SELECTIVE) {
         LT_TRY(lt_mlp_activate(r, l, layer, t));
     }
@@ -87,19 +89,19 @@ static lt_err dense_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_
 
 lt_err lt_mlp_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         lt_recompute level, float aux_scale) {
-    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const lt_layer_spec l = lt_exec_layer(r, layer);
     const lt_norm norm = norm2(layer, t), post = post_norm(layer, t);
-    const lt_tensor none = {0};
     lt_tensor dy = b->dx;
 
-    if (level == LT_RECOMPUTE_SELECTIVE && l.pre_norms) {
-        LT_TRY(lt_norm_fwd(r, &norm, t->h2, t->x_mid, none, none));
+    if (level == LT_RECOMPUTE_SELECTIVE) {
+        LT_TRY(lt_block_again(r, &l, &norm, t->h2, t->x_mid));
     }
     LT_TRY(lt_block_end_bwd(r, &l, &post, b, t->mlp, &dy));
     if (l.n_experts > 0) {
-        LT_TRY(lt_moe_bwd(r, layer, t, b, up_input(&l, t), dy, level, aux_scale));
+        LT_TRY(lt_moe_bwd(r, layer, t, b, up_input(r, &l, t), dy, level, aux_scale));
     } else {
         LT_TRY(dense_bwd(r, &l, layer, t, b, dy, level));
+        LT_TRY(lt_tp_scatter(r, lt_tp_own_rows(r, b->dh), b->dh));
     }
     return lt_block_begin_bwd(r, &l, &norm, b, t->x_mid);
 }

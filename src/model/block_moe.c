@@ -5,13 +5,19 @@
  * How many rows an expert got is data that stays on the device: the grouped products read
  * expert_start there. Between them the activation runs over all R * K places; those beyond
  * expert_start[E] (rows dropped for capacity) hold what was there before, and nobody reads what
- * becomes of them. */
+ * becomes of them.
+ *
+ * Ranks of tp have columns of every expert. Each sends its own rows through the router and all
+ * choose from the gathered logits; what an expert's result is worth to a row is known when the
+ * parts of all ranks are summed. */
 #include "model/block.h"
+
+#include "model/tp.h"
 
 /* y rows of each expert = x rows of it times its matrix's transpose [+ its bias]. */
 static lt_err experts_fwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
                           lt_param_kind bias, lt_tensor y, lt_tensor x) {
-    const lt_tensor b = lt_exec_weight(r, bias, layer);
+    const lt_tensor b = lt_exec_bias(r, bias, layer);
     LT_TRY(lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = y,
                                                                .a = x,
                                                                .b = lt_exec_weight(r, kind, layer),
@@ -28,7 +34,7 @@ static lt_err experts_fwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_para
  * dbias likewise, then dx = dy w; dx may be x. */
 static lt_err experts_bwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
                           lt_param_kind bias, lt_tensor dx, lt_tensor dy, lt_tensor x) {
-    const lt_tensor dbias = lt_exec_gradient(r, bias, layer);
+    const lt_tensor dbias = lt_exec_bias_gradient(r, bias, layer);
     if (dbias.data != NULL) {
         LT_TRY(lt_exec_moe_bias_bwd(
             r, &(lt_moe_bias_bwd_args){.dbias = dbias, .dy = dy, .expert_start = t->expert_start}));
@@ -56,10 +62,12 @@ static lt_err gather(lt_exec *r, const lt_layer_spec *l, const lt_layer_acts *t,
 
 lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                   lt_tensor h, lt_tensor y, int64_t capacity) {
-    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const lt_layer_spec l = lt_exec_layer(r, layer);
     const lt_tensor aux = lt_tensor_1d((float *)b->aux.data + 2 * layer, LT_F32, 2);
 
-    LT_TRY(lt_linear_fwd(r, t->logits, h, LT_PARAM_ROUTER, LT_PARAM_ROUTER_BIAS, layer));
+    LT_TRY(lt_linear_fwd(r, lt_tp_own_rows(r, t->logits), lt_tp_own_rows(r, h), LT_PARAM_ROUTER,
+                         LT_PARAM_ROUTER_BIAS, layer));
+    LT_TRY(lt_tp_gather(r, t->logits, lt_tp_own_rows(r, t->logits)));
     LT_TRY(lt_exec_moe_route_fwd(r, &(lt_moe_route_args){.probs = t->probs,
                                                          .experts = t->experts,
                                                          .weights = t->weights,
@@ -84,7 +92,7 @@ lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_
  * rounds dlogits first. */
 static lt_err router_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                          lt_tensor h, float aux_scale) {
-    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const lt_layer_spec l = lt_exec_layer(r, layer);
     LT_TRY(lt_exec_moe_route_bwd(
         r, &(lt_moe_route_bwd_args){.dlogits = b->dlogits,
                                     .dweights = b->dweights,
@@ -100,13 +108,13 @@ static lt_err router_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt
     if (b->dlogits_cast.data != b->dlogits.data) {
         LT_TRY(lt_exec_cast(r, &(lt_cast_args){.y = b->dlogits_cast, .x = b->dlogits}));
     }
-    return lt_linear_bwd(r, b->dh, b->dlogits_cast, h, LT_PARAM_ROUTER, LT_PARAM_ROUTER_BIAS, layer,
-                         true);
+    return lt_linear_bwd(r, lt_tp_own_rows(r, b->dh), lt_tp_own_rows(r, b->dlogits_cast),
+                         lt_tp_own_rows(r, h), LT_PARAM_ROUTER, LT_PARAM_ROUTER_BIAS, layer, true);
 }
 
 lt_err lt_moe_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                   lt_tensor h, lt_tensor dy, lt_recompute level, float aux_scale) {
-    const lt_layer_spec l = lt_model_layer(r->spec, layer);
+    const lt_layer_spec l = lt_exec_layer(r, layer);
     if (level == LT_RECOMPUTE_SELECTIVE) {
         LT_TRY(gather(r, &l, t, h));
         LT_TRY(lt_mlp_activate(r, &l, layer, t));
@@ -118,6 +126,7 @@ lt_err lt_moe_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_
                                                                  .weights = t->weights,
                                                                  .slot_row = t->slot_row,
                                                                  .expert_start = t->expert_start}));
+    LT_TRY(lt_tp_sum(r, b->dweights));
     LT_TRY(experts_bwd(r, layer, t, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, t->act, b->ddown, t->act));
     LT_TRY(lt_mlp_activate_bwd(r, &l, layer, t));
     LT_TRY(experts_bwd(r, layer, t, LT_PARAM_UP, LT_PARAM_UP_BIAS, t->xg, t->up, t->xg));
@@ -126,5 +135,6 @@ lt_err lt_moe_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_
                                                                .slot_row = t->slot_row,
                                                                .expert_start = t->expert_start,
                                                                .top_k = l.top_k}));
+    LT_TRY(lt_tp_scatter(r, lt_tp_own_rows(r, b->dh), b->dh));
     return router_bwd(r, layer, t, b, h, aux_scale);
 }

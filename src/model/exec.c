@@ -14,7 +14,8 @@ lt_err lt_exec_open(lt_exec *r, const lt_model *m) {
                    .device = m->device,
                    .backend = m->backend,
                    .ops = m->backend->ops,
-                   .dtype = m->options.dtype};
+                   .dtype = m->options.dtype,
+                   .n_tp = 1};
     return m->backend->queue_open(m->device, &r->queue);
 }
 
@@ -30,7 +31,7 @@ void lt_exec_close(lt_exec *r) {
 #define WATCH_OPS 8192
 struct lt_watch {
     int64_t n;
-    lt_op ops[WATCH_OPS];
+    int ops[WATCH_OPS];
 };
 
 lt_err lt_exec_times(lt_exec *r) {
@@ -58,15 +59,14 @@ lt_err lt_exec_watch(lt_exec *r, bool on) {
     return LT_OK;
 }
 
-lt_err lt_exec_before(lt_exec *r, lt_op op, const void *args) {
+lt_err lt_exec_begin(lt_exec *r, int timed, const lt_cost *least) {
     struct lt_watch *w = r->watch;
     if (w != NULL) {
-        const lt_cost cost = lt_op_cost(op, args);
-        r->least[op].flops += cost.flops;
-        r->least[op].bytes += cost.bytes;
+        r->least[timed].flops += least->flops;
+        r->least[timed].bytes += least->bytes;
         if (r->backend->mark != NULL) {
             LT_TRY(w->n == WATCH_OPS ? lt_exec_times(r) : LT_OK);
-            w->ops[w->n] = op;
+            w->ops[w->n] = timed;
             LT_TRY(r->backend->mark(r->queue, 2 * w->n));
         }
     }
@@ -74,15 +74,29 @@ lt_err lt_exec_before(lt_exec *r, lt_op op, const void *args) {
     return LT_OK;
 }
 
-lt_err lt_exec_after(lt_exec *r, lt_op op) {
-    r->calls[op]++;
+lt_err lt_exec_before(lt_exec *r, lt_op op, const void *args) {
+    const lt_cost least = r->watch != NULL ? lt_op_cost(op, args) : (lt_cost){0};
+    return lt_exec_begin(r, (int)op, &least);
+}
+
+lt_err lt_exec_end(lt_exec *r, int timed) {
+    r->calls[timed]++;
     if (r->watch != NULL && r->backend->mark != NULL) {
         return r->backend->mark(r->queue, 2 * r->watch->n++ + 1);
     }
     if (r->backend->mark == NULL) {
-        r->seconds[op] += (double)(lt_clock_ns() - r->started_ns) * 1e-9;
+        r->seconds[timed] += (double)(lt_clock_ns() - r->started_ns) * 1e-9;
     }
     return LT_OK;
+}
+
+const char *lt_timed_name(int timed) {
+    static const char *const verbs[] = {"tp all-gather", "tp reduce-scatter", "tp all-reduce"};
+    return timed < LT_OP_COUNT ? lt_op_name((lt_op)timed) : verbs[timed - LT_OP_COUNT];
+}
+
+lt_layer_spec lt_exec_layer(const lt_exec *r, int layer) {
+    return lt_layer_part(r->spec, layer, r->n_tp);
 }
 
 /* Of a parameter the model has. */
@@ -206,6 +220,8 @@ lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids) {
                          .positions = r->positions,
                          .late = r->late,
                          .scale = lt_embedding_scale(r),
+                         .part = r->n_tp > 1,
+                         .first = r->first_word,
                          .table_packed = h != NULL && h->n_runs == 1 ? h->runs[0].packed : NULL});
 }
 
@@ -228,12 +244,24 @@ static bool in_fp8(const lt_exec *r, int index) {
     return r->fp8 != NULL && lt_fp8_takes(&r->model->table.params[index]);
 }
 
+static bool has_bias(const lt_exec *r, lt_param_kind bias) {
+    const bool summed = bias == LT_PARAM_ATTN_OUT_BIAS || bias == LT_PARAM_DOWN_BIAS;
+    return bias != LT_PARAM_KIND_COUNT && (!summed || r->tp_rank == 0);
+}
+
+lt_tensor lt_exec_bias(const lt_exec *r, lt_param_kind kind, int layer) {
+    return has_bias(r, kind) ? lt_exec_weight(r, kind, layer) : (lt_tensor){0};
+}
+
+lt_tensor lt_exec_bias_gradient(const lt_exec *r, lt_param_kind kind, int layer) {
+    return has_bias(r, kind) ? lt_exec_gradient(r, kind, layer) : (lt_tensor){0};
+}
+
 lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
                      int layer) {
     const lt_model *m = r->model;
     const int index = param_index(r, kind, layer);
-    const lt_tensor b = bias == LT_PARAM_KIND_COUNT ? (lt_tensor){0}
-                                                    : lt_exec_weight(r, bias, layer);
+    const lt_tensor b = lt_exec_bias(r, bias, layer);
 
     if (in_fp8(r, index)) {
         return lt_fp8_forward(r, index, y, x, b);
@@ -260,8 +288,7 @@ static bool adds(lt_exec *r, lt_param_kind kind) {
 lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
                      lt_param_kind bias, int layer, bool add_dx) {
     const lt_tensor dw = lt_exec_gradient(r, kind, layer);
-    const lt_tensor dbias = bias == LT_PARAM_KIND_COUNT ? (lt_tensor){0}
-                                                        : lt_exec_gradient(r, bias, layer);
+    const lt_tensor dbias = lt_exec_bias_gradient(r, bias, layer);
     const int index = param_index(r, kind, layer);
     const bool add_dw = adds(r, kind);
     bool kept;

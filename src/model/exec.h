@@ -8,9 +8,14 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "lateen/comm.h"
 #include "model/params.h"
 #include "tensor/cost.h"
 #include "tensor/ops.h"
+
+/* What is timed: the ops, and behind them the verbs between the ranks of tp (tp.h). */
+enum { LT_TIMED_GATHER = LT_OP_COUNT, LT_TIMED_SCATTER, LT_TIMED_SUM, LT_TIMED_COUNT };
+const char *lt_timed_name(int timed);
 
 typedef struct {
     uint64_t started_ns; /* Of the op that runs now. */
@@ -36,27 +41,31 @@ typedef struct {
     struct lt_apart *apart;     /* NULL: gradients of weights are computed with the others. */
     struct lt_fp8 *fp8;         /* NULL: linear layers multiply what is stored. */
     struct lt_context *context; /* NULL: sequences are whole (context.h). */
+    lt_group *tp;       /* The ranks that share every layer with this one (tp.h); NULL: none. */
+    int n_tp, tp_rank;  /* 1 and 0 without them. */
+    int64_t first_word; /* Of the rows of embedding and head that are held here. */
     bool fixed_order; /* Of products: a row's bits do not depend on the other rows of the call. */
     lt_tensor positions;        /* (B * T) I32 */
     lt_tensor late;             /* Ids of an embedding's op, or absent. */
     lt_tensor doc_start;        /* (B, T) I32 or absent */
     lt_tensor rope, rope_local; /* (P, columns, 2) F32; rope_local of sliding layers */
-    double seconds[LT_OP_COUNT];
-    int64_t calls[LT_OP_COUNT];
-    lt_cost least[LT_OP_COUNT]; /* While watched. */
-    struct lt_watch *watch;     /* NULL: not watched. */
+    double seconds[LT_TIMED_COUNT];
+    int64_t calls[LT_TIMED_COUNT];
+    lt_cost least[LT_TIMED_COUNT]; /* While watched. */
+    struct lt_watch *watch;        /* NULL: not watched. */
 } lt_exec;
 
 /* Around every op: the clock, or on a watched run of a backend with a stopwatch, its marks. */
 lt_err lt_exec_before(lt_exec *r, lt_op op, const void *args);
-lt_err lt_exec_after(lt_exec *r, lt_op op);
+lt_err lt_exec_begin(lt_exec *r, int timed, const lt_cost *least);
+lt_err lt_exec_end(lt_exec *r, int timed);
 
 #define LT_EXEC_OP(name, args)                                                                     \
     static inline lt_err lt_exec_##name(lt_exec *r, const args *a) {                               \
         lt_err err;                                                                                \
         LT_TRY(lt_exec_before(r, LT_OP_##name, a));                                                \
         err = r->ops->name(r->queue, a);                                                           \
-        return err == LT_OK ? lt_exec_after(r, LT_OP_##name) : err;                                \
+        return err == LT_OK ? lt_exec_end(r, LT_OP_##name) : err;                                  \
     }
 LT_OP_MAP(LT_EXEC_OP)
 #undef LT_EXEC_OP
@@ -69,10 +78,17 @@ lt_err lt_exec_watch(lt_exec *r, bool on);
 /* Bring `seconds` up to date with a stopwatch's marks; waits. */
 lt_err lt_exec_times(lt_exec *r);
 
+/* The record of a layer, of what this rank computes of it. */
+lt_layer_spec lt_exec_layer(const lt_exec *r, int layer);
+
 /* Weight and gradient of a kind in a layer (ignored outside layers); absent kinds give data
  * NULL. */
 lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer);
 lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer);
+/* The same of a bias, absent for LT_PARAM_KIND_COUNT, and on ranks that do not add it: a bias behind
+ * a sum over ranks is added by the first of them. */
+lt_tensor lt_exec_bias(const lt_exec *r, lt_param_kind kind, int layer);
+lt_tensor lt_exec_bias_gradient(const lt_exec *r, lt_param_kind kind, int layer);
 /* In F32 whatever the weights' type is; absent where the layer has none. */
 lt_tensor lt_exec_xielu(const lt_exec *r, int layer); /* (2) */
 lt_tensor lt_exec_sinks(const lt_exec *r, int layer); /* (H) */

@@ -66,6 +66,15 @@ lt_layer_spec lt_model_layer(const lt_model_spec *s, int64_t layer) {
         .residual_scale = s->residual_scale > 0 ? s->residual_scale : 1.0f};
 }
 
+lt_layer_spec lt_layer_part(const lt_model_spec *s, int64_t layer, int tp) {
+    lt_layer_spec l = lt_model_layer(s, layer);
+    LT_ASSERT(l.n_heads % tp == 0 && l.ffn_width % tp == 0);
+    l.n_heads /= tp;
+    l.n_kv_heads = l.n_kv_heads > tp ? l.n_kv_heads / tp : tp > 1 ? 1 : l.n_kv_heads;
+    l.ffn_width /= tp;
+    return l;
+}
+
 bool lt_layer_norm_rotates(const lt_model_spec *s, const lt_layer_spec *l) {
     return l->qk_norm && !l->qk_norm_whole && l->rope != LT_LAYER_ROPE_NONE &&
            2 * lt_rope_columns(s) == l->head_dim;

@@ -40,6 +40,10 @@ static inline int64_t lt_layer_up_rows(const lt_layer_spec *l) {
     return l->gated ? 2 * l->ffn_width : l->ffn_width;
 }
 
+/* The part of a layer that each of tp ranks computes: its heads and its columns of the MLP; one key
+ * head where there are fewer of them than ranks. tp 1: the layer. */
+lt_layer_spec lt_layer_part(const lt_model_spec *spec, int64_t layer, int tp);
+
 /* What logits are divided by: 1 where the spec does not say. */
 static inline float lt_model_logit_divisor(const lt_model_spec *spec) {
     return spec->logit_divisor > 0 ? spec->logit_divisor : 1.0f;

@@ -2,8 +2,13 @@
  * made, and overwritten by their gradient, a chunk of rows at a time. Chunks run in order and add
  * to the head's gradient in order; each reads the head twice and its gradient once, and its
  * products pack the head anew: few rows make that dear (GPT-2 124M, one thread, the three products
- * together: 160 rows 140 GFLOP/s, 512 rows 153). */
+ * together: 160 rows 140 GFLOP/s, 512 rows 153).
+ *
+ * Ranks of tp have some words each, of all rows: xent says what it needs of each part, that is
+ * gathered, and from all of it each rank makes losses and its own words' gradients. */
 #include "model/loss.h"
+
+#include "model/tp.h"
 
 #define CHUNK_BYTES ((int64_t)128 << 20)
 #define CHUNK_STEP  ((int64_t)16) /* Whole register tiles of rows. */
@@ -20,10 +25,11 @@ static int64_t equal_chunk(int64_t rows, int64_t row_bytes, int64_t chunk_bytes,
 }
 
 void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
-                   lt_arena *a) {
+                   int64_t n_words, lt_arena *a) {
     const lt_dtype logits = o->train ? dtype : LT_F32;
-    const int64_t rows = o->batch * o->seq,
-                  row_bytes = s->vocab_size * (int64_t)lt_dtype_bytes(logits);
+    const int n_tp = lt_pass_n_tp(o);
+    const int64_t rows = o->batch * o->seq, most_words = (s->vocab_size + n_tp - 1) / n_tp,
+                  row_bytes = most_words * (int64_t)lt_dtype_bytes(logits);
     const int64_t chunk = o->loss_chunk_rows > 0 ? o->loss_chunk_rows
                           : o->on_device
                               ? equal_chunk(rows, row_bytes, DEVICE_CHUNK_BYTES, DEVICE_CHUNK_STEP)
@@ -31,7 +37,10 @@ void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_
 
     l->chunk_rows = chunk < rows ? chunk : rows;
     /* At least two rows: an evaluation keeps half as many, in F32, in the place of BF16 ones. */
-    l->logits = lt_tensor_take(a, logits, l->chunk_rows > 2 ? l->chunk_rows : 2, s->vocab_size, 0);
+    l->logits = lt_tensor_take(a, logits, l->chunk_rows > 2 ? l->chunk_rows : 2, n_words, 0);
+    if (n_tp > 1) {
+        l->parts = lt_tensor_take(a, LT_F32, n_tp, l->chunk_rows, LT_XENT_PART);
+    }
 }
 
 static lt_param_kind head_kind(const lt_model_spec *s) {
@@ -60,6 +69,23 @@ static lt_err skip_chunk(lt_exec *r, const lt_batch_acts *b, int64_t first, int6
     return LT_OK;
 }
 
+/* Losses and gradients of n rows: in two calls where other ranks have the other words. */
+static lt_err xent(lt_exec *r, const lt_loss *l, lt_xent_args *args) {
+    const int64_t n = args->logits.shape[0];
+    if (r->n_tp == 1) {
+        return lt_exec_xent(r, args);
+    }
+    float *const parts = l->parts.data, *own = parts + r->tp_rank * n * LT_XENT_PART;
+    const lt_tensor all = lt_tensor_3d(parts, LT_F32, r->n_tp, n, LT_XENT_PART);
+    args->first = r->first_word;
+    args->part = lt_tensor_2d(own, LT_F32, n, LT_XENT_PART);
+    LT_TRY(lt_exec_xent(r, args));
+    LT_TRY(lt_tp_share(r, all));
+    args->part = (lt_tensor){0};
+    args->parts = all;
+    return lt_exec_xent(r, args);
+}
+
 static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, int64_t first,
                         int64_t n, const lt_loss_how *how) {
     const lt_tensor none = {0};
@@ -68,18 +94,19 @@ static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, in
     lt_tensor logits = lt_tensor_rows(&l->logits, 0, n);
 
     if (how->grad_scale == 0) {
-        logits = lt_tensor_2d(l->logits.data, LT_F32, n, r->spec->vocab_size);
+        logits = lt_tensor_2d(l->logits.data, LT_F32, n, l->logits.shape[1]);
     }
     LT_TRY(lt_linear_fwd(r, logits, h, head, LT_PARAM_KIND_COUNT, 0));
-    LT_TRY(lt_exec_xent(
-        r, &(lt_xent_args){.logits = logits,
-                           .labels = lt_tensor_rows(&b->labels, first, n),
-                           .loss = lt_tensor_rows(&b->loss_rows, first, n),
-                           .best = lt_tensor_rows(&b->best, first, n),
-                           .weights = how->weights ? lt_tensor_rows(&b->weights, first, n) : none,
-                           .grad_scale = how->grad_scale,
-                           .softcap = r->spec->final_softcap,
-                           .z_coef = how->z_coef}));
+    LT_TRY(
+        xent(r, l,
+             &(lt_xent_args){.logits = logits,
+                             .labels = lt_tensor_rows(&b->labels, first, n),
+                             .loss = lt_tensor_rows(&b->loss_rows, first, n),
+                             .best = lt_tensor_rows(&b->best, first, n),
+                             .weights = how->weights ? lt_tensor_rows(&b->weights, first, n) : none,
+                             .grad_scale = how->grad_scale,
+                             .softcap = r->spec->final_softcap,
+                             .z_coef = how->z_coef}));
     if (how->grad_scale == 0) {
         return LT_OK;
     }

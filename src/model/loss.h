@@ -7,12 +7,15 @@
 
 typedef struct {
     int64_t chunk_rows;
-    lt_tensor logits; /* (chunk_rows, V): the act dtype when training, F32 in evaluation. */
+    /* (chunk_rows, V), or of this rank's words: the act dtype when training, F32 in evaluation. */
+    lt_tensor logits;
+    lt_tensor parts; /* (ranks of tp, chunk_rows, LT_XENT_PART) F32; absent without them. */
 } lt_loss;
 
-/* Carve the chunk's logits. chunk_rows of o 0: about 32 MiB of them. */
+/* Carve the chunk's logits. chunk_rows of o 0: about 32 MiB of them; ranks of tp, whose words are not
+ * as many, have the same. n_words: of this rank. */
 void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
-                   lt_arena *a);
+                   int64_t n_words, lt_arena *a);
 
 typedef struct {
     /* (B * T): chunks without a counted label are skipped; NULL: none is (the results are the

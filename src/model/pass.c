@@ -6,6 +6,7 @@
  *
  *     activations   | shared by all sets | set 0's own | set 1's own | ... */
 #include "model/pass_impl.h"
+#include "model/tp.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -52,7 +53,9 @@ static lt_acts_shape shape_of(const lt_pass_options *o, lt_dtype dtype, int64_t 
                            .dtype = dtype,
                            .backward = o->train,
                            .level = level_of(o),
-                           .weights = o->weights};
+                           .weights = o->weights,
+                           .n_tp = lt_pass_n_tp(o),
+                           .tp_rank = o->tp != NULL ? lt_group_rank(o->tp) : 0};
 }
 
 /* A part of an arena, as large as `bytes`, as an arena; absent while measuring. */
@@ -127,12 +130,18 @@ static void gradients_carve(lt_pass *p, const lt_model_spec *s, const lt_param_t
     }
 }
 
+/* Rows of the head that are held here; of a stage without it some, for which there is room. */
+static int64_t words_of(const lt_model_spec *s, const lt_param_table *t) {
+    const int head = lt_param_index(t, s->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, 0);
+    return t->params[head].local_count > 0 ? t->params[head].local_shape[0] : s->vocab_size;
+}
+
 /* Every byte of a pass. */
 static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const lt_param_table *t,
                        const lt_pass_options *o, arenas *a) {
     const lt_stage_options stage = stage_options(o, s);
     sets_carve(p, s, dtype, o, &a->activations);
-    lt_loss_carve(&p->loss, s, dtype, o, &a->logits);
+    lt_loss_carve(&p->loss, s, dtype, o, words_of(s, t), &a->logits);
     tables_carve(&p->rope, &p->rope_local, &p->f32, s, o, &a->scratch);
     lt_stage_carve(&p->stage, &stage, &a->scratch);
     lt_context_carve(&p->context, s, dtype, o, &a->scratch);
@@ -286,6 +295,11 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     lt_pass *p = NULL;
 
     LT_TRY(check_options(o, &m->spec));
+    LT_TRY(lt_tp_check_rows(o->batch, o->seq, lt_pass_n_tp(o)));
+    if (o->fp8 != LT_FP8_NONE && lt_pass_n_tp(o) > 1) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "pass: 8-bit linear layers with tensor parallelism (tp=%d)",
+                lt_pass_n_tp(o));
+    }
     if (o->train && !o->master_elsewhere && !lt_model_has_master(m)) {
         LT_FAIL(LT_ERR_STATE,
                 "pass: the model was opened in %s without an F32 master; it can not be trained",
@@ -299,6 +313,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     p->options = *o;
     p->options.on_device = !m->backend->host_memory;
     LT_TRY_DONE(lt_exec_open(&p->exec, m));
+    LT_TRY_DONE(lt_tp_join(&p->exec, o->tp));
     LT_TRY_DONE(open_sets(p, &m->spec, o));
     if (o->fp8 != LT_FP8_NONE) {
         p->fp8.weights = calloc((size_t)m->table.n_params, sizeof *p->fp8.weights);
@@ -370,6 +385,7 @@ lt_err lt_pass_check_batch(const lt_pass *p, const lt_pass_batch *b) {
                 (long long)b->batch, (long long)b->seq, (long long)p->options.batch,
                 (long long)p->options.seq);
     }
+    LT_TRY(lt_tp_check_rows(b->batch, b->seq, p->exec.n_tp));
     if (b->weights != NULL && !p->options.weights) {
         LT_FAIL(LT_ERR_ARG, "batch with weights in a pass that was opened without them");
     }
@@ -456,7 +472,7 @@ lt_err lt_pass_watch(lt_pass *p, bool on) {
 
 lt_err lt_pass_profile(lt_pass *p, lt_pass_op_time *times) {
     LT_TRY(lt_exec_times(&p->exec));
-    for (int op = 0; op < LT_OP_COUNT; op++) {
+    for (int op = 0; op < LT_TIMED_COUNT; op++) {
         const lt_cost least = p->exec.least[op];
         times[op] = (lt_pass_op_time){p->exec.seconds[op], least.flops, least.bytes,
                                       p->exec.calls[op]};

@@ -67,10 +67,18 @@ typedef struct {
      * master, so that the model needs none. */
     bool gradients_elsewhere, master_elsewhere;
     lt_context_options context;
+    /* Tensor and sequence parallelism (tp.h): the ranks that share every layer with this one, whose
+     * model is the part of it that src/parallel/layout.h gives. They call the same functions with
+     * the same batches, and get the same results. NULL, or a group of one: none. */
+    lt_group *tp;
 } lt_pass_options;
 
 /* Tokens of a whole sequence, of which `seq` are this rank's. */
 int64_t lt_pass_whole_seq(const lt_pass_options *o);
+
+static inline int lt_pass_n_tp(const lt_pass_options *o) {
+    return o->tp != NULL ? lt_group_size(o->tp) : 1;
+}
 
 /* One batch, host memory; of divided sequences, this rank's tokens (lt_context_take), with positions
  * and document starts in the whole sequence. labels -1: not counted. doc_start, positions: NULL when each row is one
@@ -178,7 +186,8 @@ LT_MUST_USE lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs
 LT_MUST_USE lt_err lt_pass_logprobs_backward(lt_pass *p, int set, const float *dlogprobs,
                                              float grad_scale);
 
-/* F32 over the model's table, the backend's memory; of a stage its own units alone. */
+/* F32 over the model's table, the backend's memory; of a stage its own units alone. With ranks of
+ * tp, what several of them hold has a part of its gradient on each: their sum is the gradient. */
 const lt_param_buffer *lt_pass_gradients(const lt_pass *p);
 /* The next batch to train on begins anew: what products make is stored, not added, the rest is
  * zeroed first. Until then the old gradients stand. */
@@ -194,7 +203,7 @@ float *lt_pass_f32(lt_pass *p);
 struct lt_queue *lt_pass_queue(const lt_pass *p); /* What computes the gradients. */
 int64_t lt_pass_graphs(const lt_pass *p);         /* Recorded so far. */
 
-/* Time, calls and least work of each op since open or the last watch. A backend whose work is
+/* Time, calls and least work of each op, and of the verbs of tp (LT_TIMED_* of exec.h), since open or the last watch. A backend whose work is
  * queued is timed only while watched, eagerly, with its own stopwatch; one that works at once
  * always, by the clock. */
 typedef struct {
@@ -202,6 +211,6 @@ typedef struct {
     int64_t calls;
 } lt_pass_op_time;
 LT_MUST_USE lt_err lt_pass_watch(lt_pass *p, bool on);
-LT_MUST_USE lt_err lt_pass_profile(lt_pass *p, lt_pass_op_time *times); /* (LT_OP_COUNT) */
+LT_MUST_USE lt_err lt_pass_profile(lt_pass *p, lt_pass_op_time *times); /* (LT_TIMED_COUNT) */
 
 #endif

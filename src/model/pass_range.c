@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "model/pass_impl.h"
+#include "model/tp.h"
 
 static bool has_head(const lt_pass *p) {
     return p->end == p->exec.spec->n_layers;
@@ -41,14 +42,36 @@ static lt_err layer_fwd(lt_pass *p, int set, int layer, lt_tensor stream, bool t
     return LT_OK;
 }
 
+static int head_unit(const lt_pass *p) {
+    return p->model->table.n_units - 1;
+}
+
+/* The stream before layer 0: with ranks of tp, of own rows, the sum of what each has of all. */
+static lt_err embed(lt_pass *p, int set) {
+    lt_exec *r = &p->exec;
+    const lt_batch_acts *b = &p->sets[set].batch;
+    const lt_tensor x = lt_pass_layer(p, set, 0)->x_in, y = r->n_tp > 1 ? b->branch : x;
+    LT_TRY(lt_pass_enter(p, 0, LT_UNIT_WEIGHTS));
+    LT_TRY(lt_embedding_fwd(r, y, b->tokens));
+    LT_TRY(lt_pass_leave(p, 0, LT_UNIT_WEIGHTS));
+    return lt_tp_scatter(r, x, y);
+}
+
+/* h_final = the final norm of x [+ add -> sum], of all rows. */
+static lt_err normed(lt_pass *p, int set, lt_tensor x, lt_tensor add, lt_tensor sum) {
+    const lt_batch_acts *b = &p->sets[set].batch;
+    const lt_norm norm = final_norm(b);
+    const lt_tensor own = lt_tp_own_rows(&p->exec, b->h_final);
+    LT_TRY(lt_pass_enter(p, head_unit(p), LT_UNIT_WEIGHTS));
+    LT_TRY(lt_final_norm_fwd(&p->exec, &norm, own, x, add, sum));
+    return lt_tp_gather(&p->exec, b->h_final, own);
+}
+
 /* *stream: what the branch of layer end - 1 is to be added to. */
 static lt_err layers_fwd(lt_pass *p, int set, int first, int end, bool train, lt_tensor *stream) {
     *stream = (lt_tensor){0};
     if (first == 0) {
-        LT_TRY(lt_pass_enter(p, 0, LT_UNIT_WEIGHTS));
-        LT_TRY(
-            lt_embedding_fwd(&p->exec, lt_pass_layer(p, set, 0)->x_in, p->sets[set].batch.tokens));
-        LT_TRY(lt_pass_leave(p, 0, LT_UNIT_WEIGHTS));
+        LT_TRY(embed(p, set));
     }
     for (int layer = first; layer < end; layer++) {
         LT_TRY(lt_pass_enter(p, 1 + layer, LT_UNIT_WEIGHTS));
@@ -59,18 +82,12 @@ static lt_err layers_fwd(lt_pass *p, int set, int first, int end, bool train, lt
     return LT_OK;
 }
 
-static int head_unit(const lt_pass *p) {
-    return p->model->table.n_units - 1;
-}
-
 lt_err lt_pass_forward_all(lt_pass *p, int set, bool train) {
     const lt_batch_acts *b = &p->sets[set].batch;
-    const lt_norm norm = final_norm(b);
     lt_tensor stream;
     LT_ASSERT(p->first == 0 && has_head(p));
     LT_TRY(layers_fwd(p, set, 0, p->end, train, &stream));
-    LT_TRY(lt_pass_enter(p, head_unit(p), LT_UNIT_WEIGHTS));
-    return lt_final_norm_fwd(&p->exec, &norm, b->h_final, stream, b->branch, b->x_final);
+    return normed(p, set, stream, lt_tp_own_rows(&p->exec, b->branch), b->x_final);
 }
 
 /* Whether lt_linear_bwd makes this gradient, so that it may be stored the first time. Experts' are
@@ -171,7 +188,9 @@ static lt_err head_run(lt_pass *p, int set, const lt_loss_how *how) {
         return LT_OK;
     }
     *stored = true;
-    return lt_final_norm_bwd(r, &norm, b->dx, b->dh, b->x_final);
+    const lt_tensor dh = lt_tp_own_rows(r, b->dh);
+    LT_TRY(lt_tp_scatter(r, dh, b->dh));
+    return lt_final_norm_bwd(r, &norm, b->dx, dh, b->x_final);
 }
 
 /* The same, with its unit and, where the embedding is the head, that. A stage without the first
@@ -188,14 +207,18 @@ static lt_err head(lt_pass *p, int set, const lt_loss_how *how) {
 
 static lt_err embedding_bwd(lt_pass *p, const lt_batch_acts *b) {
     lt_exec *r = &p->exec;
+    const lt_tensor dy = r->n_tp > 1 ? b->branch : b->dx;
+    LT_TRY(lt_tp_gather(r, dy, b->dx));
     LT_TRY(lt_pass_enter(p, 0, LT_UNIT_GRADIENTS));
     LT_TRY(lt_exec_embed_bwd(
         r, &(lt_embed_bwd_args){.dtable = lt_exec_gradient(r, LT_PARAM_EMBED, 0),
                                 .dpos_table = lt_exec_gradient(r, LT_PARAM_POS_EMBED, 0),
-                                .dy = b->dx,
+                                .dy = dy,
                                 .ids = b->tokens,
                                 .positions = r->positions,
-                                .scale = lt_embedding_scale(r)}));
+                                .scale = lt_embedding_scale(r),
+                                .part = r->n_tp > 1,
+                                .first = r->first_word}));
     return lt_pass_leave(p, 0, LT_UNIT_GRADIENTS);
 }
 
@@ -287,7 +310,7 @@ static lt_err forward_range(lt_pass *p, int set, int first, int end, bool train)
     LT_TRY(layers_fwd(p, set, first, end, train, &stream));
     return lt_exec_add(r, &(lt_add_args){.y = lt_pass_stream(p, set, end),
                                          .a = stream,
-                                         .b = b->branch,
+                                         .b = lt_tp_own_rows(r, b->branch),
                                          .alpha = 1.0f,
                                          .beta = 1.0f});
 }
@@ -302,7 +325,6 @@ lt_err lt_pass_forward_eval(lt_pass *p, int set, int first, int end) {
 
 lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale) {
     const lt_batch_acts *b = use_set(p, set);
-    const lt_norm norm = final_norm(b);
     const lt_tensor none = {0};
     const lt_loss_how how = {.grad_scale = grad_scale,
                              .z_coef = grad_scale != 0 ? p->options.z_coef : 0.0f,
@@ -311,8 +333,7 @@ lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale) {
     if (grad_scale != 0) {
         LT_TRY(begin_gradients(p));
     }
-    LT_TRY(lt_pass_enter(p, head_unit(p), LT_UNIT_WEIGHTS));
-    LT_TRY(lt_final_norm_fwd(&p->exec, &norm, b->h_final, b->x_final, none, none));
+    LT_TRY(normed(p, set, b->x_final, none, none));
     return head(p, set, &how);
 }
 

@@ -25,7 +25,7 @@ static void divide_cores(void) {
 
 /* Axes that do not train yet. */
 static lt_err check_axes(const lt_mesh_shape *s, const char *mesh) {
-    const char *axis = s->tp > 1 ? "tp" : s->ep > 1 ? "ep" : NULL;
+    const char *axis = s->ep > 1 ? "ep" : NULL;
     if (axis != NULL) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "mesh '%s': training does not divide by %s yet", mesh, axis);
     }

@@ -230,6 +230,7 @@ lt_pass_options lt_training_pass_options(const lt_training *t) {
     o.partition = lt_training_is_divided(t) ? &t->partition : NULL;
     o.master_elsewhere = t->shards.level > 0;
     o.gradients_elsewhere = t->shards.level > 1;
+    o.tp = lt_training_has_ranks(t) ? t->world->mesh.tp : NULL;
     return o;
 }
 

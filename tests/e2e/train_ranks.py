@@ -63,6 +63,11 @@ def read(out):
     return {"steps": rows(out, "train"), "evals": rows(out, "eval")}
 
 
+def all_divide(run, ranks):
+    sizes = [int(run["args"]["batch.size"])] + [int(p.split("@")[0]) for p in str(run["args"].get("batch.ramp", "")).split(",") if p]
+    return all(s % ranks == 0 for s in sizes)
+
+
 def beside_pytorch(work):
     for i, run in enumerate(json.load(open(golden + "train.json"))):
         for ranks in (2, 3):
@@ -70,8 +75,7 @@ def beside_pytorch(work):
             args = {"out": out, "data.train": golden + "tokens", "export": "false", "threads": 1, **run["args"]}
             if run["evals"]:
                 args["data.valid"] = golden + "valid"
-            sizes = [int(args["batch.size"])] + [int(p.split("@")[0]) for p in str(args.get("batch.ramp", "")).split(",") if p]
-            if any(s % ranks for s in sizes):
+            if not all_divide(run, ranks):
                 continue
             done = train(ranks, args)
             check(f"{run['name']}, {ranks} ranks", done.stderr[-400:] if done.returncode else compare(run if run["evals"] else {**run, "evals": []}, read(out)))
@@ -99,8 +103,8 @@ def other_mesh(work):
     out = f"{work}/meshes"
     deep = {**SMALL, "model.layers": 4, "batch.micro": 2}
     check("a run of four layers", train(0, {**deep, "out": out + "-one", "steps": 9}).returncode)
-    for ranks, steps, args in ((2, 2, {"mesh": "pp=2"}), (4, 4, {"mesh": "pp=2,dp=2", "mesh.stages": "1,3"}), (3, 6, {"mesh": "pp=3"}),
-                               (2, 8, {"mesh": "pp=2", "mesh.schedule": "interleaved"}), (0, 9, {})):
+    for ranks, steps, args in ((2, 2, {"mesh": "pp=2"}), (4, 3, {"mesh": "dp=2,tp=2"}), (4, 4, {"mesh": "pp=2,dp=2", "mesh.stages": "1,3"}), (3, 6, {"mesh": "pp=3"}),
+                               (2, 7, {"mesh": "tp=2"}), (2, 8, {"mesh": "pp=2", "mesh.schedule": "interleaved"}), (0, 9, {})):
         done = train(ranks, {**deep, "out": out, "steps": steps, **args})
         check(f"{args or 'one rank'} to step {steps}", done.returncode and done.stderr[-400:])
     check("meshes: equals the run of one", compare(read(out + "-one"), read(out)))
@@ -118,6 +122,20 @@ def tokens_divided(work):
         check(f"{run['name']}, tokens divided by {way}", done.stderr[-400:] if done.returncode else compare(run if run["evals"] else {**run, "evals": []}, read(out)))
     done = train(2, {**SMALL, "out": f"{work}/cp-odd", "data.seq": 18, "mesh": "cp=2"})
     check("rows of 18 tokens over 2 ranks", "cannot be divided into 4 pieces, two for each of cp=2 ranks; 20 can" not in done.stderr and done.stderr[-300:])
+
+
+def layers_beside_pytorch(work):
+    """Ranks that share the layers (tp), and the rows too."""
+    for i, run in enumerate(json.load(open(golden + "train.json"))):
+        for mesh, ranks, rows in (("tp=2", 2, 1), ("dp=2,tp=2", 4, 2)):
+            out = f"{work}/tp-{i}-{ranks}"
+            args = {"out": out, "data.train": golden + "tokens", "export": "false", "threads": 1, "mesh": mesh, **run["args"]}
+            if run["evals"]:
+                args["data.valid"] = golden + "valid"
+            if not all_divide(run, rows) or "muon" in args.values() or (ranks == 4 and i % 3):
+                continue
+            done = train(ranks, args)
+            check(f"{run['name']}, {mesh}", done.stderr[-400:] if done.returncode else compare(run if run["evals"] else {**run, "evals": []}, read(out)))
 
 
 def other_number_of_ranks(work):
@@ -207,9 +225,11 @@ def refusals(work):
             (2, {"batch.size": 7}, "batch.size = 7 rows cannot be divided by 2 ranks; 8 can"),
             (2, {"batch.ramp": "3@0"}, "batch.ramp '3@0': 3 rows cannot be divided by 2 ranks"),
             (2, {"mesh": "dp=4"}, "mesh pp=1,dp=4,cp=1,tp=1 has 4 places, and there are 2 ranks; dp=2 makes 2"),
-            (2, {"mesh": "tp=2"}, "mesh 'tp=2': training does not divide by tp yet"),
+            (2, {"mesh": "cp=2"}, "mesh 'cp=2': training does not divide by cp yet"),
             (3, {"mesh": "pp=3"}, "mesh: pp=3 stages, and the model has 2 layers; pp=2 fits"),
             (2, {"mesh": "pp=2", "mesh.stages": "1,2"}, "stages '1,2': more than the model's 2 layers"),
+            (3, {"mesh": "tp=3"}, "mesh: tp=3 does not divide the model's 2 heads; tp=2 does"),
+            (2, {"mesh": "tp=2", "optim.kind": "muon"}, "Muon needs whole matrices"),
             (2, {"mesh": "xx=2"}, "'xx=2' is not AXIS=SIZE"),
             (0, {"mesh": "dp=2"}, "has 2 places, and there are 1 ranks")):
         out = f"{work}/refused"
@@ -225,6 +245,7 @@ if shutil.which("mpirun") is None:
 with tempfile.TemporaryDirectory() as work:
     beside_pytorch(work)
     stages_beside_pytorch(work)
+    layers_beside_pytorch(work)
     other_mesh(work)
     tokens_divided(work)
     other_number_of_ranks(work)

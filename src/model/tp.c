@@ -1,0 +1,164 @@
+/* tp.c: see tp.h. A verb waits for what the queue has yet to do, since the transports read and
+ * write host memory; a host's queue never has anything. */
+#include "model/tp.h"
+
+#include "model/layer.h"
+
+lt_tp_run lt_tp_run_of(int64_t rows, int n, int rank) {
+    const int64_t each = (rows + n - 1) / n, first = each * rank, left = rows - first;
+    return (lt_tp_run){each, first, left > each ? each : left > 0 ? left : 0};
+}
+
+/* More than (n - 1)^2 rows leave no rank without one. */
+static bool each_has_rows(int64_t batch, int64_t seq, int n) {
+    for (int64_t b = 1; b <= batch && b * seq <= (int64_t)(n - 1) * (n - 1); b++) {
+        if (lt_tp_run_of(b * seq, n, n - 1).count == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+lt_err lt_tp_check_rows(int64_t batch, int64_t seq, int n) {
+    int64_t fits = seq;
+    while (!each_has_rows(batch, fits, n)) {
+        fits++;
+    }
+    if (fits != seq) {
+        LT_FAIL(
+            LT_ERR_ARG,
+            "pass: sequences of %lld tokens leave one of the %d ranks of tp without a row; %lld "
+            "tokens do not",
+            (long long)seq, n, (long long)fits);
+    }
+    return LT_OK;
+}
+
+/* ---- Joining ---- */
+
+static lt_err check_held(const lt_exec *r, lt_param_kind kind, int layer, int64_t count) {
+    const lt_param_table *t = &r->model->table;
+    const int i = lt_param_index(t, kind, layer);
+    if (i >= 0 && t->params[i].local_count > 0 && t->params[i].local_count != count) {
+        LT_FAIL(LT_ERR_ARG, "%s: %lld elements are held here, and rank %d of %d of tp has %lld",
+                t->params[i].name, (long long)t->params[i].local_count, r->tp_rank, r->n_tp,
+                (long long)count);
+    }
+    return LT_OK;
+}
+
+static lt_err check_layer(const lt_exec *r, int layer) {
+    const lt_layer_spec l = lt_exec_layer(r, layer);
+    const int64_t C = r->spec->width, E = l.n_experts > 0 ? l.n_experts : 1;
+    LT_TRY(check_held(r, LT_PARAM_NORM1, layer, C));
+    LT_TRY(check_held(r, LT_PARAM_QKV, layer, lt_layer_qkv_cols(&l) * C));
+    LT_TRY(check_held(r, LT_PARAM_ATTN_OUT, layer, lt_layer_att_cols(&l) * C));
+    LT_TRY(check_held(r, LT_PARAM_UP, layer, E * lt_layer_up_rows(&l) * C));
+    return check_held(r, LT_PARAM_DOWN, layer, E * l.ffn_width * C);
+}
+
+lt_err lt_tp_join(lt_exec *r, lt_group *tp) {
+    const lt_param_table *t = &r->model->table;
+    const lt_param *embed = &t->params[lt_param_index(t, LT_PARAM_EMBED, 0)];
+    const int head = lt_param_index(t, LT_PARAM_HEAD, 0);
+    const lt_param *words = embed->local_count > 0 || head < 0 ? embed : &t->params[head];
+    if (tp != NULL && lt_group_size(tp) > 1) {
+        r->tp = tp;
+        r->n_tp = lt_group_size(tp);
+        r->tp_rank = lt_group_rank(tp);
+    }
+    if (r->n_tp > 1 && !r->backend->host_memory) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "tensor parallelism (tp=%d) on %s: ranks of tp share host "
+                "memory alone",
+                r->n_tp, r->backend->name);
+    }
+    for (int layer = 0; layer < r->spec->n_layers; layer++) {
+        if (r->n_tp > 1 && lt_exec_layer(r, layer).qk_norm_whole) {
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "tensor parallelism (tp=%d) of layers whose norms of q and k span all heads",
+                    r->n_tp);
+        }
+        LT_TRY(check_layer(r, layer));
+    }
+    if (words->local_count > 0) {
+        r->first_word = lt_param_boxes(t, words)[0].first[0];
+    }
+    return LT_OK;
+}
+
+/* ---- Verbs ---- */
+
+lt_tensor lt_tp_own_rows(const lt_exec *r, lt_tensor all) {
+    if (r->n_tp == 1) {
+        return all;
+    }
+    const lt_tp_run run = lt_tp_run_of(all.shape[0], r->n_tp, r->tp_rank);
+    return lt_tensor_rows(&all, run.first, run.count);
+}
+
+static lt_err begin(lt_exec *r, int verb, int64_t count, lt_dtype dtype) {
+    const double sent = (double)(r->n_tp - 1) / r->n_tp * (double)count;
+    const lt_cost least = {.bytes = sent * (double)lt_dtype_bytes(dtype)};
+    LT_TRY(r->backend->sync(r->queue));
+    return lt_exec_begin(r, verb, &least);
+}
+
+static lt_err copy(const lt_exec *r, lt_tensor to, lt_tensor from) {
+    LT_ASSERT(lt_tensor_count(&to) == lt_tensor_count(&from));
+    return r->backend->copy(r->queue, to.data, from.data,
+                            (size_t)lt_tensor_count(&to) * lt_dtype_bytes(to.dtype));
+}
+
+/* Elements of a whole run of rows. */
+static int64_t run_count(const lt_exec *r, const lt_tensor *all) {
+    LT_ASSERT(all->n_dims == 2 && all->stride[0] == all->shape[1]);
+    return lt_tp_run_of(all->shape[0], r->n_tp, 0).each * all->shape[1];
+}
+
+lt_err lt_tp_gather(lt_exec *r, lt_tensor all, lt_tensor own) {
+    if (r->n_tp == 1) {
+        LT_ASSERT(own.data == all.data);
+        return LT_OK;
+    }
+    const lt_tensor place = lt_tp_own_rows(r, all);
+    const int64_t count = run_count(r, &all);
+    LT_TRY(begin(r, LT_TIMED_GATHER, count * r->n_tp, all.dtype));
+    LT_TRY(own.data == place.data ? LT_OK : copy(r, place, own));
+    LT_TRY(lt_all_gather(r->tp, all.data, place.data, count, all.dtype, NULL));
+    return lt_exec_end(r, LT_TIMED_GATHER);
+}
+
+lt_err lt_tp_scatter(lt_exec *r, lt_tensor own, lt_tensor all) {
+    if (r->n_tp == 1) {
+        LT_ASSERT(own.data == all.data);
+        return LT_OK;
+    }
+    const lt_tensor place = lt_tp_own_rows(r, all);
+    const int64_t count = run_count(r, &all);
+    LT_TRY(begin(r, LT_TIMED_SCATTER, count * r->n_tp, all.dtype));
+    LT_TRY(lt_reduce_scatter(r->tp, place.data, all.data, count, all.dtype, LT_REDUCE_SUM, NULL));
+    LT_TRY(own.data == place.data ? LT_OK : copy(r, own, place));
+    return lt_exec_end(r, LT_TIMED_SCATTER);
+}
+
+lt_err lt_tp_sum(lt_exec *r, lt_tensor x) {
+    if (r->n_tp == 1) {
+        return LT_OK;
+    }
+    LT_TRY(begin(r, LT_TIMED_SUM, 2 * lt_tensor_count(&x), x.dtype));
+    LT_TRY(lt_all_reduce(r->tp, x.data, x.data, lt_tensor_count(&x), x.dtype, LT_REDUCE_SUM, NULL));
+    return lt_exec_end(r, LT_TIMED_SUM);
+}
+
+lt_err lt_tp_share(lt_exec *r, lt_tensor x) {
+    if (r->n_tp == 1) {
+        return LT_OK;
+    }
+    const int64_t count = lt_tensor_count(&x) / r->n_tp;
+    const char *own = (const char *)x.data + (size_t)(count * r->tp_rank) * lt_dtype_bytes(x.dtype);
+    LT_ASSERT(x.shape[0] == r->n_tp);
+    LT_TRY(begin(r, LT_TIMED_GATHER, count * r->n_tp, x.dtype));
+    LT_TRY(lt_all_gather(r->tp, x.data, own, count, x.dtype, NULL));
+    return lt_exec_end(r, LT_TIMED_GATHER);
+}

@@ -1,0 +1,202 @@
+/* Tensor and sequence parallelism: ranks as threads that share every layer. Losses, argmaxes and
+ * the gradient of every tensor against Hugging Face transformers (tests/golden/model), with as many
+ * ranks as heads, fewer key heads than ranks, all levels of recompute; against one rank for
+ * vocabularies and rows that do not divide evenly, BF16, objectives and evaluation.
+ *
+ * F32 tolerances are those of one rank (test_golden.c): a sum over n ranks adds n - 1 roundings to
+ * a product whose own sum has K of them, in another order. BF16: a rank's part of a product is
+ * rounded before the sum, which makes the error of that product at most sqrt(n + 1) / sqrt(1) of
+ * its rounding and of the whole, with all others unchanged, less than twice. */
+#include "unit/model/golden.h"
+
+#include "model/family.h"
+#include "parallel/layout.h"
+
+#define TOLERANCE 5e-6
+
+typedef struct {
+    /* A model of a folder; or NULL: spec, drawn from a seed. */
+    const char *path;
+    const lt_model_spec *spec;
+    const lt_backend *backend;
+    lt_model_options model;
+    lt_pass_options pass;
+    lt_pass_batch batch;
+    float grad_scale;
+    /* What comes out, of all ranks together. */
+    lt_param_table whole;
+    float *gradients; /* (whole_elements) */
+    float loss_rows[512];
+    lt_pass_result result, eval;
+} job;
+
+static lt_err open_part(lt_model **m, const job *j, const lt_partition *partition) {
+    lt_model_options o = j->model;
+    o.partition = partition;
+    LT_TRY(j->path != NULL ? lt_model_open(m, j->path, &o) : lt_model_create(m, j->spec, &o, 5));
+    (*m)->device = device_of(j->backend);
+    (*m)->backend = j->backend;
+    return LT_OK;
+}
+
+/* Local gradients to their places in the whole, the rest zero: what several ranks hold is then
+ * summed with what one has. */
+static lt_err sum_gradients(job *j, lt_group *g, const lt_model *m, const lt_pass *p) {
+    const lt_param_table *t = &m->table;
+    const size_t bytes = (size_t)j->whole.whole_elements * sizeof(float);
+    float *all = calloc(1, bytes);
+    lt_err err = LT_OK;
+    if (all == NULL) {
+        LT_FAIL(LT_ERR_OOM, "gradients");
+    }
+    for (int i = 0; i < t->n_params; i++) {
+        const lt_param *q = &t->params[i];
+        const float *data = lt_param_data(lt_pass_gradients(p), q);
+        for (int64_t at = 0, run; at < q->local_count; at += run) {
+            const int64_t to = q->whole_at + lt_param_whole_index(t, q, at, &run);
+            memcpy(all + to, data + at, (size_t)run * sizeof *all);
+        }
+    }
+    if (lt_group_size(g) > 1) {
+        err = lt_all_reduce(g, all, all, j->whole.whole_elements, LT_F32, LT_REDUCE_SUM, NULL);
+    }
+    if (lt_group_rank(g) == 0) {
+        memcpy(j->gradients, all, bytes);
+    }
+    free(all);
+    return err;
+}
+
+/* All ranks must have the same results, to the bit. */
+static lt_err same_on_all(lt_group *g, const double *mine) {
+    double all[5 * 16];
+    LT_TRY(lt_all_gather(g, all, mine, 5, LT_F64, NULL));
+    if (memcmp(all + 5 * lt_group_rank(g), all, 5 * sizeof *all) != 0) {
+        LT_FAIL(LT_ERR_NUMERIC, "loss %.17g of rank 0, %.17g here", all[0], mine[0]);
+    }
+    return LT_OK;
+}
+
+static lt_err run_rank(lt_comm *c, void *ctx) {
+    job *const j = ctx;
+    const lt_mesh_shape shape = {1, 1, 1, lt_comm_size(c), 1};
+    lt_layout layout = {0};
+    lt_mesh mesh;
+    lt_model *m = NULL;
+    lt_pass *p = NULL;
+    lt_pass_options o = j->pass;
+    lt_pass_result r, e;
+    float rows[512];
+    lt_err err = LT_OK;
+
+    lt_thread_set_count(1);
+    LT_TRY_DONE(lt_mesh_open(&mesh, c, &shape));
+    LT_TRY_DONE(
+        lt_layout_open(&layout, j->path != NULL ? j->spec : j->spec, &shape, lt_comm_rank(c)));
+    const lt_partition partition = lt_layout_partition(&layout);
+    LT_TRY_DONE(open_part(&m, j, shape.tp > 1 ? &partition : NULL));
+    o.tp = mesh.tp;
+    LT_TRY_DONE(lt_pass_open(&p, m, &o));
+    LT_TRY_DONE(lt_pass_eval(p, &j->batch, &e, rows));
+    LT_TRY_DONE(lt_pass_zero_gradients(p));
+    LT_TRY_DONE(lt_pass_train(p, &j->batch, j->grad_scale, &r));
+    LT_TRY_DONE(sum_gradients(j, mesh.tp, m, p));
+    LT_TRY_DONE(same_on_all(
+        mesh.tp, (double[]){r.loss_sum, e.loss_sum, (double)r.n_correct, r.aux_sum, r.z_sum}));
+    if (lt_comm_rank(c) == 0) {
+        j->result = r;
+        j->eval = e;
+        memcpy(j->loss_rows, rows, sizeof rows);
+    }
+done:
+    lt_pass_close(p);
+    lt_model_close(m);
+    return err;
+}
+
+static void run(job *j, int n, const char *what) {
+    j->gradients = calloc((size_t)j->whole.whole_elements, sizeof *j->gradients);
+    assert_non_null(j->gradients);
+    must(lt_comm_run_threads(n, &(lt_comm_options){.deadline_s = 60}, run_rank, j), what);
+}
+
+static void near_gradients(const job *got, const float *want, double tolerance, const char *what) {
+    for (int i = 0; i < got->whole.n_params; i++) {
+        const lt_param *p = &got->whole.params[i];
+        const double d = distance(got->gradients + p->whole_at, want + p->whole_at, p->count);
+        if (!(d <= tolerance)) {
+            fail_msg("%s: the gradient of %s differs by %.3g of its largest element, tolerance "
+                     "%.3g",
+                     what, p->name, d, tolerance);
+        }
+    }
+}
+
+/* ---- Against transformers ---- */
+
+static void family_on(const char *name, const lt_backend *backend, int n, lt_recompute recompute) {
+    char path[128], what[160];
+    golden g;
+    golden_open(&g, name, backend, LT_F32);
+    lt_model *expected = golden_model(name, "/grads", backend, LT_F32);
+    const double *rows = golden_data(&g, "loss_rows"), *losses = golden_data(&g, "losses"),
+                 *aux = golden_data(&g, "aux");
+    job j = {.path = path,
+             .spec = &g.model->spec,
+             .backend = backend,
+             .model = {.dtype = LT_F32, .trainable = true},
+             .pass = {.batch = g.batch.batch,
+                      .seq = g.batch.seq,
+                      .train = true,
+                      .recompute = recompute,
+                      .loss_chunk_rows = 16},
+             .batch = g.batch,
+             .grad_scale = 1.0f};
+    (void)snprintf(path, sizeof path, GOLDEN_ROOT "%s", name);
+    (void)snprintf(what, sizeof what, "%s on %s, tp=%d, recompute %d", name, backend->name, n,
+                   (int)recompute);
+    must(lt_param_table_open(&j.whole, j.spec), what);
+    run(&j, n, what);
+    near_gradients(&j, lt_param_floats(&expected->master), TOLERANCE, what);
+    for (int64_t i = 0; i < g.batch.batch * g.batch.seq; i++) {
+        if (!(fabs((double)j.loss_rows[i] - rows[i]) <= TOLERANCE * 10)) {
+            fail_msg("%s: loss of row %d is %.7f, expected %.7f", what, (int)i,
+                     (double)j.loss_rows[i], rows[i]);
+        }
+    }
+    assert_true(fabs(j.result.loss_sum / (double)j.result.n_labels - losses[0]) <=
+                TOLERANCE * losses[0]);
+    if (aux != NULL) {
+        assert_true(fabs(j.result.aux_sum - aux[0]) <= 1e-5 * aux[0] &&
+                    fabs(j.result.z_sum - aux[1]) <= 1e-5 * aux[1]);
+    }
+    free(j.gradients);
+    lt_param_table_close(&j.whole);
+    lt_model_close(expected);
+    golden_close(&g);
+}
+
+static bool norms_span_heads(const char *name) {
+    return strcmp(name, "olmo2") == 0;
+}
+
+static void family(void **state) {
+    const char *name = *state;
+    static const int sizes[] = {2, 4};
+    for (int i = 0; i < 2 && !norms_span_heads(name); i++) {
+        family_on(name, lt_backend_ref(), sizes[i], LT_RECOMPUTE_NONE);
+        for (int level = LT_RECOMPUTE_NONE; level <= LT_RECOMPUTE_FULL; level++) {
+            family_on(name, lt_backend_cpu(), sizes[i], (lt_recompute)level);
+        }
+    }
+}
+
+int main(void) {
+    struct CMUnitTest tests[N_GOLDEN_CASES];
+    for (int i = 0; i < N_GOLDEN_CASES; i++) {
+        tests[i] = (struct CMUnitTest){.name = golden_cases[i],
+                                       .test_func = family,
+                                       .initial_state = (void *)(uintptr_t)golden_cases[i]};
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,20 @@
+/* Tensor and sequence parallelism in training runs on rank threads: dense, GQA and MoE models on 2,
+ * 3 and 4 ranks, with data parallelism, are the run on one rank but for the order of sums. */
+#include "unit/parallel/ranks.h"
+
+static void families(void **state) {
+    const ranks_model *const models[] = {&ranks_dense, &ranks_gqa, &ranks_moe};
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        ranks_compare(models[i], "", "tp=2", 2, &ranks_f32);
+        ranks_compare(models[i], "", "tp=4", 4, &ranks_f32);
+        ranks_compare(models[i], "batch.size=4", "dp=2,tp=2", 4, &ranks_f32);
+    }
+    ranks_compare(&ranks_gqa, "model.dtype=bf16", "tp=2", 2, &ranks_bf16);
+    ranks_compare(&ranks_moe, "model.dtype=bf16", "tp=4", 4, &ranks_bf16);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(families)};
+    return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
+}
