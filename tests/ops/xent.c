@@ -24,7 +24,7 @@ static const lt_case cases[] = {
     {"an SM holds one row", LT_CASE_CHECK, .R = 17, .V = 49160, .grad_scale = 0.5f},
     {"partly in registers", LT_CASE_CHECK, .R = 15, .V = 99992, .grad_scale = 1},
     {"extreme", LT_CASE_CHECK, .R = 9, .V = 20, .grad_scale = 1, .extreme = true},
-    /* A part of the vocabulary, of P parts in all, from id S on: what the others need of it (M), and
+    /* A part of the vocabulary, of P parts, from id S on: what the others need of it (M), and
      * what becomes of it with theirs. */
     {"of a part", LT_CASE_CHECK, .R = 7, .V = 13, .S = 26, .P = 3, .M = 1, .softcap = 3},
     {"of a part, -inf throughout", LT_CASE_CHECK, .R = 9, .V = 2100, .P = 2, .M = 1,
