@@ -171,6 +171,8 @@ LT_MUST_USE lt_err lt_pass_backward(lt_pass *p, int set, int first, int end, flo
 LT_MUST_USE lt_err lt_pass_backward_weights(lt_pass *p, int set, int first, int end);
 /* (rows, C) of the model's type, the backend's memory. layer: of the pass's own, or its end. */
 lt_tensor lt_pass_stream(const lt_pass *p, int set, int layer);
+/* Its rows, of a batch of this shape: all, or those of this rank of tp. */
+int64_t lt_pass_stream_rows(const lt_pass *p, int64_t batch, int64_t seq);
 lt_tensor lt_pass_stream_gradient(const lt_pass *p, int set);
 LT_MUST_USE lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, float *loss_rows);
 

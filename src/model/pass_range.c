@@ -296,6 +296,10 @@ lt_tensor lt_pass_stream(const lt_pass *p, int set, int layer) {
     return layer == p->end ? p->sets[set].batch.x_final : lt_pass_layer(p, set, layer)->x_in;
 }
 
+int64_t lt_pass_stream_rows(const lt_pass *p, int64_t batch, int64_t seq) {
+    return lt_tp_run_of(batch * seq, p->exec.n_tp, p->exec.tp_rank).count;
+}
+
 lt_tensor lt_pass_stream_gradient(const lt_pass *p, int set) {
     LT_ASSERT(p->options.train);
     return p->sets[set].batch.dx;

@@ -255,6 +255,12 @@ static lt_err copy(const lt_pipeline *p, lt_pass *pass, lt_tensor to, const void
     return p->model->backend->copy(lt_pass_queue(pass), to.data, from, bytes);
 }
 
+/* Elements of a batch's stream between two stages: of this rank's rows, where ranks of tp divide
+ * them. */
+static int64_t message_count(const lt_pipeline *p, const lt_pass_batch *b) {
+    return lt_pass_stream_rows(p->chunks[0].pass, b->batch, b->seq) * p->model->spec.width;
+}
+
 /* Messages have the length of their micro-batch. */
 static lt_err post_receives(walk *w, int64_t before) {
     lt_pipeline *p = w->p;
@@ -264,8 +270,8 @@ static lt_err post_receives(walk *w, int64_t before) {
         const lt_schedule_receive *r = &w->row->receives[w->next_receive];
         const lt_pass_batch *b = &w->batches[w->row->ops[r->op].micro];
         void *buffer = p->messages + (size_t)r->buffer * p->message_bytes;
-        LT_TRY(lt_recv(p->group, r->from, buffer, b->batch * b->seq * p->model->spec.width,
-                       p->model->options.dtype, &p->receives[w->next_receive]));
+        LT_TRY(lt_recv(p->group, r->from, buffer, message_count(p, b), p->model->options.dtype,
+                       &p->receives[w->next_receive]));
     }
     return LT_OK;
 }
@@ -437,8 +443,8 @@ static lt_err eval_stage(lt_pipeline *p, int chunk, const lt_pass_batch *b) {
     LT_TRY(wait_for(p, &c->sets[0].sent[0]));
     LT_TRY(lt_pass_load(c->pass, 0, b));
     if (from >= 0 && from != p->rank) {
-        LT_TRY(lt_recv(p->group, from, p->messages, b->batch * b->seq * p->model->spec.width,
-                       p->model->options.dtype, NULL));
+        LT_TRY(lt_recv(p->group, from, p->messages, message_count(p, b), p->model->options.dtype,
+                       NULL));
         LT_TRY(copy(p, c->pass, lt_pass_stream(c->pass, 0, c->first), p->messages));
     } else if (from >= 0) {
         const chunk_state *other = &p->chunks[lt_schedule_chunk_of(&s, stage - 1)];

@@ -14,7 +14,14 @@ static void families(void **state) {
     ranks_compare(&ranks_moe, "model.dtype=bf16", "tp=4", 4, &ranks_bf16);
 }
 
+/* Stages whose layers ranks share. */
+static void stages(void **state) {
+    (void)state;
+    ranks_compare(&ranks_gqa, "batch.micro=1", "pp=2,tp=2", 4, &ranks_f32);
+    ranks_compare(&ranks_dense, "batch.size=4 batch.micro=1", "pp=2,dp=2,tp=2", 8, &ranks_f32);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(families)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(families), cmocka_unit_test(stages)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }
