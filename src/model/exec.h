@@ -44,7 +44,7 @@ typedef struct {
     lt_group *tp;       /* The ranks that share every layer with this one (tp.h); NULL: none. */
     int n_tp, tp_rank;  /* 1 and 0 without them. */
     int64_t first_word; /* Of the rows of embedding and head that are held here. */
-    bool fixed_order; /* Of products: a row's bits do not depend on the other rows of the call. */
+    bool fixed_order;   /* Of products: a row's bits do not depend on the other rows of the call. */
     lt_tensor positions;        /* (B * T) I32 */
     lt_tensor late;             /* Ids of an embedding's op, or absent. */
     lt_tensor doc_start;        /* (B, T) I32 or absent */

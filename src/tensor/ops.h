@@ -57,9 +57,9 @@ typedef struct {
  * Backward: dtable (V, C) F32 += scale * dy rows, in order of rows; dpos_table += dy rows in the
  * same way, unscaled. Forward, table may have any type that lt_block_decodes accepts; table_packed
  * is like b_packed of a product.
- * With part, the table holds rows [first, first + V) of a larger table. Forward, a row of y whose id
- * is not among them is 0, and gets no position either; backward, such a row of dy adds nothing to
- * either table. late is not given then. */
+ * With part, the table holds rows [first, first + V) of a larger table. Forward, a row of y whose
+ * id is not among them is 0, and gets no position either; backward, such a row of dy adds nothing
+ * to either table. late is not given then. */
 typedef struct {
     lt_tensor y, table, ids, pos_table, positions, late;
     float scale;
