@@ -1,20 +1,26 @@
 /* acts.h: the activations of a batch. One table lists every tensor of a layer, with its shape and
- * when it is dropped; carve() gives each its place.
+ * when it is dropped; the carve functions place them.
  *
- *     kept a layer     what backward reads and recompute does not redo
- *     shared           one place for all layers: what recompute redoes, and everything when only
- *                      evaluating
+ *     kept per layer   what backward reads and recompute does not redo
+ *     shared           one buffer for all layers: what recompute redoes, and everything in
+ *                      evaluation
  *
  * Recompute runs the same ops on the same stored inputs, so it writes the same bits.
  *
- * Who writes what (dense layer; * only where the spec has it):
+ * The ops and their tensors (dense layer; * only where the spec has it):
  *
- *     x_in ─norm1─▶ h1 ─qkv─▶ qkv ─qk_norm* and rope─▶ qk ─▶ attention ─▶ att, lse ─attn_out─▶ proj* ─post_norm1*─▶ branch
- *     x_mid = x_in + branch ─norm2─▶ h2 ─up─▶ up ─act─▶ act ─down─▶ mlp* ─post_norm2*─▶ branch;  next x_in = x_mid + branch
+ *     x_in ─norm1─▶ h1 ─qkv─▶ qkv ─qk_norm* and rope─▶ qk ─▶ attention ─▶ att, lse
+ *         att ─attn_out─▶ proj* ─post_norm1*─▶ branch
+ *     x_mid = x_in + branch ─norm2─▶ h2 ─up─▶ up ─act─▶ act ─down─▶ mlp* ─post_norm2*─▶ branch
+ *     next x_in = x_mid + branch
  *
- * With experts: h2 ─router─▶ logits ─route─▶ probs, experts, weights, slots;  gather h2 ─▶ xg ─▶ up ─▶ act ─▶ down ─combine─▶ mlp* or branch.
- * Backward reuses places whose contents it has consumed: act takes d(act), up takes d(up), xg takes
- * d(xg).
+ * With experts:
+ *
+ *     h2 ─router─▶ logits ─route─▶ probs, experts, weights, slots
+ *     h2 ─gather─▶ xg ─▶ up ─▶ act ─▶ down ─combine─▶ mlp* or branch
+ *
+ * Backward reuses buffers whose contents it has consumed: d(act) is stored in act, d(up) in up,
+ * d(xg) in xg.
  *
  * Where ranks of tp share the layers (tp.h), S rows of the batch are this rank's: those of the
  * stream and of what a half adds to it. What is gathered or summed has all R rows, in room for P of
@@ -26,8 +32,8 @@
 #include "model/pass.h"
 #include "model/exec.h"
 
-/* From which level on a tensor is shared by all layers. LT_KEEP_NOTHING: no backward pass
- * follows. */
+/* The level of recompute from which a tensor is shared by all layers. LT_KEEP_NOTHING: no backward
+ * pass follows. */
 #define LT_KEEP_NOTHING (LT_RECOMPUTE_FULL + 1)
 #define LT_CHEAP        LT_RECOMPUTE_SELECTIVE
 #define LT_COSTLY       LT_RECOMPUTE_FULL
@@ -70,10 +76,10 @@ typedef struct {
 #undef LT_ACT_FIELD
 } lt_layer_acts;
 
-/* Everything of a batch outside the layers' kept tensors. Backward's places are absent in
+/* All tensors of a batch except those kept per layer. Tensors of backward are absent in
  * evaluation. */
 typedef struct {
-    /* A set's own: what one batch brings, and what stays until its backward pass. */
+    /* Owned by a set: the inputs of a batch, and what stays until its backward pass. */
     lt_tensor tokens, labels, positions, doc_start; /* (B * T) I32; doc_start (B, T) */
     lt_tensor weights;                              /* (R) F32, of a pass that takes them. */
     lt_tensor x_final, h_final, mean_final, rstd_final;
@@ -81,7 +87,7 @@ typedef struct {
     lt_tensor n_labels;        /* (1) F32: counted labels of the batch, the weight of aux losses. */
     lt_tensor loss_rows, best; /* (R) F32, I32 */
     lt_tensor dx;              /* (S, C): gradient of the residual stream. */
-    /* Scratch that all sets share: nothing in it outlives a range of layers. */
+    /* Scratch that all sets share; its contents do not outlive a range of layers. */
     /* (R, C), of which own rows count outside of a half: what it adds to the residual stream; the
      * gradient of a norm's output. */
     lt_tensor branch, dh;
@@ -95,7 +101,7 @@ typedef struct {
     lt_dtype dtype;
     bool backward;
     int level;         /* lt_recompute, or LT_KEEP_NOTHING */
-    bool weights;      /* A weight a row, beside the labels. */
+    bool weights;      /* Rows have weights besides labels. */
     int n_tp, tp_rank; /* Ranks that share the layers, and this one's place; n_tp 0: 1. */
 } lt_acts_shape;
 
@@ -105,19 +111,19 @@ typedef struct {
     lt_layer_acts *layers; /* Of the pass's layers, the first at [0]. */
     lt_batch_acts batch;
     lt_arena own;         /* A part of the pass's arena. */
-    int64_t n_batch, seq; /* The shape it is carved for. */
+    int64_t n_batch, seq; /* The shape for which it is carved. */
     bool has_documents, has_weights;
 } lt_acts_set;
 
-/* Take every tensor from the arenas: first with a NULL base to measure, then to place; again with a
- * smaller B or T to run a smaller batch in the same memory. What sets share first, then a set's
- * own, of n_layers layers. */
+/* Take every tensor from the arenas: first with a NULL base to measure, then to place, and again
+ * with a smaller B or T to run a smaller batch in the same memory. First what sets share, then what
+ * a set owns, for n_layers layers. */
 void lt_acts_carve_shared(lt_layer_acts *layer, lt_batch_acts *batch, const lt_model_spec *s,
                           const lt_acts_shape *shape, lt_arena *a);
 void lt_acts_carve_own(lt_acts_set *set, const lt_layer_acts *shared_layer,
                        const lt_batch_acts *shared_batch, int64_t first_layer, int64_t n_layers,
                        const lt_model_spec *s, const lt_acts_shape *shape, lt_arena *a);
-/* LT_KEEP_NOTHING only: room for any layer, to be seen as one of them by lt_acts_view. */
+/* LT_KEEP_NOTHING only: space for any layer; lt_acts_view makes views of it for one of them. */
 void lt_acts_carve_one(lt_layer_acts *room, const lt_model_spec *s, const lt_acts_shape *shape,
                        lt_arena *a);
 void lt_acts_view(lt_layer_acts *layer, const lt_layer_acts *room, const lt_model_spec *s,
@@ -132,8 +138,8 @@ lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, in
 LT_MUST_USE lt_err lt_arena_place(lt_arena *a, lt_device *device, const char *name);
 void lt_arena_release(lt_arena *a, lt_device *device);
 
-/* What the last call of a pass left, for tests and tools: of a layer, what the recompute level
- * keeps. */
+/* The activations that the last call of a pass left, for tests and tools: of a layer, those that
+ * the recompute level keeps. */
 const lt_layer_acts *lt_pass_layer_acts(const lt_pass *p, int layer);
 const lt_batch_acts *lt_pass_batch_acts(const lt_pass *p);
 

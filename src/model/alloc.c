@@ -1,14 +1,14 @@
 /* alloc.c: weights lie in one backend allocation: [compute copy][F32 master if it is another
  * buffer].
  *
- * Where the host can not see that memory, what goes there takes lanes: a piece of pinned memory and
- * a queue each. Whoever brings values takes a free lane, converts or copies them into its piece,
- * sends that, and waits for it alone, so threads that fill hide the wait of those that send:
+ * If the host cannot access that memory, values are sent through lanes, each with a piece of pinned
+ * memory and a queue. A thread takes a free lane, converts or copies values into its piece, sends
+ * it, and waits only for it, so the threads that fill pieces hide the wait of those that send:
  *
  *     file's map ──threads: convert, check, copy──▶ pinned pieces ──copy engine──▶ weights
  *
- * An upload from other memory would be staged by the driver, on one thread, and 8 KB at a time took
- * 5 s for the 2.5 GB of a 1B model. */
+ * The driver would stage an upload from other memory on one thread; in pieces of 8 KB this took 5 s
+ * for the 2.5 GB of a 1B model. */
 #include "model/alloc.h"
 
 #include <pthread.h>
@@ -115,7 +115,7 @@ static lt_err take_lane(const lt_model *m, lane **out) {
     return LT_OK;
 }
 
-/* What lies in the lane's piece. */
+/* Send the contents of the lane's piece. */
 static lt_err send_piece(const lt_model *m, const lane *l, void *dst, size_t bytes) {
     LT_TRY(m->backend->upload(l->queue, dst, l->piece, bytes));
     return m->backend->sync(l->queue);
@@ -307,8 +307,8 @@ static bool all_finite(const unsigned char *x, size_t bytes) {
     return worst != 0x7F80u;
 }
 
-/* What was checked is copied while it lies in the cache nearest to the core: a start from the page
- * cache is bound by what its threads read. */
+/* Values are copied right after they are checked, while they are in the nearest cache: a start from
+ * the page cache is bound by the reads of its threads. */
 #define CHECKED_BYTES ((size_t)16 << 10)
 static bool copy_finite(unsigned char *dst, const unsigned char *src, size_t bytes) {
     for (size_t at = 0; at < bytes; at += CHECKED_BYTES) {

@@ -5,14 +5,14 @@
 
 #include "model/params.h"
 
-/* What goes to a device in one piece, as was measured (docs/speed/start-up.md). */
+/* Bytes that are sent to a device in one piece, by measurement (docs/speed/start-up.md). */
 #define LT_MODEL_PIECE_BYTES ((size_t)4 << 20)
 
 /* A model with its table and zeroed buffers. options NULL: F32, not trainable. A master exists when
  * F32 or trainable. */
 LT_MUST_USE lt_err lt_model_alloc(lt_model **out, const lt_model_spec *spec,
                                   const lt_model_options *options);
-/* Its two halves: the table; then buffers for what the table holds by then. */
+/* The same in two steps: the table; then buffers for what the table holds by then. */
 LT_MUST_USE lt_err lt_model_begin(lt_model **out, const lt_model_spec *spec,
                                   const lt_model_options *options);
 LT_MUST_USE lt_err lt_model_place(lt_model *m);
@@ -20,16 +20,16 @@ LT_MUST_USE lt_err lt_model_place(lt_model *m);
 /* Bytes of the weights of a spec: compute copy and master. */
 size_t lt_model_weights_bytes(const lt_param_table *t, const lt_model_options *options);
 
-/* What the weights of a model take of the host's memory once all are there and were read; 0 on a
- * device with memory of its own. */
+/* Host memory of the weights of a model once all are loaded and were read; 0 on a device with its
+ * own memory. */
 size_t lt_model_host_bytes(const lt_model *m);
 
 /* Refresh the compute copy from the F32 master (nothing to do when they are one). */
 LT_MUST_USE lt_err lt_model_sync_weights(lt_model *m);
 
 /* Store elements [first, first + count) of what is held of a parameter, from values of a type (no
- * blocks), into master and compute copy alike. From any thread. A device's failure is kept for lt_model_settle,
- * which whoever fills a model calls at the end. */
+ * blocks), into master and compute copy alike. From any thread. A failure of the device is kept for
+ * lt_model_settle, which must be called after filling a model. */
 void lt_model_set(lt_model *m, const lt_param *p, int64_t first, const void *values, lt_dtype type,
                   int64_t count);
 /* The same for BF16 values that are stored as they are. False: some are NaN or infinite, and not

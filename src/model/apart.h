@@ -1,8 +1,9 @@
-/* apart.h: gradients of weights computed apart from those of activations, as zero-bubble pipelines
- * want them: what the products of a layer's matrices read is kept from the one to the other.
+/* apart.h: gradients of weights that are computed separately from those of activations, as
+ * zero-bubble pipelines need it. The operands of the products of a layer's matrices are kept from
+ * one to the other.
  *
- *     backward            dx = dy w           x and dy are kept, copied where their place is used
- *                                             again before the batch's activations are given up
+ *     backward            dx = dy w           x and dy are kept; they are copied if their buffer is
+ *                                             reused before the batch's activations are released
  *     backward of weights dw += dy^T x
  *
  * The matrices are qkv, attn_out, up and down of layers without experts, and qkv and attn_out of
@@ -17,7 +18,7 @@
 enum { LT_APART_QKV, LT_APART_ATTN_OUT, LT_APART_UP, LT_APART_DOWN, LT_APART_COUNT };
 
 typedef struct {
-    void *x_room, *dy_room; /* NULL: the tensor stays where it is. */
+    void *x_room, *dy_room; /* NULL: the tensor is not copied. */
     lt_tensor x, dy;        /* Of the last backward pass; absent: none was kept. */
 } lt_apart_product;
 
@@ -25,7 +26,7 @@ typedef struct lt_apart {
     int n_sets, first, n_layers;
     lt_apart_product *products; /* (n_sets, n_layers, LT_APART_COUNT); NULL: not apart. */
     bool *stored;               /* (n_layers): products of this step are added to. */
-    int set;                    /* Whose backward pass runs; -1: none. */
+    int set;                    /* The set whose backward pass runs; -1: none. */
 } lt_apart;
 
 LT_MUST_USE lt_err lt_apart_open(lt_apart *a, int n_sets, int first, int end);

@@ -1,4 +1,5 @@
-/* block.c: where a half of a layer meets the residual stream, alike for attention and the MLP.
+/* block.c: connects a half of a layer with the residual stream, in the same way for attention and
+ * the MLP.
  *
  *     begin   x = stream + branch;  h = norm(x), in one op; without a pre-norm the half reads x
  *     end     branch = residual_scale * norm(y); without a post-norm y was written to branch

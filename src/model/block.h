@@ -1,8 +1,8 @@
 /* block.h: the two halves of a transformer layer, forward and backward, over tensors of acts.h.
  *
- * Residual stream: a half reads x, and what it adds to x is left in b->branch; the addition itself
- * is fused into the next norm, which is why each half starts with the norm that adds the previous
- * branch. Backward keeps the gradient of the stream in b->dx. */
+ * Residual stream: a half reads x and leaves what it adds to x in b->branch. The addition is fused
+ * into the next norm, so each half starts with the norm that adds the previous branch. Backward
+ * keeps the gradient of the stream in b->dx. */
 #ifndef LT_MODEL_BLOCK_H
 #define LT_MODEL_BLOCK_H
 
@@ -16,20 +16,20 @@ lt_err lt_attention_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, con
 lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                               lt_recompute level);
 
-/* Its parts, which a session runs with a cache between them: x_in -> qkv, q and k normed and
+/* Its two parts, between which a session uses its cache: x_in -> qkv, with q and k normalised and
  * rotated; att -> branch. */
 lt_err lt_attention_qkv_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                             lt_tensor stream);
 lt_err lt_attention_out_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b);
-/* Where q and k lie after their norm and rotation: qk if the layer norms them, else qkv. */
+/* The tensor with q and k after norm and rotation: qk if the layer normalises them, else qkv. */
 const lt_tensor *lt_attention_qk(const lt_layer_spec *l, const lt_layer_acts *t);
 
 /* MLP half, dense or with experts: x_mid = x_in + branch; the result is in branch. capacity: of an
  * expert, 0 dropless. */
 lt_err lt_mlp_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         int64_t capacity);
-/* aux_scale: what the two auxiliary losses of the router are multiplied by, beside their
- * coefficients and the batch's n_labels. */
+/* aux_scale: factor of the router's two auxiliary losses, besides their coefficients and the
+ * batch's n_labels. */
 lt_err lt_mlp_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         lt_recompute level, float aux_scale);
 
@@ -39,7 +39,7 @@ lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_
 lt_err lt_moe_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                   lt_tensor h, lt_tensor dy, lt_recompute level, float aux_scale);
 
-/* The activation of either: up -> act; and back, from act's place to up's. */
+/* The activation of dense or MoE layers: up -> act; and its backward, from act to up. */
 lt_err lt_mlp_activate(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t);
 lt_err lt_mlp_activate_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t);
 
@@ -53,9 +53,9 @@ lt_tensor lt_block_input(const lt_exec *r, const lt_layer_spec *l, lt_tensor h, 
 lt_tensor lt_block_output(const lt_exec *r, const lt_layer_spec *l, lt_tensor branch, lt_tensor y);
 lt_err lt_block_end_fwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *post, lt_tensor branch,
                         lt_tensor y);
-/* The way back. Again: the input, where it was dropped. End: *dy = the gradient of what came before
- * norm and scale, of all rows, b->dx or b->branch. Begin: b->dx += the gradient of the stream
- * through b->dh, of own rows. */
+/* Backward. Again: recompute the input where it was dropped. End: *dy = the gradient of what came
+ * before norm and scale, of all rows, b->dx or b->branch. Begin: b->dx += the gradient of the
+ * stream through b->dh, of own rows. */
 lt_err lt_block_again(lt_exec *r, const lt_layer_spec *l, const lt_norm *norm, lt_tensor h,
                       lt_tensor x);
 lt_err lt_block_end_bwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *post,

@@ -1,5 +1,5 @@
-/* block_attention.c: norm, q k v, their norms, rotation, attention, output projection; and the way
- * back.
+/* block_attention.c: norm, q k v, their norms, rotation, attention, output projection; and the
+ * backward pass.
  *
  * q, k and v come from one product and stay in its rows (layer.h has the columns). Attention reads
  * them in place as strided views. Without norms of q and k the rotation is in place too, and
@@ -18,7 +18,7 @@ static lt_norm post_norm(int layer, const lt_layer_acts *t) {
     return (lt_norm){LT_PARAM_POST_NORM1, LT_PARAM_KIND_COUNT, layer, {0}, t->rstd_post1};
 }
 
-/* What the product of q, k and v reads: the norm's result, or the stream itself. */
+/* The input of the product for q, k and v: the norm's result, or the stream itself. */
 static lt_tensor qkv_input(const lt_exec *r, const lt_layer_spec *l, const lt_layer_acts *t) {
     return lt_block_input(r, l, t->h1, t->x_in);
 }
@@ -28,7 +28,7 @@ static lt_tensor qk_heads(const lt_layer_spec *l, const lt_tensor *x) {
     return lt_row_heads(x, 0, l->n_heads + l->n_kv_heads, l->head_dim);
 }
 
-/* What one norm sees of x: the heads of q, or of k; all of them as one row where it spans them. */
+/* The part of x that one norm normalises: the heads of q or of k, or all of them as one row. */
 static lt_tensor normed(const lt_layer_spec *l, const lt_tensor *x, bool keys) {
     const int64_t first = keys ? lt_layer_q_cols(l) : 0;
     if (l->qk_norm_whole) {
@@ -166,7 +166,7 @@ static lt_err norm_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_l
                                                          .gain_offset = l->norm_gain_offset});
 }
 
-/* Gradients of q and k behind rotation and norm to those of qkv, in place. */
+/* From the gradients of q and k after norm and rotation to those of qkv, in place. */
 static lt_err qk_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t,
                      const lt_tensor *dqkv) {
     const lt_tensor d = qk_heads(l, dqkv);

@@ -12,7 +12,7 @@ static lt_norm post_norm(int layer, const lt_layer_acts *t) {
     return (lt_norm){LT_PARAM_POST_NORM2, LT_PARAM_KIND_COUNT, layer, {0}, t->rstd_post2};
 }
 
-/* What the first matrix reads: the norm's result, or the stream itself. */
+/* The input of the first matrix: the norm's result, or the stream itself. */
 static lt_tensor up_input(const lt_exec *r, const lt_layer_spec *l, const lt_layer_acts *t) {
     return lt_block_input(r, l, t->h2, t->x_mid);
 }
@@ -40,7 +40,7 @@ lt_err lt_mlp_activate_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const 
                               .limit = l->swiglu_limit});
 }
 
-/* In one op where the activation needs nothing but its input. */
+/* Can product and activation be one op? They can if the activation needs only its input. */
 static bool plain(const lt_exec *r, const lt_layer_spec *l) {
     return !l->gated && l->act != LT_ACT_XIELU && r->model->held == NULL;
 }
@@ -69,8 +69,8 @@ lt_err lt_mlp_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_
     return lt_block_end_fwd(r, &l, &post, b->branch, t->mlp);
 }
 
-/* d(act) goes where act was, d(up) where up was, or where act was where one op makes both: what was
- * there has been read for the last time by then. */
+/* d(act) overwrites act, and d(up) overwrites up, or act if one op makes both; their contents are
+ * no longer needed by then. */
 static lt_err dense_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t,
                         const lt_batch_acts *b, lt_tensor dy, lt_recompute level) {
     const lt_tensor h = up_input(r, l, t);

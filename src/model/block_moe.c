@@ -2,10 +2,9 @@
  * row; the chosen rows are gathered in expert order, each expert's rows go through its own two
  * matrices, and combine weighs and adds them back.
  *
- * How many rows an expert got is data that stays on the device: the grouped products read
- * expert_start there. Between them the activation runs over all R * K places; those beyond
- * expert_start[E] (rows dropped for capacity) hold what was there before, and nobody reads what
- * becomes of them.
+ * The number of rows of each expert stays on the device: the grouped products read expert_start
+ * there. Between them, the activation runs over all R * K places; those beyond expert_start[E]
+ * (rows dropped for capacity) hold old values, and their results are never read.
  *
  * Ranks of tp have columns of every expert. Each sends its own rows through the router and all
  * choose from the gathered logits; what an expert's result is worth to a row is known when the

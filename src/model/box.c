@@ -1,5 +1,5 @@
-/* box.c: see box.h. Dimensions that a tensor does not have count as one index, so that all
- * arithmetic is in LT_PARAM_DIMS dimensions with the last one running fastest. */
+/* box.c: see box.h. Missing dimensions count as one index, so that all arithmetic is in
+ * LT_PARAM_DIMS dimensions, with the last one fastest. */
 #include "model/box.h"
 
 #include <stdlib.h>
@@ -135,8 +135,9 @@ int64_t lt_box_count_below(const lt_box *box_in, int n_dims, const int64_t *shap
     return below;
 }
 
-/* The largest piece that begins at element `from` of the box and ends by `to`: some indices of one
- * dimension, one index of those before it, all of those behind. Returns how many elements it has. */
+/* The largest piece that begins at element `from` of the box and ends by `to`: a range of indices
+ * of one dimension, one index of each dimension before it, and all of those after it. Returns its
+ * number of elements. */
 static int64_t cut_piece(lt_box *piece, const lt_box *box, int64_t from, int64_t to) {
     int64_t inner = lt_box_count(box, LT_PARAM_DIMS), rest = from;
     *piece = *box;

@@ -1,4 +1,4 @@
-/* box.h: boxes of a tensor: which elements of the whole a list of boxes holds, in which order.
+/* box.h: boxes of a tensor: which elements of the whole a list of boxes holds, and in which order.
  *
  * A box is a range of indices in each dimension. A list of boxes that do not overlap holds their
  * elements one box after the other, each row-major; `local` counts elements in that order, `whole`
@@ -28,15 +28,16 @@ LT_MUST_USE lt_err lt_box_add(lt_box_list *list, const lt_box *box);
 int64_t lt_box_count(const lt_box *box, int n_dims); /* Elements. */
 bool lt_box_intersect(lt_box *out, const lt_box *a, const lt_box *b, int n_dims);
 
-/* Place in the box of the element with these indices in the whole. */
+/* Position in the box of the element with these indices in the whole. */
 int64_t lt_box_local_index(const lt_box *box, int n_dims, const int64_t *index);
 
-/* Index in the whole of element `local` of the boxes; *run: how many elements from there on are
- * neighbours in the whole, too. */
+/* Index in the whole of element `local` of the boxes; *run: number of elements from there on that
+ * are contiguous in the whole, too. */
 int64_t lt_box_whole_index(const lt_box *boxes, int n_boxes, int n_dims, const int64_t *shape,
                            int64_t local, int64_t *run);
 
-/* How many elements of the box have an index in the whole below `whole`. They are its first. */
+/* Number of elements of the box whose index in the whole is below `whole`. They are its first
+ * ones. */
 int64_t lt_box_count_below(const lt_box *box, int n_dims, const int64_t *shape, int64_t whole);
 
 /* Elements [from, to), counted locally, of the boxes, as boxes: a flat range of a whole tensor is at

@@ -1,16 +1,18 @@
-/* config_keys.c: what is made of each key of config.json that no table of families.c reads.
+/* config_keys.c: how each key of config.json is treated that no table of families.c reads.
  *
  * Three kinds, measured with transformers 5.23 on small models of every family
  * (tools/make_config_keys.py; test_config_keys.c holds this table to it):
  *
- *     changes what a model says, and the spec has no words for it: any value but the one that
- *     stands for "no" is refused changes nothing that a model says: passed over
- *     known neither here nor to transformers' class of the family: passed over with a warning that
- *     names it
+ *     A key that changes the output of a model but cannot be expressed in the spec is refused,
+ *     unless it has the value that stands for "no".
+ *     A key that does not change the output of a model is ignored.
+ *     A key that is known neither here nor to transformers' class of the family is ignored, with a
+ *     warning that names it.
  *
- * Dropout and the router's noise belong to the second: they act in training only, where Lateen has
- * none. So does dtype: weights keep the type of their file, and what is computed in is for --dtype
- * to say. Windows and chunks count in families without them too: transformers' caches read them. */
+ * Dropout and the router's noise belong to the second kind: they act only in training, where Lateen
+ * has none. So does dtype: weights keep the type of their file, and --dtype selects the type of
+ * computation. Keys of windows and chunks matter even in families without them, because
+ * transformers' caches read them. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  * Plain keys follow the family's table. Two things do not fit a key: the rotary embedding
  * (config_rope.c) and sliding windows (layer_types, or a pattern).
- * What is made of every other key: config_keys.c. */
+ * config_keys.c treats every other key. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -101,7 +101,7 @@ static lt_err read_factor(float *factor, const json_t *config, const char *key, 
     return LT_OK;
 }
 
-/* null means none, also where the family has one by itself; 0 would divide by itself. */
+/* null means none, even if the family has a default; 0 would be a division by zero. */
 static lt_err read_cap(float *cap, const json_t *config, const char *key, const char *what) {
     const json_t *value = json_object_get(config, key);
     double real = (double)*cap;

@@ -11,8 +11,8 @@
  *                                          max_position_embeddings
  *     type              old spelling of rope_type
  *
- * Refused, since transformers ignores it, fails at it, or differs from version to version: part of
- * a head in a family that rotates whole ones; scaling of sliding layers; parameters by layer type
+ * Refused, because transformers ignores it, fails on it, or changed it between versions: part of a
+ * head in a family that rotates whole ones; scaling of sliding layers; parameters by layer type
  * outside gemma3 and flat ones in it; keys that no rope_type has. */
 #include <math.h>
 #include <stdio.h>
@@ -29,8 +29,8 @@ static const char *const type_names[] = {
 #undef TYPE_NAME
 };
 
-/* What a RoPE object may hold. Keys of another rope_type than the object's change nothing in
- * transformers, nor here. */
+/* The keys of a RoPE object. Those that belong to another rope_type have no effect in transformers,
+ * nor here. */
 static const char *const known_keys[] = {
     "rope_theta",       "rope_type",       "type",         "partial_rotary_factor",
     "factor",           "low_freq_factor", "long_factor",  "original_max_position_embeddings",
@@ -307,7 +307,7 @@ lt_err lt_config_read_rope(lt_model_spec *spec, const json_t *config, const char
     return read_object(&r);
 }
 
-/* ---- The way back ---- */
+/* ---- Writing ---- */
 
 static void put(json_t *rope, const char *key, double value) {
     (void)json_object_set_new(rope, key, json_real(value));

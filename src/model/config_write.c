@@ -1,7 +1,7 @@
 /* config_write.c: lt_model_spec -> config.json, as transformers 5 writes it.
  *
- * It ends by reading back what it wrote: a spec that its family's config.json can not say (a window
- * in a Llama, say) is refused rather than written as something else. */
+ * At the end it reads back what it wrote: a spec that its family's config.json cannot express (e.g.
+ * a window in a Llama) is refused rather than changed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,7 +147,7 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
     (void)json_object_set_new(config, "use_cache", json_true());
 }
 
-/* Fields that must survive the way through the file. */
+/* Fields that must be equal after writing and reading. */
 /* clang-format off */
 #define SAME_FIELDS(X)                                                                             \
     X(n_layers) X(width) X(n_heads) X(n_kv_heads) X(head_dim) X(ffn_width)                         \

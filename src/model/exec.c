@@ -127,7 +127,7 @@ lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer) {
 static const lt_param_kind f32_kinds[] = {LT_PARAM_XIELU, LT_PARAM_SINKS};
 #define N_F32_KINDS ((int)(sizeof f32_kinds / sizeof *f32_kinds))
 
-/* Elements of a layer's first n of them. */
+/* Elements of the first n of these kinds in a layer. */
 static int64_t f32_before(const lt_model_spec *spec, int n) {
     int64_t sum = 0, shape[3];
     for (int i = 0; i < n; i++) {
@@ -225,7 +225,7 @@ lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids) {
                          .table_packed = h != NULL && h->n_runs == 1 ? h->runs[0].packed : NULL});
 }
 
-/* Columns of y made by one run of the weight's rows. */
+/* Compute the columns of y for one range of the weight's rows. */
 static lt_err run_rows(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
                        const lt_weight_run *run) {
     const int64_t rows = run->w.shape[0];
@@ -277,7 +277,7 @@ lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, l
                                      .packed = r->packed != NULL ? r->packed[index] : NULL});
 }
 
-/* Whether there is something to add to. */
+/* Is there a gradient to add to? */
 static bool adds(lt_exec *r, lt_param_kind kind) {
     const bool head = kind == LT_PARAM_HEAD || kind == LT_PARAM_EMBED,
                again = !r->fresh || (head && r->head_stored);

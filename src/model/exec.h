@@ -2,7 +2,7 @@
  * batch. The pass (training, evaluation), the session (generate, chat) and the paged forward pass
  * (serving) each own one and call the same blocks.
  *
- * Every op goes through lt_exec_<op>, which times it: the table of shares comes for free. */
+ * Every op goes through lt_exec_<op>, which times it for the table of shares. */
 #ifndef LT_MODEL_EXEC_H
 #define LT_MODEL_EXEC_H
 
@@ -22,15 +22,15 @@ typedef struct {
     const lt_model *model;
     const lt_model_spec *spec;
     lt_device *device;
-    const lt_backend *backend; /* The device's, as ops. */
+    const lt_backend *backend; /* The device's backend. */
     const lt_ops *ops;
     lt_queue *queue;
     lt_dtype dtype;            /* Of activations and weights. */
     lt_param_buffer gradients; /* F32; without units in inference. */
     /* The first batch of a step: products store the weights' gradients, see lt_linear_bwd. */
     bool fresh;
-    /* Then: the head's gradient is stored, whose other chunks, and a tied embedding's, add to
-     * it. */
+    /* When fresh: the head's gradient has been stored; its other chunks, and a tied embedding, add
+     * to it. */
     bool head_stored;
     /* By parameter index: weights in matmul_pack's layout, or NULL each; NULL: none. */
     const void **packed;
@@ -44,7 +44,7 @@ typedef struct {
     lt_group *tp;       /* The ranks that share every layer with this one (tp.h); NULL: none. */
     int n_tp, tp_rank;  /* 1 and 0 without them. */
     int64_t first_word; /* Of the rows of embedding and head that are held here. */
-    bool fixed_order;   /* Of products: a row's bits do not depend on the other rows of the call. */
+    bool fixed_order;   /* In products, a row's bits do not depend on the other rows of the call. */
     lt_tensor positions;        /* (B * T) I32 */
     lt_tensor late;             /* Ids of an embedding's op, or absent. */
     lt_tensor doc_start;        /* (B, T) I32 or absent */
@@ -55,7 +55,8 @@ typedef struct {
     struct lt_watch *watch;        /* NULL: not watched. */
 } lt_exec;
 
-/* Around every op: the clock, or on a watched run of a backend with a stopwatch, its marks. */
+/* Called around every op: read the clock or, if the backend has a stopwatch and is watched, queue
+ * its marks. */
 lt_err lt_exec_before(lt_exec *r, lt_op op, const void *args);
 lt_err lt_exec_begin(lt_exec *r, int timed, const lt_cost *least);
 lt_err lt_exec_end(lt_exec *r, int timed);
@@ -92,8 +93,9 @@ lt_tensor lt_exec_bias_gradient(const lt_exec *r, lt_param_kind kind, int layer)
 /* In F32 whatever the weights' type is; absent where the layer has none. */
 lt_tensor lt_exec_xielu(const lt_exec *r, int layer); /* (2) */
 lt_tensor lt_exec_sinks(const lt_exec *r, int layer); /* (H) */
-/* How many of those a layer has. Copy: all layers', rounded as the BF16 weights hold them, into
- * device memory (L, count) F32; then lt_exec_xielu and lt_exec_sinks give those. */
+/* Number of these elements per layer. lt_exec_f32_copy copies those of all layers, rounded as in
+ * the BF16 weights, to device memory (L, count) F32; then lt_exec_xielu and lt_exec_sinks return
+ * views of it. */
 int64_t lt_exec_f32_count(const lt_model_spec *spec);
 /* Where those of a kind begin in such memory; -1: it is none of them. */
 int64_t lt_exec_f32_at(const lt_model_spec *spec, lt_param_kind kind, int layer);
@@ -111,19 +113,20 @@ float lt_embedding_scale(const lt_exec *r);
 /* y = x w^T [+ bias]. */
 lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
                      int layer);
-/* The same with the spec's plain activation behind it: x stays for the way back, y = f(x). */
+/* The same followed by the spec's plain activation: y = f(x), and x is kept for the backward
+ * pass. */
 lt_err lt_linear_act_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_param_kind kind,
                          lt_param_kind bias, int layer);
 /* dw += dy^T in; dbias likewise; dx = (dy w) f'(x), which may be in in's memory. */
 lt_err lt_linear_act_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor in, lt_tensor x,
                          lt_param_kind kind, lt_param_kind bias, int layer);
 /* dw += dy^T x; dbias += column sums of dy; dx [+]= dy w unless dx is absent. dx may be x: x is
- * read first. Of a fresh run, dw = at a weight's first product: each but the head has one a
- * batch. */
+ * read first. When r->fresh is set, the first product of a weight stores dw instead; every weight
+ * except the head has one product per batch. */
 lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
                      lt_param_kind bias, int layer, bool add_dx);
 
-/* A norm over C of the spec's kind; what it keeps for its backward pass. */
+/* A norm over C of the spec's kind, and what it keeps for its backward pass. */
 typedef struct {
     lt_param_kind gain, bias; /* bias: LT_PARAM_KIND_COUNT for none. */
     int layer;
@@ -132,8 +135,8 @@ typedef struct {
 /* y = norm(x [+ add -> sum]); add absent: x alone. */
 lt_err lt_norm_fwd(lt_exec *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_tensor add,
                    lt_tensor sum);
-/* The norm in front of the head; y is divided by the spec's logit_divisor, and dy before its
- * way back, in place: the head is linear. */
+/* The norm before the head; y is divided by the spec's logit_divisor, and so is dy before the
+ * backward, in place, because the head is linear. */
 lt_err lt_final_norm_fwd(lt_exec *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_tensor add,
                          lt_tensor sum);
 lt_err lt_final_norm_bwd(lt_exec *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x);
@@ -141,12 +144,12 @@ lt_err lt_final_norm_bwd(lt_exec *r, const lt_norm *n, lt_tensor dx, lt_tensor d
 lt_err lt_norm_bwd(lt_exec *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x,
                    bool add_dx);
 
-/* Columns of a head that rotate, and the table's pairs: half of them (proportional: of a head, of
- * which the others have angle 0). */
+/* Columns of a head that rotate; and pairs in the table, half of these columns. proportional: half
+ * of the head's columns, where the pairs that do not rotate have angle 0. */
 int64_t lt_rope_dim(const lt_model_spec *spec);
 int64_t lt_rope_columns(const lt_model_spec *spec);
-/* Where the length of a text decides its frequencies (dynamic, longrope): the longest text with
- * those of short ones. 0: it does not. */
+/* If frequencies depend on the length of a text (dynamic, longrope): the length of the longest text
+ * with the frequencies of short ones. 0: they do not. */
 int64_t lt_rope_switch(const lt_model_spec *spec);
 /* The dimensions between which yarn's ramp rises. */
 void lt_rope_yarn_range(const lt_model_spec *spec, double *low, double *high);

@@ -2,7 +2,7 @@
  * arithmetic, the keys of its config.json and the names of its tensors, as transformers 5 writes
  * them. Fields that a row leaves out are zero: no bias, no window, dense, plain RoPE.
  *
- * SWITCH has no class in transformers: it is our decoder-only form of Fedus et al. 2021
+ * SWITCH has no class in transformers: it is Lateen's decoder-only form of Fedus et al. 2021
  * (arXiv:2101.03961): a Llama-style block whose MLP is a top-1 mixture weighted by the chosen
  * probability itself, with a capacity factor, load-balancing and router z-loss; its keys are
  * ours. */
@@ -22,7 +22,7 @@
     { name, LT_KEY_##type, offsetof(lt_model_spec, field), true }
 #define COUNT(rows) ((int)(sizeof(rows) / sizeof((rows)[0])))
 
-/* What every family behind Llama spells the same way. */
+/* Keys that all families derived from Llama share. */
 #define COMMON_KEYS SIZE_KEYS, NEEDED("intermediate_size", I64, ffn_width)
 #define SIZE_KEYS                                                                                  \
     NEEDED("vocab_size", I64, vocab_size), NEEDED("hidden_size", I64, width),                      \

@@ -1,15 +1,15 @@
-/* family.h: what makes a family: its constants, its config.json keys and its tensor names. One row
- * a family in families.c; new code only for a new kind of block.
+/* family.h: the definition of a family: its constants, its config.json keys and its tensor names.
+ * Each family is a row in families.c; only a new kind of block needs new code.
  *
- *     preset     the spec a family starts from: what config.json does not say (gated or not, which
- *                norm) and the defaults of what it may leave out, as transformers' configuration
- *                classes have them
+ *     preset     the spec from which a family starts: what config.json does not say (gated or not,
+ *                which norm) and the defaults of optional keys, as in transformers' configuration
+ *                classes
  *     keys       config.json key <-> spec field, read by lt_model_spec_read and lt_model_spec_write
  *                alike
  *     names      foreign tensor name <-> rows of our parameter, read by the loader and the exporter
  *                alike
- * What a plain key can not say (rope_parameters, layer_types) is in config.c, steered by the row's
- * flags. */
+ * What a plain key cannot express (rope_parameters, layer_types) is in config_read.c and
+ * config_rope.c, controlled by the row's flags. */
 #ifndef LT_MODEL_FAMILY_H
 #define LT_MODEL_FAMILY_H
 
@@ -31,15 +31,15 @@ typedef enum {
     LT_PART_XIELU_N,
 } lt_param_part;
 
-/* How a foreign tensor differs from ours: its bits. */
+/* Flags: how a foreign tensor differs from ours. */
 enum {
     LT_FORM_TURNED = 1,      /* The file keeps (in, out) (GPT-2's Conv1D). */
     LT_FORM_ALTERNATING = 2, /* Rows of gate and up alternate. */
     LT_FORM_MXFP4 = 4        /* 4-bit blocks and their scales (source.h); read, never written. */
 };
 
-/* One foreign name. "%L" stands for the layer, "%E" for the expert. A row whose parameter the spec lacks (a bias, a tied head), or whose part
- * covers no rows, does not apply. */
+/* One foreign name. "%L" stands for the layer, "%E" for the expert. A row does not apply if the
+ * spec lacks its parameter (a bias, a tied head) or its part covers no rows. */
 typedef struct {
     lt_param_kind kind;
     lt_param_part part;
@@ -95,7 +95,7 @@ typedef enum {
     LT_ROPE_KEYS_PHI3,
 } lt_rope_keys;
 
-/* Which windows an architecture of GGUF can say. */
+/* The windows that an architecture of GGUF can express. */
 typedef enum {
     LT_GGUF_WINDOW_ALL,    /* The same in every layer. */
     LT_GGUF_WINDOW_NONE,   /* None: the reader of that name has no windows. */
@@ -103,10 +103,10 @@ typedef enum {
     LT_GGUF_WINDOW_KNOWN,  /* The preset's period, which the reader knows. */
 } lt_gguf_window;
 
-/* How llama.cpp has the family. */
+/* The family in llama.cpp. */
 typedef struct {
     const char *architecture; /* NULL: not at all. */
-    /* The family that the same name stands for where there are experts, or a window; 0: none. */
+    /* The family for which the same name stands when there are experts, or a window; 0: none. */
     lt_family with_experts, with_window;
     lt_gguf_window window;
     bool pairs;               /* Rows of q and k are ordered for a rotation of neighbours. */
@@ -146,8 +146,8 @@ const lt_family_row *lt_family_get(lt_family family);
 /* Fill a spec from a parsed config.json; `what` names the file in messages. */
 LT_MUST_USE lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what);
 
-/* What is made of a key (config_keys.c): read, passed over since it changes nothing, or refused but
- * for the value that stands for "no". */
+/* Treatment of a key (config_keys.c): read, ignored because it has no effect, or refused unless it
+ * has the value that stands for "no". */
 typedef enum {
     LT_CONFIG_UNKNOWN,
     LT_CONFIG_READ,

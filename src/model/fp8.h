@@ -1,7 +1,8 @@
-/* fp8.h: linear layers that multiply 8-bit floats: what is cast, where it lies, and when.
+/* fp8.h: linear layers that multiply 8-bit floats: what is cast, where and when.
  *
  *     recipe      x, forward       dy, backward     weights           products
- *     blockwise   E4M3, 1 x 128    E4M3, 1 x 128    E4M3, 128 x 128   each 128 of K summed apart, then scaled and added in F32
+ *     blockwise   E4M3, 1 x 128    E4M3, 1 x 128    E4M3, 128 x 128   sums over 128 of K, which are
+ *                                                                     then scaled and added in F32
  *     tensorwise  E4M3, 1 scale    E5M2, 1 scale    E4M3, 1 scale     whole sums in the tensor cores
  *
  * Which: q k v, the attention's output, up and down: the 2-D matrices of a layer. Embedding, output
@@ -15,7 +16,7 @@
  *               whenever they are recomputed, so recompute gives the same bits. dy is read once for
  *               both its casts
  *
- * Weights, activations and gradients are stored as without it: a checkpoint does not know.
+ * Weights, activations and gradients are stored as without it, so checkpoints do not differ.
  * Evaluation in a pass rounds as training does; generation does not. */
 #ifndef LT_MODEL_FP8_H
 #define LT_MODEL_FP8_H
@@ -50,7 +51,8 @@ bool lt_fp8_takes(const lt_param *p);
  * Nothing with LT_FP8_NONE. */
 void lt_fp8_carve(lt_fp8 *f, const lt_param_table *t, const lt_pass_options *o, lt_arena *a);
 
-/* Cast the weights unless those of today are. Before a pass, outside of what is recorded. */
+/* Cast the weights unless the current version is cast already. Call it before a pass, outside of
+ * recorded work. */
 LT_MUST_USE lt_err lt_fp8_refresh(lt_exec *r, lt_fp8 *f);
 
 /* y = x w^T [+ bias]. */

@@ -1,6 +1,6 @@
-/* generate.c: prompt in, text out: encode, prefill, then one token at a time. Tokens are chosen as
- * the serving engine chooses those of a request's first choice: one sampler (sampler.h), and output
- * token p of a text gets draw p of the seed. */
+/* generate.c: generates text from a prompt: encode, prefill, then one token at a time. Tokens are
+ * chosen as in the first choice of a request to the serving engine: with the same sampler
+ * (sampler.h), and output token p of a text uses draw p of the seed. */
 #include "lateen/generate.h"
 
 #include <stdlib.h>
@@ -143,8 +143,8 @@ static lt_err continue_text(generation *g) {
     return LT_OK;
 }
 
-/* How many tokens of the prompt the session may keep: those that both begin with, but not the
- * prompt's last, whose logits are wanted. */
+/* Number of tokens that the session may keep: the common beginning, without the prompt's last
+ * token, whose logits are needed. */
 static size_t shared(const generation *g, const lt_ids *prompt) {
     const int64_t limit = lt_rope_switch(g->spec), held = lt_session_length(g->session, 0);
     size_t n = 0;

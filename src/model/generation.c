@@ -18,8 +18,8 @@
 #define GGUF_TEXT  "lateen.generation_config"
 #define FILE_BYTES ((size_t)1 << 20)
 
-/* A field of generation_config.json: what Lateen's options and requests call it (NULL: kept, not
- * applied), and GGUF (NULL: it does not). */
+/* A field of generation_config.json: its name in Lateen's options and requests (NULL: kept but not
+ * applied) and in GGUF (NULL: none). */
 static const struct {
     const char *key, *name, *gguf;
     bool whole;
@@ -43,7 +43,7 @@ static const struct {
 };
 #define N_FIELDS (sizeof fields / sizeof *fields)
 
-/* What would change a text and is not served, unless it has its neutral value. */
+/* Fields that would change a text and are not supported, unless they have their neutral value. */
 static const struct {
     const char *key;
     double neutral;

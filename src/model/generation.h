@@ -1,14 +1,14 @@
-/* generation.h: what a model's own files say of generating with it: which tokens end a text, and
- * how tokens are chosen where nobody says.
+/* generation.h: what a model's files say about generation: which tokens end a text, and the
+ * sampling defaults.
  *
- *     generation_config.json                            the tree as it is: saved again as it was,
- *                                                       whatever else stands in it
+ *     generation_config.json                            the tree, which is saved again unchanged,
+ *                                                       including unknown members
  *     GGUF  lateen.generation_config                    that tree as text, over it:
  *           general.sampling.temp, .top_k, .top_p, ...  llama.cpp's keys, which other programs edit
  *
- * Its eos_token_id takes precedence over config.json's in generating, as in transformers; training
- * and saving keep both apart. A faulty file or field is told in the log and left out: weights are
- * of use without it. */
+ * Its eos_token_id takes precedence over config.json's in generation, as in transformers; training
+ * and saving keep the two separate. A faulty file or field is reported in the log and ignored,
+ * because the weights are usable without it. */
 #ifndef LT_MODEL_GENERATION_H
 #define LT_MODEL_GENERATION_H
 

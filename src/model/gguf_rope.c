@@ -15,7 +15,7 @@
  *                                                      and 1e30 for the others (proportional)
  *     rope_factors_short.weight, rope_factors_long     longrope's
  *
- * dynamic has no word there, nor has whether yarn's range is rounded: it is, but in a family whose
+ * dynamic cannot be expressed, nor whether yarn's range is rounded: it is, except in a family whose
  * own yarn is not (gpt-oss). */
 #include <math.h>
 #include <stdio.h>
@@ -264,7 +264,7 @@ lt_err lt_gguf_read_rope(lt_model_spec *spec, const lt_gguf *g, const char *arch
     return LT_OK;
 }
 
-/* ---- The way out ---- */
+/* ---- Writing ---- */
 
 const char *lt_gguf_rope_inexpressible(const lt_model_spec *s) {
     double low, high;

@@ -6,8 +6,8 @@
 #include "data/gguf_write.h"
 #include "lateen/model.h"
 
-/* Metadata behind "<arch>."; the last two beside rope_freqs.weight are ours, which other readers do
- * without. */
+/* Metadata keys after "<arch>."; the last two, which complement rope_freqs.weight, are Lateen's own
+ * and optional for other readers. */
 #define LT_GGUF_ROPE_ORIGINAL "rope.scaling.original_context_length"
 #define LT_GGUF_ROPE_LOW      "rope.scaling.low_freq_factor"
 #define LT_GGUF_ROPE_HIGH     "rope.scaling.high_freq_factor"
@@ -15,7 +15,7 @@
 /* Into a spec that has its sizes and the family's preset. */
 LT_MUST_USE lt_err lt_gguf_read_rope(lt_model_spec *spec, const lt_gguf *g, const char *arch);
 
-/* What of it GGUF has no words for; NULL: nothing. */
+/* What GGUF cannot express of it; NULL: nothing. */
 const char *lt_gguf_rope_inexpressible(const lt_model_spec *spec);
 void lt_gguf_put_rope(const lt_model_spec *spec, const char *arch, lt_gguf_out *o);
 /* Name of its tensor `which`, 0 or 1, and its numbers into out (LT_MAX_ROPE_FACTORS); NULL: there

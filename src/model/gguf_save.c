@@ -155,8 +155,8 @@ static const char *window_inexpressible(const lt_model_spec *s, lt_gguf_window w
     return s->moe_capacity > 0 ? "an expert capacity" : lt_gguf_rope_inexpressible(s);
 }
 
-/* What a family's architecture in GGUF has no words for: a reader would take the family's own.
- * NULL: nothing. */
+/* What the family's architecture in GGUF cannot express, so that a reader would assume the family's
+ * default. NULL: nothing. */
 static const char *inexpressible(const lt_model_spec *s) {
     const lt_model_spec *own = &lt_family_get(s->family)->preset;
     const lt_gguf_traits *traits = &lt_family_get(s->family)->gguf;
@@ -201,7 +201,7 @@ static const char *inexpressible(const lt_model_spec *s) {
     return window_inexpressible(s, traits->window);
 }
 
-/* It is refused, not left out. */
+/* Such a model is refused, not written incompletely. */
 static lt_err check_expressible(const lt_model_spec *s, const char *path) {
     const char *what = inexpressible(s);
     if (what != NULL) {
@@ -345,7 +345,7 @@ static void put_id(lt_gguf_out *o, const char *key, int64_t id) {
     }
 }
 
-/* Without a tokenizer the ids that the spec knows, for the sake of who reads them back. */
+/* Without a tokenizer, write the ids that the spec knows, so that they can be read back. */
 static lt_err put_tokenizer(const saving *s, const char *tokenizer) {
     const lt_model_spec *spec = &s->m->spec;
     lt_ends ends;

@@ -1,4 +1,4 @@
-/* gguf_spec.c: what GGUF calls things: tensor names, and the metadata that makes a model spec.
+/* gguf_spec.c: GGUF's names: tensor names, and the metadata that describes a model spec.
  *
  * llama.cpp's converter permutes the rows of q and k for some architectures (so that its pairwise
  * rotation gives the same result) and adds 1 to gemma's norm gains; both are undone at load. The

@@ -1,6 +1,6 @@
 /* held.c: see held.h. Every matrix whose tensors are all of a type that products take is held: its
  * runs point into the map until held_pack.c has placed them. Block types that are widened instead
- * are told. Values are not looked at: a file with NaN shows as NaN logits. */
+ * are told. Values are not checked: NaN in a file leads to NaN logits. */
 #include "model/held.h"
 
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static bool product_takes(const lt_model *m, const lt_tensor *w) {
            lt_block_partner(w->dtype) != LT_PARTNER_NONE;
 }
 
-/* NULL, or why this part can not be held. */
+/* NULL, or why this part cannot be held. */
 static const char *refuse_part(const finding *f, const lt_weight *w, const lt_name_place *p,
                                const lt_tensor *rows) {
     return p->stacked || f->param->n_dims != 2 ? "experts"
@@ -135,7 +135,7 @@ lt_err lt_held_make(lt_model *m, uint64_t seed) {
     return lt_held_place(m, NULL, seed);
 }
 
-/* A device whose model holds nothing runs like any in BF16. */
+/* On a device, a model that holds nothing runs like any other in BF16. */
 static void drop_empty(lt_model *m) {
     bool any = m->backend->host_memory;
     for (int i = 0; i < m->table.n_params; i++) {

@@ -1,6 +1,6 @@
-/* held.h: weights in the types of their file: matrices stay where they are mapped, or in a copy of
- * the same bytes where rows must move; only vectors go to the flat buffer. On a device matrices of
- * blocks are there once, packed, and all else is in the flat buffer. For inference: nothing can be
+/* held.h: weights in the types of their file: matrices stay where they are mapped, or in a copy
+ * with reordered rows; only vectors are in the flat buffer. On a GPU, matrices of block types exist
+ * once, packed, and all other weights are in the flat buffer. For inference: such a model cannot be
  * trained or saved.
  *
  * A parameter made of several tensors (q, k and v of qkv) is several runs of rows, each of its own

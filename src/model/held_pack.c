@@ -1,4 +1,4 @@
-/* held_pack.c: the matrices that held.c found, where the products read them.
+/* held_pack.c: places the matrices that held.c found where the products read them.
  *
  *     copy      host: runs whose rows come in pairs (llama's q and k), or lie unaligned, or are
  *               random

@@ -1,6 +1,6 @@
 /* init.c: random weights. Element i of a parameter is a pure function of (seed, the parameter's
- * name, i), so any rank that holds a part of a model draws that part alone, and a table that grows
- * a row changes nothing else.
+ * name, i), so a rank that holds a part of a model draws only that part, and adding a parameter
+ * changes no other.
  *
  * N(0, init_std) for matrices and embeddings; the two projections that write to the residual stream
  * are divided by sqrt(2 L) (Radford et al. 2019), so that its variance does not grow with depth.

@@ -3,7 +3,7 @@
  *   version 0  7 int32: dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size (negative: the
  *              head is not tied), seq_len; then tok_emb, att_norm (all layers), wq, wk, wv, wo,
  *              ffn_norm, w1 (gate), w2 (down), w3 (up), final_norm, two tables of seq_len x
- *              head_dim/2 that are not used any more, [head]
+ *              head_dim/2 that are no longer used, [head]
  *   version 1  magic "ak42" (0x616b3432), version 1, the 7 int32, u8 tied; padded to 256 bytes;
  *              then att_norm, ffn_norm, final_norm, tok_emb, wq, wk, wv, wo, w1, w2, w3, [head]
  * RoPE rotates pairs (2i, 2i+1): as in GGUF's llama, rows of q and k are brought into halves at

@@ -1,5 +1,5 @@
-/* logits.h: passes over one row of logits: the work of choosing a token that grows with the
- * vocabulary, four floats at a time in plain vector C. */
+/* logits.h: passes over one row of logits, which make up most of the work of choosing a token: four
+ * floats at a time in plain vector C. */
 #ifndef LT_MODEL_LOGITS_H
 #define LT_MODEL_LOGITS_H
 
@@ -13,7 +13,7 @@ typedef struct {
     int32_t id;
 } lt_candidate;
 
-/* The largest; false: there is a NaN. The lowest id of ties. */
+/* The id of the largest logit, the lowest of ties; false: there is a NaN. */
 bool lt_logits_best(const float *x, int64_t n, int32_t *best);
 
 /* exp((x - high) * scale) to y (may be NULL: not stored); the sum, and of each block of
@@ -22,14 +22,15 @@ double lt_logits_exp(const float *x, int64_t n, float high, float scale, float *
 
 int64_t lt_logits_count_above(const float *x, int64_t n, float than); /* Strictly. */
 
-/* Those >= least, by rising id. */
+/* Collect the logits >= least, by rising id. */
 int64_t lt_logits_collect(const float *x, int64_t n, float least, lt_candidate *out);
 
 /* The k largest (fewer if n is less, or of those above -inf), in any order; out has room for n.
  * Ties: the lower ids. */
 int64_t lt_logits_top(const float *x, int64_t n, int64_t k, lt_candidate *out);
 
-/* Likelier first, then lower id: a total order, so that nothing depends on how it is sorted. */
+/* The larger first, then the lower id: a total order, so that no result depends on the sorting
+ * method. */
 static inline bool lt_candidate_before(const lt_candidate *a, const lt_candidate *b) {
     return a->p != b->p ? a->p > b->p : a->id < b->id;
 }

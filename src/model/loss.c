@@ -1,8 +1,8 @@
 /* loss.c: see loss.h. With a vocabulary of 50,257 the logits of 4,096 rows take 824 MB, so they are
  * made, and overwritten by their gradient, a chunk of rows at a time. Chunks run in order and add
  * to the head's gradient in order; each reads the head twice and its gradient once, and its
- * products pack the head anew: few rows make that dear (GPT-2 124M, one thread, the three products
- * together: 160 rows 140 GFLOP/s, 512 rows 153).
+ * products pack the head again, which is expensive for few rows (GPT-2 124M, one thread, the three
+ * products together: 160 rows 140 GFLOP/s, 512 rows 153).
  *
  * Ranks of tp have some words each, of all rows: xent says what it needs of each part, that is
  * gathered, and from all of it each rank makes losses and its own words' gradients. */

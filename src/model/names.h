@@ -1,12 +1,14 @@
-/* names.h: from a row of a name table to one foreign tensor's name and its place in our parameter; used to load and to save. */
+/* names.h: maps a row of a name table to the name of a foreign tensor and its place in our
+ * parameter; used to load and to save. */
 #ifndef LT_MODEL_NAMES_H
 #define LT_MODEL_NAMES_H
 
 #include "model/family.h"
 
-/* Where a foreign tensor stands in the whole parameter: rows x cols elements from `first` on, row after row; a vector has
- * cols 1. stacked: it holds all experts, each expert_stride further. turned: the file keeps (cols,
- * rows). alternating: its rows 2 i and 2 i + 1 are rows i of gate and of up. */
+/* The place of a foreign tensor in the whole parameter: rows x cols elements from `first` on, row
+ * after row; a vector has cols 1. stacked: it holds all experts, each expert_stride further.
+ * turned: the file keeps (cols, rows). alternating: its rows 2 i and 2 i + 1 are rows i of gate and
+ * of up. */
 typedef struct {
     lt_param_kind kind;
     lt_param_part part;
@@ -17,11 +19,11 @@ typedef struct {
 
 bool lt_name_has_expert(const lt_name_row *row); /* A tensor an expert. */
 
-/* Does the row hold something of this parameter? Not a gate where there is none. */
+/* Does the row hold a part of this parameter? A gate does not if the parameter has none. */
 bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt_param *param);
 
-/* n_dims: of the foreign tensor (one more than an expert's: stacked), or 0 when saving (stacked iff the name has no
- * %E). */
+/* n_dims: dimensions of the foreign tensor (one more than an expert's: stacked), or 0 when saving
+ * (then it is stacked iff the name has no %E). */
 void lt_name_place_of(lt_name_place *out, const lt_model_spec *spec, const lt_param *param,
                       const lt_name_row *row, int64_t expert, int n_dims);
 

@@ -1,5 +1,5 @@
 /* paged_forward.c: see paged_forward.h. The blocks are those of the pass; between q k v and the
- * output projection stand kv_write and attention_paged.
+ * output projection are kv_write and attention_paged.
  *
  *     pool       (L, 2, n_pages, P, G, D) cache_dtype: pages of keys of a layer, then its pages of
  *                values
@@ -13,16 +13,15 @@
  * GRAPHS   A step in which every sequence decodes one token has a shape that comes again and again.
  *          On a backend with graphs it is padded up to a bucket of rows and of pages, run as it is
  *          the first time (kernels are made, scratch grows), recorded when its side comes again,
- *          and from then on is one launch: embedding to picks. A padding row is a sequence of one
- *          token whose key is dropped; nobody reads what it says.
+ *          and from then on is one launch, from embedding to picks. A padding row is a sequence of
+ *          one token whose key is dropped and whose result is not read.
  *
- * AHEAD    Everything a call needs stands in the queue behind the call before it, so that needs no
- *          wait between them; what they get from and give to the host lies on two sides in turn
- *          (paged_forward_side.c). Ids that only the device knows are read by the embedding where
- *          `choose` left them.
+ * AHEAD    Calls are queued one after the other without a wait between them; the data that they
+ *          exchange with the host alternates between two sides (paged_forward_side.c). Ids that
+ *          only the device knows are read by the embedding where `choose` left them.
  *
- * Written against the backend's contract alone: what runs on the CPU runs on a device. Nothing is
- * allocated after open. */
+ * It uses only the backend's contract, so what runs on the CPU runs on a GPU. Nothing is allocated
+ * after open. */
 #include "model/paged_forward_impl.h"
 
 #include <stdlib.h>

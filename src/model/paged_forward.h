@@ -1,17 +1,17 @@
 /* paged_forward.h: the forward pass that serving runs: rows of many sequences whose keys and values
  * lie in pages. (Training and evaluation run pass.h; `generate` and `chat` run session.c.)
  *
- * Who owns what: the caller decides which page holds what (serve/pages.h) and fills host arrays
- * that say so; forward owns the pool of pages, the activations and the way to the device. Rows may
- * be prompts, pieces of prompts and single new tokens, mixed:
+ * Who owns what: the caller assigns pages (serve/pages.h) and describes them in host arrays; the
+ * forward pass owns the pool of pages, the activations and the transfers. Rows may be prompts,
+ * pieces of prompts and single new tokens, mixed:
  *
  *     rows       ids, positions, slots (R): row r is the token ids[r] at positions[r]; its key and
  *                value go to slots[r]. positions are rows of the rotary table: where the length of
  *                a text decides its rotation (longrope), with lt_paged_forward_rope_rows added
  *     sequences  q_start (N + 1): rows of sequence n; kv_len (N): its tokens after this call; table
  *                (N, max_pages): where they lie
- *     wanted     out_rows (O): rows whose logits or hidden states are asked for; choose, how: of
- *                which a token is chosen where the logits lie
+ *     wanted     out_rows (O): rows whose logits or hidden states are wanted; choose, how: for
+ *                which rows a token is chosen on the device, and how
  *     penalties  penalty states of sequences (tensor/ops.h, op penalty_set), which picks need
  *                beside their options. begin_penalties sets them, each pick counts its token
  *
@@ -23,8 +23,8 @@
  *         LT_TRY(lt_paged_forward_logits(f, first, n, wanted, &logits));   the others
  *     }
  *
- * Where a backend works beside the host, the next call can be queued before the picks of this one
- * are known, even to the caller:
+ * On a backend that works asynchronously, the next call can be queued before the picks of this one
+ * are known:
  *
  *     run(1), send(1) ─▶ run(2), send(2) ─▶ take(1) ─▶ run(3), send(3) ─▶ take(2) ...
  *         ids of call 2 that call 1 chooses are written as -1 - the number of the pick
@@ -47,7 +47,7 @@ typedef struct {
     lt_dtype cache_dtype;                    /* F32, BF16 or F16. */
     /* A row's bits depend on its sequence alone, not on the other rows of the call. */
     bool fixed_order;
-    bool pad; /* Pad single tokens to buckets even where no graph wants it: for tests. */
+    bool pad; /* Pad single tokens to buckets even without graphs; for tests. */
 } lt_paged_forward_options;
 
 typedef struct {
@@ -57,8 +57,8 @@ typedef struct {
     const int32_t *ids, *positions, *slots;  /* ids: -1 - k is pick k that the call before sent. */
     const int32_t *q_start, *kv_len, *table; /* table: (n_seqs, max_pages) */
     const int32_t *out_rows;
-    /* Of wanted rows [0, n_choose): whether a token is chosen of it, and (n_choose,
-     * LT_CHOOSE_HOW_COUNT) how, as the op choose wants it. */
+    /* For wanted rows [0, n_choose): whether a token is chosen, and (n_choose, LT_CHOOSE_HOW_COUNT)
+     * how, as the op choose defines it. */
     int64_t n_choose;
     const bool *choose;
     const double *how;
@@ -68,19 +68,20 @@ LT_MUST_USE lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model 
                                          const lt_paged_forward_options *o);
 void lt_paged_forward_close(lt_paged_forward *f);
 
-/* Between calls that are over: the model's weights may have changed. *changed: they had, and what
- * was made of them was made anew; pages still hold keys and values of the older weights. */
+/* Called between completed calls when the model's weights may have changed. *changed: they have,
+ * and what is derived from them was made again; pages still hold keys and values of the older
+ * weights. */
 LT_MUST_USE lt_err lt_paged_forward_refresh(lt_paged_forward *f, bool *changed);
 
-/* On a backend with graphs: the i-th of the steps with nothing in them, of which there is one of
- * every length of prompt and every number of sequences that has kernels or a graph of its own, so
- * that no request waits while those are compiled and recorded. *more: there is another. Between
- * calls that are over; elsewhere nothing. */
+/* On a backend with graphs: run warm-up step i. There is an empty step for every length of prompt
+ * and every number of sequences with kernels or a graph of its own, so that no request waits while
+ * these are compiled and recorded. *more: there is another one. Call it between completed calls.
+ * No-op on other backends. */
 LT_MUST_USE lt_err lt_paged_forward_warm(lt_paged_forward *f, int64_t i, bool *more);
-/* Before them: compiles the kernels that the first of them lack, many at once. If they lack any,
- * those that the others lack are compiled behind it, in the background. */
+/* Before these: compile the missing kernels of the `first` warm-up steps, many at a time. If there
+ * were any, those of the other steps are then compiled in the background. */
 LT_MUST_USE lt_err lt_paged_forward_rehearse(lt_paged_forward *f, int64_t first);
-/* Whether the background is still at work. */
+/* Is the background still compiling? */
 bool lt_paged_forward_compiling(const lt_paged_forward *f);
 
 /* Bytes of keys and values of one page, all layers. */
@@ -90,7 +91,7 @@ size_t lt_paged_forward_page_bytes(const lt_model_spec *spec, int64_t page_token
 /* Copy page src to page dst, all layers, in order with the other calls. */
 LT_MUST_USE lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, int64_t src);
 
-/* What is added to the positions of a text whose first call has n tokens. */
+/* The offset added to the positions of a text whose first call has n tokens. */
 int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n);
 
 LT_MUST_USE lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *rows);
@@ -103,7 +104,7 @@ LT_MUST_USE lt_err lt_paged_forward_begin_penalties(lt_paged_forward *f, int64_t
                                                     const int32_t *edits);
 int64_t lt_paged_forward_max_edits(const lt_paged_forward *f);
 
-/* What the op choose says, in host memory, until the next call: id and rank (n), logprob (n),
+/* The results of the op choose, in host memory until the next call: id and rank (n), logprob (n),
  * top_id and top_logprob (n, LT_CHOOSE_TOP). */
 typedef struct {
     const int32_t *id, *rank, *top_id;
@@ -114,28 +115,30 @@ typedef struct {
  * multiple of out_rows, n <= out_rows, here and below. */
 LT_MUST_USE lt_err lt_paged_forward_read_picks(lt_paged_forward *f, int64_t first, int64_t n,
                                                lt_paged_forward_picks *out);
-/* Choose of those of wanted rows [first, first + n) with choose[i], after all: what picks, or the
- * next call's ids, then say of them. how (n); the first n_masks of lt_paged_forward_masks go with
- * it. At most once a row and call, and not before the picks of the call before were taken. */
+/* Choose tokens now for those of the wanted rows [first, first + n) with choose[i]; picks, and the
+ * next call's ids, then refer to them. how (n); it uses the first n_masks of
+ * lt_paged_forward_masks. At most once per row and call, and not before the picks of the previous
+ * call were taken. */
 LT_MUST_USE lt_err lt_paged_forward_choose_late(lt_paged_forward *f, int64_t first, int64_t n,
                                                 const bool *choose, const double *how,
                                                 int64_t n_masks);
 /* (out_rows, ceil(V / 32)) in host memory, to be written before choose_late and choose_more: the
- * rows that how's MASK means. */
+ * rows to which MASK in `how` refers. */
 uint32_t *lt_paged_forward_masks(lt_paged_forward *f);
-/* n <= out_rows more picks from the rows of the last call of picks, of which rows[i] counts
- * from its first. */
+/* n <= out_rows further picks from the rows of the last call of read_picks; rows[i] counts from its
+ * first. */
 LT_MUST_USE lt_err lt_paged_forward_choose_more(lt_paged_forward *f, int64_t n, const int32_t *rows,
                                                 const double *how, int64_t n_masks,
                                                 lt_paged_forward_picks *out);
-/* Instead of picks: set those of all n wanted rows, n <= out_rows, on their way to the host, and
- * do not wait. n 0: only to know when the call is done. Then one call at most may be run before
- * they are taken. */
+/* Instead of read_picks: start copying the picks of all n wanted rows, n <= out_rows, to the host,
+ * without waiting. n 0: only to know when the call is done. At most one call may be run before they
+ * are taken. */
 LT_MUST_USE lt_err lt_paged_forward_send_picks(lt_paged_forward *f, int64_t n);
-/* Wait for what was sent first, and nothing behind it. Valid until the next call but one. */
+/* Wait for the picks that were sent first, but not for later work. Valid until the next call but
+ * one. */
 LT_MUST_USE lt_err lt_paged_forward_take_picks(lt_paged_forward *f, lt_paged_forward_picks *out);
-/* After a failure: wait for all that is queued, whatever came of it; nothing is to be taken any
- * more. */
+/* After a failure: wait for all queued work and ignore its results; there is nothing to take
+ * afterwards. */
 void lt_paged_forward_drop(lt_paged_forward *f);
 /* Logits of those of wanted rows [first, first + n) with wanted[i] (NULL: all): (*logits)[i] (V)
  * F32 in host memory, softcapped, valid until the next call; NULL for the others, which are not

@@ -1,6 +1,6 @@
-/* paged_forward_impl.h: the paged forward pass from inside: the call itself (paged_forward.c:
- * layers, graphs), its way to and from the host (paged_forward_side.c: metadata, queues) and what
- * comes out of it (paged_forward_out.c: logits, picks, hidden states). */
+/* paged_forward_impl.h: the internals of the paged forward pass: the call itself (paged_forward.c:
+ * layers, graphs), its transfers (paged_forward_side.c: metadata, queues) and its results
+ * (paged_forward_out.c: logits, picks, hidden states). */
 #ifndef LT_MODEL_PAGED_FORWARD_IMPL_H
 #define LT_MODEL_PAGED_FORWARD_IMPL_H
 
@@ -21,7 +21,8 @@ typedef struct {
     lt_graph *graph[2]; /* By side; NULL: not recorded. */
 } lt_paged_forward_graph;
 
-/* What a call gets from the host and gives to it. Two take turns: paged_forward_side.c. */
+/* The data that a call exchanges with the host. Two of these alternate: see
+ * paged_forward_side.c. */
 typedef struct {
     int32_t *meta, *chosen; /* On the device; chosen: see pick_at. */
     int32_t *host_meta, *host_chosen;
@@ -104,7 +105,7 @@ void lt_paged_forward_sides_close(lt_paged_forward *f);
 /* Wait for all calls. */
 LT_MUST_USE lt_err lt_paged_forward_sync(lt_paged_forward *f);
 LT_MUST_USE lt_err lt_paged_forward_host_logits(lt_paged_forward *f);
-/* A new call begins: the other side, which nobody may be reading any more, is its. */
+/* Begin a call: it gets the other side, once that is no longer read. */
 LT_MUST_USE lt_err lt_paged_forward_turn(lt_paged_forward *f);
 /* Its metadata, padded to f->shape, and the tensors that it is. */
 LT_MUST_USE lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows *w);
@@ -117,7 +118,7 @@ void lt_paged_forward_put_picks(lt_paged_forward *f, int64_t *at, int64_t n, int
                                 const double *how);
 /* Logits of wanted rows [first, first + n). */
 LT_MUST_USE lt_err lt_paged_forward_head(lt_paged_forward *f, int64_t first, int64_t n);
-/* Picks [first, first + n) of those in the metadata, from n_logits rows at hand. */
+/* Make picks [first, first + n) of those in the metadata, from the n_logits current rows. */
 LT_MUST_USE lt_err lt_paged_forward_choose(lt_paged_forward *f, int64_t first, int64_t n,
                                            int64_t n_logits);
 

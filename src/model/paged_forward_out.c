@@ -1,5 +1,5 @@
-/* paged_forward_out.c: what comes out of a call: picks and logits of the wanted rows, some at a
- * time; hidden states. See paged_forward.h.
+/* paged_forward_out.c: the results of a call: picks and logits of the wanted rows, some at a time;
+ * hidden states. See paged_forward.h.
  *
  *     h_out of the wanted rows ─head─▶ logits, where the model is ─choose─▶ 12 or 172 bytes a row
  *                                                                              └─▶ host

@@ -4,14 +4,14 @@
  * A parameter is described by its whole shape and by boxes: the ranges of indices, one a dimension,
  * that this table holds. One box is the usual case; none means that the parameter is absent (it
  * belongs to another pipeline stage); q, k and v rows of some heads are three, and a flat range of
- * elements, as ZeRO cuts it, is at most five. The boxes lie one after the other in memory, each
- * row-major. Initialisation, loading, saving, optimiser, norm and checkpoints read this description
- * and nothing else, so that a part that is made alone has the bits of the whole's slice.
+ * elements, as ZeRO cuts it, is at most five. The boxes are stored one after the other, each
+ * row-major. Initialisation, loading, saving, optimiser, norm and checkpoints use only this
+ * description, so that a part made on its own has the same bits as the slice of the whole.
  *
  * Units: the embeddings, each layer, and the head (with the final norm) are a unit each. A parameter
  * has its place within its unit, and a buffer (weights, F32 master, gradients, a moment of the
- * optimiser) has a base pointer a unit, so that a unit can be sharded, gathered, kept twice or be
- * absent. By default all units lie one after the other in one allocation:
+ * optimiser) has a base pointer a unit, so that a unit can be sharded, gathered, duplicated or
+ * absent. By default all units are contiguous in one allocation:
  *
  *     flat ─▶ | embeddings | layer 0 | layer 1 | ... | head |        base[unit] = flat + unit.at
  *                            ▲ at: norm1, qkv, attn_out, ...
@@ -27,7 +27,8 @@
  *   layers.N.post_norm1          post_norms only                      (C)
  *   layers.N.norm2[, .bias]      before the MLP; pre-norms only       (C)
  *   layers.N.router[, .bias]     MoE only                             (E, C)
- *   layers.N.up[, .bias]         gated: rows gate F, then up F        (F or 2F, C), MoE: (E, F or 2F, C)
+ *   layers.N.up[, .bias]         gated: rows gate F, then up F        (F or 2F, C),
+ *                                                                     MoE: (E, F or 2F, C)
  *                                its bias                             (F or 2F), MoE: (E, F or 2F)
  *   layers.N.xielu               xIELU only: p, n                     (2)
  *   layers.N.down[, .bias]                                            (C, F), MoE: (E, C, F)
@@ -82,8 +83,8 @@ typedef struct {
     int n_dims;
     int64_t shape[LT_PARAM_DIMS];
     int64_t count;
-    /* Place of its first element in the layout of the whole model, whatever is held here: the key
-     * of the optimiser's random rounding and of the norm's partial sums. */
+    /* Index of its first element in the layout of the whole model, independent of what is held
+     * here: the key of the optimiser's stochastic rounding and of the norm's partial sums. */
     int64_t whole_at;
     /* What is held here. local_shape: of the boxes taken together, where they form a tensor;
      * local_dims 1 where they do not. */
@@ -119,8 +120,8 @@ typedef struct {
     int64_t whole_elements; /* Of the whole model. */
 } lt_param_table;
 
-/* Who holds what: a function that says which boxes of a parameter, whose whole is filled in, are
- * held, in the order in which they are to lie in memory. They must not overlap, and none is empty. */
+/* A partition: a function that lists the boxes held of a parameter, whose whole shape is filled in,
+ * in their order in memory. They must not overlap, and none may be empty. */
 typedef struct lt_partition {
     lt_err (*boxes)(const void *ctx, const lt_param *whole, lt_box_list *out);
     const void *ctx;
@@ -135,7 +136,7 @@ int lt_param_shape(const lt_model_spec *spec, lt_param_kind kind, int64_t layer,
                    int64_t shape[LT_PARAM_DIMS]);
 bool lt_param_in_layer(lt_param_kind kind);
 
-/* The whole model in one place. */
+/* The table of the whole model. */
 LT_MUST_USE lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec);
 /* What `partition` says is held here; NULL: the whole, each parameter in one box. ARG: a box that
  * is empty, lies outside its parameter or overlaps another. */
@@ -149,8 +150,8 @@ bool lt_param_table_is_whole(const lt_param_table *t);
 
 /* Boxes of a parameter, in the order in which they lie. */
 const lt_box *lt_param_boxes(const lt_param_table *t, const lt_param *p);
-/* Index in the whole of element `local` of what is held; *run: how many elements from there on are
- * neighbours in the whole, too. */
+/* Index in the whole of element `local` of what is held; *run: number of elements from there on
+ * that are contiguous in the whole, too. */
 int64_t lt_param_whole_index(const lt_param_table *t, const lt_param *p, int64_t local,
                              int64_t *run);
 
@@ -171,7 +172,7 @@ size_t lt_param_buffer_bytes(const lt_param_table *t, lt_dtype dtype);
 void lt_param_buffer_place(lt_param_buffer *b, const lt_param_table *t, void *flat);
 /* What is held of a parameter; NULL: nothing, or its unit is not here. */
 void *lt_param_data(const lt_param_buffer *b, const lt_param *p);
-/* The same as F32, for whoever walks all units at once. */
+/* The same as F32, for code that walks all units at once. */
 float *lt_param_floats(const lt_param_buffer *b);
 
 /* A view of a parameter in a buffer, in its local shape; absent kinds, units and buffers (base NULL)
@@ -192,7 +193,7 @@ typedef struct {
     lt_weight_run runs[LT_HELD_RUNS];
 } lt_held;
 
-/* Leave held parameters out of the layout: they have no place in buffers any more. */
+/* Leave held parameters out of the layout, so that they have no place in buffers. */
 void lt_param_table_skip_held(lt_param_table *t, const lt_held *held);
 
 struct lt_model {
@@ -207,11 +208,13 @@ struct lt_model {
     lt_param_buffer weights; /* In options.dtype; the same memory as master when F32. */
     void *memory;            /* Of both, one allocation. */
     struct lt_mover *mover;  /* alloc.c: to and from the host. */
-    uint64_t version; /* Grows when training changes weights, for who keeps what is made of them. */
-    struct lt_filling *filling; /* weights.c: weights that come in beside; NULL: all are there. */
-    size_t weights_bytes;       /* All memory of the weights, as carved. */
+    /* Grows when training changes weights, so that derived data can be refreshed. */
+    uint64_t version;
+    /* weights.c: weights that are being loaded; NULL: all are loaded. */
+    struct lt_filling *filling;
+    size_t weights_bytes; /* All memory of the weights, as carved. */
     lt_held *held; /* (n_params), NULL unless options.stored, on a device only with blocks. */
-    struct lt_source *held_source;   /* What held points into, mapped. */
+    struct lt_source *held_source;   /* The mapped source into which held points. */
     void *held_copies, *held_packed; /* The backend's memory. */
     size_t held_copies_bytes, held_packed_bytes;
     struct json_t *generation; /* generation.h: the tree, NULL: none; where it is from; its ids. */

@@ -1,5 +1,5 @@
-/* pass.c: a pass is opened, measured and closed here, and its batches are checked. What it computes
- * is in pass_range.c and pass_train.c; the layers' tensors are in acts.c.
+/* pass.c: opens, measures and closes a pass, and checks its batches. The computation is in
+ * pass_range.c and pass_train.c; the layers' tensors are in acts.c.
  *
  * Memory is carved three times with the same functions: by lt_pass_measure, by lt_pass_open to
  * measure and to place, and again whenever a batch of another shape comes, into the same arena:

@@ -18,10 +18,11 @@ typedef enum { LT_RECOMPUTE_NONE, LT_RECOMPUTE_SELECTIVE, LT_RECOMPUTE_FULL } lt
 typedef enum { LT_FP8_NONE, LT_FP8_BLOCKWISE, LT_FP8_TENSORWISE } lt_fp8_recipe;
 #define LT_FP8_CHOICES "none|blockwise|tensorwise"
 
-/* Weights and gradients that are here only while they are used (parallel/zero.h): enter is called
- * before a unit's weights, its gradients or both are used, leave behind that, when its gradients
- * are complete for this batch. Between them other units may be entered; of a tied embedding unit 0
- * is entered twice, by the head and by the embedding, and its gradients are left once. */
+/* Callbacks for weights and gradients that are present only while they are used (parallel/zero.h):
+ * enter is called before a unit's weights, its gradients or both are used, and leave afterwards,
+ * when its gradients are complete for this batch. Other units may be entered in between. With a
+ * tied embedding, unit 0 is entered twice, by the head and by the embedding, and its gradients are
+ * left once. */
 enum { LT_UNIT_WEIGHTS = 1, LT_UNIT_GRADIENTS = 2 };
 typedef struct {
     void *of;
@@ -44,14 +45,15 @@ typedef struct {
 } lt_context_options;
 
 typedef struct {
-    int64_t batch, seq; /* B, T: the most a pass will see. T: of this rank's tokens. */
+    int64_t batch, seq; /* B, T: the largest batch of the pass. T counts this rank's tokens. */
     bool train;         /* Also carve gradients and what backward needs. */
     lt_recompute recompute;
     float z_coef; /* z-loss on the output logits; 0: none. */
     /* Rows of logits held at once; 0: chosen so that a chunk is about 32 MiB, on a device 1 GiB. */
     int64_t loss_chunk_rows;
-    bool on_device; /* The backend's memory is a device's; open sets it, measure believes it. */
-    bool eager;     /* Record no graphs. */
+    /* The backend's memory is on a device; open sets it, measure takes it as given. */
+    bool on_device;
+    bool eager; /* Record no graphs. */
     lt_fp8_recipe fp8;
     bool fp8_wgrad; /* Gradients of weights, too. */
     bool weights;   /* Batches may bring weights; lt_pass_logprobs_backward needs them. */
@@ -59,12 +61,13 @@ typedef struct {
     /* Of a stage of a pipeline: layers [first_layer, end_layer), with the embedding before layer 0
      * and the head behind the last; end_layer 0: all. */
     int first_layer, end_layer;
-    /* What the model holds (lt_model_options); open sets it, measure believes it. NULL: all. */
+    /* The part that the model holds (lt_model_options); open sets it, measure takes it as given.
+     * NULL: all. */
     const lt_partition *partition;
     /* Gradients of weight matrices are computed apart, by lt_pass_backward_weights. */
     bool weights_apart;
-    /* Another brings the gradients' memory, unit by unit (lt_pass_bring_gradients); keeps the F32
-     * master, so that the model needs none. */
+    /* The caller provides the memory of the gradients, unit by unit (lt_pass_bring_gradients); the
+     * caller keeps the F32 master, so that the model needs none. */
     bool gradients_elsewhere, master_elsewhere;
     lt_context_options context;
     /* Tensor and sequence parallelism (tp.h): the ranks that share every layer with this one, whose
@@ -80,9 +83,10 @@ static inline int lt_pass_n_tp(const lt_pass_options *o) {
     return o->tp != NULL ? lt_group_size(o->tp) : 1;
 }
 
-/* One batch, host memory; of divided sequences, this rank's tokens (lt_context_take), with positions
- * and document starts in the whole sequence. labels -1: not counted. doc_start, positions: NULL when each row is one
- * document from position 0. weights: NULL, or what each label's loss counts, of any sign. */
+/* One batch in host memory. If sequences are divided, it has this rank's tokens (lt_context_take),
+ * with positions and document starts in the whole sequence. labels -1: not counted. doc_start,
+ * positions: NULL when each row is one document from position 0. weights: NULL, or the weight of
+ * each label's loss, of any sign. */
 typedef struct {
     int64_t batch, seq;
     const int32_t *tokens, *labels, *doc_start, *positions; /* (B, T) each */
@@ -105,11 +109,11 @@ typedef struct lt_pass lt_pass;
 LT_MUST_USE lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o);
 void lt_pass_close(lt_pass *p);
 
-/* What open would take, by kind, without taking it (the planner's and doctor's view). */
+/* Memory that open would allocate, by kind, without allocating it (for the planner). */
 typedef struct {
     size_t activations_bytes, gradients_bytes, logits_bytes, scratch_bytes;
     size_t fp8_bytes;  /* Weights in 8 bits, both ways, and one product's rows. */
-    size_t host_bytes; /* On the host: batches and results on their way. */
+    size_t host_bytes; /* On the host: batches and results in transit. */
 } lt_pass_memory;
 LT_MUST_USE lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype dtype,
                                    const lt_pass_options *o);
@@ -137,7 +141,7 @@ LT_MUST_USE lt_err lt_pass_train(lt_pass *p, const lt_pass_batch *b, float grad_
 #define LT_PASS_AHEAD 2
 LT_MUST_USE lt_err lt_pass_stage(lt_pass *p, const lt_pass_batch *b);
 int lt_pass_staged(const lt_pass *p); /* Batches staged and not yet trained on. */
-/* No room to stage another before one is trained on, or collected. */
+/* No space to stage another batch before one is trained on or collected. */
 bool lt_pass_full(const lt_pass *p);
 LT_MUST_USE lt_err lt_pass_train_staged(lt_pass *p, float grad_scale);
 LT_MUST_USE lt_err lt_pass_collect(lt_pass *p, lt_pass_result *r);
@@ -162,12 +166,12 @@ LT_MUST_USE lt_err lt_pass_collect(lt_pass *p, lt_pass_result *r);
  * are read. lt_pass_eval and lt_pass_train use set 0; nothing else may be in it then. */
 LT_MUST_USE lt_err lt_pass_load(lt_pass *p, int set, const lt_pass_batch *b);
 LT_MUST_USE lt_err lt_pass_forward(lt_pass *p, int set, int first, int end);
-/* Of a batch that no backward pass follows: experts drop no token. */
+/* For a batch without a backward pass: experts drop no token. */
 LT_MUST_USE lt_err lt_pass_forward_eval(lt_pass *p, int set, int first, int end);
 LT_MUST_USE lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale);
 LT_MUST_USE lt_err lt_pass_backward(lt_pass *p, int set, int first, int end, float grad_scale);
-/* weights_apart: what lt_pass_backward of these layers, and of no others since then of this set, has
- * left out. */
+/* weights_apart: compute what lt_pass_backward of these layers has left out, if it was the last one
+ * of this set. */
 LT_MUST_USE lt_err lt_pass_backward_weights(lt_pass *p, int set, int first, int end);
 /* (rows, C) of the model's type, the backend's memory. layer: of the pass's own, or its end. */
 lt_tensor lt_pass_stream(const lt_pass *p, int set, int layer);
@@ -179,11 +183,11 @@ LT_MUST_USE lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, flo
 /* Objectives over log-probabilities. logprobs: load, forward, and ln p(label | what is before it)
  * of each place (B, T), host, 0 where the label is ignored. backward: gradients += grad_scale *
  * d(objective)/d(parameters), with d(objective)/d(logprob) (B, T) given by the caller, for the
- * batch in the set; aux terms as in lt_pass_train, no z-loss. Any objective is what lies between
- * the two calls; batches whose log-probabilities it joins lie in several sets, or are rows of
+ * batch in the set; aux terms as in lt_pass_train, no z-loss. Any objective can be computed between
+ * the two calls; batches whose log-probabilities it combines are in several sets, or are rows of
  * one. */
 LT_MUST_USE lt_err lt_pass_logprobs(lt_pass *p, int set, const lt_pass_batch *b, float *logprobs);
-/* Its first half, in the place of lt_pass_loss, where layers go backward range by range. */
+/* Its first half, used instead of lt_pass_loss when layers go backward range by range. */
 LT_MUST_USE lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad_scale);
 LT_MUST_USE lt_err lt_pass_logprobs_backward(lt_pass *p, int set, const float *dlogprobs,
                                              float grad_scale);
@@ -191,23 +195,23 @@ LT_MUST_USE lt_err lt_pass_logprobs_backward(lt_pass *p, int set, const float *d
 /* F32 over the model's table, the backend's memory; of a stage its own units alone. With ranks of
  * tp, what several of them hold has a part of its gradient on each: their sum is the gradient. */
 const lt_param_buffer *lt_pass_gradients(const lt_pass *p);
-/* The next batch to train on begins anew: what products make is stored, not added, the rest is
- * zeroed first. Until then the old gradients stand. */
+/* Start new gradients with the next batch: results of products are stored, not added, and the rest
+ * is zeroed first. Until then the old gradients remain. */
 LT_MUST_USE lt_err lt_pass_zero_gradients(lt_pass *p);
-/* From now on; units NULL: nobody is told. A pass that tells records no graphs. */
+/* Set the callbacks; units NULL: none. A pass with callbacks records no graphs. */
 void lt_pass_tell_units(lt_pass *p, const lt_pass_units *units);
-/* gradients_elsewhere: where a unit's gradients lie from now on, NULL: nowhere. What a batch does
- * not store is zeroed: at once with `clear`, else at the begin of the next batch. */
+/* gradients_elsewhere: set the memory of a unit's gradients, NULL: none. Gradients that a batch
+ * does not store are zeroed: at once with `clear`, else at the start of the next batch. */
 LT_MUST_USE lt_err lt_pass_bring_gradients(lt_pass *p, int unit, float *base, bool clear);
 /* master_elsewhere: where the F32 copies of a layer's small parameters stand, lt_exec_f32_count of
  * each layer, for the caller to fill; NULL: the model has none, or F32 weights. */
 float *lt_pass_f32(lt_pass *p);
-struct lt_queue *lt_pass_queue(const lt_pass *p); /* What computes the gradients. */
+struct lt_queue *lt_pass_queue(const lt_pass *p); /* The queue on which gradients are computed. */
 int64_t lt_pass_graphs(const lt_pass *p);         /* Recorded so far. */
 
-/* Time, calls and least work of each op, and of the verbs of tp (LT_TIMED_* of exec.h), since open or the last watch. A backend whose work is
- * queued is timed only while watched, eagerly, with its own stopwatch; one that works at once
- * always, by the clock. */
+/* Time, calls and minimum work of each op, and of the collectives of tp (LT_TIMED_* of exec.h),
+ * since open or the last watch. An asynchronous backend is timed only while watched, without
+ * graphs, with its own stopwatch; a synchronous one always, by the clock. */
 typedef struct {
     double seconds, flops, bytes;
     int64_t calls;

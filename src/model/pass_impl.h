@@ -1,4 +1,4 @@
-/* pass_impl.h: what the files of a pass share: pass.c opens it and owns its memory, pass_range.c
+/* pass_impl.h: private declarations of a pass: pass.c opens it and owns its memory, pass_range.c
  * computes ranges of layers, pass_train.c queues whole training batches, recorded. */
 #ifndef LT_MODEL_PASS_IMPL_H
 #define LT_MODEL_PASS_IMPL_H
@@ -40,8 +40,8 @@ struct lt_pass {
     lt_pass_recorded graphs[LT_PASS_MAX_GRAPHS];
     int n_shapes;
     int64_t n_graphs;
-    const lt_pass_units *units; /* NULL: nobody is told. */
-    bool zero_due; /* Nothing has been added to the gradients since they were to be zero. */
+    const lt_pass_units *units; /* NULL: no callbacks. */
+    bool zero_due; /* Nothing has been added to the gradients since lt_pass_zero_gradients. */
     /* (n_layers + 1), the last the head's: products of this unit have been stored since then, and
      * are added to from now on. */
     bool *stored;

@@ -1,12 +1,12 @@
-/* pass_range.c: what a pass computes: batch in, embed, layers, final norm, loss, and back, in
- * ranges of layers over sets of activations. The chapters are in block_*.c and loss.c.
+/* pass_range.c: the computation of a pass: embedding, layers, final norm, loss, and backward, in
+ * ranges of layers over sets of activations. The parts are in block_*.c and loss.c.
  *
  *     load ──▶ forward [0, k) ── stream of layer k ──▶ forward [k, L) ── x_final ──▶ loss
  *              backward [0, k) ◀── gradient of it ──── backward [k, L) ◀──── dx ──────┘
  *
  * Between two layers of one range the sum of the residual stream and a block's branch is fused into
  * the next norm; at the end of a range it is an op of its own. Both round the sum once, to the
- * model's type, and the norm reads what was rounded: so a cut changes no bit. */
+ * model's type, and the norm reads the rounded sum, so cutting into ranges changes no bit. */
 #include <math.h>
 #include <string.h>
 
@@ -90,9 +90,9 @@ lt_err lt_pass_forward_all(lt_pass *p, int set, bool train) {
     return normed(p, set, stream, lt_tp_own_rows(&p->exec, b->branch), b->x_final);
 }
 
-/* Whether lt_linear_bwd makes this gradient, so that it may be stored the first time. Experts' are
- * added to: on a GPU, storing the zeros of an expert that nobody chose takes the product's
- * registers. */
+/* Whether lt_linear_bwd makes this gradient, so that it may be stored the first time. Experts'
+ * gradients are always added to: on a GPU, storing zeros for an expert without tokens costs
+ * registers in the product. */
 static bool made_by_product(const lt_pass *pass, const lt_param *p) {
     const lt_model_spec *s = pass->exec.spec;
     return (p->matrix && !p->experts) || p->kind == LT_PARAM_ROUTER || p->kind == LT_PARAM_HEAD ||

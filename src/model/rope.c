@@ -14,17 +14,19 @@
  *                                                                      arXiv:2309.00071)
  *     dynamic       theta' = theta (s n / M - (s - 1))^(N / (N - 2)) for a text of n > M tokens, M
  *                   = max_seq; up to M plain
- *     longrope      f_i / short_i in a text of at most O tokens, f_i / long_i in a longer one     (Ding et al. 2024, arXiv:2402.13753)
+ *     longrope      f_i / short_i in a text of at most O tokens, f_i / long_i in a longer one
+ *                                                                      (Ding et al. 2024,
+ *                                                                      arXiv:2402.13753)
  *     proportional  theta^(-2i/D) / s for the first N / 2 of a head's D / 2 pairs, 0 for the others
  *
- * Cosines and sines are multiplied by rope_attention_factor (yarn, longrope), so that its square
- * multiplies what attention sees.
+ * Cosines and sines are multiplied by rope_attention_factor (yarn, longrope), so the attention
+ * logits are multiplied by its square.
  *
  * The length n of dynamic and longrope is that of the call in transformers: of all tokens up to the
- * last one that a call appends. A token is rotated by the length of the call that brings it, and
- * stays so in the cache. So there are two tables: the rows of tokens that come one at a time, each
- * by its own place (length 0 below), and those of a call of several that ends beyond the original
- * context. */
+ * last one that a call appends. A token is rotated by the length of the call that appends it, and
+ * stays so in the cache. So there are two tables: rows for tokens that come one at a time, each by
+ * its own position (length 0 below), and rows for a call of several tokens that ends beyond the
+ * original context. */
 #include <math.h>
 #include <stdlib.h>
 

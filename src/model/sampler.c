@@ -188,8 +188,8 @@ static bool breaks(const lt_sampling *how, int32_t id) {
     return false;
 }
 
-/* Wherever the last token stood before, how far the tokens before both are the same; the token that
- * followed there pays for its longest such match. */
+/* For each earlier occurrence of the last token, measure how far the preceding tokens match; the
+ * token that followed there is penalised by its longest match. */
 static void penalise_repeats(lt_sampler *p, const lt_sampler_args *a) {
     const lt_sampling *how = a->how;
     const int64_t all = a->n_prompt + a->n_output,

@@ -1,18 +1,19 @@
-/* sampler.h: one token from one row of logits: what may be chosen, how likely, and the draw. There
- * is one sampler: `generate` and `chat` (generate.c) and the serving engine (serve/step_pick.c)
- * call it, and a device does the same with the op choose (tensor/ops.h).
+/* sampler.h: chooses one token from one row of logits: which tokens may be chosen, their
+ * probabilities, and the draw. There is one sampler: `generate` and `chat` (generate.c) and the
+ * serving engine (serve/step_pick.c) call it, and a device does the same with the op choose
+ * (tensor/ops.h).
  *
  *     logits ─ mask (grammar) ─ bias ─ banned ids ─ penalties ─ DRY ─┐
  *        │   ┌───────────────────────────────────────────────────────┘
  *        │   └▶ ÷ temperature ─ top-k ─ typical ─ top-p ─ min-p ─ XTC ─▶ draw
  *        └────▶ log-probabilities: of the model's own distribution, before all of this
  *
- * The draw is a pure function of (seed, choice, number of output tokens before it): of what is
- * kept, by rising id, the token at which the sum of weights exceeds that share of the whole. Only
- * what is wanted gets sorted: top-k selects; top-p and typical pop from a heap what they keep. Ties
- * keep the lower id, so results do not depend on the sorting method. A device is told the options
- * (lt_sampler_as_op) and, once for each sequence, what they are about (lt_sampler_penalty_state);
- * from then on it counts by itself. */
+ * The draw is a pure function of (seed, choice, number of output tokens before it): among the kept
+ * tokens, by rising id, it chooses the one at which the running sum of weights exceeds that share
+ * of the total. Only as much is sorted as necessary: top-k selects; top-p and typical pop what they
+ * keep from a heap. Ties keep the lower id, so results do not depend on the sorting method. A
+ * device gets the options (lt_sampler_as_op) and, once for each sequence, its penalty state
+ * (lt_sampler_penalty_state), which it updates itself from then on. */
 #ifndef LT_MODEL_SAMPLER_H
 #define LT_MODEL_SAMPLER_H
 
@@ -43,7 +44,7 @@ LT_MUST_USE lt_err lt_sampling_check(const lt_sampling *s, int64_t vocab_size);
 
 typedef struct {
     const lt_sampling *how;
-    const int32_t *tokens; /* (n_prompt + n_output): what stands before. */
+    const int32_t *tokens; /* (n_prompt + n_output): the text so far. */
     int64_t n_prompt, n_output;
     int32_t choice;        /* Which of the request's choices (n). */
     const int32_t *banned; /* Cannot be chosen. */
@@ -54,11 +55,10 @@ typedef struct {
 } lt_sampler_args;
 
 typedef struct {
-    int32_t id,
-        rank; /* rank: how many ids the model finds likelier; with log-probabilities only. */
+    int32_t id, rank; /* rank: number of more likely ids; with log-probabilities only. */
     float logprob;
     int n_top;
-    lt_candidate top[LT_CHOOSE_TOP]; /* p: log-probability; likeliest first. */
+    lt_candidate top[LT_CHOOSE_TOP]; /* p: log-probability; most likely first. */
 } lt_pick;
 
 /* NUMERIC: a logit is not a number, or nothing may be chosen. */
@@ -70,10 +70,10 @@ LT_MUST_USE lt_err lt_sampler_failure(bool nan);
 
 /* The same as options of the op choose; SLOT, NEW and MASK are left to the caller. */
 void lt_sampler_as_op(const lt_sampler_args *a, double how[LT_CHOOSE_HOW_COUNT]);
-/* Whether the op can serve a request: how many biases and tokens a penalty state can hold; it knows
- * neither DRY nor XTC. */
+/* Can the op serve a request? It is limited by the biases and tokens that a penalty state can hold,
+ * and has neither DRY nor XTC. */
 bool lt_sampler_suits_op(const lt_sampling *how, int64_t max_tokens);
-/* Whether choosing needs a penalty state: penalties, bias, bans. */
+/* Does the choice need a penalty state (penalties, bias, bans)? */
 bool lt_sampler_needs_penalty_state(const lt_sampler_args *a);
 /* The penalty state of these tokens, as edits of the op penalty_set: (place, word) of each that is
  * not 0, at most V + LT_PENALTY_BIASES. endings: what BANS bans. Returns how many. */

@@ -1,23 +1,23 @@
-/* session.c: sequences that grow, with their keys and values kept: prefill in chunks, decoding one
- * token of many sequences at once.
+/* session.c: growing sequences with a key/value cache: prefill in chunks, decoding of one token for
+ * many sequences at once.
  *
- * The blocks are those of the pass; between q k v and the output projection stands the cache
- * instead of the batch:
+ * The blocks are those of the pass; between q k v and the output projection, attention reads the
+ * cache instead of the batch:
  *
- *     cache  (L, 2, n_seqs, max_seq, G, D), act dtype, or F16 where weights are held as stored:  keys of a layer, then its values
+ *     cache  (L, 2, n_seqs, max_seq, G, D), act dtype, or F16 where weights are held as stored:
+ *            keys of a layer, then its values
  *
  * A prompt runs in chunks of CHUNK_ROWS rows, one sequence (B = 1, T = rows); a step runs one row
  * of each of n sequences (B = n, T = 1), and the sequences that lie side by side in the cache share
  * one attention call. A row's arithmetic does not depend on which other rows run with it, except
  * through the order in which a product's kernel sums, which may depend on its shape.
  *
- * Scores are losses against given labels: the logits of a chunk of rows are made, read and
- * forgotten where the model is, so that neither all of them exist at once nor any travels.
+ * Scores are losses against given labels: the logits of a chunk of rows are computed and used on
+ * the device and then overwritten, so that they never exist all at once and none is transferred.
  *
  * Where the length of a text decides its rotation (rope.c), keys stay in the cache as the call that
- * brought them rotated them, as in transformers. Phi-3 alone begins anew there: the call with which
- * a text outgrows the original context runs all of its tokens once more, so that all are rotated
- * alike.
+ * brought them rotated them, as in transformers. Only Phi-3 differs: the call with which a text
+ * outgrows the original context evaluates all of its tokens again, so that all are rotated alike.
  *
  * A failed call leaves every sequence as long as it was: rows above the length are never read. */
 #include "model/session.h"

@@ -1,4 +1,4 @@
-/* session.h: what the command line and benches ask of a session beyond lateen/model.h. */
+/* session.h: functions of a session for the command line and benches, besides lateen/model.h. */
 #ifndef LT_MODEL_SESSION_H
 #define LT_MODEL_SESSION_H
 
@@ -10,8 +10,8 @@ typedef struct {
 } lt_session_memory;
 void lt_session_get_memory(const lt_session *s, lt_session_memory *out);
 
-/* A session too short to pay for packing the weights: it reads them where they lie, at a somewhat
- * lower speed. And what it will take. */
+/* Open a session that is too short to pay for packing the weights: it reads them unpacked, somewhat
+ * more slowly. The other function returns the memory that it will need. */
 LT_MUST_USE lt_err lt_session_open_short(lt_session **out, const lt_model *m, int64_t n_seqs,
                                          int64_t max_seq);
 void lt_session_measure_short(lt_session_memory *out, const lt_model *m, int64_t n_seqs,

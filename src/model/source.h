@@ -1,4 +1,4 @@
-/* source.h: where weights come from, behind one question: which bytes hold the tensor of this name?
+/* source.h: sources of weights behind one interface: find the bytes of a tensor by name.
  *
  *   Hugging Face folder   model.safetensors, or the shards named by model.safetensors.index.json
  *   GGUF                  one file
@@ -34,7 +34,7 @@ typedef struct lt_source {
     lt_file_map bin; /* llama2.c */
     lt_named_weight *bin_weights;
     size_t n_bin_weights;
-    const lt_name_row *names; /* How this source calls our parameters. */
+    const lt_name_row *names; /* The source's names of our parameters. */
     int n_names;
     const char *embed_as_head; /* The embedding's name, where the file has it under the head's. */
     const char *prefix;        /* Some files leave this start of the names out; NULL: none do. */
@@ -43,7 +43,7 @@ typedef struct lt_source {
     bool norms_plus_one; /* GGUF keeps gemma's 1 + gain. */
 } lt_source;
 
-/* Open and fill the spec from what the source says of itself. Free with lt_weight_source_close. */
+/* Open a source and fill the spec from its metadata. Free with lt_weight_source_close. */
 LT_MUST_USE lt_err lt_weight_source_open(lt_source *out, lt_model_spec *spec, const char *path);
 void lt_weight_source_close(lt_source *s);
 /* Of the tensors in the mapped files: what reading all of them makes resident. */
@@ -61,7 +61,7 @@ LT_MUST_USE lt_err lt_source_find_mxfp4(const lt_source *s, const char *name, lt
 size_t lt_source_unread(const lt_source *s, const lt_model_spec *spec, const lt_param_table *table,
                         const char **first);
 
-/* The parts behind lt_weight_source_open. */
+/* The parts of lt_weight_source_open. */
 LT_MUST_USE lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s);
 #define LT_GGUF_ENDS "lateen.eos_token_ids" /* I32: lt_model_spec's eos, in order. */
 /* The scale of attention that a reader of GGUF takes, which has no key for it: 1 / sqrt(D), but

@@ -1,4 +1,4 @@
-/* spec.c: what a spec must satisfy, and what follows from it: parameters and FLOPs.
+/* spec.c: the checks of a spec, and what follows from it: parameters and FLOPs.
  *
  * The limits are far above any model known and keep every product of two of them inside 64 bits. */
 #include "lateen/model.h"

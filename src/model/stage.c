@@ -1,6 +1,6 @@
-/* stage.c: see stage.h. Two batches stand on the device at most: the one before must be taken
- * before its staging is written again, which `order` sees to: the copies' queue waits for the
- * moment behind each take, never for the computation that follows it. */
+/* stage.c: see stage.h. At most two batches are in staging on the device: a batch must be taken
+ * before its staging is overwritten. `order` ensures this: the queue of copies waits until each
+ * take is done, never for the computation after it. */
 #include "model/stage.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* stage.h: batches on their way to the device, and losses on their way back, beside the work that
- * computes.
+/* stage.h: transfers batches to the device and losses back, in parallel with the computation.
  *
- *     put      host rows ──copied──▶ slot's host memory ──own queue──▶ staging on the device      any time, up to LT_STAGE_SLOTS ahead
- *     take     staging ──pass's queue──▶ the batch's tensors, whose places a recorded graph knows
+ *     put      host rows ──copied──▶ slot's host memory ──own queue──▶ staging on the device;
+ *              any time, up to LT_STAGE_SLOTS ahead
+ *     take     staging ──pass's queue──▶ the batch's tensors, whose addresses a recorded graph has
  *     fetch    loss, argmax, aux losses ──pass's queue──▶ slot's host memory
  *     collect  waits, then adds up on the host, in the order of the rows, in double: the same sums
  *              on every backend
@@ -37,7 +37,7 @@ typedef struct {
     bool has_documents, has_weights;
 } lt_stage_slot;
 
-/* What a stage is opened for. */
+/* Options of a stage. */
 typedef struct {
     const lt_model_spec *spec;
     int64_t rows;

@@ -1,7 +1,7 @@
 /* weights.c: lt_model_open: fills the flat buffers from a source, row by row.
  *
- * For each parameter, every name that may hold it (or a part of it: q of qkv, gate of up, one
- * expert) is looked up; the parts found must cover the parameter exactly. Shapes are checked
+ * For each parameter, every name under which it (or a part of it: q of qkv, gate of up, one expert)
+ * may be stored is looked up; the parts found must cover the parameter exactly. Shapes are checked
  * against the spec, values must be finite. First all parts are listed; then threads take chunks of
  * rows, whichever tensor is next. */
 #include <math.h>
@@ -463,7 +463,7 @@ done:
     return err;
 }
 
-/* As transformers warns: a bias, say, that config.json says nothing of. */
+/* Warn as transformers does, e.g. of a bias that config.json does not mention. */
 static void tell_unread(const lt_model *m, const lt_source *s) {
     const char *first;
     const size_t n = lt_source_unread(s, &m->spec, &m->table, &first);
