@@ -77,18 +77,22 @@ static int64_t own_room(const void *ctx, int unit, int64_t held) {
     return size;
 }
 
+void lt_shards_range(const lt_shards *s, const lt_param *p, int member, int64_t *from,
+                     int64_t *to) {
+    const lt_slice slice = lt_slice_of(s->full.units[p->unit].n_elements, s->n, member);
+    *from = slice.first > p->at ? slice.first - p->at : 0;
+    *to = slice.end - p->at < p->local_count ? slice.end - p->at : p->local_count;
+}
+
 /* What of the parameter lies in the slice. */
 static lt_err own_boxes(const void *ctx, const lt_param *p, lt_box_list *out) {
     const lt_shards *s = ctx;
     const lt_param_table *t = &s->full;
     const lt_param *q = &t->params[lt_param_index(t, p->kind, p->layer)];
-    const lt_slice slice = lt_slice_of(t->units[q->unit].n_elements, s->n, s->own);
-    const int64_t from = slice.first > q->at ? slice.first - q->at : 0,
-                  to = slice.end - q->at < q->local_count ? slice.end - q->at : q->local_count;
-    if (from >= to) {
-        return LT_OK;
-    }
-    return lt_box_cut(out, lt_param_boxes(t, q), q->n_boxes, q->n_dims, from, to);
+    int64_t from, to;
+    lt_shards_range(s, q, s->own, &from, &to);
+    return from < to ? lt_box_cut(out, lt_param_boxes(t, q), q->n_boxes, q->n_dims, from, to)
+                     : LT_OK;
 }
 
 lt_partition lt_shards_full(const lt_shards *s) {

@@ -32,6 +32,9 @@ void lt_shards_close(lt_shards *s);
 /* What the model that passes run on holds, and what this rank keeps; they point to the shards. */
 lt_partition lt_shards_full(const lt_shards *s);
 lt_partition lt_shards_own(const lt_shards *s);
+/* Elements [*from, *to) of what is held of a parameter of `full` that lie in a member's slice;
+ * none: from >= to. */
+void lt_shards_range(const lt_shards *s, const lt_param *p, int member, int64_t *from, int64_t *to);
 /* Elements of a slice of a unit. */
 int64_t lt_shards_size(const lt_shards *s, int unit);
 

@@ -168,10 +168,11 @@ static lt_err measure_state(state_memory *out, const lt_recipe *r, const lt_mode
     lt_param_table own = {0};
     lt_zero_memory zero;
     if (shards == NULL || shards->level == 0) {
-        *out = (state_memory){lt_model_weights_bytes(t, &run), 0, lt_optimiser_bytes(r, t)};
-        return LT_OK;
+        *out = (state_memory){.weights_bytes = lt_model_weights_bytes(t, &run)};
+        return lt_optimiser_measure(&out->optimiser_bytes, r, t, NULL);
     }
     const lt_partition part = lt_shards_own(shards);
+    lt_err err;
     LT_TRY(lt_param_table_open_part(&own, spec, &part));
     lt_zero_measure(&zero, shards, dtype);
     run.trainable = false;
@@ -179,10 +180,10 @@ static lt_err measure_state(state_memory *out, const lt_recipe *r, const lt_mode
     *out = (state_memory){.weights_bytes = lt_model_weights_bytes(t, &run) +
                                            lt_model_weights_bytes(&own, &trained) +
                                            zero.weights_bytes,
-                          .gradients_bytes = zero.gradients_bytes,
-                          .optimiser_bytes = lt_optimiser_bytes(r, &own)};
+                          .gradients_bytes = zero.gradients_bytes};
+    err = lt_optimiser_measure(&out->optimiser_bytes, r, &own, shards);
     lt_param_table_close(&own);
-    return LT_OK;
+    return err;
 }
 
 lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model_spec *spec,

@@ -34,6 +34,7 @@
     X(mfu, GAUGE, "", "share of the device's measured peak that the model's arithmetic used")      \
     X(step_s, GAUGE, "s", "the step")                                                              \
     X(wait_s, GAUGE, "s", "of it, waiting for rows")                                               \
+    X(comm_s, GAUGE, "s", "of it, the longest that a rank waited for gradients and weights")       \
     X(memory_bytes, COUNT, "B", "memory of the process on the host")                               \
     X(load_balance, GAUGE, "", "experts: load-balancing loss, summed over layers")                 \
     X(router_z, GAUGE, "", "experts: router z-loss, summed over layers")                           \

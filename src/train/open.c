@@ -263,7 +263,10 @@ static lt_err open_pass(lt_training *t) {
         LT_TRY(lt_pass_measure(&t->pass_memory, &t->model->spec, t->model->options.dtype, &o));
         LT_TRY(lt_pass_open(&t->pass, t->model, &o));
     }
-    LT_TRY(lt_optimiser_open(&t->optimiser, r, t->trained, lt_training_queue(t)));
+    const lt_optimiser_share share = {
+        &t->trained->table, &t->trained->master,
+        t->trained->options.dtype != LT_F32 ? &t->trained->weights : NULL, &t->shards};
+    LT_TRY(lt_optimiser_open_share(&t->optimiser, r, t->trained, &share, lt_training_queue(t)));
     LT_TRY(lt_training_has_ranks(t) ? open_zero(t) : LT_OK);
     for (int i = 0; i < 2; i++) {
         LT_TRY(open_rows(&t->draws[i].rows, lt_recipe_largest_batch(r), r->seq, o.weights));

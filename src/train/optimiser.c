@@ -46,6 +46,12 @@ static void carve(lt_optimiser *o, const lt_recipe *r, const lt_param_table *t, 
     }
     o->sumsq = lt_arena_take(a, sizeof *o->sumsq, LT_ARENA_ALIGN);
     o->muon_scratch = lt_arena_take(a, (size_t)scratch_count(r, t) * sizeof(float), LT_ARENA_ALIGN);
+    if (o->owners.shards != NULL) {
+        const size_t whole = LT_OWNERS_BUFFERS * (size_t)o->owners.room,
+                     exchange = (size_t)lt_owners_scratch(&o->owners);
+        o->muon_whole = lt_arena_take(a, whole * sizeof(float), LT_ARENA_ALIGN);
+        o->muon_exchange = lt_arena_take(a, exchange * sizeof(float), LT_ARENA_ALIGN);
+    }
 }
 
 /* Muon orthogonalises whole matrices, so a box must hold whole matrices. */
@@ -67,16 +73,25 @@ static lt_err check_matrices(const lt_param_table *t) {
     return LT_OK;
 }
 
-size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t) {
-    lt_optimiser o;
+/* Are matrices made whole at one rank each? */
+static bool has_owners(const lt_recipe *r, const lt_shards *shards) {
+    return r->optim == LT_OPTIM_MUON && shards != NULL && shards->level > 0;
+}
+
+lt_err lt_optimiser_measure(size_t *bytes, const lt_recipe *r, const lt_param_table *t,
+                            const lt_shards *shards) {
+    lt_optimiser o = {0};
     lt_arena a = {0};
+    LT_TRY(has_owners(r, shards) ? lt_owners_open(&o.owners, shards) : LT_OK);
     carve(&o, r, t, &a);
-    return a.used_bytes;
+    *bytes = a.used_bytes;
+    lt_owners_close(&o.owners);
+    return LT_OK;
 }
 
 lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m, lt_queue *queue) {
     const lt_optimiser_share all = {&m->table, &m->master,
-                                    m->options.dtype != LT_F32 ? &m->weights : NULL};
+                                    m->options.dtype != LT_F32 ? &m->weights : NULL, NULL};
     return lt_optimiser_open_share(o, r, m, &all, queue);
 }
 
@@ -88,7 +103,11 @@ lt_err lt_optimiser_open_share(lt_optimiser *o, const lt_recipe *r, lt_model *m,
     LT_ASSERT((share->copy != NULL) == (m->options.dtype != LT_F32));
     LT_ASSERT(lt_model_has_master(m));
     LT_ASSERT(r->moments == 0 || r->optim == LT_OPTIM_ADAMW || r->optim == LT_OPTIM_ADEMAMIX);
-    LT_TRY(r->optim == LT_OPTIM_MUON ? check_matrices(share->table) : LT_OK);
+    if (has_owners(r, share->shards)) {
+        LT_TRY(lt_owners_open(&o->owners, share->shards));
+    } else {
+        LT_TRY(r->optim == LT_OPTIM_MUON ? check_matrices(share->table) : LT_OK);
+    }
     for (int i = 0; i < kinds[r->optim].n_moments; i++) {
         LT_TRY(lt_param_buffer_open(&o->moments[i], share->table, moment_dtype(r)));
     }
@@ -110,6 +129,7 @@ void lt_optimiser_close(lt_optimiser *o) {
     if (o->host_sumsq != NULL) {
         o->model->backend->host_release(o->model->device, o->host_sumsq, sizeof *o->host_sumsq);
     }
+    lt_owners_close(&o->owners);
     *o = (lt_optimiser){0};
 }
 
@@ -189,32 +209,74 @@ static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const piece *p) {
                                                   .grad_scale = c->grad_scale});
 }
 
-/* Each matrix of the parameter (one, or one an expert). The update's size follows Jordan's max(1,
- * rows / cols)^0.5. */
-static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
+/* The update of one matrix; its copy is the caller's to add. Its size follows Jordan's
+ * max(1, rows / cols)^0.5. */
+static lt_muon_args muon_args(const lt_optimiser *o, const step_ctx *c, int64_t rows, int64_t cols,
+                              float *p, float *g, float *m) {
     const lt_recipe *r = o->recipe;
+    return (lt_muon_args){
+        .p = lt_tensor_2d(p, LT_F32, rows, cols),
+        .g = lt_tensor_2d(g, LT_F32, rows, cols),
+        .m = lt_tensor_2d(m, LT_F32, rows, cols),
+        .scratch = lt_tensor_1d(o->muon_scratch, LT_F32, lt_muon_scratch_count(rows, cols)),
+        .lr = (float)c->plan->muon_lr,
+        .momentum = (float)r->muon_momentum,
+        .decay = c->decay,
+        .scale = sqrtf(fmaxf(1.0f, (float)rows / (float)cols)),
+        .grad_scale = c->grad_scale,
+        .steps = r->muon_steps,
+        .nesterov = true};
+}
+
+/* Each matrix of the parameter: one, or one an expert. */
+static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const int64_t rows = p->shape[p->n_dims - 2], cols = p->shape[p->n_dims - 1],
                   matrices = p->local_count / (rows * cols);
 
     for (int64_t i = 0; i < matrices; i++) {
         const int64_t at = i * rows * cols;
-        lt_muon_args a = {
-            .p = lt_tensor_2d((float *)lt_param_data(o->share.master, p) + at, LT_F32, rows, cols),
-            .g = lt_tensor_2d((float *)lt_param_data(c->gradients, p) + at, LT_F32, rows, cols),
-            .m = lt_tensor_2d((float *)lt_param_data(&o->moments[0], p) + at, LT_F32, rows, cols),
-            .scratch = lt_tensor_1d(o->muon_scratch, LT_F32, lt_muon_scratch_count(rows, cols)),
-            .lr = (float)c->plan->muon_lr,
-            .momentum = (float)r->muon_momentum,
-            .decay = c->decay,
-            .scale = sqrtf(fmaxf(1.0f, (float)rows / (float)cols)),
-            .grad_scale = c->grad_scale,
-            .steps = r->muon_steps,
-            .nesterov = true};
+        lt_muon_args a = muon_args(o, c, rows, cols,
+                                   (float *)lt_param_data(o->share.master, p) + at,
+                                   (float *)lt_param_data(c->gradients, p) + at,
+                                   (float *)lt_param_data(&o->moments[0], p) + at);
         if (o->share.copy != NULL) {
             a.copy = lt_tensor_2d((uint16_t *)lt_param_data(o->share.copy, p) + at,
                                   o->share.copy->dtype, rows, cols);
         }
         LT_TRY(c->ops->muon(o->queue, &a));
+    }
+    return LT_OK;
+}
+
+/* The round's matrix of this rank, from all ranks' slices and back. */
+static lt_err step_owned(lt_optimiser *o, step_ctx *c, int round) {
+    const lt_param_table *t = o->share.table;
+    const lt_owned *own = lt_owners_own(&o->owners, round);
+    const int64_t size = own->rows * own->cols;
+    float *g = o->muon_whole, *m = g + size, *p = m + size;
+    const lt_param_buffer *in[] = {c->gradients, &o->moments[0], o->share.master};
+    LT_TRY(lt_owners_gather(&o->owners, round, g, o->muon_exchange, t, in, 3));
+    if (own->param >= 0) {
+        const lt_muon_args a = muon_args(o, c, own->rows, own->cols, p, g, m);
+        LT_TRY(c->ops->muon(o->queue, &a));
+    }
+    return lt_owners_scatter(&o->owners, round, m, o->muon_exchange, t, in + 1, 2);
+}
+
+static lt_err step_owners(lt_optimiser *o, step_ctx *c) {
+    const lt_param_table *t = o->share.table;
+    for (int round = 0; round < o->owners.n_rounds; round++) {
+        const lt_owned *own = lt_owners_own(&o->owners, round);
+        const bool decays = own->param >= 0 && t->params[own->param].decays;
+        c->decay = decays ? (float)o->recipe->decay : 0.0f;
+        LT_TRY(step_owned(o, c, round));
+    }
+    for (int i = 0; o->share.copy != NULL && i < t->n_params; i++) {
+        const piece all = {&t->params[i], 0, t->params[i].local_count, 0};
+        if (all.param->matrix && all.count > 0) {
+            LT_TRY(c->ops->cast(o->queue, &(lt_cast_args){.y = low_copy(o, &all),
+                                                          .x = flat(o->share.master, &all)}));
+        }
     }
     return LT_OK;
 }
@@ -259,9 +321,13 @@ lt_err lt_optimiser_step(lt_optimiser *o, const lt_param_buffer *gradients, floa
     for (int i = 0; i < o->share.table->n_params; i++) {
         const lt_param *p = &o->share.table->params[i];
         c.decay = p->decays ? (float)r->decay : 0.0f;
+        if (o->owners.shards != NULL && p->matrix) {
+            continue; /* Behind the others, in rounds. */
+        }
         LT_TRY(r->optim == LT_OPTIM_MUON && p->matrix ? step_muon(o, &c, p)
                                                       : step_elements(o, &c, p));
     }
+    LT_TRY(o->owners.shards != NULL ? step_owners(o, &c) : LT_OK);
     o->model->version++;
     return LT_OK;
 }

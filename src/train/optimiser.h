@@ -6,7 +6,8 @@
  *   lion       m                                         all
  *   muon       m, v                                      hidden matrices by Muon (m alone), the
  *                                                        rest by AdamW
- * A step on a part has the bits of the whole step's slice; Muon's matrices are whole or absent.
+ * A step on a part has the bits of the whole step's slice; Muon's matrices are whole or absent, or
+ * slices that ranks make whole at one of them each (parallel/owners.h).
  * Moments are F32; with optim.moments = bf16 those of AdamW and AdEMAMix are BF16, stored with
  * stochastic rounding by (seed, step, element): see tensor/ops.h. Weight decay applies to
  * parameters with `decays` set. */
@@ -15,6 +16,7 @@
 
 #include "base/arena.h"
 #include "model/params.h"
+#include "parallel/owners.h"
 #include "tensor/backend.h"
 #include "train/recipe.h"
 
@@ -27,6 +29,7 @@
 typedef struct {
     const lt_param_table *table;
     const lt_param_buffer *master, *copy;
+    const lt_shards *shards; /* Of which the table is `own`; NULL: it is not. */
 } lt_optimiser_share;
 
 typedef struct {
@@ -39,6 +42,10 @@ typedef struct {
     const char *moment_names[LT_OPTIM_MAX_MOMENTS]; /* Names in a checkpoint: "m", "v", "slow". */
     lt_param_buffer moments[LT_OPTIM_MAX_MOMENTS];
     float *muon_scratch;
+    /* With shards: who turns which matrix; one whole, its gradient, momentum and weights; and what
+     * an exchange works with. */
+    lt_owners owners;
+    float *muon_whole, *muon_exchange;
     double *sumsq, *host_sumsq; /* (1): on the device and, after a sync, on the host. */
 } lt_optimiser;
 
@@ -50,8 +57,9 @@ LT_MUST_USE lt_err lt_optimiser_open_share(lt_optimiser *o, const lt_recipe *r, 
                                            const lt_optimiser_share *share, lt_queue *queue);
 void lt_optimiser_close(lt_optimiser *o);
 
-/* Bytes that open takes for a model with this table. */
-size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t);
+/* Bytes that open takes for a model with this table, of shards or not (NULL). */
+LT_MUST_USE lt_err lt_optimiser_measure(size_t *bytes, const lt_recipe *r, const lt_param_table *t,
+                                        const lt_shards *shards);
 
 /* Queue the sum of squares of the gradients, which are contiguous; after a sync it is in
  * *o->host_sumsq. For parts: norm.h. */

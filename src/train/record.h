@@ -31,6 +31,7 @@
     X(router_z_sum, SUM, "router z-losses")                                                        \
     X(sumsq, SUM, "squares of the gradients that this rank answers for")                           \
     X(wait_s, MAX, "waited for rows")                                                              \
+    X(comm_s, MAX, "waited for other ranks' gradients and weights")                                \
     X(stop, MAX, "a stop was asked: a signal's number or LT_STOP_FILE; 0: none")                   \
     X(error, MAX, "an lt_err; LT_OK: none")
 

@@ -173,6 +173,7 @@ static lt_err compute(lt_training *t, lt_draw *now, lt_draw *next, lt_step_recor
     LT_TRY(t->pipeline != NULL ? LT_OK : lt_pass_collect(t->pass, &sum));
     add_result(r, &sum);
     r->sumsq = *t->optimiser.host_sumsq;
+    r->comm_s = t->zero.waited_s;
     return LT_OK;
 }
 

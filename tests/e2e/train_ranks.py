@@ -150,6 +150,32 @@ def other_number_of_ranks(work):
     check("the loader stands where it stood", one.get("loader") != other.get("loader") and f"{one.get('loader')} {other.get('loader')}")
 
 
+def zero(work):
+    """PyTorch's runs with a level of ZeRO each; a run that is saved in parts, continued at other levels, exported and converted, beside one rank's."""
+    for i, run in enumerate(json.load(open(golden + "train.json"))):
+        out, level = f"{work}/zero-{i}", 1 + i % 3
+        args = {"out": out, "data.train": golden + "tokens", "export": "false", "threads": 1, "mesh.zero": level, **run["args"]}
+        if run["evals"]:
+            args["data.valid"] = golden + "valid"
+        ranks = next((n for n in (2, 3) if all_divide(run, n)), 0)
+        if ranks == 0:
+            continue
+        done = train(ranks, args)
+        check(f"{run['name']}, {ranks} ranks, ZeRO {level}", done.stderr[-400:] if done.returncode else compare(run if run["evals"] else {**run, "evals": []}, read(out)))
+    one, out = f"{work}/zero-one", f"{work}/zero-legs"
+    args = {**SMALL, "export": "true", "steps": 6}
+    check("dp=2 without ZeRO", train(2, {**args, "out": one}).returncode)
+    for steps, level in ((2, 3), (4, 1), (6, 2)):
+        done = train(2, {**args, "out": out, "steps": steps, "mesh.zero": level})
+        check(f"ZeRO {level} to step {steps}", done.returncode and done.stderr[-400:])
+    check("steps say how long they waited for ranks", any("comm_s" not in r for r in rows(out, "train")))
+    models = [open(f"{d}/model/model.safetensors", "rb").read() for d in (one, out)]
+    check("the exported model has the bits of the run without ZeRO", models[0] != models[1])
+    done = subprocess.run([lateen, "convert", f"{out}/checkpoints/step-000000006", f"{work}/converted", "--dtype", "fp32"], capture_output=True, text=True)
+    check("convert reads a checkpoint of parts", done.returncode and done.stderr[-400:])
+    check("and writes the same model", done.returncode == 0 and open(f"{work}/converted/model.safetensors", "rb").read() != models[0])
+
+
 def begun(out, step, seconds=30):
     end = time.time() + seconds
     while time.time() < end:
@@ -249,6 +275,7 @@ with tempfile.TemporaryDirectory() as work:
     other_mesh(work)
     tokens_divided(work)
     other_number_of_ranks(work)
+    zero(work)
     faults(work)
     refusals(work)
 print(f"1..{count}")

@@ -107,7 +107,7 @@ static void wrong_boxes_are_refused(void **state) {
     s.max_seq = 4;
     lt_model_spec_derive(&s);
     for (int i = 0; i < 4; i++) {
-        const lt_partition lie = {lying_boxes, &lies[i]};
+        const lt_partition lie = {lying_boxes, &lies[i], NULL};
         assert_int_equal(lt_param_table_open_part(&t, &s, &lie), LT_ERR_ARG);
         assert_non_null(strstr(lt_error_message(), "embed"));
         assert_non_null(strstr(lt_error_message(), words[i]));
@@ -126,7 +126,7 @@ static void expect_parts(const lt_model *whole, const char *path, parts_kind kin
     int64_t n_held = 0;
     for (int part = 0; part < n; part++) {
         const parts_of of = parts_make(kind, n, part, &whole->table);
-        const lt_partition partition = {parts_boxes, &of};
+        const lt_partition partition = {parts_boxes, &of, NULL};
         lt_model_options o = *options;
         char what[160];
         lt_model *m = NULL;
@@ -229,7 +229,7 @@ static void what_is_not_held_is_not_read(void **state) {
     for (int kind = PARTS_ROWS; kind <= PARTS_COLUMNS; kind++) {
         for (int part = 0; part < 3; part++) {
             const parts_of of = parts_make((parts_kind)kind, 3, part, &m->table);
-            const lt_partition partition = {parts_boxes, &of};
+            const lt_partition partition = {parts_boxes, &of, NULL};
             lt_model *p = NULL;
             const lt_err err = lt_model_open(&p, folder,
                                              &(lt_model_options){.partition = &partition});
@@ -270,7 +270,7 @@ static void a_part_does_not_run_alone(void **state) {
     (void)state;
     must(lt_model_open(&whole, GOLDEN_ROOT "llama3", NULL), "llama3");
     const parts_of of = parts_make(PARTS_ROWS, 2, 0, &whole->table);
-    const lt_partition partition = {parts_boxes, &of};
+    const lt_partition partition = {parts_boxes, &of, NULL};
     must(lt_model_open(&m, GOLDEN_ROOT "llama3", &(lt_model_options){.partition = &partition}), "");
     assert_int_equal(lt_session_open(&session, m, 1, 8), LT_ERR_UNSUPPORTED);
     assert_int_equal(lt_model_save(m, "/tmp/lateen-parts-never", LT_F32, 0), LT_ERR_UNSUPPORTED);

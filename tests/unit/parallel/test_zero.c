@@ -54,6 +54,8 @@ static void optimisers(void **state) {
         (void)snprintf(options, sizeof options, "batch.size=12 optim.kind=%s", kinds[i]);
         levels(&ranks_gqa, options, "dp=3", 3, &ranks_bits);
     }
+    levels(&ranks_moe, "batch.size=12 optim.kind=muon", "dp=3", 3, &ranks_bits);
+    levels(&ranks_gqa, "batch.size=12 optim.kind=muon model.dtype=bf16", "dp=4", 4, &ranks_bits);
     levels(&ranks_gqa, "batch.size=12 optim.moments=bf16 model.dtype=bf16", "dp=3", 3, &ranks_bits);
 }
 

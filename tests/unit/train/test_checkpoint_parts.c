@@ -64,7 +64,7 @@ static void write_parts(const side *whole, const lt_recipe *r, parts_kind kind, 
         must(lt_checkpoint_begin(root, step), "begin");
         for (int part = 0; part < n; part++) {
             const parts_of of = parts_make(kind, n, part, &whole->model->table);
-            const lt_partition partition = {parts_boxes, &of};
+            const lt_partition partition = {parts_boxes, &of, NULL};
             must(write_part(whole, r, &partition, step, part, n), "write");
         }
         must(lt_checkpoint_publish(root, n, whole->model, &whole->optimiser, &state), "publish");
@@ -101,7 +101,7 @@ static void read_parts(const side *whole, const lt_recipe *r, parts_kind kind, i
     int64_t n_held = 0;
     for (int part = 0; part < n; part++) {
         const parts_of of = parts_make(kind, n, part, &whole->model->table);
-        const lt_partition partition = {parts_boxes, &of};
+        const lt_partition partition = {parts_boxes, &of, NULL};
         char what[160];
         side s;
         (void)snprintf(what, sizeof what, "%s, read as %s %d of %d", written, parts_names[kind],
@@ -158,7 +158,7 @@ static void replicas_count_once(void **state) {
     must(lt_checkpoint_begin(root, 900), "begin");
     for (int part = 0; part < 3; part++) {
         const parts_of of = parts_make(PARTS_ROWS, 3, part, &whole.model->table);
-        const lt_partition partition = {with_replicas, &of};
+        const lt_partition partition = {with_replicas, &of, NULL};
         must(write_part(&whole, r, &partition, 900, part, 3), "write");
     }
     must(lt_checkpoint_publish(root, 3, whole.model, &whole.optimiser, &at), "publish");
@@ -178,7 +178,7 @@ static void expect_unpublished(const side *whole, const lt_recipe *r, int n, con
     for (int part = 0; part < 2; part++) {
         const parts_of of = parts_make(PARTS_COLUMNS, part == 0 ? n : 3, part,
                                        &whole->model->table);
-        const lt_partition partition = {parts_boxes, &of};
+        const lt_partition partition = {parts_boxes, &of, NULL};
         must(write_part(whole, r, &partition, 901, part, 2), "write");
     }
     assert_int_equal(lt_checkpoint_publish(root, 2, whole->model, &whole->optimiser, &at),
@@ -197,7 +197,7 @@ static void what_does_not_cover_is_not_published(void **state) {
     (void)state;
     open_whole(&whole, r);
     const parts_of of = parts_make(PARTS_ROWS, 2, 0, &whole.model->table);
-    const lt_partition first = {parts_boxes, &of};
+    const lt_partition first = {parts_boxes, &of, NULL};
     expect_unpublished(&whole, r, 2, "overlap");
     expect_unpublished(&whole, r, 3, "elements");
     must(lt_checkpoint_begin(root, 902), "begin"); /* One of two has not written. */
@@ -233,7 +233,7 @@ static void only_files_that_are_needed_are_read(void **state) {
     flip_byte(903, "v-00000-of-00002.safetensors");
     for (int part = 0; part < 2; part++) {
         const parts_of of = parts_make(PARTS_LAYERS, 2, part, &whole.model->table);
-        const lt_partition partition = {parts_boxes, &of};
+        const lt_partition partition = {parts_boxes, &of, NULL};
         int64_t n_held = 0;
         side s;
         must(open_part(&s, &whole, r, &partition), "part");

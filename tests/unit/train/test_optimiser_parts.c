@@ -16,7 +16,7 @@ static void expect_steps(const lt_recipe *r, bool experts, lt_dtype dtype, parts
     take_steps(&whole, r);
     for (int part = 0; part < n; part++) {
         const parts_of of = parts_make(kind, n, part, &whole.model->table);
-        const lt_partition partition = {parts_boxes, &of};
+        const lt_partition partition = {parts_boxes, &of, NULL};
         const lt_param_table *t = &whole.model->table;
         char what[96];
         side s;
@@ -95,7 +95,7 @@ static void shares_update_one_model(void **state) {
     take_steps(&whole, r);
     for (int part = 0; part < 3; part++) {
         const parts_of of = parts_make(PARTS_FLAT, 3, part, &whole.model->table);
-        const lt_partition partition = {share_boxes, &of};
+        const lt_partition partition = {share_boxes, &of, NULL};
         lt_param_table t;
         lt_param_buffer master, copy, gradients;
         lt_optimiser o;
@@ -103,8 +103,8 @@ static void shares_update_one_model(void **state) {
         point_into(&master, &t, &shared.model->master);
         point_into(&copy, &t, &shared.model->weights);
         point_into(&gradients, &t, &shared.gradients);
-        must(lt_optimiser_open_share(&o, r, shared.model, &(lt_optimiser_share){&t, &master, &copy},
-                                     shared.queue),
+        must(lt_optimiser_open_share(&o, r, shared.model,
+                                     &(lt_optimiser_share){&t, &master, &copy, NULL}, shared.queue),
              "share");
         for (int step = 1; step <= N_STEPS; step++) {
             const lt_step_plan plan = lt_recipe_plan(r, step, 0);
@@ -141,7 +141,7 @@ static void muon_keeps_whole_matrices(void **state) {
     must(side_open(&all, r, &spec, LT_F32, NULL), "whole");
     for (int i = 0; i < 3; i++) {
         const parts_of of = parts_make(cut[i], 3, 1, &all.model->table);
-        const lt_partition partition = {parts_boxes, &of};
+        const lt_partition partition = {parts_boxes, &of, NULL};
         side s;
         assert_int_equal(side_open(&s, r, &spec, LT_F32, &partition), LT_ERR_UNSUPPORTED);
         assert_non_null(strstr(lt_error_message(), "whole matrices"));
@@ -212,11 +212,11 @@ static void partial_sums_give_the_norm(void **state) {
         free(cells);
         for (int n = 2; n <= 5; n += 3) {
             parts_of of = parts_make(PARTS_FLAT, n, 0, &whole.model->table);
-            expect_norm(r, &spec, (lt_partition){grid_boxes, &of}, &of, sum, true);
+            expect_norm(r, &spec, (lt_partition){grid_boxes, &of, NULL}, &of, sum, true);
         }
         for (int kind = 0; kind < PARTS_KIND_COUNT; kind++) {
             parts_of of = parts_make((parts_kind)kind, 3, 0, &whole.model->table);
-            expect_norm(r, &spec, (lt_partition){parts_boxes, &of}, &of, sum, false);
+            expect_norm(r, &spec, (lt_partition){parts_boxes, &of, NULL}, &of, sum, false);
         }
         side_close(&whole);
     }
