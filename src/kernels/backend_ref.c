@@ -1,5 +1,5 @@
-/* backend_ref.c: the reference as a backend of its own: the oracle that models and tests compare
- * with. */
+/* backend_ref.c: the reference as a backend of its own, with which models and tests are
+ * compared. */
 #include "kernels/host.h"
 #include "kernels/ref/ref.h"
 

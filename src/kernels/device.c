@@ -9,7 +9,7 @@
 
 #define MAX_INDEX 99999
 
-/* A number of a GPU; -1: it is none. */
+/* The number of a GPU; -1: the text is not a number. */
 static int index_of(const char *text) {
     const size_t n = strlen(text);
     return n == 0 || n > 5 || strspn(text, "0123456789") != n ? -1 : atoi(text);
@@ -133,13 +133,13 @@ lt_err lt_device_open_named(lt_device **out, const char *name) {
     return open_new(out, &w);
 }
 
-/* What the thread that opens a device does, and how it went. */
+/* The work of the thread that opens a device, and its result. */
 struct lt_device_opening {
     lt_device *device;
     wish wish;
     lt_err err;
     char message[512];
-    bool apart; /* On a thread of its own. */
+    bool apart; /* It runs on a thread of its own. */
     pthread_t thread;
 };
 

@@ -1,5 +1,6 @@
 /* host.c: host memory as a backend's memory. Blocks are anonymous mappings: zeroed by the kernel at
- * first touch (so pages land near the thread that uses them), huge pages asked for. */
+ * first touch (so pages are near the thread that uses them), with huge pages where the kernel
+ * grants them. */
 #include "kernels/host.h"
 
 #include <errno.h>
@@ -67,23 +68,23 @@ void lt_host_queue_close(lt_queue *q) {
 
 /* ---- Threads and cores ---- */
 
-/* What a device has that was opened with threads or cores of its own. */
+/* State of a device that was opened with threads or cores of its own. */
 typedef struct {
     int n_threads;
     bool bound;
     cpu_set_t cores; /* Where bound. */
 } own_cores;
 
-/* What the calling thread drives, and what it had before it drove a device with threads of its own:
- * OpenMP's pool, its size and the cores are a thread's. Settings are compared, not devices, so a
- * device that was closed leaves nothing behind that could be mistaken for another's. */
+/* The settings that the calling thread uses now, and those it had before it drove a device with
+ * threads of its own: OpenMP's pool, its size and the cores belong to a thread. Settings are
+ * compared, not devices, so a closed device cannot be mistaken for another. */
 static _Thread_local struct {
     bool drives;
     own_cores now, before;
 } thread;
 
 static void thread_bind(const cpu_set_t *cores, int n_threads) {
-    /* Every thread of the pool: those that are there already have other cores. */
+    /* Bind every thread of the pool, because existing threads have other cores. */
 #pragma omp parallel num_threads(n_threads)
     { (void)sched_setaffinity(0, sizeof *cores, cores); }
 }
@@ -143,7 +144,7 @@ static lt_err cores_read(cpu_set_t *out, const char *text) {
     return LT_OK;
 }
 
-/* Cores that this process may not use are found before a thread silently runs elsewhere. */
+/* Refuse cores that this process may not use; otherwise threads would silently run elsewhere. */
 static lt_err cores_check(const cpu_set_t *cores, const char *text) {
     lt_err err = LT_OK;
     cpu_set_t before, one;
@@ -203,7 +204,8 @@ lt_err lt_host_copy(lt_queue *q, void *dst, const void *src, size_t bytes) {
     return LT_OK;
 }
 
-/* By all threads where it pays: a large model's gradients take one thread tens of milliseconds. */
+/* Uses all threads for large buffers: a large model's gradients take one thread tens of
+ * milliseconds. */
 lt_err lt_host_zero(lt_queue *q, void *dst, size_t bytes) {
     const int64_t n_pieces = (int64_t)(bytes / HUGE_PAGE_BYTES) + 1;
     lt_host_drive(lt_queue_device(q));

@@ -1,6 +1,6 @@
 /* host.h: memory and queue of a backend that computes on the host's own memory: all work is done
- * when the call returns. The initialiser of everything in lt_backend but its name, its op table and
- * its lists. */
+ * when the call returns. It has the initialiser of everything in lt_backend except its name, its op
+ * table and its lists. */
 #ifndef LT_KERNELS_HOST_H
 #define LT_KERNELS_HOST_H
 
@@ -15,8 +15,8 @@ void lt_host_queue_close(lt_queue *q);
 /* The calling thread's parallel loops run on the device's threads and cores from now on. Ops do
  * this by themselves. */
 void lt_host_drive(const lt_device *d);
-/* Give a device so many threads (0: one a core) on these cores ("0-3,8"; "": where the thread that
- * drives it may run). */
+/* Give a device n_threads threads (0: one per core) on these cores ("0-3,8"; "": those on which the
+ * driving thread may run). */
 LT_MUST_USE lt_err lt_host_own(lt_device *d, int n_threads, const char *cores);
 void lt_host_close(lt_device *d);
 lt_err lt_host_sync(lt_queue *q);
@@ -28,12 +28,12 @@ lt_err lt_host_zero_pieces(lt_queue *q, void *dst, size_t piece_bytes, size_t st
 lt_matmul_args lt_matmul_of_expert(const lt_matmul_grouped_args *a, int64_t e, int64_t from,
                                    int64_t to);
 
-/* matmul_act as its two ops. */
+/* matmul_act in two ops. */
 lt_err lt_matmul_act_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_act_args *a);
 
 lt_err lt_host_order(lt_queue *after, lt_queue *before);
 
-/* An op of a host's backend, which runs on the queue's device. */
+/* An op of a CPU backend, which runs on the queue's device. */
 #define LT_HOST_TRAMPOLINE(name, args)                                                             \
     static lt_err call_##name(lt_queue *q, const args *a) {                                        \
         lt_host_drive(lt_queue_device(q));                                                         \

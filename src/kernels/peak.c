@@ -1,7 +1,7 @@
 /* peak.c: see peak.h. A CPU: products from 2.1 GFLOP on, a few milliseconds, doubled in side until
- * one takes long enough to show the peak. A device: from 34 MFLOP to 1.1 TFLOP, all of them, since
- * a small one that waits for another process's work looks long; but none behind one that took a
- * tenth of a second twice, which no GPU's does: a device that the host plays (tests/emu, the tests'
+ * one takes long enough to show the peak. A device: from 34 MFLOP to 1.1 TFLOP, all of them,
+ * because a small one that waits for another process's work looks slow. It stops after a size that
+ * took a tenth of a second twice, which no GPU needs: an emulated device (tests/emu, the tests'
  * device without memory) would need hours. */
 #include "kernels/peak.h"
 
@@ -17,8 +17,9 @@
 #define SIDE_LEAST_DEVICE 256
 #define SIDE_MOST         8192
 #define LONG_S            1e-3
-#define ENOUGH_S          0.1 /* Spent on one size: another round would tell nothing new. */
-/* The best of them counts: a busy machine may have one of them to spare. */
+/* Time spent on one size; another round would not change the result. */
+#define ENOUGH_S 0.1
+/* The best round counts, because a busy machine may be idle during one of them. */
 #define N_ROUNDS 8
 
 /* Fill m with small normal numbers, by way of the host. */

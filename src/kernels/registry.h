@@ -1,7 +1,7 @@
-/* registry.h: which implementation serves which shape. For every op of a backend stands an ordered
- * list; the first entry that does not refuse the arguments runs, and the last is the reference,
- * which refuses nothing. `lateen doctor --ops` prints choice and refusals from the same table, and
- * optest runs every entry that accepts a case, not only the chosen one. */
+/* registry.h: selects the implementation for a shape. Every op of a backend has an ordered list;
+ * the first entry that does not refuse the arguments runs, and the last is the reference, which
+ * refuses nothing. `lateen doctor --ops` prints choice and refusals from the same table, and optest
+ * runs every entry that accepts a case, not only the chosen one. */
 #ifndef LT_KERNELS_REGISTRY_H
 #define LT_KERNELS_REGISTRY_H
 
@@ -9,9 +9,9 @@
 
 typedef struct {
     const char *name; /* "onednn", "avx512", "avx2", "portable", "ref" */
-    /* Whether the device can run these arguments: NULL accepts; else why not, in a few words
-     * ("needs AVX512-BF16", "rows not contiguous"). A NULL function accepts all. On a host, device
-     * may be NULL. */
+    /* Can the device run these arguments? NULL: yes; otherwise the reason, in a few words ("needs
+     * AVX512-BF16", "rows not contiguous"). A NULL function accepts all. On a CPU, device may be
+     * NULL. */
     const char *(*refuse)(const void *args, const lt_device *device);
     lt_err (*run)(lt_queue *q, const void *args);
 } lt_op_impl;

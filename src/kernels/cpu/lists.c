@@ -2,8 +2,8 @@
  * and portable, in this order, and what each refuses.
  *
  * A refusal has two parts: the instruction set (features.h) and check_<op>, the shapes, types and
- * strides that op's kernel serves, the same for all sets. What is refused here, mostly F64, odd
- * strides and mixed types that no model makes, is the reference's. */
+ * strides that op's kernel serves, the same for all sets. The reference serves what is refused
+ * here: mostly F64, odd strides and mixed types that no model uses. */
 #include "kernels/cpu/lists.h"
 
 #include "base/error.h"
@@ -85,8 +85,8 @@ static const char *check_matmul(const void *args) {
     return dense(&a->a) && dense(&a->b) && dense(&a->y) && dense(&a->bias) ? NULL : BAD_STRIDE;
 }
 
-/* Measured (docs/speed/cpu.md): from here on packing pays; BF16 weights are widened once a packed
- * panel but once a row block here. */
+/* Measured (docs/speed/cpu.md): from more rows on, packing pays; BF16 weights are then widened once
+ * per packed panel, otherwise once per block of rows. */
 #define ROWS_MAX      16
 #define ROWS_MAX_HALF 8
 
@@ -271,8 +271,8 @@ static const char *check_attention_fwd(const void *args) {
     return bad_acts(TENSORS(&a->q, &a->k, &a->v, &a->out));
 }
 
-/* With fewer queries than half a panel the panels' lanes idle; reading keys once a few queries is
- * then faster. */
+/* With fewer queries than half a panel, lanes of the panels idle, and reading the keys once for a
+ * few queries is faster. */
 #define DECODE_MAX_QUERIES 8
 
 static const char *check_attention_decode(const void *args) {
@@ -510,7 +510,8 @@ static const lt_op_impl matmul_impls[] = {
     {"avx512-bf16", refuse_matmul_pairs, lt_cpu_matmul_pairs_avx512},
     {"avx512", refuse_matmul_avx512, lt_cpu_matmul_avx512},
     {"avx2", refuse_matmul_avx2, lt_cpu_matmul_avx2},
-    {"onednn", refuse_matmul_onednn, lt_cpu_matmul_onednn}, /* What other sets it knows. */
+    /* It also has builds for other instruction sets. */
+    {"onednn", refuse_matmul_onednn, lt_cpu_matmul_onednn},
     {"portable", refuse_matmul, lt_cpu_matmul_portable},
 };
 
@@ -521,7 +522,8 @@ static lt_err matmul_grouped_run(lt_queue *q, const void *args) {
     const lt_op_list list = lt_registry_list(lt_backend_cpu(), LT_OP_matmul);
     for (int64_t e = 0; e + 1 < a->expert_start.shape[0]; e++) {
         const lt_matmul_args one = lt_matmul_of_expert(a, e, start[e], start[e + 1]);
-        if (start[e] == start[e + 1]) { /* Nobody chose it; products leave y alone where K is 0. */
+        /* No token chose the expert; products leave y unchanged where K is 0. */
+        if (start[e] == start[e + 1]) {
             LT_TRY(!a->weights || a->accumulate
                        ? LT_OK
                        : lt_host_zero_pieces(q, one.y.data, (size_t)one.y.shape[1] * sizeof(float),
@@ -581,8 +583,8 @@ PLAIN_OP_MAP(PLAIN_OP)
 const lt_op_list lt_cpu_lists[LT_OP_COUNT] = {OP_LIST(matmul) OP_LIST(matmul_grouped) OP_LIST(
     matmul_pack) OP_LIST(matmul_act) OP_LIST(attention_fwd) PLAIN_OP_MAP(OP_LIST)};
 
-/* Only block types: training weights change every step, and few-row products read plain weights as
- * they are. */
+/* Only block types are packed: training weights change every step, and products of few rows read
+ * plain weights directly. */
 size_t lt_cpu_matmul_pack_bytes(const lt_tensor *b, bool trans_b) {
     lt_quant_layout l;
     if (!trans_b || b->n_dims != 2 || !lt_dtype_is_block(b->dtype) ||

@@ -1,6 +1,6 @@
-/* lists.h: what the CPU backend offers: per op the implementations of this folder, best first,
- * without the reference (backend_cpu.c puts it at the end). An entry that needs instructions this
- * CPU lacks says so in its refuse function. An op without an entry is served by ref. */
+/* lists.h: the implementations of this folder for each op, best first, without the reference, which
+ * backend_cpu.c appends. An entry that needs instructions which this CPU lacks refuses. An op
+ * without an entry is served by ref. */
 #ifndef LT_KERNELS_CPU_LISTS_H
 #define LT_KERNELS_CPU_LISTS_H
 

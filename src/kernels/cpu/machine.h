@@ -1,4 +1,4 @@
-/* machine.h: the host as hwloc sees it: cores, caches, memory nodes. */
+/* machine.h: the host as reported by hwloc: cores, caches, memory nodes. */
 #ifndef LT_KERNELS_CPU_MACHINE_H
 #define LT_KERNELS_CPU_MACHINE_H
 

@@ -1,13 +1,13 @@
 /* onednn.c: F32 matrix products by oneDNN's SGEMM (row-major, any transposition, y = product + beta
  * y).
  *
- * ORDER     Left to itself oneDNN's sums depend on the number of threads: it cuts k between them
- *           where y is small, and takes another kernel where a row of b is a multiple of 1024
- *           floats long (found by comparing bits with 1 to 32 threads). So y is cut here, into
- *           tiles of about TILE x TILE by its shape alone, and each tile is one single-threaded
- *           SGEMM (oneDNN starts no threads inside a parallel region).
+ * ORDER     By default oneDNN's sums depend on the number of threads: it divides k between them
+ *           when y is small, and uses another kernel when a row of b is a multiple of 1024 floats
+ *           long (found by comparing bits with 1 to 32 threads). So y is cut here into tiles of
+ *           about TILE x TILE, by its shape alone, and each tile is one single-threaded SGEMM
+ *           (oneDNN starts no threads inside a parallel region).
  * BIAS      goes into the tile first, with beta = 1.
- * BF16      is not sent here: without AMX the BF16 dot product of Intel cores runs at half the rate
+ * BF16      is not used here: without AMX the BF16 dot product of Intel cores runs at half the rate
  *           of F32 multiply-adds, so gemm.c widens and is faster.
  * MEASURED  docs/speed/cpu.md: cut so, no faster than gemm.c with AVX2 or AVX-512; it
  *           serves the sets gemm.c has no build for. */

@@ -1,5 +1,5 @@
-/* probe.c: measures the machine (see probe.h). Every figure is the best of several short runs: what
- * the machine can do, not what a busy neighbour left of it. */
+/* probe.c: measures the machine (see probe.h). Every figure is the best of several short runs, so
+ * that other load on the machine matters little. */
 #include "kernels/cpu/probe.h"
 
 #include <omp.h>
@@ -81,7 +81,7 @@ static lt_err measure_memory(lt_cpu_probe *out) {
     LT_TRY_DONE(lt_host_map(&src, bytes, "bandwidth probe"));
     LT_TRY_DONE(lt_host_map(&dst, bytes, "bandwidth probe"));
     memset(src, 1,
-           bytes); /* Untouched pages are all the same zero page, which lies in the cache. */
+           bytes); /* Untouched pages all map to the same zero page, which is in the cache. */
     copy_part(dst, src, bytes);
     for (int try = 0; try < N_TRIES; try++) {
         double start = lt_clock_s(), rate;

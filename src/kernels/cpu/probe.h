@@ -1,5 +1,5 @@
-/* probe.h: what this machine's cores and memory can do, measured: the denominators of every "% of
- * the bound". */
+/* probe.h: measured limits of this machine's cores and memory: the denominators of every "% of the
+ * bound". */
 #ifndef LT_KERNELS_CPU_PROBE_H
 #define LT_KERNELS_CPU_PROBE_H
 
@@ -16,9 +16,9 @@ typedef struct {
     /* Own loops of multiply-adds in registers on all threads, by instruction set; 0 where it does
      * not run here. */
     double f32_gflops[LT_ISA_AVX512 + 1], bf16_gflops;
-    /* What oneDNN's matrix product reaches on 1024 x 1024 x 1024; 0 where it refuses the type. */
+    /* Rate of oneDNN's matrix product on 1024 x 1024 x 1024; 0 where it refuses the type. */
     double onednn_f32_gflops, onednn_bf16_gflops;
-    /* What our own product reaches (kernels/peak.h): the peak that training's MFU is a share of. */
+    /* Rate of Lateen's product (kernels/peak.h): the peak of which training's MFU is a share. */
     double matmul_f32_gflops, matmul_bf16_gflops;
     /* The larger of the above: the peak that bounds are computed with. */
     double peak_f32_gflops, peak_bf16_gflops;

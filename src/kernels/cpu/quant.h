@@ -1,11 +1,14 @@
-/* quant.h: quantised matrices (N, K) as the CPU multiplies them: 16 rows side by side, so that a
- * vector of 32-bit lanes holds one row a lane and an instruction that multiplies four 8-bit
- * neighbours and adds them into a lane (VPDPBUSD, VPMADDUBSW) works on 16 rows at once, without any
- * sum across a vector. One layout serves all instruction sets; each takes 4, 8 or 16 lanes at a
+/* quant.h: the CPU's layout of quantised matrices (N, K): 16 rows are interleaved, so that each
+ * 32-bit lane of a vector belongs to one row, and an instruction that multiplies four 8-bit
+ * neighbours and adds them into a lane (VPDPBUSD, VPMADDUBSW) works on 16 rows at once, without
+ * sums across a vector. One layout serves all instruction sets; each takes 4, 8 or 16 lanes at a
  * time.
  *
- * A group of 16 rows (rows beyond N are zero): [ heads of all blocks, padded to 64 bytes ][ bodies
- * of all blocks, 64-byte aligned ] Bytes of one block, r = row of the group, e = byte of a lane:
+ * A group of 16 rows (rows beyond N are zero):
+ *
+ *     [ heads of all blocks, padded to 64 bytes ][ bodies of all blocks, 64-byte aligned ]
+ *
+ * Bytes of one block, r = row of the group, e = byte of a lane:
  *
  *   format      head                                   body
  *   Q4_0        f16 d[16]                              nibbles[4][r][e]: low nibble element 4 i +

@@ -1,6 +1,6 @@
-/* quant_pack.c: ggml's rows of blocks into groups of 16 rows (quant.h). Simple formats move whole
- * 32-bit words; the K formats go through their whole numbers. Groups are independent: one parallel
- * loop. */
+/* quant_pack.c: packs ggml's rows of blocks into groups of 16 rows (quant.h). Simple formats move
+ * 32-bit words; the K formats are unpacked to integers first. Groups are independent, so they are
+ * packed in one parallel loop. */
 #include <string.h>
 
 #include "base/error.h"

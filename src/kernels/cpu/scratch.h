@@ -1,6 +1,6 @@
-/* scratch.h: working memory of the CPU kernels. One set of buffers a calling thread, grown at first
- * use and kept until the thread ends, so that a training step allocates nothing once it has run. A
- * buffer is valid until the same thread asks for the same slot again. */
+/* scratch.h: working memory of the CPU kernels. Each calling thread has a set of buffers that grow
+ * at first use and are kept until the thread ends, so that after the first, a training step
+ * allocates nothing. A buffer is valid until the same thread asks for the same slot again. */
 #ifndef LT_CPU_SCRATCH_H
 #define LT_CPU_SCRATCH_H
 
@@ -12,7 +12,7 @@ typedef enum {
     LT_CPU_SLOT_C,       /* gemm: F32 sums of a BF16 result */
     LT_CPU_SLOT_PARTIAL, /* partial sums of reductions */
     LT_CPU_SLOT_TILES,   /* attention: per-thread tiles */
-    LT_CPU_SLOT_TURNS,   /* gemm: whose turn it is */
+    LT_CPU_SLOT_TURNS,   /* gemm: counters that assign blocks to threads */
     LT_CPU_SLOT_WIDE_A,  /* matmul_scaled: the operands, widened */
     LT_CPU_SLOT_WIDE_B,
     LT_CPU_SLOT_COUNT

@@ -1,7 +1,7 @@
 /* choose.c (ref): penalty_set and choose as defined in ops.h: all ids are sorted, then cut.
  *
- * The order of ids is total (likelier first, then by index), so every set below is one. A weight
- * that is 0 in double is never drawn. */
+ * The order of ids is total (more likely first, then by index), so every set below is unique. A
+ * weight that is 0 in double is never drawn. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,8 +33,8 @@ lt_err lt_ref_penalty_set(lt_queue *q, const lt_penalty_set_args *a) {
 /* ---- choose ---- */
 
 typedef struct {
-    double l, w; /* Logit, or what is wanted; weight relative to the best, which has 1. */
-    double key;  /* Of a cut: smaller is kept first. */
+    double l, w; /* Logit, later adjusted; weight relative to the best, which has 1. */
+    double key;  /* Key of a cut: smaller ones are kept first. */
     int64_t id;
 } candidate;
 
@@ -99,7 +99,7 @@ static double wanted(const lt_choose_args *a, const double *how, int64_t id, dou
     return (double)x;
 }
 
-/* The id that came last stands in the output. */
+/* Count the newest id in the output. */
 static void count_new(const lt_choose_args *a, const double *how) {
     const int64_t slot = (int64_t)how[LT_CHOOSE_SLOT];
     int64_t id = (int64_t)how[LT_CHOOSE_NEW];
@@ -114,7 +114,7 @@ static void count_new(const lt_choose_args *a, const double *how) {
     set_i32(&a->penalties, at, get_i32(&a->penalties, at) + 1);
 }
 
-/* As few of the sorted candidates as make up the share, at least one. */
+/* The fewest of the sorted candidates that make up the share, at least one. */
 static int64_t share_of(const candidate *c, int64_t n, double share) {
     double total = 0.0, sum = 0.0;
     int64_t kept = 0;
@@ -127,8 +127,8 @@ static int64_t share_of(const candidate *c, int64_t n, double share) {
     return kept;
 }
 
-/* Locally typical (Meister et al. 2023). Whatever all have in common leaves the distances from the
- * mean as they are: the information need not be known. */
+/* Locally typical (Meister et al. 2023). A constant common to all does not change the distances
+ * from the mean, so the information itself is not needed. */
 static int64_t cut_typical(candidate *c, int64_t n, const double *how) {
     double total = 0.0, mean = 0.0;
     const double best = c[0].l;
@@ -177,7 +177,8 @@ static int64_t draw(candidate *c, int64_t n_all, const double *how) {
     return id;
 }
 
-/* Of what is wanted; a forced id of the row as it is. c: as read_row leaves it, lost. */
+/* Choose from the adjusted logits; a forced id is judged by the unadjusted row. c: from read_row;
+ * its contents are lost. */
 static int64_t choose(const lt_choose_args *a, const double *how, candidate *c) {
     const int64_t n = a->logits.shape[1];
     const bool adjusted = (how[LT_CHOOSE_SLOT] >= 0.0 || how[LT_CHOOSE_MASK] >= 0.0) &&

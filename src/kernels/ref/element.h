@@ -1,8 +1,8 @@
-/* element.h: how the reference reads and writes tensors: one element at a time, as a double,
- * whatever its type and strides.
+/* element.h: how the reference reads and writes tensors: one element at a time, as a double, for
+ * any type and strides.
  *
- * Every function of ref/ is written with these helpers only, so one text serves F32, BF16, F16 and
- * F64 tensors. With all tensors in F64 it is the oracle of optest: no rounding but double's own.
+ * Every function of ref/ uses only these helpers, so the same code serves F32, BF16, F16 and F64
+ * tensors. With all tensors in F64 it is the oracle of optest, with no rounding but that of double.
  * Speed is not the aim; loops over independent results run in parallel, each result is summed in
  * one fixed order. */
 #ifndef LT_KERNELS_REF_ELEMENT_H

@@ -1,5 +1,5 @@
-/* moe.c (ref): mixture-of-experts routing. Formulas and layouts: ops.h; here the parts it leaves to
- * the reader.
+/* moe.c (ref): mixture-of-experts routing. ops.h has formulas and layouts; here are the details
+ * that it leaves open.
  *
  * Slots: kept assignments in (expert, assignment) order, so slot_row[expert_start[e] ..
  * expert_start[e + 1]) rises; then the dropped ones in order of assignment. An expert keeps its

@@ -1,5 +1,5 @@
-/* muon.c (ref): Muon for one matrix p (N, M): momentum, then the update's nearest semi-orthogonal
- * matrix by Newton-Schulz.
+/* muon.c (ref): Muon for one matrix p (N, M): momentum, then the semi-orthogonal matrix nearest to
+ * the update, by Newton-Schulz.
  *
  *     m <- momentum m + g';  u = g' + momentum m (Nesterov) or m;  X = u / max(|u|_F, 1e-7)
  *     repeat `steps` times: A = X X^T, B = b A + c A^2, X <- a X + B X (a, b, c) = (3.4445,

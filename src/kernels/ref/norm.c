@@ -2,9 +2,9 @@
  * any number of rows.
  *
  * Forward, with x' = x (+ add), as it was stored to sum when sum is there:
- *     rms: rstd = 1 / sqrt(mean(x'^2) + eps) y = x' rstd (gain_offset + gain)
- *     layer: mean = mean(x'), rstd = 1 / sqrt(mean((x' - mean)^2) + eps) y = (x' - mean) rstd gain
- *     + bias
+ *     rms:    rstd = 1 / sqrt(mean(x'^2) + eps),  y = x' rstd (gain_offset + gain)
+ *     layer:  mean = mean(x'), rstd = 1 / sqrt(mean((x' - mean)^2) + eps),
+ *             y = (x' - mean) rstd gain + bias
  * Backward, with n = the normalised x, w = the whole gain and g = dy w:
  *     rms:    dx = rstd (g - n mean(g n))              dgain += sum over rows of dy n
  *     layer:  dx = rstd (g - mean(g) - n mean(g n))    dgain as above, dbias += sum over rows of dy
@@ -29,8 +29,8 @@ static void fold_row(const lt_tensor *x, const lt_tensor *add, const lt_tensor *
     }
 }
 
-/* x' of one element: as stored, where it is stored, so that a norm redone from sum gives the same
- * bits. */
+/* x' of one element; if it is stored, the stored value, so that a norm recomputed from sum gives
+ * the same bits. */
 static double folded(const lt_tensor *x, const lt_tensor *add, const lt_tensor *sum, int64_t row,
                      int64_t c) {
     if (present(sum)) {

@@ -1,7 +1,7 @@
 /* ref.h: the reference: every op of LT_OP_MAP as lt_ref_<op>(queue, args), in scalar C with double
- * accumulation. It is the specification the fast implementations are checked against, and the last
- * entry of every backend's list on host memory. It accepts everything ops.h allows, and F64 in the
- * place of any floating type. */
+ * accumulation. It is the specification against which the fast implementations are checked, and the
+ * last entry in the lists of every backend on host memory. It accepts everything that ops.h allows,
+ * and F64 in place of any floating type. */
 #ifndef LT_KERNELS_REF_REF_H
 #define LT_KERNELS_REF_REF_H
 

@@ -87,7 +87,7 @@ lt_err lt_ref_cast_scaled(lt_queue *q, const lt_cast_scaled_args *a) {
     return LT_OK;
 }
 
-/* What each of the 256 bytes stands for: products read every element once for each row of the other
+/* The values of all 256 bytes, because products read every element once for each row of the other
  * matrix. */
 static void byte_values(double values[256], lt_dtype dtype) {
     LT_ASSERT(dtype == LT_F8_E4M3 || dtype == LT_F8_E5M2);

@@ -96,7 +96,7 @@ LT_INLINE vf act(const lt_act_kind kind, const constants *c, vf x, vf *slope) {
     return v_pick_lt(zero, x, c->a_p * x * x, c->a_n * negative) + LT_XIELU_BETA * x;
 }
 
-/* What f(gate) is multiplied by. */
+/* The factor of f(gate). */
 LT_INLINE vf factor(const lt_act_kind kind, const constants *c, vf up) {
     const vf limit = v_set(c->limit);
     return kind == LT_ACT_SWIGLU_CLAMPED ? v_max(v_min(up, limit), -limit) + 1.0f : up;

@@ -1,12 +1,12 @@
-/* attention.h: what forward and backward attention share: which keys a query sees, keys and values
- * packed for tile_mul, panels of queries.
+/* attention.h: shared by forward and backward attention: the visible keys of a query, keys and
+ * values packed for tile_mul, panels of queries.
  *
  * A panel is LT_TILE_COLS consecutive queries of one head, one a vector lane. Logits are computed
  * transposed, S^T (key, query): keys are the broadcast operand, queries the vectors. So the softmax
  * over keys runs down the rows, lane by lane, without any reduction across a vector; the
  * exponentials are already the packed operand of the product with V; and only Q is transposed, once
- * a panel. Every mask of the contract is an interval of keys [from, to) a query, so masking is two
- * comparisons, and only where a block of keys crosses an edge. */
+ * a panel. Every mask of the contract is an interval of keys [from, to) per query, so masking takes
+ * two comparisons, and only where a block of keys crosses an edge. */
 #ifndef LT_CPU_ISA_ATTENTION_H
 #define LT_CPU_ISA_ATTENTION_H
 

@@ -10,8 +10,8 @@
  * SKIPPED   Blocks of keys no query of the panel sees (causal, window, documents, kv_len) are not
  *           computed.
  * BOUND     4 D flops and one exponential a visible (query, key) pair.
- * ORDER     A panel is one thread's work from first to last key: the same bits for any number of
- *           threads. */
+ * ORDER     A panel is computed by one thread from the first to the last key, so the bits are the
+ *           same for any number of threads. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/scratch.h"

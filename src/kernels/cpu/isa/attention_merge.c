@@ -1,5 +1,5 @@
-/* attention_merge.c: the results of two calls of attention become one, a row of a head at a time.
- * Bound by memory: out is read and written, part is read. */
+/* attention_merge.c: merges the results of two calls of attention, a row of a head at a time.
+ * Memory bound: out is read and written, part is read. */
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"

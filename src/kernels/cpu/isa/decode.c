@@ -6,8 +6,8 @@
  *           output go to scratch; then the chunks of a query are joined in order (Dao et al. 2023,
  *           "Flash-Decoding"). VEC dot products at a time: VEC vectors of partial sums, transposed
  *           and added.
- * ORDER     The chunks depend on the number of keys alone: the same bits for any number of
- * threads. */
+ * ORDER     The chunks depend only on the number of keys, so the bits are the same for any number
+ * of threads. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/scratch.h"

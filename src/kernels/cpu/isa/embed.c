@@ -16,7 +16,7 @@ static bool holds(const lt_tensor *table, int64_t row) {
     return row >= 0 && row < table->shape[0];
 }
 
-/* The table's row for row r's id, perhaps one that another op chose; -1: not in this part. */
+/* The table's row for row r's id, which another op may have chosen; -1: not in this part. */
 static int64_t table_row(const lt_embed_args *a, int64_t r) {
     int32_t id = ((const int32_t *)a->ids.data)[r * a->ids.stride[0]];
     if (id < 0 && a->late.data != NULL) {

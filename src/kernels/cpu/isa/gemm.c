@@ -1,12 +1,11 @@
 /* gemm.c: matrix products of any size, layout and dtype, by packing (Goto & van de Geijn 2008,
  * doi:10.1145/1356052.1356053).
  *
- * BLOCKS   k is cut into nearly equal steps of at most K_STEP. In a step the columns of y are dealt
- *          to the threads in blocks whose part of b, packed as panels of LT_TILE_COLS columns
- *          [k][column], fills less than half of L2. The thread that takes a block packs it for
- *          itself and multiplies chunks of rows with it: b is packed once, never leaves L2, and
- *          nobody waits for it. A thread without a block packs one of another's again and helps
- *          with its chunks.
+ * BLOCKS   k is cut into nearly equal steps of at most K_STEP. In a step, threads take blocks of
+ *          columns of y whose part of b, packed as panels of LT_TILE_COLS columns [k][column],
+ *          fills less than half of L2. The thread that takes a block packs it and multiplies chunks
+ *          of rows with it: b is packed once, stays in L2, and no thread waits for it. A thread
+ *          without a block packs that of another thread again and helps with its chunks.
  * ROWS     a is read where it lies if it is F32 and its rows run along k: a tile takes its rows as
  *          scalars, so there is nothing to transpose; the next panel's rows are fetched into L2
  *          meanwhile. BF16 and F16 rows are widened first. Where rows run across k (weight

@@ -3,8 +3,8 @@
  * multiply-adds.
  *
  * PANELS   a "float" is two BF16 neighbours in k. An operand whose rows run along k is read as a
- *          matrix of 32-bit elements half as long and packed as gemm.c packs F32; of one whose rows
- *          run across k, two rows are woven together.
+ *          matrix of 32-bit elements half as long and packed as gemm.c packs F32; for one whose
+ *          rows run across k, two rows are interleaved.
  * ORDER    each element of y is one chain of dot products over k within a step, as in gemm.c.
  * NUMERICS products are exact in F32; a pair's two products are added to the sum one after the
  * other, each rounded; subnormals count as zero (Intel SDM, VDPBF16PS).
@@ -17,7 +17,7 @@
 #include "kernels/cpu/isa/pack.h"
 #include "kernels/cpu/isa/tile.h"
 
-/* dst[p * dst_step + i] = (src(2 p, i), src(2 p + 1, i)): rows across k, woven. */
+/* dst[p * dst_step + i] = (src(2 p, i), src(2 p + 1, i)): rows across k, interleaved. */
 LT_INLINE void weave_rows(float *dst, const int64_t dst_step, const int64_t width,
                           const uint16_t *src, int64_t stride, int64_t rows, int64_t pairs) {
     for (int64_t p = 0; p < pairs; p++) {

@@ -6,8 +6,8 @@
  * MAP       A thread takes blocks of rows of b; BLOCK_N of them stay in L1 while all rows of a, F32
  *           and contiguous, pass. Sums are vectors along K, BLOCK_N x up to BLOCK_M of them in
  *           registers.
- * ORDER     Each element's sum has one order whatever M, N or threads: a sequence decodes alike
- *           alone and in a batch. */
+ * ORDER     Each element's sum has the same order for any M, N and number of threads, so a sequence
+ *           decodes the same alone and in a batch. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/scratch.h"

@@ -71,7 +71,7 @@ static void choose(const lt_moe_route_args *a, int64_t r, const expert_row *p) {
     }
 }
 
-/* Counting sort of the assignments by expert; those beyond capacity go behind, with weight 0. */
+/* Counting sort of the assignments by expert; those beyond capacity come last, with weight 0. */
 static void sort_slots(const lt_moe_route_args *a) {
     const int64_t n_experts = a->logits.shape[1];
     const int64_t top_k = a->experts.shape[1];

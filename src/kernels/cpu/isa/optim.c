@@ -22,7 +22,7 @@ LT_INLINE vf get_f32(const lt_tensor *t, int64_t i, int64_t n) {
     return v_get(t->data, LT_F32, i, n);
 }
 
-/* ---- Moments: F32, or BF16 rounded at random (ops.h) ---- */
+/* ---- Moments: F32, or BF16 with stochastic rounding (ops.h) ---- */
 
 typedef struct {
     uint64_t seed, stream, first;
@@ -76,7 +76,7 @@ LT_INLINE vf get_moment(const lt_tensor *t, int64_t i, int64_t n, lt_dtype dtype
     return v_get(t->data, dtype, i, n);
 }
 
-/* What is left of the bits is BF16, so that v_put rounds nothing but a NaN. */
+/* The remaining bits are exact in BF16, so that v_put rounds only a NaN. */
 LT_INLINE void put_moment(const lt_tensor *t, int64_t i, vf x, int64_t n, lt_dtype dtype, vu word) {
     if (dtype == LT_BF16) {
         const vu drawn = ((vu)x + (word & 0xFFFFu)) & 0xFFFF0000u;
@@ -107,8 +107,8 @@ LT_INLINE void adamw_all(const lt_adamw_args *a, lt_dtype moments) {
         if (moments == LT_BF16) {
             draw(w, &d, i);
         }
-        /* Which product is fused stands here, not with the compiler, which chose another one behind
-         * the branch of the last elements: a part is a slice of the whole. */
+        /* The fused product is written explicitly, because the compiler chose another one for the
+         * last elements; the bits of a part must equal those of the slice of the whole. */
         const vf g = a->grad_scale * get_f32(&a->g, i, n);
         const vf m_in = get_moment(&a->m, i, n, moments), v_in = get_moment(&a->v, i, n, moments);
         const vf m = moments == LT_BF16 ? v_fma(v_set(m_new), g, a->beta1 * m_in)

@@ -1,5 +1,5 @@
-/* pack.h: copying parts of matrices into the layouts tile_mul wants, widened to F32, transposed in
- * registers where the layout asks for it. */
+/* pack.h: copies parts of matrices into the layouts of tile_mul, widened to F32, and transposed in
+ * registers where the layout requires it. */
 #ifndef LT_CPU_ISA_PACK_H
 #define LT_CPU_ISA_PACK_H
 

@@ -1,5 +1,5 @@
-/* paged.c: attention of ragged queries over a key/value cache in pages, and the writing of that
- * cache: what a server runs each step.
+/* paged.c: attention of ragged queries over a key/value cache in pages, and writing to that cache,
+ * as in each step of serving.
  *
  * BOUND     Decoding: memory, K and V once. Prefill: arithmetic, 4 D flops a (query, key) pair.
  * MAP       The T * H / G queries that share a key head are cut into blocks of at most BLOCK. A
@@ -13,8 +13,8 @@
  * ORDER     Chunks start at multiples of SPLIT. A query's logits are sums over D in vectors, then
  *           over lanes in one tree; its weights are added by lanes; its outputs are chains over the
  *           chunk's keys; chunks join in order, by the same function whether one thread ran them
- *           all or not. Masked keys weigh exactly 0. So a row has the same bits whatever stands
- *           beside it: decoded alone, in a batch, or as part of a prompt.
+ *           all or not. Masked keys weigh exactly 0. So a row has the same bits alone, in a batch,
+ *           or as part of a prompt.
  * REFS      PagedAttention, Kwon et al. 2023 (arXiv:2309.06180); Flash-Decoding, Dao et al.
  * 2023. */
 #include <math.h>
@@ -35,7 +35,7 @@ typedef struct {
     int32_t n, g, first, count, from, to;
 } task;
 
-/* What softmax has seen so far, a query. */
+/* The state of the softmax of a query. */
 typedef struct {
     float max, sum;
     float out[MAX_DIM + 4 * VEC];
@@ -266,8 +266,8 @@ LT_INLINE void weigh(const paged *p, state *st, const float *x, const int nq, co
     }
 }
 
-/* What was seen and then `next`: all of both. next may be packed shorter than a state: its first 2
- * + D floats count. */
+/* Merge `next` into the state of all earlier keys. next may be shorter than a state: only its first
+ * 2 + D floats are read. */
 static void join(state *all, const state *next, int64_t d) {
     if (next->max == -INFINITY) {
         return;
