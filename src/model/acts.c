@@ -1,6 +1,7 @@
 /* acts.c: see acts.h. */
 #include "model/acts.h"
 
+#include "model/expert.h"
 #include "model/layer.h"
 #include "model/tp.h"
 
@@ -58,6 +59,8 @@ static lt_layer_spec layer_of(const lt_model_spec *s, int64_t layer, const lt_ac
     const int64_t B = p->batch, T = p->seq, R = n.all, H = l->n_heads, G = l->n_kv_heads;          \
     const int64_t F = l->ffn_width, E = l->n_experts, K = l->top_k, N = E > 0 ? R * K : R;         \
     const int64_t S = n.own, P = n.room;                                                           \
+    const int n_ep = E > 0 && p->n_ep > 0 ? p->n_ep : 1;                                           \
+    const int64_t M = n_ep > 1 ? lt_experts_room(N, n_ep, p->expert_room) : N;                     \
     const bool layer_norm = l->norm == LT_NORM_LAYER, divided = n_tp_of(p) > 1;                    \
     const lt_dtype dtype = p->dtype
 

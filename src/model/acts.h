@@ -40,7 +40,7 @@
 #define LT_INPUT        LT_KEEP_NOTHING
 
 /* name, shared from level, present if, dtype, shape (trailing 0: fewer dimensions). R rows, N = R *
- * max(K, 1) rows of experts; S rows of this rank, P rows in whole runs of ranks (else both R). */
+ * max(K, 1) rows of experts, M rows that may come to the experts that are here (else N); S rows of this rank, P rows in whole runs of ranks (else both R). */
 #define LT_LAYER_ACTS(X)                                                                           \
     X(x_in, LT_INPUT, true, dtype, S, C, 0)                                                        \
     X(mean1, LT_COSTLY, l->pre_norms &&layer_norm, LT_F32, S, 0, 0)                                \
@@ -63,9 +63,11 @@
     X(weights, LT_COSTLY, E > 0, LT_F32, R, K, 0)                                                  \
     X(slot_row, LT_COSTLY, E > 0, LT_I32, N, 0, 0)                                                 \
     X(expert_start, LT_COSTLY, E > 0, LT_I32, E + 1, 0, 0)                                         \
-    X(xg, LT_CHEAP, E > 0, dtype, N, C, 0)                                                         \
-    X(up, LT_COSTLY, true, dtype, N, lt_layer_up_rows(l), 0)                                       \
-    X(act, LT_CHEAP, true, dtype, N, F, 0)                                                         \
+    X(expert_count, LT_COSTLY, E > 0 && n_ep > 1, LT_I32, E, 0, 0)                                 \
+    X(here_start, LT_COSTLY, E > 0 && n_ep > 1, LT_I32, E / n_ep + 1, 0, 0)                        \
+    X(xg, LT_CHEAP, E > 0, dtype, M, C, 0)                                                         \
+    X(up, LT_COSTLY, true, dtype, M, lt_layer_up_rows(l), 0)                                       \
+    X(act, LT_CHEAP, true, dtype, M, F, 0)                                                         \
     X(down, LT_COSTLY, E > 0, dtype, N, C, 0)                                                      \
     X(mlp, LT_COSTLY, l->post_norms, dtype, S, C, 0)                                               \
     X(rstd_post2, LT_COSTLY, l->post_norms, LT_F32, S, 0, 0)
@@ -100,9 +102,11 @@ typedef struct {
     int64_t batch, seq; /* B, T */
     lt_dtype dtype;
     bool backward;
-    int level;         /* lt_recompute, or LT_KEEP_NOTHING */
-    bool weights;      /* Rows have weights besides labels. */
-    int n_tp, tp_rank; /* Ranks that share the layers, and this one's place; n_tp 0: 1. */
+    int level;          /* lt_recompute, or LT_KEEP_NOTHING */
+    bool weights;       /* Rows have weights besides labels. */
+    int n_ep;           /* Ranks that divide the experts; 0: 1. */
+    double expert_room; /* expert.h */
+    int n_tp, tp_rank;  /* Ranks that share the layers, and this one's place; n_tp 0: 1. */
 } lt_acts_shape;
 
 /* The activations of one batch in flight: its own tensors, and views of the scratch that the sets

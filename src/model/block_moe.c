@@ -8,8 +8,14 @@
  *
  * Ranks of tp have columns of every expert. Each sends its own rows through the router and all
  * choose from the gathered logits; what an expert's result is worth to a row is known when the
- * parts of all ranks are summed. */
+ * parts of all ranks are summed.
+ *
+ * Ranks that divide the experts (expert.h) send the gathered rows to those that hold their experts
+ * before the products and take the results back behind them; `here` are the layer's tensors as the
+ * products see them. */
 #include "model/block.h"
+
+#include "model/expert.h"
 
 #include "model/tp.h"
 
@@ -52,7 +58,7 @@ static lt_err experts_bwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_para
 }
 
 static lt_err gather(lt_exec *r, const lt_layer_spec *l, const lt_layer_acts *t, lt_tensor h) {
-    return lt_exec_moe_gather_fwd(r, &(lt_moe_gather_args){.y = t->xg,
+    return lt_exec_moe_gather_fwd(r, &(lt_moe_gather_args){.y = lt_experts_own_rows(r, t),
                                                            .x = h,
                                                            .slot_row = t->slot_row,
                                                            .expert_start = t->expert_start,
@@ -77,9 +83,13 @@ lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_
                                                          .capacity = capacity,
                                                          .normalise = l.moe_normalise}));
     LT_TRY(gather(r, &l, t, h));
-    LT_TRY(experts_fwd(r, layer, t, LT_PARAM_UP, LT_PARAM_UP_BIAS, t->up, t->xg));
-    LT_TRY(lt_mlp_activate(r, &l, layer, t));
-    LT_TRY(experts_fwd(r, layer, t, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, t->down, t->act));
+    LT_TRY(lt_experts_meet(r, layer, t));
+    const lt_layer_acts here = lt_experts_here(r, t);
+    LT_TRY(lt_experts_send(r, t, here.xg, lt_experts_own_rows(r, t)));
+    LT_TRY(experts_fwd(r, layer, &here, LT_PARAM_UP, LT_PARAM_UP_BIAS, here.up, here.xg));
+    LT_TRY(lt_mlp_activate(r, &l, layer, &here));
+    LT_TRY(experts_fwd(r, layer, &here, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, here.down, here.act));
+    LT_TRY(lt_experts_return(r, t, t->down, here.down));
     return lt_exec_moe_combine_fwd(r, &(lt_moe_combine_args){.y = y,
                                                              .x = t->down,
                                                              .weights = t->weights,
@@ -114,9 +124,12 @@ static lt_err router_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt
 lt_err lt_moe_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                   lt_tensor h, lt_tensor dy, lt_recompute level, float aux_scale) {
     const lt_layer_spec l = lt_exec_layer(r, layer);
+    const lt_layer_acts here = lt_experts_here(r, t);
+    const lt_tensor ddown = lt_experts_results(r, t, b->ddown);
     if (level == LT_RECOMPUTE_SELECTIVE) {
         LT_TRY(gather(r, &l, t, h));
-        LT_TRY(lt_mlp_activate(r, &l, layer, t));
+        LT_TRY(lt_experts_send(r, t, here.xg, lt_experts_own_rows(r, t)));
+        LT_TRY(lt_mlp_activate(r, &l, layer, &here));
     }
     LT_TRY(lt_exec_moe_combine_bwd(r, &(lt_moe_combine_bwd_args){.dx = b->ddown,
                                                                  .dweights = b->dweights,
@@ -126,11 +139,14 @@ lt_err lt_moe_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_
                                                                  .slot_row = t->slot_row,
                                                                  .expert_start = t->expert_start}));
     LT_TRY(lt_tp_sum(r, b->dweights));
-    LT_TRY(experts_bwd(r, layer, t, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, t->act, b->ddown, t->act));
-    LT_TRY(lt_mlp_activate_bwd(r, &l, layer, t));
-    LT_TRY(experts_bwd(r, layer, t, LT_PARAM_UP, LT_PARAM_UP_BIAS, t->xg, t->up, t->xg));
+    LT_TRY(lt_experts_send(r, t, ddown, b->ddown));
+    LT_TRY(
+        experts_bwd(r, layer, &here, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, here.act, ddown, here.act));
+    LT_TRY(lt_mlp_activate_bwd(r, &l, layer, &here));
+    LT_TRY(experts_bwd(r, layer, &here, LT_PARAM_UP, LT_PARAM_UP_BIAS, here.xg, here.up, here.xg));
+    LT_TRY(lt_experts_return(r, t, lt_experts_own_rows(r, t), here.xg));
     LT_TRY(lt_exec_moe_gather_bwd(r, &(lt_moe_gather_bwd_args){.dx = b->dh,
-                                                               .dy = t->xg,
+                                                               .dy = lt_experts_own_rows(r, t),
                                                                .slot_row = t->slot_row,
                                                                .expert_start = t->expert_start,
                                                                .top_k = l.top_k}));

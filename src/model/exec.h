@@ -40,6 +40,7 @@ typedef struct {
     int64_t batch, seq;         /* B, T of this call. */
     struct lt_apart *apart;     /* NULL: gradients of weights are computed with the others. */
     struct lt_fp8 *fp8;         /* NULL: linear layers multiply what is stored. */
+    struct lt_experts *experts; /* NULL: all experts are here (expert.h). */
     struct lt_context *context; /* NULL: sequences are whole (context.h). */
     lt_group *tp;       /* The ranks that share every layer with this one (tp.h); NULL: none. */
     int n_tp, tp_rank;  /* 1 and 0 without them. */

@@ -54,6 +54,8 @@ static lt_acts_shape shape_of(const lt_pass_options *o, lt_dtype dtype, int64_t 
                            .backward = o->train,
                            .level = level_of(o),
                            .weights = o->weights,
+                           .n_ep = lt_pass_n_ep(o),
+                           .expert_room = o->expert_room,
                            .n_tp = lt_pass_n_tp(o),
                            .tp_rank = o->tp != NULL ? lt_group_rank(o->tp) : 0};
 }
@@ -145,6 +147,7 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     tables_carve(&p->rope, &p->rope_local, &p->f32, s, o, &a->scratch);
     lt_stage_carve(&p->stage, &stage, &a->scratch);
     lt_context_carve(&p->context, s, dtype, o, &a->scratch);
+    lt_experts_carve(&p->experts, s, dtype, o, &a->scratch);
     if (o->train) {
         gradients_carve(p, s, t, o, &a->gradients);
     }
@@ -208,6 +211,7 @@ static lt_err check_options(const lt_pass_options *o, const lt_model_spec *s) {
                 "pass: %lld tokens a sequence, but the model has %lld learned positions",
                 (long long)lt_pass_whole_seq(o), (long long)s->max_seq);
     }
+    LT_TRY(lt_experts_check(s, o));
     return lt_context_check(s, o);
 }
 
@@ -313,6 +317,10 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     p->options = *o;
     p->options.on_device = !m->backend->host_memory;
     LT_TRY_DONE(lt_exec_open(&p->exec, m));
+    if (lt_pass_n_ep(o) > 1) {
+        lt_experts_set(&p->experts, o);
+        p->exec.experts = &p->experts;
+    }
     LT_TRY_DONE(lt_tp_join(&p->exec, o->tp));
     LT_TRY_DONE(open_sets(p, &m->spec, o));
     if (o->fp8 != LT_FP8_NONE) {

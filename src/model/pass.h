@@ -74,6 +74,11 @@ typedef struct {
      * model is the part of it that src/parallel/layout.h gives. They call the same functions with
      * the same batches, and get the same results. NULL, or a group of one: none. */
     lt_group *tp;
+    /* Ranks that divide the experts of each layer (expert.h), whose models hold their part of them;
+     * NULL, or a group of one: none. expert_room: how many times a rank's own rows may come to its
+     * experts; 0: any number. */
+    lt_group *experts;
+    double expert_room;
 } lt_pass_options;
 
 /* Tokens of a whole sequence, of which `seq` are this rank's. */
@@ -81,6 +86,10 @@ int64_t lt_pass_whole_seq(const lt_pass_options *o);
 
 static inline int lt_pass_n_tp(const lt_pass_options *o) {
     return o->tp != NULL ? lt_group_size(o->tp) : 1;
+}
+
+static inline int lt_pass_n_ep(const lt_pass_options *o) {
+    return o->experts != NULL ? lt_group_size(o->experts) : 1;
 }
 
 /* One batch in host memory. If sequences are divided, it has this rank's tokens (lt_context_take),

@@ -6,6 +6,7 @@
 #include "model/apart.h"
 #include "model/block.h"
 #include "model/context.h"
+#include "model/expert.h"
 #include "model/fp8.h"
 #include "model/loss.h"
 #include "model/pass.h"
@@ -30,6 +31,7 @@ struct lt_pass {
     lt_arena activations, gradients, logits, scratch, eight; /* Of the backend. */
     lt_fp8 fp8;
     lt_context context;
+    lt_experts experts;
     lt_apart apart;        /* Of options.weights_apart. */
     lt_acts_set *sets;     /* (n_sets) */
     lt_layer_acts *layers; /* (n_sets, end - first) */

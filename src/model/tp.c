@@ -2,6 +2,7 @@
  * write host memory; a host's queue never has anything. */
 #include "model/tp.h"
 
+#include "model/expert.h"
 #include "model/layer.h"
 
 lt_tp_run lt_tp_run_of(int64_t rows, int n, int rank) {
@@ -49,7 +50,8 @@ static lt_err check_held(const lt_exec *r, lt_param_kind kind, int layer, int64_
 
 static lt_err check_layer(const lt_exec *r, int layer) {
     const lt_layer_spec l = lt_exec_layer(r, layer);
-    const int64_t C = r->spec->width, E = l.n_experts > 0 ? l.n_experts : 1;
+    const int n_ep = r->experts != NULL ? r->experts->n : 1;
+    const int64_t C = r->spec->width, E = l.n_experts > 0 ? l.n_experts / n_ep : 1;
     LT_TRY(check_held(r, LT_PARAM_NORM1, layer, C));
     LT_TRY(check_held(r, LT_PARAM_QKV, layer, lt_layer_qkv_cols(&l) * C));
     LT_TRY(check_held(r, LT_PARAM_ATTN_OUT, layer, lt_layer_att_cols(&l) * C));

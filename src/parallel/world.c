@@ -23,15 +23,6 @@ static void divide_cores(void) {
     }
 }
 
-/* Axes that do not train yet. */
-static lt_err check_axes(const lt_mesh_shape *s, const char *mesh) {
-    const char *axis = s->ep > 1 ? "ep" : NULL;
-    if (axis != NULL) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "mesh '%s': training does not divide by %s yet", mesh, axis);
-    }
-    return LT_OK;
-}
-
 static lt_err place(lt_world *w, const char *mesh) {
     lt_mesh_shape *s = &w->shape;
     LT_TRY(lt_mesh_parse(s, mesh));
@@ -53,13 +44,11 @@ lt_err lt_world_open(lt_world *w, const char *mesh, double deadline_s, const cha
     if (!lt_comm_is_rank()) {
         lt_mesh_shape s;
         LT_TRY(lt_mesh_parse(&s, mesh));
-        LT_TRY(check_axes(&s, mesh));
         return lt_mesh_check(&s, 1);
     }
     LT_TRY(lt_comm_open(&w->comm, &o));
     w->owns_comm = true;
     err = place(w, mesh);
-    err = err == LT_OK ? check_axes(&w->shape, mesh) : err;
     if (err != LT_OK) {
         lt_world_close(w, err);
         return err;

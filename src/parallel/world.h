@@ -23,9 +23,8 @@ typedef struct {
 } lt_world;
 
 /* mesh: "dp=4"; "": all ranks divide the rows (dp). A process that nobody started as one of several
- * ranks is alone. ARG: the mesh does not fit the number of ranks; UNSUPPORTED: an axis that is not
- * served. threads: where the environment does not say how many threads a rank's kernels have, ranks
- * of one machine divide its cores. */
+ * ranks is alone. ARG: the mesh does not fit the number of ranks. threads: where the environment
+ * does not say how many threads a rank's kernels have, ranks of one machine divide its cores. */
 LT_MUST_USE lt_err lt_world_open(lt_world *w, const char *mesh, double deadline_s,
                                  const char *record_dir);
 /* The same over a world that is open already, e.g. of lt_comm_run_threads, for any axes; comm stays

@@ -17,12 +17,15 @@ static int64_t label_bytes(const lt_training *t, const lt_pass_batch *b) {
     return bytes;
 }
 
-/* Does any rank that divides the weights still have rows? Then all run a pass, since its layers are
- * gathered from all. */
+/* Does any of the ranks that a pass needs still have rows? Then all run one: weights are gathered
+ * from ranks that divide them, and rows are sent to ranks that divide the experts. */
 static lt_err anybody(const lt_training *t, bool *rows) {
     float has = *rows ? 1.0f : 0.0f;
     if (t->shards.level == 3) {
         LT_TRY(lt_all_reduce(t->shards.ranks, &has, &has, 1, LT_F32, LT_REDUCE_MAX, NULL));
+    }
+    if (lt_training_has_ranks(t) && t->world->shape.ep > 1) {
+        LT_TRY(lt_all_reduce(t->world->mesh.ep, &has, &has, 1, LT_F32, LT_REDUCE_MAX, NULL));
     }
     *rows = has > 0.0f;
     return LT_OK;

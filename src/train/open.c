@@ -223,6 +223,10 @@ static lt_err open_rows(lt_step_rows *s, int64_t batch, int64_t seq, bool weight
 lt_pass_options lt_training_pass_options(const lt_training *t) {
     lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->device->backend->host_memory);
     o.weights = t->source.weights;
+    if (lt_training_has_ranks(t) && t->world->shape.ep > 1) {
+        o.experts = t->world->mesh.ep;
+        o.expert_room = t->recipe.expert_room;
+    }
     if (lt_training_cp(t) > 1) {
         o.seq /= lt_training_cp(t);
         o.context = (lt_context_options){t->world->mesh.cp, (lt_context_kind)t->recipe.context};

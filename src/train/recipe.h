@@ -63,6 +63,10 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
     X(I64, shard, "mesh.shard", "0", 0, 4096, "RANKS",                                             \
       "ranks that divide that between them, in groups of neighbours; 0: all",                      \
       LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(F64, expert_room, "mesh.expert_room", "0", 0, 4096, "X",                                     \
+      "room for the rows that choose a rank's experts (ep), in times of its own rows; 0: for all " \
+      "rows of all ranks",                                                                         \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, deadline, "mesh.deadline", "600", 1, 1e6, "s",                                          \
       "seconds after which a rank that does not respond to the others counts as failed",           \
       LT_RECIPE_MAY_CHANGE)                                                                        \

@@ -251,7 +251,7 @@ def refusals(work):
             (2, {"batch.size": 7}, "batch.size = 7 rows cannot be divided by 2 ranks; 8 can"),
             (2, {"batch.ramp": "3@0"}, "batch.ramp '3@0': 3 rows cannot be divided by 2 ranks"),
             (2, {"mesh": "dp=4"}, "mesh pp=1,dp=4,cp=1,tp=1 has 4 places, and there are 2 ranks; dp=2 makes 2"),
-            (2, {"mesh": "dp=2,ep=2"}, "mesh 'dp=2,ep=2': training does not divide by ep yet"),
+            (2, {"mesh": "dp=2,ep=2"}, "mesh: ep=2, and the model has no experts"),
             (3, {"mesh": "pp=3"}, "mesh: pp=3 stages, and the model has 2 layers; pp=2 fits"),
             (2, {"mesh": "pp=2", "mesh.stages": "1,2"}, "stages '1,2': more than the model's 2 layers"),
             (3, {"mesh": "tp=3"}, "mesh: tp=3 does not divide the model's 2 heads; tp=2 does"),

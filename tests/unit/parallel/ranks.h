@@ -261,7 +261,7 @@ static inline void ranks_compare(const ranks_model *m, const char *options, cons
                                  int n_ranks, const ranks_bound *bound) {
     static int n_runs;
     ranks_result one = {0}, many = {0};
-    char all[512], out[32], who[256];
+    char all[1024], out[32], who[640];
     (void)snprintf(all, sizeof all, "steps=8 %s %s", m->options, options);
     (void)snprintf(who, sizeof who, "%s %s, mesh %s", m->name, options, mesh);
     (void)snprintf(out, sizeof out, "one-%d", n_runs);

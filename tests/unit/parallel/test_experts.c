@@ -1,0 +1,50 @@
+/* Ranks that divide the experts of each layer (ep), alone and with the other axes, train as one
+ * rank does: Mixtral's experts and gpt_oss's, whose biases and clamped activation travel with
+ * them; every level of recomputation; experts that nobody chooses; too little room is refused by
+ * name. */
+#include "unit/parallel/ranks.h"
+
+static const ranks_model biases = {
+    "gpt_oss", "model.layers=2 model.width=32 model.heads=4 model.kv_heads=2 model.ffn=32 "
+               "model.family=gpt_oss model.experts=4 model.top_k=2 model.aux_coef=0"};
+/* 8 experts for 64 tokens of 4 ranks: some get no row of a rank, or none at all. */
+static const ranks_model many = {
+    "many", "model.layers=1 model.width=32 model.heads=4 model.ffn=16 model.family=qwen3_moe "
+            "model.experts=8 model.top_k=1 model.aux_coef=0 batch.size=4 batch.micro=1 steps=3"};
+
+static void alone(void **state) {
+    (void)state;
+    ranks_compare(&ranks_moe, "", "dp=2,ep=2", 2, &ranks_f32);
+    ranks_compare(&ranks_moe, "model.recompute=selective", "dp=4,ep=4", 4, &ranks_f32);
+    ranks_compare(&ranks_moe, "model.recompute=full", "dp=4,ep=2", 4, &ranks_f32);
+    ranks_compare(&biases, "", "dp=2,ep=2", 2, &ranks_f32);
+    ranks_compare(&many, "", "dp=4,ep=4", 4, &ranks_f32);
+    ranks_compare(&ranks_moe, "model.dtype=bf16", "dp=2,ep=2", 2, &ranks_bf16);
+}
+
+static void with_other_axes(void **state) {
+    (void)state;
+    ranks_compare(&ranks_moe, "", "cp=2,ep=2", 2, &ranks_f32);
+    ranks_compare(&ranks_moe, "", "tp=2,dp=2,ep=2", 4, &ranks_f32);
+    ranks_compare(&biases, "", "tp=2,cp=2,ep=2", 4, &ranks_f32);
+    ranks_compare(&ranks_moe, "", "pp=2,dp=2,ep=2", 4, &ranks_f32);
+}
+
+static void too_little_room(void **state) {
+    ranks_result r = {0};
+    const lt_err err = ranks_try(&r, "room", many.options, "dp=4,ep=4", 4, false);
+    (void)state;
+    assert_int_equal(err, LT_OK);
+    ranks_result_free(&r);
+    char options[512];
+    (void)snprintf(options, sizeof options, "%s mesh.expert_room=0.5", many.options);
+    assert_int_equal(ranks_try(&r, "narrow", options, "dp=4,ep=4", 4, false), LT_ERR_LIMIT);
+    says("(mesh.expert_room = 0.5)");
+    ranks_result_free(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(alone), cmocka_unit_test(with_other_axes),
+                                       cmocka_unit_test(too_little_room)};
+    return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
+}

@@ -1,0 +1,90 @@
+/* Meshes of two to four axes, drawn by a seed, train as one rank does: pp, dp, cp, tp and ep of
+ * at most 8 ranks, with ZeRO, every schedule and way of attention, recomputation and micro-
+ * batches; for dense, GQA and MoE models, in F32 and BF16.
+ *   LATEEN_MESHES       how many (12)
+ *   LATEEN_MESH_SEED    which (1); a failure prints the mesh, which ranks_compare takes by itself
+ *   LATEEN_MESH_STEPS   steps of each run (4) */
+#include "unit/parallel/ranks.h"
+
+#include "base/rng.h"
+
+static uint64_t number(const char *name, uint64_t otherwise) {
+    const char *text = getenv(name);
+    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static int one_of(lt_rng *r, const int *from, int n) {
+    return from[lt_rng_u64(r) % (uint64_t)n];
+}
+
+static const char *word_of(lt_rng *r, const char *const *from, int n) {
+    return from[lt_rng_u64(r) % (uint64_t)n];
+}
+
+/* AdamW's steps of a bias that begins at 0 have the signs of its gradients, and those of the keys'
+ * biases are nothing but rounding: in BF16 weights say little, gradients and losses much. */
+static const ranks_bound drawn_bf16 = {3e-2, 5e-3, 3e-2, 2.0};
+
+/* A mesh, and what is set beside it. */
+typedef struct {
+    int pp, dp, cp, tp, ep, zero;
+    const char *context, *schedule, *recompute, *dtype;
+    int micro;
+    bool experts;
+} drawn;
+
+static int n_axes(const drawn *d) {
+    return (d->pp > 1) + (d->dp > 1) + (d->cp > 1) + (d->tp > 1) + (d->ep > 1);
+}
+
+static int n_ranks(const drawn *d) {
+    return d->pp * d->dp * d->cp * d->tp;
+}
+
+/* What is refused is not drawn: ZeRO 2 and 3 within a pipeline, ZeRO of divided experts. */
+static drawn draw(lt_rng *r) {
+    static const int sizes[] = {1, 1, 2, 2, 4}, levels[] = {0, 1, 2, 3}, micros[] = {0, 1, 2};
+    static const char *const contexts[] = {"gather", "ulysses", "ring"},
+                             *const schedules[] = {"1f1b", "gpipe", "interleaved"},
+                             *const recomputes[] = {"none", "selective", "full"},
+                             *const dtypes[] = {"fp32", "fp32", "bf16"};
+    drawn d;
+    do {
+        d = (drawn){one_of(r, sizes, 5),     one_of(r, sizes, 5),      one_of(r, sizes, 5),
+                    one_of(r, sizes, 5),     one_of(r, sizes, 5),      one_of(r, levels, 4),
+                    word_of(r, contexts, 3), word_of(r, schedules, 3), word_of(r, recomputes, 3),
+                    word_of(r, dtypes, 3),   one_of(r, micros, 3),     lt_rng_u64(r) % 3 == 0};
+        d.ep = d.experts ? d.ep : 1;
+        d.zero = d.ep > 1 ? 0 : d.pp > 1 && d.zero > 1 ? 1 : d.zero;
+    } while (n_ranks(&d) < 2 || n_ranks(&d) > 8 || n_axes(&d) < 2 || d.dp * d.cp % d.ep != 0);
+    return d;
+}
+
+static void compare(const drawn *d, uint64_t steps) {
+    const ranks_model *const m = d->experts ? &ranks_moe : d->cp > 1 ? &ranks_gqa : &ranks_dense;
+    char mesh[64], options[256];
+    (void)snprintf(mesh, sizeof mesh, "pp=%d,dp=%d,cp=%d,tp=%d,ep=%d", d->pp, d->dp, d->cp, d->tp,
+                   d->ep);
+    (void)snprintf(options, sizeof options,
+                   "steps=%d model.layers=4 batch.size=8 batch.micro=%d mesh.zero=%d "
+                   "mesh.context=%s mesh.schedule=%s model.recompute=%s model.dtype=%s",
+                   (int)steps, d->micro, d->zero, d->context, d->pp > 1 ? d->schedule : "1f1b",
+                   d->recompute, d->dtype);
+    ranks_compare(m, options, mesh, n_ranks(d),
+                  strcmp(d->dtype, "bf16") == 0 ? &drawn_bf16 : &ranks_f32);
+}
+
+static void meshes(void **state) {
+    lt_rng r;
+    (void)state;
+    r = (lt_rng){.seed = number("LATEEN_MESH_SEED", 1)};
+    for (uint64_t i = 0; i < number("LATEEN_MESHES", 12); i++) {
+        const drawn d = draw(&r);
+        compare(&d, number("LATEEN_MESH_STEPS", 4));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(meshes)};
+    return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
+}
