@@ -37,13 +37,14 @@ static lt_apart_product *product_of(const lt_apart *a, int set, int layer, int w
 /* Columns of a product's x and dy that must be copied; 0: they stay (acts.h says from which level
  * of recompute on a tensor is shared by all layers). Places that backward writes over: act takes
  * d(act), and the residual stream's gradient goes on. */
-static void copied(const lt_layer_spec *l, int64_t width, int level, int which, int64_t *x,
-                   int64_t *dy) {
-    const bool cheap = level >= LT_CHEAP, costly = level >= LT_COSTLY;
+static void copied(const lt_layer_spec *l, int64_t width, const lt_acts_shape *shape, int which,
+                   int64_t *x, int64_t *dy) {
+    const bool cheap = shape->level >= LT_CHEAP, costly = shape->level >= LT_COSTLY;
+    const bool gathered = l->pre_norms || shape->n_tp > 1; /* h, not the stream, is read. */
     *x = *dy = 0;
     switch (which) {
     case LT_APART_QKV:
-        *x = l->pre_norms && cheap ? width : 0;
+        *x = gathered && cheap ? width : 0;
         *dy = lt_layer_qkv_cols(l);
         break;
     case LT_APART_ATTN_OUT:
@@ -51,7 +52,7 @@ static void copied(const lt_layer_spec *l, int64_t width, int level, int which, 
         *dy = width;
         break;
     case LT_APART_UP:
-        *x = (l->pre_norms ? cheap : costly) ? width : 0;
+        *x = (gathered ? cheap : costly) ? width : 0;
         *dy = cheap ? lt_layer_up_rows(l) : 0;
         break;
     default:
@@ -65,12 +66,12 @@ void lt_apart_carve(lt_apart *a, const lt_model_spec *s, const lt_acts_shape *sh
     const size_t row = (size_t)(shape->batch * shape->seq) * lt_dtype_bytes(shape->dtype);
     for (int set = 0; set < a->n_sets; set++) {
         for (int layer = a->first; layer < a->first + a->n_layers; layer++) {
-            const lt_layer_spec l = lt_model_layer(s, layer);
+            const lt_layer_spec l = lt_layer_part(s, layer, shape->n_tp > 0 ? shape->n_tp : 1);
             const int n = l.n_experts > 0 ? LT_APART_UP : LT_APART_COUNT;
             for (int which = 0; which < n; which++) {
                 lt_apart_product *p = product_of(a, set, layer, which);
                 int64_t x, dy;
-                copied(&l, s->width, shape->level, which, &x, &dy);
+                copied(&l, s->width, shape, which, &x, &dy);
                 p->x_room = x > 0 ? lt_arena_take(arena, (size_t)x * row, LT_ARENA_ALIGN) : NULL;
                 p->dy_room = dy > 0 ? lt_arena_take(arena, (size_t)dy * row, LT_ARENA_ALIGN) : NULL;
             }

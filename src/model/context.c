@@ -9,9 +9,9 @@
 /* ---- Opening ---- */
 
 /* Ulysses: the ranks divide the heads of q, and the heads of k or the other way round. */
-static lt_err check_heads(const lt_model_spec *s, int n) {
+static lt_err check_heads(const lt_model_spec *s, int n, int n_tp) {
     for (int64_t i = 0; i < s->n_layers; i++) {
-        const lt_layer_spec l = lt_model_layer(s, i);
+        const lt_layer_spec l = lt_layer_part(s, i, n_tp);
         if (l.n_heads % n != 0 || (l.n_kv_heads % n != 0 && n % l.n_kv_heads != 0)) {
             LT_FAIL(LT_ERR_ARG,
                     "context parallelism by ulysses: %d ranks do not divide the %lld heads and "
@@ -38,7 +38,7 @@ lt_err lt_context_check(const lt_model_spec *s, const lt_pass_options *o) {
                 (long long)(o->seq * n), 2 * n, n, (long long)((o->seq + 1) * n));
     }
     if (o->context.kind == LT_CONTEXT_ULYSSES) {
-        LT_TRY(check_heads(s, n));
+        LT_TRY(check_heads(s, n, lt_pass_n_tp(o)));
     }
     return LT_OK;
 }

@@ -227,6 +227,8 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
     lt_exec *r = &p->exec;
     const lt_batch_acts *b = &p->sets[set].batch;
     const lt_recompute level = p->options.recompute;
+    /* Where products of weights are computed apart, a layer's gradients are complete behind those. */
+    const unsigned complete = p->options.weights_apart ? 0 : LT_UNIT_GRADIENTS;
 
     if (p->options.weights_apart) {
         lt_apart_begin(&p->apart, set, first, end);
@@ -244,7 +246,7 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
         r->apart = NULL;
         p->stored[layer] = true;
         p->recomputed = -1; /* Backward writes over what it has read. */
-        LT_TRY(lt_pass_leave(p, 1 + layer, LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS));
+        LT_TRY(lt_pass_leave(p, 1 + layer, LT_UNIT_WEIGHTS | complete));
     }
     return first > 0 ? LT_OK : embedding_bwd(p, b);
 }

@@ -130,6 +130,23 @@ static lt_err sum_replicas(lt_zero *z, int unit, lt_comm_work *last) {
                          last);
 }
 
+/* Queue the sum of a unit whose gradients are complete, of levels 0 and 1. */
+static lt_err sum_unit(lt_zero *z, int unit) {
+    const lt_shards *s = z->shards;
+    if (s->level == 0) {
+        return lt_gradients_sum_unit(s->world, &z->model->table, z->whole, unit, &z->last_sum);
+    }
+    LT_TRY(scatter_sum(z, unit, z->whole->base[unit], &z->last_sum));
+    return sum_replicas(z, unit, &z->last_sum);
+}
+
+/* Does the other end of a pipeline hold the same embedding? Its sum is queued when the step's
+ * backward passes are done: collectives run in the order of their calls, and this one waits for the
+ * first stage, which waits for the last one's ranks of tp. */
+static bool waits_for_stages(const lt_zero *z, int unit) {
+    return unit == 0 && z->shards->world->stages != NULL;
+}
+
 static lt_err leave_gradients(lt_zero *z, int unit) {
     const lt_shards *s = z->shards;
     const lt_param_buffer *g = z->whole;
@@ -141,14 +158,10 @@ static lt_err leave_gradients(lt_zero *z, int unit) {
         LT_ASSERT(room->unit == unit && g->base[unit] == room->data);
         return scatter_sum(z, unit, room->data, &room->work);
     }
-    if (++z->left[unit] < z->n_batches) {
+    if (++z->left[unit] < z->n_batches || waits_for_stages(z, unit)) {
         return LT_OK;
     }
-    if (s->level == 0) {
-        return lt_gradients_sum_unit(s->world, &z->model->table, g, unit, &z->last_sum);
-    }
-    LT_TRY(scatter_sum(z, unit, g->base[unit], &z->last_sum));
-    return sum_replicas(z, unit, &z->last_sum);
+    return sum_unit(z, unit);
 }
 
 void lt_zero_begin_step(lt_zero *z, int64_t n_batches) {
@@ -175,6 +188,7 @@ lt_err lt_zero_begin_batch(lt_zero *z) {
 
 lt_err lt_zero_end_step(lt_zero *z) {
     if (z->shards->level < 2) {
+        LT_TRY(waits_for_stages(z, 0) && is_held(z, 0) ? sum_unit(z, 0) : LT_OK);
         return wait_for(z, &z->last_sum);
     }
     for (int i = 0; i < LT_ZERO_ROOMS; i++) {

@@ -21,7 +21,22 @@ static void stages(void **state) {
     ranks_compare(&ranks_dense, "batch.size=4 batch.micro=1", "pp=2,dp=2,tp=2", 8, &ranks_f32);
 }
 
+/* Beside divided optimiser states, gradients and weights, divided tokens, zero-bubble pipelines. */
+static void with_other_axes(void **state) {
+    (void)state;
+    ranks_compare(&ranks_gqa, "batch.size=4 mesh.zero=1", "dp=2,tp=2", 4, &ranks_f32);
+    ranks_compare(&ranks_dense, "batch.size=4 mesh.zero=3", "dp=2,tp=2", 4, &ranks_f32);
+    ranks_compare(&ranks_moe, "batch.size=4 mesh.zero=2", "dp=2,tp=2", 4, &ranks_f32);
+    ranks_compare(&ranks_gqa, "mesh.context=ring", "cp=2,tp=2", 4, &ranks_f32);
+    ranks_compare(&ranks_dense, "mesh.context=ulysses", "cp=2,tp=2", 4, &ranks_f32);
+    ranks_compare(&ranks_gqa, "mesh.context=gather", "cp=2,tp=2", 4, &ranks_f32);
+    ranks_compare(&ranks_gqa, "batch.micro=1 mesh.schedule=zb-h1", "pp=2,tp=2", 4, &ranks_f32);
+    ranks_compare(&ranks_gqa, "batch.micro=1 mesh.schedule=zb-h1 model.recompute=selective",
+                  "pp=2,tp=2", 4, &ranks_f32);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(families), cmocka_unit_test(stages)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(families), cmocka_unit_test(stages),
+                                       cmocka_unit_test(with_other_axes)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }
