@@ -91,8 +91,7 @@ static lt_err run_rank(lt_comm *c, void *ctx) {
 
     lt_thread_set_count(1);
     LT_TRY_DONE(lt_mesh_open(&mesh, c, &shape));
-    LT_TRY_DONE(
-        lt_layout_open(&layout, j->path != NULL ? j->spec : j->spec, &shape, lt_comm_rank(c)));
+    LT_TRY_DONE(lt_layout_open(&layout, j->spec, &shape, lt_comm_rank(c)));
     const lt_partition partition = lt_layout_partition(&layout);
     LT_TRY_DONE(open_part(&m, j, shape.tp > 1 ? &partition : NULL));
     o.tp = mesh.tp;
@@ -191,8 +190,143 @@ static void family(void **state) {
     }
 }
 
+/* ---- Against one rank ---- */
+
+/* Heads for 2, 3 and 6 ranks; neither words nor rows divide evenly. */
+static lt_model_spec odd_spec(lt_family family) {
+    lt_model_spec s = lt_family_get(family)->preset;
+    s.n_layers = 2;
+    s.width = 24;
+    s.n_heads = 6;
+    s.n_kv_heads = 3;
+    s.head_dim = 8;
+    s.ffn_width = 36;
+    s.vocab_size = 101;
+    s.max_seq = 64;
+    s.init_std = 0.2f;
+    lt_model_spec_derive(&s);
+    return s;
+}
+
+#define ODD_B 1
+#define ODD_T 37
+static int32_t odd_tokens[ODD_B * ODD_T], odd_labels[ODD_B * ODD_T];
+static float odd_weights[ODD_B * ODD_T];
+
+static job odd_job(const lt_model_spec *spec, lt_dtype dtype, bool weights) {
+    for (int i = 0; i < ODD_B * ODD_T; i++) {
+        odd_tokens[i] = (i * 7919) % 101;
+        odd_labels[i] = i % 7 == 3 ? -1 : (i * 104729 + 5) % 101;
+        odd_weights[i] = (float)(i % 5) - 1.5f;
+    }
+    return (job){.spec = spec,
+                 .backend = lt_backend_cpu(),
+                 .model = {.dtype = dtype, .trainable = true},
+                 .pass = {.batch = ODD_B,
+                          .seq = ODD_T,
+                          .train = true,
+                          .weights = weights,
+                          .z_coef = 0.01f,
+                          .recompute = LT_RECOMPUTE_SELECTIVE,
+                          .loss_chunk_rows = 16},
+                 .batch = {.batch = ODD_B,
+                           .seq = ODD_T,
+                           .tokens = odd_tokens,
+                           .labels = odd_labels,
+                           .weights = weights ? odd_weights : NULL},
+                 .grad_scale = 0.25f};
+}
+
+static void odd_run(job *j, const lt_model_spec *spec, lt_dtype dtype, bool weights, int n) {
+    *j = odd_job(spec, dtype, weights);
+    must(lt_param_table_open(&j->whole, spec), "table");
+    run(j, n, "odd sizes");
+}
+
+static void odd_close(job *j) {
+    free(j->gradients);
+    lt_param_table_close(&j->whole);
+}
+
+static void uneven_rows_and_words(void **state) {
+    static const lt_family families[] = {LT_FAMILY_QWEN3, LT_FAMILY_GPT2, LT_FAMILY_GEMMA2,
+                                         LT_FAMILY_APERTUS};
+    static const int sizes[] = {2, 3, 6};
+    (void)state;
+    for (int i = 0; i < 4 * 3; i++) {
+        lt_model_spec spec = odd_spec(families[i / 3]);
+        char what[64];
+        job one, many;
+        spec.n_kv_heads = families[i / 3] == LT_FAMILY_GPT2 ? 6 : sizes[i % 3] == 2 ? 2 : 3;
+        (void)snprintf(what, sizeof what, "%s, tp=%d", lt_family_name(spec.family), sizes[i % 3]);
+        odd_run(&one, &spec, LT_F32, i % 2 == 0, 1);
+        odd_run(&many, &spec, LT_F32, i % 2 == 0, sizes[i % 3]);
+        near_gradients(&many, one.gradients, TOLERANCE, what);
+        assert_true(fabs(many.result.loss_sum - one.result.loss_sum) <=
+                    1e-5 * fabs(one.result.loss_sum));
+        assert_true(many.result.n_correct == one.result.n_correct &&
+                    many.result.n_labels == one.result.n_labels);
+        odd_close(&one);
+        odd_close(&many);
+    }
+}
+
+static double off(const job *got, const job *want, const lt_param *p) {
+    double sum = 0.0;
+    for (int64_t i = p->whole_at; i < p->whole_at + p->count; i++) {
+        const double d = (double)got->gradients[i] - (double)want->gradients[i];
+        sum += d * d;
+    }
+    return sqrt(sum);
+}
+
+/* The error of each gradient against F32 is at most twice the one that one rank makes. */
+static void bf16_errs_as_one_rank_does(void **state) {
+    static const int sizes[] = {3, 6};
+    lt_model_spec spec = odd_spec(LT_FAMILY_QWEN3);
+    job exact, one;
+    (void)state;
+    odd_run(&exact, &spec, LT_F32, false, 1);
+    odd_run(&one, &spec, LT_BF16, false, 1);
+    for (int k = 0; k < 2; k++) {
+        job many;
+        odd_run(&many, &spec, LT_BF16, false, sizes[k]);
+        for (int i = 0; i < exact.whole.n_params; i++) {
+            const lt_param *p = &exact.whole.params[i];
+            const double mine = off(&many, &exact, p), theirs = off(&one, &exact, p);
+            if (!(mine <= 2.0 * theirs)) {
+                fail_msg("tp=%d, BF16: the gradient of %s errs by %.4g, on one rank by %.4g",
+                         sizes[k], p->name, mine, theirs);
+            }
+        }
+        odd_close(&many);
+    }
+    odd_close(&exact);
+    odd_close(&one);
+}
+
+/* A rank without a row, and heads that do not divide: refused with both numbers. */
+static void what_does_not_divide_is_refused(void **state) {
+    lt_model_spec spec = odd_spec(LT_FAMILY_QWEN3);
+    job j = odd_job(&spec, LT_F32, false);
+    const lt_comm_options o = {.deadline_s = 60};
+    (void)state;
+    must(lt_param_table_open(&j.whole, &spec), "table");
+    j.pass.seq = 5;
+    assert_int_equal(lt_comm_run_threads(6, &o, run_rank, &j), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "sequences of 5 tokens leave one of the 6 ranks of "
+                                               "tp without a row; 6 tokens do not"));
+    assert_int_equal(lt_comm_run_threads(4, &o, run_rank, &j), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "tp=4 does not divide the model's 6 heads; tp=3 "
+                                               "does"));
+    lt_param_table_close(&j.whole);
+}
+
 int main(void) {
-    struct CMUnitTest tests[N_GOLDEN_CASES];
+    struct CMUnitTest tests[N_GOLDEN_CASES + 3] = {
+        [N_GOLDEN_CASES] = cmocka_unit_test(uneven_rows_and_words),
+        cmocka_unit_test(bf16_errs_as_one_rank_does),
+        cmocka_unit_test(what_does_not_divide_is_refused)};
     for (int i = 0; i < N_GOLDEN_CASES; i++) {
         tests[i] = (struct CMUnitTest){.name = golden_cases[i],
                                        .test_func = family,

@@ -10,6 +10,7 @@ static void families(void **state) {
         ranks_compare(models[i], "", "tp=4", 4, &ranks_f32);
         ranks_compare(models[i], "batch.size=4", "dp=2,tp=2", 4, &ranks_f32);
     }
+    ranks_compare(&ranks_gqa, "steps=50 model.vocab=301", "tp=2", 2, &ranks_f32);
     ranks_compare(&ranks_gqa, "model.dtype=bf16", "tp=2", 2, &ranks_bf16);
     ranks_compare(&ranks_moe, "model.dtype=bf16", "tp=4", 4, &ranks_bf16);
 }
