@@ -75,6 +75,21 @@ static void groups(void **state) {
     }
 }
 
+/* Beside the other axes, whose ranks hold other parts or see other tokens. */
+static void products(void **state) {
+    static const struct {
+        const char *mesh;
+        int n, zero;
+    } meshes[] = {{"pp=2,dp=2", 4, 1}, {"dp=2,cp=2", 4, 2}, {"cp=2,dp=2", 4, 3},
+                  {"dp=2,tp=2", 4, 1}, {"dp=2,tp=2", 4, 2}, {"dp=2,tp=2", 4, 3}};
+    (void)state;
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        char options[64];
+        (void)snprintf(options, sizeof options, "batch.size=4 mesh.zero=%d", meshes[i].zero);
+        ranks_compare(&ranks_gqa, options, meshes[i].mesh, meshes[i].n, &ranks_f32);
+    }
+}
+
 /* Saved on one number of ranks at one level, continued at others: as if at once. */
 static void other_ranks_and_levels(void **state) {
     static const struct {
@@ -132,6 +147,7 @@ int main(void) {
         cmocka_unit_test(optimisers),
         cmocka_unit_test(accumulated),
         cmocka_unit_test(groups),
+        cmocka_unit_test(products),
         cmocka_unit_test(other_ranks_and_levels),
         cmocka_unit_test(validation),
     };
