@@ -157,6 +157,10 @@ static void announce(lt_memory_plan *p) {
     p->announced_bytes += passing;
 }
 
+static int dp_of(const lt_shards *shards) {
+    return shards != NULL && shards->world != NULL ? shards->world->shape.dp : 1;
+}
+
 typedef struct {
     size_t weights_bytes, gradients_bytes, optimiser_bytes;
 } state_memory;
@@ -210,6 +214,9 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
     *out = (lt_memory_plan){0};
     add(out, "weights", state.weights_bytes, false);
     add(out, "gradients", m.gradients_bytes + state.gradients_bytes, false);
+    if (r->deterministic != 0) {
+        add(out, "sums of groups", lt_invariant_bytes(r, dp_of(shards), &table), false);
+    }
     add(out, "optimiser", state.optimiser_bytes, false);
     add(out, "activations", m.activations_bytes, false);
     add(out, "logits", m.logits_bytes, false);
@@ -240,6 +247,7 @@ static void assert_placed(const lt_memory_plan *p, const lt_training *t) {
     const size_t shards = t->model != t->trained ? t->trained->weights_bytes : 0;
     LT_ASSERT(bytes_of(p, "weights") + bytes_of(p, "gradients") ==
               t->model->weights_bytes + shards + t->zero.arena.size_bytes + m->gradients_bytes);
+    LT_ASSERT(bytes_of(p, "sums of groups") == t->invariant.arena.size_bytes);
     LT_ASSERT(bytes_of(p, "optimiser") <= t->optimiser.arena.size_bytes);
     LT_ASSERT(bytes_of(p, "activations") == m->activations_bytes);
     LT_ASSERT(bytes_of(p, "logits") == m->logits_bytes);

@@ -272,6 +272,7 @@ static lt_err open_pass(lt_training *t) {
         t->trained->options.dtype != LT_F32 ? &t->trained->weights : NULL, &t->shards};
     LT_TRY(lt_optimiser_open_share(&t->optimiser, r, t->trained, &share, lt_training_queue(t)));
     LT_TRY(lt_training_has_ranks(t) ? open_zero(t) : LT_OK);
+    LT_TRY(lt_invariant_open(&t->invariant, r, t->world, t->model));
     for (int i = 0; i < 2; i++) {
         LT_TRY(open_rows(&t->draws[i].rows, lt_recipe_largest_batch(r), r->seq, o.weights));
     }
@@ -472,6 +473,7 @@ static lt_err divide_rows(lt_training *t) {
 static lt_err open_all(lt_training *t) {
     const bool leads = lt_ranks_lead(&t->ranks);
     LT_TRY(lt_recipe_check(&t->recipe));
+    LT_TRY(lt_invariant_check(&t->recipe, t->world));
     LT_TRY(divide_rows(t));
     LT_TRY(open_folder(t));
     if (leads) {
@@ -580,6 +582,7 @@ void lt_training_close(lt_training *t) {
     lt_pipeline_close(t->pipeline);
     free(t->batches);
     lt_zero_close(&t->zero);
+    lt_invariant_close(&t->invariant, t->device);
     lt_model_close(t->model != t->trained ? t->model : NULL);
     lt_model_close(t->trained);
     lt_shards_close(&t->shards);

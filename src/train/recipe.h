@@ -48,6 +48,9 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "where to compute; cuda:N is GPU N; auto: the GPU if there is one", LT_RECIPE_MAY_CHANGE)    \
     X(I64, threads, "threads", "0", 0, 4096, "N",                                                  \
       "threads of the kernels; 0: all cores of this process", LT_RECIPE_MAY_CHANGE)                \
+    X(ENUM, deterministic, "deterministic", "run", 0, 0, "run|mesh-invariant",                     \
+      "what has the same bits: a run that is repeated, or a run on any number of ranks (dp) that " \
+      "divides batch.groups")                                                                      \
     X(STR, mesh, "mesh", "", 0, 0, "AXIS=N,...",                                                   \
       "how ranks divide the work: dp=4 divides the rows of a step, pp=4 the layers, cp=4 the "     \
       "tokens of a row; empty: the rows",                                                          \
@@ -154,6 +157,8 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
     X(I64, batch, "batch.size", "16", 1, 1e7, "ROWS", "rows of an optimiser step")                 \
     X(I64, micro, "batch.micro", "0", 0, 1e7, "ROWS",                                              \
       "rows of one forward and backward pass; 0: batch.size", LT_RECIPE_MAY_CHANGE)                \
+    X(I64, groups, "batch.groups", "8", 1, 4096, "N",                                              \
+      "groups of a step's rows that are summed apart; a power of two")                             \
     X(STR, ramp, "batch.ramp", "", 0, 0, "SIZE@ROWS,...",                                          \
       "step size from this many rows on, e.g. 8@0,16@20000; then batch.size")                      \
     X(ENUM, optim, "optim.kind", "adamw", 0, 0, LT_RECIPE_OPTIMS,                                  \

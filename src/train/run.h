@@ -13,6 +13,7 @@
 #include "parallel/zero.h"
 #include "train/checkpoint.h"
 #include "train/guard.h"
+#include "train/invariant.h"
 #include "train/memory.h"
 #include "train/metrics.h"
 #include "train/mixture.h"
@@ -65,6 +66,7 @@ typedef struct lt_training {
     lt_pipeline *pipeline;   /* NULL: there is none. */
     lt_pass_batch *batches;  /* Of a step, for the pipeline. */
     lt_pipeline_times piped; /* Of all its steps. */
+    lt_invariant invariant;
     lt_optimiser optimiser;
     lt_mixture train_mixture, valid_mixture; /* Loader options point into them. */
     lt_loader *loader;

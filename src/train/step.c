@@ -48,13 +48,30 @@ lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *rows, 
                            .weights = rows->weights != NULL ? rows->weights + at : NULL};
 }
 
+/* The same rows, group by group. */
+static lt_err draw_groups(lt_training *t, lt_draw *d) {
+    const lt_row_batch *all = &d->rows.batch;
+    for (int64_t i = 0; i < d->n_rows; i++) {
+        const int64_t at = lt_invariant_row(&t->invariant, i, d->n_rows) * all->ids.seq;
+        lt_row_batch one = *all;
+        one.ids.tokens += at;
+        one.ids.labels += at;
+        one.ids.doc_start += at;
+        one.ids.positions += at;
+        one.weights = all->weights != NULL ? all->weights + at : NULL;
+        LT_TRY(t->source.next(t->source.of, 1, &one));
+    }
+    return LT_OK;
+}
+
 /* The rows of `step`, which begins when `seen` rows have been seen. */
 static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
     const double start_s = lt_clock_s();
     d->plan = lt_recipe_plan(&t->recipe, step, seen);
     d->n_rows = d->plan.rows / lt_training_dp(t);
     d->staged = 0;
-    LT_TRY(t->source.next(t->source.of, d->n_rows, &d->rows.batch));
+    LT_TRY(t->invariant.n_groups > 0 ? draw_groups(t, d)
+                                     : t->source.next(t->source.of, d->n_rows, &d->rows.batch));
     lt_training_take_tokens(t, &d->rows.batch, d->n_rows);
     t->source.place(t->source.of, &d->place);
     d->wait_s = lt_clock_s() - start_s;
@@ -64,7 +81,8 @@ static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
 
 /* Send off the draw's next micro-batch. */
 static lt_err stage(lt_training *t, lt_draw *d) {
-    const int64_t left = d->n_rows - d->staged, count = left < t->micro ? left : t->micro;
+    const int64_t group = t->invariant.n_groups > 0 ? d->n_rows / t->invariant.n_own : d->n_rows;
+    const int64_t left = group - d->staged % group, count = left < t->micro ? left : t->micro;
     const lt_pass_batch b = lt_training_slice(t, &d->rows.batch, d->staged, count);
     d->staged += count;
     return lt_pass_stage(t->pass, &b);
@@ -75,32 +93,62 @@ static double gradient_scale(const lt_training *t) {
     return 1.0 / (double)(t->micro * t->recipe.seq);
 }
 
-/* Queue all micro-batches of a draw. Results that would not fit are collected on the way. */
-static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum) {
-    const bool ranks = lt_training_has_ranks(t);
-    if (ranks) {
-        lt_zero_begin_step(&t->zero, (d->n_rows + t->micro - 1) / t->micro);
-    }
-    if (t->pipeline != NULL) {
-        d->staged = d->n_rows;
-        return lt_training_run_pipeline(t, &d->rows.batch, d->n_rows, (float)gradient_scale(t),
-                                        sum);
-    }
+/* Queue the micro-batches before row `end` of a draw; gradients begin anew. Results that would not
+ * fit are collected on the way. */
+static lt_err accumulate_rows(lt_training *t, lt_draw *d, int64_t end, lt_pass_result *sum) {
     LT_TRY(lt_pass_zero_gradients(t->pass));
-    while (d->staged < d->n_rows || lt_pass_staged(t->pass) > 0) {
+    while (d->staged < end || lt_pass_staged(t->pass) > 0) {
         if (lt_pass_staged(t->pass) == 0) {
             if (lt_pass_full(t->pass)) {
                 LT_TRY(lt_pass_collect(t->pass, sum));
             }
             LT_TRY(stage(t, d));
         }
-        LT_TRY(ranks ? lt_zero_begin_batch(&t->zero) : LT_OK);
+        LT_TRY(lt_training_has_ranks(t) ? lt_zero_begin_batch(&t->zero) : LT_OK);
         LT_TRY(lt_pass_train_staged(t->pass, (float)gradient_scale(t)));
-        if (d->staged < d->n_rows && !lt_pass_full(t->pass)) {
+        if (d->staged < end && !lt_pass_full(t->pass)) {
             LT_TRY(stage(t, d));
         }
     }
     return LT_OK;
+}
+
+/* Group by group, added as a tree (invariant.h). */
+static lt_err accumulate_groups(lt_training *t, lt_draw *d, lt_pass_result *sum) {
+    lt_invariant *v = &t->invariant;
+    float *gradients = lt_param_floats(lt_pass_gradients(t->pass));
+    for (int s = 0; s < v->n_own; s++) {
+        lt_pass_result of_group = {0};
+        LT_TRY(accumulate_rows(t, d, (s + 1) * (d->n_rows / v->n_own), &of_group));
+        LT_TRY(lt_pass_collect(t->pass, &of_group));
+        LT_TRY(lt_invariant_add(v, s, t->model->backend, lt_pass_queue(t->pass), gradients));
+        lt_invariant_round(&of_group);
+        sum->loss_sum += of_group.loss_sum;
+        sum->weight_sum += of_group.weight_sum;
+        sum->n_labels += of_group.n_labels;
+        sum->n_correct += of_group.n_correct;
+        sum->aux_sum += of_group.aux_sum;
+        sum->z_sum += of_group.z_sum;
+    }
+    return LT_OK;
+}
+
+/* Queue all micro-batches of a draw. */
+static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum) {
+    const bool ranks = lt_training_has_ranks(t);
+    if (ranks) {
+        /* Groups are summed between ranks when the last one is: never by a batch. */
+        const int64_t n = t->invariant.n_groups > 0 ? INT64_MAX
+                                                    : (d->n_rows + t->micro - 1) / t->micro;
+        lt_zero_begin_step(&t->zero, n);
+    }
+    if (t->pipeline != NULL) {
+        d->staged = d->n_rows;
+        return lt_training_run_pipeline(t, &d->rows.batch, d->n_rows, (float)gradient_scale(t),
+                                        sum);
+    }
+    return t->invariant.n_groups > 0 ? accumulate_groups(t, d, sum)
+                                     : accumulate_rows(t, d, d->n_rows, sum);
 }
 
 static void add_result(lt_step_record *r, const lt_pass_result *sum) {
@@ -132,6 +180,9 @@ const lt_param_buffer *lt_training_gradients(const lt_training *t) {
 /* Gradients of all ranks' rows, in the memory of the host. */
 static lt_err sum_over_ranks(lt_training *t) {
     LT_TRY(t->model->backend->sync(lt_training_queue(t)));
+    if (t->invariant.n_groups > 0) {
+        return lt_invariant_sum(&t->invariant, lt_param_floats(lt_pass_gradients(t->pass)));
+    }
     return lt_zero_end_step(&t->zero);
 }
 
@@ -141,7 +192,7 @@ static lt_err square_gradients(lt_training *t) {
     const lt_param_buffer *gradients = lt_training_gradients(t);
     const lt_backend *be = t->model->backend;
     lt_optimiser *o = &t->optimiser;
-    if (!lt_training_has_ranks(t)) {
+    if (!lt_training_has_ranks(t) || t->invariant.n_groups > 0) { /* All is here. */
         return lt_optimiser_sumsq(o, gradients);
     }
     LT_TRY(lt_norm_share(o->sumsq, be, o->queue, &t->shards, &t->model->table, gradients));
@@ -172,7 +223,8 @@ static lt_err compute(lt_training *t, lt_draw *now, lt_draw *next, lt_step_recor
     LT_TRY(look_ahead(t, next, t->state.rows + (uint64_t)now->plan.rows));
     LT_TRY(t->pipeline != NULL ? LT_OK : lt_pass_collect(t->pass, &sum));
     add_result(r, &sum);
-    r->sumsq = *t->optimiser.host_sumsq;
+    r->sumsq = t->invariant.n_groups > 0 && !lt_ranks_lead(&t->ranks) ? 0.0
+                                                                      : *t->optimiser.host_sumsq;
     r->comm_s = t->zero.waited_s;
     return LT_OK;
 }

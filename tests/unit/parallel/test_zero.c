@@ -143,12 +143,9 @@ static void validation(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(families_and_types),
-        cmocka_unit_test(optimisers),
-        cmocka_unit_test(accumulated),
-        cmocka_unit_test(groups),
-        cmocka_unit_test(products),
-        cmocka_unit_test(other_ranks_and_levels),
+        cmocka_unit_test(families_and_types), cmocka_unit_test(optimisers),
+        cmocka_unit_test(accumulated),        cmocka_unit_test(groups),
+        cmocka_unit_test(products),           cmocka_unit_test(other_ranks_and_levels),
         cmocka_unit_test(validation),
     };
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
