@@ -142,9 +142,12 @@ static lt_err sum_unit(lt_zero *z, int unit) {
 
 /* Does the other end of a pipeline hold the same embedding? Its sum is queued when the step's
  * backward passes are done: collectives run in the order of their calls, and this one waits for the
- * first stage, which waits for the last one's ranks of tp. */
+ * first stage, which waits for the last one's ranks of tp. Or does this rank have both ends of a
+ * V-shaped pipeline? They are in two passes, and added when the last batch is done. */
 static bool waits_for_stages(const lt_zero *z, int unit) {
-    return unit == 0 && z->shards->world->stages != NULL;
+    const lt_layout *l = &z->shards->world->layout;
+    const bool both = z->n_passes > 1 && l->spec->tied && l->embeds && l->heads;
+    return unit == 0 && (both || z->shards->world->stages != NULL);
 }
 
 static lt_err leave_gradients(lt_zero *z, int unit) {

@@ -9,9 +9,9 @@
  *
  *     G = 8, n = 2    rank 0:  ((0 + 4) + (2 + 6))     + rank 1:  ((1 + 5) + (3 + 7))
  *
- * Within a rank, a group's sum waits for its partner in a buffer a level: log2(G / n) of the size
- * of the gradients. Between ranks, gradients are summed by pairs, log2(n) times. Losses are rounded to
- * multiples of 2^-24 nats a group, so that their sums are exact in any order. */
+ * Within a rank, a group's sum waits for its partner in a buffer a level: log2(G / n) of the
+ * gradients' size. Between ranks, gradients are summed by pairs, log2(n) times. Losses are rounded
+ * to multiples of 2^-24 nats a group, so that their sums are exact in any order. */
 #ifndef LT_TRAIN_INVARIANT_H
 #define LT_TRAIN_INVARIANT_H
 

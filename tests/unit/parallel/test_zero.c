@@ -88,6 +88,13 @@ static void products(void **state) {
         (void)snprintf(options, sizeof options, "batch.size=4 mesh.zero=%d", meshes[i].zero);
         ranks_compare(&ranks_gqa, options, meshes[i].mesh, meshes[i].n, &ranks_f32);
     }
+    for (int zero = 0; zero < 2; zero++) { /* Both ends of a tied embedding on one rank. */
+        char options[128];
+        (void)snprintf(options, sizeof options,
+                       "batch.size=8 batch.micro=1 model.tied=true mesh.schedule=zbv mesh.zero=%d",
+                       zero);
+        ranks_compare(&ranks_gqa, options, "pp=2,dp=2", 4, &ranks_f32);
+    }
 }
 
 /* Saved on one number of ranks at one level, continued at others: as if at once. */
