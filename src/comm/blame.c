@@ -1,8 +1,8 @@
 /* blame.c: why a world ended, from the records of its ranks (record.h).
  *
- * For each group and call number that some member had started and not finished: the members whose
- * own count of calls in that group is lower did not come; those that have the number with another
- * verb or size differ. A rank without a file left none: it was killed, or never failed. */
+ * For each call that some member had started and not finished, known by its group and number:
+ * members with fewer calls in that group have not reached it; members whose call of that number has
+ * another verb or size differ. A rank without a file was killed, or never failed. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,8 @@
 #include "comm/record.h"
 
 #define FILE_BYTES_MAX ((size_t)8 << 20)
-#define LINES_MAX      16 /* Calls that are explained; the first ones say why the others wait. */
+/* The most calls that are explained; the first ones say why the others wait. */
+#define LINES_MAX 16
 
 typedef struct {
     bool there;
@@ -59,7 +60,7 @@ static void file_free(rank_file *f) {
     free(f->calls);
 }
 
-/* The file of a rank: its head line, then its calls. *size: of the world. */
+/* Read the file of a rank: its head line, then its calls. *size: the ranks of the world. */
 static lt_err file_read(rank_file *f, const char *path, int *size) {
     lt_err err = LT_OK;
     char *text = NULL;
@@ -109,8 +110,8 @@ static bool waits(const json_t *call) {
     return strcmp(state, "started") == 0 || strcmp(state, "failed") == 0;
 }
 
-/* Has a rank this group at all? Groups of one name are several: who has never called in it may be
- * no member. */
+/* Has the rank ever called in this group? Several groups may share a name, so a rank that has never
+ * called in one may not be a member. */
 static bool knows(const rank_file *f, const char *group) {
     for (size_t i = 0; i < f->n_calls; i++) {
         if (strcmp(text_of(f->calls[i], "group"), group) == 0) {
@@ -120,7 +121,8 @@ static bool knows(const rank_file *f, const char *group) {
     return false;
 }
 
-/* One call that `rank` waits in: who is not there, who calls something else. */
+/* Explain one call in which `rank` waits: which ranks are missing, and which call something
+ * else. */
 static void explain(text_out *t, const rank_file *files, int size, int rank, const json_t *call) {
     say(t, "rank %d waits in %s %lld of group %s (%lld members, %lld bytes)\n", rank,
         text_of(call, "kind"), number_of(call, "seq"), text_of(call, "group"),

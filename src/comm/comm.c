@@ -1,6 +1,5 @@
-/* comm.c: a rank's end of a world: its groups, its ring of calls, and the worker that moves them on
- * (call.h has the states). A group of one member needs nobody: its calls are copies, done at
- * once. */
+/* comm.c: one rank of a world: its groups, its ring of calls, and the worker that advances them
+ * (call.h has the states). In a group of one member the calls are copies, done at once. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +12,15 @@
 
 #define DEADLINE_S 30.0
 #define NS         1000000000u
-#define POLLS      200 /* Looks in a row before a worker that polls sleeps between them. */
+/* A polling worker polls this often in a row before it sleeps between polls. */
+#define POLLS 200
 
 static void wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns) {
     const struct timespec t = {.tv_sec = (time_t)(ns / NS), .tv_nsec = (long)(ns % NS)};
     (void)pthread_cond_timedwait(cond, lock, &t);
 }
 
-static lt_err cond_open(pthread_cond_t *cond) { /* On the clock of lt_clock_ns. */
+static lt_err cond_open(pthread_cond_t *cond) { /* It uses the clock of lt_clock_ns. */
     pthread_condattr_t attr;
     int err = pthread_condattr_init(&attr);
     err = err != 0 ? err : pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -86,7 +86,7 @@ static bool is_pair(const lt_call *call) {
     return call->kind == LT_CALL_SEND || call->kind == LT_CALL_RECV;
 }
 
-/* Is something under way that this call comes after? */
+/* May the call start, or is a call under way that must end first? */
 static bool has_turn(lt_comm *c, const lt_call *call) {
     for (uint64_t k = c->finished + 1; k < call->number; k++) {
         const lt_call *e = call_of(c, k);
@@ -111,7 +111,7 @@ static void miss(lt_comm *c, const lt_call *call) {
     lt_comm_fail(c, LT_ERR_REMOTE, why);
 }
 
-/* Move one call on; true: it got further. */
+/* Advance one call; true: it made progress. */
 static bool move(lt_comm *c, lt_call *call, uint64_t now) {
     lt_record *r = lt_records_of(&c->records, call->number);
     const int phase = call->phase;
@@ -147,7 +147,7 @@ static bool move(lt_comm *c, lt_call *call, uint64_t now) {
     return started || call->phase != phase;
 }
 
-/* Move all calls that have their turn on; *next_ns: when the first of them misses its deadline. */
+/* Advance all calls that have their turn; *next_ns: when the first of them misses its deadline. */
 static bool move_all(lt_comm *c, uint64_t *next_ns) {
     bool moved = false;
     *next_ns = lt_clock_ns() + deadline_ns(c);
@@ -385,7 +385,7 @@ lt_err lt_comm_wait(lt_comm *c, lt_comm_work work_number) {
     const lt_call *call = call_of(c, work_number);
     (void)pthread_mutex_lock(c->lock);
     LT_ASSERT(work_number <= c->issued);
-    /* A place that holds another call by now held one that was done. */
+    /* If the slot holds another call by now, this one is done. */
     while (call->number == work_number && call->state != LT_CALL_DONE &&
            (c->failed == LT_OK || *c->moving > 0)) {
         (void)pthread_cond_wait(&c->change, c->lock);
@@ -422,7 +422,7 @@ size_t lt_call_bytes(const lt_call *call) {
     return (size_t)count * lt_dtype_bytes(call->dtype);
 }
 
-/* A group of one: what a verb does without anybody else. */
+/* Do the call of a group of one member. */
 static void alone(const lt_call *call) {
     const size_t bytes = lt_call_bytes(call);
     if (call->dst != call->src && call->src != NULL && bytes > 0) {
@@ -441,7 +441,7 @@ static void put_counts(lt_comm *c, lt_call *call) {
     }
 }
 
-/* Take a place in the ring, once there is one. With the lock held. */
+/* Take a slot of the ring as soon as one is free. Called with the lock held. */
 static lt_err place(lt_comm *c, lt_call *call) {
     lt_group *g = call->group;
     while (c->failed == LT_OK && c->issued - c->finished >= LT_COMM_AHEAD) {

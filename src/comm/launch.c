@@ -20,15 +20,16 @@
 #include "comm/shm.h"
 
 #define LINE_BYTES 4096
-#define LOOK_MS    100 /* How often the ranks' heartbeats are looked at. */
-#define DRAIN_S    1.0 /* For output behind the last rank's end: others may hold the pipe. */
+#define LOOK_MS    100 /* Interval between checks of the ranks' heartbeats. */
+/* Time for output after the last rank's end: other processes may hold the pipe open. */
+#define DRAIN_S    1.0
 #define BACK_OFF_S 60.0
 #define CANNOT_RUN 127
 #define USAGE      2
 
 extern char **environ;
 
-/* A pipe of a rank's output, and its last line, which has no end yet. */
+/* A pipe of a rank's output, and its last line, which is incomplete. */
 typedef struct {
     int fd, to;
     size_t n;
@@ -38,7 +39,7 @@ typedef struct {
 typedef struct {
     pid_t pid;
     bool runs, failed, silent;
-    int status; /* Of waitpid, once it has ended. */
+    int status; /* The status from waitpid, once the process has ended. */
     stream out, err;
 } rank_process;
 
@@ -84,7 +85,7 @@ static void put_line(const launcher *l, const stream *s, int rank) {
     write_all(s->to, text, (size_t)n + s->n + 1);
 }
 
-/* Pass on what the pipe holds; lines that are too long are cut. */
+/* Pass on the contents of the pipe; lines that are too long are cut. */
 static void pass_on(const launcher *l, stream *s, int rank) {
     char data[LINE_BYTES];
     const ssize_t got = s->fd >= 0 ? read(s->fd, data, sizeof data) : 0;
@@ -118,7 +119,7 @@ static void free_words(char **words) {
     free(words);
 }
 
-/* The environment of a rank: ours, without what an outer launcher may have put there. */
+/* The environment of a rank: that of this process, without variables of an outer launcher. */
 static char **environment(const launcher *l, int rank) {
     static const char *const names[] = {LT_ENV_RANK,  LT_ENV_RANKS, LT_ENV_SEGMENT, LT_ENV_STORE,
                                         LT_ENV_TOKEN, LT_ENV_EPOCH, LT_ENV_BEAT,    LT_ENV_SILENT};
@@ -143,7 +144,7 @@ static char **environment(const launcher *l, int rank) {
     (void)snprintf(values[5], sizeof *values, "%s=%llu", names[5], (unsigned long long)l->epoch);
     (void)snprintf(values[6], sizeof *values, "%s=%.6g", names[6], l->o->beat_s);
     (void)snprintf(values[7], sizeof *values, "%s=%.6g", names[7], l->o->silent_s);
-    /* Ranks divide the cores among their kernels, unless somebody has said how. */
+    /* Ranks divide the cores among them, unless the environment already says how. */
     (void)snprintf(values[N_NAMES], sizeof *values, "OMP_NUM_THREADS=%d", each > 0 ? each : 1);
     words = calloc(n + N_NAMES + 2, sizeof *words);
     for (size_t i = 0; words != NULL && i < n; i++) {
@@ -167,7 +168,7 @@ static char **environment(const launcher *l, int rank) {
     return words;
 }
 
-/* In the child, where only what is safe behind a fork may be called. */
+/* Runs in the child, where only functions that are safe after a fork may be called. */
 static void become_rank(const launcher *l, char **words, pid_t parent, int out, int err) {
     static const char failed[] = "lateen launch: the program cannot be run\n";
     const int null = open("/dev/null", O_RDONLY);
@@ -204,7 +205,8 @@ static lt_err start_rank(launcher *l, int rank) {
     if (pid < 0) {
         LT_FAIL_DONE(LT_ERR_IO, "process of rank %d: %s", rank, strerror(errno));
     }
-    (void)setpgid(pid, pid); /* Also here: it may be signalled before it has come so far. */
+    /* Here, too: the child may be signalled before it has done so itself. */
+    (void)setpgid(pid, pid);
     (void)fcntl(out[0], F_SETFL, O_NONBLOCK);
     (void)fcntl(errs[0], F_SETFL, O_NONBLOCK);
     *p = (rank_process){
@@ -258,7 +260,7 @@ static void fail(launcher *l, int rank) {
         l->own_status = WEXITSTATUS(p->status);
     }
     if (l->killed && !by_itself && !p->silent) {
-        return; /* By us. */
+        return; /* The launcher itself has killed it. */
     }
     lt_log_error("%s", why);
     if (l->failed_s == 0.0) {
@@ -319,7 +321,7 @@ static bool anybody_runs(const launcher *l) {
     return false;
 }
 
-/* Wait for output, a signal or the next look, and pass on what has come. False: no pipe is open. */
+/* Wait for output, a signal or the next check, and pass on the output. False: no pipe is open. */
 static bool wait_and_pass_on(launcher *l) {
     const int n = l->o->n_ranks;
     bool open = false;
@@ -383,7 +385,7 @@ static lt_err run_once(launcher *l) {
     end_s = lt_clock_s();
     while (lt_clock_s() - end_s < DRAIN_S && wait_and_pass_on(l)) {}
 done:
-    signal_all(l, SIGKILL); /* What ranks have left in their process groups. */
+    signal_all(l, SIGKILL); /* Processes that ranks have left in their process groups. */
     for (int r = 0; r < l->o->n_ranks; r++) {
         if (l->ranks[r].runs) {
             (void)waitpid(l->ranks[r].pid, &l->ranks[r].status, 0);
@@ -411,7 +413,7 @@ static int status_of(const launcher *l) {
     return status;
 }
 
-/* False: a stop was asked meanwhile. */
+/* False: a stop was requested meanwhile. */
 static bool back_off(launcher *l, int restart) {
     double wait_s = 1.0;
     for (int i = 1; i < restart && wait_s < BACK_OFF_S; i++) {
@@ -436,7 +438,7 @@ static lt_err open_launcher(launcher *l) {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         (void)sigaddset(&set, numbers[i]);
     }
-    (void)sigprocmask(SIG_BLOCK, &set, &l->before); /* Before the store's thread is there. */
+    (void)sigprocmask(SIG_BLOCK, &set, &l->before); /* Before the store's thread starts. */
     (void)signal(SIGPIPE, SIG_IGN);
     l->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     l->ranks = calloc((size_t)n, sizeof *l->ranks);

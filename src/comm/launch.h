@@ -1,8 +1,8 @@
-/* launch.h: start a program as the ranks of a run on this machine, and end with it.
+/* launch.h: start a program as the ranks of a run on this machine, and watch it until it ends.
  *
  *   start:   a store (store.h), a memory segment (shm.h), n processes, each in a process group of
- *            its own and ended by the kernel when the launcher ends; standard input is empty.
- *   watch:   output is passed on, each line behind "[rank] "; SIGTERM, SIGINT, SIGHUP, SIGUSR1,
+ *            its own, killed by the kernel when the launcher ends; standard input is empty.
+ *   watch:   output is passed on, each line after "[rank] "; SIGTERM, SIGINT, SIGHUP, SIGUSR1,
  *            SIGUSR2 and SIGXCPU go to all ranks; SIGTSTP stops all until SIGCONT.
  *   failure: a rank ends with another status than 0 or 75 or by a signal, or sends no heartbeat for
  *            silent_s. The others are told through the store and have grace_s to end by themselves;

@@ -1,11 +1,10 @@
-/* mpi.c: ranks as processes that mpirun or srun started, through Open MPI, opened at run time. All
- * that is asked of MPI is to move bytes between two ranks: the verbs are rounds of such messages
- * (rounds.h).
+/* mpi.c: ranks as processes that mpirun or srun started, with Open MPI, loaded at run time. MPI
+ * only moves bytes between two ranks: the verbs are rounds of such messages (rounds.h).
  *
- * MPI makes progress only while it is called, so the worker polls while calls are under way. It
- * cannot tell that a rank is dead or stopped; the deadline does. A failing rank tells the others
+ * MPI makes progress only while it is called, so the worker polls while calls are under way. MPI
+ * does not report a dead or stopped rank; the deadline finds it. A failing rank tells the others
  * through a second communicator, on which each has a receive posted. After a failure MPI is not
- * finalised: it would wait for the rank that is gone.
+ * finalised, because it would wait for the lost rank.
  *
  * The declarations are those of Open MPI's binary interface, 4 and 5: handles are pointers. */
 #include <dlfcn.h>
@@ -109,13 +108,13 @@ static lt_err listen(mpi_world *w) {
                    "receive");
 }
 
-/* Has another rank ended the world? Its reason is the failure then. */
+/* Fails with the reason of another rank that has ended the world. */
 static lt_err heed(mpi_world *w) {
     int there = 0;
     LT_TRY(mpi_try(&w->mpi, w->mpi.Test(&w->notice_request, &there, NULL), "control"));
     if (there != 0) {
         w->notice[sizeof w->notice - 1] = '\0';
-        w->told = true; /* Whoever sent it tells the others too. */
+        w->told = true; /* Its sender tells the other ranks, too. */
         LT_FAIL(LT_ERR_REMOTE, "%s", w->notice);
     }
     return LT_OK;
@@ -136,7 +135,7 @@ static void missing(const lt_call *call, char *out, size_t out_bytes) {
     lt_rounds_missing(&w->rounds, call, out, out_bytes);
 }
 
-/* The world has ended: take back what MPI holds of the callers' buffers, tell the other ranks. */
+/* The world has ended: take the callers' buffers back from MPI and tell the other ranks. */
 static void end_world(lt_comm *c) {
     mpi_world *w = c->world;
     void *request;

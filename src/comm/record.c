@@ -54,7 +54,7 @@ static json_t *as_json(const lt_record *r) {
                      "started_us", (json_int_t)r->started_us, "done_us", (json_int_t)r->done_us);
 }
 
-/* One JSON value as a line; takes the value over. */
+/* Write one JSON value as a line; takes ownership of the value. */
 static lt_err put_line(FILE *f, json_t *value, const char *path) {
     const bool good = value != NULL && json_dumpf(value, f, JSON_COMPACT) == 0 &&
                       fputc('\n', f) != EOF;

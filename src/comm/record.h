@@ -1,9 +1,9 @@
 /* record.h: the last calls of a rank, written to a file when its world fails.
  *
- * DIR/rank-R.jsonl: the first line is {"epoch", "rank", "size", "reason"}, each other one call, the
- * oldest first: {"call", "group", "members", "kind", "seq", "peer", "bytes", "dtype", "state",
- * "issued_us", "started_us", "done_us"}, times on the rank's own clock, 0 where not reached. The
- * file is written under another name and then renamed: it is whole or not there. */
+ * DIR/rank-R.jsonl: the first line is {"epoch", "rank", "size", "reason"}, each further line is one
+ * call, the oldest first: {"call", "group", "members", "kind", "seq", "peer", "bytes", "dtype",
+ * "state", "issued_us", "started_us", "done_us"}, times on the rank's own clock, 0 where not
+ * reached. The file is written under another name and then renamed, so it is complete or absent. */
 #ifndef LT_COMM_RECORD_H
 #define LT_COMM_RECORD_H
 
@@ -51,13 +51,13 @@ typedef struct {
 } lt_record;
 
 typedef struct {
-    lt_record *ring; /* (LT_COMM_RECORDS): call k in place k % LT_COMM_RECORDS. */
+    lt_record *ring; /* (LT_COMM_RECORDS): call k is in slot k % LT_COMM_RECORDS. */
     uint64_t n;      /* Calls so far. */
 } lt_records;
 
 LT_MUST_USE lt_err lt_records_open(lt_records *r);
 void lt_records_close(lt_records *r);
-lt_record *lt_records_of(lt_records *r, uint64_t call); /* NULL: overwritten since. */
+lt_record *lt_records_of(lt_records *r, uint64_t call); /* NULL: it has been overwritten. */
 LT_MUST_USE lt_err lt_records_write(const lt_records *r, const char *dir, uint64_t epoch, int rank,
                                     int size, const char *reason);
 

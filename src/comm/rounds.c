@@ -22,13 +22,13 @@ static int tag_of(const lt_group *g, bool is_pair) {
     return (int)(2 + (h & 0xfffffff) * 2 + is_pair);
 }
 
-/* Groups that share members need tags of their own: this rank refuses two of one tag. */
+/* Groups that share members need different tags: this rank refuses two with the same tag. */
 lt_err lt_rounds_group_open(lt_group *g) {
     for (const lt_group *other = g->comm->groups; other != NULL; other = other->next) {
         const bool same = other->n == g->n && strcmp(other->name, g->name) == 0 &&
                           memcmp(other->ranks, g->ranks, (size_t)g->n * sizeof *g->ranks) == 0;
         if (other->n > 1 && !same && tag_of(other, false) == tag_of(g, false)) {
-            LT_FAIL(LT_ERR_ARG, "groups %s and %s have one tag; give one another name", g->name,
+            LT_FAIL(LT_ERR_ARG, "groups %s and %s have the same tag; rename one of them", g->name,
                     other->name);
         }
     }
@@ -67,7 +67,7 @@ static int64_t pieces_of(size_t bytes, size_t piece) {
     return (int64_t)((bytes + piece - 1) / piece);
 }
 
-/* Rounds in which pieces are reduced: as many as the largest shard, which is the first, has. */
+/* Rounds in which pieces are reduced: the number of pieces of the first shard, the largest. */
 static int64_t reduce_rounds(const lt_call *call) {
     const size_t row = (size_t)call->count * lt_dtype_bytes(call->dtype);
     return !reduces(call) ? 0
@@ -83,8 +83,9 @@ static size_t sum_before(const int64_t *counts, int i, lt_dtype dtype) {
     return (size_t)sum * lt_dtype_bytes(dtype);
 }
 
-/* Rounds after those of reduction. Members of an all_to_all may have different numbers: a pair's
- * pieces are as many as its own messages have, and a round without any costs nothing. */
+/* Rounds after those of the reduction. Members of an all_to_all may have different numbers of
+ * rounds: a pair exchanges only the pieces of its own messages, and a round without any costs
+ * nothing. */
 static int64_t move_rounds(const lt_call *call) {
     const size_t elem = lt_dtype_bytes(call->dtype), row = (size_t)call->count * elem;
     int64_t most = 0;
@@ -110,7 +111,7 @@ static int64_t move_rounds(const lt_call *call) {
     }
 }
 
-/* What goes to and comes from member i in a reducing round. */
+/* The pieces sent to and received from member i in a reducing round. */
 static exchange reduce_exchange(lt_rounds *w, const lt_call *call, int i, int64_t round) {
     const size_t row = (size_t)call->count * lt_dtype_bytes(call->dtype);
     const bool all = call->kind == LT_CALL_ALL_REDUCE;
@@ -125,7 +126,7 @@ static exchange reduce_exchange(lt_rounds *w, const lt_call *call, int i, int64_
 }
 
 static exchange move_exchange(const lt_call *call, int i, int64_t round) {
-    static char byte[2]; /* Of a barrier; nobody reads it. */
+    static char byte[2]; /* For a barrier; its contents are not read. */
     const size_t elem = lt_dtype_bytes(call->dtype), row = (size_t)call->count * elem,
                  at = (size_t)round * MOVE_PIECE;
     const int own = call->group->rank;
@@ -243,7 +244,7 @@ static lt_err compare(const lt_rounds *w, const lt_call *call) {
     return LT_OK;
 }
 
-/* All pieces of a reducing round are there: reduce them into dst. */
+/* All pieces of a reducing round have arrived: reduce them into dst. */
 static void reduce_round(lt_rounds *w, const lt_call *call) {
     const void *srcs[LT_COMM_MAX_RANKS];
     const int own = call->group->rank;
@@ -269,7 +270,7 @@ static lt_err end_round(lt_rounds *w, const lt_call *call) {
     return LT_OK;
 }
 
-/* *done: every transfer of the round is. A message of another size than was awaited is told. */
+/* *done: every transfer of the round is done. A message of an unexpected size is an error. */
 static lt_err test_round(lt_rounds *w, const lt_group *g, bool *done) {
     *done = true;
     for (int i = 0; i < w->n_transfers; i++) {
@@ -291,7 +292,7 @@ static lt_err test_round(lt_rounds *w, const lt_group *g, bool *done) {
     return LT_OK;
 }
 
-/* A member's own part, which needs nobody: row, segment. */
+/* Copy the member's own part (row, segment), which needs no message. */
 static void move_own(const lt_call *call) {
     if (call->kind == LT_CALL_ALL_GATHER || call->kind == LT_CALL_ALL_TO_ALL) {
         const size_t elem = lt_dtype_bytes(call->dtype);
@@ -337,7 +338,7 @@ static lt_err collective(lt_rounds *w, lt_call *call, bool *done) {
 
 /* ---- Pairs ----------------------------------------------------------------------------------- */
 
-/* A message is a row of pieces; phase counts those that are there. */
+/* A message is a sequence of pieces; phase counts those that are done. */
 static lt_err pair(lt_rounds *w, lt_call *call, bool *done) {
     const lt_group *g = call->group;
     const size_t bytes = (size_t)call->count * lt_dtype_bytes(call->dtype);

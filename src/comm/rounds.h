@@ -1,11 +1,11 @@
-/* rounds.h: the verbs as rounds of messages between two ranks, for transports that can do no more
- * than send and receive bytes (mpi.c, shm.c). Sums are our own, in the order of the members
- * (sum.c), so they have the bits of the other transports.
+/* rounds.h: the verbs as rounds of messages between two ranks, for transports that can only send
+ * and receive bytes (mpi.c, shm.c). Sums are computed here, in the order of the members (sum.c), so
+ * they have the same bits as with the other transports.
  *
- * A collective is a row of rounds. In a round every pair of members exchanges at most one piece
- * each way; when all of a rank's pieces of the round are there, it reduces what is to be reduced
- * and goes on. Messages between two ranks with one tag are matched in the order they were sent in,
- * and a group has two tags of its own, for collectives and for sends and receives:
+ * A collective is a sequence of rounds. In a round every pair of members exchanges at most one
+ * piece each way; when all pieces of the round have arrived at a rank, it reduces them where needed
+ * and begins the next round. Messages between two ranks with one tag are matched in the order they
+ * were sent in, and a group has two tags of its own, for collectives and for sends and receives:
  *
  *     check            each member's call, as a header: only with options.check
  *     all_reduce       piece k of shard j of every src to member j, which reduces it into its dst;
@@ -18,22 +18,22 @@
 
 #include "comm/call.h"
 
-/* What moves the bytes. A request is NULL when it is done; nothing blocks. */
+/* Moves the bytes. A request is NULL when it is done; no function blocks. */
 typedef struct {
     lt_err (*send)(void *of, const void *data, size_t bytes, int rank, int tag, void **request);
     lt_err (*receive)(void *of, void *data, size_t bytes, int rank, int tag, void **request);
-    /* Done: *request is NULL, and *bytes says how many a receive has got. */
+    /* When it is done, *request is NULL, and *bytes is the number of bytes received. */
     lt_err (*test)(void *of, void **request, size_t *bytes);
 } lt_link;
 
 typedef struct {
-    void *request; /* NULL: none, or done. */
-    int rank;      /* The other end, in the world. */
+    void *request; /* NULL: there is none, or it is done. */
+    int rank;      /* The other rank, in the world. */
     bool is_recv;
     size_t bytes;
 } lt_transfer;
 
-/* What a call is, for the checking mode. */
+/* Describes a call, for the checking mode. */
 typedef struct {
     int64_t kind, seq, count, dtype, op, peer, to_you;
 } lt_call_header;
@@ -42,20 +42,20 @@ typedef struct {
     const lt_link *link;
     void *of;
     int size;
-    lt_transfer *transfers; /* (2 size): of the collective under way. */
+    lt_transfer *transfers; /* (2 size): those of the collective under way. */
     int n_transfers;
     int64_t round;
-    lt_transfer pairs[LT_COMM_AHEAD]; /* Of sends and receives, in the place of the call. */
-    char *scratch;                    /* (size, a piece): what is to be reduced. */
+    lt_transfer pairs[LT_COMM_AHEAD]; /* Those of sends and receives, by the slot of the call. */
+    char *scratch;                    /* (size, one piece): data to be reduced. */
     lt_call_header *own, *theirs;     /* (size) each. */
 } lt_rounds;
 
 LT_MUST_USE lt_err lt_rounds_open(lt_rounds *w, const lt_link *link, void *of, int size);
 void lt_rounds_close(lt_rounds *w);
-/* Refuses a group whose tag another one of its rank has. */
+/* Refuses a group whose tag another group of the rank has. */
 LT_MUST_USE lt_err lt_rounds_group_open(lt_group *g);
 LT_MUST_USE lt_err lt_rounds_advance(lt_rounds *w, lt_call *call, bool *done);
-/* Which members a waiting call waits for; see lt_transport. */
+/* The members that a call waits for; see lt_transport. */
 void lt_rounds_missing(const lt_rounds *w, const lt_call *call, char *out, size_t out_bytes);
 
 #endif

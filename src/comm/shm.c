@@ -1,22 +1,22 @@
-/* shm.c: ranks as processes of one machine that `lateen launch` started (docs/adr/0008). They pass
- * messages through a segment of memory that all of them map; the verbs are rounds of such messages
- * (rounds.h).
+/* shm.c: ranks as processes of one machine that `lateen launch` started (docs/adr/0008). They
+ * exchange messages through a memory segment that all of them map; the verbs are rounds of such
+ * messages (rounds.h).
  *
- * SEGMENT    a head, and for every ordered pair of ranks a lane, written by one side at each word:
+ * SEGMENT    a head, and for every ordered pair of ranks a lane, in which each word has one writer:
  *
  *     sender                                                      receiver
  *     offers[offered++] = {id, tag, bytes}  ──────────────────▶   keeps it until a receive fits
  *     granted ids, in their order           ◀──────────────────   grants[granted++] = id
  *     bytes of the granted messages, in the order of the grants ▶ ring: written, read
  *
- * Only what a receive waits for is in a ring, so a message that nobody has asked for yet holds no
- * other up. A rank has at most LT_COMM_AHEAD sends and receives and one collective under way: fewer
+ * Only data for which a receive waits are in a ring, so a message without a receive delays no
+ * other. A rank has at most LT_COMM_AHEAD sends and receives and one collective under way: fewer
  * than OFFERS messages to each rank.
  *
- * FAILURES   A rank that fails leaves its reason in the head, where all look whenever they poll.
- * One that dies or stops can leave nothing: the launcher sees it, and tells the others through the
- * store (store.h), whose heartbeat thread aborts the world. The deadline of each verb stands behind
- * both. */
+ * FAILURES   A rank that fails writes its reason into the head, which all ranks read whenever they
+ * poll. One that dies or stops cannot: the launcher notices it and tells the others through the
+ * store (store.h), whose heartbeat thread aborts the world. If both fail, the deadline of each verb
+ * ends the world. */
 #include "comm/shm.h"
 
 #include <errno.h>
@@ -32,21 +32,23 @@
 #include "base/error.h"
 #include "comm/rounds.h"
 
-#define MAGIC       0x6c617465656e7331u
-#define OFFERS      512 /* A power of two, more than a rank can have under way to another. */
+#define MAGIC 0x6c617465656e7331u
+/* A power of two, more than the messages that a rank can have under way to another. */
+#define OFFERS      512
 #define REQUESTS    (LT_COMM_AHEAD + 2 * LT_SHM_MOST_RANKS)
 #define RINGS_BYTES ((size_t)64 << 20) /* All rings together, within the limits of each. */
 #define RING_LEAST  ((size_t)32 << 10)
 #define RING_MOST   ((size_t)512 << 10)
 #define POLL_US     50
 #define LINE        64
-#define OPEN_S      60.0 /* To wait for all ranks at the start, and one more a hundred ranks. */
+/* Time to wait for all ranks at the start, plus one second per hundred ranks. */
+#define OPEN_S 60.0
 
 typedef struct {
     uint64_t magic, epoch;
     int64_t n;
     uint64_t ring_bytes;
-    _Atomic int failed; /* 0; 1: somebody writes the reason; 2: it is there. */
+    _Atomic int failed; /* 0: no; 1: a rank is writing the reason; 2: the reason is complete. */
     char reason[LT_COMM_WHY];
 } segment_head;
 
@@ -62,7 +64,7 @@ typedef struct {
     _Atomic uint64_t read;
     _Alignas(LINE) offer offers[OFFERS];
     int32_t grants[OFFERS];
-    /* The ring lies behind it. */
+    /* The ring follows it in memory. */
 } lane;
 
 typedef struct {
@@ -73,17 +75,17 @@ typedef struct {
     size_t bytes, moved;
 } request;
 
-/* This rank's view of another: queues of places in `requests`. */
+/* This rank's view of another rank: queues of indices into `requests`. */
 typedef struct {
     int32_t ids[OFFERS];
     uint32_t first, end;
 } queue;
 
 typedef struct {
-    offer waiting[OFFERS]; /* Offers that no receive fits yet, oldest first. */
+    offer waiting[OFFERS]; /* Offers without a matching receive, oldest first. */
     int n_waiting;
-    uint32_t n_offers, n_grants; /* Of the other's, read so far. */
-    int32_t posted[REQUESTS];    /* Receives that no offer fits yet, oldest first. */
+    uint32_t n_offers, n_grants; /* Those of the other rank, read so far. */
+    int32_t posted[REQUESTS];    /* Receives without a matching offer, oldest first. */
     int n_posted;
     queue sends, receives; /* Granted. */
 } peer;
@@ -153,7 +155,7 @@ static void push(queue *q, int32_t id) {
     q->ids[q->end++ % OFFERS] = id;
 }
 
-/* Copy between a ring and a message, as much as there is; at: the ring's count of bytes. */
+/* Copy as many bytes as possible between a ring and a message; at: the ring's count of bytes. */
 static size_t move_ring(shm_world *w, lane *l, request *r, uint64_t at, uint64_t room) {
     char *ring = (char *)(l + 1);
     size_t moved = 0;
@@ -195,8 +197,8 @@ static void send_granted(shm_world *w, peer *p, int other) {
     }
 }
 
-/* Offers and receives of one tag fit in their order. What has another size than is awaited is not
- * taken: the receive is done with the size that was offered, which its caller refuses. */
+/* Offers and receives with the same tag match in order. A message of an unexpected size is not
+ * taken: the receive ends with the offered size, which its caller refuses. */
 static void match(shm_world *w, peer *p, lane *l) {
     for (int i = 0; i < p->n_posted; i++) {
         request *r = &w->requests[p->posted[i]];
@@ -252,7 +254,7 @@ static int32_t take_request(shm_world *w, request r) {
     int32_t id = 0;
     while (w->requests[id].used) {
         id++;
-        LT_ASSERT(id < REQUESTS); /* There are fewer calls than places. */
+        LT_ASSERT(id < REQUESTS); /* There are fewer calls than slots. */
     }
     w->requests[id] = r;
     w->requests[id].used = true;
@@ -420,12 +422,12 @@ lt_err lt_comm_open_shm(lt_comm **out, const lt_comm_options *o) {
     LT_TRY_DONE(lt_comm_store_open(&w->store, address, token, w->rank, epoch, OPEN_S));
     options.epoch = epoch;
     LT_TRY_DONE(lt_comm_begin(&c, &lt_transport_shm, w, w->rank, w->n, &options, NULL, NULL));
-    w = NULL; /* The rank's end of the world owns it. */
+    w = NULL; /* Owned by the rank's comm now. */
     LT_TRY_DONE(lt_comm_store_live(((shm_world *)c->world)->store, read_seconds(LT_ENV_BEAT),
                                    read_seconds(LT_ENV_SILENT), on_notice, c));
     LT_TRY_DONE(lt_comm_store_barrier(((shm_world *)c->world)->store, "open", (int)n,
                                       OPEN_S + (double)n * 0.01));
-    (void)unsetenv(LT_ENV_SEGMENT); /* Programs that a rank starts are no ranks. */
+    (void)unsetenv(LT_ENV_SEGMENT); /* Programs that a rank starts are not ranks. */
     *out = c;
     c = NULL;
 done:

@@ -1,5 +1,5 @@
-/* shm.h: what `lateen launch` gives its ranks: a memory segment in which they pass messages, and
- * environment variables that say who they are. */
+/* shm.h: what `lateen launch` gives its ranks: a memory segment for their messages, and environment
+ * variables that identify them. */
 #ifndef LT_COMM_SHM_H
 #define LT_COMM_SHM_H
 
@@ -16,7 +16,7 @@
 #define LT_ENV_BEAT    "LATEEN_BEAT"   /* Seconds between heartbeats; 0: none. */
 #define LT_ENV_SILENT  "LATEEN_SILENT" /* Seconds without one after which a rank has failed. */
 
-/* A segment for n ranks, without a name: it goes with the last descriptor and mapping. */
+/* Create an unnamed segment for n ranks: it vanishes with its last descriptor and mapping. */
 LT_MUST_USE lt_err lt_shm_make(int *fd, int n, uint64_t epoch);
 
 #endif

@@ -1,6 +1,6 @@
-/* store.c: a rank's end of the store. See store.h. Requests and their replies go over one
- * connection, beats and the server's notice over another, which has a thread of its own: a rank
- * that waits in a request, or computes, is alive nevertheless. */
+/* store.c: a client of the store. See store.h. Requests and replies use one connection; heartbeats
+ * and the server's notice use another, which has a thread of its own, so a rank that waits for a
+ * reply or computes still counts as alive. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -20,17 +20,17 @@
 #include "comm/store_frame.h"
 
 #define NS          1000000000.0
-#define SLACK_S     10.0 /* Of the server's answer behind a request's own deadline. */
+#define SLACK_S     10.0 /* Extra time for the server's answer after the deadline of a request. */
 #define RETRY_MS    50
 #define WAIT_MOST_S 4e6
 
 struct lt_comm_store {
-    pthread_mutex_t lock; /* Of fd and frame. */
+    pthread_mutex_t lock; /* Protects fd and frame. */
     int fd, live_fd, bell;
     char address[LT_STORE_ADDRESS], token[LT_STORE_TOKEN];
     int rank;
     uint64_t epoch;
-    bool broken; /* A reply was missed: nothing can be asked any more. */
+    bool broken; /* A reply was missed: no further request is possible. */
     unsigned char *frame;
     pthread_t thread;
     bool lives;
@@ -41,7 +41,7 @@ struct lt_comm_store {
 
 /* ---- Frames over a socket -------------------------------------------------------------------- */
 
-/* Until the socket is ready for `events`; REMOTE at the deadline. */
+/* Wait until the socket is ready for `events`; REMOTE at the deadline. */
 static lt_err ready(const lt_comm_store *s, int fd, short events, double until_s) {
     for (;;) {
         struct pollfd p = {.fd = fd, .events = events};
@@ -131,7 +131,7 @@ static lt_err judge(const lt_comm_store *s, const lt_comm_store_request *q,
     }
 }
 
-/* One request and its reply, whose value is left in s->frame. With the lock held. */
+/* Send a request and read its reply, whose value is left in s->frame. Called with the lock held. */
 static lt_err ask(lt_comm_store *s, int fd, lt_comm_store_request *q, lt_comm_store_reply *r) {
     const double until_s = lt_clock_s() + q->wait_ms * 1e-3 + SLACK_S;
     lt_err err = LT_OK;
@@ -186,7 +186,8 @@ static int try_connect(const char *host, const char *port, double until_s) {
     return fd;
 }
 
-/* A connection that has said HELLO; tries until the deadline, the server may come later. */
+/* Open a connection and say HELLO; retries until the deadline, because the server may start
+ * later. */
 static lt_err join(lt_comm_store *s, int *out, double deadline_s) {
     const double until_s = lt_clock_s() + deadline_s;
     lt_comm_store_request q = {.op = LT_STORE_HELLO,

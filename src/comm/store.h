@@ -3,7 +3,7 @@
  *
  * PROTOCOL, version 1. All numbers are little-endian. The client speaks first. A request is a frame
  *
- *     u32 n            bytes behind this word: 32 + k + v
+ *     u32 n            bytes after this word: 32 + k + v
  *     u8  op           lt_comm_store_op
  *     u8  0
  *     u16 k            bytes of the key, at most LT_STORE_KEY
@@ -48,11 +48,12 @@
  * EPOCHS     Keys belong to an epoch. The server has one; a request of an older one is answered
  *            with OLD, of a newer one with AHEAD. A new epoch begins with no keys and no clients.
  * BOUNDS     LT_STORE_KEYS keys of LT_STORE_BYTES together; a connection holds at most one request
- *            and one reply; LT_STORE_STRANGERS connections that have not said HELLO, each for 5 s
- *            and of one short frame; two connections and a few more a rank. What is beyond is
- *            answered with FULL or closed. A frame that breaks the protocol closes its connection.
- * TOKEN      Whoever has the token may do everything, so it is handed on by environment, which only
- *            the same user can read. Compared in constant time. Nothing is encrypted. */
+ *            and one reply; LT_STORE_STRANGERS connections that have not said HELLO, each for 5 s,
+ *            with one short frame; two connections per rank, and a few more. Whatever exceeds a
+ *            bound is answered with FULL, or its connection is closed. A frame that breaks the
+ *            protocol closes its connection.
+ * TOKEN      Whoever has the token may do everything, so it is passed in the environment, which
+ *            only the same user can read. It is compared in constant time. Nothing is encrypted. */
 #ifndef LT_COMM_STORE_H
 #define LT_COMM_STORE_H
 
@@ -81,7 +82,7 @@ typedef enum {
 typedef enum {
     LT_STORE_OK,
     LT_STORE_TIMEOUT,
-    LT_STORE_REFUSED, /* A wrong token, a key of the server's own, an op that makes no sense. */
+    LT_STORE_REFUSED, /* A wrong token, a key that only the server writes, or an invalid op. */
     LT_STORE_OLD,
     LT_STORE_AHEAD,
     LT_STORE_FULL,
@@ -94,12 +95,12 @@ typedef enum {
 typedef struct lt_comm_store_server lt_comm_store_server;
 typedef enum { LT_LIFE_NONE, LT_LIFE_ALIVE, LT_LIFE_SILENT, LT_LIFE_LEFT, LT_LIFE_DEAD } lt_life;
 
-/* Listens at host:port ("127.0.0.1", 0: any port that is free) for ranks 0 to n_ranks - 1. */
+/* Listens at host:port ("127.0.0.1", 0: any free port) for ranks 0 to n_ranks - 1. */
 LT_MUST_USE lt_err lt_comm_store_server_open(lt_comm_store_server **out, const char *host, int port,
                                              int n_ranks, const char *token, uint64_t epoch);
 void lt_comm_store_server_close(lt_comm_store_server *s);                /* Accepts NULL. */
 const char *lt_comm_store_server_address(const lt_comm_store_server *s); /* "127.0.0.1:4711" */
-/* Forget all keys, answer OLD to all who wait, close their connections. */
+/* Forget all keys, answer OLD to all waiting clients, and close their connections. */
 void lt_comm_store_server_begin(lt_comm_store_server *s, uint64_t epoch);
 lt_life lt_comm_store_server_life(lt_comm_store_server *s, int rank);
 /* Tell every rank why the world has ended. */
@@ -109,14 +110,14 @@ void lt_comm_store_server_notice(lt_comm_store_server *s, const char *text);
 LT_MUST_USE lt_err lt_comm_store_token(char out[LT_STORE_TOKEN]);
 
 /* ---- A client ----------------------------------------------------------------------------------
- * One request at a time; calls of several threads wait for each other. REMOTE: the server has gone,
+ * One request at a time; calls of several threads wait for each other. REMOTE: the server is gone,
  * or a deadline has passed; STATE: another epoch; ARG: refused; LIMIT: the store is full. */
 typedef struct lt_comm_store lt_comm_store;
 LT_MUST_USE lt_err lt_comm_store_open(lt_comm_store **out, const char *address, const char *token,
                                       int rank, uint64_t epoch, double deadline_s);
-/* From now on the server knows that this rank lives: a beat every every_s from a thread of its own
+/* From now on the server knows that this rank is alive: a thread sends a beat every every_s seconds
  * (0: none). on_notice is called once, on that thread, when the server says why the world has
- * ended, or when it has gone itself. */
+ * ended, or when the server itself is gone. */
 LT_MUST_USE lt_err lt_comm_store_live(lt_comm_store *s, double every_s, double silent_s,
                                       void (*on_notice)(void *ctx, const char *text), void *ctx);
 /* Says goodbye. Accepts NULL. */
@@ -127,12 +128,12 @@ LT_MUST_USE lt_err lt_comm_store_set(lt_comm_store *s, const char *key, const vo
 /* Waits until the key has a value; LIMIT when it has more than `room` bytes. */
 LT_MUST_USE lt_err lt_comm_store_get(lt_comm_store *s, const char *key, void *value, size_t room,
                                      size_t *bytes, double deadline_s);
-/* Waits until its version is larger than *version, which becomes the new one. 0: any. */
+/* Waits until the key's version is larger than *version, then stores the new one there. 0: any. */
 LT_MUST_USE lt_err lt_comm_store_watch(lt_comm_store *s, const char *key, uint64_t *version,
                                        void *value, size_t room, size_t *bytes, double deadline_s);
 LT_MUST_USE lt_err lt_comm_store_add(lt_comm_store *s, const char *key, int64_t number,
                                      int64_t *sum);
-/* Until ranks 0 to n - 1 have come; a key can be used again and again. */
+/* Waits until ranks 0 to n - 1 have come; a key can be used repeatedly. */
 LT_MUST_USE lt_err lt_comm_store_barrier(lt_comm_store *s, const char *key, int n,
                                          double deadline_s);
 

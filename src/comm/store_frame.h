@@ -16,7 +16,7 @@ typedef struct {
     int64_t number;
     uint32_t wait_ms;
     char key[LT_STORE_KEY + 1];
-    const unsigned char *value; /* In the frame. */
+    const unsigned char *value; /* Points into the frame. */
     uint32_t value_bytes;
 } lt_comm_store_request;
 
@@ -28,16 +28,16 @@ typedef struct {
     uint32_t value_bytes;
 } lt_comm_store_reply;
 
-/* A frame at the beginning of `bytes` bytes: its whole length as soon as 4 bytes are there, which
- * is checked against the largest that there is; 0: not yet known; -1: no frame begins so. */
+/* The whole length of the frame at the start of `bytes` bytes, known from 4 bytes on and checked
+ * against `most`; 0: not yet known; -1: this is not the start of a frame. */
 int64_t lt_comm_store_frame_bytes(const unsigned char *data, size_t bytes, size_t most);
 
-/* A whole frame. False: it breaks the protocol. A key is text without zero bytes. */
+/* Read a whole frame. False: it breaks the protocol. A key is text without zero bytes. */
 bool lt_comm_store_request_read(lt_comm_store_request *out, const unsigned char *frame,
                                 size_t bytes);
 bool lt_comm_store_reply_read(lt_comm_store_reply *out, const unsigned char *frame, size_t bytes);
 
-/* Into out, which has room for the head, key and value; returns the frame's bytes. */
+/* Write a frame into out, which has room for the head, key and value; returns its bytes. */
 size_t lt_comm_store_request_write(unsigned char *out, const lt_comm_store_request *r);
 size_t lt_comm_store_reply_write(unsigned char *out, const lt_comm_store_reply *r);
 

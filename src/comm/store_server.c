@@ -1,11 +1,11 @@
-/* store_server.c: the store's server: one thread, poll(), and a fixed number of places for
+/* store_server.c: the store's server: one thread, poll(), and a fixed number of slots for
  * connections. See store.h for the protocol.
  *
  *     a connection:  stranger ──HELLO──▶ client ──BEAT──▶ the heartbeat of its rank
  *
- * A request that cannot be answered yet stays in its connection, which reads no other until then.
- * What changes a key looks through all connections for those that wait for it: they are few, and
- * the thread is idle for most of a run. */
+ * A request that cannot be answered yet stays in its connection, which reads no other meanwhile. A
+ * change of a key searches all connections for those that wait for it: they are few, and the thread
+ * is idle most of the time. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -26,21 +26,24 @@
 #include "comm/store_frame.h"
 #include "comm/store_table.h"
 
-#define MS            1000000u
-#define STRANGER_MS   5000u
-#define LATE_MS       1000u /* The thread itself was stopped: nobody else is to blame. */
+#define MS          1000000u
+#define STRANGER_MS 5000u
+/* Above it, this thread itself was stopped, so no client is to blame. */
+#define LATE_MS       1000u
 #define SLEEP_MS      1000
 #define STRANGER_MOST (LT_STORE_REQUEST_HEAD + LT_STORE_KEY + 64)
 #define OUT_MOST      (LT_STORE_REPLY_MOST + LT_STORE_REPLY_HEAD + LT_STORE_NOTICE)
 
 typedef struct {
-    int fd; /* -1: a free place. */
+    int fd; /* -1: a free slot. */
     bool known, waits, closing;
     int rank;
-    uint64_t since_ns, until_ns;   /* Accepted; when the waiting request is answered TIMEOUT. */
-    lt_comm_store_request request; /* That waits; its value is not kept. */
+    /* When it was accepted; when its waiting request is answered TIMEOUT. */
+    uint64_t since_ns, until_ns;
+    lt_comm_store_request request; /* The waiting request; its value is not kept. */
     bool beats;
-    uint64_t beat_ns, silent_ns; /* The last one; 0: none is due. */
+    /* Time of the last beat; the longest silence, 0: no beat is due. */
+    uint64_t beat_ns, silent_ns;
     unsigned char *in, *out;
     size_t in_bytes, in_room, out_bytes, out_at, out_room;
 } connection;
@@ -55,9 +58,9 @@ struct lt_comm_store_server {
     lt_comm_store_table table;
     connection *places;
     struct pollfd *polls; /* (n_places + 2): the bell, the listener, connections, */
-    int *polled;          /* (n_places + 2): and in which places these are. */
+    int *polled;          /* (n_places + 2): and the slots of these. */
     lt_life *life;        /* (n_ranks) */
-    bool *came;           /* (n_ranks): of the barrier that is looked at. */
+    bool *came;           /* (n_ranks): which ranks wait at the barrier at hand. */
 };
 
 /* ---- Sending --------------------------------------------------------------------------------- */
@@ -130,7 +133,7 @@ static bool waits_for(const connection *c, lt_comm_store_op op, const char *key)
     return c->fd >= 0 && c->waits && c->request.op == op && strcmp(c->request.key, key) == 0;
 }
 
-/* The key has changed: answer those who wait for it. */
+/* The key has changed: answer the clients that wait for it. */
 static void wake(lt_comm_store_server *s, const char *key) {
     const lt_comm_store_entry *e = lt_comm_store_table_find(&s->table, key);
     for (int i = 0; e != NULL && i < s->n_places; i++) {
@@ -172,7 +175,7 @@ static void drop(lt_comm_store_server *s, connection *c) {
     }
 }
 
-/* Which ranks wait at this barrier, into s->came; returns how many. */
+/* Mark in s->came the ranks that wait at this barrier; returns their number. */
 static int who_came(lt_comm_store_server *s, const lt_comm_store_request *r) {
     int n = 0;
     memset(s->came, 0, (size_t)s->n_ranks * sizeof *s->came);
@@ -187,7 +190,8 @@ static int who_came(lt_comm_store_server *s, const lt_comm_store_request *r) {
 }
 
 static void try_barrier(lt_comm_store_server *s, const lt_comm_store_request *r) {
-    const lt_comm_store_request barrier = *r; /* r may be in a connection that is answered. */
+    /* r may belong to a connection that is answered here. */
+    const lt_comm_store_request barrier = *r;
     if (who_came(s, &barrier) < (int)barrier.number) {
         return;
     }
@@ -200,7 +204,7 @@ static void try_barrier(lt_comm_store_server *s, const lt_comm_store_request *r)
     }
 }
 
-/* A deadline has passed. */
+/* A request's deadline has passed. */
 static void give_up(lt_comm_store_server *s, connection *c) {
     char text[512] = "";
     size_t used = 0;
@@ -251,7 +255,7 @@ static void hello(lt_comm_store_server *s, connection *c, const lt_comm_store_re
     answer(s, c, status);
 }
 
-/* Why the world has ended. */
+/* Tell a client why the world has ended. */
 static void say(lt_comm_store_server *s, connection *c) {
     reply(s, c,
           (lt_comm_store_reply){.status = LT_STORE_SAYS,
@@ -275,7 +279,7 @@ static void begin_beats(lt_comm_store_server *s, connection *c, const lt_comm_st
     }
 }
 
-/* Answer when it can be answered; until then it waits. */
+/* Answer the request if possible; otherwise it waits. */
 static void wait_for(lt_comm_store_server *s, connection *c, const lt_comm_store_request *r) {
     const lt_comm_store_entry *e = lt_comm_store_table_find(&s->table, r->key);
     if (r->op != LT_STORE_BARRIER && e != NULL &&
@@ -283,7 +287,7 @@ static void wait_for(lt_comm_store_server *s, connection *c, const lt_comm_store
         answer_value(s, c, e);
         return;
     }
-    if (s->notice[0] != '\0') { /* What it waits for may never come. */
+    if (s->notice[0] != '\0') { /* The awaited event may never come. */
         say(s, c);
         return;
     }
@@ -353,7 +357,7 @@ static void serve(lt_comm_store_server *s, connection *c, const lt_comm_store_re
     }
 }
 
-/* Serve the whole requests that have come in, one after the other. */
+/* Serve the complete requests received so far, one after the other. */
 static void handle(lt_comm_store_server *s, connection *c) {
     while (c->fd >= 0 && !c->waits && !c->closing && c->out_bytes == 0) {
         lt_comm_store_request r;
@@ -434,7 +438,7 @@ static void accept_one(lt_comm_store_server *s) {
     s->n_strangers++;
 }
 
-/* What is due at `now`; returns when the next is. */
+/* Do the work due at `now`; returns when more is due. */
 static uint64_t look_at_clock(lt_comm_store_server *s, uint64_t now) {
     uint64_t next = now + (uint64_t)SLEEP_MS * MS;
     for (int i = 0; i < s->n_places; i++) {
@@ -461,7 +465,8 @@ static uint64_t look_at_clock(lt_comm_store_server *s, uint64_t now) {
     return next;
 }
 
-/* This process was stopped for a while, and what was sent to it was not read. */
+/* This process was stopped for a while and did not read what was sent to it: extend the
+ * deadlines. */
 static void forgive(lt_comm_store_server *s, uint64_t late_ns) {
     for (int i = 0; i < s->n_places; i++) {
         s->places[i].since_ns += late_ns;
@@ -484,7 +489,7 @@ static void one_round(lt_comm_store_server *s, int n_polls) {
             receive(s, c);
         }
     }
-    for (int i = 0; i < s->n_places; i++) { /* Also those that were just answered. */
+    for (int i = 0; i < s->n_places; i++) { /* Including those that were just answered. */
         if (s->places[i].fd >= 0 && s->places[i].in_bytes > 0) {
             handle(s, &s->places[i]);
         }
@@ -507,7 +512,8 @@ static void *run(void *arg) {
         for (int i = 0; i < s->n_places; i++) {
             const connection *c = &s->places[i];
             if (c->fd >= 0) {
-                /* A client that waits, or does not read, is not read; its end is seen. */
+                /* A client that waits or does not read its replies is not read; its end is still
+                 * noticed. */
                 const bool reads = !c->closing && !c->waits && c->out_bytes == 0;
                 s->polled[n] = i;
                 s->polls[n++] = (struct pollfd){

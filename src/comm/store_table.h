@@ -16,16 +16,16 @@ typedef struct lt_comm_store_entry {
 
 typedef struct {
     lt_comm_store_entry *buckets[LT_STORE_BUCKETS];
-    size_t n_keys, bytes; /* Of keys and values. */
-    uint64_t version;     /* Of the newest change; never goes back. */
+    size_t n_keys, bytes; /* bytes: of keys and values. */
+    uint64_t version;     /* Version of the newest change; never decreases. */
 } lt_comm_store_table;
 
 lt_comm_store_entry *lt_comm_store_table_find(const lt_comm_store_table *t, const char *key);
-/* FULL: no room, and nothing has changed. */
+/* FULL: there is no room, and nothing was changed. */
 lt_comm_store_status lt_comm_store_table_set(lt_comm_store_table *t, const char *key,
                                              const void *value, size_t bytes);
-/* The value as a number of 8 bytes, 0 where there is none, plus `number`. REFUSED: it is no
- * number. A sum wraps around. */
+/* Add `number` to the value, a number of 8 bytes, 0 where there is none. REFUSED: the value is not
+ * a number. A sum wraps around. */
 lt_comm_store_status lt_comm_store_table_add(lt_comm_store_table *t, const char *key,
                                              int64_t number, int64_t *sum);
 void lt_comm_store_table_clear(lt_comm_store_table *t);

@@ -1,5 +1,5 @@
 /* sum.c: reductions in the order of the members. Blocks of a few thousand elements are summed in
- * F32 in a buffer that stays in the cache, whatever the type of the elements. */
+ * F32 in a buffer that stays in the cache, for every type of element. */
 #include <math.h>
 #include <string.h>
 
@@ -65,8 +65,8 @@ static void reduce_float(void *dst, const void *const *srcs, int n, int64_t coun
     }
 }
 
-/* The same for a type that is its own accumulator. `isnan` of a whole number is false; a sum of
- * whole numbers wraps around. */
+/* The same for a type that is its own accumulator. `isnan` of an integer is false; a sum of
+ * integers wraps around. */
 #define REDUCE_OWN(name, type, sum_type, is_nan)                                                   \
     static void name(void *dst, const void *const *srcs, int n, int64_t count, lt_reduce op) {     \
         type *to = dst;                                                                            \

@@ -1,8 +1,8 @@
-/* thread.c: ranks as threads of one process. Buffers of other members are plain pointers, so no
- * byte is copied twice.
+/* thread.c: ranks as threads of one process. Buffers of other members are plain pointers, so each
+ * byte is copied once.
  *
  * A group has a meeting place: what each member calls, and how far it is. A collective with number
- * s passes three stations, and nobody leaves one before all members have come to it:
+ * s passes three stations, and no member leaves one before all have reached it:
  *
  *     3 s      what it calls stands in its post: all are compared, then members read each other's
  *              src and write their own dst (all_reduce: their own shard of it)
@@ -18,7 +18,7 @@
 #include "comm/call.h"
 
 typedef struct {
-    uint64_t posted, taken; /* Sends so far, of which received. */
+    uint64_t posted, taken; /* Sends so far, and how many of them are received. */
     const void *src;
     int64_t count;
     lt_dtype dtype;
@@ -29,18 +29,18 @@ typedef struct meeting {
     char name[LT_COMM_NAME];
     int n, n_open;
     int *ranks;        /* (n) */
-    uint64_t *reached; /* (n): the last station each member has come to. */
+    uint64_t *reached; /* (n): the last station that each member has reached. */
     lt_call *posts;    /* (n) */
     lt_comm **comms;   /* (n) */
-    channel *channels; /* (n, n): from, to. */
+    channel *channels; /* (n, n): by sender and receiver. */
 } meeting;
 
 typedef struct {
     pthread_mutex_t lock;
     meeting *meetings;
-    lt_comm **comms; /* (size); NULL: not there yet, or closed. */
+    lt_comm **comms; /* (size); NULL: not yet open, or closed. */
     int size;
-    int moving; /* Workers that copy now, without the lock. */
+    int moving; /* Workers that copy at the moment, without the lock. */
     lt_err failed;
     char why[LT_COMM_WHY];
 } thread_world;
@@ -78,8 +78,8 @@ static meeting *meeting_make(const lt_group *g) {
     return m;
 }
 
-/* The meeting place of this name and list that this member has not entered yet: a group may be
- * opened several times. */
+/* Enter the first meeting place with this name and list that this member has not entered: a group
+ * may be opened several times. */
 static lt_err group_open(lt_group *g) {
     thread_world *w = g->comm->world;
     lt_err err = LT_OK;
@@ -109,7 +109,7 @@ done:
     return err;
 }
 
-/* The meeting stays: others may still be in it. */
+/* The meeting place stays, because others may still use it. */
 static void group_close(lt_group *g) {
     thread_world *w = g->comm->world;
     (void)pthread_mutex_lock(&w->lock);
@@ -128,7 +128,7 @@ static bool all_reached(const meeting *m, uint64_t station) {
     return true;
 }
 
-/* This member has come to a station. The last one wakes the others. */
+/* This member has reached a station. The last one wakes the others. */
 static void reach(meeting *m, int member, uint64_t station) {
     m->reached[member] = station;
     for (int i = 0; i < m->n && all_reached(m, station); i++) {
@@ -148,7 +148,7 @@ static void describe(const lt_call *call, int rank, char *out, size_t out_bytes)
                    lt_dtype_name(call->dtype), root);
 }
 
-/* Members that call something else, or send another number of elements than is awaited. */
+/* Do all members call the same verb, with the sizes that the others expect? */
 static bool compare(const meeting *m, const lt_call *call) {
     char ours[160], theirs[160];
     const int own = call->group->rank;
@@ -216,7 +216,7 @@ static void exchange(const meeting *m, const lt_call *call) {
     }
 }
 
-/* Behind the first station. */
+/* After the first station. */
 static void read_sources(const meeting *m, const lt_call *call) {
     const size_t elem = lt_dtype_bytes(call->dtype), row = (size_t)call->count * elem;
     const int own = call->group->rank;
@@ -245,7 +245,7 @@ static void read_sources(const meeting *m, const lt_call *call) {
     }
 }
 
-/* all_reduce, behind the second: the shards that others have made. */
+/* all_reduce, after the second: copy the shards that other members have reduced. */
 static void read_shards(const meeting *m, const lt_call *call) {
     const size_t elem = lt_dtype_bytes(call->dtype);
     for (int i = 0; i < m->n; i++) {
@@ -420,7 +420,7 @@ typedef struct {
     char message[LT_COMM_WHY - 16];
 } rank_thread;
 
-/* What a rank gives as the reason when its own work fails. */
+/* The reason that a rank gives when its own work fails. */
 static void own_reason(const rank_thread *t, char *out, size_t out_bytes) {
     (void)snprintf(out, out_bytes, "rank %d: %s", t->comm->rank, t->message);
 }
@@ -448,7 +448,7 @@ static void world_free(thread_world *w) {
     (void)pthread_mutex_destroy(&w->lock);
 }
 
-/* The rank whose own failure ended the world is the one to tell of; else the first. */
+/* Report the rank whose own failure ended the world; otherwise the first that failed. */
 static lt_err first_failure(const thread_world *w, const rank_thread *ranks) {
     const rank_thread *first = NULL;
     char reason[LT_COMM_WHY];

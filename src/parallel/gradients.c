@@ -1,5 +1,5 @@
-/* gradients.c: see gradients.h. A box's sum over tp stands before the sum of its unit over dp x cp
- * reads it. */
+/* gradients.c: see gradients.h. A box's sum over tp is complete before the sum of its unit over dp
+ * x cp reads it. */
 #include "parallel/gradients.h"
 
 #include "base/error.h"

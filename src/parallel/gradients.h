@@ -8,22 +8,22 @@
  *   k and v rows that tp ranks share               and over those
  *   a tied embedding that two stages hold          and over both
  *
- * Sums are F32, in the order of the ranks, so every rank that holds a box gets the same bits. All
- * are collective calls, unit by unit in the same order on every rank; calls of a rank are done in
- * their order, so waiting for the last is waiting for all. Host memory. */
+ * Sums are in F32, in the order of the ranks, so every rank that holds a box gets the same bits.
+ * All are collective calls, unit by unit in the same order on every rank; a rank's calls end in
+ * order, so waiting for the last means waiting for all. Buffers are in host memory. */
 #ifndef LT_PARALLEL_GRADIENTS_H
 #define LT_PARALLEL_GRADIENTS_H
 
 #include "parallel/world.h"
 
-/* All units; done on return. */
+/* Sum all units; complete on return. */
 LT_MUST_USE lt_err lt_gradients_sum(const lt_world *w, const lt_param_table *t,
                                     const lt_param_buffer *gradients);
 /* Queue the sums of one unit. *last: the last call; left alone where there was none. */
 LT_MUST_USE lt_err lt_gradients_sum_unit(const lt_world *w, const lt_param_table *t,
                                          const lt_param_buffer *gradients, int unit,
                                          lt_comm_work *last);
-/* Of them only those over tp and stages, not over dp x cp. */
+/* Queue only the sums over tp and stages, not those over dp x cp. */
 LT_MUST_USE lt_err lt_gradients_sum_copies(const lt_world *w, const lt_param_table *t,
                                            const lt_param_buffer *gradients, int unit,
                                            lt_comm_work *last);

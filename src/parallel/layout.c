@@ -10,7 +10,7 @@ int64_t lt_share_first(int64_t count, int n, int i) {
     return count / n * i + count % n * i / n;
 }
 
-/* ---- Does the model divide so? ---- */
+/* ---- Can the model be divided like this? ---- */
 
 /* The divisor of `count` that is nearest to n, the smaller of two. */
 static int64_t nearest_divisor(int64_t count, int64_t n) {
@@ -131,11 +131,11 @@ typedef enum {
     WHOLE,    /* Not at all. */
     WORDS,    /* Rows of the vocabulary. */
     QKV,      /* Rows of some heads of q, k and v. */
-    HEADS,    /* One number a head. */
-    Q_HEADS,  /* head_dim numbers a head of q, or one head's for all. */
-    K_HEADS,  /* Likewise of k. */
+    HEADS,    /* One number per head. */
+    Q_HEADS,  /* head_dim numbers per head of q, or one such row for all heads. */
+    K_HEADS,  /* Likewise for k. */
     HEADS_IN, /* Columns of some heads. */
-    FFN_OUT,  /* Rows of the MLP's columns, of gate and of up each. */
+    FFN_OUT,  /* Rows of gate and of up, each divided by the columns of the MLP. */
     FFN_IN,   /* Columns of the MLP. */
 } division;
 
@@ -146,7 +146,7 @@ static const division divisions[LT_PARAM_KIND_COUNT] = {
     [LT_PARAM_UP_BIAS] = FFN_OUT, [LT_PARAM_DOWN] = FFN_IN,
 };
 
-/* The kinds that have a slice for each expert, where a layer has experts. */
+/* Kinds with a slice for each expert, in layers that have experts. */
 static bool of_experts(lt_param_kind kind) {
     return kind == LT_PARAM_UP || kind == LT_PARAM_UP_BIAS || kind == LT_PARAM_DOWN ||
            kind == LT_PARAM_DOWN_BIAS;
@@ -203,12 +203,13 @@ static lt_err add_ffn(const lt_layout *l, const lt_layer_spec *s, lt_box box, in
     return LT_OK;
 }
 
-/* Of one expert, or of a parameter that has none: d is the first dimension that is not experts. */
+/* Add the boxes of one expert, or of a parameter without experts; d: the first dimension that does
+ * not count experts. */
 static lt_err add_divided(const lt_layout *l, const lt_param *p, lt_box box, int d,
                           lt_box_list *out) {
     const lt_layer_spec s = layer_of(l, p);
     const int last = p->n_dims - 1;
-    if (l->shape.tp == 1) { /* In one box, so that a matrix is one. */
+    if (l->shape.tp == 1) { /* In one box, so that the matrix stays whole. */
         return lt_box_add(out, &box);
     }
     switch (divisions[p->kind]) {

@@ -6,14 +6,15 @@
 
 #include "base/error.h"
 
-/* ---- Who owns what ---- */
+/* ---- Owners ---- */
 
 typedef struct {
     lt_owned matrix;
     double cost;
 } item;
 
-/* Multiplications of an iteration: a side's square by the length, twice, and its cube. */
+/* Multiplications of an iteration: twice the shorter side's square times the longer side, and the
+ * shorter side's cube. */
 static double cost_of(int64_t rows, int64_t cols) {
     const double side = (double)(rows < cols ? rows : cols), length = (double)(rows + cols) - side;
     return side * side * (2.0 * length + side);
@@ -60,7 +61,7 @@ static lt_err list_matrices(item **out, int64_t *n, const lt_param_table *t) {
     return LT_OK;
 }
 
-/* Each to the rank with least to do; the first of several. */
+/* Assign each matrix to the rank with the least work, the first of several. */
 static lt_err assign(lt_owners *o, const item *items, int64_t n_items) {
     const int n = o->shards->n;
     lt_err err = LT_OK;
@@ -89,7 +90,7 @@ done:
     return err;
 }
 
-/* Elements [*from, *to) of the parameter that a member keeps of a matrix. */
+/* Elements [*from, *to) of the parameter: the part of the matrix that a member keeps. */
 static int64_t overlap(const lt_owners *o, const lt_owned *m, int member, int64_t *from) {
     const lt_param *p;
     int64_t first, end, size;
@@ -143,7 +144,7 @@ const lt_owned *lt_owners_own(const lt_owners *o, int round) {
 
 /* ---- Exchange ---- */
 
-/* Between the slices that this rank keeps of each owner's matrix and a buffer, owner by owner. */
+/* Copy between a buffer, ordered by owner, and this rank's slices of each owner's matrix. */
 static void copy_slices(const lt_owners *o, int round, float *packed, int64_t *counts,
                         const lt_param_table *own, const lt_param_buffer *const *buffers, int n,
                         bool pack) {
@@ -165,7 +166,8 @@ static void copy_slices(const lt_owners *o, int round, float *packed, int64_t *c
     }
 }
 
-/* Between this rank's matrix of the round, whole in n buffers, and the ranks' slices of it. */
+/* Copy between this rank's matrix of the round, whole in n buffers, and its slices, ordered by
+ * rank. */
 static void copy_whole(const lt_owners *o, int round, float *packed, int64_t *counts, float *whole,
                        int n, bool pack) {
     const lt_owned *m = lt_owners_own(o, round);
@@ -205,7 +207,7 @@ lt_err lt_owners_scatter(const lt_owners *o, int round, const float *whole, floa
     float *out = whole_of(o, scratch);
     int64_t *out_counts = o->counts, *in_counts = o->counts + o->shards->n, ignored;
     LT_ASSERT(n <= LT_OWNERS_BUFFERS);
-    /* Packing only reads it. */
+    /* Packing only reads `whole`. */
     copy_whole(o, round, out, out_counts, (float *)(uintptr_t)whole, n, true);
     for (int r = 0; r < o->shards->n; r++) {
         in_counts[r] = n *

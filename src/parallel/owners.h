@@ -1,21 +1,22 @@
-/* owners.h: matrices that are kept in slices, whole at one rank each for a moment (Muon).
+/* owners.h: matrices that are kept in slices, each made whole at one rank for a moment (Muon).
  *
- * Each hidden matrix has an owner: largest first, each to the rank that has least to do so far. The
- * ranks go through them in rounds, in which every rank has at most one:
+ * Each hidden matrix has an owner: the largest first, each is assigned to the rank with the least
+ * work so far. The matrices are processed in rounds, in which every rank has at most one:
  *
  *     slices of g, m, p of all ranks ── gather ──▶ whole at its owner ── computes ──▶
  *     slices of m, p                ◀── scatter ───────────────────────────────────┘
  *
- * n ranks: each sends and receives about 5 P / n elements a step, of P in matrices. */
+ * With n ranks and P elements in all matrices, each rank sends and receives about 5 P / n elements
+ * a step. */
 #ifndef LT_PARALLEL_OWNERS_H
 #define LT_PARALLEL_OWNERS_H
 
 #include "parallel/shards.h"
 
-#define LT_OWNERS_BUFFERS 3 /* The most that are gathered at once. */
+#define LT_OWNERS_BUFFERS 3 /* The most buffers that are gathered at once. */
 
 typedef struct {
-    int param;     /* Of the shards' table; -1: none. */
+    int param;     /* Index in the shards' table; -1: none. */
     int64_t index; /* Among the parameter's matrices. */
     int64_t rows, cols;
 } lt_owned;
@@ -25,20 +26,20 @@ typedef struct {
     int n_rounds;
     lt_owned *table; /* (n_rounds, shards->n) */
     int64_t *counts; /* (2, n): scratch of a call. */
-    int64_t room;    /* Elements of one buffer's matrix, the largest that this rank owns. */
-    int64_t sends;   /* Elements of one buffer that this rank sends in a round, at most. */
+    int64_t room;    /* Elements of the largest matrix that this rank owns, in one buffer. */
+    int64_t sends;   /* The most elements of one buffer that this rank sends in a round. */
 } lt_owners;
 
 /* Free with lt_owners_close. UNSUPPORTED: a matrix is divided by tensor parallelism. */
 LT_MUST_USE lt_err lt_owners_open(lt_owners *o, const lt_shards *s);
 void lt_owners_close(lt_owners *o);
-/* Floats that gather and scatter need to work with. */
+/* Floats of scratch that gather and scatter need. */
 int64_t lt_owners_scratch(const lt_owners *o);
 
-/* What this rank owns in a round. */
+/* The matrix that this rank owns in a round. */
 const lt_owned *lt_owners_own(const lt_owners *o, int round);
-/* Collective calls. Slices of n buffers (over the own table, F32, host memory) of the round's
- * matrices, whole (n, rows, cols) at their owners; and back. */
+/* Collective calls. Gather the slices of the round's matrices from n buffers (over the table `own`,
+ * F32, host memory) into whole (n, rows, cols) at their owners; scatter does the reverse. */
 LT_MUST_USE lt_err lt_owners_gather(const lt_owners *o, int round, float *whole, float *scratch,
                                     const lt_param_table *own, const lt_param_buffer *const *from,
                                     int n);

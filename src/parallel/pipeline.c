@@ -10,17 +10,17 @@
 #include "model/acts.h"
 #include "tensor/backend.h"
 
-/* A set of activations of a chunk: what was sent from it and may be under way; 0: nothing. */
+/* A set of activations of a chunk: the sends from it that may be under way; 0: none. */
 typedef struct {
-    lt_comm_work sent[2]; /* Forwards, backwards. */
+    lt_comm_work sent[2]; /* Forward, backward. */
 } set_state;
 
 typedef struct {
     lt_pass *pass;
     int first, end, n_sets;
     set_state *sets;   /* (n_sets) */
-    int *set_of;       /* (largest number of micro-batches): where a micro-batch lies. */
-    double seconds[3]; /* Of its F, B and W, and how many there were. */
+    int *set_of;       /* (largest number of micro-batches): the set of a micro-batch. */
+    double seconds[3]; /* Time of its F, B and W, and how many there were. */
     int64_t n_ops[3];
 } chunk_state;
 
@@ -32,15 +32,15 @@ struct lt_pipeline {
     chunk_state *chunks; /* (stages.chunks) */
     lt_schedule *tables; /* (n_tables): one for each number of micro-batches. */
     int n_tables;
-    lt_arena arena;       /* Of the backend: buffers of messages. */
+    lt_arena arena;       /* Memory of the backend: buffers of messages. */
     size_t message_bytes; /* The longest. */
     unsigned char *messages;
-    lt_comm_work *receives; /* Of the row that is walked. */
+    lt_comm_work *receives; /* The receives of the current row. */
     lt_param_buffer gradients;
     lt_pipeline_times times;
 };
 
-/* What a walk along a row works on. */
+/* The state of a walk along a row. */
 typedef struct {
     lt_pipeline *p;
     const lt_schedule *table;
@@ -61,8 +61,7 @@ static lt_schedule_shape shape_of(const lt_stages *s, int64_t micros) {
     return (lt_schedule_shape){s->schedule, s->ranks, s->chunks, micros};
 }
 
-/* The most sets of each chunk, and receives of a step and buffers, that the tables ask of a rank.
- * */
+/* The most sets of each chunk, receives per step, and buffers that the tables need on a rank. */
 typedef struct {
     int n_sets[LT_MAX_LAYERS];
     int n_buffers;
@@ -93,7 +92,7 @@ static size_t message_bytes(const lt_model_spec *spec, lt_dtype dtype, const lt_
     return (bytes + LT_ARENA_ALIGN - 1) / LT_ARENA_ALIGN * LT_ARENA_ALIGN;
 }
 
-/* Evaluation receives into one, too. */
+/* Evaluation also receives into a buffer. */
 static size_t buffers_bytes(const need *n, size_t each) {
     return (size_t)(n->n_buffers > 0 ? n->n_buffers : 1) * each;
 }
@@ -175,8 +174,8 @@ static lt_err open_messages(lt_pipeline *p, const lt_pass_options *o, const need
     return LT_OK;
 }
 
-/* Each unit's gradients are in the pass that has it; a tied embedding's, if both ends are this
- * rank's, in that of the first stage. */
+/* Each unit's gradients are in the pass that holds it; those of a tied embedding, if this rank has
+ * both stages, are in the pass of the first one. */
 static lt_err merge_gradients(lt_pipeline *p) {
     LT_TRY(lt_param_buffer_open(&p->gradients, &p->model->table, LT_F32));
     for (int c = p->stages.chunks - 1; c >= 0; c--) {
@@ -242,7 +241,7 @@ static lt_err wait_for(lt_pipeline *p, lt_comm_work *work) {
     return number != 0 ? lt_comm_wait(lt_group_comm(p->group), number) : LT_OK;
 }
 
-/* The stream in a set's shape behind a batch was loaded: what arrives or leaves. */
+/* The residual stream in the shape of the loaded batch: the tensor that arrives or leaves. */
 static lt_err send(lt_pipeline *p, lt_pass *pass, lt_tensor x, int to, lt_comm_work *work) {
     const int64_t count = lt_tensor_count(&x);
     LT_TRY(p->model->backend->sync(lt_pass_queue(pass)));
@@ -255,13 +254,13 @@ static lt_err copy(const lt_pipeline *p, lt_pass *pass, lt_tensor to, const void
     return p->model->backend->copy(lt_pass_queue(pass), to.data, from, bytes);
 }
 
-/* Elements of a batch's stream between two stages: of this rank's rows, where ranks of tp divide
+/* Elements of a batch's stream between two stages; only this rank's rows where ranks of tp divide
  * them. */
 static int64_t message_count(const lt_pipeline *p, const lt_pass_batch *b) {
     return lt_pass_stream_rows(p->chunks[0].pass, b->batch, b->seq) * p->model->spec.width;
 }
 
-/* Messages have the length of their micro-batch. */
+/* Each message has the length of its micro-batch. */
 static lt_err post_receives(walk *w, int64_t before) {
     lt_pipeline *p = w->p;
     for (; w->next_receive < w->row->n_receives &&
@@ -297,7 +296,7 @@ static lt_err take_input(walk *w, const lt_schedule_op *op, lt_pass *pass, lt_te
 
 /* ---- Operations ---- */
 
-/* An operation that began at start_s has been computed. */
+/* Record the time of an operation that began at start_s and has ended. */
 static void note(lt_pipeline *p, const lt_schedule_op *op, double start_s) {
     const double seconds = lt_clock_s() - start_s;
     p->times.busy_s += seconds;
@@ -359,7 +358,7 @@ static lt_err weights(walk *w, const lt_schedule_op *op) {
     return LT_OK;
 }
 
-/* The rank has both ends of a tied embedding: the head's part joins the embedding's. */
+/* This rank has both stages of a tied embedding: add the head's gradients to the embedding's. */
 static lt_err add_tied(lt_pipeline *p) {
     const lt_param_table *t = &p->model->table;
     const lt_param *embed = &t->params[lt_param_index(t, LT_PARAM_EMBED, -1)];
@@ -433,7 +432,7 @@ lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n
 
 /* ---- Evaluation ---- */
 
-/* One stage of a batch in set 0 of its chunk. */
+/* Compute one stage of a batch in set 0 of its chunk. */
 static lt_err eval_stage(lt_pipeline *p, int chunk, const lt_pass_batch *b) {
     const lt_schedule_shape s = shape_of(&p->stages, 1);
     const int stage = lt_schedule_stage(&s, p->rank, chunk), n_stages = s.ranks * s.chunks;
@@ -472,7 +471,7 @@ lt_err lt_pipeline_eval(lt_pipeline *p, const lt_pass_batch *b, lt_pass_result *
     return LT_OK;
 }
 
-/* ---- What it has ---- */
+/* ---- Accessors ---- */
 
 const lt_param_buffer *lt_pipeline_gradients(const lt_pipeline *p) {
     return &p->gradients;

@@ -1,4 +1,4 @@
-/* schedule.c: see schedule.h: a table is opened here, and gets its messages and sets. */
+/* schedule.c: see schedule.h: opens a table and adds its messages and sets. */
 #include "parallel/schedule.h"
 
 #include <stdlib.h>
@@ -81,13 +81,13 @@ static int neighbour(const lt_schedule_shape *s, const lt_schedule_op *op, int s
 static int peer_of(const lt_schedule_shape *s, const lt_schedule_op *op, int rank, bool input) {
     const int other = neighbour(s, op, lt_schedule_stage(s, rank, op->chunk), input);
     const int peer = other < 0 ? -1 : lt_schedule_rank_of(s, other);
-    return peer == rank ? -1 : peer; /* The turn of a V stays on its rank. */
+    return peer == rank ? -1 : peer; /* At the turn of a V the data stay on the rank. */
 }
 
 /* A message that a rank needs, while its receives are ordered. */
 typedef struct {
     int from;
-    int32_t sent; /* Operation of the sender. */
+    int32_t sent; /* The sender's operation. */
     int32_t op, post_at;
 } message;
 
@@ -101,7 +101,7 @@ static int by_post(const void *a, const void *b) {
     return x->post_at != y->post_at ? x->post_at - y->post_at : by_sender(a, b);
 }
 
-/* Where F or B of a stage and micro-batch stands in its row. */
+/* Index in its row of F or B of a stage and micro-batch. */
 typedef struct {
     int32_t *at[2]; /* (stages, micros) */
     message *list;  /* Room for the messages of one rank. */
@@ -125,8 +125,8 @@ static void find_places(const lt_schedule *t, places *l) {
     }
 }
 
-/* The rank's receives: in the order of their senders, posted one operation ahead or, where a later
- * message of the same sender is needed sooner, before that. */
+/* Order the rank's receives as their senders send. Each is posted one operation ahead, or earlier
+ * where a later message of the same sender is needed sooner. */
 static void order_receives(lt_schedule *t, int rank, const places *l) {
     const lt_schedule_shape *s = &t->shape;
     lt_schedule_row *row = &t->rows[rank];
@@ -161,7 +161,7 @@ static void order_receives(lt_schedule *t, int rank, const places *l) {
 
 /* ---- Buffers and sets ---- */
 
-/* Numbers that are taken and given back; the smallest free one is taken. */
+/* Numbers that are taken and returned; the smallest free one is taken first. */
 typedef struct {
     bool *taken;
     int n, in_use;
@@ -183,7 +183,7 @@ static void give_back(numbers *l, int i) {
     l->in_use--;
 }
 
-/* flags: room for as many as the row has operations. */
+/* flags: room for one per operation of the row. */
 static void number_buffers(lt_schedule_row *row, bool *flags) {
     numbers buffers = {.taken = flags};
     int64_t next = 0;
@@ -199,7 +199,8 @@ static void number_buffers(lt_schedule_row *row, bool *flags) {
     row->n_buffers = buffers.n;
 }
 
-/* A set is a chunk's from F to the last operation of the micro-batch. set_of (micros): room. */
+/* A micro-batch occupies a set of its chunk from F to its last operation. set_of (micros):
+ * scratch. */
 static void number_sets(lt_schedule_row *row, const lt_schedule *t, int chunk, bool *flags,
                         int *set_of) {
     numbers sets = {.taken = flags};

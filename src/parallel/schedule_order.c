@@ -13,7 +13,8 @@ typedef struct {
 } unit;
 
 /* Interleaved chunks take turns for a group of micro-batches: p of them, or a few more where p does
- * not divide their number, so that all groups are about equal; all of them where they are fewer. */
+ * not divide their number, so that all groups are about equal; one group where there are fewer than
+ * p. */
 static int64_t n_groups(const lt_schedule_shape *s) {
     return s->micros > s->ranks ? s->micros / s->ranks : 1;
 }
@@ -26,7 +27,7 @@ static int64_t largest_group(const lt_schedule_shape *s) {
     return (s->micros + n_groups(s) - 1) / n_groups(s);
 }
 
-/* The i-th forward (or backward) of a rank. Of one chunk: micro-batches in order. */
+/* The i-th forward (or backward) of a rank. With one chunk: micro-batches in order. */
 static unit unit_at(const lt_schedule_shape *s, int64_t i, bool backward) {
     int64_t group = i / s->chunks * n_groups(s) / s->micros;
     while (group_first(s, group + 1) <= i / s->chunks) {
@@ -52,7 +53,7 @@ static void put_unit(lt_schedule_row *row, const lt_schedule_shape *s, lt_schedu
     put(row, kind, u.chunk, u.micro);
 }
 
-/* Forwards before the first backward, beyond the one that it belongs to. */
+/* Forwards before the first pair of a forward and a backward. */
 static int64_t warm_up(const lt_schedule_shape *s, int rank) {
     const int64_t units = s->micros * s->chunks, behind = s->ranks - 1 - rank;
     const int64_t warm = s->kind == LT_SCHEDULE_GPIPE ? units
@@ -61,8 +62,8 @@ static int64_t warm_up(const lt_schedule_shape *s, int rank) {
     return warm < units ? warm : units;
 }
 
-/* Warm-up, one F and one B in turn, the rest of B; with W apart, W of micro-batch i - rank behind
- * B of i. */
+/* Warm-up, then one F and one B in turn, then the remaining B; with a separate W, W of micro-batch
+ * i - rank follows B of i. */
 static void in_turn(lt_schedule_row *row, const lt_schedule_shape *s, int rank, bool apart) {
     const int64_t units = s->micros * s->chunks, warm = warm_up(s, rank);
     for (int64_t i = 0; i < warm; i++) {
@@ -87,10 +88,10 @@ static void in_turn(lt_schedule_row *row, const lt_schedule_shape *s, int rank, 
 /* The rule of schedule.h, tick by tick with F = B = W = 1. */
 typedef struct {
     const lt_schedule_shape *s;
-    int32_t *done[3];       /* (stages): micro-batches through F, B, W, */
-    int32_t *before[2];     /* and of F and B before this tick. */
-    int *held;              /* (ranks): chunks. */
-    int limit, limit_first; /* Of held, for an F of the second chunk, and of the first. */
+    int32_t *done[3];       /* (stages): micro-batches that are done with F, B, W, */
+    int32_t *before[2];     /* and with F and B before this tick. */
+    int *held;              /* (ranks): chunks held. */
+    int limit, limit_first; /* Limits of `held` for an F of the second chunk, and of the first. */
     int peak;
     int64_t ticks;
 } v_walk;
@@ -133,7 +134,7 @@ static bool choose(const v_walk *w, int rank, lt_schedule_op_kind *kind, int *ch
     return false;
 }
 
-/* All ticks; false: no rank can go on. rows NULL: only ticks and peak are wanted. */
+/* Run all ticks; false: no rank can proceed. rows NULL: only ticks and peak are computed. */
 static bool v_run(v_walk *w, lt_schedule_row *rows) {
     const int p = w->s->ranks, stages = 2 * p;
     const int64_t all = 6 * w->s->micros * p;
@@ -168,8 +169,8 @@ static bool v_run(v_walk *w, lt_schedule_row *rows) {
     return true;
 }
 
-/* Holding back first chunks a little sooner than second ones may shorten the step: the best of a
- * few limits, with the same greatest memory. */
+/* Delaying first chunks a little sooner than second ones may shorten the step: try a few limits
+ * with the same largest memory and keep the best. */
 static lt_err v_shape(lt_schedule *t) {
     lt_err err = LT_OK;
     const lt_schedule_shape *s = &t->shape;

@@ -1,4 +1,4 @@
-/* schedule_run.c: a table walked through: whether its ranks get to the end, and when each operation
+/* schedule_run.c: walks through a table: whether its ranks reach the end, and when each operation
  * runs. */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,8 @@ static lt_err wrong(const lt_schedule *t, int rank, int64_t at, const char *what
                         LT_SCHEDULE_LETTERS[op->kind], (int)op->micro, op->chunk, what);
 }
 
-/* Each stage: every micro-batch once, in order; F before B before W. next: (3, stages), zero. */
+/* Check that each stage runs every micro-batch once, in order, F before B before W. next: (3,
+ * stages), zero. */
 static lt_err check_stages(const lt_schedule *t, int32_t *next) {
     const size_t stages = n_stages(t);
     for (int rank = 0; rank < t->shape.ranks; rank++) {
@@ -48,8 +49,8 @@ static lt_err check_stages(const lt_schedule *t, int32_t *next) {
     return LT_OK;
 }
 
-/* Messages of each pair of ranks are received in the order in which they are sent. next: (ranks,
- * ranks), -1: index of the receive that was posted last. */
+/* Check that the messages of each pair of ranks are received in the order in which they are sent.
+ * next: (ranks, ranks), -1: index of the receive that was posted last. */
 static lt_err check_order(const lt_schedule *t, int32_t *next) {
     for (int rank = 0; rank < t->shape.ranks; rank++) {
         for (int64_t i = 0; i < t->rows[rank].n_ops; i++) {
@@ -75,15 +76,15 @@ static lt_err check_order(const lt_schedule *t, int32_t *next) {
 
 /* ---- The walk ---- */
 
-/* How far each rank is, and when what ended. */
+/* The progress of each rank, and when operations ended. */
 typedef struct {
     const lt_schedule *t;
-    const lt_schedule_costs *costs; /* NULL: nothing takes time. */
+    const lt_schedule_costs *costs; /* NULL: every operation takes no time. */
     int64_t *at;                    /* (ranks): operations done. */
     double *free_at;                /* (ranks) */
     double *end[2];                 /* (stages, micros): of F and B; < 0: not done. */
-    /* Only where sends wait for their receives: (ranks, room): what was sent last from a set,
-     * forwards and backwards, two a set. */
+    /* Only where sends wait for their receives: (ranks, room): the last sends from each set, one
+     * forward and one backward. */
     const lt_schedule_op **out;
     size_t room;
 } walk;
@@ -92,14 +93,14 @@ static double *end_of(const walk *w, int kind, int stage, int32_t micro) {
     return &w->end[kind][(int64_t)stage * w->t->shape.micros + micro];
 }
 
-/* When a result of another stage has come to this rank; < 0: it is not there. */
+/* When a result of another stage arrives at this rank; < 0: not yet known. */
 static double arrival(const walk *w, int rank, int kind, int stage, int32_t micro) {
     const double end = *end_of(w, kind, stage, micro);
     const bool away = lt_schedule_rank_of(&w->t->shape, stage) != rank;
     return end < 0 || !away || w->costs == NULL ? end : end + w->costs->send_s;
 }
 
-/* When the inputs of an operation are there; < 0: not yet known. */
+/* When the inputs of an operation are ready; < 0: not yet known. */
 static double ready(const walk *w, int rank, const lt_schedule_op *op) {
     const lt_schedule_shape *s = &w->t->shape;
     const int stage = lt_schedule_stage(s, rank, op->chunk);
@@ -129,12 +130,12 @@ static const lt_schedule_op **sent_from(const walk *w, int rank, const lt_schedu
     return &w->out[(size_t)rank * w->room + 2 * set];
 }
 
-/* Has the receiver come to where it posts the receive of what was sent? */
+/* Has the receiver posted its receive of this message? */
 static bool has_left(const walk *w, const lt_schedule_op *sent) {
     return sent == NULL || w->at[sent->to] >= w->t->rows[sent->to].receives[sent->posted].post_at;
 }
 
-/* Do the next operation of a rank; false: it can not begin yet. */
+/* Do the next operation of a rank; false: it cannot begin yet. */
 static bool advance(walk *w, int rank, lt_schedule_times *times) {
     const lt_schedule_row *row = &w->t->rows[rank];
     const lt_schedule_op *op = &row->ops[w->at[rank]];
@@ -204,10 +205,10 @@ static lt_err walk_open(walk *w, const lt_schedule *t, bool sends_wait) {
     return LT_OK;
 }
 
-/* Every rank to the end of its row. */
+/* Walk every rank to the end of its row. */
 static lt_err walk_all(walk *w, lt_schedule_times *times) {
     bool moved = true;
-    while (moved) { /* Ends: each round does an operation, or is the last. */
+    while (moved) { /* It ends, because each round does an operation or is the last. */
         moved = false;
         for (int rank = 0; rank < w->t->shape.ranks; rank++) {
             while (w->at[rank] < w->t->rows[rank].n_ops && advance(w, rank, times)) {

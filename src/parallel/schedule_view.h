@@ -1,4 +1,4 @@
-/* schedule_view.h: a table of a pipeline for people: as text and as a picture. */
+/* schedule_view.h: prints the table of a pipeline as text and as a picture. */
 #ifndef LT_PARALLEL_SCHEDULE_VIEW_H
 #define LT_PARALLEL_SCHEDULE_VIEW_H
 
@@ -6,12 +6,12 @@
 
 #include "parallel/schedule.h"
 
-/* Idle share of a rank, and of all ranks together, while the step lasts. */
+/* Idle share of a rank during the step, and of all ranks together. */
 double lt_schedule_idle(const lt_schedule *t, const lt_schedule_times *times, int rank);
 double lt_schedule_idle_all(const lt_schedule *t, const lt_schedule_times *times);
 
-/* One line a rank, a cell for each unit_s: "F3" begins there, '=' it lasts, '.' the rank waits; of
- * chunk b "F3b". Then what each rank does, holds and receives. */
+/* One line per rank, one cell per unit_s: "F3" an operation begins (of chunk b: "F3b"), '=' it
+ * continues, '.' the rank waits. Then what each rank does, holds and receives. */
 void lt_schedule_text(FILE *out, const lt_schedule *t, const lt_schedule_times *times,
                       double unit_s);
 /* An SVG file's whole text. */

@@ -47,7 +47,7 @@ static int64_t full_room(const void *ctx, int unit, int64_t held) {
     return s->n * lt_slice_size(held, s->n);
 }
 
-/* What the layout gives; q, k and v that are all held are one box. */
+/* The boxes of the layout; q, k and v are one box if all of them are held. */
 static lt_err full_boxes(const void *ctx, const lt_param *p, lt_box_list *out) {
     const lt_shards *s = ctx;
     const lt_partition layout = lt_layout_partition(&s->world->layout);
@@ -84,7 +84,7 @@ void lt_shards_range(const lt_shards *s, const lt_param *p, int member, int64_t 
     *to = slice.end - p->at < p->local_count ? slice.end - p->at : p->local_count;
 }
 
-/* What of the parameter lies in the slice. */
+/* The part of the parameter that lies in the slice. */
 static lt_err own_boxes(const void *ctx, const lt_param *p, lt_box_list *out) {
     const lt_shards *s = ctx;
     const lt_param_table *t = &s->full;

@@ -14,7 +14,7 @@
 double lt_layer_work(const lt_model_spec *spec, int64_t layer, int64_t seq) {
     const lt_layer_spec l = lt_model_layer(spec, layer);
     const double width = (double)spec->width, experts = l.n_experts > 0 ? (double)spec->top_k : 1.0;
-    /* A token attends to half of the sequence before it, on average, or to the window. */
+    /* On average a token attends to half of the sequence, or to the window. */
     const double half = (double)seq / 2.0,
                  keys = l.window > 0 && (double)l.window < half ? (double)l.window : half;
     return width * (double)(lt_layer_qkv_cols(&l) + lt_layer_att_cols(&l) + l.n_experts) +
@@ -30,7 +30,7 @@ static double stage_work(const lt_model_spec *spec, int first, int end, const do
     return before[end] - before[first] + (end == spec->n_layers ? lt_head_work(spec) : 0.0);
 }
 
-/* before[i]: of layers [0, i). */
+/* before[i]: work of layers [0, i). */
 static void sum_up(double *before, const lt_model_spec *spec, int64_t seq) {
     before[0] = 0.0;
     for (int i = 0; i < spec->n_layers; i++) {
@@ -49,11 +49,11 @@ void lt_stages_shares(double *out, const lt_stages *s, const lt_model_spec *spec
 
 /* ---- By cost ---- */
 
-/* The best way to cut layers [0, end) into so many stages: the costliest stage, then the sum of
- * squares, as small as possible. */
+/* The best way to cut layers [0, end) into a number of stages: with the smallest cost of the
+ * costliest stage, then the smallest sum of squares. */
 typedef struct {
     double most, squares;
-    int last; /* Where its last stage begins. */
+    int last; /* The first layer of its last stage. */
 } way;
 
 static bool is_better(const way *a, const way *b) {

@@ -1,10 +1,9 @@
 /* stages.h: which layers belong to which stage of a pipeline, and which stages to which rank.
  *
- * Stages are consecutive runs of layers, numbered along the way of a micro-batch; the first one
- * has the embeddings too, the last one the final norm and the head. Where the recipe does not list
- * them, they are placed so that the costliest stage is as cheap as possible, by multiplications a
- * token: the head counts like the layers that it costs, so a large vocabulary takes layers off the
- * last stage. */
+ * Stages are consecutive layers, numbered in the order in which a micro-batch passes them; the
+ * first one has the embeddings too, the last one the final norm and the head. Where the recipe does
+ * not list them, the cuts make the costliest stage as cheap as possible, in multiplications per
+ * token. The head is counted too, so with a large vocabulary the last stage gets fewer layers. */
 #ifndef LT_PARALLEL_STAGES_H
 #define LT_PARALLEL_STAGES_H
 
@@ -17,20 +16,20 @@ typedef struct {
     int first[LT_MAX_LAYERS + 1]; /* Stage s has layers [first[s], first[s + 1]). */
 } lt_stages;
 
-/* Multiplications a token, forward: of a layer, and of the head. seq: tokens of a sequence. */
+/* Multiplications per token, forward: of a layer, and of the head. seq: tokens of a sequence. */
 double lt_layer_work(const lt_model_spec *spec, int64_t layer, int64_t seq);
 double lt_head_work(const lt_model_spec *spec);
 
-/* chunks 0: the schedule's fewest. list: layers of each stage, "7,8,8,7"; "": by cost. ARG: fewer
- * layers than stages, or a list that does not add up; the message names the numbers and the nearest
- * that fit. */
+/* chunks 0: the fewest that the schedule allows. list: layers of each stage, "7,8,8,7"; "": by
+ * cost. ARG: fewer layers than stages, or a list that does not add up; the message names the
+ * numbers and the nearest that fit. */
 LT_MUST_USE lt_err lt_stages_open(lt_stages *out, const lt_model_spec *spec,
                                   lt_schedule_kind schedule, int ranks, int chunks, int64_t seq,
                                   const char *list);
 
 /* Layers [*first, *end) of a rank's chunk. */
 void lt_stages_layers(const lt_stages *s, int rank, int chunk, int *first, int *end);
-/* Work of each stage, (ranks * chunks), its part of all. */
+/* The share of each stage in the whole work, (ranks * chunks). */
 void lt_stages_shares(double *out, const lt_stages *s, const lt_model_spec *spec, int64_t seq);
 
 #endif

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/thread.h"
 
-/* mpirun's count of ranks on this machine; 1 where it is not known. */
+/* The number of ranks on this machine according to mpirun; 1 if unknown. */
 static int ranks_here(void) {
     const char *text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     const int n = text != NULL ? atoi(text) : 1;
@@ -70,7 +70,9 @@ void lt_world_close(lt_world *w, lt_err err) {
         lt_comm_abort(w->comm, reason);
     }
     if (w->owns_comm && err == LT_ERR_REMOTE) {
-        (void)sleep(1); /* mpirun ends all when one ends: the rank that failed speaks first. */
+        /* mpirun ends all ranks when one ends; the rank that failed gets time to print its
+         * message first. */
+        (void)sleep(1);
     }
     if (w->owns_comm) {
         lt_comm_close(w->comm);
@@ -85,7 +87,7 @@ static int rank_at(const lt_layout *l, int pp, int tp) {
     return ((pp * s->dp + l->dp) * s->cp + l->cp) * s->tp + tp;
 }
 
-/* Neighbours of tp with the same key heads. */
+/* The group of tp neighbours with the same key heads. */
 static lt_err open_kv(lt_world *w) {
     const lt_layout *l = &w->layout;
     const int n = l->kv_copies, first = l->tp / n * n;
@@ -106,7 +108,7 @@ static lt_err open_kv(lt_world *w) {
     return err;
 }
 
-/* First and last stage, where both hold a tied embedding. */
+/* The group of the first and last stage, if both hold a tied embedding. */
 static lt_err open_stages(lt_world *w) {
     const lt_layout *l = &w->layout;
     const int last = l->shape.pp - 1, both[2] = {rank_at(l, 0, l->tp), rank_at(l, last, l->tp)};

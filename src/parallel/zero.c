@@ -12,7 +12,7 @@
 
 /* ---- Rooms ---- */
 
-/* The room of a unit: embeddings and head have their own, layers take turns. */
+/* The room of a unit: embeddings and head have their own, layers alternate between two. */
 static int room_of(const lt_param_table *t, int unit) {
     return unit == 0 ? 0 : unit == t->n_units - 1 ? 1 : 2 + unit % 2;
 }
@@ -82,7 +82,7 @@ static bool is_held(const lt_zero *z, int unit) {
     return z->model->table.units[unit].n_elements > 0;
 }
 
-/* The sum of a batch's gradients has come, where it is queued: its slice joins the step's. */
+/* If a sum of a batch's gradients is queued, wait for it and add its slice to the step's. */
 static lt_err finish_room(lt_zero *z, lt_zero_room *room) {
     const lt_shards *s = z->shards;
     const int unit = room->unit;
@@ -110,7 +110,7 @@ static lt_err bring_gradients(lt_zero *z, int unit, bool clear) {
     return lt_pass_bring_gradients(z->passes[0], unit, room->data, clear);
 }
 
-/* base: of all of the unit's gradients; its slices are summed, this rank's in its place. */
+/* base: all of the unit's gradients; their slices are summed, this rank's slice in place. */
 static lt_err scatter_sum(lt_zero *z, int unit, float *base, lt_comm_work *last) {
     const lt_shards *s = z->shards;
     const int64_t size = lt_shards_size(s, unit);
@@ -119,7 +119,7 @@ static lt_err scatter_sum(lt_zero *z, int unit, float *base, lt_comm_work *last)
                              last);
 }
 
-/* Of ranks that keep the same slice. */
+/* Sum over the ranks that keep the same slice. */
 static lt_err sum_replicas(lt_zero *z, int unit, lt_comm_work *last) {
     const lt_shards *s = z->shards;
     float *slice = lt_zero_gradients(z)->base[unit];
@@ -130,7 +130,7 @@ static lt_err sum_replicas(lt_zero *z, int unit, lt_comm_work *last) {
                          last);
 }
 
-/* Queue the sum of a unit whose gradients are complete, of levels 0 and 1. */
+/* Levels 0 and 1: queue the sum of a unit whose gradients are complete. */
 static lt_err sum_unit(lt_zero *z, int unit) {
     const lt_shards *s = z->shards;
     if (s->level == 0) {
@@ -140,10 +140,10 @@ static lt_err sum_unit(lt_zero *z, int unit) {
     return sum_replicas(z, unit, &z->last_sum);
 }
 
-/* Does the other end of a pipeline hold the same embedding? Its sum is queued when the step's
- * backward passes are done: collectives run in the order of their calls, and this one waits for the
- * first stage, which waits for the last one's ranks of tp. Or does this rank have both ends of a
- * V-shaped pipeline? They are in two passes, and added when the last batch is done. */
+/* Does the other end of the pipeline hold the same embedding? Then its sum is queued when the
+ * step's backward passes are done: collectives run in the order of their calls, and this one waits
+ * for the first stage, which waits for the last one's ranks of tp. Or does this rank have both ends
+ * of a V-shaped pipeline? They are in two passes, and added when the last batch is done. */
 static bool waits_for_stages(const lt_zero *z, int unit) {
     const lt_layout *l = &z->shards->world->layout;
     const bool both = z->n_passes > 1 && l->spec->tied && l->embeds && l->heads;
@@ -180,7 +180,7 @@ lt_err lt_zero_begin_batch(lt_zero *z) {
     if (z->shards->level < 2) {
         return LT_OK;
     }
-    for (int i = 2; i < LT_ZERO_ROOMS; i++) { /* What is on its way is not to be zeroed. */
+    for (int i = 2; i < LT_ZERO_ROOMS; i++) { /* Gradients on their way must not be zeroed. */
         const int unit = z->gradient_rooms[i].unit;
         LT_TRY(unit >= 0 ? lt_pass_bring_gradients(z->passes[0], unit, NULL, false) : LT_OK);
     }
@@ -222,14 +222,14 @@ static lt_err gather(lt_zero *z, int unit, void *dst, lt_comm_work *work) {
                          z->model->weights.dtype, work);
 }
 
-/* Begin to gather a unit into its room, unless it is there. False: somebody uses the room. */
+/* Begin to gather a unit into its room, unless it is there already. False: the room is in use. */
 static lt_err begin_room(lt_zero *z, int unit, bool *begun) {
     lt_zero_room *room = &z->weight_rooms[room_of(&z->model->table, unit)];
     *begun = room->unit == unit || !room->in_use;
     if (room->unit == unit || room->in_use) {
         return LT_OK;
     }
-    LT_TRY(wait_for(z, &room->work)); /* Of a unit that was brought and not used. */
+    LT_TRY(wait_for(z, &room->work)); /* Wait for a unit that was gathered and not used. */
     if (room->unit >= 0) {
         place_weights(z, room->unit, NULL);
     }
@@ -238,7 +238,8 @@ static lt_err begin_room(lt_zero *z, int unit, bool *begun) {
     return gather(z, unit, room->data, &room->work);
 }
 
-/* The unit, and the next one on its way: up in a forward pass, down in a backward one. */
+/* Gather the unit, and begin with the next one: the unit above in a forward pass, below in a
+ * backward pass. */
 static lt_err bring_weights(lt_zero *z, int unit, bool backward) {
     const lt_param_table *t = &z->model->table;
     lt_zero_room *room = &z->weight_rooms[room_of(t, unit)];
@@ -276,7 +277,8 @@ static lt_err leave(void *of, int unit, unsigned what) {
     return (what & LT_UNIT_GRADIENTS) != 0 ? leave_gradients(z, unit) : LT_OK;
 }
 
-/* What the master has of a layer's small parameters, to all ranks: each adds its own to zeros. */
+/* Bring the master values of a layer's small parameters to all ranks: each adds its own to
+ * zeros. */
 static lt_err gather_f32(lt_zero *z) {
     const lt_model_spec *spec = &z->model->spec;
     const lt_param_table *t = &z->trained->table, *full = &z->model->table;
