@@ -16,6 +16,9 @@
  *               whenever they are recomputed, so recompute gives the same bits. dy is read once for
  *               both its casts
  *
+ * Ranks of tp (tp.h) have parts of these matrices and use the scales of the whole: the one of a
+ * tensor is the largest of all ranks', and blocks must not be cut.
+ *
  * Weights, activations and gradients are stored as without it, so checkpoints do not differ.
  * Evaluation in a pass rounds as training does; generation does not. */
 #ifndef LT_MODEL_FP8_H
@@ -43,6 +46,9 @@ typedef struct lt_fp8 {
     bool cast;        /* The weights have been cast, */
     uint64_t version; /* those of this lt_model.version. */
 } lt_fp8;
+
+/* ARG: what a rank of tp holds of a matrix cuts blocks of 128 x 128. */
+LT_MUST_USE lt_err lt_fp8_check(const lt_param_table *t, lt_fp8_recipe recipe);
 
 /* Is this parameter's product one of those? */
 bool lt_fp8_takes(const lt_param *p);

@@ -300,10 +300,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
 
     LT_TRY(check_options(o, &m->spec));
     LT_TRY(lt_tp_check_rows(o->batch, o->seq, lt_pass_n_tp(o)));
-    if (o->fp8 != LT_FP8_NONE && lt_pass_n_tp(o) > 1) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "pass: 8-bit linear layers with tensor parallelism (tp=%d)",
-                lt_pass_n_tp(o));
-    }
+    LT_TRY(lt_pass_n_tp(o) > 1 ? lt_fp8_check(&m->table, o->fp8) : LT_OK);
     if (o->train && !o->master_elsewhere && !lt_model_has_master(m)) {
         LT_FAIL(LT_ERR_STATE,
                 "pass: the model was opened in %s without an F32 master; it can not be trained",

@@ -144,13 +144,22 @@ lt_err lt_tp_scatter(lt_exec *r, lt_tensor own, lt_tensor all) {
     return lt_exec_end(r, LT_TIMED_SCATTER);
 }
 
-lt_err lt_tp_sum(lt_exec *r, lt_tensor x) {
+static lt_err reduce(lt_exec *r, lt_tensor x, lt_reduce op) {
+    const int64_t count = lt_tensor_count(&x);
     if (r->n_tp == 1) {
         return LT_OK;
     }
-    LT_TRY(begin(r, LT_TIMED_SUM, 2 * lt_tensor_count(&x), x.dtype));
-    LT_TRY(lt_all_reduce(r->tp, x.data, x.data, lt_tensor_count(&x), x.dtype, LT_REDUCE_SUM, NULL));
+    LT_TRY(begin(r, LT_TIMED_SUM, 2 * count, x.dtype));
+    LT_TRY(lt_all_reduce(r->tp, x.data, x.data, count, x.dtype, op, NULL));
     return lt_exec_end(r, LT_TIMED_SUM);
+}
+
+lt_err lt_tp_sum(lt_exec *r, lt_tensor x) {
+    return reduce(r, x, LT_REDUCE_SUM);
+}
+
+lt_err lt_tp_max(lt_exec *r, lt_tensor x) {
+    return reduce(r, x, LT_REDUCE_MAX);
 }
 
 lt_err lt_tp_share(lt_exec *r, lt_tensor x) {

@@ -524,10 +524,13 @@ lt_tensor lt_scale_tensor(void *data, lt_scale_kind kind, int64_t rows, int64_t 
 
 /* y (R, C), scaled by `kind`, = x (R, C) F32 or BF16; t (C, R), scaled by t_kind, = x transposed.
  * Either may be absent; scales are contiguous. A block that holds Inf or NaN becomes NaN. Bits do
- * not depend on the device. */
+ * not depend on the device.
+ * given: the scales of kind TENSOR are read, not computed: x is a part of a matrix that has one
+ * scale. */
 typedef struct {
     lt_tensor y, scale, t, t_scale, x;
     lt_scale_kind kind, t_kind;
+    bool given;
 } lt_cast_scaled_args;
 
 /* y (M, N) F32 or BF16 [+]= a (M, K) . b (N, K)^T [+ bias (N)], both of 8-bit floats with scales: a

@@ -26,6 +26,8 @@ static const lt_case cast_cases[] = {
     {"tensor", LT_CASE_CHECK, .R = 33, .C = 70, .S = T, .G = -1},
     {"tensor, both ways", LT_CASE_CHECK, .R = 144, .C = 272, .S = T, .G = T, .E = 1,
      .aligned = true},
+    /* P: the scale is given, 2^-P. */
+    {"tensor, the scale is given", LT_CASE_CHECK, .R = 33, .C = 70, .S = T, .G = T, .P = 3},
     {"llama-1b activations", LT_CASE_BENCH, .R = 4096, .C = 2048, .S = ROW, .G = -1},
     {"llama-1b weights", LT_CASE_BENCH, .R = 2048, .C = 2048, .S = BLOCK, .G = BLOCK},
 };
@@ -49,12 +51,18 @@ static void fill_edges(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
+static void fill_given(double *values, const lt_case_tensor *t, lt_rng *r) {
+    (void)r;
+    values[0] = ldexp(1.0, -(int)t->c->P);
+}
+
 static void cast_build(lt_setup *s) {
     const lt_case *c = s->c;
     lt_cast_scaled_args *a = (lt_cast_scaled_args *)s->args;
     const lt_dtype type = c->E ? LT_F8_E5M2 : LT_F8_E4M3;
     lt_case_tensor *t = lt_setup_in(s, "x", &a->x, s->act, LT_SHAPE(c->R, c->C));
     t->fill = c->extreme ? fill_edges : lt_fill_normal;
+    a->given = c->P > 0;
     for (int turned = 0; turned < 2; turned++) {
         const int64_t kind = turned ? c->G : c->S, rows = turned ? c->C : c->R,
                       cols = turned ? c->R : c->C;
@@ -65,8 +73,10 @@ static void cast_build(lt_setup *s) {
         *(turned ? &a->t_kind : &a->kind) = (lt_scale_kind)kind;
         t = lt_setup_out(s, turned ? "t" : "y", turned ? &a->t : &a->y, type, LT_SHAPE(rows, cols));
         t->may_be_nan = true;
-        t = lt_setup_out(s, turned ? "t_scale" : "scale", turned ? &a->t_scale : &a->scale, LT_F32,
-                         scale.n_dims, scale.shape);
+        t = (a->given ? lt_setup_in : lt_setup_out)(s, turned ? "t_scale" : "scale",
+                                                    turned ? &a->t_scale : &a->scale, LT_F32,
+                                                    scale.n_dims, scale.shape);
+        t->fill = a->given ? fill_given : t->fill;
         t->contiguous = t->may_be_nan = true;
     }
 }

@@ -33,6 +33,15 @@ static double value(const source *s, int64_t r, int64_t c) {
     return get(s->x, s->turned ? at2(s->x, c, r) : at2(s->x, r, c));
 }
 
+static void round_by(const source *s, const lt_tensor *y, int64_t r0, int64_t r1, int64_t c0,
+                     int64_t c1, float inverse) {
+    for (int64_t r = r0; r < r1; r++) {
+        for (int64_t c = c0; c < c1; c++) {
+            set(y, at2(y, r, c), (double)((float)value(s, r, c) * inverse));
+        }
+    }
+}
+
 /* Round rows [r0, r1), columns [c0, c1) by one scale. NaN counts as larger than all. */
 static float round_block(const source *s, const lt_tensor *y, int64_t r0, int64_t r1, int64_t c0,
                          int64_t c1) {
@@ -44,19 +53,19 @@ static float round_block(const source *s, const lt_tensor *y, int64_t r0, int64_
         }
     }
     scale = lt_scale_of(amax, y->dtype == LT_F8_E5M2, &inverse);
-    for (int64_t r = r0; r < r1; r++) {
-        for (int64_t c = c0; c < c1; c++) {
-            set(y, at2(y, r, c), (double)((float)value(s, r, c) * inverse));
-        }
-    }
+    round_by(s, y, r0, r1, c0, c1, inverse);
     return scale;
 }
 
-static void cast_to(const source *s, const lt_tensor *y, const lt_tensor *scale,
-                    lt_scale_kind kind) {
+static void cast_to(const source *s, const lt_tensor *y, const lt_tensor *scale, lt_scale_kind kind,
+                    bool given) {
     const int64_t n = LT_SCALE_SPAN;
     LT_ASSERT(y->n_dims == 2 && y->shape[0] == s->rows && y->shape[1] == s->cols);
     LT_ASSERT(y->dtype == LT_F8_E4M3 || y->dtype == LT_F8_E5M2);
+    if (kind == LT_SCALE_TENSOR && given) {
+        round_by(s, y, 0, s->rows, 0, s->cols, 1.0f / (float)get(scale, 0));
+        return;
+    }
     if (kind == LT_SCALE_TENSOR) {
         set(scale, 0, (double)round_block(s, y, 0, s->rows, 0, s->cols));
         return;
@@ -79,10 +88,10 @@ lt_err lt_ref_cast_scaled(lt_queue *q, const lt_cast_scaled_args *a) {
     (void)q;
     LT_ASSERT(a->x.n_dims == 2);
     if (present(&a->y)) {
-        cast_to(&plain, &a->y, &a->scale, a->kind);
+        cast_to(&plain, &a->y, &a->scale, a->kind, a->given);
     }
     if (present(&a->t)) {
-        cast_to(&turned, &a->t, &a->t_scale, a->t_kind);
+        cast_to(&turned, &a->t, &a->t_scale, a->t_kind, a->given);
     }
     return LT_OK;
 }

@@ -305,6 +305,49 @@ static void bf16_errs_as_one_rank_does(void **state) {
     odd_close(&one);
 }
 
+/* 8-bit linear layers have the scales of the whole: blocks that shards do not cut, or one of a
+ * tensor, the largest of all ranks'. Near one rank's: a product that is summed in another order may
+ * be rounded to another of the 8-bit numbers, which are 1/16 apart. */
+static void eight_bits_as_on_one_rank(void **state) {
+    lt_model_spec spec = odd_spec(LT_FAMILY_LLAMA);
+    (void)state;
+    spec.width = 128;
+    spec.n_heads = spec.n_kv_heads = 4;
+    spec.head_dim = 64;
+    spec.ffn_width = 256;
+    spec.init_std = 0.05f;
+    lt_model_spec_derive(&spec);
+    for (int i = 0; i < 4; i++) {
+        job jobs[2];
+        double apart = 0.0, norm = 0.0;
+        for (int k = 0; k < 2; k++) {
+            jobs[k] = odd_job(&spec, LT_F32, false);
+            jobs[k].pass.fp8 = i < 2 ? LT_FP8_BLOCKWISE : LT_FP8_TENSORWISE;
+            jobs[k].pass.fp8_wgrad = i % 2 != 0;
+            must(lt_param_table_open(&jobs[k].whole, &spec), "table");
+            run(&jobs[k], k + 1, "8 bits");
+        }
+        for (int64_t j = 0; j < jobs[0].whole.whole_elements; j++) {
+            const double a = (double)jobs[1].gradients[j], b = (double)jobs[0].gradients[j];
+            apart += (a - b) * (a - b);
+            norm += b * b;
+        }
+        if (!(sqrt(apart / norm) <= 5e-3)) {
+            fail_msg("8 bits, recipe %d: gradients differ by %.3g of their size", i,
+                     sqrt(apart / norm));
+        }
+        odd_close(&jobs[0]);
+        odd_close(&jobs[1]);
+    }
+    spec.ffn_width = 192;
+    job cut = odd_job(&spec, LT_F32, false);
+    cut.pass.fp8 = LT_FP8_BLOCKWISE;
+    assert_int_equal(lt_comm_run_threads(2, &(lt_comm_options){.deadline_s = 60}, run_rank, &cut),
+                     LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "has 96 rows from the 0th on, which cut blocks of "
+                                               "128"));
+}
+
 /* A rank without a row, and heads that do not divide: refused with both numbers. */
 static void what_does_not_divide_is_refused(void **state) {
     lt_model_spec spec = odd_spec(LT_FAMILY_QWEN3);
@@ -323,9 +366,10 @@ static void what_does_not_divide_is_refused(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[N_GOLDEN_CASES + 3] = {
+    struct CMUnitTest tests[N_GOLDEN_CASES + 4] = {
         [N_GOLDEN_CASES] = cmocka_unit_test(uneven_rows_and_words),
         cmocka_unit_test(bf16_errs_as_one_rank_does),
+        cmocka_unit_test(eight_bits_as_on_one_rank),
         cmocka_unit_test(what_does_not_divide_is_refused)};
     for (int i = 0; i < N_GOLDEN_CASES; i++) {
         tests[i] = (struct CMUnitTest){.name = golden_cases[i],

@@ -119,10 +119,12 @@ static uint32_t largest_of(const lt_tensor *x) {
 }
 
 static void cast_to(const lt_tensor *y, const lt_tensor *scale, lt_scale_kind kind,
-                    const lt_tensor *x, bool turned) {
+                    const lt_tensor *x, bool turned, bool given) {
     const int64_t rows = y->shape[0], cols = y->shape[1];
     float inverse = 0.0f;
-    if (kind == LT_SCALE_TENSOR) {
+    if (kind == LT_SCALE_TENSOR && given) {
+        inverse = 1.0f / *(const float *)scale->data; /* Of a power of two: exact. */
+    } else if (kind == LT_SCALE_TENSOR) {
         *(float *)scale->data = scale_of(largest_of(x), y->dtype == LT_F8_E5M2, &inverse);
     }
 #pragma omp parallel for collapse(2) schedule(static) if (rows * cols > PARALLEL_MIN)
@@ -140,10 +142,10 @@ lt_err LT_ISA_NAME(lt_cpu_cast_scaled)(lt_queue *q, const void *args) {
     const lt_cast_scaled_args *a = args;
     (void)q;
     if (a->y.data != NULL) {
-        cast_to(&a->y, &a->scale, a->kind, &a->x, false);
+        cast_to(&a->y, &a->scale, a->kind, &a->x, false, a->given);
     }
     if (a->t.data != NULL) {
-        cast_to(&a->t, &a->t_scale, a->t_kind, &a->x, true);
+        cast_to(&a->t, &a->t_scale, a->t_kind, &a->x, true, a->given);
     }
     return LT_OK;
 }

@@ -29,6 +29,9 @@ static const char *cast_refuse(const void *args, const lt_device *device) {
     if (a->x.dtype != LT_F32 && a->x.dtype != LT_BF16) {
         return "x is neither F32 nor BF16";
     }
+    if (a->given) {
+        return "the scale is given";
+    }
     if (!dense(&a->x) || !dense(&a->y) || !dense(&a->t)) {
         return "columns not contiguous";
     }
