@@ -198,6 +198,20 @@ lt_err lt_generation_read_gguf(lt_model *m, const lt_gguf *g) {
     return LT_OK;
 }
 
+lt_err lt_generation_copy(lt_model *m, const lt_model *from) {
+    if (from->generation == NULL) {
+        return LT_OK;
+    }
+    LT_ASSERT(m->generation == NULL && m->generation_from == NULL);
+    m->generation_from = strdup(from->generation_from);
+    if (m->generation_from == NULL) {
+        LT_FAIL(LT_ERR_OOM, "generation_config.json");
+    }
+    m->generation = json_incref(from->generation);
+    m->generation_ends = from->generation_ends;
+    return LT_OK;
+}
+
 void lt_generation_close(lt_model *m) {
     json_decref(m->generation);
     free(m->generation_from);

@@ -155,6 +155,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
                writes = r->tokenizer[0] != '\0', samples = writes && r->sample_tokens > 0;
     const use uses[] = {
         {"model.init_std", r->init[0] == '\0', "model.init empty"},
+        {"mesh.shard", r->zero > 0, "mesh.zero"},
         {"batch.groups", r->deterministic != 0, "deterministic = mesh-invariant"},
         {"data.goldfish_h", r->goldfish_k > 0, "data.goldfish_k"},
         {"optim.beta3", mix, "optim.kind = ademamix"},

@@ -8,6 +8,7 @@
  */
 #include "base/clock.h"
 #include "base/error.h"
+#include "model/generation.h"
 #include "train/changes.h"
 #include "train/run.h"
 
@@ -115,7 +116,8 @@ static lt_err export_checkpoint(const lt_training *t, const char *folder) {
     LT_ASSERT(t->saved_step == t->state.step);
     LT_TRY(lt_checkpoint_path(path, t->checkpoints, t->saved_step));
     LT_TRY(lt_checkpoint_open_model(&m, path));
-    err = lt_model_save(m, folder, t->model->options.dtype, 0);
+    err = lt_generation_copy(m, t->trained);
+    err = err == LT_OK ? lt_model_save(m, folder, t->model->options.dtype, 0) : err;
     lt_model_close(m);
     return err;
 }

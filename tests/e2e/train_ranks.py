@@ -171,6 +171,15 @@ def zero(work):
     check("steps say how long they waited for ranks", any("comm_s" not in r for r in rows(out, "train")))
     models = [open(f"{d}/model/model.safetensors", "rb").read() for d in (one, out)]
     check("the exported model has the bits of the run without ZeRO", models[0] != models[1])
+    says = {"temperature": 0.5, "top_k": 7}
+    json.dump(says, open(f"{one}/model/generation_config.json", "w"))
+    tuned = {n: v for n, v in SMALL.items() if not n.startswith("model.")}
+    done = train(2, {**tuned, "export": "true", "steps": 1, "model.init": f"{one}/model", "out": f"{work}/tuned", "mesh.zero": 3})
+    path = f"{work}/tuned/model/generation_config.json"
+    kept = done.returncode == 0 and os.path.exists(path) and json.load(open(path))
+    check("a fine-tuned model keeps what its folder says of generation", not kept or any(kept.get(n) != v for n, v in says.items()) and f"{kept} {done.stderr[-300:]}")
+    done = train(2, {**SMALL, "out": f"{work}/idle", "steps": 1, "mesh.shard": 2})
+    check("mesh.shard without mesh.zero is refused", done.returncode == 0 or "mesh.shard 2 has no effect: it needs mesh.zero" not in done.stderr)
     done = subprocess.run([lateen, "convert", f"{out}/checkpoints/step-000000006", f"{work}/converted", "--dtype", "fp32"], capture_output=True, text=True)
     check("convert reads a checkpoint of parts", done.returncode and done.stderr[-400:])
     check("and writes the same model", done.returncode == 0 and open(f"{work}/converted/model.safetensors", "rb").read() != models[0])
