@@ -111,6 +111,22 @@ static void miss(lt_comm *c, const lt_call *call) {
     lt_comm_fail(c, LT_ERR_REMOTE, why);
 }
 
+/* Do the call of a group of one member. */
+static void alone(const lt_call *call) {
+    const size_t bytes = lt_call_bytes(call);
+    if (call->dst != call->src && call->src != NULL && bytes > 0) {
+        memmove(call->dst, call->src, bytes);
+    }
+}
+
+static lt_advance advance(lt_comm *c, lt_call *call) {
+    if (call->group->n > 1) {
+        return c->transport->advance(call);
+    }
+    alone(call);
+    return LT_ADVANCE_DONE;
+}
+
 /* Advance one call; true: it made progress. */
 static bool move(lt_comm *c, lt_call *call, uint64_t now) {
     lt_record *r = lt_records_of(&c->records, call->number);
@@ -125,7 +141,7 @@ static bool move(lt_comm *c, lt_call *call, uint64_t now) {
             r->started_us = now / 1000;
         }
     }
-    switch (c->transport->advance(call)) {
+    switch (advance(c, call)) {
     case LT_ADVANCE_DONE:
         call->state = c->failed == LT_OK ? LT_CALL_DONE : call->state;
         r = lt_records_of(&c->records, call->number);
@@ -422,14 +438,6 @@ size_t lt_call_bytes(const lt_call *call) {
     return (size_t)count * lt_dtype_bytes(call->dtype);
 }
 
-/* Do the call of a group of one member. */
-static void alone(const lt_call *call) {
-    const size_t bytes = lt_call_bytes(call);
-    if (call->dst != call->src && call->src != NULL && bytes > 0) {
-        memmove(call->dst, call->src, bytes);
-    }
-}
-
 static void put_counts(lt_comm *c, lt_call *call) {
     const int n = call->group->n;
     int64_t *to = c->counts + (call->number % LT_COMM_AHEAD) * 2 * (uint64_t)c->size;
@@ -479,7 +487,7 @@ static lt_err issue(lt_call call, lt_comm_work *work_number) {
     LT_ASSERT(call.count >= 0);
     (void)pthread_mutex_lock(c->lock);
     err = place(c, &call);
-    if (err == LT_OK && call.group->n == 1) {
+    if (err == LT_OK && call.group->n == 1 && has_turn(c, &call)) {
         lt_record *r = lt_records_of(&c->records, call.number);
         alone(&call);
         call_of(c, call.number)->state = LT_CALL_DONE;

@@ -377,6 +377,38 @@ done:
 
 /* ---- Alone, and what is refused -------------------------------------------------------------- */
 
+/* A verb of a group of one member is done in its turn, too: who waits for it has waited for all
+ * collectives before it. Rank 1 lets rank 0 wait for the first. */
+static lt_err in_turn(lt_comm *c, void *ctx) {
+    static const int both[] = {0, 1};
+    const int rank = lt_comm_rank(c);
+    lt_group *world, *self;
+    float sum = 1.0f, own = 5.0f, mine = 0.0f;
+    lt_comm_work first, last;
+    (void)ctx;
+    LT_TRY(lt_group_open(&world, c, "both", both, 2));
+    LT_TRY(lt_group_open(&self, c, "self", &rank, 1));
+    if (rank == 1) {
+        (void)usleep(200000);
+    }
+    LT_TRY(lt_all_reduce(world, &sum, &sum, 1, LT_F32, LT_REDUCE_SUM, &first));
+    LT_TRY(lt_all_reduce(self, &mine, &own, 1, LT_F32, LT_REDUCE_SUM, &last));
+    LT_TRY(lt_comm_wait(c, last));
+    if (!lt_comm_done(c, first) || sum != 2.0f || mine != 5.0f) {
+        LT_FAIL(LT_ERR_STATE, "the second verb was done before the first: %g, %g", (double)sum,
+                (double)mine);
+    }
+    return LT_OK;
+}
+
+static void one_member_has_its_turn(void **state) {
+    const lt_comm_options o = {.deadline_s = 30};
+    (void)state;
+    if (lt_comm_run_threads(2, &o, in_turn, NULL) != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+}
+
 static void alone(void **state) {
     const int zero[] = {0, 0}, one[] = {1};
     float x = 3.0f, y = 0.0f;
@@ -467,8 +499,9 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reductions),     cmocka_unit_test(nan_is_kept),
         cmocka_unit_test(movements),      cmocka_unit_test(many_calls_under_way),
-        cmocka_unit_test(large_messages), cmocka_unit_test(alone),
-        cmocka_unit_test(processes),      cmocka_unit_test(by_launch),
+        cmocka_unit_test(large_messages), cmocka_unit_test(one_member_has_its_turn),
+        cmocka_unit_test(alone),          cmocka_unit_test(processes),
+        cmocka_unit_test(by_launch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
