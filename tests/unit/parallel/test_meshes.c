@@ -41,8 +41,8 @@ static int n_ranks(const drawn *d) {
     return d->pp * d->dp * d->cp * d->tp;
 }
 
-/* What is refused is not drawn: ZeRO 2 and 3 within a pipeline, ZeRO of divided experts, all-to-alls
- * of fewer heads than ranks. */
+/* What is refused is not drawn: ZeRO 2 and 3 within a pipeline, ZeRO of divided experts, and
+ * all-to-alls of fewer heads than ranks. */
 static drawn draw(lt_rng *r) {
     static const int sizes[] = {1, 1, 2, 2, 4}, levels[] = {0, 1, 2, 3}, micros[] = {0, 1, 2};
     static const char *const contexts[] = {"gather", "ulysses", "ring"},

@@ -10,6 +10,10 @@
 
 /* steps, rates and limits of a step, saving, looking, and where and how it is computed. */
 static const char *const may_change[] = {"mesh",
+                                         "mesh.context",
+                                         "mesh.expert_room",
+                                         "mesh.zero",
+                                         "mesh.shard",
                                          "mesh.deadline",
                                          "mesh.schedule",
                                          "mesh.chunks",
