@@ -15,6 +15,10 @@ static const char *const may_change[] = {"mesh",
                                          "mesh.zero",
                                          "mesh.shard",
                                          "mesh.deadline",
+                                         "mesh.zero",
+                                         "mesh.shard",
+                                         "mesh.context",
+                                         "mesh.expert_room",
                                          "mesh.schedule",
                                          "mesh.chunks",
                                          "mesh.stages",
@@ -97,6 +101,7 @@ static const struct {
     {"optim.eps", "1e-08", "1e-06", ""},
     {"optim.decay", "0.1", "0", ""},
     {"loss.z", "0", "0.0001", ""},
+    {"deterministic", "run", "mesh-invariant", "batch.groups=4"},
 };
 
 /* Named elsewhere: their change needs files, or another run beside "base". */
@@ -104,7 +109,8 @@ static const char *const elsewhere[] = {
     "data.train",       "data.tokenizer",      "model.init",       "model.config",
     "model.top_k",      "data.add_bos",        "data.add_eod",     "model.capacity",
     "model.aux_coef",   "model.router_z_coef", "optim.beta3",      "optim.alpha",
-    "optim.mix_warmup", "optim.muon_momentum", "optim.muon_steps", "model.fp8_wgrad"};
+    "optim.mix_warmup", "optim.muon_momentum", "optim.muon_steps", "model.fp8_wgrad",
+    "batch.groups"};
 
 #define LENGTH(a) (sizeof(a) / sizeof *(a))
 
