@@ -107,7 +107,7 @@ def order(verb, log):
 
 def disturb(verb, whole, kind, n):
     """'' or what is wrong with the verb when call n of this kind fails."""
-    out = name_of(verb, f"{kind}{n}")
+    out = name_of(verb, f"{kind}{n:06d}")  # No name begins another: remove takes all that begin with it.
     log = f"{out}.log"
     r = run(verb, out, **{f"INJECT_{kind}": str(n), "INJECT_LOG": log})
     text = open(log).read() if os.path.exists(log) else ""

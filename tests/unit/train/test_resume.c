@@ -65,6 +65,8 @@ static const struct {
     const char *name, *was, *now, *also;
 } keeps[] = {
     {"seed", "1234", "7", ""},
+    {"deterministic", "run", "mesh-invariant", "batch.size=8"},
+    {"batch.groups", "8", "4", "deterministic=mesh-invariant batch.size=8"},
     {"model.family", "apertus", "qwen3", "model.act=silu model.gated=true"},
     {"model.layers", "1", "2", ""},
     {"model.width", "16", "32", "model.head_dim=8 model.ffn=64"},
