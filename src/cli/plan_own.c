@@ -38,16 +38,55 @@ typedef struct {
     double tokens; /* Of a step. */
 } own_plan;
 
+/* What rank 0 of a run holds whose ranks divide rows and, with ZeRO, the state. */
+static lt_err plan_rank(own_plan *p, const lt_mesh_shape *shape) {
+    static lt_world world;
+    const lt_recipe *r = &p->run.recipe;
+    lt_pass_options pass = p->run.pass;
+    lt_shards shards;
+    lt_partition full;
+    lt_err err = LT_OK;
+    world = (lt_world){.shape = *shape};
+    LT_TRY(lt_layout_open(&world.layout, &p->run.spec, shape, 0));
+    LT_TRY_DONE(lt_shards_open(&shards, &world, (int)r->zero, (int)r->shard));
+    if (shards.level > 0) {
+        full = lt_shards_full(&shards);
+        pass.partition = &full;
+        pass.master_elsewhere = true;
+        pass.gradients_elsewhere = shards.level > 1;
+    }
+    LT_TRY_DONE(lt_memory_buffers(&p->memory, r, &p->run.spec, p->run.dtype, &pass, NULL, &shards));
+done:
+    lt_shards_close(&shards);
+    return err;
+}
+
+/* As lt_training_open divides a step's rows. */
+static void divide_rows(lt_recipe *r, int dp) {
+    const int64_t parts = r->deterministic != 0 ? r->groups : dp;
+    const int64_t most = lt_recipe_largest_batch(r) / parts;
+    if (most > 0 && (r->micro == 0 || r->micro > most)) {
+        r->micro = most;
+    }
+}
+
 static lt_err make(own_plan *p, const char *cluster) {
     static lt_recipe r; /* Some KB: not on the stack. */
+    lt_mesh_shape shape;
     lt_device_kind kind;
     lt_options_default(&lt_recipe_table, &r);
     LT_TRY(lt_options_load_yaml(&lt_recipe_table, &r, p->path));
     LT_TRY(lt_device_name_kind(&kind, r.device));
     p->on_device = cluster[0] != '\0' || kind == LT_DEVICE_CUDA;
+    LT_TRY(lt_mesh_parse(&shape, r.mesh));
+    divide_rows(&r, shape.dp);
     LT_TRY(lt_own_run_open(&p->run, &r, p->on_device));
-    LT_TRY(lt_memory_buffers(&p->memory, &p->run.recipe, &p->run.spec, p->run.dtype, &p->run.pass,
-                             NULL, NULL));
+    if (shape.dp > 1 && shape.pp * shape.cp * shape.tp * shape.ep == 1) {
+        LT_TRY(plan_rank(p, &shape));
+    } else {
+        LT_TRY(lt_memory_buffers(&p->memory, &p->run.recipe, &p->run.spec, p->run.dtype,
+                                 &p->run.pass, NULL, NULL));
+    }
     p->tokens = (double)(p->run.micros * p->run.pass.batch * p->run.pass.seq);
     if (cluster[0] == '\0') {
         return LT_OK;

@@ -27,12 +27,16 @@ static lt_err open_of_plane(lt_group **out, const lt_world *w, const char *name,
 
 static lt_err open_groups(lt_shards *s, int per_group) {
     const lt_world *w = s->world;
-    const int all = lt_group_size(w->mesh.grad), rank = lt_group_rank(w->mesh.grad);
+    const int all = w->shape.dp * w->shape.cp;
+    const int rank = w->layout.dp * w->shape.cp + w->layout.cp;
     s->n = per_group > 0 ? per_group : all;
     if (all % s->n != 0) {
         LT_FAIL(LT_ERR_ARG, "mesh.shard = %d does not divide the %d ranks of dp x cp", s->n, all);
     }
     s->own = rank % s->n;
+    if (w->comm == NULL) {
+        return LT_OK;
+    }
     if (s->n == all) {
         s->ranks = w->mesh.grad;
         return LT_OK;

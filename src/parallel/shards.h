@@ -26,8 +26,9 @@ typedef struct {
 } lt_shards;
 
 /* per_group: mesh.shard, how many ranks divide a model among them; 0: all that hold the same. A
- * collective call, after lt_world_divide. Free with lt_shards_close. ARG: per_group does not divide
- * the ranks; UNSUPPORTED: experts are divided over ranks. */
+ * collective call after lt_world_divide; or, of a world without ranks whose shape and layout are
+ * filled in, to plan what one of them would keep. Free with lt_shards_close. ARG: per_group does
+ * not divide the ranks; UNSUPPORTED: with experts spread over ranks. */
 LT_MUST_USE lt_err lt_shards_open(lt_shards *s, const lt_world *w, int level, int per_group);
 void lt_shards_close(lt_shards *s);
 

@@ -166,8 +166,11 @@ def zero(work):
     args = {**SMALL, "export": "true", "steps": 6}
     check("dp=2 without ZeRO", train(2, {**args, "out": one}).returncode)
     for steps, level in ((2, 3), (4, 1), (6, 2)):
-        done = train(2, {**args, "out": out, "steps": steps, "mesh.zero": level})
+        done = train(2, {**args, "out": out, "steps": steps, "mesh": "dp=2", "mesh.zero": level})
         check(f"ZeRO {level} to step {steps}", done.returncode and done.stderr[-400:])
+        done = subprocess.run([lateen, "plan", "--model", out, "--json"], capture_output=True, text=True)
+        told, plan = rows(out, "start")[-1]["memory"], json.loads(done.stdout or "{}").get("memory", {})
+        check(f"ZeRO {level}: the plan announces the run's bytes", not plan or {n: (v, told.get(n)) for n, v in plan.items() if told.get(n) != v})
     check("steps say how long they waited for ranks", any("comm_s" not in r for r in rows(out, "train")))
     models = [open(f"{d}/model/model.safetensors", "rb").read() for d in (one, out)]
     check("the exported model has the bits of the run without ZeRO", models[0] != models[1])
