@@ -1,12 +1,11 @@
 /* lazy_device.h: a device for tests that does nothing until it is waited for. The CPU's ops are
  * kept with their arguments, transfers and copies with their pointers, and run in order when a sync
  * asks for all of a queue, or a mark for those before it; where a queue waits for another, that one
- * runs first, so far and no further. A real device may be as late: who reads a result too early, or
- * writes over what a transfer has still to read, is found out. Or as early: lazy.hasty makes a
- * transfer at once where nothing stands before it in its queue, and runs all other queues to their
- * ends before a mark is reached, so that work which should have waited for another queue is found
- * out.
- * Graphs are kept likewise. One thread at a time; memory is the host's. */
+ * runs first, so far and no further. A real device may be as late, so this finds code that reads a
+ * result too early or overwrites the source of a pending transfer. A device may also be early:
+ * lazy.hasty makes a transfer at once where nothing is before it in its queue, and runs all other
+ * queues to their ends before a mark is reached, which finds work that should have waited for
+ * another queue. Graphs are kept likewise. One thread at a time; memory is host memory. */
 #ifndef TESTS_LAZY_DEVICE_H
 #define TESTS_LAZY_DEVICE_H
 

@@ -1,5 +1,5 @@
 /* letters.h: for tests, a tokenizer whose ids are the letters of a string: id i is letters[i].
- * After cmocka.h. */
+ * Include it after cmocka.h. */
 #ifndef TESTS_LETTERS_H
 #define TESTS_LETTERS_H
 

@@ -1,5 +1,5 @@
-/* The trace of a failure: which levels it has, in which order, what happens when there are more
- * than fit, and that a failure kept aside comes back with its own. */
+/* The trace of a failure: its levels and their order, more levels than fit, and a failure that was
+ * kept aside and returns with its own trace. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* What a process may use, read from trees of /proc and /sys/fs/cgroup as machines and containers
- * have them. Each tree is a list of files, written into a temporary folder; the expected figures
+/* The limits of a process, read from trees of /proc and /sys/fs/cgroup as on machines and in
+ * containers. Each tree is a list of files, written into a temporary folder; the expected figures
  * are worked out by hand from the rules at the head of base/limits.h. */
 #include <setjmp.h>
 #include <stdarg.h>

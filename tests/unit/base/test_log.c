@@ -1,4 +1,4 @@
-/* What is said: levels, the file, progress lines; and time as text. */
+/* Log output: levels, the file, progress lines; and time as text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

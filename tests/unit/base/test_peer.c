@@ -1,5 +1,5 @@
-/* test_peer.c: a peer that answers, one that has nothing to measure, one that never gets ready, one
- * that ends, one that answers nonsense. */
+/* test_peer.c: peers that answer, have nothing to measure, never become ready, end early, or answer
+ * nonsense. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* What a world does when a rank does not come, calls something else, fails or gives up: every other
- * rank fails within the deadline, with a message that names it, and the records tell the same. */
+/* A rank that does not come, calls something else, fails or gives up: every other rank fails within
+ * the deadline, with a message that names the rank, and the records agree. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

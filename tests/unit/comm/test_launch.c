@@ -1,5 +1,6 @@
-/* The launcher: what its ranks are given, who is told of a rank that fails and how it all ends. The
- * program is its own rank: argv names what it does, and what it has to say goes into a folder. */
+/* The launcher: what its ranks get, which ranks learn of a failed rank, and how a launch ends. The
+ * test program is its own rank: argv names what it does, and it writes its results into a
+ * folder. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* The groups of a mesh, beside lists worked out by hand, and what is refused. */
+/* The groups of a mesh against lists worked out by hand, and refused meshes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* The store: what it keeps, who waits for what, epochs, who lives, and what a bad client can do. */
+/* The store: its keys, waiting requests, epochs, liveness, and clients that misbehave. */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,6 +1,7 @@
-/* Every verb on ranks as threads. What each member sends is a function of (member, element), so
- * each rank works out by itself, in the order of the members, what it must receive, to the bit. A
- * rank tells what is wrong through its error: cmocka's assertions are for the main thread. */
+/* Every verb on ranks as threads. The data that a member sends are a function of (member, element),
+ * so each rank can compute, in the order of the members and to the bit, what it must receive. A
+ * rank reports a mistake through its error, because cmocka's assertions work only on the main
+ * thread. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Conversations to ids and label masks: equal to transformers (goldens by
- * tools/check_chat_rows.py); bad lines; into a shard. */
+/* Conversations become the ids and label masks of transformers (goldens by
+ * tools/check_chat_rows.py); bad lines; conversations written into a shard. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* Chat templates: equal to transformers on published templates and on random ones (goldens by
- * tools/check_templates.py); the sandbox's bounds; where a model's template is found. */
+ * tools/check_templates.py); the bounds of the sandbox; where a model's template is found. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

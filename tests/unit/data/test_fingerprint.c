@@ -1,5 +1,5 @@
-/* What must be the same for a shard, or a loader's position, to be gone on with: each field alone
- * makes another fingerprint. */
+/* The fingerprints that decide whether a shard, or a loader's position, can be resumed: a change of
+ * any single field changes the fingerprint. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* The GGUF container: a file built in memory reads back; every truncation and lie is one clear
- * error. */
+/* The GGUF container: a file built in memory reads back; every truncation and every false number
+ * gives one clear error. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

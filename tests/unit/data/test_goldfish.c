@@ -1,4 +1,4 @@
-/* Goldfish: the table is torch's, the products are the definition's. */
+/* Goldfish: the table equals torch's, the products follow the definition. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

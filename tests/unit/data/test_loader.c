@@ -1,5 +1,5 @@
-/* The loader: rows equal Megatron's, every label is seen once an epoch, ranks and resumes see what
- * one run sees. */
+/* The loader: rows equal Megatron's, every label is seen once per epoch, several ranks and resumed
+ * runs see the rows of one uninterrupted run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Seals of shards: what changed content, size, number, time and place do to a comparison; files
- * smaller and larger than what is read of them. */
+/* Seals of shards: comparisons after content, size, number, time or place have changed; files
+ * smaller and larger than the part that is read. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Token shards: what is written is read back; what lies in its header or tables is refused. */
+/* Token shards: written data are read back; false headers or tables are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Text reader: records of every cut, packed or not, resume, and what bad input is told. */
+/* Text reader: records cut at every place, packed or not, resuming, and the messages for bad
+ * input. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Files to shard: the same bytes for any number of threads and however often it is interrupted. */
+/* Files become a shard: the same bytes for any number of threads and of interruptions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

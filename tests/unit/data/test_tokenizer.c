@@ -1,5 +1,5 @@
 /* Tokenizers from small files in memory: parts of tokenizer.json, other formats, streaming, and bad
- * input, each of which is one clear error. */
+ * input, which always gives one clear error. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

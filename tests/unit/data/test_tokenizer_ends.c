@@ -1,5 +1,5 @@
-/* Which tokens end a text by a tokenizer's own files: names, a GGUF's keys, tokenizer_config.json;
- * what GGUF's writer makes of a model's ids. */
+/* Which tokens end a text according to a tokenizer's own files: names, the keys of a GGUF,
+ * tokenizer_config.json; and how the GGUF writer stores a model's ids. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

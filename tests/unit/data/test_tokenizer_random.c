@@ -1,6 +1,6 @@
-/* Small random tokenizer.json files with every part in many combinations: ids, with and without
- * special tokens, and text back must be those of Hugging Face's package, as
- * tests/golden/tokenizer/random.jsonl has them (tools/diff_tokenizer_json.py --golden). */
+/* Small random tokenizer.json files with every part in many combinations: the ids, with and without
+ * special tokens, and the decoded text must equal those of Hugging Face's package, stored in
+ * tests/golden/tokenizer/random.jsonl (tools/diff_tokenizer_json.py --golden). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

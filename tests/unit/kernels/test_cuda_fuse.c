@@ -1,6 +1,6 @@
-/* Ops of a step that become one kernel where the step is recorded (ops/fuse.h) against the same ops
- * one by one: the same bits in every tensor. Skipped where there is no GPU. Three layers of a
- * transformer at the level of ops, with shapes that fill nothing evenly. */
+/* Ops that become one kernel when a step is recorded (ops/fuse.h) give the same bits in every
+ * tensor as the same ops one by one. Three layers of a transformer at the level of ops, with sizes
+ * that are multiples of no tile. Skipped where there is no GPU. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

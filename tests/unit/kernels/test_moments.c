@@ -1,6 +1,6 @@
-/* Moments in BF16, rounded at random: the rounding itself; every implementation draws the
- * reference's bits; a part of a buffer draws what the whole would; and what it is for: an average
- * that moves by less than half a unit a step still arrives. */
+/* Moments in BF16 with stochastic rounding: the rounding itself; every implementation has the
+ * reference's bits; a part of a buffer has the bits of the whole; and the purpose: an average that
+ * moves by less than half a unit per step still reaches its value. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* What recomputation needs of the ops: a norm of the stored sum gives the bits the fused
- * add-and-norm gave, in every implementation. */
+/* Recomputation needs this of the ops: in every implementation, the norm of the stored sum has the
+ * bits of the fused add-and-norm. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

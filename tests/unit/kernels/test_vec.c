@@ -1,6 +1,5 @@
 /* test_vec.c: the functions of kernels/cpu/isa/vec.h against double, in the portable build (the
- * text is the same for all sets), and what they do with NaN, infinities and the ends of their
- * ranges. */
+ * text is the same for all sets), and with NaN, infinities and the ends of their ranges. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* The tuner's record of products: what is kept is found, by exactly its product; what is broken in
- * the file is passed over. */
+/* The tuner's record of products: a kept entry is found for exactly its product; broken lines of
+ * the file are skipped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

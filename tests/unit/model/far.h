@@ -1,13 +1,13 @@
-/* far.h: a device without a device: the CPU's kernels behind everything that makes a GPU hard.
+/* far.h: a device for tests: the CPU's kernels behind the properties that make a GPU hard to use.
  *
- *     memory   what alloc returns can not be touched: the host's read or write faults. Ops get the
+ *     memory   the host cannot access what alloc returns: a read or write faults. Ops get the
  *              address behind it.
- *     queues   nothing runs before a sync: what the host reads too early is old, what it changes
- *              too early is used changed.
+ *     queues   nothing runs before a sync: data read too early are old, data changed too early are
+ *              used as changed.
  *     graphs   recorded with the pointers and numbers of the moment; transfers and waits inside one
  *              are failures.
  *
- * What runs right here, with the same bits as on the CPU, keeps to backend.h. */
+ * Code that runs correctly here, with the same bits as on the CPU, keeps to backend.h. */
 #ifndef TESTS_MODEL_FAR_H
 #define TESTS_MODEL_FAR_H
 

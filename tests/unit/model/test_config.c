@@ -1,4 +1,4 @@
-/* Specs: config.json there and back, refusals, counts. Configurations as transformers 5.23 writes
+/* Specs: config.json read and written, refusals, counts. Configurations as transformers 5.23 writes
  * them, shortened. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,7 @@
-/* Every key of config.json against what it does in transformers (golden:
- * tools/make_config_keys.py): a value that changes what a model says there changes the spec here or
- * is refused; one that changes nothing is passed over, or refused, and never changes the
- * arithmetic. Every key of a family's class is known. What a file leaves out is what transformers
- * takes for it. */
+/* Every key of config.json against its effect in transformers (golden: tools/make_config_keys.py):
+ * a value that changes a model's output there changes the spec here or is refused; one that changes
+ * nothing is ignored or refused, and never changes the arithmetic. Every key of a family's class is
+ * known. A missing key has the default of transformers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

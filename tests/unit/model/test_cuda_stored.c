@@ -1,6 +1,6 @@
-/* Weights as a GGUF stores them on a GPU, where there is one: near the same file read in F32 on the
- * CPU, for every mixture of block types, by each way there is: one row, few rows, many rows; the
- * same bits eager, recorded and launched; each matrix in memory once.
+/* Weights as stored in a GGUF, on a GPU, where there is one: logits near those of the same file
+ * read in F32 on the CPU, for every mixture of block types and on each path: one row, few rows,
+ * many rows; the same bits eager and as a recorded graph; each matrix is in memory once.
  *
  * Tolerance, relative to the largest logit: weights are exact (K formats' scales rounded at 2^-11),
  * or, with many rows, rounded at 2^-9 (on Hopper, with minima, with few too); activations are BF16:

@@ -1,5 +1,5 @@
-/* Models on a device that the host can not look into, with queued work and recorded graphs: every
- * family has the bits of the CPU. */
+/* Models on a device whose memory the host cannot access, with queued work and recorded graphs:
+ * every family has the bits of the CPU. */
 #include "unit/model/far.h"
 #include "unit/model/golden.h"
 

@@ -1,5 +1,5 @@
-/* Linear layers in 8-bit floats: near what they are without, the same bits with any recompute,
- * threads and device memory, and of the weights of today. */
+/* Linear layers in 8-bit floats: results are near those without, have the same bits with any
+ * recompute, number of threads and device memory, and always use the present weights. */
 #include "unit/model/golden.h"
 
 #include "model/fp8.h"

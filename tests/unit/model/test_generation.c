@@ -1,6 +1,6 @@
-/* What a model's own files say of generating: ends and defaults against transformers' generate
- * (tests/golden/model/generation.json, made by tools/make_generation_goldens.py), there and back
- * through folders and GGUF, and files with faults. */
+/* Generation settings in a model's own files: end tokens and defaults against transformers'
+ * generate (tests/golden/model/generation.json, made by tools/make_generation_goldens.py), written
+ * to folders and GGUF and read back, and faulty files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* GGUF files written and read again: the same logits to the bit from F32 weights, for every family
- * GGUF knows; weights as stored against the same weights widened; a token alone and in a batch. */
+ * that GGUF supports; weights as stored against the same weights widened; a token alone and in a
+ * batch. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,10 +1,10 @@
-/* Objectives over log-probabilities: weights a token, and DPO as a few lines outside the pass,
+/* Objectives over log-probabilities: weights per token, and DPO as a few lines outside the pass,
  * against PyTorch and transformers in float64 (tools/make_objective_goldens.py); any objective
  * against differences. F32 and BF16, each recompute level; on the CPU and, where there is one, on
  * the GPU.
  *
- * F32 tolerance as in test_golden.c and test_cuda.c. BF16's is what eight bits leave of two layers'
- * gradients: at most 0.039 of the largest element, measured. */
+ * F32 tolerance as in test_golden.c and test_cuda.c. The BF16 tolerance is what eight bits allow
+ * after two layers: errors of gradients were at most 0.039 of the largest element. */
 #include "unit/model/golden.h"
 
 #include "model/alloc.h"

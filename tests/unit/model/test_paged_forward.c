@@ -1,6 +1,6 @@
-/* Many sequences in pages against one session each: prompts in pieces, decoding, mixed, on
- * scattered pages; padded to buckets; and recorded as graphs by a device that keeps the ops'
- * arguments, runs them again at each launch, and nothing before it is waited for. */
+/* Many sequences in pages against one session each: prompts in pieces, decoding, both mixed,
+ * scattered pages; padded to buckets; and recorded as graphs by a device that keeps the arguments
+ * of ops, repeats them at each launch, and runs nothing before it is waited for. */
 #include "unit/model/golden.h"
 
 #include "model/paged_forward.h"

@@ -1,6 +1,6 @@
 /* Parts of a model: boxes and their arithmetic against a count of every element; a part that is
- * drawn or loaded alone has the bits of the whole's slice, from safetensors and GGUF, in F32 and
- * BF16; what a part does not hold is not read. */
+ * initialised or loaded alone has the bits of that slice of the whole, from safetensors and GGUF,
+ * in F32 and BF16; data outside a part are not read. */
 #include "unit/model/golden.h"
 #include "unit/model/parts.h"
 

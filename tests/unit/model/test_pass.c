@@ -1,5 +1,5 @@
-/* What a pass promises whatever the family: recompute, threads and batch shape change no bit;
- * documents packed into a row are documents alone; gradients add up; BF16 stays near F32; bad ids
+/* The guarantees of a pass for every family: recompute, threads and batch shape change no bit;
+ * documents packed into a row do not see each other; gradients add up; BF16 stays near F32; bad ids
  * are refused. */
 #include "unit/model/golden.h"
 

@@ -1,5 +1,5 @@
-/* The safetensors container: written and read back; every kind of lie refused with a message that
- * names it. */
+/* The safetensors container: written and read back; every kind of false entry is refused with a
+ * message that names it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

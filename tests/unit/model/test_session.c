@@ -1,5 +1,5 @@
-/* A session against the pass and against itself: one token at a time, in pieces, side by side with
- * others, after a truncation: the same logits. */
+/* A session gives the logits of the pass, one token at a time, in pieces, beside other sessions and
+ * after a truncation. */
 #include "unit/model/golden.h"
 
 #include <malloc.h>

@@ -1,7 +1,7 @@
 /* A pass in parts has the bits of the whole: cut into stages at any layer, with two micro-batches
  * in flight in the order of a pipeline that does one forward, one backward (1F1B); in one pass, and
- * in a pass a stage that send each other the stream and its gradient. On the CPU and, where there
- * is one, on the GPU. */
+ * with one pass per stage, which exchange the residual stream and its gradient. On the CPU and,
+ * where there is one, on the GPU. */
 #include "unit/model/golden.h"
 
 #include "model/alloc.h"

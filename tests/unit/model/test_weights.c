@@ -1,7 +1,7 @@
-/* Weights that come in beside are the others. Weights that are not numbers: in every tensor of
- * every golden model, stored as it is, turned (GPT-2), split (q, k, v) or one of many experts, a
- * single NaN or infinity is refused with a message that names the tensor and the element; on a
- * device whose weights come in beside, by lt_model_wait. */
+/* Weights that are loaded in the background equal those loaded at once. Weights that are not
+ * finite: in every tensor of every golden model, stored as it is, transposed (GPT-2), split (q, k,
+ * v) or one of many experts, a single NaN or infinity is refused with a message that names the
+ * tensor and the element; with background loading, by lt_model_wait. */
 #include "unit/model/far.h"
 #include "unit/model/golden.h"
 

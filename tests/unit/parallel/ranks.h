@@ -1,6 +1,6 @@
-/* ranks.h: runs of several ranks, each a thread of this process, beside the same run on one rank:
- * gradients of every tensor after the first step, losses and norms of every step, weights after the
- * last. For any mesh:
+/* ranks.h: compares a run of several ranks, each a thread of this process, with the same run on one
+ * rank: gradients of every tensor after the first step, losses and norms of every step, weights
+ * after the last. For any mesh:
  *
  *     static const ranks_model gqa = {"gqa", "model.heads=4 model.kv_heads=2 ..."};
  *     ranks_compare(&gqa, "model.dtype=bf16", "dp=2,tp=2", 4, &ranks_bf16);

@@ -1,5 +1,5 @@
-/* Runs whose ranks divide the tokens of a sequence (cp) are those of one rank, by each of the three
- * ways of attention; F32 and BF16, with data parallelism beside it. */
+/* Runs whose ranks divide the tokens of a sequence (cp) equal those of one rank, with each of the
+ * three ways of attention; F32 and BF16, also combined with data parallelism. */
 #include "unit/parallel/ranks.h"
 
 static const char *const kinds[] = {"mesh.context=gather", "mesh.context=ulysses",

@@ -1,5 +1,6 @@
 /* Data parallelism on rank threads: dense, GQA and MoE models, F32 and BF16, on 2, 3 and 4 ranks,
- * are the run on one rank but for the order of sums; micro-batches; ranks hold the same bits. */
+ * equal the run on one rank except for the order of sums; micro-batches; all ranks hold the same
+ * bits. */
 #include "unit/parallel/ranks.h"
 
 static void families(void **state) {

@@ -1,6 +1,6 @@
-/* What a divided model's ranks do together, on rank threads and meshes of every axis: gradients
- * become the sum over all that hold a box; the norm counts each element once; the parts of a
- * checkpoint that the ranks write are the whole model. */
+/* The joint work of the ranks of a divided model, on rank threads and meshes of every axis:
+ * gradients become the sum over all that hold a box; the norm counts each element once; the parts
+ * of a checkpoint that the ranks write are the whole model. */
 #include "unit/train/side.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
-/* What each rank of a mesh holds: every element of every parameter has exactly one rank that
- * answers for it among each set of copies, and as many holders as lt_layout_copies says; boxes of a
- * small model beside a list worked out by hand; what does not divide is refused with both
- * numbers. */
+/* The part of the model that each rank of a mesh holds: every element of every parameter has
+ * exactly one rank that answers for it among each set of copies, and as many holders as
+ * lt_layout_copies says; boxes of a small model against a list worked out by hand; sizes that do
+ * not divide are refused with both numbers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

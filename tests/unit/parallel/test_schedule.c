@@ -1,5 +1,5 @@
-/* Tables of pipelines: bubble and memory of each schedule equal the published formulas; drawn
- * shapes give tables whose ranks all get to the end; a table that was tampered with is refused. */
+/* Tables of pipelines: bubble and memory of each schedule equal the published formulas; random
+ * shapes give tables whose ranks all reach the end; a table with a changed entry is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

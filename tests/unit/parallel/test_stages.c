@@ -1,6 +1,6 @@
 /* Layers placed on the stages of a pipeline: no other way to cut a model has a cheaper costliest
- * stage (all ways are tried); a large vocabulary takes layers off the last stage; listed layers are
- * taken as they are; what does not fit is refused with the numbers. */
+ * stage (all ways are tried); with a large vocabulary the last stage gets fewer layers; listed
+ * layers are kept; lists that do not fit are refused with the numbers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* Tensor and sequence parallelism in training runs on rank threads: dense, GQA and MoE models on 2,
- * 3 and 4 ranks, with data parallelism, are the run on one rank but for the order of sums. */
+ * 3 and 4 ranks, with data parallelism, equal the run on one rank except for the order of sums. */
 #include "unit/parallel/ranks.h"
 
 static void families(void **state) {

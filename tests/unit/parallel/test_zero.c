@@ -1,6 +1,6 @@
 /* ZeRO 1, 2 and 3 on rank threads: the bits of plain data parallelism, for each family, type and
- * optimiser; accumulated gradients of levels 2 and 3, which are summed batch by batch, and groups
- * that shard apart but for the order of sums. */
+ * optimiser. Except for the order of sums, the same holds for accumulated gradients at levels 2 and
+ * 3, which are summed batch by batch, and for groups that shard separately. */
 #include "unit/parallel/ranks.h"
 
 static ranks_result run(const ranks_model *m, const char *out, const char *options, int zero,

@@ -1,6 +1,6 @@
-/* The planner's mechanisms against numbers worked out by hand: how many bytes a routed token costs,
- * what tensor parallelism leaves exposed, what runs in 8 bits, what a host that launches too slowly
- * costs, what recomputation runs again, and how rows are read that leave those out. */
+/* The planner's mechanisms against numbers worked out by hand: the bytes of a routed token, the
+ * exposed communication of tensor parallelism, the products in 8 bits, the time lost to slow
+ * launches, the work repeated by recomputation, and the reading of rows that leave these out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

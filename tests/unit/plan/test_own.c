@@ -1,6 +1,6 @@
-/* Our own training, predicted: bytes equal to those that the measured runs announced
- * (bench/results, written by the machines that ran them), step times within 5 % of what was
- * measured there, each row also from a fit that has not seen it. */
+/* Predictions of our own training runs: bytes equal to those that the measured runs reported
+ * (bench/results, written by the machines that ran them), step times within 5 % of the measured
+ * ones, each row also predicted by a fit without it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* fleet.h: many requests at once on an engine, and what came back: for the tests of the engine. */
+/* fleet.h: many requests at once on an engine, and their results, for the tests of the engine. */
 #ifndef TESTS_SERVE_FLEET_H
 #define TESTS_SERVE_FLEET_H
 

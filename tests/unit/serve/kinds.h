@@ -1,5 +1,5 @@
 /* kinds.h: requests of all kinds: those whose tokens a device can choose, and those that need the
- * host. Of up to 57 tokens. */
+ * host; each of at most 57 tokens. */
 #ifndef TESTS_SERVE_KINDS_H
 #define TESTS_SERVE_KINDS_H
 

@@ -1,7 +1,7 @@
 /* Steps queued ahead of the host, on a device that does nothing before it is waited for: requests
- * of all kinds say what they say one step at a time, bit for bit, while others come, end, fork, are
- * cancelled and preempted; the engine goes ahead where it can; and a device that fails takes along
- * what stood in its queue, no more. */
+ * of all kinds give the same output as one step at a time, bit for bit, while others arrive, end,
+ * fork, are cancelled and preempted; the engine queues ahead where it can; and a failing device
+ * ends only the requests in its queue. */
 #include "unit/serve/fleet.h"
 #include "unit/serve/kinds.h"
 

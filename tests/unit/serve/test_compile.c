@@ -1,7 +1,7 @@
-/* Grammars are made beside the loop: while one is being made, for as long as the test likes, other
- * clients are answered in full; those who leave take their grammar with them; the queue is bounded;
- * the server ends in order. Nothing here looks at a clock: a loop that waited would never let the
- * test go on. */
+/* Grammars are compiled outside the event loop: while one is being compiled, for as long as the
+ * test chooses, other clients get complete answers; a client that leaves cancels its grammar; the
+ * queue is bounded; the server shuts down in order. No test here uses a clock: if the loop waited,
+ * the test would hang. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

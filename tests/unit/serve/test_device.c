@@ -1,6 +1,6 @@
-/* Tokens chosen on a GPU, where there is one: the engine on it says what the engine on the CPU says
- * from the same weights in F32, request by request, with all kinds of requests in one batch; and no
- * row of logits comes to the host, whatever is asked for. */
+/* Tokens chosen on a GPU, where there is one: the engine there gives the output of the engine on
+ * the CPU from the same weights in F32, request by request, with all kinds of requests in one
+ * batch; and no request copies a row of logits to the host. */
 #include "unit/serve/fleet.h"
 #include "unit/serve/kinds.h"
 

@@ -1,7 +1,7 @@
 /* Several devices in one process, each driven by a thread of its own: each trains a model and
- * serves another at the same time as its neighbour does, with the bits that it has when it is
- * alone. Two CPU devices with thread pools of their own; where there is a GPU, it beside a CPU
- * device; where there are two, both (tests/emu: LATEEN_EMU_DEVICES=2). */
+ * serves another while its neighbour does the same, with the bits that it has when alone. Two CPU
+ * devices with thread pools of their own; a GPU and a CPU device where there is a GPU; both GPUs
+ * where there are two (tests/emu: LATEEN_EMU_DEVICES=2). */
 #include "unit/serve/fleet.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* The engine under load: a thousand streams at once, a third of them cancelled at random moments:
- * the others say what they say alone, every page and every byte comes back, and once warm the
+ * the others give the same output as alone, every page and every byte is freed, and once warm the
  * engine's threads allocate nothing. */
 #include "unit/serve/fleet.h"
 

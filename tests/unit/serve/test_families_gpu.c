@@ -1,6 +1,6 @@
-/* Families served on a GPU, where there is one: what the engine there says, greedily, is what a
- * session on the CPU says. With LATEEN_TEST_ALL=1 every family whose layers have something of their
- * own; else those with most of it. */
+/* Families served on a GPU, where there is one: the greedy output of the engine there equals that
+ * of a session on the CPU. With LATEEN_TEST_ALL=1, every family whose layers differ from the
+ * others; otherwise those that differ most. */
 #include "unit/serve/fleet.h"
 
 #include "unit/device.h"

@@ -1,6 +1,6 @@
 /* Grammars: every mask equals brute force over a small vocabulary; random walks end in texts of the
- * language; what is accepted and what is refused, by name. Against outside truth (jsonschema, re):
- * tools/check_grammar.py. */
+ * language; accepted and refused grammars, by name. tools/check_grammar.py compares with other
+ * implementations (jsonschema, re). */
 #include "base/rng.h"
 #include "unit/serve/small_vocab.h"
 

@@ -1,5 +1,5 @@
-/* Grammars that are kept: found by all of their key, gone when they are too many or too large
- * together, the longest unused first; whoever holds one may go on. */
+/* The cache of grammars: an entry is found by its whole key; when there are too many or they are
+ * too large together, the least recently used is dropped first; a grammar in use stays valid. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

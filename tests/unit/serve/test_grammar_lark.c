@@ -1,5 +1,5 @@
 /* Lark's grammars: what Lark itself accepts and refuses (tests/golden/lark, tools/make_lark.py),
- * and what is said of grammars that can not be served. */
+ * and the messages for grammars that are not supported. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

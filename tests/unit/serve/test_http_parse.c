@@ -1,5 +1,5 @@
-/* Messages whole, in two parts cut at every byte, and byte by byte must read the same; what is
- * refused is refused with the right status. */
+/* Messages parsed whole, in two parts cut at every byte, and byte by byte give the same result; bad
+ * messages are refused with the right status. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

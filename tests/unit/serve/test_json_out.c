@@ -1,4 +1,4 @@
-/* What the JSON writer writes, jansson must read back as the same. */
+/* jansson must read back the same values that the JSON writer wrote. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Ids that a request rules out itself: against words worked out by hand. */
+/* Ids that a request itself rules out, against bit masks worked out by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Output taken apart: every format's examples, cut at every place and byte by byte, give the same
- * parts. */
+/* Parsing of model output: the examples of every format, cut at every place and byte by byte, give
+ * the same parts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

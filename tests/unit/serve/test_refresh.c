@@ -1,6 +1,7 @@
-/* An engine on weights that a trainer changes: after hold, a few steps of the optimiser and refresh
- * it says, bit for bit, what an engine says that is opened on these weights; no page of older ones
- * is found; each token tells the version that chose it; from several threads at once. */
+/* An engine on weights that a trainer changes: after hold, a few steps of the optimiser and
+ * refresh, its output equals, bit for bit, that of an engine opened on these weights; no page of
+ * older weights is found; each token reports the version that chose it; calls come from several
+ * threads at once. */
 #include "unit/serve/fleet.h"
 
 #include <pthread.h>

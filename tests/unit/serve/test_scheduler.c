@@ -2,7 +2,7 @@
  * priority come, fork, are cancelled, run out of pages; steps are planned one by one or ahead,
  * before the tokens of the step before are known, some of which end their sequence. A shadow memory
  * keeps, for each row of each page, a hash of the tokens up to it, in the order in which steps are
- * queued; every key a sequence would read must be the one of its own tokens. */
+ * queued; every key that a sequence would read must belong to its own tokens. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
-/* JSON schemas as grammars: the official test suite's verdicts; no name and no item twice, whatever
- * is drawn; keywords and formats by example; refusals by keyword and place; sizes that would stall
- * a server. By jsonschema, on many more: tools/check_grammar.py. */
+/* JSON schemas as grammars: the official test suite's verdicts; no name and no item occurs twice,
+ * with any random choice; keywords and formats by example; refusals by keyword and place; sizes
+ * that would stall a server. tools/check_grammar.py compares many more with jsonschema. */
 #include "base/rng.h"
 #include "unit/serve/small_vocab.h"
 

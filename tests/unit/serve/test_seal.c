@@ -1,4 +1,4 @@
-/* Sealed texts: opened again by their owner's key only, and not once they were changed. */
+/* Sealed texts: only their owner's key opens them, and none opens a changed text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

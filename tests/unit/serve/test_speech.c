@@ -1,5 +1,5 @@
-/* A chat answer as items: kinds in order, calls with their names, ids of their own, text that goes
- * to the last item. How text is taken apart is test_parse.c's. */
+/* A chat answer as items: kinds in order, calls with their names, unique ids, text appended to the
+ * last item. test_parse.c tests how text is parsed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

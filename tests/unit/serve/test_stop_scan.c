@@ -1,5 +1,5 @@
-/* Stop strings: however a text is cut into pieces, what goes out is the text up to the first stop
- * string, and never part of one. */
+/* Stop strings: for any cut of a text into pieces, the output is the text up to the first stop
+ * string, and never a part of one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

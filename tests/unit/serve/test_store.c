@@ -1,5 +1,5 @@
-/* What clients may come back to: found by id and owner, within bounds of number, bytes and time; a
- * turn holds the one before it. */
+/* Stored answers: found by id and owner, within bounds of number, bytes and time; a turn keeps the
+ * one before it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

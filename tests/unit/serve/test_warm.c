@@ -1,6 +1,6 @@
-/* After a rehearsal, the steps that it rehearsed compile and load no kernel. Once a forward on a
- * GPU has warmed, no step asks for a kernel that was not there: neither a prompt of any number of
- * rows, nor pieces of prompts beside single tokens. */
+/* After a rehearsal, the steps that it rehearsed compile and load no kernel. After the warm-up on a
+ * GPU no step needs a new kernel: neither a prompt with any number of rows, nor pieces of prompts
+ * beside single tokens. */
 #include "unit/serve/fleet.h"
 
 #include <unistd.h>

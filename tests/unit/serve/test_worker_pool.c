@@ -1,6 +1,7 @@
-/* Work beside the loop: begun in order, told on the loop, as many at a time as there are threads
- * and room for their trees; a bounded queue; cancelled before it begins or not at all; trees go
- * first, and what is left at the end is told or freed (sanitizers see the rest). */
+/* Work outside the event loop: jobs begin in order and report on the loop, as many at a time as
+ * there are threads and room for their trees; the queue is bounded; a job is cancelled before it
+ * begins or not at all; trees are freed first, and jobs left at the end are reported or freed
+ * (sanitizers find leaks). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Which checkpoints stay: lists worked out by hand from keep_last, keep_every and which are
- * good. */
+/* Which checkpoints are kept, against lists worked out by hand from keep_last, keep_every and which
+ * checkpoints are good. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

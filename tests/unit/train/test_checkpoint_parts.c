@@ -1,7 +1,7 @@
-/* Checkpoints in parts: written by 1, 2, 3 and 8 parts, cut in any way, read by any other number
- * and cut, all weights and moments have the bits of the whole; one of before (version 1) is read in
- * parts; replicas count once; what is missing, overlaps or is damaged is refused, and a damaged
- * file that is not needed is not read. */
+/* Checkpoints in parts: written in 1, 2, 3 and 8 parts, cut in any way, and read in any other
+ * number and cut, all weights and moments have the bits of the whole; an older checkpoint (version
+ * 1) is read in parts; replicas count once; missing, overlapping or damaged parts are refused, and
+ * a damaged file that is not needed is not read. */
 #include "unit/train/side.h"
 
 #include <fcntl.h>

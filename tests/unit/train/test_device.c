@@ -1,6 +1,6 @@
-/* Whole runs on a device that the host can not look into: the same weights, moments and losses as
- * on the CPU, whoever wrote the checkpoint that a run goes on from; micro-batches, a ramp and a
- * partial last micro-batch included. */
+/* Whole runs on a device whose memory the host cannot access: the same weights, moments and losses
+ * as on the CPU, also when the run resumes from a checkpoint of the other device; micro-batches, a
+ * ramp and a partial last micro-batch included. */
 #include "unit/model/far.h"
 #include "unit/model/golden.h"
 

@@ -1,6 +1,6 @@
 /* Evaluation against lm-evaluation-harness (tests/golden/eval/scores.json,
- * tools/make_eval_goldens.py): the requests it made of our questions, the log-probability of each,
- * the scores, and loglikelihood_rolling of a text; stories260K answers. */
+ * tools/make_eval_goldens.py): the requests that it makes from our questions, the log-probability
+ * of each, the scores, and loglikelihood_rolling of a text. The model is stories260K. */
 #include "unit/model/golden.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Optimiser and gradient norm on parts: a step on a part has the bits of the whole step's slice,
- * for every optimiser, in F32 and BF16, moments in BF16 too; partial sums of the norm give the
- * whole's bits where cuts lie on the grid, and are the sum over elements everywhere. */
+ * for every optimiser, in F32 and BF16, moments in BF16 too; partial sums of the norm give the bits
+ * of the whole where cuts are on the grid, and equal the sum over elements everywhere. */
 #include "unit/train/side.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Options of a run at their bounds, beside each other, and beside the files that a model's shape
- * comes from. What is accepted and what is refused is written down here value by value. */
+/* Options of a run at their bounds, together with others, and together with the files that give a
+ * model's shape. Accepted and refused values are listed here one by one. */
 #include <math.h>
 
 #include "unit/train/run_folder.h"

@@ -1,6 +1,6 @@
-/* What a recipe decides, against values worked out elsewhere: rates by PyTorch's schedulers
+/* The decisions of a recipe, against values computed elsewhere: rates by PyTorch's schedulers
  * (tests/golden/train/rates.tsv, tools/make_train_goldens.py), the batch of each step, AdEMAMix's
- * warm-up by its formula, a mixture's words, contradictions, the shape of a model. */
+ * warm-up by its formula, the description of a mixture, contradictions, the shape of a model. */
 #include "unit/model/golden.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* What a run tells: lines of metrics and which of them a resumed run keeps, the report's rows and
- * page, the curve for a terminal, memory. */
+/* The reports of a run: lines of metrics and which of them a resumed run keeps, the report's rows
+ * and page, the curve for a terminal, memory. */
 #include "unit/model/golden.h"
 
 #include <jansson.h>

@@ -1,6 +1,6 @@
-/* Which options a resumed run may change: a list written down here, not read from the table. Every
- * other one is refused by its name with old and new value, passes with allow_change, and leaves a
- * record. And data that changed between stop and resume. */
+/* Which options a resumed run may change, against a list written here, not read from the table. A
+ * change of any other option is refused with its name, old and new value; with allow_change it is
+ * accepted and recorded. Also data that changed between stop and resume. */
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <time.h>

@@ -1,5 +1,5 @@
-/* One optimiser step: what the schedules say of it is computed once, and what is decided of it is
- * read from one record. */
+/* One optimiser step: the values of the schedules are computed once, and all decisions about the
+ * step are read from one record. */
 #include "unit/train/run_folder.h"
 
 #include <malloc.h>
