@@ -53,16 +53,28 @@ static lt_tensor rope_table(const lt_exec *r, const lt_layer_spec *l) {
     return l->rope == LT_LAYER_ROPE_LOCAL ? r->rope_local : r->rope;
 }
 
+/* A norm of all heads, of which ranks of tp have some each. Where ranks hold the same key head, each
+ * has a part of its gradient, of which the norm's way back is linear: the average over all ranks is
+ * right for those, too. */
+static bool spans_ranks(const lt_exec *r, const lt_layer_spec *l) {
+    return l->qk_norm_whole && r->n_tp > 1;
+}
+
 static lt_err norm_fwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t,
                        bool keys) {
-    return lt_exec_rmsnorm_fwd(
-        r, &(lt_rmsnorm_args){
-               .y = normed(l, &t->qk, keys),
-               .x = normed(l, &t->qkv, keys),
-               .gain = lt_exec_weight(r, keys ? LT_PARAM_K_NORM : LT_PARAM_Q_NORM, layer),
-               .rstd = rstd_of(r, l, t, keys),
-               .eps = l->norm_eps,
-               .gain_offset = l->norm_gain_offset});
+    lt_rmsnorm_args a = {.y = normed(l, &t->qk, keys),
+                         .x = normed(l, &t->qkv, keys),
+                         .gain = lt_exec_weight(r, keys ? LT_PARAM_K_NORM : LT_PARAM_Q_NORM, layer),
+                         .rstd = rstd_of(r, l, t, keys),
+                         .eps = l->norm_eps,
+                         .gain_offset = l->norm_gain_offset};
+    if (spans_ranks(r, l)) {
+        a.part = LT_NORM_MEASURE;
+        LT_TRY(lt_exec_rmsnorm_fwd(r, &a));
+        LT_TRY(lt_tp_mean(r, a.rstd));
+        a.part = LT_NORM_GIVEN;
+    }
+    return lt_exec_rmsnorm_fwd(r, &a);
 }
 
 static lt_err rotate(lt_exec *r, const lt_layer_spec *l, const lt_tensor *qk, bool inverse) {
@@ -154,21 +166,31 @@ lt_err lt_attention_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, con
 }
 
 static lt_err norm_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t,
-                       const lt_tensor *dqkv, bool keys) {
+                       const lt_batch_acts *b, bool keys) {
+    const lt_tensor *dqkv = &b->dqkv;
     const lt_param_kind gain = keys ? LT_PARAM_K_NORM : LT_PARAM_Q_NORM;
     const lt_tensor d = normed(l, dqkv, keys);
-    return lt_exec_rmsnorm_bwd(r, &(lt_rmsnorm_bwd_args){.dx = d,
-                                                         .dy = d,
-                                                         .x = normed(l, &t->qkv, keys),
-                                                         .dgain = lt_exec_gradient(r, gain, layer),
-                                                         .gain = lt_exec_weight(r, gain, layer),
-                                                         .rstd = rstd_of(r, l, t, keys),
-                                                         .gain_offset = l->norm_gain_offset});
+    lt_rmsnorm_bwd_args a = {.dx = d,
+                             .dy = d,
+                             .x = normed(l, &t->qkv, keys),
+                             .dgain = lt_exec_gradient(r, gain, layer),
+                             .gain = lt_exec_weight(r, gain, layer),
+                             .rstd = rstd_of(r, l, t, keys),
+                             .gain_offset = l->norm_gain_offset};
+    if (spans_ranks(r, l)) { /* Attention's scratch has a number a row and head. */
+        a.mean = lt_tensor_1d(b->delta.data, LT_F32, r->batch * r->seq);
+        a.part = LT_NORM_MEASURE;
+        LT_TRY(lt_exec_rmsnorm_bwd(r, &a));
+        LT_TRY(lt_tp_mean(r, a.mean));
+        a.part = LT_NORM_GIVEN;
+    }
+    return lt_exec_rmsnorm_bwd(r, &a);
 }
 
 /* From the gradients of q and k after norm and rotation to those of qkv, in place. */
 static lt_err qk_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t,
-                     const lt_tensor *dqkv) {
+                     const lt_batch_acts *b) {
+    const lt_tensor *dqkv = &b->dqkv;
     const lt_tensor d = qk_heads(l, dqkv);
     if (lt_layer_norm_rotates(r->spec, l)) {
         return lt_exec_qk_norm_bwd(
@@ -189,8 +211,8 @@ static lt_err qk_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_lay
     if (!l->qk_norm) {
         return LT_OK;
     }
-    LT_TRY(norm_bwd(r, l, layer, t, dqkv, false));
-    return norm_bwd(r, l, layer, t, dqkv, true);
+    LT_TRY(norm_bwd(r, l, layer, t, b, false));
+    return norm_bwd(r, l, layer, t, b, true);
 }
 
 lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
@@ -215,7 +237,7 @@ lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, con
                                     .delta = b->delta,
                                     .dout = lt_heads(r, &b->datt, 0, l.n_heads, l.value_dim),
                                     .fwd = attention_args(r, &l, layer, t)}));
-    LT_TRY(qk_bwd(r, &l, layer, t, &b->dqkv));
+    LT_TRY(qk_bwd(r, &l, layer, t, b));
     LT_TRY(lt_linear_bwd(r, b->dh, b->dqkv, qkv_input(r, &l, t), LT_PARAM_QKV, LT_PARAM_QKV_BIAS,
                          layer, false));
     LT_TRY(lt_tp_scatter(r, lt_tp_own_rows(r, b->dh), b->dh));

@@ -76,11 +76,6 @@ lt_err lt_tp_join(lt_exec *r, lt_group *tp) {
                 r->n_tp, r->backend->name);
     }
     for (int layer = 0; layer < r->spec->n_layers; layer++) {
-        if (r->n_tp > 1 && lt_exec_layer(r, layer).qk_norm_whole) {
-            LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "tensor parallelism (tp=%d) of layers whose norms of q and k span all heads",
-                    r->n_tp);
-        }
         LT_TRY(check_layer(r, layer));
     }
     if (words->local_count > 0) {
@@ -156,6 +151,11 @@ static lt_err reduce(lt_exec *r, lt_tensor x, lt_reduce op) {
 
 lt_err lt_tp_sum(lt_exec *r, lt_tensor x) {
     return reduce(r, x, LT_REDUCE_SUM);
+}
+
+lt_err lt_tp_mean(lt_exec *r, lt_tensor x) {
+    LT_TRY(lt_tp_sum(r, x));
+    return lt_exec_add(r, &(lt_add_args){.y = x, .a = x, .alpha = 1.0f / (float)r->n_tp});
 }
 
 lt_err lt_tp_max(lt_exec *r, lt_tensor x) {

@@ -54,6 +54,8 @@ LT_MUST_USE lt_err lt_tp_gather(lt_exec *r, lt_tensor all, lt_tensor own);
 LT_MUST_USE lt_err lt_tp_scatter(lt_exec *r, lt_tensor own, lt_tensor all);
 /* x = the sum of every rank's, contiguous. */
 LT_MUST_USE lt_err lt_tp_sum(lt_exec *r, lt_tensor x);
+/* The same over the number of ranks. */
+LT_MUST_USE lt_err lt_tp_mean(lt_exec *r, lt_tensor x);
 /* x = the largest of every rank's. */
 LT_MUST_USE lt_err lt_tp_max(lt_exec *r, lt_tensor x);
 /* x (n, ...), contiguous: x[i] = rank i's x[i]. */

@@ -79,15 +79,25 @@ typedef struct {
  *   eps); y = x' * rstd * (gain_offset + gain)
  * x, y, add, sum: (R, C) or (R, H, C) for per-head norms; gain (C) F32 or BF16; rstd F32, one per
  * normalised row, contiguous, may be absent. Backward from x' (= sum): dx [+]= ..., dgain (C) F32
- * += .... dy and dx may be the same tensor. */
+ * += .... dy and dx may be the same tensor.
+ *
+ * x may hold some columns of rows that are wider, of which others hold as many columns each. Then a
+ * norm takes two calls, and between them the caller averages what the first one wrote:
+ *   forward   LT_NORM_MEASURE writes mean(x^2) to rstd, and nothing else;
+ *             LT_NORM_GIVEN reads the mean of the whole row there, and writes rstd and y
+ *   backward  LT_NORM_MEASURE writes mean(gain dy x rstd) to mean (R) F32, and nothing else;
+ *             LT_NORM_GIVEN reads the mean of the whole row there. */
+typedef enum { LT_NORM_ALONE, LT_NORM_MEASURE, LT_NORM_GIVEN } lt_norm_part;
 typedef struct {
     lt_tensor y, x, add, sum, gain, rstd;
     float eps, gain_offset;
+    lt_norm_part part;
 } lt_rmsnorm_args;
 typedef struct {
-    lt_tensor dx, dgain, dy, x, gain, rstd;
+    lt_tensor dx, dgain, dy, x, gain, rstd, mean;
     float gain_offset;
     bool add_dx;
+    lt_norm_part part;
 } lt_rmsnorm_bwd_args;
 
 /* LayerNorm (Ba et al. 2016, arXiv:1607.06450): y = (x' - mean) * rstd * gain + bias, x' and sum as

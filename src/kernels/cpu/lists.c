@@ -201,7 +201,7 @@ static const char *check_rmsnorm_bwd(const void *args) {
     REFUSE_IF(bad_rank(&a->x));
     REFUSE_IF(bad_width(&a->x));
     REFUSE_IF(bad_param(&a->gain));
-    REFUSE_IF(bad_f32(TENSORS(&a->rstd, &a->dgain)));
+    REFUSE_IF(bad_f32(TENSORS(&a->rstd, &a->dgain, &a->mean)));
     return bad_acts(TENSORS(&a->x, &a->dx, &a->dy));
 }
 

@@ -54,7 +54,12 @@ lt_err lt_ref_rmsnorm_fwd(lt_queue *q, const lt_rmsnorm_args *a) {
             const double v = folded(&a->x, &a->add, &a->sum, row, c);
             sum_sq += v * v;
         }
-        rstd = 1.0 / sqrt(sum_sq / (double)width + (double)a->eps);
+        if (a->part == LT_NORM_MEASURE) {
+            set(&a->rstd, row, sum_sq / (double)width);
+            continue;
+        }
+        rstd = a->part == LT_NORM_GIVEN ? get(&a->rstd, row) : sum_sq / (double)width;
+        rstd = 1.0 / sqrt(rstd + (double)a->eps);
         for (int64_t c = 0; c < width; c++) {
             const double v = folded(&a->x, &a->add, &a->sum, row, c);
             const double gain = (double)a->gain_offset + get(&a->gain, at1(&a->gain, c));
@@ -70,9 +75,10 @@ lt_err lt_ref_rmsnorm_fwd(lt_queue *q, const lt_rmsnorm_args *a) {
 /* What both backward passes share: mean (0 for rms), rstd and gain of a row, and the two column
  * sums. */
 typedef struct {
-    lt_tensor dx, dgain, dbias, dy, x, gain, mean, rstd;
+    lt_tensor dx, dgain, dbias, dy, x, gain, mean, rstd, mean_gn;
     double gain_offset;
     bool centred, add_dx;
+    lt_norm_part part;
 } norm_bwd;
 
 static double normalised(const norm_bwd *b, int64_t row, int64_t c) {
@@ -112,6 +118,11 @@ static void bwd_input(const norm_bwd *b) {
             mean_g += g / (double)width;
             mean_gn += g * normalised(b, row, c) / (double)width;
         }
+        if (b->part == LT_NORM_MEASURE) {
+            set(&b->mean_gn, row, mean_gn);
+            continue;
+        }
+        mean_gn = b->part == LT_NORM_GIVEN ? get(&b->mean_gn, row) : mean_gn;
         for (int64_t c = 0; c < width; c++) {
             const double g = row_get(&b->dy, row, c) *
                              (b->gain_offset + get(&b->gain, at1(&b->gain, c)));
@@ -131,11 +142,15 @@ lt_err lt_ref_rmsnorm_bwd(lt_queue *q, const lt_rmsnorm_bwd_args *a) {
                         .x = a->x,
                         .gain = a->gain,
                         .rstd = a->rstd,
+                        .mean_gn = a->mean,
                         .gain_offset = (double)a->gain_offset,
-                        .add_dx = a->add_dx};
+                        .add_dx = a->add_dx,
+                        .part = a->part};
     (void)q;
     LT_ASSERT(n_rows(&a->dy) == n_rows(&a->x) && present(&a->rstd));
-    bwd_params(&b);
+    if (a->part != LT_NORM_MEASURE) {
+        bwd_params(&b);
+    }
     bwd_input(&b);
     return LT_OK;
 }

@@ -18,6 +18,7 @@ typedef struct {
     lt_tensor y, x, add, sum, gain, bias, mean, rstd;
     float eps, gain_offset;
     bool centred;
+    lt_norm_part part;
     const float *gains, *biases; /* F32 copies; gains includes the offset, biases may be NULL. */
 } norm_fwd;
 
@@ -57,7 +58,14 @@ LT_INLINE void norm_row(const norm_fwd *f, int64_t row, int64_t outer, int64_t i
         const vf d = v_first(v_get(x, dtype, c, width - c) - mean, width - c, 0.0f);
         acc += d * d;
     }
-    const float rstd = 1.0f / __builtin_sqrtf(v_sum(acc) / (float)width + f->eps);
+    float *kept = f->rstd.data != NULL ? (float *)f->rstd.data + row : NULL;
+    float mean_square = v_sum(acc) / (float)width;
+    if (f->part == LT_NORM_MEASURE) {
+        *kept = mean_square;
+        return;
+    }
+    mean_square = f->part == LT_NORM_GIVEN ? *kept : mean_square;
+    const float rstd = 1.0f / __builtin_sqrtf(mean_square + f->eps);
     for (int64_t c = 0; c < width; c += VEC) {
         const int64_t n = width - c;
         vf out = (v_get(x, dtype, c, n) - mean) * rstd * v_get(f->gains, LT_F32, c, n);
@@ -66,8 +74,8 @@ LT_INLINE void norm_row(const norm_fwd *f, int64_t row, int64_t outer, int64_t i
         }
         v_put(y, dtype, c, out, n);
     }
-    if (f->rstd.data != NULL) {
-        ((float *)f->rstd.data)[row] = rstd;
+    if (kept != NULL) {
+        *kept = rstd;
     }
     if (f->mean.data != NULL) {
         ((float *)f->mean.data)[row] = mean;
@@ -125,7 +133,8 @@ lt_err LT_ISA_NAME(lt_cpu_rmsnorm_fwd)(lt_queue *q, const void *args) {
                   .gain = a->gain,
                   .rstd = a->rstd,
                   .eps = a->eps,
-                  .gain_offset = a->gain_offset};
+                  .gain_offset = a->gain_offset,
+                  .part = a->part};
     (void)q;
     return run_forward(&f);
 }
@@ -147,9 +156,10 @@ lt_err LT_ISA_NAME(lt_cpu_layernorm_fwd)(lt_queue *q, const void *args) {
 }
 
 typedef struct {
-    lt_tensor dx, dgain, dbias, dy, x, gain, mean, rstd;
+    lt_tensor dx, dgain, dbias, dy, x, gain, mean, rstd, mean_gn;
     float gain_offset;
     bool centred, add_dx;
+    lt_norm_part part;
     const float *gains;
     float *partial; /* (n_chunks, C) of dgain, then of dbias. */
     int64_t n_chunks;
@@ -180,7 +190,12 @@ LT_INLINE void norm_bwd_row(const norm_bwd *b, int64_t row, int64_t outer, int64
         }
     }
     const float mean_g = b->centred ? v_sum(sum_g) / (float)width : 0.0f;
-    const float mean_gn = v_sum(sum_gn) / (float)width;
+    float mean_gn = v_sum(sum_gn) / (float)width;
+    if (b->part == LT_NORM_MEASURE) {
+        ((float *)b->mean_gn.data)[row] = mean_gn;
+        return;
+    }
+    mean_gn = b->part == LT_NORM_GIVEN ? ((const float *)b->mean_gn.data)[row] : mean_gn;
     for (int64_t c = 0; c < width; c += VEC) {
         const int64_t n = width - c;
         const vf norm = (v_get(x, dtype, c, n) - mean) * rstd;
@@ -219,7 +234,7 @@ static lt_err run_backward(norm_bwd *b) {
     LT_TRY(param_rows(&b->gain, b->gain_offset, NULL, 2 * b->n_chunks * width, &b->gains, &unused,
                       &b->partial));
     BY_DTYPE(b->x.dtype, norm_bwd_rows, b);
-    if (b->dgain.data != NULL) {
+    if (b->dgain.data != NULL && b->part != LT_NORM_MEASURE) {
         add_partials(b->dgain.data, b->partial, b->n_chunks, width);
     }
     if (b->dbias.data != NULL) {
@@ -236,8 +251,10 @@ lt_err LT_ISA_NAME(lt_cpu_rmsnorm_bwd)(lt_queue *q, const void *args) {
                   .x = a->x,
                   .gain = a->gain,
                   .rstd = a->rstd,
+                  .mean_gn = a->mean,
                   .gain_offset = a->gain_offset,
-                  .add_dx = a->add_dx};
+                  .add_dx = a->add_dx,
+                  .part = a->part};
     (void)q;
     return run_backward(&b);
 }

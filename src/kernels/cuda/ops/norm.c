@@ -254,6 +254,9 @@ static lt_err bwd(lt_queue *q, int kind, lt_tensor dx, lt_tensor dgain, lt_tenso
 static const char *rmsnorm_fwd_refuse(const void *args, const lt_device *device) {
     (void)device;
     const lt_rmsnorm_args *a = args;
+    if (a->part != LT_NORM_ALONE) {
+        return "a part of wider rows";
+    }
     const lt_tensor *const rows[] = {&a->y, &a->x, &a->add, &a->sum};
     return refuse(rows, 4, &a->x, &a->gain);
 }
@@ -266,6 +269,9 @@ static lt_err rmsnorm_fwd_run(lt_queue *q, const void *args) {
 static const char *rmsnorm_bwd_refuse(const void *args, const lt_device *device) {
     (void)device;
     const lt_rmsnorm_bwd_args *a = args;
+    if (a->part != LT_NORM_ALONE) {
+        return "a part of wider rows";
+    }
     const lt_tensor *const rows[] = {&a->dx, &a->dy, &a->x};
     return a->rstd.data == NULL ? "no rstd" : refuse(rows, 3, &a->x, &a->gain);
 }
