@@ -124,11 +124,12 @@ typedef struct {
     /* Layer i is global when (i + 1) % window_every == 0, else local; 0: all local when window >
      * 0. */
     int64_t window_every;
-    int64_t n_experts, top_k;  /* 0: dense. */
-    bool dense[LT_MAX_LAYERS]; /* Layers of a model with experts that have none (qwen3_moe), */
-    int64_t dense_ffn_width;   /* and how wide their MLP is; 0: as wide as ffn_width. */
-    bool moe_normalise;        /* Divide the K probabilities by their sum (mixtral). */
-    bool router_bias;          /* Bias of the router; mlp_bias is that of the experts. */
+    bool no_window[LT_MAX_LAYERS]; /* Layers that see all where no period says which. */
+    int64_t n_experts, top_k;      /* 0: dense. */
+    bool dense[LT_MAX_LAYERS];     /* Layers of a model with experts that have none (qwen3_moe), */
+    int64_t dense_ffn_width;       /* and how wide their MLP is; 0: as wide as ffn_width. */
+    bool moe_normalise;            /* Divide the K probabilities by their sum (mixtral). */
+    bool router_bias;              /* Bias of the router; mlp_bias is that of the experts. */
     /* 0: dropless; else an expert takes at most ceil(capacity * R * K / E) rows. */
     double moe_capacity;
     float moe_aux_coef, moe_z_coef;

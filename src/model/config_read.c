@@ -151,7 +151,7 @@ static lt_err read_key(lt_model_spec *spec, const lt_config_key *row, const json
     return LT_OK;
 }
 
-/* layer_types: which layers slide. Ours are periodic: every window_every-th layer is global. */
+/* layer_types: which layers slide. Where every window_every-th layer is global, that says it. */
 static lt_err read_layer_types(lt_model_spec *spec, const json_t *types, const char *what) {
     const int64_t n = (int64_t)json_array_size(types);
     int64_t n_local = 0, first_global = -1;
@@ -180,13 +180,14 @@ static lt_err read_layer_types(lt_model_spec *spec, const json_t *types, const c
         spec->window = 0;
     }
     spec->window_every = n_local == 0 || first_global < 0 ? 0 : first_global + 1;
+    bool periodic = true;
     for (int64_t i = 0; i < n && spec->window_every > 0; i++) {
-        if (local[i] != ((i + 1) % spec->window_every != 0)) {
-            LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s: layer_types are not periodic (layer %lld); every %lld-th should be global",
-                    what, (long long)i, (long long)spec->window_every);
-        }
+        periodic = periodic && local[i] == ((i + 1) % spec->window_every != 0);
     }
+    for (int64_t i = 0; i < n && !periodic; i++) {
+        spec->no_window[i] = !local[i];
+    }
+    spec->window_every = periodic ? spec->window_every : 0;
     return LT_OK;
 }
 
@@ -259,6 +260,15 @@ static lt_err read_dense(lt_model_spec *spec, const json_t *config, const char *
     return LT_OK;
 }
 
+/* A layer has another window than the one given. */
+static bool some_see_all(const lt_model_spec *spec, int64_t window) {
+    bool some = false;
+    for (int64_t i = 0; i < spec->n_layers; i++) {
+        some = some || lt_model_layer(spec, i).window != window;
+    }
+    return some;
+}
+
 static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const json_t *config,
                           const char *what) {
     const lt_window_keys keys = row->window_keys;
@@ -288,8 +298,7 @@ static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const j
     if (json_is_array(types)) {
         const int64_t window = spec->window;
         LT_TRY(read_layer_types(spec, types, what));
-        if ((keys == LT_WINDOW_ALL || keys == LT_WINDOW_SWITCHED) &&
-            (spec->window != window || spec->window_every != 0)) {
+        if ((keys == LT_WINDOW_ALL || keys == LT_WINDOW_SWITCHED) && some_see_all(spec, window)) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "%s: layer_types and sliding_window of a %s contradict",
                     what, lt_family_name(spec->family));
         }
@@ -310,9 +319,9 @@ static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const j
         LT_TRY(lt_json_i64(config, "max_window_layers", &first_local, true, what));
         if (first_local >= spec->n_layers) {
             spec->window = 0;
-        } else if (first_local > 0) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: windows from layer %lld on only", what,
-                    (long long)first_local);
+        }
+        for (int64_t i = 0; i < first_local && spec->window > 0 && i < LT_MAX_LAYERS; i++) {
+            spec->no_window[i] = true;
         }
     }
     return LT_OK;

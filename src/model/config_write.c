@@ -173,6 +173,9 @@ static const char *lost_field(const lt_model_spec *a, const lt_model_spec *b) {
         if (a->no_rope[i] != b->no_rope[i]) {
             return "no_rope";
         }
+        if (lt_model_layer(a, i).window != lt_model_layer(b, i).window) {
+            return "window";
+        }
         if (lt_model_layer(a, i).n_experts != lt_model_layer(b, i).n_experts ||
             lt_model_layer(a, i).ffn_width != lt_model_layer(b, i).ffn_width) {
             return "layers without experts";

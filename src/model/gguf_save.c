@@ -139,6 +139,11 @@ static const char *window_inexpressible(const lt_model_spec *s, lt_gguf_window w
     const lt_model_spec *own = &lt_family_get(s->family)->preset;
     const bool period = window == LT_GGUF_WINDOW_PERIOD || window == LT_GGUF_WINDOW_KNOWN;
 
+    for (int64_t i = 0; i < s->n_layers; i++) {
+        if (s->window > 0 && s->no_window[i]) {
+            return "windows in layers that no period names";
+        }
+    }
     if (window == LT_GGUF_WINDOW_KNOWN &&
         (s->window == 0 || s->window_every != own->window_every)) {
         return "another period of windows than two layers";

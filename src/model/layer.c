@@ -1,5 +1,5 @@
 /* layer.c: the record of a layer, from the fields that all layers share and the patterns that tell
- * them apart: windows (window_every), layers without rotation (no_rope), layers without experts
+ * them apart: windows (window_every, no_window), layers without rotation (no_rope), layers without experts
  * (dense). */
 #include "model/layer.h"
 
@@ -9,7 +9,8 @@
 #include "model/exec.h"
 
 static int64_t window_of(const lt_model_spec *s, int64_t layer) {
-    const bool global = s->window_every > 0 && (layer + 1) % s->window_every == 0;
+    const bool global = s->no_window[layer] ||
+                        (s->window_every > 0 && (layer + 1) % s->window_every == 0);
     return global ? 0 : s->window;
 }
 

@@ -97,6 +97,32 @@ static void reads_gemma2(void **state) {
     assert_true(lt_model_layer(&s, 0).attn_scale == 1.0f / 12.0f);
 }
 
+/* Any pattern of layer_types, and Qwen's max_window_layers, which lets the first layers see all
+ * (transformers' Qwen2Config). */
+static void windows_of_any_layers(void **state) {
+    static const int64_t listed[] = {0, 9, 0, 0, 9, 9}, behind[] = {0, 0, 9, 9, 9, 9};
+    lt_model_spec s;
+    (void)state;
+    assert_int_equal(parse(&s, "{\"model_type\": \"gemma2\", " SIZES
+                               ", \"head_dim\": 8, \"sliding_window\": 9, \"layer_types\": "
+                               "[\"full_attention\", \"sliding_attention\", \"full_attention\", "
+                               "\"full_attention\", \"sliding_attention\", "
+                               "\"sliding_attention\"]}"),
+                     LT_OK);
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(lt_model_layer(&s, i).window, listed[i]);
+    }
+    assert_int_equal(lt_model_spec_writable(&s), LT_OK);
+    assert_int_equal(parse(&s, "{\"model_type\": \"qwen2\", " SIZES
+                               ", \"num_key_value_heads\": 2, \"use_sliding_window\": true, "
+                               "\"sliding_window\": 9, \"max_window_layers\": 2}"),
+                     LT_OK);
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(lt_model_layer(&s, i).window, behind[i]);
+    }
+    assert_int_equal(lt_model_spec_writable(&s), LT_OK);
+}
+
 /* (i + 1) % decoder_sparse_step != 0, or i in mlp_only_layers: no experts (transformers'
  * Qwen3MoeDecoderLayer). */
 static void layers_without_experts(void **state) {
@@ -238,6 +264,7 @@ int main(void) {
         cmocka_unit_test(reads_both_rope_spellings),
         cmocka_unit_test(reads_gemma_layers),
         cmocka_unit_test(reads_gemma2),
+        cmocka_unit_test(windows_of_any_layers),
         cmocka_unit_test(layers_without_experts),
         cmocka_unit_test(every_family_survives_its_file),
         cmocka_unit_test(refuses_what_it_can_not_run),
