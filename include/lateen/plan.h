@@ -369,8 +369,9 @@ typedef struct {
 
 /* Seconds from first forward to last backward. slots (NULL: not wanted) receives at most
  * max_slots. */
-LT_MUST_USE lt_err lt_plan_pipeline_run(const lt_plan_pipeline *p, double *makespan_s,
-                                        lt_plan_slot *slots, size_t max_slots, size_t *n_slots);
+LT_MUST_USE lt_err lt_plan_pipeline_simulate(const lt_plan_pipeline *p, double *makespan_s,
+                                             lt_plan_slot *slots, size_t max_slots,
+                                             size_t *n_slots);
 double lt_plan_pipeline_closed(const lt_plan_pipeline *p); /* The closed form the search uses. */
 
 /* ---- Reliability ----------------------------------------------------------------------------- */

@@ -158,9 +158,9 @@ void lt_opened_types(const lt_model *m, char out[LT_OPENED_TYPES_BYTES], bool *b
     *blocks = false;
     for (int i = 0; i < m->table.n_params; i++) {
         const lt_held *h = m->held != NULL ? &m->held[i] : NULL;
-        const int n = h != NULL ? h->n_runs : 0;
+        const int n = h != NULL ? h->n_ranges : 0;
         for (int k = 0; k < n; k++) {
-            seen[h->runs[k].w.dtype] = 1;
+            seen[h->ranges[k].w.dtype] = 1;
         }
         if (n == 0 && m->table.params[i].n_dims >= 2) {
             seen[m->options.dtype] = 1;

@@ -111,9 +111,9 @@ lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_model *m = r->model;
     if (m->held != NULL && lt_param_index(&m->table, kind, layer) >= 0) {
         const lt_held *h = &m->held[param_index(r, kind, layer)];
-        LT_ASSERT(h->n_runs <= 1); /* Several have no one view: lt_linear_fwd. */
-        if (h->n_runs == 1) {
-            return h->runs[0].w;
+        LT_ASSERT(h->n_ranges <= 1); /* Several have no one view: lt_linear_fwd. */
+        if (h->n_ranges == 1) {
+            return h->ranges[0].w;
         }
     }
     return lt_param_view(&r->model->table, kind, layer, &r->model->weights);
@@ -212,32 +212,32 @@ lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids) {
     const lt_model *m = r->model;
     const lt_held *h = m->held != NULL ? &m->held[param_index(r, LT_PARAM_EMBED, 0)] : NULL;
     return lt_exec_embed_fwd(
-        r,
-        &(lt_embed_args){.y = y,
-                         .table = lt_exec_weight(r, LT_PARAM_EMBED, 0),
-                         .ids = ids,
-                         .pos_table = lt_exec_weight(r, LT_PARAM_POS_EMBED, 0),
-                         .positions = r->positions,
-                         .late = r->late,
-                         .scale = lt_embedding_scale(r),
-                         .part = r->n_tp > 1,
-                         .first = r->first_word,
-                         .table_packed = h != NULL && h->n_runs == 1 ? h->runs[0].packed : NULL});
+        r, &(lt_embed_args){.y = y,
+                            .table = lt_exec_weight(r, LT_PARAM_EMBED, 0),
+                            .ids = ids,
+                            .pos_table = lt_exec_weight(r, LT_PARAM_POS_EMBED, 0),
+                            .positions = r->positions,
+                            .late = r->late,
+                            .scale = lt_embedding_scale(r),
+                            .part = r->n_tp > 1,
+                            .first = r->first_word,
+                            .table_packed = h != NULL && h->n_ranges == 1 ? h->ranges[0].packed
+                                                                          : NULL});
 }
 
 /* Compute the columns of y for one range of the weight's rows. */
-static lt_err run_rows(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
-                       const lt_weight_run *run) {
-    const int64_t rows = run->w.shape[0];
+static lt_err matmul_range(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
+                           const lt_weight_range *range) {
+    const int64_t rows = range->w.shape[0];
     return lt_exec_matmul(
         r, &(lt_matmul_args){
-               .y = lt_tensor_cols(&y, run->first_row, rows),
+               .y = lt_tensor_cols(&y, range->first_row, rows),
                .a = x,
-               .b = run->w,
-               .bias = bias.data == NULL ? bias : lt_tensor_rows(&bias, run->first_row, rows),
+               .b = range->w,
+               .bias = bias.data == NULL ? bias : lt_tensor_rows(&bias, range->first_row, rows),
                .trans_b = true,
                .fixed_order = r->fixed_order,
-               .b_packed = run->packed});
+               .b_packed = range->packed});
 }
 
 static bool in_fp8(const lt_exec *r, int index) {
@@ -266,15 +266,15 @@ lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, l
     if (in_fp8(r, index)) {
         return lt_fp8_forward(r, index, y, x, b);
     }
-    for (int i = 0; m->held != NULL && i < m->held[index].n_runs; i++) {
-        LT_TRY(run_rows(r, y, x, b, &m->held[index].runs[i]));
+    for (int i = 0; m->held != NULL && i < m->held[index].n_ranges; i++) {
+        LT_TRY(matmul_range(r, y, x, b, &m->held[index].ranges[i]));
     }
-    if (m->held != NULL && m->held[index].n_runs > 0) {
+    if (m->held != NULL && m->held[index].n_ranges > 0) {
         return LT_OK;
     }
-    return run_rows(r, y, x, b,
-                    &(lt_weight_run){.w = lt_exec_weight(r, kind, layer),
-                                     .packed = r->packed != NULL ? r->packed[index] : NULL});
+    return matmul_range(r, y, x, b,
+                        &(lt_weight_range){.w = lt_exec_weight(r, kind, layer),
+                                           .packed = r->packed != NULL ? r->packed[index] : NULL});
 }
 
 /* Is there a gradient to add to? */

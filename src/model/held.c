@@ -1,5 +1,5 @@
 /* held.c: see held.h. Every matrix whose tensors are all of a type that products take is held: its
- * runs point into the map until held_pack.c has placed them. Block types that are widened instead
+ * ranges point into the map until held_pack.c has placed them. Block types that are widened instead
  * are told. Values are not checked: NaN in a file leads to NaN logits. */
 #include "model/held.h"
 
@@ -31,7 +31,7 @@ typedef struct {
     const lt_param *param;
     widened_list *widened;
     lt_held held;
-    int64_t pair_rows[LT_HELD_RUNS];
+    int64_t pair_rows[LT_HELD_RANGES];
     bool holdable;
 } finding;
 
@@ -52,11 +52,11 @@ static bool product_takes(const lt_model *m, const lt_tensor *w) {
 /* NULL, or why this part cannot be held. */
 static const char *refuse_part(const finding *f, const lt_weight *w, const lt_name_place *p,
                                const lt_tensor *rows) {
-    return p->stacked || f->param->n_dims != 2 ? "experts"
-           : p->turned || w->n_dims != 2       ? "not stored (rows, columns)"
-           : !product_takes(f->m, rows)        ? "no kernel for this type"
-           : f->held.n_runs == LT_HELD_RUNS    ? "too many parts"
-                                               : NULL;
+    return p->stacked || f->param->n_dims != 2  ? "experts"
+           : p->turned || w->n_dims != 2        ? "not stored (rows, columns)"
+           : !product_takes(f->m, rows)         ? "no kernel for this type"
+           : f->held.n_ranges == LT_HELD_RANGES ? "too many parts"
+                                                : NULL;
 }
 
 static void note_widened(widened_list *l, lt_dtype type, const char *why, const char *name) {
@@ -88,7 +88,7 @@ static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const l
     finding *f = ctx;
     const lt_tensor rows = lt_tensor_2d((void *)(uintptr_t)w->data, w->type, p->rows, p->cols);
     const char *why = refuse_part(f, w, p, &rows);
-    lt_weight_run *run;
+    lt_weight_range *range;
     if (why != NULL) {
         if (lt_dtype_is_block(w->type)) {
             note_widened(f->widened, w->type, why, name);
@@ -96,10 +96,10 @@ static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const l
         f->holdable = false;
         return LT_OK;
     }
-    f->pair_rows[f->held.n_runs] = lt_weight_pair_rows(f->source, &f->m->spec, p);
-    run = &f->held.runs[f->held.n_runs++];
-    run->first_row = p->first / p->cols;
-    run->w = rows;
+    f->pair_rows[f->held.n_ranges] = lt_weight_pair_rows(f->source, &f->m->spec, p);
+    range = &f->held.ranges[f->held.n_ranges++];
+    range->first_row = p->first / p->cols;
+    range->w = rows;
     return LT_OK;
 }
 
@@ -124,7 +124,7 @@ lt_err lt_held_make(lt_model *m, uint64_t seed) {
         size_t bytes;
         if (is_matrix(p->kind) && p->n_dims == 2 &&
             p->shape[1] % (int64_t)lt_dtype_block(type, &bytes) == 0 && product_takes(m, &w)) {
-            m->held[i] = (lt_held){.n_runs = 1, .runs = {{.w = w}}};
+            m->held[i] = (lt_held){.n_ranges = 1, .ranges = {{.w = w}}};
             n++;
         }
     }
@@ -139,7 +139,7 @@ lt_err lt_held_make(lt_model *m, uint64_t seed) {
 static void drop_empty(lt_model *m) {
     bool any = m->backend->host_memory;
     for (int i = 0; i < m->table.n_params; i++) {
-        any = any || m->held[i].n_runs > 0;
+        any = any || m->held[i].n_ranges > 0;
     }
     if (!any) {
         free(m->held);
@@ -151,7 +151,7 @@ static void drop_empty(lt_model *m) {
 lt_err lt_held_open(lt_model *m, const lt_source *source) {
     lt_err err = LT_OK;
     widened_list told = {.n = 0};
-    int64_t(*pair_rows)[LT_HELD_RUNS] = calloc((size_t)m->table.n_params, sizeof *pair_rows);
+    int64_t(*pair_rows)[LT_HELD_RANGES] = calloc((size_t)m->table.n_params, sizeof *pair_rows);
 
     if (pair_rows == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%d weights", m->table.n_params);
@@ -173,7 +173,7 @@ lt_err lt_held_open(lt_model *m, const lt_source *source) {
         }
     }
     tell_widened(&told, m);
-    LT_TRY_DONE(lt_held_place(m, (const int64_t(*)[LT_HELD_RUNS])pair_rows, 0));
+    LT_TRY_DONE(lt_held_place(m, (const int64_t(*)[LT_HELD_RANGES])pair_rows, 0));
     drop_empty(m);
 done:
     free(pair_rows);

@@ -3,8 +3,9 @@
  * once, packed, and all other weights are in the flat buffer. For inference: such a model cannot be
  * trained or saved.
  *
- * A parameter made of several tensors (q, k and v of qkv) is several runs of rows, each of its own
- * type. On a backend that packs, runs are packed at open, and runs of one type become one. */
+ * A parameter made of several tensors (q, k and v of qkv) has several ranges of rows, each with its
+ * own type. On a backend that packs, ranges are packed at open, and ranges of one type become
+ * one. */
 #ifndef LT_MODEL_HELD_H
 #define LT_MODEL_HELD_H
 
@@ -15,10 +16,10 @@
 LT_MUST_USE lt_err lt_held_open(lt_model *m, const lt_source *source);
 /* Random matrices in options.stored_as, the values of lt_model_create, encoded. */
 LT_MUST_USE lt_err lt_held_make(lt_model *m, uint64_t seed);
-/* held_pack.c: place and pack the runs in m->held, whose data point to the host (pair_rows: of each
- * parameter's runs, as lt_weight_pair_rows), or are random (pair_rows NULL); then close up the
- * table's offsets. */
-LT_MUST_USE lt_err lt_held_place(lt_model *m, const int64_t (*pair_rows)[LT_HELD_RUNS],
+/* held_pack.c: place and pack the ranges in m->held, whose data point to host memory (pair_rows:
+ * for each parameter's ranges, as from lt_weight_pair_rows) or are random (pair_rows NULL); then
+ * close up the table's offsets. */
+LT_MUST_USE lt_err lt_held_place(lt_model *m, const int64_t (*pair_rows)[LT_HELD_RANGES],
                                  uint64_t seed);
 /* The model takes over the open source, which is left empty; on a device nothing more is read from
  * it. */

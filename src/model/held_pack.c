@@ -1,9 +1,9 @@
 /* held_pack.c: places the matrices that held.c found where the products read them.
  *
- *     copy      host: runs whose rows come in pairs (llama's q and k), or lie unaligned, or are
+ *     copy      host: ranges whose rows come in pairs (llama's q and k), or lie unaligned, or are
  *               random
- *     pack      runs into the backend's layout; from then on the map is only read for embedding
- *               rows. On a device every run is packed, through one buffer for the largest of them,
+ *     pack      ranges into the backend's layout; from then on the map is only read for embedding
+ *               rows. On a device every range is packed, through one buffer for the largest one,
  *               and nothing else is kept: embedding rows are read from the packed matrix, too. */
 #include <stdlib.h>
 #include <string.h>
@@ -17,30 +17,31 @@
 
 #define ALIGN 64
 
-/* Where runs come from: a file, with rows in pairs or not, or random numbers. */
+/* Where ranges come from: a file, with rows in pairs or not, or random numbers. */
 typedef struct {
     lt_model *m;
-    const int64_t (*pair_rows)[LT_HELD_RUNS]; /* NULL: random */
+    const int64_t (*pair_rows)[LT_HELD_RANGES]; /* NULL: random */
     uint64_t seed;
 } making;
 
-static size_t run_bytes(const lt_weight_run *run) {
-    return (size_t)run->w.shape[0] * lt_dtype_row_bytes(run->w.dtype, run->w.shape[1]);
+static size_t range_bytes(const lt_weight_range *range) {
+    return (size_t)range->w.shape[0] * lt_dtype_row_bytes(range->w.dtype, range->w.shape[1]);
 }
 
 static size_t aligned(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static bool needs_copy(const making *k, int param, int run) {
-    const lt_tensor *w = &k->m->held[param].runs[run].w;
+static bool needs_copy(const making *k, int param, int range) {
+    const lt_tensor *w = &k->m->held[param].ranges[range].w;
     const size_t align = lt_dtype_is_block(w->dtype) ? 1 : lt_dtype_bytes(w->dtype);
-    return k->pair_rows == NULL || k->pair_rows[param][run] > 0 || (uintptr_t)w->data % align != 0;
+    return k->pair_rows == NULL || k->pair_rows[param][range] > 0 ||
+           (uintptr_t)w->data % align != 0;
 }
 
-/* One run on its way to `dst`: rows in their place. */
+/* One range on its way to `dst`: rows in their place. */
 typedef struct {
-    const lt_weight_run *run;
+    const lt_weight_range *range;
     int64_t pair_rows;
     size_t row_bytes;
     unsigned char *dst;
@@ -48,44 +49,44 @@ typedef struct {
 
 static void copy_rows(void *ctx, size_t head) {
     const row_copy *c = ctx;
-    const int64_t step = c->pair_rows > 0 ? c->pair_rows : c->run->w.shape[0];
-    const unsigned char *src = c->run->w.data;
+    const int64_t step = c->pair_rows > 0 ? c->pair_rows : c->range->w.shape[0];
+    const unsigned char *src = c->range->w.data;
     for (int64_t r = (int64_t)head * step; r < ((int64_t)head + 1) * step; r++) {
         memcpy(c->dst + (size_t)lt_weight_target_row(c->pair_rows, r) * c->row_bytes,
                src + (size_t)r * c->row_bytes, c->row_bytes);
     }
 }
 
-/* A run as it is to be multiplied, to dst on the host. */
-static void write_run(const making *k, int param, int run, unsigned char *dst) {
-    const lt_weight_run *w = &k->m->held[param].runs[run];
+/* A range as it is to be multiplied, to dst on the host. */
+static void write_range(const making *k, int param, int range, unsigned char *dst) {
+    const lt_weight_range *w = &k->m->held[param].ranges[range];
     if (k->pair_rows == NULL) {
         lt_init_blocks(dst, w->w.dtype, k->m, &k->m->table.params[param], k->seed);
         return;
     }
-    const int64_t pair_rows = k->pair_rows[param][run];
+    const int64_t pair_rows = k->pair_rows[param][range];
     row_copy c = {w, pair_rows, lt_dtype_row_bytes(w->w.dtype, w->w.shape[1]), dst};
     lt_parallel_for(pair_rows > 0 ? (size_t)(w->w.shape[0] / pair_rows) : 1, copy_rows, &c);
 }
 
-/* On a host: all runs that may not stay where they are, in one allocation. */
+/* On a host: all ranges that may not stay where they are, in one allocation. */
 static lt_err copy_all(const making *k) {
     lt_model *m = k->m;
     size_t total = 0, at = 0;
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < m->table.n_params; i++) {
-            for (int j = 0; j < m->held[i].n_runs; j++) {
-                lt_weight_run *run = &m->held[i].runs[j];
+            for (int j = 0; j < m->held[i].n_ranges; j++) {
+                lt_weight_range *range = &m->held[i].ranges[j];
                 if (!needs_copy(k, i, j)) {
                     continue;
                 }
                 if (pass == 0) {
-                    total += aligned(run_bytes(run));
+                    total += aligned(range_bytes(range));
                     continue;
                 }
-                write_run(k, i, j, (unsigned char *)m->held_copies + at);
-                run->w.data = (unsigned char *)m->held_copies + at;
-                at += aligned(run_bytes(run));
+                write_range(k, i, j, (unsigned char *)m->held_copies + at);
+                range->w.data = (unsigned char *)m->held_copies + at;
+                at += aligned(range_bytes(range));
             }
         }
         if (pass == 0 && total > 0) {
@@ -98,7 +99,7 @@ static lt_err copy_all(const making *k) {
 
 /* Are two packed neighbours one matrix? The first must end where a group of packed rows does:
  * there, and only there, one row more takes more room. */
-static bool joins(const lt_model *m, const lt_weight_run *a, const lt_weight_run *b) {
+static bool joins(const lt_model *m, const lt_weight_range *a, const lt_weight_range *b) {
     const size_t bytes = m->backend->matmul_pack_bytes(m->device, &a->w, true);
     lt_tensor more = a->w;
     more.shape[0]++;
@@ -107,8 +108,8 @@ static bool joins(const lt_model *m, const lt_weight_run *a, const lt_weight_run
            m->backend->matmul_pack_bytes(m->device, &more, true) > bytes;
 }
 
-/* Packing, a run at a time. raw, host: on a device, room for the largest run there and here; NULL
- * on a host. */
+/* The state of packing, one range at a time. raw, host: room for the largest range in device and
+ * host memory; NULL on a CPU. */
 typedef struct {
     const making *k;
     lt_queue *q;
@@ -121,8 +122,8 @@ static lt_err packing_open(packing *p, const making *k) {
     const lt_model *m = k->m;
     *p = (packing){.k = k, .at = m->held_packed};
     for (int i = 0; !m->backend->host_memory && i < m->table.n_params; i++) {
-        for (int j = 0; j < m->held[i].n_runs; j++) {
-            const size_t bytes = run_bytes(&m->held[i].runs[j]);
+        for (int j = 0; j < m->held[i].n_ranges; j++) {
+            const size_t bytes = range_bytes(&m->held[i].ranges[j]);
             p->raw_bytes = bytes > p->raw_bytes ? bytes : p->raw_bytes;
         }
     }
@@ -147,30 +148,30 @@ static void packing_close(packing *p) {
     free(p->host);
 }
 
-/* On a device: the run's bytes to where the packing kernel reads them. */
-static lt_err bring(packing *p, int param, int run) {
-    lt_weight_run *r = &p->k->m->held[param].runs[run];
+/* On a device: the range's bytes to where the packing kernel reads them. */
+static lt_err bring(packing *p, int param, int range) {
+    lt_weight_range *r = &p->k->m->held[param].ranges[range];
     const void *bytes = r->w.data;
-    if (needs_copy(p->k, param, run)) {
-        write_run(p->k, param, run, p->host);
+    if (needs_copy(p->k, param, range)) {
+        write_range(p->k, param, range, p->host);
         bytes = p->host;
     }
-    LT_TRY(lt_model_upload(p->k->m, p->raw, bytes, run_bytes(r)));
+    LT_TRY(lt_model_upload(p->k->m, p->raw, bytes, range_bytes(r)));
     r->w.data = p->raw;
     return LT_OK;
 }
 
-static lt_err pack_run(packing *p, int param, int run) {
+static lt_err pack_range(packing *p, int param, int range) {
     const lt_backend *b = p->k->m->backend;
-    lt_weight_run *r = &p->k->m->held[param].runs[run];
+    lt_weight_range *r = &p->k->m->held[param].ranges[range];
     const size_t bytes = b->matmul_pack_bytes(p->k->m->device, &r->w, true);
     if (bytes == 0) {
         return LT_OK;
     }
-    LT_TRY(p->raw != NULL ? bring(p, param, run) : LT_OK);
+    LT_TRY(p->raw != NULL ? bring(p, param, range) : LT_OK);
     LT_TRY(b->ops->matmul_pack(p->q,
                                &(lt_matmul_pack_args){.dst = p->at, .b = r->w, .trans_b = true}));
-    if (p->raw != NULL) { /* Another run's place next. */
+    if (p->raw != NULL) { /* Another range's place next. */
         LT_TRY(b->sync(p->q));
         r->w.data = NULL;
     }
@@ -179,27 +180,27 @@ static lt_err pack_run(packing *p, int param, int run) {
     return LT_OK;
 }
 
-/* Runs packed side by side are one matrix from now on, whose plain rows lie apart. */
+/* Ranges packed side by side are one matrix from now on, whose plain rows lie apart. */
 static lt_err pack_param(packing *p, int param) {
     lt_held *h = &p->k->m->held[param];
     int n = 0;
-    for (int j = 0; j < h->n_runs; j++) {
-        LT_TRY(pack_run(p, param, j));
-        if (n > 0 && joins(p->k->m, &h->runs[n - 1], &h->runs[j])) {
-            h->runs[n - 1].w.shape[0] += h->runs[j].w.shape[0];
-            h->runs[n - 1].w.data = NULL;
+    for (int j = 0; j < h->n_ranges; j++) {
+        LT_TRY(pack_range(p, param, j));
+        if (n > 0 && joins(p->k->m, &h->ranges[n - 1], &h->ranges[j])) {
+            h->ranges[n - 1].w.shape[0] += h->ranges[j].w.shape[0];
+            h->ranges[n - 1].w.data = NULL;
         } else {
-            h->runs[n++] = h->runs[j];
+            h->ranges[n++] = h->ranges[j];
         }
     }
-    h->n_runs = n;
+    h->n_ranges = n;
     return LT_OK;
 }
 
 /* A host looks embedding rows up in the plain blocks. */
 static bool is_packed(const lt_model *m, int param) {
-    return m->held[param].n_runs > 0 && (m->table.params[param].kind != LT_PARAM_EMBED ||
-                                         m->spec.tied || !m->backend->host_memory);
+    return m->held[param].n_ranges > 0 && (m->table.params[param].kind != LT_PARAM_EMBED ||
+                                           m->spec.tied || !m->backend->host_memory);
 }
 
 static lt_err pack_all(const making *k) {
@@ -209,8 +210,9 @@ static lt_err pack_all(const making *k) {
     size_t total = 0;
 
     for (int i = 0; i < m->table.n_params; i++) {
-        for (int j = 0; is_packed(m, i) && j < m->held[i].n_runs; j++) {
-            total += aligned(m->backend->matmul_pack_bytes(m->device, &m->held[i].runs[j].w, true));
+        for (int j = 0; is_packed(m, i) && j < m->held[i].n_ranges; j++) {
+            total += aligned(
+                m->backend->matmul_pack_bytes(m->device, &m->held[i].ranges[j].w, true));
         }
     }
     if (total == 0) {
@@ -228,7 +230,7 @@ done:
     return err;
 }
 
-lt_err lt_held_place(lt_model *m, const int64_t (*pair_rows)[LT_HELD_RUNS], uint64_t seed) {
+lt_err lt_held_place(lt_model *m, const int64_t (*pair_rows)[LT_HELD_RANGES], uint64_t seed) {
     const making k = {m, pair_rows, seed};
     LT_TRY(m->backend->host_memory ? copy_all(&k) : LT_OK);
     LT_TRY(pack_all(&k));

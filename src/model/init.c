@@ -155,7 +155,7 @@ lt_err lt_model_create(lt_model **out, const lt_model_spec *spec, const lt_model
     }
     LT_TRY_DONE(lt_model_place(m));
     for (int i = 0; i < m->table.n_params; i++) {
-        if (m->held == NULL || m->held[i].n_runs == 0) {
+        if (m->held == NULL || m->held[i].n_ranges == 0) {
             init_param(m, &m->table.params[i], seed);
         }
     }

@@ -303,7 +303,7 @@ static void place_units(lt_param_table *t, const lt_held *held, const lt_partiti
         unit->n_elements = 0;
         for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
             lt_param *p = &t->params[i];
-            const bool stored = held != NULL && held[i].n_runs > 0;
+            const bool stored = held != NULL && held[i].n_ranges > 0;
             LT_ASSERT(p->unit == u);
             p->at = stored ? -1 : unit->n_elements;
             unit->n_elements += stored ? 0 : padded(p->local_count);

@@ -180,17 +180,17 @@ float *lt_param_floats(const lt_param_buffer *b);
 lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer,
                         const lt_param_buffer *b);
 
-/* A weight matrix in its file's own type (held.h): runs of rows [first_row, first_row +
+/* A weight matrix in its file's own type (held.h): ranges of rows [first_row, first_row +
  * w.shape[0]). packed: in the backend's layout, or NULL; w.data is NULL where only that is left. */
-#define LT_HELD_RUNS 3
+#define LT_HELD_RANGES 3
 typedef struct {
     lt_tensor w;
     const void *packed;
     int64_t first_row;
-} lt_weight_run;
+} lt_weight_range;
 typedef struct {
-    int n_runs; /* 0: the parameter lies in the flat buffer. */
-    lt_weight_run runs[LT_HELD_RUNS];
+    int n_ranges; /* 0: the parameter lies in the flat buffer. */
+    lt_weight_range ranges[LT_HELD_RANGES];
 } lt_held;
 
 /* Leave held parameters out of the layout, so that they have no place in buffers. */

@@ -449,7 +449,7 @@ static lt_err load_params(lt_model *m, const lt_source *source, bool first) {
         const lt_param *p = &m->table.params[i];
         /* lt_exec_prepare reads xIELU's scalars and sinks. */
         if ((p->kind == LT_PARAM_XIELU || p->kind == LT_PARAM_SINKS) == first && p->n_boxes > 0 &&
-            (m->held == NULL || m->held[i].n_runs == 0)) {
+            (m->held == NULL || m->held[i].n_ranges == 0)) {
             l.param = p;
             LT_TRY_DONE(lt_weight_each_part(source, &m->spec, p, load_part, &l));
         }

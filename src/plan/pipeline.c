@@ -126,8 +126,8 @@ double lt_plan_pipeline_closed(const lt_plan_pipeline *p) {
            lt_plan_max(0.0, fill + lt_plan_min(p->first_extra_s, p->last_extra_s));
 }
 
-lt_err lt_plan_pipeline_run(const lt_plan_pipeline *p, double *makespan_s, lt_plan_slot *slots,
-                            size_t max_slots, size_t *n_slots) {
+lt_err lt_plan_pipeline_simulate(const lt_plan_pipeline *p, double *makespan_s, lt_plan_slot *slots,
+                                 size_t max_slots, size_t *n_slots) {
     LT_ASSERT(p != NULL && makespan_s != NULL);
     LT_TRY(check(p));
     const int64_t n = (STEADY + p->stages - 1) / p->stages * p->stages;

@@ -2,7 +2,7 @@
  * inline SVG.
  *
  *     memory per GPU of the best layouts          stacked bars against the GPU's memory
- *     the step of one pipeline                    slots of lt_plan_pipeline_run, forward and
+ *     the step of one pipeline                    slots of lt_plan_pipeline_simulate, forward and
  *                                                 backward
  *     where a step's time goes                    stacked bars of the best layouts
  *     strong scaling                              the same batch, searched again at other GPU
@@ -173,7 +173,7 @@ static void pipeline_picture(page *p, const lt_plan_report *r) {
     char label[LT_PLAN_TEXT_BYTES];
 
     if (l->pp == 1 || slots == NULL ||
-        lt_plan_pipeline_run(&pipe, &end, slots, MAX_SLOTS, &n) != LT_OK) {
+        lt_plan_pipeline_simulate(&pipe, &end, slots, MAX_SLOTS, &n) != LT_OK) {
         put(p,
             "<p>No pipeline: every GPU runs all layers (forward %.1f ms, backward %.1f ms a "
             "micro-batch, %lld of them a step).</p>\n",

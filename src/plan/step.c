@@ -102,7 +102,7 @@ static void pipeline_parts(const lt_plan_job *j, const stage *s, bool simulate, 
      * ways. */
     const double sends = l->pp > 1 ? n * 2.0 * l->vpp * send * (1.0 - j->c->stack.dp_overlap) : 0.0;
     const double extra = lt_plan_max(p.first_extra_s, p.last_extra_s);
-    if (simulate && l->pp > 1 && lt_plan_pipeline_run(&p, &run_s, NULL, 0, NULL) == LT_OK) {
+    if (simulate && l->pp > 1 && lt_plan_pipeline_simulate(&p, &run_s, NULL, 0, NULL) == LT_OK) {
         all = run_s;
     }
     t->forward_s = s->forward;

@@ -33,10 +33,10 @@ static bool run(const lt_decode_op *ops, int n, const uint8_t *data, size_t size
     }
     for (size_t i = 0; i < size && err == LT_OK; i++) {
         const char *w = words[data[i] % N_WORDS];
-        err = lt_decode_chain_run(c, w, strlen(w), !apart && i + 1 == size, out);
+        err = lt_decode_chain_apply(c, w, strlen(w), !apart && i + 1 == size, out);
     }
     if ((apart || size == 0) && err == LT_OK) {
-        err = lt_decode_chain_run(c, NULL, 0, true, out);
+        err = lt_decode_chain_apply(c, NULL, 0, true, out);
     }
     if (err != LT_OK && err != LT_ERR_LIMIT) {
         abort();

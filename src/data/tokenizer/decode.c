@@ -158,7 +158,7 @@ static lt_err put_piece(lt_tokenizer_stream *s, uint32_t id) {
     if (s->t->n_decode > 0) {
         const size_t n = s->piece.n;
         LT_TRY(lt_text_reserve(&s->piece, 1)); /* An empty token is one too. */
-        LT_TRY(lt_decode_chain_run(&s->chain, s->piece.data, n, false, &s->held));
+        LT_TRY(lt_decode_chain_apply(&s->chain, s->piece.data, n, false, &s->held));
         return put_bytes(s, NULL, 0, false);
     }
     return put_bytes(s, s->piece.data, s->piece.n, false);
@@ -216,7 +216,7 @@ lt_err lt_tokenizer_stream_put(lt_tokenizer_stream *s, uint32_t id, const char *
 
 lt_err lt_tokenizer_stream_finish(lt_tokenizer_stream *s, const char **text, size_t *bytes) {
     s->out.n = 0;
-    LT_TRY(s->t->n_decode > 0 ? lt_decode_chain_run(&s->chain, NULL, 0, true, &s->held) : LT_OK);
+    LT_TRY(s->t->n_decode > 0 ? lt_decode_chain_apply(&s->chain, NULL, 0, true, &s->held) : LT_OK);
     LT_TRY(lt_text_assemble(&s->out, &s->held, s->per_byte, true));
     return give_out(s, text, bytes);
 }

@@ -495,8 +495,8 @@ static lt_err run_stage(lt_decode_chain *c, lt_decode_stage *s, bool final) {
     return final ? end_stage(c, s) : LT_OK;
 }
 
-lt_err lt_decode_chain_run(lt_decode_chain *c, const char *token, size_t n, bool final,
-                           lt_text *text) {
+lt_err lt_decode_chain_apply(lt_decode_chain *c, const char *token, size_t n, bool final,
+                             lt_text *text) {
     c->gone = false;
     c->in.n = c->in.text.n = 0;
     LT_TRY(lt_text_reserve(&c->in.text, 1)); /* So that empty texts have an address too. */

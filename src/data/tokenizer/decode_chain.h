@@ -68,8 +68,8 @@ void lt_decode_chain_close(lt_decode_chain *c);
 void lt_decode_chain_continue(lt_decode_chain *c);
 
 /* Feed a token (NULL: none), and append the text that is certain now. final: no token follows. */
-LT_MUST_USE lt_err lt_decode_chain_run(lt_decode_chain *c, const char *token, size_t n, bool final,
-                                       lt_text *text);
+LT_MUST_USE lt_err lt_decode_chain_apply(lt_decode_chain *c, const char *token, size_t n,
+                                         bool final, lt_text *text);
 
 /* The byte that ByteFallback makes of a token, or -1. */
 int lt_decode_byte(const char *s, size_t n);

@@ -386,8 +386,8 @@ static bool unchanged(const lt_norm *n, const char *s, size_t bytes) {
     }
 }
 
-lt_err lt_normalizer_run(const lt_normalizer *n, lt_norm_scratch *s, const char *text, size_t bytes,
-                         const char **out, size_t *out_bytes) {
+lt_err lt_normalizer_apply(const lt_normalizer *n, lt_norm_scratch *s, const char *text,
+                           size_t bytes, const char **out, size_t *out_bytes) {
     int turn = 0;
     s->from_bytes = bytes;
     for (int i = 0; i < n->n_norms; i++) {

@@ -91,14 +91,14 @@ void lt_norm_scratch_free(lt_norm_scratch *s);
 
 /* Normalise valid UTF-8. *out is the input itself when nothing changed, else scratch that lives
  * until the next call. */
-LT_MUST_USE lt_err lt_normalizer_run(const lt_normalizer *n, lt_norm_scratch *s, const char *text,
-                                     size_t bytes, const char **out, size_t *out_bytes);
+LT_MUST_USE lt_err lt_normalizer_apply(const lt_normalizer *n, lt_norm_scratch *s, const char *text,
+                                       size_t bytes, const char **out, size_t *out_bytes);
 
 /* The same for the beginning of a text, always into scratch, with (*first)[i] 1 where byte i of
  * *out stands for what begins at byte 0 of the input. */
-LT_MUST_USE lt_err lt_normalizer_run_aligned(const lt_normalizer *n, lt_norm_scratch *s,
-                                             const char *text, size_t bytes, const char **out,
-                                             size_t *out_bytes, const char **first);
+LT_MUST_USE lt_err lt_normalizer_apply_aligned(const lt_normalizer *n, lt_norm_scratch *s,
+                                               const char *text, size_t bytes, const char **out,
+                                               size_t *out_bytes, const char **first);
 
 /* Replacements may make a text longer, each step anew; beyond both bounds it is LIMIT. */
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION

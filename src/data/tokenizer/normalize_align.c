@@ -360,9 +360,9 @@ static lt_err run_one(lt_norm_aligned *a, const lt_norm *n, lt_norm_scratch *scr
     return LT_OK;
 }
 
-lt_err lt_normalizer_run_aligned(const lt_normalizer *n, lt_norm_scratch *s, const char *text,
-                                 size_t bytes, const char **out, size_t *out_bytes,
-                                 const char **first) {
+lt_err lt_normalizer_apply_aligned(const lt_normalizer *n, lt_norm_scratch *s, const char *text,
+                                   size_t bytes, const char **out, size_t *out_bytes,
+                                   const char **first) {
     lt_norm_aligned *a = &s->aligned;
     uint32_t cp;
     a->text.n = a->first.n = 0;

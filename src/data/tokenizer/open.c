@@ -178,7 +178,7 @@ static lt_err finish_added(lt_tokenizer *t) {
         const char *content = a->content.data;
         size_t n = a->content.n;
         if (a->normalized && t->normalizer.n_norms > 0) {
-            LT_TRY_DONE(lt_normalizer_run(&t->normalizer, &scratch, content, n, &content, &n));
+            LT_TRY_DONE(lt_normalizer_apply(&t->normalizer, &scratch, content, n, &content, &n));
             if (n != a->content.n || memcmp(content, a->content.data, n) != 0) {
                 LT_TRY_DONE(lt_text_put(&a->decoded, content, n));
                 t->vocab.flags[a->id] = (uint8_t)(t->vocab.flags[a->id] | LT_PIECE_RENAMED);

@@ -293,7 +293,7 @@ static lt_err put_id(lt_ids *out, uint32_t id) {
 lt_err lt_tokenizer_normalize(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
                               size_t n, const char **out, size_t *out_n) {
     if (!t->spm.active) {
-        return lt_normalizer_run(&t->normalizer, &s->norm, text, n, out, out_n);
+        return lt_normalizer_apply(&t->normalizer, &s->norm, text, n, out, out_n);
     }
     s->spm.n = 0;
     LT_TRY(lt_spm_normalize(&t->spm, text, n, &s->spm));
@@ -314,7 +314,7 @@ static lt_err encode_segment(const lt_tokenizer *t, lt_tokenizer_scratch *s, con
         return LT_OK;
     }
     LT_TRY(origin && t->tracks_first
-               ? lt_normalizer_run_aligned(&t->normalizer, &s->norm, text, n, &text, &n, &first)
+               ? lt_normalizer_apply_aligned(&t->normalizer, &s->norm, text, n, &text, &n, &first)
                : lt_tokenizer_normalize(t, s, text, n, &text, &n));
     begin = p = at = (const uint8_t *)text;
     end = p + n;

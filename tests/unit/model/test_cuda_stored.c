@@ -85,11 +85,12 @@ static void check_memory(const pair *p) {
     size_t packed = 0, blocks = 0;
     assert_true(m->held_copies == NULL && m->held_source == NULL);
     for (int i = 0; i < m->table.n_params; i++) {
-        for (int j = 0; j < m->held[i].n_runs; j++) {
-            const lt_weight_run *run = &m->held[i].runs[j];
-            assert_non_null(run->packed);
-            packed += gpu->matmul_pack_bytes(device_of(gpu), &run->w, true);
-            blocks += (size_t)run->w.shape[0] * lt_dtype_row_bytes(run->w.dtype, run->w.shape[1]);
+        for (int j = 0; j < m->held[i].n_ranges; j++) {
+            const lt_weight_range *range = &m->held[i].ranges[j];
+            assert_non_null(range->packed);
+            packed += gpu->matmul_pack_bytes(device_of(gpu), &range->w, true);
+            blocks += (size_t)range->w.shape[0] *
+                      lt_dtype_row_bytes(range->w.dtype, range->w.shape[1]);
         }
     }
     assert_int_equal(packed, m->held_packed_bytes);
@@ -165,8 +166,8 @@ static void mixtures(void **state) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         pair p;
         open_pair(&p, random, all[i]);
-        assert_int_equal(p.stored->held[lt_param_index(&p.stored->table, LT_PARAM_DOWN, 0)].n_runs,
-                         1);
+        assert_int_equal(
+            p.stored->held[lt_param_index(&p.stored->table, LT_PARAM_DOWN, 0)].n_ranges, 1);
         check_memory(&p);
         check_logits(&p);
         if (i == 0) {
@@ -189,8 +190,9 @@ static void odd_shapes(void **state) {
     }
     random = tiny_llama(64, 172, V, 128, true);
     open_pair(&p, random, LT_GGUF_MIX_Q8_0);
-    assert_int_equal(p.stored->held[lt_param_index(&p.stored->table, LT_PARAM_DOWN, 0)].n_runs, 0);
-    assert_int_equal(p.stored->held[lt_param_index(&p.stored->table, LT_PARAM_UP, 0)].n_runs, 2);
+    assert_int_equal(p.stored->held[lt_param_index(&p.stored->table, LT_PARAM_DOWN, 0)].n_ranges,
+                     0);
+    assert_int_equal(p.stored->held[lt_param_index(&p.stored->table, LT_PARAM_UP, 0)].n_ranges, 2);
     check_memory(&p);
     check_logits(&p);
     check_graph(&p, 3);

@@ -83,10 +83,10 @@ static const lt_model *stored_model, *wide_model;
 static const float *wide_rows(const lt_matmul_args *a) {
     for (int i = 0; i < stored_model->table.n_params; i++) {
         const lt_held *h = &stored_model->held[i];
-        for (int k = 0; k < h->n_runs; k++) {
-            if (h->runs[k].packed == a->b_packed) {
+        for (int k = 0; k < h->n_ranges; k++) {
+            if (h->ranges[k].packed == a->b_packed) {
                 return lt_param_floats(&wide_model->master) + wide_model->table.params[i].whole_at +
-                       h->runs[k].first_row * a->b.shape[1];
+                       h->ranges[k].first_row * a->b.shape[1];
             }
         }
     }

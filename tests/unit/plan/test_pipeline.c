@@ -28,7 +28,7 @@ static double run(lt_plan_schedule schedule, int stages, int chunks, int64_t mic
                                 .forward_s = f,
                                 .backward_s = b};
     double s = 0;
-    if (lt_plan_pipeline_run(&p, &s, NULL, 0, NULL) != LT_OK) {
+    if (lt_plan_pipeline_simulate(&p, &s, NULL, 0, NULL) != LT_OK) {
         fail_msg("%s", lt_error_message());
     }
     near(lt_plan_pipeline_closed(&p), s, 0.02);
@@ -62,7 +62,7 @@ static void zero_bubble_takes_two_thirds(void **state) {
                                     .backward_s = 2,
                                     .weight_share = 0.5};
         double s = 0;
-        assert_int_equal(lt_plan_pipeline_run(&z, &s, NULL, 0, NULL), LT_OK);
+        assert_int_equal(lt_plan_pipeline_simulate(&z, &s, NULL, 0, NULL), LT_OK);
         near(s - 12.0 * p, plain / 3.0, 1e-6);
     }
 }
@@ -85,8 +85,8 @@ static void long_runs_are_continued(void **state) {
         lt_plan_slot slot;
         size_t n;
         double all = 0, s = 0;
-        assert_int_equal(lt_plan_pipeline_run(&p, &all, &slot, 1, &n), LT_OK);
-        assert_int_equal(lt_plan_pipeline_run(&p, &s, NULL, 0, NULL), LT_OK);
+        assert_int_equal(lt_plan_pipeline_simulate(&p, &all, &slot, 1, &n), LT_OK);
+        assert_int_equal(lt_plan_pipeline_simulate(&p, &s, NULL, 0, NULL), LT_OK);
         near(s, all, 1e-3);
     }
 }
@@ -105,7 +105,7 @@ static void slots_keep_the_rules(void **state) {
     size_t n = 0;
     (void)state;
     assert_non_null(slots);
-    assert_int_equal(lt_plan_pipeline_run(&p, &span, slots, SLOTS, &n), LT_OK);
+    assert_int_equal(lt_plan_pipeline_simulate(&p, &span, slots, SLOTS, &n), LT_OK);
     assert_int_equal(n, SLOTS);
     for (size_t i = 0; i < n;
          i++) { /* A stage does one thing at a time; forwards flow down with their sends. */
@@ -130,12 +130,12 @@ static void bad_shapes_are_refused(void **state) {
                           .backward_s = 2};
     double s = 0;
     (void)state;
-    assert_int_equal(lt_plan_pipeline_run(&p, &s, NULL, 0, NULL), LT_ERR_ARG);
+    assert_int_equal(lt_plan_pipeline_simulate(&p, &s, NULL, 0, NULL), LT_ERR_ARG);
     p.stages = 0;
-    assert_int_equal(lt_plan_pipeline_run(&p, &s, NULL, 0, NULL), LT_ERR_ARG);
+    assert_int_equal(lt_plan_pipeline_simulate(&p, &s, NULL, 0, NULL), LT_ERR_ARG);
     p = (lt_plan_pipeline){
         .stages = 100000, .chunks = 1, .micros = 100000, .forward_s = 1, .backward_s = 1};
-    assert_int_equal(lt_plan_pipeline_run(&p, &s, NULL, 0, NULL), LT_ERR_LIMIT);
+    assert_int_equal(lt_plan_pipeline_simulate(&p, &s, NULL, 0, NULL), LT_ERR_LIMIT);
 }
 
 int main(void) {
