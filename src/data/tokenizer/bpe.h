@@ -1,13 +1,13 @@
 /* bpe.h: byte-pair encoding: a word becomes symbols, and the best-ranked adjacent pair is merged
  * until none is left.
  *
- * One engine serves three kinds of vocabulary, which differ in the first symbols and in what
- * happens to characters the vocabulary lacks:
+ * One engine serves three kinds of vocabulary, which differ in the first symbols and in the
+ * handling of characters that the vocabulary lacks:
  *     BYTES  one symbol a byte                       byte-level vocabularies, tiktoken ranks
  *     CHARS  one symbol a character, HF's rules      byte fallback and <unk> before merging
  *     SPM    one symbol a character, SentencePiece's byte fallback and <unk> after merging
- * Ties go to the leftmost pair. lt_bpe is read-only after loading; lt_bpe_scratch belongs to one
- * thread. */
+ * Of equal ranks, the leftmost pair is merged first. lt_bpe is read-only after loading;
+ * lt_bpe_scratch belongs to one thread. */
 #ifndef LT_DATA_BPE_H
 #define LT_DATA_BPE_H
 
@@ -23,15 +23,16 @@ typedef enum { LT_BPE_BYTES, LT_BPE_CHARS, LT_BPE_SPM } lt_bpe_mode;
 typedef struct {
     lt_bpe_mode mode;
     const lt_vocab *vocab;
-    bool ignore_merges;        /* A word that is a piece is that piece, whatever the merges say. */
+    /* A word that is a piece becomes that piece, regardless of the merges. */
+    bool ignore_merges;
     bool fuse_unk;             /* Neighbouring unknown characters become one <unk>. */
     bool byte_fallback;        /* Unknown characters become their <0xHH> pieces. */
-    uint32_t unk;              /* LT_NO_ID: unknown characters vanish, */
-    bool unk_missing;          /* or are an error: the file names an <unk> that is no piece. */
+    uint32_t unk;              /* LT_NO_ID: unknown characters are dropped, */
+    bool unk_missing;          /* or are an error: the file names an <unk> that is not a piece. */
     uint32_t byte_id[256];     /* BYTES: the piece of a byte. */
     uint32_t fallback_id[256]; /* <0x00> .. <0xFF> */
     char prefix[32],
-        suffix[32]; /* CHARS: put before inner characters, behind the last one; "" is none. */
+        suffix[32]; /* CHARS: put before inner characters, and after the last one; "": none. */
 
     /* Buckets of LT_BPE_BUCKET slots: complement of left << 44 | right << 24 | merge; 0 is
      * empty. */
@@ -39,18 +40,19 @@ typedef struct {
     size_t mask, n_pairs; /* The last bucket; pairs in all. */
     int shift;
     uint32_t *merge_to;   /* (n_merges) the piece a merge makes; NULL: its own number. */
-    uint32_t *merge_rank; /* (n_merges) equal ranks are ties; NULL: its own number. */
+    uint32_t *merge_rank; /* (n_merges) may have equal entries; NULL: its own number. */
     uint32_t n_merges;
     /* (65536) BYTES: merge of two neighbouring bytes, LT_NO_ID for none; NULL in a small
      * vocabulary. */
     uint32_t *byte_pair;
-    /* (65536) BYTES: the symbol that a character of 2 or 3 bytes surely becomes, LT_NO_ID for none;
+    /* (65536) BYTES: the symbol that a character of 2 or 3 bytes always becomes, LT_NO_ID: none;
      * may be NULL. */
     uint32_t *chars;
-    /* (65536 + 262144) least rank that would part a character, by its head and the byte before
+    /* (65536 + 262144) lowest rank that would split a character, by its head and the byte before
      * it. */
     uint32_t *before_char;
-    /* SPM: characters that occur in pieces without being one; ids count from phantom_base. */
+    /* SPM: characters that occur in pieces but are not pieces; their ids count from
+     * phantom_base. */
     lt_vocab phantom;
     uint32_t phantom_base;
 } lt_bpe;
@@ -63,7 +65,7 @@ typedef struct {
 #define LT_BPE_BY_BYTE_BEFORE                                                                      \
     0x80000000u /* In chars: only when before_char's rank is above the symbol's. */
 
-/* Place in before_char of a character of 2 or 3 bytes at p, behind another byte. */
+/* Index in before_char of a character of 2 or 3 bytes at p, which follows another byte. */
 static inline size_t lt_bpe_before_char(const uint8_t *p, size_t size) {
     return size == 2 ? (size_t)p[0] << 8 | p[-1]
                      : 65536 + ((size_t)(p[0] & 15) << 14 | (size_t)(p[1] & 63) << 8 | p[-1]);
@@ -71,22 +73,22 @@ static inline size_t lt_bpe_before_char(const uint8_t *p, size_t size) {
 
 typedef struct lt_bpe_scratch lt_bpe_scratch;
 
-/* Table for this many pairs; then one lt_bpe_add_pair each. A pair added again takes the later
- * merge. */
+/* Allocate a table for n pairs; then call lt_bpe_add_pair for each. A pair that is added again gets
+ * the later merge. */
 LT_MUST_USE lt_err lt_bpe_reserve_pairs(lt_bpe *b, size_t n);
 LT_MUST_USE lt_err lt_bpe_add_pair(lt_bpe *b, uint32_t left, uint32_t right, uint32_t merge);
 
 /* Pairs of a vocabulary without a merge list: each piece of at least two symbols, cut in every way
- * into two pieces. order lists the n mergeable ids, best first; rank (may be NULL: no ties) holds
- * equal numbers for equals. */
+ * into two pieces. order lists the n mergeable ids, best first; rank has equal numbers for equal
+ * merges; NULL: no two are equal. */
 LT_MUST_USE lt_err lt_bpe_derive_pairs(lt_bpe *b, const uint32_t *order, const uint32_t *rank,
                                        uint32_t n);
 
-/* The same for byte-level ranks (tiktoken): every indexed id, its number its rank. See
+/* The same for byte-level ranks (tiktoken): every indexed id; its number is its rank. See
  * bpe_load.c. */
 LT_MUST_USE lt_err lt_bpe_derive_ranks(lt_bpe *b);
 
-/* Last step of loading: tables that follow from the others. */
+/* Last step of loading: build the tables that follow from the others. */
 LT_MUST_USE lt_err lt_bpe_finish(lt_bpe *b);
 void lt_bpe_free(lt_bpe *b);
 
@@ -94,8 +96,7 @@ LT_MUST_USE lt_err lt_bpe_scratch_open(lt_bpe_scratch **out);
 void lt_bpe_scratch_close(lt_bpe_scratch *s);
 
 /* Append the ids of each word. floor is where the text's ids begin in *out (SentencePiece joins
- * unknowns no further back). Bytes behind a word may be read as long as they lie before
- * readable_end. */
+ * unknowns no further back). Bytes after a word may be read, up to readable_end. */
 LT_MUST_USE lt_err lt_bpe_encode(const lt_bpe *b, lt_bpe_scratch *s, const lt_span *words,
                                  size_t n_words, const uint8_t *readable_end, size_t floor,
                                  lt_ids *out);
@@ -107,7 +108,7 @@ static inline uint64_t lt_bpe_pair(uint32_t left, uint32_t right) {
     return (uint64_t)left << 20 | right;
 }
 
-/* The bucket where a pair would be, or from which on. */
+/* The bucket where the search for a pair begins. */
 static inline const uint64_t *lt_bpe_home(const lt_bpe *b, uint64_t pair) {
     return b->pairs + LT_BPE_BUCKET * (size_t)((pair * 0x9E3779B97F4A7C15u) >> b->shift);
 }
@@ -116,9 +117,10 @@ static inline const uint64_t *lt_bpe_next_bucket(const lt_bpe *b, const uint64_t
     return bucket == b->pairs + LT_BPE_BUCKET * b->mask ? b->pairs : bucket + LT_BPE_BUCKET;
 }
 
-/* The merge of a pair, from its home on, or LT_BPE_NO_MERGE. Whether it is there nobody can
- * foresee, so nothing branches on it: of all four slots' bits, less the pair's own, the least is
- * the merge where one matches. Only a full bucket without it leads to the next. */
+/* The merge of a pair, searched from its home on, or LT_BPE_NO_MERGE. Whether a pair is found is
+ * unpredictable, so the code does not branch on it: the pair's bits are removed from all four
+ * slots, and the smallest result is the merge if one matches. Only a full bucket without the pair
+ * leads to the next. */
 static inline uint32_t lt_bpe_find_from(const lt_bpe *b, const uint64_t *slot, uint64_t pair) {
     const uint64_t wanted = ~(pair << 24);
     for (;; slot = lt_bpe_next_bucket(b, slot)) {
@@ -127,7 +129,8 @@ static inline uint32_t lt_bpe_find_from(const lt_bpe *b, const uint64_t *slot, u
         const uint64_t low = s0 < s1 ? s0 : s1, high = s2 < s3 ? s2 : s3;
         const uint64_t least = low < high ? low : high;
         int last = (least < LT_BPE_NO_MERGE) | (slot[LT_BPE_BUCKET - 1] == 0);
-        /* One branch, nearly always taken, and not one for each reason. */
+        /* Keeps this one branch, which is nearly always taken, instead of one for each
+         * condition. */
         __asm__("" : "+r"(last));
         if (last) {
             return (uint32_t)(least < LT_BPE_NO_MERGE ? least : LT_BPE_NO_MERGE);
@@ -141,7 +144,7 @@ static inline uint32_t lt_bpe_find_pair(const lt_bpe *b, uint32_t left, uint32_t
     return merge == LT_BPE_NO_MERGE ? LT_NO_ID : merge;
 }
 
-/* Fetch ahead what finding the pair reads. */
+/* Prefetch the data that the search for the pair reads. */
 static inline void lt_bpe_fetch_pair(const lt_bpe *b, uint32_t left, uint32_t right) {
     __builtin_prefetch(lt_bpe_home(b, lt_bpe_pair(left, right)));
 }

@@ -1,4 +1,4 @@
-/* bpe_load.h: merges into the pair table, many at a time; see bpe_load.c. */
+/* bpe_load.h: adds merges to the pair table, many at a time; see bpe_load.c. */
 #ifndef LT_DATA_BPE_LOAD_H
 #define LT_DATA_BPE_LOAD_H
 
@@ -6,7 +6,7 @@
 
 #define LT_MERGE_BATCH 128
 
-/* One merge under way: its two halves stand one behind the other in a text. */
+/* One pending merge: its two halves follow each other in the batch's text. */
 typedef struct {
     size_t start;                    /* in the batch's text */
     uint32_t left_n, right_n, merge; /* bytes, bytes, number */
@@ -28,11 +28,11 @@ lt_merge_batch lt_merge_batch_open(lt_bpe *b, const char *name);
 void lt_merge_batch_close(lt_merge_batch *m);
 
 /* The next merge: its halves are the last left_n + right_n bytes of m->text, which the caller has
- * put there. Its number is bpe->n_merges, which grows by one. A half or product that is no piece is
- * FORMAT. */
+ * put there. Its number is bpe->n_merges, which grows by one. FORMAT: a half or the product is not
+ * a piece. */
 LT_MUST_USE lt_err lt_merge_batch_put(lt_merge_batch *m, size_t left_n, size_t right_n);
 
-/* A merge that no text can become: takes a number only. */
+/* A merge that can never apply: it only takes a number. */
 LT_MUST_USE lt_err lt_merge_batch_skip(lt_merge_batch *m);
 
 LT_MUST_USE lt_err lt_merge_batch_flush(lt_merge_batch *m);

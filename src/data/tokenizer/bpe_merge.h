@@ -1,6 +1,6 @@
-/* bpe_merge.h: one word to ids, between the cache of words (bpe_cache.c) and the pair table
- * (bpe.c): first symbols (bpe_word.c) and the merge loops: of a short word (bpe.c), of a long one
- * (bpe_long.c), of many short ones side by side (bpe_lanes.c). */
+/* bpe_merge.h: turns one word into ids, between the cache of words (bpe_cache.c) and the pair table
+ * (bpe.c): first symbols (bpe_word.c) and the merge loops for a short word (bpe.c), a long one
+ * (bpe_long.c) and many short ones side by side (bpe_lanes.c). */
 #ifndef LT_DATA_BPE_MERGE_H
 #define LT_DATA_BPE_MERGE_H
 
@@ -22,7 +22,7 @@ static inline uint32_t lt_bpe_piece_of(const lt_bpe *b, uint32_t merge) {
     return b->merge_to == NULL ? merge : b->merge_to[merge];
 }
 
-/* Positions that wait in a rank's bucket: a chain of entries, first to last; head 0 is none. */
+/* The positions in a rank's bucket: a chain of entries, first to last; head 0: none. */
 typedef struct {
     uint32_t head, tail;
 } lt_bpe_bucket;
@@ -36,22 +36,22 @@ typedef struct {
     size_t n_buckets;
     uint32_t *at, *link;      /* (3 * bucket_room + 1) entries: position, next entry */
     uint32_t *taken, *sorted; /* (3 * bucket_room + 1) the bucket in hand */
-    uint32_t *ranks;          /* (n_buckets + 1) a heap of the ranks whose buckets hold something */
+    uint32_t *ranks;          /* (n_buckets + 1) a heap of the ranks whose buckets are not empty */
     size_t n_ranks, bucket_room;
     uint32_t n_entries, free_entry;
 } lt_bpe_list;
 
-/* A word whose merging goes on beside others'. Symbols are chained: place 0 and place n + 1 are
- * ends that pair with nothing. */
+/* A word that is merged side by side with others. Symbols are chained: 0 and n + 1 are ends that
+ * pair with nothing. */
 typedef struct {
     uint32_t ids[LT_BPE_LANE + 2];
-    int32_t keys[LT_BPE_LANE + 2]; /* Of the pair whose left symbol stands there. */
+    int32_t keys[LT_BPE_LANE + 2]; /* Key of the pair whose left symbol is there. */
     uint8_t next[LT_BPE_LANE + 2], prev[LT_BPE_LANE + 2];
-    /* Asked for: what the symbol merged last makes with the one before it and with the one
-     * behind, */
+    /* Requested: the pairs of the last merged symbol with the one before it and the one after
+     * it, */
     uint64_t pair[2];
     const uint64_t *home[2];
-    uint8_t at[2]; /* and where their keys will stand. */
+    uint8_t at[2]; /* and the positions of their keys. */
     uint8_t n;     /* Symbols. */
 } lt_bpe_lane;
 
@@ -61,11 +61,11 @@ void lt_bpe_list_free(lt_bpe_list *l);
 /* Merge l->ids[0..n); the result stands in l->ids[0..*left). */
 LT_MUST_USE lt_err lt_bpe_merge_list(const lt_bpe *b, lt_bpe_list *l, size_t n, size_t *left);
 
-/* What encoding one word needs on the way. */
+/* Scratch for encoding one word. */
 typedef struct {
     lt_bpe_list list;
     lt_text word;  /* A character with prefix and suffix. */
-    lt_ids result; /* Of the word in hand. */
+    lt_ids result; /* Ids of the current word. */
 } lt_bpe_word;
 
 void lt_bpe_word_free(lt_bpe_word *w);
@@ -73,8 +73,8 @@ void lt_bpe_word_free(lt_bpe_word *w);
 /* Encode a word into w->result. */
 LT_MUST_USE lt_err lt_bpe_encode_word(const lt_bpe *b, lt_bpe_word *w, const uint8_t *p, size_t n);
 
-/* Ids that n bytes in n_words words can become: one a byte, and the byte pieces of affixes where
- * those are spelled out. */
+/* The most ids that n bytes in n_words words can become: one per byte, plus the byte pieces of
+ * affixes where these are spelled out. */
 size_t lt_bpe_most_symbols(const lt_bpe *b, size_t n, size_t n_words);
 
 /* Words may be merged in lanes: BYTES, and a merge's number is its rank. */

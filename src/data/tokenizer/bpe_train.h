@@ -1,7 +1,7 @@
 /* bpe_train.h: trains byte-level BPE on text files and writes a tokenizer.json.
  *
  * The merges are those that Hugging Face's BpeTrainer finds on the same documents (initial
- * alphabet: all bytes; ties: the pair with the smaller ids), whatever the number of threads. */
+ * alphabet: all bytes; ties: the pair with the smaller ids), for any number of threads. */
 #ifndef LT_DATA_BPE_TRAIN_H
 #define LT_DATA_BPE_TRAIN_H
 
@@ -13,7 +13,7 @@
 
 typedef struct {
     const char *stage;    /* "read" or "merge" */
-    uint64_t done, total; /* Bytes read of all inputs; or ids made of those asked for. */
+    uint64_t done, total; /* Bytes read of all inputs, or ids made of the requested number. */
     uint64_t words;       /* Different words so far. */
 } lt_bpe_train_progress;
 

@@ -1,4 +1,4 @@
-/* decode_chain.h: Hugging Face's decoders in any sequence, on tokens as they come. */
+/* decode_chain.h: Hugging Face's decoders in any sequence, applied to tokens as they arrive. */
 #ifndef LT_DATA_DECODE_CHAIN_H
 #define LT_DATA_DECODE_CHAIN_H
 
@@ -39,15 +39,16 @@ typedef struct {
     size_t n, room;
 } lt_decode_tokens;
 
-/* What one step keeps between two tokens. */
+/* The state of one step between two tokens. */
 typedef struct {
     const lt_decode_op *op;
-    bool fused;     /* A step before made one token of all: what comes are stretches of it. */
-    bool whole;     /* fused: it needs all of the text at once, and gets it at the end. */
-    bool first;     /* No token has come yet. */
+    /* An earlier step joined all tokens into one: the input arrives as pieces of it. */
+    bool fused;
+    bool whole;     /* fused: it needs the whole text at once, and gets it at the end. */
+    bool first;     /* No token has arrived yet. */
     bool holds;     /* SUFFIX, CTC: `held` is a token. */
     size_t n_run;   /* BYTE_FALLBACK: bytes in `held`. */
-    uint32_t strip; /* STRIP, fused: how many characters may still go. */
+    uint32_t strip; /* STRIP, fused: how many characters may still be stripped. */
     lt_text held;
 } lt_decode_stage;
 
@@ -55,7 +56,7 @@ typedef struct {
     lt_decode_stage stages[LT_MAX_DECODE_OPS];
     int n;
     lt_decode_tokens in, out;
-    lt_text work, other; /* The token in hand. */
+    lt_text work, other; /* The current token. */
     bool gone;           /* At the end: a CTC has dropped the one token of a fused text. */
     struct lt_regex_scratch *regex;
 } lt_decode_chain;
@@ -64,10 +65,10 @@ typedef struct {
 void lt_decode_chain_open(lt_decode_chain *c, const lt_decode_op *ops, int n);
 void lt_decode_chain_close(lt_decode_chain *c);
 
-/* What comes stands behind other tokens: the first one is not treated as a first one. */
+/* The tokens continue a text: the first one is not treated as first. */
 void lt_decode_chain_continue(lt_decode_chain *c);
 
-/* Feed a token (NULL: none), and append the text that is certain now. final: no token follows. */
+/* Feed a token (NULL: none), and append the text that is final now. final: no token follows. */
 LT_MUST_USE lt_err lt_decode_chain_apply(lt_decode_chain *c, const char *token, size_t n,
                                          bool final, lt_text *text);
 

@@ -1,4 +1,4 @@
-/* tokenizer/impl.h: what a loaded tokenizer consists of; shared by tokenizer.c, the decoder and the
+/* tokenizer/impl.h: the parts of a loaded tokenizer; shared by tokenizer.c, the decoder and the
  * readers of each format.
  *
  *     text ──added tokens──▶ segments ──normalizer──▶ ──added tokens──▶ segments
@@ -35,7 +35,7 @@ typedef struct {
     uint32_t id;
     bool special, normalized, lstrip, rstrip, single_word;
     lt_text content;
-    lt_text decoded; /* LT_PIECE_RENAMED: the normal form, which is what decoding gives. */
+    lt_text decoded; /* LT_PIECE_RENAMED: the normal form, which decoding gives. */
 } lt_added;
 
 /* SentencePiece's own normalizer settings (files in its format and GGUF "llama"). */
@@ -61,10 +61,10 @@ struct lt_tokenizer {
     const char *kind;
     lt_model_kind model;
     bool byte_level; /* Pieces are raw bytes, not characters. */
-    /* Words may also be cut before each U+2581 run: no piece crosses such a place. */
+    /* Words may also be cut before each sequence of U+2581: no piece crosses such a place. */
     bool cut_at_metaspace;
     bool maps_bytes; /* A ByteLevel pre-tokenizer is in the file. */
-    /* Which words are first ones is to be found byte by byte: normalize_align.c. */
+    /* Which words are first must be determined byte by byte: normalize_align.c. */
     bool tracks_first;
     lt_vocab vocab;
     lt_bpe bpe;
@@ -79,10 +79,10 @@ struct lt_tokenizer {
     size_t n_added, added_room;
     lt_trie raw, normalized; /* Values index `added`. */
 
-    lt_ids before, after; /* What LT_ENCODE_ADD_SPECIAL adds. */
+    lt_ids before, after; /* Ids that LT_ENCODE_ADD_SPECIAL adds. */
     bool template_read;   /* by a template, which must be the last post-processor. */
     lt_fit fit;
-    /* byte_level pieces are decoded in their printable form: the decoder is no ByteLevel. */
+    /* byte_level pieces are decoded in their printable form: the decoder is not ByteLevel. */
     bool printable;
     lt_decode_op decode[LT_MAX_DECODE_OPS];
     int n_decode;
@@ -94,7 +94,7 @@ struct lt_tokenizer {
     lt_text chat_template;
 };
 
-/* How far ids and text have come at an edge of a segment; see tokenizer/mask.c. */
+/* The number of ids and bytes up to an edge of a segment; see tokenizer/mask.c. */
 typedef struct {
     size_t ids, bytes;
 } lt_token_edge;
@@ -141,8 +141,8 @@ LT_MUST_USE lt_err lt_tokenizer_read_spm(lt_tokenizer *t, const void *data, size
 LT_MUST_USE lt_err lt_tokenizer_read_llama2c(lt_tokenizer *t, const void *data, size_t n);
 struct lt_gguf;
 LT_MUST_USE lt_err lt_tokenizer_read_gguf(lt_tokenizer *t, const struct lt_gguf *g);
-/* What a GGUF's name of a pre-tokenizer stands for: patterns to apply in turn ('@' and a scanner's
- * name, or a regular expression; NULL behind the last). False: not known. */
+/* The patterns that a GGUF's pre-tokenizer name stands for, to be applied in turn ('@' and a
+ * scanner's name, or a regular expression; NULL after the last). False: the name is unknown. */
 #define LT_GGUF_PATTERNS 6
 /* Ours: BOOL, where merges are not treated as the name of the pre-tokenizer says. */
 #define LT_GGUF_IGNORE_MERGES "lateen.ignore_merges"
@@ -157,8 +157,8 @@ LT_MUST_USE lt_err lt_tokenizer_set_pattern(lt_tokenizer *t, const char *pattern
 LT_MUST_USE lt_err lt_tokenizer_merge(const lt_tokenizer *t, lt_merge_batch *m, const char *left,
                                       size_t left_n, const char *right, size_t right_n);
 
-/* A byte-level vocabulary's printable form ("Ġthe") as bytes, appended to out. False: some
- * character stands for no byte; then out holds the text itself. */
+/* A byte-level vocabulary's printable form ("Ġthe") as bytes, appended to out. False: a character
+ * stands for no byte; then out gets the text itself. */
 LT_MUST_USE lt_err lt_tokenizer_unmap(const char *s, size_t n, lt_text *out, bool *mapped);
 
 /* Append the bytes that base64 text stands for (standard alphabet, '=' padding optional). */

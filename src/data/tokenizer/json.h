@@ -16,7 +16,7 @@ typedef struct {
     lt_slice value;
 } lt_json_field;
 
-/* The model's scalar fields ("unk_token", "byte_fallback", ...) and what its big ones were. */
+/* The model's scalar fields ("unk_token", "byte_fallback", ...) and the kinds of its large ones. */
 typedef struct {
     lt_json_field fields[LT_JSON_MODEL_FIELDS];
     int n_fields;
@@ -31,7 +31,7 @@ typedef struct {
     bool model_read, pre_tokenizer_read;
     bool defer;        /* The vocabulary is read when all other fields of the model are known. */
     bool merges_first; /* The merges did not fit the vocabulary as it was read. */
-    bool late;         /* A field behind it would have changed its reading. */
+    bool late;         /* A later field would have changed how the vocabulary is read. */
 } lt_json_parts;
 
 bool lt_json_model_has(const lt_json_model *m, const char *key);
@@ -39,7 +39,7 @@ bool lt_json_model_has(const lt_json_model *m, const char *key);
 /* Which model it is. */
 LT_MUST_USE lt_err lt_json_model_type(lt_tokenizer *t, const lt_json_model *m);
 
-/* A field that came behind the vocabulary would have changed its reading. */
+/* Would a field that came after the vocabulary have changed how it is read? */
 bool lt_json_model_late(const lt_tokenizer *t, const lt_json_model *m, const lt_json_field *f);
 
 /* Read the pre-tokenizer (once) and decide whether the vocabulary is kept as raw bytes:
@@ -49,7 +49,8 @@ LT_MUST_USE lt_err lt_json_parts_pre_tokenizer(lt_tokenizer *t, lt_json_parts *p
 /* Apply the model's scalar fields; called again when more of them have been seen. */
 LT_MUST_USE lt_err lt_json_model_apply(lt_tokenizer *t, lt_json_model *m);
 
-/* Normalizer, added tokens, post-processor, decoder, and what the model needs of them. */
+/* Read the normalizer, added tokens, post-processor and decoder, and set what the model needs from
+ * them. */
 LT_MUST_USE lt_err lt_json_parts_rest(lt_tokenizer *t, lt_json_parts *parts);
 
 /* A part's "type", or "". */
@@ -59,15 +60,15 @@ const char *lt_json_type_of(const json_t *o);
 LT_MUST_USE lt_err lt_json_open_regex(const lt_tokenizer *t, const json_t *pattern,
                                       struct lt_regex **out);
 
-/* tokenizer/json_added.c: the package takes an added token's id from the vocabulary, or counts on
- * behind it, and only warns where the file says otherwise; so do we. */
+/* tokenizer/json_added.c: the package takes an added token's id from the vocabulary, or continues
+ * counting after it, and only warns where the file says otherwise; this does the same. */
 LT_MUST_USE lt_err lt_json_add_tokens(lt_tokenizer *t, const json_t *list);
 
-/* tokenizer/json_decoder.c: one decoder, which is no Sequence. */
+/* tokenizer/json_decoder.c: one decoder that is not a Sequence. */
 LT_MUST_USE lt_err lt_json_add_decoder(lt_tokenizer *t, const json_t *o);
 
-/* When all are there: the decoder of a vocabulary in raw bytes is nothing; any other than ByteLevel
- * wants the printable form back. */
+/* Called when all decoders are read: a vocabulary in raw bytes needs no ByteLevel decoder; any
+ * other decoder needs the printable form. */
 LT_MUST_USE lt_err lt_json_settle_decoder(lt_tokenizer *t);
 
 #endif

@@ -35,7 +35,7 @@ typedef struct {
     const char *start, *at, *end;
     const char *name;
     int depth;
-    bool fresh;   /* Just behind an opening bracket: no comma is due. */
+    bool fresh;   /* Right after an opening bracket: no comma is due. */
     lt_text text; /* The last unescaped string. */
 } lt_json_pull;
 

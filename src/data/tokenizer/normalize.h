@@ -62,7 +62,7 @@ typedef struct {
 /* See normalize_align.c. */
 typedef struct {
     uint32_t cp;
-    uint64_t order; /* Canonical order: combining class, then place. */
+    uint64_t order; /* Canonical order: combining class, then position. */
     int64_t change;
 } lt_norm_change;
 
@@ -81,11 +81,12 @@ typedef struct {
     lt_text texts[2];
     struct lt_regex_scratch *regex;
     lt_norm_aligned aligned;
-    size_t from_bytes; /* Of the text under way. */
+    size_t from_bytes; /* Bytes of the current text. */
 } lt_norm_scratch;
 
 LT_MUST_USE lt_err lt_normalizer_add(lt_normalizer *n,
-                                     lt_norm norm); /* Takes over its texts, also on failure. */
+                                     /* Takes ownership of its texts, also on failure. */
+                                     lt_norm norm);
 void lt_normalizer_free(lt_normalizer *n);
 void lt_norm_scratch_free(lt_norm_scratch *s);
 
@@ -100,7 +101,7 @@ LT_MUST_USE lt_err lt_normalizer_apply_aligned(const lt_normalizer *n, lt_norm_s
                                                const char *text, size_t bytes, const char **out,
                                                size_t *out_bytes, const char **first);
 
-/* Replacements may make a text longer, each step anew; beyond both bounds it is LIMIT. */
+/* Each step's replacements may make a text longer; beyond both bounds it is LIMIT. */
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define LT_NORM_BYTES_MAX ((size_t)64 << 20)
 #else
@@ -109,13 +110,13 @@ LT_MUST_USE lt_err lt_normalizer_apply_aligned(const lt_normalizer *n, lt_norm_s
 #define LT_NORM_GROWTH_MAX 64
 LT_MUST_USE lt_err lt_norm_check_size(size_t from, size_t to);
 
-/* Steps of both ways. Nmt: false, the character vanishes; else *to is what it becomes. */
+/* Steps of both ways. Nmt: false: the character is dropped; otherwise *to replaces it. */
 bool lt_norm_nmt(uint32_t cp, uint32_t *to);
-/* The first occurrence of a needle of n bytes; NULL: none, or n is 0. memmem in windows, because a
- * memory checker reads all that a search is given before it searches: a text with many occurrences
+/* The first occurrence of a needle of n bytes; NULL: none, or n is 0. Uses memmem in windows,
+ * because a memory checker reads the whole range before each search: a text with many occurrences
  * would be read once for each. */
 const char *lt_norm_find_bytes(const char *s, size_t bytes, const char *needle, size_t n);
-/* Replace: the next match at or behind `at`. */
+/* Replace: the next match at or after `at`. */
 LT_MUST_USE lt_err lt_norm_find(const lt_norm *n, lt_norm_scratch *scratch, const char *s,
                                 size_t bytes, size_t at, lt_regex_cursor *cursor, bool *found,
                                 size_t *begin, size_t *end);

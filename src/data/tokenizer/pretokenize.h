@@ -82,7 +82,7 @@ typedef struct {
 
 void lt_pieces_free(lt_pieces *w);
 
-/* Takes over cut's text and regex, also on failure. */
+/* Takes ownership of cut's text and regex, also on failure. */
 LT_MUST_USE lt_err lt_pretok_add(lt_pretok *p, lt_cut cut);
 LT_MUST_USE lt_err lt_pretok_add_regex(lt_pretok *p, const char *regex, size_t n,
                                        lt_cut_behaviour behaviour, bool invert, const char *name);
@@ -92,7 +92,7 @@ void lt_pretok_optimise(lt_pretok *p);
 void lt_pretok_free(lt_pretok *p);
 
 /* Run the stages; w->pieces are then ranges of w->text. origin: the segment begins the whole text.
- * first, where it is not NULL, says it for each byte: a piece that begins there is a first word
+ * If first is not NULL, it says this for each byte: a piece that begins there is a first word
  * (normalize_align.c). */
 LT_MUST_USE lt_err lt_pretok_run(const lt_pretok *p, lt_pieces *w, const uint8_t *text, size_t n,
                                  bool origin, const char *first);

@@ -1,9 +1,9 @@
 /* regex.h: PCRE2 with JIT, for the patterns that have no hand-written scanner.
  *
  * The dialect is Oniguruma's Ruby one, which Hugging Face uses: ^ and $ also match at line ends, \w
- * has marks in it. \s and \S are rewritten to Unicode's White_Space, which is what Oniguruma and
- * Rust mean by them (PCRE2 differs in U+0085 and U+180E). PCRE2 10.42 knows Unicode 14's letters,
- * so characters newer than that may be cut differently. */
+ * includes marks. \s and \S are rewritten to Unicode's White_Space, as in Oniguruma and Rust (PCRE2
+ * differs in U+0085 and U+180E). PCRE2 10.42 knows the letters of Unicode 14, so newer characters
+ * may be cut differently. */
 #ifndef LT_DATA_REGEX_H
 #define LT_DATA_REGEX_H
 
@@ -14,12 +14,12 @@
 #include "lateen/base.h"
 
 typedef struct lt_regex lt_regex;
-typedef struct lt_regex_scratch lt_regex_scratch; /* One a thread. */
+typedef struct lt_regex_scratch lt_regex_scratch; /* One per thread. */
 
 LT_MUST_USE lt_err lt_regex_open(lt_regex **out, const char *pattern, size_t n, const char *name);
 void lt_regex_close(lt_regex *r);
 
-/* It may match the empty string, somewhere. */
+/* May it match the empty string anywhere? */
 bool lt_regex_may_be_empty(const lt_regex *r);
 
 LT_MUST_USE lt_err lt_regex_scratch_open(lt_regex_scratch **out);
@@ -29,14 +29,14 @@ void lt_regex_scratch_close(lt_regex_scratch *s);
 LT_MUST_USE lt_err lt_regex_find(const lt_regex *r, lt_regex_scratch *s, const char *text, size_t n,
                                  size_t from, bool *found, size_t *begin, size_t *end);
 
-/* How far lt_regex_next has come; zeroed is the beginning. */
+/* The position of lt_regex_next; zeroed: the beginning. */
 typedef struct {
     size_t from, last_end;
     bool any;
 } lt_regex_cursor;
 
-/* The matches in turn, as Hugging Face's find_iter has them: an empty match right behind the match
- * before it does not count, and an empty text has no match at all. */
+/* The matches in turn, as Hugging Face's find_iter has them: an empty match directly after the
+ * previous match does not count, and an empty text has no match at all. */
 LT_MUST_USE lt_err lt_regex_next(const lt_regex *r, lt_regex_scratch *s, const char *text, size_t n,
                                  lt_regex_cursor *at, bool *found, size_t *begin, size_t *end);
 
