@@ -176,7 +176,7 @@ static inline lt_err ranks_main(lt_comm *c, void *ctx) {
 /* Train in run folder `out`. mesh NULL: one rank alone. */
 static inline lt_err ranks_try(ranks_result *r, const char *out, const char *options,
                                const char *mesh, int n_ranks, bool save) {
-    const lt_comm_options o = {.deadline_s = 20, .check = true};
+    const lt_comm_options o = {.deadline_s = 240, .check = true};
     lt_recipe *recipe = run_recipe(out, "threads=0 device=cpu");
     ranks_run run = {.recipe = recipe, .mesh = mesh, .save = save, .result = r};
     char *copy = strdup(options), *next = NULL;
