@@ -98,6 +98,25 @@ typedef struct {
 #define LT_ATTN_SM80_BACKWARD_BYTES(rows, step, width)                                             \
     ((2 * (rows) + 4 * (step)) * LT_ATTN_SM80_LINE(width) + (step)*16)
 
+/* bwd_sm90.cu: tiles of keys (both of K and V: two where dQ is not made), stages of Q and dO, dS and
+ * dQ, log-sum-exps, deltas (and units); barriers and tiles; zeroes. */
+#define LT_ATTN_BWD_PLACES 448
+#define LT_ATTN_BWD_ZEROES 1024
+#define LT_ATTN_BWD_BYTES(width, bn, bm, cluster, stages, dq)                                      \
+    ((bn) * (width)*2 * ((dq) ? 2 : 4) + (stages) * (2 * (bm) * (width)*2 + 2 * (bm)*4) +          \
+     ((dq) ? 2 * (bn) * (cluster) * (bm)*2 + 2 * 64 * 64 * 4 + (stages) * (bm)*4 : 0) +            \
+     LT_ATTN_BWD_PLACES + LT_ATTN_BWD_ZEROES)
+/* bwd_dq_sm90.cu: rings of either width; barriers and tiles. */
+#define LT_ATTN_BWD_DQ_RINGS  (192 << 10)
+#define LT_ATTN_BWD_DQ_PLACES 512
+#define LT_ATTN_BWD_DQ_BYTES  (1024 + LT_ATTN_BWD_DQ_RINGS + LT_ATTN_BWD_DQ_PLACES)
+/* bwd_wide_sm90.cu: rows' sides, stages of a step's, by keys two places for P; log-sum-exps and
+ * deltas; barriers and tiles. */
+#define LT_ATTN_BWD_WIDE_PLACES 256
+#define LT_ATTN_BWD_WIDE_BYTES(width, by_keys)                                                     \
+    (1024 + 64 * (width)*2 * ((by_keys) ? 6 : 7) + ((by_keys) ? 2 * 64 * 64 * 4 : 0) +             \
+     2 * 2 * 64 * 4 + LT_ATTN_BWD_WIDE_PLACES)
+
 static_assert(sizeof(lt_attn_args) == 152, "the same on host and device");
 static_assert(sizeof(lt_attn_strides) == 24, "the same on host and device");
 static_assert(sizeof(lt_attn_bwd_args) == 328, "the same on host and device");

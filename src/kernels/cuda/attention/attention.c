@@ -361,11 +361,11 @@ const int lt_attention_n_rungs = sizeof lt_attention_rungs / sizeof *lt_attentio
 
 static void rung_launch(const lt_attention_rung *r, const lt_attention_args *a, char words[64],
                         size_t *shared) {
-    const size_t width = (size_t)a->q.shape[3], padded = width + 4, keys = (size_t)a->k.shape[1];
+    const size_t width = (size_t)a->q.shape[3], keys = (size_t)a->k.shape[1];
     snprintf(words, 64, r->rung == 1 ? NAIVE_WORDS : RUNG_WORDS, a->causal, (int)width);
-    *shared = r->rung == 1   ? keys * 4 + 1024
-              : r->rung == 2 ? (3 * 64 * padded + 64 * 68) * 4
-                             : (128 + 4 * 64) * width * 2;
+    *shared = r->rung == 1   ? LT_ATTN_NAIVE_BYTES(keys, sizeof(float))
+              : r->rung == 2 ? LT_ATTN_RUNG_TILED_BYTES(width)
+                             : LT_ATTN_RUNG_MMA_BYTES(width);
 }
 
 lt_err lt_cuda_attention_rung(lt_cuda *c, CUstream s, const lt_attention_rung *r,

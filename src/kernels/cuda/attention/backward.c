@@ -207,18 +207,13 @@ static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args
               bm = step_queries(&a->fwd, apart);
     const int stages = apart ? (width == 64 ? 4 : 3) : 2;                            /* STAGES */
     const int cluster = cluster_of(&a->fwd, apart), key_box = cluster > 1 ? 64 : bn; /* KEY_BOX */
-    const size_t kv = (size_t)bn * (size_t)width * 2, step = (size_t)bm * (size_t)width * 2,
-                 row = (size_t)bm * 4, ring = (size_t)stages * (2 * step + 2 * row),
-                 sums = 2 * (size_t)(bn * cluster) * (size_t)bm * 2 + 2 * 16384 +
-                        (size_t)stages * row;
     char text[320], flags[256];
 
     lt_attn_flags(flags, sizeof flags, &a->fwd);
     snprintf(text, sizeof text, PRODUCT_WORDS "%s", width, !apart, cluster, flags);
     p->cluster = cluster;
     p->tiles = tiles_of(&a->fwd, apart);
-    p->shared_bytes = ring + (apart ? 4 * kv : 2 * kv + sums) + 448 /* barriers, tiles */ +
-                      1024 /* ZEROES */;
+    p->shared_bytes = (size_t)LT_ATTN_BWD_BYTES(width, bn, bm, cluster, stages, !apart);
     LT_TRY(lt_cuda_kernel_get(c, &p->kernel, "attention/bwd_sm90.cu", "attn_bwd_sm90", text));
     LT_TRY(lt_attn_map(c, &p->q, &a->fwd.q, 1, bm));
     LT_TRY(lt_attn_map(c, &p->d_o, &a->dout, 1, bm));
@@ -264,13 +259,11 @@ static lt_err dq_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_
     LT_TRY(lt_attn_map(c, &k, &a->fwd.k, 1, 128));
     LT_TRY(lt_attn_map(c, &v, &a->fwd.v, 1, 128));
     LT_TRY(lt_attn_map(c, &o, &a->fwd.out, 1, 128));
-    return lt_cuda_launch(
-        c, s, kernel,
-        &(lt_cuda_dims){.grid = {(unsigned)(tiles > n_sms ? n_sms : tiles)},
-                        .block = {384},
-                        .dynamic_shared_bytes = 1024 + (192 << 10) +
-                                                512 /* rings of either width; barriers, tiles */},
-        args);
+    return lt_cuda_launch(c, s, kernel,
+                          &(lt_cuda_dims){.grid = {(unsigned)(tiles > n_sms ? n_sms : tiles)},
+                                          .block = {384},
+                                          .dynamic_shared_bytes = LT_ATTN_BWD_DQ_BYTES},
+                          args);
 }
 
 static lt_err run_apart(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_attn_bwd_args *w,
@@ -289,8 +282,7 @@ static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
     const lt_attention_args *f = &a->fwd;
     const lt_tensor *rows[] = {of == OF_DQ ? &f->q : &f->k, of == OF_DQ ? &a->dout : &f->v},
                     *steps[] = {of == OF_DQ ? &f->k : &f->q, of == OF_DQ ? &f->v : &a->dout};
-    const int tile = of == OF_DQ ? 128 : 64;          /* ROWS */
-    const size_t side = 64 * (size_t)width_of(f) * 2; /* 64 rows of it */
+    const int tile = of == OF_DQ ? 128 : 64; /* ROWS */
     const int64_t heads = (int64_t)w->a.batch * (of == OF_DQ ? w->a.q_heads : w->a.kv_heads),
                   rows_tiles = lt_cuda_div_up(of == OF_DQ ? w->padded : w->a.kv_tokens, tile),
                   tiles = rows_tiles * heads,
@@ -310,16 +302,12 @@ static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
         LT_TRY(lt_attn_map(c, &row_maps[i], rows[i], 1, tile));
         LT_TRY(lt_attn_map(c, &step_maps[i], steps[i], 1, 64));
     }
-    return lt_cuda_launch(
-        c, s, kernel,
-        &(lt_cuda_dims){
-            .grid = {(unsigned)(tiles > n_sms ? n_sms : tiles)},
-            .block = {384},
-            /* Rows' sides, stages of a step's, two places for P; log-sum-exps, deltas; barriers,
-             * tiles. */
-            .dynamic_shared_bytes = 1024 + (of == OF_DQ ? 7 * side : 6 * side + 2 * 16384) + 1024 +
-                                    256},
-        args);
+    return lt_cuda_launch(c, s, kernel,
+                          &(lt_cuda_dims){.grid = {(unsigned)(tiles > n_sms ? n_sms : tiles)},
+                                          .block = {384},
+                                          .dynamic_shared_bytes = (size_t)LT_ATTN_BWD_WIDE_BYTES(
+                                              width_of(f), of == OF_DK_DV)},
+                          args);
 }
 static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_attn_bwd_args *w,
                        int n_sms) {

@@ -316,6 +316,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_bwd_dq_sm90(
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;
+    static_assert(Q_SLOTS * CONSUMERS * 2 * Q_BYTES + 2 * STAGES * KV_BYTES == LT_ATTN_BWD_DQ_RINGS,
+                  "q, dO, k, v");
+    static_assert(16 * Q_SLOTS * CONSUMERS + 32 * STAGES + TILE_BYTES - 1 +
+                          TILE_BYTES * Q_SLOTS * CONSUMERS <=
+                      LT_ATTN_BWD_DQ_PLACES,
+                  "barriers, tiles");
     m.q = (smem_addr(smem) + 1023) & ~1023u;
     m.k = m.q + Q_SLOTS * CONSUMERS * 2 * Q_BYTES;
     m.v = m.k + STAGES * KV_BYTES;

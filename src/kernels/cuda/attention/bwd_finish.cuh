@@ -30,8 +30,8 @@
 
 /* warps of a block: two from the beginning, the consumers' when there are no more tiles */
 #define FINISHERS (2 + 4 * CONSUMERS)
-#define ZEROES    1024 /* bytes of zeroes in shared memory */
-#define ADDS      8    /* adds are told modulo this */
+#define ZEROES    LT_ATTN_BWD_ZEROES /* bytes of zeroes in shared memory */
+#define ADDS      8                  /* adds are told modulo this */
 
 /* How many tiles add to queries 64 i .. 64 i + 63, of which there is at least one. */
 INLINE int adds_of(const lt_attn_args *a, int b, int n_keys, int i) {

@@ -681,6 +681,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_bwd_sm90(
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;
+    static_assert(KV_SLOTS * 2 * KV_BYTES + STAGES * (2 * Q_BYTES + (2 + DQ) * ROW_BYTES) +
+                          2 * DS_BYTES + CONSUMERS * DQ_BYTES + LT_ATTN_BWD_PLACES +
+                          LT_ATTN_BWD_ZEROES ==
+                      LT_ATTN_BWD_BYTES(HEAD_DIM, BN, BM, CLUSTER, STAGES, DQ),
+                  "k, v, q, dO, dS, dQ, rows");
+    static_assert(16 * KV_SLOTS + 32 * STAGES + 48 + 15 + 2 * TILE_BYTES + DRAW_BYTES + 15 + 16 <=
+                      LT_ATTN_BWD_PLACES,
+                  "barriers, tiles");
     m.kv = smem_addr(smem); /* As aligned as it is declared: nothing is left for less. */
     m.q = m.kv + KV_SLOTS * 2 * KV_BYTES;
     m.d_o = m.q + STAGES * Q_BYTES;

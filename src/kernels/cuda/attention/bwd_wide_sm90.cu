@@ -431,6 +431,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;
+    static_assert(1024 + 2 * SIDE + (B_STAGES + E_STAGES) * STEP_SIDE + 2 * BY_KEYS * PLACE +
+                          2 * B_STAGES * STEP * 4 + LT_ATTN_BWD_WIDE_PLACES ==
+                      LT_ATTN_BWD_WIDE_BYTES(HEAD_DIM, BY_KEYS),
+                  "sides, places of P, rows");
+    static_assert(32 + 16 * (B_STAGES + E_STAGES) + 15 + 2 * TILE_BYTES <= LT_ATTN_BWD_WIDE_PLACES,
+                  "barriers, tiles");
     m.a = (smem_addr(smem) + 1023) & ~1023u;
     m.b = m.a + 2 * SIDE;
     m.e = m.b + B_STAGES * STEP_SIDE;

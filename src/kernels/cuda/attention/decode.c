@@ -13,7 +13,7 @@
 #define OPTION_WORDS " SOFTCAP=%d ALIBI=%d SINKS=%d"
 
 #define ROWS        16 /* Query rows of a tile, keys of a tile (decode.cu). */
-#define WARPS       4
+#define WARPS       LT_DECODE_WARPS
 #define SPLITS_MAX  64
 #define SPLIT_TILES 8 /* Least tiles of keys a split should have: two a warp. */
 
@@ -58,9 +58,9 @@ size_t lt_cuda_decode_scratch_bytes(const lt_decode_args *a, const lt_cuda_info 
 lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratch scratch) {
     const lt_cuda_info *info = lt_cuda_get_info(c);
     const char *why = lt_cuda_decode_refusal(a, info);
-    const size_t width = (size_t)a->q.shape[3], stages = width <= 64 ? 6 : (width <= 128 ? 3 : 2);
-    const size_t ring = WARPS * stages * 2 * ROWS * width * 2,
-                 meet = WARPS * ROWS * (width + 2) * 4;
+    const int width = (int)a->q.shape[3];
+    const size_t ring = (size_t)LT_DECODE_RING_BYTES(width),
+                 meet = (size_t)LT_DECODE_MEET_BYTES(width);
     lt_attn_decode_args w = {.batch = (int)a->q.shape[0],
                              .q_heads = (int)a->q.shape[2],
                              .kv_heads = (int)a->k_pages.shape[2],
@@ -89,7 +89,7 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
         LT_FAIL(LT_ERR_UNSUPPORTED, "paged attention: %s",
                 why != NULL ? why : "too little scratch");
     }
-    snprintf(text, sizeof text, WORDS, (int)width, (int)a->k_pages.shape[1],
+    snprintf(text, sizeof text, WORDS, width, (int)a->k_pages.shape[1],
              a->q.dtype == LT_F16 ? "fp16" : "bf16");
     LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_split", text));
     LT_TRY(lt_cuda_kernel_get(c, &combine, "attention/decode.cu", "decode_combine", text));
@@ -193,9 +193,10 @@ static lt_attn_decode_args paged_args(const lt_attention_paged_args *a, void *pa
 
 lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, lt_scratch scratch) {
     const lt_cuda_info *info = lt_cuda_get_info(c);
-    const size_t width = (size_t)a->q.shape[2], stages = width <= 64 ? 6 : (width <= 128 ? 3 : 2);
-    const size_t ring = WARPS * stages * 2 * ROWS * width * 2, result = ROWS * (width + 2) * 4,
-                 meet = WARPS * result;
+    const int width = (int)a->q.shape[2];
+    const size_t ring = (size_t)LT_DECODE_RING_BYTES(width),
+                 result = (size_t)LT_DECODE_RESULT_BYTES(width),
+                 meet = (size_t)LT_DECODE_MEET_BYTES(width);
     const size_t rows = (size_t)(a->q_max * (a->q.shape[1] / a->k_pages.shape[2])),
                  beside = ring + meet / ROWS * (rows < ROWS ? rows : ROWS);
     const size_t meet_bytes = ring > meet ? ring : meet;
@@ -209,7 +210,7 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
     if (batch == 0 || blocks == 0) {
         return LT_OK;
     }
-    snprintf(text, sizeof text, WORDS OPTION_WORDS, (int)width, (int)a->k_pages.shape[1],
+    snprintf(text, sizeof text, WORDS OPTION_WORDS, width, (int)a->k_pages.shape[1],
              a->q.dtype == LT_F16 ? "fp16" : "bf16", a->softcap > 0.0f, a->alibi.data != NULL,
              a->sinks.data != NULL);
     if (walks(a, info)) {

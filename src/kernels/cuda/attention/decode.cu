@@ -30,7 +30,7 @@
 #include "kernels/cuda/attention/decode_args.h"
 
 #ifndef STAGES
-#define STAGES (HEAD_DIM <= 64 ? 6 : (HEAD_DIM <= 128 ? 3 : 2))
+#define STAGES LT_DECODE_STAGES(HEAD_DIM)
 #endif
 #define WARPS      4
 #define KEYS       16
@@ -38,6 +38,7 @@
 #define CHUNKS     (HEAD_DIM / 8) /* 16-byte pieces of a row */
 #define TILE_BYTES (KEYS * HEAD_DIM * 2)
 #define RING_BYTES (STAGES * 2 * TILE_BYTES) /* of one warp */
+static_assert(WARPS * RING_BYTES == LT_DECODE_RING_BYTES(HEAD_DIM), "rings");
 static_assert(PAGE % KEYS == 0, "a tile of keys lies in one page");
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width");
 

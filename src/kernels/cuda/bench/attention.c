@@ -215,9 +215,10 @@ static lt_err naive(attn_run *r, const attn_case *t, void *exact[5]) {
                                      .d_o = r->a.dout.data,
                                      .width = t->d};
     void *fwd_args[] = {&of_fwd}, *bwd_args[] = {&of_bwd};
-    const lt_cuda_dims dims = {.grid = {(unsigned)t->t, (unsigned)t->h, (unsigned)t->b},
-                               .block = {128},
-                               .dynamic_shared_bytes = (size_t)t->s * 8 + 1024};
+    const lt_cuda_dims dims = {
+        .grid = {(unsigned)t->t, (unsigned)t->h, (unsigned)t->b},
+        .block = {128},
+        .dynamic_shared_bytes = LT_ATTN_NAIVE_BYTES((size_t)t->s, sizeof(double))};
     const size_t kv_bytes = (size_t)t->b * (size_t)t->s * (size_t)t->g * (size_t)t->d * 8;
 
     snprintf(text, sizeof text, ORACLE_WORDS, t->causal, t->window > 0, t->docs, t->softcap > 0.0f,

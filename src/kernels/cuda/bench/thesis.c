@@ -61,9 +61,10 @@ static lt_err exact(lt_bench *b, const lt_attention_args *a, const grid_case *c,
     LT_TRY(lt_cuda_kernel_get(b->gpu, &k, "attention/ladder/01_naive.cu", "attn_naive_fwd", text));
     return lt_cuda_launch(
         b->gpu, b->stream, k,
-        &(lt_cuda_dims){.grid = {(unsigned)c->tokens, (unsigned)c->heads, (unsigned)c->batch},
-                        .block = {128},
-                        .dynamic_shared_bytes = (size_t)c->tokens * 8 + 1024},
+        &(lt_cuda_dims){
+            .grid = {(unsigned)c->tokens, (unsigned)c->heads, (unsigned)c->batch},
+            .block = {128},
+            .dynamic_shared_bytes = LT_ATTN_NAIVE_BYTES((size_t)c->tokens, sizeof(double))},
         args);
 }
 

@@ -80,15 +80,15 @@ INLINE int piece_of(const lt_gemv_ring_args *a, int turn) {
     return (int)(M == 1 ? item_of(turn) : item_of(turn) % (u32)ROW_ITEMS(a));
 }
 INLINE int x_pitch(const lt_gemv_ring_args *a) { /* In pieces of 16 bytes. */
-    return (WIDTH_OF(a) + 7) / 8 + 4;
+    return LT_RING_X_PITCH(WIDTH_OF(a));
 }
 INLINE places places_of(const lt_gemv_ring_args *a, u8 *behind_rings) {
     places s;
     s.x = (uint4 *)behind_rings;
-    s.gain = behind_rings + (HELD ? M * x_pitch(a) * 16 : 0);
-    s.part = (float *)(s.gain + (NORM ? WIDTH_OF(a) * (int)sizeof(PARAM) : 0));
-    s.angles = s.part + (NORM ? M * (WIDTH_OF(a) / 8) : 0);
-    s.slots = (int *)(s.angles + (TAIL == 2 ? M * a->dim : 0));
+    s.gain = behind_rings + (HELD ? LT_RING_X_BYTES(M, WIDTH_OF(a)) : 0);
+    s.part = (float *)(s.gain + (NORM ? LT_RING_GAIN_BYTES(WIDTH_OF(a), (int)sizeof(PARAM)) : 0));
+    s.angles = s.part + (NORM ? LT_RING_PART_FLOATS(M, WIDTH_OF(a)) : 0);
+    s.slots = (int *)(s.angles + (TAIL == 2 ? LT_RING_ANGLE_FLOATS(M, a->dim) : 0));
     return s;
 }
 

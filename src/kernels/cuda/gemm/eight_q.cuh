@@ -32,6 +32,7 @@
 #define FACTOR_BYTES (4 * FACTORS * 4) /* Of a tile. */
 #define FACTOR_PITCH (TILES * FACTOR_BYTES + 16)
 #define EIGHT_BYTES  (M * (NUMBER_PITCH + FACTOR_PITCH))
+static_assert(EIGHT_BYTES == LT_RING_EIGHT_BYTES(M, TILES, FACTOR_BYTES), "x in 8 bits");
 
 /* The largest magnitude; NaN if there is one. */
 INLINE float larger(float a, float b) {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "kernels/cuda/gemm/few_args.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/specs.h"
 
@@ -14,20 +15,18 @@
     64 /* At 128 x costs the L2 as much as W the memory: 0.56 to 1.0 of cuBLASLt's speed. */
 #define SM_BYTES    (227 * 1024)
 #define DEPTH       2 /* Of the kernel: times 64 of K a stage. */
-#define MOST_STAGES 32
+#define MOST_STAGES LT_FEW_MOST_STAGES
 #define HELD_BYTES  (100 * 1024) /* Of weights, an SM, that are all on their way at once. */
 
 static int rows_of(const lt_gemm_args *a) {
     return (int)lt_cuda_div_up(a->m, 8) * 8;
 }
 static size_t stage_bytes(const lt_gemm_few_tile *t, int rows) {
-    return (size_t)(DEPTH * (64 * t->groups + rows)) * 128;
+    return (size_t)LT_FEW_STAGE_BYTES(t->groups, rows);
 }
 /* All but the ring: see the kernel. */
 static size_t fixed_bytes(const lt_gemm_few_tile *t, int rows) {
-    const int octets = rows / 8, each = t->splits == 1 ? (octets < 4 ? octets : 4)
-                                                       : (int)lt_cuda_div_up(octets, t->splits);
-    return 1024 + (size_t)(t->groups * t->splits * each) * 2048 + (size_t)(16 * MOST_STAGES) + 64;
+    return (size_t)LT_FEW_FIXED_BYTES(t->groups, t->splits, rows / 8);
 }
 
 const char *lt_gemm_few_refusal(const lt_gemm_args *a, const lt_cuda_info *info) {

@@ -19,6 +19,23 @@ typedef struct {
     int w_stages, x_stages;
 } lt_gemm_q_depths;
 
+/* Dynamic shared memory in bytes. Sums of a block: octets of 8 rows times 64 columns, up to 4 of its
+ * own at a time, or what each of `splits` blocks adds. gemm_few.cu: stages of 128 of K; alignment,
+ * barriers of up to 32 stages and of groups. gemm_q_sm90.cu: stages of W's tiles and of 64 columns
+ * of x, each with barriers. */
+#define LT_FEW_MOST_STAGES 32
+#define LT_FEW_EACH(octets, splits)                                                                \
+    ((splits) == 1 ? ((octets) < 4 ? (octets) : 4) : ((octets) + (splits)-1) / (splits))
+#define LT_FEW_SUMS_BYTES(groups, splits, octets)                                                  \
+    ((groups) * (splits)*LT_FEW_EACH(octets, splits) * 2048)
+#define LT_FEW_STAGE_BYTES(groups, rows) (2 * (64 * (groups) + (rows)) * 128)
+#define LT_FEW_FIXED_BYTES(groups, splits, octets)                                                 \
+    (1024 + LT_FEW_SUMS_BYTES(groups, splits, octets) + 16 * LT_FEW_MOST_STAGES + 64)
+#define LT_GEMM_Q_W_BYTES(tile_bytes, groups) ((tile_bytes)*4 * (groups))
+#define LT_GEMM_Q_X_BYTES(rows)               ((rows)*128)
+#define LT_GEMM_Q_FIXED_BYTES(groups, splits, octets)                                              \
+    (1024 + LT_FEW_SUMS_BYTES(groups, splits, octets) + 2 * 16 * LT_FEW_MOST_STAGES + 64)
+
 static_assert(sizeof(lt_gemm_few_args) == 64, "the same on host and device");
 static_assert(sizeof(lt_gemm_q_depths) == 8, "the same on host and device");
 

@@ -23,6 +23,7 @@
 #define EACH (SPLITS == 1 ? (OCTETS < 4 ? OCTETS : 4) : (OCTETS + SPLITS - 1) / SPLITS)
 /* for a consumer's sums */
 #define GROUP_BYTES (SPLITS * EACH * OCTET_BYTES)
+static_assert(GROUPS * GROUP_BYTES == LT_FEW_SUMS_BYTES(GROUPS, SPLITS, OCTETS), "sums");
 static_assert(BN % 8 == 0 && BN >= 8, "rows of x in octets");
 static_assert(SPLITS >= 1 && SPLITS <= 8, "a portable cluster");
 

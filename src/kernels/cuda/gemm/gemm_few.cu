@@ -146,6 +146,10 @@ INLINE void multiply(float acc[BN / 2], ring_pos *r, int steps, int group, u32 r
     }
 }
 
+static_assert(STAGES <= LT_FEW_MOST_STAGES && STAGE_BYTES == LT_FEW_STAGE_BYTES(GROUPS, BN) &&
+                  1023 + GROUPS * GROUP_BYTES + 16 * STAGES + 8 * GROUPS <=
+                      LT_FEW_FIXED_BYTES(GROUPS, SPLITS, OCTETS),
+              "the ring, sums, barriers");
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_few(const __grid_constant__ tensor_map map_w, const __grid_constant__ tensor_map map_x,
              const __grid_constant__ lt_gemm_few_args a) {

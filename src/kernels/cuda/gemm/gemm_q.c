@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "kernels/cuda/gemm/few_args.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/ops/matmul_q.h"
 #include "kernels/cuda/specs.h"
@@ -17,7 +18,7 @@
 #define TILE_ROWS   16
 #define SLABS       4 /* Of 16 columns, a warpgroup. */
 #define SM_BYTES    (227 * 1024)
-#define MOST_STAGES 32
+#define MOST_STAGES LT_FEW_MOST_STAGES
 #define LEAST_STEPS 2           /* Tiles of K of a part. */
 #define X_BYTES     (64 * 1024) /* Of rows, an SM, at once: the L2 is nearer than the memory. */
 
@@ -33,15 +34,13 @@ static int64_t least(int64_t a, int64_t b) {
 
 /* Shared memory but for the rings: sums (few_sums.cuh), barriers, alignment. */
 static int64_t fixed_bytes(const tile *t) {
-    const int octets = t->rows / 8, each = t->splits == 1 ? (octets < 4 ? octets : 4)
-                                                          : (int)lt_cuda_div_up(octets, t->splits);
-    return 1024 + (int64_t)(t->groups * t->splits * each) * 2048 + 2 * 16 * MOST_STAGES + 64;
+    return LT_GEMM_Q_FIXED_BYTES(t->groups, t->splits, t->rows / 8);
 }
 /* As many stages as fit, or as a block has work for; false: not two of each. */
 static bool fit(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *f,
                 const lt_cuda_info *info) {
-    const int64_t k = a->b.shape[1], x_stage = 128 * t->rows,
-                  w_stage = (int64_t)f->tile_bytes * SLABS * t->groups,
+    const int64_t k = a->b.shape[1], x_stage = LT_GEMM_Q_X_BYTES(t->rows),
+                  w_stage = LT_GEMM_Q_W_BYTES(f->tile_bytes, t->groups),
                   tiles = lt_cuda_div_up(a->y.shape[1], 64 * t->groups) *
                           lt_cuda_div_up(a->y.shape[0], t->rows),
                   blocks = t->splits == 1 ? least(tiles, info->n_sms) : tiles,

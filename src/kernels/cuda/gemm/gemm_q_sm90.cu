@@ -63,6 +63,11 @@ typedef struct {
     u32 x, w, sums, full_w, empty_w, full_x, empty_x, given; /* addresses in shared memory */
     int w_stages, x_stages;
 } places;
+static_assert(W_STAGE_BYTES == LT_GEMM_Q_W_BYTES(TILE_BYTES, GROUPS) &&
+                  X_STAGE_BYTES == LT_GEMM_Q_X_BYTES(BN) &&
+                  1023 + GROUPS * GROUP_BYTES + 2 * 16 * LT_FEW_MOST_STAGES + 8 * GROUPS <=
+                      LT_GEMM_Q_FIXED_BYTES(GROUPS, SPLITS, OCTETS),
+              "rings, sums, barriers");
 INLINE places places_of(u32 base, const lt_gemm_q_depths *d) {
     places p;
     p.w_stages = d->w_stages, p.x_stages = d->x_stages;

@@ -46,7 +46,7 @@
 #define SENT        (FILL == 2 ? 1 : AHEAD)
 #define STAGE_BYTES (UNROLL * ROWS * 512) /* of a warp */
 #define RING_BYTES  (STAGES * STAGE_BYTES)
-#define STEP        (UNROLL * SPLIT * 256) /* Columns of W that a stage of a group takes on. */
+#define STEP (UNROLL * SPLIT * 256) /* Columns of W that a stage of a group takes on. */
 static_assert(ROWS % 2 == 0 && WARPS % SPLIT == 0 && STAGES >= 2 - (FILL > 0),
               "columns in pairs, warps in groups");
 static_assert(FILL != 2 || (WHOLE && UNROLL == 1),
@@ -170,6 +170,8 @@ INLINE void multiply(const lt_gemv_ring_args *a, const places *s, float sum[ROWS
         }
     }
 }
+
+static_assert(STAGE_BYTES == LT_RING_STAGE_BYTES(UNROLL, ROWS), "a stage");
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     gemv_ring(const __grid_constant__ lt_gemv_ring_args a) {

@@ -7,9 +7,6 @@
 #include "kernels/cuda/gemm/rung_args.h"
 #include "kernels/cuda/specs.h"
 
-#define STAGE_128 (2 * 128 * 128)     /* Bytes of a stage: A 128 x 64 and B 128 x 64. */
-#define STAGE_256 ((128 + 256) * 128) /* B 256 x 64. */
-
 /* bn, wg_m, consumers, cluster, stages, splits, group, pingpong, block_a_tile, pair */
 const lt_gemm_rung lt_gemm_rungs[] = {
     {1,
@@ -21,7 +18,7 @@ const lt_gemm_rung lt_gemm_rungs[] = {
      128,
      128,
      256,
-     3 * STAGE_128,
+     LT_GEMM_RUNG_BYTES(128, 128, 3),
      false,
      {0}},
     {2,
@@ -33,7 +30,7 @@ const lt_gemm_rung lt_gemm_rungs[] = {
      128,
      128,
      128,
-     1024 + STAGE_128 + 8,
+     LT_GEMM_RUNG_COPIED_BYTES(128, 128, 1),
      true,
      {0}},
     {3,
@@ -45,7 +42,7 @@ const lt_gemm_rung lt_gemm_rungs[] = {
      128,
      256,
      256,
-     1024 + 4 * (STAGE_256 + 8),
+     LT_GEMM_RUNG_COPIED_BYTES(128, 256, 4),
      true,
      {0}},
     {4,

@@ -18,7 +18,7 @@
 enum { PENALTY_THREADS = 1024 };
 enum {
     THREADS = 512,
-    CHUNK = 2048,
+    CHUNK = LT_CHOOSE_CHUNK,
     WORDS = 768,
     HELD_CHUNKS = 8,
     FEW_CHUNKS = 4,
@@ -147,8 +147,7 @@ static lt_err choose_run(lt_queue *q, const void *args) {
         &(lt_cuda_dims){.grid = {(unsigned)d.parts, (unsigned)picks},
                         .block = {THREADS},
                         .cluster = {d.cluster ? (unsigned)d.parts : 0, d.cluster, d.cluster},
-                        .dynamic_shared_bytes = d.held ? (size_t)d.chunks * CHUNK * sizeof(float)
-                                                       : 0,
+                        .dynamic_shared_bytes = d.held ? (size_t)LT_CHOOSE_HELD_BYTES(d.chunks) : 0,
                         .overlap_previous = gpu->cc >= 90},
         list);
 }

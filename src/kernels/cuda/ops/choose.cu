@@ -47,7 +47,6 @@
 #include "common/hopper.cuh"
 #include "common/reduce.cuh"
 #include "ops/choose.cuh"
-#include "kernels/cuda/ops/choose_args.h"
 
 #define BITS    8 /* Of a round. */
 #define BUCKETS (1 << BITS)

@@ -11,11 +11,13 @@
 #include "common/hopper.cuh"
 #include "common/late.cuh"
 #include "common/reduce.cuh"
+#include "kernels/cuda/ops/choose_args.h"
 
-#define THREADS  512
-#define WARPS    (THREADS / WARP)
-#define PIECE    4
-#define CHUNK    (THREADS * PIECE)
+#define THREADS 512
+#define WARPS   (THREADS / WARP)
+#define PIECE   4
+#define CHUNK   (THREADS * PIECE)
+static_assert(CHUNK * CHUNKS * sizeof(float) == LT_CHOOSE_HELD_BYTES(CHUNKS), "held");
 #define ONE      0x1p44f /* The weight of the likeliest. */
 #define NEGATIVE __uint_as_float(0xff800000u)
 #define LOG2_E   1.4426950409f

@@ -22,6 +22,10 @@ typedef struct {
     long long ld, ld_penalties, ld_masks;
 } lt_cuda_choose_args;
 
+/* Dynamic shared memory in bytes with HELD: chunks of logits. */
+#define LT_CHOOSE_CHUNK              2048
+#define LT_CHOOSE_HELD_BYTES(chunks) ((chunks)*LT_CHOOSE_CHUNK * 4)
+
 static_assert(sizeof(lt_cuda_choose_args) == 136, "the same on host and device");
 
 #endif

@@ -85,7 +85,7 @@ static bool is_packed(const lt_matmul_args *a, lt_cuda_tile_format *f) {
 /* Bytes of M rows of x in 8 bits: eight_q.cuh. */
 static size_t eight_bytes(int64_t m, int64_t k, const lt_cuda_tile_format *f) {
     const int64_t tiles = LT_CUDA_DIV_UP(k, 128), factors = f->group == 32 ? 2 : 4;
-    return (size_t)(m * (tiles * 128 + 64 + tiles * 16 * factors + 16));
+    return (size_t)LT_RING_EIGHT_BYTES(m, tiles, 16 * factors);
 }
 /* Of a model as wide as the one that was measured, or less. */
 static bool is_narrow(const lt_matmul_args *a) {
@@ -172,11 +172,15 @@ typedef struct {
 static void share_out(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, int64_t units,
                       int64_t steps, size_t stage_bytes, int idle, int budget_kb) {
     const int64_t m = f->product.y.shape[0], k = f->product.b.shape[1];
-    const size_t gain = f->has_norm ? (size_t)k * lt_dtype_bytes(f->norm.gain.dtype) : 0,
-                 parts = f->has_norm ? (size_t)(m * (k / 8)) * 4 : 0,
-                 /* Angles, slots. */
-        turned = f->has_kv ? (size_t)(m * (f->rope.x.shape[2] + 1)) * 4 : 0,
-                 x = s->held ? (size_t)(m * ((k + 7) / 8 + 4)) * 16 : 0,
+    const size_t gain = f->has_norm
+                            ? LT_RING_GAIN_BYTES((size_t)k, lt_dtype_bytes(f->norm.gain.dtype))
+                            : 0,
+                 parts = f->has_norm ? (size_t)LT_RING_PART_FLOATS(m, k) * sizeof(float) : 0,
+                 turned = f->has_kv ? (size_t)(LT_RING_ANGLE_FLOATS(m, f->rope.x.shape[2]) +
+                                               LT_RING_SLOT_INTS(m)) *
+                                          4
+                                    : 0,
+                 x = s->held ? (size_t)LT_RING_X_BYTES(m, k) : 0,
                  fixed = s->eight + x + gain + parts + turned,
                  stage = (size_t)s->warps * stage_bytes,
                  most = (size_t)info->shared_optin_bytes - STATIC_BYTES,
@@ -270,7 +274,7 @@ static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
     const int64_t step = s.unroll * s.split * 256;
     s.whole = k % step == 0;
     const int64_t units = LT_CUDA_DIV_UP(pairs, s.columns / 2), steps = LT_CUDA_DIV_UP(k, step);
-    const size_t stage_bytes = (size_t)(s.unroll * s.columns) * 512;
+    const size_t stage_bytes = (size_t)LT_RING_STAGE_BYTES(s.unroll, s.columns);
     const int budget = plan_narrow(&s, f, info, units, steps, stage_bytes);
     share_out(&s, f, info, units, steps, stage_bytes, s.fill == 0, budget);
     if (s.fill == 2 && f->has_act && s.stages < steps) {

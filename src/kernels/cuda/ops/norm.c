@@ -81,14 +81,14 @@ static bool fwd_spec(spec *s, int w, int64_t width, int64_t rows, bool add, int 
 }
 
 static size_t ring_bytes(const spec *s, bool add_dx) {
-    return (size_t)(s->depth * (add_dx ? 3 : 2) * s->rows * s->vecs * s->threads) * 16;
+    return (size_t)LT_NORM_RING_BYTES(s->depth, add_dx ? 3 : 2, s->rows, s->vecs, s->threads);
 }
 
 /* The ring, in whose place the warps' sums of columns stand at the end. */
 static size_t bwd_shared_bytes(const spec *s, int kind, bool add_dx) {
     const size_t ring = ring_bytes(s, add_dx),
-                 sums = (size_t)((1 + kind) * (s->threads / WARP) * s->lanes * s->vecs * s->w) * 4;
-    return s->depth == 0 || s->lanes > WARP || ring > sums ? ring : sums;
+                 sums = (size_t)LT_NORM_SUMS_BYTES(1 + kind, s->threads, s->lanes * s->vecs * s->w);
+    return LT_NORM_BWD_BYTES(ring, sums, s->depth, s->lanes);
 }
 
 /* Rows of a turn and turns of the ring. Measured on an H100 (docs/speed/memory-bound.md): long

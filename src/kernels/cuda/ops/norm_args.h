@@ -33,6 +33,15 @@ typedef struct {
     lt_norm_views at;
 } lt_cuda_norm_bwd_args;
 
+/* Dynamic shared memory of norm_bwd.cu in bytes: a ring of `depth` turns of x, dy (and dx), pieces
+ * of 16 bytes; in its place, where a row belongs to lanes of a warp, each warp's sums of columns of
+ * dgain (and dbias) at the end. Without a ring nothing lies there. */
+#define LT_NORM_RING_BYTES(depth, streams, rows, vecs, threads)                                    \
+    ((depth) * (streams) * (rows) * (vecs) * (threads)*16)
+#define LT_NORM_SUMS_BYTES(kinds, threads, width) ((kinds) * ((threads) / 32) * (width)*4)
+#define LT_NORM_BWD_BYTES(ring, sums, depth, lanes)                                                \
+    ((depth) == 0 || (lanes) > 32 || (ring) > (sums) ? (ring) : (sums))
+
 static_assert(sizeof(lt_norm_views) == 152, "the same on host and device");
 static_assert(sizeof(lt_cuda_norm_fwd_args) == 232, "the same on host and device");
 static_assert(sizeof(lt_cuda_norm_bwd_args) == 224, "the same on host and device");

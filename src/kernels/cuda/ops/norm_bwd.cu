@@ -24,6 +24,14 @@
 #define MIN_BLOCKS (THREADS > 256 ? 1 : 2) /* An SM: 128 registers a thread. */
 #define WIDTH      (LANES * VECS * W)
 #define N_SUMS     (KIND == 1 ? 2 * ROWS : ROWS) /* The rows' dot products, then their totals. */
+#define RING_BYTES (DEPTH * STREAMS * ROWS * VECS * THREADS * (int)sizeof(uint4))
+#define SUMS_BYTES ((1 + KIND) * WARPS * WIDTH * (int)sizeof(float))
+static_assert(RING_BYTES == LT_NORM_RING_BYTES(DEPTH, STREAMS, ROWS, VECS, THREADS) &&
+                  (DEPTH == 0 || LANES > WARP ||
+                   SUMS_BYTES <= LT_NORM_BWD_BYTES(RING_BYTES,
+                                                   LT_NORM_SUMS_BYTES(1 + KIND, THREADS, WIDTH),
+                                                   DEPTH, LANES)),
+              "the ring, then warps' sums of columns");
 static_assert(W > 1 || DEPTH == 0, "pieces of 16 bytes are copied");
 #if LANES == 8 && W == 1
 typedef double wide;

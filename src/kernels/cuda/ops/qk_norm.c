@@ -16,8 +16,7 @@
 
 #define THREADS       256
 #define WARPS         (THREADS / 32)
-#define HEADS         2 /* Of a thread, forward; and turns of the ring: as in qk_norm.cu. */
-#define DEPTH         3
+#define HEADS         2  /* Of a thread, forward; and turns of the ring: as in qk_norm.cu. */
 #define COLS          32 /* Of col_sum.cu. */
 #define SUM_THREADS   512
 #define MAX_ANY_WIDTH 2048 /* Its sums and one head of every warp lie in shared memory. */
@@ -174,7 +173,8 @@ static lt_err backward(lt_queue *q, lt_qk_norm_bwd_args a, bool any) {
     lt_qk_part part = part_of(&a.x, &a.table);
     int cols = part.width, blocks, per_sm;
     const int lanes = cols * (int)lt_dtype_bytes(a.x.dtype) / 32;
-    const size_t shared = any ? (size_t)cols * 2 * WARPS * 4 : (size_t)DEPTH * 4 * THREADS * 16;
+    const size_t shared = any ? (size_t)LT_QK_NORM_ANY_FLOATS(WARPS, cols) * sizeof(float)
+                              : LT_QK_NORM_BYTES(THREADS);
     char defines[LT_CUDA_DEFINES_BYTES];
     const lt_cuda_kernel *k;
     void *parts = NULL;

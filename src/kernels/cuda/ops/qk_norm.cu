@@ -24,9 +24,10 @@
 #define THREADS 256
 #define GROUPS  (THREADS / LANES) /* Heads that a block works on at once. */
 #define HEADS   2                 /* Of a thread, forward. */
-#define DEPTH   3                 /* Turns in the ring, backward. */
+#define DEPTH   LT_QK_NORM_DEPTH  /* Turns in the ring, backward. */
 static_assert(LANES <= WARP && (LANES & (LANES - 1)) == 0, "a head belongs to part of a warp");
-static_assert(DEPTH * 4 * THREADS * 16 >= THREADS / WARP * D * 4,
+static_assert(DEPTH * 4 * THREADS * sizeof(uint4) == LT_QK_NORM_BYTES(THREADS), "the ring");
+static_assert(LT_QK_NORM_BYTES(THREADS) >= THREADS / WARP * D * 4,
               "the ring holds the warps' sums at the end");
 
 INLINE float head_sum(float x) {

@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int blocks = is_q ? call.n.q_blocks : (int)gridDim.x - call.n.q_blocks,
               each = is_q ? call.n.n_q : call.n.heads - call.n.n_q;
     const PARAM *const gain = is_q ? call.q_gain : call.k_gain;
-    float *const sums = room + warp * 2 * width, *const du = sums + width;
+    float *const sums = room + LT_QK_NORM_ANY_FLOATS(warp, width), *const du = sums + width;
     wait_for_others();
     for (int i = lane; i < width; i += WARP) {
         sums[i] = 0.0f;

@@ -44,6 +44,13 @@ typedef struct {
     lt_qk_part part;
 } lt_cuda_qk_norm_bwd_args;
 
+/* Dynamic shared memory of the backward kernels. qk_norm.cu, in bytes: turns of a ring, each with
+ * x's and dy's halves of a head, 16 bytes a thread; qk_norm_any.cu, in floats: each warp's sums of
+ * columns and du of a head. */
+#define LT_QK_NORM_DEPTH                    3
+#define LT_QK_NORM_BYTES(threads)           (LT_QK_NORM_DEPTH * 4 * (threads)*16)
+#define LT_QK_NORM_ANY_FLOATS(warps, width) ((warps)*2 * (width))
+
 static_assert(sizeof(lt_qk_steps) == 16, "the same on host and device");
 static_assert(sizeof(lt_qk_shape) == 64, "the same on host and device");
 static_assert(sizeof(lt_qk_part) == 24, "the same on host and device");

@@ -72,7 +72,7 @@ typedef struct {
 #define HELD_REGS 6 /* Pieces in registers, of 64 a thread. */
 
 static size_t held_bytes(const held_spec *s) {
-    return (size_t)(s->smem * s->threads) * 16;
+    return (size_t)LT_XENT_HELD_BYTES(s->threads, s->smem);
 }
 
 /* Two blocks an SM, or one for the longest rows; false when a row is longer than an SM holds. */
@@ -84,7 +84,7 @@ static bool held_spec_make(held_spec *s, int64_t width, int w, size_t shared) {
     }
     s->threads = 1024;
     s->pieces = (int)LT_CUDA_DIV_UP(width, s->threads * w);
-    s->smem = (int)((shared - HELD_RESERVED) / (size_t)(s->threads * 16));
+    s->smem = (int)((shared - HELD_RESERVED) / (size_t)LT_XENT_HELD_BYTES(s->threads, 1));
     s->smem = s->smem < s->pieces ? s->smem : s->pieces;
     return s->pieces - s->smem <= HELD_REGS;
 }

@@ -26,6 +26,7 @@
 #define MIN_BLOCKS (1024 / THREADS) /* An SM */
 #define IN_REGS    (PIECES - SMEM)
 static_assert(W > 1 && SMEM <= PIECES && THREADS % WARP == 0, "pieces of 16 bytes");
+static_assert(SMEM * THREADS * sizeof(uint4) == LT_XENT_HELD_BYTES(THREADS, SMEM), "smem");
 
 typedef struct {
     DTYPE *row, *next; /* next: NULL behind the last row */

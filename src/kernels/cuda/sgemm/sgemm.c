@@ -15,7 +15,7 @@
 #include "kernels/cuda/specs.h"
 
 /* K depth of a stage: a row of A's tile is 128 bytes, one swizzle atom. */
-#define BK              32
+#define BK              LT_SGEMM_K
 #define WARP            32
 #define MAX_REGISTERS   255
 #define SM_REGISTERS    65536
@@ -43,7 +43,7 @@ int lt_sgemm_tile_threads(const lt_sgemm_tile *t) {
 }
 
 size_t lt_sgemm_tile_shared_bytes(const lt_sgemm_tile *t) {
-    return (size_t)t->stages * BK * 4 * (size_t)(lt_sgemm_tile_bm(t) + lt_sgemm_tile_bn(t));
+    return (size_t)LT_SGEMM_BYTES(lt_sgemm_tile_bm(t), lt_sgemm_tile_bn(t), t->stages);
 }
 
 static int stages_of(int k) {

@@ -15,6 +15,10 @@ typedef struct {
     int *arrived;
 } lt_cuda_sgemm_args;
 
+/* Dynamic shared memory in bytes: stages of 32 k of A's and B's tiles. */
+#define LT_SGEMM_K                     32
+#define LT_SGEMM_BYTES(bm, bn, stages) ((stages)*LT_SGEMM_K * 4 * ((bm) + (bn)))
+
 static_assert(sizeof(lt_cuda_sgemm_args) == 72, "the same on host and device");
 
 #endif

@@ -13,7 +13,7 @@
 #define THREADS     (WARPS * WARP)
 #define BM          (WARPS_M * LANES_M * TM)
 #define BN          (WARPS_N * LANES_N * TN)
-#define BK          32
+#define BK          LT_SGEMM_K
 #define QUADS       (BK / 4)
 #define ROW_BYTES   (BK * 4) /* Of A's tile: the span of the 128-byte swizzle. */
 #define A_BYTES     (BM * ROW_BYTES)
@@ -21,6 +21,7 @@
 #define COPY_TMA    0
 #define COPY_16     1
 #define COPY_4      2
+static_assert(STAGES * STAGE_BYTES == LT_SGEMM_BYTES(BM, BN, STAGES), "the ring");
 static_assert(LANES_M == 4 || LANES_M == 8, "the zigzag of lanes needs pairs both ways");
 static_assert(STAGES >= (COPY == COPY_TMA ? 2 : 3), "a stage to read, one to come, one to refill");
 static_assert(TN % 4 == 0 && LANES_M * TM % 8 == 0,

@@ -19,6 +19,7 @@
 #define REAL double
 #endif
 #define THREADS 128
+static_assert(THREADS * sizeof(REAL) == LT_ATTN_NAIVE_BYTES(0, sizeof(REAL)), "room");
 
 INLINE REAL block_reduce(REAL x, REAL *room, bool largest) {
     const int tid = (int)threadIdx.x;

@@ -23,6 +23,8 @@
 #define KEYS 64
 #define PAD  (WIDTH + 4)
 #define COLS (WIDTH / 16) /* of O, a thread */
+static_assert(((ROWS + 2 * KEYS) * PAD + ROWS * (KEYS + 4)) * 4 == LT_ATTN_RUNG_TILED_BYTES(WIDTH),
+              "q, k, v, P");
 
 INLINE void load_tile(float *to, const elem *x, i64 stride, int first, int rows, int width) {
     for (int i = (int)threadIdx.x; i < ROWS * WIDTH; i += 256) {

@@ -24,6 +24,7 @@
 #define COLUMNS  (WIDTH / 64) /* of 128 bytes */
 #define Q_BYTES  (ROWS * WIDTH * 2)
 #define KV_BYTES (KEYS * WIDTH * 2)
+static_assert(Q_BYTES + 4 * KV_BYTES == LT_ATTN_RUNG_MMA_BYTES(WIDTH), "q, k, v");
 
 /* 16 bytes of a tile of `rows` rows: columns of 64 elements one behind the other, pieces turned by
  * the row so that ldmatrix meets no bank twice. */

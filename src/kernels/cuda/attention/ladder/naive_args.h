@@ -20,6 +20,9 @@ typedef struct {
     int width;
 } lt_attn_naive_bwd_args;
 
+/* Dynamic shared memory in bytes: a number a key, and one a thread. */
+#define LT_ATTN_NAIVE_BYTES(keys, of_real) (((keys) + 128) * (of_real))
+
 static_assert(sizeof(lt_attn_naive_fwd_args) == 208, "the same on host and device");
 static_assert(sizeof(lt_attn_naive_bwd_args) == 232, "the same on host and device");
 

@@ -39,6 +39,8 @@ INLINE void fetch(u32 tile, const elem *x, i64 ld, int first_row, int rows, int 
     }
 }
 
+static_assert(STAGES * 2 * TILE_BYTES == LT_GEMM_RUNG_BYTES(BM, BN, STAGES), "the ring");
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_mma_sync(const __grid_constant__ lt_gemm_rung_args a) {
     extern __shared__ __align__(128) u8 smem[];

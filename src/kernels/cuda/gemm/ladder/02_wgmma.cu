@@ -21,6 +21,8 @@
 #define TILE_BYTES (128 * 128)
 WGMMA_SS(mma, 128, 0, 0)
 
+static_assert(1023 + 2 * TILE_BYTES + 8 <= LT_GEMM_RUNG_COPIED_BYTES(BM, BN, 1), "a stage");
+
 extern "C" __global__ void __launch_bounds__(128)
     gemm_wgmma(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b,
                const __grid_constant__ lt_gemm_rung_args a) {

@@ -29,6 +29,9 @@ INLINE void fetch(const void *map_a, const void *map_b, u32 ring, u32 full, int 
     tma_load_2d(tile + A_BYTES, map_b, bar, step * BK, col0);
 }
 
+static_assert(1023 + STAGES * (STAGE_BYTES + 8) <= LT_GEMM_RUNG_COPIED_BYTES(BM, BN, STAGES),
+              "the ring");
+
 extern "C" __global__ void __launch_bounds__(256, 1)
     gemm_ring(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b,
               const __grid_constant__ lt_gemm_rung_args a) {
