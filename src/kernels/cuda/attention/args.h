@@ -98,8 +98,8 @@ typedef struct {
 #define LT_ATTN_SM80_BACKWARD_BYTES(rows, step, width)                                             \
     ((2 * (rows) + 4 * (step)) * LT_ATTN_SM80_LINE(width) + (step)*16)
 
-/* bwd_sm90.cu: tiles of keys (both of K and V: two where dQ is not made), stages of Q and dO, dS and
- * dQ, log-sum-exps, deltas (and units); barriers and tiles; zeroes. */
+/* bwd_sm90.cu: tiles of keys (both of K and V: two where dQ is not made), stages of Q and dO, dS
+ * and dQ, log-sum-exps, deltas (and units); barriers and tiles; zeroes. */
 #define LT_ATTN_BWD_PLACES 448
 #define LT_ATTN_BWD_ZEROES 1024
 #define LT_ATTN_BWD_BYTES(width, bn, bm, cluster, stages, dq)                                      \

@@ -25,11 +25,11 @@ typedef struct {
     int result;             /* decode_walk: where in shared memory a split's result lies */
 } lt_attn_decode_args;
 
-/* Dynamic shared memory in bytes: a ring of tiles of 16 keys of K and V of each of 4 warps, and what
- * warps leave each other at the end of a split: O, max and sum of 16 rows. */
+/* Dynamic shared memory in bytes: a ring of tiles of 16 keys of K and V of each of 4 warps, and
+ * what warps leave each other at the end of a split: O, max and sum of 16 rows. */
 #define LT_DECODE_WARPS               4
 #define LT_DECODE_STAGES(width)       ((width) <= 64 ? 6 : (width) <= 128 ? 3 : 2)
-#define LT_DECODE_RING_BYTES(width)   (LT_DECODE_WARPS * LT_DECODE_STAGES(width) * 2 * 16 * (width)*2)
+#define LT_DECODE_RING_BYTES(width)   (LT_DECODE_WARPS * LT_DECODE_STAGES(width) * 64 * (width))
 #define LT_DECODE_RESULT_BYTES(width) (16 * ((width) + 2) * 4)
 #define LT_DECODE_MEET_BYTES(width)   (LT_DECODE_WARPS * LT_DECODE_RESULT_BYTES(width))
 

@@ -19,10 +19,10 @@ typedef struct {
     int w_stages, x_stages;
 } lt_gemm_q_depths;
 
-/* Dynamic shared memory in bytes. Sums of a block: octets of 8 rows times 64 columns, up to 4 of its
- * own at a time, or what each of `splits` blocks adds. gemm_few.cu: stages of 128 of K; alignment,
- * barriers of up to 32 stages and of groups. gemm_q_sm90.cu: stages of W's tiles and of 64 columns
- * of x, each with barriers. */
+/* Dynamic shared memory in bytes. Sums of a block: octets of 8 rows times 64 columns, up to 4 of
+ * its own at a time, or what each of `splits` blocks adds. gemm_few.cu: stages of 128 of K;
+ * alignment, barriers of up to 32 stages and of groups. gemm_q_sm90.cu: stages of W's tiles and of
+ * 64 columns of x, each with barriers. */
 #define LT_FEW_MOST_STAGES 32
 #define LT_FEW_EACH(octets, splits)                                                                \
     ((splits) == 1 ? ((octets) < 4 ? (octets) : 4) : ((octets) + (splits)-1) / (splits))

@@ -46,7 +46,7 @@
 #define SENT        (FILL == 2 ? 1 : AHEAD)
 #define STAGE_BYTES (UNROLL * ROWS * 512) /* of a warp */
 #define RING_BYTES  (STAGES * STAGE_BYTES)
-#define STEP (UNROLL * SPLIT * 256) /* Columns of W that a stage of a group takes on. */
+#define STEP        (UNROLL * SPLIT * 256) /* Columns of W that a stage of a group takes on. */
 static_assert(ROWS % 2 == 0 && WARPS % SPLIT == 0 && STAGES >= 2 - (FILL > 0),
               "columns in pairs, warps in groups");
 static_assert(FILL != 2 || (WHOLE && UNROLL == 1),

@@ -25,10 +25,11 @@ typedef struct {
     long long ld_act;
 } lt_gemv_ring_args;
 
-/* Dynamic shared memory: rings of the warps, with STAGES stages of so many bytes each (gemv_ring.cu;
- * gemm_q_ring.cu: a tile); there x in 8 bits, whose rows are 64 bytes of numbers and 16 of factors
- * further apart than they are long; then what beside.cuh lays out: x in pieces of 16 bytes (HELD),
- * rows 64 bytes further apart; the norm's gains and a float a piece; angles and a slot a row. */
+/* Dynamic shared memory: rings of the warps, with STAGES stages of so many bytes each
+ * (gemv_ring.cu; gemm_q_ring.cu: a tile); there x in 8 bits, whose rows are 64 bytes of numbers and
+ * 16 of factors further apart than they are long; then what beside.cuh lays out: x in pieces of 16
+ * bytes (HELD), rows 64 bytes further apart; the norm's gains and a float a piece; angles and a
+ * slot a row. */
 #define LT_RING_STAGE_BYTES(unroll, columns) ((unroll) * (columns)*512)
 #define LT_RING_EIGHT_BYTES(m, tiles, factor_bytes)                                                \
     ((m) * ((tiles)*128 + 64 + (tiles) * (factor_bytes) + 16))

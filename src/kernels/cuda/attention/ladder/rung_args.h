@@ -12,8 +12,8 @@ typedef struct {
     int width;
 } lt_attn_rung_args;
 
-/* Dynamic shared memory in bytes. 02_tiled.cu: tiles of 64 rows of Q, K and V, and P; 03_mma_sync.cu:
- * 128 rows of Q, two stages of 64 of K and V. */
+/* Dynamic shared memory in bytes. 02_tiled.cu: tiles of 64 rows of Q, K and V, and P;
+ * 03_mma_sync.cu: 128 rows of Q, two stages of 64 of K and V. */
 #define LT_ATTN_RUNG_TILED_BYTES(width) ((3 * 64 * ((width) + 4) + 64 * (64 + 4)) * 4)
 #define LT_ATTN_RUNG_MMA_BYTES(width)   ((128 + 4 * 64) * (width)*2)
 
