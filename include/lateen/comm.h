@@ -28,6 +28,7 @@
 #ifndef LATEEN_COMM_H
 #define LATEEN_COMM_H
 
+#include "lateen/device.h"
 #include "lateen/tensor.h"
 
 #define LT_COMM_RECORDS   2048
@@ -37,6 +38,7 @@
 
 typedef struct lt_comm lt_comm;
 typedef struct lt_group lt_group;
+typedef struct lt_queue lt_queue; /* Of a device's work. */
 /* A call in flight: its number among the calls of its rank, from 1. */
 typedef uint64_t lt_comm_work;
 
@@ -50,6 +52,8 @@ typedef struct {
     /* Between processes: members compare their calls before any data moves, and a mismatch is
      * reported. Threads always do. */
     bool check;
+    /* Between GPUs: sums by NCCL itself, in its own types and in an order that it chooses. */
+    bool any_order;
 } lt_comm_options;
 
 /* Run fn once for each rank, each in a thread of its own, and wait for all of them. On a failure
@@ -66,6 +70,13 @@ LT_MUST_USE lt_err lt_comm_open(lt_comm **out, const lt_comm_options *o);
 LT_MUST_USE lt_err lt_comm_open_self(lt_comm **out, const lt_comm_options *o);
 LT_MUST_USE lt_err lt_comm_open_shm(lt_comm **out, const lt_comm_options *o);
 LT_MUST_USE lt_err lt_comm_open_mpi(lt_comm **out, const lt_comm_options *o);
+/* A world of the same ranks whose buffers lie in the memory of a GPU each, and whose verbs run on a
+ * queue of that GPU: NCCL, opened at run time (UNSUPPORTED where it is missing or older than 2.18).
+ * Meanwhile `host` carries what ranks tell each other about their calls; it outlives this world and
+ * fails with it. A collective call of all ranks. LT_COMM_RECORDS, deadlines, sums and failures are
+ * as in any other world. */
+LT_MUST_USE lt_err lt_comm_open_device(lt_comm **out, lt_comm *host, lt_device *device,
+                                       const lt_comm_options *o);
 bool lt_comm_under_launch(void); /* Did `lateen launch` start this process? */
 bool lt_comm_under_mpi(void);    /* Did mpirun, or srun with PMIx, start this process? */
 bool lt_comm_is_rank(void);      /* Did any of them? */
@@ -73,7 +84,7 @@ void lt_comm_close(lt_comm *c);
 
 int lt_comm_rank(const lt_comm *c);
 int lt_comm_size(const lt_comm *c);
-const char *lt_comm_transport(const lt_comm *c); /* "self", "thread", "shm", "mpi" */
+const char *lt_comm_transport(const lt_comm *c); /* "self", "thread", ... */
 
 /* Open a group of ranks of the world. The list holds each rank once and this rank among them; every
  * member passes the same name and list. Groups live as long as their world. ARG for a bad list. */
@@ -113,6 +124,12 @@ LT_MUST_USE lt_err lt_barrier(lt_group *g);
 /* Wait until this call of the rank is done and return its error. A call may be waited for once,
  * several times or never. */
 LT_MUST_USE lt_err lt_comm_wait(lt_comm *c, lt_comm_work work);
+/* The same for a queue of the device: what is queued on q from now on comes after this call. A host
+ * waits no longer than until the call has been queued. In a world of host memory it is
+ * lt_comm_wait. */
+LT_MUST_USE lt_err lt_comm_order(lt_comm *c, lt_comm_work work, lt_queue *q);
+/* Verbs called from now on come after what q holds at their call; NULL: after nothing. */
+void lt_comm_follow(lt_comm *c, lt_queue *q);
 bool lt_comm_done(lt_comm *c, lt_comm_work work); /* Has it finished or failed? Never waits. */
 
 /* End this world, from any thread: every call in flight on any rank fails at once with REMOTE and

@@ -44,8 +44,9 @@ struct lt_call {
     /* Its number among the collectives of the group, or among the calls of the pair. */
     uint64_t seq;
     uint64_t started_ns;
-    int phase; /* Used by the transport only. */
+    int phase; /* Used by the transport only. From LT_CALL_ISSUED on it delays no later call. */
 };
+#define LT_CALL_ISSUED 1000
 
 typedef enum { LT_ADVANCE_WAITING, LT_ADVANCE_DONE, LT_ADVANCE_FAILED } lt_advance;
 
@@ -56,6 +57,12 @@ struct lt_transport {
      * the lock. */
     lt_err (*group_open)(lt_group *g);
     void (*group_close)(lt_group *g);
+    /* A call is being made, on its caller's thread; NULL: nothing to do. Called with the lock
+     * held. */
+    lt_err (*begin)(lt_call *call);
+    /* Let q continue when the call is done, which has reached LT_CALL_ISSUED. NULL: there are no
+     * queues. Called with the lock held. */
+    lt_err (*order)(lt_call *call, lt_queue *q);
     /* Advance the call as far as possible without waiting. Called with the lock held, which it may
      * release meanwhile. A failure leaves its message in lt_error_message. */
     lt_advance (*advance)(lt_call *call);
@@ -72,6 +79,7 @@ struct lt_comm {
     const lt_transport *transport;
     void *world; /* Used by the transport only. */
     lt_comm_options options;
+    lt_queue *queue; /* Verbs come after what it holds; NULL: at once. */
     lt_group *groups;
     /* The lock of the world where ranks are threads; otherwise this rank's own. */
     pthread_mutex_t *lock;
@@ -111,6 +119,7 @@ void lt_comm_reduce(void *dst, const void *const *srcs, int n, int64_t count, lt
 /* Where shard i of n of `count` elements begins: all but the last have the same size. */
 int64_t lt_comm_shard(int64_t count, int n, int i);
 
-extern const lt_transport lt_transport_thread, lt_transport_shm, lt_transport_mpi;
+extern const lt_transport lt_transport_thread, lt_transport_shm, lt_transport_mpi,
+    lt_transport_nccl;
 
 #endif

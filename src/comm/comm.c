@@ -90,7 +90,7 @@ static bool is_pair(const lt_call *call) {
 static bool has_turn(lt_comm *c, const lt_call *call) {
     for (uint64_t k = c->finished + 1; k < call->number; k++) {
         const lt_call *e = call_of(c, k);
-        if (e->state == LT_CALL_DONE) {
+        if (e->state == LT_CALL_DONE || e->phase >= LT_CALL_ISSUED) {
             continue;
         }
         if (is_pair(call)
@@ -423,6 +423,33 @@ bool lt_comm_done(lt_comm *c, lt_comm_work work_number) {
     return done;
 }
 
+lt_err lt_comm_order(lt_comm *c, lt_comm_work work_number, lt_queue *q) {
+    lt_err err = LT_OK;
+    lt_call *call = call_of(c, work_number);
+    if (c->transport == NULL || c->transport->order == NULL) {
+        return lt_comm_wait(c, work_number);
+    }
+    (void)pthread_mutex_lock(c->lock);
+    LT_ASSERT(work_number <= c->issued);
+    while (call->number == work_number && call->state != LT_CALL_DONE &&
+           call->phase < LT_CALL_ISSUED && c->failed == LT_OK) {
+        (void)pthread_cond_wait(&c->change, c->lock);
+    }
+    if (c->failed != LT_OK && call->number == work_number && call->state != LT_CALL_DONE) {
+        err = failed(c);
+    } else if (call->number == work_number && call->state != LT_CALL_DONE) {
+        err = c->transport->order(call, q);
+    }
+    (void)pthread_mutex_unlock(c->lock);
+    return err;
+}
+
+void lt_comm_follow(lt_comm *c, lt_queue *q) {
+    (void)pthread_mutex_lock(c->lock);
+    c->queue = q;
+    (void)pthread_mutex_unlock(c->lock);
+}
+
 /* ---- Verbs ----------------------------------------------------------------------------------- */
 
 size_t lt_call_bytes(const lt_call *call) {
@@ -463,6 +490,13 @@ static lt_err place(lt_comm *c, lt_call *call) {
                 : call->kind == LT_CALL_RECV ? ++g->received[call->peer]
                                              : ++g->seq;
     put_counts(c, call);
+    if (g->n > 1 && c->transport->begin != NULL) {
+        const lt_err err = c->transport->begin(call);
+        if (err != LT_OK) { /* The others make this call. */
+            lt_comm_fail(c, err, lt_error_message());
+            return err;
+        }
+    }
     *call_of(c, call->number) = *call;
     c->records.n = call->number;
     c->records.ring[call->number % LT_COMM_RECORDS] = (lt_record){

@@ -18,6 +18,7 @@
 /* An ordered stream of work on one device. Each backend has its own struct lt_queue, whose first
  * member is the queue's device (lt_queue_device). The CPU's queue runs work immediately. */
 typedef struct lt_queue lt_queue;
+typedef struct lt_moment lt_moment;   /* Where a queue was at a call of moment_mark. */
 typedef struct lt_graph lt_graph;     /* Work that is recorded once and queued again as a whole. */
 typedef struct lt_ops lt_ops;         /* tensor/ops.h */
 typedef struct lt_op_list lt_op_list; /* kernels/registry.h */
@@ -65,6 +66,15 @@ typedef struct lt_backend {
     /* Wait until the queue reaches mark i, but not for the work after it; returns a failure of the
      * work before it. NULL where mark is NULL. */
     lt_err (*reach)(lt_queue *q, int64_t i);
+    /* For work that a library queues by itself (comm/nccl.c). Moments can be marked again and again;
+     * native is the driver's handle of the queue. moment_passed never waits. NULL: work runs at
+     * once. */
+    lt_err (*moment_open)(lt_device *d, lt_moment **out);
+    void (*moment_close)(lt_device *d, lt_moment *m); /* Accepts NULL. */
+    lt_err (*moment_mark)(lt_queue *q, lt_moment *m);
+    lt_err (*moment_follow)(lt_queue *q, lt_moment *m); /* q goes on when m has passed. */
+    lt_err (*moment_passed)(lt_device *d, lt_moment *m, bool *passed);
+    void *(*native)(lt_queue *q);
     lt_err (*memory_left)(lt_device *d,
                           size_t *bytes); /* Bytes that alloc could still give; NULL: unknown. */
     lt_err (*energy)(lt_device *d,

@@ -9,9 +9,7 @@
  * MEMORY    device memory is the host's: filled with ones (NaN) when allocated, with guards before
  *           and after that each launch checks; under AddressSanitizer the allocator's own red zones
  *           do it, at the very access.
- * STREAMS   work is done when it is asked for. A stream that is captured records launches, copies
- *           and fills in order; streams that wait for an event of it are captured with it. A graph
- *           is that list, run again in its order, arguments copied.
+ * STREAMS   streams.c
  * MODULES   a "cubin" is the shared library that nvrtc.c made: written to a temporary file and
  *           opened.
  * CONTEXTS  streams, kernels and memory belong to the GPU that was current when they were made; on
@@ -29,67 +27,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/cuda/driver.h"
-#include "launch.h"
+#include "streams.h"
 
-enum {
-    INVALID_VALUE = 1,
-    NOT_FOUND = 500,
-    NOT_READY = 600,
-    NOT_SUPPORTED = 801,
-    CAPTURE_UNSUPPORTED = 900,
-    INVALID_IMAGE = 200,
-    INVALID_CONTEXT = 201,
-    INVALID_HANDLE = 400,
-};
-
-#define EXPORT      __attribute__((visibility("default")))
 #define GUARD_BYTES 512 /* Before and after: keeps the driver's alignment of 512. */
 #define GUARD       0xa5
-#define MAX_ARGS    64
 #define MAX_DEVICES 8
 
 __attribute__((weak)) void __asan_poison_memory_region(void const volatile *p, size_t bytes);
 
-struct CUfunc_st {
-    CUcontext context;
-    char name[128];
-    const emu_entry *entry;
-    int dynamic_most;
-    CUfunction next;
-};
 struct CUmod_st {
     void *lib;
     CUfunction functions;
-};
-typedef enum { NODE_LAUNCH, NODE_COPY, NODE_FILL } node_kind;
-typedef struct {
-    node_kind kind;
-    CUfunction function;
-    emu_dim3 grid, block, cluster;
-    size_t bytes;          /* Dynamic shared, or of the copy or the fill. */
-    unsigned char *values; /* Arguments one after the other, 16-byte steps. */
-    void *dst;
-    const void *src;
-    uint32_t word;
-} node;
-struct CUgraph_st {
-    node *nodes;
-    int n_nodes, max_nodes, n_holders; /* Streams, events and executables that look at it. */
-    bool whole;                        /* Its capture is over. */
-};
-struct CUgraphExec_st {
-    CUgraph graph;
-};
-struct CUevent_st {
-    double at_ms;
-    CUgraph captured;
-};
-struct CUstream_st {
-    CUcontext context;
-    CUgraph captured;
-    bool began; /* It, not one that joined. */
-    CUstream next;
 };
 typedef struct block_of_memory {
     unsigned char *base; /* With its guards. */
@@ -103,9 +51,8 @@ static struct CUctx_st { size_t used_bytes; } contexts[MAX_DEVICES];
 static struct {
     pthread_mutex_t lock;
     memory *allocated; /* On all of them. */
-    CUstream streams;
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
-static __thread CUcontext current;
+__thread CUcontext emu_current;
 
 static long setting(const char *name, long otherwise) {
     const char *const text = getenv(name);
@@ -228,15 +175,19 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     return 0;
 }
 EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
-    current = context;
+    emu_current = context;
     return 0;
 }
 EXPORT CUresult cuCtxGetCurrent(CUcontext *context) {
-    *context = current;
+    *context = emu_current;
     return 0;
 }
 EXPORT CUresult cuCtxSynchronize(void) {
+    emu_settle(emu_current);
     return 0;
+}
+EXPORT int emu_current_device(void) {
+    return emu_current != NULL ? (int)(emu_current - contexts) : -1;
 }
 EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
     *least = 0;
@@ -254,7 +205,7 @@ EXPORT CUresult cuCtxEnablePeerAccess(CUcontext context, unsigned int flags) {
 EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     pthread_mutex_lock(&gpu.lock);
     *total = memory_bytes();
-    *free_bytes = current != NULL ? *total - current->used_bytes : 0;
+    *free_bytes = emu_current != NULL ? *total - emu_current->used_bytes : 0;
     pthread_mutex_unlock(&gpu.lock);
     return 0;
 }
@@ -267,11 +218,11 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
     const size_t guard = guard_bytes();
     memory *m = NULL;
     CUresult r = LT_CU_ERROR_OUT_OF_MEMORY;
-    if (current == NULL) {
+    if (emu_current == NULL) {
         return INVALID_CONTEXT;
     }
     pthread_mutex_lock(&gpu.lock);
-    if (bytes == 0 || bytes > memory_bytes() - current->used_bytes ||
+    if (bytes == 0 || bytes > memory_bytes() - emu_current->used_bytes ||
         (m = calloc(1, sizeof *m)) == NULL ||
         posix_memalign((void **)&m->base, 512, bytes + 2 * guard) != 0) {
         free(m);
@@ -282,10 +233,10 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
     memset(m->base + guard, 0xff, bytes);
     memset(m->base + guard + bytes, GUARD, guard);
     m->bytes = bytes;
-    m->context = current;
+    m->context = emu_current;
     m->next = gpu.allocated;
     gpu.allocated = m;
-    current->used_bytes += bytes;
+    emu_current->used_bytes += bytes;
     *out = (CUdeviceptr)(uintptr_t)(m->base + guard);
     r = 0;
 done:
@@ -294,7 +245,7 @@ done:
 }
 
 /* Every guard is as it was laid; `after`: who ran last. */
-static void guards_check(const char *after) {
+void emu_guards_check(const char *after) {
     const size_t guard = guard_bytes();
     pthread_mutex_lock(&gpu.lock);
     for (const memory *m = gpu.allocated; m != NULL; m = m->next) {
@@ -313,7 +264,8 @@ static void guards_check(const char *after) {
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr p) {
     CUresult r = INVALID_VALUE;
-    guards_check("somebody");
+    emu_settle(emu_current); /* As the driver's waits for the device. */
+    emu_guards_check("somebody");
     pthread_mutex_lock(&gpu.lock);
     for (memory **at = &gpu.allocated; *at != NULL; at = &(*at)->next) {
         memory *const m = *at;
@@ -338,77 +290,10 @@ EXPORT CUresult cuMemHostUnregister(void *p) {
     return p != NULL ? 0 : INVALID_VALUE;
 }
 
-/* ---- Nodes: a piece of work, now or when a graph runs ---- */
-
-static void node_run(const node *n, void **args) {
-    void *own[MAX_ARGS];
-    switch (n->kind) {
-    case NODE_LAUNCH:
-        for (int i = 0, at = 0; args == NULL && i < n->function->entry->n_args; i++) {
-            own[i] = n->values + at;
-            at += (int)(n->function->entry->arg_bytes[i] + 127) / 128 * 128;
-        }
-        emu_launch(n->function->name, n->function->entry, args != NULL ? args : own, n->grid,
-                   n->block, n->cluster, n->bytes);
-        guards_check(n->function->name);
-        break;
-    case NODE_COPY:
-        memmove(n->dst, n->src, n->bytes);
-        break;
-    case NODE_FILL:
-        for (size_t i = 0; i < n->bytes / 4; i++) {
-            ((uint32_t *)n->dst)[i] = n->word;
-        }
-        memset((char *)n->dst + n->bytes / 4 * 4, (int)(n->word & 0xff), n->bytes % 4);
-        break;
-    }
-}
-
-static CUresult node_keep(CUgraph g, const node *n, void **args) {
-    const emu_entry *const e = n->kind == NODE_LAUNCH ? n->function->entry : NULL;
-    node *kept;
-    size_t bytes = 0;
-    if (g->n_nodes == g->max_nodes) {
-        const int most = 2 * g->max_nodes + 64;
-        node *const more = realloc(g->nodes, (size_t)most * sizeof *more);
-        if (more == NULL) {
-            return LT_CU_ERROR_OUT_OF_MEMORY;
-        }
-        g->nodes = more;
-        g->max_nodes = most;
-    }
-    kept = &g->nodes[g->n_nodes];
-    *kept = *n;
-    for (int i = 0; e != NULL && i < e->n_args; i++) {
-        bytes += (e->arg_bytes[i] + 127) / 128 * 128;
-    }
-    if (bytes > 0) {
-        if (posix_memalign((void **)&kept->values, 128, bytes) != 0) {
-            return LT_CU_ERROR_OUT_OF_MEMORY;
-        }
-        bytes = 0;
-        for (int i = 0; i < e->n_args; i++) {
-            memcpy(kept->values + bytes, args[i], e->arg_bytes[i]);
-            bytes += (e->arg_bytes[i] + 127) / 128 * 128;
-        }
-    }
-    g->n_nodes++;
-    return 0;
-}
-
-static CUresult node_do(CUstream s, const node *n, void **args) {
-    if (s != NULL && s->context != current) {
-        return INVALID_HANDLE;
-    }
-    if (s != NULL && s->captured != NULL) {
-        return node_keep(s->captured, n, args);
-    }
-    node_run(n, args);
-    return 0;
-}
+/* ---- Copies and fills ---- */
 
 static CUresult copy(void *dst, const void *src, size_t bytes, CUstream s) {
-    return node_do(s, &(node){.kind = NODE_COPY, .dst = dst, .src = src, .bytes = bytes}, NULL);
+    return emu_do(s, &(node){.kind = NODE_COPY, .dst = dst, .src = src, .bytes = bytes}, NULL);
 }
 EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream s) {
     return copy((void *)(uintptr_t)dst, src, bytes, s);
@@ -423,174 +308,17 @@ EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CU
     return copy((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes, s);
 }
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char byte, size_t bytes, CUstream s) {
-    return node_do(s,
-                   &(node){.kind = NODE_FILL,
-                           .dst = (void *)(uintptr_t)dst,
-                           .word = 0x01010101u * byte,
-                           .bytes = bytes},
-                   NULL);
+    return emu_do(s,
+                  &(node){.kind = NODE_FILL,
+                          .dst = (void *)(uintptr_t)dst,
+                          .word = 0x01010101u * byte,
+                          .bytes = bytes},
+                  NULL);
 }
 EXPORT CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned int word, size_t n, CUstream s) {
-    return node_do(
+    return emu_do(
         s, &(node){.kind = NODE_FILL, .dst = (void *)(uintptr_t)dst, .word = word, .bytes = 4 * n},
         NULL);
-}
-
-/* ---- Streams, events, graphs ---- */
-
-static void graph_leave(CUgraph g) {
-    if (g == NULL || --g->n_holders > 0) {
-        return;
-    }
-    for (int i = 0; i < g->n_nodes; i++) {
-        free(g->nodes[i].values);
-    }
-    free(g->nodes);
-    free(g);
-}
-
-static CUgraph graph_hold(CUgraph g) {
-    if (g != NULL) {
-        g->n_holders++;
-    }
-    return g;
-}
-
-EXPORT CUresult cuStreamCreate(CUstream *out, unsigned int flags) {
-    const CUstream s = current != NULL ? calloc(1, sizeof *s) : NULL;
-    (void)flags;
-    if (current == NULL) {
-        return INVALID_CONTEXT;
-    }
-    if (s == NULL) {
-        return LT_CU_ERROR_OUT_OF_MEMORY;
-    }
-    s->context = current;
-    pthread_mutex_lock(&gpu.lock);
-    s->next = gpu.streams;
-    gpu.streams = s;
-    pthread_mutex_unlock(&gpu.lock);
-    *out = s;
-    return 0;
-}
-EXPORT CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int priority) {
-    (void)priority; /* Work is done when it is asked for. */
-    return cuStreamCreate(out, flags);
-}
-EXPORT CUresult cuStreamDestroy_v2(CUstream s) {
-    pthread_mutex_lock(&gpu.lock);
-    for (CUstream *at = &gpu.streams; *at != NULL; at = &(*at)->next) {
-        if (*at == s) {
-            *at = s->next;
-            break;
-        }
-    }
-    pthread_mutex_unlock(&gpu.lock);
-    graph_leave(s->captured);
-    free(s);
-    return 0;
-}
-EXPORT CUresult cuStreamSynchronize(CUstream s) {
-    return s != NULL && s->captured != NULL ? CAPTURE_UNSUPPORTED : 0;
-}
-EXPORT CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned int flags) {
-    (void)flags;
-    if (e->captured != NULL && e->captured->whole) {
-        return CAPTURE_UNSUPPORTED; /* Recorded in a graph: nothing outside can wait for it. */
-    }
-    if (s != NULL && e->captured != NULL && s->captured == NULL) {
-        s->captured = graph_hold(e->captured);
-    }
-    return 0;
-}
-EXPORT CUresult cuStreamBeginCapture_v2(CUstream s, int mode) {
-    (void)mode;
-    if (s == NULL || s->captured != NULL) {
-        return CAPTURE_UNSUPPORTED;
-    }
-    s->captured = calloc(1, sizeof *s->captured);
-    s->began = true;
-    return graph_hold(s->captured) != NULL ? 0 : LT_CU_ERROR_OUT_OF_MEMORY;
-}
-EXPORT CUresult cuStreamEndCapture(CUstream s, CUgraph *out) {
-    if (s == NULL || !s->began) {
-        return CAPTURE_UNSUPPORTED;
-    }
-    *out = s->captured; /* The stream's hold becomes the caller's. */
-    s->captured->whole = true;
-    s->captured = NULL;
-    s->began = false;
-    pthread_mutex_lock(&gpu.lock);
-    for (CUstream o = gpu.streams; o != NULL; o = o->next) {
-        if (o->captured == *out) { /* One that joined. */
-            graph_leave(o->captured);
-            o->captured = NULL;
-        }
-    }
-    pthread_mutex_unlock(&gpu.lock);
-    return 0;
-}
-EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned long long flags) {
-    const CUgraphExec e = calloc(1, sizeof *e);
-    (void)flags;
-    if (e == NULL) {
-        return LT_CU_ERROR_OUT_OF_MEMORY;
-    }
-    e->graph = graph_hold(g);
-    *out = e;
-    return 0;
-}
-EXPORT CUresult cuGraphDestroy(CUgraph g) {
-    graph_leave(g);
-    return 0;
-}
-EXPORT CUresult cuGraphExecDestroy(CUgraphExec e) {
-    graph_leave(e->graph);
-    free(e);
-    return 0;
-}
-EXPORT CUresult cuGraphLaunch(CUgraphExec e, CUstream s) {
-    if (s != NULL && s->captured != NULL) {
-        return CAPTURE_UNSUPPORTED;
-    }
-    for (int i = 0; i < e->graph->n_nodes; i++) {
-        node_run(&e->graph->nodes[i], NULL);
-    }
-    return 0;
-}
-static double now_ms(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
-EXPORT CUresult cuEventCreate(CUevent *out, unsigned int flags) {
-    (void)flags;
-    *out = calloc(1, sizeof **out);
-    return *out != NULL ? 0 : LT_CU_ERROR_OUT_OF_MEMORY;
-}
-EXPORT CUresult cuEventDestroy_v2(CUevent e) {
-    graph_leave(e->captured);
-    free(e);
-    return 0;
-}
-EXPORT CUresult cuEventRecord(CUevent e, CUstream s) {
-    graph_leave(e->captured);
-    e->captured = graph_hold(s != NULL ? s->captured : NULL);
-    e->at_ms = now_ms();
-    return 0;
-}
-EXPORT CUresult cuEventQuery(CUevent e) {
-    (void)e;
-    return 0;
-}
-EXPORT CUresult cuEventSynchronize(CUevent e) {
-    (void)e;
-    return 0;
-}
-EXPORT CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
-    *ms = (float)(to->at_ms - from->at_ms);
-    return 0;
 }
 
 /* ---- Modules and launches ---- */
@@ -651,7 +379,7 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *nam
         free(f);
         return NOT_FOUND;
     }
-    f->context = current;
+    f->context = emu_current;
     f->dynamic_most = 48 << 10;
     f->next = m->functions;
     m->functions = f;
@@ -709,7 +437,7 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **a
         c->gridDimZ % cluster.z != 0) {
         return INVALID_VALUE;
     }
-    if (f->context != current) {
+    if (f->context != emu_current) {
         return INVALID_HANDLE;
     }
     if (extra != NULL || c->gridDimX == 0 || c->gridDimX > 0x7fffffffu || c->gridDimY - 1 > 65534 ||
@@ -717,14 +445,14 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **a
         (int)c->sharedMemBytes > f->dynamic_most) {
         return INVALID_VALUE;
     }
-    return node_do(c->hStream,
-                   &(node){.kind = NODE_LAUNCH,
-                           .function = f,
-                           .grid = {c->gridDimX, c->gridDimY, c->gridDimZ},
-                           .block = {c->blockDimX, c->blockDimY, c->blockDimZ},
-                           .cluster = cluster,
-                           .bytes = c->sharedMemBytes},
-                   args);
+    return emu_do(c->hStream,
+                  &(node){.kind = NODE_LAUNCH,
+                          .function = f,
+                          .grid = {c->gridDimX, c->gridDimY, c->gridDimZ},
+                          .block = {c->blockDimX, c->blockDimY, c->blockDimZ},
+                          .cluster = cluster,
+                          .bytes = c->sharedMemBytes},
+                  args);
 }
 /* What the driver's manual asks of each argument; a map that it would refuse is refused. */
 EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap *map, int type, uint32_t rank, void *p,

@@ -1,18 +1,22 @@
-# The emulated GPU: libcuda.so.1 and libnvrtc.so.12 for machines that have none; tests/emu/run COMMAND uses them (README.md here).
+# The emulated GPU: libcuda.so.1, libnvrtc.so.12 and libnccl.so.2 for machines that have none; tests/emu/run COMMAND uses them (README.md here).
 EMU_OUT   := $(OUT)/emu
 EMU_FLAGS := -O2 -march=native -ffp-contract=off -fPIC -ftls-model=initial-exec -fno-semantic-interposition -Itests/emu -DEMU_DIR='"$(CURDIR)/tests/emu"'
 EMU_HEADS := $(wildcard tests/emu/*.h) src/kernels/cuda/driver.h
 
 .PHONY: emu
-emu: $(EMU_OUT)/libcuda.so.1 $(EMU_OUT)/libnvrtc.so.12
+emu: $(EMU_OUT)/libcuda.so.1 $(EMU_OUT)/libnvrtc.so.12 $(EMU_OUT)/libnccl.so.2
 
-$(EMU_OUT)/libcuda.so.1: $(addprefix tests/emu/,block.c copies.c driver.c fiber.c launch.c products.c words.c) $(EMU_HEADS)
+$(EMU_OUT)/libcuda.so.1: $(addprefix tests/emu/,block.c copies.c driver.c fiber.c launch.c products.c streams.c words.c) $(EMU_HEADS)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -std=c17 $(WARN) -Wno-pedantic $(EMU_FLAGS) -O3 -shared -Wl,-soname,libcuda.so.1 -o $@ $(filter %.c,$^) -lpthread -ldl -lm
 
 $(EMU_OUT)/libnvrtc.so.12: tests/emu/nvrtc.c tests/emu/rewrite.c $(EMU_HEADS)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -std=c17 $(WARN) -Wno-pedantic $(EMU_FLAGS) -shared -Wl,-soname,libnvrtc.so.12 -o $@ $(filter %.c,$^) -ldl
+
+$(EMU_OUT)/libnccl.so.2: tests/emu/nccl.c tests/emu/words.c $(EMU_HEADS) src/comm/nccl_library.h
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -std=c17 $(WARN) -Wno-pedantic $(EMU_FLAGS) -ftls-model=global-dynamic -shared -Wl,-soname,libnccl.so.2 -o $@ $(filter %.c,$^) -lpthread -ldl -lm
 
 $(EMU_OUT)/faults: tests/emu/faults.c $(OUT)/liblateen.a
 	@mkdir -p $(@D)

@@ -203,6 +203,35 @@ static lt_err backend_reach(lt_queue *q, int64_t i) {
     return lt_cuda_event_reach(q->gpu, q->marks[i]);
 }
 
+static lt_err backend_moment_open(lt_device *d, lt_moment **out) {
+    CUevent event = NULL;
+    LT_TRY(lt_cuda_event_open(lt_cuda_device_gpu(d), &event, false));
+    *out = (lt_moment *)event;
+    return LT_OK;
+}
+
+static void backend_moment_close(lt_device *d, lt_moment *m) {
+    lt_cuda_event_close(lt_cuda_device_gpu(d), (CUevent)m);
+}
+
+static lt_err backend_moment_mark(lt_queue *q, lt_moment *m) {
+    LT_TRY(lt_fuse_flush(q, lists));
+    return lt_cuda_event_record(q->gpu, (CUevent)m, q->stream);
+}
+
+static lt_err backend_moment_follow(lt_queue *q, lt_moment *m) {
+    LT_TRY(lt_fuse_flush(q, lists));
+    return lt_cuda_event_wait(q->gpu, q->stream, (CUevent)m);
+}
+
+static lt_err backend_moment_passed(lt_device *d, lt_moment *m, bool *passed) {
+    return lt_cuda_event_passed(lt_cuda_device_gpu(d), (CUevent)m, passed);
+}
+
+static void *backend_native(lt_queue *q) {
+    return q->stream;
+}
+
 static lt_err backend_memory_left(lt_device *d, size_t *bytes) {
     return lt_cuda_memory_left(lt_cuda_device_gpu(d), bytes);
 }
@@ -330,6 +359,12 @@ const lt_backend *lt_backend_cuda(void) {
                                        .mark = backend_mark,
                                        .between = backend_between,
                                        .reach = backend_reach,
+                                       .moment_open = backend_moment_open,
+                                       .moment_close = backend_moment_close,
+                                       .moment_mark = backend_moment_mark,
+                                       .moment_follow = backend_moment_follow,
+                                       .moment_passed = backend_moment_passed,
+                                       .native = backend_native,
                                        .memory_left = backend_memory_left,
                                        .energy = backend_energy,
                                        .n_compiled = backend_n_compiled,

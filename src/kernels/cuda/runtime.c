@@ -351,6 +351,14 @@ lt_err lt_cuda_event_reach(lt_cuda *c, CUevent e) {
                        c->last_launch ? c->last_launch->entry : "none");
 }
 
+lt_err lt_cuda_event_passed(lt_cuda *c, CUevent e, bool *passed) {
+    CUresult r;
+    LT_TRY(lt_cuda_make_current(c));
+    r = c->cu->cuEventQuery(e);
+    *passed = r == LT_CU_SUCCESS;
+    return r == LT_CU_ERROR_NOT_READY ? LT_OK : lt_cu_check(r, "GPU %d: event", c->info.index);
+}
+
 lt_err lt_cuda_event_elapsed(lt_cuda *c, double *ms, CUevent from, CUevent to) {
     float value = 0.0f;
     LT_TRY(lt_cuda_event_reach(c, to));

@@ -136,6 +136,8 @@ LT_MUST_USE lt_err lt_cuda_event_open(lt_cuda *c, CUevent *out, bool timing);
 void lt_cuda_event_close(lt_cuda *c, CUevent e);
 LT_MUST_USE lt_err lt_cuda_event_record(lt_cuda *c, CUevent e, CUstream s);
 LT_MUST_USE lt_err lt_cuda_event_wait(lt_cuda *c, CUstream s, CUevent e); /* s goes on after e. */
+/* Never waits; reports a failure of the work before it. */
+LT_MUST_USE lt_err lt_cuda_event_passed(lt_cuda *c, CUevent e, bool *passed);
 LT_MUST_USE lt_err lt_cuda_event_reach(lt_cuda *c, CUevent e); /* The host goes on after e. */
 LT_MUST_USE lt_err lt_cuda_event_elapsed(lt_cuda *c, double *ms, CUevent from,
                                          CUevent to); /* Waits for `to`. */

@@ -20,6 +20,102 @@
 #include "base/rng.h"
 #include "comm/launch.h"
 #include "lateen/comm.h"
+#include "tensor/backend.h"
+
+/* ---- Buffers, which a world of GPUs has in their memory ---------------------------------------- */
+
+#define MIRROR_BYTES ((size_t)24 << 20)
+
+/* Of this thread's rank: host memory and the memory of its GPU, byte for byte; NULL: a world of
+ * host memory. */
+static _Thread_local struct {
+    lt_device *device;
+    lt_queue *queue;
+    char *host;
+    void *data;
+    size_t used;
+} mirror;
+
+static void *take(size_t bytes) {
+    void *p = mirror.host + mirror.used;
+    if (mirror.host == NULL) {
+        return malloc(bytes);
+    }
+    mirror.used += (bytes + 255) / 256 * 256;
+    LT_ASSERT(mirror.used <= MIRROR_BYTES);
+    return p;
+}
+
+static void give(void *p) {
+    if (mirror.host == NULL) {
+        free(p);
+    } else {
+        mirror.used = 0; /* A case gives all that it has taken. */
+    }
+}
+
+static void *on(const void *p) {
+    return mirror.host == NULL ? (void *)(uintptr_t)p
+                               : (char *)mirror.data + ((const char *)p - mirror.host);
+}
+
+static lt_err up(const void *p, size_t bytes) {
+    if (mirror.host == NULL || bytes == 0) {
+        return LT_OK;
+    }
+    LT_TRY(mirror.device->backend->upload(mirror.queue, on(p), p, bytes));
+    return mirror.device->backend->sync(mirror.queue);
+}
+
+static lt_err down(void *p, size_t bytes) {
+    if (mirror.host == NULL || bytes == 0) {
+        return LT_OK;
+    }
+    LT_TRY(mirror.device->backend->download(mirror.queue, p, on(p), bytes));
+    return mirror.device->backend->sync(mirror.queue);
+}
+
+static lt_err all_reduce(lt_group *g, void *dst, const void *src, int64_t count, lt_dtype dtype,
+                         lt_reduce op) {
+    const size_t bytes = (size_t)count * lt_dtype_bytes(dtype);
+    LT_TRY(up(src, bytes));
+    LT_TRY(lt_all_reduce(g, on(dst), on(src), count, dtype, op, NULL));
+    return down(dst, bytes);
+}
+
+static lt_err reduce_scatter(lt_group *g, void *dst, const void *src, int64_t count, lt_dtype dtype,
+                             lt_reduce op) {
+    const size_t bytes = (size_t)count * lt_dtype_bytes(dtype);
+    LT_TRY(up(src, bytes * (size_t)lt_group_size(g)));
+    LT_TRY(lt_reduce_scatter(g, on(dst), on(src), count, dtype, op, NULL));
+    return down(dst, bytes);
+}
+
+static lt_err all_gather(lt_group *g, void *dst, const void *src, int64_t count, lt_dtype dtype) {
+    const size_t bytes = (size_t)count * lt_dtype_bytes(dtype);
+    LT_TRY(up(src, bytes));
+    LT_TRY(lt_all_gather(g, on(dst), on(src), count, dtype, NULL));
+    return down(dst, bytes * (size_t)lt_group_size(g));
+}
+
+static lt_err broadcast(lt_group *g, void *data, int64_t count, lt_dtype dtype, int root) {
+    const size_t bytes = (size_t)count * lt_dtype_bytes(dtype);
+    LT_TRY(up(data, bytes));
+    LT_TRY(lt_broadcast(g, on(data), count, dtype, root, NULL));
+    return down(data, bytes);
+}
+
+static lt_err all_to_all(lt_group *g, void *dst, const int64_t *receives, const void *src,
+                         const int64_t *sends, lt_dtype dtype) {
+    int64_t out = 0, in = 0;
+    for (int i = 0; i < lt_group_size(g); i++) {
+        out += sends[i];
+        in += receives[i];
+    }
+    LT_TRY(up(src, (size_t)out * lt_dtype_bytes(dtype)));
+    LT_TRY(lt_all_to_all(g, on(dst), receives, on(src), sends, dtype, NULL));
+    return down(dst, (size_t)in * lt_dtype_bytes(dtype));
+}
 
 static const lt_dtype reduced[] = {LT_F32, LT_BF16, LT_F16, LT_F64, LT_I64, LT_I32, LT_U8};
 static const int64_t counts[] = {0, 1, 2, 7, 64, 1000, 5003};
@@ -119,27 +215,27 @@ static lt_err open_all(lt_group **g, lt_comm *c) {
 static lt_err reduce_case(lt_group *g, int64_t count, lt_dtype dtype, lt_reduce op, bool in_place) {
     const int n = lt_group_size(g), own = lt_group_rank(g);
     const size_t bytes = (size_t)count * lt_dtype_bytes(dtype);
-    char *src = malloc((size_t)n * bytes + 1), *other = malloc((size_t)n * bytes + 1);
+    char *src = take((size_t)n * bytes + 1), *other = take((size_t)n * bytes + 1);
     lt_err err = LT_OK;
 
     /* all_reduce */
     fill(src, own, 0, count, dtype);
     char *dst = in_place ? src : other;
-    LT_TRY_DONE(lt_all_reduce(g, dst, src, count, dtype, op, NULL));
+    LT_TRY_DONE(all_reduce(g, dst, src, count, dtype, op));
     for (int64_t i = 0; i < count; i++) {
         LT_TRY_DONE(same(dst, i, dtype, reduction(n, i, dtype, op), "all_reduce"));
     }
     /* reduce_scatter: rows of `count`; this member's is own. */
     fill(src, own, 0, n * count, dtype);
     dst = in_place ? src + (size_t)own * bytes : other;
-    LT_TRY_DONE(lt_reduce_scatter(g, dst, src, count, dtype, op, NULL));
+    LT_TRY_DONE(reduce_scatter(g, dst, src, count, dtype, op));
     for (int64_t i = 0; i < count; i++) {
         LT_TRY_DONE(
             same(dst, i, dtype, reduction(n, own * count + i, dtype, op), "reduce_scatter"));
     }
 done:
-    free(src);
-    free(other);
+    give(src);
+    give(other);
     return err;
 }
 
@@ -172,21 +268,29 @@ static void reductions(void **state) {
 
 /* A NaN of one member reaches all, whatever the reduction. */
 static lt_err nan_rank(lt_comm *c, void *ctx) {
+    float *x = take(sizeof *x), *y = take(sizeof *y);
+    double *d = take(sizeof *d), *e = take(sizeof *e);
+    lt_err err = LT_OK;
     lt_group *g;
     (void)ctx;
-    LT_TRY(open_all(&g, c));
+    LT_TRY_DONE(open_all(&g, c));
     for (int op = LT_REDUCE_SUM; op <= LT_REDUCE_MIN; op++) {
         for (int who = 0; who < lt_comm_size(c); who++) {
-            float x = lt_comm_rank(c) == who ? NAN : (float)lt_comm_rank(c), y = 0.0f;
-            double d = x, e = 0.0;
-            LT_TRY(lt_all_reduce(g, &y, &x, 1, LT_F32, (lt_reduce)op, NULL));
-            LT_TRY(lt_all_reduce(g, &e, &d, 1, LT_F64, (lt_reduce)op, NULL));
-            if (!isnan(y) || !isnan(e)) {
-                LT_FAIL(LT_ERR_STATE, "NaN of rank %d is lost: %g %g", who, (double)y, e);
+            *x = lt_comm_rank(c) == who ? NAN : (float)lt_comm_rank(c);
+            *d = *x;
+            LT_TRY_DONE(all_reduce(g, y, x, 1, LT_F32, (lt_reduce)op));
+            LT_TRY_DONE(all_reduce(g, e, d, 1, LT_F64, (lt_reduce)op));
+            if (!isnan(*y) || !isnan(*e)) {
+                LT_FAIL_DONE(LT_ERR_STATE, "NaN of rank %d is lost: %g %g", who, (double)*y, *e);
             }
         }
     }
-    return LT_OK;
+done:
+    give(x);
+    give(y);
+    give(d);
+    give(e);
+    return err;
 }
 
 static void nan_is_kept(void **state) {
@@ -199,7 +303,7 @@ static void nan_is_kept(void **state) {
 static lt_err move_case(lt_group *g, int64_t count, lt_dtype dtype, lt_rng *rng) {
     const int n = lt_group_size(g), own = lt_group_rank(g);
     const size_t bytes = (size_t)count * lt_dtype_bytes(dtype);
-    char *src = malloc((size_t)(4 * n) * (bytes + 8)), *dst = malloc((size_t)(4 * n) * (bytes + 8));
+    char *src = take((size_t)(4 * n) * (bytes + 8)), *dst = take((size_t)(4 * n) * (bytes + 8));
     int64_t sends[8], receives[8], table[8][8], at = 0;
     lt_err err = LT_OK;
 
@@ -207,7 +311,7 @@ static lt_err move_case(lt_group *g, int64_t count, lt_dtype dtype, lt_rng *rng)
     const bool in_place = count % 2 == 0;
     char *row = in_place ? dst + (size_t)own * bytes : src;
     fill(row, own, 0, count, dtype);
-    LT_TRY_DONE(lt_all_gather(g, dst, row, count, dtype, NULL));
+    LT_TRY_DONE(all_gather(g, dst, row, count, dtype));
     for (int64_t i = 0; i < n * count; i++) {
         char want[8];
         put(want, 0, dtype, value((int)(i / count), i % count));
@@ -215,7 +319,7 @@ static lt_err move_case(lt_group *g, int64_t count, lt_dtype dtype, lt_rng *rng)
     }
     for (int root = 0; root < n; root++) {
         fill(dst, own, root, count, dtype);
-        LT_TRY_DONE(lt_broadcast(g, dst, count, dtype, root, NULL));
+        LT_TRY_DONE(broadcast(g, dst, count, dtype, root));
         for (int64_t i = 0; i < count; i++) {
             char want[8];
             put(want, 0, dtype, value(root, root + i));
@@ -235,7 +339,7 @@ static lt_err move_case(lt_group *g, int64_t count, lt_dtype dtype, lt_rng *rng)
         fill(src + (size_t)at * lt_dtype_bytes(dtype), own, 1000 * i, sends[i], dtype);
         at += sends[i];
     }
-    LT_TRY_DONE(lt_all_to_all(g, dst, receives, src, sends, dtype, NULL));
+    LT_TRY_DONE(all_to_all(g, dst, receives, src, sends, dtype));
     at = 0;
     for (int i = 0; i < n; i++) {
         for (int64_t k = 0; k < receives[i]; k++, at++) {
@@ -245,8 +349,8 @@ static lt_err move_case(lt_group *g, int64_t count, lt_dtype dtype, lt_rng *rng)
         }
     }
 done:
-    free(src);
-    free(dst);
+    give(src);
+    give(dst);
     return err;
 }
 
@@ -277,62 +381,80 @@ static void movements(void **state) {
 
 #define N_WAVES 40
 #define N_WORDS 300
+#define N_CROWD 4
 
 /* Every rank sends to every other before it receives, with collectives of two groups between, and
  * waits for all at the end: more calls than the ring holds, in an order that would stand still if a
  * send waited for its receive. */
-static lt_err crowd_rank(lt_comm *c, void *ctx) {
-    enum { N = 4 };
-    const int own = lt_comm_rank(c), half[2] = {own / 2 * 2, own / 2 * 2 + 1};
-    static int32_t out[N][N_WAVES][N][N_WORDS], in[N][N_WAVES][N][N_WORDS];
-    static float sums[N][N_WAVES][2];
-    lt_comm_work last = 0;
-    lt_group *all, *pair;
-    (void)ctx;
-    LT_TRY(open_all(&all, c));
-    LT_TRY(lt_group_open(&pair, c, "pair", half, 2));
+typedef struct {
+    int32_t out[N_CROWD][N_WORDS], in[N_CROWD][N_WORDS];
+    float sums[2];
+} wave;
+
+static lt_err crowd_check(const wave *waves, int own, const int *half) {
     for (int w = 0; w < N_WAVES; w++) {
-        sums[own][w][0] = (float)(own + w);
-        sums[own][w][1] = (float)(own * w);
-        for (int to = 0; to < N; to++) {
-            for (int i = 0; i < N_WORDS; i++) {
-                out[own][w][to][i] = own * 1000003 + w * 10007 + to * 101 + i;
-            }
-            if (to != own) {
-                LT_TRY(lt_send(all, to, out[own][w][to], N_WORDS, LT_I32, &last));
-            }
+        if (waves[w].sums[0] != (float)(6 + 4 * w) ||
+            waves[w].sums[1] != (float)(w * (half[0] + half[1]))) {
+            LT_FAIL(LT_ERR_STATE, "wave %d: sums %g %g", w, (double)waves[w].sums[0],
+                    (double)waves[w].sums[1]);
         }
-        LT_TRY(lt_all_reduce(all, &sums[own][w][0], &sums[own][w][0], 1, LT_F32, LT_REDUCE_SUM,
-                             &last));
-        LT_TRY(lt_all_reduce(pair, &sums[own][w][1], &sums[own][w][1], 1, LT_F32, LT_REDUCE_SUM,
-                             &last));
-        for (int from = N - 1; from >= 0; from--) {
-            if (from != own) {
-                LT_TRY(lt_recv(all, from, in[own][w][from], N_WORDS, LT_I32, &last));
-            }
-        }
-    }
-    for (lt_comm_work k = 1; k <= last; k++) {
-        LT_TRY(lt_comm_wait(c, k));
-        if (!lt_comm_done(c, k)) {
-            LT_FAIL(LT_ERR_STATE, "call %llu is waited for and not done", (unsigned long long)k);
-        }
-    }
-    for (int w = 0; w < N_WAVES; w++) {
-        if (sums[own][w][0] != (float)(6 + 4 * w) ||
-            sums[own][w][1] != (float)(w * (half[0] + half[1]))) {
-            LT_FAIL(LT_ERR_STATE, "wave %d: sums %g %g", w, (double)sums[own][w][0],
-                    (double)sums[own][w][1]);
-        }
-        for (int from = 0; from < N; from++) {
+        for (int from = 0; from < N_CROWD; from++) {
             for (int i = 0; from != own && i < N_WORDS; i++) {
-                if (in[own][w][from][i] != from * 1000003 + w * 10007 + own * 101 + i) {
+                if (waves[w].in[from][i] != from * 1000003 + w * 10007 + own * 101 + i) {
                     LT_FAIL(LT_ERR_STATE, "wave %d from %d: word %d", w, from, i);
                 }
             }
         }
     }
     return LT_OK;
+}
+
+static lt_err crowd_rank(lt_comm *c, void *ctx) {
+    const int own = lt_comm_rank(c), half[2] = {own / 2 * 2, own / 2 * 2 + 1};
+    wave *waves = take(N_WAVES * sizeof *waves);
+    lt_comm_work last = 0;
+    lt_group *all, *pair;
+    lt_err err = LT_OK;
+    (void)ctx;
+    LT_TRY_DONE(open_all(&all, c));
+    LT_TRY_DONE(lt_group_open(&pair, c, "pair", half, 2));
+    for (int w = 0; w < N_WAVES; w++) {
+        waves[w].sums[0] = (float)(own + w);
+        waves[w].sums[1] = (float)(own * w);
+        for (int to = 0; to < N_CROWD; to++) {
+            for (int i = 0; i < N_WORDS; i++) {
+                waves[w].out[to][i] = own * 1000003 + w * 10007 + to * 101 + i;
+            }
+        }
+    }
+    LT_TRY_DONE(up(waves, N_WAVES * sizeof *waves));
+    for (int w = 0; w < N_WAVES; w++) {
+        float *sums = on(waves[w].sums);
+        for (int to = 0; to < N_CROWD; to++) {
+            if (to != own) {
+                LT_TRY_DONE(lt_send(all, to, on(waves[w].out[to]), N_WORDS, LT_I32, &last));
+            }
+        }
+        LT_TRY_DONE(lt_all_reduce(all, sums, sums, 1, LT_F32, LT_REDUCE_SUM, &last));
+        LT_TRY_DONE(lt_all_reduce(pair, sums + 1, sums + 1, 1, LT_F32, LT_REDUCE_SUM, &last));
+        for (int from = N_CROWD - 1; from >= 0; from--) {
+            if (from != own) {
+                LT_TRY_DONE(lt_recv(all, from, on(waves[w].in[from]), N_WORDS, LT_I32, &last));
+            }
+        }
+    }
+    for (lt_comm_work k = 1; k <= last; k++) {
+        LT_TRY_DONE(lt_comm_wait(c, k));
+        if (!lt_comm_done(c, k)) {
+            LT_FAIL_DONE(LT_ERR_STATE, "call %llu is waited for and not done",
+                         (unsigned long long)k);
+        }
+    }
+    LT_TRY_DONE(down(waves, N_WAVES * sizeof *waves));
+    LT_TRY_DONE(crowd_check(waves, own, half));
+done:
+    give(waves);
+    return err;
 }
 
 static void many_calls_under_way(void **state) {
@@ -350,20 +472,22 @@ static lt_err large_rank(lt_comm *c, void *ctx) {
     const int n = lt_comm_size(c), own = lt_comm_rank(c);
     lt_err err = LT_OK;
     lt_group *g;
-    float *x = malloc(1000003 * sizeof *x), *y = malloc(1000003 * sizeof *y);
+    float *x = take(1000003 * sizeof *x), *y = take(1000003 * sizeof *y);
     (void)ctx;
     LT_TRY_DONE(open_all(&g, c));
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         lt_comm_work last = 0;
         fill(x, own, 0, sizes[k], LT_F32);
-        LT_TRY_DONE(lt_all_reduce(g, y, x, sizes[k], LT_F32, LT_REDUCE_SUM, NULL));
+        LT_TRY_DONE(all_reduce(g, y, x, sizes[k], LT_F32, LT_REDUCE_SUM));
         for (int64_t i = 0; i < sizes[k]; i++) {
             LT_TRY_DONE(same(y, i, LT_F32, reduction(n, i, LT_F32, LT_REDUCE_SUM), "all_reduce"));
         }
         if (n > 1) {
-            LT_TRY_DONE(lt_send(g, (own + 1) % n, x, sizes[k], LT_F32, &last));
-            LT_TRY_DONE(lt_recv(g, (own + n - 1) % n, y, sizes[k], LT_F32, NULL));
+            LT_TRY_DONE(up(x, (size_t)sizes[k] * sizeof *x));
+            LT_TRY_DONE(lt_send(g, (own + 1) % n, on(x), sizes[k], LT_F32, &last));
+            LT_TRY_DONE(lt_recv(g, (own + n - 1) % n, on(y), sizes[k], LT_F32, NULL));
             LT_TRY_DONE(lt_comm_wait(c, last));
+            LT_TRY_DONE(down(y, (size_t)sizes[k] * sizeof *y));
             for (int64_t i = 0; i < sizes[k]; i++) {
                 LT_TRY_DONE(
                     same(y, i, LT_F32, (float)value((own + n - 1) % n, i), "send and receive"));
@@ -371,8 +495,8 @@ static lt_err large_rank(lt_comm *c, void *ctx) {
         }
     }
 done:
-    free(x);
-    free(y);
+    give(x);
+    give(y);
     return err;
 }
 
@@ -437,20 +561,120 @@ static void alone(void **state) {
     assert_int_equal(lt_comm_run_threads(0, NULL, nan_rank, NULL), LT_ERR_ARG);
 }
 
+/* ---- The same between GPUs: one a rank, real or emulated -------------------------------------- */
+
+static lt_err (*const verb_ranks[])(lt_comm *, void *) = {reduce_rank, move_rank, nan_rank,
+                                                          crowd_rank, large_rank};
+#define N_VERB_RANKS (sizeof verb_ranks / sizeof *verb_ranks)
+
+/* What all ranks have at once, in both orders of queue and call. */
+static lt_err queue_rank(lt_comm *c, lt_queue *q) {
+    const int64_t count = 100000;
+    const size_t bytes = (size_t)count * sizeof(float);
+    float *x = take(bytes), *y = take(bytes), *z = take(bytes);
+    lt_comm_work work;
+    lt_err err = LT_OK;
+    lt_group *g;
+    LT_TRY_DONE(open_all(&g, c));
+    lt_comm_follow(c, q);
+    fill(x, lt_comm_rank(c), 0, count, LT_F32);
+    for (int i = 0; i < 8; i++) {
+        memset(z, 0, bytes);
+        LT_TRY_DONE(up(z, bytes));
+        /* Nothing waits on the host: upload, sum, copy, sum of the copies, in their order. */
+        LT_TRY_DONE(mirror.device->backend->upload(q, on(x), x, bytes));
+        LT_TRY_DONE(lt_all_reduce(g, on(y), on(x), count, LT_F32, LT_REDUCE_SUM, &work));
+        LT_TRY_DONE(lt_comm_order(c, work, q));
+        LT_TRY_DONE(mirror.device->backend->copy(q, on(z), on(y), bytes));
+        LT_TRY_DONE(lt_all_reduce(g, on(z), on(z), count, LT_F32, LT_REDUCE_SUM, &work));
+        LT_TRY_DONE(lt_comm_order(c, work, q));
+        LT_TRY_DONE(mirror.device->backend->sync(q));
+        LT_TRY_DONE(down(z, bytes));
+        for (int64_t k = 0; k < count; k += 37) {
+            const float once = (float)reduction(lt_comm_size(c), k, LT_F32, LT_REDUCE_SUM);
+            float twice = once;
+            for (int r = 1; r < lt_comm_size(c); r++) {
+                twice += once;
+            }
+            LT_TRY_DONE(same(z, k, LT_F32, (double)twice, "ordered all_reduce"));
+        }
+    }
+done:
+    lt_comm_follow(c, NULL);
+    give(x);
+    give(y);
+    give(z);
+    return err;
+}
+
+/* Run every function above on this rank's GPU: of its number. */
+static lt_err gpu_rank(lt_comm *host, void *ctx) {
+    const lt_comm_options o = {.check = *(const bool *)ctx, .deadline_s = 60.0};
+    lt_err err = LT_OK;
+    lt_queue *q = NULL;
+    lt_comm *c = NULL;
+    LT_TRY_DONE(lt_device_open(&mirror.device, LT_DEVICE_CUDA, lt_comm_rank(host)));
+    LT_TRY_DONE(mirror.device->backend->queue_open(mirror.device, &mirror.queue));
+    LT_TRY_DONE(mirror.device->backend->queue_open(mirror.device, &q));
+    LT_TRY_DONE(mirror.device->backend->alloc(mirror.device, &mirror.data, MIRROR_BYTES, "mirror"));
+    mirror.host = malloc(MIRROR_BYTES);
+    LT_TRY_DONE(lt_comm_open_device(&c, host, mirror.device, &o));
+    for (size_t i = 0; i < N_VERB_RANKS; i++) {
+        if ((verb_ranks[i] != crowd_rank && verb_ranks[i] != nan_rank) || lt_comm_size(c) == 4) {
+            LT_TRY_DONE(verb_ranks[i](c, NULL));
+        }
+    }
+    LT_TRY_DONE(queue_rank(c, q));
+done:
+    lt_comm_close(c);
+    if (mirror.device != NULL) {
+        mirror.device->backend->queue_close(q);
+        mirror.device->backend->queue_close(mirror.queue);
+        mirror.device->backend->release(mirror.device, mirror.data, MIRROR_BYTES);
+        lt_device_close(mirror.device);
+    }
+    free(mirror.host);
+    memset(&mirror, 0, sizeof mirror);
+    return err;
+}
+
+static bool has_gpus(int n) {
+    lt_device *d = NULL;
+    const bool has = lt_device_open(&d, LT_DEVICE_CUDA, n - 1) == LT_OK;
+    lt_device_close(d);
+    return has;
+}
+
+static void gpus(void **state) {
+    static const int sizes[] = {2, 3, 4};
+    int n = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && has_gpus(sizes[i]); i++, n++) {
+        bool check = i % 2 == 0;
+        if (lt_comm_run_threads(sizes[i], NULL, gpu_rank, &check) != LT_OK) {
+            fail_msg("%d GPUs: %s", sizes[i], lt_error_message());
+        }
+    }
+    if (n == 0) {
+        skip();
+    }
+}
+
 /* ---- The same between processes -------------------------------------------------------------- */
 
 /* A rank of mpirun or launch runs every function above, with or without the check of calls. */
-static int as_process(bool check) {
-    static lt_err (*const fns[])(lt_comm *, void *) = {reduce_rank, move_rank, nan_rank, crowd_rank,
-                                                       large_rank};
+static int as_process(bool check, bool on_gpu) {
     const lt_comm_options o = {.check = check};
     const bool launched = lt_comm_under_launch();
     lt_comm *c = NULL;
     lt_err err = lt_comm_open(&c, &o);
-    for (size_t i = 0; err == LT_OK && i < sizeof fns / sizeof *fns; i++) {
-        if ((fns[i] != crowd_rank && fns[i] != nan_rank) || lt_comm_size(c) == 4) {
-            err = fns[i](c, NULL);
+    for (size_t i = 0; err == LT_OK && i < N_VERB_RANKS && !on_gpu; i++) {
+        if ((verb_ranks[i] != crowd_rank && verb_ranks[i] != nan_rank) || lt_comm_size(c) == 4) {
+            err = verb_ranks[i](c, NULL);
         }
+    }
+    if (err == LT_OK && on_gpu) {
+        err = gpu_rank(c, &check);
     }
     if (err == LT_OK && strcmp(lt_comm_transport(c), launched ? "shm" : "mpi") != 0) {
         err = lt_error_set(LT_ERR_STATE, "transport %s", lt_comm_transport(c));
@@ -486,6 +710,19 @@ static void by_launch(void **state) {
     }
 }
 
+static void gpus_by_launch(void **state) {
+    char word[] = "test_verbs", gpu[] = "gpu";
+    char *const argv[] = {word, gpu, NULL};
+    const lt_launch_options o = {.n_ranks = 2, .grace_s = 10.0};
+    int status = -1;
+    (void)state;
+    if (!has_gpus(2)) {
+        skip();
+    }
+    assert_int_equal(lt_launch(&o, "/proc/self/exe", argv, &status), LT_OK);
+    assert_int_equal(status, 0);
+}
+
 static void large_messages(void **state) {
     (void)state;
     if (lt_comm_run_threads(3, NULL, large_rank, NULL) != LT_OK) {
@@ -495,14 +732,16 @@ static void large_messages(void **state) {
 
 int main(int argc, char **argv) {
     if (lt_comm_is_rank()) {
-        return as_process(argc > 1 && strcmp(argv[1], "check") == 0);
+        return as_process(argc > 1 && strcmp(argv[1], "check") == 0,
+                          argc > 1 && strcmp(argv[1], "gpu") == 0);
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reductions),     cmocka_unit_test(nan_is_kept),
         cmocka_unit_test(movements),      cmocka_unit_test(many_calls_under_way),
         cmocka_unit_test(large_messages), cmocka_unit_test(one_member_has_its_turn),
         cmocka_unit_test(alone),          cmocka_unit_test(processes),
-        cmocka_unit_test(by_launch),
+        cmocka_unit_test(by_launch),      cmocka_unit_test(gpus),
+        cmocka_unit_test(gpus_by_launch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

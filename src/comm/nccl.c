@@ -1,0 +1,395 @@
+/* nccl.c: a world whose buffers lie in the memory of GPUs: NCCL's transport. It stands beside a
+ * world of host memory with the same ranks (threads, shm.c, mpi.c), the host world, which carries
+ * NCCL's ids and, with options.check, what each rank calls: NCCL itself neither compares calls nor
+ * says who did not come.
+ *
+ * A CALL     its caller marks where its own queue is (`before`); the worker, which alone calls NCCL,
+ *            lets the world's queue follow that mark, queues the work, and marks its end (`done`).
+ *
+ *     QUEUED ──its turn──▶ steps: NCCL calls, own sums ──▶ ISSUED ──done has passed──▶ DONE
+ *
+ *            From ISSUED on later calls have their turn: the device does them one after the other.
+ * STEPS      Communicators are non-blocking, so a step of NCCL's may be in progress when it returns;
+ *            the next one waits until it is not. Nothing here blocks, and the deadline of the call
+ *            is over all of it.
+ * SUMS       of F32 and BF16: piece by piece, each rank receives its shard of every member, adds in
+ *            F32 in the order of the members, rounds once; then shards are exchanged. Whole numbers:
+ *            NCCL's own sums, which are exact. Other types, and MAX and MIN of floats, whose NaN
+ *            NCCL may lose: every rank receives all, and the host reduces (sum.c); these are a few
+ *            numbers a step. options.any_order: NCCL's own sums for all.
+ * PAIRS      A send or receive has a communicator of two ranks and a queue of its own for each
+ *            direction between two members, made at its first call, so that it holds nothing else
+ *            up.
+ * FAILURES   An error of NCCL, the deadline, a failure of the host world: every communicator is
+ *            aborted (by the thread that fails the world, with the lock, so that no other is in
+ *            NCCL), the host world too, and through it the others are told. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "comm/nccl_world.h"
+
+#define POLL_US     20
+#define STAGE_BYTES ((size_t)128 << 20) /* For what is received and not yet added. */
+#define PIECE_MOST  ((size_t)16 << 20)  /* Of a shard, in F32. */
+#define PIECE_LEAST ((size_t)1 << 20)
+#define FINALIZE_S  5.0
+
+/* ---- The state of NCCL and of the host world ------------------------------------------------- */
+
+lt_err lt_nccl_state(const lt_nccl_world *w, lt_nccl_comm comm, bool *busy) {
+    int state = LT_NCCL_SUCCESS;
+    LT_TRY(lt_nccl_check(w->nccl, w->nccl->CommGetAsyncError(comm, &state), "state"));
+    *busy = state == LT_NCCL_IN_PROGRESS;
+    return lt_nccl_check(w->nccl, state, "a rank or the network has failed");
+}
+
+static lt_err heed_host(const lt_nccl_world *w) {
+    lt_err err = LT_OK;
+    (void)pthread_mutex_lock(w->host->lock);
+    if (w->host->failed != LT_OK) {
+        err = lt_error_set(LT_ERR_REMOTE, "%s", w->host->why);
+    }
+    (void)pthread_mutex_unlock(w->host->lock);
+    return err;
+}
+
+lt_err lt_nccl_follow_caller(lt_nccl_world *w, const lt_call *call, lt_queue *q) {
+    return w->follows[lt_nccl_place(call)]
+               ? w->backend->moment_follow(q, w->before[lt_nccl_place(call)])
+               : LT_OK;
+}
+
+/* ---- Pairs ----------------------------------------------------------------------------------- */
+
+/* The sender makes an id, and the host world takes it to the receiver. */
+static lt_err link_begin(lt_nccl_world *w, const lt_call *call, lt_nccl_link *l) {
+    lt_group *twin = lt_nccl_group_of(call)->twin;
+    LT_TRY(w->backend->queue_open(w->device, &l->queue));
+    l->state = LINK_ID;
+    if (call->kind == LT_CALL_RECV) {
+        return lt_recv(twin, call->peer, &l->id, sizeof l->id, LT_U8, &l->exchange);
+    }
+    LT_TRY(lt_nccl_check(w->nccl, w->nccl->GetUniqueId(&l->id), "id"));
+    return lt_send(twin, call->peer, &l->id, sizeof l->id, LT_U8, &l->exchange);
+}
+
+static lt_err link_advance(lt_nccl_world *w, const lt_call *call, lt_nccl_link *l) {
+    bool busy = false;
+    if (l->state == LINK_NEW) {
+        LT_TRY(link_begin(w, call, l));
+    }
+    if (l->state == LINK_ID && lt_comm_done(w->host, l->exchange)) {
+        lt_nccl_config config = lt_nccl_config_make(w->nccl, call->group->name);
+        LT_TRY(lt_comm_wait(w->host, l->exchange));
+        LT_TRY(lt_nccl_check(
+            w->nccl,
+            w->nccl->CommInitRankConfig(&l->comm, 2, l->id, call->kind == LT_CALL_RECV, &config),
+            "communicator of two ranks"));
+        l->state = LINK_INIT;
+    }
+    if (l->state == LINK_INIT) {
+        LT_TRY(lt_nccl_state(w, l->comm, &busy));
+        l->state = busy ? LINK_INIT : LINK_READY;
+    }
+    return LT_OK;
+}
+
+static lt_err pair(lt_nccl_world *w, lt_call *call) {
+    const bool receives = call->kind == LT_CALL_RECV;
+    lt_nccl_link *l = &lt_nccl_group_of(call)->links[2 * call->peer + receives];
+    const size_t bytes = (size_t)call->count * lt_dtype_bytes(call->dtype);
+    bool busy = false;
+    if (call->phase == 0) {
+        LT_TRY(link_advance(w, call, l));
+        if (l->state != LINK_READY) {
+            return LT_OK;
+        }
+        LT_TRY(lt_nccl_follow_caller(w, call, l->queue));
+        call->phase = 1;
+        if (bytes > 0) {
+            void *stream = w->backend->native(l->queue);
+            const int r = receives
+                              ? w->nccl->Recv(call->dst, bytes, LT_NCCL_UINT8, 0, l->comm, stream)
+                              : w->nccl->Send(call->src, bytes, LT_NCCL_UINT8, 1, l->comm, stream);
+            LT_TRY(lt_nccl_check(w->nccl, r, lt_call_kind_name(call->kind)));
+        }
+    }
+    LT_TRY(lt_nccl_state(w, l->comm, &busy));
+    if (busy) {
+        return LT_OK;
+    }
+    call->phase = LT_CALL_ISSUED;
+    return w->backend->moment_mark(l->queue, w->done[lt_nccl_place(call)]);
+}
+
+/* ---- The transport --------------------------------------------------------------------------- */
+
+static bool is_pair(const lt_call *call) {
+    return call->kind == LT_CALL_SEND || call->kind == LT_CALL_RECV;
+}
+
+static lt_err begin(lt_call *call) {
+    lt_nccl_world *w = lt_nccl_world_of(call);
+    const size_t place = lt_nccl_place(call);
+    w->follows[place] = call->group->comm->queue != NULL;
+    w->checked[place] = true;
+    LT_TRY(w->follows[place] ? w->backend->moment_mark(call->group->comm->queue, w->before[place])
+                             : LT_OK);
+    return call->group->comm->options.check && !is_pair(call) ? lt_nccl_check_begin(w, call)
+                                                              : LT_OK;
+}
+
+static lt_err order(lt_call *call, lt_queue *q) {
+    lt_nccl_world *w = lt_nccl_world_of(call);
+    return w->backend->moment_follow(q, w->done[lt_nccl_place(call)]);
+}
+
+static lt_err advance_call(lt_nccl_world *w, lt_call *call, bool *done) {
+    bool passed = false, same = false, busy = false;
+    LT_TRY(heed_host(w));
+    LT_TRY(lt_nccl_check_advance(w, call, &same));
+    if (call->phase < LT_CALL_ISSUED) {
+        LT_TRY(is_pair(call) ? pair(w, call) : lt_nccl_collective(w, call));
+    }
+    if (call->phase == LT_CALL_ISSUED) {
+        const lt_nccl_group *s = call->group->shared;
+        const lt_nccl_link *l =
+            &s->links[is_pair(call) ? 2 * call->peer + (call->kind == LT_CALL_RECV) : 0];
+        LT_TRY(lt_nccl_state(w, is_pair(call) ? l->comm : s->comm, &busy));
+        LT_TRY(w->backend->moment_passed(w->device, w->done[lt_nccl_place(call)], &passed));
+    }
+    *done = passed && same;
+    return LT_OK;
+}
+
+static lt_advance advance(lt_call *call) {
+    bool done = false;
+    const lt_err err = advance_call(lt_nccl_world_of(call), call, &done);
+    return err != LT_OK ? LT_ADVANCE_FAILED : done ? LT_ADVANCE_DONE : LT_ADVANCE_WAITING;
+}
+
+static void missing(const lt_call *call, char *out, size_t out_bytes) {
+    if (is_pair(call)) {
+        (void)snprintf(out, out_bytes, "rank %d did not come", call->group->ranks[call->peer]);
+        return;
+    }
+    lt_comm *host = lt_nccl_world_of(call)->host;
+    const lt_comm_work k = lt_nccl_world_of(call)->exchanges[lt_nccl_place(call)];
+    const lt_call *asks = &host->calls[k % LT_COMM_AHEAD];
+    (void)snprintf(out, out_bytes, "NCCL does not end it, and does not say for whom it waits");
+    (void)pthread_mutex_lock(host->lock);
+    if (!lt_nccl_world_of(call)->checked[lt_nccl_place(call)] && asks->number == k &&
+        asks->state == LT_CALL_STARTED) {
+        host->transport->missing(asks, out, out_bytes);
+    }
+    (void)pthread_mutex_unlock(host->lock);
+}
+
+static void abort_comm(const lt_nccl_world *w, lt_nccl_comm *comm) {
+    if (*comm != NULL) {
+        (void)w->nccl->CommAbort(*comm);
+        *comm = NULL;
+    }
+}
+
+static void abort_all(lt_comm *c) {
+    lt_nccl_world *w = c->world;
+    for (lt_group *g = c->groups; g != NULL; g = g->next) {
+        lt_nccl_group *s = g->shared;
+        if (s != NULL) {
+            abort_comm(w, &s->comm);
+            for (int i = 0; i < 2 * g->n; i++) {
+                abort_comm(w, &s->links[i].comm);
+            }
+        }
+    }
+    lt_comm_abort(w->host, c->why);
+}
+
+/* ---- Opening and closing --------------------------------------------------------------------- */
+
+static void destroy(const lt_nccl_world *w, lt_nccl_comm comm, bool failed) {
+    const double until_s = lt_clock_s() + FINALIZE_S;
+    bool busy = true;
+    if (comm == NULL) {
+        return;
+    }
+    if (failed || w->nccl->CommFinalize(comm) > LT_NCCL_IN_PROGRESS) {
+        (void)w->nccl->CommAbort(comm);
+        return;
+    }
+    while (lt_nccl_state(w, comm, &busy) == LT_OK && busy && lt_clock_s() < until_s) {
+        (void)usleep(POLL_US);
+    }
+    (void)(busy ? w->nccl->CommAbort(comm) : w->nccl->CommDestroy(comm));
+}
+
+static void group_free(lt_group *g) {
+    lt_nccl_world *w = g->comm->world;
+    lt_nccl_group *s = g->shared;
+    const bool failed = g->comm->failed != LT_OK;
+    if (s == NULL) {
+        return;
+    }
+    for (int i = 0; s->links != NULL && i < 2 * g->n; i++) {
+        destroy(w, s->links[i].comm, failed);
+        w->backend->queue_close(s->links[i].queue);
+    }
+    destroy(w, s->comm, failed);
+    free(s->links);
+    free(s);
+    g->shared = NULL;
+}
+
+/* Until the communicator is there, or the deadline. */
+static lt_err wait_for_comm(const lt_nccl_world *w, const lt_group *g, lt_nccl_comm comm) {
+    const double deadline_s = g->comm->options.deadline_s, until_s = lt_clock_s() + deadline_s;
+    bool busy = true;
+    for (;;) {
+        LT_TRY(heed_host(w));
+        LT_TRY(lt_nccl_state(w, comm, &busy));
+        if (!busy) {
+            return LT_OK;
+        }
+        if (lt_clock_s() > until_s) {
+            LT_FAIL(LT_ERR_REMOTE, "NCCL: group %s of %d members was not made within %.3g s",
+                    g->name, g->n, deadline_s);
+        }
+        (void)usleep(POLL_US);
+    }
+}
+
+static lt_err group_open(lt_group *g) {
+    lt_nccl_world *w = g->comm->world;
+    lt_nccl_config config = lt_nccl_config_make(w->nccl, g->name);
+    lt_nccl_id id = {{0}};
+    lt_err err = LT_OK;
+    lt_nccl_group *s = calloc(1, sizeof *s);
+    if (s == NULL || (s->links = calloc(2 * (size_t)g->n, sizeof *s->links)) == NULL) {
+        free(s);
+        LT_FAIL(LT_ERR_OOM, "group %s", g->name);
+    }
+    g->shared = s;
+    LT_TRY_DONE(lt_group_open(&s->twin, w->host, g->name, g->ranks, g->n));
+    if (g->rank == 0) {
+        LT_TRY_DONE(lt_nccl_check(w->nccl, w->nccl->GetUniqueId(&id), "id"));
+    }
+    LT_TRY_DONE(lt_broadcast(s->twin, &id, sizeof id, LT_U8, 0, NULL));
+    LT_TRY_DONE(lt_nccl_check(w->nccl,
+                              w->nccl->CommInitRankConfig(&s->comm, g->n, id, g->rank, &config),
+                              "communicator"));
+    LT_TRY_DONE(wait_for_comm(w, g, s->comm));
+done:
+    if (err != LT_OK) {
+        if (s->comm != NULL) {
+            (void)w->nccl->CommAbort(s->comm);
+            s->comm = NULL;
+        }
+        group_free(g);
+    }
+    return err;
+}
+
+static void world_free(lt_nccl_world *w) {
+    const lt_backend *b = w->backend;
+    for (int i = 0; b->moment_open != NULL && i < LT_COMM_AHEAD; i++) {
+        b->moment_close(w->device, w->before[i]);
+        b->moment_close(w->device, w->done[i]);
+    }
+    if (b->moment_open != NULL) {
+        b->moment_close(w->device, w->down);
+        if (w->queue != NULL) {
+            b->queue_close(w->queue);
+        }
+        b->release(w->device, w->stage, (size_t)w->host->size * w->piece_bytes);
+        b->release(w->device, w->sum, w->piece_bytes);
+        if (w->pinned != NULL) {
+            b->host_release(w->device, w->pinned, (size_t)w->host->size * w->piece_bytes);
+        }
+    }
+    free(w->own);
+    free(w->theirs);
+    free(w->counts);
+    free(w);
+}
+
+static void close_world(lt_comm *c) {
+    world_free(c->world);
+}
+
+const lt_transport lt_transport_nccl = {.name = "nccl",
+                                        .poll_us = POLL_US,
+                                        .group_open = group_open,
+                                        .group_close = group_free,
+                                        .begin = begin,
+                                        .order = order,
+                                        .advance = advance,
+                                        .missing = missing,
+                                        .abort = abort_all,
+                                        .close = close_world};
+
+static lt_err reserve(lt_nccl_world *w) {
+    const size_t n = (size_t)w->host->size, ring = LT_COMM_AHEAD * n * LT_NCCL_HEADER_WORDS;
+    void *stage = NULL, *sum = NULL, *pinned = NULL;
+    w->piece_bytes = STAGE_BYTES / n > PIECE_MOST    ? PIECE_MOST
+                     : STAGE_BYTES / n < PIECE_LEAST ? PIECE_LEAST
+                                                     : STAGE_BYTES / n / 16 * 16;
+    for (int i = 0; i < LT_COMM_AHEAD; i++) {
+        LT_TRY(w->backend->moment_open(w->device, &w->before[i]));
+        LT_TRY(w->backend->moment_open(w->device, &w->done[i]));
+    }
+    LT_TRY(w->backend->moment_open(w->device, &w->down));
+    LT_TRY(w->backend->queue_open(w->device, &w->queue));
+    LT_TRY(w->backend->alloc(w->device, &stage, n * w->piece_bytes, "sums over ranks"));
+    w->stage = stage;
+    LT_TRY(w->backend->alloc(w->device, &sum, w->piece_bytes, "sums over ranks"));
+    w->sum = sum;
+    LT_TRY(w->backend->host_alloc(w->device, &pinned, n * w->piece_bytes, "sums over ranks"));
+    w->pinned = pinned;
+    w->own = calloc(ring, sizeof *w->own);
+    w->theirs = calloc(ring, sizeof *w->theirs);
+    w->counts = calloc(n, sizeof *w->counts);
+    if (w->own == NULL || w->theirs == NULL || w->counts == NULL) {
+        LT_FAIL(LT_ERR_OOM, "headers of %zu ranks", n);
+    }
+    return LT_OK;
+}
+
+lt_err lt_comm_open_device(lt_comm **out, lt_comm *host, lt_device *device,
+                           const lt_comm_options *o) {
+    lt_err err = LT_OK;
+    lt_comm_options options = o != NULL ? *o : host->options;
+    lt_nccl_world *w = calloc(1, sizeof *w);
+
+    if (w == NULL) {
+        LT_FAIL(LT_ERR_OOM, "NCCL");
+    }
+    *w = (lt_nccl_world){.host = host, .device = device, .backend = device->backend};
+    if (w->backend->moment_open == NULL) {
+        LT_FAIL_DONE(LT_ERR_ARG, "device %s has no queues: its buffers belong to the host world",
+                     w->backend->name);
+    }
+    options.epoch = host->options.epoch;
+    if (options.record_dir != NULL) { /* Beside the host world's records. */
+        LT_TRY_DONE(lt_path_join(w->records, options.record_dir, "device"));
+        options.record_dir = w->records;
+    }
+    if (options.deadline_s == 0.0) {
+        options.deadline_s = host->options.deadline_s;
+    }
+    LT_TRY_DONE(lt_nccl_load(&w->nccl));
+    LT_TRY_DONE(reserve(w));
+    LT_TRY_DONE(
+        lt_comm_begin(out, &lt_transport_nccl, w, host->rank, host->size, &options, NULL, NULL));
+    w = NULL;
+done:
+    if (w != NULL) {
+        world_free(w);
+    }
+    return err;
+}

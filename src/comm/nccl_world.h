@@ -1,0 +1,79 @@
+/* nccl_world.h: the inside of NCCL's transport, for nccl.c (the transport), nccl_collective.c (the
+ * steps of a collective) and nccl_check.c (what the other ranks call). The story is in nccl.c. */
+#ifndef LT_COMM_NCCL_WORLD_H
+#define LT_COMM_NCCL_WORLD_H
+
+#include "base/file.h"
+#include "comm/call.h"
+#include "comm/nccl_library.h"
+#include "tensor/backend.h"
+
+#define LT_NCCL_HEADER_WORDS 8 /* Of what a rank tells of a call. */
+
+typedef enum { LINK_NEW, LINK_ID, LINK_INIT, LINK_READY } link_state;
+
+/* One direction between this rank and another member. */
+typedef struct {
+    link_state state;
+    lt_nccl_id id;
+    lt_comm_work exchange; /* Of the id, in the host world. */
+    lt_nccl_comm comm;
+    lt_queue *queue;
+} lt_nccl_link;
+
+typedef struct {
+    lt_nccl_comm comm;
+    lt_group *twin;      /* Of the host world. */
+    lt_nccl_link *links; /* (n, 2): to a member, from it. */
+} lt_nccl_group;
+
+typedef struct {
+    const lt_nccl_library *nccl;
+    lt_comm *host;
+    lt_device *device;
+    const lt_backend *backend;
+    lt_queue *queue;
+    char records[LT_PATH_BYTES]; /* options.record_dir */
+    lt_moment *before[LT_COMM_AHEAD], *done[LT_COMM_AHEAD];
+    bool follows[LT_COMM_AHEAD];
+    /* The collective that has its turn. */
+    int64_t step, n_steps;
+    lt_nccl_comm settling; /* NULL: no step of NCCL is in progress. */
+    bool on_host;          /* Waits for a piece to come down. */
+    lt_moment *down;
+    char *stage;  /* (n, piece) on the device. */
+    float *sum;   /* (piece) F32 on the device. */
+    char *pinned; /* (n, piece) on the host. */
+    size_t piece_bytes;
+    /* options.check: headers to and from each member, of the call in each place. */
+    int64_t *own, *theirs, *counts; /* (AHEAD, size, LT_NCCL_HEADER_WORDS) twice; (size) */
+    lt_comm_work exchanges[LT_COMM_AHEAD];
+    bool checked[LT_COMM_AHEAD];
+} lt_nccl_world;
+
+static inline lt_nccl_world *lt_nccl_world_of(const lt_call *call) {
+    return call->group->comm->world;
+}
+
+static inline size_t lt_nccl_place(const lt_call *call) {
+    return call->number % LT_COMM_AHEAD;
+}
+
+static inline lt_nccl_group *lt_nccl_group_of(const lt_call *call) {
+    return call->group->shared;
+}
+
+/* A failure of NCCL, or *busy: its last call is in progress. */
+lt_err lt_nccl_state(const lt_nccl_world *w, lt_nccl_comm comm, bool *busy);
+/* q goes on behind what the call's caller had queued. */
+lt_err lt_nccl_follow_caller(lt_nccl_world *w, const lt_call *call, lt_queue *q);
+
+/* nccl_check.c: tell the others what this rank calls; *done: they call the same. */
+lt_err lt_nccl_check_begin(lt_nccl_world *w, const lt_call *call);
+lt_err lt_nccl_check_advance(lt_nccl_world *w, const lt_call *call, bool *done);
+
+/* nccl_collective.c: queue a collective as far as nothing is in progress; its phase becomes
+ * LT_CALL_ISSUED with its last step. */
+lt_err lt_nccl_collective(lt_nccl_world *w, lt_call *call);
+
+#endif
