@@ -22,7 +22,7 @@
 #include "lateen/comm.h"
 #include "tensor/backend.h"
 
-/* ---- Buffers, which a world of GPUs has in their memory ---------------------------------------- */
+/* ---- Buffers, which a world of GPUs has in their memory ------------------------------------- */
 
 #define MIRROR_BYTES ((size_t)24 << 20)
 
@@ -561,7 +561,7 @@ static void alone(void **state) {
     assert_int_equal(lt_comm_run_threads(0, NULL, nan_rank, NULL), LT_ERR_ARG);
 }
 
-/* ---- The same between GPUs: one a rank, real or emulated -------------------------------------- */
+/* ---- The same between GPUs: one a rank, real or emulated ------------------------------------- */
 
 static lt_err (*const verb_ranks[])(lt_comm *, void *) = {reduce_rank, move_rank, nan_rank,
                                                           crowd_rank, large_rank};
