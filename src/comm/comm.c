@@ -519,6 +519,11 @@ static lt_err issue(lt_call call, lt_comm_work *work_number) {
     lt_err err;
 
     LT_ASSERT(call.count >= 0);
+    if (call.group->n == 1 && c->transport != NULL && c->transport->order != NULL &&
+        call.dst != call.src && call.src != NULL && lt_call_bytes(&call) > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s of group %s: one member's copy in a GPU's memory",
+                lt_call_kind_name(call.kind), call.group->name);
+    }
     (void)pthread_mutex_lock(c->lock);
     err = place(c, &call);
     if (err == LT_OK && call.group->n == 1 && has_turn(c, &call)) {
