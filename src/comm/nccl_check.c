@@ -1,4 +1,4 @@
-/* nccl_check.c: what the other ranks call, told through the host world: NCCL itself compares nothing.
+/* nccl_check.c: what the other ranks call, told through the host world. NCCL compares nothing.
  * Ranks that differ would hang in it; the comparison ends the world and says who differs. */
 #include <string.h>
 

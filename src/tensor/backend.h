@@ -66,7 +66,7 @@ typedef struct lt_backend {
     /* Wait until the queue reaches mark i, but not for the work after it; returns a failure of the
      * work before it. NULL where mark is NULL. */
     lt_err (*reach)(lt_queue *q, int64_t i);
-    /* For work that a library queues by itself (comm/nccl.c). Moments can be marked again and again;
+    /* For work that a library queues by itself (comm/nccl.c). A moment can be marked repeatedly;
      * native is the driver's handle of the queue. moment_passed never waits. NULL: work runs at
      * once. */
     lt_err (*moment_open)(lt_device *d, lt_moment **out);
