@@ -291,7 +291,7 @@ static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const j
         spec->window = spec->window_every = 0;
         return json_is_array(types) ? read_layer_types(spec, types, what) : LT_OK;
     }
-    if (spec->window < 1 && !json_is_null(json_object_get(config, "sliding_window"))) {
+    if (spec->window < 1 && json_is_integer(json_object_get(config, "sliding_window"))) {
         LT_FAIL(LT_ERR_FORMAT, "%s: a sliding_window of %lld tokens", what,
                 (long long)spec->window);
     }

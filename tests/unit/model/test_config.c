@@ -97,6 +97,24 @@ static void reads_gemma2(void **state) {
     assert_true(lt_model_layer(&s, 0).attn_scale == 1.0f / 12.0f);
 }
 
+/* A file that does not speak of a window has the default of transformers: none of Mixtral and
+ * Phi-3, 4,096 tokens of Mistral. 0 is no window. */
+static void windows_that_are_not_given(void **state) {
+    lt_model_spec s;
+    (void)state;
+    assert_int_equal(parse(&s, "{\"model_type\": \"mixtral\", " SIZES
+                               ", \"num_key_value_heads\": 2, \"num_local_experts\": 4}"),
+                     LT_OK);
+    assert_int_equal(s.window, 0);
+    assert_int_equal(parse(&s, "{\"model_type\": \"phi3\", " SIZES "}"), LT_OK);
+    assert_int_equal(s.window, 0);
+    assert_int_equal(
+        parse(&s, "{\"model_type\": \"mistral\", " SIZES ", \"num_key_value_heads\": 2}"), LT_OK);
+    assert_int_equal(s.window, 4096);
+    assert_int_equal(parse(&s, "{\"model_type\": \"mistral\", " SIZES ", \"sliding_window\": 0}"),
+                     LT_ERR_FORMAT);
+}
+
 /* Any pattern of layer_types, and Qwen's max_window_layers, which lets the first layers see all
  * (transformers' Qwen2Config). */
 static void windows_of_any_layers(void **state) {
@@ -264,6 +282,7 @@ int main(void) {
         cmocka_unit_test(reads_both_rope_spellings),
         cmocka_unit_test(reads_gemma_layers),
         cmocka_unit_test(reads_gemma2),
+        cmocka_unit_test(windows_that_are_not_given),
         cmocka_unit_test(windows_of_any_layers),
         cmocka_unit_test(layers_without_experts),
         cmocka_unit_test(every_family_survives_its_file),
