@@ -133,6 +133,9 @@ lt_err lt_invariant_open(lt_invariant *v, const lt_recipe *r, lt_world *world, c
     v->world = world;
     LT_TRY(has_ranks(world) ? open_pairs(v) : LT_OK);
     carve(v, &a);
+    if (a.used_bytes == 0) { /* One group a rank: no sum waits for another here. */
+        return LT_OK;
+    }
     LT_TRY(lt_arena_place(&a, m->device, "sums of groups"));
     v->arena = a;
     carve(v, &v->arena);
