@@ -41,4 +41,4 @@ comm_programs() {
 }
 export -f comm_programs
 beside "ranks on the command line" bash -c comm_programs
-suite "faults of launched ranks" python3 tests/e2e/launch_faults.py build/lateen 12
+beside "faults of launched ranks" python3 tests/e2e/launch_faults.py build/lateen 12
