@@ -4,22 +4,20 @@
  * says who did not come.
  *
  * A CALL     its caller marks where its own queue is (`before`); the worker, which alone calls
- * NCCL,
- *            lets the world's queue follow that mark, queues the work, and marks its end (`done`).
+ *            NCCL, lets the world's queue follow that mark, queues the work, and marks its end
+ *            (`done`).
  *
  *     QUEUED ──its turn──▶ steps: NCCL calls, own sums ──▶ ISSUED ──done has passed──▶ DONE
  *
  *            From ISSUED on later calls have their turn: the device does them one after the other.
  * STEPS      Communicators are non-blocking, so a step of NCCL's may be in progress when it
- * returns;
- *            the next one waits until it is not. Nothing here blocks, and the deadline of the call
- *            is over all of it.
- * SUMS       of F32 and BF16: piece by piece, each rank receives its shard of every member, adds in
- *            F32 in the order of the members, rounds once; then shards are exchanged. Whole
- *            numbers:
- *            NCCL's own sums, which are exact. Other types, and MAX and MIN of floats, whose NaN
- *            NCCL may lose: every rank receives all, and the host reduces (sum.c); these are a few
- *            numbers a step. options.any_order: NCCL's own sums for all.
+ *            returns; the next one waits until it is not. Nothing here blocks, and the deadline of
+ *            the call is over all of it.
+ * SUMS       of F32 and BF16: piece by piece, each rank receives its shard of every member, adds
+ *            in F32 in the order of the members, rounds once; then shards are exchanged. Whole
+ *            numbers: NCCL's own sums, which are exact. Other types, and MAX and MIN of floats,
+ *            whose NaN NCCL may lose: every rank receives all, and the host reduces (sum.c); these
+ *            are a few numbers a step. options.any_order: NCCL's own sums for all.
  * PAIRS      A send or receive has a communicator of two ranks and a queue of its own for each
  *            direction between two members, made at its first call, so that it holds nothing else
  *            up.

@@ -3,32 +3,24 @@
  * one machine, each with an emulated GPU of its own.
  *
  * MEETING    an id names a file that all ranks map: who is there, how far each is, and for each
- * rank
- *            and each pair a slab through which its data go (sparse: only what is written is
+ *            rank and each pair a slab through which its data go (sparse: only what is written is
  *            there).
  * CALLS      return at once and put an emu_external into their stream (streams.h). When all before
- * it
- *            is done, it copies what it sends into its slab, fills what it receives with NaN and
- *            keeps
- *            a hash of what it sends; when all ranks have come and a random time has passed,
- *            results
- *            are written. A program that reads too early reads NaN; one that writes what is being
- *            sent
- *            is ended with a message.
+ *            it is done, it copies what it sends into its slab, fills what it receives with NaN
+ *            and keeps a hash of what it sends; when all ranks have come and a random time has
+ *            passed, results are written. A program that reads too early reads NaN; one that
+ *            writes what is being sent is ended with a message.
  * SUMS       are made in the type of the call, rounded at every hop, in an order that differs from
  *            block to block and with LATEEN_EMU_SEED, the same on all ranks: as legal as any.
  * CHECKS     what each rank calls (verb, count, type, root, reduction) must be the same, and no
- * call
- *            may be made while the one before is in progress: otherwise the program ends with a
- *            message. LATEEN_EMU_NCCL_STRICT=0: ranks that differ hang, as on a GPU. Two ranks on
- *            one
- *            GPU are refused, as NCCL does.
+ *            call may be made while the one before is in progress: otherwise the program ends with
+ *            a message. LATEEN_EMU_NCCL_STRICT=0: ranks that differ hang, as on a GPU. Two ranks
+ *            on one GPU are refused, as NCCL does.
  * FAULTS     LATEEN_EMU_NCCL_FAULT=RANK:CALL:KIND with the rank in its communicator, the index of
- * the
- *            call among all of that rank, and die, stall, slow or error;
+ *            the call among all of that rank, and die, stall, slow or error;
  *            LATEEN_EMU_NCCL_POLLS=J: calls are in progress for J looks;
- *            LATEEN_EMU_NCCL_VERSION=22703; LATEEN_EMU_NCCL_DELAY_US=500: the longest random time.
- *            */
+ *            LATEEN_EMU_NCCL_VERSION=22703; LATEEN_EMU_NCCL_DELAY_US=500:
+ *            the longest random time. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
