@@ -1,0 +1,69 @@
+/* align.h: what preference data teaches a model.
+ *
+ * A preference pair is one prompt with two completions, of which the first was preferred. An
+ * objective is a row of one table: what it needs, and a function from the log-probabilities of the
+ * completions' tokens to a loss and its gradients. The model's passes know nothing of objectives.
+ *
+ *     lt_align_options o = {.beta = 0.1};
+ *     const lt_align_objective *dpo;
+ *     LT_TRY(lt_align_find(&dpo, "dpo"));
+ *     LT_TRY(lt_align_pair(dpo, &o, &chosen, &rejected, &loss));
+ *
+ * docs/post-training.md has the formula of each row and says whose definition it is. */
+#ifndef LATEEN_ALIGN_H
+#define LATEEN_ALIGN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lateen/base.h"
+
+/* An option that the objective does not read must be 0. Other values are refused. */
+typedef struct {
+    double beta;      /* Strength of the preference term, over 0. */
+    double smoothing; /* Probability that a pair's label is wrong, at least 0 and below 0.5. */
+    double margin;    /* Target margin, at least 0: SimPO's gamma. */
+} lt_align_options;
+
+/* One completion. Only its own tokens count, never those of the prompt. */
+typedef struct {
+    const float *logp; /* (n) natural logarithms of the model's probabilities, at most 0. */
+    const float *ref;  /* (n) the same under the reference model; NULL where no row reads it. */
+    double *dlogp;     /* (n) out: derivative of the loss by logp; may be NULL. */
+    int64_t n;         /* Tokens, at least 1. */
+} lt_align_side;
+
+/* What a row's function returns: the loss, and its derivatives by the two statistics. */
+typedef struct {
+    double loss, dchosen, drejected;
+} lt_align_value;
+
+/* A row. The statistic of a side is the sum of logp (less ref where `reference`), divided by the
+ * number of tokens where `mean`. */
+typedef struct {
+    const char *name;
+    bool reference, mean;
+    bool smoothing, margin; /* Options that it reads besides beta. */
+    lt_align_value (*value)(double chosen, double rejected, const lt_align_options *o);
+} lt_align_objective;
+
+/* The table and its number of rows. */
+const lt_align_objective *lt_align_objectives(size_t *n);
+
+/* The row of a name. LT_ERR_NOT_FOUND lists the names. */
+LT_MUST_USE lt_err lt_align_find(const lt_align_objective **out, const char *name);
+
+/* The loss of one pair (nats or their squares) and, where dlogp is given, its gradients. Sums are
+ * in double, in the order of the tokens. Nothing is written on failure: LT_ERR_ARG for an option
+ * out of range, one that the row does not read, or a missing reference; LT_ERR_FORMAT for a
+ * completion without tokens; LT_ERR_NUMERIC for a log-probability that is not finite or is over 0,
+ * or a result that is not finite (ORPO where every token of a completion has probability 1).
+ *
+ * A pair with the same text on both sides is not an error: the gradients of the preference term are
+ * equal and opposite. */
+LT_MUST_USE lt_err lt_align_pair(const lt_align_objective *row, const lt_align_options *o,
+                                 const lt_align_side *chosen, const lt_align_side *rejected,
+                                 double *loss);
+
+#endif

@@ -1,0 +1,224 @@
+/* Preference objectives: TRL's own code gives the same losses and gradients (goldens by
+ * tools/make_align_goldens.py), every row's gradients are its finite differences, and bad pairs
+ * and options are refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "lateen/align.h"
+
+#define GOLDENS    "tests/golden/align/pairs.txt"
+#define MAX_TOKENS 8
+
+typedef struct {
+    float logp[MAX_TOKENS], ref[MAX_TOKENS];
+    double dlogp[MAX_TOKENS], want[MAX_TOKENS];
+    lt_align_side side;
+} completion;
+
+static const lt_align_objective *row_of(const char *name) {
+    const lt_align_objective *row = NULL;
+    assert_int_equal(lt_align_find(&row, name), LT_OK);
+    return row;
+}
+
+static void close_to(const char *what, double got, double want, double tolerance) {
+    if (!(fabs(got - want) <= tolerance * fmax(1, fabs(want)))) {
+        fail_msg("%s: got %.12g, want %.12g", what, got, want);
+    }
+}
+
+static double next(FILE *f) {
+    double x = NAN;
+    assert_int_equal(fscanf(f, "%lf", &x), 1);
+    return x;
+}
+
+static void completion_read(completion *c, int64_t n, FILE *f) {
+    assert_in_range((uintmax_t)n, 1, MAX_TOKENS);
+    c->side = (lt_align_side){c->logp, c->ref, c->dlogp, n};
+    for (int64_t i = 0; i < n; i++) {
+        c->logp[i] = (float)next(f);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        c->ref[i] = (float)next(f);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        c->want[i] = next(f);
+    }
+}
+
+static void trl_agrees(void **state) {
+    FILE *f = fopen(GOLDENS, "r");
+    char name[32];
+    int n_pairs = 0, seen = 0;
+    size_t n_rows;
+    const lt_align_objective *rows = lt_align_objectives(&n_rows);
+    (void)state;
+    assert_non_null(f);
+    for (; fscanf(f, "%31s", name) == 1; n_pairs++) {
+        const lt_align_objective *row = row_of(name);
+        lt_align_options o;
+        completion c, r;
+        double loss = NAN, want;
+        int64_t n_chosen, n_rejected;
+        o.beta = next(f);
+        o.smoothing = next(f);
+        o.margin = next(f);
+        n_chosen = (int64_t)next(f);
+        n_rejected = (int64_t)next(f);
+        want = next(f);
+        completion_read(&c, n_chosen, f);
+        completion_read(&r, n_rejected, f);
+        assert_int_equal(lt_align_pair(row, &o, &c.side, &r.side, &loss), LT_OK);
+        close_to(name, loss, want, 1e-5);
+        for (int64_t i = 0; i < n_chosen; i++) {
+            close_to(name, c.dlogp[i], c.want[i], 1e-5);
+        }
+        for (int64_t i = 0; i < n_rejected; i++) {
+            close_to(name, r.dlogp[i], r.want[i], 1e-5);
+        }
+        seen |= 1 << (row - rows);
+    }
+    fclose(f);
+    assert_int_equal(n_pairs, 27);
+    assert_int_equal(seen, (1 << n_rows) - 1);
+}
+
+/* Fresh values, exact in binary, so that a step of 2^-10 is exact too. */
+static void completion_draw(completion *c, int64_t n, int salt) {
+    c->side = (lt_align_side){c->logp, c->ref, c->dlogp, n};
+    for (int i = 0; i < n; i++) {
+        c->logp[i] = -0.125f - 0.0625f * (float)((7 * i + 5 * salt) % 23);
+        c->ref[i] = -0.25f - 0.0625f * (float)((11 * i + 3 * salt) % 19);
+    }
+}
+
+static void check_differences(const lt_align_objective *row, const lt_align_options *o) {
+    const float step = 0x1p-10f;
+    for (int which = 0; which < 2; which++) {
+        completion c, r;
+        double base, up, down;
+        completion_draw(&c, 5, 1);
+        completion_draw(&r, 3, 2);
+        for (int i = 0; i < (which == 0 ? 5 : 3); i++) {
+            completion *moved = which == 0 ? &c : &r;
+            double grad;
+            const float at = moved->logp[i];
+            assert_int_equal(lt_align_pair(row, o, &c.side, &r.side, &base), LT_OK);
+            grad = moved->dlogp[i];
+            moved->logp[i] = at + step;
+            assert_int_equal(lt_align_pair(row, o, &c.side, &r.side, &up), LT_OK);
+            moved->logp[i] = at - step;
+            assert_int_equal(lt_align_pair(row, o, &c.side, &r.side, &down), LT_OK);
+            moved->logp[i] = at;
+            close_to(row->name, (up - down) / (2 * (double)step), grad, 2e-5);
+        }
+    }
+}
+
+static void gradients_are_finite_differences(void **state) {
+    size_t n;
+    const lt_align_objective *rows = lt_align_objectives(&n);
+    (void)state;
+    for (size_t i = 0; i < n; i++) {
+        for (int options = 0; options < 8; options++) {
+            const lt_align_options o = {.beta = options & 1 ? 1.5 : 0.1,
+                                        .smoothing = options & 2 && rows[i].smoothing ? 0.2 : 0,
+                                        .margin = options & 4 && rows[i].margin ? 0.75 : 0};
+            check_differences(&rows[i], &o);
+        }
+    }
+}
+
+/* dpo: log 2 and -+ b/2 for the same text; IPO: (1/2b)^2; simpo: log(1 + exp margin). */
+static void same_text_on_both_sides(void **state) {
+    const lt_align_options o = {.beta = 0.5}, target = {.beta = 0.5, .margin = 0.75};
+    completion c, r;
+    double loss;
+    (void)state;
+    completion_draw(&c, 4, 1);
+    completion_draw(&r, 4, 1);
+    assert_int_equal(lt_align_pair(row_of("dpo"), &o, &c.side, &r.side, &loss), LT_OK);
+    close_to("dpo", loss, log(2), 1e-15);
+    close_to("dpo", c.dlogp[2], -0.25, 1e-15);
+    close_to("dpo", r.dlogp[2], 0.25, 1e-15);
+    assert_int_equal(lt_align_pair(row_of("ipo"), &o, &c.side, &r.side, &loss), LT_OK);
+    close_to("ipo", loss, 1, 1e-15);
+    assert_int_equal(lt_align_pair(row_of("simpo"), &target, &c.side, &r.side, &loss), LT_OK);
+    close_to("simpo", loss, log1p(exp(0.75)), 1e-15);
+}
+
+/* A sigmoid that overflows would give NaN; the loss of a very wrong pair is linear. */
+static void a_very_wrong_pair_is_linear(void **state) {
+    const float far = -1e6f, near = -1.0f;
+    double loss, grad;
+    const lt_align_side c = {&far, &near, &grad, 1}, r = {&near, &near, NULL, 1};
+    (void)state;
+    assert_int_equal(lt_align_pair(row_of("dpo"), &(lt_align_options){.beta = 1}, &c, &r, &loss),
+                     LT_OK);
+    close_to("dpo", loss, 999999, 1e-12);
+    close_to("dpo", grad, -1, 1e-12);
+}
+
+static void refused(lt_err want, const char *text, const char *name, lt_align_options o,
+                    const lt_align_side *c, const lt_align_side *r) {
+    double loss = 42;
+    assert_int_equal(lt_align_pair(row_of(name), &o, c, r, &loss), want);
+    if (strstr(lt_error_message(), text) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", lt_error_message(), text);
+    }
+    assert_true(loss == 42);
+}
+
+static void bad_input_is_refused(void **state) {
+    const lt_align_options ok = {.beta = 0.1};
+    const float nan = NAN, over = 0.5f, zero = 0;
+    const lt_align_objective *row = NULL;
+    completion c, r;
+    lt_align_side bad;
+    (void)state;
+    completion_draw(&c, 2, 1);
+    completion_draw(&r, 2, 2);
+    assert_int_equal(lt_align_find(&row, "dop"), LT_ERR_NOT_FOUND);
+    assert_non_null(strstr(lt_error_message(), "\"dop\" does not exist; there are: dpo "));
+    for (int i = 0; i < 3; i++) {
+        const double beta = (double[]){0, -1, INFINITY}[i];
+        refused(LT_ERR_ARG, "beta", "dpo", (lt_align_options){.beta = beta}, &c.side, &r.side);
+    }
+    refused(LT_ERR_ARG, "smoothing is 0.5", "dpo", (lt_align_options){.beta = 1, .smoothing = 0.5},
+            &c.side, &r.side);
+    refused(LT_ERR_ARG, "no label smoothing", "ipo",
+            (lt_align_options){.beta = 1, .smoothing = 0.1}, &c.side, &r.side);
+    refused(LT_ERR_ARG, "margin is -1", "simpo", (lt_align_options){.beta = 1, .margin = -1},
+            &c.side, &r.side);
+    refused(LT_ERR_ARG, "no margin", "dpo", (lt_align_options){.beta = 1, .margin = 1}, &c.side,
+            &r.side);
+    bad = (lt_align_side){c.logp, c.ref, NULL, 0};
+    refused(LT_ERR_FORMAT, "chosen completion has 0 tokens", "dpo", ok, &bad, &r.side);
+    bad = (lt_align_side){c.logp, NULL, NULL, 2};
+    refused(LT_ERR_ARG, "rejected completion has no log-prob", "dpo", ok, &c.side, &bad);
+    bad = (lt_align_side){&nan, NULL, NULL, 1};
+    refused(LT_ERR_NUMERIC, "token 0 of the rejected", "simpo", ok, &c.side, &bad);
+    bad = (lt_align_side){&over, NULL, NULL, 1};
+    refused(LT_ERR_NUMERIC, "0.5", "simpo", ok, &c.side, &bad);
+    bad = (lt_align_side){&zero, NULL, NULL, 1};
+    refused(LT_ERR_NUMERIC, "orpo: the loss", "orpo", ok, &c.side, &bad);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trl_agrees),
+        cmocka_unit_test(gradients_are_finite_differences),
+        cmocka_unit_test(same_text_on_both_sides),
+        cmocka_unit_test(a_very_wrong_pair_is_linear),
+        cmocka_unit_test(bad_input_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
