@@ -1,0 +1,51 @@
+/* expression.h: numbers and expressions as people and models write them, compared exactly.
+ *
+ * READS   1,234.50  -3  1.5e3  3/4  2 1/2  25%  2^10  (x + 1)^2  2x  \frac{3}{4}  2\frac12  \dfrac
+ *         \sqrt{9}  \pi  \cdot \times \div \left \right \text{...}, ½, ×, ÷, − and digits grouped
+ *         by commas, {,} or narrow spaces. "x = 5" is 5. A percent sign divides by 100.
+ *         thousand, million, billion and trillion multiply. Juxtaposition multiplies; a whole
+ *         number before a fraction of whole numbers is added to it.
+ * UNITS   Words behind a number: "90 km", "5 apples". Spellings of the common units are equal
+ *         (km/h = kilometres per hour). A single letter with no space before it is a variable.
+ * EQUAL   Without variables by exact rationals. With variables at four drawn points: two different
+ *         rational functions of degree at most 64 agree there with a probability below 1e-28. What
+ *         cannot be evaluated (\sqrt{2}, more than 8192 bits) equals only the same spelling. */
+#ifndef LT_DATA_CHECK_EXPRESSION_H
+#define LT_DATA_CHECK_EXPRESSION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lateen/base.h"
+
+#define LT_EXPRESSION_BYTES  4096
+#define LT_EXPRESSION_TOKENS 256
+#define LT_EXPRESSION_UNIT   64
+
+typedef struct {
+    char op; /* '0' number, 'x' variable, or an operator; see the .c file. */
+    unsigned char variable;
+    unsigned short begin, end; /* A number's digits in text. */
+    int exponent;              /* Power of ten that a number is multiplied by. */
+} lt_expression_token;
+
+/* A compiled expression in reverse Polish order. */
+typedef struct {
+    char text[LT_EXPRESSION_BYTES];
+    char unit[LT_EXPRESSION_UNIT]; /* In its standard spelling; "": none. */
+    lt_expression_token tokens[LT_EXPRESSION_TOKENS];
+    int n_tokens;
+    bool has_variables;
+} lt_expression;
+
+/* Compile text[0..n). like: NULL, or the expression that this one will be compared with, which
+ * decides between a unit and a variable where both are possible. False: not an expression. */
+bool lt_expression_read(lt_expression *out, const char *text, size_t n, const lt_expression *like);
+
+/* Are the values equal? The units are compared by lt_expression_units. OOM is the only error. */
+LT_MUST_USE lt_err lt_expression_equal(bool *equal, const lt_expression *a, const lt_expression *b);
+
+/* Does the unit of an answer agree with that of the truth? Either may have none. */
+bool lt_expression_units(const lt_expression *truth, const lt_expression *answer);
+
+#endif

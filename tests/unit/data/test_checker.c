@@ -1,0 +1,259 @@
+/* Checkers: many spellings of a true answer are right, near misses are wrong. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "data/check/checker.h"
+
+typedef struct {
+    lt_check_kind kind;
+    const char *gold;
+    const char *right[24], *wrong[24];
+} row;
+
+static const row rows[] = {
+    {LT_CHECK_NUMBER,
+     "42",
+     {"42",
+      "42.",
+      "42.0",
+      "+42",
+      "042",
+      "\\boxed{42}",
+      "#### 42",
+      "$42$",
+      "$42",
+      "**42**",
+      "84/2",
+      "The answer is 42.",
+      "x = 42",
+      "6 * 7",
+      "6 \\times 7",
+      "\\(42\\)",
+      "42 apples",
+      "<think>41? 43?</think>42",
+      "4.2e1",
+      "Answer: 42",
+      "21 \xc3\x97 2",
+      "<answer>42</answer>"},
+     {"41",
+      "43",
+      "-42",
+      "42.0000001",
+      "420",
+      "4 2",
+      "42%",
+      "42 thousand",
+      "<think>42",
+      "42 or 43",
+      "0.42",
+      "42x",
+      "\\boxed{41} 42",
+      "",
+      "forty-two",
+      "42,",
+      "x > 42",
+      "x <= 42",
+      "1/42",
+      "#### 42 43"}},
+    {LT_CHECK_NUMBER,
+     "1234567.5",
+     {"1,234,567.5", "1234567.50", "1{,}234{,}567.5", "\\$1,234,567.50", "1\\,234\\,567.5",
+      "1\xe2\x80\xaf"
+      "234\xe2\x80\xaf"
+      "567.5",
+      "1.2345675e6", "2469135/2", "1234567 1/2", "1.2345675 million"},
+     {"12,34,567.5", "1,234,5675", "1234,567.5", "1.234.567,5", "1234567", "1,234,567.05",
+      "0,001,234,567.5"}},
+    {LT_CHECK_NUMBER,
+     "3/4",
+     {"0.75", ".75", "75%", "75 percent", "\\frac{3}{4}", "\\dfrac34", "\\frac34", "6/8", "75\\%",
+      "\xc2\xbe", "-3/-4", "\\frac{ 6 }{ 8 }", "1 - 1/4", "\\frac{\\frac{3}{2}}{2}", "3 \\div 4"},
+     {"0.7500000000000000001", "0.74999999999999999", "75", "4/3", "3", "-3/4", "3/0", "3//4",
+      "\\frac{3}", "0.75%"}},
+    {LT_CHECK_NUMBER,
+     "2 1/2",
+     {"2.5", "5/2", "2\\frac{1}{2}", "2\\frac12", "2\xc2\xbd", "250%", "2 + 1/2"},
+     {"21/2", "1", "2.05", "-2 1/2"}},
+    {LT_CHECK_NUMBER,
+     "-1 1/3",
+     {"-4/3", "-1\\frac13",
+      "\xe2\x88\x92"
+      "4/3"},
+     {"-2/3", "-1.3333333"}},
+    {LT_CHECK_NUMBER,
+     "90 km/h",
+     {"90", "90 km/h", "90 km per hour", "90 kilometres per hour", "90 kph", "90\\text{ km/h}",
+      "90 \\mathrm{km/h}", "90km/h"},
+     {"90 km", "90 m/s", "9 km/h", "90 km/min", "90 miles per hour", "90 thousand km/h"}},
+    {LT_CHECK_NUMBER, "5 m", {"5", "5 m", "5m", "5 metres", "5 meters"}, {"5 km", "5 mm", "5 M"}},
+    {LT_CHECK_NUMBER,
+     "(x+1)^2",
+     {"x^2 + 2x + 1", "(1+x)(x+1)", "y = x^2+2x+1", "x(x+2)+1", "\\left(x+1\\right)^{2}",
+      "x\xc2\xb2 + 2x + 1", "(x+1)**2", "\\frac{2(x+1)^2}{2}"},
+     {"x^2 + 1", "x^2+2x-1", "(x+1)^3", "(y+1)^2", "4", "x^2 + 2x + 1.0000001"}},
+    {LT_CHECK_NUMBER, "-2^2", {"-4", "-(2)^2"}, {"4", "(-2)^2"}},
+    {LT_CHECK_NUMBER, "2^-2", {"1/4", "0.25", "2^{-2}"}, {"4", "-4"}},
+    {LT_CHECK_NUMBER, "2^3^2", {"512"}, {"64"}},
+    {LT_CHECK_NUMBER, "2^300", {"4^150", "2^299*2", "2^{300}"}, {"2^300+1", "2^301", "4^149"}},
+    {LT_CHECK_NUMBER, "\\sqrt{16}", {"4", "\\sqrt{16}", "8/2"}, {"-4", "16"}},
+    {LT_CHECK_NUMBER, "2\\sqrt{2}", {"2\\sqrt{2}", "2 \\sqrt{ 2 }"}, {"2.828427", "\\sqrt{2}"}},
+    {LT_CHECK_NUMBER, "2\\pi", {"2\xcf\x80", "\\pi*2", "\\pi + \\pi"}, {"6.28", "\\pi", "2p"}},
+    {LT_CHECK_LIST,
+     "[1, 20, -3]",
+     {"[1, 20, -3]", "1, 20, -3", "(1,20,-3)", "\\boxed{1, 20, -3}", "[1.0, 40/2, -3]",
+      "1, 20 and -3", "\\{1, 20, -3\\}", "1, 20, and -3"},
+     {"[1, -3, 20]", "[1, 20]", "[1, 20, -3, 4]", "[1, 20, 3]", "120-3", "", "[]", "1 20 -3"}},
+    {LT_CHECK_LIST, "[1, 234]", {"[1,234]", "1,234"}, {"1234", "[1234]"}},
+    {LT_CHECK_LIST, "[]", {"[]", "[ ]", "\\boxed{[]}"}, {"", "[0]", "nothing"}},
+    {LT_CHECK_LIST,
+     "Ann, Bob",
+     {"Ann, Bob", "Ann and Bob", "['Ann', 'Bob']", "Ann, Bob."},
+     {"Bob, Ann", "Ann", "Ann, bob", "Ann, Bob, Cid"}},
+    {LT_CHECK_TEXT,
+     "drow",
+     {"drow", "\"drow\"", "`drow`", "'drow'", "#### drow", "Answer: drow"},
+     {"Drow", "dro w", "drows", "word", ""}},
+    {LT_CHECK_TEXT, "a b", {"a b", "a  b"}, {"ab", "a b c"}},
+    {LT_CHECK_CHOICE,
+     "B",
+     {"B", "b", "(B)", "B.", "B) Paris", "(B) A town", "option B", "**B**", "The answer is (B).",
+      "\\boxed{B}", "\\boxed{\\text{B}}", "Answer: B", "B: yes", "#### B", "Option (B)"},
+     {"A", "A or B", "B or C", "Bach", "(B) or (C)", "AB", "(B", "", "Because of it", "B, C"}},
+    {LT_CHECK_REGEX,
+     "[a-c]+\\d{2}",
+     {"abc12", "\\boxed{a00}", "Answer: cc99"},
+     {"abc123", "xabc12", "abc1", ""}},
+};
+
+static bool judge(const row *r, const char *text) {
+    lt_checker *c = NULL;
+    bool right = false;
+    assert_int_equal(lt_checker_open(&c, r->kind, r->gold, strlen(r->gold)), LT_OK);
+    assert_int_equal(lt_checker_run(c, text, strlen(text), false, &right, NULL), LT_OK);
+    lt_checker_close(c);
+    return right;
+}
+
+static void spellings_and_near_misses(void **state) {
+    int bad = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (size_t k = 0; k < 24; k++) {
+            if (rows[i].right[k] != NULL && !judge(&rows[i], rows[i].right[k])) {
+                printf("%s: refuses %s\n", rows[i].gold, rows[i].right[k]);
+                bad++;
+            }
+            if (rows[i].wrong[k] != NULL && judge(&rows[i], rows[i].wrong[k])) {
+                printf("%s: accepts %s\n", rows[i].gold, rows[i].wrong[k]);
+                bad++;
+            }
+        }
+    }
+    assert_int_equal(bad, 0);
+}
+
+/* Which of several marks counts, and what a strict checker refuses. */
+static void marks(void **state) {
+    static const struct {
+        const char *text;
+        lt_answer_mark mark;
+        const char *answer;
+    } cases[] = {
+        {"so \\boxed{1} and \\boxed{\\frac{2}{3}} #### 4", LT_ANSWER_BOXED, "\\frac{2}{3}"},
+        {"\\boxed{5} then \\boxed{6", LT_ANSWER_BOXED, "5"},
+        {"#### 1\n#### 2\nend", LT_ANSWER_HASHES, "2"},
+        {"<answer> 7 </answer> #### 8", LT_ANSWER_TAG, "7"},
+        {"The answer is 3.\nThe final answer is: 9.\n", LT_ANSWER_PHRASE, "9"},
+        {"Answers: 5\nlast 6\n\n", LT_ANSWER_LINE, "last 6"},
+        {"<think>\\boxed{1}</think> 2", LT_ANSWER_LINE, "2"},
+        {"<think>\\boxed{1}", LT_ANSWER_NONE, ""},
+        {"<think>a</think>b<think>\\boxed{1}", LT_ANSWER_NONE, ""},
+        {"", LT_ANSWER_NONE, ""},
+        {" \n\n", LT_ANSWER_NONE, ""},
+        {"\\boxed{}", LT_ANSWER_NONE, ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t begin, end;
+        const lt_answer_mark mark = lt_answer_find(cases[i].text, strlen(cases[i].text), &begin,
+                                                   &end);
+        assert_int_equal(mark, cases[i].mark);
+        if (mark != LT_ANSWER_NONE) {
+            assert_int_equal(end - begin, strlen(cases[i].answer));
+            assert_memory_equal(cases[i].text + begin, cases[i].answer, end - begin);
+        }
+    }
+}
+
+static void strict_needs_a_mark(void **state) {
+    lt_checker *c = NULL;
+    lt_answer_mark mark;
+    bool right = true;
+    (void)state;
+    assert_int_equal(lt_checker_open(&c, LT_CHECK_NUMBER, "7", 1), LT_OK);
+    assert_int_equal(lt_checker_run(c, "7", 1, true, &right, &mark), LT_OK);
+    assert_false(right);
+    assert_int_equal(mark, LT_ANSWER_LINE);
+    assert_int_equal(lt_checker_run(c, "#### 7", 6, true, &right, &mark), LT_OK);
+    assert_true(right);
+    lt_checker_close(c);
+}
+
+static void bad_golds(void **state) {
+    static const struct {
+        lt_check_kind kind;
+        const char *gold, *says;
+    } cases[] = {
+        {LT_CHECK_NUMBER, "forty", "\"forty\" is not a number"},
+        {LT_CHECK_NUMBER, "", "is not a number"},
+        {LT_CHECK_NUMBER, "1 +", "is not a number"},
+        {LT_CHECK_CHOICE, "AB", "one letter"},
+        {LT_CHECK_REGEX, "a(b", "column 4"},
+    };
+    lt_check_kind kind;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lt_checker *c = NULL;
+        assert_int_equal(lt_checker_open(&c, cases[i].kind, cases[i].gold, strlen(cases[i].gold)),
+                         LT_ERR_FORMAT);
+        assert_non_null(strstr(lt_error_message(), cases[i].says));
+    }
+    assert_int_equal(lt_check_kind_find(&kind, "nubmer"), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "did you mean number"));
+    assert_int_equal(lt_check_kind_find(&kind, "list"), LT_OK);
+    assert_int_equal(kind, LT_CHECK_LIST);
+}
+
+/* What takes long or much memory in other checkers is wrong here after a bounded time. */
+static void hostile_answers(void **state) {
+    static char nested[4000];
+    const row number = {.kind = LT_CHECK_NUMBER, .gold = "1"};
+    const row regex = {.kind = LT_CHECK_REGEX, .gold = "(a+)+b"};
+    (void)state;
+    assert_false(judge(&number, "9^9^9^9"));
+    assert_false(judge(&number, "1e99999"));
+    assert_false(judge(&number, "10^1024^2"));
+    memset(nested, '(', sizeof nested - 1);
+    assert_false(judge(&number, nested));
+    memset(nested, '-', sizeof nested - 1);
+    assert_false(judge(&number, nested));
+    memset(nested, 'a', 200);
+    nested[200] = 0;
+    assert_false(judge(&regex, nested));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(spellings_and_near_misses), cmocka_unit_test(marks),
+        cmocka_unit_test(strict_needs_a_mark),       cmocka_unit_test(bad_golds),
+        cmocka_unit_test(hostile_answers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
