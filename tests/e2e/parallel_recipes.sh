@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The recipes for many GPUs and their Slurm scripts agree: every recipe is read, the product of its mesh is the number of ranks that its script asks for,
-# and `lateen plan` announces memory that one of the GPUs has. Recipes damaged on purpose must fail the same checks. Prints TAP.
+# and `lateen plan` announces memory that one of the GPUs has. Recipes damaged on purpose must fail the same checks. Each recipe also trains two steps on CPU ranks
+# with a small model: 8 or 16 ranks, with its optimiser, schedule and ZeRO. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 . tests/tap.sh
@@ -51,6 +52,22 @@ for script in recipes/parallel/*.sbatch; do
     [ $status = 1 ] && [ ! -e "$work/requeued" ]
     say "$script: ranks that failed are not" $? "status $status"
 done
+
+cat src/base/*.c >"$work/text"
+python3 tests/e2e/make_shard.py "$work/text" "$work/shard" 700 >"$work/log" 2>&1
+say "a small shard" $? "$(cat "$work/log")"
+trains() { # name, ranks, options...
+    local name=$1 ranks=$2
+    shift 2
+    OMP_NUM_THREADS=1 timeout 120 "$lateen" launch --ranks "$ranks" --plain train "recipes/parallel/$name.yaml" --mesh "dp=$ranks" \
+        --out "$work/$name" --data.train "$work/shard" --data.valid "$work/shard" --model.layers 2 --model.width 64 --model.heads 8 --model.ffn 128 \
+        --model.vocab 1024 --data.seq 64 --batch.size 64 --steps 2 --lr.warmup 0 --eval.every 0 --export false --device cpu "$@" >"$work/log" 2>&1 &&
+        grep -q '^finished 2 steps' "$work/log"
+    say "$name: trains with a small model on $ranks CPU ranks" $? "$(grep -v 'another rank' "$work/log" | tail -3)"
+}
+trains llama-1b-8gpus 8
+trains llama-8b-2x8gpus 16
+trains apertus-8b-alps-64 16 --lr.cooldown 1
 
 # The checks notice what they are for.
 good=recipes/parallel/llama-8b-2x8gpus
