@@ -1,4 +1,4 @@
-/* align.h: what preference data teaches a model.
+/* align.h: what preferences and rewards teach a model.
  *
  * A preference pair is one prompt with two completions, of which the first was preferred. An
  * objective is a row of one table: what it needs, and a function from the log-probabilities of the
@@ -65,5 +65,33 @@ LT_MUST_USE lt_err lt_align_find(const lt_align_objective **out, const char *nam
 LT_MUST_USE lt_err lt_align_pair(const lt_align_objective *row, const lt_align_options *o,
                                  const lt_align_side *chosen, const lt_align_side *rejected,
                                  double *loss);
+
+/* How the rewards of a group, several completions of one prompt, become advantages. */
+typedef enum {
+    LT_ALIGN_GRPO,    /* (r - mean) / (std + 1e-4), std with n - 1: TRL. */
+    LT_ALIGN_DR_GRPO, /* r - mean. */
+    LT_ALIGN_RLOO,    /* r - mean of the others. */
+    LT_ALIGN_ADVANTAGES
+} lt_align_advantage;
+
+/* Advantages (n) of one group with rewards (n); they may be the same array. *equal says that all
+ * rewards are the same: then every advantage is exactly 0 and the group teaches nothing (dynamic
+ * sampling drops it). Nothing is written on failure: LT_ERR_FORMAT for a group of fewer than two
+ * completions, LT_ERR_NUMERIC for a reward that is not finite or rewards whose spread overflows. */
+LT_MUST_USE lt_err lt_align_advantages(lt_align_advantage kind, const double *rewards, int64_t n,
+                                       double *advantages, bool *equal);
+
+/* Estimators of the divergence KL(model, reference) from one sampled token, with x = logp - ref. */
+typedef enum {
+    LT_ALIGN_K1, /* x: unbiased, may be negative. */
+    LT_ALIGN_K2, /* x^2 / 2: biased, but its gradient is right on policy. */
+    LT_ALIGN_K3, /* exp(-x) - 1 + x: unbiased, never negative. */
+    LT_ALIGN_KLS
+} lt_align_kl_kind;
+
+/* The estimate in nats and its derivative by logp. LT_ERR_NUMERIC where a log-probability or the
+ * estimate is not finite; then nothing is written. */
+LT_MUST_USE lt_err lt_align_kl(lt_align_kl_kind kind, double logp, double ref, double *value,
+                               double *dlogp);
 
 #endif
