@@ -134,6 +134,7 @@ static bool split(items *out, const char *text, size_t begin, size_t end) {
         from = joint ? i + 5 : i + 1;
         /* "a, b, and c": the comma before "and" leaves an empty item. */
         out->n += !(joint && out->begin[out->n] == out->end[out->n]);
+        i += joint ? 4 : 0; /* Words joined twice share a space: "a and and b". */
     }
     if (bracketed && out->n == 1 && out->begin[0] == out->end[0]) {
         out->n = 0;
