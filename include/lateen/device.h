@@ -32,8 +32,13 @@ LT_MUST_USE lt_err lt_device_open(lt_device **out, lt_device_kind kind, int inde
 LT_MUST_USE lt_err lt_device_open_cpu(lt_device **out, int n_threads, const char *cores);
 /* Open a device by name: "cpu", "cpu:0-3" (those cores), "cuda", "cuda:1" or "auto". */
 LT_MUST_USE lt_err lt_device_open_named(lt_device **out, const char *name);
-/* The same, but a GPU, which takes 0.2 s to open, is opened by another thread while the caller
- * continues. lt_device_ready waits for it and returns its error; opening a model calls it too. */
+/* The same for one of several ranks on a machine: "cuda" and "auto" are GPU number local_rank; or
+ * the only GPU that this process sees; or the one in LATEEN_CUDA_DEVICE. For "cuda:1" ARG: ranks do
+ * not share a GPU. */
+LT_MUST_USE lt_err lt_device_open_rank(lt_device **out, const char *name, int local_rank);
+/* As lt_device_open_named, but a GPU, which takes 0.2 s to open, is opened by another thread
+ * while the caller continues. lt_device_ready waits for it and returns its error; opening a model
+ * calls it too. */
 LT_MUST_USE lt_err lt_device_open_beside(lt_device **out, const char *name);
 LT_MUST_USE lt_err lt_device_ready(lt_device *d);
 /* The kind that lt_device_open_named would open; for an unknown name ARG, and the message lists the

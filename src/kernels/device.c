@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/host.h"
 
 #define MAX_INDEX 99999
@@ -130,6 +131,27 @@ lt_err lt_device_name_kind(lt_device_kind *out, const char *name) {
 lt_err lt_device_open_named(lt_device **out, const char *name) {
     wish w;
     LT_TRY(name_read(&w, name));
+    return open_new(out, &w);
+}
+
+lt_err lt_device_open_rank(lt_device **out, const char *name, int local_rank) {
+    const char *env = getenv("LATEEN_CUDA_DEVICE");
+    int n = 0;
+    wish w;
+    LT_TRY(name_read(&w, name));
+    if (w.kind == LT_DEVICE_CPU) {
+        return open_new(out, &w);
+    }
+    if (w.index != LT_DEVICE_DEFAULT) {
+        LT_FAIL(LT_ERR_ARG, "device '%s' with several ranks: each takes a GPU of its own; say cuda",
+                name);
+    }
+    if ((env == NULL || env[0] == '\0') && lt_cuda_count(&n) == LT_OK && n > 1) {
+        w.index = local_rank;
+        if (local_rank >= n) {
+            LT_FAIL(LT_ERR_ARG, "rank %d of this machine has no GPU: there are %d", local_rank, n);
+        }
+    }
     return open_new(out, &w);
 }
 

@@ -54,7 +54,7 @@ lt_err lt_gradients_sum_unit(const lt_world *w, const lt_param_table *t,
     s.last = *last;
     LT_TRY(lt_gradients_sum_copies(w, t, gradients, unit, &s.last));
     if (w->shape.ep == 1) {
-        LT_TRY(sum(&s, w->mesh.grad, gradients->base[unit], u->n_elements));
+        LT_TRY(sum(&s, lt_world_grad(w), gradients->base[unit], u->n_elements));
     }
     for (int i = 0; w->shape.ep > 1 && i < u->n_params; i++) {
         const lt_param *p = &t->params[u->first_param + i];
@@ -71,5 +71,5 @@ lt_err lt_gradients_sum(const lt_world *w, const lt_param_table *t,
     for (int u = 0; u < t->n_units; u++) {
         LT_TRY(lt_gradients_sum_unit(w, t, gradients, u, &last));
     }
-    return last > 0 ? lt_comm_wait(w->comm, last) : LT_OK;
+    return last > 0 ? lt_comm_wait(lt_world_buffers(w), last) : LT_OK;
 }

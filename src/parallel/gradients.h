@@ -10,7 +10,8 @@
  *
  * Sums are in F32, in the order of the ranks, so every rank that holds a box gets the same bits.
  * All are collective calls, unit by unit in the same order on every rank; a rank's calls end in
- * order, so waiting for the last means waiting for all. Buffers are in host memory. */
+ * order, so waiting for the last means waiting for all. Buffers are in the memory of the
+ * device of lt_world_open_device, else in host memory. */
 #ifndef LT_PARALLEL_GRADIENTS_H
 #define LT_PARALLEL_GRADIENTS_H
 

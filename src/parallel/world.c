@@ -7,12 +7,25 @@
 
 #include "base/error.h"
 #include "base/thread.h"
+#include "tensor/backend.h"
 
 /* The number of ranks on this machine according to mpirun; 1 if unknown. */
 static int ranks_here(void) {
     const char *text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     const int n = text != NULL ? atoi(text) : 1;
     return n > 0 ? n : 1;
+}
+
+/* Under launch, and where ranks are threads, all ranks are on this machine. */
+int lt_world_local_rank(const lt_world *w) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"};
+    for (size_t i = 0; lt_comm_under_mpi() && i < sizeof names / sizeof *names; i++) {
+        const char *text = getenv(names[i]);
+        if (text != NULL) {
+            return atoi(text);
+        }
+    }
+    return w->rank;
 }
 
 static void divide_cores(void) {
@@ -62,13 +75,55 @@ lt_err lt_world_open_on(lt_world *w, lt_comm *comm, const char *mesh) {
     return place(w, mesh);
 }
 
+lt_err lt_world_open_device(lt_world *w, lt_device *device, lt_queue *queue) {
+    const int n = w->comm != NULL ? lt_comm_size(w->comm) : 1;
+    const bool gpu = !device->backend->host_memory;
+    int32_t n_gpus = gpu ? 1 : 0;
+    lt_err err;
+    int *ranks;
+    if (n == 1) {
+        return LT_OK;
+    }
+    LT_TRY(lt_all_reduce(w->mesh.world, &n_gpus, &n_gpus, 1, LT_I32, LT_REDUCE_SUM, NULL));
+    if (n_gpus != 0 && n_gpus != n) {
+        LT_FAIL(LT_ERR_ARG, "%d of %d ranks are on GPUs, the others on CPUs; rank %d is on %s",
+                (int)n_gpus, n, w->rank, device->backend->name);
+    }
+    if (!gpu) {
+        return LT_OK;
+    }
+    LT_ASSERT(w->shape.dp == n);
+    ranks = calloc((size_t)n, sizeof *ranks);
+    if (ranks == NULL) {
+        LT_FAIL(LT_ERR_OOM, "group of %d ranks", n);
+    }
+    for (int i = 0; i < n; i++) {
+        ranks[i] = i;
+    }
+    err = lt_comm_open_device(&w->device, w->comm, device, NULL);
+    err = err == LT_OK ? lt_group_open(&w->device_grad, w->device, "grad", ranks, n) : err;
+    free(ranks);
+    LT_TRY(err);
+    lt_comm_follow(w->device, queue);
+    return LT_OK;
+}
+
+lt_group *lt_world_grad(const lt_world *w) {
+    return w->device_grad != NULL ? w->device_grad : w->mesh.grad;
+}
+
+lt_comm *lt_world_buffers(const lt_world *w) {
+    return w->device != NULL ? w->device : w->comm;
+}
+
 void lt_world_close(lt_world *w, lt_err err) {
     if (w->comm != NULL && err != LT_OK && err != LT_ERR_INTERRUPTED) {
         char reason[512];
         (void)snprintf(reason, sizeof reason, "rank %d: %s", lt_comm_rank(w->comm),
                        lt_error_message());
-        lt_comm_abort(w->comm, reason);
+        lt_comm_abort(lt_world_buffers(w), reason); /* The device's world aborts w->comm. */
     }
+    lt_comm_close(w->device);
     if (w->owns_comm && err == LT_ERR_REMOTE) {
         /* mpirun ends all ranks when one ends; the rank that failed gets time to print its
          * message first. */

@@ -21,6 +21,10 @@ typedef struct {
     /* The ranks with the same key heads, and the two stages with a tied embedding; NULL: only this
      * rank. */
     lt_group *kv, *stages;
+    /* Where the ranks train on GPUs: a world of the same ranks whose buffers are in GPU memory, and
+     * mesh.grad in it; NULL: buffers are in host memory. */
+    lt_comm *device;
+    lt_group *device_grad;
 } lt_world;
 
 /* mesh: "dp=4"; "": all ranks divide the rows (dp). A process that was not started as one of
@@ -32,6 +36,15 @@ LT_MUST_USE lt_err lt_world_open(lt_world *w, const char *mesh, double deadline_
 /* The same for a world that is already open, e.g. by lt_comm_run_threads, for any axes; the caller
  * keeps comm. */
 LT_MUST_USE lt_err lt_world_open_on(lt_world *w, lt_comm *comm, const char *mesh);
+/* A collective call of all ranks, each with the device that it trains on; queue: of the work that
+ * produces what is sent and uses what is received. Opens w->device if these are GPUs; for meshes of
+ * dp alone. The device outlives the world. ARG: some ranks are on GPUs and some are not. */
+LT_MUST_USE lt_err lt_world_open_device(lt_world *w, lt_device *device, lt_queue *queue);
+/* For verbs on buffers of the device: mesh.grad, and the world that it belongs to. */
+lt_group *lt_world_grad(const lt_world *w);
+lt_comm *lt_world_buffers(const lt_world *w);
+/* This rank's number among those of its machine. */
+int lt_world_local_rank(const lt_world *w);
 /* If err is a failure, tell the other ranks that this one has ended; then close. */
 void lt_world_close(lt_world *w, lt_err err);
 

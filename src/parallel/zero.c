@@ -1,4 +1,5 @@
-/* zero.c: see zero.h. Buffers are host memory. */
+/* zero.c: see zero.h. On GPUs the host waits for no transfer: the queue of the passes does, and its
+ * marks say for how long. */
 #include "parallel/zero.h"
 
 #include <stdlib.h>
@@ -64,16 +65,50 @@ void lt_zero_measure(lt_zero_memory *out, const lt_shards *s, lt_dtype dtype) {
 
 /* ---- Waiting ---- */
 
+static bool on_device(const lt_zero *z) {
+    return z->shards->world->device != NULL;
+}
+
+/* The passes' queue goes on behind the transfer. */
+static lt_err order_behind(lt_zero *z, lt_comm_work *work) {
+    const lt_backend *be = z->model->backend;
+    lt_queue *q = lt_pass_queue(z->passes[0]);
+    const lt_comm_work number = *work;
+    *work = 0;
+    LT_TRY(be->mark(q, 2 * z->n_waits));
+    LT_TRY(lt_comm_order(z->shards->world->device, number, q));
+    return be->mark(q, 2 * z->n_waits++ + 1);
+}
+
+/* The ranks that keep the slices, for transfers between the passes' buffers. */
+static lt_group *slice_ranks(const lt_zero *z) {
+    return on_device(z) ? lt_world_grad(z->shards->world) : z->shards->ranks;
+}
+
 static lt_err wait_for(lt_zero *z, lt_comm_work *work) {
     const double start = lt_clock_s();
     lt_err err;
     if (*work == 0) {
         return LT_OK;
     }
+    if (on_device(z)) {
+        return order_behind(z, work);
+    }
     err = lt_comm_wait(z->shards->world->comm, *work);
     *work = 0;
     z->waited_s += lt_clock_s() - start;
     return err;
+}
+
+lt_err lt_zero_waited(const lt_zero *z, double *seconds) {
+    *seconds = z->waited_s;
+    for (int64_t i = 0; i < z->n_waits; i++) {
+        lt_queue *q = lt_pass_queue(z->passes[0]);
+        double one;
+        LT_TRY(z->model->backend->between(q, 2 * i, 2 * i + 1, &one));
+        *seconds += one;
+    }
+    return LT_OK;
 }
 
 /* ---- Gradients ---- */
@@ -115,8 +150,8 @@ static lt_err scatter_sum(lt_zero *z, int unit, float *base, lt_comm_work *last)
     const lt_shards *s = z->shards;
     const int64_t size = lt_shards_size(s, unit);
     LT_TRY(lt_gradients_sum_copies(s->world, &z->model->table, z->whole, unit, last));
-    return lt_reduce_scatter(s->ranks, base + s->own * size, base, size, LT_F32, LT_REDUCE_SUM,
-                             last);
+    return lt_reduce_scatter(slice_ranks(z), base + s->own * size, base, size, LT_F32,
+                             LT_REDUCE_SUM, last);
 }
 
 /* Sum over the ranks that keep the same slice. */
@@ -170,6 +205,7 @@ static lt_err leave_gradients(lt_zero *z, int unit) {
 void lt_zero_begin_step(lt_zero *z, int64_t n_batches) {
     const size_t n_units = (size_t)z->model->table.n_units;
     z->waited_s = 0.0;
+    z->n_waits = 0;
     z->n_batches = n_batches;
     memset(z->summed, 0, n_units * sizeof *z->summed);
     memset(z->left, 0, n_units * sizeof *z->left);
@@ -218,8 +254,8 @@ static void place_weights(lt_zero *z, int unit, void *base) {
 
 static lt_err gather(lt_zero *z, int unit, void *dst, lt_comm_work *work) {
     const lt_shards *s = z->shards;
-    return lt_all_gather(s->ranks, dst, z->trained->weights.base[unit], lt_shards_size(s, unit),
-                         z->model->weights.dtype, work);
+    return lt_all_gather(slice_ranks(z), dst, z->trained->weights.base[unit],
+                         lt_shards_size(s, unit), z->model->weights.dtype, work);
 }
 
 /* Begin to gather a unit into its room, unless it is there already. False: the room is in use. */
@@ -282,12 +318,15 @@ static lt_err leave(void *of, int unit, unsigned what) {
 static lt_err gather_f32(lt_zero *z) {
     const lt_model_spec *spec = &z->model->spec;
     const lt_param_table *t = &z->trained->table, *full = &z->model->table;
+    const lt_backend *be = z->model->backend;
+    lt_queue *q = lt_pass_queue(z->passes[0]);
     float *f32 = lt_pass_f32(z->passes[0]);
     const int64_t n = spec->n_layers * lt_exec_f32_count(spec);
+    lt_comm_work work = 0;
     if (f32 == NULL) {
         return LT_OK;
     }
-    memset(f32, 0, (size_t)n * sizeof *f32);
+    LT_TRY(be->zero(q, f32, (size_t)n * sizeof *f32));
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         const int64_t at = lt_exec_f32_at(spec, p->kind, p->layer);
@@ -295,12 +334,13 @@ static lt_err gather_f32(lt_zero *z) {
         if (held != NULL) {
             const int64_t slice = z->shards->own * lt_shards_size(z->shards, p->unit);
             const int64_t from = slice + p->at - full->params[i].at;
-            memcpy(f32 + at + from, held, (size_t)p->local_count * sizeof *f32);
+            LT_TRY(be->copy(q, f32 + at + from, held, (size_t)p->local_count * sizeof *f32));
         }
     }
-    LT_TRY(lt_all_reduce(z->shards->ranks, f32, f32, n, LT_F32, LT_REDUCE_SUM, NULL));
+    LT_TRY(lt_all_reduce(slice_ranks(z), f32, f32, n, LT_F32, LT_REDUCE_SUM, &work));
+    LT_TRY(wait_for(z, &work));
     for (int i = 1; i < z->n_passes; i++) {
-        memcpy(lt_pass_f32(z->passes[i]), f32, (size_t)n * sizeof *f32);
+        LT_TRY(be->copy(q, lt_pass_f32(z->passes[i]), f32, (size_t)n * sizeof *f32));
     }
     return LT_OK;
 }

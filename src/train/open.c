@@ -426,6 +426,44 @@ static lt_err lead_begin(lt_training *t) {
     return LT_OK;
 }
 
+/* What ranks on GPUs cannot do yet. */
+static lt_err check_gpus(const lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    const lt_mesh_shape *m = &t->world->shape;
+    const struct {
+        const char *name;
+        int64_t value, most;
+    } limits[] = {{"mesh pp", m->pp, 1}, {"mesh cp", m->cp, 1},     {"mesh tp", m->tp, 1},
+                  {"mesh ep", m->ep, 1}, {"mesh.zero", r->zero, 1}, {"mesh.shard", r->shard, 0}};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        if (limits[i].value > limits[i].most) {
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "%s = %lld on device %s: ranks on GPUs have at most %lld yet", limits[i].name,
+                    (long long)limits[i].value, t->device->backend->name,
+                    (long long)limits[i].most);
+        }
+    }
+    if (r->deterministic != 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "deterministic = mesh-invariant on device %s: ranks on GPUs cannot yet",
+                t->device->backend->name);
+    }
+    if (r->fp8 != LT_FP8_NONE) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "model.fp8 on device %s: ranks on GPUs cannot yet",
+                t->device->backend->name);
+    }
+    if (r->zero > 0 && r->optim == LT_OPTIM_MUON) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "optim.kind = muon with mesh.zero = %lld on device %s: ranks on GPUs cannot yet",
+                (long long)r->zero, t->device->backend->name);
+    }
+    if (r->zero > 0 && lt_comm_size(t->world->comm) == 1) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "mesh.zero = %lld with one rank on device %s: it needs two",
+                (long long)r->zero, t->device->backend->name);
+    }
+    return LT_OK;
+}
+
 /* Each rank takes the same number of rows of every step; passes are no larger than that. */
 static lt_err divide_rows(lt_training *t) {
     lt_recipe *r = &t->recipe;
@@ -438,10 +476,7 @@ static lt_err divide_rows(lt_training *t) {
     if (!lt_training_has_ranks(t)) {
         return LT_OK;
     }
-    if (!t->device->backend->host_memory) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%d ranks on device %s: several ranks train on CPUs only yet",
-                lt_comm_size(t->world->comm), t->device->backend->name);
-    }
+    LT_TRY(t->device->backend->host_memory ? LT_OK : check_gpus(t));
     if (r->batch % dp != 0) {
         LT_FAIL(LT_ERR_ARG, "batch.size = %lld rows cannot be divided by %lld ranks; %lld can",
                 (long long)r->batch, (long long)dp, (long long)((r->batch + dp - 1) / dp * dp));
@@ -502,6 +537,8 @@ lt_err lt_training_open(lt_training *t, const lt_recipe *r, lt_device *device) {
 
 lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *device,
                              const lt_training_with *with) {
+    const bool several = with->world != NULL && with->world->comm != NULL &&
+                         lt_comm_size(with->world->comm) > 1;
     *t = (lt_training){.recipe = *r,
                        .ranks = with->ranks,
                        .world = with->world,
@@ -517,7 +554,9 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
     t->start_s = lt_clock_s();
     t->program_bytes = lt_memory_resident();
     if (device == NULL) {
-        LT_TRY(lt_device_open_named(&t->own_device, r->device));
+        LT_TRY(several
+                   ? lt_device_open_rank(&t->own_device, r->device, lt_world_local_rank(t->world))
+                   : lt_device_open_named(&t->own_device, r->device));
     }
     t->device = device != NULL ? device : t->own_device;
     if (r->threads > 0) {
@@ -568,6 +607,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
     }
     record = (lt_step_record){0};
     LT_TRY(lt_ranks_combine(&ranks, &record, err));
+    LT_TRY(lt_world_open_device(world, t->device, lt_training_queue(t)));
     return lt_zero_gather(&t->zero);
 }
 

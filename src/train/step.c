@@ -177,9 +177,9 @@ const lt_param_buffer *lt_training_gradients(const lt_training *t) {
     return lt_training_has_ranks(t) ? lt_zero_gradients(&t->zero) : lt_training_pass_gradients(t);
 }
 
-/* Gradients of all ranks' rows, in the memory of the host. */
+/* Gradients of all ranks' rows; of a GPU, when its queue has come here. */
 static lt_err sum_over_ranks(lt_training *t) {
-    LT_TRY(t->model->backend->sync(lt_training_queue(t)));
+    LT_TRY(t->world->device == NULL ? t->model->backend->sync(lt_training_queue(t)) : LT_OK);
     if (t->invariant.n_groups > 0) {
         return lt_invariant_sum(&t->invariant, lt_param_floats(lt_pass_gradients(t->pass)));
     }
@@ -225,8 +225,7 @@ static lt_err compute(lt_training *t, lt_draw *now, lt_draw *next, lt_step_recor
     add_result(r, &sum);
     r->sumsq = t->invariant.n_groups > 0 && !lt_ranks_lead(&t->ranks) ? 0.0
                                                                       : *t->optimiser.host_sumsq;
-    r->comm_s = t->zero.waited_s;
-    return LT_OK;
+    return lt_training_has_ranks(t) ? lt_zero_waited(&t->zero, &r->comm_s) : LT_OK;
 }
 
 /* All weights are cast to 8 bits before the first layer runs. */

@@ -9,6 +9,7 @@ if command -v g++ >/dev/null; then
         beside -t 900 "four emulated GPUs: $program" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_EMU_DEVICES=4 LATEEN_EMU_MIB=512 tests/emu/run "build/tests/unit/comm/$program"
     done
     beside -t 900 "emulated GPU: training" tests/emu/train.sh
+    beside -t 900 "two ranks on emulated GPUs: training" tests/emu/train_ranks.sh
     beside -t 900 "emulated GPU: a seed in generate, chat and serve" env SEEDS_DEVICE=cuda tests/e2e/serve.sh seeds
     beside -t 900 "emulated GPU: wrong settings" tests/emu/settings.sh
 fi

@@ -88,11 +88,17 @@ static inline lt_err ranks_result_open(ranks_result *r, const lt_model_spec *spe
 }
 
 /* What a rank holds of a buffer, into the whole; another's copies must be equal. */
-static inline lt_err ranks_put(float *whole, bool *has, const lt_param_table *t,
+static inline lt_err ranks_put(float *whole, bool *has, lt_queue *q, const lt_param_table *t,
                                const lt_param_buffer *b, double factor, const char *what) {
+    const lt_backend *be = lt_queue_device(q)->backend;
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
-        const float *data = lt_param_data(b, p);
+        const float *held = lt_param_data(b, p);
+        float *data = held != NULL ? calloc((size_t)p->local_count + 1, sizeof *data) : NULL;
+        if (data != NULL) {
+            LT_TRY(be->download(q, data, held, (size_t)p->local_count * sizeof *data));
+            LT_TRY(be->sync(q));
+        }
         for (int64_t local = 0, run; data != NULL && local < p->local_count; local++) {
             const int64_t at = p->whole_at + lt_param_whole_index(t, p, local, &run);
             const float value = (float)((double)data[local] * factor);
@@ -103,6 +109,7 @@ static inline lt_err ranks_put(float *whole, bool *has, const lt_param_table *t,
             whole[at] = value;
             has[at] = true;
         }
+        free(data);
     }
     return LT_OK;
 }
@@ -114,8 +121,8 @@ static inline lt_err ranks_put_gradients(ranks_run *run, lt_training *t) {
     pthread_mutex_lock(&run->lock);
     err = ranks_result_open(run->result, &t->model->spec);
     if (err == LT_OK) {
-        err = ranks_put(run->result->gradients, run->result->has_gradient, t->optimiser.share.table,
-                        lt_training_gradients(t), factor, "gradient");
+        err = ranks_put(run->result->gradients, run->result->has_gradient, lt_training_queue(t),
+                        t->optimiser.share.table, lt_training_gradients(t), factor, "gradient");
     }
     pthread_mutex_unlock(&run->lock);
     return err;
@@ -124,8 +131,8 @@ static inline lt_err ranks_put_gradients(ranks_run *run, lt_training *t) {
 static inline lt_err ranks_put_weights(ranks_run *run, lt_training *t) {
     lt_err err;
     pthread_mutex_lock(&run->lock);
-    err = ranks_put(run->result->weights, run->result->has_weight, t->optimiser.share.table,
-                    t->optimiser.share.master, 1.0, "weights");
+    err = ranks_put(run->result->weights, run->result->has_weight, lt_training_queue(t),
+                    t->optimiser.share.table, t->optimiser.share.master, 1.0, "weights");
     pthread_mutex_unlock(&run->lock);
     return err;
 }
