@@ -40,7 +40,8 @@
 #define LT_INPUT        LT_KEEP_NOTHING
 
 /* name, shared from level, present if, dtype, shape (trailing 0: fewer dimensions). R rows, N = R *
- * max(K, 1) rows of experts, M rows that may come to the experts that are here (else N); S rows of this rank, P rows in whole runs of ranks (else both R). */
+ * max(K, 1) rows of experts, M rows that may come to the experts that are here (else N); S rows of
+ * this rank, P rows in whole runs of ranks (else both R). */
 #define LT_LAYER_ACTS(X)                                                                           \
     X(x_in, LT_INPUT, true, dtype, S, C, 0)                                                        \
     X(mean1, LT_COSTLY, l->pre_norms &&layer_norm, LT_F32, S, 0, 0)                                \

@@ -53,9 +53,9 @@ static lt_tensor rope_table(const lt_exec *r, const lt_layer_spec *l) {
     return l->rope == LT_LAYER_ROPE_LOCAL ? r->rope_local : r->rope;
 }
 
-/* A norm of all heads, of which ranks of tp have some each. Where ranks hold the same key head, each
- * has a part of its gradient, of which the norm's way back is linear: the average over all ranks is
- * right for those, too. */
+/* A norm of all heads, of which ranks of tp have some each. Where ranks hold the same key head,
+ * each has a part of its gradient, of which the norm's way back is linear: the average over all
+ * ranks is right for those, too. */
 static bool spans_ranks(const lt_exec *r, const lt_layer_spec *l) {
     return l->qk_norm_whole && r->n_tp > 1;
 }

@@ -40,8 +40,8 @@ int64_t lt_box_whole_index(const lt_box *boxes, int n_boxes, int n_dims, const i
  * ones. */
 int64_t lt_box_count_below(const lt_box *box, int n_dims, const int64_t *shape, int64_t whole);
 
-/* Elements [from, to), counted locally, of the boxes, as boxes: a flat range of a whole tensor is at
- * most five of them. */
+/* Elements [from, to), counted locally, of the boxes, as boxes: a flat range of a whole tensor is
+ * at most five of them. */
 LT_MUST_USE lt_err lt_box_cut(lt_box_list *out, const lt_box *boxes, int n_boxes, int n_dims,
                               int64_t from, int64_t to);
 

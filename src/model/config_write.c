@@ -154,7 +154,7 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
     X(vocab_size) X(max_seq) X(norm) X(norm_eps) X(norm_gain_offset) X(post_norms)                 \
     X(qk_norm) X(act) X(gated) X(qkv_bias) X(attn_out_bias) X(mlp_bias)                            \
     X(tied) X(embed_scale) X(attn_softcap) X(final_softcap) X(pos) X(window)                       \
-    X(window_every) X(n_experts) X(top_k) X(moe_normalise) X(moe_capacity) X(no_pre_norms)          \
+    X(window_every) X(n_experts) X(top_k) X(moe_normalise) X(moe_capacity) X(no_pre_norms)         \
     X(qk_norm_whole) X(residual_scale) X(logit_divisor) X(sinks) X(router_bias)    \
     X(swiglu_alpha) X(swiglu_limit)
 /* clang-format on */

@@ -1,12 +1,12 @@
-/* context.h: context parallelism: the tokens of each sequence are divided over the ranks of a group.
+/* context.h: context parallelism: the tokens of each sequence are divided over a group of ranks.
  *
- * A sequence of T tokens is cut into 2n equal pieces. Rank r of n holds pieces r and 2n - 1 - r, one
- * behind the other, so that causal attention costs every rank the same:
+ * A sequence of T tokens is cut into 2n equal pieces. Rank r of n holds pieces r and 2n - 1 - r,
+ * one behind the other, so that causal attention costs every rank the same:
  *
  *     n = 3     pieces  0 1 2 3 4 5         rank 0: 0 5    rank 1: 1 4    rank 2: 2 3
  *
- * Everything but attention works on a row alone. Attention needs the keys and values of other ranks,
- * and gets them in one of three ways:
+ * Everything but attention works on a row alone. Attention needs the keys and values of other
+ * ranks, and gets them in one of three ways:
  *
  *   gather    Keys and values of all ranks are gathered, of one layer at a time. Each piece of
  *             queries attends to the keys up to its own end. The forward pass has the bits of one
@@ -18,8 +18,8 @@
  *             are merged by their log-sum-exp. It holds the keys of two ranks at any time. (Liu et
  *             al. 2023, arXiv:2310.01889)
  *
- * Bytes that a rank sends for a layer of G key heads of D columns, rows of R tokens (of T / n each),
- * elements of e bytes, k = 2 R G D e:
+ * Bytes that a rank sends for a layer of G key heads of D columns, rows of R tokens (of T / n
+ * each), elements of e bytes, k = 2 R G D e:
  *
  *             forward              backward
  *   gather    (n - 1) k            (n - 1) k again, then (n - 1) k in F32

@@ -2,8 +2,8 @@
  *
  *     forward     k, v here ─ all-gather ─▶ k, v of whole sequences;  for each of the two pieces of
  *                 queries: attention to the keys before the piece's end
- *     backward    the same gather; dk, dv of both pieces, added up in F32 ─ reduce-scatter ─▶ dk, dv
- *                 of the keys that are held here
+ *     backward    the same gather; dk, dv of both pieces, added up in F32 ─ reduce-scatter ─▶ dk,
+ *                 dv of the keys that are held here
  *
  * A piece is the attention op with fewer queries than keys, whose last key is the last query's own:
  * masks by window and by document need no change. */

@@ -51,7 +51,7 @@ static lt_err exchange(lt_exec *r, void *dst, const void *src, int64_t count) {
     return lt_all_to_all(c->group, dst, counts, src, counts, r->dtype, NULL);
 }
 
-/* Columns of rank `rank` in the rows of q, k or v: which of its heads, in all of this rank's rows. */
+/* Columns of rank `rank` in the rows of q, k or v: its heads, in all of this rank's rows. */
 static lt_tensor heads_of(const lt_tensor *x, int64_t first_head, int64_t n_heads) {
     const lt_tensor rows = lt_context_rows(x);
     return lt_context_cols(&rows, first_head * x->shape[3], n_heads * x->shape[3]);

@@ -87,8 +87,8 @@ lt_layer_spec lt_exec_layer(const lt_exec *r, int layer);
  * NULL. */
 lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer);
 lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer);
-/* The same of a bias, absent for LT_PARAM_KIND_COUNT, and on ranks that do not add it: a bias behind
- * a sum over ranks is added by the first of them. */
+/* The same of a bias, absent for LT_PARAM_KIND_COUNT, and on ranks that do not add it: a bias
+ * behind a sum over ranks is added by the first of them. */
 lt_tensor lt_exec_bias(const lt_exec *r, lt_param_kind kind, int layer);
 lt_tensor lt_exec_bias_gradient(const lt_exec *r, lt_param_kind kind, int layer);
 /* In F32 whatever the weights' type is; absent where the layer has none. */

@@ -3,7 +3,7 @@
  *     recipe      x, forward       dy, backward     weights           products
  *     blockwise   E4M3, 1 x 128    E4M3, 1 x 128    E4M3, 128 x 128   sums over 128 of K, which are
  *                                                                     then scaled and added in F32
- *     tensorwise  E4M3, 1 scale    E5M2, 1 scale    E4M3, 1 scale     whole sums in the tensor cores
+ *     tensorwise  E4M3, 1 scale    E5M2, 1 scale    E4M3, 1 scale     whole sums on tensor cores
  *
  * Which: q k v, the attention's output, up and down: the 2-D matrices of a layer. Embedding, output
  * head, router and experts stay as they are. So do gradients of weights (dy^T x of the activations

@@ -195,8 +195,8 @@ static lt_err read_xielu(const lt_model_spec *spec, const lt_gguf *g, lt_source 
     return LT_OK;
 }
 
-/* What GGUF's form of a family asks of the loader; experts or a window may make it another family of
- * the same name. */
+/* What GGUF's form of a family asks of the loader; experts or a window may make it another family
+ * of the same name. */
 static void family_traits(lt_model_spec *spec, lt_source *s) {
     const lt_gguf_traits *traits = &lt_family_get(spec->family)->gguf;
     s->rope_interleaved = traits->pairs;

@@ -12,8 +12,8 @@ typedef struct {
     lt_tensor parts; /* (ranks of tp, chunk_rows, LT_XENT_PART) F32; absent without them. */
 } lt_loss;
 
-/* Carve the chunk's logits. chunk_rows of o 0: about 32 MiB of them; ranks of tp, whose words are not
- * as many, have the same. n_words: of this rank. */
+/* Carve the chunk's logits. chunk_rows of o 0: about 32 MiB of them; ranks of tp, whose words are
+ * not as many, have the same. n_words: of this rank. */
 void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
                    int64_t n_words, lt_arena *a);
 

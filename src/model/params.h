@@ -8,10 +8,10 @@
  * row-major. Initialisation, loading, saving, optimiser, norm and checkpoints use only this
  * description, so that a part made on its own has the same bits as the slice of the whole.
  *
- * Units: the embeddings, each layer, and the head (with the final norm) are a unit each. A parameter
- * has its place within its unit, and a buffer (weights, F32 master, gradients, a moment of the
- * optimiser) has a base pointer a unit, so that a unit can be sharded, gathered, duplicated or
- * absent. By default all units are contiguous in one allocation:
+ * Units: the embeddings, each layer, and the head (with the final norm) are a unit each. A
+ * parameter has its place within its unit, and a buffer (weights, F32 master, gradients, a moment
+ * of the optimiser) has a base pointer a unit, so that a unit can be sharded, gathered, duplicated
+ * or absent. By default all units are contiguous in one allocation:
  *
  *     flat ─▶ | embeddings | layer 0 | layer 1 | ... | head |        base[unit] = flat + unit.at
  *                            ▲ at: norm1, qkv, attn_out, ...
@@ -130,8 +130,8 @@ typedef struct lt_partition {
     int64_t (*room)(const void *ctx, int unit, int64_t held);
 } lt_partition;
 
-/* Shape of a parameter kind under a spec, in layer `layer` where it is in layers: returns the number
- * of dimensions, 0 when there is no such parameter. */
+/* Shape of a parameter kind under a spec, in layer `layer` where it is in layers: returns the
+ * number of dimensions, 0 when there is no such parameter. */
 int lt_param_shape(const lt_model_spec *spec, lt_param_kind kind, int64_t layer,
                    int64_t shape[LT_PARAM_DIMS]);
 bool lt_param_in_layer(lt_param_kind kind);
@@ -162,8 +162,8 @@ typedef struct {
     void *flat;  /* All units lie from here on, one after the other; NULL: they lie apart. */
 } lt_param_buffer;
 
-/* Without memory yet: every unit is absent. Free with lt_param_buffer_close, which leaves the memory
- * to its owner. */
+/* Without memory yet: every unit is absent. Free with lt_param_buffer_close, which leaves the
+ * memory to its owner. */
 LT_MUST_USE lt_err lt_param_buffer_open(lt_param_buffer *b, const lt_param_table *t,
                                         lt_dtype dtype);
 void lt_param_buffer_close(lt_param_buffer *b);
@@ -175,8 +175,8 @@ void *lt_param_data(const lt_param_buffer *b, const lt_param *p);
 /* The same as F32, for code that walks all units at once. */
 float *lt_param_floats(const lt_param_buffer *b);
 
-/* A view of a parameter in a buffer, in its local shape; absent kinds, units and buffers (base NULL)
- * give data NULL. layer is ignored outside layers. */
+/* A view of a parameter in a buffer, in its local shape; absent kinds, units and buffers (base
+ * NULL) give data NULL. layer is ignored outside layers. */
 lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer,
                         const lt_param_buffer *b);
 

@@ -164,7 +164,8 @@ LT_MUST_USE lt_err lt_pass_collect(lt_pass *p, lt_pass_result *r);
  *        lt_pass_stream(p, set, end)             what the next layer, or the head, reads: to send,
  *                                                or of another stage: to receive into
  *     lt_pass_loss(p, set, scale)                final norm, head, losses; backward unless scale 0
- *     lt_pass_backward(p, set, first, end, scale)  layers end - 1 .. first; of layer 0 the embedding
+ *     lt_pass_backward(p, set, first, end, scale)  layers end - 1 .. first, and of layer 0
+ *                                                the embedding
  *        lt_pass_stream_gradient(p, set)         gradient of layer end's input before, of layer
  *                                                first's input behind the call
  *     lt_pass_result_of(p, set, &r, loss_rows)   waits; adds to *r
