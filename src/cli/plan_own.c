@@ -79,9 +79,15 @@ static lt_err make(own_plan *p, const char *cluster) {
     LT_TRY(lt_device_name_kind(&kind, r.device));
     p->on_device = cluster[0] != '\0' || kind == LT_DEVICE_CUDA;
     LT_TRY(lt_mesh_parse(&shape, r.mesh));
+    if (shape.pp * shape.cp * shape.tp * shape.ep > 1) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "mesh %s of %s: memory and steps are predicted for dp and mesh.zero only yet, not "
+                "for pp = %d, cp = %d, tp = %d, ep = %d",
+                r.mesh, p->path, (int)shape.pp, (int)shape.cp, (int)shape.tp, (int)shape.ep);
+    }
     divide_rows(&r, shape.dp);
     LT_TRY(lt_own_run_open(&p->run, &r, p->on_device));
-    if (shape.dp > 1 && shape.pp * shape.cp * shape.tp * shape.ep == 1) {
+    if (shape.dp > 1) {
         LT_TRY(plan_rank(p, &shape));
     } else {
         LT_TRY(lt_memory_buffers(&p->memory, &p->run.recipe, &p->run.spec, p->run.dtype,
