@@ -66,7 +66,7 @@ async function hello() {
       milder = !SAMPLING.some(k => k in served);
       knowsChat = p.chat_template_source !== 'none';
       if (!mode && isEmpty(now) && !running && !$('words').value && writing() === knowsChat) change(knowsChat ? 'chat' : 'text');
-      else if (writing() && !running) resting();
+      else if (writing() && !running && !told) resting();
     }
     $('model').textContent = r.status === 401 ? 'needs an API key (Settings)' : (await r.json()).data[0].id;
     $('model').title = $('model').textContent;

@@ -2,7 +2,8 @@
 const STARTS = ['Once upon a time', 'La nuit tombait sur la ville, et', 'Es war einmal', 'The river rose in the night, and'];
 const BACK_MOST = 50;                 // Texts that Undo knows.
 const CHARS_MOST = 16;                // Of a token; more of the text than the context could hold is not sent.
-function hint(text, bad = false) { $('hint').textContent = text; $('hint').classList.toggle('error', bad); if (bad) $('say').textContent = text; }
+let told = false;                     // The hint says what the last text took; news of the server leave it standing.
+function hint(text, bad = false) { told = false; $('hint').textContent = text; $('hint').classList.toggle('error', bad); if (bad) $('say').textContent = text; }
 const resting = () => hint(knowsChat ? 'Ctrl+Enter writes on, Esc stops.' : 'This model has learnt to write, not to chat. Ctrl+Enter writes on, Esc stops.');
 /* The paper is as high as its text; what is seen of it stays where it is. */
 function growPaper() {
@@ -54,6 +55,7 @@ async function writeOn() {
   const s = (performance.now() - start) / 1000, total = used?.completion_tokens;
   hint([total ? total + (total === 1 ? ' token' : ' tokens') : '', total > n ? ((total - n) / Math.max((performance.now() - first) / 1000, 1e-3)).toFixed(1) + ' tok/s' : '',
         s.toFixed(1) + ' s', ended === 'stop' ? 'the text ends here' : '', context && used?.prompt_tokens >= room ? 'the beginning is out of sight' : ''].filter(Boolean).join(' · '));
+  told = true;
   $('say').textContent = 'The model has written on.';
 }
 /* The page as the open conversation needs it. */
