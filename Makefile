@@ -19,7 +19,7 @@ VERSION := $(shell cat VERSION)
 OUT     := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 WARN  := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
-LIBS  := jansson libpcre2-8 yaml-0.1 libzstd zlib libxxhash hwloc libevent libevent_pthreads libevent_openssl openssl libcrypto
+LIBS  := jansson libpcre2-8 yaml-0.1 libzstd zlib libxxhash hwloc libevent libevent_pthreads libevent_openssl openssl libcrypto libcurl
 CPPFLAGS += -D_GNU_SOURCE -DLT_VERSION='"$(VERSION)"' -Iinclude -Isrc $(shell pkg-config --cflags $(LIBS) 2>/dev/null)
 CFLAGS_release := -O3 -g1 -fno-math-errno -fno-trapping-math
 CFLAGS_debug   := -O0 -g
