@@ -31,14 +31,15 @@
 /* ---- Model ----------------------------------------------------------------------------------- */
 
 /* A decoder as the planner sees it: n_attn + n_mamba mixers and n_dense + n_moe feed-forward
- * blocks. In the usual transformer n_attn == n_dense + n_moe == layers; in hybrids (Nemotron-H)
- * each block is a layer. */
+ * blocks. In the usual transformer n_attn == n_dense + n_moe == n_layers; in hybrids
+ * (Nemotron-H) each block is a layer. Fields that lt_model_spec has too have its names. */
 typedef struct {
     char name[LT_PLAN_NAME_BYTES];
-    int64_t layers, width, heads, kv_heads, head_dim, ffn, vocab, seq;
+    int64_t n_layers, width, n_heads, n_kv_heads, head_dim, vocab_size, max_seq;
+    int64_t ffn_width; /* Of a dense layer, also of a model with experts. */
     int64_t n_attn, n_mamba, n_dense, n_moe;
     /* latent: width inside routed experts, 0 = model width. */
-    int64_t experts, topk, expert_ffn, shared_ffn, latent;
+    int64_t n_experts, top_k, expert_ffn_width, shared_ffn_width, latent;
     /* MLA (DeepSeek); kv_rank 0 = plain attention. */
     int64_t q_rank, kv_rank, rope_dim, nope_dim, v_dim;
     int64_t mamba_heads, mamba_dim, mamba_state, mamba_groups;
@@ -59,7 +60,7 @@ typedef struct {
 
 typedef struct {
     double total;
-    double active; /* Those that one token is multiplied with (topk of the routed experts). */
+    double active; /* Those that one token is multiplied with (top_k of the routed experts). */
     double embedding, head; /* Input embedding (and positions); output matrix (0 when tied). */
     double attention, dense, moe; /* Sums over all layers. */
 } lt_plan_params;
@@ -279,7 +280,7 @@ char *lt_plan_layout_text(char out[LT_PLAN_TEXT_BYTES], const lt_plan_layout *l)
 
 /* Bytes per GPU on the fullest pipeline stage. */
 typedef struct {
-    double weights, gradients, optimizer, activations, logits, buffers, margin, total;
+    double weights, gradients, optimiser, activations, logits, buffers, margin, total;
     int stage;
 } lt_plan_memory;
 
@@ -302,25 +303,26 @@ double lt_plan_memory_shown(const lt_plan_memory *r, const lt_plan_layout *l,
 
 /* ---- Time ------------------------------------------------------------------------------------ */
 
-#define LT_PLAN_PART_MAP(X)                                                                        \
-    X(gemm, "matrix products")                                                                     \
-    X(attention, "attention")                                                                      \
-    X(elementwise, "elementwise")                                                                  \
-    X(launch, "launch gaps")                                                                       \
-    X(tp_comm, "tensor parallel")                                                                  \
-    X(cp_comm, "context parallel")                                                                 \
-    X(ep_comm, "expert parallel")                                                                  \
-    X(pp_comm, "pipeline sends")                                                                   \
-    X(dp_comm, "data parallel")                                                                    \
-    X(bubble, "pipeline bubble")                                                                   \
-    X(optimizer, "optimiser")                                                                      \
-    X(data, "waiting for data") X(straggler, "stragglers and jitter")
+#define LT_PLAN_PART_MAP(X) /* field, key in JSON, words */                                        \
+    X(gemm, "gemm", "matrix products")                                                             \
+    X(attention, "attention", "attention")                                                         \
+    X(elementwise, "elementwise", "elementwise")                                                   \
+    X(launch, "launch", "launch gaps")                                                             \
+    X(tp_comm, "tp_comm", "tensor parallel")                                                       \
+    X(cp_comm, "cp_comm", "context parallel")                                                      \
+    X(ep_comm, "ep_comm", "expert parallel")                                                       \
+    X(pp_comm, "pp_comm", "pipeline sends")                                                        \
+    X(dp_comm, "dp_comm", "data parallel")                                                         \
+    X(bubble, "bubble", "pipeline bubble")                                                         \
+    X(optimiser, "optimizer", "optimiser")                                                         \
+    X(data, "data", "waiting for data")                                                            \
+    X(straggler, "straggler", "stragglers and jitter")
 #define LT_PLAN_PART_COUNT 13
 
 /* Seconds of one step on the critical stage, with only the exposed part of communication. The parts
  * sum to step_s. */
 typedef struct {
-#define LT_PLAN_PART_FIELD(field, text) double field;
+#define LT_PLAN_PART_FIELD(field, key, text) double field;
     LT_PLAN_PART_MAP(LT_PLAN_PART_FIELD)
 #undef LT_PLAN_PART_FIELD
     double step_s, tokens_s, tokens_s_gpu, mfu, hfu;

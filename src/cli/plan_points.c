@@ -85,7 +85,7 @@ static size_t group_names(const lt_points *p, const char **names) {
 static json_t *parts_json(const lt_point_job *j) {
     json_t *o = json_object();
     const lt_plan_time t = lt_plan_step_estimate(&j->model, &j->cluster, &j->layout);
-#define PART(field, text) json_object_set_new(o, #field, json_real(t.field));
+#define PART(field, key, text) json_object_set_new(o, key, json_real(t.field));
     LT_PLAN_PART_MAP(PART)
 #undef PART
     return o;
@@ -94,15 +94,15 @@ static json_t *parts_json(const lt_point_job *j) {
 static json_t *memory_json(const lt_point_job *j) {
     json_t *o = json_object();
     const lt_plan_memory m = lt_plan_memory_estimate(&j->model, &j->cluster, &j->layout);
-#define KIND(field) json_object_set_new(o, #field, json_real(m.field * 1e-9));
-    KIND(weights)
-    KIND(gradients)
-    KIND(optimizer)
-    KIND(activations)
-    KIND(logits)
-    KIND(buffers)
-    KIND(margin)
-    KIND(total)
+#define KIND(field, key) json_object_set_new(o, key, json_real(m.field * 1e-9));
+    KIND(weights, "weights")
+    KIND(gradients, "gradients")
+    KIND(optimiser, "optimizer")
+    KIND(activations, "activations")
+    KIND(logits, "logits")
+    KIND(buffers, "buffers")
+    KIND(margin, "margin")
+    KIND(total, "total")
 #undef KIND
     json_object_set_new(o, "shown",
                         json_real(lt_plan_memory_shown(&m, &j->layout, j->memory_figure) * 1e-9));
@@ -214,7 +214,7 @@ static void explain_facts(const lt_point_job *j) {
                                                                                     : "",
            s->graph != LT_PLAN_PART_ALL && (s->graph & LT_PLAN_PART_MAMBA) != 0 ? "mamba " : "",
            s->graph != LT_PLAN_PART_ALL && (s->graph & LT_PLAN_PART_ROUTER) != 0 ? "router" : "");
-    if (j->model.experts > 0) {
+    if (j->model.n_experts > 0) {
         printf("  a token's copies travel %s, %.0f %% of that beside other work\n",
                s->ep_copies > 0 ? "each on its own" : "once to a node and once to a rank",
                100 * s->ep_overlap);
@@ -241,7 +241,7 @@ static lt_err explain(const lt_points *p, const lt_point_result *r, const char *
         printf("  layout   %s\n", lt_plan_layout_text(text, &j->layout));
         explain_facts(j);
         printf("\n  %-24s %12s %8s\n", "where the time goes", "seconds", "share");
-#define LINE(field, name)                                                                          \
+#define LINE(field, key, name)                                                                     \
     if (t.field > 0) {                                                                             \
         printf("  %-24s %12.4f %6.1f %%\n", name, t.field, 100 * t.field / t.step_s);              \
     }

@@ -95,16 +95,16 @@ static lt_err fill(lt_plan_report *r, const plan_options *o) {
     }
     LT_TRY(lt_plan_model_load(&r->model, o->model));
     LT_TRY(lt_plan_cluster_load(&r->cluster, o->cluster));
-    r->model.seq = o->seq > 0 ? o->seq : r->model.seq > 8192 ? 8192 : r->model.seq;
+    r->model.max_seq = o->seq > 0 ? o->seq : r->model.max_seq > 8192 ? 8192 : r->model.max_seq;
     gpus = o->gpus > 0 ? o->gpus : r->cluster.gpus;
     batch = o->batch > 0 ? o->batch : usual_batch(&r->model);
-    if (batch < r->model.seq) {
+    if (batch < r->model.max_seq) {
         LT_FAIL(LT_ERR_ARG, "a batch of %lld tokens contradicts sequences of %lld",
-                (long long)batch, (long long)r->model.seq);
+                (long long)batch, (long long)r->model.max_seq);
     }
     *q = (lt_plan_query){.gpus = gpus,
-                         .batch_seqs = round_batch(batch / r->model.seq, gpus),
-                         .seq = r->model.seq,
+                         .batch_seqs = round_batch(batch / r->model.max_seq, gpus),
+                         .seq = r->model.max_seq,
                          .zero = (int)o->zero,
                          .precision = (lt_plan_precision)o->precision,
                          .tune = o->lora ? LT_PLAN_TUNE_LORA : LT_PLAN_TUNE_ALL,

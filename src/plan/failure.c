@@ -19,7 +19,7 @@
 #include "plan/plan.h"
 
 #define COPY_SHARE 0.4 /* Share of the link to the host that a copy gets during training. */
-#define OPTIMIZER_STATE                                                                            \
+#define OPTIMISER_STATE                                                                            \
     14.0 /* Bytes a parameter in a checkpoint: bf16 weight, fp32 master, two moments. */
 
 double lt_plan_young_s(double mtbf_s, double save_s) {
@@ -75,7 +75,7 @@ lt_plan_goodput lt_plan_goodput_estimate(const lt_plan_model *m, const lt_plan_c
                  nodes = (double)gpus / c->gpu.node_gpus;
     double copy_s, lag_s, whole, no_rework, no_save;
 
-    g.checkpoint_bytes = lt_plan_model_params(m).total * OPTIMIZER_STATE;
+    g.checkpoint_bytes = lt_plan_model_params(m).total * OPTIMISER_STATE;
     g.mtbf_s = rate > 0 ? 1.0 / rate : 1e30;
     g.failures_per_day = rate * 86400.0;
     g.save_s = g.checkpoint_bytes / (c->storage_write_gbps * LT_PLAN_GB);

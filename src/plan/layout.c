@@ -44,24 +44,24 @@ lt_err lt_plan_layout_check(const lt_plan_layout *l, const lt_plan_model *m,
                 "layout: tp %d x cp %d x dp %d x pp %d = %lld GPUs, but cluster %s has %lld", l->tp,
                 l->cp, l->dp, l->pp, (long long)gpus, c->name, (long long)c->gpus);
     }
-    if (m->n_attn > 0 && m->heads % l->tp != 0) {
+    if (m->n_attn > 0 && m->n_heads % l->tp != 0) {
         LT_FAIL(LT_ERR_ARG, "layout: tp %d does not divide the %lld attention heads of %s", l->tp,
-                (long long)m->heads, m->name);
+                (long long)m->n_heads, m->name);
     }
-    if (l->pp > m->layers) {
+    if (l->pp > m->n_layers) {
         LT_FAIL(LT_ERR_ARG, "layout: pp %d is more than the %lld layers of %s", l->pp,
-                (long long)m->layers, m->name);
+                (long long)m->n_layers, m->name);
     }
-    if (l->ep > 1 && m->experts == 0) {
+    if (l->ep > 1 && m->n_experts == 0) {
         LT_FAIL(LT_ERR_ARG, "layout: ep %d, but %s has no experts", l->ep, m->name);
     }
-    if (l->ep > 1 && (m->experts % l->ep != 0 || (l->tp * l->cp * l->dp) % l->ep != 0)) {
+    if (l->ep > 1 && (m->n_experts % l->ep != 0 || (l->tp * l->cp * l->dp) % l->ep != 0)) {
         LT_FAIL(LT_ERR_ARG, "layout: ep %d must divide the %lld experts and tp x cp x dp = %d",
-                l->ep, (long long)m->experts, l->tp * l->cp * l->dp);
+                l->ep, (long long)m->n_experts, l->tp * l->cp * l->dp);
     }
-    if (m->seq % ((int64_t)2 * l->cp) != 0 && l->cp > 1) {
+    if (m->max_seq % ((int64_t)2 * l->cp) != 0 && l->cp > 1) {
         LT_FAIL(LT_ERR_ARG, "layout: cp %d needs sequences divisible by %d, they are %lld tokens",
-                l->cp, 2 * l->cp, (long long)m->seq);
+                l->cp, 2 * l->cp, (long long)m->max_seq);
     }
     if (c->gpu.peak_tflops[l->precision] <= 0 && l->precision != LT_PLAN_FP32) {
         static const char *const names[] = {
@@ -99,14 +99,14 @@ char *lt_plan_layout_text(char out[LT_PLAN_TEXT_BYTES], const lt_plan_layout *l)
 
 /* Layers of the fullest stage; embedding and head count as nothing here (step.c adds them). */
 static double stage_layers(const lt_plan_model *m, const lt_plan_layout *l) {
-    return (double)((m->layers + l->pp - 1) / l->pp);
+    return (double)((m->n_layers + l->pp - 1) / l->pp);
 }
 
 /* Number of layers that a stage has less than the fullest. One or two fewer are deliberate, to
  * balance head and embedding; with more, the last stage just gets the rest (DeepSpeed's partition:
  * 78 layers on 12 stages are 7 ... 7, 1). */
 double lt_plan_stage_short(const lt_plan_model *m, const lt_plan_layout *l, int stage) {
-    const double full = stage_layers(m, l), missing = full * l->pp - (double)m->layers;
+    const double full = stage_layers(m, l), missing = full * l->pp - (double)m->n_layers;
     if (l->pp == 1 || (stage != 0 && stage != l->pp - 1)) {
         return 0;
     }
@@ -118,14 +118,14 @@ double lt_plan_stage_short(const lt_plan_model *m, const lt_plan_layout *l, int 
 
 lt_plan_share lt_plan_stage_params(const lt_plan_model *m, const lt_plan_layout *l, int stage) {
     const lt_plan_params p = lt_plan_model_params(m);
-    const double even = stage_layers(m, l) / (double)m->layers, tp = l->tp;
-    const double layers = even - lt_plan_stage_short(m, l, stage) / (double)m->layers;
+    const double even = stage_layers(m, l) / (double)m->n_layers, tp = l->tp;
+    const double layers = even - lt_plan_stage_short(m, l, stage) / (double)m->n_layers;
     double dense_moe = 0;
     lt_plan_share s;
 
     if (m->n_moe > 0) { /* Router, latent maps and shared experts live with the dense part. */
-        const double routed = (double)m->n_moe * (double)m->experts * (m->gated ? 3.0 : 2.0) *
-                              (double)m->expert_ffn *
+        const double routed = (double)m->n_moe * (double)m->n_experts * (m->gated ? 3.0 : 2.0) *
+                              (double)m->expert_ffn_width *
                               (double)(m->latent > 0 ? m->latent : m->width);
         dense_moe = p.moe * 1.0 - routed * (1.0 + (double)m->mtp / (double)m->n_moe);
         s.expert = layers * (p.moe - dense_moe) / l->ep;
@@ -138,7 +138,7 @@ lt_plan_share lt_plan_stage_params(const lt_plan_model *m, const lt_plan_layout 
         s.dense += p.embedding / tp;
     }
     if (stage == l->pp - 1) {
-        s.dense += (m->tied && l->pp > 1 ? (double)m->vocab * (double)m->width : p.head) / tp;
+        s.dense += (m->tied && l->pp > 1 ? (double)m->vocab_size * (double)m->width : p.head) / tp;
     }
     return s;
 }

@@ -47,10 +47,10 @@ typedef struct {
 
 static act attention_act(const lt_plan_model *m, const lt_plan_layout *l,
                          lt_plan_attention kernel) {
-    const double w = (double)m->width, h = (double)m->heads, d = (double)m->head_dim,
-                 g = (double)m->kv_heads;
+    const double w = (double)m->width, h = (double)m->n_heads, d = (double)m->head_dim,
+                 g = (double)m->n_kv_heads;
     /* A query sees the whole sequence also under CP. */
-    const double keys = (double)m->seq / l->cp * l->cp;
+    const double keys = (double)m->max_seq / l->cp * l->cp;
     /* Norm input, QKV input, dropout mask. */
     act a = {.whole = 2.0 * w + 2.0 * w + (m->dropout ? w : 0.0)};
     if (m->kv_rank > 0) {
@@ -74,7 +74,7 @@ static double ffn_act(const lt_plan_model *m, double f, bool keep_output) {
 }
 
 static act block_act(const lt_plan_model *m, const lt_plan_layout *l, lt_plan_attention kernel) {
-    const double blocks = (double)m->layers, w = (double)m->width;
+    const double blocks = (double)m->n_layers, w = (double)m->width;
     /* Selective recompute means the attention core where that is stored, else norms and activation
      * functions. */
     const bool drop = l->recompute == LT_PLAN_RECOMPUTE_SELECTIVE &&
@@ -84,15 +84,15 @@ static act block_act(const lt_plan_model *m, const lt_plan_layout *l, lt_plan_at
     act a = attention_act(m, l, kernel), sum;
 
     sum.whole = attn * a.whole + (dense + moe) * (4.0 * w + (m->dropout ? w : 0.0));
-    sum.split = attn * a.split + dense * ffn_act(m, (double)m->ffn, !drop);
+    sum.split = attn * a.split + dense * ffn_act(m, (double)m->ffn_width, !drop);
     if (drop) {
         sum.whole -= 2.0 * w * (attn + dense + moe); /* Norm outputs. */
     }
     if (m->n_moe > 0) {
-        const double k = (double)m->topk, in = (double)(m->latent > 0 ? m->latent : m->width);
-        const double fe = (double)m->expert_ffn, fs = (double)m->shared_ffn;
+        const double k = (double)m->top_k, in = (double)(m->latent > 0 ? m->latent : m->width);
+        const double fe = (double)m->expert_ffn_width, fs = (double)m->shared_ffn_width;
         sum.split += moe * (k * (4.0 * in + ffn_act(m, fe, !drop)) +
-                            (fs > 0 ? ffn_act(m, fs, !drop) : 0.0) + 4.0 * (double)m->experts);
+                            (fs > 0 ? ffn_act(m, fs, !drop) : 0.0) + 4.0 * (double)m->n_experts);
     }
     if (m->n_mamba > 0) {
         const double d = (double)(m->mamba_heads * m->mamba_dim),
@@ -105,7 +105,7 @@ static act block_act(const lt_plan_model *m, const lt_plan_layout *l, lt_plan_at
 
 double lt_plan_activation_layer_bytes(const lt_plan_model *m, const lt_plan_layout *l,
                                       lt_plan_attention attention) {
-    const double tokens = (double)(l->micro * m->seq) / l->cp, tp = l->tp;
+    const double tokens = (double)(l->micro * m->max_seq) / l->cp, tp = l->tp;
     act a;
     if (l->recompute == LT_PLAN_RECOMPUTE_FULL) {
         return tokens * 2.0 * (double)m->width / (l->sp ? tp : 1.0); /* Only the layer's input. */
@@ -140,15 +140,15 @@ static double state_bytes(double dense, double expert, double each, bool sharded
  * other product's, in the order in which they run: of q k v o w1 w3 w2 the first, third, fifth and
  * seventh (torchtitan/models/llama3/parallelize_llama.py). */
 static double op_selective_bytes(const lt_plan_model *m) {
-    const double q = (double)(m->heads * m->head_dim), v = (double)(m->kv_heads * m->head_dim);
-    return 2.0 * ((double)m->width + 2.0 * q + v + (double)m->ffn + (double)m->width);
+    const double q = (double)(m->n_heads * m->head_dim), v = (double)(m->n_kv_heads * m->head_dim);
+    return 2.0 * ((double)m->width + 2.0 * q + v + (double)m->ffn_width + (double)m->width);
 }
 
 static double layer_bytes(const lt_plan_job *j) {
     const lt_plan_layout *l = j->l;
     if (j->c->stack.op_selective > 0 && l->recompute == LT_PLAN_RECOMPUTE_SELECTIVE &&
-        j->m->n_dense == j->m->layers) {
-        return (double)(l->micro * j->m->seq) / l->cp * op_selective_bytes(j->m) / l->tp;
+        j->m->n_dense == j->m->n_layers) {
+        return (double)(l->micro * j->m->max_seq) / l->cp * op_selective_bytes(j->m) / l->tp;
     }
     return lt_plan_activation_layer_bytes(j->m, l, j->c->stack.attention);
 }
@@ -161,8 +161,9 @@ static double runtime_bytes(const lt_plan_layout *l) {
  * (two), and the residual stream's. */
 static double backward_bytes(const lt_plan_job *j) {
     const lt_plan_model *m = j->m;
-    const double f = m->n_dense > 0 ? (double)m->ffn : (double)m->topk * (double)m->expert_ffn;
-    return (double)(j->l->micro * m->seq) / j->l->cp * 2.0 *
+    const double f = m->n_dense > 0 ? (double)m->ffn_width
+                                    : (double)m->top_k * (double)m->expert_ffn_width;
+    return (double)(j->l->micro * m->max_seq) / j->l->cp * 2.0 *
            ((m->gated ? 3.0 : 2.0) * f + 2.0 * (double)m->width) / j->l->tp;
 }
 
@@ -170,7 +171,7 @@ static double backward_bytes(const lt_plan_job *j) {
  * once, in 2 bytes; gradients go to their reduction in 4. Under a pipeline a stage stays gathered,
  * and its gradients whole in 4 bytes, from the first micro-batch to the last. */
 static double gathered_bytes(const lt_plan_job *j, const lt_plan_share *p, double layers) {
-    const double ends = (double)j->m->vocab * (double)j->m->width / j->l->tp;
+    const double ends = (double)j->m->vocab_size * (double)j->m->width / j->l->tp;
     const double one = lt_plan_max(0.0, p->dense + p->expert - 2.0 * ends) / layers;
     if (j->l->pp > 1) {
         return (2.0 + 4.0) * (p->dense + p->expert);
@@ -182,9 +183,9 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
     const lt_plan_layout *l = j->l;
     const lt_plan_model *m = j->m;
     const lt_plan_share p = lt_plan_stage_params(m, l, stage);
-    const double layers = (double)((m->layers + l->pp - 1) / l->pp) -
+    const double layers = (double)((m->n_layers + l->pp - 1) / l->pp) -
                           lt_plan_stage_short(m, l, stage),
-                 tokens = (double)(l->micro * m->seq) / l->cp;
+                 tokens = (double)(l->micro * m->max_seq) / l->cp;
     const double weight = l->precision == LT_PLAN_FP32 ? 4.0 : 2.0;
     const double master = l->precision == LT_PLAN_FP32 ? 0.0 : 4.0;
     const bool lora = l->tune == LT_PLAN_TUNE_LORA;
@@ -194,7 +195,7 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
     r.weights = state_bytes(p.dense, p.expert, weight, l->zero >= 3, l);
     if (!lora) {
         r.gradients = state_bytes(p.dense, p.expert, l->fp32_grads ? 4.0 : 2.0, l->zero >= 2, l);
-        r.optimizer = state_bytes(p.dense, p.expert, master + (l->bf16_moments ? 4.0 : 8.0),
+        r.optimiser = state_bytes(p.dense, p.expert, master + (l->bf16_moments ? 4.0 : 8.0),
                                   l->zero >= 1, l);
     }
     r.activations = layer_bytes(j) * layers * in_flight(l, stage);
@@ -213,7 +214,7 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
         r.activations += lt_plan_activation_layer_bytes(m, &whole, j->c->stack.attention);
     }
     if (stage == l->pp - 1) {
-        r.logits = tokens * (double)m->vocab / l->tp * j->c->stack.logit_bytes;
+        r.logits = tokens * (double)m->vocab_size / l->tp * j->c->stack.logit_bytes;
     }
     r.buffers = runtime_bytes(l) + backward_bytes(j);
     if (l->zero >= 3) {
@@ -224,7 +225,7 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
         }
     }
     r.margin = MARGIN_SHARE * (r.activations + r.logits + r.gradients + r.buffers);
-    r.total = r.weights + r.gradients + r.optimizer + r.activations + r.logits + r.buffers +
+    r.total = r.weights + r.gradients + r.optimiser + r.activations + r.logits + r.buffers +
               r.margin;
     return r;
 }

@@ -29,28 +29,28 @@ static lt_err positive(const char *what, int64_t value, const char *name) {
 
 lt_err lt_plan_model_check(const lt_plan_model *m) {
     LT_ASSERT(m != NULL);
-    LT_TRY(positive("layers (num_hidden_layers)", m->layers, m->name));
+    LT_TRY(positive("layers (num_hidden_layers)", m->n_layers, m->name));
     LT_TRY(positive("width (hidden_size)", m->width, m->name));
-    LT_TRY(positive("vocab", m->vocab, m->name));
-    LT_TRY(positive("sequence length", m->seq, m->name));
+    LT_TRY(positive("vocab_size", m->vocab_size, m->name));
+    LT_TRY(positive("sequence length", m->max_seq, m->name));
     if (m->n_attn > 0) {
-        LT_TRY(positive("heads (num_attention_heads)", m->heads, m->name));
-        LT_TRY(positive("kv_heads", m->kv_heads, m->name));
+        LT_TRY(positive("heads (num_attention_heads)", m->n_heads, m->name));
+        LT_TRY(positive("kv_heads", m->n_kv_heads, m->name));
         LT_TRY(positive("head_dim", m->head_dim, m->name));
-        if (m->heads % m->kv_heads != 0) {
+        if (m->n_heads % m->n_kv_heads != 0) {
             LT_FAIL(LT_ERR_ARG, "model %s: %lld heads are not a multiple of %lld key/value heads",
-                    m->name, (long long)m->heads, (long long)m->kv_heads);
+                    m->name, (long long)m->n_heads, (long long)m->n_kv_heads);
         }
     }
     if (m->n_dense > 0) {
-        LT_TRY(positive("ffn (intermediate_size)", m->ffn, m->name));
+        LT_TRY(positive("ffn (intermediate_size)", m->ffn_width, m->name));
     }
     if (m->n_moe > 0) {
-        LT_TRY(positive("experts", m->experts, m->name));
-        LT_TRY(positive("expert_ffn (moe_intermediate_size)", m->expert_ffn, m->name));
-        if (m->topk < 1 || m->topk > m->experts) {
+        LT_TRY(positive("experts", m->n_experts, m->name));
+        LT_TRY(positive("expert_ffn (moe_intermediate_size)", m->expert_ffn_width, m->name));
+        if (m->top_k < 1 || m->top_k > m->n_experts) {
             LT_FAIL(LT_ERR_ARG, "model %s: a token goes to %lld experts but there are %lld",
-                    m->name, (long long)m->topk, (long long)m->experts);
+                    m->name, (long long)m->top_k, (long long)m->n_experts);
         }
     }
     if (m->n_mamba > 0) {
@@ -61,8 +61,8 @@ lt_err lt_plan_model_check(const lt_plan_model *m) {
 }
 
 static double attention_params(const lt_plan_model *m) {
-    const double w = (double)m->width, h = (double)m->heads, d = (double)m->head_dim,
-                 g = (double)m->kv_heads;
+    const double w = (double)m->width, h = (double)m->n_heads, d = (double)m->head_dim,
+                 g = (double)m->n_kv_heads;
     if (m->kv_rank > 0) {
         const double qk = (double)(m->nope_dim + m->rope_dim), r = (double)m->kv_rank,
                      q = (double)m->q_rank;
@@ -89,11 +89,11 @@ static double mamba_params(const lt_plan_model *m) {
 
 static double moe_params(const lt_plan_model *m, double experts) {
     const double w = (double)m->width, in = m->latent > 0 ? (double)m->latent : w;
-    double p = experts * ffn_params(m, in, (double)m->expert_ffn) + w * (double)m->experts;
+    double p = experts * ffn_params(m, in, (double)m->expert_ffn_width) + w * (double)m->n_experts;
     if (m->latent > 0) {
         p += 2.0 * w * in;
     }
-    return p + (m->shared_ffn > 0 ? ffn_params(m, w, (double)m->shared_ffn) : 0.0);
+    return p + (m->shared_ffn_width > 0 ? ffn_params(m, w, (double)m->shared_ffn_width) : 0.0);
 }
 
 lt_plan_params lt_plan_model_params(const lt_plan_model *m) {
@@ -103,20 +103,20 @@ lt_plan_params lt_plan_model_params(const lt_plan_model *m) {
     const double mtp = (double)m->mtp;
     double active_moe;
 
-    p.embedding = (double)(m->vocab + m->positions) * w;
-    p.head = m->tied ? 0.0 : (double)m->vocab * w;
+    p.embedding = (double)(m->vocab_size + m->positions) * w;
+    p.head = m->tied ? 0.0 : (double)m->vocab_size * w;
     p.attention = (double)m->n_attn * attention_params(m) + (double)m->n_mamba * mamba_params(m) +
                   blocks * norm + norm;
-    p.dense = (double)m->n_dense * ffn_params(m, w, (double)m->ffn);
-    p.moe = m->n_moe > 0 ? (double)m->n_moe * moe_params(m, (double)m->experts) : 0.0;
-    active_moe = m->n_moe > 0 ? (double)m->n_moe * moe_params(m, (double)m->topk) : 0.0;
+    p.dense = (double)m->n_dense * ffn_params(m, w, (double)m->ffn_width);
+    p.moe = m->n_moe > 0 ? (double)m->n_moe * moe_params(m, (double)m->n_experts) : 0.0;
+    active_moe = m->n_moe > 0 ? (double)m->n_moe * moe_params(m, (double)m->top_k) : 0.0;
     if (m->mtp > 0) { /* One more block, two norms and the 2 w -> w projection each. */
         const double extra = attention_params(m) + 2.0 * w * w + 4.0 * norm;
         p.attention += mtp * extra;
-        p.moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->experts)
-                              : mtp * ffn_params(m, w, (double)m->ffn);
-        active_moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->topk)
-                                   : mtp * ffn_params(m, w, (double)m->ffn);
+        p.moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->n_experts)
+                              : mtp * ffn_params(m, w, (double)m->ffn_width);
+        active_moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->top_k)
+                                   : mtp * ffn_params(m, w, (double)m->ffn_width);
     }
     p.total = p.embedding + p.head + p.attention + p.dense + p.moe;
     p.active = p.embedding + p.head + p.attention + p.dense + active_moe;
@@ -128,10 +128,10 @@ lt_plan_params lt_plan_model_params(const lt_plan_model *m) {
 static double attention_pairs(const lt_plan_model *m, double keys) {
     const double qk = m->kv_rank > 0 ? (double)(m->nope_dim + m->rope_dim) : (double)m->head_dim;
     const double v = m->kv_rank > 0 ? (double)m->v_dim : (double)m->head_dim;
-    double layers = (double)(m->n_attn + m->mtp), per_layer = (double)m->heads * (qk + v) * keys;
+    double layers = (double)(m->n_attn + m->mtp), per_layer = (double)m->n_heads * (qk + v) * keys;
     /* Half of the layers look back `window` tokens only. */
     if (m->window > 0 && (double)m->window < keys) {
-        const double near = (double)m->heads * (qk + v) * (double)m->window;
+        const double near = (double)m->n_heads * (qk + v) * (double)m->window;
         return 0.5 * layers * (per_layer + near);
     }
     return layers * per_layer;
@@ -139,7 +139,8 @@ static double attention_pairs(const lt_plan_model *m, double keys) {
 
 double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind, int64_t seq) {
     const lt_plan_params p = lt_plan_model_params(m);
-    const double s = (double)seq, h = (double)m->width, l = (double)m->layers, v = (double)m->vocab;
+    const double s = (double)seq, h = (double)m->width, l = (double)m->n_layers,
+                 v = (double)m->vocab_size;
     /* The output matrix multiplies every token (once more per MTP layer), also when it is the
      * embedding's. */
     const double n = p.active - p.embedding - p.head + (1.0 + (double)m->mtp) * v * h;
@@ -186,21 +187,21 @@ static lt_err any_i64(const json_t *o, const char *const *keys, int64_t *out, co
     LT_TRY(any_i64(o, (const char *const[]){__VA_ARGS__, NULL}, &m->field, what))
 
 static lt_err read_sizes(lt_plan_model *m, const json_t *o, const char *what) {
-    ANY(layers, "num_hidden_layers", "n_layer", "n_layers");
+    ANY(n_layers, "num_hidden_layers", "n_layer", "n_layers");
     ANY(width, "hidden_size", "n_embd", "d_model");
-    ANY(heads, "num_attention_heads", "n_head", "n_heads");
-    m->kv_heads = m->heads;
-    ANY(kv_heads, "num_key_value_heads", "num_kv_heads");
+    ANY(n_heads, "num_attention_heads", "n_head", "n_heads");
+    m->n_kv_heads = m->n_heads;
+    ANY(n_kv_heads, "num_key_value_heads", "num_kv_heads");
     ANY(head_dim, "head_dim");
-    ANY(ffn, "intermediate_size", "n_inner", "ffn_dim");
-    ANY(vocab, "vocab_size");
-    ANY(seq, "max_position_embeddings", "n_positions", "max_seq_len");
-    ANY(experts, "num_local_experts", "n_routed_experts", "num_experts");
-    ANY(topk, "num_experts_per_tok", "num_experts_per_token");
+    ANY(ffn_width, "intermediate_size", "n_inner", "ffn_dim");
+    ANY(vocab_size, "vocab_size");
+    ANY(max_seq, "max_position_embeddings", "n_positions", "max_seq_len");
+    ANY(n_experts, "num_local_experts", "n_routed_experts", "num_experts");
+    ANY(top_k, "num_experts_per_tok", "num_experts_per_token");
     ANY(route_groups, "n_group");
     ANY(route_limit, "topk_group");
-    ANY(expert_ffn, "moe_intermediate_size");
-    ANY(shared_ffn, "moe_shared_expert_intermediate_size", "shared_expert_intermediate_size");
+    ANY(expert_ffn_width, "moe_intermediate_size");
+    ANY(shared_ffn_width, "moe_shared_expert_intermediate_size", "shared_expert_intermediate_size");
     ANY(latent, "moe_latent_size");
     ANY(mtp, "num_nextn_predict_layers");
     ANY(q_rank, "q_lora_rank");
@@ -309,23 +310,23 @@ static lt_err read_family(lt_plan_model *m, const json_t *o, const char *what) {
     m->qk_norm = f->qk_norm;
     LT_TRY(lt_json_bool(o, "multi_query", &multi_query, true, what));
     if (f->multi && multi_query) {
-        m->kv_heads = 1;
+        m->n_kv_heads = 1;
     }
     LT_TRY(lt_json_bool(o, "dropout", &m->dropout, true, what));
-    if (f->ffn4 && m->ffn == 0) {
-        m->ffn = 4 * m->width;
+    if (f->ffn4 && m->ffn_width == 0) {
+        m->ffn_width = 4 * m->width;
     }
-    m->positions = f->learned ? m->seq : 0;
+    m->positions = f->learned ? m->max_seq : 0;
     if (strcmp(type, "gpt_oss") == 0) {
         m->unfused_act = true;
         LT_TRY(read_size(o, "sliding_window", &m->window, what));
     }
-    if (m->experts > 0 && m->expert_ffn == 0) {
-        m->expert_ffn = m->ffn;
+    if (m->n_experts > 0 && m->expert_ffn_width == 0) {
+        m->expert_ffn_width = m->ffn_width;
     }
     LT_TRY(read_size(o, "n_shared_experts", &n_shared, what));
-    if (n_shared > 0 && m->shared_ffn == 0) {
-        m->shared_ffn = n_shared * m->expert_ffn;
+    if (n_shared > 0 && m->shared_ffn_width == 0) {
+        m->shared_ffn_width = n_shared * m->expert_ffn_width;
     }
     return LT_OK;
 }
@@ -336,12 +337,12 @@ static lt_err read_blocks(lt_plan_model *m, const json_t *o, const char *what) {
     LT_TRY(lt_json_str(o, "hybrid_override_pattern", &pattern, true, what));
     LT_TRY(read_size(o, "first_k_dense_replace", &dense_first, what));
     if (pattern == NULL) {
-        m->n_attn = m->layers;
-        m->n_moe = m->experts > 0 ? m->layers - dense_first : 0;
-        m->n_dense = m->layers - m->n_moe;
+        m->n_attn = m->n_layers;
+        m->n_moe = m->n_experts > 0 ? m->n_layers - dense_first : 0;
+        m->n_dense = m->n_layers - m->n_moe;
         if (m->n_moe < 0 || dense_first < 0) {
             LT_FAIL(LT_ERR_ARG, "%s: first_k_dense_replace %lld of num_hidden_layers %lld", what,
-                    (long long)dense_first, (long long)m->layers);
+                    (long long)dense_first, (long long)m->n_layers);
         }
         return LT_OK;
     }
@@ -351,13 +352,13 @@ static lt_err read_blocks(lt_plan_model *m, const json_t *o, const char *what) {
         m->n_moe += *p == 'E';
         m->n_dense += *p == '-';
     }
-    if ((int64_t)strlen(pattern) != m->layers ||
-        m->n_mamba + m->n_attn + m->n_moe + m->n_dense != m->layers) {
+    if ((int64_t)strlen(pattern) != m->n_layers ||
+        m->n_mamba + m->n_attn + m->n_moe + m->n_dense != m->n_layers) {
         LT_FAIL(
             LT_ERR_FORMAT,
             "%s: hybrid_override_pattern has %zu blocks (%lld known), num_hidden_layers is %lld",
             what, strlen(pattern), (long long)(m->n_mamba + m->n_attn + m->n_moe + m->n_dense),
-            (long long)m->layers);
+            (long long)m->n_layers);
     }
     return LT_OK;
 }
@@ -391,8 +392,8 @@ static lt_err read_model(lt_plan_model *m, const json_t *o, const char *what) {
     }
     LT_TRY(read_sizes(m, o, what));
     LT_TRY(read_family(m, o, what));
-    if (m->head_dim == 0 && m->heads > 0) {
-        m->head_dim = m->width / m->heads;
+    if (m->head_dim == 0 && m->n_heads > 0) {
+        m->head_dim = m->width / m->n_heads;
     }
     LT_TRY(read_blocks(m, o, what));
     return lt_plan_model_check(m);
@@ -423,20 +424,20 @@ void lt_plan_model_from_spec(lt_plan_model *out, const lt_model_spec *spec, cons
         n_moe += l.n_experts > 0;
         dense_width = l.n_experts > 0 ? dense_width : l.ffn_width;
     }
-    *out = (lt_plan_model){.layers = spec->n_layers,
+    *out = (lt_plan_model){.n_layers = spec->n_layers,
                            .width = spec->width,
-                           .heads = spec->n_heads,
-                           .kv_heads = spec->n_kv_heads,
+                           .n_heads = spec->n_heads,
+                           .n_kv_heads = spec->n_kv_heads,
                            .head_dim = spec->head_dim,
-                           .ffn = dense_width,
-                           .vocab = spec->vocab_size,
-                           .seq = spec->max_seq,
+                           .ffn_width = dense_width,
+                           .vocab_size = spec->vocab_size,
+                           .max_seq = spec->max_seq,
                            .n_attn = spec->n_layers,
                            .n_dense = spec->n_layers - n_moe,
                            .n_moe = n_moe,
-                           .experts = spec->n_experts,
-                           .topk = spec->top_k,
-                           .expert_ffn = spec->n_experts > 0 ? spec->ffn_width : 0,
+                           .n_experts = spec->n_experts,
+                           .top_k = spec->top_k,
+                           .expert_ffn_width = spec->n_experts > 0 ? spec->ffn_width : 0,
                            .window = spec->window,
                            .positions = spec->pos == LT_POS_LEARNED ? spec->max_seq : 0,
                            .gated = spec->gated,

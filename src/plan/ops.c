@@ -242,10 +242,10 @@ static void attention_core(tally *t, double seqs, double seq, double heads, doub
 static void linear(tally *t, double m, double n, double k, double groups) {
     const lt_plan_precision p = t->wide && t->j->l->precision > LT_PLAN_BF16 ? LT_PLAN_BF16
                                                                              : t->j->l->precision;
-    const double all = t->count,
-                 wide = p > LT_PLAN_BF16
-                            ? lt_plan_min(1.0, t->j->c->stack.wide_layers / (double)t->j->m->layers)
-                            : 0.0;
+    const double all = t->count, wide = p > LT_PLAN_BF16
+                                            ? lt_plan_min(1.0, t->j->c->stack.wide_layers /
+                                                                   (double)t->j->m->n_layers)
+                                            : 0.0;
     t->count = all * (1.0 - wide);
     linear_in(t, m, n, k, groups, p);
     if (wide > 0) {
@@ -296,9 +296,9 @@ static void mla_up(tally *t, double tokens, double h) {
 static void attention_block(tally *t) {
     const lt_plan_job *j = t->j;
     const lt_plan_model *m = j->m;
-    const double tp = j->l->tp, tokens = (double)(j->l->micro * m->seq) / j->l->cp;
-    const double w = (double)m->width, h = (double)m->heads / tp, d = (double)m->head_dim;
-    const double g = lt_plan_max(1.0, (double)m->kv_heads / tp),
+    const double tp = j->l->tp, tokens = (double)(j->l->micro * m->max_seq) / j->l->cp;
+    const double w = (double)m->width, h = (double)m->n_heads / tp, d = (double)m->head_dim;
+    const double g = lt_plan_max(1.0, (double)m->n_kv_heads / tp),
                  part = j->l->sp ? tokens / tp : tokens;
     t->captured = in_graph(j, LT_PLAN_PART_ATTENTION);
     stream(t, part, 10.0 * w + (m->dropout ? 2.0 * w : 0.0), 2);
@@ -309,7 +309,7 @@ static void attention_block(tally *t) {
         linear(t, tokens, r + (double)m->rope_dim, w, 1);
         linear(t, tokens, w, h * v, 1);
         mla_up(t, tokens, h);
-        attention_core(t, (double)j->l->micro, (double)m->seq, h, qk, v, 0);
+        attention_core(t, (double)j->l->micro, (double)m->max_seq, h, qk, v, 0);
         return;
     }
     t->wide = j->c->stack.wide_attention > 0;
@@ -322,7 +322,7 @@ static void attention_block(tally *t) {
     stream(t, tokens,
            (m->positions > 0 ? 0.0 : 4.0 * (h + g) * d) + (m->qk_norm ? 4.0 * (h + g) * d : 0.0),
            m->positions > 0 ? 0 : 2);
-    attention_core(t, (double)j->l->micro, (double)m->seq, h, d, d, (double)m->window);
+    attention_core(t, (double)j->l->micro, (double)m->max_seq, h, d, d, (double)m->window);
 }
 
 static void activation(tally *t, double tokens, double f) {
@@ -345,18 +345,18 @@ static void ffn(tally *t, double tokens, double in, double f, double groups) {
 
 static void dense_block(tally *t) {
     const lt_plan_job *j = t->j;
-    const double tp = j->l->tp, tokens = (double)(j->l->micro * j->m->seq) / j->l->cp;
+    const double tp = j->l->tp, tokens = (double)(j->l->micro * j->m->max_seq) / j->l->cp;
     t->captured = in_graph(j, LT_PLAN_PART_DENSE);
     stream(t, j->l->sp ? tokens / tp : tokens, (j->m->dropout ? 12.0 : 10.0) * (double)j->m->width,
            2);
-    ffn(t, tokens, (double)j->m->width, (double)j->m->ffn / tp, 1);
+    ffn(t, tokens, (double)j->m->width, (double)j->m->ffn_width / tp, 1);
 }
 
 /* Tokens to their experts, `bytes` in all of one copy of every token; bringing the results back
  * costs the same. */
 static double expert_traffic_s(const lt_plan_job *j, double bytes) {
     const lt_plan_model *m = j->m;
-    const double k = (double)m->topk;
+    const double k = (double)m->top_k;
     if (j->c->stack.ep_copies > 0) {
         return lt_plan_collective_s(j->c, LT_PLAN_ALL_TO_ALL, bytes * k, j->l->ep, 1);
     }
@@ -373,7 +373,8 @@ static double busy_s(const lt_plan_work *w) {
 static void experts(tally *t, double all, double tokens) {
     const lt_plan_job *j = t->j;
     const lt_plan_model *m = j->m;
-    const double k = (double)m->topk, w = (double)m->width, local = (double)m->experts / j->l->ep;
+    const double k = (double)m->top_k, w = (double)m->width,
+                 local = (double)m->n_experts / j->l->ep;
     const double in = (double)(m->latent > 0 ? m->latent : m->width), ep = t->w.ep_s;
     const lt_plan_work before = t->w;
     const bool waits = !t->fused && !t->captured;
@@ -383,11 +384,11 @@ static void experts(tally *t, double all, double tokens) {
         linear(t, tokens, w, in, 1);
         t->wide = false;
     }
-    ffn(t, tokens * k / local, in, (double)m->expert_ffn, local);
+    ffn(t, tokens * k / local, in, (double)m->expert_ffn_width, local);
     stream(t, tokens * k, PERMUTE_BYTES * (t->fused ? FUSED_SHARE : 1.0) * in,
            t->fused ? 2 : 6); /* Permute, un-permute and weigh every copy. */
-    if (m->shared_ffn > 0) {
-        ffn(t, all, w, (double)m->shared_ffn / j->l->tp, 1);
+    if (m->shared_ffn_width > 0) {
+        ffn(t, all, w, (double)m->shared_ffn_width / j->l->tp, 1);
     }
     if (j->l->ep > 1) {
         t->w.ep_s += t->count * 2.0 * expert_traffic_s(j, tokens * in * 2.0);
@@ -406,13 +407,13 @@ static void experts(tally *t, double all, double tokens) {
 static void moe_block(tally *t) {
     const lt_plan_job *j = t->j;
     const lt_plan_model *m = j->m;
-    const double all = (double)(j->l->micro * m->seq) / j->l->cp, tokens = all / j->l->tp;
+    const double all = (double)(j->l->micro * m->max_seq) / j->l->cp, tokens = all / j->l->tp;
     t->captured = in_graph(j, LT_PLAN_PART_ROUTER);
     stream(t, tokens, 10.0 * (double)m->width, 2);
     t->wide = true; /* Every recipe routes in bf16 or wider. */
-    linear(t, tokens, (double)m->experts, (double)m->width, 1);
+    linear(t, tokens, (double)m->n_experts, (double)m->width, 1);
     t->wide = false;
-    stream(t, tokens, 12.0 * (double)m->experts,
+    stream(t, tokens, 12.0 * (double)m->n_experts,
            ROUTER_KERNELS); /* Scores, top-k, counts, load balance. */
     t->captured = in_graph(j, LT_PLAN_PART_ALL);
     experts(t, all, tokens);
@@ -421,7 +422,7 @@ static void moe_block(tally *t) {
 static void mamba_block(tally *t) {
     const lt_plan_job *j = t->j;
     const lt_plan_model *m = j->m;
-    const double tp = j->l->tp, tokens = (double)(j->l->micro * m->seq) / j->l->cp,
+    const double tp = j->l->tp, tokens = (double)(j->l->micro * m->max_seq) / j->l->cp,
                  w = (double)m->width;
     const double d = (double)(m->mamba_heads * m->mamba_dim) / tp,
                  bc = 2.0 * (double)(m->mamba_groups * m->mamba_state) / tp;
@@ -447,7 +448,7 @@ static void mamba_block(tally *t) {
 static void tp_comm(tally *t, double times) {
     const lt_plan_job *j = t->j;
     const lt_plan_layout *l = j->l;
-    const double bytes = (double)(l->micro * j->m->seq) / l->cp * (double)j->m->width * 2.0;
+    const double bytes = (double)(l->micro * j->m->max_seq) / l->cp * (double)j->m->width * 2.0;
     const double share = l->sp && j->c->stack.quantised_gather > 0 && l->precision != LT_PLAN_FP8ROW
                              ? lt_plan_precision_bytes(l->precision) / 2.0
                              : 1.0;
@@ -461,9 +462,9 @@ static void cp_comm(tally *t, double times) {
     const lt_plan_job *j = t->j;
     const lt_plan_model *m = j->m;
     const double kv = m->kv_rank > 0
-                          ? (double)(m->heads * (m->nope_dim + m->rope_dim + m->v_dim)) / 2.0
-                          : (double)m->kv_heads * (double)m->head_dim;
-    const double bytes = (double)(j->l->micro * m->seq) * 2.0 * 2.0 * kv / j->l->tp;
+                          ? (double)(m->n_heads * (m->nope_dim + m->rope_dim + m->v_dim)) / 2.0
+                          : (double)m->n_kv_heads * (double)m->head_dim;
+    const double bytes = (double)(j->l->micro * m->max_seq) * 2.0 * 2.0 * kv / j->l->tp;
     t->w.cp_s += times * (t->backward ? 2.0 : 1.0) *
                  lt_plan_collective_s(j->c, LT_PLAN_ALL_GATHER, bytes, j->l->cp, j->l->tp);
 }
@@ -485,7 +486,7 @@ static void launch_gap(tally *t) {
 
 static lt_plan_work layers_work(const lt_plan_job *j, bool backward) {
     const lt_plan_model *m = j->m;
-    const double share = (double)((m->layers + j->l->pp - 1) / j->l->pp) / (double)m->layers;
+    const double share = (double)((m->n_layers + j->l->pp - 1) / j->l->pp) / (double)m->n_layers;
     tally t = {.j = j,
                .backward = backward,
                .lora = j->l->tune == LT_PLAN_TUNE_LORA,
@@ -508,7 +509,7 @@ static lt_plan_work layers_work(const lt_plan_job *j, bool backward) {
     if (j->l->tp > 1) {
         /* Experts are not split by it: their tokens leave from the scattered sequence. */
         tp_comm(&t, share * (double)(m->n_attn + m->n_mamba + m->n_dense +
-                                     (m->shared_ffn > 0 || !j->l->sp ? m->n_moe : 0)));
+                                     (m->shared_ffn_width > 0 || !j->l->sp ? m->n_moe : 0)));
     }
     if (j->l->cp > 1) {
         cp_comm(&t, attn);
@@ -528,8 +529,8 @@ lt_plan_work lt_plan_backward_work(const lt_plan_job *j) {
 /* Of a layer's products, by size, those that torchtitan's recomputation by op runs again: k, o and
  * w3 (memory.c). */
 static double op_selective_share(const lt_plan_model *m) {
-    const double w = (double)m->width, q = (double)(m->heads * m->head_dim),
-                 k = (double)(m->kv_heads * m->head_dim), f = (double)m->ffn;
+    const double w = (double)m->width, q = (double)(m->n_heads * m->head_dim),
+                 k = (double)(m->n_kv_heads * m->head_dim), f = (double)m->ffn_width;
     return (k + q + f) * w / ((2.0 * q + 2.0 * k + 3.0 * f) * w);
 }
 
@@ -537,9 +538,9 @@ static double op_selective_share(const lt_plan_model *m) {
 static lt_plan_work modules_work(const lt_plan_job *j) {
     const lt_plan_model *m = j->m;
     const unsigned again = j->l->again;
-    const double share = (double)((m->layers + j->l->pp - 1) / j->l->pp) / (double)m->layers;
-    const double tokens = (double)(j->l->micro * m->seq) / j->l->cp, tp = j->l->tp,
-                 w = (double)m->width, h = (double)m->heads / tp;
+    const double share = (double)((m->n_layers + j->l->pp - 1) / j->l->pp) / (double)m->n_layers;
+    const double tokens = (double)(j->l->micro * m->max_seq) / j->l->cp, tp = j->l->tp,
+                 w = (double)m->width, h = (double)m->n_heads / tp;
     const double moe = share * (double)(m->n_moe + (m->n_moe > 0 ? m->mtp : 0)),
                  attn = share * (double)(m->n_attn + m->mtp);
     tally t = {.j = j, .fused = experts_fused(j)};
@@ -552,21 +553,21 @@ static lt_plan_work modules_work(const lt_plan_job *j) {
     }
     if ((again & LT_PLAN_AGAIN_CORE) != 0 && (t.count = attn) > 0) {
         const bool mla = m->kv_rank > 0;
-        attention_core(&t, (double)j->l->micro, (double)m->seq, h,
+        attention_core(&t, (double)j->l->micro, (double)m->max_seq, h,
                        (double)(mla ? m->nope_dim + m->rope_dim : m->head_dim),
                        (double)(mla ? m->v_dim : m->head_dim), (double)m->window);
     }
     if ((again & LT_PLAN_AGAIN_DENSE) != 0 && (t.count = share * (double)m->n_dense) > 0) {
-        ffn(&t, tokens, w, (double)m->ffn / tp, 1);
+        ffn(&t, tokens, w, (double)m->ffn_width / tp, 1);
     }
     if ((t.count = moe) > 0 && (again & LT_PLAN_AGAIN_MOE) != 0) {
         moe_block(&t);
     } else if (t.count > 0) {
         if ((again & LT_PLAN_AGAIN_MOE_ACT) != 0) {
-            activation(&t, tokens / tp * (double)m->topk, (double)m->expert_ffn);
+            activation(&t, tokens / tp * (double)m->top_k, (double)m->expert_ffn_width);
         }
-        if ((again & LT_PLAN_AGAIN_SHARED) != 0 && m->shared_ffn > 0) {
-            ffn(&t, tokens, w, (double)m->shared_ffn / tp, 1);
+        if ((again & LT_PLAN_AGAIN_SHARED) != 0 && m->shared_ffn_width > 0) {
+            ffn(&t, tokens, w, (double)m->shared_ffn_width / tp, 1);
         }
     }
     launch_gap(&t);
@@ -594,7 +595,7 @@ lt_plan_work lt_plan_recompute_work(const lt_plan_job *j) {
     if (j->l->recompute == LT_PLAN_RECOMPUTE_FULL) {
         /* Megatron's block method: so many of each chunk of a stage. */
         if (j->l->again_layers > 0) {
-            const double chunk = ceil((double)j->m->layers / ((double)j->l->pp * j->l->vpp));
+            const double chunk = ceil((double)j->m->n_layers / ((double)j->l->pp * j->l->vpp));
             scale(&f, lt_plan_min(1.0, j->l->again_layers / chunk));
         }
         return f;
@@ -603,7 +604,7 @@ lt_plan_work lt_plan_recompute_work(const lt_plan_job *j) {
         w.attention_s = f.attention_s;
     } else {
         w.elementwise_s = 0.6 * f.elementwise_s; /* Norms and activation functions. */
-        if (j->c->stack.op_selective > 0 && j->m->n_dense == j->m->layers) {
+        if (j->c->stack.op_selective > 0 && j->m->n_dense == j->m->n_layers) {
             w.gemm_s = op_selective_share(j->m) * f.gemm_s;
             w.tp_s = f.tp_gather_s; /* Its list of what is kept holds the reduce-scatters only. */
         }
@@ -613,8 +614,8 @@ lt_plan_work lt_plan_recompute_work(const lt_plan_job *j) {
 
 lt_plan_work lt_plan_head_work(const lt_plan_job *j, bool backward) {
     const lt_plan_model *m = j->m;
-    const double tokens = (double)(j->l->micro * m->seq) / j->l->cp,
-                 v = (double)m->vocab / j->l->tp;
+    const double tokens = (double)(j->l->micro * m->max_seq) / j->l->cp,
+                 v = (double)m->vocab_size / j->l->tp;
     lt_plan_layout plain = *j->l;
     const lt_plan_job bf16 = {m, j->c, &plain};
     tally t = {.j = &bf16, .backward = backward, .count = 1.0 + (double)m->mtp};
@@ -633,6 +634,6 @@ lt_plan_work lt_plan_head_work(const lt_plan_job *j, bool backward) {
 
 lt_plan_work lt_plan_embed_work(const lt_plan_job *j, bool backward) {
     tally t = {.j = j, .backward = backward, .count = 1};
-    stream(&t, (double)(j->l->micro * j->m->seq) / j->l->cp, 4.0 * (double)j->m->width, 2);
+    stream(&t, (double)(j->l->micro * j->m->max_seq) / j->l->cp, 4.0 * (double)j->m->width, 2);
     return t.w;
 }

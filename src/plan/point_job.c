@@ -146,31 +146,31 @@ static bool make_model(lt_point_job *j, const lt_point *row, char *why) {
         if (has(name, "w/o mtp")) {
             m->mtp = 0;
         }
-        m->seq = num(F(row, seq_len)) > 0 ? whole(F(row, seq_len)) : m->seq;
+        m->max_seq = num(F(row, seq_len)) > 0 ? whole(F(row, seq_len)) : m->max_seq;
         return true;
     }
-    *m = (lt_plan_model){.layers = whole(F(row, layers)),
+    *m = (lt_plan_model){.n_layers = whole(F(row, layers)),
                          .width = whole(F(row, hidden)),
-                         .heads = whole(F(row, heads)),
-                         .kv_heads = whole(F(row, kv_heads)),
-                         .ffn = whole(F(row, ffn)),
-                         .vocab = whole(F(row, vocab)),
-                         .seq = whole(F(row, seq_len))};
+                         .n_heads = whole(F(row, heads)),
+                         .n_kv_heads = whole(F(row, kv_heads)),
+                         .ffn_width = whole(F(row, ffn)),
+                         .vocab_size = whole(F(row, vocab)),
+                         .max_seq = whole(F(row, seq_len))};
     snprintf(m->name, sizeof m->name, "%.60s", name);
     if (num(F(row, experts)) > 0) {
         snprintf(why, LT_PLAN_TEXT_BYTES, "mixture of experts whose inner sizes are not printed");
         return false;
     }
-    j->one_layer = m->layers == 1 && m->vocab == 0;
-    if (m->vocab == 0) {
-        m->vocab = j->one_layer ? 128 : 50304;
+    j->one_layer = m->n_layers == 1 && m->vocab_size == 0;
+    if (m->vocab_size == 0) {
+        m->vocab_size = j->one_layer ? 128 : 50304;
     }
-    m->kv_heads = m->kv_heads > 0 ? m->kv_heads : m->heads;
-    m->ffn = m->ffn > 0 ? m->ffn : 4 * m->width;
-    m->head_dim = m->heads > 0 ? m->width / m->heads : 0;
-    m->n_attn = m->n_dense = m->layers;
+    m->n_kv_heads = m->n_kv_heads > 0 ? m->n_kv_heads : m->n_heads;
+    m->ffn_width = m->ffn_width > 0 ? m->ffn_width : 4 * m->width;
+    m->head_dim = m->n_heads > 0 ? m->width / m->n_heads : 0;
+    m->n_attn = m->n_dense = m->n_layers;
     m->biases = !llama && !has(F(row, group), "llm-foundry");
-    m->positions = llama ? 0 : m->seq;
+    m->positions = llama ? 0 : m->max_seq;
     m->tied = !llama;
     if (num(F(row, params_b)) > 0 && !j->one_layer) {
         infer_form(m, num(F(row, params_b)));
@@ -269,7 +269,7 @@ static lt_plan_flops_kind printed_flops(const lt_point_job *j, const lt_point *r
         return LT_PLAN_FLOPS_MEGATRON_HARDWARE;
     }
     if ((has(group, "mcore") || (share && (has(group, "korthikanti") || has(group, "mega")))) &&
-        j->model.experts == 0) {
+        j->model.n_experts == 0) {
         return LT_PLAN_FLOPS_MEGATRON_MODEL;
     }
     return !share                ? LT_PLAN_FLOPS_SIX_N
@@ -284,7 +284,7 @@ static void check_rates(lt_point_job *j, double rate, double tflops) {
     const double per_token = tflops * 1e12 / rate;
     double low = INFINITY, high = 0;
     for (int k = 0; k < LT_PLAN_FLOPS_COUNT; k++) {
-        const double f = lt_plan_model_flops(&j->model, (lt_plan_flops_kind)k, j->model.seq);
+        const double f = lt_plan_model_flops(&j->model, (lt_plan_flops_kind)k, j->model.max_seq);
         low = lt_plan_min(low, f);
         high = lt_plan_max(high, f);
     }
@@ -303,7 +303,7 @@ static bool make_measure(lt_point_job *j, const lt_point *row, char *why) {
         [LT_PLAN_FLOPS_MODEL_FULL] = "6 N and attention",
         [LT_PLAN_FLOPS_MEGATRON_MODEL] = "Korthikanti",
         [LT_PLAN_FLOPS_MEGATRON_HARDWARE] = "SC'21 eq. 3"};
-    const double tokens = (double)(j->query.batch_seqs * j->model.seq),
+    const double tokens = (double)(j->query.batch_seqs * j->model.max_seq),
                  gpus = (double)j->cluster.gpus, peak = j->cluster.gpu.peak_tflops[LT_PLAN_BF16];
     const double seconds = num(F(row, iter_time_s)), rate = num(F(row, tokens_s_gpu)),
                  mfu = num(F(row, mfu_pct)), hfu = num(F(row, hfu_pct));
@@ -328,7 +328,7 @@ static bool make_measure(lt_point_job *j, const lt_point *row, char *why) {
         snprintf(why, LT_PLAN_TEXT_BYTES, "no time, rate, FLOP/s or utilisation printed");
         return false;
     }
-    j->measured_s = lt_plan_model_flops(&j->model, kind, j->model.seq) * tokens /
+    j->measured_s = lt_plan_model_flops(&j->model, kind, j->model.max_seq) * tokens /
                     (tflops * 1e12 * gpus);
     snprintf(j->measure, sizeof j->measure, "%s by %s",
              !share    ? "TFLOP/s"

@@ -122,7 +122,7 @@ static bool bridge_run(lt_point_job *j, const lt_point *row, char *why) {
         snprintf(why, LT_PLAN_TEXT_BYTES, "%.200s", lt_error_message());
         return false;
     }
-    if (j->model.experts > 0 || q->precision == LT_PLAN_NVFP4) {
+    if (j->model.n_experts > 0 || q->precision == LT_PLAN_NVFP4) {
         /* Its recipes overlap tensor parallelism for dense models only, and not in nvfp4. */
         s->tp_overlap = 0;
     }
@@ -174,7 +174,7 @@ static bool stack_layout(lt_point_job *j, const lt_point *row, char *why) {
     if (q->recompute == -1 && (has(stack, "bridge") || has(stack, "deepseek"))) {
         q->recompute = -2; /* Its recipes recompute modules, never whole layers. */
     }
-    if (q->zero == -1 && j->model.experts > 0) {
+    if (q->zero == -1 && j->model.n_experts > 0) {
         q->zero = 1; /* And shard the optimiser only; FSDP is for dense models. */
     }
     if (has(F(row, model), "async tp") || has(F(row, note), "asynctp")) {
@@ -206,10 +206,10 @@ static bool consistent(const lt_point_job *j, int dp, char *why) {
         snprintf(why, LT_PLAN_TEXT_BYTES,
                  "contradiction: a batch of %lld sequences is less than dp %d x micro-batch %lld",
                  (long long)q->batch_seqs, dp, micro);
-    } else if (q->pp > 0 && (int64_t)q->pp * vpp > j->model.layers + 3) {
+    } else if (q->pp > 0 && (int64_t)q->pp * vpp > j->model.n_layers + 3) {
         snprintf(why, LT_PLAN_TEXT_BYTES,
                  "contradiction: pp %d x vpp %d is more than the %lld layers", q->pp, vpp,
-                 (long long)j->model.layers);
+                 (long long)j->model.n_layers);
     } else {
         return true;
     }
@@ -238,7 +238,7 @@ bool lt_point_layout_make(lt_point_job *j, const lt_point *row, char why[LT_PLAN
     const int cp = degree(F(row, cp));
     *q = (lt_plan_query){.gpus = j->cluster.gpus,
                          .batch_seqs = whole(F(row, global_batch_seqs)),
-                         .seq = j->model.seq,
+                         .seq = j->model.max_seq,
                          .zero = zero_of(F(row, zero_fsdp), stack),
                          .precision = precision_of(F(row, precision)),
                          .max_results = 1,

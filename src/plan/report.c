@@ -143,7 +143,7 @@ lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save
                     "%lld GPUs contradict a batch of %lld sequences and the degrees asked for: no "
                     "split divides all of them (%s has %lld heads, %lld layers)",
                     (long long)r->query.gpus, (long long)r->query.batch_seqs, r->model.name,
-                    (long long)r->model.heads, (long long)r->model.layers);
+                    (long long)r->model.n_heads, (long long)r->model.n_layers);
         }
         LT_FAIL(LT_ERR_ARG,
                 "%s contradicts %lld x %s: the leanest of %zu layouts needs %.1f GiB a GPU, there "
@@ -152,7 +152,7 @@ lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save
                 r->found.nearest_bytes / LT_PLAN_GIB, c->gpu.memory_bytes / LT_PLAN_GIB);
     }
     LT_TRY(lt_plan_layout_check(&r->found.best[0].layout, &r->model, c));
-    step_tokens = (double)(r->query.batch_seqs * r->model.seq);
+    step_tokens = (double)(r->query.batch_seqs * r->model.max_seq);
     r->goodput = lt_plan_goodput_estimate(&r->model, c, r->query.gpus, interval_s, async_save);
     r->steps = ceil(r->tokens / step_tokens);
     r->days_pure = r->steps * r->found.best[0].time.step_s / 86400.0;

@@ -107,7 +107,7 @@ static void bar_rows(page *p, const lt_plan_report *r, bool memory) {
     static const char *const kinds[] = {
         "weights", "gradients", "optimiser", "activations and logits", "buffers", "margin"};
     static const char *const parts[] = {
-#define PART_TEXT(field, words) words,
+#define PART_TEXT(field, key, words) words,
         LT_PLAN_PART_MAP(PART_TEXT)};
     const int n = r->found.n_best < 5 ? (int)r->found.n_best : 5;
     const double gib = r->cluster.gpu.memory_bytes;
@@ -119,11 +119,11 @@ static void bar_rows(page *p, const lt_plan_report *r, bool memory) {
     for (int i = 0; i < n; i++) {
         const lt_plan_choice *c = &r->found.best[i];
         const lt_plan_memory *m = &c->memory;
-        const double mem[] = {m->weights, m->gradients, m->optimizer, m->activations + m->logits,
+        const double mem[] = {m->weights, m->gradients, m->optimiser, m->activations + m->logits,
                               m->buffers, m->margin};
         double time[LT_PLAN_PART_COUNT], x = LEFT;
         int k = 0;
-#define PART_VALUE(field, words) time[k++] = c->time.field;
+#define PART_VALUE(field, key, words) time[k++] = c->time.field;
         LT_PLAN_PART_MAP(PART_VALUE)
         snprintf(label, sizeof label, "TP%d PP%d%s%.0d DP%d mb%lld%s", c->layout.tp, c->layout.pp,
                  c->layout.vpp > 1 ? "x" : "", c->layout.vpp > 1 ? c->layout.vpp : 0, c->layout.dp,
@@ -403,7 +403,7 @@ static void answer(page *p, const lt_plan_report *r) {
     put(p,
         "</code>: %.3f s a step of %.2f M tokens, %.1f of %.0f GiB. %zu layouts tried, %zu fit. "
         "Cluster <code>",
-        b->time.step_s, (double)(r->query.batch_seqs * r->model.seq) / 1e6,
+        b->time.step_s, (double)(r->query.batch_seqs * r->model.max_seq) / 1e6,
         b->memory.total / LT_PLAN_GIB, r->cluster.gpu.memory_bytes / LT_PLAN_GIB, r->found.n_tried,
         r->found.n_fit);
     put_escaped(p, r->cluster.name);

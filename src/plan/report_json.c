@@ -23,7 +23,7 @@ static json_t *time_json(const lt_plan_time *t) {
     json_t *o = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "step_s", t->step_s, "tokens_s", t->tokens_s,
                           "tokens_s_gpu", t->tokens_s_gpu, "mfu", t->mfu, "hfu", t->hfu,
                           "comm_total_s", t->comm_total_s);
-#define ADD_PART(field, text) json_object_set_new(o, #field "_s", json_real(t->field));
+#define ADD_PART(field, key, text) json_object_set_new(o, key "_s", json_real(t->field));
     LT_PLAN_PART_MAP(ADD_PART)
 #undef ADD_PART
     return o;
@@ -31,7 +31,7 @@ static json_t *time_json(const lt_plan_time *t) {
 
 static json_t *memory_json(const lt_plan_memory *m) {
     return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:i}", "weights_bytes", m->weights,
-                     "gradients_bytes", m->gradients, "optimizer_bytes", m->optimizer,
+                     "gradients_bytes", m->gradients, "optimizer_bytes", m->optimiser,
                      "activations_bytes", m->activations, "logits_bytes", m->logits,
                      "buffers_bytes", m->buffers, "margin_bytes", m->margin, "total_bytes",
                      m->total, "stage", m->stage);

@@ -27,7 +27,7 @@ static void put_bar(FILE *to, const double *part, const char *letters, int n, do
 
 static void time_parts(const lt_plan_time *t, double out[LT_PLAN_PART_COUNT]) {
     int i = 0;
-#define COPY_PART(field, text) out[i++] = t->field;
+#define COPY_PART(field, key, text) out[i++] = t->field;
     LT_PLAN_PART_MAP(COPY_PART)
 #undef COPY_PART
 }
@@ -58,7 +58,7 @@ static void head(const lt_plan_report *r, FILE *to) {
             100 * b->time.mfu, 100 * r->goodput.ettr, r->mwh >= 1000 ? r->mwh / 1000 : r->mwh,
             r->mwh >= 1000 ? "GWh" : "MWh");
     fprintf(to, "  %.3f s a step of %s tokens, %.0f tokens/s a GPU, %s GPU hours\n", b->time.step_s,
-            lt_plan_big((double)(r->query.batch_seqs * r->model.seq), x), b->time.tokens_s_gpu,
+            lt_plan_big((double)(r->query.batch_seqs * r->model.max_seq), x), b->time.tokens_s_gpu,
             lt_plan_big(r->gpu_hours, y));
     fprintf(to,
             "  a failure every %.1f h; save every %.1f min (%.3g TB, blocks %.1f s); goodput %.1f "
@@ -77,7 +77,7 @@ static void layouts(const lt_plan_report *r, FILE *to, int n_layouts) {
     for (int i = 0; i < n_layouts && (size_t)i < r->found.n_best; i++) {
         const lt_plan_choice *x = &r->found.best[i];
         const lt_plan_memory *m = &x->memory;
-        const double mem[6] = {m->weights, m->gradients, m->optimizer, m->activations + m->logits,
+        const double mem[6] = {m->weights, m->gradients, m->optimiser, m->activations + m->logits,
                                m->buffers, m->margin};
         time_parts(&x->time, parts);
         fprintf(to, "  %-3d %-46s %8.3f %6.1f  ", i + 1, lt_plan_layout_text(text, &x->layout),

@@ -69,7 +69,7 @@ static lt_plan_schedule plain_schedule(const finder *f) {
 }
 
 static void with_schedule(finder *f, lt_plan_layout l) {
-    const int layers = (int)((f->m->layers + l.pp - 1) / l.pp);
+    const int layers = (int)((f->m->n_layers + l.pp - 1) / l.pp);
     const bool chunks = f->q->schedule == 0 || f->q->schedule - 1 == LT_PLAN_INTERLEAVED;
     const bool plain = f->q->schedule == 0 || l.pp == 1 || !chunks;
     if (f->q->vpp > 0) {
@@ -119,7 +119,7 @@ static void with_micro(finder *f, lt_plan_layout l) {
 
 static void with_experts(finder *f, lt_plan_layout l) {
     const int64_t ranks = (int64_t)l.tp * l.cp * l.dp;
-    if (f->m->experts == 0 || f->q->ep > 0) {
+    if (f->m->n_experts == 0 || f->q->ep > 0) {
         l.ep = f->q->ep > 0 ? f->q->ep : 1;
         if (ranks % l.ep != 0) {
             f->pruned[LT_PLAN_PRUNE_SHAPE]++;
@@ -128,8 +128,8 @@ static void with_experts(finder *f, lt_plan_layout l) {
         with_micro(f, l);
         return;
     }
-    for (int64_t ep = 1; ep <= ranks && ep <= f->m->experts; ep *= 2) {
-        if (f->m->experts % ep == 0 && ranks % ep == 0) {
+    for (int64_t ep = 1; ep <= ranks && ep <= f->m->n_experts; ep *= 2) {
+        if (f->m->n_experts % ep == 0 && ranks % ep == 0) {
             l.ep = (int)ep;
             with_micro(f, l);
         }
@@ -174,7 +174,7 @@ static void with_split(finder *f, int tp, int pp) {
 static void enumerate(finder *f) {
     const lt_plan_query *q = f->q;
     for (int tp = q->tp > 0 ? q->tp : 1; tp <= (q->tp > 0 ? q->tp : q->gpus); tp *= 2) {
-        if (f->m->n_attn > 0 && f->m->heads % tp != 0 && q->tp == 0) {
+        if (f->m->n_attn > 0 && f->m->n_heads % tp != 0 && q->tp == 0) {
             f->pruned[LT_PLAN_PRUNE_SHAPE]++;
             continue;
         }
@@ -183,11 +183,11 @@ static void enumerate(finder *f) {
             break;
         }
         for (int pp = q->pp > 0 ? q->pp : 1;
-             pp <= (q->pp > 0 ? q->pp : f->m->layers) && pp <= q->gpus; pp++) {
+             pp <= (q->pp > 0 ? q->pp : f->m->n_layers) && pp <= q->gpus; pp++) {
             if (q->gpus % ((int64_t)tp * pp) != 0) {
                 continue;
             }
-            if (q->pp == 0 && f->m->layers % pp != 0 && f->m->layers / pp < 4) {
+            if (q->pp == 0 && f->m->n_layers % pp != 0 && f->m->n_layers / pp < 4) {
                 /* Uneven stages of few layers wait for the fullest. */
                 f->pruned[LT_PLAN_PRUNE_SHAPE]++;
                 continue;
@@ -261,31 +261,31 @@ static void simulate_best(const finder *f, lt_plan_choice *list, size_t n) {
 static lt_err check_degrees(const lt_plan_model *m, const lt_plan_query *q) {
     const int64_t tp = q->tp > 0 ? q->tp : 1, pp = q->pp > 0 ? q->pp : 1,
                   cp = q->cp > 0 ? q->cp : 1;
-    const int64_t stage = q->pp > 0 ? (m->layers + pp - 1) / pp : 0;
+    const int64_t stage = q->pp > 0 ? (m->n_layers + pp - 1) / pp : 0;
     if (q->gpus % (tp * pp * cp) != 0) {
         LT_FAIL(LT_ERR_ARG,
                 "tp %lld x pp %lld x cp %lld contradicts %lld GPUs: it does not divide them",
                 (long long)tp, (long long)pp, (long long)cp, (long long)q->gpus);
     }
-    if (m->n_attn > 0 && m->heads % tp != 0) {
+    if (m->n_attn > 0 && m->n_heads % tp != 0) {
         LT_FAIL(LT_ERR_ARG, "tp %lld contradicts the %lld attention heads of %s", (long long)tp,
-                (long long)m->heads, m->name);
+                (long long)m->n_heads, m->name);
     }
-    if (pp > m->layers) {
+    if (pp > m->n_layers) {
         LT_FAIL(LT_ERR_ARG, "pp %lld contradicts the %lld layers of %s", (long long)pp,
-                (long long)m->layers, m->name);
+                (long long)m->n_layers, m->name);
     }
     if (cp > 1 && q->seq % (2 * cp) != 0) {
         LT_FAIL(LT_ERR_ARG,
                 "cp %lld contradicts sequences of %lld tokens: they must divide by %lld",
                 (long long)cp, (long long)q->seq, (long long)(2 * cp));
     }
-    if (q->ep > 1 && m->experts == 0) {
+    if (q->ep > 1 && m->n_experts == 0) {
         LT_FAIL(LT_ERR_ARG, "ep %d contradicts %s, which has no experts", q->ep, m->name);
     }
-    if (q->ep > 1 && m->experts % q->ep != 0) {
+    if (q->ep > 1 && m->n_experts % q->ep != 0) {
         LT_FAIL(LT_ERR_ARG, "ep %d contradicts the %lld experts of %s", q->ep,
-                (long long)m->experts, m->name);
+                (long long)m->n_experts, m->name);
     }
     if (q->vpp > 1 && q->pp == 1) {
         LT_FAIL(LT_ERR_ARG, "%d virtual stages contradict pp 1 (no pipeline)", q->vpp);
@@ -342,7 +342,7 @@ lt_err lt_plan_search(const lt_plan_model *m, const lt_plan_cluster *c, const lt
     LT_ASSERT(m != NULL && c != NULL && q != NULL && out != NULL);
     *out = (lt_plan_found){0};
     if (q->seq > 0) {
-        model.seq = q->seq;
+        model.max_seq = q->seq;
     }
     LT_TRY(check(&model, c, q));
     enumerate(&f);

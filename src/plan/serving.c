@@ -29,7 +29,7 @@ static double kv_token_bytes(const lt_plan_model *m, double each) {
     if (m->kv_rank > 0) {
         return layers * (double)(m->kv_rank + m->rope_dim) * each; /* The latent is what is kept. */
     }
-    return layers * 2.0 * (double)(m->kv_heads * m->head_dim) * each;
+    return layers * 2.0 * (double)(m->n_kv_heads * m->head_dim) * each;
 }
 
 /* Weight bytes one decode step of b tokens reads, of the whole model. */
@@ -37,13 +37,13 @@ static double touched_bytes(const lt_plan_model *m, double b, double each) {
     const lt_plan_params p = lt_plan_model_params(m);
     double moe = 0;
     if (m->n_moe > 0) {
-        const double routed = (double)m->n_moe * (double)m->experts * (m->gated ? 3.0 : 2.0) *
-                              (double)m->expert_ffn *
+        const double routed = (double)m->n_moe * (double)m->n_experts * (m->gated ? 3.0 : 2.0) *
+                              (double)m->expert_ffn_width *
                               (double)(m->latent > 0 ? m->latent : m->width);
-        const double share = 1.0 - pow(1.0 - (double)m->topk / (double)m->experts, b);
+        const double share = 1.0 - pow(1.0 - (double)m->top_k / (double)m->n_experts, b);
         moe = p.moe - routed + routed * share;
     }
-    return (p.attention + p.dense + moe + (double)m->vocab * (double)m->width) * each;
+    return (p.attention + p.dense + moe + (double)m->vocab_size * (double)m->width) * each;
 }
 
 static double step_s(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_serve_query *q,
@@ -51,13 +51,13 @@ static double step_s(const lt_plan_model *m, const lt_plan_cluster *c, const lt_
     const double each = lt_plan_precision_bytes(q->precision),
                  bandwidth = c->gpu.memory_gbps * LT_PLAN_GB * BANDWIDTH_SHARE;
     const double read = touched_bytes(m, b, each) / q->tp / bandwidth;
-    const double kv_split = m->kv_rank > 0 ? 1.0 : lt_plan_min(q->tp, (double)m->kv_heads);
+    const double kv_split = m->kv_rank > 0 ? 1.0 : lt_plan_min(q->tp, (double)m->n_kv_heads);
     const double kv = b * context * kv_token_bytes(m, q->kv_bytes) / kv_split / bandwidth;
     const double flops = 2.0 *
                          (lt_plan_model_params(m).active - lt_plan_model_params(m).embedding) * b /
                          q->tp;
     const double compute = flops / (c->gpu.peak_tflops[q->precision] * 1e12 * PRODUCT_SHARE);
-    const double comm = q->tp > 1 ? 2.0 * (double)m->layers *
+    const double comm = q->tp > 1 ? 2.0 * (double)m->n_layers *
                                         (lt_plan_collective_s(c, LT_PLAN_ALL_REDUCE,
                                                               b * (double)m->width * 2.0, q->tp, 1))
                                   : 0.0;
@@ -71,8 +71,9 @@ lt_plan_serve lt_plan_serve_estimate(const lt_plan_model *m, const lt_plan_clust
                  context = (double)q->prompt + 0.5 * (double)q->output;
     const double room = MEMORY_SHARE * c->gpu.memory_bytes * q->tp -
                         ACTIVATION_GB * LT_PLAN_GB * q->tp;
-    const double kv_copies = m->kv_rank > 0 ? q->tp
-                                            : lt_plan_max(1.0, (double)q->tp / (double)m->kv_heads);
+    const double kv_copies = m->kv_rank > 0
+                                 ? q->tp
+                                 : lt_plan_max(1.0, (double)q->tp / (double)m->n_kv_heads);
     const lt_plan_params p = lt_plan_model_params(m);
     double prefill_flops, peak, cycle;
 

@@ -19,7 +19,7 @@
      * likewise: 0.3 to 0.6. */
 #define HIDDEN_COST 0.40
 #define TOKEN_BYTES 4.0 /* Of a shard: a 32-bit id. */
-#define OPTIMIZER_BYTES                                                                            \
+#define OPTIMISER_BYTES                                                                            \
     34.0 /* Read g m v p, write m v p and the bf16 copy, read g once more for the norm. */
 #define BF16_MOMENTS_SAVE 8.0 /* Of these with m and v in bf16. */
 
@@ -60,7 +60,7 @@ static stage stage_of(const lt_plan_job *j) {
     const double ep_f = hide(s.f.ep_s, k->ep_overlap, busy(&s.f)).exposed;
     const double ep_b = hide(s.b.ep_s, k->ep_overlap, busy(&s.b)).exposed +
                         hide(s.r.ep_s, k->ep_overlap, busy(&s.r)).exposed;
-    const double layers = (double)((j->m->layers + j->l->pp - 1) / j->l->pp);
+    const double layers = (double)((j->m->n_layers + j->l->pp - 1) / j->l->pp);
     s.tp = tp_f + tp_b;
     s.cp = cp_f + cp_b;
     s.ep = ep_f + ep_b;
@@ -78,7 +78,7 @@ static stage stage_of(const lt_plan_job *j) {
 
 static void pipeline_parts(const lt_plan_job *j, const stage *s, bool simulate, lt_plan_time *t) {
     const lt_plan_layout *l = j->l;
-    const double bytes = (double)(l->micro * j->m->seq) / l->cp * (double)j->m->width * 2.0 /
+    const double bytes = (double)(l->micro * j->m->max_seq) / l->cp * (double)j->m->width * 2.0 /
                          (l->sp || l->tp > 1 ? l->tp : 1);
     const int64_t stride = (int64_t)l->tp * l->cp * (l->dp_outer ? 1 : l->dp);
     const double send = l->pp > 1 ? lt_plan_collective_s(j->c, LT_PLAN_SEND, bytes, 2, stride)
@@ -167,7 +167,7 @@ static void data_parts(const lt_plan_job *j, const stage *s, lt_plan_time *t) {
     t->comm_total_s += reduce + gather;
 }
 
-static void optimizer_part(const lt_plan_job *j, lt_plan_time *t) {
+static void optimiser_part(const lt_plan_job *j, lt_plan_time *t) {
     const lt_plan_layout *l = j->l;
     const lt_plan_share p = lt_plan_stage_params(j->m, l, 0);
     const double own = l->zero >= 1 ? p.dense / lt_plan_zero_ranks(l) +
@@ -176,7 +176,7 @@ static void optimizer_part(const lt_plan_job *j, lt_plan_time *t) {
     if (l->tune == LT_PLAN_TUNE_LORA) {
         return;
     }
-    t->optimizer = own * (OPTIMIZER_BYTES - (l->bf16_moments ? BF16_MOMENTS_SAVE : 0.0)) /
+    t->optimiser = own * (OPTIMISER_BYTES - (l->bf16_moments ? BF16_MOMENTS_SAVE : 0.0)) /
                    (j->c->gpu.memory_gbps * LT_PLAN_GB * j->c->stack.memory);
 }
 
@@ -185,16 +185,16 @@ static lt_plan_time estimate(const lt_plan_model *m, const lt_plan_cluster *c,
     const lt_plan_job j = {m, c, l};
     const stage s = stage_of(&j);
     const double gpus = (double)lt_plan_layout_gpus(l),
-                 tokens = (double)(l->micro * l->accum * l->dp) * (double)m->seq;
+                 tokens = (double)(l->micro * l->accum * l->dp) * (double)m->max_seq;
     const double peak = c->gpu.peak_tflops[LT_PLAN_BF16] * 1e12;
     lt_plan_time t = {0};
 
     LT_ASSERT(m != NULL && c != NULL && l != NULL);
     pipeline_parts(&j, &s, simulate, &t);
     data_parts(&j, &s, &t);
-    optimizer_part(&j, &t);
+    optimiser_part(&j, &t);
     t.step_s = t.gemm + t.attention + t.elementwise + t.launch + t.tp_comm + t.cp_comm + t.ep_comm +
-               t.pp_comm + t.dp_comm + t.bubble + t.optimizer;
+               t.pp_comm + t.dp_comm + t.bubble + t.optimiser;
     /* The next batch is read while this one computes. */
     t.data = lt_plan_max(0.0,
                          tokens * TOKEN_BYTES / (c->storage_read_gbps * LT_PLAN_GB) - t.step_s);
@@ -205,7 +205,7 @@ static lt_plan_time estimate(const lt_plan_model *m, const lt_plan_cluster *c,
     }
     t.tokens_s = tokens / t.step_s;
     t.tokens_s_gpu = t.tokens_s / gpus;
-    t.mfu = t.tokens_s_gpu * lt_plan_model_flops(m, LT_PLAN_FLOPS_MODEL_CAUSAL, m->seq) / peak;
+    t.mfu = t.tokens_s_gpu * lt_plan_model_flops(m, LT_PLAN_FLOPS_MODEL_CAUSAL, m->max_seq) / peak;
     if (l->tune == LT_PLAN_TUNE_LORA) {
         t.mfu *= 2.0 / 3.0; /* No weight gradients: 4 N of the 6 N. */
     }

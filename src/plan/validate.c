@@ -139,7 +139,7 @@ static bool in_group(const lt_point_result *r, const void *what) {
 
 static bool of_kind(const lt_point_result *r, const void *what) {
     const lt_plan_kind kind = *(const lt_plan_kind *)what;
-    const bool narrow = r->job.query.precision > LT_PLAN_BF16, moe = r->job.model.experts > 0;
+    const bool narrow = r->job.query.precision > LT_PLAN_BF16, moe = r->job.model.n_experts > 0;
     return r->job.measured_s > 0 && (kind == LT_PLAN_KIND_DENSE  ? !moe
                                      : kind == LT_PLAN_KIND_MOE  ? moe
                                      : kind == LT_PLAN_KIND_WIDE ? !narrow

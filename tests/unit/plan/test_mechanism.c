@@ -55,14 +55,14 @@ static lt_plan_cluster plain(void) {
  * 3 8B. */
 static lt_plan_model dense(void) {
     return (lt_plan_model){.name = "dense",
-                           .layers = 32,
+                           .n_layers = 32,
                            .width = 4096,
-                           .heads = 32,
-                           .kv_heads = 8,
+                           .n_heads = 32,
+                           .n_kv_heads = 8,
                            .head_dim = 128,
-                           .ffn = 14336,
-                           .vocab = 128256,
-                           .seq = 8192,
+                           .ffn_width = 14336,
+                           .vocab_size = 128256,
+                           .max_seq = 8192,
                            .n_attn = 32,
                            .n_dense = 32,
                            .gated = true};
@@ -120,9 +120,9 @@ static lt_plan_model routed(void) {
     lt_plan_model m = dense();
     m.n_dense = 0;
     m.n_moe = 32;
-    m.experts = 64;
-    m.topk = 8;
-    m.expert_ffn = 1024;
+    m.n_experts = 64;
+    m.top_k = 8;
+    m.expert_ffn_width = 1024;
     return m;
 }
 
@@ -355,7 +355,7 @@ static void the_fullest_chunk_counts(void **state) {
     lt_plan_layout l = layout();
     const lt_plan_job j = {&m, &c, &l};
     (void)state;
-    m.layers = m.n_attn = m.n_dense = 30;
+    m.n_layers = m.n_attn = m.n_dense = 30;
     l.pp = 4;
     l.vpp = 2;
     l.recompute = LT_PLAN_RECOMPUTE_FULL;
@@ -411,9 +411,9 @@ static void sharded_state_is_gathered_and_stepped(void **state) {
     c.stack.dp_overlap = 0;
     t = lt_plan_step_estimate(&m, &c, &l); /* ZeRO-1: once a step. */
     near(t.dp_comm, 2.0 * gather, 1e-9);
-    near(t.optimizer, params / 8.0 * 34.0 / 1000e9, 1e-9);
+    near(t.optimiser, params / 8.0 * 34.0 / 1000e9, 1e-9);
     l.bf16_moments = true; /* Two moments read and written in 2 bytes instead of 4. */
-    near(lt_plan_step_estimate(&m, &c, &l).optimizer, params / 8.0 * 26.0 / 1000e9, 1e-9);
+    near(lt_plan_step_estimate(&m, &c, &l).optimiser, params / 8.0 * 26.0 / 1000e9, 1e-9);
     l.zero = 3; /* Twice gathered and once reduced, each of 4 micro-batches. */
     t = lt_plan_step_estimate(&m, &c, &l);
     near(t.dp_comm, 4.0 * 3.0 * gather, 1e-9);
@@ -423,7 +423,7 @@ static void sharded_state_is_gathered_and_stepped(void **state) {
     l.cp = 2;
     l.zero = 1;
     l.bf16_moments = false;
-    near(lt_plan_step_estimate(&m, &c, &l).optimizer, params / 8.0 * 34.0 / 1000e9, 1e-9);
+    near(lt_plan_step_estimate(&m, &c, &l).optimiser, params / 8.0 * 34.0 / 1000e9, 1e-9);
     l.cp = 1;
     l.dp = 16;
     t = lt_plan_step_estimate(&m, &c, &l);

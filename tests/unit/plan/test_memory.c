@@ -81,7 +81,7 @@ static void zero_shards_as_its_paper_says(void **state) {
                                   .accum = 1,
                                   .precision = LT_PLAN_BF16};
         const lt_plan_memory r = lt_plan_memory_estimate(&m, &c, &l);
-        near((r.weights + r.gradients + r.optimizer) * 7.5e9 / lt_plan_model_params(&m).total / 1e9,
+        near((r.weights + r.gradients + r.optimiser) * 7.5e9 / lt_plan_model_params(&m).total / 1e9,
              want[zero], 0.02);
     }
 }
@@ -103,7 +103,7 @@ static void gpt3_state_is_the_theses(void **state) {
     (void)state;
     assert_int_equal(lt_plan_model_load(&m, "gpt3-175b"), LT_OK);
     r = lt_plan_memory_estimate(&m, &c, &l);
-    near(r.weights + r.gradients + r.optimizer, 2.8e12, 0.005);
+    near(r.weights + r.gradients + r.optimiser, 2.8e12, 0.005);
 }
 
 static void moments_in_bf16_save_four_bytes(void **state) {
@@ -124,8 +124,8 @@ static void moments_in_bf16_save_four_bytes(void **state) {
     whole = lt_plan_memory_estimate(&m, &c, &l);
     l.bf16_moments = true;
     half = lt_plan_memory_estimate(&m, &c, &l);
-    near(whole.optimizer - half.optimizer, 4.0 * lt_plan_model_params(&m).total, 1e-9);
-    near(half.optimizer, 8.0 * lt_plan_model_params(&m).total, 1e-9);
+    near(whole.optimiser - half.optimiser, 4.0 * lt_plan_model_params(&m).total, 1e-9);
+    near(half.optimiser, 8.0 * lt_plan_model_params(&m).total, 1e-9);
 }
 
 static void parts_sum_and_split(void **state) {
@@ -146,7 +146,7 @@ static void parts_sum_and_split(void **state) {
     (void)state;
     assert_int_equal(lt_plan_model_load(&m, "llama3-70b"), LT_OK);
     a = lt_plan_memory_estimate(&m, &c, &l);
-    near(a.weights + a.gradients + a.optimizer + a.activations + a.logits + a.buffers + a.margin,
+    near(a.weights + a.gradients + a.optimiser + a.activations + a.logits + a.buffers + a.margin,
          a.total, 1e-12);
     l.recompute = LT_PLAN_RECOMPUTE_FULL;
     b = lt_plan_memory_estimate(&m, &c, &l);
@@ -195,7 +195,7 @@ static void activations_are_the_tables(void **state) {
     lt_plan_model m;
     (void)state;
     assert_int_equal(lt_plan_model_load(&m, "llama3-8b"), LT_OK);
-    m.vocab = 64; /* The fullest stage is the one that holds most, or the last. */
+    m.vocab_size = 64; /* The fullest stage is the one that holds most, or the last. */
     for (int i = 0; i < 4; i++) {
         lt_plan_layout l = {.tp = 1,
                             .pp = 4,
@@ -213,7 +213,7 @@ static void activations_are_the_tables(void **state) {
             lt_schedule_open(&t, &(lt_schedule_shape){rows[i].table, 4, rows[i].chunks, 16}),
             LT_OK);
         const double layer = lt_plan_activation_layer_bytes(&m, &l, c.stack.attention);
-        near(all / (layer * (double)m.layers / 4), (double)t.rows[0].held / rows[i].chunks, 0.01);
+        near(all / (layer * (double)m.n_layers / 4), (double)t.rows[0].held / rows[i].chunks, 0.01);
         lt_schedule_close(&t);
     }
 }
