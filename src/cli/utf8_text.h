@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/text_utf8.h"
 #include "data/tokenizer/unicode.h"
 #include "lateen/base.h"
 
@@ -16,16 +17,19 @@
 
 /* Counts of what was replaced in a stream of texts. */
 typedef struct {
-    uint64_t parts, texts;
-    uint64_t line; /* Position of the first part: line of its text, and byte in it. */
+    uint64_t parts, lone, texts; /* lone: the parts that were lone surrogate escapes. */
+    uint64_t line;               /* Position of the first part: line of its text, and byte in it. */
     size_t byte;
 } lt_utf8_tally;
 
-/* No-op if *text is valid UTF-8. Otherwise, fails with FORMAT if `fails` is set; if not, *text and
- * *n become a repaired copy in *room, 0-terminated, and the replaced parts are added to the tally.
- * The message names what and line (0: none). */
+/* No-op if *text is valid UTF-8 and there are no lone escapes. Otherwise, fails with FORMAT if
+ * `fails` is set; if not, *text and *n become a repaired copy in *room, 0-terminated, and the
+ * replaced parts are added to the tally. *lone (may be NULL) are the lone surrogate escapes of the
+ * JSON that *text is or came from: they are counted here and replaced by the caller. The message
+ * names what and line (0: none). */
 LT_MUST_USE lt_err lt_utf8_mend(const char *what, uint64_t line, bool fails, const char **text,
-                                size_t *n, lt_text *room, lt_utf8_tally *tally);
+                                size_t *n, const lt_lone_escapes *lone, lt_text *room,
+                                lt_utf8_tally *tally);
 
 /* Report the tally in the log, unless it is empty. */
 void lt_utf8_tell(const char *what, const lt_utf8_tally *tally);

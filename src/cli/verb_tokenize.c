@@ -10,6 +10,7 @@
 #include "cli/tokenize_files.h"
 #include "cli/utf8_text.h"
 #include "cli/verb.h"
+#include "data/json_line.h"
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/json_pull.h"
 #include "lateen/tokenizer.h"
@@ -100,9 +101,9 @@ static lt_err next_line(line_reader *r, const char **line, size_t *n, bool *more
     }
 }
 
-/* The string of the member "text" of a line, which is one JSON object. *text is valid until the
- * next call. */
-static lt_err text_of_line(const char *line, size_t n, lt_text *out) {
+/* The string of the member "text" of a line, which is one JSON object, and its lone surrogate
+ * escapes, which are U+FFFD in it. */
+static lt_err text_of_line(const char *line, size_t n, lt_text *out, lt_lone_escapes *lone) {
     lt_err err = LT_OK;
     lt_json_pull j = lt_json_pull_over(line, n, "standard input");
     lt_slice key, value;
@@ -117,6 +118,7 @@ static lt_err text_of_line(const char *line, size_t n, lt_text *out) {
         }
         if (lt_slice_is(key, "text")) {
             LT_TRY_DONE(lt_json_pull_string(&j, &value));
+            *lone = j.lone;
             out->n = 0;
             LT_TRY_DONE(lt_text_put(out, value.data, value.n));
             found = true;
@@ -192,17 +194,22 @@ typedef struct {
 static lt_err encode_line(line_encoder *e, const char *line, size_t n, uint64_t number,
                           lt_text *out) {
     unsigned char *mask = NULL;
+    lt_lone_escapes lone = {0};
     size_t unused;
     lt_err err;
     e->ids.n = 0;
     if (e->chat->on) {
-        LT_TRY(lt_utf8_mend(STDIN_NAME, number, e->fails, &line, &n, &e->mended, &e->tally));
+        lone = lt_json_line_lone(line, n);
+        LT_TRY(lt_utf8_mend(STDIN_NAME, number, e->fails, &line, &n, &lone, &e->mended, &e->tally));
+        if (lone.n > 0) { /* The line is now the copy. */
+            lt_json_line_replace_lone(e->mended.data, n);
+        }
         LT_TRY(lt_chat_rows_encode(&e->chat->rows, e->s, line, n, &e->ids, &mask, &unused));
     } else {
-        LT_TRY(text_of_line(line, n, &e->text));
+        LT_TRY(text_of_line(line, n, &e->text, &lone));
         line = e->text.data;
         n = e->text.n;
-        LT_TRY(lt_utf8_mend(STDIN_NAME, number, e->fails, &line, &n, &e->mended, &e->tally));
+        LT_TRY(lt_utf8_mend(STDIN_NAME, number, e->fails, &line, &n, &lone, &e->mended, &e->tally));
         LT_TRY(lt_tokenizer_encode(e->t, e->s, line, n, e->flags, &e->ids));
     }
     err = put_ids(out, &e->ids, mask);

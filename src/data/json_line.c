@@ -247,10 +247,10 @@ static char *put_code_point(char *to, uint32_t x) {
     return to;
 }
 
-/* Decode \uXXXX with p after the u, and a low surrogate after it; NULL: a lone surrogate that is
- * not allowed. */
+/* Decode \uXXXX with p after the u, and a low surrogate after it. A lone surrogate becomes
+ * U+FFFD. */
 static const unsigned char *unescape_unicode(char **to, const unsigned char *p,
-                                             const unsigned char *end, bool replace_lone) {
+                                             const unsigned char *end, bool *is_lone) {
     uint32_t x = hex4(p);
     p += 4;
     if (x >= 0xD800 && x < 0xDC00 && end - p >= 6 && p[0] == '\\' && p[1] == 'u') {
@@ -260,22 +260,18 @@ static const unsigned char *unescape_unicode(char **to, const unsigned char *p,
             p += 6;
         }
     }
-    if (x >= 0xD800 && x < 0xE000) {
-        if (!replace_lone) {
-            return NULL;
-        }
-        x = 0xFFFD;
-    }
-    *to = put_code_point(*to, x);
+    *is_lone = x >= 0xD800 && x < 0xE000;
+    *to = put_code_point(*to, *is_lone ? 0xFFFD : x);
     return p;
 }
 
 /* Write the literal's text to `to`, which holds at least s->bytes: no escape is shorter than its
  * text. */
 static lt_err unescape(char *to, size_t *bytes, const cursor *c, const literal *s,
-                       bool replace_lone) {
+                       lt_lone_escapes *lone) {
     const unsigned char *p = s->p, *end = s->p + s->bytes;
     char *start = to;
+    bool is_lone;
     while (p < end) {
         static const char from[] = "\"\\/bfnrt", plain[] = "\"\\/\b\f\n\r\t";
         const unsigned char *slash = memchr(p, '\\', (size_t)(end - p));
@@ -292,8 +288,10 @@ static lt_err unescape(char *to, size_t *bytes, const cursor *c, const literal *
             continue;
         }
         slash = p;
-        p = unescape_unicode(&to, p + 2, end, replace_lone);
-        if (p == NULL) {
+        p = unescape_unicode(&to, p + 2, end, &is_lone);
+        if (is_lone && lone != NULL) {
+            lone->first = lone->n++ == 0 ? (size_t)(slash - c->start) : lone->first;
+        } else if (is_lone) {
             LT_FAIL(LT_ERR_FORMAT, "column %zu: lone surrogate %.6s",
                     (size_t)(slash - c->start) + 1, (const char *)slash);
         }
@@ -309,9 +307,10 @@ static lt_err key_matches(bool *same, lt_text_buffer *buffer, const cursor *c, c
     const size_t field_bytes = strlen(field);
     size_t bytes = key->bytes;
     const void *text = key->p;
+    lt_lone_escapes lone = {0};
     if (key->escaped) {
         LT_TRY(lt_text_buffer_reserve(buffer, key->bytes));
-        LT_TRY(unescape(buffer->data, &bytes, c, key, true));
+        LT_TRY(unescape(buffer->data, &bytes, c, key, &lone));
         text = buffer->data;
     }
     *same = bytes == field_bytes && memcmp(text, field, bytes) == 0;
@@ -319,7 +318,7 @@ static lt_err key_matches(bool *same, lt_text_buffer *buffer, const cursor *c, c
 }
 
 lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *line, size_t bytes,
-                           const char *field, bool replace_lone) {
+                           const char *field, lt_lone_escapes *lone) {
     const unsigned char *start = (const unsigned char *)line;
     cursor c = {.start = start, .p = start, .end = start + bytes};
     literal key, value = {0}; /* The string of the field's last occurrence. */
@@ -366,7 +365,10 @@ lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *l
         LT_FAIL(LT_ERR_NOT_FOUND, "no member '%s'", field);
     }
     LT_TRY(lt_text_buffer_reserve(out, value.bytes + 1));
-    return unescape(out->data, out_bytes, &c, &value, replace_lone);
+    if (lone != NULL) {
+        *lone = (lt_lone_escapes){0};
+    }
+    return unescape(out->data, out_bytes, &c, &value, lone);
 }
 
 /* The code of "\uXXXX" at p; UINT32_MAX: there is none. */
@@ -382,8 +384,8 @@ static uint32_t unicode_escape(const unsigned char *p, const unsigned char *end)
     return hex4(p + 2);
 }
 
-void lt_json_line_replace_lone(char *line, size_t bytes) {
-    unsigned char *p = (unsigned char *)line, *const end = p + bytes;
+/* The first lone surrogate escape from p on, or NULL. */
+static const unsigned char *next_lone(const unsigned char *p, const unsigned char *end) {
     while ((p = memchr(p, '\\', (size_t)(end - p))) != NULL) {
         const uint32_t x = unicode_escape(p, end);
         const uint32_t low = x >> 10 == 0xD800 >> 10 ? unicode_escape(p + 6, end) : 0;
@@ -391,8 +393,25 @@ void lt_json_line_replace_lone(char *line, size_t bytes) {
         if (low >= 0xDC00 && low < 0xE000) {
             bytes_here = 12;
         } else if (x >= 0xD800 && x < 0xE000) {
-            memcpy(p + 2, "fffd", 4);
+            return p;
         }
         p += (size_t)(end - p) < bytes_here ? (size_t)(end - p) : bytes_here;
+    }
+    return NULL;
+}
+
+lt_lone_escapes lt_json_line_lone(const char *line, size_t bytes) {
+    const unsigned char *const start = (const unsigned char *)line, *const end = start + bytes;
+    lt_lone_escapes lone = {0};
+    for (const unsigned char *p = next_lone(start, end); p != NULL; p = next_lone(p + 6, end)) {
+        lone.first = lone.n++ == 0 ? (size_t)(p - start) : lone.first;
+    }
+    return lone;
+}
+
+void lt_json_line_replace_lone(char *line, size_t bytes) {
+    const unsigned char *const start = (const unsigned char *)line, *const end = start + bytes;
+    for (const unsigned char *p = next_lone(start, end); p != NULL; p = next_lone(p + 6, end)) {
+        memcpy(line + (p - start) + 2, "fffd", 4);
     }
 }

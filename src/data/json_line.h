@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "data/text_utf8.h"
 #include "lateen/base.h"
 
 #define LT_JSON_LINE_DEPTH 512
@@ -25,13 +26,17 @@ LT_MUST_USE lt_err lt_text_buffer_reserve(lt_text_buffer *b, size_t bytes);
 void lt_text_buffer_free(lt_text_buffer *b);
 
 /* Unescape the string member `field` of the object line[0..bytes) into out->data; *out_bytes is its
- * length. A lone surrogate escape fails, or becomes U+FFFD when replace_lone. FORMAT: not JSON, or
- * not a string; NOT_FOUND: no such member, or null. Error texts begin with the column; the caller
- * adds file and line. */
+ * length. A lone surrogate escape fails if lone is NULL; otherwise it becomes U+FFFD, and *lone is
+ * set to their number in this string and the position of the first in the line. FORMAT: not JSON,
+ * or not a string; NOT_FOUND: no such member, or null. Error texts begin with the column; the
+ * caller adds file and line. */
 LT_MUST_USE lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *line,
-                                       size_t bytes, const char *field, bool replace_lone);
+                                       size_t bytes, const char *field, lt_lone_escapes *lone);
 
-/* Replace each lone surrogate escape of a line by \ufffd, in place. */
+/* The lone surrogate escapes of a whole line, which need not be JSON. */
+lt_lone_escapes lt_json_line_lone(const char *line, size_t bytes);
+
+/* Replace each of them by \ufffd, in place. */
 void lt_json_line_replace_lone(char *line, size_t bytes);
 
 #endif

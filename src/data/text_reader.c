@@ -12,6 +12,7 @@
 
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,9 +33,10 @@
 
 typedef enum { CUT_FILE, CUT_LINE, CUT_BLANK, CUT_SEPARATOR } cut_rule;
 
-/* Counts of invalid UTF-8 that was replaced; several threads add to them. */
+/* Counts of what was replaced; several threads add to them. parts: all of them; lone: those that
+ * were lone surrogate escapes; first: byte of the unpacked file. */
 typedef struct {
-    atomic_ullong parts, records, first; /* first: byte of the unpacked file */
+    atomic_ullong parts, lone, records, first;
 } mended;
 
 struct lt_text_reader {
@@ -151,9 +153,13 @@ void lt_text_reader_close(lt_text_reader *r) {
         return;
     }
     if (r->mended != NULL && atomic_load(&r->mended->parts) > 0) {
-        lt_log_warn("%s: invalid UTF-8: %llu parts in %llu documents, the first at byte %llu; each "
-                    "is read as U+FFFD",
-                    r->path, atomic_load(&r->mended->parts), atomic_load(&r->mended->records),
+        char lone[64] = "";
+        if (atomic_load(&r->mended->lone) > 0) {
+            snprintf(lone, sizeof lone, LT_LONE_ESCAPES_SAID, atomic_load(&r->mended->lone));
+        }
+        lt_log_warn("%s: invalid UTF-8: %llu parts%s in %llu documents, the first at byte %llu; "
+                    "each is read as U+FFFD",
+                    r->path, atomic_load(&r->mended->parts), lone, atomic_load(&r->mended->records),
                     atomic_load(&r->mended->first));
     }
     free(r->mended);
@@ -276,22 +282,31 @@ lt_err lt_text_reader_next(lt_text_reader *r, lt_text_record *out, bool *more) {
     return LT_ERR_ARG;
 }
 
-static void count_invalid(mended *m, const lt_text_record *record) {
-    size_t first = 0;
-    const size_t parts = lt_utf8_count_invalid(record->data, record->bytes, &first);
+/* Add parts of a record to the counts; the first of them is at byte `first` of the record. */
+static void count(mended *m, lt_text_record *record, size_t parts, size_t first) {
     const unsigned long long at = record->offset + first;
     unsigned long long before = atomic_load(&m->first);
     atomic_fetch_add(&m->parts, parts);
-    atomic_fetch_add(&m->records, 1);
+    atomic_fetch_add(&m->records, !record->mended);
+    record->mended = true;
     while (at < before && !atomic_compare_exchange_weak(&m->first, &before, at)) {}
+}
+
+/* Lone escapes of text that may be a repaired copy of the record. Where that moved them, the
+ * record's first invalid part is before them, so that `first` is still right. */
+static void count_lone(mended *m, lt_text_record *record, const lt_lone_escapes *lone) {
+    if (lone->n > 0) {
+        count(m, record, lone->n, lone->first);
+        atomic_fetch_add(&m->lone, lone->n);
+    }
 }
 
 /* The record as valid UTF-8: itself, or a repaired copy in the buffer, after space for as many
  * bytes again. */
-static lt_err valid_record(const lt_text_reader *r, const lt_text_record *record, bool counts,
-                           lt_text_buffer *buffer, const char **text, size_t *bytes) {
+static lt_err valid_record(const lt_text_reader *r, lt_text_record *record, lt_text_buffer *buffer,
+                           const char **text, size_t *bytes) {
     const size_t valid = lt_utf8_valid_prefix(record->data, record->bytes);
-    size_t fixed_bytes;
+    size_t fixed_bytes, first = 0;
 
     *text = record->data;
     *bytes = record->bytes;
@@ -303,8 +318,10 @@ static lt_err valid_record(const lt_text_reader *r, const lt_text_record *record
                 (unsigned long long)record->line, (unsigned char)record->data[valid],
                 (unsigned long long)(record->offset + valid));
     }
-    if (counts) {
-        count_invalid(r->mended, record);
+    if (!record->searched) {
+        const size_t parts = lt_utf8_count_invalid(record->data, record->bytes, &first);
+        count(r->mended, record, parts, first);
+        record->searched = true;
     }
     fixed_bytes = lt_utf8_replace_invalid(NULL, record->data, record->bytes);
     LT_TRY(lt_text_buffer_reserve(buffer, 2 * fixed_bytes + 1));
@@ -314,41 +331,53 @@ static lt_err valid_record(const lt_text_reader *r, const lt_text_record *record
     return LT_OK;
 }
 
-lt_err lt_text_record_line(const lt_text_reader *r, const lt_text_record *record,
-                           lt_text_buffer *buffer, const char **text, size_t *bytes) {
-    LT_TRY(valid_record(r, record, true, buffer, text, bytes));
-    if (r->jsonl && r->utf8 == LT_UTF8_REPLACE) { /* In a copy, which the record may already be. */
+lt_err lt_text_record_line(const lt_text_reader *r, lt_text_record *record, lt_text_buffer *buffer,
+                           const char **text, size_t *bytes) {
+    lt_lone_escapes lone = {0};
+    LT_TRY(valid_record(r, record, buffer, text, bytes));
+    if (r->jsonl) {
+        lone = lt_json_line_lone(*text, *bytes);
+    }
+    if (lone.n > 0 && r->utf8 != LT_UTF8_REPLACE) {
+        LT_FAIL(LT_ERR_FORMAT, "%s:%llu: column %zu: lone surrogate %.6s", r->path,
+                (unsigned long long)record->line, lone.first + 1, *text + lone.first);
+    }
+    if (lone.n > 0) { /* In a copy, which the record may already be. */
         const char *from = *text;
         LT_TRY(from == record->data ? lt_text_buffer_reserve(buffer, *bytes + 1) : LT_OK);
         memmove(buffer->data, from, *bytes);
         lt_json_line_replace_lone(buffer->data, *bytes);
+        count_lone(r->mended, record, &lone);
         *text = buffer->data;
     }
     return LT_OK;
 }
 
-lt_err lt_text_record_decode_field(const lt_text_reader *r, const lt_text_record *record,
+lt_err lt_text_record_decode_field(const lt_text_reader *r, lt_text_record *record,
                                    const char *field, lt_text_buffer *buffer, const char **text,
                                    size_t *bytes) {
     lt_err err;
+    lt_lone_escapes lone = {0};
     const char *raw;
     size_t raw_bytes;
 
-    LT_TRY(valid_record(r, record, field == r->field, buffer, &raw, &raw_bytes));
+    LT_TRY(valid_record(r, record, buffer, &raw, &raw_bytes));
     if (!r->jsonl) {
         *text = raw;
         *bytes = raw_bytes;
         return LT_OK;
     }
-    err = lt_json_line_string(buffer, bytes, raw, raw_bytes, field, r->utf8 == LT_UTF8_REPLACE);
+    err = lt_json_line_string(buffer, bytes, raw, raw_bytes, field,
+                              r->utf8 == LT_UTF8_REPLACE ? &lone : NULL);
     if (err != LT_OK) {
         return lt_error_prefix(err, "%s:%llu", r->path, (unsigned long long)record->line);
     }
+    count_lone(r->mended, record, &lone);
     *text = buffer->data;
     return LT_OK;
 }
 
-lt_err lt_text_record_decode(const lt_text_reader *r, const lt_text_record *record,
+lt_err lt_text_record_decode(const lt_text_reader *r, lt_text_record *record,
                              lt_text_buffer *buffer, const char **text, size_t *bytes) {
     return lt_text_record_decode_field(r, record, r->field, buffer, text, bytes);
 }

@@ -46,6 +46,9 @@ typedef struct {
     size_t bytes;
     uint64_t line;   /* Of its first byte, from 1. */
     uint64_t offset; /* Of its first byte in the unpacked file. */
+    /* Set when it is decoded, so that a record of which several members are decoded is counted
+     * once: its bytes were searched for invalid UTF-8; it is among the reader's mended ones. */
+    bool searched, mended;
 } lt_text_record;
 
 /* path "-" is standard input. options NULL: all defaults; their strings must outlive the reader. */
@@ -58,19 +61,18 @@ LT_MUST_USE lt_err lt_text_reader_next(lt_text_reader *r, lt_text_record *out, b
 
 /* Raw record to text. Several threads may call it, each with its own buffer. *text lies in the
  * record or in the buffer. */
-LT_MUST_USE lt_err lt_text_record_decode(const lt_text_reader *r, const lt_text_record *record,
+LT_MUST_USE lt_err lt_text_record_decode(const lt_text_reader *r, lt_text_record *record,
                                          lt_text_buffer *buffer, const char **text, size_t *bytes);
 
-/* The record itself as valid UTF-8, not parsed; if the policy says so, lone surrogate escapes of a
- * JSON line become \ufffd. */
-LT_MUST_USE lt_err lt_text_record_line(const lt_text_reader *r, const lt_text_record *record,
+/* The record itself as valid UTF-8, not parsed; lone surrogate escapes of a JSON line become
+ * \ufffd, or fail, as the policy says. */
+LT_MUST_USE lt_err lt_text_record_line(const lt_text_reader *r, lt_text_record *record,
                                        lt_text_buffer *buffer, const char **text, size_t *bytes);
 
 /* The same for another member of a JSONL record. */
-LT_MUST_USE lt_err lt_text_record_decode_field(const lt_text_reader *r,
-                                               const lt_text_record *record, const char *field,
-                                               lt_text_buffer *buffer, const char **text,
-                                               size_t *bytes);
+LT_MUST_USE lt_err lt_text_record_decode_field(const lt_text_reader *r, lt_text_record *record,
+                                               const char *field, lt_text_buffer *buffer,
+                                               const char **text, size_t *bytes);
 
 /* The next record, decoded: out->data is valid UTF-8. */
 LT_MUST_USE lt_err lt_text_reader_document(lt_text_reader *r, lt_text_record *out, bool *more);

@@ -8,6 +8,13 @@
 #define LT_UTF8_REPLACEMENT       "\xEF\xBF\xBD" /* U+FFFD */
 #define LT_UTF8_REPLACEMENT_BYTES 3
 
+/* Escapes of lone surrogates (\ud800) in JSON. UTF-8 text cannot hold one, so each is counted,
+ * replaced or refused like an invalid part. */
+typedef struct {
+    size_t n, first; /* Number, and position of the first if there are any. */
+} lt_lone_escapes;
+#define LT_LONE_ESCAPES_SAID " (lone surrogate escapes: %llu)" /* After a number of parts. */
+
 /* Bytes of the longest valid prefix; == bytes when all is valid. */
 size_t lt_utf8_valid_prefix(const char *text, size_t bytes);
 

@@ -234,22 +234,21 @@ static lt_err mark_tokens(worker_ctx *w, job *j, size_t from, int what) {
 }
 
 /* Append the tokens of one member's text to the job; field NULL: the record's text. */
-static lt_err encode_part(worker_ctx *w, job *j, const record_slice *s, const char *field,
+static lt_err encode_part(worker_ctx *w, job *j, lt_text_record *record, const char *field,
                           int what) {
     const lt_tokenize_options *o = w->p->o;
     const lt_text_reader *r = w->p->readers[j->input];
-    const lt_text_record record = {j->text.data + s->at, s->bytes, s->line, s->offset};
     const size_t before = j->ids.n;
     const char *text;
     size_t bytes;
     lt_err err;
 
-    LT_TRY(field != NULL
-               ? lt_text_record_decode_field(r, &record, field, &w->scratch, &text, &bytes)
-               : lt_text_record_decode(r, &record, &w->scratch, &text, &bytes));
+    LT_TRY(field != NULL ? lt_text_record_decode_field(r, record, field, &w->scratch, &text, &bytes)
+                         : lt_text_record_decode(r, record, &w->scratch, &text, &bytes));
     err = o->encode(o->encode_ctx, w->worker, text, bytes, &j->ids);
     if (err != LT_OK) {
-        return lt_error_prefix(err, "%s:%llu", o->inputs[j->input], (unsigned long long)s->line);
+        return lt_error_prefix(err, "%s:%llu", o->inputs[j->input],
+                               (unsigned long long)record->line);
     }
     j->decoded_bytes += bytes;
     return mark_tokens(w, j, before, what);
@@ -257,19 +256,19 @@ static lt_err encode_part(worker_ctx *w, job *j, const record_slice *s, const ch
 
 /* Encode a whole line with the caller's encoder. BOS is put before it unless the line begins with
  * it. */
-static lt_err encode_line(worker_ctx *w, job *j, const record_slice *s, size_t bos) {
+static lt_err encode_line(worker_ctx *w, job *j, lt_text_record *record, size_t bos) {
     const lt_tokenize_options *o = w->p->o;
     const lt_text_reader *r = w->p->readers[j->input];
-    const lt_text_record record = {j->text.data + s->at, s->bytes, s->line, s->offset};
     const size_t before = j->ids.n;
     const char *text;
     size_t bytes, text_bytes = 0;
     lt_err err;
 
-    LT_TRY(lt_text_record_line(r, &record, &w->scratch, &text, &bytes));
+    LT_TRY(lt_text_record_line(r, record, &w->scratch, &text, &bytes));
     err = o->encode_record(o->encode_ctx, w->worker, text, bytes, &j->ids, &j->mask, &text_bytes);
     if (err != LT_OK) {
-        return lt_error_prefix(err, "%s:%llu", o->inputs[j->input], (unsigned long long)s->line);
+        return lt_error_prefix(err, "%s:%llu", o->inputs[j->input],
+                               (unsigned long long)record->line);
     }
     j->decoded_bytes += text_bytes;
     if (bos > 0 && j->ids.n > before && j->ids.ids[before] == (int32_t)o->bos_id) {
@@ -284,6 +283,8 @@ static lt_err encode_line(worker_ctx *w, job *j, const record_slice *s, size_t b
 static lt_err encode_record(worker_ctx *w, job *j, size_t i) {
     const lt_tokenize_options *o = w->p->o;
     const record_slice *s = &j->records[i];
+    lt_text_record record = {
+        .data = j->text.data + s->at, .bytes = s->bytes, .line = s->line, .offset = s->offset};
     const size_t before = j->ids.n, bos = o->bos_id >= 0;
 
     LT_TRY(lt_id_buffer_reserve(&j->ids, before + 2));
@@ -291,11 +292,11 @@ static lt_err encode_record(worker_ctx *w, job *j, size_t i) {
     j->ids.n += bos;
     LT_TRY(mark_tokens(w, j, before, LT_MASK_SILENT));
     if (o->encode_record != NULL) {
-        LT_TRY(encode_line(w, j, s, bos));
+        LT_TRY(encode_line(w, j, &record, bos));
     } else {
-        LT_TRY(o->prompt_field != NULL ? encode_part(w, j, s, o->prompt_field, LT_MASK_SILENT)
+        LT_TRY(o->prompt_field != NULL ? encode_part(w, j, &record, o->prompt_field, LT_MASK_SILENT)
                                        : LT_OK);
-        LT_TRY(encode_part(w, j, s, NULL, LT_MASK_LABEL));
+        LT_TRY(encode_part(w, j, &record, NULL, LT_MASK_LABEL));
     }
     if (j->ids.n == before + bos) {
         j->ids.n = before; /* An empty document. */

@@ -23,12 +23,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *line = (const char *)data;
     lt_text_buffer ours = {0};
+    lt_lone_escapes lone = {0};
     size_t bytes = 0;
     json_error_t why;
     json_t *root = json_loadb(line, size, JSON_ALLOW_NUL, &why);
     const json_t *wanted = json_is_object(root) ? json_object_get(root, "text") : NULL;
     const int utf8 = lt_utf8_valid_prefix(line, size) == size;
-    const lt_err err = lt_json_line_string(&ours, &bytes, line, size, "text", false);
+    const lt_err err = lt_json_line_string(&ours, &bytes, line, size, "text", NULL);
 
     if (json_is_string(wanted) && memchr(line, 0, size) != NULL) {
         (void)wanted; /* jansson passes over a raw NUL behind a number, which is no JSON. */
@@ -40,8 +41,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     } else if (err == LT_OK && utf8 && !(root == NULL && only_its_limits(&why, line, size))) {
         abort();
     }
-    if (lt_json_line_string(&ours, &bytes, line, size, "text", true) == LT_OK && utf8 &&
-        lt_utf8_valid_prefix(ours.data, bytes) != bytes) {
+    if (lt_json_line_string(&ours, &bytes, line, size, "text", &lone) == LT_OK && utf8 &&
+        (lt_utf8_valid_prefix(ours.data, bytes) != bytes ||
+         lone.n > lt_json_line_lone(line, size).n || (err == LT_OK) != (lone.n == 0))) {
         abort();
     }
     json_decref(root);

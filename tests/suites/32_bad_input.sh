@@ -73,6 +73,25 @@ bad_input() {
     told "--text: invalid UTF-8: 2 parts, the first at byte 3" tokenize --tokenizer "$tok" --text "$(printf 'abc\377\342\202')"
     refused 1 "--text: invalid UTF-8: 1 parts, the first at byte 1 (0xff)" tokenize --tokenizer "$tok" --text "$(printf 'a\377')" --invalid-utf8 fail
     told "$dir/in: invalid UTF-8: 3 parts in 2 documents, the first at byte 26" tokenize "$dir/in" --split-on line --tokenizer "$tok" --out "$dir/mended" --invalid-utf8 replace
+    # So are escapes of lone surrogates, in each way to read JSON; a pair is one character, and only the text that is read counts.
+    printf '{"id": "\\ud800", "text": "ok \\ud83d\\ude00"}\n{"text": "ab\\ud800\\udbff"}\n{"text": "\\udc00\377"}\n' >"$dir/in"
+    told "standard input: invalid UTF-8: 4 parts (lone surrogate escapes: 3) in 2 lines, the first in line 2 at byte 2" tokenize --tokenizer "$tok" --jsonl
+    told "$dir/in: invalid UTF-8: 4 parts (lone surrogate escapes: 3) in 2 documents, the first at byte 56" tokenize "$dir/in" --format jsonl --tokenizer "$tok" --out "$dir/lone3" --invalid-utf8 replace
+    stdin_refused() { # stdin_refused TEXT COMMAND...: as refused, with "$dir/in" as standard input
+        local says=$1
+        shift
+        timeout 60 build/lateen "$@" >"$dir/out" 2>"$dir/err" <"$dir/in"
+        [ $? -eq 1 ] && grep -qF -- "$says" "$dir/err" && echo "ok - $says" || echo "not ok - lateen $*: $(head -c 300 "$dir/err")"
+    }
+    stdin_refused "line 2: standard input: invalid UTF-8: 2 parts, the first at byte 2 (a lone surrogate escape)" tokenize --tokenizer "$tok" --jsonl --invalid-utf8 fail
+    printf '{"messages": [{"role": "user", "content": "a\\ud800"}]}\n' >"$dir/in"
+    told "standard input: invalid UTF-8: 1 parts (lone surrogate escapes: 1) in 1 lines, the first in line 1 at byte 44" tokenize --tokenizer "$tok" --jsonl --chat-template chatml
+    stdin_refused "line 1: standard input: invalid UTF-8: 1 parts, the first at byte 44 (a lone surrogate escape)" tokenize --tokenizer "$tok" --jsonl --chat-template chatml --invalid-utf8 fail
+    cp "$dir/in" "$dir/lone4.jsonl"
+    told "$dir/lone4.jsonl: invalid UTF-8: 1 parts (lone surrogate escapes: 1) in 1 documents, the first at byte 44" tokenize "$dir/lone4.jsonl" --chat-template chatml --tokenizer "$tok" --out "$dir/lone4" --invalid-utf8 replace
+    shard 1 'lone4.jsonl:1: column 45: lone surrogate \ud800' lone4.jsonl --chat-template chatml
+    printf '{"q": "\\ud800", "text": "\\udc00 \377"}\n' >"$dir/pair.jsonl"
+    told "$dir/pair.jsonl: invalid UTF-8: 3 parts (lone surrogate escapes: 2) in 1 documents, the first at byte 7" tokenize "$dir/pair.jsonl" --prompt-field q --tokenizer "$tok" --out "$dir/pair" --invalid-utf8 replace
     printf 'Hi \376\n' >"$dir/in"
     told "--prompt: invalid UTF-8: 1 parts, the first at byte 1" generate --max-tokens 1 --prompt "$(printf 'a\377')"
     told "-: invalid UTF-8: 1 parts, the first at byte 3" generate --max-tokens 1 --prompt-file -

@@ -156,6 +156,7 @@ static lt_err unescape(lt_json_pull *j) {
               ? hex4(j->at + 2, j->end)
               : -1;
     if (low < 0xDC00 || low > 0xDFFF) {
+        j->lone.first = j->lone.n++ == 0 ? j->text.n : j->lone.first;
         return lt_text_put_cp(&j->text, LT_UNICODE_REPLACEMENT);
     }
     j->at += 6;
@@ -190,6 +191,7 @@ lt_err lt_json_pull_string(lt_json_pull *j, lt_slice *out) {
         return bad(j, "a string");
     }
     begin = ++j->at;
+    j->lone = (lt_lone_escapes){0};
     j->at = plain_end(j->at, j->end);
     if (j->at < j->end && *j->at == '"') {
         *out = (lt_slice){begin, (size_t)(j->at - begin)};

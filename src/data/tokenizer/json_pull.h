@@ -13,9 +13,9 @@
  *     }
  *     lt_json_pull_close(&j);
  *
- * Escaped lone surrogates (\ud800) become U+FFFD; raw bytes are passed through unchecked (callers
- * that need valid UTF-8 check it). Nesting is limited to 128. Messages carry the name and the byte
- * offset. */
+ * Escaped lone surrogates (\ud800) become U+FFFD and are counted; raw bytes are passed through
+ * unchecked (callers that need valid UTF-8 check it). Nesting is limited to 128. Messages carry the
+ * name and the byte offset. */
 #ifndef LT_DATA_JSON_PULL_H
 #define LT_DATA_JSON_PULL_H
 
@@ -23,6 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/text_utf8.h"
 #include "data/tokenizer/unicode.h"
 #include "lateen/base.h"
 
@@ -35,8 +36,9 @@ typedef struct {
     const char *start, *at, *end;
     const char *name;
     int depth;
-    bool fresh;   /* Right after an opening bracket: no comma is due. */
-    lt_text text; /* The last unescaped string. */
+    bool fresh;           /* Right after an opening bracket: no comma is due. */
+    lt_text text;         /* The last unescaped string. */
+    lt_lone_escapes lone; /* Of the last string; their positions are those of the text. */
 } lt_json_pull;
 
 lt_json_pull lt_json_pull_over(const char *text, size_t bytes, const char *name);

@@ -204,23 +204,33 @@ static void bad_lines_are_named(void **state) {
 }
 
 static void lone_surrogates(void **state) {
-    static const char *const cases[][2] = {
-        {"\\ud800", "\\ufffd"},
-        {"\\ud83d\\ude00\\ude00", "\\ud83d\\ude00\\ufffd"},
-        {"\\\\ud800 \\n\\udfff", "\\\\ud800 \\n\\ufffd"},
-        {"\\ud800\\ud83d\\ude00", "\\ufffd\\ud83d\\ude00"},
-        {"\\u12", "\\u12"},
-        {"x\\", "x\\"},
-        {"\\ud8", "\\ud8"},
+    static const struct {
+        const char *line, *replaced;
+        lt_lone_escapes lone;
+    } cases[] = {
+        {"\\ud800", "\\ufffd", {1, 0}},
+        {"\\ud83d\\ude00\\ude00", "\\ud83d\\ude00\\ufffd", {1, 12}},
+        {"\\\\ud800 \\n\\udfff", "\\\\ud800 \\n\\ufffd", {1, 10}},
+        {"\\ud800\\ud83d\\ude00", "\\ufffd\\ud83d\\ude00", {1, 0}},
+        {"a\\ud800\\udbff\\udc00\\ud800", "a\\ufffd\\udbff\\udc00\\ufffd", {2, 1}},
+        {"\\ud7ff\\ue000\\udfff", "\\ud7ff\\ue000\\ufffd", {1, 12}},
+        {"\\u12", "\\u12", {0}},
+        {"x\\", "x\\", {0}},
+        {"\\ud8", "\\ud8", {0}},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const size_t n = strlen(cases[i][0]);
+        const size_t n = strlen(cases[i].line);
+        lt_lone_escapes lone;
         char *line = malloc(n + 1); /* Of its very size, so that a sanitizer sees a step too far. */
         assert_non_null(line);
-        memcpy(line, cases[i][0], n);
+        memcpy(line, cases[i].line, n);
+        lone = lt_json_line_lone(line, n);
+        assert_int_equal(lone.n, cases[i].lone.n);
+        assert_int_equal(lone.first, cases[i].lone.first);
         lt_json_line_replace_lone(line, n);
-        assert_memory_equal(line, cases[i][1], n);
+        assert_memory_equal(line, cases[i].replaced, n);
+        assert_int_equal(lt_json_line_lone(line, n).n, 0);
         free(line);
     }
 }
