@@ -141,19 +141,6 @@ static const struct {
 };
 #define N_RULES (sizeof rules / sizeof *rules)
 
-/* GPT-2 and Mixtral name some sizes twice; transformers takes whichever comes last. */
-static const struct {
-    lt_family of;
-    const char *key, *same_as;
-} twins[] = {{LT_FAMILY_GPT2, "hidden_size", "n_embd"},
-             {LT_FAMILY_GPT2, "num_hidden_layers", "n_layer"},
-             {LT_FAMILY_GPT2, "num_attention_heads", "n_head"},
-             {LT_FAMILY_GPT2, "max_position_embeddings", "n_positions"},
-             {LT_FAMILY_MIXTRAL, "num_experts", "num_local_experts"},
-             {LT_FAMILY_GPT_OSS, "num_experts", "num_local_experts"},
-             {LT_FAMILY_QWEN3_MOE, "num_experts", "num_local_experts"}};
-#define N_TWINS (sizeof twins / sizeof *twins)
-
 /* false, null, 0, {} and []. */
 static bool says_no(const json_t *value) {
     return json_is_null(value) || json_is_false(value) ||
@@ -204,10 +191,11 @@ static int rule_of(lt_family family, const char *key) {
     return -1;
 }
 
-static const char *twin_of(lt_family family, const char *key) {
-    for (size_t i = 0; i < N_TWINS; i++) {
-        if (twins[i].of == family && strcmp(twins[i].key, key) == 0) {
-            return twins[i].same_as;
+/* The key of which this one is the alias in the family's table; NULL: none. */
+static const char *aliased(const lt_family_row *row, const char *key) {
+    for (int i = 0; i < row->n_keys; i++) {
+        if (row->keys[i].alias != NULL && strcmp(row->keys[i].alias, key) == 0) {
+            return row->keys[i].key;
         }
     }
     return NULL;
@@ -223,8 +211,9 @@ static bool in_table(const lt_family_row *row, const char *key) {
 }
 
 lt_config_use lt_config_key_use(lt_family family, const char *key) {
+    const lt_family_row *row = lt_family_get(family);
     const int i = rule_of(family, key);
-    if (in_table(lt_family_get(family), key) || twin_of(family, key) != NULL) {
+    if (in_table(row, key) || aliased(row, key) != NULL) {
         return LT_CONFIG_READ;
     }
     return i < 0                     ? LT_CONFIG_UNKNOWN
@@ -234,17 +223,17 @@ lt_config_use lt_config_key_use(lt_family family, const char *key) {
 }
 
 lt_err lt_config_check_keys(lt_family family, const json_t *config, const char *what) {
+    const lt_family_row *row = lt_family_get(family);
     char unknown[256] = "", text[128];
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)config, key, value) {
-        const char *twin = twin_of(family, key);
-        const json_t *other = twin != NULL ? json_object_get(config, twin) : NULL;
+        const char *same = aliased(row, key);
+        const json_t *other = same != NULL ? json_object_get(config, same) : NULL;
         const int i = rule_of(family, key);
-        if (twin != NULL && !json_equal(value, other) &&
-            (other != NULL || !in_table(lt_family_get(family), key))) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: '%s' and '%s' are one thing, and differ", what, key,
-                    twin);
+        if (same != NULL && !json_equal(value, other) && (other != NULL || !in_table(row, key))) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: '%s' and '%s' mean the same, but differ", what, key,
+                    same);
         }
         if (i >= 0 && !allowed(rules[i].rule, value)) {
             const size_t n = json_dumpb(value, text, sizeof text - 1, JSON_ENCODE_ANY);

@@ -17,9 +17,14 @@
 #include "tensor/ops.h"
 
 #define KEY(name, type, field)                                                                     \
-    { name, LT_KEY_##type, offsetof(lt_model_spec, field), false }
+    { name, LT_KEY_##type, offsetof(lt_model_spec, field), false, NULL }
 #define NEEDED(name, type, field)                                                                  \
-    { name, LT_KEY_##type, offsetof(lt_model_spec, field), true }
+    { name, LT_KEY_##type, offsetof(lt_model_spec, field), true, NULL }
+/* With an alias: where a file has both keys, transformers takes the one that comes last. */
+#define KEY_ALIAS(name, type, field, alias)                                                        \
+    { name, LT_KEY_##type, offsetof(lt_model_spec, field), false, alias }
+#define NEEDED_ALIAS(name, type, field, alias)                                                     \
+    { name, LT_KEY_##type, offsetof(lt_model_spec, field), true, alias }
 #define COUNT(rows) ((int)(sizeof(rows) / sizeof((rows)[0])))
 
 /* Keys that all families derived from Llama share. */
@@ -36,13 +41,20 @@
     KEY("attention_bias", BOOL, qkv_bias), KEY("attention_bias", BOOL, attn_out_bias)
 
 static const lt_config_key gpt2_keys[] = {
-    NEEDED("vocab_size", I64, vocab_size),    NEEDED("n_embd", I64, width),
-    NEEDED("n_layer", I64, n_layers),         NEEDED("n_head", I64, n_heads),
-    KEY("n_inner", I64, ffn_width),           KEY("n_positions", I64, max_seq),
-    KEY("layer_norm_epsilon", F32, norm_eps), KEY("activation_function", ACT, act),
-    KEY("initializer_range", F32, init_std),  KEY("tie_word_embeddings", BOOL, tied),
-    KEY("bos_token_id", ID, bos_id),          KEY("eos_token_id", IDS, eos),
-    KEY("pad_token_id", ID, pad_id),          KEY("scale_attn_weights", SCALED, attn_scale),
+    NEEDED("vocab_size", I64, vocab_size),
+    NEEDED_ALIAS("n_embd", I64, width, "hidden_size"),
+    NEEDED_ALIAS("n_layer", I64, n_layers, "num_hidden_layers"),
+    NEEDED_ALIAS("n_head", I64, n_heads, "num_attention_heads"),
+    KEY("n_inner", I64, ffn_width),
+    KEY_ALIAS("n_positions", I64, max_seq, "max_position_embeddings"),
+    KEY("layer_norm_epsilon", F32, norm_eps),
+    KEY("activation_function", ACT, act),
+    KEY("initializer_range", F32, init_std),
+    KEY("tie_word_embeddings", BOOL, tied),
+    KEY("bos_token_id", ID, bos_id),
+    KEY("eos_token_id", IDS, eos),
+    KEY("pad_token_id", ID, pad_id),
+    KEY("scale_attn_weights", SCALED, attn_scale),
 };
 static const lt_config_key llama_keys[] = {
     COMMON_KEYS, ATTENTION_BIAS_KEYS, KEY("mlp_bias", BOOL, mlp_bias), KEY("hidden_act", ACT, act)};
@@ -59,7 +71,8 @@ static const lt_config_key gemma2_keys[] = {COMMON_KEYS,
                                             KEY("attn_logit_softcapping", CAP, attn_softcap),
                                             KEY("final_logit_softcapping", CAP, final_softcap)};
 static const lt_config_key mixtral_keys[] = {
-    COMMON_KEYS, KEY("hidden_act", ACT, act), KEY("num_local_experts", I64, n_experts),
+    COMMON_KEYS, KEY("hidden_act", ACT, act),
+    KEY_ALIAS("num_local_experts", I64, n_experts, "num_experts"),
     KEY("num_experts_per_tok", I64, top_k), KEY("router_aux_loss_coef", F32, moe_aux_coef)};
 static const lt_config_key plain_keys[] = {COMMON_KEYS, KEY("hidden_act", ACT, act)};
 static const lt_config_key granite_keys[] = {COMMON_KEYS,
@@ -70,22 +83,24 @@ static const lt_config_key granite_keys[] = {COMMON_KEYS,
                                              KEY("attention_multiplier", FACTOR, attn_scale),
                                              KEY("residual_multiplier", FACTOR, residual_scale),
                                              KEY("logits_scaling", FACTOR, logit_divisor)};
-static const lt_config_key qwen3_moe_keys[] = {SIZE_KEYS,
-                                               ATTENTION_BIAS_KEYS,
-                                               KEY("hidden_act", ACT, act),
-                                               KEY("moe_intermediate_size", I64, ffn_width),
-                                               KEY("num_experts", I64, n_experts),
-                                               KEY("num_local_experts", I64, n_experts),
-                                               KEY("num_experts_per_tok", I64, top_k),
-                                               KEY("norm_topk_prob", BOOL, moe_normalise),
-                                               KEY("router_aux_loss_coef", F32, moe_aux_coef)};
-static const lt_config_key gpt_oss_keys[] = {COMMON_KEYS,
-                                             ATTENTION_BIAS_KEYS,
-                                             KEY("num_local_experts", I64, n_experts),
-                                             KEY("num_experts_per_tok", I64, top_k),
-                                             KEY("swiglu_alpha", FACTOR, swiglu_alpha),
-                                             KEY("swiglu_limit", FACTOR, swiglu_limit),
-                                             KEY("router_aux_loss_coef", F32, moe_aux_coef)};
+static const lt_config_key qwen3_moe_keys[] = {
+    SIZE_KEYS,
+    ATTENTION_BIAS_KEYS,
+    KEY("hidden_act", ACT, act),
+    KEY("moe_intermediate_size", I64, ffn_width),
+    KEY("num_experts", I64, n_experts),
+    KEY_ALIAS("num_local_experts", I64, n_experts, "num_experts"),
+    KEY("num_experts_per_tok", I64, top_k),
+    KEY("norm_topk_prob", BOOL, moe_normalise),
+    KEY("router_aux_loss_coef", F32, moe_aux_coef)};
+static const lt_config_key gpt_oss_keys[] = {
+    COMMON_KEYS,
+    ATTENTION_BIAS_KEYS,
+    KEY_ALIAS("num_local_experts", I64, n_experts, "num_experts"),
+    KEY("num_experts_per_tok", I64, top_k),
+    KEY("swiglu_alpha", FACTOR, swiglu_alpha),
+    KEY("swiglu_limit", FACTOR, swiglu_limit),
+    KEY("router_aux_loss_coef", F32, moe_aux_coef)};
 static const lt_config_key switch_keys[] = {COMMON_KEYS,
                                             KEY("hidden_act", ACT, act),
                                             KEY("gated_mlp", BOOL, gated),

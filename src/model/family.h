@@ -76,6 +76,9 @@ typedef struct {
     lt_key_type type;
     size_t offset; /* Of the field in lt_model_spec. */
     bool required;
+    /* Another key for the same field; a file that has both must not contradict itself. It stands
+     * alone only where a row of its own reads it. NULL: none. */
+    const char *alias;
 } lt_config_key;
 
 typedef enum {
