@@ -71,7 +71,7 @@
     X(I64, think_budget, "think-budget", "-1", -1, 1e9, "N",                                       \
       "most tokens of reasoning, unless the request says; -1: no limit")                           \
     X(I64, store_entries, "store-entries", "1024", 0, 1e9, "N",                                    \
-      "most responses and threads kept for later turns; 0: none")                                  \
+      "most responses, chat completions and threads kept for later; 0: none")                      \
     X(I64, store_bytes, "store-bytes", "64MiB", 0, 1e13, "BYTES", "most memory that they take")    \
     X(F64, store_s, "store-s", "3600", 0, 1e9, "s",                                                \
       "time after the last use until they are forgotten")                                          \

@@ -155,6 +155,22 @@ def chats():
 
 
 @case
+def stored():
+    store = client.chat.completions
+    one, two = chat(store=True, metadata={"k": "one"}), chat(store=True, metadata={"k": "two"})
+    check("chat: stored, and found again", store.retrieve(one.id).choices == one.choices and store.retrieve(one.id).metadata == {"k": "one"})
+    for _ in chat(store=True, stream=True, metadata={"k": "streamed"}):
+        pass
+    check("chat: the list, a page after the other", [c.metadata["k"] for c in store.list(limit=1)] == ["one", "two", "streamed"])
+    check("chat: by metadata", [c.id for c in store.list(metadata={"k": "two"}, order="desc")] == [two.id])
+    check("chat: the messages of one", [(m.role, m.content) for m in store.messages.list(one.id)] == [("user", "Once upon a time")])
+    check("chat: update", store.update(one.id, metadata={"k": "three"}).metadata == {"k": "three"} == store.retrieve(one.id).metadata)
+    deleted = store.delete(one.id)
+    check("chat: delete", deleted.deleted and deleted.id == one.id and deleted.object == "chat.completion.deleted" and [c.metadata["k"] for c in store.list()] == ["two", "streamed"])
+    refused("chat: deleted", 404, "completion_id", lambda: store.retrieve(one.id))
+
+
+@case
 def refusals():
     refused("temperature out of range", 400, "temperature", lambda: chat(temperature=-1))
     refused("top_logprobs without logprobs", 400, "top_logprobs", lambda: chat(top_logprobs=2))
@@ -171,7 +187,7 @@ def refusals():
     refused("audio by name", 400, "audio", lambda: chat(audio={"voice": "alloy", "format": "wav"}))
     refused("functions by name", 400, "functions", lambda: chat(functions=[{"name": "f"}]))
     refused("web search by name", 400, "web_search_options", lambda: chat(web_search_options={}))
-    refused("store by name", 400, "store", lambda: chat(store=True))
+    refused("store that is no boolean", 400, "store", lambda: chat(store="yes"))
     refused("suffix by name", 400, "suffix", lambda: complete(suffix="x"))
     refused("an unknown field by name", 400, "temprature", lambda: chat(extra_body={"temprature": 1}))
     refused("logit_bias of a token that is none", 400, "logit_bias", lambda: chat(logit_bias={"99999999": 1}))
@@ -185,7 +201,7 @@ def refusals():
 @case
 def codes():
     """By these clients know what to leave out, or to mend."""
-    for body, code in (({"temprature": 1}, "unknown_parameter"), ({"functions": []}, "unsupported_parameter"), ({"store": True}, "unsupported_value"),
+    for body, code in (({"temprature": 1}, "unknown_parameter"), ({"functions": []}, "unsupported_parameter"), ({"echo": True}, "unsupported_value"),
                        ({"temperature": "hot"}, "invalid_type"), ({"temperature": 1000}, "invalid_value"), ({"n": 1.5}, "invalid_type"), ({"stream": 1}, "invalid_type")):
         try:
             chat(extra_body=body)

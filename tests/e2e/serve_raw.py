@@ -150,7 +150,7 @@ check("http: a target with its host, as proxies send it", a[0] == 200, a)
 check("http: a huge chunked body", raw(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" +
       (b"100000\r\n" + b"x" * 0x100000 + b"\r\n") * 40)[0] in (413, -1))
 check("http: no such path", raw(request("GET", "/nothing"))[0] == 404)
-a = raw(request("GET", "/v1/chat/completions"))
+a = raw(request("GET", "/v1/completions"))
 check("http: no such method", a[0] == 405 and a[1].get("allow") == "POST", a)
 with connect() as s:
     s.sendall(request("HEAD", "/health") + request("GET", "/health"))
@@ -260,7 +260,9 @@ for path, base, more, param in [
     ("/v1/chat/completions", CHAT, {"stream_options": {"include_usage": True}}, "stream_options"),
     ("/v1/chat/completions", CHAT, {"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
     ("/v1/chat/completions", CHAT, {"max_tokens": None, "max_completion_tokens": 2, "metadata": {"a": "b"}, "store": False, "service_tier": "auto"}, None),
-    ("/v1/chat/completions", CHAT, {"store": True}, "store"),
+    ("/v1/chat/completions", CHAT, {"store": True, "metadata": {"a": "b"}}, None),
+    ("/v1/chat/completions", CHAT, {"store": "true"}, "store"),
+    ("/v1/chat/completions", CHAT, {"store": True, "metadata": {"a": 1}}, "metadata"),
     ("/v1/chat/completions", CHAT, {"prediction": {"type": "content", "content": "x"}, "modalities": ["text"], "verbosity": "medium", "reasoning_effort": "low"}, None),
     ("/v1/chat/completions", CHAT, {"modalities": ["text", "audio"]}, "modalities"),
     ("/v1/chat/completions", CHAT, {"audio": {"voice": "alloy", "format": "wav"}}, "audio"),

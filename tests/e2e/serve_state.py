@@ -1,5 +1,5 @@
 """State that a server keeps between requests, and state that clients carry, by plain HTTP: /v1/responses with previous_response_id, store, sealed
-reasoning and truncation; /v1/responses/{id}. TAP on stdout.
+reasoning and truncation; /v1/responses/{id}; /v1/chat/completions with store, and what is under it. TAP on stdout.
 
 usage: serve_state.py PORT KEY OTHER_KEY
 The server has both keys, --store-entries 6 --store-s 3, and a chat template that writes <think> after the messages and shows the reasoning_content of
@@ -8,6 +8,7 @@ import json
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 from tap import Tap
@@ -76,6 +77,73 @@ def pages():
     check("newest first unless asked otherwise", texts(down) == ["4", "3", "2", "1", "0"] and down["has_more"] is False, down)
     check("a limit out of range", call("GET", f"/v1/responses/{r['id']}/input_items?limit=0")[0] == 400)
     create(input="x")
+
+
+def chat(who=None, text="Once upon a time", **kw):
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 12, "temperature": 0, "logprobs": True, "top_logprobs": 1, **kw}
+    status, text = call("POST", "/v1/chat/completions", body, who)
+    return status, json.loads(text) if not kw.get("stream") else [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
+
+
+def ids_of(query="", who=None):
+    return [c["id"] for c in json.loads(call("GET", f"/v1/chat/completions{query}", who=who)[1])["data"]]
+
+
+@case
+def completions():
+    at = lambda c, more="": f"/v1/chat/completions/{c['id']}{more}"
+    first = chat(store=True, metadata={"topic": "a & b", "n": "1"}, n=2)[1]
+    status, text = call("GET", at(first))
+    told = json.loads(text)
+    check("a chat completion that asks for it is stored as it was told", status == 200 and told.pop("metadata") == {"topic": "a & b", "n": "1"} and told == first, text)
+    pieces = chat(store=True, stream=True)[1]
+    streamed = json.loads(call("GET", at(pieces[0]))[1])
+    whole = chat()[1]["choices"]
+    check("so is one that was streamed", streamed["choices"] == whole and streamed["metadata"] == {} and streamed["object"] == "chat.completion"
+          and streamed["usage"]["completion_tokens"] == 12 and len(whole[0]["logprobs"]["content"]) == 12, (streamed, whole))
+    check("not stored unless asked for", [call("GET", at(chat(**kw)[1]))[0] for kw in ({}, {"store": False}, {"store": None, "metadata": {"a": 1}})] == [404] * 3)
+    refused("store that is no boolean", 400, None, chat(store=1))
+    for name, metadata in (("a number", {"a": 1}), ("a long value", {"a": "x" * 513}), ("a long name", {"x" * 65: ""}), ("17 pairs", {str(i): "" for i in range(17)}), ("a list", [])):
+        refused(f"metadata with {name}", 400, None, chat(store=True, metadata=metadata))
+    check("the longest metadata, in characters", chat(store=True, metadata={"\u00e9" * 64: "\u00e9" * 512, **{str(i): "" for i in range(15)}})[0] == 200)
+
+    parts = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Once "}, {"type": "text", "text": "more"}]}]
+    asked = chat(store=True, messages=parts)[1]
+    page = json.loads(call("GET", at(asked, "/messages"))[1])
+    check("its messages", page["object"] == "list" and page["has_more"] is False and page["first_id"] == f"{asked['id']}-0" and page["last_id"] == f"{asked['id']}-1"
+          and [(m["role"], m["content"], m["content_parts"]) for m in page["data"]] == [("system", "Be brief.", None), ("user", "Once more", parts[1]["content"])], page)
+    page = json.loads(call("GET", at(asked, f"/messages?limit=1&after={asked['id']}-0"))[1])
+    check("the second page of them", [m["role"] for m in page["data"]] == ["user"] and page["has_more"] is False, page)
+
+    for i in ids_of(): # To be listed is no use of an entry, so a slow machine could lose them below.
+        call("GET", f"/v1/chat/completions/{i}")
+    check("the list is in the order of making", ids_of() == ids_of("?order=asc") and ids_of()[0] == first["id"] and ids_of()[1] == streamed["id"] and ids_of()[-1] == asked["id"])
+    check("or the other way", ids_of("?order=desc") == ids_of()[::-1])
+    page = json.loads(call("GET", "/v1/chat/completions?limit=2")[1])
+    check("a page", [c["id"] for c in page["data"]] == [first["id"], streamed["id"]] and page["has_more"] is True and page["last_id"] == streamed["id"], page)
+    check("the next page", ids_of(f"?after={page['last_id']}") == ids_of()[2:])
+    query = lambda **metadata: "?" + urllib.parse.urlencode({f"metadata[{k}]": v for k, v in metadata.items()})
+    check("by metadata", ids_of(query(topic="a & b")) == [first["id"]] == ids_of(query(topic="a & b", n="1")) and ids_of(query(topic="a & b", n="2")) == [] == ids_of(query(n="")))
+    check("by model", len(ids_of("?model=" + first["model"])) == len(ids_of()) and ids_of("?model=another") == [])
+    check("a list's wrong query", [call("GET", f"/v1/chat/completions?{q}")[0] for q in ("limit=0", "limit=101", "limit=x", "order=up")] == [400] * 4)
+
+    refused("an update without metadata", 400, None, (lambda a: (a[0], json.loads(a[1])))(call("POST", at(first), {})))
+    refused("of a wrong kind", 400, None, (lambda a: (a[0], json.loads(a[1])))(call("POST", at(first), {"metadata": {"a": []}})))
+    check("what was wrong changed nothing", json.loads(call("GET", at(first))[1])["metadata"]["n"] == "1")
+    status, text = call("POST", at(first), {"metadata": {"n": "2"}})
+    check("new metadata in the place of the old", status == 200 and json.loads(text) == {**first, "metadata": {"n": "2"}} == json.loads(call("GET", at(first))[1]), text)
+    check("it keeps its place in the list", ids_of()[0] == first["id"] and ids_of(query(n="2")) == [first["id"]])
+    check("its messages are left", len(json.loads(call("GET", at(first, "/messages"))[1])["data"]) == 1)
+    check("null removes all", json.loads(call("POST", at(first), {"metadata": None})[1])["metadata"] == {})
+
+    check("another key finds nothing of it", ids_of(who=other) == [] and [call(m, at(first), b, other)[0] for m, b in (("GET", None), ("POST", {"metadata": {}}), ("DELETE", None))] == [404] * 3
+          and call("GET", at(first, "/messages"), who=other)[0] == 404)
+    check("a path behind it that is none", call("GET", at(first, "/nothing"))[0] == 404 == call("POST", at(first, "/x"), {"metadata": {}})[0])
+    response = create(input="x")[1]
+    check("a response is no chat completion, nor the other way", call("GET", f"/v1/chat/completions/{response['id']}")[0] == 404 == call("GET", f"/v1/responses/{first['id']}")[0]
+          and response["id"] not in ids_of())
+    check("DELETE of a completion", json.loads(call("DELETE", at(first))[1]) == {"id": first["id"], "object": "chat.completion.deleted", "deleted": True})
+    check("then it is gone, too", call("GET", at(first))[0] == 404 == call("DELETE", at(first))[0] and first["id"] not in ids_of())
 
 
 @case
@@ -196,6 +264,8 @@ def bounds():
     check("the oldest are forgotten beyond --store-entries", [call("GET", f"/v1/responses/{i}")[0] for i in ids] == [404] * 2 + [200] * 6)
     time.sleep(3.2)
     check("and all after --store-s", [call("GET", f"/v1/responses/{i}")[0] for i in ids] == [404] * 8)
+    ids = [chat(store=True)[1]["id"] for i in range(8)]
+    check("chat completions count with them", ids_of() == ids[2:])
 
 
 sys.exit(tap.end())

@@ -1,12 +1,15 @@
-/* api/chat.c: /v1/chat/completions. */
+/* api/chat.c: POST /v1/chat/completions. With `store`, api/stored_chat.c finds the answer again. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "serve/api/conversation.h"
 #include "serve/api/reply.h"
 #include "serve/api/route.h"
 #include "serve/api/speech.h"
+#include "serve/api/stored_chat.h"
 
 static const lt_field fields[] = {
     LT_JSON("messages", messages), LT_STR("model", model), LT_I64("n", n, 1, 128),
@@ -20,13 +23,13 @@ static const lt_field fields[] = {
     LT_JSON("tool_choice", tool_choice), LT_BOOL("parallel_tool_calls", parallel_tools),
     LT_STR("reasoning_effort", reasoning_effort), LT_REFUSED("functions", "use tools"),
     LT_REFUSED("function_call", "use tool_choice"), LT_STR("verbosity", verbosity),
-    LT_ONLY("modalities", "[\"text\"]"), LT_ONLY("store", "false"),
+    LT_ONLY("modalities", "[\"text\"]"), LT_JSON("store", store),
     LT_REFUSED("audio", "this model writes text"),
     LT_REFUSED("web_search_options", "there is no web search"),
     LT_REFUSED("moderation", "there is no moderation"), LT_NOTHING("prediction"),
     LT_NOTHING("prompt_cache_key"), LT_NOTHING("prompt_cache_options"),
     LT_NOTHING("prompt_cache_retention"), LT_NOTHING("safety_identifier"), LT_NOTHING("user"),
-    LT_NOTHING("metadata"), LT_NOTHING("service_tier"),
+    LT_JSON("metadata", metadata), LT_NOTHING("service_tier"),
     /* Extensions of vLLM and llama-server. */
     LT_JSON("chat_template_kwargs", template_kwargs),
     LT_REFUSED("chat_template", "templates come with the model, or by --chat-template"),
@@ -65,9 +68,8 @@ static void chunk_begin(lt_reply *j, int index) {
     lt_out_key_open(o, "delta", '{');
 }
 
-/* Log-probabilities of the tokens since the last chunk. */
-static void put_new_logprobs(const lt_reply_choice *c) {
-    lt_json_out *o = &c->reply->out;
+/* Log-probabilities of the tokens from row `from` on. */
+static void put_logprobs(lt_json_out *o, const lt_reply_choice *c, size_t from) {
     const lt_token_logs *l = &c->logs;
     lt_out_key(o, "logprobs");
     if (c->reply->request.logprobs < 0) {
@@ -76,7 +78,7 @@ static void put_new_logprobs(const lt_reply_choice *c) {
     }
     lt_out_open(o, '{');
     lt_out_key(o, "content");
-    lt_logprobs_write(o, c->reply->server, l, l->sent, l->n, c->reply->request.logprobs);
+    lt_logprobs_write(o, c->reply->server, l, from, l->n, c->reply->request.logprobs);
     lt_out_key_null(o, "refusal");
     lt_out_shut(o, '}');
 }
@@ -85,7 +87,7 @@ static void chunk_end(lt_reply_choice *c, const char *finish) {
     lt_reply *j = c->reply;
     lt_json_out *o = &j->out;
     lt_out_shut(o, '}');
-    put_new_logprobs(c);
+    put_logprobs(o, c, c->logs.sent);
     lt_out_key_str(o, "finish_reason", finish);
     if (j->ask.return_ids) {
         lt_ids_write(o, "token_ids", &c->logs, c->logs.sent, c->logs.n);
@@ -224,7 +226,7 @@ static void put_choice(lt_json_out *o, const lt_reply_choice *c) {
     lt_out_open(o, '{');
     lt_out_key_int(o, "index", c->index);
     put_message(o, c);
-    put_new_logprobs(c);
+    put_logprobs(o, c, 0);
     lt_out_key_str(o, "finish_reason", finish_reason(c));
     if (c->reply->ask.return_ids) {
         lt_ids_write(o, "token_ids", &c->logs, 0, c->logs.n);
@@ -232,22 +234,7 @@ static void put_choice(lt_json_out *o, const lt_reply_choice *c) {
     lt_out_shut(o, '}');
 }
 
-static void format_finish(lt_reply *j) {
-    lt_json_out *o = &j->out;
-    if (j->stream) {
-        if (j->ask.include_usage) {
-            head(o, j, "chat.completion.chunk");
-            lt_out_key_open(o, "choices", '[');
-            lt_out_shut(o, ']');
-            lt_usage_write(o, j, "usage");
-            lt_timings_write(o, &j->parts[0], lt_reply_new_tokens(j));
-            lt_out_shut(o, '}');
-            lt_reply_send(j, NULL);
-        }
-        lt_out_raw(o, "[DONE]", 6);
-        lt_reply_send(j, NULL);
-        return;
-    }
+static void put_completion(lt_json_out *o, const lt_reply *j) {
     head(o, j, "chat.completion");
     lt_out_key_open(o, "choices", '[');
     for (int64_t i = 0; i < j->n_choices; i++) {
@@ -268,6 +255,50 @@ static void format_finish(lt_reply *j) {
         lt_prompt_ids_write(o, &j->parts[0]);
     }
     lt_out_shut(o, '}');
+}
+
+/* Store the completion as a whole answer tells it, in the format that stored_chat.c reads. */
+static void keep(const lt_reply *j) {
+    lt_json_out o = {0};
+    lt_out_open(&o, '{');
+    lt_out_key(&o, "completion");
+    put_completion(&o, j);
+    if (j->ask.metadata != NULL) {
+        lt_out_key_value(&o, "metadata", j->ask.metadata);
+    } else {
+        lt_out_key_open(&o, "metadata", '{');
+        lt_out_shut(&o, '}');
+    }
+    lt_out_key_value(&o, "messages", j->ask.messages);
+    lt_out_shut(&o, '}');
+    if (o.failed ||
+        !lt_store_put(j->server->store, j->id, j->owner, NULL, o.data, o.n, lt_clock_s())) {
+        lt_log_warn("%s is not stored: its %zu bytes do not fit in the store", j->id, o.n);
+    }
+    lt_out_free(&o);
+}
+
+/* The answer is stored before its last part is sent, so that a client may ask for it at once. */
+static void format_finish(lt_reply *j) {
+    lt_json_out *o = &j->out;
+    if (json_is_true(j->ask.store)) {
+        keep(j);
+    }
+    if (j->stream) {
+        if (j->ask.include_usage) {
+            head(o, j, "chat.completion.chunk");
+            lt_out_key_open(o, "choices", '[');
+            lt_out_shut(o, ']');
+            lt_usage_write(o, j, "usage");
+            lt_timings_write(o, &j->parts[0], lt_reply_new_tokens(j));
+            lt_out_shut(o, '}');
+            lt_reply_send(j, NULL);
+        }
+        lt_out_raw(o, "[DONE]", 6);
+        lt_reply_send(j, NULL);
+    } else {
+        put_completion(o, j);
+    }
 }
 
 static void format_failed(lt_reply *j, const lt_api_error *e) {
@@ -338,6 +369,20 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
            lt_speech_add(j, &ids, e);
 }
 
+/* As at OpenAI, only what asks for it is stored, and metadata without store is not looked at. */
+static bool read_store(const lt_ask *a, const lt_server *s, lt_api_error *e) {
+    if (a->store != NULL && !json_is_boolean(a->store)) {
+        return lt_api_refuse(e, "store", "'store' must be true or false");
+    }
+    if (!json_is_true(a->store)) {
+        return true;
+    }
+    if (s->o.store.max_entries == 0) {
+        return lt_api_refuse(e, "store", "'store': nothing is kept here (--store-entries 0)");
+    }
+    return a->metadata == NULL || lt_metadata_check(a->metadata, e);
+}
+
 static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {
     lt_server_ask(call->server, a);
     if (!lt_call_read(call, a, fields, sizeof fields / sizeof *fields, e)) {
@@ -360,6 +405,9 @@ static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {
                                      : lt_ask_said(a, (const char *const[]){"max_tokens",
                                                                             "n_predict", NULL});
         return lt_api_refuse(e, said, "'%s' is 0; it must be at least 1", said);
+    }
+    if (!read_store(a, call->server, e)) {
+        return false;
     }
     if (a->stream_options == NULL) {
         return true;

@@ -12,6 +12,7 @@
 
 #define TABLES(X)                                                                                  \
     X(chat)                                                                                        \
+    X(chat_update)                                                                                 \
     X(completions)                                                                                 \
     X(responses)                                                                                   \
     X(messages)                                                                                    \
@@ -43,6 +44,11 @@ static const struct {
     {lt_api_chat, "chat", "OpenAI's chat completions", SSE, &lt_fields_chat, NULL},
     {lt_api_chat_tokens, "chat_tokens", "Tokens of a chat request's prompt", NULL, &lt_fields_chat,
      NULL},
+    {lt_api_chat_list, "chat_list", "Stored chat completions", NULL, NULL, NULL},
+    {lt_api_chat_get, "chat_get", "A chat completion that was stored", NULL, NULL, "completion_id"},
+    {lt_api_chat_update, "chat_update", "Replace its metadata", NULL, &lt_fields_chat_update,
+     "completion_id"},
+    {lt_api_chat_delete, "chat_delete", "Forget it", NULL, NULL, "completion_id"},
     {lt_api_completions, "completions", "OpenAI's completions", SSE, &lt_fields_completions, NULL},
     {lt_api_responses, "responses", "OpenAI's responses", SSE, &lt_fields_responses, NULL},
     {lt_api_response_tokens, "response_tokens", "Tokens of such a request's prompt", NULL,
@@ -349,6 +355,24 @@ static void put_path(lt_json_out *o, int first) {
     lt_out_shut(o, '}');
 }
 
+/* A list behind an id: path{parameter}/list, which the prefix route of the id answers. */
+static void put_list(lt_json_out *o, const char *path, const char *parameter, const char *list,
+                     const char *name, const char *says) {
+    lt_out_raw(o, ",", 1);
+    lt_out_rawf(o, "\"%s{%s}/%s\":{\"get\":{\"operationId\":\"%s\",\"summary\":\"%s\",", path,
+                parameter, list, name, says);
+    lt_out_rawf(o,
+                "\"parameters\":[{\"name\":\"%s\",\"in\":\"path\",\"required\":true,\"schema\":{"
+                "\"type\":\"string\"}},{\"name\":\"limit\",\"in\":\"query\",\"schema\":{\"type\":"
+                "\"integer\",\"minimum\":1,\"maximum\":100}},{\"name\":\"order\",\"in\":\"query\","
+                "\"schema\":{\"enum\":[\"asc\",\"desc\"]}},{\"name\":\"after\",\"in\":\"query\","
+                "\"schema\":{\"type\":\"string\"}}]",
+                parameter);
+    o->comma = true;
+    put_responses(o, NULL);
+    put_raw(o, "}}");
+}
+
 static void put_paths(lt_json_out *o) {
     lt_route_info r, before;
     lt_out_key_open(o, "paths", '{');
@@ -362,16 +386,10 @@ static void put_paths(lt_json_out *o) {
             put_path(o, i);
         }
     }
-    lt_out_key(o, "/v1/responses/{response_id}/input_items");
-    put_raw(o, "{\"get\":{\"operationId\":\"response_items\",\"summary\":\"The items that a kept "
-               "response answered\",\"parameters\":[{\"name\":\"response_id\",\"in\":\"path\","
-               "\"required\":true,\"schema\":{\"type\":\"string\"}},{\"name\":\"limit\",\"in\":"
-               "\"query\",\"schema\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":100}},{"
-               "\"name\":\"order\",\"in\":\"query\",\"schema\":{\"enum\":[\"asc\",\"desc\"]}},{"
-               "\"name\":\"after\",\"in\":\"query\",\"schema\":{\"type\":\"string\"}}]");
-    lt_out_raw(o, "", 0);
-    put_responses(o, NULL);
-    put_raw(o, "}}");
+    put_list(o, "/v1/responses/", "response_id", "input_items", "response_items",
+             "The items that a kept response answered");
+    put_list(o, "/v1/chat/completions/", "completion_id", "messages", "chat_messages",
+             "The messages that a stored chat completion answered");
     lt_out_shut(o, '}');
 }
 

@@ -231,7 +231,7 @@ static json_t *find_kept(lt_server *s, const char *owner, const char *id) {
         return NULL;
     }
     snprintf(words, sizeof words, "\"id\":\"%s\"", id);
-    entry = lt_store_search(s->store, words, owner, lt_clock_s());
+    entry = lt_store_search(s->store, "resp_", words, owner, lt_clock_s());
     if (entry != NULL) {
         const char *text = lt_stored_text(entry, &n);
         turn = lt_json_loadb(text, n, JSON_ALLOW_NUL, NULL);

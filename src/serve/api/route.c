@@ -31,6 +31,10 @@ static const struct {
     lt_flavour flavour;
     unsigned flags;
 } routes[] = {
+    {"GET", "/v1/chat/completions/", lt_api_chat_get, LT_FLAVOUR_OPENAI, READY | PREFIX},
+    {"POST", "/v1/chat/completions/", lt_api_chat_update, LT_FLAVOUR_OPENAI, READY | PREFIX},
+    {"DELETE", "/v1/chat/completions/", lt_api_chat_delete, LT_FLAVOUR_OPENAI, READY | PREFIX},
+    {"GET", "/v1/chat/completions", lt_api_chat_list, LT_FLAVOUR_OPENAI, READY},
     {"POST", "/v1/chat/completions", lt_api_chat, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/chat/completions", lt_api_chat, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/v1/chat/completions/input_tokens", lt_api_chat_tokens, LT_FLAVOUR_OPENAI, TEXT},
@@ -574,7 +578,8 @@ void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
     if (!check_state(&call, routes[i].flags)) {
         return;
     }
-    if (r->body_bytes >= ASIDE_BYTES && (routes[i].flags & READY) != 0 &&
+    /* A call with more of a path is never aside: the path is gone when the connection is. */
+    if (r->body_bytes >= ASIDE_BYTES && (routes[i].flags & (READY | PREFIX)) == READY &&
         routes[i].method[0] == 'P') {
         go_to_pool(&call, i);
     } else {

@@ -23,6 +23,10 @@ void lt_route_bad(void *server, lt_http_refusal *r);
 #define LT_HANDLER_MAP(X)                                                                          \
     X(chat) /* api/chat.c */                                                                       \
     X(chat_tokens)                                                                                 \
+    X(chat_list) /* api/stored_chat.c */                                                           \
+    X(chat_get)                                                                                    \
+    X(chat_update)                                                                                 \
+    X(chat_delete)                                                                                 \
     X(completions) /* api/completions.c */                                                         \
     X(responses)   /* api/responses.c */                                                           \
     X(response_tokens)                                                                             \

@@ -17,6 +17,7 @@ struct lt_stored {
     lt_stored *chain;         /* The next of its hash. */
     lt_stored *older, *newer; /* By use. */
     int64_t refs;
+    uint64_t number; /* Of the put that made it. */
     double used_s;
     size_t bytes, n;
     char id[64];
@@ -28,6 +29,7 @@ struct lt_store {
     pthread_mutex_t lock;
     lt_stored *chains[N_CHAINS];
     lt_stored *oldest, *newest;
+    uint64_t n_puts;
     lt_store_stats stats;
 };
 
@@ -71,8 +73,16 @@ static void use(lt_store *s, lt_stored *e, double now_s) {
     s->newest = e;
 }
 
-/* Remove the entry, so that it is no longer found. */
-static void take_out(lt_store *s, lt_stored *e) {
+/* From now on the entry is found. */
+static void let_in(lt_store *s, lt_stored *e, double now_s) {
+    e->chain = *chain_of(s, e->id);
+    *chain_of(s, e->id) = e;
+    use(s, e, now_s);
+    s->stats.entries++;
+}
+
+/* From now on the entry is no longer found; the table's hold is left to the caller. */
+static void detach(lt_store *s, lt_stored *e) {
     lt_stored **at = chain_of(s, e->id);
     while (*at != e) {
         at = &(*at)->chain;
@@ -81,6 +91,10 @@ static void take_out(lt_store *s, lt_stored *e) {
     e->chain = NULL;
     unlink_use(s, e);
     s->stats.entries--;
+}
+
+static void take_out(lt_store *s, lt_stored *e) {
+    detach(s, e);
     drop(s, e);
 }
 
@@ -101,7 +115,31 @@ static lt_stored *find(lt_store *s, const char *id, const char *owner) {
     return NULL;
 }
 
+static bool is_match(const lt_stored *e, const char *prefix, const char *owner) {
+    return strcmp(e->owner, owner) == 0 && strncmp(e->id, prefix, strlen(prefix)) == 0;
+}
+
 /* ---- The door ---- */
+
+/* An entry that is in no list yet; NULL: it can not fit, or there is no memory. */
+static lt_stored *made(const lt_store *s, const char *id, const char *owner, lt_stored *previous,
+                       const char *text, size_t n) {
+    const size_t owner_n = strlen(owner) + 1, bytes = sizeof(lt_stored) + owner_n + n + 1;
+    lt_stored *e;
+
+    LT_ASSERT(strlen(id) < sizeof e->id);
+    e = bytes <= s->o.max_bytes && s->o.max_entries > 0 ? calloc(1, bytes) : NULL;
+    if (e == NULL) {
+        return NULL;
+    }
+    *e = (lt_stored){.previous = previous, .refs = 1, .bytes = bytes, .n = n};
+    memcpy(e->id, id, strlen(id) + 1);
+    e->owner = (char *)(e + 1);
+    e->text = e->owner + owner_n;
+    memcpy(e->owner, owner, owner_n);
+    memcpy(e->text, text, n);
+    return e;
+}
 
 void lt_store_close(lt_store *s) {
     if (s == NULL) {
@@ -117,30 +155,20 @@ void lt_store_close(lt_store *s) {
 
 bool lt_store_put(lt_store *s, const char *id, const char *owner, lt_stored *previous,
                   const char *text, size_t n, double now_s) {
-    const size_t owner_n = strlen(owner) + 1, bytes = sizeof(lt_stored) + owner_n + n + 1;
-    lt_stored *e;
+    lt_stored *e = made(s, id, owner, previous, text, n);
     bool kept;
 
-    LT_ASSERT(strlen(id) < sizeof e->id);
-    e = bytes <= s->o.max_bytes && s->o.max_entries > 0 ? calloc(1, bytes) : NULL;
     if (e == NULL) {
         return false;
     }
-    *e = (lt_stored){.previous = previous, .refs = 1, .bytes = bytes, .n = n};
-    memcpy(e->id, id, strlen(id) + 1);
-    e->owner = (char *)(e + 1);
-    e->text = e->owner + owner_n;
-    memcpy(e->owner, owner, owner_n);
-    memcpy(e->text, text, n);
     pthread_mutex_lock(&s->lock);
-    make_room(s, bytes, now_s);
-    kept = s->stats.bytes + bytes <= s->o.max_bytes; /* Turns held by others may fill the store. */
+    make_room(s, e->bytes, now_s);
+    /* Turns held by others may fill the store. */
+    kept = s->stats.bytes + e->bytes <= s->o.max_bytes;
     if (kept) {
-        e->chain = *chain_of(s, id);
-        *chain_of(s, id) = e;
-        use(s, e, now_s);
-        s->stats.entries++;
-        s->stats.bytes += bytes;
+        e->number = s->n_puts++;
+        let_in(s, e, now_s);
+        s->stats.bytes += e->bytes;
         if (previous != NULL) {
             previous->refs++;
         }
@@ -166,12 +194,67 @@ lt_stored *lt_store_hold(lt_store *s, const char *id, const char *owner, double 
     return e;
 }
 
-lt_stored *lt_store_search(lt_store *s, const char *words, const char *owner, double now_s) {
+bool lt_store_replace(lt_store *s, lt_stored *entry, const char *text, size_t n, double now_s) {
+    lt_stored *e = made(s, entry->id, entry->owner, entry->previous, text, n);
+    bool kept = false;
+
+    if (e == NULL) {
+        return false;
+    }
+    e->number = entry->number;
+    pthread_mutex_lock(&s->lock);
+    if (find(s, entry->id, entry->owner) == entry) {
+        detach(s, entry);
+        make_room(s, e->bytes, now_s); /* The old text still counts: the caller holds it. */
+        kept = s->stats.bytes + e->bytes <= s->o.max_bytes;
+        let_in(s, kept ? e : entry, now_s);
+    }
+    if (kept) {
+        s->stats.bytes += e->bytes;
+        if (e->previous != NULL) {
+            e->previous->refs++;
+        }
+        drop(s, entry);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!kept) {
+        free(e);
+    }
+    return kept;
+}
+
+static int by_number(const void *a, const void *b) {
+    const lt_stored *x = *(lt_stored *const *)a, *y = *(lt_stored *const *)b;
+    return (x->number > y->number) - (x->number < y->number);
+}
+
+lt_stored **lt_store_list(lt_store *s, const char *prefix, const char *owner, double now_s,
+                          size_t *n) {
+    lt_stored **list;
+    pthread_mutex_lock(&s->lock);
+    make_room(s, 0, now_s);
+    *n = 0;
+    list = malloc(((size_t)s->stats.entries + 1) * sizeof(lt_stored *));
+    for (lt_stored *e = s->oldest; list != NULL && e != NULL; e = e->newer) {
+        if (is_match(e, prefix, owner)) {
+            e->refs++;
+            list[(*n)++] = e;
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (list != NULL) {
+        qsort(list, *n, sizeof(lt_stored *), by_number);
+    }
+    return list;
+}
+
+lt_stored *lt_store_search(lt_store *s, const char *prefix, const char *words, const char *owner,
+                           double now_s) {
     lt_stored *e;
     pthread_mutex_lock(&s->lock);
     make_room(s, 0, now_s);
     e = s->newest;
-    while (e != NULL && (strcmp(e->owner, owner) != 0 || strstr(e->text, words) == NULL)) {
+    while (e != NULL && (!is_match(e, prefix, owner) || strstr(e->text, words) == NULL)) {
         e = e->older;
     }
     if (e != NULL) {
@@ -222,6 +305,10 @@ const lt_stored **lt_stored_line(const lt_stored *last, size_t *n) {
 const char *lt_stored_text(const lt_stored *entry, size_t *n) {
     *n = entry->n;
     return entry->text;
+}
+
+const char *lt_stored_id(const lt_stored *entry) {
+    return entry->id;
 }
 
 lt_store_stats lt_store_get_stats(lt_store *s) {

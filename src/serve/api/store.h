@@ -1,5 +1,5 @@
-/* store.h: what clients may refer to in later requests: responses of /v1/responses and threads of
- * /v1/messages. The store is in memory and bounded.
+/* store.h: what clients may refer to in later requests: responses of /v1/responses, chat
+ * completions and threads of /v1/messages. The store is in memory and bounded.
  *
  *     put(A)            put(B, behind A)          put(C, behind A)
  *       A                 A <- B                    A <- B,  A <- C
@@ -46,8 +46,17 @@ bool lt_store_put(lt_store *s, const char *id, const char *owner, lt_stored *pre
                   const char *text, size_t n, double now_s);
 /* The entry, held until lt_store_release; NULL: there is none, or it is another owner's. */
 lt_stored *lt_store_hold(lt_store *s, const char *id, const char *owner, double now_s);
-/* The newest of the owner's entries whose text holds the words, held; NULL: none does. */
-lt_stored *lt_store_search(lt_store *s, const char *words, const char *owner, double now_s);
+/* The last used of the owner's entries whose id begins with the prefix and whose text holds the
+ * words, held; NULL: there is none. */
+lt_stored *lt_store_search(lt_store *s, const char *prefix, const char *words, const char *owner,
+                           double now_s);
+/* The owner's entries whose ids begin with the prefix, in the order in which they were put, each
+ * held; malloc'ed. To be listed is not a use. NULL: out of memory. */
+lt_stored **lt_store_list(lt_store *s, const char *prefix, const char *owner, double now_s,
+                          size_t *n);
+/* Put another text in the place of an entry that is held: it keeps its id and its place in lists.
+ * False: the entry is no longer found, or the text does not fit; then it is as it was. */
+bool lt_store_replace(lt_store *s, lt_stored *entry, const char *text, size_t n, double now_s);
 void lt_store_release(lt_store *s, lt_stored *entry); /* Accepts NULL. */
 /* Remove the entry. False: there was none. */
 bool lt_store_forget(lt_store *s, const char *id, const char *owner, double now_s);
@@ -57,6 +66,7 @@ const lt_stored *lt_stored_previous(const lt_stored *entry); /* NULL: the first.
 /* The entry and all before it, oldest first: malloc'ed. NULL: out of memory. */
 const lt_stored **lt_stored_line(const lt_stored *last, size_t *n);
 const char *lt_stored_text(const lt_stored *entry, size_t *n);
+const char *lt_stored_id(const lt_stored *entry);
 
 lt_store_stats lt_store_get_stats(lt_store *s);
 

@@ -6,10 +6,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "serve/api/listing.h"
 #include "serve/api/responses.h"
 #include "serve/api/route.h"
-
-#define MAX_ITEMS 100 /* Of one page of a list. */
 
 static void refuse_absent(lt_call *call, const char *id, int n) {
     lt_api_error e;
@@ -43,77 +42,19 @@ static json_t *find(lt_call *call, const char **tail) {
     return tree;
 }
 
-/* name=value of a query; out "" when it is not there. */
-static void query_value(const char *query, const char *name, char *out, size_t room) {
-    const size_t n = strlen(name);
-    out[0] = '\0';
-    while (*query != '\0') {
-        const size_t width = strcspn(query, "&");
-        if (width > n && memcmp(query, name, n) == 0 && query[n] == '=') {
-            snprintf(out, room, "%.*s", (int)(width - n - 1), query + n + 1);
-        }
-        query += width + (query[width] == '&');
-    }
-}
-
-typedef struct {
-    size_t limit;
-    bool ascending;
-    char after[64];
-} page;
-
-static bool read_page(const char *query, page *p, lt_api_error *e) {
-    char text[32], *end = NULL;
-    long limit = 20;
-    query_value(query, "limit", text, sizeof text);
-    if (text[0] != '\0') {
-        limit = strtol(text, &end, 10);
-        if (*end != '\0' || limit < 1 || limit > MAX_ITEMS) {
-            return lt_api_refuse(e, "limit", "'limit' = %s; it must be between 1 and %d", text,
-                                 MAX_ITEMS);
-        }
-    }
-    p->limit = (size_t)limit;
-    query_value(query, "order", text, sizeof text);
-    if (text[0] != '\0' && strcmp(text, "asc") != 0 && strcmp(text, "desc") != 0) {
-        return lt_api_refuse(e, "order", "'order' = %s; it may be asc or desc", text);
-    }
-    p->ascending = strcmp(text, "asc") == 0;
-    query_value(query, "after", p->after, sizeof p->after);
-    return true;
-}
-
-static const char *id_of(const json_t *items, size_t i) {
+static const char *item_id(const void *items, size_t i) {
     return json_string_value(json_object_get(json_array_get(items, i), "id"));
 }
 
-/* {object: list, data: [...], first_id, last_id, has_more}; newest first unless asked otherwise. */
-static void put_items(lt_call *call, const json_t *items, const page *p) {
-    const size_t n = json_array_size(items);
-    const char *first = NULL, *last = NULL;
-    lt_json_out o = {0};
-    size_t told = 0, at = 0;
+static void item_write(lt_json_out *o, const void *items, size_t i) {
+    lt_out_value(o, json_array_get(items, i));
+}
 
-    for (size_t i = 0; p->after[0] != '\0' && i < n; i++) {
-        const char *id = id_of(items, p->ascending ? i : n - 1 - i);
-        if (id != NULL && strcmp(id, p->after) == 0) {
-            at = i + 1;
-        }
-    }
-    lt_out_open(&o, '{');
-    lt_out_key_str(&o, "object", "list");
-    lt_out_key_open(&o, "data", '[');
-    for (; at < n && told < p->limit; at++, told++) {
-        const size_t i = p->ascending ? at : n - 1 - at;
-        lt_out_value(&o, json_array_get(items, i));
-        first = told == 0 ? id_of(items, i) : first;
-        last = id_of(items, i);
-    }
-    lt_out_shut(&o, ']');
-    lt_out_key_str(&o, "first_id", first);
-    lt_out_key_str(&o, "last_id", last);
-    lt_out_key_bool(&o, "has_more", at < n);
-    lt_out_shut(&o, '}');
+/* The items that the response answered; newest first unless asked otherwise. */
+static void put_items(lt_call *call, const json_t *items, const lt_page *p) {
+    lt_json_out o = {0};
+    const lt_listing l = {json_array_size(items), items, item_id, item_write};
+    lt_page_write(&o, &l, p);
     lt_call_json(call, 200, &o);
 }
 
@@ -123,14 +64,14 @@ void lt_api_response_get(lt_call *call) {
     json_t *tree = find(call, &tail);
     lt_api_error e = {0};
     lt_json_out o = {0};
-    page p;
+    lt_page p;
 
     if (tree == NULL) {
         return;
     }
-    query_value(query, "stream", stream, sizeof stream);
+    lt_query_value(query, "stream", stream, sizeof stream);
     if (strcmp(tail, "/input_items") == 0) {
-        if (read_page(query, &p, &e)) {
+        if (lt_page_read(query, false, &p, &e)) {
             put_items(call, json_object_get(tree, "input"), &p);
         }
     } else if (tail[0] != '\0') {

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -130,6 +131,105 @@ static void turns_hold_the_ones_before(void **state) {
     lt_store_close(s);
 }
 
+/* The ids of a list, joined. */
+static const char *listed(lt_store *s, const char *prefix, const char *owner, double now_s) {
+    static char text[256];
+    size_t n;
+    lt_stored **list = lt_store_list(s, prefix, owner, now_s, &n);
+    assert_non_null(list);
+    text[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s ", lt_stored_id(list[i]));
+        lt_store_release(s, list[i]);
+    }
+    free(list);
+    return text;
+}
+
+static void listed_in_the_order_of_putting(void **state) {
+    lt_store *s = opened(8, 1 << 20, 100);
+    (void)state;
+    assert_string_equal(listed(s, "", "owner", 0), "");
+    assert_true(put(s, "x-1", NULL, 0) && put(s, "y-1", NULL, 1) && put(s, "x-2", NULL, 2));
+    assert_true(lt_store_put(s, "x-3", "another", NULL, "", 0, 3));
+    assert_true(there(s, "x-1", 50)); /* A use does not move it. */
+    assert_string_equal(listed(s, "x-", "owner", 50), "x-1 x-2 ");
+    assert_string_equal(listed(s, "", "owner", 50), "x-1 y-1 x-2 ");
+    assert_string_equal(listed(s, "x-", "another", 50), "x-3 ");
+    /* Nor is a list a use: what was not used for 100 s is gone. */
+    assert_string_equal(listed(s, "", "owner", 120), "x-1 ");
+    lt_store_close(s);
+}
+
+static void replaced_text_keeps_its_place(void **state) {
+    static char big[3000];
+    lt_store *s = opened(2, 8000, 100);
+    lt_stored *a, *c, *d;
+    size_t n;
+    (void)state;
+    memset(big, 'x', sizeof big);
+    assert_true(put(s, "a", NULL, 0) && put(s, "b", NULL, 1));
+    a = lt_store_hold(s, "a", "owner", 2);
+    assert_true(lt_store_replace(s, a, "new", 3, 3));
+    assert_int_equal(lt_store_get_stats(s).entries, 2);
+    assert_false(lt_store_replace(s, a, "newer", 5, 4)); /* It is no longer the one found. */
+    assert_string_equal(lt_stored_text(a, &n), "a");
+    lt_store_release(s, a);
+    a = lt_store_hold(s, "a", "owner", 5);
+    assert_string_equal(lt_stored_text(a, &n), "new");
+    assert_string_equal(listed(s, "", "owner", 5), "a b ");
+    /* What does not fit changes nothing: alone, or beside what others hold. */
+    assert_false(lt_store_replace(s, a, big, 9000, 6));
+    assert_true(lt_store_put(s, "c", "owner", NULL, big, sizeof big, 7)); /* b goes. */
+    c = lt_store_hold(s, "c", "owner", 8);
+    assert_true(lt_store_put(s, "d", "owner", NULL, big, sizeof big, 9)); /* a is the oldest. */
+    assert_false(there(s, "a", 9));
+    assert_false(lt_store_replace(s, a, "again", 5, 10));
+    d = lt_store_hold(s, "d", "owner", 11);
+    assert_false(lt_store_replace(s, c, big, sizeof big, 12));
+    assert_true(there(s, "c", 13));
+    lt_store_release(s, a);
+    lt_store_release(s, c);
+    lt_store_release(s, d);
+    assert_true(lt_store_forget(s, "c", "owner", 14));
+    assert_int_equal(lt_store_get_stats(s).bytes, 0);
+    lt_store_close(s);
+}
+
+static void replaced_turn_holds_the_one_before(void **state) {
+    lt_store *s = opened(4, 1 << 20, 100);
+    lt_stored *a, *b;
+    (void)state;
+    assert_true(put(s, "a", NULL, 0));
+    a = lt_store_hold(s, "a", "owner", 0);
+    assert_true(put(s, "b", a, 1));
+    lt_store_release(s, a);
+    b = lt_store_hold(s, "b", "owner", 2);
+    assert_true(lt_store_replace(s, b, "new", 3, 3));
+    lt_store_release(s, b);
+    assert_true(lt_store_forget(s, "a", "owner", 4));
+    b = lt_store_hold(s, "b", "owner", 5);
+    assert_string_equal(lt_stored_id(lt_stored_previous(b)), "a");
+    lt_store_release(s, b);
+    assert_true(lt_store_forget(s, "b", "owner", 6));
+    assert_int_equal(lt_store_get_stats(s).bytes, 0);
+    lt_store_close(s);
+}
+
+static void searched_by_prefix(void **state) {
+    lt_store *s = opened(4, 1 << 20, 100);
+    lt_stored *e;
+    (void)state;
+    assert_true(lt_store_put(s, "x-1", "owner", NULL, "the word", 8, 0));
+    assert_true(lt_store_put(s, "y-1", "owner", NULL, "the word", 8, 1));
+    e = lt_store_search(s, "x-", "word", "owner", 2);
+    assert_string_equal(lt_stored_id(e), "x-1");
+    lt_store_release(s, e);
+    assert_null(lt_store_search(s, "x-", "words", "owner", 2));
+    assert_null(lt_store_search(s, "x-", "word", "another", 2));
+    lt_store_close(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(found_by_id_and_owner),
@@ -138,6 +238,10 @@ int main(void) {
         cmocka_unit_test(bytes_are_bounded),
         cmocka_unit_test(nothing_is_kept_where_nothing_may_be),
         cmocka_unit_test(turns_hold_the_ones_before),
+        cmocka_unit_test(listed_in_the_order_of_putting),
+        cmocka_unit_test(replaced_text_keeps_its_place),
+        cmocka_unit_test(replaced_turn_holds_the_one_before),
+        cmocka_unit_test(searched_by_prefix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,104 @@
+/* listing.c: see listing.h. */
+#include "serve/api/listing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_ITEMS 100 /* Of one page. */
+
+static int hex_digit(char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* Percent-decode [from, from + n) into out; false: it does not fit. A '+' is a space, as forms and
+ * clients' libraries write it; a '%' without two digits stands for itself. */
+static bool decode(const char *from, size_t n, char *out, size_t room) {
+    size_t put = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int high = from[i] == '%' && i + 2 < n ? hex_digit(from[i + 1]) : -1;
+        const int low = high >= 0 ? hex_digit(from[i + 2]) : -1;
+        if (put + 1 >= room) {
+            out[put] = '\0';
+            return false;
+        }
+        out[put++] = low >= 0 ? (char)(high << 4 | low) : from[i] == '+' ? ' ' : from[i];
+        i += low >= 0 ? 2 : 0;
+    }
+    out[put] = '\0';
+    return true;
+}
+
+bool lt_query_next(const char **at, lt_query_pair *out) {
+    const char *p = *at + strspn(*at, "&");
+    const size_t width = strcspn(p, "&"), name_n = strcspn(p, "=&");
+    const size_t skipped = name_n < width ? name_n + 1 : width;
+
+    *at = p + width;
+    out->cut = !decode(p, name_n, out->name, sizeof out->name);
+    out->cut |= !decode(p + skipped, width - skipped, out->value, sizeof out->value);
+    return width > 0;
+}
+
+bool lt_query_value(const char *query, const char *name, char *out, size_t room) {
+    lt_query_pair pair;
+    bool found = false;
+    out[0] = '\0';
+    while (lt_query_next(&query, &pair)) {
+        if (strcmp(pair.name, name) == 0) {
+            snprintf(out, room, "%s", pair.value);
+            found = true;
+        }
+    }
+    return found;
+}
+
+bool lt_page_read(const char *query, bool ascending, lt_page *p, lt_api_error *e) {
+    char text[32], *end = NULL;
+    long limit = 20;
+    lt_query_value(query, "limit", text, sizeof text);
+    if (text[0] != '\0') {
+        limit = strtol(text, &end, 10);
+        if (*end != '\0' || limit < 1 || limit > MAX_ITEMS) {
+            return lt_api_refuse(e, "limit", "'limit' = %s; it must be between 1 and %d", text,
+                                 MAX_ITEMS);
+        }
+    }
+    p->limit = (size_t)limit;
+    lt_query_value(query, "order", text, sizeof text);
+    if (text[0] != '\0' && strcmp(text, "asc") != 0 && strcmp(text, "desc") != 0) {
+        return lt_api_refuse(e, "order", "'order' = %s; it may be asc or desc", text);
+    }
+    p->ascending = text[0] != '\0' ? strcmp(text, "asc") == 0 : ascending;
+    lt_query_value(query, "after", p->after, sizeof p->after);
+    return true;
+}
+
+void lt_page_write(lt_json_out *o, const lt_listing *l, const lt_page *p) {
+    const char *first = NULL, *last = NULL;
+    size_t told = 0, at = 0;
+
+    for (size_t i = 0; p->after[0] != '\0' && i < l->n; i++) {
+        const char *id = l->id(l->items, p->ascending ? i : l->n - 1 - i);
+        if (id != NULL && strcmp(id, p->after) == 0) {
+            at = i + 1;
+        }
+    }
+    lt_out_open(o, '{');
+    lt_out_key_str(o, "object", "list");
+    lt_out_key_open(o, "data", '[');
+    for (; at < l->n && told < p->limit; at++, told++) {
+        const size_t i = p->ascending ? at : l->n - 1 - at;
+        l->write(o, l->items, i);
+        first = told == 0 ? l->id(l->items, i) : first;
+        last = l->id(l->items, i);
+    }
+    lt_out_shut(o, ']');
+    lt_out_key_str(o, "first_id", first);
+    lt_out_key_str(o, "last_id", last);
+    lt_out_key_bool(o, "has_more", at < l->n);
+    lt_out_shut(o, '}');
+}

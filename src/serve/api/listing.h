@@ -1,0 +1,40 @@
+/* listing.h: lists in OpenAI's format, a page at a time, and the query of the request that asks
+ * for one. */
+#ifndef LT_SERVE_LISTING_H
+#define LT_SERVE_LISTING_H
+
+#include "serve/api/ask.h"
+#include "serve/api/json_out.h"
+
+/* One name=value of a query, percent-decoded. */
+typedef struct {
+    char name[128], value[1024];
+    bool cut; /* One of them is longer than that. */
+} lt_query_pair;
+
+/* The next pair of the query at *at, which moves behind it; false: there are no more. */
+bool lt_query_next(const char **at, lt_query_pair *out);
+/* The value of the last pair with that name; false: there is none, and out is "". */
+bool lt_query_value(const char *query, const char *name, char *out, size_t room);
+
+typedef struct {
+    size_t limit;
+    bool ascending;
+    char after[96]; /* The id behind which the page begins; "": it is the first. */
+} lt_page;
+
+/* limit, order and after of a query. ascending: the order where none is asked for. */
+bool lt_page_read(const char *query, bool ascending, lt_page *p, lt_api_error *e);
+
+/* What is listed, oldest first. */
+typedef struct {
+    size_t n;
+    const void *items;
+    const char *(*id)(const void *items, size_t i);
+    void (*write)(lt_json_out *o, const void *items, size_t i);
+} lt_listing;
+
+/* {object: list, data: [...], first_id, last_id, has_more} */
+void lt_page_write(lt_json_out *o, const lt_listing *l, const lt_page *p);
+
+#endif

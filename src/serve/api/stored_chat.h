@@ -1,0 +1,11 @@
+/* stored_chat.h: the store of chat completions, which POST /v1/chat/completions with store fills and
+ * api/stored_chat.c reads. */
+#ifndef LT_SERVE_STORED_CHAT_H
+#define LT_SERVE_STORED_CHAT_H
+
+#include "serve/api/ask.h"
+
+/* OpenAI's bounds of metadata: an object of at most 16 short strings. */
+bool lt_metadata_check(const json_t *metadata, lt_api_error *e);
+
+#endif
