@@ -4,6 +4,7 @@ beside "serve: OpenAI's client" tests/e2e/serve.sh openai
 beside "serve: Anthropic's client" tests/e2e/serve.sh anthropic
 beside "serve: Ollama's client" tests/e2e/serve.sh ollama
 beside "serve: agents' frameworks" tests/e2e/serve.sh agents
+beside "serve: groups of candidates" tests/e2e/serve.sh groups
 beside "serve: requests with parts at random" tests/e2e/serve.sh bodies
 beside "serve: what is kept between requests" tests/e2e/serve.sh state
 beside "serve: start, keys, queue, end" tests/e2e/serve.sh life calls

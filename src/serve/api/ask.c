@@ -77,7 +77,15 @@ void lt_ask_defaults(lt_ask *a) {
                   .dry_base = 1.75,
                   .dry_allowed = 2,
                   .dry_last_n = -1,
-                  .xtc_threshold = 0.1};
+                  .xtc_threshold = 0.1,
+                  /* The tail's are ours: docs/alignment.md. */
+                  .group = {.n = 1,
+                            .tail = 0.25,
+                            .half_tail = 1,
+                            .keep = 0.5,
+                            .every = 64,
+                            .window = 2048,
+                            .seed = -1}};
 }
 
 void lt_ask_free(lt_ask *a) {

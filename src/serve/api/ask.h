@@ -88,6 +88,15 @@ typedef struct {
     const char *reasoning_effort, *chat_template, *reasoning_format;
     int64_t thinking_budget, max_tool_calls;
     bool add_generation_prompt, continue_final, include_reasoning;
+    /* One answer of several candidates: the object, and its fields. */
+    const json_t *alignment;
+    struct {
+        const char *method, *extract, *check, *answer;
+        const json_t *reward;
+        double temperature, mu, threshold, tail, half_tail, keep;
+        int64_t n, every, window, seed;
+        bool candidates, strict;
+    } group;
     /* Embeddings, tokenizing. */
     const char *encoding_format;
     int64_t dimensions;

@@ -41,7 +41,7 @@ static const lt_field fields[] = {
     LT_I64("thinking_token_budget", thinking_budget, -1, 1e9),
     LT_JSON("enable_thinking", enable_thinking), LT_STR("reasoning_format", reasoning_format),
     LT_BOOL("include_reasoning", include_reasoning), LT_ONLY("parse_tool_calls", "true"),
-    LT_ONLY("add_special_tokens", "false"), LT_FIELDS_SAMPLING};
+    LT_ONLY("add_special_tokens", "false"), LT_JSON("alignment", alignment), LT_FIELDS_SAMPLING};
 const lt_field_table lt_fields_chat = LT_FIELD_TABLE(fields, "messages");
 
 static const lt_field stream_fields[] = {LT_BOOL("include_usage", include_usage),
@@ -72,13 +72,13 @@ static void chunk_begin(lt_reply *j, int index) {
 static void put_logprobs(lt_json_out *o, const lt_reply_choice *c, size_t from) {
     const lt_token_logs *l = &c->logs;
     lt_out_key(o, "logprobs");
-    if (c->reply->request.logprobs < 0) {
+    if (c->reply->top < 0) {
         lt_out_null(o);
         return;
     }
     lt_out_open(o, '{');
     lt_out_key(o, "content");
-    lt_logprobs_write(o, c->reply->server, l, from, l->n, c->reply->request.logprobs);
+    lt_logprobs_write(o, c->reply->server, l, from, l->n, c->reply->top);
     lt_out_key_null(o, "refusal");
     lt_out_shut(o, '}');
 }
@@ -106,6 +106,9 @@ static void chunk_end(lt_reply_choice *c, const char *finish) {
     if (j->ask.timings_per_token || (finish != NULL && !j->ask.include_usage)) {
         lt_timings_write(o, c->part, c->new_tokens);
     }
+    if (j->group != NULL && finish != NULL) {
+        lt_group_write(o, j);
+    }
     lt_out_shut(o, '}');
     lt_reply_send(j, NULL);
 }
@@ -130,12 +133,12 @@ static void put_call(lt_json_out *o, const lt_speech_item *call, bool with_index
     lt_out_shut(o, '}');
 }
 
-static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
+static void send_piece(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
     lt_reply *j = c->reply;
     lt_json_out *o = &j->out;
     const lt_speech_item *said = &((const lt_speech *)c->state)->items[item];
 
-    if (!j->stream || (said->kind == LT_SPEECH_REASONING && !j->ask.include_reasoning)) {
+    if (said->kind == LT_SPEECH_REASONING && !j->ask.include_reasoning) {
         return;
     }
     chunk_begin(j, c->index);
@@ -159,6 +162,12 @@ static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text,
     chunk_end(c, NULL);
 }
 
+static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
+    if (c->reply->stream && c->reply->group == NULL) {
+        send_piece(c, item, fresh, text, n);
+    }
+}
+
 /* ---- The formatter ---- */
 
 static const char *finish_reason(const lt_reply_choice *c) {
@@ -167,7 +176,7 @@ static const char *finish_reason(const lt_reply_choice *c) {
 }
 
 static void format_begin(lt_reply *j) {
-    for (int64_t i = 0; i < j->n_choices; i++) {
+    for (int64_t i = 0; i < (j->group != NULL ? 1 : j->n_choices); i++) {
         lt_reply_choice *c = &j->parts[0].choices[i];
         chunk_begin(j, c->index);
         lt_out_key_str(&j->out, "role", "assistant");
@@ -180,10 +189,28 @@ static void format_choice_end(lt_reply_choice *c) {
     if (!lt_speech_finish(c)) {
         return;
     }
-    if (c->reply->stream) {
+    if (c->reply->stream && c->reply->group == NULL) {
         chunk_begin(c->reply, c->index);
         chunk_end(c, finish_reason(c));
     }
+}
+
+static void format_answer(const lt_reply_choice *c, lt_json_out *out) {
+    if (c->state != NULL) { /* Else it has no text yet. */
+        lt_speech_gather(c->state, LT_SPEECH_CONTENT, out);
+    }
+}
+
+/* The answer of a group is known at its end; a stream gets it at once. */
+static void send_kept(lt_reply *j) {
+    lt_reply_choice *c = lt_group_kept(j);
+    const lt_speech *s = c->state;
+    for (int i = 0; i < s->n_items; i++) {
+        const lt_json_out *text = &s->items[i].text;
+        send_piece(c, i, true, text->data != NULL ? text->data : "", text->n);
+    }
+    chunk_begin(j, c->index);
+    chunk_end(c, finish_reason(c));
 }
 
 static void put_kind(lt_json_out *o, const lt_speech *s, lt_speech_kind kind, const char *key) {
@@ -237,11 +264,17 @@ static void put_choice(lt_json_out *o, const lt_reply_choice *c) {
 static void put_completion(lt_json_out *o, const lt_reply *j) {
     head(o, j, "chat.completion");
     lt_out_key_open(o, "choices", '[');
-    for (int64_t i = 0; i < j->n_choices; i++) {
+    for (int64_t i = 0; i < j->n_choices && j->group == NULL; i++) {
         put_choice(o, &j->parts[0].choices[i]);
+    }
+    if (j->group != NULL) {
+        put_choice(o, lt_group_kept(j));
     }
     lt_out_shut(o, ']');
     lt_usage_write(o, j, "usage");
+    if (j->group != NULL) {
+        lt_group_write(o, j);
+    }
     lt_timings_write(o, &j->parts[0], lt_reply_new_tokens(j));
     if (j->ask.verbose) {
         lt_out_key_open(o, "__verbose", '{');
@@ -284,6 +317,9 @@ static void format_finish(lt_reply *j) {
     if (json_is_true(j->ask.store)) {
         keep(j);
     }
+    if (j->stream && j->group != NULL) {
+        send_kept(j);
+    }
     if (j->stream) {
         if (j->ask.include_usage) {
             head(o, j, "chat.completion.chunk");
@@ -316,6 +352,7 @@ static const lt_formatter formatter = {.begin = format_begin,
                                        .token = lt_speech_token,
                                        .text = lt_speech_text,
                                        .piece = on_piece,
+                                       .answer = format_answer,
                                        .choice_end = format_choice_end,
                                        .finish = format_finish,
                                        .failed = format_failed,
@@ -361,7 +398,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     int top;
 
     if (!lt_server_check_model(j->server, a, e) || !read_logprobs(a, &top, e) ||
-        !lt_reply_configure(j, most, top, e) || !lt_speech_prepare(j, e)) {
+        !lt_reply_configure(j, most, top, e) || !lt_group_read(j, e) || !lt_speech_prepare(j, e)) {
         return false;
     }
     c = conversation_of(a);

@@ -24,6 +24,7 @@ static const lt_field fields[] = {LT_JSON("prompt", prompt),
                                   LT_JSON("response_format", response_format),
                                   LT_I64("thinking_budget", thinking_budget, -1, 1e9),
                                   LT_BOOL("add_special_tokens", add_special),
+                                  LT_JSON("alignment", alignment),
                                   LT_NOTHING("user"),
                                   LT_FIELDS_SAMPLING};
 const lt_field_table lt_fields_completions = LT_FIELD_TABLE(fields, "");
@@ -118,7 +119,7 @@ static void put_logprobs(lt_json_out *o, const lt_reply *j, const rows *r, size_
     for (size_t k = 0; k < n; k++) {
         for (size_t i = r[k].from; i < r[k].to; i++) {
             if (r[k].logs->rows[i].has_logprob) {
-                put_top(o, j->server, r[k].logs, &r[k].logs->rows[i], j->request.logprobs);
+                put_top(o, j->server, r[k].logs, &r[k].logs->rows[i], j->top);
             } else {
                 lt_out_null(o);
             }
@@ -204,6 +205,9 @@ static void send_chunk(lt_reply_choice *c, const char *text, size_t n, bool with
     } else if (j->ask.include_usage) {
         lt_out_key_null(o, "usage");
     }
+    if (j->group != NULL && finish != NULL) {
+        lt_group_write(o, j);
+    }
     lt_out_shut(o, '}');
     lt_reply_send(j, NULL);
 }
@@ -236,7 +240,7 @@ static bool dropped(const lt_reply *j) {
 }
 
 static void format_text(lt_reply_choice *c, const char *text, size_t n) {
-    if (c->reply->stream && !dropped(c->reply)) {
+    if (c->reply->stream && c->reply->group == NULL && !dropped(c->reply)) {
         send_echo(c);
         send_chunk(c, text, n, false, NULL);
     }
@@ -249,7 +253,7 @@ static void format_choice_end(lt_reply_choice *c) {
         c->new_tokens = 0;
         lt_out_clear(&c->text);
     }
-    if (c->reply->stream) {
+    if (c->reply->stream && c->reply->group == NULL) {
         send_echo(c);
         send_chunk(c, "", 0, false, lt_finish_openai(c));
     }
@@ -273,7 +277,9 @@ static void put_part(lt_reply *j, lt_part *p, lt_json_out *o) {
     for (int64_t i = 0; i < j->n_choices; i++) {
         order[i] = &p->choices[i];
     }
-    if (j->n_choices > wanted_choices(j)) {
+    if (j->group != NULL) {
+        order[0] = lt_group_kept(j);
+    } else if (j->n_choices > wanted_choices(j)) {
         qsort(order, (size_t)j->n_choices, sizeof *order, by_logprob);
     }
     if (j->ask.echo) {
@@ -291,8 +297,18 @@ static void put_part(lt_reply *j, lt_part *p, lt_json_out *o) {
     free(echo);
 }
 
+/* The answer of a group is known at its end; a stream gets it at once. */
+static void send_kept(lt_reply *j) {
+    lt_reply_choice *c = lt_group_kept(j);
+    send_chunk(c, c->text.data != NULL ? c->text.data : "", c->text.n, false, NULL);
+    send_chunk(c, "", 0, false, lt_finish_openai(c));
+}
+
 static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
+    if (j->stream && j->group != NULL) {
+        send_kept(j);
+    }
     if (j->stream) {
         if (j->ask.include_usage) {
             head(o, j);
@@ -313,6 +329,9 @@ static void format_finish(lt_reply *j) {
     }
     lt_out_shut(o, ']');
     lt_usage_write(o, j, "usage");
+    if (j->group != NULL) {
+        lt_group_write(o, j);
+    }
     lt_out_shut(o, '}');
 }
 
@@ -372,7 +391,13 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
         return false;
     }
     j->request.prompt_logprobs = of_prompt;
-    return lt_reply_rule(j, e) && lt_prompts_add(j, a->prompt, "prompt", e);
+    if (!lt_group_read(j, e) || !lt_reply_rule(j, e) ||
+        !lt_prompts_add(j, a->prompt, "prompt", e)) {
+        return false;
+    }
+    return j->group == NULL || j->n_parts == 1 ||
+           lt_api_refuse(e, "alignment", "'alignment' takes one prompt; the request has %lld",
+                         (long long)j->n_parts);
 }
 
 static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {

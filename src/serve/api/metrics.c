@@ -118,6 +118,17 @@ static void write_done(const lt_metrics *m, const char *labels, lt_json_out *out
     }
 }
 
+/* Tokens that were chosen from, by what became of them. */
+static void write_groups(const lt_metrics *m, const char *labels, lt_json_out *out) {
+    lt_out_rawf(out,
+                "# HELP lateen_alignment_tokens_total Tokens of candidates, by whether they were "
+                "kept as the answer.\n# TYPE lateen_alignment_tokens_total counter\n"
+                "lateen_alignment_tokens_total{%s,purpose=\"kept\"} %llu\n"
+                "lateen_alignment_tokens_total{%s,purpose=\"dropped\"} %llu\n",
+                labels, (unsigned long long)m->group_kept, labels,
+                (unsigned long long)m->group_dropped);
+}
+
 static double rate(double amount, double seconds) {
     return seconds > 0 ? amount / seconds : 0;
 }
@@ -232,6 +243,7 @@ void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_e
     write_one(out, "counter", "vllm:generation_tokens_total", labels,
               "Number of generation tokens processed.", (double)st->new_tokens);
     write_done(m, labels, out);
+    write_groups(m, labels, out);
     for (int i = 0; i < LT_HIST_COUNT; i++) {
         const lt_histogram h = i == LT_HIST_ITERATION ? of_steps(&m->h[i], st) : m->h[i];
         write_histogram(&h, labels, out);

@@ -14,6 +14,7 @@
     X(chat)                                                                                        \
     X(chat_update)                                                                                 \
     X(completions)                                                                                 \
+    X(alignment)                                                                                   \
     X(responses)                                                                                   \
     X(messages)                                                                                    \
     X(embeddings)                                                                                  \
@@ -95,6 +96,8 @@ static const struct {
     {"tool_choice", "{\"type\":[\"string\",\"object\"]}"},
     {"response_format", "{\"type\":\"object\"}"},
     {"stream_options", "{\"type\":\"object\"}"},
+    {"alignment", "{\"$ref\":\"#/components/schemas/alignment\"}"},
+    {"reward", "{\"type\":[\"string\",\"object\"]}"},
     {"chat_template_kwargs", "{\"type\":\"object\"}"},
     {"metadata", "{\"type\":\"object\"}"},
     {"options", "{\"$ref\":\"#/components/schemas/ollama_options\"}"},

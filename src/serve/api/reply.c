@@ -115,6 +115,7 @@ void lt_reply_free(lt_reply *j) {
         part_free(&j->parts[i], j->n_choices);
     }
     free(j->parts);
+    lt_group_free(j->group);
     free(j->bias);
     free(j->stop_ids);
     free(j->think_begin);
@@ -406,7 +407,12 @@ void lt_reply_fail(lt_reply *j, const lt_api_error *e) {
 }
 
 static void finish(lt_reply *j) {
+    lt_api_error e = {0};
     if (j->conn == NULL || j->failed) {
+        return;
+    }
+    if (j->group != NULL && !lt_group_keep(j, &e)) {
+        lt_reply_fail(j, &e);
         return;
     }
     lt_out_clear(&j->out);
@@ -414,7 +420,7 @@ static void finish(lt_reply *j) {
     if (j->stream) {
         lt_http_end(j->conn);
     } else if (j->out.failed) {
-        const lt_api_error e = {.status = 503, .type = "server_error", .message = "out of memory"};
+        e = (lt_api_error){.status = 503, .type = "server_error", .message = "out of memory"};
         lt_reply_fail(j, &e);
         return;
     } else {
@@ -490,6 +496,9 @@ static void choice_end(lt_reply_choice *c, lt_finish why) {
     c->finish = why;
     if (c->reply->conn != NULL && !c->reply->failed) {
         c->reply->formatter->choice_end(c);
+        if (c->reply->group != NULL) {
+            lt_group_ended(c);
+        }
     }
 }
 
@@ -551,8 +560,14 @@ static void on_token(lt_part *p, const lt_event *ev) {
     }
     c->new_tokens++;
     c->logprob_sum += ev->logprob;
-    if (j->request.logprobs >= 0 || j->ask.return_ids) {
-        log_token(j, &c->logs, ev, j->request.logprobs >= 0);
+    if (j->top >= 0 || j->ask.return_ids) {
+        log_token(j, &c->logs, ev, j->top >= 0);
+    }
+    if (j->group != NULL) {
+        lt_group_token(c, ev);
+    }
+    if (c->ended) { /* It was cut. */
+        return;
     }
     if (j->formatter->token != NULL) {
         j->formatter->token(c);
@@ -578,7 +593,9 @@ static void on_choice(lt_part *p, const lt_event *ev) {
     size_t n = 0;
 
     j->server->metrics
-        .done[c->ended && ev->finish == LT_FINISH_CANCELLED ? LT_DONE_STOP : how[ev->finish]]++;
+        .done[c->ended && c->finish != LT_FINISH_CANCELLED && ev->finish == LT_FINISH_CANCELLED
+                  ? LT_DONE_STOP
+                  : how[ev->finish]]++;
     if (ev->finish == LT_FINISH_FAILED) {
         lt_api_error e = {.status = 500, .type = "server_error"};
         snprintf(e.message, sizeof e.message, "the engine failed: %s", lt_err_text(ev->failure));

@@ -16,6 +16,7 @@
 #define LT_SERVE_REPLY_H
 
 #include "serve/api/compile.h"
+#include "serve/api/group.h"
 #include "serve/api/server.h"
 #include "serve/stop_scan.h"
 
@@ -50,6 +51,8 @@ typedef struct {
     /* For speech.h: each piece as soon as it is final. fresh: the item has just begun; a call
      * begins with no text, then its arguments follow. */
     void (*piece)(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n);
+    /* The text of a choice that counts as its answer, appended to out; NULL: all of it. */
+    void (*answer)(const lt_reply_choice *c, lt_json_out *out);
     void (*choice_end)(lt_reply_choice *c); /* finish and stop are set. */
     void (*finish)(lt_reply *j);            /* Write the answer's (last) part into j->out. */
     void (*failed)(lt_reply *j, const lt_api_error *e); /* In a stream: the error's event. */
@@ -122,6 +125,8 @@ struct lt_reply {
     bool lines; /* A stream is JSON objects, one a line, not events. */
 
     lt_request request; /* What the parts share. */
+    int top;            /* Alternatives to tell with a token; -1: no log-probabilities. */
+    lt_group *group;    /* One of the choices becomes the answer; NULL: each is one. */
     lt_logit_bias *bias;
     int32_t dry_breakers[LT_ASK_BREAKERS];
     int32_t *stop_ids, *think_begin, *think_end, *allowed;

@@ -454,7 +454,7 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
     r->max_tokens = max_tokens;
     r->min_tokens = a->min_tokens;
     r->ignore_eos = a->ignore_eos;
-    r->logprobs = top;
+    r->logprobs = j->top = top;
     r->prompt_logprobs = (int)a->prompt_logprobs;
     r->priority = (int)a->priority;
     if (a->prompt_logprobs >= 0 && a->stream) {

@@ -1,0 +1,662 @@
+/* group.c: see group.h. */
+#include "serve/api/group.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/option.h"
+#include "data/check/checker.h"
+#include "data/text_utf8.h"
+#include "lateen/select.h"
+#include "serve/api/reply.h"
+
+#define MOST        128  /* Candidates, as for 'n' and 'best_of'. */
+#define MU_MOST     64   /* More than MOST candidates have a probability under 1e-12 then. */
+#define ANSWER_MOST 4096 /* Bytes of an extracted answer. */
+
+static const lt_field fields[] = {LT_STR("method", group.method),
+                                  LT_I64("n", group.n, 1, MOST),
+                                  LT_F64("temperature", group.temperature, 0, 1e300),
+                                  LT_F64("mu", group.mu, 0, MU_MOST),
+                                  LT_F64("threshold", group.threshold, -1e300, 1e300),
+                                  LT_F64("tail", group.tail, 0, 1),
+                                  LT_F64("half_tail", group.half_tail, 0, 1e300),
+                                  LT_JSON("reward", group.reward),
+                                  LT_STR("extract", group.extract),
+                                  LT_F64("keep", group.keep, 0, 1),
+                                  LT_I64("every", group.every, 1, 1e9),
+                                  LT_I64("window", group.window, 1, 1e9),
+                                  LT_I64("seed", group.seed, -0x1p63, 0x1p63),
+                                  LT_BOOL("return_candidates", group.candidates)};
+const lt_field_table lt_fields_alignment = LT_FIELD_TABLE(fields, "method");
+
+static const lt_field check_fields[] = {
+    LT_STR("check", group.check), LT_STR("answer", group.answer), LT_BOOL("strict", group.strict)};
+
+/* ---- Methods and scores: two tables ---- */
+
+typedef struct {
+    const char *name, *rule; /* rule NULL: of the same name. */
+    bool halves;             /* The worst are cut on the way. */
+    const char *why_not;     /* Not NULL: it is refused, for this reason. */
+} method;
+
+static const method methods[] = {
+    {"best_of_n", NULL, false, NULL},
+    {"soft_best_of_n", NULL, false, NULL},
+    {"best_of_poisson", NULL, false, NULL},
+    {"best_of_tails", NULL, false, NULL},
+    {"rejection", NULL, false, NULL},
+    {"self_consistency", NULL, false, NULL},
+    {"speculative_rejection", "best_of_n", true, NULL},
+    {"tournament", NULL, false, "it needs a judge model beside the served one"},
+    {"beam", NULL, false, "it needs a process reward model beside the served one"},
+    {"blockwise", NULL, false, "it needs a value model beside the served one"},
+    {"contrastive", NULL, false, "it needs a second model beside the served one"},
+    {"steer", NULL, false, "steering vectors are not read yet"},
+    {"watermark", NULL, false, "the sampler does not write watermarks yet"},
+};
+
+typedef enum { MEAN_LOGPROB, LOGPROB, PROBABILITY, CONFIDENCE, CHECK } score_kind;
+
+static const struct {
+    const char *name;
+    int top;       /* Alternatives that the engine must report with each token. */
+    bool positive; /* Never negative: may be a weight of votes. */
+} scores[] = {[MEAN_LOGPROB] = {"mean_logprob", 0, false},
+              [LOGPROB] = {"logprob", 0, false},
+              [PROBABILITY] = {"probability", 0, true},
+              [CONFIDENCE] = {"confidence", LT_ENGINE_TOP, true},
+              [CHECK] = {"check", 0, true}};
+
+typedef struct {
+    bool ended, cut;
+    double score, probability;
+    int32_t answer;        /* Which of the group's answers; -1: none. */
+    float *confidence;     /* (n) of its tokens, while the score asks for it. */
+    int64_t n, room;       /* Of confidence. */
+    double window, lowest; /* The sum of the last tokens' confidence; the lowest mean. */
+    double *partial;       /* (n_partial) its score after each `every` tokens. */
+    int64_t n_partial;
+} candidate;
+
+typedef struct {
+    lt_checker *checker; /* Takes every text whose answer is equal to it. */
+    char *text;
+} answer;
+
+struct lt_group {
+    const method *method;
+    const lt_select_rule *rule;
+    lt_select_options o;
+    score_kind score;
+    bool scored; /* Votes only: weighted by the score. */
+    lt_check_kind extract;
+    lt_checker *check; /* Of the reward. */
+    uint64_t seed;
+    int64_t n, next_cut; /* next_cut: tokens of each candidate at which the worst are cut. */
+    const char *stopped_by;
+    candidate *candidates; /* (n) */
+    answer *answers;       /* (n_answers) */
+    int n_answers;
+    lt_selection kept; /* chosen: among all candidates. */
+};
+
+/* ---- The request ---- */
+
+static bool find_method(lt_group *g, const char *name, lt_api_error *e) {
+    enum { N = sizeof methods / sizeof *methods };
+    const char *names[N], *nearest;
+    for (int i = 0; i < N; i++) {
+        const method *m = &methods[i];
+        names[i] = m->name;
+        if (strcmp(m->name, name) == 0) {
+            if (m->why_not != NULL) {
+                return lt_api_refuse(e, "alignment.method",
+                                     "'alignment.method' = %s is not supported here: %s", m->name,
+                                     m->why_not);
+            }
+            g->method = m;
+            return lt_select_find(&g->rule, m->rule != NULL ? m->rule : m->name) == LT_OK ||
+                   lt_api_refuse_error(e, "alignment.method", LT_ERR_NOT_FOUND);
+        }
+    }
+    nearest = lt_name_nearest(name, names, N);
+    return lt_api_refuse(e, "alignment.method", "'alignment.method' = %.40s is unknown%s%s%s", name,
+                         nearest != NULL ? "; is '" : "", nearest != NULL ? nearest : "",
+                         nearest != NULL ? "' meant?" : "");
+}
+
+/* "reward": the name of a score, or {"check": kind, "answer": text}: 1 where the checker takes the
+ * candidate's answer, else 0. */
+static bool read_reward(lt_group *g, lt_ask *a, lt_api_error *e) {
+    const json_t *reward = a->group.reward;
+    const char *name = json_string_value(reward);
+    lt_check_kind kind;
+    lt_err err;
+    if (reward == NULL) {
+        return true;
+    }
+    g->scored = true;
+    for (int i = 0; name != NULL && i < CHECK; i++) {
+        if (strcmp(scores[i].name, name) == 0) {
+            g->score = (score_kind)i;
+            return true;
+        }
+    }
+    if (!json_is_object(reward)) {
+        return lt_api_refuse(e, "alignment.reward",
+                             "'alignment.reward' may be mean_logprob, logprob, probability, "
+                             "confidence or an object with 'check' and 'answer'");
+    }
+    if (!lt_ask_object(a, reward, check_fields, sizeof check_fields / sizeof *check_fields,
+                       "alignment.reward.", e)) {
+        return false;
+    }
+    if (a->group.check == NULL || a->group.answer == NULL) {
+        return lt_api_refuse(e, "alignment.reward",
+                             "'alignment.reward' needs both 'check' and 'answer'");
+    }
+    err = lt_check_kind_find(&kind, a->group.check);
+    if (err != LT_OK) {
+        return lt_api_refuse_error(e, "alignment.reward.check", err);
+    }
+    err = lt_checker_open(&g->check, kind, a->group.answer, strlen(a->group.answer));
+    if (err != LT_OK) {
+        return lt_api_refuse_error(e, "alignment.reward.answer", err);
+    }
+    g->score = CHECK;
+    return true;
+}
+
+/* Which fields a method reads; others are refused, for they would change nothing. */
+static bool check_fields_of(const lt_group *g, const lt_ask *a, lt_api_error *e) {
+    const json_t *tree = a->alignment;
+    const unsigned reads = g->rule->reads;
+    const struct {
+        const char *name;
+        bool read, needed;
+    } of[] = {{"n", (reads & LT_SELECT_MU) == 0, true},
+              {"temperature", (reads & LT_SELECT_TEMPERATURE) != 0, true},
+              {"mu", (reads & LT_SELECT_MU) != 0, true},
+              {"threshold", (reads & LT_SELECT_THRESHOLD) != 0, true},
+              {"tail", (reads & LT_SELECT_TAIL) != 0, false},
+              {"half_tail", (reads & LT_SELECT_TAIL) != 0, false},
+              {"extract", g->rule->groups, false},
+              {"keep", g->method->halves, false},
+              {"every", g->method->halves, false},
+              {"window", g->score == CONFIDENCE, false}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        const json_t *value = json_object_get(tree, of[i].name);
+        const bool given = value != NULL && !json_is_null(value);
+        char param[64];
+        snprintf(param, sizeof param, "alignment.%s", of[i].name);
+        if (given && !of[i].read) {
+            return lt_api_refuse(
+                e, param, "'%s' has no effect with method %s%s", param, g->method->name,
+                strcmp(of[i].name, "window") == 0 ? " and this reward: it is confidence's" : "");
+        }
+        if (!given && of[i].read && of[i].needed) {
+            return lt_api_refuse(e, param, "method %s needs '%s'", g->method->name, param);
+        }
+    }
+    return true;
+}
+
+static bool read_extract(lt_group *g, const lt_ask *a, lt_api_error *e) {
+    lt_err err;
+    g->extract = LT_CHECK_TEXT;
+    if (a->group.extract == NULL) {
+        return true;
+    }
+    err = lt_check_kind_find(&g->extract, a->group.extract);
+    if (err != LT_OK) {
+        return lt_api_refuse_error(e, "alignment.extract", err);
+    }
+    return g->extract != LT_CHECK_REGEX ||
+           lt_api_refuse(e, "alignment.extract",
+                         "'alignment.extract' = regex cannot tell whether two answers are equal");
+}
+
+static bool read_options(lt_group *g, lt_reply *j, lt_api_error *e) {
+    const lt_ask *a = &j->ask;
+    const unsigned reads = g->rule->reads;
+    lt_err err;
+    if (reads & LT_SELECT_TEMPERATURE) {
+        g->o.temperature = a->group.temperature;
+    }
+    if (reads & LT_SELECT_MU) {
+        g->o.mu = a->group.mu;
+    }
+    if (reads & LT_SELECT_THRESHOLD) {
+        g->o.threshold = a->group.threshold;
+    }
+    if (reads & LT_SELECT_TAIL) {
+        g->o.tail = a->group.tail;
+        g->o.half_tail = a->group.half_tail;
+        if (g->score != PROBABILITY && g->score != CHECK) {
+            return lt_api_refuse(e, "alignment.reward",
+                                 "method best_of_tails needs a reward in [0, 1]: probability or a "
+                                 "check");
+        }
+    }
+    if (g->rule->groups && g->scored && !scores[g->score].positive) {
+        return lt_api_refuse(e, "alignment.reward",
+                             "'alignment.reward' = %s may be negative, so it cannot weigh votes; "
+                             "probability, confidence and checks can",
+                             scores[g->score].name);
+    }
+    if (g->method->halves && a->group.keep <= 0) {
+        return lt_api_refuse(e, "alignment.keep", "'alignment.keep' is 0: none would be left");
+    }
+    if (g->method->halves && g->score == CHECK) {
+        return lt_api_refuse(e, "alignment.reward",
+                             "method speculative_rejection scores texts before their end, where a "
+                             "check has nothing to say");
+    }
+    err = lt_select_check(g->rule, &g->o);
+    return err == LT_OK || lt_api_refuse_error(e, "alignment", err);
+}
+
+static bool read_group(lt_group *g, lt_reply *j, lt_api_error *e) {
+    lt_ask *a = &j->ask;
+    if (!json_is_object(a->alignment)) {
+        return lt_api_refuse(e, "alignment", "'alignment' must be an object with a method");
+    }
+    if (!lt_ask_object(a, a->alignment, fields, sizeof fields / sizeof *fields, "alignment.", e)) {
+        return false;
+    }
+    if (a->group.method == NULL) {
+        return lt_api_refuse(e, "alignment.method", "'alignment.method' is missing");
+    }
+    if (a->n > 1 || a->best_of > 1) {
+        return lt_api_refuse(e, a->n > 1 ? "n" : "best_of",
+                             "'alignment' returns one answer; the number of candidates is "
+                             "'alignment.n'");
+    }
+    if (a->echo) {
+        return lt_api_refuse(e, "echo", "'echo' and 'alignment' exclude each other");
+    }
+    return find_method(g, a->group.method, e) && read_reward(g, a, e) && check_fields_of(g, a, e) &&
+           read_extract(g, a, e) && read_options(g, j, e);
+}
+
+bool lt_group_read(lt_reply *j, lt_api_error *e) {
+    lt_request *r = &j->request;
+    lt_group *g;
+    if (j->ask.alignment == NULL) {
+        return true;
+    }
+    g = calloc(1, sizeof *g);
+    if (g == NULL) {
+        return lt_api_refuse_oom(e);
+    }
+    j->group = g;
+    if (!read_group(g, j, e)) {
+        return false;
+    }
+    g->seed = j->ask.group.seed != -1 ? (uint64_t)j->ask.group.seed : r->sampling.seed;
+    g->n = lt_select_draws(g->rule, &g->o, j->ask.group.n, g->seed);
+    g->n = g->n < MOST ? g->n : MOST;
+    g->next_cut = j->ask.group.every;
+    g->stopped_by = "end";
+    g->candidates = calloc((size_t)g->n, sizeof *g->candidates);
+    g->answers = calloc((size_t)g->n, sizeof *g->answers);
+    if (g->candidates == NULL || g->answers == NULL) {
+        return lt_api_refuse_oom(e);
+    }
+    for (int64_t i = 0; i < g->n; i++) {
+        g->candidates[i].answer = -1;
+        g->candidates[i].lowest = INFINITY;
+    }
+    r->n_choices = g->n;
+    r->logprobs = r->logprobs > scores[g->score].top ? r->logprobs : scores[g->score].top;
+    return true;
+}
+
+void lt_group_free(lt_group *g) {
+    if (g == NULL) {
+        return;
+    }
+    for (int64_t i = 0; g->candidates != NULL && i < g->n; i++) {
+        free(g->candidates[i].confidence);
+        free(g->candidates[i].partial);
+    }
+    for (int i = 0; i < g->n_answers; i++) {
+        lt_checker_close(g->answers[i].checker);
+        free(g->answers[i].text);
+    }
+    lt_checker_close(g->check);
+    free(g->candidates);
+    free(g->answers);
+    free(g);
+}
+
+/* ---- Scores ---- */
+
+/* DeepConf (Fu et al. 2025, arXiv:2508.15260): a token's confidence is less the mean of the
+ * log-probabilities of its 20 most likely alternatives; a text's is the lowest mean over `window`
+ * successive tokens, or the mean of all if it is shorter. */
+static void add_confidence(lt_reply *j, candidate *k, const lt_event *ev) {
+    const int64_t window = j->ask.group.window;
+    double sum = 0;
+    if (k->n == k->room) {
+        const int64_t room = k->room > 0 ? 2 * k->room : 64;
+        float *more = realloc(k->confidence, (size_t)room * sizeof *more);
+        if (more == NULL) {
+            return;
+        }
+        k->confidence = more;
+        k->room = room;
+    }
+    for (int i = 0; i < ev->n_top; i++) {
+        sum += isfinite(ev->top[i].logprob) ? -(double)ev->top[i].logprob : 0;
+    }
+    k->confidence[k->n] = ev->n_top > 0 ? (float)(sum / ev->n_top) : 0;
+    k->window += k->confidence[k->n++];
+    if (k->n > window) {
+        k->window -= k->confidence[k->n - 1 - window];
+    }
+    if (k->n >= window && k->window / (double)window < k->lowest) {
+        k->lowest = k->window / (double)window;
+    }
+}
+
+static double mean_logprob(const lt_reply_choice *c) {
+    return c->new_tokens > 0 ? c->logprob_sum / (double)c->new_tokens : 0;
+}
+
+/* The text that is judged: what the formatter calls the answer, without the reasoning. */
+static void text_of(lt_reply_choice *c, lt_json_out *text) {
+    if (c->reply->formatter->answer != NULL) {
+        c->reply->formatter->answer(c, text);
+    } else {
+        lt_out_raw(text, c->text.data != NULL ? c->text.data : "", c->text.n);
+    }
+}
+
+static bool takes(const lt_checker *checker, const lt_json_out *text, bool strict) {
+    bool right = false;
+    const lt_err err = lt_checker_run(checker, text->data != NULL ? text->data : "", text->n,
+                                      strict, &right, NULL);
+    return err == LT_OK && right;
+}
+
+static double score_of(const lt_group *g, lt_reply_choice *c, const candidate *k,
+                       const lt_json_out *text) {
+    switch (g->score) {
+    case MEAN_LOGPROB:
+        return mean_logprob(c);
+    case LOGPROB:
+        return c->logprob_sum;
+    case PROBABILITY:
+        return exp(mean_logprob(c));
+    case CONFIDENCE:
+        return k->lowest < INFINITY ? k->lowest : k->n > 0 ? k->window / (double)k->n : 0;
+    case CHECK:
+        break;
+    }
+    return takes(g->check, text, c->reply->ask.group.strict) ? 1 : 0;
+}
+
+/* Which of the group's answers the text gives; a new one if it equals none before. */
+static int32_t answer_of(lt_group *g, const lt_json_out *text) {
+    size_t begin = 0, end = 0;
+    const char *data = text->data != NULL ? text->data : "";
+    answer *a = &g->answers[g->n_answers];
+    for (int i = 0; i < g->n_answers; i++) {
+        if (takes(g->answers[i].checker, text, false)) {
+            return i;
+        }
+    }
+    if (lt_answer_find(data, text->n, &begin, &end) == LT_ANSWER_NONE || end == begin ||
+        end - begin > ANSWER_MOST ||
+        lt_checker_open(&a->checker, g->extract, data + begin, end - begin) != LT_OK) {
+        return -1;
+    }
+    if (!takes(a->checker, text, false)) { /* It is not even equal to itself. */
+        lt_checker_close(a->checker);
+        *a = (answer){0};
+        return -1;
+    }
+    a->text = malloc(3 * (end - begin) + 1);
+    if (a->text != NULL) {
+        a->text[lt_utf8_replace_invalid(a->text, data + begin, end - begin)] = '\0';
+    }
+    return g->n_answers++;
+}
+
+/* ---- While it runs ---- */
+
+static void cut(lt_reply_choice *c, candidate *k) {
+    k->cut = true;
+    c->ended = true;
+    c->finish = LT_FINISH_CANCELLED;
+    lt_engine_cancel_choice(c->reply->server->engine, c->part->id, c->choice);
+}
+
+/* Are all that are left at least this long, or ended? */
+static bool all_have(const lt_group *g, const lt_part *p, int64_t tokens) {
+    for (int64_t i = 0; i < g->n; i++) {
+        const candidate *k = &g->candidates[i];
+        if (!k->cut && !k->ended && p->choices[i].new_tokens < tokens) {
+            return false;
+        }
+    }
+    return true;
+}
+
+typedef struct {
+    double score;
+    int64_t index;
+} ranked;
+
+static int worst_first(const void *a, const void *b) {
+    const ranked *x = a, *y = b;
+    return x->score != y->score ? (x->score > y->score) - (x->score < y->score)
+                                : (x->index < y->index) - (x->index > y->index);
+}
+
+/* Speculative rejection (Sun et al. 2024, arXiv:2410.20290): of those that are left, ended ones
+ * too, the share `keep` with the best scores at this length goes on, however far each has come
+ * since. Of equal scores the later goes. */
+static void cut_worst(lt_group *g, lt_part *p) {
+    ranked left[MOST];
+    const int64_t round = g->next_cut / p->reply->ask.group.every;
+    int64_t n = 0, n_cut;
+    for (int64_t i = 0; i < g->n; i++) {
+        candidate *k = &g->candidates[i];
+        if (!k->cut) {
+            left[n++] = (ranked){k->n_partial >= round ? k->partial[round - 1] : k->score, i};
+        }
+    }
+    n_cut = n - (int64_t)ceil(p->reply->ask.group.keep * (double)n);
+    qsort(left, (size_t)n, sizeof *left, worst_first);
+    for (int64_t i = 0; i < n_cut; i++) {
+        candidate *k = &g->candidates[left[i].index];
+        if (k->ended) {
+            k->cut = true;
+        } else {
+            cut(&p->choices[left[i].index], k);
+        }
+    }
+}
+
+/* The ending of the slowest may make more than one cut due. The last one left is not cut. */
+static void cut_where_due(lt_reply *j) {
+    lt_group *g = j->group;
+    lt_part *p = &j->parts[0];
+    bool running = true;
+    while (running && all_have(g, p, g->next_cut)) {
+        running = false;
+        for (int64_t i = 0; i < g->n; i++) {
+            running |= !g->candidates[i].cut && !g->candidates[i].ended;
+        }
+        if (running) {
+            cut_worst(g, p);
+            g->next_cut += j->ask.group.every;
+        }
+    }
+}
+
+/* False: out of memory, and the candidate is judged by its score at the end. */
+static bool keep_partial(candidate *k, double score) {
+    double *more = realloc(k->partial, (size_t)(k->n_partial + 1) * sizeof *more);
+    if (more == NULL) {
+        return false;
+    }
+    k->partial = more;
+    k->partial[k->n_partial++] = score;
+    return true;
+}
+
+void lt_group_token(lt_reply_choice *c, const lt_event *ev) {
+    lt_group *g = c->reply->group;
+    candidate *k = &g->candidates[c->choice];
+    if (g->score == CONFIDENCE) {
+        add_confidence(c->reply, k, ev);
+    }
+    if (!g->method->halves || c->new_tokens % c->reply->ask.group.every != 0) {
+        return;
+    }
+    if (keep_partial(k, score_of(g, c, k, NULL))) {
+        cut_where_due(c->reply);
+    }
+}
+
+static bool decided(const lt_group *g) {
+    double score[MOST];
+    int32_t answers[MOST];
+    bool ended[MOST];
+    for (int64_t i = 0; i < g->n; i++) {
+        score[i] = g->candidates[i].score;
+        answers[i] = g->candidates[i].answer;
+        ended[i] = g->candidates[i].ended;
+    }
+    return lt_select_decided(g->rule, &g->o, g->rule->groups && !g->scored ? NULL : score, answers,
+                             ended, g->n);
+}
+
+void lt_group_ended(lt_reply_choice *c) {
+    lt_group *g = c->reply->group;
+    candidate *k = &g->candidates[c->choice];
+    lt_json_out text = {0};
+    text_of(c, &text);
+    k->ended = true;
+    k->score = score_of(g, c, k, &text);
+    k->answer = g->rule->groups ? answer_of(g, &text) : -1;
+    lt_out_free(&text);
+    if (g->method->halves) {
+        cut_where_due(c->reply);
+    }
+    if (!decided(g)) {
+        return;
+    }
+    for (int64_t i = 0; i < g->n; i++) {
+        if (!g->candidates[i].ended && !g->candidates[i].cut) {
+            g->stopped_by = g->rule->groups ? "majority" : "accepted";
+            cut(&c->part->choices[i], &g->candidates[i]);
+        }
+    }
+}
+
+/* ---- The end ---- */
+
+bool lt_group_keep(lt_reply *j, lt_api_error *e) {
+    lt_group *g = j->group;
+    double score[MOST], p[MOST];
+    int32_t answers[MOST];
+    int64_t index[MOST], n = 0, kept = 0;
+    lt_metrics *m = &j->server->metrics;
+    lt_err err;
+    for (int64_t i = 0; i < g->n; i++) {
+        if (g->candidates[i].ended && !g->candidates[i].cut) {
+            score[n] = g->candidates[i].score;
+            answers[n] = g->candidates[i].answer;
+            index[n++] = i;
+        }
+    }
+    err = lt_select(g->rule, &g->o, g->rule->groups && !g->scored ? NULL : score, answers, n,
+                    g->seed, &g->kept, p);
+    if (err != LT_OK) {
+        return lt_api_refuse_error(e, "alignment", err);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        g->candidates[index[i]].probability = p[i];
+    }
+    if (n < g->n) { /* Candidates were cut; those that are left are no sample of n. */
+        g->kept.kl = lt_select_kl(g->rule, &g->o, g->n);
+    }
+    g->kept.chosen = index[g->kept.chosen];
+    j->parts[0].choices[g->kept.chosen].index = 0;
+    kept = j->parts[0].choices[g->kept.chosen].new_tokens;
+    m->group_kept += (uint64_t)kept;
+    m->group_dropped += (uint64_t)(lt_reply_new_tokens(j) - kept);
+    return true;
+}
+
+lt_reply_choice *lt_group_kept(const lt_reply *j) {
+    return &j->parts[0].choices[j->group->kept.chosen];
+}
+
+static void write_candidate(lt_json_out *o, const lt_reply *j, int64_t i) {
+    const lt_group *g = j->group;
+    const candidate *k = &g->candidates[i];
+    lt_reply_choice *c = &j->parts[0].choices[i];
+    lt_json_out text = {0};
+    text_of(c, &text);
+    lt_out_open(o, '{');
+    lt_out_key_int(o, "index", i);
+    lt_out_key(o, "text");
+    lt_out_str(o, text.data != NULL ? text.data : "", text.n);
+    if (k->ended) {
+        lt_out_key_real(o, "score", k->score);
+    } else {
+        lt_out_key_null(o, "score");
+    }
+    lt_out_key_real(o, "probability", k->probability);
+    if (g->rule->groups) {
+        lt_out_key_str(o, "answer", k->answer >= 0 ? g->answers[k->answer].text : NULL);
+    }
+    lt_out_key_int(o, "tokens", c->new_tokens);
+    lt_out_key_str(o, "finish_reason", k->cut ? "cut" : lt_finish_openai(c));
+    lt_out_shut(o, '}');
+    lt_out_free(&text);
+}
+
+void lt_group_write(lt_json_out *o, const lt_reply *j) {
+    const lt_group *g = j->group;
+    const candidate *kept = &g->candidates[g->kept.chosen];
+    const int64_t tokens = lt_group_kept(j)->new_tokens;
+    int64_t n_cut = 0;
+    for (int64_t i = 0; i < g->n; i++) {
+        n_cut += g->candidates[i].cut;
+    }
+    lt_out_key_open(o, "alignment", '{');
+    lt_out_key_str(o, "method", g->method->name);
+    lt_out_key_str(o, "reward", g->rule->groups && !g->scored ? NULL : scores[g->score].name);
+    lt_out_key_int(o, "n", g->n);
+    lt_out_key_int(o, "cut", n_cut);
+    lt_out_key_str(o, "stopped_by", g->stopped_by);
+    lt_out_key_int(o, "chosen", g->kept.chosen);
+    lt_out_key_real(o, "score", kept->score);
+    lt_out_key_real(o, "probability", g->kept.probability);
+    lt_out_key_real(o, "kl_bound", g->kept.kl);
+    if (g->rule->groups) {
+        lt_out_key_str(o, "answer", kept->answer >= 0 ? g->answers[kept->answer].text : NULL);
+    }
+    lt_out_key_open(o, "tokens", '{');
+    lt_out_key_int(o, "kept", tokens);
+    lt_out_key_int(o, "dropped", lt_reply_new_tokens(j) - tokens);
+    lt_out_shut(o, '}');
+    if (j->ask.group.candidates) {
+        lt_out_key_open(o, "candidates", '[');
+        for (int64_t i = 0; i < g->n; i++) {
+            write_candidate(o, j, i);
+        }
+        lt_out_shut(o, ']');
+    }
+    lt_out_shut(o, '}');
+}

@@ -1,0 +1,45 @@
+/* group.h: a group of candidates of which one becomes the answer: the field "alignment" of chat and
+ * completions.
+ *
+ *     "alignment": {"method": "best_of_n", "n": 8}
+ *
+ * The candidates are the choices of one request to the engine, so they share the prompt's pages and
+ * cost what they add. A method is a row: the rule of lateen/select.h that keeps one, and what may
+ * be cut before its end:
+ *
+ *     a choice ends ─▶ its score ─▶ decided? ─▶ the others are cancelled ─┐
+ *     a token comes ─▶ its confidence; each `every` tokens the worst are cut   │
+ *     all have ended or were cut ─▶ one is kept ─▶ the formatter writes it ◀──┘
+ *
+ * docs/alignment.md explains each method, score and field. */
+#ifndef LT_SERVE_GROUP_H
+#define LT_SERVE_GROUP_H
+
+#include "lateen/serve.h"
+#include "serve/api/ask.h"
+#include "serve/api/json_out.h"
+
+typedef struct lt_reply lt_reply;
+typedef struct lt_reply_choice lt_reply_choice;
+typedef struct lt_group lt_group;
+
+/* Read the field and set the number of choices and what the engine reports with a token. Call it
+ * after lt_reply_configure; without the field, j->group stays NULL. */
+bool lt_group_read(lt_reply *j, lt_api_error *e);
+void lt_group_free(lt_group *g); /* Accepts NULL. */
+
+/* A token of the choice has come. */
+void lt_group_token(lt_reply_choice *c, const lt_event *ev);
+/* The choice has ended by itself. */
+void lt_group_ended(lt_reply_choice *c);
+/* All have ended: keep one, whose index in the answer becomes 0. */
+bool lt_group_keep(lt_reply *j, lt_api_error *e);
+/* The one that was kept. */
+lt_reply_choice *lt_group_kept(const lt_reply *j);
+/* "alignment": {...} */
+void lt_group_write(lt_json_out *o, const lt_reply *j);
+
+/* The fields of "alignment", for the documentation. */
+extern const lt_field_table lt_fields_alignment;
+
+#endif

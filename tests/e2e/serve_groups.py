@@ -1,0 +1,190 @@
+"""Groups of candidates ("alignment"): what is kept follows from the candidates that a plain request with the same seed gives, by rules that are
+computed here. Standard library only; TAP on stdout.
+
+usage: serve_groups.py BASE_URL"""
+import collections
+import json
+import math
+import re
+import sys
+import urllib.error
+import urllib.request
+
+from tap import Tap
+
+base = sys.argv[1]
+tap = Tap()
+check = tap.check
+N = 6
+PROMPT = {"prompt": "Once upon a time", "max_tokens": 24, "seed": 5, "temperature": 1.0}
+
+
+def send(path, body=None):
+    request = urllib.request.Request(base + path, None if body is None else json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as r:
+            return r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+def ask(body, path="/v1/completions"):
+    status, text = send(path, body)
+    return status, json.loads(text)
+
+
+def group(method, n=N, also={}, **fields):
+    return ask({**PROMPT, **also, "alignment": {"method": method, **({"n": n} if n else {}), "return_candidates": True, **fields}})[1]
+
+
+def near(a, b):
+    return abs(a - b) < 1e-4 * (1 + abs(b))
+
+
+def chi_square(counts, law, draws):
+    return sum((counts[i] - draws * p) ** 2 / (draws * p) for i, p in enumerate(law))
+
+
+# ---- The candidates are those of a plain request, and their scores are what its log-probabilities say ----
+plain = ask({**PROMPT, "n": N, "logprobs": 20})[1]["choices"]
+texts = [c["text"] for c in plain]
+logprobs = [c["logprobs"]["token_logprobs"] for c in plain]
+mean = [sum(x) / len(x) for x in logprobs]
+best = max(range(N), key=lambda i: mean[i])
+check("the candidates differ, and the best is not the first (else the tests below say little)", len(set(texts)) == N and best != 0, (texts, best))
+a = group("best_of_n")
+says = a["alignment"]
+check("best_of_n: its candidates are those of n choices with the same seed", [c["text"] for c in says["candidates"]] == texts)
+check("best_of_n: the score is the mean log-probability", all(near(c["score"], m) for c, m in zip(says["candidates"], mean)), (says, mean))
+check("best_of_n: the best is kept", says["chosen"] == best and a["choices"][0]["text"] == texts[best] and near(says["score"], mean[best]), says)
+check("best_of_n: one choice, of index 0, without log-probabilities", len(a["choices"]) == 1 and a["choices"][0]["index"] == 0 and a["choices"][0]["logprobs"] is None)
+check("best_of_n: log n - 1 + 1 / n nats", near(says["kl_bound"], math.log(N) - 1 + 1 / N), says["kl_bound"])
+check("best_of_n: all tokens are counted", a["usage"]["completion_tokens"] == sum(len(x) for x in logprobs)
+      and says["tokens"] == {"kept": len(logprobs[best]), "dropped": sum(len(x) for x in logprobs) - len(logprobs[best])}, (a["usage"], says["tokens"]))
+check("more candidates begin with the same", [c["text"] for c in group("best_of_n", 9)["alignment"]["candidates"]][:N] == texts)
+a = group("best_of_n", also={"logprobs": 2})
+check("log-probabilities are told where asked, as many as asked", a["choices"][0]["logprobs"]["token_logprobs"] == logprobs[best]
+      and all(len(t) <= 3 for t in a["choices"][0]["logprobs"]["top_logprobs"]))
+for reward, value in (("logprob", lambda i: sum(logprobs[i])), ("probability", lambda i: math.exp(mean[i]))):
+    says = group("best_of_n", reward=reward)["alignment"]
+    want = max(range(N), key=value)
+    check(f"reward {reward}", all(near(c["score"], value(i)) for i, c in enumerate(says["candidates"])) and says["chosen"] == want and says["reward"] == reward, says)
+
+# ---- DeepConf's confidence: less the mean of the 20 most likely log-probabilities; the lowest mean over a window ----
+token = [[-sum(sorted(t.values(), reverse=True)[:20]) / 20 for t in c["logprobs"]["top_logprobs"]] for c in plain]
+for window in (4, 100):
+    want = [min(sum(t[k:k + window]) / min(window, len(t)) for k in range(max(1, len(t) - window + 1))) for t in token]
+    says = group("best_of_n", reward="confidence", window=window)["alignment"]
+    check(f"confidence over {window} tokens", all(abs(c["score"] - w) < 0.02 * w for c, w in zip(says["candidates"], want)), (want, [c["score"] for c in says["candidates"]]))
+
+# ---- Random choices follow their law ----
+DRAWS, T = 400, 0.3
+law = [math.exp(m / T) for m in mean]
+law = [w / sum(law) for w in law]
+says = group("soft_best_of_n", temperature=T)["alignment"]
+check("soft_best_of_n: probabilities are exp(score / temperature)", all(near(c["probability"], p) for c, p in zip(says["candidates"], law)), says)
+counts = collections.Counter(ask({**PROMPT, "alignment": {"method": "soft_best_of_n", "n": N, "temperature": T, "seed": s}})[1]["alignment"]["chosen"] for s in range(DRAWS))
+x = chi_square(counts, law, DRAWS)
+check("soft_best_of_n: what is kept follows them", x < 20.5, (x, counts, law))  # 0.999 at 5 degrees of freedom.
+ns = [group("best_of_poisson", None, mu=3.0, seed=s, also={"max_tokens": 1})["alignment"]["n"] for s in range(200)]
+check("best_of_poisson: 1 + Poisson(mu) candidates", abs(sum(ns) / len(ns) - 4) < 0.5 and min(ns) >= 1 and len(set(ns)) > 4, ns)
+says = group("best_of_poisson", None, mu=3.0, seed=3)["alignment"]
+check("best_of_poisson: the best of them", says["chosen"] == max(range(says["n"]), key=lambda i: says["candidates"][i]["score"]), says)
+says = group("best_of_tails", temperature=0.2, reward="probability")["alignment"]
+check("best_of_tails: the better, the likelier", sorted(range(N), key=lambda i: says["candidates"][i]["score"]) == sorted(range(N), key=lambda i: says["candidates"][i]["probability"]), says)
+
+# ---- What is decided ends early ----
+order = sorted(mean, reverse=True)
+threshold = (order[1] + order[2]) / 2  # Two are good enough.
+first = next(i for i in range(N) if mean[i] >= threshold)
+a = group("rejection", threshold=threshold)
+check("rejection: the first that is good enough", a["alignment"]["chosen"] == first and a["choices"][0]["text"] == texts[first], a["alignment"])
+a = group("rejection", threshold=1.0)
+check("rejection: the best, if none is", a["alignment"]["chosen"] == best and a["alignment"]["cut"] == 0 and a["alignment"]["stopped_by"] == "end", a["alignment"])
+# The first ends after 2 tokens of those that the others may have: its stop string is in its text alone.
+stop = next((w for w in re.findall(r"\S+", texts[0])[6:] if all(w not in t for t in texts[1:])), None)
+a = group("rejection", threshold=-9.0, also={"stop": [stop], "max_tokens": 100})
+check("rejection: the others are cut", a["alignment"]["chosen"] == 0 and a["alignment"]["cut"] == N - 1 and a["alignment"]["stopped_by"] == "accepted"
+      and a["usage"]["completion_tokens"] < N * 90, (stop, a["alignment"]["cut"], a["usage"]))
+SHORT = {"max_tokens": 7}  # Most say "there was a little".
+shorts = [c["text"].strip() for c in ask({**PROMPT, **SHORT, "n": 16})[1]["choices"]]
+leader, votes = collections.Counter(shorts).most_common(1)[0]
+a = group("self_consistency", 16, SHORT)
+says = a["alignment"]
+check("self_consistency: the answer of most", says["answer"] == leader and a["choices"][0]["text"].strip() == leader and votes > 4, (says["answer"], collections.Counter(shorts)))
+ended = [c for c in says["candidates"] if c["finish_reason"] != "cut"]
+sames = [c for c in ended if c["answer"] == leader]
+check("self_consistency: who agrees shares the probability", all(near(c["probability"], 1 / len(sames)) for c in sames) and near(sum(c["probability"] for c in ended), 1), says)
+# All end in one step, in the order of their indices.
+for needed in range(1, 17):
+    (_, one), two = (collections.Counter(shorts[:needed]).most_common(2) + [("", 0)])[:2]
+    if one - two[1] > 16 - needed:
+        break
+check("self_consistency: it stops as soon as the lead exceeds what is still to come", len(ended) == needed < 16 and says["cut"] == 16 - needed and says["stopped_by"] == "majority", (needed, says))
+
+# ---- A known answer as the reward ----
+a = group("best_of_n", 16, SHORT, reward={"check": "text", "answer": leader})
+check("a check: 1 where the answer is right, else 0", [c["score"] for c in a["alignment"]["candidates"]] == [1.0 if t == leader else 0.0 for t in shorts] and a["alignment"]["score"] == 1, a["alignment"])
+
+# ---- Speculative rejection: the worse half goes at every round, by the scores at that length ----
+LONG = {"max_tokens": 48, "ignore_eos": True}
+plain = ask({**PROMPT, **LONG, "n": 8, "logprobs": 0})[1]["choices"]
+rows = [c["logprobs"]["token_logprobs"] for c in plain]
+left, lengths = list(range(8)), {}
+for length in (12, 24, 36):
+    left.sort(key=lambda i: -sum(rows[i][:length]) / length)
+    for i in left[math.ceil(len(left) / 2):]:
+        lengths[i] = length
+    left = left[:math.ceil(len(left) / 2)]
+a = group("speculative_rejection", 8, LONG, every=12)
+says = a["alignment"]
+check("speculative_rejection: who is left at the end", says["chosen"] == left[0] and a["choices"][0]["text"] == plain[left[0]]["text"], (says["chosen"], left))
+check("speculative_rejection: who was cut when", {i: c["tokens"] for i, c in enumerate(says["candidates"]) if c["finish_reason"] == "cut"} == lengths, (says, lengths))
+check("speculative_rejection: tokens that were not spent", a["usage"]["completion_tokens"] == 4 * 12 + 2 * 24 + 36 + 48, a["usage"])
+
+# ---- Streams and chats ----
+_, stream = send("/v1/completions", {**PROMPT, "stream": True, "stream_options": {"include_usage": True}, "alignment": {"method": "best_of_n", "n": N}})
+events = [json.loads(e[6:]) for e in stream.split("\n\n") if e.startswith("data: {")]
+check("a stream: the answer of one that is not streamed", "".join(c["text"] for e in events for c in e["choices"]) == texts[best] and stream.rstrip().endswith("data: [DONE]"), stream)
+check("a stream: what the group says comes with the end", [e["alignment"]["chosen"] for e in events if "alignment" in e] == [best] and events[-1]["usage"]["completion_tokens"] > 24)
+CHAT = {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 24, "seed": 5, "temperature": 1.0}
+plain = ask({**CHAT, "n": N, "logprobs": True}, "/v1/chat/completions")[1]["choices"]
+mean = [(lambda x: sum(x) / len(x))([t["logprob"] for t in c["logprobs"]["content"]]) for c in plain]
+best = max(range(N), key=lambda i: mean[i])
+a = ask({**CHAT, "alignment": {"method": "best_of_n", "n": N}}, "/v1/chat/completions")[1]
+check("a chat: the best is kept", a["alignment"]["chosen"] == best and [c["message"]["content"] for c in a["choices"]] == [plain[best]["message"]["content"]] and a["choices"][0]["index"] == 0, a)
+_, stream = send("/v1/chat/completions", {**CHAT, "stream": True, "alignment": {"method": "best_of_n", "n": N}})
+events = [json.loads(e[6:]) for e in stream.split("\n\n") if e.startswith("data: {")]
+check("a chat's stream: the same", "".join(c["delta"].get("content") or "" for e in events for c in e["choices"]) == plain[best]["message"]["content"]
+      and {c["index"] for e in events for c in e["choices"]} == {0} and [e["alignment"]["chosen"] for e in events if "alignment" in e] == [best], stream)
+
+# ---- What is refused, and by what name ----
+for name, param, body in [
+        ("a method that does not exist", "alignment.method", {"method": "best_of_m", "n": 2}),
+        ("a method that is not built", "alignment.method", {"method": "beam", "n": 2}),
+        ("no method", "alignment.method", {"n": 2}),
+        ("no object", "alignment", 3),
+        ("a missing temperature", "alignment.temperature", {"method": "soft_best_of_n", "n": 2}),
+        ("a temperature of 0", "alignment", {"method": "soft_best_of_n", "n": 2, "temperature": 0}),
+        ("a temperature that changes nothing", "alignment.temperature", {"method": "best_of_n", "n": 2, "temperature": 1}),
+        ("n for best_of_poisson", "alignment.n", {"method": "best_of_poisson", "n": 2, "mu": 1}),
+        ("129 candidates", "alignment.n", {"method": "best_of_n", "n": 129}),
+        ("an unknown field", "alignment.lambda", {"method": "best_of_n", "n": 2, "lambda": 1}),
+        ("an unknown reward", "alignment.reward", {"method": "best_of_n", "n": 2, "reward": "goodness"}),
+        ("a check without an answer", "alignment.reward", {"method": "best_of_n", "n": 2, "reward": {"check": "number"}}),
+        ("an answer that is no number", "alignment.reward.answer", {"method": "best_of_n", "n": 2, "reward": {"check": "number", "answer": "?"}}),
+        ("votes with weights that may be negative", "alignment.reward", {"method": "self_consistency", "n": 2, "reward": "logprob"}),
+        ("best_of_tails with scores outside [0, 1]", "alignment.reward", {"method": "best_of_tails", "n": 2, "temperature": 1}),
+        ("a window without confidence", "alignment.window", {"method": "best_of_n", "n": 2, "window": 4})]:
+    status, e = ask({**PROMPT, "alignment": body})
+    check(f"refused: {name}", status == 400 and e["error"]["param"] == param, (status, e))
+for name, param, also in [("n beside it", "n", {"n": 2}), ("best_of beside it", "best_of", {"best_of": 3}), ("two prompts", "alignment", {"prompt": ["a", "b"]})]:
+    status, e = ask({**PROMPT, "alignment": {"method": "best_of_n", "n": 2}, **also})
+    check(f"refused: {name}", status == 400 and e["error"]["param"] == param, (status, e))
+
+# ---- Nothing is left behind ----
+_, text = send("/metrics")
+tokens = {p: int(v) for p, v in re.findall(r'lateen_alignment_tokens_total\{.*purpose="(\w+)"\} (\d+)', text)}
+check("/metrics: tokens by what became of them", tokens["kept"] > 0 and tokens["dropped"] > tokens["kept"], tokens)
+check("/metrics: nothing runs or waits any more", all(re.search(rf"vllm:num_requests_{s}\{{.*\}} 0\n", text) for s in ("running", "waiting")))
+sys.exit(tap.end())
