@@ -17,25 +17,44 @@
  *        an end goes to parts (two rows a block: head, tail).
  *     3. embed_join: the block whose tail begins a run that crosses ends adds the heads that
  *        follow, in order.
+ * PART      1: table holds ids first .. first + n_ids - 1. Forward, rows of other ids are 0;
+ *           backward, embed_keys gives them none_key, which is larger than any key, and their run
+ *           is not added.
  * BOUND     dy once: 2 bytes an element (bf16), and 8 bytes an element of each table row hit.
  * NUMERICS  fp32, fixed order: the same bits every run. */
 #include "common/late.cuh"
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/embed_args.h"
 
-#define THREADS 256
-#define DIGITS  256
-#define KEYS    1024 /* A block's, in the sort. */
-#define SPAN    16   /* Sorted rows a block of embed_sum adds. */
-#define BATCH   4
-#define COLUMNS 128 /* Threads of embed_sum and embed_join, W columns each. */
+#ifndef PART
+#define PART 0
+#endif
+#define HELD(key) (!PART || (key) != a.none_key)
+#define THREADS   256
+#define DIGITS    256
+#define KEYS      1024 /* A block's, in the sort. */
+#define SPAN      16   /* Sorted rows a block of embed_sum adds. */
+#define BATCH     4
+#define COLUMNS   128 /* Threads of embed_sum and embed_join, W columns each. */
 static_assert(SPAN % BATCH == 0, "whole batches");
 #define WARPS (THREADS / WARP)
 
 extern "C" __global__ void __launch_bounds__(THREADS) embed_fwd(const lt_cuda_embed_fwd_args a) {
     wait_for_others();
-    const i64 to = (i64)blockIdx.x * a.ldy,
-              from = (i64)late_id(a.ids[blockIdx.x], a.late) * a.ld_table;
+    const i64 to = (i64)blockIdx.x * a.ldy;
+#if PART
+    const int id = a.ids[blockIdx.x] - a.first;
+    if (id < 0 || id >= a.n_ids) {
+        float zero[W] = {0.0f};
+        for (int col = threadIdx.x * W; col < a.cols; col += THREADS * W) {
+            piece_store(a.y + to + col, zero);
+        }
+        return;
+    }
+#else
+    const int id = late_id(a.ids[blockIdx.x], a.late);
+#endif
+    const i64 from = (i64)id * a.ld_table;
     const i64 at = a.pos_table ? (i64)a.positions[blockIdx.x] * a.ld_pos : 0;
     for (int col = threadIdx.x * W; col < a.cols; col += THREADS * W) {
         float x[W], more[W];
@@ -54,6 +73,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) embed_fwd(const lt_cuda_em
         piece_store(a.y + to + col, x);
     }
 }
+
+#if PART
+/* rows: of the gradient's table that each row of dy is added to; NULL: those of the ids. */
+extern "C" __global__ void __launch_bounds__(THREADS) embed_keys(const lt_cuda_embed_keys_args a) {
+    const int at = blockIdx.x * THREADS + threadIdx.x;
+    wait_for_others();
+    if (at < a.n) {
+        const int id = a.ids[at] - a.first;
+        const bool held = id >= 0 && id < a.n_ids;
+        a.keys[at] = held ? (a.rows ? a.rows[at] : id) : a.none_key;
+    }
+}
+#endif
 
 /* counts (n_passes, DIGITS, gridDim.x): a pass's are digit-major, so that one running sum over them
  * gives the places. Those of later passes become zero. */
@@ -198,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS) embed_sum(const lt_cuda_em
             if (at < count) {
                 piece_load_stream(x[b], a.dy + (i64)row_of[at] * a.lddy + col);
             }
-            if (ends) {
+            if (ends && HELD(key_of[at + 1])) {
                 piece_load_f32(old[b], a.dtable + (i64)key_of[at + 1] * a.ld_table + col);
             }
         }
@@ -219,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS) embed_sum(const lt_cuda_em
             if (head || !ends) { /* The run crosses an end: its owner joins the parts. */
                 piece_store_f32(a.parts + ((i64)(head ? 0 : gridDim.x) + blockIdx.x) * a.cols + col,
                                 sum);
-            } else {
+            } else if (HELD(key)) {
 #pragma unroll
                 for (int i = 0; i < W; i++) {
                     old[b][i] += sum[i];
@@ -243,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS) embed_join(const lt_cuda_e
     const bool goes_on = last + 1 < a.n && a.keys[last + 1] == key;
     const bool began_here = a.keys[first] != key || first == 0 || a.keys[first - 1] != key;
     float sum[W], x[W];
-    if (!goes_on || !began_here || col >= a.cols) {
+    if (!goes_on || !began_here || !HELD(key) || col >= a.cols) {
         return;
     }
     piece_load_f32(sum, a.parts + ((i64)gridDim.x + blockIdx.x) * a.cols + col);

@@ -13,7 +13,15 @@ typedef struct {
     int cols;
     float scale;
     long long ldy, ld_table, ld_pos;
+    int first, n_ids; /* PART: the ids of the table's rows. */
 } lt_cuda_embed_fwd_args;
+
+/* PART: keys of the rows that count; none_key for those of other parts. */
+typedef struct {
+    int *keys;
+    const int *ids, *rows;
+    int n, first, n_ids, none_key;
+} lt_cuda_embed_keys_args;
 
 typedef struct {
     int *counts;
@@ -39,6 +47,7 @@ typedef struct {
     const int *keys, *rows;
     int n, cols;
     float scale;
+    int none_key; /* PART */
     long long ld_table, lddy;
 } lt_cuda_embed_sum_args;
 
@@ -48,13 +57,15 @@ typedef struct {
     const int *keys;
     int n, cols;
     long long ld_table;
+    int none_key; /* PART */
 } lt_cuda_embed_join_args;
 
-static_assert(sizeof(lt_cuda_embed_fwd_args) == 80, "the same on host and device");
+static_assert(sizeof(lt_cuda_embed_fwd_args) == 88, "the same on host and device");
+static_assert(sizeof(lt_cuda_embed_keys_args) == 40, "the same on host and device");
 static_assert(sizeof(lt_cuda_digit_count_args) == 24, "the same on host and device");
 static_assert(sizeof(lt_cuda_digit_scan_args) == 16, "the same on host and device");
 static_assert(sizeof(lt_cuda_digit_place_args) == 64, "the same on host and device");
 static_assert(sizeof(lt_cuda_embed_sum_args) == 72, "the same on host and device");
-static_assert(sizeof(lt_cuda_embed_join_args) == 40, "the same on host and device");
+static_assert(sizeof(lt_cuda_embed_join_args) == 48, "the same on host and device");
 
 #endif

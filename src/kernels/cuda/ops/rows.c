@@ -1,4 +1,4 @@
-/* rows.c: launchers of xent_held.cu, xent.cu, embed.cu and col_sum.cu. */
+/* rows.c: launchers of xent_held.cu, xent.cu, xent_part.cu, embed.cu and col_sum.cu. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -14,6 +14,8 @@
 #define XENT_WORDS      "DTYPE=%s W=%d SOFTCAP=%d%s"
 #define XENT_HELD_WORDS "DTYPE=%s W=%d SOFTCAP=%d THREADS=%d PIECES=%d SMEM=%d%s"
 #define ROW_WORDS       "DTYPE=%s W=%d"
+#define EMBED_WORDS     "DTYPE=%s W=%d%s"
+#define PART_WORD       " PART=1"
 
 #define XENT_THREADS  1024
 #define EMBED_THREADS 256
@@ -60,6 +62,50 @@ static lt_err xent_run(lt_queue *q, const void *args) {
              lt_cuda_piece(rows, 1, a.logits.dtype, cols), a.softcap > 0.0f, weights_define(&a));
     return lt_cuda_run_early(q, "ops/xent.cu", "xent", defines, a.logits.shape[0], 1, XENT_THREADS,
                              list);
+}
+
+static const char *part_refuse(const void *args, const lt_device *device) {
+    (void)device;
+    const lt_xent_args *a = args;
+    const lt_tensor *const rows[] = {&a->logits};
+    return a->part.data == NULL && a->parts.data == NULL
+               ? "the whole vocabulary"
+               : lt_cuda_refuse_rows(rows, 1, a->logits.dtype);
+}
+
+static lt_err part_run(lt_queue *q, const void *args) {
+    lt_xent_args a = *(const lt_xent_args *)args;
+    const lt_tensor *const rows[] = {&a.logits};
+    const int cols = (int)a.logits.shape[1];
+    const bool facts = a.part.data != NULL;
+    char defines[LT_CUDA_DEFINES_BYTES];
+    lt_cuda_xent_facts_args to_facts = {.logits = a.logits.data,
+                                        .labels = a.labels.data,
+                                        .part = a.part.data,
+                                        .cols = cols,
+                                        .first = (int)a.first,
+                                        .softcap = a.softcap,
+                                        .ld = a.logits.stride[0]};
+    lt_cuda_xent_rest_args to_rest = {.logits = a.logits.data,
+                                      .labels = a.labels.data,
+                                      .parts = a.parts.data,
+                                      .loss = a.loss.data,
+                                      .lse = a.lse.data,
+                                      .best = a.best.data,
+                                      .cols = cols,
+                                      .first = (int)a.first,
+                                      .n_parts = (int)a.parts.shape[0],
+                                      .grad_scale = a.grad_scale,
+                                      .softcap = a.softcap,
+                                      .z_coef = a.z_coef,
+                                      .ld = a.logits.stride[0],
+                                      .weights = a.weights.data};
+    void *list[] = {facts ? (void *)&to_facts : (void *)&to_rest};
+    snprintf(defines, sizeof defines, XENT_WORDS, lt_cuda_dtype_word(a.logits.dtype),
+             lt_cuda_piece(rows, 1, a.logits.dtype, cols), a.softcap > 0.0f,
+             facts ? "" : weights_define(&a));
+    return lt_cuda_run_early(q, "ops/xent_part.cu", facts ? "xent_facts" : "xent_rest", defines,
+                             a.logits.shape[0], 1, XENT_THREADS, list);
 }
 
 /* Pieces of 16 bytes a thread, of which smem lie in shared memory; as constants of xent_held.cu. */
@@ -154,7 +200,8 @@ static const char *embed_fwd_refuse(const void *args, const lt_device *device) {
     (void)device;
     const lt_embed_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->table, &a->pos_table};
-    return a->part ? "a part of the vocabulary" : lt_cuda_refuse_rows(rows, 3, a->y.dtype);
+    return a->part && a->late.data != NULL ? "late ids of a part of the vocabulary"
+                                           : lt_cuda_refuse_rows(rows, 3, a->y.dtype);
 }
 static lt_err embed_fwd_run(lt_queue *q, const void *args) {
     lt_embed_args a = *(const lt_embed_args *)args;
@@ -171,10 +218,12 @@ static lt_err embed_fwd_run(lt_queue *q, const void *args) {
                                    .scale = a.scale,
                                    .ldy = a.y.stride[0],
                                    .ld_table = a.table.stride[0],
-                                   .ld_pos = a.pos_table.stride[0]};
+                                   .ld_pos = a.pos_table.stride[0],
+                                   .first = (int)a.first,
+                                   .n_ids = (int)a.table.shape[0]};
     void *list[] = {&call};
-    snprintf(defines, sizeof defines, ROW_WORDS, lt_cuda_dtype_word(a.y.dtype),
-             lt_cuda_piece(rows, 3, a.y.dtype, cols));
+    snprintf(defines, sizeof defines, EMBED_WORDS, lt_cuda_dtype_word(a.y.dtype),
+             lt_cuda_piece(rows, 3, a.y.dtype, cols), a.part ? PART_WORD : "");
     return lt_cuda_run_early(q, "ops/embed.cu", "embed_fwd", defines, lt_cuda_rows(&a.y), 1,
                              EMBED_THREADS, list);
 }
@@ -183,8 +232,7 @@ static const char *embed_bwd_refuse(const void *args, const lt_device *device) {
     (void)device;
     const lt_embed_bwd_args *a = args;
     const lt_tensor *const rows[] = {&a->dy}, *const tables[] = {&a->dtable, &a->dpos_table};
-    const char *why = a->part ? "a part of the vocabulary"
-                              : lt_cuda_refuse_rows(rows, 1, a->dy.dtype);
+    const char *why = lt_cuda_refuse_rows(rows, 1, a->dy.dtype);
     return why != NULL ? why : lt_cuda_refuse_rows(tables, 2, LT_F32);
 }
 
@@ -238,43 +286,67 @@ static lt_err sort_ids(lt_queue *q, unsigned char *base, const char *defines, vo
     return LT_OK;
 }
 
-/* One table's gradient: sort the rows by id, add the runs, join those that cross spans. */
-static lt_err table_bwd(lt_queue *q, lt_tensor dtable, const lt_tensor *dy, lt_tensor ids,
+/* keys (n): the table's row of each row of dy, or one behind all. */
+static lt_err part_keys(lt_queue *q, int *keys, const char *defines, const lt_embed_bwd_args *a,
+                        const lt_tensor *dtable, const lt_tensor *rows, int n) {
+    lt_cuda_embed_keys_args call = {.keys = keys,
+                                    .ids = a->ids.data,
+                                    .rows = rows->data != a->ids.data ? rows->data : NULL,
+                                    .n = n,
+                                    .first = (int)a->first,
+                                    .n_ids = (int)a->dtable.shape[0],
+                                    .none_key = (int)dtable->shape[0]};
+    void *list[] = {&call};
+    return lt_cuda_run_early(q, "ops/embed.cu", "embed_keys", defines,
+                             LT_CUDA_DIV_UP(n, EMBED_THREADS), 1, EMBED_THREADS, list);
+}
+
+/* One table's gradient: sort the rows by id, add the runs, join those that cross spans. rows: of
+ * the table, one for each row of dy, or ids of the whole vocabulary. part: those rows of dy alone
+ * whose id is in the part of it that `a` says; the others get a key behind all rows. */
+static lt_err table_bwd(lt_queue *q, const lt_embed_bwd_args *a, lt_tensor dtable, lt_tensor rows,
                         float scale) {
-    const lt_tensor *const aligned[] = {dy, &dtable};
-    int n = (int)lt_cuda_rows(dy), cols = (int)lt_cuda_width(dy);
+    const lt_tensor *const dy = &a->dy, *const aligned[] = {dy, &dtable};
+    const int n = (int)lt_cuda_rows(dy), cols = (int)lt_cuda_width(dy);
     const int w = lt_cuda_piece(aligned, 2, dy->dtype, cols),
-              n_passes = sort_passes(dtable.shape[0]);
+              n_passes = sort_passes(dtable.shape[0] + a->part);
+    const size_t keys_bytes = a->part ? ((size_t)n * 4 + 255) / 256 * 256 : 0;
     const int64_t spans = LT_CUDA_DIV_UP(n, SPAN);
     const int cols_blocks = LT_CUDA_DIV_UP(cols, SUM_THREADS * w);
     const size_t parts_bytes = ((size_t)spans * 2 * (size_t)cols * 4 + 255) / 256 * 256;
-    void *scratch, *keys, *rows, *dy_data = dy->data;
-    int64_t lddy = dy->stride[0];
+    void *scratch, *keys, *sorted, *unsorted = rows.data;
     char defines[LT_CUDA_DEFINES_BYTES];
     if (n == 0) {
         return LT_OK;
     }
-    LT_TRY(lt_cuda_scratch(q, parts_bytes + sort_bytes(n, n_passes), &scratch));
-    snprintf(defines, sizeof defines, ROW_WORDS, lt_cuda_dtype_word(dy->dtype), w);
-    LT_TRY(sort_ids(q, (unsigned char *)scratch + parts_bytes, defines, ids.data, n, n_passes,
-                    &keys, &rows));
+    LT_TRY(lt_cuda_scratch(q, parts_bytes + keys_bytes + sort_bytes(n, n_passes), &scratch));
+    snprintf(defines, sizeof defines, EMBED_WORDS, lt_cuda_dtype_word(dy->dtype), w,
+             a->part ? PART_WORD : "");
+    if (a->part) {
+        unsorted = (unsigned char *)scratch + parts_bytes;
+        LT_TRY(part_keys(q, unsorted, defines, a, &dtable, &rows, n));
+    }
+    LT_TRY(sort_ids(q, (unsigned char *)scratch + parts_bytes + keys_bytes, defines, unsorted, n,
+                    n_passes, &keys, &sorted));
     lt_cuda_embed_sum_args to_sum = {.dtable = dtable.data,
                                      .parts = scratch,
-                                     .dy = dy_data,
+                                     .dy = dy->data,
                                      .keys = keys,
-                                     .rows = rows,
+                                     .rows = sorted,
                                      .n = n,
                                      .cols = cols,
                                      .scale = scale,
+                                     .none_key = (int)dtable.shape[0],
                                      .ld_table = dtable.stride[0],
-                                     .lddy = lddy};
+                                     .lddy = dy->stride[0]};
     void *sum[] = {&to_sum};
     lt_cuda_embed_join_args to_join = {.dtable = dtable.data,
                                        .parts = scratch,
                                        .keys = keys,
                                        .n = n,
                                        .cols = cols,
-                                       .ld_table = dtable.stride[0]};
+                                       .ld_table = dtable.stride[0],
+                                       .none_key = (int)dtable.shape[0]};
     void *join[] = {&to_join};
     LT_TRY(lt_cuda_run_early(q, "ops/embed.cu", "embed_sum", defines, spans, cols_blocks,
                              SUM_THREADS, sum));
@@ -285,10 +357,9 @@ static lt_err table_bwd(lt_queue *q, lt_tensor dtable, const lt_tensor *dy, lt_t
 static lt_err embed_bwd_run(lt_queue *q, const void *args) {
     const lt_embed_bwd_args *a = args;
     if (a->dtable.data != NULL) {
-        LT_TRY(table_bwd(q, a->dtable, &a->dy, a->ids, a->scale));
+        LT_TRY(table_bwd(q, a, a->dtable, a->ids, a->scale));
     }
-    return a->dpos_table.data != NULL ? table_bwd(q, a->dpos_table, &a->dy, a->positions, 1.0f)
-                                      : LT_OK;
+    return a->dpos_table.data != NULL ? table_bwd(q, a, a->dpos_table, a->positions, 1.0f) : LT_OK;
 }
 
 /* ---- Sums of columns ---- */
@@ -337,7 +408,8 @@ static lt_err colsum_run(lt_queue *q, const void *args) {
 #define ENTRY(op, name)                                                                            \
     const lt_op_impl lt_cuda_##op##_impls[LT_REGISTRY_MAX_IMPLS] = {{name, op##_refuse, op##_run}};
 const lt_op_impl lt_cuda_xent_impls[LT_REGISTRY_MAX_IMPLS] = {{"held", held_refuse, held_run},
-                                                              {"rows", xent_refuse, xent_run}};
+                                                              {"rows", xent_refuse, xent_run},
+                                                              {"part", part_refuse, part_run}};
 const lt_op_impl lt_cuda_embed_fwd_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"blocks", lt_cuda_embed_q_refuse, lt_cuda_embed_q_run},
     {"rows", embed_fwd_refuse, embed_fwd_run}};
@@ -355,9 +427,14 @@ void lt_specs_rows(lt_specs *l) {
     lt_spec(l, LT_SM90, "ops/xent_held.cu", XENT_HELD_WORDS, "fp32", 4, 1, 1024, 13, 13, "");
     lt_spec(l, LT_SM_ALL, "ops/xent_held.cu", XENT_HELD_WORDS, "bf16", 8, 0, 512, 13, 13,
             " WEIGHTS=1");
-    lt_spec(l, LT_SM_ALL, "ops/embed.cu", ROW_WORDS, "bf16", 8);
-    lt_spec(l, LT_SM_ALL, "ops/embed.cu", ROW_WORDS, "fp32", 4);
-    lt_spec(l, LT_SM_ALL, "ops/embed.cu", ROW_WORDS, "bf16", 1);
+    lt_spec(l, LT_SM_ALL, "ops/xent_part.cu", XENT_WORDS, "bf16", 8, 0, "");
+    lt_spec(l, LT_SM_ALL, "ops/xent_part.cu", XENT_WORDS, "fp32", 1, 1, "");
+    lt_spec(l, LT_SM_ALL, "ops/xent_part.cu", XENT_WORDS, "bf16", 8, 0, " WEIGHTS=1");
+    lt_spec(l, LT_SM_ALL, "ops/embed.cu", EMBED_WORDS, "bf16", 8, "");
+    lt_spec(l, LT_SM_ALL, "ops/embed.cu", EMBED_WORDS, "fp32", 4, "");
+    lt_spec(l, LT_SM_ALL, "ops/embed.cu", EMBED_WORDS, "bf16", 1, "");
+    lt_spec(l, LT_SM_ALL, "ops/embed.cu", EMBED_WORDS, "bf16", 8, PART_WORD);
+    lt_spec(l, LT_SM_ALL, "ops/embed.cu", EMBED_WORDS, "fp32", 1, PART_WORD);
     lt_spec(l, LT_SM_ALL, "ops/col_parts.cu", ROW_WORDS, "bf16", 8);
     lt_spec(l, LT_SM_ALL, "ops/col_parts.cu", ROW_WORDS, "fp32", 1);
     lt_spec(l, LT_SM_ALL, "ops/col_sum.cu", "%s", "");
