@@ -54,6 +54,8 @@ typedef struct {
     bool check;
     /* Between GPUs: sums by NCCL itself, in its own types and in an order that it chooses. */
     bool any_order;
+    /* Between GPUs: lt_group_open waits for nobody, and groups serve from lt_comm_connect on. */
+    bool connect_late;
 } lt_comm_options;
 
 /* Run fn once for each rank, each in a thread of its own, and wait for all of them. On a failure
@@ -77,6 +79,10 @@ LT_MUST_USE lt_err lt_comm_open_mpi(lt_comm **out, const lt_comm_options *o);
  * as in any other world. */
 LT_MUST_USE lt_err lt_comm_open_device(lt_comm **out, lt_comm *host, lt_device *device,
                                        const lt_comm_options *o);
+/* A collective call of all ranks, once, after which no group is opened: makes NCCL's communicators
+ * of a world that was opened with connect_late. All ranks have opened their groups of more than one
+ * member in the same order. */
+LT_MUST_USE lt_err lt_comm_connect(lt_comm *c);
 bool lt_comm_under_launch(void); /* Did `lateen launch` start this process? */
 bool lt_comm_under_mpi(void);    /* Did mpirun, or srun with PMIx, start this process? */
 bool lt_comm_is_rank(void);      /* Did any of them? */
@@ -85,6 +91,7 @@ void lt_comm_close(lt_comm *c);
 int lt_comm_rank(const lt_comm *c);
 int lt_comm_size(const lt_comm *c);
 const char *lt_comm_transport(const lt_comm *c); /* "self", "thread", ... */
+lt_comm_options lt_comm_options_of(const lt_comm *c);
 
 /* Open a group of ranks of the world. The list holds each rank once and this rank among them; every
  * member passes the same name and list. Groups live as long as their world. ARG for a bad list. */
@@ -93,6 +100,7 @@ LT_MUST_USE lt_err lt_group_open(lt_group **out, lt_comm *c, const char *name, c
 int lt_group_rank(const lt_group *g); /* This rank's number in the group. */
 int lt_group_size(const lt_group *g);
 const char *lt_group_name(const lt_group *g);
+const int *lt_group_ranks(const lt_group *g); /* (size): the members' ranks in the world. */
 lt_comm *lt_group_comm(const lt_group *g);
 
 /* dst (count) = reduction of all members' src (count). dst may be src. */

@@ -311,6 +311,10 @@ const char *lt_comm_transport(const lt_comm *c) {
     return c->transport != NULL ? c->transport->name : "self";
 }
 
+lt_comm_options lt_comm_options_of(const lt_comm *c) {
+    return c->options;
+}
+
 /* ---- Groups ---------------------------------------------------------------------------------- */
 
 static lt_err check_list(const lt_comm *c, const char *name, const int *ranks, int n, int *own) {
@@ -384,6 +388,10 @@ int lt_group_size(const lt_group *g) {
 
 const char *lt_group_name(const lt_group *g) {
     return g->name;
+}
+
+const int *lt_group_ranks(const lt_group *g) {
+    return g->ranks;
 }
 
 lt_comm *lt_group_comm(const lt_group *g) {

@@ -265,10 +265,39 @@ static lt_err wait_for_comm(const lt_nccl_world *w, const lt_group *g, lt_nccl_c
     }
 }
 
-static lt_err group_open(lt_group *g) {
+static lt_err connect_group(lt_group *g) {
     lt_nccl_world *w = g->comm->world;
+    lt_nccl_group *s = g->shared;
     lt_nccl_config config = lt_nccl_config_make(w->nccl, g->name);
     lt_nccl_id id = {{0}};
+    lt_err err = LT_OK;
+    if (g->rank == 0) {
+        LT_TRY(lt_nccl_check(w->nccl, w->nccl->GetUniqueId(&id), "id"));
+    }
+    LT_TRY(lt_broadcast(s->twin, &id, sizeof id, LT_U8, 0, NULL));
+    LT_TRY_DONE(lt_nccl_check(w->nccl,
+                              w->nccl->CommInitRankConfig(&s->comm, g->n, id, g->rank, &config),
+                              "communicator"));
+    LT_TRY_DONE(wait_for_comm(w, g, s->comm));
+done:
+    if (err != LT_OK && s->comm != NULL) {
+        (void)w->nccl->CommAbort(s->comm);
+        s->comm = NULL;
+    }
+    return err;
+}
+
+/* In the reverse order of their opening, which is the same on all ranks. */
+lt_err lt_comm_connect(lt_comm *c) {
+    for (lt_group *g = c->groups; g != NULL; g = g->next) {
+        const lt_nccl_group *s = g->shared;
+        LT_TRY(g->n > 1 && s->comm == NULL ? connect_group(g) : LT_OK);
+    }
+    return LT_OK;
+}
+
+static lt_err group_open(lt_group *g) {
+    lt_nccl_world *w = g->comm->world;
     lt_err err = LT_OK;
     lt_nccl_group *s = calloc(1, sizeof *s);
     if (s == NULL || (s->links = calloc(2 * (size_t)g->n, sizeof *s->links)) == NULL) {
@@ -277,20 +306,9 @@ static lt_err group_open(lt_group *g) {
     }
     g->shared = s;
     LT_TRY_DONE(lt_group_open(&s->twin, w->host, g->name, g->ranks, g->n));
-    if (g->rank == 0) {
-        LT_TRY_DONE(lt_nccl_check(w->nccl, w->nccl->GetUniqueId(&id), "id"));
-    }
-    LT_TRY_DONE(lt_broadcast(s->twin, &id, sizeof id, LT_U8, 0, NULL));
-    LT_TRY_DONE(lt_nccl_check(w->nccl,
-                              w->nccl->CommInitRankConfig(&s->comm, g->n, id, g->rank, &config),
-                              "communicator"));
-    LT_TRY_DONE(wait_for_comm(w, g, s->comm));
+    LT_TRY_DONE(g->comm->options.connect_late ? LT_OK : connect_group(g));
 done:
     if (err != LT_OK) {
-        if (s->comm != NULL) {
-            (void)w->nccl->CommAbort(s->comm);
-            s->comm = NULL;
-        }
         group_free(g);
     }
     return err;

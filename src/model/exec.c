@@ -90,6 +90,14 @@ lt_err lt_exec_end(lt_exec *r, int timed) {
     return LT_OK;
 }
 
+void lt_exec_verb_begin(const lt_exec *r, lt_group *g) {
+    lt_comm_follow(lt_group_comm(g), r->queue);
+}
+
+lt_err lt_exec_verb_end(const lt_exec *r, lt_group *g, lt_comm_work work) {
+    return lt_comm_order(lt_group_comm(g), work, r->queue);
+}
+
 const char *lt_timed_name(int timed) {
     static const char *const verbs[] = {"tp all-gather", "tp reduce-scatter", "tp all-reduce"};
     return timed < LT_OP_COUNT ? lt_op_name((lt_op)timed) : verbs[timed - LT_OP_COUNT];

@@ -56,6 +56,12 @@ typedef struct {
     struct lt_watch *watch;        /* NULL: not watched. */
 } lt_exec;
 
+/* Around a verb between ranks on buffers of the queue: the verb comes after what the queue holds,
+ * and what is queued from then on comes after the verb. With buffers on a device the host does not
+ * wait for it. */
+void lt_exec_verb_begin(const lt_exec *r, lt_group *g);
+lt_err lt_exec_verb_end(const lt_exec *r, lt_group *g, lt_comm_work work);
+
 /* Called around every op: read the clock or, if the backend has a stopwatch and is watched, queue
  * its marks. */
 lt_err lt_exec_before(lt_exec *r, lt_op op, const void *args);

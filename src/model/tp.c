@@ -1,5 +1,4 @@
-/* tp.c: see tp.h. A verb waits for what the queue has yet to do, since the transports read and
- * write host memory; a host's queue never has anything. */
+/* tp.c: see tp.h. */
 #include "model/tp.h"
 
 #include "model/expert.h"
@@ -50,6 +49,12 @@ static lt_err check_held(const lt_exec *r, lt_param_kind kind, int layer, int64_
 
 static lt_err check_layer(const lt_exec *r, int layer) {
     const lt_layer_spec l = lt_exec_layer(r, layer);
+    if (l.qk_norm_whole && r->n_tp > 1 && !r->backend->host_memory) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "tensor parallelism (tp=%d) on %s: the norms of q and k in layer %d span the heads "
+                "of all ranks, which works on CPUs only yet",
+                r->n_tp, r->backend->name, layer);
+    }
     const int n_ep = r->experts != NULL ? r->experts->n : 1;
     const int64_t C = r->spec->width, E = l.n_experts > 0 ? l.n_experts / n_ep : 1;
     LT_TRY(check_held(r, LT_PARAM_NORM1, layer, C));
@@ -68,12 +73,6 @@ lt_err lt_tp_join(lt_exec *r, lt_group *tp) {
         r->tp = tp;
         r->n_tp = lt_group_size(tp);
         r->tp_rank = lt_group_rank(tp);
-    }
-    if (r->n_tp > 1 && !r->backend->host_memory) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "tensor parallelism (tp=%d) on %s: ranks of tp share host "
-                "memory alone",
-                r->n_tp, r->backend->name);
     }
     for (int layer = 0; layer < r->spec->n_layers; layer++) {
         LT_TRY(check_layer(r, layer));
@@ -97,8 +96,14 @@ lt_tensor lt_tp_own_rows(const lt_exec *r, lt_tensor all) {
 static lt_err begin(lt_exec *r, int verb, int64_t count, lt_dtype dtype) {
     const double sent = (double)(r->n_tp - 1) / r->n_tp * (double)count;
     const lt_cost least = {.bytes = sent * (double)lt_dtype_bytes(dtype)};
-    LT_TRY(r->backend->sync(r->queue));
-    return lt_exec_begin(r, verb, &least);
+    LT_TRY(lt_exec_begin(r, verb, &least));
+    lt_exec_verb_begin(r, r->tp);
+    return LT_OK;
+}
+
+static lt_err end(lt_exec *r, int verb, lt_comm_work work) {
+    LT_TRY(lt_exec_verb_end(r, r->tp, work));
+    return lt_exec_end(r, verb);
 }
 
 static lt_err copy(const lt_exec *r, lt_tensor to, lt_tensor from) {
@@ -120,10 +125,11 @@ lt_err lt_tp_gather(lt_exec *r, lt_tensor all, lt_tensor own) {
     }
     const lt_tensor place = lt_tp_own_rows(r, all);
     const int64_t count = run_count(r, &all);
-    LT_TRY(begin(r, LT_TIMED_GATHER, count * r->n_tp, all.dtype));
+    lt_comm_work work;
     LT_TRY(own.data == place.data ? LT_OK : copy(r, place, own));
-    LT_TRY(lt_all_gather(r->tp, all.data, place.data, count, all.dtype, NULL));
-    return lt_exec_end(r, LT_TIMED_GATHER);
+    LT_TRY(begin(r, LT_TIMED_GATHER, count * r->n_tp, all.dtype));
+    LT_TRY(lt_all_gather(r->tp, all.data, place.data, count, all.dtype, &work));
+    return end(r, LT_TIMED_GATHER, work);
 }
 
 lt_err lt_tp_scatter(lt_exec *r, lt_tensor own, lt_tensor all) {
@@ -133,20 +139,22 @@ lt_err lt_tp_scatter(lt_exec *r, lt_tensor own, lt_tensor all) {
     }
     const lt_tensor place = lt_tp_own_rows(r, all);
     const int64_t count = run_count(r, &all);
+    lt_comm_work work;
     LT_TRY(begin(r, LT_TIMED_SCATTER, count * r->n_tp, all.dtype));
-    LT_TRY(lt_reduce_scatter(r->tp, place.data, all.data, count, all.dtype, LT_REDUCE_SUM, NULL));
-    LT_TRY(own.data == place.data ? LT_OK : copy(r, own, place));
-    return lt_exec_end(r, LT_TIMED_SCATTER);
+    LT_TRY(lt_reduce_scatter(r->tp, place.data, all.data, count, all.dtype, LT_REDUCE_SUM, &work));
+    LT_TRY(end(r, LT_TIMED_SCATTER, work));
+    return own.data == place.data ? LT_OK : copy(r, own, place);
 }
 
 static lt_err reduce(lt_exec *r, lt_tensor x, lt_reduce op) {
     const int64_t count = lt_tensor_count(&x);
+    lt_comm_work work;
     if (r->n_tp == 1) {
         return LT_OK;
     }
     LT_TRY(begin(r, LT_TIMED_SUM, 2 * count, x.dtype));
-    LT_TRY(lt_all_reduce(r->tp, x.data, x.data, count, x.dtype, op, NULL));
-    return lt_exec_end(r, LT_TIMED_SUM);
+    LT_TRY(lt_all_reduce(r->tp, x.data, x.data, count, x.dtype, op, &work));
+    return end(r, LT_TIMED_SUM, work);
 }
 
 lt_err lt_tp_sum(lt_exec *r, lt_tensor x) {
@@ -168,8 +176,9 @@ lt_err lt_tp_share(lt_exec *r, lt_tensor x) {
     }
     const int64_t count = lt_tensor_count(&x) / r->n_tp;
     const char *own = (const char *)x.data + (size_t)(count * r->tp_rank) * lt_dtype_bytes(x.dtype);
+    lt_comm_work work;
     LT_ASSERT(x.shape[0] == r->n_tp);
     LT_TRY(begin(r, LT_TIMED_GATHER, count * r->n_tp, x.dtype));
-    LT_TRY(lt_all_gather(r->tp, x.data, own, count, x.dtype, NULL));
-    return lt_exec_end(r, LT_TIMED_GATHER);
+    LT_TRY(lt_all_gather(r->tp, x.data, own, count, x.dtype, &work));
+    return end(r, LT_TIMED_GATHER, work);
 }

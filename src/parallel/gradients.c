@@ -15,7 +15,8 @@ static lt_err sum(summing *s, lt_group *g, float *data, int64_t count) {
     if (g == NULL || lt_group_size(g) == 1 || count == 0) {
         return LT_OK;
     }
-    return lt_all_reduce(g, data, data, count, LT_F32, LT_REDUCE_SUM, &s->last);
+    return lt_all_reduce(lt_world_twin(s->world, g), data, data, count, LT_F32, LT_REDUCE_SUM,
+                         &s->last);
 }
 
 /* The boxes of a parameter, over the ranks of tp and of both stages that hold copies. */
@@ -54,7 +55,7 @@ lt_err lt_gradients_sum_unit(const lt_world *w, const lt_param_table *t,
     s.last = *last;
     LT_TRY(lt_gradients_sum_copies(w, t, gradients, unit, &s.last));
     if (w->shape.ep == 1) {
-        LT_TRY(sum(&s, lt_world_grad(w), gradients->base[unit], u->n_elements));
+        LT_TRY(sum(&s, w->mesh.grad, gradients->base[unit], u->n_elements));
     }
     for (int i = 0; w->shape.ep > 1 && i < u->n_params; i++) {
         const lt_param *p = &t->params[u->first_param + i];

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -75,41 +76,86 @@ lt_err lt_world_open_on(lt_world *w, lt_comm *comm, const char *mesh) {
     return place(w, mesh);
 }
 
-lt_err lt_world_open_device(lt_world *w, lt_device *device, lt_queue *queue) {
+/* ---- GPUs ---- */
+
+static lt_group *find_twin(const lt_world *w, const lt_group *g) {
+    for (int i = 0; i < w->n_twins; i++) {
+        if (w->twins[i].host == g) {
+            return w->twins[i].device;
+        }
+    }
+    return NULL;
+}
+
+static bool same_members(const lt_group *a, const lt_group *b) {
+    const size_t n = (size_t)lt_group_size(a);
+    return lt_group_size(b) == lt_group_size(a) &&
+           memcmp(lt_group_ranks(a), lt_group_ranks(b), n * sizeof(int)) == 0;
+}
+
+/* A group of the device with the members of g: ranks that call together in several groups need one
+ * communicator, which takes memory of the GPU. */
+static lt_group *of_members(const lt_world *w, const lt_group *g) {
+    for (int i = 0; i < w->n_twins; i++) {
+        if (same_members(w->twins[i].host, g)) {
+            return w->twins[i].device;
+        }
+    }
+    return NULL;
+}
+
+lt_err lt_world_add_twin(lt_world *w, lt_group *g) {
+    lt_group *twin;
+    if (w->device == NULL || g == NULL || lt_group_size(g) == 1 || find_twin(w, g) != NULL) {
+        return LT_OK;
+    }
+    LT_ASSERT(w->n_twins < LT_WORLD_TWINS);
+    twin = of_members(w, g);
+    LT_TRY(twin == NULL ? lt_group_open(&twin, w->device, lt_group_name(g), lt_group_ranks(g),
+                                        lt_group_size(g))
+                        : LT_OK);
+    w->twins[w->n_twins].host = g;
+    w->twins[w->n_twins++].device = twin;
+    return LT_OK;
+}
+
+lt_err lt_world_open_device(lt_world *w, lt_device *device) {
+    lt_group *const groups[] = {w->mesh.grad, w->mesh.tp, w->mesh.pp,
+                                w->mesh.cp,   w->mesh.ep, w->mesh.edp};
+    lt_comm_options o = lt_comm_options_of(w->comm);
+    if (lt_comm_size(w->comm) == 1 || device->backend->host_memory) {
+        return LT_OK;
+    }
+    o.connect_late = true;
+    LT_TRY(lt_comm_open_device(&w->device, w->comm, device, &o));
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        LT_TRY(lt_world_add_twin(w, groups[i]));
+    }
+    return LT_OK;
+}
+
+lt_err lt_world_connect(lt_world *w, lt_queue *queue) {
     const int n = w->comm != NULL ? lt_comm_size(w->comm) : 1;
-    const bool gpu = !device->backend->host_memory;
-    int32_t n_gpus = gpu ? 1 : 0;
-    lt_err err;
-    int *ranks;
+    int32_t n_gpus = w->device != NULL ? 1 : 0;
     if (n == 1) {
         return LT_OK;
     }
     LT_TRY(lt_all_reduce(w->mesh.world, &n_gpus, &n_gpus, 1, LT_I32, LT_REDUCE_SUM, NULL));
     if (n_gpus != 0 && n_gpus != n) {
-        LT_FAIL(LT_ERR_ARG, "%d of %d ranks are on GPUs, the others on CPUs; rank %d is on %s",
-                (int)n_gpus, n, w->rank, device->backend->name);
+        LT_FAIL(LT_ERR_ARG, "%d of %d ranks are on GPUs, the others on CPUs; rank %d is on a %s",
+                (int)n_gpus, n, w->rank, w->device != NULL ? "GPU" : "CPU");
     }
-    if (!gpu) {
+    if (w->device == NULL) {
         return LT_OK;
     }
-    LT_ASSERT(w->shape.dp == n);
-    ranks = calloc((size_t)n, sizeof *ranks);
-    if (ranks == NULL) {
-        LT_FAIL(LT_ERR_OOM, "group of %d ranks", n);
-    }
-    for (int i = 0; i < n; i++) {
-        ranks[i] = i;
-    }
-    err = lt_comm_open_device(&w->device, w->comm, device, NULL);
-    err = err == LT_OK ? lt_group_open(&w->device_grad, w->device, "grad", ranks, n) : err;
-    free(ranks);
-    LT_TRY(err);
     lt_comm_follow(w->device, queue);
-    return LT_OK;
+    return lt_comm_connect(w->device);
 }
 
-lt_group *lt_world_grad(const lt_world *w) {
-    return w->device_grad != NULL ? w->device_grad : w->mesh.grad;
+lt_group *lt_world_twin(const lt_world *w, lt_group *g) {
+    lt_group *twin = g != NULL && w->device != NULL ? find_twin(w, g) : NULL;
+    LT_ASSERT(twin != NULL || w->device == NULL || g == NULL || lt_group_size(g) == 1);
+    return twin != NULL ? twin : g;
 }
 
 lt_comm *lt_world_buffers(const lt_world *w) {
@@ -160,7 +206,7 @@ static lt_err open_kv(lt_world *w) {
     }
     err = lt_group_open(&w->kv, w->comm, "kv", ranks, n);
     free(ranks);
-    return err;
+    return err == LT_OK ? lt_world_add_twin(w, w->kv) : err;
 }
 
 /* The group of the first and last stage, if both hold a tied embedding. */
@@ -170,7 +216,8 @@ static lt_err open_stages(lt_world *w) {
     if (!l->ends_apart || !l->spec->tied || !(l->embeds || l->heads)) {
         return LT_OK;
     }
-    return lt_group_open(&w->stages, w->comm, "stages", both, 2);
+    LT_TRY(lt_group_open(&w->stages, w->comm, "stages", both, 2));
+    return lt_world_add_twin(w, w->stages);
 }
 
 lt_err lt_world_divide(lt_world *w, const lt_model_spec *spec, const lt_stages *stages) {

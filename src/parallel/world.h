@@ -1,13 +1,17 @@
 /* world.h: the ranks of a run, laid out as a mesh, and the part of the model that this rank holds.
  *
  *     lt_world_open(&w, "dp=2,tp=2", ...)    the ranks, and the groups of the mesh
+ *     lt_world_open_device(&w, device)       where it is a GPU: the groups for buffers on it
  *     lt_world_divide(&w, &spec)             w.layout, as soon as the model's shape is known
+ *     lt_world_connect(&w, queue)            the GPUs, as soon as passes are open
  */
 #ifndef LT_PARALLEL_WORLD_H
 #define LT_PARALLEL_WORLD_H
 
 #include "lateen/comm.h"
 #include "parallel/layout.h"
+
+#define LT_WORLD_TWINS 16 /* Groups at most that have a twin for buffers of GPUs. */
 
 typedef struct {
     lt_comm *comm; /* NULL: this process is alone, and the fields below are zero. */
@@ -22,9 +26,12 @@ typedef struct {
      * rank. */
     lt_group *kv, *stages;
     /* Where the ranks train on GPUs: a world of the same ranks whose buffers are in GPU memory, and
-     * mesh.grad in it; NULL: buffers are in host memory. */
+     * its groups beside those of comm; NULL: buffers are in host memory. */
     lt_comm *device;
-    lt_group *device_grad;
+    struct {
+        lt_group *host, *device;
+    } twins[LT_WORLD_TWINS];
+    int n_twins;
 } lt_world;
 
 /* mesh: "dp=4"; "": all ranks divide the rows (dp). A process that was not started as one of
@@ -36,12 +43,20 @@ LT_MUST_USE lt_err lt_world_open(lt_world *w, const char *mesh, double deadline_
 /* The same for a world that is already open, e.g. by lt_comm_run_threads, for any axes; the caller
  * keeps comm. */
 LT_MUST_USE lt_err lt_world_open_on(lt_world *w, lt_comm *comm, const char *mesh);
-/* A collective call of all ranks, each with the device that it trains on; queue: of the work that
- * produces what is sent and uses what is received. Opens w->device if these are GPUs; for meshes of
- * dp alone. The device outlives the world. ARG: some ranks are on GPUs and some are not. */
-LT_MUST_USE lt_err lt_world_open_device(lt_world *w, lt_device *device, lt_queue *queue);
-/* For verbs on buffers of the device: mesh.grad, and the world that it belongs to. */
-lt_group *lt_world_grad(const lt_world *w);
+/* Open w->device if the device that this rank trains on is a GPU, and in it the groups of the mesh
+ * that verbs on its buffers take; before lt_world_divide. It waits for nobody. The device outlives
+ * the world. */
+LT_MUST_USE lt_err lt_world_open_device(lt_world *w, lt_device *device);
+/* Open the twin of another group in w->device; before lt_world_connect. NULL, a group of one, or a
+ * world without GPUs: nothing. */
+LT_MUST_USE lt_err lt_world_add_twin(lt_world *w, lt_group *g);
+/* A collective call of all ranks when all groups are open: connects the GPUs. queue: of the work
+ * that produces what is sent and uses what is received. ARG: some ranks are on GPUs and some are
+ * not. */
+LT_MUST_USE lt_err lt_world_connect(lt_world *w, lt_queue *queue);
+/* For verbs on the buffers of passes: the twin of g, and the world that it belongs to; with buffers
+ * in host memory g itself. */
+lt_group *lt_world_twin(const lt_world *w, lt_group *g);
 lt_comm *lt_world_buffers(const lt_world *w);
 /* This rank's number among those of its machine. */
 int lt_world_local_rank(const lt_world *w);

@@ -82,7 +82,7 @@ static lt_err order_behind(lt_zero *z, lt_comm_work *work) {
 
 /* The ranks that keep the slices, for transfers between the passes' buffers. */
 static lt_group *slice_ranks(const lt_zero *z) {
-    return on_device(z) ? lt_world_grad(z->shards->world) : z->shards->ranks;
+    return lt_world_twin(z->shards->world, z->shards->ranks);
 }
 
 static lt_err wait_for(lt_zero *z, lt_comm_work *work) {

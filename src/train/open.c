@@ -224,17 +224,18 @@ lt_pass_options lt_training_pass_options(const lt_training *t) {
     lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->device->backend->host_memory);
     o.weights = t->source.weights;
     if (lt_training_has_ranks(t) && t->world->shape.ep > 1) {
-        o.experts = t->world->mesh.ep;
+        o.experts = lt_world_twin(t->world, t->world->mesh.ep);
         o.expert_room = t->recipe.expert_room;
     }
     if (lt_training_cp(t) > 1) {
         o.seq /= lt_training_cp(t);
-        o.context = (lt_context_options){t->world->mesh.cp, (lt_context_kind)t->recipe.context};
+        o.context = (lt_context_options){lt_world_twin(t->world, t->world->mesh.cp),
+                                         (lt_context_kind)t->recipe.context};
     }
     o.partition = lt_training_is_divided(t) ? &t->partition : NULL;
     o.master_elsewhere = t->shards.level > 0;
     o.gradients_elsewhere = t->shards.level > 1;
-    o.tp = lt_training_has_ranks(t) ? t->world->mesh.tp : NULL;
+    o.tp = lt_training_has_ranks(t) ? lt_world_twin(t->world, t->world->mesh.tp) : NULL;
     return o;
 }
 
@@ -433,8 +434,11 @@ static lt_err check_gpus(const lt_training *t) {
     const struct {
         const char *name;
         int64_t value, most;
-    } limits[] = {{"mesh pp", m->pp, 1}, {"mesh cp", m->cp, 1},     {"mesh tp", m->tp, 1},
-                  {"mesh ep", m->ep, 1}, {"mesh.zero", r->zero, 1}, {"mesh.shard", r->shard, 0}};
+    } limits[] = {{"mesh pp", m->pp, 1},
+                  {"mesh cp", m->cp, 1},
+                  {"mesh ep", m->ep, 1},
+                  {"mesh.zero", r->zero, 1},
+                  {"mesh.shard", r->shard, 0}};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         if (limits[i].value > limits[i].most) {
             LT_FAIL(LT_ERR_UNSUPPORTED,
@@ -477,6 +481,7 @@ static lt_err divide_rows(lt_training *t) {
         return LT_OK;
     }
     LT_TRY(t->device->backend->host_memory ? LT_OK : check_gpus(t));
+    LT_TRY(lt_world_open_device(t->world, t->device));
     if (r->batch % dp != 0) {
         LT_FAIL(LT_ERR_ARG, "batch.size = %lld rows cannot be divided by %lld ranks; %lld can",
                 (long long)r->batch, (long long)dp, (long long)((r->batch + dp - 1) / dp * dp));
@@ -607,7 +612,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
     }
     record = (lt_step_record){0};
     LT_TRY(lt_ranks_combine(&ranks, &record, err));
-    LT_TRY(lt_world_open_device(world, t->device, lt_training_queue(t)));
+    LT_TRY(lt_world_connect(world, lt_training_queue(t)));
     return lt_zero_gather(&t->zero);
 }
 

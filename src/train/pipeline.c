@@ -71,7 +71,7 @@ static void log_stages(const lt_training *t) {
 }
 
 lt_err lt_training_open_pipeline(lt_training *t, const lt_pass_options *o) {
-    lt_group *group = t->world->mesh.pp;
+    lt_group *group = lt_world_twin(t->world, t->world->mesh.pp);
     int64_t sizes[MAX_SIZES], most = 0;
     int n;
     LT_TRY(step_sizes(sizes, &n, t));

@@ -67,9 +67,6 @@ refuses() { # text, options...
     fi
     rm -rf "$work/refused"
 }
-refuses "mesh tp = 2 on device cuda" --mesh tp=2
-refuses "mesh pp = 2 on device cuda" --mesh pp=2
-refuses "mesh cp = 2 on device cuda" --mesh cp=2
 refuses "mesh.zero = 2 on device cuda" --mesh.zero 2
 refuses "mesh.zero = 3 on device cuda" --mesh.zero 3
 refuses "deterministic = mesh-invariant on device cuda" --deterministic mesh-invariant

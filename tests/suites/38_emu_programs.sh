@@ -10,6 +10,7 @@ if command -v g++ >/dev/null; then
     done
     beside -t 900 "emulated GPU: training" tests/emu/train.sh
     beside -t 900 "two ranks on emulated GPUs: training" tests/emu/train_ranks.sh
+    beside -t 900 "two ranks on emulated GPUs: the model divided" tests/emu/train_axes.sh
     beside -t 900 "emulated GPU: a seed in generate, chat and serve" env SEEDS_DEVICE=cuda tests/e2e/serve.sh seeds
     beside -t 900 "emulated GPU: wrong settings" tests/emu/settings.sh
 fi

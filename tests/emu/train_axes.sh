@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# The axes of the mesh that divide the model, on two emulated GPUs and the emulated NCCL: losses and gradient norms are those of one GPU and of two CPU ranks, in fp32 and bf16, and a checkpoint of
+# two ranks continues on one. What ranks on GPUs cannot divide is refused by name. Prints TAP. Rows alone (dp) and ZeRO: train_ranks.sh.
+set -u
+cd "$(dirname "$0")/../.."
+make -s emu 1>&2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export LATEEN_EMU_MADE=1 LATEEN_EMU_MIB=1000
+cat src/base/*.c | head -c 20000 >"$work/text" || true # Any text will do.
+python3 tests/e2e/make_shard.py "$work/text" "$work/shard" 700
+n=0
+train() { # folder, device, ranks, options...
+    local out=$1 device=$2 ranks=$3 run=(env) start=()
+    shift 3
+    [ "$ranks" = 1 ] || start=(launch --ranks "$ranks")
+    [ "$device" = cpu ] || run=(env "LATEEN_EMU_DEVICES=$ranks" tests/emu/run)
+    timeout 120 "${run[@]}" build/lateen "${start[@]}" train --out "$work/$out" --device "$device" --data.train "$work/shard" --model.vocab 259 --model.layers 2 --model.width 64 \
+        --model.heads 4 --model.kv_heads 2 --data.seq 32 --batch.size 4 --batch.micro 2 --threads 1 --export false --lr.schedule constant --lr.warmup 0 --optim.clip 0.5 --steps 3 "$@" \
+        >"$work/log" 2>&1 || { echo "# $out: $(tail -n 3 "$work/log" | tr '\n' ' ')"; return 1; }
+}
+same() { # name, folder, folder, largest relative difference of a loss, and of a gradient norm
+    n=$((n + 1))
+    python3 - "$n" "$@" "$work" <<'PY'
+import json, sys
+n, name, a, b, loss, norm, work = sys.argv[1:]
+def steps(folder):
+    return {r["step"]: r for r in map(json.loads, open(f"{work}/{folder}/metrics.jsonl")) if r["kind"] == "train"}
+try:
+    a, b = steps(a), steps(b)
+    worst = [max(abs(a[i][k] - b[i][k]) / abs(a[i][k]) for i in a) for k in ("loss", "grad_norm")]
+    good = sorted(a) == sorted(b) == [1, 2, 3] and worst[0] <= float(loss) and worst[1] <= float(norm)
+    good = good and all(r["grad_norm"] > 0.5 for r in a.values()) # The clip decides something.
+except (OSError, KeyError) as e:
+    good, worst = False, repr(e)
+print("ok" if good else "not ok", n, "-", name, "" if good else worst)
+PY
+}
+# What agrees with what, and how closely: other orders of F32 sums; in BF16 a difference may cross a rounding border of an activation.
+axis() { # model, name, options of the mesh...
+    local model=$1 name=$2
+    shift 2
+    train "$name" cuda 2 --model.dtype fp32 "${models[$model]}" "$@" && train "$name-cpu" cpu 2 --model.dtype fp32 "${models[$model]}" "$@" && train "$name-bf16" cuda 2 --model.dtype bf16 "${models[$model]}" "$@"
+    same "$name on two GPUs, fp32: one GPU" "$model-fp32" "$name" 1e-6 1e-5
+    same "$name on two GPUs, fp32: two CPU ranks" "$name-cpu" "$name" 1e-5 1e-4
+    same "$name on two GPUs, bf16: one GPU" "$model-bf16" "$name-bf16" 5e-4 5e-3
+}
+declare -A models=([dense]=--model.family=llama)
+for model in "${!models[@]}"; do
+    for dtype in fp32 bf16; do train "$model-$dtype" cuda 1 --model.dtype $dtype "${models[$model]}"; done
+done
+axis dense tp=2 --mesh tp=2
+# The parts that two ranks wrote at step 2 continue on one.
+train parts cuda 2 --model.dtype fp32 "${models[dense]}" --steps 2 --checkpoint.every 2 --mesh tp=2 && train parts cuda 1 --model.dtype fp32 "${models[dense]}"
+same "a checkpoint of tp=2 continues on one GPU" dense-fp32 parts 1e-6 1e-5
+refuses() { # text, options...
+    local text=$1 got status
+    shift
+    n=$((n + 1))
+    got=$(train refused cuda 2 "$@")
+    status=$?
+    if [ $status -ne 0 ] && grep -qF -- "$text" "$work/log" && [ ! -e "$work/refused/metrics.jsonl" ]; then echo "ok $n - refused: $*"; else echo "not ok $n - $* ($status): $got"; fi
+    rm -rf "$work/refused"
+}
+refuses "mesh pp = 2 on device cuda" --mesh pp=2
+refuses "mesh cp = 2 on device cuda" --mesh cp=2
+refuses "mesh ep = 2 on device cuda" --mesh dp=2,ep=2 --model.family mixtral --model.experts 4 --model.top_k 2
+echo "1..$n"
