@@ -57,7 +57,7 @@ static lt_err encode(void *ctx, int worker, const char *text, size_t bytes, lt_i
 }
 
 /* A line that is a conversation. The marks of lt_chat_rows are LT_MASK_*: 1 is a label. */
-static lt_err encode_chat(void *ctx, int worker, const char *line, size_t bytes, lt_id_buffer *out,
+static lt_err encode_chat(void *ctx, int worker, const lt_record_line *line, lt_id_buffer *out,
                           lt_text_buffer *mask, size_t *text_bytes) {
     encoder *e = ctx;
     lt_ids *ids = &e->ids[worker];
@@ -65,8 +65,8 @@ static lt_err encode_chat(void *ctx, int worker, const char *line, size_t bytes,
     unsigned char *marks = NULL;
     lt_err err = LT_OK;
     ids->n = 0;
-    LT_TRY_DONE(
-        lt_chat_rows_encode(e->chat, e->scratch[worker], line, bytes, ids, &marks, text_bytes));
+    LT_TRY_DONE(lt_chat_rows_encode(e->chat, e->scratch[worker], line->text, line->bytes, ids,
+                                    &marks, text_bytes));
     LT_TRY_DONE(put_ids(out, ids));
     LT_TRY_DONE(lt_text_buffer_reserve(mask, out->n));
     if (ids->n > 0) {
@@ -182,7 +182,9 @@ lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *con
     char journal[LT_PATH_BYTES + 16];
     lt_err err = LT_OK;
     lt_tokenize_stats stats = {0};
-    encoder e = {.t = t, .flags = flags & LT_ENCODE_PARSE_SPECIAL, .chat = &chat->rows};
+    encoder e = {.t = t,
+                 .flags = flags & LT_ENCODE_PARSE_SPECIAL,
+                 .chat = chat != NULL ? &chat->rows : NULL};
     progress p = {.line = {.plain_every_s = PLAIN_LINE_EVERY_S}, .from_s = lt_clock_s()};
     lt_tokenize_options how = {
         .inputs = inputs,
@@ -191,9 +193,9 @@ lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *con
                  .field = o->field,
                  .split_on = o->split_on,
                  .utf8 = o->utf8 == LT_TOKENIZE_UTF8_REPLACE ? LT_UTF8_REPLACE : LT_UTF8_FAIL},
-        .prompt_field = o->prompt_field[0] != '\0' && !chat->on ? o->prompt_field : NULL,
-        .encode_record = chat->on ? encode_chat : NULL,
-        .record_hash = chat->hash,
+        .prompt_field = o->prompt_field[0] != '\0' && chat == NULL ? o->prompt_field : NULL,
+        .encode_record = chat != NULL ? encode_chat : NULL,
+        .record_hash = chat != NULL ? chat->hash : 0,
         .out_prefix = o->out,
         .vocab_size = lt_tokenizer_describe(t).n_ids,
         .tokenizer = tokenizer_path,
@@ -218,7 +220,7 @@ lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *con
     LT_TRY_DONE(encoder_open(&e, how.n_threads));
     LT_TRY_DONE(lt_tokenize_files(&how, &stats));
     lt_progress_end(&p.line);
-    print_stats(&stats, o->out, chat->on || how.prompt_field != NULL, lt_clock_s() - p.from_s,
+    print_stats(&stats, o->out, chat != NULL || how.prompt_field != NULL, lt_clock_s() - p.from_s,
                 (double)(stats.text_bytes - stats.resumed_text_bytes) / 1e6);
 done:
     lt_progress_end(&p.line);

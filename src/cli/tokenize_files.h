@@ -4,7 +4,7 @@
 #define LT_CLI_TOKENIZE_FILES_H
 
 #include "base/option.h"
-#include "cli/chat_source.h"
+#include "data/chat_source.h"
 #include "lateen/tokenizer.h"
 
 #define TOKENIZE_FILES_OPTIONS(X)                                                                  \
@@ -43,7 +43,7 @@ typedef struct {
 } lt_tokenize_files_options;
 
 /* Read the inputs, write the shard, print the statistics. flags: LT_ENCODE_PARSE_SPECIAL counts.
- * chat: whether and how the lines are conversations. */
+ * chat: how lines become ids that are conversations; NULL: they are texts. */
 LT_MUST_USE lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o,
                                          const char *const *inputs, size_t n_inputs,
                                          const lt_tokenizer *t, const char *tokenizer_path,

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "cli/gguf_out.h"
 #include "cli/verb.h"
+#include "data/tokenizer/bring.h"
 #include "data/tokenizer/gguf_tokenizer.h"
 #include "data/tokenizer/save.h"
 #include "lateen/model.h"
@@ -25,23 +26,6 @@ typedef struct {
 #define LT_OPTION_STRUCT convert_options
 static const lt_option rows[] = {CONVERT_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_convert_options = LT_OPTION_TABLE("convert", rows);
-
-/* Copy the files of a Hugging Face folder that belong to the weights. */
-static lt_err copy_files(const char *from, const char *to) {
-    static const char *const names[] = {"tokenizer.json",      "tokenizer_config.json",
-                                        "tokenizer.model",     "special_tokens_map.json",
-                                        "chat_template.jinja", "vocab.json",
-                                        "merges.txt",          "tekken.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char src[LT_PATH_BYTES], dst[LT_PATH_BYTES];
-        LT_TRY(lt_path_join(src, from, names[i]));
-        LT_TRY(lt_path_join(dst, to, names[i]));
-        if (lt_file_exists(src)) {
-            LT_TRY(lt_file_copy(src, dst, (size_t)1 << 30));
-        }
-    }
-    return LT_OK;
-}
 
 /* Convert another format by way of GGUF metadata, to which each supported format converts. */
 static lt_err by_gguf(const char *tokenizer, const char *to, int64_t n_ids) {
@@ -63,17 +47,10 @@ done:
 static lt_err bring_tokenizer(const char *model, const char *option, const char *to,
                               int64_t n_ids) {
     const char *from = option[0] != '\0' ? option : model;
-    char path[LT_PATH_BYTES];
     lt_err err = LT_ERR_NOT_FOUND;
-    if (lt_file_is_dir(from)) {
-        return copy_files(from, to);
-    }
-    if (lt_path_has_suffix(from, ".json")) {
-        LT_TRY(lt_path_join(path, to, "tokenizer.json"));
-        return lt_file_copy(from, path, (size_t)1 << 30);
-    }
-    if (lt_path_has_suffix(from, ".gguf")) {
-        err = lt_tokenizer_save(from, to);
+    if (lt_file_is_dir(from) || lt_path_has_suffix(from, ".json") ||
+        lt_path_has_suffix(from, ".gguf")) {
+        err = lt_tokenizer_bring(from, to);
     } else if (option[0] != '\0') {
         return by_gguf(option, to, n_ids);
     } else {

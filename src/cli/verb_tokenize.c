@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "cli/chat_options.h"
 #include "cli/tokenize_files.h"
 #include "cli/utf8_text.h"
 #include "cli/verb.h"
@@ -36,7 +37,7 @@
 /* One table: the options of every mode, then those for files. */
 typedef struct {
     TOKENIZE_OPTIONS(LT_OPTION_FIELD)
-    lt_chat_source_options chat;
+    lt_chat_options chat;
     lt_tokenize_files_options files;
 } tokenize_options;
 #define LT_OPTION_STRUCT tokenize_options
@@ -44,7 +45,7 @@ typedef struct {
     LT_OPTION_ROW(type, files.field, name, fallback, min, max, unit, help)
 #define CHAT_ROW(type, field, name, fallback, min, max, unit, help)                                \
     LT_OPTION_ROW(type, chat.field, name, fallback, min, max, unit, help)
-static const lt_option rows[] = {TOKENIZE_OPTIONS(LT_OPTION_ROW) CHAT_SOURCE_OPTIONS(CHAT_ROW)
+static const lt_option rows[] = {TOKENIZE_OPTIONS(LT_OPTION_ROW) CHAT_OPTIONS(CHAT_ROW)
                                      TOKENIZE_FILES_OPTIONS(FILES_ROW)};
 const lt_option_table lt_verb_tokenize_options = LT_OPTION_TABLE("tokenize", rows);
 
@@ -181,7 +182,7 @@ static bool is_blank(const char *s, size_t n) {
 typedef struct {
     const lt_tokenizer *t;
     lt_tokenizer_scratch *s;
-    const lt_chat_source *chat;
+    const lt_chat_source *chat; /* NULL: lines are texts. */
     unsigned flags;
     lt_text text, mended;
     lt_ids ids;
@@ -198,7 +199,7 @@ static lt_err encode_line(line_encoder *e, const char *line, size_t n, uint64_t 
     size_t unused;
     lt_err err;
     e->ids.n = 0;
-    if (e->chat->on) {
+    if (e->chat != NULL) {
         lone = lt_json_line_lone(line, n);
         LT_TRY(lt_utf8_mend(STDIN_NAME, number, e->fails, &line, &n, &lone, &e->mended, &e->tally));
         if (lone.n > 0) { /* The line is now the copy. */
@@ -347,10 +348,26 @@ done:
     return err;
 }
 
-int lt_verb_tokenize(int argc, char **argv);
+static bool is_chat(const lt_chat_options *o) {
+    return o->on || o->chat_template[0] != '\0';
+}
+
+static lt_err open_chat(lt_chat_source *out, const tokenize_options *o, const lt_tokenizer *t) {
+    const bool pair = o->files.prompt_field[0] != '\0';
+    return lt_chat_source_open(
+        out, &(lt_chat_source_options){.tokenizer = t,
+                                       .tokenizer_path = o->tokenizer,
+                                       .template = o->chat.chat_template,
+                                       .option = "--chat-template",
+                                       .messages = o->chat.messages,
+                                       .prompt = pair ? o->files.prompt_field : NULL,
+                                       .answer = pair ? o->files.field : NULL,
+                                       .last_only = o->chat.turns != 0});
+}
+
 /* Exactly one of the four modes must be requested, without options of another mode. */
 static lt_err check_modes(const tokenize_options *o, bool text_given, int n_inputs) {
-    const bool chat = o->chat.on || o->chat.chat_template[0] != '\0';
+    const bool chat = is_chat(&o->chat);
     if ((o->jsonl || o->decode) + text_given + (n_inputs > 0) != 1) {
         LT_FAIL(LT_ERR_ARG,
                 "tokenize: name input files, or say one of --jsonl, --text and --decode");
@@ -372,12 +389,13 @@ static lt_err check_modes(const tokenize_options *o, bool text_given, int n_inpu
     return LT_OK;
 }
 
+int lt_verb_tokenize(int argc, char **argv);
 int lt_verb_tokenize(int argc, char **argv) {
     tokenize_options o;
     lt_tokenizer_options how = {0};
     lt_tokenizer *t = NULL;
     lt_chat_source chat = {0};
-    line_encoder e = {.chat = &chat};
+    line_encoder e = {0};
     lt_err err = LT_OK;
     const char **inputs = calloc((size_t)argc, sizeof *inputs);
     int n = 0, status = LT_EXIT_DONE;
@@ -403,13 +421,15 @@ int lt_verb_tokenize(int argc, char **argv) {
     how.pattern = o.pattern[0] != '\0' ? o.pattern : NULL;
     LT_TRY_DONE(lt_tokenizer_open(&t, o.tokenizer, &how));
     LT_TRY_DONE(lt_tokenizer_scratch_open(&e.s, t));
-    LT_TRY_DONE(
-        lt_chat_source_open(&chat, &o.chat, o.files.prompt_field, o.files.field, t, o.tokenizer));
+    if (is_chat(&o.chat)) {
+        LT_TRY_DONE(open_chat(&chat, &o, t));
+        e.chat = &chat;
+    }
     e.t = t;
     e.fails = o.files.utf8 == LT_TOKENIZE_UTF8_FAIL;
     if (n > 0) {
         LT_TRY_DONE(
-            lt_tokenize_files_run(&o.files, inputs, (size_t)n, t, o.tokenizer, e.flags, &chat));
+            lt_tokenize_files_run(&o.files, inputs, (size_t)n, t, o.tokenizer, e.flags, e.chat));
     } else if (o.decode) {
         LT_TRY_DONE(run_decode(t, o.special, o.jsonl));
     } else if (o.jsonl) {

@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "data/chat_shape.h"
 
 /* One conversation being encoded. */
 typedef struct {
@@ -28,7 +29,9 @@ typedef struct {
     json_t *line;     /* The object. */
     json_t *context;  /* What the template sees; its messages are set for each rendering. */
     json_t *messages; /* All of them, owned by line or context. */
-    char *text;       /* F */
+    bool *silent;     /* Of each message: its weight is 0. */
+    bool any_silent;
+    char *text; /* F */
     size_t bytes;
     lt_text_span *answers;
     size_t n_answers;
@@ -97,11 +100,25 @@ static lt_err mend_message(json_t *message) {
     return LT_OK;
 }
 
+/* OpenAI's "weight" of message i, 0 or 1, which no template sees. */
+static lt_err take_weight(conversation *v, size_t i, json_t *message) {
+    const json_t *weight = json_object_get(message, "weight");
+    if (weight == NULL) {
+        return LT_OK;
+    }
+    if (!json_is_number(weight) ||
+        (json_number_value(weight) != 0.0 && json_number_value(weight) != 1.0)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s[%zu]: 'weight' is neither 0 nor 1", v->c->messages, i);
+    }
+    v->silent[i] = json_number_value(weight) == 0.0;
+    v->any_silent = v->any_silent || v->silent[i];
+    json_object_del(message, "weight");
+    return LT_OK;
+}
+
 static lt_err take_messages(conversation *v) {
     const char *name = v->c->messages;
-    if (v->c->prompt != NULL) {
-        LT_TRY(messages_of_pair(v));
-    }
+    LT_TRY(v->c->prompt != NULL ? messages_of_pair(v) : lt_chat_shape(v->line, name));
     v->messages = json_object_get(v->line, name);
     if (v->messages == NULL || json_is_null(v->messages)) {
         LT_FAIL(LT_ERR_NOT_FOUND, "no member '%s'", name);
@@ -110,19 +127,43 @@ static lt_err take_messages(conversation *v) {
         LT_FAIL(LT_ERR_FORMAT, "'%s' is not a list of messages%s", name,
                 json_is_array(v->messages) ? ": it is empty" : "");
     }
+    v->silent = calloc(json_array_size(v->messages), sizeof *v->silent);
+    if (v->silent == NULL) {
+        LT_FAIL(LT_ERR_OOM, "messages of a line");
+    }
     for (size_t i = 0; i < json_array_size(v->messages); i++) {
         json_t *m = json_array_get(v->messages, i);
         if (!json_is_object(m) || !json_is_string(json_object_get(m, "role"))) {
             LT_FAIL(LT_ERR_FORMAT, "%s[%zu]: not an object with a role", name, i);
         }
         LT_TRY(mend_message(m));
+        LT_TRY(take_weight(v, i, m));
     }
     return LT_OK;
+}
+
+/* Data sets keep tools as JSON text where their columns have one type. */
+static lt_err read_tools(conversation *v) {
+    const json_t *tools = json_object_get(v->line, "tools");
+    json_t *list;
+    if (!json_is_string(tools)) {
+        return LT_OK;
+    }
+    list = json_string_length(tools) > 0 ? json_loads(json_string_value(tools), 0, NULL)
+                                         : json_null();
+    if (!json_is_array(list) && !json_is_null(list)) {
+        json_decref(list);
+        LT_FAIL(LT_ERR_FORMAT, "'tools' is neither a list nor JSON text of one");
+    }
+    return json_object_set_new(v->line, "tools", list) == 0
+               ? LT_OK
+               : lt_error_set(LT_ERR_OOM, "tools of a line");
 }
 
 static lt_err make_context(conversation *v) {
     static const char *const more[] = {"tools", "documents"};
     const json_t *rest = json_object_get(v->line, "chat_template_kwargs");
+    LT_TRY(read_tools(v));
     v->context = json_object();
     for (size_t i = 0; v->context != NULL && i < 2; i++) {
         json_t *value = json_object_get(v->line, more[i]);
@@ -190,7 +231,8 @@ static lt_err difference(conversation *v, size_t i, lt_text_span *out) {
     if (out->end < whole) {
         LT_FAIL(LT_ERR_ARG,
                 "%s[%zu]: the template changes this turn when more messages follow (byte %zu); use "
-                "a template with {%% generation %%} tags, or --chat-turns last",
+                "a template with {%% generation %%} tags, or learn the last turn only (chat-turns "
+                "last)",
                 v->c->messages, i, out->end);
     }
     return LT_OK;
@@ -209,7 +251,7 @@ static lt_err find_answers(conversation *v) {
     }
     for (size_t i = v->c->last_only ? n - 1 : 0; i < n; i++) {
         lt_text_span found;
-        if (!is_answer(v, i)) {
+        if (!is_answer(v, i) || v->silent[i]) {
             continue;
         }
         LT_TRY(difference(v, i, &found));
@@ -223,6 +265,30 @@ static lt_err find_answers(conversation *v) {
     return LT_OK;
 }
 
+/* Of the spans that the template marks, take out those of answers with weight 0. */
+static lt_err drop_silent(conversation *v) {
+    const size_t n = json_array_size(v->messages);
+    size_t n_answers = 0, kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        n_answers += is_answer(v, i);
+    }
+    if (n_answers != v->n_answers) {
+        LT_FAIL(LT_ERR_ARG,
+                "a message has weight 0, but the template marks %zu spans for %zu answers, so it "
+                "is not known which to leave out",
+                v->n_answers, n_answers);
+    }
+    n_answers = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (is_answer(v, i)) {
+            v->answers[kept] = v->answers[n_answers++];
+            kept += !v->silent[i];
+        }
+    }
+    v->n_answers = kept;
+    return LT_OK;
+}
+
 /* Render F and find the places of its answers. */
 static lt_err write_text(conversation *v) {
     const size_t n = json_array_size(v->messages);
@@ -231,6 +297,12 @@ static lt_err write_text(conversation *v) {
         return find_answers(v);
     }
     LT_TRY(render(v, n, false, &v->text, &v->bytes, &v->answers, &v->n_answers));
+    if (v->any_silent) {
+        LT_TRY(drop_silent(v));
+    }
+    if (v->c->last_only && v->silent[n - 1]) {
+        v->n_answers = 0;
+    }
     if (v->c->last_only && v->n_answers > 0) {
         v->answers[0] = v->answers[v->n_answers - 1];
         v->n_answers = is_answer(v, n - 1);
@@ -254,6 +326,7 @@ lt_err lt_chat_rows_encode(const lt_chat_rows *c, lt_tokenizer_scratch *s, const
                                            mask));
     *text_bytes = v.bytes;
 done:
+    free(v.silent);
     free(v.answers);
     free(v.text);
     json_decref(v.context);

@@ -9,8 +9,9 @@
  *                                              the text after the opening of its turn, which
  *                                              add_generation_prompt writes: the content and the
  *                                              end of the turn
- * Besides "messages", a line may have "tools", "documents" and "chat_template_kwargs" (further
- * variables of the template).
+ * An answer whose message has "weight": 0 (OpenAI's member) is read and not learnt. Besides
+ * "messages", a line may have "tools" (a list, or JSON text of one), "documents" and
+ * "chat_template_kwargs" (further variables of the template). Lines of other shapes: chat_shape.h.
  *
  * An lt_chat_rows is read-only; threads share it, each with its own scratch. */
 #ifndef LT_DATA_CHAT_ROWS_H
@@ -24,7 +25,8 @@
 typedef struct {
     const lt_chat_template *template;
     const lt_tokenizer *tokenizer;
-    const char *messages; /* The member that holds the list of messages. */
+    /* The member that holds the list of messages; a line without it may have another shape. */
+    const char *messages;
     const char *prompt,
         /* If not NULL, a line has no messages: these members are the strings of the user and of the
          * assistant. */

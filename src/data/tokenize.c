@@ -260,12 +260,12 @@ static lt_err encode_line(worker_ctx *w, job *j, lt_text_record *record, size_t 
     const lt_tokenize_options *o = w->p->o;
     const lt_text_reader *r = w->p->readers[j->input];
     const size_t before = j->ids.n;
-    const char *text;
-    size_t bytes, text_bytes = 0;
+    lt_record_line line = {.file = o->inputs[j->input], .number = record->line};
+    size_t text_bytes = 0;
     lt_err err;
 
-    LT_TRY(lt_text_record_line(r, record, &w->scratch, &text, &bytes));
-    err = o->encode_record(o->encode_ctx, w->worker, text, bytes, &j->ids, &j->mask, &text_bytes);
+    LT_TRY(lt_text_record_line(r, record, &w->scratch, &line.text, &line.bytes));
+    err = o->encode_record(o->encode_ctx, w->worker, &line, &j->ids, &j->mask, &text_bytes);
     if (err != LT_OK) {
         return lt_error_prefix(err, "%s:%llu", o->inputs[j->input],
                                (unsigned long long)record->line);

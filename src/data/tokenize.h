@@ -28,9 +28,18 @@ LT_MUST_USE lt_err lt_id_buffer_reserve(lt_id_buffer *b, size_t room);
 typedef lt_err (*lt_encode_fn)(void *ctx, int worker, const char *text, size_t bytes,
                                lt_id_buffer *out);
 
-/* Append the ids of a JSON line (valid UTF-8) to *out, and LT_MASK_* for each to *mask. *text_bytes
- * is the length of its text. */
-typedef lt_err (*lt_encode_record_fn)(void *ctx, int worker, const char *line, size_t bytes,
+/* A JSON line (valid UTF-8) and its place, for messages. */
+typedef struct {
+    const char *text;
+    size_t bytes;
+    const char *file;
+    uint64_t number; /* From 1. */
+} lt_record_line;
+
+/* Append the ids of a line to *out, and LT_MASK_* for each to *mask; none: the line is left out.
+ * *text_bytes is the length of its text. An error ends the work; file and line are put before its
+ * message. */
+typedef lt_err (*lt_encode_record_fn)(void *ctx, int worker, const lt_record_line *line,
                                       lt_id_buffer *out, lt_text_buffer *mask, size_t *text_bytes);
 
 typedef struct {

@@ -130,6 +130,7 @@ static bool is_sealed(const lt_option *row, const char *then, const char *now, c
 static void resolve_old(lt_recipe *old, const lt_training *t) {
     const lt_model_spec *s = &t->model->spec;
     lt_model_spec spec;
+    (void)!lt_chat_data_resolve(old);
     if (old->init[0] != '\0' || old->config[0] != '\0') { /* Its sizes were not looked at. */
         lt_recipe_resolve(old, s);
     } else if (lt_recipe_spec(&spec, old,

@@ -131,12 +131,14 @@ static void add(lt_memory_plan *p, const char *name, size_t bytes, bool passing)
     p->rows[p->n_rows++] = (lt_memory_row){name, bytes, passing};
 }
 
-static void add_passing(lt_memory_plan *p, const lt_training *t) {
+static lt_err add_passing(lt_memory_plan *p, const lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const int64_t lines = r->steps / r->log_every;
     if (t->tokenizer != NULL && r->sample_tokens > 0) {
         lt_session_memory m;
-        lt_session_measure_short(&m, t->model, 1, lt_training_sample_room(t));
+        int64_t room;
+        LT_TRY(lt_training_sample_room(t, &room));
+        lt_session_measure_short(&m, t->model, 1, room);
         add(p, "sampling session", m.cache_bytes + m.activations_bytes, true);
     }
     if (t->valid_options.n_sources > 0) {
@@ -144,6 +146,7 @@ static void add_passing(lt_memory_plan *p, const lt_training *t) {
     }
     add(p, "checkpoint writing", CHECKPOINT_BYTES, true);
     add(p, "report", smaller(lines, LT_REPORT_ROWS) * REPORT_ROW_BYTES, true);
+    return LT_OK;
 }
 
 static void announce(lt_memory_plan *p) {
@@ -274,7 +277,7 @@ lt_err lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
     }
     add(out, "loader", loader.memory_bytes, false);
     add(out, "mapped data", loader.mapped_bytes, false);
-    add_passing(out, t);
+    LT_TRY(add_passing(out, t));
     announce(out);
     return LT_OK;
 }

@@ -50,3 +50,10 @@ lt_err lt_mixture_parse(lt_mixture *out, const char *text, const char *option) {
     }
     return LT_OK;
 }
+
+void lt_mixture_close(lt_mixture *m) {
+    for (int64_t i = 0; i < m->n_sources; i++) {
+        free(m->made[i]);
+    }
+    *m = (lt_mixture){0};
+}

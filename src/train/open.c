@@ -289,7 +289,8 @@ static lt_loader_options loader_options(const lt_training *t, const lt_mixture *
     o.seq = r->seq;
     o.vocab_size = t->model->spec.vocab_size;
     o.seed = (uint64_t)r->seed;
-    o.packing = (lt_pack)r->packing;
+    LT_ASSERT(r->packing != LT_RECIPE_PACK_AUTO); /* Resolved. */
+    o.packing = r->packing == LT_RECIPE_PACK_BEST_FIT ? LT_PACK_BEST_FIT : LT_PACK_STREAM;
     o.shuffle = (lt_shuffle)r->shuffle;
     o.bos_id = t->model->spec.bos_id;
     o.eod_id = lt_model_spec_eos(&t->model->spec);
@@ -344,6 +345,7 @@ static lt_err open_data(lt_training *t) {
     lt_loader_options o;
 
     LT_TRY(lt_mixture_parse(&t->train_mixture, t->recipe.train, "data.train"));
+    LT_TRY(lt_chat_data_read(&t->train_mixture, "data.train", &t->recipe, &t->chat));
     o = loader_options(t, &t->train_mixture);
     LT_TRY(about("data.train", lt_loader_open(&t->loader, &o)));
     if (t->source.next == NULL) {
@@ -352,6 +354,7 @@ static lt_err open_data(lt_training *t) {
     LT_TRY(tell_other_tokenizers(t, &t->train_mixture));
     if (t->recipe.valid[0] != '\0') {
         LT_TRY(lt_mixture_parse(&t->valid_mixture, t->recipe.valid, "data.valid"));
+        LT_TRY(lt_chat_data_read(&t->valid_mixture, "data.valid", &t->recipe, &t->chat));
         LT_TRY(tell_other_tokenizers(t, &t->valid_mixture));
         validation_options(t, &t->valid_mixture);
     } else if (t->recipe.val_fraction > 0.0) {
@@ -513,6 +516,7 @@ static lt_err divide_rows(lt_training *t) {
 static lt_err open_all(lt_training *t) {
     const bool leads = lt_ranks_lead(&t->ranks);
     LT_TRY(lt_recipe_check(&t->recipe));
+    LT_TRY(lt_chat_data_resolve(&t->recipe));
     LT_TRY(lt_invariant_check(&t->recipe, t->world));
     LT_TRY(divide_rows(t));
     LT_TRY(open_folder(t));
@@ -521,6 +525,7 @@ static lt_err open_all(lt_training *t) {
         tell_idle(&t->recipe);
     }
     LT_TRY(open_tokenizer(t));
+    LT_TRY(lt_chat_data_open(&t->chat, &t->recipe, t->tokenizer));
     LT_TRY(open_model(t));
     lt_recipe_resolve(&t->recipe, &t->model->spec);
     LT_TRY(lt_training_compare(t));
@@ -631,6 +636,9 @@ void lt_training_close(lt_training *t) {
     lt_model_close(t->model != t->trained ? t->model : NULL);
     lt_model_close(t->trained);
     lt_shards_close(&t->shards);
+    lt_chat_source_close(&t->chat);
+    lt_mixture_close(&t->train_mixture);
+    lt_mixture_close(&t->valid_mixture);
     lt_tokenizer_close(t->tokenizer);
     for (int i = 0; i < 2; i++) {
         lt_arena_close(&t->draws[i].rows.arena);

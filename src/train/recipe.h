@@ -4,6 +4,7 @@
 #define LT_TRAIN_RECIPE_H
 
 #include "base/option.h"
+#include "data/conversations.h"
 #include "lateen/model.h"
 #include "tensor/ops.h"
 #include "model/pass.h"
@@ -18,6 +19,8 @@
 #define LT_RECIPE_ACTS            "family" LT_ACT_MAP(LT_RECIPE_ACT) /* 1 + lt_act_kind */
 typedef enum { LT_SWITCH_FAMILY, LT_SWITCH_ON, LT_SWITCH_OFF } lt_recipe_switch;
 #define LT_RECIPE_SWITCH "family|true|false"
+typedef enum { LT_RECIPE_PACK_AUTO, LT_RECIPE_PACK_STREAM, LT_RECIPE_PACK_BEST_FIT } lt_recipe_pack;
+#define LT_RECIPE_PACKS "auto|stream|best-fit"
 typedef enum { LT_OPTIM_ADAMW, LT_OPTIM_ADEMAMIX, LT_OPTIM_MUON, LT_OPTIM_LION } lt_optim_kind;
 #define LT_RECIPE_OPTIMS "adamw|ademamix|muon|lion"
 typedef enum { LT_LR_CONSTANT, LT_LR_LINEAR, LT_LR_COSINE, LT_LR_WSD } lt_lr_kind;
@@ -129,16 +132,29 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "compute the gradients of weights in 8-bit floats too")                                      \
     X(ENUM, recompute, "model.recompute", "none", 0, 0, "none|selective|full",                     \
       "what the backward pass computes again to save memory", LT_RECIPE_MAY_CHANGE)                \
-    X(STR, train, "data.train", "", 0, 1, "SHARD[:WEIGHT],...", "training mixture")                \
-    X(STR, valid, "data.valid", "", 0, 0, "SHARD[:WEIGHT],...",                                    \
+    X(STR, train, "data.train", "", 0, 1, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
+      "training mixture: shards of tokens; files of conversations, of which the assistant's "      \
+      "turns "                                                                                     \
+      "are learnt")                                                                                \
+    X(STR, valid, "data.valid", "", 0, 0, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
       "held-out data; empty: none, or see val_fraction", LT_RECIPE_MAY_CHANGE)                     \
     X(F64, val_fraction, "data.val_fraction", "0", 0, 0.5, "",                                     \
       "share of data.train held out when data.valid is empty")                                     \
     X(STR, tokenizer, "data.tokenizer", "", 0, 0, "FILE",                                          \
-      "tokenizer: gives the vocabulary size and special tokens, counts bytes, writes samples")     \
+      "tokenizer: gives the vocabulary size and special tokens, counts bytes, writes samples; of " \
+      "conversations, empty: that of model.init")                                                  \
+    X(STR, chat_template, "data.chat_template", "", 0, 0, "NAME|FILE",                             \
+      "conversations: their template; empty: the model's own")                                     \
+    X(ENUM, chat_turns, "data.chat_turns", "all", 0, 0, "all|last",                                \
+      "conversations: which of the assistant's turns are learnt")                                  \
+    X(ENUM, bad_rows, "data.bad_rows", "skip", 0, 0, LT_BAD_ROWS_CHOICES,                          \
+      "conversations that the template refuses, or in which nothing is learnt")                    \
+    X(ENUM, too_long, "data.too_long", "cut", 0, 0, LT_TOO_LONG_CHOICES,                           \
+      "conversations of more than data.seq tokens: their end is cut off, they are left out, or "   \
+      "the run fails")                                                                             \
     X(I64, seq, "data.seq", "256", 1, 1e7, "N", "tokens in a row")                                 \
-    X(ENUM, packing, "data.packing", "stream", 0, 0, "stream|best-fit",                            \
-      "how documents become rows")                                                                 \
+    X(ENUM, packing, "data.packing", "auto", 0, 0, LT_RECIPE_PACKS,                                \
+      "how documents become rows; auto: best-fit for conversations, else stream")                  \
     X(ENUM, shuffle, "data.shuffle", "rows", 0, 0, "none|rows|documents", "order of the data")     \
     X(BOOL, mask_documents, "data.mask_documents", "true", 0, 0, "",                               \
       "attention stays inside a document")                                                         \

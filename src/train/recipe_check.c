@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "train/chat_data.h"
 #include "train/recipe.h"
 
 static lt_err check_ramp(const lt_recipe *r) {
@@ -152,12 +153,17 @@ typedef struct {
 const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
     const bool mix = r->optim == LT_OPTIM_ADEMAMIX, muon = r->optim == LT_OPTIM_MUON,
                wsd = r->lr_kind == LT_LR_WSD, valid = r->valid[0] != '\0' || r->val_fraction > 0.0,
-               writes = r->tokenizer[0] != '\0', samples = writes && r->sample_tokens > 0;
+               writes = r->tokenizer[0] != '\0' || lt_recipe_has_chats(r),
+               samples = writes && r->sample_tokens > 0, chats = lt_recipe_has_chats(r);
     const use uses[] = {
         {"model.init_std", r->init[0] == '\0', "model.init empty"},
         {"mesh.shard", r->zero > 0, "mesh.zero"},
         {"batch.groups", r->deterministic != 0, "deterministic = mesh-invariant"},
         {"data.goldfish_h", r->goldfish_k > 0, "data.goldfish_k"},
+        {"data.chat_template", chats, "a .jsonl file in data.train or data.valid"},
+        {"data.chat_turns", chats, "a .jsonl file in data.train or data.valid"},
+        {"data.bad_rows", chats, "a .jsonl file in data.train or data.valid"},
+        {"data.too_long", chats, "a .jsonl file in data.train or data.valid"},
         {"optim.beta3", mix, "optim.kind = ademamix"},
         {"optim.alpha", mix, "optim.kind = ademamix"},
         {"optim.mix_warmup", mix, "optim.kind = ademamix"},

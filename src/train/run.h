@@ -11,6 +11,7 @@
 #include "parallel/pipeline.h"
 #include "parallel/world.h"
 #include "parallel/zero.h"
+#include "train/chat_data.h"
 #include "train/checkpoint.h"
 #include "train/guard.h"
 #include "train/invariant.h"
@@ -51,6 +52,7 @@ typedef struct lt_training {
     int lock_fd;
     lt_tokenizer *tokenizer; /* NULL: none given. */
     lt_tokenizer_info tokenizer_info;
+    lt_chat_source chat; /* Of conversations; template NULL: there are none. */
     /* (vocab_size) bytes of text a token stands for; NULL without a tokenizer. */
     int32_t *token_bytes;
     lt_model_spec spec; /* Of the model; the world's layout points to it. */
@@ -201,7 +203,8 @@ LT_MUST_USE lt_err lt_training_go_back(lt_training *t);
 LT_MUST_USE lt_err lt_training_check_validation(lt_training *t);
 LT_MUST_USE lt_err lt_training_evaluate(lt_training *t);
 LT_MUST_USE lt_err lt_training_sample(lt_training *t);
-int64_t lt_training_sample_room(const lt_training *t); /* Tokens of a sample's session. */
+/* Tokens of a sample's session. */
+LT_MUST_USE lt_err lt_training_sample_room(const lt_training *t, int64_t *room);
 
 /* tell.c: reports of the leading rank. energy: joules counted by the device; < 0: it does not
  * count. */

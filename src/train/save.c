@@ -6,8 +6,11 @@
  *     rank 0     begin ─┐         ┌─ write its part ─┐          ┌─ publish
  *     others            └─ meet ──┴─ write theirs ───┴─ meet ───┘
  */
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/error.h"
+#include "data/tokenizer/bring.h"
 #include "model/generation.h"
 #include "train/changes.h"
 #include "train/run.h"
@@ -122,12 +125,29 @@ static lt_err export_checkpoint(const lt_training *t, const char *folder) {
     return err;
 }
 
+/* A run on conversations leaves a model that is ready for them: with tokenizer and template. */
+static lt_err export_chat(const lt_training *t, const char *folder) {
+    const char *text = lt_chat_template_text(t->chat.template);
+    char path[LT_PATH_BYTES];
+    const lt_err err = lt_tokenizer_bring(t->recipe.tokenizer, folder);
+    if (err == LT_ERR_UNSUPPORTED || err == LT_ERR_NOT_FOUND) {
+        lt_log_warn("%s will have no tokenizer: %s", folder, lt_error_message());
+    } else {
+        LT_TRY(err);
+    }
+    LT_TRY(lt_path_join(path, folder, "chat_template.jinja"));
+    return lt_file_write_atomic(path, text, strlen(text));
+}
+
 /* RUN/model: weights, config and, when there is one, the tokenizer's file. */
 lt_err lt_training_export(lt_training *t) {
     char folder[LT_PATH_BYTES], path[LT_PATH_BYTES];
 
     LT_TRY(lt_path_join(folder, t->recipe.out, "model"));
     LT_TRY(lt_training_is_divided(t) ? export_checkpoint(t, folder) : export_own(t, folder));
+    if (t->chat.template != NULL) {
+        return export_chat(t, folder);
+    }
     if (!lt_path_has_suffix(t->recipe.tokenizer, ".json")) {
         return LT_OK;
     }

@@ -5,5 +5,6 @@ beside "memory: peak against what was announced" tests/e2e/memory.sh
 beside "memory: plan announces what training announces" tests/e2e/plan_own.sh
 beside "truth: every family begins as its kept curve" tests/e2e/truth.sh
 beside "train: as PyTorch trains" python3 tests/e2e/train_truth.py build/lateen
+beside "train: conversations, as transformers and PyTorch have them" python3 tests/e2e/sft_truth.py build/lateen
 beside "train: when it does what" python3 tests/e2e/train_decides.py build/lateen
 beside "train: several ranks" python3 tests/e2e/train_ranks.py build/lateen

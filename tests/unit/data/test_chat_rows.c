@@ -157,6 +157,94 @@ static void which_turns(void **state) {
     lt_chat_template_close(t);
 }
 
+/* The shapes of chat_shape.h: in each the answer is learnt, and what is only context is not. */
+static void other_shapes(void **state) {
+    static const char *const cases[][2] = {
+        {"{'conversations': [{'from': 'human', 'value': 'a'}, {'from': 'gpt', 'value': 'b'}]}",
+         "b<|im_end|>\n"},
+        {"{'conversations': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': "
+         "'b'}]}",
+         "b<|im_end|>\n"},
+        {"{'instruction': 'a', 'input': 'b', 'output': 'c', 'history': [['d', 'e']]}",
+         "e<|im_end|>\nc<|im_end|>\n"},
+        {"{'prompt': 'a', 'completion': 'b'}", "b<|im_end|>\n"},
+        {"{'prompt': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b'}, "
+         "{'role': 'user', 'content': 'c'}], 'completion': [{'role': 'assistant', 'content': "
+         "'d'}]}",
+         "d<|im_end|>\n"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b', "
+         "'weight': 0}, {'role': 'assistant', 'content': 'c', 'weight': 1}]}",
+         "c<|im_end|>\n"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b'}], "
+         "'tools': '[]', 'instruction': 'not read', 'output': 'x'}",
+         "b<|im_end|>\n"},
+    };
+    static const char *const wrong[][2] = {
+        {"{'conversations': 3}", "'conversations' is not a list"},
+        {"{'conversations': [{'from': 'cat', 'value': 'b'}]}", "[0]: unknown speaker 'cat'"},
+        {"{'conversations': [{'value': 'b'}]}", "[0]: no member 'from'"},
+        {"{'conversations': [{'from': 'gpt', 'value': 1}]}", "[0]: 'value' is not a string"},
+        {"{'conversations': [{'from': 'function_call', 'value': 'x'}]}", "[0]: a function call"},
+        {"{'instruction': 'a', 'input': 'b'}", "no member 'output'"},
+        {"{'instruction': 1, 'output': 'b'}", "'instruction' is not a string"},
+        {"{'instruction': 'a', 'output': 'b', 'history': [['q']]}", "'history'[0]"},
+        {"{'prompt': 1, 'completion': 'b'}", "'prompt' is neither"},
+        {"{'messages': [{'role': 'user', 'weight': 2}]}", "'weight' is neither 0 nor 1"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'tools': '3'}", "'tools' is neither"},
+    };
+    lt_chat_template *t = NULL;
+    lt_chat_rows c;
+    (void)state;
+    assert_int_equal(lt_chat_template_open_format(&t, "chatml"), LT_OK);
+    c = rows_of(t);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases + sizeof wrong / sizeof *wrong; i++) {
+        const size_t n = sizeof cases / sizeof *cases;
+        char *line = strdup(i < n ? cases[i][0] : wrong[i - n][0]);
+        lt_ids ids = {0};
+        unsigned char *mask = NULL;
+        for (char *q = line; (q = strchr(q, '\'')) != NULL;) {
+            *q = '"';
+        }
+        if (i < n) {
+            expect_learnt(&c, line, cases[i][1]);
+        } else {
+            assert_int_not_equal(encode(&c, line, &ids, &mask), LT_OK);
+            if (strstr(lt_error_message(), wrong[i - n][1]) == NULL) {
+                fail_msg("%s: %s", line, lt_error_message());
+            }
+        }
+        free(line);
+    }
+    lt_chat_template_close(t);
+}
+
+/* With {% generation %} too, an answer of weight 0 is read and not learnt; where spans and answers
+ * differ in number, which to leave out is not guessed. */
+static void silent_answers(void **state) {
+    static const char line[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
+        "\"assistant\", \"content\": \"b\", \"weight\": 0}, {\"role\": \"assistant\", "
+        "\"content\": \"c\"}]}";
+    static const char *const texts[] = {
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }};{% "
+        "endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+        "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}"};
+    lt_chat_template *t = NULL;
+    lt_chat_rows c;
+    lt_ids ids = {0};
+    unsigned char *mask = NULL;
+    (void)state;
+    assert_int_equal(lt_chat_template_open(&t, texts[0], strlen(texts[0]), "t"), LT_OK);
+    c = rows_of(t);
+    expect_learnt(&c, line, "c;");
+    lt_chat_template_close(t);
+    assert_int_equal(lt_chat_template_open(&t, texts[1], strlen(texts[1]), "t"), LT_OK);
+    c = rows_of(t);
+    assert_int_equal(encode(&c, line, &ids, &mask), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "1 spans for 2 answers"));
+    lt_chat_template_close(t);
+}
+
 static void bad_lines_are_named(void **state) {
     static const struct {
         const char *line, *says;
@@ -235,13 +323,14 @@ static void lone_surrogates(void **state) {
     }
 }
 
-static lt_err encode_row(void *ctx, int worker, const char *line, size_t bytes, lt_id_buffer *out,
+static lt_err encode_row(void *ctx, int worker, const lt_record_line *line, lt_id_buffer *out,
                          lt_text_buffer *mask, size_t *text_bytes) {
     lt_ids ids = {0};
     unsigned char *marks = NULL;
     lt_err err = LT_OK;
     (void)worker;
-    LT_TRY_DONE(lt_chat_rows_encode(ctx, scratch, line, bytes, &ids, &marks, text_bytes));
+    LT_TRY_DONE(
+        lt_chat_rows_encode(ctx, scratch, line->text, line->bytes, &ids, &marks, text_bytes));
     LT_TRY_DONE(lt_id_buffer_reserve(out, out->n + ids.n));
     LT_TRY_DONE(lt_text_buffer_reserve(mask, out->n + ids.n));
     for (size_t i = 0; i < ids.n; i++, out->n++) {
@@ -306,7 +395,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_transformers), cmocka_unit_test(which_turns),
         cmocka_unit_test(bad_lines_are_named), cmocka_unit_test(lone_surrogates),
-        cmocka_unit_test(into_a_shard),
+        cmocka_unit_test(into_a_shard),        cmocka_unit_test(other_shapes),
+        cmocka_unit_test(silent_answers),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,0 +1,238 @@
+/* chat_shape.c: see chat_shape.h. */
+#include "data/chat_shape.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+static bool given(const json_t *line, const char *name) {
+    const json_t *value = json_object_get(line, name);
+    return value != NULL && !json_is_null(value);
+}
+
+/* A string member; "" where it is absent. */
+static lt_err text_of(const json_t *line, const char *name, const char **out) {
+    const json_t *value = json_object_get(line, name);
+    *out = "";
+    if (!given(line, name)) {
+        return LT_OK;
+    }
+    if (!json_is_string(value)) {
+        LT_FAIL(LT_ERR_FORMAT, "'%s' is not a string", name);
+    }
+    *out = json_string_value(value);
+    return LT_OK;
+}
+
+static lt_err say(json_t *out, const char *role, const json_t *content) {
+    json_t *message = json_pack("{s:s, s:O}", "role", role, "content", content);
+    if (message == NULL || json_array_append_new(out, message) != 0) {
+        LT_FAIL(LT_ERR_OOM, "messages of a line");
+    }
+    return LT_OK;
+}
+
+static lt_err say_text(json_t *out, const char *role, const char *text) {
+    json_t *content = json_string(text);
+    const lt_err err = content != NULL ? say(out, role, content)
+                                       : lt_error_set(LT_ERR_OOM, "messages of a line");
+    json_decref(content);
+    return err;
+}
+
+/* ---- ShareGPT ---- */
+
+static const char *role_of(const char *from) {
+    static const struct {
+        const char *from, *role;
+    } roles[] = {{"human", "user"},
+                 {"user", "user"},
+                 {"gpt", "assistant"},
+                 {"assistant", "assistant"},
+                 {"model", "assistant"},
+                 {"chatgpt", "assistant"},
+                 {"bing", "assistant"},
+                 {"bard", "assistant"},
+                 {"system", "system"},
+                 {"developer", "developer"},
+                 {"observation", "tool"},
+                 {"function_response", "tool"},
+                 {"tool", "tool"},
+                 {"function_call", "function_call"},
+                 {"tool_call", "function_call"}};
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
+        if (strcmp(roles[i].from, from) == 0) {
+            return roles[i].role;
+        }
+    }
+    return NULL;
+}
+
+/* A call, {"name", "arguments"} as JSON text or several of them in a list, is an answer that
+ * consists of tool calls. */
+static lt_err say_call(json_t *out, const char *text, size_t at) {
+    lt_err err = LT_OK;
+    json_t *calls = json_loads(text, 0, NULL), *list = json_array(), *message = NULL;
+    const size_t n = json_is_array(calls) ? json_array_size(calls) : 1;
+
+    for (size_t i = 0; i < n; i++) {
+        json_t *call = json_is_array(calls) ? json_array_get(calls, i) : calls;
+        if (!json_is_object(call) || !json_is_string(json_object_get(call, "name"))) {
+            LT_FAIL_DONE(LT_ERR_FORMAT,
+                         "'conversations'[%zu]: a function call is JSON text {\"name\", "
+                         "\"arguments\"}",
+                         at);
+        }
+        if (json_array_append_new(
+                list, json_pack("{s:s, s:O}", "type", "function", "function", call)) != 0) {
+            LT_FAIL_DONE(LT_ERR_OOM, "messages of a line");
+        }
+    }
+    message = json_pack("{s:s, s:s, s:O}", "role", "assistant", "content", "", "tool_calls", list);
+    if (message == NULL || json_array_append(out, message) != 0) {
+        LT_FAIL_DONE(LT_ERR_OOM, "messages of a line");
+    }
+done:
+    json_decref(message);
+    json_decref(list);
+    json_decref(calls);
+    return err;
+}
+
+static lt_err from_sharegpt(const json_t *line, json_t *out) {
+    const json_t *list = json_object_get(line, "conversations"), *turn;
+    size_t i;
+    if (!json_is_array(list)) {
+        LT_FAIL(LT_ERR_FORMAT, "'conversations' is not a list");
+    }
+    json_array_foreach(list, i, turn) {
+        const char *from = json_string_value(json_object_get(turn, "from"));
+        const json_t *value = json_object_get(turn, "value");
+        const char *role = from != NULL ? role_of(from) : NULL;
+        if (from == NULL && json_is_string(json_object_get(turn, "role"))) {
+            json_array_append(out, (json_t *)(uintptr_t)turn); /* Messages under another name. */
+            continue;
+        }
+        if (role == NULL || !json_is_string(value)) {
+            LT_FAIL(LT_ERR_FORMAT, "'conversations'[%zu]: %s%s%s", i,
+                    from == NULL   ? "no member 'from'"
+                    : role == NULL ? "unknown speaker '"
+                                   : "'value' is not a string",
+                    role == NULL && from != NULL ? from : "",
+                    role == NULL && from != NULL ? "'" : "");
+        }
+        LT_TRY(strcmp(role, "function_call") == 0 ? say_call(out, json_string_value(value), i)
+                                                  : say(out, role, value));
+    }
+    return LT_OK;
+}
+
+/* ---- Prompt and completion ---- */
+
+/* What the prompt holds is context: weight 0, also of its answers. */
+static lt_err add_side(const json_t *line, const char *name, const char *role, bool learnt,
+                       json_t *out) {
+    const json_t *side = json_object_get(line, name);
+    json_t *message;
+    size_t i;
+    if (json_is_string(side)) {
+        return say(out, role, side);
+    }
+    if (!json_is_array(side)) {
+        LT_FAIL(LT_ERR_FORMAT, "'%s' is neither a string nor a list of messages", name);
+    }
+    json_array_foreach(side, i, message) {
+        json_t *copy = json_copy(message);
+        if (copy == NULL || (!learnt && json_is_object(copy) &&
+                             json_object_set_new(copy, "weight", json_integer(0)) != 0)) {
+            json_decref(copy);
+            LT_FAIL(LT_ERR_OOM, "messages of a line");
+        }
+        json_array_append_new(out, copy);
+    }
+    return LT_OK;
+}
+
+static lt_err from_completion(const json_t *line, json_t *out) {
+    LT_TRY(add_side(line, "prompt", "user", false, out));
+    return add_side(line, "completion", "assistant", true, out);
+}
+
+/* ---- Alpaca ---- */
+
+static lt_err add_history(const json_t *line, json_t *out) {
+    const json_t *history = json_object_get(line, "history"), *pair;
+    size_t i;
+    if (!given(line, "history")) {
+        return LT_OK;
+    }
+    json_array_foreach(history, i, pair) {
+        if (json_array_size(pair) != 2 || !json_is_string(json_array_get(pair, 0)) ||
+            !json_is_string(json_array_get(pair, 1))) {
+            LT_FAIL(LT_ERR_FORMAT, "'history'[%zu] is not a list of a question and an answer", i);
+        }
+        LT_TRY(say(out, "user", json_array_get(pair, 0)));
+        LT_TRY(say(out, "assistant", json_array_get(pair, 1)));
+    }
+    return LT_OK;
+}
+
+static lt_err from_alpaca(const json_t *line, json_t *out) {
+    const char *instruction, *input, *answer;
+    json_t *question;
+    lt_err err;
+    LT_TRY(text_of(line, "instruction", &instruction));
+    LT_TRY(text_of(line, "input", &input));
+    LT_TRY(text_of(line, "output", &answer));
+    if (!given(line, "output")) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "no member 'output' beside 'instruction'");
+    }
+    LT_TRY(add_history(line, out));
+    question = json_sprintf("%s%s%s", instruction,
+                            instruction[0] != '\0' && input[0] != '\0' ? "\n" : "", input);
+    err = question != NULL ? say(out, "user", question)
+                           : lt_error_set(LT_ERR_OOM, "messages of a line");
+    json_decref(question);
+    LT_TRY(err);
+    return say_text(out, "assistant", answer);
+}
+
+/* ---- The table ---- */
+
+static const struct {
+    const char *member, *with; /* What a line of this shape has. */
+    lt_err (*messages)(const json_t *line, json_t *out);
+} shapes[] = {
+    {"conversations", NULL, from_sharegpt},
+    {"prompt", "completion", from_completion},
+    {"instruction", NULL, from_alpaca},
+};
+
+lt_err lt_chat_shape(json_t *line, const char *messages) {
+    lt_err err = LT_OK;
+    const char *system;
+    json_t *out = NULL;
+    size_t i = 0;
+
+    if (given(line, messages)) {
+        return LT_OK;
+    }
+    while (i < sizeof shapes / sizeof *shapes &&
+           (!given(line, shapes[i].member) ||
+            (shapes[i].with != NULL && !given(line, shapes[i].with)))) {
+        i++;
+    }
+    if (i == sizeof shapes / sizeof *shapes) {
+        return LT_OK;
+    }
+    out = json_array();
+    LT_TRY_DONE(text_of(line, "system", &system));
+    LT_TRY_DONE(system[0] != '\0' ? say_text(out, "system", system) : LT_OK);
+    LT_TRY_DONE(shapes[i].messages(line, out));
+    if (json_object_set(line, messages, out) != 0) {
+        LT_FAIL_DONE(LT_ERR_OOM, "messages of a line");
+    }
+done:
+    json_decref(out);
+    return err;
+}

@@ -1,0 +1,49 @@
+/* conversations.h: a file of conversations as training reads it: a shard of tokens with a label
+ * mask, made once and found again by its content.
+ *
+ *     chat.jsonl ──template, tokenizer──▶ FOLDER/chat-<hash>.bin .idx .mask .json
+ *
+ * The hash covers the bytes of the file, the tokenizer, the template and the options below, so a
+ * shard that is found is the one that would be made. A document is one conversation. Those that
+ * cannot be used are named with file, line and reason, the first LT_CONVERSATIONS_TOLD of them. */
+#ifndef LT_DATA_CONVERSATIONS_H
+#define LT_DATA_CONVERSATIONS_H
+
+#include "base/file.h"
+#include "data/chat_source.h"
+
+#define LT_CONVERSATIONS_TOLD 10
+
+/* A line that is no conversation, that the template refuses, or in which nothing is learnt. */
+#define LT_BAD_ROWS_CHOICES "skip|fail"
+typedef enum { LT_BAD_ROWS_SKIP, LT_BAD_ROWS_FAIL } lt_bad_rows;
+
+/* A conversation of more than `longest` tokens: its first tokens are kept, it is left out, or it is
+ * an error. */
+#define LT_TOO_LONG_CHOICES "cut|skip|fail"
+typedef enum { LT_TOO_LONG_CUT, LT_TOO_LONG_SKIP, LT_TOO_LONG_FAIL } lt_too_long;
+
+typedef struct {
+    const char *path; /* JSON lines, plain, .gz or .zst. */
+    const char *folder;
+    const lt_chat_source *source;
+    const char *tokenizer_path;
+    int64_t longest; /* In tokens. */
+    lt_bad_rows bad_rows;
+    lt_too_long too_long;
+    int n_threads;
+} lt_conversations_options;
+
+typedef struct {
+    uint64_t documents, tokens, labels;
+    uint64_t left_out; /* Bad or too long. */
+    uint64_t cut;      /* Unknown, 0, when the shard existed already. */
+    bool existed;
+} lt_conversations_stats;
+
+/* Make the shard, or find it; prefix is its path. FORMAT: the file holds an array instead of lines,
+ * or no conversation of which something is learnt. */
+LT_MUST_USE lt_err lt_conversations_shard(char prefix[LT_PATH_BYTES], lt_conversations_stats *stats,
+                                          const lt_conversations_options *o);
+
+#endif
