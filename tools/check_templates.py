@@ -21,7 +21,7 @@ from transformers.utils import chat_template_utils as ctu
 warnings.filterwarnings("ignore")
 NOW = 1753000000
 PUBLISHED = ["Qwen-Qwen3-0.6B", "Qwen-Qwen2.5-7B-Instruct", "openai-gpt-oss-120b", "Apertus-8B-Instruct", "mistralai-Mistral-Nemo-Instruct-2407",
-             "ibm-granite-granite-3.3-2B-Instruct"]
+             "ibm-granite-granite-3.3-2B-Instruct", "microsoft-Phi-3-mini-4k-instruct", "microsoft-Phi-3.5-mini-instruct", "microsoft-phi-4", "HuggingFaceTB-SmolLM3-3B"]
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
 
@@ -239,7 +239,7 @@ def random_cases(n, seed):
 
 
 def write_goldens(out, folder):
-    """Lines {"name", "template"}, {"name" | "template", "context", "want"}: published templates under Apache-2.0, and random ones."""
+    """Lines {"name", "template"}, {"name" | "template", "context", "want"}: published templates under Apache-2.0 and MIT, and random ones."""
     with open(out, "w", encoding="utf-8") as f:
         put = lambda **row: f.write(json.dumps(row, ensure_ascii=False) + "\n")
         for name in PUBLISHED:
