@@ -13,6 +13,7 @@ examples() {
         fi
     }
     run errors "no-such-model.gguf" $e/errors
+    run problems "^The answer is " $e/problems logic 7
     run views "row 1: 7 8" $e/views
     run model "parameters" $e/model "$dir/model"
     run "model's folder" "model_type" cat "$dir/model/config.json"
