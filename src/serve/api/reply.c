@@ -22,8 +22,8 @@ static void cancel(lt_reply *j) {
 }
 
 /* The client is gone. */
-static void on_gone(lt_guest *g) {
-    lt_reply *j = (lt_reply *)g;
+static void on_gone(lt_disconnect_listener *listener) {
+    lt_reply *j = (lt_reply *)listener;
     j->conn = NULL;
     if (!j->compiling) {
         cancel(j);
@@ -42,7 +42,7 @@ lt_reply *lt_reply_open(lt_call *call, const lt_formatter *formatter, lt_ask *as
         lt_ask_free(ask);
         return NULL;
     }
-    j->guest.gone = on_gone;
+    j->listener.disconnected = on_gone;
     j->server = call->server;
     j->conn = call->conn;
     j->flavour = call->flavour;
@@ -298,7 +298,7 @@ static void begin(lt_call *call, lt_reply *j) {
         }
         return;
     }
-    lt_http_set_user(j->conn, &j->guest);
+    lt_http_set_user(j->conn, &j->listener);
     if (j->stream) {
         stream_begin(j);
     }
@@ -334,7 +334,7 @@ void lt_reply_start(lt_call *call, lt_reply *j) {
         return;
     }
     j->compiling = true;
-    lt_http_set_user(j->conn, &j->guest);
+    lt_http_set_user(j->conn, &j->listener);
 }
 
 /* A grammar that cannot be compiled is an error of the request. */

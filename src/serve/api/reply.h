@@ -109,7 +109,7 @@ typedef struct {
 } lt_form;
 
 struct lt_reply {
-    lt_guest guest;
+    lt_disconnect_listener listener;
     lt_server *server;
     lt_http_conn *conn; /* NULL once the client is gone or answered. */
     lt_flavour flavour;

@@ -382,7 +382,7 @@ static bool check_state(lt_call *call, unsigned flags) {
  * loop. */
 typedef struct {
     lt_pool_job job;
-    lt_guest guest;
+    lt_disconnect_listener listener;
     lt_call call;
     /* Without the connection's texts, which may be freed while the thread works. */
     lt_http_request request;
@@ -447,8 +447,8 @@ static void large_done(lt_pool_job *job) {
     large_free(l);
 }
 
-static void large_gone(lt_guest *g) {
-    large *l = (large *)((char *)g - offsetof(large, guest));
+static void large_gone(lt_disconnect_listener *listener) {
+    large *l = (large *)((char *)listener - offsetof(large, listener));
     l->gone = true;
     if (lt_worker_pool_cancel(l->call.server->pool, &l->job)) {
         large_free(l);
@@ -468,13 +468,13 @@ static void go_to_pool(lt_call *call, int route) {
         return;
     }
     *l = (large){.job = {.bytes = bytes, .work = large_work, .done = large_done},
-                 .guest = {large_gone},
+                 .listener = {large_gone},
                  .call = *call,
                  .request = {"POST", "", "", "", bytes, NULL},
                  .text = lt_http_take_body(call->conn),
                  .route = route};
     s->n_pooled++;
-    lt_http_set_user(call->conn, &l->guest);
+    lt_http_set_user(call->conn, &l->listener);
     err = lt_worker_pool_submit(s->pool, &l->job);
     if (err != LT_OK) {
         s->metrics.refused++;

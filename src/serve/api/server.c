@@ -392,7 +392,7 @@ static void on_gone(void *ctx, lt_http_conn *c, void *user) {
     (void)ctx;
     (void)c;
     if (user != NULL) {
-        ((lt_guest *)user)->gone(user);
+        ((lt_disconnect_listener *)user)->disconnected(user);
     }
 }
 

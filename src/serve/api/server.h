@@ -81,11 +81,11 @@ struct lt_server {
     lt_json_out line; /* An event of a stream, on its way out. */
 };
 
-/* The user of a connection: what is answering on it, and is notified when its client
- * disconnects. */
-typedef struct lt_guest {
-    void (*gone)(struct lt_guest *g);
-} lt_guest;
+/* The user data of a connection (lt_http_set_user): a part of whatever answers on it, called when
+ * its client disconnects. */
+typedef struct lt_disconnect_listener {
+    void (*disconnected)(struct lt_disconnect_listener *listener);
+} lt_disconnect_listener;
 
 /* What the loop must do after a handler that ran on the worker pool. */
 typedef struct {
