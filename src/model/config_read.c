@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "model/family.h"
+#include "model/layer.h"
 #include "tensor/ops.h"
 
 #define MAX_CONFIG_BYTES                                                                           \
@@ -154,7 +155,7 @@ static lt_err read_key(lt_model_spec *spec, const lt_config_key *row, const json
 /* layer_types: which layers slide. Where every window_every-th layer is global, that says it. */
 static lt_err read_layer_types(lt_model_spec *spec, const json_t *types, const char *what) {
     const int64_t n = (int64_t)json_array_size(types);
-    int64_t n_local = 0, first_global = -1;
+    int64_t n_local = 0;
     bool local[LT_MAX_LAYERS] = {false};
 
     if (n != spec->n_layers || n > LT_MAX_LAYERS) {
@@ -170,24 +171,12 @@ static lt_err read_layer_types(lt_model_spec *spec, const json_t *types, const c
         }
         local[i] = strcmp(type, "sliding_attention") == 0;
         n_local += local[i];
-        first_global = !local[i] && first_global < 0 ? i : first_global;
     }
     if (n_local > 0 && spec->window == 0) {
         LT_FAIL(LT_ERR_FORMAT, "%s: %lld layers of layer_types slide, but there is no window", what,
                 (long long)n_local);
     }
-    if (n_local == 0) {
-        spec->window = 0;
-    }
-    spec->window_every = n_local == 0 || first_global < 0 ? 0 : first_global + 1;
-    bool periodic = true;
-    for (int64_t i = 0; i < n && spec->window_every > 0; i++) {
-        periodic = periodic && local[i] == ((i + 1) % spec->window_every != 0);
-    }
-    for (int64_t i = 0; i < n && !periodic; i++) {
-        spec->no_window[i] = !local[i];
-    }
-    spec->window_every = periodic ? spec->window_every : 0;
+    lt_layers_set_windows(spec, local);
     return LT_OK;
 }
 

@@ -134,7 +134,9 @@ static void put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
     }
 }
 
-/* Of a window; NULL: nothing. */
+/* Of a window; NULL: nothing. Windows without a period are refused: GGUF has a flag for each layer
+ * too, but for the architectures of our families llama.cpp reads only a period, and takes its own
+ * where it finds flags. */
 static const char *window_inexpressible(const lt_model_spec *s, lt_gguf_window window) {
     const lt_model_spec *own = &lt_family_get(s->family)->preset;
     const bool period = window == LT_GGUF_WINDOW_PERIOD || window == LT_GGUF_WINDOW_KNOWN;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "model/gguf_rope.h"
+#include "model/layer.h"
 #include "model/source.h"
 #include "tensor/ops.h"
 
@@ -215,7 +216,27 @@ static void family_traits(lt_model_spec *spec, lt_source *s) {
     }
 }
 
-/* Which layers see all: every n-th, or a flag a layer (true: a window), which must say the same. */
+/* A flag or a number for each layer: not 0 where it has a window. */
+static lt_err read_window_flags(lt_model_spec *spec, const keys *k, const char *key,
+                                const lt_gguf_kv *kv) {
+    bool local[LT_MAX_LAYERS];
+    const bool whole_numbers = kv->elem != LT_GGUF_F32 && kv->elem != LT_GGUF_F64 &&
+                               kv->elem != LT_GGUF_STR && kv->elem != LT_GGUF_ARRAY;
+
+    if (!whole_numbers || kv->n != (uint64_t)spec->n_layers || kv->n > LT_MAX_LAYERS) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %s is not a flag for each of %lld layers", k->g->name, key,
+                (long long)spec->n_layers);
+    }
+    for (uint64_t i = 0; i < kv->n; i++) {
+        local[i] = lt_gguf_elem_i64(kv, i) != 0;
+    }
+    if (spec->window > 0) {
+        lt_layers_set_windows(spec, local);
+    }
+    return LT_OK;
+}
+
+/* Which layers see all: every n-th, or a flag for each layer. */
 static lt_err read_window(lt_model_spec *spec, const keys *k) {
     char key[128];
     const lt_gguf_kv *kv = lt_gguf_find(k->g, full_key(k, key, "attention.sliding_window_pattern"));
@@ -226,18 +247,7 @@ static lt_err read_window(lt_model_spec *spec, const keys *k) {
     if (kv->type != LT_GGUF_ARRAY) {
         return whole(k, "attention.sliding_window_pattern", &spec->window_every, false);
     }
-    spec->window_every = 0;
-    for (uint64_t i = 0; i < kv->n && kv->elem == LT_GGUF_BOOL; i++) {
-        const int64_t every = spec->window_every;
-        const bool global = kv->data[i] == 0;
-        if (global && every == 0) {
-            spec->window_every = (int64_t)i + 1;
-        } else if (global != (every > 0 && ((int64_t)i + 1) % every == 0)) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is not periodic (layer %llu)", k->g->name, key,
-                    (unsigned long long)i);
-        }
-    }
-    return LT_OK;
+    return read_window_flags(spec, k, key, kv);
 }
 
 /* Granite's; without one the preset's, but for attention, which is then 1 / sqrt(D). */

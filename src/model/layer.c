@@ -14,6 +14,25 @@ static int64_t window_of(const lt_model_spec *s, int64_t layer) {
     return global ? 0 : s->window;
 }
 
+void lt_layers_set_windows(lt_model_spec *s, const bool *local) {
+    int64_t n_local = 0, every = 0;
+    bool periodic = true;
+    for (int64_t i = 0; i < s->n_layers; i++) {
+        n_local += local[i];
+        every = every == 0 && !local[i] ? i + 1 : every; /* The first global layer. */
+    }
+    if (n_local == 0) {
+        s->window = every = 0;
+    }
+    for (int64_t i = 0; i < s->n_layers && every > 0; i++) {
+        periodic = periodic && local[i] == ((i + 1) % every != 0);
+    }
+    for (int64_t i = 0; i < s->n_layers && !periodic; i++) {
+        s->no_window[i] = !local[i];
+    }
+    s->window_every = periodic ? every : 0;
+}
+
 static lt_layer_rope rope_of(const lt_model_spec *s, int64_t layer) {
     if (s->pos != LT_POS_ROPE || s->no_rope[layer]) {
         return LT_LAYER_ROPE_NONE;

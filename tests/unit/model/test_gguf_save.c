@@ -278,6 +278,90 @@ static void refused(const lt_model_spec *spec, const char *words) {
     lt_model_close(m);
 }
 
+/* Put an array of 24 bytes of values in place of the period of gemma3's windows: the file is 32 bytes
+ * longer, so that its tensors stay aligned. */
+static void write_window_flags(const char *path, lt_gguf_type elem, uint64_t n,
+                               const char flags[24]) {
+    static const char key[] = "gemma3.attention.sliding_window_pattern";
+    const uint32_t types[2] = {LT_GGUF_ARRAY, (uint32_t)elem};
+    char *old = NULL;
+    size_t bytes = 0;
+    FILE *f = NULL;
+    must(lt_file_read(&old, &bytes, path, 1 << 26), path);
+    const char *at = memmem(old, bytes, key, sizeof key - 1);
+    assert_non_null(at);
+    const size_t head = (size_t)(at - old) + sizeof key - 1, tail = head + 2 * sizeof(uint32_t);
+    f = fopen(path, "wb");
+    assert_non_null(f);
+    fwrite(old, 1, head, f);
+    fwrite(types, sizeof types, 1, f);
+    fwrite(&n, sizeof n, 1, f);
+    fwrite(flags, 24, 1, f);
+    assert_int_equal(fwrite(old + tail, 1, bytes - tail, f), bytes - tail);
+    assert_int_equal(fclose(f), 0);
+    free(old);
+}
+
+/* The same logits and windows as a model that is created with them. */
+static void check_windows(const char *path, const lt_model_spec *want) {
+    lt_model *a = NULL, *b = NULL;
+    must(lt_model_create(&a, want, NULL, 5), "model");
+    must(lt_model_open(&b, path, NULL), path);
+    for (int64_t i = 0; i < want->n_layers; i++) {
+        assert_int_equal(lt_model_layer(&b->spec, i).window, lt_model_layer(want, i).window);
+    }
+    float *x = logits_of(a), *y = logits_of(b);
+    assert_memory_equal(x, y, (size_t)(N_IDS * want->vocab_size) * sizeof(float));
+    free(x);
+    free(y);
+    lt_model_close(a);
+    lt_model_close(b);
+}
+
+/* GGUF may have a flag for each layer, 1 where it has the window, in place of a period. Both are
+ * read; without a period nothing is written, since llama.cpp reads gemma3's period only. */
+static void windows_are_read_layer_by_layer(void **state) {
+    static const char even[] = {1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0,
+                                1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0};
+    static const char uneven[] = {1, 0, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1,
+                                  1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0};
+    static const struct {
+        lt_gguf_type elem;
+        uint64_t n;
+        const char *flags; /* NULL: an error. */
+    } cases[] = {{LT_GGUF_BOOL, 24, even},
+                 {LT_GGUF_BOOL, 24, uneven},
+                 {LT_GGUF_F32, 6, NULL},
+                 {LT_GGUF_I32, 6, NULL}};
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        lt_model_spec s = small(LT_FAMILY_GEMMA3);
+        char path[64];
+        lt_model *m = NULL;
+        s.n_layers = 24;
+        s.window_every = 6;
+        must(lt_model_create(&m, &s, NULL, 5), "model");
+        must(lt_model_save_gguf(m, temporary(path, "flags"), "", LT_GGUF_MIX_F32), "save");
+        lt_model_close(m);
+        write_window_flags(path, cases[c].elem, cases[c].n,
+                           cases[c].flags != NULL ? cases[c].flags : even);
+        for (int64_t i = 0; i < s.n_layers && cases[c].flags == uneven; i++) {
+            s.window_every = 0;
+            s.no_window[i] = uneven[i] == 0;
+        }
+        if (cases[c].flags != NULL) {
+            check_windows(path, &s);
+        } else {
+            assert_int_equal(lt_model_open(&m, path, NULL), LT_ERR_FORMAT);
+            assert_non_null(strstr(lt_error_message(), "a flag for each of 24 layers"));
+        }
+        unlink(path);
+        if (cases[c].flags == uneven) {
+            refused(&s, "windows in layers that no period names");
+        }
+    }
+}
+
 static void other_arithmetic_than_the_architectures_is_refused(void **state) {
     lt_model_spec s = small(LT_FAMILY_GPT2);
     (void)state;
@@ -541,6 +625,7 @@ int main(void) {
         cmocka_unit_test(biases_are_in_pairs),
         cmocka_unit_test(gpt_oss_goes_through_gguf),
         cmocka_unit_test(what_is_not_the_familys_own_comes_back),
+        cmocka_unit_test(windows_are_read_layer_by_layer),
         cmocka_unit_test(other_arithmetic_than_the_architectures_is_refused),
         cmocka_unit_test(what_gguf_can_not_say_is_refused),
         cmocka_unit_test(stored_weights_run_as_they_are),
