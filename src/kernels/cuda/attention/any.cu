@@ -1,8 +1,8 @@
 /* any.cu: attention, forward and backward, for whatever the fast kernels refuse: any head width,
  * any lt_attn_plain_strides, any GPU.
  *
- * SHAPES    as in ops.h; q, k, v, out and their gradients (B, T or S, heads, D) of DTYPE, lt_attn_plain_strides
- *           of their own, last stride 1; D <= 32 * COLS.
+ * SHAPES    as in ops.h; q, k, v, out and their gradients (B, T or S, heads, D) of DTYPE,
+ *           lt_attn_plain_strides of their own, last stride 1; D <= 32 * COLS.
  * MAP       a warp a row: a query (forward, dQ) or a key (dK, dV). The row's partners are taken 32
  *           at a time: lane j computes the whole dot product with partner j (the row itself is in
  *           shared memory), then all lanes add partner after partner, COLS columns each.

@@ -8,7 +8,8 @@
  * MOVEMENT  O of a tile comes through V's ring, as if it were the first keys: with dO it gives
  *           delta. Then, for each 128 keys and a consumer's 64 queries:
  *     S = Q K^T (smem, smem) ─ exp2(S - lse) ─▶ P ─┐
- *     dP = dO V^T (smem, smem) ──────────── P (dP - delta) ─▶ dS 16-bit registers ──▶ dQ += dS K (registers, smem)
+ *     dP = dO V^T (smem, smem) ──────────── P (dP - delta) ─▶ dS 16-bit registers
+ *     dQ += dS K (registers, smem)
  *     dQ leaves from registers. exp2 runs under dP, everything under the other consumer's products.
  * WHY       S and dP are made twice, here and for dK and dV: 7 products instead of 5. For it dQ
  *           never leaves the registers: no sums in memory that are cleared, added to and converted

@@ -46,7 +46,8 @@
  *           128: about 370 KB a step of 2560 clocks at 128 bytes each; D = 64: 340 KB).
  * MEASURED  docs/speed/attention.md.
  * NUMERICS  S, dP, P, dS in f32; P and dS are 16-bit operands; dK, dV round once, at the store.
- * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); fixed-point sums are ours. */
+ * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); fixed-point sums are
+ *           ours. */
 #include "attention/bwd.cuh"
 #include "attention/draw.cuh"
 #include "common/wgmma.cuh"

@@ -12,9 +12,11 @@
  *         dP = dO V^T (smem, smem) ─ P (dP - delta) ─▶ dS ─▶ dQ += dS K (registers, smem)
  *         K has two stages, V one: it is free again before the exponentials.
  *     OF=1: K, V, Q, dO, two stages each:
- *         consumer 0   S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P ──────────────────▶ dV += P dO (registers, smem)
- *                                                                  │ smem, two places, thread by thread; with SOFTCAP times the cap's slope
- *         consumer 1   dP^T = V dO^T (smem, smem) ────────── P (dP - delta) ─▶ dS ─▶ dK += dS Q (registers, smem)
+ *         consumer 0   S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P ──────────────────▶ dV += P dO
+ *                                                                  │ smem
+ *         consumer 1   dP^T = V dO^T (smem, smem) ────────── P (dP - delta) ─▶ dS ─▶ dK += dS Q
+ *         Left operands of dV and dK are registers, right ones smem. P goes through one of two
+ *         places in smem, thread by thread; with SOFTCAP it is P times the cap's slope.
  *         Consumer 0 issues S of the next step before dV of this one: exponentials run under dV.
  *         Consumer 1 issues dK before dP of the next step: Q's place, for which the next step but
  *         one waits, is free the sooner.

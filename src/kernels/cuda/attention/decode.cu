@@ -14,7 +14,8 @@
  *           change nothing.
  * MOVEMENT
  *     Q 16 rows ──▶ fragments in registers, once
- *     K, V 16 keys ──cp.async, 16 bytes a lane──▶ ring of STAGES x (K, V) of this warp in smem, rows swizzled ──ldmatrix──▶ mma.sync
+ *     K, V 16 keys ──cp.async, 16 bytes a lane──▶ ring of STAGES x (K, V) of this warp in smem,
+ *                                                 rows swizzled ──ldmatrix──▶ mma.sync
  *     S (16, 16) ─ exp2, running maximum ─▶ P fragments ──mma──▶ O (16, D) f32 registers
  *     warps ──smem──▶ one (max, sum, O) a split ──▶ HBM ──decode_combine──▶ out
  *     A warp waits only for its own copies: no block barrier in the loop.
@@ -23,7 +24,8 @@
  * MEASURED  docs/speed/attention.md.
  * NUMERICS  f32 sums; fixed order (keys of a warp, warps, splits): bit-identical run to run for the
  *           same number of splits.
- * REFS      Flash-decoding (Dao et al. 2023); PagedAttention, Kwon et al. 2023 (arXiv:2309.06180). */
+ * REFS      Flash-decoding (Dao et al. 2023); PagedAttention, Kwon et al. 2023
+ *           (arXiv:2309.06180). */
 #include "attention/mask.cuh"
 #include "common/early.cuh"
 #include "common/mma.cuh"

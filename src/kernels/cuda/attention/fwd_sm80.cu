@@ -1,13 +1,15 @@
 /* fwd_sm80.cu: O = softmax(mask(scale * Q K^T)) V and its log-sum-exp, forward, on the tensor cores
  * as GPUs from sm_80 on have them.
  *
- * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), any lt_attn_strides of 16 bytes; D <= WIDTH (64, 96, 128,
- *           192, 256), the rest read as zero; any T, S.
+ * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), any lt_attn_strides of 16 bytes; D <= WIDTH (64,
+ *           96, 128, 192, 256), the rest read as zero; any T, S.
  * MAP       4 warps, 16 TILES queries of one head each. Causal: long rows first.
  * MOVEMENT
- *     Q (ROWS, D) ──cp.async──▶ smem ──ldmatrix──▶ fragments, each block of keys anew: registers are O's
- *     K block (STEP, D) ──cp.async──▶ smem ──ldmatrix──▶ S = Q K^T f32 registers ─ mask, exp2, row sums ─▶ P 16-bit registers ─┐
- *     V block (STEP, D) ──cp.async──▶ smem ──ldmatrix, turned────────────────────────────────────────────────────mma.sync─┴─▶ O f32 registers
+ *     Q (ROWS, D) ──cp.async──▶ smem ──ldmatrix──▶ fragments, for each block of keys anew, since
+ *                                                  the registers hold O
+ *     K block (STEP, D) ──cp.async──▶ smem ──ldmatrix──▶ S = Q K^T f32 registers
+ *         ─ mask, exp2, row sums ─▶ P 16-bit registers ─────────────────┐
+ *     V block (STEP, D) ──cp.async──▶ smem ──ldmatrix.trans────mma.sync─┴─▶ O f32 registers
  *     V comes under Q K^T, the next K under the softmax and P V: one place each, so that two blocks
  *     fit an SM and one's exponentials run under the other's products. With TILES = 2 a fragment of
  *     K or V serves 32 queries: at 16 an SM's shared memory would be as busy as its tensor cores.

@@ -12,10 +12,13 @@
  *           of keys to both. Causal, the upper one goes through the blocks of the diagonal that
  *           only the lower one sees, too.
  * MOVEMENT
- *     Q 64 rows a consumer ──TMA──▶ smem ─┐ (up to 128 columns, two consumers: ──ldmatrix──▶ registers)
- *     K block (BN, D) ──TMA ring──▶ smem ─┴─wgmma─▶ S (64, BN) f32 registers ─ mask, exp2, row sums ─▶ P 16-bit registers ─┐
- *     V block (BN, D) ──TMA ring──▶ smem ─────────────────────────────────────────────────────────────────────wgmma─┴─▶ O (64, D) f32
- *     O / sum ──stmatrix──▶ smem ──TMA──▶ HBM; O_DIRECT, where shared memory has no place for it: registers ──▶ HBM
+ *     Q 64 rows a consumer ──TMA──▶ smem ─┐ (up to 128 columns, two consumers: ──ldmatrix──▶
+ *                                         │ registers)
+ *     K block (BN, D) ──TMA ring──▶ smem ─┴─wgmma─▶ S (64, BN) f32 registers
+ *         ─ mask, exp2, row sums ─▶ P 16-bit registers ─┐
+ *     V block (BN, D) ──TMA ring──▶ smem ─────────wgmma─┴─▶ O (64, D) f32
+ *     O / sum ──stmatrix──▶ smem ──TMA──▶ HBM; O_DIRECT, where shared memory has no place for it:
+ *     registers ──▶ HBM
  *     Two overlaps: within a consumer S of the next block is issued before this block's P V, and
  *     its maxima are found under that product; and consumers take turns (named barriers), so that
  *     one's exponentials run under the other's products: behind its own P V, whose place in the
@@ -29,7 +32,8 @@
  *           type hold with the same relative rounding. Fixed order: bit-identical run to run. A row
  *           that sees no key: 0, lse -inf.
  * LADDER    ladder/01_naive.cu; this file is the last rung.
- * REFS      Dao et al. 2022 (arXiv:2205.14135), 2023 (2307.08691), Shah et al. 2024 (2407.08608). */
+ * REFS      Dao et al. 2022 (arXiv:2205.14135), 2023 (2307.08691), Shah et al. 2024
+ *           (2407.08608). */
 #include "attention/draw.cuh"
 #include "attention/rows.cuh"
 #include "common/hopper.cuh"

@@ -1,14 +1,16 @@
 /* tiled.cu: attention in fp32, forward and backward, on plain cores: FlashAttention's tiles
  * (ladder/02_tiled.cu), for training in fp32.
  *
- * SHAPES    q, out, dO, dQ (B, T, H, D), k, v, dK, dV (B, S, G, D) of fp32 with lt_attn_plain_strides of their
- *           own, rows of whole 16 bytes; D a multiple of 4 up to WIDTH (64, 128).
+ * SHAPES    q, out, dO, dQ (B, T, H, D), k, v, dK, dV (B, S, G, D) of fp32 with
+ *           lt_attn_plain_strides of their own, rows of whole 16 bytes; D a multiple of 4 up to
+ *           WIDTH (64, 128).
  * MAP       128 threads as 8 x 16 (ty, tx) and 64 rows of a head: queries (forward, dQ) or keys
  *           (dK, dV). PARTNERS (32, 64) come at a time. A thread has 8 rows (8 ty ..) x PARTNERS /
  *           16 partners (tx, tx + 16, ..) of the scores, and 8 rows x WIDTH / 16 columns (4 tx ..,
  *           in quads 64 apart) of each sum.
  * MOVEMENT
- *     rows, partners ──float4──▶ smem ──▶ S = rows x partners, in registers ─ mask, softmax ─▶ P or dS in smem ──▶ sum += P x partners
+ *     rows, partners ──float4──▶ smem ──▶ S = rows x partners, in registers ─ mask, softmax ─▶
+ *         P or dS in smem ──▶ sum += P x partners
  *           Both products read 16 bytes at a time: 16 reads of 128 bytes for 128 multiply-adds a
  *           warp (S, 64 partners), 24 for 256 (sums, WIDTH 128). Rows are padded by 4 floats: eight
  *           neighbours of tx read eight rows, 4 banks apart. Forward, K and V share a place: V is

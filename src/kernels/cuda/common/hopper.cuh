@@ -94,21 +94,20 @@ INLINE void st_async_v2(u32 address, float a, float b, u32 bar) {
         : "memory");
 }
 INLINE void st_async_v4(u32 address, float a, float b, float c, float d, u32 bar) {
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::
-            "r"(address),
-        "f"(a), "f"(b), "f"(c), "f"(d), "r"(bar)
-        : "memory");
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
+                 " [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+                 "f"(a), "f"(b), "f"(c), "f"(d), "r"(bar)
+                 : "memory");
 }
 INLINE void tensor_map_prefetch(const void *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 INLINE void tma_load_2d_multicast(u32 dst, const void *map, u32 bar, int x, int y, u32 cta_mask) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-        " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(dst),
-        "l"(map), "r"(bar), "r"(x), "r"(y), "h"((unsigned short)cta_mask)
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster"
+                 " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(dst),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "h"((unsigned short)cta_mask)
+                 : "memory");
 }
 /* What nobody reads again leaves the L2 before all else. */
 INLINE u64 evict_first(void) {
@@ -117,18 +116,18 @@ INLINE u64 evict_first(void) {
     return policy;
 }
 INLINE void tma_load_2d_hint(u32 dst, const void *map, u32 bar, int x, int y, u64 policy) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
-        " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(dst),
-        "l"(map), "r"(bar), "r"(x), "r"(y), "l"(policy)
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint"
+                 " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(dst),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "l"(policy)
+                 : "memory");
 }
 INLINE void tma_load_3d_hint(u32 dst, const void *map, u32 bar, int x, int y, int z, u64 policy) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
-        " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(dst),
-        "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "l"(policy)
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint"
+                 " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(dst),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "l"(policy)
+                 : "memory");
 }
 INLINE void tma_load_4d(u32 dst, const void *map, u32 bar, int x, int y, int z, int w) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -138,11 +137,11 @@ INLINE void tma_load_4d(u32 dst, const void *map, u32 bar, int x, int y, int z, 
 }
 INLINE void tma_load_4d_multicast(u32 dst, const void *map, u32 bar, int x, int y, int z, int w,
                                   u32 cta_mask) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-        " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(dst),
-        "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "h"((unsigned short)cta_mask)
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster"
+                 " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(dst),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "h"((unsigned short)cta_mask)
+                 : "memory");
 }
 INLINE void tma_prefetch_4d(const void *map, int x, int y, int z, int w) { /* To the L2. */
     asm volatile(
@@ -151,19 +150,17 @@ INLINE void tma_prefetch_4d(const void *map, int x, int y, int z, int w) { /* To
         : "memory");
 }
 INLINE void tma_store_4d(const void *map, u32 src, int x, int y, int z, int w) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::
-            "l"(map),
-        "r"(src), "r"(x), "r"(y), "r"(z), "r"(w)
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group"
+                 " [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+                 "r"(src), "r"(x), "r"(y), "r"(z), "r"(w)
+                 : "memory");
 }
 /* global += shared, in the map's type */
 INLINE void tma_add_2d(const void *map, u32 src, int x, int y) {
-    asm volatile(
-        "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];" ::
-            "l"(map),
-        "r"(src), "r"(x), "r"(y)
-        : "memory");
+    asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group"
+                 " [%0, {%2, %3}], [%1];" ::"l"(map),
+                 "r"(src), "r"(x), "r"(y)
+                 : "memory");
 }
 INLINE void tma_store_3d(const void *map, u32 src, int x, int y, int z) {
     asm volatile(
@@ -173,11 +170,10 @@ INLINE void tma_store_3d(const void *map, u32 src, int x, int y, int z) {
         : "memory");
 }
 INLINE void tma_add_3d(const void *map, u32 src, int x, int y, int z) {
-    asm volatile(
-        "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::
-            "l"(map),
-        "r"(src), "r"(x), "r"(y), "r"(z)
-        : "memory");
+    asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group"
+                 " [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+                 "r"(src), "r"(x), "r"(y), "r"(z)
+                 : "memory");
 }
 /* Contiguous bytes, a multiple of 16, both ends 16-byte aligned. */
 INLINE void bulk_load(u32 dst, const void *src, u32 bytes, u32 bar) {
@@ -193,11 +189,10 @@ INLINE void bulk_store(void *dst, u32 src, u32 bytes) {
                  : "memory");
 }
 INLINE void bulk_load_hint(u32 dst, const void *src, u32 bytes, u32 bar, u64 policy) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-            "r"(dst),
-        "l"(src), "r"(bytes), "r"(bar), "l"(policy)
-        : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+                 " [%0], [%1], %2, [%3], %4;" ::"r"(dst),
+                 "l"(src), "r"(bytes), "r"(bar), "l"(policy)
+                 : "memory");
 }
 INLINE void bulk_prefetch(const void *src, u32 bytes) { /* To the L2. */
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
@@ -205,11 +200,10 @@ INLINE void bulk_prefetch(const void *src, u32 bytes) { /* To the L2. */
 /* To shared memory of a block of the cluster, whose barrier counts the bytes: addresses of
  * remote_address. */
 INLINE void bulk_send(u32 dst, u32 src, u32 bytes, u32 bar) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(dst),
-        "r"(src), "r"(bytes), "r"(bar)
-        : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
+                 " [%0], [%1], %2, [%3];" ::"r"(dst),
+                 "r"(src), "r"(bytes), "r"(bar)
+                 : "memory");
 }
 INLINE void bulk_add_s32(void *dst, u32 src, u32 bytes) {
     asm volatile(

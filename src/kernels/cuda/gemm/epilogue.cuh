@@ -3,7 +3,8 @@
  *     v = alpha * sum
  *     EPI_BIAS 1: v += bias[col] (16-bit)   2: v += bias[col] (f32)
  *     EPI_SAVE 1: pre[row][col] = v, for the backward pass
- *     EPI_ACT      v = f(v)                      f: ACT_GELU_TANH, ACT_SILU, ACT_RELU2, ACT_XIELU (numbers below)
+ *     EPI_ACT      v = f(v)                      f: ACT_GELU_TANH, ACT_SILU, ACT_RELU2, ACT_XIELU
+ *                                                (numbers below)
  *     EPI_ACT_BWD  v *= f'(aux[row][col])        aux holds what EPI_SAVE stored
  *     EPI_RESIDUAL 1: v += aux[row][col]
  *

@@ -10,7 +10,8 @@
  *           SiLU): each consumer's 64 columns are 32 and their 32 factors.
  * MOVEMENT
  *     W ──TMA, 128-byte swizzle──▶ ring of STAGES x DEPTH x 64 of K ─┐
- *     x ──TMA, from the L2───────▶ the same stages ──────────────────┴─wgmma─▶ acc[BN / 2] ──▶ SPLITS x smem of the block that adds these rows of x ──▶ y
+ *     x ──TMA, from the L2───────▶ the same stages ──────────────────┴─wgmma─▶ acc[BN / 2]
+ *         ──▶ SPLITS x smem of the block that adds these rows of x ──▶ y
  *     The stages' weights are on their way before the kernels before this one are done
  *     (common/early.cuh), their x behind that wait: what is under way is what the SM holds.
  * BOUND     bytes of W: each is used once; x comes M / (64 * GROUPS) times as often as W from the

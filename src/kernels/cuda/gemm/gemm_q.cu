@@ -7,8 +7,9 @@
  *           K; SPLIT warps of a block share a slab. The weights are the left operand of mma.sync,
  *           whose 16 rows are columns of y, and x the right one, 8 rows of x an operand.
  * MOVEMENT
- *     W ──512 bytes a warp, past the L1, DEPTH tiles ahead──▶ registers ──numbers to 16-bit floats─┐
- *     x ──16 bytes a lane, from the L1──▶ registers ──────────────────────────────────────────────┴─mma.sync──▶ a group's sums ─ x scale ─▶ sums ──▶ (SPLIT: smem) ──▶ y
+ *     W ──512 bytes a warp, past the L1, DEPTH tiles ahead──▶ registers ──to 16-bit floats─┐
+ *     x ──16 bytes a lane, from the L1──▶ registers ───────────────────────────────────────┴─
+ *         mma.sync──▶ a group's sums ─ x scale ─▶ sums ──▶ (SPLIT: smem) ──▶ y
  *     A number u < 128 becomes the float BASE + u by putting it under that float's exponent, two at
  *     a time, and a multiply-add takes BASE + OFFSET off. A signed byte is its low seven bits less
  *     its highest one: both under the same exponent.

@@ -8,8 +8,11 @@
  *           one, or two whose columns are pairs: gates and factors, or the numbers that rotate with
  *           each other. A warp of a group has the tiles of its part of K.
  * MOVEMENT
- *     W ──cp.async, tiles as they lie──▶ ring of STAGES tiles of this warp ──▶ operands of mma.sync of bytes ────────────────────────┐
- *     x [+ add] ─ norm, every block by itself ─▶ smem ─ 8 bits a number, a factor a group (eight_q.cuh) ─▶ smem ───────────────────────┴─▶ sums ──smem──▶ y, act, pages
+ *     W ──cp.async, tiles as they lie──▶ ring of STAGES tiles of this warp ──▶ operands of
+ *         mma.sync of bytes ──────────────────────────────────────────────────────────┐
+ *     x [+ add] ─ norm, every block by itself ─▶ smem ─ 8 bits a number, a factor a    │
+ *         group (eight_q.cuh) ─▶ smem ────────────────────────────────────────────────┴─▶ sums
+ *     sums ──smem──▶ y, act, pages
  * FILL      2: the ring is filled by the copy engine (sm_90), a tile a copy, an mbarrier a stage:
  *           one lane's work, and nothing stands in the way of the loads of x; else by all lanes.
  *           gemv_ring.c says which when.

@@ -9,8 +9,9 @@
  *           is 64 * GROUPS columns and BN rows. SPLITS blocks, a cluster, share a tile's K; with
  *           SPLITS 1 a block walks over tiles, and its rings run over their ends.
  * MOVEMENT
- *     W ──copy engine, packed tiles as they lie──▶ ring of w_stages x 128 of K ──registers──▶ 16-bit floats ─┐
- *     x ──TMA, 128-byte swizzle──▶ ring of x_stages x 64 of K ───────────────────────────────────────────────┴─wgmma─▶ acc ──▶ few_sums.cuh
+ *     W ──copy engine, packed tiles as they lie──▶ ring of w_stages x 128 of K ──registers──▶
+ *         16-bit floats ──────────────────────────────────────────┐
+ *     x ──TMA, 128-byte swizzle──▶ ring of x_stages x 64 of K ────┴─wgmma─▶ acc ──▶ few_sums.cuh
  *     W's ring is filled before the kernels before this one are done (common/early.cuh).
  * EXACT     1: numbers without their scales are the operand; a group's sums are scaled and added to
  *           acc by the FP32 units while other warpgroups multiply. Minima: the same rows times

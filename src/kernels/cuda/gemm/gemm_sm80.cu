@@ -7,8 +7,9 @@
  * MAP       a block of 8 warps makes a tile of 128 x 128; a warp 64 x 32 of it. Blocks walk in
  *           groups of 8 rows of tiles for the L2.
  * MOVEMENT
- *     HBM ──cp.async, 16 bytes (or 8 single loads)──▶ ring of 3 stages x 32 of K in smem ──ldmatrix (.trans where K is not contiguous)──▶ registers
- *         ──mma.sync──▶ 64 sums a thread ─ every 128 of K into sums of their own ─▶ bias, y, one rounding ──▶ HBM
+ *     HBM ──cp.async, 16 bytes (or 8 single loads)──▶ ring of 3 stages x 32 of K in smem
+ *         ──ldmatrix (.trans where K is not contiguous)──▶ registers ──mma.sync──▶ 64 sums a thread
+ *         ─ every 128 of K into sums of their own ─▶ bias, y, one rounding ──▶ HBM
  *     Rows are 16 bytes longer in smem, so that the 8 rows of an ldmatrix lie in different banks.
  * BOUND     2 M N K flop; an H100 gives mma.sync about 60 % of what wgmma reaches. Meant for sm_80
  *           and for what gemm_sm90.cu refuses.

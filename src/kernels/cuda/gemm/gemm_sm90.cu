@@ -9,8 +9,9 @@
  *           rows of the tile, or (PINGPONG) every other tile whole, so that one consumer stores
  *           while the other multiplies: worth it where K is short.
  * MOVEMENT
- *     HBM/L2 ──TMA, 128-byte swizzle──▶ ring of STAGES x (A BM x 64, B BN x 64) in smem ──wgmma──▶ acc[WG_M][BN / 2] registers a thread
- *                B: each block of a cluster fetches its share and multicasts it                 │ epilogue, stmatrix
+ *     HBM/L2 ──TMA, 128-byte swizzle──▶ ring of STAGES x (A BM x 64, B BN x 64) in smem
+ *                B: each block of a cluster fetches its share and multicasts it
+ *         ──wgmma──▶ acc[WG_M][BN / 2] registers a thread ──epilogue, stmatrix──────────────────┐
  *     HBM ◀──TMA store (or add, f32)── C_STAGES x (64 rows x 128 bytes) of smem a consumer ◀────┘
  *     full[s]: bytes of stage s arrived. empty[s]: every consumer (of every block of the cluster)
  *     has read stage s; one thread arrives.

@@ -7,7 +7,8 @@
  *           too few warps.
  * MOVEMENT
  *     W ──16 bytes a lane, past the L1──▶ registers ─┐
- *     x ──16 bytes a lane, from the L1──▶ registers ─┴─▶ M x ROWS sums a lane ──shuffles──▶ (SPLIT: smem) ──▶ y
+ *     x ──16 bytes a lane, from the L1──▶ registers ─┴─▶ M x ROWS sums a lane ──shuffles──▶
+ *         (SPLIT: smem) ──▶ y
  * BOUND     bytes of W: each is used once. UNROLL x ROWS loads of 16 bytes under way a lane hide
  *           the memory's latency.
  * NUMERICS  f32 multiply-adds; a lane's sum in order of k, then a fixed tree over lanes, then warps

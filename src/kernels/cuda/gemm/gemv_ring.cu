@@ -11,7 +11,8 @@
  *           other. The SPLIT warps of a group and their lanes share K, 8 elements each in turn.
  * MOVEMENT
  *     W ──cp.async, 16 bytes a lane──▶ ring of STAGES x UNROLL x ROWS pieces of this lane ─┐
- *     x [+ add] ─ norm, every block by itself ─▶ smem (HELD 0: the L1) ────────────────────┴─▶ M x ROWS sums a lane ──shuffles──▶ smem ──▶ y, act, pages
+ *     x [+ add] ─ norm, every block by itself ─▶ smem (HELD 0: the L1) ────────────────────┴─▶
+ *         M x ROWS sums a lane ──shuffles──▶ smem ──▶ y, act, pages
  *     A lane reads what it copied itself: nobody waits for anybody but SPLIT warps at the end of a
  *     unit. The ring runs over the ends of units, and is filled before the kernel before this one
  *     is done (common/early.cuh): as deep as the SM allows, 16 to 23 MB of weights are under way

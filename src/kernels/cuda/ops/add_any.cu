@@ -4,7 +4,8 @@
  * SHAPES    up to four dimensions: rows by views, columns `step` elements apart. Y, A, B: fp32,
  *           bf16, fp16.
  * MAP       a thread an element.
- * NUMERICS  one product or two and a sum in f32, one rounding; alpha = 1 leaves a exactly as it is. */
+ * NUMERICS  one product or two and a sum in f32, one rounding; alpha = 1 leaves a exactly as it
+ *           is. */
 #define DTYPE fp32
 #define W     1
 #include "common/vec.cuh"

@@ -8,7 +8,8 @@
  * MAP       LANES threads a row (8, 16, 32 of a warp, up to 2048 columns of bf16; or the whole
  *           block), VECS pieces of W elements a thread, ROWS neighbouring rows at once, THREADS a
  *           block.
- * MOVEMENT  x (+ add) ──16 B/thread──▶ registers, packed ─sum─▶ shuffle (▶ smem ▶ barrier) ─▶ mean ─sum of squares about it─▶ rstd ──▶ y, sum
+ * MOVEMENT  x (+ add) ──16 B/thread──▶ registers, packed ─sum─▶ shuffle (▶ smem ▶ barrier) ─▶
+ *               mean ─sum of squares about it─▶ rstd ──▶ y, sum
  *           Packed rows are unpacked anew for each use: it costs one operation an element and
  *           halves the registers, so that twice the bytes are under way.
  * BOUND     bytes an element (bf16): 4, with add and sum 8. 8192 x 4096: 45, 89 us at 3.0 TB/s.

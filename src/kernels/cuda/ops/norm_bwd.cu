@@ -6,7 +6,8 @@
  * MAP       resident blocks: one walks turns blockIdx, blockIdx + grid, .. of THREADS / LANES *
  *           ROWS rows and keeps the columns' sums in registers; col_sum.cu adds the blocks' sums in
  *           order.
- * MOVEMENT  x, dy (and dx) ──cp.async, DEPTH turns ahead──▶ smem ─▶ two sums a row ─▶ shuffle (▶ smem ▶ barrier) ─▶ x, dy again from smem ─▶ dx
+ * MOVEMENT  x, dy (and dx) ──cp.async, DEPTH turns ahead──▶ smem ─▶ two sums a row ─▶
+ *               shuffle (▶ smem ▶ barrier) ─▶ x, dy again from smem ─▶ dx
  *           A thread reads the 16 bytes that it copied itself, so that the ring needs no barrier;
  *           what is under way costs no registers. rstd and mean of the next turn are loaded a turn
  *           ahead, too. DEPTH 0 (W = 1): everything is read where it lies, when it is needed.

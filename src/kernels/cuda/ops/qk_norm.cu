@@ -9,8 +9,10 @@
  *           blocks, the first q_blocks of them walk over q's heads and the others over k's, so that
  *           a thread keeps one gain and the sums of one gain's gradient; col_sum.cu adds the
  *           blocks' sums in order.
- * MOVEMENT  forward   x ──2 x 16 B──▶ registers ─sum of squares─▶ shuffle ─▶ norm ─▶ rotate with table[position] (L2: H heads share it) ──▶ y
- *           backward  x, dy ──cp.async, DEPTH turns ahead──▶ smem ─▶ rotate back ─▶ sum ─▶ shuffle ─▶ dx
+ * MOVEMENT  forward   x ──2 x 16 B──▶ registers ─sum of squares─▶ shuffle ─▶ norm ─▶
+ *                         rotate with table[position] (L2: H heads share it) ──▶ y
+ *           backward  x, dy ──cp.async, DEPTH turns ahead──▶ smem ─▶ rotate back ─▶ sum ─▶
+ *                         shuffle ─▶ dx
  *           A thread reads the 16 bytes that it copied itself, so that the ring needs no barrier;
  *           rstd and position come a turn ahead.
  * BOUND     bytes an element (bf16): 4, backward 6; norm and rotation apart took 8 and 10.

@@ -7,8 +7,11 @@
  *           beside each other, so 64 threads read 1 KB of a row. cast_tile (the rest): 256 threads,
  *           a tile of 128 x 128; a thread holds 8 columns of 8 rows.
  * MOVEMENT
- *     HBM  x ──16 B a thread──▶ registers ──max over 16 lanes (row), the tile (block), 128 rows through smem (row of t)──▶ scale
- *             y: 8 bytes a thread ──▶ HBM          t: 8 bytes ──▶ smem tile, 16 bytes further every 16 rows ──4 x 4 bytes turned in registers──▶ 16 bytes ──▶ HBM
+ *     HBM  x ──16 B a thread──▶ registers ──max over 16 lanes (row), the tile (block), 128 rows
+ *             through smem (row of t)──▶ scale
+ *             y: 8 bytes a thread ──▶ HBM
+ *             t: 8 bytes ──▶ smem tile, 16 bytes further every 16 rows ──4 x 4 bytes transposed in
+ *             registers──▶ 16 bytes ──▶ HBM
  * BOUND     3 bytes an element of BF16, 4 with the transpose: 16384 x 8192: 403 MB, 134 us at 3.0
  *           TB/s.
  * TENSOR    amax_parts leaves a largest magnitude a block in scratch; every block of cast_tile

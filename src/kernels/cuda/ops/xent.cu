@@ -6,7 +6,8 @@
  * MAP       1024 threads a row; pieces of W.
  * MOVEMENT
  *     pass 1  row HBM ──16 B/thread──▶ running max and sum of exponentials (online) ─▶ block: lse
- *     pass 2  row, now from L2 (two rows an SM at V = 50k: 26 MB of 50) ──▶ softmax - onehot ──▶ row HBM
+ *     pass 2  row, now from L2 (two rows an SM at V = 50k: 26 MB of 50) ──▶ softmax - onehot ──▶
+ *                 row HBM
  * BOUND     4 bytes a logit (bf16) with gradient, 2 without. 8192 x 50304: 549 us at 3.0 TB/s.
  * NUMERICS  fp32; the maximum is subtracted before the exponential; fixed order of sums.
  *           SOFTCAP 1: logits pass through softcap * tanh(x / softcap) first. WEIGHTS 1: weights

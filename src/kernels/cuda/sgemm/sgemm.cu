@@ -4,16 +4,17 @@
  * SHAPES    a (m, k), b (k, n), c (m, n), row-major with row strides lda, ldb, ldc; any sizes. With
  *           beta 0, c is not read.
  * CONSTANTS A lane holds TM x TN sums, a warp is LANES_M x (32 / LANES_M) lanes, a block WARPS_M x
- * WARPS_N warps, tile BM x BN; K goes
- *           in stages of BK = 32, STAGES of them in shared memory, UNROLL quads of steps a turn of
- *           the loop. COPY: 0 copy engine (needs lda, ldb multiples of 4 and 16-byte aligned bases;
- *           sm_90), 1 cp.async of 16 bytes (the same alignment, sm_80), 2 cp.async of 4 bytes
- *           (anything). CLUSTER x PARTS blocks share a tile's K (at least so many stages of it):
- *           PARTS clusters of CLUSTER blocks each (CLUSTER > 1 needs COPY 0).
+ *           WARPS_N warps, tile BM x BN; K goes in stages of BK = 32, STAGES of them in shared
+ *           memory, UNROLL quads of steps a turn of the loop. COPY: 0 copy engine (needs lda, ldb
+ *           multiples of 4 and 16-byte aligned bases; sm_90), 1 cp.async of 16 bytes (the same
+ *           alignment, sm_80), 2 cp.async of 4 bytes (anything). CLUSTER x PARTS blocks share a
+ *           tile's K (at least so many stages of it): PARTS clusters of CLUSTER blocks each
+ *           (CLUSTER > 1 needs COPY 0).
  * MOVEMENT
- *     A  HBM ──one box 32 x BM──▶ smem [BM][32], 16-byte chunks XOR-swizzled by row ──LDS.128: 4 k of one row──▶ a[TM]
+ *     A  HBM ──one box 32 x BM──▶ smem [BM][32], 16-byte chunks XOR-swizzled by row
+ *                                               ──LDS.128: 4 k of one row──▶ a[TM]
  *     B  HBM ──one box BN x 32──▶ smem [32][BN] ──LDS.128: 4 columns of one k──▶ b[2][TN / 4]
- *                                     a[i].k x b[j] ──▶ sum[i][j]: 4 TM TN multiply-adds from TM + TN 16-byte reads
+ *        a[i].k x b[j] ──▶ sum[i][j]: 4 TM TN multiply-adds from TM + TN 16-byte reads
  *           A is NOT transposed: a lane reads four k of a row at once and uses them in four steps.
  *           So nothing but multiply-adds and 16-byte reads is left in the loop; the copy engine
  *           does the rest.

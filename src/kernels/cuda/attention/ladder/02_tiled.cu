@@ -6,7 +6,8 @@
  * MAP       256 threads, 64 queries of a head; a thread owns 4 rows x 4 keys of the scores and 4
  *           rows x D / 16 columns of O.
  * MOVEMENT
- *     Q (64, D), K block (64, D), V block (64, D) ──▶ smem as f32 ──▶ S in registers ─ mask, running maximum, exp2 ─▶ P in smem ──▶ O in registers
+ *     Q (64, D), K block (64, D), V block (64, D) ──▶ smem as f32 ──▶ S in registers
+ *         ─ mask, running maximum, exp2 ─▶ P in smem ──▶ O in registers
  *     Row r's 16 threads share its maximum and sum by shuffles. Rows are padded by 4 floats:
  *     threads of a warp read 2 rows of Q (broadcast) and 16 rows of K, 4 banks apart.
  * BOUND     f32 multiply-adds: 2 x 128 a clock and SM, 67 TFLOP/s, and one read of shared memory

@@ -6,7 +6,8 @@
  *           the tiles' barriers: a row of scores lies in four threads.
  * MOVEMENT
  *     Q (128, D) ──cp.async──▶ smem ──ldmatrix──▶ fragments, once
- *     K, V blocks (64, D), two of each under way ──cp.async──▶ smem ──ldmatrix (V turned)──▶ fragments ──mma.sync──▶ S ─ softmax ─▶ P ──mma.sync──▶ O
+ *     K, V blocks (64, D), two of each under way ──cp.async──▶ smem ──ldmatrix (V: .trans)──▶
+ *         fragments ──mma.sync──▶ S ─ softmax ─▶ P ──mma.sync──▶ O
  *     The sums of one product have the layout of the next one's left operand: P is packed to 16
  *     bits where it stands.
  * BOUND     mma.sync at about 62 % of Hopper's tensor cores, and exponentials that nothing hides:

@@ -5,7 +5,8 @@
  * MAP       256 threads, a tile of 128 x 128 of C: 2 x 4 warps of 64 x 32 sums, 64 registers a
  *           thread.
  * MOVEMENT
- *     HBM/L2 ──cp.async, 16 bytes a thread──▶ ring of 3 stages (A 128 x 64, B 128 x 64) ──ldmatrix──▶ fragments ──mma.sync──▶ sums
+ *     HBM/L2 ──cp.async, 16 bytes a thread──▶ ring of 3 stages (A 128 x 64, B 128 x 64)
+ *         ──ldmatrix──▶ fragments ──mma.sync──▶ sums
  *     The 16-byte piece p of a row goes to place p ^ (row % 8): so both the eight pieces of a row
  *     (writing) and one piece of eight rows (ldmatrix) lie in different banks.
  * BOUND     a 64 x 32 warp tile reads (64 + 32) x 16 x 2 bytes for 64 x 32 x 16 products: 2 KB a

@@ -5,7 +5,8 @@
  * MAP       128 threads, a tile of 128 x 128: two products of 64 rows, 128 registers of sums a
  *           thread.
  * MOVEMENT
- *     HBM/L2 ──TMA, 128-byte swizzle, one thread──▶ one stage (A 128 x 64, B 128 x 64) ──wgmma──▶ sums ──▶ HBM
+ *     HBM/L2 ──TMA, 128-byte swizzle, one thread──▶ one stage (A 128 x 64, B 128 x 64)
+ *         ──wgmma──▶ sums ──▶ HBM
  *     mbarrier: armed with the bytes under way, passed when they are there. No thread computes an
  *     address of an operand.
  * BOUND     nothing overlaps: a stage's copy takes longer than its 8 products of 128 clocks, and
