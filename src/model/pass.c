@@ -352,9 +352,7 @@ void lt_pass_close(lt_pass *p) {
         (void)!p->exec.backend->sync(p->exec.queue);
     }
     for (int i = 0; i < p->n_shapes; i++) {
-        if (p->graphs[i].graph != NULL) {
-            p->exec.backend->graph_close(p->exec.device, p->graphs[i].graph);
-        }
+        lt_pass_recorded_close(p, &p->graphs[i]);
     }
     lt_stage_close(&p->stage);
     lt_arena_release(&p->activations, p->exec.device);

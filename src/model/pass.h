@@ -22,12 +22,14 @@ typedef enum { LT_FP8_NONE, LT_FP8_BLOCKWISE, LT_FP8_TENSORWISE } lt_fp8_recipe;
  * enter is called before a unit's weights, its gradients or both are used, and leave afterwards,
  * when its gradients are complete for this batch. Other units may be entered in between. With a
  * tied embedding, unit 0 is entered twice, by the head and by the embedding, and its gradients are
- * left once. */
+ * left once. Only calls about something in `enters` or `leaves` are made: each of them ends a piece
+ * of a recorded pass. */
 enum { LT_UNIT_WEIGHTS = 1, LT_UNIT_GRADIENTS = 2 };
 typedef struct {
     void *of;
     lt_err (*enter)(void *of, int unit, unsigned what);
     lt_err (*leave)(void *of, int unit, unsigned what);
+    unsigned enters, leaves; /* LT_UNIT_*: what the callbacks do something about. */
 } lt_pass_units;
 
 /* How the ranks of a group divide the tokens of each sequence (context.h). */
@@ -146,7 +148,8 @@ LT_MUST_USE lt_err lt_pass_train(lt_pass *p, const lt_pass_batch *b, float grad_
  *                                     last collect
  *
  * From its second batch of a shape (and scale, and first of a step or not) on, a pass on a backend
- * with graphs runs a recorded graph of everything between the batch and the gradients. */
+ * with graphs runs a recorded graph of everything between the batch and the gradients; with
+ * callbacks, graphs of the pieces between them. */
 #define LT_PASS_AHEAD 2
 LT_MUST_USE lt_err lt_pass_stage(lt_pass *p, const lt_pass_batch *b);
 int lt_pass_staged(const lt_pass *p); /* Batches staged and not yet trained on. */
@@ -208,7 +211,8 @@ const lt_param_buffer *lt_pass_gradients(const lt_pass *p);
 /* Start new gradients with the next batch: results of products are stored, not added, and the rest
  * is zeroed first. Until then the old gradients remain. */
 LT_MUST_USE lt_err lt_pass_zero_gradients(lt_pass *p);
-/* Set the callbacks; units NULL: none. A pass with callbacks records no graphs. */
+/* Set the callbacks, before the first batch; units NULL: none. A recorded pass calls them as one
+ * that is not recorded does. */
 void lt_pass_tell_units(lt_pass *p, const lt_pass_units *units);
 /* gradients_elsewhere: set the memory of a unit's gradients, NULL: none. Gradients that a batch
  * does not store are zeroed: at once with `clear`, else at the start of the next batch. */
@@ -217,7 +221,7 @@ LT_MUST_USE lt_err lt_pass_bring_gradients(lt_pass *p, int unit, float *base, bo
  * each layer, for the caller to fill; NULL: the model has none, or F32 weights. */
 float *lt_pass_f32(lt_pass *p);
 struct lt_queue *lt_pass_queue(const lt_pass *p); /* The queue on which gradients are computed. */
-int64_t lt_pass_graphs(const lt_pass *p);         /* Recorded so far. */
+int64_t lt_pass_graphs(const lt_pass *p);         /* Recorded so far: every piece is one. */
 
 /* Time, calls and minimum work of each op, and of the collectives of tp (LT_TIMED_* of exec.h),
  * since open or the last watch. An asynchronous backend is timed only while watched, without

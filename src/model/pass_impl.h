@@ -14,13 +14,22 @@
 
 #define LT_PASS_MAX_GRAPHS 32 /* Shapes of a run, fresh and not: a ramp has a few. */
 
+/* A graph, and the callback behind it. */
+typedef struct {
+    lt_graph *graph; /* NULL: nothing stands between the two callbacks. */
+    lt_err (*tell)(void *of, int unit, unsigned what); /* NULL: the pass ends here. */
+    int unit;
+    unsigned what;
+} lt_pass_piece;
+
 /* A training pass of one shape; recorded at its second use, when nothing compiles or grows any
  * more. */
 typedef struct {
     int64_t batch, seq;
     bool has_documents, has_weights, fresh;
     float grad_scale;
-    lt_graph *graph;
+    lt_pass_piece *pieces; /* (n_pieces) */
+    int n_pieces, room;
 } lt_pass_recorded;
 
 struct lt_pass {
@@ -42,7 +51,8 @@ struct lt_pass {
     lt_pass_recorded graphs[LT_PASS_MAX_GRAPHS];
     int n_shapes;
     int64_t n_graphs;
-    const lt_pass_units *units; /* NULL: no callbacks. */
+    lt_pass_recorded *recording; /* NULL: what is queued runs at once. */
+    const lt_pass_units *units;  /* NULL: no callbacks. */
     bool zero_due; /* Nothing has been added to the gradients since lt_pass_zero_gradients. */
     /* (n_layers + 1), the last the head's: products of this unit have been stored since then, and
      * are added to from now on. */
@@ -61,12 +71,10 @@ void lt_pass_shape_set(lt_pass *p, int set, int64_t batch, int64_t seq, bool has
 lt_err lt_pass_forward_all(lt_pass *p, int set, bool train);
 lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale);
 
-static inline lt_err lt_pass_enter(const lt_pass *p, int unit, unsigned what) {
-    return p->units != NULL ? p->units->enter(p->units->of, unit, what) : LT_OK;
-}
-static inline lt_err lt_pass_leave(const lt_pass *p, int unit, unsigned what) {
-    return p->units != NULL ? p->units->leave(p->units->of, unit, what) : LT_OK;
-}
+/* pass_train.c. The callbacks; of a pass that is being recorded, between two pieces. */
+lt_err lt_pass_enter(lt_pass *p, int unit, unsigned what);
+lt_err lt_pass_leave(lt_pass *p, int unit, unsigned what);
+void lt_pass_recorded_close(lt_pass *p, lt_pass_recorded *r);
 
 static inline lt_layer_acts *lt_pass_layer(const lt_pass *p, int set, int layer) {
     LT_ASSERT(layer >= p->first && layer < p->end);

@@ -1,7 +1,18 @@
 /* pass_train.c: training batches that are staged, queued and collected (pass.h), each as a recorded
- * graph from its second time on. */
+ * graph from its second time on.
+ *
+ * Callbacks queue transfers between ranks, which no graph holds: each transfer has its deadline and
+ * its record, and other processes take part in it. So a callback ends a piece, and a pass with
+ * callbacks is recorded as the pieces between them:
+ *
+ *     begin ─ ops ─ end, launch ─ callback ─ begin ─ ops ─ end, launch ─ callback ─ ...
+ *
+ * Recording runs the pass, too, because each piece is launched before the callback behind it. From
+ * then on the pass is a list of graphs and callbacks. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "model/pass_impl.h"
 
 lt_err lt_pass_stage(lt_pass *p, const lt_pass_batch *b) {
@@ -18,6 +29,13 @@ bool lt_pass_full(const lt_pass *p) {
     return lt_stage_full(&p->stage);
 }
 
+/* Do ranks exchange something inside the blocks, where no callback tells of it? */
+static bool has_inner_ranks(const lt_pass *p) {
+    const lt_pass_options *o = &p->options;
+    return lt_pass_n_tp(o) > 1 || lt_pass_n_ep(o) > 1 ||
+           (o->context.group != NULL && lt_group_size(o->context.group) > 1);
+}
+
 /* A recorded pass either stores all gradients or adds to all. */
 static bool can_record(const lt_pass *p) {
     bool same = true;
@@ -25,7 +43,7 @@ static bool can_record(const lt_pass *p) {
         same = same && p->stored[i] == !p->zero_due;
     }
     return same && p->exec.backend->graph_begin != NULL && !p->options.eager &&
-           p->exec.watch == NULL && p->units == NULL;
+           p->exec.watch == NULL && !has_inner_ranks(p);
 }
 
 /* The entry of this shape; *is_new: seen for the first time. NULL: no room for more. */
@@ -47,14 +65,103 @@ static lt_pass_recorded *find_shape(lt_pass *p, const lt_pass_recorded *shape, b
     return &p->graphs[p->n_shapes++];
 }
 
+void lt_pass_recorded_close(lt_pass *p, lt_pass_recorded *r) {
+    for (int i = 0; i < r->n_pieces; i++) {
+        p->exec.backend->graph_close(p->exec.device, r->pieces[i].graph);
+    }
+    free(r->pieces);
+    r->pieces = NULL;
+    r->n_pieces = r->room = 0;
+}
+
+/* Room for one more piece; its graph is the caller's to fill in. */
+static lt_err add_piece(lt_pass_recorded *shape, lt_pass_piece **out) {
+    if (shape->n_pieces == shape->room) {
+        const int room = 2 * shape->room + 8;
+        lt_pass_piece *grown = realloc(shape->pieces, (size_t)room * sizeof *grown);
+        if (grown == NULL) {
+            LT_FAIL(LT_ERR_OOM, "recording of %d pieces", room);
+        }
+        shape->pieces = grown;
+        shape->room = room;
+    }
+    *out = &shape->pieces[shape->n_pieces];
+    return LT_OK;
+}
+
+static lt_err run_piece(lt_pass *p, const lt_pass_piece *piece) {
+    const lt_exec *r = &p->exec;
+    LT_TRY(r->backend->graph_launch(r->queue, piece->graph));
+    return piece->tell != NULL ? piece->tell(p->units->of, piece->unit, piece->what) : LT_OK;
+}
+
+/* The piece that is being recorded ends here. */
+static lt_err end_piece(lt_pass *p, lt_pass_piece how) {
+    const lt_exec *r = &p->exec;
+    lt_pass_recorded *shape = p->recording;
+    lt_pass_piece *piece = NULL;
+    const lt_err err = add_piece(shape, &piece);
+    LT_TRY(r->backend->graph_end(r->queue, &how.graph));
+    if (err != LT_OK) {
+        r->backend->graph_close(r->device, how.graph);
+        return err;
+    }
+    *piece = how;
+    shape->n_pieces++;
+    p->n_graphs += how.graph != NULL;
+    return run_piece(p, piece);
+}
+
+static lt_err tell(lt_pass *p, lt_err (*call)(void *, int, unsigned), int unit, unsigned what) {
+    lt_pass_recorded *shape = p->recording;
+    lt_err err;
+    if (shape == NULL) {
+        return call(p->units->of, unit, what);
+    }
+    err = end_piece(p, (lt_pass_piece){.tell = call, .unit = unit, .what = what});
+    p->recording = NULL; /* No piece is begun. */
+    LT_TRY(err);
+    LT_TRY(p->exec.backend->graph_begin(p->exec.queue));
+    p->recording = shape;
+    return LT_OK;
+}
+
+lt_err lt_pass_enter(lt_pass *p, int unit, unsigned what) {
+    return p->units != NULL && (what & p->units->enters) != 0 ? tell(p, p->units->enter, unit, what)
+                                                              : LT_OK;
+}
+
+lt_err lt_pass_leave(lt_pass *p, int unit, unsigned what) {
+    return p->units != NULL && (what & p->units->leaves) != 0 ? tell(p, p->units->leave, unit, what)
+                                                              : LT_OK;
+}
+
+/* Run the pass and keep its pieces. */
 static lt_err record(lt_pass *p, lt_pass_recorded *shape) {
     const lt_exec *r = &p->exec;
-    lt_err err, ended;
+    lt_graph *unfinished = NULL;
+    lt_err err;
     LT_TRY(r->backend->graph_begin(r->queue));
+    p->recording = shape;
     err = lt_pass_compute(p, NULL, shape->grad_scale);
-    ended = r->backend->graph_end(r->queue, &shape->graph);
-    p->n_graphs += err == LT_OK && ended == LT_OK;
-    return err != LT_OK ? err : ended;
+    if (err == LT_OK) {
+        err = end_piece(p, (lt_pass_piece){.tell = NULL});
+    } else if (p->recording != NULL) {
+        (void)!r->backend->graph_end(r->queue, &unfinished);
+        r->backend->graph_close(r->device, unfinished);
+    }
+    p->recording = NULL;
+    if (err != LT_OK) {
+        lt_pass_recorded_close(p, shape);
+    }
+    return err;
+}
+
+static lt_err replay(lt_pass *p, const lt_pass_recorded *shape) {
+    for (int i = 0; i < shape->n_pieces; i++) {
+        LT_TRY(run_piece(p, &shape->pieces[i]));
+    }
+    return LT_OK;
 }
 
 /* What lt_pass_compute leaves, when a graph has done it. */
@@ -90,10 +197,7 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
         LT_TRY(lt_pass_compute(
             p, r->backend->graph_begin != NULL ? NULL : slot->ids[LT_STAGE_LABELS], grad_scale));
     } else {
-        if (shape->graph == NULL) {
-            LT_TRY(record(p, shape));
-        }
-        LT_TRY(r->backend->graph_launch(r->queue, shape->graph));
+        LT_TRY(shape->n_pieces == 0 ? record(p, shape) : replay(p, shape));
         mark_stored(p);
     }
     return lt_stage_fetch(&p->stage, r, &p->sets[0].batch);

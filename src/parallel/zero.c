@@ -386,11 +386,16 @@ static void point_into_pass(lt_zero *z) {
 
 lt_err lt_zero_open(lt_zero *z, const lt_shards *s, lt_model *model, lt_model *trained,
                     const lt_param_buffer *gradients, lt_pass *const *passes, int n_passes) {
+    const unsigned all = LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS;
     const size_t n_units = (size_t)model->table.n_units;
     lt_arena a = {0};
     LT_ASSERT(n_passes >= 1 && n_passes <= LT_MAX_LAYERS && (s->level < 2 || n_passes == 1));
     *z = (lt_zero){.shards = s, .model = model, .trained = trained, .whole = gradients};
-    z->units = (lt_pass_units){z, enter, leave};
+    z->units = (lt_pass_units){z, enter, leave,
+                               s->level > 1   ? all
+                               : s->level > 0 ? LT_UNIT_WEIGHTS
+                                              : 0,
+                               s->level == 3 ? all : LT_UNIT_GRADIENTS};
     z->n_passes = n_passes;
     for (int i = 0; i < n_passes; i++) {
         z->passes[i] = passes[i];

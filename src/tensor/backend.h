@@ -52,8 +52,9 @@ typedef struct lt_backend {
     lt_err (*order)(lt_queue *after, lt_queue *before);
     /* Between begin and end, ops, zero, zero_pieces and copy are recorded instead of run;
      * transfers, waits and allocations are not allowed. Launch queues them all with the recorded
-     * pointers and numbers. NULL: this backend has no graphs. The caller must end a begun graph
-     * even after a failure. */
+     * pointers and numbers. Where nothing was recorded, the graph is NULL, and launch queues
+     * nothing. NULL: this backend has no graphs. The caller must end a begun graph even after a
+     * failure. */
     lt_err (*graph_begin)(lt_queue *q);
     lt_err (*graph_end)(lt_queue *q, lt_graph **out);
     lt_err (*graph_launch)(lt_queue *q, lt_graph *g);

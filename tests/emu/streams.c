@@ -477,6 +477,10 @@ EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigne
     *out = e;
     return 0;
 }
+EXPORT CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *nodes, size_t *n) {
+    *n = (size_t)g->n_nodes;
+    return nodes == NULL ? 0 : NOT_SUPPORTED;
+}
 EXPORT CUresult cuGraphDestroy(CUgraph g) {
     graph_leave(g);
     return 0;

@@ -26,6 +26,7 @@ typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUtensorMap_st {
     _Alignas(128) uint64_t opaque[16];
@@ -145,6 +146,7 @@ enum {
     X(cuEventElapsedTime, "cuEventElapsedTime", (float *, CUevent, CUevent))                       \
     X(cuGraphInstantiate, "cuGraphInstantiateWithFlags",                                           \
       (CUgraphExec *, CUgraph, unsigned long long))                                                \
+    X(cuGraphGetNodes, "cuGraphGetNodes", (CUgraph, CUgraphNode *, size_t *))                      \
     X(cuGraphDestroy, "cuGraphDestroy", (CUgraph))                                                 \
     X(cuGraphExecDestroy, "cuGraphExecDestroy", (CUgraphExec))                                     \
     X(cuGraphLaunch, "cuGraphLaunch", (CUgraphExec, CUstream))                                     \

@@ -376,16 +376,25 @@ lt_err lt_cuda_capture_begin(lt_cuda *c, CUstream s) {
 
 lt_err lt_cuda_capture_end(lt_cuda *c, CUstream s, CUgraphExec *out) {
     CUgraph g = NULL;
+    size_t n_nodes = 0;
     lt_err err;
+    *out = NULL;
     LT_TRY(lt_cuda_make_current(c));
     LT_TRY(lt_cu_check(c->cu->cuStreamEndCapture(s, &g), "GPU %d: end capture", c->info.index));
-    err = lt_cu_check(c->cu->cuGraphInstantiate(out, g, 0), "GPU %d: instantiate graph",
+    err = lt_cu_check(c->cu->cuGraphGetNodes(g, NULL, &n_nodes), "GPU %d: size of graph",
                       c->info.index);
+    if (err == LT_OK && n_nodes > 0) {
+        err = lt_cu_check(c->cu->cuGraphInstantiate(out, g, 0), "GPU %d: instantiate graph",
+                          c->info.index);
+    }
     (void)c->cu->cuGraphDestroy(g);
     return err;
 }
 
 lt_err lt_cuda_graph_launch(lt_cuda *c, CUgraphExec g, CUstream s) {
+    if (g == NULL) {
+        return LT_OK;
+    }
     LT_TRY(lt_cuda_make_current(c));
     return lt_cu_check(c->cu->cuGraphLaunch(g, s), "GPU %d: launch graph", c->info.index);
 }

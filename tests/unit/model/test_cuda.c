@@ -1,6 +1,6 @@
 /* Every family on a GPU, where there is one: losses and gradients against the goldens (Hugging Face
  * transformers in float64), the same bits twice, the same bits for every level of recompute, eager
- * and as a recorded graph; in BF16 near the CPU's BF16.
+ * and as a recorded graph, whole or in pieces between callbacks; in BF16 near the CPU's BF16.
  *
  * Tolerances, relative to the largest element of a tensor. F32: as on the CPU (test_golden.c),
  * doubled, since sums run in other orders. BF16 is measured against the CPU's BF16: on an H100 its
@@ -219,8 +219,93 @@ static void rope(void **state) {
     }
 }
 
+/* ---- Callbacks ---- */
+
+typedef struct {
+    lt_pass *pass;
+    const lt_model *model;
+    float *copies; /* Of each unit's gradients, on the device, as they are when the unit is left. */
+    char calls[512];
+} told;
+
+static lt_err enter_unit(void *of, int unit, unsigned what) {
+    told *t = of;
+    const size_t at = strlen(t->calls);
+    (void)snprintf(t->calls + at, sizeof t->calls - at, "+%d:%u ", unit, what);
+    return LT_OK;
+}
+
+static lt_err leave_unit(void *of, int unit, unsigned what) {
+    told *t = of;
+    const lt_param_buffer *g = lt_pass_gradients(t->pass);
+    const size_t at = strlen(t->calls);
+    (void)snprintf(t->calls + at, sizeof t->calls - at, "-%d:%u ", unit, what);
+    return t->model->backend->copy(
+        lt_pass_queue(t->pass), t->copies + ((float *)g->base[unit] - lt_param_floats(g)),
+        g->base[unit], (size_t)t->model->table.units[unit].n_elements * sizeof(float));
+}
+
+/* Three passes with callbacks; the third is a replay unless eager. *calls: of the third. */
+static float *told_gradients(const golden *g, lt_model *m, bool eager, char *calls) {
+    const size_t bytes = (size_t)m->table.n_elements * sizeof(float);
+    const lt_pass_options o = {
+        .batch = g->batch.batch, .seq = g->batch.seq, .train = true, .eager = eager};
+    told t = {.model = m};
+    const lt_pass_units units = {&t, enter_unit, leave_unit, LT_UNIT_WEIGHTS, LT_UNIT_GRADIENTS};
+    float *out = malloc(bytes), *copies = malloc(bytes);
+    void *data = NULL;
+    lt_pass_result r;
+    must(m->backend->alloc(m->device, &data, bytes, "copies"), g->name);
+    t.copies = data;
+    must(lt_pass_open(&t.pass, m, &o), g->name);
+    lt_pass_tell_units(t.pass, &units);
+    for (int i = 0; i < 3; i++) {
+        t.calls[0] = '\0';
+        must(lt_pass_zero_gradients(t.pass), g->name);
+        must(lt_pass_train(t.pass, &g->batch, 1.0f, &r), g->name);
+    }
+    must(lt_model_download(m, out, lt_param_floats(lt_pass_gradients(t.pass)), bytes), g->name);
+    must(lt_model_download(m, copies, t.copies, bytes), g->name);
+    if (memcmp(out, copies, bytes) != 0) {
+        fail_msg("%s, %s: a unit was left before its gradients were complete", g->name,
+                 eager ? "eager" : "recorded");
+    }
+    /* A piece before each unit that is entered, and behind each that is left. */
+    assert_true(eager ? lt_pass_graphs(t.pass) == 0 : lt_pass_graphs(t.pass) >= m->table.n_units);
+    (void)snprintf(calls, sizeof t.calls, "%s", t.calls);
+    lt_pass_close(t.pass);
+    m->backend->release(m->device, data, bytes);
+    free(copies);
+    return out;
+}
+
+/* A pass with callbacks is recorded in pieces: each call has the work before it done, in the order
+ * of a pass that is not recorded, and the gradients have the same bits. gpt2 has a tied
+ * embedding. */
+static void pieces(void **state) {
+    static const char *const names[] = {"gpt2", "llama3"};
+    (void)state;
+    if (gpu == NULL) {
+        skip();
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char calls[2][sizeof((told *)0)->calls];
+        golden g;
+        golden_open(&g, names[i], lt_backend_cpu(), LT_F32);
+        lt_model *m = open_on(names[i], "", gpu, LT_BF16);
+        float *eager = told_gradients(&g, m, true, calls[0]),
+              *recorded = told_gradients(&g, m, false, calls[1]);
+        assert_memory_equal(eager, recorded, (size_t)m->table.n_elements * sizeof(float));
+        assert_string_equal(calls[0], calls[1]);
+        free(eager);
+        free(recorded);
+        lt_model_close(m);
+        golden_close(&g);
+    }
+}
+
 int main(void) {
-    struct CMUnitTest tests[N_GOLDEN_CASES + 2];
+    struct CMUnitTest tests[N_GOLDEN_CASES + 3];
     gpu = gpu_backend();
     if (gpu == NULL) {
         printf("# no GPU: %s\n", lt_error_message());
@@ -232,5 +317,6 @@ int main(void) {
     }
     tests[N_GOLDEN_CASES] = (struct CMUnitTest)cmocka_unit_test(session);
     tests[N_GOLDEN_CASES + 1] = (struct CMUnitTest)cmocka_unit_test(rope);
+    tests[N_GOLDEN_CASES + 2] = (struct CMUnitTest)cmocka_unit_test(pieces);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
