@@ -278,8 +278,8 @@ static void refused(const lt_model_spec *spec, const char *words) {
     lt_model_close(m);
 }
 
-/* Put an array of 24 bytes of values in place of the period of gemma3's windows: the file is 32 bytes
- * longer, so that its tensors stay aligned. */
+/* Put an array of 24 bytes of values in place of the period of gemma3's windows: the file is 32
+ * bytes longer, so that its tensors stay aligned. */
 static void write_window_flags(const char *path, lt_gguf_type elem, uint64_t n,
                                const char flags[24]) {
     static const char key[] = "gemma3.attention.sliding_window_pattern";
