@@ -3,6 +3,7 @@
 usage: plan_report.py LATEEN"""
 import json
 import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ NODES, PER_NODE_DAY, WRITE_GBPS, READ_GBPS, PRICE, PUE = 128, 3.25e-3, 1090, 119
 RESTART_S, PEAK_TFLOPS, POWER_W, HOST_W = 180 + 120 + 60 + 180, 989, 560, 120
 GPUS, TOKENS, BATCH, GIVEN_TP = 512, 100e9, 4 << 20, 8
 PARTS = ("gemm", "attention", "elementwise", "launch", "tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "bubble", "optimizer", "data", "straggler")
+INTERVALS = {"1 min": 60, "5 min": 300, "15 min": 900, "1 h": 3600, "3 h": 10800, "12 h": 43200, "1 day": 86400}
 KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "margin")
 
 
@@ -83,6 +85,7 @@ def what_ifs():
         near(f"what if: {w['change']}", w["speedup"], best / w["step_s"])
     tap.check("what ifs: only when asked for", len(p["what_if"]) >= 5 and not plan()["what_if"], p["what_if"])
     few = 20 * PARAMS
+    tap.check("each warning says something", all(len(w) > 20 for w in p["warnings"]) and len(set(p["warnings"])) == len(p["warnings"]), p["warnings"])
     tap.check("warning: fewer tokens than 20 a parameter", any(f"(20 a parameter: {few:.3g})" in w for w in p["warnings"]), p["warnings"])
 
 
@@ -112,7 +115,31 @@ def schedules():
     tap.check("schedule 1f1b: has no chunks", "schedule 1f1b has one chunk a rank; 2 were asked for" in why, why)
 
 
+def picture():
+    """The report's curve of goodput: Daly's efficiency (2006, equation 20) at each interval, with the axes' scales taken from the labelled ticks."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan("--html", folder + "/r.html")
+        page = open(folder + "/r.html").read()
+    start = page.rindex("<svg", 0, page.index("goodput against checkpoint interval"))
+    svg = ElementTree.fromstring(page[start:page.index("</svg>", start) + 6].replace("&nbsp;", " "))
+    texts = {(e.text or ""): (float(e.get("x")), float(e.get("y"))) for e in svg.iter() if e.tag.endswith("text")}
+    lines = [e for e in svg.iter() if e.tag.endswith("polyline")]
+    points = [tuple(map(float, at.split(","))) for at in lines[0].get("points").split()]
+    ticks = {k: v[0] for k, v in texts.items() if k in INTERVALS}
+    (one, at_one), (two, at_two) = [(math.log(INTERVALS[k]), x) for k, x in list(ticks.items())[:2]]
+    shares = sorted((v[1], float(k[:-2]) / 100) for k, v in texts.items() if re.fullmatch(r"\d+ %", k))
+    up = lambda y: shares[0][1] + (y - shares[0][0]) * (shares[-1][1] - shares[0][1]) / (shares[-1][0] - shares[0][0])
+    g, worst, inside = p["goodput"], 0.0, True
+    for x, y in points:
+        tau = math.exp(one + (x - at_one) * (two - one) / (at_two - at_one))
+        want = tau / g["mtbf_s"] / (math.exp(g["restart_s"] / g["mtbf_s"]) * (math.exp((tau + g["block_s"]) / g["mtbf_s"]) - 1))
+        worst = max(worst, abs(up(y - 0) - want))
+        inside = inside and shares[-1][1] - 0.05 <= want
+    tap.check("report: the curve of goodput is Daly's", len(points) > 60 and worst < 0.03, (len(points), worst, points[:3], ticks, shares))
+    tap.check("report: nothing is drawn below the axis", inside)
+
+
 p = plan("--top", 2, "--sensitivity")
-for test in (layouts, whole_run, failures, what_ifs, schedules):
+for test in (layouts, whole_run, failures, what_ifs, picture, schedules):
     tap.case(test)
 sys.exit(tap.end())

@@ -78,6 +78,11 @@ static void flop_conventions_agree_where_they_should(void **state) {
          lt_plan_model_flops(&m, LT_PLAN_FLOPS_MODEL_FULL, 2048), 0.01);
 }
 
+/* A model that is read, without its closing brace. */
+#define SMALL                                                                                      \
+    "{\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":4,"                       \
+    "\"intermediate_size\":8,\"vocab_size\":9,\"max_position_embeddings\":16"
+
 static void refuses(const char *text, const char *word) {
     char path[] = "/tmp/lateen_planXXXXXX";
     lt_plan_model m;
@@ -97,6 +102,14 @@ static void contradictions_are_named(void **state) {
     (void)state;
     refuses("[]", "object");
     refuses("{\"num_hidden_layers\": 4", "");
+    refuses(SMALL ",\"tie_word_embeddings\":3}", "'tie_word_embeddings' is not");
+    refuses(SMALL ",\"is_encoder_decoder\":1}", "'is_encoder_decoder' is not");
+    refuses(SMALL ",\"multi_query\":\"no\"}", "'multi_query' is not");
+    refuses(SMALL ",\"dropout\":\"no\"}", "'dropout' is not");
+    refuses(SMALL ",\"hidden_act\":3}", "'hidden_act' is not");
+    refuses(SMALL ",\"model_type\":3}", "'model_type' is not");
+    refuses(SMALL ",\"is_encoder_decoder\":true}", "decoders only");
+    refuses(SMALL ",\"model_type\":\"roberta\"}", "'roberta' is not a decoder");
     refuses("{\"num_hidden_layers\": 4}", "width");
     refuses("{\"num_hidden_layers\": \"four\"}", "num_hidden_layers");
     refuses("{\"model_type\": \"gpt2\", \"n_layer\": 12, \"n_embd\": 7720368541775808257}",

@@ -43,6 +43,22 @@ static void a_byte_order_mark_may_stand_before_a_quote(void **state) {
     lt_points_free(&p);
 }
 
+static void columns_are_bounded(void **state) {
+    char text[1024] = "model,gpu,gpus";
+    lt_points p;
+    (void)state;
+    for (int i = 3; i < 256; i++) {
+        strcat(text, ",");
+    }
+    strcat(text, "\n");
+    assert_int_equal(lt_points_parse(&p, text, strlen(text), "t.csv"), LT_OK);
+    assert_int_equal(p.n, 0);
+    lt_points_free(&p);
+    text[strlen(text) - 1] = ',';
+    assert_int_equal(lt_points_parse(&p, text, strlen(text), "t.csv"), LT_ERR_LIMIT);
+    assert_non_null(strstr(lt_error_message(), "t.csv:1: more than 256 columns"));
+}
+
 static void bad_csv_names_its_line(void **state) {
     static const struct {
         const char *text, *word;
@@ -215,6 +231,7 @@ static void shipped_fits_are_reproduced(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(csv_is_read_by_column_name),
                                        cmocka_unit_test(a_byte_order_mark_may_stand_before_a_quote),
+                                       cmocka_unit_test(columns_are_bounded),
                                        cmocka_unit_test(bad_csv_names_its_line),
                                        cmocka_unit_test(unknown_rows_are_left_out_with_reasons),
                                        cmocka_unit_test(kendall_counts_pairs),
