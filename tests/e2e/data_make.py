@@ -381,6 +381,16 @@ def tokenised():
 
 
 @tap.case
+def documented():
+    page = open("docs/data-make.md").read()
+    examples = re.findall(r"\(`lateen data make ([^`]*)`\):\n\n((?:    .*\n)+)", page)
+    tap.check("the examples of docs/data-make.md", {e[0].split()[0] for e in examples} == set(KINDS) and all(
+        json.loads(make(*command.split()))["text"] == re.sub("^    ", "", text, flags=re.M).rstrip("\n") for command, text in examples))
+    first = json.loads(make("arithmetic", "--seed", 1, "--first", 7, "--count", 1))
+    tap.check("a line has the members that the page shows", re.findall(r'"(\w+)":', page.split("## The kinds")[0]) == re.findall(r'"(\w+)":', json.dumps(first)))
+
+
+@tap.case
 def refused():
     for args, says, code in ((["make", "aritmetic"], "did you mean arithmetic", 1), (["make", "all", "--level", "0"], "levels 0 to 0", 1),
                              (["make", "all", "--level", "4-2"], "levels 4 to 2", 1), (["make", "all", "--level", "two"], "neither a level nor a range", 1),

@@ -66,6 +66,32 @@ static bool boxed(const char *text, size_t from, size_t n, size_t *begin, size_t
     }
 }
 
+/* From text[at] to the end of the line, or the next line where nothing else stands on this one. */
+static void rest_of_line(const char *text, size_t at, size_t n, size_t *begin, size_t *end) {
+    static const char around[] = " \t\r\n*_";
+    *begin = at;
+    *end = line_end(text, at, n);
+    while (at < *end && strchr(around, text[at]) != NULL && text[at] != 0) {
+        at++;
+    }
+    if (at == *end && at < n) {
+        while (at < n && strchr(around, text[at]) != NULL && text[at] != 0) {
+            at++;
+        }
+        *begin = at;
+        *end = line_end(text, at, n);
+    }
+}
+
+static bool hashes(const char *text, size_t from, size_t n, size_t *begin, size_t *end) {
+    const size_t at = last_of(text, from, n, "####", false);
+    if (at < n) {
+        *begin = at + 4;
+        *end = line_end(text, at, n);
+    }
+    return at < n;
+}
+
 static bool phrase(const char *text, size_t from, size_t n, size_t *begin, size_t *end) {
     static const char *const words[] = {"answer is:", "answer is", "answer:", "answer**:"};
     size_t best = 0;
@@ -89,43 +115,95 @@ static bool phrase(const char *text, size_t from, size_t n, size_t *begin, size_
             break;
         }
     }
-    *begin = best;
-    *end = found ? line_end(text, best, n) : 0;
+    if (found) {
+        rest_of_line(text, best, n, begin, end);
+    }
     return found;
 }
 
-static lt_answer_mark find(const char *text, size_t from, size_t n, size_t *begin, size_t *end) {
-    size_t at, close;
-    if (boxed(text, from, n, begin, end)) {
-        return LT_ANSWER_BOXED;
+static bool tag(const char *text, size_t from, size_t n, size_t *begin, size_t *end) {
+    for (size_t before = n;;) {
+        const size_t at = last_of(text, from, before, "<answer>", false);
+        const char *close = at < before ? memmem(text + at, n - at, "</answer>", 9) : NULL;
+        if (at == before) {
+            return false;
+        }
+        if (close != NULL) {
+            *begin = at + 8;
+            *end = (size_t)(close - text);
+            return true;
+        }
+        before = at;
     }
-    at = last_of(text, from, n, "<answer>", false);
-    if (at < n) {
-        const char *tag = memmem(text + at, n - at, "</answer>", 9);
-        *begin = at + 8;
-        *end = tag != NULL ? (size_t)(tag - text) : n;
-        return LT_ANSWER_TAG;
-    }
-    at = last_of(text, from, n, "####", false);
-    if (at < n) {
-        *begin = at + 4;
-        *end = line_end(text, at, n);
-        return LT_ANSWER_HASHES;
-    }
-    if (phrase(text, from, n, begin, end)) {
-        return LT_ANSWER_PHRASE;
-    }
-    close = n;
+}
+
+static bool last_line(const char *text, size_t from, size_t n, size_t *begin, size_t *end) {
+    size_t close = n, at;
     while (close > from && strchr(" \t\r\n", text[close - 1]) != NULL && text[close - 1] != 0) {
         close--;
     }
     at = last_of(text, from, close, "\n", false);
     *begin = at < close ? at + 1 : from;
     *end = close;
-    return close > from ? LT_ANSWER_LINE : LT_ANSWER_NONE;
+    return close > from;
 }
 
-lt_answer_mark lt_answer_find(const char *text, size_t n, size_t *begin, size_t *end) {
+static bool digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+/* Digits, with commas between groups and a decimal point between digits; "-" in front. */
+static bool last_number(const char *text, size_t from, size_t n, size_t *begin, size_t *end) {
+    size_t at;
+    while (n > from && !digit(text[n - 1])) {
+        n--;
+    }
+    at = n;
+    while (at > from && (digit(text[at - 1]) || ((text[at - 1] == ',' || text[at - 1] == '.') &&
+                                                 at - 1 > from && digit(text[at - 2])))) {
+        at--;
+    }
+    if (at > from && text[at - 1] == '.') { /* .5 */
+        at--;
+    }
+    *begin = at > from && text[at - 1] == '-' ? at - 1 : at;
+    *end = n;
+    return n > from;
+}
+
+static lt_answer_mark find(const char *text, size_t from, size_t n, unsigned allowed, size_t *begin,
+                           size_t *end) {
+    size_t b = 0, e = 0;
+    lt_answer_mark mark = LT_ANSWER_NONE;
+#define ALLOWED(mark) ((allowed & LT_ANSWER_BIT(mark)) != 0)
+    if (ALLOWED(LT_ANSWER_BOXED) && boxed(text, from, n, begin, end)) {
+        return LT_ANSWER_BOXED;
+    }
+    if (ALLOWED(LT_ANSWER_TAG) && tag(text, from, n, begin, end)) {
+        return LT_ANSWER_TAG;
+    }
+    if (ALLOWED(LT_ANSWER_HASHES) && hashes(text, from, n, begin, end)) {
+        mark = LT_ANSWER_HASHES;
+    }
+    if (ALLOWED(LT_ANSWER_PHRASE) && phrase(text, from, n, &b, &e) &&
+        (mark == LT_ANSWER_NONE || b > *end)) {
+        *begin = b;
+        *end = e;
+        mark = LT_ANSWER_PHRASE;
+    }
+    if (mark == LT_ANSWER_NONE && ALLOWED(LT_ANSWER_LINE) && last_line(text, from, n, begin, end)) {
+        mark = LT_ANSWER_LINE;
+    }
+    if (mark == LT_ANSWER_NONE && ALLOWED(LT_ANSWER_NUMBER) &&
+        last_number(text, from, n, begin, end)) {
+        mark = LT_ANSWER_NUMBER;
+    }
+#undef ALLOWED
+    return mark;
+}
+
+lt_answer_mark lt_answer_find(const char *text, size_t n, unsigned allowed, size_t *begin,
+                              size_t *end) {
     const size_t closed = last_of(text, 0, n, "</think>", false);
     const size_t opened = last_of(text, 0, n, "<think>", false);
     lt_answer_mark mark = LT_ANSWER_NONE;
@@ -134,7 +212,7 @@ lt_answer_mark lt_answer_find(const char *text, size_t n, size_t *begin, size_t 
     if (opened < n && (closed == n || closed < opened)) {
         return LT_ANSWER_NONE;
     }
-    mark = find(text, closed < n ? closed + 8 : 0, n, begin, end);
+    mark = find(text, closed < n ? closed + 8 : 0, n, allowed, begin, end);
     lt_answer_trim(text, begin, end);
     return *begin < *end ? mark : LT_ANSWER_NONE;
 }

@@ -3,13 +3,24 @@
  * Only the text after the last </think> counts; a text whose <think> is not closed has no answer.
  * In it, the first of these that occurs is taken, and of several of one kind the last one:
  *
- *     \boxed{...}            braces are matched          MATH
- *     <answer>...</answer>                               R1-style templates
- *     #### ...               to the end of the line      GSM8K
- *     Answer: ...            also "the answer is ...", any case, to the end of the line
- *     the last line that is not empty                    no mark: refused by strict checkers
+ *     BOXED    \boxed{...}           braces are matched; one that is not closed is none. As
+ *                                    Hendrycks' MATH and verl
+ *     TAG      <answer>...</answer>  one that is not closed is none. R1-style templates
+ *     HASHES   #### ...              to the end of the line: GSM8K
+ *     PHRASE   Answer: ...           also "the answer is ...", any case, to the end of the line, or
+ *                                    the next line where nothing else stands on this one
+ *     LINE     the last line that is not empty
+ *     NUMBER   the last number, with its sign and without a unit or a percent sign: the flexible
+ *              extraction of lm-evaluation-harness and verl for GSM8K
  *
- * Markdown emphasis, quotes and a full stop around it are removed. */
+ * Of HASHES and PHRASE, the one that stands last counts: "####" is also a heading of Markdown.
+ *
+ * STRICT BY THE WHOLE. Of a mark, everything up to its end is the answer: "#### 42 is wrong" has
+ * the answer "42 is wrong", which no number equals. The regular expressions with which GSM8K is
+ * usually scored take the 42. What stands before a mark or behind its end is not read.
+ *
+ * Which of the marks may be used is the caller's choice. Markdown emphasis, quotes and a full stop
+ * around the answer are removed. */
 #ifndef LT_DATA_CHECK_ANSWER_H
 #define LT_DATA_CHECK_ANSWER_H
 
@@ -17,16 +28,29 @@
 #include <stddef.h>
 
 typedef enum {
-    LT_ANSWER_NONE, /* Empty, or the thinking has no end. */
+    LT_ANSWER_NONE, /* Empty, no mark that is allowed, or the thinking has no end. */
     LT_ANSWER_BOXED,
     LT_ANSWER_TAG,
     LT_ANSWER_HASHES,
     LT_ANSWER_PHRASE,
-    LT_ANSWER_LINE
+    LT_ANSWER_LINE,
+    LT_ANSWER_NUMBER,
+    LT_ANSWER_WORD /* No mark: see LT_ANSWER_LENIENT. */
 } lt_answer_mark;
 
-/* text[*begin .. *end) is the answer. */
-lt_answer_mark lt_answer_find(const char *text, size_t n, size_t *begin, size_t *end);
+/* Sets of marks. LENIENT also takes a number with one word behind it that is not a known unit: "42
+ * apples". */
+#define LT_ANSWER_BIT(mark) (1u << (mark))
+#define LT_ANSWER_STRICT                                                                           \
+    (LT_ANSWER_BIT(LT_ANSWER_BOXED) | LT_ANSWER_BIT(LT_ANSWER_TAG) |                               \
+     LT_ANSWER_BIT(LT_ANSWER_HASHES) | LT_ANSWER_BIT(LT_ANSWER_PHRASE))
+#define LT_ANSWER_LENIENT                                                                          \
+    (LT_ANSWER_STRICT | LT_ANSWER_BIT(LT_ANSWER_LINE) | LT_ANSWER_BIT(LT_ANSWER_WORD))
+#define LT_ANSWER_LAST_NUMBER LT_ANSWER_BIT(LT_ANSWER_NUMBER)
+
+/* text[*begin .. *end) is the answer, by the marks allowed. */
+lt_answer_mark lt_answer_find(const char *text, size_t n, unsigned allowed, size_t *begin,
+                              size_t *end);
 
 /* Shrink a range by white space, emphasis, quotes and a full stop at its ends. */
 void lt_answer_trim(const char *text, size_t *begin, size_t *end);

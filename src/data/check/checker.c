@@ -45,17 +45,49 @@ lt_err lt_check_kind_find(lt_check_kind *out, const char *name) {
             near != NULL ? "; did you mean " : "", near != NULL ? near : "");
 }
 
-static lt_err number_equal(bool *right, const lt_expression *gold, const char *text, size_t n) {
-    lt_expression *x = malloc(sizeof *x);
+static bool is_letter(char ch) {
+    return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z');
+}
+
+/* One side of an equation. */
+static lt_err side_equal(bool *right, const lt_expression *gold, const char *text, size_t n,
+                         bool words, lt_expression *room) {
+    *right = lt_expression_read(room, text, n, gold) && lt_expression_units(gold, room, words);
+    return *right ? lt_expression_equal(right, gold, room) : LT_OK;
+}
+
+/* Has a text the form of a name: x, x_1, f(x), angle A? Every other side of an equation is checked.
+ */
+static bool is_name(const char *text, size_t n) {
+    bool letters = false;
+    for (size_t i = 0; i < n; i++) {
+        if (strchr("+-*/^<>!~:", text[i]) != NULL ||
+            (text[i] >= '0' && text[i] <= '9' && (i == 0 || strchr("_{", text[i - 1]) == NULL))) {
+            return false;
+        }
+        letters = letters || is_letter(text[i]);
+    }
+    return letters;
+}
+
+static lt_err number_equal(bool *right, const lt_expression *gold, const char *text, size_t n,
+                           bool words) {
+    lt_expression *room = malloc(sizeof *room);
     lt_err err = LT_OK;
-    if (x == NULL) {
+    if (room == NULL) {
         LT_FAIL(LT_ERR_OOM, "an answer");
     }
-    *right = lt_expression_read(x, text, n, gold) && lt_expression_units(gold, x);
-    if (*right) {
-        err = lt_expression_equal(right, gold, x);
+    *right = true;
+    for (size_t from = 0; *right && from <= n;) {
+        const char *equals = memchr(text + from, '=', n - from);
+        const size_t to = equals != NULL ? (size_t)(equals - text) : n;
+        if (equals == NULL || !is_name(text + from, to - from)) {
+            LT_TRY_DONE(side_equal(right, gold, text + from, to - from, words, room));
+        }
+        from = to + 1;
     }
-    free(x);
+done:
+    free(room);
     return err;
 }
 
@@ -143,7 +175,7 @@ static bool split(items *out, const char *text, size_t begin, size_t end) {
 }
 
 static lt_err list_equal(const lt_checker *c, const char *text, size_t begin, size_t end,
-                         bool *right) {
+                         bool words, bool *right) {
     items gold, ours;
     lt_expression *x = malloc(sizeof *x);
     lt_err err = LT_OK;
@@ -155,7 +187,7 @@ static lt_err list_equal(const lt_checker *c, const char *text, size_t begin, si
         const char *a = c->gold + gold.begin[i], *b = text + ours.begin[i];
         const size_t n = gold.end[i] - gold.begin[i], m = ours.end[i] - ours.begin[i];
         if (lt_expression_read(x, a, n, NULL) && !x->has_variables) {
-            LT_TRY_DONE(number_equal(right, x, b, m));
+            LT_TRY_DONE(number_equal(right, x, b, m, words));
         } else {
             *right = text_equal(a, n, b, m);
         }
@@ -163,10 +195,6 @@ static lt_err list_equal(const lt_checker *c, const char *text, size_t begin, si
 done:
     free(x);
     return err;
-}
-
-static bool is_letter(char ch) {
-    return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z');
 }
 
 /* One letter: "B", "(B)", "B) text", "B. text", "option B"; another "(C)" behind it refuses. */
@@ -281,23 +309,24 @@ void lt_checker_close(lt_checker *c) {
     }
 }
 
-lt_err lt_checker_run(const lt_checker *c, const char *text, size_t n, bool strict, bool *right,
-                      lt_answer_mark *mark) {
+lt_err lt_checker_run(const lt_checker *c, const char *text, size_t n, unsigned allowed,
+                      bool *right, lt_answer_mark *mark) {
+    const bool words = (allowed & LT_ANSWER_BIT(LT_ANSWER_WORD)) != 0;
     size_t begin, end;
-    const lt_answer_mark found = lt_answer_find(text, n, &begin, &end);
+    const lt_answer_mark found = lt_answer_find(text, n, allowed, &begin, &end);
 
     *right = false;
     if (mark != NULL) {
         *mark = found;
     }
-    if (found == LT_ANSWER_NONE || (strict && found == LT_ANSWER_LINE)) {
+    if (found == LT_ANSWER_NONE) {
         return LT_OK;
     }
     switch (c->kind) {
     case LT_CHECK_NUMBER:
-        return number_equal(right, &c->number, text + begin, end - begin);
+        return number_equal(right, &c->number, text + begin, end - begin, words);
     case LT_CHECK_LIST:
-        return list_equal(c, text, begin, end, right);
+        return list_equal(c, text, begin, end, words, right);
     case LT_CHECK_TEXT: {
         size_t from = 0, to = c->n;
         lt_answer_trim(c->gold, &from, &to);

@@ -8,10 +8,13 @@
  * choice   "B"                      (B), b, B. Paris, option B              A or B, Bach
  * regex    a pattern of PCRE2       an answer that matches as a whole       a partial match
  *
- * The answer is found in the text by lt_answer_find. A percent sign is part of the value: 25% is
- * 1/4 and not 25. A unit may be left out; a wrong one is wrong. Text is compared byte by byte after
- * its white space is made single. JSON schemas are checked by the grammars of `serve`, which this
- * room may not include; a reward that needs them belongs into `align`. */
+ * The answer is found in the text by lt_answer_find, and all of it must be right. A percent sign is
+ * part of the value: 25% is 1/4 and not 25. A unit may be left out; a wrong one is wrong. Where the
+ * true answer has no unit, a known one is taken ("42 km") and other words are not ("42 apples"),
+ * except where LT_ANSWER_WORD is allowed. An equation is right where its last side is and each side
+ * before is right too or is a name: "x = 42" and "6 * 7 = 42", but not "41 = 42". Text is compared
+ * byte by byte after its white space is made single. JSON schemas are checked by the grammars of
+ * `serve`, which this room may not include; a reward that needs them belongs into `align`. */
 #ifndef LT_DATA_CHECK_CHECKER_H
 #define LT_DATA_CHECK_CHECKER_H
 
@@ -47,10 +50,10 @@ LT_MUST_USE lt_err lt_checker_open(lt_checker **out, lt_check_kind kind, const c
                                    size_t n);
 void lt_checker_close(lt_checker *c);
 
-/* Check what a model wrote, text[0..n). strict: an answer without a mark is wrong. *mark tells
- * where the answer was found; mark may be NULL. OOM is the only error: what a model writes is right
- * or wrong. */
-LT_MUST_USE lt_err lt_checker_run(const lt_checker *c, const char *text, size_t n, bool strict,
+/* Check what a model wrote, text[0..n). allowed: the marks by which the answer is found,
+ * LT_ANSWER_STRICT for rewards. *mark tells which was used; mark may be NULL. OOM is the only
+ * error: what a model writes is right or wrong. */
+LT_MUST_USE lt_err lt_checker_run(const lt_checker *c, const char *text, size_t n, unsigned allowed,
                                   bool *right, lt_answer_mark *mark);
 
 #endif

@@ -50,6 +50,7 @@ static const spelling spellings[] = {
     {"\\]", ""},
     {"{,}", ","},
     {"**", "^"},
+    {" per cent", "%"},
     {"per cent", "%"},
     {"percent", "%"},
     {" per ", "/"},
@@ -167,6 +168,11 @@ static bool respell(char *out, const char *text, size_t n) {
             step = 1;
         }
         i += step;
+    }
+    for (size_t i = 0; i < depth; i++) {
+        if (unwrap[i]) {
+            return false; /* \boxed{4 is the beginning of some answer. */
+        }
     }
     for (size_t i = 0; i < to.n; i++) {
         if (out[i] == NARROW) {
@@ -367,7 +373,7 @@ static void cut_unit(lt_expression *x, const lt_expression *like, int *exponent)
             *exponent = scales[s].exponent;
             x->text[from] = 0;
             for (begin += len; x->text[begin] == ' '; begin++) {}
-            unit_standard(x->unit, x->text + begin, n - begin, &known);
+            unit_standard(x->unit, x->text + begin, n - begin, &x->unit_known);
             return;
         }
     }
@@ -379,6 +385,7 @@ static void cut_unit(lt_expression *x, const lt_expression *like, int *exponent)
     if ((like != NULL && like->unit[0] != 0 && strcmp(like->unit, unit) == 0) || spaced ||
         letters >= 3 || (known && letters >= 2)) {
         memcpy(x->unit, unit, sizeof unit);
+        x->unit_known = known;
         x->text[from] = 0;
     }
 }
@@ -572,6 +579,7 @@ bool lt_expression_read(lt_expression *out, const char *text, size_t n, const lt
     out->n_tokens = 0;
     out->has_variables = false;
     out->unit[0] = 0;
+    out->unit_known = false;
     if (n >= LT_EXPRESSION_BYTES || !respell(out->text, text, n) || !fractions(out->text) ||
         !mixed(out->text)) {
         return false;
@@ -688,6 +696,10 @@ lt_err lt_expression_equal(bool *equal, const lt_expression *a, const lt_express
     return LT_OK;
 }
 
-bool lt_expression_units(const lt_expression *truth, const lt_expression *answer) {
-    return truth->unit[0] == 0 || answer->unit[0] == 0 || strcmp(truth->unit, answer->unit) == 0;
+bool lt_expression_units(const lt_expression *truth, const lt_expression *answer, bool words) {
+    if (truth->unit[0] == 0 || answer->unit[0] == 0) {
+        return answer->unit[0] == 0 || answer->unit_known ||
+               (words && strpbrk(answer->unit, " /") == NULL);
+    }
+    return strcmp(truth->unit, answer->unit) == 0;
 }

@@ -2,11 +2,12 @@
  *
  * READS   1,234.50  -3  1.5e3  3/4  2 1/2  25%  2^10  (x + 1)^2  2x  \frac{3}{4}  2\frac12  \dfrac
  *         \sqrt{9}  \pi  \cdot \times \div \left \right \text{...}, ½, ×, ÷, − and digits grouped
- *         by commas, {,} or narrow spaces. "x = 5" is 5. A percent sign divides by 100.
+ *         by commas, {,} or narrow spaces. "x = 5" is 5.
  *         thousand, million, billion and trillion multiply. Juxtaposition multiplies; a whole
  *         number before a fraction of whole numbers is added to it.
  * UNITS   Words behind a number: "90 km", "5 apples". Spellings of the common units are equal
  *         (km/h = kilometres per hour). A single letter with no space before it is a variable.
+ * PERCENT A percent sign is part of the value, not a unit: 25% is 1/4 and is not 25.
  * EQUAL   Without variables by exact rationals. With variables at four drawn points: two different
  *         rational functions of degree at most 64 agree there with a probability below 1e-28. What
  *         cannot be evaluated (\sqrt{2}, more than 8192 bits) equals only the same spelling. */
@@ -36,6 +37,7 @@ typedef struct {
     lt_expression_token tokens[LT_EXPRESSION_TOKENS];
     int n_tokens;
     bool has_variables;
+    bool unit_known; /* Each word of the unit is in the table of units. */
 } lt_expression;
 
 /* Compile text[0..n). like: NULL, or the expression that this one will be compared with, which
@@ -45,7 +47,8 @@ bool lt_expression_read(lt_expression *out, const char *text, size_t n, const lt
 /* Are the values equal? The units are compared by lt_expression_units. OOM is the only error. */
 LT_MUST_USE lt_err lt_expression_equal(bool *equal, const lt_expression *a, const lt_expression *b);
 
-/* Does the unit of an answer agree with that of the truth? Either may have none. */
-bool lt_expression_units(const lt_expression *truth, const lt_expression *answer);
+/* Does the unit of an answer agree with that of the truth? The answer may have none. Where the
+ * truth has none, the answer's must be a known unit; with `words`, it may be any one word. */
+bool lt_expression_units(const lt_expression *truth, const lt_expression *answer, bool words);
 
 #endif

@@ -380,7 +380,7 @@ static void text_of(lt_reply_choice *c, lt_json_out *text) {
 static bool takes(const lt_checker *checker, const lt_json_out *text, bool strict) {
     bool right = false;
     const lt_err err = lt_checker_run(checker, text->data != NULL ? text->data : "", text->n,
-                                      strict, &right, NULL);
+                                      strict ? LT_ANSWER_STRICT : LT_ANSWER_LENIENT, &right, NULL);
     return err == LT_OK && right;
 }
 
@@ -411,8 +411,8 @@ static int32_t answer_of(lt_group *g, const lt_json_out *text) {
             return i;
         }
     }
-    if (lt_answer_find(data, text->n, &begin, &end) == LT_ANSWER_NONE || end == begin ||
-        end - begin > ANSWER_MOST ||
+    if (lt_answer_find(data, text->n, LT_ANSWER_LENIENT, &begin, &end) == LT_ANSWER_NONE ||
+        end == begin || end - begin > ANSWER_MOST ||
         lt_checker_open(&a->checker, g->extract, data + begin, end - begin) != LT_OK) {
         return -1;
     }

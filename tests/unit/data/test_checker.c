@@ -137,7 +137,7 @@ static bool judge(const row *r, const char *text) {
     lt_checker *c = NULL;
     bool right = false;
     assert_int_equal(lt_checker_open(&c, r->kind, r->gold, strlen(r->gold)), LT_OK);
-    assert_int_equal(lt_checker_run(c, text, strlen(text), false, &right, NULL), LT_OK);
+    assert_int_equal(lt_checker_run(c, text, strlen(text), LT_ANSWER_LENIENT, &right, NULL), LT_OK);
     lt_checker_close(c);
     return right;
 }
@@ -173,6 +173,13 @@ static void marks(void **state) {
         {"<answer> 7 </answer> #### 8", LT_ANSWER_TAG, "7"},
         {"The answer is 3.\nThe final answer is: 9.\n", LT_ANSWER_PHRASE, "9"},
         {"Answers: 5\nlast 6\n\n", LT_ANSWER_LINE, "last 6"},
+        {"**Answer:**\n\n42\nend", LT_ANSWER_PHRASE, "42"},
+        {"The answer is:\n  7", LT_ANSWER_PHRASE, "7"},
+        {"#### Conclusion\nThe answer is 8.", LT_ANSWER_PHRASE, "8"},
+        {"The answer is below.\n#### 9", LT_ANSWER_HASHES, "9"},
+        {"<answer>5</answer> <answer>6", LT_ANSWER_TAG, "5"},
+        {"<answer>6", LT_ANSWER_LINE, "<answer>6"},
+        {"#### 42 is wrong", LT_ANSWER_HASHES, "42 is wrong"},
         {"<think>\\boxed{1}</think> 2", LT_ANSWER_LINE, "2"},
         {"<think>\\boxed{1}", LT_ANSWER_NONE, ""},
         {"<think>a</think>b<think>\\boxed{1}", LT_ANSWER_NONE, ""},
@@ -183,8 +190,8 @@ static void marks(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t begin, end;
-        const lt_answer_mark mark = lt_answer_find(cases[i].text, strlen(cases[i].text), &begin,
-                                                   &end);
+        const lt_answer_mark mark = lt_answer_find(cases[i].text, strlen(cases[i].text),
+                                                   LT_ANSWER_LENIENT, &begin, &end);
         assert_int_equal(mark, cases[i].mark);
         if (mark != LT_ANSWER_NONE) {
             assert_int_equal(end - begin, strlen(cases[i].answer));
@@ -193,16 +200,114 @@ static void marks(void **state) {
     }
 }
 
+/* What a model might write to be taken for right, and what a careless rule takes. The truth is 42;
+ * "42%" and "1/4" are golds of their own. */
+static void adversarial_answers(void **state) {
+    static const struct {
+        const char *gold, *text;
+        bool strict, lenient, number; /* Is it right, by each set of marks? */
+    } cases[] = {
+        {"42", "#### 42", true, true, true},
+        {"42", "#### 42.", true, true, true},
+        {"42", "#### $42", true, true, true},
+        {"42", "#### 42 km", true, true, true},
+        {"42", "#### 42 is wrong", false, false, true},
+        {"42", "#### 42 wrong", false, true, true}, /* A word, as in "42 apples". */
+        {"42", "#### 42 apples", false, true, true},
+        {"42", "#### 42 green apples", false, false, true},
+        {"42 apples", "#### 42 apples", true, true, true},
+        {"42 apples", "#### 42 pears", false, false, true},
+        {"42", "#### not 42", false, false, true},
+        {"42", "#### 42 or 43", false, false, false},
+        {"42", "#### 41 or 42", false, false, true},
+        {"42", "#### 42, 43", false, false, false},
+        {"42", "#### 42 (or 42)", false, false, true},
+        {"42", "#### 42?!", false, false, true},
+        {"42", "#### ~42", false, false, true},
+        {"42", "#### about 42", false, false, true},
+        {"42", "#### 42 to 42", false, false, true},
+        {"42", "#### 42 = 43", false, false, false},
+        {"42", "#### 43 = 42", false, false, true},
+        {"42", "#### 41 = 42 = 42", false, false, true},
+        {"42", "#### x = 42", true, true, true},
+        {"42", "#### 6 * 7 = 42", true, true, true},
+        {"42", "#### x_1 = 42", true, true, true},
+        {"42", "#### x + 1 = 42", false, false, true},
+        {"42", "#### x != 42", false, false, true},
+        {"42", "#### x >= 42", false, false, true},
+        {"42", "The answer is 42.", true, true, true},
+        {"42", "The answer is not 42.", false, false, true},
+        {"42", "The answer isn't 42.", false, false, true},
+        {"42", "The answer is 42. Or 43.", false, false, false},
+        {"42", "The answer is 43. No, it is 42.", false, false, true},
+        {"42", "The answer is 42 or the answer is 43", false, false, false},
+        {"42", "My answer is correct", false, false, false},
+        {"42", "I think 42", false, false, true},
+        {"42", "42", false, true, true},
+        {"42", "so it is\n42", false, true, true},
+        {"42", "\\boxed{42}", true, true, true},
+        {"42", "\\boxed{43} \\boxed{42}", true, true, true},
+        {"42", "\\boxed{42} \\boxed{43}", false, false, false},
+        {"42", "\\boxed{42} #### 43", true, true, false}, /* The box is the answer. */
+        {"42", "\\boxed{42, 43}", false, false, false},
+        {"42", "\\boxed{42 \\text{ or } 43}", false, false, false},
+        {"42", "#### \\boxed{42", false, false, true},
+        {"42", "The answer is \\text{42", false, false, true},
+        {"42", "<think>\\boxed{42}</think>", false, false, false},
+        {"42", "<think>\\boxed{42}", false, false, false},
+        {"42", "<think>#### 42</think> #### 43", false, false, false},
+        {"42", "</think>#### 42<think>", false, false, false},
+        {"42", "#### 42\n#### ", false, false, true},
+        {"42", "#### 42%", false, false, true}, /* NUMBER does not read the sign. */
+        {"42", "#### 4200%", true, true, false},
+        {"42", "#### 42 percent", false, false, true},
+        {"42%", "#### 42%", true, true, false},
+        {"42%", "#### 0.42", true, true, true},
+        {"42%", "#### 21/50", true, true, false},
+        {"42%", "#### 42 per cent", true, true, false},
+        {"42%", "#### 42", false, false, false},
+        {"42%", "#### 0.42%", false, false, true},
+        {"42 km", "#### 42", true, true, true},
+        {"42 km", "#### 42 m", false, false, true},
+        {"42 km", "#### 42 km is wrong", false, false, true},
+        {"-42", "5-42", false, false, true}, /* As the regular expressions of others have it. */
+        {"1234.5", "so 1,234.5.", false, false, true},
+        {"0.5", "it is .5!", false, false, true},
+    };
+    static const unsigned sets[] = {LT_ANSWER_STRICT, LT_ANSWER_LENIENT, LT_ANSWER_LAST_NUMBER};
+    int bad = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const bool want[] = {cases[i].strict, cases[i].lenient, cases[i].number};
+        lt_checker *c = NULL;
+        assert_int_equal(lt_checker_open(&c, LT_CHECK_NUMBER, cases[i].gold, strlen(cases[i].gold)),
+                         LT_OK);
+        for (int k = 0; k < 3; k++) {
+            bool right = false;
+            assert_int_equal(
+                lt_checker_run(c, cases[i].text, strlen(cases[i].text), sets[k], &right, NULL),
+                LT_OK);
+            if (right != want[k]) {
+                printf("%s, marks %#x: %s \"%s\"\n", cases[i].gold, sets[k],
+                       right ? "accepts" : "refuses", cases[i].text);
+                bad++;
+            }
+        }
+        lt_checker_close(c);
+    }
+    assert_int_equal(bad, 0);
+}
+
 static void strict_needs_a_mark(void **state) {
     lt_checker *c = NULL;
     lt_answer_mark mark;
     bool right = true;
     (void)state;
     assert_int_equal(lt_checker_open(&c, LT_CHECK_NUMBER, "7", 1), LT_OK);
-    assert_int_equal(lt_checker_run(c, "7", 1, true, &right, &mark), LT_OK);
+    assert_int_equal(lt_checker_run(c, "7", 1, LT_ANSWER_STRICT, &right, &mark), LT_OK);
     assert_false(right);
-    assert_int_equal(mark, LT_ANSWER_LINE);
-    assert_int_equal(lt_checker_run(c, "#### 7", 6, true, &right, &mark), LT_OK);
+    assert_int_equal(mark, LT_ANSWER_NONE);
+    assert_int_equal(lt_checker_run(c, "#### 7", 6, LT_ANSWER_STRICT, &right, &mark), LT_OK);
     assert_true(right);
     lt_checker_close(c);
 }
@@ -252,8 +357,11 @@ static void hostile_answers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spellings_and_near_misses), cmocka_unit_test(marks),
-        cmocka_unit_test(strict_needs_a_mark),       cmocka_unit_test(bad_golds),
+        cmocka_unit_test(spellings_and_near_misses),
+        cmocka_unit_test(marks),
+        cmocka_unit_test(adversarial_answers),
+        cmocka_unit_test(strict_needs_a_mark),
+        cmocka_unit_test(bad_golds),
         cmocka_unit_test(hostile_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

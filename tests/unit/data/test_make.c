@@ -23,7 +23,7 @@ static bool judge(const char *checker, const char *gold, const char *text) {
     if (lt_checker_open(&c, kind, gold, strlen(gold)) != LT_OK) {
         fail_msg("%s", lt_error_message());
     }
-    assert_int_equal(lt_checker_run(c, text, strlen(text), true, &right, NULL), LT_OK);
+    assert_int_equal(lt_checker_run(c, text, strlen(text), LT_ANSWER_STRICT, &right, NULL), LT_OK);
     lt_checker_close(c);
     return right;
 }
