@@ -63,6 +63,13 @@ typedef struct {
     const int32_t *prompt; /* Copied by lt_engine_submit. */
     int64_t n_prompt;
     int64_t n_choices; /* Continuations of the prompt, which share its pages. */
+    /* The last n_given tokens of the prompt are output of an earlier request that this one goes on
+     * with. They count as output in everything that follows from it: max_tokens, min_tokens, the
+     * draw, penalties, bad sequences, thinking and the grammar; they are not reported again. Choice
+     * i draws as choice first_choice + i of the earlier request. So a text that was stopped and
+     * goes on has the tokens of one that was not; where the engine is deterministic, the bits. */
+    int64_t n_given;
+    int32_t first_choice;
     /* Of each continuation. Ending tokens cannot be chosen before min_tokens. */
     int64_t max_tokens, min_tokens;
     const int32_t *stop_ids; /* Further ending tokens; ignore_eos does not disable them. */
@@ -135,8 +142,8 @@ typedef struct {
         int32_t id;
         float logprob;
     } top[LT_ENGINE_TOP];
-    int64_t prompt_tokens, cached_tokens; /* All kinds. */
-    int64_t new_tokens;                   /* CHOICE, DONE */
+    int64_t prompt_tokens, cached_tokens; /* All kinds. prompt_tokens: without given ones. */
+    int64_t new_tokens;                   /* CHOICE, DONE: without given ones. */
     double prefill_s;                     /* TOKEN, CHOICE, DONE: time to the first token. */
     double queue_s, decode_s;             /* DONE */
     const float *embedding;

@@ -26,14 +26,27 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     if (r->n_prompt < 1) {
         LT_FAIL(LT_ERR_ARG, "the prompt is empty");
     }
+    if (r->n_given < 0 || r->n_given >= r->n_prompt ||
+        (r->n_given > 0 && (r->n_given >= r->max_tokens || r->embed || r->prompt_logprobs >= 0)) ||
+        r->first_choice < 0 || r->first_choice > MAX_CHOICES) {
+        LT_FAIL(
+            LT_ERR_ARG,
+            "%lld given tokens, first choice %d: they must be fewer than the %lld of the prompt "
+            "and the %lld of max_tokens, without an embedding and log-probabilities of the "
+            "prompt, and the choice from 0 to %d",
+            (long long)r->n_given, (int)r->first_choice, (long long)r->n_prompt,
+            (long long)r->max_tokens, MAX_CHOICES);
+    }
     if (r->max_tokens < (r->embed ? 0 : 1) || r->min_tokens < 0 || r->min_tokens > r->max_tokens) {
         LT_FAIL(LT_ERR_ARG, "min_tokens %lld and max_tokens %lld are out of range",
                 (long long)r->min_tokens, (long long)r->max_tokens);
     }
-    if (r->max_tokens > limits->max_seq || r->n_prompt + r->max_tokens > limits->max_seq) {
+    if (r->max_tokens > limits->max_seq ||
+        r->n_prompt - r->n_given + r->max_tokens > limits->max_seq) {
         LT_FAIL(LT_ERR_ARG,
                 "a prompt of %lld tokens and %lld new ones exceed the %lld tokens of a sequence",
-                (long long)r->n_prompt, (long long)r->max_tokens, (long long)limits->max_seq);
+                (long long)(r->n_prompt - r->n_given), (long long)r->max_tokens,
+                (long long)limits->max_seq);
     }
     if (r->n_choices < 1 || r->n_choices > MAX_CHOICES || (r->embed && r->n_choices != 1)) {
         LT_FAIL(LT_ERR_ARG, "%lld choices: 1 to %d are possible, of an embedding 1",
@@ -102,6 +115,46 @@ static void copy(const void *dst, const void *src, size_t bytes) {
     }
 }
 
+/* Does the output end with these tokens? */
+static bool ends_with(const lt_job_choice *s, const int32_t *ids, int64_t n) {
+    return s->n_out >= n &&
+           memcmp(s->tokens + s->job->r.n_prompt + s->n_out - n, ids, (size_t)n * sizeof *ids) == 0;
+}
+
+static void follow_thinking(lt_job_choice *s) {
+    const lt_request *r = &s->job->r;
+    if (s->thinking && s->n_forced < 0 && ends_with(s, r->think_end, r->n_think_end)) {
+        s->thinking = false;
+    }
+    if (r->n_think_begin > 0 && s->n_out == r->n_think_begin &&
+        ends_with(s, r->think_begin, r->n_think_begin)) {
+        s->thinking = true;
+        s->think_from = s->n_out;
+    }
+}
+
+/* Count tokens of the prompt as output that was chosen already. */
+static lt_err take_given(lt_job_choice *s, int64_t n_given) {
+    for (int64_t i = 0; i < n_given; i++) {
+        const int32_t id = s->tokens[s->job->r.n_prompt + i];
+        if (s->grammar != NULL) {
+            LT_TRY(lt_grammar_accept(s->grammar, id));
+        }
+        s->versions[i] = 0;
+        s->n_out = i + 1;
+        if (s->thinking && s->job->r.think_budget >= 0 && s->n_forced < 0 &&
+            i - s->think_from >= s->job->r.think_budget) {
+            s->n_forced = 0;
+        }
+        if (s->n_forced >= 0 && ++s->n_forced == s->job->r.n_think_end) {
+            s->n_forced = -1;
+        }
+        follow_thinking(s);
+    }
+    s->n_public = s->n_told = s->n_out;
+    return LT_OK;
+}
+
 static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_job_limits *limits) {
     lt_job_choice *s = &j->choices[i];
     copy(s->tokens, r->prompt, (size_t)r->n_prompt * sizeof *r->prompt);
@@ -121,7 +174,10 @@ static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_jo
     s->slot = -1;
     s->thinking = r->n_think_end > 0 && r->n_think_begin == 0;
     s->n_forced = -1;
-    return r->grammar != NULL ? lt_grammar_state_open(&s->grammar, r->grammar) : LT_OK;
+    if (r->grammar != NULL) {
+        LT_TRY(lt_grammar_state_open(&s->grammar, r->grammar));
+    }
+    return take_given(s, r->n_given);
 }
 
 static void copy_request(lt_job *j, const lt_request *r, const lt_ends *ends, int64_t V) {
@@ -155,6 +211,7 @@ lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limit
         LT_FAIL(LT_ERR_OOM, "a request");
     }
     j->r = *r;
+    j->r.n_prompt -= r->n_given;
     j->n_bad_ids = r->n_bad > 0 ? r->bad_ends[r->n_bad - 1] : 0;
     job_carve(j, limits, &j->arena);
     LT_TRY_DONE(lt_arena_open(&j->arena, "a request"));
@@ -226,7 +283,7 @@ lt_err lt_job_choice_sampler_args(lt_job_choice *s, int64_t vocab_size, uint32_t
                              .tokens = s->tokens,
                              .n_prompt = j->r.n_prompt,
                              .n_output = n,
-                             .choice = s->index,
+                             .choice = j->r.first_choice + s->index,
                              .forced = -1,
                              .n_top = j->r.logprobs};
     if (n < j->r.min_tokens) {
@@ -243,24 +300,6 @@ lt_err lt_job_choice_sampler_args(lt_job_choice *s, int64_t vocab_size, uint32_t
         return fill_mask(s, n, vocab_size, mask, out);
     }
     return LT_OK;
-}
-
-/* Does the output end with these tokens? */
-static bool ends_with(const lt_job_choice *s, const int32_t *ids, int64_t n) {
-    return s->n_out >= n &&
-           memcmp(s->tokens + s->job->r.n_prompt + s->n_out - n, ids, (size_t)n * sizeof *ids) == 0;
-}
-
-static void follow_thinking(lt_job_choice *s) {
-    const lt_request *r = &s->job->r;
-    if (s->thinking && s->n_forced < 0 && ends_with(s, r->think_end, r->n_think_end)) {
-        s->thinking = false;
-    }
-    if (r->n_think_begin > 0 && s->n_out == r->n_think_begin &&
-        ends_with(s, r->think_begin, r->n_think_begin)) {
-        s->thinking = true;
-        s->think_from = s->n_out;
-    }
 }
 
 static lt_finish ends(const lt_job_choice *s, int32_t id) {
@@ -366,7 +405,7 @@ static void tell_token(const lt_job *j, lt_job_choice *s, lt_event *e) {
 
 /* Once a token is public, the engine has written first_s; before that, it may be writing it. */
 static double prefill_s(const lt_job *j, const lt_job_choice *s) {
-    return s->n_public > 0 ? j->first_s - j->start_s : 0.0;
+    return s->n_public > j->r.n_given ? j->first_s - j->start_s : 0.0;
 }
 
 /* The next event of a job, in order: prompt, embedding, choices, done. False: there is no news. */
@@ -403,7 +442,7 @@ static bool tell_one(lt_job *j, lt_event *e) {
             e->choice = s->index;
             e->finish = s->public_finish;
             e->failure = s->failure;
-            e->new_tokens = s->n_public;
+            e->new_tokens = s->n_public - j->r.n_given;
             e->prefill_s = prefill_s(j, s);
             return true;
         }
@@ -419,7 +458,7 @@ static void tell_done(lt_job *j, lt_event *e) {
     for (int64_t i = 0; i < j->r.n_choices; i++) {
         lt_grammar_state_close(j->choices[i].grammar);
         j->choices[i].grammar = NULL;
-        e->new_tokens += j->choices[i].n_public;
+        e->new_tokens += j->choices[i].n_public - j->r.n_given;
     }
     e->queue_s = start - j->submit_s;
     e->prefill_s = first - start;

@@ -350,6 +350,66 @@ static void choices_are_separate_requests(void **state) {
     lt_model_close(m);
 }
 
+/* A text that was stopped after any number of tokens and goes on has the tokens of one that was
+ * not: the draw, penalties, bad sequences, thinking and its budget, min_tokens and max_tokens go on
+ * where they were. */
+static void what_goes_on_says_the_same(void **state) {
+    enum { N = 20, LEN = 30, CHOICES = 3 };
+    lt_model *m = random_model(V, SEQ, LT_F32);
+    lt_engine *e = NULL;
+    static answer whole, rest;
+    int32_t prompt[N + LEN], end[] = {250, 251, 252}, bad[2];
+    const int64_t bad_ends[] = {2};
+    lt_engine_options o = deterministic();
+    lt_request r = lt_request_defaults();
+    (void)state;
+    must(lt_engine_open(&e, m, &o), "engine");
+    fill_prompt(prompt, N, V, 5);
+    r.prompt = prompt;
+    r.n_prompt = N;
+    r.n_choices = CHOICES;
+    r.max_tokens = LEN;
+    r.min_tokens = LEN - 3;
+    r.logprobs = 2;
+    r.sampling.temperature = 0.7;
+    r.sampling.frequency = 0.4;
+    r.sampling.presence = 0.3;
+    r.sampling.seed = 11;
+    send(e, &r, &whole); /* What it says without a ban shows what to ban. */
+    receive_all(e, 1, 0);
+    memcpy(bad, whole.choices[0].ids + 3, sizeof bad);
+    r.bad = bad;
+    r.bad_ends = bad_ends;
+    r.n_bad = 1;
+    r.think_end = end;
+    r.n_think_end = 3;
+    r.think_budget = 10;
+    send(e, &r, &whole);
+    receive_all(e, 1, 0);
+    assert_memory_equal(whole.choices[0].ids + 10, end, sizeof end);
+    for (int c = 0; c < CHOICES; c++) {
+        const continuation *all = &whole.choices[c];
+        for (int64_t k = 0; k < all->n; k++) {
+            const continuation *more = &rest.choices[0];
+            lt_request one = r;
+            memcpy(prompt + N, all->ids, (size_t)k * sizeof *prompt);
+            one.n_prompt = N + k;
+            one.n_given = k;
+            one.first_choice = c;
+            one.n_choices = 1;
+            send(e, &one, &rest);
+            receive_all(e, 1, 0);
+            assert_int_equal(more->n, all->n - k);
+            assert_int_equal(more->finish, all->finish);
+            assert_memory_equal(more->ids, all->ids + k, (size_t)more->n * sizeof *more->ids);
+            assert_memory_equal(more->logprobs, all->logprobs + k,
+                                (size_t)more->n * sizeof *more->logprobs);
+        }
+    }
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
 /* ---- what requests may ask for ---- */
 
 static void prompts_are_judged(void **state) {
@@ -566,6 +626,11 @@ static void impossible_requests_are_refused(void **state) {
     REFUSED(r.sampling.top_p = 1.5);
     REFUSED(r.sampling.repetition = 0);
     REFUSED(r.think_budget = 5);
+    REFUSED(r.n_given = 8);
+    REFUSED(r.n_given = -1);
+    REFUSED((r.n_given = 4, r.max_tokens = 4));
+    REFUSED((r.n_given = 4, r.prompt_logprobs = 0));
+    REFUSED(r.first_choice = -1);
     prompt[3] = V;
     REFUSED((void)0);
     prompt[3] = -1;
@@ -586,6 +651,7 @@ int main(void) {
         cmocka_unit_test(threads_change_nothing),
 #endif
         cmocka_unit_test(choices_are_separate_requests),
+        cmocka_unit_test(what_goes_on_says_the_same),
         cmocka_unit_test(prompts_are_judged),
         cmocka_unit_test(embeddings_have_length_one),
         cmocka_unit_test(thinking_ends_on_time),
