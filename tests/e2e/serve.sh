@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|control|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -114,6 +114,13 @@ groups() {
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
     within python3 tests/e2e/serve_groups.py "http://127.0.0.1:$port"
     stop
+}
+
+control() {
+    reasons --deterministic || return
+    within python3 tests/e2e/serve_control.py "http://127.0.0.1:$port"
+    stop
+    say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
 }
 
 pages() {
@@ -375,6 +382,6 @@ sys.exit(not (r['dropped'] > 0 == r['failed'] and r['dropped'] + r['completed'] 
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
-[ $# -gt 0 ] || set -- raw openai anthropic ollama agents state bodies pages life calls ends edges seeds abuse safe groups bench
+[ $# -gt 0 ] || set -- raw openai anthropic ollama agents state bodies pages life calls ends edges seeds abuse safe groups control bench
 for part in "$@"; do "$part"; done
 finish

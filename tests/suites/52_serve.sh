@@ -5,6 +5,7 @@ beside "serve: Anthropic's client" tests/e2e/serve.sh anthropic
 beside "serve: Ollama's client" tests/e2e/serve.sh ollama
 beside "serve: agents' frameworks" tests/e2e/serve.sh agents
 beside "serve: groups of candidates" tests/e2e/serve.sh groups
+beside "serve: control of reasoning" tests/e2e/serve.sh control
 beside "serve: requests with parts at random" tests/e2e/serve.sh bodies
 beside "serve: what is kept between requests" tests/e2e/serve.sh state
 beside "serve: start, keys, queue, end" tests/e2e/serve.sh life calls

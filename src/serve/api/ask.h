@@ -97,6 +97,13 @@ typedef struct {
         int64_t n, every, window, seed;
         bool candidates, strict;
     } group;
+    /* Control of the reasoning: the fields of the object `reasoning` of a chat. */
+    struct {
+        const char *name, *mean, *probe;
+        const json_t *border;
+        double threshold;
+        int64_t budget, every, agree, probe_tokens;
+    } control;
     /* Embeddings, tokenizing. */
     const char *encoding_format;
     int64_t dimensions;

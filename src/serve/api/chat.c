@@ -41,7 +41,8 @@ static const lt_field fields[] = {
     LT_I64("thinking_token_budget", thinking_budget, -1, 1e9),
     LT_JSON("enable_thinking", enable_thinking), LT_STR("reasoning_format", reasoning_format),
     LT_BOOL("include_reasoning", include_reasoning), LT_ONLY("parse_tool_calls", "true"),
-    LT_ONLY("add_special_tokens", "false"), LT_JSON("alignment", alignment), LT_FIELDS_SAMPLING};
+    LT_ONLY("add_special_tokens", "false"), LT_JSON("alignment", alignment),
+    LT_JSON("reasoning", reasoning), LT_FIELDS_SAMPLING};
 const lt_field_table lt_fields_chat = LT_FIELD_TABLE(fields, "messages");
 
 static const lt_field stream_fields[] = {LT_BOOL("include_usage", include_usage),
@@ -108,6 +109,9 @@ static void chunk_end(lt_reply_choice *c, const char *finish) {
     }
     if (j->group != NULL && finish != NULL) {
         lt_group_write(o, j);
+    }
+    if (j->control != NULL && finish != NULL) {
+        lt_control_write(o, j);
     }
     lt_out_shut(o, '}');
     lt_reply_send(j, NULL);
@@ -275,7 +279,10 @@ static void put_completion(lt_json_out *o, const lt_reply *j) {
     if (j->group != NULL) {
         lt_group_write(o, j);
     }
-    lt_timings_write(o, &j->parts[0], lt_reply_new_tokens(j));
+    if (j->control != NULL) {
+        lt_control_write(o, j);
+    }
+    lt_timings_write(o, &j->parts[0], lt_reply_new_tokens(j) - lt_control_tokens(j));
     if (j->ask.verbose) {
         lt_out_key_open(o, "__verbose", '{');
         lt_prompt_write(o, &j->parts[0]);
@@ -326,7 +333,7 @@ static void format_finish(lt_reply *j) {
             lt_out_key_open(o, "choices", '[');
             lt_out_shut(o, ']');
             lt_usage_write(o, j, "usage");
-            lt_timings_write(o, &j->parts[0], lt_reply_new_tokens(j));
+            lt_timings_write(o, &j->parts[0], lt_reply_new_tokens(j) - lt_control_tokens(j));
             lt_out_shut(o, '}');
             lt_reply_send(j, NULL);
         }
@@ -398,7 +405,8 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     int top;
 
     if (!lt_server_check_model(j->server, a, e) || !read_logprobs(a, &top, e) ||
-        !lt_reply_configure(j, most, top, e) || !lt_group_read(j, e) || !lt_speech_prepare(j, e)) {
+        !lt_control_read(j, e) || !lt_reply_configure(j, most, top, e) || !lt_group_read(j, e) ||
+        !lt_speech_prepare(j, e)) {
         return false;
     }
     c = conversation_of(a);

@@ -121,12 +121,14 @@ static void write_done(const lt_metrics *m, const char *labels, lt_json_out *out
 /* Tokens that were chosen from, by what became of them. */
 static void write_groups(const lt_metrics *m, const char *labels, lt_json_out *out) {
     lt_out_rawf(out,
-                "# HELP lateen_alignment_tokens_total Tokens of candidates, by whether they were "
-                "kept as the answer.\n# TYPE lateen_alignment_tokens_total counter\n"
+                "# HELP lateen_alignment_tokens_total Tokens of candidates, kept as the answer or "
+                "dropped, and of trials that control reasoning.\n# TYPE "
+                "lateen_alignment_tokens_total counter\n"
                 "lateen_alignment_tokens_total{%s,purpose=\"kept\"} %llu\n"
-                "lateen_alignment_tokens_total{%s,purpose=\"dropped\"} %llu\n",
+                "lateen_alignment_tokens_total{%s,purpose=\"dropped\"} %llu\n"
+                "lateen_alignment_tokens_total{%s,purpose=\"trial\"} %llu\n",
                 labels, (unsigned long long)m->group_kept, labels,
-                (unsigned long long)m->group_dropped);
+                (unsigned long long)m->group_dropped, labels, (unsigned long long)m->trial_tokens);
 }
 
 static double rate(double amount, double seconds) {

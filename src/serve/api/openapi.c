@@ -15,6 +15,7 @@
     X(chat_update)                                                                                 \
     X(completions)                                                                                 \
     X(alignment)                                                                                   \
+    X(reasoning)                                                                                   \
     X(responses)                                                                                   \
     X(messages)                                                                                    \
     X(embeddings)                                                                                  \
@@ -96,6 +97,7 @@ static const struct {
     {"tool_choice", "{\"type\":[\"string\",\"object\"]}"},
     {"response_format", "{\"type\":\"object\"}"},
     {"stream_options", "{\"type\":\"object\"}"},
+    {"border", "{\"type\":[\"string\",\"array\"],\"items\":{\"type\":\"string\"}}"},
     {"alignment", "{\"$ref\":\"#/components/schemas/alignment\"}"},
     {"reward", "{\"type\":[\"string\",\"object\"]}"},
     {"chat_template_kwargs", "{\"type\":\"object\"}"},

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "data/tokenizer/bpe.h"
 
 #define MAX_PARTS   2048
 #define MAX_CHOICES 4096
@@ -19,6 +20,7 @@ static void cancel(lt_reply *j) {
             lt_engine_cancel(j->server->engine, j->parts[i].id);
         }
     }
+    lt_control_cancel(j);
 }
 
 /* The client is gone. */
@@ -97,7 +99,6 @@ static void part_free(lt_part *p, int64_t n_choices) {
         lt_tokenizer_stream_close(c->stream);
         lt_stop_scan_free(&c->stop);
         lt_out_free(&c->text);
-        lt_out_free(&c->last);
         logs_free(&c->logs);
     }
     free(p->choices);
@@ -116,6 +117,7 @@ void lt_reply_free(lt_reply *j) {
     }
     free(j->parts);
     lt_group_free(j->group);
+    lt_control_free(j->control);
     free(j->bias);
     free(j->stop_ids);
     free(j->think_begin);
@@ -234,8 +236,19 @@ static bool choices_open(lt_reply *j, lt_part *p, lt_api_error *e) {
 
 /* max_tokens is an upper bound: a prompt near the end of the context gets the tokens that are
  * left. */
-static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
+static lt_err submit_to_engine(lt_reply *j, lt_part *p, const lt_ids *prompt, size_t n_given) {
     lt_request r = j->request;
+    r.prompt = (const int32_t *)prompt->data;
+    r.n_prompt = (int64_t)prompt->n;
+    r.n_given = (int64_t)n_given;
+    r.max_tokens = p->most_tokens;
+    r.min_tokens = r.min_tokens > r.max_tokens ? r.max_tokens : r.min_tokens;
+    r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->ask.cache_salt);
+    return lt_engine_submit(j->server->engine, &r, p, &p->id);
+}
+
+static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
+    const lt_request *r = &j->request;
     const int64_t room = lt_server_context(j->server) - (int64_t)p->prompt.n;
     lt_err err;
 
@@ -246,21 +259,30 @@ static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
     if (!choices_open(j, p, e)) {
         return false;
     }
-    r.prompt = (const int32_t *)p->prompt.data;
-    r.n_prompt = (int64_t)p->prompt.n;
-    r.max_tokens = r.max_tokens < 0 || r.max_tokens > room ? room : r.max_tokens;
-    if (r.embed) {
-        r.max_tokens = 0;
-    }
-    r.min_tokens = r.min_tokens > r.max_tokens ? r.max_tokens : r.min_tokens;
-    r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->ask.cache_salt);
-    err = lt_engine_submit(j->server->engine, &r, p, &p->id);
+    p->most_tokens = r->embed                                    ? 0
+                     : r->max_tokens < 0 || r->max_tokens > room ? room
+                                                                 : r->max_tokens;
+    err = submit_to_engine(j, p, &p->prompt, 0);
     if (err != LT_OK) {
         return lt_api_refuse_error(e, NULL, err);
     }
     p->submitted = true;
     j->parts_left++;
     return true;
+}
+
+bool lt_reply_resume(lt_part *p, const lt_ids *made, lt_api_error *e) {
+    lt_ids all = {0};
+    lt_err err = lt_ids_reserve(&all, p->prompt.n + made->n);
+    if (err == LT_OK) {
+        memcpy(all.data, p->prompt.data, p->prompt.n * sizeof *all.data);
+        memcpy(all.data + p->prompt.n, made->data, made->n * sizeof *all.data);
+        all.n = p->prompt.n + made->n;
+        p->resumed = true;
+        err = submit_to_engine(p->reply, p, &all, made->n);
+    }
+    lt_ids_free(&all);
+    return err == LT_OK || lt_api_refuse_error(e, NULL, err);
 }
 
 static void stream_begin(lt_reply *j) {
@@ -545,19 +567,11 @@ static void observe_token(lt_part *p) {
     p->last_s = now;
 }
 
-static void on_token(lt_part *p, const lt_event *ev) {
-    lt_reply *j = p->reply;
-    lt_reply_choice *c = &p->choices[ev->choice];
-    const char *text = NULL;
-    size_t n = 0;
-
-    observe_token(p);
-    p->cached_tokens = ev->cached_tokens;
-    p->prefill_s = ev->prefill_s;
-    p->decode_s = p->last_s - p->first_s;
-    if (c->ended || j->conn == NULL || j->failed) {
-        return;
-    }
+/* The token's text, which is valid until the next one's. */
+static void take_token(lt_reply_choice *c, const lt_event *ev, const char **text, size_t *n) {
+    lt_reply *j = c->reply;
+    *text = NULL;
+    *n = 0;
     c->new_tokens++;
     c->logprob_sum += ev->logprob;
     if (j->top >= 0 || j->ask.return_ids) {
@@ -576,8 +590,41 @@ static void on_token(lt_part *p, const lt_event *ev) {
         c->stop_id = ev->finish == LT_FINISH_STOP_ID ? ev->id : -1;
         return; /* The token that ends the text is not part of it. */
     }
-    if (lt_tokenizer_stream_put(c->stream, (uint32_t)ev->id, &text, &n) == LT_OK) {
-        take_text(c, text, n);
+    if (lt_tokenizer_stream_put(c->stream, (uint32_t)ev->id, text, n) == LT_OK) {
+        take_text(c, *text, *n);
+    }
+}
+
+void lt_reply_put_token(lt_reply_choice *c, int32_t id) {
+    const lt_event ev = {.id = id};
+    const char *text;
+    size_t n;
+    if (!c->ended) {
+        take_token(c, &ev, &text, &n);
+    }
+}
+
+static void on_token(lt_part *p, const lt_event *ev) {
+    lt_reply *j = p->reply;
+    lt_reply_choice *c = &p->choices[ev->choice];
+    const char *text = NULL;
+    size_t n = 0;
+
+    if (lt_control_stopped(p)) {
+        return;
+    }
+    observe_token(p);
+    if (!p->resumed) {
+        p->cached_tokens = ev->cached_tokens;
+        p->prefill_s = ev->prefill_s;
+    }
+    p->decode_s = p->last_s - p->first_s;
+    if (c->ended || j->conn == NULL || j->failed) {
+        return;
+    }
+    take_token(c, ev, &text, &n);
+    if (j->control != NULL && !c->ended && ev->finish == LT_FINISH_NONE) {
+        lt_control_token(c, ev->id, text, n);
     }
 }
 
@@ -592,6 +639,9 @@ static void on_choice(lt_part *p, const lt_event *ev) {
     const char *text = NULL;
     size_t n = 0;
 
+    if (lt_control_stopped(p)) {
+        return;
+    }
     j->server->metrics
         .done[c->ended && c->finish != LT_FINISH_CANCELLED && ev->finish == LT_FINISH_CANCELLED
                   ? LT_DONE_STOP
@@ -649,9 +699,23 @@ static void on_embed(lt_part *p, const lt_event *ev) {
     }
 }
 
+void lt_reply_part_done(lt_part *p) {
+    lt_reply *j = p->reply;
+    p->done = true;
+    observe_done(p);
+    if (--j->parts_left == 0) {
+        finish(j);
+        lt_reply_free(j);
+    }
+}
+
 void lt_reply_event(const lt_event *ev) {
     lt_part *p = ev->user;
     lt_reply *j = p->reply;
+
+    if (lt_control_event(ev)) {
+        return;
+    }
 
     switch (ev->kind) {
     case LT_EVENT_PROMPT:
@@ -669,16 +733,17 @@ void lt_reply_event(const lt_event *ev) {
         }
         break;
     case LT_EVENT_DONE:
-        p->done = true;
-        p->cached_tokens = ev->cached_tokens;
-        p->queue_s = ev->queue_s;
-        p->prefill_s = ev->prefill_s;
-        p->decode_s = ev->decode_s;
-        observe_done(p);
-        if (--j->parts_left == 0) {
-            finish(j);
-            lt_reply_free(j);
+        if (lt_control_stopped(p)) {
+            lt_control_stop(j);
+            break;
         }
+        if (!p->resumed) {
+            p->cached_tokens = ev->cached_tokens;
+            p->queue_s = ev->queue_s;
+            p->prefill_s = ev->prefill_s;
+            p->decode_s = ev->decode_s;
+        }
+        lt_reply_part_done(p);
         break;
     }
 }

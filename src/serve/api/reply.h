@@ -16,6 +16,7 @@
 #define LT_SERVE_REPLY_H
 
 #include "serve/api/compile.h"
+#include "serve/api/control.h"
 #include "serve/api/group.h"
 #include "serve/api/server.h"
 #include "serve/stop_scan.h"
@@ -67,7 +68,6 @@ struct lt_reply_choice {
     lt_tokenizer_stream *stream;
     lt_stop_scan stop;
     lt_json_out text;   /* All text that passed the stop strings. */
-    lt_json_out last;   /* The text of the current token. */
     lt_token_logs logs; /* When log-probabilities or ids are requested. */
     int64_t new_tokens, reasoning_tokens;
     double logprob_sum;
@@ -84,7 +84,9 @@ struct lt_part {
     lt_ids prompt;
     lt_reply_choice *choices; /* n_choices of them. */
     lt_token_logs prompt_logs;
+    int64_t most_tokens; /* Of a choice, once it is submitted. */
     bool submitted, done;
+    bool resumed;           /* It was stopped and goes on: what its prompt cost was told before. */
     double first_s, last_s; /* When the first and the newest token came. */
     int64_t cached_tokens;
     double queue_s, prefill_s, decode_s;
@@ -124,9 +126,10 @@ struct lt_reply {
     bool stream, begun, failed;
     bool lines; /* A stream is JSON objects, one a line, not events. */
 
-    lt_request request; /* What the parts share. */
-    int top;            /* Alternatives to tell with a token; -1: no log-probabilities. */
-    lt_group *group;    /* One of the choices becomes the answer; NULL: each is one. */
+    lt_request request;  /* What the parts share. */
+    int top;             /* Alternatives to tell with a token; -1: no log-probabilities. */
+    lt_control *control; /* Of its reasoning; NULL: none. */
+    lt_group *group;     /* One of the choices becomes the answer; NULL: each is one. */
     lt_logit_bias *bias;
     int32_t dry_breakers[LT_ASK_BREAKERS];
     int32_t *stop_ids, *think_begin, *think_end, *allowed;
@@ -180,6 +183,14 @@ void lt_reply_start(lt_call *call, lt_reply *j);
 
 /* Answer with e and free the reply (before start only). */
 void lt_reply_refuse(lt_call *call, lt_reply *j, const lt_api_error *e);
+
+/* A token that the server itself puts into the text: as if the model had chosen it, with
+ * probability 1. */
+void lt_reply_put_token(lt_reply_choice *c, int32_t id);
+/* Go on with a part that was stopped, behind the tokens that it has made. */
+bool lt_reply_resume(lt_part *p, const lt_ids *made, lt_api_error *e);
+/* The part has ended; with the last one the answer ends, and the reply is freed. */
+void lt_reply_part_done(lt_part *p);
 
 /* Continue after the grammar was compiled, or failed to compile. */
 void lt_reply_compiled(lt_compile *made);

@@ -27,7 +27,7 @@ int64_t lt_reply_cached_tokens(const lt_reply *j) {
 }
 
 int64_t lt_reply_new_tokens(const lt_reply *j) {
-    int64_t n = 0;
+    int64_t n = lt_control_tokens(j);
     for (int64_t i = 0; i < j->n_parts; i++) {
         for (int64_t k = 0; k < j->n_choices; k++) {
             n += j->parts[i].choices[k].new_tokens;

@@ -1,0 +1,511 @@
+/* control.c: see control.h. */
+#include "serve/api/control.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/option.h"
+#include "data/text_utf8.h"
+#include "data/tokenizer/bpe.h"
+#include "serve/api/reply.h"
+#include "serve/api/speech.h"
+
+#define BORDERS     8
+#define TRIALS_KEPT 64 /* In the report. */
+
+static const lt_field fields[] = {LT_STR("control", control.name),
+                                  LT_I64("max_tokens", control.budget, 0, 1e9),
+                                  LT_F64("threshold", control.threshold, 0, 1),
+                                  LT_STR("mean", control.mean),
+                                  LT_JSON("border", control.border),
+                                  LT_I64("every", control.every, 1, 1e9),
+                                  LT_I64("agree", control.agree, 2, TRIALS_KEPT),
+                                  LT_STR("probe", control.probe),
+                                  LT_I64("probe_tokens", control.probe_tokens, 1, 1024)};
+const lt_field_table lt_fields_reasoning = LT_FIELD_TABLE(fields, "control");
+
+/* ---- Methods ---- */
+
+typedef enum { BUDGET, DEER, PROBE } method;
+
+static const struct {
+    const char *name, *probe;
+    const char *const *reads; /* Fields besides control and max_tokens; NULL at the end. */
+    const char *why_not;
+} methods[] = {
+    [BUDGET] = {"budget", NULL, (const char *const[]){NULL}, NULL},
+    [DEER] = {"deer", "\n**Final Answer**\n\\boxed{",
+              (const char *const[]){"threshold", "mean", "border", "probe", "probe_tokens", NULL},
+              NULL},
+    [PROBE] = {"probe",
+               "... Oh, I suddenly got the answer to the whole problem, **Final Answer**\n\n\\[ "
+               "\\boxed{",
+               (const char *const[]){"every", "agree", "probe", "probe_tokens", NULL}, NULL},
+    {"deepconf", NULL, NULL, "it compares several texts, and a chat with control has one"},
+    {"entropy", NULL, NULL, "the engine does not report the entropy of a token yet"}};
+
+typedef struct {
+    int64_t at, tokens; /* Output tokens before it; its own. */
+    double confidence;
+    char *answer; /* NULL: it did not come to an end. */
+} trial;
+
+typedef enum { RUNS, STOPS, TRIES, OVER } phase;
+
+struct lt_control {
+    method method;
+    phase phase;
+    bool geometric;
+    const char *borders[BORDERS];
+    size_t border_lengths[BORDERS], longest;
+    int n_borders;
+    lt_ids out; /* The text's tokens so far. */
+    lt_ids probe, end;
+    char tail[256]; /* The end of the text so far, to find borders in. */
+    size_t n_tail;
+    bool closes_by_brace;
+    lt_part part; /* The trial that runs. */
+    lt_json_out said;
+    double sum; /* Of its tokens' probabilities, or of their logarithms. */
+    int depth;
+    bool closed;
+    trial trials[TRIALS_KEPT]; /* The newest, as a ring. */
+    int64_t n_trials, tokens;
+    const char *stopped_by;
+};
+
+/* ---- The request ---- */
+
+static bool find_method(lt_control *k, const lt_ask *a, lt_api_error *e) {
+    enum { N = sizeof methods / sizeof *methods };
+    const char *names[N], *nearest;
+    for (int i = 0; i < N; i++) {
+        names[i] = methods[i].name;
+        if (strcmp(names[i], a->control.name) == 0) {
+            k->method = (method)i;
+            return methods[i].why_not == NULL ||
+                   lt_api_refuse(e, "reasoning.control",
+                                 "'reasoning.control' = %s is not supported here: %s", names[i],
+                                 methods[i].why_not);
+        }
+    }
+    nearest = lt_name_nearest(a->control.name, names, N);
+    return lt_api_refuse(e, "reasoning.control", "'reasoning.control' = %.40s is unknown%s%s%s",
+                         a->control.name, nearest != NULL ? "; is '" : "",
+                         nearest != NULL ? nearest : "", nearest != NULL ? "' meant?" : "");
+}
+
+/* Fields that the method does not read would change nothing, so they are refused. */
+static bool check_reads(const lt_control *k, const lt_ask *a, lt_api_error *e) {
+    for (size_t i = 2; i < sizeof fields / sizeof *fields; i++) { /* Behind control, max_tokens. */
+        const json_t *given = json_object_get(a->reasoning, fields[i].name);
+        bool reads = given == NULL || json_is_null(given);
+        for (const char *const *name = methods[k->method].reads; *name != NULL; name++) {
+            reads = reads || strcmp(*name, fields[i].name) == 0;
+        }
+        if (!reads) {
+            char param[64];
+            snprintf(param, sizeof param, "reasoning.%s", fields[i].name);
+            return lt_api_refuse(e, param, "'%s' has no effect with control %s", param,
+                                 methods[k->method].name);
+        }
+    }
+    return true;
+}
+
+static bool read_borders(lt_control *k, const lt_ask *a, lt_api_error *e) {
+    k->borders[0] = "\n\n"; /* The end of a step in most models' reasoning. */
+    k->border_lengths[0] = 2;
+    k->n_borders = 1;
+    if (a->control.border != NULL &&
+        !lt_ask_strings(a->control.border, "reasoning.border", k->borders, k->border_lengths,
+                        BORDERS, &k->n_borders, e)) {
+        return false;
+    }
+    for (int i = 0; i < k->n_borders; i++) {
+        if (k->border_lengths[i] == 0 || k->border_lengths[i] > sizeof k->tail / 2) {
+            return lt_api_refuse(e, "reasoning.border",
+                                 "'reasoning.border' must hold texts of 1 to %zu bytes",
+                                 sizeof k->tail / 2);
+        }
+        k->longest = k->border_lengths[i] > k->longest ? k->border_lengths[i] : k->longest;
+    }
+    return k->n_borders > 0 ||
+           lt_api_refuse(e, "reasoning.border", "'reasoning.border' is an empty list");
+}
+
+static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
+    const lt_ask *a = &j->ask;
+    const char *probe = a->control.probe != NULL ? a->control.probe : methods[k->method].probe;
+    const char *close = j->server->marks.think_close;
+    const size_t n = strlen(probe);
+    if (n == 0) {
+        return lt_api_refuse(e, "reasoning.probe", "'reasoning.probe' is empty");
+    }
+    if (a->control.mean != NULL && strcmp(a->control.mean, "arithmetic") != 0 &&
+        strcmp(a->control.mean, "geometric") != 0) {
+        return lt_api_refuse(e, "reasoning.mean",
+                             "'reasoning.mean' = %.40s; it may be arithmetic or geometric",
+                             a->control.mean);
+    }
+    k->geometric = a->control.mean != NULL && strcmp(a->control.mean, "geometric") == 0;
+    k->closes_by_brace = probe[n - 1] == '{';
+    return lt_server_encode(j->server, probe, n, 0, &k->probe, e) &&
+           lt_server_encode(j->server, close, strlen(close), LT_ENCODE_PARSE_SPECIAL, &k->end, e) &&
+           read_borders(k, a, e);
+}
+
+static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
+    lt_ask *a = &j->ask;
+    if (!json_is_object(a->reasoning)) {
+        return lt_api_refuse(e, "reasoning", "'reasoning' must be an object with a control");
+    }
+    if (!lt_ask_object(a, a->reasoning, fields, sizeof fields / sizeof *fields, "reasoning.", e)) {
+        return false;
+    }
+    if (a->control.name == NULL) {
+        return lt_api_refuse(e, "reasoning.control", "'reasoning.control' is missing");
+    }
+    if (!find_method(k, a, e) || !check_reads(k, a, e)) {
+        return false;
+    }
+    if (k->method == BUDGET && a->control.budget < 0) {
+        return lt_api_refuse(e, "reasoning.max_tokens",
+                             "control budget needs 'reasoning.max_tokens'");
+    }
+    if (a->control.budget >= 0) {
+        if (a->thinking_budget >= 0) {
+            return lt_api_refuse(e, "reasoning.max_tokens",
+                                 "'reasoning.max_tokens' and 'thinking_budget' say the same: give "
+                                 "one");
+        }
+        a->thinking_budget = a->control.budget;
+    }
+    if (j->server->marks.think_close == NULL) {
+        return lt_api_refuse(e, "reasoning",
+                             "'reasoning' is not supported for this model's format: it has no mark "
+                             "that ends the reasoning");
+    }
+    if (k->method == BUDGET) {
+        return true;
+    }
+    if (a->n > 1 || a->alignment != NULL || a->prompt_logprobs >= 0) {
+        const char *what = a->n > 1 ? "n" : a->alignment != NULL ? "alignment" : "prompt_logprobs";
+        return lt_api_refuse(e, what, "'%s' and 'reasoning.control' = %s exclude each other", what,
+                             methods[k->method].name);
+    }
+    return read_trial(k, j, e);
+}
+
+bool lt_control_read(lt_reply *j, lt_api_error *e) {
+    if (j->ask.reasoning == NULL) {
+        return true;
+    }
+    j->control = calloc(1, sizeof *j->control);
+    if (j->control == NULL) {
+        return lt_api_refuse_oom(e);
+    }
+    j->control->stopped_by = "end";
+    return read_control(j->control, j, e);
+}
+
+void lt_control_free(lt_control *k) {
+    if (k == NULL) {
+        return;
+    }
+    for (int i = 0; i < TRIALS_KEPT; i++) {
+        free(k->trials[i].answer);
+    }
+    lt_ids_free(&k->out);
+    lt_ids_free(&k->probe);
+    lt_ids_free(&k->end);
+    lt_out_free(&k->said);
+    free(k);
+}
+
+/* ---- Places ---- */
+
+static bool reasons(const lt_reply_choice *c) {
+    const lt_speech *s = c->state;
+    return s != NULL ? lt_parser_in_reasoning(s->parser) : c->reply->listen.opened;
+}
+
+/* Did the last token complete a border? */
+static bool at_border(lt_control *k, const char *text, size_t bytes) {
+    const size_t keep = k->longest > 0 ? k->longest - 1 : 0;
+    size_t n = bytes < sizeof k->tail - keep ? bytes : sizeof k->tail - keep;
+    bool found = false;
+    if (n == 0) {
+        return false;
+    }
+    memcpy(k->tail + k->n_tail, text + bytes - n, n);
+    k->n_tail += n;
+    for (int i = 0; i < k->n_borders && !found; i++) {
+        found = memmem(k->tail, k->n_tail, k->borders[i], k->border_lengths[i]) != NULL;
+    }
+    n = found ? 0 : k->n_tail < keep ? k->n_tail : keep; /* A border counts once. */
+    memmove(k->tail, k->tail + k->n_tail - n, n);
+    k->n_tail = n;
+    return found;
+}
+
+static lt_err append(lt_ids *ids, const uint32_t *data, size_t n) {
+    LT_TRY(lt_ids_reserve(ids, n));
+    memcpy(ids->data + ids->n, data, n * sizeof *data);
+    ids->n += n;
+    return LT_OK;
+}
+
+/* Tokens that are still free behind the end of the reasoning and one of the answer. */
+static bool has_room(const lt_reply *j, const lt_control *k) {
+    const lt_part *p = &j->parts[0];
+    const int64_t most = p->most_tokens - (int64_t)k->out.n;
+    return most > (int64_t)k->end.n + 1 &&
+           (int64_t)(p->prompt.n + k->out.n + k->probe.n) + j->ask.control.probe_tokens <=
+               lt_server_context(j->server);
+}
+
+void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n) {
+    lt_reply *j = c->reply;
+    lt_control *k = j->control;
+    const uint32_t one = (uint32_t)id;
+    bool place;
+    if (k->method == BUDGET || k->phase != RUNS) {
+        return;
+    }
+    if (append(&k->out, &one, 1) != LT_OK) {
+        k->phase = OVER; /* Out of memory: the text goes on without control. */
+        return;
+    }
+    if (!reasons(c)) {
+        return;
+    }
+    place = k->method == DEER ? at_border(k, text, n)
+                              : (int64_t)k->out.n % j->ask.control.every == 0;
+    if (place && has_room(j, k)) {
+        k->phase = STOPS;
+        lt_engine_cancel(j->server->engine, c->part->id);
+    }
+}
+
+bool lt_control_stopped(const lt_part *p) {
+    const lt_control *k = p->reply->control;
+    return k != NULL && k->phase == STOPS;
+}
+
+/* ---- Going on ---- */
+
+/* The reply may be freed by this. */
+static void go_on(lt_reply *j, phase next) {
+    lt_control *k = j->control;
+    lt_api_error e = {0};
+    k->phase = next;
+    if (j->conn == NULL || j->failed) {
+        lt_reply_part_done(&j->parts[0]);
+    } else if (!lt_reply_resume(&j->parts[0], &k->out, &e)) {
+        lt_reply_fail(j, &e);
+        lt_reply_part_done(&j->parts[0]);
+    }
+}
+
+/* The reasoning ends: the text gets the closing mark, as if the model had written it. */
+static void end_reasoning(lt_reply *j, const char *why) {
+    lt_control *k = j->control;
+    lt_reply_choice *c = &j->parts[0].choices[0];
+    k->stopped_by = why;
+    if (append(&k->out, k->end.data, k->end.n) == LT_OK) {
+        for (size_t i = 0; i < k->end.n; i++) {
+            lt_reply_put_token(c, (int32_t)k->end.data[i]);
+        }
+    }
+    go_on(j, OVER);
+}
+
+/* ---- Trials ---- */
+
+void lt_control_stop(lt_reply *j) {
+    lt_control *k = j->control;
+    lt_request r = lt_request_defaults();
+    lt_ids all = {0};
+    lt_err err;
+    k->phase = TRIES;
+    lt_out_clear(&k->said);
+    k->sum = 0;
+    k->depth = 1;
+    k->closed = false;
+    k->part = (lt_part){.reply = j};
+    err = append(&all, j->parts[0].prompt.data, j->parts[0].prompt.n);
+    err = err != LT_OK ? err : append(&all, k->out.data, k->out.n);
+    err = err != LT_OK ? err : append(&all, k->probe.data, k->probe.n);
+    if (err == LT_OK && j->conn != NULL && !j->failed) {
+        r.prompt = (const int32_t *)all.data;
+        r.n_prompt = (int64_t)all.n;
+        r.max_tokens = j->ask.control.probe_tokens;
+        r.logprobs = 0;
+        r.sampling.temperature = 0;
+        r.priority = (int)j->ask.priority;
+        r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->ask.cache_salt);
+        err = lt_engine_submit(j->server->engine, &r, &k->part, &k->part.id);
+        k->part.submitted = err == LT_OK;
+    }
+    lt_ids_free(&all);
+    if (!k->part.submitted) { /* The queue is full, or the client gone: go on without it. */
+        if (err != LT_OK) {
+            lt_log_warn("%s: no trial: %s", j->id, lt_error_message());
+        }
+        go_on(j, RUNS);
+    }
+}
+
+/* Take text up to what closes the answer: the brace that matches that of the probe, or the end of
+ * the line. */
+static void hear(lt_control *k, const char *text, size_t n) {
+    for (size_t i = 0; i < n && !k->closed; i++) {
+        if (k->closes_by_brace) {
+            k->depth += (text[i] == '{') - (text[i] == '}');
+            k->closed = k->depth == 0;
+        } else {
+            k->closed = text[i] == '\n' && k->said.n > 0;
+        }
+        if (!k->closed) {
+            lt_out_raw(&k->said, &text[i], 1);
+        }
+    }
+}
+
+static void on_trial_token(lt_reply *j, const lt_event *ev) {
+    lt_control *k = j->control;
+    const char *piece;
+    size_t n = 0;
+    if (k->closed) {
+        return;
+    }
+    k->sum += k->geometric ? (double)ev->logprob : exp((double)ev->logprob);
+    k->part.prompt.n++; /* Of a trial: counts its tokens. */
+    if (ev->finish != LT_FINISH_NONE) {
+        k->closed = !k->closes_by_brace && k->said.n > 0;
+        return;
+    }
+    piece = lt_tokenizer_piece(j->server->tokenizer, (uint32_t)ev->id, &n);
+    if (piece != NULL && !lt_tokenizer_is_special(j->server->tokenizer, (uint32_t)ev->id)) {
+        hear(k, piece, n);
+    }
+    if (k->closed) {
+        lt_engine_cancel(j->server->engine, k->part.id);
+    }
+}
+
+/* The answer as valid UTF-8, without white space at its ends; NULL: out of memory. */
+static char *trimmed(const lt_json_out *said) {
+    char *text = malloc(3 * said->n + 1);
+    size_t n, from;
+    if (text == NULL) {
+        return NULL;
+    }
+    text[lt_utf8_replace_invalid(text, said->n > 0 ? said->data : "", said->n)] = '\0';
+    n = strlen(text);
+    from = strspn(text, " \t\r\n");
+    while (n > from && strchr(" \t\r\n", text[n - 1]) != NULL) {
+        n--;
+    }
+    memmove(text, text + from, n - from);
+    text[n - from] = '\0';
+    return text;
+}
+
+/* Do the last `agree` trials give the same answer? */
+static bool agreed(const lt_control *k, int64_t agree) {
+    const char *last = k->trials[(k->n_trials - 1) % TRIALS_KEPT].answer;
+    if (k->n_trials < agree || last == NULL || last[0] == '\0') {
+        return false;
+    }
+    for (int64_t i = 2; i <= agree; i++) {
+        const char *other = k->trials[(k->n_trials - i) % TRIALS_KEPT].answer;
+        if (other == NULL || strcmp(other, last) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void on_trial_done(lt_reply *j) {
+    lt_control *k = j->control;
+    const int64_t n = (int64_t)k->part.prompt.n;
+    const double mean = n > 0 ? k->sum / (double)n : 0;
+    trial *t = &k->trials[k->n_trials++ % TRIALS_KEPT];
+    k->part.submitted = false;
+    k->part.prompt.n = 0;
+    k->tokens += n;
+    j->server->metrics.trial_tokens += (uint64_t)n;
+    free(t->answer);
+    *t = (trial){.at = (int64_t)k->out.n,
+                 .tokens = n,
+                 .confidence = n == 0         ? 0
+                               : k->geometric ? exp(mean)
+                                              : mean,
+                 .answer = k->closed ? trimmed(&k->said) : NULL};
+    if (j->conn == NULL || j->failed) {
+        go_on(j, OVER);
+    } else if (k->method == DEER && t->answer != NULL && t->answer[0] != '\0' &&
+               t->confidence > j->ask.control.threshold) {
+        end_reasoning(j, "confident");
+    } else if (k->method == PROBE && agreed(k, j->ask.control.agree)) {
+        end_reasoning(j, "agreed");
+    } else {
+        go_on(j, RUNS);
+    }
+}
+
+bool lt_control_event(const lt_event *ev) {
+    const lt_part *p = ev->user;
+    lt_control *k = p->reply->control;
+    if (k == NULL || p != &k->part) {
+        return false;
+    }
+    if (ev->kind == LT_EVENT_TOKEN) {
+        on_trial_token(p->reply, ev);
+    } else if (ev->kind == LT_EVENT_DONE) {
+        on_trial_done(p->reply);
+    }
+    return true;
+}
+
+void lt_control_cancel(lt_reply *j) {
+    if (j->control != NULL && j->control->part.submitted) {
+        lt_engine_cancel(j->server->engine, j->control->part.id);
+    }
+}
+
+/* ---- The report ---- */
+
+int64_t lt_control_tokens(const lt_reply *j) {
+    return j->control != NULL ? j->control->tokens : 0;
+}
+
+void lt_control_write(lt_json_out *o, const lt_reply *j) {
+    const lt_control *k = j->control;
+    const int64_t kept = k->n_trials < TRIALS_KEPT ? k->n_trials : TRIALS_KEPT;
+    lt_out_key_open(o, "reasoning_control", '{');
+    lt_out_key_str(o, "control", methods[k->method].name);
+    lt_out_key_int(o, "reasoning_tokens", lt_reply_reasoning_tokens(j));
+    if (k->method != BUDGET) {
+        lt_out_key_str(o, "stopped_by", k->stopped_by);
+        lt_out_key_int(o, "trial_tokens", k->tokens);
+        lt_out_key_int(o, "n_trials", k->n_trials);
+        lt_out_key_open(o, "trials", '[');
+        for (int64_t i = k->n_trials - kept; i < k->n_trials; i++) {
+            const trial *t = &k->trials[i % TRIALS_KEPT];
+            lt_out_open(o, '{');
+            lt_out_key_int(o, "at", t->at);
+            lt_out_key_int(o, "tokens", t->tokens);
+            lt_out_key_real(o, "confidence", t->confidence);
+            lt_out_key_str(o, "answer", t->answer);
+            lt_out_shut(o, '}');
+        }
+        lt_out_shut(o, ']');
+    }
+    lt_out_shut(o, '}');
+}

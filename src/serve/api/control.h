@@ -1,0 +1,48 @@
+/* control.h: ends the reasoning of a chat where it has become unproductive: the field "reasoning".
+ *
+ *     "reasoning": {"control": "deer", "threshold": 0.95}
+ *
+ * At certain places of the reasoning the text is stopped, and a trial asks what the answer would be
+ * now: a request of its own whose prompt is the text so far with the words of `probe` behind it. By
+ * what the trial says, the reasoning is ended or goes on:
+ *
+ *            ┌───────────────── goes on ──────────────────┐
+ *     runs ──┴─▶ a place is reached ─▶ stops ─▶ trial ────┴─▶ ends: the mark that closes the
+ *                                                            reasoning, then the answer
+ *
+ * The trial finds the text's pages in the prefix cache. What was stopped goes on as if it had not
+ * been (lt_request.n_given), so a control that never ends anything changes no token. */
+#ifndef LT_SERVE_CONTROL_H
+#define LT_SERVE_CONTROL_H
+
+#include "lateen/serve.h"
+#include "serve/api/ask.h"
+#include "serve/api/json_out.h"
+
+typedef struct lt_reply lt_reply;
+typedef struct lt_reply_choice lt_reply_choice;
+typedef struct lt_part lt_part;
+typedef struct lt_control lt_control;
+
+/* Read the field; without it j->control stays NULL. Before lt_reply_configure and the prompt. */
+bool lt_control_read(lt_reply *j, lt_api_error *e);
+void lt_control_free(lt_control *k); /* Accepts NULL. */
+
+/* A token has come, and its text[0..n) has been taken: is a place reached? */
+void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n);
+/* Is the part stopped? Then events of its engine's request are old news. */
+bool lt_control_stopped(const lt_part *p);
+/* The engine's request of a stopped part is done: start the trial. */
+void lt_control_stop(lt_reply *j);
+/* An event of the trial, if it is one. */
+bool lt_control_event(const lt_event *ev);
+/* The client is gone. */
+void lt_control_cancel(lt_reply *j);
+int64_t lt_control_tokens(const lt_reply *j); /* Of all trials. */
+/* "reasoning_control": {...} */
+void lt_control_write(lt_json_out *o, const lt_reply *j);
+
+/* The fields of "reasoning", for the documentation. */
+extern const lt_field_table lt_fields_reasoning;
+
+#endif

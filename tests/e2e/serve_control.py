@@ -1,0 +1,137 @@
+"""Control of the reasoning ("reasoning" in chats): what does not end it changes nothing, what a trial says is what a request with the same text says, and
+the reasoning ends where the rule says. The server is deterministic; its template opens the reasoning. Standard library only; TAP on stdout.
+
+usage: serve_control.py BASE_URL"""
+import json
+import math
+import re
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+
+from tap import Tap
+
+base = sys.argv[1]
+tap = Tap()
+check = tap.check
+CHAT = {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 120, "seed": 4, "temperature": 0.8, "return_token_ids": True}
+SAID = " Lily said:"
+
+
+def send(path, body=None):
+    request = urllib.request.Request(base + path, None if body is None else json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as r:
+            return r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+def chat(also={}, **reasoning):
+    return json.loads(send("/v1/chat/completions", {**CHAT, **also, **({"reasoning": reasoning} if reasoning else {})})[1])
+
+
+def message(a):
+    return a["choices"][0]["message"].get("reasoning"), a["choices"][0]["message"]["content"], a["choices"][0]["token_ids"], a["choices"][0]["finish_reason"]
+
+
+def encode(text):
+    return json.loads(send("/tokenize", {"content": text, "add_special": False, "parse_special": True})[1])["tokens"]
+
+
+# ---- What is stopped and goes on is what was never stopped ----
+CASES = {"plainly": {}, "greedily": {"temperature": 0}, "with penalties": {"frequency_penalty": 0.5, "presence_penalty": 0.3, "repetition_penalty": 1.1},
+         "with a grammar": {"guided_regex": "[A-Za-z ]*\\."}, "with bad words": {"bad_words": [" Lily"]}, "with a budget": {"thinking_budget": 60}}
+for name, also in CASES.items():
+    plain = message(chat(also))
+    for how in ({"control": "deer", "threshold": 1, "border": [".", ","], "probe": SAID}, {"control": "probe", "every": 7, "agree": 64, "probe": SAID}):
+        a = chat(also, **how)
+        check(f"{how['control']} that never ends it changes nothing, {name}", message(a) == plain and a["reasoning_control"]["n_trials"] > 1
+              and a["reasoning_control"]["stopped_by"] == "end", (message(a), plain, a["reasoning_control"]["n_trials"]))
+
+# ---- A trial says what a request with the same text says; the reasoning ends at the first that is sure enough ----
+plain = chat()
+prompt, ids = plain["prompt_token_ids"], plain["choices"][0]["token_ids"]
+borders = [i + 1 for i, piece in enumerate(json.loads(send("/detokenize", {"tokens": [t]})[1])["content"] for t in ids) if "." in piece]
+a = chat(control="deer", threshold=1, border=".", probe=SAID)
+trials = a["reasoning_control"]["trials"]
+check("deer: a trial at each border", [t["at"] for t in trials] == [b for b in borders if b + 9 < 120], (trials, borders))
+
+
+def said(at, geometric=False):
+    """The trial behind `at` tokens, by a request of its own: (answer or None, tokens, confidence)."""
+    c = json.loads(send("/v1/completions", {"prompt": prompt + ids[:at] + encode(SAID), "max_tokens": 20, "temperature": 0, "logprobs": 0})[1])["choices"][0]
+    text, n, logs = "", 0, c["logprobs"]["token_logprobs"]
+    for n, piece in enumerate(c["logprobs"]["tokens"], 1):
+        text += piece
+        if "\n" in text.lstrip("\n"):
+            break
+    closed = "\n" in text.lstrip("\n")
+    mean = sum(logs[:n] if geometric else map(math.exp, logs[:n])) / n
+    return text.lstrip("\n").split("\n")[0].strip() if closed else None, n, math.exp(mean) if geometric else mean
+
+
+want = [said(t["at"]) for t in trials]
+check("deer: answer, tokens and confidence of each trial", all(t["answer"] == w[0] and t["tokens"] == w[1] and abs(t["confidence"] - w[2]) < 1e-3 for t, w in zip(trials, want)), (trials, want))
+check("some end their line (else the tests below say little)", any(w[0] for w in want), want)
+geometric = chat(control="deer", threshold=1, border=".", probe=SAID, mean="geometric")["reasoning_control"]["trials"]
+check("deer: the geometric mean", all(abs(t["confidence"] - said(t["at"], True)[2]) < 1e-3 for t in geometric), geometric)
+sure = [w[2] for w in want if w[0]]
+threshold = sorted(sure)[len(sure) // 2] - 1e-3
+first = next(t["at"] for t, w in zip(trials, want) if w[0] and w[2] > threshold)
+a = chat(control="deer", threshold=threshold, border=".", probe=SAID)
+c, close = a["choices"][0], encode("</think>")
+check("deer: ends at the first that is sure enough", a["reasoning_control"]["stopped_by"] == "confident" and a["reasoning_control"]["trials"][-1]["at"] == first
+      and c["token_ids"][:first + len(close)] == ids[:first] + close, (first, a["reasoning_control"]))
+check("deer: then the answer comes", len(c["token_ids"]) == 120 and len(c["message"]["content"]) > 10 and plain["choices"][0]["message"]["reasoning"].startswith(c["message"]["reasoning"]), c["message"])
+greedy = chat({"temperature": 0})
+ids = greedy["choices"][0]["token_ids"]
+a = chat({"temperature": 0}, control="probe", every=10, agree=2, probe=SAID)
+r, c = a["reasoning_control"], a["choices"][0]
+want = [said(t["at"])[0] for t in r["trials"]]
+check("probe: a trial each so many tokens", [t["at"] for t in r["trials"]] == [10 * (i + 1) for i in range(len(r["trials"]))], r)
+check("probe: ends when two in succession agree, and not before", r["stopped_by"] == "agreed" and want[-1] and want[-1] == want[-2]
+      and not any(x and x == y for x, y in zip(want[:-1], want[1:-1])) and [t["answer"] for t in r["trials"]] == want, (r, want))
+at = r["trials"][-1]["at"]
+rest = json.loads(send("/v1/completions", {"prompt": prompt + ids[:at] + close, "max_tokens": 120 - at - len(close), "temperature": 0, "return_token_ids": True})[1])["choices"][0]
+check("probe: what follows is what the model says behind the closed reasoning", c["token_ids"] == ids[:at] + close + rest["token_ids"], (c["token_ids"], rest["token_ids"]))
+check("the trials' tokens are told and counted", a["usage"]["completion_tokens"] == len(c["token_ids"]) + r["trial_tokens"] and r["trial_tokens"] == sum(t["tokens"] for t in r["trials"]), (a["usage"], r))
+
+# ---- A budget; streams ----
+check("budget: as thinking_budget", message(chat(control="budget", max_tokens=15)) == message(chat({"thinking_budget": 15})))
+_, stream = send("/v1/chat/completions", {**CHAT, "stream": True, "temperature": 0, "reasoning": {"control": "probe", "every": 10, "agree": 2, "probe": SAID}})
+events = [json.loads(e[6:]) for e in stream.split("\n\n") if e.startswith("data: {")]
+check("a stream says the same", "".join(x["delta"].get("reasoning") or "" for e in events for x in e["choices"]) == c["message"]["reasoning"]
+      and "".join(x["delta"].get("content") or "" for e in events for x in e["choices"]) == c["message"]["content"]
+      and [e["reasoning_control"]["n_trials"] for e in events if "reasoning_control" in e] == [r["n_trials"]], stream[-600:])
+
+# ---- What is refused, and by what name ----
+for name, param, reasoning, also in [
+        ("a control that does not exist", "reasoning.control", {"control": "dear"}, {}), ("one that is not built", "reasoning.control", {"control": "deepconf"}, {}),
+        ("none", "reasoning.control", {"threshold": 0.5}, {}), ("a field without effect", "reasoning.every", {"control": "deer", "every": 3}, {}),
+        ("a budget without a number", "reasoning.max_tokens", {"control": "budget"}, {}), ("two budgets", "reasoning.max_tokens", {"control": "budget", "max_tokens": 3}, {"thinking_budget": 4}),
+        ("an empty border", "reasoning.border", {"control": "deer", "border": ""}, {}), ("an empty probe", "reasoning.probe", {"control": "deer", "probe": ""}, {}),
+        ("another mean", "reasoning.mean", {"control": "deer", "mean": "harmonic"}, {}), ("several choices", "n", {"control": "deer"}, {"n": 2}),
+        ("a group", "alignment", {"control": "deer"}, {"alignment": {"method": "best_of_n", "n": 2}}), ("an unknown field", "reasoning.effort", {"control": "deer", "effort": "low"}, {})]:
+    status, text = send("/v1/chat/completions", {**CHAT, **also, "reasoning": reasoning})
+    check(f"refused: {name}", status == 400 and json.loads(text)["error"]["param"] == param, (status, text))
+
+# ---- Clients that go away at any time leave nothing behind ----
+body = json.dumps({**CHAT, "reasoning": {"control": "probe", "every": 1, "agree": 64, "probe": SAID}}).encode()
+host, port = base.removeprefix("http://").split(":")
+for i in range(20):
+    with socket.create_connection((host, int(port))) as s:
+        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        time.sleep(0.002 * i)
+for _ in range(100):
+    metrics = send("/metrics")[1]
+    idle = all(re.search(rf"vllm:num_requests_{s}\{{.*\}} 0\n", metrics) for s in ("running", "waiting"))
+    if idle:
+        break
+    time.sleep(0.05)
+check("clients that go away leave nothing that runs or waits", idle)
+check("and the server answers as before", message(chat()) == message(plain))
+check("/metrics: tokens of trials", int(re.search(r'lateen_alignment_tokens_total\{.*purpose="trial"\} (\d+)', metrics)[1]) > 100)
+sys.exit(tap.end())
