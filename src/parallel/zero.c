@@ -10,6 +10,7 @@
 #include "model/acts.h"
 #include "model/exec.h"
 #include "parallel/gradients.h"
+#include "tensor/ops.h"
 
 /* ---- Rooms ---- */
 
@@ -120,19 +121,21 @@ static bool is_held(const lt_zero *z, int unit) {
 /* If a sum of a batch's gradients is queued, wait for it and add its slice to the step's. */
 static lt_err finish_room(lt_zero *z, lt_zero_room *room) {
     const lt_shards *s = z->shards;
+    const lt_backend *be = z->model->backend;
+    lt_queue *q = lt_pass_queue(z->passes[0]);
     const int unit = room->unit;
     if (room->work == 0) {
         return LT_OK;
     }
     LT_TRY(wait_for(z, &room->work));
     const int64_t size = lt_shards_size(s, unit);
-    const float *from = room->data + s->own * size;
-    float *to = z->gradients.base[unit];
-    for (int64_t i = 0; i < size; i++) {
-        to[i] = z->summed[unit] ? to[i] + from[i] : from[i];
-    }
+    float *from = room->data + s->own * size, *to = z->gradients.base[unit];
+    const lt_tensor sum = lt_tensor_1d(to, LT_F32, size);
+    const lt_add_args add = {
+        .y = sum, .a = sum, .b = lt_tensor_1d(from, LT_F32, size), .alpha = 1.0f, .beta = 1.0f};
+    const bool first = !z->summed[unit];
     z->summed[unit] = true;
-    return LT_OK;
+    return first ? be->copy(q, to, from, (size_t)size * sizeof *to) : be->ops->add(q, &add);
 }
 
 static lt_err bring_gradients(lt_zero *z, int unit, bool clear) {
@@ -161,8 +164,8 @@ static lt_err sum_replicas(lt_zero *z, int unit, lt_comm_work *last) {
     if (s->replicas == NULL || slice == NULL) {
         return LT_OK;
     }
-    return lt_all_reduce(s->replicas, slice, slice, lt_shards_size(s, unit), LT_F32, LT_REDUCE_SUM,
-                         last);
+    return lt_all_reduce(lt_world_twin(s->world, s->replicas), slice, slice,
+                         lt_shards_size(s, unit), LT_F32, LT_REDUCE_SUM, last);
 }
 
 /* Levels 0 and 1: queue the sum of a unit whose gradients are complete. */

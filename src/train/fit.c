@@ -24,21 +24,22 @@ lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
 }
 
 lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,
-                    const lt_pass_options *o) {
+                    const lt_pass_options *o, const lt_shards *shards) {
     lt_memory_plan plan;
-    LT_TRY(lt_memory_buffers(&plan, r, spec, dtype, o, NULL, NULL));
+    LT_TRY(lt_memory_buffers(&plan, r, spec, dtype, o, NULL, shards));
     *out = plan.device_bytes + RESERVE;
     return LT_OK;
 }
 
 /* Rows of the largest micro-batch that fits at a level of recompute; 0: not even one row does. */
 static lt_err largest_micro(int64_t *rows, const lt_recipe *r, const lt_model_spec *spec,
-                            lt_dtype dtype, lt_pass_options o, size_t left) {
+                            lt_dtype dtype, lt_pass_options o, const lt_shards *shards,
+                            size_t left) {
     int64_t low = 0, high = o.batch + 1; /* low fits, high does not. */
     while (high - low > 1) {
         size_t bytes;
         o.batch = low + (high - low) / 2;
-        LT_TRY(lt_fit_bytes(&bytes, r, spec, dtype, &o));
+        LT_TRY(lt_fit_bytes(&bytes, r, spec, dtype, &o, shards));
         *(bytes <= left ? &low : &high) = o.batch;
     }
     *rows = low;
@@ -46,12 +47,12 @@ static lt_err largest_micro(int64_t *rows, const lt_recipe *r, const lt_model_sp
 }
 
 lt_err lt_fit_check(const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,
-                    const lt_pass_options *o, size_t left) {
+                    const lt_pass_options *o, const lt_shards *shards, size_t left) {
     char way[256] = "";
     lt_pass_options one = *o;
     size_t need, least;
 
-    LT_TRY(lt_fit_bytes(&need, r, spec, dtype, o));
+    LT_TRY(lt_fit_bytes(&need, r, spec, dtype, o, shards));
     if (need <= left) {
         return LT_OK;
     }
@@ -60,7 +61,7 @@ lt_err lt_fit_check(const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtyp
         lt_pass_options tried = *o;
         int64_t rows;
         tried.recompute = (lt_recompute)level;
-        LT_TRY(largest_micro(&rows, r, spec, dtype, tried, left));
+        LT_TRY(largest_micro(&rows, r, spec, dtype, tried, shards, left));
         if (rows > 0) {
             snprintf(way + used, sizeof way - used,
                      "%s batch.micro = %lld with model.recompute = %s", used > 0 ? ", or" : "",
@@ -76,7 +77,7 @@ lt_err lt_fit_check(const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtyp
     }
     one.batch = 1;
     one.recompute = LT_RECOMPUTE_FULL;
-    LT_TRY(lt_fit_bytes(&least, r, spec, dtype, &one));
+    LT_TRY(lt_fit_bytes(&least, r, spec, dtype, &one, shards));
     LT_FAIL(LT_ERR_OOM,
             "one row of %lld tokens with model.recompute = full needs %.2f GiB of the device, "
             "mostly weights, gradients and moments, and %.2f GiB are left: a shorter data.seq, an "

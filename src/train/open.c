@@ -102,7 +102,7 @@ static lt_err check_fit(const lt_training *t, const lt_model_spec *spec, lt_dtyp
         return LT_OK;
     }
     LT_TRY(t->device->backend->memory_left(t->device, &left));
-    return lt_fit_check(&t->recipe, spec, dtype, &o, left);
+    return lt_fit_check(&t->recipe, spec, dtype, &o, &t->shards, left);
 }
 
 /* Read the shape of the initial weights, so that contradictions are found before the weights are
@@ -155,6 +155,8 @@ static lt_err divide_model(lt_training *t) {
                 (long long)r->zero, t->world->shape.pp);
     }
     LT_TRY(lt_shards_open(&t->shards, t->world, (int)r->zero, (int)r->shard));
+    LT_TRY(lt_world_add_twin(t->world, t->shards.ranks));
+    LT_TRY(lt_world_add_twin(t->world, t->shards.replicas));
     if (t->shards.level > 0) {
         t->partition = lt_shards_full(&t->shards);
         t->own_partition = lt_shards_own(&t->shards);
@@ -437,11 +439,7 @@ static lt_err check_gpus(const lt_training *t) {
     const struct {
         const char *name;
         int64_t value, most;
-    } limits[] = {{"mesh pp", m->pp, 1},
-                  {"mesh cp", m->cp, 1},
-                  {"mesh ep", m->ep, 1},
-                  {"mesh.zero", r->zero, 1},
-                  {"mesh.shard", r->shard, 0}};
+    } limits[] = {{"mesh pp", m->pp, 1}, {"mesh cp", m->cp, 1}, {"mesh ep", m->ep, 1}};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         if (limits[i].value > limits[i].most) {
             LT_FAIL(LT_ERR_UNSUPPORTED,
@@ -449,6 +447,11 @@ static lt_err check_gpus(const lt_training *t) {
                     (long long)limits[i].value, t->device->backend->name,
                     (long long)limits[i].most);
         }
+    }
+    if (r->zero > 0 && r->shard == 1) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "mesh.shard = 1 on device %s divides nothing; mesh.zero = 0 does the same",
+                t->device->backend->name);
     }
     if (r->deterministic != 0) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
