@@ -306,3 +306,21 @@ void lt_file_list_free(char **names, size_t count) {
     }
     free(names);
 }
+
+lt_err lt_cache_dir(char out[LT_PATH_BYTES]) {
+    const char *own = getenv("LATEEN_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"),
+               *home = getenv("HOME");
+    int n;
+    if (own != NULL && own[0] != '\0') {
+        n = snprintf(out, LT_PATH_BYTES, "%s", own);
+    } else if (xdg != NULL && xdg[0] != '\0') {
+        n = snprintf(out, LT_PATH_BYTES, "%s/lateen", xdg);
+    } else {
+        n = snprintf(out, LT_PATH_BYTES, "%s/.cache/lateen",
+                     home != NULL && home[0] != '\0' ? home : "/tmp");
+    }
+    if (n >= LT_PATH_BYTES) {
+        LT_FAIL(LT_ERR_LIMIT, "cache folder: path of %d bytes", n);
+    }
+    return lt_file_make_dirs(out);
+}

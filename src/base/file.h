@@ -49,4 +49,8 @@ bool lt_path_has_suffix(const char *path, const char *suffix);
 LT_MUST_USE lt_err lt_file_list(char ***names, size_t *count, const char *path);
 void lt_file_list_free(char **names, size_t count);
 
+/* The folder of what can be made again, which is made: $LATEEN_CACHE_DIR, else
+ * $XDG_CACHE_HOME/lateen, else ~/.cache/lateen. */
+LT_MUST_USE lt_err lt_cache_dir(char out[LT_PATH_BYTES]);
+
 #endif

@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "base/thread.h"
 #include "cli/bench.h"
+#include "cli/copying.h"
 #include "cli/opened.h"
 #include "cli/verb.h"
 #include "lateen/serve.h"
@@ -242,7 +243,9 @@ static lt_err open_model(lt_model **m, const bench_engine_options *o, lt_device 
                 o->model);
     }
     if (!random) {
-        return lt_model_open(m, o->model, &options);
+        char path[LT_PATH_BYTES];
+        LT_TRY(lt_cli_bring(path, o->model));
+        return lt_model_open(m, path, &options);
     }
     if (options.stored && !blocks) {
         options.stored = false;

@@ -17,6 +17,7 @@
 #include "base/rng.h"
 #include "base/thread.h"
 #include "cli/bench.h"
+#include "cli/copying.h"
 #include "cli/opened.h"
 #include "cli/verb.h"
 #include "model/session.h"
@@ -263,7 +264,8 @@ int lt_bench_generate(int argc, char **argv) {
     }
     b->o = &o;
     b->peer = o.peer[0] != '\0' ? o.peer : getenv("LLAMA_BENCH");
-    err = run(b);
+    err = lt_cli_bring_option(o.model);
+    err = err == LT_OK ? run(b) : err;
     if (err == LT_OK && o.json) {
         print_json(b);
     } else if (err == LT_OK) {

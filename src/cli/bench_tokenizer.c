@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/bench.h"
+#include "cli/copying.h"
 #include "cli/verb.h"
 #include "lateen/tokenizer.h"
 
@@ -60,6 +61,7 @@ int lt_bench_tokenizer(int argc, char **argv) {
             NULL, 0, &n, &status)) {
         return status;
     }
+    LT_TRY_DONE(lt_cli_bring_option(o.tokenizer));
     LT_TRY_DONE(lt_file_map_open(&text, o.input));
     load_s = lt_clock_s();
     LT_TRY_DONE(lt_tokenizer_open(&t, o.tokenizer, NULL));

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "cli/copying.h"
 #include "lateen/generate.h"
 #include "model/params.h"
 #include "tensor/backend.h"
@@ -101,14 +102,17 @@ lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *token
     lt_err err = LT_OK, tokenizer_err = LT_OK;
     lt_failure failure;
     lt_opened o = {0};
+    char tokenizer[LT_PATH_BYTES];
     reading r;
 
     if (model_path[0] == '\0') {
         LT_TRY(lt_opened_default_model(o.path));
         model_path = o.path;
     } else {
-        (void)snprintf(o.path, sizeof o.path, "%s", model_path);
+        LT_TRY(lt_cli_bring(o.path, model_path));
+        model_path = o.path;
     }
+    LT_TRY(lt_cli_bring(tokenizer, tokenizer_path));
     if (!lt_file_exists(model_path)) {
         LT_FAIL(LT_ERR_NOT_FOUND, "model %s: no such file or folder", model_path);
     }
@@ -116,7 +120,7 @@ lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *token
         lt_thread_set_count((int)threads);
     }
     LT_TRY(lt_device_open_beside(&o.device, device));
-    read_begin(&r, model_path, tokenizer_path);
+    read_begin(&r, model_path, tokenizer);
     options = lt_opened_options(dtype, o.device);
     options.beside = true;
     err = lt_model_open(&o.model, model_path, &options);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "cli/copying.h"
 #include "cli/gguf_out.h"
 #include "cli/verb.h"
 #include "data/tokenizer/bring.h"
@@ -64,16 +65,19 @@ static lt_err bring_tokenizer(const char *model, const char *option, const char 
     return err;
 }
 
-static lt_err run(const convert_options *o, const char *from, const char *to) {
+static lt_err run(convert_options *o, const char *source, const char *to) {
     static const lt_dtype dtypes[] = {LT_F32, LT_BF16, LT_F16};
     static const lt_gguf_mix mixes[] = {LT_GGUF_MIX_F32, LT_GGUF_MIX_BF16, LT_GGUF_MIX_F16};
     lt_err err = LT_OK;
     lt_model *m = NULL;
     bool made = false;
+    char from[LT_PATH_BYTES];
 
     if (lt_file_exists(to)) {
         LT_FAIL(LT_ERR_ARG, "%s exists already; convert writes a new folder or file", to);
     }
+    LT_TRY_DONE(lt_cli_bring(from, source));
+    LT_TRY_DONE(lt_cli_bring_option(o->tokenizer));
     LT_TRY_DONE(lt_checkpoint_is(from) ? lt_checkpoint_open_model(&m, from)
                                        : lt_model_open(&m, from, NULL));
     if (lt_path_has_suffix(to, ".gguf")) {

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "cli/copying.h"
 #include "cli/gguf_out.h"
 #include "cli/verb.h"
 
@@ -25,11 +26,12 @@ typedef struct {
 static const lt_option rows[] = {QUANTIZE_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_quantize_options = LT_OPTION_TABLE("quantize", rows);
 
-static lt_err run(const quantize_options *o, const char *from, const char *to) {
+static lt_err run(quantize_options *o, const char *source, const char *to) {
     const double start = lt_clock_s();
     lt_err err = LT_OK;
     lt_model *m = NULL;
     struct stat st;
+    char from[LT_PATH_BYTES];
 
     if (lt_file_exists(to)) {
         LT_FAIL(LT_ERR_ARG, "%s exists already", to);
@@ -37,6 +39,8 @@ static lt_err run(const quantize_options *o, const char *from, const char *to) {
     if (o->threads > 0) {
         lt_thread_set_count((int)o->threads);
     }
+    LT_TRY_DONE(lt_cli_bring(from, source));
+    LT_TRY_DONE(lt_cli_bring_option(o->tokenizer));
     LT_TRY_DONE(lt_model_open(&m, from, NULL));
     LT_TRY_DONE(lt_cli_write_gguf(m, from, o->tokenizer, to, (lt_gguf_mix)o->type));
     if (stat(to, &st) == 0) {

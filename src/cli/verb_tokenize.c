@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cli/chat_options.h"
+#include "cli/copying.h"
 #include "cli/tokenize_files.h"
 #include "cli/utf8_text.h"
 #include "cli/verb.h"
@@ -419,6 +420,7 @@ int lt_verb_tokenize(int argc, char **argv) {
     LT_TRY_DONE(check_modes(&o, text_given, n));
     e.flags = o.special ? LT_ENCODE_DEFAULT : LT_ENCODE_PLAIN;
     how.pattern = o.pattern[0] != '\0' ? o.pattern : NULL;
+    LT_TRY_DONE(lt_cli_bring_option(o.tokenizer));
     LT_TRY_DONE(lt_tokenizer_open(&t, o.tokenizer, &how));
     LT_TRY_DONE(lt_tokenizer_scratch_open(&e.s, t));
     if (is_chat(&o.chat)) {

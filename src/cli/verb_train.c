@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "cli/copying.h"
 #include "cli/verb.h"
 #include "train/recipe.h"
 #include "train/run.h"
@@ -88,6 +89,13 @@ static lt_err load(lt_recipe *r, int argc, char **argv, bool *help) {
     return *help ? LT_OK : refuse_idle_flags(r, argc, argv);
 }
 
+/* Fetch what the recipe names by hf://, s3:// or https://. */
+static lt_err bring(lt_recipe *r) {
+    LT_TRY(lt_cli_bring_option(r->init));
+    LT_TRY(lt_cli_bring_option(r->config));
+    return lt_cli_bring_option(r->tokenizer);
+}
+
 int lt_verb_train(int argc, char **argv);
 int lt_verb_train(int argc, char **argv) {
     lt_recipe *r = calloc(1, sizeof *r);
@@ -98,8 +106,9 @@ int lt_verb_train(int argc, char **argv) {
         printf("usage: lateen %s\n\n%s\n\noptions:\n", usage, prose);
         lt_options_help(&lt_recipe_table, stdout);
         print_changeable();
-    } else if (err == LT_OK) {
-        err = lt_run_training(r, NULL);
+    } else {
+        err = err == LT_OK ? bring(r) : err;
+        err = err == LT_OK ? lt_run_training(r, NULL) : err;
     }
     free(r);
     if (err == LT_ERR_REMOTE) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "cli/copying.h"
 #include "cli/verb.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/ops/launch.h"
@@ -93,7 +94,9 @@ static lt_err tune_gemm(lt_device *device, const tune_options *o) {
     lt_model_spec spec;
 
     if (o->model[0] != '\0') {
-        LT_TRY(lt_model_spec_read(&spec, o->model));
+        char path[LT_PATH_BYTES];
+        LT_TRY(lt_cli_bring(path, o->model));
+        LT_TRY(lt_model_spec_read(&spec, path));
     }
     if (o->model[0] == '\0') {
         return lt_gemm_tune(stdout, device,

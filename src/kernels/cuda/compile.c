@@ -114,24 +114,6 @@ lt_err lt_nvrtc_version(int *version, const char **path) {
     return LT_OK;
 }
 
-lt_err lt_cuda_cache_dir(char out[LT_PATH_BYTES]) {
-    const char *own = getenv("LATEEN_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"),
-               *home = getenv("HOME");
-    int n;
-    if (own != NULL && own[0] != '\0') {
-        n = snprintf(out, LT_PATH_BYTES, "%s", own);
-    } else if (xdg != NULL && xdg[0] != '\0') {
-        n = snprintf(out, LT_PATH_BYTES, "%s/lateen", xdg);
-    } else {
-        n = snprintf(out, LT_PATH_BYTES, "%s/.cache/lateen",
-                     home != NULL && home[0] != '\0' ? home : "/tmp");
-    }
-    if (n >= LT_PATH_BYTES) {
-        LT_FAIL(LT_ERR_LIMIT, "cache folder: path of %d bytes", n);
-    }
-    return lt_file_make_dirs(out);
-}
-
 typedef struct {
     uint64_t checksum;
     uint32_t key_bytes, log_bytes;
@@ -302,7 +284,7 @@ static lt_err compilation_open(compilation *k, const char *file, const char *def
         LT_FAIL(LT_ERR_LIMIT, "kernel %s: defines too long", file);
     }
     name = XXH3_128bits(k->key, strlen(k->key));
-    if (lt_cuda_cache_dir(dir) != LT_OK ||
+    if (lt_cache_dir(dir) != LT_OK ||
         snprintf(k->path, sizeof k->path, "%s/%016" PRIx64 "%016" PRIx64 ".cubin", dir, name.high64,
                  name.low64) >= (int)sizeof k->path) {
         k->path[0] = '\0';
@@ -313,7 +295,7 @@ static lt_err compilation_open(compilation *k, const char *file, const char *def
 void lt_cubin_tell(const char *arch, int n) {
     static atomic_bool told;
     char dir[LT_PATH_BYTES], number[16] = "";
-    const bool kept = lt_cuda_cache_dir(dir) == LT_OK;
+    const bool kept = lt_cache_dir(dir) == LT_OK;
     if (n > 0) {
         (void)snprintf(number, sizeof number, "%d ", n);
     }

@@ -49,7 +49,4 @@ typedef struct {
 /* Read up to max costs out of a cubin's log and ELF sections; *n is how many kernels it has. */
 LT_MUST_USE lt_err lt_cubin_costs(const lt_cubin *c, lt_kernel_cost *costs, int max, int *n);
 
-/* The folder of the cache (created). Other tuned results (tune files) live there too. */
-LT_MUST_USE lt_err lt_cuda_cache_dir(char out[4096]);
-
 #endif

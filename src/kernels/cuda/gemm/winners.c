@@ -159,7 +159,7 @@ static void rows_parse(const char *text, bool shipped) {
 
 static lt_err tune_path(char path[LT_PATH_BYTES]) {
     char dir[LT_PATH_BYTES];
-    LT_TRY(lt_cuda_cache_dir(dir));
+    LT_TRY(lt_cache_dir(dir));
     return lt_path_join(path, dir, "gemm.tune");
 }
 

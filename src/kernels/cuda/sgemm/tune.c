@@ -52,7 +52,7 @@ static int class_of(int n) {
 
 static lt_err tune_path(char path[LT_PATH_BYTES], const char *gpu) {
     char dir[LT_PATH_BYTES], name[192];
-    LT_TRY(lt_cuda_cache_dir(dir));
+    LT_TRY(lt_cache_dir(dir));
     snprintf(name, sizeof name, "sgemm-%s.tune", gpu);
     for (char *p = name; *p != '\0'; p++) {
         *p = *p == ' ' || *p == '/' ? '_' : *p;

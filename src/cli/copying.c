@@ -1,0 +1,134 @@
+/* copying.c: see copying.h. A process makes one copy at a time. */
+#include "cli/copying.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+
+#define JSON_EVERY_S  1.0
+#define PLAIN_EVERY_S 10.0
+#define RATE_OVER_S   5.0 /* The rate shown is that of about the last five seconds. */
+
+static struct {
+    volatile sig_atomic_t stop;
+    bool json, stoppable;
+    lt_progress line;
+    double next_json_s, at_s, rate_bytes; /* at_s: of the last call. */
+    int64_t moved_bytes;
+    struct sigaction before_int, before_term, before_size;
+} shown;
+
+static void on_signal(int number) {
+    (void)number;
+    shown.stop = 1;
+}
+
+static void bytes_text(char out[32], double bytes) {
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    size_t unit = 0;
+    for (; bytes >= 999.5 && unit + 1 < sizeof units / sizeof *units; unit++) {
+        bytes *= 1e-3;
+    }
+    (void)snprintf(out, 32, bytes < 9.95 && unit > 0 ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
+}
+
+static void measure_rate(const lt_copy_report *r) {
+    const double now_s = lt_clock_s(), span_s = now_s - shown.at_s;
+    if (shown.at_s > 0.0 && span_s > 0.0) {
+        const double share = span_s < RATE_OVER_S ? span_s / RATE_OVER_S : 1.0;
+        const double rate = (double)(r->moved_bytes - shown.moved_bytes) / span_s;
+        shown.rate_bytes = shown.rate_bytes > 0.0 ? (1.0 - share) * shown.rate_bytes + share * rate
+                                                  : rate;
+    }
+    shown.at_s = now_s;
+    shown.moved_bytes = r->moved_bytes;
+}
+
+static bool tick(void *ctx, const lt_copy_report *r) {
+    char done[32], total[32], rate[32], eta[LT_CLOCK_TEXT_BYTES] = "?", files[64] = "";
+    const double left = (double)(r->total_bytes - r->done_bytes);
+    (void)ctx;
+    measure_rate(r);
+    const bool known = shown.rate_bytes > 0.0 && left >= 0.0;
+    if (shown.json) {
+        if (lt_clock_s() >= shown.next_json_s) {
+            shown.next_json_s = lt_clock_s() + JSON_EVERY_S;
+            printf("{\"event\": \"progress\", \"files\": %lld, \"files_done\": %lld, \"bytes\": "
+                   "%lld, \"total_bytes\": %lld, \"rate_bytes_s\": %.0f, \"eta_s\": ",
+                   (long long)r->n_files, (long long)r->n_files_done, (long long)r->done_bytes,
+                   (long long)r->total_bytes, shown.rate_bytes);
+            printf(known ? "%.1f}\n" : "null}\n", left / shown.rate_bytes);
+            fflush(stdout);
+        }
+        return shown.stop != 0;
+    }
+    bytes_text(done, (double)r->done_bytes);
+    bytes_text(total, (double)r->total_bytes);
+    bytes_text(rate, shown.rate_bytes);
+    if (known) {
+        (void)lt_duration_text(eta, left / shown.rate_bytes);
+    }
+    if (r->n_files > 1) {
+        (void)snprintf(files, sizeof files, ", %lld of %lld files", (long long)r->n_files_done,
+                       (long long)r->n_files);
+    }
+    lt_progress_show(&shown.line, "copy: %s of %s%s, %s/s, %s left", done, total, files, rate, eta);
+    return shown.stop != 0;
+}
+
+void lt_copying_show(lt_copy_options *o, bool json, bool stoppable) {
+    const struct sigaction asked = {.sa_handler = on_signal}, ignored = {.sa_handler = SIG_IGN};
+    shown.stop = 0;
+    shown.json = json;
+    /* A short copy shows no line where there is no terminal. */
+    shown.line = (lt_progress){.plain_every_s = PLAIN_EVERY_S,
+                               .next_plain_s = lt_clock_s() + PLAIN_EVERY_S};
+    shown.next_json_s = shown.at_s = shown.rate_bytes = 0.0;
+    shown.moved_bytes = 0;
+    o->tick = tick;
+    shown.stoppable = stoppable;
+    if (stoppable) {
+        (void)sigaction(SIGINT, &asked, &shown.before_int);
+        (void)sigaction(SIGTERM, &asked, &shown.before_term);
+    }
+    /* A file beyond `ulimit -f` is an error of write, not the end of the process. */
+    (void)sigaction(SIGXFSZ, &ignored, &shown.before_size);
+}
+
+void lt_copying_shown(void) {
+    lt_progress_end(&shown.line);
+    if (shown.stoppable) {
+        (void)sigaction(SIGINT, &shown.before_int, NULL);
+        (void)sigaction(SIGTERM, &shown.before_term, NULL);
+    }
+    (void)sigaction(SIGXFSZ, &shown.before_size, NULL);
+}
+
+lt_err lt_cli_bring(char out[LT_PATH_BYTES], const char *text) {
+    lt_copy_options o = lt_copy_defaults();
+    lt_err err;
+    if (strstr(text, "://") == NULL) {
+        return lt_copy_bring(out, text, &o); /* A path: nothing to show. */
+    }
+    /* The verb decides what signals mean; one that ends it leaves what has arrived for the next
+     * try. */
+    lt_copying_show(&o, false, false);
+    err = lt_copy_bring(out, text, &o);
+    lt_copying_shown();
+    return err;
+}
+
+lt_err lt_cli_bring_option(char value[LT_OPTION_STR_BYTES]) {
+    char path[LT_PATH_BYTES];
+    LT_TRY(lt_cli_bring(path, value));
+    if (strlen(path) >= LT_OPTION_STR_BYTES) {
+        LT_FAIL(LT_ERR_LIMIT, "%s is at a path of %zu bytes; at most %d", value, strlen(path),
+                LT_OPTION_STR_BYTES - 1);
+    }
+    memcpy(value, path, strlen(path) + 1);
+    return LT_OK;
+}

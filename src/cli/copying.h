@@ -1,0 +1,21 @@
+/* copying.h: copies as the command line shows them: a line of progress, an end at SIGINT and
+ * SIGTERM after which the same command continues; and the models that other verbs name by
+ * hf://, s3:// or https://. */
+#ifndef LT_CLI_COPYING_H
+#define LT_CLI_COPYING_H
+
+#include "base/file.h"
+#include "base/option.h"
+#include "lateen/copy.h"
+
+/* Show the progress of a copy made with these options; `json`: as lines of JSON on standard
+ * output; `stoppable`: SIGINT and SIGTERM stop the copy. Ends with lt_copying_shown. */
+void lt_copying_show(lt_copy_options *o, bool json, bool stoppable);
+void lt_copying_shown(void);
+
+/* The local path of a model or tokenizer, which is fetched if it is elsewhere (lt_copy_bring). */
+LT_MUST_USE lt_err lt_cli_bring(char out[LT_PATH_BYTES], const char *text);
+/* The same for an option's value, in place. */
+LT_MUST_USE lt_err lt_cli_bring_option(char value[LT_OPTION_STR_BYTES]);
+
+#endif

@@ -1,0 +1,45 @@
+/* aws_config.h: who a copy is for an object store, and where that store is, from where the AWS
+ * command line reads it:
+ *
+ *     keys       AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN (not if a profile was
+ *                asked for), else the profile's section of ~/.aws/credentials, else of
+ *                ~/.aws/config
+ *     profile    the option, AWS_PROFILE, "default"
+ *     region     the option, AWS_REGION, AWS_DEFAULT_REGION, the profile in ~/.aws/config,
+ *                "us-east-1"
+ *     endpoint   the option, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile in ~/.aws/config
+ *                (endpoint_url, or that of its section `services` for s3), else Amazon's
+ *
+ * AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE move the files. No function prints a key, and
+ * lt_aws_config_wipe overwrites them. */
+#ifndef LT_PLATFORM_COPY_AWS_CONFIG_H
+#define LT_PLATFORM_COPY_AWS_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lateen/base.h"
+
+typedef struct {
+    char access[256], secret[256], token[8192]; /* token "": none. */
+    char region[64], endpoint[1024];            /* endpoint "": Amazon's. */
+    bool anonymous;                             /* Requests are not signed. */
+} lt_aws_config;
+
+typedef struct {
+    const char *profile, *region, *endpoint; /* "": not given. */
+    bool anonymous;
+} lt_aws_wanted;
+
+/* NOT_FOUND: no keys; the message says where they were looked for. UNSUPPORTED: the profile gets
+ * its keys in a way that is not supported, which is named. */
+LT_MUST_USE lt_err lt_aws_config_read(lt_aws_config *out, const lt_aws_wanted *wanted);
+void lt_aws_config_wipe(lt_aws_config *c);
+
+/* The value of `name` in [section] of an ini text, which may be NULL. An indented name belongs to
+ * the name without a value before it: "s3.endpoint_url". *found: it is there. FORMAT: a line is no
+ * comment, section or "name = value"; LIMIT: the value has room bytes or more. */
+LT_MUST_USE lt_err lt_ini_get(const char *text, const char *section, const char *name, char *out,
+                              size_t room, bool *found);
+
+#endif

@@ -1,0 +1,181 @@
+/* call.c: see call.h. */
+#include "platform/copy/call.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+
+/* What went wrong, in a line: "503 SlowDown: Please reduce your request rate". Characters that a
+ * terminal would obey are replaced, since a server wrote the text. */
+static void describe(const lt_caller *c, const lt_web_reply *reply, const char *problem,
+                     char out[LT_CALL_TEXT_BYTES]) {
+    char words[LT_CALL_TEXT_BYTES] = "";
+    if (problem != NULL) {
+        (void)snprintf(out, LT_CALL_TEXT_BYTES, "%s", problem);
+    } else if (reply->status == 0 || reply->incomplete) {
+        (void)snprintf(out, LT_CALL_TEXT_BYTES, "%s", reply->failure);
+    } else {
+        if (c->explain != NULL) {
+            c->explain(reply, words);
+        }
+        (void)snprintf(out, LT_CALL_TEXT_BYTES, "status %d%s%.300s", reply->status,
+                       words[0] != '\0' ? " " : "", words);
+    }
+    for (char *p = out; *p != '\0'; p++) {
+        *p = (char)((unsigned char)*p < ' ' || *p == 127 ? '?' : *p);
+    }
+}
+
+static lt_err gave_up(const lt_caller *c, const char *doing, const lt_web_reply *reply,
+                      const char *problem, int64_t tries, double begin_s) {
+    char text[LT_CALL_TEXT_BYTES];
+    describe(c, reply, problem, text);
+    if (reply->retry_after_s > 0.0 && problem == NULL && tries == 1) {
+        LT_FAIL(LT_ERR_REMOTE, "%s: %s: %s; the server asks to wait %.0f s", c->shown, doing, text,
+                reply->retry_after_s);
+    }
+    LT_FAIL(LT_ERR_REMOTE, "%s: %s: %s; gave up after %lld tries in %.1f s", c->shown, doing, text,
+            (long long)tries, lt_clock_s() - begin_s);
+}
+
+static void report(const lt_caller *c, const char *doing, const lt_web_reply *reply,
+                   const char *problem, int64_t tries) {
+    char text[LT_CALL_TEXT_BYTES];
+    if (lt_log_shows(LT_LOG_DEBUG)) {
+        describe(c, reply, problem, text);
+        lt_log_debug("%s: %s: %s; try %lld", c->shown, doing, text, (long long)tries);
+    }
+}
+
+lt_err lt_call(const lt_caller *c, lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
+    const double begin_s = lt_clock_s();
+    lt_retry retry;
+    bool again = true;
+
+    lt_retry_begin(&retry);
+    for (;;) {
+        lt_err err = c->send(c->ctx, h, r, reply);
+        if (err == LT_OK && !lt_retry_may_help(reply) &&
+            (c->passes == NULL || !c->passes(c->ctx, reply))) {
+            return LT_OK;
+        }
+        if (err == LT_OK) {
+            report(c, r->method, reply, NULL, retry.n + 1);
+            err = lt_retry_wait(&retry, h, reply, &again);
+        }
+        if (err == LT_OK && !again) {
+            err = gave_up(c, r->method, reply, NULL, retry.n, begin_s);
+        }
+        lt_web_reply_free(reply);
+        LT_TRY(err);
+    }
+}
+
+lt_err lt_call_refused(const lt_caller *c, const char *doing, const lt_web_reply *reply) {
+    char text[LT_CALL_TEXT_BYTES];
+    describe(c, reply, NULL, text);
+    if (reply->status == 412) {
+        LT_FAIL(LT_ERR_STATE, "%s changed while it was copied", c->shown);
+    }
+    LT_FAIL(reply->status == 404 ? LT_ERR_NOT_FOUND : LT_ERR_REMOTE, "%s: %s: %s", c->shown, doing,
+            text);
+}
+
+typedef struct {
+    int64_t at, n, got, size_bytes;
+} range;
+
+/* Is the answer the rest of the range? If not, *problem says why; the bytes do not count then. */
+static bool answers(const range *g, const lt_web_reply *reply, bool whole, char problem[200]) {
+    char text[128];
+    long long first = -1, last = -1, total = -1;
+    const int64_t want = g->at + g->got, end = g->at + g->n - 1;
+
+    problem[0] = '\0';
+    if (reply->status == 200 && !whole) {
+        if (g->at == 0 && g->n == g->size_bytes) {
+            (void)snprintf(problem, 200, "the server ignores ranges: from the beginning");
+        }
+        return false;
+    }
+    if (reply->too_long) {
+        (void)snprintf(problem, 200, "more than the %lld bytes that were asked for",
+                       (long long)(g->n - g->got));
+        return false;
+    }
+    if (reply->status == 200) {
+        return true;
+    }
+    if (!lt_web_header(reply, "content-range", text, sizeof text) ||
+        sscanf(text, "bytes %lld-%lld/%lld", &first, &last, &total) < 2 || first != want ||
+        last != end || (total >= 0 && total != g->size_bytes)) {
+        (void)snprintf(problem, 200, "asked for bytes %lld-%lld of %lld, the answer has '%.60s'",
+                       (long long)want, (long long)end, (long long)g->size_bytes, text);
+        return false;
+    }
+    return true;
+}
+
+lt_err lt_call_range(const lt_caller *c, lt_web *h, const char *version, int64_t size_bytes,
+                     int64_t at, int64_t n, unsigned char *into) {
+    const double begin_s = lt_clock_s();
+    range g = {.at = at, .n = n, .size_bytes = size_bytes};
+    lt_retry retry;
+
+    lt_retry_begin(&retry);
+    while (g.got < n) {
+        char bytes[64], problem[200] = "";
+        const bool whole = at + g.got == 0 && n == size_bytes;
+        const lt_pair headers[] = {{"If-Match", version}, {"Range", bytes}};
+        const size_t first = version[0] != '\0' ? 0 : 1;
+        const lt_web_request r = {.method = "GET",
+                                  .headers = headers + first,
+                                  .n_headers = (whole ? 1 : 2) - first,
+                                  .into = into + g.got,
+                                  .into_bytes = (size_t)(n - g.got),
+                                  .counted = true};
+        lt_web_reply reply;
+        bool again = true, good;
+        lt_err err;
+
+        (void)snprintf(bytes, sizeof bytes, "bytes=%lld-%lld", (long long)(at + g.got),
+                       (long long)(at + n - 1));
+        LT_TRY(c->send(c->ctx, h, &r, &reply));
+        good = (reply.status == 200 || reply.status == 206) && answers(&g, &reply, whole, problem);
+        if (good) {
+            g.got += (int64_t)reply.got;
+            retry.n = reply.got > 0 ? 0 : retry.n;
+        } else {
+            const bool afresh = reply.status == 200 && problem[0] != '\0' && !whole;
+            const int64_t lost = (int64_t)reply.got + (afresh ? g.got : 0);
+            g.got = afresh ? 0 : g.got;
+            lt_web_count(h, true, -lost);
+        }
+        if (good && g.got < n && !reply.incomplete) {
+            (void)snprintf(problem, sizeof problem, "the answer is %lld bytes too short",
+                           (long long)(n - g.got));
+        }
+        err = LT_OK;
+        if (reply.status == 200 && !whole && problem[0] == '\0') {
+            err = lt_error_set(LT_ERR_UNSUPPORTED, "%s: the server ignores ranges of bytes",
+                               c->shown);
+        } else if (!good && problem[0] == '\0' && !lt_retry_may_help(&reply) &&
+                   (c->passes == NULL || !c->passes(c->ctx, &reply))) {
+            err = lt_call_refused(c, "GET", &reply);
+        } else if (g.got < n) {
+            const char *why = problem[0] != '\0' ? problem : NULL;
+            report(c, "GET", &reply, why, retry.n + 1);
+            err = lt_retry_wait(&retry, h, &reply, &again);
+            if (err == LT_OK && !again) {
+                err = gave_up(c, "GET", &reply, why, retry.n, begin_s);
+            }
+        }
+        lt_web_reply_free(&reply);
+        LT_TRY(err);
+    }
+    return LT_OK;
+}

@@ -1,0 +1,29 @@
+/* checksum.h: what a service says about the content of an object, and the test whether bytes
+ * fit. */
+#ifndef LT_PLATFORM_COPY_CHECKSUM_H
+#define LT_PLATFORM_COPY_CHECKSUM_H
+
+#include "platform/copy/digest.h"
+
+typedef struct {
+    lt_digest_kind kind; /* LT_DIGEST_NONE: nothing is known but the length. */
+    char hex[LT_DIGEST_TEXT_BYTES];
+    /* 0: the digest of the content. Else: the digest of its parts' digests, each part this long,
+     * as S3 makes them for what was uploaded in parts. */
+    int64_t part_bytes;
+} lt_checksum;
+
+typedef struct lt_verifier lt_verifier;
+
+/* Bytes are added in order. */
+LT_MUST_USE lt_err lt_verifier_open(lt_verifier **out, const lt_checksum *check,
+                                    int64_t size_bytes);
+void lt_verifier_add(lt_verifier *c, const unsigned char *data, size_t bytes);
+/* FORMAT: the digest of what was added is another; the message has both. */
+LT_MUST_USE lt_err lt_verifier_end(lt_verifier *c, const char *shown);
+void lt_verifier_close(lt_verifier *c);
+
+/* "SHA-256", "MD5 of its parts", "length": what a copy was checked by. */
+void lt_checksum_text(const lt_checksum *check, char out[64]);
+
+#endif

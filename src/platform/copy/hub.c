@@ -1,0 +1,385 @@
+/* hub.c: see hub.h. The token goes to the hub's own address only: libcurl drops the header when a
+ * redirection leads to another host, and a remembered address of another host is asked without. */
+#include "platform/copy/hub.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <openssl/crypto.h>
+
+#include "base/error.h"
+#include "base/json.h"
+
+#define TOKEN_BYTES 512
+
+struct lt_hub {
+    char endpoint[512]; /* Without a slash at its end. */
+    char bearer[TOKEN_BYTES + 8];
+};
+
+struct lt_hub_file {
+    const lt_hub *hub; /* NULL: a web address. */
+    const char *shown;
+    char *url;
+    pthread_mutex_t lock;
+    char direct[4096]; /* Where url leads; "": not known. */
+    bool used_direct;
+};
+
+/* The folder of the hub's files: HF_HOME, else XDG_CACHE_HOME/huggingface. */
+static lt_err home_folder(char out[LT_PATH_BYTES]) {
+    const char *own = getenv("HF_HOME"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n;
+    if (own != NULL && own[0] != '\0') {
+        n = snprintf(out, LT_PATH_BYTES, "%s", own);
+    } else if (xdg != NULL && xdg[0] != '\0') {
+        n = snprintf(out, LT_PATH_BYTES, "%s/huggingface", xdg);
+    } else {
+        n = snprintf(out, LT_PATH_BYTES, "%s/.cache/huggingface",
+                     home != NULL && home[0] != '\0' ? home : "/tmp");
+    }
+    if (n >= LT_PATH_BYTES) {
+        LT_FAIL(LT_ERR_LIMIT, "HF_HOME: a path of %d bytes", n);
+    }
+    return LT_OK;
+}
+
+lt_err lt_hub_cache(char out[LT_PATH_BYTES], const lt_location *at) {
+    const char *own = getenv("HF_HUB_CACHE");
+    char base[LT_PATH_BYTES], name[300];
+    size_t n = 0;
+    if (own != NULL && own[0] != '\0') {
+        if (snprintf(base, sizeof base, "%s", own) >= (int)sizeof base) {
+            LT_FAIL(LT_ERR_LIMIT, "HF_HUB_CACHE: a path of %zu bytes", strlen(own));
+        }
+    } else {
+        char home[LT_PATH_BYTES];
+        LT_TRY(home_folder(home));
+        LT_TRY(lt_path_join(base, home, "hub"));
+    }
+    n = (size_t)snprintf(name, sizeof name, "%s--", at->kind);
+    for (const char *p = at->place; *p != '\0'; p++) { /* ORG/NAME: "--" for the slash. */
+        n += (size_t)snprintf(name + n, sizeof name - n, *p == '/' ? "--" : "%c", *p);
+    }
+    return lt_path_join(out, base, name);
+}
+
+bool lt_hub_is_offline(void) {
+    const char *text = getenv("HF_HUB_OFFLINE");
+    return text != NULL && (strcmp(text, "1") == 0 || strcasecmp(text, "true") == 0 ||
+                            strcasecmp(text, "yes") == 0 || strcasecmp(text, "on") == 0);
+}
+
+/* HF_TOKEN, else the first line of the file that `hf auth login` writes; or none. */
+static lt_err read_token(char out[TOKEN_BYTES]) {
+    const char *own = getenv("HF_TOKEN"), *file = getenv("HF_TOKEN_PATH");
+    char path[LT_PATH_BYTES], *text = NULL;
+    lt_err err;
+
+    out[0] = '\0';
+    if (own == NULL || own[0] == '\0') {
+        char home[LT_PATH_BYTES];
+        LT_TRY(home_folder(home));
+        LT_TRY(lt_path_join(path, home, "token"));
+        file = file != NULL && file[0] != '\0' ? file : path;
+        err = lt_file_read(&text, NULL, file, 1 << 16);
+        if (err == LT_ERR_NOT_FOUND) {
+            return LT_OK;
+        }
+        LT_TRY(err);
+        own = text;
+    }
+    own += strspn(own, " \t\r\n");
+    err = snprintf(out, TOKEN_BYTES, "%.*s", (int)strcspn(own, " \t\r\n"), own) >= TOKEN_BYTES
+              ? lt_error_set(LT_ERR_LIMIT, "the token of the hub has over %d bytes", TOKEN_BYTES)
+              : LT_OK;
+    if (text != NULL) {
+        OPENSSL_cleanse(text, strlen(text));
+        free(text);
+    }
+    return err;
+}
+
+lt_err lt_hub_open(lt_hub **out) {
+    const char *own = getenv("HF_ENDPOINT");
+    lt_err err = LT_OK;
+    char token[TOKEN_BYTES] = "";
+    size_t n;
+    lt_hub *hub = calloc(1, sizeof *hub);
+
+    if (hub == NULL) {
+        LT_FAIL(LT_ERR_OOM, "a client of the hub");
+    }
+    own = own != NULL && own[0] != '\0' ? own : "https://huggingface.co";
+    if ((strncmp(own, "https://", 8) != 0 && strncmp(own, "http://", 7) != 0) ||
+        strpbrk(own, "?#@ \t") != NULL || strlen(own) >= sizeof hub->endpoint) {
+        LT_FAIL_DONE(LT_ERR_ARG, "HF_ENDPOINT is no http(s)://HOST[:PORT][/PATH]");
+    }
+    (void)snprintf(hub->endpoint, sizeof hub->endpoint, "%s", own);
+    n = strlen(hub->endpoint);
+    while (n > 0 && hub->endpoint[n - 1] == '/') {
+        hub->endpoint[--n] = '\0';
+    }
+    LT_TRY_DONE(read_token(token));
+    if (token[0] != '\0') {
+        (void)snprintf(hub->bearer, sizeof hub->bearer, "Bearer %s", token);
+    }
+    *out = hub;
+    hub = NULL;
+done:
+    OPENSSL_cleanse(token, sizeof token);
+    lt_hub_close(hub);
+    return err;
+}
+
+void lt_hub_close(lt_hub *hub) {
+    if (hub != NULL) {
+        OPENSSL_cleanse(hub, sizeof *hub);
+        free(hub);
+    }
+}
+
+/* endpoint/middle/REPOSITORY/verb/revision[/name], with the last two encoded. */
+static lt_err make_url(char **out, const lt_hub *hub, const lt_location *at, const char *middle,
+                       const char *verb, const char *revision, const char *name) {
+    size_t bytes = 0;
+    FILE *f = open_memstream(out, &bytes);
+    if (f == NULL) {
+        LT_FAIL(LT_ERR_OOM, "an address");
+    }
+    fprintf(f, "%s/%s%s/%s/", hub->endpoint, middle, at->place, verb);
+    lt_uri_encode(f, revision, false);
+    if (name != NULL) {
+        fputc('/', f);
+        lt_uri_encode(f, name, true);
+    } else {
+        fputs("?blobs=true", f);
+    }
+    if (fclose(f) != 0) {
+        free(*out);
+        LT_FAIL(LT_ERR_OOM, "an address");
+    }
+    return LT_OK;
+}
+
+lt_err lt_hub_url(char **out, const lt_hub *hub, const lt_location *at, const char *commit,
+                  const char *name) {
+    char middle[32] = "";
+    if (strcmp(at->kind, "models") != 0) {
+        (void)snprintf(middle, sizeof middle, "%s/", at->kind);
+    }
+    return make_url(out, hub, at, middle, "resolve", commit, name);
+}
+
+static bool is_hex(const char *text, size_t n) {
+    return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
+}
+
+static lt_err read_sibling(const json_t *row, lt_hub_found found, void *ctx) {
+    const json_t *lfs = json_object_get(row, "lfs");
+    const char *name = NULL, *digest = NULL;
+    lt_checksum check = {.kind = LT_DIGEST_NONE};
+    int64_t size_bytes = -1;
+
+    LT_TRY(lt_json_str(row, "rfilename", &name, false, "list of files"));
+    LT_TRY(lt_json_i64(row, "size", &size_bytes, true, name));
+    if (json_is_object(lfs)) {
+        LT_TRY(lt_json_str(lfs, "sha256", &digest, false, name));
+        LT_TRY(lt_json_i64(lfs, "size", &size_bytes, true, name));
+        check.kind = LT_DIGEST_SHA256;
+    } else {
+        LT_TRY(lt_json_str(row, "blobId", &digest, false, name));
+        check.kind = LT_DIGEST_GIT;
+    }
+    if (size_bytes < 0 || !is_hex(digest, 2 * lt_digest_bytes(check.kind))) {
+        LT_FAIL(LT_ERR_FORMAT, "list of files: '%.100s' has no size or no checksum", name);
+    }
+    if (!lt_location_is_safe(name)) {
+        LT_FAIL(LT_ERR_FORMAT, "list of files: no file may have the name '%.100s'", name);
+    }
+    memcpy(check.hex, digest, 2 * lt_digest_bytes(check.kind) + 1);
+    return found(ctx, name, size_bytes, &check);
+}
+
+lt_err lt_hub_list_read(const char *text, size_t bytes, char commit[LT_HUB_COMMIT_BYTES],
+                        lt_hub_found found, void *ctx) {
+    lt_err err = LT_OK;
+    json_t *json = NULL;
+    const json_t *list, *row;
+    const char *sha = NULL;
+    size_t i;
+
+    LT_TRY(lt_json_parse(&json, text, bytes, "list of files"));
+    LT_TRY_DONE(lt_json_str(json, "sha", &sha, false, "list of files"));
+    if (!is_hex(sha, LT_HUB_COMMIT_BYTES - 1)) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "list of files: 'sha' is no commit");
+    }
+    memcpy(commit, sha, LT_HUB_COMMIT_BYTES);
+    list = json_object_get(json, "siblings");
+    if (!json_is_array(list)) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "list of files: 'siblings' is missing");
+    }
+    json_array_foreach(list, i, row) {
+        LT_TRY_DONE(read_sibling(row, found, ctx));
+    }
+done:
+    json_decref(json);
+    return err;
+}
+
+static void explain(const lt_web_reply *reply, char out[LT_CALL_TEXT_BYTES]) {
+    (void)lt_web_header(reply, "x-error-message", out, LT_CALL_TEXT_BYTES);
+}
+
+/* lt_caller's send for both kinds of address. */
+static lt_err send(void *ctx, lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
+    lt_hub_file *f = ctx;
+    lt_pair headers[8];
+    lt_web_request full = *r;
+    char url[sizeof f->direct];
+    size_t n = r->n_headers;
+    lt_err err;
+
+    LT_ASSERT(n < sizeof headers / sizeof *headers);
+    pthread_mutex_lock(&f->lock);
+    memcpy(url, f->direct, sizeof url);
+    pthread_mutex_unlock(&f->lock);
+    full.url = url[0] != '\0' ? url : f->url;
+    full.follow = true;
+    if (n > 0) {
+        memcpy(headers, r->headers, n * sizeof *headers);
+    }
+    if (f->hub != NULL && f->hub->bearer[0] != '\0') {
+        const size_t own = strlen(f->hub->endpoint);
+        if (strncmp(full.url, f->hub->endpoint, own) == 0 && full.url[own] == '/') {
+            headers[n++] = (lt_pair){"Authorization", f->hub->bearer};
+        }
+    }
+    full.headers = headers;
+    full.n_headers = n;
+    err = lt_web_send(h, &full, reply);
+    if (err == LT_OK && (reply->status == 200 || reply->status == 206) && url[0] == '\0') {
+        pthread_mutex_lock(&f->lock);
+        memcpy(f->direct, reply->final_url, sizeof f->direct);
+        pthread_mutex_unlock(&f->lock);
+    }
+    return err;
+}
+
+/* An address behind a redirection is valid for some time: then ask the hub again. */
+static bool passes(void *ctx, const lt_web_reply *reply) {
+    lt_hub_file *f = ctx;
+    if (reply->status != 400 && reply->status != 401 && reply->status != 403 &&
+        reply->status != 404 && reply->status != 410) {
+        return false;
+    }
+    if (strcmp(reply->final_url, f->url) == 0) {
+        return false; /* The hub itself refused. */
+    }
+    pthread_mutex_lock(&f->lock);
+    if (strcmp(f->direct, reply->final_url) == 0) { /* Another thread may have a new one. */
+        f->direct[0] = '\0';
+    }
+    pthread_mutex_unlock(&f->lock);
+    return true;
+}
+
+static lt_caller caller_of(lt_hub_file *f) {
+    return (lt_caller){.shown = f->shown,
+                       .ctx = f,
+                       .send = send,
+                       .passes = passes,
+                       .explain = f->hub != NULL ? explain : NULL};
+}
+
+lt_err lt_hub_file_open(lt_hub_file **out, const lt_hub *hub, const char *url, const char *shown) {
+    lt_hub_file *f = calloc(1, sizeof *f);
+    if (f == NULL || (f->url = strdup(url)) == NULL) {
+        free(f);
+        LT_FAIL(LT_ERR_OOM, "%s", shown);
+    }
+    f->hub = hub;
+    f->shown = shown;
+    LT_ASSERT(pthread_mutex_init(&f->lock, NULL) == 0);
+    *out = f;
+    return LT_OK;
+}
+
+lt_err lt_hub_file_read(lt_hub_file *f, lt_web *h, const char *version, int64_t size_bytes,
+                        int64_t at, int64_t n, unsigned char *into) {
+    const lt_caller c = caller_of(f);
+    return lt_call_range(&c, h, version, size_bytes, at, n, into);
+}
+
+lt_err lt_hub_file_probe(lt_hub_file *f, lt_web *h, lt_web_reply *reply) {
+    const lt_pair range = {"Range", "bytes=0-0"};
+    unsigned char byte[1];
+    const lt_caller c = caller_of(f);
+    lt_retry retry;
+    bool again = true;
+
+    lt_retry_begin(&retry);
+    for (;;) { /* As lt_call, but a server that sends the whole file instead is no failure. */
+        LT_TRY(send(
+            f, h,
+            &(lt_web_request){
+                .method = "GET", .headers = &range, .n_headers = 1, .into = byte, .into_bytes = 1},
+            reply));
+        if (reply->too_long || (!lt_retry_may_help(reply) && !passes(f, reply))) {
+            return LT_OK;
+        }
+        LT_TRY(lt_retry_wait(&retry, h, reply, &again));
+        if (!again) {
+            reply->status = reply->incomplete ? 0 : reply->status;
+            const lt_err err = lt_call_refused(&c, "GET", reply);
+            lt_web_reply_free(reply);
+            return err;
+        }
+        lt_web_reply_free(reply);
+    }
+}
+
+void lt_hub_file_close(lt_hub_file *f) {
+    if (f != NULL) {
+        free(f->url);
+        (void)pthread_mutex_destroy(&f->lock);
+        free(f);
+    }
+}
+
+lt_err lt_hub_list(lt_hub *hub, lt_web *h, const lt_location *at, char commit[LT_HUB_COMMIT_BYTES],
+                   lt_hub_found found, void *ctx) {
+    char middle[40], *url = NULL;
+    lt_hub_file *f = NULL;
+    lt_web_reply reply = {0};
+    lt_caller c;
+    lt_err err = LT_OK;
+
+    (void)snprintf(middle, sizeof middle, "api/%s/", at->kind);
+    LT_TRY_DONE(make_url(&url, hub, at, middle, "revision", at->revision, NULL));
+    LT_TRY_DONE(lt_hub_file_open(&f, hub, url, at->shown));
+    c = caller_of(f);
+    LT_TRY_DONE(lt_call(&c, h, &(lt_web_request){.method = "GET"}, &reply));
+    if (reply.status == 401 || reply.status == 403) {
+        LT_FAIL_DONE(LT_ERR_NOT_FOUND,
+                     "%s: the hub refuses it (status %d): there is no such repository, or it is "
+                     "private or gated and %s",
+                     at->shown, reply.status,
+                     hub->bearer[0] != '\0' ? "the token does not open it" : "HF_TOKEN is not set");
+    }
+    if (reply.status != 200) {
+        LT_TRY_DONE(lt_call_refused(&c, "list of files", &reply));
+    }
+    err = lt_hub_list_read(reply.body != NULL ? reply.body : "", reply.body_bytes, commit, found,
+                           ctx);
+    if (err != LT_OK) {
+        err = lt_error_prefix(err, "%s", at->shown);
+    }
+done:
+    lt_web_reply_free(&reply);
+    lt_hub_file_close(f);
+    free(url);
+    return err;
+}

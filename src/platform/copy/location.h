@@ -1,0 +1,47 @@
+/* location.h: the places that a copy reads or writes, as a user writes them.
+ *
+ *     dir/file, dir/, file:///dir/file            files and folders
+ *     s3://BUCKET/KEY, s3://BUCKET/PREFIX/        an object; all objects whose key begins so
+ *     https://HOST/PATH, http://HOST/PATH         a file on a web server
+ *     hf://[datasets/|spaces/]ORG/NAME[@REVISION][/FILE]
+ *                                                 a repository of Hugging Face's hub, or one file
+ *
+ * A slash in a revision is written %2F ("@refs%2Fpr%2F1"). `shown` is what messages and journals
+ * contain: a web address without user, password and query, which may hold secrets. */
+#ifndef LT_PLATFORM_COPY_LOCATION_H
+#define LT_PLATFORM_COPY_LOCATION_H
+
+#include <stdbool.h>
+
+#include "base/file.h"
+
+typedef enum { LT_AT_FILE, LT_AT_S3, LT_AT_WEB, LT_AT_HUB } lt_at;
+
+typedef struct {
+    lt_at at;
+    bool many; /* A folder, a prefix, a whole repository: ends in '/', or is empty. */
+    char path[LT_PATH_BYTES]; /* The file; the key or prefix; the web address; the file's name. */
+    char place[256];          /* S3: the bucket. HUB: "ORG/NAME". */
+    char kind[16];            /* HUB: "models", "datasets", "spaces". */
+    char revision[256];       /* HUB: "main" if none was given. */
+    char shown[LT_PATH_BYTES];
+} lt_location;
+
+/* ARG: what is wrong with it. */
+LT_MUST_USE lt_err lt_location_read(lt_location *out, const char *text);
+
+/* Does it begin with one of the schemes, so that it is not simply a path? */
+bool lt_location_is_remote(const char *text);
+
+/* The last part of a path or key, behind its last slash. */
+const char *lt_location_name(const char *path);
+
+/* May an object of this name be written below a folder? Not if a part of it is empty, "." or "..",
+ * or it begins with a slash: it would be written elsewhere. */
+bool lt_location_is_safe(const char *name);
+
+/* Replace %41 by A in place; `plus`: and '+' by a blank, as lists of S3 write it. False: a '%'
+ * without two hexadecimal digits, or a byte 0. */
+bool lt_uri_decode(char *text, bool plus);
+
+#endif

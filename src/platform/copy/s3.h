@@ -1,0 +1,82 @@
+/* s3.h: the requests of the S3 protocol that a copy needs, over call.h: each is signed anew for
+ * every try, a clock that is wrong is corrected by the service's, and a bucket that lives in
+ * another region is asked there. Threads share an lt_s3, each with its own connection. */
+#ifndef LT_PLATFORM_COPY_S3_H
+#define LT_PLATFORM_COPY_S3_H
+
+#include "platform/copy/aws_config.h"
+#include "platform/copy/call.h"
+#include "platform/copy/checksum.h"
+
+typedef enum { LT_S3_AUTO, LT_S3_PATH, LT_S3_VIRTUAL } lt_s3_style;
+
+#define LT_S3_MOST_PARTS 10000
+
+typedef struct lt_s3 lt_s3;
+
+typedef struct {
+    int64_t size_bytes;
+    double modified_s; /* Unix time. */
+    double mtime_s;    /* Of the file that was uploaded, if its metadata says so; else below 0. */
+    char etag[160];    /* With its quotes. */
+    lt_checksum check;
+} lt_s3_object;
+
+/* A key of a list. Return an error to stop. */
+typedef lt_err (*lt_s3_found)(void *ctx, const char *key, int64_t size_bytes, double modified_s);
+
+/* style AUTO: BUCKET.HOST for Amazon, HOST/BUCKET for any other endpoint and for buckets with dots.
+ * ARG: the endpoint is no http(s)://HOST[:PORT][/PATH]. */
+LT_MUST_USE lt_err lt_s3_open(lt_s3 **out, const lt_aws_config *config, lt_s3_style style);
+void lt_s3_close(lt_s3 *s);
+
+/* check: also find out by what its content can be checked, which takes a second request for an
+ * object that was uploaded in parts. NOT_FOUND: no such object. */
+LT_MUST_USE lt_err lt_s3_head(lt_s3 *s, lt_web *h, const char *bucket, const char *key, bool check,
+                              lt_s3_object *out);
+LT_MUST_USE lt_err lt_s3_read(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
+                              const lt_s3_object *object, int64_t at, int64_t n,
+                              unsigned char *into);
+LT_MUST_USE lt_err lt_s3_list(lt_s3 *s, lt_web *h, const char *bucket, const char *prefix,
+                              lt_s3_found found, void *ctx);
+
+/* Write a whole object. mtime_s: kept as its metadata `mtime`, as rclone does. FORMAT: the service
+ * says that it holds other bytes. */
+LT_MUST_USE lt_err lt_s3_put(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
+                             const unsigned char *data, size_t bytes, double mtime_s);
+
+/* An upload in parts, numbered from 1. */
+#define LT_S3_UPLOAD_BYTES 1024
+#define LT_S3_ETAG_BYTES   160
+typedef struct {
+    char md5[33];                /* Of its bytes, in hex. */
+    char etag[LT_S3_ETAG_BYTES]; /* As the service said it, with its quotes. */
+} lt_s3_part;
+LT_MUST_USE lt_err lt_s3_upload_begin(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
+                                      double mtime_s, char id[LT_S3_UPLOAD_BYTES]);
+/* part->md5 is given, part->etag comes back. FORMAT: the service has other bytes. */
+LT_MUST_USE lt_err lt_s3_upload_part(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
+                                     const char *id, int64_t number, const unsigned char *data,
+                                     size_t bytes, lt_s3_part *part);
+/* The parts that the service holds, zeroed where there is none; md5 "" where the ETag cannot be
+ * one. NOT_FOUND: no such upload. */
+LT_MUST_USE lt_err lt_s3_upload_parts(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
+                                      const char *id, lt_s3_part *parts, int64_t n_parts);
+/* FORMAT: the service made an object of other bytes. */
+LT_MUST_USE lt_err lt_s3_upload_end(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
+                                    const char *id, const lt_s3_part *parts, int64_t n_parts);
+/* The service forgets its parts. No error if there is no such upload. */
+LT_MUST_USE lt_err lt_s3_upload_abort(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
+                                      const char *id);
+
+/* Read a page of a list, which is XML: calls found, and writes the token of the next page, "" if
+ * there is none. */
+LT_MUST_USE lt_err lt_s3_list_page(const char *xml, size_t bytes, lt_s3_found found, void *ctx,
+                                   char next[LT_S3_UPLOAD_BYTES]);
+/* The code and message of an error, or "" for each. */
+void lt_s3_error(const char *xml, size_t bytes, char code[64], char message[256]);
+
+/* "Fri, 28 Feb 2026 23:59:58 GMT" and "2026-02-28T23:59:58.000Z" as Unix time; 0: neither. */
+double lt_s3_time(const char *text);
+
+#endif

@@ -1,0 +1,35 @@
+/* s3_call.h: between s3.c, which signs and sends, and s3_verbs.c, which knows the requests. */
+#ifndef LT_PLATFORM_COPY_S3_CALL_H
+#define LT_PLATFORM_COPY_S3_CALL_H
+
+#include <pthread.h>
+
+#include "base/file.h"
+#include "platform/copy/s3.h"
+
+#define LT_S3_MOST_HEADERS 8
+
+struct lt_s3 {
+    lt_aws_config config;
+    lt_s3_style style;
+    char host[256], prefix[256]; /* Of the endpoint; host "": Amazon's, by the region. */
+    bool plain;                  /* http */
+    pthread_mutex_t lock;        /* Protects config.region and skew_s. */
+    double skew_s;               /* What to add to this machine's clock. */
+};
+
+typedef struct {
+    lt_s3 *s3;
+    const char *bucket, *key; /* key NULL: the bucket itself. */
+    const lt_pair *query;
+    size_t n_query;
+    bool may_fail_late; /* Status 200 may come with an error as its body. */
+    bool asked_time;
+    char shown[LT_PATH_BYTES];
+} lt_s3_call;
+
+/* The caller of lt_call; it lives as long as c. */
+lt_caller lt_s3_caller(lt_s3_call *c);
+bool lt_s3_is_plain(const lt_s3 *s);
+
+#endif

@@ -1,0 +1,64 @@
+/* source.h: where a copy reads: a list of files, and ranges of their bytes. */
+#ifndef LT_PLATFORM_COPY_SOURCE_H
+#define LT_PLATFORM_COPY_SOURCE_H
+
+#include "lateen/copy.h"
+#include "platform/copy/hub.h"
+#include "platform/copy/location.h"
+#include "platform/copy/s3.h"
+
+/* A file of a copy. */
+typedef struct {
+    char *from;  /* Path, key, web address, or name in the repository. */
+    char *name;  /* Below the folder or prefix; of a single file, its last part. */
+    char *shown; /* For messages. */
+    char *to;    /* Path or key of the target; set by the copy. */
+    int64_t size_bytes;
+    double modified_s; /* Unix time; 0: not known. */
+    lt_checksum check; /* If the list knows it. */
+} lt_item;
+
+#define LT_MOST_ITEMS ((size_t)4 << 20)
+
+typedef struct {
+    lt_item *rows;
+    size_t n, room;
+} lt_items;
+
+/* Strings are copied. */
+LT_MUST_USE lt_err lt_items_add(lt_items *l, const char *from, const char *name, const char *shown,
+                                int64_t size_bytes, double modified_s);
+void lt_items_free(lt_items *l);
+
+typedef struct {
+    lt_location at;
+    lt_s3 *s3;   /* At S3; the copy's. */
+    lt_hub *hub; /* At the hub; the copy's. */
+} lt_copy_source;
+
+/* A file that is open for reading, by several threads. */
+typedef struct {
+    const lt_copy_source *source;
+    const lt_item *item;
+    int64_t size_bytes;
+    double modified_s;
+    lt_checksum check;
+    char version[256]; /* Changes with the content: an ETag, a date. */
+    int fd;            /* At FILE; else -1. */
+    lt_s3_object object;
+    bool ranges;           /* At WEB: the server can send them. */
+    lt_hub_file *hub_file; /* At HUB and WEB: where redirections lead. */
+} lt_opened_item;
+
+/* List the files. NOT_FOUND: there is none. */
+LT_MUST_USE lt_err lt_copy_source_list(lt_copy_source *s, lt_web *h, lt_items *out);
+/* Learn its size, version and check. */
+LT_MUST_USE lt_err lt_copy_source_open(const lt_copy_source *s, lt_web *h, const lt_item *item,
+                                       lt_opened_item *out);
+LT_MUST_USE lt_err lt_copy_source_read(const lt_opened_item *o, lt_web *h, int64_t at, int64_t n,
+                                       unsigned char *into);
+/* STATE: a local file has changed since it was opened. (Services are asked for one version.) */
+LT_MUST_USE lt_err lt_copy_source_check(const lt_opened_item *o);
+void lt_copy_source_close(lt_opened_item *o);
+
+#endif

@@ -1,0 +1,53 @@
+/* state.h: what a copy remembers of a file on its way, so that the same command goes on after any
+ * end, kill -9 and power cuts included. A text of lines, which only grows:
+ *
+ *     lateen-copy 1
+ *     key HEX                  which source, version, size and size of parts it belongs to
+ *     upload ID                to S3: the upload at the service, which holds the parts
+ *     part I HEX               to a file: part I (from 0) was written; XXH3 of its bytes
+ *
+ * A line without its end was cut and does not count. What it says of a part is not trusted: the
+ * part is read again and must have that hash, so nothing needs to be synced for it. */
+#ifndef LT_PLATFORM_COPY_STATE_H
+#define LT_PLATFORM_COPY_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lateen/base.h"
+
+#define LT_STATE_KEY_BYTES    33
+#define LT_STATE_UPLOAD_BYTES 1024
+#define LT_STATE_MOST_BYTES   ((size_t)64 << 20)
+
+typedef struct {
+    bool has;
+    uint64_t hash;
+} lt_state_part;
+
+/* The key of this combination, in hex. */
+void lt_state_key(char key[LT_STATE_KEY_BYTES], const char *source, const char *version,
+                  const char *target, int64_t size_bytes, int64_t part_bytes);
+
+/* Read a text of `bytes` bytes. False: it does not belong to this key, and nothing was written.
+ * *kept: the bytes up to the end of its last whole line. */
+bool lt_state_read(const char *text, size_t bytes, const char *key,
+                   char upload[LT_STATE_UPLOAD_BYTES], lt_state_part *parts, int64_t n_parts,
+                   size_t *kept);
+
+/* A file of this kind, locked against other copies of the same target. A copy that finds it locked
+ * fails with STATE, or waits if `wait`. *found: it belongs to the key, and upload and parts were
+ * filled; else the file begins anew. */
+typedef struct lt_state lt_state;
+LT_MUST_USE lt_err lt_state_open(lt_state **out, const char *path, const char *key, bool wait,
+                                 char upload[LT_STATE_UPLOAD_BYTES], lt_state_part *parts,
+                                 int64_t n_parts, bool *found);
+LT_MUST_USE lt_err lt_state_add_upload(lt_state *s, const char *id);
+LT_MUST_USE lt_err lt_state_add_part(lt_state *s, int64_t part, uint64_t hash);
+/* Forget what it says, and begin anew with the same key. */
+LT_MUST_USE lt_err lt_state_begin(lt_state *s);
+/* Close it; `keep` leaves the file for the next try. */
+void lt_state_close(lt_state *s, bool keep);
+
+#endif

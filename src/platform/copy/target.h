@@ -1,0 +1,48 @@
+/* target.h: where a copy writes: one file or object at a time, in parts of any order, which becomes
+ * visible whole at its end.
+ *
+ *     to a file   parts go into FILE.lateen-part at their offsets; the end syncs it, gives it the
+ *                 source's date, renames it and syncs the folder
+ *     to S3       one part: PUT; more: an upload in parts, which the end joins
+ *
+ *     open ──▶ recall, put: each part once ──▶ end                   the target is there
+ *                    └──▶ close(keep)                                parts stay for the next try
+ *                    └──▶ close(!keep)                               nothing stays */
+#ifndef LT_PLATFORM_COPY_TARGET_H
+#define LT_PLATFORM_COPY_TARGET_H
+
+#include "platform/copy/source.h"
+#include "platform/copy/state.h"
+
+#define LT_TARGET_DATA  ".lateen-part"
+#define LT_TARGET_STATE ".lateen-state"
+
+typedef struct {
+    lt_location at;
+    lt_s3 *s3; /* At S3; the copy's. */
+    bool force, wait;
+} lt_target;
+
+typedef struct lt_landing lt_landing;
+
+/* Is it there already: the same size, and the date of the source (a file's: to the second; an
+ * object's: in its metadata) or, where the source has no date, its checksum? */
+LT_MUST_USE lt_err lt_target_has(const lt_target *t, lt_web *h, const lt_opened_item *o,
+                                 bool *same);
+
+/* Begin, or go on where an earlier copy was cut. IO: no room for the file. STATE: another process
+ * copies to it. */
+LT_MUST_USE lt_err lt_landing_open(lt_landing **out, const lt_target *t, lt_web *h,
+                                   const lt_opened_item *o, int64_t part_bytes, int64_t n_parts);
+/* A part from an earlier copy: into `data`, from the file. *have: it is whole. At S3: `data` is the
+ * source's part; *have: the service holds the same. */
+LT_MUST_USE lt_err lt_landing_recall(lt_landing *l, int64_t part, unsigned char *data, size_t bytes,
+                                     bool *have);
+/* Does lt_landing_recall need the source's bytes first? */
+bool lt_landing_compares(const lt_landing *l);
+LT_MUST_USE lt_err lt_landing_put(lt_landing *l, lt_web *h, int64_t part, const unsigned char *data,
+                                  size_t bytes);
+LT_MUST_USE lt_err lt_landing_end(lt_landing *l, lt_web *h);
+void lt_landing_close(lt_landing *l, lt_web *h, bool keep);
+
+#endif

@@ -1,0 +1,98 @@
+/* web.h: one request and its reply, over libcurl; and the decision whether to try again.
+ *
+ * A connection (lt_web) belongs to one thread at a time, and keeps its socket open between
+ * requests. What all connections of a copy share stands in lt_web_shared: the flag that stops
+ * them, the limit of their rate together, and the count of bytes that passed.
+ *
+ * Nothing here prints or keeps an address or a header in a message: they may hold secrets. */
+#ifndef LT_PLATFORM_COPY_WEB_H
+#define LT_PLATFORM_COPY_WEB_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/rng.h"
+#include "platform/copy/sigv4.h"
+
+#define LT_WEB_BODY_MOST    ((size_t)64 << 20) /* Of a reply that is kept whole, e.g. a list. */
+#define LT_WEB_HEADERS_MOST 32768
+
+typedef struct {
+    atomic_bool stop;   /* Requests end at once, with LT_ERR_INTERRUPTED. */
+    double connect_s;   /* To connect. */
+    double stall_s;     /* Without a byte. */
+    int64_t rate_bytes; /* A second, of all connections together; 0: no limit. */
+    int64_t tries;      /* Of a request without progress. */
+    double delay_s;     /* Mean wait before the second try; it doubles with each. */
+    /* Progress: bytes of the bodies that came (reads_count) and that were sent (writes_count), of
+     * requests that are `counted`. */
+    bool reads_count, writes_count;
+    atomic_llong moved;
+    atomic_llong n_retries; /* Requests that were repeated. */
+    pthread_mutex_t lock;   /* Protects free_at_s. */
+    double free_at_s;       /* When the limit of the rate lets the next byte pass. */
+} lt_web_shared;
+
+typedef struct lt_web lt_web;
+
+typedef struct {
+    const char *method; /* GET, HEAD, PUT, POST, DELETE */
+    const char *url;
+    const lt_pair *headers;
+    size_t n_headers;
+    const void *body; /* PUT, POST */
+    size_t body_bytes;
+    /* The body of a reply with status 200 or 206 goes here; all others are kept in reply->body. */
+    unsigned char *into;
+    size_t into_bytes;
+    bool follow;  /* Redirections; a header Authorization stays with its host. */
+    bool counted; /* The bodies count as progress of the copy. */
+} lt_web_request;
+
+typedef struct {
+    int status;      /* 0: no reply came; `failure` says why. */
+    size_t got;      /* Bytes in request->into. */
+    bool incomplete; /* The body ended before its length, or the connection broke. */
+    bool too_long;   /* The body is longer than request->into. */
+    char *body;      /* Followed by a 0; NULL: none. */
+    size_t body_bytes;
+    char headers[LT_WEB_HEADERS_MOST]; /* Of the last reply: lines of "name: value". */
+    double retry_after_s;              /* 0: the server did not say. */
+    char final_url[4096];              /* After redirections; "": too long. May hold secrets. */
+    char failure[256];
+} lt_web_reply;
+
+void lt_web_shared_open(lt_web_shared *s);
+void lt_web_shared_close(lt_web_shared *s);
+
+LT_MUST_USE lt_err lt_web_open(lt_web **out, lt_web_shared *shared);
+void lt_web_close(lt_web *h);
+/* Count bytes as progress, or below 0 take them back. */
+void lt_web_count(lt_web *h, bool read, int64_t bytes);
+
+/* Send a request, once. OK: there was an exchange, or it failed in a way that `reply` tells.
+ * INTERRUPTED: shared->stop. Free the reply with lt_web_reply_free, which accepts a zeroed one. */
+LT_MUST_USE lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply);
+void lt_web_reply_free(lt_web_reply *reply);
+
+/* A header's value without blanks around it, cut to `room`; false and "" if there is none. */
+bool lt_web_header(const lt_web_reply *reply, const char *name, char *out, size_t room);
+
+/* Tries of one request: those without progress count. Waits grow by 2, up to 20 s, with full
+ * jitter: a uniform share of them (Brooker, "Exponential Backoff And Jitter", AWS 2015). */
+typedef struct {
+    int64_t n; /* Since the last progress. */
+    lt_rng rng;
+} lt_retry;
+
+void lt_retry_begin(lt_retry *t);
+/* May another try end otherwise? No reply, a body that was cut, 408, 429, 500, 502, 503, 504. */
+bool lt_retry_may_help(const lt_web_reply *reply);
+/* Wait before the next try, at least as long as the server asked. *again: there is one left.
+ * INTERRUPTED: shared->stop. */
+LT_MUST_USE lt_err lt_retry_wait(lt_retry *t, lt_web *h, const lt_web_reply *reply, bool *again);
+
+#endif

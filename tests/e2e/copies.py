@@ -1,0 +1,535 @@
+"""`lateen copy` against an object store, a web server and a model hub that check every signature and break what they are told to.
+
+    python3 tests/e2e/copies.py build/lateen [SEEDS]        as TAP; SEEDS: how many seeds of random faults (6)"""
+import glob
+import hashlib
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import object_store
+from object_store import HUB_TOKEN, KEYS, SECRETS, TOKEN, Object, Repository, Store
+from tap import Tap
+
+lateen, n_seeds = os.path.abspath(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 6
+tap = Tap(detail_chars=3000)
+dir = tempfile.mkdtemp(prefix="lateen-copy-")
+store = Store()
+MIB = 1 << 20
+printed = []  # Everything that any run has said.
+
+
+def environment(**more):
+    keep = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "HF_"))}
+    return {**keep, "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": KEYS["AKIDEXAMPLE"], "AWS_ENDPOINT_URL": store.url,
+            "LATEEN_CACHE_DIR": f"{dir}/cache", "HOME": f"{dir}/home", "HF_HOME": f"{dir}/hf", "HF_ENDPOINT": f"{store.url}/hub", "HF_TOKEN": HUB_TOKEN,
+            "OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "1", **more}
+
+
+class Result:
+    def __init__(self, status, out, err):
+        self.status, self.out, self.err = status, out, err
+        printed.append(out + err)
+
+    def __str__(self):
+        return f"status {self.status}: {self.out} {self.err}"
+
+
+FAST = ["--part-bytes", "256KiB", "--delay-s", "0.005"]
+
+
+def start(*words, verb="copy", **more):
+    return subprocess.Popen([lateen, "--verbose", verb, *words], env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def run(*words, verb="copy", limit=None, fast=True, **more):
+    before = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))) if limit else None
+    p = subprocess.run([lateen, "--verbose", verb, *words, *(FAST if fast and verb == "copy" else [])], env=environment(**more), capture_output=True,
+                       timeout=120, preexec_fn=before)
+    return Result(p.returncode, p.stdout.decode(errors="replace"), p.stderr.decode(errors="replace"))
+
+
+def path(name):
+    return os.path.join(dir, name)
+
+
+def write(name, data, mtime=None):
+    os.makedirs(os.path.dirname(path(name)), exist_ok=True)
+    with open(path(name), "wb") as f:
+        f.write(data)
+    if mtime:
+        os.utime(path(name), (mtime, mtime))
+    return path(name)
+
+
+def read(name):
+    try:
+        with open(path(name), "rb") as f:
+            return f.read()
+    except FileNotFoundError:
+        return None
+
+
+def left_over(*names):
+    """Files of a copy that is under way, below these folders or beside these names."""
+    return [f for name in names for f in glob.glob(path(name) + "*", recursive=True) + glob.glob(path(name) + "/**", recursive=True) if ".lateen-" in f]
+
+
+def requests(method):
+    return [r for r in store.requests if r.method == method]
+
+
+def fresh():
+    store.fault, store.skew_s, store.region, store.page, store.ranges, store.rate = None, 0, "us-east-1", 1000, True, 0
+    store.requests.clear(), store.uploads.clear(), store.buckets["bucket"].clear()
+
+
+def noise(n, seed=0):
+    return random.Random(seed).randbytes(n)
+
+
+BIG = noise(3 * MIB + 12345)  # 13 parts.
+ODD = ["plain.txt", "a+b=c.txt", "with space & more", "100%.txt", "already%20encoded", "~tilde_x", "*star'(par)!", "ünï/çödé/日本語", "semi;colon:comma,at@",
+       "q?mark#hash", "deep/er/and/deeper", "back\\slash|pipe", "tab\there"]
+
+
+@tap.case
+def there_and_back():
+    fresh()
+    write("big", BIG, 1700000000.25)
+    up = run(path("big"), "s3://bucket/dir/big")
+    o = store.buckets["bucket"].get("dir/big")
+    tap.check("a file goes up in parts", up.status == 0 and o and o.data == BIG and len(o.parts) == 13 and not store.uploads, up)
+    again = run(path("big"), "s3://bucket/dir/big")
+    tap.check("what is there is not sent again", again.status == 0 and "there already" in again.err and len(requests("PUT")) == 13, again)
+    down = run("s3://bucket/dir/big", path("big2"))
+    tap.check("and comes back, held to the MD5 of its parts", down.status == 0 and read("big2") == BIG and "checked by MD5 of its parts" in down.err, down)
+    tap.check("with the object's date", abs(os.stat(path("big2")).st_mtime - o.modified) < 1, os.stat(path("big2")))
+    store.requests.clear()
+    again = run("s3://bucket/dir/big", path("big2"))
+    tap.check("what came is not fetched again", again.status == 0 and not requests("GET"), again)
+    again = run("s3://bucket/dir/big", path("big2"), "--force")
+    tap.check("unless it is forced", again.status == 0 and len(requests("GET")) == 13, again)
+    write("empty", b"")
+    one, two = run(path("empty"), "s3://bucket/empty"), run("s3://bucket/empty", path("empty2"))
+    tap.check("a file without bytes", one.status == two.status == 0 and read("empty2") == b"", f"{one} {two}")
+    tap.check("nothing temporary stays", not left_over("big2", "empty2", "cache"), left_over("big2", "empty2", "cache"))
+    moved = run("s3://bucket/dir/big", "s3://bucket/other/big")
+    tap.check("from one object to another", moved.status == 0 and store.buckets["bucket"]["other/big"].data == BIG, moved)
+    local = run(path("big"), path("local/deep/copy"))
+    tap.check("from file to file", local.status == 0 and read("local/deep/copy") == BIG, local)
+
+
+@tap.case
+def trees():
+    fresh()
+    store.page = 2
+    files = {name: noise(100 + 7 * i, i) for i, name in enumerate(ODD)}
+    files["big"] = BIG
+    for name, data in files.items():
+        write(f"tree/{name}", data)
+    up = run(path("tree"), "s3://bucket/a b/")
+    there = {k: o.data for k, o in store.buckets["bucket"].items()}
+    tap.check("a folder with odd names goes up", up.status == 0 and there == {f"a b/{n}": d for n, d in files.items()}, f"{up} {sorted(there)}")
+    store.put("bucket", "a b/folder/", b"")
+    store.put("bucket", "a bc", b"not below it")
+    down = run("s3://bucket/a b/", path("tree2"))
+    got = {os.path.relpath(f, path("tree2")): open(f, "rb").read() for f in glob.glob(path("tree2/**"), recursive=True) if os.path.isfile(f)}
+    tap.check("a prefix in pages of two comes back", down.status == 0 and got == files, f"{down} {sorted(got)}")
+    store.requests.clear()
+    again = run("s3://bucket/a b/", path("tree2"))
+    tap.check("the second time nothing is fetched", again.status == 0 and all("list-type" in r.query for r in requests("GET")), again)
+    some = run("s3://bucket/a b/", path("tree3"), "--include", "*.txt,deep/*", "--exclude", "a+*")
+    got = sorted(os.path.relpath(f, path("tree3")) for f in glob.glob(path("tree3/**"), recursive=True) if os.path.isfile(f))
+    tap.check("patterns choose", some.status == 0 and got == ["100%.txt", "deep/er/and/deeper", "plain.txt"], f"{some} {got}")
+
+
+@tap.case
+def unsafe():
+    for key in ("p/../../evil", "p//evil", "p/./evil", "p/a/.."):
+        fresh()
+        store.put("bucket", key, b"evil")
+        r = run("s3://bucket/p/", path("safe/deep"))
+        tap.check(f"the key {key} is refused", r.status == 2 and "cannot be written below" in r.err and not glob.glob(path("evil")), r)
+    fresh()
+    store.put("bucket", "p/a", b"1"), store.put("bucket", "p/a-", b"2"), store.put("bucket", "p/a/b", b"3")
+    r = run("s3://bucket/p/", path("safe2"))
+    tap.check("a file that is also a folder is refused", r.status == 2 and "cannot both be files" in r.err, r)
+    for words, why in ((["s3://", path("x")], "bucket's name"), (["ftp://h/x", path("x")], "unknown scheme"), ([path("big"), "https://h/x"], "writes to files and to s3"),
+                       (["hf://a/b/c/../d", path("x")], "not the name of a file"), ([path("no such"), path("x")], "No such file"), (["https://h/", path("x")], "names no file"),
+                       (["s3://bucket/none", path("x")], "no such object"), (["s3://bucket/none/", path("x")], "there is no file")):
+        r = run(*words)
+        tap.check(f"refused: {why}", r.status in (1, 2) and why in r.err and read("x") is None, r)
+
+
+@tap.case
+def credentials():
+    fresh()
+    store.put("bucket", "k", b"hello")
+    r = run("s3://bucket/k", path("k1"), AWS_SECRET_ACCESS_KEY="another-secret-of-mine")
+    tap.check("a wrong secret is refused, once", r.status == 1 and "403" in r.err and len(store.requests) <= 2 and "another-secret" not in r.err, r)
+    r = run("s3://bucket/k", path("k2"), AWS_ACCESS_KEY_ID="AKIDTOKEN", AWS_SECRET_ACCESS_KEY=KEYS["AKIDTOKEN"], AWS_SESSION_TOKEN=TOKEN)
+    tap.check("a session's token", r.status == 0 and read("k2") == b"hello", r)
+    write("home/.aws/credentials", f"# keys\n[other]\naws_access_key_id=wrong\n[lab]\naws_access_key_id = AKIDEXAMPLE\naws_secret_access_key = {KEYS['AKIDEXAMPLE']}\n".encode())
+    write("home/.aws/config", f"[default]\nregion = nowhere-1\n[profile lab]\nregion = eu-lab-1\nservices = ours\n[services ours]\ns3 =\n  endpoint_url = {store.url}\n".encode())
+    store.region = "eu-lab-1"
+    none = dict(AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="", AWS_ENDPOINT_URL="")
+    r = run("s3://bucket/k", path("k3"), "--profile", "lab", **none)
+    tap.check("keys, region and endpoint of a profile", r.status == 0 and read("k3") == b"hello", r)
+    r = run("s3://bucket/k", path("k4"), **none, AWS_PROFILE="lab")
+    tap.check("AWS_PROFILE names one", r.status == 0, r)
+    r = run("s3://bucket/k", path("k5"), **none)
+    tap.check("no keys: where they were looked for", r.status == 1 and ".aws/credentials" in r.err and "AWS_ACCESS_KEY_ID" in r.err, r)
+    write("home/.aws/config", b"[profile sso]\nsso_session = x\n[profile bad\n")
+    r = run("s3://bucket/k", path("k5"), "--profile", "sso", **none)
+    tap.check("a broken file is named, with its line", r.status == 1 and "line 3" in r.err and ".aws/config" in r.err, r)
+    write("home/.aws/config", b"[profile sso]\nsso_session = x\n")
+    r = run("s3://bucket/k", path("k5"), "--profile", "sso", **none)
+    tap.check("a way that is not supported is named", r.status == 1 and "sso_session" in r.err and "export-credentials" in r.err, r)
+    shutil.rmtree(path("home"))
+    r = run("s3://bucket/k", path("k6"))
+    tap.check("a bucket of another region is asked there", r.status == 0 and read("k6") == b"hello", r)
+    fresh()
+    store.put("bucket", "k", b"hello")
+    store.skew_s = -7200
+    r = run("s3://bucket/k", path("k7"))
+    tap.check("a clock that is wrong by two hours", r.status == 0 and read("k7") == b"hello" and "clock" in r.err, r)
+    fresh()
+    store.put("bucket", "dir/k x", b"hello")
+    r = run("s3://bucket/dir/", path("k8"), "--addressing", "host", AWS_ENDPOINT_URL=store.url.replace("127.0.0.1", "localhost"))
+    tap.check("the bucket in the host's name", r.status == 0 and read("k8/k x") == b"hello", r)
+
+
+@tap.case
+def checksums():
+    for name, flip in (("MD5", None), ("MD5 of its parts", [MIB, MIB, MIB, 12345]), ("CRC-32", "crc32"), ("SHA-256 of its parts", "sha256")):
+        fresh()
+        how = {}
+        if flip == "crc32":
+            how = dict(parts=[2 * MIB, len(BIG) - 2 * MIB], headers={"x-amz-checksum-crc32": object_store.crc32_base64(BIG), "x-amz-checksum-type": "FULL_OBJECT"})
+        elif flip == "sha256":
+            digests = b"".join(hashlib.sha256(BIG[i:i + 2 * MIB]).digest() for i in (0, 2 * MIB))
+            value = object_store.base64.b64encode(hashlib.sha256(digests).digest()).decode()
+            how = dict(parts=[2 * MIB, len(BIG) - 2 * MIB], headers={"x-amz-checksum-sha256": f"{value}-2", "x-amz-checksum-type": "COMPOSITE"})
+        elif flip:
+            how = dict(parts=flip)
+        store.put("bucket", "k", BIG, **how)
+        r = run("s3://bucket/k", path("good"), "--force")
+        tap.check(f"by {name}: what is right passes", r.status == 0 and read("good") == BIG and f"checked by {name}\n" in r.err, r)
+        store.fault = lambda q: ("flip", 77) if q.method == "GET" and "bytes=262144-" in q.headers.get("Range", "") else None
+        r = run("s3://bucket/k", path("bad"))
+        tap.check(f"by {name}: one bit that is wrong is found, and nothing is left", r.status == 1 and "but the source says" in r.err and read("bad") is None
+                  and not left_over("bad"), f"{r} {left_over('bad')}")
+    fresh()
+    store.put("bucket", "k", BIG, parts=[MIB, 2 * MIB, 12345])
+    r = run("s3://bucket/k", path("uneven"))
+    tap.check("parts of uneven sizes: by length only, and it says so", r.status == 0 and read("uneven") == BIG and "checked by length" in r.err, r)
+    r = run("s3://bucket/k", path("own"), "--sha256", hashlib.sha256(BIG).hexdigest())
+    tap.check("a checksum of the user's", r.status == 0 and "checked by SHA-256" in r.err, r)
+    r = run("s3://bucket/k", path("own2"), "--sha256", "0" * 64)
+    tap.check("which does not fit", r.status == 1 and read("own2") is None and not left_over("own2"), r)
+    fresh()
+    store.put("bucket", "k", BIG)
+    changed = iter(range(100))
+    store.fault = lambda q: store.put("bucket", "k", BIG[::-1]) if q.method == "GET" and next(changed) == 5 else None
+    r = run("s3://bucket/k", path("changed"), "--connections", "2")
+    tap.check("an object that changes on the way", r.status == 1 and "changed while it was copied" in r.err and read("changed") is None and not left_over("changed"), r)
+
+
+KINDS = [("cut", None), ("drop",), ("lost",), ("slow", 0.02), ("short", 9), ("long", 9), ("range", 5), ("status", 503, "SlowDown"), ("status", 500, "InternalError"),
+         ("status", 429, "TooMany", {"Retry-After": "0"}), ("status", 400, "RequestTimeout"), ("status", 400, "BadDigest"), ("late_error",)]
+
+
+def random_faults(seed, share, kinds=KINDS):
+    rng = random.Random(seed)
+
+    def fault(q):
+        if rng.random() > share:
+            return None
+        kind = rng.choice(kinds)
+        if kind[0] == "late_error" and not (q.method == "POST" and "uploadId" in q.query):
+            return None
+        if kind[0] in ("short", "long", "cut") and q.method != "GET":
+            return ("drop",)
+        if (kind[1:2] == (400,) and q.method == "HEAD") or (kind[0] == "lost" and "uploads" in q.query):  # No body says why; an upload whose id is lost stays.
+            return None
+        if kind[0] in ("short", "long") and "Range" not in q.headers:
+            return None
+        return ("cut", rng.choice([0, 1, 7, 100, 4096, rng.randrange(300000)])) if kind[0] == "cut" else kind
+    return fault
+
+
+@tap.case
+def every_fault():
+    for kind in KINDS:
+        fresh()
+        first = set()
+
+        def fault(q, kind=kind):
+            name = (q.method, q.path, str(sorted(q.query.items())), q.headers.get("Range", "").rpartition("-")[2])
+            if name in first or (kind[0] in ("short", "long") and "Range" not in q.headers) or (kind[0] == "late_error" and q.method != "POST") \
+                    or (kind[1:2] == (400,) and q.method == "HEAD") or (kind[0] == "lost" and "uploads" in q.query):
+                return None
+            first.add(name)
+            if kind[0] == "late_error" and "uploads" in q.query:
+                return None
+            return ("cut", 1000) if kind[0] == "cut" else kind
+        store.fault = fault
+        up = run(path("big"), "s3://bucket/k")
+        o = store.buckets["bucket"].get("k")
+        down = run("s3://bucket/k", path("back"), "--force") if o else None
+        tap.check(f"each request meets once: {' '.join(map(str, kind[:2]))}", up.status == 0 and o and o.data == BIG and down.status == 0 and read("back") == BIG
+                  and not store.uploads and not left_over("back", "cache"), f"{up} {down} {list(store.uploads)}")
+
+
+@tap.case
+def seeded_faults():
+    bad = []
+    for seed in range(n_seeds):
+        fresh()
+        files = {f"s/{i}": noise(n, seed * 10 + i) for i, n in enumerate((0, 1, 1000, 262144, 262145, 1500000))}
+        shutil.rmtree(path("s"), ignore_errors=True), shutil.rmtree(path("s2"), ignore_errors=True)
+        for name, data in files.items():
+            write(name, data)
+        store.page = 3
+        store.fault = random_faults(seed, 0.25)
+        up = run(path("s"), "s3://bucket/s/", "--tries", "20")
+        there = {k: o.data for k, o in store.buckets["bucket"].items()}
+        down = run("s3://bucket/s/", path("s2"), "--tries", "20")
+        got = {f"s/{i}": read(f"s2/{i}") for i in range(len(files))}
+        if up.status or down.status or there != files or got != files or store.uploads or left_over("s2", "cache"):
+            bad.append(f"seed {seed}: {up} {down} {left_over('s2', 'cache')}")
+    tap.check(f"{n_seeds} seeds of random faults, up and down: all arrives, nothing else stays", not bad, " ".join(bad))
+
+
+@tap.case
+def gives_up():
+    fresh()
+    store.put("bucket", "k", BIG)
+    store.fault = lambda q: ("status", 503, "SlowDown") if q.method == "GET" else None
+    r = run("s3://bucket/k", path("never"), "--tries", "3")
+    tap.check("a service that only refuses: it says what and how often", r.status == 1 and "503 SlowDown" in r.err and "after 3 tries" in r.err and read("never") is None, r)
+    store.fault = lambda q: ("status", 503, "SlowDown", {"Retry-After": "9999"}) if q.method == "GET" else None
+    begin = time.time()
+    r = run("s3://bucket/k", path("never"))
+    tap.check("a wait that is too long is not waited", r.status == 1 and "9999" in r.err and time.time() - begin < 20, r)
+    begin = time.time()
+    asked = iter(range(9))
+    store.fault = lambda q: ("status", 429, "TooMany", {"Retry-After": "1"}) if q.method == "HEAD" and next(asked) == 0 else None
+    r = run("s3://bucket/k", path("later"))
+    tap.check("Retry-After is obeyed", r.status == 0 and time.time() - begin >= 1, r)
+    fresh()
+    store.fault = lambda q: ("status", 403, "AccessDenied") if q.method == "PUT" and q.query.get("partNumber") == "9" else None
+    r = run(path("big"), "s3://bucket/k")
+    tap.check("an upload that is refused keeps its parts for the next try", r.status == 1 and "AccessDenied" in r.err and len(store.uploads) == 1, r)
+    sent = len(requests("PUT"))
+    store.fault = None
+    r = run(path("big"), "s3://bucket/k")
+    tap.check("which sends what is missing", r.status == 0 and store.buckets["bucket"]["k"].data == BIG and len(requests("PUT")) - sent < 13 and not store.uploads, r)
+
+
+@tap.case
+def cut_and_resumed():
+    fresh()
+    write("big", BIG)
+    for number, name in ((signal.SIGKILL, "killed"), (signal.SIGINT, "interrupted")):
+        store.put("bucket", "k", BIG)
+        store.rate = 1000000
+        p = start("s3://bucket/k", path(name), *FAST, "--connections", "2")
+        while sum(1 for line in (read(f"{name}.lateen-state") or b"").splitlines() if line.startswith(b"part")) < 4:
+            time.sleep(0.01)
+        p.send_signal(number)
+        out, err = p.communicate()
+        first = Result(p.returncode, out.decode(), err.decode())
+        store.rate = 0
+        store.requests.clear()
+        if number == signal.SIGINT:
+            tap.check("SIGINT: status 75, and what it means", first.status == 75 and "goes on" in first.err, first)
+        else:  # A line that a power cut has torn, and a part that it has lost.
+            with open(path(f"{name}.lateen-state"), "ab") as f:
+                f.write(b"part 12 00")
+            with open(path(f"{name}.lateen-part"), "r+b") as f:
+                f.write(b"lost")
+        r = run("s3://bucket/k", path(name))
+        methods = [q.method for q in store.requests]
+        n = methods[methods.index("HEAD"):].count("GET")  # Before it: of the copy that was killed.
+        tap.check(f"{name} on the way down, it goes on from there", r.status == 0 and read(name) == BIG and 9 <= n <= 10 and not left_over(name), f"{n} {r}")
+    store.buckets["bucket"].clear()
+    store.fault = lambda q: ("slow", 0.1) if q.method == "PUT" else None
+    p = start(path("big"), "s3://bucket/k", *FAST, "--connections", "2")
+    while len(requests("PUT")) < 7:
+        time.sleep(0.01)
+    p.kill()
+    p.communicate()
+    store.fault = None
+    store.requests.clear()
+    r = run(path("big"), "s3://bucket/k")
+    tap.check("killed on the way up, it goes on from there", r.status == 0 and store.buckets["bucket"]["k"].data == BIG and len(requests("PUT")) <= 9 and not store.uploads, f"{len(requests('PUT'))} {r}")
+    store.rate = 1000000
+    p = start("s3://bucket/k", path("twice"), *FAST)
+    while not read("twice.lateen-state"):
+        time.sleep(0.01)
+    r = run("s3://bucket/k", path("twice"))
+    tap.check("a second copy to the same file is refused", r.status == 1 and "another process" in r.err, r)
+    p.communicate()
+    tap.check("and does not disturb the first", p.returncode == 0 and read("twice") == BIG)
+    store.rate = 0
+    write("big", BIG[:-1])
+    store.fault = lambda q: ("status", 403, "AccessDenied") if q.method == "PUT" and q.query.get("partNumber") == "3" else None
+    run(path("big"), "s3://bucket/k2", "--connections", "1")
+    write("big", BIG)
+    store.fault = None
+    r = run(path("big"), "s3://bucket/k2")
+    tap.check("a file that has changed since begins anew", r.status == 0 and store.buckets["bucket"]["k2"].data == BIG, r)
+
+
+@tap.case
+def full_disk():
+    fresh()
+    store.put("bucket", "k", BIG)
+    write("full", b"the old content")
+    r = run("s3://bucket/k", path("full"), limit=MIB)
+    tap.check("a file beyond the limit of the process: the old one stays", r.status == 1 and "no room" in r.err and read("full") == b"the old content" and not left_over("full"), r)
+    mount = path("small")
+    os.makedirs(mount)
+    if os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", mount], stderr=subprocess.DEVNULL).returncode == 0:
+        r = run("s3://bucket/k", f"{mount}/k")
+        tap.check("a full disk: said before the copy, and nothing stays on it", r.status == 1 and "No space" in r.err and not requests("GET") and not os.listdir(mount), f"{r} {os.listdir(mount)}")
+        subprocess.run(["umount", mount])
+    else:
+        tap.skip("a full disk", "no tmpfs can be mounted here")
+
+
+@tap.case
+def web():
+    fresh()
+    store.web["dir/f.bin"] = Object(BIG, modified=1600000000)
+    r = run(f"{store.url}/web/dir/f.bin?token={HUB_TOKEN}", path("web") + "/")
+    tap.check("a web address, with a secret in it", r.status == 0 and read("web/f.bin") == BIG and os.stat(path("web/f.bin")).st_mtime == 1600000000, r)
+    store.ranges = False
+    r = run(f"{store.url}/web/dir/f.bin", path("web2"))
+    tap.check("a server that ignores ranges", r.status == 0 and read("web2") == BIG, r)
+    store.fault = random_faults(3, 0.3, [("cut", None), ("status", 503, "x")])
+    r = run(f"{store.url}/web/dir/f.bin", path("web3"), "--tries", "30")
+    tap.check("and breaks off", r.status == 0 and read("web3") == BIG, r)
+    fresh()
+    r = run(f"{store.url}/web/none?token={HUB_TOKEN}", path("web4"))
+    tap.check("404", r.status == 1 and "status 404" in r.err, r)
+    if not shutil.which("openssl"):
+        return tap.skip("https", "no openssl")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", path("key"), "-out", path("cert"), "-days", "2",
+                    "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, stderr=subprocess.DEVNULL)
+    tls = Store((path("cert"), path("key")))
+    tls.put("bucket", "k", BIG)
+    r = run("s3://bucket/k", path("tls"), "--endpoint", tls.url, "--tries", "2")
+    tap.check("https: a certificate that nobody vouches for is refused", r.status == 1 and "certificate" in r.err and read("tls") is None, r)
+    r = run("s3://bucket/k", path("tls"), "--endpoint", tls.url, AWS_CA_BUNDLE=path("cert"))
+    up = run(path("big"), "s3://bucket/up", "--endpoint", tls.url, AWS_CA_BUNDLE=path("cert"))
+    tap.check("https: one that AWS_CA_BUNDLE vouches for", r.status == up.status == 0 and read("tls") == BIG and tls.buckets["bucket"]["up"].data == BIG, f"{r} {up}")
+    tls.close()
+
+
+@tap.case
+def hub():
+    fresh()
+    store.cdn_epoch = 1
+    files = {"config.json": b"{}", "model.safetensors": BIG, "tokenizer.json": noise(5000), "onnx/model.onnx": noise(70000), "README.md": b"# x", "pytorch_model.bin": BIG[::-1]}
+    repo = store.repositories["org/model"] = Repository(files, large=["model.safetensors", "pytorch_model.bin"], private=True, revisions=("main", "refs/pr/1"))
+    r = run("hf://org/model", path("hub"))
+    got = {os.path.relpath(f, path("hub")): open(f, "rb").read() for f in glob.glob(path("hub/**"), recursive=True) if os.path.isfile(f)}
+    tap.check("a repository into a folder, by its checksums", r.status == 0 and got == files and ("SHA-256" in r.err or "git" in r.err), f"{r} {sorted(got)}")
+    r = run("hf://org/model@refs%2Fpr%2F1/config.json", path("one"))
+    tap.check("one file of a revision", r.status == 0 and read("one") == b"{}", r)
+    r = run("hf://org/model")
+    base, snapshot = path("hf/hub/models--org--model"), path(f"hf/hub/models--org--model/snapshots/{repo.commit}")
+    names = sorted(os.listdir(snapshot)) if os.path.isdir(snapshot) else []
+    tap.check("into the hub's cache: what a model needs", r.status == 0 and r.out.strip() == snapshot and names == ["config.json", "model.safetensors", "tokenizer.json"], f"{r} {names}")
+    tap.check("as the hub's own programs keep it", all(os.readlink(f"{snapshot}/{n}") == f"../../blobs/{repo.checksum(n)}" for n in names)
+              and read("hf/hub/models--org--model/refs/main").decode() == repo.commit and sorted(os.listdir(f"{base}/blobs")) == sorted(repo.checksum(n) for n in names), os.listdir(base))
+    store.requests.clear()
+    r = run("hf://org/model")
+    tap.check("which is asked for news only", r.status == 0 and len(store.requests) == 1, r)
+    store.fault = lambda q: ("drop",)
+    r = run("hf://org/model", "--tries", "2")
+    tap.check("without the hub, the cache will do, and it says so", r.status == 0 and r.out.strip() == snapshot and "as it was" in r.err, r)
+    store.requests.clear()
+    r = run("hf://org/model/config.json", HF_HUB_OFFLINE="1")
+    tap.check("HF_HUB_OFFLINE", r.status == 0 and r.out.strip() == f"{snapshot}/config.json" and not store.requests, r)
+    store.fault = None
+    r = run("hf://org/model", HF_TOKEN="", HF_HOME=path("hf-none"))
+    tap.check("a private repository without a token", r.status == 1 and "HF_TOKEN is not set" in r.err, r)
+    r = run("hf://org/model@nosuch")
+    tap.check("a revision that is not there", r.status == 1 and "Revision Not Found" in r.err, r)
+    for name in ("model.safetensors", "config.json"):
+        shutil.rmtree(path("hf"))
+        store.fault = lambda q, name=name: ("flip", 1) if q.method == "GET" and (q.path.startswith("/cdn/") if name != "config.json" else q.path.endswith(name)) else None
+        r = run("hf://org/model")
+        blobs = os.listdir(f"{base}/blobs") if os.path.isdir(f"{base}/blobs") else []
+        tap.check(f"{name} with a bit that is wrong never gets its name", r.status == 1 and "but the source says" in r.err and repo.checksum(name) not in blobs
+                  and not os.path.exists(f"{base}/refs/main"), f"{r} {blobs}")
+    shutil.rmtree(path("hf"))
+    count = iter(range(1000))
+
+    def expire(q):
+        if q.path.startswith("/cdn/") and next(count) in (3, 9):
+            store.cdn_epoch += 1
+        return None
+    store.fault = expire
+    r = run("hf://org/model", "--connections", "3")
+    tap.check("addresses behind redirections that expire are asked for again", r.status == 0 and store.cdn_epoch == 3, r)
+    shutil.rmtree(path("hf"))
+    store.fault = random_faults(5, 0.25, [k for k in KINDS if k[0] not in ("late_error", "lost")])
+    r = run("hf://org/model", "--tries", "20")
+    tap.check("a hub with faults", r.status == 0 and read(f"hf/hub/models--org--model/snapshots/{repo.commit}/model.safetensors") == BIG, r)
+
+
+@tap.case
+def models():
+    """Verbs take models by these addresses."""
+    fresh()
+    stories = "tests/golden/stories260k"
+    for name in ("stories260K.bin", "tok512.bin"):
+        store.put("bucket", f"m/{name}", open(f"{stories}/{name}", "rb").read())
+    words = ["--prompt", "Once upon", "--max-tokens", "12", "--temperature", "0", "--device", "cpu"]
+    local = run("--model", f"{stories}/stories260K.bin", "--tokenizer", f"{stories}/tok512.bin", *words, verb="generate")
+    far = run("--model", "s3://bucket/m/stories260K.bin", "--tokenizer", "s3://bucket/m/tok512.bin", *words, verb="generate")
+    tap.check("generate from s3", local.status == far.status == 0 and local.out == far.out and local.out, f"{local} {far}")
+    folder = "tests/golden/model/qwen3"
+    files = {n: open(f"{folder}/{n}", "rb").read() for n in os.listdir(folder) if os.path.isfile(f"{folder}/{n}")}
+    store.repositories["org/qwen3"] = Repository(files, large=[n for n in files if n.endswith(".safetensors")])
+    r = run("hf://org/qwen3", path("converted"), verb="convert")
+    tap.check("convert from the hub", r.status == 0 and os.path.isfile(path("converted/model.safetensors")), r)
+    r = run("--model", "hf://org/none", *words, verb="generate")
+    tap.check("a model that is not there", r.status == 1 and "hf://org/none" in r.err, r)
+
+
+@tap.case
+def rates():
+    fresh()
+    store.put("bucket", "k", BIG)
+    begin = time.time()
+    r = run("s3://bucket/k", path("slowly"), "--limit-rate", "3M", "--json")
+    lines = r.out.splitlines()
+    tap.check("--limit-rate, of all connections together", r.status == 0 and time.time() - begin >= 0.9 * len(BIG) / 3e6, f"{time.time() - begin} {r}")
+    tap.check("--json: progress and result as lines", len(lines) >= 2 and '"event": "progress"' in lines[0] and '"event": "done"' in lines[-1] and '"eta_s"' in lines[0], r)
+    store.fault = lambda q: ("slow", 3) if q.method == "GET" and q.headers.get("Range") == "bytes=0-262143" and len(requests("GET")) < 5 else None
+    store.requests.clear()
+    begin = time.time()
+    r = run("s3://bucket/k", path("stalled"), "--stall-s", "1")
+    tap.check("a connection that stalls is given up", r.status == 0 and read("stalled") == BIG and time.time() - begin < 2.9, f"{time.time() - begin} {r}")
+
+
+everything = "".join(printed)
+tap.check("no secret in anything that was printed, with traces", not [s for s in SECRETS if s in everything] and "Signature=" not in everything,
+          [s for s in SECRETS if s in everything])
+state = "".join(open(f, errors="replace").read() for f in glob.glob(f"{dir}/**/*.lateen-state", recursive=True))
+tap.check("nor in a file of a copy under way", not [s for s in SECRETS if s in state])
+store.close()
+shutil.rmtree(dir, ignore_errors=True)
+sys.exit(tap.end())
