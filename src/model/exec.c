@@ -8,19 +8,21 @@
 
 #include "model/layer.h"
 
-lt_err lt_exec_open(lt_exec *r, const lt_model *m) {
+lt_err lt_exec_open(lt_exec *r, const lt_model *m, lt_queue *queue) {
     *r = (lt_exec){.model = m,
                    .spec = &m->spec,
                    .device = m->device,
                    .backend = m->backend,
                    .ops = m->backend->ops,
                    .dtype = m->options.dtype,
+                   .queue = queue,
+                   .own_queue = queue == NULL,
                    .n_tp = 1};
-    return m->backend->queue_open(m->device, &r->queue);
+    return r->own_queue ? m->backend->queue_open(m->device, &r->queue) : LT_OK;
 }
 
 void lt_exec_close(lt_exec *r) {
-    if (r->queue != NULL) {
+    if (r->queue != NULL && r->own_queue) {
         r->backend->queue_close(r->queue);
     }
     free(r->watch);

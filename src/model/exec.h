@@ -25,6 +25,7 @@ typedef struct {
     const lt_backend *backend; /* The device's backend. */
     const lt_ops *ops;
     lt_queue *queue;
+    bool own_queue;
     lt_dtype dtype;            /* Of activations and weights. */
     lt_param_buffer gradients; /* F32; without units in inference. */
     /* The first batch of a step: products store the weights' gradients, see lt_linear_bwd. */
@@ -78,7 +79,8 @@ lt_err lt_exec_end(lt_exec *r, int timed);
 LT_OP_MAP(LT_EXEC_OP)
 #undef LT_EXEC_OP
 
-lt_err lt_exec_open(lt_exec *r, const lt_model *m);
+/* queue: of the caller's, which outlives the context; NULL: one of its own. */
+lt_err lt_exec_open(lt_exec *r, const lt_model *m, lt_queue *queue);
 void lt_exec_close(lt_exec *r); /* Accepts one that was never opened. */
 
 /* Begin to watch, with zeroed times, or end. */

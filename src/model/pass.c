@@ -313,7 +313,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     p->model = m;
     p->options = *o;
     p->options.on_device = !m->backend->host_memory;
-    LT_TRY_DONE(lt_exec_open(&p->exec, m));
+    LT_TRY_DONE(lt_exec_open(&p->exec, m, o->queue));
     if (lt_pass_n_ep(o) > 1) {
         lt_experts_set(&p->experts, o);
         p->exec.experts = &p->experts;

@@ -56,6 +56,9 @@ typedef struct {
     /* The backend's memory is on a device; open sets it, measure takes it as given. */
     bool on_device;
     bool eager; /* Record no graphs. */
+    /* Where the pass computes, e.g. behind another pass of the same rank; it outlives this one.
+     * NULL: a queue of its own. */
+    lt_queue *queue;
     lt_fp8_recipe fp8;
     bool fp8_wgrad; /* Gradients of weights, too. */
     bool weights;   /* Batches may bring weights; lt_pass_logprobs_backward needs them. */

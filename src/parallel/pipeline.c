@@ -1,4 +1,5 @@
-/* pipeline.c: see pipeline.h. */
+/* pipeline.c: see pipeline.h. All passes of a rank compute on one queue. The host waits for each
+ * operation's end, so what the table's next operation sends, or receives into, is not in use. */
 #include "parallel/pipeline.h"
 
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "model/acts.h"
 #include "tensor/backend.h"
+#include "tensor/ops.h"
 
 /* A set of activations of a chunk: the sends from it that may be under way; 0: none. */
 typedef struct {
@@ -147,8 +149,9 @@ static lt_err open_chunks(lt_pipeline *p, const lt_pass_options *options, const 
         LT_FAIL(LT_ERR_OOM, "a pipeline of %d chunks", v);
     }
     for (int c = 0; c < v; c++) {
-        const lt_pass_options o = chunk_options(options, &p->stages, p->rank, c, n);
+        lt_pass_options o = chunk_options(options, &p->stages, p->rank, c, n);
         chunk_state *chunk = &p->chunks[c];
+        o.queue = c > 0 ? lt_pass_queue(p->chunks[0].pass) : o.queue;
         chunk->first = o.first_layer;
         chunk->end = o.end_layer;
         chunk->n_sets = o.n_sets;
@@ -217,7 +220,7 @@ void lt_pipeline_close(lt_pipeline *p) {
     if (p == NULL) {
         return;
     }
-    for (int c = 0; p->chunks != NULL && c < p->stages.chunks; c++) {
+    for (int c = p->stages.chunks - 1; p->chunks != NULL && c >= 0; c--) { /* The queue's last. */
         lt_pass_close(p->chunks[c].pass);
         free(p->chunks[c].sets);
         free(p->chunks[c].set_of);
@@ -242,9 +245,8 @@ static lt_err wait_for(lt_pipeline *p, lt_comm_work *work) {
 }
 
 /* The residual stream in the shape of the loaded batch: the tensor that arrives or leaves. */
-static lt_err send(lt_pipeline *p, lt_pass *pass, lt_tensor x, int to, lt_comm_work *work) {
+static lt_err send(lt_pipeline *p, lt_tensor x, int to, lt_comm_work *work) {
     const int64_t count = lt_tensor_count(&x);
-    LT_TRY(p->model->backend->sync(lt_pass_queue(pass)));
     p->times.sent_bytes += count * (int64_t)lt_dtype_bytes(x.dtype);
     return lt_send(p->group, to, x.data, count, x.dtype, work);
 }
@@ -288,7 +290,6 @@ static lt_err take_input(walk *w, const lt_schedule_op *op, lt_pass *pass, lt_te
     const bool forward = op->kind == LT_OP_FORWARD;
     const chunk_state *other = &p->chunks[lt_schedule_chunk_of(s, forward ? stage - 1 : stage + 1)];
     const int set = other->set_of[op->micro];
-    LT_TRY(p->model->backend->sync(lt_pass_queue(other->pass)));
     return copy(p, pass, to,
                 forward ? lt_pass_stream(other->pass, set, other->end).data
                         : lt_pass_stream_gradient(other->pass, set).data);
@@ -320,9 +321,8 @@ static lt_err forward(walk *w, const lt_schedule_op *op) {
     LT_TRY(lt_pass_forward(c->pass, op->set, c->first, c->end));
     LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
     note(p, op, start_s);
-    return op->to < 0
-               ? LT_OK
-               : send(p, c->pass, lt_pass_stream(c->pass, op->set, c->end), op->to, &set->sent[0]);
+    return op->to < 0 ? LT_OK
+                      : send(p, lt_pass_stream(c->pass, op->set, c->end), op->to, &set->sent[0]);
 }
 
 static lt_err backward(walk *w, const lt_schedule_op *op) {
@@ -344,7 +344,7 @@ static lt_err backward(walk *w, const lt_schedule_op *op) {
         LT_TRY(lt_pass_result_of(c->pass, op->set, w->sum, NULL));
     }
     return op->to < 0 ? LT_OK
-                      : send(p, c->pass, lt_pass_stream_gradient(c->pass, op->set), op->to,
+                      : send(p, lt_pass_stream_gradient(c->pass, op->set), op->to,
                              &c->sets[op->set].sent[1]);
 }
 
@@ -371,14 +371,11 @@ static lt_err add_tied(lt_pipeline *p) {
     if (!p->model->spec.tied || from == NULL || from == to) {
         return LT_OK;
     }
-    if (!p->model->backend->host_memory) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "a V-shaped pipeline of a tied embedding on device %s",
-                p->model->backend->name);
-    }
-    for (int64_t i = 0; i < embed->local_count; i++) {
-        to[i] += from[i];
-    }
-    return LT_OK;
+    const lt_tensor sum = lt_tensor_1d(to, LT_F32, embed->local_count),
+                    head = lt_tensor_1d((void *)(uintptr_t)from, LT_F32, embed->local_count);
+    return p->model->backend->ops->add(
+        lt_pipeline_queue(p),
+        &(lt_add_args){.y = sum, .a = sum, .b = head, .alpha = 1.0f, .beta = 1.0f});
 }
 
 static lt_err end_walk(lt_pipeline *p) {
@@ -447,13 +444,13 @@ static lt_err eval_stage(lt_pipeline *p, int chunk, const lt_pass_batch *b) {
         LT_TRY(copy(p, c->pass, lt_pass_stream(c->pass, 0, c->first), p->messages));
     } else if (from >= 0) {
         const chunk_state *other = &p->chunks[lt_schedule_chunk_of(&s, stage - 1)];
-        LT_TRY(p->model->backend->sync(lt_pass_queue(other->pass)));
         LT_TRY(copy(p, c->pass, lt_pass_stream(c->pass, 0, c->first),
                     lt_pass_stream(other->pass, 0, other->end).data));
     }
     LT_TRY(lt_pass_forward_eval(c->pass, 0, c->first, c->end));
+    LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
     return to >= 0 && to != p->rank
-               ? send(p, c->pass, lt_pass_stream(c->pass, 0, c->end), to, &c->sets[0].sent[0])
+               ? send(p, lt_pass_stream(c->pass, 0, c->end), to, &c->sets[0].sent[0])
                : LT_OK;
 }
 

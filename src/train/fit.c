@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "parallel/schedule.h"
 #include "train/memory.h"
 
 #define GIB     1073741824.0
@@ -83,4 +84,21 @@ lt_err lt_fit_check(const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtyp
             "mostly weights, gradients and moments, and %.2f GiB are left: a shorter data.seq, an "
             "optimiser of fewer moments (lion) or a smaller model",
             (long long)o->seq, (double)least / GIB, (double)left / GIB);
+}
+
+lt_err lt_fit_check_stages(const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,
+                           const lt_pass_options *o, const lt_pass_memory *passes,
+                           const lt_shards *shards, size_t left) {
+    lt_memory_plan plan;
+    LT_TRY(lt_memory_buffers(&plan, r, spec, dtype, o, passes, shards));
+    const size_t need = plan.device_bytes + RESERVE;
+    if (need > left) {
+        LT_FAIL(LT_ERR_OOM,
+                "batch.micro = %lld with mesh.schedule = %s needs %.2f GiB of the device for this "
+                "rank's stages, %.2f GiB of it activations, and %.2f GiB are left: a smaller "
+                "batch.micro, more recomputation or more stages",
+                (long long)o->batch, lt_schedule_name((lt_schedule_kind)r->schedule),
+                (double)need / GIB, (double)passes->activations_bytes / GIB, (double)left / GIB);
+    }
+    return LT_OK;
 }

@@ -18,5 +18,11 @@ LT_MUST_USE lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_
  * batch.micro and model.recompute would fit (or that none does). */
 LT_MUST_USE lt_err lt_fit_check(const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,
                                 const lt_pass_options *o, const lt_shards *shards, size_t left);
+/* The same for a rank's stages of a pipeline, whose passes were measured; the message names no
+ * way. */
+LT_MUST_USE lt_err lt_fit_check_stages(const lt_recipe *r, const lt_model_spec *spec,
+                                       lt_dtype dtype, const lt_pass_options *o,
+                                       const lt_pass_memory *passes, const lt_shards *shards,
+                                       size_t left);
 
 #endif

@@ -95,13 +95,17 @@ static int64_t id_or_none(uint32_t id) {
 }
 
 /* If the device reports its free memory, check it before anything is allocated. */
-static lt_err check_fit(const lt_training *t, const lt_model_spec *spec, lt_dtype dtype) {
+static lt_err check_fit(lt_training *t, const lt_model_spec *spec, lt_dtype dtype) {
     const lt_pass_options o = lt_training_pass_options(t);
     size_t left = 0;
     if (t->device->backend->memory_left == NULL) {
         return LT_OK;
     }
     LT_TRY(t->device->backend->memory_left(t->device, &left));
+    if (lt_training_has_pipeline(t)) {
+        LT_TRY(lt_training_measure_pipeline(t, dtype, &o));
+        return lt_fit_check_stages(&t->recipe, spec, dtype, &o, &t->pass_memory, &t->shards, left);
+    }
     return lt_fit_check(&t->recipe, spec, dtype, &o, &t->shards, left);
 }
 
@@ -439,7 +443,7 @@ static lt_err check_gpus(const lt_training *t) {
     const struct {
         const char *name;
         int64_t value, most;
-    } limits[] = {{"mesh pp", m->pp, 1}, {"mesh cp", m->cp, 1}, {"mesh ep", m->ep, 1}};
+    } limits[] = {{"mesh cp", m->cp, 1}, {"mesh ep", m->ep, 1}};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         if (limits[i].value > limits[i].most) {
             LT_FAIL(LT_ERR_UNSUPPORTED,

@@ -70,6 +70,14 @@ static void log_stages(const lt_training *t) {
                 lt_schedule_name(t->stages.schedule), text, 100.0 * most, 100.0 / n);
 }
 
+lt_err lt_training_measure_pipeline(lt_training *t, lt_dtype dtype, const lt_pass_options *o) {
+    int64_t sizes[MAX_SIZES];
+    int n;
+    LT_TRY(step_sizes(sizes, &n, t));
+    return lt_pipeline_measure(&t->pass_memory, &t->spec, dtype, o, &t->stages,
+                               lt_group_rank(t->world->mesh.pp), sizes, n);
+}
+
 lt_err lt_training_open_pipeline(lt_training *t, const lt_pass_options *o) {
     lt_group *group = lt_world_twin(t->world, t->world->mesh.pp);
     int64_t sizes[MAX_SIZES], most = 0;
@@ -85,8 +93,7 @@ lt_err lt_training_open_pipeline(lt_training *t, const lt_pass_options *o) {
     if (lt_ranks_lead(&t->ranks)) {
         log_stages(t);
     }
-    LT_TRY(lt_pipeline_measure(&t->pass_memory, &t->model->spec, t->model->options.dtype, o,
-                               &t->stages, lt_group_rank(group), sizes, n));
+    LT_TRY(lt_training_measure_pipeline(t, t->model->options.dtype, o));
     return lt_pipeline_open(&t->pipeline, t->model, o, &t->stages, group, sizes, n);
 }
 

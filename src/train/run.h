@@ -153,6 +153,9 @@ lt_queue *lt_training_queue(const lt_training *t); /* The queue on which gradien
 bool lt_training_has_pipeline(const lt_training *t);
 /* Which layers are which rank's; the model's shape is known. */
 LT_MUST_USE lt_err lt_training_place_stages(lt_training *t);
+/* Sets pass_memory; before the model is opened. */
+LT_MUST_USE lt_err lt_training_measure_pipeline(lt_training *t, lt_dtype dtype,
+                                                const lt_pass_options *o);
 LT_MUST_USE lt_err lt_training_open_pipeline(lt_training *t, const lt_pass_options *o);
 /* Forward and backward of micro-batches cut from rows [0, n_rows) of a step. */
 LT_MUST_USE lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows,

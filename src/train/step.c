@@ -221,7 +221,8 @@ static lt_err compute(lt_training *t, lt_draw *now, lt_draw *next, lt_step_recor
     LT_TRY(lt_training_has_ranks(t) ? sum_over_ranks(t) : LT_OK);
     LT_TRY(square_gradients(t));
     LT_TRY(look_ahead(t, next, t->state.rows + (uint64_t)now->plan.rows));
-    LT_TRY(t->pipeline != NULL ? LT_OK : lt_pass_collect(t->pass, &sum));
+    LT_TRY(t->pipeline != NULL ? t->model->backend->sync(lt_training_queue(t))
+                               : lt_pass_collect(t->pass, &sum));
     add_result(r, &sum);
     r->sumsq = t->invariant.n_groups > 0 && !lt_ranks_lead(&t->ranks) ? 0.0
                                                                       : *t->optimiser.host_sumsq;
