@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 make -s emu 1>&2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export LATEEN_EMU_MADE=1 LATEEN_EMU_MIB=1000
+export LATEEN_EMU_MADE=1 LATEEN_EMU_MIB=1000 LATEEN_EMU_NCCL_DELAY_US=50
 cat src/base/*.c | head -c 20000 >"$work/text" || true # Any text will do.
 python3 tests/e2e/make_shard.py "$work/text" "$work/shard" 700
 n=0
@@ -15,8 +15,8 @@ train() { # folder, device, ranks, options...
     shift 3
     [ "$ranks" = 1 ] || start=(launch --ranks "$ranks")
     [ "$device" = cpu ] || run=(env "LATEEN_EMU_DEVICES=$ranks" tests/emu/run)
-    timeout 120 "${run[@]}" build/lateen "${start[@]}" train --out "$work/$out" --device "$device" --data.train "$work/shard" --model.vocab 259 --model.layers 4 --model.width 64 \
-        --model.heads 4 --model.kv_heads 2 --data.seq 32 --batch.size 4 --batch.micro 2 --threads 1 --export false --lr.schedule constant --lr.warmup 0 --optim.clip 0.5 --steps 3 "$@" \
+    timeout 120 "${run[@]}" build/lateen "${start[@]}" train --out "$work/$out" --device "$device" --data.train "$work/shard" --model.vocab 259 --model.layers 2 --model.width 64 \
+        --model.heads 4 --model.kv_heads 2 --data.seq 16 --batch.size 2 --batch.micro 1 --threads 1 --export false --lr.schedule constant --lr.warmup 0 --optim.clip 0.5 --steps 2 "$@" \
         >"$work/log" 2>&1 || { echo "# $out: $(tail -n 3 "$work/log" | tr '\n' ' ')"; return 1; }
 }
 same() { # name, folder, folder, largest relative difference of a loss, and of a gradient norm
@@ -29,7 +29,7 @@ def steps(folder):
 try:
     a, b = steps(a), steps(b)
     worst = [max(abs(a[i][k] - b[i][k]) / abs(a[i][k]) for i in a) for k in ("loss", "grad_norm")]
-    good = sorted(a) == sorted(b) == [1, 2, 3] and worst[0] <= float(loss) and worst[1] <= float(norm)
+    good = sorted(a) == sorted(b) == [1, 2] and worst[0] <= float(loss) and worst[1] <= float(norm)
     good = good and all(r["grad_norm"] > 0.5 for r in a.values()) # The clip decides something.
 except (OSError, KeyError) as e:
     good, worst = False, repr(e)
@@ -52,10 +52,10 @@ done
 axis dense tp=2 --mesh tp=2
 axis dense pp=2 --mesh pp=2
 # A V: each rank has two stages, and gradients of weights wait for their turn.
-train zbv cuda 2 --model.dtype fp32 "${models[dense]}" --mesh pp=2 --mesh.schedule zbv
-same "pp=2 as zbv on two GPUs, fp32: one GPU" dense-fp32 zbv 1e-6 1e-5
-# The parts that two ranks wrote at step 2 continue on one.
-train parts cuda 2 --model.dtype fp32 "${models[dense]}" --steps 2 --checkpoint.every 2 --mesh tp=2 && train parts cuda 1 --model.dtype fp32 "${models[dense]}"
+train four cpu 1 --model.layers 4 && train zbv cuda 2 --model.layers 4 --mesh pp=2 --mesh.schedule zbv
+same "pp=2 as zbv on two GPUs, fp32: one CPU rank" four zbv 1e-5 1e-4
+# The parts that two ranks wrote at step 1 continue on one.
+train parts cuda 2 --model.dtype fp32 "${models[dense]}" --steps 1 --checkpoint.every 1 --mesh tp=2 && train parts cuda 1 --model.dtype fp32 "${models[dense]}"
 same "a checkpoint of tp=2 continues on one GPU" dense-fp32 parts 1e-6 1e-5
 refuses() { # text, options...
     local text=$1 got status
