@@ -23,14 +23,16 @@ void lt_step_record_combine(lt_step_record *into, const lt_step_record *other) {
 }
 
 lt_err lt_ranks_combine(const lt_ranks *r, lt_step_record *record, lt_err err) {
+    lt_failure own;
     record->ranks = 1.0;
     record->error = (double)err;
     if (r->combine == NULL) {
         return err;
     }
+    lt_failure_keep(&own, err);
     const lt_err failed = r->combine(r->of, record);
-    if (err != LT_OK) {
-        return err;
+    if (err != LT_OK) { /* The others may have ended the world before this rank saw all records. */
+        return lt_failure_raise(&own);
     }
     LT_TRY(failed);
     if (record->error != 0.0) {
