@@ -1,8 +1,12 @@
 /* align.h: what preferences and rewards teach a model.
  *
- * A preference pair is one prompt with two completions, of which the first was preferred. An
- * objective is a row of one table: what it needs, and a function from the log-probabilities of the
- * completions' tokens to a loss and its gradients. The model's passes know nothing of objectives.
+ * An objective is a row of one table: what it is given, and a function from log-probabilities of
+ * tokens, or from scores, to a loss and its gradients. The model's passes know nothing of
+ * objectives. What a row is given:
+ *
+ *     LT_ALIGN_PAIR    one prompt with two completions, of which the first was preferred
+ *     LT_ALIGN_SCORES  the scores that a reward model gives to such a pair
+ *     LT_ALIGN_SINGLE  one completion with a label or a reward
  *
  *     lt_align_options o = {.beta = 0.1};
  *     const lt_align_objective *dpo;
@@ -23,7 +27,9 @@
 typedef struct {
     double beta;      /* Strength of the preference term, over 0. */
     double smoothing; /* Probability that a pair's label is wrong, at least 0 and below 0.5. */
-    double margin;    /* Target margin, at least 0: SimPO's gamma. */
+    double margin;    /* Target margin, at least 0: SimPO's gamma; that of a pair of scores. */
+    double center;    /* Weight of (c + r)^2, at least 0: holds the scores around 0. */
+    double good, bad; /* Weights of good and of bad completions, at least 0, not both 0. */
 } lt_align_options;
 
 /* One completion. Only its own tokens count, never those of the prompt. */
@@ -34,7 +40,19 @@ typedef struct {
     int64_t n;         /* Tokens, at least 1. */
 } lt_align_side;
 
-/* What a row's function returns: the loss, and its derivatives by the two statistics. */
+/* A completion with what its row reads. */
+typedef struct {
+    lt_align_side side;
+    bool good;       /* KTO, APO: the label. */
+    double point;    /* KTO: lt_align_kto_point. */
+    double quantile; /* QRPO: lt_align_quantile, of n_refs rewards. */
+    int64_t n_refs;
+} lt_align_sample;
+
+typedef enum { LT_ALIGN_PAIR, LT_ALIGN_SCORES, LT_ALIGN_SINGLE } lt_align_given;
+
+/* What a row's function returns: the loss, and its derivatives by the two statistics. A single
+ * completion has only the first. */
 typedef struct {
     double loss, dchosen, drejected;
 } lt_align_value;
@@ -43,9 +61,11 @@ typedef struct {
  * number of tokens where `mean`. */
 typedef struct {
     const char *name;
+    lt_align_given given;
     bool reference, mean;
-    bool smoothing, margin; /* Options that it reads besides beta. */
+    bool beta, smoothing, margin, center, weights; /* Options that it reads. */
     lt_align_value (*value)(double chosen, double rejected, const lt_align_options *o);
+    lt_align_value (*single)(double statistic, const lt_align_sample *s, const lt_align_options *o);
 } lt_align_objective;
 
 /* The table and its number of rows. */
@@ -65,6 +85,27 @@ LT_MUST_USE lt_err lt_align_find(const lt_align_objective **out, const char *nam
 LT_MUST_USE lt_err lt_align_pair(const lt_align_objective *row, const lt_align_options *o,
                                  const lt_align_side *chosen, const lt_align_side *rejected,
                                  double *loss);
+
+/* The loss of a pair of scores and its derivatives by them. LT_ERR_ARG as above; LT_ERR_NUMERIC for
+ * a score or a result that is not finite. */
+LT_MUST_USE lt_err lt_align_scores(const lt_align_objective *row, const lt_align_options *o,
+                                   double chosen, double rejected, lt_align_value *out);
+
+/* The loss of one completion, with the gradients of its tokens. Errors as of lt_align_pair, and
+ * LT_ERR_ARG for a KTO point below 0, a quantile outside of [0, 1] or n_refs below 1 (below 2 for
+ * qrpo_normal). */
+LT_MUST_USE lt_err lt_align_single(const lt_align_objective *row, const lt_align_options *o,
+                                   const lt_align_sample *sample, double *loss);
+
+/* KTO's reference point: the mean over the whole batch of the log-ratios (n) of mismatched
+ * completions, each scored behind another row's prompt; at least 0. The loss has no gradient
+ * through it. LT_ERR_FORMAT for n below 1, LT_ERR_NUMERIC for a log-ratio that is not finite. */
+LT_MUST_USE lt_err lt_align_kto_point(const double *log_ratios, int64_t n, double *point);
+
+/* QRPO's quantile: the share of the rewards (n) of the reference model's completions that are at
+ * most `reward`. Errors as of lt_align_kto_point. */
+LT_MUST_USE lt_err lt_align_quantile(double reward, const double *refs, int64_t n,
+                                     double *quantile);
 
 /* How the rewards of a group, several completions of one prompt, become advantages. */
 typedef enum {

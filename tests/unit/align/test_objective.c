@@ -1,6 +1,6 @@
-/* Preference objectives: TRL's own code gives the same losses and gradients (goldens by
- * tools/make_align_goldens.py), every row's gradients are its finite differences, and bad pairs
- * and options are refused. */
+/* Objectives: TRL's own code, or the paper's definition, gives the same losses and gradients
+ * (goldens by tools/make_align_goldens.py), every row's gradients are its finite differences, and
+ * bad data and options are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,8 +13,9 @@
 
 #include "lateen/align.h"
 
-#define GOLDENS    "tests/golden/align/pairs.txt"
+#define GOLDENS    "tests/golden/align/"
 #define MAX_TOKENS 8
+#define MAX_VALUES 32
 
 typedef struct {
     float logp[MAX_TOKENS], ref[MAX_TOKENS];
@@ -26,6 +27,14 @@ static const lt_align_objective *row_of(const char *name) {
     const lt_align_objective *row = NULL;
     assert_int_equal(lt_align_find(&row, name), LT_OK);
     return row;
+}
+
+/* Rows that a golden has covered. */
+static int seen_rows;
+
+static void mark(const lt_align_objective *row) {
+    size_t n;
+    seen_rows |= 1 << (row - lt_align_objectives(&n));
 }
 
 static void close_to(const char *what, double got, double want, double tolerance) {
@@ -55,16 +64,14 @@ static void completion_read(completion *c, int64_t n, FILE *f) {
 }
 
 static void trl_agrees(void **state) {
-    FILE *f = fopen(GOLDENS, "r");
+    FILE *f = fopen(GOLDENS "pairs.txt", "r");
     char name[32];
-    int n_pairs = 0, seen = 0;
-    size_t n_rows;
-    const lt_align_objective *rows = lt_align_objectives(&n_rows);
+    int n_pairs = 0;
     (void)state;
     assert_non_null(f);
     for (; fscanf(f, "%31s", name) == 1; n_pairs++) {
         const lt_align_objective *row = row_of(name);
-        lt_align_options o;
+        lt_align_options o = {0};
         completion c, r;
         double loss = NAN, want;
         int64_t n_chosen, n_rejected;
@@ -84,11 +91,78 @@ static void trl_agrees(void **state) {
         for (int64_t i = 0; i < n_rejected; i++) {
             close_to(name, r.dlogp[i], r.want[i], 1e-5);
         }
-        seen |= 1 << (row - rows);
+        mark(row);
     }
     fclose(f);
     assert_int_equal(n_pairs, 27);
-    assert_int_equal(seen, (1 << n_rows) - 1);
+}
+
+static void scores_agree(void **state) {
+    FILE *f = fopen(GOLDENS "scores.txt", "r");
+    int n = 0;
+    double margin;
+    (void)state;
+    assert_non_null(f);
+    for (; fscanf(f, "%lf", &margin) == 1; n++) {
+        const lt_align_options o = {.margin = margin, .center = next(f)};
+        const double c = next(f), r = next(f), loss = next(f), dc = next(f), dr = next(f);
+        lt_align_value v;
+        assert_int_equal(lt_align_scores(row_of("reward"), &o, c, r, &v), LT_OK);
+        close_to("reward", v.loss, loss, 1e-11);
+        close_to("reward", v.dchosen, dc, 1e-11);
+        close_to("reward", v.drejected, dr, 1e-11);
+    }
+    fclose(f);
+    assert_int_equal(n, 6);
+    mark(row_of("reward"));
+}
+
+static void singles_agree(void **state) {
+    FILE *f = fopen(GOLDENS "singles.txt", "r");
+    char name[32];
+    int n_singles = 0;
+    (void)state;
+    assert_non_null(f);
+    for (; fscanf(f, "%31s", name) == 1; n_singles++) {
+        lt_align_options o = {0};
+        lt_align_sample s = {0};
+        completion c;
+        double loss = NAN, want, mismatched[MAX_VALUES];
+        int64_t n, n_mismatched;
+        o.beta = next(f);
+        o.good = next(f);
+        o.bad = next(f);
+        s.good = next(f) > 0;
+        s.quantile = next(f);
+        s.n_refs = (int64_t)next(f);
+        n_mismatched = (int64_t)next(f);
+        n = (int64_t)next(f);
+        want = next(f);
+        assert_in_range((uintmax_t)n_mismatched, 0, MAX_VALUES);
+        for (int64_t i = 0; i < n_mismatched; i++) {
+            mismatched[i] = next(f);
+        }
+        if (n_mismatched > 0) {
+            assert_int_equal(lt_align_kto_point(mismatched, n_mismatched, &s.point), LT_OK);
+        }
+        completion_read(&c, n, f);
+        s.side = c.side;
+        assert_int_equal(lt_align_single(row_of(name), &o, &s, &loss), LT_OK);
+        close_to(name, loss, want, 1e-7);
+        for (int64_t i = 0; i < n; i++) {
+            close_to(name, c.dlogp[i], c.want[i], 1e-7);
+        }
+        mark(row_of(name));
+    }
+    fclose(f);
+    assert_int_equal(n_singles, 64);
+}
+
+static void every_row_has_goldens(void **state) {
+    size_t n;
+    (void)state;
+    (void)lt_align_objectives(&n);
+    assert_int_equal(seen_rows, (1 << n) - 1);
 }
 
 /* Fresh values, exact in binary, so that a step of 2^-10 is exact too. */
@@ -128,13 +202,79 @@ static void gradients_are_finite_differences(void **state) {
     const lt_align_objective *rows = lt_align_objectives(&n);
     (void)state;
     for (size_t i = 0; i < n; i++) {
-        for (int options = 0; options < 8; options++) {
+        for (int options = 0; options < 8 && rows[i].given == LT_ALIGN_PAIR; options++) {
             const lt_align_options o = {.beta = options & 1 ? 1.5 : 0.1,
                                         .smoothing = options & 2 && rows[i].smoothing ? 0.2 : 0,
                                         .margin = options & 4 && rows[i].margin ? 0.75 : 0};
             check_differences(&rows[i], &o);
         }
     }
+}
+
+static double single_loss(const lt_align_objective *row, const lt_align_options *o,
+                          const lt_align_sample *s) {
+    double loss = NAN;
+    assert_int_equal(lt_align_single(row, o, s, &loss), LT_OK);
+    return loss;
+}
+
+static void gradients_of_singles_are_finite_differences(void **state) {
+    const float step = 0x1p-10f;
+    size_t n;
+    const lt_align_objective *rows = lt_align_objectives(&n);
+    (void)state;
+    for (size_t i = 0; i < n; i++) {
+        for (int options = 0; options < 8 && rows[i].given == LT_ALIGN_SINGLE; options++) {
+            const lt_align_options o = {.beta = options & 1 ? 0.75 : 0.2,
+                                        .good = rows[i].weights ? 1.25 : 0,
+                                        .bad = rows[i].weights ? 0.5 : 0};
+            lt_align_sample s = {.good = (options & 2) != 0,
+                                 .point = options & 4 ? 0.375 : 0,
+                                 .quantile = options & 4 ? 0.25 : 0.75,
+                                 .n_refs = 4};
+            completion c;
+            completion_draw(&c, 3, 1);
+            s.side = c.side;
+            for (int t = 0; t < 3; t++) {
+                const float at = c.logp[t];
+                double grad, up, down;
+                (void)single_loss(&rows[i], &o, &s);
+                grad = c.dlogp[t];
+                c.logp[t] = at + step;
+                up = single_loss(&rows[i], &o, &s);
+                c.logp[t] = at - step;
+                down = single_loss(&rows[i], &o, &s);
+                c.logp[t] = at;
+                close_to(rows[i].name, (up - down) / (2 * (double)step), grad, 2e-5);
+            }
+        }
+    }
+}
+
+/* KTO at its point is half of its weight; QRPO's best log-ratio is its target over beta. */
+static void closed_forms_of_singles(void **state) {
+    const float logp = -1, ref = -1.5f;
+    double grad = NAN, q = NAN, point = NAN;
+    const double refs[4] = {1, 2, 2, 5}, down[2] = {-3, 1};
+    lt_align_sample s = {
+        .side = {&logp, &ref, &grad, 1}, .good = true, .point = 0.5, .quantile = 0.5, .n_refs = 4};
+    const lt_align_options weights = {.beta = 2, .good = 3, .bad = 1}, beta = {.beta = 1};
+    (void)state;
+    close_to("kto", single_loss(row_of("kto"), &weights, &s), 1.5, 1e-15);
+    close_to("kto", grad, -1.5, 1e-15);
+    /* Z = e - 1 at beta 1, exp(1/2) of the normal one, whose median is 0; 1/2 of the logarithm. */
+    close_to("qrpo", single_loss(row_of("qrpo"), &beta, &s), pow(0.5 - log(exp(1) - 1) - 0.5, 2),
+             1e-15);
+    close_to("qrpo_normal", single_loss(row_of("qrpo_normal"), &beta, &s), 1, 1e-12);
+    close_to("qrpo_log", single_loss(row_of("qrpo_log"), &beta, &s), 0.25, 1e-15);
+    assert_int_equal(lt_align_quantile(2, refs, 4, &q), LT_OK);
+    assert_true(q == 0.75);
+    assert_int_equal(lt_align_quantile(0.5, refs, 4, &q), LT_OK);
+    assert_true(q == 0);
+    assert_int_equal(lt_align_quantile(5, refs, 4, &q), LT_OK);
+    assert_true(q == 1);
+    assert_int_equal(lt_align_kto_point(down, 2, &point), LT_OK);
+    assert_true(point == 0);
 }
 
 /* dpo: log 2 and -+ b/2 for the same text; IPO: (1/2b)^2; simpo: log(1 + exp margin). */
@@ -177,6 +317,58 @@ static void refused(lt_err want, const char *text, const char *name, lt_align_op
     assert_true(loss == 42);
 }
 
+static void refused_single(lt_err want, const char *text, const char *name, lt_align_options o,
+                           lt_align_sample s) {
+    double loss = 42;
+    assert_int_equal(lt_align_single(row_of(name), &o, &s, &loss), want);
+    if (strstr(lt_error_message(), text) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", lt_error_message(), text);
+    }
+    assert_true(loss == 42);
+}
+
+static void bad_singles_and_scores_are_refused(void **state) {
+    const lt_align_options kto = {.beta = 0.1, .good = 1, .bad = 1}, beta = {.beta = 0.1};
+    const double values[2] = {1, NAN};
+    double out;
+    completion c;
+    lt_align_sample s = {.quantile = 0.5, .n_refs = 2};
+    lt_align_sample bad;
+    lt_align_value v;
+    (void)state;
+    completion_draw(&c, 2, 1);
+    s.side = c.side;
+    refused_single(LT_ERR_ARG, "kto: the weights of good and bad", "kto", beta, s);
+    refused_single(LT_ERR_ARG, "good is -1", "kto", (lt_align_options){.beta = 1, .good = -1}, s);
+    refused_single(LT_ERR_ARG, "qrpo has no option good", "qrpo", kto, s);
+    refused_single(LT_ERR_ARG, "dpo is an objective over pairs of completions, not over single",
+                   "dpo", beta, s);
+    refused_single(LT_ERR_ARG, "reward is an objective over pairs of scores", "reward", beta, s);
+    bad = s;
+    bad.point = -0.5;
+    refused_single(LT_ERR_ARG, "reference point is -0.5", "kto", kto, bad);
+    bad = s;
+    bad.quantile = 1.5;
+    refused_single(LT_ERR_ARG, "quantile is 1.5", "qrpo", beta, bad);
+    bad = s;
+    bad.n_refs = 1;
+    refused_single(LT_ERR_ARG, "1 rewards of the reference model; it needs 2", "qrpo_normal", beta,
+                   bad);
+    bad = s;
+    bad.side.n = 0;
+    refused_single(LT_ERR_FORMAT, "qrpo: the completion has 0 tokens", "qrpo", beta, bad);
+    refused(LT_ERR_ARG, "kto is an objective over single completions", "kto", kto, &c.side,
+            &c.side);
+    assert_int_equal(lt_align_scores(row_of("reward"), &beta, 1, 0, &v), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "reward has no option beta"));
+    assert_int_equal(lt_align_scores(row_of("reward"), &(lt_align_options){0}, NAN, 0, &v),
+                     LT_ERR_NUMERIC);
+    assert_int_equal(lt_align_kto_point(values, 2, &out), LT_ERR_NUMERIC);
+    assert_int_equal(lt_align_kto_point(values, 0, &out), LT_ERR_FORMAT);
+    assert_int_equal(lt_align_quantile(1, values, 2, &out), LT_ERR_NUMERIC);
+    assert_int_equal(lt_align_quantile(NAN, values, 1, &out), LT_ERR_NUMERIC);
+}
+
 static void bad_input_is_refused(void **state) {
     const lt_align_options ok = {.beta = 0.1};
     const float nan = NAN, over = 0.5f, zero = 0;
@@ -194,12 +386,12 @@ static void bad_input_is_refused(void **state) {
     }
     refused(LT_ERR_ARG, "smoothing is 0.5", "dpo", (lt_align_options){.beta = 1, .smoothing = 0.5},
             &c.side, &r.side);
-    refused(LT_ERR_ARG, "no label smoothing", "ipo",
+    refused(LT_ERR_ARG, "ipo has no option smoothing", "ipo",
             (lt_align_options){.beta = 1, .smoothing = 0.1}, &c.side, &r.side);
     refused(LT_ERR_ARG, "margin is -1", "simpo", (lt_align_options){.beta = 1, .margin = -1},
             &c.side, &r.side);
-    refused(LT_ERR_ARG, "no margin", "dpo", (lt_align_options){.beta = 1, .margin = 1}, &c.side,
-            &r.side);
+    refused(LT_ERR_ARG, "dpo has no option margin", "dpo",
+            (lt_align_options){.beta = 1, .margin = 1}, &c.side, &r.side);
     bad = (lt_align_side){c.logp, c.ref, NULL, 0};
     refused(LT_ERR_FORMAT, "chosen completion has 0 tokens", "dpo", ok, &bad, &r.side);
     bad = (lt_align_side){c.logp, NULL, NULL, 2};
@@ -215,10 +407,16 @@ static void bad_input_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trl_agrees),
+        cmocka_unit_test(scores_agree),
+        cmocka_unit_test(singles_agree),
+        cmocka_unit_test(every_row_has_goldens),
         cmocka_unit_test(gradients_are_finite_differences),
+        cmocka_unit_test(gradients_of_singles_are_finite_differences),
+        cmocka_unit_test(closed_forms_of_singles),
         cmocka_unit_test(same_text_on_both_sides),
         cmocka_unit_test(a_very_wrong_pair_is_linear),
         cmocka_unit_test(bad_input_is_refused),
+        cmocka_unit_test(bad_singles_and_scores_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
