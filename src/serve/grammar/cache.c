@@ -17,6 +17,8 @@
 #else
 #define MAX_ITEMS 128
 #endif
+#define N_CELLS        (2 * MAX_ITEMS) /* A power of two. */
+#define FEW_ITEMS      16
 #define MAX_CONFIGS    50000
 #define MAX_FRAMES     1000000
 #define MAX_ROWS_BYTES ((size_t)128 << 20)
@@ -82,8 +84,47 @@ static lt_err frame_of(lt_gcache *c, lt_gframe f, int32_t *out) {
 
 /* ---- configurations ---- */
 
-static lt_err visit(lt_gcache *c, int32_t state, int32_t stack) {
+/* The cell of an item of the work list, or the free one where it belongs. */
+static lt_gcell *cell_of(const lt_gcache *c, int32_t state, int32_t stack) {
+    size_t at = mix(mix(17, state), stack) & (N_CELLS - 1);
+    for (; c->cells[at].list == c->n_lists; at = (at + 1) & (N_CELLS - 1)) {
+        const lt_gitem *w = &c->work[c->cells[at].item];
+        if (w->state == state && w->stack == stack) {
+            break;
+        }
+    }
+    return &c->cells[at];
+}
+
+/* Put all items of the work list into the table, in which those of earlier lists count no more. */
+static lt_err fill_table(lt_gcache *c) {
+    if (c->cells == NULL) {
+        c->cells = calloc(N_CELLS, sizeof *c->cells);
+        if (c->cells == NULL) {
+            LT_FAIL(LT_ERR_OOM, "grammar: table of %d", N_CELLS);
+        }
+    }
+    if (++c->n_lists == 0) {
+        memset(c->cells, 0, N_CELLS * sizeof *c->cells);
+        c->n_lists = 1;
+    }
     for (size_t i = 0; i < c->n_work; i++) {
+        *cell_of(c, c->work[i].state, c->work[i].stack) = (lt_gcell){c->n_lists, (int32_t)i};
+    }
+    return LT_OK;
+}
+
+/* Put an item on the work list, unless it is there. A short list is searched, a longer one has a
+ * table. */
+static lt_err visit(lt_gcache *c, int32_t state, int32_t stack) {
+    lt_gcell *cell = NULL;
+    if (c->n_work > FEW_ITEMS) {
+        cell = cell_of(c, state, stack);
+        if (cell->list == c->n_lists) {
+            return LT_OK;
+        }
+    }
+    for (size_t i = 0; cell == NULL && i < c->n_work; i++) {
         if (c->work[i].state == state && c->work[i].stack == stack) {
             return LT_OK;
         }
@@ -94,8 +135,11 @@ static lt_err visit(lt_gcache *c, int32_t state, int32_t stack) {
     if (!LT_GROW(c, work)) {
         return LT_ERR_OOM;
     }
+    if (cell != NULL) {
+        *cell = (lt_gcell){c->n_lists, (int32_t)c->n_work};
+    }
     c->work[c->n_work++] = (lt_gitem){state, stack};
-    return LT_OK;
+    return c->n_work == FEW_ITEMS + 1 ? fill_table(c) : LT_OK;
 }
 
 /* The rule at the top of the stack has come to an end. */
@@ -622,6 +666,7 @@ void lt_gcache_free(lt_gcache *c) {
     free(c->config_table);
     free(c->rows);
     free(c->work);
+    free(c->cells);
     *c = (lt_gcache){0};
 }
 

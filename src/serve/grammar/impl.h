@@ -102,6 +102,12 @@ typedef struct {
     int32_t state, stack;
 } lt_gitem;
 
+/* A cell of the table of the work list's items; one of another list is free. */
+typedef struct {
+    uint32_t list;
+    int32_t item;
+} lt_gcell;
+
 typedef struct {
     size_t item;
     int32_t n_items;
@@ -135,6 +141,8 @@ typedef struct {
     /* Being made. */
     lt_gitem *work;
     size_t n_work, work_room;
+    lt_gcell *cells; /* Of the items, when there are more than a few. */
+    uint32_t n_lists;
     bool work_accept;
     uint8_t work_marks;
 } lt_gcache;

@@ -295,6 +295,56 @@ static void sizes_beyond_all_integers(void **state) {
     lt_grammar_close(g);
 }
 
+/* n rules begin alike and are each found twice: after "xx", 2 n states are possible, not 4 n. */
+static lt_grammar *ambiguous(int n) {
+    char *text = malloc((size_t)n * 80 + 64);
+    size_t at = 0;
+    lt_grammar *g = NULL;
+    assert_non_null(text);
+    for (int k = 0; k < 3; k++) {
+        at += (size_t)sprintf(text + at, "%s ::= ", (const char *[]){"root", "t", "u"}[k]);
+        for (int i = 0; i < n && k > 0; i++) {
+            const int rule = k == 1 ? i : n - 1 - i;
+            at += (size_t)sprintf(text + at, "%sr%d", i > 0 ? " | " : "", rule);
+        }
+        at += (size_t)sprintf(text + at, k == 0 ? "t | u\n" : "\n");
+    }
+    for (int i = 0; i < n; i++) {
+        at += (size_t)sprintf(text + at, "r%d ::= \"x\" r%d \"%d.\" | \"w%d.\"\n", i, i, i, i);
+    }
+    assert_int_equal(lt_grammar_open(&g, vocab, LT_GRAMMAR_GBNF, text, at), LT_OK);
+    free(text);
+    return g;
+}
+
+static void many_ways_to_read(void **state) {
+    static const int sizes[] = {7, 8, 9, 15, 16, 17, 300, 1000};
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const int last = sizes[i] - 1;
+        lt_grammar *g = ambiguous(sizes[i]);
+        char text[64];
+        for (int k = 0; k < 2; k++) {
+            snprintf(text, sizeof text, "xxw%d.%d.%d.", last, last, k == 0 ? last : last - 1);
+            assert_int_equal(accepts(g, text), k == 0);
+        }
+        assert_true(accepts(g, "xw0.0.") && accepts(g, "xxxw1.1.1.1.") && !accepts(g, "xxw1.1."));
+        assert_false(accepts(g, "xxw0.1.0."));
+        lt_grammar_close(g);
+    }
+}
+
+static void too_many_ways_to_read(void **state) {
+    lt_grammar *g = ambiguous(1100);
+    lt_grammar_state *s = NULL;
+    (void)state;
+    assert_int_equal(lt_grammar_state_open(&s, g), LT_OK);
+    assert_int_equal(lt_grammar_accept(s, 'x'), LT_ERR_LIMIT);
+    assert_non_null(strstr(lt_error_message(), "more than 2048 ways"));
+    lt_grammar_state_close(s);
+    lt_grammar_close(g);
+}
+
 static void forced_bytes(void **state) {
     lt_grammar *g = open_grammar(LT_GRAMMAR_CHOICE, "[\"abcd\", \"abce\"]");
     lt_grammar_state *s = NULL, *t = NULL;
@@ -324,6 +374,8 @@ int main(void) {
                                        cmocka_unit_test(equal_bounds),
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(sizes_beyond_all_integers),
+                                       cmocka_unit_test(many_ways_to_read),
+                                       cmocka_unit_test(too_many_ways_to_read),
                                        cmocka_unit_test(forced_bytes)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
