@@ -1,0 +1,301 @@
+/* The work of one micro-batch, counted by hand: the share of the peak that a product's shape
+ * leaves, the bytes that each block moves, its products and its kernels. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+
+#include <cmocka.h>
+
+#include "plan/plan.h"
+
+static void near(double got, double want, double share) {
+    if (!(fabs(got - want) <= share * fabs(want) + 1e-300)) {
+        fail_msg("got %.10g, want %.10g within %.2g", got, want, share);
+    }
+}
+
+/* 1,000 TFLOP/s in bf16, memory at 1,000 GB/s, 100 multiprocessors, no efficiencies. */
+static lt_plan_cluster plain(void) {
+    const lt_plan_gpu gpu = {.name = "round",
+                             .peak_tflops = {[LT_PLAN_BF16] = 1000,
+                                             [LT_PLAN_FP8] = 2000,
+                                             [LT_PLAN_MXFP8] = 2000,
+                                             [LT_PLAN_FP8ROW] = 1500,
+                                             [LT_PLAN_NVFP4] = 4000},
+                             .memory_bytes = 1e12,
+                             .memory_gbps = 1000,
+                             .link_gbps = 100,
+                             .nic_gbps = 10,
+                             .sms = 100,
+                             .node_gpus = 8,
+                             .domain_gpus = 8};
+    const lt_plan_stack stack = {.name = "round",
+                                 .gemm = 1,
+                                 .memory = 1,
+                                 .network = 1,
+                                 .attention = LT_PLAN_ATTENTION_FLASH2,
+                                 .passes = 1,
+                                 .dp_overlap = 1,
+                                 .cp_balance = 1};
+    lt_plan_cluster c;
+    lt_plan_cluster_plain(&c, &gpu, &stack, 64);
+    c.latency_us = c.link_latency_us = 0;
+    c.link_share = 1;
+    return c;
+}
+
+static const double layers = 4, width = 1024, tokens = 2048, heads = 16, kv_heads = 4, head = 64,
+                    ffn = 4096, vocab = 32000;
+
+static lt_plan_model dense(void) {
+    return (lt_plan_model){.name = "dense",
+                           .n_layers = 4,
+                           .width = 1024,
+                           .n_heads = 16,
+                           .n_kv_heads = 4,
+                           .head_dim = 64,
+                           .ffn_width = 4096,
+                           .vocab_size = 32000,
+                           .max_seq = 2048,
+                           .n_attn = 4,
+                           .n_dense = 4,
+                           .gated = true};
+}
+
+static lt_plan_layout layout(void) {
+    return (lt_plan_layout){.tp = 1,
+                            .pp = 1,
+                            .vpp = 1,
+                            .cp = 1,
+                            .ep = 1,
+                            .dp = 1,
+                            .micro = 1,
+                            .accum = 1,
+                            .precision = LT_PLAN_BF16};
+}
+
+/* ---- One product ---- */
+
+/* Tiles of 128 x 64 on 100 multiprocessors; a third of the last wave's idle part is lost; a depth
+ * of 128 is half of the time ramp. */
+static void shapes_leave_a_share_of_the_peak(void **state) {
+    static const struct {
+        double m, n, k, share;
+    } rows[] = {{12800, 64, 128, 0.5},      /* One full wave, half the ramp. */
+                {12800, 64, 384, 0.75},     /* 384 / (384 + 128) */
+                {6400, 64, 128, 0.5 * 0.5}, /* Half a wave. */
+                {19200, 64, 128, 0.5 * (1 - 0.333 * (1 - 1.5 / 2))}, /* One and a half. */
+                {12800, 63, 128, 0.5 * 63 / 64},                     /* Padding of columns, */
+                {12799, 64, 128, 0.5 * 12799 / 12800},               /* and of rows. */
+                {12801, 64, 128, 0.5 * 12801 / 12928 * (1 - 0.333 * (1 - 1.01 / 2))},
+                {128, 64, 128, 0.01}, /* 0.01 x 0.5: never below 1 %. */
+                {128, 192, 128, 0.015}};
+    lt_plan_cluster c = plain();
+    (void)state;
+    c.gpu.memory_gbps = 1e9;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        near(lt_plan_gemm_s(&c, rows[i].m, rows[i].n, rows[i].k, LT_PLAN_BF16),
+             2 * rows[i].m * rows[i].n * rows[i].k / (1000e12 * rows[i].share), 1e-12);
+    }
+    c.stack.gemm = 0.8;
+    near(lt_plan_gemm_s(&c, 12800, 64, 128, LT_PLAN_BF16),
+         2.0 * 12800 * 64 * 128 / (1000e12 * 0.5 * 0.8), 1e-12);
+}
+
+static void narrow_types_have_their_peaks(void **state) {
+    static const struct {
+        lt_plan_precision p;
+        double tflops;
+    } rows[] = {{LT_PLAN_BF16, 1000},   {LT_PLAN_FP8, 2000 * 0.92},   {LT_PLAN_MXFP8, 2000 * 0.92},
+                {LT_PLAN_FP8ROW, 1500}, {LT_PLAN_NVFP4, 4000 * 0.75}, {LT_PLAN_FP32, 500}};
+    lt_plan_cluster c = plain();
+    (void)state;
+    c.gpu.memory_gbps = 1e9;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        near(lt_plan_gemm_s(&c, 12800, 64, 128, rows[i].p),
+             2.0 * 12800 * 64 * 128 / (rows[i].tflops * 1e12 * 0.5), 1e-12);
+    }
+    c.gpu.peak_tflops[LT_PLAN_FP32] = 60; /* A figure of its own is taken. */
+    near(lt_plan_gemm_s(&c, 12800, 64, 128, LT_PLAN_FP32), 2.0 * 12800 * 64 * 128 / (60e12 * 0.5),
+         1e-12);
+    c.gpu.peak_tflops[LT_PLAN_FP8] = 0; /* None: 8 bits are as fast as bf16, less the scales. */
+    near(lt_plan_gemm_s(&c, 12800, 64, 128, LT_PLAN_FP8), 2.0 * 12800 * 64 * 128 / (920e12 * 0.5),
+         1e-12);
+}
+
+/* Both operands are read and the product is written, in bf16. */
+static void a_thin_product_waits_for_memory(void **state) {
+    lt_plan_cluster c = plain();
+    (void)state;
+    near(lt_plan_gemm_s(&c, 12800, 64, 128, LT_PLAN_BF16),
+         2.0 * (12800 * 128 + 128 * 64 + 12800 * 64) / 1000e9, 1e-12);
+    near(lt_plan_gemm_s(&c, 12800, 64, 128, LT_PLAN_FP8),
+         (12800 * 128 + 128 * 64 + 2.0 * 12800 * 64) / 1000e9, 1e-12);
+    c.stack.memory = 0.5;
+    near(lt_plan_gemm_s(&c, 12800, 64, 128, LT_PLAN_BF16),
+         2.0 * 2.0 * (12800 * 128 + 128 * 64 + 12800 * 64) / 1000e9, 1e-12);
+}
+
+/* ---- Blocks ---- */
+
+/* Bytes of small kernels: two norms with their residuals 20 a width, RoPE 4 a column of queries and
+ * keys, the gated activation 6 a column of the feed-forward part. */
+static void bytes_of_small_kernels(void **state) {
+    const lt_plan_cluster c = plain();
+    const lt_plan_layout l = layout();
+    lt_plan_model m = dense();
+    const lt_plan_job j = {&m, &c, &l};
+    const double columns = (heads + kv_heads) * head, s = layers * tokens / 1000e9;
+    (void)state;
+    near(lt_plan_forward_work(&j).elementwise_s, s * (20 * width + 4 * columns + 6 * ffn), 1e-12);
+    near(lt_plan_backward_work(&j).elementwise_s, s * 2 * (20 * width + 4 * columns + 6 * ffn),
+         1e-12);
+    m.qk_norm = true;
+    near(lt_plan_forward_work(&j).elementwise_s, s * (20 * width + 8 * columns + 6 * ffn), 1e-12);
+    m.qk_norm = false;
+    m.positions = 2048; /* Learned positions: no RoPE. */
+    near(lt_plan_forward_work(&j).elementwise_s, s * (20 * width + 6 * ffn), 1e-12);
+    m.dropout = true;
+    near(lt_plan_forward_work(&j).elementwise_s, s * (24 * width + 6 * ffn), 1e-12);
+    m.gated = false;
+    near(lt_plan_forward_work(&j).elementwise_s, s * (24 * width + 4 * ffn), 1e-12);
+    m.unfused_act = true;
+    near(lt_plan_forward_work(&j).elementwise_s, s * (24 * width + 74 * ffn), 1e-12);
+}
+
+/* A product forward, two backward. The kernels of attention count one each way, small ones half as
+ * many again backward. */
+static void kernels_are_counted(void **state) {
+    lt_plan_cluster c = plain();
+    const lt_plan_layout l = layout();
+    lt_plan_model m = dense();
+    const lt_plan_job j = {&m, &c, &l};
+    (void)state;
+    /* Norms 2 and 2, RoPE 2, activation 1; qkv, out, up and gate, down; attention. */
+    near(lt_plan_forward_work(&j).kernels, layers * (7 + 4 + 1), 1e-12);
+    near(lt_plan_backward_work(&j).kernels, layers * (7 * 1.5 + 2 * 4 + 1), 1e-12);
+    c.stack.split_products = 1; /* q, k and v apart, and gate and up. */
+    near(lt_plan_forward_work(&j).kernels, layers * (7 + 7 + 1), 1e-12);
+    /* Two sums of gradients behind q, k and v, one behind gate and up: 4 bytes an element. */
+    near(lt_plan_backward_work(&j).elementwise_s,
+         layers * tokens / 1000e9 *
+             (2 * (20 * width + 4 * (heads + kv_heads) * head + 6 * ffn) + 3 * 4 * width),
+         1e-12);
+    c.stack.split_products = 0;
+    c.stack.attention = LT_PLAN_ATTENTION_UNFUSED;
+    near(lt_plan_forward_work(&j).kernels, layers * (7 + 4 + 5), 1e-12);
+    c.stack.passes = 2; /* Small kernels twice, and their bytes. */
+    near(lt_plan_forward_work(&j).kernels, layers * (14 + 4 + 5), 1e-12);
+    near(lt_plan_forward_work(&j).elementwise_s,
+         layers * tokens / 1000e9 * 2 * (20 * width + 4 * (heads + kv_heads) * head + 6 * ffn),
+         1e-12);
+}
+
+static void operations_are_counted(void **state) {
+    const lt_plan_cluster c = plain();
+    lt_plan_layout l = layout();
+    lt_plan_model m = dense();
+    const lt_plan_job j = {&m, &c, &l};
+    const double linear = 2 * tokens * width *
+                          ((heads + 2 * kv_heads) * head + heads * head + 3 * ffn);
+    const double causal = 0.5 * heads * tokens * tokens * 4 * head;
+    (void)state;
+    near(lt_plan_forward_work(&j).flops, layers * (linear + causal), 1e-12);
+    near(lt_plan_backward_work(&j).flops, layers * (2 * linear + 2.5 * causal), 1e-12);
+    m.window = 256; /* A query sees 256 keys: a quarter of the mean of 1,024. */
+    near(lt_plan_forward_work(&j).flops, layers * (linear + causal * (0.5 + 0.5 * 2 * 256 / 2048)),
+         1e-12);
+    m.window = 4096;
+    near(lt_plan_forward_work(&j).flops, layers * (linear + causal), 1e-12);
+    l.pp = 3; /* The largest stage has two of four layers. */
+    near(lt_plan_forward_work(&j).flops, layers / 2 * (linear + causal), 1e-12);
+    l.pp = 1;
+    l.tune = LT_PLAN_TUNE_LORA; /* Backward, frozen weights need no gradients. */
+    near(lt_plan_backward_work(&j).flops, layers * (linear + 2.5 * causal), 1e-12);
+}
+
+/* The logits: one product; 8 bytes each way of an element of theirs, twice backward. */
+static void head_and_embedding(void **state) {
+    lt_plan_cluster c = plain();
+    lt_plan_layout l = layout();
+    lt_plan_model m = dense();
+    const lt_plan_job j = {&m, &c, &l};
+    (void)state;
+    near(lt_plan_head_work(&j, false).flops, 2 * tokens * width * vocab, 1e-12);
+    near(lt_plan_head_work(&j, true).flops, 4 * tokens * width * vocab, 1e-12);
+    near(lt_plan_head_work(&j, false).elementwise_s, 8 * tokens * vocab / 1000e9, 1e-12);
+    near(lt_plan_head_work(&j, true).elementwise_s, 16 * tokens * vocab / 1000e9, 1e-12);
+    near(lt_plan_head_work(&j, false).kernels, 1 + 4, 1e-12);
+    near(lt_plan_head_work(&j, true).kernels, 2 + 4 * 1.5, 1e-12);
+    assert_true(lt_plan_head_work(&j, false).tp_s == 0);
+    l.tp = 8; /* Each rank has an eighth of the vocabulary; the sums of 8 ranks go over links. */
+    near(lt_plan_head_work(&j, false).flops, 2 * tokens * width * vocab / 8, 1e-12);
+    near(lt_plan_head_work(&j, false).tp_s, 2 * 7.0 / 8.0 * tokens * width * 2 / 100e9, 1e-9);
+    l.tp = 1;
+    m.mtp = 1; /* A predictor of one more token has a head, too. */
+    near(lt_plan_head_work(&j, false).flops, 2 * 2 * tokens * width * vocab, 1e-12);
+    near(lt_plan_embed_work(&j, false).elementwise_s, 4 * tokens * width / 1000e9, 1e-12);
+    near(lt_plan_embed_work(&j, true).elementwise_s, 8 * tokens * width / 1000e9, 1e-12);
+    near(lt_plan_embed_work(&j, false).kernels, 2, 1e-12);
+    l.cp = 2;
+    near(lt_plan_embed_work(&j, false).elementwise_s, 2 * tokens * width / 1000e9, 1e-12);
+}
+
+/* 16 experts of width 512, 4 a token, and a shared one of 256; a router in bf16. */
+static void experts_are_counted(void **state) {
+    lt_plan_cluster c = plain();
+    lt_plan_layout l = layout();
+    lt_plan_model m = dense();
+    const lt_plan_job j = {&m, &c, &l};
+    const double k = 4, experts = 16, f = 512, shared = 256;
+    const double attention_flops = 2 * tokens * width *
+                                       ((heads + 2 * kv_heads) * head + heads * head) +
+                                   0.5 * heads * tokens * tokens * 4 * head;
+    const double attention_bytes = 10 * width + 4 * (heads + kv_heads) * head;
+    lt_plan_work w;
+    (void)state;
+    m.n_dense = 0;
+    m.n_moe = 4;
+    m.n_experts = 16;
+    m.top_k = 4;
+    m.expert_ffn_width = 512;
+    w = lt_plan_forward_work(&j);
+    near(w.flops,
+         layers * (attention_flops + 2 * tokens * width * experts + 6 * tokens * k * width * f),
+         1e-12);
+    /* Norm 10 a width, scores and top-k 12 an expert, copies 14 a width, activations 6. */
+    near(w.elementwise_s,
+         layers * tokens / 1000e9 *
+             (attention_bytes + 10 * width + 12 * experts + k * (14 * width + 6 * f)),
+         1e-12);
+    /* Attention 4, 2 and 1; norm 2, router 1 and 3.4; two grouped products of 16 experts, of which
+     * 0.34 each do not run beside others; activation 1, permutation 6. */
+    near(w.kernels, layers * (7 + 2 + 1 + 3.4 + 2 * (1 + 0.34 * 15) + 1 + 6), 1e-12);
+    near(w.syncs, layers, 1e-12);
+    /* The host launches each expert's part, 0.12 of a kernel's time, and 11 more a layer. */
+    near(w.host_kernels, w.kernels + layers * (2 * 15 * 0.12 + 11), 1e-12);
+    assert_true(w.ep_s == 0);
+    m.shared_ffn_width = 256;
+    near(lt_plan_forward_work(&j).flops - w.flops, layers * 6 * tokens * width * shared, 1e-9);
+    near(lt_plan_forward_work(&j).kernels - w.kernels, layers * 3, 1e-9);
+    m.shared_ffn_width = 0;
+    m.latent = 256; /* Experts of a narrower space: two products into it and back. */
+    near(lt_plan_forward_work(&j).flops,
+         layers * (attention_flops + 2 * tokens * width * experts + 2 * 2 * tokens * width * 256 +
+                   6 * tokens * k * 256 * f),
+         1e-12);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shapes_leave_a_share_of_the_peak),
+                                       cmocka_unit_test(narrow_types_have_their_peaks),
+                                       cmocka_unit_test(a_thin_product_waits_for_memory),
+                                       cmocka_unit_test(bytes_of_small_kernels),
+                                       cmocka_unit_test(kernels_are_counted),
+                                       cmocka_unit_test(operations_are_counted),
+                                       cmocka_unit_test(head_and_embedding),
+                                       cmocka_unit_test(experts_are_counted)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
