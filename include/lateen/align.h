@@ -135,4 +135,94 @@ typedef enum {
 LT_MUST_USE lt_err lt_align_kl(lt_align_kl_kind kind, double logp, double ref, double *value,
                                double *dlogp);
 
+/* THE POLICY'S LOSS. Tokens were drawn by a sampler, perhaps another engine or older weights; `old`
+ * are their log-probabilities under the weights before the update, logp those under the weights
+ * that are updated. The ratio of a token is exp(logp - old); that of a sequence is the exponential
+ * of the mean of logp - old over its tokens, and is the ratio of each of them. */
+typedef enum { LT_ALIGN_TOKEN_RATIO, LT_ALIGN_SEQUENCE_RATIO, LT_ALIGN_RATIOS } lt_align_ratio;
+
+/* A token's loss, with the ratio p and the advantage A. */
+typedef enum {
+    LT_ALIGN_CLIP,  /* -min(p A, clip(p, 1 - low, 1 + high) A); dual > 0 bounds the first p. */
+    LT_ALIGN_CISPO, /* -min(p, cap) A logp, without a gradient through min(p, cap). */
+    LT_ALIGN_SURROGATES
+} lt_align_surrogate;
+
+/* How the losses of tokens become one number. N completions and T tokens are those of the whole
+ * step, over all micro-batches and ranks. */
+typedef enum {
+    LT_ALIGN_SEQUENCE_MEAN, /* Of each completion the mean, summed / N. TRL's "grpo". */
+    LT_ALIGN_FIXED_LENGTH,  /* Sum / (N max_tokens). TRL's "dr_grpo". */
+    LT_ALIGN_TOKEN_MEAN,    /* Sum / T. TRL's "dapo"; "bnpo" where T is that of a micro-batch. */
+    LT_ALIGN_SEQUENCE_SUM,  /* Sum / N. TRL's "luspo". */
+    LT_ALIGN_REDUCTIONS
+} lt_align_reduction;
+
+/* What corrects a sampler whose probabilities are not those of `old`: a weight w = exp(old -
+ * sampler) of a token, or the product of a sequence's; not differentiated, and not applied to the
+ * divergence. */
+typedef enum {
+    LT_ALIGN_NO_CORRECTION,
+    LT_ALIGN_TOKEN_TRUNCATE, /* w in [weight_low, weight_high]. */
+    LT_ALIGN_SEQUENCE_TRUNCATE,
+    LT_ALIGN_TOKEN_MASK, /* w where it is in that range, else 0. */
+    LT_ALIGN_SEQUENCE_MASK,
+    LT_ALIGN_CORRECTIONS
+} lt_align_correction;
+
+/* A number that the others do not read must be 0. */
+typedef struct {
+    lt_align_ratio ratio;
+    lt_align_surrogate surrogate;
+    lt_align_reduction reduction;
+    double low, high;   /* CLIP: at least 0, low at most 1. */
+    double dual;        /* CLIP: 0, or a bound of the ratio, over 1 + high. TRL's delta. */
+    double cap;         /* CISPO: over 0. */
+    int64_t max_tokens; /* FIXED_LENGTH: at least the length of each completion. */
+    double kl;          /* Weight of the divergence from the reference, at least 0. */
+    lt_align_kl_kind kl_kind;
+    bool kl_ratio; /* The divergence is multiplied by the ratio: then its gradient is unbiased. */
+    lt_align_correction correction;
+    double weight_low, weight_high; /* Where there is a correction: 0 <= low < high. */
+} lt_align_policy_options;
+
+/* The options of a published method: grpo, dr_grpo, dapo, gspo, cispo, luspo. max_tokens of dr_grpo
+ * is the caller's. LT_ERR_NOT_FOUND lists the names. */
+LT_MUST_USE lt_err lt_align_policy_find(lt_align_policy_options *out, const char *name);
+
+/* A completion that was drawn; only the tokens that the model wrote. */
+typedef struct {
+    const float *logp;    /* (n) at most 0, as the others. */
+    const float *old;     /* (n) or NULL: the same as logp, so that each ratio is exactly 1. */
+    const float *ref;     /* (n) where kl > 0. */
+    const float *sampler; /* (n) where there is a correction. */
+    double *dlogp;        /* (n) out: derivative of the loss by logp; may be NULL. */
+    int64_t n;            /* 0: a completion that counts and teaches nothing. */
+    double advantage;
+} lt_align_rollout;
+
+/* Totals of the step, of which a call may see a part. */
+typedef struct {
+    int64_t completions, tokens;
+} lt_align_step;
+
+/* What happened, to be summed over calls. */
+typedef struct {
+    int64_t tokens;
+    int64_t clipped_low, clipped_high; /* Tokens whose gradient the clip removed. */
+    int64_t off_policy;                /* Tokens whose ratio is not exactly 1. */
+    int64_t mismatched;                /* Tokens whose sampler's probability is not exactly old. */
+    double kl_sum;                     /* The estimates, without weights. */
+    double ratio_max;
+} lt_align_policy_stats;
+
+/* The part of the loss that n completions have, and its gradients. Losses and gradients of parts
+ * add up to those of the step. Sums are in double, in order. stats may be NULL, and is not reset.
+ * Nothing is written on failure: LT_ERR_ARG for an option out of range or not read, missing
+ * log-probabilities, totals below what is given, or a completion over max_tokens; LT_ERR_NUMERIC
+ * for a number that is not finite, a log-probability over 0, or a ratio that overflows. */
+LT_MUST_USE lt_err lt_align_policy(const lt_align_policy_options *o, const lt_align_step *step,
+                                   const lt_align_rollout *rollouts, int64_t n, double *loss,
+                                   lt_align_policy_stats *stats);
+
 #endif
