@@ -79,6 +79,24 @@ static void records_combine(void **state) {
     assert_true(isnan(a.loss_sum) && a.stop == 15);
 }
 
+static lt_err combine_in_ended_world(void *of, lt_step_record *record) {
+    (void)of;
+    (void)record;
+    LT_FAIL(LT_ERR_REMOTE, "the world has ended");
+}
+
+/* A rank that fails says why, also when another has heard of it first and ended the world. */
+static void own_failure_first(void **state) {
+    const lt_ranks ranks = {0, NULL, combine_in_ended_world};
+    lt_step_record record = {0};
+    (void)state;
+    assert_int_equal(lt_ranks_combine(&ranks, &record, lt_error_set(LT_ERR_ARG, "lr = -1")),
+                     LT_ERR_ARG);
+    assert_string_equal(lt_error_message(), "lr = -1");
+    assert_int_equal(lt_ranks_combine(&ranks, &record, LT_OK), LT_ERR_REMOTE);
+    assert_string_equal(lt_error_message(), "the world has ended");
+}
+
 /* What is decided of one step, by a table: recipe, record, step; expected. Gradients are summed
  * with scale 1/8; clip 1. */
 static void decisions(void **state) {
@@ -391,6 +409,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(plan),
                                        cmocka_unit_test(muon_without_adamw),
                                        cmocka_unit_test(records_combine),
+                                       cmocka_unit_test(own_failure_first),
                                        cmocka_unit_test(decisions),
                                        cmocka_unit_test(ranks),
                                        cmocka_unit_test(rows_in_memory),
