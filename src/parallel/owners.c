@@ -2,7 +2,6 @@
 #include "parallel/owners.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
 
@@ -106,11 +105,12 @@ static int64_t overlap(const lt_owners *o, const lt_owned *m, int member, int64_
     return end > *from ? end - *from : 0;
 }
 
-lt_err lt_owners_open(lt_owners *o, const lt_shards *s) {
+lt_err lt_owners_open(lt_owners *o, const lt_shards *s, const lt_backend *backend,
+                      lt_queue *queue) {
     lt_err err = LT_OK;
     item *items = NULL;
     int64_t n_items = 0, from;
-    *o = (lt_owners){.shards = s};
+    *o = (lt_owners){.shards = s, .backend = backend, .queue = queue};
     LT_TRY_DONE(list_matrices(&items, &n_items, &s->full));
     LT_TRY_DONE(assign(o, items, n_items));
     for (int round = 0; round < o->n_rounds; round++) {
@@ -145,9 +145,9 @@ const lt_owned *lt_owners_own(const lt_owners *o, int round) {
 /* ---- Exchange ---- */
 
 /* Copy between a buffer, ordered by owner, and this rank's slices of each owner's matrix. */
-static void copy_slices(const lt_owners *o, int round, float *packed, int64_t *counts,
-                        const lt_param_table *own, const lt_param_buffer *const *buffers, int n,
-                        bool pack) {
+static lt_err copy_slices(const lt_owners *o, int round, float *packed, int64_t *counts,
+                          const lt_param_table *own, const lt_param_buffer *const *buffers, int n,
+                          bool pack) {
     const lt_shards *s = o->shards;
     for (int r = 0; r < s->n; r++) {
         const lt_owned *m = &o->table[round * s->n + r];
@@ -161,15 +161,17 @@ static void copy_slices(const lt_owners *o, int round, float *packed, int64_t *c
         for (int b = 0; b < n; b++, packed += count) {
             float *slice = (float *)lt_param_data(buffers[b], &own->params[m->param]) +
                            (from - first);
-            memcpy(pack ? packed : slice, pack ? slice : packed, (size_t)count * sizeof *packed);
+            LT_TRY(o->backend->copy(o->queue, pack ? packed : slice, pack ? slice : packed,
+                                    (size_t)count * sizeof *packed));
         }
     }
+    return LT_OK;
 }
 
 /* Copy between this rank's matrix of the round, whole in n buffers, and its slices, ordered by
  * rank. */
-static void copy_whole(const lt_owners *o, int round, float *packed, int64_t *counts, float *whole,
-                       int n, bool pack) {
+static lt_err copy_whole(const lt_owners *o, int round, float *packed, int64_t *counts,
+                         float *whole, int n, bool pack) {
     const lt_owned *m = lt_owners_own(o, round);
     const int64_t size = m->rows * m->cols;
     for (int r = 0; r < o->shards->n; r++) {
@@ -178,9 +180,21 @@ static void copy_whole(const lt_owners *o, int round, float *packed, int64_t *co
         counts[r] = n * count;
         for (int b = 0; b < n && count > 0; b++, packed += count) {
             float *at = whole + b * size + (from - m->index * size);
-            memcpy(pack ? packed : at, pack ? at : packed, (size_t)count * sizeof *packed);
+            LT_TRY(o->backend->copy(o->queue, pack ? packed : at, pack ? at : packed,
+                                    (size_t)count * sizeof *packed));
         }
     }
+    return LT_OK;
+}
+
+/* The queue goes on when everything has come. */
+static lt_err exchange(const lt_owners *o, float *dst, const int64_t *dst_counts, const float *src,
+                       const int64_t *src_counts) {
+    const lt_world *w = o->shards->world;
+    lt_comm_work work = 0;
+    LT_TRY(lt_all_to_all(lt_world_twin(w, o->shards->ranks), dst, dst_counts, src, src_counts,
+                         LT_F32, &work));
+    return lt_comm_order(lt_world_buffers(w), work, o->queue);
 }
 
 /* scratch: | slices, owner by owner | the own matrix, rank by rank | */
@@ -193,13 +207,12 @@ lt_err lt_owners_gather(const lt_owners *o, int round, float *whole, float *scra
     float *in = whole_of(o, scratch);
     int64_t *out_counts = o->counts, *in_counts = o->counts + o->shards->n, ignored;
     LT_ASSERT(n <= LT_OWNERS_BUFFERS);
-    copy_slices(o, round, scratch, out_counts, own, from, n, true);
+    LT_TRY(copy_slices(o, round, scratch, out_counts, own, from, n, true));
     for (int r = 0; r < o->shards->n; r++) {
         in_counts[r] = n * overlap(o, lt_owners_own(o, round), r, &ignored);
     }
-    LT_TRY(lt_all_to_all(o->shards->ranks, in, in_counts, scratch, out_counts, LT_F32, NULL));
-    copy_whole(o, round, in, in_counts, whole, n, false);
-    return LT_OK;
+    LT_TRY(exchange(o, in, in_counts, scratch, out_counts));
+    return copy_whole(o, round, in, in_counts, whole, n, false);
 }
 
 lt_err lt_owners_scatter(const lt_owners *o, int round, const float *whole, float *scratch,
@@ -208,12 +221,11 @@ lt_err lt_owners_scatter(const lt_owners *o, int round, const float *whole, floa
     int64_t *out_counts = o->counts, *in_counts = o->counts + o->shards->n, ignored;
     LT_ASSERT(n <= LT_OWNERS_BUFFERS);
     /* Packing only reads `whole`. */
-    copy_whole(o, round, out, out_counts, (float *)(uintptr_t)whole, n, true);
+    LT_TRY(copy_whole(o, round, out, out_counts, (float *)(uintptr_t)whole, n, true));
     for (int r = 0; r < o->shards->n; r++) {
         in_counts[r] = n *
                        overlap(o, &o->table[round * o->shards->n + r], o->shards->own, &ignored);
     }
-    LT_TRY(lt_all_to_all(o->shards->ranks, scratch, in_counts, out, out_counts, LT_F32, NULL));
-    copy_slices(o, round, scratch, in_counts, own, to, n, false);
-    return LT_OK;
+    LT_TRY(exchange(o, scratch, in_counts, out, out_counts));
+    return copy_slices(o, round, scratch, in_counts, own, to, n, false);
 }

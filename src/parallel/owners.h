@@ -12,6 +12,7 @@
 #define LT_PARALLEL_OWNERS_H
 
 #include "parallel/shards.h"
+#include "tensor/backend.h"
 
 #define LT_OWNERS_BUFFERS 3 /* The most buffers that are gathered at once. */
 
@@ -28,10 +29,14 @@ typedef struct {
     int64_t *counts; /* (2, n): scratch of a call. */
     int64_t room;    /* Elements of the largest matrix that this rank owns, in one buffer. */
     int64_t sends;   /* The most elements of one buffer that this rank sends in a round. */
+    const lt_backend *backend; /* Of the buffers, which the queue reads and writes. */
+    lt_queue *queue;
 } lt_owners;
 
-/* Free with lt_owners_close. UNSUPPORTED: a matrix is divided by tensor parallelism. */
-LT_MUST_USE lt_err lt_owners_open(lt_owners *o, const lt_shards *s);
+/* To measure alone: backend and queue NULL. Free with lt_owners_close. UNSUPPORTED: a matrix is
+ * divided by tensor parallelism. */
+LT_MUST_USE lt_err lt_owners_open(lt_owners *o, const lt_shards *s, const lt_backend *backend,
+                                  lt_queue *queue);
 void lt_owners_close(lt_owners *o);
 /* Floats of scratch that gather and scatter need. */
 int64_t lt_owners_scratch(const lt_owners *o);
@@ -39,7 +44,7 @@ int64_t lt_owners_scratch(const lt_owners *o);
 /* The matrix that this rank owns in a round. */
 const lt_owned *lt_owners_own(const lt_owners *o, int round);
 /* Collective calls. Gather the slices of the round's matrices from n buffers (over the table `own`,
- * F32, host memory) into whole (n, rows, cols) at their owners; scatter does the reverse. */
+ * F32) into whole (n, rows, cols) at their owners; scatter does the reverse. */
 LT_MUST_USE lt_err lt_owners_gather(const lt_owners *o, int round, float *whole, float *scratch,
                                     const lt_param_table *own, const lt_param_buffer *const *from,
                                     int n);

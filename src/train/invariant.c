@@ -119,7 +119,8 @@ static lt_err open_pairs(lt_invariant *v) {
         const int low = rank & ~bit, both[2] = {low, low | bit};
         char name[LT_COMM_NAME];
         (void)snprintf(name, sizeof name, "pair of %d", bit);
-        LT_TRY(lt_group_open(&v->pairs[v->n_pairs++], v->world->comm, name, both, 2));
+        LT_TRY(lt_group_open(&v->pairs[v->n_pairs], v->world->comm, name, both, 2));
+        LT_TRY(lt_world_add_twin(v->world, v->pairs[v->n_pairs++]));
     }
     return LT_OK;
 }
@@ -173,13 +174,13 @@ lt_err lt_invariant_add(lt_invariant *v, int s, const lt_backend *be, lt_queue *
                                             (size_t)v->n_elements * sizeof(float));
 }
 
-lt_err lt_invariant_sum(lt_invariant *v, float *gradients) {
+lt_err lt_invariant_sum(lt_invariant *v, lt_queue *queue, float *gradients) {
     lt_comm_work last = 0;
     for (int i = 0; i < v->n_pairs; i++) {
-        LT_TRY(lt_all_reduce(v->pairs[i], gradients, gradients, v->n_elements, LT_F32,
-                             LT_REDUCE_SUM, &last));
+        LT_TRY(lt_all_reduce(lt_world_twin(v->world, v->pairs[i]), gradients, gradients,
+                             v->n_elements, LT_F32, LT_REDUCE_SUM, &last));
     }
-    return last > 0 ? lt_comm_wait(v->world->comm, last) : LT_OK;
+    return last > 0 ? lt_comm_order(lt_world_buffers(v->world), last, queue) : LT_OK;
 }
 
 void lt_invariant_round(lt_pass_result *r) {

@@ -51,8 +51,8 @@ int64_t lt_invariant_row(const lt_invariant *v, int64_t i, int64_t n_rows);
  * last one they are the rank's sum. */
 LT_MUST_USE lt_err lt_invariant_add(lt_invariant *v, int s, const lt_backend *be, lt_queue *queue,
                                     float *gradients);
-/* A collective call: the sums of all ranks, on each. */
-LT_MUST_USE lt_err lt_invariant_sum(lt_invariant *v, float *gradients);
+/* A collective call: the sums of all ranks, on each. On a GPU the queue waits for them. */
+LT_MUST_USE lt_err lt_invariant_sum(lt_invariant *v, lt_queue *queue, float *gradients);
 /* Make a group's result such that sums of them are exact. */
 void lt_invariant_round(lt_pass_result *r);
 

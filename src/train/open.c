@@ -452,24 +452,16 @@ static lt_err check_gpus(const lt_training *t) {
                     (long long)limits[i].most);
         }
     }
+    if (r->fp8 == LT_FP8_TENSORWISE && m->tp > 1) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "model.fp8 = tensorwise with tp=%d on device %s: ranks on GPUs cannot give a cast "
+                "the scale of the whole matrix yet; blockwise can",
+                m->tp, t->device->backend->name);
+    }
     if (r->zero > 0 && r->shard == 1) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "mesh.shard = 1 on device %s divides nothing; mesh.zero = 0 does the same",
                 t->device->backend->name);
-    }
-    if (r->deterministic != 0) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "deterministic = mesh-invariant on device %s: ranks on GPUs cannot yet",
-                t->device->backend->name);
-    }
-    if (r->fp8 != LT_FP8_NONE) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "model.fp8 on device %s: ranks on GPUs cannot yet",
-                t->device->backend->name);
-    }
-    if (r->zero > 0 && r->optim == LT_OPTIM_MUON) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "optim.kind = muon with mesh.zero = %lld on device %s: ranks on GPUs cannot yet",
-                (long long)r->zero, t->device->backend->name);
     }
     if (r->zero > 0 && lt_comm_size(t->world->comm) == 1) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "mesh.zero = %lld with one rank on device %s: it needs two",
@@ -625,7 +617,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
     record = (lt_step_record){0};
     LT_TRY(lt_ranks_combine(&ranks, &record, err));
     LT_TRY(lt_world_connect(world, lt_training_queue(t)));
-    return lt_zero_gather(&t->zero);
+    return lt_training_gather(t);
 }
 
 void lt_training_close(lt_training *t) {

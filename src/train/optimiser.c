@@ -82,7 +82,7 @@ lt_err lt_optimiser_measure(size_t *bytes, const lt_recipe *r, const lt_param_ta
                             const lt_shards *shards) {
     lt_optimiser o = {0};
     lt_arena a = {0};
-    LT_TRY(has_owners(r, shards) ? lt_owners_open(&o.owners, shards) : LT_OK);
+    LT_TRY(has_owners(r, shards) ? lt_owners_open(&o.owners, shards, NULL, NULL) : LT_OK);
     carve(&o, r, t, &a);
     *bytes = a.used_bytes;
     lt_owners_close(&o.owners);
@@ -104,7 +104,7 @@ lt_err lt_optimiser_open_share(lt_optimiser *o, const lt_recipe *r, lt_model *m,
     LT_ASSERT(lt_model_has_master(m));
     LT_ASSERT(r->moments == 0 || r->optim == LT_OPTIM_ADAMW || r->optim == LT_OPTIM_ADEMAMIX);
     if (has_owners(r, share->shards)) {
-        LT_TRY(lt_owners_open(&o->owners, share->shards));
+        LT_TRY(lt_owners_open(&o->owners, share->shards, m->backend, queue));
     } else {
         LT_TRY(r->optim == LT_OPTIM_MUON ? check_matrices(share->table) : LT_OK);
     }

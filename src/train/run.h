@@ -171,6 +171,8 @@ typedef struct {
     double step_s;
 } lt_step_outcome;
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
+/* A collective call: the weights that this rank trains have changed; bring them to all ranks. */
+LT_MUST_USE lt_err lt_training_gather(lt_training *t);
 /* Losses of a batch, without gradients, on the rank that reports them. */
 LT_MUST_USE lt_err lt_training_eval(lt_training *t, const lt_pass_batch *b, lt_pass_result *r);
 /* Over the table of the model, while this rank computes them. */

@@ -181,7 +181,8 @@ const lt_param_buffer *lt_training_gradients(const lt_training *t) {
 static lt_err sum_over_ranks(lt_training *t) {
     LT_TRY(t->world->device == NULL ? t->model->backend->sync(lt_training_queue(t)) : LT_OK);
     if (t->invariant.n_groups > 0) {
-        return lt_invariant_sum(&t->invariant, lt_param_floats(lt_pass_gradients(t->pass)));
+        return lt_invariant_sum(&t->invariant, lt_training_queue(t),
+                                lt_param_floats(lt_pass_gradients(t->pass)));
     }
     return lt_zero_end_step(&t->zero);
 }
@@ -229,9 +230,13 @@ static lt_err compute(lt_training *t, lt_draw *now, lt_draw *next, lt_step_recor
     return lt_training_has_ranks(t) ? lt_zero_waited(&t->zero, &r->comm_s) : LT_OK;
 }
 
-/* All weights are cast to 8 bits before the first layer runs. */
-static lt_err settle_weights(lt_training *t) {
-    return lt_training_has_ranks(t) ? lt_zero_settle(&t->zero) : LT_OK;
+lt_err lt_training_gather(lt_training *t) {
+    if (!lt_training_has_ranks(t)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_zero_gather(&t->zero));
+    /* All weights are cast to 8 bits before the first layer runs. */
+    return t->recipe.fp8 != LT_FP8_NONE ? lt_zero_settle(&t->zero) : LT_OK;
 }
 
 /* The step as it was decided; then the run stands behind it. */
@@ -245,8 +250,7 @@ static lt_err carry_out(lt_training *t, lt_draw *now, const lt_step_decision *d)
     if (d->apply) {
         LT_TRY(lt_optimiser_step(&t->optimiser, lt_training_gradients(t), (float)d->grad_scale,
                                  &now->plan));
-        LT_TRY(lt_training_has_ranks(t) ? lt_zero_gather(&t->zero) : LT_OK);
-        LT_TRY(t->recipe.fp8 != LT_FP8_NONE ? settle_weights(t) : LT_OK);
+        LT_TRY(lt_training_gather(t));
         t->applied_step = now->plan.step;
     }
     now->drawn = false;

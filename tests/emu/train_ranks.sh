@@ -27,7 +27,7 @@ def steps(folder):
 try:
     a, b = steps(a), steps(b)
     worst = [max(abs(a[i][k] - b[i][k]) / abs(a[i][k]) for i in a) for k in ("loss", "grad_norm")]
-    good = sorted(a) == sorted(b) == [1, 2, 3, 4] and worst[0] <= float(loss) and worst[1] <= float(norm)
+    good = sorted(a) == sorted(b) == [1, 2, 3] and worst[0] <= float(loss) and worst[1] <= float(norm)
     # The clip must have decided something, or its norm is not tested.
     good = good and all(r["grad_norm"] > 0.5 for r in a.values())
 except (OSError, KeyError) as e:
@@ -36,26 +36,38 @@ print("ok" if good else "not ok", n, "-", name, "" if good else worst)
 PY
 }
 n=0
-# The third step and the fourth replay what the second has recorded.
+# The third step replays what the second has recorded.
 for dtype in fp32 bf16; do
     # Sums of other orders differ by the rounding of F32; in BF16 a difference may cross a rounding border of a weight.
     [ $dtype = fp32 ] && bounds=(1e-6 1e-5) || bounds=(1e-4 2e-3)
-    train "one-$dtype" 1 --model.dtype $dtype --steps 4
+    train "one-$dtype" 1 --model.dtype $dtype --steps 3
     for zero in 0 1 2 3; do
-        train "two-$dtype-$zero" 2 --model.dtype $dtype --mesh.zero $zero --steps 4
+        train "two-$dtype-$zero" 2 --model.dtype $dtype --mesh.zero $zero --steps 3
         compare "two GPU ranks, $dtype, mesh.zero $zero: losses and norms of one" "one-$dtype" "two-$dtype-$zero" "${bounds[@]}"
     done
 done
-LATEEN_EMU_DEVICES=4 LATEEN_EMU_MIB=1000 train four 4 --mesh.zero 3 --mesh.shard 2 --batch.micro 1 --steps 4
+agree() { # name, bounds of loss and norm, options of both, --, options of two ranks
+    local name=$1 bounds=("$2" "$3") both=()
+    shift 3
+    while [ "$1" != -- ]; do both+=("$1") && shift; done
+    shift
+    train "one $name" 1 "${both[@]}" --steps 3
+    train "two $name" 2 "${both[@]}" "$@" --steps 3
+    compare "two GPU ranks, $name $*: losses and norms of one" "one $name" "two $name" "${bounds[@]}"
+}
+agree muon 1e-6 1e-5 --optim.kind muon -- --mesh.zero 3
+agree "8-bit products" 1e-4 2e-3 --model.dtype bf16 --model.fp8 tensorwise -- --mesh.zero 2
+agree mesh-invariant 0 0 --deterministic mesh-invariant --
+LATEEN_EMU_DEVICES=4 LATEEN_EMU_MIB=1000 train four 4 --mesh.zero 3 --mesh.shard 2 --batch.micro 1 --steps 3
 compare "four GPU ranks, mesh.zero 3 in groups of two: losses and norms of one" one-fp32 four 1e-6 1e-5
 for zero in 0 1 3; do
-    train "parts-$zero" 2 --mesh.zero $zero --steps 2 --checkpoint.every 2
+    train "parts-$zero" 2 --mesh.zero $zero --steps 1 --checkpoint.every 1
     cp -r "$work/parts-$zero" "$work/other"
-    train "parts-$zero" 2 --mesh.zero $zero --steps 4 --checkpoint.every 2
+    train "parts-$zero" 2 --mesh.zero $zero --steps 3 --checkpoint.every 1
     compare "two GPU ranks, mesh.zero $zero: stopped and continued, bit for bit" "two-fp32-$zero" "parts-$zero" 0 0
     [ $zero = 3 ] || rm -r "$work/other"
 done
-train other 1 --steps 4 --checkpoint.every 2
+train other 1 --steps 3 --checkpoint.every 1
 compare "a checkpoint of two GPU ranks, mesh.zero 3, continues on one" one-fp32 other 1e-6 1e-5
 refuses() { # text, options...
     local text=$1 got status
@@ -71,7 +83,6 @@ refuses() { # text, options...
     rm -rf "$work/refused"
 }
 refuses "mesh.shard = 1 on device cuda divides nothing" --mesh.zero 3 --mesh.shard 1
-refuses "deterministic = mesh-invariant on device cuda" --deterministic mesh-invariant
-refuses "optim.kind = muon with mesh.zero = 1 on device cuda" --mesh.zero 1 --optim.kind muon
+refuses "model.fp8 = tensorwise with tp=2 on device cuda" --mesh tp=2 --model.fp8 tensorwise
 refuses "each takes a GPU of its own" --device cuda:1
 echo "1..$n"
