@@ -1,6 +1,8 @@
 /* verb_convert.c: `lateen convert SRC DST`: converts any weights that Lateen reads, including
  * checkpoints of runs, to a Hugging Face folder that transformers loads, or to a .gguf. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -13,12 +15,15 @@
 #include "data/tokenizer/gguf_tokenizer.h"
 #include "data/tokenizer/save.h"
 #include "lateen/model.h"
+#include "model/lora.h"
 #include "train/checkpoint.h"
 
 #define CONVERT_OPTIONS(X)                                                                         \
     X(ENUM, dtype, "dtype", "bf16", 0, 0, "fp32|bf16|fp16", "type of the weights written")         \
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE",                                               \
       "tokenizer to write beside the weights; empty: the model's own")                             \
+    X(STR, base, "base", "", 0, 0, "MODEL",                                                        \
+      "of adapters (a PEFT folder): the model to merge them into; empty: the one that they name")  \
     X(F64, shard_gb, "shard-gb", "5", 0.001, 1e6, "GB", "largest shard")
 
 typedef struct {
@@ -65,11 +70,78 @@ static lt_err bring_tokenizer(const char *model, const char *option, const char 
     return err;
 }
 
+/* The model that adapters name, or that is given for them; free it. */
+static lt_err base_of(char **out, const char *adapters, const char *given) {
+    char *named = NULL;
+    if (given[0] != '\0') {
+        *out = strdup(given);
+        return *out != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "name of a model");
+    }
+    LT_TRY(lt_lora_base_of(&named, adapters));
+    if (!lt_file_exists(named)) {
+        const lt_err err = lt_error_set(LT_ERR_NOT_FOUND,
+                                        "%s stands beside the model '%s', which is not here: name "
+                                        "it with --base",
+                                        adapters, named);
+        free(named);
+        return err;
+    }
+    *out = named;
+    return LT_OK;
+}
+
+/* The base with the adapters' product added to its weights. */
+static lt_err open_merged(lt_model **out, const char *adapters, const char *base) {
+    lt_err err = LT_OK;
+    lt_lora_config c = {.targets = NULL};
+    lt_lora *l = NULL;
+    lt_model *m = NULL;
+    LT_TRY_DONE(lt_model_open(&m, base, NULL));
+    LT_TRY_DONE(lt_lora_config_read(&c, adapters, lt_model_get_spec(m)));
+    LT_TRY_DONE(lt_lora_open(&l, m, &c.options, 0));
+    LT_TRY_DONE(lt_lora_load(l, adapters));
+    LT_TRY_DONE(lt_lora_merge(l));
+    lt_log_info("%s: %d adapters merged into %s", adapters, l->n_modules, base);
+    lt_lora_close(l);
+    l = NULL;
+    *out = m;
+    m = NULL;
+done:
+    lt_lora_close(l);
+    lt_lora_config_close(&c);
+    lt_model_close(m);
+    return err;
+}
+
+/* *owner: whose tokenizer it is, where none is given; free it. */
+static lt_err open_source(lt_model **out, char **owner, const char *from, const char *base) {
+    char path[LT_PATH_BYTES];
+    if (!lt_lora_is_folder(from)) {
+        *owner = strdup(from);
+        LT_TRY(*owner != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "name of a model"));
+        if (base[0] != '\0') {
+            LT_FAIL(LT_ERR_ARG, "--base %s: %s holds no adapters", base, from);
+        }
+        return lt_checkpoint_is(from) ? lt_checkpoint_open_model(out, from)
+                                      : lt_model_open(out, from, NULL);
+    }
+    LT_TRY(base_of(owner, from, base));
+    LT_TRY(open_merged(out, from, *owner));
+    LT_TRY(lt_path_join(path, from, "tokenizer.json"));
+    if (lt_file_exists(path)) { /* With the template that the adapters learnt. */
+        free(*owner);
+        *owner = strdup(from);
+        LT_TRY(*owner != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "name of a model"));
+    }
+    return LT_OK;
+}
+
 static lt_err run(convert_options *o, const char *source, const char *to) {
     static const lt_dtype dtypes[] = {LT_F32, LT_BF16, LT_F16};
     static const lt_gguf_mix mixes[] = {LT_GGUF_MIX_F32, LT_GGUF_MIX_BF16, LT_GGUF_MIX_F16};
     lt_err err = LT_OK;
     lt_model *m = NULL;
+    char *owner = NULL;
     bool made = false;
     char from[LT_PATH_BYTES];
 
@@ -78,20 +150,21 @@ static lt_err run(convert_options *o, const char *source, const char *to) {
     }
     LT_TRY_DONE(lt_cli_bring(from, source));
     LT_TRY_DONE(lt_cli_bring_option(o->tokenizer));
-    LT_TRY_DONE(lt_checkpoint_is(from) ? lt_checkpoint_open_model(&m, from)
-                                       : lt_model_open(&m, from, NULL));
+    LT_TRY_DONE(lt_cli_bring_option(o->base));
+    LT_TRY_DONE(open_source(&m, &owner, from, o->base));
     if (lt_path_has_suffix(to, ".gguf")) {
-        LT_TRY_DONE(lt_cli_write_gguf(m, from, o->tokenizer, to, mixes[o->dtype]));
+        LT_TRY_DONE(lt_cli_write_gguf(m, owner, o->tokenizer, to, mixes[o->dtype]));
     } else {
         made = true;
         LT_TRY_DONE(lt_model_save(m, to, dtypes[o->dtype], (int64_t)(o->shard_gb * 1e9)));
-        LT_TRY_DONE(bring_tokenizer(from, o->tokenizer, to, lt_model_get_spec(m)->vocab_size));
+        LT_TRY_DONE(bring_tokenizer(owner, o->tokenizer, to, lt_model_get_spec(m)->vocab_size));
     }
     lt_log_info("%s: %s, %.2fM parameters, written to %s", from,
                 lt_family_name(lt_model_get_spec(m)->family),
                 (double)lt_model_spec_params(lt_model_get_spec(m)) * 1e-6, to);
 done:
     lt_model_close(m);
+    free(owner);
     /* An incomplete folder would make the next attempt fail. */
     if (err != LT_OK && made && lt_file_remove_tree(to) != LT_OK) {
         lt_log_warn("%s is incomplete and could not be removed", to);
@@ -104,7 +177,8 @@ int lt_verb_convert(int argc, char **argv) {
     static const char usage[] = "convert MODEL FOLDER|FILE.gguf [--dtype bf16]";
     static const char prose[] =
         "Write a Hugging Face folder, or a GGUF file, from a Hugging Face "
-        "folder, a GGUF, a llama2.c .bin or a checkpoint of a training run.";
+        "folder, a GGUF, a llama2.c .bin, a checkpoint of a training run, or adapters (a PEFT "
+        "folder), which are merged into their model.";
     const char *paths[2];
     convert_options o;
     int n = 0, status = LT_EXIT_DONE;

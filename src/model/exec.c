@@ -1,5 +1,6 @@
 /* exec.c: linear layers and norms in terms of ops. A linear layer keeps its weight as (out, in), so
  * forward multiplies by its transpose. */
+#include "model/adapted.h"
 #include "model/apart.h"
 #include "model/fp8.h"
 
@@ -282,9 +283,10 @@ lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, l
     if (m->held != NULL && m->held[index].n_ranges > 0) {
         return LT_OK;
     }
-    return matmul_range(r, y, x, b,
+    LT_TRY(matmul_range(r, y, x, b,
                         &(lt_weight_range){.w = lt_exec_weight(r, kind, layer),
-                                           .packed = r->packed != NULL ? r->packed[index] : NULL});
+                                           .packed = r->packed != NULL ? r->packed[index] : NULL}));
+    return lt_lora_forward(r, y, x, kind, layer);
 }
 
 /* Is there a gradient to add to? */
@@ -309,17 +311,24 @@ lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_par
         return lt_fp8_backward(
             r, index, &(lt_fp8_backward_args){dw, dx, dy, x, .add_dw = add_dw, .add_dx = add_dx});
     }
+    LT_TRY(lt_lora_gradients(r, dy, x, kind, layer));
     LT_TRY(lt_apart_keep(r, kind, layer, dy, x, &kept));
-    if (!kept) {
+    if (!kept && dw.data != NULL) {
         LT_TRY(lt_exec_matmul(
             r, &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = add_dw}));
     }
     if (dx.data == NULL) {
         return LT_OK;
     }
-    return lt_exec_matmul(
+    LT_TRY(lt_exec_matmul(
         r, &(lt_matmul_args){
-               .y = dx, .a = dy, .b = lt_exec_weight(r, kind, layer), .accumulate = add_dx});
+               .y = dx, .a = dy, .b = lt_exec_weight(r, kind, layer), .accumulate = add_dx}));
+    return lt_lora_backward(r, dx, kind, layer);
+}
+
+/* Do product and activation run apart, because something stands between them? */
+static bool apart_from_act(const lt_exec *r, lt_param_kind kind, int layer) {
+    return in_fp8(r, param_index(r, kind, layer)) || lt_lora_has(r, kind, layer);
 }
 
 lt_err lt_linear_act_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_param_kind kind,
@@ -328,7 +337,7 @@ lt_err lt_linear_act_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_
     const int index = param_index(r, kind, layer);
     /* Weights in runs of block types go through lt_linear_fwd. */
     LT_ASSERT(r->model->held == NULL);
-    if (in_fp8(r, index)) {
+    if (apart_from_act(r, kind, layer)) {
         LT_TRY(lt_linear_fwd(r, x, in, kind, bias, layer));
         return lt_exec_act_fwd(r,
                                &(lt_act_args){.y = y, .x = x, .kind = (lt_act_kind)r->spec->act});
@@ -349,7 +358,7 @@ lt_err lt_linear_act_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_
 lt_err lt_linear_act_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor in, lt_tensor x,
                          lt_param_kind kind, lt_param_kind bias, int layer) {
     const lt_tensor none = {0};
-    if (in_fp8(r, param_index(r, kind, layer))) {
+    if (apart_from_act(r, kind, layer)) {
         LT_TRY(lt_linear_bwd(r, dx, dy, in, kind, bias, layer, false));
         return lt_exec_act_bwd(
             r, &(lt_act_bwd_args){.dx = dx, .dy = dx, .x = x, .kind = (lt_act_kind)r->spec->act});

@@ -33,6 +33,9 @@ typedef struct {
     /* When fresh: the head's gradient has been stored; its other chunks, and a tied embedding, add
      * to it. */
     bool head_stored;
+    /* lora.h: adapters beside linear layers; NULL: there are none. The base then has no
+     * gradients. */
+    struct lt_lora_run *lora;
     /* By parameter index: weights in matmul_pack's layout, or NULL each; NULL: none. */
     const void **packed;
     /* Small parameters that ops want in F32 (xIELU's scalars, sinks), on the device when the
@@ -130,8 +133,9 @@ lt_err lt_linear_act_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_
 lt_err lt_linear_act_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor in, lt_tensor x,
                          lt_param_kind kind, lt_param_kind bias, int layer);
 /* dw += dy^T x; dbias += column sums of dy; dx [+]= dy w unless dx is absent. dx may be x: x is
- * read first. When r->fresh is set, the first product of a weight stores dw instead; every weight
- * except the head has one product per batch. */
+ * read first. Where the weights have no gradients, only dx is computed, and what adapters do. When
+ * r->fresh is set, the first product of a weight stores dw instead; every weight except the head
+ * has one product per batch. */
 lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
                      lt_param_kind bias, int layer, bool add_dx);
 

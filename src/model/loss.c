@@ -133,7 +133,10 @@ lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const l
     }
     if (backward && r->fresh && !r->head_stored) { /* No chunk made it. */
         const lt_tensor dw = lt_exec_gradient(r, head_kind(r->spec), 0);
-        LT_TRY(r->backend->zero(r->queue, dw.data, (size_t)lt_tensor_count(&dw) * sizeof(float)));
+        if (dw.data != NULL) {
+            LT_TRY(
+                r->backend->zero(r->queue, dw.data, (size_t)lt_tensor_count(&dw) * sizeof(float)));
+        }
         r->head_stored = true;
     }
     return LT_OK;

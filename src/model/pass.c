@@ -109,10 +109,10 @@ static bool has_unit(const lt_pass_options *o, const lt_model_spec *s, const lt_
                        : head;
 }
 
-/* Of a whole model in one piece, of a stage unit by unit. */
+/* Of a whole model, or of its adapters, in one piece, of a stage unit by unit. */
 static void gradients_carve(lt_pass *p, const lt_model_spec *s, const lt_param_table *t,
                             const lt_pass_options *o, lt_arena *a) {
-    lt_param_buffer *g = &p->exec.gradients;
+    lt_param_buffer *g = o->lora.rank > 0 ? &p->lora.gradients : &p->exec.gradients;
     if (o->gradients_elsewhere) {
         return;
     }
@@ -138,9 +138,15 @@ static int64_t words_of(const lt_model_spec *s, const lt_param_table *t) {
     return t->params[head].local_count > 0 ? t->params[head].local_shape[0] : s->vocab_size;
 }
 
+/* The adapters of a pass: how wide their scratch is, and their table; of none, 0 and NULL. */
+typedef struct {
+    int64_t columns;
+    const lt_param_table *table;
+} adapters;
+
 /* Every byte of a pass. */
 static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const lt_param_table *t,
-                       const lt_pass_options *o, arenas *a) {
+                       const adapters *beside, const lt_pass_options *o, arenas *a) {
     const lt_stage_options stage = stage_options(o, s);
     sets_carve(p, s, dtype, o, &a->activations);
     lt_loss_carve(&p->loss, s, dtype, o, words_of(s, t), &a->logits);
@@ -148,8 +154,11 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_stage_carve(&p->stage, &stage, &a->scratch);
     lt_context_carve(&p->context, s, dtype, o, &a->scratch);
     lt_experts_carve(&p->experts, s, dtype, o, &a->scratch);
+    if (o->lora.rank > 0) {
+        lt_lora_carve(&p->lora, beside->columns, o->batch * o->seq, dtype, o->train, &a->scratch);
+    }
     if (o->train) {
-        gradients_carve(p, s, t, o, &a->gradients);
+        gradients_carve(p, s, o->lora.rank > 0 ? beside->table : t, o, &a->gradients);
     }
     lt_fp8_carve(&p->fp8, t, o, &a->eight);
 }
@@ -220,18 +229,21 @@ lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype 
     lt_err err = LT_OK;
     lt_param_table table = {0};
     const lt_stage_options stage = stage_options(o, spec);
+    lt_lora_plan lora = {.columns = 0};
     lt_pass p = {0};
     arenas a = {0};
 
     LT_TRY(check_options(o, spec));
-    LT_TRY(lt_param_table_open_part(&table, spec, o->partition));
+    LT_TRY_DONE(o->lora.rank > 0 ? lt_lora_plan_open(&lora, spec, &o->lora) : LT_OK);
+    LT_TRY_DONE(lt_param_table_open_part(&table, spec, o->partition));
     LT_TRY_DONE(open_sets(&p, spec, o));
-    pass_carve(&p, spec, dtype, &table, o, &a);
+    pass_carve(&p, spec, dtype, &table, &(adapters){lora.columns, &lora.table}, o, &a);
     *out = (lt_pass_memory){a.activations.used_bytes, a.gradients.used_bytes,
                             a.logits.used_bytes,      a.scratch.used_bytes,
                             a.eight.used_bytes,       lt_stage_host_bytes(&stage)};
 done:
     close_sets(&p);
+    lt_lora_plan_close(&lora);
     lt_param_table_close(&table);
     return err;
 }
@@ -275,8 +287,11 @@ static lt_err fill_tables(lt_pass *p) {
 static lt_err place(lt_pass *p) {
     lt_device *device = p->exec.device;
     const lt_param_table *t = &p->model->table;
+    const lt_lora *lora = p->model->lora;
+    const adapters beside = {lora != NULL ? lora->columns : 0,
+                             lora != NULL ? &lora->params->table : NULL};
     arenas a = {0};
-    pass_carve(p, p->exec.spec, p->exec.dtype, t, &p->options, &a);
+    pass_carve(p, p->exec.spec, p->exec.dtype, t, &beside, &p->options, &a);
     LT_TRY(lt_arena_place(&a.activations, device, "activations"));
     p->activations = a.activations;
     LT_TRY(lt_arena_place(&a.gradients, device, "gradients"));
@@ -290,8 +305,38 @@ static lt_err place(lt_pass *p) {
         p->eight = a.eight;
         p->exec.fp8 = &p->fp8;
     }
-    pass_carve(p, p->exec.spec, p->exec.dtype, t, &p->options, &a);
+    pass_carve(p, p->exec.spec, p->exec.dtype, t, &beside, &p->options, &a);
     return LT_OK;
+}
+
+/* What a pass over adapters can not do: a value that would not be honoured. */
+static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
+    const struct {
+        const char *what;
+        bool asked;
+    } refused[] = {
+        {"8-bit linear layers (fp8)", o->fp8 != LT_FP8_NONE},
+        {"ranks that share layers (tp)", lt_pass_n_tp(o) > 1},
+        {"ranks that divide sequences (cp)", lt_pass_whole_seq(o) != o->seq},
+        {"ranks that divide experts (ep)", lt_pass_n_ep(o) > 1},
+        {"a stage of a pipeline (pp)", o->weights_apart || o->first_layer > 0 || o->end_layer > 0},
+        {"gradients or weights that lie elsewhere (mesh.zero)",
+         o->gradients_elsewhere || o->master_elsewhere},
+    };
+    for (size_t i = 0; m->lora != NULL && i < sizeof refused / sizeof *refused; i++) {
+        if (refused[i].asked) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "adapters (lora) with %s: not built", refused[i].what);
+        }
+    }
+    return LT_OK;
+}
+
+/* Gradients of the model, or of its adapters. */
+static lt_err open_gradients(lt_pass *p) {
+    if (p->model->lora != NULL) {
+        return lt_param_buffer_open(&p->lora.gradients, &p->model->lora->params->table, LT_F32);
+    }
+    return lt_param_buffer_open(&p->exec.gradients, &p->model->table, LT_F32);
 }
 
 lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
@@ -301,7 +346,8 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     LT_TRY(check_options(o, &m->spec));
     LT_TRY(lt_tp_check_rows(o->batch, o->seq, lt_pass_n_tp(o)));
     LT_TRY(lt_pass_n_tp(o) > 1 ? lt_fp8_check(&m->table, o->fp8) : LT_OK);
-    if (o->train && !o->master_elsewhere && !lt_model_has_master(m)) {
+    LT_TRY(check_adapters(m, o));
+    if (o->train && !o->master_elsewhere && !lt_model_has_master(m) && m->lora == NULL) {
         LT_FAIL(LT_ERR_STATE,
                 "pass: the model was opened in %s without an F32 master; it can not be trained",
                 lt_dtype_name(m->options.dtype));
@@ -313,7 +359,12 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     p->model = m;
     p->options = *o;
     p->options.on_device = !m->backend->host_memory;
+    p->options.lora = m->lora != NULL ? m->lora->options : (lt_lora_options){.rank = 0};
     LT_TRY_DONE(lt_exec_open(&p->exec, m, o->queue));
+    if (m->lora != NULL) {
+        p->lora.lora = m->lora;
+        p->exec.lora = &p->lora;
+    }
     if (lt_pass_n_ep(o) > 1) {
         lt_experts_set(&p->experts, o);
         p->exec.experts = &p->experts;
@@ -327,7 +378,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
         }
     }
     if (o->train) {
-        LT_TRY_DONE(lt_param_buffer_open(&p->exec.gradients, &m->table, LT_F32));
+        LT_TRY_DONE(open_gradients(p));
     }
     LT_TRY_DONE(place(p));
     if (lt_pass_whole_seq(o) != o->seq) {
@@ -361,6 +412,7 @@ void lt_pass_close(lt_pass *p) {
     lt_arena_release(&p->scratch, p->exec.device);
     lt_arena_release(&p->eight, p->exec.device);
     lt_param_buffer_close(&p->exec.gradients);
+    lt_param_buffer_close(&p->lora.gradients);
     lt_exec_close(&p->exec);
     free(p->fp8.weights);
     close_sets(p);
@@ -439,11 +491,11 @@ void lt_pass_shape_set(lt_pass *p, int set, int64_t batch, int64_t seq, bool has
 }
 
 const lt_param_buffer *lt_pass_gradients(const lt_pass *p) {
-    return &p->exec.gradients;
+    return p->exec.lora != NULL ? &p->lora.gradients : &p->exec.gradients;
 }
 
 lt_err lt_pass_zero_gradients(lt_pass *p) {
-    LT_ASSERT(p->exec.gradients.base != NULL);
+    LT_ASSERT(lt_pass_gradients(p)->base != NULL);
     p->zero_due = true;
     memset(p->stored, 0, (size_t)p->exec.spec->n_layers + 1);
     if (p->options.weights_apart) {

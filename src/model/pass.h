@@ -9,7 +9,7 @@
 #define LT_MODEL_PASS_H
 
 #include "lateen/comm.h"
-#include "model/params.h"
+#include "model/lora.h"
 
 typedef enum { LT_RECOMPUTE_NONE, LT_RECOMPUTE_SELECTIVE, LT_RECOMPUTE_FULL } lt_recompute;
 
@@ -84,6 +84,9 @@ typedef struct {
      * experts; 0: any number. */
     lt_group *experts;
     double expert_room;
+    /* rank 0: the model is trained. Else its adapters are, and the model has no gradients; open
+     * sets it to those that the model has, measure takes it as given. */
+    lt_lora_options lora;
 } lt_pass_options;
 
 /* Tokens of a whole sequence, of which `seq` are this rank's. */
@@ -208,8 +211,9 @@ LT_MUST_USE lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs
 LT_MUST_USE lt_err lt_pass_logprobs_backward(lt_pass *p, int set, const float *dlogprobs,
                                              float grad_scale);
 
-/* F32 over the model's table, the backend's memory; of a stage its own units alone. With ranks of
- * tp, what several of them hold has a part of its gradient on each: their sum is the gradient. */
+/* F32 over the model's table, or that of its adapters, the backend's memory; of a stage its own
+ * units alone. With ranks of tp, what several of them hold has a part of its gradient on each:
+ * their sum is the gradient. */
 const lt_param_buffer *lt_pass_gradients(const lt_pass *p);
 /* Start new gradients with the next batch: results of products are stored, not added, and the rest
  * is zeroed first. Until then the old gradients remain. */

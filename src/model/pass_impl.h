@@ -46,6 +46,7 @@ struct lt_pass {
     lt_layer_acts *layers; /* (n_sets, end - first) */
     lt_arena shared;       /* The part of the activations that all sets share. */
     lt_loss loss;
+    lt_lora_run lora;               /* Of options.lora. */
     float *rope, *rope_local, *f32; /* Device tables, in scratch. */
     lt_stage stage;
     lt_pass_recorded graphs[LT_PASS_MAX_GRAPHS];

@@ -167,8 +167,8 @@ lt_err lt_pass_bring_gradients(lt_pass *p, int unit, float *base, bool clear) {
 
 static lt_err begin_gradients(lt_pass *p) {
     LT_ASSERT(p->options.train);
-    if (p->zero_due) {
-        LT_TRY(zero_others(p));
+    if (p->zero_due) { /* Products make all gradients of adapters. */
+        LT_TRY(p->exec.lora == NULL ? zero_others(p) : LT_OK);
         p->zero_due = false;
     }
     return LT_OK;
@@ -207,6 +207,9 @@ static lt_err head(lt_pass *p, int set, const lt_loss_how *how) {
 
 static lt_err embedding_bwd(lt_pass *p, const lt_batch_acts *b) {
     lt_exec *r = &p->exec;
+    if (r->lora != NULL) {
+        return LT_OK; /* It stays as it is. */
+    }
     const lt_tensor dy = r->n_tp > 1 ? b->branch : b->dx;
     LT_TRY(lt_tp_gather(r, dy, b->dx));
     LT_TRY(lt_pass_enter(p, 0, LT_UNIT_GRADIENTS));

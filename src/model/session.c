@@ -27,6 +27,7 @@
 #include <string.h>
 
 #include "model/block.h"
+#include "model/lora.h"
 #include "model/prepare.h"
 
 #define CHUNK_ROWS                                                                                 \
@@ -46,6 +47,7 @@ struct lt_session {
     lt_acts_shape shape; /* Of the last call. */
     bool alike;          /* All layers see it alike. */
     lt_batch_acts batch;
+    lt_lora_run lora;  /* Of a model with adapters. */
     void *kv;          /* The cache, */
     lt_dtype kv_dtype; /* its type. */
     lt_tensor kv_len;  /* (n_seqs) I32 */
@@ -93,6 +95,9 @@ static void acts_carve(lt_session *s, int64_t batch, int64_t seq) {
     s->shape = shape;
     see_layer(s, 0);
     lt_batch_carve(&s->batch, spec, &shape, a);
+    if (s->exec.model->lora != NULL) {
+        lt_lora_carve(&s->lora, s->exec.model->lora->columns, batch * seq, s->exec.dtype, false, a);
+    }
 }
 
 static size_t cache_layer_elements(const lt_session *s) {
@@ -171,6 +176,10 @@ static lt_err open_session(lt_session **out, const lt_model *m, int64_t n_seqs, 
     s->kv_dtype = cache_dtype(m);
     s->chunk_rows = max_seq < CHUNK_ROWS ? max_seq : CHUNK_ROWS;
     LT_TRY_DONE(lt_exec_prepare(&s->exec, &s->prepared, m, max_seq, pack));
+    if (m->lora != NULL) {
+        s->lora.lora = m->lora;
+        s->exec.lora = &s->lora;
+    }
     s->alike = lt_layers_alike(&m->spec);
     s->length = calloc((size_t)n_seqs, sizeof *s->length);
     s->host_ids = calloc((size_t)max_rows(s) * 2, sizeof *s->host_ids);
@@ -199,7 +208,8 @@ lt_err lt_session_open_short(lt_session **out, const lt_model *m, int64_t n_seqs
 void lt_session_measure_short(lt_session_memory *out, const lt_model *m, int64_t n_seqs,
                               int64_t max_seq) {
     lt_session s = {.n_seqs = n_seqs, .max_seq = max_seq, .kv_dtype = cache_dtype(m)};
-    s.exec = (lt_exec){.spec = &m->spec, .backend = m->backend, .dtype = m->options.dtype};
+    s.exec = (lt_exec){
+        .model = m, .spec = &m->spec, .backend = m->backend, .dtype = m->options.dtype};
     s.chunk_rows = max_seq < CHUNK_ROWS ? max_seq : CHUNK_ROWS;
     measure(&s);
     *out = (lt_session_memory){

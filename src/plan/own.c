@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "plan/plan.h"
 #include "tensor/cost.h"
+#include "train/adapters.h"
 #include "train/fit.h"
 #include "train/run.h"
 
@@ -141,6 +142,12 @@ lt_err lt_own_step(lt_dry_step *out, const lt_own_run *run, const lt_plan_gpu *g
     const machine m = {gpu, rates};
     const lt_dry_rates dry = {clock_s, stream_s, &m};
     LT_ASSERT(rates->gemm > 0 && rates->attention > 0 && rates->memory > 0);
+    if (run->recipe.lora_rank > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "lora.rank = %lld: the time of a step that trains adapters is not predicted; the "
+                "memory is (without a kind of GPU)",
+                (long long)run->recipe.lora_rank);
+    }
     return lt_dry_step_run(out, &run->recipe, &run->spec, run->dtype, &run->pass, run->micros,
                            &dry);
 }
@@ -150,6 +157,7 @@ lt_err lt_own_run_open(lt_own_run *out, const lt_recipe *r, bool on_device) {
     LT_TRY(lt_recipe_check(r));
     LT_TRY(lt_training_spec(&out->spec, r));
     lt_recipe_resolve(&out->recipe, &out->spec);
+    LT_TRY(lt_adapters_resolve(&out->recipe, &out->spec));
     out->pass = lt_fit_pass_options(&out->recipe, on_device);
     out->micros = lt_recipe_largest_batch(&out->recipe) / out->pass.batch;
     out->micros = out->micros > 0 ? out->micros : 1;

@@ -79,7 +79,7 @@ typedef struct {
  *   eps); y = x' * rstd * (gain_offset + gain)
  * x, y, add, sum: (R, C) or (R, H, C) for per-head norms; gain (C) F32 or BF16; rstd F32, one per
  * normalised row, contiguous, may be absent. Backward from x' (= sum): dx [+]= ..., dgain (C) F32
- * += .... dy and dx may be the same tensor.
+ * += ..., unless it is absent. dy and dx may be the same tensor.
  *
  * x may hold some columns of rows that are wider, of which others hold as many columns each. Then a
  * norm takes two calls, and between them the caller averages what the first one wrote:
@@ -126,7 +126,7 @@ typedef struct {
  *   rotation as in rope; gain: q_gain or k_gain (D), F32 or BF16.
  * Nothing is rounded between norm and rotation. y is not x. rstd (R, H) F32, contiguous; may be
  * absent. Backward: g = rotate back(dy), and from g as in rmsnorm: dx, dq_gain (D) F32 +=, dk_gain
- * (D) F32 +=. dx may be dy. */
+ * (D) F32 +=, unless both are absent. dx may be dy. */
 typedef struct {
     lt_tensor y, x, positions, table, q_gain, k_gain, rstd;
     float eps, gain_offset;

@@ -345,6 +345,7 @@ lt_err lt_checkpoint_open_model(lt_model **out, const char *path) {
     const lt_model_options options = {.dtype = LT_F32, .trainable = true};
     lt_err err = LT_OK;
     char config[LT_PATH_BYTES];
+    const char *rank;
     lt_model_spec spec;
     lt_model *m = NULL;
     lt_stored stored = {0};
@@ -352,6 +353,12 @@ lt_err lt_checkpoint_open_model(lt_model **out, const char *path) {
     int n_parts = 0;
 
     LT_TRY_DONE(read_manifest(&manifest, &n_parts, path));
+    rank = json_string_value(json_object_get(json_object_get(manifest, "recipe"), "lora.rank"));
+    if (rank != NULL && strcmp(rank, "0") != 0) {
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
+                     "%s holds adapters, not a model: at its end a run writes them to OUT/adapter",
+                     path);
+    }
     LT_TRY_DONE(lt_path_join(config, path, "config.json"));
     LT_TRY_DONE(lt_model_spec_read(&spec, config));
     LT_TRY_DONE(lt_model_alloc(&m, &spec, &options));

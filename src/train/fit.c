@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "parallel/schedule.h"
+#include "train/adapters.h"
 #include "train/memory.h"
 
 #define GIB     1073741824.0
@@ -21,7 +22,8 @@ lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
                              .on_device = on_device,
                              .z_coef = (float)r->z_coef,
                              .fp8 = (lt_fp8_recipe)r->fp8,
-                             .fp8_wgrad = r->fp8_wgrad};
+                             .fp8_wgrad = r->fp8_wgrad,
+                             .lora = lt_recipe_lora(r)};
 }
 
 lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,

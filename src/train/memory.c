@@ -16,6 +16,7 @@
 #include "model/alloc.h"
 #include "model/fp8.h"
 #include "model/session.h"
+#include "train/adapters.h"
 #include "train/fit.h"
 #include "train/run.h"
 
@@ -110,9 +111,11 @@ static size_t kernel_scratch_bytes(const lt_recipe *r, const lt_param_table *t,
             continue;
         }
         const int64_t n = p->shape[p->n_dims - 2], k = p->shape[p->n_dims - 1];
-        add_product(&s, rows, n, k, dtype, dtype);  /* y = x w^T */
-        add_product(&s, rows, k, n, dtype, dtype);  /* dx = dy w */
-        add_product(&s, n, k, rows, dtype, LT_F32); /* dw = dy^T x */
+        add_product(&s, rows, n, k, dtype, dtype); /* y = x w^T */
+        add_product(&s, rows, k, n, dtype, dtype); /* dx = dy w */
+        if (o->lora.rank == 0) {
+            add_product(&s, n, k, rows, dtype, LT_F32); /* dw = dy^T x */
+        }
         if (r->fp8 != LT_FP8_NONE && lt_fp8_takes(p)) {
             add_widened(&s, rows, n, k, dtype);
             add_widened(&s, rows, k, n, dtype);
@@ -172,8 +175,21 @@ typedef struct {
 static lt_err measure_state(state_memory *out, const lt_recipe *r, const lt_model_spec *spec,
                             lt_dtype dtype, const lt_param_table *t, const lt_shards *shards) {
     lt_model_options run = {.dtype = dtype, .trainable = true}, trained = run;
+    const lt_lora_options lora = lt_recipe_lora(r);
     lt_param_table own = {0};
     lt_zero_memory zero;
+    if (lora.rank > 0) {
+        lt_lora_plan plan;
+        lt_err err;
+        LT_TRY(lt_lora_plan_open(&plan, spec, &lora));
+        run.trainable = false;
+        out->weights_bytes = lt_model_weights_bytes(t, &run) +
+                             lt_model_weights_bytes(&plan.table, &trained);
+        out->gradients_bytes = 0;
+        err = lt_optimiser_measure(&out->optimiser_bytes, r, &plan.table, NULL);
+        lt_lora_plan_close(&plan);
+        return err;
+    }
     if (shards == NULL || shards->level == 0) {
         *out = (state_memory){.weights_bytes = lt_model_weights_bytes(t, &run)};
         return lt_optimiser_measure(&out->optimiser_bytes, r, t, NULL);

@@ -19,6 +19,7 @@
 #include "model/alloc.h"
 #include "model/source.h"
 #include "tensor/ops.h"
+#include "train/adapters.h"
 #include "train/fit.h"
 #include "train/run.h"
 
@@ -180,6 +181,8 @@ static lt_err open_model(lt_training *t) {
     LT_TRY(make_spec(&t->spec, r, i));
     LT_TRY(lt_training_has_ranks(t) ? divide_model(t) : LT_OK);
     options.partition = lt_training_is_divided(t) ? &t->own_partition : NULL;
+    LT_TRY(lt_adapters_resolve(&t->recipe, &t->spec));
+    options.trainable = r->lora_rank == 0;
     LT_TRY(check_fit(t, &t->spec, options.dtype));
     if (r->init[0] != '\0') {
         LT_TRY(lt_model_open(&t->trained, r->init, &options));
@@ -191,6 +194,12 @@ static lt_err open_model(lt_training *t) {
         }
     } else {
         LT_TRY(lt_model_create(&t->trained, &t->spec, &options, (uint64_t)r->seed));
+    }
+    if (r->lora_rank > 0) {
+        t->model = t->trained;
+        LT_TRY(lt_adapters_open(&t->lora, t->model, r));
+        t->trained = t->lora->params;
+        return LT_OK;
     }
     if (t->shards.level == 0) {
         t->model = t->trained;
@@ -390,18 +399,20 @@ static lt_err open_token_bytes(lt_training *t) {
 
 static lt_err start_line(lt_training *t) {
     const lt_model_spec *s = &t->model->spec;
+    const int64_t trained = t->lora != NULL ? t->lora->params->table.n_elements
+                                            : lt_model_spec_params(s);
     return lt_metrics_put(
         &t->metrics,
-        json_pack("{s:s, s:I, s:s, s:I, s:s, s:I, s:I, s:s, s:s, s:i, s:s, s:f, s:I, s:o}", "kind",
-                  "start", "step", (json_int_t)t->state.step, "version", lt_version(), "steps",
-                  (json_int_t)t->recipe.steps, "model", lt_family_name(s->family), "parameters",
-                  (json_int_t)lt_model_spec_params(s), "active_parameters",
-                  (json_int_t)lt_model_spec_active_params(s), "dtype",
-                  lt_dtype_name(t->model->options.dtype), "device", t->model->backend->name,
-                  "threads", lt_thread_count(), "mfu_convention",
-                  "6N+12LHDT of measured matmul peak", "peak_gflops", t->peak_flops * 1e-9,
-                  "announced_bytes", (json_int_t)t->memory.announced_bytes, "memory",
-                  lt_memory_plan_json(&t->memory)));
+        json_pack(
+            "{s:s, s:I, s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:s, s:i, s:s, s:f, s:I, s:o}", "kind",
+            "start", "step", (json_int_t)t->state.step, "version", lt_version(), "steps",
+            (json_int_t)t->recipe.steps, "model", lt_family_name(s->family), "parameters",
+            (json_int_t)lt_model_spec_params(s), "trained_parameters", (json_int_t)trained,
+            "active_parameters", (json_int_t)lt_model_spec_active_params(s), "dtype",
+            lt_dtype_name(t->model->options.dtype), "device", t->model->backend->name, "threads",
+            lt_thread_count(), "mfu_convention", "6N+12LHDT of measured matmul peak", "peak_gflops",
+            t->peak_flops * 1e-9, "announced_bytes", (json_int_t)t->memory.announced_bytes,
+            "memory", lt_memory_plan_json(&t->memory)));
 }
 
 /* Warn once of options that have no effect, and of a weight decay that flips the weights' sign. */
@@ -516,6 +527,8 @@ static lt_err open_all(lt_training *t) {
     const bool leads = lt_ranks_lead(&t->ranks);
     LT_TRY(lt_recipe_check(&t->recipe));
     LT_TRY(lt_chat_data_resolve(&t->recipe));
+    LT_TRY(
+        lt_adapters_check(&t->recipe, lt_training_has_ranks(t) ? lt_comm_size(t->world->comm) : 1));
     LT_TRY(lt_invariant_check(&t->recipe, t->world));
     LT_TRY(divide_rows(t));
     LT_TRY(open_folder(t));
@@ -573,6 +586,10 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
     }
     LT_TRY(open_all(t));
     t->flops_per_token = lt_model_spec_train_flops(&t->model->spec, t->recipe.seq);
+    if (t->lora != NULL) { /* No gradients of the model's weights; three products of adapters'. */
+        t->flops_per_token += 6.0 * (double)t->lora->params->table.n_elements -
+                              2.0 * (double)lt_model_spec_active_params(&t->model->spec);
+    }
     return LT_OK;
 }
 
@@ -632,7 +649,11 @@ void lt_training_close(lt_training *t) {
     free(t->batches);
     lt_zero_close(&t->zero);
     lt_invariant_close(&t->invariant, t->device);
-    lt_model_close(t->model != t->trained ? t->model : NULL);
+    lt_model_close(t->model != t->trained && t->lora == NULL ? t->model : NULL);
+    if (t->lora != NULL) { /* What is trained is theirs. */
+        lt_lora_close(t->lora);
+        t->trained = t->model;
+    }
     lt_model_close(t->trained);
     lt_shards_close(&t->shards);
     lt_chat_source_close(&t->chat);

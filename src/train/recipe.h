@@ -132,6 +132,18 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "compute the gradients of weights in 8-bit floats too")                                      \
     X(ENUM, recompute, "model.recompute", "none", 0, 0, "none|selective|full",                     \
       "what the backward pass computes again to save memory", LT_RECIPE_MAY_CHANGE)                \
+    X(I64, lora_rank, "lora.rank", "0", 0, 4096, "R",                                              \
+      "train adapters of this rank beside the linear layers of model.init, and leave it as it is " \
+      "(LoRA); 0: train the model")                                                                \
+    X(F64, lora_alpha, "lora.alpha", "0", 0, 1e6, "",                                              \
+      "what an adapter gives is multiplied by this over the rank; 0: the rank")                    \
+    X(ENUM, lora_scale, "lora.scale", "rank", 0, 0, LT_LORA_SCALINGS,                              \
+      "lora.alpha is divided by the rank, or by its square root (rsLoRA)")                         \
+    X(STR, lora_targets, "lora.targets", LT_LORA_ALL, 0, 1, "NAME,...",                            \
+      "linear layers that get adapters, by PEFT's names, e.g. q_proj,v_proj; all-linear: all but " \
+      "the head")                                                                                  \
+    X(STR, lora_init, "lora.init", "", 0, 0, "FOLDER",                                             \
+      "adapters to start from, a PEFT folder; empty: new ones")                                    \
     X(STR, train, "data.train", "", 0, 1, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
       "training mixture: shards of tokens; files of conversations, of which the assistant's "      \
       "turns "                                                                                     \

@@ -155,11 +155,15 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
                wsd = r->lr_kind == LT_LR_WSD, valid = r->valid[0] != '\0' || r->val_fraction > 0.0,
                writes = r->tokenizer[0] != '\0' || lt_recipe_has_chats(r),
                samples = writes && r->sample_tokens > 0, chats = lt_recipe_has_chats(r);
+    const bool adapts = r->lora_rank > 0 || r->lora_init[0] != '\0';
     const use uses[] = {
         {"model.init_std", r->init[0] == '\0', "model.init empty"},
         {"mesh.shard", r->zero > 0, "mesh.zero"},
         {"batch.groups", r->deterministic != 0, "deterministic = mesh-invariant"},
         {"data.goldfish_h", r->goldfish_k > 0, "data.goldfish_k"},
+        {"lora.alpha", adapts, "lora.rank"},
+        {"lora.scale", adapts, "lora.rank"},
+        {"lora.targets", adapts, "lora.rank"},
         {"data.chat_template", chats, "a .jsonl file in data.train or data.valid"},
         {"data.chat_turns", chats, "a .jsonl file in data.train or data.valid"},
         {"data.bad_rows", chats, "a .jsonl file in data.train or data.valid"},

@@ -21,6 +21,7 @@
 #include "base/json.h"
 #include "data/seal.h"
 #include "data/tokenize.h"
+#include "train/adapters.h"
 #include "train/changes.h"
 #include "train/run.h"
 
@@ -144,6 +145,26 @@ static lt_err check_tokenizer(const lt_training *t, const json_t *then, const ch
     return LT_OK;
 }
 
+/* The weights beside which adapters are trained, which no checkpoint holds. */
+static lt_err seal_base(lt_training *t, const json_t *then) {
+    const char *was = json_string_value(json_object_get(then, "base"));
+    char hex[17];
+    uint64_t hash;
+    if (t->lora == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(lt_adapters_base_hash(&hash, t->lora));
+    snprintf(hex, sizeof hex, "%016" PRIx64, hash);
+    json_object_set_new(t->data, "base", json_string(hex));
+    if (was != NULL && strcmp(was, hex) != 0) {
+        LT_FAIL(LT_ERR_STATE,
+                "model.init: %s has changed since the checkpoint: the checksum of its weights was "
+                "%s, now %s; adapters say nothing beside another model",
+                t->recipe.init, was, hex);
+    }
+    return LT_OK;
+}
+
 static lt_err allow_or(const lt_training *t, const char *name, lt_err err) {
     char message[900];
     if (err != LT_ERR_STATE) {
@@ -167,6 +188,7 @@ static lt_err seal_data(lt_training *t, const json_t *then) {
     uint64_t hash = 0;
 
     t->data = json_object();
+    LT_TRY_DONE(seal_base(t, then));
     LT_TRY_DONE(seal_all(&seals, t->loader, t->train_mixture.n_sources, t->recipe.verify));
     json_object_set_new(t->data, "train", seals);
     LT_TRY_DONE(

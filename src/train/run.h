@@ -59,8 +59,10 @@ typedef struct lt_training {
     /* What passes run on holds of it, and what is trained here; of no effect where this rank holds
      * and trains all. */
     lt_partition partition, own_partition;
-    lt_model *model;   /* What passes run on, */
-    lt_model *trained; /* and what the optimiser and checkpoints know; the same without ZeRO. */
+    lt_model *model; /* What passes run on, */
+    /* and what the optimiser and checkpoints know; the same without ZeRO and without adapters. */
+    lt_model *trained;
+    lt_lora *lora; /* Adapters beside the model, which are what is trained; NULL: it is. */
     lt_shards shards;
     lt_zero zero;
     lt_pass *pass;           /* NULL: the layers are a pipeline's. */
@@ -221,6 +223,7 @@ double lt_training_energy(const lt_training *t);
  * the model is divided, from the checkpoint of this very step. */
 LT_MUST_USE lt_err lt_training_save(lt_training *t);
 LT_MUST_USE lt_err lt_training_export(lt_training *t);
+const char *lt_training_product(const lt_training *t); /* Its folder: "model", or "adapter". */
 
 /* run.c. stop_asked: the stop request of this rank: a signal's number, LT_STOP_FILE or 0. settle:
  * wait for queued updates before another queue reads the weights. */

@@ -37,7 +37,7 @@ static lt_err save_whole(lt_training *t) {
         return LT_OK;
     }
     LT_TRY(snapshot(t));
-    return lt_checkpoint_save(t->checkpoints, t->model, &t->optimiser, &t->state);
+    return lt_checkpoint_save(t->checkpoints, t->trained, &t->optimiser, &t->state);
 }
 
 /* Wait for all ranks; fails if one of them has failed. */
@@ -125,6 +125,10 @@ static lt_err export_checkpoint(const lt_training *t, const char *folder) {
     return err;
 }
 
+const char *lt_training_product(const lt_training *t) {
+    return t->lora != NULL ? "adapter" : "model";
+}
+
 /* A run on conversations leaves a model that is ready for them: with tokenizer and template. */
 static lt_err export_chat(const lt_training *t, const char *folder) {
     const char *text = lt_chat_template_text(t->chat.template);
@@ -139,12 +143,20 @@ static lt_err export_chat(const lt_training *t, const char *folder) {
     return lt_file_write_atomic(path, text, strlen(text));
 }
 
+/* RUN/adapter: what PEFT loads beside model.init. */
+static lt_err export_adapters(lt_training *t, const char *folder) {
+    LT_TRY(lt_training_settle(t));
+    return lt_lora_save(t->lora, folder, t->recipe.init);
+}
+
 /* RUN/model: weights, config and, when there is one, the tokenizer's file. */
 lt_err lt_training_export(lt_training *t) {
     char folder[LT_PATH_BYTES], path[LT_PATH_BYTES];
 
-    LT_TRY(lt_path_join(folder, t->recipe.out, "model"));
-    LT_TRY(lt_training_is_divided(t) ? export_checkpoint(t, folder) : export_own(t, folder));
+    LT_TRY(lt_path_join(folder, t->recipe.out, lt_training_product(t)));
+    LT_TRY(t->lora != NULL             ? export_adapters(t, folder)
+           : lt_training_is_divided(t) ? export_checkpoint(t, folder)
+                                       : export_own(t, folder));
     if (t->chat.template != NULL) {
         return export_chat(t, folder);
     }

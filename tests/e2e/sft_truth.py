@@ -5,6 +5,8 @@ usage: sft_truth.py LATEEN"""
 import json
 import math
 import os
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -46,6 +48,26 @@ def compare(want, got):
     return ""
 
 
+def tensors(path):
+    """name -> numbers, of F32 tensors."""
+    data = open(path if path.endswith(".safetensors") else next(p for p in (f"{path}/adapter_model.safetensors", f"{path}/model.safetensors") if os.path.exists(p)), "rb").read()
+    n = struct.unpack("<Q", data[:8])[0]
+    head = json.loads(data[8:8 + n])
+    return {k: struct.unpack(f"<{(v['data_offsets'][1] - v['data_offsets'][0]) // 4}f", data[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]]) for k, v in head.items() if k != "__metadata__"}
+
+
+def apart(a, b, bound):
+    """Names that differ, or tensors whose numbers are further apart than bound times the largest."""
+    x, y = tensors(a), tensors(b)
+    wrong = sorted(set(x) ^ set(y))
+    for name in set(x) & set(y):
+        most = max(map(abs, y[name]))
+        far = max(abs(p - q) for p, q in zip(x[name], y[name])) if len(x[name]) == len(y[name]) else math.inf
+        if far > bound * most:
+            wrong.append((name, far, most))
+    return wrong[:4]
+
+
 def rows_equal():
     lines = run("tokenize", "--tokenizer", golden, "--jsonl", "--chat", stdin=open(f"{golden}/chat.jsonl"))
     got = [json.loads(x) for x in lines.stdout.splitlines()]
@@ -64,6 +86,37 @@ with tempfile.TemporaryDirectory() as work:
     check("rows that leak have another loss", leaks is None or math.isclose(leaks, truth["full"][0]["loss"], rel_tol=LOSS))
     said = run("chat", "--model", f"{out}/model", "--max-tokens", "4", input="Hi\n")
     check("the exported model talks by its template", said.stderr if said.returncode != 0 or not os.path.exists(f"{out}/model/tokenizer.json") else "")
+
+    # Adapters, as PEFT trains them.
+    for run_ in truth["lora"]:
+        out = f"{work}/lora-{run_['name']}"
+        done = train(out, **{"lora.init": f"{golden}/adapter-{run_['name']}"})
+        check(f"20 steps of LoRA ({run_['name']}), as PEFT takes them", done.stderr[-600:] if done.returncode != 0 else compare(run_["steps"], steps_of(out)))
+        check("the adapters end where PEFT's do", apart(f"{out}/adapter", f"{golden}/adapter-{run_['name']}-end", 2e-4))
+    out = f"{work}/lora-all"
+    start = json.loads(open(f"{out}/metrics.jsonl").readline())
+    check("only the adapters are trained", "" if start["trained_parameters"] == truth["lora"][0]["trainable"] and not os.path.exists(f"{out}/model") else start)
+    stopped = [train(f"{work}/halves", **{"lora.init": f"{golden}/adapter-all", "steps": n}) for n in (7, truth["steps"])]
+    check("stopped and resumed, they have the same bits", [s.stderr[-300:] for s in stopped if s.returncode != 0] or apart(f"{work}/halves/adapter", f"{out}/adapter", 0))
+    moved = f"{work}/moved"
+    shutil.copytree(golden, moved)
+    with open(f"{moved}/model.safetensors", "r+b") as f:
+        f.seek(-2, 2)
+        f.write(b"\x00\x3f")
+    other = train(f"{work}/halves", **{"lora.init": f"{golden}/adapter-all", "model.init": moved, "allow_change": "model.init", "steps": 25})
+    check("a resume beside another model is refused", "" if other.returncode == 1 and "model.init" in other.stderr and "checksum" in other.stderr else other.stderr[-300:])
+    merged = run("convert", f"{out}/adapter", f"{work}/merged", "--dtype", "fp32")
+    check("convert merges them", merged.stderr if merged.returncode != 0 else apart(f"{work}/merged", f"{golden}/merged.safetensors", 2e-4))
+    said = run("chat", "--model", f"{work}/merged", "--max-tokens", "4", input="Hi\n")
+    check("and the merged model talks by its template", said.stderr if said.returncode != 0 or not os.path.exists(f"{work}/merged/chat_template.jinja") else "")
+    fresh = train(f"{work}/fresh", **{"lora.rank": 4, "lora.alpha": 8, "lora.targets": "q_proj,v_proj", "model.dtype": "bf16"})
+    last = steps_of(f"{work}/fresh")[-1]["loss"] if fresh.returncode == 0 else 99
+    check("new adapters in bf16 learn", "" if last < truth["full"][0]["loss"] - 0.3 else fresh.stderr[-300:] + str(last))
+    for name, more, wanted in (("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not built"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not built"),
+                               ("a rank that is not the folder's", {"lora.init": f"{golden}/adapter-all", "lora.rank": 2}, "lora.rank = 2 was given, but lora.init"),
+                               ("an unknown layer", {"lora.targets": "x_proj"}, "'x_proj' is no linear layer of llama")):
+        no = train(f"{work}/no", **{"lora.rank": 4, **more})
+        check(f"refused by name: {name}", "" if no.returncode in (1, 2) and wanted in no.stderr else no.stderr[-300:])
 
     # Bad rows, by file and line; a second start; another file.
     chats, out = f"{work}/some.jsonl", f"{work}/bad"

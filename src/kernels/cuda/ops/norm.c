@@ -247,6 +247,9 @@ static lt_err bwd(lt_queue *q, int kind, lt_tensor dx, lt_tensor dgain, lt_tenso
                                           .dynamic_shared_bytes = ring,
                                           .overlap_previous = info->cc >= 90},
                           args));
+    if (dgain.data == NULL) {
+        return LT_OK; /* A gain that stays as it is. */
+    }
     return lt_cuda_run_early(q, "ops/col_sum.cu", "col_sum_pair", "",
                              LT_CUDA_DIV_UP(cols, COL_SUM_COLS), 1 + kind, COL_SUM_THREADS, sums);
 }

@@ -214,6 +214,9 @@ static lt_err backward(lt_queue *q, lt_qk_norm_bwd_args a, bool any) {
                                           .dynamic_shared_bytes = shared,
                                           .overlap_previous = info->cc >= 90},
                           list));
+    if (a.dq_gain.data == NULL) {
+        return LT_OK; /* Gains that stay as they are. */
+    }
     return lt_cuda_run_early(q, "ops/col_sum.cu", "col_sum_split", "", LT_CUDA_DIV_UP(cols, COLS),
                              2, SUM_THREADS, sums);
 }

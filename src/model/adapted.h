@@ -1,0 +1,20 @@
+/* adapted.h: what linear layers (exec.c) call where a model has adapters (lora.h). Of a matrix
+ * without one, each does nothing. */
+#ifndef LT_MODEL_ADAPTED_H
+#define LT_MODEL_ADAPTED_H
+
+#include "model/exec.h"
+#include "model/lora.h"
+
+bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer);
+/* y += s (x A^T) B^T, behind the product with the base. */
+LT_MUST_USE lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind,
+                                   int layer);
+/* The gradients of A and B, stored when r->fresh, else added; before dx is written, which may lie
+ * in x. */
+LT_MUST_USE lt_err lt_lora_gradients(lt_exec *r, lt_tensor dy, lt_tensor x, lt_param_kind kind,
+                                     int layer);
+/* dx += du A, with what lt_lora_gradients of the same layer has left. */
+LT_MUST_USE lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer);
+
+#endif

@@ -1,0 +1,548 @@
+/* lora.c: see lora.h. */
+#include "model/lora.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/thread.h"
+#include "model/acts.h"
+#include "model/adapted.h"
+#include "model/alloc.h"
+#include "model/names.h"
+
+static const struct {
+    lt_param_kind kind;
+    const char *name;
+} kinds[LT_LORA_LAYER_KINDS] = {{LT_PARAM_QKV, "qkv"},
+                                {LT_PARAM_ATTN_OUT, "attn_out"},
+                                {LT_PARAM_UP, "up"},
+                                {LT_PARAM_DOWN, "down"}};
+
+/* ---- Names of modules ---- */
+
+bool lt_lora_is_module(const lt_name_row *row) {
+    for (int k = 0; k < LT_LORA_LAYER_KINDS; k++) {
+        if (kinds[k].kind == row->kind) {
+            return !lt_name_has_expert(row) && strstr(row->name, "experts") == NULL;
+        }
+    }
+    return false;
+}
+
+static void without_weight(char *name) {
+    static const char ending[] = ".weight";
+    const size_t n = strlen(name), m = sizeof ending - 1;
+    if (n > m && strcmp(name + n - m, ending) == 0) {
+        name[n - m] = '\0';
+    }
+}
+
+void lt_lora_module(char out[LT_FOREIGN_NAME_BYTES], const lt_lora_part *part, int layer) {
+    lt_foreign_name(out, part->name->name, layer, 0);
+    without_weight(out);
+}
+
+/* Behind the layer's number. */
+static const char *in_layer(const lt_name_row *row) {
+    const char *at = strstr(row->name, "%L.");
+    return at != NULL ? at + 3 : row->name;
+}
+
+static const char *last_word(const char *name) {
+    const char *end = strstr(name, ".weight"), *at = end != NULL ? end : name + strlen(name);
+    while (at > name && at[-1] != '.') {
+        at--;
+    }
+    return at;
+}
+
+void lt_lora_short_name(char out[LT_FOREIGN_NAME_BYTES], const lt_model_spec *spec,
+                        const lt_name_row *row) {
+    const lt_family_row *family = lt_family_get(spec->family);
+    const char *word = last_word(in_layer(row));
+    bool unique = true;
+    for (int i = 0; i < family->n_names; i++) {
+        const lt_name_row *other = &family->names[i];
+        unique = unique && (other == row || !lt_lora_is_module(other) ||
+                            strcmp(last_word(in_layer(other)), word) != 0);
+    }
+    snprintf(out, LT_FOREIGN_NAME_BYTES, "%s", unique ? word : in_layer(row));
+    without_weight(out);
+}
+
+bool lt_lora_target_is(const char *target, size_t length, const char *module) {
+    const size_t n = strlen(module);
+    return n >= length && memcmp(module + n - length, target, length) == 0 &&
+           (n == length || module[n - length - 1] == '.');
+}
+
+/* ---- Which adapters there are ---- */
+
+/* The next of "a,b"; false at the end. */
+static bool next_target(const char **p, const char **word, size_t *length) {
+    *p += strspn(*p, ", ");
+    *word = *p;
+    *length = strcspn(*p, ", ");
+    *p += *length;
+    return *length > 0;
+}
+
+static bool is_targeted(const char *targets, const char *module) {
+    const char *word;
+    size_t length;
+    if (strcmp(targets, LT_LORA_ALL) == 0) {
+        return true;
+    }
+    while (next_target(&targets, &word, &length)) {
+        if (lt_lora_target_is(word, length, module)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Every target names a module. */
+static lt_err check_targets(const lt_model_spec *spec, const char *targets) {
+    const lt_family_row *family = lt_family_get(spec->family);
+    const char *word;
+    char known[512] = "", module[LT_FOREIGN_NAME_BYTES];
+    size_t length;
+    if (strcmp(targets, LT_LORA_ALL) == 0) {
+        return LT_OK;
+    }
+    for (const char *p = targets; next_target(&p, &word, &length);) {
+        bool found = false;
+        known[0] = '\0';
+        for (int i = 0; i < family->n_names; i++) {
+            const lt_name_row *row = &family->names[i];
+            if (!lt_lora_is_module(row) || strncmp(row->name, "blk.", 4) == 0) {
+                continue;
+            }
+            lt_foreign_name(module, row->name, 0, 0);
+            without_weight(module);
+            found = found || lt_lora_target_is(word, length, module);
+            lt_lora_short_name(module, spec, row);
+            (void)snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s",
+                           known[0] != '\0' ? ", " : "", module);
+        }
+        if (!found) {
+            LT_FAIL(LT_ERR_ARG, "lora.targets: '%.*s' is no linear layer of %s; it has %s",
+                    (int)length, word, lt_family_name(spec->family), known);
+        }
+    }
+    return LT_OK;
+}
+
+/* A parameter of two dimensions behind those that are there, in the unit of its layer. */
+static lt_err add_param(lt_lora_plan *p, lt_box_list *boxes, int which, int layer, bool is_b,
+                        int64_t rows, int64_t cols, int *index) {
+    lt_param_table *t = &p->table;
+    const int unit = 1 + layer;
+    const lt_box whole = {.extent = {rows, cols}};
+    lt_param *q = &t->params[t->n_params];
+    *q = (lt_param){.kind = kinds[which].kind,
+                    .layer = layer,
+                    .n_dims = 2,
+                    .shape = {rows, cols},
+                    .count = rows * cols,
+                    .whole_at = t->whole_elements,
+                    .n_boxes = 1,
+                    .first_box = boxes->n,
+                    .local_dims = 2,
+                    .local_shape = {rows, cols},
+                    .local_count = rows * cols,
+                    .unit = unit,
+                    .at = t->units[unit].n_elements,
+                    .decays = true};
+    const int64_t padded = (q->count + LT_PARAM_ALIGN - 1) / LT_PARAM_ALIGN * LT_PARAM_ALIGN;
+    (void)snprintf(q->name, sizeof q->name, "layers.%d.%s.lora_%c", layer, kinds[which].name,
+                   is_b ? 'b' : 'a');
+    LT_TRY(lt_box_add(boxes, &whole));
+    if (t->units[unit].n_params++ == 0) {
+        t->units[unit].first_param = t->n_params;
+    }
+    t->units[unit].n_elements += padded;
+    t->whole_elements += padded;
+    *index = t->n_params++;
+    return LT_OK;
+}
+
+/* The parts of a matrix that have adapters, in the order of its rows. */
+static void find_parts(lt_lora_site *s, const lt_model_spec *spec, const lt_param *param,
+                       const char *targets) {
+    const lt_family_row *family = lt_family_get(spec->family);
+    for (int i = 0; i < family->n_names; i++) {
+        const lt_name_row *row = &family->names[i];
+        lt_lora_part part = {.name = row};
+        char module[LT_FOREIGN_NAME_BYTES];
+        if (!lt_lora_is_module(row) || strncmp(row->name, "blk.", 4) == 0 ||
+            !lt_name_applies(row, spec, param)) {
+            continue;
+        }
+        lt_lora_module(module, &part, param->layer);
+        if (is_targeted(targets, module) && s->n_parts < LT_LORA_PARTS) {
+            lt_part_rows(spec, param, row->part, &part.first_row, &part.n_rows);
+            s->parts[s->n_parts++] = part;
+        }
+    }
+}
+
+static lt_err add_site(lt_lora_plan *p, lt_box_list *boxes, const lt_model_spec *spec,
+                       const lt_param_table *base, const lt_lora_options *o, int layer, int which) {
+    lt_lora_site *s = &p->sites[layer * LT_LORA_LAYER_KINDS + which];
+    const lt_param *param = &base->params[lt_param_index(base, kinds[which].kind, layer)];
+    int64_t rows = 0;
+    *s = (lt_lora_site){.a = -1, .b = -1};
+    find_parts(s, spec, param, o->targets);
+    if (s->n_parts == 0) {
+        return LT_OK;
+    }
+    for (int i = 0; i < s->n_parts; i++) {
+        s->parts[i].b_row = rows;
+        rows += s->parts[i].n_rows;
+    }
+    p->n_modules += s->n_parts;
+    p->columns = s->n_parts * o->rank > p->columns ? s->n_parts * o->rank : p->columns;
+    LT_TRY(add_param(p, boxes, which, layer, false, s->n_parts * o->rank, param->shape[1], &s->a));
+    return add_param(p, boxes, which, layer, true, rows, o->rank, &s->b);
+}
+
+static lt_err allocate(lt_lora_plan *p, const lt_model_spec *spec) {
+    lt_param_table *t = &p->table;
+    const size_t n_layers = (size_t)spec->n_layers, n_sites = n_layers * LT_LORA_LAYER_KINDS;
+    t->n_units = (int)spec->n_layers + 2;
+    t->params = calloc(2 * n_sites, sizeof *t->params);
+    t->units = calloc((size_t)t->n_units, sizeof *t->units);
+    t->index = malloc((size_t)t->n_units * LT_PARAM_KIND_COUNT * sizeof *t->index);
+    p->sites = calloc(n_sites, sizeof *p->sites);
+    if (t->params == NULL || t->units == NULL || t->index == NULL || p->sites == NULL) {
+        LT_FAIL(LT_ERR_OOM, "adapters of %zu layers", n_layers);
+    }
+    for (int i = 0; i < t->n_units * LT_PARAM_KIND_COUNT; i++) {
+        t->index[i] = -1; /* A kind of the base has two parameters here: see the sites. */
+    }
+    for (int i = 0; i < t->n_units; i++) {
+        t->units[i].layer = i > 0 && i < t->n_units - 1 ? i - 1 : -1;
+    }
+    return LT_OK;
+}
+
+lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o) {
+    lt_err err = LT_OK;
+    lt_lora_plan p = {.columns = 0};
+    lt_param_table base = {0};
+    lt_box_list boxes = {0};
+
+    LT_ASSERT(o->rank > 0 && o->targets != NULL);
+    if (spec->n_experts > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "adapters for a model with %lld experts: a backward pass that leaves experts as "
+                "they are is not built",
+                (long long)spec->n_experts);
+    }
+    LT_TRY_DONE(check_targets(spec, o->targets));
+    LT_TRY_DONE(lt_param_table_open(&base, spec));
+    LT_TRY_DONE(allocate(&p, spec));
+    for (int layer = 0; layer < spec->n_layers; layer++) {
+        for (int which = 0; which < LT_LORA_LAYER_KINDS; which++) {
+            LT_TRY_DONE(add_site(&p, &boxes, spec, &base, o, layer, which));
+        }
+    }
+    for (int u = 0; u < p.table.n_units; u++) {
+        p.table.units[u].at = p.table.n_elements;
+        p.table.n_elements += p.table.units[u].n_elements;
+    }
+    LT_ASSERT(p.table.n_elements == p.table.whole_elements);
+    if (p.n_modules == 0) {
+        LT_FAIL_DONE(LT_ERR_ARG, "lora.targets is empty: no layer would have an adapter");
+    }
+    p.table.boxes = boxes.boxes;
+    p.table.n_boxes = boxes.n;
+    boxes = (lt_box_list){0};
+    *out = p;
+    p = (lt_lora_plan){.columns = 0};
+done:
+    free(boxes.boxes);
+    lt_param_table_close(&base);
+    lt_lora_plan_close(&p);
+    return err;
+}
+
+void lt_lora_plan_close(lt_lora_plan *p) {
+    lt_param_table_close(&p->table);
+    free(p->sites);
+    *p = (lt_lora_plan){.columns = 0};
+}
+
+/* ---- Opening ---- */
+
+static uint64_t stream_of(const char *name) { /* FNV-1a, then mixed, as in init.c. */
+    uint64_t h = 0xCBF29CE484222325u;
+    for (; *name != '\0'; name++) {
+        h = (h ^ (unsigned char)*name) * 0x100000001B3u;
+    }
+    return lt_rng_mix(h);
+}
+
+/* Uniform in +- 1 / sqrt(in). */
+static void draw_a(lt_model *m, const lt_param *p, uint64_t seed) {
+    const uint64_t stream = stream_of(p->name);
+    const double bound = 1.0 / sqrt((double)p->shape[1]);
+    float values[256];
+    for (int64_t first = 0; first < p->count; first += 256) {
+        const int64_t n = p->count - first < 256 ? p->count - first : 256;
+        for (int64_t i = 0; i < n; i += 4) {
+            uint32_t words[4];
+            lt_rng_block(words, seed, stream, (uint64_t)(first + i) / 4);
+            for (int64_t k = 0; k < 4; k++) {
+                values[i + k] = (float)(bound * (2.0 * ((double)words[k] + 0.5) * 0x1p-32 - 1.0));
+            }
+        }
+        lt_model_set(m, p, first, values, LT_F32, n);
+    }
+}
+
+/* The weights of the adapters, zero, as a model of their own. Takes the plan's table. */
+static lt_err open_params(lt_model **out, const lt_model *base, lt_lora_plan *plan) {
+    const lt_model_options o = {
+        .dtype = base->options.dtype, .trainable = true, .device = base->device};
+    lt_model *m = NULL;
+    lt_err err;
+    LT_TRY(lt_model_begin(&m, &base->spec, &o));
+    lt_param_table_close(&m->table);
+    m->table = plan->table;
+    plan->table = (lt_param_table){0};
+    err = lt_model_place(m);
+    if (err != LT_OK) {
+        lt_model_close(m);
+        return err;
+    }
+    *out = m;
+    return LT_OK;
+}
+
+lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uint64_t seed) {
+    lt_err err = LT_OK;
+    lt_lora_plan plan = {.columns = 0};
+    lt_lora *l = NULL;
+
+    LT_ASSERT(base->lora == NULL);
+    if (base->held != NULL || !lt_param_table_is_whole(&base->table)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "adapters beside %s: not built",
+                base->held != NULL ? "weights as they are stored" : "a part of a model");
+    }
+    LT_TRY(lt_lora_plan_open(&plan, &base->spec, o));
+    l = calloc(1, sizeof *l);
+    if (l == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "adapters");
+    }
+    l->options = *o;
+    l->targets = strdup(o->targets);
+    if (l->targets == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "adapters");
+    }
+    l->options.targets = l->targets;
+    l->columns = plan.columns;
+    l->n_modules = plan.n_modules;
+    l->sites = plan.sites;
+    plan.sites = NULL;
+    l->scale = (float)(o->alpha /
+                       (o->scaling == LT_LORA_BY_ROOT ? sqrt((double)o->rank) : (double)o->rank));
+    LT_TRY_DONE(open_params(&l->params, base, &plan));
+    for (int i = 0; i < l->params->table.n_params; i += 2) {
+        draw_a(l->params, &l->params->table.params[i], seed);
+    }
+    LT_TRY_DONE(lt_model_settle(l->params));
+    l->base = base;
+    base->lora = l;
+    *out = l;
+    l = NULL;
+done:
+    lt_lora_close(l);
+    lt_lora_plan_close(&plan);
+    return err;
+}
+
+void lt_lora_close(lt_lora *l) {
+    if (l == NULL) {
+        return;
+    }
+    if (l->base != NULL) {
+        l->base->lora = NULL;
+    }
+    lt_model_close(l->params);
+    free(l->sites);
+    free(l->targets);
+    free(l);
+}
+
+/* ---- Merging ---- */
+
+typedef struct {
+    float *w;           /* (rows, cols) of the base: those of a part. */
+    const float *a, *b; /* (r, cols), (rows, r) */
+    int64_t cols, rank;
+    float scale;
+} merging;
+
+static void merge_row(void *ctx, size_t row) {
+    const merging *m = ctx;
+    float *w = m->w + (int64_t)row * m->cols;
+    const float *b = m->b + (int64_t)row * m->rank;
+    for (int64_t c = 0; c < m->cols; c++) {
+        float sum = 0.0f;
+        for (int64_t k = 0; k < m->rank; k++) {
+            sum += b[k] * m->a[k * m->cols + c];
+        }
+        w[c] += m->scale * sum;
+    }
+}
+
+lt_err lt_lora_merge(lt_lora *l) {
+    const lt_param_table *own = &l->params->table, *base = &l->base->table;
+    const int n_layers = (int)l->base->spec.n_layers;
+    if (!l->base->backend->host_memory || l->base->options.dtype != LT_F32) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "adapters are merged into F32 weights on the host");
+    }
+    for (int i = 0; i < n_layers * LT_LORA_LAYER_KINDS; i++) {
+        const lt_lora_site *s = &l->sites[i];
+        if (s->n_parts == 0) {
+            continue;
+        }
+        const lt_param *a = &own->params[s->a], *b = &own->params[s->b],
+                       *w = &base->params[lt_param_index(base, a->kind, a->layer)];
+        const float *const a_data = lt_param_data(&l->params->master, a);
+        float *const b_data = lt_param_data(&l->params->master, b), *const w_data = lt_param_data(
+                                                                        &l->base->master, w);
+        for (int k = 0; k < s->n_parts; k++) {
+            const lt_lora_part *p = &s->parts[k];
+            merging m = {.w = w_data + p->first_row * a->shape[1],
+                         .a = a_data + k * l->options.rank * a->shape[1],
+                         .b = b_data + p->b_row * l->options.rank,
+                         .cols = a->shape[1],
+                         .rank = l->options.rank,
+                         .scale = l->scale};
+            lt_parallel_for((size_t)p->n_rows, merge_row, &m);
+        }
+        memset(b_data, 0, (size_t)b->count * sizeof(float));
+    }
+    l->base->version++;
+    return LT_OK;
+}
+
+/* ---- Computing ---- */
+
+void lt_lora_carve(lt_lora_run *run, int64_t columns, int64_t rows, lt_dtype dtype, bool backward,
+                   lt_arena *a) {
+    run->u = lt_tensor_take(a, dtype, rows, columns, 0);
+    run->du = backward ? lt_tensor_take(a, dtype, rows, columns, 0) : (lt_tensor){0};
+}
+
+static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int layer) {
+    for (int k = 0; r->lora != NULL && k < LT_LORA_LAYER_KINDS; k++) {
+        const lt_lora_site *s = &r->lora->lora->sites[layer * LT_LORA_LAYER_KINDS + k];
+        if (kinds[k].kind == kind) {
+            return s->n_parts > 0 ? s : NULL;
+        }
+    }
+    return NULL;
+}
+
+bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer) {
+    return site_of(r, kind, layer) != NULL;
+}
+
+/* A parameter of the adapters in one of their buffers. */
+static lt_tensor view(const lt_exec *r, const lt_param_buffer *b, int index) {
+    const lt_param *p = &r->lora->lora->params->table.params[index];
+    return lt_tensor_2d(lt_param_data(b, p), b->dtype, p->shape[0], p->shape[1]);
+}
+
+/* The first `rows` rows and the columns of a site, of u or du, contiguous. */
+static lt_tensor scratch_of(const lt_exec *r, const lt_tensor *t, const lt_lora_site *s,
+                            int64_t rows) {
+    LT_ASSERT(t->data != NULL && rows <= t->shape[0]);
+    return lt_tensor_2d(t->data, t->dtype, rows, s->n_parts * r->lora->lora->options.rank);
+}
+
+static lt_err times_scale(lt_exec *r, lt_tensor t) {
+    const float scale = r->lora->lora->scale;
+    return scale == 1.0f ? LT_OK : lt_exec_add(r, &(lt_add_args){.y = t, .a = t, .alpha = scale});
+}
+
+/* u = s x A^T */
+static lt_err down(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor x) {
+    LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = u,
+                                               .a = x,
+                                               .b = view(r, &r->lora->lora->params->weights, s->a),
+                                               .trans_b = true,
+                                               .fixed_order = r->fixed_order}));
+    return times_scale(r, u);
+}
+
+lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    const int64_t rank = r->lora->lora->options.rank;
+    const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]),
+                    b = view(r, &r->lora->lora->params->weights, s->b);
+    LT_TRY(down(r, s, u, x));
+    for (int i = 0; i < s->n_parts; i++) {
+        const lt_lora_part *p = &s->parts[i];
+        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_tensor_cols(&y, p->first_row, p->n_rows),
+                                                   .a = lt_tensor_cols(&u, i * rank, rank),
+                                                   .b = lt_tensor_rows(&b, p->b_row, p->n_rows),
+                                                   .trans_b = true,
+                                                   .accumulate = true,
+                                                   .fixed_order = r->fixed_order}));
+    }
+    return LT_OK;
+}
+
+lt_err lt_lora_gradients(lt_exec *r, lt_tensor dy, lt_tensor x, lt_param_kind kind, int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    const int64_t rank = r->lora->lora->options.rank;
+    const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]),
+                    du = scratch_of(r, &r->lora->du, s, x.shape[0]),
+                    b = view(r, &r->lora->lora->params->weights, s->b),
+                    db = view(r, &r->lora->gradients, s->b);
+    LT_TRY(down(r, s, u, x));
+    for (int i = 0; i < s->n_parts; i++) {
+        const lt_lora_part *p = &s->parts[i];
+        const lt_tensor part = lt_tensor_cols(&dy, p->first_row, p->n_rows);
+        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_tensor_rows(&db, p->b_row, p->n_rows),
+                                                   .a = part,
+                                                   .b = lt_tensor_cols(&u, i * rank, rank),
+                                                   .trans_a = true,
+                                                   .accumulate = !r->fresh}));
+        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_tensor_cols(&du, i * rank, rank),
+                                                   .a = part,
+                                                   .b = lt_tensor_rows(&b, p->b_row, p->n_rows)}));
+    }
+    LT_TRY(times_scale(r, du));
+    return lt_exec_matmul(r, &(lt_matmul_args){.y = view(r, &r->lora->gradients, s->a),
+                                               .a = du,
+                                               .b = x,
+                                               .trans_a = true,
+                                               .accumulate = !r->fresh});
+}
+
+lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    return lt_exec_matmul(r, &(lt_matmul_args){.y = dx,
+                                               .a = scratch_of(r, &r->lora->du, s, dx.shape[0]),
+                                               .b = view(r, &r->lora->lora->params->weights, s->a),
+                                               .accumulate = true});
+}

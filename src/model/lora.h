@@ -1,0 +1,140 @@
+/* lora.h: adapters beside linear layers (Hu et al. 2021, "LoRA", arXiv:2106.09685).
+ *
+ *     y = x W^T + s (x A^T) B^T          A (r, in), B (out, r), s = alpha / r, or alpha / sqrt(r)
+ *                                        (Kalajdzievski 2023, rsLoRA, arXiv:2312.03732)
+ *
+ * W, the base, stays as it is: it has no gradients and no state of an optimiser. The modules of a
+ * Hugging Face model that we keep in one matrix (q, k and v; gate and up) have an adapter each, so
+ * that a PEFT folder says the same. Their A's lie one below the other, and are one product:
+ *
+ *     x (R, in) ──A (3 r, in)──▶ u (R, 3 r), times s
+ *                                │ columns of q ──B_q──▶ added to the columns of q in y
+ *                                │ columns of k ──B_k──▶            of k
+ *                                └ columns of v ──B_v──▶            of v
+ *
+ * Backward, with u and du = s dy B made again for each batch, in scratch that all layers share:
+ *     dB = dy^T u     dA = du^T x     dx = dy W + du A
+ *
+ * The parameters, in the order of the table; the unit of a layer is the base's (params.h):
+ *     layers.N.qkv.lora_a (3 r, C), .lora_b ((H + 2G) D, r)       attn_out, up, down likewise
+ *
+ * Every linear layer of a pass, a session or an engine goes through lt_linear_fwd and _bwd, which
+ * call the functions of adapted.h where a model has adapters. Several adapters at once need another
+ * u, not another place. */
+#ifndef LT_MODEL_LORA_H
+#define LT_MODEL_LORA_H
+
+#include "base/arena.h"
+#include "model/family.h"
+#include "tensor/ops.h"
+
+/* What the factor of an adapter is alpha divided by. */
+typedef enum { LT_LORA_BY_RANK, LT_LORA_BY_ROOT } lt_lora_scaling;
+#define LT_LORA_SCALINGS    "rank|sqrt"
+#define LT_LORA_ALL         "all-linear"
+#define LT_LORA_LAYER_KINDS 4 /* qkv, attn_out, up, down */
+#define LT_LORA_PARTS       3 /* q, k and v */
+
+typedef struct {
+    int64_t rank; /* 0: no adapters. */
+    double alpha;
+    lt_lora_scaling scaling;
+    /* Modules, "q_proj,v_proj,...", by the ends of their names as in PEFT; or LT_LORA_ALL. */
+    const char *targets;
+} lt_lora_options;
+
+/* The adapter of one module. */
+typedef struct {
+    const lt_name_row *name;   /* The module's weight. */
+    int64_t first_row, n_rows; /* Of our matrix. */
+    int64_t b_row;             /* Its first row in lora_b. */
+} lt_lora_part;
+
+/* The adapters beside one of our matrices. */
+typedef struct {
+    int a, b; /* Among the parameters; -1: there are none. */
+    int n_parts;
+    lt_lora_part parts[LT_LORA_PARTS];
+} lt_lora_site;
+
+/* Which adapters there are: for measuring, before there are weights. */
+typedef struct {
+    lt_param_table table;
+    lt_lora_site *sites; /* (n_layers, LT_LORA_LAYER_KINDS) */
+    int64_t columns;     /* Of the widest u. */
+    int n_modules;
+} lt_lora_plan;
+
+/* ARG: a target that is no module; the message names those that are. UNSUPPORTED: a model with
+ * experts. */
+LT_MUST_USE lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec,
+                                     const lt_lora_options *o);
+void lt_lora_plan_close(lt_lora_plan *p);
+
+typedef struct lt_lora {
+    lt_lora_options options;
+    char *targets; /* What options.targets points to. */
+    float scale;
+    lt_model *base;
+    /* The adapters' weights: a model of the base's spec whose table has just these. */
+    lt_model *params;
+    lt_lora_site *sites;
+    int64_t columns;
+    int n_modules;
+} lt_lora;
+
+/* Put new adapters beside the linear layers of a model, which must outlive them: A uniform in
+ * +- 1 / sqrt(in) (PEFT's Kaiming uniform with a = sqrt 5), B zero. From then on the model computes
+ * with them. Each number is a function of (seed, name, index). */
+LT_MUST_USE lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o,
+                                uint64_t seed);
+void lt_lora_close(lt_lora *l); /* Accepts NULL. The base is without adapters again. */
+
+/* Add s B A to the weights of the base, in F32 on the host, and leave B zero. */
+LT_MUST_USE lt_err lt_lora_merge(lt_lora *l);
+
+/* The name of a part's module, "model.layers.0.self_attn.q_proj". */
+void lt_lora_module(char out[LT_FOREIGN_NAME_BYTES], const lt_lora_part *part, int layer);
+/* The same without what all layers share, as short as it is unique: "q_proj". */
+void lt_lora_short_name(char out[LT_FOREIGN_NAME_BYTES], const lt_model_spec *spec,
+                        const lt_name_row *row);
+/* May a module have an adapter? */
+bool lt_lora_is_module(const lt_name_row *row);
+/* Does a target of PEFT's name this module, or the end of its name? */
+bool lt_lora_target_is(const char *target, size_t length, const char *module);
+
+/* ---- Files of PEFT (lora_files.c) ---- */
+
+/* What adapter_config.json says. Close it. UNSUPPORTED: what it says would not be honoured (DoRA,
+ * ranks that differ, modules that are saved whole, ...). */
+typedef struct {
+    lt_lora_options options;
+    char *targets; /* What options.targets points to. */
+} lt_lora_config;
+LT_MUST_USE lt_err lt_lora_config_read(lt_lora_config *out, const char *folder,
+                                       const lt_model_spec *spec);
+/* base_model_name_or_path, or ""; free it. */
+LT_MUST_USE lt_err lt_lora_base_of(char **out, const char *folder);
+void lt_lora_config_close(lt_lora_config *c);
+bool lt_lora_is_folder(const char *path); /* Does it hold an adapter? */
+
+/* Read adapter_model.safetensors into adapters of the same options. FORMAT: a tensor is missing, of
+ * another shape, not finite, or of no adapter. */
+LT_MUST_USE lt_err lt_lora_load(lt_lora *l, const char *folder);
+/* Write both files, tensors in F32. base: what base_model_name_or_path says. */
+LT_MUST_USE lt_err lt_lora_save(const lt_lora *l, const char *folder, const char *base);
+
+/* ---- Computing ---- */
+
+/* What a pass or a session needs to compute with adapters. */
+typedef struct lt_lora_run {
+    const lt_lora *lora;
+    lt_param_buffer gradients; /* F32 over the adapters' table; without units in inference. */
+    lt_tensor u, du;           /* (rows, columns) of the model's type; du: of training. */
+} lt_lora_run;
+
+/* Take the scratch for `rows` rows of a batch: with an arena without memory, measure it. */
+void lt_lora_carve(lt_lora_run *run, int64_t columns, int64_t rows, lt_dtype dtype, bool backward,
+                   lt_arena *a);
+
+#endif

@@ -1,0 +1,432 @@
+/* lora_files.c: adapters as PEFT keeps them: adapter_config.json and adapter_model.safetensors.
+ *
+ *     tensors   base_model.model.<module>.lora_A.weight (r, in), .lora_B.weight (out, r)
+ *     config    r, lora_alpha, use_rslora, target_modules: read. Everything that would change the
+ *               arithmetic is refused by name; what only tells how a run was started (dropout,
+ *               initialisation, ...) is passed over.
+ *
+ * target_modules is a list of names or their ends, of modules in all layers or in some; adapters of
+ * some layers only are refused. On reading it becomes the short names of lora.h, in the order of
+ * the family's names. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "lateen/tensor.h"
+#include "model/alloc.h"
+#include "model/lora.h"
+#include "model/names.h"
+#include "model/safetensors.h"
+
+#define CONFIG            "adapter_config.json"
+#define WEIGHTS           "adapter_model.safetensors"
+#define CONFIG_BYTES      ((size_t)4 << 20)
+#define TARGETS_BYTES     4096
+#define TENSOR_NAME_BYTES (LT_FOREIGN_NAME_BYTES + 48)
+
+/* ---- The configuration ---- */
+
+/* Keys that change what an adapter computes: each must be absent, null, false, 0 or empty. */
+static const char *const refused[] = {"use_dora",
+                                      "rank_pattern",
+                                      "alpha_pattern",
+                                      "modules_to_save",
+                                      "layers_to_transform",
+                                      "layer_replication",
+                                      "lora_bias",
+                                      "target_parameters",
+                                      "trainable_token_indices",
+                                      "exclude_modules",
+                                      "use_qalora",
+                                      "use_bdlora",
+                                      "alora_invocation_tokens",
+                                      "arrow_config",
+                                      "kasa_config",
+                                      "velora_config",
+                                      "monteclora_config"};
+
+static bool says_no(const json_t *value) {
+    return value == NULL || json_is_null(value) || json_is_false(value) ||
+           (json_is_number(value) && json_number_value(value) == 0.0) ||
+           (json_is_object(value) && json_object_size(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0);
+}
+
+/* Initialisations that change the base, without which the adapter says nothing. */
+static bool changes_base(const json_t *init) {
+    static const char *const kept[] = {"gaussian", "eva", "orthogonal", "mica"};
+    const char *name = json_string_value(init);
+    for (size_t i = 0; name != NULL && i < sizeof kept / sizeof *kept; i++) {
+        if (strcmp(name, kept[i]) == 0) {
+            return false;
+        }
+    }
+    return name != NULL;
+}
+
+static lt_err check_config(const json_t *config, const char *path) {
+    const char *type = NULL, *bias = "none";
+    LT_TRY(lt_json_str(config, "peft_type", &type, false, path));
+    LT_TRY(lt_json_str(config, "bias", &bias, true, path));
+    if (strcmp(type, "LORA") != 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: peft_type %s: only LORA is read", path, type);
+    }
+    if (strcmp(bias, "none") != 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: bias %s: biases that were trained are not read", path,
+                bias);
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        if (!says_no(json_object_get(config, refused[i]))) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is set, which is not built", path, refused[i]);
+        }
+    }
+    if (changes_base(json_object_get(config, "init_lora_weights"))) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: init_lora_weights %s changes the base, so the adapter alone is not enough",
+                path, json_string_value(json_object_get(config, "init_lora_weights")));
+    }
+    return LT_OK;
+}
+
+static lt_err load_config(json_t **out, const char *folder) {
+    char path[LT_PATH_BYTES];
+    LT_TRY(lt_path_join(path, folder, CONFIG));
+    return lt_json_load(out, path, CONFIG_BYTES);
+}
+
+static bool targets_module(const json_t *list, const char *module) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *target = json_string_value(json_array_get(list, i));
+        if (target != NULL && lt_lora_target_is(target, strlen(target), module)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Does a list target a module in all layers (n_layers of them), in none (0), or in some? */
+static int64_t layers_of(const json_t *list, const lt_model_spec *spec, const lt_name_row *row) {
+    int64_t n = 0;
+    for (int64_t layer = 0; layer < spec->n_layers; layer++) {
+        char module[LT_FOREIGN_NAME_BYTES];
+        lt_lora_module(module, &(lt_lora_part){.name = row}, (int)layer);
+        n += targets_module(list, module);
+    }
+    return n;
+}
+
+/* The short names of the modules that the list targets. */
+static lt_err read_targets(char **out, const json_t *config, const lt_model_spec *spec,
+                           const char *path) {
+    const json_t *list = json_object_get(config, "target_modules");
+    const lt_family_row *family = lt_family_get(spec->family);
+    char text[TARGETS_BYTES] = "", name[LT_FOREIGN_NAME_BYTES];
+    const bool all = json_is_string(list) && strcmp(json_string_value(list), LT_LORA_ALL) == 0;
+
+    if (!json_is_array(list) && !all) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: target_modules is no list of names (regular expressions are not read)", path);
+    }
+    for (int i = 0; i < family->n_names && !all; i++) {
+        const lt_name_row *row = &family->names[i];
+        const int64_t n = lt_lora_is_module(row) && strncmp(row->name, "blk.", 4) != 0
+                              ? layers_of(list, spec, row)
+                              : 0;
+        lt_lora_short_name(name, spec, row);
+        if (n > 0 && n < spec->n_layers) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s has adapters in %lld of %lld layers", path, name,
+                    (long long)n, (long long)spec->n_layers);
+        }
+        if (n > 0) {
+            (void)snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s",
+                           text[0] != '\0' ? "," : "", name);
+        }
+    }
+    *out = strdup(all ? LT_LORA_ALL : text);
+    return *out != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "%s", path);
+}
+
+lt_err lt_lora_config_read(lt_lora_config *out, const char *folder, const lt_model_spec *spec) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES];
+    json_t *config = NULL;
+    bool rs = false;
+    lt_lora_config c = {.targets = NULL};
+
+    LT_TRY(lt_path_join(path, folder, CONFIG));
+    LT_TRY_DONE(load_config(&config, folder));
+    LT_TRY_DONE(check_config(config, path));
+    LT_TRY_DONE(lt_json_i64(config, "r", &c.options.rank, false, path));
+    LT_TRY_DONE(lt_json_f64(config, "lora_alpha", &c.options.alpha, false, path));
+    LT_TRY_DONE(lt_json_bool(config, "use_rslora", &rs, true, path));
+    c.options.scaling = rs ? LT_LORA_BY_ROOT : LT_LORA_BY_RANK;
+    if (c.options.rank < 1) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: r = %lld", path, (long long)c.options.rank);
+    }
+    LT_TRY_DONE(read_targets(&c.targets, config, spec, path));
+    c.options.targets = c.targets;
+    *out = c;
+    c = (lt_lora_config){.targets = NULL};
+done:
+    lt_lora_config_close(&c);
+    json_decref(config);
+    return err;
+}
+
+lt_err lt_lora_base_of(char **out, const char *folder) {
+    json_t *config = NULL;
+    const char *base;
+    LT_TRY(load_config(&config, folder));
+    base = json_string_value(json_object_get(config, "base_model_name_or_path"));
+    *out = strdup(base != NULL ? base : "");
+    json_decref(config);
+    return *out != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "%s", folder);
+}
+
+void lt_lora_config_close(lt_lora_config *c) {
+    free(c->targets);
+    *c = (lt_lora_config){.targets = NULL};
+}
+
+bool lt_lora_is_folder(const char *path) {
+    char config[LT_PATH_BYTES];
+    return lt_path_join(config, path, CONFIG) == LT_OK && lt_file_exists(config);
+}
+
+/* ---- The weights ---- */
+
+/* Call with each tensor: A and B of each module. first: index of its first element in its
+ * parameter, whose rows it has some of. */
+typedef struct {
+    char name[TENSOR_NAME_BYTES];
+    const lt_param *param;
+    int64_t first, rows, cols;
+} tensor;
+typedef lt_err (*tensor_fn)(void *ctx, const tensor *t);
+
+static lt_err each_part(const lt_lora *l, const lt_lora_site *s, int i, tensor_fn fn, void *ctx) {
+    const lt_param *params = l->params->table.params;
+    const lt_lora_part *p = &s->parts[i];
+    const int64_t rank = l->options.rank, cols = params[s->a].shape[1];
+    char module[LT_FOREIGN_NAME_BYTES];
+    tensor a = {.param = &params[s->a], .first = i * rank * cols, .rows = rank, .cols = cols},
+           b = {.param = &params[s->b], .first = p->b_row * rank, .rows = p->n_rows, .cols = rank};
+    lt_lora_module(module, p, a.param->layer);
+    snprintf(a.name, sizeof a.name, "base_model.model.%s.lora_A.weight", module);
+    snprintf(b.name, sizeof b.name, "base_model.model.%s.lora_B.weight", module);
+    LT_TRY(fn(ctx, &a));
+    return fn(ctx, &b);
+}
+
+static lt_err each_tensor(const lt_lora *l, tensor_fn fn, void *ctx) {
+    const int n_sites = (int)l->base->spec.n_layers * LT_LORA_LAYER_KINDS;
+    for (int i = 0; i < n_sites; i++) {
+        for (int k = 0; k < l->sites[i].n_parts; k++) {
+            LT_TRY(each_part(l, &l->sites[i], k, fn, ctx));
+        }
+    }
+    return LT_OK;
+}
+
+typedef struct {
+    lt_lora *l;
+    const lt_safetensors *file;
+    const char *path;
+    size_t n_read;
+} reading;
+
+static lt_err read_tensor(void *ctx, const tensor *t) {
+    reading *r = ctx;
+    const lt_safetensor *s = lt_safetensors_find(r->file, t->name);
+    const int64_t count = t->rows * t->cols;
+    lt_err err = LT_OK;
+    float *values;
+    if (s == NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: no tensor %s", r->path, t->name);
+    }
+    if (s->n_dims != 2 || s->shape[0] != t->rows || s->shape[1] != t->cols) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %s is (%lld, %lld) where (%lld, %lld) is expected", r->path,
+                t->name, (long long)s->shape[0], (long long)s->shape[1], (long long)t->rows,
+                (long long)t->cols);
+    }
+    if (s->dtype != LT_F32 && s->dtype != LT_BF16 && s->dtype != LT_F16) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is %s", r->path, t->name, lt_dtype_name(s->dtype));
+    }
+    values = malloc((size_t)count * sizeof *values);
+    if (values == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%s: %lld numbers", t->name, (long long)count);
+    }
+    lt_convert(values, LT_F32, s->data, s->dtype, (size_t)count);
+    for (int64_t i = 0; i < count && err == LT_OK; i++) {
+        if (!isfinite(values[i])) {
+            err = lt_error_set(LT_ERR_FORMAT, "%s: %s: element %lld is not finite", r->path,
+                               t->name, (long long)i);
+        }
+    }
+    if (err == LT_OK) {
+        lt_model_set(r->l->params, t->param, t->first, values, LT_F32, count);
+        r->n_read++;
+    }
+    free(values);
+    return err;
+}
+
+typedef struct {
+    const char *name;
+    bool known;
+} looking;
+
+static lt_err look(void *ctx, const tensor *t) {
+    looking *l = ctx;
+    l->known = l->known || strcmp(l->name, t->name) == 0;
+    return LT_OK;
+}
+
+/* More tensors than were read: name one. */
+static lt_err name_other(const lt_lora *l, const lt_safetensors *file, const char *path) {
+    for (size_t i = 0; i < file->n_tensors; i++) {
+        looking one = {.name = file->tensors[i].name};
+        LT_TRY(each_tensor(l, look, &one));
+        if (!one.known) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: %s belongs to no adapter of this model", path, one.name);
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_lora_load(lt_lora *l, const char *folder) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES];
+    lt_safetensors file = {0};
+    reading r = {.l = l, .file = &file, .path = path};
+    LT_TRY(lt_path_join(path, folder, WEIGHTS));
+    LT_TRY(lt_safetensors_open(&file, path));
+    LT_TRY_DONE(each_tensor(l, read_tensor, &r));
+    LT_TRY_DONE(r.n_read < file.n_tensors ? name_other(l, &file, path) : LT_OK);
+    LT_TRY_DONE(lt_model_settle(l->params));
+    l->params->version++;
+done:
+    lt_safetensors_close(&file);
+    return err;
+}
+
+/* ---- Writing ---- */
+
+typedef struct {
+    const float *flat; /* All adapters, in host memory. */
+    const lt_lora *l;
+    lt_safetensor_out *tensors;
+    lt_safetensor_memory *memory;
+    char (*names)[TENSOR_NAME_BYTES];
+    size_t n;
+} writing;
+
+static lt_err list_tensor(void *ctx, const tensor *t) {
+    writing *w = ctx;
+    snprintf(w->names[w->n], TENSOR_NAME_BYTES, "%s", t->name);
+    w->memory[w->n] = (lt_safetensor_memory){
+        w->flat + w->l->params->table.units[t->param->unit].at + t->param->at + t->first,
+        sizeof(float)};
+    w->tensors[w->n] = (lt_safetensor_out){.name = w->names[w->n],
+                                           .dtype = LT_F32,
+                                           .n_dims = 2,
+                                           .shape = {t->rows, t->cols},
+                                           .fill = lt_safetensor_fill_memory,
+                                           .ctx = &w->memory[w->n]};
+    w->n++;
+    return LT_OK;
+}
+
+/* The adapters' F32 weights on the host; *copy: to free, or NULL. */
+static lt_err find_flat(const float **flat, float **copy, const lt_model *m) {
+    const size_t bytes = lt_param_buffer_bytes(&m->table, LT_F32);
+    *copy = NULL;
+    *flat = m->master.flat;
+    if (m->backend->host_memory) {
+        return LT_OK;
+    }
+    *flat = *copy = malloc(bytes);
+    if (*copy == NULL) {
+        LT_FAIL(LT_ERR_OOM, "copy of the adapters, %zu bytes", bytes);
+    }
+    return lt_model_download(m, *copy, m->master.flat, bytes);
+}
+
+static lt_err write_weights(const lt_lora *l, const char *path) {
+    const size_t most = 2 * (size_t)l->n_modules;
+    lt_err err = LT_OK;
+    float *copy = NULL;
+    json_t *metadata = json_pack("{s:s}", "format", "pt");
+    writing w = {.l = l};
+
+    w.tensors = calloc(most, sizeof *w.tensors);
+    w.memory = calloc(most, sizeof *w.memory);
+    w.names = calloc(most, sizeof *w.names);
+    if (w.tensors == NULL || w.memory == NULL || w.names == NULL || metadata == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "list of %zu tensors", most);
+    }
+    LT_TRY_DONE(find_flat(&w.flat, &copy, l->params));
+    LT_TRY_DONE(each_tensor(l, list_tensor, &w));
+    LT_ASSERT(w.n == most);
+    LT_TRY_DONE(lt_safetensors_write(path, w.tensors, w.n, metadata, NULL));
+done:
+    json_decref(metadata);
+    free(w.tensors);
+    free(w.memory);
+    free(w.names);
+    free(copy);
+    return err;
+}
+
+/* The short names of all modules that have adapters. */
+static json_t *target_list(const lt_lora *l, bool *turned) {
+    const lt_model_spec *spec = &l->base->spec;
+    json_t *list = json_array();
+    *turned = false;
+    for (int k = 0; k < LT_LORA_LAYER_KINDS; k++) { /* All layers have the same. */
+        for (int i = 0; i < l->sites[k].n_parts; i++) {
+            char name[LT_FOREIGN_NAME_BYTES];
+            lt_lora_short_name(name, spec, l->sites[k].parts[i].name);
+            json_array_append_new(list, json_string(name));
+            *turned = *turned || (l->sites[k].parts[i].name->form & LT_FORM_TURNED) != 0;
+        }
+    }
+    return list;
+}
+
+static lt_err write_config(const lt_lora *l, const char *path, const char *base) {
+    const lt_lora_options *o = &l->options;
+    const bool whole_alpha = o->alpha == floor(o->alpha) && fabs(o->alpha) < 1e15;
+    lt_err err = LT_OK;
+    bool turned;
+    json_t *list = target_list(l, &turned);
+    json_t *config = json_pack(
+        "{s:s, s:s, s:s, s:I, s:o, s:f, s:s, s:b, s:b, s:b, s:b, s:b, s:o}", "peft_type", "LORA",
+        "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", (json_int_t)o->rank,
+        "lora_alpha", whole_alpha ? json_integer((json_int_t)o->alpha) : json_real(o->alpha),
+        "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out", turned, "use_rslora",
+        o->scaling == LT_LORA_BY_ROOT, "use_dora", false, "init_lora_weights", true,
+        "inference_mode", true, "target_modules", list);
+    char *text = config != NULL ? json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
+    if (text == NULL) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: the base's name is not UTF-8", path);
+    }
+    LT_TRY_DONE(lt_file_write_atomic(path, text, strlen(text)));
+done:
+    json_decref(config);
+    free(text);
+    return err;
+}
+
+lt_err lt_lora_save(const lt_lora *l, const char *folder, const char *base) {
+    char path[LT_PATH_BYTES];
+    LT_TRY(lt_file_make_dirs(folder));
+    LT_TRY(lt_path_join(path, folder, WEIGHTS));
+    LT_TRY(write_weights(l, path));
+    LT_TRY(lt_path_join(path, folder, CONFIG));
+    return write_config(l, path, base);
+}

@@ -1,0 +1,27 @@
+/* adapters.h: a run that trains adapters (model/lora.h) and leaves the model as it is. */
+#ifndef LT_TRAIN_ADAPTERS_H
+#define LT_TRAIN_ADAPTERS_H
+
+#include <jansson.h>
+
+#include "model/lora.h"
+#include "train/recipe.h"
+
+/* The adapters that a recipe trains; rank 0: none. The strings are the recipe's. */
+lt_lora_options lt_recipe_lora(const lt_recipe *r);
+
+/* Refuse what adapters do not go with; UNSUPPORTED: it is not built. n_ranks: of the run. */
+LT_MUST_USE lt_err lt_adapters_check(const lt_recipe *r, int n_ranks);
+
+/* Write what lora.init says over the recipe's values, and refuse given ones that differ. spec: of
+ * the base. */
+LT_MUST_USE lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec);
+
+/* Put them beside a model, new ones or those of lora.init. */
+LT_MUST_USE lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r);
+
+/* A checksum of the base's weights, which checkpoints do not hold: of those of the model, by
+ * pieces. */
+LT_MUST_USE lt_err lt_adapters_base_hash(uint64_t *out, const lt_lora *l);
+
+#endif

@@ -1,0 +1,375 @@
+/* Adapters beside linear layers. tests/e2e/sft_truth.py compares training them with PEFT. Here, for
+ * every family: a model with adapters computes what the model with their product added computes, in
+ * a pass and in a session; gradients are those of finite differences, with the same bits for every
+ * level of recompute, and the base has none. And the files: what PEFT wrote is read and written as
+ * it was, merging gives PEFT's merged model, and what would not be honoured is refused by name. */
+#include "unit/model/adapters.h"
+
+#include <unistd.h>
+
+#include "base/file.h"
+
+#define SFT "tests/golden/sft"
+
+/* F32 sums in another order: W x + s B (A x), or (W + s B A) x. */
+#define TOLERANCE_SUMS 3e-6
+/* A difference quotient over a step of 2^-9 of F32 losses. */
+#define TOLERANCE_DIFFERENCE 4e-3
+
+static void says(const char *text) {
+    if (strstr(lt_error_message(), text) == NULL) {
+        fail_msg("'%s' is not in: %s", text, lt_error_message());
+    }
+}
+
+static double loss_of(lt_model *m, const lt_pass_batch *b, bool train) {
+    lt_pass *p = NULL;
+    lt_pass_result r;
+    must(lt_pass_open(&p, m, &(lt_pass_options){.batch = b->batch, .seq = b->seq, .train = train}),
+         "pass");
+    must(lt_pass_eval(p, b, &r, NULL), "eval");
+    lt_pass_close(p);
+    return r.loss_sum / (double)r.n_labels;
+}
+
+/* Logits of a prompt in one call and of the next token by itself. */
+static void logits_of(lt_model *m, const lt_pass_batch *b, float *out) {
+    const int64_t V = m->spec.vocab_size, n = b->seq / 2, seq = 0;
+    lt_session *s = NULL;
+    must(lt_session_open(&s, m, 1, b->seq), "session");
+    must(lt_session_eval(s, 0, b->tokens, n, out), "prompt");
+    must(lt_session_step(s, &seq, b->tokens + n, 1, out + V), "step");
+    lt_session_close(s);
+}
+
+static void equals_the_sum(const golden *g) {
+    char path[256];
+    lt_model *m;
+    lt_lora *l = NULL;
+    float *with, *merged, most = 0.0f, apart = 0.0f;
+    double loss, after;
+    (void)snprintf(path, sizeof path, GOLDEN_ROOT "%s", g->name);
+    m = open_base(path, lt_backend_cpu(), LT_F32);
+    must(lt_lora_open(&l, m, &all, 1), g->name);
+    const double plain = loss_of(m, &g->batch, false);
+    fill(l);
+    loss = loss_of(m, &g->batch, true);
+    assert_true(fabs(plain - loss) > 1e-4); /* It does something. */
+    with = calloc((size_t)m->spec.vocab_size * 4, sizeof *with);
+    assert_non_null(with);
+    merged = with + 2 * m->spec.vocab_size;
+    logits_of(m, &g->batch, with);
+    must(lt_lora_merge(l), g->name);
+    lt_lora_close(l);
+    after = loss_of(m, &g->batch, true);
+    logits_of(m, &g->batch, merged);
+    for (int64_t i = 0; i < 2 * m->spec.vocab_size; i++) {
+        most = fmaxf(most, fabsf(merged[i]));
+        apart = fmaxf(apart, fabsf(merged[i] - with[i]));
+    }
+    if (fabs(loss - after) > TOLERANCE_SUMS * after || apart > 10 * TOLERANCE_SUMS * most) {
+        fail_msg("%s: loss %.9f, merged %.9f; logits %g of %g apart", g->name, loss, after,
+                 (double)apart, (double)most);
+    }
+    free(with);
+    lt_model_close(m);
+}
+
+/* Along a direction d of all adapters: (L(p + h d) - L(p - h d)) / 2 h = g d. */
+static void equals_differences(const golden *g) {
+    char path[256];
+    lt_model *m;
+    lt_lora *l = NULL;
+    float *ours, *again, *master;
+    double along = 0.0, loss[2], norm = 0.0;
+    const float h = 0x1p-9f;
+    (void)snprintf(path, sizeof path, GOLDEN_ROOT "%s", g->name);
+    m = open_base(path, lt_backend_cpu(), LT_F32);
+    must(lt_lora_open(&l, m, &all, 1), g->name);
+    fill(l);
+    const int64_t n = l->params->table.n_elements;
+    ours = gradients(m, &g->batch, LT_RECOMPUTE_NONE, 1);
+    for (int level = 0; level < 3; level++) {
+        again = gradients(m, &g->batch, (lt_recompute)level, 2);
+        assert_memory_equal(ours, again, (size_t)n * sizeof *ours);
+        free(again);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        norm += (double)ours[i] * (double)ours[i];
+    }
+    norm = sqrt(norm);
+    assert_true(norm > 0.0);
+    master = lt_param_floats(&l->params->master);
+    for (int side = 0; side < 2; side++) {
+        lt_pass *p = NULL;
+        lt_pass_result r;
+        for (int64_t i = 0; i < n; i++) {
+            const float d = ours[i] / (float)norm * h;
+            master[i] += side == 0 ? d : -2.0f * d;
+        }
+        must(lt_pass_open(
+                 &p, m,
+                 &(lt_pass_options){.batch = g->batch.batch, .seq = g->batch.seq, .train = true}),
+             "pass");
+        must(lt_pass_eval(p, &g->batch, &r, NULL), "eval");
+        loss[side] = r.loss_sum;
+        lt_pass_close(p);
+    }
+    along = (loss[0] - loss[1]) / (2.0 * (double)h);
+    if (fabs(along - norm) > TOLERANCE_DIFFERENCE * norm) {
+        fail_msg("%s: slope %.6f along a gradient of length %.6f", g->name, along, norm);
+    }
+    free(ours);
+    lt_lora_close(l);
+    lt_model_close(m);
+}
+
+static bool has_experts(const golden *g) {
+    return g->model->spec.n_experts > 0;
+}
+
+static void every_family(void **state) {
+    int n = 0;
+    (void)state;
+    for (int i = 0; i < N_GOLDEN_CASES; i++) {
+        golden g;
+        lt_lora *l = NULL;
+        golden_open(&g, golden_cases[i], lt_backend_cpu(), LT_F32);
+        if (has_experts(&g)) {
+            assert_int_equal(lt_lora_open(&l, g.model, &all, 1), LT_ERR_UNSUPPORTED);
+            says("experts");
+        } else {
+            equals_the_sum(&g);
+            equals_differences(&g);
+            n++;
+        }
+        golden_close(&g);
+    }
+    assert_true(n >= 14);
+}
+
+/* Only the layers asked for; a target that is none names those that are. */
+static void targets(void **state) {
+    lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32);
+    lt_lora_options o = {
+        .rank = 2, .alpha = 1, .scaling = LT_LORA_BY_ROOT, .targets = "v_proj,o_proj"};
+    lt_lora *l = NULL;
+    (void)state;
+    must(lt_lora_open(&l, m, &o, 1), "open");
+    assert_int_equal(l->n_modules, 4);
+    assert_int_equal(l->columns, 2);
+    assert_true(fabsf(l->scale - 0.70710678f) < 1e-7f);
+    assert_non_null(lt_param_find(&l->params->table, "layers.1.qkv.lora_b"));
+    assert_int_equal(lt_param_find(&l->params->table, "layers.1.qkv.lora_b")->shape[0], 16);
+    assert_null(lt_param_find(&l->params->table, "layers.1.up.lora_a"));
+    lt_lora_close(l);
+    o.targets = "v_proj,nothing";
+    assert_int_equal(lt_lora_open(&l, m, &o, 1), LT_ERR_ARG);
+    says("'nothing' is no linear layer of llama; it has q_proj, k_proj, v_proj, o_proj, gate_proj, "
+         "up_proj, down_proj");
+    o.targets = "proj"; /* An end of a name, but no word of it. */
+    assert_int_equal(lt_lora_open(&l, m, &o, 1), LT_ERR_ARG);
+    o.targets = "self_attn.q_proj";
+    must(lt_lora_open(&l, m, &o, 1), "open");
+    assert_int_equal(l->n_modules, 2);
+    lt_lora_close(l);
+    lt_model_close(m);
+}
+
+/* Uniform in +- 1 / sqrt(in), another for another seed; B zero, so nothing changes at first. */
+static void new_ones(void **state) {
+    lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32);
+    lt_lora *l = NULL;
+    const lt_lora_options o = {.rank = 16, .alpha = 16, .targets = LT_LORA_ALL};
+    double sum = 0.0, squares = 0.0, first = 0.0;
+    (void)state;
+    for (int seed = 1; seed <= 2; seed++) {
+        must(lt_lora_open(&l, m, &o, (uint64_t)seed), "open");
+        const lt_param *a = lt_param_find(&l->params->table, "layers.0.qkv.lora_a"),
+                       *b = lt_param_find(&l->params->table, "layers.0.qkv.lora_b");
+        const float *x = lt_param_data(&l->params->master, a),
+                    *y = lt_param_data(&l->params->master, b);
+        const double bound = 1.0 / sqrt(24.0);
+        for (int64_t i = 0; i < a->count; i++) {
+            assert_true(fabs((double)x[i]) <= bound);
+            sum += seed == 1 ? (double)x[i] : 0.0;
+            squares += seed == 1 ? (double)x[i] * (double)x[i] : 0.0;
+        }
+        for (int64_t i = 0; i < b->count; i++) {
+            assert_true(y[i] == 0.0f);
+        }
+        assert_true(seed == 1 || (double)x[0] != first);
+        first = (double)x[0];
+        if (seed == 1) { /* Mean 0, variance bound^2 / 3. */
+            assert_true(fabs(sum / (double)a->count) < 0.1 * bound);
+            assert_true(fabs(squares / (double)a->count * 3.0 / bound / bound - 1.0) < 0.1);
+        }
+        lt_lora_close(l);
+    }
+    lt_model_close(m);
+}
+
+/* ---- Files ---- */
+
+static lt_lora *open_adapter(lt_model *m, const char *folder) {
+    lt_lora_config c;
+    lt_lora *l = NULL;
+    must(lt_lora_config_read(&c, folder, &m->spec), folder);
+    must(lt_lora_open(&l, m, &c.options, 1), folder);
+    must(lt_lora_load(l, folder), folder);
+    lt_lora_config_close(&c);
+    return l;
+}
+
+/* PEFT's adapter, merged here, is PEFT's merged model. */
+static void merges_as_peft(void **state) {
+    lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32);
+    lt_lora *l = open_adapter(m, SFT "/adapter-all-end");
+    lt_safetensors merged;
+    const lt_safetensor *q, *down;
+    const float *qkv, *w;
+    (void)state;
+    must(lt_lora_merge(l), "merge");
+    must(lt_safetensors_open(&merged, SFT "/merged.safetensors"), "merged");
+    q = lt_safetensors_find(&merged, "model.layers.1.self_attn.k_proj.weight");
+    down = lt_safetensors_find(&merged, "model.layers.0.mlp.up_proj.weight");
+    assert_true(q != NULL && down != NULL && q->bytes == 16 * 24 * 4 && down->bytes == 40 * 24 * 4);
+    qkv = lt_param_view(&m->table, LT_PARAM_QKV, 1, &m->master).data;
+    w = lt_param_view(&m->table, LT_PARAM_UP, 0, &m->master).data;
+    for (int i = 0; i < 16 * 24; i++) {
+        float want;
+        memcpy(&want, q->data + 4 * i, 4);
+        assert_true(fabsf(qkv[32 * 24 + i] - want) <= 1e-7f);
+    }
+    for (int i = 0; i < 40 * 24; i++) {
+        float want;
+        memcpy(&want, down->data + 4 * i, 4);
+        assert_true(fabsf(w[40 * 24 + i] - want) <= 1e-7f);
+    }
+    lt_safetensors_close(&merged);
+    lt_lora_close(l);
+    lt_model_close(m);
+}
+
+/* Written as it was read: every tensor under its name, bit for bit. */
+static void round_trip(void **state) {
+    static const char *const folders[] = {SFT "/adapter-all", SFT "/adapter-rs-end"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char folder[] = "/tmp/lateen-lora-XXXXXX", path[LT_PATH_BYTES];
+        lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32);
+        lt_lora *l = open_adapter(m, folders[i]);
+        lt_safetensors was, is;
+        lt_lora_config c;
+        char *base = NULL;
+        assert_non_null(mkdtemp(folder));
+        must(lt_lora_save(l, folder, "a/base"), "save");
+        must(lt_path_join(path, folder, "adapter_model.safetensors"), path);
+        must(lt_safetensors_open(&is, path), path);
+        must(lt_path_join(path, folders[i], "adapter_model.safetensors"), path);
+        must(lt_safetensors_open(&was, path), path);
+        assert_int_equal(is.n_tensors, was.n_tensors);
+        for (size_t k = 0; k < is.n_tensors; k++) {
+            assert_string_equal(is.tensors[k].name, was.tensors[k].name);
+            assert_int_equal(is.tensors[k].bytes, was.tensors[k].bytes);
+            assert_memory_equal(is.tensors[k].data, was.tensors[k].data, is.tensors[k].bytes);
+        }
+        must(lt_lora_config_read(&c, folder, &m->spec), folder);
+        assert_true(c.options.rank == l->options.rank && c.options.alpha == l->options.alpha &&
+                    c.options.scaling == l->options.scaling);
+        assert_string_equal(c.targets, l->targets);
+        must(lt_lora_base_of(&base, folder), folder);
+        assert_string_equal(base, "a/base");
+        free(base);
+        lt_lora_config_close(&c);
+        lt_safetensors_close(&was);
+        lt_safetensors_close(&is);
+        assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+        lt_lora_close(l);
+        lt_model_close(m);
+    }
+}
+
+static void refused_by_name(void **state) {
+    static const char *const cases[][2] = {
+        {"{\"use_dora\": true}", "use_dora is set"},
+        {"{\"rank_pattern\": {\"q_proj\": 8}}", "rank_pattern is set"},
+        {"{\"modules_to_save\": [\"lm_head\"]}", "modules_to_save is set"},
+        {"{\"layers_to_transform\": [0]}", "layers_to_transform is set"},
+        {"{\"bias\": \"all\"}", "bias all"},
+        {"{\"init_lora_weights\": \"pissa\"}", "pissa changes the base"},
+        {"{\"peft_type\": \"IA3\"}", "only LORA"},
+        {"{\"target_modules\": \".*proj\"}", "regular expressions"},
+        {"{\"target_modules\": [\"layers.0.self_attn.q_proj\"]}", "q_proj has adapters in 1 of 2"},
+        {"{\"r\": 0}", "r = 0"},
+        {"{\"r\": 5}", "is (4, 24) where (5, 24) is expected"},
+        {"{\"target_modules\": [\"q_proj\"]}", "belongs to no adapter"},
+    };
+    char folder[] = "/tmp/lateen-lora-XXXXXX", path[LT_PATH_BYTES], from[LT_PATH_BYTES];
+    lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32);
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    must(lt_path_join(path, folder, "adapter_model.safetensors"), path);
+    must(lt_path_join(from, SFT "/adapter-all", "adapter_model.safetensors"), path);
+    must(lt_file_copy(from, path, 1 << 20), path);
+    must(lt_path_join(path, folder, "adapter_config.json"), path);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text;
+        json_t *config = json_pack("{s:s, s:i, s:i, s:s}", "peft_type", "LORA", "r", 4,
+                                   "lora_alpha", 8, "target_modules", "all-linear");
+        json_t *more = json_loads(cases[i][0], 0, NULL);
+        lt_lora_config c;
+        lt_lora *l = NULL;
+        lt_err err;
+        assert_int_equal(json_object_update(config, more), 0);
+        text = json_dumps(config, 0);
+        assert_non_null(text);
+        must(lt_file_write_atomic(path, text, strlen(text)), path);
+        free(text);
+        json_decref(more);
+        json_decref(config);
+        err = lt_lora_config_read(&c, folder, &m->spec);
+        if (err == LT_OK) {
+            must(lt_lora_open(&l, m, &c.options, 1), "open");
+            lt_lora_config_close(&c);
+            err = lt_lora_load(l, folder);
+            lt_lora_close(l);
+        }
+        assert_int_not_equal(err, LT_OK);
+        says(cases[i][1]);
+    }
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+    lt_model_close(m);
+}
+
+/* A pass refuses what it does not do with adapters. */
+static void passes_refuse(void **state) {
+    lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32);
+    lt_lora *l = NULL;
+    lt_pass *p = NULL;
+    (void)state;
+    must(lt_lora_open(&l, m, &all, 1), "open");
+    assert_int_equal(
+        lt_pass_open(
+            &p, m,
+            &(lt_pass_options){.batch = 1, .seq = 8, .train = true, .fp8 = LT_FP8_BLOCKWISE}),
+        LT_ERR_UNSUPPORTED);
+    says("fp8");
+    assert_int_equal(
+        lt_pass_open(&p, m,
+                     &(lt_pass_options){.batch = 1, .seq = 8, .train = true, .end_layer = 1}),
+        LT_ERR_UNSUPPORTED);
+    says("pipeline");
+    lt_lora_close(l);
+    lt_model_close(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_family),  cmocka_unit_test(targets),
+        cmocka_unit_test(new_ones),      cmocka_unit_test(merges_as_peft),
+        cmocka_unit_test(round_trip),    cmocka_unit_test(refused_by_name),
+        cmocka_unit_test(passes_refuse),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
