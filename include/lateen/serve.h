@@ -50,8 +50,13 @@ typedef struct {
     lt_warm warm;
     /* A request's tokens do not depend, bit for bit, on the other requests in the batch. */
     bool deterministic;
-    bool ahead;   /* On a GPU: queue the next step before the tokens of this one are known. */
-    lt_ends ends; /* Tokens that end a text; none: the model's own. */
+    bool ahead; /* On a GPU: queue the next step before the tokens of this one are known. */
+    /* On a CPU: speculative decoding by n-grams. Where a text repeats what it or its prompt said
+     * before, what followed there is a draft that one step verifies. It changes no text, and drafts
+     * are as long as pays. */
+    bool speculate;
+    int64_t draft_tokens; /* Of each draft, at most 8; 0: as many as pay. */
+    lt_ends ends;         /* Tokens that end a text; none: the model's own. */
     /* F32, BF16, F16; LT_DTYPE_COUNT: the model's compute type, or F16 on a CPU where weights are
      * as stored. */
     lt_dtype cache_dtype;
@@ -207,6 +212,7 @@ typedef struct {
         failed;
     double step_s; /* Of the last step. */
     int64_t step_tokens, step_sequences;
+    int64_t drafts, drafted, accepted; /* Drafts, their tokens, and those accepted. */
     int64_t steps_ahead; /* Steps queued before the tokens of the previous step were known. */
     int64_t steps_of[LT_STEP_SIZES]; /* [k]: steps with at most 2^k tokens and more than 2^(k-1). */
     int64_t steps_tokens;            /* Tokens of all steps. */

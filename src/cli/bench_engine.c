@@ -49,6 +49,9 @@
       "tokens that do not depend on the batch, bit for bit")                                       \
     X(BOOL, ahead, "ahead", "true", 0, 0, "",                                                      \
       "on a GPU: queue the next step before the tokens of this one are known")                     \
+    X(ENUM, speculate, "speculate", "none", 0, 0, "none|ngram",                                    \
+      "ngram, on CPUs: drafts where a text repeats itself")                                        \
+    X(I64, draft_tokens, "draft-tokens", "0", 0, 8, "N", "of each draft; 0: as many as pay")       \
     X(I64, threads, "threads", "0", 0, 4096, "N", "0: all cores of this process")                  \
     X(BOOL, ids, "ids", "false", 0, 0, "",                                                         \
       "also print the ids that each stream decoded, one line for each")                            \
@@ -211,6 +214,8 @@ static lt_err bench_one(const bench_engine_options *o, const lt_model *m, int64_
     eo.step_tokens = o->step_tokens;
     eo.deterministic = o->deterministic;
     eo.ahead = o->ahead;
+    eo.speculate = o->speculate == 1;
+    eo.draft_tokens = o->draft_tokens;
     eo.cache_dtype = caches[o->cache];
     LT_TRY_DONE(lt_engine_open(&e, m, &eo));
     LT_TRY_DONE(run_streams(e, o, lt_model_get_spec(m), &w));

@@ -68,6 +68,12 @@
       "what to do with fields of a request that this server does not know")                        \
     X(BOOL, deterministic, "deterministic", "false", 0, 0, "",                                     \
       "a request's tokens do not depend on the other requests, bit for bit")                       \
+    X(ENUM, speculate, "speculate", "none", 0, 0, "none|ngram",                                    \
+      "ngram, on CPUs: where a text repeats what it or its prompt said, verify what followed "     \
+      "there "                                                                                     \
+      "in one step; it changes no answer")                                                         \
+    X(I64, draft_tokens, "draft-tokens", "0", 0, 8, "N",                                           \
+      "tokens of each draft; 0: as many as pay, by measured times and acceptance")                 \
     X(I64, think_budget, "think-budget", "-1", -1, 1e9, "N",                                       \
       "most tokens of reasoning, unless the request says; -1: no limit")                           \
     X(I64, store_entries, "store-entries", "1024", 0, 1e9, "N",                                    \
@@ -211,6 +217,8 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->unknown_fields = o->unknown_fields;
     s->prefix_cache_by_key = o->prefix_cache_by_key;
     s->engine.deterministic = o->deterministic;
+    s->engine.speculate = o->speculate == 1;
+    s->engine.draft_tokens = o->draft_tokens;
 }
 
 static lt_err describe(bool openapi) {

@@ -46,7 +46,7 @@ lt_request lt_request_defaults(void) {
                         .sampling = lt_sampling_defaults()};
 }
 
-static lt_err check_options(const lt_engine_options *o) {
+static lt_err check_options(const lt_engine_options *o, const lt_backend *backend) {
     if (o->max_running < 1 || o->max_running > 65536 || o->max_waiting < 0 ||
         o->max_waiting > (1 << 20) || o->step_tokens < 0 || o->step_tokens > (1 << 20) ||
         o->max_seq < 0 || o->cache_bytes < 0 || o->unused_bytes < 0 || o->page_tokens < 16 ||
@@ -56,6 +56,16 @@ static lt_err check_options(const lt_engine_options *o) {
                 "multiple of 16)",
                 (long long)o->max_running, (long long)o->max_waiting, (long long)o->step_tokens,
                 (long long)o->page_tokens);
+    }
+    if (o->draft_tokens < 0 || o->draft_tokens > LT_DRAFT_MOST ||
+        (o->draft_tokens > 0 && !o->speculate)) {
+        LT_FAIL(LT_ERR_ARG, "engine: drafts of %lld tokens%s; they may have 0 to %d",
+                (long long)o->draft_tokens, o->speculate ? "" : " without speculative decoding",
+                LT_DRAFT_MOST);
+    }
+    if (o->speculate && !backend->host_memory) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "engine: speculative decoding runs on CPUs only, not on %s",
+                backend->name);
     }
     return LT_OK;
 }
@@ -267,7 +277,7 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->wake, NULL);
     pthread_cond_init(&e->rested, NULL);
-    LT_TRY_DONE(check_options(&e->o));
+    LT_TRY_DONE(check_options(&e->o, m->backend));
     LT_TRY_DONE(size_engine(e));
     engine_carve(e, &e->arena);
     LT_TRY_DONE(lt_arena_open(&e->arena, "engine"));

@@ -37,6 +37,7 @@ typedef struct {
     /* The choice's next token is chosen from it; otherwise it gives the log-probability of the
      * prompt's token at position + 1. */
     bool next;
+    bool draft;     /* Its token is one of a draft. */
     bool on_device, /* This happens on the device; */
         late;       /* after the tokens of the previous step are known. */
 } lt_wanted;
@@ -108,6 +109,8 @@ struct lt_engine {
     uint64_t version; /* Of the weights. */
     lt_job *touched;  /* Jobs that changed in this step; published at its end. */
     int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
+    lt_draft_times times;
+    int64_t n_drafts, n_drafted, n_accepted;
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -161,6 +164,11 @@ LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_job_choice *s, const lt_sampler_
                                int64_t mask_row, double how[LT_CHOOSE_HOW_COUNT]);
 void lt_step_drop_penalties(lt_engine *e, lt_job_choice *s);
 LT_MUST_USE lt_err lt_step_begin_penalties(lt_engine *e);
+
+/* step_draft.c: write drafts behind running sequences, before the plan; count what was accepted,
+ * after the step. */
+void lt_step_draft(lt_engine *e);
+void lt_step_settle(lt_engine *e, const lt_step *s, double seconds);
 
 /* step_pick.c: queue the late picks of wanted rows [first, first + n); read the tokens of a step
  * that was sent; of another step, read those of wanted rows [first, first + n), then its hidden

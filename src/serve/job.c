@@ -172,6 +172,7 @@ static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_jo
     s->seq.again_at = s->seq.long_text || !limits->spec->rope_runs_again ? 0 : limits->rope_switch;
     s->seq.owner = s;
     s->slot = -1;
+    lt_draft_acceptance_begin(&s->acceptance);
     s->thinking = r->n_think_end > 0 && r->n_think_begin == 0;
     s->n_forced = -1;
     if (r->grammar != NULL) {

@@ -17,6 +17,7 @@
 #include "lateen/serve.h"
 #include "serve/grammar/grammar.h"
 #include "model/sampler.h"
+#include "serve/draft.h"
 #include "serve/scheduler.h"
 
 #define LT_STEPS_QUEUED 2 /* Steps in flight at once: see engine_impl.h. */
@@ -45,7 +46,11 @@ typedef struct {
     lt_logprobs logprobs;            /* (max_tokens) */
     uint64_t *versions;              /* (max_tokens) of the weights that chose each */
     int64_t n_out, n_public, n_told; /* Output tokens: written, visible, told. */
-    lt_finish finish;                /* NONE while it runs. */
+    lt_draft_acceptance acceptance;
+    /* Draft tokens of the step that are not accepted yet; has one been rejected? */
+    int64_t n_unchecked;
+    bool rejected;
+    lt_finish finish; /* NONE while it runs. */
     lt_err failure;
     lt_finish public_finish;   /* What the front may see. */
     bool told;                 /* The CHOICE event was reported. */

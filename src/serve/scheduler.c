@@ -61,7 +61,7 @@ void lt_sched_add(lt_sched *s, lt_seq *seq) {
     seq->key = s->n_steps - (int64_t)seq->priority * LT_SCHED_AGE;
     seq->serial = s->n_added++;
     seq->n_done = seq->n_pages = seq->n_published = seq->n_cached = seq->n_preempted = 0;
-    seq->n_ahead = 0;
+    seq->n_ahead = seq->n_draft = 0;
     seq->state = LT_SEQ_WAITING;
     insert(&s->waiting, seq);
 }
@@ -107,6 +107,7 @@ static void preempt(lt_sched *s, lt_seq *seq) {
     take_out(&s->running, seq);
     drop_pages(s, seq);
     seq->n_preempted++;
+    seq->n_draft = 0;
     s->n_preemptions++;
     seq->state = LT_SEQ_WAITING;
     insert(&s->waiting, seq);
@@ -237,8 +238,9 @@ void lt_sched_plan(lt_sched *s) {
     }
     for (lt_seq *seq = s->running.first; seq != NULL; seq = seq->next) {
         if (left_of(seq) == 1) {
-            n_decoding--;
-            plan_rows(s, seq, 1);
+            const int64_t room = s->step_tokens - s->n_rows - --n_decoding;
+            const int64_t rows = 1 + seq->n_draft;
+            plan_rows(s, seq, rows < room ? rows : room);
         } else {
             const int64_t left = s->step_tokens - s->n_rows - n_decoding, need = left_of(seq);
             plan_rows(s, seq, need < left ? need : left);
@@ -290,7 +292,7 @@ static const char *check_list(const lt_sched *s, const lt_seq_list *list, lt_seq
             return "a waiting sequence holds pages";
         }
         if (seq->n_pages * s->pages.page_tokens < seq->n_done ||
-            seq->n_done > seq->n_tokens + seq->n_ahead) {
+            seq->n_done > seq->n_tokens + seq->n_ahead + seq->n_draft) {
             return "a sequence has more done than it has";
         }
         if (seq->n_ahead < 0 || seq->n_ahead > 1 ||

@@ -31,6 +31,10 @@
  *           lt_sched_learn. A sequence that turns out to have ended is removed, and its pages are
  *           free at once: their next user writes to them after the discarded row has been computed.
  *
+ * DRAFT     A step may run draft tokens behind the last token of a sequence (draft.h): n_draft.
+ *           Their pages are taken like any others and kept; nothing of them is published before
+ *           the owner has said what was accepted.
+ *
  * One step:  plan ─▶ [copies, forward of items by the owner] ─▶ done
  *                ─▶ [owner: append a token to, or remove, those with n_done == n_tokens]
  * Ahead:     plan ─▶ [...] ─▶ done ─▶ [n_ahead = 1 for those with n_done == n_tokens that go on]
@@ -49,7 +53,11 @@ struct lt_seq {
     /* The owner's, before add; it appends to tokens between steps. */
     const int32_t *tokens; /* (n_tokens) prompt and what was sampled */
     int64_t n_tokens;
-    int64_t n_ahead;  /* 0; 1: one more is being chosen, not known yet. */
+    int64_t n_ahead; /* 0; 1: one more is being chosen, not known yet. */
+    /* Draft tokens behind the known ones: tokens has them, too. They run with the last known token
+     * if it is the only one left, as far as there is room; then the owner sets n_done to the tokens
+     * that are right, before lt_sched_learn. */
+    int64_t n_draft;
     int32_t *table;   /* Room for the pages of its longest state. */
     int64_t max_rows; /* Rows of a step at most; 0: no limit. */
     bool fresh;       /* All its tokens must be computed; the prefix cache is not used. */

@@ -233,6 +233,7 @@ static bool launch(lt_engine *e) {
     lt_step *s = &e->steps[(e->oldest + e->n_queued) % LT_STEPS_QUEUED];
     lt_err err;
     LT_ASSERT(e->n_queued < LT_STEPS_QUEUED);
+    lt_step_draft(e);
     lt_sched_plan(&e->sched);
     if (e->sched.n_items == 0) {
         return false;
@@ -364,6 +365,9 @@ static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_item
     st->pages_used = st->pages - lt_pages_available(&e->sched.pages);
     st->steps += n_items > 0;
     st->steps_ahead = e->n_steps_ahead;
+    st->drafts = e->n_drafts;
+    st->drafted = e->n_drafted;
+    st->accepted = e->n_accepted;
     st->new_tokens = e->n_new_tokens;
     st->prompt_tokens = e->n_prompt_tokens;
     st->cached_tokens = e->n_cached_tokens;
@@ -407,6 +411,7 @@ bool lt_engine_step(lt_engine *e) {
             e->n_steps_ahead += launch(e);
         }
         collect(e);
+        lt_step_settle(e, s, lt_clock_s() - start_s);
     }
     publish(e, start_s, n_rows, n_items);
     return any;

@@ -209,6 +209,19 @@ static void take_judgement(lt_engine *e, lt_job_choice *s, const lt_wanted *w,
     keep_judgement(e, s, w, &c.pick);
 }
 
+/* Is the next token that of the draft? If not, only the tokens before it are done. */
+static void check_draft(lt_job_choice *s, int32_t id) {
+    if (s->n_unchecked == 0 || s->rejected) {
+        return;
+    }
+    s->rejected = s->tokens[s->seq.n_tokens] != id;
+    if (s->rejected) {
+        s->seq.n_done = s->seq.n_tokens;
+    } else {
+        s->n_unchecked--;
+    }
+}
+
 static void append(lt_engine *e, lt_token_pick *c) {
     lt_job_choice *s = c->choice;
     if (s->finish != LT_FINISH_NONE) {
@@ -218,6 +231,7 @@ static void append(lt_engine *e, lt_token_pick *c) {
         lt_step_fail(e, s, c->err);
         return;
     }
+    check_draft(s, c->pick.id);
     c->err = lt_job_choice_append(s, &c->pick, e->version);
     if (c->err != LT_OK) {
         lt_log_warn("request %llu: %s", (unsigned long long)s->job->id, lt_error_message());
@@ -265,6 +279,9 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
         if (choice == NULL) {
             continue;
         }
+        if (w->next && w->draft) {
+            continue; /* collect_draft looks at it when the tokens before it are known. */
+        }
         if (w->next) {
             n_picks = add_picks(e, choice, i, w->on_device, n_picks);
         } else if (w->on_device) {
@@ -295,6 +312,36 @@ static lt_err fetch(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
     return n_host > 0 ? lt_paged_forward_logits(e->forward, first, n, on_host, logits) : LT_OK;
 }
 
+/* Choose tokens from rows on the host, and append all picks. */
+static void choose_on_host(lt_engine *e, lt_token_pick *picks, int64_t n_picks, int64_t n_host,
+                           float *const *logits) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_samplers) if (n_host > 1)
+    for (int64_t i = 0; i < n_picks; i++) {
+        lt_token_pick *c = &picks[i];
+        if (!c->on_device) {
+            choose_here(e, c, e->room.masks + i * e->mask_words, logits[c->row]);
+        }
+    }
+    for (int64_t i = 0; i < n_picks; i++) {
+        append(e, &picks[i]);
+    }
+}
+
+/* Picks from the rows of accepted draft tokens: of each choice the one behind its last token, if it
+ * has not ended. */
+static int64_t collect_draft(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
+    int64_t n_picks = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const lt_wanted *w = &s->wanted[first + i];
+        lt_job_choice *choice = s->items[w->item].choice;
+        if (w->draft && choice != NULL && !choice->rejected &&
+            choice->seq.n_tokens == w->position + 1) {
+            e->room.picks[n_picks++] = (lt_token_pick){.choice = choice, .row = i, .leads = true};
+        }
+    }
+    return n_picks;
+}
+
 lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
     lt_token_pick *picks = e->room.picks;
     lt_paged_forward_picks chosen = {0};
@@ -319,15 +366,10 @@ lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
         }
         LT_TRY(err);
     }
-#pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_samplers) if (n_host > 1)
-    for (int64_t i = 0; i < n_picks; i++) {
-        lt_token_pick *c = &picks[i];
-        if (!c->on_device) {
-            choose_here(e, c, e->room.masks + i * e->mask_words, logits[c->row]);
-        }
-    }
-    for (int64_t i = 0; i < n_picks; i++) {
-        append(e, &picks[i]);
+    choose_on_host(e, picks, n_picks, n_host, logits);
+    while (n_picks > 0) {
+        n_picks = collect_draft(e, s, first, n);
+        choose_on_host(e, picks, n_picks, n_picks, logits);
     }
     return LT_OK;
 }

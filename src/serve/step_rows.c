@@ -101,7 +101,8 @@ static lt_err want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, 
     lt_sampler_args args;
     r->choose[at] = on_device && !late;
     r->out_rows[at] = (int32_t)row;
-    s->wanted[at] = (lt_wanted){i, p, next, on_device, late};
+    s->wanted[at] = (lt_wanted){
+        i, p, next, p >= choice->seq.n_tokens && choice->seq.n_draft > 0, on_device, late};
     s->late = s->late || late;
     /* Forks would choose from the same row. */
     s->sent = s->sent && on_device && (!next || j->forked || j->r.n_choices == 1);
@@ -138,8 +139,8 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
 
     for (int64_t k = 0; k < item->n; k++) {
         const int64_t p = item->first + k;
-        const bool next = p + 1 == seq->n_tokens + seq->n_ahead && !j->r.embed;
-        r->ids[row + k] = p < seq->n_tokens ? choice->tokens[p] : -1 - choice->late;
+        const bool next = p + 1 >= seq->n_tokens + seq->n_ahead && !j->r.embed;
+        r->ids[row + k] = p < seq->n_tokens + seq->n_draft ? choice->tokens[p] : -1 - choice->late;
         r->positions[row + k] = (int32_t)(p + rope);
         r->slots[row + k] = (int32_t)(seq->table[p / page] * page + p % page);
         if (next || (judged && p + 1 < j->r.n_prompt && p + 1 >= j->n_prompt_out)) {
@@ -165,6 +166,8 @@ static void take_items(lt_engine *e, lt_step *s) {
         LT_ASSERT(choice->place[place] < 0);
         s->items[i] = (lt_step_item){choice, item->first, item->n, choice->job->r.embed};
         choice->place[place] = (int32_t)i;
+        choice->n_unchecked = item->seq->n_draft > 0 ? item->n - 1 : 0;
+        choice->rejected = false;
     }
 }
 

@@ -238,6 +238,12 @@ void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_e
               (double)st->prompt_tokens);
     write_one(out, "counter", "vllm:prefix_cache_hits_total", labels,
               "Prefix cache hits, in terms of number of cached tokens.", (double)st->cached_tokens);
+    write_one(out, "counter", "vllm:spec_decode_num_drafts_total", labels,
+              "Number of spec decoding drafts.", (double)st->drafts);
+    write_one(out, "counter", "vllm:spec_decode_num_draft_tokens_total", labels,
+              "Number of draft tokens.", (double)st->drafted);
+    write_one(out, "counter", "vllm:spec_decode_num_accepted_tokens_total", labels,
+              "Number of accepted tokens.", (double)st->accepted);
     write_one(out, "counter", "vllm:num_preemptions_total", labels,
               "Cumulative number of preemption from the engine.", (double)st->preemptions);
     write_one(out, "counter", "vllm:prompt_tokens_total", labels,

@@ -280,6 +280,61 @@ static void company_changes_nothing(void **state) {
     }
 }
 
+/* Requests whose texts have few different tokens, so that they repeat themselves. */
+static void run_repeating(const lt_model *m, lt_engine_options o, answer *out,
+                          lt_engine_stats *stats) {
+    enum { N = 24 };
+    lt_engine *e = NULL;
+    must(lt_engine_open(&e, m, &o), "engine");
+    for (int64_t i = 0; i < N; i++) {
+        int32_t prompt[64], allowed[] = {30, 31, 32, 33};
+        lt_request r = some_request(i, prompt, m);
+        r.allowed = allowed;
+        r.n_allowed = 1 + i % 4;
+        r.max_tokens = 40 + i;
+        r.n_choices = 1 + i % 3;
+        r.ignore_eos = i % 5 != 0;
+        r.stop_ids = &allowed[3];
+        r.n_stop_ids = i % 2;
+        send(e, &r, &out[i]);
+    }
+    receive_all(e, N, 0);
+    lt_engine_get_stats(e, stats);
+    assert_int_equal(stats->pages_used, 0);
+    lt_engine_close(e);
+    for (int i = 0; i < N; i++) {
+        assert_true(out[i].choices[0].n > 0);
+    }
+}
+
+/* Speculation changes no bit: alone and together, with penalties, several choices, stops; in
+ * pieces, preempted. */
+static void speculation_changes_nothing(void **state) {
+    static answer want[24], got[24];
+    lt_model *m = random_model(V, SEQ, LT_F32);
+    lt_engine_options o = deterministic();
+    lt_engine_stats stats;
+    (void)state;
+    run_repeating(m, o, want, &stats);
+    assert_int_equal(stats.drafted, 0);
+    o.speculate = true;
+    for (int i = 0; i < 4; i++) {
+        o.draft_tokens = i == 2 ? 0 : 2 + i; /* 0: as the time of the steps says. */
+        o.max_running = i == 0 ? 1 : i == 1 ? 3 : 40;
+        o.step_tokens = i == 1 ? 9 : 128;
+        o.cache_bytes = i == 3 ? 2 * 2 * 2 * 16 * 4 * 16 * 14 : 0;
+        run_repeating(m, o, got, &stats);
+        for (int k = 0; k < 24; k++) {
+            for (int c = 0; c <= k % 3; c++) {
+                assert_equal(&got[k].choices[c], &want[k].choices[c], "with drafts");
+            }
+        }
+        assert_true(i == 2 || (stats.drafted > 1000 && stats.accepted > 500));
+        assert_true(stats.accepted <= stats.drafted && (stats.preemptions > 0) == (i == 3));
+    }
+    lt_model_close(m);
+}
+
 /* Windows, experts, learned positions. */
 static void company_changes_nothing_in_any_family(void **state) {
     static continuation want[MANY];
@@ -646,6 +701,7 @@ int main(void) {
         cmocka_unit_test(stories_to_the_byte),
         cmocka_unit_test(grammars_rule),
         cmocka_unit_test(company_changes_nothing),
+        cmocka_unit_test(speculation_changes_nothing),
         cmocka_unit_test(company_changes_nothing_in_any_family),
 #if !defined(__SANITIZE_THREAD__) /* OpenMP's runtime is not built for it. */
         cmocka_unit_test(threads_change_nothing),

@@ -2,7 +2,8 @@
  * priority come, fork, are cancelled, run out of pages; steps are planned one by one or ahead,
  * before the tokens of the step before are known, some of which end their sequence. A shadow memory
  * keeps, for each row of each page, a hash of the tokens up to it, in the order in which steps are
- * queued; every key that a sequence would read must belong to its own tokens. */
+ * queued; every key that a sequence would read must belong to its own tokens. With drafts some
+ * tokens run ahead of a text, and a random number of them is accepted. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,6 +42,8 @@ typedef struct {
     lt_rng rng;
     queued steps[2]; /* The older first. */
     int n_steps;
+    bool drafts;
+    int64_t n_right, n_wrong;
     int64_t n_finished, n_cancelled, n_forked, n_cached, age_max, n_tokens, n_ahead, n_vain;
 } world;
 
@@ -179,12 +182,33 @@ static const lt_seq *first_to_run(const world *w) {
                                                         : NULL;
 }
 
+/* Drafts behind sequences that decode. */
+static void draft(world *w) {
+    for (lt_seq *seq = w->s.running.first; seq != NULL; seq = seq->next) {
+        life *l = (life *)seq;
+        int64_t most = l->target - seq->n_tokens - 1;
+        if (seq->again_at > 0 && seq->again_at - seq->n_tokens < most) {
+            most = seq->again_at - seq->n_tokens;
+        }
+        seq->n_draft = 0;
+        if (seq->n_done + 1 == seq->n_tokens && seq->n_tokens > l->n_prompt && most > 0) {
+            seq->n_draft = (int64_t)chance(w, (uint64_t)(most < 8 ? most : 8) + 1);
+        }
+        for (int64_t i = 0; i < seq->n_draft; i++) {
+            put_token(l, seq->n_tokens + i, (int32_t)chance(w, 5));
+        }
+    }
+}
+
 /* Plan a step and run it, as the engine queues it. */
 static void launch(world *w) {
     queued *q = &w->steps[w->n_steps];
     const lt_seq *first = first_to_run(w);
     const bool again = first != NULL && first->again_at > 0 &&
                        first->n_tokens + first->n_ahead > first->again_at;
+    if (w->drafts) {
+        draft(w);
+    }
     lt_sched_plan(&w->s);
     for (const lt_seq *seq = w->s.running.first; seq != NULL; seq = seq->next) {
         if (seq->again_at > 0 && seq->n_tokens + seq->n_ahead > seq->again_at) {
@@ -201,7 +225,7 @@ static void launch(world *w) {
     }
     lt_sched_done(&w->s);
     for (int64_t i = 0; i < q->n; i++) {
-        q->due[i] = q->ran[i]->seq.n_done == q->ran[i]->seq.n_tokens + q->ran[i]->seq.n_ahead;
+        q->due[i] = q->ran[i]->seq.n_done >= q->ran[i]->seq.n_tokens + q->ran[i]->seq.n_ahead;
     }
     w->n_steps += q->n > 0;
 }
@@ -226,6 +250,22 @@ static void finish(world *w, life *l) {
     end(w, l);
 }
 
+/* Some draft tokens that ran are accepted, then one comes that was not in the draft. */
+static void read_draft(world *w, life *l) {
+    const int64_t ran = l->seq.n_done - l->seq.n_tokens;
+    const int64_t right = (int64_t)chance(w, (uint64_t)ran + 1);
+    for (int64_t i = 0; i < right; i++) {
+        l->seq.n_tokens++;
+        lt_sched_learn(&w->s, &l->seq);
+    }
+    l->seq.n_done = l->seq.n_tokens;
+    l->seq.n_draft = 0;
+    w->n_right += right;
+    w->n_wrong += ran - right;
+    put_token(l, l->seq.n_tokens++, (int32_t)chance(w, 5));
+    lt_sched_learn(&w->s, &l->seq);
+}
+
 static void read_token(world *w, life *l) {
     w->n_tokens++;
     if (l->seq.n_ahead > 0) {
@@ -241,7 +281,11 @@ static void read_token(world *w, life *l) {
     for (; l->n_forks > 0; l->n_forks--) {
         fork_life(w, l);
     }
-    put_token(l, l->seq.n_tokens++, (int32_t)chance(w, 5));
+    if (l->seq.n_draft > 0) {
+        read_draft(w, l);
+    } else {
+        put_token(l, l->seq.n_tokens++, (int32_t)chance(w, 5));
+    }
     if (l->seq.n_tokens == l->target) {
         finish(w, l);
     }
@@ -300,9 +344,10 @@ static void step(world *w, int64_t at, uint64_t births, uint64_t ahead) {
 
 /* The first of all always runs; at the end all pages come back. */
 static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t step_tokens,
-                     uint64_t births, uint64_t ahead) {
+                     uint64_t births, uint64_t ahead, bool drafts) {
     static world w;
     open_world(&w, seed, max_running, step_tokens);
+    w.drafts = drafts;
     for (int64_t i = 0; i < steps; i++) {
         step(&w, i, births, ahead);
         if (i % 4 == 0) {
@@ -315,6 +360,7 @@ static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t 
                   (unsigned long long)seed, (long long)w.n_finished, (long long)w.n_cancelled,
                   (long long)w.n_forked, (long long)w.s.n_preemptions, (long long)w.n_cached,
                   (long long)w.age_max, (long long)w.n_ahead, (long long)w.n_vain);
+    assert_true(!drafts || (w.n_right > steps / 10 && w.n_wrong > steps / 10));
     assert_true(ahead == 0 || (w.n_ahead > steps / 2 && w.n_vain > steps / 1000));
     assert_true(w.n_finished > steps / 200 && w.n_forked > 0 && w.s.n_preemptions > 0);
     assert_true(w.n_cached > 0 && w.s.pages.n_evicted > 0);
@@ -331,12 +377,16 @@ static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t 
 
 static void a_million_steps(void **state) {
     (void)state;
-    for (uint64_t i = 0; i < 2; i++) {               /* One by one, and ahead. */
-        simulate(1 + i, 400000, 12, 24, 4, 99 * i);  /* More pages wanted than there are. */
-        simulate(3 + i, 300000, 4, 4, 12, 99 * i);   /* Few slots, no budget beside the decoding. */
-        simulate(5 + i, 200000, 30, 64, 3, 99 * i);  /* Overload. */
-        simulate(7 + i, 100000, 12, 200, 8, 60 * i); /* Whole prompts in a step. */
+    for (uint64_t i = 0; i < 2; i++) {                     /* One by one, and ahead. */
+        simulate(1 + i, 400000, 12, 24, 4, 99 * i, false); /* More pages wanted than there are. */
+        simulate(3 + i, 300000, 4, 4, 12, 99 * i,
+                 false); /* Few slots, no budget beside the decoding. */
+        simulate(5 + i, 200000, 30, 64, 3, 99 * i, false);  /* Overload. */
+        simulate(7 + i, 100000, 12, 200, 8, 60 * i, false); /* Whole prompts in a step. */
     }
+    simulate(9, 100000, 12, 24, 4, 0, true);
+    simulate(10, 100000, 4, 4, 12, 0, true);
+    simulate(11, 100000, 30, 64, 3, 0, true);
 }
 
 /* ---- what single steps do ---- */
