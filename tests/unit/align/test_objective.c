@@ -267,6 +267,12 @@ static void closed_forms_of_singles(void **state) {
              1e-15);
     close_to("qrpo_normal", single_loss(row_of("qrpo_normal"), &beta, &s), 1, 1e-12);
     close_to("qrpo_log", single_loss(row_of("qrpo_log"), &beta, &s), 0.25, 1e-15);
+    s.n_refs = 1; /* Enough for a quantile of 0 or 1; KTO reads none. */
+    s.quantile = 1;
+    close_to("qrpo_log", single_loss(row_of("qrpo_log"), &beta, &s), pow(log(2) - 0.5, 2), 1e-15);
+    s.n_refs = 0;
+    s.quantile = NAN;
+    close_to("kto", single_loss(row_of("kto"), &weights, &s), 1.5, 1e-15);
     assert_int_equal(lt_align_quantile(2, refs, 4, &q), LT_OK);
     assert_true(q == 0.75);
     assert_int_equal(lt_align_quantile(0.5, refs, 4, &q), LT_OK);

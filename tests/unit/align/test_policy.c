@@ -210,6 +210,50 @@ static void on_policy_is_the_policy_gradient(void **state) {
     }
 }
 
+/* The constants of the papers. */
+static void published_constants(void **state) {
+    static const struct {
+        const char *name;
+        double low, high, cap;
+        lt_align_ratio ratio;
+        lt_align_reduction reduction;
+    } methods[] = {
+        {"grpo", 0.2, 0.2, 0, LT_ALIGN_TOKEN_RATIO, LT_ALIGN_SEQUENCE_MEAN},
+        {"dr_grpo", 0.2, 0.2, 0, LT_ALIGN_TOKEN_RATIO, LT_ALIGN_FIXED_LENGTH},
+        {"dapo", 0.2, 0.28, 0, LT_ALIGN_TOKEN_RATIO, LT_ALIGN_TOKEN_MEAN},
+        {"gspo", 3e-4, 4e-4, 0, LT_ALIGN_SEQUENCE_RATIO, LT_ALIGN_SEQUENCE_MEAN},
+        {"cispo", 0, 0, 5, LT_ALIGN_TOKEN_RATIO, LT_ALIGN_TOKEN_MEAN},
+        {"luspo", 3e-4, 4e-4, 0, LT_ALIGN_SEQUENCE_RATIO, LT_ALIGN_SEQUENCE_SUM},
+    };
+    (void)state;
+    for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
+        lt_align_policy_options o;
+        assert_int_equal(lt_align_policy_find(&o, methods[m].name), LT_OK);
+        assert_true(o.low == methods[m].low && o.high == methods[m].high);
+        assert_true(o.cap == methods[m].cap && o.dual == 0 && o.kl == 0 && o.max_tokens == 0);
+        assert_true(o.ratio == methods[m].ratio && o.reduction == methods[m].reduction);
+        assert_int_equal(o.correction, LT_ALIGN_NO_CORRECTION);
+        assert_int_equal(o.surrogate, o.cap > 0 ? LT_ALIGN_CISPO : LT_ALIGN_CLIP);
+    }
+}
+
+/* Two tokens whose sampler had other probabilities, and divergences of 1/4 and 1/16 by k1. */
+static void mismatch_and_divergence_are_counted(void **state) {
+    const float logp[3] = {-1, -1, -1}, old[3] = {-1, -1, -1.25f}, ref[3] = {-1.25f, -1.0625f, -1};
+    const float sampler[3] = {-1, -1.5f, -1};
+    const lt_align_policy_options o = {.kl = 1, .kl_kind = LT_ALIGN_K1};
+    const lt_align_rollout r = {
+        .logp = logp, .old = old, .ref = ref, .sampler = sampler, .n = 3, .advantage = 0};
+    lt_align_policy_stats stats = {.kl_sum = 1};
+    double loss;
+    (void)state;
+    assert_int_equal(lt_align_policy(&o, &(lt_align_step){1, 3}, &r, 1, &loss, &stats), LT_OK);
+    assert_int_equal(stats.mismatched, 2);
+    assert_int_equal(stats.off_policy, 1);
+    close_to("divergence", stats.kl_sum, 1 + 0.3125, 1e-15);
+    close_to("loss", loss, 0.3125 / 3, 1e-15);
+}
+
 /* A ratio of exp(1/2): above 1 + high. Only a positive advantage is clipped there. */
 static void clips_are_counted(void **state) {
     const float logp[2] = {-1, -1}, old[2] = {-1.5f, -0.5f};
@@ -235,6 +279,22 @@ static void clips_are_counted(void **state) {
     assert_int_equal(stats.tokens, 4);
     assert_int_equal(stats.off_policy, 4);
     close_to("ratio", stats.ratio_max, exp(0.5), 1e-15);
+    /* Which bound was passed, where both lie on one side of the ratio. */
+    stats = (lt_align_policy_stats){0};
+    r.advantage = 1;
+    assert_int_equal(lt_align_policy(&(lt_align_policy_options){.low = 0.9, .high = 0.1}, &step, &r,
+                                     1, &loss, &stats),
+                     LT_OK);
+    assert_int_equal(stats.clipped_low, 0);
+    assert_int_equal(stats.clipped_high, 1);
+    /* A cap below 1 scales every token. */
+    assert_int_equal(lt_align_policy(&(lt_align_policy_options){.surrogate = LT_ALIGN_CISPO,
+                                                                .cap = 0.5,
+                                                                .reduction = LT_ALIGN_TOKEN_MEAN},
+                                     &step, &r, 1, &loss, NULL),
+                     LT_OK);
+    close_to("cap", grad[0], -0.25, 1e-15);
+    r.advantage = -1;
     /* A bound of the ratio for negative advantages: TRL's delta. */
     o.dual = 1.5;
     assert_int_equal(lt_align_policy(&o, &step, &r, 1, &loss, NULL), LT_OK);
@@ -337,6 +397,14 @@ static void bad_rollouts_are_refused(void **state) {
     refused(LT_ERR_NUMERIC, "advantage is inf", &o, &bad, step);
     k.logp[1] = 0.5f;
     refused(LT_ERR_NUMERIC, "token 1: the log-probability of the model is 0.5", &o, &r, step);
+    k.logp[1] = -1;
+    k.logp[0] = NAN;
+    refused(LT_ERR_NUMERIC, "token 0: the log-probability of the model is nan", &o, &r, step);
+    k.logp[0] = -1;
+    k.logp[1] = -1e6f;
+    k.ref[1] = 0;
+    refused(LT_ERR_NUMERIC, "divergence estimator k3",
+            &(lt_align_policy_options){.kl = 1, .kl_kind = LT_ALIGN_K3}, &r, step);
     k.logp[1] = 0;
     k.old[1] = -1e6f;
     refused(LT_ERR_NUMERIC, "token 1: the ratio is inf", &o, &r, step);
@@ -350,6 +418,8 @@ int main(void) {
         cmocka_unit_test(trl_agrees),
         cmocka_unit_test(gradients_are_finite_differences),
         cmocka_unit_test(on_policy_is_the_policy_gradient),
+        cmocka_unit_test(published_constants),
+        cmocka_unit_test(mismatch_and_divergence_are_counted),
         cmocka_unit_test(clips_are_counted),
         cmocka_unit_test(parts_add_up),
         cmocka_unit_test(bad_options_are_refused),

@@ -121,12 +121,14 @@ static const row rows[] = {
      "drow",
      {"drow", "\"drow\"", "`drow`", "'drow'", "#### drow", "Answer: drow"},
      {"Drow", "dro w", "drows", "word", ""}},
+    {LT_CHECK_TEXT, "`drow`", {"drow", "`drow`"}, {"drow`w"}},
     {LT_CHECK_TEXT, "a b", {"a b", "a  b"}, {"ab", "a b c"}},
     {LT_CHECK_CHOICE,
      "B",
      {"B", "b", "(B)", "B.", "B) Paris", "(B) A town", "option B", "**B**", "The answer is (B).",
       "\\boxed{B}", "\\boxed{\\text{B}}", "Answer: B", "B: yes", "#### B", "Option (B)"},
-     {"A", "A or B", "B or C", "Bach", "(B) or (C)", "AB", "(B", "", "Because of it", "B, C"}},
+     {"A", "A or B", "B or C", "Bach", "(B) or (C)", "AB", "(B", "", "Because of it", "B, C", "B}",
+      "optionB"}},
     {LT_CHECK_REGEX,
      "[a-c]+\\d{2}",
      {"abc12", "\\boxed{a00}", "Answer: cc99"},
@@ -179,6 +181,15 @@ static void marks(void **state) {
         {"The answer is below.\n#### 9", LT_ANSWER_HASHES, "9"},
         {"<answer>5</answer> <answer>6", LT_ANSWER_TAG, "5"},
         {"<answer>6", LT_ANSWER_LINE, "<answer>6"},
+        {"so <answer>7</answer>.", LT_ANSWER_TAG, "7"},
+        {"#### $x$", LT_ANSWER_HASHES, "x"},
+        {"#### $x", LT_ANSWER_HASHES, "$x"},
+        {"#### $", LT_ANSWER_HASHES, "$"},
+        {"#### \\(x\\)", LT_ANSWER_HASHES, "x"},
+        {"#### \\[x\\]", LT_ANSWER_HASHES, "x"},
+        {"#### \\(x", LT_ANSWER_HASHES, "\\(x"},
+        {"#### x!", LT_ANSWER_HASHES, "x"},
+        {"#### x!y", LT_ANSWER_HASHES, "x!y"},
         {"#### 42 is wrong", LT_ANSWER_HASHES, "42 is wrong"},
         {"<think>\\boxed{1}</think> 2", LT_ANSWER_LINE, "2"},
         {"<think>\\boxed{1}", LT_ANSWER_NONE, ""},
@@ -232,6 +243,8 @@ static void adversarial_answers(void **state) {
         {"42", "#### x = 42", true, true, true},
         {"42", "#### 6 * 7 = 42", true, true, true},
         {"42", "#### x_1 = 42", true, true, true},
+        {"42", "#### 42 = x = 42", true, true, true},
+        {"42", "#### 42 = x", false, false, true},
         {"42", "#### x + 1 = 42", false, false, true},
         {"42", "#### x != 42", false, false, true},
         {"42", "#### x >= 42", false, false, true},
@@ -333,6 +346,8 @@ static void bad_golds(void **state) {
     }
     assert_int_equal(lt_check_kind_find(&kind, "nubmer"), LT_ERR_ARG);
     assert_non_null(strstr(lt_error_message(), "did you mean number"));
+    assert_int_equal(lt_check_kind_find(&kind, "number"), LT_OK);
+    assert_int_equal(kind, LT_CHECK_NUMBER);
     assert_int_equal(lt_check_kind_find(&kind, "list"), LT_OK);
     assert_int_equal(kind, LT_CHECK_LIST);
 }
