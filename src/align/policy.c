@@ -2,11 +2,11 @@
  * advantages of their completions to a number and its gradients.
  *
  * A token's loss depends on its logp in two ways: through the ratio and directly (CISPO, the
- * divergence). Both derivatives are kept apart, because the ratio of a sequence depends on all of its
- * tokens: there, each token gets the mean of the derivatives by log ratio.
+ * divergence). Both derivatives are kept apart, because the ratio of a sequence depends on all of
+ * its tokens: there, each token gets the mean of the derivatives by log ratio.
  *
- * GRPO: Shao et al. 2024, arXiv:2402.03300. Dr. GRPO: Liu et al. 2025, arXiv:2503.20783. DAPO: Yu et
- * al. 2025, arXiv:2503.14476. GSPO: Zheng et al. 2025, arXiv:2507.18071. CISPO: MiniMax 2025,
+ * GRPO: Shao et al. 2024, arXiv:2402.03300. Dr. GRPO: Liu et al. 2025, arXiv:2503.20783. DAPO: Yu
+ * et al. 2025, arXiv:2503.14476. GSPO: Zheng et al. 2025, arXiv:2507.18071. CISPO: MiniMax 2025,
  * arXiv:2506.13585. Truncated importance weights: Yao et al. 2025; masks: IcePop, 2025. */
 #include <math.h>
 #include <stdio.h>
