@@ -238,8 +238,39 @@ def random_cases(n, seed):
     return out
 
 
+# Edges of filters, methods, numbers and loops, one template a line.
+EDGES = r"""{{ range(0, 10, 3)|list }} {{ range(10, 0, -4)|list }} {{ range(3, 3)|list }} {{ range(-2, 2)|list }}
+{{ range(0, 100000, 1)|length }}
+{{ range(0, 100001, 1)|length }}
+{{ range(0, 1000000, 10)|length }} {{ range(99999, -1, -1)|length }}
+{{ range(1, 2, 0) }}
+{{ '0x10'|float }} {{ '1p3'|float }} {{ 'nan(1)'|float }} {{ '1e3'|float }} {{ ' 2.5 '|float }} {{ '1_000'|float }} {{ 'x'|float(7) }}
+{{ 'inf'|float }} {{ '-Infinity'|float }} {{ '.5'|float }} {{ '5.'|float }} {{ ''|float }} {{ '+3'|float }} {{ '- 3'|float }}
+{{ '1_000'|int }} {{ '12abc'|int }} {{ '0x1A'|int(0, 16) }} {{ 'ff'|int(base=16) }} {{ '-7'|int }} {{ '3.9'|int }} {{ ' 5 '|int }} {{ '99'|int(default=4, base=8) }} {{ true|int }}
+{{ 2.5|round }} {{ 3.5|round }} {{ 2.675|round(2) }} {{ -2.5|round(0, 'floor') }} {{ 2.1|round(method='ceil') }} {{ 1234.5|round(-2) }} {{ 42|round }}
+{{ 'abc'|center(8) }}| {{ 'abcdef'|truncate(4, true, '') }} {{ 'abc def ghi'|truncate(7) }} {{ 'abc def ghi'|truncate(9, false, '..', 0) }}
+{{ [1, 2, 3, 4, 5]|batch(2, 'x')|list }} {{ [1, 2, 3, 4]|batch(2)|list }} {{ [1, 2, 3]|batch(4, 0)|list }}
+{{ 'aXbXc'.split('X', 1) }} {{ 'a b  c'.split() }} {{ 'a,b,'.split(',') }} {{ 'aXbXc'.rsplit('X', 1) }} {{ ''.split(',') }} {{ ''.split() }}
+{{ 'hello'.find('l') }} {{ 'hello'.rfind('l') }} {{ 'hello'.find('l', 3) }} {{ 'hello'.find('z') }} {{ 'hello'.find('') }} {{ 'hello'.index('e') }} {{ 'hello'.count('l') }}
+{{ 'hello'.replace('l', 'L', 1) }} {{ 'aaa'.replace('', '-') }} {{ 'abc'.startswith('b') }} {{ 'abc'.endswith(('x', 'c')) }} {{ 'abc'.partition('b') }} {{ 'abc'.rpartition('z') }}
+{{ 'xxabxx'.strip('x') }} {{ 'xxabxx'.lstrip('x') }} {{ 'xxabxx'.rstrip('x') }} {{ 'ab'.strip('abc') }}| {{ 'a1b'.title() }} {{ "they're".title() }} {{ 'aB'.swapcase() }}
+{{ [3, 1, 2][-1] }} {{ [3, 1, 2][-3:] }} {{ [3, 1, 2][5:] }} {{ [3, 1, 2][::-1] }} {{ 'héllo'[1:3] }} {{ 'héllo'[-1] }} {{ [1, 2, 3, 4, 5][4:1:-2] }} {{ (1, 2, 3)[:2] }}
+{{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % 3 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ -7.5 % 2 }} {{ 7 / 2 }} {{ 4 / 2 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ 7.5 // 2 }}
+{{ 1 // 0 }}
+{{ 1 == 1.0 }} {{ 1 == true }} {{ '1' == 1 }} {{ [1] == [1.0] }} {{ none == none }} {{ {'a': 1} == {'a': 1} }} {{ 1 < 2 < 3 }} {{ 3 > 2 > 2 }} {{ 'a' < 'b' }} {{ [1, 2] < [1, 3] }}
+{{ 'b' in 'abc' }} {{ '' in 'abc' }} {{ 2 in [1, 2] }} {{ 'a' in {'a': 1} }} {{ 3 not in (1, 2) }}
+{{ [1, 2]|tojson }} {{ {'b': 1, 'a': "x'<>&"}|tojson }} {{ 1.0|tojson }} {{ 1e20|tojson }} {{ 1e16|tojson }} {{ 0.0001|tojson }} {{ 0.00001|tojson }} {{ none|tojson }} {{ 'é'|tojson }} {{ 'é'|tojson(ensure_ascii=true) }}
+{{ 1e15 }} {{ 1e16 }} {{ 123456789.123 }} {{ 0.1 + 0.2 }} {{ -0.0 }} {{ 1.5e-7 }} {{ 100.0 }} {{ 1e22 }}
+{{ ['b', 'A', 'c']|sort }} {{ ['b', 'A', 'c']|sort(case_sensitive=true) }} {{ [3, 1]|sort(reverse=true) }} {{ ['b', 'B', 'a']|unique|list }} {{ [1, 2, 3]|sum(start=10) }} {{ ['b', 'A']|min }} {{ ['b', 'A']|max }}
+{{ 'a\nb\n\nc'|indent(2) }}|{{ 'a\nb\n\nc'|indent(2, blank=true) }}|{{ 'a\nb'|indent('>', true) }}|{{ 'a b c'|wordcount }} {{ 'x'|default('d') }} {{ ''|default('d', true) }} {{ u|default('d') }}
+{% for x in [1, 2, 3] %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ loop.previtem }}{{ loop.nextitem }}{{ loop.cycle('a', 'b') }} {% endfor %}
+{% for x in [1, 2, 3, 4] if x % 2 == 0 %}{{ loop.index }}:{{ x }} {% else %}none{% endfor %}{% for x in [] %}{{ x }}{% else %}none{% endfor %}{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% if x == 3 %}{% break %}{% endif %}{% endfor %}
+{{ '%05.1f|%-4s|%+d|%x|%%|%3d' % (3.14159, 'ab', 5, 255, 7) }} {{ '{} {1} {0}'.format('a') }}
+{{ '{0}-{1}-{a}'.format(1, 2, a=3) }} {{ '{} {}'.format('a', none) }}""".split("\n")
+
+
 def write_goldens(out, folder):
-    """Lines {"name", "template"}, {"name" | "template", "context", "want"}: published templates under Apache-2.0 and MIT, and random ones."""
+    """Lines {"name", "template"}, {"name" | "template", "context", "want"}: published templates under Apache-2.0 and MIT, edges, and random ones."""
     with open(out, "w", encoding="utf-8") as f:
         put = lambda **row: f.write(json.dumps(row, ensure_ascii=False) + "\n")
         for name in PUBLISHED:
@@ -248,6 +279,8 @@ def write_goldens(out, folder):
             for i, context in enumerate(conversations()):
                 if i % 23 == 0:
                     put(name=name, context=sent(context), want=expected(text, context)[0])
+        for text in EDGES:
+            put(template=text, context=sent({}), want=expected(text, {})[0])
         put(name="context", context=CONTEXT)
         for text, context in random_cases(3000, 20260101):
             want, _ = expected(text, context)
