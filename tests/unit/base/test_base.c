@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -92,11 +93,16 @@ static void normal_has_its_moments(void **state) {
 static void files_are_whole(void **state) {
     char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES], *text;
     lt_file_map map;
+    struct stat st;
     size_t bytes;
     (void)state;
     assert_non_null(mkdtemp(folder));
     assert_int_equal(lt_path_join(path, folder, "a/b"), LT_OK);
+    const mode_t masked = umask(0); /* All of the mode counts. */
     assert_int_equal(lt_file_make_dirs(path), LT_OK);
+    umask(masked);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0755);
     assert_int_equal(lt_path_join(path, folder, "a/b/x"), LT_OK);
     assert_int_equal(lt_file_write_atomic(path, "hello", 5), LT_OK);
     assert_int_equal(lt_file_read(&text, &bytes, path, 5), LT_OK);

@@ -122,6 +122,15 @@ static void beyond_64_bits(void **state) {
     json_decref(a);
 }
 
+/* A number that ends the text, and digits behind the text. */
+static void ends_where_the_text_ends(void **state) {
+    static const char text[] = "1234567890123456789012345";
+    json_t *root = lt_json_loadb(text, 20, JSON_DECODE_ANY, NULL);
+    (void)state;
+    assert_true(json_is_real(root) && json_real_value(root) == 12345678901234567890.0);
+    json_decref(root);
+}
+
 static void refused(const char *text, const char *says) {
     json_t *root = NULL;
     assert_int_equal(lt_json_parse(&root, text, strlen(text), "f.json"), LT_ERR_FORMAT);
@@ -147,7 +156,8 @@ static void broken(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(members), cmocka_unit_test(absent),
-                                       cmocka_unit_test(beyond_64_bits), cmocka_unit_test(broken)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(members), cmocka_unit_test(absent), cmocka_unit_test(beyond_64_bits),
+        cmocka_unit_test(ends_where_the_text_ends), cmocka_unit_test(broken)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

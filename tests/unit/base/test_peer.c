@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -25,6 +26,23 @@ static void test_answers(void **state) {
     assert_true(x == 45.0);
     lt_peer_close(&p);
     lt_peer_close(&p); /* Of zeros: nothing to do. */
+}
+
+/* Of its pipes the peer holds only the ends that it uses, each as its standard input or output and
+ * as the descriptor that this was made from. */
+static void test_ends_of_pipes(void **state) {
+    static const char command[] =
+        "count() { n=0; for f in /proc/$$/fd/*; do [ \"$(readlink $f)\" = \"$1\" ] && "
+        "n=$((n + 1)); done; }; count \"$(readlink /proc/$$/fd/0)\"; in=$n; "
+        "count \"$(readlink /proc/$$/fd/1)\"; echo ready; read a; echo $((in * 10 + n))";
+    lt_peer p;
+    double x = 0.0;
+    (void)state;
+    assert_int_equal(lt_peer_open(&p, command, none), LT_OK);
+    assert_int_equal(lt_peer_ask(&p, "x", &x), LT_OK);
+    assert_int_equal(x, 22);
+    lt_peer_close(&p);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* No process is left to wait for. */
 }
 
 static void test_nothing_to_measure(void **state) {
@@ -73,9 +91,11 @@ static void test_nonsense(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers), cmocka_unit_test(test_nothing_to_measure),
-        cmocka_unit_test(test_never_ready), cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_nonsense)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answers),
+                                       cmocka_unit_test(test_ends_of_pipes),
+                                       cmocka_unit_test(test_nothing_to_measure),
+                                       cmocka_unit_test(test_never_ready),
+                                       cmocka_unit_test(test_ends),
+                                       cmocka_unit_test(test_nonsense)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/rng.h"
 #include "data/check/checker.h"
 
 typedef struct {
@@ -160,6 +161,18 @@ static void spellings_and_near_misses(void **state) {
         }
     }
     assert_int_equal(bad, 0);
+}
+
+/* Two expressions with variables are tried at several points: the value of x at the first is not x.
+ * The formula is that of drawn() in expression.c. */
+static void one_point_is_not_enough(void **state) {
+    const uint64_t first = (lt_rng_mix((uint64_t)'x' * 4) >> 33) | 1u << 20;
+    char text[32];
+    const row expression = {.kind = LT_CHECK_NUMBER, .gold = "x"};
+    (void)state;
+    snprintf(text, sizeof text, "%llu", (unsigned long long)first);
+    assert_true(judge(&expression, "2x - x"));
+    assert_false(judge(&expression, text));
 }
 
 /* Which of several marks counts, and what a strict checker refuses. */
@@ -373,6 +386,7 @@ static void hostile_answers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spellings_and_near_misses),
+        cmocka_unit_test(one_point_is_not_enough),
         cmocka_unit_test(marks),
         cmocka_unit_test(adversarial_answers),
         cmocka_unit_test(strict_needs_a_mark),

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@
 #include "data/gguf.h"
 
 typedef struct {
-    unsigned char data[1024];
+    unsigned char data[2048];
     size_t n;
 } image;
 
@@ -116,6 +117,48 @@ static void reads_back(void **state) {
     lt_gguf_close(g);
 }
 
+/* A value of each type, alone and as an array of two, before a key that is found only if all sizes
+ * are right. Sizes: the GGUF specification, gguf_metadata_value_type. */
+static void sizes_of_all_types(void **state) {
+    static const struct {
+        uint32_t type;
+        size_t bytes;
+    } types[] = {{0, 1}, {1, 1}, {2, 2},  {3, 2},  {4, 4}, {5, 4},
+                 {6, 4}, {7, 1}, {10, 8}, {11, 8}, {12, 8}};
+    static const unsigned char zeros[16];
+    const size_t n_types = sizeof types / sizeof *types;
+    image m = {0};
+    lt_gguf *g = NULL;
+    uint64_t n = 0;
+    (void)state;
+    put(&m, "GGUF", 4);
+    put_u32(&m, 3);
+    put_u64(&m, 0);
+    put_u64(&m, 2 * n_types + 1);
+    for (size_t i = 0; i < n_types; i++) {
+        char key[8];
+        snprintf(key, sizeof key, "k%zu", i);
+        put_str(&m, key);
+        put_u32(&m, types[i].type);
+        put(&m, zeros, types[i].bytes);
+        snprintf(key, sizeof key, "a%zu", i);
+        put_str(&m, key);
+        put_u32(&m, LT_GGUF_ARRAY);
+        put_u32(&m, types[i].type);
+        put_u64(&m, 2);
+        put(&m, zeros, 2 * types[i].bytes);
+    }
+    put_str(&m, "last");
+    put_u32(&m, 10);
+    put_u64(&m, UINT64_C(0x1122334455667788));
+    if (lt_gguf_parse(&g, m.data, m.n, "m") != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+    assert_int_equal(lt_gguf_get_u64(g, "last", &n), LT_OK);
+    assert_true(n == UINT64_C(0x1122334455667788));
+    lt_gguf_close(g);
+}
+
 static void truncation_is_refused(void **state) {
     image m;
     (void)state;
@@ -162,6 +205,7 @@ static void lies_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_back),
+        cmocka_unit_test(sizes_of_all_types),
         cmocka_unit_test(truncation_is_refused),
         cmocka_unit_test(lies_are_refused),
     };
