@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "base/option.h"
+#include "lateen/train.h"
 #include "train/mixture.h"
 #include "train/recipe.h"
 
@@ -262,6 +263,25 @@ static void shapes(void **state) {
     assert_non_null(strstr(lt_error_message(), "131"));
 }
 
+/* lt_train, as programs that embed Lateen call it: each override counts, from the first. */
+static void overrides(void **state) {
+    static const struct {
+        const char *list[2], *says;
+    } rows[] = {{{"nosuch=1", "steps=1"}, "nosuch"},
+                {{"steps=1", "nosuch=1"}, "nosuch"},
+                {{"steps", "seed=1"}, "override 'steps' is not name=value"},
+                {{"seed=1", "=2"}, "''"},
+                {{"steps=many", "seed=1"}, "'many' is not a number"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_not_equal(lt_train(NULL, rows[i].list, 2), LT_OK);
+        if (strstr(lt_error_message(), rows[i].says) == NULL) {
+            fail_msg("%s %s: %s", rows[i].list[0], rows[i].list[1], lt_error_message());
+        }
+    }
+    assert_int_equal(lt_train("nosuch.yaml", NULL, 0), LT_ERR_NOT_FOUND);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families),
@@ -273,6 +293,7 @@ int main(void) {
         cmocka_unit_test(slow_moment),
         cmocka_unit_test(mixtures),
         cmocka_unit_test(shapes),
+        cmocka_unit_test(overrides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -363,6 +363,34 @@ static void validation_data(void **state) {
     must(run_train("valid", options, NULL), "other validation data by another name is a choice");
 }
 
+/* The same vocabulary under another name, then another one under the same name. */
+static void tokenizer_content(void **state) {
+    static const char *const names[] = {"tok.bin", "tok2.bin"};
+    char path[LT_PATH_BYTES], options[LT_PATH_BYTES + 128], *text;
+    size_t bytes;
+    (void)state;
+    must(lt_file_read(&text, &bytes, "tests/golden/stories260k/tok512.bin", 1 << 20), "tok512.bin");
+    for (int i = 0; i < 2; i++) {
+        run_path(path, names[i]);
+        must(lt_file_write_atomic(path, text, bytes), path);
+        (void)snprintf(options, sizeof options, "steps=%d model.vocab=512 data.tokenizer=%s",
+                       2 * i + 2, path);
+        must(run_train("tok", options, NULL), path);
+    }
+    text[bytes - 1] ^= 1; /* A letter of the last piece. */
+    must(lt_file_write_atomic(path, text, bytes), path);
+    (void)snprintf(options, sizeof options, "steps=6 model.vocab=512 data.tokenizer=%s", path);
+    assert_int_equal(run_train("tok", options, NULL), LT_ERR_STATE);
+    says("data.tokenizer: ");
+    says("tok2.bin has changed since the checkpoint: its checksum was ");
+    says("--allow-change data.tokenizer");
+    run_holds("tok", "2 4");
+    strcat(options, " allow_change=data.tokenizer");
+    must(run_train("tok", options, NULL), "allowed");
+    run_holds("tok", "4 6");
+    free(text);
+}
+
 static void mixture_weights(void **state) {
     char a[LT_PATH_BYTES], options[3 * LT_PATH_BYTES];
     (void)state;
@@ -432,6 +460,7 @@ int main(void) {
                                        cmocka_unit_test(data_content),
                                        cmocka_unit_test(more_files),
                                        cmocka_unit_test(validation_data),
+                                       cmocka_unit_test(tokenizer_content),
                                        cmocka_unit_test(mixture_weights),
                                        cmocka_unit_test(explicit_folder),
                                        cmocka_unit_test(broken_newest)};
