@@ -79,6 +79,12 @@ LT_MUST_USE lt_err lt_comm_open_mpi(lt_comm **out, const lt_comm_options *o);
  * as in any other world. */
 LT_MUST_USE lt_err lt_comm_open_device(lt_comm **out, lt_comm *host, lt_device *device,
                                        const lt_comm_options *o);
+/* The memory in which each rank of n makes such a world's sums: bytes of the GPU, and of the host.
+ * NCCL's own buffers come on top. */
+typedef struct {
+    size_t device_bytes, host_bytes;
+} lt_comm_memory;
+lt_comm_memory lt_comm_device_measure(int n_ranks);
 /* A collective call of all ranks, once, after which no group is opened: makes NCCL's communicators
  * of a world that was opened with connect_late. All ranks have opened their groups of more than one
  * member in the same order. */

@@ -352,12 +352,20 @@ const lt_transport lt_transport_nccl = {.name = "nccl",
                                         .abort = abort_all,
                                         .close = close_world};
 
+static size_t piece_of(size_t n_ranks) {
+    const size_t each = STAGE_BYTES / n_ranks / 16 * 16;
+    return each > PIECE_MOST ? PIECE_MOST : each < PIECE_LEAST ? PIECE_LEAST : each;
+}
+
+lt_comm_memory lt_comm_device_measure(int n_ranks) {
+    const size_t n = (size_t)n_ranks, piece = piece_of(n);
+    return n_ranks > 1 ? (lt_comm_memory){(n + 1) * piece, n * piece} : (lt_comm_memory){0};
+}
+
 static lt_err reserve(lt_nccl_world *w) {
     const size_t n = (size_t)w->host->size, ring = LT_COMM_AHEAD * n * LT_NCCL_HEADER_WORDS;
     void *stage = NULL, *sum = NULL, *pinned = NULL;
-    w->piece_bytes = STAGE_BYTES / n > PIECE_MOST    ? PIECE_MOST
-                     : STAGE_BYTES / n < PIECE_LEAST ? PIECE_LEAST
-                                                     : STAGE_BYTES / n / 16 * 16;
+    w->piece_bytes = piece_of(n);
     for (int i = 0; i < LT_COMM_AHEAD; i++) {
         LT_TRY(w->backend->moment_open(w->device, &w->before[i]));
         LT_TRY(w->backend->moment_open(w->device, &w->done[i]));

@@ -167,6 +167,15 @@ static int dp_of(const lt_shards *shards) {
     return shards != NULL && shards->world != NULL ? shards->world->shape.dp : 1;
 }
 
+/* Of the world in which ranks on GPUs exchange what their passes hold. */
+static lt_comm_memory comm_memory(const lt_pass_options *o, const lt_shards *shards) {
+    if (!o->on_device || shards == NULL || shards->world == NULL) {
+        return (lt_comm_memory){0};
+    }
+    const lt_mesh_shape *s = &shards->world->shape;
+    return lt_comm_device_measure(s->pp * s->dp * s->cp * s->tp);
+}
+
 typedef struct {
     size_t weights_bytes, gradients_bytes, optimiser_bytes;
 } state_memory;
@@ -226,6 +235,7 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
                                ? 0
                                : kernel_scratch_bytes(r, &table, spec, dtype, o, m.logits_bytes);
     LT_TRY_DONE(measure_state(&state, r, spec, dtype, &table, shards));
+    const lt_comm_memory comm = comm_memory(o, shards);
     const size_t rows =
         2 * lt_step_rows_bytes(lt_recipe_largest_batch(r), lt_pass_whole_seq(o), o->weights) +
         lt_step_rows_bytes(o->batch, lt_pass_whole_seq(o), o->weights) + m.host_bytes;
@@ -241,8 +251,14 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
     add(out, "logits", m.logits_bytes, false);
     add(out, "8-bit weights", m.fp8_bytes, false);
     add(out, "tables", m.scratch_bytes, false);
+    if (comm.device_bytes > 0) {
+        add(out, "sums over ranks", comm.device_bytes, false);
+    }
     announce(out);
     out->device_bytes = out->announced_bytes;
+    if (comm.host_bytes > 0) {
+        add(out, "sums on the host", comm.host_bytes, false);
+    }
     add(out, "kernel scratch", scratch, false);
     add(out, "rows of tokens", rows, false);
     announce(out);
@@ -272,6 +288,8 @@ static void assert_placed(const lt_memory_plan *p, const lt_training *t) {
     LT_ASSERT(bytes_of(p, "logits") == m->logits_bytes);
     LT_ASSERT(bytes_of(p, "8-bit weights") == m->fp8_bytes);
     LT_ASSERT(bytes_of(p, "tables") == m->scratch_bytes);
+    LT_ASSERT((bytes_of(p, "sums over ranks") > 0) ==
+              (t->world != NULL && t->world->device != NULL));
     LT_ASSERT(bytes_of(p, "rows of tokens") == 2 * t->draws[0].rows.arena.size_bytes +
                                                    t->valid_rows.arena.size_bytes + m->host_bytes);
 }

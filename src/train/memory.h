@@ -12,7 +12,7 @@
 #include "parallel/zero.h"
 #include "train/recipe.h"
 
-#define LT_MEMORY_ROWS_MAX 20
+#define LT_MEMORY_ROWS_MAX 24
 
 typedef struct {
     const char *name;

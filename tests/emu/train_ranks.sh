@@ -69,6 +69,22 @@ for zero in 0 1 3; do
 done
 train other 1 --steps 3 --checkpoint.every 1
 compare "a checkpoint of two GPU ranks, mesh.zero 3, continues on one" one-fp32 other 1e-6 1e-5
+# A rank dies in the middle of a pass, or its transfer never ends: the other one says so within the deadline of 4 s, and the run ends with the status of a failed rank.
+fails() { # fault, text, options...
+    local fault=$1 text=$2 got status
+    shift 2
+    n=$((n + 1))
+    got=$(LATEEN_EMU_NCCL_FAULT=$fault timeout 120 tests/emu/run build/lateen launch --ranks 2 train --out "$work/failed" "${options[@]}" --steps 9 --mesh.deadline 4 "$@" 2>&1)
+    status=$?
+    if [ $status -eq 76 ] && grep -qF -- "$text" <<<"$got" && grep -qF "step 1/9" <<<"$got" && ! grep -qF "step 9/9" <<<"$got"; then
+        echo "ok $n - fault $fault $*: named, status 76"
+    else
+        echo "not ok $n - fault $fault ($status): $(tail -n 4 <<<"$got" | tr '\n' ' ')"
+    fi
+    rm -rf "$work/failed"
+}
+fails 1:20:die "[0] lateen: rank 1 was ended by signal 9"
+fails 1:60:stall "of group grad (2 members): NCCL does not end it" --mesh.zero 3
 refuses() { # text, options...
     local text=$1 got status
     shift

@@ -68,6 +68,20 @@ static lt_err work(lt_comm *c, lt_device *d, lt_queue *q, float *x, const char *
     return lt_barrier(g);
 }
 
+/* What opening takes of the GPU is what is announced. */
+static lt_err open_world(lt_comm **out, lt_comm *host, lt_device *d, const lt_comm_options *o) {
+    const size_t announced = lt_comm_device_measure(lt_comm_size(host)).device_bytes;
+    size_t before, after;
+    LT_TRY(d->backend->memory_left(d, &before));
+    LT_TRY(lt_comm_open_device(out, host, d, o));
+    LT_TRY(d->backend->memory_left(d, &after));
+    if (before - after != announced) {
+        LT_FAIL(LT_ERR_STATE, "opening took %zu bytes of the GPU, not %zu", before - after,
+                announced);
+    }
+    return LT_OK;
+}
+
 static lt_err run_rank(const char *how, int *rank) {
     const lt_comm_options o = {.deadline_s = 2.5, .check = strcmp(how, "unchecked") != 0};
     lt_comm *host = NULL, *c = NULL;
@@ -80,7 +94,7 @@ static lt_err run_rank(const char *how, int *rank) {
     LT_TRY_DONE(lt_device_open(&d, LT_DEVICE_CUDA, strcmp(how, "same") == 0 ? 0 : *rank));
     LT_TRY_DONE(d->backend->queue_open(d, &q));
     LT_TRY_DONE(d->backend->alloc(d, &x, COUNT * sizeof(float), "x"));
-    LT_TRY_DONE(lt_comm_open_device(&c, host, d, &o));
+    LT_TRY_DONE(open_world(&c, host, d, &o));
     LT_TRY_DONE(work(c, d, q, x, how));
 done:
     if (err != LT_OK) {
