@@ -15,7 +15,8 @@
 
 static struct {
     volatile sig_atomic_t stop;
-    bool json, stoppable;
+    bool json;
+    bool own_int, own_term; /* Our handler is in the place of before_int, before_term. */
     lt_progress line;
     double next_json_s, at_s, rate_bytes; /* at_s: of the last call. */
     int64_t moved_bytes;
@@ -25,6 +26,25 @@ static struct {
 static void on_signal(int number) {
     (void)number;
     shown.stop = 1;
+}
+
+/* Beside the handler that was there, e.g. the server's. */
+static void on_signal_too(int number) {
+    const struct sigaction *before = number == SIGINT ? &shown.before_int : &shown.before_term;
+    shown.stop = 1;
+    before->sa_handler(number);
+}
+
+/* Take a signal for the time of a copy; one that ends the process, or is ignored, only if the copy
+ * is all that it does. Returns whether. */
+static bool take_signal(int number, bool alone, struct sigaction *before) {
+    const struct sigaction own = {.sa_handler = alone ? on_signal : on_signal_too};
+    if (sigaction(number, NULL, before) != 0 ||
+        (!alone && (before->sa_handler == SIG_DFL || before->sa_handler == SIG_IGN ||
+                    (before->sa_flags & SA_SIGINFO) != 0))) {
+        return false;
+    }
+    return sigaction(number, &own, NULL) == 0;
 }
 
 static void bytes_text(char out[32], double bytes) {
@@ -80,8 +100,8 @@ static bool tick(void *ctx, const lt_copy_report *r) {
     return shown.stop != 0;
 }
 
-void lt_copying_show(lt_copy_options *o, bool json, bool stoppable) {
-    const struct sigaction asked = {.sa_handler = on_signal}, ignored = {.sa_handler = SIG_IGN};
+void lt_copying_show(lt_copy_options *o, bool json, bool alone) {
+    const struct sigaction ignored = {.sa_handler = SIG_IGN};
     shown.stop = 0;
     shown.json = json;
     /* A short copy shows no line where there is no terminal. */
@@ -90,19 +110,18 @@ void lt_copying_show(lt_copy_options *o, bool json, bool stoppable) {
     shown.next_json_s = shown.at_s = shown.rate_bytes = 0.0;
     shown.moved_bytes = 0;
     o->tick = tick;
-    shown.stoppable = stoppable;
-    if (stoppable) {
-        (void)sigaction(SIGINT, &asked, &shown.before_int);
-        (void)sigaction(SIGTERM, &asked, &shown.before_term);
-    }
+    shown.own_int = take_signal(SIGINT, alone, &shown.before_int);
+    shown.own_term = take_signal(SIGTERM, alone, &shown.before_term);
     /* A file beyond `ulimit -f` is an error of write, not the end of the process. */
     (void)sigaction(SIGXFSZ, &ignored, &shown.before_size);
 }
 
 void lt_copying_shown(void) {
     lt_progress_end(&shown.line);
-    if (shown.stoppable) {
+    if (shown.own_int) {
         (void)sigaction(SIGINT, &shown.before_int, NULL);
+    }
+    if (shown.own_term) {
         (void)sigaction(SIGTERM, &shown.before_term, NULL);
     }
     (void)sigaction(SIGXFSZ, &shown.before_size, NULL);
@@ -114,8 +133,7 @@ lt_err lt_cli_bring(char out[LT_PATH_BYTES], const char *text) {
     if (strstr(text, "://") == NULL) {
         return lt_copy_bring(out, text, &o); /* A path: nothing to show. */
     }
-    /* The verb decides what signals mean; one that ends it leaves what has arrived for the next
-     * try. */
+    /* A signal that ends the verb leaves what has arrived for the next try. */
     lt_copying_show(&o, false, false);
     err = lt_copy_bring(out, text, &o);
     lt_copying_shown();

@@ -9,8 +9,9 @@
 #include "lateen/copy.h"
 
 /* Show the progress of a copy made with these options; `json`: as lines of JSON on standard
- * output; `stoppable`: SIGINT and SIGTERM stop the copy. Ends with lt_copying_shown. */
-void lt_copying_show(lt_copy_options *o, bool json, bool stoppable);
+ * output; `alone`: SIGINT and SIGTERM stop the copy, not the process; else they stop both, as the
+ * process has it. Ends with lt_copying_shown. */
+void lt_copying_show(lt_copy_options *o, bool json, bool alone);
 void lt_copying_shown(void);
 
 /* The local path of a model or tokenizer, which is fetched if it is elsewhere (lt_copy_bring). */

@@ -112,8 +112,9 @@ def there_and_back():
     tap.check("and comes back, held to the MD5 of its parts", down.status == 0 and read("big2") == BIG and "checked by MD5 of its parts" in down.err, down)
     tap.check("with the object's date", abs(os.stat(path("big2")).st_mtime - o.modified) < 1, os.stat(path("big2")))
     store.requests.clear()
+    write("big2.lateen-state", b"of a copy that was killed right behind its renaming")
     again = run("s3://bucket/dir/big", path("big2"))
-    tap.check("what came is not fetched again", again.status == 0 and not requests("GET"), again)
+    tap.check("what came is not fetched again", again.status == 0 and not requests("GET") and not left_over("big2"), again)
     again = run("s3://bucket/dir/big", path("big2"), "--force")
     tap.check("unless it is forced", again.status == 0 and len(requests("GET")) == 13, again)
     write("empty", b"")
@@ -452,6 +453,13 @@ def hub():
     tap.check("into the hub's cache: what a model needs", r.status == 0 and r.out.strip() == snapshot and names == ["config.json", "model.safetensors", "tokenizer.json"], f"{r} {names}")
     tap.check("as the hub's own programs keep it", all(os.readlink(f"{snapshot}/{n}") == f"../../blobs/{repo.checksum(n)}" for n in names)
               and read("hf/hub/models--org--model/refs/main").decode() == repo.commit and sorted(os.listdir(f"{base}/blobs")) == sorted(repo.checksum(n) for n in names), os.listdir(base))
+    shutil.rmtree(path("hf"))
+    store.requests.clear()
+    together = [start("hf://org/model", *FAST) for _ in range(3)]
+    out = [p.communicate() for p in together]
+    fetched = [q.headers.get("Range") for q in requests("GET") if q.path.startswith("/cdn/")]
+    tap.check("three programs that want the same model at once: one fetches it", all(p.returncode == 0 for p in together) and len(fetched) == len(set(fetched)) == 13,
+              f"{len(fetched)} {out}")
     store.requests.clear()
     r = run("hf://org/model")
     tap.check("which is asked for news only", r.status == 0 and len(store.requests) == 1, r)
@@ -505,6 +513,18 @@ def models():
     store.repositories["org/qwen3"] = Repository(files, large=[n for n in files if n.endswith(".safetensors")])
     r = run("hf://org/qwen3", path("converted"), verb="convert")
     tap.check("convert from the hub", r.status == 0 and os.path.isfile(path("converted/model.safetensors")), r)
+    store.rate = 100000
+    store.requests.clear()
+    store.put("bucket", "slow/model.gguf", BIG)
+    p = subprocess.Popen([lateen, "serve", "s3://bucket/slow/model.gguf", "--port", "0", "--device", "cpu"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while not requests("GET"):
+        time.sleep(0.01)
+    begin = time.time()
+    p.terminate()
+    out, err = p.communicate()
+    r = Result(p.returncode, out.decode(), err.decode())
+    tap.check("a server that is told to end while its model comes, ends", time.time() - begin < 5 and "stopped" in r.err, f"{time.time() - begin} {r}")
+    store.rate = 0
     r = run("--model", "hf://org/none", *words, verb="generate")
     tap.check("a model that is not there", r.status == 1 and "hf://org/none" in r.err, r)
 

@@ -19,6 +19,7 @@ what came on the wire; dates may be off by 15 minutes. Content-MD5 and x-amz-con
 import base64
 import datetime
 import email.utils
+import functools
 import hashlib
 import hmac
 import json
@@ -336,6 +337,12 @@ class Handler(BaseHTTPRequestHandler):
             if not repo or found[2] not in (*repo.revisions, repo.commit):
                 raise Error(404, "NotFound", "", {"X-Error-Message": "Revision Not Found"})
             return self.answer(200, json.dumps(repo.listing()).encode(), {"Content-Type": "application/json"})
+        found = re.fullmatch(r"/hub/api/models/([^/]+/[^/]+)/tree/([0-9a-f]{40})", path)
+        if found:  # What huggingface_hub asks for.
+            rows = [{"type": "file", "path": s["rfilename"], "size": s["size"], "oid": s["blobId"],
+                     **({"lfs": {"oid": s["lfs"]["sha256"], "size": s["size"], "pointerSize": 134}} if "lfs" in s else {})}
+                    for s in store.repositories[found[1]].listing()["siblings"]]
+            return self.answer(200, json.dumps(rows).encode(), {"Content-Type": "application/json"})
         found = re.fullmatch(r"/hub/([^/]+/[^/]+)/resolve/([0-9a-f]{40})/(.+)", path)
         if found:
             repo = store.repositories[found[1]]
@@ -358,6 +365,7 @@ class Repository:
         self.files, self.large, self.private, self.revisions = files, set(large), private, revisions
         self.commit = hashlib.sha1(json.dumps({n: md5(d) for n, d in files.items()}, sort_keys=True).encode()).hexdigest()
 
+    @functools.lru_cache(None)
     def checksum(self, name):
         data = self.files[name]
         return hashlib.sha256(data).hexdigest() if name in self.large else hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()

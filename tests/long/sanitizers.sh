@@ -25,4 +25,6 @@ done
 beside -t 900 "server, tsan" env LATEEN=build/tsan/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 tests/e2e/serve.sh raw life
 beside -t 900 "load, asan" env LATEEN=build/asan/lateen BENCH=build/lateen tests/e2e/serve_load.sh 5 64
 beside -t 900 "load, tsan" env LATEEN=build/tsan/lateen BENCH=build/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 tests/e2e/serve_load.sh 5 64
+beside -t 900 "copies, asan" python3 tests/e2e/copies.py build/asan/lateen 20
+beside -t 900 "copies, tsan" env TSAN_OPTIONS=halt_on_error=1 python3 tests/e2e/copies.py build/tsan/lateen 20
 beside -t 900 "verbs with threads, tsan" env LATEEN=build/tsan/lateen tests/e2e/threads.sh

@@ -1,9 +1,9 @@
-# A smoke test of the sanitizers: rooms that read foreign input (base, data, serve) under AddressSanitizer with UndefinedBehaviorSanitizer, and Lateen's own
+# A smoke test of the sanitizers: rooms that read foreign input (base, data, platform, serve) under AddressSanitizer with UndefinedBehaviorSanitizer, and Lateen's own
 # threads under ThreadSanitizer. All other rooms are linked from the release build, without instrumentation. tests/long/sanitizers.sh covers all of them, and
 # 60_fuzz.sh runs the parsers under AddressSanitizer.
 . tests/sanitized.sh
 lent='src/kernels/%.o src/model/%.o src/tensor/%.o src/plan/%.o src/train/%.o src/cli/%.o'
-strangers="^tests/unit/(base|data|serve)/test_($(printf '%s\n' tests/unit/{base,data,serve}/test_*.c | sed -E 's|.*/test_(.*)\.c|\1|' |
+strangers="^tests/unit/(base|data|platform|serve)/test_($(printf '%s\n' tests/unit/{base,data,platform,serve}/test_*.c | sed -E 's|.*/test_(.*)\.c|\1|' |
     grep -vxE 'tokenize|tokenizer_exact|pick|ahead|engine|engine_load|scheduler' | paste -sd '|'))$"
 own_threads='(data/test_loader|test_engine_load|test_compile)$'
 sanitized_build asan "$strangers" "$lent"

@@ -109,7 +109,7 @@ static lt_err read_web(lt_location *l, const char *text) {
     for (const char *p = text; *p != '\0'; p++) {
         if ((unsigned char)*p <= ' ' || *p == 127) {
             LT_FAIL(LT_ERR_ARG, "%.*s...: a web address holds a blank or a control character",
-                    (int)(strcspn(shown, "/?#") + 0), shown);
+                    (int)strcspn(shown, "/?#"), shown);
         }
     }
     l->at = LT_AT_WEB;
@@ -117,7 +117,7 @@ static lt_err read_web(lt_location *l, const char *text) {
                    fragment != NULL ? (int)(fragment - text) : (int)strlen(text), text);
     (void)snprintf(l->shown, sizeof l->shown, "%.*s%.*s", (int)(host - text), text,
                    (int)strcspn(shown, "?#"), shown);
-    if (ends_in_slash(l->shown)) {
+    if (host[authority] != '/' || ends_in_slash(l->shown)) {
         LT_FAIL(LT_ERR_ARG, "%s names no file: a web server has no list of files", l->shown);
     }
     return LT_OK;

@@ -278,7 +278,7 @@ lt_err lt_s3_put(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
     LT_TRY(lt_digest_of(digest, LT_DIGEST_MD5, data, bytes));
     lt_hex(md5, digest, 16);
     mtime_text(text, mtime_s);
-    return put(&call, h, data, bytes, md5, &mtime, etag);
+    return put(&call, h, data, bytes, md5, mtime_s > 0.0 ? &mtime : NULL, etag);
 }
 
 lt_err lt_s3_upload_begin(lt_s3 *s, lt_web *h, const char *bucket, const char *key, double mtime_s,
@@ -292,8 +292,10 @@ lt_err lt_s3_upload_begin(lt_s3 *s, lt_web *h, const char *bucket, const char *k
     lt_err err = LT_OK;
 
     mtime_text(text, mtime_s);
-    LT_TRY(lt_call(&c, h, &(lt_web_request){.method = "POST", .headers = &mtime, .n_headers = 1},
-                   &reply));
+    LT_TRY(lt_call(
+        &c, h,
+        &(lt_web_request){.method = "POST", .headers = &mtime, .n_headers = mtime_s > 0.0 ? 1 : 0},
+        &reply));
     if (reply.status / 100 != 2) {
         LT_TRY_DONE(lt_call_refused(&c, "begin of an upload", &reply));
     }

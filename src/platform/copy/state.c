@@ -10,6 +10,8 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
+
 #include <unistd.h>
 
 #include <xxhash.h>
@@ -17,7 +19,8 @@
 #include "base/error.h"
 #include "base/file.h"
 
-#define HEAD "lateen-copy 1\nkey "
+#define WAIT_NS 50000000L /* Between two looks at a lock. */
+#define HEAD    "lateen-copy 1\nkey "
 
 struct lt_state {
     int fd;
@@ -104,21 +107,24 @@ lt_err lt_state_begin(lt_state *s) {
 }
 
 /* The file, locked, and still the one of that name. */
-static lt_err open_locked(lt_state *s, bool wait) {
+static lt_err open_locked(lt_state *s, const atomic_bool *wait) {
     for (;;) {
         struct stat own, named;
         s->fd = open(s->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
         if (s->fd < 0) {
             LT_FAIL(LT_ERR_IO, "%s: %s", s->path, strerror(errno));
         }
-        while (flock(s->fd, LOCK_EX | (wait ? 0 : LOCK_NB)) != 0) {
-            if (errno == EINTR) {
-                continue;
+        while (flock(s->fd, LOCK_EX | LOCK_NB) != 0) {
+            if (errno != EWOULDBLOCK && errno != EINTR) {
+                LT_FAIL(LT_ERR_IO, "%s: lock: %s", s->path, strerror(errno));
             }
-            if (errno == EWOULDBLOCK) {
+            if (wait == NULL) {
                 LT_FAIL(LT_ERR_STATE, "%s is locked: another process makes the same copy", s->path);
             }
-            LT_FAIL(LT_ERR_IO, "%s: lock: %s", s->path, strerror(errno));
+            if (atomic_load(wait)) {
+                LT_FAIL(LT_ERR_INTERRUPTED, "the copy was stopped");
+            }
+            (void)nanosleep(&(struct timespec){.tv_nsec = WAIT_NS}, NULL);
         }
         if (fstat(s->fd, &own) == 0 && stat(s->path, &named) == 0 && own.st_ino == named.st_ino &&
             own.st_dev == named.st_dev) {
@@ -128,7 +134,7 @@ static lt_err open_locked(lt_state *s, bool wait) {
     }
 }
 
-lt_err lt_state_open(lt_state **out, const char *path, const char *key, bool wait,
+lt_err lt_state_open(lt_state **out, const char *path, const char *key, const atomic_bool *wait,
                      char upload[LT_STATE_UPLOAD_BYTES], lt_state_part *parts, int64_t n_parts,
                      bool *found) {
     lt_err err = LT_OK;
@@ -180,6 +186,16 @@ lt_err lt_state_add_part(lt_state *s, int64_t part, uint64_t hash) {
     (void)snprintf(line, sizeof line, "part %lld %016llx\n", (long long)part,
                    (unsigned long long)hash);
     return write_text(s, line);
+}
+
+void lt_state_forget(const char *path) {
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+            (void)unlink(path);
+        }
+        close(fd);
+    }
 }
 
 void lt_state_close(lt_state *s, bool keep) {

@@ -62,6 +62,7 @@ done:
 
 lt_err lt_target_has(const lt_target *t, lt_web *h, const lt_opened_item *o, bool *same) {
     const char *to = o->item->to;
+    char state[LT_PATH_BYTES];
     *same = false;
     if (t->force) {
         return LT_OK;
@@ -79,8 +80,12 @@ lt_err lt_target_has(const lt_target *t, lt_web *h, const lt_opened_item *o, boo
             *same = same_second(o->modified_s,
                                 (double)st.st_mtim.tv_sec + (double)st.st_mtim.tv_nsec * 1e-9);
         } else if (o->check.kind != LT_DIGEST_NONE) {
-            return has_check(to, &o->check, o->size_bytes, same);
+            LT_TRY(has_check(to, &o->check, o->size_bytes, same));
         }
+    }
+    /* A copy that was killed between its renaming and its end. */
+    if (*same && snprintf(state, sizeof state, "%s%s", to, LT_TARGET_STATE) < (int)sizeof state) {
+        lt_state_forget(state);
     }
     return LT_OK;
 }
@@ -115,7 +120,7 @@ static lt_err make_parent(const char *path) {
     return lt_file_make_dirs(folder);
 }
 
-static lt_err open_file(lt_landing *l, const char *key) {
+static lt_err open_file(lt_landing *l, lt_web *h, const char *key) {
     const char *to = l->opened->item->to;
     char path[LT_PATH_BYTES], unused[LT_STATE_UPLOAD_BYTES];
     struct stat st;
@@ -131,8 +136,8 @@ static lt_err open_file(lt_landing *l, const char *key) {
     if (l->known == NULL) {
         LT_FAIL(LT_ERR_OOM, "%lld parts", (long long)l->n_parts);
     }
-    LT_TRY(
-        lt_state_open(&l->state, path, key, l->target->wait, unused, l->known, l->n_parts, &found));
+    LT_TRY(lt_state_open(&l->state, path, key, l->target->wait ? lt_web_stop(h) : NULL, unused,
+                         l->known, l->n_parts, &found));
     l->fd = open(l->data_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (l->fd < 0) {
         LT_FAIL(LT_ERR_IO, "%s: %s", l->data_path, strerror(errno));
@@ -173,7 +178,8 @@ static lt_err open_s3(lt_landing *l, lt_web *h, const char *key) {
         LT_FAIL(LT_ERR_OOM, "%lld parts", (long long)l->n_parts);
     }
     LT_TRY(upload_state(path, l));
-    LT_TRY(lt_state_open(&l->state, path, key, t->wait, l->upload, none, 0, &found));
+    LT_TRY(lt_state_open(&l->state, path, key, t->wait ? lt_web_stop(h) : NULL, l->upload, none, 0,
+                         &found));
     if (found && l->upload[0] != '\0') {
         const lt_err err = lt_s3_upload_parts(t->s3, h, t->at.place, to, l->upload, l->parts,
                                               l->n_parts);
@@ -203,7 +209,7 @@ lt_err lt_landing_open(lt_landing **out, const lt_target *t, lt_web *h, const lt
     *l = (lt_landing){
         .target = t, .opened = o, .part_bytes = part_bytes, .n_parts = n_parts, .fd = -1};
     lt_state_key(key, o->item->shown, o->version, o->item->to, o->size_bytes, part_bytes);
-    LT_TRY_DONE(t->at.at == LT_AT_S3 ? open_s3(l, h, key) : open_file(l, key));
+    LT_TRY_DONE(t->at.at == LT_AT_S3 ? open_s3(l, h, key) : open_file(l, h, key));
     *out = l;
     return LT_OK;
 done:

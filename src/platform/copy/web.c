@@ -5,6 +5,7 @@
  * free_at_s on by n / rate, and its connection sleeps until then, inside libcurl's callback. */
 #include "platform/copy/web.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +69,10 @@ void lt_web_close(lt_web *h) {
         curl_easy_cleanup(h->curl);
         free(h);
     }
+}
+
+const atomic_bool *lt_web_stop(const lt_web *h) {
+    return &h->shared->stop;
 }
 
 void lt_web_count(lt_web *h, bool read, int64_t bytes) {
@@ -300,6 +305,22 @@ done:
     return err;
 }
 
+/* Without the signal that a write to a closed connection raises in OpenSSL. */
+static CURLcode perform(CURL *curl) {
+    const struct timespec now = {0};
+    sigset_t pipe, before;
+    CURLcode code;
+    (void)sigemptyset(&pipe);
+    (void)sigaddset(&pipe, SIGPIPE);
+    (void)pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    code = curl_easy_perform(curl);
+    while (sigtimedwait(&pipe, NULL, &now) > 0) {
+        /* It was for this thread. */
+    }
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return code;
+}
+
 lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
     struct curl_slist *headers = NULL;
     curl_off_t after_s = 0;
@@ -318,7 +339,7 @@ lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
     h->out_of_memory = false;
     h->error[0] = '\0';
     set_options(h, r, headers);
-    code = curl_easy_perform(h->curl);
+    code = perform(h->curl);
     curl_slist_free_all(headers);
     (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
     (void)curl_easy_getinfo(h->curl, CURLINFO_RETRY_AFTER, &after_s);
@@ -338,10 +359,12 @@ lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
         count(h, false, -(int64_t)h->sent);
     }
     if (atomic_load(&h->shared->stop)) {
+        lt_web_reply_free(reply);
         LT_FAIL(LT_ERR_INTERRUPTED, "the copy was stopped");
     }
     if (h->out_of_memory) {
-        LT_FAIL(LT_ERR_OOM, "a reply of %zu bytes", reply->body_bytes);
+        lt_web_reply_free(reply);
+        LT_FAIL(LT_ERR_OOM, "a reply of more than %zu bytes", reply->body_bytes);
     }
     return LT_OK;
 }

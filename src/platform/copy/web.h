@@ -70,11 +70,13 @@ void lt_web_shared_close(lt_web_shared *s);
 
 LT_MUST_USE lt_err lt_web_open(lt_web **out, lt_web_shared *shared);
 void lt_web_close(lt_web *h);
+const atomic_bool *lt_web_stop(const lt_web *h); /* shared->stop */
 /* Count bytes as progress, or below 0 take them back. */
 void lt_web_count(lt_web *h, bool read, int64_t bytes);
 
 /* Send a request, once. OK: there was an exchange, or it failed in a way that `reply` tells.
- * INTERRUPTED: shared->stop. Free the reply with lt_web_reply_free, which accepts a zeroed one. */
+ * INTERRUPTED: shared->stop. After OK, free the reply with lt_web_reply_free, which accepts a zeroed
+ * one. */
 LT_MUST_USE lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply);
 void lt_web_reply_free(lt_web_reply *reply);
 
