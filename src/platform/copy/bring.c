@@ -79,6 +79,26 @@ static lt_err cached_snapshot(char snapshot[LT_PATH_BYTES], const char *cache,
     return LT_OK;
 }
 
+/* refs/REVISION: the commit. Several processes may write it at the same time, each by a temporary
+ * file of its own. */
+static lt_err write_reference(const char *cache, const char *revision, const char *commit) {
+    char path[LT_PATH_BYTES], aside[LT_PATH_BYTES], folder[LT_PATH_BYTES], name[300];
+    (void)snprintf(name, sizeof name, "refs/%s", revision);
+    LT_TRY(lt_path_join(path, cache, name));
+    (void)snprintf(name, sizeof name, "refs/%s.%lld", revision, (long long)getpid());
+    LT_TRY(lt_path_join(aside, cache, name));
+    (void)snprintf(folder, sizeof folder, "%.*s", (int)(lt_location_name(path) - path - 1), path);
+    LT_TRY(lt_file_make_dirs(folder));
+    LT_TRY(lt_file_write_atomic(aside, commit, strlen(commit)));
+    if (rename(aside, path) != 0) {
+        const lt_err err = lt_error_set(LT_ERR_IO, "rename %s to %s: %s", aside, path,
+                                        strerror(errno));
+        (void)unlink(aside);
+        return err;
+    }
+    return LT_OK;
+}
+
 /* Fill the cache with what it lacks of the repository's commit. */
 static lt_err fill_cache(lt_copying *c, const char *cache, char snapshot[LT_PATH_BYTES],
                          const lt_copy_options *o) {
@@ -130,14 +150,7 @@ static lt_err fill_cache(lt_copying *c, const char *cache, char snapshot[LT_PATH
         LT_TRY_DONE(link_blob(snapshot, &items.rows[i]));
     }
     if (strcmp(asked.revision, c->source.at.revision) != 0) {
-        char folder[LT_PATH_BYTES];
-        (void)snprintf(name, sizeof name, "refs/%s", asked.revision);
-        LT_TRY_DONE(lt_path_join(path, cache, name));
-        (void)snprintf(folder, sizeof folder, "%.*s", (int)(lt_location_name(path) - path - 1),
-                       path);
-        LT_TRY_DONE(lt_file_make_dirs(folder));
-        LT_TRY_DONE(
-            lt_file_write_atomic(path, c->source.at.revision, strlen(c->source.at.revision)));
+        LT_TRY_DONE(write_reference(cache, asked.revision, c->source.at.revision));
     }
 done:
     lt_items_free(&items);

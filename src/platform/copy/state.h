@@ -38,7 +38,8 @@ bool lt_state_read(const char *text, size_t bytes, const char *key,
                    size_t *kept);
 
 /* A file of this kind, locked against other copies of the same target. A copy that finds it locked
- * fails with STATE; or, with `wait`, waits until it is free, or *wait is set (INTERRUPTED). *found: it belongs to the key, and upload and parts were
+ * fails with STATE; or, with `wait`, waits until it is free, or *wait is set (INTERRUPTED).
+ * *found: it belongs to the key, and upload and parts were
  * filled; else the file begins anew. */
 typedef struct lt_state lt_state;
 LT_MUST_USE lt_err lt_state_open(lt_state **out, const char *path, const char *key,

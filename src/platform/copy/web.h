@@ -75,8 +75,8 @@ const atomic_bool *lt_web_stop(const lt_web *h); /* shared->stop */
 void lt_web_count(lt_web *h, bool read, int64_t bytes);
 
 /* Send a request, once. OK: there was an exchange, or it failed in a way that `reply` tells.
- * INTERRUPTED: shared->stop. After OK, free the reply with lt_web_reply_free, which accepts a zeroed
- * one. */
+ * INTERRUPTED: shared->stop. After OK, free the reply with lt_web_reply_free, which accepts a
+ * zeroed one. */
 LT_MUST_USE lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply);
 void lt_web_reply_free(lt_web_reply *reply);
 
