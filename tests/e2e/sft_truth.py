@@ -118,6 +118,9 @@ with tempfile.TemporaryDirectory() as work:
         no = train(f"{work}/no", **{"lora.rank": 4, **more})
         check(f"refused by name: {name}", "" if no.returncode in (1, 2) and wanted in no.stderr else no.stderr[-300:])
 
+    shipped = run("train", "recipes/sft-lora.yaml", "--out", f"{work}/shipped", "--steps", "1", "--lr.warmup", "0", "--sample.tokens", "0")
+    check("recipes/sft-lora.yaml trains the model that comes with Lateen", shipped.stderr[-300:] if shipped.returncode != 0 or "50 conversations" not in shipped.stderr else "")
+
     # Bad rows, by file and line; a second start; another file.
     chats, out = f"{work}/some.jsonl", f"{work}/bad"
     good = open(f"{golden}/chat.jsonl").read()
