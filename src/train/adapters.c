@@ -20,7 +20,7 @@ lt_lora_options lt_recipe_lora(const lt_recipe *r) {
                              .targets = r->lora_targets};
 }
 
-lt_err lt_adapters_check(const lt_recipe *r, int n_ranks) {
+lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
     const struct {
         const char *what;
         bool asked;
@@ -28,7 +28,10 @@ lt_err lt_adapters_check(const lt_recipe *r, int n_ranks) {
                    {"deterministic = mesh-invariant", r->deterministic != 0},
                    {"optim.kind = muon", r->optim == LT_OPTIM_MUON},
                    {"mesh.zero", r->zero > 0},
-                   {"several ranks (mesh)", n_ranks > 1}};
+                   {"pp (mesh)", mesh != NULL && mesh->pp > 1},
+                   {"cp (mesh)", mesh != NULL && mesh->cp > 1},
+                   {"tp (mesh)", mesh != NULL && mesh->tp > 1},
+                   {"ep (mesh)", mesh != NULL && mesh->ep > 1}};
     if (r->lora_rank == 0 && r->lora_init[0] == '\0') {
         return LT_OK;
     }

@@ -5,13 +5,15 @@
 #include <jansson.h>
 
 #include "model/lora.h"
+#include "parallel/layout.h"
 #include "train/recipe.h"
 
 /* The adapters that a recipe trains; rank 0: none. The strings are the recipe's. */
 lt_lora_options lt_recipe_lora(const lt_recipe *r);
 
-/* Refuse what adapters do not go with; UNSUPPORTED: it is not built. n_ranks: of the run. */
-LT_MUST_USE lt_err lt_adapters_check(const lt_recipe *r, int n_ranks);
+/* Refuse what adapters do not go with; UNSUPPORTED: it is not built. mesh: of the run's ranks;
+ * NULL: there is one. */
+LT_MUST_USE lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh);
 
 /* Write what lora.init says over the recipe's values, and refuse given ones that differ. spec: of
  * the base. */

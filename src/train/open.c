@@ -265,8 +265,9 @@ static lt_err open_zero(lt_training *t) {
     if (t->pipeline == NULL) {
         passes[0] = t->pass;
     }
-    return lt_zero_open(&t->zero, &t->shards, t->model, t->trained, lt_training_pass_gradients(t),
-                        passes, n);
+    /* Of adapters, gradients alone are summed: the model is the same on every rank, and stays. */
+    return lt_zero_open(&t->zero, &t->shards, t->lora != NULL ? t->trained : t->model, t->trained,
+                        lt_training_pass_gradients(t), passes, n);
 }
 
 static lt_err open_pass(lt_training *t) {
@@ -527,8 +528,7 @@ static lt_err open_all(lt_training *t) {
     const bool leads = lt_ranks_lead(&t->ranks);
     LT_TRY(lt_recipe_check(&t->recipe));
     LT_TRY(lt_chat_data_resolve(&t->recipe));
-    LT_TRY(
-        lt_adapters_check(&t->recipe, lt_training_has_ranks(t) ? lt_comm_size(t->world->comm) : 1));
+    LT_TRY(lt_adapters_check(&t->recipe, lt_training_has_ranks(t) ? &t->world->shape : NULL));
     LT_TRY(lt_invariant_check(&t->recipe, t->world));
     LT_TRY(divide_rows(t));
     LT_TRY(open_folder(t));

@@ -32,7 +32,8 @@ def train(out, **options):
     """Every step sees all conversations; best-fit rows hold several each."""
     args = {"out": out, "model.init": golden, "data.train": f"{golden}/chat.jsonl", "data.seq": truth["seq"], "batch.size": truth["rows"], "steps": truth["steps"], "optim.lr": truth["lr"],
             "optim.beta2": 0.999, "optim.decay": 0, "lr.schedule": "constant", "data.shuffle": "none", "threads": 2, "sample.tokens": 0, **options}
-    return run("train", *(w for n, v in args.items() for w in (f"--{n}", str(v))))
+    ranks = ("launch", "--ranks", "2") if "mesh" in options else ()
+    return run(*ranks, "train", *(w for n, v in args.items() for w in (f"--{n}", str(v))))
 
 
 def steps_of(out):
@@ -93,6 +94,8 @@ with tempfile.TemporaryDirectory() as work:
         done = train(out, **{"lora.init": f"{golden}/adapter-{run_['name']}"})
         check(f"20 steps of LoRA ({run_['name']}), as PEFT takes them", done.stderr[-600:] if done.returncode != 0 else compare(run_["steps"], steps_of(out)))
         check("the adapters end where PEFT's do", apart(f"{out}/adapter", f"{golden}/adapter-{run_['name']}-end", 2e-4))
+    both = train(f"{work}/ranks", **{"lora.init": f"{golden}/adapter-all", "batch.size": 2 * truth["rows"], "mesh": "dp=2", "threads": 1})
+    check("two ranks that divide the rows take the same steps", both.stderr[-600:] if both.returncode != 0 else compare(truth["lora"][0]["steps"], steps_of(f"{work}/ranks")))
     out = f"{work}/lora-all"
     start = json.loads(open(f"{out}/metrics.jsonl").readline())
     check("only the adapters are trained", "" if start["trained_parameters"] == truth["lora"][0]["trainable"] and not os.path.exists(f"{out}/model") else start)
@@ -113,6 +116,7 @@ with tempfile.TemporaryDirectory() as work:
     last = steps_of(f"{work}/fresh")[-1]["loss"] if fresh.returncode == 0 else 99
     check("new adapters in bf16 learn", "" if last < truth["full"][0]["loss"] - 0.3 else fresh.stderr[-300:] + str(last))
     for name, more, wanted in (("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not built"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not built"),
+                               ("ranks that divide layers", {"mesh": "pp=2", "batch.size": 2}, "lora.rank with pp (mesh): not built"),
                                ("a rank that is not the folder's", {"lora.init": f"{golden}/adapter-all", "lora.rank": 2}, "lora.rank = 2 was given, but lora.init"),
                                ("an unknown layer", {"lora.targets": "x_proj"}, "'x_proj' is no linear layer of llama")):
         no = train(f"{work}/no", **{"lora.rank": 4, **more})
