@@ -1,10 +1,12 @@
-/* verb_data.c: `lateen data make KIND`: problems with worked steps, answers and checkers. */
+/* verb_data.c: `lateen data make KIND`: problems with worked steps, answers and checkers. `lateen
+ * data check` (data_check.c) judges answers to them. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "cli/data_check.h"
 #include "cli/verb.h"
 #include "data/make/kind.h"
 
@@ -42,7 +44,7 @@ static const char prose[] =
     "KIND is one of these, or all:\n" LT_KIND_MAP(
         KIND_LINE) "Problem i of a seed is always the same, on any number of threads. "
                    "docs/data-make.md has\n"
-                   "examples.";
+                   "examples. `lateen data check --help` tells how answers are judged.";
 
 static const char usage[] = "data make KIND|all [--count N] [--seed S] [--split train|held-out] "
                             "[--out FILE.jsonl]";
@@ -104,6 +106,9 @@ int lt_verb_data(int argc, char **argv) {
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
 
+    if (argc > 1 && strcmp(argv[1], "check") == 0) {
+        return lt_data_check(argc - 1, argv + 1);
+    }
     if (!lt_verb_parse(&lt_verb_data_options, &o, argc, argv, usage, prose, words, 3, &n,
                        &status)) {
         return status;

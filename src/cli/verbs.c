@@ -4,7 +4,7 @@
 #define VERB_MAP(X) /* X(function suffix, name, summary) */                                        \
     X(tokenize, "tokenize", "turn text into token ids, and back")                                  \
     X(tokenizer, "tokenizer", "train a tokenizer on text")                                         \
-    X(data, "data", "make problems with worked steps, answers and checkers")                       \
+    X(data, "data", "make problems with worked steps, and check answers")                          \
     X(train, "train", "train a model from a recipe")                                               \
     X(generate, "generate", "continue a prompt")                                                   \
     X(chat, "chat", "talk to a model")                                                             \

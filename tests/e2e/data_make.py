@@ -67,6 +67,15 @@ def arithmetic(r, p, q):
         return value(p["expression"])
     a, b = p["a"], p["b"]
     assert {a, b} <= words_numbers(q)
+    # The digits that the steps say to write are those of the sum, of the difference without its sign, of the quotient.
+    digits, steps = "".join(re.findall(r"write (\d)[.,]", r["steps"])), r["steps"]
+    if r["task"] in ("add", "subtract"):
+        digits = ("1" if "Write the carry 1 in front." in steps else "") + digits[::-1]
+        assert int(digits) == (a + b if r["task"] == "add" else abs(a - b)), "other digits are written"
+        assert (r["task"] == "subtract" and a < b) == ("change the sign" in steps)
+    elif r["task"] != "multiply":
+        assert int(digits) == a // b, "other digits are written"
+        assert re.findall(r"Bring down (\d)", steps) == list(str(a)[len(re.search(r"Begin with (\d+)", steps)[1]):])
     if r["task"] in ("divide", "remainder"):
         assert r["task"] == "remainder" or a % b == 0
         return a % b if r["task"] == "remainder" else F(a, b)
@@ -188,6 +197,7 @@ def logic(r, p, q):
     inside = {(a, b) for a, b in p["facts"]}
     for a, b in p["facts"] + p["choices"]:
         assert f"All {a} are {b}." in q
+    assert not any(c in p["facts"] for c in p["choices"])
     for _ in range(3):
         inside |= {(a, d) for a, b in inside for c, d in inside if b == c}
     return 'ABCD'[only(i for i, c in enumerate(p['choices']) if tuple(c) in inside)]
@@ -239,6 +249,11 @@ def strings(r, p, q):
     return {"text": s, "length": F(len(s)), "vowels": F(len(re.findall("[aeiou]", s)))}[p["asked"]]
 
 
+def number_in(text, n):
+    """Does the text have this number, as a decimal or a fraction, with its sign?"""
+    return n in {F(x.replace(" ", "")) for x in re.findall(r"(?:(?<![\d)]) ?-)?\d+(?:\.\d+)?(?:/\d+)?", text)}
+
+
 def judge(r):
     """What is wrong with a row; None if nothing is."""
     question, answer = r["messages"][0], r["messages"][1]
@@ -252,6 +267,8 @@ def judge(r):
     if r["checker"] != ("number" if isinstance(truth, (F, int)) else "choice" if r["task"] == "follows" else
                         "list" if re.search(r"[,\[]", ours) or r["task"] == "truth" else "text"):
         return f"its checker is {r['checker']}"
+    if r["kind"] not in ("logic", "lists") and isinstance(truth, (F, int)) and not number_in(r["steps"].splitlines()[-1], truth):
+        return f"the last step does not have the answer: {r['steps']}"
     solutions = [(None, None)]
     if r["task"] == "linear":
         solutions = [(truth, None)]
@@ -388,6 +405,67 @@ def documented():
         json.loads(make(*command.split()))["text"] == re.sub("^    ", "", text, flags=re.M).rstrip("\n") for command, text in examples))
     first = json.loads(make("arithmetic", "--seed", 1, "--first", 7, "--count", 1))
     tap.check("a line has the members that the page shows", re.findall(r'"(\w+)":', page.split("## The kinds")[0]) == re.findall(r'"(\w+)":', json.dumps(first)))
+
+
+def check(lines, *args):
+    return subprocess.run([LATEEN, "data", "check", "-", *args], input="".join(json.dumps(x) + "\n" for x in lines), capture_output=True, text=True)
+
+
+@tap.case
+def checked():
+    """`lateen data check`: what it counts, against every subset."""
+    lines, want = [], {}
+    texts = ["The answer is 7.", "#### 7.0", "\\boxed{14/2}", "The answer is 8.", "#### 8", "#### 8", "so it is\n7", "#### 7 is wrong"]
+    rights, classes = [1, 1, 1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, None, 2]
+    for kind, level, n in (("a", 2, 8), ("a", 10, 6), ("b", 2, 3)):
+        lines.append({"kind": kind, "level": level, "answer": "7", "checker": "number", "completions": texts[:n]})
+        for name in ("all", kind, f"level {level}"):
+            want.setdefault(name, []).append(n)
+    with tempfile.TemporaryDirectory() as d:
+        out = os.path.join(d, "scored.jsonl")
+        p = check(lines, "--k", "1,4", "--json", "--out", out)
+        scored = [json.loads(line) for line in open(out)]
+    got = json.loads(p.stdout)
+    tap.check("verdicts of each text", [x["right"] for x in scored] == [[bool(r) for r in rights[:n]] for n in (8, 6, 3)]
+              and [{k: v for k, v in x.items() if k != "right"} for x in scored] == lines, scored)
+
+    def expected(n, k):
+        passes, majority, subsets = 0, F(0), list(itertools.combinations(range(n), k))
+        for s in subsets:
+            votes = [classes[i] for i in s if classes[i] is not None]
+            best = [c for c in set(votes) if votes.count(c) == max(map(votes.count, votes))]
+            passes += any(rights[i] for i in s)
+            majority += F(best.count(0), max(len(best), 1))
+        return F(passes, len(subsets)), majority / len(subsets)
+    bad = []
+    for name, sizes in want.items():
+        total = sum(sizes)
+        exact = {"problems": len(sizes), "answers": total, "found": F(sum(n - (n > 6) for n in sizes), total), "right": F(3 * len(sizes), total)}
+        for k in (1, 4):
+            of = [expected(n, k) for n in sizes if n >= k]
+            if of:
+                exact |= {f"pass@{k}": sum(x for x, _ in of) / len(of), f"maj@{k}": sum(x for _, x in of) / len(of)}
+        bad += [(name, got[name], exact)] if got[name].keys() != exact.keys() or any(abs(got[name][i] - float(v)) > 1e-9 for i, v in exact.items()) else []
+    tap.check("shares, pass@k and maj@k by kind and level", not bad and list(got) == ["all", "a", "b", "level 2", "level 10"], bad or list(got))
+    table = check(lines, "--k", "4").stdout.splitlines()
+    tap.check("the table", len(table) == 6 and table[0].split() == ["problems", "answers", "found", "right", "pass@4", "maj@4"]
+              and table[3].split() == ["b", "1", "3", "100.00%", "100.00%", "-", "-"], table)
+    found = [json.loads(check(lines[:1], "--marks", m, "--json").stdout)["all"]["right"] * 8 for m in ("strict", "lenient", "number")]
+    tap.check("sets of marks", found == [3, 4, 4], found)  # "14/2" has the last number 2; "7 is wrong" has 7.
+    made = make("all", "--count", 600, "--split", "held-out", "--steps", "think", "--mark", "boxed")
+    p = subprocess.run([LATEEN, "data", "check", "-", "--json"], input=made, capture_output=True, text=True)
+    tap.check("what is made is right", json.loads(p.stdout)["all"]["right"] == 1, p.stdout + p.stderr)
+    for line, says in (({"checker": "number", "completion": "1"}, "'answer'"), ({"answer": "1", "checker": "nubmer", "completion": "1"}, "did you mean number"),
+                       ({"answer": "1", "checker": "number"}, 'no "completions"'), ({"answer": "forty two", "checker": "number", "completion": "1"}, "is not a number"),
+                       ({"answer": "1", "checker": "number", "completions": []}, "it is empty"),
+                       ({"answer": "1", "checker": "number", "completions": ["1", 2]}, "completions[1] is not a text"),
+                       ({"answer": "1", "checker": "number", "messages": [{"role": "user", "content": "1"}]}, "end with the assistant's")):
+        p = check([lines[0], line])
+        tap.check(f"refused: {says}", p.returncode != 0 and says in p.stderr and "standard input, line 2" in p.stderr and not p.stdout, p.stderr)
+    for args, says in ((["--k", "0"], "is not a list"), (["--k", "1,,2"], "is not a list"), (["--k", "513"], "from 1 to 512")):
+        p = check(lines, *args)
+        tap.check(f"refused: {args}", p.returncode == 2 and says in p.stderr, p.stderr)
+    tap.check("refused: no lines", "no lines" in check([]).stderr)
 
 
 @tap.case

@@ -1,0 +1,104 @@
+/* line.c: see line.h. Answers are equal when the checker of the first accepts the text of the
+ * other; an answer that is no true answer of the line's kind is compared as text. */
+#include "data/check/line.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "data/check/checker.h"
+
+/* The text of answer i, or NULL where it has another type. */
+static const json_t *text_of(const json_t *line, size_t i) {
+    const json_t *many = json_object_get(line, "completions"), *messages, *last;
+    const json_t *one = json_object_get(line, "completion"), *content;
+    if (many != NULL) {
+        one = json_array_get(many, i);
+    } else if (one == NULL) {
+        messages = json_object_get(line, "messages");
+        last = json_array_get(messages, json_array_size(messages) - 1);
+        content = json_object_get(last, "role");
+        one = json_is_string(content) && strcmp(json_string_value(content), "assistant") == 0
+                  ? json_object_get(last, "content")
+                  : NULL;
+    }
+    return json_is_string(one) ? one : NULL;
+}
+
+static lt_err count_answers(int *n, const json_t *line) {
+    const json_t *many = json_object_get(line, "completions");
+    const size_t size = many != NULL ? json_array_size(many) : 1;
+    if (many != NULL && size == 0) {
+        LT_FAIL(LT_ERR_FORMAT, "\"completions\" is not a list of texts, or it is empty");
+    }
+    if (size > LT_SCORE_ANSWERS) {
+        LT_FAIL(LT_ERR_LIMIT, "%zu completions; at most %d", size, LT_SCORE_ANSWERS);
+    }
+    for (size_t i = 0; i < size; i++) {
+        if (text_of(line, i) == NULL && many != NULL) {
+            LT_FAIL(LT_ERR_FORMAT, "completions[%zu] is not a text", i);
+        }
+        if (text_of(line, i) == NULL) {
+            LT_FAIL(LT_ERR_NOT_FOUND, "no \"completions\", no \"completion\", and no \"messages\" "
+                                      "that end with the assistant's");
+        }
+    }
+    *n = (int)size;
+    return LT_OK;
+}
+
+/* The class of an answer, a new one if it is equal to none before. */
+static lt_err classify(lt_check_verdict *v, lt_checker **classes, lt_check_kind kind,
+                       const char *text, size_t n, unsigned allowed, bool right) {
+    size_t begin, end;
+    bool same = false;
+    for (int c = 0; c < v->n_classes; c++) {
+        LT_TRY(lt_checker_run(classes[c], text, n, allowed, &same, NULL));
+        if (same && v->class_right[c] == right) {
+            v->counts[c]++;
+            return LT_OK;
+        }
+    }
+    (void)lt_answer_find(text, n, allowed, &begin, &end);
+    if (kind == LT_CHECK_REGEX ||
+        lt_checker_open(&classes[v->n_classes], kind, text + begin, end - begin) != LT_OK) {
+        if (end - begin >= LT_CHECK_GOLD_BYTES) {
+            return LT_OK; /* Too long for any vote. */
+        }
+        LT_TRY(lt_checker_open(&classes[v->n_classes], LT_CHECK_TEXT, text + begin, end - begin));
+    }
+    v->counts[v->n_classes] = 1;
+    v->class_right[v->n_classes++] = right;
+    return LT_OK;
+}
+
+lt_err lt_check_line(lt_check_verdict *out, const json_t *line, unsigned allowed) {
+    lt_checker *gold = NULL, *classes[LT_SCORE_ANSWERS] = {NULL};
+    const char *answer = NULL, *checker = NULL;
+    lt_check_kind kind;
+    lt_err err = LT_OK;
+
+    out->n_classes = out->n_right = out->n_found = 0;
+    LT_TRY_DONE(lt_json_str(line, "answer", &answer, false, "the line"));
+    LT_TRY_DONE(lt_json_str(line, "checker", &checker, false, "the line"));
+    LT_TRY_DONE(lt_check_kind_find(&kind, checker));
+    LT_TRY_DONE(lt_checker_open(&gold, kind, answer, strlen(answer)));
+    LT_TRY_DONE(count_answers(&out->n, line));
+    for (int i = 0; i < out->n; i++) {
+        const json_t *text = text_of(line, (size_t)i);
+        const char *bytes = json_string_value(text);
+        const size_t n = json_string_length(text);
+        LT_TRY_DONE(lt_checker_run(gold, bytes, n, allowed, &out->right[i], &out->mark[i]));
+        out->n_right += out->right[i];
+        out->n_found += out->mark[i] != LT_ANSWER_NONE;
+        if (out->mark[i] != LT_ANSWER_NONE) {
+            LT_TRY_DONE(classify(out, classes, kind, bytes, n, allowed, out->right[i]));
+        }
+    }
+done:
+    for (int c = 0; c < out->n_classes; c++) {
+        lt_checker_close(classes[c]);
+    }
+    lt_checker_close(gold);
+    return err;
+}

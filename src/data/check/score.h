@@ -1,0 +1,23 @@
+/* score.h: how good are n answers to one problem, had only k of them been drawn? Expectations over
+ * all subsets of k, which need no drawing. */
+#ifndef LT_DATA_CHECK_SCORE_H
+#define LT_DATA_CHECK_SCORE_H
+
+#include <stdbool.h>
+
+#include "lateen/base.h"
+
+#define LT_SCORE_ANSWERS 512 /* Most of one problem: the number of subsets fits a double. */
+
+/* The probability that one of k answers is right: 1 - C(n - right, k) / C(n, k). Chen et al. 2021,
+ * arXiv:2107.03374. 0 <= right <= n, 1 <= k <= n <= LT_SCORE_ANSWERS. */
+double lt_score_pass(int n, int right, int k);
+
+/* The probability that the most frequent of k answers is right, where equally frequent ones are
+ * equally likely to be taken: maj@k. counts (n_classes) are the numbers of equal answers, right
+ * (n_classes) says which of them are right; the others of the n answers vote for nothing. OOM is
+ * the only error. */
+LT_MUST_USE lt_err lt_score_majority(double *out, const int *counts, const bool *right,
+                                     int n_classes, int n, int k);
+
+#endif
