@@ -464,12 +464,6 @@ static lt_err check_gpus(const lt_training *t) {
                     (long long)limits[i].most);
         }
     }
-    if (r->fp8 == LT_FP8_TENSORWISE && m->tp > 1) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "model.fp8 = tensorwise with tp=%d on device %s: ranks on GPUs cannot give a cast "
-                "the scale of the whole matrix yet; blockwise can",
-                m->tp, t->device->backend->name);
-    }
     if (r->zero > 0 && r->shard == 1) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "mesh.shard = 1 on device %s divides nothing; mesh.zero = 0 does the same",

@@ -57,6 +57,8 @@ agree() { # name, bounds of loss and norm, options of both, --, options of two r
 }
 agree muon 1e-6 1e-5 --optim.kind muon -- --mesh.zero 3
 agree "8-bit products" 1e-4 2e-3 --model.dtype bf16 --model.fp8 tensorwise -- --mesh.zero 2
+train "scales" 2 --model.dtype bf16 --model.fp8 tensorwise --mesh tp=2 --steps 3
+compare "two GPU ranks, 8-bit products with tp, one scale for the parts of a matrix: losses and norms of one" "one 8-bit products" scales 5e-4 5e-3
 agree mesh-invariant 0 0 --deterministic mesh-invariant --
 LATEEN_EMU_DEVICES=4 LATEEN_EMU_MIB=1000 train four 4 --mesh.zero 3 --mesh.shard 2 --batch.micro 1 --steps 3
 compare "four GPU ranks, mesh.zero 3 in groups of two: losses and norms of one" one-fp32 four 1e-6 1e-5
@@ -99,6 +101,5 @@ refuses() { # text, options...
     rm -rf "$work/refused"
 }
 refuses "mesh.shard = 1 on device cuda divides nothing" --mesh.zero 3 --mesh.shard 1
-refuses "model.fp8 = tensorwise with tp=2 on device cuda" --mesh tp=2 --model.fp8 tensorwise
 refuses "each takes a GPU of its own" --device cuda:1
 echo "1..$n"

@@ -29,9 +29,6 @@ static const char *cast_refuse(const void *args, const lt_device *device) {
     if (a->x.dtype != LT_F32 && a->x.dtype != LT_BF16) {
         return "x is neither F32 nor BF16";
     }
-    if (a->given) {
-        return "the scale is given";
-    }
     if (!dense(&a->x) || !dense(&a->y) || !dense(&a->t)) {
         return "columns not contiguous";
     }
@@ -85,7 +82,7 @@ static lt_err cast_run(lt_queue *q, const void *args) {
         return lt_cuda_run_early(q, "ops/scaled.cu", "cast_rows", defines,
                                  LT_CUDA_DIV_UP(w.rows, 16) * across, 1, THREADS, list);
     }
-    if (tensor && tiles > 0) {
+    if (tensor && !a->given && tiles > 0) {
         const int most = 4 * lt_cuda_get_info(q->gpu)->n_sms;
         w.n_parts = (int)(tiles < most ? tiles : most);
         LT_TRY(lt_cuda_scratch(q, (size_t)w.n_parts * 4, &parts));

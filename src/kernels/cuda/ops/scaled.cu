@@ -15,7 +15,8 @@
  * BOUND     3 bytes an element of BF16, 4 with the transpose: 16384 x 8192: 403 MB, 134 us at 3.0
  *           TB/s.
  * TENSOR    amax_parts leaves a largest magnitude a block in scratch; every block of cast_tile
- *           takes the largest of those itself: no atomics, no third kernel.
+ *           takes the largest of those itself: no atomics, no third kernel. Where the scale is
+ *           given, no part is there, and it is read.
  * NUMERICS  scales are powers of two: only the conversion rounds, so bits are those of every other
  *           device. Maxima do not depend on order. */
 #include "common/early.cuh"
@@ -214,7 +215,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             a.t_scale[col0 / SPAN * down + row0 / SPAN] = t_scale;
         }
     }
-    if (Y_KIND == KIND_TENSOR || T_KIND == KIND_TENSOR) { /* 2. One scale for the matrix. */
+    if ((Y_KIND == KIND_TENSOR || T_KIND == KIND_TENSOR) && a.n_parts == 0) {
+        y_inverse = Y_KIND == KIND_TENSOR ? 1.0f / a.scale[0] : y_inverse; /* A power of two. */
+        t_inverse = T_KIND == KIND_TENSOR ? 1.0f / a.t_scale[0] : t_inverse;
+    } else if (Y_KIND == KIND_TENSOR || T_KIND == KIND_TENSOR) { /* 2. One for the matrix. */
         u32 most = 0;
         for (int i = tid; i < a.n_parts; i += THREADS) {
             most = max_u(most, a.parts[i]);

@@ -10,7 +10,7 @@ typedef struct {
     const LT_ELEM(DTYPE) * x;
     const unsigned *parts; /* Of amax_parts, with a kind of one scale. */
     long long ld_y, ld_t, ld_x, rows;
-    int cols, n_parts;
+    int cols, n_parts; /* 0 parts: the one scale is given. */
 } lt_cast_tile_args;
 
 typedef struct {
