@@ -131,8 +131,8 @@ typedef struct {
     bool reset_positions; /* Position ids start at 0 in each document. */
     /* Where the input is eod_id the label is ignored (Megatron's --eod-mask-loss). */
     bool mask_eod;
-    int64_t goldfish_k,
-        goldfish_h; /* Drop 1/k of the labels by the hash of h labels (Goldfish); k 0: off. */
+    /* Drop 1/k of the labels by the hash of h labels (Goldfish); k 0: off. */
+    int64_t goldfish_k, goldfish_h;
     int64_t rank,
         /* Rank r of n gets global rows r, r + n, ...; n ranks together see the rows that one
          * would. */

@@ -105,8 +105,8 @@ typedef struct {
     float attn_scale;                  /* 0: 1 / sqrt(D). */
     float attn_softcap, final_softcap; /* 0: none. */
     lt_pos_kind pos;
-    double rope_theta,
-        rope_theta_local; /* local: of sliding-window layers (gemma3); 0: the same. */
+    /* rope_theta_local: of sliding-window layers (gemma3); 0: the same. */
+    double rope_theta, rope_theta_local;
     lt_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq, rope_high_freq, rope_original_seq;
     double rope_beta_fast, rope_beta_slow; /* yarn */

@@ -153,8 +153,8 @@ enum {
  * facts about its kernels. */
 typedef struct {
     char name[LT_PLAN_NAME_BYTES], gpu[LT_PLAN_NAME_BYTES];
-    double gemm, memory,
-        network; /* Fractions of the peaks. Fitted by `lateen plan fit` on the anchors. */
+    /* Fractions of the peaks. Fitted by `lateen plan fit` on the anchors. */
+    double gemm, memory, network;
     lt_plan_attention attention;
     /* Elementwise memory traffic relative to fully fused kernels: 1 fused ... 2 eager. */
     double passes;

@@ -59,8 +59,8 @@ struct lt_loader {
     lt_arena arena;
     lt_row_builder builder;
     lt_loader_state produced, consumed;
-    size_t mapped_bytes,
-        touched_bytes; /* Bytes of the shards; bytes touched since pages were released. */
+    /* Bytes of the shards; bytes touched since pages were released. */
+    size_t mapped_bytes, touched_bytes;
     double wait_s;
     slot *slots; /* (n_slots) a ring: `filled` slots from `head` on */
     size_t n_slots, head, filled;

@@ -33,8 +33,8 @@ typedef struct {
     bool ends_epoch;                   /* or the next epoch. */
     int64_t n_rows;
     lt_piece *pieces; /* (LT_PACK_WINDOW) STREAM: piece r is where row r begins. */
-    int32_t *row_first, *row_last,
-        *row_next;      /* (LT_PACK_WINDOW) BEST_FIT: a row's pieces; lists of rows. */
+    /* (LT_PACK_WINDOW) BEST_FIT: a row's pieces; lists of rows. */
+    int32_t *row_first, *row_last, *row_next;
     int32_t *by_length; /* (T + 1) BEST_FIT: first piece of that length. */
     int32_t *by_room;   /* (T + 1) BEST_FIT: first row with that much room. */
     uint64_t *rooms;    /* (T / 64 + 1) bits: by_room is not empty. */

@@ -95,8 +95,8 @@ typedef struct {
      * gradient of a norm's output. */
     lt_tensor branch, dh;
     lt_tensor dqkv, datt, delta;
-    lt_tensor ddown, dweights, dlogits,
-        dlogits_cast; /* Experts: (N, C), (R, K), (R, E), (R, E) when BF16. */
+    /* Experts: (N, C), (R, K), (R, E), (R, E) when BF16. */
+    lt_tensor ddown, dweights, dlogits, dlogits_cast;
 } lt_batch_acts;
 
 typedef struct {

@@ -53,8 +53,8 @@ struct lt_paged_forward {
     int turn;                  /* Whose side the last call has. */
     int64_t n_calls, n_waited; /* Of run: all; the first so many were waited for. */
     lt_queue *up, *down;       /* Transfers beside exec.queue. */
-    lt_tensor penalty_states,
-        masks; /* (n_penalty_states, V + LT_PENALTY_BIASES), (out_rows, ceil(V / 32)) I32 */
+    /* (n_penalty_states, V + LT_PENALTY_BIASES), (out_rows, ceil(V / 32)) I32 */
+    lt_tensor penalty_states, masks;
     uint32_t *host_masks; /* The same. */
     lt_paged_forward_state_call state_calls[LT_PAGED_FORWARD_STATE_CALLS];
     int state_call;           /* The next. */

@@ -117,8 +117,8 @@ typedef struct {
     double weight_sum; /* Of counted labels; without weights their number. */
     int64_t n_labels;
     int64_t n_correct; /* argmax == label. */
-    double aux_sum,
-        z_sum; /* MoE: sum over layers of the unscaled load-balancing and router z losses. */
+    /* MoE: sum over layers of the unscaled load-balancing and router z losses. */
+    double aux_sum, z_sum;
 } lt_pass_result;
 
 typedef struct lt_pass lt_pass;

@@ -50,10 +50,10 @@ LT_MUST_USE lt_err lt_plan_run_find(lt_plan_run *out, bool *found, const char *s
 
 /* Seconds by kind; communication in seconds before overlap. */
 typedef struct {
-    double gemm_s, attention_s, elementwise_s,
-        launch_s;            /* launch: gaps the host leaves, beyond the GPU's own work. */
-    double tp_s, cp_s, ep_s; /* Whole time of the collectives. */
-    double tp_gather_s;      /* Of tp_s, the gathers. */
+    /* launch: gaps the host leaves, beyond the GPU's own work. */
+    double gemm_s, attention_s, elementwise_s, launch_s;
+    double tp_s, cp_s, ep_s;             /* Whole time of the collectives. */
+    double tp_gather_s;                  /* Of tp_s, the gathers. */
     double flops, kernels, host_kernels; /* host_kernels: not launched by a CUDA graph. */
     double syncs,
         /* Number of times that the host waits for the GPU's counts; time that the GPU then waits

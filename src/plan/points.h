@@ -106,8 +106,8 @@ double lt_plan_kendall_tau(const double *a, const double *b, size_t n);
 typedef struct {
     char name[LT_PLAN_NAME_BYTES];
     size_t rows, used, anchors, left_out;
-    double median, p90, worst, bias,
-        tau; /* tau: NAN unless the group is a sweep of at least 8 rows. */
+    /* tau: NAN unless the group is a sweep of at least 8 rows. */
+    double median, p90, worst, bias, tau;
     size_t memory_rows;
     double memory_median;
 } lt_plan_group_stats;

@@ -54,8 +54,8 @@ typedef struct {
     lt_step_item *items;     /* (max_running) */
     lt_wanted *wanted;       /* (step_tokens) */
     int64_t n_items, n_rows; /* Of the plan. */
-    int64_t n_logits,
-        n_hidden; /* The out_rows of the forward: first the wanted rows, then these. */
+    /* The out_rows of the forward: first the wanted rows, then these. */
+    int64_t n_logits, n_hidden;
     /* All tokens are chosen on the device and copied to the host without a request
      * (paged_forward.h, send_picks), so the engine can queue the next step. */
     bool sent;
@@ -69,11 +69,11 @@ typedef struct {
     int32_t *q_start, *kv_len;                   /* (max_running + 1) */
     int32_t *table;                              /* (max_running, max_pages) */
     bool *choose, *on_host;                      /* (step_tokens) by wanted row; (out_rows) */
-    double *how,
-        *more_how;      /* (step_tokens), (out_rows) times LT_CHOOSE_HOW_COUNT: options of choose */
+    /* (step_tokens), (out_rows) times LT_CHOOSE_HOW_COUNT: options of choose */
+    double *how, *more_how;
     int32_t *more_rows; /* (out_rows) */
-    int32_t *penalty_slots, *penalty_starts,
-        *edits; /* (max_running + 1), (max_edits, 2): states to begin */
+    /* (max_running + 1), (max_edits, 2): states to begin */
+    int32_t *penalty_slots, *penalty_starts, *edits;
     int64_t n_penalty_states;
     lt_token_pick *picks; /* (max_running) */
     uint32_t *masks;      /* (max_running, mask_words) */

@@ -102,8 +102,8 @@ typedef struct lt_training {
     int64_t evaluated_step;
     double flops_per_token, peak_flops;
     double start_s, energy_start_j; /* The device's counter; < 0: it has none. */
-    size_t program_bytes,
-        tokenizer_bytes;        /* Resident when the run began; and what the tokenizer added. */
+    /* Resident when the run began; and what the tokenizer added. */
+    size_t program_bytes, tokenizer_bytes;
     lt_pass_memory pass_memory; /* As the pass was measured. */
     lt_memory_plan memory;
     double loss_last;

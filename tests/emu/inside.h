@@ -34,8 +34,8 @@ typedef struct {
     struct emu_product *list;
     int n, most, first;     /* first: how many before are made. */
     int asked[4], group[4]; /* Of each warp: products and closed groups so far. */
-    int last[4],
-        waited[4]; /* The group behind its last product's; the first that it has not waited for. */
+    /* The group behind its last product's; the first that it has not waited for. */
+    int last[4], waited[4];
 } emu_products;
 emu_products *emu_products_here(void); /* The calling thread's warpgroup's. */
 void emu_products_begin(emu_products *all);

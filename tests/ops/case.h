@@ -131,8 +131,8 @@ typedef struct {
 } lt_tolerance;
 
 typedef struct {
-    lt_op op,
-        forward; /* forward: the op whose gradient this one is; LT_OP_COUNT when it is not one. */
+    /* forward: the op whose gradient this one is; LT_OP_COUNT when it is not one. */
+    lt_op op, forward;
     const lt_case *cases;
     int n_cases;
     void (*build)(lt_setup *s);

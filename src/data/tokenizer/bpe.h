@@ -31,8 +31,8 @@ typedef struct {
     bool unk_missing;          /* or are an error: the file names an <unk> that is not a piece. */
     uint32_t byte_id[256];     /* BYTES: the piece of a byte. */
     uint32_t fallback_id[256]; /* <0x00> .. <0xFF> */
-    char prefix[32],
-        suffix[32]; /* CHARS: put before inner characters, and after the last one; "": none. */
+    /* CHARS: put before inner characters, and after the last one; "": none. */
+    char prefix[32], suffix[32];
 
     /* Buckets of LT_BPE_BUCKET slots: complement of left << 44 | right << 24 | merge; 0 is
      * empty. */

@@ -54,8 +54,8 @@ LT_MUST_USE lt_err lt_cuda_make_current(lt_cuda *c);
 typedef struct {
     CUfunction function;
     const char *file, *entry, *defines;
-    int n_regs, shared_bytes,
-        local_bytes; /* Static shared memory; local (stack and spills) a thread. */
+    /* Static shared memory; local (stack and spills) a thread. */
+    int n_regs, shared_bytes, local_bytes;
 } lt_cuda_kernel;
 
 /* The kernel `entry` of text `file` specialised by `defines` (see compile.h), loaded; found again

@@ -59,8 +59,8 @@ struct lt_server {
     size_t most_prompt_bytes; /* A longer text cannot fit in the context. */
     double load_s, model_s;   /* From the start to ready; to a model and its tokenizer. */
 
-    lt_tokenizer_scratch *scratch,
-        *scratch_pool[LT_WORKER_POOL_THREADS]; /* The loop's; the others'. */
+    /* The loop's; the others'. */
+    lt_tokenizer_scratch *scratch, *scratch_pool[LT_WORKER_POOL_THREADS];
     lt_compiler *compiler;
     lt_worker_pool *pool;
     int n_pool_threads;

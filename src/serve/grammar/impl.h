@@ -113,8 +113,8 @@ typedef struct {
     int32_t n_items;
     bool accept;
     bool in_names, starts_json, starts_unique; /* For grammar/distinct.h. */
-    bool plain_known,
-        plain_sure; /* sure: plain -1 means that none can follow, not that they differ. */
+    /* sure: plain -1 means that none can follow, not that they differ. */
+    bool plain_known, plain_sure;
     int32_t plain;  /* The one configuration after any plain character; -1: none such. */
     int32_t row;    /* Of transitions; -1: none yet. */
     int32_t n_mask; /* Ids allowed; -1: no mask yet. */

@@ -82,8 +82,9 @@ struct lt_gshape {
     const json_t *values; /* An array: of these alone; NULL: no such list. */
     lt_gshape_bound low, high;
     int64_t min_length, max_length, min_items, max_items, min_members, max_members;
+    /* unevaluated: both keywords, told apart by `not`: items. */
     const lt_gpart *multiples, *strings, *excluded, *lists, *contains, *unique, *objects, *required,
-        *names, *some, *unevaluated; /* unevaluated: both keywords, told apart by `not`: items. */
+        *names, *some, *unevaluated;
     const lt_gdone *done;
 };
 

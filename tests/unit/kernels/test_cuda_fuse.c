@@ -24,8 +24,8 @@ enum { QKV, OUT, UP, DOWN };
 
 typedef struct {
     const char *what;
-    int rows, width, heads, kv_heads, dim, ffn, vocab, page,
-        tokens; /* tokens: of the longest sequence */
+    /* tokens: of the longest sequence */
+    int rows, width, heads, kv_heads, dim, ffn, vocab, page, tokens;
     lt_dtype act, weights[MATRICES];
     lt_act_kind kind;
     bool gated, layer_norm, bias, qk_norm, part_rope; /* Rotation of a part of a head. */

@@ -20,8 +20,8 @@
 
 typedef struct {
     const lt_attention_args *args;
-    int64_t d, n_heads, n_kv_heads, n_panels,
-        kv_keys;          /* kv_keys: room of one (b, g), a multiple of NK. */
+    /* kv_keys: room of one (b, g), a multiple of NK. */
+    int64_t d, n_heads, n_kv_heads, n_panels, kv_keys;
     float *keys, *values; /* (B, G, kv_keys * d) each */
     float *tiles;         /* A thread's S^T, Q^T, O^T, `per_thread` floats */
     int64_t per_thread;

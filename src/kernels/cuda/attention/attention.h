@@ -53,8 +53,8 @@ LT_MUST_USE lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s,
 typedef struct {
     int rung;
     const char *name, *idea;
-    const char *file,
-        *entry; /* NULL: the shipped kernel with so many consumers, which take turns or not. */
+    /* NULL: the shipped kernel with so many consumers, which take turns or not. */
+    const char *file, *entry;
     int rows, threads; /* of a block */
     int consumers, turns;
 } lt_attention_rung;
