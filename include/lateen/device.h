@@ -39,7 +39,7 @@ LT_MUST_USE lt_err lt_device_open_rank(lt_device **out, const char *name, int lo
 /* As lt_device_open_named, but a GPU, which takes 0.2 s to open, is opened by another thread
  * while the caller continues. lt_device_ready waits for it and returns its error; opening a model
  * calls it too. */
-LT_MUST_USE lt_err lt_device_open_beside(lt_device **out, const char *name);
+LT_MUST_USE lt_err lt_device_open_async(lt_device **out, const char *name);
 LT_MUST_USE lt_err lt_device_ready(lt_device *d);
 /* The kind that lt_device_open_named would open; for an unknown name ARG, and the message lists the
  * names. */

@@ -209,7 +209,7 @@ typedef struct {
     bool stored;
     /* On a GPU, lt_model_open returns once memory for the weights is assigned, and they are copied
      * in the background; call lt_model_wait before using them. */
-    bool beside;
+    bool load_async;
     /* Block type of the matrices of a model that is created with `stored`. */
     lt_dtype stored_as;
     /* The part of the model to hold (model/params.h); NULL: all of it. Only that part is

@@ -119,10 +119,10 @@ lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *token
     if (threads > 0) {
         lt_thread_set_count((int)threads);
     }
-    LT_TRY(lt_device_open_beside(&o.device, device));
+    LT_TRY(lt_device_open_async(&o.device, device));
     read_begin(&r, model_path, tokenizer);
     options = lt_opened_options(dtype, o.device);
-    options.beside = true;
+    options.load_async = true;
     err = lt_model_open(&o.model, model_path, &options);
     lt_failure_keep(&failure, err); /* Reported before a failure of the tokenizer in its file. */
     tokenizer_err = read_end(&r);

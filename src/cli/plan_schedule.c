@@ -54,11 +54,11 @@ static void stage_times(double *f, double *b, double *w, const schedule_options 
     const int v = t->shape.chunks, stages = t->shape.ranks * v;
     for (int s = 0; s < stages; s++) {
         f[s] = o->forward / v;
-        b[s] = (t->weights_apart ? o->backward : o->backward + o->weights) / v;
+        b[s] = (t->split_backward ? o->backward : o->backward + o->weights) / v;
         w[s] = o->weights / v;
     }
     f[stages - 1] += o->head;
-    b[stages - 1] += t->weights_apart ? o->head : 2.0 * o->head;
+    b[stages - 1] += t->split_backward ? o->head : 2.0 * o->head;
     w[stages - 1] += o->head;
 }
 
@@ -177,7 +177,7 @@ static lt_err compare(const schedule_options *o) {
 
 static double least_time(const schedule_options *o, const lt_schedule *t) {
     double least = o->forward < o->backward ? o->forward : o->backward;
-    least = t->weights_apart && o->weights > 0 && o->weights < least ? o->weights : least;
+    least = t->split_backward && o->weights > 0 && o->weights < least ? o->weights : least;
     return least / t->shape.chunks;
 }
 

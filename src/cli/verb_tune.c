@@ -21,7 +21,7 @@
     X(F64, seconds, "seconds", "300", 1, 86400, "s",                                               \
       "sgemm: stop the first round of runs after this long")                                       \
     X(ENUM, layout, "layout", "nt", 0, 0, "nn|nt|tn|tt",                                           \
-      "gemm: n as in the product, t turned; nt is a linear layer's forward")                       \
+      "gemm: n as in the product, t transposed; nt is a linear layer's forward")                   \
     X(ENUM, out, "out", "bf16", 0, 0, "bf16|fp32", "gemm: type of C")                              \
     X(BOOL, accumulate, "accumulate", "false", 0, 0, "", "gemm: C += A B")                         \
     X(STR, model, "model", "", 0, 0, "FILE",                                                       \

@@ -174,7 +174,7 @@ static void *opening_run(void *arg) {
     return NULL;
 }
 
-lt_err lt_device_open_beside(lt_device **out, const char *name) {
+lt_err lt_device_open_async(lt_device **out, const char *name) {
     lt_err err = LT_OK;
     lt_device *d = calloc(1, sizeof *d);
     struct lt_device_opening *o = calloc(1, sizeof *o);

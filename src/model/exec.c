@@ -1,7 +1,7 @@
 /* exec.c: linear layers and norms in terms of ops. A linear layer keeps its weight as (out, in), so
  * forward multiplies by its transpose. */
 #include "model/adapted.h"
-#include "model/apart.h"
+#include "model/deferred.h"
 #include "model/fp8.h"
 
 #include <stdlib.h>
@@ -312,7 +312,7 @@ lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_par
             r, index, &(lt_fp8_backward_args){dw, dx, dy, x, .add_dw = add_dw, .add_dx = add_dx});
     }
     LT_TRY(lt_lora_gradients(r, dy, x, kind, layer));
-    LT_TRY(lt_apart_keep(r, kind, layer, dy, x, &kept));
+    LT_TRY(lt_deferred_keep(r, kind, layer, dy, x, &kept));
     if (!kept && dw.data != NULL) {
         LT_TRY(lt_exec_matmul(
             r, &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = add_dw}));

@@ -41,11 +41,11 @@ typedef struct {
     /* Small parameters that ops want in F32 (xIELU's scalars, sinks), on the device when the
      * weights are BF16 without a master, else NULL: lt_exec_f32_count of each layer. */
     const float *f32;
-    int64_t batch, seq;         /* B, T of this call. */
-    struct lt_apart *apart;     /* NULL: gradients of weights are computed with the others. */
-    struct lt_fp8 *fp8;         /* NULL: linear layers multiply what is stored. */
-    struct lt_experts *experts; /* NULL: all experts are here (expert.h). */
-    struct lt_context *context; /* NULL: sequences are whole (context.h). */
+    int64_t batch, seq;           /* B, T of this call. */
+    struct lt_deferred *deferred; /* NULL: gradients of weights are computed with the others. */
+    struct lt_fp8 *fp8;           /* NULL: linear layers multiply what is stored. */
+    struct lt_experts *experts;   /* NULL: all experts are here (expert.h). */
+    struct lt_context *context;   /* NULL: sequences are whole (context.h). */
     lt_group *tp;       /* The ranks that share every layer with this one (tp.h); NULL: none. */
     int n_tp, tp_rank;  /* 1 and 0 without them. */
     int64_t first_word; /* Of the rows of embedding and head that are held here. */

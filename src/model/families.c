@@ -114,7 +114,7 @@ static const lt_config_key switch_keys[] = {COMMON_KEYS,
 #define ALL(kind, name)                                                                            \
     { LT_PARAM_##kind, LT_PART_ALL, name, 0 }
 #define TRANSPOSED(kind, name)                                                                     \
-    { LT_PARAM_##kind, LT_PART_ALL, name, LT_FORM_TURNED }
+    { LT_PARAM_##kind, LT_PART_ALL, name, LT_FORM_TRANSPOSED }
 #define PART(kind, part, name)                                                                     \
     { LT_PARAM_##kind, LT_PART_##part, name, 0 }
 #define LAYER "model.layers.%L."
@@ -222,7 +222,7 @@ static const lt_name_row gpt_oss_names[] = {
     ALL(SINKS, LAYER "self_attn.sinks"),
     ALL(ROUTER, LAYER "mlp.router.weight"),
     ALL(ROUTER_BIAS, LAYER "mlp.router.bias"),
-    FORMED(UP, LAYER "mlp.experts.gate_up_proj", LT_FORM_TURNED | LT_FORM_ALTERNATING),
+    FORMED(UP, LAYER "mlp.experts.gate_up_proj", LT_FORM_TRANSPOSED | LT_FORM_ALTERNATING),
     FORMED(UP_BIAS, LAYER "mlp.experts.gate_up_proj_bias", LT_FORM_ALTERNATING),
     TRANSPOSED(DOWN, LAYER "mlp.experts.down_proj"),
     ALL(DOWN_BIAS, LAYER "mlp.experts.down_proj_bias"),

@@ -33,7 +33,7 @@ typedef enum {
 
 /* Flags: how a foreign tensor differs from ours. */
 enum {
-    LT_FORM_TURNED = 1,      /* The file keeps (in, out) (GPT-2's Conv1D). */
+    LT_FORM_TRANSPOSED = 1,  /* The file keeps (in, out) (GPT-2's Conv1D). */
     LT_FORM_ALTERNATING = 2, /* Rows of gate and up alternate. */
     LT_FORM_MXFP4 = 4        /* 4-bit blocks and their scales (source.h); read, never written. */
 };

@@ -89,8 +89,8 @@ static void take(lt_tensor *w, lt_tensor *scale, const lt_fp8 *f, int64_t rows, 
 }
 
 /* (widest, rows) codes of something transposed, and their scales. */
-static void take_turned(void **codes_at, float **scale, lt_scale_kind kind, int64_t widest,
-                        int64_t rows, lt_arena *a) {
+static void take_transposed(void **codes_at, float **scale, lt_scale_kind kind, int64_t widest,
+                            int64_t rows, lt_arena *a) {
     *codes_at = lt_arena_take(a, (size_t)(widest * padded(rows)), LT_ARENA_ALIGN);
     *scale = lt_arena_take(a, scale_bytes(kind, widest, rows), LT_ARENA_ALIGN);
 }
@@ -118,8 +118,8 @@ void lt_fp8_carve(lt_fp8 *f, const lt_param_table *t, const lt_pass_options *o, 
     f->x = lt_arena_take(a, (size_t)(rows * padded(widest)), LT_ARENA_ALIGN);
     f->x_scale = lt_arena_take(a, scale_bytes(row_kind(f), rows, widest), LT_ARENA_ALIGN);
     if (f->wgrad) {
-        take_turned(&f->dy_t, &f->dy_t_scale, row_kind(f), widest, rows, a);
-        take_turned(&f->x_t, &f->x_t_scale, weight_kind(f), widest, rows, a);
+        take_transposed(&f->dy_t, &f->dy_t_scale, row_kind(f), widest, rows, a);
+        take_transposed(&f->x_t, &f->x_t_scale, weight_kind(f), widest, rows, a);
     }
 }
 

@@ -53,7 +53,7 @@ static bool product_takes(const lt_model *m, const lt_tensor *w) {
 static const char *refuse_part(const finding *f, const lt_weight *w, const lt_name_place *p,
                                const lt_tensor *rows) {
     return p->stacked || f->param->n_dims != 2  ? "experts"
-           : p->turned || w->n_dims != 2        ? "not stored (rows, columns)"
+           : p->transposed || w->n_dims != 2    ? "not stored (rows, columns)"
            : !product_takes(f->m, rows)         ? "no kernel for this type"
            : f->held.n_ranges == LT_HELD_RANGES ? "too many parts"
                                                 : NULL;

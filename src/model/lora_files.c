@@ -383,16 +383,16 @@ done:
 }
 
 /* The short names of all modules that have adapters. */
-static json_t *target_list(const lt_lora *l, bool *turned) {
+static json_t *target_list(const lt_lora *l, bool *transposed) {
     const lt_model_spec *spec = &l->base->spec;
     json_t *list = json_array();
-    *turned = false;
+    *transposed = false;
     for (int k = 0; k < LT_LORA_LAYER_KINDS; k++) { /* All layers have the same. */
         for (int i = 0; i < l->sites[k].n_parts; i++) {
             char name[LT_FOREIGN_NAME_BYTES];
             lt_lora_short_name(name, spec, l->sites[k].parts[i].name);
             json_array_append_new(list, json_string(name));
-            *turned = *turned || (l->sites[k].parts[i].name->form & LT_FORM_TURNED) != 0;
+            *transposed = *transposed || (l->sites[k].parts[i].name->form & LT_FORM_TRANSPOSED) != 0;
         }
     }
     return list;
@@ -402,13 +402,13 @@ static lt_err write_config(const lt_lora *l, const char *path, const char *base)
     const lt_lora_options *o = &l->options;
     const bool whole_alpha = o->alpha == floor(o->alpha) && fabs(o->alpha) < 1e15;
     lt_err err = LT_OK;
-    bool turned;
-    json_t *list = target_list(l, &turned);
+    bool transposed;
+    json_t *list = target_list(l, &transposed);
     json_t *config = json_pack(
         "{s:s, s:s, s:s, s:I, s:o, s:f, s:s, s:b, s:b, s:b, s:b, s:b, s:o}", "peft_type", "LORA",
         "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", (json_int_t)o->rank,
         "lora_alpha", whole_alpha ? json_integer((json_int_t)o->alpha) : json_real(o->alpha),
-        "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out", turned, "use_rslora",
+        "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out", transposed, "use_rslora",
         o->scaling == LT_LORA_BY_ROOT, "use_dora", false, "init_lora_weights", true,
         "inference_mode", true, "target_modules", list);
     char *text = config != NULL ? json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;

@@ -103,7 +103,7 @@ void lt_name_place_of(lt_name_place *out, const lt_model_spec *spec, const lt_pa
                            .part = row->part,
                            .rows = rows,
                            .cols = cols,
-                           .turned = (row->form & LT_FORM_TURNED) != 0,
+                           .transposed = (row->form & LT_FORM_TRANSPOSED) != 0,
                            .alternating = (row->form & LT_FORM_ALTERNATING) != 0};
     out->n_experts = param->experts ? param->shape[0] : 1;
     out->expert_stride = param->experts ? rows_all * cols : 0;

@@ -7,14 +7,14 @@
 
 /* The place of a foreign tensor in the whole parameter: rows x cols elements from `first` on, row
  * after row; a vector has cols 1. stacked: it holds all experts, each expert_stride further.
- * turned: the file keeps (cols, rows). alternating: its rows 2 i and 2 i + 1 are rows i of gate and
+ * transposed: the file keeps (cols, rows). alternating: its rows 2 i and 2 i + 1 are rows i of gate and
  * of up. */
 typedef struct {
     lt_param_kind kind;
     lt_param_part part;
     int64_t first, rows, cols;
     int64_t n_experts, expert_stride;
-    bool stacked, turned, alternating;
+    bool stacked, transposed, alternating;
 } lt_name_place;
 
 bool lt_name_has_expert(const lt_name_row *row); /* A tensor an expert. */

@@ -82,8 +82,8 @@ static void sets_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
         p->sets[set].own = part_of(a, own.used_bytes);
         p->sets[set].n_batch = 0; /* Carved at its first batch. */
     }
-    if (o->weights_apart) {
-        lt_apart_carve(&p->apart, s, &shape, a);
+    if (o->split_backward) {
+        lt_deferred_carve(&p->deferred, s, &shape, a);
     }
 }
 
@@ -177,13 +177,13 @@ static lt_err open_sets(lt_pass *p, const lt_model_spec *s, const lt_pass_option
     }
     p->first = o->first_layer;
     p->end = end_of(o, s);
-    LT_TRY(o->weights_apart ? lt_apart_open(&p->apart, n_sets, p->first, p->end) : LT_OK);
+    LT_TRY(o->split_backward ? lt_deferred_open(&p->deferred, n_sets, p->first, p->end) : LT_OK);
     p->recomputed = p->recomputed_set = -1;
     for (int64_t i = 0; i <= s->n_layers; i++) {
         p->stored[i] = true; /* Gradients begin as zeros, to add to. */
     }
-    for (int i = 0; o->weights_apart && i < p->apart.n_layers; i++) {
-        p->apart.stored[i] = true;
+    for (int i = 0; o->split_backward && i < p->deferred.n_layers; i++) {
+        p->deferred.stored[i] = true;
     }
     return LT_OK;
 }
@@ -192,7 +192,7 @@ static void close_sets(lt_pass *p) {
     free(p->sets);
     free(p->layers);
     free(p->stored);
-    lt_apart_close(&p->apart);
+    lt_deferred_close(&p->deferred);
 }
 
 static lt_err check_options(const lt_pass_options *o, const lt_model_spec *s) {
@@ -319,7 +319,7 @@ static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
         {"ranks that share layers (tp)", lt_pass_n_tp(o) > 1},
         {"ranks that divide sequences (cp)", lt_pass_whole_seq(o) != o->seq},
         {"ranks that divide experts (ep)", lt_pass_n_ep(o) > 1},
-        {"a stage of a pipeline (pp)", o->weights_apart || o->first_layer > 0 || o->end_layer > 0},
+        {"a stage of a pipeline (pp)", o->split_backward || o->first_layer > 0 || o->end_layer > 0},
         {"gradients or weights that lie elsewhere (mesh.zero)",
          o->gradients_elsewhere || o->master_elsewhere},
     };
@@ -498,8 +498,8 @@ lt_err lt_pass_zero_gradients(lt_pass *p) {
     LT_ASSERT(lt_pass_gradients(p)->base != NULL);
     p->zero_due = true;
     memset(p->stored, 0, (size_t)p->exec.spec->n_layers + 1);
-    if (p->options.weights_apart) {
-        memset(p->apart.stored, 0, (size_t)p->apart.n_layers);
+    if (p->options.split_backward) {
+        memset(p->deferred.stored, 0, (size_t)p->deferred.n_layers);
     }
     return LT_OK;
 }

@@ -69,8 +69,8 @@ typedef struct {
     /* The part that the model holds (lt_model_options); open sets it, measure takes it as given.
      * NULL: all. */
     const lt_partition *partition;
-    /* Gradients of weight matrices are computed apart, by lt_pass_backward_weights. */
-    bool weights_apart;
+    /* Gradients of weight matrices are left to lt_pass_backward_weights. */
+    bool split_backward;
     /* The caller provides the memory of the gradients, unit by unit (lt_pass_bring_gradients); the
      * caller keeps the F32 master, so that the model needs none. */
     bool gradients_elsewhere, master_elsewhere;
@@ -189,7 +189,7 @@ LT_MUST_USE lt_err lt_pass_forward(lt_pass *p, int set, int first, int end);
 LT_MUST_USE lt_err lt_pass_forward_eval(lt_pass *p, int set, int first, int end);
 LT_MUST_USE lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale);
 LT_MUST_USE lt_err lt_pass_backward(lt_pass *p, int set, int first, int end, float grad_scale);
-/* weights_apart: compute what lt_pass_backward of these layers has left out, if it was the last one
+/* split_backward: compute what lt_pass_backward of these layers has left out, if it was the last one
  * of this set. */
 LT_MUST_USE lt_err lt_pass_backward_weights(lt_pass *p, int set, int first, int end);
 /* (rows, C) of the model's type, the backend's memory. layer: of the pass's own, or its end. */

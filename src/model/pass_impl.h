@@ -3,7 +3,7 @@
 #ifndef LT_MODEL_PASS_IMPL_H
 #define LT_MODEL_PASS_IMPL_H
 
-#include "model/apart.h"
+#include "model/deferred.h"
 #include "model/block.h"
 #include "model/context.h"
 #include "model/expert.h"
@@ -41,7 +41,7 @@ struct lt_pass {
     lt_fp8 fp8;
     lt_context context;
     lt_experts experts;
-    lt_apart apart;        /* Of options.weights_apart. */
+    lt_deferred deferred;  /* Of options.split_backward. */
     lt_acts_set *sets;     /* (n_sets) */
     lt_layer_acts *layers; /* (n_sets, end - first) */
     lt_arena shared;       /* The part of the activations that all sets share. */

@@ -230,12 +230,12 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
     lt_exec *r = &p->exec;
     const lt_batch_acts *b = &p->sets[set].batch;
     const lt_recompute level = p->options.recompute;
-    /* Where products of weights are computed apart, a layer's gradients are complete behind
+    /* Where products of weights are deferred, a layer's gradients are complete behind
      * those. */
-    const unsigned complete = p->options.weights_apart ? 0 : LT_UNIT_GRADIENTS;
+    const unsigned complete = p->options.split_backward ? 0 : LT_UNIT_GRADIENTS;
 
-    if (p->options.weights_apart) {
-        lt_apart_begin(&p->apart, set, first, end);
+    if (p->options.split_backward) {
+        lt_deferred_begin(&p->deferred, set, first, end);
     }
     for (int layer = end - 1; layer >= first; layer--) {
         const lt_layer_acts *t = lt_pass_layer(p, set, layer);
@@ -244,10 +244,10 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
             LT_TRY(layer_fwd(p, set, layer, (lt_tensor){0}, true));
         }
         r->fresh = !p->stored[layer];
-        r->apart = p->options.weights_apart ? &p->apart : NULL;
+        r->deferred = p->options.split_backward ? &p->deferred : NULL;
         LT_TRY(lt_mlp_block_bwd(r, layer, t, b, level, aux_scale));
         LT_TRY(lt_attention_block_bwd(r, layer, t, b, level));
-        r->apart = NULL;
+        r->deferred = NULL;
         p->stored[layer] = true;
         p->recomputed = -1; /* Backward writes over what it has read. */
         LT_TRY(lt_pass_leave(p, 1 + layer, LT_UNIT_WEIGHTS | complete));
@@ -355,11 +355,11 @@ lt_err lt_pass_backward(lt_pass *p, int set, int first, int end, float grad_scal
 }
 
 lt_err lt_pass_backward_weights(lt_pass *p, int set, int first, int end) {
-    LT_ASSERT(p->options.weights_apart && first >= p->first && first < end && end <= p->end);
+    LT_ASSERT(p->options.split_backward && first >= p->first && first < end && end <= p->end);
     (void)use_set(p, set);
     for (int layer = end - 1; layer >= first; layer--) {
         LT_TRY(lt_pass_enter(p, 1 + layer, LT_UNIT_GRADIENTS));
-        LT_TRY(lt_apart_run(&p->exec, &p->apart, set, layer));
+        LT_TRY(lt_deferred_run(&p->exec, &p->deferred, set, layer));
         LT_TRY(lt_pass_leave(p, 1 + layer, LT_UNIT_GRADIENTS));
     }
     return LT_OK;

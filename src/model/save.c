@@ -35,8 +35,8 @@ typedef struct {
 /* Element i of the foreign tensor lies here in our parameter. */
 static int64_t index_in_param(const lt_name_place *p, int64_t i) {
     const int64_t per_expert = p->rows * p->cols, inside = i % per_expert;
-    int64_t row = p->turned ? inside % p->rows : inside / p->cols;
-    const int64_t col = p->turned ? inside / p->rows : inside % p->cols;
+    int64_t row = p->transposed ? inside % p->rows : inside / p->cols;
+    const int64_t col = p->transposed ? inside / p->rows : inside % p->cols;
     row = p->alternating ? row / 2 + row % 2 * (p->rows / 2) : row;
     const int64_t at = row * p->cols + col;
     return p->first + i / per_expert * p->expert_stride + at;
@@ -45,7 +45,7 @@ static int64_t index_in_param(const lt_name_place *p, int64_t i) {
 static lt_err fill(const void *ctx_in, void *dst, int64_t first, int64_t count) {
     const out_ctx *c = ctx_in;
     /* Contiguous in both. */
-    const int64_t unit = c->place.turned        ? 1
+    const int64_t unit = c->place.transposed    ? 1
                          : c->place.alternating ? c->place.cols
                                                 : c->place.rows * c->place.cols;
     char *to = dst;
@@ -134,9 +134,9 @@ static lt_err list_add(out_list *l, const lt_model *m, const lt_param *param,
     if (p->stacked) {
         t->shape[t->n_dims++] = p->n_experts;
     }
-    t->shape[t->n_dims++] = p->turned ? p->cols : p->rows;
+    t->shape[t->n_dims++] = p->transposed ? p->cols : p->rows;
     if (p->cols > 1) {
-        t->shape[t->n_dims++] = p->turned ? p->rows : p->cols;
+        t->shape[t->n_dims++] = p->transposed ? p->rows : p->cols;
     }
     l->n++;
     return LT_OK;

@@ -25,7 +25,7 @@
 #define CHUNK_ELEMENTS    ((int64_t)1 << 18) /* For a host's caches; a device's chunk is a piece. */
 #define CONSTANT_ROUNDING 0.01f              /* A BF16 holds a constant to 0.4 %. */
 
-/* A foreign matrix of rows x cols (as ours; the file may keep it turned) of which a box of the
+/* A foreign matrix of rows x cols (as ours; the file may keep it transposed) of which a box of the
  * parameter holds rows [row, row + n_rows) and columns [col, col + n_cols). These are neighbours in
  * what is held, from `local` on. */
 typedef struct {
@@ -41,7 +41,7 @@ typedef struct {
     int64_t first_chunk; /* Among those of all. */
     /* > 0: rows (of a vector, elements) come in pairs within groups of this many. */
     int64_t pair_rows;
-    bool turned; /* The file keeps (cols, rows). */
+    bool transposed; /* The file keeps (cols, rows). */
     float add;
     atomic_llong bad; /* Index of an element that is not finite, or -1. */
 } transfer;
@@ -79,7 +79,7 @@ static void find_bad(transfer *t, const float *values, int64_t first, int64_t n)
 }
 
 static bool takes_whole_rows(const transfer *t) {
-    return t->n_cols == t->cols && t->pair_rows == 0 && !t->turned && t->w.scales == NULL;
+    return t->n_cols == t->cols && t->pair_rows == 0 && !t->transposed && t->w.scales == NULL;
 }
 
 /* The file's bits are the model's. */
@@ -121,11 +121,11 @@ static void decode_span(float *dst, const lt_weight *w, const unsigned char *row
     memcpy(dst, room + lead, (size_t)n * sizeof *dst);
 }
 
-/* Floats that decode_span, and decode_turned, may need beside their result. */
+/* Floats that decode_span, and decode_transposed, may need beside their result. */
 static int64_t span_room(const transfer *t) {
     size_t bytes;
     return (t->cols > t->rows ? t->cols : t->rows) +
-           2 * (int64_t)lt_dtype_block(t->w.type, &bytes) + (t->turned ? t->rows : 0);
+           2 * (int64_t)lt_dtype_block(t->w.type, &bytes) + (t->transposed ? t->rows : 0);
 }
 
 /* Rows [begin, end) of those that are held, one by one. */
@@ -149,7 +149,7 @@ static void decode_pairs(transfer *t, float *values, float *room, int64_t n) {
 
 /* Rows [begin, end) of a file that keeps (cols, rows): of each column the span in which they
  * stand. */
-static void decode_turned(transfer *t, int64_t begin, int64_t end, float *values, float *room) {
+static void decode_transposed(transfer *t, int64_t begin, int64_t end, float *values, float *room) {
     float *const line = room, *const blocks = room + t->rows;
     int64_t low = t->rows, high = 0;
     for (int64_t r = begin; r < end; r++) {
@@ -186,8 +186,8 @@ static void transfer_chunk(transfer *t, int64_t chunk) {
     if (takes_whole_rows(t)) {
         lt_block_decode(values, t->w.type, data, (size_t)n);
         find_bad(t, values, first, n);
-    } else if (t->turned) {
-        decode_turned(t, begin, end, values, values + n);
+    } else if (t->transposed) {
+        decode_transposed(t, begin, end, values, values + n);
     } else if (t->pair_rows > 0 && t->rows == 1) {
         decode_pairs(t, values, values + n, n);
     } else {
@@ -216,7 +216,7 @@ static lt_err check_transfer(const transfer *t, const char *path) {
 static int64_t cut(transfer *t) {
     const int64_t elements = t->m->backend->host_memory ? CHUNK_ELEMENTS
                                                         : (int64_t)LT_MODEL_PIECE_BYTES / 2;
-    t->row_bytes = (int64_t)bytes_of(&t->w, t->turned ? t->rows : t->cols);
+    t->row_bytes = (int64_t)bytes_of(&t->w, t->transposed ? t->rows : t->cols);
     t->rows_per_chunk = elements / t->n_cols > 0 ? elements / t->n_cols : 1;
     return (t->n_rows + t->rows_per_chunk - 1) / t->rows_per_chunk;
 }
@@ -232,8 +232,8 @@ static lt_err wrong_shape(const char *path, const char *name, const lt_weight *w
     LT_FAIL(LT_ERR_FORMAT,
             "%s: tensor %s has shape (%s), but the configuration asks for (%s%lld%s%lld)", path,
             name, got, want->stacked ? "experts, " : "",
-            (long long)(want->turned ? want->cols : want->rows), want->cols > 1 ? ", " : " x ",
-            (long long)(want->turned ? want->rows : want->cols));
+            (long long)(want->transposed ? want->cols : want->rows), want->cols > 1 ? ", " : " x ",
+            (long long)(want->transposed ? want->rows : want->cols));
 }
 
 /* Does the stored shape hold rows x cols (x experts when stacked)? Vectors and scalars may have any
@@ -254,8 +254,8 @@ static bool shape_fits(const lt_weight *w, const lt_name_place *p) {
         return w->n_dims == 2 && w->shape[0] == p->n_experts;
     }
     return w->n_dims == 2 + lead && (lead == 0 || w->shape[0] == p->n_experts) &&
-           w->shape[lead] == (p->turned ? p->cols : p->rows) &&
-           w->shape[lead + 1] == (p->turned ? p->rows : p->cols);
+           w->shape[lead] == (p->transposed ? p->cols : p->rows) &&
+           w->shape[lead + 1] == (p->transposed ? p->rows : p->cols);
 }
 
 static lt_err check_tensor(const char *path, const char *name, const lt_weight *w,
@@ -397,7 +397,7 @@ static lt_err load_part(void *ctx, const char *name, const lt_weight *w, const l
         (void)snprintf(t.name, sizeof t.name, "%s", name);
         t.data = w->data + (size_t)e * bytes_of(w, p->rows * p->cols);
         t.pair_rows = lt_weight_pair_rows(s, &l->m->spec, p);
-        t.turned = p->turned && !vector;
+        t.transposed = p->transposed && !vector;
         t.add = is_norm ? -1.0f : 0.0f;
         LT_TRY(load_matrix(l, &t, &place));
     }
@@ -495,7 +495,7 @@ struct lt_filling {
     lt_failure failure;
 };
 
-static void *fill_beside(void *arg) {
+static void *fill_async(void *arg) {
     struct lt_filling *f = arg;
     lt_thread_set_count(f->n_threads); /* As who opened the model has it. */
     lt_failure_keep(&f->failure, fill(f->m, &f->source));
@@ -521,7 +521,7 @@ static lt_err filling_begin(lt_model *m, lt_source *source) {
         .m = m, .source = *source, .path = path, .n_threads = lt_thread_count()};
     f->source.path = path;
     *source = (lt_source){0};
-    if (pthread_create(&f->thread, NULL, fill_beside, f) != 0) {
+    if (pthread_create(&f->thread, NULL, fill_async, f) != 0) {
         lt_weight_source_close(&f->source);
         filling_free(f);
         LT_FAIL(LT_ERR_OOM, "model: no thread can be made");
@@ -563,7 +563,7 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
     }
     LT_TRY_DONE(lt_model_place(m));
     LT_TRY_DONE(load_params(m, &source, true));
-    if (m->options.beside && !m->backend->host_memory) {
+    if (m->options.load_async && !m->backend->host_memory) {
         LT_TRY_DONE(filling_begin(m, &source));
     } else {
         LT_TRY_DONE(fill(m, &source));

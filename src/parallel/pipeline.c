@@ -84,7 +84,7 @@ static lt_pass_options chunk_options(const lt_pass_options *o, const lt_stages *
                                      int chunk, const need *n) {
     lt_pass_options out = *o;
     lt_stages_layers(s, rank, chunk, &out.first_layer, &out.end_layer);
-    out.weights_apart = o->train && lt_schedule_is_apart(s->schedule);
+    out.split_backward = o->train && lt_schedule_splits_backward(s->schedule);
     out.n_sets = n->n_sets[chunk];
     return out;
 }

@@ -22,7 +22,7 @@ bool lt_schedule_is_v(lt_schedule_kind kind) {
     return kind == LT_SCHEDULE_ZBV || kind == LT_SCHEDULE_V_HALF;
 }
 
-bool lt_schedule_is_apart(lt_schedule_kind kind) {
+bool lt_schedule_splits_backward(lt_schedule_kind kind) {
     return kind == LT_SCHEDULE_ZB_H1 || lt_schedule_is_v(kind);
 }
 
@@ -214,20 +214,20 @@ static void number_sets(lt_schedule_row *row, const lt_schedule *t, int chunk, b
             set_of[op->micro] = take(&sets);
         }
         op->set = set_of[op->micro];
-        if (op->kind == (t->weights_apart ? LT_OP_WEIGHTS : LT_OP_BACKWARD)) {
+        if (op->kind == (t->split_backward ? LT_OP_WEIGHTS : LT_OP_BACKWARD)) {
             give_back(&sets, op->set);
         }
     }
     row->n_sets[chunk] = sets.n;
 }
 
-static void count_held(lt_schedule_row *row, bool apart) {
+static void count_held(lt_schedule_row *row, bool split) {
     int now = 0;
     for (int64_t i = 0; i < row->n_ops; i++) {
         const lt_schedule_op_kind kind = row->ops[i].kind;
         now += kind == LT_OP_FORWARD;
         row->held = now > row->held ? now : row->held;
-        now -= kind == (apart ? LT_OP_WEIGHTS : LT_OP_BACKWARD);
+        now -= kind == (split ? LT_OP_WEIGHTS : LT_OP_BACKWARD);
     }
 }
 
@@ -235,7 +235,7 @@ static void count_held(lt_schedule_row *row, bool apart) {
 
 static lt_err rows_open(lt_schedule *t) {
     const size_t p = (size_t)t->shape.ranks, v = (size_t)t->shape.chunks,
-                 ops = (t->weights_apart ? 3 : 2) * v * (size_t)t->shape.micros;
+                 ops = (t->split_backward ? 3 : 2) * v * (size_t)t->shape.micros;
     t->rows = calloc(p, sizeof *t->rows);
     if (t->rows == NULL) {
         LT_FAIL(LT_ERR_OOM, "schedule of %zu ranks", p);
@@ -276,7 +276,7 @@ static lt_err add_messages(lt_schedule *t) {
         for (int chunk = 0; chunk < t->shape.chunks; chunk++) {
             number_sets(row, t, chunk, flags, set_of);
         }
-        count_held(row, t->weights_apart);
+        count_held(row, t->split_backward);
     }
 done:
     free(at);
@@ -288,7 +288,7 @@ done:
 
 lt_err lt_schedule_open(lt_schedule *out, const lt_schedule_shape *s) {
     lt_err err = LT_OK;
-    lt_schedule t = {.shape = *s, .weights_apart = lt_schedule_is_apart(s->kind)};
+    lt_schedule t = {.shape = *s, .split_backward = lt_schedule_splits_backward(s->kind)};
     LT_TRY(lt_schedule_check_shape(s));
     LT_TRY_DONE(rows_open(&t));
     LT_TRY_DONE(lt_schedule_order(&t));

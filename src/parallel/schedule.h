@@ -96,14 +96,14 @@ typedef struct {
 
 typedef struct {
     lt_schedule_shape shape;
-    bool weights_apart;
+    bool split_backward;
     lt_schedule_row *rows; /* (ranks) */
     int64_t n_ops;         /* The operations of all rows. */
 } lt_schedule;
 
 const char *lt_schedule_name(lt_schedule_kind kind);
 bool lt_schedule_is_v(lt_schedule_kind kind);
-bool lt_schedule_is_apart(lt_schedule_kind kind); /* Does it have W? */
+bool lt_schedule_splits_backward(lt_schedule_kind kind); /* Does it have W? */
 int lt_schedule_fewest_chunks(lt_schedule_kind kind);
 /* ARG: numbers that contradict each other, with the nearest that fit. LIMIT: too large. */
 LT_MUST_USE lt_err lt_schedule_check_shape(const lt_schedule_shape *s);

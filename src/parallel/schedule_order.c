@@ -64,7 +64,7 @@ static int64_t warm_up(const lt_schedule_shape *s, int rank) {
 
 /* Warm-up, then one F and one B in turn, then the remaining B; with a separate W, W of micro-batch
  * i - rank follows B of i. */
-static void in_turn(lt_schedule_row *row, const lt_schedule_shape *s, int rank, bool apart) {
+static void in_turn(lt_schedule_row *row, const lt_schedule_shape *s, int rank, bool split) {
     const int64_t units = s->micros * s->chunks, warm = warm_up(s, rank);
     for (int64_t i = 0; i < warm; i++) {
         put_unit(row, s, LT_OP_FORWARD, i);
@@ -74,11 +74,11 @@ static void in_turn(lt_schedule_row *row, const lt_schedule_shape *s, int rank, 
             put_unit(row, s, LT_OP_FORWARD, warm + i);
         }
         put_unit(row, s, LT_OP_BACKWARD, i);
-        if (apart && i >= rank) {
+        if (split && i >= rank) {
             put_unit(row, s, LT_OP_WEIGHTS, i - rank);
         }
     }
-    for (int64_t i = units > rank ? units - rank : 0; apart && i < units; i++) {
+    for (int64_t i = units > rank ? units - rank : 0; split && i < units; i++) {
         put_unit(row, s, LT_OP_WEIGHTS, i);
     }
 }
@@ -210,7 +210,7 @@ lt_err lt_schedule_order(lt_schedule *t) {
         return v_shape(t);
     }
     for (int rank = 0; rank < t->shape.ranks; rank++) {
-        in_turn(&t->rows[rank], &t->shape, rank, t->weights_apart);
+        in_turn(&t->rows[rank], &t->shape, rank, t->split_backward);
     }
     return LT_OK;
 }

@@ -39,7 +39,7 @@ static lt_err check_stages(const lt_schedule *t, int32_t *next) {
             }
         }
     }
-    for (size_t k = 0; k < stages * (t->weights_apart ? 3 : 2); k++) {
+    for (size_t k = 0; k < stages * (t->split_backward ? 3 : 2); k++) {
         if (next[k] != t->shape.micros) {
             LT_FAIL(LT_ERR_STATE, "schedule %s: stage %zu runs %c of %d of %lld micro-batches",
                     lt_schedule_name(t->shape.kind), k % stages, LT_SCHEDULE_LETTERS[k / stages],

@@ -159,7 +159,7 @@ static void axis(FILE *out, double units, double scale, double bottom) {
 static void legend(FILE *out, const lt_schedule *t) {
     static const char *const names[] = {"forward", "backward", "weight gradients"};
     double x = LEFT;
-    for (int kind = 0; kind < (t->weights_apart ? 3 : 2); kind++) {
+    for (int kind = 0; kind < (t->split_backward ? 3 : 2); kind++) {
         for (int chunk = 0; chunk < t->shape.chunks && chunk < 4; chunk++) {
             char with[CELL_MAX * 2];
             const lt_schedule_op op = {.kind = (lt_schedule_op_kind)kind, .chunk = chunk};

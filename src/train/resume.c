@@ -8,7 +8,7 @@
  *            none     there must be no checkpoint
  *
  * Before anything is loaded, the effective recipe is compared with that of the checkpoint
- * (changes.h); when the data is open, its contents are (data/seal.h). Every change is a line of
+ * (changes.h); when the data is open, its contents are (data/fingerprint.h). Every change is a line of
  * metrics.jsonl ("change"), and the recipe that it replaces goes to RUN/history/. */
 #include <inttypes.h>
 #include <math.h>
@@ -19,7 +19,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "data/seal.h"
+#include "data/fingerprint.h"
 #include "data/tokenize.h"
 #include "train/adapters.h"
 #include "train/changes.h"
@@ -93,24 +93,24 @@ done:
 
 /* ---- Data ---- */
 
-static lt_err seal_all(json_t **out, const lt_loader *l, int64_t n_sources, bool whole) {
+static lt_err fingerprint_all(json_t **out, const lt_loader *l, int64_t n_sources, bool whole) {
     *out = json_array();
     for (int64_t i = 0; i < n_sources; i++) {
         json_t *one = NULL;
-        LT_TRY(lt_seal_source(&one, l, i, whole));
+        LT_TRY(lt_fingerprint_source(&one, l, i, whole));
         json_array_append_new(*out, one);
     }
     return LT_OK;
 }
 
-static lt_err compare_seals(const json_t *then, const json_t *now, const lt_loader *l,
-                            const char *option) {
+static lt_err compare_fingerprints(const json_t *then, const json_t *now, const lt_loader *l,
+                                   const char *option) {
     if (json_array_size(then) != json_array_size(now)) {
         return LT_OK; /* Another mixture, which was compared as text. */
     }
     for (size_t i = 0; i < json_array_size(now); i++) {
-        LT_TRY(lt_seal_compare(json_array_get(then, i), json_array_get(now, i), l, (int64_t)i,
-                               option));
+        LT_TRY(lt_fingerprint_compare(json_array_get(then, i), json_array_get(now, i), l,
+                                      (int64_t)i, option));
     }
     return LT_OK;
 }
@@ -146,7 +146,7 @@ static lt_err check_tokenizer(const lt_training *t, const json_t *then, const ch
 }
 
 /* The weights beside which adapters are trained, which no checkpoint holds. */
-static lt_err seal_base(lt_training *t, const json_t *then) {
+static lt_err fingerprint_base(lt_training *t, const json_t *then) {
     const char *was = json_string_value(json_object_get(then, "base"));
     char hex[17];
     uint64_t hash;
@@ -180,29 +180,31 @@ static lt_err allow_or(const lt_training *t, const char *name, lt_err err) {
 
 /* What the data is now, for the manifests to come; and whether it is what the loaded checkpoint's
  * was. */
-static lt_err seal_data(lt_training *t, const json_t *then) {
+static lt_err fingerprint_data(lt_training *t, const json_t *then) {
     lt_err err = LT_OK;
     lt_loader *valid = NULL;
-    json_t *seals = NULL;
+    json_t *fingerprints = NULL;
     char hex[17];
     uint64_t hash = 0;
 
     t->data = json_object();
-    LT_TRY_DONE(seal_base(t, then));
-    LT_TRY_DONE(seal_all(&seals, t->loader, t->train_mixture.n_sources, t->recipe.verify));
-    json_object_set_new(t->data, "train", seals);
+    LT_TRY_DONE(fingerprint_base(t, then));
     LT_TRY_DONE(
-        allow_or(t, "data.train",
-                 compare_seals(json_object_get(then, "train"), seals, t->loader, "data.train")));
+        fingerprint_all(&fingerprints, t->loader, t->train_mixture.n_sources, t->recipe.verify));
+    json_object_set_new(t->data, "train", fingerprints);
+    LT_TRY_DONE(allow_or(t, "data.train",
+                         compare_fingerprints(json_object_get(then, "train"), fingerprints,
+                                              t->loader, "data.train")));
     if (t->recipe.valid[0] != '\0') {
         LT_TRY_DONE(lt_loader_open(&valid, &t->valid_options));
-        LT_TRY_DONE(seal_all(&seals, valid, t->valid_mixture.n_sources, t->recipe.verify));
-        json_object_set_new(t->data, "valid", seals);
+        LT_TRY_DONE(
+            fingerprint_all(&fingerprints, valid, t->valid_mixture.n_sources, t->recipe.verify));
+        json_object_set_new(t->data, "valid", fingerprints);
     }
     if (valid != NULL && !has_changed(t, "data.valid")) {
-        LT_TRY_DONE(
-            allow_or(t, "data.valid",
-                     compare_seals(json_object_get(then, "valid"), seals, valid, "data.valid")));
+        LT_TRY_DONE(allow_or(t, "data.valid",
+                             compare_fingerprints(json_object_get(then, "valid"), fingerprints,
+                                                  valid, "data.valid")));
     }
     if (t->tokenizer != NULL) {
         LT_TRY_DONE(lt_tokenize_hash(&hash, t->tokenizer, hashed_path(t->recipe.tokenizer)));
@@ -295,7 +297,7 @@ lt_err lt_training_resume(lt_training *t) {
         LT_TRY(refuse_checkpoints(t));
     }
     if (t->resume_path[0] == '\0') {
-        return seal_data(t, NULL); /* A new run. */
+        return fingerprint_data(t, NULL); /* A new run. */
     }
     if (t->resume_newest) {
         LT_TRY(load_newest(t));
@@ -305,7 +307,7 @@ lt_err lt_training_resume(lt_training *t) {
     if (t->state.recipe != NULL && !json_equal(t->state.recipe, t->compared)) { /* An older one. */
         LT_TRY(lt_changes_compare(t, t->state.recipe, t->state.data, true, t->checkpoints));
     }
-    LT_TRY(seal_data(t, t->state.data));
+    LT_TRY(fingerprint_data(t, t->state.data));
     LT_TRY(restore(t));
     LT_TRY(lt_checkpoint_newest(&newest, t->checkpoints, INT64_MAX, false));
     return newest > t->state.step ? lt_training_leave_branch(t, t->state.step) : LT_OK;

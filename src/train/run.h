@@ -92,7 +92,7 @@ typedef struct lt_training {
     json_t *changes;      /* Options that differ from the checkpoint's, see resume.c. */
     json_t *compared;     /* With this recipe. */
     int64_t n_allowed;    /* Changes that only allow_change permitted. */
-    json_t *data;         /* Seals of the data, see data/seal.h. */
+    json_t *data;         /* Fingerprints of the data, see data/fingerprint.h. */
     int64_t micro;        /* Rows of one pass. */
     int64_t saved_step;   /* Step of the newest checkpoint, -1: none. */
     int64_t applied_step; /* Of the last update: since then the weights are the same. */

@@ -20,9 +20,9 @@ static const lt_case cast_cases[] = {
      .aligned = true},
     {"odd, both ways", LT_CASE_CHECK, .R = 131, .C = 77, .S = BLOCK, .G = BLOCK},
     {"gradients, both ways", LT_CASE_CHECK, .R = 200, .C = 144, .S = ROW, .G = ROW},
-    {"turned rows", LT_CASE_CHECK, .R = 256, .C = 128, .S = -1, .G = ROW, .aligned = true},
-    {"turned blocks", LT_CASE_CHECK, .R = 144, .C = 272, .S = -1, .G = BLOCK, .aligned = true},
-    {"rows and turned blocks", LT_CASE_CHECK, .R = 129, .C = 130, .S = ROW, .G = BLOCK},
+    {"transposed rows", LT_CASE_CHECK, .R = 256, .C = 128, .S = -1, .G = ROW, .aligned = true},
+    {"transposed blocks", LT_CASE_CHECK, .R = 144, .C = 272, .S = -1, .G = BLOCK, .aligned = true},
+    {"rows and transposed blocks", LT_CASE_CHECK, .R = 129, .C = 130, .S = ROW, .G = BLOCK},
     {"tensor", LT_CASE_CHECK, .R = 33, .C = 70, .S = T, .G = -1},
     {"tensor, both ways", LT_CASE_CHECK, .R = 144, .C = 272, .S = T, .G = T, .E = 1,
      .aligned = true},
@@ -63,18 +63,19 @@ static void cast_build(lt_setup *s) {
     lt_case_tensor *t = lt_setup_in(s, "x", &a->x, s->act, LT_SHAPE(c->R, c->C));
     t->fill = c->extreme ? fill_edges : lt_fill_normal;
     a->given = c->P > 0;
-    for (int turned = 0; turned < 2; turned++) {
-        const int64_t kind = turned ? c->G : c->S, rows = turned ? c->C : c->R,
-                      cols = turned ? c->R : c->C;
+    for (int transposed = 0; transposed < 2; transposed++) {
+        const int64_t kind = transposed ? c->G : c->S, rows = transposed ? c->C : c->R,
+                      cols = transposed ? c->R : c->C;
         const lt_tensor scale = lt_scale_tensor(NULL, (lt_scale_kind)kind, rows, cols);
         if (kind < 0) {
             continue;
         }
-        *(turned ? &a->t_kind : &a->kind) = (lt_scale_kind)kind;
-        t = lt_setup_out(s, turned ? "t" : "y", turned ? &a->t : &a->y, type, LT_SHAPE(rows, cols));
+        *(transposed ? &a->t_kind : &a->kind) = (lt_scale_kind)kind;
+        t = lt_setup_out(s, transposed ? "t" : "y", transposed ? &a->t : &a->y, type,
+                         LT_SHAPE(rows, cols));
         t->may_be_nan = true;
-        t = (a->given ? lt_setup_in : lt_setup_out)(s, turned ? "t_scale" : "scale",
-                                                    turned ? &a->t_scale : &a->scale, LT_F32,
+        t = (a->given ? lt_setup_in : lt_setup_out)(s, transposed ? "t_scale" : "scale",
+                                                    transposed ? &a->t_scale : &a->scale, LT_F32,
                                                     scale.n_dims, scale.shape);
         t->fill = a->given ? fill_given : t->fill;
         t->contiguous = t->may_be_nan = true;

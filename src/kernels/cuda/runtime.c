@@ -89,8 +89,8 @@ done:
     return err;
 }
 
-static void beside_close(lt_cuda *c, lt_cuda_beside *b) {
-    for (int i = 0; i < LT_CUDA_STREAMS_BESIDE; i++) {
+static void side_close(lt_cuda *c, lt_cuda_side *b) {
+    for (int i = 0; i < LT_CUDA_SIDE_STREAMS; i++) {
         if (b->streams[i] != NULL) {
             (void)c->cu->cuStreamDestroy(b->streams[i]);
         }
@@ -105,10 +105,10 @@ void lt_cuda_close(lt_cuda *c) {
     if (c->context != NULL && lt_cuda_make_current(c) == LT_OK) {
         (void)c->cu->cuCtxSynchronize();
         lt_cuda_kernels_unload(c);
-        while (c->beside != NULL) {
-            lt_cuda_beside *b = c->beside;
-            c->beside = b->next;
-            beside_close(c, b);
+        while (c->sides != NULL) {
+            lt_cuda_side *b = c->sides;
+            c->sides = b->next;
+            side_close(c, b);
         }
         (void)c->cu->cuDevicePrimaryCtxRelease(c->device);
     }
@@ -248,11 +248,11 @@ void lt_cuda_stream_close(lt_cuda *c, CUstream s) {
         return;
     }
     pthread_mutex_lock(&c->lock);
-    for (lt_cuda_beside **b = &c->beside; *b != NULL; b = &(*b)->next) {
+    for (lt_cuda_side **b = &c->sides; *b != NULL; b = &(*b)->next) {
         if ((*b)->of == s) {
-            lt_cuda_beside *gone = *b;
+            lt_cuda_side *gone = *b;
             *b = gone->next;
-            beside_close(c, gone);
+            side_close(c, gone);
             break;
         }
     }
@@ -260,38 +260,38 @@ void lt_cuda_stream_close(lt_cuda *c, CUstream s) {
     (void)c->cu->cuStreamDestroy(s);
 }
 
-static lt_err beside_open(lt_cuda *c, lt_cuda_beside **out, CUstream s) {
+static lt_err side_open(lt_cuda *c, lt_cuda_side **out, CUstream s) {
     int least = 0, greatest = 0;
-    lt_cuda_beside *b = calloc(1, sizeof *b);
+    lt_cuda_side *b = calloc(1, sizeof *b);
     if (b == NULL) {
-        LT_FAIL(LT_ERR_OOM, "GPU %d: streams beside another", c->info.index);
+        LT_FAIL(LT_ERR_OOM, "GPU %d: side streams", c->info.index);
     }
     b->of = s;
     CUresult r = c->cu->cuCtxGetStreamPriorityRange(&least, &greatest);
-    for (int i = 0; r == LT_CU_SUCCESS && i < LT_CUDA_STREAMS_BESIDE; i++) {
+    for (int i = 0; r == LT_CU_SUCCESS && i < LT_CUDA_SIDE_STREAMS; i++) {
         r = c->cu->cuStreamCreateWithPriority(&b->streams[i], LT_CU_STREAM_NON_BLOCKING, greatest);
     }
     if (r != LT_CU_SUCCESS) {
-        beside_close(c, b);
-        return lt_cu_check(r, "GPU %d: streams beside another", c->info.index);
+        side_close(c, b);
+        return lt_cu_check(r, "GPU %d: side streams", c->info.index);
     }
     *out = b;
     return LT_OK;
 }
 
-lt_err lt_cuda_stream_beside(lt_cuda *c, CUstream *out, CUstream s, int i) {
+lt_err lt_cuda_side_stream(lt_cuda *c, CUstream *out, CUstream s, int i) {
     lt_err err = LT_OK;
-    LT_ASSERT(i >= 0 && i < LT_CUDA_STREAMS_BESIDE);
+    LT_ASSERT(i >= 0 && i < LT_CUDA_SIDE_STREAMS);
     LT_TRY(lt_cuda_make_current(c));
     pthread_mutex_lock(&c->lock);
-    lt_cuda_beside *b = c->beside;
+    lt_cuda_side *b = c->sides;
     while (b != NULL && b->of != s) {
         b = b->next;
     }
     if (b == NULL) {
-        LT_TRY_DONE(beside_open(c, &b, s));
-        b->next = c->beside;
-        c->beside = b;
+        LT_TRY_DONE(side_open(c, &b, s));
+        b->next = c->sides;
+        c->sides = b;
     }
     *out = b->streams[i];
 done:

@@ -122,13 +122,13 @@ void lt_cuda_arena_close(lt_cuda *c, lt_arena *a);
 /* ---- Streams, events, graphs (the driver's own handles) ---- */
 LT_MUST_USE lt_err lt_cuda_stream_open(lt_cuda *c, CUstream *out);
 void lt_cuda_stream_close(lt_cuda *c, CUstream s);
-/* The i-th of the streams beside s, for what may run beside s's own work within an op: their blocks
- * go before those of s where both wait for an SM. Made when first asked for, closed with s. An op
+/* The i-th side stream of s, for what may run at the same time as s's own work within an op: its
+ * blocks go before those of s where both wait for an SM. Made when first asked for, closed with s. An op
  * leaves s behind all that it put there (lt_cuda_stream_follow), so that a recording of s holds it,
  * too. */
-#define LT_CUDA_STREAMS_BESIDE 2
-LT_MUST_USE lt_err lt_cuda_stream_beside(lt_cuda *c, CUstream *out, CUstream s, int i);
-/* `later` goes on when what `earlier` holds by now is done. One of them is a stream beside the
+#define LT_CUDA_SIDE_STREAMS 2
+LT_MUST_USE lt_err lt_cuda_side_stream(lt_cuda *c, CUstream *out, CUstream s, int i);
+/* `later` goes on when what `earlier` holds by now is done. One of them is a side stream of the
  * other. */
 LT_MUST_USE lt_err lt_cuda_stream_follow(lt_cuda *c, CUstream later, CUstream earlier);
 LT_MUST_USE lt_err lt_cuda_sync(lt_cuda *c, CUstream s);

@@ -23,11 +23,11 @@ typedef struct {
     int module;
 } lt_cuda_slot;
 
-/* A stream and those beside it. */
-typedef struct lt_cuda_beside {
-    CUstream of, streams[LT_CUDA_STREAMS_BESIDE];
-    struct lt_cuda_beside *next;
-} lt_cuda_beside;
+/* A stream and its side streams. */
+typedef struct lt_cuda_side {
+    CUstream of, streams[LT_CUDA_SIDE_STREAMS];
+    struct lt_cuda_side *next;
+} lt_cuda_side;
 
 struct lt_cuda {
     const lt_cu_api *cu;
@@ -46,7 +46,7 @@ struct lt_cuda {
     int n_modules;
     lt_cuda_module modules[LT_CUDA_MAX_MODULES];
     lt_cuda_slot *slots[LT_CUDA_TABLE_SLOTS];
-    lt_cuda_beside *beside;
+    lt_cuda_side *sides;
 };
 
 void lt_cuda_kernels_unload(lt_cuda *c);

@@ -25,12 +25,12 @@ static double scale_at(const lt_tensor *scale, lt_scale_kind kind, int64_t r, in
 /* x, or x transposed. */
 typedef struct {
     const lt_tensor *x;
-    bool turned;
+    bool transposed;
     int64_t rows, cols;
 } source;
 
 static double value(const source *s, int64_t r, int64_t c) {
-    return get(s->x, s->turned ? at2(s->x, c, r) : at2(s->x, r, c));
+    return get(s->x, s->transposed ? at2(s->x, c, r) : at2(s->x, r, c));
 }
 
 static void round_by(const source *s, const lt_tensor *y, int64_t r0, int64_t r1, int64_t c0,
@@ -84,14 +84,14 @@ static void cast_to(const source *s, const lt_tensor *y, const lt_tensor *scale,
 
 lt_err lt_ref_cast_scaled(lt_queue *q, const lt_cast_scaled_args *a) {
     const source plain = {&a->x, false, a->x.shape[0], a->x.shape[1]},
-                 turned = {&a->x, true, a->x.shape[1], a->x.shape[0]};
+                 transposed = {&a->x, true, a->x.shape[1], a->x.shape[0]};
     (void)q;
     LT_ASSERT(a->x.n_dims == 2);
     if (present(&a->y)) {
         cast_to(&plain, &a->y, &a->scale, a->kind, a->given);
     }
     if (present(&a->t)) {
-        cast_to(&turned, &a->t, &a->t_scale, a->t_kind, a->given);
+        cast_to(&transposed, &a->t, &a->t_scale, a->t_kind, a->given);
     }
     return LT_OK;
 }

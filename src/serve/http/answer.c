@@ -53,9 +53,9 @@ void lt_http_set_deadline(lt_http_conn *c, double seconds) {
 }
 
 /* Free it from the loop, not inside the caller's write. */
-static void doom(lt_http_conn *c) {
+static void close_soon(lt_http_conn *c) {
     const struct timeval now = {0};
-    c->doomed = true;
+    c->closing = true;
     event_add(c->deadline, &now);
 }
 
@@ -119,7 +119,7 @@ void lt_http_on_flush(evutil_socket_t fd, short what, void *arg) {
     while (h->fresh != NULL) {
         lt_http_conn *c = h->fresh;
         lt_http_unlist(c);
-        if (c->doomed) {
+        if (c->closing) {
             continue;
         }
         if (!c->tls && evbuffer_get_length(bufferevent_get_output(c->bev)) == 0) {
@@ -183,7 +183,7 @@ static void finish(lt_http_conn *c) {
 void lt_http_reply(lt_http_conn *c, int status, const char *type, const char *extra,
                    const void *body, size_t n) {
     LT_ASSERT(c->stage == ANSWERING);
-    if (c->doomed) {
+    if (c->closing) {
         c->user = NULL;
         return;
     }
@@ -197,7 +197,7 @@ void lt_http_reply(lt_http_conn *c, int status, const char *type, const char *ex
 
 void lt_http_stream(lt_http_conn *c, int status, const char *type, const char *extra) {
     LT_ASSERT(c->stage == ANSWERING);
-    if (c->doomed) {
+    if (c->closing) {
         return;
     }
     c->chunked = c->parser.minor == 1;
@@ -225,13 +225,13 @@ void lt_http_write(lt_http_conn *c, const void *data, size_t n) {
     struct evbuffer_iovec v;
     char *at;
     LT_ASSERT(c->stage == ANSWERING);
-    if (c->doomed || n == 0 || c->head_only) {
+    if (c->closing || n == 0 || c->head_only) {
         return;
     }
     if (lt_http_unsent(c) + n > c->http->o.max_pending_bytes ||
         evbuffer_reserve_space(c->out, (ev_ssize_t)(n + CHUNK_FRAME), &v, 1) != 1) {
         lt_log_debug("http: a client reads too slowly; %zu bytes wait", lt_http_unsent(c));
-        doom(c);
+        close_soon(c);
         return;
     }
     at = v.iov_base;
@@ -251,7 +251,7 @@ void lt_http_write(lt_http_conn *c, const void *data, size_t n) {
 
 void lt_http_end(lt_http_conn *c) {
     LT_ASSERT(c->stage == ANSWERING);
-    if (c->doomed) {
+    if (c->closing) {
         /* The caller who ends an answer drops the connection, so there is nobody to notify. */
         c->user = NULL;
         return;

@@ -231,7 +231,7 @@ static void feed(lt_http_conn *c) {
 
 static void read_requests(lt_http_conn *c) {
     struct evbuffer *in = bufferevent_get_input(c->bev);
-    while (c->stage == READING && !c->starved && !c->doomed && evbuffer_get_length(in) > 0) {
+    while (c->stage == READING && !c->starved && !c->closing && evbuffer_get_length(in) > 0) {
         feed(c);
     }
     if (c->stage == FLUSHING) {
@@ -255,7 +255,7 @@ static void on_room(evutil_socket_t fd, short what, void *arg) {
     (void)fd;
     (void)what;
     for (lt_http_conn *c = h->conns; c != NULL && h->n_starved > 0; c = c->next) {
-        if (c->starved && !c->doomed) { /* Reading frees no connection: it dooms, or answers. */
+        if (c->starved && !c->closing) { /* Reading frees no connection: it closes, or answers. */
             read_on(c);
         }
     }
@@ -264,7 +264,7 @@ static void on_room(evutil_socket_t fd, short what, void *arg) {
 static void on_read(struct bufferevent *bev, void *arg) {
     lt_http_conn *c = arg;
     (void)bev;
-    if (!c->doomed) {
+    if (!c->closing) {
         read_requests(c);
     }
 }
@@ -300,12 +300,12 @@ static void on_event(struct bufferevent *bev, short what, void *arg) {
     (void)bev;
     if ((what & BEV_EVENT_CONNECTED) != 0) {
         c->greeted = true;
-        if (c->stage == READING && c->parser.head_n == 0 && !c->doomed) {
+        if (c->stage == READING && c->parser.head_n == 0 && !c->closing) {
             lt_http_set_deadline(c, c->http->o.idle_s);
         }
         return;
     }
-    if ((what & BEV_EVENT_EOF) != 0 && c->stage == ANSWERING && !c->doomed && !c->tls) {
+    if ((what & BEV_EVENT_EOF) != 0 && c->stage == ANSWERING && !c->closing && !c->tls) {
         c->half_closed = true;
         lt_http_set_deadline(c, HALF_CLOSED_S);
         return;
@@ -331,7 +331,7 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg) {
     lt_http_conn *c = arg;
     (void)fd;
     (void)what;
-    if (c->doomed || c->stage == FLUSHING) {
+    if (c->closing || c->stage == FLUSHING) {
         conn_lost(c);
     } else if (c->stage == ANSWERING) {
         try_half_closed(c);
@@ -350,7 +350,7 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg) {
 static lt_http_conn *oldest(const lt_http *h, conn_stage wanted, const lt_http_conn *newest) {
     lt_http_conn *found = NULL;
     for (lt_http_conn *c = h->conns; c != NULL; c = c->next) {
-        if (c != newest && c->stage == wanted && !c->doomed && lt_http_unsent(c) == 0 &&
+        if (c != newest && c->stage == wanted && !c->closing && lt_http_unsent(c) == 0 &&
             (wanted == FLUSHING || c->parser.head_n == 0)) {
             found = c;
         }
@@ -373,7 +373,7 @@ static void warn_full(lt_http *h, const char *what) {
 static int64_t count_places(const lt_http *h) {
     int64_t n = 0;
     for (const lt_http_conn *c = h->conns; c != NULL; c = c->next) {
-        n += c->stage != FLUSHING && !c->doomed;
+        n += c->stage != FLUSHING && !c->closing;
     }
     return n;
 }

@@ -20,10 +20,10 @@ typedef enum { READING, ANSWERING, FLUSHING } conn_stage;
 struct lt_http_conn {
     lt_http *http;
     struct bufferevent *bev;
-    struct event *deadline; /* READING: for the request or the idle time; doomed: at once. */
+    struct event *deadline; /* READING: for the request or the idle time; closing: at once. */
     lt_http_parser parser;
     conn_stage stage;
-    bool keep_alive, chunked, head_only, doomed, continued;
+    bool keep_alive, chunked, head_only, closing, continued;
     bool tls, greeted; /* greeted: its handshake is done. */
     bool admitted;     /* on_head has seen this request. */
     bool half_closed;  /* The client sends no more. */

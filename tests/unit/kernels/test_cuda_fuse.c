@@ -56,8 +56,8 @@ static const shape shapes[] = {
      LT_ACT_RELU2, .window = 700},
     {"heads of 128, qk-norm, softcap", 1, 256, 10, 2, 128, 96, 100, 16, 70, LT_BF16, ALL(LT_BF16),
      LT_ACT_GELU, .gated = true, .qk_norm = true, .softcap = 5.0f},
-    {"heads of 256, part of them turned", 2, 128, 2, 1, 256, 96, 100, 16, 33, LT_BF16, ALL(LT_BF16),
-     LT_ACT_XIELU, .part_rope = true},
+    {"heads of 256, part of them rotated", 2, 128, 2, 1, 256, 96, 100, 16, 33, LT_BF16,
+     ALL(LT_BF16), LT_ACT_XIELU, .part_rope = true},
     {"9 rows: rotation and pages", 9, 128, 2, 1, 64, 96, 100, 16, 33, LT_BF16, ALL(LT_BF16),
      LT_ACT_SILU, .gated = true},
     {"9 rows, bias, fp16", 9, 136, 6, 2, 128, 96, 100, 16, 33, LT_F16, ALL(LT_F16), LT_ACT_SILU,
@@ -337,10 +337,10 @@ static lt_err attention_half(net *t, int layer, lt_tensor stream) {
                                                                .eps = 1e-5f,
                                                                .n_q = H}));
     } else {
-        const lt_tensor turned = heads(t, from, 0, H + G);
+        const lt_tensor rotated = heads(t, from, 0, H + G);
         LT_TRY(t->b->ops->rope(
             t->q, &(lt_rope_args){
-                      .y = turned, .x = turned, .positions = t->positions, .table = t->table}));
+                      .y = rotated, .x = rotated, .positions = t->positions, .table = t->table}));
     }
     LT_TRY(t->b->ops->kv_write(t->q, &(lt_kv_write_args){.k_pages = t->k_pages[layer],
                                                          .v_pages = t->v_pages[layer],

@@ -27,8 +27,8 @@ static void poke(const char *folder, size_t at, const void *value, size_t bytes)
 }
 
 static void try_tensor(const char *folder, const lt_safetensor *t, const char *base, bool infinite,
-                       bool beside) {
-    const lt_model_options far = {.device = device_of(far_backend()), .beside = true};
+                       bool load_async) {
+    const lt_model_options far = {.device = device_of(far_backend()), .load_async = true};
     const size_t each = lt_dtype_bytes(t->dtype);
     const int64_t last = (int64_t)(t->bytes / each) - 1;
     const size_t at = (size_t)((const char *)t->data - base) + (size_t)last * each;
@@ -38,8 +38,8 @@ static void try_tensor(const char *folder, const lt_safetensor *t, const char *b
     lt_model *m = NULL;
 
     poke(folder, at, t->dtype == LT_F32 ? (const void *)&bad_f32 : &bad_bf16, each);
-    lt_err err = lt_model_open(&m, folder, beside ? &far : NULL);
-    if (beside) {
+    lt_err err = lt_model_open(&m, folder, load_async ? &far : NULL);
+    if (load_async) {
         assert_true(err == LT_OK || strstr(t->name, "act_fn") != NULL ||
                     strstr(t->name, "sinks") != NULL);
         err = err == LT_OK ? lt_model_wait(m) : err;
@@ -89,19 +89,19 @@ static void not_a_number_is_refused(void **state) {
 
 /* Weights that come in on a thread of their own are the same; a model may be closed before they are
  * there. */
-static void weights_beside(void **state) {
+static void weights_load_async(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDEN_CASES; i++) {
         const lt_dtype dtype = i % 2 != 0 ? LT_BF16 : LT_F32;
-        const lt_model_options beside = {
-            .dtype = dtype, .device = device_of(far_backend()), .beside = true};
+        const lt_model_options load_async = {
+            .dtype = dtype, .device = device_of(far_backend()), .load_async = true};
         char path[256];
         lt_model *near_model = NULL, *far = NULL;
         (void)snprintf(path, sizeof path, GOLDEN_ROOT "%s", golden_cases[i]);
         must(lt_model_open(&near_model, path, &(lt_model_options){.dtype = dtype}), path);
-        must(lt_model_open(&far, path, &beside), path);
+        must(lt_model_open(&far, path, &load_async), path);
         lt_model_close(far);
-        must(lt_model_open(&far, path, &beside), path);
+        must(lt_model_open(&far, path, &load_async), path);
         must(lt_model_wait(far), path);
         must(lt_model_wait(far), "once more");
         unsigned char *weights = malloc(far->weights_bytes);
@@ -116,6 +116,6 @@ static void weights_beside(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(not_a_number_is_refused),
-                                       cmocka_unit_test(weights_beside)};
+                                       cmocka_unit_test(weights_load_async)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

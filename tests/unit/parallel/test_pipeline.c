@@ -51,7 +51,7 @@ static void every_schedule(void **state) {
     ranks_compare(&deep, "batch.size=8 batch.micro=1 batch.ramp=4@0,6@8" PLAIN, "pp=2", 2, &same);
 }
 
-/* Gradients of weights apart. */
+/* Deferred gradients of weights. */
 static void zero_bubble(void **state) {
     (void)state;
     ranks_compare(&deep, "batch.size=9 batch.micro=2 mesh.schedule=zb-h1" PLAIN, "pp=3", 3, &same);

@@ -33,7 +33,7 @@ static double makespan(const lt_schedule *t, double f, double b, double w, doubl
     assert_non_null(time);
     for (int s = 0; s < stages; s++) {
         time[s] = f / v;
-        time[stages + s] = (t->weights_apart ? b : b + w) / v;
+        time[stages + s] = (t->split_backward ? b : b + w) / v;
         time[2 * stages + s] = w / v;
     }
     const lt_schedule_costs c = {time, time + stages, time + 2 * stages, send};

@@ -3,7 +3,7 @@
  *
  * BOUND     Memory in the end: 2 or 4 bytes in, 1 out; some 15 integer and float operations an
  *           element on the way, all in vectors.
- * TRANSPOSE a tile of 128 x 128 turned in the L1, then rounded as rows.
+ * TRANSPOSE a tile of 128 x 128 transposed in the L1, then rounded as rows.
  * TENSOR    the largest magnitude first: of pieces by all threads, then of those; a maximum is the
  *           same in any order. */
 #include "kernels/cpu/isa/rows.h"
@@ -54,11 +54,11 @@ LT_INLINE void round_row(uint8_t *to, const float *x, int64_t n, float inverse, 
     }
 }
 
-/* A tile of n_r x n_c elements, row by row, SPAN apart; turned: of x transposed. */
-static void tile_get(float (*tile)[SPAN], const lt_tensor *x, bool turned, int64_t r, int64_t c,
+/* A tile of n_r x n_c elements, row by row, SPAN apart; transposed: of x transposed. */
+static void tile_get(float (*tile)[SPAN], const lt_tensor *x, bool transposed, int64_t r, int64_t c,
                      int64_t n_r, int64_t n_c) {
     float row[SPAN];
-    if (!turned) {
+    if (!transposed) {
         for (int64_t i = 0; i < n_r; i++) {
             row_get(tile[i], x, r + i, c, n_c);
         }
@@ -119,7 +119,7 @@ static uint32_t largest_of(const lt_tensor *x) {
 }
 
 static void cast_to(const lt_tensor *y, const lt_tensor *scale, lt_scale_kind kind,
-                    const lt_tensor *x, bool turned, bool given) {
+                    const lt_tensor *x, bool transposed, bool given) {
     const int64_t rows = y->shape[0], cols = y->shape[1];
     float inverse = 0.0f;
     if (kind == LT_SCALE_TENSOR && given) {
@@ -132,7 +132,7 @@ static void cast_to(const lt_tensor *y, const lt_tensor *scale, lt_scale_kind ki
         for (int64_t c = 0; c < cols; c += SPAN) {
             float tile[SPAN][SPAN];
             const int64_t n_r = at_most(rows - r, SPAN), n_c = at_most(cols - c, SPAN);
-            tile_get(tile, x, turned, r, c, n_r, n_c);
+            tile_get(tile, x, transposed, r, c, n_r, n_c);
             tile_round(tile, y, scale, kind, r, c, n_r, n_c, inverse);
         }
     }

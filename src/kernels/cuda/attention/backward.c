@@ -314,7 +314,7 @@ static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, l
     const lt_cuda_kernel *rows;
     lt_attn_bwd_delta_args call = delta_args(a, w);
     void *args[] = {&call};
-    CUstream beside;
+    CUstream side;
     char text[64];
 
     edges_text(text, sizeof text, &a->fwd);
@@ -325,11 +325,11 @@ static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, l
                         .block = {256}},
         args));
     /* Blocks of the second where those of the first have no more to do. */
-    LT_TRY(lt_cuda_stream_beside(c, &beside, s, 0));
-    LT_TRY(lt_cuda_stream_follow(c, beside, s));
+    LT_TRY(lt_cuda_side_stream(c, &side, s, 0));
+    LT_TRY(lt_cuda_stream_follow(c, side, s));
     LT_TRY(wide_run(c, s, a, w, OF_DQ, n_sms));
-    LT_TRY(wide_run(c, beside, a, w, OF_DK_DV, n_sms));
-    return lt_cuda_stream_follow(c, s, beside);
+    LT_TRY(wide_run(c, side, a, w, OF_DK_DV, n_sms));
+    return lt_cuda_stream_follow(c, s, side);
 }
 
 static lt_err run_once(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_attn_bwd_args *w,

@@ -92,7 +92,7 @@ INLINE void probabilities_kept(float s[BM / 2], u32 lse, const lt_attn_bwd_args 
     }
 }
 
-/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and, for dQ, into shared memory, turned: BM
+/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and, for dQ, into shared memory, transposed: BM
  *    queries, 64 keys. With P_KEPT
  * probs := P^T rounded; without, P is taken as rounded for dV: f32 copies of it would not fit in
  * registers. */

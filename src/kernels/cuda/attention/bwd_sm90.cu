@@ -13,7 +13,7 @@
  * MOVEMENT  per step, for each 64 keys of a consumer and BM queries (all five products on wgmma):
  *     S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P^T registers ──▶ dV += P^T dO (registers, smem)
  *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (regs, smem)
- *                            └─stmatrix, turned─▶ smem, both consumers' ──▶ dQ = dS K (smem, smem),
+ *                            └─stmatrix.trans──▶ smem, both consumers' ──▶ dQ = dS K (smem, smem),
  *                                 64 x 64 pieces, one a step a block (WINDOW, DOC: two), in turn
  *     dQ ─ fixed point ─▶ smem ─ bulk add ─▶ HBM (L2), int32
  *     Each piece of other work runs under a product already queued: exp2 under dP, the barrier of

@@ -20,13 +20,13 @@
 static_assert(WIDTH == 64 || WIDTH == 96 || WIDTH == 128 || WIDTH == 192 || WIDTH == 256,
               "head width is padded to one of these");
 
-/* 16 bytes of a tile of `rows` rows: columns of 64 elements one behind the other, pieces turned by
- * the row so that ldmatrix meets no bank twice. */
+/* 16 bytes of a tile of `rows` rows: columns of 64 elements one behind the other, pieces swizzled
+ * by the row so that ldmatrix meets no bank twice. */
 INLINE u32 piece_at(u32 tile, int rows, int row, int piece) {
     return tile + piece / 8 * rows * 128 + row * 128 + ((piece % 8 ^ (row & 7)) << 4);
 }
 /* From piece c of a row, c < 2, to piece 2 i + c: one operation on one address, where piece_at's
- * own way held a register for each turned piece (forward: 136 bytes of spills). Tiles begin on 128
+ * own way held a register for each swizzled piece (forward: 136 bytes of spills). Tiles begin on 128
  * bytes. */
 INLINE u32 piece_on(u32 at, int rows, int i) {
     return (at ^ (u32)(i % 4 * 32)) + i / 4 * rows * 128;

@@ -221,12 +221,12 @@ static lt_err cast_time(lt_bench *b, lt_queue *q, const char *what, int64_t rows
                                    .t_kind = (lt_scale_kind)(t_kind < 0 ? 0 : t_kind)};
         LT_TRY_DONE(take(&p, &a->x, LT_BF16, rows, cols));
         LT_TRY_DONE(lt_bench_random(b, a->x.data, rows * cols, "bf16", 3, 1.0f, false));
-        for (int turned = 0; turned < 2; turned++) {
-            const int64_t r = turned ? cols : rows, c = turned ? rows : cols;
-            lt_tensor *y = turned ? &a->t : &a->y, *s = turned ? &a->t_scale : &a->scale;
-            const lt_scale_kind of = turned ? a->t_kind : a->kind;
+        for (int transposed = 0; transposed < 2; transposed++) {
+            const int64_t r = transposed ? cols : rows, c = transposed ? rows : cols;
+            lt_tensor *y = transposed ? &a->t : &a->y, *s = transposed ? &a->t_scale : &a->scale;
+            const lt_scale_kind of = transposed ? a->t_kind : a->kind;
             const lt_tensor scale = lt_scale_tensor(&p, of, r, c);
-            if ((turned ? t_kind : kind) >= 0) {
+            if ((transposed ? t_kind : kind) >= 0) {
                 LT_TRY_DONE(take(&p, y, LT_F8_E4M3, r, c));
                 LT_TRY_DONE(take(&p, s, LT_F32, 1, lt_tensor_count(&scale)));
                 *s = lt_scale_tensor(s->data, of, r, c);
@@ -264,7 +264,7 @@ lt_err lt_bench_scaled(lt_bench *b) {
     LT_TRY_DONE(cast_time(b, q, "rows", 16384, 16384, LT_SCALE_ROW, -1));
     LT_TRY_DONE(cast_time(b, q, "blocks both ways", 16384, 2048, LT_SCALE_BLOCK, LT_SCALE_BLOCK));
     LT_TRY_DONE(cast_time(b, q, "rows both ways", 16384, 8192, LT_SCALE_ROW, LT_SCALE_ROW));
-    LT_TRY_DONE(cast_time(b, q, "blocks turned", 16384, 8192, -1, LT_SCALE_BLOCK));
+    LT_TRY_DONE(cast_time(b, q, "blocks transposed", 16384, 8192, -1, LT_SCALE_BLOCK));
     LT_TRY_DONE(cast_time(b, q, "tensor", 16384, 8192, LT_SCALE_TENSOR, -1));
     LT_TRY_DONE(product_time(b, q, "qkv", 16384, 3072, 2048));
     LT_TRY_DONE(product_time(b, q, "attn_out", 16384, 2048, 2048));

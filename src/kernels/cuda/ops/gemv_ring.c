@@ -176,12 +176,12 @@ static void share_out(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, 
                             ? LT_RING_GAIN_BYTES((size_t)k, lt_dtype_bytes(f->norm.gain.dtype))
                             : 0,
                  parts = f->has_norm ? (size_t)LT_RING_PART_FLOATS(m, k) * sizeof(float) : 0,
-                 turned = f->has_kv ? (size_t)(LT_RING_ANGLE_FLOATS(m, f->rope.x.shape[2]) +
-                                               LT_RING_SLOT_INTS(m)) *
-                                          4
-                                    : 0,
+                 rotated = f->has_kv ? (size_t)(LT_RING_ANGLE_FLOATS(m, f->rope.x.shape[2]) +
+                                                LT_RING_SLOT_INTS(m)) *
+                                           4
+                                     : 0,
                  x = s->held ? (size_t)LT_RING_X_BYTES(m, k) : 0,
-                 fixed = s->eight + x + gain + parts + turned,
+                 fixed = s->eight + x + gain + parts + rotated,
                  stage = (size_t)s->warps * stage_bytes,
                  most = (size_t)info->shared_optin_bytes - STATIC_BYTES,
                  budget = (size_t)budget_kb * 1024, room = budget < most ? budget : most;

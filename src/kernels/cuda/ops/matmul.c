@@ -7,7 +7,7 @@
  *                no timing at run time, the same bits every run
  *     wgmma      gemm_sm90.cu: 16-bit, rows 16-byte aligned, Hopper
  *     mma        gemm_sm80.cu: 16-bit, any alignment
- *     sgemm      fp32; a transposed operand is turned in scratch memory first, a bias becomes what
+ *     sgemm      fp32; a transposed operand is transposed back in scratch memory first, a bias becomes what
  *                the sums are added to
  *     any        gemm_any.cu: all the rest
  * Which of few, gemv, cublaslt and wgmma serves a product, and with which tile, the tuner's record
@@ -292,7 +292,7 @@ static const char *sgemm_refuse(const void *args, const lt_device *device) {
     }
     return lt_matmul_depth(a) == 0 ? "nothing to multiply" : NULL;
 }
-/* dst (cols, rows) = x (rows, cols) turned. */
+/* dst (cols, rows) = x (rows, cols) transposed. */
 static lt_err transpose(lt_queue *q, void *dst, const lt_tensor *x) {
     const int rows = (int)x->shape[0], cols = (int)x->shape[1];
     lt_cuda_transpose_fp32_args call = {.dst = dst,

@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int head = (int)blockIdx.x * HEADS_AT_ONCE + (int)threadIdx.x / LANES,
               heads = w.q_heads + 2 * w.kv_heads;
     const int lane = threadIdx.x % LANES, row = head / heads, h = head % heads,
-              turned = w.q_heads + w.kv_heads;
+              rotated = w.q_heads + w.kv_heads;
     const bool there = row < w.rows;
     const int position = there ? w.positions[row] : 0, slot = there ? w.slots[row] : -1;
     DTYPE *const y = w.y + row * w.ld + h * D + lane * W;
@@ -51,14 +51,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     piece_load_stream(a, y);
     piece_load_stream(b, y + D / 2);
-    if (h < turned) {
+    if (h < rotated) {
         rotate(a, b, w.table, position, lane, 1.0f);
         piece_store(y, a);
         piece_store(y + D / 2, b);
     }
     if (h >= w.q_heads && slot >= 0) {
-        const int g = h < turned ? h - w.q_heads : h - turned;
-        DTYPE *const page = (h < turned ? w.k_pages : w.v_pages) +
+        const int g = h < rotated ? h - w.q_heads : h - rotated;
+        DTYPE *const page = (h < rotated ? w.k_pages : w.v_pages) +
                             ((i64)slot * w.kv_heads + g) * D + lane * W;
         piece_store(page, a);
         piece_store(page + D / 2, b);

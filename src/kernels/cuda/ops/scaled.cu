@@ -152,7 +152,8 @@ INLINE void turn4(u32 *w) {
 
 #if T_KIND
 /* From the tile in smem: a thread writes 16 rows of 4 columns. */
-INLINE void store_turned(u8 *t, i64 ld, const u32 *tile, i64 row0, int col0, i64 rows, int cols) {
+INLINE void store_transposed(u8 *t, i64 ld, const u32 *tile, i64 row0, int col0, i64 rows,
+                             int cols) {
     const int part = (int)threadIdx.x % 8, quad = (int)threadIdx.x / 8;
     const i64 row = row0 + part * 16;
     u32 w[4][4];
@@ -310,6 +311,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         *(uint2 *)&tile[(tid / 16 + 16 * i) * (SPAN / 4) + i * 4 + tid % 16 * 2] = codes;
     }
     __syncthreads();
-    store_turned(a.t, a.ld_t, tile, row0, col0, a.rows, a.cols);
+    store_transposed(a.t, a.ld_t, tile, row0, col0, a.rows, a.cols);
 #endif
 }

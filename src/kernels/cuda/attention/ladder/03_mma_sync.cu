@@ -27,8 +27,8 @@
 #define KV_BYTES (KEYS * WIDTH * 2)
 static_assert(Q_BYTES + 4 * KV_BYTES == LT_ATTN_RUNG_MMA_BYTES(WIDTH), "q, k, v");
 
-/* 16 bytes of a tile of `rows` rows: columns of 64 elements one behind the other, pieces turned by
- * the row so that ldmatrix meets no bank twice. */
+/* 16 bytes of a tile of `rows` rows: columns of 64 elements one behind the other, pieces swizzled
+ * by the row so that ldmatrix meets no bank twice. */
 INLINE u32 piece_at(u32 tile, int rows, int row, int piece) {
     return tile + piece / 8 * rows * 128 + row * 128 + ((piece % 8 ^ (row & 7)) << 4);
 }

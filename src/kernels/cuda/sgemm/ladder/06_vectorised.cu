@@ -1,4 +1,4 @@
-/* 06_vectorised.cu — rung 6: everything moves 16 bytes at a time, and A is turned as it enters
+/* 06_vectorised.cu — rung 6: everything moves 16 bytes at a time, and A is transposed as it enters
  * shared memory.
  *
  * IDEA      One 16-byte instruction instead of four 4-byte ones, from memory, from shared memory

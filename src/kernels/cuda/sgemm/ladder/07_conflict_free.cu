@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sgemm(const lt_cuda_sgemm_
     float sum[TM][TN] = {{0.0f}};
     for (int k0 = 0; k0 < w.k; k0 += BK) {
 #pragma unroll
-        for (int v = t; v < BM * BK / 4; v += THREADS) { /* 1. A, turned. */
+        for (int v = t; v < BM * BK / 4; v += THREADS) { /* 1. A, transposed. */
             const int row = v / (BK / 4), col = v % (BK / 4) * 4;
             const float4 x4 = edge_load4(w.a, block_row + row, k0 + col, w.m, w.k, w.lda, vec_a);
             a_tile[col + 0][row] = x4.x;

@@ -1,6 +1,6 @@
-/* seal.c: see seal.h. Files are read through a buffer, not mapped, so that they do not count as
+/* fingerprint.c: see fingerprint.h. Files are read through a buffer, not mapped, so that they do not count as
  * memory of the run. */
-#include "data/seal.h"
+#include "data/fingerprint.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -90,7 +90,7 @@ done:
     return err;
 }
 
-static lt_err seal_file(json_t *all, const char *path, int64_t most, bool whole) {
+static lt_err fingerprint_file(json_t *all, const char *path, int64_t most, bool whole) {
     lt_err err = LT_OK;
     char hex[HEX_BYTES];
     struct stat st;
@@ -108,7 +108,7 @@ static lt_err seal_file(json_t *all, const char *path, int64_t most, bool whole)
                       (json_int_t)st.st_mtim.tv_sec * 1000000000 + (json_int_t)st.st_mtim.tv_nsec,
                       "sampled", (json_int_t)sampled, "xxh3", hex);
     if (entry == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "seal of %s", path);
+        LT_FAIL_DONE(LT_ERR_OOM, "fingerprint of %s", path);
     }
     if (whole) {
         LT_TRY_DONE(hash_file(hex, fd, (int64_t)st.st_size, (int64_t)st.st_size, path));
@@ -148,7 +148,7 @@ static lt_err fold(json_t **all, bool whole) {
     if (one == NULL || entry == NULL) {
         json_decref(one);
         json_decref(entry);
-        LT_FAIL(LT_ERR_OOM, "seal of %s", name);
+        LT_FAIL(LT_ERR_OOM, "fingerprint of %s", name);
     }
     if (whole) {
         (void)snprintf(hex, sizeof hex, "%016" PRIx64, whole_hash);
@@ -160,7 +160,7 @@ static lt_err fold(json_t **all, bool whole) {
     return LT_OK;
 }
 
-lt_err lt_seal_source(json_t **out, const lt_loader *l, int64_t source, bool whole) {
+lt_err lt_fingerprint_source(json_t **out, const lt_loader *l, int64_t source, bool whole) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES + 8];
     const int64_t n = (int64_t)lt_loader_n_shards(l, source);
@@ -170,12 +170,12 @@ lt_err lt_seal_source(json_t **out, const lt_loader *l, int64_t source, bool who
 
     most = most > FILE_MOST ? FILE_MOST : most < FILE_LEAST ? FILE_LEAST : most / BLOCKS * BLOCKS;
     if (all == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "seal of %lld shards", (long long)n);
+        LT_FAIL_DONE(LT_ERR_OOM, "fingerprint of %lld shards", (long long)n);
     }
     for (int64_t i = 0; i < n; i++) {
         for (size_t k = 0; k < N_SUFFIXES; k++) {
             if (shard_file(path, lt_loader_shard_path(l, source, (size_t)i), k)) {
-                LT_TRY_DONE(seal_file(all, path, most, whole));
+                LT_TRY_DONE(fingerprint_file(all, path, most, whole));
             }
         }
     }
@@ -194,10 +194,10 @@ done:
 typedef struct {
     const char *file, *xxh3, *whole;
     int64_t bytes, mtime_ns, sampled;
-} seal;
+} fingerprint;
 
-static lt_err read_seal(seal *s, const json_t *entry, const char *what) {
-    *s = (seal){0};
+static lt_err read_fingerprint(fingerprint *s, const json_t *entry, const char *what) {
+    *s = (fingerprint){0};
     LT_TRY(lt_json_str(entry, "file", &s->file, false, what));
     LT_TRY(lt_json_str(entry, "xxh3", &s->xxh3, false, what));
     LT_TRY(lt_json_str(entry, "whole", &s->whole, true, what));
@@ -237,7 +237,8 @@ static bool find_path(char path[LT_PATH_BYTES + 8], const lt_loader *l, int64_t 
 }
 
 /* Compare every byte of a file whose time has changed, when its whole checksum is known. */
-static lt_err compare_whole(const seal *a, const seal *b, const char *path, const char *option) {
+static lt_err compare_whole(const fingerprint *a, const fingerprint *b, const char *path,
+                            const char *option) {
     lt_err err = LT_OK;
     char hex[HEX_BYTES];
     const int fd = b->whole == NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
@@ -261,8 +262,8 @@ done:
     return err;
 }
 
-static lt_err compare_file(const seal *a, const seal *b, const lt_loader *l, int64_t source,
-                           const char *option) {
+static lt_err compare_file(const fingerprint *a, const fingerprint *b, const lt_loader *l,
+                           int64_t source, const char *option) {
     char path[LT_PATH_BYTES + 8];
     const bool found = find_path(path, l, source, b->file);
     const char *shown = found ? path : b->file;
@@ -290,8 +291,8 @@ static lt_err compare_file(const seal *a, const seal *b, const lt_loader *l, int
     return LT_OK;
 }
 
-lt_err lt_seal_compare(const json_t *then, const json_t *now, const lt_loader *l, int64_t source,
-                       const char *option) {
+lt_err lt_fingerprint_compare(const json_t *then, const json_t *now, const lt_loader *l,
+                              int64_t source, const char *option) {
     const size_t n_then = json_array_size(then), n_now = json_array_size(now);
 
     if (n_then != n_now) {
@@ -302,9 +303,9 @@ lt_err lt_seal_compare(const json_t *then, const json_t *now, const lt_loader *l
                 lost != NULL ? lost : "");
     }
     for (size_t i = 0; i < n_now; i++) {
-        seal a, b;
-        LT_TRY(read_seal(&a, json_array_get(then, i), "the checkpoint's data"));
-        LT_TRY(read_seal(&b, json_array_get(now, i), option));
+        fingerprint a, b;
+        LT_TRY(read_fingerprint(&a, json_array_get(then, i), "the checkpoint's data"));
+        LT_TRY(read_fingerprint(&b, json_array_get(now, i), option));
         LT_TRY(compare_file(&a, &b, l, source, option));
     }
     return LT_OK;

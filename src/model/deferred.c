@@ -1,5 +1,5 @@
-/* apart.c: see apart.h. */
-#include "model/apart.h"
+/* deferred.c: see deferred.h. */
+#include "model/deferred.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,13 +7,13 @@
 #include "base/error.h"
 #include "model/layer.h"
 
-static const lt_param_kind kinds[LT_APART_COUNT] = {LT_PARAM_QKV, LT_PARAM_ATTN_OUT, LT_PARAM_UP,
-                                                    LT_PARAM_DOWN};
+static const lt_param_kind kinds[LT_DEFERRED_COUNT] = {LT_PARAM_QKV, LT_PARAM_ATTN_OUT, LT_PARAM_UP,
+                                                       LT_PARAM_DOWN};
 
-lt_err lt_apart_open(lt_apart *a, int n_sets, int first, int end) {
+lt_err lt_deferred_open(lt_deferred *a, int n_sets, int first, int end) {
     const size_t n_layers = (size_t)(end - first);
-    *a = (lt_apart){.n_sets = n_sets, .first = first, .n_layers = end - first, .set = -1};
-    a->products = calloc((size_t)n_sets * n_layers * LT_APART_COUNT, sizeof *a->products);
+    *a = (lt_deferred){.n_sets = n_sets, .first = first, .n_layers = end - first, .set = -1};
+    a->products = calloc((size_t)n_sets * n_layers * LT_DEFERRED_COUNT, sizeof *a->products);
     a->stored = calloc(n_layers, sizeof *a->stored);
     if (a->products == NULL || a->stored == NULL) {
         LT_FAIL(LT_ERR_OOM, "operands of %d sets of %zu layers", n_sets, n_layers);
@@ -21,16 +21,16 @@ lt_err lt_apart_open(lt_apart *a, int n_sets, int first, int end) {
     return LT_OK;
 }
 
-void lt_apart_close(lt_apart *a) {
+void lt_deferred_close(lt_deferred *a) {
     free(a->products);
     free(a->stored);
-    *a = (lt_apart){0};
+    *a = (lt_deferred){0};
 }
 
-static lt_apart_product *product_of(const lt_apart *a, int set, int layer, int which) {
+static lt_deferred_product *product_of(const lt_deferred *a, int set, int layer, int which) {
     LT_ASSERT(set >= 0 && set < a->n_sets && layer >= a->first && layer < a->first + a->n_layers);
     return &a->products[((size_t)set * (size_t)a->n_layers + (size_t)(layer - a->first)) *
-                            LT_APART_COUNT +
+                            LT_DEFERRED_COUNT +
                         (size_t)which];
 }
 
@@ -43,15 +43,15 @@ static void copied(const lt_layer_spec *l, int64_t width, const lt_acts_shape *s
     const bool gathered = l->pre_norms || shape->n_tp > 1; /* h, not the stream, is read. */
     *x = *dy = 0;
     switch (which) {
-    case LT_APART_QKV:
+    case LT_DEFERRED_QKV:
         *x = gathered && cheap ? width : 0;
         *dy = lt_layer_qkv_cols(l);
         break;
-    case LT_APART_ATTN_OUT:
+    case LT_DEFERRED_ATTN_OUT:
         *x = costly ? lt_layer_att_cols(l) : 0;
         *dy = width;
         break;
-    case LT_APART_UP:
+    case LT_DEFERRED_UP:
         *x = (gathered ? cheap : costly) ? width : 0;
         *dy = cheap ? lt_layer_up_rows(l) : 0;
         break;
@@ -61,15 +61,15 @@ static void copied(const lt_layer_spec *l, int64_t width, const lt_acts_shape *s
     }
 }
 
-void lt_apart_carve(lt_apart *a, const lt_model_spec *s, const lt_acts_shape *shape,
-                    lt_arena *arena) {
+void lt_deferred_carve(lt_deferred *a, const lt_model_spec *s, const lt_acts_shape *shape,
+                       lt_arena *arena) {
     const size_t row = (size_t)(shape->batch * shape->seq) * lt_dtype_bytes(shape->dtype);
     for (int set = 0; set < a->n_sets; set++) {
         for (int layer = a->first; layer < a->first + a->n_layers; layer++) {
             const lt_layer_spec l = lt_layer_part(s, layer, shape->n_tp > 0 ? shape->n_tp : 1);
-            const int n = l.n_experts > 0 ? LT_APART_UP : LT_APART_COUNT;
+            const int n = l.n_experts > 0 ? LT_DEFERRED_UP : LT_DEFERRED_COUNT;
             for (int which = 0; which < n; which++) {
-                lt_apart_product *p = product_of(a, set, layer, which);
+                lt_deferred_product *p = product_of(a, set, layer, which);
                 int64_t x, dy;
                 copied(&l, s->width, shape, which, &x, &dy);
                 p->x_room = x > 0 ? lt_arena_take(arena, (size_t)x * row, LT_ARENA_ALIGN) : NULL;
@@ -79,11 +79,11 @@ void lt_apart_carve(lt_apart *a, const lt_model_spec *s, const lt_acts_shape *sh
     }
 }
 
-void lt_apart_begin(lt_apart *a, int set, int first, int end) {
+void lt_deferred_begin(lt_deferred *a, int set, int first, int end) {
     a->set = set;
     for (int layer = first; layer < end; layer++) {
-        for (int which = 0; which < LT_APART_COUNT; which++) {
-            lt_apart_product *p = product_of(a, set, layer, which);
+        for (int which = 0; which < LT_DEFERRED_COUNT; which++) {
+            lt_deferred_product *p = product_of(a, set, layer, which);
             p->x = p->dy = (lt_tensor){0};
         }
     }
@@ -99,12 +99,12 @@ static lt_err keep_one(lt_exec *r, lt_tensor *kept, lt_tensor from, void *room) 
                             (size_t)lt_tensor_count(&from) * lt_dtype_bytes(from.dtype));
 }
 
-lt_err lt_apart_keep(lt_exec *r, lt_param_kind kind, int layer, lt_tensor dy, lt_tensor x,
-                     bool *kept) {
+lt_err lt_deferred_keep(lt_exec *r, lt_param_kind kind, int layer, lt_tensor dy, lt_tensor x,
+                        bool *kept) {
     *kept = false;
-    for (int which = 0; r->apart != NULL && which < LT_APART_COUNT; which++) {
+    for (int which = 0; r->deferred != NULL && which < LT_DEFERRED_COUNT; which++) {
         if (kinds[which] == kind) {
-            lt_apart_product *p = product_of(r->apart, r->apart->set, layer, which);
+            lt_deferred_product *p = product_of(r->deferred, r->deferred->set, layer, which);
             *kept = true;
             LT_TRY(keep_one(r, &p->x, x, p->x_room));
             return keep_one(r, &p->dy, dy, p->dy_room);
@@ -113,10 +113,10 @@ lt_err lt_apart_keep(lt_exec *r, lt_param_kind kind, int layer, lt_tensor dy, lt
     return LT_OK;
 }
 
-lt_err lt_apart_run(lt_exec *r, lt_apart *a, int set, int layer) {
+lt_err lt_deferred_run(lt_exec *r, lt_deferred *a, int set, int layer) {
     bool *stored = &a->stored[layer - a->first];
-    for (int which = 0; which < LT_APART_COUNT; which++) {
-        const lt_apart_product *p = product_of(a, set, layer, which);
+    for (int which = 0; which < LT_DEFERRED_COUNT; which++) {
+        const lt_deferred_product *p = product_of(a, set, layer, which);
         if (p->dy.data != NULL) {
             LT_TRY(
                 lt_exec_matmul(r, &(lt_matmul_args){.y = lt_exec_gradient(r, kinds[which], layer),

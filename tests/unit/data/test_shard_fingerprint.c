@@ -1,4 +1,4 @@
-/* Seals of shards: comparisons after content, size, number, time or place have changed; files
+/* Fingerprints of shards: comparisons after content, size, number, time or place have changed; files
  * smaller and larger than the part that is read. */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -15,11 +15,11 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "data/seal.h"
+#include "data/fingerprint.h"
 
 #define LARGE_TOKENS 40000000 /* 80 MB: more than the 64 MiB that are read of a file. */
 
-static char folder[] = "/tmp/lateen-seal-XXXXXX";
+static char folder[] = "/tmp/lateen-fingerprint-XXXXXX";
 
 static void must(lt_err err) {
     if (err != LT_OK) {
@@ -75,10 +75,10 @@ static lt_loader *open_loader(const char *pattern) {
     return l;
 }
 
-static json_t *seal(const char *pattern, bool whole) {
+static json_t *fingerprint(const char *pattern, bool whole) {
     lt_loader *l = open_loader(pattern);
     json_t *s = NULL;
-    must(lt_seal_source(&s, l, 0, whole));
+    must(lt_fingerprint_source(&s, l, 0, whole));
     lt_loader_close(l);
     return s;
 }
@@ -88,8 +88,8 @@ static void compare(const json_t *then, const char *pattern, bool whole, const c
     lt_loader *l = open_loader(pattern);
     json_t *now = NULL;
     lt_err err;
-    must(lt_seal_source(&now, l, 0, whole));
-    err = lt_seal_compare(then, now, l, 0, "data.train");
+    must(lt_fingerprint_source(&now, l, 0, whole));
+    err = lt_fingerprint_compare(then, now, l, 0, "data.train");
     if (message == NULL) {
         must(err);
     } else {
@@ -111,7 +111,7 @@ static void small(void **state) {
     json_t *s;
     (void)state;
     shard("small.bin", 1000);
-    s = seal("small.bin", false);
+    s = fingerprint("small.bin", false);
     assert_int_equal(json_array_size(s), 1);
     assert_int_equal(number(s, 0, "bytes"), 3024);
     assert_int_equal(number(s, 0, "sampled"), 3024);
@@ -136,7 +136,7 @@ static void number_of_files(void **state) {
     (void)state;
     shard("n-0.bin", 100);
     shard("n-1.bin", 100);
-    s = seal("n-*.bin", false);
+    s = fingerprint("n-*.bin", false);
     assert_int_equal(json_array_size(s), 2);
     shard("n-2.bin", 100);
     compare(s, "n-*.bin", false, "had 2 files at the checkpoint, now 3; new: n-2.bin");
@@ -153,8 +153,8 @@ static void large(void **state) {
     json_t *s, *w;
     (void)state;
     shard("large.bin", LARGE_TOKENS);
-    s = seal("large.bin", false);
-    w = seal("large.bin", true);
+    s = fingerprint("large.bin", false);
+    w = fingerprint("large.bin", true);
     assert_int_equal(number(s, 0, "bytes"), 80001024);
     assert_int_equal(number(s, 0, "sampled"), 64 << 20);
     assert_null(json_object_get(json_array_get(s, 0), "whole"));
