@@ -1,5 +1,5 @@
-/* fingerprint.c: see fingerprint.h. Files are read through a buffer, not mapped, so that they do not count as
- * memory of the run. */
+/* fingerprint.c: see fingerprint.h. Files are read through a buffer, not mapped, so that they do
+ * not count as memory of the run. */
 #include "data/fingerprint.h"
 
 #include <errno.h>

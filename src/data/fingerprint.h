@@ -1,5 +1,5 @@
-/* fingerprint.h: a fingerprint identifies the content of a shard. The manifest of a checkpoint holds it, so that
- * a resumed run can check that its data is unchanged.
+/* fingerprint.h: a fingerprint identifies the content of a shard. The manifest of a checkpoint
+ * holds it, so that a resumed run can check that its data is unchanged.
  *
  *   one source   [{"file": "corpus.bin", "bytes": B, "mtime_ns": T, "sampled": S, "xxh3": "16 hex
  *                digits"[, "whole": "..."]}, ...]

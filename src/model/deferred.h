@@ -1,6 +1,6 @@
-/* deferred.h: gradients of weights that are computed later than those of activations, as zero-bubble
- * pipelines split the backward pass (Qi et al. 2023, arXiv:2401.10241). The operands of the products
- * of a layer's matrices are kept from one part to the other.
+/* deferred.h: gradients of weights that are computed later than those of activations, as
+ * zero-bubble pipelines split the backward pass (Qi et al. 2023, arXiv:2401.10241). The operands of
+ * the products of a layer's matrices are kept from one part to the other.
  *
  *     backward            dx = dy w           x and dy are kept; they are copied if their buffer is
  *                                             reused before the batch's activations are released

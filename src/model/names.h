@@ -7,8 +7,8 @@
 
 /* The place of a foreign tensor in the whole parameter: rows x cols elements from `first` on, row
  * after row; a vector has cols 1. stacked: it holds all experts, each expert_stride further.
- * transposed: the file keeps (cols, rows). alternating: its rows 2 i and 2 i + 1 are rows i of gate and
- * of up. */
+ * transposed: the file keeps (cols, rows). alternating: its rows 2 i and 2 i + 1 are rows i of gate
+ * and of up. */
 typedef struct {
     lt_param_kind kind;
     lt_param_part part;

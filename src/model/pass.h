@@ -189,8 +189,8 @@ LT_MUST_USE lt_err lt_pass_forward(lt_pass *p, int set, int first, int end);
 LT_MUST_USE lt_err lt_pass_forward_eval(lt_pass *p, int set, int first, int end);
 LT_MUST_USE lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale);
 LT_MUST_USE lt_err lt_pass_backward(lt_pass *p, int set, int first, int end, float grad_scale);
-/* split_backward: compute what lt_pass_backward of these layers has left out, if it was the last one
- * of this set. */
+/* split_backward: compute what lt_pass_backward of these layers has left out, if it was the last
+ * one of this set. */
 LT_MUST_USE lt_err lt_pass_backward_weights(lt_pass *p, int set, int first, int end);
 /* (rows, C) of the model's type, the backend's memory. layer: of the pass's own, or its end. */
 lt_tensor lt_pass_stream(const lt_pass *p, int set, int layer);

@@ -1,9 +1,9 @@
 /* changes.h: compares a recipe with that of a checkpoint, option by option. The table says what may
  * change (LT_RECIPE_MAY_CHANGE); any other difference is refused with both values unless
  * allow_change names it. Data is compared by content (resume.c), not by path, so other paths in
- * data.train and data.tokenizer are not a change if the checkpoint has a fingerprint of their contents. A
- * checkpoint whose manifest has no recipe (an older version) is compared with the recipe.yaml of
- * its run folder, where 0 and "family" stand for the values that the model had. */
+ * data.train and data.tokenizer are not a change if the checkpoint has a fingerprint of their
+ * contents. A checkpoint whose manifest has no recipe (an older version) is compared with the
+ * recipe.yaml of its run folder, where 0 and "family" stand for the values that the model had. */
 #ifndef LT_TRAIN_CHANGES_H
 #define LT_TRAIN_CHANGES_H
 

@@ -8,8 +8,8 @@
  *            none     there must be no checkpoint
  *
  * Before anything is loaded, the effective recipe is compared with that of the checkpoint
- * (changes.h); when the data is open, its contents are (data/fingerprint.h). Every change is a line of
- * metrics.jsonl ("change"), and the recipe that it replaces goes to RUN/history/. */
+ * (changes.h); when the data is open, its contents are (data/fingerprint.h). Every change is a line
+ * of metrics.jsonl ("change"), and the recipe that it replaces goes to RUN/history/. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -123,9 +123,9 @@ void lt_cuda_arena_close(lt_cuda *c, lt_arena *a);
 LT_MUST_USE lt_err lt_cuda_stream_open(lt_cuda *c, CUstream *out);
 void lt_cuda_stream_close(lt_cuda *c, CUstream s);
 /* The i-th side stream of s, for what may run at the same time as s's own work within an op: its
- * blocks go before those of s where both wait for an SM. Made when first asked for, closed with s. An op
- * leaves s behind all that it put there (lt_cuda_stream_follow), so that a recording of s holds it,
- * too. */
+ * blocks go before those of s where both wait for an SM. Made when first asked for, closed with s.
+ * An op leaves s behind all that it put there (lt_cuda_stream_follow), so that a recording of s
+ * holds it, too. */
 #define LT_CUDA_SIDE_STREAMS 2
 LT_MUST_USE lt_err lt_cuda_side_stream(lt_cuda *c, CUstream *out, CUstream s, int i);
 /* `later` goes on when what `earlier` holds by now is done. One of them is a side stream of the

@@ -1,5 +1,5 @@
-/* Fingerprints of shards: comparisons after content, size, number, time or place have changed; files
- * smaller and larger than the part that is read. */
+/* Fingerprints of shards: comparisons after content, size, number, time or place have changed;
+ * files smaller and larger than the part that is read. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>

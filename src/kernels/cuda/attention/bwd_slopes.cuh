@@ -92,10 +92,9 @@ INLINE void probabilities_kept(float s[BM / 2], u32 lse, const lt_attn_bwd_args 
     }
 }
 
-/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and, for dQ, into shared memory, transposed: BM
- *    queries, 64 keys. With P_KEPT
- * probs := P^T rounded; without, P is taken as rounded for dV: f32 copies of it would not fit in
- * registers. */
+/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and, for dQ, into shared memory,
+ *    transposed: BM queries, 64 keys. With P_KEPT probs := P^T rounded; without, P is taken as
+ *    rounded for dV: f32 copies of it would not fit in registers. */
 INLINE void slopes(const float s[BM / 2], u32 probs[BM / 4], const float dp[BM / 2],
                    u32 dsr[BM / 4], u32 delta, u32 ds) {
     const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32, r8 = lane % 8;

@@ -26,8 +26,8 @@ INLINE u32 piece_at(u32 tile, int rows, int row, int piece) {
     return tile + piece / 8 * rows * 128 + row * 128 + ((piece % 8 ^ (row & 7)) << 4);
 }
 /* From piece c of a row, c < 2, to piece 2 i + c: one operation on one address, where piece_at's
- * own way held a register for each swizzled piece (forward: 136 bytes of spills). Tiles begin on 128
- * bytes. */
+ * own way held a register for each swizzled piece (forward: 136 bytes of spills). Tiles begin on
+ * 128 bytes. */
 INLINE u32 piece_on(u32 at, int rows, int i) {
     return (at ^ (u32)(i % 4 * 32)) + i / 4 * rows * 128;
 }

@@ -7,8 +7,8 @@
  *                no timing at run time, the same bits every run
  *     wgmma      gemm_sm90.cu: 16-bit, rows 16-byte aligned, Hopper
  *     mma        gemm_sm80.cu: 16-bit, any alignment
- *     sgemm      fp32; a transposed operand is transposed back in scratch memory first, a bias becomes what
- *                the sums are added to
+ *     sgemm      fp32; a transposed operand is transposed back in scratch memory first, a bias
+ *                becomes what the sums are added to
  *     any        gemm_any.cu: all the rest
  * Which of few, gemv, cublaslt and wgmma serves a product, and with which tile, the tuner's record
  * decides where it has the shape (gemm/winners.h). None allocates after a queue has seen its
