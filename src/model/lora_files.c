@@ -392,7 +392,8 @@ static json_t *target_list(const lt_lora *l, bool *transposed) {
             char name[LT_FOREIGN_NAME_BYTES];
             lt_lora_short_name(name, spec, l->sites[k].parts[i].name);
             json_array_append_new(list, json_string(name));
-            *transposed = *transposed || (l->sites[k].parts[i].name->form & LT_FORM_TRANSPOSED) != 0;
+            *transposed = *transposed ||
+                          (l->sites[k].parts[i].name->form & LT_FORM_TRANSPOSED) != 0;
         }
     }
     return list;
