@@ -28,9 +28,6 @@ lt_err lt_context_check(const lt_model_spec *s, const lt_pass_options *o) {
         return LT_OK;
     }
     LT_ASSERT(o->context.kind < LT_CONTEXT_KIND_COUNT);
-    if (o->on_device) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "context parallelism over %d ranks on a GPU", n);
-    }
     if (o->seq % 2 != 0) {
         LT_FAIL(LT_ERR_ARG,
                 "context parallelism: sequences of %lld tokens do not divide into %d pieces for %d "
@@ -118,6 +115,8 @@ void lt_context_carve(lt_context *c, const lt_model_spec *s, lt_dtype dtype,
         c->mine = take(a, rows * w.kv, sizeof(float));
         c->received = take(a, n * rows * w.kv, sizeof(float));
         c->whole = take(a, n * rows * w.kv, e);
+        c->lse = take(a, rows / 2 * w.heads, sizeof(float));
+        c->starts = take(a, rows / 2, sizeof(int32_t));
         if (o->train) {
             c->dwhole = take(a, n * rows * w.kv, e);
             c->part = take(a, n * rows * w.kv, e);
@@ -190,6 +189,24 @@ lt_err lt_context_copy(lt_exec *r, lt_tensor y, lt_tensor x) {
     return lt_exec_cast(r, &(lt_cast_args){.y = y, .x = x});
 }
 
+lt_tensor lt_context_lines(const lt_tensor *of, void *data, int64_t n) {
+    return lt_tensor_3d(data, LT_F32, of->shape[0], of->shape[1], n);
+}
+
+lt_err lt_context_some_starts(lt_exec *r, lt_tensor *out, int32_t *memory, const lt_tensor *starts,
+                              int64_t first, int64_t n) {
+    *out = *starts;
+    if (starts->data == NULL) {
+        return LT_OK;
+    }
+    *out = lt_tensor_2d(memory, LT_I32, starts->shape[0], n);
+    for (int64_t b = 0; b < starts->shape[0]; b++) {
+        const int32_t *const from = (const int32_t *)starts->data + b * starts->stride[0] + first;
+        LT_TRY(r->backend->copy(r->queue, memory + b * n, from, (size_t)n * sizeof *from));
+    }
+    return LT_OK;
+}
+
 /* Between (n, B, T, W) and (B, n T, W). */
 static lt_err exchange(lt_exec *r, lt_tensor whole, void *by_rank, lt_dtype dtype, bool join) {
     const lt_context *c = r->context;
@@ -219,26 +236,26 @@ lt_err lt_context_starts(lt_exec *r, lt_tensor *out) {
     lt_context *c = r->context;
     const int64_t B = r->batch, T = r->seq, piece = T / 2;
     int32_t *const by_rank = c->received;
+    lt_comm_work work;
     *out = (lt_tensor){0};
     if (r->doc_start.data == NULL) {
         return LT_OK;
     }
-    LT_TRY(lt_context_settle(r));
-    LT_TRY(lt_all_gather(c->group, by_rank, r->doc_start.data, B * T, LT_I32, NULL));
+    lt_exec_verb_begin(r, c->group);
+    LT_TRY(lt_all_gather(c->group, by_rank, r->doc_start.data, B * T, LT_I32, &work));
+    LT_TRY(lt_exec_verb_end(r, c->group, work));
     for (int s = 0; s < c->n; s++) {
         for (int64_t b = 0; b < B; b++) {
             for (int half = 0; half < 2; half++) {
-                memcpy(c->all_starts + b * c->n * T + lt_context_piece(c->n, s, half) * piece,
-                       by_rank + (s * B + b) * T + half * piece, (size_t)piece * sizeof(int32_t));
+                int32_t *to = c->all_starts + b * c->n * T;
+                LT_TRY(r->backend->copy(r->queue, to + lt_context_piece(c->n, s, half) * piece,
+                                        by_rank + (s * B + b) * T + half * piece,
+                                        (size_t)piece * sizeof *to));
             }
         }
     }
     *out = lt_tensor_2d(c->all_starts, LT_I32, B, c->n * T);
     return LT_OK;
-}
-
-lt_err lt_context_settle(lt_exec *r) {
-    return r->backend->sync(r->queue);
 }
 
 /* ---- Which way ---- */

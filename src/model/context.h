@@ -26,8 +26,7 @@
  *   ring      (n - 1) k            (n - 1) k, and n k in F32
  *   ulysses   (1 - 1/n) R (2 H + 2 G) D e      the same, and as much again for what is sent anew
  *
- * Document starts are indices in the whole sequence. Only memory of the host is served: on other
- * devices lt_context_open refuses. */
+ * Document starts are indices in the whole sequence. */
 #ifndef LT_MODEL_CONTEXT_H
 #define LT_MODEL_CONTEXT_H
 
@@ -51,7 +50,7 @@ static inline int lt_context_piece(int n, int r, int half) {
     return half == 0 ? r : 2 * n - 1 - r;
 }
 
-/* Can the group divide this model's attention so? ARG names the numbers; UNSUPPORTED the device. */
+/* Can the group divide this model's attention so? ARG names the numbers. */
 LT_MUST_USE lt_err lt_context_check(const lt_model_spec *s, const lt_pass_options *o);
 /* Take the scratch; and set up what does not depend on memory. Without a group: nothing. */
 void lt_context_carve(lt_context *c, const lt_model_spec *s, lt_dtype dtype,
@@ -79,13 +78,16 @@ lt_tensor lt_context_tokens(const lt_tensor *x, int64_t first, int64_t n);
 /* Columns of (B, T, W) as (B, T, heads, d). */
 lt_tensor lt_context_heads(const lt_tensor *x, int64_t first, int64_t heads, int64_t d);
 LT_MUST_USE lt_err lt_context_copy(lt_exec *r, lt_tensor y, lt_tensor x);
+/* Lines (B, H, n) F32 without gaps, which attention on GPUs wants, over memory. */
+lt_tensor lt_context_lines(const lt_tensor *of, void *data, int64_t n);
+/* Columns [first, first + n) of starts (B, T) I32, without gaps in memory. */
+LT_MUST_USE lt_err lt_context_some_starts(lt_exec *r, lt_tensor *out, int32_t *memory,
+                                          const lt_tensor *starts, int64_t first, int64_t n);
 /* by_rank (n, B, T, W) of all ranks' rows, and whole (B, n T, W) in the sequence's order. */
 LT_MUST_USE lt_err lt_context_join(lt_exec *r, lt_tensor whole, void *by_rank, lt_dtype dtype);
 LT_MUST_USE lt_err lt_context_part(lt_exec *r, void *by_rank, lt_dtype dtype, lt_tensor whole);
 /* Whole document starts (B, n T) of this batch, or absent where there are none. */
 LT_MUST_USE lt_err lt_context_starts(lt_exec *r, lt_tensor *out);
-/* Queued work is done, since the other ranks read memory and not queues. */
-LT_MUST_USE lt_err lt_context_settle(lt_exec *r);
 
 /* context_gather.c, context_ulysses.c, context_ring.c. */
 LT_MUST_USE lt_err lt_context_gather_fwd(lt_exec *r, const lt_attention_args *a);

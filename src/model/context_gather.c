@@ -37,10 +37,12 @@ static lt_tensor values_before(const sizes *s, const lt_tensor *whole, int64_t e
 static lt_err gather(lt_exec *r, const lt_attention_args *a, const sizes *s, lt_tensor *whole) {
     lt_context *c = r->context;
     const lt_tensor mine = lt_context_block(c->mine, r->dtype, s->B, s->T, s->all);
+    lt_comm_work work;
     LT_TRY(lt_context_copy(r, lt_context_cols(&mine, 0, s->k), lt_context_rows(&a->k)));
     LT_TRY(lt_context_copy(r, lt_context_cols(&mine, s->k, s->v), lt_context_rows(&a->v)));
-    LT_TRY(lt_context_settle(r));
-    LT_TRY(lt_all_gather(c->group, c->received, c->mine, s->B * s->T * s->all, r->dtype, NULL));
+    lt_exec_verb_begin(r, c->group);
+    LT_TRY(lt_all_gather(c->group, c->received, c->mine, s->B * s->T * s->all, r->dtype, &work));
+    LT_TRY(lt_exec_verb_end(r, c->group, work));
     *whole = lt_context_block(c->whole, r->dtype, s->B, c->n * s->T, s->all);
     return lt_context_join(r, *whole, c->received, r->dtype);
 }
@@ -50,22 +52,22 @@ static lt_tensor lines(const lt_tensor *x, int64_t first, int64_t n) {
     return lt_context_cols(x, first, n);
 }
 
-/* The call for piece `half`: its queries, and the keys before its end. */
-static lt_attention_args piece_of(const lt_exec *r, const lt_attention_args *a, const sizes *s,
-                                  const lt_tensor *whole, int half) {
+/* The call for piece `half`: its queries, and the keys before its end. Its lse has no gaps: it is
+ * to be copied from or to a's. */
+static lt_err piece_of(lt_exec *r, lt_attention_args *out, const lt_attention_args *a,
+                       const sizes *s, const lt_tensor *whole, int half) {
     const lt_context *c = r->context;
     const int64_t piece = s->T / 2, first = half * piece;
     const int64_t end = (lt_context_piece(c->n, c->rank, half) + 1) * piece;
     lt_attention_args p = *a;
     p.q = lt_context_tokens(&a->q, first, piece);
     p.out = lt_context_tokens(&a->out, first, piece);
-    p.lse = lines(&a->lse, first, piece);
+    p.lse = lt_context_lines(&a->lse, c->lse, piece);
     p.k = keys_before(s, whole, end);
     p.v = values_before(s, whole, end);
-    if (a->doc_start.data != NULL) {
-        p.doc_start = lt_context_cols(&a->doc_start, first, piece);
-    }
-    return p;
+    LT_TRY(lt_context_some_starts(r, &p.doc_start, c->starts, &a->doc_start, first, piece));
+    *out = p;
+    return LT_OK;
 }
 
 lt_err lt_context_gather_fwd(lt_exec *r, const lt_attention_args *a) {
@@ -73,8 +75,10 @@ lt_err lt_context_gather_fwd(lt_exec *r, const lt_attention_args *a) {
     lt_tensor whole;
     LT_TRY(gather(r, a, &s, &whole));
     for (int half = 0; half < 2; half++) {
-        const lt_attention_args p = piece_of(r, a, &s, &whole, half);
+        lt_attention_args p;
+        LT_TRY(piece_of(r, &p, a, &s, &whole, half));
         LT_TRY(lt_exec_attention_fwd(r, &p));
+        LT_TRY(lt_context_copy(r, lines(&a->lse, half * s.T / 2, s.T / 2), p.lse));
     }
     return LT_OK;
 }
@@ -118,22 +122,25 @@ lt_err lt_context_gather_bwd(lt_exec *r, const lt_attention_bwd_args *a) {
     const lt_tensor parts[2] = {lt_context_block(c->part, r->dtype, s.B, c->n * s.T, s.all),
                                 lt_context_block(c->dwhole, r->dtype, s.B, c->n * s.T, s.all)};
     const lt_tensor mine = lt_context_block(c->mine, LT_F32, s.B, s.T, s.all);
+    lt_comm_work work;
     lt_tensor whole;
     LT_TRY(gather(r, &a->fwd, &s, &whole));
     for (int half = 0; half < 2; half++) {
         const int64_t end = (lt_context_piece(c->n, c->rank, half) + 1) * piece;
         lt_attention_bwd_args p = *a;
-        p.fwd = piece_of(r, &a->fwd, &s, &whole, half);
+        LT_TRY(piece_of(r, &p.fwd, &a->fwd, &s, &whole, half));
+        LT_TRY(lt_context_copy(r, p.fwd.lse, lines(&a->fwd.lse, half * piece, piece)));
         p.dq = lt_context_tokens(&a->dq, half * piece, piece);
         p.dout = lt_context_tokens(&a->dout, half * piece, piece);
-        p.delta = lines(&a->delta, half * piece, piece);
+        p.delta = lt_context_lines(&a->delta, a->delta.data, piece);
         p.dk = keys_before(&s, &parts[half], end);
         p.dv = values_before(&s, &parts[half], end);
         LT_TRY(lt_exec_attention_bwd(r, &p));
     }
     LT_TRY(add_pieces(r, &s, &parts[0], &parts[1]));
-    LT_TRY(lt_context_settle(r));
-    LT_TRY(lt_reduce_scatter(c->group, c->mine, c->received, count, LT_F32, LT_REDUCE_SUM, NULL));
+    lt_exec_verb_begin(r, c->group);
+    LT_TRY(lt_reduce_scatter(c->group, c->mine, c->received, count, LT_F32, LT_REDUCE_SUM, &work));
+    LT_TRY(lt_exec_verb_end(r, c->group, work));
     LT_TRY(lt_context_copy(r, lt_context_rows(&a->dk), lt_context_cols(&mine, 0, s.k)));
     return lt_context_copy(r, lt_context_rows(&a->dv), lt_context_cols(&mine, s.k, s.v));
 }

@@ -49,83 +49,71 @@ static int source_of(const lt_context *c, int step) {
     return (c->rank - step + c->n) % c->n;
 }
 
-/* Place in the whole sequence of token t of a rank's rows. */
-static int64_t place(const lt_context *c, int rank, int64_t T, int64_t t) {
-    const int64_t half = T / 2;
-    return lt_context_piece(c->n, rank, t >= half) * half + t % half;
-}
-
-/* How many of the source's keys stand before place `at`: the index of the first that does not. */
-static int64_t keys_before(const lt_context *c, int source, int64_t T, int64_t at) {
-    const int64_t half = T / 2;
-    int64_t n = 0;
-    for (int i = 0; i < 2; i++) {
-        const int64_t first = lt_context_piece(c->n, source, i) * half, past = at - first;
-        n += past < 0 ? 0 : past < half ? past : half;
-    }
-    return n;
-}
-
-/* First visible key a query, (B, T) of this rank's rows, in the keys of `source`; absent where
- * neither windows nor documents hide anything. */
-static lt_tensor starts_of(lt_exec *r, const lt_attention_args *a, const sizes *s, int source) {
+/* First visible key of each of the step's queries in the keys of `source`; absent where neither
+ * windows nor documents hide anything. */
+static lt_err starts_of(lt_exec *r, const lt_attention_args *a, const sizes *s, const pair *p,
+                        int source, lt_tensor *out) {
     const lt_context *c = r->context;
-    const int32_t *const documents = a->doc_start.data;
-    if (documents == NULL && a->window == 0) {
-        return (lt_tensor){0};
+    lt_attention_starts_args x = {.y = lt_tensor_2d(c->starts, LT_I32, s->B, p->q_count),
+                                  .window = a->window,
+                                  .piece = s->T / 2,
+                                  .q_first = p->q_first};
+    *out = (lt_tensor){0};
+    if (a->doc_start.data == NULL && a->window == 0) {
+        return LT_OK;
     }
-    for (int64_t b = 0; b < s->B; b++) {
-        for (int64_t t = 0; t < s->T; t++) {
-            int64_t first = documents != NULL ? documents[b * s->T + t] : 0;
-            if (a->window > 0) {
-                const int64_t seen = place(c, c->rank, s->T, t) - a->window + 1;
-                first = seen > first ? seen : first;
-            }
-            c->starts[b * s->T + t] = (int32_t)keys_before(c, source, s->T, first);
-        }
+    if (a->doc_start.data != NULL) {
+        x.doc_start = lt_context_cols(&a->doc_start, p->q_first, p->q_count);
     }
-    return lt_tensor_2d(c->starts, LT_I32, s->B, s->T);
+    for (int half = 0; half < 2; half++) {
+        x.q_piece[half] = lt_context_piece(c->n, c->rank, half);
+        x.k_piece[half] = lt_context_piece(c->n, source, half);
+    }
+    *out = x.y;
+    return lt_exec_attention_starts(r, &x);
 }
 
 /* The step's call: queries, keys and masks. out and lse are this rank's whole rows, or parts. */
-static lt_attention_args step_args(lt_exec *r, const lt_attention_args *a, const sizes *s,
-                                   const pair *p, int source, const lt_tensor *kv) {
+static lt_err step_args(lt_exec *r, lt_attention_args *out, const lt_attention_args *a,
+                        const sizes *s, const pair *p, int source, const lt_tensor *kv) {
     const lt_tensor keys = lt_context_tokens(kv, 0, p->k_count);
-    const lt_tensor starts = starts_of(r, a, s, source);
     lt_attention_args x = *a;
+    LT_TRY(starts_of(r, a, s, p, source, &x.doc_start));
     x.q = lt_context_tokens(&a->q, p->q_first, p->q_count);
     x.k = lt_context_heads(&keys, 0, s->heads, s->d);
     x.v = lt_context_heads(&keys, s->k, s->heads, s->v_d);
-    x.doc_start = starts.data != NULL ? lt_context_cols(&starts, p->q_first, p->q_count) : starts;
     x.sinks = (lt_tensor){0};
     x.window = 0;
     x.causal = p->causal;
-    return x;
+    *out = x;
+    return LT_OK;
 }
 
 /* k and v of this rank into `to` (B, T, k + v). */
 static lt_err pack(lt_exec *r, const lt_attention_args *a, const sizes *s, void *to) {
     const lt_tensor rows = lt_context_block(to, r->dtype, s->B, s->T, s->all);
     LT_TRY(lt_context_copy(r, lt_context_cols(&rows, 0, s->k), lt_context_rows(&a->k)));
-    LT_TRY(lt_context_copy(r, lt_context_cols(&rows, s->k, s->v), lt_context_rows(&a->v)));
-    return lt_context_settle(r);
+    return lt_context_copy(r, lt_context_cols(&rows, s->k, s->v), lt_context_rows(&a->v));
 }
 
-/* Send `from` to the next rank and receive `to` from the one before; wait with both handles. */
+/* Send `from` to the next rank and receive `to` from the one before; the queue waits with both
+ * handles. */
 typedef struct {
     lt_comm_work sent, received;
 } exchange;
 
-static lt_err pass_on(lt_context *c, void *to, const void *from, int64_t count, lt_dtype dtype,
+static lt_err pass_on(lt_exec *r, void *to, const void *from, int64_t count, lt_dtype dtype,
                       exchange *x) {
+    const lt_context *c = r->context;
     const int next = (c->rank + 1) % c->n, before = (c->rank + c->n - 1) % c->n;
+    lt_exec_verb_begin(r, c->group);
     LT_TRY(lt_recv(c->group, before, to, count, dtype, &x->received));
     return lt_send(c->group, next, from, count, dtype, &x->sent);
 }
 
-static lt_err wait_for(lt_context *c, const exchange *x) {
-    LT_TRY(lt_comm_wait(lt_group_comm(c->group), x->sent));
-    return lt_comm_wait(lt_group_comm(c->group), x->received);
+static lt_err wait_for(lt_exec *r, const exchange *x) {
+    LT_TRY(lt_exec_verb_end(r, r->context->group, x->sent));
+    return lt_exec_verb_end(r, r->context->group, x->received);
 }
 
 static void swap(void **a, void **b) {
@@ -153,26 +141,25 @@ lt_err lt_context_ring_fwd(lt_exec *r, const lt_attention_args *a) {
     const int64_t count = s.B * s.T * s.all, H = a->q.shape[2];
     void *here = c->mine, *coming = c->received;
     const lt_tensor acc = lt_tensor_4d(c->acc, LT_F32, s.B, s.T, H, s.v_d);
-    const lt_tensor part = lt_tensor_4d(c->out, r->dtype, s.B, s.T, H, s.v_d),
-                    part_lse = lt_tensor_3d(c->lse, LT_F32, s.B, H, s.T), none = {0};
+    const lt_tensor part = lt_tensor_4d(c->out, r->dtype, s.B, s.T, H, s.v_d), none = {0};
 
     LT_TRY(pack(r, a, &s, here));
     for (int step = 0; step < c->n; step++) {
         const int source = source_of(c, step);
         const pair p = pair_of(c, &s, source);
         const lt_tensor kv = lt_context_block(here, r->dtype, s.B, s.T, s.all);
-        lt_attention_args x = step_args(r, a, &s, &p, source, &kv);
+        lt_attention_args x;
         exchange way = {0};
+        LT_TRY(step_args(r, &x, a, &s, &p, source, &kv));
         x.out = lt_context_tokens(&part, p.q_first, p.q_count);
-        x.lse = lt_context_cols(&part_lse, p.q_first, p.q_count);
+        x.lse = lt_context_lines(&a->lse, c->lse, p.q_count);
         if (step < c->n - 1) {
-            LT_TRY(pass_on(c, coming, here, count, r->dtype, &way));
+            LT_TRY(pass_on(r, coming, here, count, r->dtype, &way));
         }
         LT_TRY(lt_exec_attention_fwd(r, &x));
         /* A sink is one more logit of every query: it counts in the step that all queries see. */
         LT_TRY(merge(r, &acc, &a->lse, &p, &x, step == 0, step == 0 ? &a->sinks : &none));
-        LT_TRY(lt_context_settle(r));
-        LT_TRY(step < c->n - 1 ? wait_for(c, &way) : LT_OK);
+        LT_TRY(step < c->n - 1 ? wait_for(r, &way) : LT_OK);
         swap(&here, &coming);
     }
     return lt_context_copy(r, a->out, acc);
@@ -198,14 +185,15 @@ static lt_err step_bwd(lt_exec *r, const lt_attention_bwd_args *a, const sizes *
                     dkv_sum = lt_context_tokens(&moving, 0, p.k_count);
     lt_attention_bwd_args x = *a;
 
-    x.fwd = step_args(r, &a->fwd, s, &p, source, kv);
+    LT_TRY(step_args(r, &x.fwd, &a->fwd, s, &p, source, kv));
     x.fwd.out = lt_context_tokens(&a->fwd.out, p.q_first, p.q_count);
-    x.fwd.lse = lt_context_cols(&a->fwd.lse, p.q_first, p.q_count);
+    x.fwd.lse = lt_context_lines(&a->fwd.lse, c->lse, p.q_count);
+    LT_TRY(lt_context_copy(r, x.fwd.lse, lt_context_cols(&a->fwd.lse, p.q_first, p.q_count)));
     x.dq = lt_context_heads(&dq_part, 0, a->dq.shape[2], a->dq.shape[3]);
     x.dk = lt_context_heads(&dkv_part, 0, s->heads, s->d);
     x.dv = lt_context_heads(&dkv_part, s->k, s->heads, s->v_d);
     x.dout = lt_context_tokens(&a->dout, p.q_first, p.q_count);
-    x.delta = lt_context_cols(&a->delta, p.q_first, p.q_count);
+    x.delta = lt_context_lines(&a->delta, a->delta.data, p.q_count);
     if (first) { /* Once, by the call that sees all queries. */
         x.fwd.sinks = a->fwd.sinks;
     } else {
@@ -234,14 +222,13 @@ lt_err lt_context_ring_bwd(lt_exec *r, const lt_attention_bwd_args *a) {
         const lt_tensor kv = lt_context_block(here, r->dtype, s.B, s.T, s.all);
         exchange keys = {0}, gradients = {0};
         if (step < c->n - 1) {
-            LT_TRY(pass_on(c, coming, here, count, r->dtype, &keys));
+            LT_TRY(pass_on(r, coming, here, count, r->dtype, &keys));
         }
         LT_TRY(step_bwd(r, a, &s, source_of(c, step), &kv, mine, step == 0));
-        LT_TRY(lt_context_settle(r));
         /* To the rank that has these keys next; in the last step that is where they are from. */
-        LT_TRY(pass_on(c, theirs, mine, count, LT_F32, &gradients));
-        LT_TRY(step < c->n - 1 ? wait_for(c, &keys) : LT_OK);
-        LT_TRY(wait_for(c, &gradients));
+        LT_TRY(pass_on(r, theirs, mine, count, LT_F32, &gradients));
+        LT_TRY(step < c->n - 1 ? wait_for(r, &keys) : LT_OK);
+        LT_TRY(wait_for(r, &gradients));
         swap(&here, &coming);
         swap(&mine, &theirs);
     }

@@ -44,11 +44,13 @@ static lt_tensor block_of(const sizes *s, void *by_rank, lt_dtype dtype, int ran
 static lt_err exchange(lt_exec *r, void *dst, const void *src, int64_t count) {
     int64_t counts[LT_COMM_MAX_RANKS];
     const lt_context *c = r->context;
+    lt_comm_work work;
     for (int i = 0; i < c->n; i++) {
         counts[i] = count;
     }
-    LT_TRY(lt_context_settle(r));
-    return lt_all_to_all(c->group, dst, counts, src, counts, r->dtype, NULL);
+    lt_exec_verb_begin(r, c->group);
+    LT_TRY(lt_all_to_all(c->group, dst, counts, src, counts, r->dtype, &work));
+    return lt_exec_verb_end(r, c->group, work);
 }
 
 /* Columns of rank `rank` in the rows of q, k or v: its heads, in all of this rank's rows. */

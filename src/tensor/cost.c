@@ -378,6 +378,10 @@ static lt_cost attention_merge(const lt_attention_merge_args *a) {
             bytes(&a->part) + bytes(&a->part_lse)};
 }
 
+static lt_cost attention_starts(const lt_attention_starts_args *a) {
+    return (lt_cost){8.0 * count(&a->y), bytes(&a->y) + bytes(&a->doc_start)};
+}
+
 static lt_cost kv_write(const lt_kv_write_args *a) {
     const double elems = count(&a->k) + count(&a->v);
     return (lt_cost){

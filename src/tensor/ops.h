@@ -172,6 +172,18 @@ typedef struct {
     bool first;
 } lt_attention_merge_args;
 
+/* Where a call's keys are those of another rank: the first key that each query sees, for doc_start
+ * of that call. A sequence is cut into pieces of `piece` tokens. A rank's queries are those of
+ * pieces q_piece[0] and q_piece[1], one behind the other, of which the call has T from q_first on;
+ * the keys are those of k_piece[0] and k_piece[1]. y (B, T) I32 = how many of the keys stand before
+ * place doc_start[b][t] (B, T) I32 (absent: 0), or with window > 0 before the query's own place -
+ * window + 1 if that is larger. */
+typedef struct {
+    lt_tensor y, doc_start;
+    int64_t window, piece, q_first;
+    int q_piece[2], k_piece[2];
+} lt_attention_starts_args;
+
 /* A paged key/value cache: pages (n, P, G, D) of keys and as many of values, contiguous, in F32,
  * BF16 or F16 independent of the act dtype; P is a multiple of 16. Token s of a sequence lies in
  * page table[s / P] at row s % P; its slot is page * P + row. kv_write: stores rows of k and v (R,
@@ -569,6 +581,7 @@ typedef struct {
     X(attention_fwd, lt_attention_args)                                                            \
     X(attention_bwd, lt_attention_bwd_args)                                                        \
     X(attention_merge, lt_attention_merge_args)                                                    \
+    X(attention_starts, lt_attention_starts_args)                                                  \
     X(kv_write, lt_kv_write_args)                                                                  \
     X(attention_paged, lt_attention_paged_args)                                                    \
     X(act_fwd, lt_act_args)                                                                        \

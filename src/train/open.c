@@ -455,7 +455,7 @@ static lt_err check_gpus(const lt_training *t) {
     const struct {
         const char *name;
         int64_t value, most;
-    } limits[] = {{"mesh cp", m->cp, 1}, {"mesh ep", m->ep, 1}};
+    } limits[] = {{"mesh ep", m->ep, 1}};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         if (limits[i].value > limits[i].most) {
             LT_FAIL(LT_ERR_UNSUPPORTED,

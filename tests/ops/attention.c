@@ -220,6 +220,54 @@ static void merge_build(lt_setup *s) {
     }
 }
 
+/* Queries of rank R of P from query N on, keys of rank S, pieces of C tokens. */
+static const lt_case starts_cases[] = {
+    {"own keys, documents", LT_CASE_CHECK, .B = 2, .T = 10, .C = 5, .P = 2, .R = 1, .S = 1,
+     .doc_start = true},
+    {"keys of a rank before", LT_CASE_CHECK, .B = 3, .T = 6, .C = 3, .P = 3, .R = 2, .S = 0,
+     .doc_start = true},
+    {"keys of a rank behind, window, second half", LT_CASE_CHECK, .B = 1, .T = 4, .C = 4, .N = 4,
+     .P = 4, .R = 0, .S = 3, .window = 5},
+    {"documents and window", LT_CASE_CHECK, .B = 2, .T = 300, .C = 150, .P = 2, .R = 1, .S = 0,
+     .doc_start = true, .window = 411},
+    {"second half, documents and window", LT_CASE_CHECK, .B = 3, .T = 7, .C = 7, .N = 7, .P = 2,
+     .R = 0, .S = 1, .doc_start = true, .window = 9},
+    {"neither", LT_CASE_CHECK, .B = 1, .T = 4, .C = 2, .P = 2, .R = 1, .S = 0},
+    {"a ring's step", LT_CASE_BENCH, .B = 1, .T = 32768, .C = 16384, .P = 4, .R = 3, .S = 1,
+     .doc_start = true},
+};
+
+/* Of the whole sequence, not behind the query: as documents that begin anywhere before it. */
+static void fill_starts(double *values, const lt_case_tensor *t, lt_rng *r) {
+    const lt_case *c = t->c;
+    for (int64_t i = 0; i < t->count; i++) {
+        const int64_t own = c->N + i % c->T, piece = own < c->C ? c->R : 2 * c->P - 1 - c->R;
+        values[i] = (double)lt_rng_below(r, (uint64_t)(piece * c->C + own % c->C + 1));
+    }
+}
+
+static void starts_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_attention_starts_args *a = (lt_attention_starts_args *)s->args;
+    const int last = 2 * (int)c->P - 1;
+    a->window = c->window;
+    a->piece = c->C;
+    a->q_first = c->N;
+    a->q_piece[0] = (int)c->R, a->q_piece[1] = last - (int)c->R;
+    a->k_piece[0] = (int)c->S, a->k_piece[1] = last - (int)c->S;
+    lt_setup_out(s, "y", &a->y, LT_I32, LT_SHAPE(c->B, c->T));
+    if (c->doc_start) {
+        lt_setup_in(s, "doc_start", &a->doc_start, LT_I32, LT_SHAPE(c->B, c->T))->fill =
+            fill_starts;
+    }
+}
+
+const lt_op_cases lt_cases_attention_starts = {.op = LT_OP_attention_starts,
+                                               .forward = LT_OP_COUNT,
+                                               LT_CASES(starts_cases),
+                                               .build = starts_build,
+                                               .why = "whole numbers"};
+
 const lt_op_cases lt_cases_attention_merge = {
     .op = LT_OP_attention_merge,
     .forward = LT_OP_COUNT,

@@ -211,6 +211,33 @@ lt_err lt_ref_attention_bwd(lt_queue *q, const lt_attention_bwd_args *a) {
     return LT_OK;
 }
 
+static int64_t within(int64_t x, int64_t most) {
+    return x < 0 ? 0 : x < most ? x : most;
+}
+
+lt_err lt_ref_attention_starts(lt_queue *q, const lt_attention_starts_args *a) {
+    const int64_t T = a->y.shape[1], piece = a->piece;
+    (void)q;
+    LT_ASSERT(a->y.n_dims == 2 && a->q_first >= 0 && a->q_first + T <= 2 * piece);
+    for (int64_t b = 0; b < a->y.shape[0]; b++) {
+        for (int64_t t = 0; t < T; t++) {
+            const int64_t own = a->q_first + t;
+            int64_t first = present(&a->doc_start)
+                                ? get_i32(&a->doc_start, at2(&a->doc_start, b, t))
+                                : 0;
+            if (a->window > 0) {
+                const int64_t place = a->q_piece[own >= piece] * piece + own % piece,
+                              seen = place - a->window + 1;
+                first = seen > first ? seen : first;
+            }
+            set_i32(&a->y, at2(&a->y, b, t),
+                    within(first - a->k_piece[0] * piece, piece) +
+                        within(first - a->k_piece[1] * piece, piece));
+        }
+    }
+    return LT_OK;
+}
+
 lt_err lt_ref_attention_merge(lt_queue *q, const lt_attention_merge_args *a) {
     const int64_t *const n = a->out.shape; /* B, T, H, D */
     (void)q;

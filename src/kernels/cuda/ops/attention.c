@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/merge_args.h"
+#include "kernels/cuda/attention/starts_args.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/attention/plain_args.h"
 #include "kernels/cuda/specs.h"
@@ -288,7 +289,36 @@ static lt_err merge_run(lt_queue *q, const void *args) {
 const lt_op_impl lt_cuda_attention_merge_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"rows", merge_refuse, merge_run}};
 
+static const char *starts_refuse(const void *args, const lt_device *device) {
+    (void)device;
+    const lt_attention_starts_args *a = args;
+    return a->y.stride[1] != 1 || (a->doc_start.data != NULL && a->doc_start.stride[1] != 1)
+               ? "tokens are not neighbours"
+               : NULL;
+}
+static lt_err starts_run(lt_queue *q, const void *args) {
+    const lt_attention_starts_args *a = args;
+    lt_attn_starts_args w = {.y = a->y.data,
+                             .doc_start = a->doc_start.data,
+                             .y_b = a->y.stride[0],
+                             .doc_b = a->doc_start.stride[0],
+                             .tokens = (int)a->y.shape[1],
+                             .window = (int)(a->window < INT32_MAX ? a->window : INT32_MAX),
+                             .piece = (int)a->piece,
+                             .q_first = (int)a->q_first,
+                             .q_piece0 = a->q_piece[0],
+                             .q_piece1 = a->q_piece[1],
+                             .k_piece0 = a->k_piece[0],
+                             .k_piece1 = a->k_piece[1]};
+    void *list[] = {&w};
+    return lt_cuda_run(q, "attention/starts.cu", "attention_starts", "",
+                       LT_CUDA_DIV_UP(w.tokens, 256), (int)a->y.shape[0], 256, list);
+}
+const lt_op_impl lt_cuda_attention_starts_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"queries", starts_refuse, starts_run}};
+
 void lt_specs_attention_plain(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "attention/starts.cu", "%s", "");
     lt_spec(l, LT_SM_ALL, "attention/merge.cu", MERGE_WORDS, "fp32");
     lt_spec(l, LT_SM_ALL, "attention/merge.cu", MERGE_WORDS, "bf16");
     lt_spec(l, LT_SM_ALL, "attention/any.cu", ANY_WORDS, "fp32", 2);

@@ -101,6 +101,7 @@ LT_MUST_USE lt_err lt_cuda_run_early(lt_queue *q, const char *file, const char *
     X(attention_fwd)                                                                               \
     X(attention_bwd)                                                                               \
     X(attention_merge)                                                                             \
+    X(attention_starts)                                                                            \
     X(lion)                                                                                        \
     X(clip)                                                                                        \
     X(muon)                                                                                        \
