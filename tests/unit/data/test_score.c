@@ -15,7 +15,8 @@ static void close_to(double got, double want) {
     }
 }
 
-/* By going through every subset of k of the n answers; answer i is of class classes[i], -1: none. */
+/* By going through every subset of k of the n answers; answer i is of class classes[i], -1:
+ * none. */
 static void enumerate(const int *classes, const bool *right, int n_classes, int n, int k,
                       double *pass, double *majority) {
     int subsets = 0;
