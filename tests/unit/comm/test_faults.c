@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "comm/rounds.h"
 #include "lateen/comm.h"
 
 #define N 4
@@ -176,6 +177,34 @@ static lt_err broken_rank(lt_comm *c, void *ctx) {
     return lt_barrier(g);
 }
 
+/* Ranks 0 to 39 are awaited, the odd ones in two messages each: the names fill what room there is,
+ * and nothing behind it. */
+static void missing_names_fit_in_their_room(void **state) {
+    static const char all[] = "rank 0, rank 1, rank 2, rank 3, rank 4 did not come";
+    lt_transfer list[60];
+    lt_rounds w = {.transfers = list};
+    const lt_call call = {.kind = LT_CALL_ALL_REDUCE};
+    char out[512];
+    (void)state;
+    for (int r = 0; r < 40; r++) {
+        for (int twice = 0; twice <= r % 2; twice++) {
+            list[w.n_transfers++] = (lt_transfer){.request = &w, .rank = r};
+        }
+    }
+    for (size_t room = 1; room < 400; room++) {
+        memset(out, '#', sizeof out);
+        lt_rounds_missing(&w, &call, out, room);
+        assert_true(strlen(out) < room);
+        assert_int_equal(strspn(out + room, "#"), sizeof out - room);
+    }
+    w.n_transfers = 7; /* Ranks 0 to 4. */
+    lt_rounds_missing(&w, &call, out, sizeof out);
+    assert_string_equal(out, all);
+    list[0].request = list[3].request = NULL; /* Rank 0 came, and rank 2. */
+    lt_rounds_missing(&w, &call, out, sizeof out);
+    assert_string_equal(out, "rank 1, rank 3, rank 4 did not come");
+}
+
 static void the_first_failure_is_told(void **state) {
     const double start_s = lt_clock_s();
     (void)state;
@@ -322,6 +351,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(who_does_not_come_is_named),
         cmocka_unit_test(who_calls_something_else_is_named),
         cmocka_unit_test(unequal_counts_are_named),
+        cmocka_unit_test(missing_names_fit_in_their_room),
         cmocka_unit_test(the_first_failure_is_told),
         cmocka_unit_test(an_abort_reaches_all),
         cmocka_unit_test(blame_of_bad_folders),

@@ -74,6 +74,9 @@ static lt_err work(lt_comm *c, const char *how, const char *dir) {
                 (void)raise(SIGSTOP);
             } else if (strcmp(how, "status") == 0) {
                 _exit(5);
+            } else if (strcmp(how, "leave") == 0 && fork() == 0) {
+                (void)sleep(60); /* It holds the output open. */
+                _exit(0);
             } else if (strcmp(how, "twice") == 0 &&
                        (strtoull(getenv(LT_ENV_EPOCH), NULL, 10) & 0xffffffffu) < 3) {
                 (void)raise(SIGKILL);
@@ -145,6 +148,7 @@ static void how_it_ends(void **state) {
     } cases[] = {
         {"work", "ok", N, 0, 15.0},
         {"work", "ok", 12, 0, 40.0}, /* More than this machine has cores. */
+        {"leave", "ok", N, 0, 20.0}, /* A process that a rank leaves behind is not waited for. */
         {"kill", "rank 2 was ended by signal 9 (Killed)", N, LT_LAUNCH_LOST, 5.0},
         {"stop", "rank 2 has stopped answering: no heartbeat for 1.5 s", N, LT_LAUNCH_LOST, 10.0},
         {"status", "rank 2 ended with status 5", N, 5, 5.0},
