@@ -2,6 +2,7 @@
 #include "cli/copying.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +15,7 @@
 #define RATE_OVER_S   5.0 /* The rate shown is that of about the last five seconds. */
 
 static struct {
-    volatile sig_atomic_t stop;
+    atomic_bool stop; /* Set by handlers of signals. */
     bool json;
     bool own_int, own_term; /* Our handler is in the place of before_int, before_term. */
     lt_progress line;
@@ -25,13 +26,13 @@ static struct {
 
 static void on_signal(int number) {
     (void)number;
-    shown.stop = 1;
+    atomic_store(&shown.stop, true);
 }
 
 /* Beside the handler that was there, e.g. the server's. */
 static void on_signal_too(int number) {
     const struct sigaction *before = number == SIGINT ? &shown.before_int : &shown.before_term;
-    shown.stop = 1;
+    atomic_store(&shown.stop, true);
     before->sa_handler(number);
 }
 
@@ -84,7 +85,7 @@ static bool tick(void *ctx, const lt_copy_report *r) {
             printf(known ? "%.1f}\n" : "null}\n", left / shown.rate_bytes);
             fflush(stdout);
         }
-        return shown.stop != 0;
+        return atomic_load(&shown.stop);
     }
     bytes_text(done, (double)r->done_bytes);
     bytes_text(total, (double)r->total_bytes);
@@ -97,12 +98,12 @@ static bool tick(void *ctx, const lt_copy_report *r) {
                        (long long)r->n_files);
     }
     lt_progress_show(&shown.line, "copy: %s of %s%s, %s/s, %s left", done, total, files, rate, eta);
-    return shown.stop != 0;
+    return atomic_load(&shown.stop);
 }
 
 void lt_copying_show(lt_copy_options *o, bool json, bool alone) {
     const struct sigaction ignored = {.sa_handler = SIG_IGN};
-    shown.stop = 0;
+    atomic_store(&shown.stop, false);
     shown.json = json;
     /* A short copy shows no line where there is no terminal. */
     shown.line = (lt_progress){.plain_every_s = PLAIN_EVERY_S,

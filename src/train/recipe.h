@@ -85,7 +85,8 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
     X(I64, page, "page", "0", 0, 65535, "PORT",                                                    \
       "serve the live report on 127.0.0.1:PORT; 0: do not", LT_RECIPE_MAY_CHANGE)                  \
     X(STR, init, "model.init", "", 0, 0, "PATH",                                                   \
-      "weights to start from: Hugging Face folder, GGUF, llama2.c; empty: random")                 \
+      "weights to start from: Hugging Face folder, GGUF, llama2.c; also hf://ORG/NAME, s3://, "    \
+      "https://; empty: random")                                                                   \
     X(STR, config, "model.config", "", 0, 0, "PATH",                                               \
       "config.json that gives the shape; empty: the sizes below")                                  \
     X(ENUM, family, "model.family", "auto", 0, 0, LT_RECIPE_FAMILIES,                              \

@@ -513,6 +513,10 @@ def models():
     store.repositories["org/qwen3"] = Repository(files, large=[n for n in files if n.endswith(".safetensors")])
     r = run("hf://org/qwen3", path("converted"), verb="convert")
     tap.check("convert from the hub", r.status == 0 and os.path.isfile(path("converted/model.safetensors")), r)
+    subprocess.run([sys.executable, "tests/e2e/make_shard.py", write("text", bytes(i * 7 % 60 for i in range(4000))), path("shard"), "200"], check=True)
+    r = run("--out", path("run"), "--data.train", path("shard"), "--model.init", "hf://org/qwen3", "--steps", "1", "--data.seq", "16", "--batch.size", "2", "--device", "cpu",
+            verb="train")
+    tap.check("train from the hub's weights", r.status == 0 and "finished 1 step" in r.err + r.out, r)
     store.rate = 100000
     store.requests.clear()
     store.put("bucket", "slow/model.gguf", BIG)
