@@ -182,7 +182,20 @@ def others():
     put("tokenizer_config", "named", json.dumps({"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}], "added_tokens_decoder": {"2": {"content": "<s>", "special": True}}}))
 
 
+def copies():
+    put("copy_xml", "page", "<?xml version=\"1.0\"?><L xmlns=\"x\"><IsTruncated>true</IsTruncated><Contents><Key>a%2F&amp;&#65;</Key><LastModified>2009-10-12T17:50:30.000Z</LastModified>"
+        "<Size>12</Size></Contents><NextContinuationToken>t</NextContinuationToken><EncodingType>url</EncodingType></L>")
+    put("copy_xml", "error", "<!-- x --><Error><Code>NoSuchKey</Code><Message>gone</Message><a b='>'/></Error>")
+    put("copy_ini", "config", "# c\n[default]\nregion = a\ns3 =\n  endpoint_url = http://h\n[profile x]\nown = 1\n[own section]\nown=2\n")
+    for i, text in enumerate(("a/b", "file:///a/", "s3://bucket/p/", "https://u:p@h:1/f?t=1#x", "hf://datasets/o/m@refs%2Fpr%2F1/d/f", "a%20+b")):
+        put("copy_location", f"l{i}", text)
+    put("copy_state", "all", "lateen-copy 1\nkey 0123456789abcdef0123456789abcdef\nupload u/+=\npart 0 00000000000000ff\npart 15 ffffffffffffffff\npart 16 0000000000000001\npart 3 00")
+    put("copy_hub", "files", json.dumps({"sha": "0" * 40, "siblings": [{"rfilename": "config.json", "size": 2, "blobId": "1" * 40},
+                                                                      {"rfilename": "a/b", "size": 3, "blobId": "2" * 40, "lfs": {"sha256": "3" * 64, "size": 3}}]}))
+
+
 tokenizers()
 weights()
 runs()
 others()
+copies()

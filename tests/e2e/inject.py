@@ -44,6 +44,7 @@ VERBS = {
     "tokenize": (["tokenize", work + "/text.txt", "--tokenizer", TOKENIZER, "--threads", "1", "--out"], ".bin .idx", r"\.(part|journal)"),
     "tokenizer train": (["tokenizer", "train", work + "/text.txt", "--vocab-size", "270", "--threads", "1", "--out"], "", None),
     "convert to a folder": (["convert", STORIES + "stories260K.bin", "--tokenizer", STORIES + "tok512.bin"], "*", None),
+    "copy": (["copy", "--connections", "1", "--part-bytes", "400000", STORIES + "stories260K.bin"], "", r"\.lateen-(part|state)$"),
     "convert to a GGUF": (["convert", STORIES + "stories260K.bin", "--tokenizer", STORIES + "tok512.bin"], "", None),
 }
 # What is written on the side: a failure there is told, and the work goes on.
