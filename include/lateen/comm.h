@@ -54,7 +54,7 @@ typedef struct {
     bool check;
     /* Between GPUs: sums by NCCL itself, in its own types and in an order that it chooses. */
     bool any_order;
-    /* Between GPUs: lt_group_open waits for nobody, and groups serve from lt_comm_connect on. */
+    /* Between GPUs: lt_group_open waits for no other rank; groups serve from lt_comm_connect on. */
     bool connect_late;
 } lt_comm_options;
 
