@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "cli/copying.h"
 #include "lateen/generate.h"
+#include "model/lora.h"
 #include "model/params.h"
 #include "tensor/backend.h"
 
@@ -96,13 +97,60 @@ static lt_err read_end(reading *r) {
     return lt_failure_raise(&r->failure);
 }
 
+/* The model that adapters name. */
+static lt_err find_base(char base[LT_PATH_BYTES], const char *adapters) {
+    char *named = NULL;
+    lt_err err;
+    LT_TRY(lt_lora_base_of(&named, adapters));
+    err = lt_cli_bring(base, named);
+    free(named);
+    LT_TRY(err);
+    if (!lt_file_exists(base)) {
+        LT_FAIL(LT_ERR_NOT_FOUND,
+                "%s stands beside the model '%s', which is not here; lateen convert --base merges "
+                "it into another place's",
+                adapters, base);
+    }
+    return LT_OK;
+}
+
+/* Adapters and their model. Of the model's path, the tokenizer's if the adapters have none. */
+static lt_err open_adapted(lt_opened *o, const char *adapters, lt_opened_dtype dtype) {
+    lt_err err = LT_OK;
+    lt_lora_config c = {.targets = NULL};
+    char base[LT_PATH_BYTES];
+    lt_model_options options;
+    if (dtype == LT_OPENED_STORED) {
+        dtype = o->device->backend->host_memory ? LT_OPENED_F32 : LT_OPENED_BF16;
+    }
+    LT_TRY(find_base(base, adapters));
+    options = lt_opened_options(dtype, o->device);
+    LT_TRY(lt_model_open(&o->model, base, &options));
+    LT_TRY(lt_lora_config_read(&c, adapters, lt_model_get_spec(o->model)));
+    LT_TRY_DONE(lt_lora_open(&o->adapters, o->model, &c.options, 0));
+    LT_TRY_DONE(lt_lora_load(o->adapters, adapters));
+done:
+    lt_lora_config_close(&c);
+    return err;
+}
+
+/* Where the tokenizer and the template are: with the adapters, or with their model. */
+static lt_err choose_owner(char owner[LT_PATH_BYTES], const char *adapters) {
+    char path[LT_PATH_BYTES];
+    LT_TRY(lt_path_join(path, adapters, "tokenizer.json"));
+    if (lt_file_exists(path)) {
+        return LT_OK;
+    }
+    return find_base(owner, adapters);
+}
+
 lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *tokenizer_path,
                        lt_opened_dtype dtype, const char *device, int64_t threads) {
     lt_model_options options;
     lt_err err = LT_OK, tokenizer_err = LT_OK;
     lt_failure failure;
     lt_opened o = {0};
-    char tokenizer[LT_PATH_BYTES];
+    char tokenizer[LT_PATH_BYTES], adapters[LT_PATH_BYTES] = "";
     reading r;
 
     if (model_path[0] == '\0') {
@@ -119,11 +167,16 @@ lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *token
     if (threads > 0) {
         lt_thread_set_count((int)threads);
     }
+    if (lt_lora_is_folder(model_path)) {
+        (void)snprintf(adapters, sizeof adapters, "%s", model_path);
+        LT_TRY(choose_owner(o.path, adapters));
+    }
     LT_TRY(lt_device_open_async(&o.device, device));
     read_begin(&r, model_path, tokenizer);
     options = lt_opened_options(dtype, o.device);
     options.load_async = true;
-    err = lt_model_open(&o.model, model_path, &options);
+    err = adapters[0] != '\0' ? open_adapted(&o, adapters, dtype)
+                              : lt_model_open(&o.model, model_path, &options);
     lt_failure_keep(&failure, err); /* Reported before a failure of the tokenizer in its file. */
     tokenizer_err = read_end(&r);
     o.tokenizer = r.tokenizer;
@@ -150,6 +203,7 @@ done:
 }
 
 void lt_opened_close(lt_opened *o) {
+    lt_lora_close(o->adapters);
     lt_model_close(o->model);
     lt_device_close(o->device);
     lt_tokenizer_close(o->tokenizer);

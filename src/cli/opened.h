@@ -11,8 +11,9 @@
 typedef struct {
     lt_device *device; /* The model's. */
     lt_model *model;
+    struct lt_lora *adapters; /* Beside it; NULL: none. */
     lt_tokenizer *tokenizer;
-    char path[LT_PATH_BYTES]; /* of the model */
+    char path[LT_PATH_BYTES]; /* Of the model, or of adapters that have a tokenizer. */
 } lt_opened;
 
 /* How weights are held, in the order of the option's choices. STORED: in the types of the file,
@@ -24,8 +25,9 @@ typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16 } lt_opened_dtype
  * folder, or of PREFIX/share/lateen/models. ARG: none. */
 LT_MUST_USE lt_err lt_opened_default_model(char out[LT_PATH_BYTES]);
 
-/* model_path: Hugging Face folder, GGUF or llama2.c .bin, or where to fetch one (hf://, s3://,
- * https://); "": the one that comes with Lateen.
+/* model_path: Hugging Face folder, GGUF or llama2.c .bin, adapters (a PEFT folder, whose model is
+ * opened beside them, in F32, on a GPU in BF16, unless dtype says), or where to fetch one (hf://,
+ * s3://, https://); "": the one that comes with Lateen.
  * tokenizer_path "": the model's own. device: its name (lateen/device.h). threads 0: all cores.
  * Free with lt_opened_close. */
 LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path,
@@ -70,9 +72,8 @@ LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const cha
     "weights: as the file has them (on a GPU GGUF's blocks, the rest as BF16), or all in one type"
 #define LT_OPENED_MODEL_OPTIONS(X)                                                                 \
     X(STR, model, "model", "", 0, 0, "PATH",                                                       \
-      "Hugging Face folder, GGUF, or llama2.c .bin; also hf://ORG/NAME, s3://, https://; empty: "  \
-      "the "                                                                                       \
-      "model that comes with Lateen")                                                              \
+      "Hugging Face folder, GGUF, llama2.c .bin, or PEFT folder of adapters; also "                \
+      "hf://ORG/NAME, s3://, https://; empty: the model that comes with Lateen")                   \
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE", "tokenizer; empty: the model's own")          \
     X(STR, device, "device", "auto", 0, 1, LT_DEVICE_NAMES,                                        \
       "where to compute; cuda:N is GPU N; auto: the GPU if there is one")                          \

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "cli/opened.h"
 #include "cli/verb.h"
+#include "model/lora.h"
 #include "serve/api/api.h"
 #include "serve/api/openapi.h"
 #include "tensor/backend.h"
@@ -106,7 +107,9 @@ const lt_option_table lt_verb_serve_options = LT_OPTION_TABLE("serve", rows);
 typedef struct {
     const serve_options *o;
     const char *model;
-    lt_device *device; /* The model's device, once loaded; closed after the server. */
+    /* The model's device and adapters, once loaded; closed after the server. */
+    lt_device *device;
+    lt_lora *adapters;
 } job;
 
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
@@ -115,6 +118,7 @@ static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     LT_TRY(lt_opened_begin(&opened, j->model, j->o->tokenizer, (lt_opened_dtype)j->o->dtype,
                            j->o->device, j->o->threads));
     j->device = opened.device;
+    j->adapters = opened.adapters;
     *model = opened.model;
     *tokenizer = opened.tokenizer;
     return LT_OK;
@@ -272,6 +276,7 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     LT_TRY_DONE(lt_server_run(s));
 done:
     lt_server_close(s);
+    lt_lora_close(j.adapters);
     lt_device_close(j.device);
     free(keys);
     return err;

@@ -20,6 +20,7 @@
 #include "base/thread.h"
 #include "model/generation.h"
 #include "model/held.h"
+#include "model/lora.h"
 #include "model/source.h"
 #include "tensor/ops.h"
 
@@ -208,6 +209,9 @@ void lt_model_close(lt_model *m) {
         return;
     }
     (void)!lt_model_wait(m);
+    if (m->lora != NULL) {
+        m->lora->base = NULL; /* Its owner closes it later. */
+    }
     lt_held_close(m);
     lt_generation_close(m);
     if (m->memory != NULL) {

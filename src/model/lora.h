@@ -75,7 +75,7 @@ typedef struct lt_lora {
     lt_lora_options options;
     char *targets; /* What options.targets points to. */
     float scale;
-    lt_model *base;
+    lt_model *base; /* NULL: it is closed. */
     /* The adapters' weights: a model of the base's spec whose table has just these. */
     lt_model *params;
     lt_lora_site *sites;
@@ -88,7 +88,8 @@ typedef struct lt_lora {
  * with them. Each number is a function of (seed, name, index). */
 LT_MUST_USE lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o,
                                 uint64_t seed);
-void lt_lora_close(lt_lora *l); /* Accepts NULL. The base is without adapters again. */
+/* Accepts NULL. The base, unless it is closed already, is without adapters again. */
+void lt_lora_close(lt_lora *l);
 
 /* Add s B A to the weights of the base, in F32 on the host, and leave B zero. */
 LT_MUST_USE lt_err lt_lora_merge(lt_lora *l);

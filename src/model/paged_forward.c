@@ -64,6 +64,9 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
     lt_acts_carve_one(&f->room, f->exec.spec, &shape, &f->activations);
     see_layer(f, 0, rows);
     lt_batch_carve(&f->batch, f->exec.spec, &shape, &f->activations);
+    if (f->exec.lora != NULL) {
+        lt_lora_carve(&f->lora, f->lora.lora->columns, rows, f->exec.dtype, false, &f->activations);
+    }
 }
 
 static lt_err place(lt_paged_forward *f) {
@@ -118,6 +121,10 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
     f->o = *o;
     LT_TRY_DONE(lt_exec_prepare(&f->exec, &f->prepared, m, o->max_seq, true));
     f->exec.fixed_order = o->fixed_order;
+    if (m->lora != NULL) {
+        f->lora.lora = m->lora;
+        f->exec.lora = &f->lora;
+    }
     f->alike = lt_layers_alike(&m->spec);
     LT_TRY_DONE(place(f));
     *out = f;

@@ -47,6 +47,7 @@ struct lt_paged_forward {
     lt_layer_acts room, layer;
     bool alike; /* All layers see it alike. */
     lt_batch_acts batch;
+    lt_lora_run lora; /* Of a model with adapters. */
     void *pool;
     lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of the metadata */
     lt_paged_forward_side sides[2];

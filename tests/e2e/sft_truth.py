@@ -110,6 +110,8 @@ with tempfile.TemporaryDirectory() as work:
     check("a resume beside another model is refused", "" if other.returncode == 1 and "model.init" in other.stderr and "checksum" in other.stderr else other.stderr[-300:])
     merged = run("convert", f"{out}/adapter", f"{work}/merged", "--dtype", "fp32")
     check("convert merges them", merged.stderr if merged.returncode != 0 else apart(f"{work}/merged", f"{golden}/merged.safetensors", 2e-4))
+    beside, into = (run("chat", "--model", m, "--dtype", "fp32", "--temperature", "0", "--max-tokens", "12", input="Hi\nadd 2 and 3\n") for m in (f"{out}/adapter", f"{work}/merged"))
+    check("beside their model they answer as merged into it", beside.stderr if beside.returncode != 0 or beside.stdout != into.stdout or len(into.stdout) < 4 else "")
     said = run("chat", "--model", f"{work}/merged", "--max-tokens", "4", input="Hi\n")
     check("and the merged model talks by its template", said.stderr if said.returncode != 0 or not os.path.exists(f"{work}/merged/chat_template.jinja") else "")
     fresh = train(f"{work}/fresh", **{"lora.rank": 4, "lora.alpha": 8, "lora.targets": "q_proj,v_proj", "model.dtype": "bf16"})

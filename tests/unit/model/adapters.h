@@ -8,7 +8,7 @@
 #include "model/alloc.h"
 #include "model/lora.h"
 
-static const lt_lora_options all = {.rank = 3, .alpha = 4.5, .targets = LT_LORA_ALL};
+static const lt_lora_options adapters_of_all = {.rank = 3, .alpha = 4.5, .targets = LT_LORA_ALL};
 
 static inline lt_model *open_base(const char *path, const lt_backend *backend, lt_dtype dtype) {
     lt_model *m = NULL;

@@ -24,7 +24,7 @@ static void on_a_gpu(void **state) {
             for (int side = 0; side < 2; side++) {
                 lt_model *m = open_base(path, side == 0 ? lt_backend_cpu() : gpu_backend(), dtype);
                 lt_lora *l = NULL;
-                must(lt_lora_open(&l, m, &all, 1), path);
+                must(lt_lora_open(&l, m, &adapters_of_all, 1), path);
                 fill(l);
                 n = l->params->table.n_elements;
                 got[side] = gradients(m, &g.batch, LT_RECOMPUTE_NONE, 1);

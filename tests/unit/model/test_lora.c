@@ -50,7 +50,7 @@ static void equals_the_sum(const golden *g) {
     double loss, after;
     (void)snprintf(path, sizeof path, GOLDEN_ROOT "%s", g->name);
     m = open_base(path, lt_backend_cpu(), LT_F32);
-    must(lt_lora_open(&l, m, &all, 1), g->name);
+    must(lt_lora_open(&l, m, &adapters_of_all, 1), g->name);
     const double plain = loss_of(m, &g->batch, false);
     fill(l);
     loss = loss_of(m, &g->batch, true);
@@ -85,7 +85,7 @@ static void equals_differences(const golden *g) {
     const float h = 0x1p-9f;
     (void)snprintf(path, sizeof path, GOLDEN_ROOT "%s", g->name);
     m = open_base(path, lt_backend_cpu(), LT_F32);
-    must(lt_lora_open(&l, m, &all, 1), g->name);
+    must(lt_lora_open(&l, m, &adapters_of_all, 1), g->name);
     fill(l);
     const int64_t n = l->params->table.n_elements;
     ours = gradients(m, &g->batch, LT_RECOMPUTE_NONE, 1);
@@ -136,7 +136,7 @@ static void every_family(void **state) {
         lt_lora *l = NULL;
         golden_open(&g, golden_cases[i], lt_backend_cpu(), LT_F32);
         if (has_experts(&g)) {
-            assert_int_equal(lt_lora_open(&l, g.model, &all, 1), LT_ERR_UNSUPPORTED);
+            assert_int_equal(lt_lora_open(&l, g.model, &adapters_of_all, 1), LT_ERR_UNSUPPORTED);
             says("experts");
         } else {
             equals_the_sum(&g);
@@ -348,7 +348,7 @@ static void passes_refuse(void **state) {
     lt_lora *l = NULL;
     lt_pass *p = NULL;
     (void)state;
-    must(lt_lora_open(&l, m, &all, 1), "open");
+    must(lt_lora_open(&l, m, &adapters_of_all, 1), "open");
     assert_int_equal(
         lt_pass_open(
             &p, m,

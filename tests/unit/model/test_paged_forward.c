@@ -1,7 +1,7 @@
 /* Many sequences in pages against one session each: prompts in pieces, decoding, both mixed,
  * scattered pages; padded to buckets; and recorded as graphs by a device that keeps the arguments
  * of ops, repeats them at each launch, and runs nothing before it is waited for. */
-#include "unit/model/golden.h"
+#include "unit/model/adapters.h"
 
 #include "model/paged_forward.h"
 #include "unit/lazy_device.h"
@@ -179,9 +179,26 @@ static void pages_hold_what_a_session_holds(void **state) {
     }
 }
 
+/* A model with adapters computes with them here as in a session; recorded, too. */
+static void with_adapters(void **state) {
+    static const char *const names[] = {"llama3", "gpt2", "apertus"};
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof names / sizeof *names; i++) {
+        golden g;
+        lt_lora *l = NULL;
+        golden_open(&g, names[i / 2], i % 2 == 0 ? lt_backend_cpu() : lazy_device(true), LT_F32);
+        must(lt_lora_open(&l, g.model, &adapters_of_all, 1), g.name);
+        fill(l);
+        check(&g, LT_F32, i % 2 == 0);
+        lt_lora_close(l);
+        golden_close(&g);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_hold_what_a_session_holds),
+        cmocka_unit_test(with_adapters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
