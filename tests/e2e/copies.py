@@ -87,6 +87,7 @@ def requests(method):
 
 def fresh():
     store.fault, store.skew_s, store.region, store.page, store.ranges, store.rate = None, 0, "us-east-1", 1000, True, 0
+    store.kms = store.public = False
     store.requests.clear(), store.uploads.clear(), store.buckets["bucket"].clear()
 
 
@@ -369,6 +370,7 @@ def cut_and_resumed():
     p.kill()
     p.communicate()
     store.fault = None
+    store.page = 2
     store.requests.clear()
     r = run(path("big"), "s3://bucket/k")
     tap.check("killed on the way up, it goes on from there", r.status == 0 and store.buckets["bucket"]["k"].data == BIG and len(requests("PUT")) <= 9 and not store.uploads, f"{len(requests('PUT'))} {r}")
@@ -388,6 +390,56 @@ def cut_and_resumed():
     store.fault = None
     r = run(path("big"), "s3://bucket/k2")
     tap.check("a file that has changed since begins anew", r.status == 0 and store.buckets["bucket"]["k2"].data == BIG, r)
+
+
+@tap.case
+def services():
+    """What services do, and what is sent to them."""
+    fresh()
+    write("big", BIG)
+    up = run(path("big"), "s3://bucket/k")
+    puts = requests("PUT")
+    tap.check("what is sent over http is signed with its SHA-256, and has its MD5", up.status == 0 and len(puts) == 13 and all(
+        q.headers["x-amz-content-sha256"] == hashlib.sha256(q.body).hexdigest() and q.headers["Content-MD5"] for q in puts), up)
+    for method, query, words in (("PUT", "partNumber", "were sent, the service has"), ("POST", "uploadId", "the MD5 of its 13 parts is")):
+        fresh()
+        store.fault = lambda q: ("etag",) if q.method == method and query in q.query and q.query.get("partNumber", "4") == "4" else None
+        if method == "POST":
+            sizes = iter(range(99))
+            store.fault = lambda q: setattr(store, "wrong_end", True) if q.method == "POST" and "uploadId" in q.query and next(sizes) == 0 else None
+        r = run(path("big"), "s3://bucket/k")
+        store.wrong_end = False
+        tap.check(f"a store that has other bytes: {words}", r.status == 1 and words in r.err and not store.uploads, f"{r} {list(store.uploads)}")
+    fresh()
+    store.kms = True
+    up = run(path("big"), "s3://bucket/k")
+    down = run("s3://bucket/k", path("kms"), "--force")
+    tap.check("ETags that are no MD5s", up.status == down.status == 0 and store.buckets["bucket"]["k"].data == read("kms") == BIG and "checked by length" in down.err, f"{up} {down}")
+    fresh()
+    store.put("bucket", "k", BIG)
+    r = run("s3://bucket/k", path("public"), "--anonymous", AWS_ACCESS_KEY_ID="")
+    tap.check("without keys, where keys are wanted", r.status == 1 and "403" in r.err, r)
+    store.public = True
+    r = run("s3://bucket/k", path("public"), "--anonymous", AWS_ACCESS_KEY_ID="")
+    tap.check("without keys, from a public bucket", r.status == 0 and read("public") == BIG, r)
+    fresh()
+    with open(path("large"), "wb") as f:
+        f.truncate(10001 * 4096)
+    r = run(path("large"), "s3://bucket/large", "--part-bytes", "4096", fast=False)
+    o = store.buckets["bucket"].get("large")
+    tap.check("an upload has at most 10,000 parts", r.status == 0 and len(o.data) == 10001 * 4096 and o.parts[0] == MIB, r)
+    fresh()
+    store.fault = lambda q: write("moving", BIG[::-1]) and None if q.method == "PUT" and q.query.get("partNumber") == "9" else None
+    write("moving", BIG)
+    r = run(path("moving"), "s3://bucket/moving", "--connections", "1")
+    tap.check("a file that changes on the way up", r.status == 1 and "changed while it was copied" in r.err and not store.buckets["bucket"] and not store.uploads, f"{r} {store.uploads}")
+    fresh()
+    store.fault = lambda q: ("status", 403, "AccessDenied") if q.method == "PUT" and q.query.get("partNumber") == "9" else None
+    run(path("big"), "s3://bucket/k")
+    store.uploads.clear()
+    store.fault = None
+    r = run(path("big"), "s3://bucket/k")
+    tap.check("an upload that the service has forgotten begins anew", r.status == 0 and store.buckets["bucket"]["k"].data == BIG and not store.uploads, r)
 
 
 @tap.case

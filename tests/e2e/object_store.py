@@ -15,6 +15,9 @@ what came on the wire; dates may be off by 15 minutes. Content-MD5 and x-amz-con
         ("range", n)      another range of the same length
         ("flip", n)       one bit of byte n of the body
         ("late_error",)   status 200 with an error as its body
+        ("etag",)         the ETag of other bytes than those that came
+
+    store.kms: ETags are no MD5s, as where a service encrypts with keys of its own; store.public: objects can be read without a signature
 """
 import base64
 import datetime
@@ -55,6 +58,11 @@ class Object:
                 digests += hashlib.md5(data[at:at + n]).digest()
                 at += n
             self.etag = f"{md5(digests)}-{len(parts)}"
+
+
+def hidden(etag):
+    """An ETag that is no MD5 of the content."""
+    return md5(b"hidden" + etag.encode())
 
 
 class Upload:
@@ -165,6 +173,8 @@ class Handler(BaseHTTPRequestHandler):
     def check_signature(self, raw, parameters, body):
         store = self.server.store
         h = self.headers
+        if store.public and "Authorization" not in h and self.command in ("GET", "HEAD"):
+            return
         found = re.fullmatch(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request, SignedHeaders=([^,]+), Signature=([0-9a-f]{64})",
                              h.get("Authorization", ""))
         if not found:
@@ -233,12 +243,18 @@ class Handler(BaseHTTPRequestHandler):
         if r.method == "PUT":
             objects[key] = Object(r.body, meta=self.meta())
             store.history.append((bucket, key))
-            return 200, b"", {"ETag": f'"{objects[key].etag}"'}
+            return 200, b"", self.etag(objects[key].etag)
         if r.method in ("GET", "HEAD"):
             if key not in objects:
                 raise Error(404, "NoSuchKey", "The specified key does not exist.")
             return self.read(objects[key], q)
         raise Error(405, "MethodNotAllowed")
+
+    def shown(self, etag):
+        return hidden(etag) if self.server.store.kms else md5(b"other") if self.fault and self.fault[0] == "etag" else etag
+
+    def etag(self, etag):
+        return {"ETag": f'"{self.shown(etag)}"', **({"x-amz-server-side-encryption": "aws:kms"} if self.server.store.kms else {})}
 
     def meta(self):
         return {n: v for n, v in self.headers.items() if n.lower().startswith("x-amz-meta-")}
@@ -247,7 +263,7 @@ class Handler(BaseHTTPRequestHandler):
         if r.method == "PUT":
             number = int(q["partNumber"])
             upload.parts[number] = r.body
-            return 200, b"", {"ETag": f'"{md5(r.body)}"'}
+            return 200, b"", self.etag(md5(r.body))
         if r.method == "DELETE":
             del store.uploads[q["uploadId"]]
             return 204, b""
@@ -255,7 +271,7 @@ class Handler(BaseHTTPRequestHandler):
             after = int(q.get("part-number-marker", 0))
             rest = sorted(n for n in upload.parts if n > after)
             page = rest[:store.page]
-            rows = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>&quot;{md5(upload.parts[n])}&quot;</ETag><Size>{len(upload.parts[n])}</Size></Part>" for n in page)
+            rows = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>&quot;{self.shown(md5(upload.parts[n]))}&quot;</ETag><Size>{len(upload.parts[n])}</Size></Part>" for n in page)
             more = len(rest) > len(page)
             end = f"<NextPartNumberMarker>{page[-1]}</NextPartNumberMarker>" if more else ""
             return 200, f"<ListPartsResult><IsTruncated>{str(more).lower()}</IsTruncated>{end}{rows}</ListPartsResult>".encode()
@@ -263,14 +279,15 @@ class Handler(BaseHTTPRequestHandler):
             return 200, b""
         wanted = re.findall(r"<PartNumber>(\d+)</PartNumber><ETag>\"([^\"]+)\"</ETag>", r.body.decode())
         for number, etag in wanted:
-            if int(number) not in upload.parts or md5(upload.parts[int(number)]) != etag:
+            if int(number) not in upload.parts or self.shown(md5(upload.parts[int(number)])) != etag:
                 raise Error(400, "InvalidPart")
         sizes = [len(upload.parts[int(n)]) for n, _ in wanted]
         data = b"".join(upload.parts[int(n)] for n, _ in wanted)
         made = store.buckets[upload.bucket][upload.key] = Object(data, parts=sizes, meta=upload.meta)
         store.history.append((upload.bucket, upload.key))
         del store.uploads[q["uploadId"]]
-        return 200, f"<CompleteMultipartUploadResult><ETag>&quot;{made.etag}&quot;</ETag></CompleteMultipartUploadResult>".encode()
+        etag = self.etag(md5(b"other") + made.etag[32:] if store.wrong_end else made.etag)
+        return 200, f"<CompleteMultipartUploadResult><ETag>{etag['ETag'].replace(chr(34), '&quot;')}</ETag></CompleteMultipartUploadResult>".encode(), etag
 
     def list(self, objects, q):
         after = q.get("continuation-token", "")
@@ -287,7 +304,7 @@ class Handler(BaseHTTPRequestHandler):
                      f"<IsTruncated>{str(more).lower()}</IsTruncated>{rows}{token}{kind}</ListBucketResult>").encode()
 
     def read(self, o, q):
-        headers = {"ETag": f'"{o.etag}"', "Last-Modified": email.utils.formatdate(o.modified, usegmt=True), "Accept-Ranges": "bytes", **o.meta}
+        headers = {**self.etag(o.etag), "Last-Modified": email.utils.formatdate(o.modified, usegmt=True), "Accept-Ranges": "bytes", **o.meta}
         if self.headers.get("x-amz-checksum-mode") == "ENABLED":
             headers.update(o.headers)
         if self.headers.get("If-Match") not in (None, headers["ETag"]):
@@ -394,7 +411,7 @@ class Store:
         self.buckets, self.uploads, self.requests, self.history = {"bucket": {}}, {}, [], []
         self.web, self.repositories, self.blobs = {}, {}, {}
         self.fault, self.skew_s, self.region, self.page, self.ranges, self.rate = None, 0, "us-east-1", 1000, True, 0
-        self.cdn_epoch, self.other_host = 1, True
+        self.cdn_epoch, self.other_host, self.kms, self.public, self.wrong_end = 1, True, False, False, False
         self.server = Server(("127.0.0.1", 0), Handler)
         self.server.store = self
         self.scheme = "http"
