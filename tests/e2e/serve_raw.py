@@ -429,6 +429,9 @@ check("chat: input_tokens", a["input_tokens"] >= 4, a)
 a = json.loads(post("/v1/chat/completions", {**CHAT, "verbose": True})[2])
 check("chat: timings, verbose", a["timings"]["predicted_n"] == 4 and "Once upon a time" in a["__verbose"]["prompt"], a)
 refuses_body("chat: add_generation_prompt with continue_final_message", "/v1/chat/completions", {**CHAT, "add_generation_prompt": True, "continue_final_message": True})
+a = json.loads(raw(request("GET", "/tokenizer_info"))[2])
+check("tokenizer_info", a.pop("chat_template") and a == {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "\n<s>\n", "eos_token": "\n</s>\n", "pad_token": "\n</s>\n",
+      "unk_token": "<unk>", "add_bos_token": True, "add_eos_token": False, "vocab_size": 512, "model_max_length": 512, "additional_special_tokens": []}, a)
 a = json.loads(post("/tokenize", {"content": "Once upon", "with_pieces": True})[2])
 check("tokenize: pieces", all("piece" in t for t in a["tokens"]))
 ids = json.loads(post("/tokenize", {"content": "Once upon a time"})[2])["tokens"]
