@@ -93,6 +93,7 @@ static lt_err load(lt_recipe *r, int argc, char **argv, bool *help) {
 static lt_err bring(lt_recipe *r) {
     LT_TRY(lt_cli_bring_option(r->init));
     LT_TRY(lt_cli_bring_option(r->config));
+    LT_TRY(lt_cli_bring_option(r->lora_init));
     return lt_cli_bring_option(r->tokenizer);
 }
 

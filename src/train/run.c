@@ -83,9 +83,16 @@ static lt_err ask_stop(lt_training *t, int *stop) {
     return LT_OK;
 }
 
+/* Of a model that learns to answer: what it answered before. */
+static lt_err sample_before(lt_training *t) {
+    const bool asks = t->chat.template != NULL && t->recipe.sample_prompt[0] != '\0';
+    return t->state.step == 0 && asks && lt_ranks_lead(&t->ranks) ? lt_training_sample(t) : LT_OK;
+}
+
 /* *stop: why the run ended before its last step; 0: it reached it. */
 static lt_err train_steps(lt_training *t, int *stop) {
     *stop = 0;
+    LT_TRY(sample_before(t));
     if (t->state.step < t->recipe.steps) {
         LT_TRY(ask_stop(t, stop));
     }

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from operator import itemgetter
 
 lateen, golden = sys.argv[1], "tests/golden/sft"
 truth = json.load(open(f"{golden}/truth.json"))
@@ -126,6 +127,13 @@ with tempfile.TemporaryDirectory() as work:
 
     shipped = run("train", "recipes/sft-lora.yaml", "--out", f"{work}/shipped", "--steps", "1", "--lr.warmup", "0", "--sample.tokens", "0")
     check("recipes/sft-lora.yaml trains the model that comes with Lateen", shipped.stderr[-300:] if shipped.returncode != 0 or "50 conversations" not in shipped.stderr else "")
+    start, end = (json.loads(x) for x in itemgetter(0, -1)(open(f"{work}/shipped/metrics.jsonl").readlines()))
+    check("its memory is what was announced, to 5 %", "" if abs(end["peak_bytes"] / end["announced_bytes"] - 1) < 0.05 else (end["peak_bytes"], end["announced_bytes"]))
+    plan = run("plan", "--model", f"{work}/shipped", "--json")
+    check("and what plan announces", plan.stderr if plan.returncode != 0 else [(k, v, start["memory"].get(k)) for k, v in json.loads(plan.stdout)["memory"].items() if start["memory"].get(k) != v])
+    told = train(f"{work}/told", **{"lora.rank": 2, "steps": 2, "sample.prompt": "Hi", "sample.tokens": 4})
+    lines = [json.loads(x) for x in open(f"{work}/told/metrics.jsonl")]
+    check("samples answer a question before and after", "" if told.returncode == 0 and [x["step"] for x in lines if x["kind"] == "sample"] == [0, 2] else told.stderr[-300:])
 
     # Bad rows, by file and line; a second start; another file.
     chats, out = f"{work}/some.jsonl", f"{work}/bad"
