@@ -144,6 +144,42 @@ static void headers_and_limits(void **state) {
     lt_http_parser_free(&p);
 }
 
+static bool count_bytes(void *ctx, size_t more) {
+    *(size_t *)ctx += more;
+    return true;
+}
+
+/* Memory doubles with what has arrived, whatever length was announced, and ends at that length; a
+ * body of chunks ends at the limit. All of it is asked for. */
+static void memory_follows_the_body(void **state) {
+    static const size_t rooms[] = {8192, 16384, 16384, 32768, 32768, 32768, 50001, 50001, 50001};
+    static char piece[5000];
+    size_t granted = 0;
+    const lt_http_parse_options o = {
+        .max_head_bytes = 500, .max_body_bytes = 60000, .may_grow = count_bytes, .ctx = &granted};
+    lt_http_parser p;
+    (void)state;
+    memset(piece, 'x', sizeof piece);
+    for (int chunked = 0; chunked < 2; chunked++) {
+        const char *head = chunked ? HEAD "Transfer-Encoding: chunked\r\n\r\nC350\r\n"
+                                   : HEAD "Content-Length: 50000\r\n\r\n";
+        lt_http_parser_init(&p, &o);
+        granted = 0;
+        assert_int_equal(lt_http_parser_feed(&p, head, strlen(head)), strlen(head));
+        assert_int_equal(p.head_room, 502); /* A kilobyte would be over the limit. */
+        for (size_t i = 0; i < 9; i++) {
+            const size_t want = chunked && i >= 6 ? 60001 : rooms[i];
+            assert_int_equal(lt_http_parser_feed(&p, piece, sizeof piece), sizeof piece);
+            assert_int_equal(p.body_room, want);
+            assert_int_equal(granted, 502 + want);
+        }
+        assert_int_equal(lt_http_parser_feed(&p, piece, sizeof piece), sizeof piece);
+        assert_int_equal(p.stage, chunked ? LT_HTTP_BODY : LT_HTTP_READY);
+        assert_int_equal(p.body_n, 50000);
+        lt_http_parser_free(&p);
+    }
+}
+
 /* A proxy's form of a target is the same request. */
 static void whole_targets(void **state) {
     static const char *const targets[][2] = {
@@ -194,8 +230,8 @@ static void responses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_and_cut), cmocka_unit_test(byte_by_byte_and_again),
-        cmocka_unit_test(headers_and_limits), cmocka_unit_test(whole_targets),
-        cmocka_unit_test(responses)};
+        cmocka_unit_test(whole_and_cut),      cmocka_unit_test(byte_by_byte_and_again),
+        cmocka_unit_test(headers_and_limits), cmocka_unit_test(memory_follows_the_body),
+        cmocka_unit_test(whole_targets),      cmocka_unit_test(responses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
