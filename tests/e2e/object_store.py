@@ -436,8 +436,8 @@ def crc32_base64(data):
     return base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
 
 
-if __name__ == "__main__":  # A store by itself, for peers: its port, then nothing until it is ended.
-    import sys
+if __name__ == "__main__":  # A store by itself, to try: its address, then nothing until it is ended.
+    import signal
     alone = Store()
     print(alone.url, flush=True)
-    sys.stdin.read()
+    signal.pause()

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 
 #define TICK_S      0.2
 #define PART_UNIT   ((int64_t)1 << 20)
@@ -115,10 +116,29 @@ static void count_same(engine *e, const job *j) {
     pthread_mutex_unlock(&e->lock);
 }
 
+/* The content must have the source's checksum, if the source knows one that fits. */
+static lt_err check_content(worker *w, job *j) {
+    const lt_err err = lt_verifier_end(j->checker, j->opened.item->shown);
+    lt_failure wrong;
+    bool fits = true;
+    if (err == LT_OK) {
+        return LT_OK;
+    }
+    lt_failure_keep(&wrong, err);
+    LT_TRY(lt_copy_source_doubt(&j->opened, w->http, &fits));
+    if (fits) {
+        return lt_failure_raise(&wrong);
+    }
+    lt_log_warn("%s was uploaded in parts of different sizes: its checksum cannot be compared",
+                j->opened.item->shown);
+    j->opened.check.kind = LT_DIGEST_NONE;
+    return LT_OK;
+}
+
 static lt_err job_end(worker *w, job *j) {
     engine *e = w->e;
     if (j->checker != NULL) {
-        LT_TRY(lt_verifier_end(j->checker, j->opened.item->shown));
+        LT_TRY(check_content(w, j));
     }
     LT_TRY(lt_copy_source_check(&j->opened));
     LT_TRY(lt_landing_end(j->landing, w->http));

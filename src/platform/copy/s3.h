@@ -34,6 +34,10 @@ void lt_s3_close(lt_s3 *s);
  * object that was uploaded in parts. NOT_FOUND: no such object. */
 LT_MUST_USE lt_err lt_s3_head(lt_s3 *s, lt_web *h, const char *bucket, const char *key, bool check,
                               lt_s3_object *out);
+/* Do all parts of an object have the size that its check goes by (the last one what is left)? The
+ * protocol allows any sizes, and lt_s3_head asks for the first one only. A request a part. */
+LT_MUST_USE lt_err lt_s3_even(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
+                              const lt_s3_object *object, bool *even);
 LT_MUST_USE lt_err lt_s3_read(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                               const lt_s3_object *object, int64_t at, int64_t n,
                               unsigned char *into);

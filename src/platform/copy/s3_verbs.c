@@ -166,6 +166,28 @@ done:
     return err;
 }
 
+lt_err lt_s3_even(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
+                  const lt_s3_object *object, bool *even) {
+    const int64_t part = object->check.part_bytes, all = object->size_bytes;
+    LT_ASSERT(part > 0);
+    *even = true;
+    for (int64_t i = 1; *even && (i - 1) * part < all; i++) {
+        char number[24];
+        const lt_pair query = {"partNumber", number};
+        lt_s3_call call = {.s3 = s, .bucket = bucket, .key = key, .query = &query, .n_query = 1};
+        const lt_caller c = lt_s3_caller(&call);
+        const int64_t left = all - (i - 1) * part, want = left < part ? left : part;
+        int64_t size_bytes = 0;
+        lt_web_reply reply;
+        (void)snprintf(number, sizeof number, "%lld", (long long)i);
+        LT_TRY(lt_call(&c, h, &(lt_web_request){.method = "HEAD"}, &reply));
+        *even = reply.status / 100 != 2 ||
+                (header_number(&reply, "content-length", &size_bytes) && size_bytes == want);
+        lt_web_reply_free(&reply);
+    }
+    return LT_OK;
+}
+
 lt_err lt_s3_read(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                   const lt_s3_object *object, int64_t at, int64_t n, unsigned char *into) {
     lt_s3_call call = {.s3 = s, .bucket = bucket, .key = key};

@@ -169,6 +169,14 @@ lt_err lt_copy_source_list(lt_copy_source *s, lt_web *h, lt_items *out) {
     return LT_OK;
 }
 
+lt_err lt_copy_source_doubt(const lt_opened_item *o, lt_web *h, bool *fits) {
+    const lt_copy_source *s = o->source;
+    *fits = true;
+    return s->at.at == LT_AT_S3 && o->check.part_bytes > 0
+               ? lt_s3_even(s->s3, h, s->at.place, o->item->from, &o->object, fits)
+               : LT_OK;
+}
+
 static void file_version(char version[256], const struct stat *st) {
     (void)snprintf(version, 256, "%lld %lld.%09ld %llu", (long long)st->st_size,
                    (long long)st->st_mtim.tv_sec, st->st_mtim.tv_nsec,
