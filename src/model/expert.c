@@ -17,9 +17,6 @@ lt_err lt_experts_check(const lt_model_spec *s, const lt_pass_options *o) {
     if (n == 1) {
         return LT_OK;
     }
-    if (o->on_device) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "expert parallelism over %d ranks on a GPU", n);
-    }
     if (s->n_experts == 0 || s->n_experts % n != 0) {
         LT_FAIL(LT_ERR_ARG, "expert parallelism: %d ranks do not divide the model's %lld experts",
                 n, (long long)s->n_experts);
@@ -38,15 +35,55 @@ void lt_experts_carve(lt_experts *x, const lt_model_spec *s, lt_dtype dtype,
     x->wire = lt_arena_take(a, (size_t)room * row, LT_ARENA_ALIGN);
     x->result = lt_arena_take(a, (size_t)room * row, LT_ARENA_ALIGN);
     x->home = lt_arena_take(a, (size_t)own * row, LT_ARENA_ALIGN);
-    x->tell = lt_arena_take(a, (size_t)s->n_experts * sizeof(int32_t), LT_ARENA_ALIGN);
-    x->counts = lt_arena_take(a, 2 * (size_t)lt_pass_n_ep(o) * sizeof(int64_t), LT_ARENA_ALIGN);
 }
 
-void lt_experts_set(lt_experts *x, const lt_pass_options *o) {
+/* ---- On the host ---- */
+
+static void host_carve(lt_experts *x, const lt_model_spec *s, int most, bool on_device,
+                       lt_arena *a) {
+    const size_t n = (size_t)x->n, E = (size_t)s->n_experts, word = sizeof(int32_t);
+    x->tell = lt_arena_take(a, E * word, LT_ARENA_ALIGN);
+    x->counts = lt_arena_take(a, 2 * n * sizeof *x->counts, LT_ARENA_ALIGN);
+    for (int i = 0; on_device && i < most; i++) {
+        lt_experts_counts counts = {
+            .start = lt_arena_take(a, (E + 1) * word, LT_ARENA_ALIGN),
+            .count = lt_arena_take(a, E * word, LT_ARENA_ALIGN), /* n ranks, E / n experts. */
+            .here = lt_arena_take(a, (E / n + 1) * word, LT_ARENA_ALIGN),
+        };
+        if (x->met != NULL) {
+            x->met[i] = counts;
+        }
+    }
+}
+
+lt_err lt_experts_open(lt_experts *x, const lt_model_spec *s, const lt_pass_options *o, int most,
+                       lt_device *device) {
+    const lt_backend *be = device->backend;
+    lt_arena a = {0};
+    void *base = NULL;
     x->group = o->experts;
+    x->host = o->experts_host != NULL ? o->experts_host : o->experts;
     x->n = lt_group_size(x->group);
     x->rank = lt_group_rank(x->group);
     x->room = o->expert_room;
+    x->most_met = be->host_memory ? 0 : most;
+    host_carve(x, s, most, !be->host_memory, &a);
+    LT_TRY(be->host_alloc(device, &base, a.used_bytes, "counts of experts"));
+    x->memory = (lt_arena){.base = base, .size_bytes = a.used_bytes, .name = "counts of experts"};
+    x->met = calloc((size_t)most, sizeof *x->met);
+    if (x->met == NULL) {
+        LT_FAIL(LT_ERR_OOM, "counts of experts of %d layers", most);
+    }
+    host_carve(x, s, most, !be->host_memory, &x->memory);
+    return LT_OK;
+}
+
+void lt_experts_close(lt_experts *x, lt_device *device) {
+    if (x->memory.base != NULL) {
+        device->backend->host_release(device, x->memory.base, x->memory.size_bytes);
+    }
+    free(x->met);
+    *x = (lt_experts){0};
 }
 
 /* ---- How many rows ---- */
@@ -55,38 +92,79 @@ static int64_t n_here(const lt_layer_acts *t) {
     return t->here_start.shape[0] - 1; /* Experts. */
 }
 
-static int64_t came(const lt_layer_acts *t) {
-    return ((const int32_t *)t->here_start.data)[n_here(t)];
+/* A layer's counts, of its last meeting. */
+static lt_experts_counts counts_at(const lt_exec *r, const lt_layer_acts *t) {
+    const lt_experts *x = r->experts;
+    for (int i = 0; i < x->n_met; i++) {
+        if (x->met[i].of == t->here_start.data) {
+            return x->met[i];
+        }
+    }
+    LT_ASSERT(r->backend->host_memory);
+    return (lt_experts_counts){
+        .start = t->expert_start.data, .count = t->expert_count.data, .here = t->here_start.data};
+}
+
+static int64_t came(const lt_exec *r, const lt_layer_acts *t) {
+    return counts_at(r, t).here[n_here(t)];
 }
 
 /* Rows that rank `source` sent to expert e of this rank. */
-static int64_t from(const lt_layer_acts *t, int source, int64_t e) {
-    return ((const int32_t *)t->expert_count.data)[source * n_here(t) + e];
+static int64_t from(const lt_experts_counts *k, const lt_layer_acts *t, int source, int64_t e) {
+    return k->count[source * n_here(t) + e];
+}
+
+/* The place for a layer's counts: its own, an empty one, or that of the layer that met longest ago,
+ * which is no longer under way: batches of another shape lie elsewhere. */
+static lt_experts_counts *place_for(lt_experts *x, const lt_layer_acts *t) {
+    lt_experts_counts *oldest = &x->met[0];
+    for (int i = 0; i < x->n_met; i++) {
+        if (x->met[i].of == t->here_start.data) {
+            return &x->met[i];
+        }
+        oldest = x->met[i].meeting < oldest->meeting ? &x->met[i] : oldest;
+    }
+    return x->n_met < x->most_met ? &x->met[x->n_met++] : oldest;
+}
+
+/* Bring the layer's routes to the host. */
+static lt_err fetch_start(lt_exec *r, const lt_layer_acts *t, lt_experts_counts *out) {
+    lt_experts *x = r->experts;
+    lt_experts_counts *place;
+    if (r->backend->host_memory) {
+        *out = counts_at(r, t);
+        return LT_OK;
+    }
+    place = place_for(x, t);
+    place->of = t->here_start.data;
+    place->meeting = ++x->n_meetings;
+    *out = *place;
+    LT_TRY(r->backend->download(r->queue, out->start, t->expert_start.data,
+                                (size_t)t->expert_start.shape[0] * sizeof *out->start));
+    return r->backend->sync(r->queue);
 }
 
 static lt_err meet(lt_exec *r, int layer, const lt_layer_acts *t) {
     lt_experts *x = r->experts;
-    const int32_t *const start = t->expert_start.data;
-    int32_t *const here = t->here_start.data;
     const int64_t E = n_here(t), room = t->up.shape[0];
     int64_t total = 0;
+    lt_experts_counts k;
 
-    LT_TRY(r->backend->sync(r->queue));
+    LT_TRY(fetch_start(r, t, &k));
     for (int64_t e = 0; e < E * x->n; e++) {
-        x->tell[e] = start[e + 1] - start[e];
+        x->tell[e] = k.start[e + 1] - k.start[e];
     }
     for (int i = 0; i < x->n; i++) {
         x->counts[i] = E;
     }
-    LT_TRY(
-        lt_all_to_all(x->group, t->expert_count.data, x->counts, x->tell, x->counts, LT_I32, NULL));
+    LT_TRY(lt_all_to_all(x->host, k.count, x->counts, x->tell, x->counts, LT_I32, NULL));
     for (int64_t e = 0; e < E; e++) {
-        here[e] = (int32_t)total;
+        k.here[e] = (int32_t)total;
         for (int i = 0; i < x->n; i++) {
-            total += from(t, i, e);
+            total += from(&k, t, i, e);
         }
     }
-    here[E] = (int32_t)total;
+    k.here[E] = (int32_t)total;
     if (total > room) {
         LT_FAIL(LT_ERR_LIMIT,
                 "layer %d: %lld rows chose the %lld experts of rank %d, and there is room for %lld "
@@ -94,7 +172,9 @@ static lt_err meet(lt_exec *r, int layer, const lt_layer_acts *t) {
                 layer, (long long)total, (long long)E, x->rank, (long long)room, x->room,
                 (double)total / (double)t->slot_row.shape[0]);
     }
-    return LT_OK;
+    return r->backend->host_memory ? LT_OK
+                                   : r->backend->upload(r->queue, t->here_start.data, k.here,
+                                                        (size_t)(E + 1) * sizeof *k.here);
 }
 
 lt_err lt_experts_meet(lt_exec *r, int layer, const lt_layer_acts *t) {
@@ -105,7 +185,7 @@ lt_layer_acts lt_experts_here(const lt_exec *r, const lt_layer_acts *t) {
     lt_layer_acts here = *t;
     if (r->experts != NULL) {
         /* One row at least: nobody reads it, and no tensor is empty. */
-        const int64_t rows = came(t) > 0 ? came(t) : 1;
+        const int64_t rows = came(r, t) > 0 ? came(r, t) : 1;
         here.xg = lt_tensor_rows(&t->xg, 0, rows);
         here.up = lt_tensor_rows(&t->up, 0, rows);
         here.act = lt_tensor_rows(&t->act, 0, rows);
@@ -122,7 +202,7 @@ lt_tensor lt_experts_own_rows(const lt_exec *r, const lt_layer_acts *t) {
 }
 
 lt_tensor lt_experts_results(const lt_exec *r, const lt_layer_acts *t, lt_tensor own) {
-    const int64_t rows = r->experts != NULL && came(t) > 0 ? came(t) : 1;
+    const int64_t rows = r->experts != NULL && came(r, t) > 0 ? came(r, t) : 1;
     return r->experts == NULL ? own
                               : lt_tensor_2d(r->experts->result, r->dtype, rows, own.shape[1]);
 }
@@ -130,15 +210,15 @@ lt_tensor lt_experts_results(const lt_exec *r, const lt_layer_acts *t, lt_tensor
 /* ---- Rows on their way ---- */
 
 /* Elements of rows of C columns that go to and come from each rank. */
-static void counts_of(const lt_experts *x, const lt_layer_acts *t, int64_t C, int64_t *to,
+static void counts_of(const lt_exec *r, const lt_layer_acts *t, int64_t C, int64_t *to,
                       int64_t *back) {
-    const int32_t *const start = t->expert_start.data;
+    const lt_experts_counts k = counts_at(r, t);
     const int64_t E = n_here(t);
-    for (int i = 0; i < x->n; i++) {
-        to[i] = (start[(i + 1) * E] - start[i * E]) * C;
+    for (int i = 0; i < r->experts->n; i++) {
+        to[i] = (k.start[(i + 1) * E] - k.start[i * E]) * C;
         back[i] = 0;
         for (int64_t e = 0; e < E; e++) {
-            back[i] += from(t, i, e) * C;
+            back[i] += from(&k, t, i, e) * C;
         }
     }
 }
@@ -146,14 +226,15 @@ static void counts_of(const lt_experts *x, const lt_layer_acts *t, int64_t C, in
 /* Between the wire's order (source, expert, row) and that of the experts (expert, source, row). */
 static lt_err reorder(lt_exec *r, const lt_layer_acts *t, lt_tensor rows, bool from_wire) {
     const lt_experts *x = r->experts;
+    const lt_experts_counts k = counts_at(r, t);
     const lt_tensor wire = lt_tensor_2d(x->wire, r->dtype, rows.shape[0], rows.shape[1]);
     int64_t at = 0; /* On the wire. */
     for (int i = 0; i < x->n; i++) {
         for (int64_t e = 0; e < n_here(t); e++) {
-            int64_t to = ((const int32_t *)t->here_start.data)[e];
-            const int64_t n = from(t, i, e);
+            int64_t to = k.here[e];
+            const int64_t n = from(&k, t, i, e);
             for (int before = 0; before < i; before++) {
-                to += from(t, before, e);
+                to += from(&k, t, before, e);
             }
             if (n > 0) {
                 const lt_tensor there = lt_tensor_rows(&rows, to, n),
@@ -164,7 +245,7 @@ static lt_err reorder(lt_exec *r, const lt_layer_acts *t, lt_tensor rows, bool f
             at += n;
         }
     }
-    LT_ASSERT(at == came(t));
+    LT_ASSERT(at == came(r, t));
     return LT_OK;
 }
 
@@ -174,9 +255,11 @@ lt_err lt_experts_send(lt_exec *r, const lt_layer_acts *t, lt_tensor there, lt_t
         return LT_OK;
     }
     int64_t *const to = x->counts, *const back = x->counts + x->n;
-    counts_of(x, t, own.shape[1], to, back);
-    LT_TRY(r->backend->sync(r->queue));
-    LT_TRY(lt_all_to_all(x->group, x->wire, back, own.data, to, r->dtype, NULL));
+    lt_comm_work work;
+    counts_of(r, t, own.shape[1], to, back);
+    lt_exec_verb_begin(r, x->group);
+    LT_TRY(lt_all_to_all(x->group, x->wire, back, own.data, to, r->dtype, &work));
+    LT_TRY(lt_exec_verb_end(r, x->group, work));
     return reorder(r, t, there, true);
 }
 
@@ -186,8 +269,10 @@ lt_err lt_experts_return(lt_exec *r, const lt_layer_acts *t, lt_tensor own, lt_t
         return LT_OK;
     }
     int64_t *const to = x->counts, *const back = x->counts + x->n;
+    lt_comm_work work;
     LT_TRY(reorder(r, t, there, false));
-    counts_of(x, t, own.shape[1], to, back);
-    LT_TRY(r->backend->sync(r->queue));
-    return lt_all_to_all(x->group, own.data, to, x->wire, back, r->dtype, NULL);
+    counts_of(r, t, own.shape[1], to, back);
+    lt_exec_verb_begin(r, x->group);
+    LT_TRY(lt_all_to_all(x->group, own.data, to, x->wire, back, r->dtype, &work));
+    return lt_exec_verb_end(r, x->group, work);
 }

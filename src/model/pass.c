@@ -366,7 +366,9 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
         p->exec.lora = &p->lora;
     }
     if (lt_pass_n_ep(o) > 1) {
-        lt_experts_set(&p->experts, o);
+        LT_TRY_DONE(lt_experts_open(&p->experts, &m->spec, o,
+                                    n_sets_of(o) * (end_of(o, &m->spec) - o->first_layer),
+                                    m->device));
         p->exec.experts = &p->experts;
     }
     LT_TRY_DONE(lt_tp_join(&p->exec, o->tp));
@@ -413,6 +415,7 @@ void lt_pass_close(lt_pass *p) {
     lt_arena_release(&p->eight, p->exec.device);
     lt_param_buffer_close(&p->exec.gradients);
     lt_param_buffer_close(&p->lora.gradients);
+    lt_experts_close(&p->experts, p->exec.device);
     lt_exec_close(&p->exec);
     free(p->fp8.weights);
     close_sets(p);

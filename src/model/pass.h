@@ -80,9 +80,10 @@ typedef struct {
      * the same batches, and get the same results. NULL, or a group of one: none. */
     lt_group *tp;
     /* Ranks that divide the experts of each layer (expert.h), whose models hold their part of them;
-     * NULL, or a group of one: none. expert_room: how many times a rank's own rows may come to its
-     * experts; 0: any number. */
-    lt_group *experts;
+     * NULL, or a group of one: none. experts_host: the same ranks, for numbers in host memory;
+     * NULL: experts, if that serves host memory. expert_room: how many times a rank's own rows may
+     * come to its experts; 0: any number. */
+    lt_group *experts, *experts_host;
     double expert_room;
     /* rank 0: the model is trained. Else its adapters are, and the model has no gradients; open
      * sets it to those that the model has, measure takes it as given. */

@@ -240,6 +240,7 @@ lt_pass_options lt_training_pass_options(const lt_training *t) {
     o.weights = t->source.weights;
     if (lt_training_has_ranks(t) && t->world->shape.ep > 1) {
         o.experts = lt_world_twin(t->world, t->world->mesh.ep);
+        o.experts_host = t->world->mesh.ep;
         o.expert_room = t->recipe.expert_room;
     }
     if (lt_training_cp(t) > 1) {
@@ -451,19 +452,6 @@ static lt_err lead_begin(lt_training *t) {
 /* What ranks on GPUs cannot do yet. */
 static lt_err check_gpus(const lt_training *t) {
     const lt_recipe *r = &t->recipe;
-    const lt_mesh_shape *m = &t->world->shape;
-    const struct {
-        const char *name;
-        int64_t value, most;
-    } limits[] = {{"mesh ep", m->ep, 1}};
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-        if (limits[i].value > limits[i].most) {
-            LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s = %lld on device %s: ranks on GPUs have at most %lld yet", limits[i].name,
-                    (long long)limits[i].value, t->device->backend->name,
-                    (long long)limits[i].most);
-        }
-    }
     if (r->zero > 0 && r->shard == 1) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "mesh.shard = 1 on device %s divides nothing; mesh.zero = 0 does the same",
