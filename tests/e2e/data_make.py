@@ -462,6 +462,11 @@ def checked():
                        ({"answer": "1", "checker": "number", "messages": [{"role": "user", "content": "1"}]}, "end with the assistant's")):
         p = check([lines[0], line])
         tap.check(f"refused: {says}", p.returncode != 0 and says in p.stderr and "standard input, line 2" in p.stderr and not p.stdout, p.stderr)
+    for level, good in ((0, True), (1000, True), (-1, False), (1001, False)):
+        p = check([dict(lines[0], level=level)])
+        tap.check(f"level {level}", p.returncode == (0 if good else 1) and (f"level {level} " in p.stdout if good else "outside of [0, 1000]" in p.stderr), p.stderr)
+    p = check([dict(lines[0], kind="k" * 64)])
+    tap.check("refused: a long kind", p.returncode == 1 and "is longer than 64 bytes" in p.stderr, p.stderr)
     for args, says in ((["--k", "0"], "is not a list"), (["--k", "1,,2"], "is not a list"), (["--k", "513"], "from 1 to 512")):
         p = check(lines, *args)
         tap.check(f"refused: {args}", p.returncode == 2 and says in p.stderr, p.stderr)
