@@ -394,7 +394,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                      .pad_id = 0}},
     [LT_FAMILY_APERTUS] = {"apertus", "ApertusForCausalLM",
                            ROW(qwen3_keys, apertus_names, apertus_constants), .prefix = "model.",
-                           .gguf = {.architecture = "apertus"},
+                           .gguf = {.architecture = "apertus", .needs_output = true},
                            .preset = {.family = LT_FAMILY_APERTUS,
                                       .norm_eps = 1e-5f,
                                       .qk_norm = true,

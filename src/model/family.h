@@ -117,6 +117,7 @@ typedef struct {
     bool expert_ffn;          /* expert_feed_forward_length says how wide an expert is. */
     bool normalised;          /* Experts' weights are always divided by their sum. */
     bool scales;              /* Embedding, residual, attention and logit scales. */
+    bool needs_output;        /* output.weight is there also where the head is tied. */
     bool norm2_is_post;       /* The MLP's norm has the name of the norm behind attention. */
     int64_t no_rope_every;    /* Every n-th layer does not rotate, which the reader knows. */
     bool final_cap, attn_cap; /* It has these softcaps; the second always. */

@@ -243,9 +243,9 @@ lt_err lt_gguf_read_rope(lt_model_spec *spec, const lt_gguf *g, const char *arch
                 (long long)spec->head_dim);
     }
     spec->rope_dim = dim < (double)spec->head_dim ? (int64_t)dim : 0;
-    if (spec->rope_dim > 0 && strcmp(arch, "llama") == 0) { /* Their rows stand in pairs. */
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %g of %lld columns of a head rotate; llama rotates all",
-                g->name, dim, (long long)spec->head_dim);
+    if (spec->rope_dim > 0 && lt_family_get(spec->family)->gguf.pairs) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %g of %lld columns of a head rotate; %s rotates all",
+                g->name, dim, (long long)spec->head_dim, arch);
     }
     LT_TRY(read_scaling(spec, &k));
     first = spec->rope_scaling;

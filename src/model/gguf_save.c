@@ -320,8 +320,9 @@ static void add_part(saving *s, const lt_param *param, const lt_name_row *row, l
     }
     lt_gguf_out_tensor(s->o, name, (p->stacked ? 1 : 0) + (p->cols == 1 ? 1 : 2), dims, type, fill,
                        part);
-    if (param->kind == LT_PARAM_EMBED && spec->tied && strcmp(s->arch, "apertus") == 0) {
-        lt_gguf_out_tensor(s->o, "output.weight", 2, dims, type, fill, part); /* Asked for there. */
+    if (param->kind == LT_PARAM_EMBED && spec->tied &&
+        lt_family_get(spec->family)->gguf.needs_output) {
+        lt_gguf_out_tensor(s->o, "output.weight", 2, dims, type, fill, part);
     }
 }
 

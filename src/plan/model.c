@@ -224,6 +224,8 @@ typedef struct {
     bool gated, biases, tied, qkv_bias, qk_norm, learned;
     bool ffn4;  /* intermediate_size defaults to 4 hidden_size. */
     bool multi; /* multi_query: one key/value head. */
+    /* lt_plan_model has both: no fused kernel; sliding_window is that of half of the layers. */
+    bool unfused_act, half_windows;
 } family;
 
 static const family families[] = {
@@ -238,7 +240,7 @@ static const family families[] = {
     {.type = "deepseek_v2", .gated = true},
     {.type = "deepseek_v3", .gated = true},
     {.type = "kimi_k2", .gated = true},
-    {.type = "gpt_oss", .gated = true, .qkv_bias = true},
+    {.type = "gpt_oss", .gated = true, .qkv_bias = true, .unfused_act = true, .half_windows = true},
     {.type = "gemma", .gated = true, .tied = true},
     {.type = "gemma2", .gated = true, .tied = true},
     {.type = "gemma3", .gated = true, .tied = true, .qk_norm = true},
@@ -317,8 +319,8 @@ static lt_err read_family(lt_plan_model *m, const json_t *o, const char *what) {
         m->ffn_width = 4 * m->width;
     }
     m->positions = f->learned ? m->max_seq : 0;
-    if (strcmp(type, "gpt_oss") == 0) {
-        m->unfused_act = true;
+    m->unfused_act = f->unfused_act;
+    if (f->half_windows) {
         LT_TRY(read_size(o, "sliding_window", &m->window, what));
     }
     if (m->n_experts > 0 && m->expert_ffn_width == 0) {

@@ -267,6 +267,28 @@ static void what_is_not_the_familys_own_comes_back(void **state) {
     same_behind_gguf(&s, "gemma_27b");
 }
 
+/* llama.cpp wants apertus' output.weight also where the head is the embedding; of llama it is left
+ * out. */
+static void a_tied_head_is_written_where_readers_want_it(void **state) {
+    static const lt_family of[] = {LT_FAMILY_APERTUS, LT_FAMILY_LLAMA};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        lt_model_spec s = small(of[i]);
+        char path[64];
+        lt_model *m = NULL;
+        lt_gguf *g = NULL;
+        s.tied = true;
+        must(lt_model_create(&m, &s, NULL, 5), "model");
+        must(lt_model_save_gguf(m, temporary(path, "tied"), "", LT_GGUF_MIX_F32), "save");
+        must(lt_gguf_open(&g, path), path);
+        assert_int_equal(lt_gguf_tensor_find(g, "output.weight") != NULL,
+                         of[i] == LT_FAMILY_APERTUS);
+        lt_gguf_close(g);
+        lt_model_close(m);
+        unlink(path);
+    }
+}
+
 static void refused(const lt_model_spec *spec, const char *words) {
     char path[64];
     lt_model *m = NULL;
@@ -626,6 +648,7 @@ int main(void) {
         cmocka_unit_test(gpt_oss_goes_through_gguf),
         cmocka_unit_test(what_is_not_the_familys_own_comes_back),
         cmocka_unit_test(windows_are_read_layer_by_layer),
+        cmocka_unit_test(a_tied_head_is_written_where_readers_want_it),
         cmocka_unit_test(other_arithmetic_than_the_architectures_is_refused),
         cmocka_unit_test(what_gguf_can_not_say_is_refused),
         cmocka_unit_test(stored_weights_run_as_they_are),
