@@ -40,6 +40,7 @@ struct lt_pipeline {
     lt_comm_work *receives; /* The receives of the current row. */
     lt_param_buffer gradients;
     lt_pipeline_times times;
+    bool warm; /* Its kernels are loaded. */
 };
 
 /* The state of a walk along a row. */
@@ -397,6 +398,30 @@ static const lt_schedule *table_of(const lt_pipeline *p, int64_t micros) {
     return NULL;
 }
 
+/* On a device, run each chunk once before the first message. A GPU loads a kernel's module only
+ * when nothing runs on it, and a receive runs until its message comes: if two ranks wait for each
+ * other's message and each has kernels to load, neither goes on. What the chunks compute here is
+ * dropped. */
+static lt_err warm_up(lt_pipeline *p, const lt_schedule *table, const lt_pass_batch *batch,
+                      float grad_scale) {
+    if (p->warm || p->model->backend->host_memory) {
+        return LT_OK;
+    }
+    for (int i = 0; i < p->stages.chunks; i++) {
+        const chunk_state *c = &p->chunks[i];
+        LT_TRY(lt_pass_load(c->pass, 0, batch));
+        LT_TRY(lt_pass_forward(c->pass, 0, c->first, c->end));
+        LT_TRY(is_last(p, &table->shape, i) ? lt_pass_loss(c->pass, 0, grad_scale) : LT_OK);
+        LT_TRY(lt_pass_backward(c->pass, 0, c->first, c->end, grad_scale));
+        if (lt_schedule_splits_backward(p->stages.schedule)) {
+            LT_TRY(lt_pass_backward_weights(c->pass, 0, c->first, c->end));
+        }
+        LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
+    }
+    p->warm = true;
+    return LT_OK;
+}
+
 lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n, float grad_scale,
                          lt_pass_result *sum) {
     const double start_s = lt_clock_s();
@@ -407,6 +432,7 @@ lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n
     }
     p->times = (lt_pipeline_times){.micros = n};
     w.row = &w.table->rows[p->rank];
+    LT_TRY(warm_up(p, w.table, &batches[0], grad_scale));
     for (int c = 0; c < p->stages.chunks; c++) {
         LT_TRY(lt_pass_zero_gradients(p->chunks[c].pass));
     }

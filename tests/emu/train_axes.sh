@@ -6,6 +6,7 @@ cd "$(dirname "$0")/../.."
 make -s emu 1>&2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export LATEEN_GPU_PIPELINES=1 # See docs/parallel.md, Ranks on GPUs.
 export LATEEN_EMU_MADE=1 LATEEN_EMU_MIB=1000 LATEEN_EMU_NCCL_DELAY_US=50
 cat src/base/*.c | head -c 20000 >"$work/text" || true # Any text will do.
 python3 tests/e2e/make_shard.py "$work/text" "$work/shard" 23
@@ -80,4 +81,5 @@ refuses() { # text, options...
     rm -rf "$work/refused"
 }
 refuses "span the heads of all ranks" --mesh tp=2 --model.family olmo2
+LATEEN_GPU_PIPELINES='' refuses "pipelines did not end their first step" --mesh pp=2
 echo "1..$n"
