@@ -236,14 +236,17 @@ lt_err lt_context_starts(lt_exec *r, lt_tensor *out) {
     lt_context *c = r->context;
     const int64_t B = r->batch, T = r->seq, piece = T / 2;
     int32_t *const by_rank = c->received;
-    lt_comm_work work;
+    const lt_exec_verb all = {.kind = LT_EXEC_GATHER,
+                              .group = c->group,
+                              .dst = by_rank,
+                              .src = r->doc_start.data,
+                              .count = B * T,
+                              .dtype = LT_I32};
     *out = (lt_tensor){0};
     if (r->doc_start.data == NULL) {
         return LT_OK;
     }
-    lt_exec_verb_begin(r, c->group);
-    LT_TRY(lt_all_gather(c->group, by_rank, r->doc_start.data, B * T, LT_I32, &work));
-    LT_TRY(lt_exec_verb_end(r, c->group, work));
+    LT_TRY(lt_exec_run_verb(r, &all));
     for (int s = 0; s < c->n; s++) {
         for (int64_t b = 0; b < B; b++) {
             for (int half = 0; half < 2; half++) {

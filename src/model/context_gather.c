@@ -37,12 +37,15 @@ static lt_tensor values_before(const sizes *s, const lt_tensor *whole, int64_t e
 static lt_err gather(lt_exec *r, const lt_attention_args *a, const sizes *s, lt_tensor *whole) {
     lt_context *c = r->context;
     const lt_tensor mine = lt_context_block(c->mine, r->dtype, s->B, s->T, s->all);
-    lt_comm_work work;
+    const lt_exec_verb all = {.kind = LT_EXEC_GATHER,
+                              .group = c->group,
+                              .dst = c->received,
+                              .src = c->mine,
+                              .count = s->B * s->T * s->all,
+                              .dtype = r->dtype};
     LT_TRY(lt_context_copy(r, lt_context_cols(&mine, 0, s->k), lt_context_rows(&a->k)));
     LT_TRY(lt_context_copy(r, lt_context_cols(&mine, s->k, s->v), lt_context_rows(&a->v)));
-    lt_exec_verb_begin(r, c->group);
-    LT_TRY(lt_all_gather(c->group, c->received, c->mine, s->B * s->T * s->all, r->dtype, &work));
-    LT_TRY(lt_exec_verb_end(r, c->group, work));
+    LT_TRY(lt_exec_run_verb(r, &all));
     *whole = lt_context_block(c->whole, r->dtype, s->B, c->n * s->T, s->all);
     return lt_context_join(r, *whole, c->received, r->dtype);
 }
@@ -122,7 +125,12 @@ lt_err lt_context_gather_bwd(lt_exec *r, const lt_attention_bwd_args *a) {
     const lt_tensor parts[2] = {lt_context_block(c->part, r->dtype, s.B, c->n * s.T, s.all),
                                 lt_context_block(c->dwhole, r->dtype, s.B, c->n * s.T, s.all)};
     const lt_tensor mine = lt_context_block(c->mine, LT_F32, s.B, s.T, s.all);
-    lt_comm_work work;
+    const lt_exec_verb sum = {.kind = LT_EXEC_SCATTER,
+                              .group = c->group,
+                              .dst = c->mine,
+                              .src = c->received,
+                              .count = count,
+                              .dtype = LT_F32};
     lt_tensor whole;
     LT_TRY(gather(r, &a->fwd, &s, &whole));
     for (int half = 0; half < 2; half++) {
@@ -138,9 +146,7 @@ lt_err lt_context_gather_bwd(lt_exec *r, const lt_attention_bwd_args *a) {
         LT_TRY(lt_exec_attention_bwd(r, &p));
     }
     LT_TRY(add_pieces(r, &s, &parts[0], &parts[1]));
-    lt_exec_verb_begin(r, c->group);
-    LT_TRY(lt_reduce_scatter(c->group, c->mine, c->received, count, LT_F32, LT_REDUCE_SUM, &work));
-    LT_TRY(lt_exec_verb_end(r, c->group, work));
+    LT_TRY(lt_exec_run_verb(r, &sum));
     LT_TRY(lt_context_copy(r, lt_context_rows(&a->dk), lt_context_cols(&mine, 0, s.k)));
     return lt_context_copy(r, lt_context_rows(&a->dv), lt_context_cols(&mine, s.k, s.v));
 }

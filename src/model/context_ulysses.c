@@ -40,17 +40,14 @@ static lt_tensor block_of(const sizes *s, void *by_rank, lt_dtype dtype, int ran
     return lt_context_block(data, dtype, s->B, s->T, width);
 }
 
-/* The same number of elements to each. Counts are read before the call returns. */
+/* The same number of elements to each. */
 static lt_err exchange(lt_exec *r, void *dst, const void *src, int64_t count) {
-    int64_t counts[LT_COMM_MAX_RANKS];
-    const lt_context *c = r->context;
-    lt_comm_work work;
-    for (int i = 0; i < c->n; i++) {
-        counts[i] = count;
-    }
-    lt_exec_verb_begin(r, c->group);
-    LT_TRY(lt_all_to_all(c->group, dst, counts, src, counts, r->dtype, &work));
-    return lt_exec_verb_end(r, c->group, work);
+    return lt_exec_run_verb(r, &(lt_exec_verb){.kind = LT_EXEC_EXCHANGE,
+                                               .group = r->context->group,
+                                               .dst = dst,
+                                               .src = src,
+                                               .count = count,
+                                               .dtype = r->dtype});
 }
 
 /* Columns of rank `rank` in the rows of q, k or v: its heads, in all of this rank's rows. */

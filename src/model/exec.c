@@ -101,6 +101,40 @@ lt_err lt_exec_verb_end(const lt_exec *r, lt_group *g, lt_comm_work work) {
     return lt_comm_order(lt_group_comm(g), work, r->queue);
 }
 
+/* Counts are read before the call returns. */
+static lt_err exchange_evenly(const lt_exec_verb *v, lt_comm_work *work) {
+    int64_t counts[LT_COMM_MAX_RANKS];
+    for (int i = 0; i < lt_group_size(v->group); i++) {
+        counts[i] = v->count;
+    }
+    return lt_all_to_all(v->group, v->dst, counts, v->src, counts, v->dtype, work);
+}
+
+lt_err lt_exec_run_verb_now(const lt_exec *r, const lt_exec_verb *v) {
+    lt_comm_work work = 0;
+    lt_exec_verb_begin(r, v->group);
+    switch (v->kind) {
+    case LT_EXEC_GATHER:
+        LT_TRY(lt_all_gather(v->group, v->dst, v->src, v->count, v->dtype, &work));
+        break;
+    case LT_EXEC_SCATTER:
+        LT_TRY(
+            lt_reduce_scatter(v->group, v->dst, v->src, v->count, v->dtype, LT_REDUCE_SUM, &work));
+        break;
+    case LT_EXEC_REDUCE:
+        LT_TRY(lt_all_reduce(v->group, v->dst, v->src, v->count, v->dtype, v->op, &work));
+        break;
+    case LT_EXEC_EXCHANGE:
+        LT_TRY(exchange_evenly(v, &work));
+        break;
+    }
+    return lt_exec_verb_end(r, v->group, work);
+}
+
+lt_err lt_exec_run_verb(const lt_exec *r, const lt_exec_verb *v) {
+    return r->between_pieces != NULL ? r->between_pieces(r->pass, v) : lt_exec_run_verb_now(r, v);
+}
+
 const char *lt_timed_name(int timed) {
     static const char *const verbs[] = {"tp all-gather", "tp reduce-scatter", "tp all-reduce"};
     return timed < LT_OP_COUNT ? lt_op_name((lt_op)timed) : verbs[timed - LT_OP_COUNT];

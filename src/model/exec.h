@@ -17,6 +17,24 @@
 enum { LT_TIMED_GATHER = LT_OP_COUNT, LT_TIMED_SCATTER, LT_TIMED_SUM, LT_TIMED_COUNT };
 const char *lt_timed_name(int timed);
 
+/* A verb between ranks on buffers of a queue: it comes after what the queue holds, and what is
+ * queued from then on comes after it. With buffers on a device the host does not wait for it. */
+typedef enum {
+    LT_EXEC_GATHER,  /* lt_all_gather */
+    LT_EXEC_SCATTER, /* lt_reduce_scatter, sums */
+    LT_EXEC_REDUCE,  /* lt_all_reduce by op */
+    LT_EXEC_EXCHANGE /* lt_all_to_all of `count` elements to and from each */
+} lt_exec_verb_kind;
+typedef struct {
+    lt_exec_verb_kind kind;
+    lt_group *group;
+    void *dst;
+    const void *src;
+    int64_t count;
+    lt_dtype dtype;
+    lt_reduce op;
+} lt_exec_verb;
+
 typedef struct {
     uint64_t started_ns; /* Of the op that runs now. */
     const lt_model *model;
@@ -58,11 +76,16 @@ typedef struct {
     int64_t calls[LT_TIMED_COUNT];
     lt_cost least[LT_TIMED_COUNT]; /* While watched. */
     struct lt_watch *watch;        /* NULL: not watched. */
+    /* Of a pass that is being recorded: runs a verb between two pieces; NULL: verbs run at once. */
+    lt_err (*between_pieces)(void *pass, const lt_exec_verb *v);
+    void *pass;
 } lt_exec;
 
-/* Around a verb between ranks on buffers of the queue: the verb comes after what the queue holds,
- * and what is queued from then on comes after the verb. With buffers on a device the host does not
- * wait for it. */
+/* Run a verb; of a pass that is being recorded, between two pieces. */
+LT_MUST_USE lt_err lt_exec_run_verb(const lt_exec *r, const lt_exec_verb *v);
+/* The same at once. */
+LT_MUST_USE lt_err lt_exec_run_verb_now(const lt_exec *r, const lt_exec_verb *v);
+/* Around other verbs, which no recording holds. */
 void lt_exec_verb_begin(const lt_exec *r, lt_group *g);
 lt_err lt_exec_verb_end(const lt_exec *r, lt_group *g, lt_comm_work work);
 

@@ -156,7 +156,7 @@ LT_MUST_USE lt_err lt_pass_train(lt_pass *p, const lt_pass_batch *b, float grad_
  *
  * From its second batch of a shape (and scale, and first of a step or not) on, a pass on a backend
  * with graphs runs a recorded graph of everything between the batch and the gradients; with
- * callbacks, graphs of the pieces between them. */
+ * callbacks and verbs between ranks, graphs of the pieces between them. */
 #define LT_PASS_AHEAD 2
 LT_MUST_USE lt_err lt_pass_stage(lt_pass *p, const lt_pass_batch *b);
 int lt_pass_staged(const lt_pass *p); /* Batches staged and not yet trained on. */

@@ -14,12 +14,13 @@
 
 #define LT_PASS_MAX_GRAPHS 32 /* Shapes of a run, fresh and not: a ramp has a few. */
 
-/* A graph, and the callback behind it. */
+/* A graph, and what is behind it: a callback, a verb between ranks, or the end of the pass. */
 typedef struct {
-    lt_graph *graph; /* NULL: nothing stands between the two callbacks. */
-    lt_err (*tell)(void *of, int unit, unsigned what); /* NULL: the pass ends here. */
+    lt_graph *graph;                                   /* NULL: nothing was queued. */
+    lt_err (*tell)(void *of, int unit, unsigned what); /* NULL: none. */
     int unit;
     unsigned what;
+    lt_exec_verb verb; /* group NULL: none. */
 } lt_pass_piece;
 
 /* A training pass of one shape; recorded at its second use, when nothing compiles or grows any

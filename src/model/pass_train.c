@@ -1,14 +1,14 @@
 /* pass_train.c: training batches that are staged, queued and collected (pass.h), each as a recorded
  * graph from its second time on.
  *
- * Callbacks queue transfers between ranks, which no graph holds: each transfer has its deadline and
- * its record, and other processes take part in it. So a callback ends a piece, and a pass with
- * callbacks is recorded as the pieces between them:
+ * No graph holds a transfer between ranks: each has its deadline and its record, and other
+ * processes take part in it. So a verb inside the blocks ends a piece, and a callback, which may
+ * queue transfers, does so too:
  *
- *     begin ─ ops ─ end, launch ─ callback ─ begin ─ ops ─ end, launch ─ callback ─ ...
+ *     begin ─ ops ─ end, launch ─ callback ─ begin ─ ops ─ end, launch ─ verb ─ ...
  *
- * Recording runs the pass, too, because each piece is launched before the callback behind it. From
- * then on the pass is a list of graphs and callbacks. */
+ * Recording runs the pass, too, because each piece is launched before what is behind it. From then
+ * on the pass is a list of graphs, callbacks and verbs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,11 +29,12 @@ bool lt_pass_full(const lt_pass *p) {
     return lt_stage_full(&p->stage);
 }
 
-/* Do ranks exchange something inside the blocks, where no callback tells of it? */
-static bool has_inner_ranks(const lt_pass *p) {
-    const lt_pass_options *o = &p->options;
-    return lt_pass_n_tp(o) > 1 || lt_pass_n_ep(o) > 1 ||
-           (o->context.group != NULL && lt_group_size(o->context.group) > 1);
+/* Verbs that are not lt_exec_run_verb's: counts of experts' rows differ from batch to batch, and
+ * the messages of a ring go on beside its kernels. */
+static bool has_other_verbs(const lt_pass *p) {
+    const lt_context_options *c = &p->options.context;
+    const bool ring = c->group != NULL && lt_group_size(c->group) > 1 && c->kind == LT_CONTEXT_RING;
+    return lt_pass_n_ep(&p->options) > 1 || ring;
 }
 
 /* A recorded pass either stores all gradients or adds to all. */
@@ -43,7 +44,7 @@ static bool can_record(const lt_pass *p) {
         same = same && p->stored[i] == !p->zero_due;
     }
     return same && p->exec.backend->graph_begin != NULL && !p->options.eager &&
-           p->exec.watch == NULL && !has_inner_ranks(p);
+           p->exec.watch == NULL && !has_other_verbs(p);
 }
 
 /* The entry of this shape; *is_new: seen for the first time. NULL: no room for more. */
@@ -92,6 +93,7 @@ static lt_err add_piece(lt_pass_recorded *shape, lt_pass_piece **out) {
 static lt_err run_piece(lt_pass *p, const lt_pass_piece *piece) {
     const lt_exec *r = &p->exec;
     LT_TRY(r->backend->graph_launch(r->queue, piece->graph));
+    LT_TRY(piece->verb.group != NULL ? lt_exec_run_verb_now(r, &piece->verb) : LT_OK);
     return piece->tell != NULL ? piece->tell(p->units->of, piece->unit, piece->what) : LT_OK;
 }
 
@@ -112,18 +114,24 @@ static lt_err end_piece(lt_pass *p, lt_pass_piece how) {
     return run_piece(p, piece);
 }
 
-static lt_err tell(lt_pass *p, lt_err (*call)(void *, int, unsigned), int unit, unsigned what) {
+/* A piece ends with this, and the next one begins. */
+static lt_err cut(lt_pass *p, lt_pass_piece how) {
     lt_pass_recorded *shape = p->recording;
-    lt_err err;
-    if (shape == NULL) {
-        return call(p->units->of, unit, what);
-    }
-    err = end_piece(p, (lt_pass_piece){.tell = call, .unit = unit, .what = what});
+    const lt_err err = end_piece(p, how);
     p->recording = NULL; /* No piece is begun. */
     LT_TRY(err);
     LT_TRY(p->exec.backend->graph_begin(p->exec.queue));
     p->recording = shape;
     return LT_OK;
+}
+
+static lt_err cut_at_verb(void *pass, const lt_exec_verb *v) {
+    return cut(pass, (lt_pass_piece){.verb = *v});
+}
+
+static lt_err tell(lt_pass *p, lt_err (*call)(void *, int, unsigned), int unit, unsigned what) {
+    return p->recording != NULL ? cut(p, (lt_pass_piece){.tell = call, .unit = unit, .what = what})
+                                : call(p->units->of, unit, what);
 }
 
 lt_err lt_pass_enter(lt_pass *p, int unit, unsigned what) {
@@ -138,12 +146,15 @@ lt_err lt_pass_leave(lt_pass *p, int unit, unsigned what) {
 
 /* Run the pass and keep its pieces. */
 static lt_err record(lt_pass *p, lt_pass_recorded *shape) {
-    const lt_exec *r = &p->exec;
+    lt_exec *r = &p->exec;
     lt_graph *unfinished = NULL;
     lt_err err;
     LT_TRY(r->backend->graph_begin(r->queue));
     p->recording = shape;
+    r->between_pieces = cut_at_verb;
+    r->pass = p;
     err = lt_pass_compute(p, NULL, shape->grad_scale);
+    r->between_pieces = NULL;
     if (err == LT_OK) {
         err = end_piece(p, (lt_pass_piece){.tell = NULL});
     } else if (p->recording != NULL) {

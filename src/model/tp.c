@@ -93,17 +93,14 @@ lt_tensor lt_tp_own_rows(const lt_exec *r, lt_tensor all) {
     return lt_tensor_rows(&all, run.first, run.count);
 }
 
-static lt_err begin(lt_exec *r, int verb, int64_t count, lt_dtype dtype) {
-    const double sent = (double)(r->n_tp - 1) / r->n_tp * (double)count;
-    const lt_cost least = {.bytes = sent * (double)lt_dtype_bytes(dtype)};
-    LT_TRY(lt_exec_begin(r, verb, &least));
-    lt_exec_verb_begin(r, r->tp);
-    return LT_OK;
-}
-
-static lt_err end(lt_exec *r, int verb, lt_comm_work work) {
-    LT_TRY(lt_exec_verb_end(r, r->tp, work));
-    return lt_exec_end(r, verb);
+/* timed: LT_TIMED_*; whole: elements of all ranks' buffers. */
+static lt_err run(lt_exec *r, int timed, int64_t whole, lt_exec_verb v) {
+    const double sent = (double)(r->n_tp - 1) / r->n_tp * (double)whole;
+    const lt_cost least = {.bytes = sent * (double)lt_dtype_bytes(v.dtype)};
+    v.group = r->tp;
+    LT_TRY(lt_exec_begin(r, timed, &least));
+    LT_TRY(lt_exec_run_verb(r, &v));
+    return lt_exec_end(r, timed);
 }
 
 static lt_err copy(const lt_exec *r, lt_tensor to, lt_tensor from) {
@@ -125,11 +122,13 @@ lt_err lt_tp_gather(lt_exec *r, lt_tensor all, lt_tensor own) {
     }
     const lt_tensor place = lt_tp_own_rows(r, all);
     const int64_t count = run_count(r, &all);
-    lt_comm_work work;
     LT_TRY(own.data == place.data ? LT_OK : copy(r, place, own));
-    LT_TRY(begin(r, LT_TIMED_GATHER, count * r->n_tp, all.dtype));
-    LT_TRY(lt_all_gather(r->tp, all.data, place.data, count, all.dtype, &work));
-    return end(r, LT_TIMED_GATHER, work);
+    return run(r, LT_TIMED_GATHER, count * r->n_tp,
+               (lt_exec_verb){.kind = LT_EXEC_GATHER,
+                              .dst = all.data,
+                              .src = place.data,
+                              .count = count,
+                              .dtype = all.dtype});
 }
 
 lt_err lt_tp_scatter(lt_exec *r, lt_tensor own, lt_tensor all) {
@@ -139,22 +138,25 @@ lt_err lt_tp_scatter(lt_exec *r, lt_tensor own, lt_tensor all) {
     }
     const lt_tensor place = lt_tp_own_rows(r, all);
     const int64_t count = run_count(r, &all);
-    lt_comm_work work;
-    LT_TRY(begin(r, LT_TIMED_SCATTER, count * r->n_tp, all.dtype));
-    LT_TRY(lt_reduce_scatter(r->tp, place.data, all.data, count, all.dtype, LT_REDUCE_SUM, &work));
-    LT_TRY(end(r, LT_TIMED_SCATTER, work));
+    LT_TRY(run(r, LT_TIMED_SCATTER, count * r->n_tp,
+               (lt_exec_verb){.kind = LT_EXEC_SCATTER,
+                              .dst = place.data,
+                              .src = all.data,
+                              .count = count,
+                              .dtype = all.dtype}));
     return own.data == place.data ? LT_OK : copy(r, own, place);
 }
 
 static lt_err reduce(lt_exec *r, lt_tensor x, lt_reduce op) {
     const int64_t count = lt_tensor_count(&x);
-    lt_comm_work work;
-    if (r->n_tp == 1) {
-        return LT_OK;
-    }
-    LT_TRY(begin(r, LT_TIMED_SUM, 2 * count, x.dtype));
-    LT_TRY(lt_all_reduce(r->tp, x.data, x.data, count, x.dtype, op, &work));
-    return end(r, LT_TIMED_SUM, work);
+    return r->n_tp == 1 ? LT_OK
+                        : run(r, LT_TIMED_SUM, 2 * count,
+                              (lt_exec_verb){.kind = LT_EXEC_REDUCE,
+                                             .dst = x.data,
+                                             .src = x.data,
+                                             .count = count,
+                                             .dtype = x.dtype,
+                                             .op = op});
 }
 
 lt_err lt_tp_sum(lt_exec *r, lt_tensor x) {
@@ -176,9 +178,9 @@ lt_err lt_tp_share(lt_exec *r, lt_tensor x) {
     }
     const int64_t count = lt_tensor_count(&x) / r->n_tp;
     const char *own = (const char *)x.data + (size_t)(count * r->tp_rank) * lt_dtype_bytes(x.dtype);
-    lt_comm_work work;
     LT_ASSERT(x.shape[0] == r->n_tp);
-    LT_TRY(begin(r, LT_TIMED_GATHER, count * r->n_tp, x.dtype));
-    LT_TRY(lt_all_gather(r->tp, x.data, own, count, x.dtype, &work));
-    return end(r, LT_TIMED_GATHER, work);
+    return run(
+        r, LT_TIMED_GATHER, count * r->n_tp,
+        (lt_exec_verb){
+            .kind = LT_EXEC_GATHER, .dst = x.data, .src = own, .count = count, .dtype = x.dtype});
 }
