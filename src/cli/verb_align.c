@@ -1,0 +1,237 @@
+/* verb_align.c: `lateen align hedge`: how strong a selection among candidates may be before its
+ * score is hacked (lateen/select.h, HedgeTune). */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "cli/verb.h"
+#include "lateen/select.h"
+
+#define MOST_PARAMETERS 256
+
+#define ALIGN_OPTIONS(X)                                                                           \
+    X(STR, method, "method", "best_of_n", 0, 1, "NAME",                                            \
+      "best_of_n, best_of_poisson or soft_best_of_n: what is tuned is n, mu or temperature")       \
+    X(STR, parameters, "parameters", "", 0, 0, "list",                                             \
+      "values to try, rising, e.g. 1,2,4,8; empty: powers of two up to the candidates that all "   \
+      "prompts have, or 40 temperatures from a hundredth of the scores' range to the range")       \
+    X(I64, resamples, "resamples", "1000", 0, 1e6, "N",                                            \
+      "bootstrap resamples of the prompts for the interval of the best value; 0: none")            \
+    X(I64, seed, "seed", "0", 0, 9e18, "", "of the resamples")                                     \
+    X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object")
+
+typedef struct {
+    ALIGN_OPTIONS(LT_OPTION_FIELD)
+} align_options;
+#define LT_OPTION_STRUCT align_options
+static const lt_option rows[] = {ALIGN_OPTIONS(LT_OPTION_ROW)};
+const lt_option_table lt_verb_align_options = LT_OPTION_TABLE("align hedge", rows);
+
+static const char usage[] = "align hedge FILE.jsonl [--method NAME] [--parameters LIST]";
+static const char prose[] =
+    "Find how strong a selection among candidates may be before its score is hacked.\n"
+    "A line of the file is one calibration prompt: {\"proxy\": [...], \"truth\": [...]} has, of "
+    "each of\nits candidates, the score by which the server selects and the reward that is wanted. "
+    "The table\nshows the expected true reward of the answer for each value, without resampling;\n"
+    "docs/alignment.md explains the methods.";
+
+typedef struct {
+    lt_hedge_prompt *prompts;
+    int64_t n, room, least; /* least: candidates that every prompt has. */
+    double low, high;       /* Of all scores. */
+} calibration;
+
+static void calibration_free(calibration *c) {
+    for (int64_t i = 0; i < c->n; i++) {
+        free((void *)(uintptr_t)c->prompts[i].proxy);
+    }
+    free(c->prompts);
+}
+
+/* ---- The file ---- */
+
+static lt_err read_numbers(const json_t *line, const char *key, const char *where, double *out,
+                           size_t n) {
+    const json_t *list = json_object_get(line, key);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = json_array_get(list, i);
+        if (!json_is_number(x)) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: \"%s\"[%zu] is not a number", where, key, i);
+        }
+        out[i] = json_number_value(x);
+    }
+    return LT_OK;
+}
+
+static lt_err add_prompt(calibration *c, const json_t *line, const char *where) {
+    const size_t n = json_array_size(json_object_get(line, "proxy"));
+    const size_t n_truth = json_array_size(json_object_get(line, "truth"));
+    double *both;
+    if (n == 0 || n != n_truth) {
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s: \"proxy\" and \"truth\" must be lists of the same length, at least 1; they "
+                "have %zu and %zu numbers",
+                where, n, n_truth);
+    }
+    if (c->n == c->room) {
+        const int64_t room = c->room > 0 ? 2 * c->room : 64;
+        lt_hedge_prompt *more = realloc(c->prompts, (size_t)room * sizeof *more);
+        if (more == NULL) {
+            LT_FAIL(LT_ERR_OOM, "%s: %lld prompts", where, (long long)room);
+        }
+        c->prompts = more;
+        c->room = room;
+    }
+    both = malloc(2 * n * sizeof *both);
+    if (both == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%s: %zu candidates", where, n);
+    }
+    c->prompts[c->n++] = (lt_hedge_prompt){both, both + n, (int64_t)n};
+    LT_TRY(read_numbers(line, "proxy", where, both, n));
+    LT_TRY(read_numbers(line, "truth", where, both + n, n));
+    c->least = c->n == 1 || (int64_t)n < c->least ? (int64_t)n : c->least;
+    for (size_t i = 0; i < n; i++) {
+        const bool first = c->n == 1 && i == 0;
+        c->low = first || both[i] < c->low ? both[i] : c->low;
+        c->high = first || both[i] > c->high ? both[i] : c->high;
+    }
+    return LT_OK;
+}
+
+static lt_err read_file(calibration *c, const char *path) {
+    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "r");
+    char *text = NULL, where[512];
+    size_t room = 0;
+    int64_t line = 0;
+    ssize_t n;
+    lt_err err = LT_OK;
+    if (f == NULL) {
+        LT_FAIL(LT_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    while (err == LT_OK && (n = getline(&text, &room, f)) >= 0) {
+        json_t *root = NULL;
+        (void)snprintf(where, sizeof where, "%s, line %lld", path, (long long)++line);
+        if (text[strspn(text, " \t\r\n")] != '\0') {
+            err = lt_json_parse(&root, text, (size_t)n, where);
+            err = err == LT_OK ? add_prompt(c, root, where) : err;
+            json_decref(root);
+        }
+    }
+    if (err == LT_OK && ferror(f)) {
+        err = lt_error_set(LT_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    if (err == LT_OK && c->n == 0) {
+        err = lt_error_set(LT_ERR_FORMAT, "%s has no line", path);
+    }
+    if (f != stdin) {
+        (void)fclose(f);
+    }
+    free(text);
+    return err;
+}
+
+/* ---- Values to try ---- */
+
+static lt_err read_list(const char *text, double *out, int64_t *n) {
+    for (const char *at = text; *at != '\0';) {
+        char *end;
+        const double x = strtod(at, &end);
+        if (end == at || (*end != ',' && *end != '\0') || *n == MOST_PARAMETERS ||
+            (*n > 0 && !(x > out[*n - 1]))) {
+            LT_FAIL(LT_ERR_ARG, "parameters: \"%s\" is not a list of at most %d rising numbers",
+                    text, MOST_PARAMETERS);
+        }
+        out[(*n)++] = x;
+        at = *end == ',' ? end + 1 : end;
+    }
+    return LT_OK;
+}
+
+static void usual_values(const calibration *c, bool temperatures, double *out, int64_t *n) {
+    const double range = c->high > c->low ? c->high - c->low : 1;
+    if (!temperatures) {
+        for (int64_t x = 1; x <= c->least; x *= 2) {
+            out[(*n)++] = (double)x;
+        }
+        return;
+    }
+    for (int i = 0; i < 40; i++) { /* From a hundredth of the range to the range, evenly in log. */
+        out[(*n)++] = range * 0.01 * exp(i * 4.605170185988092 / 39);
+    }
+}
+
+/* ---- The table ---- */
+
+static void print_row(double parameter, double value, const lt_hedge *best, bool json, bool first) {
+    if (json) {
+        printf("%s{\"parameter\":%.9g,\"value\":%.9g}", first ? "" : ",", parameter, value);
+    } else {
+        printf("%12.6g  %12.6f%s\n", parameter, value,
+               parameter == best->parameter ? "  best" : "");
+    }
+}
+
+static lt_err hedge(const align_options *o, const char *path, calibration *c) {
+    const lt_select_rule *rule;
+    double parameters[MOST_PARAMETERS];
+    int64_t n = 0;
+    lt_hedge best;
+    LT_TRY(lt_select_find(&rule, o->method));
+    LT_TRY(read_file(c, path));
+    LT_TRY(read_list(o->parameters, parameters, &n));
+    if (n == 0) {
+        usual_values(c, (rule->reads & LT_SELECT_TEMPERATURE) != 0, parameters, &n);
+    }
+    LT_TRY(lt_hedge_tune(rule, c->prompts, c->n, parameters, n, o->resamples, (uint64_t)o->seed,
+                         &best));
+    if (o->json) {
+        printf("{\"method\":\"%s\",\"prompts\":%lld,\"best\":%.9g,\"value\":%.9g,\"low\":%.9g,"
+               "\"high\":%.9g,\"at_edge\":%s,\"values\":[",
+               rule->name, (long long)c->n, best.parameter, best.value, best.low, best.high,
+               best.at_edge ? "true" : "false");
+    } else {
+        printf("%s, %lld prompts\n%12s  %12s\n", rule->name, (long long)c->n,
+               rule->reads & LT_SELECT_TEMPERATURE ? "temperature"
+               : rule->reads & LT_SELECT_MU        ? "mu"
+                                                   : "n",
+               "true reward");
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double value;
+        LT_TRY(lt_hedge_value(rule, c->prompts, c->n, parameters[i], &value));
+        print_row(parameters[i], value, &best, o->json, i == 0);
+    }
+    if (o->json) {
+        printf("]}\n");
+        return LT_OK;
+    }
+    printf("90 %% of resamples have their best between %g and %g\n", best.low, best.high);
+    if (best.at_edge) {
+        printf("the best is the %s value that was tried: more may lie beyond\n",
+               best.parameter == parameters[0] ? "first" : "last");
+    }
+    return LT_OK;
+}
+
+int lt_verb_align(int argc, char **argv);
+int lt_verb_align(int argc, char **argv) {
+    align_options o;
+    calibration c = {0};
+    const char *words[3];
+    int n = 0, status = LT_EXIT_DONE;
+    lt_err err;
+    if (!lt_verb_parse(&lt_verb_align_options, &o, argc, argv, usage, prose, words, 3, &n,
+                       &status)) {
+        return status;
+    }
+    if (n != 2 || strcmp(words[0], "hedge") != 0) {
+        return lt_verb_fail(lt_error_set(LT_ERR_ARG, "align: usage: lateen %s", usage));
+    }
+    err = hedge(&o, words[1], &c);
+    calibration_free(&c);
+    return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+}

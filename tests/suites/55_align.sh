@@ -1,0 +1,6 @@
+# How strong a selection may be, against the same sums in Python. Sourced by tests/run.sh.
+if command -v python3 >/dev/null; then
+    beside "align hedge" python3 tests/e2e/align_hedge.py
+else
+    skipped "align hedge" "no python3"
+fi
