@@ -92,7 +92,7 @@ with tempfile.TemporaryDirectory() as work:
     # Adapters, as PEFT trains them.
     for run_ in truth["lora"]:
         out = f"{work}/lora-{run_['name']}"
-        done = train(out, **{"lora.init": f"{golden}/adapter-{run_['name']}"})
+        done = train(out, **{"lora.init": f"{golden}/adapter-{run_['name']}", "batch.micro": 0 if run_["name"] == "all" else 2})
         check(f"20 steps of LoRA ({run_['name']}), as PEFT takes them", done.stderr[-600:] if done.returncode != 0 else compare(run_["steps"], steps_of(out)))
         check("the adapters end where PEFT's do", apart(f"{out}/adapter", f"{golden}/adapter-{run_['name']}-end", 2e-4))
     both = train(f"{work}/ranks", **{"lora.init": f"{golden}/adapter-all", "batch.size": 2 * truth["rows"], "mesh": "dp=2", "threads": 1})
@@ -134,6 +134,11 @@ with tempfile.TemporaryDirectory() as work:
     told = train(f"{work}/told", **{"lora.rank": 2, "steps": 2, "sample.prompt": "Hi", "sample.tokens": 4})
     lines = [json.loads(x) for x in open(f"{work}/told/metrics.jsonl")]
     check("samples answer a question before and after", "" if told.returncode == 0 and [x["step"] for x in lines if x["kind"] == "sample"] == [0, 2] else told.stderr[-300:])
+
+    # A mixture, half of it held out.
+    mixed = train(f"{work}/mixed", **{"data.train": f"{golden}/chat.jsonl:3,recipes/sft-lora.jsonl", "data.val_fraction": 0.5, "steps": 2, "eval.every": 1})
+    evals = [json.loads(x) for x in open(f"{work}/mixed/metrics.jsonl")] if mixed.returncode == 0 else []
+    check("a mixture of conversations, half of it held out", "" if [x["step"] for x in evals if x["kind"] == "eval"] == [1, 2] else mixed.stderr[-400:])
 
     # Bad rows, by file and line; a second start; another file.
     chats, out = f"{work}/some.jsonl", f"{work}/bad"
