@@ -49,12 +49,6 @@ static lt_err check_held(const lt_exec *r, lt_param_kind kind, int layer, int64_
 
 static lt_err check_layer(const lt_exec *r, int layer) {
     const lt_layer_spec l = lt_exec_layer(r, layer);
-    if (l.qk_norm_whole && r->n_tp > 1 && !r->backend->host_memory) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "tensor parallelism (tp=%d) on %s: the norms of q and k in layer %d span the heads "
-                "of all ranks, which works on CPUs only yet",
-                r->n_tp, r->backend->name, layer);
-    }
     const int n_ep = r->experts != NULL ? r->experts->n : 1;
     const int64_t C = r->spec->width, E = l.n_experts > 0 ? l.n_experts / n_ep : 1;
     LT_TRY(check_held(r, LT_PARAM_NORM1, layer, C));

@@ -56,6 +56,9 @@ for model in "${!models[@]}"; do
     wait
 done
 axis dense tp=2 --mesh tp=2
+# Norms of q and k that span the heads of both ranks.
+for device in cpu cuda; do train olmo2-$device $device 2 --model.dtype fp32 --model.family olmo2 --mesh tp=2; done
+same "tp=2 of olmo2 on two GPUs, fp32: two CPU ranks" olmo2-cpu olmo2-cuda 1e-5 1e-4
 axis dense pp=2 --mesh pp=2
 # A V: each rank has two stages, and gradients of weights wait for their turn.
 train four cpu 1 --model.layers 4
@@ -80,6 +83,6 @@ refuses() { # text, options...
     if [ $status -ne 0 ] && grep -qF -- "$text" "$work/refused.log" && [ ! -e "$work/refused/metrics.jsonl" ]; then echo "ok $n - refused: $*"; else echo "not ok $n - $* ($status): $got"; fi
     rm -rf "$work/refused"
 }
-refuses "span the heads of all ranks" --mesh tp=2 --model.family olmo2
+refuses "experts over ranks are not sharded" ${models[experts]} --mesh dp=2,ep=2 --mesh.zero 1
 LATEEN_GPU_PIPELINES='' refuses "pipelines did not end their first step" --mesh pp=2
 echo "1..$n"

@@ -23,6 +23,13 @@ static const lt_case rms_cases[] = {
     {"aligned wide", LT_CASE_CHECK, .R = 100, .C = 4096, .aligned = true},
     {"aligned wide, added dx", LT_CASE_CHECK, .R = 7, .C = 3080, .residual = true,
      .accumulate = true, .aligned = true},
+    /* Of wider rows (M): 1 what this part gives to the mean, 2 from the mean of all. */
+    {"part, measured", LT_CASE_CHECK, .R = 9, .C = 37, .M = 1, .offset = 1},
+    {"part, measured, aligned", LT_CASE_CHECK, .R = 33, .C = 2056, .M = 1, .aligned = true},
+    {"part, given", LT_CASE_CHECK, .R = 19, .C = 37, .M = 2, .offset = 1},
+    {"part, given, aligned, added dx", LT_CASE_CHECK, .R = 40, .C = 2056, .M = 2, .aligned = true,
+     .accumulate = true},
+    {"part, given, in place", LT_CASE_CHECK, .R = 5, .C = 70, .M = 2, .in_place = true},
     {"apertus 60M", LT_CASE_BENCH, .R = 4096, .C = 512, .residual = true},
     {"llama 8B", LT_CASE_BENCH, .R = 1024, .C = 4096, .residual = true},
     {"qk norm", LT_CASE_BENCH, .R = 4096, .H = 8, .C = 64},
@@ -113,11 +120,34 @@ static lt_case_tensor *row_stat(lt_setup *s, const char *name, lt_tensor *slot, 
     return t;
 }
 
+/* The whole norm is the forward pass that a part's backward pass reads. */
+static void rms_fwd_part(lt_setup *s, lt_rmsnorm_args *a) {
+    const lt_case *c = s->c;
+    a->part = (lt_norm_part)c->M;
+    lt_setup_in(s, "x", &a->x, s->act, LT_SHAPE(c->R, c->C));
+    lt_setup_in(s, "gain", &a->gain, gain_type(s), LT_SHAPE(c->C));
+    lt_setup_out(s, "y", &a->y, s->act, LT_SHAPE(c->R, c->C))->partial =
+        a->part == LT_NORM_MEASURE; /* Not written then. */
+    if (a->part == LT_NORM_MEASURE) {
+        row_stat(s, "rstd", &a->rstd, false);
+        return;
+    }
+    lt_case_tensor *t = lt_setup_inout(s, "rstd", &a->rstd, LT_F32, LT_SHAPE(c->R));
+    t->contiguous = true;
+    t->fill = lt_fill_ids; /* Means of squares. */
+    t->fill_a = 1.0;
+    t->fill_b = 5.0;
+}
+
 static void rms_fwd_build(lt_setup *s) {
     const lt_case *c = s->c;
     lt_rmsnorm_args *a = (lt_rmsnorm_args *)s->args;
     a->eps = EPS;
     a->gain_offset = c->offset;
+    if (c->M > 0 && !s->as_forward) {
+        rms_fwd_part(s, a);
+        return;
+    }
     fwd_tensors(s, &a->x, &a->add, &a->sum, &a->y);
     lt_setup_in(s, "gain", &a->gain, gain_type(s), LT_SHAPE(c->C));
     if (s->as_forward || !c->in_place) { /* The in-place case also runs without rstd. */
@@ -130,6 +160,18 @@ static void rms_bwd_build(lt_setup *s) {
     lt_rmsnorm_bwd_args *a = (lt_rmsnorm_bwd_args *)s->args;
     a->gain_offset = c->offset;
     a->add_dx = c->accumulate;
+    a->part = (lt_norm_part)c->M;
+    if (a->part == LT_NORM_MEASURE) {
+        lt_setup_in(s, "dy", &a->dy, s->act, LT_SHAPE(c->R, c->C));
+        lt_setup_same(s, "x", &a->x, s->act, LT_SHAPE(c->R, c->C));
+        lt_setup_same(s, "gain", &a->gain, gain_type(s), LT_SHAPE(c->C));
+        row_stat(s, "rstd", &a->rstd, true);
+        lt_setup_out(s, "mean", &a->mean, LT_F32, LT_SHAPE(c->R))->contiguous = true;
+        return;
+    }
+    if (a->part == LT_NORM_GIVEN) {
+        lt_setup_in(s, "mean", &a->mean, LT_F32, LT_SHAPE(c->R))->contiguous = true;
+    }
     bwd_tensors(s, &a->dy, &a->x, &a->dx);
     lt_setup_same(s, "gain", &a->gain, gain_type(s), LT_SHAPE(c->C));
     row_stat(s, "rstd", &a->rstd, true);

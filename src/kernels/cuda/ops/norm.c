@@ -1,4 +1,4 @@
-/* norm.c: launchers of norm.cu and norm_bwd.cu: RMSNorm and LayerNorm.
+/* norm.c: launchers of norm.cu, norm_bwd.cu and norm_part.cu: RMSNorm and LayerNorm.
  *
  * Forward, a row of up to FWD_WARP_VECS pieces a lane belongs to 8, 16 or 32 lanes of a warp, a
  * longer one to a block of 256 threads. Backward, where the columns' sums stay in registers, a row
@@ -12,6 +12,7 @@
 #include "kernels/cuda/ops/col_sum_args.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/norm_args.h"
+#include "kernels/cuda/ops/norm_part_args.h"
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_norm write them. */
@@ -22,8 +23,12 @@
     "KIND=%d DTYPE=%s PARAM=%s W=%d LANES=%d VECS=%d THREADS=%d ROWS=%d DEPTH=%d "                 \
     "ADD=%d FULL=%d FLAT=%d"
 
+#define PART_WORDS "DTYPE=%s PARAM=%s W=%d"
+
 #define FORWARD     "ops/norm.cu"
 #define BACKWARD    "ops/norm_bwd.cu"
+#define PART        "ops/norm_part.cu"
+#define PART_BLOCK  256
 #define WARP        32
 #define FWD_THREADS 128
 #define FWD_BLOCK   256 /* A long row's threads. */
@@ -310,15 +315,105 @@ static lt_err layernorm_bwd_run(lt_queue *q, const void *args) {
                a->add_dx);
 }
 
+/* ---- Rows of which other ranks hold the other columns ---- */
+
+static const char *part_refuse(lt_norm_part part, const lt_tensor *const *rows, int n,
+                               const lt_tensor *gain, const lt_tensor *rstd) {
+    for (int i = 0; i < n; i++) {
+        if (rows[i]->data != NULL && rows[i]->n_dims != 2) {
+            return "not (R, C)";
+        }
+    }
+    return part == LT_NORM_ALONE ? "whole rows"
+           : rstd->data == NULL  ? "no rstd"
+           : gain->dtype != LT_F32 && gain->dtype != LT_BF16
+               ? "gain is not F32 or BF16"
+               : lt_cuda_refuse_rows(rows, n, rows[0]->dtype);
+}
+
+static const char *rmsnorm_fwd_part_refuse(const void *args, const lt_device *device) {
+    (void)device;
+    const lt_rmsnorm_args *a = args;
+    const lt_tensor *const rows[] = {&a->x, &a->y};
+    return a->add.data != NULL ? "a sum" : part_refuse(a->part, rows, 2, &a->gain, &a->rstd);
+}
+
+static lt_err rmsnorm_fwd_part_run(lt_queue *q, const void *args) {
+    const lt_rmsnorm_args *a = args;
+    const lt_tensor *const all[] = {&a->x, &a->y, &a->gain};
+    const int cols = (int)lt_cuda_width(&a->x);
+    lt_cuda_norm_part_args call = {.y = a->y.data,
+                                   .x = a->x.data,
+                                   .gain = a->gain.data,
+                                   .rstd = a->rstd.data,
+                                   .ldy = a->y.stride[0],
+                                   .ldx = a->x.stride[0],
+                                   .cols = cols,
+                                   .eps = a->eps,
+                                   .gain_offset = a->gain_offset};
+    void *list[] = {&call};
+    char defines[DEFINES_BYTES];
+    snprintf(defines, sizeof defines, PART_WORDS, lt_cuda_dtype_word(a->x.dtype),
+             lt_cuda_dtype_word(a->gain.dtype), lt_cuda_piece(all, 3, a->x.dtype, cols));
+    return lt_cuda_run_early(q, PART, a->part == LT_NORM_MEASURE ? "part_measure" : "part_scale",
+                             defines, lt_cuda_rows(&a->x), 1, PART_BLOCK, list);
+}
+
+static const char *rmsnorm_bwd_part_refuse(const void *args, const lt_device *device) {
+    (void)device;
+    const lt_rmsnorm_bwd_args *a = args;
+    const lt_tensor *const rows[] = {&a->x, &a->dy, &a->dx};
+    return part_refuse(a->part, rows, 3, &a->gain, &a->rstd);
+}
+
+static lt_err rmsnorm_bwd_part_run(lt_queue *q, const void *args) {
+    const lt_rmsnorm_bwd_args *a = args;
+    const lt_tensor *const all[] = {&a->x, &a->dy, &a->dx, &a->gain};
+    const int rows = (int)lt_cuda_rows(&a->x), cols = (int)lt_cuda_width(&a->x),
+              w = lt_cuda_piece(all, 4, a->x.dtype, cols);
+    lt_cuda_norm_part_bwd_args call = {.dx = a->dx.data,
+                                       .dy = a->dy.data,
+                                       .x = a->x.data,
+                                       .gain = a->gain.data,
+                                       .rstd = a->rstd.data,
+                                       .mean = a->mean.data,
+                                       .dgain = a->dgain.data,
+                                       .lddx = a->dx.stride[0],
+                                       .lddy = a->dy.stride[0],
+                                       .ldx = a->x.stride[0],
+                                       .rows = rows,
+                                       .cols = cols,
+                                       .add_dx = a->add_dx,
+                                       .gain_offset = a->gain_offset};
+    void *list[] = {&call};
+    char defines[DEFINES_BYTES];
+    snprintf(defines, sizeof defines, PART_WORDS, lt_cuda_dtype_word(a->x.dtype),
+             lt_cuda_dtype_word(a->gain.dtype), w);
+    if (a->part == LT_NORM_MEASURE) {
+        return lt_cuda_run_early(q, PART, "part_measure_bwd", defines, rows, 1, PART_BLOCK, list);
+    }
+    if (a->dgain.data != NULL) { /* Before dx, which may be in dy's place. */
+        LT_TRY(lt_cuda_run_early(q, PART, "part_gain", defines, LT_CUDA_DIV_UP(cols, WARP * w), 1,
+                                 PART_BLOCK, list));
+    }
+    return lt_cuda_run_early(q, PART, "part_scale_bwd", defines, rows, 1, PART_BLOCK, list);
+}
+
 #define ENTRY(op)                                                                                  \
     const lt_op_impl lt_cuda_##op##_impls[LT_REGISTRY_MAX_IMPLS] = {                               \
         {"rows", op##_refuse, op##_run}};
-ENTRY(rmsnorm_fwd)
-ENTRY(rmsnorm_bwd)
+#define ENTRY_PART(op)                                                                             \
+    const lt_op_impl lt_cuda_##op##_impls[LT_REGISTRY_MAX_IMPLS] = {                               \
+        {"rows", op##_refuse, op##_run}, {"part", op##_part_refuse, op##_part_run}};
+ENTRY_PART(rmsnorm_fwd)
+ENTRY_PART(rmsnorm_bwd)
 ENTRY(layernorm_fwd)
 ENTRY(layernorm_bwd)
 
 void lt_specs_norm(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, PART, PART_WORDS, "bf16", "fp32", 8);
+    lt_spec(l, LT_SM_ALL, PART, PART_WORDS, "bf16", "bf16", 8);
+    lt_spec(l, LT_SM_ALL, PART, PART_WORDS, "fp32", "fp32", 1);
     lt_spec(l, LT_SM_ALL, "ops/norm.cu", FORWARD_WORDS, 0, "bf16", "fp32", 8, 256, 2, 256, 1, 0, 0,
             0, 1, 1);
     lt_spec(l, LT_SM_ALL, "ops/norm.cu", FORWARD_WORDS, 0, "bf16", "fp32", 8, 256, 2, 256, 1, 1, 1,
