@@ -110,7 +110,8 @@ bool lt_lora_target_is(const char *target, size_t length, const char *module);
  * ranks that differ, modules that are saved whole, ...). */
 typedef struct {
     lt_lora_options options;
-    char *targets; /* What options.targets points to. */
+    char *targets;  /* What options.targets points to. */
+    double dropout; /* Of training alone. */
 } lt_lora_config;
 LT_MUST_USE lt_err lt_lora_config_read(lt_lora_config *out, const char *folder,
                                        const lt_model_spec *spec);

@@ -2,8 +2,9 @@
  *
  *     tensors   base_model.model.<module>.lora_A.weight (r, in), .lora_B.weight (out, r)
  *     config    r, lora_alpha, use_rslora, target_modules: read. Everything that would change the
- *               arithmetic is refused by name; what only tells how a run was started (dropout,
- *               initialisation, ...) is passed over.
+ *               arithmetic is refused by name; what only tells how a run was started or trained
+ *               (initialisation, dropout, ...) is passed over, and a run that goes on from it
+ *               refuses dropout.
  *
  * target_modules is a list of names or their ends, of modules in all layers or in some; adapters of
  * some layers only are refused. On reading it becomes the short names of lora.h, in the order of
@@ -163,6 +164,7 @@ lt_err lt_lora_config_read(lt_lora_config *out, const char *folder, const lt_mod
     LT_TRY_DONE(lt_json_i64(config, "r", &c.options.rank, false, path));
     LT_TRY_DONE(lt_json_f64(config, "lora_alpha", &c.options.alpha, false, path));
     LT_TRY_DONE(lt_json_bool(config, "use_rslora", &rs, true, path));
+    LT_TRY_DONE(lt_json_f64(config, "lora_dropout", &c.dropout, true, path));
     c.options.scaling = rs ? LT_LORA_BY_ROOT : LT_LORA_BY_RANK;
     if (c.options.rank < 1) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: r = %lld", path, (long long)c.options.rank);

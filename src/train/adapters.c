@@ -77,6 +77,13 @@ lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec) {
     if (err != LT_OK) {
         return lt_error_prefix(err, "lora.init");
     }
+    if (c.dropout > 0.0) {
+        LT_FAIL_DONE(
+            LT_ERR_UNSUPPORTED,
+            "lora.init: %s has lora_dropout %g: training with dropout is not built; with 0 "
+            "there it goes on without",
+            r->lora_init, c.dropout);
+    }
     actual = malloc(sizeof *actual);
     if (actual == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "recipe");

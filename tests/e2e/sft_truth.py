@@ -118,7 +118,11 @@ with tempfile.TemporaryDirectory() as work:
     fresh = train(f"{work}/fresh", **{"lora.rank": 4, "lora.alpha": 8, "lora.targets": "q_proj,v_proj", "model.dtype": "bf16"})
     last = steps_of(f"{work}/fresh")[-1]["loss"] if fresh.returncode == 0 else 99
     check("new adapters in bf16 learn", "" if last < truth["full"][0]["loss"] - 0.3 else fresh.stderr[-300:] + str(last))
-    for name, more, wanted in (("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not built"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not built"),
+    dropout = f"{work}/dropout"
+    shutil.copytree(f"{golden}/adapter-all", dropout)
+    config = json.load(open(f"{dropout}/adapter_config.json"))
+    json.dump({**config, "lora_dropout": 0.1}, open(f"{dropout}/adapter_config.json", "w"))
+    for name, more, wanted in (("dropout", {"lora.rank": 0, "lora.init": dropout}, "lora_dropout 0.1: training with dropout is not built"), ("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not built"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not built"),
                                ("ranks that divide layers", {"mesh": "pp=2", "batch.size": 2}, "lora.rank with pp (mesh): not built"),
                                ("a rank that is not the folder's", {"lora.init": f"{golden}/adapter-all", "lora.rank": 2}, "lora.rank = 2 was given, but lora.init"),
                                ("an unknown layer", {"lora.targets": "x_proj"}, "'x_proj' is no linear layer of llama")):
