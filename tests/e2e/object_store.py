@@ -13,6 +13,7 @@ what came on the wire; dates may be off by 15 minutes. Content-MD5 and x-amz-con
         ("short", n)      an answer with n bytes less, which is consistent in itself
         ("long", n)       the same with n bytes more
         ("range", n)      another range of the same length
+        ("total",)        the right range, of another size of the whole
         ("flip", n)       one bit of byte n of the body
         ("late_error",)   status 200 with an error as its body
         ("etag",)         the ETag of other bytes than those that came
@@ -325,7 +326,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.fault and self.fault[0] == "range":
             shift = min(self.fault[1], len(data) - 1 - last)
             first, last = first + shift, last + shift
-        return 206, data[first:last + 1], {**headers, "Content-Range": f"bytes {first}-{last}/{len(data)}"}
+        total = len(data) + (1 if self.fault and self.fault[0] == "total" else 0)
+        return 206, data[first:last + 1], {**headers, "Content-Range": f"bytes {first}-{last}/{total}"}
 
     def other(self, raw, r):
         """The hub at /hub, where its redirections lead at /cdn, a web server at /web."""
@@ -333,6 +335,8 @@ class Handler(BaseHTTPRequestHandler):
         path = urllib.parse.unquote(raw)
         if raw.startswith("/web/"):
             name = path[len("/web/"):]
+            if "to" in r.query:
+                return self.answer(302, b"", {"Location": r.query["to"]})
             if name not in store.web or ("token" in r.query and r.query["token"] != HUB_TOKEN):
                 raise Error(404, "NotFound")
             o = store.web[name]

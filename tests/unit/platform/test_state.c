@@ -104,6 +104,17 @@ static void cut(void **state) {
             assert_true(!parts[4].has && kept <= (size_t)bytes && text[kept - 1] == '\n');
         }
     }
+    /* What follows a line that was cut is not lost with it. */
+    lt_state *s = NULL;
+    bool found = false;
+    assert_int_equal(lt_file_write_atomic(path, text, (size_t)(whole[2] - 5 - text)), LT_OK);
+    assert_int_equal(lt_state_open(&s, path, key, NULL, upload, parts, 10, &found), LT_OK);
+    assert_true(found && !parts[3].has);
+    assert_int_equal(lt_state_add_part(s, 5, 1), LT_OK);
+    lt_state_close(s, true);
+    assert_int_equal(lt_state_open(&s, path, key, NULL, upload, parts, 10, &found), LT_OK);
+    assert_true(found && !parts[3].has && parts[5].has);
+    lt_state_close(s, false);
     text[strlen("lateen-copy ")] = '2';
     assert_false(lt_state_read(text, (size_t)n, key, upload, parts, 10, &kept));
 }
