@@ -297,7 +297,8 @@ def every_fault():
         o = store.buckets["bucket"].get("k")
         down = run("s3://bucket/k", path("back"), "--force") if o else None
         tap.check(f"each request meets once: {' '.join(map(str, kind[:2]))}", up.status == 0 and o and o.data == BIG and down.status == 0 and read("back") == BIG
-                  and not store.uploads and not left_over("back", "cache"), f"{up} {down} {list(store.uploads)}")
+                  and not store.uploads and not left_over("back", "cache") and (kind[0] not in ("range", "total") or "asked for bytes" in down.err),
+                  f"{up} {down} {list(store.uploads)}")
 
 
 @tap.case
@@ -573,7 +574,7 @@ def hub():
     r = run("hf://org/model", "--connections", "3")
     tap.check("addresses behind redirections that expire are asked for again", r.status == 0 and store.cdn_epoch == 3, r)
     shutil.rmtree(path("hf"))
-    store.fault = random_faults(5, 0.25, [k for k in KINDS if k[0] not in ("late_error", "lost")])
+    store.fault = random_faults(5, 0.25, [k for k in KINDS if k[0] not in ("late_error", "lost") and k[1:2] != (400,)])
     r = run("hf://org/model", "--tries", "20")
     tap.check("a hub with faults", r.status == 0 and read(f"hf/hub/models--org--model/snapshots/{repo.commit}/model.safetensors") == BIG, r)
 
