@@ -20,6 +20,8 @@ examples() {
     run tokens "= Hello" $e/tokens tests/golden/data/demo_tokenizer.json Hello
     run serve "^[0-9]* [0-9]*" bash -c "printf '5 6 7\\n9\\n' | $e/serve tests/golden/model/qwen3 4"
     run training "finished 3 steps" $e/training "$dir/run" "$dir/shard"
+    run copies "1 files, .* checked by length" $e/copy "$dir/text" "$dir/copied"
+    run "the copy" "same" bash -c "cmp '$dir/text' '$dir/copied' && echo same"
     local stories=tests/golden/stories260k
     run write "Once upon a time, there was" $e/write $stories/stories260K.bin $stories/tok512.bin ""
     run measure "bits per byte" $e/measure $stories/stories260K.bin $stories/tok512.bin $stories/expected_greedy_200.txt
