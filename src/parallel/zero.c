@@ -348,15 +348,36 @@ static lt_err gather_f32(lt_zero *z) {
     return LT_OK;
 }
 
+/* Levels 1 and 2: a unit's weights, into its place in the model. */
+static lt_err gather_unit(lt_zero *z, int unit) {
+    if (!is_held(z, unit)) {
+        return LT_OK;
+    }
+    LT_TRY(wait_for(z, &z->gathers[unit]));
+    return gather(z, unit, z->model->weights.base[unit], &z->gathers[unit]);
+}
+
+/* The sums of gather_f32 go first: transfers run in the order of their calls, and the passes wait
+ * for these sums before their first unit. */
+lt_err lt_zero_updated(lt_zero *z, int unit) {
+    const int level = z->shards->level;
+    if (level == 0 || level == 3 || lt_pass_f32(z->passes[0]) != NULL) {
+        return LT_OK;
+    }
+    z->begun[unit] = true;
+    return gather_unit(z, unit);
+}
+
 lt_err lt_zero_gather(lt_zero *z) {
     if (z->shards->level == 0) {
         return LT_OK;
     }
-    LT_TRY(lt_zero_settle(z));
+    LT_TRY(z->shards->level == 3 ? lt_zero_settle(z) : LT_OK);
     z->model->version++;
     LT_TRY(gather_f32(z));
     for (int u = 0; u < z->model->table.n_units && z->shards->level < 3; u++) {
-        LT_TRY(is_held(z, u) ? gather(z, u, z->model->weights.base[u], &z->gathers[u]) : LT_OK);
+        LT_TRY(z->begun[u] ? LT_OK : gather_unit(z, u));
+        z->begun[u] = false;
     }
     return LT_OK;
 }
@@ -405,9 +426,10 @@ lt_err lt_zero_open(lt_zero *z, const lt_shards *s, lt_model *model, lt_model *t
         lt_pass_tell_units(passes[i], &z->units);
     }
     z->gathers = calloc(n_units, sizeof *z->gathers);
+    z->begun = calloc(n_units, sizeof *z->begun);
     z->summed = calloc(n_units, sizeof *z->summed);
     z->left = calloc(n_units, sizeof *z->left);
-    if (z->gathers == NULL || z->summed == NULL || z->left == NULL) {
+    if (z->gathers == NULL || z->begun == NULL || z->summed == NULL || z->left == NULL) {
         LT_FAIL(LT_ERR_OOM, "places of %zu units", n_units);
     }
     if (s->level == 0) {
@@ -433,6 +455,7 @@ void lt_zero_close(lt_zero *z) {
     }
     lt_param_buffer_close(&z->gradients);
     free(z->gathers);
+    free(z->begun);
     free(z->summed);
     free(z->left);
     *z = (lt_zero){0};

@@ -52,6 +52,7 @@ typedef struct {
     lt_param_buffer gradients;
     lt_zero_room gradient_rooms[LT_ZERO_ROOMS], weight_rooms[LT_ZERO_ROOMS];
     lt_comm_work *gathers; /* (n_units): gathers of weights at levels 1 and 2; 0: done. */
+    bool *begun;           /* (n_units): begun by lt_zero_updated since the last lt_zero_gather. */
     bool *summed;          /* (n_units): the step's gradients have their first summand. */
     int64_t *left;         /* (n_units): batches of the step whose gradients are there. */
     int64_t n_batches;
@@ -84,9 +85,11 @@ LT_MUST_USE lt_err lt_zero_waited(const lt_zero *z, double *seconds);
 /* Over the table of `trained`. */
 const lt_param_buffer *lt_zero_gradients(const lt_zero *z);
 
-/* The trained weights have changed: bring them to the model of all ranks; a layer that is used
- * waits for its weights. settle waits for all of them, before other code than a pass reads them; at
- * level 3 they are never all here. */
+/* The trained weights have changed: gather brings them to the model of all ranks; a layer that is
+ * used waits for its weights. updated: those of one unit have changed, and gather will follow. Its
+ * weights come while others are updated, unless they must wait for gather. settle waits for all of
+ * them, before other code than a pass reads them; at level 3 they are never all here. */
+LT_MUST_USE lt_err lt_zero_updated(lt_zero *z, int unit);
 LT_MUST_USE lt_err lt_zero_gather(lt_zero *z);
 LT_MUST_USE lt_err lt_zero_settle(lt_zero *z);
 

@@ -271,6 +271,10 @@ static lt_err open_zero(lt_training *t) {
                         lt_training_pass_gradients(t), passes, n);
 }
 
+static lt_err unit_updated(void *of, int unit) {
+    return lt_zero_updated(of, unit);
+}
+
 static lt_err open_pass(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_pass_options o = lt_training_pass_options(t);
@@ -289,7 +293,11 @@ static lt_err open_pass(lt_training *t) {
         &t->trained->table, &t->trained->master,
         t->trained->options.dtype != LT_F32 ? &t->trained->weights : NULL, &t->shards};
     LT_TRY(lt_optimiser_open_share(&t->optimiser, r, t->trained, &share, lt_training_queue(t)));
-    LT_TRY(lt_training_has_ranks(t) ? open_zero(t) : LT_OK);
+    if (lt_training_has_ranks(t)) {
+        LT_TRY(open_zero(t));
+        t->optimiser.updated = unit_updated;
+        t->optimiser.of = &t->zero;
+    }
     LT_TRY(lt_invariant_open(&t->invariant, r, t->world, t->model));
     for (int i = 0; i < 2; i++) {
         LT_TRY(open_rows(&t->draws[i].rows, lt_recipe_largest_batch(r), r->seq, o.weights));

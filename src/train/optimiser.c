@@ -310,6 +310,14 @@ lt_err lt_optimiser_sumsq(lt_optimiser *o, const lt_param_buffer *gradients) {
     return be->download(o->queue, o->host_sumsq, o->sumsq, sizeof *o->sumsq);
 }
 
+static bool ends_unit(const lt_param_table *t, int param) {
+    return param + 1 == t->n_params || t->params[param + 1].unit != t->params[param].unit;
+}
+
+static lt_err tell_updated(const lt_optimiser *o, int unit) {
+    return o->updated != NULL && o->owners.shards == NULL ? o->updated(o->of, unit) : LT_OK;
+}
+
 lt_err lt_optimiser_step(lt_optimiser *o, const lt_param_buffer *gradients, float grad_scale,
                          const lt_step_plan *plan) {
     const lt_recipe *r = o->recipe;
@@ -326,6 +334,7 @@ lt_err lt_optimiser_step(lt_optimiser *o, const lt_param_buffer *gradients, floa
         }
         LT_TRY(r->optim == LT_OPTIM_MUON && p->matrix ? step_muon(o, &c, p)
                                                       : step_elements(o, &c, p));
+        LT_TRY(ends_unit(o->share.table, i) ? tell_updated(o, p->unit) : LT_OK);
     }
     LT_TRY(o->owners.shards != NULL ? step_owners(o, &c) : LT_OK);
     o->model->version++;

@@ -47,6 +47,10 @@ typedef struct {
     lt_owners owners;
     float *muon_whole, *muon_exchange;
     double *sumsq, *host_sumsq; /* (1): on the device and, after a sync, on the host. */
+    /* Called in a step when the update of a unit is queued, while others follow; NULL: nobody asks.
+     * Not called where matrices are turned by their owners behind the other parameters. */
+    lt_err (*updated)(void *of, int unit);
+    void *of;
 } lt_optimiser;
 
 /* queue: the one on which the gradients are computed; steps are queued after them. It must outlive
