@@ -507,6 +507,10 @@ lt_err lt_pass_zero_gradients(lt_pass *p) {
     return LT_OK;
 }
 
+void lt_pass_mute(lt_pass *p, bool on) {
+    p->mute = on;
+}
+
 void lt_pass_tell_units(lt_pass *p, const lt_pass_units *units) {
     p->units = units;
 }

@@ -55,6 +55,7 @@ struct lt_pass {
     int64_t n_graphs;
     lt_pass_recorded *recording; /* NULL: what is queued runs at once. */
     const lt_pass_units *units;  /* NULL: no callbacks. */
+    bool mute;
     bool zero_due; /* Nothing has been added to the gradients since lt_pass_zero_gradients. */
     /* (n_layers + 1), the last the head's: products of this unit have been stored since then, and
      * are added to from now on. */

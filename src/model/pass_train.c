@@ -135,13 +135,15 @@ static lt_err tell(lt_pass *p, lt_err (*call)(void *, int, unsigned), int unit, 
 }
 
 lt_err lt_pass_enter(lt_pass *p, int unit, unsigned what) {
-    return p->units != NULL && (what & p->units->enters) != 0 ? tell(p, p->units->enter, unit, what)
-                                                              : LT_OK;
+    return p->units != NULL && !p->mute && (what & p->units->enters) != 0
+               ? tell(p, p->units->enter, unit, what)
+               : LT_OK;
 }
 
 lt_err lt_pass_leave(lt_pass *p, int unit, unsigned what) {
-    return p->units != NULL && (what & p->units->leaves) != 0 ? tell(p, p->units->leave, unit, what)
-                                                              : LT_OK;
+    return p->units != NULL && !p->mute && (what & p->units->leaves) != 0
+               ? tell(p, p->units->leave, unit, what)
+               : LT_OK;
 }
 
 /* Run the pass and keep its pieces. */

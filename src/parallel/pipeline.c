@@ -8,9 +8,12 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/rng.h"
 #include "model/acts.h"
 #include "tensor/backend.h"
 #include "tensor/ops.h"
+
+#define MAX_WARM 64
 
 /* A set of activations of a chunk: the sends from it that may be under way; 0: none. */
 typedef struct {
@@ -40,7 +43,8 @@ struct lt_pipeline {
     lt_comm_work *receives; /* The receives of the current row. */
     lt_param_buffer gradients;
     lt_pipeline_times times;
-    bool warm; /* Its kernels are loaded. */
+    int64_t warm[MAX_WARM]; /* Rows of micro-batches whose kernels are loaded. */
+    int n_warm;
 };
 
 /* The state of a walk along a row. */
@@ -398,27 +402,78 @@ static const lt_schedule *table_of(const lt_pipeline *p, int64_t micros) {
     return NULL;
 }
 
-/* On a device, run each chunk once before the first message. A GPU loads a kernel's module only
- * when nothing runs on it, and a receive runs until its message comes: if two ranks wait for each
- * other's message and each has kernels to load, neither goes on. What the chunks compute here is
- * dropped. */
-static lt_err warm_up(lt_pipeline *p, const lt_schedule *table, const lt_pass_batch *batch,
-                      float grad_scale) {
-    if (p->warm || p->model->backend->host_memory) {
-        return LT_OK;
+/* Numbers of any kind, for a chunk that has no message yet: routers of experts shall not all choose
+ * the same. */
+static lt_err fill(const lt_pipeline *p, lt_pass *pass, lt_tensor x) {
+    const int64_t n = lt_tensor_count(&x);
+    const size_t bytes = (size_t)n * lt_dtype_bytes(x.dtype);
+    lt_rng rng = {.seed = 1};
+    lt_err err = LT_OK;
+    void *host = malloc(bytes);
+    if (host == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%zu bytes of a message", bytes);
     }
-    for (int i = 0; i < p->stages.chunks; i++) {
-        const chunk_state *c = &p->chunks[i];
+    for (int64_t i = 0; i < n; i++) {
+        const float value = (float)lt_rng_normal(&rng);
+        lt_convert((char *)host + (size_t)i * lt_dtype_bytes(x.dtype), x.dtype, &value, LT_F32, 1);
+    }
+    err = p->model->backend->upload(lt_pass_queue(pass), x.data, host, bytes);
+    err = err == LT_OK ? p->model->backend->sync(lt_pass_queue(pass)) : err;
+    free(host);
+    return err;
+}
+
+/* Forward and backward of a chunk twice: gradients are stored, then added to. */
+static lt_err warm_chunk(lt_pipeline *p, const chunk_state *c, bool last,
+                         const lt_pass_batch *batch, float grad_scale) {
+    LT_TRY(lt_pass_zero_gradients(c->pass));
+    for (int again = 0; again < 2; again++) {
         LT_TRY(lt_pass_load(c->pass, 0, batch));
+        LT_TRY(c->first > 0 ? fill(p, c->pass, lt_pass_stream(c->pass, 0, c->first)) : LT_OK);
         LT_TRY(lt_pass_forward(c->pass, 0, c->first, c->end));
-        LT_TRY(is_last(p, &table->shape, i) ? lt_pass_loss(c->pass, 0, grad_scale) : LT_OK);
+        LT_TRY(last ? lt_pass_loss(c->pass, 0, grad_scale) : LT_OK);
         LT_TRY(lt_pass_backward(c->pass, 0, c->first, c->end, grad_scale));
         if (lt_schedule_splits_backward(p->stages.schedule)) {
             LT_TRY(lt_pass_backward_weights(c->pass, 0, c->first, c->end));
         }
         LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
     }
-    p->warm = true;
+    return LT_OK;
+}
+
+static bool is_warm(const lt_pipeline *p, int64_t rows) {
+    for (int i = 0; i < p->n_warm; i++) {
+        if (p->warm[i] == rows) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* On a device, run each chunk with micro-batches of each size before the first message of it. A GPU
+ * loads a kernel's module, and frees memory, only when nothing runs on it, and a receive runs until
+ * its message comes: if two ranks wait for each other's message and each has kernels to load,
+ * neither goes on. With three micro-batches on two ranks it was so: rank 0 loads the kernels of its
+ * first backward while it receives for the second, and rank 1 those that add to gradients while it
+ * receives for the third. What the chunks compute here is dropped, and nobody is told. */
+static lt_err warm_up(lt_pipeline *p, const lt_schedule *table, const lt_pass_batch *batches,
+                      float grad_scale) {
+    for (int64_t m = 0; !p->model->backend->host_memory && m < table->shape.micros; m++) {
+        if (is_warm(p, batches[m].batch)) {
+            continue;
+        }
+        for (int i = 0; i < p->stages.chunks; i++) {
+            lt_pass *pass = p->chunks[i].pass;
+            lt_err err;
+            lt_pass_mute(pass, true);
+            err = warm_chunk(p, &p->chunks[i], is_last(p, &table->shape, i), &batches[m],
+                             grad_scale);
+            lt_pass_mute(pass, false);
+            LT_TRY(err);
+        }
+        p->warm[p->n_warm % MAX_WARM] = batches[m].batch;
+        p->n_warm += p->n_warm < MAX_WARM;
+    }
     return LT_OK;
 }
 
@@ -432,7 +487,7 @@ lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n
     }
     p->times = (lt_pipeline_times){.micros = n};
     w.row = &w.table->rows[p->rank];
-    LT_TRY(warm_up(p, w.table, &batches[0], grad_scale));
+    LT_TRY(warm_up(p, w.table, batches, grad_scale));
     for (int c = 0; c < p->stages.chunks; c++) {
         LT_TRY(lt_pass_zero_gradients(p->chunks[c].pass));
     }

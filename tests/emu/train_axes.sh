@@ -64,6 +64,10 @@ axis dense pp=2 --mesh pp=2
 train four cpu 1 --model.layers 4
 train zbv cuda 2 --model.layers 4 --mesh pp=2 --mesh.schedule zbv
 same "pp=2 as zbv on two GPUs, fp32: one CPU rank" four zbv 1e-5 1e-4
+# Gradients of several micro-batches are summed over the replicas of a pipeline once.
+train replicas-cpu cpu 1 --batch.size 4
+train replicas cuda 4 --batch.size 4 --mesh pp=2,dp=2
+same "pp=2 with dp=2 on four GPUs, fp32: one CPU rank" replicas-cpu replicas 1e-5 1e-4
 axis dense ring --mesh cp=2 --mesh.context ring
 for context in gather ulysses; do train $context cuda 2 --model.dtype fp32 ${models[dense]} --mesh cp=2 --mesh.context $context & done
 wait
