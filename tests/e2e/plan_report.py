@@ -118,7 +118,7 @@ def schedules():
 def picture():
     """The report's curve of goodput: Daly's efficiency (2006, equation 20) at each interval, with the axes' scales taken from the labelled ticks."""
     with tempfile.TemporaryDirectory() as folder:
-        plan("--html", folder + "/r.html")
+        g = plan("--html", folder + "/r.html", "--interval", 120)["goodput"]
         page = open(folder + "/r.html").read()
     start = page.rindex("<svg", 0, page.index("goodput against checkpoint interval"))
     svg = ElementTree.fromstring(page[start:page.index("</svg>", start) + 6].replace("&nbsp;", " "))
@@ -129,14 +129,14 @@ def picture():
     (one, at_one), (two, at_two) = [(math.log(INTERVALS[k]), x) for k, x in list(ticks.items())[:2]]
     shares = sorted((v[1], float(k[:-2]) / 100) for k, v in texts.items() if re.fullmatch(r"\d+ %", k))
     up = lambda y: shares[0][1] + (y - shares[0][0]) * (shares[-1][1] - shares[0][1]) / (shares[-1][0] - shares[0][0])
-    g, worst, inside = p["goodput"], 0.0, True
+    worst, inside = 0.0, True
     for x, y in points:
         tau = math.exp(one + (x - at_one) * (two - one) / (at_two - at_one))
         want = tau / g["mtbf_s"] / (math.exp(g["restart_s"] / g["mtbf_s"]) * (math.exp((tau + g["block_s"]) / g["mtbf_s"]) - 1))
-        worst = max(worst, abs(up(y - 0) - want))
-        inside = inside and shares[-1][1] - 0.05 <= want
+        worst = max(worst, abs(up(y) - want))
+        inside = inside and shares[-1][1] <= want + 0.01
     tap.check("report: the curve of goodput is Daly's", len(points) > 60 and worst < 0.03, (len(points), worst, points[:3], ticks, shares))
-    tap.check("report: nothing is drawn below the axis", inside)
+    tap.check("report: nothing is drawn below the axis", inside and len(points) < 115, (len(points), shares))
 
 
 p = plan("--top", 2, "--sensitivity")
