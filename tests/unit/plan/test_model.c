@@ -108,6 +108,9 @@ static void contradictions_are_named(void **state) {
     refuses(SMALL ",\"dropout\":\"no\"}", "'dropout' is not");
     refuses(SMALL ",\"hidden_act\":3}", "'hidden_act' is not");
     refuses(SMALL ",\"model_type\":3}", "'model_type' is not");
+    refuses(SMALL ",\"num_local_experts\":4,\"num_experts_per_tok\":2,"
+                  "\"moe_intermediate_size\":-8}",
+            "expert_ffn (moe_intermediate_size) is -8");
     refuses(SMALL ",\"is_encoder_decoder\":true}", "decoders only");
     refuses(SMALL ",\"model_type\":\"roberta\"}", "'roberta' is not a decoder");
     refuses("{\"num_hidden_layers\": 4}", "width");

@@ -256,6 +256,7 @@ static void bad_clusters_are_refused(void **state) {
         {"gpu: h100-sxm\ncolour: red\n", "unknown key 'colour'"},
         {"gpu: h100-sxm\nnetwork: {topology: ring}\n", "unknown 'ring'"},
         {"gpu: h100-sxm\nnetwork: {tiers: [{gpus: 64}, {gpus: 32}]}\n", "the tier below it 64"},
+        {"gpu: h100-sxm\nnetwork: {tiers: [{gpus: 64}, {gpus: 64}]}\n", "the tier below it 64"},
         {"gpu: h100-sxm\ngpu_spec: {memry_gib: 80}\n", "did you mean 'gpu_spec.memory_gib'"},
         {"gpu: h100-sxm\nnetwork: {tiers: [{gpus: 64, oversub: 3}]}\n", "network.tiers.0.oversub"},
         {"gpu: h100-sxm\nstack: megatroncore\n", "megatron-core"},
