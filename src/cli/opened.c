@@ -215,7 +215,7 @@ void lt_opened_types(const lt_model *m, char out[LT_OPENED_TYPES_BYTES], bool *b
     out[0] = '\0';
     *blocks = false;
     for (int i = 0; i < m->table.n_params; i++) {
-        const lt_held *h = m->held != NULL ? &m->held[i] : NULL;
+        const lt_stored_weight *h = m->stored != NULL ? &m->stored[i] : NULL;
         const int n = h != NULL ? h->n_ranges : 0;
         for (int k = 0; k < n; k++) {
             seen[h->ranges[k].w.dtype] = 1;

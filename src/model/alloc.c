@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "base/thread.h"
 #include "model/generation.h"
-#include "model/held.h"
+#include "model/stored_weights.h"
 #include "model/lora.h"
 #include "model/source.h"
 #include "tensor/ops.h"
@@ -212,7 +212,7 @@ void lt_model_close(lt_model *m) {
     if (m->lora != NULL) {
         m->lora->base = NULL; /* Its owner closes it later. */
     }
-    lt_held_close(m);
+    lt_stored_weights_close(m);
     lt_generation_close(m);
     if (m->memory != NULL) {
         m->backend->release(m->device, m->memory, m->weights_bytes);
@@ -229,8 +229,8 @@ size_t lt_model_host_bytes(const lt_model *m) {
     if (!m->backend->host_memory) {
         return 0;
     }
-    return m->weights_bytes + m->held_copies_bytes + m->held_packed_bytes +
-           (m->held_source != NULL ? lt_weight_source_bytes(m->held_source) : 0);
+    return m->weights_bytes + m->stored_copies_bytes + m->stored_packed_bytes +
+           (m->stored_source != NULL ? lt_weight_source_bytes(m->stored_source) : 0);
 }
 
 const lt_model_spec *lt_model_get_spec(const lt_model *m) {

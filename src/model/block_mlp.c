@@ -42,7 +42,7 @@ lt_err lt_mlp_activate_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const 
 
 /* Can product and activation be one op? They can if the activation needs only its input. */
 static bool plain(const lt_exec *r, const lt_layer_spec *l) {
-    return !l->gated && l->act != LT_ACT_XIELU && r->model->held == NULL;
+    return !l->gated && l->act != LT_ACT_XIELU && r->model->stored == NULL;
 }
 static lt_err up_fwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t) {
     const lt_tensor h = up_input(r, l, t);

@@ -154,8 +154,8 @@ static int param_index(const lt_exec *r, lt_param_kind kind, int layer) {
 
 lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_model *m = r->model;
-    if (m->held != NULL && lt_param_index(&m->table, kind, layer) >= 0) {
-        const lt_held *h = &m->held[param_index(r, kind, layer)];
+    if (m->stored != NULL && lt_param_index(&m->table, kind, layer) >= 0) {
+        const lt_stored_weight *h = &m->stored[param_index(r, kind, layer)];
         LT_ASSERT(h->n_ranges <= 1); /* Several have no one view: lt_linear_fwd. */
         if (h->n_ranges == 1) {
             return h->ranges[0].w;
@@ -255,7 +255,8 @@ float lt_embedding_scale(const lt_exec *r) {
 
 lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids) {
     const lt_model *m = r->model;
-    const lt_held *h = m->held != NULL ? &m->held[param_index(r, LT_PARAM_EMBED, 0)] : NULL;
+    const lt_stored_weight *h = m->stored != NULL ? &m->stored[param_index(r, LT_PARAM_EMBED, 0)]
+                                                  : NULL;
     return lt_exec_embed_fwd(
         r, &(lt_embed_args){.y = y,
                             .table = lt_exec_weight(r, LT_PARAM_EMBED, 0),
@@ -311,10 +312,10 @@ lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, l
     if (in_fp8(r, index)) {
         return lt_fp8_forward(r, index, y, x, b);
     }
-    for (int i = 0; m->held != NULL && i < m->held[index].n_ranges; i++) {
-        LT_TRY(matmul_range(r, y, x, b, &m->held[index].ranges[i]));
+    for (int i = 0; m->stored != NULL && i < m->stored[index].n_ranges; i++) {
+        LT_TRY(matmul_range(r, y, x, b, &m->stored[index].ranges[i]));
     }
-    if (m->held != NULL && m->held[index].n_ranges > 0) {
+    if (m->stored != NULL && m->stored[index].n_ranges > 0) {
         return LT_OK;
     }
     LT_TRY(matmul_range(r, y, x, b,
@@ -370,7 +371,7 @@ lt_err lt_linear_act_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_
     const lt_tensor none = {0};
     const int index = param_index(r, kind, layer);
     /* Weights in runs of block types go through lt_linear_fwd. */
-    LT_ASSERT(r->model->held == NULL);
+    LT_ASSERT(r->model->stored == NULL);
     if (apart_from_act(r, kind, layer)) {
         LT_TRY(lt_linear_fwd(r, x, in, kind, bias, layer));
         return lt_exec_act_fwd(r,

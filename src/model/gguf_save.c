@@ -15,7 +15,7 @@
 #include "lateen/generate.h"
 #include "model/generation.h"
 #include "model/gguf_rope.h"
-#include "model/held.h"
+#include "model/stored_weights.h"
 #include "model/exec.h"
 #include "model/layer.h"
 #include "tensor/block.h"
@@ -382,7 +382,7 @@ lt_err lt_model_save_gguf(const lt_model *m, const char *path, const char *token
                      lt_family_name(m->spec.family));
     }
     LT_TRY_DONE(check_expressible(&m->spec, path));
-    if (m->held != NULL || !lt_model_has_master(m) || !m->backend->host_memory) {
+    if (m->stored != NULL || !lt_model_has_master(m) || !m->backend->host_memory) {
         LT_FAIL_DONE(LT_ERR_ARG, "%s: a model is saved from F32 weights on the host", path);
     }
     if (!lt_param_table_is_whole(&m->table)) {

@@ -12,7 +12,7 @@
 #include "base/rng.h"
 #include "base/thread.h"
 #include "model/alloc.h"
-#include "model/held.h"
+#include "model/stored_weights.h"
 #include "model/init.h"
 #include "tensor/block.h"
 
@@ -151,11 +151,11 @@ lt_err lt_model_create(lt_model **out, const lt_model_spec *spec, const lt_model
     lt_err err = LT_OK;
     LT_TRY(lt_model_begin(&m, spec, options));
     if (m->options.stored) {
-        LT_TRY_DONE(lt_held_make(m, seed));
+        LT_TRY_DONE(lt_stored_weights_make(m, seed));
     }
     LT_TRY_DONE(lt_model_place(m));
     for (int i = 0; i < m->table.n_params; i++) {
-        if (m->held == NULL || m->held[i].n_ranges == 0) {
+        if (m->stored == NULL || m->stored[i].n_ranges == 0) {
             init_param(m, &m->table.params[i], seed);
         }
     }

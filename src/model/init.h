@@ -1,4 +1,4 @@
-/* init.h: random weights in a block type, for lt_held_make. */
+/* init.h: random weights in a block type, for lt_stored_weights_make. */
 #ifndef LT_MODEL_INIT_H
 #define LT_MODEL_INIT_H
 

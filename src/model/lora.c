@@ -331,9 +331,9 @@ lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uin
     lt_lora *l = NULL;
 
     LT_ASSERT(base->lora == NULL);
-    if (base->held != NULL || !lt_param_table_is_whole(&base->table)) {
+    if (base->stored != NULL || !lt_param_table_is_whole(&base->table)) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "adapters beside %s: not built",
-                base->held != NULL ? "weights as they are stored" : "a part of a model");
+                base->stored != NULL ? "weights as they are stored" : "a part of a model");
     }
     LT_TRY(lt_lora_plan_open(&plan, &base->spec, o));
     l = calloc(1, sizeof *l);

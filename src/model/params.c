@@ -295,7 +295,8 @@ static lt_err hold(lt_param *p, lt_box_list *list, const lt_partition *partition
 }
 
 /* Places within the units, and the units one after the other. */
-static void place_units(lt_param_table *t, const lt_held *held, const lt_partition *partition) {
+static void place_units(lt_param_table *t, const lt_stored_weight *weights,
+                        const lt_partition *partition) {
     t->n_elements = 0;
     for (int u = 0; u < t->n_units; u++) {
         lt_unit *unit = &t->units[u];
@@ -303,7 +304,7 @@ static void place_units(lt_param_table *t, const lt_held *held, const lt_partiti
         unit->n_elements = 0;
         for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
             lt_param *p = &t->params[i];
-            const bool stored = held != NULL && held[i].n_ranges > 0;
+            const bool stored = weights != NULL && weights[i].n_ranges > 0;
             LT_ASSERT(p->unit == u);
             p->at = stored ? -1 : unit->n_elements;
             unit->n_elements += stored ? 0 : padded(p->local_count);
@@ -347,8 +348,8 @@ lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec) {
     return lt_param_table_open_part(out, spec, NULL);
 }
 
-void lt_param_table_skip_held(lt_param_table *t, const lt_held *held) {
-    place_units(t, held, NULL);
+void lt_param_table_skip_stored(lt_param_table *t, const lt_stored_weight *weights) {
+    place_units(t, weights, NULL);
 }
 
 void lt_param_table_close(lt_param_table *t) {

@@ -92,7 +92,8 @@ typedef struct {
     int local_dims;
     int64_t local_shape[LT_PARAM_DIMS], local_count;
     int unit;
-    int64_t at; /* Within the unit, in elements; -1: not in buffers (stored weights, held.h). */
+    /* Within the unit, in elements; -1: not in buffers (stored_weights.h). */
+    int64_t at;
     /* Weight decay applies: matrices and embeddings, not norms, biases, xIELU scalars. */
     bool decays;
     /* A hidden 2-D matrix (or E of them): Muon's kind. Not embeddings, router, head. */
@@ -180,9 +181,9 @@ float *lt_param_floats(const lt_param_buffer *b);
 lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer,
                         const lt_param_buffer *b);
 
-/* A weight matrix in its file's own type (held.h): ranges of rows [first_row, first_row +
+/* A weight matrix in its file's own type (stored_weights.h): ranges of rows [first_row, first_row +
  * w.shape[0]). packed: in the backend's layout, or NULL; w.data is NULL where only that is left. */
-#define LT_HELD_RANGES 3
+#define LT_STORED_RANGES 3
 typedef struct {
     lt_tensor w;
     const void *packed;
@@ -190,11 +191,11 @@ typedef struct {
 } lt_weight_range;
 typedef struct {
     int n_ranges; /* 0: the parameter lies in the flat buffer. */
-    lt_weight_range ranges[LT_HELD_RANGES];
-} lt_held;
+    lt_weight_range ranges[LT_STORED_RANGES];
+} lt_stored_weight;
 
-/* Leave held parameters out of the layout, so that they have no place in buffers. */
-void lt_param_table_skip_held(lt_param_table *t, const lt_held *held);
+/* Leave stored weights out of the layout, so that they have no place in buffers. */
+void lt_param_table_skip_stored(lt_param_table *t, const lt_stored_weight *weights);
 
 struct lt_model {
     lt_model_spec spec;
@@ -214,10 +215,11 @@ struct lt_model {
     /* weights.c: weights that are being loaded; NULL: all are loaded. */
     struct lt_filling *filling;
     size_t weights_bytes; /* All memory of the weights, as carved. */
-    lt_held *held; /* (n_params), NULL unless options.stored, on a device only with blocks. */
-    struct lt_source *held_source;   /* The mapped source into which held points. */
-    void *held_copies, *held_packed; /* The backend's memory. */
-    size_t held_copies_bytes, held_packed_bytes;
+    lt_stored_weight
+        *stored; /* (n_params), NULL unless options.stored, on a device only with blocks. */
+    struct lt_source *stored_source;     /* The mapped source into which stored points. */
+    void *stored_copies, *stored_packed; /* The backend's memory. */
+    size_t stored_copies_bytes, stored_packed_bytes;
     struct json_t *generation; /* generation.h: the tree, NULL: none; where it is from; its ids. */
     char *generation_from;
     lt_ends generation_ends;

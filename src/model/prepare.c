@@ -99,7 +99,7 @@ static void packed_carve(lt_exec *r, lt_arena *a) {
         const lt_param *p = &t->params[i];
         size_t bytes = 0;
         if (worth_packing(r->spec, p) &&
-            (r->model->held == NULL || r->model->held[i].n_ranges == 0)) {
+            (r->model->stored == NULL || r->model->stored[i].n_ranges == 0)) {
             const lt_tensor w = lt_exec_weight(r, p->kind, p->layer);
             bytes = r->backend->matmul_pack_bytes(r->device, &w, true);
         }

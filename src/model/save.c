@@ -261,7 +261,7 @@ lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype dtype, int6
     char path[LT_PATH_BYTES];
     out_list list = {0};
 
-    if (m->held != NULL) {
+    if (m->stored != NULL) {
         LT_FAIL(LT_ERR_ARG, "save to %s: the model was opened with its weights as stored", folder);
     }
     if (dtype != LT_F32 && dtype != LT_BF16 && dtype != LT_F16) {

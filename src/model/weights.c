@@ -18,7 +18,7 @@
 #include "model/generation.h"
 #include "model/alloc.h"
 #include "model/names.h"
-#include "model/held.h"
+#include "model/stored_weights.h"
 #include "tensor/backend.h"
 #include "tensor/block.h"
 
@@ -449,7 +449,7 @@ static lt_err load_params(lt_model *m, const lt_source *source, bool first) {
         const lt_param *p = &m->table.params[i];
         /* lt_exec_prepare reads xIELU's scalars and sinks. */
         if ((p->kind == LT_PARAM_XIELU || p->kind == LT_PARAM_SINKS) == first && p->n_boxes > 0 &&
-            (m->held == NULL || m->held[i].n_ranges == 0)) {
+            (m->stored == NULL || m->stored[i].n_ranges == 0)) {
             l.param = p;
             LT_TRY_DONE(lt_weight_each_part(source, &m->spec, p, load_part, &l));
         }
@@ -559,7 +559,7 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
         LT_TRY_DONE(lt_generation_read(m, path));
     }
     if (m->options.stored) {
-        LT_TRY_DONE(lt_held_open(m, &source));
+        LT_TRY_DONE(lt_stored_weights_open(m, &source));
     }
     LT_TRY_DONE(lt_model_place(m));
     LT_TRY_DONE(load_params(m, &source, true));
@@ -567,7 +567,7 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
         LT_TRY_DONE(filling_begin(m, &source));
     } else {
         LT_TRY_DONE(fill(m, &source));
-        LT_TRY_DONE(m->held != NULL ? lt_held_keep(m, &source) : LT_OK);
+        LT_TRY_DONE(m->stored != NULL ? lt_stored_weights_keep(m, &source) : LT_OK);
     }
     lt_log_debug("%s: opened in %.3f s", path, lt_clock_s() - start_s);
     *out = m;

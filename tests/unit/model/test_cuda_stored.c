@@ -83,17 +83,17 @@ static void check_logits(const pair *p) {
 static void check_memory(const pair *p) {
     const lt_model *m = p->stored;
     size_t packed = 0, blocks = 0;
-    assert_true(m->held_copies == NULL && m->held_source == NULL);
+    assert_true(m->stored_copies == NULL && m->stored_source == NULL);
     for (int i = 0; i < m->table.n_params; i++) {
-        for (int j = 0; j < m->held[i].n_ranges; j++) {
-            const lt_weight_range *range = &m->held[i].ranges[j];
+        for (int j = 0; j < m->stored[i].n_ranges; j++) {
+            const lt_weight_range *range = &m->stored[i].ranges[j];
             assert_non_null(range->packed);
             packed += gpu->matmul_pack_bytes(device_of(gpu), &range->w, true);
             blocks += (size_t)range->w.shape[0] *
                       lt_dtype_row_bytes(range->w.dtype, range->w.shape[1]);
         }
     }
-    assert_int_equal(packed, m->held_packed_bytes);
+    assert_int_equal(packed, m->stored_packed_bytes);
     /* Else tiles are filled up. K formats' scales are 6 or 8 bits in the file, 16 here: 12 % at
      * most. */
     if (m->spec.width % 128 == 0) {
@@ -167,7 +167,7 @@ static void mixtures(void **state) {
         pair p;
         open_pair(&p, random, all[i]);
         assert_int_equal(
-            p.stored->held[lt_param_index(&p.stored->table, LT_PARAM_DOWN, 0)].n_ranges, 1);
+            p.stored->stored[lt_param_index(&p.stored->table, LT_PARAM_DOWN, 0)].n_ranges, 1);
         check_memory(&p);
         check_logits(&p);
         if (i == 0) {
@@ -190,9 +190,10 @@ static void odd_shapes(void **state) {
     }
     random = tiny_llama(64, 172, V, 128, true);
     open_pair(&p, random, LT_GGUF_MIX_Q8_0);
-    assert_int_equal(p.stored->held[lt_param_index(&p.stored->table, LT_PARAM_DOWN, 0)].n_ranges,
+    assert_int_equal(p.stored->stored[lt_param_index(&p.stored->table, LT_PARAM_DOWN, 0)].n_ranges,
                      0);
-    assert_int_equal(p.stored->held[lt_param_index(&p.stored->table, LT_PARAM_UP, 0)].n_ranges, 2);
+    assert_int_equal(p.stored->stored[lt_param_index(&p.stored->table, LT_PARAM_UP, 0)].n_ranges,
+                     2);
     check_memory(&p);
     check_logits(&p);
     check_graph(&p, 3);
@@ -212,7 +213,7 @@ static void without_blocks_and_random(void **state) {
     }
     random = tiny_llama(64, 128, V, 128, true);
     open_pair(&p, random, LT_GGUF_MIX_BF16);
-    assert_true(p.stored->held == NULL && !p.stored->options.stored);
+    assert_true(p.stored->stored == NULL && !p.stored->options.stored);
     check_logits(&p);
     close_pair(&p);
     open_pair(&p, random, LT_GGUF_MIX_Q8_0);

@@ -439,7 +439,7 @@ static void check_stored(lt_model *m, lt_gguf_mix mix, double limit) {
     must(lt_model_save_gguf(m, temporary(path, "mix"), "", mix), "save");
     must(lt_model_open(&wide, path, NULL), "open");
     must(lt_model_open(&stored, path, &(lt_model_options){.stored = true}), "open as stored");
-    assert_non_null(stored->held);
+    assert_non_null(stored->stored);
     float *x = logits_of(wide), *y = logits_of(stored);
     for (int i = 0; i < N_IDS * 500; i++) {
         const double d = (double)x[i] - (double)y[i];

@@ -82,7 +82,7 @@ static const lt_model *stored_model, *wide_model;
  * know. */
 static const float *wide_rows(const lt_matmul_args *a) {
     for (int i = 0; i < stored_model->table.n_params; i++) {
-        const lt_held *h = &stored_model->held[i];
+        const lt_stored_weight *h = &stored_model->stored[i];
         for (int k = 0; k < h->n_ranges; k++) {
             if (h->ranges[k].packed == a->b_packed) {
                 return lt_param_floats(&wide_model->master) + wide_model->table.params[i].whole_at +

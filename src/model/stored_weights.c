@@ -1,7 +1,8 @@
-/* held.c: see held.h. Every matrix whose tensors are all of a type that products take is held: its
- * ranges point into the map until held_pack.c has placed them. Block types that are widened instead
- * are told. Values are not checked: NaN in a file leads to NaN logits. */
-#include "model/held.h"
+/* stored_weights.c: see stored_weights.h. Every matrix whose tensors are all of a type that
+ * products take stays as it is stored: its ranges point into the map until stored_pack.c has placed
+ * them. Block types that are widened instead are reported. Values are not checked: NaN in a file
+ * leads to NaN logits. */
+#include "model/stored_weights.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +31,8 @@ typedef struct {
     const lt_model *m;
     const lt_param *param;
     widened_list *widened;
-    lt_held held;
-    int64_t pair_rows[LT_HELD_RANGES];
+    lt_stored_weight stored;
+    int64_t pair_rows[LT_STORED_RANGES];
     bool holdable;
 } finding;
 
@@ -49,14 +50,14 @@ static bool product_takes(const lt_model *m, const lt_tensor *w) {
            lt_block_partner(w->dtype) != LT_PARTNER_NONE;
 }
 
-/* NULL, or why this part cannot be held. */
+/* NULL, or why this part cannot stay as it is stored. */
 static const char *refuse_part(const finding *f, const lt_weight *w, const lt_name_place *p,
                                const lt_tensor *rows) {
-    return p->stacked || f->param->n_dims != 2  ? "experts"
-           : p->transposed || w->n_dims != 2    ? "not stored (rows, columns)"
-           : !product_takes(f->m, rows)         ? "no kernel for this type"
-           : f->held.n_ranges == LT_HELD_RANGES ? "too many parts"
-                                                : NULL;
+    return p->stacked || f->param->n_dims != 2      ? "experts"
+           : p->transposed || w->n_dims != 2        ? "not stored (rows, columns)"
+           : !product_takes(f->m, rows)             ? "no kernel for this type"
+           : f->stored.n_ranges == LT_STORED_RANGES ? "too many parts"
+                                                    : NULL;
 }
 
 static void note_widened(widened_list *l, lt_dtype type, const char *why, const char *name) {
@@ -96,22 +97,22 @@ static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const l
         f->holdable = false;
         return LT_OK;
     }
-    f->pair_rows[f->held.n_ranges] = lt_weight_pair_rows(f->source, &f->m->spec, p);
-    range = &f->held.ranges[f->held.n_ranges++];
+    f->pair_rows[f->stored.n_ranges] = lt_weight_pair_rows(f->source, &f->m->spec, p);
+    range = &f->stored.ranges[f->stored.n_ranges++];
     range->first_row = p->first / p->cols;
     range->w = rows;
     return LT_OK;
 }
 
 static lt_err alloc_held(lt_model *m) {
-    m->held = calloc((size_t)m->table.n_params, sizeof *m->held);
-    if (m->held == NULL) {
+    m->stored = calloc((size_t)m->table.n_params, sizeof *m->stored);
+    if (m->stored == NULL) {
         LT_FAIL(LT_ERR_OOM, "%d weights", m->table.n_params);
     }
     return LT_OK;
 }
 
-lt_err lt_held_make(lt_model *m, uint64_t seed) {
+lt_err lt_stored_weights_make(lt_model *m, uint64_t seed) {
     const lt_dtype type = m->options.stored_as;
     int n = 0;
     if (!lt_block_encodes(type)) {
@@ -124,7 +125,7 @@ lt_err lt_held_make(lt_model *m, uint64_t seed) {
         size_t bytes;
         if (is_matrix(p->kind) && p->n_dims == 2 &&
             p->shape[1] % (int64_t)lt_dtype_block(type, &bytes) == 0 && product_takes(m, &w)) {
-            m->held[i] = (lt_held){.n_ranges = 1, .ranges = {{.w = w}}};
+            m->stored[i] = (lt_stored_weight){.n_ranges = 1, .ranges = {{.w = w}}};
             n++;
         }
     }
@@ -132,26 +133,26 @@ lt_err lt_held_make(lt_model *m, uint64_t seed) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "no matrix of this model can be of %s on %s",
                 lt_dtype_name(type), m->backend->name);
     }
-    return lt_held_place(m, NULL, seed);
+    return lt_stored_weights_place(m, NULL, seed);
 }
 
 /* On a device, a model that holds nothing runs like any other in BF16. */
 static void drop_empty(lt_model *m) {
     bool any = m->backend->host_memory;
     for (int i = 0; i < m->table.n_params; i++) {
-        any = any || m->held[i].n_ranges > 0;
+        any = any || m->stored[i].n_ranges > 0;
     }
     if (!any) {
-        free(m->held);
-        m->held = NULL;
+        free(m->stored);
+        m->stored = NULL;
         m->options.stored = false;
     }
 }
 
-lt_err lt_held_open(lt_model *m, const lt_source *source) {
+lt_err lt_stored_weights_open(lt_model *m, const lt_source *source) {
     lt_err err = LT_OK;
     widened_list told = {.n = 0};
-    int64_t(*pair_rows)[LT_HELD_RANGES] = calloc((size_t)m->table.n_params, sizeof *pair_rows);
+    int64_t(*pair_rows)[LT_STORED_RANGES] = calloc((size_t)m->table.n_params, sizeof *pair_rows);
 
     if (pair_rows == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%d weights", m->table.n_params);
@@ -168,42 +169,42 @@ lt_err lt_held_open(lt_model *m, const lt_source *source) {
         }
         LT_TRY_DONE(lt_weight_each_part(source, &m->spec, f.param, find_part, &f));
         if (f.holdable) {
-            m->held[i] = f.held;
+            m->stored[i] = f.stored;
             memcpy(pair_rows[i], f.pair_rows, sizeof f.pair_rows);
         }
     }
     tell_widened(&told, m);
-    LT_TRY_DONE(lt_held_place(m, (const int64_t(*)[LT_HELD_RANGES])pair_rows, 0));
+    LT_TRY_DONE(lt_stored_weights_place(m, (const int64_t(*)[LT_STORED_RANGES])pair_rows, 0));
     drop_empty(m);
 done:
     free(pair_rows);
     return err;
 }
 
-lt_err lt_held_keep(lt_model *m, lt_source *source) {
+lt_err lt_stored_weights_keep(lt_model *m, lt_source *source) {
     if (!m->backend->host_memory) {
         return LT_OK;
     }
-    m->held_source = malloc(sizeof *m->held_source);
-    if (m->held_source == NULL) {
+    m->stored_source = malloc(sizeof *m->stored_source);
+    if (m->stored_source == NULL) {
         LT_FAIL(LT_ERR_OOM, "model");
     }
-    *m->held_source = *source;
-    m->held_source->path = NULL; /* The caller's. */
+    *m->stored_source = *source;
+    m->stored_source->path = NULL; /* The caller's. */
     *source = (lt_source){0};
     return LT_OK;
 }
 
-void lt_held_close(lt_model *m) {
-    if (m->held_copies != NULL) {
-        m->backend->release(m->device, m->held_copies, m->held_copies_bytes);
+void lt_stored_weights_close(lt_model *m) {
+    if (m->stored_copies != NULL) {
+        m->backend->release(m->device, m->stored_copies, m->stored_copies_bytes);
     }
-    if (m->held_packed != NULL) {
-        m->backend->release(m->device, m->held_packed, m->held_packed_bytes);
+    if (m->stored_packed != NULL) {
+        m->backend->release(m->device, m->stored_packed, m->stored_packed_bytes);
     }
-    if (m->held_source != NULL) {
-        lt_weight_source_close(m->held_source);
+    if (m->stored_source != NULL) {
+        lt_weight_source_close(m->stored_source);
     }
-    free(m->held_source);
-    free(m->held);
+    free(m->stored_source);
+    free(m->stored);
 }

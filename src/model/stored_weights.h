@@ -1,30 +1,31 @@
-/* held.h: weights in the types of their file: matrices stay where they are mapped, or in a copy
- * with reordered rows; only vectors are in the flat buffer. On a GPU, matrices of block types exist
- * once, packed, and all other weights are in the flat buffer. For inference: such a model cannot be
- * trained or saved.
+/* stored_weights.h: weights in the types of their file: matrices stay where they are mapped, or in
+ * a copy with reordered rows; only vectors are in the flat buffer. On a GPU, matrices of block
+ * types exist once, packed, and all other weights are in the flat buffer. For inference: such a
+ * model cannot be trained or saved.
  *
  * A parameter made of several tensors (q, k and v of qkv) has several ranges of rows, each with its
  * own type. On a backend that packs, ranges are packed at open, and ranges of one type become
  * one. */
-#ifndef LT_MODEL_HELD_H
-#define LT_MODEL_HELD_H
+#ifndef LT_MODEL_STORED_WEIGHTS_H
+#define LT_MODEL_STORED_WEIGHTS_H
 
 #include "model/names.h"
 #include "model/source.h"
 
-/* Find what can be held: fills m->held and closes up the table's offsets. */
-LT_MUST_USE lt_err lt_held_open(lt_model *m, const lt_source *source);
+/* Find what can stay as it is stored: fills m->stored and closes up the table's offsets. */
+LT_MUST_USE lt_err lt_stored_weights_open(lt_model *m, const lt_source *source);
 /* Random matrices in options.stored_as, the values of lt_model_create, encoded. */
-LT_MUST_USE lt_err lt_held_make(lt_model *m, uint64_t seed);
-/* held_pack.c: place and pack the ranges in m->held, whose data point to host memory (pair_rows:
- * for each parameter's ranges, as from lt_weight_pair_rows) or are random (pair_rows NULL); then
- * close up the table's offsets. */
-LT_MUST_USE lt_err lt_held_place(lt_model *m, const int64_t (*pair_rows)[LT_HELD_RANGES],
-                                 uint64_t seed);
+LT_MUST_USE lt_err lt_stored_weights_make(lt_model *m, uint64_t seed);
+/* stored_pack.c: place and pack the ranges in m->stored, whose data point to host memory
+ * (pair_rows: for each parameter's ranges, as from lt_weight_pair_rows) or are random (pair_rows
+ * NULL); then close up the table's offsets. */
+LT_MUST_USE lt_err lt_stored_weights_place(lt_model *m,
+                                           const int64_t (*pair_rows)[LT_STORED_RANGES],
+                                           uint64_t seed);
 /* The model takes over the open source, which is left empty; on a device nothing more is read from
  * it. */
-LT_MUST_USE lt_err lt_held_keep(lt_model *m, lt_source *source);
-void lt_held_close(lt_model *m);
+LT_MUST_USE lt_err lt_stored_weights_keep(lt_model *m, lt_source *source);
+void lt_stored_weights_close(lt_model *m);
 
 /* weights.c: each tensor of a parameter, checked; they cover it exactly, or FORMAT. */
 typedef lt_err lt_weight_part_fn(void *ctx, const char *name, const lt_weight *w,

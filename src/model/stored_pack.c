@@ -1,4 +1,4 @@
-/* held_pack.c: places the matrices that held.c found where the products read them.
+/* stored_pack.c: places the matrices that stored_weights.c found where the products read them.
  *
  *     copy      host: ranges whose rows come in pairs (llama's q and k), or lie unaligned, or are
  *               random
@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/thread.h"
 #include "model/alloc.h"
-#include "model/held.h"
+#include "model/stored_weights.h"
 #include "model/init.h"
 #include "tensor/ops.h"
 
@@ -20,7 +20,7 @@
 /* Where ranges come from: a file, with rows in pairs or not, or random numbers. */
 typedef struct {
     lt_model *m;
-    const int64_t (*pair_rows)[LT_HELD_RANGES]; /* NULL: random */
+    const int64_t (*pair_rows)[LT_STORED_RANGES]; /* NULL: random */
     uint64_t seed;
 } making;
 
@@ -33,7 +33,7 @@ static size_t aligned(size_t bytes) {
 }
 
 static bool needs_copy(const making *k, int param, int range) {
-    const lt_tensor *w = &k->m->held[param].ranges[range].w;
+    const lt_tensor *w = &k->m->stored[param].ranges[range].w;
     const size_t align = lt_dtype_is_block(w->dtype) ? 1 : lt_dtype_bytes(w->dtype);
     return k->pair_rows == NULL || k->pair_rows[param][range] > 0 ||
            (uintptr_t)w->data % align != 0;
@@ -59,7 +59,7 @@ static void copy_rows(void *ctx, size_t head) {
 
 /* A range as it is to be multiplied, to dst on the host. */
 static void write_range(const making *k, int param, int range, unsigned char *dst) {
-    const lt_weight_range *w = &k->m->held[param].ranges[range];
+    const lt_weight_range *w = &k->m->stored[param].ranges[range];
     if (k->pair_rows == NULL) {
         lt_init_blocks(dst, w->w.dtype, k->m, &k->m->table.params[param], k->seed);
         return;
@@ -75,8 +75,8 @@ static lt_err copy_all(const making *k) {
     size_t total = 0, at = 0;
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < m->table.n_params; i++) {
-            for (int j = 0; j < m->held[i].n_ranges; j++) {
-                lt_weight_range *range = &m->held[i].ranges[j];
+            for (int j = 0; j < m->stored[i].n_ranges; j++) {
+                lt_weight_range *range = &m->stored[i].ranges[j];
                 if (!needs_copy(k, i, j)) {
                     continue;
                 }
@@ -84,14 +84,14 @@ static lt_err copy_all(const making *k) {
                     total += aligned(range_bytes(range));
                     continue;
                 }
-                write_range(k, i, j, (unsigned char *)m->held_copies + at);
-                range->w.data = (unsigned char *)m->held_copies + at;
+                write_range(k, i, j, (unsigned char *)m->stored_copies + at);
+                range->w.data = (unsigned char *)m->stored_copies + at;
                 at += aligned(range_bytes(range));
             }
         }
         if (pass == 0 && total > 0) {
-            LT_TRY(m->backend->alloc(m->device, &m->held_copies, total, "weights"));
-            m->held_copies_bytes = total;
+            LT_TRY(m->backend->alloc(m->device, &m->stored_copies, total, "weights"));
+            m->stored_copies_bytes = total;
         }
     }
     return LT_OK;
@@ -113,17 +113,17 @@ static bool joins(const lt_model *m, const lt_weight_range *a, const lt_weight_r
 typedef struct {
     const making *k;
     lt_queue *q;
-    unsigned char *at; /* In held_packed. */
+    unsigned char *at; /* In stored_packed. */
     void *raw, *host;
     size_t raw_bytes;
 } packing;
 
 static lt_err packing_open(packing *p, const making *k) {
     const lt_model *m = k->m;
-    *p = (packing){.k = k, .at = m->held_packed};
+    *p = (packing){.k = k, .at = m->stored_packed};
     for (int i = 0; !m->backend->host_memory && i < m->table.n_params; i++) {
-        for (int j = 0; j < m->held[i].n_ranges; j++) {
-            const size_t bytes = range_bytes(&m->held[i].ranges[j]);
+        for (int j = 0; j < m->stored[i].n_ranges; j++) {
+            const size_t bytes = range_bytes(&m->stored[i].ranges[j]);
             p->raw_bytes = bytes > p->raw_bytes ? bytes : p->raw_bytes;
         }
     }
@@ -150,7 +150,7 @@ static void packing_close(packing *p) {
 
 /* On a device: the range's bytes to where the packing kernel reads them. */
 static lt_err bring(packing *p, int param, int range) {
-    lt_weight_range *r = &p->k->m->held[param].ranges[range];
+    lt_weight_range *r = &p->k->m->stored[param].ranges[range];
     const void *bytes = r->w.data;
     if (needs_copy(p->k, param, range)) {
         write_range(p->k, param, range, p->host);
@@ -163,7 +163,7 @@ static lt_err bring(packing *p, int param, int range) {
 
 static lt_err pack_range(packing *p, int param, int range) {
     const lt_backend *b = p->k->m->backend;
-    lt_weight_range *r = &p->k->m->held[param].ranges[range];
+    lt_weight_range *r = &p->k->m->stored[param].ranges[range];
     const size_t bytes = b->matmul_pack_bytes(p->k->m->device, &r->w, true);
     if (bytes == 0) {
         return LT_OK;
@@ -182,7 +182,7 @@ static lt_err pack_range(packing *p, int param, int range) {
 
 /* Ranges packed side by side are one matrix from now on, whose plain rows lie apart. */
 static lt_err pack_param(packing *p, int param) {
-    lt_held *h = &p->k->m->held[param];
+    lt_stored_weight *h = &p->k->m->stored[param];
     int n = 0;
     for (int j = 0; j < h->n_ranges; j++) {
         LT_TRY(pack_range(p, param, j));
@@ -199,8 +199,8 @@ static lt_err pack_param(packing *p, int param) {
 
 /* A host looks embedding rows up in the plain blocks. */
 static bool is_packed(const lt_model *m, int param) {
-    return m->held[param].n_ranges > 0 && (m->table.params[param].kind != LT_PARAM_EMBED ||
-                                           m->spec.tied || !m->backend->host_memory);
+    return m->stored[param].n_ranges > 0 && (m->table.params[param].kind != LT_PARAM_EMBED ||
+                                             m->spec.tied || !m->backend->host_memory);
 }
 
 static lt_err pack_all(const making *k) {
@@ -210,16 +210,16 @@ static lt_err pack_all(const making *k) {
     size_t total = 0;
 
     for (int i = 0; i < m->table.n_params; i++) {
-        for (int j = 0; is_packed(m, i) && j < m->held[i].n_ranges; j++) {
+        for (int j = 0; is_packed(m, i) && j < m->stored[i].n_ranges; j++) {
             total += aligned(
-                m->backend->matmul_pack_bytes(m->device, &m->held[i].ranges[j].w, true));
+                m->backend->matmul_pack_bytes(m->device, &m->stored[i].ranges[j].w, true));
         }
     }
     if (total == 0) {
         return LT_OK;
     }
-    LT_TRY(m->backend->alloc(m->device, &m->held_packed, total, "packed weights"));
-    m->held_packed_bytes = total;
+    LT_TRY(m->backend->alloc(m->device, &m->stored_packed, total, "packed weights"));
+    m->stored_packed_bytes = total;
     LT_TRY_DONE(packing_open(&p, k));
     for (int i = 0; i < m->table.n_params; i++) {
         LT_TRY_DONE(is_packed(m, i) ? pack_param(&p, i) : LT_OK);
@@ -230,10 +230,11 @@ done:
     return err;
 }
 
-lt_err lt_held_place(lt_model *m, const int64_t (*pair_rows)[LT_HELD_RANGES], uint64_t seed) {
+lt_err lt_stored_weights_place(lt_model *m, const int64_t (*pair_rows)[LT_STORED_RANGES],
+                               uint64_t seed) {
     const making k = {m, pair_rows, seed};
     LT_TRY(m->backend->host_memory ? copy_all(&k) : LT_OK);
     LT_TRY(pack_all(&k));
-    lt_param_table_skip_held(&m->table, m->held);
+    lt_param_table_skip_stored(&m->table, m->stored);
     return LT_OK;
 }
