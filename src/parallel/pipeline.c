@@ -441,6 +441,32 @@ static lt_err warm_chunk(lt_pipeline *p, const chunk_state *c, bool last,
     return LT_OK;
 }
 
+static bool sends_to(const lt_schedule_row *row, int to) {
+    for (int64_t i = 0; i < row->n_ops; i++) {
+        if (row->ops[i].to == to) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* An element from each rank to each that it will send to, one pair after the other in an order that
+ * all ranks have: the first message of a pair makes its communicator, which takes memory of the
+ * GPU, and that may have to wait for a receive that runs. */
+static lt_err greet(lt_pipeline *p, const lt_schedule *table) {
+    const lt_dtype dtype = p->model->options.dtype;
+    for (int from = 0; from < table->shape.ranks; from++) {
+        for (int to = 0; to < table->shape.ranks; to++) {
+            if (from == to || !sends_to(&table->rows[from], to)) {
+                continue;
+            }
+            LT_TRY(from == p->rank ? lt_send(p->group, to, p->messages, 1, dtype, NULL) : LT_OK);
+            LT_TRY(to == p->rank ? lt_recv(p->group, from, p->messages, 1, dtype, NULL) : LT_OK);
+        }
+    }
+    return LT_OK;
+}
+
 static bool is_warm(const lt_pipeline *p, int64_t rows) {
     for (int i = 0; i < p->n_warm; i++) {
         if (p->warm[i] == rows) {
@@ -458,6 +484,9 @@ static bool is_warm(const lt_pipeline *p, int64_t rows) {
  * receives for the third. What the chunks compute here is dropped, and nobody is told. */
 static lt_err warm_up(lt_pipeline *p, const lt_schedule *table, const lt_pass_batch *batches,
                       float grad_scale) {
+    if (!p->model->backend->host_memory && p->n_warm == 0) {
+        LT_TRY(greet(p, table));
+    }
     for (int64_t m = 0; !p->model->backend->host_memory && m < table->shape.micros; m++) {
         if (is_warm(p, batches[m].batch)) {
             continue;
