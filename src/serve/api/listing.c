@@ -25,7 +25,7 @@ static bool decode(const char *from, size_t n, char *out, size_t room) {
             out[put] = '\0';
             return false;
         }
-        out[put++] = low >= 0 ? (char)(high << 4 | low) : from[i] == '+' ? ' ' : from[i];
+        out[put++] = (char)(low >= 0 ? high << 4 | low : from[i] == '+' ? ' ' : from[i]);
         i += low >= 0 ? 2 : 0;
     }
     out[put] = '\0';
