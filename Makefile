@@ -19,8 +19,10 @@ VERSION := $(shell cat VERSION)
 OUT     := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 WARN  := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
-LIBS  := jansson libpcre2-8 yaml-0.1 libzstd zlib libxxhash hwloc libevent libevent_pthreads libevent_openssl openssl libcrypto libcurl
-CPPFLAGS += -D_GNU_SOURCE -DLT_VERSION='"$(VERSION)"' -Iinclude -Isrc $(shell pkg-config --cflags $(LIBS) 2>/dev/null)
+LIBS  := jansson libpcre2-8 yaml-0.1 libzstd zlib libxxhash hwloc libevent libevent_pthreads libevent_openssl openssl libcrypto
+# Libraries that are opened at run time; their headers are needed.
+OPENED := libcurl
+CPPFLAGS += -D_GNU_SOURCE -DLT_VERSION='"$(VERSION)"' -Iinclude -Isrc $(shell pkg-config --cflags $(LIBS) $(OPENED) 2>/dev/null)
 CFLAGS_release := -O3 -g1 -fno-math-errno -fno-trapping-math
 CFLAGS_debug   := -O0 -g
 CFLAGS_asan    := -Og -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -69,7 +71,7 @@ lib: $(OUT)/liblateen.a
 -include $(sort $(wildcard src/*/rules.mk src/*/*/rules.mk tests/*/rules.mk))
 
 found:
-	@pkg-config --exists $(LIBS) || { echo "missing libraries; on Debian: apt-get install $$(tr '\n' ' ' < packages.txt)"; exit 1; }
+	@pkg-config --exists $(LIBS) $(OPENED) || { echo "missing libraries; on Debian: apt-get install $$(tr '\n' ' ' < packages.txt)"; exit 1; }
 	@echo "lateen $(VERSION): $(MODE), $$($(CC) --version | head -1), libraries: oneDNN $(LIBS)"
 
 $(OUT)/lateen: $(OBJ_CLI) $(OUT)/liblateen.a

@@ -13,6 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <dlfcn.h>
+
+#define CURL_DISABLE_TYPECHECK /* Its macros would name the functions that are opened below. */
 #include <curl/curl.h>
 
 #include "base/clock.h"
@@ -35,11 +38,40 @@ struct lt_web {
     bool out_of_memory;
 };
 
+/* libcurl is opened when the first copy needs it: it brings some thirty libraries of its own, which
+ * no other verb should wait for, or even need. */
+#define CURL_MAP(X)                                                                                \
+    X(global_init)                                                                                 \
+    X(easy_init)                                                                                   \
+    X(easy_cleanup)                                                                                \
+    X(easy_reset)                                                                                  \
+    X(easy_setopt)                                                                                 \
+    X(easy_getinfo) X(easy_perform) X(easy_strerror) X(slist_append) X(slist_free_all)
+
+static struct {
+#define CURL_MEMBER(name) __typeof__(&(curl_##name)) name;
+    CURL_MAP(CURL_MEMBER)
+} curl;
+
 static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
-static CURLcode curl_started;
+static char curl_failed[256]; /* "": it has started. */
 
 static void curl_start(void) {
-    curl_started = curl_global_init(CURL_GLOBAL_DEFAULT);
+    void *lib = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
+    if (lib == NULL) {
+        (void)snprintf(curl_failed, sizeof curl_failed, "%s", dlerror());
+        return;
+    }
+#define CURL_FIND(name)                                                                            \
+    *(void **)&curl.name = dlsym(lib, "curl_" #name);                                              \
+    if (curl.name == NULL) {                                                                       \
+        (void)snprintf(curl_failed, sizeof curl_failed, "libcurl.so.4 has no curl_" #name);        \
+        return;                                                                                    \
+    }
+    CURL_MAP(CURL_FIND)
+    if (curl.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
+        (void)snprintf(curl_failed, sizeof curl_failed, "libcurl does not start");
+    }
 }
 
 void lt_web_shared_open(lt_web_shared *s) {
@@ -54,10 +86,13 @@ void lt_web_shared_close(lt_web_shared *s) {
 lt_err lt_web_open(lt_web **out, lt_web_shared *shared) {
     lt_web *h;
     (void)pthread_once(&curl_once, curl_start);
+    if (curl_failed[0] != '\0') {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s (Debian's package libcurl4)", curl_failed);
+    }
     h = calloc(1, sizeof *h);
-    if (h == NULL || curl_started != CURLE_OK || (h->curl = curl_easy_init()) == NULL) {
+    if (h == NULL || (h->curl = curl.easy_init()) == NULL) {
         free(h);
-        LT_FAIL(LT_ERR_OOM, "libcurl does not start");
+        LT_FAIL(LT_ERR_OOM, "a connection");
     }
     h->shared = shared;
     *out = h;
@@ -66,7 +101,7 @@ lt_err lt_web_open(lt_web **out, lt_web_shared *shared) {
 
 void lt_web_close(lt_web *h) {
     if (h != NULL) {
-        curl_easy_cleanup(h->curl);
+        curl.easy_cleanup(h->curl);
         free(h);
     }
 }
@@ -166,7 +201,7 @@ static size_t on_body(char *data, size_t one, size_t n, void *ctx) {
     if (n == 0) {
         return 0;
     }
-    (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
+    (void)curl.easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
     if (h->request->into == NULL || (status != 200 && status != 206)) {
         return keep_body(h, data, n);
     }
@@ -223,55 +258,55 @@ static long buffer_bytes(const lt_web_shared *s) {
 static void set_method(lt_web *h, const lt_web_request *r) {
     CURL *c = h->curl;
     if (strcmp(r->method, "HEAD") == 0) {
-        curl_easy_setopt(c, CURLOPT_NOBODY, 1L);
+        curl.easy_setopt(c, CURLOPT_NOBODY, 1L);
     } else if (strcmp(r->method, "PUT") == 0) {
-        curl_easy_setopt(c, CURLOPT_UPLOAD, 1L);
-        curl_easy_setopt(c, CURLOPT_INFILESIZE_LARGE, (curl_off_t)r->body_bytes);
-        curl_easy_setopt(c, CURLOPT_READFUNCTION, on_read);
-        curl_easy_setopt(c, CURLOPT_READDATA, h);
-        curl_easy_setopt(c, CURLOPT_SEEKFUNCTION, on_seek);
-        curl_easy_setopt(c, CURLOPT_SEEKDATA, h);
+        curl.easy_setopt(c, CURLOPT_UPLOAD, 1L);
+        curl.easy_setopt(c, CURLOPT_INFILESIZE_LARGE, (curl_off_t)r->body_bytes);
+        curl.easy_setopt(c, CURLOPT_READFUNCTION, on_read);
+        curl.easy_setopt(c, CURLOPT_READDATA, h);
+        curl.easy_setopt(c, CURLOPT_SEEKFUNCTION, on_seek);
+        curl.easy_setopt(c, CURLOPT_SEEKDATA, h);
     } else if (strcmp(r->method, "POST") == 0) {
-        curl_easy_setopt(c, CURLOPT_POST, 1L);
-        curl_easy_setopt(c, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_bytes);
-        curl_easy_setopt(c, CURLOPT_POSTFIELDS, r->body != NULL ? r->body : "");
+        curl.easy_setopt(c, CURLOPT_POST, 1L);
+        curl.easy_setopt(c, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_bytes);
+        curl.easy_setopt(c, CURLOPT_POSTFIELDS, r->body != NULL ? r->body : "");
     } else if (strcmp(r->method, "GET") != 0) {
-        curl_easy_setopt(c, CURLOPT_CUSTOMREQUEST, r->method);
+        curl.easy_setopt(c, CURLOPT_CUSTOMREQUEST, r->method);
     }
 }
 
 static void set_options(lt_web *h, const lt_web_request *r, struct curl_slist *headers) {
     CURL *c = h->curl;
-    curl_easy_reset(c);
-    curl_easy_setopt(c, CURLOPT_URL, r->url);
-    curl_easy_setopt(c, CURLOPT_ERRORBUFFER, h->error);
-    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(c, CURLOPT_PATH_AS_IS, 1L);
-    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR,
+    curl.easy_reset(c);
+    curl.easy_setopt(c, CURLOPT_URL, r->url);
+    curl.easy_setopt(c, CURLOPT_ERRORBUFFER, h->error);
+    curl.easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    curl.easy_setopt(c, CURLOPT_PATH_AS_IS, 1L);
+    curl.easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl.easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR,
                      strncmp(r->url, "https:", 6) == 0 ? "https" : "http,https");
-    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, r->follow ? 1L : 0L);
-    curl_easy_setopt(c, CURLOPT_MAXREDIRS, LONGEST_REDIRECT);
-    curl_easy_setopt(c, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    curl_easy_setopt(c, CURLOPT_USERAGENT, "lateen/" LT_VERSION);
-    curl_easy_setopt(c, CURLOPT_TCP_KEEPALIVE, 1L);
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, (long)(h->shared->connect_s * 1e3));
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME,
+    curl.easy_setopt(c, CURLOPT_FOLLOWLOCATION, r->follow ? 1L : 0L);
+    curl.easy_setopt(c, CURLOPT_MAXREDIRS, LONGEST_REDIRECT);
+    curl.easy_setopt(c, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    curl.easy_setopt(c, CURLOPT_USERAGENT, "lateen/" LT_VERSION);
+    curl.easy_setopt(c, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl.easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, (long)(h->shared->connect_s * 1e3));
+    curl.easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl.easy_setopt(c, CURLOPT_LOW_SPEED_TIME,
                      h->shared->stall_s < 1.0 ? 1L : (long)h->shared->stall_s);
-    curl_easy_setopt(c, CURLOPT_BUFFERSIZE, buffer_bytes(h->shared));
-    curl_easy_setopt(c, CURLOPT_UPLOAD_BUFFERSIZE,
+    curl.easy_setopt(c, CURLOPT_BUFFERSIZE, buffer_bytes(h->shared));
+    curl.easy_setopt(c, CURLOPT_UPLOAD_BUFFERSIZE,
                      buffer_bytes(h->shared) < 16384 ? 16384L : buffer_bytes(h->shared));
-    curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(c, CURLOPT_HEADERDATA, h);
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(c, CURLOPT_WRITEDATA, h);
-    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
-    curl_easy_setopt(c, CURLOPT_XFERINFODATA, h);
+    curl.easy_setopt(c, CURLOPT_HTTPHEADER, headers);
+    curl.easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
+    curl.easy_setopt(c, CURLOPT_HEADERDATA, h);
+    curl.easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
+    curl.easy_setopt(c, CURLOPT_WRITEDATA, h);
+    curl.easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    curl.easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl.easy_setopt(c, CURLOPT_XFERINFODATA, h);
     if (trusted() != NULL) {
-        curl_easy_setopt(c, CURLOPT_CAINFO, trusted());
+        curl.easy_setopt(c, CURLOPT_CAINFO, trusted());
     }
     set_method(h, r);
 }
@@ -285,12 +320,12 @@ static lt_err header_list(struct curl_slist **out, const lt_web_request *r) {
         const size_t own = i - sizeof none / sizeof *none;
         char *line = NULL;
         if (i < sizeof none / sizeof *none) {
-            grown = curl_slist_append(list, none[i]);
+            grown = curl.slist_append(list, none[i]);
         } else {
             if (asprintf(&line, "%s: %s", r->headers[own].name, r->headers[own].value) < 0) {
                 line = NULL;
             }
-            grown = line != NULL ? curl_slist_append(list, line) : NULL;
+            grown = line != NULL ? curl.slist_append(list, line) : NULL;
             free(line);
         }
         if (grown == NULL) {
@@ -301,19 +336,19 @@ static lt_err header_list(struct curl_slist **out, const lt_web_request *r) {
     *out = list;
     list = NULL;
 done:
-    curl_slist_free_all(list);
+    curl.slist_free_all(list);
     return err;
 }
 
 /* Without the signal that a write to a closed connection raises in OpenSSL. */
-static CURLcode perform(CURL *curl) {
+static CURLcode perform(CURL *handle) {
     const struct timespec now = {0};
     sigset_t pipe, before;
     CURLcode code;
     (void)sigemptyset(&pipe);
     (void)sigaddset(&pipe, SIGPIPE);
     (void)pthread_sigmask(SIG_BLOCK, &pipe, &before);
-    code = curl_easy_perform(curl);
+    code = curl.easy_perform(handle);
     while (sigtimedwait(&pipe, NULL, &now) > 0) {
         /* It was for this thread. */
     }
@@ -340,10 +375,10 @@ lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
     h->error[0] = '\0';
     set_options(h, r, headers);
     code = perform(h->curl);
-    curl_slist_free_all(headers);
-    (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
-    (void)curl_easy_getinfo(h->curl, CURLINFO_RETRY_AFTER, &after_s);
-    (void)curl_easy_getinfo(h->curl, CURLINFO_EFFECTIVE_URL, &final);
+    curl.slist_free_all(headers);
+    (void)curl.easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
+    (void)curl.easy_getinfo(h->curl, CURLINFO_RETRY_AFTER, &after_s);
+    (void)curl.easy_getinfo(h->curl, CURLINFO_EFFECTIVE_URL, &final);
     reply->status = (int)status;
     reply->retry_after_s = (double)after_s;
     if (final == NULL || snprintf(reply->final_url, sizeof reply->final_url, "%s", final) >=
@@ -353,7 +388,7 @@ lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
     if (code != CURLE_OK) {
         reply->incomplete = true;
         (void)snprintf(reply->failure, sizeof reply->failure, "%s",
-                       h->error[0] != '\0' ? h->error : curl_easy_strerror(code));
+                       h->error[0] != '\0' ? h->error : curl.easy_strerror(code));
     }
     if (code != CURLE_OK || status / 100 != 2) { /* What was sent must be sent again. */
         count(h, false, -(int64_t)h->sent);
