@@ -8,6 +8,7 @@ if command -v g++ >/dev/null; then
         beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"
     done
     beside -t 1800 "emulated GPU: every family, all levels of recomputation" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_ALL=1 tests/emu/run build/tests/unit/model/test_cuda
+    beside -t 900 "two ranks on emulated GPUs: training, all of it" tests/emu/train_ranks.sh all
     beside -t 900 "emulated GPU: families served" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_ALL=1 tests/emu/run build/tests/unit/serve/test_families_gpu
 else
     skipped "emulated GPU" "no g++ on this machine"
