@@ -367,10 +367,10 @@ lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
         LT_TRY(err);
     }
     choose_on_host(e, picks, n_picks, n_host, logits);
-    while (n_picks > 0) {
+    do { /* A draft may begin in these rows, or go on from the rows before them. */
         n_picks = collect_draft(e, s, first, n);
         choose_on_host(e, picks, n_picks, n_picks, logits);
-    }
+    } while (n_picks > 0);
     return LT_OK;
 }
 

@@ -318,10 +318,10 @@ static void speculation_changes_nothing(void **state) {
     run_repeating(m, o, want, &stats);
     assert_int_equal(stats.drafted, 0);
     o.speculate = true;
-    for (int i = 0; i < 4; i++) {
-        o.draft_tokens = i == 2 ? 0 : 2 + i; /* 0: as the time of the steps says. */
+    for (int i = 0; i < 5; i++) { /* The last: more rows than logits are read at a time. */
+        o.draft_tokens = i == 2 ? 0 : i == 4 ? 8 : 2 + i; /* 0: as the time of the steps says. */
         o.max_running = i == 0 ? 1 : i == 1 ? 3 : 40;
-        o.step_tokens = i == 1 ? 9 : 128;
+        o.step_tokens = i == 1 ? 9 : i == 4 ? 512 : 128;
         o.cache_bytes = i == 3 ? 2 * 2 * 2 * 16 * 4 * 16 * 14 : 0;
         run_repeating(m, o, got, &stats);
         for (int k = 0; k < 24; k++) {
