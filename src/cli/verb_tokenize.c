@@ -295,8 +295,7 @@ static lt_err ids_of_line(const char *line, size_t n, lt_ids *out) {
             v = v > UINT32_MAX ? v : v * 10 + (uint64_t)(line[i] - '0');
             i++;
         }
-        LT_TRY(lt_ids_reserve(out, 1));
-        out->data[out->n++] = v < UINT32_MAX ? (uint32_t)v : UINT32_MAX;
+        LT_TRY(lt_ids_append(out, &(uint32_t){v < UINT32_MAX ? (uint32_t)v : UINT32_MAX}, 1));
     }
     return LT_OK;
 }

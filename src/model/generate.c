@@ -84,12 +84,6 @@ static bool emit(const generation *g, const char *text, size_t bytes) {
     return bytes == 0 || g->on_text == NULL || g->on_text(g->ctx, text, bytes);
 }
 
-static lt_err append(generation *g, uint32_t id) {
-    LT_TRY(lt_ids_reserve(g->tokens, 1));
-    g->tokens->data[g->tokens->n++] = id;
-    return LT_OK;
-}
-
 /* The next token, from the logits that stand in g->logits. */
 static lt_err choose(generation *g, int32_t *id) {
     const lt_sampler_args how = {.how = &g->options->sampling,
@@ -122,7 +116,7 @@ static lt_err continue_text(generation *g) {
             st->stop = LT_STOP_EOS;
             break;
         }
-        LT_TRY(append(g, (uint32_t)id));
+        LT_TRY(lt_ids_append(g->tokens, &(uint32_t){(uint32_t)id}, 1));
         if ((uint32_t)id < g->info.n_ids) { /* A padded vocabulary has ids without text. */
             LT_TRY(lt_tokenizer_stream_put(g->stream, (uint32_t)id, &text, &bytes));
             go_on = emit(g, text, bytes);
@@ -167,9 +161,7 @@ static lt_err read_prompt(generation *g, const lt_ids *prompt) {
         lt_session_truncate(g->session, 0, (int64_t)first);
     }
     g->tokens->n = 0;
-    LT_TRY(lt_ids_reserve(g->tokens, prompt->n));
-    memcpy(g->tokens->data, prompt->data, prompt->n * sizeof *prompt->data);
-    g->tokens->n = prompt->n;
+    LT_TRY(lt_ids_append(g->tokens, prompt->data, prompt->n));
     g->n_prompt = (int64_t)prompt->n;
     g->stats->prompt_tokens = (int64_t)(prompt->n - first);
     if (lt_session_length(g->session, 0) + g->stats->prompt_tokens > context) {

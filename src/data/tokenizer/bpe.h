@@ -14,7 +14,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
+#include "base/error.h"
 #include "data/tokenizer/vocab.h"
 #include "lateen/tokenizer.h"
 
@@ -150,5 +152,15 @@ static inline void lt_bpe_fetch_pair(const lt_bpe *b, uint32_t left, uint32_t ri
 }
 
 LT_MUST_USE lt_err lt_ids_reserve(lt_ids *ids, size_t extra);
+
+/* Append data[0..n), which must not lie in *ids. Inline, because tokenizers append single ids. */
+LT_MUST_USE static inline lt_err lt_ids_append(lt_ids *ids, const uint32_t *data, size_t n) {
+    LT_TRY(lt_ids_reserve(ids, n));
+    if (n > 0) { /* Of no ids, data may be NULL. */
+        memcpy(ids->data + ids->n, data, n * sizeof *data);
+        ids->n += n;
+    }
+    return LT_OK;
+}
 
 #endif

@@ -324,9 +324,7 @@ static lt_err merge_all(trainer *t, const lt_bpe_train_options *o) {
         }
         free(top.words);
         LT_TRY(err);
-        LT_TRY(lt_ids_reserve(&t->merges, 2));
-        t->merges.data[t->merges.n++] = a;
-        t->merges.data[t->merges.n++] = b;
+        LT_TRY(lt_ids_append(&t->merges, (const uint32_t[]){a, b}, 2));
         LT_TRY(enter_touched(t));
         p.done = t->vocab.n;
         if (o->progress != NULL && t->merges.n % 256 == 0) {

@@ -219,7 +219,7 @@ lt_err lt_bpe_encode_word(const lt_bpe *b, lt_bpe_word *s, const uint8_t *p, siz
     const size_t room = lt_bpe_most_symbols(b, n, 1);
 
     s->result.n = 0;
-    /* A word may come to nothing, but then at some address. */
+    /* A word may have no ids; the address of its ids must be valid all the same. */
     LT_TRY(lt_ids_reserve(&s->result, 1));
     if (b->ignore_merges) {
         const uint32_t id = lt_vocab_find(b->vocab, (const char *)p, n);
@@ -249,10 +249,7 @@ lt_err lt_bpe_encode_word(const lt_bpe *b, lt_bpe_word *s, const uint8_t *p, siz
     if (b->mode == LT_BPE_SPM) {
         return finish_spm(b, p, n, ids, n_ids, &s->result);
     }
-    LT_TRY(lt_ids_reserve(&s->result, n_ids));
-    memcpy(s->result.data, ids, n_ids * sizeof *ids);
-    s->result.n = n_ids;
-    return LT_OK;
+    return lt_ids_append(&s->result, ids, n_ids);
 }
 
 static bool first_of(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *ids, size_t *n_ids) {

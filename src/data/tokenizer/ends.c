@@ -55,9 +55,7 @@ static lt_err add(lt_tokenizer *t, uint32_t id) {
     if (id == LT_NO_ID) {
         return LT_OK;
     }
-    LT_TRY(lt_ids_reserve(&t->ends, 1));
-    t->ends.data[t->ends.n++] = id;
-    return LT_OK;
+    return lt_ids_append(&t->ends, &id, 1);
 }
 
 static lt_err add_names(lt_tokenizer *t, const char *const *list) {

@@ -164,8 +164,7 @@ static lt_err more_ends(lt_tokenizer *t, const lt_gguf *g, uint32_t n) {
         uint32_t id = LT_NO_ID;
         LT_TRY(optional_id(g, keys[i], n, &id));
         if (id != LT_NO_ID) {
-            LT_TRY(lt_ids_reserve(&t->ends, 1));
-            t->ends.data[t->ends.n++] = id;
+            LT_TRY(lt_ids_append(&t->ends, &id, 1));
         }
     }
     return LT_OK;
@@ -184,12 +183,10 @@ static lt_err add_ends(lt_tokenizer *t, const lt_gguf *g, bool bos, bool eos) {
     LT_TRY(optional_bool(g, "tokenizer.ggml.add_bos_token", &bos));
     LT_TRY(optional_bool(g, "tokenizer.ggml.add_eos_token", &eos));
     if (bos && t->bos != LT_NO_ID) {
-        LT_TRY(lt_ids_reserve(&t->before, 1));
-        t->before.data[t->before.n++] = t->bos;
+        LT_TRY(lt_ids_append(&t->before, &t->bos, 1));
     }
     if (eos && t->eos != LT_NO_ID) {
-        LT_TRY(lt_ids_reserve(&t->after, 1));
-        t->after.data[t->after.n++] = t->eos;
+        LT_TRY(lt_ids_append(&t->after, &t->eos, 1));
     }
     return LT_OK;
 }

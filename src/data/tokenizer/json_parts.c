@@ -461,9 +461,7 @@ static lt_err put_id(lt_tokenizer *t, lt_ids *to, json_int_t id) {
                 "%s: the post-processor adds id %lld, outside of the vocabulary of %u", t->name,
                 (long long)id, t->vocab.n);
     }
-    LT_TRY(lt_ids_reserve(to, 1));
-    to->data[to->n++] = (uint32_t)id;
-    return LT_OK;
+    return lt_ids_append(to, &(uint32_t){(uint32_t)id}, 1);
 }
 
 /* "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}, ...] */

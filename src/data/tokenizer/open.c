@@ -326,8 +326,7 @@ static lt_err apply_options(lt_tokenizer *t, const lt_tokenizer_options *o) {
                 LT_FAIL(LT_ERR_ARG, "%s: names no %s token to add", t->name,
                         i == 0 ? "BOS" : "EOS");
             }
-            LT_TRY(lt_ids_reserve(lists[i], 1));
-            lists[i]->data[lists[i]->n++] = ids[i];
+            LT_TRY(lt_ids_append(lists[i], &ids[i], 1));
         }
     }
     return LT_OK;

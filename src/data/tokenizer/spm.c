@@ -381,8 +381,7 @@ lt_err lt_tokenizer_read_llama2c(lt_tokenizer *t, const void *data, size_t n) {
     LT_TRY_DONE(lt_scored_finish(&v, t, LT_BPE_CHARS, true));
     LT_TRY_DONE(lt_text_put(&prepend.to, " ", 1));
     LT_TRY_DONE(lt_normalizer_add(&t->normalizer, prepend));
-    LT_TRY_DONE(lt_ids_reserve(&t->before, 1));
-    t->before.data[t->before.n++] = 1; /* Its encoder begins with BOS. */
+    LT_TRY_DONE(lt_ids_append(&t->before, &t->bos, 1)); /* Its encoder begins with BOS. */
     LT_TRY_DONE(lt_tokenizer_add_decode(t, LT_DECODE_BYTE_FALLBACK, NULL, NULL));
     LT_TRY_DONE(lt_tokenizer_add_decode(t, LT_DECODE_FUSE, NULL, NULL));
     LT_TRY_DONE(lt_tokenizer_add_decode(t, LT_DECODE_STRIP, " ", NULL));

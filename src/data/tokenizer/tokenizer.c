@@ -284,12 +284,6 @@ static bool next_added(const lt_tokenizer *t, const lt_trie *trie, bool parse_sp
     return false;
 }
 
-static lt_err put_id(lt_ids *out, uint32_t id) {
-    LT_TRY(lt_ids_reserve(out, 1));
-    out->data[out->n++] = id;
-    return LT_OK;
-}
-
 lt_err lt_tokenizer_normalize(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
                               size_t n, const char **out, size_t *out_n) {
     if (!t->spm.active) {
@@ -324,7 +318,7 @@ static lt_err encode_segment(const lt_tokenizer *t, lt_tokenizer_scratch *s, con
             LT_TRY(encode_words(t, s, (const char *)p, (size_t)(f.from - p), origin && p == begin,
                                 first != NULL ? first + (p - begin) : NULL, out));
         }
-        LT_TRY(put_id(out, f.token->id));
+        LT_TRY(lt_ids_append(out, &f.token->id, 1));
         p = f.to;
         at = f.next;
     }
@@ -381,14 +375,6 @@ static lt_err pad_to_fit(const lt_tokenizer *t, size_t first, lt_ids *out) {
     return LT_OK;
 }
 
-static lt_err put_all(lt_ids *out, const lt_ids *ids) {
-    LT_TRY(lt_ids_reserve(out, ids->n));
-    for (size_t i = 0; i < ids->n; i++) {
-        out->data[out->n++] = ids->data[i];
-    }
-    return LT_OK;
-}
-
 static lt_err keep_edge(lt_tokenizer_scratch *s, size_t ids, size_t bytes) {
     if (!s->keeps_edges) {
         return LT_OK;
@@ -424,7 +410,7 @@ lt_err lt_tokenizer_encode(const lt_tokenizer *t, lt_tokenizer_scratch *s, const
         text = s->valid.data;
         bytes = s->valid.n;
     }
-    LT_TRY(add_special ? put_all(out, &t->before) : LT_OK);
+    LT_TRY(add_special ? lt_ids_append(out, t->before.data, t->before.n) : LT_OK);
     begin = p = at = (const uint8_t *)text;
     end = begin + bytes;
     LT_TRY(keep_edge(s, out->n, 0));
@@ -434,7 +420,7 @@ lt_err lt_tokenizer_encode(const lt_tokenizer *t, lt_tokenizer_scratch *s, const
                                   parse_special, out));
             LT_TRY(keep_edge(s, out->n, (size_t)(f.from - begin)));
         }
-        LT_TRY(put_id(out, f.token->id));
+        LT_TRY(lt_ids_append(out, &f.token->id, 1));
         p = f.to;
         at = f.next;
         LT_TRY(keep_edge(s, out->n, (size_t)(p - begin)));
@@ -445,7 +431,7 @@ lt_err lt_tokenizer_encode(const lt_tokenizer *t, lt_tokenizer_scratch *s, const
     if ((flags & LT_ENCODE_FIT) != 0) {
         LT_TRY(cut_to_fit(t, add_special ? first + t->before.n : first, around, out));
     }
-    LT_TRY(add_special ? put_all(out, &t->after) : LT_OK);
+    LT_TRY(add_special ? lt_ids_append(out, t->after.data, t->after.n) : LT_OK);
     return (flags & LT_ENCODE_FIT) != 0 ? pad_to_fit(t, first, out) : LT_OK;
 }
 

@@ -91,12 +91,7 @@ static lt_err put_unknown(const lt_unigram *u, const uint8_t *p, size_t n, bool 
  * be. */
 static lt_err put_unknown_run(const lt_unigram *u, const uint8_t *p, size_t n, lt_ids *out) {
     const uint32_t id = lt_vocab_find(u->vocab, (const char *)p, n);
-    LT_TRY(lt_ids_reserve(out, 1));
-    if (id != LT_NO_ID) {
-        out->data[out->n++] = id;
-        return LT_OK;
-    }
-    return put_unknown(u, p, n, false, out);
+    return id != LT_NO_ID ? lt_ids_append(out, &id, 1) : put_unknown(u, p, n, false, out);
 }
 
 static lt_err put_path(const lt_unigram *u, lt_unigram_scratch *s, const uint8_t *p, size_t n,
@@ -121,8 +116,7 @@ static lt_err put_path(const lt_unigram *u, lt_unigram_scratch *s, const uint8_t
             LT_TRY(put_unknown(u, p + at, next - at, after_unknown, out));
             after_unknown = true;
         } else {
-            LT_TRY(lt_ids_reserve(out, 1));
-            out->data[out->n++] = id;
+            LT_TRY(lt_ids_append(out, &id, 1));
             after_unknown = false;
         }
     }

@@ -19,8 +19,7 @@ static lt_err put_unknown(const lt_wordpiece *w, lt_ids *out) {
         LT_FAIL(LT_ERR_FORMAT, "a word is not in the vocabulary, nor is its unknown token '%s'",
                 w->unk_name);
     }
-    out->data[out->n++] = w->unk;
-    return LT_OK;
+    return lt_ids_append(out, &w->unk, 1);
 }
 
 lt_err lt_wordpiece_encode(const lt_wordpiece *w, lt_text *scratch, const uint8_t *p, size_t n,
@@ -58,10 +57,5 @@ lt_err lt_wordpiece_encode(const lt_wordpiece *w, lt_text *scratch, const uint8_
 
 lt_err lt_wordlevel_encode(const lt_wordpiece *w, const uint8_t *p, size_t n, lt_ids *out) {
     const uint32_t id = lt_vocab_find(w->vocab, (const char *)p, n);
-    LT_TRY(lt_ids_reserve(out, 1));
-    if (id == LT_NO_ID) {
-        return put_unknown(w, out);
-    }
-    out->data[out->n++] = id;
-    return LT_OK;
+    return id != LT_NO_ID ? lt_ids_append(out, &id, 1) : put_unknown(w, out);
 }

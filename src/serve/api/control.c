@@ -252,13 +252,6 @@ static bool at_border(lt_control *k, const char *text, size_t bytes) {
     return found;
 }
 
-static lt_err append(lt_ids *ids, const uint32_t *data, size_t n) {
-    LT_TRY(lt_ids_reserve(ids, n));
-    memcpy(ids->data + ids->n, data, n * sizeof *data);
-    ids->n += n;
-    return LT_OK;
-}
-
 /* Tokens that are still free behind the end of the reasoning and one of the answer. */
 static bool has_room(const lt_reply *j, const lt_control *k) {
     const lt_part *p = &j->parts[0];
@@ -276,7 +269,7 @@ void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n
     if (k->method == BUDGET || k->phase != RUNS) {
         return;
     }
-    if (append(&k->out, &one, 1) != LT_OK) {
+    if (lt_ids_append(&k->out, &one, 1) != LT_OK) {
         k->phase = OVER; /* Out of memory: the text goes on without control. */
         return;
     }
@@ -316,7 +309,7 @@ static void end_reasoning(lt_reply *j, const char *why) {
     lt_control *k = j->control;
     lt_reply_choice *c = &j->parts[0].choices[0];
     k->stopped_by = why;
-    if (append(&k->out, k->end.data, k->end.n) == LT_OK) {
+    if (lt_ids_append(&k->out, k->end.data, k->end.n) == LT_OK) {
         for (size_t i = 0; i < k->end.n; i++) {
             lt_reply_put_token(c, (int32_t)k->end.data[i]);
         }
@@ -337,9 +330,9 @@ void lt_control_stop(lt_reply *j) {
     k->depth = 1;
     k->closed = false;
     k->part = (lt_part){.reply = j};
-    err = append(&all, j->parts[0].prompt.data, j->parts[0].prompt.n);
-    err = err != LT_OK ? err : append(&all, k->out.data, k->out.n);
-    err = err != LT_OK ? err : append(&all, k->probe.data, k->probe.n);
+    err = lt_ids_append(&all, j->parts[0].prompt.data, j->parts[0].prompt.n);
+    err = err != LT_OK ? err : lt_ids_append(&all, k->out.data, k->out.n);
+    err = err != LT_OK ? err : lt_ids_append(&all, k->probe.data, k->probe.n);
     if (err == LT_OK && j->conn != NULL && !j->failed) {
         r.prompt = (const int32_t *)all.data;
         r.n_prompt = (int64_t)all.n;

@@ -273,11 +273,9 @@ static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
 
 bool lt_reply_resume(lt_part *p, const lt_ids *made, lt_api_error *e) {
     lt_ids all = {0};
-    lt_err err = lt_ids_reserve(&all, p->prompt.n + made->n);
+    lt_err err = lt_ids_append(&all, p->prompt.data, p->prompt.n);
+    err = err == LT_OK ? lt_ids_append(&all, made->data, made->n) : err;
     if (err == LT_OK) {
-        memcpy(all.data, p->prompt.data, p->prompt.n * sizeof *all.data);
-        memcpy(all.data + p->prompt.n, made->data, made->n * sizeof *all.data);
-        all.n = p->prompt.n + made->n;
         p->resumed = true;
         err = submit_to_engine(p->reply, p, &all, made->n);
     }
