@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "base/clock.h"
