@@ -1,5 +1,5 @@
-/* tokenize_files.c: see tokenize_files.h. data/tokenize.c does the work; this file has the encoder
- * (one scratch per thread), the progress line, the signals and the statistics. */
+/* tokenize_files.c: see tokenize_files.h. data/tokenize.c does the work; this file has the encoder,
+ * the progress line, the signals and the statistics. */
 #include "cli/tokenize_files.h"
 
 #include <signal.h>
@@ -12,15 +12,13 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "data/tokenize.h"
+#include "data/encode_workers.h"
 
 #define PLAIN_LINE_EVERY_S 10
 
 typedef struct {
     const lt_tokenizer *t;
-    lt_tokenizer_scratch **scratch; /* (n_threads) */
-    lt_ids *ids;                    /* (n_threads) */
-    int n_threads;
+    lt_encode_workers workers;
     unsigned flags;
     const lt_chat_rows *chat;
 } encoder;
@@ -39,66 +37,28 @@ static void on_signal(int number) {
     stop_asked = 1;
 }
 
-static lt_err put_ids(lt_id_buffer *out, const lt_ids *ids) {
-    LT_TRY(lt_id_buffer_reserve(out, out->n + ids->n));
-    for (size_t i = 0; i < ids->n; i++) {
-        out->ids[out->n + i] = (int32_t)ids->data[i];
-    }
-    out->n += ids->n;
-    return LT_OK;
-}
-
 static lt_err encode(void *ctx, int worker, const char *text, size_t bytes, lt_id_buffer *out) {
     encoder *e = ctx;
-    lt_ids *ids = &e->ids[worker];
+    lt_ids *ids = &e->workers.ids[worker];
     ids->n = 0;
-    LT_TRY(lt_tokenizer_encode(e->t, e->scratch[worker], text, bytes, e->flags, ids));
-    return put_ids(out, ids);
+    LT_TRY(lt_tokenizer_encode(e->t, e->workers.scratch[worker], text, bytes, e->flags, ids));
+    return lt_encode_put(out, NULL, ids->data, NULL, ids->n);
 }
 
 /* A line that is a conversation. The marks of lt_chat_rows are LT_MASK_*: 1 is a label. */
 static lt_err encode_chat(void *ctx, int worker, const lt_record_line *line, lt_id_buffer *out,
                           lt_text_buffer *mask, size_t *text_bytes) {
     encoder *e = ctx;
-    lt_ids *ids = &e->ids[worker];
-    const size_t before = out->n;
+    lt_ids *ids = &e->workers.ids[worker];
     unsigned char *marks = NULL;
     lt_err err = LT_OK;
     ids->n = 0;
-    LT_TRY_DONE(lt_chat_rows_encode(e->chat, e->scratch[worker], line->text, line->bytes, ids,
-                                    &marks, text_bytes));
-    LT_TRY_DONE(put_ids(out, ids));
-    LT_TRY_DONE(lt_text_buffer_reserve(mask, out->n));
-    if (ids->n > 0) {
-        memcpy(mask->data + before, marks, ids->n);
-    }
+    LT_TRY_DONE(lt_chat_rows_encode(e->chat, e->workers.scratch[worker], line->text, line->bytes,
+                                    ids, &marks, text_bytes));
+    LT_TRY_DONE(lt_encode_put(out, mask, ids->data, marks, ids->n));
 done:
     free(marks);
     return err;
-}
-
-static lt_err encoder_open(encoder *e, int n_threads) {
-    e->n_threads = n_threads;
-    e->scratch = calloc((size_t)n_threads, sizeof *e->scratch);
-    e->ids = calloc((size_t)n_threads, sizeof *e->ids);
-    if (e->scratch == NULL || e->ids == NULL) {
-        LT_FAIL(LT_ERR_OOM, "%d threads", n_threads);
-    }
-    for (int i = 0; i < n_threads; i++) {
-        LT_TRY(lt_tokenizer_scratch_open(&e->scratch[i], e->t));
-    }
-    return LT_OK;
-}
-
-static void encoder_close(encoder *e) {
-    for (int i = 0; e->scratch != NULL && i < e->n_threads; i++) {
-        lt_tokenizer_scratch_close(e->scratch[i]);
-    }
-    for (int i = 0; e->ids != NULL && i < e->n_threads; i++) {
-        lt_ids_free(&e->ids[i]);
-    }
-    free(e->scratch);
-    free(e->ids);
 }
 
 static void show(void *ctx, const lt_tokenize_stats *s) {
@@ -217,7 +177,7 @@ lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *con
     sigaction(SIGTERM, &asked, &before_term);
     LT_TRY_DONE(document_marks(&how.bos_id, &how.eod_id, o, t));
     LT_TRY_DONE(lt_tokenize_hash(&how.tokenizer_hash, t, tokenizer_path));
-    LT_TRY_DONE(encoder_open(&e, how.n_threads));
+    LT_TRY_DONE(lt_encode_workers_open(&e.workers, t, how.n_threads));
     LT_TRY_DONE(lt_tokenize_files(&how, &stats));
     lt_progress_end(&p.line);
     print_stats(&stats, o->out, chat != NULL || how.prompt_field != NULL, lt_clock_s() - p.from_s,
@@ -230,6 +190,6 @@ done:
     }
     sigaction(SIGINT, &before_int, NULL);
     sigaction(SIGTERM, &before_term, NULL);
-    encoder_close(&e);
+    lt_encode_workers_close(&e.workers);
     return err;
 }

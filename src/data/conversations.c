@@ -11,16 +11,14 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "data/encode_workers.h"
 #include "data/shard_format.h"
-#include "data/text_reader.h"
-#include "data/tokenize.h"
 
 #define NAME_BYTES 64 /* Of a file's name, what its shard's name keeps. */
 
 typedef struct {
     const lt_conversations_options *o;
-    lt_tokenizer_scratch **scratch; /* (n_threads) */
-    lt_ids *ids;                    /* (n_threads) */
+    lt_encode_workers workers;
     atomic_ullong told, left_out, cut;
 } encoder;
 
@@ -89,23 +87,11 @@ static lt_err judge(encoder *e, const lt_record_line *line, const unsigned char 
     return skip(e, line, what);
 }
 
-static lt_err append(lt_id_buffer *out, lt_text_buffer *mask, const lt_ids *ids,
-                     const unsigned char *marks, size_t n) {
-    LT_TRY(lt_id_buffer_reserve(out, out->n + n));
-    LT_TRY(lt_text_buffer_reserve(mask, out->n + n));
-    for (size_t i = 0; i < n; i++) {
-        out->ids[out->n + i] = (int32_t)ids->data[i];
-    }
-    memcpy(mask->data + out->n, marks, n);
-    out->n += n;
-    return LT_OK;
-}
-
 /* An lt_encode_record_fn. The marks of lt_chat_rows are LT_MASK_*. */
 static lt_err encode(void *ctx, int worker, const lt_record_line *line, lt_id_buffer *out,
                      lt_text_buffer *mask, size_t *text_bytes) {
     encoder *e = ctx;
-    lt_ids *ids = &e->ids[worker];
+    lt_ids *ids = &e->workers.ids[worker];
     unsigned char *marks = NULL;
     lt_err err = LT_OK;
     size_t keep = 0;
@@ -115,8 +101,8 @@ static lt_err encode(void *ctx, int worker, const lt_record_line *line, lt_id_bu
     if (line->bytes == strspn(line->text, " \t\r")) {
         return LT_OK;
     }
-    err = lt_chat_rows_encode(&e->o->source->rows, e->scratch[worker], line->text, line->bytes, ids,
-                              &marks, text_bytes);
+    err = lt_chat_rows_encode(&e->o->source->rows, e->workers.scratch[worker], line->text,
+                              line->bytes, ids, &marks, text_bytes);
     if (err != LT_OK && of_line(err) && e->o->bad_rows == LT_BAD_ROWS_SKIP) {
         LT_TRY_DONE(skip(e, line, lt_error_message()));
         err = LT_OK;
@@ -125,35 +111,13 @@ static lt_err encode(void *ctx, int worker, const lt_record_line *line, lt_id_bu
     }
     LT_TRY_DONE(err);
     LT_TRY_DONE(judge(e, line, marks, ids->n, &keep));
-    LT_TRY_DONE(keep > 0 ? append(out, mask, ids, marks, keep) : LT_OK);
+    LT_TRY_DONE(lt_encode_put(out, mask, ids->data, marks, keep));
 done:
     free(marks);
     return err;
 }
 
 /* ---- The file ---- */
-
-static lt_err encoder_open(encoder *e) {
-    const size_t n = (size_t)e->o->n_threads;
-    e->scratch = calloc(n, sizeof *e->scratch);
-    e->ids = calloc(n, sizeof *e->ids);
-    if (e->scratch == NULL || e->ids == NULL) {
-        LT_FAIL(LT_ERR_OOM, "%zu threads", n);
-    }
-    for (size_t i = 0; i < n; i++) {
-        LT_TRY(lt_tokenizer_scratch_open(&e->scratch[i], e->o->source->rows.tokenizer));
-    }
-    return LT_OK;
-}
-
-static void encoder_close(encoder *e) {
-    for (int i = 0; e->scratch != NULL && e->ids != NULL && i < e->o->n_threads; i++) {
-        lt_tokenizer_scratch_close(e->scratch[i]);
-        lt_ids_free(&e->ids[i]);
-    }
-    free(e->scratch);
-    free(e->ids);
-}
 
 /* Of the content and of everything else that ids and masks depend on. */
 static lt_err hash_of(uint64_t *out, uint64_t *tokenizer, const lt_conversations_options *o) {
@@ -211,7 +175,7 @@ lt_err lt_conversations_shard(char prefix[LT_PATH_BYTES], lt_conversations_stats
     LT_TRY_DONE(hash_of(&how.record_hash, &how.tokenizer_hash, o));
     LT_TRY_DONE(name_shard(prefix, o, how.record_hash));
     LT_TRY_DONE(lt_file_make_dirs(o->folder));
-    LT_TRY_DONE(encoder_open(&e));
+    LT_TRY_DONE(lt_encode_workers_open(&e.workers, t, o->n_threads));
     err = lt_tokenize_files(&how, &made);
     if (err == LT_ERR_STATE) { /* Of the same content under another path or time. */
         how.overwrite = true;
@@ -230,6 +194,6 @@ lt_err lt_conversations_shard(char prefix[LT_PATH_BYTES], lt_conversations_stats
                      o->path, stats->left_out);
     }
 done:
-    encoder_close(&e);
+    lt_encode_workers_close(&e.workers);
     return err;
 }
