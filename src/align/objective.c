@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/option.h"
 #include "lateen/align.h"
 
 #define PI 3.14159265358979323846
@@ -166,17 +167,15 @@ const lt_align_objective *lt_align_objectives(size_t *n) {
 }
 
 lt_err lt_align_find(const lt_align_objective **out, const char *name) {
-    char names[512] = "";
-    size_t used = 0;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (strcmp(rows[i].name, name) == 0) {
-            *out = &rows[i];
-            return LT_OK;
-        }
-        used += (size_t)snprintf(names + used, sizeof names - used, " %s", rows[i].name);
-        LT_ASSERT(used < sizeof names);
+    enum { N = sizeof rows / sizeof *rows };
+    const lt_align_objective *row = lt_name_find(name, rows, sizeof *rows, N);
+    char names[512];
+    if (row == NULL) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "objective \"%s\" does not exist; there are:%s", name,
+                lt_name_list(names, sizeof names, rows, sizeof *rows, N));
     }
-    LT_FAIL(LT_ERR_NOT_FOUND, "objective \"%s\" does not exist; there are:%s", name, names);
+    *out = row;
+    return LT_OK;
 }
 
 static lt_err options_check(const lt_align_objective *row, const lt_align_options *o,

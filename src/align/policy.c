@@ -13,15 +13,18 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/option.h"
 #include "lateen/align.h"
 
 /* Published constants. The clip of GRPO is PPO's. The paper of CISPO gives no cap; 5 is ScaleRL's
  * (arXiv:2510.13786). GSPO's are those of its paper; LUSPO (arXiv:2602.05261), a modification of
  * it, has the same here. */
-static const struct {
+typedef struct {
     const char *name;
     lt_align_policy_options o;
-} methods[] = {
+} method;
+
+static const method methods[] = {
     {"grpo", {.low = 0.2, .high = 0.2}},
     {"dr_grpo", {.low = 0.2, .high = 0.2, .reduction = LT_ALIGN_FIXED_LENGTH}},
     {"dapo", {.low = 0.2, .high = 0.28, .reduction = LT_ALIGN_TOKEN_MEAN}},
@@ -35,17 +38,15 @@ static const struct {
 };
 
 lt_err lt_align_policy_find(lt_align_policy_options *out, const char *name) {
-    char names[256] = "";
-    size_t used = 0;
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
-        if (strcmp(methods[i].name, name) == 0) {
-            *out = methods[i].o;
-            return LT_OK;
-        }
-        used += (size_t)snprintf(names + used, sizeof names - used, " %s", methods[i].name);
-        LT_ASSERT(used < sizeof names);
+    enum { N = sizeof methods / sizeof *methods };
+    const method *m = lt_name_find(name, methods, sizeof *methods, N);
+    char names[256];
+    if (m == NULL) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "method \"%s\" does not exist; there are:%s", name,
+                lt_name_list(names, sizeof names, methods, sizeof *methods, N));
     }
-    LT_FAIL(LT_ERR_NOT_FOUND, "method \"%s\" does not exist; there are:%s", name, names);
+    *out = m->o;
+    return LT_OK;
 }
 
 static lt_err options_check(const lt_align_policy_options *o) {

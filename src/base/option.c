@@ -66,34 +66,66 @@ static size_t edit_distance(const char *a, const char *b, size_t limit) {
     return row[nb] < limit ? row[nb] : limit;
 }
 
-const char *lt_name_nearest(const char *name, const char *const *names, size_t n) {
+static const char *name_at(const void *rows, size_t row_bytes, size_t i) {
+    const char *name;
+    memcpy(&name, (const char *)rows + i * row_bytes, sizeof name);
+    return name;
+}
+
+static const char *nearest_of(const char *name, const void *rows, size_t row_bytes, size_t n) {
     const char *best = NULL;
     const size_t half = (strlen(name) + 1) / 2; /* Otherwise 'foo' would be near 'n'. */
     size_t best_edits = (half < NEAREST_MAX_EDITS ? half : NEAREST_MAX_EDITS) + 1;
     for (size_t i = 0; i < n && best_edits > 0; i++) {
-        const char *last = strrchr(names[i], '.');
-        size_t edits = edit_distance(name, names[i], best_edits);
+        const char *other = name_at(rows, row_bytes, i), *last = strrchr(other, '.');
+        size_t edits = edit_distance(name, other, best_edits);
         if (last != NULL) {
             edits = edit_distance(name, last + 1, edits);
         }
         if (edits < best_edits) {
             best_edits = edits;
-            best = names[i];
+            best = other;
         }
     }
     return best;
 }
 
+const char *lt_name_nearest(const char *name, const char *const *names, size_t n) {
+    return nearest_of(name, names, sizeof *names, n);
+}
+
+const void *lt_name_find(const char *name, const void *rows, size_t row_bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(name_at(rows, row_bytes, i), name) == 0) {
+            return (const char *)rows + i * row_bytes;
+        }
+    }
+    return NULL;
+}
+
+const char *lt_name_hint(char out[LT_NAME_HINT_BYTES], const char *name, const void *rows,
+                         size_t row_bytes, size_t n) {
+    const char *nearest = nearest_of(name, rows, row_bytes, n);
+    out[0] = '\0';
+    if (nearest != NULL) {
+        (void)snprintf(out, LT_NAME_HINT_BYTES, "; is '%s' meant?", nearest);
+    }
+    return out;
+}
+
+const char *lt_name_list(char *out, size_t out_bytes, const void *rows, size_t row_bytes,
+                         size_t n) {
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        used += (size_t)snprintf(out + used, out_bytes - used, " %s", name_at(rows, row_bytes, i));
+        LT_ASSERT(used < out_bytes);
+    }
+    return out;
+}
+
 static lt_err unknown_name(const lt_option_table *t, const char *name, const char *origin) {
-    const char **names = calloc(t->n_rows, sizeof *names);
-    const char *nearest = NULL;
-    for (size_t i = 0; names != NULL && i < t->n_rows; i++) {
-        names[i] = t->rows[i].name;
-    }
-    if (names != NULL) {
-        nearest = lt_name_nearest(name, names, t->n_rows);
-    }
-    free(names);
+    const char *nearest = nearest_of(name, &t->rows->name, sizeof *t->rows, t->n_rows);
     if (nearest != NULL) {
         LT_FAIL(LT_ERR_ARG, "%s: unknown option '%s'; did you mean '%s'?", origin, name, nearest);
     }

@@ -116,4 +116,16 @@ void lt_options_help(const lt_option_table *t, FILE *to);
 /* The entry of names[0..n) nearest to `name` by edit distance, or NULL when none is near. */
 const char *lt_name_nearest(const char *name, const char *const *names, size_t n);
 
+/* ---- Tables whose rows, of row_bytes each, begin with their name (const char *) ---- */
+
+/* The row of that name; NULL: there is none. */
+const void *lt_name_find(const char *name, const void *rows, size_t row_bytes, size_t n);
+/* What a message about an unknown name ends with: "; is 'NEAREST' meant?", or "" when no name is
+ * near. Returns out. */
+#define LT_NAME_HINT_BYTES 96
+const char *lt_name_hint(char out[LT_NAME_HINT_BYTES], const char *name, const void *rows,
+                         size_t row_bytes, size_t n);
+/* All names, a space before each, into out. Returns out. */
+const char *lt_name_list(char *out, size_t out_bytes, const void *rows, size_t row_bytes, size_t n);
+
 #endif

@@ -160,18 +160,14 @@ const lt_select_rule *lt_select_rules(size_t *n) {
 }
 
 lt_err lt_select_find(const lt_select_rule **out, const char *name) {
-    const char *names[N_RULES], *nearest;
-    for (int i = 0; i < N_RULES; i++) {
-        if (strcmp(rules[i].name, name) == 0) {
-            *out = &rules[i];
-            return LT_OK;
-        }
-        names[i] = rules[i].name;
+    const lt_select_rule *rule = lt_name_find(name, rules, sizeof *rules, N_RULES);
+    char hint[LT_NAME_HINT_BYTES];
+    if (rule == NULL) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "no rule of selection is named '%.40s'%s", name,
+                lt_name_hint(hint, name, rules, sizeof *rules, N_RULES));
     }
-    nearest = lt_name_nearest(name, names, N_RULES);
-    LT_FAIL(LT_ERR_NOT_FOUND, "no rule of selection is named '%.40s'%s%s%s", name,
-            nearest != NULL ? "; is '" : "", nearest != NULL ? nearest : "",
-            nearest != NULL ? "' meant?" : "");
+    *out = rule;
+    return LT_OK;
 }
 
 /* ---- Options ---- */

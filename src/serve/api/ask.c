@@ -221,14 +221,9 @@ static void warn_unknown(const char *where, const char *key) {
 
 static bool refuse_unknown(const lt_field *rows, size_t n_rows, const char *where, const char *key,
                            lt_api_error *e) {
-    const char *names[MAX_ROWS], *nearest;
-    for (size_t i = 0; i < n_rows; i++) {
-        names[i] = rows[i].name;
-    }
-    nearest = lt_name_nearest(key, names, n_rows);
-    lt_api_refuse(e, NULL, "unknown field '%s%.60s'%s%s%s", where, key,
-                  nearest != NULL ? "; is '" : "", nearest != NULL ? nearest : "",
-                  nearest != NULL ? "' meant?" : "");
+    char hint[LT_NAME_HINT_BYTES];
+    lt_api_refuse(e, NULL, "unknown field '%s%.60s'%s", where, key,
+                  lt_name_hint(hint, key, rows, sizeof *rows, n_rows));
     snprintf(e->param, sizeof e->param, "%s%s", where, key);
     return with_code(e, "unknown_parameter");
 }
@@ -342,6 +337,17 @@ const char *lt_ask_said(const lt_ask *a, const char *const *names) {
         }
     }
     return names[0];
+}
+
+const void *lt_ask_row(const char *text, const char *param, const void *rows, size_t row_bytes,
+                       size_t n, lt_api_error *e) {
+    const void *row = lt_name_find(text, rows, row_bytes, n);
+    char hint[LT_NAME_HINT_BYTES];
+    if (row == NULL) {
+        lt_api_refuse(e, param, "'%s' = %.40s is unknown%s", param, text,
+                      lt_name_hint(hint, text, rows, row_bytes, n));
+    }
+    return row;
 }
 
 bool lt_ask_strings(const json_t *value, const char *param, const char **texts, size_t *lengths,

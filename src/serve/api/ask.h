@@ -226,6 +226,11 @@ json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e);
  * uses none. */
 const char *lt_ask_said(const lt_ask *a, const char *const *names);
 
+/* The row of a table (base/option.h: it begins with its name) that a field's text names; NULL: *e
+ * says that there is none, and which is near. */
+const void *lt_ask_row(const char *text, const char *param, const void *rows, size_t row_bytes,
+                       size_t n, lt_api_error *e);
+
 /* A string, or a list of strings, of at most `most`; n <= most pointers into the tree. */
 bool lt_ask_strings(const json_t *value, const char *param, const char **texts, size_t *lengths,
                     int most, int *n, lt_api_error *e);

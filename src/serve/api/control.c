@@ -31,11 +31,13 @@ const lt_field_table lt_fields_reasoning = LT_FIELD_TABLE(fields, "control");
 
 typedef enum { BUDGET, DEER, PROBE } method;
 
-static const struct {
+typedef struct {
     const char *name, *probe;
     const char *const *reads; /* Fields besides control and max_tokens; NULL at the end. */
     const char *why_not;
-} methods[] = {
+} method_row;
+
+static const method_row methods[] = {
     [BUDGET] = {"budget", NULL, (const char *const[]){NULL}, NULL},
     [DEER] = {"deer", "\n**Final Answer**\n\\boxed{",
               (const char *const[]){"threshold", "mean", "border", "probe", "probe_tokens", NULL},
@@ -79,23 +81,16 @@ struct lt_control {
 
 /* ---- The request ---- */
 
-static bool find_method(lt_control *k, const lt_ask *a, lt_api_error *e) {
-    enum { N = sizeof methods / sizeof *methods };
-    const char *names[N], *nearest;
-    for (int i = 0; i < N; i++) {
-        names[i] = methods[i].name;
-        if (strcmp(names[i], a->control.name) == 0) {
-            k->method = (method)i;
-            return methods[i].why_not == NULL ||
-                   lt_api_refuse(e, "reasoning.control",
-                                 "'reasoning.control' = %s is not supported here: %s", names[i],
-                                 methods[i].why_not);
-        }
+static bool find_method(lt_control *k, const char *name, lt_api_error *e) {
+    const method_row *m = lt_ask_row(name, "reasoning.control", methods, sizeof *methods,
+                                     sizeof methods / sizeof *methods, e);
+    if (m == NULL) {
+        return false;
     }
-    nearest = lt_name_nearest(a->control.name, names, N);
-    return lt_api_refuse(e, "reasoning.control", "'reasoning.control' = %.40s is unknown%s%s%s",
-                         a->control.name, nearest != NULL ? "; is '" : "",
-                         nearest != NULL ? nearest : "", nearest != NULL ? "' meant?" : "");
+    k->method = (method)(m - methods);
+    return m->why_not == NULL ||
+           lt_api_refuse(e, "reasoning.control",
+                         "'reasoning.control' = %s is not supported here: %s", name, m->why_not);
 }
 
 /* Fields that the method does not read would change nothing, so they are refused. */
@@ -169,7 +164,7 @@ static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
     if (a->control.name == NULL) {
         return lt_api_refuse(e, "reasoning.control", "'reasoning.control' is missing");
     }
-    if (!find_method(k, a, e) || !check_reads(k, a, e)) {
+    if (!find_method(k, a->control.name, e) || !check_reads(k, a, e)) {
         return false;
     }
     if (k->method == BUDGET && a->control.budget < 0) {

@@ -107,26 +107,18 @@ struct lt_group {
 /* ---- The request ---- */
 
 static bool find_method(lt_group *g, const char *name, lt_api_error *e) {
-    enum { N = sizeof methods / sizeof *methods };
-    const char *names[N], *nearest;
-    for (int i = 0; i < N; i++) {
-        const method *m = &methods[i];
-        names[i] = m->name;
-        if (strcmp(m->name, name) == 0) {
-            if (m->why_not != NULL) {
-                return lt_api_refuse(e, "alignment.method",
-                                     "'alignment.method' = %s is not supported here: %s", m->name,
-                                     m->why_not);
-            }
-            g->method = m;
-            return lt_select_find(&g->rule, m->rule != NULL ? m->rule : m->name) == LT_OK ||
-                   lt_api_refuse_error(e, "alignment.method", LT_ERR_NOT_FOUND);
-        }
+    const method *m = lt_ask_row(name, "alignment.method", methods, sizeof *methods,
+                                 sizeof methods / sizeof *methods, e);
+    if (m == NULL) {
+        return false;
     }
-    nearest = lt_name_nearest(name, names, N);
-    return lt_api_refuse(e, "alignment.method", "'alignment.method' = %.40s is unknown%s%s%s", name,
-                         nearest != NULL ? "; is '" : "", nearest != NULL ? nearest : "",
-                         nearest != NULL ? "' meant?" : "");
+    if (m->why_not != NULL) {
+        return lt_api_refuse(e, "alignment.method",
+                             "'alignment.method' = %s is not supported here: %s", name, m->why_not);
+    }
+    g->method = m;
+    return lt_select_find(&g->rule, m->rule != NULL ? m->rule : name) == LT_OK ||
+           lt_api_refuse_error(e, "alignment.method", LT_ERR_NOT_FOUND);
 }
 
 /* "reward": the name of a score, or {"check": kind, "answer": text}: 1 where the checker takes the

@@ -274,15 +274,11 @@ static bool know_members(const json_t *o, const char *const *names, size_t n, co
                          lt_api_error *e) {
     for (void *it = json_object_iter((json_t *)o); it != NULL;
          it = json_object_iter_next((json_t *)o, it)) {
-        const char *key = json_object_iter_key(it), *nearest = lt_name_nearest(key, names, n);
-        bool known = false;
-        for (size_t i = 0; i < n && !known; i++) {
-            known = strcmp(names[i], key) == 0;
-        }
-        if (!known) {
-            return lt_api_refuse(e, where, "unknown field '%s.%.60s'%s%s%s", where, key,
-                                 nearest != NULL ? "; is '" : "", nearest != NULL ? nearest : "",
-                                 nearest != NULL ? "' meant?" : "");
+        const char *key = json_object_iter_key(it);
+        char hint[LT_NAME_HINT_BYTES];
+        if (lt_name_find(key, names, sizeof *names, n) == NULL) {
+            return lt_api_refuse(e, where, "unknown field '%s.%.60s'%s", where, key,
+                                 lt_name_hint(hint, key, names, sizeof *names, n));
         }
     }
     return true;
