@@ -2,6 +2,7 @@
 #include "serve/draft.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 #define LEAST_MATCH 2
 #define MOST_MATCH  16
@@ -31,15 +32,10 @@ int64_t lt_draft_find(const int32_t *tokens, int64_t n) {
     return best;
 }
 
-int64_t lt_draft_write(int32_t *tokens, int64_t n, int64_t most) {
-    const int64_t from = lt_draft_find(tokens, n);
-    if (from < 0) {
-        return 0;
+void lt_draft_write(int32_t *tokens, int64_t n, int64_t match, int64_t n_draft) {
+    for (int64_t i = 0; i < n_draft; i++) { /* match < n, so each source is known. */
+        tokens[n + i] = tokens[match + i];
     }
-    for (int64_t i = 0; i < most; i++) { /* from < n, so each source is known. */
-        tokens[n + i] = tokens[from + i];
-    }
-    return most;
 }
 
 void lt_draft_acceptance_begin(lt_draft_acceptance *l) {
@@ -61,10 +57,12 @@ void lt_draft_acceptance_note(lt_draft_acceptance *l, int64_t n, int64_t n_accep
     }
 }
 
+static bool known(const lt_draft_times *t, int64_t rows) {
+    return t->seconds[rows] > 0 && t->n_steps - t->step[rows] < STALE;
+}
+
 void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds) {
-    for (int64_t i = 0; i <= LT_DRAFT_ROWS; i++) {
-        t->age[i]++;
-    }
+    t->n_steps++;
     if (rows < 1 || rows > LT_DRAFT_ROWS || !(seconds > 0)) {
         return;
     }
@@ -72,14 +70,9 @@ void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds) {
     if (t->seconds[rows] > 0 && seconds > 2 * t->seconds[rows]) {
         seconds = 2 * t->seconds[rows];
     }
-    t->seconds[rows] = t->seconds[rows] > 0 && t->age[rows] < STALE
-                           ? t->seconds[rows] + NEW_TIME * (seconds - t->seconds[rows])
-                           : seconds;
-    t->age[rows] = 0;
-}
-
-static int known(const lt_draft_times *t, int64_t rows) {
-    return t->seconds[rows] > 0 && t->age[rows] < STALE;
+    t->seconds[rows] = known(t, rows) ? t->seconds[rows] + NEW_TIME * (seconds - t->seconds[rows])
+                                      : seconds;
+    t->step[rows] = t->n_steps;
 }
 
 double lt_draft_times_of(const lt_draft_times *t, int64_t rows) {

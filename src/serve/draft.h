@@ -25,9 +25,9 @@
  * 16 tokens; of equal ones the last): what follows it is tokens[result]. -1: there is none. */
 int64_t lt_draft_find(const int32_t *tokens, int64_t n);
 
-/* Write a draft of `most` tokens to tokens[n..n + most). Where the match reaches the end of the
- * text, the draft continues itself. Returns `most`, or 0 if there is no match. */
-int64_t lt_draft_write(int32_t *tokens, int64_t n, int64_t most);
+/* Write a draft of n_draft tokens behind tokens[0..n): what follows the match that lt_draft_find
+ * found. Where the match reaches the end of the text, the draft continues itself. */
+void lt_draft_write(int32_t *tokens, int64_t n, int64_t match, int64_t n_draft);
 
 /* Of one text: how often a draft token is accepted if those before it were, lately. */
 typedef struct {
@@ -43,7 +43,8 @@ void lt_draft_acceptance_note(lt_draft_acceptance *l, int64_t n, int64_t n_accep
 /* Seconds of steps by rows, as they were lately. */
 typedef struct {
     double seconds[LT_DRAFT_ROWS + 1]; /* 0: not known. */
-    int64_t age[LT_DRAFT_ROWS + 1];    /* Steps since it was measured. */
+    int64_t step[LT_DRAFT_ROWS + 1];   /* Which step was the last of that size. */
+    int64_t n_steps;
 } lt_draft_times;
 
 void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds);

@@ -47,6 +47,7 @@ typedef struct {
     uint64_t *versions;              /* (max_tokens) of the weights that chose each */
     int64_t n_out, n_public, n_told; /* Output tokens: written, visible, told. */
     lt_draft_acceptance acceptance;
+    int64_t match; /* lt_draft_find, before the step is planned. */
     /* Draft tokens of the step that are not accepted yet; has one been rejected? */
     int64_t n_unchecked;
     bool rejected;

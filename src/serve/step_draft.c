@@ -21,20 +21,16 @@ static int64_t most_draft(const lt_seq *seq) {
 
 void lt_step_draft(lt_engine *e) {
     const lt_draft_acceptance *rates[LT_DRAFT_ROWS];
+    const bool crowded = e->sched.running.n > LT_DRAFT_ROWS;
     int64_t n_texts = 0, n_rows = 0, most;
     if (!e->o.speculate || !e->model->backend->host_memory) {
         return;
     }
-    if (e->sched.running.n > LT_DRAFT_ROWS) {
-        for (lt_seq *seq = e->sched.running.first; seq != NULL; seq = seq->next) {
-            seq->n_draft = 0;
-        }
-        return;
-    }
     for (lt_seq *seq = e->sched.running.first; seq != NULL; seq = seq->next) {
         lt_job_choice *s = seq->owner;
-        seq->n_draft = most_draft(seq);
-        if (seq->n_draft > 0 && lt_draft_find(s->tokens, seq->n_tokens) < 0) {
+        seq->n_draft = crowded ? 0 : most_draft(seq);
+        s->match = seq->n_draft > 0 ? lt_draft_find(s->tokens, seq->n_tokens) : -1;
+        if (s->match < 0) {
             seq->n_draft = 0;
         }
         if (seq->n_draft > 0) {
@@ -47,10 +43,8 @@ void lt_step_draft(lt_engine *e) {
                                    : lt_draft_choose(&e->times, n_rows, rates, n_texts);
     for (lt_seq *seq = e->sched.running.first; seq != NULL; seq = seq->next) {
         lt_job_choice *s = seq->owner;
-        if (seq->n_draft > 0) {
-            const int64_t n = seq->n_draft < most ? seq->n_draft : most;
-            seq->n_draft = lt_draft_write(s->tokens, seq->n_tokens, n);
-        }
+        seq->n_draft = seq->n_draft < most ? seq->n_draft : most;
+        lt_draft_write(s->tokens, seq->n_tokens, s->match, seq->n_draft);
     }
 }
 
@@ -61,10 +55,11 @@ void lt_step_settle(lt_engine *e, const lt_step *s, double seconds) {
     lt_draft_times_note(&e->times, s->n_rows, seconds);
     for (int64_t i = 0; i < s->n_items; i++) {
         lt_job_choice *c = s->items[i].choice;
-        const int64_t n = c != NULL && c->seq.n_draft > 0 ? s->items[i].n - 1 : 0;
-        if (c == NULL) {
+        int64_t n;
+        if (c == NULL) { /* It has ended. */
             continue;
         }
+        n = c->seq.n_draft > 0 ? s->items[i].n - 1 : 0;
         lt_draft_acceptance_note(&c->acceptance, n, n - c->n_unchecked);
         e->n_drafts += n > 0;
         e->n_drafted += n;

@@ -48,11 +48,13 @@ static void drafts_follow_the_match(void **state) {
     int32_t loop[12] = {5, 6, 5, 6};
     int32_t none[8] = {1, 2, 3, 4};
     (void)state;
-    assert_int_equal(lt_draft_write(t, 9, 4), 4);
+    assert_int_equal(lt_draft_find(t, 9), 4);
+    lt_draft_write(t, 9, 4, 4);
     assert_true(t[9] == 4 && t[10] == 9 && t[11] == 1 && t[12] == 2);
-    assert_int_equal(lt_draft_write(loop, 4, 5), 5); /* The draft continues itself. */
+    assert_int_equal(lt_draft_find(loop, 4), 2);
+    lt_draft_write(loop, 4, 2, 5); /* The draft continues itself. */
     assert_true(loop[4] == 5 && loop[5] == 6 && loop[6] == 5 && loop[7] == 6 && loop[8] == 5);
-    assert_int_equal(lt_draft_write(none, 4, 3), 0);
+    assert_int_equal(lt_draft_find(none, 4), -1);
 }
 
 static void acceptance_is_a_rate(void **state) {
