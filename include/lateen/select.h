@@ -119,9 +119,9 @@ typedef struct {
 } lt_hedge;
 
 /* Try the parameters (n_parameters, rising) and tell the best. resamples 0: low and high are the
- * parameter itself. */
+ * parameter itself. means (n_parameters) may be NULL; it gets lt_hedge_value of each. */
 LT_MUST_USE lt_err lt_hedge_tune(const lt_select_rule *rule, const lt_hedge_prompt *prompts,
                                  int64_t n_prompts, const double *parameters, int64_t n_parameters,
-                                 int64_t resamples, uint64_t seed, lt_hedge *out);
+                                 int64_t resamples, uint64_t seed, lt_hedge *out, double *means);
 
 #endif

@@ -177,7 +177,7 @@ static void print_row(double parameter, double value, const lt_hedge *best, bool
 
 static lt_err hedge(const align_options *o, const char *path, calibration *c) {
     const lt_select_rule *rule;
-    double parameters[MOST_PARAMETERS];
+    double parameters[MOST_PARAMETERS], values[MOST_PARAMETERS];
     int64_t n = 0;
     lt_hedge best;
     LT_TRY(lt_select_find(&rule, o->method));
@@ -187,7 +187,7 @@ static lt_err hedge(const align_options *o, const char *path, calibration *c) {
         usual_values(c, (rule->reads & LT_SELECT_TEMPERATURE) != 0, parameters, &n);
     }
     LT_TRY(lt_hedge_tune(rule, c->prompts, c->n, parameters, n, o->resamples, (uint64_t)o->seed,
-                         &best));
+                         &best, values));
     if (o->json) {
         printf("{\"method\":\"%s\",\"prompts\":%lld,\"best\":%.9g,\"value\":%.9g,\"low\":%.9g,"
                "\"high\":%.9g,\"at_edge\":%s,\"values\":[",
@@ -201,9 +201,7 @@ static lt_err hedge(const align_options *o, const char *path, calibration *c) {
                "true reward");
     }
     for (int64_t i = 0; i < n; i++) {
-        double value;
-        LT_TRY(lt_hedge_value(rule, c->prompts, c->n, parameters[i], &value));
-        print_row(parameters[i], value, &best, o->json, i == 0);
+        print_row(parameters[i], values[i], &best, o->json, i == 0);
     }
     if (o->json) {
         printf("]}\n");

@@ -80,21 +80,26 @@ static lt_err find(const tunable **out, const lt_select_rule *rule) {
             rule->name);
 }
 
-static lt_err check(const tunable *t, const lt_hedge_prompt *p, int64_t at, double parameter) {
+static lt_err check_samples(const lt_hedge_prompt *p, int64_t at) {
     if (p->m < 1) {
         LT_FAIL(LT_ERR_ARG, "prompt %lld has no samples", (long long)at);
-    }
-    if (!(parameter > 0 && parameter < 1e300) ||
-        (t->whole && (parameter != floor(parameter) || parameter > (double)p->m))) {
-        LT_FAIL(LT_ERR_ARG, "prompt %lld has %lld samples, and %s is %g: it must be %s",
-                (long long)at, (long long)p->m, t->parameter, parameter,
-                t->whole ? "a whole number from 1 to them" : "over 0");
     }
     for (int64_t i = 0; i < p->m; i++) {
         if (!isfinite(p->proxy[i]) || !isfinite(p->truth[i])) {
             LT_FAIL(LT_ERR_NUMERIC, "prompt %lld: sample %lld has proxy %g and truth %g",
                     (long long)at, (long long)i, p->proxy[i], p->truth[i]);
         }
+    }
+    return LT_OK;
+}
+
+static lt_err check_parameter(const tunable *t, const lt_hedge_prompt *p, int64_t at,
+                              double parameter) {
+    if (!(parameter > 0 && parameter < 1e300) ||
+        (t->whole && (parameter != floor(parameter) || parameter > (double)p->m))) {
+        LT_FAIL(LT_ERR_ARG, "prompt %lld has %lld samples, and %s is %g: it must be %s",
+                (long long)at, (long long)p->m, t->parameter, parameter,
+                t->whole ? "a whole number from 1 to them" : "over 0");
     }
     return LT_OK;
 }
@@ -113,25 +118,33 @@ static double expected(const sample *s, const double *weight, int64_t m) {
     return value;
 }
 
-static lt_err value_of(const tunable *t, const lt_hedge_prompt *p, double parameter,
-                       double *value) {
+/* values (n): of one prompt, with each parameter. */
+static lt_err values_of(const tunable *t, const lt_hedge_prompt *p, int64_t at,
+                        const double *parameters, int64_t n, double *values) {
     const size_t m = (size_t)p->m;
-    sample *s = malloc(m * sizeof *s);
-    double *weight = calloc(m, sizeof *weight);
+    lt_err err = LT_OK;
+    sample *s = NULL;
+    double *weight = NULL;
+    LT_TRY(check_samples(p, at));
+    s = malloc(m * sizeof *s);
+    weight = malloc(m * sizeof *weight);
     if (s == NULL || weight == NULL) {
-        free(s);
-        free(weight);
-        LT_FAIL(LT_ERR_OOM, "no memory for %zu samples", m);
+        LT_FAIL_DONE(LT_ERR_OOM, "no memory for %zu samples", m);
     }
     for (size_t i = 0; i < m; i++) {
         s[i] = (sample){p->proxy[i], p->truth[i]};
     }
     qsort(s, m, sizeof *s, rising);
-    t->weigh(weight, s, p->m, parameter);
-    *value = expected(s, weight, p->m);
+    for (int64_t k = 0; k < n; k++) {
+        LT_TRY_DONE(check_parameter(t, p, at, parameters[k]));
+        memset(weight, 0, m * sizeof *weight);
+        t->weigh(weight, s, p->m, parameters[k]);
+        values[k] = expected(s, weight, p->m);
+    }
+done:
     free(s);
     free(weight);
-    return LT_OK;
+    return err;
 }
 
 lt_err lt_hedge_value(const lt_select_rule *rule, const lt_hedge_prompt *prompts, int64_t n_prompts,
@@ -143,9 +156,8 @@ lt_err lt_hedge_value(const lt_select_rule *rule, const lt_hedge_prompt *prompts
         LT_FAIL(LT_ERR_ARG, "there are no calibration prompts");
     }
     for (int64_t i = 0; i < n_prompts; i++) {
-        double one;
-        LT_TRY(check(t, &prompts[i], i, parameter));
-        LT_TRY(value_of(t, &prompts[i], parameter, &one));
+        double one = 0;
+        LT_TRY(values_of(t, &prompts[i], i, &parameter, 1, &one));
         sum += one;
     }
     *value = sum / (double)n_prompts;
@@ -154,23 +166,29 @@ lt_err lt_hedge_value(const lt_select_rule *rule, const lt_hedge_prompt *prompts
 
 /* ---- The best parameter ---- */
 
-/* values (n_prompts, n_parameters). The parameter whose sum over the drawn prompts is highest, the
- * first of equals; drawn NULL: over all of them. */
+/* values (n_prompts, n_parameters). The mean of parameter k over the drawn prompts; drawn NULL:
+ * over all of them. */
+static double mean_of(const double *values, int64_t n_prompts, int64_t n_parameters,
+                      const int64_t *drawn, int64_t k) {
+    double sum = 0;
+    for (int64_t i = 0; i < n_prompts; i++) {
+        sum += values[(drawn != NULL ? drawn[i] : i) * n_parameters + k];
+    }
+    return sum / (double)n_prompts;
+}
+
+/* The parameter with the highest mean, the first of equals. */
 static int64_t best_of(const double *values, int64_t n_prompts, int64_t n_parameters,
                        const int64_t *drawn, double *value) {
     int64_t best = 0;
     *value = -INFINITY;
     for (int64_t k = 0; k < n_parameters; k++) {
-        double sum = 0;
-        for (int64_t i = 0; i < n_prompts; i++) {
-            sum += values[(drawn != NULL ? drawn[i] : i) * n_parameters + k];
-        }
-        if (sum > *value) {
-            *value = sum;
+        const double mean = mean_of(values, n_prompts, n_parameters, drawn, k);
+        if (mean > *value) {
+            *value = mean;
             best = k;
         }
     }
-    *value /= (double)n_prompts;
     return best;
 }
 
@@ -196,20 +214,9 @@ static void bootstrap(const double *values, int64_t n_prompts, int64_t n_paramet
     out->high = parameters[bests[(int64_t)ceil(0.95 * (double)(resamples - 1))]];
 }
 
-static lt_err tune(const tunable *t, const lt_hedge_prompt *prompts, int64_t n_prompts,
-                   const double *parameters, int64_t n_parameters, double *values) {
-    for (int64_t i = 0; i < n_prompts; i++) {
-        for (int64_t k = 0; k < n_parameters; k++) {
-            LT_TRY(check(t, &prompts[i], i, parameters[k]));
-            LT_TRY(value_of(t, &prompts[i], parameters[k], &values[i * n_parameters + k]));
-        }
-    }
-    return LT_OK;
-}
-
 lt_err lt_hedge_tune(const lt_select_rule *rule, const lt_hedge_prompt *prompts, int64_t n_prompts,
                      const double *parameters, int64_t n_parameters, int64_t resamples,
-                     uint64_t seed, lt_hedge *out) {
+                     uint64_t seed, lt_hedge *out, double *means) {
     const tunable *t;
     double *values;
     int64_t *drawn, *bests, best;
@@ -227,7 +234,9 @@ lt_err lt_hedge_tune(const lt_select_rule *rule, const lt_hedge_prompt *prompts,
         err = lt_error_set(LT_ERR_OOM, "no memory for %lld prompts and %lld parameters",
                            (long long)n_prompts, (long long)n_parameters);
     }
-    err = err != LT_OK ? err : tune(t, prompts, n_prompts, parameters, n_parameters, values);
+    for (int64_t i = 0; i < n_prompts && err == LT_OK; i++) {
+        err = values_of(t, &prompts[i], i, parameters, n_parameters, &values[i * n_parameters]);
+    }
     if (err == LT_OK) {
         best = best_of(values, n_prompts, n_parameters, NULL, &out->value);
         out->parameter = out->low = out->high = parameters[best];
@@ -235,6 +244,9 @@ lt_err lt_hedge_tune(const lt_select_rule *rule, const lt_hedge_prompt *prompts,
         if (resamples > 0) {
             bootstrap(values, n_prompts, n_parameters, parameters, resamples, seed, drawn, bests,
                       out);
+        }
+        for (int64_t k = 0; k < n_parameters && means != NULL; k++) {
+            means[k] = mean_of(values, n_prompts, n_parameters, NULL, k);
         }
     }
     free(values);

@@ -325,7 +325,7 @@ static void hedge_finds_the_root(void **state) {
     const double c = pow(12.0 / 13, 12) / 13;
     lt_rng r = {.seed = 3};
     lt_hedge h;
-    double value;
+    double value, means[N];
     (void)state;
     for (int i = 0; i < PROMPTS; i++) {
         for (int k = 0; k < M; k++) {
@@ -340,14 +340,16 @@ static void hedge_finds_the_root(void **state) {
     assert_int_equal(lt_hedge_value(rule_of("best_of_n"), prompts, PROMPTS, 12, &value), LT_OK);
     assert_true(fabs(value - .679389) < .01);
     assert_int_equal(
-        lt_hedge_tune(rule_of("best_of_n"), prompts, PROMPTS, parameters, N, 50, 1, &h), LT_OK);
+        lt_hedge_tune(rule_of("best_of_n"), prompts, PROMPTS, parameters, N, 50, 1, &h, means),
+        LT_OK);
+    assert_true(means[11] == value && means[(int)h.parameter - 1] == h.value);
     assert_true(h.parameter >= 11 && h.parameter <= 14 && !h.at_edge);
     assert_true(h.low <= 12.5 && h.high >= 12 && h.low >= 9 && h.high <= 16);
     for (int k = 0; k < N; k++) {
         parameters[k] = 6 + 0.4 * k;
     }
     assert_int_equal(
-        lt_hedge_tune(rule_of("best_of_poisson"), prompts, PROMPTS, parameters, N, 0, 1, &h),
+        lt_hedge_tune(rule_of("best_of_poisson"), prompts, PROMPTS, parameters, N, 0, 1, &h, NULL),
         LT_OK);
     assert_true(fabs(h.parameter - 12.4) < 1.3 && fabs(h.value - .666931) < .01);
 }
