@@ -69,7 +69,8 @@ struct lt_control {
     char tail[256]; /* The end of the text so far, to find borders in. */
     size_t n_tail;
     bool closes_by_brace;
-    lt_part part; /* The trial that runs. */
+    lt_part part;   /* The trial that runs. */
+    int64_t n_said; /* Its tokens. */
     lt_json_out said;
     double sum; /* Of its tokens' probabilities, or of their logarithms. */
     int depth;
@@ -324,6 +325,7 @@ void lt_control_stop(lt_reply *j) {
     k->sum = 0;
     k->depth = 1;
     k->closed = false;
+    k->n_said = 0;
     k->part = (lt_part){.reply = j};
     err = lt_ids_append(&all, j->parts[0].prompt.data, j->parts[0].prompt.n);
     err = err != LT_OK ? err : lt_ids_append(&all, k->out.data, k->out.n);
@@ -372,7 +374,7 @@ static void on_trial_token(lt_reply *j, const lt_event *ev) {
         return;
     }
     k->sum += k->geometric ? (double)ev->logprob : exp((double)ev->logprob);
-    k->part.prompt.n++; /* Of a trial: counts its tokens. */
+    k->n_said++;
     if (ev->finish != LT_FINISH_NONE) {
         k->closed = !k->closes_by_brace && k->said.n > 0;
         return;
@@ -421,11 +423,10 @@ static bool agreed(const lt_control *k, int64_t agree) {
 
 static void on_trial_done(lt_reply *j) {
     lt_control *k = j->control;
-    const int64_t n = (int64_t)k->part.prompt.n;
+    const int64_t n = k->n_said;
     const double mean = n > 0 ? k->sum / (double)n : 0;
     trial *t = &k->trials[k->n_trials++ % TRIALS_KEPT];
     k->part.submitted = false;
-    k->part.prompt.n = 0;
     k->tokens += n;
     j->server->metrics.trial_tokens += (uint64_t)n;
     free(t->answer);

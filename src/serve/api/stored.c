@@ -3,41 +3,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "serve/api/listing.h"
 #include "serve/api/responses.h"
 #include "serve/api/route.h"
+#include "serve/api/stored_entry.h"
 
-static void refuse_absent(lt_call *call, const char *id, int n) {
-    lt_api_error e;
-    lt_api_refuse(&e, "response_id", "Response with id '%.*s' not found.", n < 80 ? n : 80, id);
-    e.status = 404;
-    e.code = "not_found";
-    lt_call_error(call, &e);
-}
+static const lt_stored_kind responses = {"resp_", "response_id", "Response", "response"};
 
-/* The entry as a tree; NULL: the call was answered. tail: the id and the rest of the path. */
+/* The entry as a tree; NULL: the call was answered. *tail: the path behind the id. */
 static json_t *find(lt_call *call, const char **tail) {
-    const size_t n = strcspn(call->tail, "/");
-    char id[64] = "";
-    lt_stored *entry = NULL;
-    json_t *tree = NULL;
+    lt_stored *entry = lt_stored_find(call, &responses, tail);
+    const char *text;
+    json_t *tree;
+    size_t bytes;
 
-    *tail = call->tail + n;
-    if (n > 0 && n < sizeof id && strncmp(call->tail, "resp_", 5) == 0) {
-        memcpy(id, call->tail, n);
-        entry = lt_store_hold(call->server->store, id, call->owner, lt_clock_s());
+    if (entry == NULL) {
+        return NULL;
     }
-    if (entry != NULL) {
-        size_t bytes;
-        const char *text = lt_stored_text(entry, &bytes);
-        tree = lt_json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
-    }
+    text = lt_stored_text(entry, &bytes);
+    tree = lt_json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
     lt_store_release(call->server->store, entry);
     if (tree == NULL) {
-        refuse_absent(call, call->tail, (int)n);
+        lt_stored_absent(call, &responses, strcspn(call->tail, "/"));
     }
     return tree;
 }
@@ -75,7 +64,7 @@ void lt_api_response_get(lt_call *call) {
             put_items(call, json_object_get(tree, "input"), &p);
         }
     } else if (tail[0] != '\0') {
-        refuse_absent(call, call->tail, (int)strlen(call->tail));
+        lt_stored_absent(call, &responses, strlen(call->tail));
     } else if (stream[0] != '\0' && strcmp(stream, "false") != 0) {
         lt_api_refuse(&e, "stream",
                       "'stream': only responses in the background can be resumed, "
@@ -91,18 +80,7 @@ void lt_api_response_get(lt_call *call) {
 }
 
 void lt_api_response_delete(lt_call *call) {
-    lt_json_out o = {0};
-    if (strlen(call->tail) >= 64 || strncmp(call->tail, "resp_", 5) != 0 ||
-        !lt_store_forget(call->server->store, call->tail, call->owner, lt_clock_s())) {
-        refuse_absent(call, call->tail, (int)strcspn(call->tail, "/"));
-        return;
-    }
-    lt_out_open(&o, '{');
-    lt_out_key_str(&o, "id", call->tail);
-    lt_out_key_str(&o, "object", "response");
-    lt_out_key_bool(&o, "deleted", true);
-    lt_out_shut(&o, '}');
-    lt_call_json(call, 200, &o);
+    lt_stored_delete(call, &responses);
 }
 
 void lt_api_response_cancel(lt_call *call) {
@@ -119,7 +97,7 @@ void lt_api_response_cancel(lt_call *call) {
                       "one that runs");
         lt_call_error(call, &e);
     } else {
-        refuse_absent(call, call->tail, (int)strlen(call->tail));
+        lt_stored_absent(call, &responses, strlen(call->tail));
     }
     json_decref(tree);
 }

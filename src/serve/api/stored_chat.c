@@ -14,8 +14,8 @@
 #include "serve/api/listing.h"
 #include "serve/api/route.h"
 #include "serve/api/stored_chat.h"
+#include "serve/api/stored_entry.h"
 
-#define ID_PREFIX "chatcmpl-"
 /* OpenAI's bounds of metadata. */
 #define MAX_PAIRS            16
 #define MAX_KEY_CHARACTERS   64
@@ -25,15 +25,8 @@
 static const lt_field fields[] = {LT_JSON("metadata", metadata)};
 const lt_field_table lt_fields_chat_update = LT_FIELD_TABLE(fields, "metadata");
 
-static void refuse_absent(lt_call *call) {
-    const int n = (int)strcspn(call->tail, "/");
-    lt_api_error e;
-    lt_api_refuse(&e, "completion_id", "Chat completion with id '%.*s' not found.", n < 80 ? n : 80,
-                  call->tail);
-    e.status = 404;
-    e.code = "not_found";
-    lt_call_error(call, &e);
-}
+static const lt_stored_kind completions = {"chatcmpl-", "completion_id", "Chat completion",
+                                           "chat.completion.deleted"};
 
 /* ---- Parts of an entry ---- */
 
@@ -83,23 +76,6 @@ static void put_completion(lt_json_out *o, const lt_stored *entry) {
     o->comma = true;
     put_slice(o, "metadata", p.metadata);
     lt_out_shut(o, '}');
-}
-
-/* The entry of the path, held; NULL: the call was answered. *rest: the path behind the id. */
-static lt_stored *find(lt_call *call, const char **rest) {
-    const size_t n = strcspn(call->tail, "/");
-    char id[64] = "";
-    lt_stored *entry = NULL;
-
-    *rest = call->tail + n;
-    if (n < sizeof id && strncmp(call->tail, ID_PREFIX, strlen(ID_PREFIX)) == 0) {
-        memcpy(id, call->tail, n);
-        entry = lt_store_hold(call->server->store, id, call->owner, lt_clock_s());
-    }
-    if (entry == NULL) {
-        refuse_absent(call);
-    }
-    return entry;
 }
 
 /* ---- Metadata ---- */
@@ -184,7 +160,7 @@ void lt_api_chat_list(lt_call *call) {
         lt_call_error(call, &e);
         return;
     }
-    found = lt_store_list(store, ID_PREFIX, call->owner, lt_clock_s(), &n);
+    found = lt_store_list(store, completions.prefix, call->owner, lt_clock_s(), &n);
     if (found == NULL) {
         lt_api_refuse_oom(&e);
         lt_call_error(call, &e);
@@ -275,7 +251,7 @@ static void list_messages(lt_call *call, const lt_stored *entry) {
 
 void lt_api_chat_get(lt_call *call) {
     const char *rest;
-    lt_stored *entry = find(call, &rest);
+    lt_stored *entry = lt_stored_find(call, &completions, &rest);
     lt_json_out o = {0};
 
     if (entry == NULL) {
@@ -284,7 +260,7 @@ void lt_api_chat_get(lt_call *call) {
     if (strcmp(rest, "/messages") == 0) {
         list_messages(call, entry);
     } else if (rest[0] != '\0') {
-        refuse_absent(call);
+        lt_stored_absent(call, &completions, strcspn(call->tail, "/"));
     } else {
         put_completion(&o, entry);
         lt_call_json(call, 200, &o);
@@ -330,7 +306,7 @@ static bool relabel(lt_call *call, lt_stored *entry, const json_t *metadata, lt_
 
 void lt_api_chat_update(lt_call *call) {
     const char *rest;
-    lt_stored *entry = find(call, &rest);
+    lt_stored *entry = lt_stored_find(call, &completions, &rest);
     lt_api_error e = {0};
     lt_ask a;
 
@@ -339,13 +315,13 @@ void lt_api_chat_update(lt_call *call) {
     }
     lt_ask_defaults(&a);
     if (rest[0] != '\0') {
-        refuse_absent(call);
+        lt_stored_absent(call, &completions, strcspn(call->tail, "/"));
     } else if (call->request->body_bytes > MAX_UPDATE_BYTES) {
         lt_api_refuse(&e, "metadata", "a body of %zu bytes; metadata has at most %zu",
                       call->request->body_bytes, MAX_UPDATE_BYTES);
     } else if (read_metadata(call, &a, &e) && relabel(call, entry, a.metadata, &e)) {
         lt_store_release(call->server->store, entry);
-        entry = find(call, &rest); /* The text with the new metadata. */
+        entry = lt_stored_find(call, &completions, &rest); /* The text with the new metadata. */
         if (entry != NULL) {
             lt_json_out o = {0};
             put_completion(&o, entry);
@@ -360,16 +336,5 @@ void lt_api_chat_update(lt_call *call) {
 }
 
 void lt_api_chat_delete(lt_call *call) {
-    lt_json_out o = {0};
-    if (strlen(call->tail) >= 64 || strncmp(call->tail, ID_PREFIX, strlen(ID_PREFIX)) != 0 ||
-        !lt_store_forget(call->server->store, call->tail, call->owner, lt_clock_s())) {
-        refuse_absent(call);
-        return;
-    }
-    lt_out_open(&o, '{');
-    lt_out_key_str(&o, "id", call->tail);
-    lt_out_key_str(&o, "object", "chat.completion.deleted");
-    lt_out_key_bool(&o, "deleted", true);
-    lt_out_shut(&o, '}');
-    lt_call_json(call, 200, &o);
+    lt_stored_delete(call, &completions);
 }

@@ -1,0 +1,23 @@
+/* stored_entry.h: the entry of the store that a path names, for api/stored.c (responses) and
+ * api/stored_chat.c (chat completions). Entries of another key count as not existing. */
+#ifndef LT_SERVE_STORED_ENTRY_H
+#define LT_SERVE_STORED_ENTRY_H
+
+#include "serve/api/server.h"
+
+typedef struct {
+    const char *prefix;  /* Of ids. */
+    const char *param;   /* In errors. */
+    const char *noun;    /* Its name in a message. */
+    const char *deleted; /* "object" of the answer to a deletion. */
+} lt_stored_kind;
+
+/* Answer 404: the first n bytes of the path's tail name no entry. */
+void lt_stored_absent(lt_call *call, const lt_stored_kind *kind, size_t n);
+/* The entry that the path's tail begins with, held; NULL: the call was answered. *rest: the path
+ * behind the id. */
+lt_stored *lt_stored_find(lt_call *call, const lt_stored_kind *kind, const char **rest);
+/* Delete the entry whose id is the whole tail, and answer. */
+void lt_stored_delete(lt_call *call, const lt_stored_kind *kind);
+
+#endif
