@@ -10,13 +10,13 @@
 #include "base/option.h"
 #include "base/rng.h"
 
-/* Streams of one seed: what is drawn for one purpose leaves the others as they are. */
+/* Streams of random numbers: how many candidates are drawn does not change which one is kept. */
 #define STREAM_DRAWS  0x647261777300ull
 #define STREAM_CHOICE 0x63686f69636500ull
 
 /* ---- The rules ---- */
 
-/* Share probability 1 among the candidates whose weight is the highest. */
+/* The candidates with the highest weight are equally likely, and the others are never kept. */
 static void share_best(const double *weight, int64_t n, double *p) {
     double best = -INFINITY;
     int64_t ties = 0;
@@ -116,8 +116,9 @@ static void weigh_first(const double *scores, const int32_t *answers, int64_t n,
     share_best(scores, n, p);
 }
 
-/* A candidate's weight is the sum of those with its answer; the best answers share probability 1,
- * and the candidates of one answer share what it gets. */
+/* The votes of an answer are the sum of the weights of the candidates that give it; without scores
+ * each weighs 1. The answers with the most votes are equally likely, and so are the candidates that
+ * give the same answer. If no candidate gives an answer, all candidates are equally likely. */
 static void weigh_votes(const double *scores, const int32_t *answers, int64_t n,
                         const lt_select_options *o, double *p) {
     double votes[LT_SELECT_MOST], best = -INFINITY;
@@ -134,7 +135,7 @@ static void weigh_votes(const double *scores, const int32_t *answers, int64_t n,
         }
         best = same[i] > 0 && votes[i] > best ? votes[i] : best;
     }
-    for (int64_t i = 0; i < n; i++) { /* Without any answer, all are equally good. */
+    for (int64_t i = 0; i < n; i++) {
         p[i] = best == -INFINITY ? 1 : same[i] > 0 && votes[i] == best ? 1 / (double)same[i] : 0;
     }
     normalise(p, n);
@@ -227,7 +228,7 @@ static int64_t draw(const double *p, int64_t n, uint64_t seed) {
     int64_t last = 0;
     for (int64_t i = 0; i < n; i++) {
         if (p[i] > 0) {
-            last = i; /* Rounding may leave u above 0 behind the last one. */
+            last = i; /* If the sum of all p rounds to less than 1, u may exceed it. */
             if (u < p[i]) {
                 break;
             }

@@ -55,6 +55,7 @@ typedef struct {
     char *answer; /* NULL: it did not come to an end. */
 } trial;
 
+/* The text runs; was cancelled to be stopped; waits for a trial; runs on without further trials. */
 typedef enum { RUNS, STOPS, TRIES, OVER } phase;
 
 struct lt_control {
@@ -69,10 +70,10 @@ struct lt_control {
     char tail[256]; /* The end of the text so far, to find borders in. */
     size_t n_tail;
     bool closes_by_brace;
-    lt_part part;   /* The trial that runs. */
-    int64_t n_said; /* Its tokens. */
-    lt_json_out said;
-    double sum; /* Of its tokens' probabilities, or of their logarithms. */
+    lt_part part;     /* The trial that runs. */
+    int64_t n_said;   /* Its tokens. */
+    lt_json_out text; /* Of its answer. */
+    double sum;       /* Of its tokens' probabilities, or of their logarithms. */
     int depth;
     bool closed;
     trial trials[TRIALS_KEPT]; /* The newest, as a ring. */
@@ -94,7 +95,7 @@ static bool find_method(lt_control *k, const char *name, lt_api_error *e) {
                          "'reasoning.control' = %s is not supported here: %s", name, m->why_not);
 }
 
-/* Fields that the method does not read would change nothing, so they are refused. */
+/* Refuse fields that the method does not read: they would have no effect. */
 static bool check_reads(const lt_control *k, const lt_ask *a, lt_api_error *e) {
     for (size_t i = 2; i < sizeof fields / sizeof *fields; i++) { /* Behind control, max_tokens. */
         const json_t *given = json_object_get(a->reasoning, fields[i].name);
@@ -218,7 +219,7 @@ void lt_control_free(lt_control *k) {
     lt_ids_free(&k->out);
     lt_ids_free(&k->probe);
     lt_ids_free(&k->end);
-    lt_out_free(&k->said);
+    lt_out_free(&k->text);
     free(k);
 }
 
@@ -248,7 +249,8 @@ static bool at_border(lt_control *k, const char *text, size_t bytes) {
     return found;
 }
 
-/* Tokens that are still free behind the end of the reasoning and one of the answer. */
+/* Is there room for the mark that ends the reasoning and a token of the answer, and in the context
+ * for a trial? */
 static bool has_room(const lt_reply *j, const lt_control *k) {
     const lt_part *p = &j->parts[0];
     const int64_t most = p->most_tokens - (int64_t)k->out.n;
@@ -321,7 +323,7 @@ void lt_control_stop(lt_reply *j) {
     lt_ids all = {0};
     lt_err err;
     k->phase = TRIES;
-    lt_out_clear(&k->said);
+    lt_out_clear(&k->text);
     k->sum = 0;
     k->depth = 1;
     k->closed = false;
@@ -350,18 +352,18 @@ void lt_control_stop(lt_reply *j) {
     }
 }
 
-/* Take text up to what closes the answer: the brace that matches that of the probe, or the end of
- * the line. */
-static void hear(lt_control *k, const char *text, size_t n) {
+/* Append text to the trial's answer, up to the end of that answer: the brace that closes the one at
+ * the end of the probe, or else the end of the line. */
+static void take_trial_text(lt_control *k, const char *text, size_t n) {
     for (size_t i = 0; i < n && !k->closed; i++) {
         if (k->closes_by_brace) {
             k->depth += (text[i] == '{') - (text[i] == '}');
             k->closed = k->depth == 0;
         } else {
-            k->closed = text[i] == '\n' && k->said.n > 0;
+            k->closed = text[i] == '\n' && k->text.n > 0;
         }
         if (!k->closed) {
-            lt_out_raw(&k->said, &text[i], 1);
+            lt_out_raw(&k->text, &text[i], 1);
         }
     }
 }
@@ -376,12 +378,12 @@ static void on_trial_token(lt_reply *j, const lt_event *ev) {
     k->sum += k->geometric ? (double)ev->logprob : exp((double)ev->logprob);
     k->n_said++;
     if (ev->finish != LT_FINISH_NONE) {
-        k->closed = !k->closes_by_brace && k->said.n > 0;
+        k->closed = !k->closes_by_brace && k->text.n > 0;
         return;
     }
     piece = lt_tokenizer_piece(j->server->tokenizer, (uint32_t)ev->id, &n);
     if (piece != NULL && !lt_tokenizer_is_special(j->server->tokenizer, (uint32_t)ev->id)) {
-        hear(k, piece, n);
+        take_trial_text(k, piece, n);
     }
     if (k->closed) {
         lt_engine_cancel(j->server->engine, k->part.id);
@@ -435,7 +437,7 @@ static void on_trial_done(lt_reply *j) {
                  .confidence = n == 0         ? 0
                                : k->geometric ? exp(mean)
                                               : mean,
-                 .answer = k->closed ? trimmed(&k->said) : NULL};
+                 .answer = k->closed ? trimmed(&k->text) : NULL};
     if (j->conn == NULL || j->failed) {
         go_on(j, OVER);
     } else if (k->method == DEER && t->answer != NULL && t->answer[0] != '\0' &&

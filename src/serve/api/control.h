@@ -1,4 +1,4 @@
-/* control.h: ends the reasoning of a chat where it has become unproductive: the field "reasoning".
+/* control.h: ends the reasoning of a chat early, by a rule: the field "reasoning" of the request.
  *
  *     "reasoning": {"control": "deer", "threshold": 0.95}
  *
@@ -30,7 +30,7 @@ void lt_control_free(lt_control *k); /* Accepts NULL. */
 
 /* A token has come, and its text[0..n) has been taken: is a place reached? */
 void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n);
-/* Is the part stopped? Then events of its engine's request are old news. */
+/* Is the part being stopped? Then further events of its engine's request are to be ignored. */
 bool lt_control_stopped(const lt_part *p);
 /* The engine's request of a stopped part is done: start the trial. */
 void lt_control_stop(lt_reply *j);

@@ -163,7 +163,8 @@ static bool read_reward(lt_group *g, lt_ask *a, lt_api_error *e) {
     return true;
 }
 
-/* Which fields a method reads; others are refused, for they would change nothing. */
+/* Refuse fields that the method does not read, which would have no effect, and require those that
+ * it cannot do without. */
 static bool check_fields_of(const lt_group *g, const lt_ask *a, lt_api_error *e) {
     const json_t *tree = a->alignment;
     const unsigned reads = g->rule->reads;
@@ -476,7 +477,8 @@ static void cut_worst(lt_group *g, lt_part *p) {
     }
 }
 
-/* The ending of the slowest may make more than one cut due. The last one left is not cut. */
+/* A candidate that was behind may make more than one cut due when it ends. Nothing is cut when no
+ * candidate runs any more. */
 static void cut_where_due(lt_reply *j) {
     lt_group *g = j->group;
     lt_part *p = &j->parts[0];
@@ -493,7 +495,7 @@ static void cut_where_due(lt_reply *j) {
     }
 }
 
-/* False: out of memory, and the candidate is judged by its score at the end. */
+/* False: out of memory; then the candidate's score at its end counts instead. */
 static bool keep_partial(candidate *k, double score) {
     double *more = realloc(k->partial, (size_t)(k->n_partial + 1) * sizeof *more);
     if (more == NULL) {
@@ -578,7 +580,7 @@ bool lt_group_keep(lt_reply *j, lt_api_error *e) {
     for (int64_t i = 0; i < n; i++) {
         g->candidates[index[i]].probability = p[i];
     }
-    if (n < g->n) { /* Candidates were cut; those that are left are no sample of n. */
+    if (n < g->n) { /* Some were cut, so the probabilities of those left say too little. */
         g->kept.kl = lt_select_kl(g->rule, &g->o, g->n);
     }
     g->kept.chosen = index[g->kept.chosen];
