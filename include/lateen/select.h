@@ -45,7 +45,6 @@ typedef enum {
 
 typedef struct lt_select_rule {
     const char *name;
-    const char *help;
     unsigned reads; /* lt_select_reads. */
     bool groups;    /* It reads the candidates' answers, and scores are optional. */
     /* p (n) out: with what probability each candidate is kept. scores (n), NULL only if groups;
@@ -54,8 +53,7 @@ typedef struct lt_select_rule {
                   const lt_select_options *o, double *p);
 } lt_select_rule;
 
-/* The table and its number of rows; the row of a name (NOT_FOUND, with the nearest one). */
-const lt_select_rule *lt_select_rules(size_t *n);
+/* The rule of a name (NOT_FOUND, with the nearest one). */
 LT_MUST_USE lt_err lt_select_find(const lt_select_rule **out, const char *name);
 
 /* ARG: an option out of range, or one that the rule does not read. */

@@ -142,23 +142,14 @@ static void weigh_votes(const double *scores, const int32_t *answers, int64_t n,
 }
 
 static const lt_select_rule rules[] = {
-    {"best_of_n", "the highest score", 0, false, weigh_best},
-    {"soft_best_of_n", "at random, with weights exp(score / temperature)", LT_SELECT_TEMPERATURE,
-     false, weigh_soft},
-    {"best_of_poisson", "the highest score of 1 + Poisson(mu) candidates", LT_SELECT_MU, false,
-     weigh_best},
-    {"best_of_tails", "between soft_best_of_n and a linear weight, by the tail of the scores",
-     LT_SELECT_TEMPERATURE | LT_SELECT_TAIL, false, weigh_tails},
-    {"rejection", "the first score of at least threshold, else the highest", LT_SELECT_THRESHOLD,
-     false, weigh_first},
-    {"self_consistency", "the answer on which most agree", 0, true, weigh_votes},
+    {"best_of_n", 0, false, weigh_best},
+    {"soft_best_of_n", LT_SELECT_TEMPERATURE, false, weigh_soft},
+    {"best_of_poisson", LT_SELECT_MU, false, weigh_best},
+    {"best_of_tails", LT_SELECT_TEMPERATURE | LT_SELECT_TAIL, false, weigh_tails},
+    {"rejection", LT_SELECT_THRESHOLD, false, weigh_first},
+    {"self_consistency", 0, true, weigh_votes},
 };
 enum { N_RULES = sizeof rules / sizeof *rules };
-
-const lt_select_rule *lt_select_rules(size_t *n) {
-    *n = N_RULES;
-    return rules;
-}
 
 lt_err lt_select_find(const lt_select_rule **out, const char *name) {
     const lt_select_rule *rule = lt_name_find(name, rules, sizeof *rules, N_RULES);
