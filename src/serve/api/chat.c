@@ -107,11 +107,8 @@ static void chunk_end(lt_reply_choice *c, const char *finish) {
     if (j->ask.timings_per_token || (finish != NULL && !j->ask.include_usage)) {
         lt_timings_write(o, c->part, c->new_tokens);
     }
-    if (j->group != NULL && finish != NULL) {
-        lt_group_write(o, j);
-    }
-    if (j->control != NULL && finish != NULL) {
-        lt_control_write(o, j);
+    if (finish != NULL) {
+        lt_reply_reports_write(o, j);
     }
     lt_out_shut(o, '}');
     lt_reply_send(j, NULL);
@@ -167,7 +164,7 @@ static void send_piece(lt_reply_choice *c, int item, bool fresh, const char *tex
 }
 
 static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
-    if (c->reply->stream && c->reply->group == NULL) {
+    if (lt_reply_is_live(c->reply)) {
         send_piece(c, item, fresh, text, n);
     }
 }
@@ -193,7 +190,7 @@ static void format_choice_end(lt_reply_choice *c) {
     if (!lt_speech_finish(c)) {
         return;
     }
-    if (c->reply->stream && c->reply->group == NULL) {
+    if (lt_reply_is_live(c->reply)) {
         chunk_begin(c->reply, c->index);
         chunk_end(c, finish_reason(c));
     }
@@ -276,12 +273,7 @@ static void put_completion(lt_json_out *o, const lt_reply *j) {
     }
     lt_out_shut(o, ']');
     lt_usage_write(o, j, "usage");
-    if (j->group != NULL) {
-        lt_group_write(o, j);
-    }
-    if (j->control != NULL) {
-        lt_control_write(o, j);
-    }
+    lt_reply_reports_write(o, j);
     lt_timings_write(o, &j->parts[0], lt_reply_new_tokens(j) - lt_control_tokens(j));
     if (j->ask.verbose) {
         lt_out_key_open(o, "__verbose", '{');

@@ -205,8 +205,8 @@ static void send_chunk(lt_reply_choice *c, const char *text, size_t n, bool with
     } else if (j->ask.include_usage) {
         lt_out_key_null(o, "usage");
     }
-    if (j->group != NULL && finish != NULL) {
-        lt_group_write(o, j);
+    if (finish != NULL) {
+        lt_reply_reports_write(o, j);
     }
     lt_out_shut(o, '}');
     lt_reply_send(j, NULL);
@@ -240,7 +240,7 @@ static bool dropped(const lt_reply *j) {
 }
 
 static void format_text(lt_reply_choice *c, const char *text, size_t n) {
-    if (c->reply->stream && c->reply->group == NULL && !dropped(c->reply)) {
+    if (lt_reply_is_live(c->reply) && !dropped(c->reply)) {
         send_echo(c);
         send_chunk(c, text, n, false, NULL);
     }
@@ -253,7 +253,7 @@ static void format_choice_end(lt_reply_choice *c) {
         c->new_tokens = 0;
         lt_out_clear(&c->text);
     }
-    if (c->reply->stream && c->reply->group == NULL) {
+    if (lt_reply_is_live(c->reply)) {
         send_echo(c);
         send_chunk(c, "", 0, false, lt_finish_openai(c));
     }
@@ -329,9 +329,7 @@ static void format_finish(lt_reply *j) {
     }
     lt_out_shut(o, ']');
     lt_usage_write(o, j, "usage");
-    if (j->group != NULL) {
-        lt_group_write(o, j);
-    }
+    lt_reply_reports_write(o, j);
     lt_out_shut(o, '}');
 }
 

@@ -205,6 +205,13 @@ void lt_reply_send(lt_reply *j, const char *event);
 
 /* ---- What formatters share ---- */
 
+/* Is each piece of a choice's text sent when it comes? The answer of a group is known at its end. */
+static inline bool lt_reply_is_live(const lt_reply *j) {
+    return j->stream && j->group == NULL;
+}
+/* What the group and the control of reasoning report, where there are any. */
+void lt_reply_reports_write(lt_json_out *o, const lt_reply *j);
+
 const char *lt_finish_openai(const lt_reply_choice *c);
 int64_t lt_reply_prompt_tokens(const lt_reply *j);
 int64_t lt_reply_cached_tokens(const lt_reply *j);

@@ -46,6 +46,15 @@ int64_t lt_reply_reasoning_tokens(const lt_reply *j) {
     return n;
 }
 
+void lt_reply_reports_write(lt_json_out *o, const lt_reply *j) {
+    if (j->group != NULL) {
+        lt_group_write(o, j);
+    }
+    if (j->control != NULL) {
+        lt_control_write(o, j);
+    }
+}
+
 void lt_usage_write(lt_json_out *o, const lt_reply *j, const char *key) {
     const int64_t prompt = lt_reply_prompt_tokens(j), answer = lt_reply_new_tokens(j);
     lt_out_key_open(o, key, '{');
