@@ -4,6 +4,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "data/check/chars.h"
+
 /* The last occurrence of word in text[from..n), or n. Case is ignored where fold. */
 static size_t last_of(const char *text, size_t from, size_t n, const char *word, bool fold) {
     const size_t len = strlen(word);
@@ -21,18 +23,11 @@ static size_t line_end(const char *text, size_t from, size_t n) {
     return nl != NULL ? (size_t)(nl - text) : n;
 }
 
-static bool letter(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 void lt_answer_trim(const char *text, size_t *begin, size_t *end) {
-    static const char around[] = " \t\r\n*_`\"";
-    while (*begin < *end && text[*begin] != 0 && strchr(around, text[*begin]) != NULL) {
+    while (*begin < *end && lt_is_one_of(text[*begin], " \t\r\n*_`\"")) {
         (*begin)++;
     }
-    while (*end > *begin && text[*end - 1] != 0 &&
-           (strchr(around, text[*end - 1]) != NULL || text[*end - 1] == '.' ||
-            text[*end - 1] == ';' || text[*end - 1] == '!')) {
+    while (*end > *begin && lt_is_one_of(text[*end - 1], " \t\r\n*_`\".;!")) {
         (*end)--;
     }
     /* $42$ and \(42\) are mathematics; "$42" is an amount and remains. */
@@ -66,20 +61,20 @@ static bool boxed(const char *text, size_t from, size_t n, size_t *begin, size_t
     }
 }
 
-/* From text[at] to the end of the line, or the next line where nothing else stands on this one. */
-static void rest_of_line(const char *text, size_t at, size_t n, size_t *begin, size_t *end) {
-    static const char around[] = " \t\r\n*_";
-    *begin = at;
-    *end = line_end(text, at, n);
-    while (at < *end && strchr(around, text[at]) != NULL && text[at] != 0) {
+static size_t skip_around(const char *text, size_t at, size_t end) {
+    while (at < end && lt_is_one_of(text[at], " \t\r\n*_")) {
         at++;
     }
-    if (at == *end && at < n) {
-        while (at < n && strchr(around, text[at]) != NULL && text[at] != 0) {
-            at++;
-        }
-        *begin = at;
-        *end = line_end(text, at, n);
+    return at;
+}
+
+/* From text[at] to the end of the line, or the next line if nothing else is on this one. */
+static void rest_of_line(const char *text, size_t at, size_t n, size_t *begin, size_t *end) {
+    *begin = at;
+    *end = line_end(text, at, n);
+    if (*end < n && skip_around(text, at, *end) == *end) {
+        *begin = skip_around(text, *end, n);
+        *end = line_end(text, *begin, n);
     }
 }
 
@@ -104,8 +99,8 @@ static bool phrase(const char *text, size_t from, size_t n, size_t *begin, size_
                 break;
             }
             before = at;
-            if ((at > from && letter(text[at - 1])) ||
-                (at + len < n && letter(words[w][len - 1]) && letter(text[at + len]))) {
+            if ((at > from && lt_is_letter(text[at - 1])) ||
+                (at + len < n && lt_is_letter(words[w][len - 1]) && lt_is_letter(text[at + len]))) {
                 continue; /* Part of a longer word. */
             }
             if (!found || at + len > best) {
@@ -139,7 +134,7 @@ static bool tag(const char *text, size_t from, size_t n, size_t *begin, size_t *
 
 static bool last_line(const char *text, size_t from, size_t n, size_t *begin, size_t *end) {
     size_t close = n, at;
-    while (close > from && strchr(" \t\r\n", text[close - 1]) != NULL && text[close - 1] != 0) {
+    while (close > from && lt_is_one_of(text[close - 1], " \t\r\n")) {
         close--;
     }
     at = last_of(text, from, close, "\n", false);
@@ -148,19 +143,16 @@ static bool last_line(const char *text, size_t from, size_t n, size_t *begin, si
     return close > from;
 }
 
-static bool digit(char c) {
-    return c >= '0' && c <= '9';
-}
-
 /* Digits, with commas between groups and a decimal point between digits; "-" in front. */
 static bool last_number(const char *text, size_t from, size_t n, size_t *begin, size_t *end) {
     size_t at;
-    while (n > from && !digit(text[n - 1])) {
+    while (n > from && !lt_is_digit(text[n - 1])) {
         n--;
     }
     at = n;
-    while (at > from && (digit(text[at - 1]) || ((text[at - 1] == ',' || text[at - 1] == '.') &&
-                                                 at - 1 > from && digit(text[at - 2])))) {
+    while (at > from &&
+           (lt_is_digit(text[at - 1]) || ((text[at - 1] == ',' || text[at - 1] == '.') &&
+                                          at - 1 > from && lt_is_digit(text[at - 2])))) {
         at--;
     }
     if (at > from && text[at - 1] == '.') { /* .5 */

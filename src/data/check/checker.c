@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/option.h"
+#include "data/check/chars.h"
 #include "data/check/expression.h"
 
 #define MATCH_LIMIT 1000000 /* Steps of PCRE2, so that a hostile answer ends. */
@@ -45,10 +46,6 @@ lt_err lt_check_kind_find(lt_check_kind *out, const char *name) {
             near != NULL ? "; did you mean " : "", near != NULL ? near : "");
 }
 
-static bool is_letter(char ch) {
-    return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z');
-}
-
 /* One side of an equation. */
 static lt_err side_equal(bool *right, const lt_expression *gold, const char *text, size_t n,
                          bool words, lt_expression *room) {
@@ -62,10 +59,10 @@ static bool is_name(const char *text, size_t n) {
     bool letters = false;
     for (size_t i = 0; i < n; i++) {
         if (strchr("+-*/^<>!~:", text[i]) != NULL ||
-            (text[i] >= '0' && text[i] <= '9' && (i == 0 || strchr("_{", text[i - 1]) == NULL))) {
+            (lt_is_digit(text[i]) && (i == 0 || strchr("_{", text[i - 1]) == NULL))) {
             return false;
         }
-        letters = letters || is_letter(text[i]);
+        letters = letters || lt_is_letter(text[i]);
     }
     return letters;
 }
@@ -96,8 +93,8 @@ static bool text_equal(const char *a, size_t n, const char *b, size_t m) {
     static const char blank[] = " \t\r\n";
     size_t i = 0, j = 0;
     while (i < n || j < m) {
-        const bool gap_a = i < n && a[i] != 0 && strchr(blank, a[i]) != NULL;
-        const bool gap_b = j < m && b[j] != 0 && strchr(blank, b[j]) != NULL;
+        const bool gap_a = i < n && lt_is_one_of(a[i], blank);
+        const bool gap_b = j < m && lt_is_one_of(b[j], blank);
         if (gap_a != gap_b || i == n || j == m) {
             return false;
         }
@@ -107,10 +104,10 @@ static bool text_equal(const char *a, size_t n, const char *b, size_t m) {
             }
             continue;
         }
-        while (i < n && a[i] != 0 && strchr(blank, a[i]) != NULL) {
+        while (i < n && lt_is_one_of(a[i], blank)) {
             i++;
         }
-        while (j < m && b[j] != 0 && strchr(blank, b[j]) != NULL) {
+        while (j < m && lt_is_one_of(b[j], blank)) {
             j++;
         }
     }
@@ -141,8 +138,8 @@ static bool split(items *out, const char *text, size_t begin, size_t end) {
         begin += 2;
         end -= 2;
         bracketed = true;
-    } else if (end - begin >= 2 && strchr("[({", text[begin]) != NULL && text[begin] != 0 &&
-               strchr("])}", text[end - 1]) != NULL && text[end - 1] != 0) {
+    } else if (end - begin >= 2 && lt_is_one_of(text[begin], "[({") &&
+               lt_is_one_of(text[end - 1], "])}")) {
         begin++;
         end--;
         bracketed = true;
@@ -151,8 +148,8 @@ static bool split(items *out, const char *text, size_t begin, size_t end) {
     for (size_t i = begin; i <= end; i++) {
         const bool last = i == end;
         const bool joint = !last && depth == 0 && end - i > 5 && memcmp(text + i, " and ", 5) == 0;
-        if (!last && text[i] != 0) {
-            depth += strchr("[({", text[i]) != NULL ? 1 : strchr("])}", text[i]) != NULL ? -1 : 0;
+        if (!last) {
+            depth += lt_is_one_of(text[i], "[({") - lt_is_one_of(text[i], "])}");
         }
         if (!last && !joint && (text[i] != ',' || depth != 0)) {
             continue;
@@ -205,7 +202,7 @@ static bool choice_equal(char gold, const char *text, size_t begin, size_t end) 
     for (size_t w = 0; w < sizeof words / sizeof *words; w++) {
         const size_t len = strlen(words[w]);
         if (end - begin > len && strncasecmp(text + begin, words[w], len) == 0 &&
-            !is_letter(text[begin + len])) {
+            !lt_is_letter(text[begin + len])) {
             begin += len;
             lt_answer_trim(text, &begin, &end);
         }
@@ -216,7 +213,7 @@ static bool choice_equal(char gold, const char *text, size_t begin, size_t end) 
     }
     open = begin < end && text[begin] == '(';
     begin += open;
-    if (begin == end || !is_letter(text[begin])) {
+    if (begin == end || !lt_is_letter(text[begin])) {
         return false;
     }
     found = text[begin++];
@@ -227,7 +224,7 @@ static bool choice_equal(char gold, const char *text, size_t begin, size_t end) 
         return false;
     }
     for (size_t i = begin; i + 2 < end; i++) {
-        if (text[i] == '(' && is_letter(text[i + 1]) && text[i + 2] == ')') {
+        if (text[i] == '(' && lt_is_letter(text[i + 1]) && text[i + 2] == ')') {
             return false;
         }
     }
@@ -264,7 +261,7 @@ static lt_err open_gold(lt_checker *c) {
         LT_FAIL(LT_ERR_LIMIT, "a list of more than %d items: \"%.200s...\"", LT_CHECK_ITEMS,
                 c->gold);
     }
-    if (c->kind == LT_CHECK_CHOICE && (c->n != 1 || !is_letter(c->gold[0]))) {
+    if (c->kind == LT_CHECK_CHOICE && (c->n != 1 || !lt_is_letter(c->gold[0]))) {
         LT_FAIL(LT_ERR_FORMAT, "a choice is one letter, not \"%.200s\"", c->gold);
     }
     if (c->kind == LT_CHECK_REGEX) {

@@ -31,6 +31,13 @@ static int int_compare(const lt_exact_int *a, const lt_exact_int *b) {
     return 0;
 }
 
+/* Drop the highest limbs that are 0. */
+static void int_trim(lt_exact_int *x) {
+    while (x->n > 0 && x->d[x->n - 1] == 0) {
+        x->n--;
+    }
+}
+
 /* x = x * factor + add */
 static bool int_scale(lt_exact_int *x, uint32_t factor, uint32_t add) {
     uint64_t carry = add;
@@ -45,9 +52,7 @@ static bool int_scale(lt_exact_int *x, uint32_t factor, uint32_t add) {
         }
         x->d[x->n++] = (uint32_t)carry;
     }
-    while (x->n > 0 && x->d[x->n - 1] == 0) {
-        x->n--;
-    }
+    int_trim(x);
     return true;
 }
 
@@ -111,9 +116,7 @@ static void int_sub(lt_exact_int *out, const lt_exact_int *a, const lt_exact_int
     }
     LT_ASSERT(borrow == 0);
     out->n = n;
-    while (out->n > 0 && out->d[out->n - 1] == 0) {
-        out->n--;
-    }
+    int_trim(out);
 }
 
 void lt_exact_set(lt_exact *out, int64_t value) {

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "data/check/chars.h"
 #include "data/check/exact.h"
 
 #define PI           1 /* The variable that \pi becomes. */
@@ -100,14 +101,6 @@ static const struct {
     int exponent;
 } scales[] = {{"hundred", 2}, {"thousand", 3}, {"million", 6}, {"billion", 9}, {"trillion", 12}};
 
-static bool digit(char c) {
-    return c >= '0' && c <= '9';
-}
-
-static bool letter(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 /* A text that grows within LT_EXPRESSION_BYTES. */
 typedef struct {
     char *data;
@@ -176,7 +169,7 @@ static bool respell(char *out, const char *text, size_t n) {
     }
     for (size_t i = 0; i < to.n; i++) {
         if (out[i] == NARROW) {
-            out[i] = i > 0 && digit(out[i - 1]) && digit(out[i + 1]) ? ',' : ' ';
+            out[i] = i > 0 && lt_is_digit(out[i - 1]) && lt_is_digit(out[i + 1]) ? ',' : ' ';
         }
     }
     return !to.full;
@@ -188,7 +181,7 @@ static bool argument(const char *text, size_t *at, size_t *begin, size_t *end) {
     while (text[*at] == ' ') {
         (*at)++;
     }
-    if (digit(text[*at]) || letter(text[*at])) {
+    if (lt_is_digit(text[*at]) || lt_is_letter(text[*at])) {
         *begin = (*at)++;
         *end = *at;
         return true;
@@ -210,7 +203,7 @@ static bool argument(const char *text, size_t *at, size_t *begin, size_t *end) {
 
 static bool all_digits(const char *text, size_t begin, size_t end) {
     for (size_t i = begin; i < end; i++) {
-        if (!digit(text[i])) {
+        if (!lt_is_digit(text[i])) {
             return false;
         }
     }
@@ -222,10 +215,10 @@ static bool whole_before(const char *text, size_t at) {
     while (at > 0 && text[at - 1] == ' ') {
         at--;
     }
-    if (at == 0 || !digit(text[at - 1])) {
+    if (at == 0 || !lt_is_digit(text[at - 1])) {
         return false;
     }
-    while (at > 0 && digit(text[at - 1])) {
+    while (at > 0 && lt_is_digit(text[at - 1])) {
         at--;
     }
     return at == 0 || strchr(".^/,", text[at - 1]) == NULL;
@@ -274,12 +267,12 @@ static bool mixed(char *text) {
     out[0] = 0;
     for (size_t i = 0; text[i] != 0;) {
         size_t top = i, slash, end;
-        while (digit(text[top])) {
+        while (lt_is_digit(text[top])) {
             top++;
         }
         slash = top;
         end = slash + 1;
-        while (top > i && text[slash] == '/' && digit(text[end])) {
+        while (top > i && text[slash] == '/' && lt_is_digit(text[end])) {
             end++;
         }
         if (end > slash + 1 && text[end] != '.' && i > 0 && text[i - 1] == ' ' &&
@@ -324,7 +317,7 @@ static void unit_standard(char out[LT_EXPRESSION_UNIT], const char *text, size_t
     *known = true;
     for (size_t i = 0; i < n;) {
         size_t end = i;
-        while (end < n && letter(text[end])) {
+        while (end < n && lt_is_letter(text[end])) {
             end++;
         }
         if (end > i) {
@@ -357,19 +350,19 @@ static void cut_unit(lt_expression *x, const lt_expression *like, int *exponent)
     while (x->text[begin] == ' ') {
         begin++;
     }
-    if (from == 0 || !letter(x->text[begin])) {
+    if (from == 0 || !lt_is_letter(x->text[begin])) {
         return;
     }
     for (size_t i = begin; i < n; i++) {
-        letters += letter(x->text[i]);
-        if (!letter(x->text[i]) && strchr(" /", x->text[i]) == NULL) {
+        letters += lt_is_letter(x->text[i]);
+        if (!lt_is_letter(x->text[i]) && strchr(" /", x->text[i]) == NULL) {
             return;
         }
     }
     for (size_t s = 0; s < sizeof scales / sizeof *scales; s++) {
         const size_t len = strlen(scales[s].word);
         if (strncasecmp(x->text + begin, scales[s].word, len) == 0 &&
-            !letter(x->text[begin + len])) {
+            !lt_is_letter(x->text[begin + len])) {
             *exponent = scales[s].exponent;
             x->text[from] = 0;
             for (begin += len; x->text[begin] == ' '; begin++) {}
@@ -403,7 +396,7 @@ static int precedence(char op) {
 static size_t number_end(const char *text, size_t i, int *exponent, size_t *mantissa) {
     const size_t begin = i;
     size_t end, group;
-    while (digit(text[i])) {
+    while (lt_is_digit(text[i])) {
         i++;
     }
     group = i - begin;
@@ -412,8 +405,8 @@ static size_t number_end(const char *text, size_t i, int *exponent, size_t *mant
             return begin;
         }
         while (text[i] == ',') {
-            if (!digit(text[i + 1]) || !digit(text[i + 2]) || !digit(text[i + 3]) ||
-                digit(text[i + 4])) {
+            if (!lt_is_digit(text[i + 1]) || !lt_is_digit(text[i + 2]) ||
+                !lt_is_digit(text[i + 3]) || lt_is_digit(text[i + 4])) {
                 return begin;
             }
             i += 4;
@@ -421,10 +414,10 @@ static size_t number_end(const char *text, size_t i, int *exponent, size_t *mant
     }
     if (text[i] == '.') {
         i++;
-        if (group == 0 && !digit(text[i])) {
+        if (group == 0 && !lt_is_digit(text[i])) {
             return begin;
         }
-        while (digit(text[i])) {
+        while (lt_is_digit(text[i])) {
             i++;
         }
     }
@@ -435,12 +428,12 @@ static size_t number_end(const char *text, size_t i, int *exponent, size_t *mant
         const bool negative = text[i + 1] == '-';
         int value = 0;
         i += 1u + (negative || text[i + 1] == '+');
-        if (digit(text[i])) {
-            for (; digit(text[i]) && value <= MAX_EXPONENT; i++) {
+        if (lt_is_digit(text[i])) {
+            for (; lt_is_digit(text[i]) && value <= MAX_EXPONENT; i++) {
                 value = 10 * value + (text[i] - '0');
             }
             *exponent = negative ? -value : value;
-            end = digit(text[i]) ? begin : i;
+            end = lt_is_digit(text[i]) ? begin : i;
         }
     }
     return end;
@@ -513,8 +506,8 @@ static bool token(yard *y, size_t *at, bool *wants) {
     if (c == ' ' || (c == '&' && *wants)) { /* A fraction without a whole number. */
         return true;
     }
-    if (letter(c) || c == PI || c == '(' || c == '{' || c == '#') {
-        if (letter(c) && letter(text[*at]) && letter(text[*at + 1])) {
+    if (lt_is_letter(c) || c == PI || c == '(' || c == '{' || c == '#') {
+        if (lt_is_letter(c) && lt_is_letter(text[*at]) && lt_is_letter(text[*at + 1])) {
             return false; /* A word. */
         }
         if (!*wants) {
@@ -543,7 +536,7 @@ static bool token(yard *y, size_t *at, bool *wants) {
         return true;
     }
     *wants = true;
-    if (c != 0 && strchr("+-*/^&", c) != NULL) {
+    if (lt_is_one_of(c, "+-*/^&")) {
         binary(y, c);
         return true;
     }
