@@ -205,7 +205,7 @@ void lt_reply_send(lt_reply *j, const char *event);
 
 /* ---- What formatters share ---- */
 
-/* Is each piece of a choice's text sent when it comes? The answer of a group is known at its end. */
+/* Is each piece of a text sent when it comes? The answer of a group is known at its end only. */
 static inline bool lt_reply_is_live(const lt_reply *j) {
     return j->stream && j->group == NULL;
 }
