@@ -16,10 +16,17 @@
 #define MATCH_LIMIT 1000000 /* Steps of PCRE2, so that a hostile answer ends. */
 #define HEAP_KIB    20000
 
+/* Where the items of a list stand in its text. */
+typedef struct {
+    size_t begin[LT_CHECK_ITEMS], end[LT_CHECK_ITEMS];
+    size_t n;
+} items;
+
 struct lt_checker {
     lt_check_kind kind;
     char gold[LT_CHECK_GOLD_BYTES];
     size_t n;
+    items list;
     lt_expression number;
     pcre2_code *regex;
 };
@@ -114,11 +121,6 @@ static bool text_equal(const char *a, size_t n, const char *b, size_t m) {
     return true;
 }
 
-typedef struct {
-    size_t begin[LT_CHECK_ITEMS], end[LT_CHECK_ITEMS];
-    size_t n;
-} items;
-
 static void item_trim(const char *text, size_t *begin, size_t *end) {
     lt_answer_trim(text, begin, end);
     if (*end - *begin >= 2 && text[*begin] == '\'' && text[*end - 1] == '\'') {
@@ -128,9 +130,9 @@ static void item_trim(const char *text, size_t *begin, size_t *end) {
 }
 
 /* Split at commas outside of brackets, and at " and ". False: too many items. */
-static bool split(items *out, const char *text, size_t begin, size_t end) {
+static bool split(items *out, const char *text, size_t n) {
+    size_t begin = 0, end = n, from;
     int depth = 0;
-    size_t from;
     bool bracketed = false;
     out->n = 0;
     lt_answer_trim(text, &begin, &end);
@@ -171,18 +173,19 @@ static bool split(items *out, const char *text, size_t begin, size_t end) {
     return true;
 }
 
-static lt_err list_equal(const lt_checker *c, const char *text, size_t begin, size_t end,
-                         bool words, bool *right) {
-    items gold, ours;
+static lt_err list_equal(const lt_checker *c, const char *text, size_t n_text, bool words,
+                         bool *right) {
+    const items *gold = &c->list;
+    items ours;
     lt_expression *x = malloc(sizeof *x);
     lt_err err = LT_OK;
     if (x == NULL) {
         LT_FAIL(LT_ERR_OOM, "an item of a list");
     }
-    *right = split(&gold, c->gold, 0, c->n) && split(&ours, text, begin, end) && gold.n == ours.n;
-    for (size_t i = 0; i < gold.n && *right; i++) {
-        const char *a = c->gold + gold.begin[i], *b = text + ours.begin[i];
-        const size_t n = gold.end[i] - gold.begin[i], m = ours.end[i] - ours.begin[i];
+    *right = split(&ours, text, n_text) && gold->n == ours.n;
+    for (size_t i = 0; i < gold->n && *right; i++) {
+        const char *a = c->gold + gold->begin[i], *b = text + ours.begin[i];
+        const size_t n = gold->end[i] - gold->begin[i], m = ours.end[i] - ours.begin[i];
         if (lt_expression_read(x, a, n, NULL) && !x->has_variables) {
             LT_TRY_DONE(number_equal(right, x, b, m, words));
         } else {
@@ -195,8 +198,9 @@ done:
 }
 
 /* One letter: "B", "(B)", "B) text", "B. text", "option B"; another "(C)" behind it refuses. */
-static bool choice_equal(char gold, const char *text, size_t begin, size_t end) {
+static bool choice_equal(char gold, const char *text, size_t n) {
     static const char *const words[] = {"option", "choice", "answer"};
+    size_t begin = 0, end = n;
     bool open;
     char found;
     for (size_t w = 0; w < sizeof words / sizeof *words; w++) {
@@ -249,7 +253,6 @@ done:
 }
 
 static lt_err open_gold(lt_checker *c) {
-    items list;
     int code = 0;
     PCRE2_SIZE column = 0;
     PCRE2_UCHAR why[128] = "";
@@ -257,7 +260,7 @@ static lt_err open_gold(lt_checker *c) {
     if (c->kind == LT_CHECK_NUMBER && !lt_expression_read(&c->number, c->gold, c->n, NULL)) {
         LT_FAIL(LT_ERR_FORMAT, "\"%.200s\" is not a number or an expression", c->gold);
     }
-    if (c->kind == LT_CHECK_LIST && !split(&list, c->gold, 0, c->n)) {
+    if (c->kind == LT_CHECK_LIST && !split(&c->list, c->gold, c->n)) {
         LT_FAIL(LT_ERR_LIMIT, "a list of more than %d items: \"%.200s...\"", LT_CHECK_ITEMS,
                 c->gold);
     }
@@ -306,9 +309,35 @@ void lt_checker_close(lt_checker *c) {
     }
 }
 
+lt_err lt_checker_judge(const lt_checker *c, const char *answer, size_t n, unsigned allowed,
+                        bool *right) {
+    const bool words = (allowed & LT_ANSWER_BIT(LT_ANSWER_WORD)) != 0;
+    switch (c->kind) {
+    case LT_CHECK_NUMBER:
+        return number_equal(right, &c->number, answer, n, words);
+    case LT_CHECK_LIST:
+        return list_equal(c, answer, n, words, right);
+    case LT_CHECK_TEXT: {
+        size_t from = 0, to = c->n, begin = 0, end = n;
+        lt_answer_trim(c->gold, &from, &to);
+        item_trim(answer, &begin, &end);
+        *right = text_equal(c->gold + from, to - from, answer + begin, end - begin);
+        return LT_OK;
+    }
+    case LT_CHECK_CHOICE:
+        *right = choice_equal(c->gold[0], answer, n);
+        return LT_OK;
+    case LT_CHECK_REGEX:
+        return regex_equal(c, answer, n, right);
+    case LT_CHECK_COUNT:
+        break;
+    }
+    LT_ASSERT(false);
+    return LT_OK;
+}
+
 lt_err lt_checker_run(const lt_checker *c, const char *text, size_t n, unsigned allowed,
                       bool *right, lt_answer_mark *mark) {
-    const bool words = (allowed & LT_ANSWER_BIT(LT_ANSWER_WORD)) != 0;
     size_t begin, end;
     const lt_answer_mark found = lt_answer_find(text, n, allowed, &begin, &end);
 
@@ -316,29 +345,6 @@ lt_err lt_checker_run(const lt_checker *c, const char *text, size_t n, unsigned 
     if (mark != NULL) {
         *mark = found;
     }
-    if (found == LT_ANSWER_NONE) {
-        return LT_OK;
-    }
-    switch (c->kind) {
-    case LT_CHECK_NUMBER:
-        return number_equal(right, &c->number, text + begin, end - begin, words);
-    case LT_CHECK_LIST:
-        return list_equal(c, text, begin, end, words, right);
-    case LT_CHECK_TEXT: {
-        size_t from = 0, to = c->n;
-        lt_answer_trim(c->gold, &from, &to);
-        item_trim(text, &begin, &end);
-        *right = text_equal(c->gold + from, to - from, text + begin, end - begin);
-        return LT_OK;
-    }
-    case LT_CHECK_CHOICE:
-        *right = choice_equal(c->gold[0], text, begin, end);
-        return LT_OK;
-    case LT_CHECK_REGEX:
-        return regex_equal(c, text + begin, end - begin, right);
-    case LT_CHECK_COUNT:
-        break;
-    }
-    LT_ASSERT(false);
-    return LT_OK;
+    return found == LT_ANSWER_NONE ? LT_OK
+                                   : lt_checker_judge(c, text + begin, end - begin, allowed, right);
 }

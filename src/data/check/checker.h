@@ -56,4 +56,8 @@ void lt_checker_close(lt_checker *c);
 LT_MUST_USE lt_err lt_checker_run(const lt_checker *c, const char *text, size_t n, unsigned allowed,
                                   bool *right, lt_answer_mark *mark);
 
+/* The same for an answer that lt_answer_find has found by these marks. */
+LT_MUST_USE lt_err lt_checker_judge(const lt_checker *c, const char *answer, size_t n,
+                                    unsigned allowed, bool *right);
+
 #endif

@@ -1,5 +1,6 @@
-/* line.c: see line.h. Answers are equal when the checker of the first accepts the text of the
- * other; an answer that is no true answer of the line's kind is compared as text. */
+/* line.c: see line.h. Two answers are equal when the checker that has the first as its true answer
+ * accepts the second. An answer that cannot be a true answer of the line's kind is compared as
+ * text. */
 #include "data/check/line.h"
 
 #include <string.h>
@@ -49,23 +50,21 @@ static lt_err count_answers(int *n, const json_t *line) {
 
 /* The class of an answer, a new one if it is equal to none before. */
 static lt_err classify(lt_check_verdict *v, lt_checker **classes, lt_check_kind kind,
-                       const char *text, size_t n, unsigned allowed, bool right) {
-    size_t begin, end;
+                       const char *answer, size_t n, unsigned allowed, bool right) {
     bool same = false;
     for (int c = 0; c < v->n_classes; c++) {
-        LT_TRY(lt_checker_run(classes[c], text, n, allowed, &same, NULL));
+        LT_TRY(lt_checker_judge(classes[c], answer, n, allowed, &same));
         if (same && v->class_right[c] == right) {
             v->counts[c]++;
             return LT_OK;
         }
     }
-    (void)lt_answer_find(text, n, allowed, &begin, &end);
     if (kind == LT_CHECK_REGEX ||
-        lt_checker_open(&classes[v->n_classes], kind, text + begin, end - begin) != LT_OK) {
-        if (end - begin >= LT_CHECK_GOLD_BYTES) {
+        lt_checker_open(&classes[v->n_classes], kind, answer, n) != LT_OK) {
+        if (n >= LT_CHECK_GOLD_BYTES) {
             return LT_OK; /* Too long for any vote. */
         }
-        LT_TRY(lt_checker_open(&classes[v->n_classes], LT_CHECK_TEXT, text + begin, end - begin));
+        LT_TRY(lt_checker_open(&classes[v->n_classes], LT_CHECK_TEXT, answer, n));
     }
     v->counts[v->n_classes] = 1;
     v->class_right[v->n_classes++] = right;
@@ -86,14 +85,18 @@ lt_err lt_check_line(lt_check_verdict *out, const json_t *line, unsigned allowed
     LT_TRY_DONE(count_answers(&out->n, line));
     for (int i = 0; i < out->n; i++) {
         const json_t *text = text_of(line, (size_t)i);
-        const char *bytes = json_string_value(text);
-        const size_t n = json_string_length(text);
-        LT_TRY_DONE(lt_checker_run(gold, bytes, n, allowed, &out->right[i], &out->mark[i]));
-        out->n_right += out->right[i];
-        out->n_found += out->mark[i] != LT_ANSWER_NONE;
-        if (out->mark[i] != LT_ANSWER_NONE) {
-            LT_TRY_DONE(classify(out, classes, kind, bytes, n, allowed, out->right[i]));
+        const char *found = json_string_value(text);
+        size_t begin, end;
+        out->mark[i] = lt_answer_find(found, json_string_length(text), allowed, &begin, &end);
+        out->right[i] = false;
+        if (out->mark[i] == LT_ANSWER_NONE) {
+            continue;
         }
+        found += begin;
+        LT_TRY_DONE(lt_checker_judge(gold, found, end - begin, allowed, &out->right[i]));
+        LT_TRY_DONE(classify(out, classes, kind, found, end - begin, allowed, out->right[i]));
+        out->n_right += out->right[i];
+        out->n_found++;
     }
 done:
     for (int c = 0; c < out->n_classes; c++) {
