@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/encoding.h"
 #include "base/error.h"
 #include "comm/store_frame.h"
 #include "comm/store_table.h"
@@ -687,8 +688,6 @@ lt_err lt_comm_store_token(char out[LT_STORE_TOKEN]) {
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
         LT_FAIL(LT_ERR_IO, "random bytes: %s", strerror(errno));
     }
-    for (size_t i = 0; i < sizeof bytes; i++) {
-        (void)snprintf(out + 2 * i, 3, "%02x", bytes[i]);
-    }
+    lt_hex_write(out, bytes, sizeof bytes);
     return LT_OK;
 }

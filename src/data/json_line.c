@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 #include "data/text_utf8.h"
 
@@ -59,13 +60,6 @@ static bool at(const cursor *c, char wanted) {
     return c->p < c->end && *c->p == (unsigned char)wanted;
 }
 
-static int hex_digit(unsigned char x) {
-    return x >= '0' && x <= '9'   ? x - '0'
-           : x >= 'a' && x <= 'f' ? x - 'a' + 10
-           : x >= 'A' && x <= 'F' ? x - 'A' + 10
-                                  : -1;
-}
-
 /* Validate the escape after a backslash and move past it. */
 static lt_err scan_escape(cursor *c) {
     if (c->p == c->end || memchr("\"\\/bfnrtu", *c->p, 9) == NULL) {
@@ -75,7 +69,7 @@ static lt_err scan_escape(cursor *c) {
         return LT_OK;
     }
     for (int i = 0; i < 4; i++, c->p++) {
-        if (c->p == c->end || hex_digit(*c->p) < 0) {
+        if (c->p == c->end || lt_hex_digit(*c->p) < 0) {
             return bad(c, "\\u needs four hexadecimal digits");
         }
     }
@@ -223,28 +217,9 @@ static lt_err scan_value(cursor *c) {
 static uint32_t hex4(const unsigned char *p) {
     uint32_t x = 0;
     for (int i = 0; i < 4; i++) {
-        x = x << 4 | (uint32_t)hex_digit(p[i]);
+        x = x << 4 | (uint32_t)lt_hex_digit(p[i]);
     }
     return x;
-}
-
-static char *put_code_point(char *to, uint32_t x) {
-    if (x < 0x80) {
-        *to++ = (char)x;
-    } else if (x < 0x800) {
-        *to++ = (char)(0xC0 | x >> 6);
-        *to++ = (char)(0x80 | (x & 0x3F));
-    } else if (x < 0x10000) {
-        *to++ = (char)(0xE0 | x >> 12);
-        *to++ = (char)(0x80 | (x >> 6 & 0x3F));
-        *to++ = (char)(0x80 | (x & 0x3F));
-    } else {
-        *to++ = (char)(0xF0 | x >> 18);
-        *to++ = (char)(0x80 | (x >> 12 & 0x3F));
-        *to++ = (char)(0x80 | (x >> 6 & 0x3F));
-        *to++ = (char)(0x80 | (x & 0x3F));
-    }
-    return to;
 }
 
 /* Decode \uXXXX with p after the u, and a low surrogate after it. A lone surrogate becomes
@@ -261,7 +236,7 @@ static const unsigned char *unescape_unicode(char **to, const unsigned char *p,
         }
     }
     *is_lone = x >= 0xD800 && x < 0xE000;
-    *to = put_code_point(*to, *is_lone ? 0xFFFD : x);
+    *to += lt_utf8_encode(*is_lone ? 0xFFFD : x, *to);
     return p;
 }
 
@@ -377,7 +352,7 @@ static uint32_t unicode_escape(const unsigned char *p, const unsigned char *end)
         return UINT32_MAX;
     }
     for (int i = 2; i < 6; i++) {
-        if (hex_digit(p[i]) < 0) {
+        if (lt_hex_digit(p[i]) < 0) {
             return UINT32_MAX;
         }
     }

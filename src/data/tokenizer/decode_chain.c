@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 #include "data/tokenizer/normalize.h"
 #include "data/tokenizer/regex.h"
@@ -41,21 +42,14 @@ static lt_err check_size(const lt_text *t) {
     return LT_OK;
 }
 
-static int hex_digit(char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 /* Rust's u8::from_str_radix on the two characters, which takes a plus sign for the first. */
 int lt_decode_byte(const char *s, size_t n) {
     int high, low;
     if (n != BYTE_PIECE_BYTES || memcmp(s, "<0x", 3) != 0 || s[5] != '>') {
         return -1;
     }
-    high = s[3] == '+' ? 0 : hex_digit(s[3]);
-    low = hex_digit(s[4]);
+    high = s[3] == '+' ? 0 : lt_hex_digit(s[3]);
+    low = lt_hex_digit(s[4]);
     return high < 0 || low < 0 ? -1 : high << 4 | low;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 
 #define MAX_DEPTH 128
@@ -106,13 +107,6 @@ lt_err lt_json_pull_next(lt_json_pull *j, bool *more) {
     return step(j, ']', more);
 }
 
-static int hex_value(char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 /* Four hex digits at p, or -1. */
 static int32_t hex4(const char *p, const char *end) {
     int32_t v = 0;
@@ -120,7 +114,7 @@ static int32_t hex4(const char *p, const char *end) {
         return -1;
     }
     for (int i = 0; i < 4; i++) {
-        const int h = hex_value(p[i]);
+        const int h = lt_hex_digit(p[i]);
         if (h < 0) {
             return -1;
         }

@@ -72,30 +72,6 @@ size_t lt_utf8_decode(const uint8_t *p, const uint8_t *end, uint32_t *cp) {
     return 4;
 }
 
-size_t lt_utf8_encode(uint32_t cp, char *out) {
-    LT_ASSERT(cp < 0x110000);
-    if (cp < 0x80) {
-        out[0] = (char)cp;
-        return 1;
-    }
-    if (cp < 0x800) {
-        out[0] = (char)(0xC0 | cp >> 6);
-        out[1] = (char)(0x80 | (cp & 0x3F));
-        return 2;
-    }
-    if (cp < 0x10000) {
-        out[0] = (char)(0xE0 | cp >> 12);
-        out[1] = (char)(0x80 | (cp >> 6 & 0x3F));
-        out[2] = (char)(0x80 | (cp & 0x3F));
-        return 3;
-    }
-    out[0] = (char)(0xF0 | cp >> 18);
-    out[1] = (char)(0x80 | (cp >> 12 & 0x3F));
-    out[2] = (char)(0x80 | (cp >> 6 & 0x3F));
-    out[3] = (char)(0x80 | (cp & 0x3F));
-    return 4;
-}
-
 lt_err lt_text_reserve(lt_text *t, size_t extra) {
     size_t room = t->room < 64 ? 64 : t->room;
     char *grown;

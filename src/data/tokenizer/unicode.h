@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/encoding.h" /* lt_utf8_encode */
 #include "data/text_utf8.h"
 #include "data/tokenizer/unicode_tables.h"
 #include "lateen/base.h"
@@ -50,9 +51,6 @@ static inline uint32_t lt_unicode_flags(uint32_t cp) {
 /* Decode the character at p < end: its length (1 to 4) is returned, the code point left in *cp. A
  * byte that begins no valid character counts as one character U+FFFD of length 1. */
 size_t lt_utf8_decode(const uint8_t *p, const uint8_t *end, uint32_t *cp);
-
-/* Write cp (a valid scalar value) at out, which has room for 4; returns the length. */
-size_t lt_utf8_encode(uint32_t cp, char *out);
 
 /* Bytes of the maximal ill-formed subsequence at p (one U+FFFD by the Unicode standard's practice),
  * 0 when p starts a valid character. *incomplete: the bytes up to end could still become a

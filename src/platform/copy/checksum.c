@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 
 struct lt_verifier {
@@ -65,7 +66,7 @@ lt_err lt_verifier_end(lt_verifier *c, const char *shown) {
         end_part(c);
     }
     n = lt_digest_end(c->outer != NULL ? c->outer : c->inner, digest);
-    lt_hex(hex, digest, n);
+    lt_hex_write(hex, digest, n);
     if (strcmp(hex, c->check.hex) != 0) {
         lt_checksum_text(&c->check, by);
         LT_FAIL(LT_ERR_FORMAT, "%s: what came has the %s %s, but the source says %s", shown, by,

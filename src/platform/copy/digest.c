@@ -195,15 +195,6 @@ lt_err lt_digest_of(unsigned char out[LT_DIGEST_BYTES], lt_digest_kind kind, con
     return LT_OK;
 }
 
-void lt_hex(char *out, const unsigned char *data, size_t bytes) {
-    static const char digits[] = "0123456789abcdef";
-    for (size_t i = 0; i < bytes; i++) {
-        out[2 * i] = digits[data[i] >> 4];
-        out[2 * i + 1] = digits[data[i] & 15];
-    }
-    out[2 * bytes] = '\0';
-}
-
 void lt_base64(char *out, const unsigned char *data, size_t bytes) {
     (void)EVP_EncodeBlock((unsigned char *)out, data, (int)bytes);
 }

@@ -51,7 +51,6 @@ const char *lt_digest_text(lt_digest_kind kind); /* "SHA-256" */
 const char *lt_digest_name(lt_digest_kind kind); /* "sha256" */
 size_t lt_digest_bytes(lt_digest_kind kind);
 
-void lt_hex(char *out, const unsigned char *data, size_t bytes);    /* 2 * bytes + 1 */
 void lt_base64(char *out, const unsigned char *data, size_t bytes); /* 4 * ceil(bytes / 3) + 1 */
 
 #endif

@@ -9,6 +9,7 @@
 
 #include <openssl/crypto.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 #include "base/json.h"
 
@@ -173,10 +174,6 @@ lt_err lt_hub_url(char **out, const lt_hub *hub, const lt_location *at, const ch
     return make_url(out, hub, at, middle, "resolve", commit, name);
 }
 
-static bool is_hex(const char *text, size_t n) {
-    return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
-}
-
 static lt_err read_sibling(const json_t *row, lt_hub_found found, void *ctx) {
     const json_t *lfs = json_object_get(row, "lfs");
     const char *name = NULL, *digest = NULL;
@@ -193,7 +190,7 @@ static lt_err read_sibling(const json_t *row, lt_hub_found found, void *ctx) {
         LT_TRY(lt_json_str(row, "blobId", &digest, false, name));
         check.kind = LT_DIGEST_GIT;
     }
-    if (size_bytes < 0 || !is_hex(digest, 2 * lt_digest_bytes(check.kind))) {
+    if (size_bytes < 0 || !lt_hex_is(digest, 2 * lt_digest_bytes(check.kind))) {
         LT_FAIL(LT_ERR_FORMAT, "list of files: '%.100s' has no size or no checksum", name);
     }
     if (!lt_location_is_safe(name)) {
@@ -213,7 +210,7 @@ lt_err lt_hub_list_read(const char *text, size_t bytes, char commit[LT_HUB_COMMI
 
     LT_TRY(lt_json_parse(&json, text, bytes, "list of files"));
     LT_TRY_DONE(lt_json_str(json, "sha", &sha, false, "list of files"));
-    if (!is_hex(sha, LT_HUB_COMMIT_BYTES - 1)) {
+    if (!lt_hex_is(sha, LT_HUB_COMMIT_BYTES - 1)) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "list of files: 'sha' is no commit");
     }
     memcpy(commit, sha, LT_HUB_COMMIT_BYTES);

@@ -4,33 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 
 #define LONGEST_KEY 1024 /* S3's limit. */
 
-static int hex_digit(char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 bool lt_uri_decode(char *text, bool plus) {
-    char *to = text;
-    for (const char *p = text; *p != '\0'; p++) {
-        if (*p == '%') {
-            const int high = hex_digit(p[1]), low = high < 0 ? -1 : hex_digit(p[2]);
-            if (low < 0 || high * 16 + low == 0) {
-                return false;
-            }
-            *to++ = (char)(high * 16 + low);
-            p += 2;
-        } else {
-            *to++ = plus && *p == '+' ? ' ' : *p;
-        }
-    }
-    *to = '\0';
-    return true;
+    const size_t n = strlen(text);
+    return lt_percent_decode(text, n + 1, text, n, plus) == LT_PERCENT_STRICT;
 }
 
 const char *lt_location_name(const char *path) {

@@ -9,6 +9,7 @@
 #include <openssl/crypto.h>
 
 #include "base/clock.h"
+#include "base/encoding.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "platform/copy/s3_call.h"
@@ -143,7 +144,7 @@ static lt_err send(void *ctx, lt_web *h, const lt_web_request *r, lt_web_reply *
     if (!s->config.anonymous) {
         if (r->body_bytes > 0 && (s->plain || strcmp(r->method, "POST") == 0)) {
             LT_TRY_DONE(lt_digest_of(hash, LT_DIGEST_SHA256, r->body, r->body_bytes));
-            lt_hex(hex, hash, 32);
+            lt_hex_write(hex, hash, 32);
             payload = hex;
         } else if (r->body_bytes > 0) { /* TLS guards it, and Content-MD5 is checked. */
             payload = LT_SIGV4_UNSIGNED;

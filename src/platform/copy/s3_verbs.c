@@ -2,7 +2,6 @@
  * object written in one piece or a part has the MD5 of its bytes as ETag, an object written in
  * parts the MD5 of its parts' MD5s. Where the service encrypts with keys of its own (KMS), ETags
  * are no MD5s, and the header Content-MD5, which it checks, is what remains. */
-#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 
 #include <openssl/evp.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 #include "platform/copy/location.h"
 #include "platform/copy/s3_call.h"
@@ -65,7 +65,7 @@ static bool header_digest(const lt_web_reply *reply, lt_digest_kind kind, char *
         EVP_DecodeBlock(bytes, (const unsigned char *)value, (int)strlen(value)) < (int)n) {
         return false;
     }
-    lt_hex(hex, bytes, n);
+    lt_hex_write(hex, bytes, n);
     return *n_parts >= 0 && *n_parts <= LT_S3_MOST_PARTS;
 }
 
@@ -257,11 +257,7 @@ static lt_err put(lt_s3_call *call, lt_web *h, const unsigned char *data, size_t
     lt_web_reply reply;
     lt_err err = LT_OK;
 
-    for (size_t i = 0; i < 16; i++) {
-        unsigned byte = 0;
-        LT_ASSERT(sscanf(md5 + 2 * i, "%2x", &byte) == 1);
-        digest[i] = (unsigned char)byte;
-    }
+    lt_hex_read(digest, md5, 16);
     lt_base64(base64, digest, 16);
     if (more != NULL) {
         headers[1] = *more;
@@ -298,7 +294,7 @@ lt_err lt_s3_put(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
     const lt_pair mtime = {"x-amz-meta-mtime", text};
     char md5[33], etag[LT_S3_ETAG_BYTES];
     LT_TRY(lt_digest_of(digest, LT_DIGEST_MD5, data, bytes));
-    lt_hex(md5, digest, 16);
+    lt_hex_write(md5, digest, 16);
     mtime_text(text, mtime_s);
     return put(&call, h, data, bytes, md5, mtime_s > 0.0 ? &mtime : NULL, etag);
 }
@@ -423,16 +419,12 @@ static lt_err md5_of_parts(char hex[33], const lt_s3_part *parts, int64_t n_part
     unsigned char digest[LT_DIGEST_BYTES];
     LT_TRY(lt_digest_open(&d, LT_DIGEST_MD5, 0));
     for (int64_t i = 0; i < n_parts; i++) {
-        for (size_t k = 0; k < 16; k++) {
-            unsigned byte = 0;
-            LT_ASSERT(sscanf(parts[i].md5 + 2 * k, "%2x", &byte) == 1);
-            digest[k] = (unsigned char)byte;
-        }
+        lt_hex_read(digest, parts[i].md5, 16);
         lt_digest_add(d, digest, 16);
     }
     (void)lt_digest_end(d, digest);
     lt_digest_close(d);
-    lt_hex(hex, digest, 16);
+    lt_hex_write(hex, digest, 16);
     return LT_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 
 #define LEAST_PART   ((int64_t)1 << 12)
@@ -22,8 +23,7 @@ lt_err lt_copy_check_options(const lt_copy_options *o) {
                 (long long)o->n_connections, MOST_THREADS, (long long)o->part_bytes,
                 (long long)LEAST_PART, (long long)MOST_PART, (long long)o->n_tries);
     }
-    if (o->sha256[0] != '\0' &&
-        (strlen(o->sha256) != 64 || strspn(o->sha256, "0123456789abcdef") != 64)) {
+    if (o->sha256[0] != '\0' && !lt_hex_is(o->sha256, 64)) {
         LT_FAIL(LT_ERR_ARG, "'%s' is no SHA-256 in 64 hexadecimal digits", o->sha256);
     }
     return LT_OK;

@@ -10,6 +10,7 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 #include "platform/copy/digest.h"
 
@@ -244,7 +245,7 @@ static lt_err sign(char hex[2 * MAC_BYTES + 1], const lt_sigv4_request *r, const
     mac(key, key, sizeof key, r->service);
     mac(key, key, sizeof key, "aws4_request");
     mac(key, key, sizeof key, to_sign);
-    lt_hex(hex, key, sizeof key);
+    lt_hex_write(hex, key, sizeof key);
     OPENSSL_cleanse(first, n);
     free(first);
     return LT_OK;
@@ -262,7 +263,7 @@ lt_err lt_sigv4_sign(lt_sigv4 *out, const lt_sigv4_request *r, const lt_sigv4_ke
     }
     LT_TRY_DONE(canonical(&s.canonical, &names, r));
     LT_TRY_DONE(lt_digest_of(hash, LT_DIGEST_SHA256, s.canonical, strlen(s.canonical)));
-    lt_hex(hex, hash, 32);
+    lt_hex_write(hex, hash, 32);
     if (asprintf(&s.to_sign, "AWS4-HMAC-SHA256\n%s\n%.8s/%s/%s/aws4_request\n%s", r->date, r->date,
                  r->region, r->service, hex) < 0) {
         s.to_sign = NULL;

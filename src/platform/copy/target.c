@@ -13,6 +13,7 @@
 
 #include <xxhash.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -225,7 +226,7 @@ bool lt_landing_compares(const lt_landing *l) {
 static lt_err md5_of(char md5[33], const unsigned char *data, size_t bytes) {
     unsigned char digest[LT_DIGEST_BYTES];
     LT_TRY(lt_digest_of(digest, LT_DIGEST_MD5, data, bytes));
-    lt_hex(md5, digest, 16);
+    lt_hex_write(md5, digest, 16);
     return LT_OK;
 }
 

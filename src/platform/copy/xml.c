@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 
 void lt_xml_begin(lt_xml *x, const char *text, size_t bytes) {
@@ -29,29 +30,6 @@ static lt_err skip_past(lt_xml *x, const char *word) {
     }
     x->at = found + n;
     return LT_OK;
-}
-
-static size_t utf8(char out[4], unsigned long c) {
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    if (c < 0x800) {
-        out[0] = (char)(0xC0 | c >> 6);
-        out[1] = (char)(0x80 | (c & 63));
-        return 2;
-    }
-    if (c < 0x10000) {
-        out[0] = (char)(0xE0 | c >> 12);
-        out[1] = (char)(0x80 | (c >> 6 & 63));
-        out[2] = (char)(0x80 | (c & 63));
-        return 3;
-    }
-    out[0] = (char)(0xF0 | c >> 18);
-    out[1] = (char)(0x80 | (c >> 12 & 63));
-    out[2] = (char)(0x80 | (c >> 6 & 63));
-    out[3] = (char)(0x80 | (c & 63));
-    return 4;
 }
 
 /* "&amp;" or "&#13;" at x->at: its bytes, and past it. 0: none that XML defines. */
@@ -87,7 +65,7 @@ static size_t entity(lt_xml *x, char out[4]) {
         return 0;
     }
     x->at = end + 1;
-    return utf8(out, c);
+    return lt_utf8_encode((uint32_t)c, out);
 }
 
 static lt_err read_text(lt_xml *x) {

@@ -1,12 +1,11 @@
 /* api/info.c: what the server reports about itself: models, health, version, metrics, the numbers
  * of the status page. */
-#include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/encoding.h"
 #include "base/error.h"
 #include "base/limits.h"
 #include "serve/api/reply.h"
@@ -56,28 +55,12 @@ void lt_api_models(lt_call *call) {
     lt_call_json(call, 200, &o);
 }
 
-/* Decode "org%2Fmodel": clients may encode any character of a name so. A name that is too long is
- * truncated, and then matches no model. */
-static void decode_percent(char *out, size_t room, const char *text) {
-    size_t n = 0;
-    while (*text != '\0' && n + 1 < room) {
-        char hex[3] = {0};
-        if (text[0] == '%' && text[1] != '\0') {
-            memcpy(hex, text + 1, 2); /* The second may be the text's end. */
-        }
-        char *end = NULL;
-        const long byte = isxdigit((unsigned char)hex[0]) ? strtol(hex, &end, 16) : 0;
-        const bool coded = byte > 0 && end == hex + 2;
-        out[n++] = coded ? (char)byte : *text;
-        text += coded ? 3 : 1;
-    }
-    out[n] = '\0';
-}
-
 void lt_api_model(lt_call *call) {
     lt_json_out o = {0};
     char name[sizeof call->server->name + 1];
-    decode_percent(name, sizeof name, call->tail);
+    /* Clients may encode any character: "org%2Fmodel". A name that does not fit is cut, and then
+     * matches no model. */
+    (void)lt_percent_decode(name, sizeof name, call->tail, strlen(call->tail), false);
     if (strcmp(name, call->server->name) != 0) {
         lt_api_error e = {.status = 404, .type = "not_found_error", .code = "model_not_found"};
         snprintf(e.message, sizeof e.message, "the model '%.100s' is not served here; '%s' is",

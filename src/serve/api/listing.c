@@ -5,31 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/encoding.h"
+
 #define MAX_ITEMS 100 /* Of one page. */
 
-static int hex_digit(char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-/* Percent-decode [from, from + n) into out; false: it does not fit. A '+' is a space, as forms and
- * clients' libraries write it; a '%' without two digits stands for itself. */
-static bool decode(const char *from, size_t n, char *out, size_t room) {
-    size_t put = 0;
-    for (size_t i = 0; i < n; i++) {
-        const int high = from[i] == '%' && i + 2 < n ? hex_digit(from[i + 1]) : -1;
-        const int low = high >= 0 ? hex_digit(from[i + 2]) : -1;
-        if (put + 1 >= room) {
-            out[put] = '\0';
-            return false;
-        }
-        out[put++] = (char)(low >= 0 ? high << 4 | low : from[i] == '+' ? ' ' : from[i]);
-        i += low >= 0 ? 2 : 0;
-    }
-    out[put] = '\0';
-    return true;
+/* Whether it is cut. A '+' is a space, as forms and clients' libraries write it. */
+static bool decode(char *out, size_t room, const char *from, size_t n) {
+    return lt_percent_decode(out, room, from, n, true) == LT_PERCENT_CUT;
 }
 
 bool lt_query_next(const char **at, lt_query_pair *out) {
@@ -38,8 +20,8 @@ bool lt_query_next(const char **at, lt_query_pair *out) {
     const size_t skipped = name_n < width ? name_n + 1 : width;
 
     *at = p + width;
-    out->cut = !decode(p, name_n, out->name, sizeof out->name);
-    out->cut |= !decode(p + skipped, width - skipped, out->value, sizeof out->value);
+    out->cut = decode(out->name, sizeof out->name, p, name_n);
+    out->cut |= decode(out->value, sizeof out->value, p + skipped, width - skipped);
     return width > 0;
 }
 

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "base/encoding.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "platform/copy/digest.h"
@@ -110,7 +111,7 @@ static void suite_row(const json_t *row) {
                *header = strstr(text_of(row, "creq"), "\nx-amz-security-token:");
     lt_sigv4 s = {0};
     assert_int_equal(lt_digest_of(hash, LT_DIGEST_SHA256, body, strlen(body)), LT_OK);
-    lt_hex(hex, hash, 32);
+    lt_hex_write(hex, hash, 32);
     if (header != NULL && strcasestr(text_of(row, "req"), "x-amz-security-token") == NULL) {
         assert_int_equal(sscanf(header, "\nx-amz-security-token:%127s", token), 1);
         q.headers[q.r.n_headers++] = (lt_pair){"X-Amz-Security-Token", token};
@@ -215,7 +216,7 @@ static void digests(void **state) {
                 lt_digest_add(d, rows[i].text, cut);
                 lt_digest_add(d, rows[i].text + cut, n - cut);
                 assert_int_equal(lt_digest_end(d, out), lt_digest_bytes(rows[i].kind));
-                lt_hex(text, out, lt_digest_bytes(rows[i].kind));
+                lt_hex_write(text, out, lt_digest_bytes(rows[i].kind));
                 assert_string_equal(text, rows[i].hex);
             }
         }
