@@ -219,6 +219,12 @@ lt_err lt_file_make_dirs(const char *path) {
     return LT_OK;
 }
 
+lt_err lt_file_make_parent(const char *path) {
+    char folder[LT_PATH_BYTES];
+    parent_of(folder, path);
+    return lt_file_make_dirs(folder);
+}
+
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *where) {
     (void)st;
     (void)type;

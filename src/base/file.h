@@ -33,7 +33,8 @@ LT_MUST_USE lt_err lt_file_write_atomic(const char *path, const void *data, size
 /* Copy a file of at most max_bytes; `to` is written as by lt_file_write_atomic. */
 LT_MUST_USE lt_err lt_file_copy(const char *from, const char *to, size_t max_bytes);
 
-LT_MUST_USE lt_err lt_file_make_dirs(const char *path); /* mkdir -p */
+LT_MUST_USE lt_err lt_file_make_dirs(const char *path);   /* mkdir -p */
+LT_MUST_USE lt_err lt_file_make_parent(const char *path); /* The folder of path, likewise. */
 LT_MUST_USE lt_err lt_file_sync_dir(const char *path);
 /* Sync the folder of path, e.g. after a rename in it. */
 LT_MUST_USE lt_err lt_file_sync_parent(const char *path);

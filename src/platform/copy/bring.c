@@ -44,15 +44,14 @@ static lt_err choose_model(lt_items *items, const lt_copy_options *o, const char
 
 /* snapshot/NAME -> blobs/CHECKSUM, with as many ".." as NAME has folders. */
 static lt_err link_blob(const char *snapshot, const lt_item *item) {
-    char path[LT_PATH_BYTES], blob[LT_PATH_BYTES] = "../..", folder[LT_PATH_BYTES], there[8];
+    char path[LT_PATH_BYTES], blob[LT_PATH_BYTES] = "../..", there[8];
     size_t n = strlen(blob);
     LT_TRY(lt_path_join(path, snapshot, item->from));
     for (const char *p = item->from; *p != '\0'; p++) {
         n += (size_t)snprintf(blob + n, sizeof blob - n, "%s", *p == '/' ? "/.." : "");
     }
     (void)snprintf(blob + n, sizeof blob - n, "/blobs/%s", item->check.hex);
-    (void)snprintf(folder, sizeof folder, "%.*s", (int)(lt_location_name(path) - path - 1), path);
-    LT_TRY(lt_file_make_dirs(folder));
+    LT_TRY(lt_file_make_parent(path));
     if (readlink(path, there, sizeof there) < 0 && symlink(blob, path) != 0 && errno != EEXIST) {
         LT_FAIL(LT_ERR_IO, "link %s to %s: %s", path, blob, strerror(errno));
     }
@@ -82,13 +81,12 @@ static lt_err cached_snapshot(char snapshot[LT_PATH_BYTES], const char *cache,
 /* refs/REVISION: the commit. Several processes may write it at the same time, each by a temporary
  * file of its own. */
 static lt_err write_reference(const char *cache, const char *revision, const char *commit) {
-    char path[LT_PATH_BYTES], aside[LT_PATH_BYTES], folder[LT_PATH_BYTES], name[300];
+    char path[LT_PATH_BYTES], aside[LT_PATH_BYTES], name[300];
     (void)snprintf(name, sizeof name, "refs/%s", revision);
     LT_TRY(lt_path_join(path, cache, name));
     (void)snprintf(name, sizeof name, "refs/%s.%lld", revision, (long long)getpid());
     LT_TRY(lt_path_join(aside, cache, name));
-    (void)snprintf(folder, sizeof folder, "%.*s", (int)(lt_location_name(path) - path - 1), path);
-    LT_TRY(lt_file_make_dirs(folder));
+    LT_TRY(lt_file_make_parent(path));
     LT_TRY(lt_file_write_atomic(aside, commit, strlen(commit)));
     if (rename(aside, path) != 0) {
         const lt_err err = lt_error_set(LT_ERR_IO, "rename %s to %s: %s", aside, path,

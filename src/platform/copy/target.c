@@ -111,23 +111,13 @@ static lt_err reserve(lt_landing *l) {
     return LT_OK;
 }
 
-static lt_err make_parent(const char *path) {
-    char folder[LT_PATH_BYTES];
-    const char *slash = strrchr(path, '/');
-    if (slash == NULL || slash == path) {
-        return LT_OK;
-    }
-    (void)snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
-    return lt_file_make_dirs(folder);
-}
-
 static lt_err open_file(lt_landing *l, lt_web *h, const char *key) {
     const char *to = l->opened->item->to;
     char path[LT_PATH_BYTES], unused[LT_STATE_UPLOAD_BYTES];
     struct stat st;
     bool found = false;
 
-    LT_TRY(make_parent(to));
+    LT_TRY(lt_file_make_parent(to));
     if (snprintf(path, sizeof path, "%s%s", to, LT_TARGET_STATE) >= (int)sizeof path ||
         snprintf(l->data_path, sizeof l->data_path, "%s%s", to, LT_TARGET_DATA) >=
             (int)sizeof l->data_path) {

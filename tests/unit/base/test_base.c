@@ -103,6 +103,13 @@ static void files_are_whole(void **state) {
     umask(masked);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 07777, 0755);
+    assert_int_equal(lt_path_join(path, folder, "c/d/x"), LT_OK);
+    assert_int_equal(lt_file_make_parent(path), LT_OK);
+    assert_false(lt_file_exists(path));
+    *strrchr(path, '/') = '\0';
+    assert_true(lt_file_is_dir(path));
+    assert_int_equal(lt_file_make_parent("x"), LT_OK);
+    assert_int_equal(lt_file_make_parent("/x"), LT_OK);
     assert_int_equal(lt_path_join(path, folder, "a/b/x"), LT_OK);
     assert_int_equal(lt_file_write_atomic(path, "hello", 5), LT_OK);
     assert_int_equal(lt_file_read(&text, &bytes, path, 5), LT_OK);
