@@ -11,6 +11,7 @@
 #include <openssl/evp.h>
 #include <zlib.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 
 /* Reflected polynomials: Castagnoli's; NVM Express Base Specification 2.0, section 5.2.1.3.4. */
@@ -185,12 +186,12 @@ void lt_digest_close(lt_digest *d) {
     }
 }
 
-lt_err lt_digest_of(unsigned char out[LT_DIGEST_BYTES], lt_digest_kind kind, const void *data,
-                    size_t bytes) {
+lt_err lt_digest_hex(char *hex, lt_digest_kind kind, const void *data, size_t bytes) {
+    unsigned char digest[LT_DIGEST_BYTES];
     lt_digest *d = NULL;
     LT_TRY(lt_digest_open(&d, kind, (int64_t)bytes));
     lt_digest_add(d, data, bytes);
-    (void)lt_digest_end(d, out);
+    lt_hex_write(hex, digest, lt_digest_end(d, digest));
     lt_digest_close(d);
     return LT_OK;
 }

@@ -9,7 +9,6 @@
 #include <openssl/crypto.h>
 
 #include "base/clock.h"
-#include "base/encoding.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "platform/copy/s3_call.h"
@@ -125,7 +124,6 @@ static lt_err send(void *ctx, lt_web *h, const lt_web_request *r, lt_web_reply *
     lt_pair headers[LT_S3_MOST_HEADERS + 5];
     size_t n = r->n_headers;
     char date[LT_SIGV4_DATE_BYTES], hex[LT_DIGEST_TEXT_BYTES];
-    unsigned char hash[LT_DIGEST_BYTES];
     const char *payload = EMPTY_SHA256;
     lt_web_request full = *r;
     lt_sigv4 signature = {0};
@@ -143,8 +141,7 @@ static lt_err send(void *ctx, lt_web *h, const lt_web_request *r, lt_web_reply *
     }
     if (!s->config.anonymous) {
         if (r->body_bytes > 0 && (s->plain || strcmp(r->method, "POST") == 0)) {
-            LT_TRY_DONE(lt_digest_of(hash, LT_DIGEST_SHA256, r->body, r->body_bytes));
-            lt_hex_write(hex, hash, 32);
+            LT_TRY_DONE(lt_digest_hex(hex, LT_DIGEST_SHA256, r->body, r->body_bytes));
             payload = hex;
         } else if (r->body_bytes > 0) { /* TLS guards it, and Content-MD5 is checked. */
             payload = LT_SIGV4_UNSIGNED;

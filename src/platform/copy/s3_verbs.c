@@ -289,12 +289,10 @@ done:
 lt_err lt_s3_put(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                  const unsigned char *data, size_t bytes, double mtime_s) {
     lt_s3_call call = {.s3 = s, .bucket = bucket, .key = key};
-    unsigned char digest[LT_DIGEST_BYTES];
     char text[32];
     const lt_pair mtime = {"x-amz-meta-mtime", text};
     char md5[33], etag[LT_S3_ETAG_BYTES];
-    LT_TRY(lt_digest_of(digest, LT_DIGEST_MD5, data, bytes));
-    lt_hex_write(md5, digest, 16);
+    LT_TRY(lt_digest_hex(md5, LT_DIGEST_MD5, data, bytes));
     mtime_text(text, mtime_s);
     return put(&call, h, data, bytes, md5, mtime_s > 0.0 ? &mtime : NULL, etag);
 }

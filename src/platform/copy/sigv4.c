@@ -254,7 +254,6 @@ static lt_err sign(char hex[2 * MAC_BYTES + 1], const lt_sigv4_request *r, const
 lt_err lt_sigv4_sign(lt_sigv4 *out, const lt_sigv4_request *r, const lt_sigv4_key *key) {
     lt_err err = LT_OK;
     lt_sigv4 s = {0};
-    unsigned char hash[LT_DIGEST_BYTES];
     char hex[LT_DIGEST_TEXT_BYTES], *names = NULL;
 
     LT_ASSERT(strlen(r->date) == LT_SIGV4_DATE_BYTES - 1 && r->path[0] == '/');
@@ -262,8 +261,7 @@ lt_err lt_sigv4_sign(lt_sigv4 *out, const lt_sigv4_request *r, const lt_sigv4_ke
         LT_FAIL(LT_ERR_LIMIT, "%zu headers to sign; at most %d", r->n_headers, LT_SIGV4_MAX_PAIRS);
     }
     LT_TRY_DONE(canonical(&s.canonical, &names, r));
-    LT_TRY_DONE(lt_digest_of(hash, LT_DIGEST_SHA256, s.canonical, strlen(s.canonical)));
-    lt_hex_write(hex, hash, 32);
+    LT_TRY_DONE(lt_digest_hex(hex, LT_DIGEST_SHA256, s.canonical, strlen(s.canonical)));
     if (asprintf(&s.to_sign, "AWS4-HMAC-SHA256\n%s\n%.8s/%s/%s/aws4_request\n%s", r->date, r->date,
                  r->region, r->service, hex) < 0) {
         s.to_sign = NULL;

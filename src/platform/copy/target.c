@@ -13,7 +13,6 @@
 
 #include <xxhash.h>
 
-#include "base/encoding.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -213,20 +212,13 @@ bool lt_landing_compares(const lt_landing *l) {
     return l->target->at.at == LT_AT_S3;
 }
 
-static lt_err md5_of(char md5[33], const unsigned char *data, size_t bytes) {
-    unsigned char digest[LT_DIGEST_BYTES];
-    LT_TRY(lt_digest_of(digest, LT_DIGEST_MD5, data, bytes));
-    lt_hex_write(md5, digest, 16);
-    return LT_OK;
-}
-
 lt_err lt_landing_recall(lt_landing *l, int64_t part, unsigned char *data, size_t bytes,
                          bool *have) {
     size_t got = 0;
     *have = false;
     if (l->parts != NULL && l->parts[part].md5[0] != '\0') {
         char md5[33];
-        LT_TRY(md5_of(md5, data, bytes));
+        LT_TRY(lt_digest_hex(md5, LT_DIGEST_MD5, data, bytes));
         *have = strcmp(md5, l->parts[part].md5) == 0;
     }
     if (l->known == NULL || !l->known[part].has) {
@@ -272,7 +264,7 @@ lt_err lt_landing_put(lt_landing *l, lt_web *h, int64_t part, const unsigned cha
     if (l->parts == NULL) {
         return lt_s3_put(t->s3, h, t->at.place, to, data, bytes, l->opened->modified_s);
     }
-    LT_TRY(md5_of(l->parts[part].md5, data, bytes));
+    LT_TRY(lt_digest_hex(l->parts[part].md5, LT_DIGEST_MD5, data, bytes));
     return lt_s3_upload_part(t->s3, h, t->at.place, to, l->upload, part + 1, data, bytes,
                              &l->parts[part]);
 }
