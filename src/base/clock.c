@@ -14,10 +14,14 @@ double lt_clock_s(void) {
     return (double)lt_clock_ns() * 1e-9;
 }
 
+double lt_clock_of(struct timespec t) {
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 double lt_clock_unix_s(void) {
     struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
-    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+    return lt_clock_of(ts);
 }
 
 struct timeval lt_clock_span(double seconds) {

@@ -4,12 +4,14 @@
 
 #include <stdint.h>
 #include <sys/time.h>
+#include <time.h>
 
 #define LT_CLOCK_TEXT_BYTES 32
 
 uint64_t lt_clock_ns(void); /* Monotonic, nanoseconds since an arbitrary start. */
 double lt_clock_s(void);    /* The same in seconds. */
 double lt_clock_unix_s(void);
+double lt_clock_of(struct timespec t); /* In seconds. */
 
 /* A duration as a timeval, for timers; below 0 counts as 0. */
 struct timeval lt_clock_span(double seconds);

@@ -167,7 +167,7 @@ static lt_err open_item(worker *w, const lt_item *item) {
     engine *e = w->e;
     const lt_engine_work *k = e->w;
     lt_err err = LT_OK;
-    bool same = false, listed = false;
+    bool same = false, listed;
     job *j = calloc(1, sizeof *j);
 
     if (j == NULL) {
@@ -177,8 +177,8 @@ static lt_err open_item(worker *w, const lt_item *item) {
     LT_TRY_DONE(lt_copy_source_open(k->source, w->http, item, &j->opened));
     LT_TRY_DONE(lt_target_has(k->target, w->http, &j->opened, &same));
     LT_TRY_DONE(divide(j, k->options));
-    LT_TRY_DONE(open_checker(j, k->options));
     if (!same) {
+        LT_TRY_DONE(open_checker(j, k->options));
         LT_TRY_DONE(lt_landing_open(&j->landing, k->target, w->http, &j->opened, j->part_bytes,
                                     j->n_parts));
         if (k->options->wait) { /* Another process may have made it meanwhile. */
@@ -187,23 +187,22 @@ static lt_err open_item(worker *w, const lt_item *item) {
     }
     pthread_mutex_lock(&e->lock);
     e->report.total_bytes += j->opened.size_bytes - item->size_bytes;
-    if (!same && j->n_parts > 0) {
+    listed = !same && j->n_parts > 0;
+    if (listed) {
         job **p = &e->jobs;
         while (*p != NULL) {
             p = &(*p)->next;
         }
         *p = j;
-        listed = true;
         pthread_cond_broadcast(&e->changed);
     }
     pthread_mutex_unlock(&e->lock);
     if (same) {
         count_same(e, j);
-    } else if (!listed) {
-        LT_TRY_DONE(job_end(w, j));
-        j = NULL;
-    }
-    if (listed) {
+    } else {
+        if (!listed) { /* A file of no bytes. */
+            LT_TRY_DONE(job_end(w, j));
+        }
         j = NULL;
     }
 done:

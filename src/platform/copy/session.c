@@ -3,7 +3,6 @@
 
 #include <fnmatch.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/encoding.h"
@@ -57,12 +56,7 @@ void lt_copy_choose(lt_items *items, const lt_copy_options *o) {
             items->rows[n++] = kept;
         }
     }
-    for (size_t i = n; i < items->n; i++) {
-        free(items->rows[i].from);
-        free(items->rows[i].name);
-        free(items->rows[i].shown);
-    }
-    items->n = n;
+    lt_items_cut(items, n);
 }
 
 lt_err lt_copying_open(lt_copying *c, const lt_copy_options *o) {

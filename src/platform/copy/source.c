@@ -10,20 +10,27 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "platform/copy/target.h"
 
+static void item_free(lt_item *item) {
+    free(item->from);
+    free(item->name);
+    free(item->shown);
+    free(item->to);
+}
+
 lt_err lt_items_add(lt_items *l, const char *from, const char *name, const char *shown,
                     int64_t size_bytes, double modified_s) {
-    lt_item item = {.size_bytes = size_bytes,
-                    .modified_s = modified_s,
-                    .check.kind = LT_DIGEST_NONE,
-                    .from = strdup(from),
-                    .name = strdup(name),
-                    .shown = strdup(shown)};
+    lt_item item = {
+        .size_bytes = size_bytes, .modified_s = modified_s, .check.kind = LT_DIGEST_NONE};
     if (l->n == LT_MOST_ITEMS) {
         LT_FAIL(LT_ERR_LIMIT, "more than %zu files", LT_MOST_ITEMS);
     }
+    item.from = strdup(from);
+    item.name = strdup(name);
+    item.shown = strdup(shown);
     if (l->n == l->room) {
         const size_t room = l->room == 0 ? 64 : 2 * l->room;
         lt_item *grown = realloc(l->rows, room * sizeof *grown);
@@ -33,28 +40,24 @@ lt_err lt_items_add(lt_items *l, const char *from, const char *name, const char 
         }
     }
     if (l->n == l->room || item.from == NULL || item.name == NULL || item.shown == NULL) {
-        free(item.from);
-        free(item.name);
-        free(item.shown);
+        item_free(&item);
         LT_FAIL(LT_ERR_OOM, "a list of %zu files", l->n);
     }
     l->rows[l->n++] = item;
     return LT_OK;
 }
 
-void lt_items_free(lt_items *l) {
-    for (size_t i = 0; i < l->n; i++) {
-        free(l->rows[i].from);
-        free(l->rows[i].name);
-        free(l->rows[i].shown);
-        free(l->rows[i].to);
+void lt_items_cut(lt_items *l, size_t n) {
+    for (size_t i = n; i < l->n; i++) {
+        item_free(&l->rows[i]);
     }
-    free(l->rows);
-    *l = (lt_items){0};
+    l->n = n;
 }
 
-static double seconds_of(struct timespec t) {
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+void lt_items_free(lt_items *l) {
+    lt_items_cut(l, 0);
+    free(l->rows);
+    *l = (lt_items){0};
 }
 
 /* Files of a folder and of those below it, through symbolic links, without those of a copy that is
@@ -90,7 +93,7 @@ static lt_err list_folder(const lt_copy_source *s, lt_items *out) {
                                                      : "not a regular file");
         }
         LT_TRY_DONE(lt_items_add(out, e->fts_path, name + strspn(name, "/"), e->fts_path,
-                                 e->fts_statp->st_size, seconds_of(e->fts_statp->st_mtim)));
+                                 e->fts_statp->st_size, lt_clock_of(e->fts_statp->st_mtim)));
     }
 done:
     (void)fts_close(tree);
@@ -147,7 +150,7 @@ lt_err lt_copy_source_list(lt_copy_source *s, lt_web *h, lt_items *out) {
         s->at.many = S_ISDIR(st.st_mode);
         LT_TRY(s->at.many ? list_folder(s, out)
                           : lt_items_add(out, s->at.path, lt_location_name(s->at.path), s->at.path,
-                                         st.st_size, seconds_of(st.st_mtim)));
+                                         st.st_size, lt_clock_of(st.st_mtim)));
         break;
     case LT_AT_S3:
         LT_TRY(s->at.many ? lt_s3_list(s->s3, h, s->at.place, s->at.path, found_object, &l)
@@ -210,7 +213,7 @@ static lt_err open_file(const lt_item *item, lt_opened_item *o) {
         LT_FAIL(LT_ERR_ARG, "%s: not a regular file", item->from);
     }
     o->size_bytes = st.st_size;
-    o->modified_s = seconds_of(st.st_mtim);
+    o->modified_s = lt_clock_of(st.st_mtim);
     file_version(o->version, &st);
     return LT_OK;
 }

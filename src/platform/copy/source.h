@@ -28,6 +28,8 @@ typedef struct {
 /* Strings are copied. */
 LT_MUST_USE lt_err lt_items_add(lt_items *l, const char *from, const char *name, const char *shown,
                                 int64_t size_bytes, double modified_s);
+/* Remove all items behind the first n. */
+void lt_items_cut(lt_items *l, size_t n);
 void lt_items_free(lt_items *l);
 
 typedef struct {

@@ -39,8 +39,7 @@ bool lt_state_read(const char *text, size_t bytes, const char *key,
 
 /* A file of this kind, locked against other copies of the same target. A copy that finds it locked
  * fails with STATE; or, with `wait`, waits until it is free, or *wait is set (INTERRUPTED).
- * *found: it belongs to the key, and upload and parts were
- * filled; else the file begins anew. */
+ * *found: it belongs to the key, and upload and parts were filled; else the file begins anew. */
 typedef struct lt_state lt_state;
 LT_MUST_USE lt_err lt_state_open(lt_state **out, const char *path, const char *key,
                                  const atomic_bool *wait, char upload[LT_STATE_UPLOAD_BYTES],
@@ -50,8 +49,8 @@ LT_MUST_USE lt_err lt_state_add_part(lt_state *s, int64_t part, uint64_t hash);
 /* Forget what it says, and begin anew with the same key. */
 LT_MUST_USE lt_err lt_state_begin(lt_state *s);
 /* Close it; `keep` leaves the file for the next try. */
+void lt_state_close(lt_state *s, bool keep);
 /* Remove one that its owner, which has ended, left behind. */
 void lt_state_forget(const char *path);
-void lt_state_close(lt_state *s, bool keep);
 
 #endif

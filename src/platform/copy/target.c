@@ -13,6 +13,7 @@
 
 #include <xxhash.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -77,8 +78,7 @@ lt_err lt_target_has(const lt_target *t, lt_web *h, const lt_opened_item *o, boo
     struct stat st;
     if (stat(to, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == o->size_bytes) {
         if (o->modified_s > 0.0) {
-            *same = same_second(o->modified_s,
-                                (double)st.st_mtim.tv_sec + (double)st.st_mtim.tv_nsec * 1e-9);
+            *same = same_second(o->modified_s, lt_clock_of(st.st_mtim));
         } else if (o->check.kind != LT_DIGEST_NONE) {
             LT_TRY(has_check(to, &o->check, o->size_bytes, same));
         }
