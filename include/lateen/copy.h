@@ -6,13 +6,13 @@
  *     lt_copy_bring(path, "hf://org/model", NULL);   path: a folder that lt_model_open reads
  *
  * From file, s3, https, http and hf; to file and s3. Several connections each read a range and
- * write it. What arrives is held to the checksum that the source knows (lt_copy_report says which),
- * and what a store writes to the MD5 of what was sent.
+ * write it. What arrives is compared with the checksum that the source provides (lt_copy_report
+ * says which kind), and what a store reports it has written with the MD5 of what was sent.
  *
  * A target appears whole or not at all: a file is written under another name, synced and renamed,
- * an object in parts that are joined at the end. A copy that was cut, by whatever, goes on where it
- * was when the same copy is made again. A file that is at the target already, with the same size
- * and date (or checksum), is not copied. */
+ * an object in parts that are joined at the end. A copy that was interrupted, for whatever reason,
+ * resumes when the same copy is made again. A file that is at the target already, with the same
+ * size and date (or checksum), is not copied. */
 #ifndef LATEEN_COPY_H
 #define LATEEN_COPY_H
 
@@ -40,14 +40,14 @@ typedef struct {
     int64_t rate_bytes;    /* A second, together; 0: no limit. */
     int64_t n_tries;       /* Of a request without progress. */
     double delay_s;        /* Mean wait before the second try; it doubles, up to 20 s. */
-    double stall_s; /* A connection without a byte for so long is given up, and tried again. */
+    double stall_s;        /* A connection that moves no byte for so long is tried again. */
     const char *profile, *region, *endpoint; /* Of S3; "": as the AWS command line finds them. */
     int addressing;                          /* Of buckets: 0 by the endpoint, 1 path, 2 host. */
     bool anonymous;                          /* S3 without keys, for public buckets. */
     const char *include, *exclude; /* Comma-separated patterns of names (fnmatch); "": all, none. */
-    const char *sha256;            /* What a single file must have, in hex; "": not given. */
+    const char *sha256;            /* The expected one of a single file, in hex; "": not given. */
     bool force;                    /* Also copy what is at the target already. */
-    bool wait;                     /* For another process that makes the same copy; else STATE. */
+    bool wait; /* Wait for another process that makes the same copy; else STATE. */
     /* Called about five times a second, by the thread of the call; true stops the copy, with
      * LT_ERR_INTERRUPTED. NULL: not called. */
     bool (*tick)(void *ctx, const lt_copy_report *now);
@@ -58,7 +58,7 @@ lt_copy_options lt_copy_defaults(void);
 
 /* options NULL: lt_copy_defaults. report may be NULL. ARG: what is wrong with a location.
  * NOT_FOUND: there is no such source. REMOTE: a service refused, or did not answer. FORMAT: the
- * content has another checksum. IO: the disk (full, or worse). In all cases a target is as it was
+ * content has another checksum. IO: the disk is full, or fails. In all cases a target is as it was
  * before. */
 LT_MUST_USE lt_err lt_copy(const char *source, const char *target, const lt_copy_options *options,
                            lt_copy_report *report);

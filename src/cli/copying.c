@@ -29,15 +29,15 @@ static void on_signal(int number) {
     atomic_store(&shown.stop, true);
 }
 
-/* Beside the handler that was there, e.g. the server's. */
+/* Stop the copy and call the handler that was there before, e.g. the server's. */
 static void on_signal_too(int number) {
     const struct sigaction *before = number == SIGINT ? &shown.before_int : &shown.before_term;
     atomic_store(&shown.stop, true);
     before->sa_handler(number);
 }
 
-/* Take a signal for the time of a copy; one that ends the process, or is ignored, only if the copy
- * is all that it does. Returns whether. */
+/* Install our handler for the time of a copy. If the process does more than the copy, a signal that
+ * ends it, or that it ignores, is left alone. Returns whether the handler was installed. */
 static bool take_signal(int number, bool alone, struct sigaction *before) {
     const struct sigaction own = {.sa_handler = alone ? on_signal : on_signal_too};
     if (sigaction(number, NULL, before) != 0 ||
@@ -113,7 +113,7 @@ void lt_copying_show(lt_copy_options *o, bool json, bool alone) {
     o->tick = tick;
     shown.own_int = take_signal(SIGINT, alone, &shown.before_int);
     shown.own_term = take_signal(SIGTERM, alone, &shown.before_term);
-    /* A file beyond `ulimit -f` is an error of write, not the end of the process. */
+    /* A write beyond `ulimit -f` fails; the signal would end the process. */
     (void)sigaction(SIGXFSZ, &ignored, &shown.before_size);
 }
 

@@ -9,8 +9,8 @@
 #include "lateen/copy.h"
 
 /* Show the progress of a copy made with these options; `json`: as lines of JSON on standard
- * output; `alone`: SIGINT and SIGTERM stop the copy, not the process; else they stop both, as the
- * process has it. Ends with lt_copying_shown. */
+ * output; `alone`: SIGINT and SIGTERM stop the copy only; else they stop the copy, and then have
+ * the effect that they had before. Ends with lt_copying_shown. */
 void lt_copying_show(lt_copy_options *o, bool json, bool alone);
 void lt_copying_shown(void);
 

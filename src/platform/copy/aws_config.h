@@ -1,5 +1,5 @@
-/* aws_config.h: who a copy is for an object store, and where that store is, from where the AWS
- * command line reads it:
+/* aws_config.h: the keys, region and endpoint for an object store, from the places where the AWS
+ * command line finds them:
  *
  *     keys       AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN (not if a profile was
  *                asked for), else the profile's section of ~/.aws/credentials, else of

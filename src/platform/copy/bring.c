@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "platform/copy/session.h"
 
-/* What a program needs of a repository with a model, besides the weights. All are in its root. */
+/* The files of a model's repository that a program needs. All are in its root. */
 #define MODEL_FILES                                                                                \
     "*.json,*.safetensors,*.jinja,tokenizer.model,*.tiktoken,merges.txt,vocab.txt,vocab.bpe"
 

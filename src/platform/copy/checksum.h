@@ -1,5 +1,5 @@
-/* checksum.h: what a service says about the content of an object, and the test whether bytes
- * fit. */
+/* checksum.h: the checksum that a service reports of an object, and the comparison of bytes with
+ * it. */
 #ifndef LT_PLATFORM_COPY_CHECKSUM_H
 #define LT_PLATFORM_COPY_CHECKSUM_H
 

@@ -30,7 +30,7 @@ struct job {
     lt_verifier *checker; /* NULL: nothing to check by. */
     int64_t part_bytes, n_parts;
     int64_t taken, checked, done; /* Parts. */
-    bool wrong;                   /* What has arrived is of no use: another checksum, say. */
+    bool wrong;                   /* What has arrived is of no use, e.g. has another checksum. */
 };
 
 typedef struct {
@@ -39,7 +39,7 @@ typedef struct {
     pthread_cond_t changed;
     job *jobs;          /* Open, oldest first. */
     size_t next_item;   /* Of the list. */
-    int n_opening;      /* Files on their way into jobs. */
+    int n_opening;      /* Files that are being opened. */
     int n_running;      /* Threads. */
     lt_failure failure; /* The first. */
     lt_copy_report report;
@@ -62,7 +62,7 @@ static void fail(engine *e, lt_err err) {
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Failures that the next try of the same copy may not meet again: what has arrived is kept. */
+/* Failures that may not occur when the same copy is made again: what has arrived is kept. */
 static bool is_passing(lt_err err) {
     return err == LT_ERR_INTERRUPTED || err == LT_ERR_REMOTE || err == LT_ERR_OOM ||
            err == LT_ERR_IO;
@@ -277,7 +277,7 @@ static lt_err do_part(worker *w, job *j, int64_t part) {
 
 typedef enum { NOTHING_LEFT, OPEN_ITEM, DO_PART } step;
 
-/* What to do next; waits while files on their way may bring parts. */
+/* What to do next; waits while files that are being opened may add parts. */
 static step next_step(engine *e, job **out, int64_t *part, const lt_item **item) {
     step s = NOTHING_LEFT;
     pthread_mutex_lock(&e->lock);
@@ -414,7 +414,7 @@ lt_err lt_engine_run(const lt_engine_work *w, lt_copy_report *report) {
         lt_web_close(workers[i].http);
         free(workers[i].data);
     }
-    /* What is given up is aborted at the service, by a connection that nothing has stopped. */
+    /* Uploads that are given up are aborted at the service, by a connection that is not stopped. */
     atomic_store(&w->shared->stop, false);
     if (e.jobs != NULL && lt_web_open(&http, w->shared) == LT_OK) {
         for (job *j = e.jobs, *next; j != NULL; j = next) {

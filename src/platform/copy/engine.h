@@ -1,7 +1,8 @@
-/* engine.h: the connections of a copy at work on its list of files. Each is a thread that takes the
- * next part: reads a range from the source, writes it to the target. A file's parts are taken in
- * order, and held to the source's checksum in order, while later ones are still on their way; small
- * files go side by side. The first failure ends all; what has arrived stays for the next try. */
+/* engine.h: copies a list of files over several connections. Each connection has a thread, which
+ * takes the next part, reads it from the source and writes it to the target. The parts of a file
+ * are taken in order, and added to its checksum in order, while later parts are still being read;
+ * several small files are copied at the same time. The first failure stops all threads; what has
+ * arrived stays for the next try. */
 #ifndef LT_PLATFORM_COPY_ENGINE_H
 #define LT_PLATFORM_COPY_ENGINE_H
 

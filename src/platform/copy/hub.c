@@ -265,7 +265,7 @@ static lt_err send(void *ctx, lt_web *h, const lt_web_request *r, lt_web_reply *
     return err;
 }
 
-/* An address behind a redirection is valid for some time: then ask the hub again. */
+/* The address behind a redirection is valid for some time only: after that, ask the hub again. */
 static bool passes(void *ctx, const lt_web_reply *reply) {
     lt_hub_file *f = ctx;
     if (reply->status != 400 && reply->status != 401 && reply->status != 403 &&

@@ -39,8 +39,8 @@ LT_MUST_USE lt_err lt_hub_list_read(const char *json, size_t bytes,
                                     char commit[LT_HUB_COMMIT_BYTES], lt_hub_found found,
                                     void *ctx);
 
-/* Something behind redirections, whose end is remembered while it is valid. hub NULL: a web
- * address. shown: for messages, lives as long as the file. */
+/* A file behind redirections; the address to which they lead is kept while it is valid. hub NULL: a
+ * web address. shown: for messages, lives as long as the file. */
 LT_MUST_USE lt_err lt_hub_file_open(lt_hub_file **out, const lt_hub *hub, const char *url,
                                     const char *shown);
 LT_MUST_USE lt_err lt_hub_file_read(lt_hub_file *f, lt_web *h, const char *version,

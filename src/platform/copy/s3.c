@@ -1,5 +1,5 @@
-/* s3.c: one signed request to an S3 service: where it goes, how it is signed, and which refusals
- * pass once the clock or the region is corrected. See s3.h; the verbs are in s3_verbs.c. */
+/* s3.c: one signed request to an S3 service: where it goes, how it is signed, and which refused
+ * requests may succeed when sent again. See s3.h; the verbs are in s3_verbs.c. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ lt_err lt_s3_open(lt_s3 **out, const lt_aws_config *config, lt_s3_style style) {
             s->prefix[--n] = '\0';
         }
         s->plain = e[4] == ':';
-        n = strlen(s->host); /* A port that needs no saying is not part of the header Host. */
+        n = strlen(s->host); /* The header Host has no port where it is the scheme's default. */
         if (n > 4 && ((s->plain && strcmp(s->host + n - 3, ":80") == 0) ||
                       (!s->plain && strcmp(s->host + n - 4, ":443") == 0))) {
             s->host[n - (s->plain ? 3 : 4)] = '\0';

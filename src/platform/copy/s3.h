@@ -30,12 +30,12 @@ typedef lt_err (*lt_s3_found)(void *ctx, const char *key, int64_t size_bytes, do
 LT_MUST_USE lt_err lt_s3_open(lt_s3 **out, const lt_aws_config *config, lt_s3_style style);
 void lt_s3_close(lt_s3 *s);
 
-/* check: also find out by what its content can be checked, which takes a second request for an
- * object that was uploaded in parts. NOT_FOUND: no such object. */
+/* check: also find the checksum of its content, which takes a second request for an object that was
+ * uploaded in parts. NOT_FOUND: no such object. */
 LT_MUST_USE lt_err lt_s3_head(lt_s3 *s, lt_web *h, const char *bucket, const char *key, bool check,
                               lt_s3_object *out);
-/* Do all parts of an object have the size that its check goes by (the last one what is left)? The
- * protocol allows any sizes, and lt_s3_head asks for the first one only. A request a part. */
+/* Do all parts of an object have the size that its checksum assumes (the last one what is left)?
+ * The protocol allows any sizes, and lt_s3_head asks for the first one only. A request a part. */
 LT_MUST_USE lt_err lt_s3_even(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                               const lt_s3_object *object, bool *even);
 LT_MUST_USE lt_err lt_s3_read(lt_s3 *s, lt_web *h, const char *bucket, const char *key,

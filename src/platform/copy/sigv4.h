@@ -1,5 +1,5 @@
-/* sigv4.h: AWS Signature Version 4, by which S3 and every service that speaks its protocol know who
- * sent a request and that nobody changed it.
+/* sigv4.h: AWS Signature Version 4, by which S3 and every service that speaks its protocol verify
+ * who sent a request and that it was not changed.
  *
  *     canonical  = METHOD \n path \n query \n headers \n names of headers \n hash of the payload
  *     to sign    = AWS4-HMAC-SHA256 \n date \n day/region/service/aws4_request \n SHA256(canonical)

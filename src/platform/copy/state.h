@@ -1,13 +1,13 @@
-/* state.h: what a copy remembers of a file on its way, so that the same command goes on after any
- * end, kill -9 and power cuts included. A text of lines, which only grows:
+/* state.h: the record of a file that is being copied, from which the same command resumes after any
+ * interruption, kill -9 and power cuts included. It is a text to which lines are only added:
  *
  *     lateen-copy 1
  *     key HEX                  which source, version, size and size of parts it belongs to
  *     upload ID                to S3: the upload at the service, which holds the parts
  *     part I HEX               to a file: part I (from 0) was written; XXH3 of its bytes
  *
- * A line without its end was cut and does not count. What it says of a part is not trusted: the
- * part is read again and must have that hash, so nothing needs to be synced for it. */
+ * A last line without a newline is ignored. What a line says of a part is not trusted: the part is
+ * read again and must have that hash, so the record need not be synced. */
 #ifndef LT_PLATFORM_COPY_STATE_H
 #define LT_PLATFORM_COPY_STATE_H
 

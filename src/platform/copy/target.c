@@ -90,7 +90,7 @@ lt_err lt_target_has(const lt_target *t, lt_web *h, const lt_opened_item *o, boo
     return LT_OK;
 }
 
-/* Room for the whole file now, so that a full disk shows before hours of copying. */
+/* Reserve room for the whole file, so that a full disk is noticed before hours of copying. */
 static lt_err reserve(lt_landing *l) {
     const int64_t n = l->opened->size_bytes;
     if (n > 0 && fallocate(l->fd, 0, 0, n) != 0) {

@@ -21,11 +21,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-#define BUFFER_BYTES     (512L << 10)
-#define LONGEST_WAIT_S   20.0
-#define LONGEST_ASKED_S  300.0 /* A server's Retry-After beyond it is not followed. */
-#define SLEEP_S          0.05  /* How long `stop` may go unseen. */
-#define LONGEST_REDIRECT 10L
+#define BUFFER_BYTES    (512L << 10)
+#define LONGEST_WAIT_S  20.0
+#define LONGEST_ASKED_S 300.0 /* A server's Retry-After beyond it is not followed. */
+#define SLEEP_S         0.05  /* How long `stop` may go unseen. */
+#define MOST_REDIRECTS  10L
 
 struct lt_web {
     lt_web_shared *shared;
@@ -286,7 +286,7 @@ static void set_options(lt_web *h, const lt_web_request *r, struct curl_slist *h
     curl.easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR,
                      strncmp(r->url, "https:", 6) == 0 ? "https" : "http,https");
     curl.easy_setopt(c, CURLOPT_FOLLOWLOCATION, r->follow ? 1L : 0L);
-    curl.easy_setopt(c, CURLOPT_MAXREDIRS, LONGEST_REDIRECT);
+    curl.easy_setopt(c, CURLOPT_MAXREDIRS, MOST_REDIRECTS);
     curl.easy_setopt(c, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl.easy_setopt(c, CURLOPT_USERAGENT, "lateen/" LT_VERSION);
     curl.easy_setopt(c, CURLOPT_TCP_KEEPALIVE, 1L);

@@ -83,15 +83,15 @@ void lt_web_reply_free(lt_web_reply *reply);
 /* A header's value without blanks around it, cut to `room`; false and "" if there is none. */
 bool lt_web_header(const lt_web_reply *reply, const char *name, char *out, size_t room);
 
-/* Tries of one request: those without progress count. Waits grow by 2, up to 20 s, with full
- * jitter: a uniform share of them (Brooker, "Exponential Backoff And Jitter", AWS 2015). */
+/* Tries of one request: those without progress count. Waits double, up to 20 s, with full jitter: a
+ * uniform share of each is waited (Brooker, "Exponential Backoff And Jitter", AWS 2015). */
 typedef struct {
     int64_t n; /* Since the last progress. */
     lt_rng rng;
 } lt_retry;
 
 void lt_retry_begin(lt_retry *t);
-/* May another try end otherwise? No reply, a body that was cut, 408, 429, 500, 502, 503, 504. */
+/* May another try succeed? No reply, a body that was cut, 408, 429, 500, 502, 503, 504. */
 bool lt_retry_may_help(const lt_web_reply *reply);
 /* Wait before the next try, at least as long as the server asked. *again: there is one left.
  * INTERRUPTED: shared->stop. */
