@@ -41,6 +41,12 @@ static void ask(lt_page *p, lt_rng *r, const char *const *words, int n, const lt
     lt_param(p, "b", d->v[B]);
 }
 
+static void swap_operands(lt_draft *d) {
+    const lt_num a = d->v[A];
+    d->v[A] = d->v[B];
+    d->v[B] = a;
+}
+
 static void key_sorted(lt_draft *d) {
     lt_key(d, 2);
     if (d->key[0] > d->key[1]) {
@@ -56,9 +62,7 @@ static void draw_terms(lt_draft *d, lt_rng *r) {
     d->v[A] = lt_digits(r, high[at]);
     d->v[B] = lt_digits(r, (int)lt_between(r, low[at], high[at]));
     if (lt_pick(r, 2) == 0) {
-        const lt_num a = d->v[A];
-        d->v[A] = d->v[B];
-        d->v[B] = a;
+        swap_operands(d);
     }
 }
 
@@ -71,9 +75,7 @@ static void draw_add(lt_draft *d, lt_rng *r) {
 static void draw_subtract(lt_draft *d, lt_rng *r) {
     draw_terms(d, r);
     if (d->v[A] < d->v[B] && (d->level < 2 || lt_pick(r, 2) == 0)) {
-        const lt_num a = d->v[A];
-        d->v[A] = d->v[B];
-        d->v[B] = a;
+        swap_operands(d);
     }
     lt_key(d, 2);
 }
@@ -132,9 +134,7 @@ static void draw_multiply(lt_draft *d, lt_rng *r) {
     d->v[A] = d->level == 1 ? lt_between(r, 2, 9) : lt_digits(r, first[at]);
     d->v[B] = lt_digits(r, (int)lt_between(r, low[at], high[at]));
     if (lt_pick(r, 2) == 0) {
-        const lt_num a = d->v[A];
-        d->v[A] = d->v[B];
-        d->v[B] = a;
+        swap_operands(d);
     }
     key_sorted(d);
 }
@@ -147,14 +147,19 @@ static lt_num power_of_ten(int n) {
     return power;
 }
 
-/* a * digit by the digits of a: "300 * 6 = 1800, 40 * 6 = 240, 1800 + 240 = 2040." */
-static void times_digit(lt_page_text *t, lt_num a, lt_num digit) {
-    lt_num sum = 0;
+/* The place of the first digit of a: 2 of 345. */
+static int first_place(lt_num a) {
     int place = 0;
     while (power_of_ten(place + 1) <= a) {
         place++;
     }
-    for (; place >= 0; place--) {
+    return place;
+}
+
+/* a * digit by the digits of a: "300 * 6 = 1800, 40 * 6 = 240, 1800 + 240 = 2040." */
+static void times_digit(lt_page_text *t, lt_num a, lt_num digit) {
+    lt_num sum = 0;
+    for (int place = first_place(a); place >= 0; place--) {
         const lt_num part = a / power_of_ten(place) % 10 * power_of_ten(place);
         if (part == 0) {
             continue;
@@ -214,13 +219,9 @@ static void draw_remainder(lt_draft *d, lt_rng *r) {
 }
 
 static void long_division(lt_page_text *t, lt_num a, lt_num b) {
-    int place = 0;
     lt_num rest = 0;
     bool begun = false;
-    while (power_of_ten(place + 1) <= a) {
-        place++;
-    }
-    for (; place >= 0; place--) {
+    for (int place = first_place(a); place >= 0; place--) {
         const lt_num digit = a / power_of_ten(place) % 10;
         rest = 10 * rest + digit;
         if (!begun && rest < b && place > 0) {

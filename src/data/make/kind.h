@@ -82,7 +82,9 @@ typedef struct {
 
 void lt_fill(lt_page_text *t, const char *template, const lt_slots *s);
 
-/* One member "name": value of the parameters; commas are set by these functions. */
+/* One member "name": value of the parameters. These functions put the commas between members.
+ * lt_param_begin puts the name and `open`, and the caller writes the rest of the value. */
+void lt_param_begin(lt_page *p, const char *name, const char *open);
 void lt_param(lt_page *p, const char *name, lt_num value);
 void lt_param_text(lt_page *p, const char *name, const char *value);
 void lt_param_list(lt_page *p, const char *name, const lt_num *values, int n);
@@ -103,6 +105,9 @@ lt_num lt_between(lt_rng *r, lt_num low, lt_num high); /* Both ends included. */
 lt_num lt_digits(lt_rng *r, int n);                    /* A number of n digits, uniform. */
 int lt_pick(lt_rng *r, int n);                         /* 0 .. n - 1 */
 void lt_distinct(lt_rng *r, int n, int of, int *out);  /* n different numbers below of <= 64. */
+
+/* v = n, then n different numbers below of; the key is all of them. */
+void lt_draw_distinct(lt_draft *d, lt_rng *r, int n, int of);
 
 /* Take the first n values as the key. */
 void lt_key(lt_draft *d, int n);

@@ -271,7 +271,7 @@ static void write_program(const lt_draft *d, lt_page *p, lt_rng *r) {
     show(&p->question, &g.l);
     lt_put(&p->question, ". ");
     lt_param_list(p, "list", g.l.x, g.l.n);
-    lt_put(&p->problem, ", \"operations\": [");
+    lt_param_begin(p, "operations", "[");
     for (int i = 0; i < g.n_ops; i++) {
         const operation *o = &operations[g.ops[2 * i]];
         const lt_num a = g.ops[2 * i + 1];

@@ -36,11 +36,18 @@ static const char *name_of(lt_num id) {
 }
 
 static void draw_people(lt_draft *d, lt_rng *r, int n) {
-    int who[MAX_PEOPLE];
-    lt_distinct(r, n, LT_N_NAMES, who);
-    d->v[0] = n;
-    for (int i = 0; i < n; i++) {
-        d->v[1 + i] = who[i];
+    LT_ASSERT(n <= MAX_PEOPLE);
+    lt_draw_distinct(d, r, n, LT_N_NAMES);
+}
+
+/* The people in the order of their names, for keys that do not depend on who is listed first. */
+static void by_name(const lt_draft *d, int *order) {
+    for (int i = 0; i < (int)d->v[0]; i++) {
+        int at = i;
+        for (; at > 0 && d->v[1 + order[at - 1]] > d->v[1 + i]; at--) {
+            order[at] = order[at - 1];
+        }
+        order[at] = i;
     }
 }
 
@@ -54,7 +61,7 @@ static void list_names(lt_page_text *t, const lt_num *ids, const int *order, int
 }
 
 static void param_names(lt_page *p, const char *name, const lt_num *ids, const int *order, int n) {
-    lt_say(&p->problem, "%s\"%s\": [", p->problem.n > 0 ? ", " : "", name);
+    lt_param_begin(p, name, "[");
     for (int i = 0; i < n; i++) {
         lt_say(&p->problem, "%s\"%s\"", i > 0 ? ", " : "", name_of(ids[order[i]]));
     }
@@ -66,7 +73,6 @@ static const int order_people[] = {3, 4, 5, 6, 7};
 
 static void draw_order(lt_draft *d, lt_rng *r) {
     draw_people(d, r, order_people[d->level - 1]);
-    lt_key(d, 1 + (int)d->v[0]);
 }
 
 static const struct {
@@ -95,7 +101,7 @@ static void write_order(const lt_draft *d, lt_page *p, lt_rng *r) {
     int at = asked == 0 ? 0 : asked == 1 ? n - 1 : lt_pick(r, n);
     permutation(r, facts, n - 1);
     in_order(rank, n);
-    lt_put(&p->problem, "\"facts\": [");
+    lt_param_begin(p, "facts", "[");
     for (int i = 0; i < n - 1; i++) {
         const int f = facts[i];
         lt_put(&p->problem, i > 0 ? ", " : "");
@@ -143,7 +149,6 @@ static void draw_seats(lt_draft *d, lt_rng *r) {
         d->v[8 + solved[i]] = i == 0 ? -1 : solved[lt_pick(r, i)];
         d->v[16 + i] = solved[i];
     }
-    lt_key(d, 1 + n);
     memcpy(d->key + 1 + n, d->v + 8, (size_t)n * sizeof *d->v);
     d->n_key = 1 + 2 * n;
 }
@@ -164,7 +169,7 @@ static void write_seats(const lt_draft *d, lt_page *p, lt_rng *r) {
     permutation(r, facts, n);
     in_order(rank, n);
     lt_say(&p->question, "%d people sit in a row of %d seats, numbered from left to right. ", n, n);
-    lt_put(&p->problem, "\"facts\": [");
+    lt_param_begin(p, "facts", "[");
     for (int i = 0; i < n; i++) {
         const int f = facts[i];
         lt_put(&p->problem, i > 0 ? ", " : "");
@@ -312,21 +317,18 @@ static bool draw_statements(lt_draft *d, lt_rng *r) {
 static void draw_truth(lt_draft *d, lt_rng *r) {
     static const int people[] = {2, 3, 4, 5, 6};
     const int n = people[d->level - 1];
-    int at = 0;
+    int order[MAX_PEOPLE];
     do {
         draw_people(d, r, n);
     } while (!draw_statements(d, r));
-    d->key[at++] = n;
-    for (lt_num id = 0; id < LT_N_NAMES; id++) { /* By name, whoever comes first. */
-        for (int i = 0; i < n; i++) {
-            if (d->v[1 + i] == id) {
-                d->key[at++] = id;
-                d->key[at++] = d->v[8 + i] / 8;
-                d->key[at++] = d->v[1 + d->v[8 + i] % 8];
-            }
-        }
+    by_name(d, order);
+    d->n_key = 1; /* n */
+    for (int k = 0; k < n; k++) {
+        const int i = order[k];
+        d->key[d->n_key++] = d->v[1 + i];
+        d->key[d->n_key++] = d->v[8 + i] / 8;
+        d->key[d->n_key++] = d->v[1 + d->v[8 + i] % 8];
     }
-    d->n_key = at;
 }
 
 static void write_truth(const lt_draft *d, lt_page *p, lt_rng *r) {
@@ -344,7 +346,7 @@ static void write_truth(const lt_draft *d, lt_page *p, lt_rng *r) {
     list_names(&p->question, who, order, n, " and ");
     lt_put(&p->question, " either always tells the truth or always lies. ");
     param_names(p, "people", who, order, n);
-    lt_put(&p->problem, ", \"said\": [");
+    lt_param_begin(p, "said", "[");
     for (int i = 0; i < n; i++) {
         const int form = (int)said[i] / 8;
         char words[64];
@@ -434,7 +436,7 @@ static bool eliminate(const lt_draft *d, int n_facts, lt_page_text *t) {
 static void draw_match(lt_draft *d, lt_rng *r) {
     static const int people[] = {3, 3, 4, 4, 5};
     const int n = people[d->level - 1];
-    int things[MAX_PEOPLE], pairs[FACTS], n_facts = 0, at;
+    int things[MAX_PEOPLE], pairs[FACTS], order[MAX_PEOPLE], n_facts = 0;
     draw_people(d, r, n);
     lt_distinct(r, n, LT_COUNT(pets), things);
     for (int i = 0; i < n; i++) {
@@ -448,24 +450,18 @@ static void draw_match(lt_draft *d, lt_rng *r) {
         n_facts++;
     } while (!eliminate(d, n_facts, NULL));
     d->v[63] = n_facts;
-    /* The key: by name, the thing and which things are denied. */
-    at = 0;
-    d->key[at++] = n;
-    for (lt_num id = 0; id < LT_N_NAMES; id++) {
-        for (int i = 0; i < n; i++) {
-            lt_num denied = 0;
-            if (d->v[1 + i] != id) {
-                continue;
-            }
-            for (int f = 0; f < n_facts; f++) {
-                denied |= d->v[16 + 2 * f] == i ? 1ll << d->v[8 + d->v[17 + 2 * f]] : 0;
-            }
-            d->key[at++] = id;
-            d->key[at++] = d->v[8 + i];
-            d->key[at++] = denied;
+    by_name(d, order);
+    d->n_key = 1;                 /* n */
+    for (int k = 0; k < n; k++) { /* Of each person, the thing and which things are denied. */
+        const int i = order[k];
+        lt_num denied = 0;
+        for (int f = 0; f < n_facts; f++) {
+            denied |= d->v[16 + 2 * f] == i ? 1ll << d->v[8 + d->v[17 + 2 * f]] : 0;
         }
+        d->key[d->n_key++] = d->v[1 + i];
+        d->key[d->n_key++] = d->v[8 + i];
+        d->key[d->n_key++] = denied;
     }
-    d->n_key = at;
 }
 
 static void write_match(const lt_draft *d, lt_page *p, lt_rng *r) {
@@ -477,7 +473,7 @@ static void write_match(const lt_draft *d, lt_page *p, lt_rng *r) {
     list_names(&p->question, who, people, n, " and ");
     lt_put(&p->question, " own one pet each: a ");
     param_names(p, "people", who, people, n);
-    lt_put(&p->problem, ", \"pets\": [");
+    lt_param_begin(p, "pets", "[");
     for (int i = 0; i < n; i++) {
         lt_say(&p->question, "%s%s",
                i == 0       ? ""
@@ -487,7 +483,8 @@ static void write_match(const lt_draft *d, lt_page *p, lt_rng *r) {
         lt_say(&p->problem, "%s\"%s\"", i > 0 ? ", " : "", pets[things[order[i]]]);
     }
     lt_put(&p->question, ". ");
-    lt_put(&p->problem, "], \"denied\": [");
+    lt_put(&p->problem, "]");
+    lt_param_begin(p, "denied", "[");
     for (int f = 0; f < n_facts; f++) {
         const char *name = name_of(who[facts[2 * f]]), *pet = pets[things[facts[2 * f + 1]]];
         lt_say(&p->question, "%s does not own the %s. ", name, pet);
@@ -515,14 +512,7 @@ static const char *const classes[] = {
     "plims", "quibs", "rompus", "snids", "tarks", "tumps",  "vamps", "wugs",  "yumps", "zets"};
 
 static void draw_follows(lt_draft *d, lt_rng *r) {
-    const int n = order_people[d->level - 1];
-    int chain[MAX_PEOPLE];
-    lt_distinct(r, n, LT_COUNT(classes), chain);
-    d->v[0] = n;
-    for (int i = 0; i < n; i++) {
-        d->v[1 + i] = chain[i];
-    }
-    lt_key(d, 1 + n);
+    lt_draw_distinct(d, r, order_people[d->level - 1], LT_COUNT(classes));
 }
 
 static void write_follows(const lt_draft *d, lt_page *p, lt_rng *r) {
@@ -531,7 +521,7 @@ static void write_follows(const lt_draft *d, lt_page *p, lt_rng *r) {
     int facts[MAX_PEOPLE], low, high;
     bool taken[MAX_PEOPLE][MAX_PEOPLE] = {{false}};
     permutation(r, facts, n - 1);
-    lt_put(&p->problem, "\"facts\": [");
+    lt_param_begin(p, "facts", "[");
     for (int i = 0; i < n - 1; i++) {
         const char *a = classes[chain[facts[i]]], *b = classes[chain[facts[i] + 1]];
         lt_say(&p->question, "All %s are %s. ", a, b);
@@ -541,7 +531,8 @@ static void write_follows(const lt_draft *d, lt_page *p, lt_rng *r) {
     low = lt_pick(r, n - 2);
     high = low + 2 + lt_pick(r, n - low - 2);
     lt_put(&p->question, "Which conclusion follows?");
-    lt_put(&p->problem, "], \"choices\": [");
+    lt_put(&p->problem, "]");
+    lt_param_begin(p, "choices", "[");
     for (int c = 0; c < 4; c++) {
         int a = low, b = high;
         if (c != right) { /* The wrong way round. */

@@ -61,28 +61,27 @@ void lt_fill(lt_page_text *t, const char *template, const lt_slots *s) {
     }
 }
 
-static void member(lt_page *p, const char *name) {
+void lt_param_begin(lt_page *p, const char *name, const char *open) {
     lt_put(&p->problem, p->problem.n > 0 ? ", \"" : "\"");
     lt_put(&p->problem, name);
     lt_put(&p->problem, "\": ");
+    lt_put(&p->problem, open);
 }
 
 void lt_param(lt_page *p, const char *name, lt_num value) {
-    member(p, name);
+    lt_param_begin(p, name, "");
     put_num(&p->problem, value);
 }
 
 void lt_param_text(lt_page *p, const char *name, const char *value) {
     LT_ASSERT(strpbrk(value, "\"\\\n") == NULL);
-    member(p, name);
-    lt_put(&p->problem, "\"");
+    lt_param_begin(p, name, "\"");
     lt_put(&p->problem, value);
     lt_put(&p->problem, "\"");
 }
 
 void lt_param_list(lt_page *p, const char *name, const lt_num *values, int n) {
-    member(p, name);
-    lt_put(&p->problem, "[");
+    lt_param_begin(p, name, "[");
     for (int i = 0; i < n; i++) {
         lt_put(&p->problem, i > 0 ? ", " : "");
         put_num(&p->problem, values[i]);
@@ -185,6 +184,17 @@ void lt_key(lt_draft *d, int n) {
     LT_ASSERT(n <= LT_DRAFT_VALUES);
     memcpy(d->key, d->v, (size_t)n * sizeof *d->v);
     d->n_key = n;
+}
+
+void lt_draw_distinct(lt_draft *d, lt_rng *r, int n, int of) {
+    int drawn[LT_DRAFT_VALUES];
+    LT_ASSERT(n < LT_DRAFT_VALUES);
+    lt_distinct(r, n, of, drawn);
+    d->v[0] = n;
+    for (int i = 0; i < n; i++) {
+        d->v[1 + i] = drawn[i];
+    }
+    lt_key(d, 1 + n);
 }
 
 const char *const lt_names[LT_N_NAMES] = {

@@ -224,7 +224,10 @@ static void write_letters(const lt_draft *d, lt_page *p, lt_rng *r) {
     lt_put(&p->question, begin[lt_pick(r, LT_COUNT(begin))]);
     show(&p->question, &g.t);
     lt_put(&p->question, ". ");
-    lt_say(&p->problem, "\"word\": \"%.*s\", \"operations\": [", g.t.n, g.t.s);
+    lt_param_begin(p, "word", "\"");
+    show(&p->problem, &g.t);
+    lt_put(&p->problem, "\"");
+    lt_param_begin(p, "operations", "[");
     for (int i = 0; i < g.n_ops; i++) {
         const operation *o = &operations[g.ops[3 * i]];
         const lt_num a = g.ops[3 * i + 1], b = g.ops[3 * i + 2];
@@ -288,21 +291,15 @@ static const struct {
 
 static void draw_words(lt_draft *d, lt_rng *r) {
     const int n = (int)lt_between(r, 2 + (d->level + 1) / 2, 3 + d->level);
-    int which[MAX_WORDS];
     LT_ASSERT(n <= MAX_WORDS);
-    lt_distinct(r, n, LT_COUNT(words), which);
-    d->v[0] = n;
-    for (int i = 0; i < n; i++) {
-        d->v[1 + i] = which[i];
-    }
-    lt_key(d, 1 + n);
+    lt_draw_distinct(d, r, n, LT_COUNT(words));
 }
 
 static void write_words(const lt_draft *d, lt_page *p, lt_rng *r) {
     const int n = (int)d->v[0], q = lt_pick(r, ASKED);
     lt_num order[MAX_WORDS], total = 0;
     lt_put(&p->question, "Here are some words: ");
-    lt_put(&p->problem, "\"words\": [");
+    lt_param_begin(p, "words", "[");
     for (int i = 0; i < n; i++) {
         const char *w = words[d->v[1 + i]];
         int at = i;

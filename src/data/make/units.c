@@ -460,7 +460,7 @@ static void write_conversion(const lt_draft *d, lt_page *p, lt_rng *r) {
     lt_fill(&p->answer, " {B}", &s);
     lt_param_text(p, "from", c->from);
     lt_param_text(p, "to", c->to);
-    lt_put(&p->problem, ", \"value\": ");
+    lt_param_begin(p, "value", "");
     lt_put_decimal(&p->problem, a);
 }
 
@@ -509,7 +509,7 @@ static void write_row(const lt_draft *d, lt_page *p, lt_rng *r, const row *rows)
     lt_put_decimal(&p->answer, s.numbers[at->answer]);
     lt_put(&p->answer, at->unit);
     lt_param_text(p, "asked", at->name);
-    lt_put(&p->problem, ", \"given\": [");
+    lt_param_begin(p, "given", "[");
     for (const char *letter = at->given; *letter != 0; letter++) {
         lt_put(&p->problem, letter > at->given ? ", " : "");
         lt_put_decimal(&p->problem, s.numbers[*letter - 'a']);
