@@ -15,6 +15,7 @@
 #include "cli/bench.h"
 #include "cli/copying.h"
 #include "cli/opened.h"
+#include "cli/read_lines.h"
 #include "cli/verb.h"
 #include "lateen/serve.h"
 #include "serve/engine_impl.h"
@@ -273,14 +274,12 @@ static lt_err bench(const bench_engine_options *o) {
     LT_TRY_DONE(lt_device_open_named(&device, o->device));
     LT_TRY_DONE(open_model(&m, o, device));
     for (int i = 0; i < MAX_RUNS && *at != '\0'; i++) {
-        char *end;
-        const long long n = strtoll(at, &end, 10);
-        if (end == at || n < 1 || n > 65536 || (*end != ',' && *end != '\0')) {
+        long long n;
+        if (!lt_cli_next_number(&at, &n) || n < 1 || n > 65536) {
             LT_FAIL_DONE(LT_ERR_ARG, "streams %s: numbers from 1 to 65536, with commas",
                          o->streams);
         }
         LT_TRY_DONE(bench_one(o, m, n));
-        at = *end == ',' ? end + 1 : end;
     }
 done:
     lt_model_close(m);

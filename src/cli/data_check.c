@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "cli/read_lines.h"
 #include "cli/verb.h"
 #include "data/check/line.h"
 
@@ -53,15 +54,12 @@ typedef struct {
 
 static lt_err read_k(report *r, const char *text) {
     for (const char *at = text; *at != 0;) {
-        char *end;
-        const long k = strtol(at, &end, 10);
-        if (end == at || (*end != ',' && *end != 0) || k < 1 || k > LT_SCORE_ANSWERS ||
-            r->n_k == MOST_K) {
+        long long k;
+        if (!lt_cli_next_number(&at, &k) || k < 1 || k > LT_SCORE_ANSWERS || r->n_k == MOST_K) {
             LT_FAIL(LT_ERR_ARG, "k: \"%s\" is not a list of at most %d numbers from 1 to %d", text,
                     MOST_K, LT_SCORE_ANSWERS);
         }
         r->k[r->n_k++] = (int)k;
-        at = *end == ',' ? end + 1 : end;
     }
     return LT_OK;
 }
@@ -146,8 +144,15 @@ static lt_err write_line(FILE *to, json_t *line, const lt_check_verdict *v) {
     return LT_OK;
 }
 
-static lt_err check_text(report *r, const char *text, size_t n, unsigned allowed, FILE *to) {
+typedef struct {
+    report *report;
+    unsigned allowed; /* The marks. */
+    FILE *to;         /* May be NULL. */
+} checking;
+
+static lt_err check_line(void *ctx, const char *where, const char *text, size_t n) {
     static lt_check_verdict v;
+    const checking *c = ctx;
     json_error_t why;
     json_t *line = lt_json_loadb(text, n, 0, &why);
     lt_err err = LT_OK;
@@ -155,39 +160,12 @@ static lt_err check_text(report *r, const char *text, size_t n, unsigned allowed
         LT_FAIL_DONE(LT_ERR_FORMAT, "column %d: %s", line == NULL ? why.column : 1,
                      line == NULL ? why.text : "not a JSON object");
     }
-    LT_TRY_DONE(lt_check_line(&v, line, allowed));
-    LT_TRY_DONE(add_line(r, line, &v));
-    LT_TRY_DONE(to != NULL ? write_line(to, line, &v) : LT_OK);
+    LT_TRY_DONE(lt_check_line(&v, line, c->allowed));
+    LT_TRY_DONE(add_line(c->report, line, &v));
+    LT_TRY_DONE(c->to != NULL ? write_line(c->to, line, &v) : LT_OK);
 done:
     json_decref(line);
-    return err;
-}
-
-static lt_err check_lines(report *r, FILE *from, const char *name, unsigned allowed, FILE *to) {
-    char *text = NULL;
-    size_t room = 0;
-    lt_err err = LT_OK;
-    ssize_t n;
-    for (uint64_t line = 1; (n = getline(&text, &room, from)) >= 0; line++) {
-        const size_t blank = strspn(text, " \t\r\n");
-        if (blank == (size_t)n) {
-            continue;
-        }
-        err = check_text(r, text, (size_t)n, allowed, to);
-        if (err != LT_OK) {
-            err = lt_error_prefix(err, "%s, line %llu", name, (unsigned long long)line);
-            goto done;
-        }
-    }
-    if (ferror(from)) {
-        LT_FAIL_DONE(LT_ERR_IO, "read %s: %s", name, strerror(errno));
-    }
-    if (r->n_rows == 0) {
-        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no lines", name);
-    }
-done:
-    free(text);
-    return err;
+    return err == LT_OK ? LT_OK : lt_error_prefix(err, "%s", where);
 }
 
 static int in_order(const void *a, const void *b) {
@@ -250,6 +228,8 @@ static void print_json(const report *r) {
 static lt_err check(const check_options *o, const char *path, report *r) {
     static const unsigned marks[] = {LT_ANSWER_STRICT, LT_ANSWER_LENIENT, LT_ANSWER_LAST_NUMBER};
     const bool input = strcmp(path, "-") == 0;
+    const char *name = input ? "standard input" : path;
+    checking c = {.report = r, .allowed = marks[o->marks]};
     FILE *from = NULL, *to = NULL;
     lt_err err = LT_OK;
     LT_TRY_DONE(read_k(r, o->k));
@@ -261,7 +241,11 @@ static lt_err check(const check_options *o, const char *path, report *r) {
     if (o->out[0] != '\0' && to == NULL) {
         LT_FAIL_DONE(LT_ERR_IO, "open %s: %s", o->out, strerror(errno));
     }
-    LT_TRY_DONE(check_lines(r, from, input ? "standard input" : path, marks[o->marks], to));
+    c.to = to;
+    LT_TRY_DONE(lt_cli_each_line(from, name, check_line, &c));
+    if (r->n_rows == 0) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no lines", name);
+    }
 done:
     if (to != NULL && fclose(to) != 0 && err == LT_OK) {
         err = lt_error_set(LT_ERR_IO, "write %s: %s", o->out, strerror(errno));

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "cli/read_lines.h"
 #include "cli/verb.h"
 #include "lateen/select.h"
 
@@ -102,35 +103,27 @@ static lt_err add_prompt(calibration *c, const json_t *line, const char *where) 
     return LT_OK;
 }
 
+static lt_err add_line(void *ctx, const char *where, const char *text, size_t n) {
+    json_t *root = NULL;
+    lt_err err = lt_json_parse(&root, text, n, where);
+    err = err == LT_OK ? add_prompt(ctx, root, where) : err;
+    json_decref(root);
+    return err;
+}
+
 static lt_err read_file(calibration *c, const char *path) {
     FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "r");
-    char *text = NULL, where[512];
-    size_t room = 0;
-    int64_t line = 0;
-    ssize_t n;
-    lt_err err = LT_OK;
+    lt_err err;
     if (f == NULL) {
         LT_FAIL(LT_ERR_IO, "%s: %s", path, strerror(errno));
     }
-    while (err == LT_OK && (n = getline(&text, &room, f)) >= 0) {
-        json_t *root = NULL;
-        (void)snprintf(where, sizeof where, "%s, line %lld", path, (long long)++line);
-        if (text[strspn(text, " \t\r\n")] != '\0') {
-            err = lt_json_parse(&root, text, (size_t)n, where);
-            err = err == LT_OK ? add_prompt(c, root, where) : err;
-            json_decref(root);
-        }
-    }
-    if (err == LT_OK && ferror(f)) {
-        err = lt_error_set(LT_ERR_IO, "%s: %s", path, strerror(errno));
-    }
+    err = lt_cli_each_line(f, path, add_line, c);
     if (err == LT_OK && c->n == 0) {
         err = lt_error_set(LT_ERR_FORMAT, "%s has no line", path);
     }
     if (f != stdin) {
         (void)fclose(f);
     }
-    free(text);
     return err;
 }
 

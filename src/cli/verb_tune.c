@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cli/copying.h"
+#include "cli/read_lines.h"
 #include "cli/verb.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/ops/launch.h"
@@ -78,14 +79,13 @@ static lt_err tune_rows(lt_device *device, const lt_model_spec *spec, int64_t m,
 static lt_err tune_list(lt_device *device, const lt_model_spec *spec, const char *list,
                         const char *name, bool train) {
     while (*list != '\0') {
-        char *end;
-        const long m = strtol(list, &end, 10);
-        if (end == list || m < 1 || m > 1000000 || (*end != ',' && *end != '\0')) {
+        const char *from = list;
+        long long m;
+        if (!lt_cli_next_number(&list, &m) || m < 1 || m > 1000000) {
             LT_FAIL(LT_ERR_ARG, "tune gemm: --%s: '%s' does not begin with a number of rows", name,
-                    list);
+                    from);
         }
         LT_TRY(tune_rows(device, spec, m, train));
-        list = *end == ',' ? end + 1 : end;
     }
     return LT_OK;
 }

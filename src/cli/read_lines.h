@@ -1,0 +1,21 @@
+/* read_lines.h: lists of numbers and files of lines, as several verbs read them. */
+#ifndef LT_CLI_READ_LINES_H
+#define LT_CLI_READ_LINES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "lateen/base.h"
+
+/* Read the first number of a list such as "1,4,16" and move *list behind it and its comma. False:
+ * the list does not begin with a whole number, and stays where it is. */
+bool lt_cli_next_number(const char **list, long long *out);
+
+/* A line, which ends with '\n' or with the file; where is "NAME, line N", for messages. */
+typedef lt_err (*lt_cli_line_fn)(void *ctx, const char *where, const char *text, size_t n);
+
+/* Call each for every line of f that is not blank. name: of the file. */
+LT_MUST_USE lt_err lt_cli_each_line(FILE *f, const char *name, lt_cli_line_fn each, void *ctx);
+
+#endif
