@@ -28,7 +28,7 @@ typedef struct {
     const lt_chat_rows *c;
     json_t *line;     /* The object. */
     json_t *context;  /* What the template sees; its messages are set for each rendering. */
-    json_t *messages; /* All of them, owned by line or context. */
+    json_t *messages; /* All of them, owned by line. */
     bool *silent;     /* Of each message: its weight is 0. */
     bool any_silent;
     char *text; /* F */
@@ -72,7 +72,6 @@ static lt_err messages_of_pair(conversation *v) {
     if (messages == NULL || json_object_set_new(v->line, v->c->messages, messages) != 0) {
         LT_FAIL(LT_ERR_OOM, "messages of a line");
     }
-    v->messages = messages;
     return LT_OK;
 }
 
@@ -162,7 +161,7 @@ static lt_err read_tools(conversation *v) {
 
 static lt_err make_context(conversation *v) {
     static const char *const more[] = {"tools", "documents"};
-    const json_t *rest = json_object_get(v->line, "chat_template_kwargs");
+    json_t *rest = json_object_get(v->line, "chat_template_kwargs");
     LT_TRY(read_tools(v));
     v->context = json_object();
     for (size_t i = 0; v->context != NULL && i < 2; i++) {
@@ -175,8 +174,7 @@ static lt_err make_context(conversation *v) {
     if (rest != NULL && !json_is_null(rest) && !json_is_object(rest)) {
         LT_FAIL(LT_ERR_FORMAT, "'chat_template_kwargs' is not an object");
     }
-    return rest != NULL && json_is_object(rest) &&
-                   json_object_update(v->context, (json_t *)(uintptr_t)rest) != 0
+    return rest != NULL && json_is_object(rest) && json_object_update(v->context, rest) != 0
                ? lt_error_set(LT_ERR_OOM, "context of a conversation")
                : LT_OK;
 }

@@ -100,7 +100,8 @@ done:
 }
 
 static lt_err from_sharegpt(const json_t *line, json_t *out) {
-    const json_t *list = json_object_get(line, "conversations"), *turn;
+    const json_t *list = json_object_get(line, "conversations");
+    json_t *turn;
     size_t i;
     if (!json_is_array(list)) {
         LT_FAIL(LT_ERR_FORMAT, "'conversations' is not a list");
@@ -110,7 +111,9 @@ static lt_err from_sharegpt(const json_t *line, json_t *out) {
         const json_t *value = json_object_get(turn, "value");
         const char *role = from != NULL ? role_of(from) : NULL;
         if (from == NULL && json_is_string(json_object_get(turn, "role"))) {
-            json_array_append(out, (json_t *)(uintptr_t)turn); /* Messages under another name. */
+            if (json_array_append(out, turn) != 0) { /* Messages under another name. */
+                LT_FAIL(LT_ERR_OOM, "messages of a line");
+            }
             continue;
         }
         if (role == NULL || !json_is_string(value)) {
@@ -143,12 +146,14 @@ static lt_err add_side(const json_t *line, const char *name, const char *role, b
     }
     json_array_foreach(side, i, message) {
         json_t *copy = json_copy(message);
-        if (copy == NULL || (!learnt && json_is_object(copy) &&
-                             json_object_set_new(copy, "weight", json_integer(0)) != 0)) {
+        if (copy == NULL ||
+            (!learnt && json_is_object(copy) &&
+             json_object_set_new(copy, "weight", json_integer(0)) != 0) ||
+            json_array_append(out, copy) != 0) {
             json_decref(copy);
             LT_FAIL(LT_ERR_OOM, "messages of a line");
         }
-        json_array_append_new(out, copy);
+        json_decref(copy);
     }
     return LT_OK;
 }
