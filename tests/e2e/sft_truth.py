@@ -12,17 +12,16 @@ import sys
 import tempfile
 from operator import itemgetter
 
+from tap import Tap
+
 lateen, golden = sys.argv[1], "tests/golden/sft"
 truth = json.load(open(f"{golden}/truth.json"))
-count = failed = 0
+tap = Tap(600)
 LOSS, NORM = 1e-5, 1e-4  # PyTorch ran in double, this in float.
 
 
 def check(name, wrong):
-    global count, failed
-    count += 1
-    failed += bool(wrong)
-    print(f"{'not ok' if wrong else 'ok'} {count} - {name}" + (f"\n  # {str(wrong)[:600]}" if wrong else ""), flush=True)
+    tap.check(name, not wrong, wrong)
 
 
 def run(*args, **more):
@@ -161,5 +160,4 @@ with tempfile.TemporaryDirectory() as work:
     check("data.bad_rows = fail names the first", "" if fails.returncode == 1 and f"some.jsonl:{line + 1}: no turn" in fails.stderr else fails.stderr[-300:])
     none = run("train", "--out", f"{work}/none", "--model.init", "models/polyglot-46m.gguf", "--data.train", chats, "--steps", "1")
     check("a model without a template says how to give one", "" if none.returncode == 1 and "no chat template; give one with data.chat_template" in none.stderr else none.stderr[-300:])
-print(f"1..{count}")
-sys.exit(failed > 0)
+sys.exit(tap.end())
