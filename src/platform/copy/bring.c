@@ -97,6 +97,16 @@ static lt_err write_reference(const char *cache, const char *revision, const cha
     return LT_OK;
 }
 
+/* Is content with this checksum in the list? Two names may have the same. */
+static bool lists_blob(const lt_items *l, const char *checksum) {
+    for (size_t i = 0; i < l->n; i++) {
+        if (strcmp(l->rows[i].check.hex, checksum) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Fill the cache with what it lacks of the repository's commit. */
 static lt_err fill_cache(lt_copying *c, const char *cache, char snapshot[LT_PATH_BYTES],
                          const lt_copy_options *o) {
@@ -118,20 +128,16 @@ static lt_err fill_cache(lt_copying *c, const char *cache, char snapshot[LT_PATH
         struct stat st;
         (void)snprintf(name, sizeof name, "blobs/%s", item->check.hex);
         LT_TRY_DONE(lt_path_join(path, cache, name));
-        if (stat(path, &st) != 0 || st.st_size != item->size_bytes) {
-            bool twice = false; /* Two names may have the same content. */
-            for (size_t k = 0; k < lacking.n && !twice; k++) {
-                twice = strcmp(lacking.rows[k].check.hex, item->check.hex) == 0;
-            }
-            if (!twice) {
-                LT_TRY_DONE(lt_items_add(&lacking, item->from, item->name, item->shown,
-                                         item->size_bytes, 0.0));
-                lacking.rows[lacking.n - 1].check = item->check;
-                lacking.rows[lacking.n - 1].to = strdup(path);
-                if (lacking.rows[lacking.n - 1].to == NULL) {
-                    LT_FAIL_DONE(LT_ERR_OOM, "a list of %zu files", items.n);
-                }
-            }
+        if ((stat(path, &st) == 0 && st.st_size == item->size_bytes) ||
+            lists_blob(&lacking, item->check.hex)) {
+            continue;
+        }
+        LT_TRY_DONE(
+            lt_items_add(&lacking, item->from, item->name, item->shown, item->size_bytes, 0.0));
+        lacking.rows[lacking.n - 1].check = item->check;
+        lacking.rows[lacking.n - 1].to = strdup(path);
+        if (lacking.rows[lacking.n - 1].to == NULL) {
+            LT_FAIL_DONE(LT_ERR_OOM, "a list of %zu files", items.n);
         }
     }
     if (lacking.n > 0) {

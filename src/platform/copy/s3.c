@@ -64,10 +64,6 @@ void lt_s3_close(lt_s3 *s) {
     }
 }
 
-bool lt_s3_is_plain(const lt_s3 *s) {
-    return s->plain;
-}
-
 typedef struct {
     char host[600], path[2400], region[64];
     double skew_s;

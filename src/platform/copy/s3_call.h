@@ -30,6 +30,5 @@ typedef struct {
 
 /* The caller of lt_call; it lives as long as c. */
 lt_caller lt_s3_caller(lt_s3_call *c);
-bool lt_s3_is_plain(const lt_s3 *s);
 
 #endif

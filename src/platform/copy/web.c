@@ -75,7 +75,7 @@ static void curl_start(void) {
 }
 
 void lt_web_shared_open(lt_web_shared *s) {
-    *s = (lt_web_shared){.connect_s = 15.0, .stall_s = 30.0, .tries = 8, .delay_s = 0.5};
+    *s = (lt_web_shared){.connect_s = 15.0};
     LT_ASSERT(pthread_mutex_init(&s->lock, NULL) == 0);
 }
 

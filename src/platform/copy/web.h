@@ -65,6 +65,7 @@ typedef struct {
     char failure[256];
 } lt_web_reply;
 
+/* All but connect_s is 0: the caller sets the limits. */
 void lt_web_shared_open(lt_web_shared *s);
 void lt_web_shared_close(lt_web_shared *s);
 
