@@ -89,35 +89,49 @@ typedef struct {
     int64_t at, n, got, size_bytes;
 } range;
 
-/* Is the answer the rest of the range? If not, *problem says why; the bytes do not count then. */
-static bool answers(const range *g, const lt_web_reply *reply, bool whole, char problem[200]) {
+typedef enum {
+    IS_RANGE,      /* The bytes that were asked for, or the first of them. */
+    IS_WRONG,      /* Others: the bytes do not count. */
+    IS_WHOLE,      /* The whole content instead of its rest: all of it is asked for again. */
+    IS_UNRANGED,   /* The whole content instead of a range of it. */
+    IS_NO_CONTENT, /* Another status than 200 and 206. */
+} answer;
+
+/* What kind of answer is it? problem says what is wrong with it, where its status does not. */
+static answer judge(const range *g, const lt_web_reply *reply, bool whole, char problem[200]) {
     char text[128];
     long long first = -1, last = -1, total = -1;
     const int64_t want = g->at + g->got, end = g->at + g->n - 1;
 
     problem[0] = '\0';
+    if (reply->status != 200 && reply->status != 206) {
+        return IS_NO_CONTENT;
+    }
     if (reply->status == 200 && !whole) {
-        if (g->at == 0 && g->n == g->size_bytes) {
-            (void)snprintf(problem, 200, "the server ignores ranges: from the beginning");
+        if (g->at != 0 || g->n != g->size_bytes) {
+            return IS_UNRANGED;
         }
-        return false;
+        (void)snprintf(problem, 200, "the server ignores ranges: from the beginning");
+        return IS_WHOLE;
     }
     if (reply->too_long) {
         (void)snprintf(problem, 200, "more than the %lld bytes that were asked for",
                        (long long)(g->n - g->got));
-        return false;
+        return IS_WRONG;
     }
-    if (reply->status == 200) {
-        return true;
-    }
-    if (!lt_web_header(reply, "content-range", text, sizeof text) ||
-        sscanf(text, "bytes %lld-%lld/%lld", &first, &last, &total) < 2 || first != want ||
-        last != end || (total >= 0 && total != g->size_bytes)) {
+    if (reply->status == 206 &&
+        (!lt_web_header(reply, "content-range", text, sizeof text) ||
+         sscanf(text, "bytes %lld-%lld/%lld", &first, &last, &total) < 2 || first != want ||
+         last != end || (total >= 0 && total != g->size_bytes))) {
         (void)snprintf(problem, 200, "asked for bytes %lld-%lld of %lld, the answer has '%.60s'",
                        (long long)want, (long long)end, (long long)g->size_bytes, text);
-        return false;
+        return IS_WRONG;
     }
-    return true;
+    if (!reply->incomplete && (int64_t)reply->got < g->n - g->got) {
+        (void)snprintf(problem, 200, "the answer is %lld bytes too short",
+                       (long long)(g->n - g->got - (int64_t)reply->got));
+    }
+    return IS_RANGE;
 }
 
 lt_err lt_call_range(const lt_caller *c, lt_web *h, const char *version, int64_t size_bytes,
@@ -128,7 +142,7 @@ lt_err lt_call_range(const lt_caller *c, lt_web *h, const char *version, int64_t
 
     lt_retry_begin(&retry);
     while (g.got < n) {
-        char bytes[64], problem[200] = "";
+        char bytes[64], problem[200];
         const bool whole = at + g.got == 0 && n == size_bytes;
         const lt_pair headers[] = {{"If-Match", version}, {"Range", bytes}};
         const size_t first = version[0] != '\0' ? 0 : 1;
@@ -139,31 +153,26 @@ lt_err lt_call_range(const lt_caller *c, lt_web *h, const char *version, int64_t
                                   .into_bytes = (size_t)(n - g.got),
                                   .counted = true};
         lt_web_reply reply;
-        bool again = true, good;
-        lt_err err;
+        bool again = true;
+        answer a;
+        lt_err err = LT_OK;
 
         (void)snprintf(bytes, sizeof bytes, "bytes=%lld-%lld", (long long)(at + g.got),
                        (long long)(at + n - 1));
         LT_TRY(c->send(c->ctx, h, &r, &reply));
-        good = (reply.status == 200 || reply.status == 206) && answers(&g, &reply, whole, problem);
-        if (good) {
+        a = judge(&g, &reply, whole, problem);
+        if (a == IS_RANGE) {
             g.got += (int64_t)reply.got;
             retry.n = reply.got > 0 ? 0 : retry.n;
         } else {
-            const bool afresh = reply.status == 200 && problem[0] != '\0' && !whole;
-            const int64_t lost = (int64_t)reply.got + (afresh ? g.got : 0);
-            g.got = afresh ? 0 : g.got;
-            lt_web_count(h, true, -lost);
+            const int64_t before = a == IS_WHOLE ? g.got : 0;
+            g.got -= before;
+            lt_web_count(h, true, -(int64_t)reply.got - before);
         }
-        if (good && g.got < n && !reply.incomplete) {
-            (void)snprintf(problem, sizeof problem, "the answer is %lld bytes too short",
-                           (long long)(n - g.got));
-        }
-        err = LT_OK;
-        if (reply.status == 200 && !whole && problem[0] == '\0') {
+        if (a == IS_UNRANGED) {
             err = lt_error_set(LT_ERR_UNSUPPORTED, "%s: the server ignores ranges of bytes",
                                c->shown);
-        } else if (!good && problem[0] == '\0' && !lt_retry_may_help(&reply) &&
+        } else if (a == IS_NO_CONTENT && !lt_retry_may_help(&reply) &&
                    (c->passes == NULL || !c->passes(c->ctx, &reply))) {
             err = lt_call_refused(c, "GET", &reply);
         } else if (g.got < n) {
