@@ -9,7 +9,7 @@
  *                                              the text after the opening of its turn, which
  *                                              add_generation_prompt writes: the content and the
  *                                              end of the turn
- * An answer whose message has "weight": 0 (OpenAI's member) is read and not learnt. Besides
+ * An answer whose message has "weight": 0 (OpenAI's member) is context and not a label. Besides
  * "messages", a line may have "tools" (a list, or JSON text of one), "documents" and
  * "chat_template_kwargs" (further variables of the template). Lines of other shapes: chat_shape.h.
  *
@@ -27,10 +27,9 @@ typedef struct {
     const lt_tokenizer *tokenizer;
     /* The member that holds the list of messages; a line without it may have another shape. */
     const char *messages;
-    const char *prompt,
-        /* If not NULL, a line has no messages: these members are the strings of the user and of the
-         * assistant. */
-        *answer;
+    /* If not NULL, a line has no messages: these members are the strings of the user and of the
+     * assistant. */
+    const char *prompt, *answer;
     bool last_only; /* Only the last message is a label. */
 } lt_chat_rows;
 

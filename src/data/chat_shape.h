@@ -5,9 +5,9 @@
  *     prompt, completion           lists of messages, or two strings          TRL
  *     instruction, input, output   strings; history: [[question, answer]...]  Alpaca
  *
- * A member "system" beside the last three becomes a system message in front. Roles of ShareGPT are
- * those that LLaMA-Factory and Axolotl know (human, gpt, observation, function_call, ...); Alpaca's
- * instruction and input are joined by a line break, as in LLaMA-Factory. */
+ * A member "system" beside the last three becomes a system message before the others. Roles of
+ * ShareGPT are those that LLaMA-Factory and Axolotl know (human, gpt, observation, function_call,
+ * ...); Alpaca's instruction and input are joined by a line break, as in LLaMA-Factory. */
 #ifndef LT_DATA_CHAT_SHAPE_H
 #define LT_DATA_CHAT_SHAPE_H
 
@@ -15,7 +15,7 @@
 #include "lateen/base.h"
 
 /* If a line lacks the member `messages`, make it from whichever shape the line has. A line of
- * neither shape stays as it is. FORMAT: a member of the shape has another type; the message names
+ * no known shape stays as it is. FORMAT: a member of the shape has another type; the message names
  * it. */
 LT_MUST_USE lt_err lt_chat_shape(json_t *line, const char *messages);
 

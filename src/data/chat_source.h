@@ -1,5 +1,6 @@
-/* chat_source.h: what turns conversations into ids and masks: a tokenizer, a template (the model's
- * own, a file's, or a common format's) and what is learnt; with a hash of all but the tokenizer. */
+/* chat_source.h: how conversations become ids and masks: by a tokenizer, a template (the model's
+ * own, a file's, or a common format's) and a choice of the turns that are labels. A hash covers all
+ * of these but the tokenizer. */
 #ifndef LT_DATA_CHAT_SOURCE_H
 #define LT_DATA_CHAT_SOURCE_H
 

@@ -14,12 +14,13 @@
 
 #define LT_CONVERSATIONS_TOLD 10
 
-/* A line that is no conversation, that the template refuses, or in which nothing is learnt. */
+/* What to do with a line that is not a conversation, that the template refuses, or that has no
+ * label. */
 #define LT_BAD_ROWS_CHOICES "skip|fail"
 typedef enum { LT_BAD_ROWS_SKIP, LT_BAD_ROWS_FAIL } lt_bad_rows;
 
-/* A conversation of more than `longest` tokens: its first tokens are kept, it is left out, or it is
- * an error. */
+/* What to do with a conversation of more than `longest` tokens: keep its first tokens, leave it
+ * out, or fail. */
 #define LT_TOO_LONG_CHOICES "cut|skip|fail"
 typedef enum { LT_TOO_LONG_CUT, LT_TOO_LONG_SKIP, LT_TOO_LONG_FAIL } lt_too_long;
 
@@ -42,7 +43,7 @@ typedef struct {
 } lt_conversations_stats;
 
 /* Make the shard, or find it; prefix is its path. FORMAT: the file holds an array instead of lines,
- * or no conversation of which something is learnt. */
+ * or none of its conversations has a label. */
 LT_MUST_USE lt_err lt_conversations_shard(char prefix[LT_PATH_BYTES], lt_conversations_stats *stats,
                                           const lt_conversations_options *o);
 

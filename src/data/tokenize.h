@@ -48,12 +48,11 @@ typedef struct {
     uint64_t tokens;    /* With EOD. */
     uint64_t labels;    /* Tokens that are labels by the mask; 0 without a mask. */
     uint64_t text_bytes;
-    uint64_t file_bytes,
-        /* Bytes of the (packed) inputs: read so far, and in total; total 0: unknown. */
-        file_bytes_total;
-    uint64_t resumed_bytes,
-        resumed_text_bytes; /* file_bytes and text_bytes when this call began. */
-    bool was_complete;      /* The shard existed already, so nothing was done. */
+    /* Bytes of the (packed) inputs: read so far, and in total; total 0: unknown. */
+    uint64_t file_bytes, file_bytes_total;
+    /* file_bytes and text_bytes when this call began. */
+    uint64_t resumed_bytes, resumed_text_bytes;
+    bool was_complete; /* The shard existed already, so nothing was done. */
 } lt_tokenize_stats;
 
 typedef struct {
@@ -76,9 +75,8 @@ typedef struct {
     lt_encode_record_fn encode_record;
     uint64_t record_hash; /* Hash of what else ids and masks depend on. */
     void *encode_ctx;
-    void (*progress)(
-        void *ctx,
-        const lt_tokenize_stats *stats); /* After each job, on the calling thread; may be NULL. */
+    /* Called after each job, on the calling thread; may be NULL. */
+    void (*progress)(void *ctx, const lt_tokenize_stats *stats);
     void *progress_ctx;
     /* Set by a signal handler: finish the jobs that are begun, save, return INTERRUPTED; may be
      * NULL. */

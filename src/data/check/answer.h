@@ -8,14 +8,14 @@
  *     TAG      <answer>...</answer>  one that is not closed is none. R1-style templates
  *     HASHES   #### ...              to the end of the line: GSM8K
  *     PHRASE   Answer: ...           also "the answer is ...", any case, to the end of the line, or
- *                                    the next line where nothing else stands on this one
+ *                                    the next line if nothing else is on this one
  *     LINE     the last line that is not empty
  *     NUMBER   the last number, with its sign and without a unit or a percent sign: the flexible
  *              extraction of lm-evaluation-harness and verl for GSM8K
  *
- * Of HASHES and PHRASE, the one that stands last counts: "####" is also a heading of Markdown.
+ * Of HASHES and PHRASE, the later one counts, because "####" is also a heading of Markdown.
  *
- * STRICT BY THE WHOLE. Of a mark, everything up to its end is the answer: "#### 42 is wrong" has
+ * THE WHOLE ANSWER COUNTS. Everything up to the end of a mark is the answer: "#### 42 is wrong" has
  * the answer "42 is wrong", which no number equals. The regular expressions with which GSM8K is
  * usually scored take the 42. What stands before a mark or behind its end is not read.
  *

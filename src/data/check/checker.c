@@ -95,7 +95,7 @@ done:
     return err;
 }
 
-/* The same bytes after white space at the ends is dropped and other white space made single. */
+/* Are the bytes equal when each run of white space counts as one space? */
 static bool text_equal(const char *a, size_t n, const char *b, size_t m) {
     static const char blank[] = " \t\r\n";
     size_t i = 0, j = 0;

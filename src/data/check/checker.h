@@ -13,8 +13,8 @@
  * true answer has no unit, a known one is taken ("42 km") and other words are not ("42 apples"),
  * except where LT_ANSWER_WORD is allowed. An equation is right where its last side is and each side
  * before is right too or is a name: "x = 42" and "6 * 7 = 42", but not "41 = 42". Text is compared
- * byte by byte after its white space is made single. JSON schemas are checked by the grammars of
- * `serve`, which this room may not include; a reward that needs them belongs into `align`. */
+ * byte by byte after each run of white space is replaced by one space. JSON schemas are not checked
+ * here: the grammars that do so are in src/serve, which src/data may not include. */
 #ifndef LT_DATA_CHECK_CHECKER_H
 #define LT_DATA_CHECK_CHECKER_H
 

@@ -1,5 +1,5 @@
-/* score.h: how good are n answers to one problem, had only k of them been drawn? Expectations over
- * all subsets of k, which need no drawing. */
+/* score.h: pass@k and maj@k of n answers to one problem. They are computed as expectations over all
+ * subsets of k answers, so that no subset is drawn. */
 #ifndef LT_DATA_CHECK_SCORE_H
 #define LT_DATA_CHECK_SCORE_H
 

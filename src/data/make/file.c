@@ -22,7 +22,7 @@ typedef struct {
     lt_maker *maker;
     uint64_t first;
     size_t n;
-    char *text; /* The lines, one behind the other. */
+    char *text; /* The lines, one after another. */
     size_t bytes, room;
     size_t ends[JOB_PROBLEMS];
     uint64_t keys[JOB_PROBLEMS];

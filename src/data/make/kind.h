@@ -2,7 +2,7 @@
  *
  * A kind is a table of tasks. A task has two functions. `draw` chooses the parameters of a problem
  * for a level; it is cheap, because it is called until the parameters fall into the split that was
- * asked for. `write` then words the question, the steps, the answer and the parameters, and draws
+ * asked for. `write` then writes the question, the steps, the answer and the parameters, and draws
  * what does not count as a parameter: names of people, the wording.
  *
  * The hash of (kind, task, key) decides the split. The key is what makes two problems the same:
@@ -69,8 +69,8 @@ LT_KIND_MAP(LT_KIND_DECLARE)
 void lt_say(lt_page_text *t, const char *format, ...) LT_PRINTF(2, 3);
 void lt_put(lt_page_text *t, const char *text);
 
-/* Words and numbers for a wording. In its template, {a} to {h} are the numbers, {A} to {H} the
- * words; all else is copied. */
+/* Words and numbers for a template. {a} to {h} stand for the numbers, {A} to {H} for the words;
+ * lt_fill copies the rest. */
 typedef struct {
     lt_num n, d; /* d > 0; lowest terms. */
 } lt_fraction;
@@ -97,7 +97,7 @@ lt_fraction lt_fraction_mul(lt_fraction a, lt_fraction b);
 lt_fraction lt_fraction_div(lt_fraction a, lt_fraction b);
 lt_num lt_gcd(lt_num a, lt_num b);                    /* At least 0. */
 bool lt_fraction_ends(lt_fraction q);                 /* Is it a decimal of at most six places? */
-void lt_put_decimal(lt_page_text *t, lt_fraction q);  /* 2.5 where it ends, else 7/3. */
+void lt_put_decimal(lt_page_text *t, lt_fraction q);  /* 2.5 if it ends, else 7/3. */
 void lt_put_fraction(lt_page_text *t, lt_fraction q); /* 5/2; 3 */
 
 /* Draws. */

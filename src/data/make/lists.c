@@ -139,7 +139,7 @@ static void running_sums(list *l, lt_num a) {
     }
 }
 
-/* The level from which on a row is used grows down the table. */
+/* Sorted by the lowest level that uses the row; see in_use. */
 static const operation operations[] = {
     {"sort_up", "Sort it in increasing order", 0, 0, false, sort_up},
     {"reverse", "Reverse it", 0, 0, false, reverse},
@@ -166,7 +166,7 @@ static const operation operations[] = {
      running_sums},
 };
 
-/* Levels 1 and 2 use the first rows only. */
+/* How many rows each level uses. */
 static const int in_use[] = {6, 12, LT_COUNT(operations), LT_COUNT(operations),
                              LT_COUNT(operations)};
 

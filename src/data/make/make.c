@@ -115,7 +115,7 @@ static void empty(lt_page_text *t) {
 lt_err lt_maker_problem(lt_maker *m, uint64_t i, lt_made *out) {
     const size_t k = m->kind < N_KINDS ? m->kind : (size_t)(i % N_KINDS);
     const char *kind = kind_names[k].name;
-    /* The kinds draw apart: problem i of one says nothing about problem i of another. */
+    /* Each kind has a seed of its own: problem i of one is independent of problem i of another. */
     lt_rng r = {.seed = m->o.seed ^ XXH3_64bits(kind, strlen(kind)), .stream = i};
     lt_page *p = &m->page;
     const lt_task *task;
@@ -181,7 +181,7 @@ static void put_answer(lt_page_text *t, const char *answer, lt_make_mark mark) {
     lt_put(t, marks[mark].after);
 }
 
-/* The steps as far as they stand in front of the answer. */
+/* The steps, if they are part of the content. */
 static void put_content_steps(lt_page_text *t, const char *steps, lt_make_steps where) {
     const bool think = where == LT_MAKE_STEPS_THINK;
     if (think || where == LT_MAKE_STEPS_PLAIN) {
