@@ -114,10 +114,23 @@ static lt_err find_base(char base[LT_PATH_BYTES], const char *adapters) {
     return LT_OK;
 }
 
-/* Adapters and their model. Of the model's path, the tokenizer's if the adapters have none. */
-static lt_err open_adapted(lt_opened *o, const char *adapters, lt_opened_dtype dtype) {
+lt_err lt_opened_adapters(lt_lora **out, lt_model *m, const char *folder) {
     lt_err err = LT_OK;
     lt_lora_config c = {.targets = NULL};
+    lt_lora *l = NULL;
+    LT_TRY_DONE(lt_lora_config_read(&c, folder, lt_model_get_spec(m)));
+    LT_TRY_DONE(lt_lora_open(&l, m, &c.options, 0));
+    LT_TRY_DONE(lt_lora_load(l, folder));
+    *out = l;
+    l = NULL;
+done:
+    lt_lora_close(l);
+    lt_lora_config_close(&c);
+    return err;
+}
+
+/* Open the model that adapters name, and the adapters beside it. */
+static lt_err open_adapted(lt_opened *o, const char *adapters, lt_opened_dtype dtype) {
     char base[LT_PATH_BYTES];
     lt_model_options options;
     if (dtype == LT_OPENED_STORED) {
@@ -126,12 +139,7 @@ static lt_err open_adapted(lt_opened *o, const char *adapters, lt_opened_dtype d
     LT_TRY(find_base(base, adapters));
     options = lt_opened_options(dtype, o->device);
     LT_TRY(lt_model_open(&o->model, base, &options));
-    LT_TRY(lt_lora_config_read(&c, adapters, lt_model_get_spec(o->model)));
-    LT_TRY_DONE(lt_lora_open(&o->adapters, o->model, &c.options, 0));
-    LT_TRY_DONE(lt_lora_load(o->adapters, adapters));
-done:
-    lt_lora_config_close(&c);
-    return err;
+    return lt_opened_adapters(&o->adapters, o->model, adapters);
 }
 
 /* Where the tokenizer and the template are: with the adapters, or with their model. */

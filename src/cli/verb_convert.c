@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "cli/copying.h"
 #include "cli/gguf_out.h"
+#include "cli/opened.h"
 #include "cli/verb.h"
 #include "data/tokenizer/bring.h"
 #include "data/tokenizer/gguf_tokenizer.h"
@@ -93,13 +94,10 @@ static lt_err base_of(char **out, const char *adapters, const char *given) {
 /* The base with the adapters' product added to its weights. */
 static lt_err open_merged(lt_model **out, const char *adapters, const char *base) {
     lt_err err = LT_OK;
-    lt_lora_config c = {.targets = NULL};
     lt_lora *l = NULL;
     lt_model *m = NULL;
     LT_TRY_DONE(lt_model_open(&m, base, NULL));
-    LT_TRY_DONE(lt_lora_config_read(&c, adapters, lt_model_get_spec(m)));
-    LT_TRY_DONE(lt_lora_open(&l, m, &c.options, 0));
-    LT_TRY_DONE(lt_lora_load(l, adapters));
+    LT_TRY_DONE(lt_opened_adapters(&l, m, adapters));
     LT_TRY_DONE(lt_lora_merge(l));
     lt_log_info("%s: %d adapters merged into %s", adapters, l->n_modules, base);
     lt_lora_close(l);
@@ -108,7 +106,6 @@ static lt_err open_merged(lt_model **out, const char *adapters, const char *base
     m = NULL;
 done:
     lt_lora_close(l);
-    lt_lora_config_close(&c);
     lt_model_close(m);
     return err;
 }
