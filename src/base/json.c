@@ -1,6 +1,7 @@
 /* json.c: see json.h. */
 #include "base/json.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -162,4 +163,11 @@ lt_err lt_json_str(const json_t *obj, const char *key, const char **out, bool op
     }
     *out = json_string_value(value);
     return LT_OK;
+}
+
+bool lt_json_is_off(const json_t *value) {
+    return value == NULL || json_is_null(value) || json_is_false(value) ||
+           (json_is_number(value) && fpclassify(json_number_value(value)) == FP_ZERO) ||
+           (json_is_object(value) && json_object_size(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0);
 }

@@ -30,4 +30,7 @@ LT_MUST_USE lt_err lt_json_bool(const json_t *obj, const char *key, bool *out, b
 LT_MUST_USE lt_err lt_json_str(const json_t *obj, const char *key, const char **out, bool optional,
                                const char *what); /* Lives as long as obj. */
 
+/* Is it missing (NULL), null, false, 0, {} or []: the value of an option that is off? */
+bool lt_json_is_off(const json_t *value);
+
 #endif

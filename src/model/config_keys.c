@@ -13,11 +13,11 @@
  * has none. So does dtype: weights keep the type of their file, and --dtype selects the type of
  * computation. Keys of windows and chunks matter even in families without them, because
  * transformers' caches read them. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "model/family.h"
 
@@ -141,14 +141,6 @@ static const struct {
 };
 #define N_RULES (sizeof rules / sizeof *rules)
 
-/* false, null, 0, {} and []. */
-static bool says_no(const json_t *value) {
-    return json_is_null(value) || json_is_false(value) ||
-           (json_is_number(value) && fpclassify(json_number_value(value)) == FP_ZERO) ||
-           (json_is_object(value) && json_object_size(value) == 0) ||
-           (json_is_array(value) && json_array_size(value) == 0);
-}
-
 static bool all_full(const json_t *types) {
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
@@ -167,7 +159,7 @@ static bool is_mxfp4(const json_t *quantization) {
 static bool allowed(rule r, const json_t *value) {
     switch (r) {
     case ONLY_FALSE:
-        return says_no(value);
+        return lt_json_is_off(value);
     case ONLY_TRUE:
         return json_is_true(value) || json_is_null(value);
     case ONLY_NULL:

@@ -50,13 +50,6 @@ static const char *const refused[] = {"use_dora",
                                       "velora_config",
                                       "monteclora_config"};
 
-static bool says_no(const json_t *value) {
-    return value == NULL || json_is_null(value) || json_is_false(value) ||
-           (json_is_number(value) && json_number_value(value) == 0.0) ||
-           (json_is_object(value) && json_object_size(value) == 0) ||
-           (json_is_array(value) && json_array_size(value) == 0);
-}
-
 /* Initialisations that change the base, without which the adapter says nothing. */
 static bool changes_base(const json_t *init) {
     static const char *const kept[] = {"gaussian", "eva", "orthogonal", "mica"};
@@ -81,7 +74,7 @@ static lt_err check_config(const json_t *config, const char *path) {
                 bias);
     }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        if (!says_no(json_object_get(config, refused[i]))) {
+        if (!lt_json_is_off(json_object_get(config, refused[i]))) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is set, which is not built", path, refused[i]);
         }
     }
