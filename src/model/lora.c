@@ -137,38 +137,17 @@ static lt_err check_targets(const lt_model_spec *spec, const char *targets) {
     return LT_OK;
 }
 
-/* A parameter of two dimensions behind those that are there, in the unit of its layer. */
-static lt_err add_param(lt_lora_plan *p, lt_box_list *boxes, int which, int layer, bool is_b,
-                        int64_t rows, int64_t cols, int *index) {
-    lt_param_table *t = &p->table;
-    const int unit = 1 + layer;
-    const lt_box whole = {.extent = {rows, cols}};
-    lt_param *q = &t->params[t->n_params];
-    *q = (lt_param){.kind = kinds[which].kind,
-                    .layer = layer,
-                    .n_dims = 2,
-                    .shape = {rows, cols},
-                    .count = rows * cols,
-                    .whole_at = t->whole_elements,
-                    .n_boxes = 1,
-                    .first_box = boxes->n,
-                    .local_dims = 2,
-                    .local_shape = {rows, cols},
-                    .local_count = rows * cols,
-                    .unit = unit,
-                    .at = t->units[unit].n_elements,
-                    .decays = true};
-    const int64_t padded = (q->count + LT_PARAM_ALIGN - 1) / LT_PARAM_ALIGN * LT_PARAM_ALIGN;
-    (void)snprintf(q->name, sizeof q->name, "layers.%d.%s.lora_%c", layer, kinds[which].name,
+/* Add A or B of a matrix to the table; returns its index. */
+static int add_param(lt_lora_plan *p, int which, int layer, bool is_b, int64_t rows, int64_t cols) {
+    lt_param q = {.kind = kinds[which].kind,
+                  .layer = layer,
+                  .unit = 1 + layer,
+                  .n_dims = 2,
+                  .shape = {rows, cols},
+                  .decays = true};
+    (void)snprintf(q.name, sizeof q.name, "layers.%d.%s.lora_%c", layer, kinds[which].name,
                    is_b ? 'b' : 'a');
-    LT_TRY(lt_box_add(boxes, &whole));
-    if (t->units[unit].n_params++ == 0) {
-        t->units[unit].first_param = t->n_params;
-    }
-    t->units[unit].n_elements += padded;
-    t->whole_elements += padded;
-    *index = t->n_params++;
-    return LT_OK;
+    return lt_param_table_add(&p->table, &q);
 }
 
 /* The parts of a matrix that have adapters, in the order of its rows. */
@@ -191,15 +170,15 @@ static void find_parts(lt_lora_site *s, const lt_model_spec *spec, const lt_para
     }
 }
 
-static lt_err add_site(lt_lora_plan *p, lt_box_list *boxes, const lt_model_spec *spec,
-                       const lt_param_table *base, const lt_lora_options *o, int layer, int which) {
+static void add_site(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_table *base,
+                     const lt_lora_options *o, int layer, int which) {
     lt_lora_site *s = &p->sites[layer * LT_LORA_LAYER_KINDS + which];
     const lt_param *param = &base->params[lt_param_index(base, kinds[which].kind, layer)];
     int64_t rows = 0;
     *s = (lt_lora_site){.a = -1, .b = -1};
     find_parts(s, spec, param, o->targets);
     if (s->n_parts == 0) {
-        return LT_OK;
+        return;
     }
     for (int i = 0; i < s->n_parts; i++) {
         s->parts[i].b_row = rows;
@@ -207,35 +186,15 @@ static lt_err add_site(lt_lora_plan *p, lt_box_list *boxes, const lt_model_spec 
     }
     p->n_modules += s->n_parts;
     p->columns = s->n_parts * o->rank > p->columns ? s->n_parts * o->rank : p->columns;
-    LT_TRY(add_param(p, boxes, which, layer, false, s->n_parts * o->rank, param->shape[1], &s->a));
-    return add_param(p, boxes, which, layer, true, rows, o->rank, &s->b);
-}
-
-static lt_err allocate(lt_lora_plan *p, const lt_model_spec *spec) {
-    lt_param_table *t = &p->table;
-    const size_t n_layers = (size_t)spec->n_layers, n_sites = n_layers * LT_LORA_LAYER_KINDS;
-    t->n_units = (int)spec->n_layers + 2;
-    t->params = calloc(2 * n_sites, sizeof *t->params);
-    t->units = calloc((size_t)t->n_units, sizeof *t->units);
-    t->index = malloc((size_t)t->n_units * LT_PARAM_KIND_COUNT * sizeof *t->index);
-    p->sites = calloc(n_sites, sizeof *p->sites);
-    if (t->params == NULL || t->units == NULL || t->index == NULL || p->sites == NULL) {
-        LT_FAIL(LT_ERR_OOM, "adapters of %zu layers", n_layers);
-    }
-    for (int i = 0; i < t->n_units * LT_PARAM_KIND_COUNT; i++) {
-        t->index[i] = -1; /* A kind of the base has two parameters here: see the sites. */
-    }
-    for (int i = 0; i < t->n_units; i++) {
-        t->units[i].layer = i > 0 && i < t->n_units - 1 ? i - 1 : -1;
-    }
-    return LT_OK;
+    s->a = add_param(p, which, layer, false, s->n_parts * o->rank, param->shape[1]);
+    s->b = add_param(p, which, layer, true, rows, o->rank);
 }
 
 lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o) {
     lt_err err = LT_OK;
     lt_lora_plan p = {.columns = 0};
     lt_param_table base = {0};
-    lt_box_list boxes = {0};
+    const int n_sites = (int)spec->n_layers * LT_LORA_LAYER_KINDS;
 
     LT_ASSERT(o->rank > 0 && o->targets != NULL);
     if (spec->n_experts > 0) {
@@ -246,27 +205,23 @@ lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec, const lt_
     }
     LT_TRY_DONE(check_targets(spec, o->targets));
     LT_TRY_DONE(lt_param_table_open(&base, spec));
-    LT_TRY_DONE(allocate(&p, spec));
+    LT_TRY_DONE(lt_param_table_begin(&p.table, spec->n_layers, 2 * n_sites));
+    p.sites = calloc((size_t)n_sites, sizeof *p.sites);
+    if (p.sites == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "adapters of %lld layers", (long long)spec->n_layers);
+    }
     for (int layer = 0; layer < spec->n_layers; layer++) {
         for (int which = 0; which < LT_LORA_LAYER_KINDS; which++) {
-            LT_TRY_DONE(add_site(&p, &boxes, spec, &base, o, layer, which));
+            add_site(&p, spec, &base, o, layer, which);
         }
     }
-    for (int u = 0; u < p.table.n_units; u++) {
-        p.table.units[u].at = p.table.n_elements;
-        p.table.n_elements += p.table.units[u].n_elements;
-    }
-    LT_ASSERT(p.table.n_elements == p.table.whole_elements);
     if (p.n_modules == 0) {
         LT_FAIL_DONE(LT_ERR_ARG, "lora.targets is empty: no layer would have an adapter");
     }
-    p.table.boxes = boxes.boxes;
-    p.table.n_boxes = boxes.n;
-    boxes = (lt_box_list){0};
+    LT_TRY_DONE(lt_param_table_end(&p.table, NULL));
     *out = p;
     p = (lt_lora_plan){.columns = 0};
 done:
-    free(boxes.boxes);
     lt_param_table_close(&base);
     lt_lora_plan_close(&p);
     return err;

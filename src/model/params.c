@@ -156,14 +156,28 @@ static bool of_experts(lt_param_kind kind) {
            kind == LT_PARAM_DOWN_BIAS;
 }
 
-/* The whole of a parameter; what is held here follows. */
+int lt_param_table_add(lt_param_table *t, const lt_param *whole) {
+    lt_unit *unit = &t->units[whole->unit];
+    lt_param *p = &t->params[t->n_params];
+    *p = *whole;
+    p->whole_at = t->whole_elements;
+    p->count = 1;
+    for (int i = 0; i < p->n_dims; i++) {
+        p->count *= p->shape[i];
+    }
+    if (unit->n_params++ == 0) {
+        unit->first_param = t->n_params;
+    }
+    t->whole_elements += padded(p->count);
+    return t->n_params++;
+}
+
+/* The whole of a parameter of the model, if it has such a one. */
 static void add(lt_param_table *t, const lt_model_spec *spec, lt_param_kind kind, int layer) {
     const int unit = unit_of(t, kind, layer);
     lt_param p = {.kind = kind,
                   .layer = layer,
                   .unit = unit,
-                  .whole_at = t->whole_elements,
-                  .count = 1,
                   .decays = kinds[kind].decays,
                   .matrix = kinds[kind].matrix};
     p.n_dims = lt_param_shape(spec, kind, layer, p.shape);
@@ -171,20 +185,12 @@ static void add(lt_param_table *t, const lt_model_spec *spec, lt_param_kind kind
     if (p.n_dims == 0) {
         return;
     }
-    for (int i = 0; i < p.n_dims; i++) {
-        p.count *= p.shape[i];
-    }
     if (layer < 0) {
         (void)snprintf(p.name, sizeof p.name, "%s", kinds[kind].name);
     } else {
         (void)snprintf(p.name, sizeof p.name, "layers.%d.%s", layer, kinds[kind].name);
     }
-    if (t->units[unit].n_params++ == 0) {
-        t->units[unit].first_param = t->n_params;
-    }
-    t->index[unit * LT_PARAM_KIND_COUNT + (int)kind] = t->n_params;
-    t->params[t->n_params++] = p;
-    t->whole_elements += padded(p.count);
+    t->index[unit * LT_PARAM_KIND_COUNT + (int)kind] = lt_param_table_add(t, &p);
 }
 
 static void add_all(lt_param_table *t, const lt_model_spec *spec) {
@@ -202,9 +208,8 @@ static void add_all(lt_param_table *t, const lt_model_spec *spec) {
     add(t, spec, LT_PARAM_HEAD, -1);
 }
 
-static lt_err allocate(lt_param_table *t, const lt_model_spec *spec) {
-    const int n_max = LT_PARAM_KIND_COUNT * (int)(spec->n_layers + 1);
-    t->n_units = (int)spec->n_layers + 2;
+lt_err lt_param_table_begin(lt_param_table *t, int64_t n_layers, int n_max) {
+    *t = (lt_param_table){.n_units = (int)n_layers + 2};
     t->params = calloc((size_t)n_max, sizeof *t->params);
     t->units = calloc((size_t)t->n_units, sizeof *t->units);
     t->index = malloc((size_t)t->n_units * LT_PARAM_KIND_COUNT * sizeof *t->index);
@@ -318,28 +323,36 @@ static void place_units(lt_param_table *t, const lt_stored_weight *weights,
     }
 }
 
+lt_err lt_param_table_end(lt_param_table *t, const lt_partition *partition) {
+    lt_err err = LT_OK;
+    lt_box_list list = {0};
+    for (int i = 0; i < t->n_params && err == LT_OK; i++) {
+        err = hold(&t->params[i], &list, partition);
+    }
+    if (err != LT_OK) {
+        free(list.boxes);
+        return err;
+    }
+    place_units(t, NULL, partition);
+    LT_ASSERT(partition != NULL || t->n_elements == t->whole_elements);
+    t->boxes = list.boxes;
+    t->n_boxes = list.n;
+    return LT_OK;
+}
+
 lt_err lt_param_table_open_part(lt_param_table *out, const lt_model_spec *spec,
                                 const lt_partition *partition) {
     lt_err err = LT_OK;
     lt_param_table t = {0};
-    lt_box_list list = {0};
 
     LT_TRY(lt_model_spec_check(spec));
-    LT_TRY_DONE(allocate(&t, spec));
+    LT_TRY_DONE(
+        lt_param_table_begin(&t, spec->n_layers, LT_PARAM_KIND_COUNT * (int)(spec->n_layers + 1)));
     add_all(&t, spec);
-    for (int i = 0; i < t.n_params && err == LT_OK; i++) {
-        err = hold(&t.params[i], &list, partition);
-    }
-    LT_TRY_DONE(err);
-    place_units(&t, NULL, partition);
-    LT_ASSERT(partition != NULL || t.n_elements == t.whole_elements);
-    t.boxes = list.boxes;
-    t.n_boxes = list.n;
-    list = (lt_box_list){0};
+    LT_TRY_DONE(lt_param_table_end(&t, partition));
     *out = t;
     t = (lt_param_table){0};
 done:
-    free(list.boxes);
     lt_param_table_close(&t);
     return err;
 }
