@@ -31,7 +31,7 @@ typedef struct {
     lt_dtype type;
 } normal_task;
 
-static uint64_t name_hash(const char *name) { /* FNV-1a, then mixed. */
+uint64_t lt_init_stream(const char *name) { /* FNV-1a, then mixed. */
     uint64_t h = 0xCBF29CE484222325u;
     for (; *name != '\0'; name++) {
         h = (h ^ (unsigned char)*name) * 0x100000001B3u;
@@ -88,7 +88,7 @@ static normal_task task_of(const lt_model *m, const lt_param *p, uint64_t seed) 
     return (normal_task){.table = &m->table,
                          .param = p,
                          .seed = seed,
-                         .stream = name_hash(p->name),
+                         .stream = lt_init_stream(p->name),
                          .std = to_residual ? std / sqrt(2.0 * (double)s->n_layers) : std};
 }
 

@@ -1,4 +1,5 @@
-/* init.h: random weights in a block type, for lt_stored_weights_make. */
+/* init.h: random weights in a block type, for lt_stored_weights_make; and the stream of random
+ * numbers of a parameter, for lora.c. */
 #ifndef LT_MODEL_INIT_H
 #define LT_MODEL_INIT_H
 
@@ -7,5 +8,8 @@
 /* The values that lt_model_create gives this matrix, encoded: dst has its rows, whole blocks
  * each. */
 void lt_init_blocks(void *dst, lt_dtype type, const lt_model *m, const lt_param *p, uint64_t seed);
+
+/* The stream of random numbers that belongs to a parameter's name (base/rng.h). */
+uint64_t lt_init_stream(const char *name);
 
 #endif

@@ -12,6 +12,7 @@
 #include "model/acts.h"
 #include "model/adapted.h"
 #include "model/alloc.h"
+#include "model/init.h"
 #include "model/names.h"
 
 static const struct {
@@ -235,17 +236,9 @@ void lt_lora_plan_close(lt_lora_plan *p) {
 
 /* ---- Opening ---- */
 
-static uint64_t stream_of(const char *name) { /* FNV-1a, then mixed, as in init.c. */
-    uint64_t h = 0xCBF29CE484222325u;
-    for (; *name != '\0'; name++) {
-        h = (h ^ (unsigned char)*name) * 0x100000001B3u;
-    }
-    return lt_rng_mix(h);
-}
-
 /* Uniform in +- 1 / sqrt(in). */
 static void draw_a(lt_model *m, const lt_param *p, uint64_t seed) {
-    const uint64_t stream = stream_of(p->name);
+    const uint64_t stream = lt_init_stream(p->name);
     const double bound = 1.0 / sqrt((double)p->shape[1]);
     float values[256];
     for (int64_t first = 0; first < p->count; first += 256) {
