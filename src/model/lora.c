@@ -120,7 +120,7 @@ static lt_err check_targets(const lt_model_spec *spec, const char *targets) {
         known[0] = '\0';
         for (int i = 0; i < family->n_names; i++) {
             const lt_name_row *row = &family->names[i];
-            if (!lt_lora_is_module(row) || strncmp(row->name, "blk.", 4) == 0) {
+            if (!lt_lora_is_module(row)) {
                 continue;
             }
             lt_foreign_name(module, row->name, 0, 0);
@@ -159,8 +159,7 @@ static void find_parts(lt_lora_site *s, const lt_model_spec *spec, const lt_para
         const lt_name_row *row = &family->names[i];
         lt_lora_part part = {.name = row};
         char module[LT_FOREIGN_NAME_BYTES];
-        if (!lt_lora_is_module(row) || strncmp(row->name, "blk.", 4) == 0 ||
-            !lt_name_applies(row, spec, param)) {
+        if (!lt_lora_is_module(row) || !lt_name_applies(row, spec, param)) {
             continue;
         }
         lt_lora_module(module, &part, param->layer);

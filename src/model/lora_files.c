@@ -127,9 +127,7 @@ static lt_err read_targets(char **out, const json_t *config, const lt_model_spec
     }
     for (int i = 0; i < family->n_names && !all; i++) {
         const lt_name_row *row = &family->names[i];
-        const int64_t n = lt_lora_is_module(row) && strncmp(row->name, "blk.", 4) != 0
-                              ? layers_of(list, spec, row)
-                              : 0;
+        const int64_t n = lt_lora_is_module(row) ? layers_of(list, spec, row) : 0;
         lt_lora_short_name(name, spec, row);
         if (n > 0 && n < spec->n_layers) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s has adapters in %lld of %lld layers", path, name,
