@@ -1,11 +1,13 @@
-/* adapted.h: what linear layers (exec.c) call where a model has adapters (lora.h). Of a matrix
- * without one, each does nothing. */
+/* adapted.h: what passes and linear layers (exec.c) call, since a model may have adapters (lora.h).
+ * For a matrix without adapters, each function does nothing. */
 #ifndef LT_MODEL_ADAPTED_H
 #define LT_MODEL_ADAPTED_H
 
 #include "model/exec.h"
 #include "model/lora.h"
 
+/* The products from now on are with the adapters of r's model, if it has any. run outlives r. */
+void lt_lora_attach(lt_exec *r, lt_lora_run *run);
 bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer);
 /* y += s (x A^T) B^T, behind the product with the base. */
 LT_MUST_USE lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind,

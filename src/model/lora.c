@@ -389,6 +389,11 @@ void lt_lora_carve(lt_lora_run *run, int64_t columns, int64_t rows, lt_dtype dty
     run->du = backward ? lt_tensor_take(a, dtype, rows, columns, 0) : (lt_tensor){0};
 }
 
+void lt_lora_attach(lt_exec *r, lt_lora_run *run) {
+    run->lora = r->model->lora;
+    r->lora = run->lora != NULL ? run : NULL;
+}
+
 static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int layer) {
     for (int k = 0; r->lora != NULL && k < LT_LORA_LAYER_KINDS; k++) {
         const lt_lora_site *s = &r->lora->lora->sites[layer * LT_LORA_LAYER_KINDS + k];

@@ -22,6 +22,7 @@
  *
  * It uses only the backend's contract, so what runs on the CPU runs on a GPU. Nothing is allocated
  * after open. */
+#include "model/adapted.h"
 #include "model/paged_forward_impl.h"
 
 #include <stdlib.h>
@@ -121,10 +122,7 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
     f->o = *o;
     LT_TRY_DONE(lt_exec_prepare(&f->exec, &f->prepared, m, o->max_seq, true));
     f->exec.fixed_order = o->fixed_order;
-    if (m->lora != NULL) {
-        f->lora.lora = m->lora;
-        f->exec.lora = &f->lora;
-    }
+    lt_lora_attach(&f->exec, &f->lora);
     f->alike = lt_layers_alike(&m->spec);
     LT_TRY_DONE(place(f));
     *out = f;

@@ -5,6 +5,7 @@
  * measure and to place, and again whenever a batch of another shape comes, into the same arena:
  *
  *     activations   | shared by all sets | set 0's own | set 1's own | ... */
+#include "model/adapted.h"
 #include "model/pass_impl.h"
 #include "model/tp.h"
 
@@ -361,10 +362,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     p->options.on_device = !m->backend->host_memory;
     p->options.lora = m->lora != NULL ? m->lora->options : (lt_lora_options){.rank = 0};
     LT_TRY_DONE(lt_exec_open(&p->exec, m, o->queue));
-    if (m->lora != NULL) {
-        p->lora.lora = m->lora;
-        p->exec.lora = &p->lora;
-    }
+    lt_lora_attach(&p->exec, &p->lora);
     if (lt_pass_n_ep(o) > 1) {
         LT_TRY_DONE(lt_experts_open(&p->experts, &m->spec, o,
                                     n_sets_of(o) * (end_of(o, &m->spec) - o->first_layer),

@@ -27,7 +27,7 @@
 #include <string.h>
 
 #include "model/block.h"
-#include "model/lora.h"
+#include "model/adapted.h"
 #include "model/prepare.h"
 
 #define CHUNK_ROWS                                                                                 \
@@ -176,10 +176,7 @@ static lt_err open_session(lt_session **out, const lt_model *m, int64_t n_seqs, 
     s->kv_dtype = cache_dtype(m);
     s->chunk_rows = max_seq < CHUNK_ROWS ? max_seq : CHUNK_ROWS;
     LT_TRY_DONE(lt_exec_prepare(&s->exec, &s->prepared, m, max_seq, pack));
-    if (m->lora != NULL) {
-        s->lora.lora = m->lora;
-        s->exec.lora = &s->lora;
-    }
+    lt_lora_attach(&s->exec, &s->lora);
     s->alike = lt_layers_alike(&m->spec);
     s->length = calloc((size_t)n_seqs, sizeof *s->length);
     s->host_ids = calloc((size_t)max_rows(s) * 2, sizeof *s->host_ids);
