@@ -402,8 +402,8 @@ static const lt_schedule *table_of(const lt_pipeline *p, int64_t micros) {
     return NULL;
 }
 
-/* Numbers of any kind, for a chunk that has no message yet: routers of experts shall not all choose
- * the same. */
+/* Random numbers in place of a message that is not there yet: with equal ones, routers would choose
+ * the same experts for all rows. */
 static lt_err fill(const lt_pipeline *p, lt_pass *pass, lt_tensor x) {
     const int64_t n = lt_tensor_count(&x);
     const size_t bytes = (size_t)n * lt_dtype_bytes(x.dtype);
@@ -424,8 +424,8 @@ static lt_err fill(const lt_pipeline *p, lt_pass *pass, lt_tensor x) {
 }
 
 /* Forward and backward of a chunk twice: gradients are stored, then added to. */
-static lt_err warm_chunk(lt_pipeline *p, const chunk_state *c, bool last,
-                         const lt_pass_batch *batch, float grad_scale) {
+static lt_err run_twice(lt_pipeline *p, const chunk_state *c, bool last, const lt_pass_batch *batch,
+                        float grad_scale) {
     LT_TRY(lt_pass_zero_gradients(c->pass));
     for (int again = 0; again < 2; again++) {
         LT_TRY(lt_pass_load(c->pass, 0, batch));
@@ -441,6 +441,20 @@ static lt_err warm_chunk(lt_pipeline *p, const chunk_state *c, bool last,
     return LT_OK;
 }
 
+/* All chunks of this rank. */
+static lt_err warm_chunks(lt_pipeline *p, const lt_schedule_shape *shape,
+                          const lt_pass_batch *batch, float grad_scale) {
+    for (int i = 0; i < p->stages.chunks; i++) {
+        const chunk_state *c = &p->chunks[i];
+        lt_err err;
+        lt_pass_mute(c->pass, true);
+        err = run_twice(p, c, is_last(p, shape, i), batch, grad_scale);
+        lt_pass_mute(c->pass, false);
+        LT_TRY(err);
+    }
+    return LT_OK;
+}
+
 static bool sends_to(const lt_schedule_row *row, int to) {
     for (int64_t i = 0; i < row->n_ops; i++) {
         if (row->ops[i].to == to) {
@@ -450,10 +464,10 @@ static bool sends_to(const lt_schedule_row *row, int to) {
     return false;
 }
 
-/* An element from each rank to each that it will send to, one pair after the other in an order that
- * all ranks have: the first message of a pair makes its communicator, which takes memory of the
- * GPU, and that may have to wait for a receive that runs. */
-static lt_err greet(lt_pipeline *p, const lt_schedule *table) {
+/* Each rank sends an element to each rank that it will send to, one pair after the other, in an
+ * order that all ranks have. The first message of a pair opens its communicator, which allocates
+ * memory of the GPU, and an allocation may have to wait for a receive that runs. */
+static lt_err open_links(lt_pipeline *p, const lt_schedule *table) {
     const lt_dtype dtype = p->model->options.dtype;
     for (int from = 0; from < table->shape.ranks; from++) {
         for (int to = 0; to < table->shape.ranks; to++) {
@@ -476,32 +490,25 @@ static bool is_warm(const lt_pipeline *p, int64_t rows) {
     return false;
 }
 
-/* On a device, run each chunk with micro-batches of each size before the first message of it. A GPU
- * loads a kernel's module, and frees memory, only when nothing runs on it, and a receive runs until
- * its message comes: if two ranks wait for each other's message and each has kernels to load,
- * neither goes on. With three micro-batches on two ranks it was so: rank 0 loads the kernels of its
- * first backward while it receives for the second, and rank 1 those that add to gradients while it
- * receives for the third. What the chunks compute here is dropped, and nobody is told. */
+/* On a device, before the first message that depends on micro-batches of a size: run each chunk with
+ * one. A GPU loads a kernel's module, and frees memory, only when nothing runs on it, and a receive
+ * runs until its message comes: if two ranks wait for each other's message and each has kernels to
+ * load, neither goes on. This happened with three micro-batches on two ranks: rank 0 loads the
+ * kernels of its first backward while it receives for the second, and rank 1 those that add to
+ * gradients while it receives for the third. What the chunks compute here is dropped, and the passes
+ * make no callbacks. */
 static lt_err warm_up(lt_pipeline *p, const lt_schedule *table, const lt_pass_batch *batches,
                       float grad_scale) {
-    if (!p->model->backend->host_memory && p->n_warm == 0) {
-        LT_TRY(greet(p, table));
+    if (p->model->backend->host_memory) {
+        return LT_OK;
     }
-    for (int64_t m = 0; !p->model->backend->host_memory && m < table->shape.micros; m++) {
-        if (is_warm(p, batches[m].batch)) {
-            continue;
+    LT_TRY(p->n_warm == 0 ? open_links(p, table) : LT_OK);
+    for (int64_t m = 0; m < table->shape.micros; m++) {
+        if (!is_warm(p, batches[m].batch)) {
+            LT_TRY(warm_chunks(p, &table->shape, &batches[m], grad_scale));
+            p->warm[p->n_warm % MAX_WARM] = batches[m].batch;
+            p->n_warm += p->n_warm < MAX_WARM;
         }
-        for (int i = 0; i < p->stages.chunks; i++) {
-            lt_pass *pass = p->chunks[i].pass;
-            lt_err err;
-            lt_pass_mute(pass, true);
-            err = warm_chunk(p, &p->chunks[i], is_last(p, &table->shape, i), &batches[m],
-                             grad_scale);
-            lt_pass_mute(pass, false);
-            LT_TRY(err);
-        }
-        p->warm[p->n_warm % MAX_WARM] = batches[m].batch;
-        p->n_warm += p->n_warm < MAX_WARM;
     }
     return LT_OK;
 }
