@@ -176,8 +176,7 @@ static bool collect(void *ctx, const char *text, size_t bytes) {
     return true;
 }
 
-/* A prompt is a user's message where the model learns conversations. */
-static bool asks(const lt_training *t) {
+bool lt_training_sample_answers(const lt_training *t) {
     return t->chat.template != NULL && t->recipe.sample_prompt[0] != '\0';
 }
 
@@ -186,7 +185,7 @@ static lt_err sample_text(const lt_training *t, char **text) {
     lt_err err;
     size_t bytes;
     json_t *context;
-    if (!asks(t)) {
+    if (!lt_training_sample_answers(t)) {
         *text = strdup(t->recipe.sample_prompt);
         return *text != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "prompt of a sample");
     }
@@ -200,13 +199,17 @@ static lt_err sample_text(const lt_training *t, char **text) {
     return err != LT_OK ? lt_error_prefix(err, "sample.prompt") : LT_OK;
 }
 
-/* A token stands for at least half a byte, because normalisation lengthens a text only a little. */
+/* Tokens of a sample that begins with a text. A token stands for at least half a byte, because
+ * normalisation lengthens a text only a little. */
+static int64_t room_of(const lt_training *t, const char *text) {
+    const int64_t want = 2 * (int64_t)strlen(text) + 16 + t->recipe.sample_tokens;
+    return want < t->model->spec.max_seq ? want : t->model->spec.max_seq;
+}
+
 lt_err lt_training_sample_room(const lt_training *t, int64_t *room) {
-    const int64_t most = t->model->spec.max_seq;
     char *text = NULL;
     LT_TRY(sample_text(t, &text));
-    *room = 2 * (int64_t)strlen(text) + 16 + t->recipe.sample_tokens;
-    *room = *room < most ? *room : most;
+    *room = room_of(t, text);
     free(text);
     return LT_OK;
 }
@@ -217,7 +220,6 @@ lt_err lt_training_sample(lt_training *t) {
     lt_session *s = NULL;
     collected c = {0};
     char *text = NULL;
-    int64_t room;
 
     if (t->tokenizer == NULL || t->recipe.sample_tokens == 0 || t->sampled_step == t->state.step ||
         lt_training_is_whole_nowhere(t)) { /* No rank holds the whole model. */
@@ -229,19 +231,18 @@ lt_err lt_training_sample(lt_training *t) {
     o.sampling.seed = (uint64_t)t->recipe.seed + (uint64_t)t->state.step;
     LT_TRY_DONE(lt_training_settle(t));
     LT_TRY_DONE(sample_text(t, &text));
-    LT_TRY_DONE(lt_training_sample_room(t, &room));
-    if (asks(t)) {
+    if (lt_training_sample_answers(t)) {
         o.encode_flags = LT_ENCODE_PARSE_SPECIAL;
         o.is_chat = true;
     }
-    LT_TRY_DONE(lt_session_open_short(&s, t->model, 1, room));
+    LT_TRY_DONE(lt_session_open_short(&s, t->model, 1, room_of(t, text)));
     LT_TRY_DONE(lt_generate(s, t->model, t->tokenizer, text, &o, collect, &c, NULL));
     LT_TRY_DONE(lt_metrics_put(&t->metrics, json_pack("{s:s, s:I, s:s, s:s}", "kind", "sample",
                                                       "step", (json_int_t)t->state.step, "prompt",
                                                       t->recipe.sample_prompt, "text",
                                                       c.text != NULL ? c.text : "")));
     lt_log_info("step %lld: sample: %s%s%s", (long long)t->state.step, t->recipe.sample_prompt,
-                asks(t) ? " -> " : "", c.text != NULL ? c.text : "");
+                lt_training_sample_answers(t) ? " -> " : "", c.text != NULL ? c.text : "");
     t->sampled_step = t->state.step;
 done:
     lt_session_close(s);

@@ -85,8 +85,8 @@ static lt_err ask_stop(lt_training *t, int *stop) {
 
 /* Of a model that learns to answer: what it answered before. */
 static lt_err sample_before(lt_training *t) {
-    const bool asks = t->chat.template != NULL && t->recipe.sample_prompt[0] != '\0';
-    return t->state.step == 0 && asks && lt_ranks_lead(&t->ranks) ? lt_training_sample(t) : LT_OK;
+    const bool first = t->state.step == 0 && lt_training_sample_answers(t);
+    return first && lt_ranks_lead(&t->ranks) ? lt_training_sample(t) : LT_OK;
 }
 
 /* *stop: why the run ended before its last step; 0: it reached it. */

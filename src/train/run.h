@@ -210,6 +210,8 @@ LT_MUST_USE lt_err lt_training_go_back(lt_training *t);
 LT_MUST_USE lt_err lt_training_check_validation(lt_training *t);
 LT_MUST_USE lt_err lt_training_evaluate(lt_training *t);
 LT_MUST_USE lt_err lt_training_sample(lt_training *t);
+/* Does a sample answer its prompt as a user's message, because the model learns conversations? */
+bool lt_training_sample_answers(const lt_training *t);
 /* Tokens of a sample's session. */
 LT_MUST_USE lt_err lt_training_sample_room(const lt_training *t, int64_t *room);
 
