@@ -4,39 +4,12 @@
 set -u
 cd "$(dirname "$0")/../.."
 make -s emu 1>&2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. tests/emu/train_runs.sh
 export LATEEN_GPU_PIPELINES=1 # See docs/parallel.md, Ranks on GPUs.
-export LATEEN_EMU_MADE=1 LATEEN_EMU_MIB=1000 LATEEN_EMU_NCCL_DELAY_US=50
-cat src/base/*.c | head -c 20000 >"$work/text" || true # Any text will do.
-python3 tests/e2e/make_shard.py "$work/text" "$work/shard" 23
-n=0
-train() { # folder, device, ranks, options...
-    local out=$1 device=$2 ranks=$3 run=(env) start=()
-    shift 3
-    [ "$ranks" = 1 ] || start=(launch --ranks "$ranks")
-    [ "$device" = cpu ] || run=(env "LATEEN_EMU_DEVICES=$ranks" tests/emu/run)
-    timeout 120 "${run[@]}" build/lateen "${start[@]}" train --out "$work/$out" --device "$device" --data.train "$work/shard" --model.vocab 259 --model.layers 2 --model.width 64 \
-        --model.heads 4 --model.kv_heads 2 --data.seq 16 --batch.size 2 --batch.micro 1 --threads 1 --export false --lr.schedule constant --lr.warmup 0 --optim.clip 0.5 --steps 2 "$@" \
-        >"$work/$out.log" 2>&1 || { echo "# $out: $(tail -n 3 "$work/$out.log" | tr '\n' ' ')"; return 1; }
-}
-same() { # name, folder, folder, largest relative difference of a loss, and of a gradient norm
-    n=$((n + 1))
-    python3 - "$n" "$@" "$work" <<'PY'
-import json, sys
-n, name, a, b, loss, norm, work = sys.argv[1:]
-def steps(folder):
-    return {r["step"]: r for r in map(json.loads, open(f"{work}/{folder}/metrics.jsonl")) if r["kind"] == "train"}
-try:
-    a, b = steps(a), steps(b)
-    worst = [max(abs(a[i][k] - b[i][k]) / abs(a[i][k]) for i in a) for k in ("loss", "grad_norm")]
-    good = sorted(a) == sorted(b) == [1, 2] and worst[0] <= float(loss) and worst[1] <= float(norm)
-    good = good and all(r["grad_norm"] > 0.5 for r in a.values()) # The clip decides something.
-except (OSError, KeyError) as e:
-    good, worst = False, repr(e)
-print("ok" if good else "not ok", n, "-", name, "" if good else worst)
-PY
-}
+export LATEEN_EMU_MIB=1000 LATEEN_EMU_NCCL_DELAY_US=50
+steps=2
+options=(--model.vocab 259 --model.layers 2 --model.width 64 --model.heads 4 --model.kv_heads 2 --data.seq 16 --batch.size 2 --batch.micro 1)
+shard 20000 23
 # What agrees with what, and how closely: other orders of F32 sums; in BF16 a difference may cross a rounding border of an activation.
 axis() { # model, name, options of the mesh...
     local model=$1 name=$2
@@ -45,9 +18,9 @@ axis() { # model, name, options of the mesh...
     train "$name-cpu" cpu 2 --model.dtype fp32 ${models[$model]} "$@"
     train "$name-bf16" cuda 2 --model.dtype bf16 ${models[$model]} "$@"
     wait
-    same "$name on two GPUs, fp32: one GPU" "$model-fp32" "$name" 1e-6 1e-5
-    same "$name on two GPUs, fp32: two CPU ranks" "$name-cpu" "$name" 1e-5 1e-4
-    same "$name on two GPUs, bf16: one GPU" "$model-bf16" "$name-bf16" 5e-4 5e-3
+    compare "$name on two GPUs, fp32: one GPU" "$model-fp32" "$name" 1e-6 1e-5
+    compare "$name on two GPUs, fp32: two CPU ranks" "$name-cpu" "$name" 1e-5 1e-4
+    compare "$name on two GPUs, bf16: one GPU" "$model-bf16" "$name-bf16" 5e-4 5e-3
 }
 # The load-balancing loss is that of a rank's own rows, so it is left out.
 declare -A models=([dense]=--model.family=llama [experts]="--model.family=mixtral --model.experts=4 --model.top_k=2 --model.aux_coef=0")
@@ -58,35 +31,26 @@ done
 axis dense tp=2 --mesh tp=2
 # Norms of q and k that span the heads of both ranks.
 for device in cpu cuda; do train olmo2-$device $device 2 --model.dtype fp32 --model.family olmo2 --mesh tp=2; done
-same "tp=2 of olmo2 on two GPUs, fp32: two CPU ranks" olmo2-cpu olmo2-cuda 1e-5 1e-4
+compare "tp=2 of olmo2 on two GPUs, fp32: two CPU ranks" olmo2-cpu olmo2-cuda 1e-5 1e-4
 axis dense pp=2 --mesh pp=2
 # A V: each rank has two stages, and gradients of weights wait for their turn.
 train four cpu 1 --model.layers 4
 train zbv cuda 2 --model.layers 4 --mesh pp=2 --mesh.schedule zbv
-same "pp=2 as zbv on two GPUs, fp32: one CPU rank" four zbv 1e-5 1e-4
+compare "pp=2 as zbv on two GPUs, fp32: one CPU rank" four zbv 1e-5 1e-4
 # Gradients of several micro-batches are summed over the replicas of a pipeline once.
 train replicas-cpu cpu 1 --batch.size 4
 train replicas cuda 4 --batch.size 4 --mesh pp=2,dp=2
-same "pp=2 with dp=2 on four GPUs, fp32: one CPU rank" replicas-cpu replicas 1e-5 1e-4
+compare "pp=2 with dp=2 on four GPUs, fp32: one CPU rank" replicas-cpu replicas 1e-5 1e-4
 axis dense ring --mesh cp=2 --mesh.context ring
 for context in gather ulysses; do train $context cuda 2 --model.dtype fp32 ${models[dense]} --mesh cp=2 --mesh.context $context & done
 wait
 for context in gather ulysses; do
-    same "cp=2 by $context on two GPUs, fp32: one GPU" dense-fp32 $context 1e-6 1e-5
+    compare "cp=2 by $context on two GPUs, fp32: one GPU" dense-fp32 $context 1e-6 1e-5
 done
 axis experts ep=2 --mesh dp=2,ep=2
 # The parts that two ranks wrote at step 1 continue on one.
 train parts cuda 2 --model.dtype fp32 ${models[dense]} --steps 1 --checkpoint.every 1 --mesh tp=2 && train parts cuda 1 --model.dtype fp32 ${models[dense]}
-same "a checkpoint of tp=2 continues on one GPU" dense-fp32 parts 1e-6 1e-5
-refuses() { # text, options...
-    local text=$1 got status
-    shift
-    n=$((n + 1))
-    got=$(train refused cuda 2 "$@")
-    status=$?
-    if [ $status -ne 0 ] && grep -qF -- "$text" "$work/refused.log" && [ ! -e "$work/refused/metrics.jsonl" ]; then echo "ok $n - refused: $*"; else echo "not ok $n - $* ($status): $got"; fi
-    rm -rf "$work/refused"
-}
+compare "a checkpoint of tp=2 continues on one GPU" dense-fp32 parts 1e-6 1e-5
 refuses "experts over ranks are not sharded" ${models[experts]} --mesh dp=2,ep=2 --mesh.zero 1
 LATEEN_GPU_PIPELINES='' refuses "pipelines did not end their first step" --mesh pp=2
 echo "1..$n"
