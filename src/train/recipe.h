@@ -147,8 +147,7 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "adapters to start from, a PEFT folder; empty: new ones")                                    \
     X(STR, train, "data.train", "", 0, 1, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
       "training mixture: shards of tokens; files of conversations, of which the assistant's "      \
-      "turns "                                                                                     \
-      "are learnt")                                                                                \
+      "turns are learnt")                                                                          \
     X(STR, valid, "data.valid", "", 0, 0, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
       "held-out data; empty: none, or see val_fraction", LT_RECIPE_MAY_CHANGE)                     \
     X(F64, val_fraction, "data.val_fraction", "0", 0, 0.5, "",                                     \

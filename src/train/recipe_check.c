@@ -153,9 +153,9 @@ typedef struct {
 const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
     const bool mix = r->optim == LT_OPTIM_ADEMAMIX, muon = r->optim == LT_OPTIM_MUON,
                wsd = r->lr_kind == LT_LR_WSD, valid = r->valid[0] != '\0' || r->val_fraction > 0.0,
-               writes = r->tokenizer[0] != '\0' || lt_recipe_has_chats(r),
-               samples = writes && r->sample_tokens > 0, chats = lt_recipe_has_chats(r);
-    const bool adapts = r->lora_rank > 0 || r->lora_init[0] != '\0';
+               chats = lt_recipe_has_chats(r), writes = r->tokenizer[0] != '\0' || chats,
+               samples = writes && r->sample_tokens > 0,
+               adapts = r->lora_rank > 0 || r->lora_init[0] != '\0';
     const use uses[] = {
         {"model.init_std", r->init[0] == '\0', "model.init empty"},
         {"mesh.shard", r->zero > 0, "mesh.zero"},
