@@ -16,16 +16,14 @@
 #include "model/layer.h"
 #include "tensor/ops.h"
 
-#define KEY(name, type, field)                                                                     \
-    { name, LT_KEY_##type, offsetof(lt_model_spec, field), false, NULL }
-#define NEEDED(name, type, field)                                                                  \
-    { name, LT_KEY_##type, offsetof(lt_model_spec, field), true, NULL }
 /* With an alias: where a file has both keys, transformers takes the one that comes last. */
 #define KEY_ALIAS(name, type, field, alias)                                                        \
     { name, LT_KEY_##type, offsetof(lt_model_spec, field), false, alias }
 #define NEEDED_ALIAS(name, type, field, alias)                                                     \
     { name, LT_KEY_##type, offsetof(lt_model_spec, field), true, alias }
-#define COUNT(rows) ((int)(sizeof(rows) / sizeof((rows)[0])))
+#define KEY(name, type, field)    KEY_ALIAS(name, type, field, NULL)
+#define NEEDED(name, type, field) NEEDED_ALIAS(name, type, field, NULL)
+#define COUNT(rows)               ((int)(sizeof(rows) / sizeof((rows)[0])))
 
 /* Keys that all families derived from Llama share. */
 #define COMMON_KEYS SIZE_KEYS, NEEDED("intermediate_size", I64, ffn_width)

@@ -47,7 +47,7 @@ void lt_lora_module(char out[LT_FOREIGN_NAME_BYTES], const lt_lora_part *part, i
     without_weight(out);
 }
 
-/* Behind the layer's number. */
+/* The part of a name that follows the layer's number. */
 static const char *in_layer(const lt_name_row *row) {
     const char *at = strstr(row->name, "%L.");
     return at != NULL ? at + 3 : row->name;

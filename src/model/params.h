@@ -222,8 +222,8 @@ struct lt_model {
     /* weights.c: weights that are being loaded; NULL: all are loaded. */
     struct lt_filling *filling;
     size_t weights_bytes; /* All memory of the weights, as carved. */
-    lt_stored_weight
-        *stored; /* (n_params), NULL unless options.stored, on a device only with blocks. */
+    /* (n_params), NULL unless options.stored, on a device only with blocks. */
+    lt_stored_weight *stored;
     struct lt_source *stored_source;     /* The mapped source into which stored points. */
     void *stored_copies, *stored_packed; /* The backend's memory. */
     size_t stored_copies_bytes, stored_packed_bytes;

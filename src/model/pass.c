@@ -310,7 +310,7 @@ static lt_err place(lt_pass *p) {
     return LT_OK;
 }
 
-/* What a pass over adapters can not do: a value that would not be honoured. */
+/* Refuse options that a pass over adapters does not support. */
 static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
     const struct {
         const char *what;

@@ -230,8 +230,7 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
     lt_exec *r = &p->exec;
     const lt_batch_acts *b = &p->sets[set].batch;
     const lt_recompute level = p->options.recompute;
-    /* Where products of weights are deferred, a layer's gradients are complete behind
-     * those. */
+    /* Where products of weights are deferred, a layer's gradients are complete after those. */
     const unsigned complete = p->options.split_backward ? 0 : LT_UNIT_GRADIENTS;
 
     if (p->options.split_backward) {

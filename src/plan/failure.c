@@ -19,8 +19,8 @@
 #include "plan/plan.h"
 
 #define COPY_SHARE 0.4 /* Share of the link to the host that a copy gets during training. */
-#define OPTIMISER_STATE                                                                            \
-    14.0 /* Bytes a parameter in a checkpoint: bf16 weight, fp32 master, two moments. */
+/* Bytes a parameter in a checkpoint: bf16 weight, fp32 master, two moments. */
+#define OPTIMISER_STATE 14.0
 
 double lt_plan_young_s(double mtbf_s, double save_s) {
     return sqrt(2.0 * save_s * mtbf_s);

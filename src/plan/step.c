@@ -19,8 +19,8 @@
      * likewise: 0.3 to 0.6. */
 #define HIDDEN_COST 0.40
 #define TOKEN_BYTES 4.0 /* Of a shard: a 32-bit id. */
-#define OPTIMISER_BYTES                                                                            \
-    34.0 /* Read g m v p, write m v p and the bf16 copy, read g once more for the norm. */
+/* Read g m v p, write m v p and the bf16 copy, read g once more for the norm. */
+#define OPTIMISER_BYTES   34.0
 #define BF16_MOMENTS_SAVE 8.0 /* Of these with m and v in bf16. */
 
 typedef struct {

@@ -83,7 +83,7 @@ static lt_err ask_stop(lt_training *t, int *stop) {
     return LT_OK;
 }
 
-/* Of a model that learns to answer: what it answered before. */
+/* A model that learns to answer writes a sample before its first step, to compare with later. */
 static lt_err sample_before(lt_training *t) {
     const bool first = t->state.step == 0 && lt_training_sample_answers(t);
     return first && lt_ranks_lead(&t->ranks) ? lt_training_sample(t) : LT_OK;

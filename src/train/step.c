@@ -196,8 +196,7 @@ static lt_err square_gradients(lt_training *t) {
     if (!lt_training_has_ranks(t) || t->invariant.n_groups > 0) { /* All is here. */
         return lt_optimiser_sumsq(o, gradients);
     }
-    LT_TRY(lt_norm_share(o->sumsq, be, o->queue, &t->shards,
-                         t->lora != NULL ? &t->trained->table : &t->model->table, gradients));
+    LT_TRY(lt_norm_share(o->sumsq, be, o->queue, &t->shards, &t->zero.model->table, gradients));
     return be->download(o->queue, o->host_sumsq, o->sumsq, sizeof *o->sumsq);
 }
 
