@@ -144,10 +144,10 @@ LT_MUST_USE lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec 
 LT_MUST_USE lt_err lt_param_table_open_part(lt_param_table *out, const lt_model_spec *spec,
                                             const lt_partition *partition);
 void lt_param_table_close(lt_param_table *t);
-/* A table of other parameters (lora.c): begin one for at most n_max of them, add each with its name,
- * kind, layer, unit, shape and what it is to the optimiser, unit after unit, and end it, which
- * places them. add returns the index, which lt_param_index does not find. Close the table also
- * after a failure. */
+/* A table of other parameters (lora.c): begin one for at most n_max of them, add each with its
+ * name, kind, layer, unit, shape and what it is to the optimiser, unit after unit, and end it,
+ * which places them. add returns the index, which lt_param_index does not find. Close the table
+ * also after a failure. */
 LT_MUST_USE lt_err lt_param_table_begin(lt_param_table *t, int64_t n_layers, int n_max);
 int lt_param_table_add(lt_param_table *t, const lt_param *whole);
 LT_MUST_USE lt_err lt_param_table_end(lt_param_table *t, const lt_partition *partition);

@@ -490,13 +490,13 @@ static bool is_warm(const lt_pipeline *p, int64_t rows) {
     return false;
 }
 
-/* On a device, before the first message that depends on micro-batches of a size: run each chunk with
- * one. A GPU loads a kernel's module, and frees memory, only when nothing runs on it, and a receive
- * runs until its message comes: if two ranks wait for each other's message and each has kernels to
- * load, neither goes on. This happened with three micro-batches on two ranks: rank 0 loads the
- * kernels of its first backward while it receives for the second, and rank 1 those that add to
- * gradients while it receives for the third. What the chunks compute here is dropped, and the passes
- * make no callbacks. */
+/* On a device, before the first message that depends on micro-batches of a size: run each chunk
+ * with one. A GPU loads a kernel's module, and frees memory, only when nothing runs on it, and a
+ * receive runs until its message comes: if two ranks wait for each other's message and each has
+ * kernels to load, neither goes on. This happened with three micro-batches on two ranks: rank 0
+ * loads the kernels of its first backward while it receives for the second, and rank 1 those that
+ * add to gradients while it receives for the third. What the chunks compute here is dropped, and
+ * the passes make no callbacks. */
 static lt_err warm_up(lt_pipeline *p, const lt_schedule *table, const lt_pass_batch *batches,
                       float grad_scale) {
     if (p->model->backend->host_memory) {
