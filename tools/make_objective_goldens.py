@@ -8,6 +8,11 @@ The models and batches are those of tests/golden/model/<case> (make_model_golden
                             compares with; weighted_loss, dpo_loss (1)
     weighted/, dpo/         a model whose weights are the gradients: of sum(weights * cross-entropy); of DPO's loss (Rafailov et al. 2023,
                             arXiv:2305.18290, equation 7; beta 0.3, row 0 chosen, row 1 rejected)
+and of llama3 with a score head (AutoModelForSequenceClassification, one label, pad_token_id PAD):
+    score/                  the model
+    score.safetensors       tokens (2, T); ends (2): index of the last token of each row; values (2): its score of the rows cut there and padded with PAD;
+                            loss (1): of Bradley and Terry, row 0 chosen
+    bradley_terry/          a model whose weights are the gradients of that loss
 """
 import copy
 import json
@@ -21,6 +26,7 @@ from torch.nn import functional as F
 transformers.logging.set_verbosity_error()
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "tests/golden"
 BETA = 0.3
+PAD = 3
 
 
 def logprobs(model, tokens, labels):
@@ -69,5 +75,27 @@ def make(case):
     print(case, float(out["weighted_loss"]), float(out["dpo_loss"]))
 
 
+def make_score(case):
+    torch.manual_seed(8)
+    source, folder = ROOT / "model" / case, ROOT / "objective" / case
+    tokens = load_file(source / "golden.safetensors")["tokens"].long()
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        source, num_labels=1, pad_token_id=PAD, dtype=torch.float64, attn_implementation="eager"
+    )
+    model.score.weight.data = (0.2 * torch.randn(model.score.weight.shape)).double()
+    ends = torch.tensor([tokens.shape[1] - 4, tokens.shape[1] - 1])
+    tokens[tokens == PAD] = PAD + 1
+    tokens[0, ends[0] + 1 :] = PAD
+    values = model(input_ids=tokens, attention_mask=(tokens != PAD).long()).logits.squeeze(-1)
+    loss = -F.logsigmoid(values[0] - values[1])
+    loss.backward()
+    save_gradients(model, folder / "bradley_terry")
+    model.to(torch.float32).save_pretrained(folder / "score")
+    out = {"tokens": tokens.int(), "ends": ends.int(), "values": values.detach(), "loss": loss.detach().reshape(1)}
+    save_file({k: v.contiguous() for k, v in out.items()}, folder / "score.safetensors")
+    print(case, values.tolist(), float(loss))
+
+
 for name in ("llama3", "gemma3"):
     make(name)
+make_score("llama3")

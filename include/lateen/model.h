@@ -95,7 +95,10 @@ typedef struct {
     bool gated;
     float swiglu_alpha, swiglu_limit; /* Of the clamped SwiGLU (gpt_oss). */
     bool qkv_bias, attn_out_bias, mlp_bias;
-    bool tied;                /* Output head = embedding. */
+    bool tied; /* Output head = embedding. */
+    /* Values that a score head gives for each token in the place of logits: num_labels of
+     * transformers' *ForSequenceClassification. 0: a language model. */
+    int64_t n_scores;
     float embed_scale;        /* gemma: sqrt(C), else 1. */
     bool embed_scale_rounded; /* gemma: the factor is rounded to the weights' type. */
     float residual_scale; /* Factor of what a block adds to the residual stream (granite); 0: 1. */
@@ -172,6 +175,16 @@ typedef struct {
 lt_layer_spec lt_model_layer(const lt_model_spec *spec, int64_t layer);
 
 const char *lt_family_name(lt_family family);
+/* Numbers that the output head gives for a token: n_scores, or vocab_size logits. */
+int64_t lt_model_spec_outputs(const lt_model_spec *spec);
+/* The spec with a score head of n values in the place of its output head. */
+void lt_model_spec_add_scores(lt_model_spec *spec, int64_t n);
+/* Refuse (UNSUPPORTED) a model with a score head where text is to be written or its probability is
+ * asked for; `what` leads the message. */
+LT_MUST_USE lt_err lt_model_spec_writes(const lt_model_spec *spec, const char *what);
+/* Index of the token of ids (n) at which a score head is read, as transformers does: the last one
+ * that is not pad_id; 0 if all are. */
+int64_t lt_model_score_at(const lt_model_spec *spec, const int32_t *ids, int64_t n);
 int64_t lt_model_spec_eos(const lt_model_spec *spec); /* The first of eos; -1: none. */
 
 /* Refuse a spec that contradicts itself; the message names the two numbers. */
@@ -217,6 +230,10 @@ typedef struct {
     const struct lt_partition *partition;
     /* Of lt_model_alloc: weights have no memory; another brings them in, unit by unit. */
     bool elsewhere;
+    /* Of lt_model_open: a model without a score head gets one of so many values, in the place of
+     * its output head: N(0, init_std) of score_seed. 0: the model as it is. */
+    int64_t n_scores;
+    uint64_t score_seed;
 } lt_model_options;
 
 /* Open a Hugging Face folder, a .gguf, or a llama2.c .bin. options NULL: F32, not trainable. Free
@@ -249,7 +266,8 @@ LT_MUST_USE lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t 
 void lt_session_close(lt_session *s);
 
 /* Append n tokens to sequence seq and evaluate them. logits (V) F32 are those of the last position,
- * all_logits (n, V) those of each; either may be NULL. An id outside [0, V) or a sequence over
+ * all_logits (n, V) those of each; either may be NULL. With a score head V is n_scores, and they
+ * are the values of the head. An id outside [0, V) or a sequence over
  * max_seq is an error and leaves the sequence unchanged. */
 LT_MUST_USE lt_err lt_session_eval(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
                                    float *logits);

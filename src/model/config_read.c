@@ -316,6 +316,23 @@ static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const j
     return LT_OK;
 }
 
+/* A score head: transformers' ...ForSequenceClassification, whose number of labels is that of
+ * id2label, or num_labels, or 2. */
+static lt_err read_scores(lt_model_spec *spec, const json_t *config, const char *what) {
+    const json_t *list = json_object_get(config, "architectures"),
+                 *labels = json_object_get(config, "id2label");
+    const char *name = json_string_value(json_array_get(list, 0));
+    const size_t n = name != NULL ? strlen(name) : 0, end = strlen(LT_SCORE_ARCHITECTURE);
+    int64_t n_scores = 2;
+    if (n < end || strcmp(name + n - end, LT_SCORE_ARCHITECTURE) != 0) {
+        return LT_OK;
+    }
+    LT_TRY(lt_json_i64(config, "num_labels", &n_scores, true, what));
+    lt_model_spec_add_scores(spec, json_object_size(labels) > 0 ? (int64_t)json_object_size(labels)
+                                                                : n_scores);
+    return LT_OK;
+}
+
 /* null: as many as heads, also where the family has another number by itself. */
 static void read_no_kv_heads(lt_model_spec *spec, const json_t *config) {
     if (json_is_null(json_object_get(config, "num_key_value_heads"))) {
@@ -355,6 +372,7 @@ lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what
     LT_TRY(row->no_rope_keys ? read_no_rope(&spec, config, what) : LT_OK);
     LT_TRY(row->dense_keys ? read_dense(&spec, config, what) : LT_OK);
     LT_TRY(read_window(&spec, row, config, what));
+    LT_TRY(read_scores(&spec, config, what));
     lt_model_spec_derive(&spec);
     if (lt_model_spec_check(&spec) != LT_OK) { /* A file's fault, not the caller's. */
         return lt_error_prefix(LT_ERR_FORMAT, "%s", what);

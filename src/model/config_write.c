@@ -120,6 +120,29 @@ static void write_dense(const lt_model_spec *spec, json_t *config) {
     }
 }
 
+/* GemmaForCausalLM becomes GemmaForSequenceClassification, except where the family says another
+ * start. A class of that name is not in transformers for each family. */
+static void write_scores(const lt_model_spec *spec, json_t *config) {
+    const char *name = lt_family_get(spec->family)->architecture;
+    const char *const start = spec->family == LT_FAMILY_GEMMA3 ? "Gemma3Text" : name;
+    const char *const ending = strstr(start, "ForCausalLM") != NULL ? strstr(start, "ForCausalLM")
+                                                                    : strstr(start, "LMHeadModel");
+    const int n = ending != NULL ? (int)(ending - start) : (int)strlen(start);
+    json_t *names = json_object(), *ids = json_object();
+    for (int64_t i = 0; i < spec->n_scores; i++) {
+        char id[24], label[32];
+        (void)snprintf(id, sizeof id, "%lld", (long long)i);
+        (void)snprintf(label, sizeof label, "LABEL_%lld", (long long)i);
+        (void)json_object_set_new(names, id, json_string(label));
+        (void)json_object_set_new(ids, label, json_integer(i));
+    }
+    char architecture[96];
+    (void)snprintf(architecture, sizeof architecture, "%.*s" LT_SCORE_ARCHITECTURE, n, start);
+    (void)json_object_set_new(config, "architectures", json_pack("[s]", architecture));
+    (void)json_object_set_new(config, "id2label", names);
+    (void)json_object_set_new(config, "label2id", ids);
+}
+
 static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *config) {
     const lt_family_row *row = lt_family_get(spec->family);
     const char *type = dtype == LT_BF16 ? "bfloat16" : dtype == LT_F16 ? "float16" : "float32";
@@ -144,6 +167,9 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
         }
         (void)json_object_set_new(config, "no_rope_layers", rotates);
     }
+    if (spec->n_scores > 0) {
+        write_scores(spec, config);
+    }
     (void)json_object_set_new(config, "use_cache", json_true());
 }
 
@@ -151,7 +177,8 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
 /* clang-format off */
 #define SAME_FIELDS(X)                                                                             \
     X(n_layers) X(width) X(n_heads) X(n_kv_heads) X(head_dim) X(ffn_width)                         \
-    X(vocab_size) X(max_seq) X(norm) X(norm_eps) X(norm_gain_offset) X(post_norms)                 \
+    X(vocab_size) X(n_scores) X(max_seq) X(norm) X(norm_eps) X(norm_gain_offset)                   \
+    X(post_norms)                                                                                  \
     X(qk_norm) X(act) X(gated) X(qkv_bias) X(attn_out_bias) X(mlp_bias)                            \
     X(tied) X(embed_scale) X(attn_softcap) X(final_softcap) X(pos) X(window)                       \
     X(window_every) X(n_experts) X(top_k) X(moe_normalise) X(moe_capacity) X(no_pre_norms)         \

@@ -192,6 +192,7 @@ lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t, cons
 
     lt_model_ends(m, t, &g.ends);
     g.tokens = o->tokens != NULL ? o->tokens : &g.own;
+    LT_TRY_DONE(lt_model_spec_writes(g.spec, "generation"));
     LT_TRY_DONE(lt_sampling_check(&o->sampling, g.spec->vocab_size));
     LT_TRY_DONE(encode_prompt(&g, prompt, &ids));
     LT_TRY_DONE(lt_sampler_open(&g.sampler, g.spec->vocab_size));

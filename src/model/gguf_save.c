@@ -381,6 +381,7 @@ lt_err lt_model_save_gguf(const lt_model *m, const char *path, const char *token
         LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: GGUF has no architecture for family %s", path,
                      lt_family_name(m->spec.family));
     }
+    LT_TRY_DONE(lt_model_spec_writes(&m->spec, path)); /* GGUF has no name for the head. */
     LT_TRY_DONE(check_expressible(&m->spec, path));
     if (m->stored != NULL || !lt_model_has_master(m) || !m->backend->host_memory) {
         LT_FAIL_DONE(LT_ERR_ARG, "%s: a model is saved from F32 weights on the host", path);

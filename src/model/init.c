@@ -113,7 +113,7 @@ static void fill_constant(lt_model *m, const lt_param *p, float value) {
     }
 }
 
-static void init_param(lt_model *m, const lt_param *p, uint64_t seed) {
+void lt_init_param(lt_model *m, const lt_param *p, uint64_t seed) {
     const lt_model_spec *s = &m->spec;
     normal_task task = task_of(m, p, seed);
 
@@ -156,7 +156,7 @@ lt_err lt_model_create(lt_model **out, const lt_model_spec *spec, const lt_model
     LT_TRY_DONE(lt_model_place(m));
     for (int i = 0; i < m->table.n_params; i++) {
         if (m->stored == NULL || m->stored[i].n_ranges == 0) {
-            init_param(m, &m->table.params[i], seed);
+            lt_init_param(m, &m->table.params[i], seed);
         }
     }
     LT_TRY_DONE(lt_model_settle(m));

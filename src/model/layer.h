@@ -46,7 +46,7 @@ lt_layer_spec lt_layer_part(const lt_model_spec *spec, int64_t layer, int tp);
 
 /* What logits are divided by: 1 where the spec does not say. */
 static inline float lt_model_logit_divisor(const lt_model_spec *spec) {
-    return spec->logit_divisor > 0 ? spec->logit_divisor : 1.0f;
+    return spec->logit_divisor > 0 && spec->n_scores == 0 ? spec->logit_divisor : 1.0f;
 }
 
 /* All layers have the same parameters and activations, of the same sizes. */

@@ -28,9 +28,11 @@ void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_
                    int64_t n_words, lt_arena *a) {
     const lt_dtype logits = o->train ? dtype : LT_F32;
     const int n_tp = lt_pass_n_tp(o);
-    const int64_t rows = o->batch * o->seq, most_words = (s->vocab_size + n_tp - 1) / n_tp,
+    const int64_t rows = o->batch * o->seq,
+                  most_words = (lt_model_spec_outputs(s) + n_tp - 1) / n_tp,
                   row_bytes = most_words * (int64_t)lt_dtype_bytes(logits);
-    const int64_t chunk = o->loss_chunk_rows > 0 ? o->loss_chunk_rows
+    const int64_t chunk = s->n_scores > 0          ? rows
+                          : o->loss_chunk_rows > 0 ? o->loss_chunk_rows
                           : o->on_device
                               ? equal_chunk(rows, row_bytes, DEVICE_CHUNK_BYTES, DEVICE_CHUNK_STEP)
                               : equal_chunk(rows, row_bytes, CHUNK_BYTES, CHUNK_STEP);
@@ -41,10 +43,6 @@ void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_
     if (n_tp > 1) {
         l->parts = lt_tensor_take(a, LT_F32, n_tp, l->chunk_rows, LT_XENT_PART);
     }
-}
-
-static lt_param_kind head_kind(const lt_model_spec *s) {
-    return s->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD;
 }
 
 static bool any_counted(const int32_t *labels, int64_t n) {
@@ -89,7 +87,7 @@ static lt_err xent(lt_exec *r, const lt_loss *l, lt_xent_args *args) {
 static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, int64_t first,
                         int64_t n, const lt_loss_how *how) {
     const lt_tensor none = {0};
-    const lt_param_kind head = head_kind(r->spec);
+    const lt_param_kind head = lt_param_head(r->spec);
     const lt_tensor h = lt_tensor_rows(&b->h_final, first, n);
     lt_tensor logits = lt_tensor_rows(&l->logits, 0, n);
 
@@ -114,11 +112,37 @@ static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, in
                          0, false);
 }
 
+/* A score head: the value of each row, F32, stands in the place of its loss; backward, a row's
+ * weight is the derivative by its value. Few numbers, so all rows run at once. */
+static lt_err run_scores(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
+                         const lt_loss_how *how) {
+    const int64_t rows = r->batch * r->seq;
+    const lt_tensor h = lt_tensor_rows(&b->h_final, 0, rows);
+    const lt_tensor dscore = lt_tensor_2d(l->logits.data, r->dtype, rows, 1);
+    LT_ASSERT(r->spec->n_scores == 1 && l->chunk_rows >= rows);
+    if (how->grad_scale == 0) {
+        LT_TRY(r->backend->zero(r->queue, b->best.data, (size_t)rows * sizeof(int32_t)));
+        return lt_linear_fwd(r, lt_tensor_2d(b->loss_rows.data, LT_F32, rows, 1), h, LT_PARAM_SCORE,
+                             LT_PARAM_KIND_COUNT, 0);
+    }
+    LT_ASSERT(how->weights);
+    LT_TRY(lt_exec_add(r, &(lt_add_args){.y = dscore,
+                                         .a = lt_tensor_2d(b->weights.data, LT_F32, rows, 1),
+                                         .alpha = how->grad_scale}));
+    LT_TRY(lt_linear_bwd(r, lt_tensor_rows(&b->dh, 0, rows), dscore, h, LT_PARAM_SCORE,
+                         LT_PARAM_KIND_COUNT, 0, false));
+    r->head_stored = true;
+    return LT_OK;
+}
+
 lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const lt_loss_how *how) {
     const bool backward = how->grad_scale != 0;
     const int64_t rows = r->batch * r->seq;
     int64_t chunk = l->chunk_rows;
 
+    if (r->spec->n_scores > 0) {
+        return run_scores(r, l, b, how);
+    }
     /* Evaluation in a training pass: F32 logits, fewer rows. */
     if (!backward && l->logits.dtype != LT_F32) {
         chunk = chunk > 1 ? chunk / 2 : 1;
@@ -132,7 +156,7 @@ lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const l
         }
     }
     if (backward && r->fresh && !r->head_stored) { /* No chunk made it. */
-        const lt_tensor dw = lt_exec_gradient(r, head_kind(r->spec), 0);
+        const lt_tensor dw = lt_exec_gradient(r, lt_param_head(r->spec), 0);
         if (dw.data != NULL) {
             LT_TRY(
                 r->backend->zero(r->queue, dw.data, (size_t)lt_tensor_count(&dw) * sizeof(float)));

@@ -43,8 +43,8 @@ static void fixed_carve(lt_paged_forward *f) {
     lt_arena *a = &f->fixed;
     f->h_out = lt_tensor_take(a, f->exec.dtype, o->max_out, s->width, 0);
     f->out_f32 = lt_tensor_take(a, LT_F32, o->out_rows, s->width, 0);
-    f->logits = lt_arena_take(a, (size_t)(o->out_rows * s->vocab_size) * sizeof *f->logits,
-                              LT_ARENA_ALIGN);
+    f->logits = lt_arena_take(
+        a, (size_t)(o->out_rows * lt_model_spec_outputs(s)) * sizeof *f->logits, LT_ARENA_ALIGN);
     lt_paged_forward_sides_carve(f, a);
 }
 

@@ -43,9 +43,9 @@ void lt_paged_forward_put_picks(lt_paged_forward *f, int64_t *at, int64_t n, int
 
 lt_err lt_paged_forward_head(lt_paged_forward *f, int64_t first, int64_t n) {
     lt_exec *r = &f->exec;
-    return lt_linear_fwd(r, lt_tensor_2d(f->logits, LT_F32, n, r->spec->vocab_size),
-                         lt_tensor_rows(&f->h_out, first, n),
-                         r->spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, LT_PARAM_KIND_COUNT, 0);
+    return lt_linear_fwd(r, lt_tensor_2d(f->logits, LT_F32, n, lt_model_spec_outputs(r->spec)),
+                         lt_tensor_rows(&f->h_out, first, n), lt_param_head(r->spec),
+                         LT_PARAM_KIND_COUNT, 0);
 }
 
 lt_err lt_paged_forward_choose(lt_paged_forward *f, int64_t first, int64_t n, int64_t n_logits) {
@@ -177,7 +177,7 @@ lt_err lt_paged_forward_choose_more(lt_paged_forward *f, int64_t n, const int32_
 /* Rows [from, to) of the logits at hand. */
 static lt_err fetch_rows(lt_paged_forward *f, int64_t from, int64_t to) {
     const lt_exec *r = &f->exec;
-    const int64_t V = r->spec->vocab_size;
+    const int64_t V = lt_model_spec_outputs(r->spec);
     return from == to
                ? LT_OK
                : r->backend->download(r->queue, f->host_logits + from * V, f->logits + from * V,
@@ -187,8 +187,8 @@ static lt_err fetch_rows(lt_paged_forward *f, int64_t from, int64_t to) {
 lt_err lt_paged_forward_logits(lt_paged_forward *f, int64_t first, int64_t n, const bool *wanted,
                                float *const **logits) {
     lt_exec *r = &f->exec;
-    const int64_t V = r->spec->vocab_size;
-    const float cap = r->spec->final_softcap;
+    const int64_t V = lt_model_spec_outputs(r->spec);
+    const float cap = r->spec->n_scores == 0 ? r->spec->final_softcap : 0.0f;
     int64_t from = 0; /* Of neighbours that travel together. */
 
     LT_TRY(need_logits(f, first, n));

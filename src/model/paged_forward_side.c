@@ -27,7 +27,7 @@ static size_t meta_bytes(const lt_paged_forward *f) {
 }
 
 static size_t logits_bytes(const lt_paged_forward *f) {
-    return (size_t)(f->o.out_rows * f->exec.spec->vocab_size) * sizeof(float);
+    return (size_t)(f->o.out_rows * lt_model_spec_outputs(f->exec.spec)) * sizeof(float);
 }
 
 /* Logits rarely come to the host, and 33 MB of such memory, for 64 rows of 128k ids, take 15 ms of

@@ -40,6 +40,7 @@ static const struct {
     [LT_PARAM_FINAL_NORM] = {"final_norm", false, false, false},
     [LT_PARAM_FINAL_NORM_BIAS] = {"final_norm.bias", false, false, false},
     [LT_PARAM_HEAD] = {"head", false, true, false},
+    [LT_PARAM_SCORE] = {"score", false, true, false},
 };
 
 static int dims(int64_t shape[3], bool present, int64_t d0, int64_t d1) {
@@ -75,7 +76,9 @@ int lt_param_shape(const lt_model_spec *s, lt_param_kind kind, int64_t layer, in
     case LT_PARAM_EMBED:
         return dims(shape, true, s->vocab_size, s->width);
     case LT_PARAM_HEAD:
-        return dims(shape, !s->tied, s->vocab_size, s->width);
+        return dims(shape, !s->tied && s->n_scores == 0, s->vocab_size, s->width);
+    case LT_PARAM_SCORE:
+        return dims(shape, s->n_scores > 0, s->n_scores, s->width);
     case LT_PARAM_POS_EMBED:
         return dims(shape, s->pos == LT_POS_LEARNED, s->max_seq, s->width);
     case LT_PARAM_NORM1:
@@ -129,6 +132,10 @@ int lt_param_shape(const lt_model_spec *s, lt_param_kind kind, int64_t layer, in
 bool lt_param_in_layer(lt_param_kind kind) {
     LT_ASSERT(kind >= 0 && kind < LT_PARAM_KIND_COUNT);
     return kinds[kind].in_layer;
+}
+
+lt_param_kind lt_param_head(const lt_model_spec *s) {
+    return s->n_scores > 0 ? LT_PARAM_SCORE : s->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD;
 }
 
 /* The unit that a kind belongs to. */
@@ -206,6 +213,7 @@ static void add_all(lt_param_table *t, const lt_model_spec *spec) {
     add(t, spec, LT_PARAM_FINAL_NORM, -1);
     add(t, spec, LT_PARAM_FINAL_NORM_BIAS, -1);
     add(t, spec, LT_PARAM_HEAD, -1);
+    add(t, spec, LT_PARAM_SCORE, -1);
 }
 
 lt_err lt_param_table_begin(lt_param_table *t, int64_t n_layers, int n_max) {

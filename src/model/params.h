@@ -35,7 +35,8 @@
  *                                its bias                             (C), MoE: (E, C)
  *   layers.N.post_norm2          post_norms only                      (C)
  *   final_norm[, .bias]                                               (C)
- *   head                         untied only                          (V, C)
+ *   head                         untied only, no score head           (V, C)
+ *   score                        a score head only                    (n_scores, C)
  * Every place is a multiple of LT_PARAM_ALIGN elements; the gaps are zero and stay zero. */
 #ifndef LT_MODEL_PARAMS_H
 #define LT_MODEL_PARAMS_H
@@ -72,6 +73,7 @@ typedef enum {
     LT_PARAM_FINAL_NORM,
     LT_PARAM_FINAL_NORM_BIAS,
     LT_PARAM_HEAD,
+    LT_PARAM_SCORE,
     LT_PARAM_KIND_COUNT
 } lt_param_kind;
 
@@ -136,6 +138,8 @@ typedef struct lt_partition {
 int lt_param_shape(const lt_model_spec *spec, lt_param_kind kind, int64_t layer,
                    int64_t shape[LT_PARAM_DIMS]);
 bool lt_param_in_layer(lt_param_kind kind);
+/* The matrix of the output head: the embedding's where they are tied, or that of a score head. */
+lt_param_kind lt_param_head(const lt_model_spec *spec);
 
 /* The table of the whole model. */
 LT_MUST_USE lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec);

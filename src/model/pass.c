@@ -135,8 +135,9 @@ static void gradients_carve(lt_pass *p, const lt_model_spec *s, const lt_param_t
 
 /* Rows of the head that are held here; of a stage without it some, for which there is room. */
 static int64_t words_of(const lt_model_spec *s, const lt_param_table *t) {
-    const int head = lt_param_index(t, s->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, 0);
-    return t->params[head].local_count > 0 ? t->params[head].local_shape[0] : s->vocab_size;
+    const int head = lt_param_index(t, lt_param_head(s), 0);
+    return t->params[head].local_count > 0 ? t->params[head].local_shape[0]
+                                           : lt_model_spec_outputs(s);
 }
 
 /* The adapters of a pass: how wide their scratch is, and their table; of none, 0 and NULL. */
@@ -220,6 +221,12 @@ static lt_err check_options(const lt_pass_options *o, const lt_model_spec *s) {
         LT_FAIL(LT_ERR_ARG,
                 "pass: %lld tokens a sequence, but the model has %lld learned positions",
                 (long long)lt_pass_whole_seq(o), (long long)s->max_seq);
+    }
+    if (s->n_scores > 1 || (s->n_scores > 0 && lt_pass_n_tp(o) > 1)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "pass: a score head of %lld values with %d ranks of tp; one value and one rank are "
+                "built",
+                (long long)s->n_scores, lt_pass_n_tp(o));
     }
     LT_TRY(lt_experts_check(s, o));
     return lt_context_check(s, o);

@@ -201,7 +201,8 @@ lt_tensor lt_pass_stream_gradient(const lt_pass *p, int set);
 LT_MUST_USE lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, float *loss_rows);
 
 /* Objectives over log-probabilities. logprobs: load, forward, and ln p(label | what is before it)
- * of each place (B, T), host, 0 where the label is ignored. backward: gradients += grad_scale *
+ * of each place (B, T), host, 0 where the label is ignored; of a model with a score head, the value
+ * of each place that has a label, whichever, in its place. backward: gradients += grad_scale *
  * d(objective)/d(parameters), with d(objective)/d(logprob) (B, T) given by the caller, for the
  * batch in the set; aux terms as in lt_pass_train, no z-loss. Any objective can be computed between
  * the two calls; batches whose log-probabilities it combines are in several sets, or are rows of

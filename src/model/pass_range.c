@@ -96,7 +96,7 @@ lt_err lt_pass_forward_all(lt_pass *p, int set, bool train) {
 static bool made_by_product(const lt_pass *pass, const lt_param *p) {
     const lt_model_spec *s = pass->exec.spec;
     return (p->matrix && !p->experts) || p->kind == LT_PARAM_ROUTER || p->kind == LT_PARAM_HEAD ||
-           (p->kind == LT_PARAM_EMBED && s->tied && has_head(pass));
+           p->kind == LT_PARAM_SCORE || (p->kind == LT_PARAM_EMBED && s->tied && has_head(pass));
 }
 
 /* Layers that have the same parameters at the same places, and whose gradients lie equally far
@@ -371,13 +371,14 @@ lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, float *loss_row
 /* ---- Objectives over log-probabilities ---- */
 
 lt_err lt_pass_logprobs(lt_pass *p, int set, const lt_pass_batch *b, float *logprobs) {
+    const bool scores = p->exec.spec->n_scores > 0;
     lt_pass_result r = {0};
     LT_TRY(lt_pass_load(p, set, b));
     LT_TRY(lt_pass_forward(p, set, p->first, p->end));
     LT_TRY(lt_pass_loss(p, set, 0.0f));
     LT_TRY(lt_pass_result_of(p, set, &r, logprobs));
     for (int64_t i = 0; i < b->batch * b->seq; i++) {
-        logprobs[i] = b->labels[i] >= 0 ? -logprobs[i] : 0.0f;
+        logprobs[i] = b->labels[i] < 0 ? 0.0f : scores ? logprobs[i] : -logprobs[i];
     }
     return LT_OK;
 }
@@ -398,8 +399,9 @@ lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad
                     (long long)(i % p->exec.seq));
         }
     }
-    /* A label's loss is minus its log-probability. */
-    LT_TRY(lt_stage_send_weights(&p->stage, &p->exec, set, dlogprobs, -1.0f, b));
+    /* A label's loss is minus its log-probability; a score is what it is. */
+    LT_TRY(lt_stage_send_weights(&p->stage, &p->exec, set, dlogprobs,
+                                 p->exec.spec->n_scores > 0 ? 1.0f : -1.0f, b));
     LT_TRY(begin_gradients(p));
     return head(p, set, &how);
 }

@@ -85,7 +85,7 @@ static void acts_carve(lt_session *s, int64_t batch, int64_t seq) {
     const lt_acts_shape shape = acts_shape(s, batch, seq);
     const size_t logits = s->exec.backend->host_memory
                               ? 0
-                              : (size_t)(s->n_seqs * spec->vocab_size) * sizeof(float);
+                              : (size_t)(s->n_seqs * lt_model_spec_outputs(spec)) * sizeof(float);
     lt_arena *a = &s->activations;
 
     lt_arena_rewind(a);
@@ -357,16 +357,15 @@ static lt_err final_norm(lt_session *s, int64_t first, int64_t n, lt_tensor *h) 
 
 /* Logits of some rows of h, without the cap. */
 static lt_err make_logits(lt_session *s, lt_tensor logits, lt_tensor h) {
-    return lt_linear_fwd(&s->exec, logits, h, s->exec.spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD,
-                         LT_PARAM_KIND_COUNT, 0);
+    return lt_linear_fwd(&s->exec, logits, h, lt_param_head(s->exec.spec), LT_PARAM_KIND_COUNT, 0);
 }
 
 /* Logits of rows [first, first + n) of the call to host memory out (n, V). */
 static lt_err head(lt_session *s, int64_t first, int64_t n, float *out) {
     lt_exec *r = &s->exec;
-    const int64_t V = r->spec->vocab_size;
+    const int64_t V = lt_model_spec_outputs(r->spec);
     const int64_t at_once = r->backend->host_memory ? n : s->n_seqs;
-    const float cap = r->spec->final_softcap;
+    const float cap = r->spec->n_scores == 0 ? r->spec->final_softcap : 0.0f;
     lt_tensor h;
 
     LT_TRY(final_norm(s, first, n, &h));
@@ -476,7 +475,7 @@ static lt_err begin_call(lt_session *s, int64_t seq, const int32_t *ids, int64_t
 
 static lt_err eval(lt_session *s, int64_t seq, const int32_t *ids, int64_t n, float *logits,
                    bool all) {
-    const int64_t V = s->exec.spec->vocab_size;
+    const int64_t V = lt_model_spec_outputs(s->exec.spec);
     int64_t rope;
     LT_ASSERT(n > 0);
     LT_TRY(check_room(s, seq, n));
@@ -510,6 +509,7 @@ lt_err lt_session_score(lt_session *s, int64_t seq, const int32_t *ids, int64_t 
                         const int32_t *labels, float *loss, int32_t *best) {
     int64_t rope;
     LT_ASSERT(n > 0);
+    LT_TRY(lt_model_spec_writes(s->exec.spec, "losses of tokens"));
     LT_TRY(check_room(s, seq, n));
     LT_TRY(check_ids(s, ids, n));
     LT_TRY(begin_call(s, seq, ids, n, &rope));
@@ -528,7 +528,7 @@ lt_err lt_session_score(lt_session *s, int64_t seq, const int32_t *ids, int64_t 
 /* Steps of sequences whose tokens are kept: each may have to run them again. */
 static lt_err step_alone(lt_session *s, const int64_t *seqs, const int32_t *ids, int64_t n,
                          float *logits) {
-    const int64_t V = s->exec.spec->vocab_size;
+    const int64_t V = lt_model_spec_outputs(s->exec.spec);
     lt_err err = LT_OK;
     int64_t done = 0;
     for (; done < n && err == LT_OK; done += err == LT_OK) {

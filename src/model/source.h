@@ -41,6 +41,7 @@ typedef struct lt_source {
     /* Rows of q and k stand in pairs (2i, 2i+1): to be brought into halves. */
     bool rope_interleaved;
     bool norms_plus_one; /* GGUF keeps gemma's 1 + gain. */
+    bool new_scores;     /* The model has a score head that the source has not. */
 } lt_source;
 
 /* Open a source and fill the spec from its metadata. Free with lt_weight_source_close. */

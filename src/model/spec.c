@@ -45,6 +45,11 @@ static lt_err check_sizes(const lt_model_spec *s) {
     LT_TRY(in_range(s, "ffn_width", s->ffn_width, 1, MAX_WIDTH * 16));
     LT_TRY(in_range(s, "dense_ffn_width", s->dense_ffn_width, 0, MAX_WIDTH * 16));
     LT_TRY(in_range(s, "vocab_size", s->vocab_size, 1, MAX_VOCAB));
+    LT_TRY(in_range(s, "n_scores", s->n_scores, 0, MAX_VOCAB));
+    if (s->n_scores > 0 && s->tied) {
+        LT_FAIL(LT_ERR_ARG, "%s model: a score head of %lld values cannot be the embedding's table",
+                lt_family_name(s->family), (long long)s->n_scores);
+    }
     LT_TRY(in_range(s, "max_seq", s->max_seq, 1, MAX_SEQ));
     LT_TRY(in_range(s, "window", s->window, 0, MAX_SEQ));
     LT_TRY(in_range(s, "window_every", s->window_every, 0, LT_MAX_LAYERS));
@@ -222,6 +227,34 @@ double lt_model_spec_train_flops(const lt_model_spec *s, int64_t seq) {
         columns += (double)(l.n_heads * l.head_dim);
     }
     return 6.0 * (double)lt_model_spec_active_params(s) + 12.0 * columns * (double)seq;
+}
+
+int64_t lt_model_spec_outputs(const lt_model_spec *s) {
+    return s->n_scores > 0 ? s->n_scores : s->vocab_size;
+}
+
+void lt_model_spec_add_scores(lt_model_spec *s, int64_t n) {
+    s->n_scores = n;
+    s->tied = false;
+}
+
+lt_err lt_model_spec_writes(const lt_model_spec *s, const char *what) {
+    if (s->n_scores > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: this %s model has a score head of %lld value%s: it judges texts and writes "
+                "none",
+                what, lt_family_name(s->family), (long long)s->n_scores,
+                s->n_scores == 1 ? "" : "s");
+    }
+    return LT_OK;
+}
+
+int64_t lt_model_score_at(const lt_model_spec *s, const int32_t *ids, int64_t n) {
+    int64_t at = n - 1;
+    while (at > 0 && ids[at] == s->pad_id) {
+        at--;
+    }
+    return at;
 }
 
 int64_t lt_model_spec_eos(const lt_model_spec *s) {

@@ -17,6 +17,7 @@
 #include "base/thread.h"
 #include "model/generation.h"
 #include "model/alloc.h"
+#include "model/init.h"
 #include "model/names.h"
 #include "model/stored_weights.h"
 #include "tensor/backend.h"
@@ -448,6 +449,9 @@ static lt_err load_params(lt_model *m, const lt_source *source, bool first) {
     for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *p = &m->table.params[i];
         /* lt_exec_prepare reads xIELU's scalars and sinks. */
+        if (p->kind == LT_PARAM_SCORE && source->new_scores) {
+            continue;
+        }
         if ((p->kind == LT_PARAM_XIELU || p->kind == LT_PARAM_SINKS) == first && p->n_boxes > 0 &&
             (m->stored == NULL || m->stored[i].n_ranges == 0)) {
             l.param = p;
@@ -479,6 +483,10 @@ static lt_err fill(lt_model *m, const lt_source *source) {
     const double start_s = lt_clock_s();
     tell_unread(m, source);
     LT_TRY(load_params(m, source, false));
+    if (source->new_scores) {
+        lt_init_param(m, &m->table.params[lt_param_index(&m->table, LT_PARAM_SCORE, 0)],
+                      m->options.score_seed);
+    }
     LT_TRY(check_constants(m, source));
     LT_TRY(lt_model_settle(m));
     lt_log_debug("%s: weights came in %.3f s", source->path, lt_clock_s() - start_s);
@@ -551,6 +559,10 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
 
     LT_ASSERT(out != NULL && path != NULL);
     LT_TRY(lt_weight_source_open(&source, &spec, path));
+    if (options != NULL && options->n_scores > 0 && spec.n_scores == 0) {
+        lt_model_spec_add_scores(&spec, options->n_scores);
+        source.new_scores = true;
+    }
     LT_TRY_DONE(lt_model_begin(&m, &spec, options));
     start_s = lt_clock_s();
     if (source.gguf != NULL) {

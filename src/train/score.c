@@ -17,6 +17,7 @@ lt_err lt_scorer_open(lt_scorer *s, const lt_eval_options *o) {
                   most = context < SEQ_DEFAULT ? context : SEQ_DEFAULT;
 
     *s = (lt_scorer){.options = o};
+    LT_TRY(lt_model_spec_writes(spec, "evaluation"));
     s->seq = o->seq > 0 ? o->seq : most;
     if (s->seq > context || s->seq < 2) {
         LT_FAIL(LT_ERR_ARG, "sequences of %lld tokens, the model takes 2 to %lld",

@@ -53,6 +53,52 @@ static void reads_both_rope_spellings(void **state) {
     assert_int_equal(a.n_kv_heads, 4);
 }
 
+/* Classes of transformers 5.24 with a score head, by family; it has none for the others. */
+static void names_score_heads(void **state) {
+    static const struct {
+        const char *golden, *architecture;
+    } cases[] = {{"gpt2", "GPT2ForSequenceClassification"},
+                 {"llama3", "LlamaForSequenceClassification"},
+                 {"qwen2", "Qwen2ForSequenceClassification"},
+                 {"qwen3", "Qwen3ForSequenceClassification"},
+                 {"gemma2", "Gemma2ForSequenceClassification"},
+                 {"gemma3", "Gemma3TextForSequenceClassification"},
+                 {"mixtral", "MixtralForSequenceClassification"},
+                 {"mistral", "MistralForSequenceClassification"},
+                 {"phi3", "Phi3ForSequenceClassification"},
+                 {"olmo2", "Olmo2ForSequenceClassification"},
+                 {"smollm3", "SmolLM3ForSequenceClassification"},
+                 {"qwen3_moe", "Qwen3MoeForSequenceClassification"},
+                 {"gpt_oss", "GptOssForSequenceClassification"}};
+    char path[] = "/tmp/lateen-config-XXXXXX", source[256];
+    lt_model_spec a, b;
+    (void)state;
+    assert_true(mkstemp(path) >= 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *config = NULL;
+        const char *name = NULL;
+        (void)snprintf(source, sizeof source, "tests/golden/model/%s/config.json", cases[i].golden);
+        assert_int_equal(lt_model_spec_read(&a, source), LT_OK);
+        lt_model_spec_add_scores(&a, 3);
+        assert_int_equal(lt_model_spec_write(&a, LT_F32, path), LT_OK);
+        assert_int_equal(lt_model_spec_read(&b, path), LT_OK);
+        assert_true(b.n_scores == 3 && !b.tied && lt_model_spec_outputs(&b) == 3);
+        assert_int_equal(lt_json_load(&config, path, 1 << 20), LT_OK);
+        name = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+        assert_string_equal(name, cases[i].architecture);
+        json_decref(config);
+    }
+    (void)remove(path);
+    assert_int_equal(parse(&a, "{\"model_type\": \"llama\", " SIZES
+                               ", \"architectures\": [\"LlamaForSequenceClassification\"]}"),
+                     LT_OK);
+    assert_int_equal(a.n_scores, 2); /* transformers' default. */
+    assert_int_equal(parse(&a, "{\"model_type\": \"llama\", " SIZES ", \"num_labels\": 1, "
+                               "\"architectures\": [\"LlamaForSequenceClassification\"]}"),
+                     LT_OK);
+    assert_int_equal(a.n_scores, 1);
+}
+
 static void reads_gemma_layers(void **state) {
     lt_model_spec s;
     (void)state;
@@ -280,6 +326,7 @@ static void table_places_every_parameter(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_both_rope_spellings),
+        cmocka_unit_test(names_score_heads),
         cmocka_unit_test(reads_gemma_layers),
         cmocka_unit_test(reads_gemma2),
         cmocka_unit_test(windows_that_are_not_given),
