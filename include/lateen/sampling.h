@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 
+#include "lateen/watermark.h"
+
 typedef struct {
     int32_t id;
     float bias; /* Added to the logit: -LT_BIAS_MOST (never) to LT_BIAS_MOST. */
@@ -40,6 +42,9 @@ typedef struct {
     /* XTC (p-e-w, #6335): with this probability, all tokens of probability at least xtc_threshold
      * except the least likely of them are excluded. 0: off. */
     double xtc_probability, xtc_threshold;
+    /* GREEN is a bias, the other schemes replace the draw among the tokens that are left, for which
+     * the temperature must be over 0. NONE: off. */
+    lt_watermark watermark;
 } lt_sampling;
 
 /* Temperature 1 and nothing else: the distribution of the model. */

@@ -1,5 +1,5 @@
 /* verb_align.c: `lateen align hedge`: how strong a selection among candidates may be before its
- * score is hacked (lateen/select.h, HedgeTune). */
+ * score is hacked (lateen/select.h, HedgeTune). Parts with options of their own: cli/align.h. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "cli/align.h"
 #include "cli/read_lines.h"
 #include "cli/verb.h"
 #include "lateen/select.h"
@@ -32,13 +33,15 @@ typedef struct {
 static const lt_option rows[] = {ALIGN_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_align_options = LT_OPTION_TABLE("align hedge", rows);
 
-static const char usage[] = "align hedge FILE.jsonl [--method NAME] [--parameters LIST]";
+static const char usage[] =
+    "align hedge FILE.jsonl [--method NAME] [--parameters LIST]\n"
+    "       lateen align detect FILE --tokenizer PATH --key TEXT [--scheme NAME]";
 static const char prose[] =
     "Find how strong a selection among candidates may be before its score is hacked.\n"
     "A line of the file is one calibration prompt: {\"proxy\": [...], \"truth\": [...]} has, of "
     "each of\nits candidates, the score by which the server selects and the reward that is wanted. "
     "The table\nshows the expected true reward of the answer for each value, without resampling;\n"
-    "docs/alignment.md explains the methods.";
+    "docs/alignment.md explains the methods. `lateen align detect --help` tells of watermarks.";
 
 typedef struct {
     lt_hedge_prompt *prompts;
@@ -208,6 +211,11 @@ static lt_err hedge(const align_options *o, const char *path, calibration *c) {
     return LT_OK;
 }
 
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+} parts[] = {{"detect", lt_align_detect}};
+
 int lt_verb_align(int argc, char **argv);
 int lt_verb_align(int argc, char **argv) {
     align_options o;
@@ -215,6 +223,11 @@ int lt_verb_align(int argc, char **argv) {
     const char *words[3];
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
+    for (size_t i = 0; argc > 1 && i < sizeof parts / sizeof *parts; i++) {
+        if (strcmp(argv[1], parts[i].name) == 0) {
+            return parts[i].run(argc - 1, argv + 1);
+        }
+    }
     if (!lt_verb_parse(&lt_verb_align_options, &o, argc, argv, usage, prose, words, 3, &n,
                        &status)) {
         return status;

@@ -52,6 +52,11 @@ static lt_err check_range(const char *name, double x, double low, double high) {
     return LT_OK;
 }
 
+static bool replaces_draw(const lt_sampling *s) {
+    return s->watermark.scheme == LT_WATERMARK_GUMBEL ||
+           s->watermark.scheme == LT_WATERMARK_EXPONENTIAL;
+}
+
 lt_err lt_sampling_check(const lt_sampling *s, int64_t vocab_size) {
     LT_TRY(check_range("temperature", s->temperature, 0.0, 1e6));
     LT_TRY(check_range("top_k", (double)s->top_k, 0.0, 0x1p62));
@@ -66,6 +71,11 @@ lt_err lt_sampling_check(const lt_sampling *s, int64_t vocab_size) {
     LT_TRY(check_range("DRY allowed length", (double)s->dry_allowed, 0.0, 0x1p31));
     LT_TRY(check_range("XTC probability", s->xtc_probability, 0.0, 1.0));
     LT_TRY(check_range("XTC threshold", s->xtc_threshold, 0.0, 1.0));
+    LT_TRY(lt_watermark_check(&s->watermark));
+    if (replaces_draw(s) && s->temperature <= 0.0) {
+        LT_FAIL(LT_ERR_ARG, "temperature 0 draws nothing, so there is no place for a watermark of "
+                            "the draws");
+    }
     for (int64_t i = 0; i < s->n_bias; i++) {
         if (s->bias[i].id < 0 || s->bias[i].id >= vocab_size) {
             LT_FAIL(LT_ERR_ARG, "logit bias: token %d at %lld is outside [0, %lld)",
@@ -224,12 +234,26 @@ static bool penalises(const lt_sampling *how) {
     return how->repetition != 1.0 || how->frequency != 0.0 || how->presence != 0.0;
 }
 
+static bool marks(const lt_sampler_args *a, uint64_t *state) {
+    return a->how->watermark.scheme != LT_WATERMARK_NONE &&
+           lt_watermark_state(&a->how->watermark, a->tokens, a->n_prompt, a->n_output, a->how->seed,
+                              a->choice, state);
+}
+
+static void add_to_green(lt_sampler *p, const lt_watermark *w, uint64_t state) {
+    for (int64_t i = 0; i < p->vocab_size; i++) {
+        p->work[i] += lt_watermark_uniform(state, (int32_t)i) < w->gamma ? (float)w->delta : 0.0f;
+    }
+}
+
 /* Logits as the request wants them: the row itself when it wants nothing. */
 static const float *adjust(lt_sampler *p, const float *logits, const lt_sampler_args *a) {
     const int64_t n = p->vocab_size;
     float *work = p->work;
-    if (a->mask == NULL && a->how->n_bias == 0 && a->n_banned == 0 && !penalises(a->how) &&
-        a->how->dry_multiplier == 0.0) {
+    uint64_t state = 0;
+    const bool green = a->how->watermark.scheme == LT_WATERMARK_GREEN && marks(a, &state);
+    if (!green && a->mask == NULL && a->how->n_bias == 0 && a->n_banned == 0 &&
+        !penalises(a->how) && a->how->dry_multiplier == 0.0) {
         return logits;
     }
     memcpy(work, logits, (size_t)n * sizeof *work);
@@ -250,6 +274,9 @@ static const float *adjust(lt_sampler *p, const float *logits, const lt_sampler_
     }
     if (a->how->dry_multiplier != 0.0) {
         penalise_repeats(p, a);
+    }
+    if (green) {
+        add_to_green(p, &a->how->watermark, state);
     }
     return work;
 }
@@ -396,7 +423,8 @@ void lt_sampler_as_op(const lt_sampler_args *a, double how[LT_CHOOSE_HOW_COUNT])
 
 bool lt_sampler_suits_op(const lt_sampling *how, int64_t max_tokens) {
     return how->n_bias < LT_PENALTY_BIASES && max_tokens <= LT_PENALTY_COUNT &&
-           how->dry_multiplier == 0.0 && how->xtc_probability <= 0.0;
+           how->dry_multiplier == 0.0 && how->xtc_probability <= 0.0 &&
+           how->watermark.scheme == LT_WATERMARK_NONE;
 }
 
 bool lt_sampler_needs_penalty_state(const lt_sampler_args *a) {
@@ -456,13 +484,28 @@ static int32_t draw_of_all(lt_sampler *p, const float *logits, const lt_sampler_
     return best; /* Rounding left a crumb of the draw. */
 }
 
+/* The largest u^(1/p), in logarithms; of ties the lowest id. */
+static int32_t draw_marked(const pool *w, uint64_t state, int32_t best) {
+    double most = -INFINITY;
+    for (int64_t i = 0; i < w->n; i++) {
+        const double x = log(lt_watermark_uniform(state, w->c[i].id)) / (double)w->c[i].p;
+        if (x > most || (x == most && w->c[i].id < best)) {
+            most = x;
+            best = w->c[i].id;
+        }
+    }
+    return best;
+}
+
 static int32_t draw(lt_sampler *p, const float *logits, const lt_sampler_args *a, int32_t best) {
     const lt_sampling *how = a->how;
+    uint64_t state = 0;
+    const bool marked = replaces_draw(how) && marks(a, &state);
     double left;
     pool w;
 
-    if (how->top_k == 0 && how->typical_p >= 1.0 && how->top_p >= 1.0 && how->min_p <= 0.0 &&
-        how->xtc_probability <= 0.0) {
+    if (!marked && how->top_k == 0 && how->typical_p >= 1.0 && how->top_p >= 1.0 &&
+        how->min_p <= 0.0 && how->xtc_probability <= 0.0) {
         return draw_of_all(p, logits, a, best);
     }
     w = gather(p, logits, how, logits[best]);
@@ -480,6 +523,9 @@ static int32_t draw(lt_sampler *p, const float *logits, const lt_sampler_args *a
     }
     if (how->xtc_probability > 0.0 && uniform(a, XTC_STREAM) < how->xtc_probability) {
         cut_top_choices(&w, how->xtc_threshold);
+    }
+    if (marked) {
+        return draw_marked(&w, state, best);
     }
     if (how->top_k > 0 || how->top_p < 1.0) {
         lt_candidates_by_id(w.c, w.n, p->order);

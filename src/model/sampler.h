@@ -3,17 +3,18 @@
  * serving engine (serve/step_pick.c) call it, and a device does the same with the op choose
  * (tensor/ops.h).
  *
- *     logits ─ mask (grammar) ─ bias ─ banned ids ─ penalties ─ DRY ─┐
- *        │   ┌───────────────────────────────────────────────────────┘
+ *     logits ─ mask (grammar) ─ bias ─ banned ids ─ penalties ─ DRY ─ green ids ─┐
+ *        │   ┌──────────────────────────────────────────────────────────────────┘
  *        │   └▶ ÷ temperature ─ top-k ─ typical ─ top-p ─ min-p ─ XTC ─▶ draw
  *        └────▶ log-probabilities: of the model's own distribution, before all of this
  *
  * The draw is a pure function of (seed, choice, number of output tokens before it): among the kept
  * tokens, by rising id, it chooses the one at which the running sum of weights exceeds that share
- * of the total. Only as much is sorted as necessary: top-k selects; top-p and typical pop what they
- * keep from a heap. Ties keep the lower id, so results do not depend on the sorting method. A
- * device gets the options (lt_sampler_as_op) and, once for each sequence, its penalty state
- * (lt_sampler_penalty_state), which it updates itself from then on. */
+ * of the total; a watermark may choose by its key instead (lateen/watermark.h). Only as much is
+ * sorted as necessary: top-k selects; top-p and typical pop what they keep from a heap. Ties keep
+ * the lower id, so results do not depend on the sorting method. A device gets the options
+ * (lt_sampler_as_op) and, once for each sequence, its penalty state (lt_sampler_penalty_state),
+ * which it updates itself from then on. */
 #ifndef LT_MODEL_SAMPLER_H
 #define LT_MODEL_SAMPLER_H
 
@@ -71,7 +72,7 @@ LT_MUST_USE lt_err lt_sampler_failure(bool nan);
 /* The same as options of the op choose; SLOT, NEW and MASK are left to the caller. */
 void lt_sampler_as_op(const lt_sampler_args *a, double how[LT_CHOOSE_HOW_COUNT]);
 /* Can the op serve a request? It is limited by the biases and tokens that a penalty state can hold,
- * and has neither DRY nor XTC. */
+ * and has neither DRY nor XTC nor a watermark. */
 bool lt_sampler_suits_op(const lt_sampling *how, int64_t max_tokens);
 /* Does the choice need a penalty state (penalties, bias, bans)? */
 bool lt_sampler_needs_penalty_state(const lt_sampler_args *a);

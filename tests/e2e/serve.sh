@@ -113,6 +113,7 @@ groups() {
     start
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
     within python3 tests/e2e/serve_groups.py "http://127.0.0.1:$port"
+    within python3 tests/e2e/serve_guides.py "http://127.0.0.1:$port" "$shared/tok512.bin" "$lateen"
     stop
 }
 

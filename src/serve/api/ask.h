@@ -97,6 +97,11 @@ typedef struct {
         int64_t n, every, window, seed;
         bool candidates, strict;
     } group;
+    struct { /* Of method watermark. */
+        const char *scheme, *key;
+        double gamma, delta;
+        int64_t context, length;
+    } mark;
     /* Control of the reasoning: the fields of the object `reasoning` of a chat. */
     struct {
         const char *name, *mean, *probe;

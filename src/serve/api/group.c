@@ -10,6 +10,7 @@
 #include "data/check/checker.h"
 #include "data/text_utf8.h"
 #include "lateen/select.h"
+#include "serve/api/guide.h"
 #include "serve/api/reply.h"
 
 #define MOST        128  /* Candidates, as for 'n' and 'best_of'. */
@@ -29,7 +30,13 @@ static const lt_field fields[] = {LT_STR("method", group.method),
                                   LT_I64("every", group.every, 1, 1e9),
                                   LT_I64("window", group.window, 1, 1e9),
                                   LT_I64("seed", group.seed, -0x1p63, 0x1p63),
-                                  LT_BOOL("return_candidates", group.candidates)};
+                                  LT_BOOL("return_candidates", group.candidates),
+                                  LT_STR("scheme", mark.scheme),
+                                  LT_STR("key", mark.key),
+                                  LT_F64("gamma", mark.gamma, 0, 1),
+                                  LT_F64("delta", mark.delta, 0, 1000),
+                                  LT_I64("context", mark.context, 1, LT_WATERMARK_CONTEXT),
+                                  LT_I64("length", mark.length, 1, LT_WATERMARK_LENGTH)};
 const lt_field_table lt_fields_alignment = LT_FIELD_TABLE(fields, "method");
 
 static const lt_field check_fields[] = {
@@ -38,25 +45,26 @@ static const lt_field check_fields[] = {
 /* ---- Methods and scores: two tables ---- */
 
 typedef struct {
-    const char *name, *rule; /* rule NULL: of the same name. */
-    bool halves;             /* The worst are cut on the way. */
-    const char *why_not;     /* Not NULL: it is refused, for this reason. */
+    const char *name, *rule;                     /* rule NULL: of the same name. */
+    bool halves;                                 /* The worst are cut on the way. */
+    const char *why_not;                         /* Not NULL: it is refused, for this reason. */
+    bool (*guide)(lt_reply *j, lt_api_error *e); /* Not NULL: it has no group, see guide.h. */
 } method;
 
 static const method methods[] = {
-    {"best_of_n", NULL, false, NULL},
-    {"soft_best_of_n", NULL, false, NULL},
-    {"best_of_poisson", NULL, false, NULL},
-    {"best_of_tails", NULL, false, NULL},
-    {"rejection", NULL, false, NULL},
-    {"self_consistency", NULL, false, NULL},
-    {"speculative_rejection", "best_of_n", true, NULL},
-    {"tournament", NULL, false, "it needs a judge model beside the served one"},
-    {"beam", NULL, false, "it needs a process reward model beside the served one"},
-    {"blockwise", NULL, false, "it needs a value model beside the served one"},
-    {"contrastive", NULL, false, "it needs a second model beside the served one"},
-    {"steer", NULL, false, "steering vectors are not read yet"},
-    {"watermark", NULL, false, "the sampler does not write watermarks yet"},
+    {.name = "best_of_n"},
+    {.name = "soft_best_of_n"},
+    {.name = "best_of_poisson"},
+    {.name = "best_of_tails"},
+    {.name = "rejection"},
+    {.name = "self_consistency"},
+    {.name = "speculative_rejection", .rule = "best_of_n", .halves = true},
+    {.name = "watermark", .guide = lt_guide_watermark},
+    {.name = "tournament", .why_not = "it needs a judge model beside the served one"},
+    {.name = "beam", .why_not = "it needs a process reward model beside the served one"},
+    {.name = "blockwise", .why_not = "it needs a value model beside the served one"},
+    {.name = "contrastive", .why_not = "it needs a second model beside the served one"},
+    {.name = "steer", .why_not = "steering vectors are not read yet"},
 };
 
 typedef enum { MEAN_LOGPROB, LOGPROB, PROBABILITY, CONFIDENCE, CHECK } score_kind;
@@ -106,19 +114,17 @@ struct lt_group {
 
 /* ---- The request ---- */
 
-static bool find_method(lt_group *g, const char *name, lt_api_error *e) {
+/* The method that the request names; NULL: it is refused. */
+static const method *find_method(const lt_ask *a, lt_api_error *e) {
+    const char *name = a->group.method;
     const method *m = lt_ask_row(name, "alignment.method", methods, sizeof *methods,
                                  sizeof methods / sizeof *methods, e);
-    if (m == NULL) {
-        return false;
+    if (m != NULL && m->why_not != NULL) {
+        lt_api_refuse(e, "alignment.method", "'alignment.method' = %s is not supported here: %s",
+                      name, m->why_not);
+        return NULL;
     }
-    if (m->why_not != NULL) {
-        return lt_api_refuse(e, "alignment.method",
-                             "'alignment.method' = %s is not supported here: %s", name, m->why_not);
-    }
-    g->method = m;
-    return lt_select_find(&g->rule, m->rule != NULL ? m->rule : name) == LT_OK ||
-           lt_api_refuse_error(e, "alignment.method", LT_ERR_NOT_FOUND);
+    return m;
 }
 
 /* "reward": the name of a score, or {"check": kind, "answer": text}: 1 where the checker takes the
@@ -163,39 +169,38 @@ static bool read_reward(lt_group *g, lt_ask *a, lt_api_error *e) {
     return true;
 }
 
-/* Refuse fields that the method does not read, which would have no effect, and require those that
- * it cannot do without. */
 static bool check_fields_of(const lt_group *g, const lt_ask *a, lt_api_error *e) {
-    const json_t *tree = a->alignment;
-    const unsigned reads = g->rule->reads;
+    const unsigned rule = g->rule->reads;
     const struct {
         const char *name;
         bool read, needed;
-    } of[] = {{"n", (reads & LT_SELECT_MU) == 0, true},
-              {"temperature", (reads & LT_SELECT_TEMPERATURE) != 0, true},
-              {"mu", (reads & LT_SELECT_MU) != 0, true},
-              {"threshold", (reads & LT_SELECT_THRESHOLD) != 0, true},
-              {"tail", (reads & LT_SELECT_TAIL) != 0, false},
-              {"half_tail", (reads & LT_SELECT_TAIL) != 0, false},
+    } of[] = {{"n", (rule & LT_SELECT_MU) == 0, true},
+              {"temperature", (rule & LT_SELECT_TEMPERATURE) != 0, true},
+              {"mu", (rule & LT_SELECT_MU) != 0, true},
+              {"threshold", (rule & LT_SELECT_THRESHOLD) != 0, true},
+              {"tail", (rule & LT_SELECT_TAIL) != 0, false},
+              {"half_tail", (rule & LT_SELECT_TAIL) != 0, false},
               {"extract", g->rule->groups, false},
               {"keep", g->method->halves, false},
               {"every", g->method->halves, false},
-              {"window", g->score == CONFIDENCE, false}};
+              {"window", g->score == CONFIDENCE, false},
+              {"reward", true, false},
+              {"seed", true, false},
+              {"return_candidates", true, false}};
+    const char *reads[sizeof of / sizeof *of + 1], *needs[sizeof of / sizeof *of + 1];
+    int n_reads = 0, n_needs = 0;
+    char by[96];
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
-        const json_t *value = json_object_get(tree, of[i].name);
-        const bool given = value != NULL && !json_is_null(value);
-        char param[64];
-        snprintf(param, sizeof param, "alignment.%s", of[i].name);
-        if (given && !of[i].read) {
-            return lt_api_refuse(
-                e, param, "'%s' has no effect with method %s%s", param, g->method->name,
-                strcmp(of[i].name, "window") == 0 ? " and this reward: it is confidence's" : "");
+        if (of[i].read) {
+            reads[n_reads++] = of[i].name;
         }
-        if (!given && of[i].read && of[i].needed) {
-            return lt_api_refuse(e, param, "method %s needs '%s'", g->method->name, param);
+        if (of[i].read && of[i].needed) {
+            needs[n_needs++] = of[i].name;
         }
     }
-    return true;
+    reads[n_reads] = needs[n_needs] = NULL;
+    snprintf(by, sizeof by, "method %s and reward %s", g->method->name, scores[g->score].name);
+    return lt_guide_fields(a->alignment, reads, needs, by, e);
 }
 
 static bool read_extract(lt_group *g, const lt_ask *a, lt_api_error *e) {
@@ -253,17 +258,20 @@ static bool read_options(lt_group *g, lt_reply *j, lt_api_error *e) {
     return err == LT_OK || lt_api_refuse_error(e, "alignment", err);
 }
 
-static bool read_group(lt_group *g, lt_reply *j, lt_api_error *e) {
-    lt_ask *a = &j->ask;
+/* The object's fields, whatever the method is. */
+static bool read_object(lt_ask *a, lt_api_error *e) {
     if (!json_is_object(a->alignment)) {
         return lt_api_refuse(e, "alignment", "'alignment' must be an object with a method");
     }
-    if (!lt_ask_object(a, a->alignment, fields, sizeof fields / sizeof *fields, "alignment.", e)) {
-        return false;
-    }
-    if (a->group.method == NULL) {
-        return lt_api_refuse(e, "alignment.method", "'alignment.method' is missing");
-    }
+    return lt_ask_object(a, a->alignment, fields, sizeof fields / sizeof *fields, "alignment.",
+                         e) &&
+           (a->group.method != NULL ||
+            lt_api_refuse(e, "alignment.method", "'alignment.method' is missing"));
+}
+
+static bool read_group(lt_group *g, lt_reply *j, lt_api_error *e) {
+    lt_ask *a = &j->ask;
+    const char *rule = g->method->rule != NULL ? g->method->rule : g->method->name;
     if (a->n > 1 || a->best_of > 1) {
         return lt_api_refuse(e, a->n > 1 ? "n" : "best_of",
                              "'alignment' returns one answer; the number of candidates is "
@@ -272,20 +280,29 @@ static bool read_group(lt_group *g, lt_reply *j, lt_api_error *e) {
     if (a->echo) {
         return lt_api_refuse(e, "echo", "'echo' and 'alignment' exclude each other");
     }
-    return find_method(g, a->group.method, e) && read_reward(g, a, e) && check_fields_of(g, a, e) &&
-           read_extract(g, a, e) && read_options(g, j, e);
+    if (lt_select_find(&g->rule, rule) != LT_OK) {
+        return lt_api_refuse_error(e, "alignment.method", LT_ERR_NOT_FOUND);
+    }
+    return read_reward(g, a, e) && check_fields_of(g, a, e) && read_extract(g, a, e) &&
+           read_options(g, j, e);
 }
 
 bool lt_group_read(lt_reply *j, lt_api_error *e) {
     lt_request *r = &j->request;
+    const method *m;
     lt_group *g;
     if (j->ask.alignment == NULL) {
         return true;
+    }
+    m = read_object(&j->ask, e) ? find_method(&j->ask, e) : NULL;
+    if (m == NULL || m->guide != NULL) {
+        return m != NULL && m->guide(j, e);
     }
     g = calloc(1, sizeof *g);
     if (g == NULL) {
         return lt_api_refuse_oom(e);
     }
+    g->method = m;
     j->group = g;
     if (!read_group(g, j, e)) {
         return false;

@@ -1,0 +1,90 @@
+/* guide.c: see guide.h. */
+#include "serve/api/guide.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/option.h"
+#include "serve/api/reply.h"
+
+static bool is_one_of(const char *name, const char *const *names) {
+    while (*names != NULL && strcmp(*names, name) != 0) {
+        names++;
+    }
+    return *names != NULL;
+}
+
+bool lt_guide_fields(const json_t *alignment, const char *const *reads, const char *const *needs,
+                     const char *by, lt_api_error *e) {
+    char param[64];
+    for (void *it = json_object_iter((json_t *)alignment); it != NULL;
+         it = json_object_iter_next((json_t *)alignment, it)) {
+        const char *name = json_object_iter_key(it);
+        const lt_field_table *all = &lt_fields_alignment;
+        /* A field that no method knows was refused or ignored before. */
+        if (lt_name_find(name, all->rows, sizeof *all->rows, all->n) != NULL &&
+            strcmp(name, "method") != 0 && !json_is_null(json_object_iter_value(it)) &&
+            !is_one_of(name, reads)) {
+            snprintf(param, sizeof param, "alignment.%s", name);
+            return lt_api_refuse(e, param, "'%s' has no effect with %s", param, by);
+        }
+    }
+    for (; *needs != NULL; needs++) {
+        const json_t *value = json_object_get(alignment, *needs);
+        if (value == NULL || json_is_null(value)) {
+            snprintf(param, sizeof param, "alignment.%s", *needs);
+            return lt_api_refuse(e, param, "%s needs '%s'", by, param);
+        }
+    }
+    return true;
+}
+
+static bool mark_fields(const lt_ask *a, const char *scheme, lt_watermark_scheme which,
+                        lt_api_error *e) {
+    static const char *const needs[] = {"key", NULL};
+    static const char *const reads[][8] = {
+        [LT_WATERMARK_GREEN] = {"key", "scheme", "context", "gamma", "delta"},
+        [LT_WATERMARK_GUMBEL] = {"key", "scheme", "context"},
+        [LT_WATERMARK_EXPONENTIAL] = {"key", "scheme", "length"}};
+    char by[64];
+    snprintf(by, sizeof by, "method watermark and scheme %s", scheme);
+    return lt_guide_fields(a->alignment, reads[which], needs, by, e);
+}
+
+/* The texts of one prompt, by one key, draw the same numbers: with gumbel they would be the same
+ * text. */
+static bool check_choices(const lt_reply *j, lt_watermark_scheme which, lt_api_error *e) {
+    return which != LT_WATERMARK_GUMBEL || j->request.n_choices == 1 ||
+           lt_api_refuse(e, j->ask.best_of > j->ask.n ? "best_of" : "n",
+                         "scheme gumbel gives every choice of a prompt the same text; scheme "
+                         "exponential does not");
+}
+
+bool lt_guide_watermark(lt_reply *j, lt_api_error *e) {
+    const lt_ask *a = &j->ask;
+    const char *scheme = a->mark.scheme != NULL ? a->mark.scheme : "gumbel";
+    lt_watermark *w = &j->request.sampling.watermark;
+    lt_watermark_scheme which;
+    lt_err err = lt_watermark_find(&which, scheme);
+    if (err != LT_OK) {
+        return lt_api_refuse_error(e, "alignment.scheme", err);
+    }
+    if (!mark_fields(a, scheme, which, e) || !check_choices(j, which, e)) {
+        return false;
+    }
+    *w = lt_watermark_defaults(which);
+    w->key = lt_watermark_key(a->mark.key, strlen(a->mark.key));
+    w->gamma = a->mark.gamma >= 0 ? a->mark.gamma : w->gamma;
+    w->delta = a->mark.delta >= 0 ? a->mark.delta : w->delta;
+    w->context = a->mark.context > 0 ? a->mark.context : w->context;
+    w->length = a->mark.length > 0 ? a->mark.length : w->length;
+    err = lt_watermark_check(w);
+    if (err == LT_OK && which != LT_WATERMARK_GREEN && j->request.sampling.temperature <= 0) {
+        return lt_api_refuse(e, "temperature",
+                             "'temperature' is 0: nothing is drawn, so scheme %s has no place for "
+                             "its marks",
+                             scheme);
+    }
+    return err == LT_OK || lt_api_refuse_error(e, "alignment", err);
+}

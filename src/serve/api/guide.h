@@ -1,0 +1,23 @@
+/* guide.h: the methods of "alignment" that change how every token is chosen, not which of several
+ * answers is kept: watermark. They need no group, so each choice of the request is an answer.
+ *
+ *     "alignment": {"method": "watermark", "scheme": "gumbel", "key": "..."} */
+#ifndef LT_SERVE_GUIDE_H
+#define LT_SERVE_GUIDE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "serve/api/ask.h"
+
+typedef struct lt_reply lt_reply;
+
+/* Refuse fields of "alignment" that `by` (a method, perhaps with its variant) does not read, which
+ * would have no effect, and require those that it needs. reads, needs: names, NULL at the end. */
+bool lt_guide_fields(const json_t *alignment, const char *const *reads, const char *const *needs,
+                     const char *by, lt_api_error *e);
+
+/* Read the method's fields into the request. */
+bool lt_guide_watermark(lt_reply *j, lt_api_error *e);
+
+#endif

@@ -1,0 +1,116 @@
+"""Methods of "alignment" that change how tokens are chosen: watermarks, against their formulas in Python, and found again by `lateen align detect`.
+Standard library only; TAP on stdout.
+
+usage: serve_guides.py BASE_URL TOKENIZER [LATEEN]"""
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+
+from tap import Tap
+
+base, tokenizer, lateen = sys.argv[1], sys.argv[2], (sys.argv[3:] or ["build/lateen"])[0]
+tap = Tap()
+check = tap.check
+PROMPT = {"prompt": "Once upon a time", "max_tokens": 200, "seed": 5, "temperature": 1.0, "ignore_eos": True, "return_token_ids": True, "logprobs": 0}
+MASK = (1 << 64) - 1
+
+
+def ask(also, alignment=None, path="/v1/completions", body=PROMPT):
+    body = {**body, **also, **({"alignment": alignment} if alignment else {})}
+    request = urllib.request.Request(base + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as r:
+            return r.status, json.loads(r.read())
+    except urllib.error.HTTPError as e:
+        return e.code, json.loads(e.read())
+
+
+def ids_of(answer, i=0):
+    return answer[1]["choices"][i]["token_ids"]
+
+
+# ---- The numbers of include/lateen/watermark.h, once more ----
+def mix(x):
+    x = x + 0x9E3779B97F4A7C15 & MASK
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+    return x ^ x >> 31
+
+
+def fold(values, h=0):
+    for v in values:
+        h = mix(mix(h) ^ v)
+    return h
+
+
+def uniform(state, i):
+    return ((mix(state + i * 0x9E3779B97F4A7C15 & MASK) >> 11) + 0.5) / 2 ** 53
+
+
+def statistic(scheme, key, ids, context):
+    seen, scored, total = set(), 0, 0.0
+    for n in range(context, len(ids)):
+        state = fold(ids[n - context:n], fold(key.encode()))
+        what = (state, ids[n]) if scheme == "green" else state
+        if what not in seen:
+            seen.add(what)
+            u = uniform(state, ids[n])
+            scored += 1
+            total += (u < 0.25) if scheme == "green" else -math.log1p(-u)
+    return scored, total
+
+
+def detect(ids, key, *flags):
+    with tempfile.NamedTemporaryFile("w") as f:
+        f.write(ids if isinstance(ids, str) else json.dumps(ids))
+        f.flush()
+        r = subprocess.run([lateen, "align", "detect", f.name, "--key", key, *([] if isinstance(ids, str) else ["--ids"]), *flags], capture_output=True, text=True)
+    return r.returncode, r.stdout, r.stderr
+
+
+def found(ids, key, *flags):
+    status, out, err = detect(ids, key, "--json", *flags)
+    return json.loads(out) if status == 0 else {"error": err}
+
+
+plain = ids_of(ask({}))
+for scheme, context in (("green", 1), ("gumbel", 4)):
+    answer = ask({}, {"method": "watermark", "key": "Ää secret", "scheme": scheme, **({"delta": 4} if scheme == "green" else {})})
+    ids = ids_of(answer)
+    scored, total = statistic(scheme, "Ää secret", ids, context)
+    says = found(ids, "Ää secret", "--scheme", scheme)
+    check(f"{scheme}: the detector's sum is the formula's", says.get("scored") == scored and abs(says["statistic"] - total) < 1e-6, (says, scored, total))
+    check(f"{scheme}: the mark is found", says["z"] > 5 and says["p"] < 1e-5, says)
+    other = found(ids, "another key", "--scheme", scheme)
+    check(f"{scheme}: not by another key, nor in a text without it", abs(other["z"]) < 4 and abs(found(plain, "Ää secret", "--scheme", scheme)["z"]) < 4, other)
+    text = found(answer[1]["choices"][0]["text"], "Ää secret", "--scheme", scheme, "--tokenizer", tokenizer)
+    check(f"{scheme}: the mark is found in the text as well", text["z"] > 4, (text, says))
+check("gumbel: the key decides the text, not the seed, until a context returns", ids_of(ask({"seed": 6}, {"method": "watermark", "key": "k"}))[:8] == ids_of(ask({}, {"method": "watermark", "key": "k"}))[:8]
+      and ids_of(ask({}, {"method": "watermark", "key": "k"})) != ids_of(ask({}, {"method": "watermark", "key": "l"})))
+answer = ask({"n": 2}, {"method": "watermark", "scheme": "exponential", "key": "k", "length": 64})
+says = [found(ids_of(answer, i), "k", "--scheme", "exponential", "--length", "64") for i in range(2)]
+check("exponential: choices differ, and each carries the mark", ids_of(answer, 0) != ids_of(answer, 1) and all(s["p"] == 0.01 and s["z"] > 5 for s in says), says)
+check("exponential: not another key's", found(ids_of(answer), "l", "--scheme", "exponential", "--length", "64")["p"] > 0.01)
+check("a chat is marked as well", found(ids_of(ask({}, {"method": "watermark", "key": "k"}, "/v1/chat/completions", {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 120, "ignore_eos": True, "return_token_ids": True})), "k")["z"] > 4)
+
+for name, param, body, also in [
+        ("no key", "alignment.key", {"method": "watermark"}, {}),
+        ("an unknown scheme", "alignment.scheme", {"method": "watermark", "key": "k", "scheme": "gumble"}, {}),
+        ("what another scheme reads", "alignment.gamma", {"method": "watermark", "key": "k", "gamma": 0.5}, {}),
+        ("what another method reads", "alignment.keep", {"method": "watermark", "key": "k", "keep": 0.5}, {}),
+        ("a key with another method", "alignment.key", {"method": "best_of_n", "n": 2, "key": "k"}, {}),
+        ("gamma 1", "alignment", {"method": "watermark", "key": "k", "scheme": "green", "gamma": 1}, {}),
+        ("a context of 17", "alignment.context", {"method": "watermark", "key": "k", "context": 17}, {}),
+        ("two texts that would be the same", "n", {"method": "watermark", "key": "k"}, {"n": 2}),
+        ("nothing is drawn", "temperature", {"method": "watermark", "key": "k"}, {"temperature": 0})]:
+    status, e = ask(also, body)
+    check(f"refused: {name}", status == 400 and e["error"]["param"] == param, (status, e))
+check("green marks a greedy text, too", found(ids_of(ask({"temperature": 0}, {"method": "watermark", "scheme": "green", "key": "k", "delta": 5})), "k", "--scheme", "green")["z"] > 3)
+for name, words, args in [("a short text", "at least 5", ([1, 2], "k")), ("an unknown scheme", "'gumbel'", ([1] * 9, "k", "--scheme", "gumble")), ("no tokenizer", "--tokenizer", ("text", "k")), ("no ids", "entry 1", ("[1, -1]", "k", "--ids"))]:
+    status, _, err = detect(*args)
+    check(f"detect refuses: {name}", status in (1, 2) and words in err, (status, err))
+sys.exit(tap.end())
