@@ -51,6 +51,23 @@ typedef struct {
 
 typedef enum { LT_ALIGN_PAIR, LT_ALIGN_SCORES, LT_ALIGN_SINGLE } lt_align_given;
 
+/* The names of the rows, in the order of the table, and what each is given. */
+#define LT_ALIGN_OBJECTIVE_MAP(X)                                                                  \
+    X(dpo, PAIR)                                                                                   \
+    X(dpo_robust, PAIR)                                                                            \
+    X(dpo_norm, PAIR)                                                                              \
+    X(ipo, PAIR)                                                                                   \
+    X(ipo_norm, PAIR)                                                                              \
+    X(simpo, PAIR)                                                                                 \
+    X(orpo, PAIR)                                                                                  \
+    X(reward, SCORES)                                                                              \
+    X(kto, SINGLE)                                                                                 \
+    X(apo_zero, SINGLE)                                                                            \
+    X(qrpo, SINGLE)                                                                                \
+    X(qrpo_norm, SINGLE)                                                                           \
+    X(qrpo_log, SINGLE)                                                                            \
+    X(qrpo_normal, SINGLE)
+
 /* What a row's function returns: the loss, and its derivatives by the two statistics. A single
  * completion has only the first. */
 typedef struct {

@@ -32,7 +32,7 @@ bool lt_recipe_has_chats(const lt_recipe *r) {
 
 lt_err lt_chat_data_resolve(lt_recipe *r) {
     const bool chats = names_chats(r->train, "data.train");
-    if (r->packing == LT_RECIPE_PACK_AUTO) {
+    if (r->packing == LT_RECIPE_PACK_AUTO && r->objective == LT_RECIPE_OBJECTIVE_sft) {
         r->packing = chats ? LT_RECIPE_PACK_BEST_FIT : LT_RECIPE_PACK_STREAM;
     }
     if (lt_recipe_has_chats(r) && r->tokenizer[0] == '\0') {

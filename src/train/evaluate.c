@@ -120,6 +120,9 @@ lt_err lt_training_evaluate(lt_training *t) {
     lt_step_record sum = {0};
     double loss, bits = 0.0;
 
+    if (t->objective != NULL) {
+        return lt_objective_evaluate(t);
+    }
     if (t->valid_options.n_sources == 0 || t->evaluated_step == t->state.step) {
         return LT_OK;
     }
@@ -222,6 +225,7 @@ lt_err lt_training_sample(lt_training *t) {
     char *text = NULL;
 
     if (t->tokenizer == NULL || t->recipe.sample_tokens == 0 || t->sampled_step == t->state.step ||
+        t->model->spec.n_scores > 0 ||     /* It writes no text. */
         lt_training_is_whole_nowhere(t)) { /* No rank holds the whole model. */
         return LT_OK;
     }

@@ -15,7 +15,8 @@
 static const char *const levels[] = {"none", "selective", "full"};
 
 lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
-    return (lt_pass_options){.batch = r->micro > 0 ? r->micro : lt_recipe_largest_batch(r),
+    return (lt_pass_options){.batch = lt_recipe_together(r) *
+                                      (r->micro > 0 ? r->micro : lt_recipe_largest_batch(r)),
                              .seq = r->seq,
                              .train = true,
                              .recompute = (lt_recompute)r->recompute,

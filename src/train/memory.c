@@ -98,14 +98,14 @@ static size_t kernel_scratch_bytes(const lt_recipe *r, const lt_param_table *t,
                                    const lt_pass_options *o, size_t logits_bytes) {
     const int64_t all = o->batch * o->seq;
     const int64_t logit_rows = (int64_t)logits_bytes /
-                               (spec->vocab_size * (int64_t)lt_dtype_bytes(dtype));
+                               (lt_model_spec_outputs(spec) * (int64_t)lt_dtype_bytes(dtype));
     const size_t kv = (size_t)(all * spec->n_kv_heads * spec->head_dim) * sizeof(float);
     kernel_scratch s = {.rows = kv, .cols = kv};
 
     add_product(&s, PEAK_SIDE, PEAK_SIDE, PEAK_SIDE, dtype, dtype);
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
-        const bool head = p->kind == LT_PARAM_HEAD || (p->kind == LT_PARAM_EMBED && spec->tied);
+        const bool head = p->kind == lt_param_head(spec);
         const int64_t rows = head ? logit_rows : all;
         if (!p->matrix && !head) {
             continue;
@@ -236,9 +236,10 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
                                : kernel_scratch_bytes(r, &table, spec, dtype, o, m.logits_bytes);
     LT_TRY_DONE(measure_state(&state, r, spec, dtype, &table, shards));
     const lt_comm_memory comm = comm_memory(o, shards);
-    const size_t rows =
-        2 * lt_step_rows_bytes(lt_recipe_largest_batch(r), lt_pass_whole_seq(o), o->weights) +
-        lt_step_rows_bytes(o->batch, lt_pass_whole_seq(o), o->weights) + m.host_bytes;
+    const size_t rows = 2 * lt_step_rows_bytes(lt_recipe_largest_batch(r) * lt_recipe_together(r),
+                                               lt_pass_whole_seq(o), o->weights) +
+                        lt_step_rows_bytes(o->batch, lt_pass_whole_seq(o), o->weights) +
+                        m.host_bytes;
 
     *out = (lt_memory_plan){0};
     add(out, "weights", state.weights_bytes, false);
@@ -295,7 +296,8 @@ static void assert_placed(const lt_memory_plan *p, const lt_training *t) {
 }
 
 lt_err lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
-    const lt_loader_info loader = lt_loader_get_info(t->loader);
+    const lt_loader_info loader = t->loader != NULL ? lt_loader_get_info(t->loader)
+                                                    : (lt_loader_info){.memory_bytes = 0};
     const lt_pass_options o = lt_training_pass_options(t);
     lt_memory_plan buffers;
 
@@ -311,6 +313,9 @@ lt_err lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
     }
     add(out, "loader", loader.memory_bytes, false);
     add(out, "mapped data", loader.mapped_bytes, false);
+    if (t->objective != NULL) {
+        add(out, "objective", t->objective_bytes, false);
+    }
     LT_TRY(add_passing(out, t));
     announce(out);
     return LT_OK;

@@ -110,12 +110,23 @@ static lt_err check_fit(lt_training *t, const lt_model_spec *spec, lt_dtype dtyp
     return lt_fit_check(&t->recipe, spec, dtype, &o, &t->shards, left);
 }
 
+/* A reward model has one score; a model without a head for it gets one. */
+static int64_t n_scores_of(const lt_recipe *r) {
+    return r->objective == LT_RECIPE_OBJECTIVE_reward ? 1 : 0;
+}
+
 /* Read the shape of the initial weights, so that contradictions are found before the weights are
  * read. */
 static lt_err read_init_spec(lt_model_spec *spec, const lt_recipe *r) {
     lt_source source = {0};
     LT_TRY(about("model.init", lt_weight_source_open(&source, spec, r->init)));
     lt_weight_source_close(&source);
+    if (n_scores_of(r) > 0 && spec->n_scores == 0) {
+        lt_model_spec_add_scores(spec, n_scores_of(r));
+    }
+    if (n_scores_of(r) == 0) {
+        LT_TRY(lt_model_spec_writes(spec, "model.init"));
+    }
     LT_TRY(lt_recipe_adopt(spec, r, r->init));
     return lt_model_spec_writable(spec);
 }
@@ -174,8 +185,11 @@ static lt_err divide_model(lt_training *t) {
 static lt_err open_model(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_tokenizer_info *i = &t->tokenizer_info;
-    lt_model_options options = {
-        .dtype = r->dtype == 0 ? LT_F32 : LT_BF16, .trainable = true, .device = t->device};
+    lt_model_options options = {.dtype = r->dtype == 0 ? LT_F32 : LT_BF16,
+                                .trainable = true,
+                                .device = t->device,
+                                .n_scores = n_scores_of(r),
+                                .score_seed = (uint64_t)r->seed};
 
     t->micro = lt_fit_pass_options(r, false).batch;
     LT_TRY(make_spec(&t->spec, r, i));
@@ -219,6 +233,7 @@ static void carve_rows(lt_step_rows *s, int64_t batch, int64_t seq, bool weights
     s->batch.ids.doc_start = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
     s->batch.ids.positions = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
     s->batch.weights = weights ? lt_arena_take(a, bytes, LT_ARENA_ALIGN) : NULL;
+    s->batch.index = lt_arena_take(a, (size_t)batch * sizeof *s->batch.index, LT_ARENA_ALIGN);
 }
 
 size_t lt_step_rows_bytes(int64_t batch, int64_t seq, bool weights) {
@@ -228,7 +243,7 @@ size_t lt_step_rows_bytes(int64_t batch, int64_t seq, bool weights) {
     return a.used_bytes;
 }
 
-static lt_err open_rows(lt_step_rows *s, int64_t batch, int64_t seq, bool weights) {
+lt_err lt_step_rows_open(lt_step_rows *s, int64_t batch, int64_t seq, bool weights) {
     carve_rows(s, batch, seq, weights, &s->arena);
     LT_TRY(lt_arena_open(&s->arena, "rows of tokens"));
     carve_rows(s, batch, seq, weights, &s->arena);
@@ -237,7 +252,8 @@ static lt_err open_rows(lt_step_rows *s, int64_t batch, int64_t seq, bool weight
 
 lt_pass_options lt_training_pass_options(const lt_training *t) {
     lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->device->backend->host_memory);
-    o.weights = t->source.weights;
+    o.weights = t->source.weights ||
+                t->objective != NULL; /* Through which values have derivatives. */
     if (lt_training_has_ranks(t) && t->world->shape.ep > 1) {
         o.experts = lt_world_twin(t->world, t->world->mesh.ep);
         o.experts_host = t->world->mesh.ep;
@@ -300,10 +316,11 @@ static lt_err open_pass(lt_training *t) {
     }
     LT_TRY(lt_invariant_open(&t->invariant, r, t->world, t->model));
     for (int i = 0; i < 2; i++) {
-        LT_TRY(open_rows(&t->draws[i].rows, lt_recipe_largest_batch(r), r->seq, o.weights));
+        LT_TRY(lt_step_rows_open(&t->draws[i].rows,
+                                 lt_recipe_largest_batch(r) * lt_recipe_together(r), r->seq,
+                                 o.weights));
     }
-    LT_TRY(open_rows(&t->valid_rows, t->micro, r->seq, o.weights));
-    return LT_OK;
+    return lt_step_rows_open(&t->valid_rows, t->micro, r->seq, o.weights);
 }
 
 static lt_loader_options loader_options(const lt_training *t, const lt_mixture *m) {
@@ -369,6 +386,10 @@ static lt_err tell_other_tokenizers(const lt_training *t, const lt_mixture *mixt
 static lt_err open_data(lt_training *t) {
     lt_loader_options o;
 
+    if (t->objective != NULL) {
+        LT_TRY(lt_objective_open(t));
+        return t->objective->open(t->objective->of, t);
+    }
     LT_TRY(lt_mixture_parse(&t->train_mixture, t->recipe.train, "data.train"));
     LT_TRY(lt_chat_data_read(&t->train_mixture, "data.train", &t->recipe, &t->chat));
     o = loader_options(t, &t->train_mixture);
@@ -527,6 +548,7 @@ static lt_err open_all(lt_training *t) {
     LT_TRY(lt_recipe_check(&t->recipe));
     LT_TRY(lt_chat_data_resolve(&t->recipe));
     LT_TRY(lt_adapters_check(&t->recipe, lt_training_has_ranks(t) ? &t->world->shape : NULL));
+    LT_TRY(t->objective != NULL ? lt_objective_check(t) : LT_OK);
     LT_TRY(lt_invariant_check(&t->recipe, t->world));
     LT_TRY(divide_rows(t));
     LT_TRY(open_folder(t));
@@ -562,6 +584,7 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
     *t = (lt_training){.recipe = *r,
                        .ranks = with->ranks,
                        .world = with->world,
+                       .objective = with->objective,
                        .lock_fd = -1,
                        .saved_step = -1,
                        .sampled_step = -1,
@@ -573,6 +596,10 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
     }
     t->start_s = lt_clock_s();
     t->program_bytes = lt_memory_resident();
+    if (r->objective != LT_RECIPE_OBJECTIVE_sft && t->objective == NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "objective.kind = %s: this caller brings no such objective",
+                lt_recipe_align(r)->name);
+    }
     if (device == NULL) {
         LT_TRY(several
                    ? lt_device_open_rank(&t->own_device, r->device, lt_world_local_rank(t->world))
@@ -612,33 +639,43 @@ static lt_err combine_records(void *of, lt_step_record *record) {
     return err;
 }
 
+/* What an objective does on all ranks together, behind the weights of the first step. */
+static lt_err start_objective(lt_training *t) {
+    const lt_objective *o = t->objective;
+    return o != NULL && o->start != NULL ? o->start(o->of, t) : LT_OK;
+}
+
 lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
-                              lt_world *world) {
+                              lt_world *world, const lt_objective *objective) {
     const lt_ranks ranks = world->comm == NULL ? (lt_ranks){0}
                                                : (lt_ranks){world->rank, world, combine_records};
     const bool leads = lt_ranks_lead(&ranks);
     lt_step_record record = {0};
     lt_err err = LT_OK;
     if (world->comm == NULL) {
-        return lt_training_open(t, r, device);
+        LT_TRY(lt_training_open_with(t, r, device, &(lt_training_with){.objective = objective}));
+        return start_objective(t);
     }
     if (!leads) {
         LT_TRY(lt_ranks_combine(&ranks, &record, LT_OK));
     }
-    err = lt_training_open_with(t, r, device, &(lt_training_with){.ranks = ranks, .world = world});
+    err = lt_training_open_with(
+        t, r, device, &(lt_training_with){.ranks = ranks, .world = world, .objective = objective});
     if (leads) {
         LT_TRY(lt_ranks_combine(&ranks, &record, err));
     }
     record = (lt_step_record){0};
     LT_TRY(lt_ranks_combine(&ranks, &record, err));
     LT_TRY(lt_world_connect(world, lt_training_queue(t)));
-    return lt_training_gather(t);
+    LT_TRY(lt_training_gather(t));
+    return start_objective(t);
 }
 
 void lt_training_close(lt_training *t) {
     lt_page_close(t->page);
     lt_metrics_close(&t->metrics);
     lt_loader_close(t->loader);
+    lt_objective_close(t);
     if (t->trained != NULL) {
         lt_optimiser_close(&t->optimiser);
     }

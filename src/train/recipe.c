@@ -72,6 +72,18 @@ int64_t lt_recipe_largest_batch(const lt_recipe *r) {
     return most;
 }
 
+const lt_align_objective *lt_recipe_align(const lt_recipe *r) {
+    size_t n;
+    const lt_align_objective *rows_of = lt_align_objectives(&n);
+    LT_ASSERT(n == LT_RECIPE_OBJECTIVE_COUNT - 1);
+    return r->objective == LT_RECIPE_OBJECTIVE_sft ? NULL : &rows_of[r->objective - 1];
+}
+
+int64_t lt_recipe_together(const lt_recipe *r) {
+    const lt_align_objective *o = lt_recipe_align(r);
+    return o != NULL && o->given != LT_ALIGN_SINGLE ? 2 : 1;
+}
+
 int64_t lt_recipe_width(const lt_recipe *r) {
     return r->width > 0 ? r->width : DEFAULT_WIDTH;
 }

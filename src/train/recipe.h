@@ -5,6 +5,7 @@
 
 #include "base/option.h"
 #include "data/conversations.h"
+#include "lateen/align.h"
 #include "lateen/model.h"
 #include "tensor/ops.h"
 #include "model/pass.h"
@@ -27,6 +28,15 @@ typedef enum { LT_LR_CONSTANT, LT_LR_LINEAR, LT_LR_COSINE, LT_LR_WSD } lt_lr_kin
 #define LT_RECIPE_LRS "constant|linear|cosine|wsd"
 typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_cooldown_kind;
 #define LT_RECIPE_COOLDOWNS "1-sqrt|linear|cosine"
+
+/* sft, then the rows of lateen/align.h's table. */
+#define LT_RECIPE_OBJECTIVE_ENUM(name, given) LT_RECIPE_OBJECTIVE_##name,
+typedef enum {
+    LT_RECIPE_OBJECTIVE_sft,
+    LT_ALIGN_OBJECTIVE_MAP(LT_RECIPE_OBJECTIVE_ENUM) LT_RECIPE_OBJECTIVE_COUNT
+} lt_recipe_objective;
+#define LT_RECIPE_OBJECTIVE_TEXT(name, given) "|" #name
+#define LT_RECIPE_OBJECTIVES                  "sft" LT_ALIGN_OBJECTIVE_MAP(LT_RECIPE_OBJECTIVE_TEXT)
 
 /* Flags of a row about resuming (lt_option.flags). An option without MAY_CHANGE determines the
  * model, the arithmetic, the data or the state: a value that differs from the checkpoint's is
@@ -145,6 +155,21 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "the head")                                                                                  \
     X(STR, lora_init, "lora.init", "", 0, 0, "FOLDER",                                             \
       "adapters to start from, a PEFT folder; empty: new ones")                                    \
+    X(ENUM, objective, "objective.kind", "sft", 0, 0, LT_RECIPE_OBJECTIVES,                        \
+      "what is learnt: texts and answers (sft); preferences, of pairs, scores or single "          \
+      "completions, as docs/post-training.md says of each")                                        \
+    X(F64, align_beta, "objective.beta", "0.1", 0, 1e6, "",                                        \
+      "preferences: strength of the preference against what the reference model does",             \
+      LT_OPTION_ABOVE_MIN)                                                                         \
+    X(F64, align_smoothing, "objective.smoothing", "0", 0, 0.5, "",                                \
+      "dpo, dpo_robust, dpo_norm: probability that a pair's label is wrong", LT_OPTION_BELOW_MAX)  \
+    X(F64, align_margin, "objective.margin", "0", 0, 1e6, "", "simpo: target margin, its gamma")   \
+    X(F64, align_center, "objective.center", "0", 0, 1e6, "",                                      \
+      "reward: weight of the squared sum of a pair's scores, which holds them around 0")           \
+    X(F64, align_good, "objective.good", "1", 0, 1e6, "",                                          \
+      "kto, apo_zero: weight of good completions")                                                 \
+    X(F64, align_bad, "objective.bad", "1", 0, 1e6, "",                                            \
+      "kto, apo_zero: weight of bad completions")                                                  \
     X(STR, train, "data.train", "", 0, 1, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
       "training mixture: shards of tokens; files of conversations, of which the assistant's "      \
       "turns are learnt")                                                                          \
@@ -298,6 +323,11 @@ bool lt_recipe_next_ramp(const char **p, int64_t *size, uint64_t *from_rows, boo
 /* Rows of the step that begins when `rows` have been seen: batch.ramp's, then batch.size. */
 int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows);
 int64_t lt_recipe_largest_batch(const lt_recipe *r); /* Of all steps. */
+
+/* Rows that belong together: 2 of a pair, which batch.size counts once, else 1. */
+int64_t lt_recipe_together(const lt_recipe *r);
+/* The objective's row; NULL: sft. */
+const lt_align_objective *lt_recipe_align(const lt_recipe *r);
 
 /* Learning rate of step (from 1) as a share of the peak. */
 double lt_recipe_lr(const lt_recipe *r, int64_t step);

@@ -156,6 +156,9 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
                chats = lt_recipe_has_chats(r), writes = r->tokenizer[0] != '\0' || chats,
                samples = writes && r->sample_tokens > 0,
                adapts = r->lora_rank > 0 || r->lora_init[0] != '\0';
+    const lt_align_objective *o = lt_recipe_align(r), none = {.name = NULL};
+    const lt_align_objective *const reads = o != NULL ? o : &none;
+    const char *const of_sft = "objective.kind = sft";
     const use uses[] = {
         {"model.init_std", r->init[0] == '\0', "model.init empty"},
         {"mesh.shard", r->zero > 0, "mesh.zero"},
@@ -168,6 +171,23 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"data.chat_turns", chats, "a .jsonl file in data.train or data.valid"},
         {"data.bad_rows", chats, "a .jsonl file in data.train or data.valid"},
         {"data.too_long", chats, "a .jsonl file in data.train or data.valid"},
+        {"objective.beta", reads->beta, "an objective.kind with a beta"},
+        {"objective.smoothing", reads->smoothing, "objective.kind = dpo, dpo_robust or dpo_norm"},
+        {"objective.margin", reads->margin && reads->given == LT_ALIGN_PAIR,
+         "objective.kind = simpo (a reward model's margins are members of its lines)"},
+        {"objective.center", reads->center, "objective.kind = reward"},
+        {"objective.good", reads->weights, "objective.kind = kto or apo_zero"},
+        {"objective.bad", reads->weights, "objective.kind = kto or apo_zero"},
+        {"data.packing", o == NULL, of_sft},
+        {"data.chat_turns", o == NULL, of_sft},
+        {"data.val_fraction", o == NULL, of_sft},
+        {"data.mask_documents", o == NULL, of_sft},
+        {"data.reset_positions", o == NULL, of_sft},
+        {"data.mask_eod", o == NULL, of_sft},
+        {"data.add_bos", o == NULL, of_sft},
+        {"data.add_eod", o == NULL, of_sft},
+        {"data.goldfish_k", o == NULL, of_sft},
+        {"data.prefetch", o == NULL, of_sft},
         {"optim.beta3", mix, "optim.kind = ademamix"},
         {"optim.alpha", mix, "optim.kind = ademamix"},
         {"optim.mix_warmup", mix, "optim.kind = ademamix"},

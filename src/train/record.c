@@ -17,6 +17,12 @@ void lt_step_record_combine(lt_step_record *into, const lt_step_record *other) {
 #define COMBINE_MAX(a, b)        ((a) > (b) ? (a) : (b))
 #define COMBINE(name, how, help) into->name = COMBINE_##how(into->name, other->name);
     LT_STEP_RECORD_MAP(COMBINE)
+    for (int i = 0; i < LT_OBJECTIVE_SUMS; i++) {
+        into->objective[i] = COMBINE_SUM(into->objective[i], other->objective[i]);
+    }
+    for (int i = 0; i < LT_OBJECTIVE_MOST; i++) {
+        into->most[i] = COMBINE_MAX(into->most[i], other->most[i]);
+    }
 #undef COMBINE
 #undef COMBINE_MAX
 #undef COMBINE_SUM

@@ -17,7 +17,7 @@
 #include "train/guard.h"
 
 /* Fields of a record: name, how the values of ranks are combined, description. All are F64, which
- * holds counts below 2^53 exactly, so that a record is two short vectors to reduce. */
+ * holds counts below 2^53 exactly, so that a record is one short vector to gather. */
 #define LT_STEP_RECORD_MAP(X)                                                                      \
     X(ranks, SUM, "ranks whose work this is")                                                      \
     X(rows, SUM, "rows")                                                                           \
@@ -35,10 +35,16 @@
     X(stop, MAX, "a stop was asked: a signal's number or LT_STOP_FILE; 0: none")                   \
     X(error, MAX, "an lt_err; LT_OK: none")
 
+/* Numbers that mean something to the objective alone (objective.h): sums, and largest ones. */
+#define LT_OBJECTIVE_SUMS 16
+#define LT_OBJECTIVE_MOST 4
+
 typedef struct {
 #define LT_STEP_RECORD_FIELD(name, how, help) double name;
     LT_STEP_RECORD_MAP(LT_STEP_RECORD_FIELD)
 #undef LT_STEP_RECORD_FIELD
+    double objective[LT_OBJECTIVE_SUMS];
+    double most[LT_OBJECTIVE_MOST]; /* At least 0. */
 } lt_step_record;
 
 #define LT_STOP_FILE 1000 /* Larger than every signal number. */

@@ -115,7 +115,7 @@ static lt_err compare_fingerprints(const json_t *then, const json_t *now, const 
     return LT_OK;
 }
 
-static bool has_changed(const lt_training *t, const char *name) {
+bool lt_training_has_changed(const lt_training *t, const char *name) {
     size_t i;
     json_t *change;
     json_array_foreach(t->changes, i, change) {
@@ -165,7 +165,7 @@ static lt_err fingerprint_base(lt_training *t, const json_t *then) {
     return LT_OK;
 }
 
-static lt_err allow_or(const lt_training *t, const char *name, lt_err err) {
+lt_err lt_training_allow_or(const lt_training *t, const char *name, lt_err err) {
     char message[900];
     if (err != LT_ERR_STATE) {
         return err;
@@ -178,43 +178,51 @@ static lt_err allow_or(const lt_training *t, const char *name, lt_err err) {
     LT_FAIL(LT_ERR_STATE, "%s; to continue with it, give --allow-change %s", message, name);
 }
 
-/* What the data is now, for the manifests to come; and whether it is what the loaded checkpoint's
- * was. */
-static lt_err fingerprint_data(lt_training *t, const json_t *then) {
+/* The shards of a loader. */
+static lt_err fingerprint_loader(lt_training *t, const json_t *then) {
     lt_err err = LT_OK;
     lt_loader *valid = NULL;
     json_t *fingerprints = NULL;
-    char hex[17];
-    uint64_t hash = 0;
 
-    t->data = json_object();
-    LT_TRY_DONE(fingerprint_base(t, then));
     LT_TRY_DONE(
         fingerprint_all(&fingerprints, t->loader, t->train_mixture.n_sources, t->recipe.verify));
     json_object_set_new(t->data, "train", fingerprints);
-    LT_TRY_DONE(allow_or(t, "data.train",
-                         compare_fingerprints(json_object_get(then, "train"), fingerprints,
-                                              t->loader, "data.train")));
+    LT_TRY_DONE(lt_training_allow_or(t, "data.train",
+                                     compare_fingerprints(json_object_get(then, "train"),
+                                                          fingerprints, t->loader, "data.train")));
     if (t->recipe.valid[0] != '\0') {
         LT_TRY_DONE(lt_loader_open(&valid, &t->valid_options));
         LT_TRY_DONE(
             fingerprint_all(&fingerprints, valid, t->valid_mixture.n_sources, t->recipe.verify));
         json_object_set_new(t->data, "valid", fingerprints);
     }
-    if (valid != NULL && !has_changed(t, "data.valid")) {
-        LT_TRY_DONE(allow_or(t, "data.valid",
-                             compare_fingerprints(json_object_get(then, "valid"), fingerprints,
-                                                  valid, "data.valid")));
-    }
-    if (t->tokenizer != NULL) {
-        LT_TRY_DONE(lt_tokenize_hash(&hash, t->tokenizer, hashed_path(t->recipe.tokenizer)));
-        snprintf(hex, sizeof hex, "%016" PRIx64, hash);
-        json_object_set_new(t->data, "tokenizer", json_string(hex));
-        LT_TRY_DONE(check_tokenizer(t, then, hex));
+    if (valid != NULL && !lt_training_has_changed(t, "data.valid")) {
+        LT_TRY_DONE(lt_training_allow_or(t, "data.valid",
+                                         compare_fingerprints(json_object_get(then, "valid"),
+                                                              fingerprints, valid, "data.valid")));
     }
 done:
     lt_loader_close(valid);
     return err;
+}
+
+/* What the data is now, for the manifests to come; and whether it is what the loaded checkpoint's
+ * was. */
+static lt_err fingerprint_data(lt_training *t, const json_t *then) {
+    char hex[17];
+    uint64_t hash = 0;
+
+    t->data = json_object();
+    LT_TRY(fingerprint_base(t, then));
+    LT_TRY(t->objective != NULL ? t->objective->data(t->objective->of, t, then)
+                                : fingerprint_loader(t, then));
+    if (t->tokenizer == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(lt_tokenize_hash(&hash, t->tokenizer, hashed_path(t->recipe.tokenizer)));
+    snprintf(hex, sizeof hex, "%016" PRIx64, hash);
+    json_object_set_new(t->data, "tokenizer", json_string(hex));
+    return check_tokenizer(t, then, hex);
 }
 
 /* ---- Going on ---- */

@@ -17,10 +17,12 @@ typedef union {
     int64_t row;
 } lt_row_place;
 
-/* The destination of rows. weights (batch * seq): NULL unless the source has them. */
+/* The destination of rows. weights (batch * seq): NULL unless the source has them. index (batch):
+ * the number by which an objective knows a row; the loader leaves it as it is. */
 typedef struct {
     lt_batch ids;
     float *weights;
+    int64_t *index;
 } lt_row_batch;
 
 typedef struct {

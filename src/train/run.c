@@ -162,6 +162,10 @@ static void report_failure(const lt_training *t, lt_err err) {
 }
 
 lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
+    return lt_run_training_with(r, device, NULL);
+}
+
+lt_err lt_run_training_with(const lt_recipe *r, lt_device *device, const lt_objective *objective) {
     lt_err err = LT_OK;
     lt_world world = {0};
     lt_training *t = calloc(1, sizeof *t);
@@ -179,7 +183,7 @@ lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
     /* Large buffers return to the system when they are freed. */
     (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
     (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
-    LT_TRY_DONE(lt_training_open_ranks(t, r, device, &world));
+    LT_TRY_DONE(lt_training_open_ranks(t, r, device, &world, objective));
     lt_memory_plan_log(&t->memory);
     lt_log_info(
         "%s model of %.2fM parameters, %s, %lld of %lld steps done",

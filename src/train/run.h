@@ -18,6 +18,7 @@
 #include "train/memory.h"
 #include "train/metrics.h"
 #include "train/mixture.h"
+#include "train/objective.h"
 #include "train/optimiser.h"
 #include "train/recipe.h"
 #include "train/record.h"
@@ -32,6 +33,12 @@ typedef struct {
     lt_arena arena;
     lt_row_batch batch; /* Room for the largest step. */
 } lt_step_rows;
+
+/* What an objective's values are computed in; (rows of a pass, seq) each. */
+typedef struct {
+    int32_t *tokens, *labels;
+    float *values, *dvalues;
+} lt_objective_room;
 
 /* The rows of a step, drawn while the one before computes. */
 typedef struct {
@@ -75,7 +82,12 @@ typedef struct lt_training {
     lt_mixture train_mixture, valid_mixture; /* Loader options point into them. */
     lt_loader *loader;
     lt_loader_options valid_options; /* Of a validation; n_sources 0: there is none. */
-    lt_draw draws[2];                /* Of this step and the next, in turn. */
+    const lt_objective *objective;   /* NULL: the mean loss of the labels. */
+    lt_objective_room objective_room;
+    lt_row_source held_out; /* Of an objective: rows of a validation, */
+    int64_t n_held_out;     /* and their examples; 0: there is none. */
+    size_t objective_bytes; /* That the objective holds on the host. */
+    lt_draw draws[2];       /* Of this step and the next, in turn. */
     lt_step_rows valid_rows;
     lt_row_source source; /* Of the steps' rows. */
     lt_row_place place;   /* The position after the last complete step. */
@@ -117,23 +129,25 @@ typedef struct lt_training {
 /* The model that a recipe trains, with the sizes from its tokenizer or model.init, as opening the
  * run would find it. */
 LT_MUST_USE lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r);
-/* Bytes of an lt_step_rows. */
+/* Bytes of an lt_step_rows; memory for one, to be freed with lt_arena_close of its arena. */
 size_t lt_step_rows_bytes(int64_t batch, int64_t seq, bool weights);
+LT_MUST_USE lt_err lt_step_rows_open(lt_step_rows *s, int64_t batch, int64_t seq, bool weights);
 LT_MUST_USE lt_err lt_training_open(lt_training *t, const lt_recipe *r, lt_device *device);
 /* The same as one rank of several, or with rows of another source, which must outlive the run,
  * instead of the recipe's data.train. A rank that does not lead writes no log, metrics or page, and
  * holds no lock. */
 typedef struct {
     lt_ranks ranks;
-    lt_world *world;           /* NULL: alone. It stays the caller's. */
-    const lt_row_source *rows; /* NULL: the loader over data.train. Of this rank's rows. */
+    lt_world *world;               /* NULL: alone. It stays the caller's. */
+    const lt_row_source *rows;     /* NULL: the loader over data.train. Of this rank's rows. */
+    const lt_objective *objective; /* Brings its own rows; NULL: the mean loss of the labels. */
 } lt_training_with;
 LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *device,
                                          const lt_training_with *with);
 /* All ranks of a world call it: the leading one opens first, locks the folder and cleans it up;
  * then the others read it. A world without ranks means a run of one rank. */
 LT_MUST_USE lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
-                                          lt_world *world);
+                                          lt_world *world, const lt_objective *objective);
 lt_pass_options lt_training_pass_options(const lt_training *t);
 int lt_training_dp(const lt_training *t);         /* Ranks that share the rows of a step; */
 int lt_training_cp(const lt_training *t);         /* those that share the tokens of a row. */
@@ -190,6 +204,10 @@ LT_MUST_USE lt_err lt_training_probe(lt_training *t, lt_step_record *record);
  * called with the model open and nothing loaded. resume: load it. */
 LT_MUST_USE lt_err lt_training_compare(lt_training *t);
 LT_MUST_USE lt_err lt_training_resume(lt_training *t);
+/* Has this start changed an option? allow_or: err; of STATE a warning instead if allow_change names
+ * the option, else a message that says so. */
+bool lt_training_has_changed(const lt_training *t, const char *name);
+LT_MUST_USE lt_err lt_training_allow_or(const lt_training *t, const char *name, lt_err err);
 LT_MUST_USE lt_err lt_training_leave_branch(lt_training *t, int64_t step);
 LT_MUST_USE lt_err lt_training_write_recipe(const lt_training *t);
 LT_MUST_USE lt_err lt_training_tell_changes(lt_training *t); /* Into metrics.jsonl. */
@@ -233,5 +251,8 @@ int lt_training_stop_asked(const lt_training *t);
 LT_MUST_USE lt_err lt_training_settle(lt_training *t);
 LT_MUST_USE lt_err lt_run_training(const lt_recipe *r,
                                    lt_device *device); /* NULL: the recipe's, opened here. */
+/* The same with an objective, which stays the caller's; NULL: none. */
+LT_MUST_USE lt_err lt_run_training_with(const lt_recipe *r, lt_device *device,
+                                        const lt_objective *objective);
 
 #endif

@@ -45,7 +45,7 @@ lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *rows, 
                            .labels = b->labels + at,
                            .doc_start = t->recipe.mask_documents ? b->doc_start + at : NULL,
                            .positions = b->positions + at,
-                           .weights = rows->weights != NULL ? rows->weights + at : NULL};
+                           .weights = t->source.weights ? rows->weights + at : NULL};
 }
 
 /* The same rows, group by group. */
@@ -68,7 +68,7 @@ static lt_err draw_groups(lt_training *t, lt_draw *d) {
 static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
     const double start_s = lt_clock_s();
     d->plan = lt_recipe_plan(&t->recipe, step, seen);
-    d->n_rows = d->plan.rows / lt_training_dp(t);
+    d->n_rows = d->plan.rows / lt_training_dp(t) * lt_recipe_together(&t->recipe);
     d->staged = 0;
     LT_TRY(t->invariant.n_groups > 0 ? draw_groups(t, d)
                                      : t->source.next(t->source.of, d->n_rows, &d->rows.batch));
@@ -133,14 +133,17 @@ static lt_err accumulate_groups(lt_training *t, lt_draw *d, lt_pass_result *sum)
     return LT_OK;
 }
 
-/* Queue all micro-batches of a draw. */
-static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum) {
+/* Queue all micro-batches of a draw. An objective's results are known at once, in the record. */
+static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum, lt_step_record *r) {
     const bool ranks = lt_training_has_ranks(t);
     if (ranks) {
         /* Groups are summed between ranks when the last one is: never by a batch. */
         const int64_t n = t->invariant.n_groups > 0 ? INT64_MAX
                                                     : (d->n_rows + t->micro - 1) / t->micro;
         lt_zero_begin_step(&t->zero, n);
+    }
+    if (t->objective != NULL) {
+        return lt_objective_run(t, &d->rows.batch, d->n_rows, (float)gradient_scale(t), r);
     }
     if (t->pipeline != NULL) {
         d->staged = d->n_rows;
@@ -162,11 +165,13 @@ static void add_result(lt_step_record *r, const lt_pass_result *sum) {
 
 /* While the device computes: the next step's rows, and the first of them on their way. */
 static lt_err look_ahead(lt_training *t, lt_draw *next, uint64_t seen) {
-    if (t->state.step + 1 >= t->recipe.steps) {
+    if (t->state.step + 1 >= t->recipe.steps ||
+        (t->objective != NULL && t->objective->draws_late)) {
         return LT_OK;
     }
     LT_TRY(draw(t, next, t->state.step + 2, seen));
-    return t->pipeline != NULL || lt_pass_full(t->pass) ? LT_OK : stage(t, next);
+    return t->objective != NULL || t->pipeline != NULL || lt_pass_full(t->pass) ? LT_OK
+                                                                                : stage(t, next);
 }
 
 const lt_param_buffer *lt_training_pass_gradients(const lt_training *t) {
@@ -218,7 +223,7 @@ void lt_training_tell_once(const lt_training *t, lt_step_record *r) {
 /* Forward and backward of the step's rows, and what they brought here. */
 static lt_err compute(lt_training *t, lt_draw *now, lt_draw *next, lt_step_record *r) {
     lt_pass_result sum = {0};
-    LT_TRY(accumulate(t, now, &sum));
+    LT_TRY(accumulate(t, now, &sum, r));
     LT_TRY(lt_training_has_ranks(t) ? sum_over_ranks(t) : LT_OK);
     LT_TRY(square_gradients(t));
     LT_TRY(look_ahead(t, next, t->state.rows + (uint64_t)now->plan.rows));
@@ -240,7 +245,8 @@ lt_err lt_training_gather(lt_training *t) {
 }
 
 /* The step as it was decided; then the run stands behind it. */
-static lt_err carry_out(lt_training *t, lt_draw *now, const lt_step_decision *d) {
+static lt_err carry_out(lt_training *t, lt_draw *now, const lt_step_decision *d,
+                        const lt_step_record *r) {
     lt_guard_note(&t->guard, d->apply, d->loss, d->grad_norm);
     t->dead = d->dead;
     if (d->give_up) {
@@ -257,13 +263,15 @@ static lt_err carry_out(lt_training *t, lt_draw *now, const lt_step_decision *d)
     t->place = now->place;
     t->state.step = now->plan.step;
     t->state.rows += (uint64_t)now->plan.rows;
-    t->state.tokens += (uint64_t)(now->plan.rows * t->recipe.seq);
+    t->state.tokens += t->objective != NULL ? (uint64_t)r->tokens
+                                            : (uint64_t)(now->plan.rows * t->recipe.seq);
     return LT_OK;
 }
 
 lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
     const int64_t step = t->state.step + 1;
     lt_draw *now = &t->draws[step % 2], *next = &t->draws[(step + 1) % 2];
+    const int64_t together = lt_recipe_together(&t->recipe);
     const double start_s = lt_clock_s();
     lt_err err = LT_OK;
 
@@ -271,7 +279,7 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
         err = draw(t, now, step, t->state.rows);
     }
     *out = (lt_step_outcome){.plan = now->plan,
-                             .record = {.rows = (double)now->n_rows,
+                             .record = {.rows = (double)(now->n_rows / together),
                                         .tokens = (double)(now->n_rows * t->recipe.seq),
                                         .wait_s = now->wait_s}};
     if (err == LT_OK) {
@@ -286,7 +294,7 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
                                     .step = step,
                                     .summed_scale = gradient_scale(t),
                                     .save_late = t->save_late});
-    LT_TRY(carry_out(t, now, &out->decision));
+    LT_TRY(carry_out(t, now, &out->decision, &out->record));
     out->step_s = lt_clock_s() - start_s;
     return LT_OK;
 }
@@ -303,7 +311,9 @@ lt_err lt_training_probe(lt_training *t, lt_step_record *record) {
     lt_err err = LT_OK;
 
     *record = (lt_step_record){.rows = (double)rows};
-    if (rows > 0) {
+    if (rows > 0 && t->objective != NULL) {
+        err = lt_objective_probe(t, &d->rows.batch, rows, record);
+    } else if (rows > 0) {
         const lt_pass_batch b = lt_training_slice(t, &d->rows.batch, 0, rows);
         err = lt_training_eval(t, &b, &r);
         add_result(record, &r);

@@ -96,10 +96,12 @@ lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
     values[LT_TRAIN_load_balance] = r->aux_sum;
     values[LT_TRAIN_router_z] = r->router_z_sum;
     values[LT_TRAIN_energy_j] = joules - t->energy_start_j;
-    present[LT_TRAIN_load_balance] = present[LT_TRAIN_router_z] = t->model->spec.n_experts > 0;
+    present[LT_TRAIN_load_balance] = present[LT_TRAIN_router_z] = t->model->spec.n_experts > 0 &&
+                                                                  t->objective == NULL;
     present[LT_TRAIN_energy_j] = joules >= 0.0;
-    return lt_metrics_row(&t->metrics, "train", lt_train_metrics, LT_TRAIN_METRIC_COUNT, values,
-                          present);
+    LT_TRY(lt_metrics_row(&t->metrics, "train", lt_train_metrics, LT_TRAIN_METRIC_COUNT, values,
+                          present));
+    return t->objective != NULL ? lt_objective_tell(t, r, false) : LT_OK;
 }
 
 static void print_curve(const lt_training *t) {

@@ -410,8 +410,29 @@ static void bad_input_is_refused(void **state) {
     refused(LT_ERR_NUMERIC, "orpo: the loss", "orpo", ok, &c.side, &bad);
 }
 
+/* The table's rows in the order that lateen/align.h lists, which recipes count on. */
+static void names_in_order(void **state) {
+    static const struct {
+        const char *name;
+        lt_align_given given;
+    } listed[] = {
+#define LISTED(name, given) {#name, LT_ALIGN_##given},
+        LT_ALIGN_OBJECTIVE_MAP(LISTED)
+#undef LISTED
+    };
+    size_t n;
+    const lt_align_objective *row = lt_align_objectives(&n);
+    (void)state;
+    assert_int_equal(n, sizeof listed / sizeof *listed);
+    for (size_t i = 0; i < n; i++) {
+        assert_string_equal(row[i].name, listed[i].name);
+        assert_int_equal(row[i].given, listed[i].given);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_in_order),
         cmocka_unit_test(trl_agrees),
         cmocka_unit_test(scores_agree),
         cmocka_unit_test(singles_agree),

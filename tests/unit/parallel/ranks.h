@@ -171,7 +171,7 @@ static inline lt_err ranks_main(lt_comm *c, void *ctx) {
         err = lt_world_open_on(&world, c, run->mesh);
     }
     if (err == LT_OK) {
-        err = lt_training_open_ranks(t, run->recipe, NULL, &world);
+        err = lt_training_open_ranks(t, run->recipe, NULL, &world, NULL);
         err = err == LT_OK ? ranks_steps(run, t) : err;
         lt_world_close(&world, err);
         lt_training_close(t);

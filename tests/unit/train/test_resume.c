@@ -104,13 +104,15 @@ static const struct {
 
 /* Named elsewhere: their change needs files, or another run beside "base". */
 static const char *const elsewhere[] = {
-    "data.chat_template", "data.chat_turns",  "data.bad_rows",       "data.too_long",
-    "lora.rank",          "lora.alpha",       "lora.scale",          "lora.targets",
-    "lora.init",          "data.train",       "data.tokenizer",      "model.init",
-    "model.config",       "model.top_k",      "data.add_bos",        "data.add_eod",
-    "model.capacity",     "model.aux_coef",   "model.router_z_coef", "optim.beta3",
-    "optim.alpha",        "optim.mix_warmup", "optim.muon_momentum", "optim.muon_steps",
-    "model.fp8_wgrad",    "batch.groups"};
+    "data.chat_template",  "data.chat_turns",  "data.bad_rows",       "data.too_long",
+    "lora.rank",           "lora.alpha",       "lora.scale",          "lora.targets",
+    "lora.init",           "data.train",       "data.tokenizer",      "model.init",
+    "model.config",        "model.top_k",      "data.add_bos",        "data.add_eod",
+    "model.capacity",      "model.aux_coef",   "model.router_z_coef", "optim.beta3",
+    "optim.alpha",         "optim.mix_warmup", "optim.muon_momentum", "optim.muon_steps",
+    "model.fp8_wgrad",     "batch.groups",     "objective.kind",      "objective.beta",
+    "objective.smoothing", "objective.margin", "objective.center",    "objective.good",
+    "objective.bad"};
 
 #define LENGTH(a) (sizeof(a) / sizeof *(a))
 

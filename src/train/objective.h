@@ -1,0 +1,102 @@
+/* objective.h: where an objective other than the mean loss of the labels enters a training step.
+ *
+ * An objective knows a row by the VALUES at its labels: the log-probability of each label or, of a
+ * model with a score head, the score there. From the values of some rows it computes a loss and the
+ * derivatives of the loss by the values; the pass makes gradients of them, and knows no objective.
+ *
+ *     rows of a step ──pass──▶ values ──loss()──▶ loss, derivatives ──pass──▶ gradients
+ *
+ * PLUG IN   Fill an lt_objective and give it to lt_run_training_with. Its functions are called so:
+ *
+ *     open     once, with model and pass open and the weights those of model.init: fill t->source,
+ *              the rows to train on, and t->held_out, those to validate on, if there are any
+ *     data     once: put into t->data what identifies the data, and compare it with that of the
+ *              checkpoint from which the run goes on
+ *     start    once, on all ranks together, with the weights of the first step; t->state.step says
+ *              whether these are still those of model.init
+ *     each step:
+ *       begin    once, on all ranks together, with this rank's rows of the step, before the first of
+ *                its micro-batches: what needs all of them, or values of other rows
+ *       loss     for each micro-batch in order: adds to the record, and writes derivatives
+ *
+ * The update follows the gradient of loss_sum / weight_sum, both summed over the micro-batches and
+ * ranks of a step. So an objective over pairs adds the pairs' losses and their number; one that
+ * computes the parts of a mean itself adds a weight of 1 in one place of all.
+ *
+ * ROWS are those of the source, which numbers them as it likes (lt_row_batch.index); `together` of
+ * them, one behind the other, are an example, and are in the same micro-batch. batch.size counts
+ * examples. Values of positions behind a row's last label are never needed, so that passes end at
+ * the last label of their longest row.
+ *
+ * STATISTICS   loss() adds to objective[] (summed over ranks) and raises most[] (the largest of
+ * them) of the record; report() makes numbers of them, which become a line of metrics.jsonl: kind
+ * `kind` of a step, and with "_eval" behind it of a validation. */
+#ifndef LT_TRAIN_OBJECTIVE_H
+#define LT_TRAIN_OBJECTIVE_H
+
+#include "train/metrics.h"
+#include "train/record.h"
+#include "train/rows.h"
+
+struct lt_training;
+
+#define LT_OBJECTIVE_METRICS 24 /* Of one objective, at most. */
+
+/* Some rows and their values. */
+typedef struct {
+    int64_t n, seq;
+    const int64_t *index;  /* (n) as the source numbered the rows. */
+    const int32_t *labels; /* (n, seq): -1 where there is no value. */
+    const float *values;   /* (n, seq): 0 where there is no label. */
+    /* (n, seq), zeros: to be written. NULL: only the loss is asked for, of a validation or of the
+     * rows of the step before. */
+    float *dvalues;
+} lt_objective_part;
+
+typedef struct lt_objective {
+    void *of;
+    int64_t together;
+    /* The rows of a step depend on the update before it: they are not drawn ahead. */
+    bool draws_late;
+    const char *kind;
+    const lt_metric *metrics; /* (n_metrics), the first of them the step. */
+    int n_metrics;
+    lt_err (*open)(void *of, struct lt_training *t);
+    lt_err (*data)(void *of, struct lt_training *t, const json_t *then); /* NULL: a new run. */
+    lt_err (*start)(void *of, struct lt_training *t);                    /* NULL: nothing to do. */
+    /* held_out: of a validation. NULL: nothing to do. */
+    lt_err (*begin)(void *of, struct lt_training *t, const lt_row_batch *rows, int64_t n,
+                    bool held_out);
+    lt_err (*loss)(void *of, const lt_objective_part *part, bool held_out, lt_step_record *sum);
+    void (*report)(const void *of, const lt_step_record *sum, double *values, bool *present);
+} lt_objective;
+
+/* What an objective does not go with. UNSUPPORTED: it is not built. */
+LT_MUST_USE lt_err lt_objective_check(const struct lt_training *t);
+
+/* Memory for values and rows of one pass. */
+LT_MUST_USE lt_err lt_objective_open(struct lt_training *t);
+void lt_objective_close(struct lt_training *t);
+
+/* Values of n rows of `rows` from `first` on, (n, *seq), without gradients; valid until the next
+ * call of this header. n: at most the rows of a pass. As training computes them, but experts drop no
+ * token. */
+LT_MUST_USE lt_err lt_objective_values(struct lt_training *t, const lt_row_batch *rows,
+                                       int64_t first, int64_t n, const float **values,
+                                       int64_t *seq);
+
+/* Forward and backward of the n rows of a step, their results into *sum. */
+LT_MUST_USE lt_err lt_objective_run(struct lt_training *t, const lt_row_batch *rows, int64_t n,
+                                    float grad_scale, lt_step_record *sum);
+/* The loss of n rows under the current weights. */
+LT_MUST_USE lt_err lt_objective_probe(struct lt_training *t, const lt_row_batch *rows, int64_t n,
+                                      lt_step_record *sum);
+/* The loss of all rows that are held out, and their lines of metrics. */
+LT_MUST_USE lt_err lt_objective_evaluate(struct lt_training *t);
+/* The line of metrics of a step. */
+LT_MUST_USE lt_err lt_objective_tell(struct lt_training *t, const lt_step_record *sum, bool eval);
+
+/* Sums over the ranks that share the rows of a step, in place. */
+LT_MUST_USE lt_err lt_objective_sum(const struct lt_training *t, double *numbers, int64_t n);
+
+#endif
