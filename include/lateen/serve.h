@@ -95,6 +95,10 @@ typedef struct {
     const int32_t *bad;
     const int64_t *bad_ends;
     int64_t n_bad;
+    /* The number of a steering vector of the model, from 1 (model/steering.h), and its factor, at
+     * most 1000. steer 0: none. */
+    int32_t steer;
+    float steer_scale;
     const lt_grammar *grammar; /* NULL: none. Must live until the request is done. */
     /* Reasoning: n_think_end > 0 says that the continuation begins with thinking (if n_think_begin
      * > 0, only when it begins with those tokens), which ends at think_end. After think_budget

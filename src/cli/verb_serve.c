@@ -9,6 +9,7 @@
 #include "cli/opened.h"
 #include "cli/verb.h"
 #include "model/lora.h"
+#include "model/steering.h"
 #include "serve/api/api.h"
 #include "serve/api/openapi.h"
 #include "tensor/backend.h"
@@ -69,6 +70,9 @@
       "what to do with fields of a request that this server does not know")                        \
     X(BOOL, deterministic, "deterministic", "false", 0, 0, "",                                     \
       "a request's tokens do not depend on the other requests, bit for bit")                       \
+    X(STR, steer, "steer", "", 0, 0, "NAME=FILE,...",                                              \
+      "steering vectors that requests may name: safetensors with tensors direction.N, added "      \
+      "behind layer N")                                                                            \
     X(ENUM, speculate, "speculate", "none", 0, 0, "none|ngram",                                    \
       "ngram, on CPUs: where a text repeats what it or its prompt said, verify what followed "     \
       "there "                                                                                     \
@@ -121,7 +125,7 @@ static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     j->adapters = opened.adapters;
     *model = opened.model;
     *tokenizer = opened.tokenizer;
-    return LT_OK;
+    return j->o->steer[0] != '\0' ? lt_steering_open(opened.model, j->o->steer) : LT_OK;
 }
 
 /* Add the keys of a comma-separated list or of a file's lines, splitting the text in place. */

@@ -22,6 +22,7 @@
 #include "model/stored_weights.h"
 #include "model/lora.h"
 #include "model/source.h"
+#include "model/steering.h"
 #include "tensor/ops.h"
 
 #define LEAST_BYTES ((size_t)1 << 20) /* A matrix of some MB goes by several lanes. */
@@ -212,6 +213,7 @@ void lt_model_close(lt_model *m) {
     if (m->lora != NULL) {
         m->lora->base = NULL; /* Its owner closes it later. */
     }
+    lt_steering_close(m->steering);
     lt_stored_weights_close(m);
     lt_generation_close(m);
     if (m->memory != NULL) {

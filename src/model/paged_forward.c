@@ -20,6 +20,9 @@
  *          exchange with the host alternates between two sides (paged_forward_side.c). Ids that
  *          only the device knows are read by the embedding where `choose` left them.
  *
+ * STEERED  A call with rows that are steered (steering.h) is neither padded nor a graph, so that
+ *          graphs hold nothing for what few requests use.
+ *
  * It uses only the backend's contract, so what runs on the CPU runs on a GPU. Nothing is allocated
  * after open. */
 #include "model/adapted.h"
@@ -122,6 +125,7 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
     f->o = *o;
     LT_TRY_DONE(lt_exec_prepare(&f->exec, &f->prepared, m, o->max_seq, true));
     f->exec.fixed_order = o->fixed_order;
+    f->steering = m->steering;
     lt_lora_attach(&f->exec, &f->lora);
     f->alike = lt_layers_alike(&m->spec);
     LT_TRY_DONE(place(f));
@@ -260,6 +264,20 @@ static lt_err gather(lt_paged_forward *f, int64_t n_out, bool in_order) {
         r, &(lt_embed_args){.y = out, .table = h, .ids = f->out_rows, .scale = 1.0f});
 }
 
+/* What the layer's vectors add to the stream is added to what its block adds. */
+static lt_err steer(lt_paged_forward *f, int layer) {
+    const lt_tensor v = f->steer.data != NULL ? lt_steering_of_layer(f->steering, layer)
+                                              : (lt_tensor){0};
+    return v.data == NULL
+               ? LT_OK
+               : lt_exec_matmul(&f->exec, &(lt_matmul_args){.y = f->batch.branch,
+                                                            .a = f->steer,
+                                                            .b = v,
+                                                            .trans_b = true,
+                                                            .accumulate = true,
+                                                            .fixed_order = f->exec.fixed_order});
+}
+
 /* Embedding to h_out. in_order: all rows are wanted, as they stand. */
 static lt_err run_layers(lt_paged_forward *f, bool in_order) {
     lt_exec *r = &f->exec;
@@ -274,6 +292,7 @@ static lt_err run_layers(lt_paged_forward *f, bool in_order) {
         LT_TRY(attend(f, layer));
         LT_TRY(lt_attention_out_fwd(r, layer, &f->layer, &f->batch));
         LT_TRY(lt_mlp_block_fwd(r, layer, &f->layer, &f->batch, 0));
+        LT_TRY(steer(f, layer));
         stream = f->layer.x_mid;
     }
     return f->shape.out > 0 ? gather(f, f->shape.out, in_order) : LT_OK;
@@ -335,7 +354,7 @@ int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n) {
 
 lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     lt_exec *r = &f->exec;
-    bool pad = (r->backend->graph_begin != NULL || f->o.pad) && decodes(w);
+    bool pad = (r->backend->graph_begin != NULL || f->o.pad) && w->steer == NULL && decodes(w);
 
     LT_ASSERT(w->n_rows > 0 && w->n_rows <= f->o.max_rows && w->n_seqs <= f->o.max_seqs &&
               w->n_out <= f->o.max_out && w->max_pages <= f->o.max_pages);

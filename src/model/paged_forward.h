@@ -62,6 +62,10 @@ typedef struct {
     int64_t n_choose;
     const bool *choose;
     const double *how;
+    /* (n_rows) the number of each row's steering vector, 0: none, and its scale (steering.h); NULL:
+     * no row has one. */
+    const int32_t *steer;
+    const float *steer_scale;
 } lt_paged_forward_rows;
 
 LT_MUST_USE lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,

@@ -7,6 +7,7 @@
 #include "model/block.h"
 #include "model/paged_forward.h"
 #include "model/prepare.h"
+#include "model/steering.h"
 
 #define LT_PAGED_FORWARD_MAX_GRAPHS  128
 #define LT_PAGED_FORWARD_STATE_CALLS 4 /* Calls of penalty_set in flight at once, of two steps. */
@@ -50,6 +51,8 @@ struct lt_paged_forward {
     lt_lora_run lora; /* Of a model with adapters. */
     void *pool;
     lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of the metadata */
+    const lt_steering *steering;                       /* Of the model; NULL: none. */
+    lt_tensor steer; /* S of steering.h, a view of the metadata; absent: no row is steered. */
     lt_paged_forward_side sides[2];
     int turn;                  /* Whose side the last call has. */
     int64_t n_calls, n_waited; /* Of run: all; the first so many were waited for. */
@@ -79,15 +82,20 @@ struct lt_paged_forward {
 #define LT_PAGED_FORWARD_PICK_WORDS                                                                \
     (1 + 2 * LT_CHOOSE_HOW_COUNT) /* Of metadata a pick: its row, and how. */
 
+#define LT_PAGED_FORWARD_STEER_ALIGN 16 /* Words: products read S from there. */
+
 /* Words of the call's metadata; choose_more's begin there. */
-static inline int64_t lt_paged_forward_call_words(const lt_paged_forward_options *o) {
+static inline int64_t lt_paged_forward_call_words(const lt_paged_forward *f) {
+    const lt_paged_forward_options *o = &f->o;
+    const int64_t steer = o->max_rows * lt_steering_columns(f->steering);
     const int64_t n = 3 * o->max_rows + o->max_seqs * (2 + o->max_pages) + 1 +
-                      o->max_out * (1 + LT_PAGED_FORWARD_PICK_WORDS);
+                      o->max_out * (1 + LT_PAGED_FORWARD_PICK_WORDS) +
+                      (steer > 0 ? steer + LT_PAGED_FORWARD_STEER_ALIGN : 0);
     return (n + 3) / 2 * 2; /* how is of doubles. */
 }
 
-static inline int64_t lt_paged_forward_words(const lt_paged_forward_options *o) {
-    return lt_paged_forward_call_words(o) + o->out_rows * LT_PAGED_FORWARD_PICK_WORDS + 1;
+static inline int64_t lt_paged_forward_words(const lt_paged_forward *f) {
+    return lt_paged_forward_call_words(f) + f->o.out_rows * LT_PAGED_FORWARD_PICK_WORDS + 1;
 }
 
 static inline lt_paged_forward_side *lt_paged_forward_side_of_call(lt_paged_forward *f) {

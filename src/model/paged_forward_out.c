@@ -141,7 +141,7 @@ static lt_err choose_beside(lt_paged_forward *f, int64_t n, const int32_t *rows,
                             const double *how, int64_t n_masks) {
     const lt_exec *r = &f->exec;
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
-    const int64_t from = lt_paged_forward_call_words(&f->o);
+    const int64_t from = lt_paged_forward_call_words(f);
     const lt_tensor own_rows = f->choose_rows, own_how = f->how;
     int64_t at = from;
     lt_err err;

@@ -23,7 +23,7 @@
 #include "model/paged_forward_impl.h"
 
 static size_t meta_bytes(const lt_paged_forward *f) {
-    return (size_t)lt_paged_forward_words(&f->o) * sizeof(int32_t);
+    return (size_t)lt_paged_forward_words(f) * sizeof(int32_t);
 }
 
 static size_t logits_bytes(const lt_paged_forward *f) {
@@ -214,6 +214,22 @@ static lt_err start(lt_paged_forward *f, size_t bytes) {
     return beside ? r->backend->order(r->queue, f->up) : LT_OK;
 }
 
+/* S of the rows that are steered, behind the other metadata; absent where none is. */
+static lt_tensor put_steer(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w) {
+    const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
+    const int64_t K = lt_steering_columns(f->steering), align = LT_PAGED_FORWARD_STEER_ALIGN;
+    lt_tensor t;
+    if (w->steer == NULL) {
+        return (lt_tensor){0};
+    }
+    LT_ASSERT(f->shape.rows == w->n_rows);
+    *at = (*at + align - 1) / align * align;
+    t = lt_tensor_2d(side->meta + *at, f->exec.dtype, w->n_rows, K);
+    lt_steering_fill(f->steering, side->host_meta + *at, w->steer, w->steer_scale, w->n_rows);
+    *at += w->n_rows * K;
+    return t;
+}
+
 lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     lt_exec *r = &f->exec;
     lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
@@ -232,6 +248,7 @@ lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows 
     f->any_top = false;
     lt_paged_forward_put_picks(f, &at, w->n_choose, c->out, NULL, w->choose, LT_CHOOSE_IDLE,
                                w->how);
+    f->steer = put_steer(f, &at, w);
     r->positions = f->batch.positions;
     r->late = lt_tensor_1d(f->sides[1 - f->turn].chosen, LT_I32, f->o.out_rows);
     return start(f, (size_t)at * sizeof *side->meta);

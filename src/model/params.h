@@ -222,7 +222,8 @@ struct lt_model {
     struct lt_mover *mover;  /* alloc.c: to and from the host. */
     /* Grows when training changes weights, so that derived data can be refreshed. */
     uint64_t version;
-    struct lt_lora *lora; /* lora.h: with these it computes; NULL: without. Not its own. */
+    struct lt_lora *lora;         /* lora.h: with these it computes; NULL: without. Not its own. */
+    struct lt_steering *steering; /* steering.h: what serving may add; NULL: nothing. */
     /* weights.c: weights that are being loaded; NULL: all are loaded. */
     struct lt_filling *filling;
     size_t weights_bytes; /* All memory of the weights, as carved. */

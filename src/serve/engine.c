@@ -21,6 +21,7 @@
 #include "lateen/generate.h"
 #include "model/alloc.h"
 #include "model/exec.h"
+#include "model/steering.h"
 #include "serve/engine_impl.h"
 
 /* A GPU reads its weights once per step and is not busy with 512 rows: an H100 runs 2,048 rows of
@@ -191,7 +192,11 @@ static lt_err size_engine(lt_engine *e) {
     e->sched.max_running = o->max_running;
     e->sched.step_tokens = o->step_tokens;
     e->sched.caching = o->prefix_cache;
-    e->limits = (lt_job_limits){e->spec, o->max_seq, o->page_tokens, o->ends, 0};
+    e->limits = (lt_job_limits){.spec = e->spec,
+                                .max_seq = o->max_seq,
+                                .page_tokens = o->page_tokens,
+                                .ends = o->ends,
+                                .n_steering = lt_steering_count(e->model->steering)};
     if (lt_rope_switch(e->spec) > 0 && lt_rope_switch(e->spec) < o->max_seq) {
         e->limits.rope_switch = lt_rope_switch(e->spec);
     }

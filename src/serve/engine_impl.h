@@ -67,8 +67,10 @@ typedef struct {
 typedef struct {
     int32_t *ids, *positions, *slots, *out_rows; /* (step_tokens) */
     int32_t *q_start, *kv_len;                   /* (max_running + 1) */
-    int32_t *table;                              /* (max_running, max_pages) */
-    bool *choose, *on_host;                      /* (step_tokens) by wanted row; (out_rows) */
+    int32_t *steer; /* (step_tokens) numbers of steering vectors, and their scales */
+    float *steer_scale;
+    int32_t *table;         /* (max_running, max_pages) */
+    bool *choose, *on_host; /* (step_tokens) by wanted row; (out_rows) */
     /* (step_tokens), (out_rows) times LT_CHOOSE_HOW_COUNT: options of choose */
     double *how, *more_how;
     int32_t *more_rows; /* (out_rows) */

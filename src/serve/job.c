@@ -7,6 +7,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/rng.h"
+#include "model/steering.h"
 #include "serve/narrow.h"
 
 #define MAX_CHOICES 1024
@@ -60,6 +62,11 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     if (r->think_budget < -1 || (r->think_budget >= 0 && r->n_think_end < 1)) {
         LT_FAIL(LT_ERR_ARG, "a thinking budget of %lld tokens needs tokens that end the thinking",
                 (long long)r->think_budget);
+    }
+    if (r->steer < 0 || r->steer > limits->n_steering ||
+        !(fabsf(r->steer_scale) <= (float)LT_STEERING_SCALE)) {
+        LT_FAIL(LT_ERR_ARG, "steering vector %d of %d, scale %g: at most %g is possible",
+                (int)r->steer, (int)limits->n_steering, (double)r->steer_scale, LT_STEERING_SCALE);
     }
     LT_TRY(check_ids("prompt", r->prompt, r->n_prompt, V));
     LT_TRY(check_ids("stop ids", r->stop_ids, r->n_stop_ids, V));
@@ -155,6 +162,14 @@ static lt_err take_given(lt_job_choice *s, int64_t n_given) {
     return LT_OK;
 }
 
+/* Steered keys and values are shared only among requests that steer in the same way. */
+static uint64_t salt_of(const lt_request *r) {
+    uint32_t bits;
+    memcpy(&bits, &r->steer_scale, sizeof bits);
+    return r->steer == 0 ? r->cache_salt
+                         : lt_rng_mix(r->cache_salt ^ lt_rng_mix((uint64_t)r->steer << 32 | bits));
+}
+
 static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_job_limits *limits) {
     lt_job_choice *s = &j->choices[i];
     copy(s->tokens, r->prompt, (size_t)r->n_prompt * sizeof *r->prompt);
@@ -167,7 +182,7 @@ static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_jo
     s->seq.n_tokens = r->n_prompt;
     s->seq.fresh = r->embed || r->prompt_logprobs >= 0;
     s->seq.priority = r->priority;
-    s->seq.salt = r->cache_salt;
+    s->seq.salt = salt_of(r);
     s->seq.long_text = limits->rope_switch > 0 && r->n_prompt > limits->rope_switch;
     s->seq.again_at = s->seq.long_text || !limits->spec->rope_runs_again ? 0 : limits->rope_switch;
     s->seq.owner = s;

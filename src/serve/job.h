@@ -96,6 +96,7 @@ typedef struct {
     int64_t max_seq, page_tokens;
     lt_ends ends;        /* Of the model. */
     int64_t rope_switch; /* lt_rope_switch, where a sequence may be longer; else 0. */
+    int32_t n_steering;  /* Steering vectors. */
 } lt_job_limits;
 
 /* Check the request and copy it. ARG: parameters out of range. */

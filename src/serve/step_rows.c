@@ -65,6 +65,9 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     s->positions = lt_arena_take(a, rows * sizeof *s->positions, LT_ARENA_ALIGN);
     s->slots = lt_arena_take(a, rows * sizeof *s->slots, LT_ARENA_ALIGN);
     s->out_rows = lt_arena_take(a, rows * sizeof *s->out_rows, LT_ARENA_ALIGN);
+    const size_t steered = e->model->steering != NULL ? rows : 0;
+    s->steer = lt_arena_take(a, steered * sizeof *s->steer, LT_ARENA_ALIGN);
+    s->steer_scale = lt_arena_take(a, steered * sizeof *s->steer_scale, LT_ARENA_ALIGN);
     s->q_start = lt_arena_take(a, (seqs + 1) * sizeof *s->q_start, LT_ARENA_ALIGN);
     s->kv_len = lt_arena_take(a, (seqs + 1) * sizeof *s->kv_len, LT_ARENA_ALIGN);
     s->table = lt_arena_take(a, seqs * (size_t)e->max_pages * sizeof *s->table, LT_ARENA_ALIGN);
@@ -155,6 +158,16 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
     return LT_OK;
 }
 
+/* The vector of each row of an item. True: it has one. */
+static bool steer_item(lt_engine *e, const lt_step_item *item, int64_t row) {
+    const lt_request *r = &item->choice->job->r;
+    for (int64_t k = row; e->model->steering != NULL && k < row + item->n; k++) {
+        e->room.steer[k] = r->steer;
+        e->room.steer_scale[k] = r->steer_scale;
+    }
+    return r->steer > 0;
+}
+
 /* The plan's items are the step's. */
 static void take_items(lt_engine *e, lt_step *s) {
     const int32_t place = (int32_t)(s - e->steps);
@@ -191,6 +204,10 @@ lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_paged_forward_rows *out) {
     for (int64_t i = 0; i < s->n_items; i++) {
         const lt_step_item *item = &s->items[i];
         LT_TRY(lay_out_item(e, s, i, row));
+        if (steer_item(e, item, row)) {
+            out->steer = r->steer;
+            out->steer_scale = r->steer_scale;
+        }
         row += item->n;
         out->q_max = item->n > out->q_max ? item->n : out->q_max;
         out->kv_max = r->kv_len[i] > out->kv_max ? r->kv_len[i] : out->kv_max;

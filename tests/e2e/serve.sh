@@ -110,7 +110,8 @@ agents() {
 }
 
 groups() {
-    start
+    python3 tests/e2e/serve_guides.py vector "$dir/push.safetensors"
+    start --steer "push=$dir/push.safetensors"
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
     within python3 tests/e2e/serve_groups.py "http://127.0.0.1:$port"
     within python3 tests/e2e/serve_guides.py "http://127.0.0.1:$port" "$shared/tok512.bin" "$lateen"

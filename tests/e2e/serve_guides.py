@@ -1,9 +1,11 @@
-"""Methods of "alignment" that change how tokens are chosen: watermarks, against their formulas in Python, and found again by `lateen align detect`.
-Standard library only; TAP on stdout.
+"""Methods of "alignment" that change how tokens are chosen: watermarks, against their formulas in Python, and found again by `lateen align detect`;
+steering vectors. Standard library only; TAP on stdout.
 
-usage: serve_guides.py BASE_URL TOKENIZER [LATEEN]"""
+usage: serve_guides.py BASE_URL TOKENIZER [LATEEN]
+       serve_guides.py vector FILE         write the vector with which the server must be started: --steer push=FILE"""
 import json
 import math
+import struct
 import subprocess
 import sys
 import tempfile
@@ -12,6 +14,11 @@ import urllib.request
 
 from tap import Tap
 
+if sys.argv[1] == "vector":
+    header = json.dumps({"direction.2": {"dtype": "F32", "shape": [64], "data_offsets": [0, 256]}}).encode()
+    with open(sys.argv[2], "wb") as f:
+        f.write(struct.pack("<Q", len(header)) + header + struct.pack("<64f", *(math.sin(i) for i in range(64))))
+    sys.exit()
 base, tokenizer, lateen = sys.argv[1], sys.argv[2], (sys.argv[3:] or ["build/lateen"])[0]
 tap = Tap()
 check = tap.check
@@ -97,7 +104,20 @@ check("exponential: choices differ, and each carries the mark", ids_of(answer, 0
 check("exponential: not another key's", found(ids_of(answer), "l", "--scheme", "exponential", "--length", "64")["p"] > 0.01)
 check("a chat is marked as well", found(ids_of(ask({}, {"method": "watermark", "key": "k"}, "/v1/chat/completions", {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 120, "ignore_eos": True, "return_token_ids": True})), "k")["z"] > 4)
 
+# ---- Steering vectors ----
+text = lambda a: a[1]["choices"][0]["text"]
+GREEDY = {"temperature": 0, "max_tokens": 40}
+steered = {s: text(ask(GREEDY, {"method": "steer", "vector": "push", "scale": s})) for s in (0, 1, -4)}
+check("steer: a scale of 0 changes nothing, others do", steered[0] == text(ask(GREEDY)) and len(set(steered.values())) == 3, steered)
+check("steer: the scale is 1 unless the request says", text(ask(GREEDY, {"method": "steer", "vector": "push"})) == steered[1])
+check("steer: again, from the cache, and plain requests find no steered pages", text(ask(GREEDY, {"method": "steer", "vector": "push", "scale": -4})) == steered[-4] and text(ask(GREEDY)) == steered[0])
+check("steer: with choices of its own", len(ask({"n": 2, "max_tokens": 20}, {"method": "steer", "vector": "push"})[1]["choices"]) == 2)
+
 for name, param, body, also in [
+        ("a vector that is not there", "alignment.vector", {"method": "steer", "vector": "posh"}, {}),
+        ("no vector", "alignment.vector", {"method": "steer"}, {}),
+        ("a scale of 1001", "alignment.scale", {"method": "steer", "vector": "push", "scale": 1001}, {}),
+        ("a vector for another method", "alignment.vector", {"method": "best_of_n", "n": 2, "vector": "push"}, {}),
         ("no key", "alignment.key", {"method": "watermark"}, {}),
         ("an unknown scheme", "alignment.scheme", {"method": "watermark", "key": "k", "scheme": "gumble"}, {}),
         ("what another scheme reads", "alignment.gamma", {"method": "watermark", "key": "k", "gamma": 0.5}, {}),

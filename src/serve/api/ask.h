@@ -102,6 +102,8 @@ typedef struct {
         double gamma, delta;
         int64_t context, length;
     } mark;
+    const char *vector; /* Of method steer, and its scale. */
+    double scale;
     /* Control of the reasoning: the fields of the object `reasoning` of a chat. */
     struct {
         const char *name, *mean, *probe;

@@ -10,6 +10,7 @@
 #include "data/check/checker.h"
 #include "data/text_utf8.h"
 #include "lateen/select.h"
+#include "model/steering.h"
 #include "serve/api/guide.h"
 #include "serve/api/reply.h"
 
@@ -31,6 +32,8 @@ static const lt_field fields[] = {LT_STR("method", group.method),
                                   LT_I64("window", group.window, 1, 1e9),
                                   LT_I64("seed", group.seed, -0x1p63, 0x1p63),
                                   LT_BOOL("return_candidates", group.candidates),
+                                  LT_STR("vector", vector),
+                                  LT_F64("scale", scale, -LT_STEERING_SCALE, LT_STEERING_SCALE),
                                   LT_STR("scheme", mark.scheme),
                                   LT_STR("key", mark.key),
                                   LT_F64("gamma", mark.gamma, 0, 1),
@@ -60,11 +63,11 @@ static const method methods[] = {
     {.name = "self_consistency"},
     {.name = "speculative_rejection", .rule = "best_of_n", .halves = true},
     {.name = "watermark", .guide = lt_guide_watermark},
+    {.name = "steer", .guide = lt_guide_steer},
     {.name = "tournament", .why_not = "it needs a judge model beside the served one"},
     {.name = "beam", .why_not = "it needs a process reward model beside the served one"},
     {.name = "blockwise", .why_not = "it needs a value model beside the served one"},
     {.name = "contrastive", .why_not = "it needs a second model beside the served one"},
-    {.name = "steer", .why_not = "steering vectors are not read yet"},
 };
 
 typedef enum { MEAN_LOGPROB, LOGPROB, PROBABILITY, CONFIDENCE, CHECK } score_kind;

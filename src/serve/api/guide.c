@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "base/option.h"
+#include "model/params.h"
+#include "model/steering.h"
 #include "serve/api/reply.h"
 
 static bool is_one_of(const char *name, const char *const *names) {
@@ -87,4 +89,16 @@ bool lt_guide_watermark(lt_reply *j, lt_api_error *e) {
                              scheme);
     }
     return err == LT_OK || lt_api_refuse_error(e, "alignment", err);
+}
+
+bool lt_guide_steer(lt_reply *j, lt_api_error *e) {
+    static const char *const reads[] = {"vector", "scale", NULL}, *const needs[] = {"vector", NULL};
+    const lt_ask *a = &j->ask;
+    lt_err err;
+    if (!lt_guide_fields(a->alignment, reads, needs, "method steer", e)) {
+        return false;
+    }
+    err = lt_steering_find(j->server->model->steering, a->vector, &j->request.steer);
+    j->request.steer_scale = (float)a->scale;
+    return err == LT_OK || lt_api_refuse_error(e, "alignment.vector", err);
 }

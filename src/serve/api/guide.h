@@ -1,7 +1,9 @@
 /* guide.h: the methods of "alignment" that change how every token is chosen, not which of several
- * answers is kept: watermark. They need no group, so each choice of the request is an answer.
+ * answers is kept: watermark and steer. They need no group, so each choice of the request is an
+ * answer.
  *
- *     "alignment": {"method": "watermark", "scheme": "gumbel", "key": "..."} */
+ *     "alignment": {"method": "watermark", "scheme": "gumbel", "key": "..."}
+ *     "alignment": {"method": "steer", "vector": "calm", "scale": 2} */
 #ifndef LT_SERVE_GUIDE_H
 #define LT_SERVE_GUIDE_H
 
@@ -19,5 +21,6 @@ bool lt_guide_fields(const json_t *alignment, const char *const *reads, const ch
 
 /* Read the method's fields into the request. */
 bool lt_guide_watermark(lt_reply *j, lt_api_error *e);
+bool lt_guide_steer(lt_reply *j, lt_api_error *e);
 
 #endif
