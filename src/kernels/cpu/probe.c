@@ -72,7 +72,7 @@ static uint64_t read_part(const unsigned char *src, size_t bytes) {
     return sum;
 }
 
-static lt_err measure_memory(lt_cpu_probe *out) {
+lt_err lt_cpu_probe_memory(lt_cpu_probe *out) {
     const size_t bytes = buffer_bytes();
     void *src = NULL, *dst = NULL;
     volatile uint64_t sink = 0;
@@ -212,5 +212,5 @@ lt_err lt_cpu_probe_run(lt_cpu_probe *out) {
     out->peak_f32_gflops = larger(out->peak_f32_gflops, out->matmul_f32_gflops);
     out->peak_bf16_gflops = larger(larger(out->bf16_gflops, out->onednn_bf16_gflops),
                                    larger(out->peak_f32_gflops, out->matmul_bf16_gflops));
-    return measure_memory(out);
+    return lt_cpu_probe_memory(out);
 }

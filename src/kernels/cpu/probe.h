@@ -27,6 +27,9 @@ typedef struct {
 /* Measure, about 2 s on an idle machine. Uses two buffers of at most 256 MiB. */
 LT_MUST_USE lt_err lt_cpu_probe_run(lt_cpu_probe *out);
 
+/* Measure copy_gbps and read_gbps only, about 1 s. */
+LT_MUST_USE lt_err lt_cpu_probe_memory(lt_cpu_probe *out);
+
 /* isa/probe.c, isa/probe_bf16.c: flops done in `rounds` rounds on one thread. sink[0] = 0.5,
  * sink[1] = 1; sink[2] gets a result. */
 double lt_probe_f32_portable(int64_t rounds, float *sink);

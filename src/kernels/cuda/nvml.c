@@ -35,7 +35,9 @@ static struct {
     NVML_MAP(NVML_FIELD)
 #undef NVML_FIELD
     int (*energy)(nvml_device, unsigned long long *); /* Volta and newer; else NULL. */
-    bool ready;
+    void *library;
+    int status; /* Of init. */
+    bool ready; /* All functions of NVML_MAP are there, and init has succeeded. */
 } nvml;
 static pthread_once_t nvml_once = PTHREAD_ONCE_INIT;
 
@@ -44,6 +46,8 @@ static void nvml_load(void) {
     if (lib == NULL) {
         return;
     }
+    nvml.library = lib;
+    nvml.status = -1;
 #define LOAD(field, symbol, params)                                                                \
     *(void **)&nvml.field = dlsym(lib, symbol);                                                    \
     if (nvml.field == NULL) {                                                                      \
@@ -52,7 +56,23 @@ static void nvml_load(void) {
     NVML_MAP(LOAD)
 #undef LOAD
     *(void **)&nvml.energy = dlsym(lib, "nvmlDeviceGetTotalEnergyConsumption");
-    nvml.ready = nvml.init() == 0;
+    nvml.status = nvml.init();
+    nvml.ready = nvml.status == 0;
+}
+
+lt_err lt_nvml_open(void) {
+    pthread_once(&nvml_once, nvml_load);
+    if (nvml.library == NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "NVML (libnvidia-ml.so.1) is not there");
+    }
+    if (!nvml.ready) {
+        LT_FAIL(LT_ERR_DEVICE, "NVML does not work (status %d of nvmlInit)", nvml.status);
+    }
+    return LT_OK;
+}
+
+void *lt_nvml_symbol(const char *name) {
+    return dlsym(nvml.library, name);
 }
 
 lt_err lt_nvml_read(lt_nvml_reading *out, const char *pci) {

@@ -18,6 +18,12 @@ typedef struct {
     int n_nvlinks; /* Active ones. */
 } lt_nvml_reading;
 
+/* Load the library. UNSUPPORTED: there is none; DEVICE: it does not find its driver. */
+LT_MUST_USE lt_err lt_nvml_open(void);
+/* A function of the loaded library; NULL: it has none of that name. For readings that this header
+ * does not have (platform/health/nvml.c). */
+void *lt_nvml_symbol(const char *name);
+
 /* Read the GPU of this PCI id ("0000:18:00.0"). UNSUPPORTED without the library; fields that the
  * GPU does not tell stay 0. */
 LT_MUST_USE lt_err lt_nvml_read(lt_nvml_reading *out, const char *pci);

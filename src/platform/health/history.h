@@ -1,0 +1,42 @@
+/* history.h: what happened to a node, as JSON lines in a file that only grows, until lines older than
+ * twice the window are dropped:
+ *
+ *     {"kind": "check", "time": 1795000000, "node": "n7", "tier": 1, "result": "drain",
+ *      "boot": "...", "uptime_s": 8000, "xids": 1,
+ *      "counters": {"gpu.pcie_replays_per_h gpu0": 12},
+ *      "findings": [{"check": ..., "object": ..., "value": ..., "result": ...}]}
+ *     {"kind": "note", "time": 1795000001, "node": "n7", "what": "ticket", "text": "..."}
+ *
+ * A line that cannot be read, such as one cut by a full disk, is skipped. FILE.lock keeps checks that
+ * run at the same time, of Slurm's prolog and of its health program, apart. */
+#ifndef LT_PLATFORM_HEALTH_HISTORY_H
+#define LT_PLATFORM_HEALTH_HISTORY_H
+
+#include "platform/health/facts.h"
+
+#define LT_HISTORY_DAYS 28
+
+/* What the judgement of a check needs of the lines before it. */
+typedef struct {
+    int lock_fd;  /* -1: there is no history. */
+    double time;  /* Of this check: seconds since 1970. */
+    json_t *last; /* The newest check; NULL: none. */
+    double
+        signals[LT_CHECK_LEMON_SCORE - LT_CHECK_LEMON_EXCLUSIONS]; /* In the order of the table. */
+    bool has_old;                                                  /* There are lines to drop. */
+    bool is_cut;                                                   /* The last line has no end. */
+} lt_history;
+
+/* Lock and read; path "": a history of nothing. Close in any case. */
+LT_MUST_USE lt_err lt_history_open(lt_history *h, const char *path);
+/* Growth per hour of a counter since the last check of this boot, else since the boot; NAN: it
+ * cannot be told. */
+double lt_history_rate(const lt_history *h, const lt_facts *f, const lt_fact *fact);
+/* The uptime of the last check if it was of this boot, else 0. */
+double lt_history_last_uptime(const lt_history *h, const char *boot);
+LT_MUST_USE lt_err lt_history_note_check(const char *what); /* ARG: no kind of note. */
+/* Append a line, which this takes over, and drop old lines if there are any. */
+LT_MUST_USE lt_err lt_history_append(lt_history *h, const char *path, json_t *line);
+void lt_history_close(lt_history *h);
+
+#endif
