@@ -1,6 +1,6 @@
 /* checks.h: the table of all checks: a name, which side of a level is bad, whether the value is a
- * counter, and the levels of warn, drain and evict. It is also an option table: each row is a key of
- * the YAML file that overrides levels,
+ * counter, and the levels of warn, drain and evict. It is also an option table: each row is a key
+ * of the YAML file that overrides levels,
  *
  *     gpu.temperature_c: [80, 90, off]
  *     ib.gbps: [400, 200, off]

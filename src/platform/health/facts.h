@@ -21,8 +21,8 @@ typedef struct {
     int n_gpus;
     char boot[64];   /* The kernel's name of this boot. */
     double uptime_s; /* NAN: unknown. */
-    /* Messages of the kernel count from this uptime on; those that are new to the history, from this
-     * one on. */
+    /* Messages of the kernel count from this uptime on; those that are new to the history, from
+     * this one on. */
     double log_from_s, new_from_s;
     int n_xids_new;
 } lt_facts;

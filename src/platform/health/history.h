@@ -1,5 +1,5 @@
-/* history.h: what happened to a node, as JSON lines in a file that only grows, until lines older than
- * twice the window are dropped:
+/* history.h: what happened to a node, as JSON lines in a file that only grows, until lines older
+ * than twice the window are dropped:
  *
  *     {"kind": "check", "time": 1795000000, "node": "n7", "tier": 1, "result": "drain",
  *      "boot": "...", "uptime_s": 8000, "xids": 1,
@@ -7,8 +7,8 @@
  *      "findings": [{"check": ..., "object": ..., "value": ..., "result": ...}]}
  *     {"kind": "note", "time": 1795000001, "node": "n7", "what": "ticket", "text": "..."}
  *
- * A line that cannot be read, such as one cut by a full disk, is skipped. FILE.lock keeps checks that
- * run at the same time, of Slurm's prolog and of its health program, apart. */
+ * A line that cannot be read, such as one cut by a full disk, is skipped. FILE.lock keeps checks
+ * that run at the same time, of Slurm's prolog and of its health program, apart. */
 #ifndef LT_PLATFORM_HEALTH_HISTORY_H
 #define LT_PLATFORM_HEALTH_HISTORY_H
 

@@ -2,10 +2,11 @@
  *
  * All elements of a (side, K) and b (side, K) are whole numbers from -2 to 2, so that every partial
  * sum of y = a b^T is a whole number below 2^24, which fp32 holds exactly: y has the same bits in
- * any order of summation, on any processor, from fp32 or bf16 operands. Rows repeat after PERIOD, so
- * that y is made of equal tiles; the first is compared with a checksum that was computed elsewhere
- * (tools/make_health_golden.py), and the others with the first. A product may be accumulated ROUNDS
- * times into y, and each element of the sum is ROUNDS times that of one product. */
+ * any order of summation, on any processor, from fp32 or bf16 operands. Rows repeat after PERIOD,
+ * so that y is made of equal tiles; the first is compared with a checksum that was computed
+ * elsewhere (tools/make_health_golden.py), and the others with the first. A product may be
+ * accumulated ROUNDS times into y, and each element of the sum is ROUNDS times that of one product.
+ * */
 #ifndef LT_PLATFORM_HEALTH_KNOWN_H
 #define LT_PLATFORM_HEALTH_KNOWN_H
 

@@ -5,8 +5,8 @@
  *
  *     NVRM: Xid (PCI:0000:18:00): 79, pid=1234, GPU has fallen off the bus.
  *
- * Only records of the last log_window_s seconds count, because an error from which the GPU was reset
- * stays in the log. */
+ * Only records of the last log_window_s seconds count, because an error from which the GPU was
+ * reset stays in the log. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* machine.c: reading this machine; see machine.h. A file system is asked by a child process: a server
- * that does not answer stops the process that asks, for hours and beyond SIGKILL, and a check must
- * end in time all the same. The child is left behind then. */
+/* machine.c: reading this machine; see machine.h. A file system is asked by a child process: a
+ * server that does not answer stops the process that asks, for hours and beyond SIGKILL, and a
+ * check must end in time all the same. The child is left behind then. */
 #include "platform/health/machine.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
-/* nvml.c: readings of all GPUs through NVIDIA's management library. Declarations are from its public
- * header, so that none is needed to build. A function that the library lacks, or that refuses, leaves
- * its readings unknown. */
+/* nvml.c: readings of all GPUs through NVIDIA's management library. Declarations are from its
+ * public header, so that none is needed to build. A function that the library lacks, or that
+ * refuses, leaves its readings unknown. */
 #include <string.h>
 
 #include "base/error.h"
