@@ -230,18 +230,33 @@ static void destroy(const lt_nccl_world *w, lt_nccl_comm comm, bool failed) {
     (void)(busy ? w->nccl->CommAbort(comm) : w->nccl->CommDestroy(comm));
 }
 
+/* The links of a group in one order on all its ranks, by sender and then by receiver: NCCL
+ * finalises a communicator only when both its ranks ask for it, so two ranks that began with
+ * different links would wait for each other. */
+static void destroy_links(lt_group *g, bool failed) {
+    const lt_nccl_world *w = g->comm->world;
+    const lt_nccl_group *s = g->shared;
+    for (int from = 0; from < g->n; from++) {
+        for (int to = 0; to < g->n; to++) {
+            if (from == g->rank || to == g->rank) {
+                const lt_nccl_link *l = &s->links[from == g->rank ? 2 * to : 2 * from + 1];
+                destroy(w, l->comm, failed);
+                w->backend->queue_close(l->queue);
+            }
+        }
+    }
+}
+
 static void group_free(lt_group *g) {
-    lt_nccl_world *w = g->comm->world;
-    lt_nccl_group *s = g->shared;
     const bool failed = g->comm->failed != LT_OK;
+    lt_nccl_group *s = g->shared;
     if (s == NULL) {
         return;
     }
-    for (int i = 0; s->links != NULL && i < 2 * g->n; i++) {
-        destroy(w, s->links[i].comm, failed);
-        w->backend->queue_close(s->links[i].queue);
+    if (s->links != NULL) {
+        destroy_links(g, failed);
     }
-    destroy(w, s->comm, failed);
+    destroy(g->comm->world, s->comm, failed);
     free(s->links);
     free(s);
     g->shared = NULL;

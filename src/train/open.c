@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -481,14 +480,6 @@ static lt_err lead_begin(lt_training *t) {
 /* What ranks on GPUs cannot do yet. */
 static lt_err check_gpus(const lt_training *t) {
     const lt_recipe *r = &t->recipe;
-    const lt_mesh_shape *m = &t->world->shape;
-    const char *const untried = getenv("LATEEN_GPU_PIPELINES");
-    if (m->pp > 1 && (untried == NULL || strcmp(untried, "1") != 0)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "mesh pp = %d on device %s: pipelines did not end their first step on two "
-                "H200; LATEEN_GPU_PIPELINES=1 tries them all the same",
-                (int)m->pp, t->device->backend->name);
-    }
     if (r->zero > 0 && r->shard == 1) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "mesh.shard = 1 on device %s divides nothing; mesh.zero = 0 does the same",

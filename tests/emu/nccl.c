@@ -65,7 +65,7 @@ typedef struct {
     uint64_t bytes;
 } pair_head;
 typedef struct {
-    _Atomic int attached;
+    _Atomic int attached, finalised;
     rank_head ranks[MOST_RANKS];
     pair_head pairs[MOST_RANKS][MOST_RANKS]; /* From, to. */
 } meeting;
@@ -75,7 +75,7 @@ struct ncclComm {
     char path[128];
     size_t bytes;
     int n, rank;
-    bool ready, blocking;
+    bool ready, blocking, finalising;
     _Atomic bool aborted;
     _Atomic int error, n_tickets;
     int polls;              /* Looks for which the last call is still in progress. */
@@ -627,19 +627,32 @@ EXPORT int ncclCommGetAsyncError(lt_nccl_comm c, int *state) {
             flush(c);
         }
         *state = LT_NCCL_IN_PROGRESS;
+    } else if (*state == LT_NCCL_SUCCESS && c->finalising) {
+        *state = atomic_load(&c->m->finalised) == c->n ? LT_NCCL_SUCCESS : LT_NCCL_IN_PROGRESS;
     }
     return LT_NCCL_SUCCESS;
 }
 
 EXPORT int ncclCommAbort(lt_nccl_comm c) {
+    if (c->finalising && atomic_load(&c->m->finalised) < c->n) {
+        emu_trap("rank %d aborts a communicator that not all ranks have finalised: NCCL waits here",
+                 c->rank);
+    }
     atomic_store(&c->aborted, true); /* Its memory stays: calls in streams still look at it. */
     if (!c->ready && c->rank == 0) {
         (void)unlink(c->path);
     }
     return LT_NCCL_SUCCESS;
 }
+/* In progress until all ranks have called it, as NCCL's proxies wait for each other to
+ * disconnect. */
 EXPORT int ncclCommFinalize(lt_nccl_comm c) {
-    return c->ready ? LT_NCCL_SUCCESS : INVALID_USAGE;
+    if (!c->ready || c->finalising) {
+        return INVALID_USAGE;
+    }
+    c->finalising = true;
+    atomic_fetch_add(&c->m->finalised, 1);
+    return LT_NCCL_SUCCESS;
 }
 EXPORT int ncclCommDestroy(lt_nccl_comm c) {
     if (atomic_load(&c->n_tickets) > 0) {

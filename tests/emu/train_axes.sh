@@ -5,7 +5,6 @@ set -u
 cd "$(dirname "$0")/../.."
 make -s emu 1>&2
 . tests/emu/train_runs.sh
-export LATEEN_GPU_PIPELINES=1 # See docs/parallel.md, Ranks on GPUs.
 export LATEEN_EMU_MIB=1000 LATEEN_EMU_NCCL_DELAY_US=50
 steps=2
 options=(--model.vocab 259 --model.layers 2 --model.width 64 --model.heads 4 --model.kv_heads 2 --data.seq 16 --batch.size 2 --batch.micro 1)
@@ -52,5 +51,4 @@ axis experts ep=2 --mesh dp=2,ep=2
 train parts cuda 2 --model.dtype fp32 ${models[dense]} --steps 1 --checkpoint.every 1 --mesh tp=2 && train parts cuda 1 --model.dtype fp32 ${models[dense]}
 compare "a checkpoint of tp=2 continues on one GPU" dense-fp32 parts 1e-6 1e-5
 refuses "experts over ranks are not sharded" ${models[experts]} --mesh dp=2,ep=2 --mesh.zero 1
-LATEEN_GPU_PIPELINES='' refuses "pipelines did not end their first step" --mesh pp=2
 echo "1..$n"
