@@ -39,6 +39,7 @@
 typedef struct lt_comm lt_comm;
 typedef struct lt_group lt_group;
 typedef struct lt_queue lt_queue; /* Of a device's work. */
+typedef struct lt_timeline lt_timeline;
 /* A call in flight: its number among the calls of its rank, from 1. */
 typedef uint64_t lt_comm_work;
 
@@ -145,6 +146,30 @@ LT_MUST_USE lt_err lt_comm_order(lt_comm *c, lt_comm_work work, lt_queue *q);
 /* Verbs called from now on come after what q holds at their call; NULL: after nothing. */
 void lt_comm_follow(lt_comm *c, lt_queue *q);
 bool lt_comm_done(lt_comm *c, lt_comm_work work); /* Has it finished or failed? Never waits. */
+
+/* Every wait for a call, by the thread that made it, becomes a span of this timeline
+ * (tensor/timeline.h): of its queue by lt_comm_order, of the host by lt_comm_wait. NULL: none. */
+void lt_comm_tell_waits(lt_comm *c, lt_timeline *t);
+/* Measure the calls from now on, or no longer. Between GPUs each call then costs two marks on its
+ * queue; worlds of host memory always measure. in_place: relate the GPU's times to the clock of
+ * this host, for which the call waits until the queue of transfers is idle. */
+LT_MUST_USE lt_err lt_comm_measure(lt_comm *c, bool on, bool in_place);
+/* Seconds in which at least one of the measured calls that have ended since the last lt_comm_moved
+ * was under way, waits for other members included. A receive counts at its sender only. */
+double lt_comm_moved(lt_comm *c);
+/* One of the last LT_COMM_RECORDS calls. Times are 0 where not reached, and on the clock of
+ * lt_clock_ns. */
+typedef struct {
+    lt_comm_work call;
+    char verb[16], group[LT_COMM_NAME];
+    int members, peer; /* peer: root of a broadcast, other member of a send or receive; else -1. */
+    bool is_pair;      /* A send or receive, which runs beside other calls. */
+    int64_t bytes;
+    uint64_t issued_ns, started_ns, done_ns;
+} lt_comm_call;
+lt_comm_work lt_comm_last(lt_comm *c); /* The newest call of this rank; 0: none. */
+/* False: it has not ended, or is too old. */
+bool lt_comm_recall(lt_comm *c, lt_comm_work work, lt_comm_call *out);
 
 /* End this world, from any thread: every call in flight on any rank fails at once with REMOTE and
  * the reason, and so does every later one. The first reason is kept. */

@@ -63,6 +63,12 @@ struct lt_transport {
     /* Let q continue when the call is done, which has reached LT_CALL_ISSUED. NULL: there are no
      * queues. Called with the lock held. */
     lt_err (*order)(lt_call *call, lt_queue *q);
+    /* Calls from now on are measured, or not; see lt_comm_measure. NULL: all are, by the clock.
+     * Called with the lock held. */
+    lt_err (*measure)(lt_comm *c, bool on, bool in_place);
+    /* When a call that is done was under way; false: it was not measured. NULL: from started_ns to
+     * now. Called with the lock held. */
+    bool (*took)(const lt_call *call, uint64_t *from_ns, uint64_t *to_ns);
     /* Advance the call as far as possible without waiting. Called with the lock held, which it may
      * release meanwhile. A failure leaves its message in lt_error_message. */
     lt_advance (*advance)(lt_call *call);
@@ -98,7 +104,13 @@ struct lt_comm {
     lt_err failed; /* LT_OK, or why every call fails. */
     char why[LT_COMM_WHY];
     lt_records records;
+    lt_timeline *timeline; /* Of the waits of callers; NULL: none. */
+    double moved_s;        /* See lt_comm_moved. */
+    uint64_t moved_until_ns;
 };
+
+/* times.c: a call is done: note when in its record, and count its time. */
+void lt_comm_note_end(lt_comm *c, const lt_call *call);
 
 /* Create a rank's comm in a world of `transport`, and start its worker. lock and moving belong to
  * the world; NULL for a rank that shares neither. */

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/call.h"
+#include "tensor/timeline.h"
 
 #define DEADLINE_S 30.0
 #define NS         1000000000u
@@ -138,17 +139,13 @@ static bool move(lt_comm *c, lt_call *call, uint64_t now) {
         started = true;
         if (r != NULL) {
             r->state = LT_CALL_STARTED;
-            r->started_us = now / 1000;
+            r->started_ns = now;
         }
     }
     switch (advance(c, call)) {
     case LT_ADVANCE_DONE:
         call->state = c->failed == LT_OK ? LT_CALL_DONE : call->state;
-        r = lt_records_of(&c->records, call->number);
-        if (r != NULL) {
-            r->state = LT_CALL_DONE;
-            r->done_us = lt_clock_ns() / 1000;
-        }
+        lt_comm_note_end(c, call);
         return true;
     case LT_ADVANCE_FAILED:
         lt_comm_fail(c, LT_ERR_REMOTE, lt_error_message());
@@ -404,15 +401,24 @@ static lt_err failed(const lt_comm *c) {
     return lt_error_set(c->failed, "%s", c->why);
 }
 
+/* If its slot holds another call by now, this one is done. */
+static bool is_under_way(const lt_comm *c, const lt_call *call, lt_comm_work work_number) {
+    return call->number == work_number && call->state != LT_CALL_DONE &&
+           (c->failed == LT_OK || *c->moving > 0);
+}
+
 lt_err lt_comm_wait(lt_comm *c, lt_comm_work work_number) {
     lt_err err = LT_OK;
+    lt_open_span span;
     const lt_call *call = call_of(c, work_number);
     (void)pthread_mutex_lock(c->lock);
     LT_ASSERT(work_number <= c->issued);
-    /* If the slot holds another call by now, this one is done. */
-    while (call->number == work_number && call->state != LT_CALL_DONE &&
-           (c->failed == LT_OK || *c->moving > 0)) {
-        (void)pthread_cond_wait(&c->change, c->lock);
+    if (is_under_way(c, call, work_number)) {
+        err = lt_timeline_begin(c->timeline, &span, LT_SPAN_HOST_WAIT, (int64_t)work_number, 0);
+        while (is_under_way(c, call, work_number)) {
+            (void)pthread_cond_wait(&c->change, c->lock);
+        }
+        err = err == LT_OK ? lt_timeline_end(c->timeline, &span) : err;
     }
     if (call->number == work_number && call->state != LT_CALL_DONE) {
         err = failed(c);
@@ -431,6 +437,14 @@ bool lt_comm_done(lt_comm *c, lt_comm_work work_number) {
     return done;
 }
 
+/* q goes on behind the call, which the device has not ended. */
+static lt_err order(lt_comm *c, lt_call *call, lt_queue *q) {
+    lt_open_span span;
+    LT_TRY(lt_timeline_begin(c->timeline, &span, LT_SPAN_WAIT, (int64_t)call->number, 0));
+    LT_TRY(c->transport->order(call, q));
+    return lt_timeline_end(c->timeline, &span);
+}
+
 lt_err lt_comm_order(lt_comm *c, lt_comm_work work_number, lt_queue *q) {
     lt_err err = LT_OK;
     lt_call *call = call_of(c, work_number);
@@ -446,7 +460,7 @@ lt_err lt_comm_order(lt_comm *c, lt_comm_work work_number, lt_queue *q) {
     if (c->failed != LT_OK && call->number == work_number && call->state != LT_CALL_DONE) {
         err = failed(c);
     } else if (call->number == work_number && call->state != LT_CALL_DONE) {
-        err = c->transport->order(call, q);
+        err = order(c, call, q);
     }
     (void)pthread_mutex_unlock(c->lock);
     return err;
@@ -516,7 +530,7 @@ static lt_err place(lt_comm *c, lt_call *call) {
         .state = LT_CALL_QUEUED,
         .dtype = call->dtype,
         .bytes = lt_call_bytes(call),
-        .issued_us = lt_clock_ns() / 1000,
+        .issued_ns = lt_clock_ns(),
     };
     memcpy(lt_records_of(&c->records, call->number)->group, g->name, sizeof g->name);
     return LT_OK;
@@ -539,7 +553,7 @@ static lt_err issue(lt_call call, lt_comm_work *work_number) {
         alone(&call);
         call_of(c, call.number)->state = LT_CALL_DONE;
         r->state = LT_CALL_DONE;
-        r->started_us = r->done_us = r->issued_us;
+        r->started_ns = r->done_ns = r->issued_ns;
         c->finished += c->finished + 1 == call.number;
     } else if (err == LT_OK) {
         (void)pthread_cond_signal(&c->work);

@@ -59,10 +59,17 @@ static lt_err heed_host(const lt_nccl_world *w) {
     return err;
 }
 
-lt_err lt_nccl_follow_caller(lt_nccl_world *w, const lt_call *call, lt_queue *q) {
-    return w->follows[lt_nccl_place(call)]
-               ? w->backend->moment_follow(q, w->before[lt_nccl_place(call)])
-               : LT_OK;
+lt_err lt_nccl_begin_on(lt_nccl_world *w, const lt_call *call, lt_queue *q) {
+    const size_t place = lt_nccl_place(call);
+    LT_TRY(w->follows[place] ? w->backend->moment_follow(q, w->before[place]) : LT_OK);
+    return w->measured[place] ? w->backend->moment_mark(q, w->began[place]) : LT_OK;
+}
+
+lt_err lt_nccl_end_on(lt_nccl_world *w, lt_call *call, lt_queue *q) {
+    const size_t place = lt_nccl_place(call);
+    call->phase = LT_CALL_ISSUED;
+    LT_TRY(w->measured[place] ? w->backend->moment_mark(q, w->ended[place]) : LT_OK);
+    return w->backend->moment_mark(q, w->done[place]);
 }
 
 /* ---- Pairs ----------------------------------------------------------------------------------- */
@@ -110,7 +117,7 @@ static lt_err pair(lt_nccl_world *w, lt_call *call) {
         if (l->state != LINK_READY) {
             return LT_OK;
         }
-        LT_TRY(lt_nccl_follow_caller(w, call, l->queue));
+        LT_TRY(lt_nccl_begin_on(w, call, l->queue));
         call->phase = 1;
         if (bytes > 0) {
             void *stream = w->backend->native(l->queue);
@@ -124,8 +131,7 @@ static lt_err pair(lt_nccl_world *w, lt_call *call) {
     if (busy) {
         return LT_OK;
     }
-    call->phase = LT_CALL_ISSUED;
-    return w->backend->moment_mark(l->queue, w->done[lt_nccl_place(call)]);
+    return lt_nccl_end_on(w, call, l->queue);
 }
 
 /* ---- The transport --------------------------------------------------------------------------- */
@@ -139,6 +145,7 @@ static lt_err begin(lt_call *call) {
     const size_t place = lt_nccl_place(call);
     w->follows[place] = call->group->comm->queue != NULL;
     w->checked[place] = true;
+    w->measured[place] = w->measures;
     LT_TRY(w->follows[place] ? w->backend->moment_mark(call->group->comm->queue, w->before[place])
                              : LT_OK);
     return call->group->comm->options.check && !is_pair(call) ? lt_nccl_check_begin(w, call)
@@ -148,6 +155,35 @@ static lt_err begin(lt_call *call) {
 static lt_err order(lt_call *call, lt_queue *q) {
     lt_nccl_world *w = lt_nccl_world_of(call);
     return w->backend->moment_follow(q, w->done[lt_nccl_place(call)]);
+}
+
+static lt_err measure(lt_comm *c, bool on, bool in_place) {
+    lt_nccl_world *w = c->world;
+    w->measures = on;
+    w->origin_ns = 0;
+    if (on && in_place) {
+        LT_TRY(w->backend->sync(w->queue));
+        LT_TRY(w->backend->moment_mark(w->queue, w->origin));
+        LT_TRY(w->backend->sync(w->queue));
+        w->origin_ns = lt_clock_ns();
+    }
+    return LT_OK;
+}
+
+static bool took(const lt_call *call, uint64_t *from_ns, uint64_t *to_ns) {
+    const lt_nccl_world *w = lt_nccl_world_of(call);
+    const size_t place = lt_nccl_place(call);
+    double seconds, since_s = 0.0;
+    if (!w->measured[place] || w->backend->moment_between(w->device, w->began[place],
+                                                          w->ended[place], &seconds) != LT_OK) {
+        return false;
+    }
+    if (w->origin_ns > 0 &&
+        w->backend->moment_between(w->device, w->origin, w->ended[place], &since_s) == LT_OK) {
+        *to_ns = w->origin_ns + (uint64_t)((since_s > 0.0 ? since_s : 0.0) * 1e9);
+    }
+    *from_ns = *to_ns - (uint64_t)(seconds * 1e9);
+    return true;
 }
 
 static lt_err advance_call(lt_nccl_world *w, lt_call *call, bool *done) {
@@ -334,9 +370,12 @@ static void world_free(lt_nccl_world *w) {
     for (int i = 0; b->moment_open != NULL && i < LT_COMM_AHEAD; i++) {
         b->moment_close(w->device, w->before[i]);
         b->moment_close(w->device, w->done[i]);
+        b->moment_close(w->device, w->began[i]);
+        b->moment_close(w->device, w->ended[i]);
     }
     if (b->moment_open != NULL) {
         b->moment_close(w->device, w->down);
+        b->moment_close(w->device, w->origin);
         if (w->queue != NULL) {
             b->queue_close(w->queue);
         }
@@ -362,6 +401,8 @@ const lt_transport lt_transport_nccl = {.name = "nccl",
                                         .group_close = group_free,
                                         .begin = begin,
                                         .order = order,
+                                        .measure = measure,
+                                        .took = took,
                                         .advance = advance,
                                         .missing = missing,
                                         .abort = abort_all,
@@ -382,10 +423,13 @@ static lt_err reserve(lt_nccl_world *w) {
     void *stage = NULL, *sum = NULL, *pinned = NULL;
     w->piece_bytes = piece_of(n);
     for (int i = 0; i < LT_COMM_AHEAD; i++) {
-        LT_TRY(w->backend->moment_open(w->device, &w->before[i]));
-        LT_TRY(w->backend->moment_open(w->device, &w->done[i]));
+        LT_TRY(w->backend->moment_open(w->device, &w->before[i], false));
+        LT_TRY(w->backend->moment_open(w->device, &w->done[i], false));
+        LT_TRY(w->backend->moment_open(w->device, &w->began[i], true));
+        LT_TRY(w->backend->moment_open(w->device, &w->ended[i], true));
     }
-    LT_TRY(w->backend->moment_open(w->device, &w->down));
+    LT_TRY(w->backend->moment_open(w->device, &w->down, false));
+    LT_TRY(w->backend->moment_open(w->device, &w->origin, true));
     LT_TRY(w->backend->queue_open(w->device, &w->queue));
     LT_TRY(w->backend->alloc(w->device, &stage, n * w->piece_bytes, "sums over ranks"));
     w->stage = stage;

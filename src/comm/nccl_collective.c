@@ -253,7 +253,7 @@ static lt_err end_step(lt_nccl_world *w, const lt_call *call) {
 lt_err lt_nccl_collective(lt_nccl_world *w, lt_call *call) {
     bool busy = false;
     if (call->phase == 0) {
-        LT_TRY(lt_nccl_follow_caller(w, call, w->queue));
+        LT_TRY(lt_nccl_begin_on(w, call, w->queue));
         w->step = 0;
         w->n_steps = count_steps(w, call);
         w->settling = NULL;
@@ -289,6 +289,5 @@ lt_err lt_nccl_collective(lt_nccl_world *w, lt_call *call) {
             LT_TRY(begin_step(w, call));
         }
     }
-    call->phase = LT_CALL_ISSUED;
-    return w->backend->moment_mark(w->queue, w->done[lt_nccl_place(call)]);
+    return lt_nccl_end_on(w, call, w->queue);
 }

@@ -36,6 +36,11 @@ typedef struct {
     char records[LT_PATH_BYTES]; /* options.record_dir */
     lt_moment *before[LT_COMM_AHEAD], *done[LT_COMM_AHEAD];
     bool follows[LT_COMM_AHEAD];
+    /* lt_comm_measure: the calls whose times are taken, from `began` to `ended`; and since when
+     * those are related to the host's clock, by a moment at origin_ns; 0: they are not. */
+    bool measures, measured[LT_COMM_AHEAD];
+    lt_moment *began[LT_COMM_AHEAD], *ended[LT_COMM_AHEAD], *origin;
+    uint64_t origin_ns;
     /* The collective that has its turn. */
     int64_t step, n_steps;
     lt_nccl_comm settling; /* NULL: no step of NCCL is in progress. */
@@ -65,8 +70,9 @@ static inline lt_nccl_group *lt_nccl_group_of(const lt_call *call) {
 
 /* A failure of NCCL, or *busy: its last call is in progress. */
 lt_err lt_nccl_state(const lt_nccl_world *w, lt_nccl_comm comm, bool *busy);
-/* q goes on behind what the call's caller had queued. */
-lt_err lt_nccl_follow_caller(lt_nccl_world *w, const lt_call *call, lt_queue *q);
+/* A call begins on q, behind what its caller had queued; and ends there. */
+lt_err lt_nccl_begin_on(lt_nccl_world *w, const lt_call *call, lt_queue *q);
+lt_err lt_nccl_end_on(lt_nccl_world *w, lt_call *call, lt_queue *q);
 
 /* nccl_check.c: tell the others what this rank calls; *done: they call the same. */
 lt_err lt_nccl_check_begin(lt_nccl_world *w, const lt_call *call);

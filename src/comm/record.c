@@ -45,13 +45,17 @@ lt_record *lt_records_of(lt_records *r, uint64_t call) {
     return at->call == call ? at : NULL;
 }
 
+static json_int_t us(uint64_t ns) {
+    return (json_int_t)(ns / 1000);
+}
+
 static json_t *as_json(const lt_record *r) {
     return json_pack("{s:I, s:s, s:i, s:s, s:I, s:i, s:I, s:s, s:s, s:I, s:I, s:I}", "call",
                      (json_int_t)r->call, "group", r->group, "members", r->members, "kind",
                      lt_call_kind_name(r->kind), "seq", (json_int_t)r->seq, "peer", r->peer,
                      "bytes", (json_int_t)r->bytes, "dtype", lt_dtype_name(r->dtype), "state",
-                     lt_call_state_name(r->state), "issued_us", (json_int_t)r->issued_us,
-                     "started_us", (json_int_t)r->started_us, "done_us", (json_int_t)r->done_us);
+                     lt_call_state_name(r->state), "issued_us", us(r->issued_ns), "started_us",
+                     us(r->started_ns), "done_us", us(r->done_ns));
 }
 
 /* Write one JSON value as a line; takes ownership of the value. */

@@ -47,7 +47,7 @@ typedef struct {
     lt_call_state state;
     lt_dtype dtype;
     uint64_t bytes;
-    uint64_t issued_us, started_us, done_us;
+    uint64_t issued_ns, started_ns, done_ns;
 } lt_record;
 
 typedef struct {

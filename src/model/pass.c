@@ -520,6 +520,10 @@ void lt_pass_tell_units(lt_pass *p, const lt_pass_units *units) {
     p->units = units;
 }
 
+void lt_pass_trace(lt_pass *p, lt_timeline *t) {
+    p->timeline = t;
+}
+
 float *lt_pass_f32(lt_pass *p) {
     const bool copies = p->exec.dtype != LT_F32 && lt_exec_f32_count(p->exec.spec) > 0;
     return p->options.master_elsewhere && copies ? p->f32 : NULL;

@@ -234,6 +234,10 @@ float *lt_pass_f32(lt_pass *p);
 struct lt_queue *lt_pass_queue(const lt_pass *p); /* The queue on which gradients are computed. */
 int64_t lt_pass_graphs(const lt_pass *p);         /* Recorded so far: every piece is one. */
 
+/* From now on each layer's part of a batch is a span of t, whose queue is the pass's, and no graph
+ * is used; NULL: no longer. */
+void lt_pass_trace(lt_pass *p, lt_timeline *t);
+
 /* Time, calls and minimum work of each op, and of the collectives of tp (LT_TIMED_* of exec.h),
  * since open or the last watch. An asynchronous backend is timed only while watched, without
  * graphs, with its own stopwatch; a synchronous one always, by the clock. */

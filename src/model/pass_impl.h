@@ -11,6 +11,7 @@
 #include "model/loss.h"
 #include "model/pass.h"
 #include "model/stage.h"
+#include "tensor/timeline.h"
 
 #define LT_PASS_MAX_GRAPHS 32 /* Shapes of a run, fresh and not: a ramp has a few. */
 
@@ -56,6 +57,7 @@ struct lt_pass {
     lt_pass_recorded *recording; /* NULL: what is queued runs at once. */
     const lt_pass_units *units;  /* NULL: no callbacks. */
     bool mute;
+    lt_timeline *timeline; /* NULL: no spans. */
     bool zero_due; /* Nothing has been added to the gradients since lt_pass_zero_gradients. */
     /* (n_layers + 1), the last the head's: products of this unit have been stored since then, and
      * are added to from now on. */

@@ -51,10 +51,13 @@ static lt_err embed(lt_pass *p, int set) {
     lt_exec *r = &p->exec;
     const lt_batch_acts *b = &p->sets[set].batch;
     const lt_tensor x = lt_pass_layer(p, set, 0)->x_in, y = r->n_tp > 1 ? b->branch : x;
+    lt_open_span span;
     LT_TRY(lt_pass_enter(p, 0, LT_UNIT_WEIGHTS));
+    LT_TRY(lt_timeline_begin(p->timeline, &span, LT_SPAN_EMBED, 0, 0));
     LT_TRY(lt_embedding_fwd(r, y, b->tokens));
     LT_TRY(lt_pass_leave(p, 0, LT_UNIT_WEIGHTS));
-    return lt_tp_scatter(r, x, y);
+    LT_TRY(lt_tp_scatter(r, x, y));
+    return lt_timeline_end(p->timeline, &span);
 }
 
 /* h_final = the final norm of x [+ add -> sum], of all rows. */
@@ -74,8 +77,11 @@ static lt_err layers_fwd(lt_pass *p, int set, int first, int end, bool train, lt
         LT_TRY(embed(p, set));
     }
     for (int layer = first; layer < end; layer++) {
+        lt_open_span span;
         LT_TRY(lt_pass_enter(p, 1 + layer, LT_UNIT_WEIGHTS));
+        LT_TRY(lt_timeline_begin(p->timeline, &span, LT_SPAN_FORWARD, layer, 0));
         LT_TRY(layer_fwd(p, set, layer, *stream, train));
+        LT_TRY(lt_timeline_end(p->timeline, &span));
         LT_TRY(lt_pass_leave(p, 1 + layer, LT_UNIT_WEIGHTS));
         *stream = lt_pass_layer(p, set, layer)->x_mid;
     }
@@ -198,9 +204,12 @@ static lt_err head_run(lt_pass *p, int set, const lt_loss_how *how) {
 static lt_err head(lt_pass *p, int set, const lt_loss_how *how) {
     const bool tied = p->exec.spec->tied;
     const unsigned what = LT_UNIT_WEIGHTS | (how->grad_scale != 0 ? LT_UNIT_GRADIENTS : 0);
+    lt_open_span span;
     LT_TRY(lt_pass_enter(p, head_unit(p), what));
     LT_TRY(tied ? lt_pass_enter(p, 0, what) : LT_OK);
+    LT_TRY(lt_timeline_begin(p->timeline, &span, LT_SPAN_HEAD, 0, 0));
     LT_TRY(head_run(p, set, how));
+    LT_TRY(lt_timeline_end(p->timeline, &span));
     LT_TRY(lt_pass_leave(p, head_unit(p), what));
     return tied ? lt_pass_leave(p, 0, p->first == 0 ? LT_UNIT_WEIGHTS : what) : LT_OK;
 }
@@ -211,8 +220,10 @@ static lt_err embedding_bwd(lt_pass *p, const lt_batch_acts *b) {
         return LT_OK; /* It stays as it is. */
     }
     const lt_tensor dy = r->n_tp > 1 ? b->branch : b->dx;
-    LT_TRY(lt_tp_gather(r, dy, b->dx));
+    lt_open_span span;
     LT_TRY(lt_pass_enter(p, 0, LT_UNIT_GRADIENTS));
+    LT_TRY(lt_timeline_begin(p->timeline, &span, LT_SPAN_EMBED_BACKWARD, 0, 0));
+    LT_TRY(lt_tp_gather(r, dy, b->dx));
     LT_TRY(lt_exec_embed_bwd(
         r, &(lt_embed_bwd_args){.dtable = lt_exec_gradient(r, LT_PARAM_EMBED, 0),
                                 .dpos_table = lt_exec_gradient(r, LT_PARAM_POS_EMBED, 0),
@@ -222,6 +233,7 @@ static lt_err embedding_bwd(lt_pass *p, const lt_batch_acts *b) {
                                 .scale = lt_embedding_scale(r),
                                 .part = r->n_tp > 1,
                                 .first = r->first_word}));
+    LT_TRY(lt_timeline_end(p->timeline, &span));
     return lt_pass_leave(p, 0, LT_UNIT_GRADIENTS);
 }
 
@@ -238,7 +250,9 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
     }
     for (int layer = end - 1; layer >= first; layer--) {
         const lt_layer_acts *t = lt_pass_layer(p, set, layer);
+        lt_open_span span;
         LT_TRY(lt_pass_enter(p, 1 + layer, LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS));
+        LT_TRY(lt_timeline_begin(p->timeline, &span, LT_SPAN_BACKWARD, layer, 0));
         if (level == LT_RECOMPUTE_FULL && (p->recomputed != layer || p->recomputed_set != set)) {
             LT_TRY(layer_fwd(p, set, layer, (lt_tensor){0}, true));
         }
@@ -249,6 +263,7 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
         r->deferred = NULL;
         p->stored[layer] = true;
         p->recomputed = -1; /* Backward writes over what it has read. */
+        LT_TRY(lt_timeline_end(p->timeline, &span));
         LT_TRY(lt_pass_leave(p, 1 + layer, LT_UNIT_WEIGHTS | complete));
     }
     return first > 0 ? LT_OK : embedding_bwd(p, b);
@@ -357,8 +372,11 @@ lt_err lt_pass_backward_weights(lt_pass *p, int set, int first, int end) {
     LT_ASSERT(p->options.split_backward && first >= p->first && first < end && end <= p->end);
     (void)use_set(p, set);
     for (int layer = end - 1; layer >= first; layer--) {
+        lt_open_span span;
         LT_TRY(lt_pass_enter(p, 1 + layer, LT_UNIT_GRADIENTS));
+        LT_TRY(lt_timeline_begin(p->timeline, &span, LT_SPAN_WEIGHTS, layer, 0));
         LT_TRY(lt_deferred_run(&p->exec, &p->deferred, set, layer));
+        LT_TRY(lt_timeline_end(p->timeline, &span));
         LT_TRY(lt_pass_leave(p, 1 + layer, LT_UNIT_GRADIENTS));
     }
     return LT_OK;

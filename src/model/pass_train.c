@@ -44,7 +44,7 @@ static bool can_record(const lt_pass *p) {
         same = same && p->stored[i] == !p->zero_due;
     }
     return same && p->exec.backend->graph_begin != NULL && !p->options.eager &&
-           p->exec.watch == NULL && !has_other_verbs(p);
+           p->exec.watch == NULL && p->timeline == NULL && !has_other_verbs(p);
 }
 
 /* The entry of this shape; *is_new: seen for the first time. NULL: no room for more. */

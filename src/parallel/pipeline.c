@@ -12,6 +12,7 @@
 #include "model/acts.h"
 #include "tensor/backend.h"
 #include "tensor/ops.h"
+#include "tensor/timeline.h"
 
 #define MAX_WARM 64
 
@@ -45,6 +46,7 @@ struct lt_pipeline {
     lt_pipeline_times times;
     int64_t warm[MAX_WARM]; /* Rows of micro-batches whose kernels are loaded. */
     int n_warm;
+    lt_timeline *timeline; /* NULL: no spans. */
 };
 
 /* The state of a walk along a row. */
@@ -302,19 +304,36 @@ static lt_err take_input(walk *w, const lt_schedule_op *op, lt_pass *pass, lt_te
 
 /* ---- Operations ---- */
 
-/* Record the time of an operation that began at start_s and has ended. */
-static void note(lt_pipeline *p, const lt_schedule_op *op, double start_s) {
-    const double seconds = lt_clock_s() - start_s;
+/* An operation that has its input, */
+typedef struct {
+    double start_s;
+    lt_open_span span;
+} begun;
+
+static lt_err begin(lt_pipeline *p, const lt_schedule_op *op, begun *b) {
+    const lt_span_kind kind = op->kind == LT_OP_FORWARD    ? LT_SPAN_STAGE_FORWARD
+                              : op->kind == LT_OP_BACKWARD ? LT_SPAN_STAGE_BACKWARD
+                                                           : LT_SPAN_STAGE_WEIGHTS;
+    b->start_s = lt_clock_s();
+    return lt_timeline_begin(p->timeline, &b->span, kind, op->chunk, op->micro);
+}
+
+/* and its end, for which the host waits. */
+static lt_err end(lt_pipeline *p, const lt_schedule_op *op, const begun *b) {
+    chunk_state *c = &p->chunks[op->chunk];
+    LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
+    const double seconds = lt_clock_s() - b->start_s;
     p->times.busy_s += seconds;
-    p->chunks[op->chunk].seconds[op->kind] += seconds;
-    p->chunks[op->chunk].n_ops[op->kind]++;
+    c->seconds[op->kind] += seconds;
+    c->n_ops[op->kind]++;
+    return lt_timeline_end(p->timeline, &b->span);
 }
 
 static lt_err forward(walk *w, const lt_schedule_op *op) {
     lt_pipeline *p = w->p;
     chunk_state *c = &p->chunks[op->chunk];
     set_state *set = &c->sets[op->set];
-    double start_s;
+    begun b;
     LT_TRY(wait_for(p, &set->sent[0]));
     LT_TRY(wait_for(p, &set->sent[1]));
     LT_TRY(lt_pass_load(c->pass, op->set, &w->batches[op->micro]));
@@ -322,10 +341,9 @@ static lt_err forward(walk *w, const lt_schedule_op *op) {
     if (c->first > 0) {
         LT_TRY(take_input(w, op, c->pass, lt_pass_stream(c->pass, op->set, c->first)));
     }
-    start_s = lt_clock_s();
+    LT_TRY(begin(p, op, &b));
     LT_TRY(lt_pass_forward(c->pass, op->set, c->first, c->end));
-    LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
-    note(p, op, start_s);
+    LT_TRY(end(p, op, &b));
     return op->to < 0 ? LT_OK
                       : send(p, lt_pass_stream(c->pass, op->set, c->end), op->to, &set->sent[0]);
 }
@@ -334,17 +352,16 @@ static lt_err backward(walk *w, const lt_schedule_op *op) {
     lt_pipeline *p = w->p;
     chunk_state *c = &p->chunks[op->chunk];
     const bool last = is_last(p, &w->table->shape, op->chunk);
-    double start_s;
+    begun b;
     if (!last) {
         LT_TRY(take_input(w, op, c->pass, lt_pass_stream_gradient(c->pass, op->set)));
     }
-    start_s = lt_clock_s();
+    LT_TRY(begin(p, op, &b));
     if (last) {
         LT_TRY(lt_pass_loss(c->pass, op->set, w->grad_scale));
     }
     LT_TRY(lt_pass_backward(c->pass, op->set, c->first, c->end, w->grad_scale));
-    LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
-    note(p, op, start_s);
+    LT_TRY(end(p, op, &b));
     if (last || p->model->spec.n_experts > 0) {
         LT_TRY(lt_pass_result_of(c->pass, op->set, w->sum, NULL));
     }
@@ -356,11 +373,10 @@ static lt_err backward(walk *w, const lt_schedule_op *op) {
 static lt_err weights(walk *w, const lt_schedule_op *op) {
     lt_pipeline *p = w->p;
     const chunk_state *c = &p->chunks[op->chunk];
-    const double start_s = lt_clock_s();
+    begun b;
+    LT_TRY(begin(p, op, &b));
     LT_TRY(lt_pass_backward_weights(c->pass, op->set, c->first, c->end));
-    LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
-    note(p, op, start_s);
-    return LT_OK;
+    return end(p, op, &b);
 }
 
 /* This rank has both stages of a tied embedding: add the head's gradients to the embedding's. */
@@ -586,6 +602,13 @@ lt_err lt_pipeline_eval(lt_pipeline *p, const lt_pass_batch *b, lt_pass_result *
 }
 
 /* ---- Accessors ---- */
+
+void lt_pipeline_trace(lt_pipeline *p, lt_timeline *t) {
+    p->timeline = t;
+    for (int c = 0; c < p->stages.chunks; c++) {
+        lt_pass_trace(p->chunks[c].pass, t);
+    }
+}
 
 const lt_param_buffer *lt_pipeline_gradients(const lt_pipeline *p) {
     return &p->gradients;

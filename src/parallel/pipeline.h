@@ -54,6 +54,8 @@ LT_MUST_USE lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batche
 LT_MUST_USE lt_err lt_pipeline_eval(lt_pipeline *p, const lt_pass_batch *b, lt_pass_result *r,
                                     float *loss_rows);
 
+/* From now on operations and their layers are spans of t (lt_pass_trace). */
+void lt_pipeline_trace(lt_pipeline *p, lt_timeline *t);
 /* In F32, of the units in the rank's stages. */
 const lt_param_buffer *lt_pipeline_gradients(const lt_pipeline *p);
 /* The rank's passes, at most one per layer; returns their number. */

@@ -1,11 +1,9 @@
-/* zero.c: see zero.h. On GPUs the host waits for no transfer: the queue of the passes does, and its
- * marks say for how long. */
+/* zero.c: see zero.h. On GPUs the host waits for no transfer: the queue of the passes does. */
 #include "parallel/zero.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "model/acts.h"
 #include "model/exec.h"
@@ -66,50 +64,17 @@ void lt_zero_measure(lt_zero_memory *out, const lt_shards *s, lt_dtype dtype) {
 
 /* ---- Waiting ---- */
 
-static bool on_device(const lt_zero *z) {
-    return z->shards->world->device != NULL;
-}
-
-/* The passes' queue goes on behind the transfer. */
-static lt_err order_behind(lt_zero *z, lt_comm_work *work) {
-    const lt_backend *be = z->model->backend;
-    lt_queue *q = lt_pass_queue(z->passes[0]);
-    const lt_comm_work number = *work;
-    *work = 0;
-    LT_TRY(be->mark(q, 2 * z->n_waits));
-    LT_TRY(lt_comm_order(z->shards->world->device, number, q));
-    return be->mark(q, 2 * z->n_waits++ + 1);
-}
-
 /* The ranks that keep the slices, for transfers between the passes' buffers. */
 static lt_group *slice_ranks(const lt_zero *z) {
     return lt_world_twin(z->shards->world, z->shards->ranks);
 }
 
 static lt_err wait_for(lt_zero *z, lt_comm_work *work) {
-    const double start = lt_clock_s();
-    lt_err err;
-    if (*work == 0) {
-        return LT_OK;
-    }
-    if (on_device(z)) {
-        return order_behind(z, work);
-    }
-    err = lt_comm_wait(z->shards->world->comm, *work);
+    const lt_comm_work number = *work;
     *work = 0;
-    z->waited_s += lt_clock_s() - start;
-    return err;
-}
-
-lt_err lt_zero_waited(const lt_zero *z, double *seconds) {
-    *seconds = z->waited_s;
-    for (int64_t i = 0; i < z->n_waits; i++) {
-        lt_queue *q = lt_pass_queue(z->passes[0]);
-        double one;
-        LT_TRY(z->model->backend->between(q, 2 * i, 2 * i + 1, &one));
-        *seconds += one;
-    }
-    return LT_OK;
+    return number != 0 ? lt_comm_order(lt_world_buffers(z->shards->world), number,
+                                       lt_pass_queue(z->passes[0]))
+                       : LT_OK;
 }
 
 /* ---- Gradients ---- */
@@ -207,8 +172,6 @@ static lt_err leave_gradients(lt_zero *z, int unit) {
 
 void lt_zero_begin_step(lt_zero *z, int64_t n_batches) {
     const size_t n_units = (size_t)z->model->table.n_units;
-    z->waited_s = 0.0;
-    z->n_waits = 0;
     z->n_batches = n_batches;
     memset(z->summed, 0, n_units * sizeof *z->summed);
     memset(z->left, 0, n_units * sizeof *z->left);

@@ -14,8 +14,7 @@
  *
  * All transfers work unit by unit and overlap with the computation: the pass says when it enters
  * and leaves a unit (lt_pass_units). Units whose gradients are complete are reduced while the
- * backward pass of earlier layers runs; weights are gathered while the layers before them run. The
- * time that a step waits nevertheless is measured.
+ * backward pass of earlier layers runs; weights are gathered while the layers before them run.
  *
  *     weights, level 3     rooms A, B   | 1 | 3 |      layer u computes in one room while the next
  *                                       | 2 | 4 |      one, u + 1 or u - 1, comes into the other
@@ -57,8 +56,6 @@ typedef struct {
     int64_t *left;         /* (n_units): batches of the step whose gradients are there. */
     int64_t n_batches;
     lt_comm_work last_sum;
-    double waited_s; /* Time that the host waited for other ranks since the step began, */
-    int64_t n_waits; /* and waits of the passes' queue: marks 2 i and 2 i + 1 of the stopwatch. */
     lt_pass_units units;
 } lt_zero;
 
@@ -79,9 +76,6 @@ void lt_zero_measure(lt_zero_memory *out, const lt_shards *s, lt_dtype dtype);
 void lt_zero_begin_step(lt_zero *z, int64_t n_batches);
 LT_MUST_USE lt_err lt_zero_begin_batch(lt_zero *z);
 LT_MUST_USE lt_err lt_zero_end_step(lt_zero *z);
-/* Seconds that this rank waited for others since the step began. On GPUs the passes' queue has been
- * synced. */
-LT_MUST_USE lt_err lt_zero_waited(const lt_zero *z, double *seconds);
 /* Over the table of `trained`. */
 const lt_param_buffer *lt_zero_gradients(const lt_zero *z);
 

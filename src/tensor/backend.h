@@ -68,13 +68,15 @@ typedef struct lt_backend {
      * work before it. NULL where mark is NULL. */
     lt_err (*reach)(lt_queue *q, int64_t i);
     /* For work that a library queues by itself (comm/nccl.c). A moment can be marked repeatedly;
-     * native is the driver's handle of the queue. moment_passed never waits. NULL: work runs at
+     * native is the driver's handle of the queue. moment_passed never waits. moment_between: the
+     * seconds between two moments that have passed and were opened with `timed`. NULL: work runs at
      * once. */
-    lt_err (*moment_open)(lt_device *d, lt_moment **out);
+    lt_err (*moment_open)(lt_device *d, lt_moment **out, bool timed);
     void (*moment_close)(lt_device *d, lt_moment *m); /* Accepts NULL. */
     lt_err (*moment_mark)(lt_queue *q, lt_moment *m);
     lt_err (*moment_follow)(lt_queue *q, lt_moment *m); /* q goes on when m has passed. */
     lt_err (*moment_passed)(lt_device *d, lt_moment *m, bool *passed);
+    lt_err (*moment_between)(lt_device *d, lt_moment *from, lt_moment *to, double *seconds);
     void *(*native)(lt_queue *q);
     lt_err (*memory_left)(lt_device *d,
                           size_t *bytes); /* Bytes that alloc could still give; NULL: unknown. */

@@ -67,7 +67,8 @@ lt_err lt_training_write_recipe(const lt_training *t) {
         LT_FAIL_DONE(LT_ERR_OOM, "recipe");
     }
     *r = t->recipe;
-    r->allow_change[0] = '\0';
+    r->allow_change[0] = '\0'; /* These two concern this start only. */
+    r->trace_step = 0;
     lt_options_dump_yaml(&lt_recipe_table, r, to);
     fclose(to);
     to = NULL;

@@ -7,6 +7,8 @@
  *   {"kind": "start", "step", "version", "parameters", ...}  each start of the program
  *   {"kind": "change", "step", "name", "from", "to", "allowed"}  an option that this start changed;
  *                                                                allowed: it needed allow_change
+ *   {"kind": "ranks", "step", "steps", "slowest", "ranks": [{"rank", "compute_s", "comm_s",
+ *     "transfer_s", "announced_bytes", "peak_bytes"}, ...]}  means of the steps measured so far
  *   {"kind": "diverged", "step", "why", "go_on_from"}      the run gave up; the step of the
  *                                                          checkpoint to resume from, -1: there is
  *                                                          none */
@@ -34,7 +36,9 @@
     X(mfu, GAUGE, "", "share of the device's measured peak that the model's arithmetic used")      \
     X(step_s, GAUGE, "s", "the step")                                                              \
     X(wait_s, GAUGE, "s", "of it, waiting for rows")                                               \
-    X(comm_s, GAUGE, "s", "of it, the longest that a rank waited for gradients and weights")       \
+    X(comm_s, GAUGE, "s", "of it, the longest that a rank waited for transfers between ranks")     \
+    X(transfer_s, GAUGE, "s", "the longest that transfers of a rank were under way")               \
+    X(slowest_rank, COUNT, "", "the rank that computed longest")                                   \
     X(memory_bytes, COUNT, "B", "memory of the process on the host")                               \
     X(load_balance, GAUGE, "", "experts: load-balancing loss, summed over layers")                 \
     X(router_z, GAUGE, "", "experts: router z-loss, summed over layers")                           \

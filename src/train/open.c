@@ -534,6 +534,15 @@ static lt_err divide_rows(lt_training *t) {
     return LT_OK;
 }
 
+static lt_err check_trace(const lt_training *t) {
+    const int64_t step = t->recipe.trace_step;
+    if (step > 0 && (step <= t->state.step || step > t->recipe.steps)) {
+        LT_FAIL(LT_ERR_ARG, "trace_step = %lld: this run does steps %lld to %lld", (long long)step,
+                (long long)t->state.step + 1, (long long)t->recipe.steps);
+    }
+    return LT_OK;
+}
+
 static lt_err open_all(lt_training *t) {
     const bool leads = lt_ranks_lead(&t->ranks);
     LT_TRY(lt_recipe_check(&t->recipe));
@@ -559,6 +568,9 @@ static lt_err open_all(lt_training *t) {
     LT_TRY(lt_matmul_peak(&t->peak_flops, t->model->device, t->model->options.dtype));
     lt_guard_open(&t->guard, &t->recipe);
     LT_TRY(lt_training_resume(t));
+    t->first_step = t->state.step + 1;
+    LT_TRY(check_trace(t));
+    lt_times_open(t);
     t->source.place(t->source.of, &t->place);
     t->energy_start_j = lt_training_energy(t);
     return leads ? lead_begin(t) : LT_OK;
@@ -597,6 +609,11 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
                    : lt_device_open_named(&t->own_device, r->device));
     }
     t->device = device != NULL ? device : t->own_device;
+    if (!t->device->backend->host_memory && t->device->backend->memory_left != NULL) {
+        size_t left = 0;
+        LT_TRY(t->device->backend->memory_left(t->device, &left));
+        t->times.left_bytes = (double)left;
+    }
     if (r->threads > 0) {
         lt_thread_set_count((int)r->threads);
     }
@@ -609,27 +626,6 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
     return LT_OK;
 }
 
-/* lt_ranks.combine over the group of all ranks: each gets every record, and joins them in the order
- * of the ranks. */
-static lt_err combine_records(void *of, lt_step_record *record) {
-    const lt_world *w = of;
-    const int n = lt_comm_size(w->comm);
-    lt_step_record *all = calloc((size_t)n, sizeof *all);
-    lt_err err;
-    if (all == NULL) {
-        LT_FAIL(LT_ERR_OOM, "records of %d ranks", n);
-    }
-    err = lt_all_gather(w->mesh.world, all, record, sizeof *record / sizeof(double), LT_F64, NULL);
-    if (err == LT_OK) {
-        *record = all[0];
-        for (int i = 1; i < n; i++) {
-            lt_step_record_combine(record, &all[i]);
-        }
-    }
-    free(all);
-    return err;
-}
-
 /* What an objective does on all ranks together, behind the weights of the first step. */
 static lt_err start_objective(lt_training *t) {
     const lt_objective *o = t->objective;
@@ -638,20 +634,23 @@ static lt_err start_objective(lt_training *t) {
 
 lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
                               lt_world *world, const lt_objective *objective) {
-    const lt_ranks ranks = world->comm == NULL ? (lt_ranks){0}
-                                               : (lt_ranks){world->rank, world, combine_records};
+    lt_ranks ranks = {.rank = world->rank, .combine = lt_rank_records_combine};
     const bool leads = lt_ranks_lead(&ranks);
+    lt_rank_records *records = NULL;
     lt_step_record record = {0};
     lt_err err = LT_OK;
     if (world->comm == NULL) {
         LT_TRY(lt_training_open_with(t, r, device, &(lt_training_with){.objective = objective}));
         return start_objective(t);
     }
+    LT_TRY(lt_rank_records_open(&records, world));
+    ranks.of = t->rank_records = records;
     if (!leads) {
         LT_TRY(lt_ranks_combine(&ranks, &record, LT_OK));
     }
     err = lt_training_open_with(
         t, r, device, &(lt_training_with){.ranks = ranks, .world = world, .objective = objective});
+    t->rank_records = records;
     if (leads) {
         LT_TRY(lt_ranks_combine(&ranks, &record, err));
     }
@@ -674,6 +673,8 @@ void lt_training_close(lt_training *t) {
     lt_pipeline_close(t->pipeline);
     free(t->batches);
     lt_zero_close(&t->zero);
+    lt_times_close(t);
+    lt_rank_records_close(t->rank_records);
     lt_invariant_close(&t->invariant, t->device);
     lt_model_close(t->model != t->trained && t->lora == NULL ? t->model : NULL);
     if (t->lora != NULL) { /* What is trained is theirs. */

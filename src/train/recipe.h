@@ -61,6 +61,9 @@ typedef enum {
       "where to compute; cuda:N is GPU N; auto: the GPU if there is one", LT_RECIPE_MAY_CHANGE)    \
     X(I64, threads, "threads", "0", 0, 4096, "N",                                                  \
       "threads of the kernels; 0: all cores of this process", LT_RECIPE_MAY_CHANGE)                \
+    X(I64, trace_step, "trace_step", "0", 0, 1e12, "STEP",                                         \
+      "write OUT/trace-step-STEP.json, a trace of this step on all ranks for Perfetto; 0: none",   \
+      LT_RECIPE_MAY_CHANGE | LT_RECIPE_ONCE)                                                       \
     X(ENUM, deterministic, "deterministic", "run", 0, 0, "run|mesh-invariant",                     \
       "what has the same bits: a run that is repeated, or a run on any number of ranks (dp) that " \
       "divides batch.groups")                                                                      \

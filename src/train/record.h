@@ -31,7 +31,12 @@
     X(router_z_sum, SUM, "router z-losses")                                                        \
     X(sumsq, SUM, "squares of the gradients that this rank answers for")                           \
     X(wait_s, MAX, "waited for rows")                                                              \
-    X(comm_s, MAX, "waited for other ranks' gradients and weights")                                \
+    X(comm_s, MAX, "waited for transfers between ranks (times.h)")                                 \
+    X(transfer_s, MAX, "transfers were under way")                                                 \
+    X(compute_s, MAX, "computed; 0: the step was not measured")                                    \
+    X(announced_bytes, MAX, "memory announced")                                                    \
+    X(peak_bytes, MAX, "memory used at most")                                                      \
+    X(first, MAX, "it was the first step of the process")                                          \
     X(stop, MAX, "a stop was asked: a signal's number or LT_STOP_FILE; 0: none")                   \
     X(error, MAX, "an lt_err; LT_OK: none")
 

@@ -21,35 +21,41 @@
 
 /* Kinds are the first field of a line (metrics.c keeps the order), so a line need not be parsed to
  * be counted. */
-static bool is_train_line(const char *line) {
-    static const char head[] = "{\"kind\":\"train\"";
-    return strncmp(line, head, sizeof head - 1) == 0;
+static bool is_kind(const char *line, const char *kind) {
+    static const char head[] = "{\"kind\":\"";
+    const size_t n = sizeof head - 1, n_kind = strlen(kind);
+    return strncmp(line, head, n) == 0 && strncmp(line + n, kind, n_kind) == 0 &&
+           line[n + n_kind] == '"';
 }
 
-/* Keep every line that is not "train"; of those, one in `stride`, and the last. The file is read
- * twice, line by line: so a long run needs no more memory than a short one. */
+/* Keep every line that is neither "train" nor "ranks": of the former one in `stride`, and the last;
+ * of the latter the last. The file is read twice, line by line: so a long run needs no more memory
+ * than a short one. */
 static lt_err thin_rows(json_t **out, const char *path, int64_t max_rows) {
     lt_err err = LT_OK;
     FILE *f = fopen(path, "re");
     char *line = NULL;
     size_t room = 0;
     ssize_t bytes;
-    int64_t n_train = 0, seen = 0, stride;
+    int64_t n_train = 0, seen = 0, n_ranks = 0, ranks_seen = 0, stride;
     json_t *rows = json_array();
 
     if (f == NULL || rows == NULL) {
         LT_FAIL_DONE(LT_ERR_IO, "%s: %s", path, strerror(errno));
     }
     while (getline(&line, &room, f) > 0) {
-        n_train += is_train_line(line);
+        n_train += is_kind(line, "train");
+        n_ranks += is_kind(line, "ranks");
     }
     stride = (n_train + max_rows - 1) / max_rows;
     rewind(f);
     while ((bytes = getline(&line, &room, f)) > 0) {
-        const bool is_train = is_train_line(line);
+        const bool is_train = is_kind(line, "train"), is_ranks = is_kind(line, "ranks");
         json_t *row;
         seen += is_train;
-        if (is_train && stride > 1 && seen % stride != 0 && seen != n_train) {
+        ranks_seen += is_ranks;
+        if ((is_train && stride > 1 && seen % stride != 0 && seen != n_train) ||
+            (is_ranks && ranks_seen != n_ranks)) {
             continue;
         }
         row = json_loadb(line, (size_t)bytes, 0, NULL);

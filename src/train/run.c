@@ -72,6 +72,7 @@ static lt_err follow(lt_training *t, const lt_step_decision *d, bool *slow) {
         LT_TRY(lt_training_sample(t));
     }
     LT_TRY(d->save ? lt_training_save(t) : LT_OK);
+    LT_TRY(*slow ? lt_times_tell(t, false) : LT_OK);
     return *slow && lt_ranks_lead(&t->ranks) ? lt_report_write(t->recipe.out) : LT_OK;
 }
 
@@ -96,6 +97,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
     if (t->state.step < t->recipe.steps) {
         LT_TRY(ask_stop(t, stop));
     }
+    LT_TRY(lt_times_forget(t));
     while (t->state.step < t->recipe.steps && *stop == 0) {
         lt_step_outcome step;
         bool slow;
@@ -107,6 +109,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
         *stop = step.decision.stop;
         if (slow && *stop == 0 && t->state.step < t->recipe.steps) { /* It took a while. */
             LT_TRY(ask_stop(t, stop));
+            LT_TRY(lt_times_forget(t)); /* The others have waited for the leading rank. */
         }
     }
     return LT_OK;
@@ -120,6 +123,7 @@ static lt_err finish(lt_training *t) {
     }
     LT_TRY(lt_training_evaluate(t));
     LT_TRY(lt_training_tell_pipeline(t));
+    LT_TRY(lt_times_tell(t, true));
     if (!lt_ranks_lead(&t->ranks)) {
         return LT_OK;
     }
@@ -133,6 +137,7 @@ static lt_err finish(lt_training *t) {
 /* Handle a stop request: save, and say how to continue. */
 static lt_err stop(lt_training *t, const char *stopped) {
     LT_TRY(lt_training_save(t));
+    LT_TRY(lt_times_tell(t, true));
     if (lt_ranks_lead(&t->ranks)) {
         LT_TRY(lt_report_write(t->recipe.out));
         unlink(t->exit_path);

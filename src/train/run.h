@@ -24,6 +24,7 @@
 #include "train/record.h"
 #include "train/report.h"
 #include "train/rows.h"
+#include "train/times.h"
 #include "tensor/backend.h"
 
 #define LT_CURVE_ROOM 2048
@@ -92,8 +93,11 @@ typedef struct lt_training {
     lt_row_source source; /* Of the steps' rows. */
     lt_row_place place;   /* The position after the last complete step. */
     lt_guard guard;
-    lt_ranks ranks;  /* All zeros: this rank is alone, and leads. */
-    lt_world *world; /* The caller's; NULL, or without ranks: alone. */
+    lt_ranks ranks;                /* All zeros: this rank is alone, and leads. */
+    lt_world *world;               /* The caller's; NULL, or without ranks: alone. */
+    lt_rank_records *rank_records; /* NULL: this rank is alone, or the caller combines records. */
+    lt_times times;
+    int64_t first_step; /* Of this process. */
     lt_metrics metrics;
     lt_page *page;
     lt_progress progress;

@@ -169,7 +169,10 @@ static lt_err look_ahead(lt_training *t, lt_draw *next, uint64_t seen) {
         (t->objective != NULL && t->objective->draws_late)) {
         return LT_OK;
     }
+    lt_open_span span;
+    LT_TRY(lt_times_phase(t, &span, LT_SPAN_ROWS));
     LT_TRY(draw(t, next, t->state.step + 2, seen));
+    LT_TRY(lt_timeline_end(&t->times.line, &span));
     return t->objective != NULL || t->pipeline != NULL || lt_pass_full(t->pass) ? LT_OK
                                                                                 : stage(t, next);
 }
@@ -221,18 +224,24 @@ void lt_training_tell_once(const lt_training *t, lt_step_record *r) {
 }
 
 /* Forward and backward of the step's rows, and what they brought here. */
-static lt_err compute(lt_training *t, lt_draw *now, lt_draw *next, lt_step_record *r) {
+static lt_err compute(lt_training *t, lt_draw *now, lt_draw *next, lt_step_record *r,
+                      double start_s) {
     lt_pass_result sum = {0};
+    lt_open_span span;
+    LT_TRY(lt_times_phase(t, &span, LT_SPAN_PASSES));
     LT_TRY(accumulate(t, now, &sum, r));
+    LT_TRY(lt_timeline_end(&t->times.line, &span));
+    LT_TRY(lt_times_phase(t, &span, LT_SPAN_SUMS));
     LT_TRY(lt_training_has_ranks(t) ? sum_over_ranks(t) : LT_OK);
     LT_TRY(square_gradients(t));
+    LT_TRY(lt_timeline_end(&t->times.line, &span));
     LT_TRY(look_ahead(t, next, t->state.rows + (uint64_t)now->plan.rows));
     LT_TRY(t->pipeline != NULL ? t->model->backend->sync(lt_training_queue(t))
                                : lt_pass_collect(t->pass, &sum));
     add_result(r, &sum);
     r->sumsq = t->invariant.n_groups > 0 && !lt_ranks_lead(&t->ranks) ? 0.0
                                                                       : *t->optimiser.host_sumsq;
-    return lt_training_has_ranks(t) ? lt_zero_waited(&t->zero, &r->comm_s) : LT_OK;
+    return lt_times_note(t, r, start_s);
 }
 
 lt_err lt_training_gather(lt_training *t) {
@@ -273,8 +282,11 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
     lt_draw *now = &t->draws[step % 2], *next = &t->draws[(step + 1) % 2];
     const int64_t together = lt_recipe_together(&t->recipe);
     const double start_s = lt_clock_s();
-    lt_err err = LT_OK;
+    lt_open_span whole, part;
+    lt_err err = lt_times_begin(t, step);
 
+    LT_TRY(err);
+    LT_TRY(lt_timeline_begin(&t->times.line, &whole, LT_SPAN_STEP, step, 0));
     if (!now->drawn) {
         err = draw(t, now, step, t->state.rows);
     }
@@ -283,20 +295,26 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
                                         .tokens = (double)(now->n_rows * t->recipe.seq),
                                         .wait_s = now->wait_s}};
     if (err == LT_OK) {
-        err = compute(t, now, next, &out->record);
+        err = compute(t, now, next, &out->record, start_s);
     }
     out->record.stop = (double)lt_training_stop_asked(t);
     lt_training_tell_once(t, &out->record);
+    LT_TRY(lt_times_phase(t, &part, LT_SPAN_RECORD));
     LT_TRY(lt_ranks_combine(&t->ranks, &out->record, err));
+    t->times.line.waited_s = 0.0; /* The record itself is no part of a step's communication. */
+    LT_TRY(lt_timeline_end(&t->times.line, &part));
     lt_step_decide(&out->decision, &out->record,
                    &(lt_step_facts){.recipe = &t->recipe,
                                     .guard = &t->guard,
                                     .step = step,
                                     .summed_scale = gradient_scale(t),
                                     .save_late = t->save_late});
+    LT_TRY(lt_times_phase(t, &part, LT_SPAN_UPDATE));
     LT_TRY(carry_out(t, now, &out->decision, &out->record));
+    LT_TRY(lt_timeline_end(&t->times.line, &part));
+    LT_TRY(lt_timeline_end(&t->times.line, &whole));
     out->step_s = lt_clock_s() - start_s;
-    return LT_OK;
+    return lt_times_end(t, step);
 }
 
 lt_err lt_training_eval(lt_training *t, const lt_pass_batch *b, lt_pass_result *r) {

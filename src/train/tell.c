@@ -91,7 +91,10 @@ lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
     values[LT_TRAIN_step_s] = o->step_s;
     values[LT_TRAIN_wait_s] = r->wait_s;
     values[LT_TRAIN_comm_s] = r->comm_s;
-    present[LT_TRAIN_comm_s] = lt_training_has_ranks(t);
+    values[LT_TRAIN_transfer_s] = r->transfer_s;
+    values[LT_TRAIN_slowest_rank] = t->rank_records != NULL ? t->rank_records->slowest : 0;
+    present[LT_TRAIN_comm_s] = present[LT_TRAIN_transfer_s] = present[LT_TRAIN_slowest_rank] =
+        t->rank_records != NULL;
     values[LT_TRAIN_memory_bytes] = (double)lt_memory_resident();
     values[LT_TRAIN_load_balance] = r->aux_sum;
     values[LT_TRAIN_router_z] = r->router_z_sum;

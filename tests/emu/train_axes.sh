@@ -34,7 +34,7 @@ compare "tp=2 of olmo2 on two GPUs, fp32: two CPU ranks" olmo2-cpu olmo2-cuda 1e
 axis dense pp=2 --mesh pp=2
 # A V: each rank has two stages, and gradients of weights wait for their turn.
 train four cpu 1 --model.layers 4
-train zbv cuda 2 --model.layers 4 --mesh pp=2 --mesh.schedule zbv
+train zbv cuda 2 --model.layers 4 --mesh pp=2 --mesh.schedule zbv --trace-step 1
 compare "pp=2 as zbv on two GPUs, fp32: one CPU rank" four zbv 1e-5 1e-4
 # Gradients of several micro-batches are summed over the replicas of a pipeline once.
 train replicas-cpu cpu 1 --batch.size 4

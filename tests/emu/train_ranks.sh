@@ -32,7 +32,9 @@ agree() { # name, bounds of loss and norm, options of both, --, options of two r
     train "two $name" cuda 2 "${both[@]}" "$@"
     compare "two GPU ranks, $name $*: losses and norms of one" "one $name" "two $name" "${bounds[@]}"
 }
-agree muon 1e-6 1e-5 --optim.kind muon -- --mesh.zero 3
+agree muon 1e-6 1e-5 --optim.kind muon -- --mesh.zero 3 --trace-step 1
+n=$((n + 1))
+if got=$(python3 tests/e2e/train_times.py --trace "$work/two muon/trace-step-1.json" 2 2 2 2>&1); then echo "ok $n - the trace of a step of two GPU ranks"; else echo "not ok $n - trace: $(tail -n 1 <<<"$got")"; fi
 agree "8-bit products" 1e-4 2e-3 --model.dtype bf16 --model.fp8 tensorwise -- --mesh.zero 2
 if all; then
     train "scales" cuda 2 --model.dtype bf16 --model.fp8 tensorwise --mesh tp=2

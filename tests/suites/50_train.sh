@@ -8,3 +8,4 @@ beside "train: as PyTorch trains" python3 tests/e2e/train_truth.py build/lateen
 beside "train: conversations, as transformers and PyTorch have them" python3 tests/e2e/sft_truth.py build/lateen
 beside "train: when it does what" python3 tests/e2e/train_decides.py build/lateen
 beside "train: several ranks" python3 tests/e2e/train_ranks.py build/lateen
+beside "train: times of each rank, traces" python3 tests/e2e/train_times.py build/lateen

@@ -203,9 +203,9 @@ static lt_err backend_reach(lt_queue *q, int64_t i) {
     return lt_cuda_event_reach(q->gpu, q->marks[i]);
 }
 
-static lt_err backend_moment_open(lt_device *d, lt_moment **out) {
+static lt_err backend_moment_open(lt_device *d, lt_moment **out, bool timed) {
     CUevent event = NULL;
-    LT_TRY(lt_cuda_event_open(lt_cuda_device_gpu(d), &event, false));
+    LT_TRY(lt_cuda_event_open(lt_cuda_device_gpu(d), &event, timed));
     *out = (lt_moment *)event;
     return LT_OK;
 }
@@ -226,6 +226,14 @@ static lt_err backend_moment_follow(lt_queue *q, lt_moment *m) {
 
 static lt_err backend_moment_passed(lt_device *d, lt_moment *m, bool *passed) {
     return lt_cuda_event_passed(lt_cuda_device_gpu(d), (CUevent)m, passed);
+}
+
+static lt_err backend_moment_between(lt_device *d, lt_moment *from, lt_moment *to,
+                                     double *seconds) {
+    double ms = 0.0;
+    LT_TRY(lt_cuda_event_elapsed(lt_cuda_device_gpu(d), &ms, (CUevent)from, (CUevent)to));
+    *seconds = ms * 1e-3;
+    return LT_OK;
 }
 
 static void *backend_native(lt_queue *q) {
@@ -364,6 +372,7 @@ const lt_backend *lt_backend_cuda(void) {
                                        .moment_mark = backend_moment_mark,
                                        .moment_follow = backend_moment_follow,
                                        .moment_passed = backend_moment_passed,
+                                       .moment_between = backend_moment_between,
                                        .native = backend_native,
                                        .memory_left = backend_memory_left,
                                        .energy = backend_energy,
