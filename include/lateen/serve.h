@@ -32,6 +32,8 @@ typedef struct lt_grammar lt_grammar;
 typedef enum { LT_WARM_NONE, LT_WARM_FIRST, LT_WARM_ALL } lt_warm;
 
 #define LT_ENGINE_TOP 20 /* Most alternatives reported with a token. */
+/* Background requests that should wait for the next free places, so that none stays empty. */
+#define LT_ENGINE_SPARE(max_running) ((max_running) / 8 + 1)
 
 typedef struct {
     int64_t max_running; /* Sequences in one step at most. */
@@ -40,6 +42,10 @@ typedef struct {
     /* Tokens of one step at most: every decoding sequence first, then chunks of prompts. 0: 512, on
      * a GPU 2048. */
     int64_t step_tokens;
+    /* Tokens of background requests at most in a step that has tokens of others, too; -1: none on a
+     * CPU, where each row makes a step longer, and 32 on a GPU, whose step reads all weights for
+     * one row as for many. */
+    int64_t background_tokens;
     int64_t page_tokens; /* Tokens of one page of the cache. */
     /* Size of the KV cache; 0: max_running * max_seq tokens, at most half of the free memory. */
     int64_t cache_bytes;
@@ -86,6 +92,10 @@ typedef struct {
     /* Higher first, then first come, first served. A level counts as much as 4096 steps of waiting,
      * so no request starves. */
     int priority;
+    /* Runs only where it delays no other request: it gives up its place to any that comes, and
+     * waits while there are others, except for background_tokens of a step. It does not count in
+     * the queue of the others. */
+    bool background;
     lt_sampling sampling;
     /* Only these ids may be chosen; n_allowed 0: all. Not together with a grammar. */
     const int32_t *allowed;
@@ -211,6 +221,7 @@ void lt_engine_get_cache(const lt_engine *e, lt_engine_cache *out);
 #define LT_STEP_SIZES 22 /* Steps have 1 to 2^20 tokens, and one more for each sequence. */
 
 typedef struct {
+    int64_t background_running, background_waiting; /* They count in the next two as well. */
     int64_t running, waiting, pages, pages_used, pages_cached;
     int64_t steps, prompt_tokens, cached_tokens, new_tokens, preemptions, finished, cancelled,
         failed;

@@ -28,10 +28,12 @@
  * Llama-1B in 8 ms, and in four steps in 11 ms (docs/speed/serving.md). */
 #define STEP_TOKENS_HOST   512
 #define STEP_TOKENS_DEVICE 2048
+#define BACKGROUND_DEVICE  32
 
 lt_engine_options lt_engine_defaults(void) {
     return (lt_engine_options){.max_running = 64,
                                .max_waiting = 1024,
+                               .background_tokens = -1,
                                .page_tokens = 16,
                                .prefix_cache = true,
                                .ahead = true,
@@ -50,8 +52,8 @@ lt_request lt_request_defaults(void) {
 static lt_err check_options(const lt_engine_options *o, const lt_backend *backend) {
     if (o->max_running < 1 || o->max_running > 65536 || o->max_waiting < 0 ||
         o->max_waiting > (1 << 20) || o->step_tokens < 0 || o->step_tokens > (1 << 20) ||
-        o->max_seq < 0 || o->cache_bytes < 0 || o->unused_bytes < 0 || o->page_tokens < 16 ||
-        o->page_tokens % 16 != 0 || o->page_tokens > 4096) {
+        o->background_tokens < -1 || o->max_seq < 0 || o->cache_bytes < 0 || o->unused_bytes < 0 ||
+        o->page_tokens < 16 || o->page_tokens % 16 != 0 || o->page_tokens > 4096) {
         LT_FAIL(LT_ERR_ARG,
                 "engine: %lld running, %lld waiting, steps of %lld tokens, pages of %lld (a "
                 "multiple of 16)",
@@ -171,6 +173,12 @@ static void engine_carve(lt_engine *e, lt_arena *a) {
     lt_step_carve(e, a);
 }
 
+/* Most requests of the background that have no place: those that were preempted, those that come
+ * next, and a queue. */
+static int64_t most_background(const lt_engine_options *o) {
+    return 2 * o->max_running + LT_ENGINE_SPARE(o->max_running) + o->max_waiting;
+}
+
 static lt_err size_engine(lt_engine *e) {
     lt_engine_options *o = &e->o;
     /* 16 bits halve the memory and the time to read it. */
@@ -191,6 +199,9 @@ static lt_err size_engine(lt_engine *e) {
     LT_TRY(size_cache(e));
     e->sched.max_running = o->max_running;
     e->sched.step_tokens = o->step_tokens;
+    e->sched.background_rows = o->background_tokens >= 0        ? o->background_tokens
+                               : e->model->backend->host_memory ? 0
+                                                                : BACKGROUND_DEVICE;
     e->sched.caching = o->prefix_cache;
     e->limits = (lt_job_limits){.spec = e->spec,
                                 .max_seq = o->max_seq,
@@ -205,7 +216,7 @@ static lt_err size_engine(lt_engine *e) {
     }
     /* A job lives until poll has reported all of it, which takes a front that polls a step or
      * two. */
-    e->n_slots = 2 * (o->max_running + o->max_waiting);
+    e->n_slots = 2 * (o->max_running + o->max_waiting + most_background(o));
     e->n_samplers = lt_thread_count();
     return LT_OK;
 }
@@ -350,13 +361,23 @@ void lt_engine_close(lt_engine *e) {
     free(e);
 }
 
+/* Is there no room in the queue? A request that gets a free place does not queue; the places of the
+ * background are free for the others. */
+static bool is_full(const lt_engine *e, bool background) {
+    const lt_engine_stats *st = &e->stats;
+    const int64_t behind = st->background_waiting + e->n_submitted_background;
+    const int64_t taken = st->running - st->background_running;
+    const int64_t free_places = e->o.max_running > taken ? e->o.max_running - taken : 0;
+    if (e->n_live == e->n_slots) {
+        return true;
+    }
+    return background ? behind >= most_background(&e->o)
+                      : st->waiting + e->n_submitted - behind >= e->o.max_waiting + free_places;
+}
+
 /* Assign a free slot and an id: ids increase and skip those whose slot is taken. */
 static lt_err give_id(lt_engine *e, lt_job *j) {
-    /* A request that gets a free place does not queue. */
-    const int64_t free_places = e->o.max_running - e->stats.running;
-    if (e->stats.waiting + e->n_submitted >=
-            e->o.max_waiting + (free_places > 0 ? free_places : 0) ||
-        e->n_live == e->n_slots) {
+    if (is_full(e, j->r.background)) {
         LT_FAIL(LT_ERR_LIMIT, "the queue is full: %lld requests wait",
                 (long long)(e->stats.waiting + e->n_submitted));
     }
@@ -381,6 +402,7 @@ lt_err lt_engine_submit(lt_engine *e, const lt_request *r, void *user, uint64_t 
         *(e->submitted == NULL ? &e->submitted : &e->submitted_last->next) = j;
         e->submitted_last = j;
         e->n_submitted++;
+        e->n_submitted_background += r->background;
         pthread_cond_signal(&e->wake);
         j = NULL;
     }

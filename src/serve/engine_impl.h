@@ -122,7 +122,7 @@ struct lt_engine {
     lt_job *submitted, *submitted_last, *cancelled;
     lt_job *ready, *ready_last; /* Jobs with events for poll. */
     lt_job *told;               /* Jobs that were reported completely; freed at the next poll. */
-    int64_t n_submitted;
+    int64_t n_submitted, n_submitted_background;
     lt_engine_stats stats;
     bool closing;
     lt_hold_state hold;

@@ -182,6 +182,7 @@ static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_jo
     s->seq.n_tokens = r->n_prompt;
     s->seq.fresh = r->embed || r->prompt_logprobs >= 0;
     s->seq.priority = r->priority;
+    s->seq.background = r->background;
     s->seq.salt = salt_of(r);
     s->seq.long_text = limits->rope_switch > 0 && r->n_prompt > limits->rope_switch;
     s->seq.again_at = s->seq.long_text || !limits->spec->rope_runs_again ? 0 : limits->rope_switch;

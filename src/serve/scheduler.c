@@ -20,6 +20,9 @@ void lt_sched_reset(lt_sched *s) {
 }
 
 static bool before(const lt_seq *a, const lt_seq *b) {
+    if (a->background != b->background) {
+        return b->background;
+    }
     return a->key != b->key ? a->key < b->key : a->serial < b->serial;
 }
 
@@ -34,6 +37,7 @@ static void insert(lt_seq_list *list, lt_seq *seq) {
     *(after == NULL ? &list->first : &after->next) = seq;
     *(seq->next == NULL ? &list->last : &seq->next->prev) = seq;
     list->n++;
+    list->n_background += seq->background;
 }
 
 static void take_out(lt_seq_list *list, lt_seq *seq) {
@@ -41,6 +45,7 @@ static void take_out(lt_seq_list *list, lt_seq *seq) {
     *(seq->next == NULL ? &list->last : &seq->next->prev) = seq->prev;
     seq->prev = seq->next = NULL;
     list->n--;
+    list->n_background -= seq->background;
 }
 
 static int64_t pages_for(const lt_sched *s, int64_t n_tokens) {
@@ -191,8 +196,6 @@ static bool admit(lt_sched *s) {
     const int64_t spare = s->running.n, whole = pages_for(s, seq->n_tokens + 1);
     const int64_t need = whole < s->pages.n_pages ? whole : s->pages.n_pages;
 
-    LT_ASSERT(seq->n_ahead == 0); /* Preempted ahead of a token, it waits for the next plan. */
-
     /* At least one token must run, to have logits: the last page of a cached prompt is not
      * taken. */
     seq->n_pages = seq->fresh ? 0
@@ -210,51 +213,85 @@ static bool admit(lt_sched *s) {
     return true;
 }
 
-/* Sequences that have become long texts discard what they computed as short ones. True: one of them
- * waits for a token in flight. */
-static bool begin_again(lt_sched *s) {
-    bool waits = false;
+/* Sequences that have become long texts discard what they computed as short ones. */
+static void begin_again(lt_sched *s) {
     lt_seq *next;
     for (lt_seq *seq = s->running.first; seq != NULL; seq = next) {
         next = seq->next;
         if (seq->again_at > 0 && seq->n_tokens + seq->n_ahead > seq->again_at) {
             seq->again_at = 0;
             seq->long_text = true;
-            waits = waits || seq->n_ahead > 0;
             preempt(s, seq);
         }
     }
-    return waits;
+}
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* Preempt sequences of the background until a slot, and pages for all tokens of the first of the
+ * queue, are free for it. */
+static void make_way(lt_sched *s) {
+    const int64_t need = pages_for(s, s->waiting.first->n_tokens + 1);
+    while (s->running.n_background > 0 && (s->running.n == s->max_running ||
+                                           lt_pages_available(&s->pages) < need + s->running.n)) {
+        preempt(s, s->running.last);
+    }
+}
+
+/* Rows of the running sequences in the background, or of the others, until the step has `end`: one
+ * token of those that decode, then pieces of prompts. */
+static void plan_running(lt_sched *s, bool background, int64_t end) {
+    int64_t n_decoding = 0;
+    for (const lt_seq *seq = s->running.first; seq != NULL; seq = seq->next) {
+        n_decoding += seq->background == background && left_of(seq) == 1;
+    }
+    for (lt_seq *seq = s->running.first; seq != NULL; seq = seq->next) {
+        const bool decodes = left_of(seq) == 1;
+        int64_t room = end - s->n_rows;
+        if (seq->background != background || room <= 0) {
+            continue;
+        }
+        n_decoding -= decodes;
+        room = decodes && room <= n_decoding ? 1 : room - n_decoding;
+        plan_rows(s, seq, least(decodes ? 1 + seq->n_draft : left_of(seq), room));
+    }
+}
+
+/* Sequences of the queue start, likewise. One that was preempted ahead of a token waits for the
+ * next plan. */
+static void plan_waiting(lt_sched *s, bool background, int64_t end) {
+    lt_seq *seq = s->waiting.first;
+    while (seq != NULL && seq->background == background && seq->n_ahead == 0 && s->n_rows < end) {
+        if (!background) {
+            make_way(s);
+        }
+        if (s->running.n == s->max_running || !admit(s)) {
+            break;
+        }
+        plan_rows(s, seq, least(seq->n_tokens - seq->n_done, end - s->n_rows));
+        seq = s->waiting.first;
+    }
+}
+
+static int64_t count_of(const lt_seq_list *list, bool background) {
+    return background ? list->n_background : list->n - list->n_background;
 }
 
 void lt_sched_plan(lt_sched *s) {
-    const bool waits = begin_again(s);
-    const int64_t preempted = s->n_preemptions;
-    int64_t n_decoding = 0;
-
     s->n_items = s->n_copies = s->n_rows = 0;
-    for (const lt_seq *seq = s->running.first; seq != NULL; seq = seq->next) {
-        n_decoding += left_of(seq) == 1;
-    }
-    for (lt_seq *seq = s->running.first; seq != NULL; seq = seq->next) {
-        if (left_of(seq) == 1) {
-            const int64_t room = s->step_tokens - s->n_rows - --n_decoding;
-            const int64_t rows = 1 + seq->n_draft;
-            plan_rows(s, seq, rows < room ? rows : room);
-        } else {
-            const int64_t left = s->step_tokens - s->n_rows - n_decoding, need = left_of(seq);
-            plan_rows(s, seq, need < left ? need : left);
+    begin_again(s);
+    for (int background = 0; background <= 1; background++) {
+        const int64_t waiting = count_of(&s->waiting, background);
+        int64_t end = s->step_tokens;
+        if (background && count_of(&s->running, false) + count_of(&s->waiting, false) > 0) {
+            end = least(end, s->n_rows + s->background_rows);
         }
-    }
-    while (!waits && s->n_preemptions == preempted && s->running.n < s->max_running &&
-           s->n_rows < s->step_tokens && s->waiting.first != NULL) {
-        lt_seq *seq = s->waiting.first;
-        int64_t left = s->step_tokens - s->n_rows;
-        if (!admit(s)) {
-            break;
+        plan_running(s, background, end);
+        if (count_of(&s->waiting, background) == waiting) { /* None was preempted for a page. */
+            plan_waiting(s, background, end);
         }
-        left = seq->n_tokens - seq->n_done < left ? seq->n_tokens - seq->n_done : left;
-        plan_rows(s, seq, left);
     }
     s->n_steps++;
 }

@@ -16,6 +16,12 @@
  *           prompts up to step_tokens, so that long prompts delay no sequence's next token. Then
  *           sequences are admitted from the queue, in order and without overtaking, while slots,
  *           pages for the whole prompt, and one more page for each running sequence are free.
+ * BEHIND    Sequences of the background come behind all others in this order, whatever their age,
+ *           so they may wait without bound. While there are others, at most background_rows rows
+ *           of a step are theirs, and the rest of them pause: they keep slot and pages until
+ *           another sequence needs these. When no slot, or no page for a whole prompt, is free for
+ *           the first of the queue, running sequences of the background are preempted for it, the
+ *           last first.
  * AGAIN     A sequence longer than again_at is preempted there, once, and all its tokens are
  *           computed again as those of a long text.
  * PAGES     When a sequence needs a page and none is left, the last running sequence is preempted:
@@ -63,6 +69,7 @@ struct lt_seq {
     bool fresh;       /* All its tokens must be computed; the prefix cache is not used. */
     uint64_t salt;    /* Pages are shared by sequences of the same salt. */
     int priority;
+    bool background;
     /* For models whose rotation depends on the length of the text (lt_rope_switch): does it run as
      * a long text, and the number of tokens beyond which it must be computed again as one, or 0. */
     bool long_text;
@@ -81,7 +88,7 @@ struct lt_seq {
 
 typedef struct {
     lt_seq *first, *last;
-    int64_t n;
+    int64_t n, n_background;
 } lt_seq_list;
 
 /* Tokens [first, first + n) of seq run in this step. */
@@ -97,6 +104,7 @@ typedef struct {
 typedef struct {
     lt_pages pages;
     int64_t max_running, step_tokens; /* Set before carving; step_tokens >= max_running. */
+    int64_t background_rows;          /* Of a step with others; likewise. */
     bool caching;                     /* Publish full pages. */
     lt_seq_list running, waiting;
     lt_sched_item *items; /* (max_running) the plan */

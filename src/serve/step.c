@@ -178,7 +178,8 @@ static bool take_in(lt_engine *e) {
     cancelled = e->cancelled;
     e->submitted = e->submitted_last = e->cancelled = NULL;
     e->stats.waiting = e->sched.waiting.n + e->n_held_back + e->n_submitted;
-    e->n_submitted = 0;
+    e->stats.background_waiting = e->sched.waiting.n_background + e->n_submitted_background;
+    e->n_submitted = e->n_submitted_background = 0;
     closing = e->closing;
     for (lt_job *j = cancelled; j != NULL; j = j->next_cancel) {
         j->in_cancelled = false; /* A later call may put it there again. */
@@ -361,6 +362,8 @@ static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_item
     }
     st->running = e->sched.running.n;
     st->waiting = e->sched.waiting.n + e->n_held_back;
+    st->background_running = e->sched.running.n_background;
+    st->background_waiting = e->sched.waiting.n_background;
     st->pages_cached = e->sched.pages.n_cached;
     st->pages_used = st->pages - lt_pages_available(&e->sched.pages);
     st->steps += n_items > 0;

@@ -43,7 +43,7 @@ typedef struct {
     queued steps[2]; /* The older first. */
     int n_steps;
     bool drafts;
-    int64_t n_right, n_wrong;
+    int64_t n_right, n_wrong, n_behind;
     int64_t n_finished, n_cancelled, n_forked, n_cached, age_max, n_tokens, n_ahead, n_vain;
 } world;
 
@@ -99,7 +99,8 @@ static void be_born(world *w) {
                       .table = l->table,
                       .max_rows = chance(w, 8) == 0 ? 3 : 0,
                       .fresh = chance(w, 8) == 0,
-                      .priority = (int)chance(w, 3)};
+                      .priority = (int)chance(w, 3),
+                      .background = w->s.background_rows > 0 && chance(w, 2) == 0};
     l->n_prompt = n;
     l->target = n + 1 + (int64_t)chance(w, (uint64_t)(MAX_LEN - n));
     l->seq.again_at = chance(w, 4) == 0 ? n + (int64_t)chance(w, (uint64_t)(l->target - n)) : 0;
@@ -140,7 +141,7 @@ static void run_plan(world *w) {
 
 static void end(world *w, life *l) {
     const int64_t age = w->s.n_steps - l->born;
-    w->age_max = age > w->age_max ? age : w->age_max;
+    w->age_max = age > w->age_max && !l->seq.background ? age : w->age_max;
     lt_sched_remove(&w->s, &l->seq);
     for (int i = 0; i < w->n_steps; i++) {
         for (int64_t k = 0; k < w->steps[i].n; k++) {
@@ -159,7 +160,10 @@ static void fork_life(world *w, life *parent) {
     }
     memcpy(l->tokens, parent->tokens, sizeof l->tokens);
     memcpy(l->prefix, parent->prefix, sizeof l->prefix);
-    l->seq = (lt_seq){.tokens = l->tokens, .n_tokens = parent->seq.n_tokens, .table = l->table};
+    l->seq = (lt_seq){.tokens = l->tokens,
+                      .n_tokens = parent->seq.n_tokens,
+                      .table = l->table,
+                      .background = parent->seq.background};
     l->n_prompt = parent->n_prompt;
     l->target = parent->target;
     l->n_forks = 0;
@@ -176,7 +180,10 @@ static void fork_life(world *w, life *parent) {
 /* The first in order must run. NULL: it waits for its last token, and its pages are not free
  * yet. */
 static const lt_seq *first_to_run(const world *w) {
-    const lt_seq *seq = w->s.running.first;
+    const lt_seq *seq = w->s.running.first, *next = w->s.waiting.first;
+    if (seq != NULL && seq->background && next != NULL && !next->background) {
+        return next->n_ahead == 0 ? next : NULL;
+    }
     return seq == NULL                                  ? w->s.waiting.first
            : seq->n_tokens + seq->n_ahead > seq->n_done ? seq
                                                         : NULL;
@@ -200,6 +207,22 @@ static void draft(world *w) {
     }
 }
 
+/* In the plan, the background has the last items, and few rows beside others. */
+static void background_is_behind(world *w) {
+    int64_t rows = 0, others = 0;
+    for (int64_t i = 0; i < w->s.n_items; i++) {
+        const lt_sched_item *item = &w->s.items[i];
+        assert_true(item->seq->background || rows == 0);
+        *(item->seq->background ? &rows : &others) += item->n;
+    }
+    assert_true(others == 0 || rows <= w->s.background_rows);
+    w->n_behind += others > 0 && rows > 0;
+    for (const lt_seq *seq = w->s.waiting.first; seq != NULL; seq = seq->next) {
+        assert_true(rows == 0 || seq->background || w->s.running.n < w->s.max_running ||
+                    w->s.waiting.first->n_ahead > 0);
+    }
+}
+
 /* Plan a step and run it, as the engine queues it. */
 static void launch(world *w) {
     queued *q = &w->steps[w->n_steps];
@@ -218,6 +241,7 @@ static void launch(world *w) {
     }
     assert_true(first == NULL || again /* It queues once more. */ ||
                 (w->s.n_items > 0 && w->s.items[0].seq == first));
+    background_is_behind(w);
     run_plan(w);
     q->n = w->s.n_items;
     for (int64_t i = 0; i < q->n; i++) {
@@ -344,9 +368,10 @@ static void step(world *w, int64_t at, uint64_t births, uint64_t ahead) {
 
 /* The first of all always runs; at the end all pages come back. */
 static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t step_tokens,
-                     uint64_t births, uint64_t ahead, bool drafts) {
+                     uint64_t births, uint64_t ahead, bool drafts, int64_t background_rows) {
     static world w;
     open_world(&w, seed, max_running, step_tokens);
+    w.s.background_rows = background_rows;
     w.drafts = drafts;
     for (int64_t i = 0; i < steps; i++) {
         step(&w, i, births, ahead);
@@ -361,6 +386,7 @@ static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t 
                   (long long)w.n_forked, (long long)w.s.n_preemptions, (long long)w.n_cached,
                   (long long)w.age_max, (long long)w.n_ahead, (long long)w.n_vain);
     assert_true(!drafts || (w.n_right > steps / 10 && w.n_wrong > steps / 10));
+    assert_true(background_rows == 0 || w.n_behind > steps / 100);
     assert_true(ahead == 0 || (w.n_ahead > steps / 2 && w.n_vain > steps / 1000));
     assert_true(w.n_finished > steps / 200 && w.n_forked > 0 && w.s.n_preemptions > 0);
     assert_true(w.n_cached > 0 && w.s.pages.n_evicted > 0);
@@ -377,16 +403,21 @@ static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t 
 
 static void a_million_steps(void **state) {
     (void)state;
-    for (uint64_t i = 0; i < 2; i++) {                     /* One by one, and ahead. */
-        simulate(1 + i, 400000, 12, 24, 4, 99 * i, false); /* More pages wanted than there are. */
-        simulate(3 + i, 300000, 4, 4, 12, 99 * i,
-                 false); /* Few slots, no budget beside the decoding. */
-        simulate(5 + i, 200000, 30, 64, 3, 99 * i, false);  /* Overload. */
-        simulate(7 + i, 100000, 12, 200, 8, 60 * i, false); /* Whole prompts in a step. */
+    for (uint64_t i = 0; i < 2; i++) { /* One by one, and ahead. */
+        simulate(1 + i, 400000, 12, 24, 4, 99 * i, false,
+                 0); /* More pages wanted than there are. */
+        simulate(3 + i, 300000, 4, 4, 12, 99 * i, false,
+                 0); /* Few slots, no budget beside the decoding. */
+        simulate(5 + i, 200000, 30, 64, 3, 99 * i, false, 0);  /* Overload. */
+        simulate(7 + i, 100000, 12, 200, 8, 60 * i, false, 0); /* Whole prompts in a step. */
     }
-    simulate(9, 100000, 12, 24, 4, 0, true);
-    simulate(10, 100000, 4, 4, 12, 0, true);
-    simulate(11, 100000, 30, 64, 3, 0, true);
+    simulate(9, 100000, 12, 24, 4, 0, true, 0);
+    simulate(10, 100000, 4, 4, 12, 0, true, 0);
+    simulate(11, 100000, 30, 64, 3, 0, true, 0);
+    simulate(12, 100000, 12, 24, 6, 0, false, 5); /* Half of them in the background. */
+    simulate(13, 100000, 4, 4, 12, 99, false, 1);
+    simulate(14, 100000, 12, 200, 8, 60, false, 200);
+    simulate(15, 100000, 12, 24, 6, 0, true, 8);
 }
 
 /* ---- what single steps do ---- */
