@@ -86,6 +86,16 @@
     X(I64, store_bytes, "store-bytes", "64MiB", 0, 1e13, "BYTES", "most memory that they take")    \
     X(F64, store_s, "store-s", "3600", 0, 1e9, "s",                                                \
       "time after the last use until they are forgotten")                                          \
+    X(STR, state, "state", "", 0, 0, "DIR",                                                        \
+      "folder of files and batches, which outlive the server; empty: /v1/files and /v1/batches "   \
+      "are refused")                                                                               \
+    X(I64, files, "files", "1000", 1, 1e6, "N", "most files of an API key")                        \
+    X(I64, files_bytes, "files-bytes", "4GiB", 1, 1e15, "BYTES", "most bytes of them together")    \
+    X(I64, batches, "batches", "100", 1, 1e6, "N", "most batches of an API key at work")           \
+    X(I64, batch_lines, "batch-lines", "50000", 1, 1e8, "N", "most lines of a batch")              \
+    X(I64, batch_tokens, "batch-tokens", "-1", -1, 1e6, "N",                                       \
+      "most tokens of batches in a step that has tokens of others; -1: none on a CPU, 32 on a "    \
+      "GPU")                                                                                       \
     X(I64, max_connections, "max-connections", "4096", 1, 1e6, "N", "most open connections")       \
     X(I64, max_body, "max-body", "32MiB", 1024, 1e10, "BYTES", "largest body of a request")        \
     X(I64, max_bodies, "max-bodies", "0", 0, 1e12, "BYTES",                                        \
@@ -209,6 +219,12 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->write_s = o->write_s;
     s->drain_s = o->drain_s;
     s->store = (lt_store_options){o->store_entries, (size_t)o->store_bytes, o->store_s};
+    s->state = o->state;
+    s->max_files = o->files;
+    s->max_files_bytes = o->files_bytes;
+    s->max_batches = o->batches;
+    s->batch_lines = o->batch_lines;
+    s->engine.background_tokens = o->batch_tokens;
     s->think_budget = (int)o->think_budget;
     s->quiet = o->quiet;
     s->engine.max_running = o->max_running;

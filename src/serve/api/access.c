@@ -123,6 +123,11 @@ static void refuse(lt_access_refusal *r, int status, const char *code, const cha
     va_end(args);
 }
 
+/* A page can send this header to another site only after asking (CORS). */
+static bool is_authorized(const lt_http_parser *head) {
+    return lt_http_header_get(head, "authorization") != NULL;
+}
+
 static void check_page(const lt_call *call, const char *host, lt_access_refusal *out) {
     const lt_server *s = call->server;
     const lt_http_parser *head = call->request->head;
@@ -142,9 +147,11 @@ static void check_page(const lt_call *call, const char *host, lt_access_refusal 
         refuse(out, 403, "origin_not_allowed",
                "a page of another site may not call this server, which asks for no key");
     } else if (type != NULL && !reads &&
-               (has_type(type, "text/plain") || has_type(type, "multipart/form-data"))) {
+               (has_type(type, "text/plain") ||
+                (has_type(type, "multipart/form-data") && !is_authorized(head)))) {
         refuse(out, 415, "unsupported_media_type",
-               "a server without keys does not accept Content-Type: %.60s; send application/json",
+               "a server without keys does not accept Content-Type: %.60s; send application/json, "
+               "or a form with any key as 'Authorization: Bearer KEY'",
                type);
     }
 }

@@ -13,8 +13,10 @@
  *           Sec-Fetch-Site  a request with no Origin that a browser says came from another site is
  *                           refused, unless it only reads
  *           Content-Type    text/plain and multipart/form-data are refused: they are what a page
- *                           may send without asking (application/x-www-form-urlencoded is too, but
- *                    curl -d says it of JSON; the Origin covers it)
+ *                           may send without asking, unless a form comes with Authorization,
+ *                           which OpenAI's clients always send and a page may not.
+ *                           (application/x-www-form-urlencoded may be sent, too, but curl -d says
+ *                           it of JSON; the Origin covers it.)
  * With keys, a page of another site can do nothing because it does not know one; --allowed-hosts
  * then applies only if it was given. */
 #ifndef LT_SERVE_ACCESS_H

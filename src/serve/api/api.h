@@ -35,6 +35,9 @@ typedef struct {
     int64_t max_connections, max_body_bytes, max_bodies_bytes, max_head_bytes, max_pending_bytes;
     double request_s, idle_s, write_s, drain_s;
     lt_store_options store; /* Of responses and threads. */
+    const char *state;      /* Folder of files and batches, which outlive the server; "": none. */
+    int64_t max_files, max_files_bytes, max_batches; /* Of one API key. */
+    int64_t batch_lines;                             /* Of one batch. */
     lt_engine_options engine;
     int think_budget; /* Of requests that name none; -1: none. */
     /* Opens the model and its tokenizer, on a thread of its own. */

@@ -111,6 +111,9 @@ typedef struct {
         double threshold;
         int64_t budget, every, agree, probe_tokens;
     } control;
+    /* Batches. */
+    const char *input_file, *endpoint, *completion_window;
+    const json_t *output_expires;
     /* Embeddings, tokenizing. */
     const char *encoding_format;
     int64_t dimensions;

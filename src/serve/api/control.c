@@ -339,6 +339,7 @@ void lt_control_stop(lt_reply *j) {
         r.logprobs = 0;
         r.sampling.temperature = 0;
         r.priority = (int)j->ask.priority;
+        r.background = j->request.background;
         r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->ask.cache_salt);
         err = lt_engine_submit(j->server->engine, &r, &k->part, &k->part.id);
         k->part.submitted = err == LT_OK;

@@ -8,6 +8,7 @@
 #include "base/encoding.h"
 #include "base/error.h"
 #include "base/limits.h"
+#include "serve/api/batch.h"
 #include "serve/api/reply.h"
 #include "serve/api/route.h"
 
@@ -111,6 +112,9 @@ void lt_api_metrics(lt_call *call) {
     lt_engine_get_stats(s->engine, &st);
     lt_compiler_get_kept(s->compiler, &s->metrics.grammars);
     lt_metrics_write(&s->metrics, &st, &s->o.engine, s->name, &http, s->created, &o);
+    if (s->batches != NULL) {
+        lt_batches_metrics(s->batches, &o);
+    }
     snprintf(call->extra + n, sizeof call->extra - n, "Process-Start-Time-Unix: %lld\r\n",
              (long long)s->created);
     lt_http_reply(call->conn, o.failed ? 503 : 200, "text/plain; version=0.0.4; charset=utf-8",

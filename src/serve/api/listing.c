@@ -7,7 +7,8 @@
 
 #include "base/encoding.h"
 
-#define MAX_ITEMS 100 /* Of one page. */
+#define USUAL_ITEMS 20 /* Of one page. */
+#define MAX_ITEMS   100
 
 /* Whether it is cut. A '+' is a space, as forms and clients' libraries write it. */
 static bool decode(char *out, size_t room, const char *from, size_t n) {
@@ -39,14 +40,19 @@ bool lt_query_value(const char *query, const char *name, char *out, size_t room)
 }
 
 bool lt_page_read(const char *query, bool ascending, lt_page *p, lt_api_error *e) {
+    return lt_page_read_most(query, ascending, USUAL_ITEMS, MAX_ITEMS, p, e);
+}
+
+bool lt_page_read_most(const char *query, bool ascending, long usual, long most, lt_page *p,
+                       lt_api_error *e) {
     char text[32], *end = NULL;
-    long limit = 20;
+    long limit = usual;
     lt_query_value(query, "limit", text, sizeof text);
     if (text[0] != '\0') {
         limit = strtol(text, &end, 10);
-        if (*end != '\0' || limit < 1 || limit > MAX_ITEMS) {
-            return lt_api_refuse(e, "limit", "'limit' = %s; it must be between 1 and %d", text,
-                                 MAX_ITEMS);
+        if (*end != '\0' || limit < 1 || limit > most) {
+            return lt_api_refuse(e, "limit", "'limit' = %s; it must be between 1 and %ld", text,
+                                 most);
         }
     }
     p->limit = (size_t)limit;

@@ -25,6 +25,9 @@ typedef struct {
 
 /* limit, order and after of a query. ascending: the order where none is asked for. */
 bool lt_page_read(const char *query, bool ascending, lt_page *p, lt_api_error *e);
+/* With another limit than 20 where none is asked for, and 100 at most. */
+bool lt_page_read_most(const char *query, bool ascending, long usual, long most, lt_page *p,
+                       lt_api_error *e);
 
 /* What is listed, oldest first. */
 typedef struct {

@@ -230,6 +230,10 @@ void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_e
               "Number of requests in model execution batches.", (double)st->running);
     write_one(out, "gauge", "vllm:num_requests_waiting", labels,
               "Number of requests waiting to be processed.", (double)st->waiting);
+    write_one(out, "gauge", "lateen_background_running", labels,
+              "Of the running requests, those of batches.", (double)st->background_running);
+    write_one(out, "gauge", "lateen_background_waiting", labels,
+              "Of the waiting requests, those of batches.", (double)st->background_waiting);
     write_one(out, "gauge", "vllm:kv_cache_usage_perc", labels,
               "KV-cache usage. 1 means 100 percent usage.",
               rate((double)st->pages_used, (double)st->pages));

@@ -19,6 +19,7 @@
     X(responses)                                                                                   \
     X(messages)                                                                                    \
     X(embeddings)                                                                                  \
+    X(batch_create)                                                                                \
     X(completion)                                                                                  \
     X(tokenize)                                                                                    \
     X(detokenize)                                                                                  \
@@ -61,6 +62,14 @@ static const struct {
     {lt_api_count_tokens, "count_tokens", "Tokens of such a request's prompt", NULL,
      &lt_fields_messages, NULL},
     {lt_api_embeddings, "embeddings", "OpenAI's embeddings", NULL, &lt_fields_embeddings, NULL},
+    {lt_api_file_create, "file_create", "Upload a file, as a form", NULL, NULL, NULL},
+    {lt_api_file_list, "file_list", "Files that are kept", NULL, NULL, NULL},
+    {lt_api_file_get, "file_get", "A file", NULL, NULL, "file_id"},
+    {lt_api_file_delete, "file_delete", "Delete a file", NULL, NULL, "file_id"},
+    {lt_api_batch_create, "batch_create", "Answer the requests of a file in the background", NULL,
+     &lt_fields_batch_create, NULL},
+    {lt_api_batch_list, "batch_list", "Batches", NULL, NULL, NULL},
+    {lt_api_batch_get, "batch_get", "A batch", NULL, NULL, "batch_id"},
     {lt_api_completion, "completion", "llama-server's completion", SSE, &lt_fields_completion,
      NULL},
     {lt_api_ollama_chat, "ollama_chat", "Ollama's chat", NDJSON, &lt_fields_ollama_chat, NULL},
@@ -99,6 +108,7 @@ static const struct {
     {"stream_options", "{\"type\":\"object\"}"},
     {"border", "{\"type\":[\"string\",\"array\"],\"items\":{\"type\":\"string\"}}"},
     {"alignment", "{\"$ref\":\"#/components/schemas/alignment\"}"},
+    {"output_expires_after", "{\"type\":\"object\"}"},
     {"reward", "{\"type\":[\"string\",\"object\"]}"},
     {"chat_template_kwargs", "{\"type\":\"object\"}"},
     {"metadata", "{\"type\":\"object\"}"},
@@ -302,6 +312,14 @@ static void put_responses(lt_json_out *o, const char *stream) {
     lt_out_shut(o, '}');
 }
 
+/* The only body that is no JSON. */
+static const char form[] =
+    "{\"required\":true,\"content\":{\"multipart/form-data\":{\"schema\":{\"type\":\"object\","
+    "\"properties\":{\"file\":{\"type\":\"string\",\"format\":\"binary\"},\"purpose\":{\"enum\":["
+    "\"batch\"]},\"expires_after[anchor]\":{\"enum\":[\"created_at\"]},\"expires_after[seconds]\":{"
+    "\"type\":\"integer\",\"minimum\":3600,\"maximum\":2592000}},\"required\":[\"file\","
+    "\"purpose\"]}}}}";
+
 static void put_operation(lt_json_out *o, const lt_route_info *r, int i, int number) {
     char id[96], ref[128];
     const lt_field_table *fields = calls[i].fields;
@@ -337,6 +355,10 @@ static void put_operation(lt_json_out *o, const lt_route_info *r, int i, int num
         put_raw(o, ref);
         lt_out_shut(o, '}');
         lt_out_shut(o, '}');
+    }
+    if (calls[i].handler == lt_api_file_create) {
+        lt_out_key(o, "requestBody");
+        put_raw(o, form);
     }
     put_responses(o, calls[i].stream);
     lt_out_shut(o, '}');
@@ -378,6 +400,21 @@ static void put_list(lt_json_out *o, const char *path, const char *parameter, co
     put_raw(o, "}}");
 }
 
+/* A call behind an id without a body: path{parameter}/tail. */
+static void put_below(lt_json_out *o, const char *method, const char *path, const char *parameter,
+                      const char *tail, const char *name, const char *says) {
+    lt_out_raw(o, ",", 1);
+    lt_out_rawf(o, "\"%s{%s}/%s\":{\"%s\":{\"operationId\":\"%s\",\"summary\":\"%s\",", path,
+                parameter, tail, method, name, says);
+    lt_out_rawf(o,
+                "\"parameters\":[{\"name\":\"%s\",\"in\":\"path\",\"required\":true,\"schema\":{"
+                "\"type\":\"string\"}}]",
+                parameter);
+    o->comma = true;
+    put_responses(o, NULL);
+    put_raw(o, "}}");
+}
+
 static void put_paths(lt_json_out *o) {
     lt_route_info r, before;
     lt_out_key_open(o, "paths", '{');
@@ -395,6 +432,8 @@ static void put_paths(lt_json_out *o) {
              "The items that a kept response answered");
     put_list(o, "/v1/chat/completions/", "completion_id", "messages", "chat_messages",
              "The messages that a stored chat completion answered");
+    put_below(o, "get", "/v1/files/", "file_id", "content", "file_content", "The file's content");
+    put_below(o, "post", "/v1/batches/", "batch_id", "cancel", "batch_cancel", "Cancel a batch");
     lt_out_shut(o, '}');
 }
 

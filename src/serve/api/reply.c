@@ -59,6 +59,7 @@ lt_reply *lt_reply_open(lt_call *call, const lt_formatter *formatter, lt_ask *as
     j->body_bytes = j->ask.body == NULL ? call->request->body_bytes : 0;
     j->stream = j->ask.stream;
     j->request = lt_request_defaults();
+    j->request.background = call->background;
     snprintf(j->id, sizeof j->id, "%s%s", id_prefix, call->id);
     return j;
 }
@@ -303,8 +304,10 @@ static void begin(lt_call *call, lt_reply *j) {
     for (int64_t i = 0; ok && i < j->n_parts; i++) {
         ok = submit(j, &j->parts[i], &e);
     }
-    lt_metrics_observe(&j->server->metrics, LT_HIST_PARAMS_N, (double)j->n_choices);
-    lt_metrics_observe(&j->server->metrics, LT_HIST_PARAMS_MAX, (double)j->request.max_tokens);
+    if (!j->request.background) {
+        lt_metrics_observe(&j->server->metrics, LT_HIST_PARAMS_N, (double)j->n_choices);
+        lt_metrics_observe(&j->server->metrics, LT_HIST_PARAMS_MAX, (double)j->request.max_tokens);
+    }
     if (!ok) {
         lt_call_error(call, &e);
         j->conn = NULL;
@@ -553,13 +556,17 @@ static void take_text(lt_reply_choice *c, const char *text, size_t n) {
     }
 }
 
+/* Times of the background would hide those of requests that someone waits for. */
 static void observe_token(lt_part *p) {
     lt_metrics *m = &p->reply->server->metrics;
+    const bool waited_for = !p->reply->request.background;
     const double now = lt_clock_s();
     if (p->first_s == 0) {
         p->first_s = now;
-        lt_metrics_observe(m, LT_HIST_TTFT, now - p->reply->arrived_s);
-    } else if (p->reply->n_choices == 1) {
+        if (waited_for) {
+            lt_metrics_observe(m, LT_HIST_TTFT, now - p->reply->arrived_s);
+        }
+    } else if (waited_for && p->reply->n_choices == 1) {
         lt_metrics_observe(m, LT_HIST_ITL, now - p->last_s);
     }
     p->last_s = now;
@@ -670,6 +677,9 @@ static void observe_done(const lt_part *p) {
         const int64_t n = p->choices[i].new_tokens;
         tokens += n;
         longest = n > longest ? n : longest;
+    }
+    if (p->reply->request.background) {
+        return;
     }
     lt_metrics_observe(m, LT_HIST_E2E, lt_clock_s() - p->reply->arrived_s);
     lt_metrics_observe(m, LT_HIST_QUEUE, p->queue_s);

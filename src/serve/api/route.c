@@ -22,6 +22,7 @@ enum {
     READY = 2,  /* 503 while the model loads. */
     WORK = 4,   /* 503 while the server ends. */
     PREFIX = 8, /* The route is a prefix of the path. */
+    FORM = 16,  /* The body is a form, and its handler always runs on the worker pool. */
     TEXT = READY | WORK
 };
 
@@ -48,6 +49,14 @@ static const struct {
     {"POST", "/v1/responses/input_tokens", lt_api_response_tokens, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/v1/messages", lt_api_messages, LT_FLAVOUR_ANTHROPIC, TEXT},
     {"POST", "/v1/messages/count_tokens", lt_api_count_tokens, LT_FLAVOUR_ANTHROPIC, TEXT},
+    {"POST", "/v1/files", lt_api_file_create, LT_FLAVOUR_OPENAI, FORM | WORK},
+    {"GET", "/v1/files", lt_api_file_list, LT_FLAVOUR_OPENAI, 0},
+    {"GET", "/v1/files/", lt_api_file_get, LT_FLAVOUR_OPENAI, PREFIX},
+    {"DELETE", "/v1/files/", lt_api_file_delete, LT_FLAVOUR_OPENAI, PREFIX},
+    {"POST", "/v1/batches", lt_api_batch_create, LT_FLAVOUR_OPENAI, WORK},
+    {"GET", "/v1/batches", lt_api_batch_list, LT_FLAVOUR_OPENAI, 0},
+    {"GET", "/v1/batches/", lt_api_batch_get, LT_FLAVOUR_OPENAI, PREFIX},
+    {"POST", "/v1/batches/", lt_api_batch_cancel, LT_FLAVOUR_OPENAI, PREFIX},
     {"POST", "/v1/embeddings", lt_api_embeddings, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/embeddings", lt_api_embeddings, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/completion", lt_api_completion, LT_FLAVOUR_LLAMA, TEXT},
@@ -416,6 +425,11 @@ static void large_work(lt_pool_job *job) {
     large *l = (large *)job;
     l->call.request = &l->request;
     l->call.outcome = &l->outcome;
+    if ((routes[l->route].flags & FORM) != 0) {
+        l->request.body = l->text != NULL ? l->text : "";
+        routes[l->route].handler(&l->call);
+        return;
+    }
     l->call.body = lt_body_open(l->call.server->pool, l->text, l->request.body_bytes);
     free(l->text);
     l->text = NULL;
@@ -579,12 +593,35 @@ void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
         return;
     }
     /* A call with more of a path is never aside: the path is gone when the connection is. */
-    if (r->body_bytes >= ASIDE_BYTES && (routes[i].flags & (READY | PREFIX)) == READY &&
-        routes[i].method[0] == 'P') {
+    if ((routes[i].flags & FORM) != 0 ||
+        (r->body_bytes >= ASIDE_BYTES && (routes[i].flags & (READY | PREFIX)) == READY &&
+         routes[i].method[0] == 'P')) {
         go_to_pool(&call, i);
     } else {
         const size_t bytes = r->body_bytes; /* The body is gone once it is answered. */
         routes[i].handler(&call);
         lt_worker_pool_give_back(call.server->pool, bytes);
+    }
+}
+
+void lt_route_inner(lt_server *s, lt_http_conn *c, const char *path, const char *owner) {
+    const lt_http_request r = lt_http_inner_request(c, "POST", path);
+    char methods[64];
+    const int i = find_route(&r, methods, sizeof methods);
+    lt_call call = {.server = s,
+                    .conn = c,
+                    .request = &r,
+                    .tail = "",
+                    .owner = owner,
+                    .background = true,
+                    .arrived_s = lt_clock_s()};
+
+    LT_ASSERT(i >= 0 && routes[i].flavour == LT_FLAVOUR_OPENAI);
+    lt_server_make_id(s, "", call.id);
+    snprintf(call.extra, sizeof call.extra, "x-request-id: %s\r\n", call.id);
+    if (r.body_bytes >= ASIDE_BYTES) {
+        go_to_pool(&call, i);
+    } else {
+        routes[i].handler(&call);
     }
 }

@@ -17,6 +17,9 @@ bool lt_route_at(int i, lt_route_info *out);
  * is answered (false), and its body is not read. */
 bool lt_route_head(void *server, lt_http_conn *c, const lt_http_request *r);
 void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r);
+/* A request of the server itself on a connection without a socket (http.h): POST to the path, as
+ * the owner, in the background. */
+void lt_route_inner(lt_server *s, lt_http_conn *c, const char *path, const char *owner);
 void lt_route_bad(void *server, lt_http_refusal *r);
 
 /* Every endpoint: one handler each, in the file of its family. */
@@ -35,6 +38,14 @@ void lt_route_bad(void *server, lt_http_refusal *r);
     X(response_cancel)                                                                             \
     X(messages) /* api/messages.c */                                                               \
     X(count_tokens)                                                                                \
+    X(file_create) /* api/file_calls.c */                                                          \
+    X(file_list)                                                                                   \
+    X(file_get)                                                                                    \
+    X(file_delete)                                                                                 \
+    X(batch_create) /* api/batch_calls.c */                                                        \
+    X(batch_list)                                                                                  \
+    X(batch_get)                                                                                   \
+    X(batch_cancel)                                                                                \
     X(embeddings)  /* api/embeddings.c */                                                          \
     X(completion)  /* api/native.c */                                                              \
     X(ollama_chat) /* api/ollama.c */                                                              \

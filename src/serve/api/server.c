@@ -3,13 +3,17 @@
 #include "serve/api/server.h"
 
 #include <event2/thread.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "base/clock.h"
@@ -22,6 +26,7 @@
 #include "data/chat_format.h"
 #include "lateen/generate.h"
 #include "serve/api/access.h"
+#include "serve/api/batch.h"
 #include "serve/http/tls.h"
 #include "serve/api/reply.h"
 #include "serve/api/route.h"
@@ -49,6 +54,10 @@ lt_server_options lt_server_defaults(void) {
                                .idle_s = 75,
                                .write_s = 30,
                                .drain_s = 30,
+                               .max_files = 1000,
+                               .max_files_bytes = (int64_t)4 << 30,
+                               .max_batches = 100,
+                               .batch_lines = 50000,
                                .store = {1024, (size_t)64 << 20, 3600},
                                .think_budget = -1,
                                .own_defaults = true,
@@ -334,6 +343,7 @@ static void on_loaded(evutil_socket_t fd, short what, void *arg) {
         event_base_loopbreak(s->base);
         return;
     }
+    lt_batches_begin(s->batches);
     if (!s->o.quiet) {
         char url[300];
         lt_server_url(s, url, sizeof url);
@@ -374,6 +384,7 @@ static void drain(lt_server *s) {
         return;
     }
     s->draining = true;
+    lt_batches_stop(s->batches);
     if (!s->o.quiet) {
         lt_log_info("serve: ending: %lld requests may run for up to %g s",
                     (long long)(s->n_replies + s->n_pooled), s->o.drain_s);
@@ -473,6 +484,31 @@ static size_t bodies_bytes(const lt_server *s) {
     return (size_t)(bytes > (uint64_t)s->o.max_body_bytes ? bytes : (uint64_t)s->o.max_body_bytes);
 }
 
+/* Only one server may write to the folder. */
+static lt_err lock_state(lt_server *s) {
+    char path[LT_PATH_BYTES];
+    LT_TRY(lt_file_make_dirs(s->o.state));
+    LT_TRY(lt_path_join(path, s->o.state, "lock"));
+    s->state_lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (s->state_lock < 0 || flock(s->state_lock, LOCK_EX | LOCK_NB) != 0) {
+        LT_FAIL(LT_ERR_STATE, "--state %s: %s", s->o.state,
+                errno == EWOULDBLOCK ? "another server uses it" : strerror(errno));
+    }
+    return LT_OK;
+}
+
+/* Files and batches of earlier runs. */
+static lt_err open_state(lt_server *s) {
+    if (s->o.state == NULL || s->o.state[0] == '\0') {
+        return LT_OK;
+    }
+    LT_TRY(lock_state(s));
+    LT_TRY(lt_files_open(&s->files, &(lt_files_options){.dir = s->o.state,
+                                                        .max_files = s->o.max_files,
+                                                        .max_bytes = s->o.max_files_bytes}));
+    return lt_batches_open(&s->batches, s);
+}
+
 lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
     lt_err err = LT_OK;
     lt_server *s = calloc(1, sizeof *s);
@@ -483,6 +519,7 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
         LT_FAIL_DONE(LT_ERR_OOM, "server");
     }
     s->o = *options;
+    s->state_lock = -1;
     s->started_s = lt_clock_s();
     s->created = (int64_t)lt_clock_unix_s();
     if (getrandom(&first_id, sizeof first_id, 0) != (ssize_t)sizeof first_id) {
@@ -499,6 +536,7 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
     LT_TRY_DONE(open_events(s));
     LT_TRY_DONE(lt_store_open(&s->store, &s->o.store));
     LT_TRY_DONE(lt_seal_key_make(&s->seal, ""));
+    LT_TRY_DONE(open_state(s));
     signal(SIGPIPE, SIG_IGN);
     if (s->o.tls_cert[0] != '\0') {
         LT_TRY_DONE(lt_tls_open(&s->tls, s->base, s->o.tls_cert, s->o.tls_key));
@@ -558,6 +596,7 @@ void lt_server_close(lt_server *s) {
     if (s == NULL) {
         return;
     }
+    lt_batches_stop(s->batches);
     lt_http_close(s->http); /* Every open answer learns that its client is gone. */
     lt_tls_close(s->tls);
     lt_worker_pool_stop(s->pool);
@@ -577,6 +616,11 @@ void lt_server_close(lt_server *s) {
     lt_compiler_close(s->compiler);
     lt_worker_pool_close(s->pool);
     lt_store_close(s->store);
+    lt_batches_close(s->batches);
+    lt_files_close(s->files);
+    if (s->state_lock >= 0) {
+        close(s->state_lock);
+    }
     if (s->base != NULL) {
         event_base_free(s->base);
     }

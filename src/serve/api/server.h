@@ -64,10 +64,13 @@ struct lt_server {
     lt_compiler *compiler;
     lt_worker_pool *pool;
     int n_pool_threads;
-    int64_t n_pooled; /* Calls that it has. */
-    lt_store *store;  /* Responses and threads that clients may refer to. */
-    lt_seal_key seal; /* Key for callers without an API key. */
-    int64_t created;  /* Unix seconds. */
+    int64_t n_pooled;           /* Calls that it has. */
+    lt_store *store;            /* Responses and threads that clients may refer to. */
+    int state_lock;             /* Descriptor of the folder of state; -1: there is none. */
+    struct lt_files *files;     /* files.h; NULL: the server has no folder of state. */
+    struct lt_batches *batches; /* batch.h; NULL likewise. */
+    lt_seal_key seal;           /* Key for callers without an API key. */
+    int64_t created;            /* Unix seconds. */
     atomic_uint_fast64_t next_id;
     uint64_t salt_seed; /* Of lt_server_cache_salt. */
     double started_s;
@@ -105,6 +108,7 @@ typedef struct {
     const char *owner; /* The API key of the call; "": none is required. */
     char id[48];       /* The request's id; the answer's id is a prefix and this. */
     char extra[512];   /* Header lines that every answer carries: the request's id, CORS. */
+    bool background;   /* lt_request.background. */
     double arrived_s;
     lt_body *body;       /* Read already; NULL: request->body is to be read. */
     lt_outcome *outcome; /* The handler runs on the worker pool; NULL: on the loop. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -187,6 +188,12 @@ void lt_http_reply(lt_http_conn *c, int status, const char *type, const char *ex
         c->user = NULL;
         return;
     }
+    if (c->answered != NULL) {
+        c->user = NULL;
+        c->stage = FLUSHING;
+        c->answered(c->answered_ctx, status, extra, body, n);
+        return; /* c may be freed. */
+    }
     c->chunked = false;
     put_head(c, status, type, extra, (int64_t)n);
     if (!c->head_only && n > 0) {
@@ -195,8 +202,27 @@ void lt_http_reply(lt_http_conn *c, int status, const char *type, const char *ex
     finish(c);
 }
 
+void lt_http_reply_file(lt_http_conn *c, int status, const char *type, const char *extra, int fd,
+                        size_t n) {
+    LT_ASSERT(c->stage == ANSWERING && c->answered == NULL);
+    if (c->closing || c->head_only || n == 0) {
+        close(fd);
+        lt_http_reply(c, status, type, extra, NULL, 0);
+        return;
+    }
+    c->chunked = false;
+    put_head(c, status, type, extra, (int64_t)n);
+    if (evbuffer_add_file(c->out, fd, 0, (ev_off_t)n) != 0) { /* Else it closes fd later. */
+        close(fd);
+        close_soon(c);
+        c->user = NULL;
+        return;
+    }
+    finish(c);
+}
+
 void lt_http_stream(lt_http_conn *c, int status, const char *type, const char *extra) {
-    LT_ASSERT(c->stage == ANSWERING);
+    LT_ASSERT(c->stage == ANSWERING && c->answered == NULL);
     if (c->closing) {
         return;
     }
@@ -273,10 +299,46 @@ char *lt_http_take_body(lt_http_conn *c) {
 }
 
 void lt_http_release_body(lt_http_conn *c) {
-    c->taken = 0;
-    lt_http_settle(c);
+    if (c->answered == NULL) { /* The server's own requests do not count. */
+        c->taken = 0;
+        lt_http_settle(c);
+    }
 }
 
 void lt_http_set_user(lt_http_conn *c, void *user) {
     c->user = user;
+}
+
+/* ---- Requests of the server itself ---- */
+
+lt_http_conn *lt_http_inner_open(lt_http *h, char *body, size_t n, lt_http_answered *answered,
+                                 void *ctx) {
+    lt_http_conn *c = calloc(1, sizeof *c);
+    if (c == NULL) {
+        free(body);
+        return NULL;
+    }
+    c->http = h;
+    c->stage = ANSWERING;
+    c->parser.body = body;
+    c->parser.body_n = n;
+    c->answered = answered;
+    c->answered_ctx = ctx;
+    return c;
+}
+
+void lt_http_inner_close(lt_http_conn *c) {
+    if (c->stage == ANSWERING) {
+        c->http->o.on_gone(c->http->o.ctx, c, c->user);
+    }
+    free(c->parser.body);
+    free(c);
+}
+
+lt_http_request lt_http_inner_request(const lt_http_conn *c, const char *method, const char *path) {
+    return (lt_http_request){.method = method,
+                             .path = path,
+                             .query = "",
+                             .body = c->parser.body,
+                             .body_bytes = c->parser.body_n};
 }

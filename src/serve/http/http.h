@@ -36,7 +36,7 @@ typedef struct {
     const char *method, *path, *query; /* path without the query; query "" when there is none. */
     const char *body;                  /* 0-terminated. */
     size_t body_bytes;
-    const lt_http_parser *head; /* For lt_http_header_get. */
+    const lt_http_parser *head; /* For lt_http_header_get; NULL: the server's own request. */
 } lt_http_request;
 
 /* A request that the parser or the deadline refused, and the API's answer; both texts are
@@ -93,6 +93,24 @@ char *lt_http_take_body(lt_http_conn *c);
  * stops counting in any case. */
 void lt_http_release_body(lt_http_conn *c);
 void lt_http_set_user(lt_http_conn *c, void *user);
+
+/* Send the rest of an open file, n bytes, as the body; the descriptor becomes the connection's. */
+void lt_http_reply_file(lt_http_conn *c, int status, const char *type, const char *extra, int fd,
+                        size_t n);
+
+/* ---- Requests of the server itself ---- */
+
+/* A connection without a socket: a request that the server makes to itself, so that an endpoint
+ * answers it like any other. It has one request, which may be answered with lt_http_reply only. */
+typedef void lt_http_answered(void *ctx, int status, const char *extra, const void *body, size_t n);
+
+/* Takes over the body: n bytes and a 0, malloc'ed. NULL: out of memory, and the body is freed. */
+lt_http_conn *lt_http_inner_open(lt_http *h, char *body, size_t n, lt_http_answered *answered,
+                                 void *ctx);
+/* Inside `answered` or later, or before: then on_gone is called, and no answer comes. */
+void lt_http_inner_close(lt_http_conn *c);
+/* The request: it has no headers. */
+lt_http_request lt_http_inner_request(const lt_http_conn *c, const char *method, const char *path);
 
 const char *lt_http_status_text(int status);
 

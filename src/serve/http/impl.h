@@ -35,6 +35,9 @@ struct lt_http_conn {
     size_t room, taken;      /* Bytes of head and body; of a body that the API took. */
     struct evbuffer *out;    /* Not yet tried to send. */
     void *user;
+    /* The server's own request: without socket, buffers and events. */
+    lt_http_answered *answered;
+    void *answered_ctx;
     lt_http_conn *next, *prev;
     lt_http_conn *fresh_next, **fresh_at; /* With news in `out`; fresh_at NULL: none. */
 };

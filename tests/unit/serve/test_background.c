@@ -83,7 +83,7 @@ static void some_may_go_on(void **state) {
     lt_engine_options o = two_places();
     lt_engine *e = NULL;
     int32_t prompt[8];
-    int64_t before;
+    int64_t before, n_done = 0;
     lt_request r;
     (void)state;
 
@@ -91,17 +91,17 @@ static void some_may_go_on(void **state) {
     must(lt_engine_open(&e, m, &o), "engine");
     r = request(prompt, 1, LONG, true);
     send(e, &r, &behind);
-    r = request(prompt, 2, 100, false);
+    r = request(prompt, 2, 40, false);
     send(e, &r, &other);
     while (other.n_tokens == 0) {
-        receive(e, 0);
+        n_done += receive(e, 0);
     }
     before = behind.n_tokens;
     while (!other.done) {
-        receive(e, 0);
+        n_done += receive(e, 0);
     }
-    assert_true(behind.n_tokens - before > 50);
-    receive_all(e, 1, 0);
+    assert_true(behind.done || behind.n_tokens - before > 20);
+    receive_all(e, 2 - n_done, 0);
     lt_engine_close(e);
     lt_model_close(m);
 }
