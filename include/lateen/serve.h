@@ -70,6 +70,18 @@ typedef struct {
 
 lt_engine_options lt_engine_defaults(void);
 
+/* When a beam search is done: see serve/beam.h. transformers' early_stopping is false, true or
+ * "never". */
+typedef enum { LT_BEAM_USUAL, LT_BEAM_FIRST, LT_BEAM_NEVER } lt_beam_stop;
+
+typedef struct {
+    bool on;
+    double length_penalty; /* A text's score is its log-probability / its tokens ^ this. */
+    lt_beam_stop stop;
+} lt_beam_search;
+
+#define LT_BEAM_PENALTY 100.0 /* The largest absolute length_penalty. */
+
 typedef struct {
     const int32_t *prompt; /* Copied by lt_engine_submit. */
     int64_t n_prompt;
@@ -117,6 +129,12 @@ typedef struct {
     int64_t think_budget;
     const int32_t *think_begin, *think_end;
     int64_t n_think_begin, n_think_end;
+    /* The choices are the n_choices texts with the best scores that a beam search of this width
+     * finds, the best first; their tokens are reported at its end. Nothing is drawn, so
+     * temperature, top-k and their like are not read; not together with biases, penalties, bad
+     * sequences, a grammar, min_tokens, a thinking budget, given tokens. Width and number of ending
+     * tokens are at most LT_ENGINE_TOP together. */
+    lt_beam_search beam;
     /* No continuation (max_tokens 0): report the mean of the last hidden states, scaled to length
      * 1; its CHOICE ends with LENGTH. */
     bool embed;

@@ -207,6 +207,8 @@ static lt_err size_engine(lt_engine *e) {
                                 .max_seq = o->max_seq,
                                 .page_tokens = o->page_tokens,
                                 .ends = o->ends,
+                                .max_running = o->max_running,
+                                .n_pages = e->sched.pages.n_pages,
                                 .n_steering = lt_steering_count(e->model->steering)};
     if (lt_rope_switch(e->spec) > 0 && lt_rope_switch(e->spec) < o->max_seq) {
         e->limits.rope_switch = lt_rope_switch(e->spec);

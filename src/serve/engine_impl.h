@@ -167,6 +167,9 @@ LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_job_choice *s, const lt_sampler_
 void lt_step_drop_penalties(lt_engine *e, lt_job_choice *s);
 LT_MUST_USE lt_err lt_step_begin_penalties(lt_engine *e);
 
+/* step_beam.c: the candidates of one beam have come. */
+void lt_step_beam(lt_engine *e, lt_job_choice *s, const lt_pick *pick);
+
 /* step_draft.c: write drafts behind running sequences, before the plan; count what was accepted,
  * after the step. */
 void lt_step_draft(lt_engine *e);

@@ -23,6 +23,45 @@ static lt_err check_ids(const char *what, const int32_t *ids, int64_t n, int64_t
     return LT_OK;
 }
 
+/* Ending tokens that may end a text. */
+static int64_t n_endings_of(const lt_request *r, const lt_job_limits *limits) {
+    return r->n_stop_ids + (r->ignore_eos ? 0 : limits->ends.n);
+}
+
+/* A search is alone with its texts: what would change them elsewhere has no place in it. Its beams
+ * must fit the pool together, since they wait for each other. */
+static lt_err check_beam(const lt_request *r, const lt_job_limits *limits) {
+    const lt_sampling *s = &r->sampling;
+    const int64_t pages = (r->n_prompt + r->max_tokens) / limits->page_tokens + 2;
+    if (r->n_given > 0 || r->min_tokens > 0 || r->embed || r->n_allowed > 0 || r->n_bad > 0 ||
+        r->grammar != NULL || r->n_think_end > 0 || s->n_bias > 0 || s->repetition != 1.0 ||
+        s->frequency != 0.0 || s->presence != 0.0 || s->dry_multiplier != 0.0 ||
+        s->xtc_probability != 0.0 || s->watermark.scheme != LT_WATERMARK_NONE) {
+        LT_FAIL(LT_ERR_ARG, "a beam search with what changes the choice of tokens: biases, "
+                            "penalties, a grammar, min_tokens, thinking or given tokens");
+    }
+    if (!(fabs(r->beam.length_penalty) <= LT_BEAM_PENALTY)) {
+        LT_FAIL(LT_ERR_ARG, "beam search: a length penalty of %g; at most %g is possible",
+                r->beam.length_penalty, LT_BEAM_PENALTY);
+    }
+    if (lt_beam_candidates(r, n_endings_of(r, limits)) > LT_ENGINE_TOP ||
+        lt_beam_candidates(r, n_endings_of(r, limits)) > limits->spec->vocab_size) {
+        LT_FAIL(LT_ERR_ARG,
+                "a beam search of width %lld with %lld ending tokens; together they are at most "
+                "%d, and at most the vocabulary",
+                (long long)r->n_choices, (long long)n_endings_of(r, limits), LT_ENGINE_TOP);
+    }
+    if (r->n_choices > limits->max_running || r->n_choices * pages > limits->n_pages) {
+        LT_FAIL(LT_ERR_ARG,
+                "a beam search of width %lld and %lld tokens needs %lld places and %lld pages; "
+                "there are %lld and %lld",
+                (long long)r->n_choices, (long long)(r->n_prompt + r->max_tokens),
+                (long long)r->n_choices, (long long)(r->n_choices * pages),
+                (long long)limits->max_running, (long long)limits->n_pages);
+    }
+    return LT_OK;
+}
+
 static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     const int64_t V = limits->spec->vocab_size;
     if (r->n_prompt < 1) {
@@ -73,16 +112,8 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     LT_TRY(check_ids("beginning of thinking", r->think_begin, r->n_think_begin, V));
     LT_TRY(check_ids("end of thinking", r->think_end, r->n_think_end, V));
     LT_TRY(lt_narrow_check(r, &limits->ends, V));
+    LT_TRY(r->beam.on ? check_beam(r, limits) : LT_OK);
     return lt_sampling_check(&r->sampling, V);
-}
-
-static void logprobs_carve(lt_logprobs *l, int64_t n, int n_top, lt_arena *a) {
-    *l = (lt_logprobs){0};
-    if (n_top >= 0) {
-        l->logprob = lt_arena_take(a, (size_t)n * sizeof *l->logprob, 8);
-        l->n_top = lt_arena_take(a, (size_t)n * sizeof *l->n_top, 8);
-        l->top = lt_arena_take(a, (size_t)(n * n_top) * sizeof *l->top, 8);
-    }
 }
 
 /* Everything that belongs to a job, except the struct itself. */
@@ -99,10 +130,10 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
         lt_job_choice dummy, *s = j->choices != NULL ? &j->choices[i] : &dummy;
         s->tokens = lt_arena_take(a, (size_t)longest * sizeof *s->tokens, 8);
         s->seq.table = lt_arena_take(a, (size_t)n_pages * sizeof *s->seq.table, 8);
-        logprobs_carve(&s->logprobs, r->max_tokens, r->logprobs, a);
+        lt_logprobs_carve(&s->logprobs, r->max_tokens, r->logprobs, a);
         s->versions = lt_arena_take(a, (size_t)r->max_tokens * sizeof *s->versions, 8);
     }
-    logprobs_carve(&j->prompt_logprobs, r->n_prompt, r->prompt_logprobs, a);
+    lt_logprobs_carve(&j->prompt_logprobs, r->n_prompt, r->prompt_logprobs, a);
     j->endings = lt_arena_take(a, (size_t)(r->n_stop_ids + limits->ends.n) * sizeof *j->endings, 8);
     j->r.sampling.bias = lt_arena_take(a, (size_t)r->sampling.n_bias * sizeof *r->sampling.bias, 8);
     j->r.sampling.dry_breakers = lt_arena_take(
@@ -114,6 +145,11 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     j->r.bad_ends = lt_arena_take(a, (size_t)r->n_bad * sizeof *r->bad_ends, 8);
     j->embedding = lt_arena_take(a, width * sizeof *j->embedding, 8);
     j->hidden_sum = lt_arena_take(a, width * sizeof *j->hidden_sum, 8);
+    if (r->beam.on) {
+        lt_beam dummy = {0};
+        j->beam = lt_arena_take(a, sizeof *j->beam, 8);
+        lt_beam_carve(j->beam != NULL ? j->beam : &dummy, r, n_endings_of(r, limits), a);
+    }
 }
 
 static void copy(const void *dst, const void *src, size_t bytes) {
@@ -187,6 +223,11 @@ static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_jo
     s->seq.long_text = limits->rope_switch > 0 && r->n_prompt > limits->rope_switch;
     s->seq.again_at = s->seq.long_text || !limits->spec->rope_runs_again ? 0 : limits->rope_switch;
     s->seq.owner = s;
+    if (j->beam != NULL) {
+        s->seq.family = &j->choices[0].seq;
+        s->seq.member = i;
+        s->seq.n_members = j->r.n_choices;
+    }
     s->slot = -1;
     lt_draft_acceptance_begin(&s->acceptance);
     s->thinking = r->n_think_end > 0 && r->n_think_begin == 0;
@@ -229,6 +270,10 @@ lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limit
     }
     j->r = *r;
     j->r.n_prompt -= r->n_given;
+    if (r->beam.on) { /* The likeliest tokens are all that it asks for. */
+        j->r.sampling = lt_sampling_defaults();
+        j->r.sampling.temperature = 0;
+    }
     j->n_bad_ids = r->n_bad > 0 ? r->bad_ends[r->n_bad - 1] : 0;
     job_carve(j, limits, &j->arena);
     LT_TRY_DONE(lt_arena_open(&j->arena, "a request"));
@@ -302,7 +347,7 @@ lt_err lt_job_choice_sampler_args(lt_job_choice *s, int64_t vocab_size, uint32_t
                              .n_output = n,
                              .choice = j->r.first_choice + s->index,
                              .forced = -1,
-                             .n_top = j->r.logprobs};
+                             .n_top = lt_job_n_top(j)};
     if (n < j->r.min_tokens) {
         out->banned = j->endings;
         out->n_banned = j->n_endings;
@@ -319,42 +364,35 @@ lt_err lt_job_choice_sampler_args(lt_job_choice *s, int64_t vocab_size, uint32_t
     return LT_OK;
 }
 
-static lt_finish ends(const lt_job_choice *s, int32_t id) {
-    const lt_job *j = s->job;
+lt_finish lt_job_ending(const lt_job *j, int32_t id) {
     for (int64_t i = j->n_endings; i-- > 0;) { /* The model's own first. */
         const bool asked = i < j->r.n_stop_ids;
         if (j->endings[i] == id && (asked || !j->r.ignore_eos)) {
             return asked ? LT_FINISH_STOP_ID : LT_FINISH_EOS;
         }
     }
-    return s->n_out == j->r.max_tokens ? LT_FINISH_LENGTH : LT_FINISH_NONE;
-}
-
-static void keep(lt_logprobs *l, int64_t at, int n_top, const lt_pick *pick) {
-    if (l->logprob != NULL) {
-        l->logprob[at] = pick->logprob;
-        l->n_top[at] = pick->n_top;
-        copy(l->top + at * n_top, pick->top, (size_t)pick->n_top * sizeof *l->top);
-    }
+    return LT_FINISH_NONE;
 }
 
 lt_err lt_job_choice_append(lt_job_choice *s, const lt_pick *pick, uint64_t version) {
     lt_job *j = s->job;
+    lt_output out = {s->tokens + j->r.n_prompt, s->logprobs, s->versions};
     lt_finish finish;
     LT_ASSERT(s->finish == LT_FINISH_NONE && s->n_out < j->r.max_tokens);
     if (s->grammar != NULL) {
         LT_TRY(lt_grammar_accept(s->grammar, pick->id));
     }
-    keep(&s->logprobs, s->n_out, j->r.logprobs, pick);
-    s->versions[s->n_out] = version;
-    s->tokens[j->r.n_prompt + s->n_out++] = pick->id;
+    lt_output_put(&out, s->n_out++, j->r.logprobs, pick, version);
     s->seq.n_tokens++;
     s->seq.n_ahead = 0;
     if (s->n_forced >= 0 && ++s->n_forced == j->r.n_think_end) {
         s->n_forced = -1;
     }
     follow_thinking(s);
-    finish = ends(s, pick->id);
+    finish = lt_job_ending(j, pick->id);
+    if (finish == LT_FINISH_NONE && s->n_out == j->r.max_tokens) {
+        finish = LT_FINISH_LENGTH;
+    }
     if ((finish == LT_FINISH_NONE || finish == LT_FINISH_LENGTH) && s->grammar != NULL &&
         lt_grammar_done(s->grammar)) {
         finish = LT_FINISH_GRAMMAR; /* Only an ending could follow, so it is not computed. */
@@ -387,6 +425,9 @@ bool lt_job_publish(lt_job *j) {
     j->n_prompt_public = j->n_prompt_out;
     for (int64_t i = 0; i < j->r.n_choices; i++) {
         lt_job_choice *s = &j->choices[i];
+        if (j->beam != NULL && s->finish == LT_FINISH_NONE) {
+            continue; /* Its text is not known before the end. */
+        }
         news |= s->n_public != s->n_out || s->public_finish != s->finish;
         s->n_public = s->n_out;
         s->public_finish = s->finish;

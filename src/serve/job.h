@@ -17,19 +17,13 @@
 #include "lateen/serve.h"
 #include "serve/grammar/grammar.h"
 #include "model/sampler.h"
+#include "serve/beam.h"
 #include "serve/draft.h"
 #include "serve/scheduler.h"
 
 #define LT_STEPS_QUEUED 2 /* Steps in flight at once: see engine_impl.h. */
 
 typedef struct lt_job lt_job;
-
-/* Log-probabilities of a row of tokens: (n), (n, n_top). NULL where not requested. */
-typedef struct {
-    float *logprob;
-    lt_candidate *top;
-    int32_t *n_top;
-} lt_logprobs;
 
 /* One continuation. */
 typedef struct {
@@ -72,6 +66,7 @@ struct lt_job {
     int64_t n_endings;
     uint32_t *allowed; /* Bits of the ids that may be chosen; NULL: all. */
     int64_t n_bad_ids;
+    lt_beam *beam; /* The choices are the beams of a search; NULL: they are independent. */
     lt_logprobs prompt_logprobs; /* (n_prompt) of tokens 1 and on; 0 has none. */
     int64_t n_prompt_out, n_prompt_public, n_prompt_told;
     float *embedding;   /* (C) */
@@ -97,12 +92,20 @@ typedef struct {
     lt_ends ends;        /* Of the model. */
     int64_t rope_switch; /* lt_rope_switch, where a sequence may be longer; else 0. */
     int32_t n_steering;  /* Steering vectors. */
+    int64_t max_running, n_pages;
 } lt_job_limits;
 
 /* Check the request and copy it. ARG: parameters out of range. */
 LT_MUST_USE lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limits);
 void lt_job_close(lt_job *j); /* Accepts NULL. */
 
+/* Alternatives that the engine needs with a token of the answer; -1: no log-probabilities. */
+static inline int lt_job_n_top(const lt_job *j) {
+    return j->beam != NULL ? j->beam->n_top : j->r.logprobs;
+}
+
+/* EOS or STOP_ID, if this token ends a text of the job; else NONE. */
+lt_finish lt_job_ending(const lt_job *j, int32_t id);
 /* Does the choice of the next token depend on the token before it? With a grammar it always counts
  * as late, because its mask is costly. */
 bool lt_job_choice_is_late(const lt_job_choice *s);

@@ -60,11 +60,25 @@ static void drop_pages(lt_sched *s, lt_seq *seq) {
     seq->n_done = seq->n_published = 0;
 }
 
+/* The place of a sequence in the order, with those of its family behind it. */
+static void place(lt_sched *s, lt_seq *seq, int64_t key) {
+    const lt_seq *first = seq->family;
+    if (first != NULL && first->placed) {
+        seq->key = first->key;
+        seq->serial = first->serial + seq->member;
+        return;
+    }
+    LT_ASSERT(first == NULL || first == seq);
+    seq->key = key;
+    seq->serial = s->n_added;
+    seq->placed = true;
+    s->n_added += first != NULL ? seq->n_members : 1;
+}
+
 void lt_sched_add(lt_sched *s, lt_seq *seq) {
     LT_ASSERT(seq->state == LT_SEQ_IDLE && seq->n_tokens > 0);
     LT_ASSERT(pages_for(s, seq->n_tokens) <= s->pages.n_pages);
-    seq->key = s->n_steps - (int64_t)seq->priority * LT_SCHED_AGE;
-    seq->serial = s->n_added++;
+    place(s, seq, s->n_steps - (int64_t)seq->priority * LT_SCHED_AGE);
     seq->n_done = seq->n_pages = seq->n_published = seq->n_cached = seq->n_preempted = 0;
     seq->n_ahead = seq->n_draft = 0;
     seq->state = LT_SEQ_WAITING;
@@ -81,8 +95,7 @@ bool lt_sched_fork(lt_sched *s, const lt_seq *seq, lt_seq *child) {
         lt_pages_hold(&s->pages, seq->table[i]);
         child->table[i] = seq->table[i];
     }
-    child->key = seq->key;
-    child->serial = s->n_added++;
+    place(s, child, seq->key);
     child->n_done = seq->n_done;
     child->n_pages = seq->n_pages;
     child->n_published = seq->n_published;
@@ -294,6 +307,15 @@ void lt_sched_plan(lt_sched *s) {
         }
     }
     s->n_steps++;
+}
+
+bool lt_sched_unblock(lt_sched *s) {
+    if (s->n_items > 0 || s->running.last == NULL || s->waiting.first == NULL) {
+        return false;
+    }
+    preempt(s, s->running.last);
+    lt_sched_plan(s);
+    return true;
 }
 
 void lt_sched_learn(lt_sched *s, lt_seq *seq) {

@@ -75,7 +75,12 @@ struct lt_seq {
     bool long_text;
     int64_t again_at;
     void *owner;
+    /* Sequences that wait for each other have neighbouring places in the order: `member` places
+     * behind that of family, which is added first and has itself as family. NULL: alone. */
+    lt_seq *family;
+    int64_t member, n_members;
     /* The scheduler's. */
+    bool placed; /* It has its place in the order, for as long as it lives. */
     lt_seq_state state;
     int64_t key, serial;
     int64_t n_done;      /* Tokens whose keys and values are in its pages. */
@@ -128,6 +133,9 @@ void lt_sched_preempt_all(lt_sched *s);
 
 /* Fill items, copies, n_rows. No items: nothing to run. */
 void lt_sched_plan(lt_sched *s);
+/* Nothing could be planned, and sequences that run wait for others of their family that do not:
+ * preempt the last in order, and plan again. False: that is not so. */
+bool lt_sched_unblock(lt_sched *s);
 /* The plan was run: count its tokens, publish full pages. */
 void lt_sched_done(lt_sched *s);
 

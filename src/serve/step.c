@@ -91,7 +91,7 @@ void lt_step_finish(lt_engine *e, lt_job_choice *s, lt_finish why, lt_err failur
 void lt_step_fail(lt_engine *e, lt_job_choice *s, lt_err failure) {
     lt_job *j = s->job;
     lt_step_finish(e, s, LT_FINISH_FAILED, failure);
-    for (int64_t i = 0; i < j->r.n_choices && !j->forked; i++) {
+    for (int64_t i = 0; i < j->r.n_choices && (!j->forked || j->beam != NULL); i++) {
         lt_step_finish(e, &j->choices[i], LT_FINISH_FAILED, failure);
     }
 }
@@ -123,12 +123,21 @@ static void let_go(lt_engine *e, const lt_job *j) {
     }
 }
 
+/* Of a beam search no choice can go without the others. */
+static bool beam_cancelled(const lt_job *j) {
+    bool any = false;
+    for (int64_t i = 0; j->beam != NULL && i < j->r.n_choices; i++) {
+        any |= j->choices[i].cancel;
+    }
+    return any;
+}
+
 static void cancel(lt_engine *e, lt_job *j) {
     bool had_leader = false, has_leader = false;
     for (int64_t i = 0; i < j->r.n_choices; i++) {
         lt_job_choice *s = &j->choices[i];
         had_leader |= s->started;
-        if ((j->cancel || s->cancel) && s->finish == LT_FINISH_NONE) {
+        if ((j->cancel || s->cancel || beam_cancelled(j)) && s->finish == LT_FINISH_NONE) {
             lt_step_finish(e, s, LT_FINISH_CANCELLED, LT_OK);
         }
         has_leader |= s->started && s->finish == LT_FINISH_NONE;
@@ -236,6 +245,7 @@ static bool launch(lt_engine *e) {
     LT_ASSERT(e->n_queued < LT_STEPS_QUEUED);
     lt_step_draft(e);
     lt_sched_plan(&e->sched);
+    while (e->n_queued == 0 && lt_sched_unblock(&e->sched)) {}
     if (e->sched.n_items == 0) {
         return false;
     }

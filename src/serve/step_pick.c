@@ -31,7 +31,8 @@ static int64_t add_picks(lt_engine *e, lt_job_choice *s, int64_t row, bool on_de
     /* The log-probabilities of its prompt are done, so after a preemption it may use the prefix
      * cache. */
     s->seq.fresh = false;
-    if (j->forked) {
+    if (j->forked || j->beam != NULL) {
+        j->forked = true;
         return n;
     }
     j->forked = true;
@@ -150,7 +151,7 @@ static lt_err choose_forks(lt_engine *e, lt_token_pick *forks, int64_t n) {
     n_chosen = 0;
     for (int64_t i = 0; i < n; i++) {
         if (forks[i].err == LT_OK) {
-            take(&forks[i], &more, n_chosen++, forks[i].choice->job->r.logprobs);
+            take(&forks[i], &more, n_chosen++, lt_job_n_top(forks[i].choice->job));
         }
     }
     return LT_OK;
@@ -231,6 +232,10 @@ static void append(lt_engine *e, lt_token_pick *c) {
         lt_step_fail(e, s, c->err);
         return;
     }
+    if (s->job->beam != NULL) {
+        lt_step_beam(e, s, &c->pick);
+        return;
+    }
     check_draft(s, c->pick.id);
     c->err = lt_job_choice_append(s, &c->pick, e->version);
     if (c->err != LT_OK) {
@@ -262,7 +267,7 @@ lt_err lt_step_take(lt_engine *e, const lt_step *s) {
         } else if (c->choice != NULL) {
             c->choice->seq.fresh = false;
             c->choice->job->forked = true;
-            take(c, &chosen, i, c->choice->job->r.logprobs);
+            take(c, &chosen, i, lt_job_n_top(c->choice->job));
             append(e, c);
         }
     }
@@ -356,7 +361,7 @@ lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
         n_host += !c->on_device;
         n_forks += c->on_device && !c->leads;
         if (c->on_device && c->leads) {
-            take(c, &chosen, c->row, c->choice->job->r.logprobs);
+            take(c, &chosen, c->row, lt_job_n_top(c->choice->job));
         }
     }
     if (n_forks > 0) {

@@ -107,8 +107,9 @@ static lt_err want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, 
     s->wanted[at] = (lt_wanted){
         i, p, next, p >= choice->seq.n_tokens && choice->seq.n_draft > 0, on_device, late};
     s->late = s->late || late;
-    /* Forks would choose from the same row. */
-    s->sent = s->sent && on_device && (!next || j->forked || j->r.n_choices == 1);
+    /* Forks would choose from the same row; beams wait for each other. */
+    s->sent = s->sent && on_device && (!next || j->forked || j->r.n_choices == 1) &&
+              j->beam == NULL;
     if (!r->choose[at]) {
         return LT_OK;
     }

@@ -163,7 +163,7 @@ check("a chat's stream: the same", "".join(c["delta"].get("content") or "" for e
 # ---- What is refused, and by what name ----
 for name, param, body in [
         ("a method that does not exist", "alignment.method", {"method": "best_of_m", "n": 2}),
-        ("a method that is not built", "alignment.method", {"method": "beam", "n": 2}),
+        ("a method that is not built", "alignment.method", {"method": "contrastive", "n": 2}),
         ("no method", "alignment.method", {"n": 2}),
         ("no object", "alignment", 3),
         ("a missing temperature", "alignment.temperature", {"method": "soft_best_of_n", "n": 2}),

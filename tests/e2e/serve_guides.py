@@ -113,7 +113,43 @@ check("steer: the scale is 1 unless the request says", text(ask(GREEDY, {"method
 check("steer: again, from the cache, and plain requests find no steered pages", text(ask(GREEDY, {"method": "steer", "vector": "push", "scale": -4})) == steered[-4] and text(ask(GREEDY)) == steered[0])
 check("steer: with choices of its own", len(ask({"n": 2, "max_tokens": 20}, {"method": "steer", "vector": "push"})[1]["choices"]) == 2)
 
+# ---- Beam search, against one in Python that asks for one token at a time; nothing ends a text here ----
+WIDTH, MOST = 3, 7
+prompt = ask({"echo": True, "max_tokens": 1, "logprobs": 0, "return_tokens_as_token_ids": True})[1]["choices"][0]["logprobs"]["tokens"][:-1]
+prompt = [int(t.split(":")[1]) for t in prompt]
+beams = [([], 0.0)]
+for _ in range(MOST):
+    found_next = []
+    for ids, total in beams:
+        top = ask({}, body={"prompt": prompt + ids, "max_tokens": 1, "logprobs": 5, "temperature": 0, "ignore_eos": True, "return_tokens_as_token_ids": True})[1]["choices"][0]["logprobs"]["top_logprobs"][0]
+        found_next += [(ids + [int(t.split(":")[1])], total + x) for t, x in top.items()]
+    beams = sorted(found_next, key=lambda b: -b[1])[:WIDTH]
+BEAM = {"max_tokens": MOST, "temperature": 0}
+answer = ask({**BEAM, "use_beam_search": True, "n": WIDTH})[1]
+check("use_beam_search: the texts, the best first", [c["token_ids"] for c in answer["choices"]] == [b[0] for b in beams], (answer, beams))
+check("use_beam_search: their log-probabilities", all(abs(sum(c["logprobs"]["token_logprobs"]) - b[1]) < 1e-3 for c, b in zip(answer["choices"], beams)), (answer, beams))
+request = urllib.request.Request(base + "/v1/completions", json.dumps({**PROMPT, **BEAM, "use_beam_search": True, "n": WIDTH, "stream": True}).encode(), {"Content-Type": "application/json"})
+with urllib.request.urlopen(request, timeout=60) as r:
+    events = [json.loads(e[6:]) for e in r.read().decode().split("\n\n") if e.startswith("data: {")]
+check("use_beam_search: a stream has the same texts", ["".join(c["text"] for e in events for c in e["choices"] if c["index"] == i) for i in range(WIDTH)] == [c["text"] for c in answer["choices"]])
+for penalty in (1, 0.5):
+    a = ask(BEAM, {"method": "beam", "n": WIDTH, "return_candidates": True, **({"length_penalty": penalty} if penalty != 1 else {})})[1]
+    says = a["alignment"]
+    check(f"beam, length_penalty {penalty}: scores", all(abs(c["score"] - b[1] / MOST ** penalty) < 1e-3 for c, b in zip(says["candidates"], beams)) and says["chosen"] == 0 and says["kl_bound"] is None, says)
+    check(f"beam, length_penalty {penalty}: the best is the answer", [c["token_ids"] for c in a["choices"]] == [beams[0][0]] and says["reward"] == "beam", a)
+chat = ask({}, {"method": "beam", "n": 4}, "/v1/chat/completions", {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 12})[1]
+check("beam: a chat, whatever the server's temperature", chat["choices"][0]["message"]["content"] and chat["alignment"]["n"] == 4, chat)
+
 for name, param, body, also in [
+        ("a stop string with beams", "stop", {"method": "beam", "n": 2}, {"stop": ["x"]}),
+        ("top_p with beams", "top_p", None, {"use_beam_search": True, "top_p": 0.9}),
+        ("a temperature with beams", "temperature", None, {"use_beam_search": True, "temperature": 0.7}),
+        ("a length penalty without beams", "length_penalty", None, {"length_penalty": 2}),
+        ("early_stopping without beams", "early_stopping", None, {"early_stopping": True}),
+        ("another early_stopping", "early_stopping", {"method": "beam", "n": 2, "early_stopping": "soon"}, {"temperature": 0}),
+        ("a reward with beams", "alignment.reward", {"method": "beam", "n": 2, "reward": "logprob"}, {}),
+        ("a grammar with beams", None, {"method": "beam", "n": 2}, {"guided_regex": "a+"}),
+        ("21 beams", None, {"method": "beam", "n": 21}, {"temperature": 1}),
         ("a vector that is not there", "alignment.vector", {"method": "steer", "vector": "posh"}, {}),
         ("no vector", "alignment.vector", {"method": "steer"}, {}),
         ("a scale of 1001", "alignment.scale", {"method": "steer", "vector": "push", "scale": 1001}, {}),

@@ -79,6 +79,7 @@ void lt_ask_defaults(lt_ask *a) {
         .dry_allowed = 2,
         .dry_last_n = -1,
         .xtc_threshold = 0.1,
+        .length_penalty = 1,
         /* The tail's are ours: docs/alignment.md. */
         .group = {.n = 1,
                   .tail = 0.25,

@@ -15,6 +15,7 @@
 #include <jansson.h>
 
 #include "lateen/base.h"
+#include "lateen/serve.h"
 #include "serve/api/json_out.h"
 
 /* Why a request is refused: the HTTP status and OpenAI's error object. */
@@ -65,7 +66,9 @@ typedef struct {
     int64_t top_k, seed, max_tokens, max_completion_tokens, min_tokens, priority, repeat_last_n;
     double dry_multiplier, dry_base, xtc_probability, xtc_threshold;
     int64_t dry_allowed, dry_last_n;
-    bool ignore_eos;
+    bool ignore_eos, use_beam_search;
+    double length_penalty;
+    const json_t *early_stopping;
     const json_t *logit_bias, *stop, *stop_ids, *dry_breakers, *allowed_ids, *bad_words;
     /* Tokens at the end of the prompt that are kept; -1: as many as fit; below -1: all. */
     int64_t truncate_prompt;
@@ -194,10 +197,11 @@ typedef struct {
         LT_NOTHING("id_slot"), LT_NOTHING("return_progress"), LT_BOOL("verbose", verbose),         \
         LT_BOOL("timings_per_token", timings_per_token), LT_NOTHING("n_cache_reuse"),              \
         LT_NOTHING("spaces_between_special_tokens"), LT_ONLY("guided_decoding_backend", "null"),   \
-        LT_ONLY("length_penalty", "1|1.0"), LT_ONLY("early_stopping", "false"),                    \
-        LT_ONLY("use_beam_search", "false"), LT_ONLY("mirostat", "0|0.0"),                         \
-        LT_ONLY("dynatemp_range", "0|0.0"), LT_F64("dry_multiplier", dry_multiplier, 0, 1e6),      \
-        LT_F64("dry_base", dry_base, 1, 1e3), LT_I64("dry_allowed_length", dry_allowed, 0, 1e9),   \
+        LT_F64("length_penalty", length_penalty, -LT_BEAM_PENALTY, LT_BEAM_PENALTY),               \
+        LT_JSON("early_stopping", early_stopping), LT_BOOL("use_beam_search", use_beam_search),    \
+        LT_ONLY("mirostat", "0|0.0"), LT_ONLY("dynatemp_range", "0|0.0"),                          \
+        LT_F64("dry_multiplier", dry_multiplier, 0, 1e6), LT_F64("dry_base", dry_base, 1, 1e3),    \
+        LT_I64("dry_allowed_length", dry_allowed, 0, 1e9),                                         \
         LT_I64("dry_penalty_last_n", dry_last_n, -1, 1e9),                                         \
         LT_JSON("dry_sequence_breakers", dry_breakers),                                            \
         LT_F64("xtc_probability", xtc_probability, 0, 1),                                          \

@@ -18,28 +18,31 @@
 #define MU_MOST     64   /* More than MOST candidates have a probability under 1e-12 then. */
 #define ANSWER_MOST 4096 /* Bytes of an extracted answer. */
 
-static const lt_field fields[] = {LT_STR("method", group.method),
-                                  LT_I64("n", group.n, 1, MOST),
-                                  LT_F64("temperature", group.temperature, 0, 1e300),
-                                  LT_F64("mu", group.mu, 0, MU_MOST),
-                                  LT_F64("threshold", group.threshold, -1e300, 1e300),
-                                  LT_F64("tail", group.tail, 0, 1),
-                                  LT_F64("half_tail", group.half_tail, 0, 1e300),
-                                  LT_JSON("reward", group.reward),
-                                  LT_STR("extract", group.extract),
-                                  LT_F64("keep", group.keep, 0, 1),
-                                  LT_I64("every", group.every, 1, 1e9),
-                                  LT_I64("window", group.window, 1, 1e9),
-                                  LT_I64("seed", group.seed, -0x1p63, 0x1p63),
-                                  LT_BOOL("return_candidates", group.candidates),
-                                  LT_STR("vector", vector),
-                                  LT_F64("scale", scale, -LT_STEERING_SCALE, LT_STEERING_SCALE),
-                                  LT_STR("scheme", mark.scheme),
-                                  LT_STR("key", mark.key),
-                                  LT_F64("gamma", mark.gamma, 0, 1),
-                                  LT_F64("delta", mark.delta, 0, 1000),
-                                  LT_I64("context", mark.context, 1, LT_WATERMARK_CONTEXT),
-                                  LT_I64("length", mark.length, 1, LT_WATERMARK_LENGTH)};
+static const lt_field fields[] = {
+    LT_STR("method", group.method),
+    LT_I64("n", group.n, 1, MOST),
+    LT_F64("temperature", group.temperature, 0, 1e300),
+    LT_F64("mu", group.mu, 0, MU_MOST),
+    LT_F64("threshold", group.threshold, -1e300, 1e300),
+    LT_F64("tail", group.tail, 0, 1),
+    LT_F64("half_tail", group.half_tail, 0, 1e300),
+    LT_JSON("reward", group.reward),
+    LT_STR("extract", group.extract),
+    LT_F64("keep", group.keep, 0, 1),
+    LT_I64("every", group.every, 1, 1e9),
+    LT_I64("window", group.window, 1, 1e9),
+    LT_I64("seed", group.seed, -0x1p63, 0x1p63),
+    LT_BOOL("return_candidates", group.candidates),
+    LT_F64("length_penalty", length_penalty, -LT_BEAM_PENALTY, LT_BEAM_PENALTY),
+    LT_JSON("early_stopping", early_stopping),
+    LT_STR("vector", vector),
+    LT_F64("scale", scale, -LT_STEERING_SCALE, LT_STEERING_SCALE),
+    LT_STR("scheme", mark.scheme),
+    LT_STR("key", mark.key),
+    LT_F64("gamma", mark.gamma, 0, 1),
+    LT_F64("delta", mark.delta, 0, 1000),
+    LT_I64("context", mark.context, 1, LT_WATERMARK_CONTEXT),
+    LT_I64("length", mark.length, 1, LT_WATERMARK_LENGTH)};
 const lt_field_table lt_fields_alignment = LT_FIELD_TABLE(fields, "method");
 
 static const lt_field check_fields[] = {
@@ -50,6 +53,7 @@ static const lt_field check_fields[] = {
 typedef struct {
     const char *name, *rule;                     /* rule NULL: of the same name. */
     bool halves;                                 /* The worst are cut on the way. */
+    bool beam;                                   /* The candidates are what a beam search finds. */
     const char *why_not;                         /* Not NULL: it is refused, for this reason. */
     bool (*guide)(lt_reply *j, lt_api_error *e); /* Not NULL: it has no group, see guide.h. */
 } method;
@@ -62,15 +66,15 @@ static const method methods[] = {
     {.name = "rejection"},
     {.name = "self_consistency"},
     {.name = "speculative_rejection", .rule = "best_of_n", .halves = true},
+    {.name = "beam", .rule = "best_of_n", .beam = true},
     {.name = "watermark", .guide = lt_guide_watermark},
     {.name = "steer", .guide = lt_guide_steer},
     {.name = "tournament", .why_not = "it needs a judge model beside the served one"},
-    {.name = "beam", .why_not = "it needs a process reward model beside the served one"},
     {.name = "blockwise", .why_not = "it needs a value model beside the served one"},
     {.name = "contrastive", .why_not = "it needs a second model beside the served one"},
 };
 
-typedef enum { MEAN_LOGPROB, LOGPROB, PROBABILITY, CONFIDENCE, CHECK } score_kind;
+typedef enum { MEAN_LOGPROB, LOGPROB, PROBABILITY, CONFIDENCE, CHECK, BEAM } score_kind;
 
 static const struct {
     const char *name;
@@ -80,7 +84,8 @@ static const struct {
               [LOGPROB] = {"logprob", 0, false},
               [PROBABILITY] = {"probability", 0, true},
               [CONFIDENCE] = {"confidence", LT_ENGINE_TOP, true},
-              [CHECK] = {"check", 0, true}};
+              [CHECK] = {"check", 0, true},
+              [BEAM] = {"beam", 0, false}};
 
 typedef struct {
     bool ended, cut;
@@ -187,8 +192,10 @@ static bool check_fields_of(const lt_group *g, const lt_ask *a, lt_api_error *e)
               {"keep", g->method->halves, false},
               {"every", g->method->halves, false},
               {"window", g->score == CONFIDENCE, false},
-              {"reward", true, false},
-              {"seed", true, false},
+              {"length_penalty", g->method->beam, false},
+              {"early_stopping", g->method->beam, false},
+              {"reward", !g->method->beam, false},
+              {"seed", !g->method->beam, false},
               {"return_candidates", true, false}};
     const char *reads[sizeof of / sizeof *of + 1], *needs[sizeof of / sizeof *of + 1];
     int n_reads = 0, n_needs = 0;
@@ -286,6 +293,7 @@ static bool read_group(lt_group *g, lt_reply *j, lt_api_error *e) {
     if (lt_select_find(&g->rule, rule) != LT_OK) {
         return lt_api_refuse_error(e, "alignment.method", LT_ERR_NOT_FOUND);
     }
+    g->score = g->method->beam ? BEAM : MEAN_LOGPROB;
     return read_reward(g, a, e) && check_fields_of(g, a, e) && read_extract(g, a, e) &&
            read_options(g, j, e);
 }
@@ -325,6 +333,9 @@ bool lt_group_read(lt_reply *j, lt_api_error *e) {
         g->candidates[i].lowest = INFINITY;
     }
     r->n_choices = g->n;
+    if (m->beam && !lt_guide_set_beam(j, "method beam", e)) {
+        return false;
+    }
     r->logprobs = r->logprobs > scores[g->score].top ? r->logprobs : scores[g->score].top;
     return true;
 }
@@ -408,6 +419,8 @@ static double score_of(const lt_group *g, lt_reply_choice *c, const candidate *k
         return exp(mean_logprob(c));
     case CONFIDENCE:
         return k->lowest < INFINITY ? k->lowest : k->n > 0 ? k->window / (double)k->n : 0;
+    case BEAM:
+        return c->logprob_sum / pow((double)c->new_tokens, c->reply->ask.length_penalty);
     case CHECK:
         break;
     }
@@ -657,7 +670,11 @@ void lt_group_write(lt_json_out *o, const lt_reply *j) {
     lt_out_key_int(o, "chosen", g->kept.chosen);
     lt_out_key_real(o, "score", kept->score);
     lt_out_key_real(o, "probability", g->kept.probability);
-    lt_out_key_real(o, "kl_bound", g->kept.kl);
+    if (g->method->beam) { /* Nothing is drawn. */
+        lt_out_key_null(o, "kl_bound");
+    } else {
+        lt_out_key_real(o, "kl_bound", g->kept.kl);
+    }
     if (g->rule->groups) {
         lt_out_key_str(o, "answer", kept->answer >= 0 ? g->answers[kept->answer].text : NULL);
     }

@@ -102,3 +102,89 @@ bool lt_guide_steer(lt_reply *j, lt_api_error *e) {
     j->request.steer_scale = (float)a->scale;
     return err == LT_OK || lt_api_refuse_error(e, "alignment.vector", err);
 }
+
+/* ---- Beam search ---- */
+
+/* Fields that change the choice of tokens, and the values at which they do not; an empty list or
+ * object does not, either. What the server's defaults or the model's files say is not looked at. */
+static const struct {
+    const char *name;
+    double neutral[2];
+} draws[] = {{"temperature", {0, 1}},
+             {"top_p", {1, 1}},
+             {"top_k", {-1, 0}},
+             {"min_p", {0, 0}},
+             {"typical_p", {1, 1}},
+             {"typ_p", {1, 1}},
+             {"repetition_penalty", {1, 1}},
+             {"repeat_penalty", {1, 1}},
+             {"frequency_penalty", {0, 0}},
+             {"presence_penalty", {0, 0}},
+             {"dry_multiplier", {0, 0}},
+             {"xtc_probability", {0, 0}},
+             {"min_tokens", {0, 0}},
+             {"logit_bias", {0, 0}},
+             {"bad_words", {0, 0}},
+             {"allowed_token_ids", {0, 0}}};
+
+static bool is_neutral(const json_t *value, const double *neutral) {
+    const double x = json_number_value(value);
+    return value == NULL || json_is_null(value) ||
+           (json_is_number(value) ? x == neutral[0] || x == neutral[1]
+                                  : json_array_size(value) + json_object_size(value) == 0);
+}
+
+static bool no_draws(const lt_reply *j, const char *by, lt_api_error *e) {
+    for (size_t i = 0; i < sizeof draws / sizeof *draws; i++) {
+        if (!is_neutral(json_object_get(j->ask.root, draws[i].name), draws[i].neutral)) {
+            return lt_api_refuse(e, draws[i].name, "'%s' has no effect with %s", draws[i].name, by);
+        }
+    }
+    if (j->n_stops > 0) {
+        return lt_api_refuse(e, "stop", "'stop' cannot be combined with %s; 'stop_token_ids' can",
+                             by);
+    }
+    return j->control == NULL ||
+           lt_api_refuse(e, "reasoning", "'reasoning.control' cannot be combined with %s", by);
+}
+
+static bool read_early(const json_t *early, const char *param, lt_beam_stop *out, lt_api_error *e) {
+    const char *text = json_string_value(early);
+    *out = json_is_true(early) ? LT_BEAM_FIRST : text != NULL ? LT_BEAM_NEVER : LT_BEAM_USUAL;
+    return early == NULL || json_is_null(early) || json_is_boolean(early) ||
+           (text != NULL && strcmp(text, "never") == 0) ||
+           lt_api_refuse(e, param, "'%s' may be true, false or \"never\"", param);
+}
+
+bool lt_guide_set_beam(lt_reply *j, const char *by, lt_api_error *e) {
+    lt_request *r = &j->request;
+    const uint64_t seed = r->sampling.seed;
+    r->beam.on = true;
+    r->beam.length_penalty = j->ask.length_penalty;
+    if (!no_draws(j, by, e) ||
+        !read_early(j->ask.early_stopping, "early_stopping", &r->beam.stop, e)) {
+        return false;
+    }
+    r->sampling = lt_sampling_defaults();
+    r->sampling.seed = seed;
+    r->min_tokens = 0;
+    return true;
+}
+
+bool lt_guide_beam_search(lt_reply *j, lt_api_error *e) {
+    const lt_ask *a = &j->ask;
+    if (!a->use_beam_search) {
+        const bool early = a->early_stopping != NULL && !json_is_false(a->early_stopping);
+        if (!early && a->length_penalty == 1) {
+            return true;
+        }
+        const char *const param = early ? "early_stopping" : "length_penalty";
+        return lt_api_refuse(e, param, "'%s' has no effect without 'use_beam_search'", param);
+    }
+    if (a->best_of > a->n) {
+        return lt_api_refuse(e, "best_of",
+                             "'best_of' cannot be combined with 'use_beam_search': "
+                             "'n' is the width, and all its texts are answers");
+    }
+    return lt_guide_set_beam(j, "use_beam_search", e);
+}

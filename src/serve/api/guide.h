@@ -19,6 +19,12 @@ typedef struct lt_reply lt_reply;
 bool lt_guide_fields(const json_t *alignment, const char *const *reads, const char *const *needs,
                      const char *by, lt_api_error *e);
 
+/* use_beam_search, length_penalty and early_stopping of a request: its choices are the texts that a
+ * beam search finds, the best first. */
+bool lt_guide_beam_search(lt_reply *j, lt_api_error *e);
+/* The same for method beam, whose fields are read: width r->n_choices. `by` names it. */
+bool lt_guide_set_beam(lt_reply *j, const char *by, lt_api_error *e);
+
 /* Read the method's fields into the request. */
 bool lt_guide_watermark(lt_reply *j, lt_api_error *e);
 bool lt_guide_steer(lt_reply *j, lt_api_error *e);

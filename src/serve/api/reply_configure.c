@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/option.h"
 #include "base/rng.h"
+#include "serve/api/guide.h"
 #include "serve/api/reply.h"
 
 #define MAX_BIAS 4096
@@ -239,6 +240,10 @@ bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e) {
     const int64_t budget = think_budget(j);
     if (budget < 0 || !lt_parse_reasons(m)) {
         return true;
+    }
+    if (j->request.beam.on) {
+        return lt_api_refuse(e, "thinking_budget",
+                             "a budget of reasoning cannot be combined with beam search");
     }
     if (m->think_close == NULL) {
         return j->ask.thinking_budget < 0 ||
@@ -474,5 +479,5 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
     }
     read_sampling(j);
     return read_bias(j, e) && read_breakers(j, e) && read_stops(j, e) && lt_reply_narrow(j, e) &&
-           read_form(j, e);
+           read_form(j, e) && lt_guide_beam_search(j, e);
 }

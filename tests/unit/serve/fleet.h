@@ -20,7 +20,10 @@
 #include "model/params.h"
 #include "unit/device.h"
 
-enum { FLEET_TOKENS = 256, FLEET_CHOICES = 4, FLEET_EVENTS = 64 };
+#ifndef FLEET_CHOICES
+#define FLEET_CHOICES 4
+#endif
+enum { FLEET_TOKENS = 256, FLEET_EVENTS = 64 };
 
 typedef struct {
     int32_t ids[FLEET_TOKENS];

@@ -518,12 +518,58 @@ static void forks_copy_a_page_when_they_write(void **state) {
     lt_arena_close(&w.arena);
 }
 
+/* Two families of two sequences of 16 pages, in 48 pages: the first members wait, done, for the
+ * second ones, for which there is no room. A family's members stand side by side, so the later
+ * family gives way. */
+static void a_family_that_waits_gives_way(void **state) {
+    enum { A0, B0, A1, B1, N = 64 };
+    static world w;
+    life *l = w.lives;
+    (void)state;
+    open_world(&w, 4, 8, 256);
+    for (int i = A0; i <= B1; i++) {
+        for (int64_t k = 0; k < N; k++) {
+            put_token(&l[i], k, 10 * i + (int32_t)k % 7);
+        }
+        l[i].seq = (lt_seq){.tokens = l[i].tokens,
+                            .n_tokens = N,
+                            .table = l[i].table,
+                            .family = &l[i % 2 == 0 ? A0 : B0].seq,
+                            .member = i / 2,
+                            .n_members = 2};
+    }
+    lt_sched_add(&w.s, &l[A0].seq);
+    lt_sched_add(&w.s, &l[B0].seq);
+    lt_sched_plan(&w.s);
+    assert_int_equal(w.s.n_items, 2);
+    assert_false(lt_sched_unblock(&w.s)); /* There is something to run. */
+    run_plan(&w);
+    lt_sched_done(&w.s);
+    lt_sched_plan(&w.s);
+    assert_false(lt_sched_unblock(&w.s)); /* Nobody waits. */
+    lt_sched_add(&w.s, &l[B1].seq);
+    lt_sched_add(&w.s, &l[A1].seq);
+    assert_ptr_equal(w.s.waiting.first, &l[A1].seq);
+    lt_sched_plan(&w.s);
+    assert_int_equal(w.s.n_items, 0);
+    assert_true(lt_sched_unblock(&w.s));
+    assert_int_equal(w.s.n_items, 1);
+    assert_ptr_equal(w.s.items[0].seq, &l[A1].seq);
+    assert_int_equal(l[B0].seq.state, LT_SEQ_WAITING);
+    run_plan(&w);
+    lt_sched_done(&w.s);
+    lt_sched_remove(&w.s, &l[A0].seq);
+    assert_true(lt_sched_check(&w.s) == NULL);
+    lt_arena_close(&w.arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decoding_comes_before_prompts),
         cmocka_unit_test(priority_then_arrival),
         cmocka_unit_test(a_prompt_seen_before_is_not_run_again),
         cmocka_unit_test(forks_copy_a_page_when_they_write),
+        cmocka_unit_test(a_family_that_waits_gives_way),
         cmocka_unit_test(a_million_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,79 @@
+/* beam.h: beam search over the choices of one request: the texts that are followed, those that have
+ * ended, and when the search is done. A plain struct; step_beam.c moves the engine's sequences.
+ *
+ *     of each beam the n_top likeliest next tokens ─▶ all ordered by their sums
+ *         an ending among the first `width` ─▶ a text, scored; the `width` best texts are kept
+ *         the first `width` that are no endings ─▶ the beams of the next step
+ *
+ * Of n_endings tokens that end a text, width + n_endings candidates of a beam suffice: among them
+ * are `width` that go on. The rules are those of transformers' generate (5.24, _beam_search): a
+ * text's score is sum / n^length_penalty, with n its tokens, the ending included; the search is
+ * done when `width` texts have ended and the best beam, scored as if it ended now (NEVER, with a
+ * positive penalty: at max_tokens), is no better than the worst of them; FIRST: when `width` texts
+ * have ended; at max_tokens in any case. */
+#ifndef LT_SERVE_BEAM_H
+#define LT_SERVE_BEAM_H
+
+#include "lateen/serve.h"
+#include "model/sampler.h"
+
+/* Log-probabilities of a row of tokens: (n), (n, n_top). NULL where not requested. */
+typedef struct {
+    float *logprob;
+    lt_candidate *top;
+    int32_t *n_top;
+} lt_logprobs;
+
+/* The output of a choice: (max_tokens) tokens, their log-probabilities, and the weights that chose
+ * each. */
+typedef struct {
+    int32_t *tokens;
+    lt_logprobs logprobs;
+    uint64_t *versions;
+} lt_output;
+
+void lt_logprobs_carve(lt_logprobs *l, int64_t n, int n_top, lt_arena *a);
+/* Write token `at`; n_top: alternatives that are kept. */
+void lt_output_put(lt_output *o, int64_t at, int n_top, const lt_pick *pick, uint64_t version);
+/* The first n tokens. */
+void lt_output_copy(lt_output *to, const lt_output *from, int64_t n, int n_top);
+
+/* A beam's text and one token more. */
+typedef struct {
+    double sum; /* Of log-probabilities. */
+    int32_t beam, id;
+    float logprob;
+} lt_beam_next;
+
+typedef struct {
+    double score;
+    int64_t n;
+    lt_finish finish;
+    lt_output output;
+} lt_beam_text;
+
+typedef struct {
+    lt_beam_search how;
+    int width, n_top, n_all, n_next, n_texts;
+    bool *live, *ready;  /* (width) the beam runs; its candidates of this step are known */
+    double *sums;        /* (width) */
+    lt_pick *picks;      /* (width) candidates: top */
+    lt_beam_next *all;   /* (width * n_top) in order */
+    lt_beam_next *next;  /* (width) */
+    lt_beam_text *texts; /* (width) ended, the best first */
+    int32_t *places;     /* (width) of `next`: the choice that it becomes */
+} lt_beam;
+
+/* The candidates that a beam needs. */
+int lt_beam_candidates(const lt_request *r, int64_t n_endings);
+/* b: zero, at both calls. */
+void lt_beam_carve(lt_beam *b, const lt_request *r, int64_t n_endings, lt_arena *a);
+/* All beams are ready: order their candidates. */
+void lt_beam_order(lt_beam *b);
+/* Where a text of n tokens and this sum of log-probabilities belongs, to be filled in; NULL: it is
+ * worse than the `width` that there are. */
+lt_beam_text *lt_beam_add_text(lt_beam *b, double sum, int64_t n);
+/* Is the search done, after n tokens of at most max_tokens? */
+bool lt_beam_done(const lt_beam *b, int64_t n, int64_t max_tokens);
+
+#endif
