@@ -203,9 +203,23 @@ typedef struct {
     double weight_low, weight_high; /* Where there is a correction: 0 <= low < high. */
 } lt_align_policy_options;
 
-/* The options of a published method: grpo, dr_grpo, dapo, gspo, cispo, luspo. max_tokens of dr_grpo
- * is the caller's. LT_ERR_NOT_FOUND lists the names. */
-LT_MUST_USE lt_err lt_align_policy_find(lt_align_policy_options *out, const char *name);
+/* The published methods, in the order of their table, and their advantages. */
+#define LT_ALIGN_METHOD_MAP(X)                                                                     \
+    X(grpo, GRPO)                                                                                  \
+    X(dr_grpo, DR_GRPO)                                                                            \
+    X(dapo, GRPO)                                                                                  \
+    X(gspo, GRPO)                                                                                  \
+    X(cispo, GRPO)                                                                                 \
+    X(luspo, GRPO)                                                                                 \
+    X(rloo, RLOO)
+
+/* The options of a published method, and its advantages (may be NULL). max_tokens of dr_grpo is the
+ * caller's. LT_ERR_NOT_FOUND lists the names. */
+LT_MUST_USE lt_err lt_align_policy_find(lt_align_policy_options *out, lt_align_advantage *advantage,
+                                        const char *name);
+
+/* ARG: an option is out of range, or one that is not read is not 0. */
+LT_MUST_USE lt_err lt_align_policy_check(const lt_align_policy_options *o);
 
 /* A completion that was drawn; only the tokens that the model wrote. */
 typedef struct {

@@ -7,7 +7,10 @@
  *
  * GRPO: Shao et al. 2024, arXiv:2402.03300. Dr. GRPO: Liu et al. 2025, arXiv:2503.20783. DAPO: Yu
  * et al. 2025, arXiv:2503.14476. GSPO: Zheng et al. 2025, arXiv:2507.18071. CISPO: MiniMax 2025,
- * arXiv:2506.13585. Truncated importance weights: Yao et al. 2025; masks: IcePop, 2025. */
+ * arXiv:2506.13585. RLOO: Ahmadian et al. 2024,
+ * arXiv:2402.14740; its loss is that of REINFORCE, which on policy is the sum over an answer of the
+ * clipped loss. Truncated importance weights: Yao et al. 2025; masks: IcePop, 2025. */
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,10 +38,17 @@ static const method methods[] = {
       .high = 4e-4,
       .ratio = LT_ALIGN_SEQUENCE_RATIO,
       .reduction = LT_ALIGN_SEQUENCE_SUM}},
+    {"rloo", {.low = 0.2, .high = 0.2, .reduction = LT_ALIGN_SEQUENCE_SUM}},
 };
 
-lt_err lt_align_policy_find(lt_align_policy_options *out, const char *name) {
+#define METHOD_ADVANTAGE(name, advantage) LT_ALIGN_##advantage,
+static const lt_align_advantage advantages[] = {LT_ALIGN_METHOD_MAP(METHOD_ADVANTAGE)};
+#undef METHOD_ADVANTAGE
+
+lt_err lt_align_policy_find(lt_align_policy_options *out, lt_align_advantage *advantage,
+                            const char *name) {
     enum { N = sizeof methods / sizeof *methods };
+    static_assert(N == sizeof advantages / sizeof *advantages, "a method lacks its advantages");
     const method *m = lt_name_find(name, methods, sizeof *methods, N);
     char names[256];
     if (m == NULL) {
@@ -46,10 +56,13 @@ lt_err lt_align_policy_find(lt_align_policy_options *out, const char *name) {
                 lt_name_list(names, sizeof names, methods, sizeof *methods, N));
     }
     *out = m->o;
+    if (advantage != NULL) {
+        *advantage = advantages[m - methods];
+    }
     return LT_OK;
 }
 
-static lt_err options_check(const lt_align_policy_options *o) {
+lt_err lt_align_policy_check(const lt_align_policy_options *o) {
     const bool clip = o->surrogate == LT_ALIGN_CLIP;
     const bool corrects = o->correction != LT_ALIGN_NO_CORRECTION;
     const struct {
@@ -260,7 +273,7 @@ lt_err lt_align_policy(const lt_align_policy_options *o, const lt_align_step *st
     lt_align_policy_stats unused = {0};
     int64_t tokens = 0;
     double sum = 0;
-    LT_TRY(options_check(o));
+    LT_TRY(lt_align_policy_check(o));
     for (int64_t i = 0; i < n; i++) {
         LT_TRY(rollout_check(o, &rollouts[i], i));
         tokens += rollouts[i].n;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "align/train.h"
 #include "base/error.h"
 #include "cli/copying.h"
 #include "cli/verb.h"
@@ -109,7 +110,7 @@ int lt_verb_train(int argc, char **argv) {
         print_changeable();
     } else {
         err = err == LT_OK ? bring(r) : err;
-        err = err == LT_OK ? lt_run_training(r, NULL) : err;
+        err = err == LT_OK ? lt_align_train(r, NULL) : err;
     }
     free(r);
     if (err == LT_ERR_REMOTE) {

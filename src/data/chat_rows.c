@@ -331,3 +331,33 @@ done:
     json_decref(v.line);
     return err;
 }
+
+/* Without the assistant's turns at the end. */
+static size_t asked(const conversation *v) {
+    size_t n = json_array_size(v->messages);
+    while (n > 0 && is_answer(v, n - 1)) {
+        n--;
+    }
+    return n;
+}
+
+lt_err lt_chat_rows_prompt(const lt_chat_rows *c, lt_tokenizer_scratch *s, json_t *line,
+                           lt_ids *ids) {
+    lt_err err = LT_OK;
+    conversation v = {.c = c, .line = line};
+
+    LT_ASSERT(c->template != NULL && c->tokenizer != NULL && c->messages != NULL);
+    LT_TRY_DONE(take_messages(&v));
+    LT_TRY_DONE(make_context(&v));
+    if (asked(&v) == 0) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "'%s' has the assistant's messages only", c->messages);
+    }
+    LT_TRY_DONE(render(&v, asked(&v), true, &v.text, &v.bytes, NULL, NULL));
+    LT_TRY_DONE(
+        lt_tokenizer_encode(c->tokenizer, s, v.text, v.bytes, LT_ENCODE_PARSE_SPECIAL, ids));
+done:
+    free(v.silent);
+    free(v.text);
+    json_decref(v.context);
+    return err;
+}

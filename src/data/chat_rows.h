@@ -42,4 +42,10 @@ LT_MUST_USE lt_err lt_chat_rows_encode(const lt_chat_rows *c, lt_tokenizer_scrat
                                        const char *line, size_t bytes, lt_ids *ids,
                                        unsigned char **mask, size_t *text_bytes);
 
+/* Append the ids of the question that a line asks: its messages without the assistant's turns at
+ * the end, and the opening of an answer. The line gets the member of messages where it has another
+ * shape. Errors as above. */
+LT_MUST_USE lt_err lt_chat_rows_prompt(const lt_chat_rows *c, lt_tokenizer_scratch *s, json_t *line,
+                                       lt_ids *ids);
+
 #endif

@@ -208,6 +208,9 @@ LT_MUST_USE lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, flo
  * the two calls; batches whose log-probabilities it combines are in several sets, or are rows of
  * one. */
 LT_MUST_USE lt_err lt_pass_logprobs(lt_pass *p, int set, const lt_pass_batch *b, float *logprobs);
+/* Log-probabilities of the base, with its adapters switched off. */
+LT_MUST_USE lt_err lt_pass_logprobs_base(lt_pass *p, int set, const lt_pass_batch *b,
+                                         float *logprobs);
 /* Its first half, used instead of lt_pass_loss when layers go backward range by range. */
 LT_MUST_USE lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad_scale);
 LT_MUST_USE lt_err lt_pass_logprobs_backward(lt_pass *p, int set, const float *dlogprobs,

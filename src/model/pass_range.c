@@ -401,6 +401,15 @@ lt_err lt_pass_logprobs(lt_pass *p, int set, const lt_pass_batch *b, float *logp
     return LT_OK;
 }
 
+lt_err lt_pass_logprobs_base(lt_pass *p, int set, const lt_pass_batch *b, float *logprobs) {
+    lt_lora_run *const adapters = p->exec.lora;
+    lt_err err;
+    p->exec.lora = NULL;
+    err = lt_pass_logprobs(p, set, b, logprobs);
+    p->exec.lora = adapters;
+    return err;
+}
+
 lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad_scale) {
     const lt_batch_acts *b = use_set(p, set);
     const lt_loss_how how = {.grad_scale = grad_scale, .weights = true};

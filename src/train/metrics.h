@@ -4,6 +4,12 @@
  *   {"kind": "skip", "step", "why"}                        an update that was not applied
  *   {"kind": "eval", "step", ...}                          LT_EVAL_METRICS; null: not finite
  *   {"kind": "sample", "step", "prompt", "text"}
+ *   {"kind": "rl", "step", ...}                            LT_RL_METRICS, with a line of "train"
+ *                                                          of a step of reinforcement learning
+ *   {"kind": "answers", "step", "file", "line", "rewards": {...}, "answers": [{"text", "reward"}]}
+ *                                                          a group of its answers, as often as
+ *                                                          samples, with the means of the step's
+ *                                                          rewards before their weights
  *   {"kind": "start", "step", "version", "parameters", ...}  each start of the program
  *   {"kind": "change", "step", "name", "from", "to", "allowed"}  an option that this start changed;
  *                                                                allowed: it needed allow_change
@@ -51,6 +57,27 @@
     X(tokens, COUNT, "", "held-out labels")                                                        \
     X(bits_per_byte, GAUGE, "bit/B", "loss by the text's bytes")
 
+#define LT_RL_METRICS(X)                                                                           \
+    X(step, COUNT, "", "optimiser step")                                                           \
+    X(reward, GAUGE, "", "mean reward of the answers of the newest draw")                          \
+    X(reward_std, GAUGE, "", "its standard deviation over all of them")                            \
+    X(equal_groups, GAUGE, "", "share of the groups whose rewards are all equal")                  \
+    X(answer_tokens, GAUGE, "", "tokens of an answer, mean")                                       \
+    X(ended, GAUGE, "", "share of the answers that the model ended before the limit")              \
+    X(entropy, GAUGE, "nats", "of a token, estimated by the drawn ones")                           \
+    X(clipped_low, GAUGE, "", "share of the tokens whose gradient the lower clip removed")         \
+    X(clipped_high, GAUGE, "", "share of the tokens whose gradient the upper clip removed")        \
+    X(off_policy, GAUGE, "", "share of the tokens whose ratio is not exactly 1")                   \
+    X(ratio_most, GAUGE, "", "largest ratio of a token")                                           \
+    X(kl, GAUGE, "nats", "divergence from the reference, estimated, mean of a token")              \
+    X(mismatch, GAUGE, "nats",                                                                     \
+      "largest difference of a token's log-probability between engine and trainer, same weights")  \
+    X(rollout_s, GAUGE, "s", "drawing the answers")                                                \
+    X(refresh_s, GAUGE, "s", "until the engine ran on the new weights")                            \
+    X(reward_s, GAUGE, "s", "judging the answers")                                                 \
+    X(rollout_tokens_per_s, GAUGE, "1/s", "tokens drawn by the time of drawing")                   \
+    X(questions, COUNT, "", "questions of the newest draw")
+
 /* COUNT: a whole number. */
 typedef enum { LT_METRIC_COUNT, LT_METRIC_GAUGE } lt_metric_kind;
 typedef struct {
@@ -61,10 +88,12 @@ typedef struct {
 
 #define LT_METRIC_TRAIN_ENUM(name, kind, unit, help) LT_TRAIN_##name,
 #define LT_METRIC_EVAL_ENUM(name, kind, unit, help)  LT_EVAL_##name,
+#define LT_METRIC_RL_ENUM(name, kind, unit, help)    LT_RL_##name,
 enum { LT_TRAIN_METRICS(LT_METRIC_TRAIN_ENUM) LT_TRAIN_METRIC_COUNT };
 enum { LT_EVAL_METRICS(LT_METRIC_EVAL_ENUM) LT_EVAL_METRIC_COUNT };
+enum { LT_RL_METRICS(LT_METRIC_RL_ENUM) LT_RL_METRIC_COUNT };
 extern const lt_metric lt_train_metrics[LT_TRAIN_METRIC_COUNT],
-    lt_eval_metrics[LT_EVAL_METRIC_COUNT];
+    lt_eval_metrics[LT_EVAL_METRIC_COUNT], lt_rl_metrics[LT_RL_METRIC_COUNT];
 
 typedef struct {
     FILE *file;

@@ -62,6 +62,9 @@ lt_err lt_objective_open(lt_training *t) {
 
 void lt_objective_close(lt_training *t) {
     lt_objective_room *o = &t->objective_room;
+    if (t->objective != NULL && t->objective->close != NULL) {
+        t->objective->close(t->objective->of);
+    }
     free(o->tokens);
     free(o->labels);
     free(o->values);

@@ -15,8 +15,8 @@
  *     start    once, on all ranks together, with the weights of the first step; t->state.step says
  *              whether these are still those of model.init
  *     each step:
- *       begin    once, on all ranks together, with this rank's rows of the step, before the first of
- *                its micro-batches: what needs all of them, or values of other rows
+ *       begin    once, on all ranks together, with this rank's rows of the step, before the first
+ *                of its micro-batches: what needs all of them, or values of other rows
  *       loss     for each micro-batch in order: adds to the record, and writes derivatives
  *
  * The update follows the gradient of loss_sum / weight_sum, both summed over the micro-batches and
@@ -40,7 +40,8 @@
 
 struct lt_training;
 
-#define LT_OBJECTIVE_METRICS 24 /* Of one objective, at most. */
+#define LT_OBJECTIVE_METRICS     24 /* Of one objective, at most. */
+#define LT_OBJECTIVE_BRIEF_BYTES 64
 
 /* Some rows and their values. */
 typedef struct {
@@ -69,6 +70,14 @@ typedef struct lt_objective {
                     bool held_out);
     lt_err (*loss)(void *of, const lt_objective_part *part, bool held_out, lt_step_record *sum);
     void (*report)(const void *of, const lt_step_record *sum, double *values, bool *present);
+    /* May the run stop behind the current step, and a checkpoint be made? If not, both wait. NULL:
+     * always. */
+    bool (*whole)(const void *of);
+    /* Words for the line of progress. NULL: none. */
+    void (*brief)(const void *of, char out[LT_OBJECTIVE_BRIEF_BYTES]);
+    /* At the end of the run, with the model still open; also of a run that did not open. NULL:
+     * nothing to do. */
+    void (*close)(void *of);
 } lt_objective;
 
 /* What an objective does not go with. UNSUPPORTED: it is not built. */
@@ -79,8 +88,8 @@ LT_MUST_USE lt_err lt_objective_open(struct lt_training *t);
 void lt_objective_close(struct lt_training *t);
 
 /* Values of n rows of `rows` from `first` on, (n, *seq), without gradients; valid until the next
- * call of this header. n: at most the rows of a pass. As training computes them, but experts drop no
- * token. */
+ * call of this header. n: at most the rows of a pass. As training computes them, but experts drop
+ * no token. */
 LT_MUST_USE lt_err lt_objective_values(struct lt_training *t, const lt_row_batch *rows,
                                        int64_t first, int64_t n, const float **values,
                                        int64_t *seq);

@@ -600,8 +600,10 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
     t->start_s = lt_clock_s();
     t->program_bytes = lt_memory_resident();
     if (r->objective != LT_RECIPE_OBJECTIVE_sft && t->objective == NULL) {
+        char kind[LT_OPTION_STR_BYTES];
+        lt_option_text(lt_option_find(&lt_recipe_table, "objective.kind"), r, kind, sizeof kind);
         LT_FAIL(LT_ERR_UNSUPPORTED, "objective.kind = %s: this caller brings no such objective",
-                lt_recipe_align(r)->name);
+                kind);
     }
     if (device == NULL) {
         LT_TRY(several

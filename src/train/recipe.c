@@ -72,11 +72,17 @@ int64_t lt_recipe_largest_batch(const lt_recipe *r) {
     return most;
 }
 
+bool lt_recipe_is_rl(const lt_recipe *r) {
+    return r->objective >= LT_RECIPE_METHODS_FROM;
+}
+
 const lt_align_objective *lt_recipe_align(const lt_recipe *r) {
     size_t n;
     const lt_align_objective *rows_of = lt_align_objectives(&n);
-    LT_ASSERT(n == LT_RECIPE_OBJECTIVE_COUNT - 1);
-    return r->objective == LT_RECIPE_OBJECTIVE_sft ? NULL : &rows_of[r->objective - 1];
+    LT_ASSERT(n == LT_RECIPE_METHODS_FROM - 1);
+    return r->objective == LT_RECIPE_OBJECTIVE_sft || lt_recipe_is_rl(r)
+               ? NULL
+               : &rows_of[r->objective - 1];
 }
 
 int64_t lt_recipe_together(const lt_recipe *r) {

@@ -29,14 +29,18 @@ typedef enum { LT_LR_CONSTANT, LT_LR_LINEAR, LT_LR_COSINE, LT_LR_WSD } lt_lr_kin
 typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_cooldown_kind;
 #define LT_RECIPE_COOLDOWNS "1-sqrt|linear|cosine"
 
-/* sft, then the rows of lateen/align.h's table. */
-#define LT_RECIPE_OBJECTIVE_ENUM(name, given) LT_RECIPE_OBJECTIVE_##name,
+/* sft, then the rows of lateen/align.h's table, then its methods of reinforcement learning. */
+#define LT_RECIPE_OBJECTIVE_ENUM(name, of) LT_RECIPE_OBJECTIVE_##name,
 typedef enum {
     LT_RECIPE_OBJECTIVE_sft,
-    LT_ALIGN_OBJECTIVE_MAP(LT_RECIPE_OBJECTIVE_ENUM) LT_RECIPE_OBJECTIVE_COUNT
+    LT_ALIGN_OBJECTIVE_MAP(LT_RECIPE_OBJECTIVE_ENUM) LT_ALIGN_METHOD_MAP(LT_RECIPE_OBJECTIVE_ENUM)
+        LT_RECIPE_OBJECTIVE_COUNT
 } lt_recipe_objective;
-#define LT_RECIPE_OBJECTIVE_TEXT(name, given) "|" #name
-#define LT_RECIPE_OBJECTIVES                  "sft" LT_ALIGN_OBJECTIVE_MAP(LT_RECIPE_OBJECTIVE_TEXT)
+#define LT_RECIPE_OBJECTIVE_TEXT(name, of) "|" #name
+#define LT_RECIPE_OBJECTIVES                                                                       \
+    "sft" LT_ALIGN_OBJECTIVE_MAP(LT_RECIPE_OBJECTIVE_TEXT)                                         \
+        LT_ALIGN_METHOD_MAP(LT_RECIPE_OBJECTIVE_TEXT)
+#define LT_RECIPE_METHODS_FROM LT_RECIPE_OBJECTIVE_grpo
 
 /* Flags of a row about resuming (lt_option.flags). An option without MAY_CHANGE determines the
  * model, the arithmetic, the data or the state: a value that differs from the checkpoint's is
@@ -44,6 +48,55 @@ typedef enum {
  * the effective recipe. */
 #define LT_RECIPE_MAY_CHANGE LT_OPTION_OWNER
 #define LT_RECIPE_ONCE       (2 * LT_OPTION_OWNER)
+
+/* Options of reinforcement learning. "method": as the objective has it. */
+#define LT_RECIPE_RL_OPTIONS(X)                                                                    \
+    X(I64, rl_group, "rl.group", "8", 2, 512, "N",                                                 \
+      "reinforcement learning: answers to each question; batch.size counts answers")               \
+    X(I64, rl_tokens, "rl.tokens", "256", 1, 1e6, "N",                                             \
+      "tokens of an answer, at most; questions have the rest of data.seq")                         \
+    X(STR, rl_rewards, "rl.rewards", "answer", 0, 1, "NAME[:WEIGHT],...",                          \
+      "what answers are worth, a sum of: answer, found, think, schema, ended, length, overlong, "  \
+      "command")                                                                                   \
+    X(STR, rl_command, "rl.command", "", 0, 0, "COMMAND",                                          \
+      "reward command: a program that reads a JSON line for each answer and writes a number")      \
+    X(F64, rl_command_limit, "rl.command_limit", "60", 0, 1e6, "S",                                \
+      "seconds that it may take for one line", LT_OPTION_ABOVE_MIN)                                \
+    X(I64, rl_soft, "rl.soft", "0", 0, 1e6, "N",                                                   \
+      "reward overlong: tokens before the limit from which on an answer is punished")              \
+    X(I64, rl_running, "rl.running", "0", 0, 65536, "N",                                           \
+      "answers that are drawn at once; 0: those of a step, 256 at most", LT_RECIPE_MAY_CHANGE)     \
+    X(I64, rl_updates, "rl.updates", "1", 1, 1024, "N",                                            \
+      "steps whose answers are drawn together: all but the first are off policy")                  \
+    X(I64, rl_passes, "rl.passes", "1", 1, 1024, "N", "how often each answer is learnt from")      \
+    X(I64, rl_resample, "rl.resample", "0", 0, 1024, "N",                                          \
+      "dynamic sampling: further draws, at most, to replace groups whose rewards are all equal")   \
+    X(BOOL, rl_drop_cut, "rl.drop_cut", "false", 0, 0, "",                                         \
+      "answers that reach rl.tokens teach nothing")                                                \
+    X(ENUM, rl_advantage, "rl.advantage", "method", 0, 0, "method|grpo|dr_grpo|rloo",              \
+      "advantages: divided by the standard deviation, centred, or against the mean of the others") \
+    X(ENUM, rl_reduction, "rl.reduction", "method", 0, 0,                                          \
+      "method|sequence-mean|fixed-length|token-mean|sequence-sum",                                 \
+      "how the losses of tokens become one number")                                                \
+    X(F64, rl_clip_low, "rl.clip_low", "-1", -1, 1, "",                                            \
+      "the ratio is clipped at 1 less this; -1: as the objective has it")                          \
+    X(F64, rl_clip_high, "rl.clip_high", "-1", -1, 1e6, "", "and at 1 plus this (DAPO: 0.28)")     \
+    X(F64, rl_dual, "rl.dual", "0", 0, 1e6, "",                                                    \
+      "largest ratio where the advantage is negative; 0: none")                                    \
+    X(F64, rl_cap, "rl.cap", "-1", -1, 1e6, "", "cispo: largest weight; -1: 5")                    \
+    X(F64, rl_kl, "rl.kl", "0", 0, 1e3, "",                                                        \
+      "weight of the divergence from the model that the run began with")                           \
+    X(ENUM, rl_kl_kind, "rl.kl_kind", "k3", 0, 0, "k1|k2|k3", "its estimator")                     \
+    X(BOOL, rl_kl_ratio, "rl.kl_ratio", "false", 0, 0, "",                                         \
+      "it is multiplied by the ratio, which makes its gradient unbiased")                          \
+    X(ENUM, rl_correction, "rl.correction", "none", 0, 0,                                          \
+      "none|token-truncate|sequence-truncate|token-mask|sequence-mask",                            \
+      "weights for answers that the engine drew with other probabilities than the trainer's")      \
+    X(F64, rl_weight_low, "rl.weight_low", "0", 0, 1e6, "", "smallest such weight")                \
+    X(F64, rl_weight_high, "rl.weight_high", "2", 0, 1e6, "", "largest such weight",               \
+      LT_OPTION_ABOVE_MIN)                                                                         \
+    X(BOOL, rl_exact, "rl.exact", "false", 0, 0, "",                                               \
+      "an answer does not depend, bit for bit, on the others that are drawn with it")
 
 #define LT_RECIPE_OPTIONS(X)                                                                       \
     X(STR, out, "out", "", 0, 1, "FOLDER",                                                         \
@@ -160,7 +213,8 @@ typedef enum {
       "adapters to start from, a PEFT folder; empty: new ones")                                    \
     X(ENUM, objective, "objective.kind", "sft", 0, 0, LT_RECIPE_OBJECTIVES,                        \
       "what is learnt: texts and answers (sft); preferences, of pairs, scores or single "          \
-      "completions, as docs/post-training.md says of each")                                        \
+      "completions; what is rewarded (grpo and the names behind it): docs/post-training.md says "  \
+      "of each")                                                                                   \
     X(F64, align_beta, "objective.beta", "0.1", 0, 1e6, "",                                        \
       "preferences: strength of the preference against what the reference model does",             \
       LT_OPTION_ABOVE_MIN)                                                                         \
@@ -173,6 +227,7 @@ typedef enum {
       "kto, apo_zero: weight of good completions")                                                 \
     X(F64, align_bad, "objective.bad", "1", 0, 1e6, "",                                            \
       "kto, apo_zero: weight of bad completions")                                                  \
+    LT_RECIPE_RL_OPTIONS(X)                                                                        \
     X(STR, train, "data.train", "", 0, 1, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
       "training mixture: shards of tokens; files of conversations, of which the assistant's "      \
       "turns are learnt")                                                                          \
@@ -329,8 +384,9 @@ int64_t lt_recipe_largest_batch(const lt_recipe *r); /* Of all steps. */
 
 /* Rows that belong together: 2 of a pair, which batch.size counts once, else 1. */
 int64_t lt_recipe_together(const lt_recipe *r);
-/* The objective's row; NULL: sft. */
+/* The objective's row; NULL: sft, or a method of reinforcement learning. */
 const lt_align_objective *lt_recipe_align(const lt_recipe *r);
+bool lt_recipe_is_rl(const lt_recipe *r);
 
 /* Learning rate of step (from 1) as a share of the peak. */
 double lt_recipe_lr(const lt_recipe *r, int64_t step);

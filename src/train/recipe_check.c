@@ -150,6 +150,31 @@ typedef struct {
     const char *needs;
 } use;
 
+/* Of reinforcement learning. */
+static const char *rl_idle(const lt_recipe *r, const lt_option *row) {
+    const bool cispo = r->objective == LT_RECIPE_OBJECTIVE_cispo;
+    const use uses[] = {
+        {"rl.command_limit", r->rl_command[0] != '\0', "rl.command"},
+        {"rl.clip_low", !cispo, "an objective.kind other than cispo"},
+        {"rl.clip_high", !cispo, "an objective.kind other than cispo"},
+        {"rl.dual", !cispo, "an objective.kind other than cispo"},
+        {"rl.cap", cispo, "objective.kind = cispo"},
+        {"rl.kl_kind", r->rl_kl > 0.0, "rl.kl"},
+        {"rl.kl_ratio", r->rl_kl > 0.0, "rl.kl"},
+        {"rl.weight_low", r->rl_correction > 0, "rl.correction"},
+        {"rl.weight_high", r->rl_correction > 0, "rl.correction"},
+    };
+    if (!lt_recipe_is_rl(r)) {
+        return "an objective.kind of reinforcement learning";
+    }
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        if (strcmp(uses[i].name, row->name) == 0 && !uses[i].used) {
+            return uses[i].needs;
+        }
+    }
+    return NULL;
+}
+
 const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
     const bool mix = r->optim == LT_OPTIM_ADEMAMIX, muon = r->optim == LT_OPTIM_MUON,
                wsd = r->lr_kind == LT_LR_WSD, valid = r->valid[0] != '\0' || r->val_fraction > 0.0,
@@ -159,6 +184,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
     const lt_align_objective *o = lt_recipe_align(r), none = {.name = NULL};
     const lt_align_objective *const reads = o != NULL ? o : &none;
     const char *const of_sft = "objective.kind = sft";
+    const bool sft = r->objective == LT_RECIPE_OBJECTIVE_sft;
     const use uses[] = {
         {"model.init_std", r->init[0] == '\0', "model.init empty"},
         {"mesh.shard", r->zero > 0, "mesh.zero"},
@@ -178,16 +204,16 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"objective.center", reads->center, "objective.kind = reward"},
         {"objective.good", reads->weights, "objective.kind = kto or apo_zero"},
         {"objective.bad", reads->weights, "objective.kind = kto or apo_zero"},
-        {"data.packing", o == NULL, of_sft},
-        {"data.chat_turns", o == NULL, of_sft},
-        {"data.val_fraction", o == NULL, of_sft},
-        {"data.mask_documents", o == NULL, of_sft},
-        {"data.reset_positions", o == NULL, of_sft},
-        {"data.mask_eod", o == NULL, of_sft},
-        {"data.add_bos", o == NULL, of_sft},
-        {"data.add_eod", o == NULL, of_sft},
-        {"data.goldfish_k", o == NULL, of_sft},
-        {"data.prefetch", o == NULL, of_sft},
+        {"data.packing", sft, of_sft},
+        {"data.chat_turns", sft, of_sft},
+        {"data.val_fraction", sft, of_sft},
+        {"data.mask_documents", sft, of_sft},
+        {"data.reset_positions", sft, of_sft},
+        {"data.mask_eod", sft, of_sft},
+        {"data.add_bos", sft, of_sft},
+        {"data.add_eod", sft, of_sft},
+        {"data.goldfish_k", sft, of_sft},
+        {"data.prefetch", sft, of_sft},
         {"optim.beta3", mix, "optim.kind = ademamix"},
         {"optim.alpha", mix, "optim.kind = ademamix"},
         {"optim.mix_warmup", mix, "optim.kind = ademamix"},
@@ -204,13 +230,16 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
          "guard.loss_z or guard.grad_z"},
         {"eval.every", valid, "data.valid or data.val_fraction"},
         {"eval.rows", valid, "data.valid or data.val_fraction"},
-        {"sample.every", samples, "data.tokenizer and sample.tokens"},
+        {"sample.every", samples || lt_recipe_is_rl(r), "data.tokenizer and sample.tokens"},
         {"sample.prompt", samples, "data.tokenizer and sample.tokens"},
         {"sample.tokens", writes || r->sample_tokens == 0, "data.tokenizer"},
         {"sample.temperature", samples, "data.tokenizer and sample.tokens"},
     };
     char value[LT_OPTION_STR_BYTES];
 
+    if (strncmp(row->name, "rl.", 3) == 0) {
+        return lt_recipe_is_default(r, row, value) ? NULL : rl_idle(r, row);
+    }
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
         if (strcmp(uses[i].name, row->name) == 0 && !uses[i].used) {
             return lt_recipe_is_default(r, row, value) ? NULL : uses[i].needs;

@@ -67,8 +67,10 @@ void lt_step_decide(lt_step_decision *d, const lt_step_record *r, const lt_step_
     d->validate = is_due(f->step, recipe->eval_every);
     d->sample = is_due(f->step, recipe->sample_every);
     d->save = f->save_late || is_due(f->step, recipe->save_every);
+    d->save_late = d->save && !f->whole;
+    d->save = d->save && f->whole;
     /* After the last step there is nothing to stop. */
-    d->stop = f->step < recipe->steps ? (int)r->stop : 0;
+    d->stop = f->step < recipe->steps && f->whole ? (int)r->stop : 0;
 }
 
 void lt_publish_decide(lt_publish_decision *d, const lt_step_record *probe, const lt_guard *guard,

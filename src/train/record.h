@@ -80,6 +80,7 @@ typedef struct {
     int64_t step;        /* The one recorded. */
     double summed_scale; /* Gradients are the sums of the labels' gradients times this. */
     bool save_late;      /* A checkpoint has been due since an earlier step. */
+    bool whole;          /* The run may stop here, and a checkpoint may be made. */
 } lt_step_facts;
 
 typedef struct {
@@ -90,7 +91,8 @@ typedef struct {
     bool dead; /* The gradient is exactly 0, the loss is not. */
     bool give_up;
     bool validate, sample, save;
-    int stop; /* After all this, stop; 0: continue. */
+    bool save_late; /* A checkpoint is due, but not here. */
+    int stop;       /* After all this, stop; 0: continue. */
 } lt_step_decision;
 
 void lt_step_decide(lt_step_decision *d, const lt_step_record *r, const lt_step_facts *f);

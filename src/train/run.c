@@ -107,7 +107,8 @@ static lt_err train_steps(lt_training *t, int *stop) {
         }
         LT_TRY(follow(t, &step.decision, &slow));
         *stop = step.decision.stop;
-        if (slow && *stop == 0 && t->state.step < t->recipe.steps) { /* It took a while. */
+        /* It took a while. */
+        if (slow && *stop == 0 && t->state.step < t->recipe.steps && lt_training_is_whole(t)) {
             LT_TRY(ask_stop(t, stop));
             LT_TRY(lt_times_forget(t)); /* The others have waited for the leading rank. */
         }

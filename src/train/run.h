@@ -191,6 +191,8 @@ typedef struct {
     double step_s;
 } lt_step_outcome;
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
+/* May the run stop, and a checkpoint be made, behind the current step? */
+bool lt_training_is_whole(const lt_training *t);
 /* A collective call: the weights that this rank trains have changed; bring them to all ranks. */
 LT_MUST_USE lt_err lt_training_gather(lt_training *t);
 /* Losses of a batch, without gradients, on the rank that reports them. */

@@ -253,6 +253,11 @@ lt_err lt_training_gather(lt_training *t) {
     return t->recipe.fp8 != LT_FP8_NONE ? lt_zero_settle(&t->zero) : LT_OK;
 }
 
+bool lt_training_is_whole(const lt_training *t) {
+    const lt_objective *o = t->objective;
+    return o == NULL || o->whole == NULL || o->whole(o->of);
+}
+
 /* The step as it was decided; then the run stands behind it. */
 static lt_err carry_out(lt_training *t, lt_draw *now, const lt_step_decision *d,
                         const lt_step_record *r) {
@@ -307,9 +312,11 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
                    &(lt_step_facts){.recipe = &t->recipe,
                                     .guard = &t->guard,
                                     .step = step,
+                                    .whole = lt_training_is_whole(t),
                                     .summed_scale = gradient_scale(t),
                                     .save_late = t->save_late});
     LT_TRY(lt_times_phase(t, &part, LT_SPAN_UPDATE));
+    t->save_late = t->save_late || out->decision.save_late;
     LT_TRY(carry_out(t, now, &out->decision, &out->record));
     LT_TRY(lt_timeline_end(&t->times.line, &part));
     LT_TRY(lt_timeline_end(&t->times.line, &whole));

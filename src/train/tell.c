@@ -12,11 +12,14 @@
 #define PLOT_HEIGHT 12
 
 static void show_progress(lt_training *t, const lt_step_outcome *o, double mfu) {
-    char eta[LT_CLOCK_TEXT_BYTES];
+    char eta[LT_CLOCK_TEXT_BYTES], brief[LT_OBJECTIVE_BRIEF_BYTES] = "";
+    if (t->objective != NULL && t->objective->brief != NULL) {
+        t->objective->brief(t->objective->of, brief);
+    }
     lt_progress_show(
         &t->progress,
-        "step %lld/%lld  loss %.4f  lr %.2e  norm %.2f  %.0f tok/s  MFU %.0f %%  ETA %s",
-        (long long)t->state.step, (long long)t->recipe.steps, o->decision.loss, o->plan.lr,
+        "step %lld/%lld  loss %.4f%s  lr %.2e  norm %.2f  %.0f tok/s  MFU %.0f %%  ETA %s",
+        (long long)t->state.step, (long long)t->recipe.steps, o->decision.loss, brief, o->plan.lr,
         o->decision.grad_norm, o->record.tokens / o->step_s, 100.0 * mfu,
         lt_duration_text(eta, (double)(t->recipe.steps - t->state.step) * o->step_s));
 }

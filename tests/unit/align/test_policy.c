@@ -190,7 +190,7 @@ static void on_policy_is_the_policy_gradient(void **state) {
         tokens k;
         lt_align_rollout r;
         double loss;
-        assert_int_equal(lt_align_policy_find(&o, methods[m].name), LT_OK);
+        assert_int_equal(lt_align_policy_find(&o, NULL, methods[m].name), LT_OK);
         o.max_tokens = o.reduction == LT_ALIGN_FIXED_LENGTH ? 16 : 0;
         tokens_draw(&k, 4, 1);
         r = rollout_of(&k, 4, 1.5);
@@ -228,7 +228,7 @@ static void published_constants(void **state) {
     (void)state;
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
         lt_align_policy_options o;
-        assert_int_equal(lt_align_policy_find(&o, methods[m].name), LT_OK);
+        assert_int_equal(lt_align_policy_find(&o, NULL, methods[m].name), LT_OK);
         assert_true(o.low == methods[m].low && o.high == methods[m].high);
         assert_true(o.cap == methods[m].cap && o.dual == 0 && o.kl == 0 && o.max_tokens == 0);
         assert_true(o.ratio == methods[m].ratio && o.reduction == methods[m].reduction);
@@ -263,7 +263,7 @@ static void clips_are_counted(void **state) {
     lt_align_rollout r = {.logp = logp, .old = old, .dlogp = grad, .n = 2, .advantage = 1};
     const lt_align_step step = {1, 2};
     (void)state;
-    assert_int_equal(lt_align_policy_find(&o, "dapo"), LT_OK);
+    assert_int_equal(lt_align_policy_find(&o, NULL, "dapo"), LT_OK);
     assert_int_equal(lt_align_policy(&o, &step, &r, 1, &loss, &stats), LT_OK);
     close_to("loss", loss, -(1.28 + exp(-0.5)) / 2, 1e-15);
     assert_true(grad[0] == 0);
@@ -369,7 +369,7 @@ static void bad_options_are_refused(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         refused(LT_ERR_ARG, cases[i].says, &cases[i].o, &r, (lt_align_step){1, 3});
     }
-    assert_int_equal(lt_align_policy_find(&o, "gpro"), LT_ERR_NOT_FOUND);
+    assert_int_equal(lt_align_policy_find(&o, NULL, "gpro"), LT_ERR_NOT_FOUND);
     assert_non_null(strstr(lt_error_message(), "\"gpro\" does not exist; there are: grpo dr_grpo"));
 }
 

@@ -279,7 +279,8 @@ static void decisions(void **state) {
                                         .guard = g,
                                         .step = rows[i].step,
                                         .summed_scale = 0.125,
-                                        .save_late = rows[i].late});
+                                        .save_late = rows[i].late,
+                                        .whole = true});
         const bool same_loss = d.loss == rows[i].loss || (isnan(d.loss) && isnan(rows[i].loss));
         if (!same_loss || d.grad_norm != rows[i].norm ||
             fabs(d.grad_scale - rows[i].scale) > 1e-15 || d.apply != rows[i].apply ||
@@ -295,6 +296,32 @@ static void decisions(void **state) {
         free(g);
         free(r);
     }
+}
+
+/* Where the run may not stop, a checkpoint that is due and a stop both wait. */
+static void a_part_of_a_draw_waits(void **state) {
+    lt_recipe *r = run_recipe("wait", "checkpoint.every=2 steps=9");
+    lt_guard *g = calloc(1, sizeof *g);
+    const lt_step_record record = {.weight_sum = 1, .stop = 15};
+    (void)state;
+    assert_non_null(g);
+    lt_guard_open(g, r);
+    for (int i = 0; i < 4; i++) {
+        const bool whole = i % 2 == 1, due = i < 2;
+        lt_step_decision d;
+        lt_step_decide(&d, &record,
+                       &(lt_step_facts){.recipe = r,
+                                        .guard = g,
+                                        .step = due ? 4 : 5,
+                                        .summed_scale = 1,
+                                        .save_late = i == 3,
+                                        .whole = whole});
+        assert_int_equal(d.save, whole);
+        assert_int_equal(d.save_late, due && !whole);
+        assert_int_equal(d.stop, whole ? 15 : 0);
+    }
+    free(g);
+    free(r);
 }
 
 /* A second rank that only this test has: it adds a stop, or an error. */
@@ -411,6 +438,7 @@ int main(void) {
                                        cmocka_unit_test(records_combine),
                                        cmocka_unit_test(own_failure_first),
                                        cmocka_unit_test(decisions),
+                                       cmocka_unit_test(a_part_of_a_draw_waits),
                                        cmocka_unit_test(ranks),
                                        cmocka_unit_test(rows_in_memory),
                                        cmocka_unit_test(metrics_rows)};

@@ -1,0 +1,316 @@
+/* learner.c: see learner.h. */
+#include "align/learner.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+
+/* ---- Opening ---- */
+
+static lt_err read_problems(lt_learner *l) {
+    lt_training *t = l->t;
+    const lt_recipe *r = &t->recipe;
+    const lt_problems_options o = {.source = &t->chat,
+                                   .longest = r->seq - r->rl_tokens,
+                                   .bad_rows = (lt_bad_rows)r->bad_rows,
+                                   .too_long = (lt_too_long)r->too_long};
+    LT_TRY(lt_mixture_parse(&t->train_mixture, r->train, "data.train"));
+    if (t->chat.template == NULL) {
+        LT_FAIL(LT_ERR_ARG, "%s: problems are JSON lines, in files named .jsonl", r->train);
+    }
+    for (int64_t i = 0; i < t->train_mixture.n_sources; i++) {
+        const lt_loader_source *s = &t->train_mixture.sources[i];
+        if (s->weight != 1.0) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s:%g: weights with reinforcement learning: not built",
+                    s->path, s->weight);
+        }
+        LT_TRY(lt_problems_read(&l->problems, s->path, &o));
+    }
+    lt_log_info("%" PRId64 " problems, %" PRId64 " left out", l->problems.n, l->problems.left_out);
+    return LT_OK;
+}
+
+/* The model that the run began with. Beside adapters it is the base, with them switched off. */
+static lt_err open_reference(lt_learner *l) {
+    lt_training *t = l->t;
+    const lt_model_options how = {.dtype = t->model->options.dtype, .device = t->device};
+    lt_pass_options o = lt_training_pass_options(t);
+    if (t->recipe.rl_kl <= 0.0 || t->lora != NULL) {
+        return LT_OK;
+    }
+    LT_TRY(lt_model_open(&l->reference, t->recipe.init, &how));
+    o.train = o.weights = false;
+    o.recompute = LT_RECOMPUTE_NONE;
+    return lt_pass_open(&l->reference_pass, l->reference, &o);
+}
+
+static lt_err open_engine(lt_learner *l, const lt_reinforce_options *o) {
+    if (l->answerer.draw != NULL) {
+        return LT_OK;
+    }
+    LT_TRY(lt_rollouts_open(&l->rollouts, l->t->model,
+                            &(lt_rollout_options){.group = o->group,
+                                                  .max_tokens = o->max_tokens,
+                                                  .max_seq = o->max_seq,
+                                                  .questions = o->updates * o->answers / o->group,
+                                                  .running = o->running,
+                                                  .ends = o->ends,
+                                                  .exact = o->exact}));
+    l->answerer = (lt_answerer){l->rollouts, lt_rollouts_draw};
+    if (l->t->device->backend->host_memory) {
+        l->t->objective_bytes += lt_rollouts_cache_bytes(l->rollouts);
+    }
+    return LT_OK;
+}
+
+static lt_err open_rewards(lt_learner *l, const lt_reinforce_options *o) {
+    const lt_recipe *r = &l->t->recipe;
+    const lt_reward_options how = {.sum = r->rl_rewards,
+                                   .command = r->rl_command,
+                                   .command_limit_s = r->rl_command_limit,
+                                   .max_tokens = o->max_tokens,
+                                   .soft_tokens = r->rl_soft,
+                                   .tokenizer = o->tokenizer};
+    const lt_err err = lt_rewards_open(&l->rewards, &how);
+    return err != LT_OK ? lt_error_prefix(err, "rl.rewards")
+                        : lt_rewards_check(l->rewards, &l->problems);
+}
+
+/* ---- Rows ---- */
+
+/* Answers of a draw in the rows of validation, which reinforcement learning has not. */
+static const lt_row_batch *lay_out(lt_learner *l, const lt_drawn *all, int64_t n) {
+    const lt_row_batch *rows = &l->t->valid_rows.batch;
+    LT_ASSERT(n <= l->t->micro);
+    for (int64_t i = 0; i < n; i++) {
+        lt_reinforce_row(&all[i], &rows->ids, i);
+    }
+    return rows;
+}
+
+/* Log-probabilities of the reference, as lt_objective_values has those of the model. */
+static lt_err reference_values(lt_learner *l, const lt_row_batch *rows, int64_t n,
+                               const float **values, int64_t *seq) {
+    const lt_batch *b = &rows->ids;
+    const lt_pass_batch batch = {
+        .batch = n, .seq = b->seq, .tokens = b->tokens, .labels = b->labels};
+    float *out = l->t->objective_room.values;
+    *values = out;
+    *seq = b->seq;
+    return l->reference_pass != NULL ? lt_pass_logprobs(l->reference_pass, 0, &batch, out)
+                                     : lt_pass_logprobs_base(l->t->pass, 0, &batch, out);
+}
+
+/* What later steps, or the divergence, compare with, of n answers. */
+static lt_err score(lt_learner *l, lt_drawn *all, int64_t n, bool old, bool reference) {
+    const lt_row_batch *rows = lay_out(l, all, n);
+    const float *values;
+    int64_t seq;
+    if (old) {
+        LT_TRY(lt_objective_values(l->t, rows, 0, n, &values, &seq));
+        for (int64_t i = 0; i < n; i++) {
+            LT_TRY(lt_reinforce_keep_old(&l->r, &all[i], values + i * seq));
+        }
+    }
+    if (reference) {
+        LT_TRY(reference_values(l, rows, n, &values, &seq));
+        for (int64_t i = 0; i < n; i++) {
+            LT_TRY(lt_reinforce_keep_ref(&all[i], values + i * seq));
+        }
+    }
+    return LT_OK;
+}
+
+/* A group of answers, and the means of the draw's rewards. */
+static lt_err tell_answers(const lt_learner *l) {
+    const lt_drawn *first = l->r.drawn;
+    json_t *answers = json_array(), *means = json_object();
+    for (int64_t i = 0; i < l->r.o.group; i++) {
+        json_array_append_new(
+            answers, json_pack("{s:s, s:f}", "text", first[i].text, "reward", first[i].reward));
+    }
+    for (int i = 0; i < lt_rewards_count(l->rewards); i++) {
+        json_object_set_new(means, lt_rewards_name(l->rewards, i), json_real(l->r.parts[i]));
+    }
+    return lt_metrics_put(
+        &l->t->metrics,
+        json_pack("{s:s, s:I, s:s, s:I, s:o, s:o}", "kind", "answers", "step",
+                  (json_int_t)(l->t->state.step + 1), "file", first->problem->path, "line",
+                  (json_int_t)first->problem->line_number, "rewards", means, "answers", answers));
+}
+
+static lt_err draw(lt_learner *l) {
+    lt_reinforce *r = &l->r;
+    const bool old = lt_reinforce_steps_a_draw(r) > 1, reference = r->o.policy.kl > 0.0;
+    const int64_t step = l->t->state.step + 1, every = l->t->recipe.sample_every;
+    LT_TRY(lt_training_settle(l->t));
+    LT_TRY(lt_reinforce_draw(r));
+    if (r->draw.equal_groups >= 1.0) {
+        lt_log_warn("step %" PRId64 ": in each of the %" PRId64
+                    " groups all rewards are equal: these answers teach nothing",
+                    step, r->draw.questions);
+    }
+    for (int64_t first = 0, n; (old || reference) && first < r->n_drawn; first += n) {
+        n = r->n_drawn - first < l->t->micro ? r->n_drawn - first : l->t->micro;
+        LT_TRY(score(l, &r->drawn[first], n, old, reference));
+    }
+    return step == 1 || (every > 0 && step % every == 0) ? tell_answers(l) : LT_OK;
+}
+
+static lt_err next(void *of, int64_t n, lt_row_batch *out) {
+    lt_learner *l = of;
+    LT_ASSERT(n == l->r.o.answers);
+    if (l->began) {
+        lt_reinforce_end(&l->r);
+    }
+    l->began = true;
+    lt_reinforce_begin(&l->r);
+    LT_TRY(lt_reinforce_draws_next(&l->r) ? draw(l) : LT_OK);
+    lt_reinforce_count(&l->r);
+    for (int64_t i = 0; i < n; i++) {
+        out->index[i] = i;
+        lt_reinforce_row(lt_reinforce_answer(&l->r, i), &out->ids, i);
+    }
+    return LT_OK;
+}
+
+static void place(const void *of, lt_row_place *out) {
+    out->row = ((const lt_learner *)of)->r.asked;
+}
+
+static json_t *print(const lt_row_place *p) {
+    return json_pack("{s:I}", "asked", (json_int_t)p->row);
+}
+
+static lt_err seek(void *of, const json_t *from) {
+    lt_learner *l = of;
+    return lt_json_i64(from, "asked", &l->r.asked, false, "questions");
+}
+
+/* ---- The objective ---- */
+
+static lt_err learner_open(void *of, lt_training *t) {
+    lt_learner *l = of;
+    lt_reinforce_options o;
+    l->t = t;
+    if (lt_training_has_ranks(t)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "reinforcement learning on several ranks: not built");
+    }
+    LT_TRY(lt_reinforce_check_recipe(&t->recipe));
+    LT_TRY(lt_reinforce_read(&o, t));
+    LT_TRY(read_problems(l));
+    LT_TRY(open_rewards(l, &o));
+    LT_TRY(open_engine(l, &o));
+    LT_TRY(open_reference(l));
+    t->source = (lt_row_source){
+        .of = l, .next = next, .place = place, .print = print, .seek = seek};
+    return lt_reinforce_open(&l->r, &o, &l->problems, l->rewards, &l->answerer);
+}
+
+static void learner_close(void *of) {
+    lt_learner *l = of;
+    lt_reinforce_close(&l->r);
+    lt_rollouts_close(l->rollouts);
+    lt_rewards_close(l->rewards);
+    lt_problems_close(&l->problems);
+    lt_pass_close(l->reference_pass);
+    lt_model_close(l->reference);
+    *l = (lt_learner){0};
+}
+
+/* The problems are those of the checkpoint. */
+static lt_err learner_data(void *of, lt_training *t, const json_t *then) {
+    const lt_learner *l = of;
+    const char *was = json_string_value(json_object_get(then, "train"));
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016" PRIx64, l->problems.hash);
+    json_object_set_new(t->data, "train", json_string(hash));
+    if (was == NULL || strcmp(was, hash) == 0) {
+        return LT_OK;
+    }
+    return lt_training_allow_or(
+        t, "data.train",
+        lt_error_set(LT_ERR_STATE,
+                     "data.train: the problems of %s have changed since the checkpoint",
+                     t->recipe.train));
+}
+
+/* The loss of a step is a sum of what its answers give; it counts as one. */
+static lt_err learner_loss(void *of, const lt_objective_part *part, bool held_out,
+                           lt_step_record *sum) {
+    lt_learner *l = of;
+    LT_ASSERT(!held_out);
+    for (int64_t i = 0; i < part->n; i++) {
+        const lt_drawn *d = lt_reinforce_answer(&l->r, part->index[i]);
+        const int64_t at = i * part->seq;
+        float *slopes = part->dvalues != NULL ? part->dvalues + at : NULL;
+        LT_TRY(lt_reinforce_loss(&l->r, d, part->values + at, slopes, &sum->loss_sum));
+        sum->labels += (double)d->answer.n;
+        sum->weight_sum += part->index[i] == 0 ? 1.0 : 0.0;
+    }
+    return LT_OK;
+}
+
+static void learner_report(const void *of, const lt_step_record *sum, double *values,
+                           bool *present) {
+    const lt_learner *l = of;
+    const lt_draw_stats *d = &l->r.draw;
+    const lt_learn_stats *s = &l->r.learn;
+    const double tokens = s->policy.tokens > 0 ? (double)s->policy.tokens : 1.0;
+    (void)sum;
+    for (int i = 0; i < LT_RL_METRIC_COUNT; i++) {
+        present[i] = i < LT_RL_rollout_s || l->r.within == 0;
+    }
+    present[LT_RL_kl] = l->r.o.policy.kl > 0.0;
+    present[LT_RL_mismatch] = s->compared > 0;
+    present[LT_RL_entropy] = s->policy.tokens > 0;
+    values[LT_RL_reward] = d->reward_mean;
+    values[LT_RL_reward_std] = d->reward_std;
+    values[LT_RL_equal_groups] = d->equal_groups;
+    values[LT_RL_answer_tokens] = d->tokens_mean;
+    values[LT_RL_ended] = d->ended;
+    values[LT_RL_entropy] = s->entropy_sum / tokens;
+    values[LT_RL_clipped_low] = (double)s->policy.clipped_low / tokens;
+    values[LT_RL_clipped_high] = (double)s->policy.clipped_high / tokens;
+    values[LT_RL_off_policy] = (double)s->policy.off_policy / tokens;
+    values[LT_RL_ratio_most] = s->policy.ratio_max;
+    values[LT_RL_kl] = s->policy.kl_sum / tokens;
+    values[LT_RL_mismatch] = s->mismatch_most;
+    values[LT_RL_rollout_s] = d->draw_s;
+    values[LT_RL_refresh_s] = d->refresh_s;
+    values[LT_RL_reward_s] = d->judge_s;
+    values[LT_RL_rollout_tokens_per_s] = d->draw_s > 0.0 ? (double)d->new_tokens / d->draw_s : 0.0;
+    values[LT_RL_questions] = (double)d->questions;
+}
+
+static bool learner_is_whole(const void *of) {
+    const lt_learner *l = of;
+    return !l->began || (l->r.within + 1) % lt_reinforce_steps_a_draw(&l->r) == 0;
+}
+
+static void learner_brief(const void *of, char out[LT_OBJECTIVE_BRIEF_BYTES]) {
+    const lt_draw_stats *d = &((const lt_learner *)of)->r.draw;
+    snprintf(out, LT_OBJECTIVE_BRIEF_BYTES, "  reward %.3f  length %.0f", d->reward_mean,
+             d->tokens_mean);
+}
+
+lt_objective lt_learner_objective(lt_learner *l) {
+    return (lt_objective){.of = l,
+                          .together = 1,
+                          .draws_late = true,
+                          .kind = "rl",
+                          .metrics = lt_rl_metrics,
+                          .n_metrics = LT_RL_METRIC_COUNT,
+                          .open = learner_open,
+                          .data = learner_data,
+                          .loss = learner_loss,
+                          .report = learner_report,
+                          .whole = learner_is_whole,
+                          .brief = learner_brief,
+                          .close = learner_close};
+}

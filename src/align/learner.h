@@ -1,0 +1,32 @@
+/* learner.h: reinforcement learning as an objective of training (train/objective.h): what stands
+ * between a run and the answers that it learns from (reinforce.h).
+ *
+ * The rows of a step are its questions with their answers. They are drawn when the step begins, by
+ * the engine on the very weights that the run trains. A run stops, and a checkpoint is made, only
+ * where all answers of a draw have been learnt from, so that no answers need to be kept. */
+#ifndef LT_ALIGN_LEARNER_H
+#define LT_ALIGN_LEARNER_H
+
+#include "align/reinforce.h"
+#include "train/run.h"
+
+typedef struct {
+    lt_training *t;       /* NULL before it is open. */
+    lt_answerer answerer; /* Set by a test; else the engine. */
+    lt_problems problems;
+    lt_rewards *rewards;
+    lt_rollouts *rollouts;
+    lt_reinforce r;
+    lt_model *reference; /* NULL: none, or the base of adapters. */
+    lt_pass *reference_pass;
+    bool began; /* A step was begun, and not ended. */
+} lt_learner;
+
+/* The objective of a zeroed learner, which must outlive the run. */
+lt_objective lt_learner_objective(lt_learner *l);
+
+/* What the recipe says. ARG or UNSUPPORTED: what contradicts it, or is not built with it. */
+LT_MUST_USE lt_err lt_reinforce_read(lt_reinforce_options *o, const lt_training *t);
+LT_MUST_USE lt_err lt_reinforce_check_recipe(const lt_recipe *r);
+
+#endif

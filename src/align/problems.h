@@ -1,0 +1,50 @@
+/* problems.h: the problems that reinforcement learning asks: one JSON object a line.
+ *
+ *     messages   a conversation; the assistant's turns at its end are left out. Or any shape of
+ *                data/chat_shape.h; or prompt or question, one text of the user
+ *     answer     the true answer, and
+ *     checker    how answers are compared with it: data/check/checker.h. As `lateen data make`
+ *                writes them
+ *     schema     a JSON schema that answers must match
+ *
+ * Further members are kept for a reward command. Lines that cannot be asked are named with file,
+ * line and reason, the first LT_PROBLEMS_TOLD of them. */
+#ifndef LT_ALIGN_PROBLEMS_H
+#define LT_ALIGN_PROBLEMS_H
+
+#include <jansson.h>
+
+#include "data/chat_source.h"
+#include "data/check/checker.h"
+#include "data/conversations.h"
+
+#define LT_PROBLEMS_TOLD 10
+
+typedef struct {
+    json_t *line;
+    lt_checker *checker; /* NULL: the line has no answer. */
+    int32_t *prompt;     /* (n_prompt) ids of the question, with the opening of an answer. */
+    int64_t n_prompt;
+    uint64_t line_number;
+    const char *path; /* The caller's. */
+} lt_problem;
+
+typedef struct {
+    lt_problem *items;
+    int64_t n, room, left_out;
+    uint64_t hash; /* Of the ids and lines that are asked, in their order. */
+} lt_problems;
+
+typedef struct {
+    const lt_chat_source *source;
+    int64_t longest; /* Tokens of a question at most: what the rows hold less the answer. */
+    lt_bad_rows bad_rows;
+    lt_too_long too_long; /* CUT is not possible, and means SKIP. */
+} lt_problems_options;
+
+/* Append the problems of a file, plain, .gz or .zst. FORMAT: it has none that can be asked; the
+ * message says how many were left out and why the first was. */
+LT_MUST_USE lt_err lt_problems_read(lt_problems *p, const char *path, const lt_problems_options *o);
+void lt_problems_close(lt_problems *p); /* Accepts a zeroed one. */
+
+#endif

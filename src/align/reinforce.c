@@ -1,0 +1,362 @@
+/* reinforce.c: see reinforce.h. */
+#include "align/reinforce.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/rng.h"
+
+#define QUESTIONS_STREAM 0x726c /* Of the seed's streams: seeds of questions. */
+
+int64_t lt_reinforce_steps_a_draw(const lt_reinforce *r) {
+    return r->o.updates * r->o.passes;
+}
+
+bool lt_reinforce_draws_next(const lt_reinforce *r) {
+    return r->within == 0;
+}
+
+lt_err lt_reinforce_open(lt_reinforce *r, const lt_reinforce_options *o, lt_problems *problems,
+                         lt_rewards *rewards, const lt_answerer *answerer) {
+    *r = (lt_reinforce){.o = *o, .problems = problems, .rewards = rewards, .answerer = *answerer};
+    if (o->group < 2 || o->group > LT_REINFORCE_GROUP || o->answers < o->group ||
+        o->answers % o->group != 0) {
+        LT_FAIL(LT_ERR_ARG, "%lld answers of a step are not groups of %lld; a group has 2 to %d",
+                (long long)o->answers, (long long)o->group, LT_REINFORCE_GROUP);
+    }
+    LT_ASSERT(o->updates > 0 && o->passes > 0 && problems->n > 0);
+    r->n_drawn = o->updates * o->answers;
+    r->drawn = calloc((size_t)r->n_drawn, sizeof *r->drawn);
+    r->parts = calloc((size_t)lt_rewards_count(rewards), sizeof *r->parts);
+    if (r->drawn == NULL || r->parts == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%lld answers", (long long)r->n_drawn);
+    }
+    return LT_OK;
+}
+
+static void forget(lt_drawn *d) {
+    free(d->text);
+    free(d->old);
+    free(d->ref);
+    free(d->answer.ids);
+    free(d->answer.logp);
+    *d = (lt_drawn){0};
+}
+
+void lt_reinforce_close(lt_reinforce *r) {
+    for (int64_t i = 0; i < r->n_drawn && r->drawn != NULL; i++) {
+        forget(&r->drawn[i]);
+    }
+    free(r->drawn);
+    free(r->parts);
+    *r = (lt_reinforce){0};
+}
+
+/* ---- A draw ---- */
+
+/* What one call of the engine gave, before the groups that teach nothing are taken out. */
+typedef struct {
+    int64_t questions, answers;
+    const lt_problem **problems; /* (answers) of each answer */
+    lt_question *asked;          /* (questions) */
+    lt_answer *given;            /* (answers) */
+    char **texts;                /* (answers) */
+    double *rewards, *parts;     /* (answers), (answers, rewards) */
+} round_of;
+
+static void round_close(round_of *k) {
+    for (int64_t i = 0; i < k->answers && k->texts != NULL; i++) {
+        free(k->texts[i]);
+    }
+    free(k->problems);
+    free(k->asked);
+    free(k->given);
+    free(k->texts);
+    free(k->rewards);
+    free(k->parts);
+}
+
+static lt_err round_open(round_of *k, const lt_reinforce *r, int64_t questions) {
+    const size_t answers = (size_t)(questions * r->o.group);
+    *k = (round_of){
+        .questions = questions,
+        .answers = (int64_t)answers,
+        .problems = calloc(answers, sizeof *k->problems),
+        .asked = calloc((size_t)questions, sizeof *k->asked),
+        .given = calloc(answers, sizeof *k->given),
+        .texts = calloc(answers, sizeof *k->texts),
+        .rewards = calloc(answers, sizeof *k->rewards),
+        .parts = calloc(answers * (size_t)lt_rewards_count(r->rewards), sizeof *k->parts)};
+    if (k->problems == NULL || k->asked == NULL || k->given == NULL || k->texts == NULL ||
+        k->rewards == NULL || k->parts == NULL) {
+        LT_FAIL(LT_ERR_OOM, "a draw of %lld answers", (long long)k->answers);
+    }
+    return LT_OK;
+}
+
+/* The problem that question i of the run asks. */
+static const lt_problem *problem_of(const lt_reinforce *r, int64_t i) {
+    const uint64_t n = (uint64_t)r->problems->n;
+    const uint64_t place = lt_rng_permute((uint64_t)i % n, n, r->o.seed, (uint64_t)i / n);
+    return &r->problems->items[place];
+}
+
+static uint64_t seed_of(const lt_reinforce *r, int64_t i) {
+    lt_rng seeds = {.seed = r->o.seed, .stream = QUESTIONS_STREAM, .position = (uint64_t)i};
+    return lt_rng_u64(&seeds);
+}
+
+static void choose_questions(lt_reinforce *r, round_of *k) {
+    for (int64_t i = 0; i < k->questions; i++) {
+        const lt_problem *p = problem_of(r, r->asked);
+        k->asked[i] = (lt_question){p->prompt, p->n_prompt, seed_of(r, r->asked)};
+        for (int64_t c = 0; c < r->o.group; c++) {
+            k->problems[i * r->o.group + c] = p;
+        }
+        r->asked++;
+    }
+}
+
+/* What an answer says, without the token that ended it. */
+static lt_err read_texts(const lt_reinforce *r, round_of *k) {
+    for (int64_t i = 0; i < k->answers; i++) {
+        const lt_answer *a = &k->given[i];
+        size_t bytes;
+        LT_TRY(lt_tokenizer_decode(r->o.tokenizer, (const uint32_t *)a->ids,
+                                   (size_t)(a->n - a->ended), false, &k->texts[i], &bytes));
+    }
+    return LT_OK;
+}
+
+static lt_err run_round(lt_reinforce *r, round_of *k) {
+    lt_rollout_stats stats = {0};
+    double start_s;
+    choose_questions(r, k);
+    LT_TRY(r->answerer.draw(r->answerer.of, k->asked, k->questions, k->given, &stats));
+    r->draw.refresh_s += stats.refresh_s;
+    r->draw.draw_s += stats.draw_s;
+    r->draw.prompt_tokens += stats.prompt_tokens;
+    r->draw.new_tokens += stats.new_tokens;
+    start_s = lt_clock_s();
+    LT_TRY(read_texts(r, k));
+    LT_TRY(lt_rewards_judge(r->rewards, k->problems, k->given, (const char *const *)k->texts,
+                            k->answers, k->rewards, k->parts));
+    r->draw.judge_s += lt_clock_s() - start_s;
+    return LT_OK;
+}
+
+/* Numbers of an answer that outlive the engine's. */
+static lt_err keep_answer(lt_drawn *d, round_of *k, int64_t i, double advantage) {
+    const lt_answer *a = &k->given[i];
+    const size_t n = (size_t)a->n;
+    forget(d);
+    *d = (lt_drawn){.problem = k->problems[i],
+                    .answer = {.n = a->n, .ended = a->ended},
+                    .reward = k->rewards[i],
+                    .advantage = advantage,
+                    .text = k->texts[i]};
+    k->texts[i] = NULL;
+    d->answer.ids = malloc(n * sizeof *d->answer.ids);
+    d->answer.logp = malloc(n * sizeof *d->answer.logp);
+    if (d->answer.ids == NULL || d->answer.logp == NULL) {
+        LT_FAIL(LT_ERR_OOM, "an answer of %zu tokens", n);
+    }
+    memcpy(d->answer.ids, a->ids, n * sizeof *a->ids);
+    memcpy(d->answer.logp, a->logp, n * sizeof *a->logp);
+    return LT_OK;
+}
+
+/* Take the groups of a round into the draw, from answer *have on. Groups that teach nothing are
+ * taken in the last round only. */
+static lt_err take_groups(lt_reinforce *r, round_of *k, bool last, int64_t *have) {
+    const int64_t group = r->o.group;
+    for (int64_t g = 0; g < k->questions; g++) {
+        double advantages[LT_REINFORCE_GROUP];
+        bool same;
+        LT_TRY(
+            lt_align_advantages(r->o.advantage, k->rewards + g * group, group, advantages, &same));
+        r->draw.equal_groups += same;
+        if (same && !last) {
+            continue;
+        }
+        for (int64_t c = 0; c < group; c++) {
+            LT_TRY(keep_answer(&r->drawn[*have + c], k, g * group + c, advantages[c]));
+        }
+        *have += group;
+    }
+    return LT_OK;
+}
+
+/* Sums over the answers of a round; lt_reinforce_draw divides them. */
+static void count_round(lt_reinforce *r, const round_of *k) {
+    const int n = lt_rewards_count(r->rewards);
+    for (int64_t i = 0; i < k->answers; i++) {
+        r->draw.reward_mean += k->rewards[i];
+        r->draw.reward_std += k->rewards[i] * k->rewards[i];
+        r->draw.tokens_mean += (double)k->given[i].n;
+        r->draw.ended += k->given[i].ended;
+        for (int j = 0; j < n; j++) {
+            r->parts[j] += k->parts[i * n + j];
+        }
+    }
+    r->draw.questions += k->questions;
+}
+
+static lt_err draw_round(lt_reinforce *r, bool last, int64_t *have) {
+    round_of k = {0};
+    lt_err err = round_open(&k, r, (r->n_drawn - *have) / r->o.group);
+    if (err == LT_OK) {
+        err = run_round(r, &k);
+    }
+    if (err == LT_OK) {
+        count_round(r, &k);
+        err = take_groups(r, &k, last, have);
+    }
+    round_close(&k);
+    return err;
+}
+
+/* From sums to means. */
+static void finish_stats(lt_reinforce *r) {
+    lt_draw_stats *s = &r->draw;
+    const double answers = (double)(s->questions * r->o.group);
+    s->reward_mean /= answers;
+    s->reward_std = sqrt(fmax(s->reward_std / answers - s->reward_mean * s->reward_mean, 0.0));
+    s->tokens_mean /= answers;
+    s->ended /= answers;
+    s->equal_groups /= (double)s->questions;
+    for (int j = 0; j < lt_rewards_count(r->rewards); j++) {
+        r->parts[j] /= answers;
+    }
+}
+
+lt_err lt_reinforce_draw(lt_reinforce *r) {
+    int64_t have = 0;
+    LT_ASSERT(lt_reinforce_draws_next(r));
+    r->draw = (lt_draw_stats){0};
+    memset(r->parts, 0, (size_t)lt_rewards_count(r->rewards) * sizeof *r->parts);
+    for (int64_t round = 0; have < r->n_drawn; round++) {
+        LT_TRY(draw_round(r, round == r->o.resample, &have));
+    }
+    finish_stats(r);
+    return LT_OK;
+}
+
+/* ---- A step ---- */
+
+lt_drawn *lt_reinforce_answer(const lt_reinforce *r, int64_t i) {
+    LT_ASSERT(i >= 0 && i < r->o.answers);
+    return &r->drawn[r->within % r->o.updates * r->o.answers + i];
+}
+
+void lt_reinforce_row(const lt_drawn *d, const lt_batch *to, int64_t row) {
+    const lt_problem *p = d->problem;
+    const int64_t n = p->n_prompt + d->answer.n, at = row * to->seq;
+    LT_ASSERT(n <= to->seq + 1);
+    for (int64_t i = 0; i < to->seq; i++) {
+        const int64_t next = i + 1 - p->n_prompt; /* Of the answer. */
+        to->tokens[at + i] = i < p->n_prompt ? p->prompt[i] : i < n ? d->answer.ids[next - 1] : 0;
+        to->labels[at + i] = next >= 0 && next < d->answer.n ? d->answer.ids[next] : -1;
+        to->doc_start[at + i] = 0;
+        to->positions[at + i] = (int32_t)i;
+    }
+}
+
+/* Tokens of an answer that are learnt from. */
+static int64_t learnt(const lt_reinforce *r, const lt_drawn *d) {
+    return r->o.drop_cut && !d->answer.ended ? 0 : d->answer.n;
+}
+
+void lt_reinforce_begin(lt_reinforce *r) {
+    r->learn = (lt_learn_stats){0};
+}
+
+void lt_reinforce_count(lt_reinforce *r) {
+    r->step = (lt_align_step){.completions = r->o.answers};
+    for (int64_t i = 0; i < r->o.answers; i++) {
+        r->step.tokens += learnt(r, lt_reinforce_answer(r, i));
+    }
+}
+
+void lt_reinforce_end(lt_reinforce *r) {
+    r->within = (r->within + 1) % lt_reinforce_steps_a_draw(r);
+}
+
+/* The engine's log-probabilities against those of the trainer under the same weights. */
+static void compare(lt_reinforce *r, const lt_drawn *d, const float *logp) {
+    for (int64_t t = 0; t < d->answer.n; t++) {
+        const double gap = fabs((double)logp[t] - (double)d->answer.logp[t]);
+        r->learn.mismatch_most = fmax(r->learn.mismatch_most, gap);
+    }
+    r->learn.compared += d->answer.n;
+}
+
+/* Rounding may put the logarithm of a certain token above 0. */
+static lt_err copy_logp(float **out, const float *logp, const lt_drawn *d) {
+    const float *from = logp + d->problem->n_prompt - 1;
+    float *to = malloc((size_t)d->answer.n * sizeof *to);
+    if (to == NULL) {
+        LT_FAIL(LT_ERR_OOM, "log-probabilities of %lld tokens", (long long)d->answer.n);
+    }
+    for (int64_t t = 0; t < d->answer.n; t++) {
+        to[t] = from[t] < 0.0f ? from[t] : 0.0f;
+    }
+    free(*out);
+    *out = to;
+    return LT_OK;
+}
+
+lt_err lt_reinforce_keep_old(lt_reinforce *r, lt_drawn *d, const float *logp) {
+    LT_TRY(copy_logp(&d->old, logp, d));
+    compare(r, d, d->old);
+    return LT_OK;
+}
+
+lt_err lt_reinforce_keep_ref(lt_drawn *d, const float *logp) {
+    return copy_logp(&d->ref, logp, d);
+}
+
+/* One answer as lt_align_policy takes it. */
+static lt_align_rollout rollout_of(const lt_reinforce *r, const lt_drawn *d, const float *logp,
+                                   double *dlogp) {
+    return (lt_align_rollout){
+        .logp = logp,
+        .old = d->old,
+        .ref = d->ref,
+        .sampler = r->o.policy.correction != LT_ALIGN_NO_CORRECTION ? d->answer.logp : NULL,
+        .dlogp = dlogp,
+        .n = learnt(r, d),
+        .advantage = d->advantage};
+}
+
+lt_err lt_reinforce_loss(lt_reinforce *r, const lt_drawn *d, const float *logp, float *dlogp,
+                         double *loss) {
+    const int64_t n = d->answer.n;
+    lt_align_policy_stats unused = {0};
+    double *slopes = calloc((size_t)n, sizeof *slopes), part = 0.0;
+    float *own = NULL;
+    lt_err err = LT_OK;
+    if (slopes == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "gradients of %lld tokens", (long long)n);
+    }
+    LT_TRY_DONE(copy_logp(&own, logp, d));
+    if (d->old == NULL && dlogp != NULL) { /* The weights are those that drew. */
+        compare(r, d, own);
+    }
+    const lt_align_rollout one = rollout_of(r, d, own, slopes);
+    LT_TRY_DONE(lt_align_policy(&r->o.policy, &r->step, &one, 1, &part,
+                                dlogp != NULL ? &r->learn.policy : &unused));
+    for (int64_t t = 0; t < one.n && dlogp != NULL; t++) {
+        dlogp[d->problem->n_prompt - 1 + t] = (float)slopes[t];
+        r->learn.entropy_sum -= (double)own[t];
+    }
+    *loss += part;
+done:
+    free(slopes);
+    free(own);
+    return err;
+}

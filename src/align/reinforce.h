@@ -1,0 +1,129 @@
+/* reinforce.h: reinforcement learning: which questions a step asks, what the answers are worth, and
+ * the loss of their tokens.
+ *
+ *     problems ──questions──▶ rollouts ──answers──▶ rewards ──▶ advantages of each group
+ *                                                                   │
+ *     rows of a step ◀── answers of this step                       ▼
+ *         └──▶ the trainer's log-probabilities ──▶ lt_align_policy ──▶ their gradients
+ *
+ * A DRAW is what one call of the engine gives: `updates` times the answers of an optimiser step.
+ * Each of these steps learns from its own part of the draw; with `passes` over 1 the whole is gone
+ * through as often. With one step a draw, every ratio is exactly 1. Else the log-probabilities
+ * under the weights that drew are computed by the trainer before the first of them, and later steps
+ * are off policy.
+ *
+ * QUESTIONS come in the order of a permutation of the problems, a new one each time all have been
+ * asked. Question i of a run draws with a seed that is a function of (seed, i), so the same seed
+ * asks and answers the same, and a run that goes on from the edge of a draw has the bits of one
+ * that was never stopped: the state is the number of questions and of steps. */
+#ifndef LT_ALIGN_REINFORCE_H
+#define LT_ALIGN_REINFORCE_H
+
+#include "align/problems.h"
+#include "align/reward.h"
+#include "align/rollout.h"
+#include "lateen/align.h"
+#include "lateen/data.h"
+
+#define LT_REINFORCE_GROUP 512 /* Answers of a group, at most. */
+
+typedef struct {
+    lt_align_policy_options policy;
+    lt_align_advantage advantage;
+    int64_t answers;  /* Of an optimiser step: a multiple of group. */
+    int64_t group;    /* Answers to each question. */
+    int64_t updates;  /* Steps whose answers are drawn together. */
+    int64_t passes;   /* How often each answer is learnt from. */
+    int64_t resample; /* Further draws, at most, for groups whose rewards are all equal. */
+    bool drop_cut;    /* Answers that reached the limit teach nothing. */
+    int64_t max_tokens, max_seq, running;
+    uint64_t seed;
+    bool exact;
+    lt_ends ends;
+    const lt_tokenizer *tokenizer;
+} lt_reinforce_options;
+
+/* Of one answer, in the order of a draw. */
+typedef struct {
+    const lt_problem *problem;
+    lt_answer answer;
+    double reward, advantage;
+    char *text;
+    float *old, *ref; /* (n) under the weights that drew, and of the reference; NULL: not needed. */
+} lt_drawn;
+
+/* What a draw brought; what a step's losses brought. */
+typedef struct {
+    double reward_mean, reward_std;
+    double equal_groups; /* Share of the groups that were drawn whose rewards are all equal. */
+    double tokens_mean;  /* Of an answer. */
+    double ended;        /* Share of the answers that the model ended. */
+    double refresh_s, draw_s, judge_s;
+    int64_t prompt_tokens, new_tokens, questions;
+} lt_draw_stats;
+typedef struct {
+    lt_align_policy_stats policy;
+    double entropy_sum;   /* Minus the log-probabilities: its mean estimates the entropy, nats. */
+    double mismatch_most; /* The largest |logp - the engine's| before the first update of a draw. */
+    int64_t compared;     /* Tokens of which it was taken. */
+} lt_learn_stats;
+
+/* Who answers: lt_rollouts_draw, or a test. */
+typedef struct {
+    void *of;
+    lt_err (*draw)(void *of, const lt_question *questions, int64_t n, lt_answer *answers,
+                   lt_rollout_stats *stats);
+} lt_answerer;
+
+typedef struct lt_reinforce {
+    lt_reinforce_options o;
+    lt_problems *problems; /* The caller's, as the next two. */
+    lt_rewards *rewards;
+    lt_answerer answerer;
+    lt_drawn *drawn; /* (updates * answers) */
+    int64_t n_drawn;
+    int64_t asked;  /* Questions since the beginning of the run. */
+    int64_t within; /* Steps of this draw that are done. */
+    lt_draw_stats draw;
+    lt_learn_stats learn; /* Of the current step. */
+    double *parts;        /* (lt_rewards_count) means of the draw. */
+    lt_align_step step;   /* Totals of the current step. */
+} lt_reinforce;
+
+/* ARG: an option out of range. Close it also after a failure. */
+LT_MUST_USE lt_err lt_reinforce_open(lt_reinforce *r, const lt_reinforce_options *o,
+                                     lt_problems *problems, lt_rewards *rewards,
+                                     const lt_answerer *answerer);
+void lt_reinforce_close(lt_reinforce *r);
+
+int64_t lt_reinforce_steps_a_draw(const lt_reinforce *r);
+/* Does the next step draw? Then the weights are those of the draw. */
+bool lt_reinforce_draws_next(const lt_reinforce *r);
+
+/* Draw, judge, and compute the advantages. */
+LT_MUST_USE lt_err lt_reinforce_draw(lt_reinforce *r);
+
+/* The answers of the current step: answer i of it, in [0, answers). */
+lt_drawn *lt_reinforce_answer(const lt_reinforce *r, int64_t i);
+
+/* Write row `row`: the question, the answer, and behind them tokens without labels. Labels are the
+ * answer's tokens. */
+void lt_reinforce_row(const lt_drawn *d, const lt_batch *to, int64_t row);
+
+/* Begin a step, before its draw; and count its totals, behind the draw. */
+void lt_reinforce_begin(lt_reinforce *r);
+void lt_reinforce_count(lt_reinforce *r);
+
+/* The loss of an answer of the step, added to *loss, and its derivatives: logp, dlogp (seq) as
+ * lt_reinforce_row lays a row out. dlogp NULL: only the loss is asked for. */
+LT_MUST_USE lt_err lt_reinforce_loss(lt_reinforce *r, const lt_drawn *d, const float *logp,
+                                     float *dlogp, double *loss);
+
+/* Keep the log-probabilities (seq) of an answer's row under the weights that drew (old) or of the
+ * reference. */
+LT_MUST_USE lt_err lt_reinforce_keep_old(lt_reinforce *r, lt_drawn *d, const float *logp);
+LT_MUST_USE lt_err lt_reinforce_keep_ref(lt_drawn *d, const float *logp);
+
+void lt_reinforce_end(lt_reinforce *r); /* The step is done. */
+
+#endif

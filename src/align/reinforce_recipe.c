@@ -1,0 +1,78 @@
+/* reinforce_recipe.c: the options of a recipe as those of reinforcement learning (learner.h), and
+ * what they contradict. */
+#include <inttypes.h>
+
+#include "align/learner.h"
+#include "base/error.h"
+#include "lateen/generate.h"
+
+#define MOST_RUNNING 256
+
+lt_err lt_reinforce_check_recipe(const lt_recipe *r) {
+    static const char *const unbuilt[] = {"data.valid", "data.shuffle", "batch.ramp", "mesh"};
+    const int64_t draw = r->rl_updates * r->rl_passes;
+    char value[LT_OPTION_STR_BYTES];
+    for (size_t i = 0; i < sizeof unbuilt / sizeof *unbuilt; i++) {
+        const lt_option *row = lt_option_find(&lt_recipe_table, unbuilt[i]);
+        if (!lt_recipe_is_default(r, row, value)) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s = %s with reinforcement learning: not built", row->name,
+                    value);
+        }
+    }
+    if (r->steps % draw != 0) {
+        LT_FAIL(LT_ERR_ARG,
+                "steps = %" PRId64 " is not a multiple of the %" PRId64
+                " steps that learn from one draw (rl.updates times rl.passes)",
+                r->steps, draw);
+    }
+    if (r->rl_tokens >= r->seq) {
+        LT_FAIL(LT_ERR_ARG,
+                "rl.tokens = %" PRId64 " leaves no room for a question in data.seq = %" PRId64,
+                r->rl_tokens, r->seq);
+    }
+    return LT_OK;
+}
+
+/* The method of objective.kind, and what the recipe says otherwise. */
+static lt_err read_policy(lt_reinforce_options *o, const lt_recipe *r) {
+    const lt_option *row = lt_option_find(&lt_recipe_table, "objective.kind");
+    lt_align_policy_options *p = &o->policy;
+    char name[LT_OPTION_STR_BYTES];
+    lt_option_text(row, r, name, sizeof name);
+    LT_TRY(lt_align_policy_find(p, &o->advantage, name));
+    o->advantage = r->rl_advantage > 0 ? (lt_align_advantage)(r->rl_advantage - 1) : o->advantage;
+    p->reduction = r->rl_reduction > 0 ? (lt_align_reduction)(r->rl_reduction - 1) : p->reduction;
+    p->max_tokens = p->reduction == LT_ALIGN_FIXED_LENGTH ? r->rl_tokens : 0;
+    p->low = r->rl_clip_low >= 0.0 ? r->rl_clip_low : p->low;
+    p->high = r->rl_clip_high >= 0.0 ? r->rl_clip_high : p->high;
+    p->dual = r->rl_dual;
+    p->cap = r->rl_cap >= 0.0 ? r->rl_cap : p->cap;
+    p->kl = r->rl_kl;
+    p->kl_kind = (lt_align_kl_kind)r->rl_kl_kind;
+    p->kl_ratio = r->rl_kl_ratio;
+    p->correction = (lt_align_correction)r->rl_correction;
+    if (p->correction != LT_ALIGN_NO_CORRECTION) {
+        p->weight_low = r->rl_weight_low;
+        p->weight_high = r->rl_weight_high;
+    }
+    return lt_align_policy_check(p);
+}
+
+lt_err lt_reinforce_read(lt_reinforce_options *o, const lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    const int64_t running = r->batch < MOST_RUNNING ? r->batch : MOST_RUNNING;
+    *o = (lt_reinforce_options){.answers = r->batch,
+                                .group = r->rl_group,
+                                .updates = r->rl_updates,
+                                .passes = r->rl_passes,
+                                .resample = r->rl_resample,
+                                .drop_cut = r->rl_drop_cut,
+                                .max_tokens = r->rl_tokens,
+                                .max_seq = r->seq,
+                                .running = r->rl_running > 0 ? r->rl_running : running,
+                                .seed = (uint64_t)r->seed,
+                                .exact = r->rl_exact,
+                                .tokenizer = t->tokenizer};
+    lt_model_ends(t->model, t->tokenizer, &o->ends);
+    return read_policy(o, r);
+}

@@ -1,0 +1,54 @@
+/* reward.h: what an answer to a problem is worth: a sum of rewards, each with a weight.
+ *
+ *     "answer:1,think:0.2,overlong"        names of the table; a weight is 1 if not given
+ *
+ *     answer    1 where the checker of the problem accepts the answer, else 0. It is found by a
+ *               mark (data/check/answer.h)
+ *     found     1 where an answer stands behind a mark, right or wrong
+ *     think     1 where the text is <think>...</think>, once, with something behind it
+ *     schema    1 where the text matches the JSON schema of the problem
+ *     ended     1 where the model ended the answer before the limit
+ *     length    tokens of the answer / limit: give it a negative weight
+ *     overlong  DAPO's penalty (Yu et al. 2025, arXiv:2503.14476, equation 13): 0 up to
+ *               limit - soft tokens, from there on down to -1 at the limit
+ *     command   by a program: reward_command.h
+ *
+ * A line that the program gets:
+ *
+ *     {"id": 3, "completion": "...", "tokens": 17, "ended": true, "problem": {the line}}
+ */
+#ifndef LT_ALIGN_REWARD_H
+#define LT_ALIGN_REWARD_H
+
+#include "align/problems.h"
+#include "align/rollout.h"
+
+typedef struct {
+    const char *sum;        /* As above; only names of the table. */
+    const char *command;    /* For `command`; "": none. It must outlive the rewards. */
+    double command_limit_s; /* For one line. */
+    int64_t max_tokens;     /* The limit of an answer. */
+    int64_t soft_tokens;    /* For `overlong`: over 0, at most max_tokens. */
+    const lt_tokenizer *tokenizer;
+} lt_reward_options;
+
+typedef struct lt_rewards lt_rewards;
+
+/* ARG: a name that is not in the table, a weight of 0, a name that is given twice, or an option
+ * that a name needs, or that no name reads. Free with lt_rewards_close, which accepts NULL. */
+LT_MUST_USE lt_err lt_rewards_open(lt_rewards **out, const lt_reward_options *o);
+void lt_rewards_close(lt_rewards *r);
+
+/* Does every problem have what the rewards read? FORMAT names the first that has not. */
+LT_MUST_USE lt_err lt_rewards_check(const lt_rewards *r, const lt_problems *problems);
+
+/* Rewards (n) of n answers, answer i to problems[i]; texts (n) are what the answers say without the
+ * token that ended them. parts: NULL, or (n, lt_rewards_count) each reward before its weight. */
+LT_MUST_USE lt_err lt_rewards_judge(lt_rewards *r, const lt_problem *const *problems,
+                                    const lt_answer *answers, const char *const *texts, int64_t n,
+                                    double *rewards, double *parts);
+
+int lt_rewards_count(const lt_rewards *r);
+const char *lt_rewards_name(const lt_rewards *r, int i);
+
+#endif

@@ -1,0 +1,34 @@
+/* reward_command.h: rewards by a program of the user's.
+ *
+ *     to it     {"id": 0, "completion": "...", ...}   see reward.h: one JSON object a line
+ *     from it   0.5    or    {"reward": 0.5}    or    null     one line for each, in their order
+ *
+ * null says that the command has no opinion about this answer. The program is started once, by
+ * /bin/sh, and must write each line out as soon as it has one (Python: print(x, flush=True)). What
+ * it writes to its standard error goes to that of this process. A program that ends, that gives no
+ * line within the time limit, or whose line is none of the above is an error that names the
+ * command, the answer and what it said. */
+#ifndef LT_ALIGN_REWARD_COMMAND_H
+#define LT_ALIGN_REWARD_COMMAND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lateen/base.h"
+
+typedef struct lt_reward_command lt_reward_command;
+
+/* limit_s: seconds that the program may take for one line. The string must outlive it. */
+LT_MUST_USE lt_err lt_reward_command_open(lt_reward_command **out, const char *command,
+                                          double limit_s);
+/* Ends its input, and kills it and what it started if it does not end soon. Accepts NULL. */
+void lt_reward_command_close(lt_reward_command *c);
+
+/* Send n lines, lines[0..bytes) with a line feed behind each, and read as many answers: rewards (n)
+ * and given (n), false for null. REMOTE: the program ended or hangs; FORMAT: what it said is no
+ * reward; NUMERIC: the reward is not finite. */
+LT_MUST_USE lt_err lt_reward_command_ask(lt_reward_command *c, const char *lines, size_t bytes,
+                                         int64_t n, double *rewards, bool *given);
+
+#endif

@@ -1,0 +1,165 @@
+/* rollout.c: see rollout.h. The memory of a draw's answers is one block, which grows to the largest
+ * draw: (answers, max_tokens) ids and log-probabilities. */
+#include "align/rollout.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+#define EVENTS      256
+#define WAIT_MS     1000
+#define PAGE_TOKENS 16
+
+struct lt_rollouts {
+    lt_engine *engine;
+    lt_rollout_options o;
+    int32_t *ids; /* (room, max_tokens) */
+    float *logp;  /* (room, max_tokens) */
+    int64_t room;
+};
+
+lt_err lt_rollouts_open(lt_rollouts **out, const lt_model *m, const lt_rollout_options *o) {
+    lt_err err = LT_OK;
+    lt_engine_options how = lt_engine_defaults();
+    lt_rollouts *r = calloc(1, sizeof *r);
+
+    if (r == NULL) {
+        LT_FAIL(LT_ERR_OOM, "rollouts");
+    }
+    LT_ASSERT(o->group > 0 && o->max_tokens > 0 && o->running > 0);
+    r->o = *o;
+    how.max_running = o->running;
+    how.max_waiting = o->questions;
+    how.max_seq = o->max_seq;
+    how.page_tokens = PAGE_TOKENS;
+    how.prefix_cache = false; /* Groups share the pages of their question all the same. */
+    how.deterministic = o->exact;
+    how.ends = o->ends;
+    LT_TRY_DONE(lt_engine_open(&r->engine, m, &how));
+    LT_TRY_DONE(lt_engine_hold(r->engine, LT_HOLD_FINISH));
+    *out = r;
+    r = NULL;
+done:
+    lt_rollouts_close(r);
+    return err;
+}
+
+void lt_rollouts_close(lt_rollouts *r) {
+    if (r == NULL) {
+        return;
+    }
+    lt_engine_close(r->engine);
+    free(r->ids);
+    free(r->logp);
+    free(r);
+}
+
+size_t lt_rollouts_cache_bytes(const lt_rollouts *r) {
+    lt_engine_cache c;
+    lt_engine_get_cache(r->engine, &c);
+    return (size_t)c.pages * (size_t)c.page_bytes;
+}
+
+static lt_err reserve(lt_rollouts *r, int64_t n) {
+    const size_t numbers = (size_t)(n * r->o.max_tokens);
+    if (n <= r->room) {
+        return LT_OK;
+    }
+    free(r->ids);
+    free(r->logp);
+    r->room = 0;
+    r->ids = malloc(numbers * sizeof *r->ids);
+    r->logp = malloc(numbers * sizeof *r->logp);
+    if (r->ids == NULL || r->logp == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%lld answers of %lld tokens", (long long)n,
+                (long long)r->o.max_tokens);
+    }
+    r->room = n;
+    return LT_OK;
+}
+
+static lt_err submit_all(lt_rollouts *r, const lt_question *questions, int64_t n,
+                         lt_answer *answers) {
+    lt_request q = lt_request_defaults();
+    q.n_choices = r->o.group;
+    q.max_tokens = r->o.max_tokens;
+    q.logprobs = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t id;
+        q.prompt = questions[i].prompt;
+        q.n_prompt = questions[i].n_prompt;
+        q.sampling.seed = questions[i].seed;
+        LT_TRY(lt_engine_submit(r->engine, &q, &answers[i * r->o.group], &id));
+    }
+    return LT_OK;
+}
+
+/* An event of the group of answers that begins at `user`. *left counts questions. */
+static lt_err take(const lt_event *e, int64_t *left) {
+    lt_answer *answer = (lt_answer *)e->user + e->choice;
+    switch (e->kind) {
+    case LT_EVENT_TOKEN:
+        answer->ids[answer->n] = e->id;
+        /* Rounding may put the logarithm of a certain token above 0. */
+        answer->logp[answer->n++] = e->logprob < 0.0f ? e->logprob : 0.0f;
+        return LT_OK;
+    case LT_EVENT_CHOICE:
+        answer->ended = e->finish == LT_FINISH_EOS;
+        if (e->finish == LT_FINISH_FAILED) {
+            LT_FAIL(e->failure, "the engine failed to draw an answer; the log says why");
+        }
+        return LT_OK;
+    case LT_EVENT_DONE:
+        --*left;
+        return LT_OK;
+    default:
+        return LT_OK;
+    }
+}
+
+static lt_err gather(lt_rollouts *r, int64_t n) {
+    lt_event events[EVENTS];
+    struct pollfd fd = {.fd = lt_engine_fd(r->engine), .events = POLLIN};
+    lt_err err = LT_OK;
+    while (n > 0) { /* Also after a failure: no event of this draw may be left for the next. */
+        const int64_t got = lt_engine_poll(r->engine, events, EVENTS);
+        for (int64_t i = 0; i < got; i++) {
+            const lt_err one = take(&events[i], &n);
+            err = err == LT_OK ? one : err;
+        }
+        if (got == 0) {
+            (void)poll(&fd, 1, WAIT_MS);
+        }
+    }
+    return err;
+}
+
+lt_err lt_rollouts_draw(void *rollouts, const lt_question *questions, int64_t n, lt_answer *answers,
+                        lt_rollout_stats *stats) {
+    lt_rollouts *r = rollouts;
+    const int64_t n_answers = n * r->o.group;
+    const double start_s = lt_clock_s();
+    lt_engine_stats before, after;
+    double drawn_s;
+
+    LT_TRY(reserve(r, n_answers));
+    for (int64_t i = 0; i < n_answers; i++) {
+        answers[i] = (lt_answer){.ids = r->ids + i * r->o.max_tokens,
+                                 .logp = r->logp + i * r->o.max_tokens};
+    }
+    lt_engine_get_stats(r->engine, &before);
+    LT_TRY(submit_all(r, questions, n, answers));
+    drawn_s = lt_clock_s();
+    LT_TRY(lt_engine_refresh(r->engine, &stats->version));
+    stats->refresh_s = lt_clock_s() - drawn_s;
+    LT_TRY(gather(r, n));
+    LT_TRY(lt_engine_hold(r->engine, LT_HOLD_FINISH));
+    stats->draw_s = lt_clock_s() - start_s - stats->refresh_s;
+    lt_engine_get_stats(r->engine, &after);
+    stats->prompt_tokens = after.prompt_tokens - before.prompt_tokens;
+    stats->new_tokens = after.new_tokens - before.new_tokens;
+    return LT_OK;
+}

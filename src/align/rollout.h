@@ -1,0 +1,73 @@
+/* rollout.h: draws answers from the model that is being trained, with the serving engine in the
+ * same process.
+ *
+ *     lt_rollouts_open(&r, model, &options)    an engine over the trainer's own weights, at rest
+ *     lt_rollouts_draw(r, questions, n, out)   refresh what the engine derives from the weights,
+ *                                              draw a group of answers to each question, rest
+ *     ... the weights change in place ...
+ *
+ * Between two calls no step of the engine runs and no weight is read.
+ *
+ * REPRODUCIBLE   All questions of a draw are submitted while the engine is at rest, and no page
+ *                outlives a draw. So the steps of the engine, and with them every bit of the
+ *                answers, are a function of the weights, the questions and their seeds. Token p of
+ *                answer c to a question is a function of (seed of the question, c, p).
+ * NOT TRUNCATED  Answers are drawn from the model's whole distribution at temperature 1. Sampling
+ *                that leaves tokens out (top-k, top-p, min-p) draws from another distribution than
+ *                the one whose probabilities the trainer computes, which biases every ratio; a
+ *                penalty does so, too. There is no option for them, and those of the model's
+ *                generation_config.json are not applied. */
+#ifndef LT_ALIGN_ROLLOUT_H
+#define LT_ALIGN_ROLLOUT_H
+
+#include "lateen/serve.h"
+
+/* An answer. Its tokens include the one that ended it. */
+typedef struct {
+    int32_t *ids; /* (n) */
+    float *logp;  /* (n) natural logarithms of the engine's probabilities. */
+    int64_t n;
+    bool ended; /* The model ended it; false: it reached the limit. */
+} lt_answer;
+
+typedef struct {
+    const int32_t *prompt; /* (n_prompt) */
+    int64_t n_prompt;
+    uint64_t seed;
+} lt_question;
+
+typedef struct {
+    int64_t group;      /* Answers to each question. */
+    int64_t max_tokens; /* Of an answer. */
+    int64_t max_seq;    /* Of question and answer. */
+    int64_t questions;  /* Of a draw, at most. */
+    int64_t running;    /* Answers that the engine draws at once, at most. */
+    lt_ends ends;       /* Tokens that end an answer. */
+    /* The bits of an answer do not depend on the other answers of the draw. */
+    bool exact;
+} lt_rollout_options;
+
+typedef struct {
+    double refresh_s; /* Until the engine ran on the new weights. */
+    double draw_s;    /* Of the rest. */
+    int64_t prompt_tokens, new_tokens;
+    uint64_t version; /* Of the weights that drew. */
+} lt_rollout_stats;
+
+typedef struct lt_rollouts lt_rollouts;
+
+/* The model must outlive it. Free with lt_rollouts_close, which accepts NULL. */
+LT_MUST_USE lt_err lt_rollouts_open(lt_rollouts **out, const lt_model *m,
+                                    const lt_rollout_options *o);
+void lt_rollouts_close(lt_rollouts *r);
+
+/* rollouts: an lt_rollouts. answers (n * group): those of question i from i * group on; valid until
+ * the next draw. The caller has waited for the device, where one computes the updates. Fails with
+ * the engine's error where an answer failed. */
+LT_MUST_USE lt_err lt_rollouts_draw(void *rollouts, const lt_question *questions, int64_t n,
+                                    lt_answer *answers, lt_rollout_stats *stats);
+
+/* Bytes of the cache of keys and values. */
+size_t lt_rollouts_cache_bytes(const lt_rollouts *r);
+
+#endif

@@ -1,0 +1,275 @@
+/* Reinforcement learning as an objective of training: steps as TRL's GRPOTrainer takes them on the
+ * same answers (tools/make_grpo_goldens.py), and steps whose answers the engine draws. */
+#include "unit/train/run_folder.h"
+
+#include <math.h>
+
+#include "align/learner.h"
+#include "align/train.h"
+
+#define MODEL "tests/golden/sft"
+
+static void write_file(const char *name, const char *text) {
+    char path[LT_PATH_BYTES];
+    run_path(path, name);
+    must(lt_file_write_atomic(path, text, strlen(text)), path);
+}
+
+/* The recipe of run_folder.h for the model of tests/golden/sft, with the problems of a file. */
+static lt_recipe *recipe_of(const char *out, const char *problems, const char *options) {
+    static const char *const sizes[] = {"model.vocab", "model.layers", "model.width",
+                                        "model.heads"};
+    lt_recipe *r = run_recipe(out, options);
+    char path[LT_PATH_BYTES];
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        run_set(r, sizes[i], "0");
+    }
+    run_path(path, problems);
+    run_set(r, "data.train", path);
+    run_set(r, "model.init", MODEL);
+    run_set(r, "sample.tokens", "0");
+    run_set(r, "optim.decay", "0");
+    return r;
+}
+
+/* ---- TRL's steps ---- */
+
+/* Answers of a file, by the question and the number of the draw. */
+typedef struct {
+    const json_t *draws, *prompts;
+    int64_t n_draws, group;
+    lt_answer answers[64];
+} script;
+
+static bool is_prompt(const json_t *ids, const lt_question *q) {
+    bool same = (int64_t)json_array_size(ids) == q->n_prompt;
+    for (int64_t i = 0; same && i < q->n_prompt; i++) {
+        same = json_integer_value(json_array_get(ids, (size_t)i)) == q->prompt[i];
+    }
+    return same;
+}
+
+static lt_err answer_by_script(void *of, const lt_question *questions, int64_t n,
+                               lt_answer *answers, lt_rollout_stats *stats) {
+    script *s = of;
+    const json_t *draw = json_array_get(s->draws, (size_t)s->n_draws++);
+    (void)stats;
+    assert_true(n * s->group <= 64);
+    for (int64_t i = 0; i < n; i++) {
+        size_t k = 0;
+        while (!is_prompt(json_array_get(s->prompts, k), &questions[i])) {
+            k++;
+            assert_true(k < json_array_size(s->prompts)); /* Ids as transformers has them. */
+        }
+        for (int64_t c = 0; c < s->group; c++) {
+            const json_t *ids = json_array_get(draw, k * (size_t)s->group + (size_t)c);
+            lt_answer *a = &s->answers[i * s->group + c];
+            a->n = (int64_t)json_array_size(ids);
+            a->ids = realloc(a->ids, (size_t)a->n * sizeof *a->ids);
+            a->logp = realloc(a->logp, (size_t)a->n * sizeof *a->logp);
+            for (int64_t t = 0; t < a->n; t++) {
+                a->ids[t] = (int32_t)json_integer_value(json_array_get(ids, (size_t)t));
+                a->logp[t] = 0.0f;
+            }
+            a->ended = a->ids[a->n - 1] == 1;
+            answers[i * s->group + c] = *a;
+        }
+    }
+    return LT_OK;
+}
+
+static void run_case(const json_t *golden, const json_t *one) {
+    const char *name = json_string_value(json_object_get(one, "name"));
+    const json_t *steps = json_object_get(one, "steps");
+    script s = {.draws = json_object_get(golden, "draws"),
+                .prompts = json_object_get(golden, "prompts"),
+                .group = json_integer_value(json_object_get(golden, "group"))};
+    lt_learner l = {.answerer = {&s, answer_by_script}};
+    const lt_objective objective = lt_learner_objective(&l);
+    lt_training *t = calloc(1, sizeof *t);
+    lt_recipe *r = recipe_of(name, "questions.jsonl",
+                             "steps=12 data.seq=48 batch.size=8 rl.group=4 rl.tokens=10 "
+                             "optim.lr=2e-3 rl.rewards=ended,length:-0.5 batch.micro=3");
+    const char *key;
+    json_t *value;
+    assert_non_null(t);
+    json_object_foreach(json_object_get(one, "options"), key, value) {
+        run_set(r, key, json_string_value(value));
+    }
+    must(lt_training_open_with(t, r, device_of(lt_backend_cpu()),
+                               &(lt_training_with){.objective = &objective}),
+         name);
+    for (size_t i = 0; i < json_array_size(steps); i++) {
+        const json_t *want = json_array_get(steps, i);
+        const double loss = json_number_value(json_object_get(want, "loss")),
+                     norm = json_number_value(json_object_get(want, "grad_norm"));
+        lt_step_outcome got;
+        must(lt_training_step(t, &got), name);
+        if (!(fabs(got.decision.loss - loss) <= 2e-5) ||
+            !(fabs(got.decision.grad_norm - norm) <= 1e-4 * fmax(1.0, norm))) {
+            fail_msg("%s, step %zu: loss %.8g, TRL's %.8g; norm %.8g, TRL's %.8g", name, i + 1,
+                     got.decision.loss, loss, got.decision.grad_norm, norm);
+        }
+    }
+    lt_training_close(t);
+    for (int i = 0; i < 64; i++) {
+        free(s.answers[i].ids);
+        free(s.answers[i].logp);
+    }
+    free(t);
+    free(r);
+}
+
+static void trl_takes_the_same_steps(void **state) {
+    json_t *golden = NULL, *one;
+    size_t i;
+    (void)state;
+    must(lt_json_load(&golden, "tests/golden/rl/grpo.json", 1 << 20), "golden");
+    json_array_foreach(json_object_get(golden, "cases"), i, one) {
+        run_case(golden, one);
+    }
+    assert_true(i > 4);
+    json_decref(golden);
+}
+
+/* ---- Answers of the engine ---- */
+
+#define ENGINE_RUN                                                                                 \
+    "data.seq=48 batch.size=32 rl.group=8 rl.tokens=16 rl.rewards=ended,length:-0.5 "              \
+    "optim.lr=1e-2 "                                                                               \
+    "objective.kind=grpo checkpoint.every=2 "
+
+static lt_err train(const char *out, const char *options) {
+    char all[1024];
+    lt_recipe *r;
+    lt_err err;
+    (void)snprintf(all, sizeof all, "%s%s", ENGINE_RUN, options);
+    r = recipe_of(out, "questions.jsonl", all);
+    err = lt_align_train(r, device_of(lt_backend_cpu()));
+    free(r);
+    return err;
+}
+
+static double number(const json_t *row, const char *name) {
+    const json_t *value = json_object_get(row, name);
+    if (!json_is_number(value)) {
+        fail_msg("a line has no %s", name);
+    }
+    return json_number_value(value);
+}
+
+static double mean(const json_t *rows, size_t from, size_t n, const char *name) {
+    double sum = 0.0;
+    for (size_t i = from; i < from + n; i++) {
+        sum += number(json_array_get(rows, i), name);
+    }
+    return sum / (double)n;
+}
+
+/* The model learns to end its answers, which it does once in eight at first. */
+static void rewards_rise(void **state) {
+    json_t *rows;
+    (void)state;
+    must(train("rise", "steps=24"), "run");
+    rows = run_lines("rise", "rl");
+    assert_int_equal(json_array_size(rows), 24);
+    const double before = mean(rows, 0, 3, "ended"), after = mean(rows, 21, 3, "ended");
+    if (!(before < 0.3 && after > 0.8)) {
+        fail_msg("answers that ended: %g, then %g", before, after);
+    }
+    for (size_t i = 0; i < 24; i++) {
+        const json_t *row = json_array_get(rows, i);
+        assert_true(number(row, "mismatch") < 2e-5); /* Nats; measured: 4e-6. */
+        assert_true(number(row, "off_policy") == 0.0 && number(row, "ratio_most") == 1.0);
+    }
+    json_decref(rows);
+}
+
+/* A checkpoint of two runs, byte by byte. */
+static void same_file(const char *a, const char *b, const char *name) {
+    char path[LT_PATH_BYTES], file[512], *x = NULL, *y = NULL;
+    size_t n = 0, m = 0;
+    (void)snprintf(file, sizeof file, "%s/%s", a, name);
+    run_path(path, file);
+    must(lt_file_read(&x, &n, path, 1 << 24), path);
+    (void)snprintf(file, sizeof file, "%s/%s", b, name);
+    run_path(path, file);
+    must(lt_file_read(&y, &m, path, 1 << 24), path);
+    if (n != m || memcmp(x, y, n) != 0) {
+        fail_msg("%s and %s have different %s", a, b, name);
+    }
+    free(x);
+    free(y);
+}
+
+/* The same seed gives the same run. One that was cut off and goes on has its bits, also with
+ * several steps a draw, where checkpoints wait for the end of the draw. */
+static void resumed_is_uninterrupted(void **state) {
+    static const char *const more[] = {"", "rl.updates=2 rl.passes=2 checkpoint.every=1 rl.kl=0.1 ",
+                                       "lora.rank=2 rl.kl=0.1 "};
+    char options[256], whole[32], parts[32];
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        (void)snprintf(whole, sizeof whole, "whole%d", i);
+        (void)snprintf(parts, sizeof parts, "parts%d", i);
+        (void)snprintf(options, sizeof options, "%ssteps=8", more[i]);
+        must(train(whole, options), whole);
+        (void)snprintf(options, sizeof options, "%ssteps=4", more[i]);
+        must(train(parts, options), parts);
+        if (i == 1) {
+            run_holds(parts, "4");
+        }
+        (void)snprintf(options, sizeof options, "%ssteps=8", more[i]);
+        must(train(parts, options), parts);
+        same_file(whole, parts, "checkpoints/step-000000008/weights.safetensors");
+    }
+}
+
+/* ---- Bad options and bad data ---- */
+
+static void refusals(void **state) {
+    static const struct {
+        const char *options, *says;
+        lt_err err;
+    } rows[] = {
+        {"steps=3 rl.updates=2", "not a multiple of the 2 steps", LT_ERR_ARG},
+        {"steps=4 rl.tokens=48", "leaves no room for a question", LT_ERR_ARG},
+        {"steps=4 batch.size=6", "6 answers of a step are not groups of 8", LT_ERR_ARG},
+        {"steps=4 batch.ramp=4@0,16@8", "batch.ramp", LT_ERR_UNSUPPORTED},
+        {"steps=4 rl.rewards=answer", "no \"answer\", which a reward reads", LT_ERR_FORMAT},
+        {"steps=4 rl.rewards=ender", "is 'ended' meant", LT_ERR_ARG},
+        {"steps=4 rl.dual=1.1", "dual is 1.1", LT_ERR_ARG},
+        {"steps=4 rl.correction=token-mask rl.weight_low=3", "weight_low is 3", LT_ERR_ARG},
+        {"steps=4 data.seq=16 rl.tokens=12", "no problem to ask: 2 lines", LT_ERR_FORMAT},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char out[32];
+        (void)snprintf(out, sizeof out, "refused%zu", i);
+        if (train(out, rows[i].options) != rows[i].err) {
+            fail_msg("%s: %s", rows[i].options, lt_error_message());
+        }
+        says(rows[i].says);
+    }
+    assert_int_equal(run_train("none", "objective.kind=grpo", NULL), LT_ERR_UNSUPPORTED);
+    says("objective.kind = grpo");
+}
+
+static int make(void **state) {
+    if (run_root_make(state) != 0) {
+        return -1;
+    }
+    write_file("questions.jsonl", "{\"prompt\": \"2+2?\"}\n"
+                                  "{\"question\": \"What is the capital of France?\"}\n");
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trl_takes_the_same_steps),
+        cmocka_unit_test(rewards_rise),
+        cmocka_unit_test(resumed_is_uninterrupted),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, make, run_root_remove);
+}

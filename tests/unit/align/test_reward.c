@@ -1,0 +1,274 @@
+/* Rewards: each row of the table against what it says, sums, bad options, and a reward command that
+ * ends, hangs, or answers what is no reward. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "align/reward.h"
+#include "base/clock.h"
+#include "base/error.h"
+
+#define LIMIT 20
+
+static lt_tokenizer *tokenizer;
+
+static void must(lt_err err) {
+    if (err != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+}
+
+static void fails(lt_err got, lt_err want, const char *says) {
+    if (got != want || strstr(lt_error_message(), says) == NULL) {
+        fail_msg("got %d, wanted %d; '%s' in: %s", (int)got, (int)want, says, lt_error_message());
+    }
+}
+
+static lt_reward_options options_of(const char *sum) {
+    return (lt_reward_options){
+        .sum = sum, .command = "", .max_tokens = LIMIT, .tokenizer = tokenizer};
+}
+
+/* A problem with a numeric answer and a schema. */
+static void problem_open(lt_problem *p) {
+    *p = (lt_problem){.path = "p.jsonl", .line_number = 7};
+    p->line = json_pack("{s:s, s:{s:s, s:{s:{s:s}}, s:[s], s:b}}", "answer", "42", "schema", "type",
+                        "object", "properties", "a", "type", "integer", "required", "a",
+                        "additionalProperties", 0);
+    assert_non_null(p->line);
+    must(lt_checker_open(&p->checker, LT_CHECK_NUMBER, "42", 2));
+}
+
+static void problem_close(lt_problem *p) {
+    json_decref(p->line);
+    lt_checker_close(p->checker);
+}
+
+/* Judge one text. */
+static lt_err judge(const lt_reward_options *o, const char *text, int64_t n, bool ended,
+                    double *out) {
+    lt_problem problem;
+    const lt_problem *problems[1] = {&problem};
+    lt_tokenizer_scratch *scratch = NULL;
+    lt_ids ids = {0};
+    lt_rewards *r = NULL;
+    lt_answer a = {.ended = ended};
+    lt_err err;
+    problem_open(&problem);
+    must(lt_tokenizer_scratch_open(&scratch, tokenizer));
+    must(lt_tokenizer_encode(tokenizer, scratch, text, strlen(text), LT_ENCODE_PLAIN, &ids));
+    a.ids = (int32_t *)ids.data;
+    a.n = n > 0 ? n : (int64_t)ids.n + ended;
+    err = lt_rewards_open(&r, o);
+    if (err == LT_OK) {
+        err = lt_rewards_judge(r, problems, &a, &text, 1, out, NULL);
+    }
+    lt_rewards_close(r);
+    lt_ids_free(&ids);
+    lt_tokenizer_scratch_close(scratch);
+    problem_close(&problem);
+    return err;
+}
+
+static void rows_say_what_they_say(void **state) {
+    static const struct {
+        const char *sum, *text;
+        int64_t n, soft;
+        bool ended;
+        double want;
+    } rows[] = {
+        {"answer", "The answer is 42.", 0, 0, true, 1},
+        {"answer", "The answer is 43.", 0, 0, true, 0},
+        {"answer", "42", 0, 0, true, 0}, /* Without a mark. */
+        {"found", "The answer is 43.", 0, 0, true, 1},
+        {"found", "no", 0, 0, true, 0},
+        {"think", "<think>\nso\n</think>\n42", 0, 0, true, 1},
+        {"think", " so</think>42", 0, 0, true, 1}, /* The template opened it. */
+        {"think", "<think>so</think> ", 0, 0, true, 0},
+        {"think", "<think>so 42", 0, 0, true, 0},
+        {"think", "a<think>so</think>42", 0, 0, true, 0},
+        {"think", "<think>so</think>4</think>2", 0, 0, true, 0},
+        {"think", "<think><think>so</think>42", 0, 0, true, 0},
+        {"schema", "{\"a\": 5}", 0, 0, true, 1},
+        {"schema", "{\"a\": 5", 0, 0, false, 0},
+        {"schema", "{\"b\": 5}", 0, 0, true, 0},
+        {"schema", "{\"a\": \"5\"}", 0, 0, true, 0},
+        {"ended", "x", 0, 0, true, 1},
+        {"ended", "x", 0, 0, false, 0},
+        {"length", "x", 5, 0, true, 0.25},
+        {"overlong", "x", 12, 8, true, 0},
+        {"overlong", "x", 16, 8, true, -0.5},
+        {"overlong", "x", 20, 8, false, -1},
+        {"answer:2, length:-0.5,found:0.25", "#### 42", 4, 0, true, 2 - 0.1 + 0.25},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_reward_options o = options_of(rows[i].sum);
+        double got = NAN;
+        o.soft_tokens = rows[i].soft;
+        must(judge(&o, rows[i].text, rows[i].n, rows[i].ended, &got));
+        if (!(fabs(got - rows[i].want) < 1e-12)) {
+            fail_msg("%s of '%s': %g, not %g", rows[i].sum, rows[i].text, got, rows[i].want);
+        }
+    }
+}
+
+static void bad_options(void **state) {
+    static const struct {
+        const char *sum, *command;
+        int64_t soft;
+        const char *says;
+    } rows[] = {
+        {"answr", "", 0, "is 'answer' meant"},
+        {"answer,answer:2", "", 0, "given twice"},
+        {"answer:x", "", 0, "weight 'x'"},
+        {"answer:0", "", 0, "weight '0'"},
+        {"answer:inf", "", 0, "weight 'inf'"},
+        {"answer,", "", 0, "reward '' does not exist"},
+        {"command", "", 0, "needs a command"},
+        {"answer", "true", 0, "no reward 'command'"},
+        {"overlong", "", 0, "0 tokens for reward 'overlong'"},
+        {"overlong", "", LIMIT + 1, "21 tokens for reward 'overlong', of answers of at most 20"},
+        {"answer", "", 3, "the reward is not in the sum"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_reward_options o = options_of(rows[i].sum);
+        lt_rewards *r = NULL;
+        o.command = rows[i].command;
+        o.soft_tokens = rows[i].soft;
+        fails(lt_rewards_open(&r, &o), LT_ERR_ARG, rows[i].says);
+        assert_null(r);
+    }
+}
+
+/* Two answers, and what the command makes of them. */
+static lt_err command(const char *text, double limit_s, double rewards[2]) {
+    static int32_t ids[] = {9, 1};
+    lt_problem problem;
+    const lt_problem *problems[2] = {&problem, &problem};
+    const char *const texts[2] = {"one \"quoted\"\n", "two"};
+    const lt_answer answers[2] = {{.ids = ids, .n = 2, .ended = true}, {.ids = ids, .n = 1}};
+    lt_reward_options o = options_of("command:2");
+    lt_rewards *r = NULL;
+    lt_err err;
+    problem_open(&problem);
+    o.command = text;
+    o.command_limit_s = limit_s;
+    err = lt_rewards_open(&r, &o);
+    for (int draw = 0; draw < 2 && err == LT_OK; draw++) { /* The program goes on. */
+        (void)usleep(150000U * (unsigned)draw);
+        err = lt_rewards_judge(r, problems, answers, texts, 2, rewards, NULL);
+    }
+    lt_rewards_close(r);
+    problem_close(&problem);
+    return err;
+}
+
+#define ONE                                                                                        \
+    "{\"id\": 0, \"completion\": \"one \\\"quoted\\\"\\n\", \"tokens\": 2, \"ended\": true, "      \
+    "\"problem\": {\"answer\":\"42\",\"schema\":"
+
+static void command_answers(void **state) {
+    double got[2];
+    (void)state;
+    must(command("while read -r l; do echo 0.25; done", 10, got));
+    assert_true(got[0] == 0.5 && got[1] == 0.5);
+    must(command(
+        "while read -r a; read -r b; do echo '{\"reward\": -1, \"why\": \"x\"}'; echo null; "
+        "done",
+        10, got));
+    assert_true(got[0] == -2 && got[1] == 0);
+    must(command("while read -r l; do case \"$l\" in '" ONE "'*) echo 1;; *) echo 0;; esac; done",
+                 10, got));
+    assert_true(got[0] == 2 && got[1] == 0);
+}
+
+static void command_fails(void **state) {
+    static const struct {
+        const char *command;
+        lt_err err;
+        const char *says;
+    } rows[] = {
+        {"read -r l; echo 1; exit 3", LT_ERR_REMOTE, "ended with status 3 at answer 2 of 2"},
+        {"read -r l; kill -9 $$", LT_ERR_REMOTE, "ended by signal 9 at answer 1 of 2"},
+        {"no-such-program-here", LT_ERR_REMOTE, "ended with status 127 at answer 1 of 2"},
+        {"read -r l; echo 1; exec sleep 30", LT_ERR_REMOTE,
+         "gave no line for 0.3 s at answer 2 of 2"},
+        {"while read -r l; do echo good; done", LT_ERR_FORMAT,
+         "said 'good' about answer 1 of 2; a reward is a number"},
+        {"while read -r l; do echo '{\"score\": 1}'; done", LT_ERR_FORMAT, "said '{\"score\": 1}'"},
+        {"while read -r a; read -r b; do printf '1\n1\n1\n'; done", LT_ERR_FORMAT,
+         "after all 2 answers were judged"},
+        {"while read -r a; read -r b; do printf '1\n1\n'; sleep 0.05; printf '1\n'; done",
+         LT_ERR_FORMAT, "said more than it was asked for"},
+        {"read -r l; head -c 70000 /dev/zero | tr '\\0' 1; sleep 30", LT_ERR_FORMAT,
+         "a line of more than 65536 bytes"},
+    };
+    double got[2];
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const double start_s = lt_clock_s();
+        fails(command(rows[i].command, 0.3, got), rows[i].err, rows[i].says);
+        assert_true(lt_clock_s() - start_s < 20); /* What hangs is killed. */
+    }
+}
+
+/* More than any pipe holds, both ways at once, from a program that reads everything first and from
+ * one that does not. */
+static void command_with_many_lines(void **state) {
+    enum { N = 20000 };
+    static lt_answer answers[N];
+    static const lt_problem *problems[N];
+    static const char *texts[N];
+    static double rewards[N];
+    static const char *const commands[] = {"while read -r l; do echo 1; done",
+                                           "python3 -c 'import sys\nx = [next(sys.stdin) for _ in "
+                                           "range(20000)]\nprint(*[len(l) % 7 for l "
+                                           "in x], sep=\"\\n\", flush=True)\nsys.stdin.read()'"};
+    lt_problem problem;
+    (void)state;
+    problem_open(&problem);
+    for (int i = 0; i < N; i++) {
+        answers[i] = (lt_answer){.n = 1};
+        problems[i] = &problem;
+        texts[i] = "text";
+    }
+    for (int k = 0; k < 2; k++) {
+        lt_reward_options o = options_of("command");
+        lt_rewards *r = NULL;
+        o.command = commands[k];
+        o.command_limit_s = 60;
+        must(lt_rewards_open(&r, &o));
+        must(lt_rewards_judge(r, problems, answers, texts, N, rewards, NULL));
+        assert_true(rewards[N - 1] >= 0);
+        lt_rewards_close(r);
+    }
+    problem_close(&problem);
+}
+
+static int open_tokenizer(void **state) {
+    (void)state;
+    return lt_tokenizer_open(&tokenizer, "tests/golden/sft", NULL) == LT_OK ? 0 : -1;
+}
+
+static int close_tokenizer(void **state) {
+    (void)state;
+    lt_tokenizer_close(tokenizer);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_say_what_they_say),  cmocka_unit_test(bad_options),
+        cmocka_unit_test(command_answers),         cmocka_unit_test(command_fails),
+        cmocka_unit_test(command_with_many_lines),
+    };
+    return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
+}
