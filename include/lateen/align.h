@@ -34,10 +34,11 @@ typedef struct {
 
 /* One completion. Only its own tokens count, never those of the prompt. */
 typedef struct {
-    const float *logp; /* (n) natural logarithms of the model's probabilities, at most 0. */
-    const float *ref;  /* (n) the same under the reference model; NULL where no row reads it. */
-    double *dlogp;     /* (n) out: derivative of the loss by logp; may be NULL. */
-    int64_t n;         /* Tokens, at least 1. */
+    const float *logp;     /* (n) natural logarithms of the model's probabilities, at most 0. */
+    const float *ref;      /* (n) the same under the reference model; NULL where no row reads it, */
+    const double *ref_sum; /* or where only their sum is known, which this is; else NULL. */
+    double *dlogp;         /* (n) out: derivative of the loss by logp; may be NULL. */
+    int64_t n;             /* Tokens, at least 1. */
 } lt_align_side;
 
 /* A completion with what its row reads. */

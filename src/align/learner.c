@@ -301,7 +301,6 @@ static void learner_brief(const void *of, char out[LT_OBJECTIVE_BRIEF_BYTES]) {
 
 lt_objective lt_learner_objective(lt_learner *l) {
     return (lt_objective){.of = l,
-                          .together = 1,
                           .draws_late = true,
                           .kind = "rl",
                           .metrics = lt_rl_metrics,

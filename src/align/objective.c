@@ -226,12 +226,12 @@ static lt_err side_statistic(const lt_align_objective *row, const lt_align_side 
         LT_FAIL(LT_ERR_FORMAT, "%s: the %scompletion has %lld tokens", row->name, which,
                 (long long)side->n);
     }
-    if (row->reference && side->ref == NULL) {
+    if (row->reference && side->ref == NULL && side->ref_sum == NULL) {
         LT_FAIL(LT_ERR_ARG, "%s: the %scompletion has no log-probabilities of a reference model",
                 row->name, which);
     }
     for (int64_t i = 0; i < side->n; i++) {
-        const double ref = row->reference ? (double)side->ref[i] : 0;
+        const double ref = row->reference && side->ref != NULL ? (double)side->ref[i] : 0;
         if (!(isfinite(side->logp[i]) && side->logp[i] <= 0 && isfinite(ref) && ref <= 0)) {
             LT_FAIL(LT_ERR_NUMERIC,
                     "%s: token %lld of the %scompletion has log-probability %g, reference %g; "
@@ -240,6 +240,7 @@ static lt_err side_statistic(const lt_align_objective *row, const lt_align_side 
         }
         sum += (double)side->logp[i] - ref;
     }
+    sum -= row->reference && side->ref_sum != NULL ? *side->ref_sum : 0;
     *out = row->mean ? sum / (double)side->n : sum;
     return LT_OK;
 }

@@ -208,20 +208,27 @@ static lt_err common(conversation *v, size_t n, bool opened, size_t *same, size_
     return LT_OK;
 }
 
-/* Find the place in F of message i, which is the assistant's. */
-static lt_err difference(conversation *v, size_t i, lt_text_span *out) {
-    const size_t n = json_array_size(v->messages);
+/* Where message i, an answer, begins in F: behind the opening of its turn. */
+static lt_err beginning(conversation *v, size_t i, size_t *begin) {
     size_t before, whole;
-    LT_TRY(common(v, i, true, &out->begin, &whole));
-    if (out->begin < whole) { /* The opening may differ, but not the text before it. */
+    LT_TRY(common(v, i, true, begin, &whole));
+    if (*begin < whole) { /* The opening may differ, but not the text before it. */
         LT_TRY(common(v, i, false, &before, &whole));
-        if (before < whole || out->begin < whole) {
+        if (before < whole || *begin < whole) {
             LT_FAIL(LT_ERR_ARG,
                     "%s[%zu]: the template changes the text before this message when the message "
                     "is present (byte %zu)",
                     v->c->messages, i, before);
         }
     }
+    return LT_OK;
+}
+
+/* Find the place in F of message i, which is the assistant's. */
+static lt_err difference(conversation *v, size_t i, lt_text_span *out) {
+    const size_t n = json_array_size(v->messages);
+    size_t whole;
+    LT_TRY(beginning(v, i, &out->begin));
     out->end = whole = v->bytes;
     if (i + 1 < n) {
         LT_TRY(common(v, i + 1, false, &out->end, &whole));
@@ -356,6 +363,35 @@ lt_err lt_chat_rows_prompt(const lt_chat_rows *c, lt_tokenizer_scratch *s, json_
     LT_TRY_DONE(
         lt_tokenizer_encode(c->tokenizer, s, v.text, v.bytes, LT_ENCODE_PARSE_SPECIAL, ids));
 done:
+    free(v.silent);
+    free(v.text);
+    json_decref(v.context);
+    return err;
+}
+
+lt_err lt_chat_rows_completion(const lt_chat_rows *c, lt_tokenizer_scratch *s, json_t *line,
+                               size_t n_prompt, lt_ids *ids, size_t *first) {
+    lt_err err = LT_OK;
+    const size_t had = ids->n;
+    unsigned char *mask = NULL;
+    lt_text_span span;
+    conversation v = {.c = c, .line = line};
+
+    LT_ASSERT(c->template != NULL && c->tokenizer != NULL && c->prompt == NULL);
+    LT_TRY_DONE(take_messages(&v));
+    LT_ASSERT(n_prompt < json_array_size(v.messages));
+    LT_TRY_DONE(make_context(&v));
+    LT_TRY_DONE(render(&v, json_array_size(v.messages), false, &v.text, &v.bytes, NULL, NULL));
+    LT_TRY_DONE(beginning(&v, n_prompt, &span.begin));
+    span.end = v.bytes;
+    LT_TRY_DONE(lt_tokenizer_encode_masked(c->tokenizer, s, v.text, v.bytes,
+                                           LT_ENCODE_PARSE_SPECIAL, &span,
+                                           span.begin < span.end ? 1 : 0, ids, &mask));
+    for (*first = 0; *first < ids->n - had && mask[*first] == 0;) {
+        ++*first;
+    }
+done:
+    free(mask);
     free(v.silent);
     free(v.text);
     json_decref(v.context);

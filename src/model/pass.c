@@ -512,6 +512,10 @@ lt_err lt_pass_zero_gradients(lt_pass *p) {
     return LT_OK;
 }
 
+void lt_pass_use_adapters(lt_pass *p, bool on) {
+    p->exec.lora = on && p->lora.lora != NULL ? &p->lora : NULL;
+}
+
 void lt_pass_mute(lt_pass *p, bool on) {
     p->mute = on;
 }

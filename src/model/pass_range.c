@@ -402,11 +402,10 @@ lt_err lt_pass_logprobs(lt_pass *p, int set, const lt_pass_batch *b, float *logp
 }
 
 lt_err lt_pass_logprobs_base(lt_pass *p, int set, const lt_pass_batch *b, float *logprobs) {
-    lt_lora_run *const adapters = p->exec.lora;
     lt_err err;
-    p->exec.lora = NULL;
+    lt_pass_use_adapters(p, false);
     err = lt_pass_logprobs(p, set, b, logprobs);
-    p->exec.lora = adapters;
+    lt_pass_use_adapters(p, true);
     return err;
 }
 

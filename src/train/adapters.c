@@ -121,8 +121,7 @@ lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r) {
     return LT_OK;
 }
 
-lt_err lt_adapters_base_hash(uint64_t *out, const lt_lora *l) {
-    const lt_model *m = l->base;
+lt_err lt_model_weights_hash(uint64_t *out, const lt_model *m) {
     const size_t bytes = lt_param_buffer_bytes(&m->table, m->weights.dtype);
     lt_err err = LT_OK;
     unsigned char *piece = NULL;

@@ -22,8 +22,8 @@ LT_MUST_USE lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec);
 /* Put them beside a model, new ones or those of lora.init. */
 LT_MUST_USE lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r);
 
-/* A checksum of the base's weights, which checkpoints do not hold: of those of the model, by
- * pieces. */
-LT_MUST_USE lt_err lt_adapters_base_hash(uint64_t *out, const lt_lora *l);
+/* A checksum of a model's weights, all of which are here: of the base of adapters, which no
+ * checkpoint holds, and of a reference model. */
+LT_MUST_USE lt_err lt_model_weights_hash(uint64_t *out, const lt_model *m);
 
 #endif

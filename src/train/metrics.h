@@ -3,6 +3,8 @@
  *   {"kind": "train", "step", ...}                         LT_TRAIN_METRICS, every log.every steps
  *   {"kind": "skip", "step", "why"}                        an update that was not applied
  *   {"kind": "eval", "step", ...}                          LT_EVAL_METRICS; null: not finite
+ *   {"kind": KIND, "step", ...}, {"kind": KIND "_eval", ...}  what an objective tells of a step and
+ *                                                          of a validation (objective.h)
  *   {"kind": "sample", "step", "prompt", "text"}
  *   {"kind": "rl", "step", ...}                            LT_RL_METRICS, with a line of "train"
  *                                                          of a step of reinforcement learning

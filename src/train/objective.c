@@ -183,7 +183,8 @@ static int64_t held_out_share(const lt_training *t) {
 /* All in one batch, because an objective may need them together. */
 static lt_err evaluate_rows(lt_training *t, lt_step_record *sum) {
     lt_err err = LT_OK;
-    const int64_t n = held_out_share(t) * t->objective->together;
+    const int64_t together = lt_recipe_together(&t->recipe);
+    const int64_t n = held_out_share(t) * together;
     lt_step_rows all = {0};
     LT_TRY_DONE(lt_step_rows_open(&all, n > 0 ? n : 1, t->recipe.seq, false));
     if (n > 0) {
@@ -192,7 +193,7 @@ static lt_err evaluate_rows(lt_training *t, lt_step_record *sum) {
     }
     LT_TRY_DONE(begin(t, &all.batch, n, true));
     LT_TRY_DONE(losses(t, &all.batch, n, true, sum));
-    sum->rows = (double)n / (double)t->objective->together;
+    sum->rows = (double)(n / together);
 done:
     lt_arena_close(&all.arena);
     return err;

@@ -12,8 +12,8 @@
  *              the rows to train on, and t->held_out, those to validate on, if there are any
  *     data     once: put into t->data what identifies the data, and compare it with that of the
  *              checkpoint from which the run goes on
- *     start    once, on all ranks together, with the weights of the first step; t->state.step says
- *              whether these are still those of model.init
+ *     start    once, on all ranks together, with the weights of the first step; t->state.step
+ *              says whether these are still those of model.init
  *     each step:
  *       begin    once, on all ranks together, with this rank's rows of the step, before the first
  *                of its micro-batches: what needs all of them, or values of other rows
@@ -23,10 +23,11 @@
  * ranks of a step. So an objective over pairs adds the pairs' losses and their number; one that
  * computes the parts of a mean itself adds a weight of 1 in one place of all.
  *
- * ROWS are those of the source, which numbers them as it likes (lt_row_batch.index); `together` of
- * them, one behind the other, are an example, and are in the same micro-batch. batch.size counts
- * examples. Values of positions behind a row's last label are never needed, so that passes end at
- * the last label of their longest row.
+ * ROWS are those of the source, which numbers them as it likes (lt_row_batch.index).
+ * lt_recipe_together of them, one behind the other, are an example and share a micro-batch;
+ * batch.size counts examples. Values of positions behind a row's last label are never needed, so a
+ * pass ends at the last label of its longest row. held_out, the rows of a validation, is drawn from
+ * its first row on for each: its seek gets NULL.
  *
  * STATISTICS   loss() adds to objective[] (summed over ranks) and raises most[] (the largest of
  * them) of the record; report() makes numbers of them, which become a line of metrics.jsonl: kind
@@ -56,7 +57,6 @@ typedef struct {
 
 typedef struct lt_objective {
     void *of;
-    int64_t together;
     /* The rows of a step depend on the update before it: they are not drawn ahead. */
     bool draws_late;
     const char *kind;
@@ -88,8 +88,8 @@ LT_MUST_USE lt_err lt_objective_open(struct lt_training *t);
 void lt_objective_close(struct lt_training *t);
 
 /* Values of n rows of `rows` from `first` on, (n, *seq), without gradients; valid until the next
- * call of this header. n: at most the rows of a pass. As training computes them, but experts drop
- * no token. */
+ * call of a function of this header. n: at most the rows of a pass. As training computes them, but
+ * experts drop no token. */
 LT_MUST_USE lt_err lt_objective_values(struct lt_training *t, const lt_row_batch *rows,
                                        int64_t first, int64_t n, const float **values,
                                        int64_t *seq);

@@ -153,7 +153,7 @@ static lt_err fingerprint_base(lt_training *t, const json_t *then) {
     if (t->lora == NULL) {
         return LT_OK;
     }
-    LT_TRY(lt_adapters_base_hash(&hash, t->lora));
+    LT_TRY(lt_model_weights_hash(&hash, t->lora->base));
     snprintf(hex, sizeof hex, "%016" PRIx64, hash);
     json_object_set_new(t->data, "base", json_string(hex));
     if (was != NULL && strcmp(was, hex) != 0) {

@@ -6,6 +6,7 @@ beside "memory: plan announces what training announces" tests/e2e/plan_own.sh
 beside "truth: every family begins as its kept curve" tests/e2e/truth.sh
 beside "train: as PyTorch trains" python3 tests/e2e/train_truth.py build/lateen
 beside "train: conversations, as transformers and PyTorch have them" python3 tests/e2e/sft_truth.py build/lateen
+beside "train: preferences, as TRL learns them" python3 tests/e2e/preference_truth.py build/lateen
 beside "train: when it does what" python3 tests/e2e/train_decides.py build/lateen
 beside "train: several ranks" python3 tests/e2e/train_ranks.py build/lateen
 beside "train: times of each rank, traces" python3 tests/e2e/train_times.py build/lateen

@@ -23,6 +23,10 @@ typedef struct {
     lt_align_side side;
 } completion;
 
+static lt_align_side side(const float *logp, const float *ref, double *dlogp, int64_t n) {
+    return (lt_align_side){.logp = logp, .ref = ref, .dlogp = dlogp, .n = n};
+}
+
 static const lt_align_objective *row_of(const char *name) {
     const lt_align_objective *row = NULL;
     assert_int_equal(lt_align_find(&row, name), LT_OK);
@@ -51,7 +55,7 @@ static double next(FILE *f) {
 
 static void completion_read(completion *c, int64_t n, FILE *f) {
     assert_in_range((uintmax_t)n, 1, MAX_TOKENS);
-    c->side = (lt_align_side){c->logp, c->ref, c->dlogp, n};
+    c->side = side(c->logp, c->ref, c->dlogp, n);
     for (int64_t i = 0; i < n; i++) {
         c->logp[i] = (float)next(f);
     }
@@ -61,6 +65,27 @@ static void completion_read(completion *c, int64_t n, FILE *f) {
     for (int64_t i = 0; i < n; i++) {
         c->want[i] = next(f);
     }
+}
+
+static double sum_of(const float *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)x[i];
+    }
+    return sum;
+}
+
+/* The loss again, where of the reference only the sums are known. */
+static void sums_of_references_say_as_much(const lt_align_objective *row, const lt_align_options *o,
+                                           const completion *c, const completion *r, double want) {
+    const double sums[2] = {sum_of(c->ref, c->side.n), sum_of(r->ref, r->side.n)};
+    lt_align_side chosen = c->side, rejected = r->side;
+    double loss = NAN;
+    chosen.ref = rejected.ref = NULL;
+    chosen.ref_sum = &sums[0];
+    rejected.ref_sum = &sums[1];
+    assert_int_equal(lt_align_pair(row, o, &chosen, &rejected, &loss), LT_OK);
+    close_to(row->name, loss, want, 1e-9);
 }
 
 static void trl_agrees(void **state) {
@@ -92,6 +117,7 @@ static void trl_agrees(void **state) {
             close_to(name, r.dlogp[i], r.want[i], 1e-5);
         }
         mark(row);
+        sums_of_references_say_as_much(row, &o, &c, &r, loss);
     }
     fclose(f);
     assert_int_equal(n_pairs, 27);
@@ -167,7 +193,7 @@ static void every_row_has_goldens(void **state) {
 
 /* Fresh values, exact in binary, so that a step of 2^-10 is exact too. */
 static void completion_draw(completion *c, int64_t n, int salt) {
-    c->side = (lt_align_side){c->logp, c->ref, c->dlogp, n};
+    c->side = side(c->logp, c->ref, c->dlogp, n);
     for (int i = 0; i < n; i++) {
         c->logp[i] = -0.125f - 0.0625f * (float)((7 * i + 5 * salt) % 23);
         c->ref[i] = -0.25f - 0.0625f * (float)((11 * i + 3 * salt) % 19);
@@ -256,8 +282,11 @@ static void closed_forms_of_singles(void **state) {
     const float logp = -1, ref = -1.5f;
     double grad = NAN, q = NAN, point = NAN;
     const double refs[4] = {1, 2, 2, 5}, down[2] = {-3, 1};
-    lt_align_sample s = {
-        .side = {&logp, &ref, &grad, 1}, .good = true, .point = 0.5, .quantile = 0.5, .n_refs = 4};
+    lt_align_sample s = {.side = side(&logp, &ref, &grad, 1),
+                         .good = true,
+                         .point = 0.5,
+                         .quantile = 0.5,
+                         .n_refs = 4};
     const lt_align_options weights = {.beta = 2, .good = 3, .bad = 1}, beta = {.beta = 1};
     (void)state;
     close_to("kto", single_loss(row_of("kto"), &weights, &s), 1.5, 1e-15);
@@ -305,7 +334,7 @@ static void same_text_on_both_sides(void **state) {
 static void a_very_wrong_pair_is_linear(void **state) {
     const float far = -1e6f, near = -1.0f;
     double loss, grad;
-    const lt_align_side c = {&far, &near, &grad, 1}, r = {&near, &near, NULL, 1};
+    const lt_align_side c = side(&far, &near, &grad, 1), r = side(&near, &near, NULL, 1);
     (void)state;
     assert_int_equal(lt_align_pair(row_of("dpo"), &(lt_align_options){.beta = 1}, &c, &r, &loss),
                      LT_OK);
@@ -398,15 +427,15 @@ static void bad_input_is_refused(void **state) {
             &c.side, &r.side);
     refused(LT_ERR_ARG, "dpo has no option margin", "dpo",
             (lt_align_options){.beta = 1, .margin = 1}, &c.side, &r.side);
-    bad = (lt_align_side){c.logp, c.ref, NULL, 0};
+    bad = side(c.logp, c.ref, NULL, 0);
     refused(LT_ERR_FORMAT, "chosen completion has 0 tokens", "dpo", ok, &bad, &r.side);
-    bad = (lt_align_side){c.logp, NULL, NULL, 2};
+    bad = side(c.logp, NULL, NULL, 2);
     refused(LT_ERR_ARG, "rejected completion has no log-prob", "dpo", ok, &c.side, &bad);
-    bad = (lt_align_side){&nan, NULL, NULL, 1};
+    bad = side(&nan, NULL, NULL, 1);
     refused(LT_ERR_NUMERIC, "token 0 of the rejected", "simpo", ok, &c.side, &bad);
-    bad = (lt_align_side){&over, NULL, NULL, 1};
+    bad = side(&over, NULL, NULL, 1);
     refused(LT_ERR_NUMERIC, "0.5", "simpo", ok, &c.side, &bad);
-    bad = (lt_align_side){&zero, NULL, NULL, 1};
+    bad = side(&zero, NULL, NULL, 1);
     refused(LT_ERR_NUMERIC, "orpo: the loss", "orpo", ok, &c.side, &bad);
 }
 

@@ -1,0 +1,65 @@
+/* preference.h: the objectives of lateen/align.h over files of preferences, as an objective of
+ * lateen train (train/objective.h).
+ *
+ *     data.train, data.valid ──template──▶ rows ──values──▶ lt_align_pair, _scores, _single
+ *
+ * THE REFERENCE is the model as the run begins: model.init, with the adapters of lora.init where
+ * they are given. Of each row the sum of its log-probabilities under it is computed once, before
+ * the first step, and kept in RUN/data/reference-<hash of the rows>.safetensors with the checksum
+ * of the weights. A run that goes on reads it, and refuses one that is not the checkpoint's. New
+ * adapters change nothing before the first step, so that with them the reference is also the
+ * model with the adapters switched off, and what is missing can be computed at any time.
+ *
+ * KTO's reference point compares completions with prompts that they do not belong to: the
+ * completion before it in the file, within blocks of batch.size examples, as TRL does. It is the
+ * mean over the whole step, of all ranks. */
+#ifndef LT_ALIGN_PREFERENCE_H
+#define LT_ALIGN_PREFERENCE_H
+
+#include "align/preference_data.h"
+#include "train/run.h"
+
+/* Rows of one set, and what the reference model says of them. */
+typedef struct {
+    lt_preferences rows;
+    /* (n * together) sums of log-probabilities; of KTO then (n) those of mismatched rows. NULL
+     * where the objective reads none. */
+    double *reference;
+    int64_t n_reference;
+    int64_t at, stride, offset; /* Examples drawn by this rank; example i is number i * stride +
+                                 * offset of all. */
+    bool shuffle;
+    uint64_t seed;
+} lt_preference_set;
+
+typedef struct {
+    const lt_align_objective *row;
+    lt_align_options options;
+    lt_preference_set train, valid; /* valid.rows.n 0: there is none. */
+    int64_t block;                  /* Of mismatched completions. */
+    double point;                   /* KTO's, of the current step. */
+    float *logp;                    /* Two rows of log-probabilities, */
+    double *dlogp;                  /* and of derivatives. */
+    lt_step_rows mismatched;        /* Of KTO: rows of a pass. */
+    char was[2][17];                /* The checkpoint's checksums of the references; "": none. */
+    int64_t seq;
+} lt_preference_objective;
+
+/* The objective that the recipe names, in the table of lateen/align.h. p must outlive the run,
+ * which closes it. */
+lt_objective lt_preference_open(lt_preference_objective *p, const lt_recipe *r);
+
+/* Row `row` of a set as tokens and labels (seq each), -1 where there is no value; a row that is
+ * n * together + i is example i with the completion of another (KTO). Of scores there is one label,
+ * where the head is read. */
+void lt_preference_row(const lt_preference_objective *p, const lt_preference_set *set,
+                       const lt_model_spec *spec, int64_t row, int64_t seq, int32_t *tokens,
+                       int32_t *labels);
+
+/* preference_reference.c: the reference's sums of a set, read or computed; a collective call. name:
+ * of the set, for messages. was: the checksum that they must have, or "". hex: theirs. */
+LT_MUST_USE lt_err lt_preference_reference(lt_preference_objective *p, lt_preference_set *set,
+                                           struct lt_training *t, const char *name, const char *was,
+                                           char hex[17]);
+
+#endif

@@ -1,0 +1,60 @@
+/* preference_data.h: files of preferences as rows of tokens, in memory.
+ *
+ * A line is one example, in TRL's shapes. A text is a string, which stands for one message of the
+ * user or of the assistant, or a list of messages; the model's chat template renders both:
+ *
+ *     pairs, scores   {"prompt", "chosen", "rejected"}, or {"chosen", "rejected"}: two whole
+ *                     conversations, whose common beginning is the prompt; of scores "margin", too
+ *     labels          {"prompt", "completion", "label": true or false}
+ *     quantiles       {"prompt", "completion", "reward", "ref_rewards": [...]}: of QRPO
+ *
+ * "tools", "documents" and "chat_template_kwargs" go to the template, as in conversations
+ * (data/chat_rows.h). A pair has two rows, chosen and rejected, one behind the other.
+ *
+ * Lines that cannot be used are named with file, line and reason, the first LT_CONVERSATIONS_TOLD
+ * of them, and counted. */
+#ifndef LT_ALIGN_PREFERENCE_DATA_H
+#define LT_ALIGN_PREFERENCE_DATA_H
+
+#include "data/conversations.h"
+#include "lateen/align.h"
+
+typedef struct {
+    double margin;   /* Scores: 0 where the line has none. */
+    bool good;       /* Labels. */
+    double quantile; /* Quantiles: of the reward among n_refs. */
+    int64_t n_refs;
+} lt_preference;
+
+typedef struct {
+    lt_preference *examples; /* (n) */
+    int64_t n, together;     /* Rows of an example: 2 of a pair, else 1. */
+    int32_t *ids;            /* Of all rows, one behind the other. */
+    int64_t *start;          /* (n * together + 1): where a row begins in ids. */
+    int32_t *first;          /* (n * together): of the row's tokens the first of the completion. */
+    uint64_t hash;           /* Of all this. */
+    uint64_t left_out, cut;
+    size_t bytes;
+} lt_preferences;
+
+typedef struct {
+    const char *const *paths; /* JSON lines, plain, .gz or .zst. */
+    int64_t n_paths;
+    const lt_chat_rows *rows;
+    lt_align_given given;
+    bool quantiles;  /* Single completions with a reward, not with a label. */
+    int64_t longest; /* Tokens of a row. */
+    lt_bad_rows bad_rows;
+    lt_too_long too_long; /* What is judged as a whole (scores) is never cut, but left out. */
+} lt_preferences_options;
+
+/* FORMAT: no line is left, or the first that cannot be used where bad_rows or too_long is FAIL.
+ * Close it also after a failure. */
+LT_MUST_USE lt_err lt_preferences_read(lt_preferences *out, const lt_preferences_options *o);
+void lt_preferences_close(lt_preferences *p);
+
+static inline int64_t lt_preferences_tokens(const lt_preferences *p, int64_t row) {
+    return p->start[row + 1] - p->start[row];
+}
+
+#endif

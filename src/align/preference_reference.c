@@ -1,0 +1,222 @@
+/* preference_reference.c: sums of log-probabilities of rows under the reference model
+ * (preference.h).
+ *
+ * The file holds one F64 for each row, and in its metadata the checksum of the weights that gave
+ * it. Before the first step these weights are at hand, and a file of others is made anew. Later
+ * only the file knows, so its own checksum stands in every checkpoint. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "align/preference.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "model/alloc.h"
+#include "model/safetensors.h"
+#include "train/adapters.h"
+
+#define TENSOR "log_probabilities"
+#define MODEL  "model"
+
+typedef struct {
+    lt_preference_objective *p;
+    lt_preference_set *set;
+    lt_training *t;
+    const char *name;
+    char path[LT_PATH_BYTES];
+    char model[17]; /* Checksum of the reference's weights, where they are at hand; else "". */
+} reference;
+
+static void print_hash(char hex[17], uint64_t hash) {
+    (void)snprintf(hex, 17, "%016" PRIx64, hash);
+}
+
+static void sums_hash(const lt_preference_set *set, char hex[17]) {
+    print_hash(hex, XXH3_64bits(set->reference, (size_t)set->n_reference * sizeof(double)));
+}
+
+/* Adapters that begin as zeros: without them the model is the reference, at every step. */
+static bool is_without_adapters(const lt_training *t) {
+    return t->lora != NULL && t->recipe.lora_init[0] == '\0';
+}
+
+/* The weights of the reference are here. */
+static bool at_hand(const lt_training *t) {
+    return t->state.step == 0 || is_without_adapters(t);
+}
+
+static lt_err hash_model(reference *r) {
+    uint64_t base, adapters = 0;
+    if (!at_hand(r->t)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_model_weights_hash(&base, r->t->model));
+    if (r->t->lora != NULL && !is_without_adapters(r->t)) {
+        LT_TRY(lt_model_weights_hash(&adapters, r->t->trained));
+    }
+    print_hash(r->model, base ^ (adapters * 3));
+    return LT_OK;
+}
+
+/* ---- The file ---- */
+
+/* *found: it is there and fits. was: the checksum that it must have, or "". */
+static lt_err load(reference *r, const char *was, bool *found) {
+    lt_err err = LT_OK;
+    lt_safetensors file = {0};
+    const lt_safetensor *x;
+    const char *model;
+    char hex[17];
+
+    *found = false;
+    if (!lt_file_exists(r->path)) {
+        return LT_OK;
+    }
+    LT_TRY_DONE(lt_safetensors_open(&file, r->path));
+    x = lt_safetensors_find(&file, TENSOR);
+    model = lt_safetensors_metadata(&file, MODEL);
+    if (x == NULL || x->dtype != LT_F64 || x->n_dims != 1 || x->shape[0] != r->set->n_reference ||
+        model == NULL) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s does not hold %lld log-probabilities", r->path,
+                     (long long)r->set->n_reference);
+    }
+    if (r->model[0] != '\0' && strcmp(model, r->model) != 0) {
+        goto done; /* Of another model. */
+    }
+    memcpy(r->set->reference, x->data, x->bytes);
+    sums_hash(r->set, hex);
+    if (was[0] != '\0' && strcmp(was, hex) != 0) {
+        LT_FAIL_DONE(LT_ERR_STATE,
+                     "%s: the reference's log-probabilities have changed since the checkpoint: "
+                     "their checksum was %s, now %s",
+                     r->path, was, hex);
+    }
+    *found = true;
+done:
+    lt_safetensors_close(&file);
+    return err;
+}
+
+static lt_err save(const reference *r) {
+    const lt_safetensor_memory memory = {r->set->reference, sizeof(double)};
+    const lt_safetensor_out out = {.name = TENSOR,
+                                   .dtype = LT_F64,
+                                   .n_dims = 1,
+                                   .shape = {r->set->n_reference},
+                                   .fill = lt_safetensor_fill_memory,
+                                   .ctx = &memory};
+    json_t *metadata = json_pack("{s:s}", MODEL, r->model);
+    lt_err err = metadata == NULL ? lt_error_set(LT_ERR_OOM, "%s", r->path)
+                                  : lt_safetensors_write(r->path, &out, 1, metadata, NULL);
+    json_decref(metadata);
+    return err;
+}
+
+/* ---- Computing ---- */
+
+/* The sums of n rows from row `first` on. */
+static lt_err compute_some(const reference *r, lt_row_batch *rows, int64_t first, int64_t n) {
+    const int64_t seq = rows->ids.seq;
+    const float *values;
+    int64_t used;
+    for (int64_t i = 0; i < n; i++) {
+        lt_preference_row(r->p, r->set, &r->t->model->spec, first + i, seq,
+                          rows->ids.tokens + i * seq, rows->ids.labels + i * seq);
+    }
+    LT_TRY(lt_objective_values(r->t, rows, 0, n, &values, &used));
+    for (int64_t i = 0; i < n; i++) {
+        double sum = 0.0;
+        for (int64_t k = 0; k < used; k++) {
+            sum += (double)values[i * used + k];
+        }
+        r->set->reference[first + i] = sum;
+    }
+    return LT_OK;
+}
+
+/* Passes are divided between the ranks in turn. */
+static lt_err compute(const reference *r) {
+    lt_training *t = r->t;
+    lt_err err = LT_OK;
+    lt_step_rows rows = {0};
+    lt_progress progress = {.plain_every_s = t->recipe.plain_every};
+    const double start_s = lt_clock_s();
+    const int64_t n = r->set->n_reference, dp = r->set->stride;
+
+    memset(r->set->reference, 0, (size_t)n * sizeof(double));
+    LT_TRY(lt_training_settle(t));
+    LT_TRY_DONE(lt_step_rows_open(&rows, t->micro, t->recipe.seq, false));
+    for (int64_t first = r->set->offset * t->micro; first < n; first += dp * t->micro) {
+        LT_TRY_DONE(
+            compute_some(r, &rows.batch, first, n - first < t->micro ? n - first : t->micro));
+        if (lt_ranks_lead(&t->ranks)) {
+            lt_progress_show(&progress, "reference of %s: %lld of %lld rows", r->name,
+                             (long long)first, (long long)n);
+        }
+    }
+    LT_TRY_DONE(lt_objective_sum(t, r->set->reference, n));
+    lt_progress_end(&progress);
+    lt_log_info("reference of %s: %lld rows in %.1f s", r->name, (long long)n,
+                lt_clock_s() - start_s);
+done:
+    lt_arena_close(&rows.arena);
+    return err;
+}
+
+static lt_err compute_and_save(const reference *r) {
+    lt_err err;
+    if (!at_hand(r->t)) {
+        LT_FAIL(LT_ERR_STATE,
+                "%s is not there: the reference model is the one before the first step, and %lld "
+                "steps are done; bring that file back, or begin again with another --out",
+                r->path, (long long)r->t->state.step);
+    }
+    lt_pass_use_adapters(r->t->pass, !is_without_adapters(r->t));
+    err = compute(r);
+    lt_pass_use_adapters(r->t->pass, true);
+    LT_TRY(err);
+    return lt_ranks_lead(&r->t->ranks) ? save(r) : LT_OK;
+}
+
+/* All ranks take the file, or none does. */
+static lt_err agree(const lt_training *t, bool *found) {
+    double n = *found ? 1.0 : 0.0;
+    LT_TRY(lt_objective_sum(t, &n, 1));
+    *found = (int)n == lt_training_dp(t);
+    return LT_OK;
+}
+
+lt_err lt_preference_reference(lt_preference_objective *p, lt_preference_set *set, lt_training *t,
+                               const char *name, const char *was, char hex[17]) {
+    reference r = {.p = p, .set = set, .t = t, .name = name};
+    const int64_t rows = set->rows.n * set->rows.together;
+    char folder[LT_PATH_BYTES], file[64];
+    bool found = false;
+    lt_err err;
+
+    set->n_reference = strcmp(p->row->name, "kto") == 0 ? 2 * rows : rows;
+    set->reference = malloc((size_t)set->n_reference * sizeof(double));
+    if (set->reference == NULL) {
+        LT_FAIL(LT_ERR_OOM, "reference of %lld rows", (long long)set->n_reference);
+    }
+    (void)snprintf(file, sizeof file, "reference-%016" PRIx64 ".safetensors",
+                   set->rows.hash ^ (uint64_t)(set->n_reference * p->block));
+    LT_TRY(lt_path_join(folder, t->recipe.out, "data"));
+    LT_TRY(lt_file_make_dirs(folder));
+    LT_TRY(lt_path_join(r.path, folder, file));
+    LT_TRY(hash_model(&r));
+    err = load(&r, was, &found);
+    if (err == LT_ERR_STATE && is_without_adapters(t)) { /* It can be made again. */
+        found = false;
+        err = LT_OK;
+    }
+    LT_TRY(err);
+    LT_TRY(agree(t, &found));
+    LT_TRY(found ? LT_OK : compute_and_save(&r));
+    sums_hash(set, hex);
+    return LT_OK;
+}

@@ -1,0 +1,173 @@
+"""Preferences against TRL and PEFT (tests/golden/preference, tools/make_preference_goldens.py): loss, gradient norm and metrics of every step; and
+what a run keeps, refuses and says of its data. Standard library only; TAP on stdout.
+
+usage: preference_truth.py LATEEN [all]      all: every run of the goldens, and a run that is killed"""
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from tap import Tap
+
+lateen, everything = sys.argv[1], "all" in sys.argv[2:]
+golden, sft = "tests/golden/preference", "tests/golden/sft"
+truth = json.load(open(f"{golden}/truth.json"))
+runs = {r["name"]: r for r in truth["runs"]}
+tap = Tap(700)
+LOSS, NORM, LOGP = 1e-5, 1e-4, 1e-6  # TRL ran in double and tells loss and metrics in float; this runs in float.
+FEW = ("dpo", "ipo-lora", "simpo", "orpo-lora", "kto", "reward")
+
+
+def check(name, wrong):
+    tap.check(name, not wrong, wrong)
+
+
+def words_of(out, name, more):
+    run = runs[name]
+    data = "labels" if run.get("data") == "labels" else "pairs"
+    args = {"out": out, "model.init": f"{golden}/reward" if name == "reward" else sft, "data.tokenizer": sft, "data.train": f"{golden}/{data}.jsonl", "data.seq": truth["seq"],
+            "batch.size": truth["batch"], "steps": truth["steps"], "optim.lr": truth["lr"], "optim.beta2": 0.999, "optim.decay": 0, "lr.schedule": "constant", "data.shuffle": "none",
+            "threads": 1, "sample.tokens": 0, **run["options"], **({"lora.init": f"{sft}/adapter-all"} if run.get("lora") else {}), **more}
+    ranks = ("launch", "--ranks", "2") if "mesh" in args else ()
+    return [lateen, *ranks, "train", *(w for n, v in args.items() if v is not None for w in (f"--{n}", str(v)))]
+
+
+def train(out, name, **more):
+    return subprocess.run(words_of(out, name, more), capture_output=True, text=True)
+
+
+def lines(out, kind):
+    return [x for x in map(json.loads, open(f"{out}/metrics.jsonl")) if x["kind"] == kind]
+
+
+def near(name, want, got, scale):
+    """Rewards are differences of log-probabilities: as exact as those are."""
+    if name in ("loss", "grad_norm"):
+        return math.isclose(want, got, rel_tol=LOSS if name == "loss" else NORM)
+    return abs(want - got) <= LOGP * max(1.0, scale)
+
+
+def compare(name, out):
+    steps = [{**t, **p} for t, p in zip(lines(out, "train"), lines(out, "preference"))]
+    if len(steps) != truth["steps"]:
+        return f"{len(steps)} steps"
+    for i, (want, got) in enumerate(zip(runs[name]["steps"], steps)):
+        scale = max([abs(v) for k, v in want.items() if k.startswith("logps")] + [10.0])
+        wrong = [(k, v, got.get(k)) for k, v in want.items() if (k, name) != ("kl", "apo_zero") and not (k in got and near(k, v, got[k], scale))]
+        if wrong:
+            return f"step {i + 1}: {wrong}"
+    return ""
+
+
+def whole(path):
+    return open(path, "rb").read()
+
+
+def said(run, *wanted, code=1):
+    missing = [w for w in wanted if w not in run.stderr]
+    return f"{run.returncode}: {missing}: {run.stderr[-500:]}" if run.returncode != code or missing else ""
+
+
+def write(path, rows):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows))
+    return path
+
+
+def reference_of(out):
+    return next(f"{out}/data/{f}" for f in os.listdir(f"{out}/data") if f.startswith("reference"))
+
+
+with tempfile.TemporaryDirectory() as work:
+    for name in runs if everything else FEW:
+        done = train(f"{work}/{name}", name)
+        check(f"20 steps of {name}, as TRL takes them", done.stderr[-500:] if done.returncode != 0 else compare(name, f"{work}/{name}"))
+
+    # Ranks, and runs that stop.
+    for zero in (0, 1, 2) if everything else (1,):
+        both = train(f"{work}/ranks{zero}", "dpo", mesh="dp=2", **{"mesh.zero": zero})
+        check(f"two ranks take the same steps of dpo (zero {zero})", both.stderr[-500:] if both.returncode != 0 else compare("dpo", f"{work}/ranks{zero}"))
+    both = train(f"{work}/kto2", "kto", mesh="dp=2", **{"batch.micro": 1})
+    check("and of kto, whose reference point is that of both", both.stderr[-500:] if both.returncode != 0 else compare("kto", f"{work}/kto2"))
+    valid = write(f"{work}/four.jsonl", whole(f"{golden}/pairs.jsonl").decode().splitlines()[:4])
+    halves = [train(f"{work}/halves", "dpo", steps=n, **{"data.valid": valid, "eval.every": 4}) for n in (7, 20)]
+    check("stopped and resumed, dpo has the same bits", [h.stderr[-300:] for h in halves if h.returncode != 0] or whole(f"{work}/halves/model/model.safetensors") != whole(f"{work}/dpo/model/model.safetensors"))
+    check("the reference is computed once", ["reference of data.train" in h.stderr for h in halves] != [True, False])
+    held = {x["step"]: x for x in lines(f"{work}/halves", "eval") + lines(f"{work}/halves", "preference_eval")}
+    loss = {x["step"]: x["loss"] for x in lines(f"{work}/halves", "eval")}
+    check("held-out pairs have the loss that they have in training", "" if math.isclose(loss[4], runs["dpo"]["steps"][4]["loss"], rel_tol=LOSS) else (loss, held))
+    check("and the metrics", "" if math.isclose(held[4]["rewards/margins"], runs["dpo"]["steps"][4]["rewards/margins"], rel_tol=1e-4) else held[4])
+    shutil.copytree(f"{work}/halves", f"{work}/lost")
+    for f in os.listdir(f"{work}/lost/data"):
+        os.remove(f"{work}/lost/data/{f}")
+    check("without the reference's numbers a run does not go on", said(train(f"{work}/lost", "dpo", steps=21), "reference-", "is not there", "20 steps are done"))
+    with open(reference_of(f"{work}/halves"), "r+b") as f:
+        f.seek(-3, 2)
+        f.write(b"\x01")
+    check("nor with others", said(train(f"{work}/halves", "dpo", steps=21, **{"data.valid": valid}), "have changed since the checkpoint"))
+    fresh = {"lora.rank": 4, "lora.init": None}
+    straight, first = train(f"{work}/fresh", "ipo-lora", **fresh), train(f"{work}/off", "ipo-lora", steps=9, **fresh)
+    os.remove(reference_of(f"{work}/off"))
+    again = train(f"{work}/off", "ipo-lora", **fresh)
+    check("with new adapters the reference is the model without them, at any step", [x.stderr[-300:] for x in (straight, first, again) if x.returncode != 0] or "reference of data.train" not in again.stderr
+          or whole(f"{work}/off/adapter/adapter_model.safetensors") != whole(f"{work}/fresh/adapter/adapter_model.safetensors"))
+    start = lines(f"{work}/fresh", "preference")[0]
+    check("so that rewards begin at 0", "" if start["rewards/chosen"] == start["rewards/rejected"] == 0.0 else start)
+    check("another beta is refused at resume", said(train(f"{work}/dpo", "dpo", steps=21, **{"objective.beta": 0.4}), "objective.beta was 0.3, now 0.4"))
+    other = write(f"{work}/pairs.jsonl", whole(f"{golden}/pairs.jsonl").decode().splitlines()[1:])
+    check("and so are other pairs", said(train(f"{work}/dpo", "dpo", steps=21, **{"data.train": other}), "data.train", "the examples have changed since the checkpoint", "--allow-change data.train"))
+
+    # The reward model.
+    config = json.load(open(f"{work}/reward/model/config.json"))
+    check("a reward model is a folder of transformers", "" if config["architectures"] == ["LlamaForSequenceClassification"] and len(config["id2label"]) == 1 and config["pad_token_id"] == 5 else config)
+    check("it writes no text", said(subprocess.run([lateen, "generate", "--model", f"{work}/reward/model", "--prompt", "Hi"], capture_output=True, text=True), "score head of 1 value"))
+    check("and is not taken for a language model", said(train(f"{work}/no", "dpo", **{"model.init": f"{golden}/reward"}), "model.init", "score head"))
+    new = train(f"{work}/new", "reward", **{"model.init": sft, "steps": 3})
+    check("a language model gets a head", "" if new.returncode == 0 and "score.weight" in str(whole(f"{work}/new/model/model.safetensors")[:9000]) else new.stderr[-300:])
+
+    # Bad lines.
+    good = whole(f"{golden}/pairs.jsonl").decode().splitlines()
+    user, answer = [{"role": "user", "content": "Hi"}], [{"role": "assistant", "content": "Hello"}]
+    bad = [("not JSON", "column"), ({"prompt": "a", "chosen": "b"}, "no member 'rejected'"), ({"prompt": "a", "chosen": "same", "rejected": "same"}, "the same text"),
+           ({"chosen": "a", "rejected": "b"}, "no member 'prompt'"), ({"chosen": user + answer, "rejected": user}, "'rejected' has no message of its own"), ({"prompt": 3, "chosen": "a", "rejected": "b"}, "'prompt' is neither a string"),
+           ({"prompt": "why " * 120, "chosen": "a", "rejected": "b"}, "are all of the prompt")]
+    path = write(f"{work}/bad.jsonl", good + [row for row, _ in bad] + [{"prompt": "a", "chosen": "b", "rejected": "why " * 120}])
+    told = train(f"{work}/bad", "dpo", steps=1, **{"data.train": path})
+    check("bad lines are named and left out, long ones are cut", said(told, *(f"bad.jsonl:{len(good) + 1 + i}: " for i in range(len(bad) + 1)), *(why for _, why in bad), "the end is cut off", f"{len(good) + 1} examples", f"{len(bad)} examples left out, 1 cut", code=0))
+    check("or the first ends the run", said(train(f"{work}/no", "dpo", **{"data.train": path, "data.bad_rows": "fail"}), f"bad.jsonl:{len(good) + 1}: column"))
+    path = write(f"{work}/long.jsonl", good + [{"prompt": "a", "chosen": "b", "rejected": "why " * 120}])
+    check("data.too_long = fail names it", said(train(f"{work}/no", "dpo", **{"data.train": path, "data.too_long": "fail"}), f"long.jsonl:{len(good) + 1}: 'rejected' has", "of which rows hold 96"))
+    check("what is judged is not cut", said(train(f"{work}/judged", "reward", steps=1, **{"data.train": path}), "'rejected' has", "the example is left out", "1 examples left out, 0 cut", code=0))
+    path = write(f"{work}/labels.jsonl", [{"prompt": "a", "completion": "b", "label": "yes"}])
+    check("a file without an example says so", said(train(f"{work}/no", "kto", **{"data.train": path}), "labels.jsonl:1: 'label' is neither true nor false", "no example to learn from"))
+    path = write(f"{work}/quantiles.jsonl", [{"prompt": "a", "completion": w, "reward": i, "ref_rewards": [0, 1, 2, 3]} for i, w in enumerate(("b", "c", "d", "e"))])
+    rank = train(f"{work}/qrpo", "kto", **{"data.train": path, "objective.kind": "qrpo_norm", "objective.beta": 5, "objective.bad": None, "objective.good": None, "steps": 12})
+    losses = [x["loss"] for x in lines(f"{work}/qrpo", "train")] if rank.returncode == 0 else []
+    check("qrpo learns the quantiles of rewards", "" if losses and losses[-1] < losses[0] else rank.stderr[-300:] + str(losses))
+
+    # Options.
+    for what, name, more, wanted, code in (("an option that the objective does not read", "dpo", {"objective.margin": 1}, "--objective.margin 1 has no effect: it needs objective.kind = simpo", 1),
+                                           ("packing", "dpo", {"data.packing": "stream"}, "it needs objective.kind = sft", 1), ("fp8", "dpo", {"model.fp8": "blockwise"}, "objective.kind with model.fp8: not built", 1),
+                                           ("pipelines", "dpo", {"mesh": "pp=2"}, "objective.kind with pp (mesh): not built", 1), ("adapters of a reward model", "reward", {"lora.rank": 2}, "lora.rank with objective.kind = reward: not built", 1),
+                                           ("no model", "dpo", {"model.init": None}, "no model.init", 1), ("weights of files", "dpo", {"data.train": f"{golden}/pairs.jsonl:2"}, "weights are not built", 1),
+                                           ("shards of tokens", "dpo", {"data.train": "data/none.bin"}, "learns from JSON lines", 1), ("an unknown kind", "dpo", {"objective.kind": "ppo"}, "objective.kind", 2)):
+        no = train(f"{work}/no", name, **more)
+        check(f"refused by name: {what}", "" if no.returncode in (1, 2) and wanted in no.stderr else f"{no.returncode}: {no.stderr[-400:]}")
+
+    if everything:
+        out, more = f"{work}/killed", {"steps": 400, "checkpoint.every": 7}
+        whole_run = train(f"{work}/calm", "kto", **more)
+        run = subprocess.Popen(words_of(out, "kto", more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while run.poll() is None and not (os.path.isdir(f"{out}/checkpoints") and len(os.listdir(f"{out}/checkpoints")) > 1):
+            time.sleep(0.005)
+        alive = run.poll() is None
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        after = train(out, "kto", **more)
+        check("killed and resumed, kto has the same bits", whole_run.stderr[-300:] if whole_run.returncode != 0 else after.stderr[-300:] if after.returncode != 0 else not alive or whole(f"{out}/model/model.safetensors") != whole(f"{work}/calm/model/model.safetensors"))
+sys.exit(tap.end())
