@@ -2,9 +2,9 @@
 _lateen() {
     local word=${COMP_WORDS[COMP_CWORD]} lateen=${COMP_WORDS[0]} verb=${COMP_WORDS[1]-}
     if [ "$COMP_CWORD" -eq 1 ]; then
-        mapfile -t COMPREPLY < <(compgen -W "$("$lateen" completion verbs) --help --version --verbose" -- "$word")
+        mapfile -t COMPREPLY < <(compgen -W "$("$lateen" completion verbs) --help --version --verbose --log-json" -- "$word")
     elif [[ $word == --* ]]; then
-        mapfile -t COMPREPLY < <(compgen -W "$("$lateen" completion flags "$verb") --help --verbose" -- "$word")
+        mapfile -t COMPREPLY < <(compgen -W "$("$lateen" completion flags "$verb") --help --verbose --log-json" -- "$word")
     else
         local before=${COMP_WORDS[COMP_CWORD - 1]}
         mapfile -t COMPREPLY < <(compgen -W "$("$lateen" completion values "$verb" "$before")" -- "$word")

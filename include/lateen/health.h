@@ -18,6 +18,7 @@
 #ifndef LATEEN_HEALTH_H
 #define LATEEN_HEALTH_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -80,6 +81,20 @@ const lt_health_finding *lt_health_findings(const lt_health *h, int *n);
 const lt_health_skip *lt_health_skips(const lt_health *h, int *n);
 double lt_health_seconds(const lt_health *h); /* How long it took. */
 const char *lt_health_node(const lt_health *h);
+
+/* Check every every_s seconds until *stop is not 0, and serve at "HOST:PORT": /metrics for
+ * Prometheus (dcgm-exporter's names for GPUs), and /healthz: 200 while the node is fit, else 503,
+ * with the reason. on_listen gets the address once, with the real port; on_check is called after
+ * each check, and its failure ends the watch. */
+typedef struct {
+    const char *listen;
+    double every_s;
+    const volatile sig_atomic_t *stop;
+    void (*on_listen)(const char *address);
+    lt_err (*on_check)(lt_health *h, void *ctx);
+    void *ctx;
+} lt_health_watch_options;
+LT_MUST_USE lt_err lt_health_watch(lt_health *h, const lt_health_watch_options *o);
 
 /* Append a note to the history: something that happened to the node and counts for its score. ARG
  * for an unknown kind; the message lists the kinds. */

@@ -24,7 +24,13 @@ static struct {
     FILE *file;
     bool line_shown; /* The terminal shows a progress line that has no newline yet. */
     bool terminal;
-} logger = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT, .level = LT_LOG_INFO};
+    bool json;
+    char run[256]; /* "": none. */
+    uint32_t attempt, epoch;
+    int rank;
+    int64_t step; /* -1: none. */
+} logger = {
+    .lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT, .level = LT_LOG_INFO, .step = -1};
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
@@ -60,10 +66,90 @@ lt_err lt_log_to_file(const char *path) {
     return LT_OK;
 }
 
+void lt_log_set_json(void) {
+    logger.json = true;
+}
+
+bool lt_log_is_json(void) {
+    return logger.json;
+}
+
+void lt_log_set_run(const char *run, uint32_t attempt, uint32_t epoch, int rank) {
+    pthread_mutex_lock(&logger.lock);
+    snprintf(logger.run, sizeof logger.run, "%s", run != NULL ? run : "");
+    logger.attempt = attempt;
+    logger.epoch = epoch;
+    logger.rank = rank;
+    logger.step = -1;
+    pthread_mutex_unlock(&logger.lock);
+}
+
+void lt_log_set_step(int64_t step) {
+    pthread_mutex_lock(&logger.lock);
+    logger.step = step;
+    pthread_mutex_unlock(&logger.lock);
+}
+
+/* How many bytes of text are one character of UTF-8; 0: they are none. */
+static size_t utf8_length(const unsigned char *text) {
+    const size_t n = text[0] < 0x80                      ? 1
+                     : text[0] >= 0xC2 && text[0] < 0xE0 ? 2
+                     : text[0] >= 0xE0 && text[0] < 0xF0 ? 3
+                     : text[0] >= 0xF0 && text[0] < 0xF5 ? 4
+                                                         : 0;
+    for (size_t i = 1; i < n; i++) {
+        if ((text[i] & 0xC0) != 0x80) {
+            return 0;
+        }
+    }
+    return n;
+}
+
+/* A string of JSON. What is not UTF-8 becomes '?'. */
+static void write_string(FILE *to, const char *text) {
+    fputc('"', to);
+    while (*text != '\0') {
+        const unsigned char c = (unsigned char)*text;
+        const size_t n = utf8_length((const unsigned char *)text);
+        if (c == '"' || c == '\\') {
+            fprintf(to, "\\%c", c);
+        } else if (c < 0x20) {
+            fprintf(to, "\\u%04x", c);
+        } else if (n == 0) {
+            fputc('?', to);
+        } else {
+            fwrite(text, 1, n, to);
+        }
+        text += n > 0 ? n : 1;
+    }
+    fputc('"', to);
+}
+
+/* The caller holds the lock. */
+static void write_json(FILE *to, lt_log_level level, const char *text) {
+    char now[LT_CLOCK_TEXT_BYTES];
+    fprintf(to, "{\"time\": \"%s\", \"level\": \"%s\"", lt_clock_text(now), level_names[level]);
+    if (logger.run[0] != '\0') {
+        fputs(", \"run\": ", to);
+        write_string(to, logger.run);
+        fprintf(to, ", \"attempt\": %u, \"epoch\": %u, \"rank\": %d", logger.attempt, logger.epoch,
+                logger.rank);
+    }
+    if (logger.step >= 0) {
+        fprintf(to, ", \"step\": %lld", (long long)logger.step);
+    }
+    fputs(", \"message\": ", to);
+    write_string(to, text);
+    fputs("}\n", to);
+}
+
 /* The caller holds the lock. */
 static void write_file(lt_log_level level, const char *text) {
     char now[LT_CLOCK_TEXT_BYTES];
-    if (logger.file != NULL) {
+    if (logger.file != NULL && logger.json) {
+        write_json(logger.file, level, text);
+        fflush(logger.file);
+    } else if (logger.file != NULL) {
         fprintf(logger.file, "%s %s %s\n", lt_clock_text(now), level_names[level], text);
         fflush(logger.file);
     }
@@ -85,8 +171,12 @@ void lt_log(lt_log_level level, const char *fmt, ...) {
         fputs("\r\033[K", stderr);
         logger.line_shown = false;
     }
-    fprintf(stderr, "%s%s%s\n", level == LT_LOG_INFO ? "" : level_names[level],
-            level == LT_LOG_INFO ? "" : ": ", text);
+    if (logger.json) {
+        write_json(stderr, level, text);
+    } else {
+        fprintf(stderr, "%s%s%s\n", level == LT_LOG_INFO ? "" : level_names[level],
+                level == LT_LOG_INFO ? "" : ": ", text);
+    }
     write_file(level, text);
     pthread_mutex_unlock(&logger.lock);
 }
@@ -140,7 +230,8 @@ void lt_progress_show(lt_progress *p, const char *fmt, ...) {
     if (logger.level < LT_LOG_INFO) {
         return;
     }
-    if (!logger.terminal && (p->plain_every_s <= 0.0 || now_s < p->next_plain_s)) {
+    const bool redraws = logger.terminal && !logger.json;
+    if (!redraws && (p->plain_every_s <= 0.0 || now_s < p->next_plain_s)) {
         return;
     }
     p->next_plain_s = now_s + p->plain_every_s;
@@ -148,7 +239,9 @@ void lt_progress_show(lt_progress *p, const char *fmt, ...) {
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     pthread_mutex_lock(&logger.lock);
-    if (logger.terminal) {
+    if (logger.json) {
+        write_json(stderr, LT_LOG_INFO, text);
+    } else if (redraws) {
         fprintf(stderr, "\r\033[K%s", text);
         fflush(stderr);
         logger.line_shown = true;

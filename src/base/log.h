@@ -4,6 +4,7 @@
 #define LT_BASE_LOG_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "lateen/base.h"
 
@@ -12,6 +13,18 @@ typedef enum { LT_LOG_ERROR, LT_LOG_WARN, LT_LOG_INFO, LT_LOG_DEBUG } lt_log_lev
 /* Messages above this level are dropped; the default is INFO, or
  * LATEEN_LOG=error|warn|info|debug. `--verbose` of the command line sets DEBUG. */
 void lt_log_set_level(lt_log_level level);
+
+/* From now on every message, also in the file, and every plain progress line is a line of JSON:
+ *
+ *     {"time": "2026-11-28T09:00:00Z", "level": "info", "run": "demo", "attempt": 0, "epoch": 1,
+ *      "rank": 0, "step": 120, "message": "..."}
+ *
+ * `--log-json` of the command line sets it. Members of which nothing is known are left out. */
+void lt_log_set_json(void);
+bool lt_log_is_json(void);
+/* What lines of JSON tell of this process from now on. run is copied; NULL: there is no run. */
+void lt_log_set_run(const char *run, uint32_t attempt, uint32_t epoch, int rank);
+void lt_log_set_step(int64_t step);
 
 /* Also append every message to this file, which stays open; NULL ends that. */
 LT_MUST_USE lt_err lt_log_to_file(const char *path);

@@ -355,6 +355,9 @@ lt_err lt_options_parse(const lt_option_table *t, void *obj, int argc, char **ar
         } else if (is_flag && strcmp(argv[i], "--verbose") == 0 &&
                    lt_option_find(t, "verbose") == NULL) {
             lt_log_set_level(LT_LOG_DEBUG);
+        } else if (is_flag && strcmp(argv[i], "--log-json") == 0 &&
+                   lt_option_find(t, "log-json") == NULL) {
+            lt_log_set_json();
         } else if (is_flag && argv[i][1] == '-') {
             LT_TRY(parse_flag(t, obj, argc, argv, &i));
         } else if (is_flag) {

@@ -93,7 +93,8 @@ LT_MUST_USE lt_err lt_options_load_yaml(const lt_option_table *t, void *obj, con
 /* Parse argv[1..]: "--name value", "--name=value", "--flag", "--flag true|false" and "--no-flag"
  * for BOOL. Words that are not flags go to positional[0 .. *n_positional), at most max_positional;
  * "--" ends the flags. "--help" sets *help and ends parsing. "--verbose" enables messages of level
- * DEBUG and the trace of an error (log.h), unless the table has a row of that name. */
+ * DEBUG and the trace of an error (log.h), "--log-json" makes messages lines of JSON, unless the
+ * table has a row of that name. */
 LT_MUST_USE lt_err lt_options_parse(const lt_option_table *t, void *obj, int argc, char **argv,
                                     const char **positional, int max_positional, int *n_positional,
                                     bool *help);

@@ -14,7 +14,7 @@
 #include "cli/verbs.h"
 
 static void print_help(void) {
-    printf("usage: lateen [--verbose] <verb> [options]\n\n"
+    printf("usage: lateen [--verbose] [--log-json] <verb> [options]\n\n"
            "The whole life of a language model in one program.\n\nverbs:\n");
     for (size_t i = 0; i < lt_n_verbs; i++) {
         printf("  %-12s %s\n", lt_verbs[i].name, lt_verbs[i].summary);
@@ -22,7 +22,9 @@ static void print_help(void) {
     printf(
         "\n`lateen <verb> --help` explains one; `lateen --version` prints the version.\n"
         "--verbose, before the verb or among its options, prints debugging messages and, when a\n"
-        "command fails, where in the source the failure arose and which calls passed it on.\n");
+        "command fails, where in the source the failure arose and which calls passed it on.\n"
+        "--log-json, likewise, makes every message a line of JSON with run, attempt, rank and "
+        "step.\n");
 }
 
 static int unknown_verb(const char *word) {
@@ -98,13 +100,17 @@ static int run(int argc, char **argv, char **whole) {
 /* Output that did not reach its file (a full disk, a closed descriptor) is a failure of any
  * verb. */
 int main(int argc, char **argv) {
-    const bool verbose = argc > 1 && strcmp(argv[1], "--verbose") == 0;
-    const int skip = verbose ? 1 : 0;
+    int skip = 0, status;
     bool flushed;
-    int status;
 
-    if (verbose) {
-        lt_log_set_level(LT_LOG_DEBUG);
+    for (; argc > skip + 1; skip++) {
+        if (strcmp(argv[skip + 1], "--verbose") == 0) {
+            lt_log_set_level(LT_LOG_DEBUG);
+        } else if (strcmp(argv[skip + 1], "--log-json") == 0) {
+            lt_log_set_json();
+        } else {
+            break;
+        }
     }
     status = run(argc - skip, argv + skip, argv);
     flushed = fflush(stdout) == 0;

@@ -8,7 +8,11 @@
 
 int lt_verb_fail(lt_err err) {
     char trace[LT_ERROR_TRACE_BYTES];
-    fprintf(stderr, "lateen: %s\n", lt_error_message());
+    if (lt_log_is_json()) {
+        lt_log_error("%s", lt_error_message());
+    } else {
+        fprintf(stderr, "lateen: %s\n", lt_error_message());
+    }
     if (lt_log_shows(LT_LOG_DEBUG)) {
         fputs(lt_error_trace_text(trace), stderr);
     }

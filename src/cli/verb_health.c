@@ -2,9 +2,11 @@
  * calls it: a prolog, an epilog or a probe takes every status but 0 as a failure. */
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "cli/verb.h"
 #include "lateen/health.h"
 
@@ -28,6 +30,9 @@
     X(STR, node, "node", "", 0, 0, "NAME", "its name; empty: SLURMD_NODENAME, or the host's name") \
     X(BOOL, slurm, "slurm", "false", 0, 0, "",                                                     \
       "drain the node by scontrol, with a reason, or resume it when it is fit again")              \
+    X(STR, listen, "listen", "", 0, 0, "HOST:PORT",                                                \
+      "check again and again, and serve /metrics for Prometheus and /healthz for probes")          \
+    X(F64, every, "every-s", "300", 0.1, 1e6, "S", "with --listen: time between two checks")       \
     X(F64, log_window, "log-window", "86400", 1, 1e9, "S",                                         \
       "age of messages of the kernel (XIDs, disk errors) that count")                              \
     X(F64, mount_s, "mount-s", "5", 0.01, 60, "S", "time within which a file system must answer")  \
@@ -130,6 +135,48 @@ static lt_err check(lt_health *h, const health_options *o) {
     return LT_OK;
 }
 
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number) {
+    stop_signal = number;
+}
+
+static void tell_address(const char *address) {
+    lt_log_info("metrics: http://%s/metrics", address);
+}
+
+static lt_err after_check(lt_health *h, void *ctx) {
+    static lt_health_result before = LT_HEALTH_OK;
+    const health_options *o = ctx;
+    const lt_health_result now = lt_health_result_of(h);
+    char told[256] = "";
+
+    if (now != before) {
+        lt_log_info("health: %s", lt_health_result_text(now));
+    }
+    before = now;
+    if (o->slurm && lt_health_tell_slurm(h, told) != LT_OK) {
+        lt_log_warn("%s", lt_error_message()); /* The controller may be away for a while. */
+    }
+    if (told[0] != '\0') {
+        lt_log_info("%s", told);
+    }
+    return LT_OK;
+}
+
+static lt_err watch(lt_health *h, health_options *o) {
+    const lt_health_watch_options w = {.listen = o->listen,
+                                       .every_s = o->every,
+                                       .stop = &stop_signal,
+                                       .on_listen = tell_address,
+                                       .on_check = after_check,
+                                       .ctx = o};
+    (void)signal(SIGTERM, on_signal);
+    (void)signal(SIGINT, on_signal);
+    (void)signal(SIGPIPE, SIG_IGN);
+    return lt_health_watch(h, &w);
+}
+
 static int exit_of(lt_health_result r) {
     return r == LT_HEALTH_EVICT ? EXIT_EVICT : r == LT_HEALTH_DRAIN ? EXIT_DRAIN : LT_EXIT_DONE;
 }
@@ -159,6 +206,8 @@ int lt_verb_health(int argc, char **argv) {
         lt_health_print_levels(h, stdout);
     } else if (err == LT_OK && o.note[0] != '\0') {
         err = note(h, o.note);
+    } else if (err == LT_OK && o.listen[0] != '\0') {
+        err = watch(h, &o);
     } else if (err == LT_OK) {
         err = check(h, &o);
         status = exit_of(lt_health_result_of(h));

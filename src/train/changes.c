@@ -230,12 +230,14 @@ lt_err lt_changes_compare(lt_training *t, const json_t *then, const json_t *data
 /* Is this the command that wrote the newest checkpoint? Where and how it computes does not
  * matter. */
 bool lt_changes_same_command(const lt_training *t, const json_t *then) {
-    static const char *const places[] = {"device", "threads", "page"};
+    static const char *const places[] = {"device", "threads", "page", "metrics.listen"};
+    const size_t n_places = sizeof places / sizeof *places;
     const char *name;
     json_t *value, *now = lt_recipe_json(&t->recipe);
     bool same = then != NULL;
     json_object_foreach(now, name, value) {
-        same = same && (named(places, 3, name) || json_equal(value, json_object_get(then, name)));
+        same = same &&
+               (named(places, n_places, name) || json_equal(value, json_object_get(then, name)));
     }
     json_decref(now);
     return same;

@@ -6,7 +6,9 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -19,15 +21,15 @@ const lt_metric lt_rl_metrics[LT_RL_METRIC_COUNT] = {LT_RL_METRICS(METRIC)};
 
 #define METRICS_BYTES_MAX ((size_t)1 << 32)
 
-/* Is this line kept when the run continues after last_step? */
-static bool line_stays(const char *line, size_t bytes, int64_t last_step) {
+/* The step of a line; INT64_MAX for a line that is cut or broken. */
+static int64_t step_of_line(const char *line, size_t bytes) {
     json_t *o = json_loadb(line, bytes, 0, NULL);
-    const bool stays = o != NULL && json_integer_value(json_object_get(o, "step")) <= last_step;
+    const int64_t step = o != NULL ? json_integer_value(json_object_get(o, "step")) : INT64_MAX;
     json_decref(o);
-    return stays;
+    return step;
 }
 
-static lt_err keep_until(const char *path, int64_t last_step) {
+static lt_err keep_until(lt_metrics *m, const char *path, int64_t last_step) {
     lt_err err = LT_OK;
     size_t bytes = 0, kept = 0;
     char *text = NULL;
@@ -36,7 +38,11 @@ static lt_err keep_until(const char *path, int64_t last_step) {
     for (size_t at = 0; at < bytes;) {
         const char *end = memchr(text + at, '\n', bytes - at);
         const size_t next = end != NULL ? (size_t)(end - text) + 1 : bytes;
-        if (end != NULL && line_stays(text + at, next - at, last_step)) {
+        const int64_t step = end != NULL ? step_of_line(text + at, next - at) : INT64_MAX;
+        if (step != INT64_MAX && step > m->step_told) {
+            m->step_told = step;
+        }
+        if (step <= last_step) {
             memmove(text + kept, text + at, next - at);
             kept += next - at;
         }
@@ -51,9 +57,11 @@ done:
 }
 
 lt_err lt_metrics_open(lt_metrics *m, const char *path, int64_t last_step) {
-    *m = (lt_metrics){.path = path};
-    if (lt_file_exists(path)) {
-        LT_TRY(keep_until(path, last_step));
+    struct stat st;
+    *m = (lt_metrics){.path = path, .step_told = -1};
+    if (stat(path, &st) == 0) {
+        m->written_unix_s = lt_clock_of(st.st_mtim);
+        LT_TRY(keep_until(m, path, last_step));
     }
     m->file = fopen(path, "ae");
     if (m->file == NULL) {
@@ -77,7 +85,7 @@ static void print_number(FILE *f, lt_metric_kind kind, double x) {
         fputs("null", f);
         return;
     }
-    if (kind == LT_METRIC_COUNT) {
+    if (kind == LT_METRIC_COUNT || kind == LT_METRIC_TOTAL) {
         fprintf(f, "%.0f", x);
         return;
     }
@@ -103,10 +111,18 @@ static lt_err end_line(lt_metrics *m, bool bad) {
     return LT_OK;
 }
 
+void lt_metrics_add_sink(lt_metrics *m, lt_metrics_sink sink) {
+    LT_ASSERT(m->n_sinks < LT_METRICS_SINKS);
+    m->sinks[m->n_sinks++] = sink;
+}
+
 lt_err lt_metrics_row(lt_metrics *m, const char *kind, const lt_metric *table, int n,
                       const double *values, const bool *present) {
     if (m->file == NULL) {
         return LT_OK;
+    }
+    for (int i = 0; i < m->n_sinks; i++) {
+        LT_TRY(m->sinks[i].row(m->sinks[i].of, kind, table, n, values, present));
     }
     fprintf(m->file, "{\"kind\":\"%s\"", kind);
     for (int i = 0; i < n; i++) {

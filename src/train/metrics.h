@@ -17,6 +17,8 @@
  *                                                                allowed: it needed allow_change
  *   {"kind": "ranks", "step", "steps", "slowest", "ranks": [{"rank", "compute_s", "comm_s",
  *     "transfer_s", "announced_bytes", "peak_bytes"}, ...]}  means of the steps measured so far
+ *   {"kind": "goodput", "step", ...}                       seconds of this start of the program, by
+ *                                                          the names of goodput.h, at its end
  *   {"kind": "diverged", "step", "why", "go_on_from"}      the run gave up; the step of the
  *                                                          checkpoint to resume from, -1: there is
  *                                                          none */
@@ -39,7 +41,7 @@
     X(lr, GAUGE, "", "learning rate")                                                              \
     X(grad_norm, GAUGE, "", "length of the gradient, before clipping")                             \
     X(batch, COUNT, "rows", "rows of the step")                                                    \
-    X(tokens, COUNT, "", "tokens seen since the first step")                                       \
+    X(tokens, TOTAL, "", "tokens seen since the first step")                                       \
     X(tokens_per_s, GAUGE, "1/s", "tokens of the step by its time")                                \
     X(mfu, GAUGE, "", "share of the device's measured peak that the model's arithmetic used")      \
     X(step_s, GAUGE, "s", "the step")                                                              \
@@ -80,8 +82,8 @@
     X(rollout_tokens_per_s, GAUGE, "1/s", "tokens drawn by the time of drawing")                   \
     X(questions, COUNT, "", "questions of the newest draw")
 
-/* COUNT: a whole number. */
-typedef enum { LT_METRIC_COUNT, LT_METRIC_GAUGE } lt_metric_kind;
+/* COUNT: a whole number; TOTAL: one that only grows while a run goes on. */
+typedef enum { LT_METRIC_COUNT, LT_METRIC_TOTAL, LT_METRIC_GAUGE } lt_metric_kind;
 typedef struct {
     const char *name;
     lt_metric_kind kind;
@@ -97,15 +99,30 @@ enum { LT_RL_METRICS(LT_METRIC_RL_ENUM) LT_RL_METRIC_COUNT };
 extern const lt_metric lt_train_metrics[LT_TRAIN_METRIC_COUNT],
     lt_eval_metrics[LT_EVAL_METRIC_COUNT], lt_rl_metrics[LT_RL_METRIC_COUNT];
 
+/* Who gets the rows of the tables, too: Prometheus (live.h), TensorBoard (tensorboard.h). */
+typedef struct {
+    lt_err (*row)(void *of, const char *kind, const lt_metric *table, int n, const double *values,
+                  const bool *present);
+    void *of;
+} lt_metrics_sink;
+#define LT_METRICS_SINKS 2
+
 typedef struct {
     FILE *file;
     const char *path;
+    lt_metrics_sink sinks[LT_METRICS_SINKS];
+    int n_sinks;
+    /* Of the file as it was found: the last step that an attempt before has told, -1: none; when
+     * the file was last written, since 1970, 0: never. */
+    int64_t step_told;
+    double written_unix_s;
 } lt_metrics;
 
 /* Open path (kept by the caller) for appending, after dropping lines of steps beyond last_step (a
  * resumed run repeats them) and a last line cut short by a crash. */
 LT_MUST_USE lt_err lt_metrics_open(lt_metrics *m, const char *path, int64_t last_step);
 void lt_metrics_close(lt_metrics *m);
+void lt_metrics_add_sink(lt_metrics *m, lt_metrics_sink sink);
 
 /* Append a line of a table's numbers; those whose `present` is false are left out. It allocates
  * nothing. A metrics that was never opened, as on ranks that do not lead, drops all lines. */

@@ -464,9 +464,33 @@ static void tell_idle(const lt_recipe *r) {
     }
 }
 
+/* Before this process nothing was done since the attempt before wrote its last line. */
+static void begin_times(lt_training *t) {
+    const double begun_unix_s = lt_clock_unix_s() - (lt_clock_s() - t->start_s);
+    const double before_s = t->metrics.written_unix_s;
+    lt_goodput_begin(&t->goodput, t->start_s, before_s > 0.0 ? begun_unix_s - before_s : 0.0);
+}
+
+/* Who else gets the numbers of metrics.jsonl. */
+static lt_err lead_telemetry(lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    if (r->metrics_listen[0] != '\0') {
+        LT_TRY(lt_live_open(&t->live, r->metrics_listen, r->out,
+                            lt_family_name(t->model->spec.family), r->steps));
+        lt_metrics_add_sink(&t->metrics, (lt_metrics_sink){lt_live_row, t->live});
+        lt_log_info("metrics: http://%s/metrics", lt_live_address(t->live));
+    }
+    if (r->tensorboard) {
+        LT_TRY(lt_tensorboard_open(&t->tensorboard, r->out, t->state.step));
+        lt_metrics_add_sink(&t->metrics, (lt_metrics_sink){lt_tensorboard_row, t->tensorboard});
+    }
+    return LT_OK;
+}
+
 /* Metrics, the effective recipe, the page. */
 static lt_err lead_begin(lt_training *t) {
     LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, t->state.step));
+    begin_times(t);
     LT_TRY(lt_training_write_recipe(t));
     LT_TRY(start_line(t));
     LT_TRY(lt_training_tell_changes(t));
@@ -474,9 +498,8 @@ static lt_err lead_begin(lt_training *t) {
         LT_TRY(lt_page_open(&t->page, t->recipe.out, (int)t->recipe.page));
         lt_log_info("live report: http://127.0.0.1:%lld/", (long long)t->recipe.page);
     }
-    return LT_OK;
+    return lead_telemetry(t);
 }
-
 /* What ranks on GPUs cannot do yet. */
 static lt_err check_gpus(const lt_training *t) {
     const lt_recipe *r = &t->recipe;
@@ -665,7 +688,9 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
 
 void lt_training_close(lt_training *t) {
     lt_page_close(t->page);
+    lt_live_close(t->live);
     lt_metrics_close(&t->metrics);
+    lt_tensorboard_close(t->tensorboard);
     lt_loader_close(t->loader);
     lt_objective_close(t);
     if (t->trained != NULL) {

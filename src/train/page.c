@@ -1,90 +1,58 @@
-/* page.c: `lateen train --page PORT`: libevent's HTTP server on 127.0.0.1, in its own thread,
- * which reads only the files of the run folder; the training loop is not involved. GET / is the
+/* page.c: `lateen train --page PORT`: the report of a run that trains, at 127.0.0.1. The server's
+ * thread reads only the files of the run folder; the training loop is not involved. GET / is the
  * report, GET /data.json its data. */
-#include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <event2/buffer.h>
-#include <event2/event.h>
-#include <event2/http.h>
-#include <event2/thread.h>
-
 #include "base/error.h"
 #include "base/file.h"
+#include "platform/telemetry/listen.h"
 #include "train/report.h"
 #include "train/report_page.h"
 
 struct lt_page {
     char run_folder[LT_PATH_BYTES];
-    struct event_base *base;
-    struct evhttp *http;
-    pthread_t thread;
-    bool running;
+    lt_listener *listener;
 };
 
-static void reply(struct evhttp_request *req, const char *type, const char *text) {
-    struct evbuffer *body = evhttp_request_get_output_buffer(req);
-    evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Type", type);
-    evhttp_add_header(evhttp_request_get_output_headers(req), "Cache-Control", "no-store");
-    evbuffer_add(body, text, strlen(text));
-    evhttp_send_reply(req, HTTP_OK, "OK", NULL);
+static lt_err answer_data(void *ctx, const char *accept, lt_answer *out) {
+    const lt_page *p = ctx;
+    (void)accept;
+    LT_TRY(lt_report_data(&out->text, p->run_folder, LT_REPORT_ROWS));
+    out->type = "application/json";
+    out->bytes = strlen(out->text);
+    return LT_OK;
 }
 
-static void on_data(struct evhttp_request *req, void *arg) {
-    const lt_page *p = arg;
-    char *data = NULL;
-    if (lt_report_data(&data, p->run_folder, LT_REPORT_ROWS) != LT_OK) {
-        evhttp_send_error(req, HTTP_INTERNAL, lt_error_message());
-        return;
+/* Without data: the first fetch brings it. */
+static lt_err answer_page(void *ctx, const char *accept, lt_answer *out) {
+    (void)ctx;
+    (void)accept;
+    out->text = strdup(lt_report_page);
+    if (out->text == NULL) {
+        LT_FAIL(LT_ERR_OOM, "page");
     }
-    reply(req, "application/json", data);
-    free(data);
+    out->type = "text/html; charset=utf-8";
+    out->bytes = strlen(out->text);
+    return LT_OK;
 }
 
-static void on_page(struct evhttp_request *req, void *arg) {
-    const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req));
-    (void)arg;
-    if (path == NULL || (strcmp(path, "/") != 0 && strcmp(path, "/report.html") != 0)) {
-        evhttp_send_error(req, HTTP_NOTFOUND, NULL);
-        return;
-    }
-    reply(req, "text/html; charset=utf-8",
-          lt_report_page); /* Without data: the first fetch brings it. */
-}
-
-static void *serve(void *arg) {
-    lt_page *p = arg;
-    event_base_dispatch(p->base);
-    return NULL;
-}
+static const lt_listen_route routes[] = {
+    {"/data.json", answer_data}, {"/", answer_page}, {"/report.html", answer_page}};
 
 lt_err lt_page_open(lt_page **out, const char *run_folder, int port) {
     lt_err err = LT_OK;
+    char at[32];
     lt_page *p = calloc(1, sizeof *p);
 
-    if (p == NULL || evthread_use_pthreads() != 0) {
-        LT_FAIL_DONE(LT_ERR_OOM, "page server");
+    if (p == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "page");
     }
     snprintf(p->run_folder, sizeof p->run_folder, "%s", run_folder);
-    p->base = event_base_new();
-    p->http = p->base != NULL ? evhttp_new(p->base) : NULL;
-    if (p->http == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "page server");
-    }
-    evhttp_set_allowed_methods(p->http, EVHTTP_REQ_GET);
-    evhttp_set_cb(p->http, "/data.json", on_data, p);
-    evhttp_set_gencb(p->http, on_page, p);
-    if (evhttp_bind_socket(p->http, "127.0.0.1", (unsigned short)port) != 0) {
-        LT_FAIL_DONE(LT_ERR_IO, "page: cannot bind 127.0.0.1:%d; is another run serving there?",
-                     port);
-    }
-    if (pthread_create(&p->thread, NULL, serve, p) != 0) {
-        LT_FAIL_DONE(LT_ERR_OOM, "page server: no thread");
-    }
-    p->running = true;
+    snprintf(at, sizeof at, "127.0.0.1:%d", port);
+    LT_TRY_DONE(
+        lt_listen_open(&p->listener, "page", at, routes, (int)(sizeof routes / sizeof *routes), p));
     *out = p;
     p = NULL;
 done:
@@ -96,15 +64,6 @@ void lt_page_close(lt_page *p) {
     if (p == NULL) {
         return;
     }
-    if (p->running) {
-        event_base_loopbreak(p->base);
-        pthread_join(p->thread, NULL);
-    }
-    if (p->http != NULL) {
-        evhttp_free(p->http);
-    }
-    if (p->base != NULL) {
-        event_base_free(p->base);
-    }
+    lt_listen_close(p->listener);
     free(p);
 }

@@ -150,6 +150,8 @@ typedef enum {
       "layers of each stage of a pipeline; empty: placed by cost", LT_RECIPE_MAY_CHANGE)           \
     X(I64, page, "page", "0", 0, 65535, "PORT",                                                    \
       "serve the live report on 127.0.0.1:PORT; 0: do not", LT_RECIPE_MAY_CHANGE)                  \
+    X(STR, metrics_listen, "metrics.listen", "", 0, 0, "HOST:PORT",                                \
+      "serve numbers of the run at /metrics, for Prometheus; empty: do not", LT_RECIPE_MAY_CHANGE) \
     X(STR, init, "model.init", "", 0, 0, "PATH",                                                   \
       "weights to start from: Hugging Face folder, GGUF, llama2.c; also hf://ORG/NAME, s3://, "    \
       "https://; empty: random")                                                                   \
@@ -329,6 +331,9 @@ typedef enum {
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, plain_every, "log.plain_every", "10", 0, 1e6, "S",                                      \
       "seconds between progress lines when not on a terminal", LT_RECIPE_MAY_CHANGE)               \
+    X(BOOL, tensorboard, "log.tensorboard", "false", 0, 0, "",                                     \
+      "write the numbers of metrics.jsonl as event files of TensorBoard, too",                     \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, sample_every, "sample.every", "0", 0, 1e12, "STEPS",                                    \
       "write a sample this often; 0: at the end only", LT_RECIPE_MAY_CHANGE)                       \
     X(STR, sample_prompt, "sample.prompt", "", 0, 0, "TEXT", "what the sample begins with",        \

@@ -23,6 +23,7 @@
 #include "base/error.h"
 #include "kernels/peak.h"
 #include "lateen/train.h"
+#include "platform/telemetry/identity.h"
 #include "tensor/backend.h"
 #include "train/changes.h"
 
@@ -67,13 +68,20 @@ lt_err lt_training_settle(lt_training *t) {
 /* Do what was decided after a step; *slow: something was done. */
 static lt_err follow(lt_training *t, const lt_step_decision *d, bool *slow) {
     *slow = d->validate || d->sample || d->save;
+    if (!*slow) {
+        return LT_OK;
+    }
     LT_TRY(d->validate ? lt_training_evaluate(t) : LT_OK);
     if (d->sample && lt_ranks_lead(&t->ranks)) {
         LT_TRY(lt_training_sample(t));
     }
+    lt_training_spend(t, LT_GOODPUT_evaluation);
     LT_TRY(d->save ? lt_training_save(t) : LT_OK);
-    LT_TRY(*slow ? lt_times_tell(t, false) : LT_OK);
-    return *slow && lt_ranks_lead(&t->ranks) ? lt_report_write(t->recipe.out) : LT_OK;
+    lt_training_spend(t, LT_GOODPUT_checkpoint);
+    LT_TRY(lt_times_tell(t, false));
+    LT_TRY(lt_ranks_lead(&t->ranks) ? lt_report_write(t->recipe.out) : LT_OK);
+    lt_training_spend(t, LT_GOODPUT_evaluation);
+    return LT_OK;
 }
 
 /* Check for a stop request on any rank when no step has just done so. */
@@ -98,6 +106,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
         LT_TRY(ask_stop(t, stop));
     }
     LT_TRY(lt_times_forget(t));
+    lt_training_spend(t, LT_GOODPUT_restart);
     while (t->state.step < t->recipe.steps && *stop == 0) {
         lt_step_outcome step;
         bool slow;
@@ -118,6 +127,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
 
 static lt_err finish(lt_training *t) {
     LT_TRY(lt_training_save(t));
+    lt_training_spend(t, LT_GOODPUT_checkpoint);
     if (t->saved_step != t->state.step) {
         LT_FAIL(LT_ERR_NUMERIC, "step %lld, the last one: the loss is not finite",
                 (long long)t->state.step);
@@ -129,8 +139,10 @@ static lt_err finish(lt_training *t) {
         return LT_OK;
     }
     LT_TRY(lt_training_sample(t));
+    lt_training_spend(t, LT_GOODPUT_evaluation);
     if (t->recipe.export_model) {
         LT_TRY(lt_training_export(t));
+        lt_training_spend(t, LT_GOODPUT_checkpoint);
     }
     return lt_training_tell_end(t);
 }
@@ -139,7 +151,9 @@ static lt_err finish(lt_training *t) {
 static lt_err stop(lt_training *t, const char *stopped) {
     LT_TRY(lt_training_save(t));
     LT_TRY(lt_times_tell(t, true));
+    lt_training_spend(t, LT_GOODPUT_checkpoint);
     if (lt_ranks_lead(&t->ranks)) {
+        LT_TRY(lt_training_tell_goodput(t));
         LT_TRY(lt_report_write(t->recipe.out));
         unlink(t->exit_path);
     }
@@ -167,6 +181,13 @@ static void report_failure(const lt_training *t, lt_err err) {
     (void)lt_failure_raise(&failure);
 }
 
+/* For messages as lines of JSON. */
+static void name_run(const lt_recipe *r, int rank) {
+    const lt_identity who = lt_identity_of_process();
+    char name[LT_RUN_NAME_BYTES];
+    lt_log_set_run(lt_run_name(name, r->out), who.attempt, who.epoch, rank);
+}
+
 lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
     return lt_run_training_with(r, device, NULL);
 }
@@ -185,6 +206,7 @@ lt_err lt_run_training_with(const lt_recipe *r, lt_device *device, const lt_obje
     if (world.rank > 0) {
         lt_log_set_level(LT_LOG_ERROR); /* Rank 0 speaks for all. */
     }
+    name_run(r, world.rank);
     catch_signals();
     /* Large buffers return to the system when they are freed. */
     (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);

@@ -15,6 +15,7 @@
 #include "train/checkpoint.h"
 #include "train/guard.h"
 #include "train/invariant.h"
+#include "train/live.h"
 #include "train/memory.h"
 #include "train/metrics.h"
 #include "train/mixture.h"
@@ -25,6 +26,7 @@
 #include "train/report.h"
 #include "train/rows.h"
 #include "train/times.h"
+#include "train/tensorboard.h"
 #include "tensor/backend.h"
 
 #define LT_CURVE_ROOM 2048
@@ -100,6 +102,9 @@ typedef struct lt_training {
     int64_t first_step; /* Of this process. */
     lt_metrics metrics;
     lt_page *page;
+    lt_live *live;               /* NULL: metrics.listen is empty. */
+    lt_tensorboard *tensorboard; /* NULL: log.tensorboard is off. */
+    lt_goodput goodput;          /* Of the leading rank. */
     lt_progress progress;
     lt_run_state state;
     char resume_path[LT_PATH_BYTES]; /* The checkpoint to resume from; "": a new run. */
@@ -244,6 +249,9 @@ LT_MUST_USE lt_err lt_training_sample_room(const lt_training *t, int64_t *room);
 LT_MUST_USE lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o);
 LT_MUST_USE lt_err lt_training_tell_end(lt_training *t);
 double lt_training_energy(const lt_training *t);
+/* The time since the last mark was of this kind (goodput.h). */
+void lt_training_spend(lt_training *t, lt_goodput_kind kind);
+LT_MUST_USE lt_err lt_training_tell_goodput(lt_training *t); /* Into metrics.jsonl. */
 
 /* save.c. save: a checkpoint of the current state, unless there is one. export: RUN/model; where
  * the model is divided, from the checkpoint of this very step. */

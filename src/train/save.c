@@ -100,6 +100,7 @@ lt_err lt_training_save(lt_training *t) {
         LT_TRY(lt_checkpoint_prune(t->checkpoints, t->recipe.keep_last, t->recipe.keep_every));
     }
     t->saved_step = t->state.step;
+    lt_live_saved(t->live, t->saved_step);
     lt_log_debug("step %lld: checkpoint in %.2f s", (long long)t->state.step, lt_clock_s() - start);
     return LT_OK;
 }

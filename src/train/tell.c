@@ -57,6 +57,27 @@ static void add_energy(const lt_training *t, json_t *line) {
     }
 }
 
+void lt_training_spend(lt_training *t, lt_goodput_kind kind) {
+    lt_goodput_spend(&t->goodput, kind);
+    lt_live_goodput(t->live, &t->goodput);
+}
+
+lt_err lt_training_tell_goodput(lt_training *t) {
+    json_t *line = json_pack("{s:s, s:I}", "kind", "goodput", "step", (json_int_t)t->state.step);
+    for (int kind = 0; kind < LT_GOODPUT_COUNT; kind++) {
+        (void)json_object_set_new(line, lt_goodput_names[kind], json_real(t->goodput.s[kind]));
+    }
+    return lt_metrics_put(&t->metrics, line);
+}
+
+/* A step is new if no attempt before has told of it. */
+static void count_time(lt_training *t, const lt_step_outcome *o) {
+    const bool applied = o->decision.apply, is_new = t->state.step > t->metrics.step_told;
+    lt_goodput_step(&t->goodput, o->record.wait_s, applied && is_new);
+    lt_log_set_step(t->state.step);
+    lt_live_step(t->live, t->state.step, applied, &t->goodput);
+}
+
 lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
     const lt_step_record *r = &o->record;
     const lt_step_decision *d = &o->decision;
@@ -64,6 +85,7 @@ lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
     double values[LT_TRAIN_METRIC_COUNT], mfu, joules;
     bool present[LT_TRAIN_METRIC_COUNT];
 
+    count_time(t, o);
     LT_TRY(lt_matmul_peak_share(&mfu, &t->peak_flops, rate * t->flops_per_token, t->model->device,
                                 t->model->options.dtype));
     if (!d->apply) {
@@ -112,7 +134,7 @@ lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
 
 static void print_curve(const lt_training *t) {
     char *plot = NULL;
-    if (t->n_losses < 2 ||
+    if (lt_log_is_json() || t->n_losses < 2 ||
         lt_report_plot(&plot, t->losses, t->n_losses, PLOT_WIDTH, PLOT_HEIGHT) != LT_OK) {
         return;
     }
@@ -142,6 +164,7 @@ lt_err lt_training_tell_end(lt_training *t) {
                              (json_int_t)t->memory.announced_bytes);
 
     add_energy(t, line);
+    LT_TRY(lt_training_tell_goodput(t));
     LT_TRY(lt_metrics_put(&t->metrics, line));
     LT_TRY(lt_report_write(t->recipe.out));
     print_curve(t);

@@ -292,6 +292,9 @@ if shutil.which("promtool"):
         "vllm:iteration_tokens_total non-counter metrics should not have \"_total\" suffix", 'llamacpp:n_tokens_max counter metrics should have "_total" suffix'}, set(told) - set(theirs))
 else:
     serve_client.tap.skip("promtool", "not installed (packages-test.txt: prometheus)")
+accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+status, body = s.ask(f"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n".encode())
+check("OpenMetrics to who prefers it", status == 200 and body.endswith(b"\n# EOF\n") and b"# TYPE lateen_connections_refused counter\n" in body and b'le="1.0"' in body, body[-80:])
 s.end()
 
 

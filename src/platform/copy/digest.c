@@ -186,6 +186,11 @@ void lt_digest_close(lt_digest *d) {
     }
 }
 
+uint32_t lt_crc32c(const void *data, size_t bytes) {
+    (void)pthread_once(&tables_once, tables_fill);
+    return (uint32_t)~crc_add(&crc32c_table, UINT32_MAX, data, bytes);
+}
+
 lt_err lt_digest_hex(char *hex, lt_digest_kind kind, const void *data, size_t bytes) {
     unsigned char digest[LT_DIGEST_BYTES];
     lt_digest *d = NULL;

@@ -43,6 +43,8 @@ void lt_digest_add(lt_digest *d, const void *data, size_t bytes);
 size_t lt_digest_end(lt_digest *d, unsigned char out[LT_DIGEST_BYTES]);
 void lt_digest_close(lt_digest *d);
 
+/* The CRC-32C of one buffer. */
+uint32_t lt_crc32c(const void *data, size_t bytes);
 /* The digest of one buffer in hexadecimal: 2 * lt_digest_bytes(kind) digits and a 0. */
 LT_MUST_USE lt_err lt_digest_hex(char *hex, lt_digest_kind kind, const void *data, size_t bytes);
 

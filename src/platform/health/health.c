@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "platform/health/expose.h"
 #include "platform/health/facts.h"
 #include "platform/health/history.h"
 #include "platform/health/slurm.h"
@@ -270,15 +271,33 @@ void lt_health_print_levels(const lt_health *h, FILE *to) {
     lt_check_levels_print(&h->levels, to);
 }
 
-lt_err lt_health_tell_slurm(const lt_health *h, char told[256]) {
-    char why[240] = "";
+const lt_machine_source *lt_health_source(const lt_health *h) {
+    return &h->source;
+}
+
+const lt_facts *lt_health_facts(const lt_health *h) {
+    return &h->facts;
+}
+
+double lt_health_unix_s(const lt_health *h) {
+    return h->time;
+}
+
+void lt_health_why(const lt_health *h, char out[LT_HEALTH_WHY_BYTES]) {
+    out[0] = '\0';
     for (int i = 0; i < h->n_findings; i++) {
         const lt_health_finding *x = &h->findings[i];
-        if (x->result == h->result && x->result > LT_HEALTH_OK) { /* The first of the worst. */
-            snprintf(why, sizeof why, "%s: %s%s%s = %g, limit %g", lt_health_result_text(x->result),
-                     x->check, x->object[0] != '\0' ? " " : "", x->object, x->value, x->limit);
-            break;
+        if (x->result == h->result && x->result > LT_HEALTH_OK) {
+            snprintf(out, LT_HEALTH_WHY_BYTES, "%s: %s%s%s = %g, limit %g",
+                     lt_health_result_text(x->result), x->check, x->object[0] != '\0' ? " " : "",
+                     x->object, x->value, x->limit);
+            return;
         }
     }
+}
+
+lt_err lt_health_tell_slurm(const lt_health *h, char told[256]) {
+    char why[LT_HEALTH_WHY_BYTES];
+    lt_health_why(h, why);
     return lt_slurm_tell(h->node, h->result, why, told);
 }

@@ -484,28 +484,21 @@ lt_batch *lt_batch_find(const lt_batches *b, const char *id, const char *owner) 
     return NULL;
 }
 
-void lt_batches_metrics(lt_batches *b, lt_json_out *o) {
+void lt_batches_metrics(lt_batches *b, lt_expo *e) {
     const lt_files_stats f = lt_files_get_stats(b->files);
     int64_t unfinished = 0, lines = 0;
     for (const lt_batch *t = b->first; t != NULL; t = t->next) {
         unfinished += !lt_batch_has_ended(t);
         lines += lt_batch_has_ended(t) ? 0 : t->total - t->completed - t->failed;
     }
-    lt_out_rawf(o,
-                "# HELP lateen_batch_requests_total Requests of batches that were answered.\n"
-                "# TYPE lateen_batch_requests_total counter\n"
-                "lateen_batch_requests_total{result=\"completed\"} %llu\n"
-                "lateen_batch_requests_total{result=\"failed\"} %llu\n",
-                (unsigned long long)b->completed, (unsigned long long)b->failed);
-    lt_out_rawf(o,
-                "# HELP lateen_batch_requests_left Requests of batches that are not answered yet.\n"
-                "# TYPE lateen_batch_requests_left gauge\nlateen_batch_requests_left %lld\n"
-                "# HELP lateen_batches_unfinished Batches that have not ended.\n"
-                "# TYPE lateen_batches_unfinished gauge\nlateen_batches_unfinished %lld\n",
-                (long long)lines, (long long)unfinished);
-    lt_out_rawf(o,
-                "# HELP lateen_files Files that are kept.\n# TYPE lateen_files gauge\n"
-                "lateen_files %lld\n# HELP lateen_files_bytes Their bytes.\n"
-                "# TYPE lateen_files_bytes gauge\nlateen_files_bytes %lld\n",
-                (long long)f.files, (long long)f.bytes);
+    lt_expo_family(e, LT_EXPO_COUNTER, "lateen_batch_requests_total",
+                   "Requests of batches that were answered.");
+    lt_expo_value(e, (double)b->completed, "result=\"completed\"");
+    lt_expo_value(e, (double)b->failed, "result=\"failed\"");
+    lt_expo_one(e, LT_EXPO_GAUGE, "lateen_batch_requests_left", "",
+                "Requests of batches that are not answered yet.", (double)lines);
+    lt_expo_one(e, LT_EXPO_GAUGE, "lateen_batches_unfinished", "", "Batches that have not ended.",
+                (double)unfinished);
+    lt_expo_one(e, LT_EXPO_GAUGE, "lateen_files", "", "Files that are kept.", (double)f.files);
+    lt_expo_one(e, LT_EXPO_GAUGE, "lateen_files_bytes", "", "Their bytes.", (double)f.bytes);
 }

@@ -82,8 +82,8 @@ lt_batch *lt_batch_first(const lt_batches *b); /* The oldest. */
 bool lt_batch_cancel(lt_batch *t, lt_api_error *e);
 /* As clients see it. */
 void lt_batch_write(lt_json_out *o, const lt_batch *t);
-/* Prometheus text. */
-void lt_batches_metrics(lt_batches *b, lt_json_out *o);
+/* What they add to /metrics. */
+void lt_batches_metrics(lt_batches *b, lt_expo *e);
 
 /* ---- Between batch.c (what is on disk) and batch_run.c (what runs) ---- */
 

@@ -106,7 +106,7 @@ void lt_api_metrics(lt_call *call) {
     lt_server *s = call->server;
     const size_t n = strlen(call->extra);
     const lt_http_counts http = lt_http_get_counts(s->http);
-    lt_json_out o = {0};
+    lt_expo o = {.format = lt_expo_choose(lt_http_header_get(call->request->head, "accept"))};
     lt_engine_stats st;
 
     lt_engine_get_stats(s->engine, &st);
@@ -115,11 +115,12 @@ void lt_api_metrics(lt_call *call) {
     if (s->batches != NULL) {
         lt_batches_metrics(s->batches, &o);
     }
+    lt_expo_end(&o);
     snprintf(call->extra + n, sizeof call->extra - n, "Process-Start-Time-Unix: %lld\r\n",
              (long long)s->created);
-    lt_http_reply(call->conn, o.failed ? 503 : 200, "text/plain; version=0.0.4; charset=utf-8",
-                  call->extra, o.data, o.n);
-    lt_out_free(&o);
+    lt_http_reply(call->conn, o.failed ? 503 : 200, lt_expo_content_type(o.format), call->extra,
+                  o.data, o.n);
+    lt_expo_free(&o);
 }
 
 /* ---- The status page's numbers ---- */

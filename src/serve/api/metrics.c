@@ -4,10 +4,8 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "base/error.h"
-#include "base/limits.h"
 
 static const double ttft_s[] = {0.001, 0.005, 0.01, 0.02,  0.04,  0.06,  0.08, 0.1,
                                 0.25,  0.5,   0.75, 1.0,   2.5,   5.0,   7.5,  10.0,
@@ -72,19 +70,9 @@ void lt_metrics_observe(lt_metrics *m, lt_histogram_id id, double value) {
     h->sum += value;
 }
 
-static void write_histogram(const lt_histogram *h, const char *labels, lt_json_out *out) {
-    uint64_t below = 0;
-    lt_out_rawf(out, "# HELP %s %s\n# TYPE %s histogram\n", h->name, h->help, h->name);
-    for (int i = 0; i <= h->n_bounds; i++) {
-        below += h->counts[i];
-        if (i < h->n_bounds) {
-            lt_out_rawf(out, "%s_bucket{%s,le=\"%g\"} %llu\n", h->name, labels, h->bounds[i],
-                        (unsigned long long)below);
-        }
-    }
-    lt_out_rawf(out, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_count{%s} %llu\n%s_sum{%s} %.9g\n",
-                h->name, labels, (unsigned long long)h->n, h->name, labels,
-                (unsigned long long)h->n, h->name, labels, h->sum);
+static void write_histogram(const lt_histogram *h, const char *labels, lt_expo *out) {
+    lt_expo_family(out, LT_EXPO_HISTOGRAM, h->name, h->help);
+    lt_expo_buckets(out, labels, h->bounds, h->n_bounds, h->counts, h->sum);
 }
 
 /* The engine counts its steps itself, by powers of two; the bounds are such. */
@@ -102,33 +90,23 @@ static lt_histogram of_steps(const lt_histogram *empty, const lt_engine_stats *s
     return h;
 }
 
-static void write_one(lt_json_out *out, const char *type, const char *name, const char *labels,
-                      const char *help, double value) {
-    lt_out_rawf(out, "# HELP %s %s\n# TYPE %s %s\n%s%s%s%s %.15g\n", name, help, name, type, name,
-                labels[0] != '\0' ? "{" : "", labels, labels[0] != '\0' ? "}" : "", value);
-}
-
-static void write_done(const lt_metrics *m, const char *labels, lt_json_out *out) {
+static void write_done(const lt_metrics *m, const char *labels, lt_expo *out) {
     static const char *const reasons[LT_DONE_COUNT] = {"stop", "length", "abort", "error"};
-    lt_out_rawf(out, "# HELP vllm:request_success_total Count of successfully processed requests.\n"
-                     "# TYPE vllm:request_success_total counter\n");
+    lt_expo_family(out, LT_EXPO_COUNTER, "vllm:request_success_total",
+                   "Count of successfully processed requests.");
     for (int i = 0; i < LT_DONE_COUNT; i++) {
-        lt_out_rawf(out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", labels,
-                    reasons[i], (unsigned long long)m->done[i]);
+        lt_expo_value(out, (double)m->done[i], "%s,finished_reason=\"%s\"", labels, reasons[i]);
     }
 }
 
 /* Tokens that were chosen from, by what became of them. */
-static void write_groups(const lt_metrics *m, const char *labels, lt_json_out *out) {
-    lt_out_rawf(out,
-                "# HELP lateen_alignment_tokens_total Tokens of candidates, kept as the answer or "
-                "dropped, and of trials that control reasoning.\n# TYPE "
-                "lateen_alignment_tokens_total counter\n"
-                "lateen_alignment_tokens_total{%s,purpose=\"kept\"} %llu\n"
-                "lateen_alignment_tokens_total{%s,purpose=\"dropped\"} %llu\n"
-                "lateen_alignment_tokens_total{%s,purpose=\"trial\"} %llu\n",
-                labels, (unsigned long long)m->group_kept, labels,
-                (unsigned long long)m->group_dropped, labels, (unsigned long long)m->trial_tokens);
+static void write_groups(const lt_metrics *m, const char *labels, lt_expo *out) {
+    lt_expo_family(out, LT_EXPO_COUNTER, "lateen_alignment_tokens_total",
+                   "Tokens of candidates, kept as the answer or dropped, and of trials that "
+                   "control reasoning.");
+    lt_expo_value(out, (double)m->group_kept, "%s,purpose=\"kept\"", labels);
+    lt_expo_value(out, (double)m->group_dropped, "%s,purpose=\"dropped\"", labels);
+    lt_expo_value(out, (double)m->trial_tokens, "%s,purpose=\"trial\"", labels);
 }
 
 static double rate(double amount, double seconds) {
@@ -136,145 +114,120 @@ static double rate(double amount, double seconds) {
 }
 
 /* llama-server's have no labels. */
-static void write_llama(const lt_metrics *m, const lt_engine_stats *st, lt_json_out *out) {
+static void write_llama(const lt_metrics *m, const lt_engine_stats *st, lt_expo *out) {
     static const char labels[] = "";
     const double prompt = (double)(st->prompt_tokens - st->cached_tokens),
                  made = (double)st->new_tokens;
-    write_one(out, "counter", "llamacpp:prompt_tokens_total", labels,
-              "Number of prompt tokens processed.", prompt);
-    write_one(out, "counter", "llamacpp:prompt_tokens_cached_total", labels,
-              "Number of prompt tokens that the prefix cache held.", (double)st->cached_tokens);
-    write_one(out, "counter", "llamacpp:prompt_seconds_total", labels, "Prompt process time.",
-              m->prompt_s);
-    write_one(out, "counter", "llamacpp:tokens_predicted_total", labels,
-              "Number of generation tokens processed.", made);
-    write_one(out, "counter", "llamacpp:tokens_predicted_seconds_total", labels,
-              "Predict process time.", m->generation_s);
-    write_one(out, "counter", "llamacpp:n_decode_total", labels, "Total number of steps.",
-              (double)st->steps);
-    write_one(out, "counter", "llamacpp:n_tokens_max", labels,
-              "Longest sequence so far, in tokens.", (double)m->n_tokens_max);
-    write_one(out, "gauge", "llamacpp:n_busy_slots_per_decode", labels,
-              "Average number of sequences that a step continues.", rate(made, (double)st->steps));
-    write_one(out, "gauge", "llamacpp:prompt_tokens_seconds", labels,
-              "Average prompt throughput in tokens/s.", rate(prompt, m->prompt_s));
-    write_one(out, "gauge", "llamacpp:predicted_tokens_seconds", labels,
-              "Average generation throughput in tokens/s.", rate(made, m->generation_s));
-    write_one(out, "gauge", "llamacpp:requests_processing", labels,
-              "Number of requests processing.", (double)st->running);
-    write_one(out, "gauge", "llamacpp:requests_deferred", labels, "Number of requests deferred.",
-              (double)st->waiting);
-    write_one(out, "gauge", "llamacpp:kv_cache_usage_ratio", labels,
-              "KV-cache usage. 1 means 100 percent usage.",
-              rate((double)st->pages_used, (double)st->pages));
+    lt_expo_one(out, LT_EXPO_COUNTER, "llamacpp:prompt_tokens_total", labels,
+                "Number of prompt tokens processed.", prompt);
+    lt_expo_one(out, LT_EXPO_COUNTER, "llamacpp:prompt_tokens_cached_total", labels,
+                "Number of prompt tokens that the prefix cache held.", (double)st->cached_tokens);
+    lt_expo_one(out, LT_EXPO_COUNTER, "llamacpp:prompt_seconds_total", labels,
+                "Prompt process time.", m->prompt_s);
+    lt_expo_one(out, LT_EXPO_COUNTER, "llamacpp:tokens_predicted_total", labels,
+                "Number of generation tokens processed.", made);
+    lt_expo_one(out, LT_EXPO_COUNTER, "llamacpp:tokens_predicted_seconds_total", labels,
+                "Predict process time.", m->generation_s);
+    lt_expo_one(out, LT_EXPO_COUNTER, "llamacpp:n_decode_total", labels, "Total number of steps.",
+                (double)st->steps);
+    lt_expo_one(out, LT_EXPO_COUNTER, "llamacpp:n_tokens_max", labels,
+                "Longest sequence so far, in tokens.", (double)m->n_tokens_max);
+    lt_expo_one(out, LT_EXPO_GAUGE, "llamacpp:n_busy_slots_per_decode", labels,
+                "Average number of sequences that a step continues.",
+                rate(made, (double)st->steps));
+    lt_expo_one(out, LT_EXPO_GAUGE, "llamacpp:prompt_tokens_seconds", labels,
+                "Average prompt throughput in tokens/s.", rate(prompt, m->prompt_s));
+    lt_expo_one(out, LT_EXPO_GAUGE, "llamacpp:predicted_tokens_seconds", labels,
+                "Average generation throughput in tokens/s.", rate(made, m->generation_s));
+    lt_expo_one(out, LT_EXPO_GAUGE, "llamacpp:requests_processing", labels,
+                "Number of requests processing.", (double)st->running);
+    lt_expo_one(out, LT_EXPO_GAUGE, "llamacpp:requests_deferred", labels,
+                "Number of requests deferred.", (double)st->waiting);
+    lt_expo_one(out, LT_EXPO_GAUGE, "llamacpp:kv_cache_usage_ratio", labels,
+                "KV-cache usage. 1 means 100 percent usage.",
+                rate((double)st->pages_used, (double)st->pages));
 }
 
 static void write_http(const lt_metrics *m, const lt_http_counts *http, const char *labels,
-                       lt_json_out *out) {
-    write_one(out, "counter", "lateen_http_requests_total", labels, "HTTP requests.",
-              (double)m->http_requests);
-    write_one(out, "counter", "lateen_http_errors_total", labels,
-              "HTTP requests that were refused or failed.", (double)m->http_errors);
-    write_one(out, "counter", "lateen_queue_full_total", labels,
-              "Requests refused because the queue was full.", (double)m->refused);
-    write_one(out, "gauge", "lateen_connections", labels, "Open connections.",
-              (double)http->connections);
-    write_one(out, "counter", "lateen_connections_refused_total", labels,
-              "Connections answered 503 because all were in use.", (double)http->refused);
-    write_one(out, "counter", "lateen_connections_dropped_total", labels,
-              "Idle connections closed to make room for others.", (double)http->dropped);
-    write_one(out, "gauge", "lateen_bodies_bytes", labels,
-              "Memory of requests that are being read.", (double)http->bodies_bytes);
-    write_one(out, "counter", "lateen_bodies_refused_total", labels,
-              "Requests answered 503 because the bodies of others took all memory for them.",
-              (double)http->starved);
-    write_one(out, "counter", "lateen_requests_timed_out_total", labels,
-              "Requests answered 408 because they did not come in time.", (double)http->timed_out);
-}
-
-/* As Prometheus's own clients name and define them. */
-static void write_process(int64_t started_unix_s, lt_json_out *out) {
-    struct rusage used = {0};
-    struct rlimit files = {0};
-    (void)getrusage(RUSAGE_SELF, &used);
-    (void)getrlimit(RLIMIT_NOFILE, &files);
-    write_one(out, "counter", "process_cpu_seconds_total", "",
-              "Total user and system CPU time spent in seconds.",
-              (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
-                  1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec));
-    write_one(out, "gauge", "process_open_fds", "", "Number of open file descriptors.",
-              (double)lt_limits_open_files());
-    write_one(out, "gauge", "process_max_fds", "", "Maximum number of open file descriptors.",
-              (double)files.rlim_cur);
-    write_one(out, "gauge", "process_resident_memory_bytes", "", "Resident memory size in bytes.",
-              (double)lt_limits_resident_bytes());
-    write_one(out, "gauge", "process_virtual_memory_bytes", "", "Virtual memory size in bytes.",
-              (double)lt_limits_virtual_bytes());
-    write_one(out, "gauge", "process_start_time_seconds", "",
-              "Start time of the process since unix epoch in seconds.", (double)started_unix_s);
+                       lt_expo *out) {
+    lt_expo_one(out, LT_EXPO_COUNTER, "lateen_http_requests_total", labels, "HTTP requests.",
+                (double)m->http_requests);
+    lt_expo_one(out, LT_EXPO_COUNTER, "lateen_http_errors_total", labels,
+                "HTTP requests that were refused or failed.", (double)m->http_errors);
+    lt_expo_one(out, LT_EXPO_COUNTER, "lateen_queue_full_total", labels,
+                "Requests refused because the queue was full.", (double)m->refused);
+    lt_expo_one(out, LT_EXPO_GAUGE, "lateen_connections", labels, "Open connections.",
+                (double)http->connections);
+    lt_expo_one(out, LT_EXPO_COUNTER, "lateen_connections_refused_total", labels,
+                "Connections answered 503 because all were in use.", (double)http->refused);
+    lt_expo_one(out, LT_EXPO_COUNTER, "lateen_connections_dropped_total", labels,
+                "Idle connections closed to make room for others.", (double)http->dropped);
+    lt_expo_one(out, LT_EXPO_GAUGE, "lateen_bodies_bytes", labels,
+                "Memory of requests that are being read.", (double)http->bodies_bytes);
+    lt_expo_one(out, LT_EXPO_COUNTER, "lateen_bodies_refused_total", labels,
+                "Requests answered 503 because the bodies of others took all memory for them.",
+                (double)http->starved);
+    lt_expo_one(out, LT_EXPO_COUNTER, "lateen_requests_timed_out_total", labels,
+                "Requests answered 408 because they did not come in time.",
+                (double)http->timed_out);
 }
 
 void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_engine_options *o,
                       const char *model_name, const lt_http_counts *http, int64_t started_unix_s,
-                      lt_json_out *out) {
-    char labels[320], name[256];
-    size_t n = 0;
-    for (const char *p = model_name; *p != '\0' && n + 2 < sizeof name; p++) {
-        if (*p != '"' && *p != '\\' && *p != '\n') {
-            name[n++] = *p;
-        }
-    }
-    name[n] = '\0';
-    snprintf(labels, sizeof labels, "model_name=\"%s\",engine=\"0\"", name);
-    write_one(out, "gauge", "vllm:num_requests_running", labels,
-              "Number of requests in model execution batches.", (double)st->running);
-    write_one(out, "gauge", "vllm:num_requests_waiting", labels,
-              "Number of requests waiting to be processed.", (double)st->waiting);
-    write_one(out, "gauge", "lateen_background_running", labels,
-              "Of the running requests, those of batches.", (double)st->background_running);
-    write_one(out, "gauge", "lateen_background_waiting", labels,
-              "Of the waiting requests, those of batches.", (double)st->background_waiting);
-    write_one(out, "gauge", "vllm:kv_cache_usage_perc", labels,
-              "KV-cache usage. 1 means 100 percent usage.",
-              rate((double)st->pages_used, (double)st->pages));
-    write_one(out, "counter", "vllm:prefix_cache_queries_total", labels,
-              "Prefix cache queries, in terms of number of queried tokens.",
-              (double)st->prompt_tokens);
-    write_one(out, "counter", "vllm:prefix_cache_hits_total", labels,
-              "Prefix cache hits, in terms of number of cached tokens.", (double)st->cached_tokens);
-    write_one(out, "counter", "vllm:spec_decode_num_drafts_total", labels,
-              "Number of spec decoding drafts.", (double)st->drafts);
-    write_one(out, "counter", "vllm:spec_decode_num_draft_tokens_total", labels,
-              "Number of draft tokens.", (double)st->drafted);
-    write_one(out, "counter", "vllm:spec_decode_num_accepted_tokens_total", labels,
-              "Number of accepted tokens.", (double)st->accepted);
-    write_one(out, "counter", "vllm:num_preemptions_total", labels,
-              "Cumulative number of preemption from the engine.", (double)st->preemptions);
-    write_one(out, "counter", "vllm:prompt_tokens_total", labels,
-              "Number of prefill tokens processed.", (double)st->prompt_tokens);
-    write_one(out, "counter", "vllm:generation_tokens_total", labels,
-              "Number of generation tokens processed.", (double)st->new_tokens);
+                      lt_expo *out) {
+    char labels[640], name[512];
+    snprintf(labels, sizeof labels, "model_name=\"%s\",engine=\"0\"",
+             lt_expo_label(name, sizeof name, model_name));
+    lt_expo_one(out, LT_EXPO_GAUGE, "vllm:num_requests_running", labels,
+                "Number of requests in model execution batches.", (double)st->running);
+    lt_expo_one(out, LT_EXPO_GAUGE, "vllm:num_requests_waiting", labels,
+                "Number of requests waiting to be processed.", (double)st->waiting);
+    lt_expo_one(out, LT_EXPO_GAUGE, "lateen_background_running", labels,
+                "Of the running requests, those of batches.", (double)st->background_running);
+    lt_expo_one(out, LT_EXPO_GAUGE, "lateen_background_waiting", labels,
+                "Of the waiting requests, those of batches.", (double)st->background_waiting);
+    lt_expo_one(out, LT_EXPO_GAUGE, "vllm:kv_cache_usage_perc", labels,
+                "KV-cache usage. 1 means 100 percent usage.",
+                rate((double)st->pages_used, (double)st->pages));
+    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:prefix_cache_queries_total", labels,
+                "Prefix cache queries, in terms of number of queried tokens.",
+                (double)st->prompt_tokens);
+    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:prefix_cache_hits_total", labels,
+                "Prefix cache hits, in terms of number of cached tokens.",
+                (double)st->cached_tokens);
+    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:spec_decode_num_drafts_total", labels,
+                "Number of spec decoding drafts.", (double)st->drafts);
+    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:spec_decode_num_draft_tokens_total", labels,
+                "Number of draft tokens.", (double)st->drafted);
+    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:spec_decode_num_accepted_tokens_total", labels,
+                "Number of accepted tokens.", (double)st->accepted);
+    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:num_preemptions_total", labels,
+                "Cumulative number of preemption from the engine.", (double)st->preemptions);
+    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:prompt_tokens_total", labels,
+                "Number of prefill tokens processed.", (double)st->prompt_tokens);
+    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:generation_tokens_total", labels,
+                "Number of generation tokens processed.", (double)st->new_tokens);
     write_done(m, labels, out);
     write_groups(m, labels, out);
     for (int i = 0; i < LT_HIST_COUNT; i++) {
         const lt_histogram h = i == LT_HIST_ITERATION ? of_steps(&m->h[i], st) : m->h[i];
         write_histogram(&h, labels, out);
     }
-    lt_out_rawf(out,
-                "# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig\n"
-                "# TYPE vllm:cache_config_info gauge\n"
-                "vllm:cache_config_info{block_size=\"%lld\",num_gpu_blocks=\"%lld\","
-                "enable_prefix_caching=\"%s\",engine=\"0\"} 1\n",
-                (long long)o->page_tokens, (long long)st->pages,
-                o->prefix_cache ? "True" : "False");
+    lt_expo_family(out, LT_EXPO_GAUGE, "vllm:cache_config_info",
+                   "Information of the LLMEngine CacheConfig");
+    lt_expo_value(out, 1.0,
+                  "block_size=\"%lld\",num_gpu_blocks=\"%lld\",enable_prefix_caching=\"%s\","
+                  "engine=\"0\"",
+                  (long long)o->page_tokens, (long long)st->pages,
+                  o->prefix_cache ? "True" : "False");
     write_llama(m, st, out);
     write_http(m, http, labels, out);
-    write_one(out, "counter", "lateen_grammars_made_total", labels,
-              "Grammars and schemas that were compiled.", (double)m->grammars.made);
-    write_one(out, "counter", "lateen_grammars_found_total", labels,
-              "Grammars and schemas that were there from a request before.",
-              (double)m->grammars.found);
-    write_one(out, "gauge", "lateen_grammars_kept_bytes", labels,
-              "Memory of compiled grammars that are kept.", (double)m->grammars.bytes);
-    write_process(started_unix_s, out);
+    lt_expo_one(out, LT_EXPO_COUNTER, "lateen_grammars_made_total", labels,
+                "Grammars and schemas that were compiled.", (double)m->grammars.made);
+    lt_expo_one(out, LT_EXPO_COUNTER, "lateen_grammars_found_total", labels,
+                "Grammars and schemas that were there from a request before.",
+                (double)m->grammars.found);
+    lt_expo_one(out, LT_EXPO_GAUGE, "lateen_grammars_kept_bytes", labels,
+                "Memory of compiled grammars that are kept.", (double)m->grammars.bytes);
+    lt_expo_process(out, (double)started_unix_s);
 }

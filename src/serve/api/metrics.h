@@ -8,7 +8,7 @@
 #include "lateen/serve.h"
 #include "serve/grammar/keep.h"
 #include "serve/http/http.h"
-#include "serve/api/json_out.h"
+#include "platform/telemetry/exposition.h"
 
 #define LT_METRIC_BUCKETS 32
 
@@ -54,9 +54,9 @@ typedef struct {
 
 void lt_metrics_init(lt_metrics *m);
 void lt_metrics_observe(lt_metrics *m, lt_histogram_id id, double value);
-/* The whole page, in Prometheus's text format 0.0.4. */
+/* The page, in the format of out; other families may follow, then lt_expo_end. */
 void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_engine_options *o,
                       const char *model_name, const lt_http_counts *http, int64_t started_unix_s,
-                      lt_json_out *out);
+                      lt_expo *out);
 
 #endif

@@ -56,7 +56,9 @@ static const char *const may_change[] = {"rl.running",
                                          "sample.prompt",
                                          "sample.tokens",
                                          "sample.temperature",
-                                         "export"};
+                                         "export",
+                                         "metrics.listen",
+                                         "log.tensorboard"};
 
 /* The others: the value of run "base", another one, and what the other one needs beside it. */
 static const struct {
