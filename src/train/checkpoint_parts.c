@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "model/alloc.h"
 #include "model/safetensors.h"
+#include "tensor/backend.h"
 
 #define FORMAT_NAME        "lateen-checkpoint-part"
 #define MANIFEST_BYTES_MAX ((size_t)256 << 20) /* Millions of boxes. */
@@ -145,7 +146,12 @@ typedef struct {
 static lt_err fill_part(const void *ctx, void *dst, int64_t first, int64_t count) {
     const held_box *p = ctx;
     const size_t each = lt_dtype_bytes(p->dtype);
-    LT_TRY(lt_model_download(p->model, dst, p->first + (size_t)first * each, (size_t)count * each));
+    const char *src = p->first + (size_t)first * each;
+    if (p->model->backend->host_memory) {
+        memcpy(dst, src, (size_t)count * each);
+    } else {
+        LT_TRY(lt_model_download(p->model, dst, src, (size_t)count * each));
+    }
     return check_finite(dst, p->dtype, first, count, p->file, p->param);
 }
 

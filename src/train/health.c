@@ -96,6 +96,7 @@ lt_err lt_training_give_up(lt_training *t) {
     bool good = false;
 
     snprintf(why, sizeof why, "%s", lt_error_message());
+    lt_saver_settle(t);
     LT_TRY(find_way_back(t, &step, &good));
     LT_TRY(write_note(t, step, why));
     LT_TRY(lt_metrics_put(&t->metrics, json_pack("{s:s, s:I, s:s, s:I}", "kind", "diverged", "step",

@@ -178,6 +178,7 @@ static lt_comm_memory comm_memory(const lt_pass_options *o, const lt_shards *sha
 
 typedef struct {
     size_t weights_bytes, gradients_bytes, optimiser_bytes;
+    size_t copy_bytes; /* For checkpoints, on the host. */
 } state_memory;
 
 /* What lives from step to step, but for the pass's own gradients. t: of what passes run on. */
@@ -195,12 +196,14 @@ static lt_err measure_state(state_memory *out, const lt_recipe *r, const lt_mode
         out->weights_bytes = lt_model_weights_bytes(t, &run) +
                              lt_model_weights_bytes(&plan.table, &trained);
         out->gradients_bytes = 0;
+        out->copy_bytes = lt_saver_bytes(r, &plan.table, shards);
         err = lt_optimiser_measure(&out->optimiser_bytes, r, &plan.table, NULL);
         lt_lora_plan_close(&plan);
         return err;
     }
     if (shards == NULL || shards->level == 0) {
-        *out = (state_memory){.weights_bytes = lt_model_weights_bytes(t, &run)};
+        *out = (state_memory){.weights_bytes = lt_model_weights_bytes(t, &run),
+                              .copy_bytes = lt_saver_bytes(r, t, shards)};
         return lt_optimiser_measure(&out->optimiser_bytes, r, t, NULL);
     }
     const lt_partition part = lt_shards_own(shards);
@@ -212,7 +215,8 @@ static lt_err measure_state(state_memory *out, const lt_recipe *r, const lt_mode
     *out = (state_memory){.weights_bytes = lt_model_weights_bytes(t, &run) +
                                            lt_model_weights_bytes(&own, &trained) +
                                            zero.weights_bytes,
-                          .gradients_bytes = zero.gradients_bytes};
+                          .gradients_bytes = zero.gradients_bytes,
+                          .copy_bytes = lt_saver_bytes(r, &own, shards)};
     err = lt_optimiser_measure(&out->optimiser_bytes, r, &own, shards);
     lt_param_table_close(&own);
     return err;
@@ -260,6 +264,9 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
     if (comm.host_bytes > 0) {
         add(out, "sums on the host", comm.host_bytes, false);
     }
+    if (state.copy_bytes > 0) {
+        add(out, "copy for checkpoints", state.copy_bytes, false);
+    }
     add(out, "kernel scratch", scratch, false);
     add(out, "rows of tokens", rows, false);
     announce(out);
@@ -289,6 +296,7 @@ static void assert_placed(const lt_memory_plan *p, const lt_training *t) {
     LT_ASSERT(bytes_of(p, "logits") == m->logits_bytes);
     LT_ASSERT(bytes_of(p, "8-bit weights") == m->fp8_bytes);
     LT_ASSERT(bytes_of(p, "tables") == m->scratch_bytes);
+    LT_ASSERT(bytes_of(p, "copy for checkpoints") == t->saver.bytes);
     LT_ASSERT((bytes_of(p, "sums over ranks") > 0) ==
               (t->world != NULL && t->world->device != NULL));
     LT_ASSERT(bytes_of(p, "rows of tokens") == 2 * t->draws[0].rows.arena.size_bytes +

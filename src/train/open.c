@@ -313,6 +313,7 @@ static lt_err open_pass(lt_training *t) {
         t->optimiser.updated = unit_updated;
         t->optimiser.of = &t->zero;
     }
+    LT_TRY(lt_saver_open(t));
     LT_TRY(lt_invariant_open(&t->invariant, r, t->world, t->model));
     for (int i = 0; i < 2; i++) {
         LT_TRY(lt_step_rows_open(&t->draws[i].rows,
@@ -687,6 +688,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
 }
 
 void lt_training_close(lt_training *t) {
+    lt_saver_close(t);
     lt_page_close(t->page);
     lt_live_close(t->live);
     lt_metrics_close(&t->metrics);

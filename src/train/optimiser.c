@@ -89,6 +89,11 @@ lt_err lt_optimiser_measure(size_t *bytes, const lt_recipe *r, const lt_param_ta
     return LT_OK;
 }
 
+size_t lt_optimiser_state_bytes(const lt_recipe *r, const lt_param_table *t) {
+    return lt_param_buffer_bytes(t, LT_F32) +
+           (size_t)kinds[r->optim].n_moments * lt_param_buffer_bytes(t, moment_dtype(r));
+}
+
 lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m, lt_queue *queue) {
     const lt_optimiser_share all = {&m->table, &m->master,
                                     m->options.dtype != LT_F32 ? &m->weights : NULL, NULL};

@@ -65,6 +65,9 @@ void lt_optimiser_close(lt_optimiser *o);
 LT_MUST_USE lt_err lt_optimiser_measure(size_t *bytes, const lt_recipe *r, const lt_param_table *t,
                                         const lt_shards *shards);
 
+/* Bytes of what a checkpoint keeps of a model with this table: master weights and moments. */
+size_t lt_optimiser_state_bytes(const lt_recipe *r, const lt_param_table *t);
+
 /* Queue the sum of squares of the gradients, which are contiguous; after a sync it is in
  * *o->host_sumsq. For parts: norm.h. */
 LT_MUST_USE lt_err lt_optimiser_sumsq(lt_optimiser *o, const lt_param_buffer *gradients);

@@ -323,6 +323,8 @@ typedef enum {
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, save_every, "checkpoint.every", "0", 0, 1e12, "STEPS",                                  \
       "save this often; 0: at the end only", LT_RECIPE_MAY_CHANGE)                                 \
+    X(BOOL, save_async, "checkpoint.async", "false", 0, 0, "",                                     \
+      "copy the state to host memory, and write it while the run goes on", LT_RECIPE_MAY_CHANGE)   \
     X(I64, keep_last, "checkpoint.keep_last", "2", 1, 1e6, "N", "newest checkpoints to keep",      \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, keep_every, "checkpoint.keep_every", "0", 0, 1e12, "STEPS",                             \

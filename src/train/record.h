@@ -37,6 +37,7 @@
     X(announced_bytes, MAX, "memory announced")                                                    \
     X(peak_bytes, MAX, "memory used at most")                                                      \
     X(first, MAX, "it was the first step of the process")                                          \
+    X(saving, MAX, "1: a thread writes a checkpoint (saver.h)")                                    \
     X(stop, MAX, "a stop was asked: a signal's number or LT_STOP_FILE; 0: none")                   \
     X(error, MAX, "an lt_err; LT_OK: none")
 

@@ -127,6 +127,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
 
 static lt_err finish(lt_training *t) {
     LT_TRY(lt_training_save(t));
+    LT_TRY(lt_saver_wait(t));
     lt_training_spend(t, LT_GOODPUT_checkpoint);
     if (t->saved_step != t->state.step) {
         LT_FAIL(LT_ERR_NUMERIC, "step %lld, the last one: the loss is not finite",
@@ -150,6 +151,7 @@ static lt_err finish(lt_training *t) {
 /* Handle a stop request: save, and say how to continue. */
 static lt_err stop(lt_training *t, const char *stopped) {
     LT_TRY(lt_training_save(t));
+    LT_TRY(lt_saver_wait(t));
     LT_TRY(lt_times_tell(t, true));
     lt_training_spend(t, LT_GOODPUT_checkpoint);
     if (lt_ranks_lead(&t->ranks)) {
@@ -237,6 +239,7 @@ done:
         /* The leading rank reports it; mpirun would end all ranks when one exits with an error. */
         err = LT_OK;
     }
+    lt_saver_settle(t); /* It knows the world. */
     lt_world_close(&world, err);
     lt_training_close(t);
     free(t);

@@ -25,6 +25,7 @@
 #include "train/record.h"
 #include "train/report.h"
 #include "train/rows.h"
+#include "train/saver.h"
 #include "train/times.h"
 #include "train/tensorboard.h"
 #include "tensor/backend.h"
@@ -99,6 +100,7 @@ typedef struct lt_training {
     lt_world *world;               /* The caller's; NULL, or without ranks: alone. */
     lt_rank_records *rank_records; /* NULL: this rank is alone, or the caller combines records. */
     lt_times times;
+    lt_saver saver;
     int64_t first_step; /* Of this process. */
     lt_metrics metrics;
     lt_page *page;
@@ -115,7 +117,7 @@ typedef struct lt_training {
     int64_t n_allowed;    /* Changes that only allow_change permitted. */
     json_t *data;         /* Fingerprints of the data, see data/fingerprint.h. */
     int64_t micro;        /* Rows of one pass. */
-    int64_t saved_step;   /* Step of the newest checkpoint, -1: none. */
+    int64_t saved_step;   /* Step of the newest checkpoint, published or being written; -1: none. */
     int64_t applied_step; /* Of the last update: since then the weights are the same. */
     bool dead;            /* The last step's gradient was exactly 0, its loss was not. */
     bool save_late;       /* A checkpoint is due, and waits for a finite loss. */
@@ -253,7 +255,8 @@ double lt_training_energy(const lt_training *t);
 void lt_training_spend(lt_training *t, lt_goodput_kind kind);
 LT_MUST_USE lt_err lt_training_tell_goodput(lt_training *t); /* Into metrics.jsonl. */
 
-/* save.c. save: a checkpoint of the current state, unless there is one. export: RUN/model; where
+/* save.c. save: a checkpoint of the current state, unless there is one; with checkpoint.async it
+ * may still be written when the call returns (saver.h). export: RUN/model; where
  * the model is divided, from the checkpoint of this very step. */
 LT_MUST_USE lt_err lt_training_save(lt_training *t);
 LT_MUST_USE lt_err lt_training_export(lt_training *t);

@@ -63,6 +63,16 @@ static lt_err publish_parts(lt_training *t) {
     return lt_checkpoint_publish(t->checkpoints, n_parts, t->trained, &t->optimiser, &t->state);
 }
 
+/* Copied now, written while the run goes on. */
+static lt_err save_behind(lt_training *t) {
+    const bool leads = lt_ranks_lead(&t->ranks);
+    LT_TRY(leads ? snapshot(t) : LT_OK);
+    if (lt_training_is_divided(t)) {
+        LT_TRY(meet(t, leads ? lt_checkpoint_begin(t->checkpoints, t->state.step) : LT_OK));
+    }
+    return lt_saver_start(t);
+}
+
 static lt_err save_parts(lt_training *t) {
     const bool leads = lt_ranks_lead(&t->ranks);
     lt_err err;
@@ -88,12 +98,17 @@ lt_err lt_training_save(lt_training *t) {
     if (t->saved_step == t->state.step) {
         return LT_OK;
     }
+    LT_TRY(lt_saver_wait(t)); /* For the checkpoint before this one. */
     start = lt_clock_s();
     LT_TRY(lt_training_settle(t));
     LT_TRY(lt_training_judge(t, &publish));
     t->save_late = !publish;
     if (!publish) {
         return LT_OK;
+    }
+    if (t->recipe.save_async) {
+        t->saved_step = t->state.step;
+        return save_behind(t);
     }
     LT_TRY(lt_training_is_divided(t) ? save_parts(t) : save_whole(t));
     if (lt_ranks_lead(&t->ranks)) {

@@ -268,6 +268,7 @@ static lt_err carry_out(lt_training *t, lt_draw *now, const lt_step_decision *d,
                 (long long)now->plan.step, (long long)t->guard.skipped_in_a_row, d->why);
     }
     if (d->apply) {
+        LT_TRY(lt_saver_before_update(t));
         LT_TRY(lt_optimiser_step(&t->optimiser, lt_training_gradients(t), (float)d->grad_scale,
                                  &now->plan));
         LT_TRY(lt_training_gather(t));
@@ -288,6 +289,7 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
     const int64_t together = lt_recipe_together(&t->recipe);
     const double start_s = lt_clock_s();
     lt_open_span whole, part;
+    bool saving = false;
     lt_err err = lt_times_begin(t, step);
 
     LT_TRY(err);
@@ -302,10 +304,13 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
     if (err == LT_OK) {
         err = compute(t, now, next, &out->record, start_s);
     }
+    err = err == LT_OK ? lt_saver_look(t, &saving) : err;
+    out->record.saving = saving;
     out->record.stop = (double)lt_training_stop_asked(t);
     lt_training_tell_once(t, &out->record);
     LT_TRY(lt_times_phase(t, &part, LT_SPAN_RECORD));
     LT_TRY(lt_ranks_combine(&t->ranks, &out->record, err));
+    LT_TRY(lt_saver_advance(t, out->record.saving > 0.0));
     t->times.line.waited_s = 0.0; /* The record itself is no part of a step's communication. */
     LT_TRY(lt_timeline_end(&t->times.line, &part));
     lt_step_decide(&out->decision, &out->record,

@@ -41,6 +41,7 @@ TRAIN = ["train", "--data.train", "tests/golden/train/tokens", "--data.valid", "
 # Command, the name of its result is added; what of the result is compared; what may be left by a failure.
 VERBS = {
     "train": (TRAIN, "checkpoints/step-000000003/*.safetensors model/*", None),
+    "train, checkpoints behind it": (TRAIN[:-1] + ["--checkpoint.async", "true", "--out"], "checkpoints/step-000000003/*.safetensors model/*", None),
     "tokenize": (["tokenize", work + "/text.txt", "--tokenizer", TOKENIZER, "--threads", "1", "--out"], ".bin .idx", r"\.(part|journal)"),
     "tokenizer train": (["tokenizer", "train", work + "/text.txt", "--vocab-size", "270", "--threads", "1", "--out"], "", None),
     "convert to a folder": (["convert", STORIES + "stories260K.bin", "--tokenizer", STORIES + "tok512.bin"], "*", None),

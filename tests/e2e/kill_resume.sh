@@ -16,7 +16,7 @@ cat >"$work/train" <<SCRIPT
 exec $lateen train --out "\$1" --steps 40 --data.train $work/shard --model.vocab 256 --model.layers 1 --model.width 32 \\
     --model.heads 2 --data.seq 32 --batch.size 4 --batch.ramp 2@0,4@40 --optim.kind ademamix --data.goldfish_k 7 \\
     --data.goldfish_h 5 --guard.loss_z 6 --guard.window 8 --checkpoint.every 3 --checkpoint.keep_last 3 \\
-    --data.shuffle documents --threads 1 --export false
+    --data.shuffle documents --threads 1 --export false --checkpoint.async "\${2:-false}"
 SCRIPT
 chmod +x "$work/train"
 sums() { python3 - "$1" <<'PY'
@@ -34,7 +34,8 @@ want=$(sums "$work/whole")
 died=0 attempt=0
 while [ "$died" -lt "$kills" ]; do
     attempt=$((attempt + 1))
-    "$work/train" "$work/killed" 2>"$work/log" &
+    behind=false && [ $((attempt % 2)) = 0 ] && behind=true # Every second run writes checkpoints while it goes on.
+    "$work/train" "$work/killed" $behind 2>"$work/log" &
     pid=$!
     sleep "$(awk -v r="$RANDOM" -v t="$took_ms" 'BEGIN { printf "%.3f", (0.02 + 0.5 * r / 32768) * t / 1000 }')"
     if kill -9 "$pid" 2>/dev/null; then died=$((died + 1)); fi

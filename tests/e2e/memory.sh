@@ -40,6 +40,6 @@ small=(--model.layers 3 --model.width 512 --model.heads 8 --model.vocab 16384 --
 within "the demo" recipes/demo.yaml --lr.cooldown 1
 within "the demo in bf16" recipes/demo.yaml --lr.cooldown 1 --model.dtype bf16
 within "like GPT-2" recipes/gpt2-124m.yaml "${small[@]}" --model.dtype fp32
-within "like GPT-2, bf16" recipes/gpt2-124m.yaml "${small[@]}" --model.dtype bf16
+within "like GPT-2, bf16, with a copy for checkpoints" recipes/gpt2-124m.yaml "${small[@]}" --model.dtype bf16 --checkpoint.async true
 echo "1..$n"
 exit $bad

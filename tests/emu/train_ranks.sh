@@ -51,7 +51,9 @@ parts() { # the whole run, its options...
     shift
     [ -e "$work/$whole" ] || train "$whole" cuda 2 "$@"
     rm -rf "$work/other" "$work/parts"
-    train parts cuda 2 "$@" --steps 1 --checkpoint.every 1
+    # What step 1 left was copied and written beside step 2.
+    train parts cuda 2 "$@" --steps 2 --checkpoint.every 1 --checkpoint.async true
+    rm -rf "$work/parts/checkpoints/step-000000002"
     cp -r "$work/parts" "$work/other"
     train parts cuda 2 "$@" --checkpoint.every 1
     compare "two GPU ranks, $*: stopped and continued, bit for bit" "$whole" parts 0 0

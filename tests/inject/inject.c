@@ -6,8 +6,9 @@
  *     INJECT_FILES=N       the Nth of these calls (from 1) fails: no space for open, write and
  *                          mkdir, an I/O error for fsync and rename
  *     INJECT_MEMORY=N      the Nth allocation fails
+ *     INJECT_SYNC_MS=N     every fsync takes so much longer, as on a slow disk
  *     INJECT_COUNT=FILE    at the end: how many calls there were of both kinds
- * Built and driven by tests/e2e/inject.py. */
+ * Built and driven by tests/e2e/inject.py and train_async.py. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,7 +25,7 @@
 #include <unistd.h>
 
 static atomic_long n_files, n_memory;
-static long fail_file, fail_memory;
+static long fail_file, fail_memory, sync_ms;
 static int log_fd = -1;
 static char count_path[PATH_MAX];
 static _Thread_local bool inside;
@@ -34,13 +35,15 @@ static _Thread_local bool inside;
 
 __attribute__((constructor)) static void begin(void) {
     const char *log = getenv("INJECT_LOG"), *file = getenv("INJECT_FILES"),
-               *memory = getenv("INJECT_MEMORY"), *count = getenv("INJECT_COUNT");
+               *memory = getenv("INJECT_MEMORY"), *count = getenv("INJECT_COUNT"),
+               *sync = getenv("INJECT_SYNC_MS");
     inside = true;
     if (log != NULL) {
         log_fd = REAL(open)(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     }
     fail_file = file != NULL ? atol(file) : 0;
     fail_memory = memory != NULL ? atol(memory) : 0;
+    sync_ms = sync != NULL ? atol(sync) : 0;
     snprintf(count_path, sizeof count_path, "%s", count != NULL ? count : "");
     inside = false;
 }
@@ -155,6 +158,9 @@ size_t fwrite(const void *data, size_t size, size_t n, FILE *f) {
 
 int fsync(int fd) {
     char path[PATH_MAX];
+    if (sync_ms > 0 && is_ours(CALLER)) {
+        (void)usleep((useconds_t)sync_ms * 1000);
+    }
     if (is_ours(CALLER) && file_call("fsync", path_of(fd, path), "")) {
         errno = EIO;
         return -1;
