@@ -10,27 +10,11 @@
 #include "base/log.h"
 #include "base/rng.h"
 
-/* ---- Statistics: TRL's names and meaning ---- */
+/* ---- Statistics ---- */
 
 enum { CHOSEN, REJECTED, SIDES };
 /* Sums of a record. */
 enum { REWARD, LOGP = REWARD + SIDES, COUNT = LOGP + SIDES, RIGHT = COUNT + SIDES };
-
-#define METRICS(X)                                                                                 \
-    X(step, COUNT, "step", "", "optimiser step")                                                   \
-    X(chosen, GAUGE, "rewards/chosen", "",                                                         \
-      "mean reward of chosen (good) completions: beta times log-ratio, or the score")              \
-    X(rejected, GAUGE, "rewards/rejected", "", "the same of rejected (bad) completions")           \
-    X(margins, GAUGE, "rewards/margins", "", "their difference")                                   \
-    X(accuracies, GAUGE, "rewards/accuracies", "", "share of pairs whose chosen reward is larger") \
-    X(logps_chosen, GAUGE, "logps/chosen", "nats",                                                 \
-      "log-probability of chosen completions: summed over tokens, the mean without a reference")   \
-    X(logps_rejected, GAUGE, "logps/rejected", "nats", "the same of rejected completions")         \
-    X(kl, GAUGE, "kl", "nats", "KTO's reference point")
-#define METRIC_ENUM(id, kind, name, unit, help) M_##id,
-enum { METRICS(METRIC_ENUM) N_METRICS };
-#define METRIC_ROW(id, kind, name, unit, help) {name, LT_METRIC_##kind, unit, help},
-static const lt_metric metrics[N_METRICS] = {METRICS(METRIC_ROW)};
 
 static bool is_kto(const lt_preference_objective *p) {
     return strcmp(p->row->name, "kto") == 0;
@@ -41,17 +25,20 @@ static void report(const void *of, const lt_step_record *sum, double *values, bo
     const double *s = sum->objective;
     for (int side = 0; side < SIDES; side++) {
         const double n = s[COUNT + side];
-        present[M_chosen + side] = n > 0.0;
-        present[M_logps_chosen + side] = n > 0.0 && p->row->given != LT_ALIGN_SCORES;
-        values[M_chosen + side] = n > 0.0 ? s[REWARD + side] / n : 0.0;
-        values[M_logps_chosen + side] = n > 0.0 ? s[LOGP + side] / n : 0.0;
+        present[LT_PREFERENCE_chosen + side] = n > 0.0;
+        present[LT_PREFERENCE_logps_chosen + side] = n > 0.0 && p->row->given != LT_ALIGN_SCORES;
+        values[LT_PREFERENCE_chosen + side] = n > 0.0 ? s[REWARD + side] / n : 0.0;
+        values[LT_PREFERENCE_logps_chosen + side] = n > 0.0 ? s[LOGP + side] / n : 0.0;
     }
-    present[M_margins] = present[M_chosen] && present[M_rejected];
-    values[M_margins] = values[M_chosen] - values[M_rejected];
-    present[M_accuracies] = p->row->given != LT_ALIGN_SINGLE && s[COUNT + CHOSEN] > 0.0;
-    values[M_accuracies] = present[M_accuracies] ? s[RIGHT] / s[COUNT + CHOSEN] : 0.0;
-    present[M_kl] = is_kto(p);
-    values[M_kl] = p->point;
+    present[LT_PREFERENCE_margins] = present[LT_PREFERENCE_chosen] &&
+                                     present[LT_PREFERENCE_rejected];
+    values[LT_PREFERENCE_margins] = values[LT_PREFERENCE_chosen] - values[LT_PREFERENCE_rejected];
+    present[LT_PREFERENCE_accuracies] = p->row->given != LT_ALIGN_SINGLE && s[COUNT + CHOSEN] > 0.0;
+    values[LT_PREFERENCE_accuracies] = present[LT_PREFERENCE_accuracies]
+                                           ? s[RIGHT] / s[COUNT + CHOSEN]
+                                           : 0.0;
+    present[LT_PREFERENCE_kl] = is_kto(p);
+    values[LT_PREFERENCE_kl] = p->point;
 }
 
 /* ---- Rows ---- */
@@ -514,8 +501,8 @@ lt_objective lt_preference_open(lt_preference_objective *p, const lt_recipe *r) 
                     .bad = row->weights ? r->align_bad : 0.0}};
     return (lt_objective){.of = p,
                           .kind = "preference",
-                          .metrics = metrics,
-                          .n_metrics = N_METRICS,
+                          .metrics = lt_preference_metrics,
+                          .n_metrics = LT_PREFERENCE_METRIC_COUNT,
                           .open = open_sets,
                           .data = data,
                           .start = start,

@@ -82,6 +82,21 @@
     X(rollout_tokens_per_s, GAUGE, "1/s", "tokens drawn by the time of drawing")                   \
     X(questions, COUNT, "", "questions of the newest draw")
 
+/* With TRL's names and meaning: id, kind, unit, description, name. */
+#define LT_PREFERENCE_METRICS(X)                                                                   \
+    X(step, COUNT, "", "optimiser step", "step")                                                   \
+    X(chosen, GAUGE, "",                                                                           \
+      "mean reward of chosen (good) completions: beta times their log-ratio, or their score",      \
+      "rewards/chosen")                                                                            \
+    X(rejected, GAUGE, "", "the same of rejected (bad) completions", "rewards/rejected")           \
+    X(margins, GAUGE, "", "their difference", "rewards/margins")                                   \
+    X(accuracies, GAUGE, "", "share of pairs whose chosen reward is larger", "rewards/accuracies") \
+    X(logps_chosen, GAUGE, "nats",                                                                 \
+      "log-probability of chosen completions: summed over tokens; without a reference the mean",   \
+      "logps/chosen")                                                                              \
+    X(logps_rejected, GAUGE, "nats", "the same of rejected completions", "logps/rejected")         \
+    X(kl, GAUGE, "nats", "KTO's reference point", "kl")
+
 /* COUNT: a whole number; TOTAL: one that only grows while a run goes on. */
 typedef enum { LT_METRIC_COUNT, LT_METRIC_TOTAL, LT_METRIC_GAUGE } lt_metric_kind;
 typedef struct {
@@ -90,14 +105,17 @@ typedef struct {
     const char *unit, *help;
 } lt_metric;
 
-#define LT_METRIC_TRAIN_ENUM(name, kind, unit, help) LT_TRAIN_##name,
-#define LT_METRIC_EVAL_ENUM(name, kind, unit, help)  LT_EVAL_##name,
-#define LT_METRIC_RL_ENUM(name, kind, unit, help)    LT_RL_##name,
+#define LT_METRIC_TRAIN_ENUM(name, kind, unit, help)          LT_TRAIN_##name,
+#define LT_METRIC_EVAL_ENUM(name, kind, unit, help)           LT_EVAL_##name,
+#define LT_METRIC_RL_ENUM(name, kind, unit, help)             LT_RL_##name,
+#define LT_METRIC_PREFERENCE_ENUM(id, kind, unit, help, name) LT_PREFERENCE_##id,
 enum { LT_TRAIN_METRICS(LT_METRIC_TRAIN_ENUM) LT_TRAIN_METRIC_COUNT };
 enum { LT_EVAL_METRICS(LT_METRIC_EVAL_ENUM) LT_EVAL_METRIC_COUNT };
 enum { LT_RL_METRICS(LT_METRIC_RL_ENUM) LT_RL_METRIC_COUNT };
+enum { LT_PREFERENCE_METRICS(LT_METRIC_PREFERENCE_ENUM) LT_PREFERENCE_METRIC_COUNT };
 extern const lt_metric lt_train_metrics[LT_TRAIN_METRIC_COUNT],
-    lt_eval_metrics[LT_EVAL_METRIC_COUNT], lt_rl_metrics[LT_RL_METRIC_COUNT];
+    lt_eval_metrics[LT_EVAL_METRIC_COUNT], lt_rl_metrics[LT_RL_METRIC_COUNT],
+    lt_preference_metrics[LT_PREFERENCE_METRIC_COUNT];
 
 /* Who gets the rows of the tables, too: Prometheus (live.h), TensorBoard (tensorboard.h). */
 typedef struct {

@@ -28,9 +28,14 @@ static bool is_kind(const char *line, const char *kind) {
            line[n + n_kind] == '"';
 }
 
-/* Keep every line that is neither "train" nor "ranks": of the former one in `stride`, and the last;
- * of the latter the last. The file is read twice, line by line: so a long run needs no more memory
- * than a short one. */
+/* What an objective tells of a step, behind the line of the step. */
+static bool is_of_step(const char *line) {
+    return is_kind(line, "preference") || is_kind(line, "rl");
+}
+
+/* Keep every line that is neither of a step nor "ranks": of the former one in `stride`, and the
+ * last; of the latter the last. The file is read twice, line by line: so a long run needs no more
+ * memory than a short one. */
 static lt_err thin_rows(json_t **out, const char *path, int64_t max_rows) {
     lt_err err = LT_OK;
     FILE *f = fopen(path, "re");
@@ -38,6 +43,7 @@ static lt_err thin_rows(json_t **out, const char *path, int64_t max_rows) {
     size_t room = 0;
     ssize_t bytes;
     int64_t n_train = 0, seen = 0, n_ranks = 0, ranks_seen = 0, stride;
+    bool skipped = false; /* The step. */
     json_t *rows = json_array();
 
     if (f == NULL || rows == NULL) {
@@ -54,8 +60,8 @@ static lt_err thin_rows(json_t **out, const char *path, int64_t max_rows) {
         json_t *row;
         seen += is_train;
         ranks_seen += is_ranks;
-        if ((is_train && stride > 1 && seen % stride != 0 && seen != n_train) ||
-            (is_ranks && ranks_seen != n_ranks)) {
+        skipped = is_train ? stride > 1 && seen % stride != 0 && seen != n_train : skipped;
+        if ((skipped && (is_train || is_of_step(line))) || (is_ranks && ranks_seen != n_ranks)) {
             continue;
         }
         row = json_loadb(line, (size_t)bytes, 0, NULL);

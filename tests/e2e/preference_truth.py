@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -68,6 +69,13 @@ def whole(path):
     return open(path, "rb").read()
 
 
+def scores(path):
+    data = whole(path)
+    n = struct.unpack("<Q", data[:8])[0]
+    begin, end = json.loads(data[8:8 + n])["score.weight"]["data_offsets"]
+    return struct.unpack(f"<{(end - begin) // 4}f", data[8 + n + begin:8 + n + end])
+
+
 def said(run, *wanted, code=1):
     missing = [w for w in wanted if w not in run.stderr]
     return f"{run.returncode}: {missing}: {run.stderr[-500:]}" if run.returncode != code or missing else ""
@@ -125,6 +133,8 @@ with tempfile.TemporaryDirectory() as work:
     # The reward model.
     config = json.load(open(f"{work}/reward/model/config.json"))
     check("a reward model is a folder of transformers", "" if config["architectures"] == ["LlamaForSequenceClassification"] and len(config["id2label"]) == 1 and config["pad_token_id"] == 5 else config)
+    ends = zip(scores(f"{work}/reward/model/model.safetensors"), scores(f"{golden}/reward-end/score.safetensors"))
+    check("its head ends where TRL's does", [p for p in ends if abs(p[0] - p[1]) > 2e-6])
     check("it writes no text", said(subprocess.run([lateen, "generate", "--model", f"{work}/reward/model", "--prompt", "Hi"], capture_output=True, text=True), "score head of 1 value"))
     check("and is not taken for a language model", said(train(f"{work}/no", "dpo", **{"model.init": f"{golden}/reward"}), "model.init", "score head"))
     new = train(f"{work}/new", "reward", **{"model.init": sft, "steps": 3})
