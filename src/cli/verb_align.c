@@ -35,13 +35,15 @@ const lt_option_table lt_verb_align_options = LT_OPTION_TABLE("align hedge", row
 
 static const char usage[] =
     "align hedge FILE.jsonl [--method NAME] [--parameters LIST]\n"
-    "       lateen align detect FILE --tokenizer PATH --key TEXT [--scheme NAME]";
+    "       lateen align detect FILE --tokenizer PATH --key TEXT [--scheme NAME]\n"
+    "       lateen align experiment FILE.yaml [--out DIR]";
 static const char prose[] =
     "Find how strong a selection among candidates may be before its score is hacked.\n"
     "A line of the file is one calibration prompt: {\"proxy\": [...], \"truth\": [...]} has, of "
     "each of\nits candidates, the score by which the server selects and the reward that is wanted. "
     "The table\nshows the expected true reward of the answer for each value, without resampling;\n"
-    "docs/alignment.md explains the methods. `lateen align detect --help` tells of watermarks.";
+    "docs/alignment.md explains the methods. `lateen align detect --help` tells of watermarks,\n"
+    "`lateen align experiment --help` of methods measured on problems.";
 
 typedef struct {
     lt_hedge_prompt *prompts;
@@ -214,7 +216,7 @@ static lt_err hedge(const align_options *o, const char *path, calibration *c) {
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} parts[] = {{"detect", lt_align_detect}};
+} parts[] = {{"detect", lt_align_detect}, {"experiment", lt_align_experiment}};
 
 int lt_verb_align(int argc, char **argv);
 int lt_verb_align(int argc, char **argv) {

@@ -101,21 +101,20 @@ done:
     return err;
 }
 
-/* The page with `data` in place of the mark; free() it. */
-static char *page_with(const char *data) {
-    const char *mark = strstr(lt_report_page, DATA_MARK);
-    const size_t head = (size_t)(mark - lt_report_page), n = strlen(data);
+char *lt_report_fill(const char *page, const char *data) {
+    const char *mark = strstr(page, DATA_MARK);
+    const size_t head = (size_t)(mark - page), n = strlen(data);
     size_t n_angles = 0;
     char *out, *to;
 
     for (size_t i = 0; i < n; i++) {
         n_angles += data[i] == '<';
     }
-    out = malloc(strlen(lt_report_page) + n + 5 * n_angles + 1);
+    out = malloc(strlen(page) + n + 5 * n_angles + 1);
     if (out == NULL) {
         return NULL;
     }
-    memcpy(out, lt_report_page, head);
+    memcpy(out, page, head);
     to = out + head;
     for (size_t i = 0; i < n; i++) {
         if (data[i] == '<') {
@@ -134,7 +133,7 @@ lt_err lt_report_write(const char *run_folder) {
     char path[LT_PATH_BYTES], *data = NULL, *page = NULL;
 
     LT_TRY_DONE(lt_report_data(&data, run_folder, LT_REPORT_ROWS));
-    page = page_with(data);
+    page = lt_report_fill(lt_report_page, data);
     if (page == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "report of %s", run_folder);
     }

@@ -15,6 +15,9 @@ LT_MUST_USE lt_err lt_report_write(const char *run_folder);
  * max_rows training lines; free() it. */
 LT_MUST_USE lt_err lt_report_data(char **out, const char *run_folder, int64_t max_rows);
 
+/* A page with `data`, a JSON text, in place of its mark; free() it. NULL: out of memory. */
+char *lt_report_fill(const char *page, const char *data);
+
 /* A loss curve in characters for a terminal, `width` x `height`, into out (free() it). values: n
  * losses, oldest first. */
 LT_MUST_USE lt_err lt_report_plot(char **out, const double *values, int64_t n, int width,

@@ -195,7 +195,7 @@ lt_err lt_access_check_options(const lt_server_options *o) {
             }
         }
     }
-    if (o->n_keys == 0 && !o->no_auth && !is_loopback(o->host)) {
+    if (o->n_keys == 0 && !o->no_auth && o->host != NULL && !is_loopback(o->host)) {
         lt_log_warn("serve: OPEN TO THE NETWORK: --host %s without a key answers everyone who can "
                     "reach it. Give --api-key or --api-key-file, or --no-auth if this is intended",
                     o->host);

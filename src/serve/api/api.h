@@ -15,7 +15,9 @@
 typedef struct lt_server lt_server;
 
 typedef struct {
-    const char *host;               /* Name or address; IPv6 with brackets or without. */
+    /* Name or address; IPv6 with brackets or without. NULL: nobody can connect, and requests come
+     * from lt_server_post. */
+    const char *host;
     int port;                       /* 0: any free one. */
     const char *model;              /* Path: for /props, and where a chat template may lie. */
     const char *name;               /* Name that clients use; NULL: the last part of the path. */
@@ -42,6 +44,8 @@ typedef struct {
     int think_budget; /* Of requests that name none; -1: none. */
     /* Opens the model and its tokenizer, on a thread of its own. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
+    /* Called on the loop's thread once the model is ready; may be NULL. */
+    void (*ready)(void *ctx);
     /* Called on the compiler's thread before each grammar; may be NULL. */
     void (*before_compile)(void *ctx);
     void *ctx;
@@ -55,6 +59,17 @@ LT_MUST_USE lt_err lt_server_open(lt_server **out, const lt_server_options *opti
 int lt_server_port(const lt_server *s);
 /* "http://127.0.0.1:8080"; an IPv6 host stands in brackets. */
 void lt_server_url(const lt_server *s, char *out, size_t n);
+
+/* A request of this process: POST the body (n bytes, malloc'ed, which is taken over) to a path such
+ * as "/v1/chat/completions". Called on the loop's thread, as is `answered`, once, perhaps before
+ * this returns; body is valid until it returns. The server must be ready, and must not be closed
+ * before. OOM is the only error. */
+typedef void lt_server_answered(void *ctx, int status, const char *body, size_t n);
+LT_MUST_USE lt_err lt_server_post(lt_server *s, const char *path, char *body, size_t n,
+                                  lt_server_answered *answered, void *ctx);
+
+/* It drains, or will in a moment: no more requests should be made. */
+bool lt_server_is_ending(const lt_server *s);
 
 /* Serve until SIGTERM or SIGINT has drained, lt_server_stop was called, or loading failed (its
  * error). */

@@ -266,7 +266,7 @@ static bool start(lt_batch *t) {
     b->n_flights++;
     w->n_runs++;
     w->states[w->next++] = LT_LINE_RUNS;
-    lt_route_inner(b->server, f->conn, t->endpoint, w->key);
+    lt_route_inner(b->server, f->conn, t->endpoint, w->key, true);
     return true;
 }
 

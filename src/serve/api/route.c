@@ -604,7 +604,8 @@ void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
     }
 }
 
-void lt_route_inner(lt_server *s, lt_http_conn *c, const char *path, const char *owner) {
+void lt_route_inner(lt_server *s, lt_http_conn *c, const char *path, const char *owner,
+                    bool background) {
     const lt_http_request r = lt_http_inner_request(c, "POST", path);
     char methods[64];
     const int i = find_route(&r, methods, sizeof methods);
@@ -613,7 +614,7 @@ void lt_route_inner(lt_server *s, lt_http_conn *c, const char *path, const char 
                     .request = &r,
                     .tail = "",
                     .owner = owner,
-                    .background = true,
+                    .background = background,
                     .arrived_s = lt_clock_s()};
 
     LT_ASSERT(i >= 0 && routes[i].flavour == LT_FLAVOUR_OPENAI);

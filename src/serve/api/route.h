@@ -18,8 +18,9 @@ bool lt_route_at(int i, lt_route_info *out);
 bool lt_route_head(void *server, lt_http_conn *c, const lt_http_request *r);
 void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r);
 /* A request of the server itself on a connection without a socket (http.h): POST to the path, as
- * the owner, in the background. */
-void lt_route_inner(lt_server *s, lt_http_conn *c, const char *path, const char *owner);
+ * the owner. */
+void lt_route_inner(lt_server *s, lt_http_conn *c, const char *path, const char *owner,
+                    bool background);
 void lt_route_bad(void *server, lt_http_refusal *r);
 
 /* Every endpoint: one handler each, in the file of its family. */

@@ -344,7 +344,10 @@ static void on_loaded(evutil_socket_t fd, short what, void *arg) {
         return;
     }
     lt_batches_begin(s->batches);
-    if (!s->o.quiet) {
+    if (s->o.ready != NULL) {
+        s->o.ready(s->o.ctx);
+    }
+    if (!s->o.quiet && s->o.host != NULL) {
         char url[300];
         lt_server_url(s, url, sizeof url);
         lt_log_info("serve: %s is ready after %.3f s, %.3f of it for the model: %s", s->name,
@@ -563,6 +566,43 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
 done:
     lt_server_close(s);
     return err;
+}
+
+/* ---- Requests of this process ---- */
+
+typedef struct {
+    lt_http_conn *conn;
+    lt_server_answered *answered;
+    void *ctx;
+} own_request;
+
+static void own_answered(void *ctx, int status, const char *extra, const void *body, size_t n) {
+    own_request *r = ctx;
+    (void)extra;
+    r->answered(r->ctx, status, body, n);
+    lt_http_inner_close(r->conn);
+    free(r);
+}
+
+lt_err lt_server_post(lt_server *s, const char *path, char *body, size_t n,
+                      lt_server_answered *answered, void *ctx) {
+    own_request *r = calloc(1, sizeof *r);
+    if (r == NULL) {
+        free(body);
+        LT_FAIL(LT_ERR_OOM, "%s: a request of %zu bytes", path, n);
+    }
+    *r = (own_request){.answered = answered, .ctx = ctx};
+    r->conn = lt_http_inner_open(s->http, body, n, own_answered, r);
+    if (r->conn == NULL) {
+        free(r);
+        LT_FAIL(LT_ERR_OOM, "%s: a request of %zu bytes", path, n);
+    }
+    lt_route_inner(s, r->conn, path, "", false);
+    return LT_OK;
+}
+
+bool lt_server_is_ending(const lt_server *s) {
+    return s->draining;
 }
 
 int lt_server_port(const lt_server *s) {

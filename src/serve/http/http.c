@@ -534,7 +534,7 @@ lt_err lt_http_open(lt_http **out, struct event_base *base, const lt_http_option
     if (h->on_flush == NULL || h->on_room == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "http server");
     }
-    LT_TRY_DONE(listen_on(h));
+    LT_TRY_DONE(o->host != NULL ? listen_on(h) : LT_OK);
     *out = h;
     h = NULL;
 done:

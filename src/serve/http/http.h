@@ -50,7 +50,7 @@ typedef struct {
 } lt_http_refusal;
 
 typedef struct {
-    const char *host;
+    const char *host;   /* NULL: it does not listen. */
     int port;           /* 0: any free one; lt_http_port tells. */
     struct lt_tls *tls; /* http/tls.h; NULL: plain. */
     int max_connections;
