@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "model/exec.h"
 
 #define EVENTS      256
 #define WAIT_MS     1000
@@ -21,6 +22,19 @@ struct lt_rollouts {
     int64_t room;
 };
 
+/* Beyond this length all tokens of a text are rotated otherwise, so that the probability of a token
+ * depends on how far the text went on after it. */
+static lt_err check_rope(const lt_model *m, int64_t max_seq) {
+    const int64_t most = lt_rope_switch(lt_model_get_spec(m));
+    if (most > 0 && max_seq > most) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "texts of %lld tokens: this model rotates those of more than %lld otherwise "
+                "(longrope), which reinforcement learning cannot use; data.seq = %lld can",
+                (long long)max_seq, (long long)most, (long long)most);
+    }
+    return LT_OK;
+}
+
 lt_err lt_rollouts_open(lt_rollouts **out, const lt_model *m, const lt_rollout_options *o) {
     lt_err err = LT_OK;
     lt_engine_options how = lt_engine_defaults();
@@ -29,6 +43,7 @@ lt_err lt_rollouts_open(lt_rollouts **out, const lt_model *m, const lt_rollout_o
     if (r == NULL) {
         LT_FAIL(LT_ERR_OOM, "rollouts");
     }
+    LT_TRY_DONE(check_rope(m, o->max_seq));
     LT_ASSERT(o->group > 0 && o->max_tokens > 0 && o->running > 0);
     r->o = *o;
     how.max_running = o->running;

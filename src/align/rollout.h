@@ -56,7 +56,8 @@ typedef struct {
 
 typedef struct lt_rollouts lt_rollouts;
 
-/* The model must outlive it. Free with lt_rollouts_close, which accepts NULL. */
+/* The model must outlive it. UNSUPPORTED: max_seq is beyond where a model changes the rotation of
+ * whole texts. Free with lt_rollouts_close, which accepts NULL. */
 LT_MUST_USE lt_err lt_rollouts_open(lt_rollouts **out, const lt_model *m,
                                     const lt_rollout_options *o);
 void lt_rollouts_close(lt_rollouts *r);

@@ -7,6 +7,7 @@
  * go to qk, for norms of single heads through norm and rotation in one op (qk_norm). */
 #include "model/block.h"
 #include "model/context.h"
+#include "model/exact.h"
 
 #include "model/tp.h"
 
@@ -162,6 +163,7 @@ lt_err lt_attention_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, con
     LT_TRY(lt_attention_qkv_fwd(r, layer, t, b, stream));
     const lt_attention_args args = attention_args(r, &l, layer, t);
     LT_TRY(lt_context_attention_fwd(r, &args));
+    LT_TRY(r->exact != NULL ? lt_exact_attention(r, &args) : LT_OK);
     return lt_attention_out_fwd(r, layer, t, b);
 }
 

@@ -118,6 +118,10 @@ double lt_logits_exp(const float *x, int64_t n, float high, float scale, float *
     return total;
 }
 
+double lt_logits_lse(const float *x, int64_t n, float high) {
+    return (double)high + log(lt_logits_exp(x, n, high, 1.0f, NULL, NULL));
+}
+
 int64_t lt_logits_count_above(const float *x, int64_t n, float than) {
     vi count[4] = {{0}, {0}, {0}, {0}};
     int64_t i = 0, total = 0;

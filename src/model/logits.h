@@ -20,6 +20,9 @@ bool lt_logits_best(const float *x, int64_t n, int32_t *best);
  * LT_LOGITS_BLOCK to sums (may be NULL). Relative error 2^-22; below e^-87: 0. */
 double lt_logits_exp(const float *x, int64_t n, float high, float scale, float *y, double *sums);
 
+/* log(sum of exp(x)), where `high` is the largest. */
+double lt_logits_lse(const float *x, int64_t n, float high);
+
 int64_t lt_logits_count_above(const float *x, int64_t n, float than); /* Strictly. */
 
 /* Collect the logits >= least, by rising id. */

@@ -8,6 +8,7 @@
  * gathered, and from all of it each rank makes losses and its own words' gradients. */
 #include "model/loss.h"
 
+#include "model/exact.h"
 #include "model/tp.h"
 
 #define CHUNK_BYTES ((int64_t)128 << 20)
@@ -95,6 +96,11 @@ static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, in
         logits = lt_tensor_2d(l->logits.data, LT_F32, n, l->logits.shape[1]);
     }
     LT_TRY(lt_linear_fwd(r, logits, h, head, LT_PARAM_KIND_COUNT, 0));
+    if (r->exact != NULL && how->grad_scale == 0) {
+        lt_exact_losses(&logits, r->spec->final_softcap, (const int32_t *)b->labels.data + first,
+                        (float *)b->loss_rows.data + first, (int32_t *)b->best.data + first);
+        return LT_OK;
+    }
     LT_TRY(
         xent(r, l,
              &(lt_xent_args){.logits = logits,

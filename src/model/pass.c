@@ -156,6 +156,7 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_stage_carve(&p->stage, &stage, &a->scratch);
     lt_context_carve(&p->context, s, dtype, o, &a->scratch);
     lt_experts_carve(&p->experts, s, dtype, o, &a->scratch);
+    lt_exact_carve(&p->exact, s, o, &a->scratch);
     if (o->lora.rank > 0) {
         lt_lora_carve(&p->lora, beside->columns, o->batch * o->seq, dtype, o->train, &a->scratch);
     }
@@ -355,6 +356,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     LT_TRY(lt_tp_check_rows(o->batch, o->seq, lt_pass_n_tp(o)));
     LT_TRY(lt_pass_n_tp(o) > 1 ? lt_fp8_check(&m->table, o->fp8) : LT_OK);
     LT_TRY(check_adapters(m, o));
+    LT_TRY(lt_exact_check(m, o));
     if (o->train && !o->master_elsewhere && !lt_model_has_master(m) && m->lora == NULL) {
         LT_FAIL(LT_ERR_STATE,
                 "pass: the model was opened in %s without an F32 master; it can not be trained",
@@ -392,6 +394,8 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
         lt_context_set(&p->context, o);
         p->exec.context = &p->context;
     }
+    p->exec.exact = o->exact ? &p->exact : NULL;
+    p->exec.fixed_order = o->exact;
     const lt_stage_options stage = stage_options(o, &m->spec);
     LT_TRY_DONE(lt_stage_open(&p->stage, m->device, &stage));
     LT_TRY_DONE(fill_tables(p));
@@ -492,6 +496,9 @@ void lt_pass_shape_set(lt_pass *p, int set, int64_t batch, int64_t seq, bool has
     lt_acts_set *acts = &p->sets[set];
     reshape(p, acts, batch, seq);
     acts->has_documents = has_documents;
+    if (r->exact != NULL) {
+        lt_exact_shape(r->exact, batch, seq);
+    }
     r->batch = batch;
     r->seq = seq;
     r->positions = acts->batch.positions;

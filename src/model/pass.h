@@ -62,6 +62,7 @@ typedef struct {
     lt_fp8_recipe fp8;
     bool fp8_wgrad; /* Gradients of weights, too. */
     bool weights;   /* Batches may bring weights; lt_pass_logprobs_backward needs them. */
+    bool exact;     /* Log-probabilities with the bits of an engine's (exact.h). */
     int n_sets;     /* Batches in flight between lt_pass_load and the end of backward; 0: 1. */
     /* Of a stage of a pipeline: layers [first_layer, end_layer), with the embedding before layer 0
      * and the head behind the last; end_layer 0: all. */

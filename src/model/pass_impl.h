@@ -6,6 +6,7 @@
 #include "model/deferred.h"
 #include "model/block.h"
 #include "model/context.h"
+#include "model/exact.h"
 #include "model/expert.h"
 #include "model/fp8.h"
 #include "model/loss.h"
@@ -42,6 +43,7 @@ struct lt_pass {
     lt_arena activations, gradients, logits, scratch, eight; /* Of the backend. */
     lt_fp8 fp8;
     lt_context context;
+    lt_exact exact;
     lt_experts experts;
     lt_deferred deferred;  /* Of options.split_backward. */
     lt_acts_set *sets;     /* (n_sets) */

@@ -130,7 +130,7 @@ static lt_err find_best(const float *logits, int64_t n, int32_t *best) {
 /* Log-probability and rank of id, and the n_top likeliest. scratch: (n) */
 static void report(const float *logits, int64_t n, int n_top, float high, lt_candidate *scratch,
                    lt_pick *out) {
-    const double lse = (double)high + log(lt_logits_exp(logits, n, high, 1.0f, NULL, NULL));
+    const double lse = lt_logits_lse(logits, n, high);
     LT_ASSERT(n_top <= LT_CHOOSE_TOP);
     out->logprob = (float)((double)logits[out->id] - lse);
     out->rank = (int32_t)lt_logits_count_above(logits, n, logits[out->id]);

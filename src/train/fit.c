@@ -19,6 +19,7 @@ lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
                                       (r->micro > 0 ? r->micro : lt_recipe_largest_batch(r)),
                              .seq = r->seq,
                              .train = true,
+                             .exact = r->rl_exact && lt_recipe_is_rl(r),
                              .recompute = (lt_recompute)r->recompute,
                              .on_device = on_device,
                              .z_coef = (float)r->z_coef,

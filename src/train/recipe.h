@@ -96,7 +96,7 @@ typedef enum {
     X(F64, rl_weight_high, "rl.weight_high", "2", 0, 1e6, "", "largest such weight",               \
       LT_OPTION_ABOVE_MIN)                                                                         \
     X(BOOL, rl_exact, "rl.exact", "false", 0, 0, "",                                               \
-      "an answer does not depend, bit for bit, on the others that are drawn with it")
+      "engine and trainer compute the log-probability of a token with the same bits (CPU, fp32)")
 
 #define LT_RECIPE_OPTIONS(X)                                                                       \
     X(STR, out, "out", "", 0, 1, "FOLDER",                                                         \
