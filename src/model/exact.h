@@ -7,8 +7,8 @@
  * `deterministic`:
  *
  *     products       fixed_order: a row has the same bits for every number of rows
- *     attention      the engine's op over pages of keys and values, with fixed_order. The pass's own
- *                    op runs before it for the statistics that backward reads; its result is
+ *     attention      the engine's op over pages of keys and values, with fixed_order. The own op of
+ *                    a pass runs before it for the statistics that backward reads; its result is
  *                    replaced
  *     log-softmax    the sampler's (logits.h), instead of the op xent's
  *

@@ -1,5 +1,5 @@
-/* Answers that the engine draws, and their log-probabilities under a pass with the same weights: the
- * same bits in an exact pass, for each family that it serves, in batches of any shape. */
+/* Answers that the engine draws, and their log-probabilities under a pass with the same weights:
+ * the same bits in an exact pass, for each family that is served, in batches of any shape. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
