@@ -7,6 +7,8 @@ The model is tests/golden/model/llama3.
     calm.safetensors, odd.safetensors   vectors direction.N; odd has the last layer alone, in BF16
     steer.json      tokens; cases of {vector, scale, logprobs}: the log-probability of each token but the first, with a hook that adds
                     scale * direction.N to the output of layer N
+    ../reward, ../classify  models with score heads of 1 and 3 values over 512 ids (those of stories260K's tokenizer)
+    scores.json     per model rows of {ids, values}: what the head says at the last token
     beam.json       cases of {prompt, width, length_penalty, early_stopping, max_tokens, eos, tokens, scores}: generate(num_beams=width,
                     num_return_sequences=width), each text up to its end, with sequences_scores
 """
@@ -55,6 +57,20 @@ def beam(model, prompt, width, penalty, early, most, eos):
             "scores": [float(s) for s in out.sequences_scores]}
 
 
+def judge(name, labels):
+    config = transformers.LlamaConfig(vocab_size=512, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+                                      max_position_embeddings=512, initializer_range=0.5, pad_token_id=None, bos_token_id=1, eos_token_id=2,
+                                      id2label=dict(enumerate(labels)), label2id={label: i for i, label in enumerate(labels)}, num_labels=len(labels))
+    folder = ROOT / "serve" / name
+    transformers.LlamaForSequenceClassification(config).bfloat16().save_pretrained(folder)
+    model = transformers.LlamaForSequenceClassification.from_pretrained(folder, dtype=torch.float64)
+    rows = []
+    for n in (3, 11, 40):
+        ids = [1] + torch.randint(3, 512, (n,)).tolist()
+        rows.append({"ids": ids, "values": [float(x) for x in model(torch.tensor([ids])).logits[0]]})
+    return rows
+
+
 @torch.no_grad()
 def main():
     torch.manual_seed(11)
@@ -75,6 +91,8 @@ def main():
         eos = sorted(set(met), key=lambda t: (-met.count(t), t))[:n_eos]
         cases.append(beam(model, prompt, width, penalty, early, most, eos))
     (OUT / "beam.json").write_text(json.dumps(cases) + "\n")
+    scores = {"reward": judge("reward", ["LABEL_0"]), "classify": judge("classify", ["calm", "stormy", "neither"])}
+    (OUT / "scores.json").write_text(json.dumps(scores) + "\n")
     for c in cases:
         print(c["width"], c["length_penalty"], c["early_stopping"], [len(r) for r in c["tokens"]], c["eos"], c["scores"][:3])
 

@@ -138,6 +138,9 @@ typedef struct {
     /* No continuation (max_tokens 0): report the mean of the last hidden states, scaled to length
      * 1; its CHOICE ends with LENGTH. */
     bool embed;
+    /* With embed, of a model with a score head, which takes no other requests but embeddings:
+     * report what the head says at the last token instead, n_scores values. */
+    bool score;
 } lt_request;
 
 lt_request lt_request_defaults(void);
@@ -156,7 +159,7 @@ typedef enum {
     /* One token of the prompt with its log-probability; prompt_logprobs >= 0 only. */
     LT_EVENT_PROMPT,
     LT_EVENT_TOKEN,  /* One token of a choice. */
-    LT_EVENT_EMBED,  /* embedding (C) F32, valid until the next poll. */
+    LT_EVENT_EMBED,  /* embedding (n_embedding) F32, valid until the next poll. */
     LT_EVENT_CHOICE, /* A choice is finished. */
     LT_EVENT_DONE    /* All choices are finished: nothing follows, and the id is free again. */
 } lt_event_kind;
@@ -184,6 +187,7 @@ typedef struct {
     double prefill_s;                     /* TOKEN, CHOICE, DONE: time to the first token. */
     double queue_s, decode_s;             /* DONE */
     const float *embedding;
+    int64_t n_embedding; /* The model's width, or n_scores. */
 } lt_event;
 
 /* Open an engine and start its thread. The model must outlive it. options NULL: the defaults. */

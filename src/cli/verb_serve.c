@@ -73,6 +73,11 @@
     X(STR, steer, "steer", "", 0, 0, "NAME=FILE,...",                                              \
       "steering vectors that requests may name: safetensors with tensors direction.N, added "      \
       "behind layer N")                                                                            \
+    X(STR, reward, "reward", "", 0, 0, "MODEL",                                                    \
+      "reward model beside the served one (a folder with a score head of one value): scores "      \
+      "groups, and answers /v1/score, /rerank, /classify and /pooling")                            \
+    X(STR, reward_tokenizer, "reward-tokenizer", "", 0, 0, "FILE",                                 \
+      "the reward model's tokenizer; empty: its own")                                              \
     X(ENUM, speculate, "speculate", "none", 0, 0, "none|ngram",                                    \
       "ngram, on CPUs: where a text repeats what it or its prompt said, verify what followed "     \
       "there "                                                                                     \
@@ -122,8 +127,8 @@ typedef struct {
     const serve_options *o;
     const char *model;
     /* The model's device and adapters, once loaded; closed after the server. */
-    lt_device *device;
-    lt_lora *adapters;
+    lt_device *device, *reward_device;
+    lt_lora *adapters, *reward_adapters;
 } job;
 
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
@@ -136,6 +141,18 @@ static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     *model = opened.model;
     *tokenizer = opened.tokenizer;
     return j->o->steer[0] != '\0' ? lt_steering_open(opened.model, j->o->steer) : LT_OK;
+}
+
+static lt_err load_reward(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
+    job *j = ctx;
+    lt_opened opened = {0};
+    LT_TRY(lt_opened_begin(&opened, j->o->reward, j->o->reward_tokenizer,
+                           (lt_opened_dtype)j->o->dtype, j->o->device, j->o->threads));
+    j->reward_device = opened.device;
+    j->reward_adapters = opened.adapters;
+    *model = opened.model;
+    *tokenizer = opened.tokenizer;
+    return LT_OK;
 }
 
 /* Add the keys of a comma-separated list or of a file's lines, splitting the text in place. */
@@ -279,6 +296,8 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     fill(&options, o);
     options.model = j.model;
     options.load = load;
+    options.load_reward = o->reward[0] != '\0' ? load_reward : NULL;
+    options.reward = o->reward;
     options.ctx = &j;
     if (o->cors[0] != '\0' && o->allowed_origins[0] != '\0') {
         LT_FAIL_DONE(LT_ERR_ARG,
@@ -297,7 +316,9 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
 done:
     lt_server_close(s);
     lt_lora_close(j.adapters);
+    lt_lora_close(j.reward_adapters);
     lt_device_close(j.device);
+    lt_device_close(j.reward_device);
     free(keys);
     return err;
 }

@@ -20,6 +20,7 @@
  *          exchange with the host alternates between two sides (paged_forward_side.c). Ids that
  *          only the device knows are read by the embedding where `choose` left them.
  *
+ * SCORES   A model with a score head chooses no tokens, so its calls are not graphs.
  * STEERED  A call with rows that are steered (steering.h) is neither padded nor a graph, so that
  *          graphs hold nothing for what few requests use.
  *
@@ -354,7 +355,8 @@ int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n) {
 
 lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     lt_exec *r = &f->exec;
-    bool pad = (r->backend->graph_begin != NULL || f->o.pad) && w->steer == NULL && decodes(w);
+    bool pad = (r->backend->graph_begin != NULL || f->o.pad) && w->steer == NULL &&
+               r->spec->n_scores == 0 && decodes(w);
 
     LT_ASSERT(w->n_rows > 0 && w->n_rows <= f->o.max_rows && w->n_seqs <= f->o.max_seqs &&
               w->n_out <= f->o.max_out && w->max_pages <= f->o.max_pages);

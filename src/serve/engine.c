@@ -295,7 +295,9 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->wake, NULL);
     pthread_cond_init(&e->rested, NULL);
-    LT_TRY_DONE(lt_model_spec_writes(e->spec, "engine"));
+    if (e->spec->n_scores > 0) { /* Warm-up steps choose tokens. */
+        e->o.warm = LT_WARM_NONE;
+    }
     LT_TRY_DONE(check_options(&e->o, m->backend));
     LT_TRY_DONE(size_engine(e));
     engine_carve(e, &e->arena);

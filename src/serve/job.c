@@ -102,6 +102,12 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
         LT_FAIL(LT_ERR_ARG, "a thinking budget of %lld tokens needs tokens that end the thinking",
                 (long long)r->think_budget);
     }
+    if (!r->embed || r->prompt_logprobs >= 0) {
+        LT_TRY(lt_model_spec_writes(limits->spec, "a request for text"));
+    }
+    if (r->score && (!r->embed || limits->spec->n_scores == 0)) {
+        LT_FAIL(LT_ERR_ARG, "a request for scores: this model has no score head");
+    }
     if (r->steer < 0 || r->steer > limits->n_steering ||
         !(fabsf(r->steer_scale) <= (float)LT_STEERING_SCALE)) {
         LT_FAIL(LT_ERR_ARG, "steering vector %d of %d, scale %g: at most %g is possible",
@@ -121,7 +127,7 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     const lt_request *r = &j->r;
     const int64_t longest = r->n_prompt + r->max_tokens;
     const int64_t n_pages = longest / limits->page_tokens + 1;
-    const size_t width = r->embed ? (size_t)limits->spec->width : 0;
+    const size_t width = r->embed && !r->score ? (size_t)limits->spec->width : 0;
     const size_t words = (size_t)(limits->spec->vocab_size + 31) / 32;
     const size_t n_bad_ids = (size_t)j->n_bad_ids;
 
@@ -143,7 +149,8 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     j->allowed = r->n_allowed > 0 ? lt_arena_take(a, words * sizeof *j->allowed, 8) : NULL;
     j->r.bad = lt_arena_take(a, n_bad_ids * sizeof *r->bad, 8);
     j->r.bad_ends = lt_arena_take(a, (size_t)r->n_bad * sizeof *r->bad_ends, 8);
-    j->embedding = lt_arena_take(a, width * sizeof *j->embedding, 8);
+    j->n_embedding = r->score ? limits->spec->n_scores : (int64_t)width;
+    j->embedding = lt_arena_take(a, (size_t)j->n_embedding * sizeof *j->embedding, 8);
     j->hidden_sum = lt_arena_take(a, width * sizeof *j->hidden_sum, 8);
     if (r->beam.on) {
         lt_beam dummy = {0};
@@ -216,7 +223,7 @@ static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_jo
     }
     s->seq.tokens = s->tokens;
     s->seq.n_tokens = r->n_prompt;
-    s->seq.fresh = r->embed || r->prompt_logprobs >= 0;
+    s->seq.fresh = (r->embed && !r->score) || r->prompt_logprobs >= 0;
     s->seq.priority = r->priority;
     s->seq.background = r->background;
     s->seq.salt = salt_of(r);
@@ -407,7 +414,7 @@ void lt_job_begin_again(lt_job *j, int64_t width) {
     if (j->r.prompt_logprobs >= 0) {
         j->n_prompt_out = j->n_prompt_public > 1 ? j->n_prompt_public : 1;
     }
-    if (j->r.embed) {
+    if (j->r.embed && !j->r.score) {
         j->n_embedded = 0;
         memset(j->hidden_sum, 0, (size_t)width * sizeof *j->hidden_sum);
     }
@@ -492,6 +499,7 @@ static bool tell_one(lt_job *j, lt_event *e) {
             j->embed_told = true;
             e->kind = LT_EVENT_EMBED;
             e->embedding = j->embedding;
+            e->n_embedding = j->n_embedding;
             return true;
         }
         if (s->public_finish != LT_FINISH_NONE && !s->told) {

@@ -69,8 +69,9 @@ struct lt_job {
     lt_beam *beam; /* The choices are the beams of a search; NULL: they are independent. */
     lt_logprobs prompt_logprobs; /* (n_prompt) of tokens 1 and on; 0 has none. */
     int64_t n_prompt_out, n_prompt_public, n_prompt_told;
-    float *embedding;   /* (C) */
-    double *hidden_sum; /* (C) */
+    int64_t n_embedding;
+    float *embedding;   /* (n_embedding) */
+    double *hidden_sum; /* (C), of an embedding */
     bool embed_told;
     bool forked;                       /* The other choices have begun, too. */
     bool done;                         /* All choices are finished; visible to the front. */

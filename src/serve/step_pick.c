@@ -274,6 +274,12 @@ lt_err lt_step_take(lt_engine *e, const lt_step *s) {
     return LT_OK;
 }
 
+/* The values of the score head. */
+static void take_scores(lt_engine *e, lt_job_choice *s, const float *values) {
+    memcpy(s->job->embedding, values, (size_t)s->job->n_embedding * sizeof *values);
+    lt_step_finish(e, s, LT_FINISH_LENGTH, LT_OK);
+}
+
 /* Collect the picks from these rows, and record the log-probabilities of prompts. */
 static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
                        const lt_paged_forward_picks *chosen, float *const *logits) {
@@ -287,7 +293,9 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
         if (w->next && w->draft) {
             continue; /* collect_draft looks at it when the tokens before it are known. */
         }
-        if (w->next) {
+        if (choice->job->r.score) {
+            take_scores(e, choice, logits[i]);
+        } else if (w->next) {
             n_picks = add_picks(e, choice, i, w->on_device, n_picks);
         } else if (w->on_device) {
             take_judgement(e, choice, w, chosen, i);

@@ -143,7 +143,7 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
 
     for (int64_t k = 0; k < item->n; k++) {
         const int64_t p = item->first + k;
-        const bool next = p + 1 >= seq->n_tokens + seq->n_ahead && !j->r.embed;
+        const bool next = p + 1 >= seq->n_tokens + seq->n_ahead && (!j->r.embed || j->r.score);
         r->ids[row + k] = p < seq->n_tokens + seq->n_draft ? choice->tokens[p] : -1 - choice->late;
         r->positions[row + k] = (int32_t)(p + rope);
         r->slots[row + k] = (int32_t)(seq->table[p / page] * page + p % page);
@@ -178,7 +178,8 @@ static void take_items(lt_engine *e, lt_step *s) {
         const lt_sched_item *item = &e->sched.items[i];
         lt_job_choice *choice = item->seq->owner;
         LT_ASSERT(choice->place[place] < 0);
-        s->items[i] = (lt_step_item){choice, item->first, item->n, choice->job->r.embed};
+        s->items[i] = (lt_step_item){choice, item->first, item->n,
+                                     choice->job->r.embed && !choice->job->r.score};
         choice->place[place] = (int32_t)i;
         choice->n_unchecked = item->seq->n_draft > 0 ? item->n - 1 : 0;
         choice->rejected = false;

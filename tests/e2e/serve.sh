@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|control|batches|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|scores|control|batches|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -116,6 +116,21 @@ groups() {
     within python3 tests/e2e/serve_groups.py "http://127.0.0.1:$port"
     within python3 tests/e2e/serve_guides.py "http://127.0.0.1:$port" "$shared/tok512.bin" "$lateen"
     stop
+}
+
+# Models that judge texts: alone, and beside one that writes. Their ids are those of the stories' tokenizer.
+scores() {
+    local stories=("${model[@]}") kind
+    for kind in reward classify text beside; do
+        model=("${stories[@]}")
+        [ -d "tests/golden/serve/$kind" ] && model=("tests/golden/serve/$kind" --tokenizer "$shared/tok512.bin")
+        if [ $kind = beside ]; then start --dtype fp32 --reward tests/golden/serve/reward --reward-tokenizer "$shared/tok512.bin"; else start --dtype fp32; fi
+        ready || { say "the server is ready: $kind" 1 "$(cat "$dir/err")"; continue; }
+        within python3 tests/e2e/serve_scores.py $kind "http://127.0.0.1:$port"
+        stop
+        say "SIGTERM ends it in peace: $kind" $? "$(tail -3 "$dir/err")"
+    done
+    model=("${stories[@]}")
 }
 
 control() {
@@ -389,6 +404,6 @@ sys.exit(not (r['dropped'] > 0 == r['failed'] and r['dropped'] + r['completed'] 
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
-[ $# -gt 0 ] || set -- raw openai anthropic ollama agents state bodies pages life calls ends edges seeds abuse safe groups control bench
+[ $# -gt 0 ] || set -- raw openai anthropic ollama agents state bodies pages life calls ends edges seeds abuse safe groups scores control bench
 for part in "$@"; do "$part"; done
 finish

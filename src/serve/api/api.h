@@ -44,6 +44,9 @@ typedef struct {
     int think_budget; /* Of requests that name none; -1: none. */
     /* Opens the model and its tokenizer, on a thread of its own. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
+    /* Opens a reward model beside it, likewise; NULL: there is none. */
+    lt_err (*load_reward)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
+    const char *reward; /* Path of the reward model. */
     /* Called on the loop's thread once the model is ready; may be NULL. */
     void (*ready)(void *ctx);
     /* Called on the compiler's thread before each grammar; may be NULL. */

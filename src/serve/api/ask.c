@@ -89,6 +89,7 @@ void lt_ask_defaults(lt_ask *a) {
                   .window = 2048,
                   .seed = -1},
         .scale = 1,
+        .judge = {.activate = true, .with_documents = true},
         .mark = {.gamma = -1, .delta = -1},
         .control = {.threshold = 0.95, .budget = -1, .every = 64, .agree = 3, .probe_tokens = 20}};
 }

@@ -105,6 +105,12 @@ typedef struct {
         double gamma, delta;
         int64_t context, length;
     } mark;
+    struct { /* Of what judges texts. */
+        const json_t *queries, *documents;
+        const char *task;
+        int64_t top_n, n_queries;
+        bool activate, with_documents, generation;
+    } judge;
     const char *vector; /* Of method steer, and its scale. */
     double scale;
     /* Control of the reasoning: the fields of the object `reasoning` of a chat. */

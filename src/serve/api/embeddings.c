@@ -43,18 +43,25 @@ static void put_base64(lt_json_out *o, const unsigned char *data, size_t n) {
     free(text);
 }
 
-static bool in_base64(const lt_reply *j) {
-    return j->ask.encoding_format != NULL && strcmp(j->ask.encoding_format, "base64") == 0;
+bool lt_embedding_in_base64(const lt_ask *a) {
+    return a->encoding_format != NULL && strcmp(a->encoding_format, "base64") == 0;
 }
 
-static void put_embedding(lt_json_out *o, const lt_reply *j, const float *x, int64_t width) {
-    lt_out_key(o, "embedding");
-    if (in_base64(j)) { /* x86 and ARM are little-endian, as the format is. */
-        put_base64(o, (const unsigned char *)x, (size_t)width * sizeof *x);
+bool lt_embedding_check_format(const lt_ask *a, lt_api_error *e) {
+    return a->encoding_format == NULL || strcmp(a->encoding_format, "float") == 0 ||
+           lt_embedding_in_base64(a) ||
+           lt_api_refuse(e, "encoding_format",
+                         "'encoding_format' = %.40s; it may be float or base64",
+                         a->encoding_format);
+}
+
+void lt_embedding_write(lt_json_out *o, const float *x, int64_t n, bool in_base64) {
+    if (in_base64) { /* x86 and ARM are little-endian, as the format is. */
+        put_base64(o, (const unsigned char *)x, (size_t)n * sizeof *x);
         return;
     }
     lt_out_open(o, '[');
-    for (int64_t i = 0; i < width; i++) {
+    for (int64_t i = 0; i < n; i++) {
         lt_out_real(o, x[i]);
     }
     lt_out_shut(o, ']');
@@ -74,7 +81,9 @@ static void format_finish(lt_reply *j) {
         lt_out_open(o, '{');
         lt_out_key_str(o, "object", "embedding");
         lt_out_key_int(o, "index", i);
-        put_embedding(o, j, j->parts[i].embedding, lt_model_get_spec(j->server->model)->width);
+        lt_out_key(o, "embedding");
+        lt_embedding_write(o, j->parts[i].embedding, j->parts[i].n_embedding,
+                           lt_embedding_in_base64(&j->ask));
         lt_out_shut(o, '}');
     }
     lt_out_shut(o, ']');
@@ -94,11 +103,8 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     const lt_ask *a = &j->ask;
     const int64_t width = lt_model_get_spec(j->server->model)->width;
 
-    if (a->encoding_format != NULL && strcmp(a->encoding_format, "float") != 0 && !in_base64(j)) {
-        return lt_api_refuse(e, "encoding_format",
-                             "'encoding_format' = %.40s; it may be float or "
-                             "base64",
-                             a->encoding_format);
+    if (!lt_embedding_check_format(a, e)) {
+        return false;
     }
     if (a->dimensions > 0 && a->dimensions != width) {
         return lt_api_refuse(e, "dimensions",

@@ -12,6 +12,7 @@
 #include "lateen/select.h"
 #include "model/steering.h"
 #include "serve/api/guide.h"
+#include "serve/api/judge.h"
 #include "serve/api/reply.h"
 
 #define MOST        128  /* Candidates, as for 'n' and 'best_of'. */
@@ -74,7 +75,7 @@ static const method methods[] = {
     {.name = "contrastive", .why_not = "it needs a second model beside the served one"},
 };
 
-typedef enum { MEAN_LOGPROB, LOGPROB, PROBABILITY, CONFIDENCE, CHECK, BEAM } score_kind;
+typedef enum { MEAN_LOGPROB, LOGPROB, PROBABILITY, CONFIDENCE, REWARD, CHECK, BEAM } score_kind;
 
 static const struct {
     const char *name;
@@ -84,6 +85,7 @@ static const struct {
               [LOGPROB] = {"logprob", 0, false},
               [PROBABILITY] = {"probability", 0, true},
               [CONFIDENCE] = {"confidence", LT_ENGINE_TOP, true},
+              [REWARD] = {"reward", 0, false},
               [CHECK] = {"check", 0, true},
               [BEAM] = {"beam", 0, false}};
 
@@ -96,6 +98,7 @@ typedef struct {
     double window, lowest; /* The sum of the last tokens' confidence; the lowest mean. */
     double *partial;       /* (n_partial) its score after each `every` tokens. */
     int64_t n_partial;
+    lt_part part; /* Its text on its way through the reward model. */
 } candidate;
 
 typedef struct {
@@ -112,7 +115,8 @@ struct lt_group {
     lt_check_kind extract;
     lt_checker *check; /* Of the reward. */
     uint64_t seed;
-    int64_t n, next_cut; /* next_cut: tokens of each candidate at which the worst are cut. */
+    int64_t n, next_cut;   /* next_cut: tokens of each candidate at which the worst are cut. */
+    int64_t reward_tokens; /* Read by the reward model. */
     const char *stopped_by;
     candidate *candidates; /* (n) */
     answer *answers;       /* (n_answers) */
@@ -137,7 +141,8 @@ static const method *find_method(const lt_ask *a, lt_api_error *e) {
 
 /* "reward": the name of a score, or {"check": kind, "answer": text}: 1 where the checker takes the
  * candidate's answer, else 0. */
-static bool read_reward(lt_group *g, lt_ask *a, lt_api_error *e) {
+static bool read_reward(lt_group *g, lt_reply *j, lt_api_error *e) {
+    lt_ask *a = &j->ask;
     const json_t *reward = a->group.reward;
     const char *name = json_string_value(reward);
     lt_check_kind kind;
@@ -149,13 +154,16 @@ static bool read_reward(lt_group *g, lt_ask *a, lt_api_error *e) {
     for (int i = 0; name != NULL && i < CHECK; i++) {
         if (strcmp(scores[i].name, name) == 0) {
             g->score = (score_kind)i;
-            return true;
+            return i != REWARD || j->server->reward != NULL ||
+                   lt_api_refuse(e, "alignment.reward",
+                                 "'alignment.reward' = reward: no reward model is beside the "
+                                 "served one (serve --reward)");
         }
     }
     if (!json_is_object(reward)) {
         return lt_api_refuse(e, "alignment.reward",
                              "'alignment.reward' may be mean_logprob, logprob, probability, "
-                             "confidence or an object with 'check' and 'answer'");
+                             "confidence, reward or an object with 'check' and 'answer'");
     }
     if (!lt_ask_object(a, reward, check_fields, sizeof check_fields / sizeof *check_fields,
                        "alignment.reward.", e)) {
@@ -259,10 +267,10 @@ static bool read_options(lt_group *g, lt_reply *j, lt_api_error *e) {
     if (g->method->halves && a->group.keep <= 0) {
         return lt_api_refuse(e, "alignment.keep", "'alignment.keep' is 0: none would be left");
     }
-    if (g->method->halves && g->score == CHECK) {
+    if (g->method->halves && (g->score == CHECK || g->score == REWARD)) {
         return lt_api_refuse(e, "alignment.reward",
-                             "method speculative_rejection scores texts before their end, where a "
-                             "check has nothing to say");
+                             "method speculative_rejection scores texts before their end; checks "
+                             "and the reward model judge whole texts");
     }
     err = lt_select_check(g->rule, &g->o);
     return err == LT_OK || lt_api_refuse_error(e, "alignment", err);
@@ -294,7 +302,7 @@ static bool read_group(lt_group *g, lt_reply *j, lt_api_error *e) {
         return lt_api_refuse_error(e, "alignment.method", LT_ERR_NOT_FOUND);
     }
     g->score = g->method->beam ? BEAM : MEAN_LOGPROB;
-    return read_reward(g, a, e) && check_fields_of(g, a, e) && read_extract(g, a, e) &&
+    return read_reward(g, j, e) && check_fields_of(g, a, e) && read_extract(g, a, e) &&
            read_options(g, j, e);
 }
 
@@ -421,6 +429,7 @@ static double score_of(const lt_group *g, lt_reply_choice *c, const candidate *k
         return k->lowest < INFINITY ? k->lowest : k->n > 0 ? k->window / (double)k->n : 0;
     case BEAM:
         return c->logprob_sum / pow((double)c->new_tokens, c->reply->ask.length_penalty);
+    case REWARD: /* Known when it has judged the text. */
     case CHECK:
         break;
     }
@@ -566,15 +575,10 @@ static bool decided(const lt_group *g) {
                              ended, g->n);
 }
 
-void lt_group_ended(lt_reply_choice *c) {
+/* The candidate's score is known. */
+static void settle(lt_reply_choice *c, candidate *k) {
     lt_group *g = c->reply->group;
-    candidate *k = &g->candidates[c->choice];
-    lt_json_out text = {0};
-    text_of(c, &text);
     k->ended = true;
-    k->score = score_of(g, c, k, &text);
-    k->answer = g->rule->groups ? answer_of(g, &text) : -1;
-    lt_out_free(&text);
     if (g->method->halves) {
         cut_where_due(c->reply);
     }
@@ -586,6 +590,53 @@ void lt_group_ended(lt_reply_choice *c) {
             g->stopped_by = g->rule->groups ? "majority" : "accepted";
             cut(&c->part->choices[i], &g->candidates[i]);
         }
+    }
+}
+
+/* The answer waits until the reward model has judged the text. */
+static void begin_to_judge(lt_reply_choice *c, candidate *k, const lt_json_out *text) {
+    lt_reply *j = c->reply;
+    lt_api_error e = {0};
+    if (lt_judge_submit(j, &k->part, text->data != NULL ? text->data : "", text->n, &e)) {
+        j->parts_left++;
+    } else {
+        lt_reply_fail(j, &e);
+    }
+}
+
+void lt_group_ended(lt_reply_choice *c) {
+    lt_group *g = c->reply->group;
+    candidate *k = &g->candidates[c->choice];
+    lt_json_out text = {0};
+    text_of(c, &text);
+    k->answer = g->rule->groups ? answer_of(g, &text) : -1;
+    if (g->score == REWARD) {
+        begin_to_judge(c, k, &text);
+    } else {
+        k->score = score_of(g, c, k, &text);
+        settle(c, k);
+    }
+    lt_out_free(&text);
+}
+
+void lt_group_judged(lt_part *p, const lt_event *ev) {
+    lt_reply *j = p->reply;
+    lt_group *g = j->group;
+    candidate *k = (candidate *)((char *)p - offsetof(candidate, part));
+    lt_api_error e = {.status = 500, .type = "server_error"};
+    if (ev->kind == LT_EVENT_EMBED) {
+        k->score = (double)ev->embedding[0];
+    } else if (ev->kind == LT_EVENT_CHOICE && ev->finish == LT_FINISH_FAILED) {
+        snprintf(e.message, sizeof e.message, "the reward model failed: %s",
+                 lt_err_text(ev->failure));
+        lt_reply_fail(j, &e);
+    } else if (ev->kind == LT_EVENT_DONE) {
+        g->reward_tokens += ev->prompt_tokens;
+        j->server->metrics.reward_tokens += (uint64_t)ev->prompt_tokens;
+        if (!k->cut && j->conn != NULL && !j->failed) {
+            settle(&j->parts[0].choices[k - g->candidates], k);
+        }
+        lt_reply_let_go(j);
     }
 }
 
@@ -681,6 +732,9 @@ void lt_group_write(lt_json_out *o, const lt_reply *j) {
     lt_out_key_open(o, "tokens", '{');
     lt_out_key_int(o, "kept", tokens);
     lt_out_key_int(o, "dropped", lt_reply_new_tokens(j) - tokens);
+    if (g->score == REWARD) {
+        lt_out_key_int(o, "reward", g->reward_tokens);
+    }
     lt_out_shut(o, '}');
     if (j->ask.group.candidates) {
         lt_out_key_open(o, "candidates", '[');

@@ -21,6 +21,7 @@
 
 typedef struct lt_reply lt_reply;
 typedef struct lt_reply_choice lt_reply_choice;
+typedef struct lt_part lt_part;
 typedef struct lt_group lt_group;
 
 /* Read the field and set the number of choices and what the engine reports with a token. Call it
@@ -32,6 +33,8 @@ void lt_group_free(lt_group *g); /* Accepts NULL. */
 void lt_group_token(lt_reply_choice *c, const lt_event *ev);
 /* The choice has ended by itself. */
 void lt_group_ended(lt_reply_choice *c);
+/* An event of the reward model, about a candidate's text. */
+void lt_group_judged(lt_part *p, const lt_event *ev);
 /* All have ended: keep one, whose index in the answer becomes 0. */
 bool lt_group_keep(lt_reply *j, lt_api_error *e);
 /* The one that was kept. */

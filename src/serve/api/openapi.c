@@ -19,6 +19,10 @@
     X(responses)                                                                                   \
     X(messages)                                                                                    \
     X(embeddings)                                                                                  \
+    X(score)                                                                                       \
+    X(rerank)                                                                                      \
+    X(classify)                                                                                    \
+    X(pooling)                                                                                     \
     X(batch_create)                                                                                \
     X(completion)                                                                                  \
     X(tokenize)                                                                                    \
@@ -62,6 +66,12 @@ static const struct {
     {lt_api_count_tokens, "count_tokens", "Tokens of such a request's prompt", NULL,
      &lt_fields_messages, NULL},
     {lt_api_embeddings, "embeddings", "OpenAI's embeddings", NULL, &lt_fields_embeddings, NULL},
+    {lt_api_score, "score", "Scores of pairs of texts", NULL, &lt_fields_score, NULL},
+    {lt_api_rerank, "rerank", "Documents in the order of their relevance", NULL, &lt_fields_rerank,
+     NULL},
+    {lt_api_classify, "classify", "Labels of texts", NULL, &lt_fields_classify, NULL},
+    {lt_api_pooling, "pooling", "What a model says of texts, as numbers", NULL, &lt_fields_pooling,
+     NULL},
     {lt_api_file_create, "file_create", "Upload a file, as a form", NULL, NULL, NULL},
     {lt_api_file_list, "file_list", "Files that are kept", NULL, NULL, NULL},
     {lt_api_file_get, "file_get", "A file", NULL, NULL, "file_id"},
@@ -134,6 +144,14 @@ static const struct {
     {"logit_bias", "{\"type\":[\"object\",\"array\"]}"},
     {"guided_choice", "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}"},
     {"structured_outputs", "{\"type\":\"object\"}"},
+    {"queries", "{\"type\":[\"string\",\"array\"]}"},
+    {"documents", "{\"type\":[\"string\",\"array\"]}"},
+    {"text_1", "{\"type\":[\"string\",\"array\"]}"},
+    {"text_2", "{\"type\":[\"string\",\"array\"]}"},
+    {"data_1", "{\"type\":[\"string\",\"array\"]}"},
+    {"data_2", "{\"type\":[\"string\",\"array\"]}"},
+    {"query", "{\"type\":\"string\"}"},
+    {"early_stopping", "{\"type\":[\"boolean\",\"string\"]}"},
     {"input", "{\"type\":[\"string\",\"array\"]}"},
     {"system", "{\"type\":[\"string\",\"array\"]}"},
     {"logprobs", "{\"type\":[\"boolean\",\"integer\"]}"}};

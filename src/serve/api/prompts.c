@@ -70,10 +70,10 @@ bool lt_prompts_mixed(lt_server *s, const json_t *value, const char *param, bool
 static bool add_text(lt_reply *j, const json_t *text, const char *param, lt_api_error *e) {
     lt_ids ids = {0};
     if (j->ask.truncate_prompt < -1 &&
-        !lt_server_may_fit(j->server, json_string_length(text), param, e)) {
+        !lt_server_may_fit(j->model, json_string_length(text), param, e)) {
         return false;
     }
-    if (!lt_server_encode(j->server, json_string_value(text), json_string_length(text),
+    if (!lt_server_encode(j->model, json_string_value(text), json_string_length(text),
                           j->ask.add_special ? LT_ENCODE_DEFAULT : LT_ENCODE_PARSE_SPECIAL, &ids,
                           e)) {
         lt_ids_free(&ids);
@@ -89,7 +89,7 @@ static bool add_text(lt_reply *j, const json_t *text, const char *param, lt_api_
 static bool add_ids(lt_reply *j, const json_t *list, const char *param, lt_api_error *e) {
     lt_ids ids = {0};
     for (size_t i = 0; i < json_array_size(list); i++) {
-        if (!put_id(j->server, json_array_get(list, i), &ids, param, e)) {
+        if (!put_id(j->model, json_array_get(list, i), &ids, param, e)) {
             lt_ids_free(&ids);
             return false;
         }
@@ -102,7 +102,7 @@ static bool add_ids(lt_reply *j, const json_t *list, const char *param, lt_api_e
 }
 
 static bool add_begin(lt_reply *j, const char *param, lt_api_error *e) {
-    const lt_tokenizer_info *v = &j->server->vocabulary;
+    const lt_tokenizer_info *v = &j->model->vocabulary;
     const uint32_t id = v->bos != LT_TOKEN_NONE ? v->bos : v->eos;
     json_t *list;
     bool ok;

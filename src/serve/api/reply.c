@@ -17,7 +17,7 @@
 static void cancel(lt_reply *j) {
     for (int64_t i = 0; i < j->n_parts; i++) {
         if (j->parts[i].submitted && !j->parts[i].done) {
-            lt_engine_cancel(j->server->engine, j->parts[i].id);
+            lt_engine_cancel(j->model->engine, j->parts[i].id);
         }
     }
     lt_control_cancel(j);
@@ -45,7 +45,7 @@ lt_reply *lt_reply_open(lt_call *call, const lt_formatter *formatter, lt_ask *as
         return NULL;
     }
     j->listener.disconnected = on_gone;
-    j->server = call->server;
+    j->server = j->model = call->server;
     j->conn = call->conn;
     j->flavour = call->flavour;
     memcpy(j->extra, call->extra, sizeof j->extra);
@@ -151,7 +151,7 @@ void lt_reply_refuse(lt_call *call, lt_reply *j, const lt_api_error *e) {
 
 bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
     lt_part *p;
-    const int64_t context = lt_server_context(j->server);
+    const int64_t context = lt_server_context(j->model);
 
     lt_reply_truncate(j, prompt);
     if (prompt->n == 0) {
@@ -202,7 +202,7 @@ static bool choices_open(lt_reply *j, lt_part *p, lt_api_error *e) {
     const int64_t at = p - j->parts;
     const bool behind_text = j->request.grammar != NULL ||
                              (p->prompt.n > 0 &&
-                              !lt_tokenizer_is_special(j->server->tokenizer,
+                              !lt_tokenizer_is_special(j->model->tokenizer,
                                                        p->prompt.data[p->prompt.n - 1]));
     p->prompt_logs.as_ids = j->ask.tokens_as_ids;
     p->choices = calloc((size_t)j->n_choices, sizeof *p->choices);
@@ -222,7 +222,7 @@ static bool choices_open(lt_reply *j, lt_part *p, lt_api_error *e) {
                                  .lengths = j->stop_lengths,
                                  .n_stops = j->n_stops,
                                  .include = j->ask.include_stop};
-        err = lt_tokenizer_stream_open(&c->stream, j->server->tokenizer, j->ask.skip_special);
+        err = lt_tokenizer_stream_open(&c->stream, j->model->tokenizer, j->ask.skip_special);
         if (err != LT_OK) {
             return lt_api_refuse_error(e, NULL, err);
         }
@@ -245,12 +245,12 @@ static lt_err submit_to_engine(lt_reply *j, lt_part *p, const lt_ids *prompt, si
     r.max_tokens = p->most_tokens;
     r.min_tokens = r.min_tokens > r.max_tokens ? r.max_tokens : r.min_tokens;
     r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->ask.cache_salt);
-    return lt_engine_submit(j->server->engine, &r, p, &p->id);
+    return lt_engine_submit(j->model->engine, &r, p, &p->id);
 }
 
 static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
     const lt_request *r = &j->request;
-    const int64_t room = lt_server_context(j->server) - (int64_t)p->prompt.n;
+    const int64_t room = lt_server_context(j->model) - (int64_t)p->prompt.n;
     lt_err err;
 
     p->reply = j; /* The array has moved while it grew. */
@@ -700,27 +700,35 @@ static void observe_done(const lt_part *p) {
 }
 
 static void on_embed(lt_part *p, const lt_event *ev) {
-    const size_t bytes = (size_t)lt_model_get_spec(p->reply->server->model)->width * sizeof(float);
+    const size_t bytes = (size_t)ev->n_embedding * sizeof *ev->embedding;
+    p->n_embedding = ev->n_embedding;
     p->embedding = malloc(bytes);
     if (p->embedding != NULL) {
         memcpy(p->embedding, ev->embedding, bytes);
     }
 }
 
-void lt_reply_part_done(lt_part *p) {
-    lt_reply *j = p->reply;
-    p->done = true;
-    observe_done(p);
+void lt_reply_let_go(lt_reply *j) {
     if (--j->parts_left == 0) {
         finish(j);
         lt_reply_free(j);
     }
 }
 
+void lt_reply_part_done(lt_part *p) {
+    p->done = true;
+    observe_done(p);
+    lt_reply_let_go(p->reply);
+}
+
 void lt_reply_event(const lt_event *ev) {
     lt_part *p = ev->user;
     lt_reply *j = p->reply;
 
+    if (p->judged) {
+        lt_group_judged(p, ev);
+        return;
+    }
     if (lt_control_event(ev)) {
         return;
     }

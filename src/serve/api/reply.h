@@ -90,7 +90,9 @@ struct lt_part {
     double first_s, last_s; /* When the first and the newest token came. */
     int64_t cached_tokens;
     double queue_s, prefill_s, decode_s;
-    float *embedding; /* (C), owned; embeddings only. */
+    float *embedding; /* (n_embedding), owned; embeddings and scores only. */
+    int64_t n_embedding;
+    bool judged; /* It is the text of a candidate, on its way through the reward model. */
 };
 
 /* How a chat answer is separated into parts. */
@@ -113,6 +115,7 @@ typedef struct {
 struct lt_reply {
     lt_disconnect_listener listener;
     lt_server *server;
+    lt_server *model;   /* Whose model reads its prompts: server, or its reward model. */
     lt_http_conn *conn; /* NULL once the client is gone or answered. */
     lt_flavour flavour;
     char extra[512];
@@ -189,6 +192,9 @@ void lt_reply_refuse(lt_call *call, lt_reply *j, const lt_api_error *e);
 void lt_reply_put_token(lt_reply_choice *c, int32_t id);
 /* Go on with a part that was stopped, behind the tokens that it has made. */
 bool lt_reply_resume(lt_part *p, const lt_ids *made, lt_api_error *e);
+/* What the answer waited for beside its parts (parts_left was increased) is done; it ends, and the
+ * reply is freed, when nothing is left. */
+void lt_reply_let_go(lt_reply *j);
 /* The part has ended; with the last one the answer ends, and the reply is freed. */
 void lt_reply_part_done(lt_part *p);
 
@@ -235,6 +241,10 @@ void lt_ids_write(lt_json_out *o, const char *key, const lt_token_logs *l, size_
 void lt_prompt_ids_write(lt_json_out *o, const lt_part *p);
 /* The same, or "token_id:N". */
 void lt_piece_or_id_write(lt_json_out *o, const lt_server *s, int32_t id, bool as_id);
+/* encoding_format of an embedding: is it base64, and is it known? And n values in it. */
+bool lt_embedding_in_base64(const lt_ask *a);
+bool lt_embedding_check_format(const lt_ask *a, lt_api_error *e);
+void lt_embedding_write(lt_json_out *o, const float *x, int64_t n, bool in_base64);
 /* The piece of a token as valid UTF-8 into out (appended). */
 void lt_piece_write(lt_json_out *o, const lt_server *s, int32_t id);
 

@@ -120,13 +120,13 @@ bool lt_reply_narrow(lt_reply *j, lt_api_error *e) {
 }
 
 void lt_reply_truncate(const lt_reply *j, lt_ids *prompt) {
-    const int64_t context = lt_server_context(j->server), asked = j->request.max_tokens;
+    const int64_t context = lt_server_context(j->model), asked = j->request.max_tokens;
     const int64_t room = asked < 0 ? 1 : asked < context ? asked : context - 1;
     const int64_t most = j->ask.truncate_prompt >= 0 ? j->ask.truncate_prompt
                          : j->request.embed          ? context
                                                      : context - (room > 0 ? room : 1);
     const size_t keep = most > 0 ? (size_t)most : 1;
-    const bool bos = prompt->n > 0 && prompt->data[0] == j->server->vocabulary.bos;
+    const bool bos = prompt->n > 0 && prompt->data[0] == j->model->vocabulary.bos;
 
     if (j->ask.truncate_prompt < -1 || prompt->n <= keep) {
         return;
@@ -138,6 +138,6 @@ void lt_reply_truncate(const lt_reply *j, lt_ids *prompt) {
     memmove(prompt->data, prompt->data + prompt->n - keep, keep * sizeof *prompt->data);
     prompt->n = keep;
     if (bos && keep > 1) {
-        prompt->data[0] = j->server->vocabulary.bos;
+        prompt->data[0] = j->model->vocabulary.bos;
     }
 }

@@ -59,6 +59,13 @@ static const struct {
     {"POST", "/v1/batches/", lt_api_batch_cancel, LT_FLAVOUR_OPENAI, PREFIX},
     {"POST", "/v1/embeddings", lt_api_embeddings, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/embeddings", lt_api_embeddings, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/v1/score", lt_api_score, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/score", lt_api_score, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/v1/rerank", lt_api_rerank, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/v2/rerank", lt_api_rerank, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/rerank", lt_api_rerank, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/classify", lt_api_classify, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/pooling", lt_api_pooling, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/completion", lt_api_completion, LT_FLAVOUR_LLAMA, TEXT},
     {"POST", "/completions", lt_api_completion, LT_FLAVOUR_LLAMA, TEXT},
     {"POST", "/api/chat", lt_api_ollama_chat, LT_FLAVOUR_OLLAMA, TEXT},
@@ -328,8 +335,6 @@ static const char *absent_of(const char *path) {
     static const struct {
         const char *path, *why;
     } absent[] = {{"/infill", "texts are not filled in"},
-                  {"/rerank", "this model does not rank"},
-                  {"/v1/rerank", "this model does not rank"},
                   {"/lora-adapters", "there are no adapters"}};
     for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
         if (strcmp(path, absent[i].path) == 0) {

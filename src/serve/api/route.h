@@ -47,7 +47,11 @@ void lt_route_bad(void *server, lt_http_refusal *r);
     X(batch_list)                                                                                  \
     X(batch_get)                                                                                   \
     X(batch_cancel)                                                                                \
-    X(embeddings)  /* api/embeddings.c */                                                          \
+    X(embeddings) /* api/embeddings.c */                                                           \
+    X(score)      /* api/scores.c */                                                               \
+    X(rerank)                                                                                      \
+    X(classify)                                                                                    \
+    X(pooling)                                                                                     \
     X(completion)  /* api/native.c */                                                              \
     X(ollama_chat) /* api/ollama.c */                                                              \
     X(ollama_generate)                                                                             \

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/rng.h"
@@ -65,6 +66,10 @@ lt_server_options lt_server_defaults(void) {
 }
 
 /* ---- Shared by the endpoints ---- */
+
+lt_server *lt_server_judge(lt_server *s) {
+    return s->reward != NULL ? s->reward : s;
+}
 
 int64_t lt_server_context(const lt_server *s) {
     return s->context;
@@ -271,11 +276,51 @@ static int pool_threads(void) {
     return half < 1 ? 1 : half > LT_WORKER_POOL_THREADS ? LT_WORKER_POOL_THREADS : half;
 }
 
-static lt_err load(lt_server *s) {
+static void name_it(lt_server *s) {
+    const char *path = s->o.model != NULL ? s->o.model : "model";
+    const char *slash;
+    char *dot;
+    size_t n = strlen(path);
+
+    if (s->o.name != NULL && s->o.name[0] != '\0') {
+        snprintf(s->name, sizeof s->name, "%s", s->o.name);
+        return;
+    }
+    while (n > 1 && path[n - 1] == '/') {
+        n--;
+    }
+    snprintf(s->name, sizeof s->name, "%.*s", (int)(n < 255 ? n : 255), path);
+    slash = strrchr(s->name, '/');
+    if (slash != NULL && slash[1] != '\0') {
+        memmove(s->name, slash + 1, strlen(slash));
+    }
+    dot = strrchr(s->name, '.');
+    if (dot != NULL && (strcmp(dot, ".gguf") == 0 || strcmp(dot, ".bin") == 0)) {
+        *dot = '\0';
+    }
+}
+
+/* The names of a score head's values. */
+static lt_err read_labels(lt_server *s) {
+    char path[LT_PATH_BYTES];
+    json_t *config = NULL;
+    if (lt_model_get_spec(s->model)->n_scores == 0) {
+        return LT_OK;
+    }
+    LT_TRY(lt_path_join(path, s->o.model, "config.json"));
+    LT_TRY(lt_json_load(&config, path, (size_t)1 << 20));
+    s->labels = json_incref(json_object_get(config, "id2label"));
+    json_decref(config);
+    return LT_OK;
+}
+
+/* Model, tokenizer, template and engine: of the served model or of a reward model. */
+static lt_err open_model(lt_server *s) {
     LT_TRY(s->o.load(s->o.ctx, &s->model, &s->tokenizer));
     s->vocabulary = lt_tokenizer_describe(s->tokenizer);
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
     LT_TRY(open_template(s));
+    LT_TRY(read_labels(s));
     s->marks = lt_parse_detect(lt_chat_template_text(s->template));
     lt_model_ends(s->model, s->tokenizer, &s->ends);
     s->o.engine.ends = s->ends;
@@ -285,6 +330,46 @@ static lt_err load(lt_server *s) {
     LT_TRY(lt_model_wait(s->model)); /* Weights may come in while the engine opens. */
     find_context(s);
     s->most_prompt_bytes = most_prompt_bytes(s);
+    for (int i = 0; i < s->n_pool_threads; i++) {
+        LT_TRY(lt_tokenizer_scratch_open(&s->scratch_pool[i], s->tokenizer));
+    }
+    return LT_OK;
+}
+
+static lt_err load_reward(lt_server *s) {
+    lt_server *r = calloc(1, sizeof *r);
+    s->reward = r;
+    if (r == NULL) {
+        LT_FAIL(LT_ERR_OOM, "server: a reward model");
+    }
+    r->o = s->o;
+    r->o.load = s->o.load_reward;
+    r->o.model = s->o.reward;
+    r->o.name = r->o.template = NULL;
+    r->o.engine = lt_engine_defaults();
+    r->o.engine.max_running = s->o.engine.max_running;
+    r->o.engine.max_waiting = s->o.engine.max_waiting;
+    r->o.engine.deterministic = s->o.engine.deterministic;
+    r->started_s = s->started_s;
+    r->pool = s->pool;
+    r->n_pool_threads = s->n_pool_threads;
+    r->events = calloc(POLL_EVENTS, sizeof *r->events);
+    if (r->events == NULL) {
+        LT_FAIL(LT_ERR_OOM, "server: a reward model");
+    }
+    name_it(r);
+    LT_TRY(open_model(r));
+    if (lt_model_get_spec(r->model)->n_scores != 1) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "--reward %s: a reward model has a score head of 1 value (num_labels 1); this one "
+                "has %lld",
+                s->o.reward, (long long)lt_model_get_spec(r->model)->n_scores);
+    }
+    return LT_OK;
+}
+
+static lt_err load(lt_server *s) {
+    LT_TRY(open_model(s));
     LT_TRY(lt_compiler_open(&s->compiler, &(lt_compiler_options){.base = s->base,
                                                                  .tokenizer = s->tokenizer,
                                                                  .ends = s->ends,
@@ -293,9 +378,7 @@ static lt_err load(lt_server *s) {
                                                                  .done = lt_reply_compiled,
                                                                  .before = s->o.before_compile,
                                                                  .ctx = s->o.ctx}));
-    for (int i = 0; i < s->n_pool_threads; i++) {
-        LT_TRY(lt_tokenizer_scratch_open(&s->scratch_pool[i], s->tokenizer));
-    }
+    LT_TRY(s->o.load_reward != NULL ? load_reward(s) : LT_OK);
     return s->o.own_defaults ? read_own(s) : LT_OK;
 }
 
@@ -328,6 +411,11 @@ static void on_engine(evutil_socket_t fd, short what, void *arg) {
     }
 }
 
+static bool listen_to_engine(lt_server *s, struct event_base *base) {
+    s->on_engine = event_new(base, lt_engine_fd(s->engine), EV_READ | EV_PERSIST, on_engine, s);
+    return s->on_engine != NULL && event_add(s->on_engine, NULL) == 0;
+}
+
 static void on_loaded(evutil_socket_t fd, short what, void *arg) {
     lt_server *s = arg;
     (void)fd;
@@ -336,8 +424,8 @@ static void on_loaded(evutil_socket_t fd, short what, void *arg) {
         event_base_loopbreak(s->base);
         return;
     }
-    s->on_engine = event_new(s->base, lt_engine_fd(s->engine), EV_READ | EV_PERSIST, on_engine, s);
-    if (s->on_engine == NULL || event_add(s->on_engine, NULL) != 0) {
+    if (!listen_to_engine(s, s->base) ||
+        (s->reward != NULL && !listen_to_engine(s->reward, s->base))) {
         atomic_store(&s->state, LT_SERVER_FAILED);
         snprintf(s->why_failed, sizeof s->why_failed, "no event for the engine");
         event_base_loopbreak(s->base);
@@ -411,30 +499,6 @@ static void on_gone(void *ctx, lt_http_conn *c, void *user) {
 }
 
 /* ---- Open, run, close ---- */
-
-static void name_it(lt_server *s) {
-    const char *path = s->o.model != NULL ? s->o.model : "model";
-    const char *slash;
-    char *dot;
-    size_t n = strlen(path);
-
-    if (s->o.name != NULL && s->o.name[0] != '\0') {
-        snprintf(s->name, sizeof s->name, "%s", s->o.name);
-        return;
-    }
-    while (n > 1 && path[n - 1] == '/') {
-        n--;
-    }
-    snprintf(s->name, sizeof s->name, "%.*s", (int)(n < 255 ? n : 255), path);
-    slash = strrchr(s->name, '/');
-    if (slash != NULL && slash[1] != '\0') {
-        memmove(s->name, slash + 1, strlen(slash));
-    }
-    dot = strrchr(s->name, '.');
-    if (dot != NULL && (strcmp(dot, ".gguf") == 0 || strcmp(dot, ".bin") == 0)) {
-        *dot = '\0';
-    }
-}
 
 /* A wrong default is an error at the start, not one of every request. */
 static lt_err read_preset(lt_server *s) {
@@ -632,6 +696,17 @@ void lt_server_stop(lt_server *s) {
     event_active(s->on_term, EV_SIGNAL, 1);
 }
 
+static void close_model(lt_server *s) {
+    lt_chat_template_close(s->template);
+    lt_tokenizer_scratch_close(s->scratch);
+    for (int i = 0; i < LT_WORKER_POOL_THREADS; i++) {
+        lt_tokenizer_scratch_close(s->scratch_pool[i]);
+    }
+    lt_tokenizer_close(s->tokenizer);
+    json_decref(s->labels);
+    lt_model_close(s->model);
+}
+
 void lt_server_close(lt_server *s) {
     if (s == NULL) {
         return;
@@ -642,12 +717,16 @@ void lt_server_close(lt_server *s) {
     lt_worker_pool_stop(s->pool);
     lt_compiler_stop(s->compiler);
     lt_engine_close(s->engine);
+    if (s->reward != NULL) {
+        lt_engine_close(s->reward->engine);
+    }
     s->draining = false;
     while (s->replies != NULL) {
         lt_reply_free(s->replies);
     }
-    struct event *const events[] = {s->on_engine, s->on_loaded, s->on_term, s->on_int,
-                                    s->on_drained};
+    struct event *const events[] = {s->on_engine,  s->on_loaded,
+                                    s->on_term,    s->on_int,
+                                    s->on_drained, s->reward != NULL ? s->reward->on_engine : NULL};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
         if (events[i] != NULL) {
             event_free(events[i]);
@@ -664,13 +743,12 @@ void lt_server_close(lt_server *s) {
     if (s->base != NULL) {
         event_base_free(s->base);
     }
-    lt_chat_template_close(s->template);
-    lt_tokenizer_scratch_close(s->scratch);
-    for (int i = 0; i < LT_WORKER_POOL_THREADS; i++) {
-        lt_tokenizer_scratch_close(s->scratch_pool[i]);
+    if (s->reward != NULL) {
+        close_model(s->reward);
+        free(s->reward->events);
+        free(s->reward);
     }
-    lt_tokenizer_close(s->tokenizer);
-    lt_model_close(s->model);
+    close_model(s);
     lt_out_free(&s->line);
     json_decref(s->preset);
     json_decref(s->own);

@@ -54,10 +54,15 @@ struct lt_server {
     lt_parse_marks marks;        /* Of the template. */
     lt_ends ends;                /* Tokens that end an answer. */
     lt_engine *engine;
+    json_t *labels;           /* id2label of a model with a score head; NULL: none. */
     char name[256];           /* As reported by /v1/models. */
     int64_t context;          /* Tokens of one sequence at most. */
     size_t most_prompt_bytes; /* A longer text cannot fit in the context. */
     double load_s, model_s;   /* From the start to ready; to a model and its tokenizer. */
+
+    /* A reward model beside the served one, which judges texts; NULL: none. Only what is above, its
+     * scratch, its engine's event and its own address are set: it answers no requests. */
+    struct lt_server *reward;
 
     /* The loop's; the others'. */
     lt_tokenizer_scratch *scratch, *scratch_pool[LT_WORKER_POOL_THREADS];
@@ -129,6 +134,8 @@ int lt_error_status(lt_flavour flavour, const lt_api_error *e);
 
 /* ---- What several endpoints need ---- */
 
+/* The server whose model judges texts: the reward model's, or s. */
+lt_server *lt_server_judge(lt_server *s);
 int64_t lt_server_context(const lt_server *s); /* Tokens of one sequence at most. */
 /* "chatcmpl-" + 24 hexadecimal digits. */
 void lt_server_make_id(lt_server *s, const char *prefix, char out[48]);

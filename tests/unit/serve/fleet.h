@@ -104,7 +104,8 @@ static inline void take_event(answer *a, const lt_event *e, int64_t width) {
         a->n_tokens++;
         break;
     case LT_EVENT_EMBED:
-        memcpy(a->embedding, e->embedding, (size_t)width * sizeof(float));
+        assert_true(e->n_embedding <= 512 && (width == 0 || width == e->n_embedding));
+        memcpy(a->embedding, e->embedding, (size_t)e->n_embedding * sizeof(float));
         break;
     case LT_EVENT_CHOICE:
         assert_int_equal(c->finish, LT_FINISH_NONE);

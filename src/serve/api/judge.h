@@ -1,0 +1,17 @@
+/* judge.h: a candidate's text goes through the reward model beside the served one (serve --reward).
+ *
+ *     a chat         its messages and the answer, by the reward model's chat template
+ *     a completion   prompt and text as a user's message and its answer; if the reward model has no
+ *                    template, one behind the other
+ *
+ * The score is what the head says at the last token. Requests of all groups are batched. */
+#ifndef LT_SERVE_JUDGE_H
+#define LT_SERVE_JUDGE_H
+
+#include "serve/api/reply.h"
+
+/* Submit the text of an answer to j's request. p gets the events, and stays where it is until DONE.
+ */
+bool lt_judge_submit(lt_reply *j, lt_part *p, const char *text, size_t n, lt_api_error *e);
+
+#endif

@@ -1,0 +1,159 @@
+/* A model with a score head in the engine: its values are those of transformers
+ * (tools/make_objective_goldens.py), on each backend, alone and in a batch, fresh and from the
+ * prefix cache, with the same bits; what it cannot do is refused. */
+#include "unit/serve/fleet.h"
+
+#include "model/safetensors.h"
+
+#define ROOT  "tests/golden/objective/llama3/"
+#define MODEL ROOT "score"
+
+typedef struct {
+    lt_safetensors file;
+    lt_model *model;
+    lt_engine *engine;
+    const int32_t *tokens, *ends;
+    const double *values;
+    int64_t seq;
+} fixture;
+
+static const void *data_of(const fixture *f, const char *name) {
+    const lt_safetensor *t = lt_safetensors_find(&f->file, name);
+    assert_non_null(t);
+    return t->data;
+}
+
+static void open_fixture(fixture *f, const lt_backend *b) {
+    lt_engine_options o = lt_engine_defaults();
+    *f = (fixture){.seq = 0};
+    must(lt_safetensors_open(&f->file, ROOT "score.safetensors"), "golden");
+    must(lt_model_open(
+             &f->model, MODEL,
+             &(lt_model_options){.dtype = b != NULL ? LT_BF16 : LT_F32, .device = device_of(b)}),
+         MODEL);
+    f->tokens = data_of(f, "tokens");
+    f->ends = data_of(f, "ends");
+    f->values = data_of(f, "values");
+    f->seq = lt_safetensors_find(&f->file, "tokens")->shape[1];
+    o.max_seq = 64;
+    o.deterministic = true;
+    must(lt_engine_open(&f->engine, f->model, &o), "engine");
+}
+
+static void close_fixture(fixture *f) {
+    lt_engine_close(f->engine);
+    lt_model_close(f->model);
+    lt_safetensors_close(&f->file);
+}
+
+static lt_request request_of(const fixture *f, int row) {
+    lt_request r = lt_request_defaults();
+    r.prompt = f->tokens + row * f->seq;
+    r.n_prompt = f->ends[row] + 1;
+    r.max_tokens = 0;
+    r.embed = r.score = true;
+    return r;
+}
+
+static void compare(const lt_backend *b, double tolerance) {
+    static answer answers[2];
+    fixture f;
+    open_fixture(&f, b);
+    for (int i = 0; i < 2; i++) {
+        const lt_request r = request_of(&f, i);
+        send(f.engine, &r, &answers[i]);
+    }
+    receive_all(f.engine, 2, 1);
+    for (int i = 0; i < 2; i++) {
+        const double got = (double)answers[i].embedding[0];
+        assert_int_equal(answers[i].choices[0].finish, LT_FINISH_LENGTH);
+        if (!(fabs(got - f.values[i]) < tolerance)) {
+            fail_msg("row %d: %.8g, expected %.8g", i, got, f.values[i]);
+        }
+    }
+    close_fixture(&f);
+}
+
+static void values_are_those_of_transformers(void **state) {
+    (void)state;
+    compare(NULL, 1e-5);
+}
+
+static void values_on_a_gpu(void **state) {
+    (void)state;
+    if (gpu_backend() == NULL) {
+        skip();
+    }
+    compare(gpu_backend(), 0.02);
+}
+
+static void values_keep_their_bits(void **state) {
+    enum { N = 24 };
+    static answer alone[2], among[N];
+    lt_engine_stats stats;
+    fixture f;
+    (void)state;
+    open_fixture(&f, NULL);
+    for (int i = 0; i < 2; i++) {
+        const lt_request r = request_of(&f, i);
+        send(f.engine, &r, &alone[i]);
+        receive_all(f.engine, 1, 1);
+    }
+    for (int i = 0; i < N; i++) { /* Some for embeddings. */
+        lt_request r = request_of(&f, i % 2);
+        r.score = i % 5 != 4;
+        send(f.engine, &r, &among[i]);
+    }
+    receive_all(f.engine, N, 0);
+    for (int i = 0; i < N; i++) {
+        double length = 0;
+        if (i % 5 != 4) {
+            assert_memory_equal(among[i].embedding, alone[i % 2].embedding, sizeof(float));
+            continue;
+        }
+        for (int64_t c = 0; c < lt_model_get_spec(f.model)->width; c++) {
+            length += (double)among[i].embedding[c] * (double)among[i].embedding[c];
+        }
+        assert_true(fabs(length - 1) < 1e-5);
+    }
+    lt_engine_get_stats(f.engine, &stats);
+    assert_true(stats.cached_tokens > 0);
+    assert_int_equal(stats.pages_used, 0);
+    close_fixture(&f);
+}
+
+static void text_is_refused(void **state) {
+    lt_model *m;
+    lt_engine *e = NULL;
+    lt_request r;
+    fixture f;
+    uint64_t id;
+    (void)state;
+    open_fixture(&f, NULL);
+    r = request_of(&f, 0);
+    r.embed = false;
+    r.max_tokens = 4;
+    assert_int_equal(lt_engine_submit(f.engine, &r, NULL, &id), LT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(lt_error_message(), "score head"));
+    r = request_of(&f, 0);
+    r.prompt_logprobs = 0;
+    assert_int_equal(lt_engine_submit(f.engine, &r, NULL, &id), LT_ERR_UNSUPPORTED);
+    m = random_model(64, 64, LT_F32);
+    must(lt_engine_open(&e, m, NULL), "engine");
+    r = request_of(&f, 0);
+    assert_int_equal(lt_engine_submit(e, &r, NULL, &id), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "no score head"));
+    lt_engine_close(e);
+    lt_model_close(m);
+    close_fixture(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_are_those_of_transformers),
+        cmocka_unit_test(values_on_a_gpu),
+        cmocka_unit_test(values_keep_their_bits),
+        cmocka_unit_test(text_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
