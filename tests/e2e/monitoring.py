@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""What deploy/ holds for Prometheus and Grafana: rules and their tests (promtool), targets from Slurm's commands, and every expression of the dashboards and
+rules run against a real Prometheus, which has scraped a run, a node and a server. monitoring.py LATEEN. Skipped without Prometheus (packages-test.txt)."""
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+
+from tap import Tap
+
+lateen, golden = os.path.abspath(sys.argv[1]), "tests/golden/train/"
+scratch = tempfile.mkdtemp()
+tap = Tap()
+check = tap.check
+started = []
+
+
+def run(*words, **options):
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, **options)
+
+
+def start(*words, env=None, **options):
+    p = subprocess.Popen(words, text=True, env={**os.environ, **(env or {})}, **options)
+    started.append(p)
+    return p
+
+
+def told(p, pattern):
+    """Of the first line of a process's messages that matches."""
+    for line in p.stderr:
+        found = re.search(pattern, line)
+        if found:
+            return found[1]
+    raise RuntimeError(f"no {pattern}; exit status {p.wait()}")
+
+
+def end():
+    for p in reversed(started):
+        if p.poll() is None:
+            p.send_signal(signal.SIGTERM)
+    for p in started:
+        try:
+            p.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            p.kill()
+    shutil.rmtree(scratch)
+    sys.exit(tap.end())
+
+
+r = run(sys.executable, "tools/make_dashboards.py", "--check")
+check("dashboards are those of tools/make_dashboards.py", r.returncode == 0, r.stdout)
+
+# ---- Targets from Slurm ----
+os.makedirs(f"{scratch}/bin")
+
+
+def slurm(name, text, status=0):
+    with open(f"{scratch}/bin/{name}", "w") as f:
+        f.write(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >{scratch}/{name}.words\ncat <<'EOT'\n{text}EOT\nexit {status}\n")
+    os.chmod(f"{scratch}/bin/{name}", 0o755)
+
+
+def targets(*words):
+    r = run("deploy/slurm/targets.sh", f"{scratch}/targets", *words, env={**os.environ, "PATH": f"{scratch}/bin:{os.environ['PATH']}"})
+    return r.returncode, [json.load(open(f"{scratch}/targets/{f}.json")) for f in ("nodes", "runs")]
+
+
+slurm("sinfo", "n1|debug\nn1|long\nn2|long\n")
+slurm("squeue", "17|n1|lab|ada|lateen-metrics=9400\n18|n2|lab|bob|a \"quote\" and lateen-metrics=9500, more\n19|n2|lab|eve|(null)\n")
+status, (nodes, runs) = targets()
+check("targets: each node once", status == 0 and nodes == [{"targets": ["n1:9401"], "labels": {"node": "n1", "partition": "debug"}},
+                                                          {"targets": ["n2:9401"], "labels": {"node": "n2", "partition": "long"}}], nodes)
+check("targets: running jobs whose comment names a port", runs == [{"targets": ["n1:9400"], "labels": {"job_id": "17", "node": "n1", "tenant": "lab", "user": "ada"}},
+                                                                 {"targets": ["n2:9500"], "labels": {"job_id": "18", "node": "n2", "tenant": "lab", "user": "bob"}}], runs)
+slurm("squeue", "", 1)
+check("targets: no answer from Slurm changes nothing", targets()[0] != 0 and targets()[1] == [nodes, runs])
+slurm("squeue", "")
+check("targets: no jobs, an empty list", targets() == (0, [nodes, []]), targets())
+
+# ---- Units of systemd ----
+if shutil.which("systemd-analyze"):
+    os.makedirs(f"{scratch}/units")
+    for path in glob.glob("deploy/systemd/*"):
+        with open(path) as f, open(f"{scratch}/units/{os.path.basename(path)}", "w") as to:
+            to.write(f.read().replace("/usr/bin/lateen", lateen).replace("/usr/share/lateen/deploy", os.path.abspath("deploy")))
+    r = run("systemd-analyze", "verify", "--man=no", *sorted(glob.glob(f"{scratch}/units/*")))
+    check("systemd-analyze verify", r.returncode == 0 and "lateen" not in r.stderr, r.stderr)
+else:
+    tap.skip("systemd-analyze verify", "not installed")
+
+if not shutil.which("prometheus") or not shutil.which("promtool"):
+    tap.skip("Prometheus", "not installed (packages-test.txt)")
+    end()
+
+# ---- Rules ----
+r = run("promtool", "check", "config", "deploy/prometheus/prometheus.yml")
+check("promtool check config", r.returncode == 0, r.stdout + r.stderr)
+r = run("promtool", "test", "rules", "lateen.rules.test.yml", cwd="deploy/prometheus")
+check("promtool test rules", r.returncode == 0, r.stdout + r.stderr)
+with open("deploy/prometheus/lateen.rules.yml") as f:
+    alerts = re.findall(r"- alert: (\w+)", f.read())
+with open("deploy/prometheus/lateen.rules.test.yml") as f:
+    tested = set(re.findall(r'alertname="(\w+)"', f.read()))
+check("every alert is seen to fire by a test", len(alerts) >= 15 and set(alerts) == tested, set(alerts) ^ tested)
+
+# ---- A run, a node and a server, scraped ----
+os.makedirs(f"{scratch}/lib")
+subprocess.run(["cc", "-shared", "-fPIC", "-o", f"{scratch}/lib/libnvidia-ml.so.1", "tests/inject/nvml.c"], check=True)
+trainer = start(lateen, "train", "--model.vocab", "64", "--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--data.seq", "16", "--batch.size", "4", "--threads", "1",
+                "--export", "false", "--data.train", golden + "tokens", "--data.valid", golden + "valid", "--eval.rows", "6", "--eval.every", "400", "--checkpoint.every", "500",
+                "--steps", "100000000", "--log.every", "50", "--out", f"{scratch}/demo", "--metrics.listen", ":0", stderr=subprocess.PIPE)
+node = start(lateen, "health", "--listen", ":0", "--every-s", "1", "--history", f"{scratch}/history.jsonl", "--node", "n1", stderr=subprocess.PIPE, env={"LD_LIBRARY_PATH": f"{scratch}/lib"})
+shared = "tests/golden/stories260k"
+server = start(lateen, "serve", f"{shared}/stories260K.bin", "--tokenizer", f"{shared}/tok512.bin", "--port", "0", stderr=subprocess.DEVNULL, stdout=subprocess.PIPE)
+at = {"runs": told(trainer, r"metrics: http://(\S+)/metrics"), "nodes": told(node, r"metrics: http://(\S+)/metrics"), "serve": server.stdout.readline().strip().split("//")[-1]}
+with open("deploy/prometheus/prometheus.yml") as f:
+    config = f.read()
+config = config.replace("15s", "500ms").replace("/var/lib/lateen/targets", f"{scratch}/sd").replace("127.0.0.1:8000", at["serve"])
+os.makedirs(f"{scratch}/sd")
+for name, labels in (("nodes", {"node": "n1", "partition": "debug"}), ("runs", {"job_id": "17", "node": "n1", "tenant": "lab", "user": "ada"})):
+    with open(f"{scratch}/sd/{name}.json", "w") as f:
+        json.dump([{"targets": [at[name]], "labels": labels}], f)
+with open(f"{scratch}/prometheus.yml", "w") as f:
+    f.write(config)
+with open("deploy/prometheus/lateen.rules.yml") as f:
+    rules = re.sub(r"for: \w+", "for: 0s", f.read())
+with open(f"{scratch}/lateen.rules.yml", "w") as f:
+    f.write(rules)
+listen = "127.0.0.1:" + str(20000 + os.getpid() % 20000)
+prometheus = start("prometheus", f"--config.file={scratch}/prometheus.yml", f"--storage.tsdb.path={scratch}/tsdb", f"--web.listen-address={listen}", "--log.level=error",
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def api(path, **query):
+    try:
+        with urllib.request.urlopen(f"http://{listen}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=20) as r:
+            return json.load(r)
+    except urllib.error.HTTPError as e:
+        return json.load(e)
+    except (OSError, ValueError):
+        return {"status": "error", "error": "no answer", "data": {"result": []}}
+
+
+def ask(expression):
+    got = api("query", query=expression)
+    return got["data"]["result"] if got["status"] == "success" else got.get("error")
+
+
+def ask_server():
+    body = json.dumps({"model": "stories260K", "prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}).encode()
+    urllib.request.urlopen(urllib.request.Request(f"http://{at['serve']}/v1/completions", body, {"Content-Type": "application/json"}), timeout=30).read()
+
+
+def expressions():
+    for path in sorted(glob.glob("deploy/grafana/*.json")):
+        with open(path) as f:
+            for panel in json.load(f)["panels"]:
+                for t in panel["targets"]:
+                    yield f"{os.path.basename(path)}: {panel['title']}", t["expr"]
+
+
+def filled(expression):
+    return expression.replace("$__rate_interval", "5s").replace("$run", "demo").replace("$node", "n1").replace("$instance", ".*")
+
+
+try:
+    wanted = [(name, filled(e)) for name, e in expressions()]
+    missing, deadline = wanted, time.time() + 60
+    while missing and time.time() < deadline:
+        ask_server()
+        time.sleep(1.0)
+        missing = [(name, e) for name, e in missing if not isinstance(ask(e), list) or not ask(e)]
+    up = ask("up")
+    check("Prometheus reads all three, as OpenMetrics", sorted(x["value"][1] for x in up) == ["1"] * 3, up)
+    check(f"every expression of the dashboards gives something ({len(wanted)})", len(wanted) > 45 and not missing, [(n, e, ask(e)) for n, e in missing])
+    groups = api("rules")["data"]["groups"]
+    rows = [r for g in groups for r in g["rules"]]
+    check("every rule is evaluated without an error", len(rows) == len(alerts) + 1 and all(r["health"] == "ok" for r in rows), [(r["name"], r.get("lastError")) for r in rows if r["health"] != "ok"])
+    firing = {r["name"]: r["alerts"] for r in rows if r["type"] == "alerting" and r["alerts"]}
+    texts = [a["annotations"]["summary"] for r in firing.values() for a in r]
+    check("the broken GPU of this test is noticed, and by nothing else", {"LateenNodeUnfit", "LateenRowRemap"} <= set(firing) and
+          not set(firing) & {"LateenXid", "LateenPcieDegraded", "LateenRunGone", "LateenNodeGone", "LateenNoStep", "LateenQueueFull"}, sorted(firing))
+    check("their texts are whole", "Node n1 is unfit" in texts and "n1, GPU 0: a row of memory waits to be remapped, or could not be" in texts and not any("error" in t for t in texts), texts)
+    check("labels of Slurm are on the samples", {x["metric"]["tenant"] for x in ask("lateen_train_info")} == {"lab"})
+finally:
+    end()

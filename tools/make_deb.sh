@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# A Debian package of this commit: tools/make_deb.sh [FOLDER]. Builds in a copy, by dpkg-buildpackage, and leaves lateen_VERSION_ARCH.deb in FOLDER
+# (build/deb), after lintian has found nothing. Needs build-essential, debhelper, lintian and packages.txt.
+set -eu
+cd "$(dirname "$0")/.."
+folder=$(realpath -m "${1:-build/deb}")
+source=$folder/lateen-$(cat VERSION)
+rm -rf "$folder"
+mkdir -p "$source"
+git archive HEAD | tar -x -C "$source"
+cp -r deploy/debian "$source/debian"
+(cd "$source" && dpkg-buildpackage -us -uc -b)
+rm -rf "$source"
+rm -f "$folder"/*-dbgsym_*.deb
+lintian --fail-on error,warning "$folder"/lateen_*.changes
+ls "$folder"/lateen_*.deb
