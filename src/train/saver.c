@@ -229,6 +229,7 @@ lt_err lt_saver_advance(lt_training *t, bool any_runs) {
         return lt_ranks_lead(&t->ranks) ? begin_thread(t) : LT_OK;
     }
     s->phase = LT_SAVER_IDLE;
+    lt_live_saved(t->live, s->state.step);
     lt_log_debug("step %lld: checkpoint within %.2f s", (long long)s->state.step,
                  lt_clock_s() - s->start_s);
     return LT_OK;
