@@ -142,7 +142,7 @@ static lt_err ended(lt_reward_command *c, const asking *a) {
             snprintf(how, sizeof how, " with status %d", WEXITSTATUS(status));
         }
     }
-    LT_FAIL(LT_ERR_REMOTE, "reward command '%s' ended%s at answer %lld of %lld", c->command, how,
+    LT_FAIL(LT_ERR_IO, "reward command '%s' ended%s at answer %lld of %lld", c->command, how,
             (long long)a->got + 1, (long long)a->n);
 }
 
@@ -233,7 +233,7 @@ lt_err lt_reward_command_ask(lt_reward_command *c, const char *lines, size_t byt
         const double left_s = since_s + c->limit_s - lt_clock_s();
         const int64_t before = a.got;
         if (left_s <= 0.0) {
-            LT_FAIL(LT_ERR_REMOTE,
+            LT_FAIL(LT_ERR_IO,
                     "reward command '%s' gave no line for %g s at answer %lld of %lld; does it "
                     "write its lines out at once?",
                     c->command, c->limit_s, (long long)a.got + 1, (long long)n);

@@ -26,7 +26,7 @@ LT_MUST_USE lt_err lt_reward_command_open(lt_reward_command **out, const char *c
 void lt_reward_command_close(lt_reward_command *c);
 
 /* Send n lines, lines[0..bytes) with a line feed behind each, and read as many answers: rewards (n)
- * and given (n), false for null. REMOTE: the program ended or hangs; FORMAT: what it said is no
+ * and given (n), false for null. IO: the program ended or hangs; FORMAT: what it said is no
  * reward; NUMERIC: the reward is not finite. */
 LT_MUST_USE lt_err lt_reward_command_ask(lt_reward_command *c, const char *lines, size_t bytes,
                                          int64_t n, double *rewards, bool *given);

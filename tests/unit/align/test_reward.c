@@ -196,10 +196,10 @@ static void command_fails(void **state) {
         lt_err err;
         const char *says;
     } rows[] = {
-        {"read -r l; echo 1; exit 3", LT_ERR_REMOTE, "ended with status 3 at answer 2 of 2"},
-        {"read -r l; kill -9 $$", LT_ERR_REMOTE, "ended by signal 9 at answer 1 of 2"},
-        {"no-such-program-here", LT_ERR_REMOTE, "ended with status 127 at answer 1 of 2"},
-        {"read -r l; echo 1; exec sleep 30", LT_ERR_REMOTE,
+        {"read -r l; echo 1; exit 3", LT_ERR_IO, "ended with status 3 at answer 2 of 2"},
+        {"read -r l; kill -9 $$", LT_ERR_IO, "ended by signal 9 at answer 1 of 2"},
+        {"no-such-program-here", LT_ERR_IO, "ended with status 127 at answer 1 of 2"},
+        {"read -r l; echo 1; exec sleep 30", LT_ERR_IO,
          "gave no line for 0.3 s at answer 2 of 2"},
         {"while read -r l; do echo good; done", LT_ERR_FORMAT,
          "said 'good' about answer 1 of 2; a reward is a number"},

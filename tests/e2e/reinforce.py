@@ -1,0 +1,87 @@
+"""Reinforcement learning as its users run it: the recipe, a reward command, a run that is killed and goes on. Standard library only; TAP on stdout.
+
+usage: reinforce.py LATEEN"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+from tap import Tap
+
+lateen, model = sys.argv[1], "tests/golden/sft"
+tap = Tap()
+
+# Rewards short answers. When the file KILL is there, it kills its parent, the run, in the middle of judging a draw.
+REWARD = """
+import json, os, signal, sys
+for i, line in enumerate(sys.stdin):
+    asked = json.loads(line)
+    if i == 70 and os.path.exists(sys.argv[1]):
+        os.remove(sys.argv[1])
+        os.kill(os.getppid(), signal.SIGKILL)
+    if asked["problem"]["answer"] != "42" or not isinstance(asked["completion"], str):
+        sys.exit(9)
+    print(json.dumps({"reward": asked["ended"] - asked["tokens"] / 16}), flush=True)
+"""
+
+
+def train(out, *more):
+    args = ["train", "recipes/grpo.yaml", "--out", out, "--model.init", model, "--data.train", f"{work}/problems.jsonl", "--data.seq", "48", "--rl.tokens", "16", "--batch.size", "16",
+            "--steps", "8", "--checkpoint.every", "2", "--optim.lr", "1e-2", "--rl.resample", "0", "--threads", "1"]
+    return subprocess.run([lateen, *args, *more], capture_output=True, text=True)
+
+
+def lines(out, kind):
+    return [row for row in map(json.loads, open(f"{out}/metrics.jsonl")) if row["kind"] == kind]
+
+
+def weights(out):
+    return open(f"{out}/checkpoints/step-000000008/weights.safetensors", "rb").read()
+
+
+with tempfile.TemporaryDirectory() as work:
+    with open(f"{work}/problems.jsonl", "w") as f:
+        for q in ("2+2?", "6*7?", "Who?"):
+            f.write(json.dumps({"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": "The answer is 42."}], "answer": "42", "checker": "number"}) + "\n")
+    with open(f"{work}/reward.py", "w") as f:
+        f.write(REWARD)
+    command = ["--rl.rewards", "command,answer:0.5", "--rl.command", f"exec {sys.executable} {work}/reward.py {work}/KILL"]
+
+    @tap.case
+    def recipe_and_command():
+        r = train(f"{work}/whole", *command)
+        rl, answers = lines(f"{work}/whole", "rl"), lines(f"{work}/whole", "answers") if r.returncode == 0 else []
+        tap.check("recipes/grpo.yaml with a reward command", r.returncode == 0 and len(rl) == 8 and rl[-1]["reward"] > rl[0]["reward"], r.stderr[-800:] or rl)
+        tap.check("a group of answers with their rewards", answers and len(answers[0]["answers"]) == 8 and set(answers[0]["rewards"]) == {"command", "answer"}, answers)
+
+    @tap.case
+    def killed():
+        open(f"{work}/KILL", "w").close()
+        first = train(f"{work}/killed", *command)
+        left = sorted(os.listdir(f"{work}/killed/checkpoints"))
+        again = train(f"{work}/killed", *command)
+        tap.check("a run killed while it judges goes on to the same bits", first.returncode == -signal.SIGKILL and left and again.returncode == 0
+                  and weights(f"{work}/killed") == weights(f"{work}/whole"), (first.returncode, left, again.stderr[-500:]))
+        tap.check("and to the same metrics", [(r["step"], r["reward"], r["entropy"]) for r in lines(f"{work}/killed", "rl")]
+                  == [(r["step"], r["reward"], r["entropy"]) for r in lines(f"{work}/whole", "rl")])
+
+    @tap.case
+    def other_problems():
+        with open(f"{work}/problems.jsonl", "a") as f:
+            f.write(json.dumps({"prompt": "New?", "answer": "42"}) + "\n")
+        r = train(f"{work}/whole", *command, "--steps", "10")
+        tap.check("problems that have changed are refused by name", r.returncode == 1 and "data.train: the problems" in r.stderr, r.stderr[-500:])
+
+    @tap.case
+    def dead_command():
+        r = train(f"{work}/dead", "--rl.rewards", "command", "--rl.command", "read -r line; exit 5")
+        tap.check("a command that ends", r.returncode == 1 and "ended with status 5 at answer 1 of 16" in r.stderr, r.stderr[-500:])
+
+    @tap.case
+    def idle_options():
+        r = train(f"{work}/idle", "--rl.cap", "3")
+        tap.check("an option without effect is refused by name", r.returncode == 2 and "--rl.cap 3 has no effect: it needs objective.kind = cispo" in r.stderr, r.stderr[-500:])
+
+sys.exit(tap.end())
