@@ -140,7 +140,45 @@ for penalty in (1, 0.5):
 chat = ask({}, {"method": "beam", "n": 4}, "/v1/chat/completions", {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 12})[1]
 check("beam: a chat, whatever the server's temperature", chat["choices"][0]["message"]["content"] and chat["alignment"]["n"] == 4, chat)
 
+# ---- Blockwise: each block is the best of n ----
+SHORT = {"max_tokens": 24}
+plain = ask(SHORT)[1]["choices"][0]
+for every in (1, 7, 24, 100):
+    a = ask(SHORT, {"method": "blockwise", "n": 1, "every": every})[1]
+    check(f"blockwise: n 1 in blocks of {every} is a plain request", a["choices"][0]["token_ids"] == plain["token_ids"] and a["choices"][0]["text"] == plain["text"]
+          and a["alignment"]["blocks"] == -(-24 // every) and a["usage"]["completion_tokens"] == 24 and a["choices"][0]["finish_reason"] == plain["finish_reason"], a)
+choices = ask({"n": 4, "max_tokens": 8})[1]["choices"]
+mean = [sum(c["logprobs"]["token_logprobs"]) / 8 for c in choices]
+a = ask(SHORT, {"method": "blockwise", "n": 4, "every": 8, "return_candidates": True})[1]
+says, kept = a["alignment"], a["choices"][0]
+check("blockwise: the first block is the best of four plain choices", kept["token_ids"][:8] == choices[max(range(4), key=lambda i: mean[i])]["token_ids"]
+      and all(abs(x - m) < 1e-3 for x, m in zip(says["candidates"][0]["scores"], mean)), (says, mean))
+own = [sum(kept["logprobs"]["token_logprobs"][i:i + 8]) / 8 for i in (0, 8, 16)]
+check("blockwise: each block is the best of its round", all(c["scores"][c["chosen"]] == max(c["scores"]) for c in says["candidates"])
+      and all(abs(c["scores"][c["chosen"]] - m) < 1e-3 for c, m in zip(says["candidates"], own)) and len(kept["token_ids"]) == 24, (says, own))
+check("blockwise: tokens are counted", says["tokens"] == {"kept": 24, "dropped": 72} and a["usage"]["completion_tokens"] == 96 and says["blocks"] == 3, (says, a["usage"]))
+greedy = ask({**SHORT, "temperature": 0})[1]["choices"][0]["text"]
+check("blockwise: a greedy text has no choice", ask({**SHORT, "temperature": 0}, {"method": "blockwise", "n": 3, "every": 5})[1]["choices"][0]["text"] == greedy)
+word = kept["text"].split()[6]
+stopped = ask({**SHORT, "stop": [word]}, {"method": "blockwise", "n": 4, "every": 8})[1]["choices"][0]
+check("blockwise: a stop string", stopped["text"] == kept["text"][:kept["text"].index(word)] and stopped["finish_reason"] == "stop", (stopped, kept["text"]))
+request = urllib.request.Request(base + "/v1/completions", json.dumps({**PROMPT, **SHORT, "stream": True, "alignment": {"method": "blockwise", "n": 4, "every": 8}}).encode(), {"Content-Type": "application/json"})
+with urllib.request.urlopen(request, timeout=60) as r:
+    events = [json.loads(e[6:]) for e in r.read().decode().split("\n\n") if e.startswith("data: {")]
+check("blockwise: a stream has the same text", "".join(c["text"] for e in events for c in e["choices"]) == kept["text"] and [e["alignment"]["blocks"] for e in events if "alignment" in e] == [3], events[-2:])
+chosen = [ask({"max_tokens": 3}, {"method": "blockwise", "n": 4, "every": 3, "temperature": 50.0, "seed": s, "return_candidates": True})[1]["alignment"]["candidates"][0]["chosen"] for s in range(12)]
+check("blockwise: at random with a temperature", len(set(chosen)) > 1, chosen)
+chat = ask({}, {"method": "blockwise", "n": 3, "every": 6}, "/v1/chat/completions", {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 20, "seed": 3})[1]
+check("blockwise: a chat", chat["choices"][0]["message"]["content"] and chat["alignment"]["tokens"]["kept"] == 20, chat)
+check("blockwise: with a grammar", ask({"guided_regex": "(ab|cd){8}"}, {"method": "blockwise", "n": 3, "every": 2})[1]["choices"][0]["text"].replace("ab", "").replace("cd", "") == "")
+
 for name, param, body, also in [
+        ("blocks of several choices", "n", {"method": "blockwise", "n": 2}, {"n": 2}),
+        ("blocks and beams", "use_beam_search", {"method": "blockwise", "n": 2}, {"use_beam_search": True, "temperature": 0}),
+        ("blocks and a score of whole texts", "alignment.reward", {"method": "blockwise", "n": 2, "reward": {"check": "text", "answer": "x"}}, {}),
+        ("blocks and keep", "alignment.keep", {"method": "blockwise", "n": 2, "keep": 0.5}, {}),
+        ("blocks of two prompts", "alignment", {"method": "blockwise", "n": 2}, {"prompt": ["a", "b"]}),
+        ("no n", "alignment.n", {"method": "blockwise"}, {}),
         ("a stop string with beams", "stop", {"method": "beam", "n": 2}, {"stop": ["x"]}),
         ("top_p with beams", "top_p", None, {"use_beam_search": True, "top_p": 0.9}),
         ("a temperature with beams", "temperature", None, {"use_beam_search": True, "temperature": 0.7}),

@@ -151,6 +151,13 @@ def beside():
     _, stream = send("/v1/completions", {**PROMPT, "stream": True, "alignment": {"method": "best_of_n", "n": N, "reward": "reward"}})
     events = [json.loads(e[6:]) for e in stream.split("\n\n") if e.startswith("data: {")]
     check("a stream: the same", "".join(c["text"] for e in events for c in e["choices"]) == plain[best], stream)
+    blocks = [c["text"] for c in ask("/v1/completions", n=3, **{**PROMPT, "max_tokens": 6})[1]["choices"]]
+    want = [v[0] for v in raw(input=[PROMPT["prompt"] + t for t in blocks])]
+    a = ask("/v1/completions", alignment={"method": "blockwise", "n": 3, "every": 6, "reward": "reward", "return_candidates": True}, **PROMPT)[1]
+    says = a["alignment"]
+    check("blockwise: the text so far is judged", all(near(x, w) for x, w in zip(says["candidates"][0]["scores"], want)) and a["choices"][0]["text"].startswith(blocks[says["candidates"][0]["chosen"]])
+          and all(c["scores"][c["chosen"]] == max(c["scores"]) for c in says["candidates"]) and says["tokens"]["reward"] > 0, (says, want))
+    check("blockwise: the last score is that of the answer", near(says["candidates"][-1]["scores"][says["candidates"][-1]["chosen"]], raw(input=[PROMPT["prompt"] + a["choices"][0]["text"]])[0][0], 2e-3), says)
     messages = [{"role": "user", "content": "Once upon a time"}]
     a = ask("/v1/chat/completions", messages=messages, max_tokens=16, seed=5, alignment={"method": "best_of_n", "n": 4, "reward": "reward", "return_candidates": True})[1]
     want = [raw(messages=messages + [{"role": "assistant", "content": c["text"]}])[0][0] for c in a["alignment"]["candidates"]]

@@ -393,7 +393,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
         !lt_prompts_add(j, a->prompt, "prompt", e)) {
         return false;
     }
-    return j->group == NULL || j->n_parts == 1 ||
+    return (j->group == NULL && j->blocks == NULL) || j->n_parts == 1 ||
            lt_api_refuse(e, "alignment", "'alignment' takes one prompt; the request has %lld",
                          (long long)j->n_parts);
 }

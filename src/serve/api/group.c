@@ -11,6 +11,7 @@
 #include "data/text_utf8.h"
 #include "lateen/select.h"
 #include "model/steering.h"
+#include "serve/api/blocks.h"
 #include "serve/api/guide.h"
 #include "serve/api/judge.h"
 #include "serve/api/reply.h"
@@ -68,10 +69,10 @@ static const method methods[] = {
     {.name = "self_consistency"},
     {.name = "speculative_rejection", .rule = "best_of_n", .halves = true},
     {.name = "beam", .rule = "best_of_n", .beam = true},
+    {.name = "blockwise", .guide = lt_blocks_read},
     {.name = "watermark", .guide = lt_guide_watermark},
     {.name = "steer", .guide = lt_guide_steer},
     {.name = "tournament", .why_not = "it needs a judge model beside the served one"},
-    {.name = "blockwise", .why_not = "it needs a value model beside the served one"},
     {.name = "contrastive", .why_not = "it needs a second model beside the served one"},
 };
 
@@ -154,10 +155,7 @@ static bool read_reward(lt_group *g, lt_reply *j, lt_api_error *e) {
     for (int i = 0; name != NULL && i < CHECK; i++) {
         if (strcmp(scores[i].name, name) == 0) {
             g->score = (score_kind)i;
-            return i != REWARD || j->server->reward != NULL ||
-                   lt_api_refuse(e, "alignment.reward",
-                                 "'alignment.reward' = reward: no reward model is beside the "
-                                 "served one (serve --reward)");
+            return i != REWARD || lt_judge_check(j, e);
         }
     }
     if (!json_is_object(reward)) {
@@ -623,13 +621,10 @@ void lt_group_judged(lt_part *p, const lt_event *ev) {
     lt_reply *j = p->reply;
     lt_group *g = j->group;
     candidate *k = (candidate *)((char *)p - offsetof(candidate, part));
-    lt_api_error e = {.status = 500, .type = "server_error"};
     if (ev->kind == LT_EVENT_EMBED) {
         k->score = (double)ev->embedding[0];
-    } else if (ev->kind == LT_EVENT_CHOICE && ev->finish == LT_FINISH_FAILED) {
-        snprintf(e.message, sizeof e.message, "the reward model failed: %s",
-                 lt_err_text(ev->failure));
-        lt_reply_fail(j, &e);
+    } else if (ev->kind == LT_EVENT_CHOICE) {
+        lt_judge_check_end(j, ev);
     } else if (ev->kind == LT_EVENT_DONE) {
         g->reward_tokens += ev->prompt_tokens;
         j->server->metrics.reward_tokens += (uint64_t)ev->prompt_tokens;

@@ -88,3 +88,19 @@ bool lt_judge_submit(lt_reply *j, lt_part *p, const char *text, size_t n, lt_api
     lt_ids_free(&ids);
     return ok;
 }
+
+bool lt_judge_check(const lt_reply *j, lt_api_error *e) {
+    return j->server->reward != NULL ||
+           lt_api_refuse(e, "alignment.reward",
+                         "'alignment.reward' = reward: no reward model is beside the served one "
+                         "(serve --reward)");
+}
+
+void lt_judge_check_end(lt_reply *j, const lt_event *ev) {
+    lt_api_error e = {.status = 500, .type = "server_error"};
+    if (ev->finish == LT_FINISH_FAILED) {
+        snprintf(e.message, sizeof e.message, "the reward model failed: %s",
+                 lt_err_text(ev->failure));
+        lt_reply_fail(j, &e);
+    }
+}

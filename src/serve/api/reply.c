@@ -118,6 +118,7 @@ void lt_reply_free(lt_reply *j) {
     }
     free(j->parts);
     lt_group_free(j->group);
+    lt_blocks_free(j->blocks);
     lt_control_free(j->control);
     free(j->bias);
     free(j->stop_ids);
@@ -243,6 +244,9 @@ static lt_err submit_to_engine(lt_reply *j, lt_part *p, const lt_ids *prompt, si
     r.n_prompt = (int64_t)prompt->n;
     r.n_given = (int64_t)n_given;
     r.max_tokens = p->most_tokens;
+    if (j->blocks != NULL) {
+        lt_blocks_shape(j->blocks, &r, r.n_given, p->most_tokens);
+    }
     r.min_tokens = r.min_tokens > r.max_tokens ? r.max_tokens : r.min_tokens;
     r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->ask.cache_salt);
     return lt_engine_submit(j->model->engine, &r, p, &p->id);
@@ -609,7 +613,7 @@ void lt_reply_put_token(lt_reply_choice *c, int32_t id) {
     }
 }
 
-static void on_token(lt_part *p, const lt_event *ev) {
+void lt_reply_token(lt_part *p, const lt_event *ev) {
     lt_reply *j = p->reply;
     lt_reply_choice *c = &p->choices[ev->choice];
     const char *text = NULL;
@@ -633,7 +637,7 @@ static void on_token(lt_part *p, const lt_event *ev) {
     }
 }
 
-static void on_choice(lt_part *p, const lt_event *ev) {
+void lt_reply_choice_over(lt_part *p, const lt_event *ev) {
     static const lt_done how[] = {
         [LT_FINISH_NONE] = LT_DONE_ERROR,   [LT_FINISH_EOS] = LT_DONE_STOP,
         [LT_FINISH_STOP_ID] = LT_DONE_STOP, [LT_FINISH_LENGTH] = LT_DONE_LENGTH,
@@ -726,7 +730,11 @@ void lt_reply_event(const lt_event *ev) {
     lt_reply *j = p->reply;
 
     if (p->judged) {
-        lt_group_judged(p, ev);
+        (j->blocks != NULL ? lt_blocks_judged : lt_group_judged)(p, ev);
+        return;
+    }
+    if (j->blocks != NULL) {
+        lt_blocks_event(ev);
         return;
     }
     if (lt_control_event(ev)) {
@@ -738,14 +746,14 @@ void lt_reply_event(const lt_event *ev) {
         log_token(j, &p->prompt_logs, ev, ev->n_top >= 0); /* -1: the first token has none. */
         break;
     case LT_EVENT_TOKEN:
-        on_token(p, ev);
+        lt_reply_token(p, ev);
         break;
     case LT_EVENT_EMBED:
         on_embed(p, ev);
         break;
     case LT_EVENT_CHOICE:
         if (!j->request.embed) {
-            on_choice(p, ev);
+            lt_reply_choice_over(p, ev);
         }
         break;
     case LT_EVENT_DONE:

@@ -16,6 +16,7 @@
 #define LT_SERVE_REPLY_H
 
 #include "serve/api/compile.h"
+#include "serve/api/blocks.h"
 #include "serve/api/control.h"
 #include "serve/api/group.h"
 #include "serve/api/server.h"
@@ -132,6 +133,7 @@ struct lt_reply {
     lt_request request;  /* What the parts share. */
     int top;             /* Alternatives to tell with a token; -1: no log-probabilities. */
     lt_control *control; /* Of its reasoning; NULL: none. */
+    lt_blocks *blocks;   /* The answer is written block by block; NULL: at once. */
     lt_group *group;     /* One of the choices becomes the answer; NULL: each is one. */
     lt_logit_bias *bias;
     int32_t dry_breakers[LT_ASK_BREAKERS];
@@ -195,6 +197,9 @@ bool lt_reply_resume(lt_part *p, const lt_ids *made, lt_api_error *e);
 /* What the answer waited for beside its parts (parts_left was increased) is done; it ends, and the
  * reply is freed, when nothing is left. */
 void lt_reply_let_go(lt_reply *j);
+/* A token of the part's choice ev->choice, and its end, as if the engine had told them now. */
+void lt_reply_token(lt_part *p, const lt_event *ev);
+void lt_reply_choice_over(lt_part *p, const lt_event *ev);
 /* The part has ended; with the last one the answer ends, and the reply is freed. */
 void lt_reply_part_done(lt_part *p);
 

@@ -27,7 +27,7 @@ int64_t lt_reply_cached_tokens(const lt_reply *j) {
 }
 
 int64_t lt_reply_new_tokens(const lt_reply *j) {
-    int64_t n = lt_control_tokens(j);
+    int64_t n = lt_control_tokens(j) + lt_blocks_dropped(j->blocks);
     for (int64_t i = 0; i < j->n_parts; i++) {
         for (int64_t k = 0; k < j->n_choices; k++) {
             n += j->parts[i].choices[k].new_tokens;
@@ -49,6 +49,9 @@ int64_t lt_reply_reasoning_tokens(const lt_reply *j) {
 void lt_reply_reports_write(lt_json_out *o, const lt_reply *j) {
     if (j->group != NULL) {
         lt_group_write(o, j);
+    }
+    if (j->blocks != NULL) {
+        lt_blocks_write(o, j);
     }
     if (j->control != NULL) {
         lt_control_write(o, j);
