@@ -66,6 +66,7 @@ static lt_err encode_one(reading *r, int worker, const json_t *object, const jso
                          const json_t *completion, const char *name, lt_ids *ids, size_t *first) {
     static const char *const more[] = {"tools", "documents", "chat_template_kwargs"};
     lt_err err = LT_OK;
+    size_t end;
     json_t *all = json_copy((json_t *)(uintptr_t)prompt);
     json_t *conversation = json_pack("{s:o}", r->o->rows->messages, all);
     if (json_array_size(completion) == 0) {
@@ -85,7 +86,10 @@ static lt_err encode_one(reading *r, int worker, const json_t *object, const jso
     json_decref(conversation);
     conversation = own;
     LT_TRY_DONE(lt_chat_rows_completion(r->o->rows, r->workers.scratch[worker], conversation,
-                                        json_array_size(prompt), ids, first));
+                                        json_array_size(prompt), ids, first, &end));
+    if (r->o->given != LT_ALIGN_SCORES) { /* A score judges the whole text. */
+        ids->n = end;
+    }
 done:
     json_decref(conversation);
     return err;

@@ -369,10 +369,17 @@ done:
     return err;
 }
 
+/* What the template adds behind the last answer is not of it. */
+static size_t completion_end(const conversation *v, size_t begin) {
+    const size_t end = v->n_answers > 0 ? v->answers[v->n_answers - 1].end : 0;
+    return end > begin ? end : v->bytes;
+}
+
 lt_err lt_chat_rows_completion(const lt_chat_rows *c, lt_tokenizer_scratch *s, json_t *line,
-                               size_t n_prompt, lt_ids *ids, size_t *first) {
+                               size_t n_prompt, lt_ids *ids, size_t *first, size_t *end) {
     lt_err err = LT_OK;
     const size_t had = ids->n;
+    const bool marks = lt_chat_template_marks_answers(c->template);
     unsigned char *mask = NULL;
     lt_text_span span;
     conversation v = {.c = c, .line = line};
@@ -381,18 +388,23 @@ lt_err lt_chat_rows_completion(const lt_chat_rows *c, lt_tokenizer_scratch *s, j
     LT_TRY_DONE(take_messages(&v));
     LT_ASSERT(n_prompt < json_array_size(v.messages));
     LT_TRY_DONE(make_context(&v));
-    LT_TRY_DONE(render(&v, json_array_size(v.messages), false, &v.text, &v.bytes, NULL, NULL));
+    LT_TRY_DONE(render(&v, json_array_size(v.messages), false, &v.text, &v.bytes,
+                       marks ? &v.answers : NULL, marks ? &v.n_answers : NULL));
     LT_TRY_DONE(beginning(&v, n_prompt, &span.begin));
-    span.end = v.bytes;
+    span.end = completion_end(&v, span.begin);
     LT_TRY_DONE(lt_tokenizer_encode_masked(c->tokenizer, s, v.text, v.bytes,
                                            LT_ENCODE_PARSE_SPECIAL, &span,
                                            span.begin < span.end ? 1 : 0, ids, &mask));
     for (*first = 0; *first < ids->n - had && mask[*first] == 0;) {
         ++*first;
     }
+    for (*end = *first; *end < ids->n - had && mask[*end] != 0;) {
+        ++*end;
+    }
 done:
     free(mask);
     free(v.silent);
+    free(v.answers);
     free(v.text);
     json_decref(v.context);
     return err;

@@ -48,12 +48,12 @@ LT_MUST_USE lt_err lt_chat_rows_encode(const lt_chat_rows *c, lt_tokenizer_scrat
 LT_MUST_USE lt_err lt_chat_rows_prompt(const lt_chat_rows *c, lt_tokenizer_scratch *s, json_t *line,
                                        lt_ids *ids);
 
-/* Append the ids of a line's messages, of which those from n_prompt on are a completion. *first:
- * index of the first token of it, behind what the line's own ids begin with: behind the opening of
- * an answer, which add_generation_prompt writes; the number of ids if the completion is empty. The
- * line is changed. Errors as above. */
+/* Append the ids of a line's messages, of which those from n_prompt on are a completion. [*first,
+ * *end): its tokens among those appended, from behind the opening of an answer, which
+ * add_generation_prompt writes, to the end of the text, or of the last answer where the template
+ * has {% generation %} tags; *first = *end: it is empty. The line is changed. Errors as above. */
 LT_MUST_USE lt_err lt_chat_rows_completion(const lt_chat_rows *c, lt_tokenizer_scratch *s,
                                            json_t *line, size_t n_prompt, lt_ids *ids,
-                                           size_t *first);
+                                           size_t *first, size_t *end);
 
 #endif
