@@ -93,6 +93,9 @@ LT_MUST_USE lt_err lt_comm_connect(lt_comm *c);
 bool lt_comm_under_launch(void); /* Did `lateen launch` start this process? */
 bool lt_comm_under_mpi(void);    /* Did mpirun, or srun with PMIx, start this process? */
 bool lt_comm_is_rank(void);      /* Did any of them? */
+/* The rank and the number of ranks that they have told this process, before a world is open; 0 of 1
+ * where none did. UNSUPPORTED: the number is not known. */
+LT_MUST_USE lt_err lt_comm_started_as(int *rank, int *n_ranks);
 void lt_comm_close(lt_comm *c);
 
 int lt_comm_rank(const lt_comm *c);

@@ -70,23 +70,28 @@ static void divide_rows(lt_recipe *r, int dp) {
     }
 }
 
-static lt_err make(own_plan *p, const char *cluster) {
-    static lt_recipe r; /* Some KB: not on the stack. */
+static lt_err read_recipe(lt_recipe *r, const char *path) {
+    lt_options_default(&lt_recipe_table, r);
+    return lt_options_load_yaml(&lt_recipe_table, r, path);
+}
+
+static lt_err make(own_plan *p, lt_recipe *r, const char *cluster) {
     lt_mesh_shape shape;
     lt_device_kind kind;
-    lt_options_default(&lt_recipe_table, &r);
-    LT_TRY(lt_options_load_yaml(&lt_recipe_table, &r, p->path));
-    LT_TRY(lt_device_name_kind(&kind, r.device));
+    LT_TRY(lt_device_name_kind(&kind, r->device));
     p->on_device = cluster[0] != '\0' || kind == LT_DEVICE_CUDA;
-    LT_TRY(lt_mesh_parse(&shape, r.mesh));
+    if (r->layout == LT_LAYOUT_AUTO) {
+        LT_FAIL(LT_ERR_ARG, "%s: layout = auto: --gpus N says for how many ranks", p->path);
+    }
+    LT_TRY(lt_mesh_parse(&shape, r->mesh));
     if (shape.pp * shape.cp * shape.tp * shape.ep > 1) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "mesh %s of %s: memory and steps are predicted for dp and mesh.zero only yet, not "
-                "for pp = %d, cp = %d, tp = %d, ep = %d",
-                r.mesh, p->path, (int)shape.pp, (int)shape.cp, (int)shape.tp, (int)shape.ep);
+                "for pp = %d, cp = %d, tp = %d, ep = %d; --gpus N ranks all meshes",
+                r->mesh, p->path, (int)shape.pp, (int)shape.cp, (int)shape.tp, (int)shape.ep);
     }
-    divide_rows(&r, shape.dp);
-    LT_TRY(lt_own_run_open(&p->run, &r, p->on_device));
+    divide_rows(r, shape.dp);
+    LT_TRY(lt_own_run_open(&p->run, r, p->on_device));
     if (shape.dp > 1) {
         LT_TRY(plan_rank(p, &shape));
     } else {
@@ -169,10 +174,16 @@ static void print_json(const own_plan *p) {
     json_decref(root);
 }
 
-int lt_plan_own_run(const char *recipe, const char *cluster, bool json) {
+int lt_plan_own_run(const char *recipe, const char *cluster, int n_ranks, int top, bool json) {
     static own_plan p;
+    static lt_recipe r; /* Some KB: not on the stack. */
+    lt_err err;
     p = (own_plan){.path = recipe};
-    const lt_err err = make(&p, cluster);
+    err = read_recipe(&r, recipe);
+    if (err == LT_OK && n_ranks > 0) {
+        return lt_plan_layouts(&r, cluster, n_ranks, top, json);
+    }
+    err = err == LT_OK ? make(&p, &r, cluster) : err;
     if (err != LT_OK) {
         return lt_verb_fail(err);
     }

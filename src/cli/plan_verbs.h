@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "cli/verb.h"
+#include "train/recipe.h"
 
 int lt_plan_validate_verb(int argc, char **argv);
 int lt_plan_fit_verb(int argc, char **argv);
@@ -13,7 +14,13 @@ int lt_plan_schedule_verb(int argc, char **argv);
 /* plan_own.c. Does --model name a training recipe of Lateen, or a run folder? If so, recipe is its
  * path. */
 bool lt_plan_is_own(const char *model, char recipe[LT_PATH_BYTES]);
-/* cluster "": only memory. */
-int lt_plan_own_run(const char *recipe, const char *cluster, bool json);
+/* cluster "": only memory. n_ranks > 0: the layouts of a run on so many ranks, the `top` first. */
+int lt_plan_own_run(const char *recipe, const char *cluster, int n_ranks, int top, bool json);
+
+/* plan_layouts.c. Write the mesh and the level of ZeRO into a recipe with `layout: auto`, for the
+ * ranks that this process is one of; and, on rank 0, what is predicted of it to OUT/layout.json. */
+LT_MUST_USE lt_err lt_plan_choose_layout(lt_recipe *r);
+/* What `lateen plan --gpus N` prints of a recipe. */
+int lt_plan_layouts(const lt_recipe *r, const char *cluster, int n_ranks, int top, bool json);
 
 #endif

@@ -14,7 +14,8 @@
     X(STR, model, "model", "", 1, 0, "name|path",                                                  \
       "recipes/models name, Hugging Face folder, config.json; or a recipe or run folder of ours")  \
     X(STR, cluster, "cluster", "", 1, 0, "name|path", "recipes/clusters name or YAML file")        \
-    X(I64, gpus, "gpus", "0", 0, 1e7, "", "number of GPUs (0: all of the cluster)")                \
+    X(I64, gpus, "gpus", "0", 0, 1e7, "",                                                          \
+      "number of GPUs (0: all of the cluster); with a recipe: of ranks, whose layouts are ranked") \
     X(I64, tokens, "tokens", "1T", 1, 1e18, "", "tokens of the whole run")                         \
     X(I64, batch, "batch", "0", 0, 1e12, "tokens",                                                 \
       "tokens per step (0: chosen by the model's size, 4 to 16 million)")                          \
@@ -134,7 +135,8 @@ static lt_err refuse_beside_recipe(const plan_options *o) {
         lt_option_text(row, o, value, sizeof value);
         lt_option_text(row, &plain, usual, sizeof usual);
         if (strcmp(value, usual) != 0 && strcmp(row->name, "model") != 0 &&
-            strcmp(row->name, "cluster") != 0 && strcmp(row->name, "json") != 0) {
+            strcmp(row->name, "cluster") != 0 && strcmp(row->name, "json") != 0 &&
+            strcmp(row->name, "gpus") != 0 && strcmp(row->name, "top") != 0) {
             LT_FAIL(LT_ERR_ARG, "--%s %s contradicts --model %s: a recipe says how it is trained",
                     row->name, value, o->model);
         }
@@ -148,7 +150,9 @@ static int run(lt_plan_report *r, const plan_options *o) {
     lt_err err;
     if (o->model[0] != 0 && lt_plan_is_own(o->model, recipe)) {
         err = refuse_beside_recipe(o);
-        return err != LT_OK ? lt_verb_fail(err) : lt_plan_own_run(recipe, o->cluster, o->json);
+        return err != LT_OK
+                   ? lt_verb_fail(err)
+                   : lt_plan_own_run(recipe, o->cluster, (int)o->gpus, (int)o->top, o->json);
     }
     err = fill(r, o);
     if (err != LT_OK) {

@@ -6,6 +6,7 @@
 #include "align/train.h"
 #include "base/error.h"
 #include "cli/copying.h"
+#include "cli/plan_verbs.h"
 #include "cli/verb.h"
 #include "train/recipe.h"
 #include "train/run.h"
@@ -110,6 +111,7 @@ int lt_verb_train(int argc, char **argv) {
         print_changeable();
     } else {
         err = err == LT_OK ? bring(r) : err;
+        err = err == LT_OK && r->layout == LT_LAYOUT_AUTO ? lt_plan_choose_layout(r) : err;
         err = err == LT_OK ? lt_align_train(r, NULL) : err;
     }
     free(r);

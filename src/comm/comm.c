@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/call.h"
+#include "comm/shm.h"
 #include "tensor/timeline.h"
 
 #define DEADLINE_S 30.0
@@ -258,6 +259,27 @@ lt_err lt_comm_open(lt_comm **out, const lt_comm_options *o) {
 
 bool lt_comm_is_rank(void) {
     return lt_comm_under_launch() || lt_comm_under_mpi();
+}
+
+lt_err lt_comm_started_as(int *rank, int *n_ranks) {
+    static const char *const names[][2] = {{LT_ENV_RANK, LT_ENV_RANKS},
+                                           {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                           {"SLURM_PROCID", "SLURM_NTASKS"}};
+    *rank = 0;
+    *n_ranks = 1;
+    if (!lt_comm_is_rank()) {
+        return LT_OK;
+    }
+    for (size_t i = lt_comm_under_launch() ? 0 : 1; i < sizeof names / sizeof *names; i++) {
+        const char *own = getenv(names[i][0]), *all = getenv(names[i][1]);
+        if (own != NULL && all != NULL) {
+            *rank = atoi(own);
+            *n_ranks = atoi(all);
+            return LT_OK;
+        }
+    }
+    LT_FAIL(LT_ERR_UNSUPPORTED, "the environment does not say how many ranks were started: neither "
+                                "OMPI_COMM_WORLD_SIZE nor SLURM_NTASKS is set");
 }
 
 lt_err lt_comm_open_self(lt_comm **out, const lt_comm_options *o) {

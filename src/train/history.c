@@ -67,8 +67,9 @@ lt_err lt_training_write_recipe(const lt_training *t) {
         LT_FAIL_DONE(LT_ERR_OOM, "recipe");
     }
     *r = t->recipe;
-    r->allow_change[0] = '\0'; /* These two concern this start only. */
+    r->allow_change[0] = '\0'; /* These concern this start only. */
     r->trace_step = 0;
+    r->layout = LT_LAYOUT_MESH;
     lt_options_dump_yaml(&lt_recipe_table, r, to);
     fclose(to);
     to = NULL;

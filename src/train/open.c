@@ -494,6 +494,7 @@ static lt_err lead_begin(lt_training *t) {
     begin_times(t);
     LT_TRY(lt_training_write_recipe(t));
     LT_TRY(start_line(t));
+    LT_TRY(lt_times_predict(t));
     LT_TRY(lt_training_tell_changes(t));
     if (t->recipe.page > 0) {
         LT_TRY(lt_page_open(&t->page, t->recipe.out, (int)t->recipe.page));
@@ -570,6 +571,10 @@ static lt_err check_trace(const lt_training *t) {
 static lt_err open_all(lt_training *t) {
     const bool leads = lt_ranks_lead(&t->ranks);
     LT_TRY(lt_recipe_check(&t->recipe));
+    if (t->recipe.layout == LT_LAYOUT_AUTO) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "layout = auto: `lateen train` chooses the mesh; here it must be given");
+    }
     LT_TRY(lt_chat_data_resolve(&t->recipe));
     LT_TRY(lt_adapters_check(&t->recipe, lt_training_has_ranks(t) ? &t->world->shape : NULL));
     LT_TRY(t->objective != NULL ? lt_objective_check(t) : LT_OK);

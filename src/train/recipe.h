@@ -42,6 +42,8 @@ typedef enum {
         LT_ALIGN_METHOD_MAP(LT_RECIPE_OBJECTIVE_TEXT)
 #define LT_RECIPE_METHODS_FROM LT_RECIPE_OBJECTIVE_grpo
 
+typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
+
 /* Flags of a row about resuming (lt_option.flags). An option without MAY_CHANGE determines the
  * model, the arithmetic, the data or the state: a value that differs from the checkpoint's is
  * refused by name, unless allow_change lists it. ONCE: concerns this start only and is not part of
@@ -120,6 +122,10 @@ typedef enum {
     X(ENUM, deterministic, "deterministic", "run", 0, 0, "run|mesh-invariant",                     \
       "what has the same bits: a run that is repeated, or a run on any number of ranks (dp) that " \
       "divides batch.groups")                                                                      \
+    X(ENUM, layout, "layout", "mesh", 0, 0, "mesh|auto",                                           \
+      "how ranks divide the work: as `mesh` and `mesh.zero` say; auto: as `lateen plan` predicts " \
+      "to be fastest",                                                                             \
+      LT_RECIPE_MAY_CHANGE | LT_RECIPE_ONCE)                                                       \
     X(STR, mesh, "mesh", "", 0, 0, "AXIS=N,...",                                                   \
       "how ranks divide the work: dp=4 divides the rows of a step, pp=4 the layers, cp=4 the "     \
       "tokens of a row; empty: the rows",                                                          \

@@ -2,13 +2,16 @@
 #include "train/times.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "train/run.h"
 
-#define MIB        1048576.0
-#define TABLE_MOST 16 /* Ranks in the table at the end; metrics.jsonl has all. */
+#define MIB              1048576.0
+#define LAYOUT_BYTES_MAX ((size_t)1 << 16)
+#define TABLE_MOST       16 /* Ranks in the table at the end; metrics.jsonl has all. */
 
 /* ---- All ranks ---- */
 
@@ -232,6 +235,45 @@ static void log_table(const lt_rank_records *r, const lt_rank_times *mean, int s
     log_line("all", mean);
 }
 
+static void log_prediction(const lt_rank_times *plan, const lt_rank_times *mean) {
+    const double ms = 1e3 / (double)mean->steps;
+    if (plan->steps > 0) {
+        log_line("plan", plan);
+        lt_log_info("a step: predicted %.1f ms, measured %.1f ms",
+                    1e3 * (plan->compute_s + plan->comm_s), ms * (mean->compute_s + mean->comm_s));
+    }
+}
+
+lt_err lt_times_predict(lt_training *t) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES];
+    const char *mesh = "";
+    json_t *plan = NULL, *line;
+    lt_rank_times x = {.steps = 1};
+    int64_t zero = 0, bytes = 0;
+    LT_TRY(lt_path_join(path, t->recipe.out, LT_LAYOUT_FILE));
+    if (!lt_training_has_ranks(t) || !lt_file_exists(path)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_json_load(&plan, path, LAYOUT_BYTES_MAX));
+    LT_TRY_DONE(lt_json_str(plan, "mesh", &mesh, false, path));
+    LT_TRY_DONE(lt_json_i64(plan, "zero", &zero, false, path));
+    LT_TRY_DONE(lt_json_f64(plan, "compute_s", &x.compute_s, false, path));
+    LT_TRY_DONE(lt_json_f64(plan, "comm_s", &x.comm_s, false, path));
+    LT_TRY_DONE(lt_json_i64(plan, "bytes", &bytes, false, path));
+    if (strcmp(mesh, t->recipe.mesh) != 0 || zero != t->recipe.zero) { /* Of an earlier start. */
+        goto done;
+    }
+    x.announced_bytes = (double)bytes;
+    t->times.predicted = x;
+    line = json_pack("{s:s, s:I}", "kind", "plan", "step", (json_int_t)t->state.step);
+    json_object_update(line, plan);
+    err = lt_metrics_put(&t->metrics, line);
+done:
+    json_decref(plan);
+    return err;
+}
+
 lt_err lt_times_tell(lt_training *t, bool table) {
     const lt_rank_records *r = t->rank_records;
     lt_rank_times mean;
@@ -247,6 +289,7 @@ lt_err lt_times_tell(lt_training *t, bool table) {
     }
     if (table) {
         log_table(r, &mean, slowest);
+        log_prediction(&t->times.predicted, &mean);
     }
     return lt_metrics_put(&t->metrics,
                           json_pack("{s:s, s:I, s:I, s:i, s:o}", "kind", "ranks", "step",

@@ -20,6 +20,9 @@
 #include "tensor/timeline.h"
 #include "train/record.h"
 
+/* In the run folder, of `layout: auto`: what was predicted of the layout that was chosen. */
+#define LT_LAYOUT_FILE "layout.json"
+
 struct lt_training;
 
 /* Sums over the measured steps of one rank, without the first of a process. */
@@ -35,6 +38,7 @@ typedef struct {
     lt_comm_work first_host, first_device; /* Calls of a traced step come after these. */
     double left_bytes;                     /* Of the device, before the run took any; 0: unknown. */
     double peak_bytes;                     /* As of the last time it was asked. */
+    lt_rank_times predicted;               /* Of a step; steps 0: nothing was. */
 } lt_times;
 
 /* Where all ranks' records come together: `of` of an lt_ranks. */
@@ -64,6 +68,9 @@ LT_MUST_USE lt_err lt_times_forget(struct lt_training *t);
 /* A phase of a step on the host, if steps are traced. */
 LT_MUST_USE lt_err lt_times_phase(struct lt_training *t, lt_open_span *s, lt_span_kind kind);
 
+/* Of the leading rank: what LT_LAYOUT_FILE says of this run's layout becomes the line {"kind":
+ * "plan"} of metrics, and is told beside what is measured. */
+LT_MUST_USE lt_err lt_times_predict(struct lt_training *t);
 /* Of the leading rank: the line {"kind": "ranks"} of metrics, and, at the end of a run, the table.
  * Nothing without ranks. */
 LT_MUST_USE lt_err lt_times_tell(struct lt_training *t, bool table);

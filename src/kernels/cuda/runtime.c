@@ -57,6 +57,15 @@ static lt_err info_read(const lt_cu_api *cu, lt_cuda_info *info, CUdevice dev) {
     return LT_OK;
 }
 
+lt_err lt_cuda_describe(lt_cuda_info *out, int device) {
+    const lt_cu_api *cu;
+    CUdevice dev;
+    *out = (lt_cuda_info){.index = device};
+    LT_TRY(lt_cu_load(&cu));
+    LT_TRY(lt_cu_check(cu->cuDeviceGet(&dev, device), "GPU %d", device));
+    return info_read(cu, out, dev);
+}
+
 lt_err lt_cuda_open(lt_cuda **out, int device) {
     lt_err err = LT_OK;
     const char *sync = getenv("LATEEN_CUDA_SYNC");

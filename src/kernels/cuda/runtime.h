@@ -42,6 +42,8 @@ typedef struct {
 } lt_cuda_info;
 
 LT_MUST_USE lt_err lt_cuda_count(int *n); /* GPUs the driver shows; UNSUPPORTED without a driver. */
+/* What the driver says of a GPU, without opening it. */
+LT_MUST_USE lt_err lt_cuda_describe(lt_cuda_info *out, int device);
 LT_MUST_USE lt_err lt_cuda_open(lt_cuda **out, int device);
 /* Unloads its kernels; the caller has freed its memory. Accepts NULL. */
 void lt_cuda_close(lt_cuda *c);
