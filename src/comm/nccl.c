@@ -428,6 +428,7 @@ static lt_err reserve(lt_nccl_world *w) {
         LT_TRY(w->backend->moment_open(w->device, &w->began[i], true));
         LT_TRY(w->backend->moment_open(w->device, &w->ended[i], true));
     }
+    w->backend->share(w->device);
     LT_TRY(w->backend->moment_open(w->device, &w->down, false));
     LT_TRY(w->backend->moment_open(w->device, &w->origin, true));
     LT_TRY(w->backend->queue_open(w->device, &w->queue));

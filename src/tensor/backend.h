@@ -78,6 +78,9 @@ typedef struct lt_backend {
     lt_err (*moment_passed)(lt_device *d, lt_moment *m, bool *passed);
     lt_err (*moment_between)(lt_device *d, lt_moment *from, lt_moment *to, double *seconds);
     void *(*native)(lt_queue *q);
+    /* From now on a library's kernels run beside the ops of this device, and hold some of its
+     * multiprocessors at times of their own. NULL where moment_open is NULL. */
+    void (*share)(lt_device *d);
     lt_err (*memory_left)(lt_device *d,
                           size_t *bytes); /* Bytes that alloc could still give; NULL: unknown. */
     lt_err (*energy)(lt_device *d,

@@ -40,6 +40,9 @@ if all; then
     train "scales" cuda 2 --model.dtype bf16 --model.fp8 tensorwise --mesh tp=2
     compare "two GPU ranks, 8-bit products with tp, one scale for the parts of a matrix: losses and norms of one" "one 8-bit products" scales 5e-4 5e-3
 fi
+if all; then # Products of an H100 that share it with NCCL's kernels launch more blocks than fit.
+    LATEEN_EMU_CAPABILITY=90 LATEEN_EMU_SMS=2 agree "products of an H100" 5e-4 5e-3 --model.dtype bf16 --model.layers 1 --model.width 256 --data.seq 1024 --batch.size 4 --steps 1 --
+fi
 agree mesh-invariant 0 0 --deterministic mesh-invariant --batch.groups 4 --
 if all; then
     LATEEN_EMU_MIB=1000 train four cuda 4 --mesh.zero 3 --mesh.shard 2 --batch.micro 1

@@ -240,6 +240,10 @@ static void *backend_native(lt_queue *q) {
     return q->stream;
 }
 
+static void backend_share(lt_device *d) {
+    lt_cuda_share(lt_cuda_device_gpu(d));
+}
+
 static lt_err backend_memory_left(lt_device *d, size_t *bytes) {
     return lt_cuda_memory_left(lt_cuda_device_gpu(d), bytes);
 }
@@ -374,6 +378,7 @@ const lt_backend *lt_backend_cuda(void) {
                                        .moment_passed = backend_moment_passed,
                                        .moment_between = backend_moment_between,
                                        .native = backend_native,
+                                       .share = backend_share,
                                        .memory_left = backend_memory_left,
                                        .energy = backend_energy,
                                        .n_compiled = backend_n_compiled,

@@ -129,6 +129,14 @@ const lt_cuda_info *lt_cuda_get_info(const lt_cuda *c) {
     return &c->info;
 }
 
+void lt_cuda_share(lt_cuda *c) {
+    c->shared = true;
+}
+
+bool lt_cuda_is_shared(const lt_cuda *c) {
+    return c->shared;
+}
+
 const lt_cu_api *lt_cuda_api(const lt_cuda *c) {
     return c->cu;
 }

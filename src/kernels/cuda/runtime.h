@@ -48,6 +48,10 @@ LT_MUST_USE lt_err lt_cuda_open(lt_cuda **out, int device);
 /* Unloads its kernels; the caller has freed its memory. Accepts NULL. */
 void lt_cuda_close(lt_cuda *c);
 const lt_cuda_info *lt_cuda_get_info(const lt_cuda *c);
+/* From now on another library's kernels (NCCL's) run beside those of this program, and hold some
+ * multiprocessors at times that this program does not know. Call it before work is queued. */
+void lt_cuda_share(lt_cuda *c);
+bool lt_cuda_is_shared(const lt_cuda *c);
 /* For calls this header does not wrap (after lt_cuda_make_current). */
 const lt_cu_api *lt_cuda_api(const lt_cuda *c);
 LT_MUST_USE lt_err lt_cuda_make_current(lt_cuda *c);

@@ -35,6 +35,7 @@ struct lt_cuda {
     CUcontext context;
     lt_cuda_info info;
     bool sync_each; /* LATEEN_CUDA_SYNC=1 */
+    bool shared;    /* lt_cuda_share */
     /* For messages and benches only, of whichever queue launched last: the kernel, the threads of
      * its blocks and the shared memory it asked for. */
     _Atomic(const lt_cuda_kernel *) last_launch;

@@ -290,6 +290,28 @@ void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args 
 }
 
 /* The product itself: into c, or its partial sums into scratch. */
+/* Blocks of a launch whose tiles of C need `blocks` blocks of their own, of which `fit` can run at
+ * once. A persistent block computes several tiles one after the other, so a GPU of its own gets as
+ * many blocks as fit. Where NCCL's kernels hold some multiprocessors, the blocks that have to wait
+ * for a place make such a launch take up to twice as long; blocks with less work each share the
+ * places that are left evenly. A block still gets SHARED_STEPS steps of K where there are so many,
+ * and products with fewer than SHORT steps a tile, for which a block's start and end are most of
+ * the cost, keep one wave. */
+static int64_t blocks_to_launch(const lt_cuda *c, const lt_gemm_tile *t, int64_t k, int64_t blocks,
+                                int64_t fit) {
+    enum { SHARED_STEPS = 64, SHORT = 32 };
+    const int64_t steps = lt_cuda_div_up(lt_cuda_div_up(k, STEP), tile_parts(t));
+    if (blocks <= fit || t->block_a_tile || t->pair) {
+        return blocks;
+    }
+    if (!lt_cuda_is_shared(c) || steps < SHORT) {
+        return fit;
+    }
+    const int64_t each = lt_cuda_div_up(blocks, lt_cuda_div_up(SHARED_STEPS, steps));
+    const int64_t wanted = lt_cuda_div_up(each, t->cluster) * t->cluster;
+    return wanted > fit ? wanted : fit;
+}
+
 static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_tile *t,
                              void *partial, bool residual, lt_gemm_kernel_args *w) {
     const bool split = t->splits > 1, f32 = split || a->out == LT_F32;
@@ -328,12 +350,11 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
     w->early = blocks <= fit;
     return lt_cuda_launch(
         c, s, k,
-        &(lt_cuda_dims){
-            .grid = {(unsigned)(blocks < fit || t->block_a_tile || t->pair ? blocks : fit)},
-            .block = {(unsigned)(128 * (1 + t->consumers))},
-            .cluster = {cluster > 1 ? cluster : 0, cluster > 1, cluster > 1},
-            .dynamic_shared_bytes = lt_gemm_tile_shared_bytes(t),
-            .overlap_previous = w->early},
+        &(lt_cuda_dims){.grid = {(unsigned)blocks_to_launch(c, t, a->k, blocks, fit)},
+                        .block = {(unsigned)(128 * (1 + t->consumers))},
+                        .cluster = {cluster > 1 ? cluster : 0, cluster > 1, cluster > 1},
+                        .dynamic_shared_bytes = lt_gemm_tile_shared_bytes(t),
+                        .overlap_previous = w->early},
         args);
 }
 
