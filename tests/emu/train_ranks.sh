@@ -41,7 +41,7 @@ if all; then
     compare "two GPU ranks, 8-bit products with tp, one scale for the parts of a matrix: losses and norms of one" "one 8-bit products" scales 5e-4 5e-3
 fi
 if all; then # Products of an H100 that share it with NCCL's kernels launch more blocks than fit.
-    LATEEN_EMU_CAPABILITY=90 LATEEN_EMU_SMS=2 agree "products of an H100" 5e-4 5e-3 --model.dtype bf16 --model.layers 1 --model.width 256 --data.seq 1024 --batch.size 4 --steps 1 --
+    steps=1 LATEEN_EMU_CAPABILITY=90 LATEEN_EMU_SMS=2 agree "products of an H100" 5e-4 5e-3 --model.dtype bf16 --model.layers 1 --model.width 256 --data.seq 1024 --batch.size 4 --
 fi
 agree mesh-invariant 0 0 --deterministic mesh-invariant --batch.groups 4 --
 if all; then
