@@ -4,11 +4,12 @@ if command -v g++ >/dev/null; then
     suite -t 1200 "build the emulated GPU" bash -c 'make -s -j"$(nproc)" emu unit-programs build/optest && printf "ok 1 - built\n1..1\n"'
     suite -t 1800 "emulated GPU: optest --check, AddressSanitizer" tests/emu/ops.sh --asan
     suite -t 1800 "emulated H100: optest --check, AddressSanitizer" env LATEEN_EMU_ROUNDS=4 tests/emu/ops.sh --asan --h100
-    for program in kernels/test_cuda_fuse model/test_cuda_stored serve/test_warm; do
+    for program in kernels/test_cuda_fuse model/test_cuda_stored model/test_score serve/test_warm; do
         beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"
     done
     beside -t 1800 "emulated GPU: every family, all levels of recomputation" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_ALL=1 tests/emu/run build/tests/unit/model/test_cuda
     beside -t 900 "two ranks on emulated GPUs: training, all of it" tests/emu/train_ranks.sh all
+    beside -t 900 "emulated GPUs: objectives over preferences" tests/emu/preferences.sh
     beside -t 900 "emulated GPU: families served" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_ALL=1 tests/emu/run build/tests/unit/serve/test_families_gpu
 else
     skipped "emulated GPU" "no g++ on this machine"

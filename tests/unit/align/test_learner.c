@@ -1,36 +1,11 @@
 /* Reinforcement learning as an objective of training: steps as TRL's GRPOTrainer takes them on the
  * same answers (tools/make_grpo_goldens.py), and steps whose answers the engine draws. */
-#include "unit/train/run_folder.h"
+#include "unit/align/runs.h"
 
 #include <math.h>
 
 #include "align/learner.h"
 #include "align/train.h"
-
-#define MODEL "tests/golden/sft"
-
-static void write_file(const char *name, const char *text) {
-    char path[LT_PATH_BYTES];
-    run_path(path, name);
-    must(lt_file_write_atomic(path, text, strlen(text)), path);
-}
-
-/* The recipe of run_folder.h for the model of tests/golden/sft, with the problems of a file. */
-static lt_recipe *recipe_of(const char *out, const char *problems, const char *options) {
-    static const char *const sizes[] = {"model.vocab", "model.layers", "model.width",
-                                        "model.heads"};
-    lt_recipe *r = run_recipe(out, options);
-    char path[LT_PATH_BYTES];
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        run_set(r, sizes[i], "0");
-    }
-    run_path(path, problems);
-    run_set(r, "data.train", path);
-    run_set(r, "model.init", MODEL);
-    run_set(r, "sample.tokens", "0");
-    run_set(r, "optim.decay", "0");
-    return r;
-}
 
 /* ---- TRL's steps ---- */
 

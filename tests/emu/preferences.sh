@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Objectives over preferences on emulated GPUs: the steps that the CPU takes, on one GPU and on two. Prints TAP.
+set -u
+cd "$(dirname "$0")/../.."
+make -s emu 1>&2
+# shellcheck source=tests/emu/train_runs.sh
+. tests/emu/train_runs.sh
+golden=tests/golden/preference
+steps=3
+options=(--data.tokenizer tests/golden/sft --data.seq 96 --batch.size 4 --optim.lr 1e-3 --optim.decay 0 --data.shuffle none --sample.tokens 0)
+kto=(--model.init tests/golden/sft --data.train $golden/labels.jsonl --objective.kind kto --objective.beta 0.3)
+reward=(--model.init $golden/reward --data.train $golden/pairs.jsonl --objective.kind reward)
+: >"$work/shard"
+train kto-cpu cpu 1 "${kto[@]}" && train kto-gpu cuda 1 "${kto[@]}"
+compare "kto: a GPU takes the CPU's steps" kto-cpu kto-gpu 1e-5 1e-4
+train kto-gpus cuda 2 "${kto[@]}"
+compare "kto: so do two, with the reference point of both" kto-cpu kto-gpus 1e-5 1e-4
+train reward-cpu cpu 1 "${reward[@]}" && train reward-gpu cuda 1 "${reward[@]}"
+compare "reward: a GPU takes the CPU's steps" reward-cpu reward-gpu 1e-5 1e-4
+echo "1..$n"

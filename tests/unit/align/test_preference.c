@@ -1,0 +1,247 @@
+/* Preferences as rows of tokens, and runs that learn from them: what a row holds, which completion
+ * KTO puts behind which prompt, and two steps of every objective. */
+#include "unit/align/runs.h"
+
+#include "align/preference.h"
+#include "align/train.h"
+#include "data/chat_source.h"
+
+static const char pairs[] =
+    "{\"prompt\": \"Hi\", \"chosen\": \"Hello!\", \"rejected\": \"no\"}\n"
+    "{\"chosen\": [{\"role\": \"user\", \"content\": \"2+2?\"}, {\"role\": \"assistant\", "
+    "\"content\": \"4\"}], \"rejected\": [{\"role\": \"user\", \"content\": \"2+2?\"}, {\"role\": "
+    "\"assistant\", \"content\": \"5, I think\"}], \"margin\": 0.5}\n"
+    "\n"
+    "{\"prompt\": [{\"role\": \"user\", \"content\": \"why\"}], \"chosen\": \"so\", \"rejected\": "
+    "[{\"role\": \"assistant\", \"content\": \"because\"}]}\n"
+    "{\"prompt\": \"a string says nothing here\", \"chosen\": [{\"role\": \"user\", \"content\": "
+    "\"x\"}, {\"role\": \"assistant\", \"content\": \"y\"}], \"rejected\": [{\"role\": \"user\", "
+    "\"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"z\"}]}\n";
+static const char labels[] = "{\"prompt\": \"Hi\", \"completion\": \"Hello!\", \"label\": true}\n"
+                             "{\"prompt\": \"2+2?\", \"completion\": \"5\", \"label\": false}\n"
+                             "{\"prompt\": \"why\", \"completion\": \"because\", \"label\": true}\n"
+                             "{\"prompt\": \"a\", \"completion\": \"b c\", \"label\": false}\n"
+                             "{\"prompt\": \"one\", \"completion\": \"two\", \"label\": true}\n";
+static const char quantiles[] =
+    "{\"prompt\": \"a\", \"completion\": \"b\", \"reward\": 2, \"ref_rewards\": [1, 2, 3, 4]}\n"
+    "{\"prompt\": \"a\", \"completion\": \"c\", \"reward\": 9, \"ref_rewards\": [1, 2, 3, 4]}\n";
+
+/* ---- Rows ---- */
+
+typedef struct {
+    lt_tokenizer *tokenizer;
+    lt_chat_source source;
+    lt_preferences rows;
+} lines;
+
+static lt_err lines_open(lines *l, const char *name, lt_preferences_options o) {
+    static char path[LT_PATH_BYTES];
+    const char *paths[1] = {path};
+    *l = (lines){.tokenizer = NULL};
+    must(lt_tokenizer_open(&l->tokenizer, MODEL, NULL), MODEL);
+    must(lt_chat_source_open(&l->source, &(lt_chat_source_options){.tokenizer = l->tokenizer,
+                                                                   .tokenizer_path = MODEL,
+                                                                   .template = "",
+                                                                   .option = "template",
+                                                                   .messages = "messages"}),
+         MODEL);
+    run_path(path, name);
+    o.paths = paths;
+    o.n_paths = 1;
+    o.rows = &l->source.rows;
+    o.longest = o.longest > 0 ? o.longest : 64;
+    return lt_preferences_read(&l->rows, &o);
+}
+
+static void lines_close(lines *l) {
+    lt_preferences_close(&l->rows);
+    lt_chat_source_close(&l->source);
+    lt_tokenizer_close(l->tokenizer);
+}
+
+/* A row is the prompt, the opening of the answer, and the answer with the end of its turn. */
+static void expect_text(const lines *l, int64_t row, const char *prompt, const char *completion) {
+    const lt_preferences *p = &l->rows;
+    const int32_t *ids = p->ids + p->start[row];
+    const int64_t n = lt_preferences_tokens(p, row), first = p->first[row];
+    char *text = NULL;
+    size_t bytes;
+    must(lt_tokenizer_decode(l->tokenizer, (const uint32_t *)ids, (size_t)first, false, &text,
+                             &bytes),
+         "prompt");
+    assert_string_equal(text, prompt);
+    free(text);
+    must(lt_tokenizer_decode(l->tokenizer, (const uint32_t *)ids + first, (size_t)(n - first),
+                             false, &text, &bytes),
+         "completion");
+    assert_string_equal(text, completion);
+    free(text);
+}
+
+static void texts_of_pairs(void **state) {
+    lines l;
+    (void)state;
+    write_file("pairs.jsonl", pairs);
+    must(lines_open(&l, "pairs.jsonl", (lt_preferences_options){.given = LT_ALIGN_SCORES}), "rows");
+    assert_true(l.rows.n == 4 && l.rows.together == 2 && l.rows.left_out == 0);
+    expect_text(&l, 0, "<s><|user|>Hi<|end|><|assistant|>", "Hello!<|end|>");
+    expect_text(&l, 1, "<s><|user|>Hi<|end|><|assistant|>", "no<|end|>");
+    expect_text(&l, 3, "<s><|user|>2+2?<|end|><|assistant|>", "5, I think<|end|>");
+    expect_text(&l, 4, "<s><|user|>why<|end|><|assistant|>", "so<|end|>");
+    expect_text(&l, 5, "<s><|user|>why<|end|><|assistant|>", "because<|end|>");
+    expect_text(&l, 7, "<s><|user|>x<|end|><|assistant|>", "z<|end|>");
+    assert_true(l.rows.examples[0].margin == 0.0 && l.rows.examples[1].margin == 0.5);
+    lines_close(&l);
+}
+
+static void labels_and_quantiles(void **state) {
+    lines l, other;
+    (void)state;
+    write_file("labels.jsonl", labels);
+    write_file("quantiles.jsonl", quantiles);
+    must(lines_open(&l, "labels.jsonl", (lt_preferences_options){.given = LT_ALIGN_SINGLE}), "l");
+    assert_true(l.rows.n == 5 && l.rows.together == 1);
+    assert_true(l.rows.examples[0].good && !l.rows.examples[1].good && l.rows.examples[4].good);
+    must(lines_open(&other, "quantiles.jsonl",
+                    (lt_preferences_options){.given = LT_ALIGN_SINGLE, .quantiles = true}),
+         "q");
+    assert_true(other.rows.examples[0].quantile == 0.5 && other.rows.examples[1].quantile == 1.0);
+    assert_true(other.rows.examples[0].n_refs == 4 && other.rows.hash != l.rows.hash);
+    lines_close(&other);
+    lines_close(&l);
+}
+
+/* The limit, and what it does: a cut row keeps its first tokens. */
+static void long_rows(void **state) {
+    lines whole, cut, none;
+    (void)state;
+    write_file("pairs.jsonl", pairs);
+    must(lines_open(&whole, "pairs.jsonl", (lt_preferences_options){.given = LT_ALIGN_PAIR}), "w");
+    const int64_t limit = lt_preferences_tokens(&whole.rows, 3) - 1;
+    must(lines_open(&cut, "pairs.jsonl",
+                    (lt_preferences_options){.given = LT_ALIGN_PAIR, .longest = limit}),
+         "cut");
+    assert_true(cut.rows.n == 4 && cut.rows.cut == 1 && cut.rows.hash != whole.rows.hash);
+    assert_int_equal(lt_preferences_tokens(&cut.rows, 3), limit);
+    assert_memory_equal(cut.rows.ids + cut.rows.start[3], whole.rows.ids + whole.rows.start[3],
+                        (size_t)limit * sizeof(int32_t));
+    assert_int_equal(lines_open(&none, "pairs.jsonl",
+                                (lt_preferences_options){.given = LT_ALIGN_PAIR, .longest = 3}),
+                     LT_ERR_FORMAT);
+    assert_int_equal(none.rows.left_out, 4);
+    lines_close(&none);
+    assert_int_equal(lines_open(&none, "pairs.jsonl",
+                                (lt_preferences_options){.given = LT_ALIGN_SCORES,
+                                                         .longest = limit,
+                                                         .too_long = LT_TOO_LONG_FAIL}),
+                     LT_ERR_FORMAT);
+    assert_non_null(strstr(lt_error_message(), "pairs.jsonl:2: 'rejected' has"));
+    lines_close(&none);
+    lines_close(&cut);
+    lines_close(&whole);
+}
+
+/* Labels are the completion's tokens, each at the token before it; a score has one, at the end. */
+static void labels_of_rows(void **state) {
+    enum { SEQ = 24 };
+    const lt_model_spec spec = {.pad_id = 1};
+    int32_t tokens[SEQ], at[SEQ];
+    lines l;
+    size_t n;
+    lt_preference_objective p = {.row = lt_align_objectives(&n), .block = 4};
+    (void)state;
+    write_file("pairs.jsonl", pairs);
+    must(lines_open(&l, "pairs.jsonl", (lt_preferences_options){.given = LT_ALIGN_PAIR}), "rows");
+    const lt_preference_set set = {.rows = l.rows};
+    const int64_t first = l.rows.first[1], end = lt_preferences_tokens(&l.rows, 1);
+    lt_preference_row(&p, &set, &spec, 1, SEQ, tokens, at);
+    for (int64_t i = 0; i < SEQ; i++) {
+        const bool labelled = i + 1 >= first && i + 1 < end;
+        assert_int_equal(at[i], labelled ? tokens[i + 1] : -1);
+        assert_int_equal(tokens[i], i < end ? l.rows.ids[l.rows.start[1] + i] : 0);
+    }
+    must(lt_align_find(&p.row, "reward"), "reward");
+    lt_preference_row(&p, &set, &spec, 1, SEQ, tokens, at);
+    for (int64_t i = 0; i < SEQ; i++) { /* The last token is <|end|>, which is padding here. */
+        assert_int_equal(at[i], i == end - 2 ? 0 : -1);
+    }
+    lines_close(&l);
+}
+
+/* Of five examples in blocks of two: 1, 0, 3, 2, and the last stands behind the one before it. */
+static void mismatched_rows(void **state) {
+    enum { SEQ = 24 };
+    static const int64_t partners[] = {1, 0, 3, 2, 3};
+    const lt_model_spec spec = {.pad_id = -1};
+    int32_t tokens[SEQ], at[SEQ];
+    lt_preference_objective p = {.block = 2};
+    lines l;
+    (void)state;
+    must(lt_align_find(&p.row, "kto"), "kto");
+    write_file("labels.jsonl", labels);
+    must(lines_open(&l, "labels.jsonl", (lt_preferences_options){.given = LT_ALIGN_SINGLE}), "l");
+    const lt_preference_set set = {.rows = l.rows};
+    for (int64_t i = 0; i < 5; i++) {
+        const int64_t other = partners[i], first = l.rows.first[i];
+        const int64_t n = lt_preferences_tokens(&l.rows, other) - l.rows.first[other];
+        lt_preference_row(&p, &set, &spec, 5 + i, SEQ, tokens, at);
+        assert_memory_equal(tokens, l.rows.ids + l.rows.start[i], (size_t)first * sizeof *tokens);
+        assert_memory_equal(tokens + first, l.rows.ids + l.rows.start[other] + l.rows.first[other],
+                            (size_t)n * sizeof *tokens);
+        assert_true(at[first - 2] == -1 && at[first - 1] == tokens[first]);
+        assert_true(at[first + n - 2] == 1 && at[first + n - 1] == -1);
+    }
+    lines_close(&l);
+}
+
+/* ---- Runs ---- */
+
+static lt_err learn(const char *out, const char *file, const char *options) {
+    lt_recipe *r = recipe_of(out, file, options);
+    const lt_err err = lt_align_train(r, NULL);
+    free(r);
+    return err;
+}
+
+static void every_objective_learns(void **state) {
+    size_t n;
+    const lt_align_objective *row = lt_align_objectives(&n);
+    (void)state;
+    write_file("pairs.jsonl", pairs);
+    write_file("labels.jsonl", labels);
+    write_file("quantiles.jsonl", quantiles);
+    for (size_t i = 0; i < n; i++) {
+        char options[160];
+        const char *file = row[i].given != LT_ALIGN_SINGLE ? "pairs.jsonl"
+                           : row[i].weights                ? "labels.jsonl"
+                                                           : "quantiles.jsonl";
+        (void)snprintf(options, sizeof options,
+                       "objective.kind=%s steps=2 batch.size=2 batch.micro=1 data.seq=32 "
+                       "data.valid=%s/%s",
+                       row[i].name, run_root, file);
+        must(learn(row[i].name, file, options), row[i].name);
+    }
+}
+
+static void a_caller_without_objectives_says_so(void **state) {
+    lt_recipe *r = recipe_of("none", "pairs.jsonl", "objective.kind=dpo steps=1 data.seq=32");
+    (void)state;
+    assert_int_equal(lt_run_training(r, NULL), LT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(lt_error_message(), "objective.kind = dpo"));
+    free(r);
+    assert_int_equal(learn("bad", "missing.jsonl", "objective.kind=dpo steps=1 data.seq=32"),
+                     LT_ERR_NOT_FOUND);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(texts_of_pairs),
+        cmocka_unit_test(labels_and_quantiles),
+        cmocka_unit_test(long_rows),
+        cmocka_unit_test(labels_of_rows),
+        cmocka_unit_test(mismatched_rows),
+        cmocka_unit_test(every_objective_learns),
+        cmocka_unit_test(a_caller_without_objectives_says_so),
+    };
+    return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
+}
