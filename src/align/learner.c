@@ -12,27 +12,36 @@
 
 /* ---- Opening ---- */
 
-static lt_err read_problems(lt_learner *l) {
-    lt_training *t = l->t;
-    const lt_recipe *r = &t->recipe;
-    const lt_problems_options o = {.source = &t->chat,
+static lt_err read_mixture(lt_learner *l, lt_problems *out, lt_mixture *m, const char *paths,
+                           const char *option) {
+    const lt_recipe *r = &l->t->recipe;
+    const lt_problems_options o = {.source = &l->t->chat,
                                    .longest = r->seq - r->rl_tokens,
                                    .bad_rows = (lt_bad_rows)r->bad_rows,
                                    .too_long = (lt_too_long)r->too_long};
-    LT_TRY(lt_mixture_parse(&t->train_mixture, r->train, "data.train"));
-    if (t->chat.template == NULL) {
-        LT_FAIL(LT_ERR_ARG, "%s: problems are JSON lines, in files named .jsonl", r->train);
-    }
-    for (int64_t i = 0; i < t->train_mixture.n_sources; i++) {
-        const lt_loader_source *s = &t->train_mixture.sources[i];
+    LT_TRY(lt_mixture_parse(m, paths, option));
+    for (int64_t i = 0; i < m->n_sources; i++) {
+        const lt_loader_source *s = &m->sources[i];
         if (s->weight != 1.0) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "%s:%g: weights with reinforcement learning: not built",
                     s->path, s->weight);
         }
-        LT_TRY(lt_problems_read(&l->problems, s->path, &o));
+        LT_TRY(lt_problems_read(out, s->path, &o));
     }
-    lt_log_info("%" PRId64 " problems, %" PRId64 " left out", l->problems.n, l->problems.left_out);
+    lt_log_info("%s: %" PRId64 " problems, %" PRId64 " left out", option, out->n, out->left_out);
     return LT_OK;
+}
+
+static lt_err read_problems(lt_learner *l) {
+    lt_training *t = l->t;
+    const lt_recipe *r = &t->recipe;
+    if (t->chat.template == NULL) {
+        LT_FAIL(LT_ERR_ARG, "%s: problems are JSON lines, in files named .jsonl", r->train);
+    }
+    LT_TRY(read_mixture(l, &l->problems, &t->train_mixture, r->train, "data.train"));
+    return r->valid[0] == '\0'
+               ? LT_OK
+               : read_mixture(l, &l->held_out, &t->valid_mixture, r->valid, "data.valid");
 }
 
 /* The model that the run began with. Beside adapters it is the base, with them switched off. */
@@ -54,8 +63,7 @@ static lt_err open_engine(lt_learner *l, const lt_reinforce_options *o) {
         return LT_OK;
     }
     LT_TRY(lt_rollouts_open(&l->rollouts, l->t->model,
-                            &(lt_rollout_options){.group = o->group,
-                                                  .max_tokens = o->max_tokens,
+                            &(lt_rollout_options){.max_tokens = o->max_tokens,
                                                   .max_seq = o->max_seq,
                                                   .questions = o->updates * o->answers / o->group,
                                                   .running = o->running,
@@ -77,8 +85,11 @@ static lt_err open_rewards(lt_learner *l, const lt_reinforce_options *o) {
                                    .soft_tokens = r->rl_soft,
                                    .tokenizer = o->tokenizer};
     const lt_err err = lt_rewards_open(&l->rewards, &how);
-    return err != LT_OK ? lt_error_prefix(err, "rl.rewards")
-                        : lt_rewards_check(l->rewards, &l->problems);
+    if (err != LT_OK) {
+        return lt_error_prefix(err, "rl.rewards");
+    }
+    LT_TRY(lt_rewards_check(l->rewards, &l->problems));
+    return lt_rewards_check(l->rewards, &l->held_out);
 }
 
 /* ---- Rows ---- */
@@ -218,6 +229,7 @@ static void learner_close(void *of) {
     lt_rollouts_close(l->rollouts);
     lt_rewards_close(l->rewards);
     lt_problems_close(&l->problems);
+    lt_problems_close(&l->held_out);
     lt_pass_close(l->reference_pass);
     lt_model_close(l->reference);
     *l = (lt_learner){0};
@@ -256,10 +268,22 @@ static lt_err learner_loss(void *of, const lt_objective_part *part, bool held_ou
     return LT_OK;
 }
 
+static void put_draw(double *values, const lt_draw_stats *d) {
+    values[LT_RL_reward] = d->reward_mean;
+    values[LT_RL_reward_std] = d->reward_std;
+    values[LT_RL_equal_groups] = d->equal_groups;
+    values[LT_RL_answer_tokens] = d->tokens_mean;
+    values[LT_RL_ended] = d->ended;
+    values[LT_RL_rollout_s] = d->draw_s;
+    values[LT_RL_refresh_s] = d->refresh_s;
+    values[LT_RL_reward_s] = d->judge_s;
+    values[LT_RL_rollout_tokens_per_s] = d->draw_s > 0.0 ? (double)d->new_tokens / d->draw_s : 0.0;
+    values[LT_RL_questions] = (double)d->questions;
+}
+
 static void learner_report(const void *of, const lt_step_record *sum, double *values,
                            bool *present) {
     const lt_learner *l = of;
-    const lt_draw_stats *d = &l->r.draw;
     const lt_learn_stats *s = &l->r.learn;
     const double tokens = s->policy.tokens > 0 ? (double)s->policy.tokens : 1.0;
     (void)sum;
@@ -269,11 +293,7 @@ static void learner_report(const void *of, const lt_step_record *sum, double *va
     present[LT_RL_kl] = l->r.o.policy.kl > 0.0;
     present[LT_RL_mismatch] = s->compared > 0;
     present[LT_RL_entropy] = s->policy.tokens > 0;
-    values[LT_RL_reward] = d->reward_mean;
-    values[LT_RL_reward_std] = d->reward_std;
-    values[LT_RL_equal_groups] = d->equal_groups;
-    values[LT_RL_answer_tokens] = d->tokens_mean;
-    values[LT_RL_ended] = d->ended;
+    put_draw(values, &l->r.draw);
     values[LT_RL_entropy] = s->entropy_sum / tokens;
     values[LT_RL_clipped_low] = (double)s->policy.clipped_low / tokens;
     values[LT_RL_clipped_high] = (double)s->policy.clipped_high / tokens;
@@ -281,11 +301,36 @@ static void learner_report(const void *of, const lt_step_record *sum, double *va
     values[LT_RL_ratio_most] = s->policy.ratio_max;
     values[LT_RL_kl] = s->policy.kl_sum / tokens;
     values[LT_RL_mismatch] = s->mismatch_most;
-    values[LT_RL_rollout_s] = d->draw_s;
-    values[LT_RL_refresh_s] = d->refresh_s;
-    values[LT_RL_reward_s] = d->judge_s;
-    values[LT_RL_rollout_tokens_per_s] = d->draw_s > 0.0 ? (double)d->new_tokens / d->draw_s : 0.0;
-    values[LT_RL_questions] = (double)d->questions;
+}
+
+/* What greedy answers to the problems that are held out are worth. */
+static lt_err learner_evaluate(void *of, lt_training *t) {
+    lt_learner *l = of;
+    const int64_t most = t->recipe.eval_rows > 0 ? t->recipe.eval_rows : l->held_out.n;
+    double values[LT_RL_METRIC_COUNT] = {0};
+    bool present[LT_RL_METRIC_COUNT] = {false};
+    lt_draw_stats s;
+    if (l->held_out.n == 0 || t->evaluated_step == t->state.step) {
+        return LT_OK;
+    }
+    LT_TRY(lt_training_settle(t));
+    LT_TRY(lt_reinforce_evaluate(&l->r, &l->held_out, most, &s));
+    t->evaluated_step = t->state.step;
+    lt_log_info("step %" PRId64 ": held out: reward %.3f of %" PRId64 " greedy answers",
+                t->state.step, s.reward_mean, s.questions);
+    for (int i = 0; i < LT_RL_METRIC_COUNT; i++) {
+        present[i] = i < LT_RL_entropy || i >= LT_RL_rollout_s;
+    }
+    present[LT_RL_equal_groups] = false;
+    values[LT_RL_step] = (double)t->state.step;
+    put_draw(values, &s);
+    return lt_metrics_row(&t->metrics, "rl_eval", lt_rl_metrics, LT_RL_METRIC_COUNT, values,
+                          present);
+}
+
+/* Of the model before the first step. */
+static lt_err learner_start(void *of, lt_training *t) {
+    return t->state.step == 0 ? learner_evaluate(of, t) : LT_OK;
 }
 
 static bool learner_is_whole(const void *of) {
@@ -307,8 +352,10 @@ lt_objective lt_learner_objective(lt_learner *l) {
                           .n_metrics = LT_RL_METRIC_COUNT,
                           .open = learner_open,
                           .data = learner_data,
+                          .start = learner_start,
                           .loss = learner_loss,
                           .report = learner_report,
+                          .evaluate = learner_evaluate,
                           .whole = learner_is_whole,
                           .brief = learner_brief,
                           .close = learner_close};

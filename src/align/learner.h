@@ -13,7 +13,7 @@
 typedef struct {
     lt_training *t;       /* NULL before it is open. */
     lt_answerer answerer; /* Set by a test; else the engine. */
-    lt_problems problems;
+    lt_problems problems, held_out;
     lt_rewards *rewards;
     lt_rollouts *rollouts;
     lt_reinforce r;

@@ -60,7 +60,8 @@ void lt_reinforce_close(lt_reinforce *r) {
 
 /* What one call of the engine gave, before the groups that teach nothing are taken out. */
 typedef struct {
-    int64_t questions, answers;
+    int64_t questions, group, answers;
+    bool greedy;
     const lt_problem **problems; /* (answers) of each answer */
     lt_question *asked;          /* (questions) */
     lt_answer *given;            /* (answers) */
@@ -80,10 +81,11 @@ static void round_close(round_of *k) {
     free(k->parts);
 }
 
-static lt_err round_open(round_of *k, const lt_reinforce *r, int64_t questions) {
-    const size_t answers = (size_t)(questions * r->o.group);
+static lt_err round_open(round_of *k, const lt_reinforce *r, int64_t questions, int64_t group) {
+    const size_t answers = (size_t)(questions * group);
     *k = (round_of){
         .questions = questions,
+        .group = group,
         .answers = (int64_t)answers,
         .problems = calloc(answers, sizeof *k->problems),
         .asked = calloc((size_t)questions, sizeof *k->asked),
@@ -110,14 +112,11 @@ static uint64_t seed_of(const lt_reinforce *r, int64_t i) {
     return lt_rng_u64(&seeds);
 }
 
-static void choose_questions(lt_reinforce *r, round_of *k) {
-    for (int64_t i = 0; i < k->questions; i++) {
-        const lt_problem *p = problem_of(r, r->asked);
-        k->asked[i] = (lt_question){p->prompt, p->n_prompt, seed_of(r, r->asked)};
-        for (int64_t c = 0; c < r->o.group; c++) {
-            k->problems[i * r->o.group + c] = p;
-        }
-        r->asked++;
+/* Question i of a round is this problem. */
+static void ask(round_of *k, int64_t i, const lt_problem *p, uint64_t seed) {
+    k->asked[i] = (lt_question){p->prompt, p->n_prompt, seed};
+    for (int64_t c = 0; c < k->group; c++) {
+        k->problems[i * k->group + c] = p;
     }
 }
 
@@ -132,20 +131,33 @@ static lt_err read_texts(const lt_reinforce *r, round_of *k) {
     return LT_OK;
 }
 
-static lt_err run_round(lt_reinforce *r, round_of *k) {
+/* Sums over the answers of a round; finish_stats divides them. */
+static void count_round(const round_of *k, lt_draw_stats *sum) {
+    for (int64_t i = 0; i < k->answers; i++) {
+        sum->reward_mean += k->rewards[i];
+        sum->reward_std += k->rewards[i] * k->rewards[i];
+        sum->tokens_mean += (double)k->given[i].n;
+        sum->ended += k->given[i].ended;
+    }
+    sum->questions += k->questions;
+}
+
+/* Answers and rewards of a round whose questions are chosen; adds to *sum. */
+static lt_err run_round(lt_reinforce *r, round_of *k, lt_draw_stats *sum) {
+    const lt_asked asked = {k->asked, k->questions, k->group, k->greedy};
     lt_rollout_stats stats = {0};
     double start_s;
-    choose_questions(r, k);
-    LT_TRY(r->answerer.draw(r->answerer.of, k->asked, k->questions, k->given, &stats));
-    r->draw.refresh_s += stats.refresh_s;
-    r->draw.draw_s += stats.draw_s;
-    r->draw.prompt_tokens += stats.prompt_tokens;
-    r->draw.new_tokens += stats.new_tokens;
+    LT_TRY(r->answerer.draw(r->answerer.of, &asked, k->given, &stats));
+    sum->refresh_s += stats.refresh_s;
+    sum->draw_s += stats.draw_s;
+    sum->prompt_tokens += stats.prompt_tokens;
+    sum->new_tokens += stats.new_tokens;
     start_s = lt_clock_s();
     LT_TRY(read_texts(r, k));
     LT_TRY(lt_rewards_judge(r->rewards, k->problems, k->given, (const char *const *)k->texts,
                             k->answers, k->rewards, k->parts));
-    r->draw.judge_s += lt_clock_s() - start_s;
+    sum->judge_s += lt_clock_s() - start_s;
+    count_round(k, sum);
     return LT_OK;
 }
 
@@ -191,47 +203,33 @@ static lt_err take_groups(lt_reinforce *r, round_of *k, bool last, int64_t *have
     return LT_OK;
 }
 
-/* Sums over the answers of a round; lt_reinforce_draw divides them. */
-static void count_round(lt_reinforce *r, const round_of *k) {
-    const int n = lt_rewards_count(r->rewards);
-    for (int64_t i = 0; i < k->answers; i++) {
-        r->draw.reward_mean += k->rewards[i];
-        r->draw.reward_std += k->rewards[i] * k->rewards[i];
-        r->draw.tokens_mean += (double)k->given[i].n;
-        r->draw.ended += k->given[i].ended;
-        for (int j = 0; j < n; j++) {
-            r->parts[j] += k->parts[i * n + j];
-        }
-    }
-    r->draw.questions += k->questions;
-}
-
+/* As many questions as groups are missing. */
 static lt_err draw_round(lt_reinforce *r, bool last, int64_t *have) {
+    const int n = lt_rewards_count(r->rewards);
     round_of k = {0};
-    lt_err err = round_open(&k, r, (r->n_drawn - *have) / r->o.group);
-    if (err == LT_OK) {
-        err = run_round(r, &k);
+    lt_err err = LT_OK;
+    LT_TRY_DONE(round_open(&k, r, (r->n_drawn - *have) / r->o.group, r->o.group));
+    for (int64_t i = 0; i < k.questions; i++, r->asked++) {
+        ask(&k, i, problem_of(r, r->asked), seed_of(r, r->asked));
     }
-    if (err == LT_OK) {
-        count_round(r, &k);
-        err = take_groups(r, &k, last, have);
+    LT_TRY_DONE(run_round(r, &k, &r->draw));
+    for (int64_t i = 0; i < k.answers * n; i++) {
+        r->parts[i % n] += k.parts[i];
     }
+    LT_TRY_DONE(take_groups(r, &k, last, have));
+done:
     round_close(&k);
     return err;
 }
 
 /* From sums to means. */
-static void finish_stats(lt_reinforce *r) {
-    lt_draw_stats *s = &r->draw;
-    const double answers = (double)(s->questions * r->o.group);
+static void finish_stats(lt_draw_stats *s, int64_t group) {
+    const double answers = (double)(s->questions * group);
     s->reward_mean /= answers;
     s->reward_std = sqrt(fmax(s->reward_std / answers - s->reward_mean * s->reward_mean, 0.0));
     s->tokens_mean /= answers;
     s->ended /= answers;
     s->equal_groups /= (double)s->questions;
-    for (int j = 0; j < lt_rewards_count(r->rewards); j++) {
-        r->parts[j] /= answers;
-    }
 }
 
 lt_err lt_reinforce_draw(lt_reinforce *r) {
@@ -242,8 +240,31 @@ lt_err lt_reinforce_draw(lt_reinforce *r) {
     for (int64_t round = 0; have < r->n_drawn; round++) {
         LT_TRY(draw_round(r, round == r->o.resample, &have));
     }
-    finish_stats(r);
+    for (int i = 0; i < lt_rewards_count(r->rewards); i++) {
+        r->parts[i] /= (double)(r->draw.questions * r->o.group);
+    }
+    finish_stats(&r->draw, r->o.group);
     return LT_OK;
+}
+
+lt_err lt_reinforce_evaluate(lt_reinforce *r, const lt_problems *problems, int64_t most,
+                             lt_draw_stats *out) {
+    const int64_t all = most < problems->n ? most : problems->n;
+    const int64_t at_once = r->n_drawn / r->o.group;
+    lt_err err = LT_OK;
+    *out = (lt_draw_stats){0};
+    for (int64_t first = 0; first < all && err == LT_OK; first += at_once) {
+        round_of k = {0};
+        err = round_open(&k, r, all - first < at_once ? all - first : at_once, 1);
+        for (int64_t i = 0; err == LT_OK && i < k.questions; i++) {
+            ask(&k, i, &problems->items[first + i], 0);
+        }
+        k.greedy = true;
+        err = err == LT_OK ? run_round(r, &k, out) : err;
+        round_close(&k);
+    }
+    finish_stats(out, 1);
+    return err;
 }
 
 /* ---- A step ---- */

@@ -71,8 +71,7 @@ typedef struct {
 /* Who answers: lt_rollouts_draw, or a test. */
 typedef struct {
     void *of;
-    lt_err (*draw)(void *of, const lt_question *questions, int64_t n, lt_answer *answers,
-                   lt_rollout_stats *stats);
+    lt_err (*draw)(void *of, const lt_asked *asked, lt_answer *answers, lt_rollout_stats *stats);
 } lt_answerer;
 
 typedef struct lt_reinforce {
@@ -102,6 +101,11 @@ bool lt_reinforce_draws_next(const lt_reinforce *r);
 
 /* Draw, judge, and compute the advantages. */
 LT_MUST_USE lt_err lt_reinforce_draw(lt_reinforce *r);
+
+/* What one greedy answer to each of the first `most` of some problems is worth. The state of the
+ * run is not changed. */
+LT_MUST_USE lt_err lt_reinforce_evaluate(lt_reinforce *r, const lt_problems *problems, int64_t most,
+                                         lt_draw_stats *out);
 
 /* The answers of the current step: answer i of it, in [0, answers). */
 lt_drawn *lt_reinforce_answer(const lt_reinforce *r, int64_t i);

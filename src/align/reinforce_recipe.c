@@ -9,7 +9,7 @@
 #define MOST_RUNNING 256
 
 lt_err lt_reinforce_check_recipe(const lt_recipe *r) {
-    static const char *const unbuilt[] = {"data.valid", "data.shuffle", "batch.ramp", "mesh"};
+    static const char *const unbuilt[] = {"data.shuffle", "batch.ramp", "mesh"};
     const int64_t draw = r->rl_updates * r->rl_passes;
     char value[LT_OPTION_STR_BYTES];
     for (size_t i = 0; i < sizeof unbuilt / sizeof *unbuilt; i++) {

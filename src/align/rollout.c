@@ -44,7 +44,7 @@ lt_err lt_rollouts_open(lt_rollouts **out, const lt_model *m, const lt_rollout_o
         LT_FAIL(LT_ERR_OOM, "rollouts");
     }
     LT_TRY_DONE(check_rope(m, o->max_seq));
-    LT_ASSERT(o->group > 0 && o->max_tokens > 0 && o->running > 0);
+    LT_ASSERT(o->max_tokens > 0 && o->running > 0);
     r->o = *o;
     how.max_running = o->running;
     how.max_waiting = o->questions;
@@ -96,18 +96,18 @@ static lt_err reserve(lt_rollouts *r, int64_t n) {
     return LT_OK;
 }
 
-static lt_err submit_all(lt_rollouts *r, const lt_question *questions, int64_t n,
-                         lt_answer *answers) {
+static lt_err submit_all(lt_rollouts *r, const lt_asked *asked, lt_answer *answers) {
     lt_request q = lt_request_defaults();
-    q.n_choices = r->o.group;
+    q.n_choices = asked->group;
     q.max_tokens = r->o.max_tokens;
     q.logprobs = 0;
-    for (int64_t i = 0; i < n; i++) {
+    q.sampling.temperature = asked->greedy ? 0.0 : 1.0;
+    for (int64_t i = 0; i < asked->n; i++) {
         uint64_t id;
-        q.prompt = questions[i].prompt;
-        q.n_prompt = questions[i].n_prompt;
-        q.sampling.seed = questions[i].seed;
-        LT_TRY(lt_engine_submit(r->engine, &q, &answers[i * r->o.group], &id));
+        q.prompt = asked->questions[i].prompt;
+        q.n_prompt = asked->questions[i].n_prompt;
+        q.sampling.seed = asked->questions[i].seed;
+        LT_TRY(lt_engine_submit(r->engine, &q, &answers[i * asked->group], &id));
     }
     return LT_OK;
 }
@@ -152,10 +152,10 @@ static lt_err gather(lt_rollouts *r, int64_t n) {
     return err;
 }
 
-lt_err lt_rollouts_draw(void *rollouts, const lt_question *questions, int64_t n, lt_answer *answers,
+lt_err lt_rollouts_draw(void *rollouts, const lt_asked *asked, lt_answer *answers,
                         lt_rollout_stats *stats) {
     lt_rollouts *r = rollouts;
-    const int64_t n_answers = n * r->o.group;
+    const int64_t n_answers = asked->n * asked->group;
     const double start_s = lt_clock_s();
     lt_engine_stats before, after;
     double drawn_s;
@@ -166,11 +166,11 @@ lt_err lt_rollouts_draw(void *rollouts, const lt_question *questions, int64_t n,
                                  .logp = r->logp + i * r->o.max_tokens};
     }
     lt_engine_get_stats(r->engine, &before);
-    LT_TRY(submit_all(r, questions, n, answers));
+    LT_TRY(submit_all(r, asked, answers));
     drawn_s = lt_clock_s();
     LT_TRY(lt_engine_refresh(r->engine, &stats->version));
     stats->refresh_s = lt_clock_s() - drawn_s;
-    LT_TRY(gather(r, n));
+    LT_TRY(gather(r, asked->n));
     LT_TRY(lt_engine_hold(r->engine, LT_HOLD_FINISH));
     stats->draw_s = lt_clock_s() - start_s - stats->refresh_s;
     lt_engine_get_stats(r->engine, &after);

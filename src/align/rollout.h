@@ -2,7 +2,7 @@
  * same process.
  *
  *     lt_rollouts_open(&r, model, &options)    an engine over the trainer's own weights, at rest
- *     lt_rollouts_draw(r, questions, n, out)   refresh what the engine derives from the weights,
+ *     lt_rollouts_draw(r, &asked, out, &stats) refresh what the engine derives from the weights,
  *                                              draw a group of answers to each question, rest
  *     ... the weights change in place ...
  *
@@ -36,11 +36,17 @@ typedef struct {
     uint64_t seed;
 } lt_question;
 
+/* What one call draws. */
 typedef struct {
-    int64_t group;      /* Answers to each question. */
+    const lt_question *questions; /* (n) */
+    int64_t n, group;             /* Questions, and answers to each. */
+    bool greedy;                  /* The most likely tokens, for an evaluation. */
+} lt_asked;
+
+typedef struct {
     int64_t max_tokens; /* Of an answer. */
     int64_t max_seq;    /* Of question and answer. */
-    int64_t questions;  /* Of a draw, at most. */
+    int64_t questions;  /* Of a call, at most. */
     int64_t running;    /* Answers that the engine draws at once, at most. */
     lt_ends ends;       /* Tokens that end an answer. */
     /* The bits of an answer do not depend on the other answers of the draw. */
@@ -63,10 +69,10 @@ LT_MUST_USE lt_err lt_rollouts_open(lt_rollouts **out, const lt_model *m,
 void lt_rollouts_close(lt_rollouts *r);
 
 /* rollouts: an lt_rollouts. answers (n * group): those of question i from i * group on; valid until
- * the next draw. The caller has waited for the device, where one computes the updates. Fails with
+ * the next call. The caller has waited for the device, where one computes the updates. Fails with
  * the engine's error where an answer failed. */
-LT_MUST_USE lt_err lt_rollouts_draw(void *rollouts, const lt_question *questions, int64_t n,
-                                    lt_answer *answers, lt_rollout_stats *stats);
+LT_MUST_USE lt_err lt_rollouts_draw(void *rollouts, const lt_asked *asked, lt_answer *answers,
+                                    lt_rollout_stats *stats);
 
 /* Bytes of the cache of keys and values. */
 size_t lt_rollouts_cache_bytes(const lt_rollouts *r);

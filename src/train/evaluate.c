@@ -121,7 +121,8 @@ lt_err lt_training_evaluate(lt_training *t) {
     double loss, bits = 0.0;
 
     if (t->objective != NULL) {
-        return lt_objective_evaluate(t);
+        return t->objective->evaluate != NULL ? t->objective->evaluate(t->objective->of, t)
+                                              : lt_objective_evaluate(t);
     }
     if (t->valid_options.n_sources == 0 || t->evaluated_step == t->state.step) {
         return LT_OK;

@@ -8,6 +8,7 @@
  *   {"kind": "sample", "step", "prompt", "text"}
  *   {"kind": "rl", "step", ...}                            LT_RL_METRICS, with a line of "train"
  *                                                          of a step of reinforcement learning
+ *   {"kind": "rl_eval", "step", ...}                       of greedy answers to problems held out
  *   {"kind": "answers", "step", "file", "line", "rewards": {...}, "answers": [{"text", "reward"}]}
  *                                                          a group of its answers, as often as
  *                                                          samples, with the means of the step's

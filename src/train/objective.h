@@ -70,6 +70,8 @@ typedef struct lt_objective {
                     bool held_out);
     lt_err (*loss)(void *of, const lt_objective_part *part, bool held_out, lt_step_record *sum);
     void (*report)(const void *of, const lt_step_record *sum, double *values, bool *present);
+    /* A validation of another kind than the loss of rows that are held out. NULL: that. */
+    lt_err (*evaluate)(void *of, struct lt_training *t);
     /* May the run stop behind the current step, and a checkpoint be made? If not, both wait. NULL:
      * always. */
     bool (*whole)(const void *of);

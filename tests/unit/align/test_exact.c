@@ -79,8 +79,7 @@ static void check_family(const char *family, bool served) {
     (void)snprintf(path, sizeof path, "tests/golden/model/%s", family);
     must(lt_model_open(&m, path, NULL));
     must(lt_rollouts_open(&r, m,
-                          &(lt_rollout_options){.group = GROUP,
-                                                .max_tokens = LENGTH,
+                          &(lt_rollout_options){.max_tokens = LENGTH,
                                                 .max_seq = SEQ,
                                                 .questions = QUESTIONS,
                                                 .running = 5,
@@ -92,7 +91,7 @@ static void check_family(const char *family, bool served) {
         }
         questions[q] = (lt_question){prompts[q], problems[q].n_prompt, (uint64_t)q};
     }
-    must(lt_rollouts_draw(r, questions, QUESTIONS, answers, &stats));
+    must(lt_rollouts_draw(r, &(lt_asked){questions, QUESTIONS, GROUP, false}, answers, &stats));
     for (int i = 0; i < ANSWERS; i++) {
         drawn[i] = (lt_drawn){.problem = &problems[i / GROUP], .answer = answers[i]};
     }
@@ -132,7 +131,7 @@ static void every_family(void **state) {
 /* Phi-3's long texts are rotated otherwise than the short ones with which they began. */
 static void texts_whose_rotation_changes(void **state) {
     const lt_rollout_options o = {
-        .group = 2, .max_tokens = LENGTH, .max_seq = SEQ, .questions = 1, .running = 2};
+        .max_tokens = LENGTH, .max_seq = SEQ, .questions = 1, .running = 2};
     lt_rollouts *r = NULL;
     lt_model *m = NULL;
     (void)state;

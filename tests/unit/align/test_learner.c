@@ -24,9 +24,11 @@ static bool is_prompt(const json_t *ids, const lt_question *q) {
     return same;
 }
 
-static lt_err answer_by_script(void *of, const lt_question *questions, int64_t n,
-                               lt_answer *answers, lt_rollout_stats *stats) {
+static lt_err answer_by_script(void *of, const lt_asked *asked, lt_answer *answers,
+                               lt_rollout_stats *stats) {
     script *s = of;
+    const lt_question *questions = asked->questions;
+    const int64_t n = asked->n;
     const json_t *draw = json_array_get(s->draws, (size_t)s->n_draws++);
     (void)stats;
     assert_true(n * s->group <= 64);
@@ -115,7 +117,7 @@ static void trl_takes_the_same_steps(void **state) {
     "objective.kind=grpo checkpoint.every=2 "
 
 static lt_err train(const char *out, const char *options) {
-    char all[1024];
+    char all[LT_PATH_BYTES + 1024];
     lt_recipe *r;
     lt_err err;
     (void)snprintf(all, sizeof all, "%s%s", ENGINE_RUN, options);
@@ -141,11 +143,25 @@ static double mean(const json_t *rows, size_t from, size_t n, const char *name) 
     return sum / (double)n;
 }
 
-/* The model learns to end its answers, which it does once in eight at first. */
+/* The model learns to end its answers, which it seldom does at first; so do its greedy answers to
+ * problems that it never learnt from, before the first step, after the twelfth and at the end. */
 static void rewards_rise(void **state) {
+    char held_out[LT_PATH_BYTES], options[LT_PATH_BYTES + 64];
     json_t *rows;
     (void)state;
-    must(train("rise", "steps=24"), "run");
+    run_path(held_out, "held-out.jsonl");
+    (void)snprintf(options, sizeof options, "steps=24 eval.every=12 eval.rows=5 data.valid=%s",
+                   held_out);
+    must(train("rise", options), "run");
+    rows = run_lines("rise", "rl_eval");
+    assert_int_equal(json_array_size(rows), 3);
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *row = json_array_get(rows, i);
+        assert_true(number(row, "step") == 12.0 * (double)i && number(row, "questions") == 5.0);
+    }
+    assert_true(number(json_array_get(rows, 0), "reward") == -0.5);
+    assert_true(number(json_array_get(rows, 2), "reward") > 0.0);
+    json_decref(rows);
     rows = run_lines("rise", "rl");
     assert_int_equal(json_array_size(rows), 24);
     const double before = mean(rows, 0, 3, "ended"), after = mean(rows, 21, 3, "ended");
@@ -259,6 +275,9 @@ static int make(void **state) {
     if (run_root_make(state) != 0) {
         return -1;
     }
+    write_file("held-out.jsonl", "{\"prompt\": \"Who?\"}\n{\"prompt\": \"Why?\"}\n"
+                                 "{\"prompt\": \"1+1?\"}\n{\"prompt\": \"Where is Rome?\"}\n"
+                                 "{\"prompt\": \"5\"}\n{\"prompt\": \"6\"}\n");
     write_file("questions.jsonl", "{\"prompt\": \"2+2?\"}\n"
                                   "{\"question\": \"What is the capital of France?\"}\n");
     return 0;
