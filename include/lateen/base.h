@@ -30,7 +30,8 @@
     X(NUMERIC, "numerical failure") /* NaN or Inf where a number is needed. */                     \
     X(INTERRUPTED, "interrupted")   /* A signal or a stop file asked us to stop. */                \
     X(DEVICE, "device failure")     /* Driver, GPU, NVRTC. */                                      \
-    X(REMOTE, "remote failure")     /* Another rank or server failed. */
+    X(REMOTE, "remote failure")     /* Another rank or server failed. */                           \
+    X(REPLACED, "replaced")         /* A later attempt of the run has taken this one's place. */
 
 typedef enum {
 #define LT_ERR_ENUM(code, text) LT_ERR_##code,

@@ -158,13 +158,18 @@ lt_err lt_file_sync_parent(const char *path) {
 }
 
 lt_err lt_file_write_atomic(const char *path, const void *data, size_t size_bytes) {
-    lt_err err = LT_OK;
     char aside[LT_PATH_BYTES];
-    int fd = -1;
-
     if (snprintf(aside, sizeof aside, "%s.tmp", path) >= (int)sizeof aside) {
         LT_FAIL(LT_ERR_LIMIT, "path too long: %s", path);
     }
+    return lt_file_write_by(path, aside, data, size_bytes, NULL, NULL);
+}
+
+lt_err lt_file_write_by(const char *path, const char *aside, const void *data, size_t size_bytes,
+                        lt_err (*may)(const void *of), const void *of) {
+    lt_err err = LT_OK;
+    int fd;
+
     fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) {
         LT_FAIL(LT_ERR_IO, "%s: %s", aside, strerror(errno));
@@ -173,6 +178,7 @@ lt_err lt_file_write_atomic(const char *path, const void *data, size_t size_byte
     if (fsync(fd) != 0) {
         LT_FAIL_DONE(LT_ERR_IO, "sync of %s: %s", aside, strerror(errno));
     }
+    LT_TRY_DONE(may != NULL ? may(of) : LT_OK);
     if (rename(aside, path) != 0) {
         LT_FAIL_DONE(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
     }

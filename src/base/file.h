@@ -30,6 +30,12 @@ LT_MUST_USE lt_err lt_file_read(char **out, size_t *size_bytes, const char *path
  * new one. */
 LT_MUST_USE lt_err lt_file_write_atomic(const char *path, const void *data, size_t size_bytes);
 
+/* The same by way of `aside`, on the same file system; and only if may(of), which is asked right
+ * before the renaming, returns LT_OK. NULL: always. */
+LT_MUST_USE lt_err lt_file_write_by(const char *path, const char *aside, const void *data,
+                                    size_t size_bytes, lt_err (*may)(const void *of),
+                                    const void *of);
+
 /* Copy a file of at most max_bytes; `to` is written as by lt_file_write_atomic. */
 LT_MUST_USE lt_err lt_file_copy(const char *from, const char *to, size_t max_bytes);
 

@@ -5,18 +5,21 @@
 
 #include "base/error.h"
 #include "cli/verb.h"
-#include "comm/launch.h"
+#include "platform/agent/launch.h"
 
 #define LAUNCH_OPTIONS(X)                                                                          \
     X(I64, ranks, "ranks", "2", 1, 256, "ranks", "how many processes to start")                    \
-    X(I64, restarts, "restarts", "0", 0, 1e6, "",                                                  \
-      "how often all ranks are started again after one has failed")                                \
+    X(I64, retries, "retries", "0", 0, 1e6, "",                                                    \
+      "how often all ranks are started again after one has failed; a fault of hardware does not "  \
+      "count")                                                                                     \
     X(F64, grace, "grace", "10", 0, 1e5, "s",                                                      \
       "how long the others may take to end when a rank has failed; then they are killed")          \
     X(F64, beat, "beat", "1", 0, 1e4, "s", "time between two heartbeats of a rank; 0: none")       \
     X(F64, silent, "silent", "30", 0, 1e6, "s",                                                    \
       "time without a heartbeat after which a rank has "                                           \
       "failed; 0: never")                                                                          \
+    X(F64, hang, "hang", "0", 0, 1e6, "s",                                                         \
+      "time without a new step of a training after which it has failed; 0: never")                 \
     X(BOOL, plain, "plain", "false", 0, 0, "", "print lines of output without their rank")
 
 typedef struct {
@@ -26,12 +29,13 @@ typedef struct {
 static const lt_option rows[] = {LAUNCH_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_launch_options = LT_OPTION_TABLE("launch", rows);
 
-static const char usage[] = "launch [--ranks N] [--restarts N] VERB [options]";
+static const char usage[] = "launch [--ranks N] [--retries N] VERB [options]";
 static const char prose[] =
     "Start `lateen VERB options` as N ranks of one run on this machine: processes that exchange\n"
     "messages through shared memory. When a rank fails, the others are told which one and why,\n"
-    "and end. Options of launch stand before VERB. mpirun and srun start the same programs as\n"
-    "ranks on several machines.\n"
+    "and end. With --retries a training goes on from its newest checkpoint, and OUT/events.jsonl\n"
+    "tells what happened. Options of launch stand before VERB. mpirun and srun start the same\n"
+    "programs as ranks on several machines.\n"
     "Exit status: 0 finished, 75 stopped with everything saved, 76 a rank was killed, stopped\n"
     "answering or failed because of another one; otherwise the status of the first rank that\n"
     "failed.";
@@ -78,7 +82,8 @@ int lt_verb_launch(int argc, char **argv) {
     words[0] = (char *)(uintptr_t) "lateen";
     memcpy(words + 1, argv + at, (size_t)(argc - at) * sizeof *words);
     launch = (lt_launch_options){.n_ranks = (int)o.ranks,
-                                 .restarts = (int)o.restarts,
+                                 .retries = (int)o.retries,
+                                 .hang_s = o.hang,
                                  .grace_s = o.grace,
                                  .beat_s = o.silent > 0.0 ? o.beat : 0.0,
                                  .silent_s = o.silent,

@@ -22,8 +22,10 @@ static const char prose[] =
     "Train a model. The recipe gives the options below as YAML (optim.lr is `lr` under `optim`); "
     "flags override it.\nEverything is written to the run folder --out. The same command continues "
     "a stopped run.\n"
-    "Exit status: 0 finished, 1 failed, 2 usage, 75 stopped by a signal or the file OUT/exit, with "
-    "everything saved, 76 another rank failed.";
+    "Exit status: 0 finished, 1 failed, 2 usage, 74 the device failed, 75 stopped by a signal or "
+    "the "
+    "file OUT/exit, with everything saved, 76 another rank failed, 77 a later attempt of the same "
+    "job has taken the run folder.";
 
 /* Print the options that a resumed run may change, from the table. */
 static void print_changeable(void) {
@@ -99,6 +101,15 @@ static lt_err bring(lt_recipe *r) {
     return lt_cli_bring_option(r->tokenizer);
 }
 
+/* A launcher decides by the status whether the run is started again. */
+static int status_of(lt_err err) {
+    const int status = lt_verb_fail(err);
+    return err == LT_ERR_REMOTE     ? LT_EXIT_LOST
+           : err == LT_ERR_DEVICE   ? LT_EXIT_DEVICE
+           : err == LT_ERR_REPLACED ? LT_EXIT_REPLACED
+                                    : status;
+}
+
 int lt_verb_train(int argc, char **argv);
 int lt_verb_train(int argc, char **argv) {
     lt_recipe *r = calloc(1, sizeof *r);
@@ -115,9 +126,5 @@ int lt_verb_train(int argc, char **argv) {
         err = err == LT_OK ? lt_align_train(r, NULL) : err;
     }
     free(r);
-    if (err == LT_ERR_REMOTE) {
-        (void)lt_verb_fail(err);
-        return LT_EXIT_LOST;
-    }
-    return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+    return err == LT_OK ? LT_EXIT_DONE : status_of(err);
 }

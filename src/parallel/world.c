@@ -60,13 +60,18 @@ lt_err lt_world_open(lt_world *w, const char *mesh, double deadline_s, const cha
         LT_TRY(lt_mesh_parse(&s, mesh));
         return lt_mesh_check(&s, 1);
     }
-    LT_TRY(lt_comm_open(&w->comm, &o));
-    w->owns_comm = true;
-    err = place(w, mesh);
+    w->board = lt_board_of_rank();
+    lt_board_phase(w->board, LT_PHASE_STARTED);
+    err = lt_comm_open(&w->comm, &o);
+    if (err == LT_OK) {
+        w->owns_comm = true;
+        err = place(w, mesh);
+    }
     if (err != LT_OK) {
         lt_world_close(w, err);
         return err;
     }
+    lt_board_phase(w->board, LT_PHASE_CONNECTED);
     divide_cores();
     return LT_OK;
 }
@@ -170,7 +175,7 @@ void lt_world_close(lt_world *w, lt_err err) {
         lt_comm_abort(lt_world_buffers(w), reason); /* The device's world aborts w->comm. */
     }
     lt_comm_close(w->device);
-    if (w->owns_comm && err == LT_ERR_REMOTE) {
+    if (w->owns_comm && err == LT_ERR_REMOTE && lt_comm_under_mpi()) {
         /* mpirun ends all ranks when one ends; the rank that failed gets time to print its
          * message first. */
         (void)sleep(1);
@@ -178,6 +183,7 @@ void lt_world_close(lt_world *w, lt_err err) {
     if (w->owns_comm) {
         lt_comm_close(w->comm);
     }
+    lt_board_close(w->board);
     *w = (lt_world){0};
 }
 

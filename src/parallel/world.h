@@ -8,13 +8,15 @@
 #ifndef LT_PARALLEL_WORLD_H
 #define LT_PARALLEL_WORLD_H
 
+#include "comm/board.h"
 #include "lateen/comm.h"
 #include "parallel/layout.h"
 
 #define LT_WORLD_TWINS 16 /* Groups at most that have a twin for buffers of GPUs. */
 
 typedef struct {
-    lt_comm *comm; /* NULL: this process is alone, and the fields below are zero. */
+    lt_comm *comm;   /* NULL: this process is alone, and the fields below are zero. */
+    lt_board *board; /* What this rank shows its launcher; NULL: there is none. */
     bool owns_comm;
     lt_mesh mesh;
     lt_mesh_shape shape;

@@ -2,6 +2,7 @@
 #include "train/checkpoint.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,16 +68,21 @@ done:
     return err;
 }
 
-static lt_err aside_path(char path[LT_PATH_BYTES], const char *folder, int64_t step) {
-    char name[LT_CHECKPOINT_NAME_BYTES];
-    lt_checkpoint_name(name, step, ".tmp");
+static lt_err aside_path(char path[LT_PATH_BYTES], const char *folder, int64_t step,
+                         const lt_lease *lease) {
+    char name[LT_CHECKPOINT_NAME_BYTES], suffix[32] = ".tmp";
+    if (lease != NULL && lease->epoch > 0) {
+        (void)snprintf(suffix, sizeof suffix, ".e%lld.tmp", (long long)lease->epoch);
+    }
+    lt_checkpoint_name(name, step, suffix);
     return lt_path_join(path, folder, name);
 }
 
-lt_err lt_checkpoint_begin(const char *folder, int64_t step) {
+lt_err lt_checkpoint_begin(const char *folder, int64_t step, const lt_lease *lease) {
     char aside[LT_PATH_BYTES];
+    LT_TRY(lt_lease_check(lease));
     LT_TRY(lt_file_make_dirs(folder));
-    LT_TRY(aside_path(aside, folder, step));
+    LT_TRY(aside_path(aside, folder, step, lease));
     LT_TRY(lt_file_remove_tree(aside));
     return lt_file_make_dirs(aside);
 }
@@ -95,14 +101,15 @@ static lt_err write_buffers(json_t *files, const char *aside, int part, int n_pa
 }
 
 lt_err lt_checkpoint_write_part(const char *folder, int64_t step, int part, int n_parts,
-                                const lt_model *m, const lt_optimiser *o, const lt_layout *layout) {
+                                const lt_model *m, const lt_optimiser *o, const lt_layout *layout,
+                                const lt_lease *lease) {
     const lt_part_boxes boxes = {o->share.table, layout};
     lt_err err = LT_OK;
     char aside[LT_PATH_BYTES];
     json_t *files = json_array();
 
     LT_ASSERT(n_parts > 1 && n_parts <= LT_MAX_PARTS && part >= 0 && part < n_parts);
-    LT_TRY_DONE(aside_path(aside, folder, step));
+    LT_TRY_DONE(aside_path(aside, folder, step, lease));
     LT_TRY_DONE(write_buffers(files, aside, part, n_parts, m, o, &boxes));
     LT_TRY_DONE(lt_part_write_manifest(aside, files, part, n_parts, &boxes));
 done:
@@ -129,74 +136,91 @@ static lt_err list_parts(json_t *files, const char *aside, int n_parts, const lt
     return LT_OK;
 }
 
+/* Give the complete folder its name. One that has it already was broken and skipped at resume: both
+ * change places at once, because an attempt that was replaced meanwhile has no `aside` any more and
+ * must not touch the one that its successor wrote. Some network file systems cannot do that. */
+static lt_err take_name(const char *aside, const char *path) {
+    if (rename(aside, path) == 0) {
+        return LT_OK;
+    }
+    if ((errno == ENOTEMPTY || errno == EEXIST) &&
+        renameat2(AT_FDCWD, aside, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
+        return lt_checkpoint_remove(aside);
+    }
+    if (errno == EINVAL || errno == ENOSYS) {
+        LT_TRY(lt_checkpoint_remove(path));
+        if (rename(aside, path) == 0) {
+            return LT_OK;
+        }
+    }
+    LT_FAIL(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
+}
+
 /* config.json, the manifest, and the new name. */
 static lt_err publish(const char *folder, json_t *files, int n_parts, const lt_model *m,
-                      const lt_optimiser *o, const lt_run_state *state) {
+                      const lt_optimiser *o, const lt_run_state *state, const lt_lease *lease) {
     char name[LT_CHECKPOINT_NAME_BYTES], path[LT_PATH_BYTES], aside[LT_PATH_BYTES];
-    LT_TRY(aside_path(aside, folder, state->step));
+    LT_TRY(aside_path(aside, folder, state->step, lease));
     LT_TRY(lt_path_join(path, aside, "config.json"));
     LT_TRY(lt_model_spec_write(&m->spec, LT_F32, path));
     LT_TRY(write_manifest(aside, files, n_parts, o, state));
     LT_TRY(lt_file_sync_dir(aside));
     lt_checkpoint_name(name, state->step, "");
     LT_TRY(lt_path_join(path, folder, name));
-    if (lt_file_exists(path)) { /* A broken one that was skipped at resume. */
-        LT_TRY(lt_checkpoint_remove(path));
-    }
-    if (rename(aside, path) != 0) {
-        LT_FAIL(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
-    }
+    LT_TRY(lt_lease_check(lease)); /* Last, with the folder complete: see lease.h. */
+    LT_TRY(take_name(aside, path));
     return lt_file_sync_dir(folder);
 }
 
 lt_err lt_checkpoint_publish(const char *folder, int n_parts, const lt_model *m,
-                             const lt_optimiser *o, const lt_run_state *state) {
+                             const lt_optimiser *o, const lt_run_state *state,
+                             const lt_lease *lease) {
     lt_err err = LT_OK;
     char aside[LT_PATH_BYTES];
     json_t *files = json_array();
 
     LT_ASSERT(n_parts > 1 && n_parts <= LT_MAX_PARTS);
-    LT_TRY_DONE(aside_path(aside, folder, state->step));
+    LT_TRY_DONE(aside_path(aside, folder, state->step, lease));
     LT_TRY_DONE(list_parts(files, aside, n_parts, m));
-    LT_TRY_DONE(publish(folder, files, n_parts, m, o, state));
+    LT_TRY_DONE(publish(folder, files, n_parts, m, o, state, lease));
 done:
     json_decref(files);
     return err;
 }
 
 static lt_err save_whole(const char *folder, const lt_model *m, const lt_optimiser *o,
-                         const lt_run_state *state) {
+                         const lt_run_state *state, const lt_lease *lease) {
     const lt_part_boxes all = {o->share.table, NULL};
     lt_err err = LT_OK;
     char aside[LT_PATH_BYTES];
     json_t *files = json_array();
 
     LT_ASSERT(lt_param_table_is_whole(o->share.table));
-    LT_TRY_DONE(lt_checkpoint_begin(folder, state->step));
-    LT_TRY_DONE(aside_path(aside, folder, state->step));
+    LT_TRY_DONE(lt_checkpoint_begin(folder, state->step, lease));
+    LT_TRY_DONE(aside_path(aside, folder, state->step, lease));
     LT_TRY_DONE(write_buffers(files, aside, 0, 1, m, o, &all));
-    LT_TRY_DONE(publish(folder, files, 1, m, o, state));
+    LT_TRY_DONE(publish(folder, files, 1, m, o, state, lease));
 done:
     json_decref(files);
     return err;
 }
 
-void lt_checkpoint_abandon(const char *folder, int64_t step) {
+void lt_checkpoint_abandon(const char *folder, int64_t step, const lt_lease *lease) {
     char aside[LT_PATH_BYTES];
-    if (aside_path(aside, folder, step) != LT_OK || lt_file_remove_tree(aside) != LT_OK) {
+    if (aside_path(aside, folder, step, lease) != LT_OK || lt_file_remove_tree(aside) != LT_OK) {
         lt_log_warn("%s", lt_error_message());
     }
 }
 
 lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
-                          const lt_run_state *state) {
-    const lt_err err = save_whole(folder, m, o, state);
+                          const lt_run_state *state, const lt_lease *lease) {
+    const lt_err err = save_whole(folder, m, o, state, lease);
     /* Remove an incomplete checkpoint, so that it does not fill the disk; the first error is
      * reported. */
     if (err != LT_OK) {
         lt_failure failure;
         lt_failure_keep(&failure, err);
-        lt_checkpoint_abandon(folder, state->step);
+        lt_checkpoint_abandon(folder, state->step, lease);
         return lt_error_prefix(lt_failure_raise(&failure), "checkpoint of step %lld not saved",
                                (long long)state->step);
     }

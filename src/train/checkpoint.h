@@ -14,16 +14,19 @@
  * manifest ("version": 2, "parts": n) lists the manifests of the parts: checkpoint_parts.h. Any
  * partition reads what any other wrote.
  *
- * Writing: everything goes into step-N.tmp/, each file synced, the manifest last; then the folder
- * is renamed and its parent synced. So a folder without ".tmp" is complete unless the disk lied,
- * which the checksums reveal. A crash leaves at most one .tmp folder, which the next save or open
- * removes. Old checkpoints are removed only after the new one is complete.
+ * Writing: everything goes into step-N.eE.tmp/ (E: the epoch of the lease), each file synced, the
+ * manifest last; then the lease is checked, the folder is renamed and its parent synced. So a
+ * folder without ".tmp" is complete unless the disk lied, which the checksums reveal. A crash
+ * leaves at most one .tmp folder, which the next save or open removes. Old checkpoints are removed
+ * only after the new one is complete.
  *
  *   crash while writing files      .tmp folder, ignored and removed
  *   crash before the rename        the same
  *   crash after the rename         the new one counts (the rename may be lost with the parent's
  *                                  sync: then as above)
  *   crash while pruning            a folder renamed to .old is removed by the next open
+ *   an attempt that was replaced   cannot rename its .tmp folder: the lease is lost, or the folder
+ *                                  is gone (platform/agent/lease.h)
  *   a flipped bit, a short file    its checksum or size fails: the next older one is taken, with a
  *                                  warning that says so
  *
@@ -43,6 +46,7 @@
 #include "base/file.h"
 #include "model/params.h"
 #include "parallel/layout.h"
+#include "platform/agent/lease.h"
 #include "train/optimiser.h"
 
 /* What a checkpoint holds besides tensors. The JSON objects are owned by the holder; recipe and
@@ -58,20 +62,23 @@ typedef struct {
 void lt_run_state_clear(lt_run_state *s);
 
 /* Save the state after `state->step` steps under folder (RUN/checkpoints). NUMERIC: a weight or a
- * moment is not finite, nothing was published. */
+ * moment is not finite, nothing was published. lease: of the run folder, NULL: there is none; where
+ * it is lost, nothing is published (REPLACED). */
 LT_MUST_USE lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
-                                      const lt_run_state *state);
+                                      const lt_run_state *state, const lt_lease *lease);
 
 /* The same by several: begin (one of them), then each its part (n_parts > 1), and when all are
  * written, publish (one of them); or abandon, so that nothing half done stays. layout: of what
- * others hold too, the boxes that this rank answers for are written; NULL: all that it holds. */
-LT_MUST_USE lt_err lt_checkpoint_begin(const char *folder, int64_t step);
+ * others hold too, the boxes that this rank answers for are written; NULL: all that it holds. All
+ * ranks pass a lease of the same epoch. */
+LT_MUST_USE lt_err lt_checkpoint_begin(const char *folder, int64_t step, const lt_lease *lease);
 LT_MUST_USE lt_err lt_checkpoint_write_part(const char *folder, int64_t step, int part, int n_parts,
                                             const lt_model *m, const lt_optimiser *o,
-                                            const lt_layout *layout);
+                                            const lt_layout *layout, const lt_lease *lease);
 LT_MUST_USE lt_err lt_checkpoint_publish(const char *folder, int n_parts, const lt_model *m,
-                                         const lt_optimiser *o, const lt_run_state *state);
-void lt_checkpoint_abandon(const char *folder, int64_t step);
+                                         const lt_optimiser *o, const lt_run_state *state,
+                                         const lt_lease *lease);
+void lt_checkpoint_abandon(const char *folder, int64_t step, const lt_lease *lease);
 
 /* What a manifest's text says of the run; its files are not looked at. Free with
  * lt_run_state_clear. */
@@ -95,9 +102,10 @@ bool lt_checkpoint_is(const char *path);
 LT_MUST_USE lt_err lt_checkpoint_open_model(lt_model **out, const char *path);
 
 /* checkpoint_keep.c. Keep the newest keep_last, the newest good one, and those whose step is a
- * multiple of keep_every (if > 0); remove the others and leftovers. keep_last INT64_MAX: leftovers
- * only. */
-LT_MUST_USE lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, int64_t keep_every);
+ * multiple of keep_every (if > 0); remove the others and leftovers, but not those of an epoch after
+ * the lease's. keep_last INT64_MAX: leftovers only. */
+LT_MUST_USE lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, int64_t keep_every,
+                                       const lt_lease *lease);
 
 /* Step of the newest checkpoint before step `before`, of all or of the good ones; -1: there is
  * none. */

@@ -75,15 +75,28 @@ static lt_err move(const char *from, const char *to) {
     return LT_OK;
 }
 
-/* Rename first: a folder that is half removed must not look like a checkpoint. */
-lt_err lt_checkpoint_remove(const char *path) {
+/* Rename first: a folder that is half removed must not look like a checkpoint, and one that is
+ * about to be published is published before or not at all. */
+static lt_err put_away(const char *path, bool *found) {
     char old[LT_PATH_BYTES];
     if (snprintf(old, sizeof old, "%s.old", path) >= (int)sizeof old) {
         LT_FAIL(LT_ERR_LIMIT, "path too long: %s", path);
     }
     LT_TRY(lt_file_remove_tree(old)); /* Left by a crash. */
-    LT_TRY(move(path, old));
+    *found = rename(path, old) == 0;
+    if (!*found && errno != ENOENT) {
+        LT_FAIL(LT_ERR_IO, "rename %s to %s: %s", path, old, strerror(errno));
+    }
     return lt_file_remove_tree(old);
+}
+
+lt_err lt_checkpoint_remove(const char *path) {
+    bool found;
+    LT_TRY(put_away(path, &found));
+    if (!found) {
+        LT_FAIL(LT_ERR_IO, "%s: there is no such checkpoint", path);
+    }
+    return LT_OK;
 }
 
 /* Does its manifest call it good? An unreadable one is not good; an older one without this member
@@ -150,20 +163,29 @@ done:
     return err;
 }
 
-static lt_err remove_leftovers(const char *folder) {
+/* The epoch in "step-000000012.e3.tmp"; 0: it has none. */
+static int64_t epoch_of(const char *name) {
+    const char *at = strstr(name, ".e");
+    return at != NULL ? strtoll(at + 2, NULL, 10) : 0;
+}
+
+static lt_err remove_leftovers(const char *folder, const lt_lease *lease) {
+    const int64_t epoch = lease != NULL && lease->epoch > 0 ? lease->epoch : INT64_MAX;
     lt_err err = LT_OK;
     char **names = NULL, path[LT_PATH_BYTES];
     size_t n = 0;
+    bool found;
 
     if (!lt_file_is_dir(folder)) {
         return LT_OK;
     }
     LT_TRY(lt_file_list(&names, &n, folder));
     for (size_t i = 0; i < n; i++) {
+        const bool is_aside = lt_path_has_suffix(names[i], ".tmp");
         if (strncmp(names[i], STEP_PREFIX, strlen(STEP_PREFIX)) == 0 &&
-            (lt_path_has_suffix(names[i], ".tmp") || lt_path_has_suffix(names[i], ".old"))) {
+            (is_aside || lt_path_has_suffix(names[i], ".old")) && epoch_of(names[i]) <= epoch) {
             LT_TRY_DONE(lt_path_join(path, folder, names[i]));
-            LT_TRY_DONE(lt_file_remove_tree(path));
+            LT_TRY_DONE(is_aside ? put_away(path, &found) : lt_file_remove_tree(path));
         }
     }
 done:
@@ -171,13 +193,14 @@ done:
     return err;
 }
 
-lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, int64_t keep_every) {
+lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, int64_t keep_every,
+                           const lt_lease *lease) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
     int64_t *steps = NULL, last_good = -1;
     size_t n = 0;
 
-    LT_TRY_DONE(remove_leftovers(folder));
+    LT_TRY_DONE(remove_leftovers(folder, lease));
     LT_TRY_DONE(lt_checkpoint_list(&steps, &n, folder));
     if ((int64_t)n > keep_last) {
         LT_TRY_DONE(lt_checkpoint_newest(&last_good, folder, INT64_MAX, true));

@@ -74,7 +74,7 @@ static lt_err write_note(const lt_training *t, int64_t go_on_from, const char *w
         LT_FAIL_DONE(LT_ERR_OOM, "note of what to go on from");
     }
     LT_TRY_DONE(note_path(path, t));
-    LT_TRY_DONE(lt_file_write_atomic(path, text, strlen(text)));
+    LT_TRY_DONE(lt_lease_write(&t->lease, path, text, strlen(text)));
 done:
     json_decref(note);
     free(text);
@@ -132,6 +132,7 @@ lt_err lt_training_go_back(lt_training *t) {
     if (!lt_file_exists(path)) {
         return LT_OK;
     }
+    LT_TRY_DONE(lt_lease_check(&t->lease));
     LT_TRY_DONE(lt_json_load(&note, path, NOTE_BYTES_MAX));
     LT_TRY_DONE(lt_json_i64(note, "go_on_from", &step, false, path));
     LT_TRY_DONE(lt_checkpoint_newest(&newest, t->checkpoints, INT64_MAX, false));

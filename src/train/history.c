@@ -49,7 +49,7 @@ static lt_err keep_old_recipe(const lt_training *t, const char *path, const char
     }
     snprintf(all, room, "# In force until step %lld.\n%s", (long long)t->state.step, old);
     LT_TRY_DONE(lt_training_history_path(t, kept, "recipe", "yaml"));
-    LT_TRY_DONE(lt_file_write_atomic(kept, all, strlen(all)));
+    LT_TRY_DONE(lt_lease_write(&t->lease, kept, all, strlen(all)));
 done:
     free(old);
     free(all);
@@ -75,7 +75,7 @@ lt_err lt_training_write_recipe(const lt_training *t) {
     to = NULL;
     LT_TRY_DONE(lt_path_join(path, t->recipe.out, "recipe.yaml"));
     LT_TRY_DONE(keep_old_recipe(t, path, text));
-    LT_TRY_DONE(lt_file_write_atomic(path, text, bytes));
+    LT_TRY_DONE(lt_lease_write(&t->lease, path, text, bytes));
 done:
     if (to != NULL) {
         fclose(to);

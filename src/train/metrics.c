@@ -51,17 +51,15 @@ static lt_err keep_until(lt_metrics *m, const char *path, int64_t last_step) {
         }
         at = next;
     }
-    if (kept != bytes) {
-        LT_TRY_DONE(lt_file_write_atomic(path, text, kept));
-    }
+    LT_TRY_DONE(lt_lease_write(m->lease, path, text, kept));
 done:
     free(text);
     return err;
 }
 
-lt_err lt_metrics_open(lt_metrics *m, const char *path, int64_t last_step) {
+lt_err lt_metrics_open(lt_metrics *m, const char *path, int64_t last_step, const lt_lease *lease) {
     struct stat st;
-    *m = (lt_metrics){.path = path, .step_told = -1};
+    *m = (lt_metrics){.path = path, .lease = lease, .step_told = -1};
     if (stat(path, &st) == 0) {
         m->written_unix_s = lt_clock_of(st.st_mtim);
         LT_TRY(keep_until(m, path, last_step));
@@ -124,6 +122,7 @@ lt_err lt_metrics_row(lt_metrics *m, const char *kind, const lt_metric *table, i
     if (m->file == NULL) {
         return LT_OK;
     }
+    LT_TRY(lt_lease_check(m->lease));
     for (int i = 0; i < m->n_sinks; i++) {
         LT_TRY(m->sinks[i].row(m->sinks[i].of, kind, table, n, values, present));
     }
@@ -138,6 +137,7 @@ lt_err lt_metrics_row(lt_metrics *m, const char *kind, const lt_metric *table, i
 }
 
 lt_err lt_metrics_put(lt_metrics *m, json_t *line) {
+    lt_err held;
     int bad;
     if (line == NULL) {
         LT_FAIL(LT_ERR_OOM, "%s: no memory for a line, or text that is not UTF-8", m->path);
@@ -145,6 +145,11 @@ lt_err lt_metrics_put(lt_metrics *m, json_t *line) {
     if (m->file == NULL) {
         json_decref(line);
         return LT_OK;
+    }
+    held = lt_lease_check(m->lease);
+    if (held != LT_OK) {
+        json_decref(line);
+        return held;
     }
     bad = json_dumpf(line, m->file, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
     json_decref(line);

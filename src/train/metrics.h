@@ -33,7 +33,7 @@
 
 #include <jansson.h>
 
-#include "lateen/base.h"
+#include "platform/agent/lease.h"
 
 /* The numbers of a line, in order: name, kind, unit, description. metrics.jsonl and the report read
  * these tables; they have what Prometheus needs. */
@@ -137,11 +137,14 @@ typedef struct {
      * the file was last written, since 1970, 0: never. */
     int64_t step_told;
     double written_unix_s;
+    const lt_lease *lease; /* Lines are written only while this process holds it. */
 } lt_metrics;
 
-/* Open path (kept by the caller) for appending, after dropping lines of steps beyond last_step (a
- * resumed run repeats them) and a last line cut short by a crash. */
-LT_MUST_USE lt_err lt_metrics_open(lt_metrics *m, const char *path, int64_t last_step);
+/* Open path for appending, after dropping lines of steps beyond last_step (a resumed run repeats
+ * them) and a last line cut short by a crash. The file is always a new one: a process that still
+ * has the old one open writes to nothing that counts. path and lease (NULL: none) are kept. */
+LT_MUST_USE lt_err lt_metrics_open(lt_metrics *m, const char *path, int64_t last_step,
+                                   const lt_lease *lease);
 void lt_metrics_close(lt_metrics *m);
 void lt_metrics_add_sink(lt_metrics *m, lt_metrics_sink sink);
 

@@ -1,12 +1,8 @@
 /* open.c: opens a run from a recipe until it is ready for its next step, and closes it. Order
  * matters: the folder is locked before anything is read from it, and the checkpoint is loaded last,
  * over a complete run. */
-#include <errno.h>
-#include <fcntl.h>
 #include <malloc.h>
 #include <string.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -42,6 +38,10 @@ bool lt_training_is_whole_nowhere(const lt_training *t) {
     return lt_training_has_ranks(t) && (t->recipe.zero == 3 || lt_world_is_divided(t->world));
 }
 
+lt_board *lt_training_board(const lt_training *t) {
+    return t->world != NULL ? t->world->board : NULL;
+}
+
 static lt_err open_folder(lt_training *t) {
     const char *out = t->recipe.out;
     LT_TRY(lt_file_make_dirs(out));
@@ -56,14 +56,9 @@ static lt_err lead_lock(lt_training *t) {
     char path[LT_PATH_BYTES];
     const char *out = t->recipe.out;
 
-    LT_TRY(lt_path_join(path, out, "lock"));
-    t->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (t->lock_fd < 0) {
-        LT_FAIL(LT_ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    if (flock(t->lock_fd, LOCK_EX | LOCK_NB) != 0) {
-        LT_FAIL(LT_ERR_STATE, "run folder %s is in use by another process", out);
-    }
+    lt_lease_identify(&t->lease);
+    LT_TRY(lt_lease_take(&t->lease, out));
+    lt_board_folder(lt_training_board(t), out);
     LT_TRY(lt_path_join(path, out, "log.txt"));
     return lt_log_to_file(path);
 }
@@ -490,7 +485,7 @@ static lt_err lead_telemetry(lt_training *t) {
 
 /* Metrics, the effective recipe, the page. */
 static lt_err lead_begin(lt_training *t) {
-    LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, t->state.step));
+    LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, t->state.step, &t->lease));
     begin_times(t);
     LT_TRY(lt_training_write_recipe(t));
     LT_TRY(start_line(t));
@@ -617,7 +612,7 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
                        .ranks = with->ranks,
                        .world = with->world,
                        .objective = with->objective,
-                       .lock_fd = -1,
+                       .lease = {.lock_fd = -1, .epoch = with->epoch},
                        .saved_step = -1,
                        .sampled_step = -1,
                        .evaluated_step = -1};
@@ -679,10 +674,14 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
     if (!leads) {
         LT_TRY(lt_ranks_combine(&ranks, &record, LT_OK));
     }
-    err = lt_training_open_with(
-        t, r, device, &(lt_training_with){.ranks = ranks, .world = world, .objective = objective});
+    err = lt_training_open_with(t, r, device,
+                                &(lt_training_with){.ranks = ranks,
+                                                    .world = world,
+                                                    .objective = objective,
+                                                    .epoch = (int64_t)record.epoch});
     t->rank_records = records;
     if (leads) {
+        record.epoch = (double)t->lease.epoch;
         LT_TRY(lt_ranks_combine(&ranks, &record, err));
     }
     record = (lt_step_record){0};
@@ -730,9 +729,7 @@ void lt_training_close(lt_training *t) {
     json_decref(t->compared);
     json_decref(t->data);
     free(t->token_bytes);
-    if (t->lock_fd >= 0) {
-        close(t->lock_fd);
-    }
+    lt_lease_close(&t->lease);
     lt_device_close(t->own_device);
     (void)!lt_log_to_file(NULL);
 }

@@ -39,6 +39,7 @@
     X(first, MAX, "it was the first step of the process")                                          \
     X(saving, MAX, "1: a thread writes a checkpoint (saver.h)")                                    \
     X(stop, MAX, "a stop was asked: a signal's number or LT_STOP_FILE; 0: none")                   \
+    X(epoch, MAX, "of the lease of the run folder, from the rank that has it, when the run opens") \
     X(error, MAX, "an lt_err; LT_OK: none")
 
 /* Numbers that mean something to the objective alone (objective.h): sums, and largest ones. */

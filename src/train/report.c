@@ -128,7 +128,7 @@ char *lt_report_fill(const char *page, const char *data) {
     return out;
 }
 
-lt_err lt_report_write(const char *run_folder) {
+lt_err lt_report_write(const char *run_folder, const lt_lease *lease) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES], *data = NULL, *page = NULL;
 
@@ -138,7 +138,7 @@ lt_err lt_report_write(const char *run_folder) {
         LT_FAIL_DONE(LT_ERR_OOM, "report of %s", run_folder);
     }
     LT_TRY_DONE(lt_path_join(path, run_folder, "report.html"));
-    LT_TRY_DONE(lt_file_write_atomic(path, page, strlen(page)));
+    LT_TRY_DONE(lt_lease_write(lease, path, page, strlen(page)));
 done:
     free(data);
     free(page);

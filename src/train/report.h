@@ -4,12 +4,12 @@
 #ifndef LT_TRAIN_REPORT_H
 #define LT_TRAIN_REPORT_H
 
-#include "lateen/base.h"
+#include "platform/agent/lease.h"
 
 #define LT_REPORT_ROWS 1000 /* Training lines in the page at most. */
 
 /* Write RUN/report.html from RUN/recipe.yaml and RUN/metrics.jsonl. title: the run's name. */
-LT_MUST_USE lt_err lt_report_write(const char *run_folder);
+LT_MUST_USE lt_err lt_report_write(const char *run_folder, const lt_lease *lease);
 
 /* The page's data as JSON text ({"title", "recipe", "rows": [...]}), long runs thinned to about
  * max_rows training lines; free() it. */

@@ -64,7 +64,8 @@ lt_err lt_training_compare(lt_training *t) {
 
     t->changes = json_array();
     LT_TRY_DONE(lt_changes_check_allowed(t->recipe.allow_change));
-    LT_TRY_DONE(lt_checkpoint_prune(t->checkpoints, INT64_MAX, 0)); /* Leftovers of a crash only. */
+    LT_TRY_DONE(lt_checkpoint_prune(t->checkpoints, INT64_MAX, 0,
+                                    &t->lease)); /* Leftovers of a crash only. */
     LT_TRY_DONE(choose(t));
     if (t->resume_path[0] == '\0') {
         goto done;
@@ -283,6 +284,7 @@ static lt_err load_newest(lt_training *t) {
     }
     LT_TRY(err);
     if (n_broken > 0) { /* They must not count as the newest when old ones are removed. */
+        LT_TRY(lt_lease_check(&t->lease));
         LT_TRY(lt_checkpoint_set_aside(t->checkpoints, t->state.step, ".broken"));
     }
     return LT_OK;
@@ -291,6 +293,7 @@ static lt_err load_newest(lt_training *t) {
 /* The branch's lines of metrics go to the history: going on drops them. */
 lt_err lt_training_leave_branch(lt_training *t, int64_t step) {
     char path[LT_PATH_BYTES];
+    LT_TRY(lt_lease_check(&t->lease)); /* Newer checkpoints may be a later attempt's. */
     LT_TRY(lt_training_history_path(t, path, "metrics", "jsonl"));
     if (lt_file_exists(t->metrics_path)) {
         LT_TRY(lt_file_copy(t->metrics_path, path, METRICS_BYTES_MAX));

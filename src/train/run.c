@@ -79,7 +79,7 @@ static lt_err follow(lt_training *t, const lt_step_decision *d, bool *slow) {
     LT_TRY(d->save ? lt_training_save(t) : LT_OK);
     lt_training_spend(t, LT_GOODPUT_checkpoint);
     LT_TRY(lt_times_tell(t, false));
-    LT_TRY(lt_ranks_lead(&t->ranks) ? lt_report_write(t->recipe.out) : LT_OK);
+    LT_TRY(lt_ranks_lead(&t->ranks) ? lt_training_report(t) : LT_OK);
     lt_training_spend(t, LT_GOODPUT_evaluation);
     return LT_OK;
 }
@@ -100,7 +100,10 @@ static lt_err sample_before(lt_training *t) {
 
 /* *stop: why the run ended before its last step; 0: it reached it. */
 static lt_err train_steps(lt_training *t, int *stop) {
+    lt_board *board = lt_training_board(t);
     *stop = 0;
+    lt_board_step(board, t->state.step); /* Of the checkpoint from which it goes on. */
+    lt_board_phase(board, LT_PHASE_LOADED);
     LT_TRY(sample_before(t));
     if (t->state.step < t->recipe.steps) {
         LT_TRY(ask_stop(t, stop));
@@ -111,6 +114,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
         lt_step_outcome step;
         bool slow;
         LT_TRY(lt_training_step(t, &step));
+        lt_board_step(board, t->state.step);
         if (lt_ranks_lead(&t->ranks)) {
             LT_TRY(lt_training_tell(t, &step));
         }
@@ -149,14 +153,16 @@ static lt_err finish(lt_training *t) {
 }
 
 /* Handle a stop request: save, and say how to continue. */
-static lt_err stop(lt_training *t, const char *stopped) {
+static lt_err stop(lt_training *t, int why) {
+    const char *stopped = lt_stop_text(why);
+    lt_board_stop(lt_training_board(t), why);
     LT_TRY(lt_training_save(t));
     LT_TRY(lt_saver_wait(t));
     LT_TRY(lt_times_tell(t, true));
     lt_training_spend(t, LT_GOODPUT_checkpoint);
     if (lt_ranks_lead(&t->ranks)) {
         LT_TRY(lt_training_tell_goodput(t));
-        LT_TRY(lt_report_write(t->recipe.out));
+        LT_TRY(lt_training_report(t));
         unlink(t->exit_path);
     }
     if (t->saved_step != t->state.step) {
@@ -177,7 +183,7 @@ static void report_failure(const lt_training *t, lt_err err) {
     lt_failure_keep(&failure, err);
     lt_log_note(LT_LOG_ERROR, "%s", lt_error_message());
     lt_log_note_trace();
-    if (lt_ranks_lead(&t->ranks) && lt_report_write(t->recipe.out) != LT_OK) {
+    if (lt_ranks_lead(&t->ranks) && err != LT_ERR_REPLACED && lt_training_report(t) != LT_OK) {
         lt_log_warn("%s", lt_error_message());
     }
     (void)lt_failure_raise(&failure);
@@ -203,7 +209,7 @@ lt_err lt_run_training_with(const lt_recipe *r, lt_device *device, const lt_obje
     if (t == NULL) {
         LT_FAIL(LT_ERR_OOM, "training");
     }
-    t->lock_fd = -1; /* So that it can be closed. */
+    t->lease.lock_fd = -1; /* So that it can be closed. */
     LT_TRY_DONE(lt_world_open(&world, r->mesh, r->deadline, r->out));
     if (world.rank > 0) {
         lt_log_set_level(LT_LOG_ERROR); /* Rank 0 speaks for all. */
@@ -224,7 +230,7 @@ lt_err lt_run_training_with(const lt_recipe *r, lt_device *device, const lt_obje
     if (err == LT_OK && stopped == 0) {
         err = finish(t);
     } else if (err == LT_OK) {
-        err = stop(t, lt_stop_text(stopped));
+        err = stop(t, stopped);
     }
     if (err == LT_ERR_NUMERIC && lt_ranks_lead(&t->ranks)) {
         err = lt_training_give_up(t);

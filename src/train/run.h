@@ -60,7 +60,7 @@ typedef struct lt_training {
     lt_device *device;
     lt_device *own_device; /* Closed with the run; NULL: the device is the caller's. */
     char checkpoints[LT_PATH_BYTES], metrics_path[LT_PATH_BYTES], exit_path[LT_PATH_BYTES];
-    int lock_fd;
+    lt_lease lease;          /* Of the run folder; ranks that do not lead know its epoch only. */
     lt_tokenizer *tokenizer; /* NULL: none given. */
     lt_tokenizer_info tokenizer_info;
     lt_chat_source chat; /* Of conversations; template NULL: there are none. */
@@ -152,6 +152,7 @@ typedef struct {
     lt_world *world;               /* NULL: alone. It stays the caller's. */
     const lt_row_source *rows;     /* NULL: the loader over data.train. Of this rank's rows. */
     const lt_objective *objective; /* Brings its own rows; NULL: the mean loss of the labels. */
+    int64_t epoch;                 /* Of the lease that the leading rank has taken; it passes 0. */
 } lt_training_with;
 LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *device,
                                          const lt_training_with *with);
@@ -160,9 +161,10 @@ LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_
 LT_MUST_USE lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
                                           lt_world *world, const lt_objective *objective);
 lt_pass_options lt_training_pass_options(const lt_training *t);
-int lt_training_dp(const lt_training *t);         /* Ranks that share the rows of a step; */
-int lt_training_cp(const lt_training *t);         /* those that share the tokens of a row. */
-bool lt_training_has_ranks(const lt_training *t); /* There are other ranks. */
+int lt_training_dp(const lt_training *t);          /* Ranks that share the rows of a step; */
+int lt_training_cp(const lt_training *t);          /* those that share the tokens of a row. */
+bool lt_training_has_ranks(const lt_training *t);  /* There are other ranks. */
+lt_board *lt_training_board(const lt_training *t); /* NULL: no launcher watches this rank. */
 /* Rank 0 does not keep all that a checkpoint needs; and not all weights to run. */
 bool lt_training_is_divided(const lt_training *t);
 bool lt_training_is_whole_nowhere(const lt_training *t);
@@ -250,6 +252,7 @@ LT_MUST_USE lt_err lt_training_sample_room(const lt_training *t, int64_t *room);
  * count. */
 LT_MUST_USE lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o);
 LT_MUST_USE lt_err lt_training_tell_end(lt_training *t);
+LT_MUST_USE lt_err lt_training_report(const lt_training *t); /* RUN/report.html */
 double lt_training_energy(const lt_training *t);
 /* The time since the last mark was of this kind (goodput.h). */
 void lt_training_spend(lt_training *t, lt_goodput_kind kind);

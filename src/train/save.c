@@ -37,7 +37,7 @@ static lt_err save_whole(lt_training *t) {
         return LT_OK;
     }
     LT_TRY(snapshot(t));
-    return lt_checkpoint_save(t->checkpoints, t->trained, &t->optimiser, &t->state);
+    return lt_checkpoint_save(t->checkpoints, t->trained, &t->optimiser, &t->state, &t->lease);
 }
 
 /* Wait for all ranks; fails if one of them has failed. */
@@ -53,14 +53,15 @@ static lt_err write_own_part(lt_training *t) {
         return LT_OK;
     }
     return lt_checkpoint_write_part(t->checkpoints, t->state.step, part, n_parts, t->trained,
-                                    &t->optimiser, &t->world->layout);
+                                    &t->optimiser, &t->world->layout, &t->lease);
 }
 
 static lt_err publish_parts(lt_training *t) {
     int n_parts;
     (void)lt_shards_part(&t->shards, &n_parts);
     LT_TRY(snapshot(t));
-    return lt_checkpoint_publish(t->checkpoints, n_parts, t->trained, &t->optimiser, &t->state);
+    return lt_checkpoint_publish(t->checkpoints, n_parts, t->trained, &t->optimiser, &t->state,
+                                 &t->lease);
 }
 
 /* Copied now, written while the run goes on. */
@@ -68,7 +69,8 @@ static lt_err save_behind(lt_training *t) {
     const bool leads = lt_ranks_lead(&t->ranks);
     LT_TRY(leads ? snapshot(t) : LT_OK);
     if (lt_training_is_divided(t)) {
-        LT_TRY(meet(t, leads ? lt_checkpoint_begin(t->checkpoints, t->state.step) : LT_OK));
+        LT_TRY(
+            meet(t, leads ? lt_checkpoint_begin(t->checkpoints, t->state.step, &t->lease) : LT_OK));
     }
     return lt_saver_start(t);
 }
@@ -76,7 +78,7 @@ static lt_err save_behind(lt_training *t) {
 static lt_err save_parts(lt_training *t) {
     const bool leads = lt_ranks_lead(&t->ranks);
     lt_err err;
-    LT_TRY(meet(t, leads ? lt_checkpoint_begin(t->checkpoints, t->state.step) : LT_OK));
+    LT_TRY(meet(t, leads ? lt_checkpoint_begin(t->checkpoints, t->state.step, &t->lease) : LT_OK));
     err = meet(t, write_own_part(t));
     if (err == LT_OK && leads) {
         err = publish_parts(t);
@@ -85,7 +87,7 @@ static lt_err save_parts(lt_training *t) {
     if (err != LT_OK && leads) {
         lt_failure failure;
         lt_failure_keep(&failure, err);
-        lt_checkpoint_abandon(t->checkpoints, t->state.step);
+        lt_checkpoint_abandon(t->checkpoints, t->state.step, &t->lease);
         return lt_error_prefix(lt_failure_raise(&failure), "checkpoint of step %lld not saved",
                                (long long)t->state.step);
     }
@@ -112,7 +114,8 @@ lt_err lt_training_save(lt_training *t) {
     }
     LT_TRY(lt_training_is_divided(t) ? save_parts(t) : save_whole(t));
     if (lt_ranks_lead(&t->ranks)) {
-        LT_TRY(lt_checkpoint_prune(t->checkpoints, t->recipe.keep_last, t->recipe.keep_every));
+        LT_TRY(lt_checkpoint_prune(t->checkpoints, t->recipe.keep_last, t->recipe.keep_every,
+                                   &t->lease));
     }
     t->saved_step = t->state.step;
     lt_live_saved(t->live, t->saved_step);
@@ -169,6 +172,7 @@ static lt_err export_adapters(lt_training *t, const char *folder) {
 lt_err lt_training_export(lt_training *t) {
     char folder[LT_PATH_BYTES], path[LT_PATH_BYTES];
 
+    LT_TRY(lt_lease_check(&t->lease));
     LT_TRY(lt_path_join(folder, t->recipe.out, lt_training_product(t)));
     LT_TRY(t->lora != NULL             ? export_adapters(t, folder)
            : lt_training_is_divided(t) ? export_checkpoint(t, folder)

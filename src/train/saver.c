@@ -64,11 +64,11 @@ static lt_err write_files(lt_training *t) {
     int n_parts;
     LT_TRY(s->queue != NULL ? t->device->backend->sync(s->queue) : LT_OK);
     if (!lt_training_is_divided(t)) {
-        return lt_checkpoint_save(t->checkpoints, &s->model, &s->optimiser, &s->state);
+        return lt_checkpoint_save(t->checkpoints, &s->model, &s->optimiser, &s->state, &t->lease);
     }
     const int part = lt_shards_part(&t->shards, &n_parts);
     return lt_checkpoint_write_part(t->checkpoints, s->state.step, part, n_parts, &s->model,
-                                    &s->optimiser, &t->world->layout);
+                                    &s->optimiser, &t->world->layout, &t->lease);
 }
 
 static lt_err publish(lt_training *t) {
@@ -76,11 +76,12 @@ static lt_err publish(lt_training *t) {
     lt_err err;
     int n_parts;
     (void)lt_shards_part(&t->shards, &n_parts);
-    err = lt_checkpoint_publish(t->checkpoints, n_parts, &s->model, &s->optimiser, &s->state);
+    err = lt_checkpoint_publish(t->checkpoints, n_parts, &s->model, &s->optimiser, &s->state,
+                                &t->lease);
     if (err != LT_OK) {
         lt_failure failure;
         lt_failure_keep(&failure, err);
-        lt_checkpoint_abandon(t->checkpoints, s->state.step);
+        lt_checkpoint_abandon(t->checkpoints, s->state.step, &t->lease);
         return lt_error_prefix(lt_failure_raise(&failure), "checkpoint of step %lld not saved",
                                (long long)s->state.step);
     }
@@ -93,7 +94,8 @@ static void *work(void *arg) {
     const bool whole = !lt_training_is_divided(t);
     lt_err err = s->phase == LT_SAVER_WRITING ? write_files(t) : publish(t);
     if (err == LT_OK && (whole || s->phase == LT_SAVER_PUBLISHING)) {
-        err = lt_checkpoint_prune(t->checkpoints, t->recipe.keep_last, t->recipe.keep_every);
+        err = lt_checkpoint_prune(t->checkpoints, t->recipe.keep_last, t->recipe.keep_every,
+                                  &t->lease);
     }
     s->err = err;
     lt_failure_keep(&s->failure, err);

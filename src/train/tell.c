@@ -155,6 +155,10 @@ static void tell_peak(const lt_training *t, size_t peak) {
     }
 }
 
+lt_err lt_training_report(const lt_training *t) {
+    return lt_report_write(t->recipe.out, &t->lease);
+}
+
 lt_err lt_training_tell_end(lt_training *t) {
     char took[LT_CLOCK_TEXT_BYTES];
     const size_t peak = lt_memory_peak();
@@ -166,7 +170,7 @@ lt_err lt_training_tell_end(lt_training *t) {
     add_energy(t, line);
     LT_TRY(lt_training_tell_goodput(t));
     LT_TRY(lt_metrics_put(&t->metrics, line));
-    LT_TRY(lt_report_write(t->recipe.out));
+    LT_TRY(lt_training_report(t));
     print_curve(t);
     tell_peak(t, peak);
     if (t->state.suspect) {

@@ -2,7 +2,6 @@
 the rank, everything must end in time with the right status, and no process may be left. Standard library only; TAP on stdout.
 
 usage: launch_faults.py LATEEN [FAULTS [SEED]]"""
-import json
 import os
 import random
 import re
@@ -13,13 +12,10 @@ import sys
 import tempfile
 import time
 
-lateen = sys.argv[1]
+from launched import GRACE, SILENT, alive, begin, command, lateen, losses
+
 faults = int(sys.argv[2]) if len(sys.argv) > 2 else 12
 seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
-golden = "tests/golden/train/"
-TRAIN = {"data.train": golden + "tokens", "export": "false", "model.layers": 2, "model.width": 32, "model.heads": 2, "model.vocab": 300, "data.seq": 16, "batch.size": 12,
-         "lr.schedule": "constant", "log.every": 1}
-SILENT, GRACE = 1.5, 5.0
 count = failed = 0
 
 
@@ -28,45 +24,6 @@ def check(name, wrong):
     count += 1
     failed += bool(wrong)
     print(f"{'not ok' if wrong else 'ok'} {count} - {name}" + (f"\n  # {str(wrong)[:900]}" if wrong else ""), flush=True)
-
-
-def command(ranks, args, more=()):
-    words = [lateen, "launch", "--ranks", str(ranks), "--beat", "0.2", "--silent", str(SILENT), "--grace", str(GRACE), *more, "train"]
-    return words + [w for n, v in {**TRAIN, **args}.items() for w in (f"--{n}", str(v))]
-
-
-def children(pid):
-    try:
-        return [int(c) for c in open(f"/proc/{pid}/task/{pid}/children").read().split()]
-    except OSError:
-        return []
-
-
-def alive(pid):
-    try:
-        return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def rank_of(pid):
-    try:
-        return int(re.search(rb"LATEEN_RANK=(\d+)\0", open(f"/proc/{pid}/environ", "rb").read()).group(1))
-    except (OSError, AttributeError):
-        return -1
-
-
-def begin(ranks, args, more=()):
-    """A run whose ranks train: the launcher, and the pids of its ranks in their order."""
-    p = subprocess.Popen(command(ranks, args, more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
-    until, metrics = time.time() + 30, args["out"] + "/metrics.jsonl"
-    while time.time() < until and p.poll() is None:
-        pids = {rank_of(c): c for c in children(p.pid)}
-        if os.path.exists(metrics) and '"train"' in open(metrics).read() and sorted(pids) == list(range(ranks)):
-            return p, [pids[r] for r in range(ranks)]
-        time.sleep(0.02)
-    p.kill()
-    raise RuntimeError("the run does not begin: " + p.communicate()[0][-600:])
 
 
 def fault(work, number, rng):
@@ -104,10 +61,6 @@ def fault(work, number, rng):
     shutil.rmtree(out, ignore_errors=True)
 
 
-def losses(out):
-    return {r["step"]: r["loss"] for r in map(json.loads, open(out + "/metrics.jsonl")) if r["kind"] == "train"}
-
-
 def goes_on(work):
     """A rank is killed twice; the launcher starts all again, and the losses are those of a run that nobody disturbed."""
     args = {"steps": 400, "checkpoint.every": 20}
@@ -115,11 +68,11 @@ def goes_on(work):
     if done.returncode:
         return check("a run that goes on behind restarts", done.stdout[-300:] + done.stderr[-500:])
     out = work + "/broken"
-    p, pids = begin(3, {**args, "out": out}, ("--restarts", "3"))
+    p, pids = begin(3, {**args, "out": out}, ("--retries", "3"))
     os.kill(pids[1], signal.SIGKILL)
     text = p.communicate(timeout=120)[0]
     a, b = losses(work + "/whole"), losses(out)
-    check("a killed rank, and the run goes on: the same losses", "" if p.returncode == 0 and "restart 1 of 3" in text and a == b and len(a) == 400 else
+    check("a killed rank, and the run goes on: the same losses", "" if p.returncode == 0 and "attempt 2 begins" in text and a == b and len(a) == 400 else
           f"status {p.returncode}, {len(b)} steps of {len(a)}, the same: {a == b}: {text[-500:]}")
 
 

@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
-#include "comm/launch.h"
+#include "platform/agent/launch.h"
 #include "comm/shm.h"
 #include "lateen/comm.h"
 #include "tensor/backend.h"

@@ -18,7 +18,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "comm/launch.h"
+#include "platform/agent/launch.h"
 #include "lateen/comm.h"
 #include "tensor/backend.h"
 

@@ -85,15 +85,16 @@ static lt_err write_part(const lt_world *w, side *s, int64_t step) {
     int n_parts;
     const int part = lt_world_part(w, &n_parts);
     lt_run_state state = {.step = step, .loader = json_object(), .guard = json_object()};
-    LT_TRY(w->rank == 0 ? lt_checkpoint_begin(root, step) : LT_OK);
+    LT_TRY(w->rank == 0 ? lt_checkpoint_begin(root, step, NULL) : LT_OK);
     LT_TRY(lt_barrier(w->mesh.world));
     if (part >= 0) {
         LT_TRY(lt_checkpoint_write_part(root, step, part, n_parts, s->model, &s->optimiser,
-                                        &w->layout));
+                                        &w->layout, NULL));
     }
     LT_TRY(lt_barrier(w->mesh.world));
-    LT_TRY(w->rank == 0 ? lt_checkpoint_publish(root, n_parts, s->model, &s->optimiser, &state)
-                        : LT_OK);
+    LT_TRY(w->rank == 0
+               ? lt_checkpoint_publish(root, n_parts, s->model, &s->optimiser, &state, NULL)
+               : LT_OK);
     lt_run_state_clear(&state);
     return LT_OK;
 }

@@ -91,7 +91,7 @@ static void prune(void **state) {
                                           : "{");
             p = mark + 1;
         }
-        must(lt_checkpoint_prune(folder, cases[i].keep_last, cases[i].keep_every));
+        must(lt_checkpoint_prune(folder, cases[i].keep_last, cases[i].keep_every, NULL));
         expect(cases[i].left);
     }
 }
@@ -134,13 +134,13 @@ static void names(void **state) {
     put("step-000000012.tmp", NULL);
     put("step-000000008.old", NULL);
     put("mine", NULL);
-    must(lt_checkpoint_prune(folder, INT64_MAX, 0));
+    must(lt_checkpoint_prune(folder, INT64_MAX, 0, NULL));
     expect("4 8");
     must(lt_checkpoint_set_aside(folder, 4, ".left"));
     expect("4");
     put_step(8, "{}");
     must(lt_checkpoint_set_aside(folder, 4, ".left"));
-    must(lt_checkpoint_prune(folder, 1, 0));
+    must(lt_checkpoint_prune(folder, 1, 0, NULL));
     expect("4");
     (void)snprintf(path, sizeof path, "%s/step-000000008.left", folder);
     assert_true(lt_file_is_dir(path));
@@ -161,7 +161,7 @@ static void ends(void **state) {
     assert_null(steps);
     assert_int_equal(n, 0);
     must(lt_checkpoint_set_aside("/nonexistent/folder", -1, ".left"));
-    must(lt_checkpoint_prune("/nonexistent/folder", 1, 0));
+    must(lt_checkpoint_prune("/nonexistent/folder", 1, 0, NULL));
     clear();
     must(lt_checkpoint_set_aside(folder, -1, ".left"));
     put_step(8, "{}");

@@ -50,7 +50,7 @@ static lt_err write_part(const side *whole, const lt_recipe *r, const lt_partiti
     lt_err err;
     must(open_part(&s, whole, r, partition), "part");
     take_steps(&s, r);
-    err = lt_checkpoint_write_part(root, step, part, n, s.model, &s.optimiser, NULL);
+    err = lt_checkpoint_write_part(root, step, part, n, s.model, &s.optimiser, NULL, NULL);
     side_close(&s);
     return err;
 }
@@ -59,15 +59,16 @@ static void write_parts(const side *whole, const lt_recipe *r, parts_kind kind, 
                         int64_t step) {
     lt_run_state state = state_at(step);
     if (n == 1) {
-        must(lt_checkpoint_save(root, whole->model, &whole->optimiser, &state), "save");
+        must(lt_checkpoint_save(root, whole->model, &whole->optimiser, &state, NULL), "save");
     } else {
-        must(lt_checkpoint_begin(root, step), "begin");
+        must(lt_checkpoint_begin(root, step, NULL), "begin");
         for (int part = 0; part < n; part++) {
             const parts_of of = parts_make(kind, n, part, &whole->model->table);
             const lt_partition partition = {parts_boxes, &of, NULL};
             must(write_part(whole, r, &partition, step, part, n), "write");
         }
-        must(lt_checkpoint_publish(root, n, whole->model, &whole->optimiser, &state), "publish");
+        must(lt_checkpoint_publish(root, n, whole->model, &whole->optimiser, &state, NULL),
+             "publish");
     }
     lt_run_state_clear(&state);
 }
@@ -155,13 +156,13 @@ static void replicas_count_once(void **state) {
     side whole;
     (void)state;
     open_whole(&whole, r);
-    must(lt_checkpoint_begin(root, 900), "begin");
+    must(lt_checkpoint_begin(root, 900, NULL), "begin");
     for (int part = 0; part < 3; part++) {
         const parts_of of = parts_make(PARTS_ROWS, 3, part, &whole.model->table);
         const lt_partition partition = {with_replicas, &of, NULL};
         must(write_part(&whole, r, &partition, 900, part, 3), "write");
     }
-    must(lt_checkpoint_publish(root, 3, whole.model, &whole.optimiser, &at), "publish");
+    must(lt_checkpoint_publish(root, 3, whole.model, &whole.optimiser, &at, NULL), "publish");
     read_parts(&whole, r, PARTS_FLAT, 2, 900, "with replicas");
     read_parts(&whole, r, PARTS_ROWS, 1, 900, "with replicas");
     lt_run_state_clear(&at);
@@ -174,19 +175,19 @@ static void replicas_count_once(void **state) {
 static void expect_unpublished(const side *whole, const lt_recipe *r, int n, const char *words) {
     lt_run_state at = state_at(901);
     char path[LT_PATH_BYTES];
-    must(lt_checkpoint_begin(root, 901), "begin");
+    must(lt_checkpoint_begin(root, 901, NULL), "begin");
     for (int part = 0; part < 2; part++) {
         const parts_of of = parts_make(PARTS_COLUMNS, part == 0 ? n : 3, part,
                                        &whole->model->table);
         const lt_partition partition = {parts_boxes, &of, NULL};
         must(write_part(whole, r, &partition, 901, part, 2), "write");
     }
-    assert_int_equal(lt_checkpoint_publish(root, 2, whole->model, &whole->optimiser, &at),
+    assert_int_equal(lt_checkpoint_publish(root, 2, whole->model, &whole->optimiser, &at, NULL),
                      LT_ERR_FORMAT);
     assert_non_null(strstr(lt_error_message(), words));
     must(lt_checkpoint_path(path, root, 901), "path");
     assert_false(lt_file_exists(path));
-    lt_checkpoint_abandon(root, 901);
+    lt_checkpoint_abandon(root, 901, NULL);
     lt_run_state_clear(&at);
 }
 
@@ -200,11 +201,12 @@ static void what_does_not_cover_is_not_published(void **state) {
     const lt_partition first = {parts_boxes, &of, NULL};
     expect_unpublished(&whole, r, 2, "overlap");
     expect_unpublished(&whole, r, 3, "elements");
-    must(lt_checkpoint_begin(root, 902), "begin"); /* One of two has not written. */
+    must(lt_checkpoint_begin(root, 902, NULL), "begin"); /* One of two has not written. */
     must(write_part(&whole, r, &first, 902, 0, 2), "write");
-    assert_int_not_equal(lt_checkpoint_publish(root, 2, whole.model, &whole.optimiser, &at), LT_OK);
+    assert_int_not_equal(lt_checkpoint_publish(root, 2, whole.model, &whole.optimiser, &at, NULL),
+                         LT_OK);
     assert_non_null(strstr(lt_error_message(), "part-00001-of-00002.json"));
-    lt_checkpoint_abandon(root, 902);
+    lt_checkpoint_abandon(root, 902, NULL);
     lt_run_state_clear(&at);
     side_close(&whole);
     free(r);

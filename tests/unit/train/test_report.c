@@ -34,7 +34,7 @@ static void lines(void **state) {
     lt_metrics m;
     char *text = NULL;
     (void)state;
-    must(lt_metrics_open(&m, metrics, 0), "open");
+    must(lt_metrics_open(&m, metrics, 0, NULL), "open");
     must(lt_metrics_put(&m,
                         json_pack("{s:s, s:i, s:f}", "kind", "train", "step", 1, "loss", 1 / 3.)),
          "put");
@@ -51,12 +51,12 @@ static void lines(void **state) {
     must(lt_file_write_atomic(
              metrics, "{\"step\":1}\n{\"step\":3}\nnonsense\n{\"step\":2}\n{\"step\":1", 51),
          metrics);
-    must(lt_metrics_open(&m, metrics, 2), "open"); /* Step 3, nonsense and the cut line go. */
+    must(lt_metrics_open(&m, metrics, 2, NULL), "open"); /* Step 3, nonsense and the cut line go. */
     lt_metrics_close(&m);
     must(lt_file_read(&text, NULL, metrics, 1000), "kept");
     assert_string_equal(text, "{\"step\":1}\n{\"step\":2}\n");
     free(text);
-    assert_int_equal(lt_metrics_open(&m, "/no/such/folder/m", 0), LT_ERR_IO);
+    assert_int_equal(lt_metrics_open(&m, "/no/such/folder/m", 0, NULL), LT_ERR_IO);
 }
 
 static void write_run(int n_steps) {
@@ -126,7 +126,7 @@ static void the_page(void **state) {
     size_t bytes;
     (void)state;
     write_run(3);
-    must(lt_report_write(folder), "write");
+    must(lt_report_write(folder, NULL), "write");
     (void)snprintf(path, sizeof path, "%s/report.html", folder);
     must(lt_file_read(&page, &bytes, path, 1 << 20), path);
     assert_null(strstr(page, "/*DATA*/"));

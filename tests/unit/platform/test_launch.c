@@ -17,7 +17,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "comm/launch.h"
+#include "platform/agent/launch.h"
+#include "comm/board.h"
 #include "comm/shm.h"
 #include "lateen/comm.h"
 
@@ -106,6 +107,15 @@ static int as_rank(const char *how, const char *dir) {
     if (strcmp(how, "serve") == 0) {
         (void)signal(SIGTERM, on_term);
     }
+    if (strcmp(how, "crash") == 0) { /* At the same step of every attempt. */
+        lt_board *board = lt_board_of_rank();
+        put(dir, "crash", (int)(strtoull(getenv(LT_ENV_EPOCH), NULL, 10) & 0xffffffffu), "");
+        lt_board_step(board, 10);
+        (void)raise(rank == 2 ? SIGSEGV : SIGSTOP);
+    }
+    if (strcmp(how, "hang") == 0) {
+        (void)pause();
+    }
     (void)printf("rank %d begins\n", rank);
     (void)fflush(stdout);
     err = lt_comm_open(&c, &o);
@@ -149,8 +159,8 @@ static void how_it_ends(void **state) {
         {"work", "ok", N, 0, 15.0},
         {"work", "ok", 12, 0, 40.0}, /* More than this machine has cores. */
         {"leave", "ok", N, 0, 20.0}, /* A process that a rank leaves behind is not waited for. */
-        {"kill", "rank 2 was ended by signal 9 (Killed)", N, LT_LAUNCH_LOST, 5.0},
-        {"stop", "rank 2 has stopped answering: no heartbeat for 1.5 s", N, LT_LAUNCH_LOST, 10.0},
+        {"kill", "rank 2 was ended by signal 9 (Killed)", N, LT_RANK_LOST, 5.0},
+        {"stop", "rank 2 has stopped answering: no heartbeat for 1.5 s", N, LT_RANK_LOST, 10.0},
         {"status", "rank 2 ended with status 5", N, 5, 5.0},
         {"start", "rank 1 ended with status 1", N, 1, 5.0},
     };
@@ -179,15 +189,23 @@ static void how_it_ends(void **state) {
 static void restarts(void **state) {
     char dir[] = "/tmp/lt_launch_XXXXXX";
     lt_launch_options o = {
-        .n_ranks = N, .restarts = 3, .grace_s = 3.0, .beat_s = 0.1, .silent_s = 5.0, .attempt = 9};
+        .n_ranks = N, .retries = 3, .grace_s = 3.0, .beat_s = 0.1, .silent_s = 5.0, .attempt = 9};
     (void)state;
     assert_non_null(mkdtemp(dir));
     assert_int_equal(launch(&o, "twice", dir), 0);
     for (int r = 0; r < N; r++) {
         assert_true(says(dir, "said", r, "ok"));
     }
-    o.restarts = 1;
-    assert_int_equal(launch(&o, "twice", dir), LT_LAUNCH_LOST);
+    o.retries = 1;
+    assert_int_equal(launch(&o, "twice", dir), LT_RANK_LOST);
+    o.retries = 5; /* One crash, and the same again. */
+    o.grace_s = 0.5;
+    assert_int_equal(launch(&o, "crash", dir), LT_RANK_LOST);
+    assert_true(says(dir, "crash", 2, "") && !says(dir, "crash", 3, ""));
+    o.retries = 1;
+    o.hang_s = 0.5;
+    assert_int_equal(launch(&o, "hang", dir), LT_RANK_LOST);
+    o.hang_s = 0.0;
     assert_int_equal(launch(&o, "usage", dir), 2);
     assert_true(says(dir, "usage", 1, "") && !says(dir, "usage", 2, ""));
     assert_int_equal(lt_file_remove_tree(dir), LT_OK);
@@ -247,8 +265,8 @@ static void signals(void **state) {
     } cases[] = {{-1, SIGTERM, 75},
                  {-1, SIGKILL, -SIGKILL},
                  {1, SIGTERM, 75}, /* That rank tells the others. */
-                 {3, SIGKILL, LT_LAUNCH_LOST},
-                 {0, SIGABRT, LT_LAUNCH_LOST},
+                 {3, SIGKILL, LT_RANK_LOST},
+                 {0, SIGABRT, LT_RANK_LOST},
                  {-1, SIGUSR1, 128 + SIGUSR1}}; /* Which ends the ranks. */
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,0 +1,56 @@
+/* board.h: what the ranks of `lateen launch` show their launcher: a page of memory that all of them
+ * map, in which each rank has a place of its own. Writing to it costs a few stores, no message and
+ * no call of the system, so a rank may do it at every step.
+ *
+ *     rank       lt_board_phase(b, LT_PHASE_LOADED), lt_board_step(b, 57), lt_board_folder(b, path)
+ *     launcher   lt_board_seen(b, rank), lt_board_folder_of(b)
+ *
+ * Times are of lt_clock_ns, which all processes of a machine share. */
+#ifndef LT_COMM_BOARD_H
+#define LT_COMM_BOARD_H
+
+#include "lateen/base.h"
+
+#define LT_ENV_BOARD    "LATEEN_BOARD" /* Descriptor of the page, which the ranks inherit. */
+#define LT_BOARD_FOLDER 4096
+
+/* How far a rank has come: started, connected to the others, loaded, ended its first step. */
+#define LT_PHASE_MAP(X)                                                                            \
+    X(NONE, "before its start")                                                                    \
+    X(STARTED, "connecting")                                                                       \
+    X(CONNECTED, "loading")                                                                        \
+    X(LOADED, "in its first step")                                                                 \
+    X(STEPPED, "training")
+typedef enum {
+#define LT_PHASE_ENUM(name, text) LT_PHASE_##name,
+    LT_PHASE_MAP(LT_PHASE_ENUM)
+#undef LT_PHASE_ENUM
+        LT_PHASES
+} lt_phase;
+
+typedef struct lt_board lt_board;
+
+typedef struct {
+    lt_phase phase;
+    int64_t step;              /* The last one that ended; -1: none is known. */
+    uint64_t at_ns[LT_PHASES]; /* When each phase began; 0: it has not. */
+    uint64_t step_ns;          /* When that step ended. */
+    int stop; /* Why the rank stops (train/record.h); 0: it has not been told to. */
+} lt_board_sight;
+
+/* The launcher: *fd is for the ranks to inherit. */
+LT_MUST_USE lt_err lt_board_make(lt_board **out, int *fd, int n_ranks);
+void lt_board_clear(lt_board *b); /* Before the ranks start again. The folder stays. */
+lt_board_sight lt_board_seen(const lt_board *b, int rank);
+const char *lt_board_folder_of(const lt_board *b); /* "": no rank has named one. */
+
+/* A rank: NULL where no launcher has started this process; the calls below accept it. */
+lt_board *lt_board_of_rank(void);
+void lt_board_phase(lt_board *b, lt_phase phase);
+void lt_board_step(lt_board *b, int64_t step);
+void lt_board_stop(lt_board *b, int stop);
+void lt_board_folder(lt_board *b, const char *path); /* Of the run; rank 0 alone calls it. */
+
+void lt_board_close(lt_board *b); /* Accepts NULL. */
+
+#endif

@@ -1,0 +1,154 @@
+/* controller.h: decides what happens to the attempts of a run: when the ranks of one are ended, and
+ * whether another one begins. It starts and kills nothing and reads no clock, so tests drive it
+ * with invented times; launch.c carries out what it says.
+ *
+ * STATES, each with the deadline that leaves it even if no message ever comes:
+ *
+ *   state      the ranks                    deadline             when it passes
+ *   STARTING   start, connect, load         hang_s without a     the attempt has failed: it hangs
+ *                                           new phase or step
+ *   RUNNING    train                        the same             the same
+ *   ENDING     were told that one failed    grace_s              they are killed
+ *   KILLING    were killed                  LT_KILL_S            those that remain are left behind;
+ *                                                                the lease (lease.h) keeps them out
+ *   WAITING    have ended; the back-off     the back-off         the next attempt begins
+ *   OVER       have ended, for good         none
+ *
+ * EVENTS, and what follows:
+ *
+ *   state      READY      FAULT           EMPTY         LATE            STOP
+ *   STARTING   RUNNING    ENDING (tell)   decide        ENDING (tell)
+ *   RUNNING               ENDING (tell)   decide        ENDING (tell)
+ *   ENDING                                decide        KILLING (kill)
+ *   KILLING                               decide        decide
+ *   WAITING                                             STARTING (begin) OVER (end)
+ *   OVER
+ *
+ * An empty field changes nothing. READY: every rank trains. FAULT: the first fault of the attempt.
+ * EMPTY: no process is left. LATE: the deadline has passed. STOP: the launcher was asked to stop.
+ *
+ * DECIDE reads the first fault of the attempt in this table:
+ *
+ *   kind      sign                                             costs a retry   stops when repeated
+ *   usage     status 2, or the program cannot be run           never tried again
+ *   replaced  status 77: a newer attempt holds the run folder  never tried again
+ *   crash     another status; SIGSEGV, SIGABRT, SIGFPE, ...    yes             yes
+ *   killed    any other signal                                 yes             no
+ *   told      a rank, not the launcher, was asked to stop      yes             no
+ *   hang      no progress for hang_s                           yes             yes
+ *   silent    no heartbeat: a stopped rank or machine          no              no
+ *   device    status 74: the device failed; SIGBUS             no              no
+ *   lost      status 76: because of another rank; only where   yes             no
+ *             none of those fails, too
+ *
+ * A fault of hardware costs no retry, but LT_FREE_IN_A_ROW of them without a new step end the run.
+ * A fault that may repeat is compared with the one before it: the same kind, rank, status and known
+ * step mean that it follows from the program and its data, and the run ends at once with this
+ * reason.
+ *
+ * BACK-OFF: none after an attempt that made a new step; otherwise 1, 2, 4 ... at most LT_BACK_OFF_S
+ * seconds. */
+#ifndef LT_PLATFORM_CONTROLLER_H
+#define LT_PLATFORM_CONTROLLER_H
+
+#include <stdbool.h>
+
+#include "lateen/base.h"
+
+#define LT_KILL_S        10.0
+#define LT_BACK_OFF_S    60.0
+#define LT_FREE_IN_A_ROW 10
+
+/* Exit statuses of ranks, beside 0, 1 and 2; sysexits.h names the values. */
+#define LT_RANK_DEVICE   74 /* EX_IOERR: the device failed. */
+#define LT_RANK_STOPPED  75 /* EX_TEMPFAIL: stopped, with everything saved. */
+#define LT_RANK_LOST     76 /* EX_PROTOCOL: another rank failed. */
+#define LT_RANK_REPLACED 77 /* EX_NOPERM: a newer attempt holds the run folder. */
+
+/* name, whether it costs a retry, whether it stops the run when repeated, whether it stops it at
+ * once. */
+#define LT_FAULT_MAP(X)                                                                            \
+    X(NONE, "none", false, false, false)                                                           \
+    X(USAGE, "usage", false, false, true)                                                          \
+    X(REPLACED, "replaced", false, false, true)                                                    \
+    X(CRASH, "crash", true, true, false)                                                           \
+    X(KILLED, "killed", true, false, false)                                                        \
+    X(TOLD, "told", true, false, false)                                                            \
+    X(HANG, "hang", true, true, false)                                                             \
+    X(SILENT, "silent", false, false, false)                                                       \
+    X(DEVICE, "device", false, false, false)                                                       \
+    X(LOST, "lost", true, false, false)
+typedef enum {
+#define LT_FAULT_ENUM(id, name, costs, repeats, ends) LT_FAULT_##id,
+    LT_FAULT_MAP(LT_FAULT_ENUM)
+#undef LT_FAULT_ENUM
+        LT_FAULTS
+} lt_fault_kind;
+const char *lt_fault_name(lt_fault_kind kind);
+
+/* The kind of a rank's end. status: as waitpid gives it. */
+lt_fault_kind lt_fault_of_status(int status);
+
+typedef struct {
+    lt_fault_kind kind; /* NONE: the attempt has had no fault. */
+    int rank;           /* -1: of no single rank. */
+    int status;         /* As waitpid gives it; 0: the rank had not ended. */
+    int64_t step;       /* The last one that ended before it; -1: unknown. */
+} lt_fault;
+
+#define LT_CONTROL_STATE_MAP(X) X(STARTING) X(RUNNING) X(ENDING) X(KILLING) X(WAITING) X(OVER)
+typedef enum {
+#define LT_CONTROL_STATE_ENUM(id) LT_CONTROL_##id,
+    LT_CONTROL_STATE_MAP(LT_CONTROL_STATE_ENUM)
+#undef LT_CONTROL_STATE_ENUM
+        LT_CONTROL_STATES
+} lt_control_state;
+
+typedef enum { LT_ON_READY, LT_ON_FAULT, LT_ON_EMPTY, LT_ON_LATE, LT_ON_STOP, LT_EVENTS } lt_event;
+
+/* What the launcher has to do: nothing; tell the ranks that one has failed; kill them; nothing
+ * until the back-off is over; start the next attempt; end. */
+typedef enum {
+    LT_DO_NOTHING,
+    LT_DO_TELL,
+    LT_DO_KILL,
+    LT_DO_WAIT,
+    LT_DO_BEGIN,
+    LT_DO_END
+} lt_action;
+
+typedef struct {
+    int retries;    /* Faults that cost one and may be followed by another attempt. */
+    double grace_s; /* Time for ranks to end by themselves. */
+    double hang_s;  /* 0: an attempt never counts as hung. */
+} lt_control_options;
+
+typedef struct {
+    lt_control_options o;
+    lt_control_state state;
+    double until_s;         /* The state's deadline; 0: it has none. */
+    int attempt;            /* The present one, from 1. */
+    int used, free_in_row;  /* Retries; free faults since the last new step. */
+    int without_progress;   /* Attempts in a row that made no new step. */
+    int64_t best_step;      /* The largest of all attempts. */
+    int64_t step;           /* The largest of this attempt. */
+    int64_t best_before;    /* The largest of all attempts before this one. */
+    lt_fault fault, before; /* Of this attempt; of the one before it. */
+    bool stop_asked;
+    char why[256]; /* Why the last decision was made. */
+} lt_controller;
+
+/* The first attempt begins. */
+void lt_controller_open(lt_controller *c, const lt_control_options *o, double now_s);
+/* A rank has come to a new phase or step. */
+void lt_controller_progress(lt_controller *c, int64_t step, double now_s);
+/* The first fault is kept; later ones of the same attempt follow from it and are dropped, unless
+ * the first is LOST. */
+lt_action lt_controller_fault(lt_controller *c, const lt_fault *fault, double now_s);
+lt_action lt_controller_event(lt_controller *c, lt_event event, double now_s);
+/* Seconds from the last decision to the next attempt. */
+double lt_controller_back_off(const lt_controller *c);
+/* LATE if a deadline has passed. To be called again and again. */
+lt_action lt_controller_tick(lt_controller *c, double now_s);
+
+#endif

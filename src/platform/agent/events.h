@@ -1,0 +1,56 @@
+/* events.h: what happened to the attempts of a run, as RUN/events.jsonl: one JSON object a line,
+ * appended and flushed.
+ *
+ *   {"time", "unix_s", "attempt", "event": "start", "ranks"}
+ *   {..., "event": "fault", "kind", "rank", "step", "what", "words"}   kinds: controller.h; words:
+ *                                                                      the rank's last lines
+ *   {..., "event": "phase", "phase", "seconds"}      LT_RECOVERY_MAP, in their order
+ *   {..., "event": "decision", "again", "why", "wait_s"}
+ *   {..., "event": "recovered", "seconds", "step", "steps_lost"}
+ *   {..., "event": "end", "status"}
+ *
+ * attempt: the generation within the job; "restart": how often Slurm has started the job again.
+ * Events that happen before the run folder is known are held until then. */
+#ifndef LT_PLATFORM_EVENTS_H
+#define LT_PLATFORM_EVENTS_H
+
+#include <stdio.h>
+
+#include <jansson.h>
+
+#include "base/file.h"
+
+/* The phases of a recovery: name, sentence with its seconds. */
+#define LT_RECOVERY_MAP(X)                                                                         \
+    X(DETECT, "detect", "the fault was noticed within %.2f s")                                     \
+    X(FENCE, "fence", "all ranks of the attempt had ended %.2f s later")                           \
+    X(DECIDE, "decide", "the decision and the back-off took %.2f s")                               \
+    X(RELAUNCH, "relaunch", "the ranks started in %.2f s")                                         \
+    X(CONNECT, "connect", "they connected in %.2f s")                                              \
+    X(LOAD, "load", "they loaded their state in %.2f s")                                           \
+    X(RECOMPUTE, "recompute", "the steps that the fault undid were made again in %.2f s")
+typedef enum {
+#define LT_RECOVERY_ENUM(id, name, text) LT_RECOVERY_##id,
+    LT_RECOVERY_MAP(LT_RECOVERY_ENUM)
+#undef LT_RECOVERY_ENUM
+        LT_RECOVERY_PHASES
+} lt_recovery_phase;
+extern const char *const lt_recovery_names[LT_RECOVERY_PHASES];
+extern const char *const lt_recovery_texts[LT_RECOVERY_PHASES];
+
+typedef struct {
+    bool wanted; /* False: nothing is kept or written. */
+    FILE *file;
+    json_t *held; /* Lines of a folder that is not known yet; NULL: none. */
+    int restart;
+} lt_events;
+
+void lt_events_open(lt_events *e, bool wanted, int restart);
+void lt_events_close(lt_events *e);
+/* The run folder is known: write there. Another call changes nothing. A failure is a warning: a run
+ * does not end because its events cannot be written. */
+void lt_events_folder(lt_events *e, const char *folder);
+/* Takes the reference to `line`, and adds time and attempt. */
+void lt_events_put(lt_events *e, int attempt, json_t *line);
+
+#endif

@@ -1,0 +1,567 @@
+/* launch.c: see launch.h. The loop at the end carries out what the controller decides; everything
+ * above it finds out what to tell the controller, or tells people what it has decided. */
+#include "platform/agent/launch.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "comm/board.h"
+#include "comm/shm.h"
+#include "platform/agent/events.h"
+#include "platform/agent/process.h"
+
+#define LOOK_MS      100 /* Interval between checks of the ranks. */
+#define LOOK_FAST_MS 10  /* While a recovery is timed. */
+
+extern char **environ;
+
+/* A recovery that is under way: when its phases ended, in the order of LT_RECOVERY_MAP. */
+typedef struct {
+    bool runs;
+    lt_recovery_phase next;
+    double fault_s, mark_s; /* When it happened, at the latest; the end of the last phase. */
+    int64_t step;           /* The step to reach again; -1: unknown. */
+    int64_t from;           /* The step of the state that was loaded. */
+} recovery;
+
+typedef struct {
+    const lt_launch_options *o;
+    lt_processes ranks;
+    lt_comm_store_server *store;
+    char token[LT_STORE_TOKEN];
+    int segment, board_fd;
+    lt_board *board;
+    sigset_t before;
+    uint64_t epoch;
+    lt_controller control;
+    lt_events events;
+    recovery recovery;
+    int asked, own_status; /* The last stop signal; the status of the first rank that failed. */
+    bool killed;
+    double look_s;     /* When the ranks were looked at last. */
+    uint64_t progress; /* Of all ranks together, as a number that only grows. */
+} launcher;
+
+/* ---- Starting -------------------------------------------------------------------------------- */
+
+static void free_words(char **words) {
+    for (size_t i = 0; words != NULL && words[i] != NULL; i++) {
+        free(words[i]);
+    }
+    free(words);
+}
+
+/* The environment of a rank: that of this process, without variables of an outer launcher. */
+static char **environment(const launcher *l, int rank) {
+    static const char *const names[] = {LT_ENV_RANK,  LT_ENV_RANKS,  LT_ENV_SEGMENT,
+                                        LT_ENV_STORE, LT_ENV_TOKEN,  LT_ENV_EPOCH,
+                                        LT_ENV_BEAT,  LT_ENV_SILENT, LT_ENV_BOARD};
+    enum { N_NAMES = sizeof names / sizeof *names };
+    char values[N_NAMES + 1][LT_STORE_ADDRESS + 64];
+    char **words;
+    size_t n = 0, used = 0;
+    lt_limits limits;
+    int each;
+
+    lt_limits_read(&limits);
+    each = limits.n_cpus / l->o->n_ranks;
+    while (environ[n] != NULL) {
+        n++;
+    }
+    (void)snprintf(values[0], sizeof *values, "%s=%d", names[0], rank);
+    (void)snprintf(values[1], sizeof *values, "%s=%d", names[1], l->o->n_ranks);
+    (void)snprintf(values[2], sizeof *values, "%s=%d", names[2], l->segment);
+    (void)snprintf(values[3], sizeof *values, "%s=%s", names[3],
+                   lt_comm_store_server_address(l->store));
+    (void)snprintf(values[4], sizeof *values, "%s=%s", names[4], l->token);
+    (void)snprintf(values[5], sizeof *values, "%s=%llu", names[5], (unsigned long long)l->epoch);
+    (void)snprintf(values[6], sizeof *values, "%s=%.6g", names[6], l->o->beat_s);
+    (void)snprintf(values[7], sizeof *values, "%s=%.6g", names[7], l->o->silent_s);
+    (void)snprintf(values[8], sizeof *values, "%s=%d", names[8], l->board_fd);
+    /* Ranks divide the cores among them, unless the environment already says how. */
+    (void)snprintf(values[N_NAMES], sizeof *values, "OMP_NUM_THREADS=%d", each > 0 ? each : 1);
+    words = calloc(n + N_NAMES + 2, sizeof *words);
+    for (size_t i = 0; words != NULL && i < n; i++) {
+        bool ours = false;
+        for (int k = 0; k < N_NAMES; k++) {
+            const size_t length = strlen(names[k]);
+            ours = ours ||
+                   (strncmp(environ[i], names[k], length) == 0 && environ[i][length] == '=');
+        }
+        if (!ours && (words[used++] = strdup(environ[i])) == NULL) {
+            free_words(words);
+            return NULL;
+        }
+    }
+    for (int k = 0; words != NULL && k < N_NAMES + (getenv("OMP_NUM_THREADS") == NULL); k++) {
+        if ((words[used++] = strdup(values[k])) == NULL) {
+            free_words(words);
+            return NULL;
+        }
+    }
+    return words;
+}
+
+static lt_err start_ranks(launcher *l) {
+    LT_TRY(lt_shm_make(&l->segment, l->o->n_ranks, l->epoch));
+    for (int r = 0; r < l->o->n_ranks; r++) {
+        char **words = environment(l, r);
+        const lt_err err = words == NULL ? lt_error_set(LT_ERR_OOM, "environment of rank %d", r)
+                                         : lt_process_start(&l->ranks, r, words);
+        free_words(words);
+        LT_TRY(err);
+    }
+    return LT_OK;
+}
+
+static lt_err begin_attempt(launcher *l) {
+    l->own_status = 0;
+    l->killed = false;
+    l->progress = 0;
+    lt_board_clear(l->board);
+    lt_processes_clear(&l->ranks);
+    lt_events_put(&l->events, l->control.attempt,
+                  json_pack("{s:s, s:i}", "event", "start", "ranks", l->o->n_ranks));
+    return start_ranks(l);
+}
+
+/* Whatever an attempt has left: processes in the ranks' process groups, output, the segment. */
+static void end_attempt(launcher *l) {
+    lt_processes_drain(&l->ranks);
+    lt_processes_signal(&l->ranks, SIGKILL);
+    for (int r = 0; r < l->ranks.n; r++) {
+        lt_process *p = &l->ranks.all[r];
+        if (p->runs && waitpid(p->pid, &p->status, WNOHANG) != p->pid) {
+            lt_log_warn("rank %d (process %d) does not end even when it is killed; it is left "
+                        "behind, and can publish nothing",
+                        r, (int)p->pid);
+        }
+        p->runs = false;
+    }
+    if (l->segment >= 0) {
+        (void)close(l->segment);
+    }
+    l->segment = -1;
+}
+
+/* ---- Telling --------------------------------------------------------------------------------- */
+
+static void describe(const launcher *l, int rank, char *out, size_t bytes) {
+    const lt_process *p = &l->ranks.all[rank];
+    if (p->silent) {
+        (void)snprintf(out, bytes, "rank %d has stopped answering: no heartbeat for %.3g s", rank,
+                       l->o->silent_s);
+    } else if (WIFSIGNALED(p->status)) {
+        (void)snprintf(out, bytes, "rank %d was ended by signal %d (%s)", rank, WTERMSIG(p->status),
+                       strsignal(WTERMSIG(p->status)));
+    } else {
+        (void)snprintf(out, bytes, "rank %d ended with status %d%s", rank, WEXITSTATUS(p->status),
+                       WEXITSTATUS(p->status) == LT_RANK_LOST ? ", because of another rank" : "");
+    }
+}
+
+static void tell_phase(launcher *l, double now_s) {
+    recovery *r = &l->recovery;
+    const double seconds = now_s > r->mark_s ? now_s - r->mark_s : 0.0;
+    char text[160];
+    (void)snprintf(text, sizeof text, lt_recovery_texts[r->next], seconds);
+    lt_log_info("attempt %d: %s", l->control.attempt, text);
+    lt_events_put(&l->events, l->control.attempt,
+                  json_pack("{s:s, s:s, s:f}", "event", "phase", "phase",
+                            lt_recovery_names[r->next], "seconds", seconds));
+    r->mark_s = now_s;
+    r->next++;
+}
+
+static json_t *words_of(const launcher *l, int rank) {
+    json_t *words = json_array();
+    const char *at = rank >= 0 ? l->ranks.all[rank].words : "";
+    size_t left = rank >= 0 ? l->ranks.all[rank].n_words : 0;
+    while (left > 0) {
+        const char *end = memchr(at, '\n', left);
+        const size_t n = end != NULL ? (size_t)(end - at) : left;
+        json_t *line = json_stringn(at, n);
+        json_array_append_new(words, line != NULL ? line : json_string("(not UTF-8)"));
+        left -= n < left ? n + 1 : n;
+        at += n + 1;
+    }
+    return words;
+}
+
+/* The event of the attempt's fault, with the last words that have come since. */
+static void tell_fault(launcher *l) {
+    const lt_fault *f = &l->control.fault;
+    char what[LT_STORE_NOTICE] = "";
+    if (f->kind == LT_FAULT_TOLD) {
+        (void)snprintf(what, sizeof what, "a rank was asked to stop, and all have saved");
+    } else if (f->kind == LT_FAULT_HANG) {
+        (void)snprintf(what, sizeof what, "no rank made progress for %.3g s", l->o->hang_s);
+    } else {
+        describe(l, f->rank, what, sizeof what);
+    }
+    lt_events_put(&l->events, l->control.attempt,
+                  json_pack("{s:s, s:s, s:i, s:I, s:s, s:o}", "event", "fault", "kind",
+                            lt_fault_name(f->kind), "rank", f->rank, "step", (json_int_t)f->step,
+                            "what", what, "words", words_of(l, f->rank)));
+}
+
+/* ---- Finding out ----------------------------------------------------------------------------- */
+
+static double last_sign_s(const launcher *l, int rank) {
+    const lt_board_sight s = lt_board_seen(l->board, rank);
+    uint64_t ns = s.step_ns;
+    for (int i = 0; i < LT_PHASES; i++) {
+        ns = s.at_ns[i] > ns ? s.at_ns[i] : ns;
+    }
+    return (double)ns * 1e-9;
+}
+
+/* The first fault of an attempt: from here on its recovery is timed. */
+static void time_recovery(launcher *l, const lt_fault *f, double happened_s, double now_s) {
+    if (l->o->retries == 0) {
+        return;
+    }
+    l->recovery = (recovery){.runs = true,
+                             .fault_s = happened_s,
+                             .mark_s = happened_s,
+                             .step = f->step > l->recovery.step ? f->step : l->recovery.step,
+                             .from = -1};
+    tell_phase(l, now_s);
+}
+
+static void on_fault(launcher *l, const lt_fault *f, double happened_s) {
+    const double now_s = lt_clock_s();
+    const bool first = l->control.fault.kind == LT_FAULT_NONE;
+    (void)lt_controller_fault(&l->control, f, now_s); /* TELL: the caller has told them. */
+    if (first) {
+        time_recovery(l, f, happened_s, now_s);
+    }
+}
+
+/* A rank has failed. The first one ends the world. */
+static void fail(launcher *l, int rank) {
+    lt_process *p = &l->ranks.all[rank];
+    char why[LT_STORE_NOTICE];
+    const bool by_itself = !p->silent && WIFEXITED(p->status) &&
+                           WEXITSTATUS(p->status) != LT_RANK_LOST;
+    lt_fault f = {.kind = p->silent ? LT_FAULT_SILENT : lt_fault_of_status(p->status),
+                  .rank = rank,
+                  .status = p->silent ? 0 : p->status,
+                  .step = lt_board_seen(l->board, rank).step};
+    p->failed = true;
+    describe(l, rank, why, sizeof why);
+    if (l->own_status == 0 && by_itself) {
+        l->own_status = WEXITSTATUS(p->status);
+    }
+    if (l->killed && !by_itself && !p->silent) {
+        return; /* The launcher itself has killed it. */
+    }
+    lt_log_error("%s", why);
+    if (l->control.fault.kind == LT_FAULT_NONE) {
+        lt_comm_store_server_notice(l->store, why);
+    }
+    on_fault(l, &f, p->silent ? last_sign_s(l, rank) : l->look_s);
+}
+
+static bool is_stop(const launcher *l, int status) {
+    return (WIFEXITED(status) &&
+            (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == LT_RANK_STOPPED)) ||
+           (WIFSIGNALED(status) && l->asked != 0 && WTERMSIG(status) == l->asked);
+}
+
+static void reap(launcher *l) {
+    for (int r = 0; r < l->ranks.n; r++) {
+        lt_process *p = &l->ranks.all[r];
+        if (p->runs && waitpid(p->pid, &p->status, WNOHANG) == p->pid) {
+            p->runs = false;
+            if (!p->failed && !is_stop(l, p->status)) {
+                fail(l, r);
+            }
+        }
+    }
+}
+
+static void look_at_hearts(launcher *l) {
+    for (int r = 0; l->control.fault.kind == LT_FAULT_NONE && r < l->ranks.n; r++) {
+        lt_process *p = &l->ranks.all[r];
+        if (p->runs && lt_comm_store_server_life(l->store, r) == LT_LIFE_SILENT) {
+            p->silent = true;
+            fail(l, r);
+        }
+    }
+}
+
+static void heed_signals(launcher *l) {
+    struct signalfd_siginfo info;
+    while (read(l->ranks.signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        const int number = (int)info.ssi_signo;
+        if (number == SIGTSTP) {
+            lt_processes_signal(&l->ranks, SIGSTOP);
+            (void)raise(SIGSTOP);
+            lt_processes_signal(&l->ranks, SIGCONT);
+        } else if (number != SIGCHLD && number != SIGCONT) {
+            l->asked = number;
+            lt_processes_signal(&l->ranks, number);
+        }
+    }
+}
+
+/* The phase that all ranks have come to, when the last one came to it, and the least step. */
+static lt_phase slowest(const launcher *l, double *at_s, int64_t *step) {
+    lt_phase least = LT_PHASES - 1;
+    uint64_t at_ns = 0;
+    *step = INT64_MAX;
+    for (int r = 0; r < l->ranks.n; r++) {
+        const lt_board_sight s = lt_board_seen(l->board, r);
+        least = s.phase < least ? s.phase : least;
+        *step = s.step < *step ? s.step : *step;
+    }
+    for (int r = 0; r < l->ranks.n; r++) {
+        const uint64_t ns = lt_board_seen(l->board, r).at_ns[least];
+        at_ns = ns > at_ns ? ns : at_ns;
+    }
+    *at_s = (double)at_ns * 1e-9;
+    return least;
+}
+
+static void tell_recovered(launcher *l, double now_s) {
+    recovery *r = &l->recovery;
+    const int64_t lost = r->step > r->from && r->from >= 0 ? r->step - r->from : 0;
+    lt_log_info("attempt %d has recovered: %.2f s and %lld steps were lost", l->control.attempt,
+                now_s - r->fault_s, (long long)lost);
+    lt_events_put(&l->events, l->control.attempt,
+                  json_pack("{s:s, s:f, s:I, s:I}", "event", "recovered", "seconds",
+                            now_s - r->fault_s, "step", (json_int_t)r->step, "steps_lost",
+                            (json_int_t)lost));
+    *r = (recovery){.step = -1};
+}
+
+/* Which phases of a recovery are over, now that all ranks have come to `phase`. */
+static void follow_recovery(launcher *l, lt_phase phase, double at_s, int64_t step) {
+    static const struct {
+        lt_recovery_phase ends;
+        lt_phase at;
+    } rows[] = {{LT_RECOVERY_RELAUNCH, LT_PHASE_STARTED},
+                {LT_RECOVERY_CONNECT, LT_PHASE_CONNECTED},
+                {LT_RECOVERY_LOAD, LT_PHASE_LOADED}};
+    recovery *r = &l->recovery;
+    if (!r->runs || l->control.fault.kind != LT_FAULT_NONE) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (r->next == rows[i].ends && phase >= rows[i].at) {
+            tell_phase(l, phase == rows[i].at ? at_s : lt_clock_s());
+        }
+    }
+    if (r->next == LT_RECOVERY_RECOMPUTE && r->from < 0) {
+        r->from = step;
+    }
+    if (r->next == LT_RECOVERY_RECOMPUTE && phase == LT_PHASE_STEPPED && step > r->step) {
+        tell_phase(l, lt_clock_s());
+        tell_recovered(l, r->mark_s);
+    }
+}
+
+static void look_at_progress(launcher *l) {
+    uint64_t progress = 0;
+    int64_t step;
+    double at_s;
+    const lt_phase phase = slowest(l, &at_s, &step);
+    for (int r = 0; r < l->ranks.n; r++) {
+        const lt_board_sight s = lt_board_seen(l->board, r);
+        progress += (uint64_t)(s.step + 1) + (uint64_t)s.phase;
+    }
+    lt_events_folder(&l->events, lt_board_folder_of(l->board));
+    if (progress > l->progress) {
+        l->progress = progress;
+        lt_controller_progress(&l->control, step, lt_clock_s());
+    }
+    if (phase == LT_PHASE_STEPPED && l->control.state == LT_CONTROL_STARTING) {
+        (void)lt_controller_event(&l->control, LT_ON_READY, lt_clock_s());
+    }
+    follow_recovery(l, phase, at_s, step);
+}
+
+/* ---- Carrying out ---------------------------------------------------------------------------- */
+
+static int status_of(const launcher *l) {
+    int status = 0;
+    if (l->control.fault.kind != LT_FAULT_NONE && l->control.fault.kind != LT_FAULT_TOLD) {
+        return l->own_status != 0 ? l->own_status : LT_RANK_LOST;
+    }
+    for (int r = 0; r < l->ranks.n; r++) {
+        const int s = l->ranks.all[r].status;
+        if (WIFSIGNALED(s)) {
+            return 128 + WTERMSIG(s);
+        }
+        status = WEXITSTATUS(s) != 0 ? WEXITSTATUS(s) : status;
+    }
+    return status;
+}
+
+/* A signal came to a rank and not to the launcher, and the ranks have saved and ended. A stop by
+ * the file RUN/exit is the user's: it has no signal's number. */
+static void notice_told(launcher *l) {
+    const int stop = lt_board_seen(l->board, 0).stop;
+    if (l->control.fault.kind == LT_FAULT_NONE && l->asked == 0 && stop > 0 && stop < NSIG &&
+        status_of(l) == LT_RANK_STOPPED && l->o->retries > 0) {
+        const lt_fault f = {
+            .kind = LT_FAULT_TOLD, .rank = -1, .step = lt_board_seen(l->board, 0).step};
+        lt_log_warn("a rank, and not the launcher, was asked to stop by signal %d (%s)", stop,
+                    strsignal(stop));
+        on_fault(l, &f, lt_clock_s());
+    }
+}
+
+static void tell_decision(launcher *l, bool again, double wait_s) {
+    if (l->o->retries == 0 || l->control.fault.kind == LT_FAULT_NONE) {
+        return;
+    }
+    tell_fault(l);
+    lt_events_put(&l->events, l->control.attempt,
+                  json_pack("{s:s, s:b, s:s, s:f}", "event", "decision", "again", again, "why",
+                            l->control.why, "wait_s", wait_s));
+    if (l->recovery.runs) {
+        tell_phase(l, lt_clock_s());
+    }
+    if (again) {
+        lt_log_info("attempt %d begins in %.0f s: %s", l->control.attempt + 1, wait_s,
+                    l->control.why);
+    } else {
+        lt_log_error("attempt %d was the last one: %s", l->control.attempt, l->control.why);
+    }
+}
+
+/* No process of the attempt is left, or none that can be ended. */
+static lt_action on_empty(launcher *l, lt_event event) {
+    lt_action action;
+    end_attempt(l);
+    notice_told(l);
+    action = lt_controller_event(&l->control, event, lt_clock_s());
+    tell_decision(l, action == LT_DO_WAIT, lt_controller_back_off(&l->control));
+    return action;
+}
+
+static lt_err carry_out(launcher *l, lt_action action) {
+    if (action == LT_DO_TELL) { /* The attempt hangs. */
+        char why[LT_STORE_NOTICE];
+        (void)snprintf(why, sizeof why, "no rank has made progress for %.3g s", l->o->hang_s);
+        lt_log_error("%s", why);
+        lt_comm_store_server_notice(l->store, why);
+        time_recovery(l, &l->control.fault, lt_clock_s() - l->o->hang_s, lt_clock_s());
+    }
+    if (action == LT_DO_KILL) {
+        l->killed = true;
+        lt_processes_signal(&l->ranks, SIGKILL);
+    }
+    if (action == LT_DO_BEGIN) {
+        if (l->recovery.runs) {
+            tell_phase(l, lt_clock_s());
+        }
+        lt_comm_store_server_begin(l->store, ++l->epoch);
+        return begin_attempt(l);
+    }
+    return LT_OK;
+}
+
+/* One look at everything. */
+static lt_err look(launcher *l) {
+    const bool waits = l->control.state == LT_CONTROL_WAITING;
+    const double now_s = lt_clock_s();
+    (void)lt_processes_wait(&l->ranks, l->recovery.runs ? LOOK_FAST_MS : LOOK_MS);
+    heed_signals(l);
+    if (l->asked != 0) {
+        (void)lt_controller_event(&l->control, LT_ON_STOP, lt_clock_s());
+    }
+    if (waits) {
+        return carry_out(l, lt_controller_tick(&l->control, lt_clock_s()));
+    }
+    reap(l);
+    look_at_hearts(l);
+    look_at_progress(l);
+    l->look_s = now_s;
+    if (!lt_processes_run(&l->ranks)) {
+        return carry_out(l, on_empty(l, LT_ON_EMPTY));
+    }
+    if (l->control.state == LT_CONTROL_KILLING && lt_clock_s() >= l->control.until_s) {
+        return carry_out(l, on_empty(l, LT_ON_LATE));
+    }
+    return carry_out(l, lt_controller_tick(&l->control, lt_clock_s()));
+}
+
+static lt_err open_launcher(launcher *l, const char *path, char *const *argv) {
+    const int numbers[] = {SIGCHLD, SIGTERM, SIGINT,  SIGHUP, SIGUSR1,
+                           SIGUSR2, SIGXCPU, SIGTSTP, SIGCONT};
+    sigset_t set;
+    (void)sigemptyset(&set);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        (void)sigaddset(&set, numbers[i]);
+    }
+    (void)sigprocmask(SIG_BLOCK, &set, &l->before); /* Before the store's thread starts. */
+    (void)signal(SIGPIPE, SIG_IGN);
+    l->ranks = (lt_processes){.plain = l->o->plain,
+                              .path = path,
+                              .argv = argv,
+                              .mask = l->before,
+                              .signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC)};
+    LT_TRY(lt_processes_open(&l->ranks, l->o->n_ranks));
+    if (l->ranks.signals < 0) {
+        LT_FAIL(LT_ERR_IO, "signals: %s", strerror(errno));
+    }
+    LT_TRY(lt_board_make(&l->board, &l->board_fd, l->o->n_ranks));
+    LT_TRY(lt_comm_store_token(l->token));
+    return lt_comm_store_server_open(&l->store, "127.0.0.1", 0, l->o->n_ranks, l->token, l->epoch);
+}
+
+static void close_launcher(launcher *l) {
+    lt_processes_signal(&l->ranks, SIGKILL);
+    lt_comm_store_server_close(l->store);
+    if (l->ranks.signals >= 0) {
+        (void)close(l->ranks.signals);
+    }
+    lt_board_close(l->board);
+    if (l->board_fd >= 0) {
+        (void)close(l->board_fd);
+    }
+    (void)sigprocmask(SIG_SETMASK, &l->before, NULL);
+    lt_processes_close(&l->ranks);
+    lt_events_close(&l->events);
+}
+
+lt_err lt_launch(const lt_launch_options *o, const char *path, char *const *argv, int *status) {
+    const lt_control_options control = {o->retries, o->grace_s, o->hang_s};
+    lt_err err = LT_OK;
+    launcher l = {.o = o,
+                  .segment = -1,
+                  .board_fd = -1,
+                  .ranks = {.signals = -1},
+                  .recovery = {.step = -1},
+                  .epoch = (uint64_t)o->attempt << 32 | 1};
+
+    if (o->n_ranks < 1 || o->n_ranks > LT_SHM_MOST_RANKS) {
+        LT_FAIL(LT_ERR_ARG, "%d ranks on one machine; 1 to %d are possible", o->n_ranks,
+                LT_SHM_MOST_RANKS);
+    }
+    lt_events_open(&l.events, o->retries > 0, (int)o->attempt);
+    LT_TRY_DONE(open_launcher(&l, path, argv));
+    lt_controller_open(&l.control, &control, lt_clock_s());
+    LT_TRY_DONE(begin_attempt(&l));
+    while (l.control.state != LT_CONTROL_OVER) {
+        LT_TRY_DONE(look(&l));
+    }
+    *status = status_of(&l);
+    lt_events_put(&l.events, l.control.attempt,
+                  json_pack("{s:s, s:i}", "event", "end", "status", *status));
+done:
+    close_launcher(&l);
+    return err;
+}

@@ -1,0 +1,38 @@
+/* launch.h: start a program as the ranks of a run on this machine, and watch it until it ends.
+ *
+ *   start:   a store (store.h), a memory segment (shm.h), a board (board.h), n processes
+ *            (process.h).
+ *   watch:   output is passed on; SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU go to all
+ *            ranks; SIGTSTP stops all until SIGCONT.
+ *   failure: a rank ends with another status than 0 or 75 or by a signal, sends no heartbeat for
+ *            silent_s, or makes no progress for hang_s. The others are told through the store and
+ *            have grace_s to end by themselves; then all process groups are killed.
+ *   again:   controller.h decides whether all ranks are started anew, as the next generation. With
+ *            retries, what happens is written to RUN/events.jsonl (events.h), and the time of each
+ *            phase of a recovery is told.
+ *
+ * The exit status: 0 all ranks are done; 75 stopped with everything saved (the same command goes
+ * on); 77 a later attempt has taken the run folder; 128 + N: stopped by signal N, which the program
+ * does not handle; the status of the first rank that failed by itself; LT_RANK_LOST where no rank
+ * failed but by a signal, by silence, or because of another. */
+#ifndef LT_PLATFORM_LAUNCH_H
+#define LT_PLATFORM_LAUNCH_H
+
+#include <stdbool.h>
+
+#include "platform/agent/controller.h"
+
+typedef struct {
+    int n_ranks, retries;
+    double grace_s, beat_s, silent_s; /* beat_s 0: a stopped rank is not noticed. */
+    double hang_s;                    /* 0: no rank counts as hung. */
+    bool plain;                       /* Lines of output as they are, without their rank. */
+    uint32_t attempt;                 /* Of the job, e.g. SLURM_RESTART_COUNT. */
+} lt_launch_options;
+
+/* path: the program; argv: its words, NULL at the end. *status is what to exit with. A failure is
+ * one of the launcher itself. */
+LT_MUST_USE lt_err lt_launch(const lt_launch_options *o, const char *path, char *const *argv,
+                             int *status);
+
+#endif

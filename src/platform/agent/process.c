@@ -1,0 +1,226 @@
+/* process.c: see process.h. */
+#include "platform/agent/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+#define CANNOT_RUN 127
+/* Time for output after the last rank's end: other processes may hold the pipe open. */
+#define DRAIN_S 1.0
+
+/* ---- Output ---------------------------------------------------------------------------------- */
+
+static void write_all(int fd, const char *data, size_t bytes) {
+    while (bytes > 0) {
+        const ssize_t n = write(fd, data, bytes);
+        if (n < 0 && errno != EINTR && errno != EAGAIN) {
+            return;
+        }
+        if (n > 0) {
+            data += n;
+            bytes -= (size_t)n;
+        }
+    }
+}
+
+/* Keep the end of what a rank said. */
+static void remember(lt_process *p, const char *line, size_t bytes) {
+    bytes = bytes < sizeof p->words / 4 ? bytes : sizeof p->words / 4;
+    while (p->n_words + bytes + 1 > sizeof p->words) { /* The oldest line goes. */
+        const char *end = memchr(p->words, '\n', p->n_words);
+        const size_t gone = end != NULL ? (size_t)(end - p->words) + 1 : p->n_words;
+        memmove(p->words, p->words + gone, p->n_words - gone);
+        p->n_words -= gone;
+    }
+    memcpy(p->words + p->n_words, line, bytes);
+    p->words[p->n_words + bytes] = '\n';
+    p->n_words += bytes + 1;
+}
+
+static void put_line(lt_processes *p, lt_process_stream *s, int rank) {
+    char text[LT_LINE_BYTES + 32];
+    int n = 0;
+    if (!p->plain) {
+        n = snprintf(text, sizeof text, "[%d] ", rank);
+    }
+    memcpy(text + n, s->line, s->n);
+    text[(size_t)n + s->n] = '\n';
+    write_all(s->to, text, (size_t)n + s->n + 1);
+    if (s->to == STDERR_FILENO) {
+        remember(&p->all[rank], s->line, s->n);
+    }
+}
+
+/* Pass on the contents of the pipe; lines that are too long are cut. */
+static void pass_on(lt_processes *p, lt_process_stream *s, int rank) {
+    char data[LT_LINE_BYTES];
+    const ssize_t got = s->fd >= 0 ? read(s->fd, data, sizeof data) : 0;
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+        return;
+    }
+    for (ssize_t i = 0; i < got; i++) {
+        if (data[i] == '\n' || s->n == sizeof s->line) {
+            put_line(p, s, rank);
+            s->n = 0;
+        }
+        if (data[i] != '\n') {
+            s->line[s->n++] = data[i];
+        }
+    }
+    if (got <= 0 && s->fd >= 0) {
+        if (s->n > 0) {
+            put_line(p, s, rank);
+        }
+        (void)close(s->fd);
+        *s = (lt_process_stream){.fd = -1};
+    }
+}
+
+/* ---- Starting -------------------------------------------------------------------------------- */
+
+/* Runs in the child, where only functions that are safe after a fork may be called. */
+static void become_rank(const lt_processes *p, char *const *words, pid_t parent, int out, int err) {
+    static const char failed[] = "lateen launch: the program cannot be run\n";
+    const int null = open("/dev/null", O_RDONLY);
+    (void)setpgid(0, 0);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent || null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 ||
+        dup2(err, 2) < 0) {
+        _exit(CANNOT_RUN);
+    }
+    (void)sigprocmask(SIG_SETMASK, &p->mask, NULL);
+    (void)execve(p->path, p->argv, words);
+    (void)!write(2, failed, sizeof failed - 1);
+    _exit(CANNOT_RUN);
+}
+
+lt_err lt_process_start(lt_processes *p, int rank, char *const *environment) {
+    lt_err err = LT_OK;
+    int out[2] = {-1, -1}, errs[2] = {-1, -1};
+    const pid_t parent = getpid();
+    pid_t pid;
+
+    if (pipe2(out, O_CLOEXEC) != 0 || pipe2(errs, O_CLOEXEC) != 0) {
+        LT_FAIL_DONE(LT_ERR_IO, "pipes of rank %d: %s", rank, strerror(errno));
+    }
+    pid = fork();
+    if (pid == 0) {
+        become_rank(p, environment, parent, out[1], errs[1]);
+    }
+    if (pid < 0) {
+        LT_FAIL_DONE(LT_ERR_IO, "process of rank %d: %s", rank, strerror(errno));
+    }
+    /* Here, too: the child may be signalled before it has done so itself. */
+    (void)setpgid(pid, pid);
+    (void)fcntl(out[0], F_SETFL, O_NONBLOCK);
+    (void)fcntl(errs[0], F_SETFL, O_NONBLOCK);
+    p->all[rank] = (lt_process){
+        .pid = pid, .runs = true, .out = {.fd = out[0], .to = 1}, .err = {.fd = errs[0], .to = 2}};
+    out[0] = errs[0] = -1;
+done:
+    for (int i = 0; i < 2; i++) {
+        if (out[i] >= 0) {
+            (void)close(out[i]);
+        }
+        if (errs[i] >= 0) {
+            (void)close(errs[i]);
+        }
+    }
+    return err;
+}
+
+/* ---- All of them ----------------------------------------------------------------------------- */
+
+lt_err lt_processes_open(lt_processes *p, int n) {
+    p->n = n;
+    p->all = calloc((size_t)n, sizeof *p->all);
+    p->polls = calloc(1 + 2 * (size_t)n, sizeof *p->polls);
+    if (p->all == NULL || p->polls == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%d ranks", n);
+    }
+    lt_processes_clear(p);
+    return LT_OK;
+}
+
+void lt_processes_close(lt_processes *p) {
+    free(p->all);
+    free(p->polls);
+    p->all = NULL;
+    p->polls = NULL;
+}
+
+void lt_processes_clear(lt_processes *p) {
+    for (int r = 0; r < p->n; r++) {
+        p->all[r] = (lt_process){.out = {.fd = -1}, .err = {.fd = -1}};
+    }
+}
+
+void lt_processes_signal(const lt_processes *p, int number) {
+    for (int r = 0; r < p->n; r++) {
+        if (p->all[r].pid > 0 && (p->all[r].runs || number == SIGKILL)) {
+            (void)kill(-p->all[r].pid, number);
+        }
+    }
+}
+
+bool lt_processes_run(const lt_processes *p) {
+    for (int r = 0; r < p->n; r++) {
+        if (p->all[r].runs) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool lt_processes_wait(lt_processes *p, int ms) {
+    bool open = false;
+    p->polls[0] = (struct pollfd){.fd = p->signals, .events = POLLIN};
+    for (int r = 0; r < p->n; r++) {
+        p->polls[1 + 2 * r] = (struct pollfd){.fd = p->all[r].out.fd, .events = POLLIN};
+        p->polls[2 + 2 * r] = (struct pollfd){.fd = p->all[r].err.fd, .events = POLLIN};
+        open = open || p->all[r].out.fd >= 0 || p->all[r].err.fd >= 0;
+    }
+    (void)poll(p->polls, (nfds_t)(1 + 2 * p->n), ms);
+    for (int r = 0; r < p->n; r++) {
+        if (p->polls[1 + 2 * r].revents != 0) {
+            pass_on(p, &p->all[r].out, r);
+        }
+        if (p->polls[2 + 2 * r].revents != 0) {
+            pass_on(p, &p->all[r].err, r);
+        }
+    }
+    return open;
+}
+
+static void close_streams(lt_processes *p) {
+    for (int r = 0; r < p->n; r++) {
+        for (int i = 0; i < 2; i++) {
+            lt_process_stream *s = i == 0 ? &p->all[r].out : &p->all[r].err;
+            if (s->fd >= 0) {
+                if (s->n > 0) {
+                    put_line(p, s, r);
+                }
+                (void)close(s->fd);
+                *s = (lt_process_stream){.fd = -1};
+            }
+        }
+    }
+}
+
+void lt_processes_drain(lt_processes *p) {
+    const double end_s = lt_clock_s();
+    const int signals = p->signals;
+    p->signals = -1; /* They are read later. */
+    while (lt_clock_s() - end_s < DRAIN_S && lt_processes_wait(p, 100)) {}
+    p->signals = signals;
+    close_streams(p);
+}

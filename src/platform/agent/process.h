@@ -1,0 +1,59 @@
+/* process.h: the processes of an attempt: each in a process group of its own, killed by the kernel
+ * when the launcher ends, with empty standard input. Their output is passed on line by line, each
+ * behind "[rank] "; the last lines of standard error are kept as a rank's last words. */
+#ifndef LT_PLATFORM_PROCESS_H
+#define LT_PLATFORM_PROCESS_H
+
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "lateen/base.h"
+
+#define LT_LINE_BYTES 4096
+#define LT_LAST_WORDS 2048
+
+/* A pipe of a rank's output, and its last line, which is incomplete. */
+typedef struct {
+    int fd, to;
+    size_t n;
+    char line[LT_LINE_BYTES];
+} lt_process_stream;
+
+typedef struct {
+    pid_t pid;
+    bool runs;
+    bool failed, silent; /* The launcher's findings. */
+    int status;          /* As waitpid gives it, once the process has ended. */
+    lt_process_stream out, err;
+    char words[LT_LAST_WORDS]; /* Whole lines. */
+    size_t n_words;
+} lt_process;
+
+typedef struct {
+    int n;
+    bool plain; /* Lines of output as they are, without their rank. */
+    const char *path;
+    char *const *argv;
+    sigset_t mask;   /* Of signals that a rank blocks. */
+    int signals;     /* A descriptor that ends a wait, too; -1: none. */
+    lt_process *all; /* (n) */
+    struct pollfd *polls;
+} lt_processes;
+
+/* path, argv, mask and signals are the caller's to set. */
+LT_MUST_USE lt_err lt_processes_open(lt_processes *p, int n);
+void lt_processes_close(lt_processes *p);
+/* No process runs, and no output is left of an earlier attempt. */
+void lt_processes_clear(lt_processes *p);
+LT_MUST_USE lt_err lt_process_start(lt_processes *p, int rank, char *const *environment);
+/* To the process groups of all that run; SIGKILL also to what ended ranks have left behind. */
+void lt_processes_signal(const lt_processes *p, int number);
+/* Wait at most ms for output or a signal, and pass on output. False: no pipe is open any more. */
+bool lt_processes_wait(lt_processes *p, int ms);
+bool lt_processes_run(const lt_processes *p); /* Does any run? */
+/* The output that has come, then close all pipes. */
+void lt_processes_drain(lt_processes *p);
+
+#endif

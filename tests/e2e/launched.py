@@ -1,0 +1,76 @@
+"""Small trainings under `lateen launch`, for scripts that disturb them. Standard library only; the program is the script's first argument."""
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+lateen = sys.argv[1]
+golden = "tests/golden/train/"
+TRAIN = {"data.train": golden + "tokens", "export": "false", "model.layers": 2, "model.width": 32, "model.heads": 2, "model.vocab": 300, "data.seq": 16, "batch.size": 12,
+         "lr.schedule": "constant", "log.every": 1}
+SILENT, GRACE = 1.5, 5.0
+
+
+def command(ranks, args, more=()):
+    words = [lateen, "launch", "--ranks", str(ranks), "--beat", "0.2", "--silent", str(SILENT), "--grace", str(GRACE), *more, "train"]
+    return words + [w for n, v in {**TRAIN, **args}.items() for w in (f"--{n}", str(v))]
+
+
+def children(pid):
+    try:
+        return [int(c) for c in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+    except OSError:
+        return []
+
+
+def alive(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def rank_of(pid):
+    try:
+        return int(re.search(rb"LATEEN_RANK=(\d+)\0", open(f"/proc/{pid}/environ", "rb").read()).group(1))
+    except (OSError, AttributeError):
+        return -1
+
+
+def ranks_of(launcher):
+    return {r: c for c in children(launcher) if (r := rank_of(c)) >= 0}
+
+
+def begin(ranks, args, more=(), **env):
+    """A run whose ranks train: the launcher, and the pids of its ranks in their order."""
+    p = subprocess.Popen(command(ranks, args, more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL,
+                         env={**os.environ, **env})
+    until, metrics = time.time() + 30, args["out"] + "/metrics.jsonl"
+    while time.time() < until and p.poll() is None:
+        pids = ranks_of(p.pid)
+        if os.path.exists(metrics) and '"train"' in open(metrics).read() and sorted(pids) == list(range(ranks)):
+            return p, [pids[r] for r in range(ranks)]
+        time.sleep(0.02)
+    p.kill()
+    raise RuntimeError("the run does not begin: " + p.communicate()[0][-600:])
+
+
+def checkpoints(out):
+    return sorted(glob.glob(out + "/checkpoints/step-?????????"))
+
+
+def bits(out):
+    """What must be the same, whatever happened on the way: the losses, and of the last checkpoint every byte and the place in the data."""
+    m = json.load(open(checkpoints(out)[-1] + "/manifest.json"))
+    return m["step"], m["rows"], m["tokens"], m["loader"], m["guard"], [(f["name"], f["xxh3"]) for f in m["files"]], losses(out)
+
+
+def events(out, kind=None):
+    return [e for e in map(json.loads, open(out + "/events.jsonl")) if kind in (None, e["event"])]
+
+
+def losses(out):
+    return {r["step"]: r["loss"] for r in map(json.loads, open(out + "/metrics.jsonl")) if r["kind"] == "train"}
