@@ -28,15 +28,27 @@ static int by_cost(const void *a_in, const void *b_in) {
                         : (a->matrix.index > b->matrix.index) - (a->matrix.index < b->matrix.index);
 }
 
+/* Of what is held: matrices of experts may be divided over ranks, each whole. */
 static int64_t matrices_of(const lt_param *p) {
-    return p->matrix && p->local_count > 0 ? (p->n_dims == 3 ? p->shape[0] : 1) : 0;
+    return p->matrix ? p->local_count / (p->shape[p->n_dims - 2] * p->shape[p->n_dims - 1]) : 0;
+}
+
+static bool are_whole(const lt_param_table *t, const lt_param *p) {
+    bool whole = true;
+    for (int b = 0; b < p->n_boxes; b++) {
+        const lt_box *box = &lt_param_boxes(t, p)[b];
+        for (int d = p->n_dims - 2; d < p->n_dims; d++) {
+            whole = whole && box->extent[d] == p->shape[d];
+        }
+    }
+    return whole;
 }
 
 static lt_err list_matrices(item **out, int64_t *n, const lt_param_table *t) {
     int64_t count = 0, at = 0;
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
-        if (matrices_of(p) > 0 && p->local_count != p->count) {
+        if (p->matrix && p->local_count > 0 && !are_whole(t, p)) {
             LT_FAIL(LT_ERR_UNSUPPORTED,
                     "optimiser muon: of %s, %lld of %lld elements are held here; Muon needs whole "
                     "matrices",

@@ -27,14 +27,25 @@ static lt_err open_of_plane(lt_group **out, const lt_world *w, const char *name,
 
 static lt_err open_groups(lt_shards *s, int per_group) {
     const lt_world *w = s->world;
-    const int all = w->shape.dp * w->shape.cp;
-    const int rank = w->layout.dp * w->shape.cp + w->layout.cp;
+    const int ep = w->shape.ep, all = w->shape.dp * w->shape.cp / ep;
+    const int rank = ep > 1 ? w->layout.edp : w->layout.dp * w->shape.cp + w->layout.cp;
+    if (ep > 1 && (per_group > 0 || all == 1)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "mesh.zero = %d with ep=%d: the %d ranks of dp x cp with the same experts divide "
+                "the state; mesh.shard = %d",
+                s->level, ep, all, per_group);
+    }
     s->n = per_group > 0 ? per_group : all;
     if (all % s->n != 0) {
         LT_FAIL(LT_ERR_ARG, "mesh.shard = %d does not divide the %d ranks of dp x cp", s->n, all);
     }
     s->own = rank % s->n;
     if (w->comm == NULL) {
+        return LT_OK;
+    }
+    if (ep > 1) {
+        s->ranks = w->mesh.edp;
+        s->replicas = w->mesh.ep;
         return LT_OK;
     }
     if (s->n == all) {
@@ -116,10 +127,6 @@ lt_err lt_shards_open(lt_shards *s, const lt_world *w, int level, int per_group)
     if (level == 0) {
         return LT_OK;
     }
-    if (w->shape.ep > 1) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "mesh.zero = %d with ep=%d: experts over ranks are not sharded",
-                level, w->shape.ep);
-    }
     LT_TRY(open_groups(s, per_group));
     const lt_partition full = lt_shards_full(s);
     return lt_param_table_open_part(&s->full, w->layout.spec, &full);
@@ -135,9 +142,9 @@ int lt_shards_part(const lt_shards *s, int *n_parts) {
     if (s->level == 0) {
         return lt_world_part(s->world, n_parts);
     }
-    *n_parts = l->shape.pp * s->n * l->shape.tp;
-    if (s->replicas != NULL && lt_group_rank(s->replicas) > 0) {
+    *n_parts = l->shape.pp * s->n * l->shape.ep * l->shape.tp;
+    if (l->shape.ep == 1 && s->replicas != NULL && lt_group_rank(s->replicas) > 0) {
         return -1;
     }
-    return (l->pp * s->n + s->own) * l->shape.tp + l->tp;
+    return ((l->pp * s->n + s->own) * l->shape.ep + l->ep) * l->shape.tp + l->tp;
 }

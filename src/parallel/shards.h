@@ -9,7 +9,10 @@
  *
  * Two tables describe this to all code that reads parameters by boxes: `full`, the units with room
  * for all slices, and `own`, slice `own` of each. The bytes are laid out in the same way, so a
- * gather is a copy. */
+ * gather is a copy.
+ *
+ * With experts divided over ranks (ep), the ranks that hold the same are those with the same
+ * experts: each such group slices all that it holds. */
 #ifndef LT_PARALLEL_SHARDS_H
 #define LT_PARALLEL_SHARDS_H
 
@@ -19,16 +22,18 @@ typedef struct {
     const lt_world *world; /* Divided already; outlives the shards. */
     /* mesh.zero: divides 0 nothing, 1 the optimiser's state, 2 also gradients, 3 also weights. */
     int level;
-    int n, own;          /* Number of slices, and this rank's slice; at level 0: 1, 0. */
-    lt_group *ranks;     /* The ranks that keep the slices. */
-    lt_group *replicas;  /* The ranks that keep the same slice; NULL: only this one. */
+    int n, own;      /* Number of slices, and this rank's slice; at level 0: 1, 0. */
+    lt_group *ranks; /* The ranks that keep the slices. */
+    /* The ranks that keep the same slice; NULL: only this one. With ep: those that differ in the
+     * experts alone, so that they keep the same slice of everything else. */
+    lt_group *replicas;
     lt_param_table full; /* Level 0: empty. */
 } lt_shards;
 
 /* per_group: mesh.shard, how many ranks divide a model among them; 0: all that hold the same. A
  * collective call after lt_world_divide; or, of a world without ranks whose shape and layout are
  * filled in, to plan what one of them would keep. Free with lt_shards_close. ARG: per_group does
- * not divide the ranks; UNSUPPORTED: with experts spread over ranks. */
+ * not divide the ranks. UNSUPPORTED: with ep, per_group, or no two ranks with the same experts. */
 LT_MUST_USE lt_err lt_shards_open(lt_shards *s, const lt_world *w, int level, int per_group);
 void lt_shards_close(lt_shards *s);
 

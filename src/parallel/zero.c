@@ -122,12 +122,43 @@ static lt_err scatter_sum(lt_zero *z, int unit, float *base, lt_comm_work *last)
                              LT_REDUCE_SUM, last);
 }
 
+/* Sum elements [first, end) of the slice, which others keep too. */
+static lt_err sum_run(lt_zero *z, const float *first, const float *end, lt_comm_work *last) {
+    const lt_shards *s = z->shards;
+    float *data = (float *)(uintptr_t)first;
+    return first == end ? LT_OK
+                        : lt_all_reduce(lt_world_twin(s->world, s->replicas), data, data,
+                                        end - first, LT_F32, LT_REDUCE_SUM, last);
+}
+
+/* The same of all parameters in the slice but experts, neighbours in one call. */
+static lt_err sum_all_but_experts(lt_zero *z, int unit, lt_comm_work *last) {
+    const lt_param_table *t = &z->trained->table;
+    const lt_unit *u = &t->units[unit];
+    const float *first = NULL, *end = NULL;
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        const float *data = lt_param_data(lt_zero_gradients(z), p);
+        if (data != NULL && lt_layout_expert(&z->shards->world->layout, p)) {
+            LT_TRY(sum_run(z, first, end, last));
+            first = end = NULL;
+        } else if (data != NULL) {
+            first = first != NULL ? first : data;
+            end = data + p->local_count;
+        }
+    }
+    return sum_run(z, first, end, last);
+}
+
 /* Sum over the ranks that keep the same slice. */
 static lt_err sum_replicas(lt_zero *z, int unit, lt_comm_work *last) {
     const lt_shards *s = z->shards;
     float *slice = lt_zero_gradients(z)->base[unit];
     if (s->replicas == NULL || slice == NULL) {
         return LT_OK;
+    }
+    if (s->world->shape.ep > 1) {
+        return sum_all_but_experts(z, unit, last);
     }
     return lt_all_reduce(lt_world_twin(s->world, s->replicas), slice, slice,
                          lt_shards_size(s, unit), LT_F32, LT_REDUCE_SUM, last);

@@ -93,7 +93,7 @@ static bool accepts(const finder *f, const lt_mesh_shape *s, int zero) {
         lt_adapters_check(r, s) != LT_OK) {
         return false;
     }
-    return !(zero > 0 && (s->dp * s->cp == 1 || s->ep > 1)) &&
+    return !(zero > 0 && (s->dp * s->cp == s->ep || (s->ep > 1 && r->shard > 0))) &&
            !(zero > 0 && r->shard > 0 && s->dp * s->cp % r->shard != 0) &&
            !(zero > 1 && s->pp > 1) && !(zero == 3 && r->fp8 != LT_FP8_NONE) &&
            !(r->deterministic != 0 && (!dense || zero > 0 || r->groups % s->dp != 0)) &&

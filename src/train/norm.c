@@ -170,18 +170,20 @@ static lt_err share_unit(sharing *s, const lt_shards *shards, const lt_param_tab
     const lt_layout *l = &shards->world->layout;
     const lt_mesh_shape *m = &l->shape;
     const bool sliced = shards->level > 0;
+    /* With ep, another rank sums the same slices of all but experts. */
+    const bool experts_alone = shards->replicas != NULL && lt_group_rank(shards->replicas) > 0;
     const int n = sliced ? shards->n : m->dp * m->cp;
     const int own = sliced ? shards->own : l->dp * m->cp + l->cp;
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const lt_param *p = &t->params[i];
         const bool expert = lt_layout_expert(l, p);
-        const lt_slice slice = lt_slice_of(u->n_elements, expert ? n / m->ep : n,
-                                           expert ? l->edp : own);
+        const lt_slice slice = lt_slice_of(u->n_elements, expert && !sliced ? n / m->ep : n,
+                                           expert && !sliced ? l->edp : own);
         int64_t at = p->at;
         s->base_at = sliced ? slice.first : 0;
         for (int b = 0; b < p->n_boxes; b++) {
             const int64_t count = lt_box_count(&lt_param_boxes(t, p)[b], p->n_dims);
-            if (lt_layout_answers(l, p, b)) {
+            if (lt_layout_answers(l, p, b) && (expert || !experts_alone)) {
                 LT_TRY(add_share(s, slice, at, at + count));
             } else {
                 LT_TRY(flush_share(s));
@@ -196,7 +198,8 @@ lt_err lt_norm_share(double *sum, const lt_backend *be, lt_queue *queue, const l
                      const lt_param_table *t, const lt_param_buffer *gradients) {
     sharing s = {.be = be, .queue = queue, .sum = sum};
     LT_TRY(be->zero(queue, sum, sizeof *sum));
-    if (shards->replicas != NULL && lt_group_rank(shards->replicas) > 0) {
+    if (shards->replicas != NULL && lt_group_rank(shards->replicas) > 0 &&
+        shards->world->shape.ep == 1) {
         return LT_OK; /* Another sums the same slices. */
     }
     for (int u = 0; u < t->n_units; u++) {

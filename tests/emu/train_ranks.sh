@@ -48,6 +48,12 @@ if all; then
     LATEEN_EMU_MIB=1000 train four cuda 4 --mesh.zero 3 --mesh.shard 2 --batch.micro 1
     compare "four GPU ranks, mesh.zero 3 in groups of two: losses and norms of one" one-fp32 four 1e-6 1e-5
 fi
+if all; then
+    experts=(--model.family mixtral --model.experts 4 --model.top_k 2 --model.aux_coef 0 --batch.micro 1)
+    train experts-one cuda 1 "${experts[@]}"
+    LATEEN_EMU_MIB=1000 train experts cuda 4 "${experts[@]}" --mesh dp=4,ep=2 --mesh.zero 3
+    compare "four GPU ranks, experts over two of them, mesh.zero 3: losses and norms of one" experts-one experts 1e-6 1e-5
+fi
 # The passes of the whole run are recorded and replayed where those of its parts are run or recorded.
 parts() { # the whole run, its options...
     local whole=$1

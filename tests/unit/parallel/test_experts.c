@@ -1,5 +1,5 @@
 /* Ranks that divide the experts of each layer (ep), alone and with the other axes, train as one
- * rank does: Mixtral's experts and gpt_oss's, whose biases and clamped activation travel with
+ * rank does, at every level of ZeRO: Mixtral's experts and gpt_oss's, whose biases and clamped activation travel with
  * them; every level of recomputation; experts that nobody chooses; too little room is refused by
  * name. */
 #include "unit/parallel/ranks.h"
@@ -30,6 +30,47 @@ static void with_other_axes(void **state) {
     ranks_compare(&ranks_moe, "", "pp=2,dp=2,ep=2", 4, &ranks_f32);
 }
 
+/* The ranks with the same experts divide the state (ZeRO); all but the experts is summed over the
+ * others, too. */
+static void with_zero(void **state) {
+    char options[128];
+    (void)state;
+    for (int zero = 1; zero <= 3; zero++) {
+        (void)snprintf(options, sizeof options, "mesh.zero=%d batch.micro=1", zero);
+        ranks_compare(&ranks_moe, options, "dp=4,ep=2", 4, &ranks_f32);
+    }
+    ranks_compare(&biases, "mesh.zero=2", "dp=2,cp=2,ep=2", 4, &ranks_f32);
+    ranks_compare(&ranks_moe, "mesh.zero=3 optim.kind=muon", "dp=4,ep=2", 4, &ranks_f32);
+    ranks_compare(&ranks_moe, "mesh.zero=3 model.dtype=bf16", "dp=4,ep=2", 4, &ranks_bf16);
+    ranks_compare(&ranks_moe, "mesh.zero=3 batch.size=8", "dp=4,tp=2,ep=2", 8, &ranks_f32);
+    ranks_compare(&ranks_moe, "mesh.zero=1 batch.size=8", "pp=2,dp=4,ep=2", 8, &ranks_f32);
+}
+
+/* Parts that one mesh wrote continue on another. */
+static void zero_moves(void **state) {
+    static const struct {
+        const char *mesh;
+        int n, zero, steps;
+    } legs[] = {{"dp=4,ep=2", 4, 3, 2}, {NULL, 1, 0, 4}, {"dp=4,ep=2", 4, 1, 6}};
+    ranks_result whole = {0}, parts = {0};
+    char options[512];
+    (void)state;
+    (void)snprintf(options, sizeof options, "%s steps=6", ranks_moe.options);
+    assert_int_equal(ranks_try(&whole, "zero-whole", options, NULL, 1, true), LT_OK);
+    for (size_t i = 0; i < sizeof legs / sizeof *legs; i++) {
+        ranks_result_free(&parts);
+        (void)snprintf(options, sizeof options, "%s steps=%d mesh.zero=%d", ranks_moe.options,
+                       legs[i].steps, legs[i].zero);
+        assert_int_equal(ranks_try(&parts, "zero-legs", options, legs[i].mesh, legs[i].n, true),
+                         LT_OK);
+    }
+    for (size_t i = 0; i < (size_t)whole.table.whole_elements; i++) {
+        assert_true(fabsf(whole.weights[i] - parts.weights[i]) <= 2e-5f);
+    }
+    ranks_result_free(&whole);
+    ranks_result_free(&parts);
+}
+
 static void too_little_room(void **state) {
     ranks_result r = {0};
     const lt_err err = ranks_try(&r, "room", many.options, "dp=4,ep=4", 4, false);
@@ -45,6 +86,7 @@ static void too_little_room(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(alone), cmocka_unit_test(with_other_axes),
+                                       cmocka_unit_test(with_zero), cmocka_unit_test(zero_moves),
                                        cmocka_unit_test(too_little_room)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

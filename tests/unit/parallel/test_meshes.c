@@ -41,8 +41,9 @@ static int n_ranks(const drawn *d) {
     return d->pp * d->dp * d->cp * d->tp;
 }
 
-/* What is refused is not drawn: ZeRO 2 and 3 within a pipeline, ZeRO of divided experts, an
- * all-to-all of fewer heads than ranks, two chunks of layers where there is one. */
+/* What is refused is not drawn: ZeRO 2 and 3 within a pipeline, ZeRO where no two ranks have the
+ * same experts, an all-to-all of fewer heads than ranks, two chunks of layers where there is
+ * one. */
 static drawn draw(lt_rng *r) {
     static const int sizes[] = {1, 1, 2, 2, 4}, levels[] = {0, 1, 2, 3}, micros[] = {0, 1, 2};
     static const char *const contexts[] = {"gather", "ulysses", "ring"},
@@ -60,7 +61,7 @@ static drawn draw(lt_rng *r) {
                             : d.dtype; /* Rounding to BF16 changes which expert is chosen. */
         d.context = 4 / d.tp % d.cp != 0 && strcmp(d.context, "ulysses") == 0 ? "ring" : d.context;
         d.schedule = d.pp == 4 && strcmp(d.schedule, "interleaved") == 0 ? "gpipe" : d.schedule;
-        d.zero = d.ep > 1 ? 0 : d.pp > 1 && d.zero > 1 ? 1 : d.zero;
+        d.zero = d.ep == d.dp * d.cp ? 0 : d.pp > 1 && d.zero > 1 ? 1 : d.zero;
     } while (n_ranks(&d) < 2 || n_ranks(&d) > 8 || n_axes(&d) < 2 || d.dp * d.cp % d.ep != 0);
     return d;
 }
