@@ -29,11 +29,16 @@ static lt_err open_groups(lt_shards *s, int per_group) {
     const lt_world *w = s->world;
     const int ep = w->shape.ep, all = w->shape.dp * w->shape.cp / ep;
     const int rank = ep > 1 ? w->layout.edp : w->layout.dp * w->shape.cp + w->layout.cp;
-    if (ep > 1 && (per_group > 0 || all == 1)) {
+    if (ep > 1 && all == 1) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "mesh.zero = %d with ep=%d: the %d ranks of dp x cp with the same experts divide "
-                "the state; mesh.shard = %d",
-                s->level, ep, all, per_group);
+                "mesh.zero = %d with ep=%d on %d ranks of dp x cp: no two ranks have the same "
+                "experts, so there is nothing to divide; ep=%d leaves two",
+                s->level, ep, ep, ep / 2);
+    }
+    if (ep > 1 && per_group > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "mesh.shard = %d with ep=%d: the %d ranks with the same experts divide the state",
+                per_group, ep, all);
     }
     s->n = per_group > 0 ? per_group : all;
     if (all % s->n != 0) {

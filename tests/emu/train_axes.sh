@@ -50,5 +50,5 @@ axis experts ep=2 --mesh dp=2,ep=2
 # The parts that two ranks wrote at step 1 continue on one.
 train parts cuda 2 --model.dtype fp32 ${models[dense]} --steps 1 --checkpoint.every 1 --mesh tp=2 && train parts cuda 1 --model.dtype fp32 ${models[dense]}
 compare "a checkpoint of tp=2 continues on one GPU" dense-fp32 parts 1e-6 1e-5
-refuses "experts over ranks are not sharded" ${models[experts]} --mesh dp=2,ep=2 --mesh.zero 1
+refuses "no two ranks have the same experts" ${models[experts]} --mesh dp=2,ep=2 --mesh.zero 1
 echo "1..$n"
