@@ -1,5 +1,5 @@
-/* Ranks that divide the experts of each layer (ep), alone, with the other axes and at every level of
- * ZeRO, train as one rank does: Mixtral's experts and gpt_oss's, whose biases and clamped
+/* Ranks that divide the experts of each layer (ep), alone, with the other axes and at every level
+ * of ZeRO, train as one rank does: Mixtral's experts and gpt_oss's, whose biases and clamped
  * activation travel with them; every level of recomputation; experts that nobody chooses; too
  * little room is refused by name. */
 #include "unit/parallel/ranks.h"
