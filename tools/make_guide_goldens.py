@@ -9,6 +9,8 @@ The model is tests/golden/model/llama3.
                     scale * direction.N to the output of layer N
     ../reward, ../classify  models with score heads of 1 and 3 values over 512 ids (those of stories260K's tokenizer)
     scores.json     per model rows of {ids, values}: what the head says at the last token
+    guidance.json   cases of {prompt, negative, scale, plausibility, tokens, logprobs}: greedy texts by classifier-free guidance, and the plain model's
+                    log-probabilities of their tokens
     beam.json       cases of {prompt, width, length_penalty, early_stopping, max_tokens, eos, tokens, scores}: generate(num_beams=width,
                     num_return_sequences=width), each text up to its end, with sequences_scores
 """
@@ -57,6 +59,18 @@ def beam(model, prompt, width, penalty, early, most, eos):
             "scores": [float(s) for s in out.sequences_scores]}
 
 
+def guided(model, prompt, negative, scale, plausibility, most):
+    out, logprobs = [], []
+    for _ in range(most):
+        c, u = (model(input_ids=torch.tensor([p + out]), use_cache=False).logits[0, -1].log_softmax(-1) for p in (prompt, negative or prompt[-1:]))
+        mixed = u + scale * (c - u)
+        if plausibility > 0:
+            mixed[c.exp() < plausibility * c.exp().max()] = -float("inf")
+        out.append(int(mixed.argmax()))
+        logprobs.append(float(c[out[-1]]))
+    return {"prompt": prompt, "negative": negative, "scale": scale, "plausibility": plausibility, "tokens": out, "logprobs": logprobs}
+
+
 def judge(name, labels):
     config = transformers.LlamaConfig(vocab_size=512, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
                                       max_position_embeddings=512, initializer_range=0.5, pad_token_id=None, bos_token_id=1, eos_token_id=2,
@@ -93,6 +107,9 @@ def main():
     (OUT / "beam.json").write_text(json.dumps(cases) + "\n")
     scores = {"reward": judge("reward", ["LABEL_0"]), "classify": judge("classify", ["calm", "stormy", "neither"])}
     (OUT / "scores.json").write_text(json.dumps(scores) + "\n")
+    draw = lambda n: torch.randint(3, V, (n,)).tolist()
+    guides = [guided(model, draw(n), draw(m), scale, plausibility, 20) for n, m, scale, plausibility in ((6, 9, 1.5, 0), (18, 3, 3, 0.1), (5, 30, 0, 0), (7, 0, -1, 0), (20, 20, 10, 0.5))]
+    (OUT / "guidance.json").write_text(json.dumps(guides) + "\n")
     for c in cases:
         print(c["width"], c["length_penalty"], c["early_stopping"], [len(r) for r in c["tokens"]], c["eos"], c["scores"][:3])
 

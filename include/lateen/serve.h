@@ -82,6 +82,17 @@ typedef struct {
 
 #define LT_BEAM_PENALTY 100.0 /* The largest absolute length_penalty. */
 
+/* Guidance by a negative prompt: see serve/step_guide.c. */
+typedef struct {
+    bool on;
+    const int32_t *prompt; /* Copied. n_prompt 0: the prompt's last token. */
+    int64_t n_prompt;
+    float scale;        /* 1: as without guidance; at most 1000. */
+    float plausibility; /* 0 to 1; 0: all tokens may be chosen. */
+} lt_guidance;
+
+#define LT_GUIDANCE_SCALE 1000.0 /* The largest absolute scale. */
+
 typedef struct {
     const int32_t *prompt; /* Copied by lt_engine_submit. */
     int64_t n_prompt;
@@ -129,6 +140,9 @@ typedef struct {
     int64_t think_budget;
     const int32_t *think_begin, *think_end;
     int64_t n_think_begin, n_think_end;
+    /* The tokens of the one choice follow the prompt and a negative one, away from what the latter
+     * predicts. It takes a second place and pages of its own. */
+    lt_guidance guidance;
     /* The choices are the n_choices texts with the best scores that a beam search of this width
      * finds, the best first; their tokens are reported at its end. Nothing is drawn, so
      * temperature, top-k and their like are not read; not together with biases, penalties, bad

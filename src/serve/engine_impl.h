@@ -170,6 +170,11 @@ LT_MUST_USE lt_err lt_step_begin_penalties(lt_engine *e);
 /* step_beam.c: the candidates of one beam have come. */
 void lt_step_beam(lt_engine *e, lt_job_choice *s, const lt_pick *pick);
 
+/* step_guide.c: the logits of a guided choice or of its shadow have come. */
+void lt_step_guide(lt_engine *e, lt_job_choice *s, const float *logits);
+/* step_pick.c: append the token to its choice, or fail it. */
+void lt_step_append(lt_engine *e, lt_token_pick *c);
+
 /* step_draft.c: write drafts behind running sequences, before the plan; count what was accepted,
  * after the step. */
 void lt_step_draft(lt_engine *e);

@@ -62,6 +62,34 @@ static lt_err check_beam(const lt_request *r, const lt_job_limits *limits) {
     return LT_OK;
 }
 
+/* Tokens of the shadow's prompt. */
+static int64_t n_negative(const lt_request *r) {
+    return r->guidance.n_prompt > 0 ? r->guidance.n_prompt : 1;
+}
+
+static lt_err check_guidance(const lt_request *r, const lt_job_limits *limits) {
+    const lt_guidance *g = &r->guidance;
+    const int64_t longest = n_negative(r) + r->max_tokens;
+    const int64_t pages = (r->n_prompt + r->max_tokens + longest) / limits->page_tokens + 4;
+    if (r->n_choices != 1 || r->embed || r->beam.on) {
+        LT_FAIL(LT_ERR_ARG, "guidance by a negative prompt is for one choice, without beam search");
+    }
+    if (!(fabsf(g->scale) <= (float)LT_GUIDANCE_SCALE) ||
+        !(g->plausibility >= 0 && g->plausibility <= 1)) {
+        LT_FAIL(LT_ERR_ARG,
+                "guidance: scale %g, plausibility %g; at most %g, and 0 to 1, are possible",
+                (double)g->scale, (double)g->plausibility, LT_GUIDANCE_SCALE);
+    }
+    if (longest > limits->max_seq || pages > limits->n_pages || limits->max_running < 2) {
+        LT_FAIL(LT_ERR_ARG,
+                "guidance: a negative prompt of %lld tokens and %lld new ones; a sequence has at "
+                "most %lld, and both need %lld of %lld pages and 2 of %lld places",
+                (long long)n_negative(r), (long long)r->max_tokens, (long long)limits->max_seq,
+                (long long)pages, (long long)limits->n_pages, (long long)limits->max_running);
+    }
+    return check_ids("negative prompt", g->prompt, g->n_prompt, limits->spec->vocab_size);
+}
+
 static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     const int64_t V = limits->spec->vocab_size;
     if (r->n_prompt < 1) {
@@ -119,7 +147,21 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     LT_TRY(check_ids("end of thinking", r->think_end, r->n_think_end, V));
     LT_TRY(lt_narrow_check(r, &limits->ends, V));
     LT_TRY(r->beam.on ? check_beam(r, limits) : LT_OK);
+    LT_TRY(r->guidance.on ? check_guidance(r, limits) : LT_OK);
     return lt_sampling_check(&r->sampling, V);
+}
+
+static void guide_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
+    const int64_t longest = n_negative(&j->r) + j->r.max_tokens;
+    const size_t row = (size_t)limits->spec->vocab_size * sizeof(float);
+    lt_job_guide dummy, *g;
+    j->guide = lt_arena_take(a, sizeof *j->guide, 8);
+    g = j->guide != NULL ? j->guide : &dummy;
+    g->shadow.tokens = lt_arena_take(a, (size_t)longest * sizeof(int32_t), 8);
+    g->shadow.seq.table = lt_arena_take(
+        a, (size_t)(longest / limits->page_tokens + 1) * sizeof(int32_t), 8);
+    g->rows[0] = lt_arena_take(a, row, LT_ARENA_ALIGN);
+    g->rows[1] = lt_arena_take(a, row, LT_ARENA_ALIGN);
 }
 
 /* Everything that belongs to a job, except the struct itself. */
@@ -152,6 +194,9 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     j->n_embedding = r->score ? limits->spec->n_scores : (int64_t)width;
     j->embedding = lt_arena_take(a, (size_t)j->n_embedding * sizeof *j->embedding, 8);
     j->hidden_sum = lt_arena_take(a, width * sizeof *j->hidden_sum, 8);
+    if (r->guidance.on) {
+        guide_carve(j, limits, a);
+    }
     if (r->beam.on) {
         lt_beam dummy = {0};
         j->beam = lt_arena_take(a, sizeof *j->beam, 8);
@@ -245,6 +290,35 @@ static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_jo
     return take_given(s, r->n_given);
 }
 
+/* The shadow of choice 0, which is open: its prompt and the tokens that are given. */
+static void open_guide(lt_job *j, const lt_request *r) {
+    const lt_seq *leader = &j->choices[0].seq;
+    const int32_t *own = r->prompt + j->r.n_prompt - 1;
+    const int64_t n = n_negative(r);
+    lt_job_choice *s = &j->guide->shadow;
+    copy(s->tokens, r->guidance.n_prompt > 0 ? r->guidance.prompt : own,
+         (size_t)n * sizeof *s->tokens);
+    copy(s->tokens + n, r->prompt + j->r.n_prompt, (size_t)r->n_given * sizeof *s->tokens);
+    s->job = j;
+    for (int k = 0; k < LT_STEPS_QUEUED; k++) {
+        s->place[k] = -1;
+    }
+    s->seq.tokens = s->tokens;
+    s->seq.n_tokens = n + r->n_given;
+    s->seq.priority = leader->priority;
+    s->seq.background = leader->background;
+    s->seq.salt = leader->salt;
+    s->seq.long_text = leader->long_text;
+    s->seq.again_at = leader->again_at;
+    s->seq.owner = s;
+    s->seq.family = j->choices[0].seq.family = &j->choices[0].seq;
+    s->seq.member = 1;
+    s->seq.n_members = j->choices[0].seq.n_members = 2;
+    s->slot = -1;
+    lt_draft_acceptance_begin(&s->acceptance);
+    j->r.guidance.prompt = s->tokens;
+}
+
 static void copy_request(lt_job *j, const lt_request *r, const lt_ends *ends, int64_t V) {
     if (j->allowed != NULL) {
         lt_narrow_allow(r, j->allowed, V);
@@ -288,6 +362,9 @@ lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limit
     copy_request(j, r, &limits->ends, limits->spec->vocab_size);
     for (int64_t i = 0; i < r->n_choices; i++) {
         LT_TRY_DONE(open_choice(j, i, r, limits));
+    }
+    if (j->guide != NULL) {
+        open_guide(j, r);
     }
     j->submit_s = lt_clock_s();
     *out = j;

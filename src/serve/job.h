@@ -56,6 +56,13 @@ typedef struct {
     lt_grammar_state *grammar; /* NULL: free. */
 } lt_job_choice;
 
+/* The second sequence of a guided choice: the negative prompt and the same output. */
+typedef struct {
+    lt_job_choice shadow;
+    float *rows[2]; /* (V) each: logits behind the prompt, and behind the negative prompt */
+    bool ready[2];
+} lt_job_guide;
+
 struct lt_job {
     lt_arena arena; /* Holds the job itself's arrays. */
     uint64_t id;
@@ -66,7 +73,8 @@ struct lt_job {
     int64_t n_endings;
     uint32_t *allowed; /* Bits of the ids that may be chosen; NULL: all. */
     int64_t n_bad_ids;
-    lt_beam *beam; /* The choices are the beams of a search; NULL: they are independent. */
+    lt_job_guide *guide; /* NULL: the choices are not guided. */
+    lt_beam *beam;       /* The choices are the beams of a search; NULL: they are independent. */
     lt_logprobs prompt_logprobs; /* (n_prompt) of tokens 1 and on; 0 has none. */
     int64_t n_prompt_out, n_prompt_public, n_prompt_told;
     int64_t n_embedding;

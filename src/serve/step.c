@@ -73,6 +73,13 @@ static void leave_steps(lt_engine *e, lt_job_choice *s) {
     }
 }
 
+static void drop_shadow(lt_engine *e, lt_job_choice *shadow) {
+    if (shadow->seq.state != LT_SEQ_IDLE) {
+        lt_sched_remove(&e->sched, &shadow->seq);
+    }
+    leave_steps(e, shadow);
+}
+
 void lt_step_finish(lt_engine *e, lt_job_choice *s, lt_finish why, lt_err failure) {
     if (s->finish == LT_FINISH_NONE) {
         lt_job_choice_finish(s, why, failure);
@@ -82,6 +89,9 @@ void lt_step_finish(lt_engine *e, lt_job_choice *s, lt_finish why, lt_err failur
     }
     leave_steps(e, s);
     lt_step_drop_penalties(e, s);
+    if (s->job->guide != NULL) {
+        drop_shadow(e, &s->job->guide->shadow);
+    }
     if (s->job->n_finished == s->job->r.n_choices) {
         s->job->end_s = lt_clock_s();
     }
@@ -90,6 +100,7 @@ void lt_step_finish(lt_engine *e, lt_job_choice *s, lt_finish why, lt_err failur
 
 void lt_step_fail(lt_engine *e, lt_job_choice *s, lt_err failure) {
     lt_job *j = s->job;
+    s = j->guide != NULL ? &j->choices[0] : s; /* Of a shadow the choice fails. */
     lt_step_finish(e, s, LT_FINISH_FAILED, failure);
     for (int64_t i = 0; i < j->r.n_choices && (!j->forked || j->beam != NULL); i++) {
         lt_step_finish(e, &j->choices[i], LT_FINISH_FAILED, failure);
@@ -103,6 +114,9 @@ static void start_leader(lt_engine *e, lt_job *j) {
         if (s->finish == LT_FINISH_NONE) {
             s->started = true;
             lt_sched_add(&e->sched, &s->seq);
+            if (j->guide != NULL) {
+                lt_sched_add(&e->sched, &j->guide->shadow.seq);
+            }
             return;
         }
     }

@@ -223,7 +223,7 @@ static void check_draft(lt_job_choice *s, int32_t id) {
     }
 }
 
-static void append(lt_engine *e, lt_token_pick *c) {
+void lt_step_append(lt_engine *e, lt_token_pick *c) {
     lt_job_choice *s = c->choice;
     if (s->finish != LT_FINISH_NONE) {
         return;
@@ -268,7 +268,7 @@ lt_err lt_step_take(lt_engine *e, const lt_step *s) {
             c->choice->seq.fresh = false;
             c->choice->job->forked = true;
             take(c, &chosen, i, lt_job_n_top(c->choice->job));
-            append(e, c);
+            lt_step_append(e, c);
         }
     }
     return LT_OK;
@@ -295,6 +295,8 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
         }
         if (choice->job->r.score) {
             take_scores(e, choice, logits[i]);
+        } else if (w->next && choice->job->guide != NULL) {
+            lt_step_guide(e, choice, logits[i]);
         } else if (w->next) {
             n_picks = add_picks(e, choice, i, w->on_device, n_picks);
         } else if (w->on_device) {
@@ -336,7 +338,7 @@ static void choose_on_host(lt_engine *e, lt_token_pick *picks, int64_t n_picks, 
         }
     }
     for (int64_t i = 0; i < n_picks; i++) {
-        append(e, &picks[i]);
+        lt_step_append(e, &picks[i]);
     }
 }
 

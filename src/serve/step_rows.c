@@ -139,7 +139,8 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
     lt_job *j = choice->job;
     const int64_t page = e->o.page_tokens, end = item->first + item->n,
                   rope = seq->long_text ? lt_paged_forward_rope_rows(e->forward, seq->n_tokens) : 0;
-    const bool judged = j->r.prompt_logprobs >= 0 && j->n_prompt_out < j->r.n_prompt;
+    const bool shadow = j->guide != NULL && choice == &j->guide->shadow;
+    const bool judged = j->r.prompt_logprobs >= 0 && j->n_prompt_out < j->r.n_prompt && !shadow;
 
     for (int64_t k = 0; k < item->n; k++) {
         const int64_t p = item->first + k;
@@ -153,7 +154,7 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
     }
     r->q_start[i + 1] = (int32_t)(row + item->n);
     r->kv_len[i] = (int32_t)end;
-    if (j->start_s == 0.0) {
+    if (j->start_s == 0.0 && !shadow) {
         start(e, j, seq);
     }
     return LT_OK;

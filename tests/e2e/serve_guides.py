@@ -172,7 +172,37 @@ chat = ask({}, {"method": "blockwise", "n": 3, "every": 6}, "/v1/chat/completion
 check("blockwise: a chat", chat["choices"][0]["message"]["content"] and chat["alignment"]["tokens"]["kept"] == 20, chat)
 check("blockwise: with a grammar", ask({"guided_regex": "(ab|cd){8}"}, {"method": "blockwise", "n": 3, "every": 2})[1]["choices"][0]["text"].replace("ab", "").replace("cd", "") == "")
 
+# ---- Guidance, against the formula over the log-probabilities of two plain requests ----
+def top(ids):
+    body = {"prompt": ids, "max_tokens": 1, "logprobs": 20, "temperature": 0, "return_tokens_as_token_ids": True}
+    return {int(t.split(":")[1]): x for t, x in ask({}, body=body)[1]["choices"][0]["logprobs"]["top_logprobs"][0].items()}
+
+
+NEGATIVE, compared = "There was a little", 0
+negative = ask({"prompt": NEGATIVE, "echo": True, "max_tokens": 1, "logprobs": 0, "return_tokens_as_token_ids": True})[1]["choices"][0]["logprobs"]["tokens"][:-1]
+negative = [int(t.split(":")[1]) for t in negative]
+made = ask({"temperature": 0, "max_tokens": 16}, {"method": "guidance", "negative": NEGATIVE, "scale": 2, "plausibility": 0.05})[1]["choices"][0]
+same, own = [], []
+for i, token in enumerate(made["token_ids"]):
+    c, u = top(prompt + made["token_ids"][:i]), top(negative + made["token_ids"][:i])
+    plausible = [t for t, x in c.items() if x >= max(c.values()) + math.log(0.05)]
+    own.append(abs(made["logprobs"]["token_logprobs"][i] - c[token]))
+    if all(t in u for t in plausible):
+        same.append(token == max(plausible, key=lambda t: 2 * c[t] - u[t]))
+check("guidance: tokens are the formula's", len(same) >= 6 and all(same), (same, made))
+check("guidance: log-probabilities are the plain model's", max(own) < 1e-3, own)
+check("guidance: a scale of 1 changes nothing", text(ask({"max_tokens": 20}, {"method": "guidance", "negative": NEGATIVE, "scale": 1})) == text(ask({"max_tokens": 20})))
+check("guidance: a large one does", text(ask({"max_tokens": 20}, {"method": "guidance", "scale": 4, "plausibility": 0.1})) != text(ask({"max_tokens": 20})))
+CHAT = {"messages": [{"role": "system", "content": "Be calm."}, {"role": "user", "content": "Once upon a time"}], "max_tokens": 12, "temperature": 0}
+said = [ask({}, {"method": "guidance", "negative": n, "scale": 3}, "/v1/chat/completions", CHAT)[1]["choices"][0]["message"]["content"]
+        for n in ("Be loud.", [{"role": "system", "content": "Be loud."}, {"role": "user", "content": "Once upon a time"}])]
+check("guidance: a chat's negative is a system message, or all messages", said[0] == said[1] and said[0], said)
+
 for name, param, body, also in [
+        ("guidance of two choices", "n", {"method": "guidance", "scale": 2}, {"n": 2}),
+        ("guidance without a scale", "alignment.scale", {"method": "guidance"}, {}),
+        ("a negative that is no text", "alignment.negative", {"method": "guidance", "scale": 2, "negative": [1]}, {}),
+        ("guidance of beams", None, {"method": "guidance", "scale": 2}, {"use_beam_search": True, "temperature": 0}),
         ("blocks of several choices", "n", {"method": "blockwise", "n": 2}, {"n": 2}),
         ("blocks and beams", "use_beam_search", {"method": "blockwise", "n": 2}, {"use_beam_search": True, "temperature": 0}),
         ("blocks and a score of whole texts", "alignment.reward", {"method": "blockwise", "n": 2, "reward": {"check": "text", "answer": "x"}}, {}),

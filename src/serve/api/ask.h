@@ -111,8 +111,9 @@ typedef struct {
         int64_t top_n, n_queries;
         bool activate, with_documents, generation;
     } judge;
-    const char *vector; /* Of method steer, and its scale. */
-    double scale;
+    const char *vector; /* Of method steer; scale: of guidance, too. */
+    double scale, plausibility;
+    const json_t *negative; /* Of method guidance. */
     /* Control of the reasoning: the fields of the object `reasoning` of a chat. */
     struct {
         const char *name, *mean, *probe;

@@ -378,17 +378,6 @@ static bool read_logprobs(const lt_ask *a, int *top, lt_api_error *e) {
     return true;
 }
 
-static lt_conversation conversation_of(const lt_ask *a) {
-    return (lt_conversation){.messages = a->messages,
-                             .tools = a->tools, /* None, if tool_choice is none. */
-                             .kwargs = a->template_kwargs,
-                             .reasoning_effort = a->reasoning_effort,
-                             .verbosity = a->verbosity,
-                             .enable_thinking = a->enable_thinking,
-                             .add_generation_prompt = a->add_generation_prompt,
-                             .continue_final = a->continue_final};
-}
-
 static bool prepare(lt_reply *j, lt_api_error *e) {
     const lt_ask *a = &j->ask;
     const int64_t most = a->max_completion_tokens >= 0 ? a->max_completion_tokens : a->max_tokens;
@@ -401,7 +390,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
         !lt_speech_prepare(j, e)) {
         return false;
     }
-    c = conversation_of(a);
+    c = lt_conversation_of(a);
     return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) &&
            lt_speech_add(j, &ids, e);
 }
@@ -488,7 +477,7 @@ void lt_api_chat_tokens(lt_call *call) {
     lt_ask a;
 
     if (read_ask(&a, call, &e) && lt_server_check_model(call->server, &a, &e)) {
-        c = conversation_of(&a);
+        c = lt_conversation_of(&a);
         (void)lt_conversation_ids(call->server, &c, &ids, NULL, &e);
     }
     if (e.status != 0) {

@@ -319,3 +319,14 @@ bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bo
     *out = body;
     return true;
 }
+
+lt_conversation lt_conversation_of(const lt_ask *a) {
+    return (lt_conversation){.messages = a->messages,
+                             .tools = a->tools, /* None, if tool_choice is none. */
+                             .kwargs = a->template_kwargs,
+                             .reasoning_effort = a->reasoning_effort,
+                             .verbosity = a->verbosity,
+                             .enable_thinking = a->enable_thinking,
+                             .add_generation_prompt = a->add_generation_prompt,
+                             .continue_final = a->continue_final};
+}

@@ -17,6 +17,9 @@ typedef struct {
     bool continue_final; /* The last message is the beginning of the answer. */
 } lt_conversation;
 
+/* Of a chat request, as its fields say. */
+lt_conversation lt_conversation_of(const lt_ask *a);
+
 /* The rendered prompt, malloc'ed. */
 bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **text, size_t *n,
                           lt_api_error *e);

@@ -39,6 +39,8 @@ static const lt_field fields[] = {
     LT_JSON("early_stopping", early_stopping),
     LT_STR("vector", vector),
     LT_F64("scale", scale, -LT_STEERING_SCALE, LT_STEERING_SCALE),
+    LT_JSON("negative", negative),
+    LT_F64("plausibility", plausibility, 0, 1),
     LT_STR("scheme", mark.scheme),
     LT_STR("key", mark.key),
     LT_F64("gamma", mark.gamma, 0, 1),
@@ -72,6 +74,7 @@ static const method methods[] = {
     {.name = "blockwise", .guide = lt_blocks_read},
     {.name = "watermark", .guide = lt_guide_watermark},
     {.name = "steer", .guide = lt_guide_steer},
+    {.name = "guidance", .guide = lt_guide_negative},
     {.name = "tournament", .why_not = "it needs a judge model beside the served one"},
     {.name = "contrastive", .why_not = "it needs a second model beside the served one"},
 };

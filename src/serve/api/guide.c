@@ -8,6 +8,7 @@
 #include "base/option.h"
 #include "model/params.h"
 #include "model/steering.h"
+#include "serve/api/conversation.h"
 #include "serve/api/reply.h"
 
 static bool is_one_of(const char *name, const char *const *names) {
@@ -101,6 +102,84 @@ bool lt_guide_steer(lt_reply *j, lt_api_error *e) {
     err = lt_steering_find(j->server->model->steering, a->vector, &j->request.steer);
     j->request.steer_scale = (float)a->scale;
     return err == LT_OK || lt_api_refuse_error(e, "alignment.vector", err);
+}
+
+/* ---- Guidance by a negative prompt ---- */
+
+static bool is_system(const json_t *message) {
+    const char *role = json_string_value(json_object_get(message, "role"));
+    return role != NULL && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
+}
+
+/* The request's messages with another system message; "": with none. */
+static json_t *with_system(const json_t *messages, const json_t *text) {
+    json_t *list = json_string_length(text) > 0
+                       ? json_pack("[{s:s, s:O}]", "role", "system", "content", text)
+                       : json_array();
+    for (size_t i = 0; list != NULL && i < json_array_size(messages); i++) {
+        json_t *one = json_array_get(messages, i);
+        if (!is_system(one) && json_array_append(list, one) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
+    }
+    return list;
+}
+
+static bool negative_chat(lt_reply *j, lt_api_error *e) {
+    const json_t *said = j->ask.negative;
+    lt_conversation c = lt_conversation_of(&j->ask);
+    json_t *messages = json_is_string(said) ? with_system(c.messages, said)
+                                            : json_incref((json_t *)said);
+    bool opened, ok;
+    if (messages == NULL) {
+        return lt_api_refuse_oom(e);
+    }
+    c.messages = messages;
+    ok = lt_conversation_ids(j->server, &c, &j->negative, &opened, e);
+    json_decref(messages);
+    return ok;
+}
+
+/* A text; in a chat a system message in the place of the request's, or a list of messages. */
+static bool read_negative(lt_reply *j, lt_api_error *e) {
+    const json_t *said = j->ask.negative;
+    const bool chat = j->ask.messages != NULL;
+    if (said == NULL) {
+        return true;
+    }
+    if (!json_is_string(said) && !(chat && json_is_array(said))) {
+        return lt_api_refuse(e, "alignment.negative", "'alignment.negative' must be a text%s",
+                             chat ? " or a list of messages" : "");
+    }
+    if (chat) {
+        return negative_chat(j, e);
+    }
+    return lt_server_may_fit(j->server, json_string_length(said), "alignment.negative", e) &&
+           lt_server_encode(j->server, json_string_value(said), json_string_length(said),
+                            LT_ENCODE_DEFAULT, &j->negative, e);
+}
+
+bool lt_guide_negative(lt_reply *j, lt_api_error *e) {
+    static const char *const reads[] = {"negative", "scale", "plausibility", NULL};
+    static const char *const needs[] = {"scale", NULL};
+    const lt_ask *a = &j->ask;
+    if (!lt_guide_fields(a->alignment, reads, needs, "method guidance", e)) {
+        return false;
+    }
+    if (j->request.n_choices != 1) {
+        return lt_api_refuse(e, a->n > 1 ? "n" : "best_of",
+                             "method guidance is for one choice: it has a second sequence");
+    }
+    if (!read_negative(j, e)) {
+        return false;
+    }
+    j->request.guidance = (lt_guidance){.on = true,
+                                        .prompt = (const int32_t *)j->negative.data,
+                                        .n_prompt = (int64_t)j->negative.n,
+                                        .scale = (float)a->scale,
+                                        .plausibility = (float)a->plausibility};
+    return true;
 }
 
 /* ---- Beam search ---- */

@@ -1,9 +1,10 @@
 /* guide.h: the methods of "alignment" that change how every token is chosen, not which of several
- * answers is kept: watermark and steer. They need no group, so each choice of the request is an
- * answer.
+ * answers is kept: watermark, steer and guidance. They need no group, so each choice of the request
+ * is an answer.
  *
  *     "alignment": {"method": "watermark", "scheme": "gumbel", "key": "..."}
- *     "alignment": {"method": "steer", "vector": "calm", "scale": 2} */
+ *     "alignment": {"method": "steer", "vector": "calm", "scale": 2}
+ *     "alignment": {"method": "guidance", "negative": "A dull story.", "scale": 1.5} */
 #ifndef LT_SERVE_GUIDE_H
 #define LT_SERVE_GUIDE_H
 
@@ -28,5 +29,6 @@ bool lt_guide_set_beam(lt_reply *j, const char *by, lt_api_error *e);
 /* Read the method's fields into the request. */
 bool lt_guide_watermark(lt_reply *j, lt_api_error *e);
 bool lt_guide_steer(lt_reply *j, lt_api_error *e);
+bool lt_guide_negative(lt_reply *j, lt_api_error *e);
 
 #endif

@@ -151,6 +151,7 @@ static const struct {
     {"data_1", "{\"type\":[\"string\",\"array\"]}"},
     {"data_2", "{\"type\":[\"string\",\"array\"]}"},
     {"query", "{\"type\":\"string\"}"},
+    {"negative", "{\"type\":[\"string\",\"array\"]}"},
     {"early_stopping", "{\"type\":[\"boolean\",\"string\"]}"},
     {"input", "{\"type\":[\"string\",\"array\"]}"},
     {"system", "{\"type\":[\"string\",\"array\"]}"},

@@ -127,6 +127,7 @@ void lt_reply_free(lt_reply *j) {
     free(j->allowed);
     free(j->bad_ends);
     lt_ids_free(&j->bad);
+    lt_ids_free(&j->negative);
     free(j->form.owned);
     lt_grammar_close(j->compile.grammar);
     lt_out_free(&j->out);

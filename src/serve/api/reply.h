@@ -138,7 +138,8 @@ struct lt_reply {
     lt_logit_bias *bias;
     int32_t dry_breakers[LT_ASK_BREAKERS];
     int32_t *stop_ids, *think_begin, *think_end, *allowed;
-    lt_ids bad; /* All spellings of bad words, concatenated. */
+    lt_ids negative; /* The prompt of guidance. */
+    lt_ids bad;      /* All spellings of bad words, concatenated. */
     int64_t *bad_ends;
     lt_form form;
     bool ruled;         /* The answer has a grammar, which must be compiled before it begins. */

@@ -1,0 +1,249 @@
+/* Guidance by a negative prompt: greedy texts and log-probabilities are those of the formula over
+ * transformers' logits (tools/make_guide_goldens.py), alone, among others and where pages are few;
+ * the same bits each time, also of a text that goes on; no page is held afterwards. */
+#include "unit/serve/fleet.h"
+
+#include <unistd.h>
+
+#include "base/json.h"
+
+#define MODEL "tests/golden/model/llama3"
+enum { CASES = 5, TOKENS = 20 };
+
+typedef struct {
+    int32_t prompt[64], negative[64], want[TOKENS];
+    double logprobs[TOKENS];
+    lt_request r;
+} guided;
+
+static json_t *goldens;
+static guided cases[CASES];
+
+static int64_t ints(const json_t *list, int32_t *out) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        out[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    }
+    return (int64_t)json_array_size(list);
+}
+
+static int open_all(void **state) {
+    (void)state;
+    must(lt_json_load(&goldens, "tests/golden/serve/guides/guidance.json", 1 << 20), "golden");
+    for (size_t i = 0; i < CASES; i++) {
+        guided *g = &cases[i];
+        const json_t *row = json_array_get(goldens, i);
+        g->r = lt_request_defaults();
+        g->r.prompt = g->prompt;
+        g->r.n_prompt = ints(json_object_get(row, "prompt"), g->prompt);
+        g->r.max_tokens = ints(json_object_get(row, "tokens"), g->want);
+        assert_int_equal(g->r.max_tokens, TOKENS);
+        g->r.ignore_eos = true;
+        g->r.logprobs = 2;
+        g->r.sampling.temperature = 0;
+        g->r.guidance = (lt_guidance){
+            .on = true,
+            .prompt = g->negative,
+            .n_prompt = ints(json_object_get(row, "negative"), g->negative),
+            .scale = (float)json_number_value(json_object_get(row, "scale")),
+            .plausibility = (float)json_number_value(json_object_get(row, "plausibility"))};
+        for (size_t k = 0; k < TOKENS; k++) {
+            g->logprobs[k] = json_real_value(json_array_get(json_object_get(row, "logprobs"), k));
+        }
+    }
+    return 0;
+}
+
+static int close_all(void **state) {
+    (void)state;
+    json_decref(goldens);
+    return 0;
+}
+
+static void check_case(const guided *g, const answer *a) {
+    const continuation *c = &a->choices[0];
+    assert_true(a->done && c->finish == LT_FINISH_LENGTH && c->n == TOKENS);
+    assert_memory_equal(c->ids, g->want, sizeof g->want);
+    for (int k = 0; k < TOKENS; k++) {
+        assert_true(fabs((double)c->logprobs[k] - g->logprobs[k]) < 2e-4);
+    }
+}
+
+static lt_engine *open_engine(const lt_model *m, int64_t pages, bool speculate) {
+    lt_engine_options o = lt_engine_defaults();
+    lt_engine *e = NULL;
+    o.max_seq = 64;
+    o.page_tokens = 16;
+    o.deterministic = true;
+    o.speculate = speculate;
+    if (pages > 0) {
+        lt_engine_cache c;
+        lt_engine *probe = open_engine(m, 0, false);
+        lt_engine_get_cache(probe, &c);
+        lt_engine_close(probe);
+        o.cache_bytes = pages * c.page_bytes;
+    }
+    must(lt_engine_open(&e, m, &o), "engine");
+    return e;
+}
+
+static void assert_no_page_held(lt_engine *e) {
+    lt_engine_stats stats;
+    for (int i = 0; i < 1000; i++) { /* The last step is published after its events. */
+        lt_engine_get_stats(e, &stats);
+        if (stats.running == 0 && stats.pages_used == 0) {
+            break;
+        }
+        usleep(1000);
+    }
+    assert_int_equal(stats.running + stats.waiting + stats.pages_used, 0);
+}
+
+static void texts_are_those_of_the_formula(void **state) {
+    static answer answers[CASES];
+    lt_model *m = NULL;
+    lt_engine *e;
+    (void)state;
+    must(lt_model_open(&m, MODEL, NULL), MODEL);
+    e = open_engine(m, 0, false);
+    for (int i = 0; i < CASES; i++) {
+        send(e, &cases[i].r, &answers[i]);
+        receive_all(e, 1, 0);
+        check_case(&cases[i], &answers[i]);
+    }
+    assert_no_page_held(e);
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
+static void a_scale_of_one_changes_nothing(void **state) {
+    static answer plain, same;
+    lt_request r = cases[0].r;
+    lt_model *m = NULL;
+    lt_engine *e;
+    (void)state;
+    must(lt_model_open(&m, MODEL, NULL), MODEL);
+    e = open_engine(m, 0, false);
+    r.sampling.temperature = 1;
+    r.sampling.seed = 5;
+    r.guidance.scale = 1;
+    send(e, &r, &same);
+    r.guidance.on = false;
+    send(e, &r, &plain);
+    receive_all(e, 2, 0);
+    assert_same(&plain.choices[0], &same.choices[0], "scale 1");
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
+/* Both sequences of each, preempted or not, and texts that go on behind any number of tokens. */
+static void requests_keep_their_bits(void **state) {
+    enum { OTHERS = 8 };
+    static answer alone[CASES], among[2][CASES], others[OTHERS], rest;
+    static int32_t prompt[64 + TOKENS];
+    lt_engine_stats stats;
+    lt_model *m = NULL;
+    (void)state;
+    must(lt_model_open(&m, MODEL, NULL), MODEL);
+    for (int few = 0; few < 2; few++) {
+        lt_engine *e = open_engine(m, few ? 16 : 0, few);
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < CASES; i++) {
+                send(e, &cases[i].r, few ? &among[round][i] : &alone[i]);
+                if (!few) {
+                    receive_all(e, 1, 0);
+                }
+            }
+        }
+        for (int i = 0; i < OTHERS && few; i++) {
+            lt_request r = lt_request_defaults();
+            r.prompt = cases[i % CASES].prompt;
+            r.n_prompt = 5;
+            r.max_tokens = 40;
+            r.ignore_eos = true;
+            send(e, &r, &others[i]);
+        }
+        receive_all(e, few ? 2 * CASES + OTHERS : 0, 0);
+        lt_engine_get_stats(e, &stats);
+        assert_true(!few || stats.preemptions > 0);
+        assert_no_page_held(e);
+        for (int i = 0; i < 2 * CASES && few; i++) {
+            const continuation *c = &among[i / CASES][i % CASES].choices[0];
+            assert_same(c, &alone[i % CASES].choices[0], "among others");
+            assert_memory_equal(c->logprobs, alone[i % CASES].choices[0].logprobs,
+                                TOKENS * sizeof(float));
+        }
+        for (int given = 1; given < TOKENS && !few; given += 6) {
+            lt_request r = cases[1].r;
+            memcpy(prompt, r.prompt, (size_t)r.n_prompt * sizeof *prompt);
+            memcpy(prompt + r.n_prompt, alone[1].choices[0].ids, (size_t)given * sizeof *prompt);
+            r.prompt = prompt;
+            r.n_prompt += given;
+            r.n_given = given;
+            send(e, &r, &rest);
+            receive_all(e, 1, 0);
+            assert_int_equal(rest.choices[0].n, TOKENS - given);
+            assert_memory_equal(rest.choices[0].ids, alone[1].choices[0].ids + given,
+                                (size_t)(TOKENS - given) * sizeof(int32_t));
+            assert_memory_equal(rest.choices[0].logprobs, alone[1].choices[0].logprobs + given,
+                                (size_t)(TOKENS - given) * sizeof(float));
+        }
+        lt_engine_close(e);
+    }
+    lt_model_close(m);
+}
+
+static void a_cancelled_request_leaves_nothing(void **state) {
+    static answer answers[2];
+    lt_model *m = NULL;
+    lt_engine *e;
+    (void)state;
+    must(lt_model_open(&m, MODEL, NULL), MODEL);
+    e = open_engine(m, 0, false);
+    for (int k = 0; k < 60; k++) {
+        send(e, &cases[k % CASES].r, &answers[0]);
+        send(e, &cases[(k + 1) % CASES].r, &answers[1]);
+        usleep((unsigned)(k * 29 % 500));
+        lt_engine_cancel(e, answers[0].id);
+        receive_all(e, 2, 0);
+        check_case(&cases[(k + 1) % CASES], &answers[1]);
+    }
+    assert_no_page_held(e);
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
+static void faults_are_refused(void **state) {
+    lt_request r[6];
+    lt_model *m = NULL;
+    lt_engine *e;
+    uint64_t id;
+    (void)state;
+    must(lt_model_open(&m, MODEL, NULL), MODEL);
+    e = open_engine(m, 0, false);
+    for (int i = 0; i < 6; i++) {
+        r[i] = cases[0].r;
+    }
+    r[0].n_choices = 2;
+    r[1].guidance.scale = NAN;
+    r[2].guidance.plausibility = 1.5f;
+    r[3].beam.on = true;
+    r[4].max_tokens = 56; /* 9 and 56 tokens of 64. */
+    cases[0].negative[1] = 1000;
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(lt_engine_submit(e, &r[i], NULL, &id), LT_ERR_ARG);
+    }
+    cases[0].negative[1] = 26;
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(texts_are_those_of_the_formula),
+        cmocka_unit_test(a_scale_of_one_changes_nothing),
+        cmocka_unit_test(requests_keep_their_bits),
+        cmocka_unit_test(a_cancelled_request_leaves_nothing),
+        cmocka_unit_test(faults_are_refused),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
