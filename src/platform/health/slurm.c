@@ -50,8 +50,7 @@ static lt_err run(char *const *words, char out[OUTPUT_BYTES]) {
 }
 
 typedef struct {
-    bool out; /* Draining, drained or down. */
-    bool down;
+    bool out;         /* Draining, drained or down. */
     char reason[256]; /* "": none. */
 } node_state;
 
@@ -73,8 +72,7 @@ static lt_err read_state(const char *node, node_state *s) {
     LT_TRY(run(words, text));
     field(text, "State=", " \n", state, sizeof state);
     field(text, "Reason=", "\n", s->reason, sizeof s->reason);
-    s->down = strstr(state, "DOWN") != NULL;
-    s->out = s->down || strstr(state, "DRAIN") != NULL;
+    s->out = strstr(state, "DOWN") != NULL || strstr(state, "DRAIN") != NULL;
     return LT_OK;
 }
 
@@ -88,7 +86,15 @@ static lt_err update(const char *node, const char *state, const char *reason) {
     return run(words, text);
 }
 
+/* DOWN ends the jobs of the node, which Slurm queues again; but it holds only until slurmd registers
+ * again, at once with ReturnToService=2. DRAIN stays, so it comes first. */
+static lt_err take_out(const char *node, bool evict, const char *reason) {
+    LT_TRY(update(node, "DRAIN", reason));
+    return evict ? update(node, "DOWN", reason) : LT_OK;
+}
+
 lt_err lt_slurm_tell(const char *node, lt_health_result result, const char *why, char told[256]) {
+    static const char evicted[] = LT_SLURM_REASON "evict";
     const bool unfit = result >= LT_HEALTH_DRAIN, evict = result == LT_HEALTH_EVICT;
     node_state s;
     char reason[256];
@@ -96,15 +102,16 @@ lt_err lt_slurm_tell(const char *node, lt_health_result result, const char *why,
     told[0] = '\0';
     LT_TRY(read_state(node, &s));
     const bool ours = strncmp(s.reason, LT_SLURM_REASON, strlen(LT_SLURM_REASON)) == 0;
+    const bool was_evicted = strncmp(s.reason, evicted, strlen(evicted)) == 0;
     if (!unfit && s.out && ours) {
         LT_TRY(update(node, "RESUME", NULL));
         snprintf(told, 256, "resumed node %s", node);
     } else if (unfit && s.out && !ours && s.reason[0] != '\0') {
         snprintf(told, 256, "node %s is out of service already: %.150s", node, s.reason);
-    } else if (unfit && (!s.out || (evict && !s.down))) {
+    } else if (unfit && (!s.out || (evict && !was_evicted))) {
         snprintf(reason, sizeof reason, "%s%.240s", LT_SLURM_REASON, why);
-        LT_TRY(update(node, evict ? "DOWN" : "DRAIN", reason));
-        snprintf(told, 256, "%s node %s: %.150s", evict ? "took down" : "drained", node, reason);
+        LT_TRY(take_out(node, evict, reason));
+        snprintf(told, 256, "%s node %s: %.150s", evict ? "evicted" : "drained", node, reason);
     }
     return LT_OK;
 }
