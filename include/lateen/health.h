@@ -107,9 +107,9 @@ LT_MUST_USE lt_err lt_health_watch(lt_health *h, const lt_health_watch_options *
     X(SINGLE_JOB, "single_node_job", "a job on this node alone ended without a fault of the node")
 LT_MUST_USE lt_err lt_health_note(const lt_health *h, const char *kind, const char *text);
 
-/* Tell Slurm (scontrol): DRAIN and EVICT drain the node with a reason, and EVICT ends its jobs, too,
- * which Slurm queues again; a better result resumes a node that this function drained before. Reasons that
- * others gave stay. *told: what was done, e.g. "drained n7"; "": nothing. */
+/* Tell Slurm (scontrol): DRAIN and EVICT drain the node with a reason, and EVICT ends its jobs,
+ * too, which Slurm queues again; a better result resumes a node that this function drained before.
+ * Reasons that others gave stay. *told: what was done, e.g. "drained n7"; "": nothing. */
 LT_MUST_USE lt_err lt_health_tell_slurm(const lt_health *h, char told[256]);
 
 /* The whole table with levels in effect, as a YAML file that `levels` reads, to `to`. */

@@ -20,6 +20,7 @@
     X(launch, "launch", "start a verb as several ranks on this machine")                           \
     X(comm, "comm", "explain why a run of several ranks failed")                                   \
     X(health, "health", "check whether this machine is fit to run on")                             \
+    X(cluster, "cluster", "show nodes, jobs, runs and alerts of a cluster in the browser")         \
     X(doctor, "doctor", "report what this machine is and can do")                                  \
     X(bench, "bench", "time kernels, training and serving, beside other programs")                 \
     X(completion, "completion", "print words for shell completion")                                \

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What deploy/ holds for Prometheus and Grafana: rules and their tests (promtool), targets from Slurm's commands, and every expression of the dashboards and
-rules run against a real Prometheus, which has scraped a run, a node and a server. monitoring.py LATEEN. Skipped without Prometheus (packages-test.txt)."""
+rules run against a real Prometheus, which has scraped a run, a node and a server; and `lateen cluster`, the page that is made of both. Skipped without
+Prometheus (packages-test.txt). monitoring.py LATEEN [CHROMIUM [SCREENSHOTS]]: CHROMIUM draws the page."""
 import glob
 import json
 import os
@@ -171,6 +172,61 @@ def filled(expression):
     return expression.replace("$__rate_interval", "5s").replace("$run", "demo").replace("$node", "n1").replace("$instance", ".*")
 
 
+HOSTILE = "<img src=x onerror=document.title='bad'>"
+
+
+def cluster(*words):
+    return [lateen, "cluster", "--prometheus", f"http://{listen}", "--window", "0.05", *words]
+
+
+def cluster_page():
+    slurm("sinfo", "n1\037debug\037idle\0372\037gpu:h100:2\037none\nn1\037long\037idle\0372\037gpu:h100:2\037none\nn2\037long\037drained\0372\037gpu:h100:2\037fan 3\n".replace("\\037", chr(31)))
+    slurm("squeue", f"17\037demo\037lab\037ada\037debug\037RUNNING\0371\0371:02\0371:00:00\037gres:gpu:2\037n1\037None\n18\037{HOSTILE}\037lab\037bob\037long\037PENDING\0372\0370:00\0371:00:00\037gres:gpu:1\037\037Resources\n")
+    slurm("sacct", "lab|3600|billing=8,cpu=8,gres/gpu=2,mem=1G,node=1\nlab|1800|cpu=8,gres/gpu:h100=4,node=1\nother|3600|cpu=8,node=1\n")
+    env = {**os.environ, "PATH": f"{scratch}/bin:{os.environ['PATH']}"}
+    r = run(*cluster("--json"), env=env)
+    d = json.loads(r.stdout)
+    empty = [k for k in ("up", "health", "checks", "values", "gpu_use", "gpu_temperature", "info", "step", "target", "step_s", "step_age", "checkpoint_age", "loss", "tokens_per_s",
+                         "goodput", "losses", "alerts") if not d.get(k)]
+    check("lateen cluster: all that is asked of Prometheus is answered", not empty and d["errors"] == {}, (empty, d["errors"]))
+    check("lateen cluster: nodes, jobs and hours of Slurm by field", [(n["node"], n["partition"], n["state"], n["reason"]) for n in d["nodes"]] == [("n1", "debug", "idle", "none"), ("n1", "long", "idle", "none"),
+          ("n2", "long", "drained", "fan 3")] and d["jobs"][1]["name"] == HOSTILE and d["jobs"][0]["gres"] == "gres:gpu:2" and d["hours"][0] == {"tenant": "lab", "seconds": "3600", "tres": "billing=8,cpu=8,gres/gpu=2,mem=1G,node=1"}, d["nodes"])
+    slurm("sacct", "", 1)
+    r = run(lateen, "cluster", "--json", "--prometheus", "http://127.0.0.1:1", env=env)
+    d = json.loads(r.stdout)
+    check("lateen cluster: what does not answer is told, the rest is there", set(d["errors"]) == {"prometheus", "sacct"} and len(d["nodes"]) == 3 and "up" not in d, d["errors"])
+    slurm("sacct", "lab|3600|gres/gpu=2\nlab|1800|gres/gpu:h100=4\nother|3600|cpu=8\n")
+    p = start(*cluster("--listen", ":0", "--fresh-s", "0"), env=env, stderr=subprocess.PIPE)
+    url = told(p, r"cluster: (http://\S+)/")
+    with urllib.request.urlopen(url, timeout=20) as r:
+        page = r.read().decode()
+    check("lateen cluster: the page loads nothing from elsewhere", "<title>" in page and not re.search(r"""(src|href)=["']?(https?:)?//""", page))
+    if len(sys.argv) > 2:
+        draw(url)
+
+
+def draw(url):
+    from browser import Browser
+    b = Browser(sys.argv[2], url, sys.argv[3] if len(sys.argv) > 3 else None)
+    for name, width, scheme in (("desktop", 1200, "light"), ("phone", 390, "dark")):
+        b.size(width, 900, mobile=width < 500)
+        b.scheme(scheme)
+        b.go("/")
+        check(f"page, {name}: drawn", b.wait("document.body.dataset.drawn >= 1"), b.js("document.body.innerText")[:500])
+        text = b.js("document.body.innerText")
+        check(f"page, {name}: the node and what is wrong with it, alerts, the run, jobs, queues, hours", all(x in text for x in (
+            "drain: gpu.ecc_uncorrected gpu0 = 13", "LateenNodeUnfit", "demo", "tokens/s", "productive", "fan 3", "PENDING (Resources)", "4.0")), text)
+        check(f"page, {name}: a name is text", HOSTILE in text and b.js("document.title") == "Lateen cluster")
+        check(f"page, {name}: nothing hangs over", b.js("document.documentElement.scrollWidth <= window.innerWidth"))
+        check(f"page, {name}: bands of goodput", b.js("document.querySelectorAll('#runs polygon').length") >= 3)
+        b.js("document.documentElement.style.height = 'auto'")
+        b.size(width, min(int(b.js("document.documentElement.scrollHeight")), 4000), mobile=width < 500)
+        b.shot("cluster-" + name)
+    errors = [e for e in b.events if e["method"] in ("Runtime.exceptionThrown", "Log.entryAdded")]
+    check("page: no error of the browser", not errors, errors)
+    b.close()
+
+
 try:
     wanted = [(name, filled(e)) for name, e in expressions()]
     missing, deadline = wanted, time.time() + 60
@@ -189,6 +245,7 @@ try:
     check("the broken GPU of this test is noticed, and by nothing else", {"LateenNodeUnfit", "LateenRowRemap"} <= set(firing) and
           not set(firing) & {"LateenXid", "LateenPcieDegraded", "LateenRunGone", "LateenNodeGone", "LateenNoStep", "LateenQueueFull"}, sorted(firing))
     check("their texts are whole", "Node n1 is unfit" in texts and "n1, GPU 0: a row of memory waits to be remapped, or could not be" in texts and not any("error" in t for t in texts), texts)
+    cluster_page()
     check("labels of Slurm are on the samples", {x["metric"]["tenant"] for x in ask("lateen_train_info")} == {"lab"})
 finally:
     end()

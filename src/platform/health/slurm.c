@@ -1,53 +1,17 @@
 /* slurm.c: see slurm.h. */
 #include "platform/health/slurm.h"
 
-#include <errno.h>
-#include <spawn.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "platform/command.h"
 
-#define OUTPUT_BYTES 8192
-#define WORD_BYTES   600
-
-extern char **environ;
-
-/* Run scontrol, found in PATH; its output's beginning as text. words end with NULL. */
-static lt_err run(char *const *words, char out[OUTPUT_BYTES]) {
-    posix_spawn_file_actions_t actions;
-    int ends[2], failed, status = 0;
-    size_t used = 0;
-    ssize_t n;
-    pid_t child;
-
-    if (pipe(ends) != 0) {
-        LT_FAIL(LT_ERR_IO, "pipe: %s", strerror(errno));
-    }
-    (void)posix_spawn_file_actions_init(&actions);
-    (void)posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    (void)posix_spawn_file_actions_addclose(&actions, ends[0]);
-    failed = posix_spawnp(&child, words[0], &actions, NULL, words, environ);
-    (void)posix_spawn_file_actions_destroy(&actions);
-    close(ends[1]);
-    while (failed == 0 && used < OUTPUT_BYTES - 1 &&
-           (n = read(ends[0], out + used, OUTPUT_BYTES - 1 - used)) > 0) {
-        used += (size_t)n;
-    }
-    out[used] = '\0';
-    close(ends[0]);
-    if (failed != 0) {
-        LT_FAIL(LT_ERR_NOT_FOUND, "scontrol: %s", strerror(failed));
-    }
-    (void)waitpid(child, &status, 0);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        LT_FAIL(LT_ERR_REMOTE, "scontrol %s %s: exit status %d", words[1], words[2],
-                WIFEXITED(status) ? WEXITSTATUS(status) : -1);
-    }
-    return LT_OK;
-}
+/* scontrol gives up by itself after MessageTimeout, which is 10 s. */
+#define DEADLINE_S 30.0
+#define WORD_BYTES 600
 
 typedef struct {
     bool out;         /* Draining, drained or down. */
@@ -65,25 +29,27 @@ static void field(const char *text, const char *key, const char *ends, char *out
 }
 
 static lt_err read_state(const char *node, node_state *s) {
-    char text[OUTPUT_BYTES], state[64], name[WORD_BYTES];
-    char *const words[] = {"scontrol", "show", "node", name, NULL};
+    const char *const words[] = {"scontrol", "show", "node", node, NULL};
+    char *text = NULL, state[64];
 
-    snprintf(name, sizeof name, "%s", node);
-    LT_TRY(run(words, text));
+    LT_TRY(lt_command_run(&text, words, DEADLINE_S));
     field(text, "State=", " \n", state, sizeof state);
     field(text, "Reason=", "\n", s->reason, sizeof s->reason);
     s->out = strstr(state, "DOWN") != NULL || strstr(state, "DRAIN") != NULL;
+    free(text);
     return LT_OK;
 }
 
 static lt_err update(const char *node, const char *state, const char *reason) {
-    char text[OUTPUT_BYTES], name[WORD_BYTES], to[64], why[WORD_BYTES];
-    char *const words[] = {"scontrol", "update", name, to, reason != NULL ? why : NULL, NULL};
+    char name[WORD_BYTES], to[64], why[WORD_BYTES], *text = NULL;
+    const char *const words[] = {"scontrol", "update", name, to, reason != NULL ? why : NULL, NULL};
 
     snprintf(name, sizeof name, "NodeName=%s", node);
     snprintf(to, sizeof to, "State=%s", state);
     snprintf(why, sizeof why, "Reason=%s", reason != NULL ? reason : "");
-    return run(words, text);
+    LT_TRY(lt_command_run(&text, words, DEADLINE_S));
+    free(text);
+    return LT_OK;
 }
 
 /* DOWN ends the jobs of the node, which Slurm queues again; but it holds only until slurmd registers

@@ -1,0 +1,102 @@
+/* command.c: see command.h. */
+#include "platform/command.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+#define OUTPUT_MOST ((size_t)64 << 20)
+#define FIRST_ROOM  8192
+
+extern char **environ;
+
+/* Read to the end of the output; *late: the deadline came first. */
+static lt_err read_output(char **out, int from, double end_s, bool *late) {
+    size_t used = 0, room = FIRST_ROOM;
+    ssize_t n = 1;
+    *out = malloc(room);
+    while (*out != NULL && n > 0 && used < OUTPUT_MOST) {
+        struct pollfd wait = {.fd = from, .events = POLLIN};
+        const double left_s = end_s - lt_clock_s();
+        *late = left_s <= 0.0 || poll(&wait, 1, (int)(left_s * 1e3) + 1) == 0;
+        if (*late) {
+            break;
+        }
+        if (used + 1 == room) {
+            char *larger = realloc(*out, 2 * room);
+            if (larger == NULL) {
+                LT_FAIL(LT_ERR_OOM, "output of a program: %zu bytes", 2 * room);
+            }
+            *out = larger;
+            room *= 2;
+        }
+        n = read(from, *out + used, room - 1 - used);
+        used += n > 0 ? (size_t)n : 0;
+    }
+    if (*out == NULL) {
+        LT_FAIL(LT_ERR_OOM, "output of a program");
+    }
+    (*out)[used] = '\0';
+    return LT_OK;
+}
+
+/* Start it with its output at the pipe's end. */
+static int start(pid_t *child, const char *const *words, const int ends[2]) {
+    posix_spawn_file_actions_t actions;
+    int failed;
+    (void)posix_spawn_file_actions_init(&actions);
+    (void)posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    failed = posix_spawnp(child, words[0], &actions, NULL, (char *const *)(uintptr_t)words,
+                          environ);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    return failed;
+}
+
+lt_err lt_command_run(char **out, const char *const *words, double deadline_s) {
+    lt_err err = LT_OK;
+    int ends[2], failed, status = 0;
+    bool late = false;
+    pid_t child = 0;
+    char *text = NULL;
+
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        LT_FAIL(LT_ERR_IO, "pipe: %s", strerror(errno));
+    }
+    failed = start(&child, words, ends);
+    close(ends[1]);
+    if (failed != 0) {
+        LT_FAIL_DONE(LT_ERR_NOT_FOUND, "%s: %s", words[0], strerror(failed));
+    }
+    err = read_output(&text, ends[0], lt_clock_s() + deadline_s, &late);
+    if (late || err != LT_OK) {
+        (void)kill(child, SIGKILL);
+    }
+    (void)waitpid(child, &status, 0);
+    if (err == LT_OK && late) {
+        LT_FAIL_DONE(LT_ERR_REMOTE, "%s has not ended after %g s", words[0], deadline_s);
+    }
+    if (err == LT_OK && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) {
+        LT_FAIL_DONE(LT_ERR_REMOTE, "%s %s: exit status %d", words[0],
+                     words[1] != NULL ? words[1] : "",
+                     WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    }
+    if (err == LT_OK) {
+        *out = text;
+        text = NULL;
+    }
+done:
+    close(ends[0]);
+    free(text);
+    return err;
+}

@@ -1,0 +1,1 @@
+$(OUT)/src/platform/cluster/page.o: src/train/report_head.html src/platform/cluster/page.html
