@@ -247,5 +247,7 @@ try:
     check("their texts are whole", "Node n1 is unfit" in texts and "n1, GPU 0: a row of memory waits to be remapped, or could not be" in texts and not any("error" in t for t in texts), texts)
     cluster_page()
     check("labels of Slurm are on the samples", {x["metric"]["tenant"] for x in ask("lateen_train_info")} == {"lab"})
+except Exception as e:
+    check("nothing unexpected", False, repr(e))
 finally:
     end()

@@ -167,6 +167,8 @@ try:
     check("targets of Prometheus: the nodes, and the run that asked for it", r.returncode == 0 and nodes == [
         {"targets": [f"{n}:9401"], "labels": {"node": n, "partition": "debug"}} for n in ("n1", "n2")] and [x["targets"] for x in runs] == [[job("three").split("|")[1] + ":9400"]] and
         runs[0]["labels"]["user"] == "root", (r.stderr, nodes, runs))
+except Exception as e:
+    check("nothing unexpected", False, repr(e))
 finally:
     run("scancel", "--user=root")
     for p in reversed(started):
