@@ -7,6 +7,7 @@ The model, tokenizer and template are those of tests/golden/sft (make_sft_golden
     labels.jsonl    single completions with a label
     reward/         the model with a score head (AutoModelForSequenceClassification, one label), where reward runs start
     reward-end/     score.safetensors: the head after the last step of `reward`
+    reward-adapter/ where the run reward-lora starts, as PEFT saves it: adapters and head
     truth.json      of each run its options, and loss, gradient norm and TRL's metrics of every step
 
 A run takes STEPS steps of BATCH examples in the order of the file. Everything is in double precision, but for what TRL computes in float.
@@ -20,8 +21,8 @@ import sys
 import torch
 import transformers
 from datasets import Dataset
-from peft import PeftModel
-from safetensors.torch import save_file
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 from torch.utils.data import SequentialSampler
 from transformers import AutoModelForSequenceClassification, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, RewardConfig, RewardTrainer
@@ -66,6 +67,27 @@ def base_model():
 
 def model_of(run):
     return PeftModel.from_pretrained(base_model(), f"{base}/adapter-all", is_trainable=True).double() if run.get("lora") else base_model()
+
+
+def reward_model(run):
+    model = AutoModelForSequenceClassification.from_pretrained(f"{out}/reward", dtype=torch.float64, attn_implementation="eager")
+    if not run.get("lora"):
+        return model
+    torch.manual_seed(1)
+    start = f"{out}/reward-adapter"
+    model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=4, lora_dropout=0.0, target_modules=["q_proj", "v_proj", "down_proj"], base_model_name_or_path=f"{out}/reward"))
+    for p in model.parameters():  # F32 values, so that the file holds the very start.
+        if p.requires_grad:
+            p.data = p.data.float().double()
+    model.save_pretrained(start)
+    path = f"{start}/adapter_model.safetensors"
+    save_file({k: v.float().contiguous() for k, v in load_file(path).items()}, path, metadata={"format": "pt"})
+    for name in set(os.listdir(start)) - {"adapter_config.json", "adapter_model.safetensors"}:
+        os.remove(f"{start}/{name}")
+    config = json.load(open(f"{start}/adapter_config.json"))
+    config["target_modules"].sort()  # PEFT writes a set.
+    json.dump(config, open(f"{start}/adapter_config.json", "w"), indent=1)
+    return model
 
 
 def arguments(config, **more):
@@ -113,6 +135,7 @@ RUNS = [
     {"name": "kto", "data": "labels", "options": {"objective.kind": "kto", "objective.beta": 0.3, "objective.good": 1, "objective.bad": 1.5}, "trl": (KTOTrainer, KTOConfig, {"beta": 0.3, "desirable_weight": 1.0, "undesirable_weight": 1.5})},
     {"name": "kto-lora", "lora": True, "data": "labels", "options": {"objective.kind": "kto", "objective.beta": 0.3}, "trl": (KTOTrainer, KTOConfig, {"beta": 0.3})},
     {"name": "apo_zero", "data": "labels", "options": {"objective.kind": "apo_zero", "objective.beta": 0.3}, "trl": (KTOTrainer, KTOConfig, {"beta": 0.3, "loss_type": "apo_zero_unpaired"})},
+    {"name": "reward-lora", "lora": True, "data": "margins", "options": {"objective.kind": "reward", "objective.center": 0.05}, "trl": (RewardTrainer, RewardConfig, {"center_rewards_coefficient": 0.05})},
     {"name": "reward", "data": "margins", "options": {"objective.kind": "reward", "objective.center": 0.05}, "trl": (RewardTrainer, RewardConfig, {"center_rewards_coefficient": 0.05})},
 ]
 
@@ -121,11 +144,11 @@ def train(run, tok, sets):
     trainer, config, how = run.pop("trl")
     torch.manual_seed(0)
     reward = trainer is RewardTrainer
-    model = AutoModelForSequenceClassification.from_pretrained(f"{out}/reward", dtype=torch.float64, attn_implementation="eager") if reward else model_of(run)
+    model = reward_model(run) if reward else model_of(run)
     t = sequential(trainer)(model=model, args=arguments(config, **how), train_dataset=sets[run.get("data", "pairs")], processing_class=tok)
     t.train()
     run["steps"] = steps_of(t)
-    if reward:
+    if run["name"] == "reward":
         os.makedirs(f"{out}/reward-end", exist_ok=True)
         save_file({"score.weight": model.score.weight.detach().float().contiguous()}, f"{out}/reward-end/score.safetensors")
     print(run["name"], run["steps"][0], run["steps"][-1], flush=True)

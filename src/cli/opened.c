@@ -138,6 +138,7 @@ static lt_err open_adapted(lt_opened *o, const char *adapters, lt_opened_dtype d
     }
     LT_TRY(find_base(base, adapters));
     options = lt_opened_options(dtype, o->device);
+    LT_TRY(lt_lora_scores_of(&options.n_scores, adapters));
     LT_TRY(lt_model_open(&o->model, base, &options));
     return lt_opened_adapters(&o->adapters, o->model, adapters);
 }

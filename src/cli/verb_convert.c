@@ -96,7 +96,9 @@ static lt_err open_merged(lt_model **out, const char *adapters, const char *base
     lt_err err = LT_OK;
     lt_lora *l = NULL;
     lt_model *m = NULL;
-    LT_TRY_DONE(lt_model_open(&m, base, NULL));
+    lt_model_options options = {.dtype = LT_F32};
+    LT_TRY_DONE(lt_lora_scores_of(&options.n_scores, adapters));
+    LT_TRY_DONE(lt_model_open(&m, base, &options));
     LT_TRY_DONE(lt_opened_adapters(&l, m, adapters));
     LT_TRY_DONE(lt_lora_merge(l));
     lt_log_info("%s: %d adapters merged into %s", adapters, l->n_modules, base);

@@ -19,4 +19,7 @@ LT_MUST_USE lt_err lt_lora_gradients(lt_exec *r, lt_tensor dy, lt_tensor x, lt_p
 /* dx += du A, with what lt_lora_gradients of the same layer has left. */
 LT_MUST_USE lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer);
 
+/* The score head that is trained beside adapters, in one of their buffers. */
+lt_tensor lt_lora_score(const lt_lora *l, const lt_param_buffer *b);
+
 #endif

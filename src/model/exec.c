@@ -154,6 +154,9 @@ static int param_index(const lt_exec *r, lt_param_kind kind, int layer) {
 
 lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_model *m = r->model;
+    if (kind == LT_PARAM_SCORE && r->lora != NULL) {
+        return lt_lora_score(r->lora->lora, &r->lora->lora->params->weights);
+    }
     if (m->stored != NULL && lt_param_index(&m->table, kind, layer) >= 0) {
         const lt_stored_weight *h = &m->stored[param_index(r, kind, layer)];
         LT_ASSERT(h->n_ranges <= 1); /* Several have no one view: lt_linear_fwd. */
@@ -165,7 +168,9 @@ lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer) {
 }
 
 lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer) {
-    return lt_param_view(&r->model->table, kind, layer, &r->gradients);
+    return kind == LT_PARAM_SCORE && r->lora != NULL
+               ? lt_lora_score(r->lora->lora, &r->lora->gradients)
+               : lt_param_view(&r->model->table, kind, layer, &r->gradients);
 }
 
 /* The kinds that ops want in F32, in the order in which a layer's copies lie. */

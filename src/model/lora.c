@@ -190,6 +190,23 @@ static void add_site(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_
     s->b = add_param(p, which, layer, true, rows, o->rank);
 }
 
+/* A score head, with the base's name and place. */
+static void add_score(lt_lora_plan *p, const lt_param_table *base) {
+    const int index = lt_param_index(base, LT_PARAM_SCORE, 0), last = p->table.n_units - 1;
+    if (index < 0) {
+        return;
+    }
+    const lt_param *from = &base->params[index];
+    lt_param q = {.kind = from->kind,
+                  .layer = from->layer,
+                  .unit = last,
+                  .n_dims = 2,
+                  .shape = {from->shape[0], from->shape[1]},
+                  .decays = true};
+    (void)snprintf(q.name, sizeof q.name, "%s", from->name);
+    p->table.index[last * LT_PARAM_KIND_COUNT + LT_PARAM_SCORE] = lt_param_table_add(&p->table, &q);
+}
+
 lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o) {
     lt_err err = LT_OK;
     lt_lora_plan p = {.columns = 0};
@@ -205,7 +222,7 @@ lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec, const lt_
     }
     LT_TRY_DONE(check_targets(spec, o->targets));
     LT_TRY_DONE(lt_param_table_open(&base, spec));
-    LT_TRY_DONE(lt_param_table_begin(&p.table, spec->n_layers, 2 * n_sites));
+    LT_TRY_DONE(lt_param_table_begin(&p.table, spec->n_layers, 2 * n_sites + 1));
     p.sites = calloc((size_t)n_sites, sizeof *p.sites);
     if (p.sites == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "adapters of %lld layers", (long long)spec->n_layers);
@@ -215,6 +232,7 @@ lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec, const lt_
             add_site(&p, spec, &base, o, layer, which);
         }
     }
+    add_score(&p, &base);
     if (p.n_modules == 0) {
         LT_FAIL_DONE(LT_ERR_ARG, "lora.targets is empty: no layer would have an adapter");
     }
@@ -272,6 +290,33 @@ static lt_err open_params(lt_model **out, const lt_model *base, lt_lora_plan *pl
     return LT_OK;
 }
 
+lt_tensor lt_lora_score(const lt_lora *l, const lt_param_buffer *b) {
+    return lt_param_view(&l->params->table, LT_PARAM_SCORE, 0, b);
+}
+
+/* The numbers that are trained begin as the base's. */
+static lt_err begin_score(lt_lora *l, const lt_model *base) {
+    const int index = lt_param_index(&l->params->table, LT_PARAM_SCORE, 0);
+    const lt_tensor from = lt_param_view(&base->table, LT_PARAM_SCORE, 0, &base->weights);
+    const lt_param *to = index >= 0 ? &l->params->table.params[index] : NULL;
+    lt_err err;
+    void *values;
+    if (to == NULL) {
+        return LT_OK;
+    }
+    values = malloc((size_t)to->count * lt_dtype_bytes(from.dtype));
+    if (values == NULL) {
+        LT_FAIL(LT_ERR_OOM, "score head of %lld numbers", (long long)to->count);
+    }
+    err = lt_model_download(base, values, from.data,
+                            (size_t)to->count * lt_dtype_bytes(from.dtype));
+    if (err == LT_OK) {
+        lt_model_set(l->params, to, 0, values, from.dtype, to->count);
+    }
+    free(values);
+    return err;
+}
+
 lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uint64_t seed) {
     lt_err err = LT_OK;
     lt_lora_plan plan = {.columns = 0};
@@ -300,9 +345,12 @@ lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uin
     l->scale = (float)(o->alpha /
                        (o->scaling == LT_LORA_BY_ROOT ? sqrt((double)o->rank) : (double)o->rank));
     LT_TRY_DONE(open_params(&l->params, base, &plan));
-    for (int i = 0; i < l->params->table.n_params; i += 2) {
-        draw_a(l->params, &l->params->table.params[i], seed);
+    for (int i = 0; i < (int)base->spec.n_layers * LT_LORA_LAYER_KINDS; i++) {
+        if (l->sites[i].n_parts > 0) {
+            draw_a(l->params, &l->params->table.params[l->sites[i].a], seed);
+        }
     }
+    LT_TRY_DONE(begin_score(l, base));
     LT_TRY_DONE(lt_model_settle(l->params));
     l->base = base;
     base->lora = l;
@@ -376,6 +424,11 @@ lt_err lt_lora_merge(lt_lora *l) {
             lt_parallel_for((size_t)p->n_rows, merge_row, &m);
         }
         memset(b_data, 0, (size_t)b->count * sizeof(float));
+    }
+    if (lt_param_index(base, LT_PARAM_SCORE, 0) >= 0) {
+        const lt_tensor from = lt_lora_score(l, &l->params->master),
+                        to = lt_param_view(base, LT_PARAM_SCORE, 0, &l->base->master);
+        memcpy(to.data, from.data, (size_t)lt_tensor_count(&to) * sizeof(float));
     }
     l->base->version++;
     return LT_OK;

@@ -17,6 +17,9 @@
  *
  * The parameters, in the order of the table; the unit of a layer is the base's (params.h):
  *     layers.N.qkv.lora_a (3 r, C), .lora_b ((H + 2G) D, r)       attn_out, up, down likewise
+ *     score (n_scores, C)                                         a score head only
+ * A score head is trained whole, as PEFT does for SEQ_CLS (modules_to_save): what stands here takes
+ * the place of the base's, from which it begins.
  *
  * Every linear layer of a pass, a session or an engine goes through lt_linear_fwd and _bwd, which
  * call the functions of adapted.h where a model has adapters. Several adapters at once need another
@@ -76,7 +79,8 @@ typedef struct lt_lora {
     char *targets; /* What options.targets points to. */
     float scale;
     lt_model *base; /* NULL: it is closed. */
-    /* The adapters' weights: a model of the base's spec whose table has just these. */
+    /* The adapters' weights, and a score head: a model of the base's spec whose table has just
+     * these. */
     lt_model *params;
     lt_lora_site *sites;
     int64_t columns;
@@ -115,6 +119,9 @@ typedef struct {
 } lt_lora_config;
 LT_MUST_USE lt_err lt_lora_config_read(lt_lora_config *out, const char *folder,
                                        const lt_model_spec *spec);
+/* Values of the score head that the folder holds, as PEFT's SEQ_CLS has one; 0: none. Their base is
+ * opened with such a head (lt_model_options). */
+LT_MUST_USE lt_err lt_lora_scores_of(int64_t *n, const char *folder);
 /* base_model_name_or_path, or ""; free it. */
 LT_MUST_USE lt_err lt_lora_base_of(char **out, const char *folder);
 void lt_lora_config_close(lt_lora_config *c);

@@ -1,6 +1,7 @@
 /* lora_files.c: adapters as PEFT keeps them: adapter_config.json and adapter_model.safetensors.
  *
  *     tensors   base_model.model.<module>.lora_A.weight (r, in), .lora_B.weight (out, r)
+ *               base_model.model.score.weight, of a score head (modules_to_save)
  *     config    r, lora_alpha, use_rslora, target_modules: read. Everything that would change the
  *               arithmetic is refused by name; what only tells how a run was started or trained
  *               (initialisation, dropout, ...) is passed over, and a run that goes on from it
@@ -27,28 +28,17 @@
 #define WEIGHTS           "adapter_model.safetensors"
 #define CONFIG_BYTES      ((size_t)4 << 20)
 #define TARGETS_BYTES     4096
+#define SCORE             "base_model.model.score.weight"
 #define TENSOR_NAME_BYTES (LT_FOREIGN_NAME_BYTES + 48)
 
 /* ---- The configuration ---- */
 
 /* Keys that change what an adapter computes: each must be absent, null, false, 0 or empty. */
-static const char *const refused[] = {"use_dora",
-                                      "rank_pattern",
-                                      "alpha_pattern",
-                                      "modules_to_save",
-                                      "layers_to_transform",
-                                      "layer_replication",
-                                      "lora_bias",
-                                      "target_parameters",
-                                      "trainable_token_indices",
-                                      "exclude_modules",
-                                      "use_qalora",
-                                      "use_bdlora",
-                                      "alora_invocation_tokens",
-                                      "arrow_config",
-                                      "kasa_config",
-                                      "velora_config",
-                                      "monteclora_config"};
+static const char *const refused[] = {
+    "use_dora",          "rank_pattern", "alpha_pattern",     "layers_to_transform",
+    "layer_replication", "lora_bias",    "target_parameters", "trainable_token_indices",
+    "exclude_modules",   "use_qalora",   "use_bdlora",        "alora_invocation_tokens",
+    "arrow_config",      "kasa_config",  "velora_config",     "monteclora_config"};
 
 /* Initialisations that change the base, without which the adapter says nothing. */
 static bool changes_base(const json_t *init) {
@@ -62,7 +52,24 @@ static bool changes_base(const json_t *init) {
     return name != NULL;
 }
 
-static lt_err check_config(const json_t *config, const char *path) {
+/* Modules that are trained whole: the score head, which PEFT calls by two names. */
+static lt_err check_saved(const json_t *config, const lt_model_spec *spec, const char *path) {
+    const json_t *list = json_object_get(config, "modules_to_save");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        const bool is_score = name != NULL &&
+                              (strcmp(name, "score") == 0 || strcmp(name, "classifier") == 0);
+        if (!is_score || spec->n_scores == 0) {
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "%s: modules_to_save has '%s': only the score head of a model that has one is "
+                    "read",
+                    path, name != NULL ? name : "?");
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err check_config(const json_t *config, const lt_model_spec *spec, const char *path) {
     const char *type = NULL, *bias = "none";
     LT_TRY(lt_json_str(config, "peft_type", &type, false, path));
     LT_TRY(lt_json_str(config, "bias", &bias, true, path));
@@ -78,6 +85,7 @@ static lt_err check_config(const json_t *config, const char *path) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is set, which is not built", path, refused[i]);
         }
     }
+    LT_TRY(check_saved(config, spec, path));
     if (changes_base(json_object_get(config, "init_lora_weights"))) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s: init_lora_weights %s changes the base, so the adapter alone is not enough",
@@ -151,7 +159,7 @@ lt_err lt_lora_config_read(lt_lora_config *out, const char *folder, const lt_mod
 
     LT_TRY(lt_path_join(path, folder, CONFIG));
     LT_TRY_DONE(load_config(&config, folder));
-    LT_TRY_DONE(check_config(config, path));
+    LT_TRY_DONE(check_config(config, spec, path));
     LT_TRY_DONE(lt_json_i64(config, "r", &c.options.rank, false, path));
     LT_TRY_DONE(lt_json_f64(config, "lora_alpha", &c.options.alpha, false, path));
     LT_TRY_DONE(lt_json_bool(config, "use_rslora", &rs, true, path));
@@ -168,6 +176,19 @@ done:
     lt_lora_config_close(&c);
     json_decref(config);
     return err;
+}
+
+lt_err lt_lora_scores_of(int64_t *n, const char *folder) {
+    char path[LT_PATH_BYTES];
+    lt_safetensors file;
+    const lt_safetensor *score;
+    *n = 0;
+    LT_TRY(lt_path_join(path, folder, WEIGHTS));
+    LT_TRY(lt_safetensors_open(&file, path));
+    score = lt_safetensors_find(&file, SCORE);
+    *n = score != NULL && score->n_dims == 2 ? score->shape[0] : 0;
+    lt_safetensors_close(&file);
+    return LT_OK;
 }
 
 lt_err lt_lora_base_of(char **out, const char *folder) {
@@ -222,7 +243,14 @@ static lt_err each_tensor(const lt_lora *l, tensor_fn fn, void *ctx) {
             LT_TRY(each_part(l, &l->sites[i], k, fn, ctx));
         }
     }
-    return LT_OK;
+    const int score = lt_param_index(&l->params->table, LT_PARAM_SCORE, 0);
+    if (score < 0) {
+        return LT_OK;
+    }
+    const lt_param *param = &l->params->table.params[score];
+    return fn(
+        ctx,
+        &(tensor){.name = SCORE, .param = param, .rows = param->shape[0], .cols = param->shape[1]});
 }
 
 typedef struct {
@@ -350,7 +378,7 @@ static lt_err find_flat(const float **flat, float **copy, const lt_model *m) {
 }
 
 static lt_err write_weights(const lt_lora *l, const char *path) {
-    const size_t most = 2 * (size_t)l->n_modules;
+    const size_t most = 2 * (size_t)l->n_modules + (l->base->spec.n_scores > 0 ? 1 : 0);
     lt_err err = LT_OK;
     float *copy = NULL;
     json_t *metadata = json_pack("{s:s}", "format", "pt");
@@ -397,6 +425,7 @@ static lt_err write_config(const lt_lora *l, const char *path, const char *base)
     const bool whole_alpha = o->alpha == floor(o->alpha) && fabs(o->alpha) < 1e15;
     lt_err err = LT_OK;
     bool transposed;
+    char *text = NULL;
     json_t *list = target_list(l, &transposed);
     json_t *config = json_pack(
         "{s:s, s:s, s:s, s:I, s:o, s:f, s:s, s:b, s:b, s:b, s:b, s:b, s:o}", "peft_type", "LORA",
@@ -405,7 +434,13 @@ static lt_err write_config(const lt_lora *l, const char *path, const char *base)
         "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out", transposed, "use_rslora",
         o->scaling == LT_LORA_BY_ROOT, "use_dora", false, "init_lora_weights", true,
         "inference_mode", true, "target_modules", list);
-    char *text = config != NULL ? json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
+    if (l->base->spec.n_scores > 0 &&
+        (json_object_set_new(config, "task_type", json_string("SEQ_CLS")) != 0 ||
+         json_object_set_new(config, "modules_to_save",
+                             json_pack("[s, s]", "classifier", "score")) != 0)) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s", path);
+    }
+    text = config != NULL ? json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: the base's name is not UTF-8", path);
     }

@@ -27,7 +27,6 @@ lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
                    {"deterministic = mesh-invariant", r->deterministic != 0},
                    {"optim.kind = muon", r->optim == LT_OPTIM_MUON},
                    {"mesh.zero", r->zero > 0},
-                   {"objective.kind = reward", r->objective == LT_RECIPE_OBJECTIVE_reward},
                    {"pp (mesh)", mesh != NULL && mesh->pp > 1},
                    {"cp (mesh)", mesh != NULL && mesh->cp > 1},
                    {"tp (mesh)", mesh != NULL && mesh->tp > 1},

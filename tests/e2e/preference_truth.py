@@ -21,7 +21,7 @@ truth = json.load(open(f"{golden}/truth.json"))
 runs = {r["name"]: r for r in truth["runs"]}
 tap = Tap(700)
 LOSS, NORM, LOGP = 1e-5, 1e-4, 1e-6  # TRL ran in double and tells loss and metrics in float; this runs in float.
-FEW = ("dpo", "ipo-lora", "simpo", "orpo-lora", "kto", "reward")
+FEW = ("dpo", "ipo-lora", "simpo", "orpo-lora", "kto", "reward", "reward-lora")
 
 
 def check(name, wrong):
@@ -31,9 +31,9 @@ def check(name, wrong):
 def words_of(out, name, more):
     run = runs[name]
     data = "labels" if run.get("data") == "labels" else "pairs"
-    args = {"out": out, "model.init": f"{golden}/reward" if name == "reward" else sft, "data.tokenizer": sft, "data.train": f"{golden}/{data}.jsonl", "data.seq": truth["seq"],
+    args = {"out": out, "model.init": f"{golden}/reward" if name.startswith("reward") else sft, "data.tokenizer": sft, "data.train": f"{golden}/{data}.jsonl", "data.seq": truth["seq"],
             "batch.size": truth["batch"], "steps": truth["steps"], "optim.lr": truth["lr"], "optim.beta2": 0.999, "optim.decay": 0, "lr.schedule": "constant", "data.shuffle": "none",
-            "threads": 1, "sample.tokens": 0, **run["options"], **({"lora.init": f"{sft}/adapter-all"} if run.get("lora") else {}), **more}
+            "threads": 1, "sample.tokens": 0, **run["options"], **({"lora.init": f"{golden}/reward-adapter" if name == "reward-lora" else f"{sft}/adapter-all"} if run.get("lora") else {}), **more}
     ranks = ("launch", "--ranks", "2") if "mesh" in args else ()
     return [lateen, *ranks, "train", *(w for n, v in args.items() if v is not None for w in (f"--{n}", str(v)))]
 
@@ -69,10 +69,10 @@ def whole(path):
     return open(path, "rb").read()
 
 
-def scores(path):
+def scores(path, name="score.weight"):
     data = whole(path)
     n = struct.unpack("<Q", data[:8])[0]
-    begin, end = json.loads(data[8:8 + n])["score.weight"]["data_offsets"]
+    begin, end = json.loads(data[8:8 + n])[name]["data_offsets"]
     return struct.unpack(f"<{(end - begin) // 4}f", data[8 + n + begin:8 + n + end])
 
 
@@ -135,6 +135,14 @@ with tempfile.TemporaryDirectory() as work:
     check("a reward model is a folder of transformers", "" if config["architectures"] == ["LlamaForSequenceClassification"] and len(config["id2label"]) == 1 and config["pad_token_id"] == 5 else config)
     ends = zip(scores(f"{work}/reward/model/model.safetensors"), scores(f"{golden}/reward-end/score.safetensors"))
     check("its head ends where TRL's does", [p for p in ends if abs(p[0] - p[1]) > 2e-6])
+    beside = f"{work}/reward-lora/adapter"
+    config = json.load(open(f"{beside}/adapter_config.json"))
+    check("adapters of a reward model keep its head, as PEFT's do", "" if config["task_type"] == "SEQ_CLS" and "score" in config["modules_to_save"] else config)
+    merged = subprocess.run([lateen, "convert", beside, f"{work}/merged", "--dtype", "fp32"], capture_output=True, text=True)
+    check("and bring it along when they are merged", merged.stderr if merged.returncode != 0 else scores(f"{work}/merged/model.safetensors") != scores(f"{beside}/adapter_model.safetensors", "base_model.model.score.weight"))
+    parts = [train(f"{work}/parts", "reward-lora", steps=n) for n in (7, 20)]
+    check("stopped and resumed, they have the same bits", [x.stderr[-300:] for x in parts if x.returncode != 0] or whole(f"{work}/parts/adapter/adapter_model.safetensors") != whole(f"{beside}/adapter_model.safetensors"))
+    check("a language model does not take them", said(train(f"{work}/no", "dpo", **{"lora.init": f"{golden}/reward-adapter"}), "modules_to_save has"))
     check("it writes no text", said(subprocess.run([lateen, "generate", "--model", f"{work}/reward/model", "--prompt", "Hi"], capture_output=True, text=True), "score head of 1 value"))
     check("and is not taken for a language model", said(train(f"{work}/no", "dpo", **{"model.init": f"{golden}/reward"}), "model.init", "score head"))
     new = train(f"{work}/new", "reward", **{"model.init": sft, "steps": 3})
@@ -163,7 +171,7 @@ with tempfile.TemporaryDirectory() as work:
     # Options.
     for what, name, more, wanted, code in (("an option that the objective does not read", "dpo", {"objective.margin": 1}, "--objective.margin 1 has no effect: it needs objective.kind = simpo", 1),
                                            ("packing", "dpo", {"data.packing": "stream"}, "it needs objective.kind = sft", 1), ("fp8", "dpo", {"model.fp8": "blockwise"}, "objective.kind with model.fp8: not built", 1),
-                                           ("pipelines", "dpo", {"mesh": "pp=2"}, "objective.kind with pp (mesh): not built", 1), ("adapters of a reward model", "reward", {"lora.rank": 2}, "lora.rank with objective.kind = reward: not built", 1),
+                                           ("pipelines", "dpo", {"mesh": "pp=2"}, "objective.kind with pp (mesh): not built", 1),
                                            ("no model", "dpo", {"model.init": None}, "no model.init", 1), ("weights of files", "dpo", {"data.train": f"{golden}/pairs.jsonl:2"}, "weights are not built", 1),
                                            ("shards of tokens", "dpo", {"data.train": "data/none.bin"}, "learns from JSON lines", 1), ("an unknown kind", "dpo", {"objective.kind": "ppo"}, "objective.kind", 2)):
         no = train(f"{work}/no", name, **more)

@@ -294,7 +294,7 @@ static void refused_by_name(void **state) {
     static const char *const cases[][2] = {
         {"{\"use_dora\": true}", "use_dora is set"},
         {"{\"rank_pattern\": {\"q_proj\": 8}}", "rank_pattern is set"},
-        {"{\"modules_to_save\": [\"lm_head\"]}", "modules_to_save is set"},
+        {"{\"modules_to_save\": [\"lm_head\"]}", "modules_to_save has 'lm_head'"},
         {"{\"layers_to_transform\": [0]}", "layers_to_transform is set"},
         {"{\"bias\": \"all\"}", "bias all"},
         {"{\"init_lora_weights\": \"pissa\"}", "pissa changes the base"},
