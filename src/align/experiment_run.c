@@ -5,30 +5,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
+#include "align/ask_all.h"
 #include "align/experiment.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/rng.h"
-#include "serve/api/api.h"
 #include "serve/api/json_out.h"
 
 typedef struct {
     lt_experiment *e;
     const lt_experiment_host *host;
-    lt_server *server;
     int fd;                   /* Results. */
     int64_t model, next, end; /* Cells of the model: the next to look at, and their end. */
-    int64_t n_flights;
-    bool starting; /* start_more is at work: answers that come inside it call it no more. */
-    lt_failure failure;
 } run;
-
-typedef struct {
-    run *run;
-    int64_t cell;
-} flight;
 
 /* ---- Results on disk ---- */
 
@@ -108,6 +100,10 @@ static lt_err open_results(run *r, char path[LT_PATH_BYTES]) {
     r->fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
     if (r->fd < 0) {
         LT_FAIL(LT_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    if (flock(r->fd, LOCK_EX | LOCK_NB) != 0) {
+        LT_FAIL(LT_ERR_STATE, "%s: %s", path,
+                errno == EWOULDBLOCK ? "another process writes to it" : strerror(errno));
     }
     return read_results(r, path);
 }
@@ -228,45 +224,6 @@ static lt_err keep(run *r, int64_t cell, const json_t *answer) {
     return LT_OK;
 }
 
-static void stop(run *r, lt_err err) {
-    if (r->failure.err == LT_OK) {
-        lt_failure_keep(&r->failure, err);
-    }
-    lt_server_stop(r->server);
-}
-
-static void start_more(run *r);
-
-static void answered(void *ctx, int status, const char *body, size_t n) {
-    flight *f = ctx;
-    run *r = f->run;
-    const int64_t cell = f->cell;
-    const lt_experiment_place p = lt_experiment_place_of(r->e, cell);
-    json_t *answer = lt_json_loadb(body, n, JSON_ALLOW_NUL, NULL);
-
-    free(f);
-    r->n_flights--;
-    if (status != 200) {
-        const char *why = json_string_value(
-            json_object_get(json_object_get(answer, "error"), "message"));
-        stop(r, lt_error_set(LT_ERR_ARG, "method %s, task %s, problem %lld: %s",
-                             r->e->configs[p.config].method, r->e->tasks[p.task].name,
-                             (long long)p.problem, why != NULL ? why : "no answer"));
-    } else if (r->failure.err == LT_OK) {
-        const lt_err err = keep(r, cell, answer);
-        if (err != LT_OK) {
-            stop(r, err);
-        }
-    }
-    json_decref(answer);
-    if (r->host->progress != NULL) {
-        r->host->progress(r->host->ctx, r->e->n_done, r->e->n_cells);
-    }
-    if (!r->starting) {
-        start_more(r);
-    }
-}
-
 /* ---- Requests ---- */
 
 /* The reward "gold" is whether the answer is right. */
@@ -301,49 +258,33 @@ static char *body_of(const lt_experiment *e, int64_t cell) {
     return body;
 }
 
-static void start_one(run *r, int64_t cell) {
-    flight *f = malloc(sizeof *f);
-    char *body = body_of(r->e, cell);
-    lt_err err;
-
-    if (f == NULL || body == NULL) {
-        free(f);
-        free(body);
-        stop(r, lt_error_set(LT_ERR_OOM, "a request"));
-        return;
-    }
-    *f = (flight){r, cell};
-    r->n_flights++;
-    err = lt_server_post(r->server, r->e->chat ? "/v1/chat/completions" : "/v1/completions", body,
-                         strlen(body), answered, f);
-    if (err != LT_OK) {
-        free(f);
-        r->n_flights--;
-        stop(r, err);
-    }
+static char *request_of(void *ctx, int64_t cell) {
+    const run *r = ctx;
+    return body_of(r->e, cell);
 }
 
-/* As many requests as the engine runs sequences; their candidates wait in its queue. */
-static void start_more(run *r) {
-    r->starting = true;
-    while (r->n_flights < r->e->max_running && r->failure.err == LT_OK &&
-           !lt_server_is_ending(r->server)) {
-        while (r->next < r->end && r->e->cells[r->next].done) {
-            r->next++;
-        }
-        if (r->next == r->end) {
-            break;
-        }
-        start_one(r, r->next++);
+static int64_t next_cell(void *ctx) {
+    run *r = ctx;
+    while (r->next < r->end && r->e->cells[r->next].done) {
+        r->next++;
     }
-    r->starting = false;
-    if (r->n_flights == 0 && !lt_server_is_ending(r->server)) {
-        lt_server_stop(r->server);
-    }
+    return r->next < r->end ? r->next++ : -1;
 }
 
-static void ready(void *ctx) {
-    start_more(ctx);
+static lt_err take_answer(void *ctx, int64_t cell, const json_t *answer) {
+    run *r = ctx;
+    LT_TRY(keep(r, cell, answer));
+    if (r->host->progress != NULL) {
+        r->host->progress(r->host->ctx, r->e->n_done, r->e->n_cells);
+    }
+    return LT_OK;
+}
+
+static void name_cell(void *ctx, int64_t cell, char *out, size_t room) {
+    const run *r = ctx;
+    const lt_experiment_place p = lt_experiment_place_of(r->e, cell);
+    snprintf(out, room, "method %s, task %s, problem %lld", r->e->configs[p.config].method,
+             r->e->tasks[p.task].name, (long long)p.problem);
 }
 
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
@@ -354,26 +295,23 @@ static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
 /* ---- Models, one behind the other ---- */
 
 static lt_err run_model(run *r) {
-    lt_server_options o = lt_server_defaults();
-    lt_err err = LT_OK;
-
-    o.host = NULL;
-    o.model = r->e->models[r->model].path;
-    o.load = load;
-    o.ready = ready;
-    o.ctx = r;
-    o.quiet = true;
-    o.own_defaults = false;
-    o.engine.deterministic = true;
-    o.engine.max_running = r->e->max_running;
-    o.engine.max_waiting = 1 << 16; /* A request has at most 128 candidates. */
-    LT_TRY_DONE(lt_server_open(&r->server, &o));
-    LT_TRY_DONE(lt_server_run(r->server));
-done:
-    lt_server_close(r->server);
-    r->server = NULL;
+    const lt_asking a = {.model = r->e->models[r->model].path,
+                         .path = r->e->chat ? "/v1/chat/completions" : "/v1/completions",
+                         .max_running = r->e->max_running,
+                         .deterministic = true,
+                         .load = load,
+                         .next = next_cell,
+                         .body = request_of,
+                         .take = take_answer,
+                         .name = name_cell,
+                         .ctx = r};
+    const lt_err err = lt_ask_all(&a);
     r->host->unload(r->host->ctx);
-    return err;
+    return err == LT_ERR_INTERRUPTED
+               ? lt_error_set(err,
+                              "%s: stopped after %lld of %lld requests; the same command goes on",
+                              r->e->out, (long long)r->e->n_done, (long long)r->e->n_cells)
+               : err;
 }
 
 static bool is_done(const run *r) {
@@ -394,16 +332,6 @@ static lt_err run_models(run *r) {
             continue;
         }
         LT_TRY(run_model(r));
-        if (r->failure.err != LT_OK) {
-            return lt_failure_raise(&r->failure);
-        }
-        r->next = r->model * each;
-        if (!is_done(r)) {
-            LT_FAIL(LT_ERR_INTERRUPTED,
-                    "%s: stopped after %lld of %lld requests; the same command goes "
-                    "on",
-                    r->e->out, (long long)r->e->n_done, (long long)r->e->n_cells);
-        }
     }
     return LT_OK;
 }

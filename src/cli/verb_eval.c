@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/eval_generative.h"
 #include "cli/opened.h"
 #include "cli/verb.h"
 #include "lateen/eval.h"
@@ -15,11 +16,26 @@
 
 #define EVAL_OPTIONS(X)                                                                            \
     LT_OPENED_OPTIONS(X)                                                                           \
-    X(STR, task, "task", "", 0, 0, "NAME", LT_EVAL_TASKS "; empty: loss on text files")            \
+    X(STR, task, "task", "", 0, 0, "NAME",                                                         \
+      LT_EVAL_TASKS ", " LT_GENERATIVE_TASKS "; empty: loss on text files")                        \
     X(I64, seq, "seq", "0", 0, 1e9, "N",                                                           \
       "tokens of one sequence; 0: the model's longest, at most 2048")                              \
     X(I64, limit, "limit", "0", 0, 1e12, "N", "most questions or documents to read; 0: all")       \
-    X(I64, shots, "shots", "0", 0, 5, "N", "mmlu: solved examples before each question")           \
+    X(I64, shots, "shots", "0", 0, 64, "N",                                                        \
+      "mmlu, at most 5, and gsm8k: solved examples before each question")                          \
+    X(STR, examples, "examples", "", 0, 0, "FILE", "gsm8k with shots: the training problems")      \
+    X(STR, responses, "responses", "", 0, 0, "FILE",                                               \
+      "gsm8k, ifeval: score these, JSON lines with `response`, and ask no model")                  \
+    X(STR, outputs, "outputs", "", 0, 0, "FILE",                                                   \
+      "gsm8k, ifeval: write each response with its scores, as JSON lines")                         \
+    X(STR, nltk, "nltk", "", 0, 0, "DIR",                                                          \
+      "ifeval: NLTK's data folder, with tokenizers/punkt_tab/english; empty: instructions that "   \
+      "need it are not scored")                                                                    \
+    X(BOOL, chat, "chat", "false", 0, 0, "",                                                       \
+      "gsm8k, ifeval: the prompt is a message in the model's chat template")                       \
+    X(I64, max_tokens, "max-tokens", "0", 0, 1e9, "N",                                             \
+      "gsm8k, ifeval: most tokens of a response; 0: the harness's 256 and 1280")                   \
+    X(I64, max_running, "max-running", "64", 1, 65536, "N", "gsm8k, ifeval: responses at once")    \
     X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object")
 
 typedef struct {
@@ -150,12 +166,57 @@ done:
     return err;
 }
 
+static const char *or_null(const char *text) {
+    return text[0] != '\0' ? text : NULL;
+}
+
+static lt_err run_generative(const eval_options *o, const char **files, int n_files) {
+    char found[LT_PATH_BYTES];
+    const char *model = o->model;
+    if (n_files != 1) {
+        LT_FAIL(LT_ERR_ARG, "a task takes one data file, %d given", n_files);
+    }
+    if (model[0] == '\0' && o->responses[0] == '\0') {
+        LT_TRY(lt_opened_default_model(found));
+        model = found;
+    }
+    return lt_eval_generative((lt_generative_options){.task = o->task,
+                                                      .data = files[0],
+                                                      .examples = or_null(o->examples),
+                                                      .responses = or_null(o->responses),
+                                                      .outputs = or_null(o->outputs),
+                                                      .nltk = or_null(o->nltk),
+                                                      .shots = o->shots,
+                                                      .limit = o->limit,
+                                                      .chat = o->chat,
+                                                      .max_tokens = o->max_tokens,
+                                                      .max_running = o->max_running,
+                                                      .model = model},
+                              o->tokenizer, (lt_opened_dtype)o->dtype, o->device, o->threads,
+                              o->json);
+}
+
+/* An option of the other tasks would have no effect. */
+static lt_err check_plain(const eval_options *o) {
+    if (o->examples[0] != '\0' || o->responses[0] != '\0' || o->outputs[0] != '\0' ||
+        o->nltk[0] != '\0' || o->chat || o->max_tokens != 0) {
+        LT_FAIL(LT_ERR_ARG,
+                "--examples, --responses, --outputs, --nltk, --chat and --max-tokens are "
+                "for " LT_GENERATIVE_TASKS);
+    }
+    if (o->shots > 5) {
+        LT_FAIL(LT_ERR_ARG, "--shots %lld: %s has at most 5", (long long)o->shots, o->task);
+    }
+    return LT_OK;
+}
+
 int lt_verb_eval(int argc, char **argv);
 int lt_verb_eval(int argc, char **argv) {
     static const char prose[] =
         "Without --task: loss, perplexity and bits per byte on text files (.txt, .jsonl; plain, "
         ".gz, .zst).\n"
-        "With --task: accuracy on the task's data, by lm-evaluation-harness's method.";
+        "With --task: accuracy on the task's data, by lm-evaluation-harness's method; gsm8k and "
+        "ifeval\nare answered by generating.";
     const char *files[MAX_FILES];
     eval_options o;
     int n = 0, status = LT_EXIT_DONE;
@@ -166,6 +227,11 @@ int lt_verb_eval(int argc, char **argv) {
                        &status)) {
         return status;
     }
-    err = run(&o, files, n);
+    if (lt_generative_has(o.task)) {
+        err = run_generative(&o, files, n);
+    } else {
+        err = check_plain(&o);
+        err = err == LT_OK ? run(&o, files, n) : err;
+    }
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
 }

@@ -1,0 +1,34 @@
+/* ask_all.h: many requests at once of a server in this process, without a socket: for experiments
+ * and for evaluations that generate.
+ *
+ * Everything is called on the thread of the caller, which waits in lt_ask_all. */
+#ifndef LT_ALIGN_ASK_ALL_H
+#define LT_ALIGN_ASK_ALL_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lateen/model.h"
+#include "lateen/tokenizer.h"
+
+typedef struct {
+    const char *model;   /* Its path, where a chat template may lie. */
+    const char *path;    /* The endpoint: "/v1/completions", "/v1/chat/completions". */
+    int64_t max_running; /* Sequences of the engine, and requests in flight. */
+    bool deterministic;  /* Answers do not depend on the other requests, bit for bit. */
+    /* Open the model, on a thread of its own. */
+    lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
+    int64_t (*next)(void *ctx); /* The number of the next question; -1: there is none. */
+    /* Its request, JSON, malloc'ed; NULL: out of memory. */
+    char *(*body)(void *ctx, int64_t question);
+    lt_err (*take)(void *ctx, int64_t question, const json_t *answer);
+    /* What it is called in a message. */
+    void (*name)(void *ctx, int64_t question, char *out, size_t room);
+    void *ctx;
+} lt_asking;
+
+/* Returns when all are answered. ARG: a request was refused; INTERRUPTED: SIGINT or SIGTERM. */
+LT_MUST_USE lt_err lt_ask_all(const lt_asking *a);
+
+#endif

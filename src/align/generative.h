@@ -1,0 +1,55 @@
+/* generative.h: tasks that a model answers with a text, scored by the rules of
+ * lm-evaluation-harness:
+ *
+ *     gsm8k    problems of arithmetic (data/check/gsm8k.h): exact_match by two filters
+ *     ifeval   instructions (data/check/ifeval.h): strict and loose accuracy of prompts and of
+ *              instructions
+ *
+ * Prompts, solved examples, ends and limits are the harness's, too; answers are greedy. A file of
+ * responses may take the place of the model, so that the same texts are scored by both. */
+#ifndef LT_ALIGN_GENERATIVE_H
+#define LT_ALIGN_GENERATIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "align/ask_all.h"
+
+#define LT_GENERATIVE_TASKS  "gsm8k, ifeval"
+#define LT_GENERATIVE_SHOTS  64
+#define LT_GENERATIVE_SCORES 4
+
+typedef struct {
+    const char *task;
+    const char *data;      /* Lines of the task, plain, .gz or .zst. */
+    const char *examples;  /* gsm8k with shots: the training problems. */
+    const char *responses; /* Lines with "response", one a question; NULL: ask the model. */
+    const char *outputs;   /* Write each question's response and scores to this file; NULL: none. */
+    int64_t shots, limit;  /* limit 0: all questions. */
+    const char *nltk;      /* ifeval: NLTK's data folder; NULL: not there. */
+    bool chat;             /* The model's chat template. */
+    int64_t max_tokens;    /* Of a response; 0: the harness's. */
+    int64_t max_running;
+    const char *model; /* Its path. */
+    lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
+    void (*progress)(void *ctx, int64_t done, int64_t of); /* May be NULL. */
+    void *ctx;
+} lt_generative_options;
+
+typedef struct {
+    const char *task;
+    int64_t questions;
+    int n; /* Scores: by name, mean, standard error of the mean, and of how many. */
+    struct {
+        const char *name;
+        double mean, error;
+        int64_t of;
+    } scores[LT_GENERATIVE_SCORES];
+    int64_t unscored; /* ifeval: instructions that need data which is not here. */
+} lt_generative_result;
+
+/* Is it one of the tasks here? */
+bool lt_generative_has(const char *task);
+LT_MUST_USE lt_err lt_generative_run(lt_generative_result *out, const lt_generative_options *o);
+
+#endif

@@ -1,0 +1,98 @@
+"""`lateen eval --task gsm8k|ifeval`: the scores of given responses are lm-evaluation-harness's; a model's own responses are written, and score the same when they
+are given again; what is wrong is said. TAP on stdout. Standard library only.
+
+usage: eval_generative.py LATEEN MODEL TOKENIZER"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+from tap import Tap
+
+lateen, model, tokenizer = sys.argv[1:4]
+golden = os.path.join(os.path.dirname(__file__), "..", "golden", "eval", "generative")
+tap = Tap()
+check, case = tap.check, tap.case
+folder = tempfile.TemporaryDirectory()
+
+
+def path(name):
+    return os.path.join(folder.name, name)
+
+
+def run(*flags):
+    p = subprocess.run([lateen, "eval", *flags], capture_output=True, text=True, timeout=120)
+    return p.returncode, p.stdout, p.stderr
+
+
+def rows(name):
+    return [json.loads(line) for line in open(name)]
+
+
+@case
+def gsm8k():
+    file = os.path.join(golden, "gsm8k.jsonl")
+    want = [r["right"] for r in rows(file)]
+    status, out, err = run("--task", "gsm8k", file, "--responses", file, "--json", "--outputs", path("out.jsonl"))
+    got = json.loads(out or "{}")
+    for i, name in enumerate(("exact_match,strict-match", "exact_match,flexible-extract")):
+        mean = sum(w[i] for w in want) / len(want)
+        check(f"{name} is the harness's", abs(got.get(name, -1) - mean) < 1e-9 and abs(got[name + "_stderr"] - (mean * (1 - mean) / (len(want) - 1)) ** .5) < 1e-9, (out, err))
+    check("each response has its scores", [list(r["scores"].values()) for r in rows(path("out.jsonl"))] == want)
+
+
+@case
+def ifeval():
+    file = os.path.join(golden, "ifeval.jsonl")
+    extra = ["--nltk", os.environ["NLTK_DATA"]] if "NLTK_DATA" in os.environ else []
+    status, out, err = run("--task", "ifeval", file, "--responses", file, "--json", "--outputs", path("out.jsonl"), *extra)
+    got, outputs = json.loads(out or "{}"), rows(path("out.jsonl"))
+    sums = {}
+    for r, o in zip(rows(file), outputs):
+        scores = [i["strict"] for i in o["scores"]["instructions"]]
+        for x, want in zip(scores, r["follows"]):
+            sums["wrong"] = sums.get("wrong", 0) + (x is not None and want[0] is not None and x != want[0])
+            if x is not None:
+                sums.setdefault("inst", []).append(x)
+        if None not in scores:
+            sums.setdefault("prompt", []).append(all(scores))
+    check("instructions are followed where the harness says so", sums["wrong"] == 0 and len(sums["inst"]) > 200)
+    check("the means are those of the instructions that are scored", abs(got["inst_level_strict_acc"] - sum(sums["inst"]) / len(sums["inst"])) < 1e-9
+          and got["inst_level_strict_acc_of"] == len(sums["inst"]), out)
+    check("a prompt with an instruction that is not scored counts nowhere", got["prompt_level_strict_acc_of"] == len(sums["prompt"])
+          and abs(got["prompt_level_strict_acc"] - sum(sums["prompt"]) / len(sums["prompt"])) < 1e-9 and got["unscored_instructions"] > 0, out)
+
+
+@case
+def a_model():
+    problems = path("problems.jsonl")
+    with open(problems, "w") as f:
+        for i in range(12):
+            f.write(json.dumps({"question": f"What is {i} + 1?", "answer": f"{i} + 1 = {i + 1}\n#### {i + 1}"}) + "\n")
+    flags = ["--model", model, "--tokenizer", tokenizer, "--task", "gsm8k", problems, "--shots", "2", "--examples", problems, "--max-tokens", "12", "--json"]
+    first = run(*flags, "--outputs", path("a.jsonl"))
+    again = run(*flags, "--max-running", "1", "--outputs", path("b.jsonl"))
+    check("a model answers, and the answers do not depend on how many run at once", first[0] == 0 and first[1] == again[1] and rows(path("a.jsonl")) == rows(path("b.jsonl")), first)
+    check("no response goes beyond the limit or its stop", all("Question:" not in r["response"] for r in rows(path("a.jsonl"))) and len(rows(path("a.jsonl"))) == 12)
+    check("given again, they score the same", run("--task", "gsm8k", problems, "--responses", path("a.jsonl"), "--json")[1] == first[1])
+
+
+@case
+def wrong():
+    file = os.path.join(golden, "gsm8k.jsonl")
+    with open(path("short.jsonl"), "w") as f:
+        f.write('{"response": "x"}\n')
+    with open(path("bad.jsonl"), "w") as f:
+        f.write('{"question": "x"}\n')
+    for name, flags, want in (("too few responses", ["--task", "gsm8k", file, "--responses", path("short.jsonl")], "1 responses to 80"),
+                              ("a line without an answer", ["--task", "gsm8k", path("bad.jsonl"), "--responses", file], "bad.jsonl:1"),
+                              ("shots without examples", ["--task", "gsm8k", file, "--shots", "3", "--responses", file], "--examples"),
+                              ("shots of ifeval", ["--task", "ifeval", os.path.join(golden, "ifeval.jsonl"), "--shots", "3", "--responses", file], "--shots"),
+                              ("NLTK's data that is not there", ["--task", "ifeval", os.path.join(golden, "ifeval.jsonl"), "--nltk", path("none"), "--responses", file], "punkt_tab"),
+                              ("--responses for another task", ["--task", "piqa", file, "--responses", file], "--responses")):
+        status, out, err = run(*flags)
+        check(f"{name}: refused by name", status in (1, 2) and want in err, (status, err))
+
+
+sys.exit(tap.end())
