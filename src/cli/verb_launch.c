@@ -20,6 +20,12 @@
       "failed; 0: never")                                                                          \
     X(F64, hang, "hang", "0", 0, 1e6, "s",                                                         \
       "time without a new step of a training after which it has failed; 0: never")                 \
+    X(I64, nodes, "nodes", "0", 0, 64, "nodes",                                                    \
+      "keep snapshots of a training in memory, with an agent for each of so many parts of this "   \
+      "machine; 0: none")                                                                          \
+    X(I64, snapshot, "snapshot", "0", 0, 1e9, "steps",                                             \
+      "steps between two snapshots; 0: by Daly's formula, from what one costs")                    \
+    X(F64, mtbf, "mtbf", "28800", 1, 1e9, "s", "expected time between faults, for that formula")   \
     X(BOOL, plain, "plain", "false", 0, 0, "", "print lines of output without their rank")
 
 typedef struct {
@@ -84,6 +90,9 @@ int lt_verb_launch(int argc, char **argv) {
     launch = (lt_launch_options){.n_ranks = (int)o.ranks,
                                  .retries = (int)o.retries,
                                  .hang_s = o.hang,
+                                 .n_nodes = (int)o.nodes,
+                                 .snapshot = o.snapshot,
+                                 .mtbf_s = o.mtbf,
                                  .grace_s = o.grace,
                                  .beat_s = o.silent > 0.0 ? o.beat : 0.0,
                                  .silent_s = o.silent,

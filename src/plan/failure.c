@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "plan/plan.h"
+#include "platform/agent/memory.h"
 
 #define COPY_SHARE 0.4 /* Share of the link to the host that a copy gets during training. */
 /* Bytes a parameter in a checkpoint: bf16 weight, fp32 master, two moments. */
@@ -31,11 +32,7 @@ double lt_plan_daly_first_s(double mtbf_s, double save_s) {
 }
 
 double lt_plan_daly_s(double mtbf_s, double save_s) {
-    const double x = save_s / (2.0 * mtbf_s);
-    if (x >= 1.0) {
-        return mtbf_s;
-    }
-    return sqrt(2.0 * save_s * mtbf_s) * (1.0 + sqrt(x) / 3.0 + x / 9.0) - save_s;
+    return lt_daly_interval_s(mtbf_s, save_s);
 }
 
 double lt_plan_ettr_exact(double mtbf_s, double save_s, double restart_s, double interval_s) {

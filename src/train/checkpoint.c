@@ -68,8 +68,8 @@ done:
     return err;
 }
 
-static lt_err aside_path(char path[LT_PATH_BYTES], const char *folder, int64_t step,
-                         const lt_lease *lease) {
+lt_err lt_checkpoint_aside(char path[LT_PATH_BYTES], const char *folder, int64_t step,
+                           const lt_lease *lease) {
     char name[LT_CHECKPOINT_NAME_BYTES], suffix[32] = ".tmp";
     if (lease != NULL && lease->epoch > 0) {
         (void)snprintf(suffix, sizeof suffix, ".e%lld.tmp", (long long)lease->epoch);
@@ -82,7 +82,7 @@ lt_err lt_checkpoint_begin(const char *folder, int64_t step, const lt_lease *lea
     char aside[LT_PATH_BYTES];
     LT_TRY(lt_lease_check(lease));
     LT_TRY(lt_file_make_dirs(folder));
-    LT_TRY(aside_path(aside, folder, step, lease));
+    LT_TRY(lt_checkpoint_aside(aside, folder, step, lease));
     LT_TRY(lt_file_remove_tree(aside));
     return lt_file_make_dirs(aside);
 }
@@ -109,7 +109,7 @@ lt_err lt_checkpoint_write_part(const char *folder, int64_t step, int part, int 
     json_t *files = json_array();
 
     LT_ASSERT(n_parts > 1 && n_parts <= LT_MAX_PARTS && part >= 0 && part < n_parts);
-    LT_TRY_DONE(aside_path(aside, folder, step, lease));
+    LT_TRY_DONE(lt_checkpoint_aside(aside, folder, step, lease));
     LT_TRY_DONE(write_buffers(files, aside, part, n_parts, m, o, &boxes));
     LT_TRY_DONE(lt_part_write_manifest(aside, files, part, n_parts, &boxes));
 done:
@@ -160,7 +160,7 @@ static lt_err take_name(const char *aside, const char *path) {
 static lt_err publish(const char *folder, json_t *files, int n_parts, const lt_model *m,
                       const lt_optimiser *o, const lt_run_state *state, const lt_lease *lease) {
     char name[LT_CHECKPOINT_NAME_BYTES], path[LT_PATH_BYTES], aside[LT_PATH_BYTES];
-    LT_TRY(aside_path(aside, folder, state->step, lease));
+    LT_TRY(lt_checkpoint_aside(aside, folder, state->step, lease));
     LT_TRY(lt_path_join(path, aside, "config.json"));
     LT_TRY(lt_model_spec_write(&m->spec, LT_F32, path));
     LT_TRY(write_manifest(aside, files, n_parts, o, state));
@@ -180,7 +180,7 @@ lt_err lt_checkpoint_publish(const char *folder, int n_parts, const lt_model *m,
     json_t *files = json_array();
 
     LT_ASSERT(n_parts > 1 && n_parts <= LT_MAX_PARTS);
-    LT_TRY_DONE(aside_path(aside, folder, state->step, lease));
+    LT_TRY_DONE(lt_checkpoint_aside(aside, folder, state->step, lease));
     LT_TRY_DONE(list_parts(files, aside, n_parts, m));
     LT_TRY_DONE(publish(folder, files, n_parts, m, o, state, lease));
 done:
@@ -197,7 +197,7 @@ static lt_err save_whole(const char *folder, const lt_model *m, const lt_optimis
 
     LT_ASSERT(lt_param_table_is_whole(o->share.table));
     LT_TRY_DONE(lt_checkpoint_begin(folder, state->step, lease));
-    LT_TRY_DONE(aside_path(aside, folder, state->step, lease));
+    LT_TRY_DONE(lt_checkpoint_aside(aside, folder, state->step, lease));
     LT_TRY_DONE(write_buffers(files, aside, 0, 1, m, o, &all));
     LT_TRY_DONE(publish(folder, files, 1, m, o, state, lease));
 done:
@@ -207,7 +207,8 @@ done:
 
 void lt_checkpoint_abandon(const char *folder, int64_t step, const lt_lease *lease) {
     char aside[LT_PATH_BYTES];
-    if (aside_path(aside, folder, step, lease) != LT_OK || lt_file_remove_tree(aside) != LT_OK) {
+    if (lt_checkpoint_aside(aside, folder, step, lease) != LT_OK ||
+        lt_file_remove_tree(aside) != LT_OK) {
         lt_log_warn("%s", lt_error_message());
     }
 }
@@ -350,6 +351,39 @@ lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run
 done:
     lt_stored_close(&stored);
     lt_run_state_clear(&loaded);
+    json_decref(manifest);
+    return err;
+}
+
+/* The files that the manifest of a part lists. */
+static lt_err verify_part(const char *folder, const char *manifest) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES];
+    json_t *root = NULL;
+    const json_t *files;
+    LT_TRY(lt_path_join(path, folder, manifest));
+    LT_TRY(lt_json_load(&root, path, MANIFEST_BYTES_MAX));
+    files = json_object_get(root, "files");
+    for (size_t i = 0; i < json_array_size(files); i++) {
+        LT_TRY_DONE(lt_part_check_file(folder, json_array_get(files, i)));
+    }
+done:
+    json_decref(root);
+    return err;
+}
+
+lt_err lt_checkpoint_verify(const char *path) {
+    lt_err err = LT_OK;
+    json_t *manifest = NULL;
+    const json_t *files;
+    int n_parts = 0;
+    LT_TRY(read_manifest(&manifest, &n_parts, path)); /* It has checked the listed files. */
+    files = json_object_get(manifest, "files");
+    for (size_t i = 0; i < (size_t)n_parts; i++) {
+        const json_t *name = json_object_get(json_array_get(files, i), "name");
+        LT_TRY_DONE(verify_part(path, json_string_value(name)));
+    }
+done:
     json_decref(manifest);
     return err;
 }

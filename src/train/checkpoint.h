@@ -67,6 +67,10 @@ void lt_run_state_clear(lt_run_state *s);
 LT_MUST_USE lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
                                       const lt_run_state *state, const lt_lease *lease);
 
+/* Where the files of a checkpoint are until it is published. */
+LT_MUST_USE lt_err lt_checkpoint_aside(char path[LT_PATH_BYTES], const char *folder, int64_t step,
+                                       const lt_lease *lease);
+
 /* The same by several: begin (one of them), then each its part (n_parts > 1), and when all are
  * written, publish (one of them); or abandon, so that nothing half done stays. layout: of what
  * others hold too, the boxes that this rank answers for are written; NULL: all that it holds. All
@@ -95,6 +99,9 @@ LT_MUST_USE lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt
  * optimiser. */
 LT_MUST_USE lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o,
                                       lt_run_state *state);
+
+/* Has every file of a checkpoint the checksum that is written of it? Needs no model. */
+LT_MUST_USE lt_err lt_checkpoint_verify(const char *path);
 
 /* Is a folder a checkpoint? The second function opens its model, whole, in F32, whatever parts it
  * was written in. */

@@ -22,6 +22,8 @@
  *     "transfer_s", "announced_bytes", "peak_bytes"}, ...]}  means of the steps measured so far
  *   {"kind": "goodput", "step", ...}                       seconds of this start of the program, by
  *                                                          the names of goodput.h, at its end
+ *   {"kind": "snapshot", "step", "stall_s", "next"}      a snapshot in memory: what the step waited
+ *                                                        for it, and the step of the next one
  *   {"kind": "diverged", "step", "why", "go_on_from"}      the run gave up; the step of the
  *                                                          checkpoint to resume from, -1: there is
  *                                                          none */

@@ -613,9 +613,13 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
                        .world = with->world,
                        .objective = with->objective,
                        .lease = {.lock_fd = -1, .epoch = with->epoch},
+                       .snapshots = {.from = -1},
                        .saved_step = -1,
                        .sampled_step = -1,
                        .evaluated_step = -1};
+    if (with->snapshots != NULL) {
+        t->snapshots = *with->snapshots;
+    }
     t->progress.plain_every_s = r->plain_every;
     t->losses_each = 1;
     if (with->rows != NULL) {
@@ -664,11 +668,13 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
     const bool leads = lt_ranks_lead(&ranks);
     lt_rank_records *records = NULL;
     lt_step_record record = {0};
+    lt_snapshots snapshots;
     lt_err err = LT_OK;
     if (world->comm == NULL) {
         LT_TRY(lt_training_open_with(t, r, device, &(lt_training_with){.objective = objective}));
         return start_objective(t);
     }
+    LT_TRY(lt_training_agree(&snapshots, world));
     LT_TRY(lt_rank_records_open(&records, world));
     ranks.of = t->rank_records = records;
     if (!leads) {
@@ -678,7 +684,8 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
                                 &(lt_training_with){.ranks = ranks,
                                                     .world = world,
                                                     .objective = objective,
-                                                    .epoch = (int64_t)record.epoch});
+                                                    .epoch = (int64_t)record.epoch,
+                                                    .snapshots = &snapshots});
     t->rank_records = records;
     if (leads) {
         record.epoch = (double)t->lease.epoch;

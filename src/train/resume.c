@@ -1,5 +1,7 @@
 /* resume.c: chooses the checkpoint that a run resumes from, and checks that its data is unchanged.
  *
+ *   in memory         a snapshot that all ranks have agreed on (snapshot.h) and that is newer than
+ *                     every checkpoint of the run folder
  *   resume   auto     the newest whole checkpoint of the run folder; behind a divergence the one
  *                     that health.c chose
  *            FOLDER   that one. Checkpoints of the run folder behind it are renamed to step-N.left.
@@ -51,6 +53,10 @@ static lt_err choose(lt_training *t) {
     }
     json_decref(then);
     json_decref(data);
+    if (t->snapshots.from > newest) { /* Of an earlier attempt under the same launcher. */
+        t->resume_newest = false;
+        return lt_checkpoint_path(t->resume_path, t->snapshots.memory.set, t->snapshots.from);
+    }
     if (strcmp(how, "none") != 0 && (newest >= 0 || is_path)) {
         snprintf(t->resume_path, sizeof t->resume_path, "%s", t->resume_newest ? path : how);
     }
@@ -304,7 +310,7 @@ lt_err lt_training_leave_branch(lt_training *t, int64_t step) {
 lt_err lt_training_resume(lt_training *t) {
     int64_t newest = -1;
 
-    if (strcmp(t->recipe.resume, "none") == 0) {
+    if (strcmp(t->recipe.resume, "none") == 0 && t->snapshots.from < 0) {
         LT_TRY(refuse_checkpoints(t));
     }
     if (t->resume_path[0] == '\0') {
@@ -321,5 +327,8 @@ lt_err lt_training_resume(lt_training *t) {
     LT_TRY(fingerprint_data(t, t->state.data));
     LT_TRY(restore(t));
     LT_TRY(lt_checkpoint_newest(&newest, t->checkpoints, INT64_MAX, false));
+    if (t->snapshots.from > newest) { /* A stop at this step has to write it to disk. */
+        t->saved_step = newest;
+    }
     return newest > t->state.step ? lt_training_leave_branch(t, t->state.step) : LT_OK;
 }

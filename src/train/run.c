@@ -118,6 +118,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
         if (lt_ranks_lead(&t->ranks)) {
             LT_TRY(lt_training_tell(t, &step));
         }
+        LT_TRY(lt_training_snapshot(t, step.step_s));
         LT_TRY(follow(t, &step.decision, &slow));
         *stop = step.decision.stop;
         /* It took a while. */

@@ -25,6 +25,7 @@
 #include "train/record.h"
 #include "train/report.h"
 #include "train/rows.h"
+#include "train/snapshot.h"
 #include "train/saver.h"
 #include "train/times.h"
 #include "train/tensorboard.h"
@@ -112,11 +113,12 @@ typedef struct lt_training {
     char resume_path[LT_PATH_BYTES]; /* The checkpoint to resume from; "": a new run. */
     /* It is the newest of this run, so an older one is taken if it is broken. */
     bool resume_newest;
-    json_t *changes;      /* Options that differ from the checkpoint's, see resume.c. */
-    json_t *compared;     /* With this recipe. */
-    int64_t n_allowed;    /* Changes that only allow_change permitted. */
-    json_t *data;         /* Fingerprints of the data, see data/fingerprint.h. */
-    int64_t micro;        /* Rows of one pass. */
+    lt_snapshots snapshots; /* In the memory of the nodes. */
+    json_t *changes;        /* Options that differ from the checkpoint's, see resume.c. */
+    json_t *compared;       /* With this recipe. */
+    int64_t n_allowed;      /* Changes that only allow_change permitted. */
+    json_t *data;           /* Fingerprints of the data, see data/fingerprint.h. */
+    int64_t micro;          /* Rows of one pass. */
     int64_t saved_step;   /* Step of the newest checkpoint, published or being written; -1: none. */
     int64_t applied_step; /* Of the last update: since then the weights are the same. */
     bool dead;            /* The last step's gradient was exactly 0, its loss was not. */
@@ -153,6 +155,7 @@ typedef struct {
     const lt_row_source *rows;     /* NULL: the loader over data.train. Of this rank's rows. */
     const lt_objective *objective; /* Brings its own rows; NULL: the mean loss of the labels. */
     int64_t epoch;                 /* Of the lease that the leading rank has taken; it passes 0. */
+    const lt_snapshots *snapshots; /* NULL: none. */
 } lt_training_with;
 LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *device,
                                          const lt_training_with *with);
@@ -262,6 +265,14 @@ LT_MUST_USE lt_err lt_training_tell_goodput(lt_training *t); /* Into metrics.jso
  * may still be written when the call returns (saver.h). export: RUN/model; where
  * the model is divided, from the checkpoint of this very step. */
 LT_MUST_USE lt_err lt_training_save(lt_training *t);
+/* The place in the rows and the guard's state, as JSON, into the run state. */
+LT_MUST_USE lt_err lt_training_gather_state(lt_training *t);
+/* Wait for all ranks; REMOTE if one of them has failed. err: this rank's failure, which it
+ * returns. */
+LT_MUST_USE lt_err lt_training_meet(lt_training *t, lt_err err);
+/* snapshot.c: agree before the run is opened; snapshot after each step, which took step_s. */
+LT_MUST_USE lt_err lt_training_agree(lt_snapshots *s, const lt_world *w);
+LT_MUST_USE lt_err lt_training_snapshot(lt_training *t, double step_s);
 LT_MUST_USE lt_err lt_training_export(lt_training *t);
 const char *lt_training_product(const lt_training *t); /* Its folder: "model", or "adapter". */
 

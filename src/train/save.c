@@ -15,8 +15,7 @@
 #include "train/changes.h"
 #include "train/run.h"
 
-/* The place in the rows and the guard's state, as JSON, into the run state. */
-static lt_err snapshot(lt_training *t) {
+lt_err lt_training_gather_state(lt_training *t) {
     json_decref(t->state.loader);
     json_decref(t->state.guard);
     json_decref(t->state.recipe);
@@ -36,12 +35,11 @@ static lt_err save_whole(lt_training *t) {
     if (!lt_ranks_lead(&t->ranks)) {
         return LT_OK;
     }
-    LT_TRY(snapshot(t));
+    LT_TRY(lt_training_gather_state(t));
     return lt_checkpoint_save(t->checkpoints, t->trained, &t->optimiser, &t->state, &t->lease);
 }
 
-/* Wait for all ranks; fails if one of them has failed. */
-static lt_err meet(lt_training *t, lt_err err) {
+lt_err lt_training_meet(lt_training *t, lt_err err) {
     lt_step_record record = {0};
     return lt_ranks_combine(&t->ranks, &record, err);
 }
@@ -59,7 +57,7 @@ static lt_err write_own_part(lt_training *t) {
 static lt_err publish_parts(lt_training *t) {
     int n_parts;
     (void)lt_shards_part(&t->shards, &n_parts);
-    LT_TRY(snapshot(t));
+    LT_TRY(lt_training_gather_state(t));
     return lt_checkpoint_publish(t->checkpoints, n_parts, t->trained, &t->optimiser, &t->state,
                                  &t->lease);
 }
@@ -67,10 +65,10 @@ static lt_err publish_parts(lt_training *t) {
 /* Copied now, written while the run goes on. */
 static lt_err save_behind(lt_training *t) {
     const bool leads = lt_ranks_lead(&t->ranks);
-    LT_TRY(leads ? snapshot(t) : LT_OK);
+    LT_TRY(leads ? lt_training_gather_state(t) : LT_OK);
     if (lt_training_is_divided(t)) {
-        LT_TRY(
-            meet(t, leads ? lt_checkpoint_begin(t->checkpoints, t->state.step, &t->lease) : LT_OK));
+        LT_TRY(lt_training_meet(
+            t, leads ? lt_checkpoint_begin(t->checkpoints, t->state.step, &t->lease) : LT_OK));
     }
     return lt_saver_start(t);
 }
@@ -78,12 +76,13 @@ static lt_err save_behind(lt_training *t) {
 static lt_err save_parts(lt_training *t) {
     const bool leads = lt_ranks_lead(&t->ranks);
     lt_err err;
-    LT_TRY(meet(t, leads ? lt_checkpoint_begin(t->checkpoints, t->state.step, &t->lease) : LT_OK));
-    err = meet(t, write_own_part(t));
+    LT_TRY(lt_training_meet(t, leads ? lt_checkpoint_begin(t->checkpoints, t->state.step, &t->lease)
+                                     : LT_OK));
+    err = lt_training_meet(t, write_own_part(t));
     if (err == LT_OK && leads) {
         err = publish_parts(t);
     }
-    err = meet(t, err); /* After it every rank finds the checkpoint. */
+    err = lt_training_meet(t, err); /* After it every rank finds the checkpoint. */
     if (err != LT_OK && leads) {
         lt_failure failure;
         lt_failure_keep(&failure, err);

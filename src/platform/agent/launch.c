@@ -17,6 +17,8 @@
 #include "comm/board.h"
 #include "comm/shm.h"
 #include "platform/agent/events.h"
+#include "platform/agent/memory.h"
+#include "platform/agent/nodes.h"
 #include "platform/agent/process.h"
 
 #define LOOK_MS      100 /* Interval between checks of the ranks. */
@@ -36,6 +38,7 @@ typedef struct {
 typedef struct {
     const lt_launch_options *o;
     lt_processes ranks;
+    lt_nodes nodes;
     lt_comm_store_server *store;
     char token[LT_STORE_TOKEN];
     int segment, board_fd;
@@ -60,53 +63,92 @@ static void free_words(char **words) {
     free(words);
 }
 
-/* The environment of a rank: that of this process, without variables of an outer launcher. */
+enum { N_VALUES = 14 };
+typedef struct {
+    const char *name;
+    char value[LT_PATH_BYTES];
+} variable;
+
+/* What a rank gets from its launcher; an empty value: nothing, whatever an outer launcher gave. */
+static void fill(variable v[N_VALUES], const launcher *l, int rank) {
+    static const char *const names[N_VALUES] = {
+        LT_ENV_RANK,  LT_ENV_RANKS,    LT_ENV_SEGMENT, LT_ENV_STORE,     LT_ENV_TOKEN,
+        LT_ENV_EPOCH, LT_ENV_BEAT,     LT_ENV_SILENT,  LT_ENV_BOARD,     LT_ENV_MEMORY,
+        LT_ENV_NODE,  LT_ENV_SNAPSHOT, LT_ENV_MTBF,    "OMP_NUM_THREADS"};
+    const int n = l->o->n_ranks;
+    const bool nodes = l->nodes.n > 0;
+    lt_limits limits;
+    size_t k = 0;
+    lt_limits_read(&limits);
+    for (int i = 0; i < N_VALUES; i++) {
+        v[i] = (variable){.name = names[i]};
+    }
+    (void)snprintf(v[k++].value, sizeof v->value, "%d", rank);
+    (void)snprintf(v[k++].value, sizeof v->value, "%d", n);
+    (void)snprintf(v[k++].value, sizeof v->value, "%d", l->segment);
+    (void)snprintf(v[k++].value, sizeof v->value, "%s", lt_comm_store_server_address(l->store));
+    (void)snprintf(v[k++].value, sizeof v->value, "%s", l->token);
+    (void)snprintf(v[k++].value, sizeof v->value, "%llu", (unsigned long long)l->epoch);
+    (void)snprintf(v[k++].value, sizeof v->value, "%.6g", l->o->beat_s);
+    (void)snprintf(v[k++].value, sizeof v->value, "%.6g", l->o->silent_s);
+    (void)snprintf(v[k++].value, sizeof v->value, "%d", l->board_fd);
+    if (nodes) {
+        (void)snprintf(v[k].value, sizeof v->value, "%s", l->nodes.root);
+        (void)snprintf(v[k + 1].value, sizeof v->value, "%d", lt_nodes_of_rank(&l->nodes, rank, n));
+        (void)snprintf(v[k + 2].value, sizeof v->value, "%lld", (long long)l->o->snapshot);
+        (void)snprintf(v[k + 3].value, sizeof v->value, "%.6g", l->o->mtbf_s);
+    }
+    k += 4;
+    /* Ranks divide the cores among them, unless the environment already says how. */
+    (void)snprintf(v[k].value, sizeof v->value, "%s",
+                   getenv("OMP_NUM_THREADS") != NULL ? getenv("OMP_NUM_THREADS") : "");
+    if (v[k].value[0] == '\0') {
+        (void)snprintf(v[k].value, sizeof v->value, "%d",
+                       limits.n_cpus / n > 0 ? limits.n_cpus / n : 1);
+    }
+}
+
+static bool is_one_of(const char *word, const variable v[N_VALUES]) {
+    for (int i = 0; i < N_VALUES; i++) {
+        const size_t length = strlen(v[i].name);
+        if (strncmp(word, v[i].name, length) == 0 && word[length] == '=') {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The environment of a rank: that of this process, without variables of an outer launcher. NULL: no
+ * memory. */
 static char **environment(const launcher *l, int rank) {
-    static const char *const names[] = {LT_ENV_RANK,  LT_ENV_RANKS,  LT_ENV_SEGMENT,
-                                        LT_ENV_STORE, LT_ENV_TOKEN,  LT_ENV_EPOCH,
-                                        LT_ENV_BEAT,  LT_ENV_SILENT, LT_ENV_BOARD};
-    enum { N_NAMES = sizeof names / sizeof *names };
-    char values[N_NAMES + 1][LT_STORE_ADDRESS + 64];
+    variable *v = calloc(N_VALUES, sizeof *v);
     char **words;
     size_t n = 0, used = 0;
-    lt_limits limits;
-    int each;
-
-    lt_limits_read(&limits);
-    each = limits.n_cpus / l->o->n_ranks;
+    bool whole = v != NULL;
     while (environ[n] != NULL) {
         n++;
     }
-    (void)snprintf(values[0], sizeof *values, "%s=%d", names[0], rank);
-    (void)snprintf(values[1], sizeof *values, "%s=%d", names[1], l->o->n_ranks);
-    (void)snprintf(values[2], sizeof *values, "%s=%d", names[2], l->segment);
-    (void)snprintf(values[3], sizeof *values, "%s=%s", names[3],
-                   lt_comm_store_server_address(l->store));
-    (void)snprintf(values[4], sizeof *values, "%s=%s", names[4], l->token);
-    (void)snprintf(values[5], sizeof *values, "%s=%llu", names[5], (unsigned long long)l->epoch);
-    (void)snprintf(values[6], sizeof *values, "%s=%.6g", names[6], l->o->beat_s);
-    (void)snprintf(values[7], sizeof *values, "%s=%.6g", names[7], l->o->silent_s);
-    (void)snprintf(values[8], sizeof *values, "%s=%d", names[8], l->board_fd);
-    /* Ranks divide the cores among them, unless the environment already says how. */
-    (void)snprintf(values[N_NAMES], sizeof *values, "OMP_NUM_THREADS=%d", each > 0 ? each : 1);
-    words = calloc(n + N_NAMES + 2, sizeof *words);
-    for (size_t i = 0; words != NULL && i < n; i++) {
-        bool ours = false;
-        for (int k = 0; k < N_NAMES; k++) {
-            const size_t length = strlen(names[k]);
-            ours = ours ||
-                   (strncmp(environ[i], names[k], length) == 0 && environ[i][length] == '=');
-        }
-        if (!ours && (words[used++] = strdup(environ[i])) == NULL) {
-            free_words(words);
-            return NULL;
+    words = calloc(n + N_VALUES + 1, sizeof *words);
+    whole = whole && words != NULL;
+    if (whole) {
+        fill(v, l, rank);
+    }
+    for (size_t i = 0; whole && i < n; i++) {
+        if (!is_one_of(environ[i], v)) {
+            whole = (words[used++] = strdup(environ[i])) != NULL;
         }
     }
-    for (int k = 0; words != NULL && k < N_NAMES + (getenv("OMP_NUM_THREADS") == NULL); k++) {
-        if ((words[used++] = strdup(values[k])) == NULL) {
-            free_words(words);
-            return NULL;
+    for (int i = 0; whole && i < N_VALUES; i++) {
+        if (v[i].value[0] != '\0') {
+            whole = asprintf(&words[used], "%s=%s", v[i].name, v[i].value) >= 0;
+            words[used] = whole ? words[used] : NULL;
+            used++;
         }
+    }
+    free(v);
+    if (!whole) {
+        free_words(words);
+        return NULL;
     }
     return words;
 }
@@ -128,6 +170,7 @@ static lt_err begin_attempt(launcher *l) {
     l->killed = false;
     l->progress = 0;
     lt_board_clear(l->board);
+    lt_nodes_repair(&l->nodes);
     lt_processes_clear(&l->ranks);
     lt_events_put(&l->events, l->control.attempt,
                   json_pack("{s:s, s:i}", "event", "start", "ranks", l->o->n_ranks));
@@ -478,6 +521,7 @@ static lt_err look(launcher *l) {
     const bool waits = l->control.state == LT_CONTROL_WAITING;
     const double now_s = lt_clock_s();
     (void)lt_processes_wait(&l->ranks, l->recovery.runs ? LOOK_FAST_MS : LOOK_MS);
+    lt_nodes_look(&l->nodes, l->control.attempt);
     heed_signals(l);
     if (l->asked != 0) {
         (void)lt_controller_event(&l->control, LT_ON_STOP, lt_clock_s());
@@ -519,6 +563,8 @@ static lt_err open_launcher(launcher *l, const char *path, char *const *argv) {
     }
     LT_TRY(lt_board_make(&l->board, &l->board_fd, l->o->n_ranks));
     LT_TRY(lt_comm_store_token(l->token));
+    LT_TRY(lt_nodes_open(&l->nodes, l->o->n_nodes, "/proc/self/exe", &l->before, l->token,
+                         &l->events));
     return lt_comm_store_server_open(&l->store, "127.0.0.1", 0, l->o->n_ranks, l->token, l->epoch);
 }
 
@@ -534,6 +580,7 @@ static void close_launcher(launcher *l) {
     }
     (void)sigprocmask(SIG_SETMASK, &l->before, NULL);
     lt_processes_close(&l->ranks);
+    lt_nodes_close(&l->nodes);
     lt_events_close(&l->events);
 }
 

@@ -27,7 +27,10 @@ typedef struct {
     double grace_s, beat_s, silent_s; /* beat_s 0: a stopped rank is not noticed. */
     double hang_s;                    /* 0: no rank counts as hung. */
     bool plain;                       /* Lines of output as they are, without their rank. */
-    uint32_t attempt;                 /* Of the job, e.g. SLURM_RESTART_COUNT. */
+    int n_nodes;      /* Parts of this machine with an agent each (nodes.h); 0: no snapshots. */
+    int64_t snapshot; /* Steps between snapshots in memory; 0: by Daly's formula, */
+    double mtbf_s;    /* for this time between faults. */
+    uint32_t attempt; /* Of the job, e.g. SLURM_RESTART_COUNT. */
 } lt_launch_options;
 
 /* path: the program; argv: its words, NULL at the end. *status is what to exit with. A failure is

@@ -50,7 +50,7 @@ static void put_line(lt_processes *p, lt_process_stream *s, int rank) {
     char text[LT_LINE_BYTES + 32];
     int n = 0;
     if (!p->plain) {
-        n = snprintf(text, sizeof text, "[%d] ", rank);
+        n = snprintf(text, sizeof text, "[%s%d] ", p->label != NULL ? p->label : "", rank);
     }
     memcpy(text + n, s->line, s->n);
     text[(size_t)n + s->n] = '\n';
@@ -92,7 +92,7 @@ static void become_rank(const lt_processes *p, char *const *words, pid_t parent,
     static const char failed[] = "lateen launch: the program cannot be run\n";
     const int null = open("/dev/null", O_RDONLY);
     (void)setpgid(0, 0);
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)prctl(PR_SET_PDEATHSIG, p->dies_by != 0 ? p->dies_by : SIGKILL);
     if (getppid() != parent || null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 ||
         dup2(err, 2) < 0) {
         _exit(CANNOT_RUN);

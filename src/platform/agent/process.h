@@ -33,7 +33,9 @@ typedef struct {
 
 typedef struct {
     int n;
-    bool plain; /* Lines of output as they are, without their rank. */
+    bool plain;        /* Lines of output as they are, without their rank. */
+    const char *label; /* Before the rank in "[rank] "; NULL: nothing. */
+    int dies_by;       /* The signal that a process gets when the launcher ends; 0: SIGKILL. */
     const char *path;
     char *const *argv;
     sigset_t mask;   /* Of signals that a rank blocks. */
@@ -42,7 +44,7 @@ typedef struct {
     struct pollfd *polls;
 } lt_processes;
 
-/* path, argv, mask and signals are the caller's to set. */
+/* The other fields are the caller's to set. */
 LT_MUST_USE lt_err lt_processes_open(lt_processes *p, int n);
 void lt_processes_close(lt_processes *p);
 /* No process runs, and no output is left of an earlier attempt. */

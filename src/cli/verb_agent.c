@@ -1,0 +1,47 @@
+/* verb_agent.c: `lateen agent`: what `lateen launch --nodes N` starts on each node. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "cli/verb.h"
+#include "comm/shm.h"
+#include "platform/agent/agent.h"
+
+#define AGENT_OPTIONS(X)                                                                           \
+    X(STR, memory, "memory", "", 0, 0, "FOLDER", "the run's folder in shared memory")              \
+    X(I64, node, "node", "0", 0, 4095, "", "number of this node")                                  \
+    X(I64, nodes, "nodes", "1", 1, 4096, "", "how many nodes there are")
+
+typedef struct {
+    AGENT_OPTIONS(LT_OPTION_FIELD)
+} agent_options;
+#define LT_OPTION_STRUCT agent_options
+static const lt_option rows[] = {AGENT_OPTIONS(LT_OPTION_ROW)};
+const lt_option_table lt_verb_agent_options = LT_OPTION_TABLE("agent", rows);
+
+static const char usage[] = "agent --memory FOLDER --node K --nodes N";
+static const char prose[] =
+    "Keep the snapshots of a run in memory: send those that ranks of this node have written to "
+    "the\n"
+    "agent of the next node, and keep those of the node before. `lateen launch --nodes N` starts\n"
+    "one agent a node, and ends it. The environment holds the run's token (LATEEN_TOKEN).";
+
+int lt_verb_agent(int argc, char **argv);
+int lt_verb_agent(int argc, char **argv) {
+    const char *token = getenv(LT_ENV_TOKEN);
+    agent_options o;
+    int status, n = 0;
+    lt_err err;
+
+    if (!lt_verb_parse(&lt_verb_agent_options, &o, argc, argv, usage, prose, NULL, 0, &n,
+                       &status)) {
+        return status;
+    }
+    if (o.memory[0] == '\0' || token == NULL || token[0] == '\0' || o.node >= o.nodes) {
+        return lt_verb_fail(lt_error_set(
+            LT_ERR_ARG, "agent: node %lld of %lld, memory '%s', %s LATEEN_TOKEN", (long long)o.node,
+            (long long)o.nodes, o.memory, token == NULL ? "no" : "with"));
+    }
+    err = lt_agent_run(&(lt_agent_options){o.memory, token, (int)o.node, (int)o.nodes});
+    return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+}

@@ -1,0 +1,51 @@
+/* memory.h: where snapshots of a run are while it runs: files in shared memory (/dev/shm), which
+ * outlive the processes that wrote them.
+ *
+ *     ROOT/set/step-000000012            a snapshot as a checkpoint folder: links to its files, or
+ *                                        one link to the folder that holds them all
+ *     ROOT/node-0/own/rank-0/step-N/     what ranks of this node have written (HOLDER: rank-0)
+ *     ROOT/node-0/kept/rank-2/step-N/    copies of what ranks of another node have written
+ *     ROOT/node-0/agent                  the address of the node's agent
+ *     ROOT/launcher                      the process that removes ROOT; the next launcher does, if
+ *                                        it is gone
+ *
+ * A snapshot has the format of a checkpoint (train/checkpoint.h), with the same checksums. Each
+ * node's agent (agent.h) sends the folders under own/ to the agent of the next node, which keeps
+ * them. When a node's memory is lost, links into it are repaired: they lead to the copies. */
+#ifndef LT_PLATFORM_MEMORY_H
+#define LT_PLATFORM_MEMORY_H
+
+#include <stdbool.h>
+
+#include "base/file.h"
+
+#define LT_ENV_MEMORY   "LATEEN_MEMORY"   /* ROOT */
+#define LT_ENV_NODE     "LATEEN_NODE"     /* Of the rank. */
+#define LT_ENV_SNAPSHOT "LATEEN_SNAPSHOT" /* Steps between snapshots; 0: by Daly's formula, */
+#define LT_ENV_MTBF     "LATEEN_MTBF"     /* with this time between faults in seconds. */
+
+/* Snapshots of each holder that are kept: the newest may be incomplete on some node. */
+#define LT_MEMORY_KEEP 2
+
+/* What a rank knows of it. */
+typedef struct {
+    char set[LT_PATH_BYTES], own[LT_PATH_BYTES]; /* ROOT/set, ROOT/node-K/own */
+    int64_t every;
+    double mtbf_s;
+} lt_node_memory;
+
+/* Of this process, from its environment. False: no launcher has made one. */
+bool lt_node_memory_of_rank(lt_node_memory *m);
+/* `path` becomes a link to `target`, at once. */
+LT_MUST_USE lt_err lt_memory_link(const char *target, const char *path);
+
+/* The launcher: make ROOT for n nodes, and remove those of launchers that are gone. */
+LT_MUST_USE lt_err lt_memory_make(char root[LT_PATH_BYTES], int n_nodes);
+/* Links into files that are gone lead to copies of them, wherever a node has one. */
+void lt_memory_repair(const char *root, int n_nodes);
+
+/* The time between two saves that loses least (Daly 2006, doi:10.1016/j.future.2004.11.016):
+ * sqrt(2 w M) (1 + sqrt(w / 2M) / 3 + w / 18M) - w for w < 2M, else M; w: what a save costs. */
+double lt_daly_interval_s(double mtbf_s, double save_s);
+
+#endif

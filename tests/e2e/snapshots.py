@@ -1,0 +1,136 @@
+"""Snapshots in memory: ranks and agents are killed, the memory of a node is lost, a snapshot is damaged; the run goes on from the newest one that all ranks find whole, and ends with
+the bits of a run that nobody disturbed. No checkpoint is on disk meanwhile. TAP on stdout.
+
+usage: snapshots.py LATEEN [quick]      quick: the core case"""
+import glob
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from launched import begin, bits, children, command, events
+from tap import Tap
+
+tap = Tap()
+quick = sys.argv[2:] == ["quick"]
+work = tempfile.TemporaryDirectory()
+ARGS = {"steps": 150, "checkpoint.every": 100000}
+NODES = ("--nodes", "2", "--retries", "9")
+
+
+def whole(name, mesh):
+    out = f"{work.name}/{name}-whole"
+    done = subprocess.run(command(4, {**ARGS, **mesh, "out": out}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+    assert done.returncode == 0, done.stderr[-600:]
+    return bits(out)
+
+
+def memory_of(pid):
+    return re.search(rb"LATEEN_MEMORY=([^\0]+)\0", open(f"/proc/{pid}/environ", "rb").read()).group(1).decode()
+
+
+def agents_of(launcher):
+    found = {}
+    for c in children(launcher):
+        words = open(f"/proc/{c}/cmdline").read().split("\0")
+        if "agent" in words:
+            found[int(words[words.index("--node") + 1])] = c
+    return found
+
+
+def steps_of(folder):
+    return sorted(int(s.rsplit("-", 1)[1]) for s in glob.glob(folder + "/step-?????????"))
+
+
+def wait_for(condition, seconds=30):
+    until = time.time() + seconds
+    while not condition():
+        assert time.time() < until, "too late"
+        time.sleep(0.005)
+
+
+def disturbed(name, mesh, disturb, want, every=5):
+    """A run is disturbed as soon as it has some snapshots on both nodes; `want` tells what is wrong with what came of it."""
+    out = f"{work.name}/{name}"
+    p, pids = begin(4, {**ARGS, **mesh, "out": out}, (*NODES, "--snapshot", str(every)))
+    root = memory_of(pids[0])
+    try:
+        wait_for(lambda: len(steps_of(root + "/set")) > 1 and steps_of(root + "/node-1/kept/rank-0"))
+        disturb(p, pids, root)
+        text = p.communicate(timeout=90)[0]
+    finally:
+        p.kill()
+    wrong = [] if p.returncode == 0 else [f"status {p.returncode}: {text[-700:]}"]
+    if p.returncode == 0 and bits(out) != truth[name.split("-")[0]]:
+        wrong.append("other bits")
+    wrong += want(events(out), text) if not wrong else []
+    if os.path.exists(root):
+        wrong.append(f"{root} is left over")
+    tap.check(f"{name}: {disturb.__doc__}", not wrong, "; ".join(wrong))
+
+
+def kill_rank(p, pids, root):
+    """a rank is killed"""
+    os.kill(pids[2], signal.SIGKILL)
+
+
+def lose_node(p, pids, root):
+    """a node is lost: its ranks, its agent and its memory"""
+    for c in (pids[0], pids[1], agents_of(p.pid)[0]):
+        os.kill(c, signal.SIGKILL)
+    shutil.rmtree(root + "/node-0", ignore_errors=True)
+
+
+def kill_agents(p, pids, root):
+    """agents are killed, and nothing but the agents ends"""
+    for c in agents_of(p.pid).values():
+        os.kill(c, signal.SIGKILL)
+    wait_for(lambda: len(agents_of(p.pid)) == 2)
+
+
+def damage(p, pids, root):
+    """a rank is killed, and the newest snapshot is damaged"""
+    for c in pids:
+        os.kill(c, signal.SIGSTOP)
+    newest = f"{root}/set/step-{steps_of(root + '/set')[-1]:09d}"
+    path = os.path.realpath(sorted(glob.glob(newest + "/weights*"))[-1])
+    with open(path, "r+b") as f:
+        f.seek(os.path.getsize(path) // 2)
+        byte = f.read(1)
+        f.seek(-1, 1)
+        f.write(bytes([byte[0] ^ 1]))
+    os.kill(pids[3], signal.SIGKILL)
+    for c in pids[:3]:
+        os.kill(c, signal.SIGCONT)
+
+
+def recovered(found, text, most=6):
+    back = [e for e in found if e["event"] == "recovered"]
+    return [] if len(back) == 1 and back[0]["steps_lost"] <= most else [f"not recovered from memory: {back} {text[-500:]}"]
+
+
+def undisturbed(found, text):
+    seen = [e["event"] for e in found]
+    return [] if seen.count("agent") == 2 and "fault" not in seen else [f"events {seen}"]
+
+
+def older(found, text):
+    return recovered(found, text, 11) + ([] if "is not whole" in text else ["the damage is not told"])
+
+
+WHOLE, PARTS = {}, {"mesh": "dp=2,tp=2", "mesh.zero": 1}
+truth = {"whole": whole("whole", WHOLE), "parts": None if quick else whole("parts", PARTS)}
+disturbed("whole-rank", WHOLE, kill_rank, recovered)
+if not quick:
+    disturbed("whole-node", WHOLE, lose_node, recovered)
+    disturbed("whole-agents", WHOLE, kill_agents, undisturbed)
+    disturbed("whole-damage", WHOLE, damage, older)
+    disturbed("parts-rank", PARTS, kill_rank, recovered)
+    disturbed("parts-node", PARTS, lose_node, lambda e, t: recovered(e, t, 11))
+    disturbed("parts-damage", PARTS, damage, older)
+work.cleanup()
+sys.exit(tap.end())

@@ -1,0 +1,115 @@
+/* The memory of nodes: its folders, links that are repaired, the interval of snapshots. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "platform/agent/memory.h"
+#include "train/snapshot.h"
+
+static void put(const char *root, const char *name, const char *text) {
+    char path[LT_PATH_BYTES];
+    assert_int_equal(lt_path_join(path, root, name), LT_OK);
+    assert_int_equal(lt_file_make_parent(path), LT_OK);
+    assert_int_equal(lt_file_write_atomic(path, text, strlen(text)), LT_OK);
+}
+
+static void point(const char *root, const char *from, const char *to) {
+    char target[LT_PATH_BYTES], path[LT_PATH_BYTES];
+    assert_int_equal(lt_path_join(target, root, to), LT_OK);
+    assert_int_equal(lt_path_join(path, root, from), LT_OK);
+    assert_int_equal(lt_file_make_parent(path), LT_OK);
+    assert_int_equal(lt_memory_link(target, path), LT_OK);
+}
+
+static bool holds(const char *root, const char *name, const char *want) {
+    char path[LT_PATH_BYTES], *text = NULL;
+    size_t bytes;
+    bool same;
+    assert_int_equal(lt_path_join(path, root, name), LT_OK);
+    same = lt_file_read(&text, &bytes, path, 64) == LT_OK && strcmp(text, want) == 0;
+    free(text);
+    return same;
+}
+
+/* Node 0 loses its memory; node 1 has copies of some of it. */
+static void repairs(void **state) {
+    char root[LT_PATH_BYTES], lost[LT_PATH_BYTES];
+    (void)state;
+    assert_int_equal(lt_memory_make(root, 2), LT_OK);
+    put(root, "node-0/own/rank-0/step-000000005/weights", "five");
+    put(root, "node-0/own/rank-0/step-000000010/weights", "ten");
+    put(root, "node-1/own/rank-1/step-000000010/other", "of node 1");
+    put(root, "node-1/kept/rank-0/step-000000005/weights", "five");
+    point(root, "set/step-000000005", "node-0/own/rank-0/step-000000005");
+    point(root, "set/step-000000010/weights", "node-0/own/rank-0/step-000000010/weights");
+    point(root, "set/step-000000010/other", "node-1/own/rank-1/step-000000010/other");
+    assert_int_equal(lt_path_join(lost, root, "node-0"), LT_OK);
+    assert_int_equal(lt_file_remove_tree(lost), LT_OK);
+    assert_false(holds(root, "set/step-000000005/weights", "five"));
+    lt_memory_repair(root, 2);
+    assert_true(holds(root, "set/step-000000005/weights", "five"));
+    assert_true(holds(root, "set/step-000000010/other", "of node 1"));
+    assert_false(holds(root, "set/step-000000010/weights", "ten"));
+    put(root, "node-1/kept/rank-0/step-000000010/weights", "ten");
+    lt_memory_repair(root, 2);
+    assert_true(holds(root, "set/step-000000010/weights", "ten"));
+    assert_int_equal(lt_file_remove_tree(root), LT_OK);
+}
+
+/* What a launcher that is gone has left is removed by the next one, and nothing else. */
+static void sweeps(void **state) {
+    char mine[LT_PATH_BYTES], old[LT_PATH_BYTES], again[LT_PATH_BYTES];
+    (void)state;
+    assert_int_equal(lt_memory_make(mine, 1), LT_OK);
+    assert_int_equal(lt_memory_make(old, 1), LT_OK);
+    put(old, "launcher", "2147483646\n");
+    assert_int_equal(lt_memory_make(again, 1), LT_OK);
+    assert_true(lt_file_exists(mine));
+    assert_false(lt_file_exists(old));
+    assert_int_equal(lt_file_remove_tree(mine), LT_OK);
+    assert_int_equal(lt_file_remove_tree(again), LT_OK);
+}
+
+static void ranks(void **state) {
+    lt_node_memory m;
+    (void)state;
+    assert_false(lt_node_memory_of_rank(&m));
+    (void)setenv(LT_ENV_MEMORY, "/m", 1);
+    (void)setenv(LT_ENV_NODE, "3", 1);
+    (void)setenv(LT_ENV_SNAPSHOT, "7", 1);
+    assert_false(lt_node_memory_of_rank(&m));
+    (void)setenv(LT_ENV_MTBF, "600", 1);
+    assert_true(lt_node_memory_of_rank(&m));
+    assert_string_equal(m.set, "/m/set");
+    assert_string_equal(m.own, "/m/node-3/own");
+    assert_true(m.every == 7 && m.mtbf_s == 600.0);
+}
+
+/* Daly's formula where it decides, the bound of three per cent where it does not. */
+static void intervals(void **state) {
+    (void)state;
+    assert_true(fabs(lt_daly_interval_s(10000.0, 2.0) - 199.3) < 1.0); /* sqrt(2 w M) = 200 */
+    assert_true(lt_daly_interval_s(10.0, 30.0) == 10.0);
+    assert_int_equal(lt_snapshot_interval(10000.0, 2.0, 1.0), 199);
+    assert_int_equal(lt_snapshot_interval(100.0, 2.0, 1.0), 67); /* 2 s are 3 % of 66.7 s. */
+    assert_int_equal(lt_snapshot_interval(10000.0, 0.0, 1.0), 1);
+    assert_int_equal(lt_snapshot_interval(1e9, 1e3, 0.0), 1000000000);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(repairs),
+        cmocka_unit_test(sweeps),
+        cmocka_unit_test(ranks),
+        cmocka_unit_test(intervals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
