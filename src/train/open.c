@@ -13,6 +13,7 @@
 #include "kernels/peak.h"
 #include "model/alloc.h"
 #include "model/source.h"
+#include "platform/telemetry/identity.h"
 #include "tensor/ops.h"
 #include "train/adapters.h"
 #include "train/fit.h"
@@ -467,15 +468,28 @@ static void begin_times(lt_training *t) {
     lt_goodput_begin(&t->goodput, t->start_s, before_s > 0.0 ? begun_unix_s - before_s : 0.0);
 }
 
+/* A process of the attempt before may still hold the port: that must not keep a run from going on
+ * after a fault, so it goes on without /metrics. */
+static lt_err open_live(lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    const lt_identity who = lt_identity_of_process();
+    const bool again = who.attempt > 0 || who.epoch > 1;
+    const lt_err err = lt_live_open(&t->live, r->metrics_listen, r->out,
+                                    lt_family_name(t->model->spec.family), r->steps);
+    if (err == LT_ERR_IO && again) {
+        lt_log_warn("%s; this attempt goes on without", lt_error_message());
+        return LT_OK;
+    }
+    LT_TRY(err);
+    lt_metrics_add_sink(&t->metrics, (lt_metrics_sink){lt_live_row, t->live});
+    lt_log_info("metrics: http://%s/metrics", lt_live_address(t->live));
+    return LT_OK;
+}
+
 /* Who else gets the numbers of metrics.jsonl. */
 static lt_err lead_telemetry(lt_training *t) {
     const lt_recipe *r = &t->recipe;
-    if (r->metrics_listen[0] != '\0') {
-        LT_TRY(lt_live_open(&t->live, r->metrics_listen, r->out,
-                            lt_family_name(t->model->spec.family), r->steps));
-        lt_metrics_add_sink(&t->metrics, (lt_metrics_sink){lt_live_row, t->live});
-        lt_log_info("metrics: http://%s/metrics", lt_live_address(t->live));
-    }
+    LT_TRY(r->metrics_listen[0] != '\0' ? open_live(t) : LT_OK);
     if (r->tensorboard) {
         LT_TRY(lt_tensorboard_open(&t->tensorboard, r->out, t->state.step));
         lt_metrics_add_sink(&t->metrics, (lt_metrics_sink){lt_tensorboard_row, t->tensorboard});

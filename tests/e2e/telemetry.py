@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -244,6 +245,13 @@ check("launched ranks tell their epoch", r.returncode == 0 and {(x["attempt"], x
 for at in ("127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", "no.such.host.invalid:0"):
     status, said = train("bad", "--steps", "1", "--metrics.listen", at)
     check(f"refused: --metrics.listen {at}", status in (1, 2) and "metrics.listen" in said, (status, said[-200:]))
+
+with socket.create_server(("127.0.0.1", 0)) as taken:
+    at = f"127.0.0.1:{taken.getsockname()[1]}"
+    status, said = train("port", "--steps", "2", "--metrics.listen", at)
+    check("a port that another process holds is refused", status == 1 and at in said, said[-300:])
+    status, said = train("port", "--steps", "2", "--metrics.listen", at, env={"SLURM_RESTART_COUNT": "1"})
+    check("but keeps no run from going on after a fault", status == 0 and "this attempt goes on without" in said, said[-300:])
 
 # ---- A node ----
 os.makedirs(f"{scratch}/lib")
