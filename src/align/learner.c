@@ -2,6 +2,7 @@
 #include "align/learner.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,11 +162,6 @@ static lt_err draw(lt_learner *l) {
     const int64_t step = l->t->state.step + 1, every = l->t->recipe.sample_every;
     LT_TRY(lt_training_settle(l->t));
     LT_TRY(lt_reinforce_draw(r));
-    if (r->draw.equal_groups >= 1.0) {
-        lt_log_warn("step %" PRId64 ": in each of the %" PRId64
-                    " groups all rewards are equal: these answers teach nothing",
-                    step, r->draw.questions);
-    }
     for (int64_t first = 0, n; (old || reference) && first < r->n_drawn; first += n) {
         n = r->n_drawn - first < l->t->micro ? r->n_drawn - first : l->t->micro;
         LT_TRY(score(l, &r->drawn[first], n, old, reference));
@@ -173,16 +169,57 @@ static lt_err draw(lt_learner *l) {
     return step == 1 || (every > 0 && step % every == 0) ? tell_answers(l) : LT_OK;
 }
 
+/* Totals of all ranks, and whether one of them has failed: `err` is what this one has. The sums of
+ * a draw are the first numbers of lt_draw_stats. */
+static lt_err sum_over_ranks(lt_learner *l, bool drew, lt_err err) {
+    lt_reinforce *r = &l->r;
+    double all[LT_DRAW_SUMS + 2] = {0};
+    double *const sums = &r->draw.answers;
+    lt_failure own;
+    lt_failure_keep(&own, err);
+    if (drew) {
+        memcpy(all, sums, LT_DRAW_SUMS * sizeof *all);
+    }
+    all[LT_DRAW_SUMS] = err == LT_OK ? (double)lt_reinforce_tokens(r) : 0.0;
+    all[LT_DRAW_SUMS + 1] = err != LT_OK;
+    LT_TRY(lt_objective_sum(l->t, all, LT_DRAW_SUMS + 2));
+    if (err != LT_OK) {
+        return lt_failure_raise(&own);
+    }
+    if (all[LT_DRAW_SUMS + 1] > 0.0) {
+        LT_FAIL(LT_ERR_REMOTE, "another rank could not draw its answers");
+    }
+    if (drew) {
+        memcpy(sums, all, LT_DRAW_SUMS * sizeof *all);
+    }
+    r->step = (lt_align_step){.completions = r->o.answers * r->o.ranks,
+                              .tokens = (int64_t)all[LT_DRAW_SUMS]};
+    return LT_OK;
+}
+
+static void warn_of_equal(const lt_learner *l) {
+    const lt_draw_stats *d = &l->r.draw;
+    if (d->equal >= d->groups) {
+        lt_log_warn(
+            "step %" PRId64
+            ": in each of the %.0f groups all rewards are equal: these answers teach nothing",
+            l->t->state.step + 1, d->groups);
+    }
+}
+
 static lt_err next(void *of, int64_t n, lt_row_batch *out) {
     lt_learner *l = of;
+    bool draws;
     LT_ASSERT(n == l->r.o.answers);
     if (l->began) {
         lt_reinforce_end(&l->r);
     }
     l->began = true;
-    lt_reinforce_begin(&l->r);
-    LT_TRY(lt_reinforce_draws_next(&l->r) ? draw(l) : LT_OK);
-    lt_reinforce_count(&l->r);
+    draws = lt_reinforce_draws_next(&l->r);
+    LT_TRY(sum_over_ranks(l, draws, draws ? draw(l) : LT_OK));
+    if (draws) {
+        warn_of_equal(l);
+    }
     for (int64_t i = 0; i < n; i++) {
         out->index[i] = i;
         lt_reinforce_row(lt_reinforce_answer(&l->r, i), &out->ids, i);
@@ -190,8 +227,10 @@ static lt_err next(void *of, int64_t n, lt_row_batch *out) {
     return LT_OK;
 }
 
+/* Questions of all ranks, so that a run may go on with another number of them. */
 static void place(const void *of, lt_row_place *out) {
-    out->row = ((const lt_learner *)of)->r.asked;
+    const lt_reinforce *r = &((const lt_learner *)of)->r;
+    out->row = r->asked * r->o.ranks;
 }
 
 static json_t *print(const lt_row_place *p) {
@@ -199,8 +238,10 @@ static json_t *print(const lt_row_place *p) {
 }
 
 static lt_err seek(void *of, const json_t *from) {
-    lt_learner *l = of;
-    return lt_json_i64(from, "asked", &l->r.asked, false, "questions");
+    lt_reinforce *r = &((lt_learner *)of)->r;
+    LT_TRY(lt_json_i64(from, "asked", &r->asked, false, "questions"));
+    r->asked = (r->asked + r->o.ranks - 1) / r->o.ranks;
+    return LT_OK;
 }
 
 /* ---- The objective ---- */
@@ -209,9 +250,6 @@ static lt_err learner_open(void *of, lt_training *t) {
     lt_learner *l = of;
     lt_reinforce_options o;
     l->t = t;
-    if (lt_training_has_ranks(t)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "reinforcement learning on several ranks: not built");
-    }
     LT_TRY(lt_reinforce_check_recipe(&t->recipe));
     LT_TRY(lt_reinforce_read(&o, t));
     LT_TRY(read_problems(l));
@@ -252,55 +290,76 @@ static lt_err learner_data(void *of, lt_training *t, const json_t *then) {
                      t->recipe.train));
 }
 
-/* The loss of a step is a sum of what its answers give; it counts as one. */
+/* Numbers of the record: what losses brought. */
+enum { SUM_TOKENS, SUM_ENTROPY, SUM_LOW, SUM_HIGH, SUM_OFF, SUM_KL };
+enum { MOST_RATIO, MOST_MISMATCH };
+
+static void add_stats(lt_step_record *sum, const lt_learn_stats *s) {
+    sum->objective[SUM_TOKENS] += (double)s->policy.tokens;
+    sum->objective[SUM_ENTROPY] += s->entropy_sum;
+    sum->objective[SUM_LOW] += (double)s->policy.clipped_low;
+    sum->objective[SUM_HIGH] += (double)s->policy.clipped_high;
+    sum->objective[SUM_OFF] += (double)s->policy.off_policy;
+    sum->objective[SUM_KL] += s->policy.kl_sum;
+    sum->most[MOST_RATIO] = fmax(sum->most[MOST_RATIO], s->policy.ratio_max);
+    sum->most[MOST_MISMATCH] = fmax(sum->most[MOST_MISMATCH], s->mismatch_most);
+}
+
+/* The loss of a step is a sum of what its answers give, on all ranks; it counts as one. */
 static lt_err learner_loss(void *of, const lt_objective_part *part, bool held_out,
                            lt_step_record *sum) {
     lt_learner *l = of;
+    lt_learn_stats stats = {.mismatch_most = l->r.draw.mismatch_most};
     LT_ASSERT(!held_out);
     for (int64_t i = 0; i < part->n; i++) {
         const lt_drawn *d = lt_reinforce_answer(&l->r, part->index[i]);
         const int64_t at = i * part->seq;
         float *slopes = part->dvalues != NULL ? part->dvalues + at : NULL;
-        LT_TRY(lt_reinforce_loss(&l->r, d, part->values + at, slopes, &sum->loss_sum));
+        LT_TRY(lt_reinforce_loss(&l->r, d, part->values + at, slopes, &sum->loss_sum, &stats));
         sum->labels += (double)d->answer.n;
-        sum->weight_sum += part->index[i] == 0 ? 1.0 : 0.0;
+        sum->weight_sum += part->index[i] == 0 && l->r.o.rank == 0 ? 1.0 : 0.0;
     }
+    add_stats(sum, &stats);
     return LT_OK;
 }
 
+static double mean_reward(const lt_draw_stats *d) {
+    return d->reward / d->answers;
+}
+
 static void put_draw(double *values, const lt_draw_stats *d) {
-    values[LT_RL_reward] = d->reward_mean;
-    values[LT_RL_reward_std] = d->reward_std;
-    values[LT_RL_equal_groups] = d->equal_groups;
-    values[LT_RL_answer_tokens] = d->tokens_mean;
-    values[LT_RL_ended] = d->ended;
+    const double mean = mean_reward(d), square = d->reward_sq / d->answers;
+    values[LT_RL_reward] = mean;
+    values[LT_RL_reward_std] = sqrt(fmax(square - mean * mean, 0.0));
+    values[LT_RL_equal_groups] = d->equal / d->groups;
+    values[LT_RL_answer_tokens] = d->tokens / d->answers;
+    values[LT_RL_ended] = d->ended / d->answers;
     values[LT_RL_rollout_s] = d->draw_s;
     values[LT_RL_refresh_s] = d->refresh_s;
     values[LT_RL_reward_s] = d->judge_s;
-    values[LT_RL_rollout_tokens_per_s] = d->draw_s > 0.0 ? (double)d->new_tokens / d->draw_s : 0.0;
-    values[LT_RL_questions] = (double)d->questions;
+    values[LT_RL_rollout_tokens_per_s] = d->draw_s > 0.0 ? d->tokens / d->draw_s : 0.0;
+    values[LT_RL_questions] = d->groups;
 }
 
 static void learner_report(const void *of, const lt_step_record *sum, double *values,
                            bool *present) {
     const lt_learner *l = of;
-    const lt_learn_stats *s = &l->r.learn;
-    const double tokens = s->policy.tokens > 0 ? (double)s->policy.tokens : 1.0;
-    (void)sum;
+    const double tokens = fmax(sum->objective[SUM_TOKENS], 1.0);
+    const bool drew = l->r.within == 0;
     for (int i = 0; i < LT_RL_METRIC_COUNT; i++) {
-        present[i] = i < LT_RL_rollout_s || l->r.within == 0;
+        present[i] = i < LT_RL_rollout_s || drew;
     }
     present[LT_RL_kl] = l->r.o.policy.kl > 0.0;
-    present[LT_RL_mismatch] = s->compared > 0;
-    present[LT_RL_entropy] = s->policy.tokens > 0;
+    present[LT_RL_mismatch] = drew;
+    present[LT_RL_entropy] = sum->objective[SUM_TOKENS] > 0.0;
     put_draw(values, &l->r.draw);
-    values[LT_RL_entropy] = s->entropy_sum / tokens;
-    values[LT_RL_clipped_low] = (double)s->policy.clipped_low / tokens;
-    values[LT_RL_clipped_high] = (double)s->policy.clipped_high / tokens;
-    values[LT_RL_off_policy] = (double)s->policy.off_policy / tokens;
-    values[LT_RL_ratio_most] = s->policy.ratio_max;
-    values[LT_RL_kl] = s->policy.kl_sum / tokens;
-    values[LT_RL_mismatch] = s->mismatch_most;
+    values[LT_RL_entropy] = sum->objective[SUM_ENTROPY] / tokens;
+    values[LT_RL_clipped_low] = sum->objective[SUM_LOW] / tokens;
+    values[LT_RL_clipped_high] = sum->objective[SUM_HIGH] / tokens;
+    values[LT_RL_off_policy] = sum->objective[SUM_OFF] / tokens;
+    values[LT_RL_ratio_most] = sum->most[MOST_RATIO];
+    values[LT_RL_kl] = sum->objective[SUM_KL] / tokens;
+    values[LT_RL_mismatch] = sum->most[MOST_MISMATCH];
 }
 
 /* What greedy answers to the problems that are held out are worth. */
@@ -309,15 +368,19 @@ static lt_err learner_evaluate(void *of, lt_training *t) {
     const int64_t most = t->recipe.eval_rows > 0 ? t->recipe.eval_rows : l->held_out.n;
     double values[LT_RL_METRIC_COUNT] = {0};
     bool present[LT_RL_METRIC_COUNT] = {false};
-    lt_draw_stats s;
+    lt_step_record record = {0};
+    lt_draw_stats s = {0};
+    lt_err err;
     if (l->held_out.n == 0 || t->evaluated_step == t->state.step) {
         return LT_OK;
     }
     LT_TRY(lt_training_settle(t));
-    LT_TRY(lt_reinforce_evaluate(&l->r, &l->held_out, most, &s));
+    err = lt_reinforce_evaluate(&l->r, &l->held_out, most, &s);
+    LT_TRY(lt_ranks_combine(&t->ranks, &record, err));
+    LT_TRY(lt_objective_sum(t, &s.answers, LT_DRAW_SUMS));
     t->evaluated_step = t->state.step;
-    lt_log_info("step %" PRId64 ": held out: reward %.3f of %" PRId64 " greedy answers",
-                t->state.step, s.reward_mean, s.questions);
+    lt_log_info("step %" PRId64 ": held out: reward %.3f of %.0f greedy answers", t->state.step,
+                mean_reward(&s), s.answers);
     for (int i = 0; i < LT_RL_METRIC_COUNT; i++) {
         present[i] = i < LT_RL_entropy || i >= LT_RL_rollout_s;
     }
@@ -340,8 +403,8 @@ static bool learner_is_whole(const void *of) {
 
 static void learner_brief(const void *of, char out[LT_OBJECTIVE_BRIEF_BYTES]) {
     const lt_draw_stats *d = &((const lt_learner *)of)->r.draw;
-    snprintf(out, LT_OBJECTIVE_BRIEF_BYTES, "  reward %.3f  length %.0f", d->reward_mean,
-             d->tokens_mean);
+    snprintf(out, LT_OBJECTIVE_BRIEF_BYTES, "  reward %.3f  length %.0f", mean_reward(d),
+             d->tokens / d->answers);
 }
 
 lt_objective lt_learner_objective(lt_learner *l) {

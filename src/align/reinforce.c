@@ -25,7 +25,8 @@ lt_err lt_reinforce_open(lt_reinforce *r, const lt_reinforce_options *o, lt_prob
     *r = (lt_reinforce){.o = *o, .problems = problems, .rewards = rewards, .answerer = *answerer};
     if (o->group < 2 || o->group > LT_REINFORCE_GROUP || o->answers < o->group ||
         o->answers % o->group != 0) {
-        LT_FAIL(LT_ERR_ARG, "%lld answers of a step are not groups of %lld; a group has 2 to %d",
+        LT_FAIL(LT_ERR_ARG,
+                "%lld answers of a step on a rank are not groups of %lld; a group has 2 to %d",
                 (long long)o->answers, (long long)o->group, LT_REINFORCE_GROUP);
     }
     LT_ASSERT(o->updates > 0 && o->passes > 0 && problems->n > 0);
@@ -131,15 +132,15 @@ static lt_err read_texts(const lt_reinforce *r, round_of *k) {
     return LT_OK;
 }
 
-/* Sums over the answers of a round; finish_stats divides them. */
 static void count_round(const round_of *k, lt_draw_stats *sum) {
     for (int64_t i = 0; i < k->answers; i++) {
-        sum->reward_mean += k->rewards[i];
-        sum->reward_std += k->rewards[i] * k->rewards[i];
-        sum->tokens_mean += (double)k->given[i].n;
+        sum->reward += k->rewards[i];
+        sum->reward_sq += k->rewards[i] * k->rewards[i];
+        sum->tokens += (double)k->given[i].n;
         sum->ended += k->given[i].ended;
     }
-    sum->questions += k->questions;
+    sum->answers += (double)k->answers;
+    sum->groups += (double)k->questions;
 }
 
 /* Answers and rewards of a round whose questions are chosen; adds to *sum. */
@@ -150,8 +151,6 @@ static lt_err run_round(lt_reinforce *r, round_of *k, lt_draw_stats *sum) {
     LT_TRY(r->answerer.draw(r->answerer.of, &asked, k->given, &stats));
     sum->refresh_s += stats.refresh_s;
     sum->draw_s += stats.draw_s;
-    sum->prompt_tokens += stats.prompt_tokens;
-    sum->new_tokens += stats.new_tokens;
     start_s = lt_clock_s();
     LT_TRY(read_texts(r, k));
     LT_TRY(lt_rewards_judge(r->rewards, k->problems, k->given, (const char *const *)k->texts,
@@ -191,7 +190,7 @@ static lt_err take_groups(lt_reinforce *r, round_of *k, bool last, int64_t *have
         bool same;
         LT_TRY(
             lt_align_advantages(r->o.advantage, k->rewards + g * group, group, advantages, &same));
-        r->draw.equal_groups += same;
+        r->draw.equal += same;
         if (same && !last) {
             continue;
         }
@@ -210,7 +209,8 @@ static lt_err draw_round(lt_reinforce *r, bool last, int64_t *have) {
     lt_err err = LT_OK;
     LT_TRY_DONE(round_open(&k, r, (r->n_drawn - *have) / r->o.group, r->o.group));
     for (int64_t i = 0; i < k.questions; i++, r->asked++) {
-        ask(&k, i, problem_of(r, r->asked), seed_of(r, r->asked));
+        const int64_t which = r->asked * r->o.ranks + r->o.rank;
+        ask(&k, i, problem_of(r, which), seed_of(r, which));
     }
     LT_TRY_DONE(run_round(r, &k, &r->draw));
     for (int64_t i = 0; i < k.answers * n; i++) {
@@ -222,16 +222,6 @@ done:
     return err;
 }
 
-/* From sums to means. */
-static void finish_stats(lt_draw_stats *s, int64_t group) {
-    const double answers = (double)(s->questions * group);
-    s->reward_mean /= answers;
-    s->reward_std = sqrt(fmax(s->reward_std / answers - s->reward_mean * s->reward_mean, 0.0));
-    s->tokens_mean /= answers;
-    s->ended /= answers;
-    s->equal_groups /= (double)s->questions;
-}
-
 lt_err lt_reinforce_draw(lt_reinforce *r) {
     int64_t have = 0;
     LT_ASSERT(lt_reinforce_draws_next(r));
@@ -241,15 +231,15 @@ lt_err lt_reinforce_draw(lt_reinforce *r) {
         LT_TRY(draw_round(r, round == r->o.resample, &have));
     }
     for (int i = 0; i < lt_rewards_count(r->rewards); i++) {
-        r->parts[i] /= (double)(r->draw.questions * r->o.group);
+        r->parts[i] /= r->draw.answers;
     }
-    finish_stats(&r->draw, r->o.group);
     return LT_OK;
 }
 
 lt_err lt_reinforce_evaluate(lt_reinforce *r, const lt_problems *problems, int64_t most,
                              lt_draw_stats *out) {
-    const int64_t all = most < problems->n ? most : problems->n;
+    const int64_t n = most < problems->n ? most : problems->n;
+    const int64_t all = (n - r->o.rank + r->o.ranks - 1) / r->o.ranks; /* Of this rank. */
     const int64_t at_once = r->n_drawn / r->o.group;
     lt_err err = LT_OK;
     *out = (lt_draw_stats){0};
@@ -257,13 +247,12 @@ lt_err lt_reinforce_evaluate(lt_reinforce *r, const lt_problems *problems, int64
         round_of k = {0};
         err = round_open(&k, r, all - first < at_once ? all - first : at_once, 1);
         for (int64_t i = 0; err == LT_OK && i < k.questions; i++) {
-            ask(&k, i, &problems->items[first + i], 0);
+            ask(&k, i, &problems->items[(first + i) * r->o.ranks + r->o.rank], 0);
         }
         k.greedy = true;
         err = err == LT_OK ? run_round(r, &k, out) : err;
         round_close(&k);
     }
-    finish_stats(out, 1);
     return err;
 }
 
@@ -292,15 +281,12 @@ static int64_t learnt(const lt_reinforce *r, const lt_drawn *d) {
     return r->o.drop_cut && !d->answer.ended ? 0 : d->answer.n;
 }
 
-void lt_reinforce_begin(lt_reinforce *r) {
-    r->learn = (lt_learn_stats){0};
-}
-
-void lt_reinforce_count(lt_reinforce *r) {
-    r->step = (lt_align_step){.completions = r->o.answers};
+int64_t lt_reinforce_tokens(const lt_reinforce *r) {
+    int64_t tokens = 0;
     for (int64_t i = 0; i < r->o.answers; i++) {
-        r->step.tokens += learnt(r, lt_reinforce_answer(r, i));
+        tokens += learnt(r, lt_reinforce_answer(r, i));
     }
+    return tokens;
 }
 
 void lt_reinforce_end(lt_reinforce *r) {
@@ -308,12 +294,12 @@ void lt_reinforce_end(lt_reinforce *r) {
 }
 
 /* The engine's log-probabilities against those of the trainer under the same weights. */
-static void compare(lt_reinforce *r, const lt_drawn *d, const float *logp) {
+static double mismatch_of(const lt_drawn *d, const float *logp) {
+    double most = 0.0;
     for (int64_t t = 0; t < d->answer.n; t++) {
-        const double gap = fabs((double)logp[t] - (double)d->answer.logp[t]);
-        r->learn.mismatch_most = fmax(r->learn.mismatch_most, gap);
+        most = fmax(most, fabs((double)logp[t] - (double)d->answer.logp[t]));
     }
-    r->learn.compared += d->answer.n;
+    return most;
 }
 
 /* Rounding may put the logarithm of a certain token above 0. */
@@ -333,7 +319,7 @@ static lt_err copy_logp(float **out, const float *logp, const lt_drawn *d) {
 
 lt_err lt_reinforce_keep_old(lt_reinforce *r, lt_drawn *d, const float *logp) {
     LT_TRY(copy_logp(&d->old, logp, d));
-    compare(r, d, d->old);
+    r->draw.mismatch_most = fmax(r->draw.mismatch_most, mismatch_of(d, d->old));
     return LT_OK;
 }
 
@@ -354,8 +340,8 @@ static lt_align_rollout rollout_of(const lt_reinforce *r, const lt_drawn *d, con
         .advantage = d->advantage};
 }
 
-lt_err lt_reinforce_loss(lt_reinforce *r, const lt_drawn *d, const float *logp, float *dlogp,
-                         double *loss) {
+lt_err lt_reinforce_loss(const lt_reinforce *r, const lt_drawn *d, const float *logp, float *dlogp,
+                         double *loss, lt_learn_stats *stats) {
     const int64_t n = d->answer.n;
     lt_align_policy_stats unused = {0};
     double *slopes = calloc((size_t)n, sizeof *slopes), part = 0.0;
@@ -365,17 +351,20 @@ lt_err lt_reinforce_loss(lt_reinforce *r, const lt_drawn *d, const float *logp, 
         LT_FAIL_DONE(LT_ERR_OOM, "gradients of %lld tokens", (long long)n);
     }
     LT_TRY_DONE(copy_logp(&own, logp, d));
-    if (d->old == NULL && dlogp != NULL) { /* The weights are those that drew. */
-        compare(r, d, own);
-    }
     const lt_align_rollout one = rollout_of(r, d, own, slopes);
     LT_TRY_DONE(lt_align_policy(&r->o.policy, &r->step, &one, 1, &part,
-                                dlogp != NULL ? &r->learn.policy : &unused));
-    for (int64_t t = 0; t < one.n && dlogp != NULL; t++) {
-        dlogp[d->problem->n_prompt - 1 + t] = (float)slopes[t];
-        r->learn.entropy_sum -= (double)own[t];
-    }
+                                dlogp != NULL ? &stats->policy : &unused));
     *loss += part;
+    if (dlogp == NULL) {
+        goto done;
+    }
+    for (int64_t t = 0; t < one.n; t++) {
+        dlogp[d->problem->n_prompt - 1 + t] = (float)slopes[t];
+        stats->entropy_sum -= (double)own[t];
+    }
+    if (d->old == NULL) { /* The weights are those that drew. */
+        stats->mismatch_most = fmax(stats->mismatch_most, mismatch_of(d, own));
+    }
 done:
     free(slopes);
     free(own);

@@ -30,13 +30,16 @@
 typedef struct {
     lt_align_policy_options policy;
     lt_align_advantage advantage;
-    int64_t answers;  /* Of an optimiser step: a multiple of group. */
+    int64_t answers;  /* Of an optimiser step, on this rank: a multiple of group. */
     int64_t group;    /* Answers to each question. */
     int64_t updates;  /* Steps whose answers are drawn together. */
     int64_t passes;   /* How often each answer is learnt from. */
     int64_t resample; /* Further draws, at most, for groups whose rewards are all equal. */
     bool drop_cut;    /* Answers that reached the limit teach nothing. */
     int64_t max_tokens, max_seq, running;
+    /* Ranks that share the questions of a step, each of which it asks the same number: question i
+     * of this one is question i * ranks + rank of the run. */
+    int64_t ranks, rank;
     uint64_t seed;
     bool exact;
     lt_ends ends;
@@ -52,20 +55,24 @@ typedef struct {
     float *old, *ref; /* (n) under the weights that drew, and of the reference; NULL: not needed. */
 } lt_drawn;
 
-/* What a draw brought; what a step's losses brought. */
+/* What a draw brought: sums over its answers and groups, of all ranks where there are several; and
+ * this rank's times. */
 typedef struct {
-    double reward_mean, reward_std;
-    double equal_groups; /* Share of the groups that were drawn whose rewards are all equal. */
-    double tokens_mean;  /* Of an answer. */
-    double ended;        /* Share of the answers that the model ended. */
+    double answers, groups;
+    double reward, reward_sq; /* Rewards, and their squares. */
+    double equal;             /* Groups whose rewards are all equal. */
+    double tokens, ended;     /* Tokens; answers that the model ended. */
+    double
+        mismatch_most; /* The largest |logp - the engine's|, where it was computed behind a draw. */
     double refresh_s, draw_s, judge_s;
-    int64_t prompt_tokens, new_tokens, questions;
 } lt_draw_stats;
+#define LT_DRAW_SUMS 7 /* The first of them. */
+
+/* What the losses of some answers brought. */
 typedef struct {
     lt_align_policy_stats policy;
     double entropy_sum;   /* Minus the log-probabilities: its mean estimates the entropy, nats. */
-    double mismatch_most; /* The largest |logp - the engine's| before the first update of a draw. */
-    int64_t compared;     /* Tokens of which it was taken. */
+    double mismatch_most; /* As above, of weights that are still those of the draw. */
 } lt_learn_stats;
 
 /* Who answers: lt_rollouts_draw, or a test. */
@@ -81,12 +88,11 @@ typedef struct lt_reinforce {
     lt_answerer answerer;
     lt_drawn *drawn; /* (updates * answers) */
     int64_t n_drawn;
-    int64_t asked;  /* Questions since the beginning of the run. */
+    int64_t asked;  /* Questions of this rank since the beginning of the run. */
     int64_t within; /* Steps of this draw that are done. */
     lt_draw_stats draw;
-    lt_learn_stats learn; /* Of the current step. */
-    double *parts;        /* (lt_rewards_count) means of the draw. */
-    lt_align_step step;   /* Totals of the current step. */
+    double *parts;      /* (lt_rewards_count) means of the draw. */
+    lt_align_step step; /* Totals of the current step. */
 } lt_reinforce;
 
 /* ARG: an option out of range. Close it also after a failure. */
@@ -102,8 +108,8 @@ bool lt_reinforce_draws_next(const lt_reinforce *r);
 /* Draw, judge, and compute the advantages. */
 LT_MUST_USE lt_err lt_reinforce_draw(lt_reinforce *r);
 
-/* What one greedy answer to each of the first `most` of some problems is worth. The state of the
- * run is not changed. */
+/* What one greedy answer to each of this rank's share of the first `most` of some problems is
+ * worth. The state of the run is not changed. */
 LT_MUST_USE lt_err lt_reinforce_evaluate(lt_reinforce *r, const lt_problems *problems, int64_t most,
                                          lt_draw_stats *out);
 
@@ -114,14 +120,14 @@ lt_drawn *lt_reinforce_answer(const lt_reinforce *r, int64_t i);
  * answer's tokens. */
 void lt_reinforce_row(const lt_drawn *d, const lt_batch *to, int64_t row);
 
-/* Begin a step, before its draw; and count its totals, behind the draw. */
-void lt_reinforce_begin(lt_reinforce *r);
-void lt_reinforce_count(lt_reinforce *r);
+/* The tokens of the current step that this rank learns from. r->step has the totals of all ranks,
+ * which the caller sets before the first loss. */
+int64_t lt_reinforce_tokens(const lt_reinforce *r);
 
 /* The loss of an answer of the step, added to *loss, and its derivatives: logp, dlogp (seq) as
- * lt_reinforce_row lays a row out. dlogp NULL: only the loss is asked for. */
-LT_MUST_USE lt_err lt_reinforce_loss(lt_reinforce *r, const lt_drawn *d, const float *logp,
-                                     float *dlogp, double *loss);
+ * lt_reinforce_row lays a row out. dlogp NULL: only the loss is asked for, and *stats stays. */
+LT_MUST_USE lt_err lt_reinforce_loss(const lt_reinforce *r, const lt_drawn *d, const float *logp,
+                                     float *dlogp, double *loss, lt_learn_stats *stats);
 
 /* Keep the log-probabilities (seq) of an answer's row under the weights that drew (old) or of the
  * reference. */

@@ -9,7 +9,7 @@
 #define MOST_RUNNING 256
 
 lt_err lt_reinforce_check_recipe(const lt_recipe *r) {
-    static const char *const unbuilt[] = {"data.shuffle", "batch.ramp", "mesh"};
+    static const char *const unbuilt[] = {"data.shuffle", "batch.ramp"};
     const int64_t draw = r->rl_updates * r->rl_passes;
     char value[LT_OPTION_STR_BYTES];
     for (size_t i = 0; i < sizeof unbuilt / sizeof *unbuilt; i++) {
@@ -60,8 +60,10 @@ static lt_err read_policy(lt_reinforce_options *o, const lt_recipe *r) {
 
 lt_err lt_reinforce_read(lt_reinforce_options *o, const lt_training *t) {
     const lt_recipe *r = &t->recipe;
-    const int64_t running = r->batch < MOST_RUNNING ? r->batch : MOST_RUNNING;
-    *o = (lt_reinforce_options){.answers = r->batch,
+    const int64_t dp = lt_training_dp(t), own = r->batch / dp;
+    *o = (lt_reinforce_options){.answers = own,
+                                .ranks = dp,
+                                .rank = lt_training_has_ranks(t) ? t->world->dp_rank : 0,
                                 .group = r->rl_group,
                                 .updates = r->rl_updates,
                                 .passes = r->rl_passes,
@@ -69,10 +71,18 @@ lt_err lt_reinforce_read(lt_reinforce_options *o, const lt_training *t) {
                                 .drop_cut = r->rl_drop_cut,
                                 .max_tokens = r->rl_tokens,
                                 .max_seq = r->seq,
-                                .running = r->rl_running > 0 ? r->rl_running : running,
+                                .running = r->rl_running > 0    ? r->rl_running
+                                           : own < MOST_RUNNING ? own
+                                                                : MOST_RUNNING,
                                 .seed = (uint64_t)r->seed,
                                 .exact = r->rl_exact,
                                 .tokenizer = t->tokenizer};
     lt_model_ends(t->model, t->tokenizer, &o->ends);
+    if (dp > 1 && r->rl_resample > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "rl.resample = %" PRId64 " with %" PRId64 " ranks: each would ask another number "
+                "of questions; not built",
+                r->rl_resample, dp);
+    }
     return read_policy(o, r);
 }

@@ -27,8 +27,8 @@ for i, line in enumerate(sys.stdin):
 """
 
 
-def train(out, *more):
-    args = ["train", "recipes/grpo.yaml", "--out", out, "--model.init", model, "--data.train", f"{work}/problems.jsonl", "--data.seq", "48", "--rl.tokens", "16", "--batch.size", "16",
+def train(out, *more, ranks=1):
+    args = [*(["launch", "--ranks", str(ranks)] if ranks > 1 else []), "train", "recipes/grpo.yaml", "--out", out, "--model.init", model, "--data.train", f"{work}/problems.jsonl", "--data.seq", "48", "--rl.tokens", "16", "--batch.size", "16",
             "--steps", "8", "--checkpoint.every", "2", "--optim.lr", "1e-2", "--rl.resample", "0", "--threads", "1"]
     return subprocess.run([lateen, *args, *more], capture_output=True, text=True)
 
@@ -73,6 +73,21 @@ with tempfile.TemporaryDirectory() as work:
             f.write(json.dumps({"prompt": "New?", "answer": "42"}) + "\n")
         r = train(f"{work}/whole", *command, "--steps", "10")
         tap.check("problems that have changed are refused by name", r.returncode == 1 and "data.train: the problems" in r.stderr, r.stderr[-500:])
+
+    @tap.case
+    def two_ranks():
+        more = ["--rl.rewards", "ended,length:-0.5", "--rl.exact", "true", "--steps", "4", "--rl.group", "4"]
+        one, two = train(f"{work}/one", *more), train(f"{work}/two", *more, ranks=2)
+        a, b = (lines(f"{work}/{out}", "rl") for out in ("one", "two")) if one.returncode == two.returncode == 0 else ([], [])
+        near = len(a) == len(b) == 4 and all(abs(x[k] - y[k]) < 1e-4 for x, y in zip(a, b) for k in ("reward", "reward_std", "equal_groups", "answer_tokens", "ended", "entropy", "mismatch", "questions"))
+        tap.check("two ranks ask and answer as one does", near, two.stderr[-600:] or one.stderr[-600:] or (a, b))
+        more[more.index("--steps") + 1] = "8"
+        r = train(f"{work}/two", *more)
+        tap.check("one rank goes on from what two have done", r.returncode == 0 and len(lines(f"{work}/two", "rl")) == 8, r.stderr[-600:])
+        r = train(f"{work}/three", *more, "--rl.resample", "2", ranks=2)
+        tap.check("dynamic sampling on two ranks is refused by name", r.returncode == 1 and "rl.resample = 2 with 2 ranks" in r.stderr, r.stderr[-500:])
+        r = train(f"{work}/four", "--rl.rewards", "command", "--rl.command", "read -r line; exit 5", ranks=2)
+        tap.check("a command that ends on a rank ends the run", r.returncode != 0 and "ended with status 5" in r.stderr, r.stderr[-500:])
 
     @tap.case
     def dead_command():

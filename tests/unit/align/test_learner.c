@@ -250,7 +250,7 @@ static void refusals(void **state) {
     } rows[] = {
         {"steps=3 rl.updates=2", "not a multiple of the 2 steps", LT_ERR_ARG},
         {"steps=4 rl.tokens=48", "leaves no room for a question", LT_ERR_ARG},
-        {"steps=4 batch.size=6", "6 answers of a step are not groups of 8", LT_ERR_ARG},
+        {"steps=4 batch.size=6", "6 answers of a step on a rank are not groups of 8", LT_ERR_ARG},
         {"steps=4 batch.ramp=4@0,16@8", "batch.ramp", LT_ERR_UNSUPPORTED},
         {"steps=4 rl.rewards=answer", "no \"answer\", which a reward reads", LT_ERR_FORMAT},
         {"steps=4 rl.rewards=ender", "is 'ended' meant", LT_ERR_ARG},
