@@ -229,7 +229,7 @@ lt_err lt_training_snapshot(lt_training *t, double step_s) {
     }
     s->n_steps++;
     s->step_s += (step_s - s->step_s) / (double)s->n_steps;
-    if (t->state.step < s->next || t->state.step >= t->recipe.steps) {
+    if (t->state.step < s->next || t->state.step >= t->recipe.steps || !lt_training_is_whole(t)) {
         return LT_OK;
     }
     LT_TRY(lt_training_settle(t));

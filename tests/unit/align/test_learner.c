@@ -241,6 +241,31 @@ static void resumed_is_uninterrupted(void **state) {
     }
 }
 
+/* Each method and each option that changes the loss, for two steps: all of them train. */
+static void every_method_trains(void **state) {
+    static const char *const runs[] = {
+        "objective.kind=dr_grpo",
+        "objective.kind=gspo rl.passes=2",
+        "objective.kind=cispo rl.cap=2",
+        "objective.kind=luspo",
+        "objective.kind=rloo",
+        "objective.kind=dapo rl.updates=2 rl.correction=token-truncate rl.weight_low=0.5",
+        "rl.passes=2 rl.dual=2 rl.advantage=rloo rl.reduction=fixed-length rl.kl=0.1 rl.kl_kind=k2",
+        "rl.resample=2 rl.drop_cut=true rl.rewards=ended,overlong,length:-0.1 rl.soft=4"};
+    (void)state;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char out[32], options[256];
+        json_t *rows;
+        (void)snprintf(out, sizeof out, "method%zu", i);
+        (void)snprintf(options, sizeof options, "steps=2 %s", runs[i]);
+        must(train(out, options), runs[i]);
+        rows = run_lines(out, "rl");
+        assert_int_equal(json_array_size(rows), 2);
+        assert_true(number(json_array_get(rows, 0), "off_policy") == 0.0);
+        json_decref(rows);
+    }
+}
+
 /* ---- Bad options and bad data ---- */
 
 static void refusals(void **state) {
@@ -285,11 +310,9 @@ static int make(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trl_takes_the_same_steps),
-        cmocka_unit_test(rewards_rise),
-        cmocka_unit_test(exact_runs_have_no_mismatch),
-        cmocka_unit_test(resumed_is_uninterrupted),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(trl_takes_the_same_steps),    cmocka_unit_test(rewards_rise),
+        cmocka_unit_test(exact_runs_have_no_mismatch), cmocka_unit_test(resumed_is_uninterrupted),
+        cmocka_unit_test(every_method_trains),         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, make, run_root_remove);
 }
