@@ -198,7 +198,38 @@ said = [ask({}, {"method": "guidance", "negative": n, "scale": 3}, "/v1/chat/com
         for n in ("Be loud.", [{"role": "system", "content": "Be loud."}, {"role": "user", "content": "Once upon a time"}])]
 check("guidance: a chat's negative is a system message, or all messages", said[0] == said[1] and said[0], said)
 
+# ---- A tournament: each match is asked here again, in both orders ----
+letter = {x: ask({}, path="/tokenize", body={"content": x, "add_special": False})[1]["tokens"] for x in "AB"}
+
+
+def share(a, b, question="Once upon a time", criterion="Which answer is better?"):
+    """Of answer A, by the probabilities of the two letters."""
+    content = f"Here is a request, and two answers to it.\n\nRequest:\n{question}\n\nAnswer A:\n{a}\n\nAnswer B:\n{b}\n\n{criterion} Reply with one letter, A or B."
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0, "logprobs": True, "top_logprobs": 20, "allowed_token_ids": [i[-1] for i in letter.values()], "ignore_eos": True, "return_tokens_as_token_ids": True}
+    said = ask({}, path="/v1/chat/completions", body=body)[1]["choices"][0]["logprobs"]["content"][0]
+    p = {t["token"]: math.exp(t["logprob"]) for t in said["top_logprobs"] + [said]}
+    a, b = (p.get(f"token_id:{letter[x][-1]}", 0) for x in "AB")
+    return a / (a + b)
+
+
+for n in (2, 5, 6):
+    a = ask({"max_tokens": 12}, {"method": "tournament", "n": n, "return_candidates": True})[1]
+    texts, left, wins = [c["text"] for c in a["alignment"]["candidates"]], list(range(n)), [0] * n
+    while len(left) > 1:
+        won = [x if share(texts[x], texts[y]) + 1 - share(texts[y], texts[x]) >= 1 else y for x, y in zip(left[::2], left[1::2])]
+        left = won + left[len(left) // 2 * 2:]
+        for i in left:
+            wins[i] += 1
+    check(f"tournament of {n}: who wins each match", [c["score"] for c in a["alignment"]["candidates"]] == wins and a["alignment"]["chosen"] == left[0] and a["choices"][0]["text"] == texts[left[0]], (a["alignment"], wins))
+check("tournament: tokens of the judge are told", a["alignment"]["tokens"]["judge"] > 0 and a["alignment"]["reward"] == "wins", a["alignment"])
+one = ask({"max_tokens": 12}, {"method": "tournament", "n": 1})[1]
+check("tournament: of one text", one["alignment"]["chosen"] == 0 and one["choices"][0]["text"] == text(ask({"max_tokens": 12})), one)
+chat = ask({}, {"method": "tournament", "n": 3, "criterion": "Which is calmer?"}, "/v1/chat/completions", {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 12})[1]
+check("tournament: a chat", chat["choices"][0]["message"]["content"] and chat["alignment"]["score"] >= 1, chat)
+
 for name, param, body, also in [
+        ("a reward for a tournament", "alignment.reward", {"method": "tournament", "n": 2, "reward": "logprob"}, {}),
+        ("a criterion for best_of_n", "alignment.criterion", {"method": "best_of_n", "n": 2, "criterion": "x"}, {}),
         ("guidance of two choices", "n", {"method": "guidance", "scale": 2}, {"n": 2}),
         ("guidance without a scale", "alignment.scale", {"method": "guidance"}, {}),
         ("a negative that is no text", "alignment.negative", {"method": "guidance", "scale": 2, "negative": [1]}, {}),

@@ -114,6 +114,7 @@ typedef struct {
     const char *vector; /* Of method steer; scale: of guidance, too. */
     double scale, plausibility;
     const json_t *negative; /* Of method guidance. */
+    const char *criterion;  /* Of method tournament. */
     /* Control of the reasoning: the fields of the object `reasoning` of a chat. */
     struct {
         const char *name, *mean, *probe;

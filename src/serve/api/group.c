@@ -12,8 +12,10 @@
 #include "lateen/select.h"
 #include "model/steering.h"
 #include "serve/api/blocks.h"
+#include "serve/api/confidence.h"
 #include "serve/api/guide.h"
 #include "serve/api/judge.h"
+#include "serve/api/tournament.h"
 #include "serve/api/reply.h"
 
 #define MOST        128  /* Candidates, as for 'n' and 'best_of'. */
@@ -40,6 +42,7 @@ static const lt_field fields[] = {
     LT_STR("vector", vector),
     LT_F64("scale", scale, -LT_STEERING_SCALE, LT_STEERING_SCALE),
     LT_JSON("negative", negative),
+    LT_STR("criterion", criterion),
     LT_F64("plausibility", plausibility, 0, 1),
     LT_STR("scheme", mark.scheme),
     LT_STR("key", mark.key),
@@ -58,6 +61,7 @@ typedef struct {
     const char *name, *rule;                     /* rule NULL: of the same name. */
     bool halves;                                 /* The worst are cut on the way. */
     bool beam;                                   /* The candidates are what a beam search finds. */
+    bool tournament;                             /* The served model judges them, two by two. */
     const char *why_not;                         /* Not NULL: it is refused, for this reason. */
     bool (*guide)(lt_reply *j, lt_api_error *e); /* Not NULL: it has no group, see guide.h. */
 } method;
@@ -71,15 +75,24 @@ static const method methods[] = {
     {.name = "self_consistency"},
     {.name = "speculative_rejection", .rule = "best_of_n", .halves = true},
     {.name = "beam", .rule = "best_of_n", .beam = true},
+    {.name = "tournament", .rule = "best_of_n", .tournament = true},
     {.name = "blockwise", .guide = lt_blocks_read},
     {.name = "watermark", .guide = lt_guide_watermark},
     {.name = "steer", .guide = lt_guide_steer},
     {.name = "guidance", .guide = lt_guide_negative},
-    {.name = "tournament", .why_not = "it needs a judge model beside the served one"},
     {.name = "contrastive", .why_not = "it needs a second model beside the served one"},
 };
 
-typedef enum { MEAN_LOGPROB, LOGPROB, PROBABILITY, CONFIDENCE, REWARD, CHECK, BEAM } score_kind;
+typedef enum {
+    MEAN_LOGPROB,
+    LOGPROB,
+    PROBABILITY,
+    CONFIDENCE,
+    REWARD,
+    CHECK,
+    BEAM,
+    WINS
+} score_kind;
 
 static const struct {
     const char *name;
@@ -91,16 +104,15 @@ static const struct {
               [CONFIDENCE] = {"confidence", LT_ENGINE_TOP, true},
               [REWARD] = {"reward", 0, false},
               [CHECK] = {"check", 0, true},
-              [BEAM] = {"beam", 0, false}};
+              [BEAM] = {"beam", 0, false},
+              [WINS] = {"wins", 0, false}};
 
 typedef struct {
     bool ended, cut;
     double score, probability;
-    int32_t answer;        /* Which of the group's answers; -1: none. */
-    float *confidence;     /* (n) of its tokens, while the score asks for it. */
-    int64_t n, room;       /* Of confidence. */
-    double window, lowest; /* The sum of the last tokens' confidence; the lowest mean. */
-    double *partial;       /* (n_partial) its score after each `every` tokens. */
+    int32_t answer;           /* Which of the group's answers; -1: none. */
+    lt_confidence confidence; /* Of its tokens, while the score asks for it. */
+    double *partial;          /* (n_partial) its score after each `every` tokens. */
     int64_t n_partial;
     lt_part part; /* Its text on its way through the reward model. */
 } candidate;
@@ -122,8 +134,9 @@ struct lt_group {
     int64_t n, next_cut;   /* next_cut: tokens of each candidate at which the worst are cut. */
     int64_t reward_tokens; /* Read by the reward model. */
     const char *stopped_by;
-    candidate *candidates; /* (n) */
-    answer *answers;       /* (n_answers) */
+    lt_tournament *tournament; /* Once all candidates have ended. */
+    candidate *candidates;     /* (n) */
+    answer *answers;           /* (n_answers) */
     int n_answers;
     lt_selection kept; /* chosen: among all candidates. */
 };
@@ -203,7 +216,8 @@ static bool check_fields_of(const lt_group *g, const lt_ask *a, lt_api_error *e)
               {"window", g->score == CONFIDENCE, false},
               {"length_penalty", g->method->beam, false},
               {"early_stopping", g->method->beam, false},
-              {"reward", !g->method->beam, false},
+              {"criterion", g->method->tournament, false},
+              {"reward", !g->method->beam && !g->method->tournament, false},
               {"seed", !g->method->beam, false},
               {"return_candidates", true, false}};
     const char *reads[sizeof of / sizeof *of + 1], *needs[sizeof of / sizeof *of + 1];
@@ -302,7 +316,10 @@ static bool read_group(lt_group *g, lt_reply *j, lt_api_error *e) {
     if (lt_select_find(&g->rule, rule) != LT_OK) {
         return lt_api_refuse_error(e, "alignment.method", LT_ERR_NOT_FOUND);
     }
-    g->score = g->method->beam ? BEAM : MEAN_LOGPROB;
+    g->score = g->method->beam ? BEAM : g->method->tournament ? WINS : MEAN_LOGPROB;
+    if (g->method->tournament && !lt_tournament_check(j, e)) {
+        return false;
+    }
     return read_reward(g, j, e) && check_fields_of(g, a, e) && read_extract(g, a, e) &&
            read_options(g, j, e);
 }
@@ -339,7 +356,6 @@ bool lt_group_read(lt_reply *j, lt_api_error *e) {
     }
     for (int64_t i = 0; i < g->n; i++) {
         g->candidates[i].answer = -1;
-        g->candidates[i].lowest = INFINITY;
     }
     r->n_choices = g->n;
     if (m->beam && !lt_guide_set_beam(j, "method beam", e)) {
@@ -354,7 +370,7 @@ void lt_group_free(lt_group *g) {
         return;
     }
     for (int64_t i = 0; g->candidates != NULL && i < g->n; i++) {
-        free(g->candidates[i].confidence);
+        lt_confidence_free(&g->candidates[i].confidence);
         free(g->candidates[i].partial);
     }
     for (int i = 0; i < g->n_answers; i++) {
@@ -362,40 +378,13 @@ void lt_group_free(lt_group *g) {
         free(g->answers[i].text);
     }
     lt_checker_close(g->check);
+    lt_tournament_close(g->tournament);
     free(g->candidates);
     free(g->answers);
     free(g);
 }
 
 /* ---- Scores ---- */
-
-/* DeepConf (Fu et al. 2025, arXiv:2508.15260): a token's confidence is less the mean of the
- * log-probabilities of its 20 most likely alternatives; a text's is the lowest mean over `window`
- * successive tokens, or the mean of all if it is shorter. */
-static void add_confidence(lt_reply *j, candidate *k, const lt_event *ev) {
-    const int64_t window = j->ask.group.window;
-    double sum = 0;
-    if (k->n == k->room) {
-        const int64_t room = k->room > 0 ? 2 * k->room : 64;
-        float *more = realloc(k->confidence, (size_t)room * sizeof *more);
-        if (more == NULL) {
-            return;
-        }
-        k->confidence = more;
-        k->room = room;
-    }
-    for (int i = 0; i < ev->n_top; i++) {
-        sum += isfinite(ev->top[i].logprob) ? -(double)ev->top[i].logprob : 0;
-    }
-    k->confidence[k->n] = ev->n_top > 0 ? (float)(sum / ev->n_top) : 0;
-    k->window += k->confidence[k->n++];
-    if (k->n > window) {
-        k->window -= k->confidence[k->n - 1 - window];
-    }
-    if (k->n >= window && k->window / (double)window < k->lowest) {
-        k->lowest = k->window / (double)window;
-    }
-}
 
 static double mean_logprob(const lt_reply_choice *c) {
     return c->new_tokens > 0 ? c->logprob_sum / (double)c->new_tokens : 0;
@@ -427,10 +416,12 @@ static double score_of(const lt_group *g, lt_reply_choice *c, const candidate *k
     case PROBABILITY:
         return exp(mean_logprob(c));
     case CONFIDENCE:
-        return k->lowest < INFINITY ? k->lowest : k->n > 0 ? k->window / (double)k->n : 0;
+        return lt_confidence_of(&k->confidence);
     case BEAM:
         return c->logprob_sum / pow((double)c->new_tokens, c->reply->ask.length_penalty);
-    case REWARD: /* Known when it has judged the text. */
+    case REWARD: /* Known when the text has been judged. */
+    case WINS:
+        return 0;
     case CHECK:
         break;
     }
@@ -553,7 +544,7 @@ void lt_group_token(lt_reply_choice *c, const lt_event *ev) {
     lt_group *g = c->reply->group;
     candidate *k = &g->candidates[c->choice];
     if (g->score == CONFIDENCE) {
-        add_confidence(c->reply, k, ev);
+        lt_confidence_add(&k->confidence, ev, c->reply->ask.group.window);
     }
     if (!g->method->halves || c->new_tokens % c->reply->ask.group.every != 0) {
         return;
@@ -605,6 +596,29 @@ static void begin_to_judge(lt_reply_choice *c, candidate *k, const lt_json_out *
     }
 }
 
+/* All candidates have ended: they meet. */
+static void begin_tournament(lt_reply *j) {
+    lt_group *g = j->group;
+    lt_json_out *texts = calloc((size_t)g->n, sizeof *texts);
+    lt_api_error e = {0};
+    for (int64_t i = 0; texts != NULL && i < g->n; i++) {
+        text_of(&j->parts[0].choices[i], &texts[i]);
+    }
+    if (texts == NULL ? !lt_api_refuse_oom(&e)
+                      : !lt_tournament_open(&g->tournament, j, texts, g->n, &e)) {
+        lt_reply_fail(j, &e);
+    }
+}
+
+static bool all_ended(const lt_group *g) {
+    for (int64_t i = 0; i < g->n; i++) {
+        if (!g->candidates[i].ended) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void lt_group_ended(lt_reply_choice *c) {
     lt_group *g = c->reply->group;
     candidate *k = &g->candidates[c->choice];
@@ -618,12 +632,36 @@ void lt_group_ended(lt_reply_choice *c) {
         settle(c, k);
     }
     lt_out_free(&text);
+    if (g->method->tournament && g->n > 1 && all_ended(g)) {
+        begin_tournament(c->reply);
+    }
+}
+
+static void on_match(lt_part *p, const lt_event *ev) {
+    lt_reply *j = p->reply;
+    lt_group *g = j->group;
+    lt_api_error e = {0};
+    const bool over = lt_tournament_event(g->tournament, p, ev, &e);
+    if (e.status != 0) {
+        lt_reply_fail(j, &e);
+    }
+    for (int64_t i = 0; over && i < g->n; i++) {
+        g->candidates[i].score = (double)lt_tournament_wins(g->tournament, i);
+    }
+    if (ev->kind == LT_EVENT_DONE) {
+        j->server->metrics.judge_tokens += (uint64_t)ev->prompt_tokens;
+        lt_reply_let_go(j);
+    }
 }
 
 void lt_group_judged(lt_part *p, const lt_event *ev) {
     lt_reply *j = p->reply;
     lt_group *g = j->group;
     candidate *k = (candidate *)((char *)p - offsetof(candidate, part));
+    if (g->tournament != NULL) {
+        on_match(p, ev);
+        return;
+    }
     if (ev->kind == LT_EVENT_EMBED) {
         k->score = (double)ev->embedding[0];
     } else if (ev->kind == LT_EVENT_CHOICE) {
@@ -732,6 +770,9 @@ void lt_group_write(lt_json_out *o, const lt_reply *j) {
     lt_out_key_int(o, "dropped", lt_reply_new_tokens(j) - tokens);
     if (g->score == REWARD) {
         lt_out_key_int(o, "reward", g->reward_tokens);
+    }
+    if (g->tournament != NULL) {
+        lt_out_key_int(o, "judge", lt_tournament_tokens(g->tournament));
     }
     lt_out_shut(o, '}');
     if (j->ask.group.candidates) {

@@ -103,11 +103,12 @@ static void write_done(const lt_metrics *m, const char *labels, lt_expo *out) {
 static void write_groups(const lt_metrics *m, const char *labels, lt_expo *out) {
     lt_expo_family(out, LT_EXPO_COUNTER, "lateen_alignment_tokens_total",
                    "Tokens of candidates, kept as the answer or dropped, of trials that control "
-                   "reasoning, and those that the reward model read.");
+                   "reasoning, and those that the reward model or a judge read.");
     lt_expo_value(out, (double)m->group_kept, "%s,purpose=\"kept\"", labels);
     lt_expo_value(out, (double)m->group_dropped, "%s,purpose=\"dropped\"", labels);
     lt_expo_value(out, (double)m->trial_tokens, "%s,purpose=\"trial\"", labels);
     lt_expo_value(out, (double)m->reward_tokens, "%s,purpose=\"reward\"", labels);
+    lt_expo_value(out, (double)m->judge_tokens, "%s,purpose=\"judge\"", labels);
 }
 
 static double rate(double amount, double seconds) {
