@@ -43,7 +43,18 @@ static const char prose[] =
     "each of\nits candidates, the score by which the server selects and the reward that is wanted. "
     "The table\nshows the expected true reward of the answer for each value, without resampling;\n"
     "docs/alignment.md explains the methods. `lateen align detect --help` tells of watermarks,\n"
-    "`lateen align experiment --help` of methods measured on problems.";
+    "`lateen align experiment --help` of methods measured on problems.\n\n"
+    "What a model is taught by is an objective of `lateen train --objective.kind NAME`:\n"
+    "  answers to imitate                         sft\n"
+    "  pairs, of which one was preferred          dpo; ipo or ipo_norm if all annotators agree\n"
+    "  pairs, some of them labelled wrong         dpo_robust, dpo with --objective.smoothing\n"
+    "  pairs of very different lengths            dpo_norm, simpo\n"
+    "  pairs, and a model not yet fine-tuned      orpo\n"
+    "  pairs, for a model that judges             reward\n"
+    "  single completions, good or bad            kto, apo_zero\n"
+    "  single completions with rewards            qrpo, qrpo_norm\n"
+    "  problems whose answers can be checked      grpo, dr_grpo, dapo, gspo, cispo, luspo, rloo\n"
+    "docs/post-training.md has their data and formulas.";
 
 typedef struct {
     lt_hedge_prompt *prompts;

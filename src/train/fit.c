@@ -25,6 +25,8 @@ lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
                              .z_coef = (float)r->z_coef,
                              .fp8 = (lt_fp8_recipe)r->fp8,
                              .fp8_wgrad = r->fp8_wgrad,
+                             /* Through which values have derivatives (objective.h). */
+                             .weights = r->objective != LT_RECIPE_OBJECTIVE_sft,
                              .lora = lt_recipe_lora(r)};
 }
 

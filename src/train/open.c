@@ -247,8 +247,7 @@ lt_err lt_step_rows_open(lt_step_rows *s, int64_t batch, int64_t seq, bool weigh
 
 lt_pass_options lt_training_pass_options(const lt_training *t) {
     lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->device->backend->host_memory);
-    o.weights = t->source.weights ||
-                t->objective != NULL; /* Through which values have derivatives. */
+    o.weights = o.weights || t->source.weights || t->objective != NULL;
     if (lt_training_has_ranks(t) && t->world->shape.ep > 1) {
         o.experts = lt_world_twin(t->world, t->world->mesh.ep);
         o.experts_host = t->world->mesh.ep;

@@ -96,6 +96,10 @@ with tempfile.TemporaryDirectory() as work:
         done = train(f"{work}/{name}", name)
         check(f"20 steps of {name}, as TRL takes them", done.stderr[-500:] if done.returncode != 0 else compare(name, f"{work}/{name}"))
 
+    plan = subprocess.run([lateen, "plan", "--model", f"{work}/dpo", "--json"], capture_output=True, text=True)
+    start = lines(f"{work}/dpo", "start")[0]["memory"]
+    check("plan announces the memory that the run does", plan.stderr if plan.returncode != 0 else [(k, v, start.get(k)) for k, v in json.loads(plan.stdout)["memory"].items() if start.get(k) != v])
+
     # Ranks, and runs that stop.
     for zero in (0, 1, 2) if everything else (1,):
         both = train(f"{work}/ranks{zero}", "dpo", mesh="dp=2", **{"mesh.zero": zero})
@@ -178,6 +182,8 @@ with tempfile.TemporaryDirectory() as work:
         check(f"refused by name: {what}", "" if no.returncode in (1, 2) and wanted in no.stderr else f"{no.returncode}: {no.stderr[-400:]}")
 
     if everything:
+        shipped = subprocess.run([lateen, "train", "recipes/dpo-lora.yaml", "--out", f"{work}/shipped", "--lora.init", "", "--lora.rank", "4", "--steps", "1", "--lr.warmup", "0", "--sample.tokens", "0"], capture_output=True, text=True)
+        check("recipes/dpo-lora.yaml trains the model that comes with Lateen", shipped.stderr[-300:] if shipped.returncode != 0 or "44 examples" not in shipped.stderr else "")
         out, more = f"{work}/killed", {"steps": 400, "checkpoint.every": 7}
         whole_run = train(f"{work}/calm", "kto", **more)
         run = subprocess.Popen(words_of(out, "kto", more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
