@@ -71,6 +71,7 @@ static lt_err follow(lt_training *t, const lt_step_decision *d, bool *slow) {
     if (!*slow) {
         return LT_OK;
     }
+    LT_TRY(lt_times_pause(t));
     LT_TRY(d->validate ? lt_training_evaluate(t) : LT_OK);
     if (d->sample && lt_ranks_lead(&t->ranks)) {
         LT_TRY(lt_training_sample(t));
@@ -79,7 +80,9 @@ static lt_err follow(lt_training *t, const lt_step_decision *d, bool *slow) {
     LT_TRY(d->save ? lt_training_save(t) : LT_OK);
     lt_training_spend(t, LT_GOODPUT_checkpoint);
     LT_TRY(lt_times_tell(t, false));
-    LT_TRY(lt_ranks_lead(&t->ranks) ? lt_training_report(t) : LT_OK);
+    /* A save that goes on behind the run does not wait for this file either. */
+    const bool reports = d->validate || d->sample || !t->recipe.save_async;
+    LT_TRY(reports && lt_ranks_lead(&t->ranks) ? lt_training_report(t) : LT_OK);
     lt_training_spend(t, LT_GOODPUT_evaluation);
     return LT_OK;
 }
@@ -108,7 +111,6 @@ static lt_err train_steps(lt_training *t, int *stop) {
     if (t->state.step < t->recipe.steps) {
         LT_TRY(ask_stop(t, stop));
     }
-    LT_TRY(lt_times_forget(t));
     lt_training_spend(t, LT_GOODPUT_restart);
     while (t->state.step < t->recipe.steps && *stop == 0) {
         lt_step_outcome step;
@@ -123,14 +125,14 @@ static lt_err train_steps(lt_training *t, int *stop) {
         *stop = step.decision.stop;
         /* It took a while. */
         if (slow && *stop == 0 && t->state.step < t->recipe.steps && lt_training_is_whole(t)) {
-            LT_TRY(ask_stop(t, stop));
-            LT_TRY(lt_times_forget(t)); /* The others have waited for the leading rank. */
+            LT_TRY(ask_stop(t, stop)); /* The others wait for the leading rank here. */
         }
     }
     return LT_OK;
 }
 
 static lt_err finish(lt_training *t) {
+    LT_TRY(lt_times_pause(t));
     LT_TRY(lt_training_save(t));
     LT_TRY(lt_saver_wait(t));
     lt_training_spend(t, LT_GOODPUT_checkpoint);

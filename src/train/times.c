@@ -75,13 +75,21 @@ lt_err lt_rank_records_combine(void *of, lt_step_record *record) {
 /* ---- This rank ---- */
 
 void lt_times_open(lt_training *t) {
+    lt_timeline_open(&t->times.line, t->device, lt_training_queue(t));
+}
+
+/* From now on, or no longer; what was waited for and moved until now does not count. */
+static void listen_to_waits(lt_training *t, bool on) {
     lt_times *x = &t->times;
-    lt_timeline_open(&x->line, t->device, lt_training_queue(t));
-    if (lt_training_has_ranks(t)) {
-        lt_comm_tell_waits(t->world->comm, &x->line);
+    if (!lt_training_has_ranks(t) || x->listens == on) {
+        return;
     }
-    if (lt_training_has_ranks(t) && t->world->device != NULL) {
-        lt_comm_tell_waits(t->world->device, &x->line);
+    x->listens = on;
+    x->line.waited_s = 0.0;
+    (void)lt_comm_moved(lt_world_buffers(t->world));
+    lt_comm_tell_waits(t->world->comm, on ? &x->line : NULL);
+    if (t->world->device != NULL) {
+        lt_comm_tell_waits(t->world->device, on ? &x->line : NULL);
     }
 }
 
@@ -110,6 +118,7 @@ static lt_err begin_trace(lt_training *t) {
 
 lt_err lt_times_begin(lt_training *t, int64_t step) {
     lt_times *x = &t->times;
+    listen_to_waits(t, true);
     x->traced = step == t->recipe.trace_step;
     x->measured = x->traced || step % t->recipe.log_every == 0;
     if (lt_training_has_ranks(t)) {
@@ -169,12 +178,9 @@ lt_err lt_times_end(lt_training *t, int64_t step) {
     return lt_timeline_restart(&x->line, false);
 }
 
-lt_err lt_times_forget(lt_training *t) {
+lt_err lt_times_pause(lt_training *t) {
     LT_TRY(lt_timeline_settle(&t->times.line));
-    t->times.line.waited_s = 0.0;
-    if (lt_training_has_ranks(t)) {
-        (void)lt_comm_moved(lt_world_buffers(t->world));
-    }
+    listen_to_waits(t, false);
     return LT_OK;
 }
 

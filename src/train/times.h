@@ -35,6 +35,7 @@ typedef struct {
 typedef struct {
     lt_timeline line; /* Of this rank. */
     bool measured, traced;
+    bool listens;                          /* The worlds tell of waits. */
     lt_comm_work first_host, first_device; /* Calls of a traced step come after these. */
     double left_bytes;                     /* Of the device, before the run took any; 0: unknown. */
     double peak_bytes;                     /* As of the last time it was asked. */
@@ -63,8 +64,8 @@ LT_MUST_USE lt_err lt_times_begin(struct lt_training *t, int64_t step);
 LT_MUST_USE lt_err lt_times_note(struct lt_training *t, lt_step_record *r, double start_s);
 /* Collective where the step is traced. */
 LT_MUST_USE lt_err lt_times_end(struct lt_training *t, int64_t step);
-/* Something else than steps ran: forget what was waited for. */
-LT_MUST_USE lt_err lt_times_forget(struct lt_training *t);
+/* Something else than steps will run: its waits are not measured. */
+LT_MUST_USE lt_err lt_times_pause(struct lt_training *t);
 /* A phase of a step on the host, if steps are traced. */
 LT_MUST_USE lt_err lt_times_phase(struct lt_training *t, lt_open_span *s, lt_span_kind kind);
 

@@ -26,13 +26,13 @@ def command(out, ranks, changed):
     return [lateen] + (["launch", "--ranks", str(ranks)] if ranks > 1 else []) + ["train"] + [w for n, v in args.items() for w in (f"--{n}", str(v))]
 
 
-def settings(slow):
-    return {**os.environ, "OMP_NUM_THREADS": "1", **({"LD_PRELOAD": library, "INJECT_SYNC_MS": str(SYNC_MS)} if slow else {})}
+def settings(sync_ms):
+    return {**os.environ, "OMP_NUM_THREADS": "1", **({"LD_PRELOAD": library, "INJECT_SYNC_MS": str(sync_ms)} if sync_ms else {})}
 
 
 def train(name, ranks=1, slow=False, **changed):
     out = f"{work}/{name}"
-    return subprocess.run(command(out, ranks, changed), capture_output=True, text=True, timeout=120, env=settings(slow)), out
+    return subprocess.run(command(out, ranks, changed), capture_output=True, text=True, timeout=120, env=settings(SYNC_MS if slow else 0)), out
 
 
 def rows(out, kind="train"):
@@ -54,11 +54,11 @@ def bits(out, step=12):
 def kill_behind(name, ranks, **changed):
     """Kill the run when it is two steps behind step 8, whose checkpoint is being written; run it again."""
     out = f"{work}/{name}"
-    process = subprocess.Popen(command(out, ranks, changed), env=settings(True), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(command(out, ranks, changed), env=settings(5 * SYNC_MS), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     until = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < until:
         try:
-            if any(r["step"] == 10 for r in rows(out)) and os.path.isdir(f"{out}/checkpoints/step-000000008.tmp"):
+            if any(r["step"] == 10 for r in rows(out)) and glob.glob(f"{out}/checkpoints/step-000000008.*tmp"):
                 break
         except (OSError, ValueError):
             pass
@@ -74,7 +74,7 @@ def slow_disk():
     waits, plain = train("waits", slow=True)
     gaps = [rows(o)[4]["time_s"] - rows(o)[3]["time_s"] for o in (out, plain)]
     tap.check("both runs end", behind.returncode == waits.returncode == 0, behind.stderr[-300:] + waits.stderr[-300:])
-    tap.check("a step does not wait for the disk", gaps[0] < 0.3 * gaps[1] and gaps[1] > 4 * SYNC_MS / 1e3, gaps)
+    tap.check("a step does not wait for the disk", gaps[0] < 0.5 * gaps[1] and gaps[1] > 4 * SYNC_MS / 1e3, gaps)
     tap.check("all checkpoints are there", steps(out) == steps(plain) == [4, 8, 12], (steps(out), steps(plain)))
     tap.check("they have the bits of saves that wait", all(bits(out, s)[:4] == bits(plain, s)[:4] for s in (4, 8, 12)) and bits(out) == bits(plain))
     memory = [rows(o, "start")[0]["memory"] for o in (out, plain)]

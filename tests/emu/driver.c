@@ -298,7 +298,48 @@ static CUresult copy(void *dst, const void *src, size_t bytes, CUstream s) {
 EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream s) {
     return copy((void *)(uintptr_t)dst, src, bytes, s);
 }
+/* LATEEN_EMU_LATE_DOWNLOADS_MS: a copy to the host is made that much later, and what stands behind
+ * it in its stream waits. A program that changes the source before then, or that reads the
+ * destination, is wrong. */
+typedef struct {
+    void *dst;
+    const void *src;
+    size_t bytes;
+    long late_ms;
+    struct timespec begun;
+} late_copy;
+static void late_begin(void *ctx) {
+    (void)clock_gettime(CLOCK_MONOTONIC, &((late_copy *)ctx)->begun);
+}
+static bool late_poll(void *ctx) {
+    const late_copy *const c = ctx;
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    if ((now.tv_sec - c->begun.tv_sec) * 1000 + (now.tv_nsec - c->begun.tv_nsec) / 1000000 <
+        c->late_ms) {
+        return false;
+    }
+    memmove(c->dst, c->src, c->bytes);
+    return true;
+}
+static bool copy_late(void *dst, const void *src, size_t bytes, CUstream s, long late_ms) {
+    late_copy *const c = malloc(sizeof *c);
+    if (c == NULL) {
+        return false;
+    }
+    *c = (late_copy){.dst = dst, .src = src, .bytes = bytes, .late_ms = late_ms};
+    if (!emu_stream_external(s, &(emu_external){late_begin, late_poll, free, c})) {
+        free(c);
+        return false;
+    }
+    return true;
+}
 EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream s) {
+    const long late_ms = setting("LATEEN_EMU_LATE_DOWNLOADS_MS", 0);
+    if (late_ms > 0 && s != NULL &&
+        copy_late(dst, (const void *)(uintptr_t)src, bytes, s, late_ms)) {
+        return 0;
+    }
     return copy(dst, (const void *)(uintptr_t)src, bytes, s);
 }
 EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream s) {

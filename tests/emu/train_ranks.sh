@@ -60,8 +60,8 @@ parts() { # the whole run, its options...
     shift
     [ -e "$work/$whole" ] || train "$whole" cuda 2 "$@"
     rm -rf "$work/other" "$work/parts"
-    # What step 1 left was copied and written beside step 2.
-    train parts cuda 2 "$@" --steps 2 --checkpoint.every 1 --checkpoint.async true
+    # What step 1 left is copied beside the passes of step 2, so late that its update would overtake the copy if it did not wait.
+    LATEEN_EMU_LATE_DOWNLOADS_MS=100 train parts cuda 2 "$@" --steps 2 --checkpoint.every 1 --checkpoint.async true
     rm -rf "$work/parts/checkpoints/step-000000002"
     cp -r "$work/parts" "$work/other"
     train parts cuda 2 "$@" --checkpoint.every 1
