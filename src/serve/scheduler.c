@@ -292,13 +292,21 @@ static int64_t count_of(const lt_seq_list *list, bool background) {
     return background ? list->n_background : list->n - list->n_background;
 }
 
+static bool has_others(const lt_sched *s) {
+    return count_of(&s->running, false) + count_of(&s->waiting, false) > 0;
+}
+
+bool lt_sched_pauses(const lt_sched *s, const lt_seq *seq) {
+    return seq->background && s->background_rows == 0 && has_others(s);
+}
+
 void lt_sched_plan(lt_sched *s) {
     s->n_items = s->n_copies = s->n_rows = 0;
     begin_again(s);
     for (int background = 0; background <= 1; background++) {
         const int64_t waiting = count_of(&s->waiting, background);
         int64_t end = s->step_tokens;
-        if (background && count_of(&s->running, false) + count_of(&s->waiting, false) > 0) {
+        if (background && has_others(s)) {
             end = least(end, s->n_rows + s->background_rows);
         }
         plan_running(s, background, end);

@@ -136,6 +136,8 @@ void lt_sched_plan(lt_sched *s);
 /* Nothing could be planned, and sequences that run wait for others of their family that do not:
  * preempt the last in order, and plan again. False: that is not so. */
 bool lt_sched_unblock(lt_sched *s);
+/* Will the next plan leave out this running sequence, because it is in the background? */
+bool lt_sched_pauses(const lt_sched *s, const lt_seq *seq);
 /* The plan was run: count its tokens, publish full pages. */
 void lt_sched_done(lt_sched *s);
 

@@ -22,14 +22,17 @@ static int64_t most_draft(const lt_seq *seq) {
 
 void lt_step_draft(lt_engine *e) {
     const lt_draft_acceptance *rates[LT_DRAFT_ROWS];
-    const bool crowded = e->sched.running.n > LT_DRAFT_ROWS;
-    int64_t n_texts = 0, n_rows = 0, most;
+    int64_t n_texts = 0, n_rows = 0, n_seqs = 0, most;
     if (!e->o.speculate || !e->model->backend->host_memory) {
         return;
     }
     for (lt_seq *seq = e->sched.running.first; seq != NULL; seq = seq->next) {
+        n_seqs += !lt_sched_pauses(&e->sched, seq);
+    }
+    for (lt_seq *seq = e->sched.running.first; seq != NULL; seq = seq->next) {
         lt_job_choice *s = seq->owner;
-        seq->n_draft = crowded ? 0 : most_draft(seq);
+        const bool pauses = lt_sched_pauses(&e->sched, seq);
+        seq->n_draft = pauses || n_seqs > LT_DRAFT_ROWS ? 0 : most_draft(seq);
         s->match = seq->n_draft > 0 ? lt_draft_find(s->tokens, seq->n_tokens) : -1;
         if (s->match < 0) {
             seq->n_draft = 0;
@@ -37,7 +40,7 @@ void lt_step_draft(lt_engine *e) {
         if (seq->n_draft > 0) {
             rates[n_texts++] = &s->acceptance;
         }
-        n_rows += seq->n_tokens - seq->n_done;
+        n_rows += pauses ? 0 : seq->n_tokens - seq->n_done;
     }
     most = n_texts == 0            ? 0
            : e->o.draft_tokens > 0 ? e->o.draft_tokens

@@ -16,6 +16,7 @@
 #include "serve/api/batch_line.h"
 
 #define MAX_BATCH_BYTES ((size_t)1 << 20) /* Of the file of a batch. */
+#define KEEP_S          (30 * 86400)      /* How long a batch is known after its end. */
 
 static const struct {
     const char *name, *time; /* time: the member that tells when; NULL: created_at. */
@@ -220,6 +221,11 @@ static void go_on(lt_batch *t) {
     }
 }
 
+static bool is_old(const lt_batch *t) {
+    const int64_t now = (int64_t)lt_clock_unix_s();
+    return lt_batch_has_ended(t) && t->times[t->state] + KEEP_S < now;
+}
+
 static lt_err load_batch(lt_batches *b, const char *name) {
     char path[LT_PATH_BYTES];
     json_t *file = NULL;
@@ -233,6 +239,10 @@ static lt_err load_batch(lt_batches *b, const char *name) {
     LT_TRY_DONE(lt_path_join(path, b->dir, name));
     LT_TRY_DONE(lt_json_load(&file, path, MAX_BATCH_BYTES));
     LT_TRY_DONE(read_batch(t, file, path));
+    if (is_old(t)) {
+        (void)unlink(path);
+        goto done;
+    }
     go_on(t);
     insert(b, t);
     t = NULL;

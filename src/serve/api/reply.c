@@ -317,7 +317,7 @@ static void begin(lt_call *call, lt_reply *j) {
         lt_call_error(call, &e);
         j->conn = NULL;
         j->failed = true;
-        if (e.status == 429) {
+        if (e.status == 429 && !j->request.background) {
             j->server->metrics.refused++;
         }
         cancel(j);
@@ -356,7 +356,7 @@ void lt_reply_start(lt_call *call, lt_reply *j) {
     j->compile.user = j;
     err = lt_compiler_submit(j->server->compiler, &j->compile);
     if (err != LT_OK) {
-        j->server->metrics.refused++;
+        j->server->metrics.refused += !j->request.background;
         lt_api_refuse_error(&e, NULL, err);
         lt_reply_refuse(call, j, &e);
         return;

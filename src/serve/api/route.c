@@ -230,7 +230,7 @@ void lt_call_error(lt_call *call, const lt_api_error *e) {
     if (call->outcome != NULL) {
         call->outcome->error = true;
     } else {
-        call->server->metrics.http_errors++;
+        call->server->metrics.http_errors += !call->background;
     }
     lt_error_write(&o, call->flavour, call->extra, e);
     lt_call_json(call, lt_error_status(call->flavour, e), &o);
@@ -459,7 +459,7 @@ static void large_done(lt_pool_job *job) {
         if (o->reply != NULL) {
             lt_reply_start(&l->call, o->reply);
         } else {
-            l->call.server->metrics.http_errors += o->error;
+            l->call.server->metrics.http_errors += o->error && !l->call.background;
             lt_call_json(&l->call, o->status, &o->body);
         }
     }
@@ -496,7 +496,7 @@ static void go_to_pool(lt_call *call, int route) {
     lt_http_set_user(call->conn, &l->listener);
     err = lt_worker_pool_submit(s->pool, &l->job);
     if (err != LT_OK) {
-        s->metrics.refused++;
+        s->metrics.refused += !call->background;
         lt_api_refuse_error(&e, NULL, err);
         lt_http_set_user(call->conn, NULL);
         large_free(l);

@@ -205,14 +205,16 @@ void lt_http_reply(lt_http_conn *c, int status, const char *type, const char *ex
 void lt_http_reply_file(lt_http_conn *c, int status, const char *type, const char *extra, int fd,
                         size_t n) {
     LT_ASSERT(c->stage == ANSWERING && c->answered == NULL);
-    if (c->closing || c->head_only || n == 0) {
+    if (c->closing || n == 0) {
         close(fd);
         lt_http_reply(c, status, type, extra, NULL, 0);
         return;
     }
     c->chunked = false;
     put_head(c, status, type, extra, (int64_t)n);
-    if (evbuffer_add_file(c->out, fd, 0, (ev_off_t)n) != 0) { /* Else it closes fd later. */
+    if (c->head_only) {
+        close(fd);
+    } else if (evbuffer_add_file(c->out, fd, 0, (ev_off_t)n) != 0) { /* Else it closes fd later. */
         close(fd);
         close_soon(c);
         c->user = NULL;
