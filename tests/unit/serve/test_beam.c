@@ -236,6 +236,52 @@ static void a_cancelled_search_leaves_nothing(void **state) {
     lt_model_close(m);
 }
 
+/* On a device, in 16 bits: texts come by falling scores, and their log-probabilities are those that
+ * the same texts have as prompts. */
+static void texts_on_a_gpu(void **state) {
+    static answer found[CASES], again;
+    static int32_t prompt[128];
+    lt_model *m = NULL;
+    lt_engine *e;
+    (void)state;
+    if (gpu_backend() == NULL) {
+        skip();
+    }
+    must(lt_model_open(&m, MODEL,
+                       &(lt_model_options){.dtype = LT_BF16, .device = device_of(gpu_backend())}),
+         MODEL);
+    e = open_engine(m, 0, 64, false);
+    for (int i = 0; i < CASES; i++) {
+        send(e, &searches[i].r, &found[i]);
+    }
+    receive_all(e, CASES, 0);
+    for (int i = 0; i < CASES; i++) {
+        const search *s = &searches[i];
+        for (int64_t k = 0; k < s->r.n_choices; k++) {
+            const continuation *c = &found[i].choices[k];
+            lt_request r = lt_request_defaults();
+            assert_true(c->n > 0);
+            assert_true(k == 0 || score_of(c, s->r.beam.length_penalty) <=
+                                      score_of(c - 1, s->r.beam.length_penalty));
+            memcpy(prompt, s->prompt, (size_t)s->r.n_prompt * sizeof *prompt);
+            memcpy(prompt + s->r.n_prompt, c->ids, (size_t)c->n * sizeof *prompt);
+            r.prompt = prompt;
+            r.n_prompt = s->r.n_prompt + c->n;
+            r.max_tokens = 1;
+            r.prompt_logprobs = 0;
+            send(e, &r, &again);
+            receive_all(e, 1, 0);
+            for (int64_t t = 0; t < c->n; t++) {
+                assert_true(fabs((double)(c->logprobs[t] -
+                                          again.prompt_logprobs[s->r.n_prompt + t])) < 0.1);
+            }
+        }
+    }
+    assert_no_page_held(e);
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
 static void what_cannot_be_combined_is_refused(void **state) {
     const lt_logit_bias bias = {1, 1};
     lt_request r[9];
@@ -273,6 +319,7 @@ int main(void) {
         cmocka_unit_test(searches_share_a_small_pool),
         cmocka_unit_test(searches_do_not_block_each_other),
         cmocka_unit_test(a_cancelled_search_leaves_nothing),
+        cmocka_unit_test(texts_on_a_gpu),
         cmocka_unit_test(what_cannot_be_combined_is_refused),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

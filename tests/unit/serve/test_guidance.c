@@ -115,13 +115,15 @@ static void texts_are_those_of_the_formula(void **state) {
     lt_model_close(m);
 }
 
-static void a_scale_of_one_changes_nothing(void **state) {
+static void scale_one_on(const lt_backend *b) {
     static answer plain, same;
     lt_request r = cases[0].r;
     lt_model *m = NULL;
     lt_engine *e;
-    (void)state;
-    must(lt_model_open(&m, MODEL, NULL), MODEL);
+    must(lt_model_open(
+             &m, MODEL,
+             &(lt_model_options){.dtype = b != NULL ? LT_BF16 : LT_F32, .device = device_of(b)}),
+         MODEL);
     e = open_engine(m, 0, false);
     r.sampling.temperature = 1;
     r.sampling.seed = 5;
@@ -131,8 +133,22 @@ static void a_scale_of_one_changes_nothing(void **state) {
     send(e, &r, &plain);
     receive_all(e, 2, 0);
     assert_same(&plain.choices[0], &same.choices[0], "scale 1");
+    assert_no_page_held(e);
     lt_engine_close(e);
     lt_model_close(m);
+}
+
+static void a_scale_of_one_changes_nothing(void **state) {
+    (void)state;
+    scale_one_on(NULL);
+}
+
+static void a_scale_of_one_on_a_gpu(void **state) {
+    (void)state;
+    if (gpu_backend() == NULL) {
+        skip();
+    }
+    scale_one_on(gpu_backend());
 }
 
 /* Both sequences of each, preempted or not, and texts that go on behind any number of tokens. */
@@ -241,6 +257,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_those_of_the_formula),
         cmocka_unit_test(a_scale_of_one_changes_nothing),
+        cmocka_unit_test(a_scale_of_one_on_a_gpu),
         cmocka_unit_test(requests_keep_their_bits),
         cmocka_unit_test(a_cancelled_request_leaves_nothing),
         cmocka_unit_test(faults_are_refused),
