@@ -14,7 +14,7 @@
 
 enum { CHOSEN, REJECTED, SIDES };
 /* Sums of a record. */
-enum { REWARD, LOGP = REWARD + SIDES, COUNT = LOGP + SIDES, RIGHT = COUNT + SIDES };
+enum { REWARD, LOGP = REWARD + SIDES, COUNT = LOGP + SIDES, RIGHT = COUNT + SIDES, POINT };
 
 static bool is_kto(const lt_preference_objective *p) {
     return strcmp(p->row->name, "kto") == 0;
@@ -38,7 +38,7 @@ static void report(const void *of, const lt_step_record *sum, double *values, bo
                                            ? s[RIGHT] / s[COUNT + CHOSEN]
                                            : 0.0;
     present[LT_PREFERENCE_kl] = is_kto(p);
-    values[LT_PREFERENCE_kl] = p->point;
+    values[LT_PREFERENCE_kl] = s[POINT] / (s[COUNT + CHOSEN] + s[COUNT + REJECTED]);
 }
 
 /* ---- Rows ---- */
@@ -255,15 +255,14 @@ static lt_err single_loss(lt_preference_objective *p, const lt_preference_set *s
                           const lt_objective_part *part, int64_t i, double *loss,
                           lt_step_record *sum) {
     const lt_preference *e = &set->rows.examples[part->index[i]];
-    lt_align_sample sample = {.good = e->good,
-                              .point = is_kto(p) ? p->point : 0.0,
-                              .quantile = e->quantile,
-                              .n_refs = e->n_refs};
+    lt_align_sample sample = {
+        .good = e->good, .point = set->point, .quantile = e->quantile, .n_refs = e->n_refs};
     /* Of quantiles, those in the upper half count as chosen. */
     const bool chosen = p->row->weights ? e->good : e->quantile > 0.5;
     double reward;
     side_of(&sample.side, p, set, part, i, p->logp, p->dlogp);
     count(p, sum, chosen ? CHOSEN : REJECTED, &sample.side, &reward);
+    sum->objective[POINT] += set->point;
     LT_TRY(lt_align_single(p->row, &p->options, &sample, loss));
     put_derivatives(part, i, p->dlogp);
     return LT_OK;
@@ -317,14 +316,14 @@ static lt_err add_mismatched(lt_preference_objective *p, const lt_preference_set
 
 static lt_err begin(void *of, lt_training *t, const lt_row_batch *rows, int64_t n, bool held_out) {
     lt_preference_objective *p = of;
-    const lt_preference_set *set = held_out ? &p->valid : &p->train;
+    lt_preference_set *set = held_out ? &p->valid : &p->train;
     double sums[2] = {0.0, (double)n};
     for (int64_t first = 0; first < n; first += t->micro) {
         const int64_t some = n - first < t->micro ? n - first : t->micro;
         LT_TRY(add_mismatched(p, set, t, rows, first, some, &sums[0]));
     }
     LT_TRY(lt_objective_sum(t, sums, 2));
-    p->point = sums[1] > 0.0 ? fmax(0.0, sums[0] / sums[1]) : 0.0;
+    set->point = sums[1] > 0.0 ? fmax(0.0, sums[0] / sums[1]) : 0.0;
     return LT_OK;
 }
 

@@ -26,6 +26,7 @@ typedef struct {
      * where the objective reads none. */
     double *reference;
     int64_t n_reference;
+    double point;               /* KTO's, of the current step or validation; of others 0. */
     int64_t at, stride, offset; /* Examples drawn by this rank; example i is number i * stride +
                                  * offset of all. */
     bool shuffle;
@@ -37,7 +38,6 @@ typedef struct {
     lt_align_options options;
     lt_preference_set train, valid; /* valid.rows.n 0: there is none. */
     int64_t block;                  /* Of mismatched completions. */
-    double point;                   /* KTO's, of the current step. */
     float *logp;                    /* Two rows of log-probabilities, */
     double *dlogp;                  /* and of derivatives. */
     lt_step_rows mismatched;        /* Of KTO: rows of a pass. */

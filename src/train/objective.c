@@ -180,22 +180,40 @@ static int64_t held_out_share(const lt_training *t) {
     return all > rank ? (all - rank + dp - 1) / dp : 0;
 }
 
-/* All in one batch, because an objective may need them together. */
+/* The rows that are held out, a pass of them after the other, from the first on: their numbers into
+ * index, or their losses into *sum. */
+static lt_err walk_held_out(lt_training *t, int64_t n, int64_t *index, lt_step_record *sum) {
+    const lt_row_source *source = &t->held_out;
+    lt_row_batch *rows = &t->valid_rows.batch;
+    LT_TRY(source->seek(source->of, NULL));
+    for (int64_t first = 0; first < n; first += t->micro) {
+        const int64_t count = n - first < t->micro ? n - first : t->micro;
+        LT_TRY(source->next(source->of, count, rows));
+        if (index != NULL) {
+            memcpy(index + first, rows->index, (size_t)count * sizeof *index);
+        } else {
+            LT_TRY(losses(t, rows, count, true, sum));
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err evaluate_rows(lt_training *t, lt_step_record *sum) {
     lt_err err = LT_OK;
-    const int64_t together = lt_recipe_together(&t->recipe);
-    const int64_t n = held_out_share(t) * together;
-    lt_step_rows all = {0};
-    LT_TRY_DONE(lt_step_rows_open(&all, n > 0 ? n : 1, t->recipe.seq, false));
-    if (n > 0) {
-        LT_TRY_DONE(t->held_out.seek(t->held_out.of, NULL));
-        LT_TRY_DONE(t->held_out.next(t->held_out.of, n, &all.batch));
+    const int64_t together = lt_recipe_together(&t->recipe), n = held_out_share(t) * together;
+    int64_t *index = NULL;
+    if (t->objective->begin != NULL) {
+        index = malloc((size_t)(n > 0 ? n : 1) * sizeof *index);
+        if (index == NULL) {
+            LT_FAIL_DONE(LT_ERR_OOM, "numbers of %lld rows", (long long)n);
+        }
+        LT_TRY_DONE(walk_held_out(t, n, index, NULL));
+        LT_TRY_DONE(begin(t, &(lt_row_batch){.index = index}, n, true));
     }
-    LT_TRY_DONE(begin(t, &all.batch, n, true));
-    LT_TRY_DONE(losses(t, &all.batch, n, true, sum));
+    LT_TRY_DONE(walk_held_out(t, n, NULL, sum));
     sum->rows = (double)(n / together);
 done:
-    lt_arena_close(&all.arena);
+    free(index);
     return err;
 }
 

@@ -65,7 +65,7 @@ typedef struct lt_objective {
     lt_err (*open)(void *of, struct lt_training *t);
     lt_err (*data)(void *of, struct lt_training *t, const json_t *then); /* NULL: a new run. */
     lt_err (*start)(void *of, struct lt_training *t);                    /* NULL: nothing to do. */
-    /* held_out: of a validation. NULL: nothing to do. */
+    /* held_out: of a validation, whose rows have their index alone. NULL: nothing to do. */
     lt_err (*begin)(void *of, struct lt_training *t, const lt_row_batch *rows, int64_t n,
                     bool held_out);
     lt_err (*loss)(void *of, const lt_objective_part *part, bool held_out, lt_step_record *sum);

@@ -113,6 +113,11 @@ with tempfile.TemporaryDirectory() as work:
     held = {x["step"]: x for x in lines(f"{work}/halves", "eval") + lines(f"{work}/halves", "preference_eval")}
     loss = {x["step"]: x["loss"] for x in lines(f"{work}/halves", "eval")}
     check("held-out pairs have the loss that they have in training", "" if math.isclose(loss[4], runs["dpo"]["steps"][4]["loss"], rel_tol=LOSS) else (loss, held))
+    some = train(f"{work}/some", "kto", steps=2, **{"data.valid": f"{golden}/labels.jsonl", "eval.every": 1, "eval.rows": 4, "batch.micro": 1})
+    loss = {x["step"]: x["loss"] for x in lines(f"{work}/some", "eval")} if some.returncode == 0 else {}
+    again = train(f"{work}/again", "kto", steps=3, **{"data.valid": write(f"{work}/some.jsonl", whole(f"{golden}/labels.jsonl").decode().splitlines()[:4]), "eval.every": 1})
+    all_of = {x["step"]: x["loss"] for x in lines(f"{work}/again", "eval")} if again.returncode == 0 else {}
+    check("eval.rows takes the first, and kto's point is theirs", "" if loss and all(math.isclose(loss[s], all_of[s], rel_tol=LOSS) for s in (1, 2)) else (loss, all_of, some.stderr[-200:]))
     check("and the metrics", "" if math.isclose(held[4]["rewards/margins"], runs["dpo"]["steps"][4]["rewards/margins"], rel_tol=1e-4) else held[4])
     shutil.copytree(f"{work}/halves", f"{work}/lost")
     for f in os.listdir(f"{work}/lost/data"):
@@ -184,7 +189,7 @@ with tempfile.TemporaryDirectory() as work:
     if everything:
         shipped = subprocess.run([lateen, "train", "recipes/dpo-lora.yaml", "--out", f"{work}/shipped", "--lora.init", "", "--lora.rank", "4", "--steps", "1", "--lr.warmup", "0", "--sample.tokens", "0"], capture_output=True, text=True)
         check("recipes/dpo-lora.yaml trains the model that comes with Lateen", shipped.stderr[-300:] if shipped.returncode != 0 or "44 examples" not in shipped.stderr else "")
-        out, more = f"{work}/killed", {"steps": 400, "checkpoint.every": 7}
+        out, more = f"{work}/killed", {"steps": 400, "checkpoint.every": 7, "data.shuffle": "rows"}
         whole_run = train(f"{work}/calm", "kto", **more)
         run = subprocess.Popen(words_of(out, "kto", more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while run.poll() is None and not (os.path.isdir(f"{out}/checkpoints") and len(os.listdir(f"{out}/checkpoints")) > 1):
