@@ -70,7 +70,7 @@ static void print_text(const lt_recipe *r, const lt_auto_machine *m, const lt_au
     for (size_t i = 0; i < n && i < (size_t)top; i++) {
         print_line(i, &l[i], tokens);
     }
-    if (l[0].fits) {
+    if (l[0].fits && n > 1) {
         printf("\ntrain with --mesh %s --mesh.zero %d, or --layout auto\n",
                lt_auto_mesh_text(mesh, &l[0].mesh), l[0].zero);
     }
@@ -99,12 +99,30 @@ static void print_json(const lt_auto_machine *m, const lt_auto_layout *l, size_t
     json_decref(root);
 }
 
+/* *n_ranks 0: of the recipe's mesh, whose ranks are counted. */
+static lt_err find(lt_auto_layout **list, size_t *n, lt_auto_machine *m, const lt_recipe *r,
+                   const char *cluster, int *n_ranks) {
+    lt_mesh_shape mesh;
+    if (*n_ranks > 0) {
+        LT_TRY(find_machine(m, r, cluster, *n_ranks));
+        return lt_auto_find(list, n, r, *n_ranks, m);
+    }
+    LT_TRY(lt_mesh_parse(&mesh, r->mesh));
+    *n_ranks = mesh.pp * mesh.dp * mesh.cp * mesh.tp;
+    LT_TRY(find_machine(m, r, cluster, *n_ranks));
+    *list = calloc(1, sizeof **list);
+    if (*list == NULL) {
+        LT_FAIL(LT_ERR_OOM, "a layout");
+    }
+    *n = 1;
+    return lt_auto_price(*list, r, &mesh, m);
+}
+
 int lt_plan_layouts(const lt_recipe *r, const char *cluster, int n_ranks, int top, bool json) {
     static lt_auto_machine m;
     lt_auto_layout *list = NULL;
     size_t n = 0;
-    lt_err err = find_machine(&m, r, cluster, n_ranks);
-    err = err == LT_OK ? lt_auto_find(&list, &n, r, n_ranks, &m) : err;
+    const lt_err err = find(&list, &n, &m, r, cluster, &n_ranks);
     if (err != LT_OK) {
         return lt_verb_fail(err);
     }

@@ -84,12 +84,6 @@ static lt_err make(own_plan *p, lt_recipe *r, const char *cluster) {
         LT_FAIL(LT_ERR_ARG, "%s: layout = auto: --gpus N says for how many ranks", p->path);
     }
     LT_TRY(lt_mesh_parse(&shape, r->mesh));
-    if (shape.pp * shape.cp * shape.tp * shape.ep > 1) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "mesh %s of %s: memory and steps are predicted for dp and mesh.zero only yet, not "
-                "for pp = %d, cp = %d, tp = %d, ep = %d; --gpus N ranks all meshes",
-                r->mesh, p->path, (int)shape.pp, (int)shape.cp, (int)shape.tp, (int)shape.ep);
-    }
     divide_rows(r, shape.dp);
     LT_TRY(lt_own_run_open(&p->run, r, p->on_device));
     if (shape.dp > 1) {
@@ -174,13 +168,19 @@ static void print_json(const own_plan *p) {
     json_decref(root);
 }
 
+/* Do ranks hold parts of the model? */
+static bool is_divided(const lt_recipe *r) {
+    lt_mesh_shape s;
+    return lt_mesh_parse(&s, r->mesh) == LT_OK && s.pp * s.cp * s.tp * s.ep > 1;
+}
+
 int lt_plan_own_run(const char *recipe, const char *cluster, int n_ranks, int top, bool json) {
     static own_plan p;
     static lt_recipe r; /* Some KB: not on the stack. */
     lt_err err;
     p = (own_plan){.path = recipe};
     err = read_recipe(&r, recipe);
-    if (err == LT_OK && n_ranks > 0) {
+    if (err == LT_OK && (n_ranks > 0 || is_divided(&r))) {
         return lt_plan_layouts(&r, cluster, n_ranks, top, json);
     }
     err = err == LT_OK ? make(&p, &r, cluster) : err;

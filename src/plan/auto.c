@@ -401,19 +401,50 @@ static int by_merit(const void *a, const void *b) {
     return x->bytes != y->bytes ? (x->bytes < y->bytes ? -1 : 1) : x->zero - y->zero;
 }
 
-lt_err lt_auto_find(lt_auto_layout **out, size_t *n, const lt_recipe *r, int n_ranks,
-                    const lt_auto_machine *m) {
-    lt_err err = LT_OK;
+static lt_err finder_open(finder **out, const lt_recipe *r, int n_ranks, const lt_auto_machine *m) {
     lt_plan_model model;
     finder *f = calloc(1, sizeof *f); /* With a recipe in it: not on the stack. */
     if (f == NULL) {
         LT_FAIL(LT_ERR_OOM, "search of layouts");
     }
+    *out = f;
     f->machine = m;
     f->n_ranks = n_ranks;
-    LT_TRY_DONE(lt_own_run_open(&f->run, r, m->on_device));
+    LT_TRY(lt_own_run_open(&f->run, r, m->on_device));
     lt_plan_model_from_spec(&model, &f->run.spec, "run");
     f->params = lt_plan_model_params(&model);
+    return LT_OK;
+}
+
+static void finder_close(finder *f) {
+    if (f != NULL) {
+        free(f->list);
+        free(f);
+    }
+}
+
+lt_err lt_auto_price(lt_auto_layout *out, const lt_recipe *r, const lt_mesh_shape *mesh,
+                     const lt_auto_machine *m) {
+    lt_err err = LT_OK;
+    char text[LT_AUTO_MESH_BYTES];
+    finder *f = NULL;
+    LT_TRY_DONE(finder_open(&f, r, mesh->pp * mesh->dp * mesh->cp * mesh->tp, m));
+    LT_TRY_DONE(consider(f, mesh, (int)r->zero));
+    if (f->n == 0) {
+        LT_FAIL_DONE(LT_ERR_ARG, "mesh %s with mesh.zero = %lld cannot train this recipe",
+                     lt_auto_mesh_text(text, mesh), (long long)r->zero);
+    }
+    *out = f->list[0];
+done:
+    finder_close(f);
+    return err;
+}
+
+lt_err lt_auto_find(lt_auto_layout **out, size_t *n, const lt_recipe *r, int n_ranks,
+                    const lt_auto_machine *m) {
+    lt_err err = LT_OK;
+    finder *f = NULL;
+    LT_TRY_DONE(finder_open(&f, r, n_ranks, m));
     LT_TRY_DONE(enumerate(f));
     if (f->n == 0) {
         LT_FAIL_DONE(LT_ERR_ARG,
@@ -427,8 +458,7 @@ lt_err lt_auto_find(lt_auto_layout **out, size_t *n, const lt_recipe *r, int n_r
     *n = f->n;
     f->list = NULL;
 done:
-    free(f->list);
-    free(f);
+    finder_close(f);
     return err;
 }
 

@@ -50,6 +50,9 @@ typedef struct {
  * recipe cannot be trained on so many ranks at all. */
 LT_MUST_USE lt_err lt_auto_find(lt_auto_layout **out, size_t *n, const lt_recipe *r, int n_ranks,
                                 const lt_auto_machine *m);
+/* The same of one mesh, with the recipe's mesh.zero. ARG: training does not accept it. */
+LT_MUST_USE lt_err lt_auto_price(lt_auto_layout *out, const lt_recipe *r, const lt_mesh_shape *mesh,
+                                 const lt_auto_machine *m);
 /* "dp=4,tp=2"; "dp=1" of one rank. */
 #define LT_AUTO_MESH_BYTES 64
 char *lt_auto_mesh_text(char out[LT_AUTO_MESH_BYTES], const lt_mesh_shape *mesh);

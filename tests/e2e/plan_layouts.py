@@ -58,6 +58,14 @@ def announces():
                   steps == sorted(steps) and all(abs(l["compute_s"] + l["comm_s"] - l["step_s"]) < 1e-7 * l["step_s"] for l in told.values()), steps)
 
 
+def own_mesh():
+    told = {f"{l['mesh']} {l['zero']}": l for l in plan(recipe("dense"), 4)["layouts"]}
+    done = run("plan", "--model", recipe("dense", "mesh: dp=2,tp=2\n"), "--json")
+    tap.check("without --gpus: the recipe's own mesh", done.returncode == 0 and json.loads(done.stdout)["layouts"] == [told["dp=2,tp=2 0"]], done.stderr + done.stdout)
+    done = run("plan", "--model", recipe("dense", "mesh: tp=3\n"))
+    tap.check("a mesh that training does not accept is refused", done.returncode != 0 and "mesh tp=3 with mesh.zero = 0 cannot train this recipe" in done.stderr, done.stderr)
+
+
 def not_listed():
     told = {f"{l['mesh']} {l['zero']}" for l in plan(recipe("tight"), 3)["layouts"]}
     tap.check("three ranks of cp cannot divide 32 tokens: not listed", "cp=3 0" not in told and "tp=3 0" in told, told)
@@ -93,6 +101,6 @@ def auto():
     tap.check("one rank has nothing to choose", done.returncode == 0, done.stderr[-300:])
 
 
-for case in (announces, not_listed, on_gpus, auto):
+for case in (announces, own_mesh, not_listed, on_gpus, auto):
     tap.case(case)
 sys.exit(tap.end())

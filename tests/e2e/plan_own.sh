@@ -68,13 +68,7 @@ assert step["ops"]["adamw"]["calls"] == 148 and step["ops"]["matmul"]["calls"] %
 assert abs(step["tokens_per_s"] * step["step_s"] - 524288) < 1, step
 PY
 said $? "the step of a recipe on a GPU, op by op"
-# A recipe whose mesh the prediction does not know is refused, not counted as one rank's.
-for axis in pp cp tp ep; do
-    sed "\$ a mesh: $axis=2" "$work/recipe.yaml" >"$work/divided.yaml"
-    "$lateen" plan --model "$work/divided.yaml" >"$work/log" 2>&1
-    [ $? = 1 ] && grep -q "mesh $axis=2 of .*: memory and steps are predicted for dp and mesh.zero only yet, .*$axis = 2" "$work/log"
-    said $? "plan refuses a recipe divided by $axis"
-done
+# Recipes that divide the model: plan_layouts.py.
 if "$lateen" plan --model "$work/recipe.yaml" --tp 2 >"$work/log" 2>&1; then said 1 "a layout beside a recipe is refused"; else
     grep -q -- '--tp 2 contradicts' "$work/log"
     said $? "a layout beside a recipe is refused"
