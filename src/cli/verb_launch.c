@@ -20,6 +20,8 @@
       "failed; 0: never")                                                                          \
     X(F64, hang, "hang", "0", 0, 1e6, "s",                                                         \
       "time without a new step of a training after which it has failed; 0: never")                 \
+    X(BOOL, requeue, "requeue", "false", 0, 0, "",                                                 \
+      "put Slurm's job back in the queue when hardware fails and a retry here brings no new step") \
     X(I64, nodes, "nodes", "0", 0, 64, "nodes",                                                    \
       "keep snapshots of a training in memory, with an agent for each of so many parts of this "   \
       "machine; 0: none")                                                                          \
@@ -42,7 +44,9 @@ static const char prose[] =
     "and end. With --retries a training goes on from its newest checkpoint, and OUT/events.jsonl\n"
     "tells what happened. Options of launch stand before VERB. mpirun and srun start the same\n"
     "programs as ranks on several machines.\n"
-    "Exit status: 0 finished, 75 stopped with everything saved, 76 a rank was killed, stopped\n"
+    "Exit status: 0 finished, 75 stopped with everything saved, or (--requeue) hardware failed "
+    "and\n"
+    "the same command goes on elsewhere, 76 a rank was killed, stopped\n"
     "answering or failed because of another one; otherwise the status of the first rank that\n"
     "failed.";
 
@@ -52,7 +56,7 @@ static int verb_at(int argc, char **argv) {
     while (i < argc && argv[i][0] == '-') {
         const bool alone = strchr(argv[i], '=') != NULL || strcmp(argv[i], "--help") == 0 ||
                            strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--plain") == 0 ||
-                           strcmp(argv[i], "--verbose") == 0;
+                           strcmp(argv[i], "--requeue") == 0 || strcmp(argv[i], "--verbose") == 0;
         i += alone ? 1 : 2;
     }
     return i < argc ? i : argc;
@@ -90,6 +94,7 @@ int lt_verb_launch(int argc, char **argv) {
     launch = (lt_launch_options){.n_ranks = (int)o.ranks,
                                  .retries = (int)o.retries,
                                  .hang_s = o.hang,
+                                 .requeue = o.requeue,
                                  .n_nodes = (int)o.nodes,
                                  .snapshot = o.snapshot,
                                  .mtbf_s = o.mtbf,

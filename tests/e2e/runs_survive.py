@@ -63,7 +63,7 @@ if not quick:
 def words():
     """The last words of a rank that fails, and a fault that nobody can retry."""
     out = work.name + "/words"
-    args = {**ARGS, "out": out, "guard.loss_z": 0.01, "guard.window": 8, "guard.limit": 1}
+    args = {**ARGS, "steps": 400, "out": out, "guard.loss_z": 0.01, "guard.window": 8, "guard.limit": 1}
     done = subprocess.run(command(2, args, ("--retries", "9")), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
     fault = events(out, "fault")
     ok = done.returncode == 1 and fault and any("updates in a row were skipped" in w or "not finite" in w for w in fault[0]["words"]) and len(fault) < 9
@@ -128,6 +128,23 @@ def orphan():
     tap.check("an earlier attempt cannot begin either", late.returncode == 77 and "belongs to a later attempt of this job: epoch 3" in said, said[-500:])
 
 
+def requeue():
+    """The outer ring: a stopped rank, and the job goes back into the queue of a Slurm that only notes the call."""
+    out = work.name + "/requeue"
+    os.mkdir(work.name + "/bin")
+    with open(work.name + "/bin/scontrol", "w") as f:
+        f.write(f"#!/bin/sh\necho \"$@\" >>{work.name}/queued\n")
+    os.chmod(work.name + "/bin/scontrol", 0o755)
+    p, pids = begin(2, {**ARGS, "steps": 100000, "out": out}, ("--requeue",), SLURM_JOB_ID="77", PATH=work.name + "/bin:" + os.environ["PATH"])
+    os.kill(pids[0], signal.SIGSTOP)
+    text = p.communicate(timeout=60)[0]
+    queued = open(work.name + "/queued").read() if os.path.exists(work.name + "/queued") else ""
+    tap.check("a fault of hardware puts the job back in the queue", p.returncode == 75 and queued == "requeue 77\n" and [e["queued"] for e in events(out, "requeue")] == [True],
+              f"{p.returncode} {queued} {text[-400:]}")
+    second, _ = begin(2, {**ARGS, "out": out}, SLURM_JOB_ID="77", SLURM_RESTART_COUNT="1")
+    tap.check("and the job goes on", second.wait(60) == 0 and bits(out)[1:] == whole[1:], "other bits")
+
+
 def twice():
     out = work.name + "/twice"
     p, _ = begin(2, {**ARGS, "steps": 100000, "out": out})
@@ -137,7 +154,7 @@ def twice():
     tap.check("another run in the same folder is refused", done.returncode == 1 and "is in use by another process" in done.stderr, done.stderr[-500:])
 
 
-for case in (orphan,) if quick else (orphan, words, asked, twice):
+for case in (orphan,) if quick else (orphan, words, asked, requeue, twice):
     tap.case(case)
 work.cleanup()
 sys.exit(tap.end())

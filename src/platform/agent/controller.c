@@ -102,6 +102,11 @@ static bool is_the_end(lt_controller *c) {
         return snprintf(c->why, sizeof c->why, "a fault of kind '%s' would happen again",
                         row->name) > 0;
     }
+    if (c->o.requeue && !row->costs && (c->o.retries == 0 || c->free_in_row > 0)) {
+        c->elsewhere = true;
+        return snprintf(c->why, sizeof c->why, "a fault of hardware%s: the run goes on elsewhere",
+                        c->free_in_row > 0 ? " again, without a new step" : "") > 0;
+    }
     if (c->o.retries == 0) {
         return snprintf(c->why, sizeof c->why, "no retries were asked for") > 0;
     }

@@ -42,6 +42,11 @@
  *             none of those fails, too
  *
  * A fault of hardware costs no retry, but LT_FREE_IN_A_ROW of them without a new step end the run.
+ *
+ * RINGS  A fault is answered by relaunching all ranks here. Where `requeue` is set, a fault of
+ * hardware without retries, or a second one without a new step, is answered by leaving this machine
+ * instead: the run ends with `elsewhere` set, and the launcher puts its job back in the queue.
+ *
  * A fault that may repeat is compared with the one before it: the same kind, rank, status and known
  * step mean that it follows from the program and its data, and the run ends at once with this
  * reason.
@@ -121,6 +126,7 @@ typedef struct {
     int retries;    /* Faults that cost one and may be followed by another attempt. */
     double grace_s; /* Time for ranks to end by themselves. */
     double hang_s;  /* 0: an attempt never counts as hung. */
+    bool requeue;   /* Another machine can be had. */
 } lt_control_options;
 
 typedef struct {
@@ -134,7 +140,7 @@ typedef struct {
     int64_t step;           /* The largest of this attempt. */
     int64_t best_before;    /* The largest of all attempts before this one. */
     lt_fault fault, before; /* Of this attempt; of the one before it. */
-    bool stop_asked;
+    bool stop_asked, elsewhere;
     char why[256]; /* Why the last decision was made. */
 } lt_controller;
 

@@ -3,6 +3,7 @@
 #include "platform/agent/launch.h"
 
 #include <errno.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,11 @@ typedef struct {
     double look_s;     /* When the ranks were looked at last. */
     uint64_t progress; /* Of all ranks together, as a number that only grows. */
 } launcher;
+
+/* Are faults, decisions and recoveries told? */
+static bool is_told(const launcher *l) {
+    return l->o->retries > 0 || l->o->requeue || l->o->n_nodes > 0;
+}
 
 /* ---- Starting -------------------------------------------------------------------------------- */
 
@@ -270,7 +276,7 @@ static double last_sign_s(const launcher *l, int rank) {
 
 /* The first fault of an attempt: from here on its recovery is timed. */
 static void time_recovery(launcher *l, const lt_fault *f, double happened_s, double now_s) {
-    if (l->o->retries == 0) {
+    if (!is_told(l)) {
         return;
     }
     l->recovery = (recovery){.runs = true,
@@ -466,7 +472,7 @@ static void notice_told(launcher *l) {
 }
 
 static void tell_decision(launcher *l, bool again, double wait_s) {
-    if (l->o->retries == 0 || l->control.fault.kind == LT_FAULT_NONE) {
+    if (!is_told(l) || l->control.fault.kind == LT_FAULT_NONE) {
         return;
     }
     tell_fault(l);
@@ -492,6 +498,25 @@ static lt_action on_empty(launcher *l, lt_event event) {
     action = lt_controller_event(&l->control, event, lt_clock_s());
     tell_decision(l, action == LT_DO_WAIT, lt_controller_back_off(&l->control));
     return action;
+}
+
+/* The outermost ring: Slurm starts the job again, on nodes that it believes in. */
+static void leave_machine(launcher *l, int *status) {
+    const char *job = getenv("SLURM_JOB_ID");
+    char *const words[] = {(char *)(uintptr_t) "scontrol", (char *)(uintptr_t) "requeue",
+                           (char *)(uintptr_t)job, NULL};
+    pid_t pid = 0;
+    int ended = -1;
+    *status = LT_RANK_STOPPED;
+    if (job != NULL && posix_spawnp(&pid, words[0], NULL, NULL, words, environ) == 0) {
+        (void)waitpid(pid, &ended, 0);
+    }
+    if (job != NULL && ended != 0) {
+        lt_log_warn("scontrol requeue %s failed; whoever starts this command again goes on", job);
+    }
+    lt_events_put(&l->events, l->control.attempt,
+                  json_pack("{s:s, s:s, s:b}", "event", "requeue", "job", job != NULL ? job : "",
+                            "queued", ended == 0));
 }
 
 static lt_err carry_out(launcher *l, lt_action action) {
@@ -585,7 +610,7 @@ static void close_launcher(launcher *l) {
 }
 
 lt_err lt_launch(const lt_launch_options *o, const char *path, char *const *argv, int *status) {
-    const lt_control_options control = {o->retries, o->grace_s, o->hang_s};
+    const lt_control_options control = {o->retries, o->grace_s, o->hang_s, o->requeue};
     lt_err err = LT_OK;
     launcher l = {.o = o,
                   .segment = -1,
@@ -598,7 +623,7 @@ lt_err lt_launch(const lt_launch_options *o, const char *path, char *const *argv
         LT_FAIL(LT_ERR_ARG, "%d ranks on one machine; 1 to %d are possible", o->n_ranks,
                 LT_SHM_MOST_RANKS);
     }
-    lt_events_open(&l.events, o->retries > 0, (int)o->attempt);
+    lt_events_open(&l.events, is_told(&l), (int)o->attempt);
     LT_TRY_DONE(open_launcher(&l, path, argv));
     lt_controller_open(&l.control, &control, lt_clock_s());
     LT_TRY_DONE(begin_attempt(&l));
@@ -606,6 +631,9 @@ lt_err lt_launch(const lt_launch_options *o, const char *path, char *const *argv
         LT_TRY_DONE(look(&l));
     }
     *status = status_of(&l);
+    if (l.control.elsewhere) {
+        leave_machine(&l, status);
+    }
     lt_events_put(&l.events, l.control.attempt,
                   json_pack("{s:s, s:i}", "event", "end", "status", *status));
 done:

@@ -11,10 +11,13 @@
  *            retries, what happens is written to RUN/events.jsonl (events.h), and the time of each
  *            phase of a recovery is told.
  *
- * The exit status: 0 all ranks are done; 75 stopped with everything saved (the same command goes
- * on); 77 a later attempt has taken the run folder; 128 + N: stopped by signal N, which the program
- * does not handle; the status of the first rank that failed by itself; LT_RANK_LOST where no rank
- * failed but by a signal, by silence, or because of another. */
+ *   requeue: where the controller leaves this machine, Slurm's job SLURM_JOB_ID is put back in the
+ *            queue (`scontrol requeue`).
+ *
+ * The exit status: 0 all ranks are done; 75 stopped with everything saved, or this machine is left
+ * (the same command goes on); 77 a later attempt has taken the run folder; 128 + N: stopped by
+ * signal N, which the program does not handle; the status of the first rank that failed by itself;
+ * LT_RANK_LOST where no rank failed but by a signal, by silence, or because of another. */
 #ifndef LT_PLATFORM_LAUNCH_H
 #define LT_PLATFORM_LAUNCH_H
 
@@ -27,6 +30,7 @@ typedef struct {
     double grace_s, beat_s, silent_s; /* beat_s 0: a stopped rank is not noticed. */
     double hang_s;                    /* 0: no rank counts as hung. */
     bool plain;                       /* Lines of output as they are, without their rank. */
+    bool requeue;     /* A machine that fails is left: the job is put back in the queue. */
     int n_nodes;      /* Parts of this machine with an agent each (nodes.h); 0: no snapshots. */
     int64_t snapshot; /* Steps between snapshots in memory; 0: by Daly's formula, */
     double mtbf_s;    /* for this time between faults. */

@@ -105,6 +105,31 @@ static void hardware_is_free(void **state) {
     assert_non_null(strstr(c.why, "without a new step"));
 }
 
+/* Of two rings the outer one: a machine that fails again is left. */
+static void machines_are_left(void **state) {
+    const lt_control_options one = {.retries = 3, .grace_s = 1.0, .requeue = true},
+                             none = {.grace_s = 1.0, .requeue = true};
+    lt_controller c;
+    double now_s = 0.0;
+    (void)state;
+    lt_controller_open(&c, &one, now_s);
+    assert_int_equal(fault_at(&c, LT_FAULT_DEVICE, 0, 4, &now_s), LT_DO_WAIT);
+    begin(&c, &now_s);
+    assert_int_equal(fault_at(&c, LT_FAULT_DEVICE, 0, 5, &now_s), LT_DO_WAIT); /* A new step. */
+    begin(&c, &now_s);
+    assert_int_equal(fault_at(&c, LT_FAULT_KILLED, SIGKILL, 5, &now_s), LT_DO_WAIT);
+    begin(&c, &now_s);
+    assert_false(c.elsewhere);
+    assert_int_equal(fault_at(&c, LT_FAULT_SILENT, 0, 5, &now_s), LT_DO_END);
+    assert_true(c.elsewhere);
+    lt_controller_open(&c, &none, now_s);
+    assert_int_equal(fault_at(&c, LT_FAULT_SILENT, 0, 4, &now_s), LT_DO_END);
+    assert_true(c.elsewhere);
+    lt_controller_open(&c, &none, now_s); /* The program's own fault. */
+    assert_int_equal(fault_at(&c, LT_FAULT_CRASH, SIGSEGV, 4, &now_s), LT_DO_END);
+    assert_false(c.elsewhere);
+}
+
 static void repeated_crashes(void **state) {
     static const struct {
         lt_fault_kind kind;
@@ -199,6 +224,7 @@ int main(void) {
         cmocka_unit_test(table),
         cmocka_unit_test(budget),
         cmocka_unit_test(hardware_is_free),
+        cmocka_unit_test(machines_are_left),
         cmocka_unit_test(repeated_crashes),
         cmocka_unit_test(what_is_never_tried_again),
         cmocka_unit_test(back_off),
