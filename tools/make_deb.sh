@@ -12,5 +12,5 @@ cp -r deploy/debian "$source/debian"
 (cd "$source" && dpkg-buildpackage -us -uc -b)
 rm -rf "$source"
 rm -f "$folder"/*-dbgsym_*.deb
-lintian --fail-on error,warning "$folder"/lateen_*.changes
+lintian --fail-on error,warning "$folder"/lateen_*.deb
 ls "$folder"/lateen_*.deb
