@@ -1,0 +1,203 @@
+/* Agents: what ranks of one node have written arrives on the next node, whole or not at all; who
+ * does not know the token, lies about a checksum or names a path is refused. Each agent is a
+ * process. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "platform/agent/agent.h"
+#include "platform/agent/memory.h"
+
+#define TOKEN "a-token"
+#define NODES 2
+
+static char root[LT_PATH_BYTES];
+static pid_t agents[NODES];
+
+static pid_t start(int node) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+        _exit(lt_agent_run(&(lt_agent_options){root, TOKEN, node, NODES}) == LT_OK ? 0 : 1);
+    }
+    return pid;
+}
+
+static void put(const char *name, const char *text) {
+    char path[LT_PATH_BYTES];
+    assert_int_equal(lt_path_join(path, root, name), LT_OK);
+    assert_int_equal(lt_file_make_parent(path), LT_OK);
+    assert_int_equal(lt_file_write_atomic(path, text, strlen(text)), LT_OK);
+}
+
+/* A snapshot of two files appears at once. */
+static void publish(const char *folder) {
+    char name[256], from[2 * LT_PATH_BYTES], to[LT_PATH_BYTES];
+    (void)snprintf(name, sizeof name, "%s.e2.tmp/weights", folder);
+    put(name, folder);
+    (void)snprintf(name, sizeof name, "%s.e2.tmp/manifest.json", folder);
+    put(name, "{}");
+    assert_int_equal(lt_path_join(to, root, folder), LT_OK);
+    (void)snprintf(from, sizeof from, "%s/%s.e2.tmp", root, folder);
+    assert_int_equal(rename(from, to), 0);
+}
+
+static bool there(const char *name) {
+    char path[LT_PATH_BYTES];
+    return lt_path_join(path, root, name) == LT_OK && lt_file_exists(path);
+}
+
+static void wait_until(const char *name, bool want) {
+    const double until_s = lt_clock_s() + 20.0;
+    while (there(name) != want) {
+        if (lt_clock_s() > until_s) {
+            fail_msg("%s is %sthere", name, want ? "not " : "");
+        }
+        (void)usleep(5000);
+    }
+}
+
+static int open_all(void **state) {
+    (void)state;
+    assert_int_equal(lt_memory_make(root, NODES), LT_OK);
+    for (int k = 0; k < NODES; k++) {
+        agents[k] = start(k);
+    }
+    wait_until("node-0/agent", true);
+    wait_until("node-1/agent", true);
+    return 0;
+}
+
+static int close_all(void **state) {
+    (void)state;
+    for (int k = 0; k < NODES; k++) {
+        int status;
+        (void)kill(agents[k], SIGTERM);
+        assert_int_equal(waitpid(agents[k], &status, 0), agents[k]);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    return lt_file_remove_tree(root) == LT_OK ? 0 : -1;
+}
+
+/* Both ways; the newest two are kept; a folder that is not complete yet is left alone. */
+static void arrives(void **state) {
+    char path[LT_PATH_BYTES], *text = NULL;
+    size_t bytes;
+    (void)state;
+    put("node-0/own/rank-0/step-000000005.e1.tmp/weights", "half");
+    publish("node-0/own/rank-0/step-000000005");
+    publish("node-1/own/rank-1/step-000000005");
+    wait_until("node-1/kept/rank-0/step-000000005", true);
+    wait_until("node-0/kept/rank-1/step-000000005", true);
+    assert_true(there("node-1/kept/rank-0/step-000000005/manifest.json"));
+    assert_int_equal(lt_path_join(path, root, "node-1/kept/rank-0/step-000000005/weights"), LT_OK);
+    assert_int_equal(lt_file_read(&text, &bytes, path, 64), LT_OK);
+    assert_string_equal(text, "node-0/own/rank-0/step-000000005");
+    free(text);
+    publish("node-0/own/rank-0/step-000000010");
+    wait_until("node-1/kept/rank-0/step-000000010", true);
+    publish("node-0/own/rank-0/step-000000015");
+    wait_until("node-1/kept/rank-0/step-000000015", true);
+    wait_until("node-1/kept/rank-0/step-000000005", false);
+    assert_true(there("node-1/kept/rank-0/step-000000010"));
+    assert_false(there("node-1/kept/rank-0/step-000000005.e1.tmp"));
+}
+
+/* An agent that was killed and is started again sends what came meanwhile. */
+static void comes_back(void **state) {
+    (void)state;
+    (void)kill(agents[0], SIGKILL);
+    assert_int_equal(waitpid(agents[0], NULL, 0), agents[0]);
+    publish("node-0/own/rank-2/step-000000007");
+    agents[0] = start(0);
+    wait_until("node-1/kept/rank-2/step-000000007", true);
+}
+
+/* What the agent of node 1 answers; "": it has closed the connection. */
+static void say(char answer[8], const char *text, size_t bytes) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    char path[LT_PATH_BYTES], *address = NULL;
+    size_t n;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(lt_path_join(path, root, "node-1/agent"), LT_OK);
+    assert_int_equal(lt_file_read(&address, &n, path, 64), LT_OK);
+    to.sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1));
+    free(address);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    (void)!send(fd, text, bytes, MSG_NOSIGNAL);
+    (void)shutdown(fd, SHUT_WR);
+    memset(answer, 0, 8);
+    (void)!recv(fd, answer, 7, MSG_WAITALL);
+    (void)close(fd);
+}
+
+static void refuses(void **state) {
+    /* xxh3 of "abc" is 78af5f94892f3950. */
+    static const struct {
+        const char *text;
+        bool kept;
+    } cases[] = {
+        {"{\"token\":\"" TOKEN "\",\"holder\":\"rank-9\",\"step\":3,\"files\":[{\"name\":\"w\","
+         "\"bytes\":3,\"xxh3\":\"78af5f94892f3950\"}]}\nabc",
+         true},
+        {"{\"token\":\"A-token\",\"holder\":\"rank-8\",\"step\":3,\"files\":[{\"name\":\"w\","
+         "\"bytes\":3,\"xxh3\":\"78af5f94892f3950\"}]}\nabc",
+         false},
+        {"{\"holder\":\"rank-8\",\"step\":3,\"files\":[]}\n", false},
+        {"{\"token\":\"" TOKEN "\",\"holder\":\"rank-8\",\"step\":3,\"files\":[{\"name\":\"w\","
+         "\"bytes\":3,\"xxh3\":\"78af5f94892f3951\"}]}\nabc",
+         false},
+        {"{\"token\":\"" TOKEN "\",\"holder\":\"rank-8\",\"step\":3,\"files\":[{\"name\":\"w\","
+         "\"bytes\":4,\"xxh3\":\"78af5f94892f3950\"}]}\nabc",
+         false},
+        {"{\"token\":\"" TOKEN "\",\"holder\":\"../../x\",\"step\":3,\"files\":[{\"name\":\"w\","
+         "\"bytes\":3,\"xxh3\":\"78af5f94892f3950\"}]}\nabc",
+         false},
+        {"{\"token\":\"" TOKEN "\",\"holder\":\"rank-8\",\"step\":3,\"files\":[{\"name\":\"../w\","
+         "\"bytes\":3,\"xxh3\":\"78af5f94892f3950\"}]}\nabc",
+         false},
+        {"{\"token\":\"" TOKEN "\",\"holder\":\"rank-8\",\"step\":3,\"files\":[{\"name\":\"w\","
+         "\"bytes\":-3,\"xxh3\":\"78af5f94892f3950\"}]}\nabc",
+         false},
+        {"no json\n", false},
+        {"[[[[\n", false},
+        {"", false},
+    };
+    char answer[8], *endless = malloc(100000);
+    (void)state;
+    assert_non_null(endless);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        say(answer, cases[i].text, strlen(cases[i].text));
+        if (strcmp(answer, cases[i].kept ? "ok\n" : "") != 0) {
+            fail_msg("case %zu: '%s'", i, answer);
+        }
+    }
+    memset(endless, 'x', 100000); /* A head without an end. */
+    say(answer, endless, 100000);
+    assert_string_equal(answer, "");
+    free(endless);
+    assert_true(there("node-1/kept/rank-9/step-000000003/w"));
+    assert_false(there("node-1/kept/rank-8/step-000000003"));
+    assert_false(there("x"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(arrives),
+        cmocka_unit_test(comes_back),
+        cmocka_unit_test(refuses),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
