@@ -85,6 +85,9 @@ static lt_err encode_one(reading *r, int worker, const json_t *object, const jso
     json_t *own = json_deep_copy(conversation);
     json_decref(conversation);
     conversation = own;
+    if (own == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "messages of a line");
+    }
     LT_TRY_DONE(lt_chat_rows_completion(r->o->rows, r->workers.scratch[worker], conversation,
                                         json_array_size(prompt), ids, first, &end));
     if (r->o->given != LT_ALIGN_SCORES) { /* A score judges the whole text. */

@@ -111,6 +111,46 @@ static void labels_and_quantiles(void **state) {
     lines_close(&l);
 }
 
+/* Each of these lines is left out, and nothing else happens. */
+static void hostile_lines(void **state) {
+    static const char *const bad[] = {
+        "[]",
+        "{",
+        "{}",
+        "\"text\"",
+        "{\"prompt\": \"a\", \"chosen\": null, \"rejected\": \"b\"}",
+        "{\"prompt\": [], \"chosen\": [], \"rejected\": []}",
+        "{\"chosen\": [], \"rejected\": [1]}",
+        "{\"chosen\": [{\"role\": 1}], \"rejected\": [{\"role\": \"user\"}]}",
+        "{\"chosen\": [{}], \"rejected\": [[]]}",
+        "{\"prompt\": {\"role\": \"user\"}, \"chosen\": \"a\", \"rejected\": \"b\"}",
+        "{\"prompt\": \"a\", \"chosen\": \"\", \"rejected\": \"\"}",
+        "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"tools\": \"{\"}",
+        "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"margin\": \"x\"}",
+        "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", "
+        "\"chat_template_kwargs\": 3}",
+        "{\"prompt\": \"a\", \"chosen\": [{\"role\": \"assistant\", \"content\": "
+        "[{\"type\": \"image\"}]}], \"rejected\": 1}"};
+    enum { N = sizeof bad / sizeof *bad };
+    char text[4096] = "";
+    lines l;
+    (void)state;
+    for (size_t i = 0; i < N; i++) {
+        (void)snprintf(text + strlen(text), sizeof text - strlen(text), "%s\n", bad[i]);
+    }
+    (void)snprintf(text + strlen(text), sizeof text - strlen(text), "%s", pairs);
+    write_file("hostile.jsonl", text);
+    must(lines_open(&l, "hostile.jsonl", (lt_preferences_options){.given = LT_ALIGN_SCORES}), "l");
+    assert_int_equal(l.rows.left_out, N);
+    assert_int_equal(l.rows.n, 4);
+    lines_close(&l);
+    assert_int_equal(lines_open(&l, "hostile.jsonl",
+                                (lt_preferences_options){.given = LT_ALIGN_SINGLE,
+                                                         .bad_rows = LT_BAD_ROWS_FAIL}),
+                     LT_ERR_FORMAT);
+    lines_close(&l);
+}
+
 /* The limit, and what it does: a cut row keeps its first tokens. */
 static void long_rows(void **state) {
     lines whole, cut, none;
@@ -238,6 +278,7 @@ int main(void) {
         cmocka_unit_test(texts_of_pairs),
         cmocka_unit_test(labels_and_quantiles),
         cmocka_unit_test(long_rows),
+        cmocka_unit_test(hostile_lines),
         cmocka_unit_test(labels_of_rows),
         cmocka_unit_test(mismatched_rows),
         cmocka_unit_test(every_objective_learns),
