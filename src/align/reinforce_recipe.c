@@ -19,6 +19,12 @@ lt_err lt_reinforce_check_recipe(const lt_recipe *r) {
                     value);
         }
     }
+    if (r->rl_kl > 0.0 && r->lora_init[0] != '\0') {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "rl.kl = %g with lora.init: the reference would be the model without the adapters "
+                "that the run begins with; not built",
+                r->rl_kl);
+    }
     if (r->steps % draw != 0) {
         LT_FAIL(LT_ERR_ARG,
                 "steps = %" PRId64 " is not a multiple of the %" PRId64

@@ -277,6 +277,8 @@ static void refusals(void **state) {
         {"steps=4 rl.tokens=48", "leaves no room for a question", LT_ERR_ARG},
         {"steps=4 batch.size=6", "6 answers of a step on a rank are not groups of 8", LT_ERR_ARG},
         {"steps=4 batch.ramp=4@0,16@8", "batch.ramp", LT_ERR_UNSUPPORTED},
+        {"steps=4 rl.kl=0.1 lora.init=tests/golden/sft/adapter-all", "rl.kl = 0.1 with lora.init",
+         LT_ERR_UNSUPPORTED},
         {"steps=4 rl.rewards=answer", "no \"answer\", which a reward reads", LT_ERR_FORMAT},
         {"steps=4 rl.rewards=ender", "is 'ended' meant", LT_ERR_ARG},
         {"steps=4 rl.dual=1.1", "dual is 1.1", LT_ERR_ARG},
