@@ -8,7 +8,7 @@ The model is tests/golden/model/llama3.
     steer.json      tokens; cases of {vector, scale, logprobs}: the log-probability of each token but the first, with a hook that adds
                     scale * direction.N to the output of layer N
     ../reward, ../classify  models with score heads of 1 and 3 values over 512 ids (those of stories260K's tokenizer)
-    scores.json     per model rows of {ids, values}: what the head says at the last token
+    scores.json     per model rows of {ids, values, mean, last}: what the head says at the last token; embeddings of length 1
     guidance.json   cases of {prompt, negative, scale, plausibility, tokens, logprobs}: greedy texts by classifier-free guidance, and the plain model's
                     log-probabilities of their tokens
     beam.json       cases of {prompt, width, length_penalty, early_stopping, max_tokens, eos, tokens, scores}: generate(num_beams=width,
@@ -81,7 +81,9 @@ def judge(name, labels):
     rows = []
     for n in (3, 11, 40):
         ids = [1] + torch.randint(3, 512, (n,)).tolist()
-        rows.append({"ids": ids, "values": [float(x) for x in model(torch.tensor([ids])).logits[0]]})
+        hidden = model.model(torch.tensor([ids])).last_hidden_state[0]
+        unit = lambda x: [float(v) for v in x / x.norm()]
+        rows.append({"ids": ids, "values": [float(x) for x in model(torch.tensor([ids])).logits[0]], "mean": unit(hidden.mean(0)), "last": unit(hidden[-1])})
     return rows
 
 

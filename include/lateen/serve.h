@@ -152,6 +152,7 @@ typedef struct {
     /* No continuation (max_tokens 0): report the mean of the last hidden states, scaled to length
      * 1; its CHOICE ends with LENGTH. */
     bool embed;
+    bool last; /* With embed: the last token's hidden state instead of the mean. */
     /* With embed, of a model with a score head, which takes no other requests but embeddings:
      * report what the head says at the last token instead, n_scores values. */
     bool score;

@@ -268,7 +268,7 @@ static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_jo
     }
     s->seq.tokens = s->tokens;
     s->seq.n_tokens = r->n_prompt;
-    s->seq.fresh = (r->embed && !r->score) || r->prompt_logprobs >= 0;
+    s->seq.fresh = (r->embed && !r->score && !r->last) || r->prompt_logprobs >= 0;
     s->seq.priority = r->priority;
     s->seq.background = r->background;
     s->seq.salt = salt_of(r);

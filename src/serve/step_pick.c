@@ -389,7 +389,7 @@ lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
     return LT_OK;
 }
 
-/* The mean of the prompt's hidden states, scaled to length 1. */
+/* The mean of the prompt's hidden states, or the last of them, scaled to length 1. */
 static void finish_embedding(lt_engine *e, lt_job_choice *s) {
     lt_job *j = s->job;
     double square = 0.0;
@@ -408,7 +408,8 @@ static void add_hidden(lt_engine *e, const lt_step_item *item, const float *h) {
     lt_job *j = item->choice->job;
     for (int64_t k = 0; k < item->n; k++, h += C) {
         /* After a preemption tokens run again, but count once. */
-        const double weight = item->first + k == j->n_embedded ? 1.0 : 0.0;
+        const int64_t counts = j->r.last ? j->r.n_prompt - 1 : j->n_embedded;
+        const double weight = item->first + k == counts ? 1.0 : 0.0;
         j->n_embedded += weight > 0.0;
         for (int64_t c = 0; c < C; c++) {
             j->hidden_sum[c] += weight * (double)h[c];

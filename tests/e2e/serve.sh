@@ -121,8 +121,11 @@ groups() {
 # Models that judge texts: alone, and beside one that writes. Their ids are those of the stories' tokenizer.
 scores() {
     local stories=("${model[@]}") kind
-    for kind in reward classify text beside; do
+    cp -r tests/golden/serve/reward "$dir/pooled" && mkdir "$dir/pooled/1_Pooling"
+    printf '{"word_embedding_dimension": 16, "pooling_mode_mean_tokens": false, "pooling_mode_lasttoken": true}' >"$dir/pooled/1_Pooling/config.json"
+    for kind in reward classify pooled text beside; do
         model=("${stories[@]}")
+        [ $kind = pooled ] && model=("$dir/pooled" --tokenizer "$shared/tok512.bin")
         [ -d "tests/golden/serve/$kind" ] && model=("tests/golden/serve/$kind" --tokenizer "$shared/tok512.bin")
         if [ $kind = beside ]; then start --dtype fp32 --reward tests/golden/serve/reward --reward-tokenizer "$shared/tok512.bin"; else start --dtype fp32; fi
         ready || { say "the server is ready: $kind" 1 "$(cat "$dir/err")"; continue; }

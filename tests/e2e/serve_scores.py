@@ -1,7 +1,8 @@
 """Models that judge texts: /pooling, /classify, /score and /rerank against transformers' values (tests/golden/serve/guides/scores.json), and a reward
 model beside the served one. Standard library only; TAP on stdout.
 
-usage: serve_scores.py reward|classify|text|beside BASE_URL        which models are served: a head of one value, of three, none, none with --reward"""
+usage: serve_scores.py reward|classify|pooled|text|beside BASE_URL        which models are served: a head of one value, of three, of one whose folder
+                                                                         says that embeddings are of the last token, none, none with --reward"""
 import base64
 import json
 import math
@@ -63,8 +64,20 @@ def values_of(name):
     return rows
 
 
+def embeddings(rows, which):
+    got = [d["embedding"] for d in ask("/v1/embeddings", input=[r["ids"] for r in rows])[1]["data"]]
+    check(f"embeddings: {which} of the hidden states, as transformers has them", all(near(x, y) for e, r in zip(got, rows) for x, y in zip(e, r[which])) and len(got) == 3, got)
+
+
+def pooled():
+    embeddings(golden["reward"], "last")
+    embeddings(golden["reward"], "last")  # From the cache.
+    check("ollama's embeddings, too", all(near(x, y) for x, y in zip(ask("/api/embed", input="Hi", model="pooled")[1]["embeddings"][0], ask("/v1/embeddings", input="Hi")[1]["data"][0]["embedding"])))
+
+
 def reward():
     rows = values_of("reward")
+    embeddings(rows, "mean")
     status, a = ask("/pooling", input=[r["ids"] for r in rows])
     check("pooling: the sigmoid unless use_activation is false; its shape is vLLM's", all(near(d["data"][0], sigmoid(r["values"][0])) for d, r in zip(a["data"], rows))
           and [d["index"] for d in a["data"]] == [0, 1, 2] and {d["object"] for d in a["data"]} == {"pooling"} and a["object"] == "list" and a["id"].startswith("pool-")
@@ -170,5 +183,5 @@ def beside():
     check("the served model still writes", ask("/v1/completions", prompt="x", max_tokens=2)[0] == 200)
 
 
-{"reward": reward, "classify": classify, "text": text, "beside": beside}[served]()
+{"reward": reward, "classify": classify, "pooled": pooled, "text": text, "beside": beside}[served]()
 sys.exit(tap.end())

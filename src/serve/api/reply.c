@@ -245,6 +245,7 @@ static lt_err submit_to_engine(lt_reply *j, lt_part *p, const lt_ids *prompt, si
     r.n_prompt = (int64_t)prompt->n;
     r.n_given = (int64_t)n_given;
     r.max_tokens = p->most_tokens;
+    r.last = r.embed && !r.score && j->model->last_pooling;
     if (j->blocks != NULL) {
         lt_blocks_shape(j->blocks, &r, r.n_given, p->most_tokens);
     }

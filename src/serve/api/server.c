@@ -304,12 +304,36 @@ static void name_it(lt_server *s) {
 static lt_err read_labels(lt_server *s) {
     char path[LT_PATH_BYTES];
     json_t *config = NULL;
-    if (lt_model_get_spec(s->model)->n_scores == 0) {
-        return LT_OK;
+    LT_TRY(lt_path_join(path, s->o.model != NULL ? s->o.model : "", "config.json"));
+    if (lt_model_get_spec(s->model)->n_scores == 0 || !lt_file_exists(path)) {
+        return LT_OK; /* Labels have numbers, then. */
     }
-    LT_TRY(lt_path_join(path, s->o.model, "config.json"));
     LT_TRY(lt_json_load(&config, path, (size_t)1 << 20));
     s->labels = json_incref(json_object_get(config, "id2label"));
+    json_decref(config);
+    return LT_OK;
+}
+
+/* How embeddings are made of the hidden states: what sentence-transformers' folder says, else the
+ * mean. */
+static lt_err read_pooling(lt_server *s) {
+    static const char *const others[] = {"pooling_mode_cls_token", "pooling_mode_max_tokens",
+                                         "pooling_mode_mean_sqrt_len_tokens",
+                                         "pooling_mode_weightedmean_tokens"};
+    char path[LT_PATH_BYTES];
+    json_t *config = NULL;
+    LT_TRY(lt_path_join(path, s->o.model != NULL ? s->o.model : "", "1_Pooling/config.json"));
+    if (!lt_file_exists(path)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_json_load(&config, path, (size_t)1 << 20));
+    s->last_pooling = json_is_true(json_object_get(config, "pooling_mode_lasttoken"));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (json_is_true(json_object_get(config, others[i]))) {
+            lt_log_warn("serve: %s: %s is not supported: embeddings are of the %s", path, others[i],
+                        s->last_pooling ? "last token" : "mean");
+        }
+    }
     json_decref(config);
     return LT_OK;
 }
@@ -321,6 +345,7 @@ static lt_err open_model(lt_server *s) {
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
     LT_TRY(open_template(s));
     LT_TRY(read_labels(s));
+    LT_TRY(read_pooling(s));
     s->marks = lt_parse_detect(lt_chat_template_text(s->template));
     lt_model_ends(s->model, s->tokenizer, &s->ends);
     s->o.engine.ends = s->ends;

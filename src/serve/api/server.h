@@ -54,6 +54,7 @@ struct lt_server {
     lt_parse_marks marks;        /* Of the template. */
     lt_ends ends;                /* Tokens that end an answer. */
     lt_engine *engine;
+    bool last_pooling;        /* Embeddings are of the last token (1_Pooling/config.json). */
     json_t *labels;           /* id2label of a model with a score head; NULL: none. */
     char name[256];           /* As reported by /v1/models. */
     int64_t context;          /* Tokens of one sequence at most. */
