@@ -21,7 +21,7 @@
 typedef struct {
     _Alignas(64) _Atomic int phase;
     _Atomic int stop;
-    _Atomic int64_t step;
+    _Atomic int64_t step, loaded_step;
     _Atomic uint64_t step_ns, at_ns[LT_PHASES];
 } place;
 
@@ -72,6 +72,7 @@ void lt_board_clear(lt_board *b) {
         place *p = &b->page->places[i];
         memset(p, 0, sizeof *p);
         atomic_store(&p->step, -1);
+        atomic_store(&p->loaded_step, -1);
     }
 }
 
@@ -79,6 +80,7 @@ lt_board_sight lt_board_seen(const lt_board *b, int rank) {
     place *p = &b->page->places[rank];
     lt_board_sight s = {.phase = (lt_phase)atomic_load(&p->phase),
                         .step = atomic_load(&p->step),
+                        .loaded_step = atomic_load(&p->loaded_step),
                         .step_ns = atomic_load(&p->step_ns),
                         .stop = atomic_load(&p->stop)};
     for (int i = 0; i < LT_PHASES; i++) {
@@ -113,6 +115,9 @@ void lt_board_phase(lt_board *b, lt_phase phase) {
     if (b != NULL) {
         place *p = &b->page->places[b->rank];
         atomic_store(&p->at_ns[phase], lt_clock_ns());
+        if (phase == LT_PHASE_LOADED) {
+            atomic_store(&p->loaded_step, atomic_load(&p->step));
+        }
         atomic_store(&p->phase, (int)phase);
     }
 }

@@ -33,6 +33,7 @@ typedef struct lt_board lt_board;
 typedef struct {
     lt_phase phase;
     int64_t step;              /* The last one that ended; -1: none is known. */
+    int64_t loaded_step;       /* Of the state that was loaded. */
     uint64_t at_ns[LT_PHASES]; /* When each phase began; 0: it has not. */
     uint64_t step_ns;          /* When that step ended. */
     int stop; /* Why the rank stops (train/record.h); 0: it has not been told to. */

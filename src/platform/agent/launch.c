@@ -33,7 +33,6 @@ typedef struct {
     lt_recovery_phase next;
     double fault_s, mark_s; /* When it happened, at the latest; the end of the last phase. */
     int64_t step;           /* The step to reach again; -1: unknown. */
-    int64_t from;           /* The step of the state that was loaded. */
 } recovery;
 
 typedef struct {
@@ -282,8 +281,7 @@ static void time_recovery(launcher *l, const lt_fault *f, double happened_s, dou
     l->recovery = (recovery){.runs = true,
                              .fault_s = happened_s,
                              .mark_s = happened_s,
-                             .step = f->step > l->recovery.step ? f->step : l->recovery.step,
-                             .from = -1};
+                             .step = f->step > l->recovery.step ? f->step : l->recovery.step};
     tell_phase(l, now_s);
 }
 
@@ -384,7 +382,8 @@ static lt_phase slowest(const launcher *l, double *at_s, int64_t *step) {
 
 static void tell_recovered(launcher *l, double now_s) {
     recovery *r = &l->recovery;
-    const int64_t lost = r->step > r->from && r->from >= 0 ? r->step - r->from : 0;
+    const int64_t from = lt_board_seen(l->board, 0).loaded_step,
+                  lost = r->step > from && from >= 0 ? r->step - from : 0;
     lt_log_info("attempt %d has recovered: %.2f s and %lld steps were lost", l->control.attempt,
                 now_s - r->fault_s, (long long)lost);
     lt_events_put(&l->events, l->control.attempt,
@@ -410,9 +409,6 @@ static void follow_recovery(launcher *l, lt_phase phase, double at_s, int64_t st
         if (r->next == rows[i].ends && phase >= rows[i].at) {
             tell_phase(l, phase == rows[i].at ? at_s : lt_clock_s());
         }
-    }
-    if (r->next == LT_RECOVERY_RECOMPUTE && r->from < 0) {
-        r->from = step;
     }
     if (r->next == LT_RECOVERY_RECOMPUTE && phase == LT_PHASE_STEPPED && step > r->step) {
         tell_phase(l, lt_clock_s());
