@@ -1,0 +1,119 @@
+"""An orphan under a real Slurm (a controller and two slurmd on this machine): the slurmd of the node where a job runs is killed with -9; Slurm declares the node down and starts the job
+again on the other one, while the processes of the first attempt live on. The second attempt takes the run folder over, the first one ends with status 77, and the run has the bits of one
+without faults. Skipped without Debian's slurm-wlm; needs root, as slurmd does. TAP on stdout.
+
+usage: slurm_orphan.py LATEEN"""
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from launched import bits, checkpoints, command, losses
+from tap import Tap
+
+tap = Tap()
+os.environ["PATH"] += ":/usr/sbin:/sbin"
+if not shutil.which("slurmctld") or not shutil.which("slurmd") or os.geteuid() != 0:
+    tap.skip("an orphan under Slurm", "needs root and Debian's slurm-wlm")
+    sys.exit(tap.end())
+work, port, host, started = tempfile.mkdtemp(), 24000 + os.getpid() % 5000, socket.gethostname(), {}
+out = f"{work}/run"
+os.environ["SLURM_CONF"] = f"{work}/slurm.conf"
+
+
+def until(what, seconds):
+    end = time.time() + seconds
+    while not what() and time.time() < end:
+        time.sleep(0.2)
+    return what()
+
+
+def start(name, *words):
+    started[name] = subprocess.Popen([*words, "-f", f"{work}/slurm.conf"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(1)
+
+
+def job():
+    return subprocess.run(["squeue", "--noheader", "--format", "%T %B %r"], capture_output=True, text=True, timeout=30).stdout.strip()
+
+
+def status(attempt):
+    try:
+        return open(f"{work}/status.{attempt}").read().strip()
+    except OSError:
+        return None
+
+
+def leases():
+    return [f for f in os.listdir(out + "/lease") if f.endswith(".json")]
+
+
+try:
+    for d in ("state", "spool.n1", "spool.n2"):
+        os.makedirs(f"{work}/{d}")
+    open(f"{work}/cgroup.conf", "w").write("CgroupPlugin=autodetect\nIgnoreSystemd=yes\n")
+    open(f"{work}/slurm.conf", "w").write(f"""ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+SlurmdTimeout=5
+AuthType=auth/none
+CredType=cred/none
+AuthInfo=cred_expire=5
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=2,sched_interval=2
+ReturnToService=0
+KillWait=2
+StateSaveLocation={work}/state
+SlurmdSpoolDir={work}/spool.%n
+SlurmdLogFile={work}/slurmd.%n.log
+SlurmdPidFile={work}/slurmd.%n.pid
+SlurmctldLogFile={work}/slurmctld.log
+SlurmctldPidFile={work}/slurmctld.pid
+NodeName=n[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{port + 1}-{port + 2}] CPUs=1 RealMemory=100
+PartitionName=debug Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
+""")
+    args = {"steps": 1000000, "checkpoint.every": 50, "out": out}
+    words = [os.path.abspath(w) if w.startswith(("build/", "tests/")) else w for w in command(2, args, ("--retries", "3"))]
+    open(f"{work}/job.sh", "w").write(f"#!/bin/sh\n{' '.join(words)}\necho $? >{work}/status.${{SLURM_RESTART_COUNT:-0}}\n")
+    start("ctl", "slurmctld", "-D")
+    for n in ("n1", "n2"):
+        start(n, "slurmd", "-D", "-N", n)
+    subprocess.run(["sbatch", "--requeue", "--output=/dev/null", f"{work}/job.sh"], capture_output=True, timeout=30)
+    assert until(lambda: len(checkpoints(out)) > 0, 90), f"the job does not begin: {job()}"
+    started[job().split()[1]].kill()
+    tap.check("Slurm starts the job again on the other node, and it takes the run folder over", until(lambda: len(leases()) > 1, 150), (job(), leases()))
+    tap.check("the first attempt lived on until then, and ends with status 77", until(lambda: status(0) is not None, 30) and status(0) == "77", (status(0), job()))
+    tap.check("the second one trains", until(lambda: losses(out) and status(1) is None, 30), status(1))
+    at = max(losses(out))
+    until(lambda: max(losses(out)) > at + 50, 60)
+    open(out + "/exit", "w").close()
+    tap.check("told to stop, it saves and ends with status 75", until(lambda: status(1) is not None, 60) and status(1) == "75", status(1))
+    got = bits(out)
+    straight = subprocess.run(command(2, {**args, "steps": got[0], "out": f"{work}/straight"}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=250)
+    tap.check("the bits are those of a run without faults", straight.returncode == 0 and bits(f"{work}/straight") == got, straight.stderr[-300:])
+except Exception as e:
+    tap.check("nothing unexpected", False, repr(e))
+finally:
+    subprocess.run(["scancel", "--user=root"], capture_output=True)
+    time.sleep(1)
+    for p in reversed(list(started.values())):
+        p.send_signal(signal.SIGTERM)
+    for p in started.values():
+        try:
+            p.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            p.kill()
+    shutil.rmtree(work, ignore_errors=True)
+sys.exit(tap.end())
