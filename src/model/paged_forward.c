@@ -474,22 +474,22 @@ done:
     return err;
 }
 
-lt_err lt_paged_forward_rehearse(lt_paged_forward *f, int64_t first) {
+lt_err lt_paged_forward_preload(lt_paged_forward *f, int64_t first) {
     const lt_backend *b = f->exec.backend;
     lt_err err = LT_OK;
     int64_t n_first = 0;
     idle_shape s;
 
-    if (b->rehearse == NULL) {
+    if (b->preload == NULL) {
         return LT_OK;
     }
-    b->rehearse(f->exec.device);
+    b->preload(f->exec.device);
     for (int64_t i = 0; err == LT_OK && (i < first || n_first > 0) && idle_step(f, i, &s); i++) {
         err = run_step(f, i, &s, 1);
         n_first = i < first ? b->missing(f->exec.device) : n_first;
     }
     f->n_graphs = 0; /* Shapes that came are still new. */
-    b->rehearsed(f->exec.device, n_first);
+    b->preloaded(f->exec.device, n_first);
     return err;
 }
 

@@ -84,7 +84,7 @@ LT_MUST_USE lt_err lt_paged_forward_refresh(lt_paged_forward *f, bool *changed);
 LT_MUST_USE lt_err lt_paged_forward_warm(lt_paged_forward *f, int64_t i, bool *more);
 /* Before these: compile the missing kernels of the `first` warm-up steps, many at a time. If there
  * were any, those of the other steps are then compiled in the background. */
-LT_MUST_USE lt_err lt_paged_forward_rehearse(lt_paged_forward *f, int64_t first);
+LT_MUST_USE lt_err lt_paged_forward_preload(lt_paged_forward *f, int64_t first);
 /* Is the background still compiling? */
 bool lt_paged_forward_compiling(const lt_paged_forward *f);
 

@@ -270,7 +270,7 @@ static lt_err warm_first(lt_engine *e) {
     const bool all = e->o.warm == LT_WARM_ALL;
     e->warming = e->o.warm != LT_WARM_NONE;
     if (e->warming) {
-        LT_TRY(lt_paged_forward_rehearse(e->forward, all ? INT64_MAX : WARM_FIRST));
+        LT_TRY(lt_paged_forward_preload(e->forward, all ? INT64_MAX : WARM_FIRST));
     }
     while (e->warming && (all || e->n_warmed < WARM_FIRST)) {
         LT_TRY(lt_paged_forward_warm(e->forward, e->n_warmed++, &e->warming));

@@ -90,13 +90,13 @@ typedef struct lt_backend {
     int64_t (*n_compiled)(lt_device *d);
     /* Number of kernels loaded since the device was opened; NULL as above. */
     int64_t (*n_kernels)(lt_device *d);
-    /* Between rehearse and rehearsed, the ops of this thread on d only look up their kernels.
-     * `missing` counts those that must be compiled; rehearsed then starts compiling them, one per
+    /* Between preload and preloaded, the ops of this thread on d only look up their kernels.
+     * `missing` counts those that must be compiled; preloaded then starts compiling them, one per
      * core at a time, and returns when the first n_first are ready. compiling says whether others
      * are still being compiled. NULL where n_compiled is NULL. */
-    void (*rehearse)(lt_device *d);
+    void (*preload)(lt_device *d);
     int64_t (*missing)(lt_device *d);
-    void (*rehearsed)(lt_device *d, int64_t n_first);
+    void (*preloaded)(lt_device *d, int64_t n_first);
     bool (*compiling)(lt_device *d);
     /* Bytes that matmul_pack writes; 0: this backend does not pack b. */
     size_t (*matmul_pack_bytes)(const lt_device *d, const lt_tensor *b, bool trans_b);

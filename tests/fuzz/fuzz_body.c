@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "serve/api/ask.h"
+#include "serve/api/api_params.h"
 #include "serve/stop_scan.h"
 #include "serve/api/tools_convert.h"
 
@@ -20,32 +20,32 @@ static const lt_field fields[] = {LT_JSON("messages", messages),
                                   LT_REFUSED("audio", "no"),
                                   LT_FIELDS_SAMPLING};
 
-static void convert(const lt_ask *a) {
+static void convert(const lt_api_params *a) {
     lt_api_error e = {0};
-    const char *texts[LT_ASK_STOPS];
-    size_t lengths[LT_ASK_STOPS];
+    const char *texts[LT_API_PARAMS_STOPS];
+    size_t lengths[LT_API_PARAMS_STOPS];
     int n = 0;
     json_decref(lt_convert_anthropic(a->system, a->messages, &e));
     json_decref(lt_convert_responses(a->instructions, a->input, &e));
     json_decref(lt_convert_anthropic_tools(a->tools, &e));
     json_decref(lt_convert_responses_tools(a->tools, &e));
-    (void)lt_ask_strings(a->stop, "stop", texts, lengths, LT_ASK_STOPS, &n, &e);
+    (void)lt_api_params_strings(a->stop, "stop", texts, lengths, LT_API_PARAMS_STOPS, &n, &e);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     lt_api_error e = {0};
-    lt_ask a;
+    lt_api_params a;
     char *text = malloc(size + 1); /* The server's bodies are 0-terminated. */
     LT_ASSERT(text != NULL);
     memcpy(text, data, size);
     text[size] = '\0';
-    lt_ask_defaults(&a);
-    if (lt_ask_read(&a, fields, sizeof fields / sizeof *fields, text, size, &e)) {
+    lt_api_params_defaults(&a);
+    if (lt_api_params_read(&a, fields, sizeof fields / sizeof *fields, text, size, &e)) {
         convert(&a);
     } else {
         LT_ASSERT(e.status == 400 && e.message[0] != '\0');
     }
-    lt_ask_free(&a);
+    lt_api_params_free(&a);
     free(text);
     return 0;
 }

@@ -16,7 +16,7 @@
 #include "kernels/cuda/ops/elementwise_args.h"
 #include "kernels/cuda/ops/fuse.h"
 #include "kernels/cuda/ops/matmul_q.h"
-#include "kernels/cuda/rehearse.h"
+#include "kernels/cuda/preload.h"
 
 /* What each op has, the same on all GPUs: filled in once a process and only read afterwards. */
 static lt_op_list lists[LT_OP_COUNT];
@@ -260,23 +260,23 @@ static lt_err backend_energy(lt_device *d, double *joules) {
     return lt_nvml_energy(joules, lt_cuda_device_info(d)->pci);
 }
 
-static void backend_rehearse(lt_device *d) {
-    lt_rehearse_begin(lt_cuda_device_gpu(d));
+static void backend_preload(lt_device *d) {
+    lt_preload_begin(lt_cuda_device_gpu(d));
 }
 
 static int64_t backend_missing(lt_device *d) {
     (void)d;
-    return lt_rehearse_missing();
+    return lt_preload_missing();
 }
 
-static void backend_rehearsed(lt_device *d, int64_t n_first) {
+static void backend_preloadd(lt_device *d, int64_t n_first) {
     (void)d;
-    lt_rehearse_end(n_first);
+    lt_preload_end(n_first);
 }
 
 static bool backend_compiling(lt_device *d) {
     (void)d;
-    return lt_rehearse_compiling();
+    return lt_preload_compiling();
 }
 
 static size_t backend_pack_bytes(const lt_device *d, const lt_tensor *b, bool trans_b) {
@@ -383,9 +383,9 @@ const lt_backend *lt_backend_cuda(void) {
                                        .energy = backend_energy,
                                        .n_compiled = backend_n_compiled,
                                        .n_kernels = backend_n_kernels,
-                                       .rehearse = backend_rehearse,
+                                       .preload = backend_preload,
                                        .missing = backend_missing,
-                                       .rehearsed = backend_rehearsed,
+                                       .preloaded = backend_preloadd,
                                        .compiling = backend_compiling,
                                        .matmul_pack_bytes = backend_pack_bytes};
     (void)pthread_once(&once, fill_lists);

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "kernels/cuda/rehearse.h"
+#include "kernels/cuda/preload.h"
 
 #define WORKSPACE_BYTES ((size_t)64 << 20)
 #define MAX_SHAPES      256
@@ -323,7 +323,7 @@ static lt_err plan_make(lt_cublas *b, plan *p, CUstream s, const lt_cublas_args 
 lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a) {
     lt_cublas_args key;
     plan *p = NULL;
-    if (lt_rehearsing(b->gpu)) {
+    if (lt_is_preloading(b->gpu)) {
         return LT_OK;
     }
     memset(&key, 0, sizeof key);

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/compile.h"
-#include "kernels/cuda/rehearse.h"
+#include "kernels/cuda/preload.h"
 #include "kernels/cuda/runtime_private.h"
 
 static lt_err module_load(lt_cuda *c, int *out, const char *file, const char *defines) {
@@ -29,7 +29,7 @@ static lt_err module_load(lt_cuda *c, int *out, const char *file, const char *de
         LT_FAIL(LT_ERR_LIMIT, "kernel %s [%s]: %d specialisations are loaded already", file,
                 defines, c->n_modules);
     }
-    lt_rehearse_await(file, defines, c->info.arch);
+    lt_preload_await(file, defines, c->info.arch);
     LT_TRY_DONE(lt_cubin_get(&cubin, file, defines, c->info.arch));
     r = c->cu->cuModuleLoadData(&m->handle, cubin.data);
     if (r == LT_CU_ERROR_NO_BINARY_FOR_GPU || r == LT_CU_ERROR_UNSUPPORTED_PTX_VERSION) {
@@ -80,7 +80,7 @@ static lt_err slot_fill(lt_cuda *c, lt_cuda_slot *s, const char *file, const cha
                        "kernel %s %s: dynamic shared memory", file, entry);
 }
 
-/* What a rehearsal has instead of a kernel that is missing. */
+/* What a preload has instead of a kernel that is missing. */
 static const lt_cuda_kernel absent = {.file = "", .entry = "", .defines = ""};
 
 lt_err lt_cuda_kernel_get(lt_cuda *c, const lt_cuda_kernel **out, const char *file,
@@ -103,9 +103,9 @@ lt_err lt_cuda_kernel_get(lt_cuda *c, const lt_cuda_kernel **out, const char *fi
     if (c->n_kernels == LT_CUDA_TABLE_SLOTS / 2) {
         LT_FAIL_DONE(LT_ERR_LIMIT, "kernel %s: %d kernels are loaded already", entry, c->n_kernels);
     }
-    if (lt_rehearsing(c)) {
+    if (lt_is_preloading(c)) {
         bool missing = false;
-        LT_TRY_DONE(lt_rehearse_note(&missing, file, defines, c->info.arch));
+        LT_TRY_DONE(lt_preload_note(&missing, file, defines, c->info.arch));
         if (missing) {
             *out = &absent;
             goto done;
@@ -189,7 +189,7 @@ lt_err lt_cuda_launch(lt_cuda *c, CUstream s, const lt_cuda_kernel *k, const lt_
                              .attrs = attrs,
                              .numAttrs = 0};
     CUresult r;
-    if (lt_rehearsing(c)) {
+    if (lt_is_preloading(c)) {
         return LT_OK;
     }
     memset(attrs, 0, sizeof attrs);

@@ -176,7 +176,7 @@ void lt_cuda_free(lt_cuda *c, void *p) {
 #define PORTABLE 1 /* CU_MEMHOSTREGISTER_PORTABLE */
 
 /* Our own memory in huge pages, registered: the driver's own, of small pages, takes three times as
- * long (docs/speed/start-up.md). Children of a fork (rehearse.h) have none of it: a page that both
+ * long (docs/speed/start-up.md). Children of a fork (preload.h) have none of it: a page that both
  * had would be copied when written to, away from where the device reads. */
 lt_err lt_cuda_alloc_pinned(lt_cuda *c, void **out, size_t bytes, const char *what) {
     lt_err err;

@@ -31,7 +31,7 @@ typedef struct {
     /* JSON object of sampling fields for requests that do not name them; NULL: none. */
     const char *defaults;
     bool own_defaults;  /* generation_config.json (a GGUF's general.sampling) gives the defaults. */
-    int unknown_fields; /* lt_unknown_fields of ask.h. */
+    int unknown_fields; /* lt_unknown_fields of api_params.h. */
     bool prefix_cache_by_key; /* Requests with different keys share no page of the prefix cache. */
     bool any_model;           /* Answer whatever model a request names. */
     int64_t max_connections, max_body_bytes, max_bodies_bytes, max_head_bytes, max_pending_bytes;

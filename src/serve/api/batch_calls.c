@@ -44,7 +44,7 @@ static bool read_output_expires(const json_t *o, int64_t *seconds, lt_api_error 
     return lt_state_expires(*seconds, json_string_value(json_object_get(o, "anchor")), e);
 }
 
-static bool read_batch(const lt_server *s, const lt_ask *a, lt_batch *t, lt_api_error *e) {
+static bool read_batch(const lt_server *s, const lt_api_params *a, lt_batch *t, lt_api_error *e) {
     lt_file_entry input;
     int64_t window;
 
@@ -95,12 +95,12 @@ void lt_api_batch_create(lt_call *call) {
     lt_server *s = call->server;
     lt_batch asked = {0}, *t = NULL;
     lt_api_error e = {0};
-    lt_ask a;
+    lt_api_params a;
 
     if (!lt_state_check(call, asked.owner)) {
         return;
     }
-    lt_ask_defaults(&a);
+    lt_api_params_defaults(&a);
     if (lt_call_read(call, &a, fields, sizeof fields / sizeof *fields, &e) &&
         read_batch(s, &a, &asked, &e)) {
         t = lt_batch_create(s->batches, &asked, &e);
@@ -110,7 +110,7 @@ void lt_api_batch_create(lt_call *call) {
     } else {
         lt_call_error(call, &e);
     }
-    lt_ask_free(&a);
+    lt_api_params_free(&a);
 }
 
 /* ---- List ---- */

@@ -11,7 +11,7 @@
 #ifndef LT_SERVE_BATCH_LINE_H
 #define LT_SERVE_BATCH_LINE_H
 
-#include "serve/api/ask.h"
+#include "serve/api/api_params.h"
 #include "serve/api/json_out.h"
 
 /* The endpoints whose requests a batch may have; NULL at the end. */

@@ -44,7 +44,7 @@ struct lt_blocks {
 /* ---- The request ---- */
 
 static bool check_others(const lt_reply *j, lt_api_error *e) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     const struct {
         bool there;
         const char *name;
@@ -64,7 +64,7 @@ static bool check_others(const lt_reply *j, lt_api_error *e) {
 }
 
 static bool read_score(lt_blocks *b, const lt_reply *j, lt_api_error *e) {
-    const json_t *reward = j->ask.group.reward;
+    const json_t *reward = j->params.group.reward;
     const char *name = json_string_value(reward);
     for (int i = 0; i < N_SCORES && reward != NULL; i++) {
         if (name != NULL && strcmp(name, score_names[i]) == 0) {
@@ -82,7 +82,7 @@ bool lt_blocks_read(lt_reply *j, lt_api_error *e) {
     static const char *const reads[] = {
         "n", "every", "reward", "seed", "temperature", "return_candidates", NULL};
     static const char *const needs[] = {"n", NULL};
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     const bool soft = json_is_number(json_object_get(a->alignment, "temperature"));
     lt_blocks *b = calloc(1, sizeof *b);
     lt_err err;
@@ -360,7 +360,7 @@ void lt_blocks_write(lt_json_out *o, const lt_reply *j) {
         lt_out_key_int(o, "reward", b->reward_tokens);
     }
     lt_out_shut(o, '}');
-    if (j->ask.group.candidates) {
+    if (j->params.group.candidates) {
         write_blocks(o, b);
     }
     lt_out_shut(o, '}');

@@ -13,7 +13,7 @@
 #define LT_SERVE_BLOCKS_H
 
 #include "lateen/serve.h"
-#include "serve/api/ask.h"
+#include "serve/api/api_params.h"
 
 typedef struct lt_reply lt_reply;
 typedef struct lt_part lt_part;

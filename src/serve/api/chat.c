@@ -8,7 +8,7 @@
 #include "serve/api/conversation.h"
 #include "serve/api/reply.h"
 #include "serve/api/route.h"
-#include "serve/api/speech.h"
+#include "serve/api/chat_output.h"
 #include "serve/api/stored_chat.h"
 
 static const lt_field fields[] = {
@@ -90,21 +90,21 @@ static void chunk_end(lt_reply_choice *c, const char *finish) {
     lt_out_shut(o, '}');
     put_logprobs(o, c, c->logs.sent);
     lt_out_key_str(o, "finish_reason", finish);
-    if (j->ask.return_ids) {
+    if (j->params.return_ids) {
         lt_ids_write(o, "token_ids", &c->logs, c->logs.sent, c->logs.n);
     }
     c->logs.sent = c->logs.n;
     lt_out_shut(o, '}');
     lt_out_shut(o, ']');
-    if (j->ask.continuous_usage) {
+    if (j->params.continuous_usage) {
         lt_usage_write(o, j, "usage");
-    } else if (j->ask.include_usage) {
+    } else if (j->params.include_usage) {
         lt_out_key_null(o, "usage");
     }
-    if (j->ask.return_ids && c->state == NULL) { /* The opening chunk. */
+    if (j->params.return_ids && c->state == NULL) { /* The opening chunk. */
         lt_prompt_ids_write(o, c->part);
     }
-    if (j->ask.timings_per_token || (finish != NULL && !j->ask.include_usage)) {
+    if (j->params.timings_per_token || (finish != NULL && !j->params.include_usage)) {
         lt_timings_write(o, c->part, c->new_tokens);
     }
     if (finish != NULL) {
@@ -114,7 +114,7 @@ static void chunk_end(lt_reply_choice *c, const char *finish) {
     lt_reply_send(j, NULL);
 }
 
-static void put_call(lt_json_out *o, const lt_speech_item *call, bool with_index, bool whole,
+static void put_call(lt_json_out *o, const lt_chat_item *call, bool with_index, bool whole,
                      const char *arguments, size_t n) {
     lt_out_open(o, '{');
     if (with_index) {
@@ -137,24 +137,24 @@ static void put_call(lt_json_out *o, const lt_speech_item *call, bool with_index
 static void send_piece(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
     lt_reply *j = c->reply;
     lt_json_out *o = &j->out;
-    const lt_speech_item *said = &((const lt_speech *)c->state)->items[item];
+    const lt_chat_item *said = &((const lt_chat_output *)c->state)->items[item];
 
-    if (said->kind == LT_SPEECH_REASONING && !j->ask.include_reasoning) {
+    if (said->kind == LT_CHAT_REASONING && !j->params.include_reasoning) {
         return;
     }
     chunk_begin(j, c->index);
     switch (said->kind) {
-    case LT_SPEECH_CONTENT:
+    case LT_CHAT_CONTENT:
         lt_out_key(o, "content");
         lt_out_str(o, text, n);
         break;
-    case LT_SPEECH_REASONING: /* Clients look for either of these two names. */
+    case LT_CHAT_REASONING: /* Clients look for either of these two names. */
         lt_out_key(o, "reasoning_content");
         lt_out_str(o, text, n);
         lt_out_key(o, "reasoning");
         lt_out_str(o, text, n);
         break;
-    case LT_SPEECH_CALL:
+    case LT_CHAT_CALL:
         lt_out_key_open(o, "tool_calls", '[');
         put_call(o, said, true, fresh, text, n);
         lt_out_shut(o, ']');
@@ -172,7 +172,7 @@ static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text,
 /* ---- The formatter ---- */
 
 static const char *finish_reason(const lt_reply_choice *c) {
-    const lt_speech *s = c->state;
+    const lt_chat_output *s = c->state;
     return s->n_calls > 0 && c->finish != LT_FINISH_LENGTH ? "tool_calls" : lt_finish_openai(c);
 }
 
@@ -187,7 +187,7 @@ static void format_begin(lt_reply *j) {
 }
 
 static void format_choice_end(lt_reply_choice *c) {
-    if (!lt_speech_finish(c)) {
+    if (!lt_chat_output_finish(c)) {
         return;
     }
     if (lt_reply_is_live(c->reply)) {
@@ -198,14 +198,14 @@ static void format_choice_end(lt_reply_choice *c) {
 
 static void format_answer(const lt_reply_choice *c, lt_json_out *out) {
     if (c->state != NULL) { /* Else it has no text yet. */
-        lt_speech_gather(c->state, LT_SPEECH_CONTENT, out);
+        lt_chat_output_gather(c->state, LT_CHAT_CONTENT, out);
     }
 }
 
 /* The answer of a group is known at its end; a stream gets it at once. */
 static void send_kept(lt_reply *j) {
     lt_reply_choice *c = lt_group_kept(j);
-    const lt_speech *s = c->state;
+    const lt_chat_output *s = c->state;
     for (int i = 0; i < s->n_items; i++) {
         const lt_json_out *text = &s->items[i].text;
         send_piece(c, i, true, text->data != NULL ? text->data : "", text->n);
@@ -214,33 +214,34 @@ static void send_kept(lt_reply *j) {
     chunk_end(c, finish_reason(c));
 }
 
-static void put_kind(lt_json_out *o, const lt_speech *s, lt_speech_kind kind, const char *key) {
+static void put_kind(lt_json_out *o, const lt_chat_output *s, lt_chat_item_kind kind,
+                     const char *key) {
     lt_json_out text = {0};
-    lt_speech_gather(s, kind, &text);
+    lt_chat_output_gather(s, kind, &text);
     lt_out_key(o, key);
     lt_out_str(o, text.data != NULL ? text.data : "", text.n);
     lt_out_free(&text);
 }
 
 static void put_message(lt_json_out *o, const lt_reply_choice *c) {
-    const lt_speech *s = c->state;
+    const lt_chat_output *s = c->state;
     lt_out_key_open(o, "message", '{');
     lt_out_key_str(o, "role", "assistant");
-    if (lt_speech_has(s, LT_SPEECH_CONTENT) || s->n_calls == 0) {
-        put_kind(o, s, LT_SPEECH_CONTENT, "content");
+    if (lt_chat_output_has(s, LT_CHAT_CONTENT) || s->n_calls == 0) {
+        put_kind(o, s, LT_CHAT_CONTENT, "content");
     } else {
         lt_out_key_null(o, "content");
     }
     lt_out_key_null(o, "refusal");
-    if (lt_speech_has(s, LT_SPEECH_REASONING) && c->reply->ask.include_reasoning) {
-        put_kind(o, s, LT_SPEECH_REASONING, "reasoning_content");
-        put_kind(o, s, LT_SPEECH_REASONING, "reasoning");
+    if (lt_chat_output_has(s, LT_CHAT_REASONING) && c->reply->params.include_reasoning) {
+        put_kind(o, s, LT_CHAT_REASONING, "reasoning_content");
+        put_kind(o, s, LT_CHAT_REASONING, "reasoning");
     }
     if (s->n_calls > 0) {
         lt_out_key_open(o, "tool_calls", '[');
         for (int i = 0; i < s->n_items; i++) {
-            const lt_speech_item *call = &s->items[i];
-            if (call->kind == LT_SPEECH_CALL) {
+            const lt_chat_item *call = &s->items[i];
+            if (call->kind == LT_CHAT_CALL) {
                 put_call(o, call, false, true, call->text.data != NULL ? call->text.data : "",
                          call->text.n);
             }
@@ -256,7 +257,7 @@ static void put_choice(lt_json_out *o, const lt_reply_choice *c) {
     put_message(o, c);
     put_logprobs(o, c, 0);
     lt_out_key_str(o, "finish_reason", finish_reason(c));
-    if (c->reply->ask.return_ids) {
+    if (c->reply->params.return_ids) {
         lt_ids_write(o, "token_ids", &c->logs, 0, c->logs.n);
     }
     lt_out_shut(o, '}');
@@ -275,15 +276,15 @@ static void put_completion(lt_json_out *o, const lt_reply *j) {
     lt_usage_write(o, j, "usage");
     lt_reply_reports_write(o, j);
     lt_timings_write(o, &j->parts[0], lt_reply_new_tokens(j) - lt_control_tokens(j));
-    if (j->ask.verbose) {
+    if (j->params.verbose) {
         lt_out_key_open(o, "__verbose", '{');
         lt_prompt_write(o, &j->parts[0]);
         lt_out_shut(o, '}');
     }
-    if (j->ask.prompt_logprobs >= 0) {
+    if (j->params.prompt_logprobs >= 0) {
         lt_prompt_logprobs_write(o, &j->parts[0]);
     }
-    if (j->ask.return_ids) {
+    if (j->params.return_ids) {
         lt_prompt_ids_write(o, &j->parts[0]);
     }
     lt_out_shut(o, '}');
@@ -295,13 +296,13 @@ static void keep(const lt_reply *j) {
     lt_out_open(&o, '{');
     lt_out_key(&o, "completion");
     put_completion(&o, j);
-    if (j->ask.metadata != NULL) {
-        lt_out_key_value(&o, "metadata", j->ask.metadata);
+    if (j->params.metadata != NULL) {
+        lt_out_key_value(&o, "metadata", j->params.metadata);
     } else {
         lt_out_key_open(&o, "metadata", '{');
         lt_out_shut(&o, '}');
     }
-    lt_out_key_value(&o, "messages", j->ask.messages);
+    lt_out_key_value(&o, "messages", j->params.messages);
     lt_out_shut(&o, '}');
     if (o.failed ||
         !lt_store_put(j->server->store, j->id, j->owner, NULL, o.data, o.n, lt_clock_s())) {
@@ -313,14 +314,14 @@ static void keep(const lt_reply *j) {
 /* The answer is stored before its last part is sent, so that a client may ask for it at once. */
 static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
-    if (json_is_true(j->ask.store)) {
+    if (json_is_true(j->params.store)) {
         keep(j);
     }
     if (j->stream && j->group != NULL) {
         send_kept(j);
     }
     if (j->stream) {
-        if (j->ask.include_usage) {
+        if (j->params.include_usage) {
             head(o, j, "chat.completion.chunk");
             lt_out_key_open(o, "choices", '[');
             lt_out_shut(o, ']');
@@ -343,13 +344,13 @@ static void format_failed(lt_reply *j, const lt_api_error *e) {
 
 static void format_free(lt_reply *j) {
     for (int64_t i = 0; j->n_parts > 0 && j->parts[0].choices != NULL && i < j->n_choices; i++) {
-        lt_speech_close(&j->parts[0].choices[i]);
+        lt_chat_output_close(&j->parts[0].choices[i]);
     }
 }
 
 static const lt_formatter formatter = {.begin = format_begin,
-                                       .token = lt_speech_token,
-                                       .text = lt_speech_text,
+                                       .token = lt_chat_output_token,
+                                       .text = lt_chat_output_text,
                                        .piece = on_piece,
                                        .answer = format_answer,
                                        .choice_end = format_choice_end,
@@ -360,7 +361,7 @@ static const lt_formatter formatter = {.begin = format_begin,
 /* ---- The request ---- */
 
 /* Alternatives a token is reported with; -1: none. */
-static bool read_logprobs(const lt_ask *a, int *top, lt_api_error *e) {
+static bool read_logprobs(const lt_api_params *a, int *top, lt_api_error *e) {
     const bool on = json_is_true(a->logprobs);
     *top = -1;
     if (a->logprobs != NULL && !json_is_boolean(a->logprobs)) {
@@ -379,7 +380,7 @@ static bool read_logprobs(const lt_ask *a, int *top, lt_api_error *e) {
 }
 
 static bool prepare(lt_reply *j, lt_api_error *e) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     const int64_t most = a->max_completion_tokens >= 0 ? a->max_completion_tokens : a->max_tokens;
     lt_conversation c;
     lt_ids ids = {0};
@@ -387,16 +388,16 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
 
     if (!lt_server_check_model(j->server, a, e) || !read_logprobs(a, &top, e) ||
         !lt_control_read(j, e) || !lt_reply_configure(j, most, top, e) || !lt_group_read(j, e) ||
-        !lt_speech_prepare(j, e)) {
+        !lt_chat_output_prepare(j, e)) {
         return false;
     }
     c = lt_conversation_of(a);
     return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) &&
-           lt_speech_add(j, &ids, e);
+           lt_chat_output_add(j, &ids, e);
 }
 
 /* As at OpenAI, only what asks for it is stored, and metadata without store is not looked at. */
-static bool read_store(const lt_ask *a, const lt_server *s, lt_api_error *e) {
+static bool read_store(const lt_api_params *a, const lt_server *s, lt_api_error *e) {
     if (a->store != NULL && !json_is_boolean(a->store)) {
         return lt_api_refuse(e, "store", "'store' must be true or false");
     }
@@ -409,7 +410,7 @@ static bool read_store(const lt_ask *a, const lt_server *s, lt_api_error *e) {
     return a->metadata == NULL || lt_metadata_check(a->metadata, e);
 }
 
-static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {
+static bool read_ask(lt_api_params *a, lt_call *call, lt_api_error *e) {
     lt_server_ask(call->server, a);
     if (!lt_call_read(call, a, fields, sizeof fields / sizeof *fields, e)) {
         return false;
@@ -426,10 +427,10 @@ static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {
         return lt_api_refuse(e, "enable_thinking", "'enable_thinking' must be true or false");
     }
     if (a->max_tokens == 0 || a->max_completion_tokens == 0) {
-        const char *const said = a->max_completion_tokens == 0
-                                     ? "max_completion_tokens"
-                                     : lt_ask_said(a, (const char *const[]){"max_tokens",
-                                                                            "n_predict", NULL});
+        const char *const said =
+            a->max_completion_tokens == 0
+                ? "max_completion_tokens"
+                : lt_api_params_said(a, (const char *const[]){"max_tokens", "n_predict", NULL});
         return lt_api_refuse(e, said, "'%s' is 0; it must be at least 1", said);
     }
     if (!read_store(a, call->server, e)) {
@@ -442,19 +443,20 @@ static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {
         return lt_api_refuse(e, "stream_options", "'stream_options' needs 'stream': true");
     }
     return json_is_object(a->stream_options)
-               ? lt_ask_object(a, a->stream_options, stream_fields,
-                               sizeof stream_fields / sizeof *stream_fields, "stream_options.", e)
+               ? lt_api_params_object(a, a->stream_options, stream_fields,
+                                      sizeof stream_fields / sizeof *stream_fields,
+                                      "stream_options.", e)
                : lt_api_refuse(e, "stream_options", "'stream_options' must be an object");
 }
 
 void lt_api_chat(lt_call *call) {
     lt_api_error e = {0};
-    lt_ask a;
+    lt_api_params a;
     lt_reply *j;
 
     if (!read_ask(&a, call, &e)) {
         lt_call_error(call, &e);
-        lt_ask_free(&a);
+        lt_api_params_free(&a);
         return;
     }
     j = lt_reply_open(call, &formatter, &a, "chatcmpl-");
@@ -474,7 +476,7 @@ void lt_api_chat_tokens(lt_call *call) {
     lt_json_out o = {0};
     lt_conversation c;
     lt_ids ids = {0};
-    lt_ask a;
+    lt_api_params a;
 
     if (read_ask(&a, call, &e) && lt_server_check_model(call->server, &a, &e)) {
         c = lt_conversation_of(&a);
@@ -489,5 +491,5 @@ void lt_api_chat_tokens(lt_call *call) {
         lt_call_json(call, 200, &o);
     }
     lt_ids_free(&ids);
-    lt_ask_free(&a);
+    lt_api_params_free(&a);
 }

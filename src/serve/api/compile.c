@@ -45,10 +45,9 @@ static void write_key(lt_compile *job) {
     const lt_parse_grammar_options *w = &job->what;
     lt_json_out *o = &job->key;
     *o = (lt_json_out){0};
-    lt_out_rawf(o, "%d%d%d", job->speech, job->speech && !w->has_form ? -1 : (int)w->kind,
-                w->has_form);
+    lt_out_rawf(o, "%d%d%d", job->chat, job->chat && !w->has_form ? -1 : (int)w->kind, w->has_form);
     key_text(o, w->form != NULL ? w->form : "", w->form != NULL ? w->form_bytes : 0);
-    if (job->speech) {
+    if (job->chat) {
         lt_out_rawf(o, "%d%d%d%d%d", (int)w->marks.format, w->reasoning, w->thinks, w->forced,
                     w->parallel);
         key_name(o, w->marks.think_open);
@@ -74,7 +73,7 @@ static lt_err make(lt_compiler *c, lt_compile *job) {
     if (c->vocab == NULL) {
         LT_TRY(lt_grammar_vocab_open(&c->vocab, c->o.tokenizer, c->o.ends.ids, c->o.ends.n));
     }
-    if (job->speech) {
+    if (job->chat) {
         return lt_parse_grammar(&job->grammar, c->vocab, &job->what);
     }
     return lt_grammar_open_until(&job->grammar, c->vocab, job->what.kind, job->what.form,

@@ -33,7 +33,7 @@ typedef struct lt_compile lt_compile;
 struct lt_compile {
     lt_fifo_link link; /* The compiler's. */
     /* A chat's whole answer (lt_parse_grammar); else the form alone: what.kind, what.form. */
-    bool speech;
+    bool chat;
     lt_parse_grammar_options what;
     void *user;
 

@@ -43,7 +43,7 @@ typedef struct {
 
 /* Number of most likely tokens to report; -1: report no log-probabilities, even if the engine
  * computes them. */
-static int asked_top(const lt_ask *a) {
+static int asked_top(const lt_api_params *a) {
     if (json_is_integer(a->logprobs)) {
         return (int)json_integer_value(a->logprobs);
     }
@@ -148,7 +148,7 @@ static void head(lt_json_out *o, const lt_reply *j) {
 }
 
 static int64_t wanted_choices(const lt_reply *j) {
-    return j->ask.n;
+    return j->params.n;
 }
 
 /* Write a choice at its index in the answer: with best_of only the best are there, prompt by
@@ -156,13 +156,14 @@ static int64_t wanted_choices(const lt_reply *j) {
 static void put_choice(lt_json_out *o, lt_reply_choice *c, int64_t index, const char *text,
                        size_t n, size_t from, bool with_prompt, bool first, const char *finish) {
     lt_reply *j = c->reply;
-    const rows r[2] = {{&c->part->prompt_logs, 0, with_prompt ? c->part->prompt_logs.n : 0, 0},
-                       {&c->logs, from, c->logs.n, j->ask.echo ? c->part->prompt_logs.text_n : 0}};
+    const rows r[2] = {
+        {&c->part->prompt_logs, 0, with_prompt ? c->part->prompt_logs.n : 0, 0},
+        {&c->logs, from, c->logs.n, j->params.echo ? c->part->prompt_logs.text_n : 0}};
     lt_out_open(o, '{');
     lt_out_key_int(o, "index", index);
     lt_out_key(o, "text");
     lt_out_str(o, text, n);
-    if (asked_top(&j->ask) >= 0) {
+    if (asked_top(&j->params) >= 0) {
         put_logprobs(o, j, r, 2);
     } else {
         lt_out_key_null(o, "logprobs");
@@ -178,10 +179,10 @@ static void put_choice(lt_json_out *o, lt_reply_choice *c, int64_t index, const 
             lt_out_null(o);
         }
     }
-    if (j->ask.prompt_logprobs >= 0) {
+    if (j->params.prompt_logprobs >= 0) {
         lt_prompt_logprobs_write(o, c->part);
     }
-    if (j->ask.return_ids) {
+    if (j->params.return_ids) {
         lt_ids_write(o, "token_ids", &c->logs, from, c->logs.n);
         if (first) {
             lt_prompt_ids_write(o, c->part);
@@ -200,9 +201,9 @@ static void send_chunk(lt_reply_choice *c, const char *text, size_t n, bool with
     c->logs.sent = c->logs.n;
     c->state = c; /* Its first chunk is sent. */
     lt_out_shut(o, ']');
-    if (j->ask.continuous_usage) {
+    if (j->params.continuous_usage) {
         lt_usage_write(o, j, "usage");
-    } else if (j->ask.include_usage) {
+    } else if (j->params.include_usage) {
         lt_out_key_null(o, "usage");
     }
     if (finish != NULL) {
@@ -215,7 +216,7 @@ static void send_chunk(lt_reply_choice *c, const char *text, size_t n, bool with
 static char *echo_of(const lt_part *p, size_t *n) {
     char *text = NULL;
     if (lt_tokenizer_decode(p->reply->server->tokenizer, p->prompt.data, p->prompt.n,
-                            p->reply->ask.skip_special, &text, n) != LT_OK) {
+                            p->reply->params.skip_special, &text, n) != LT_OK) {
         *n = 0;
         return NULL;
     }
@@ -226,7 +227,7 @@ static char *echo_of(const lt_part *p, size_t *n) {
 static void send_echo(lt_reply_choice *c) {
     size_t n = 0;
     char *text;
-    if (!c->reply->ask.echo || c->state != NULL) {
+    if (!c->reply->params.echo || c->state != NULL) {
         return;
     }
     text = echo_of(c->part, &n);
@@ -236,7 +237,7 @@ static void send_echo(lt_reply_choice *c) {
 
 static bool dropped(const lt_reply *j) {
     /* Only the echo is wanted, although the engine has made one token. */
-    return j->ask.max_tokens == 0;
+    return j->params.max_tokens == 0;
 }
 
 static void format_text(lt_reply_choice *c, const char *text, size_t n) {
@@ -282,7 +283,7 @@ static void put_part(lt_reply *j, lt_part *p, lt_json_out *o) {
     } else if (j->n_choices > wanted_choices(j)) {
         qsort(order, (size_t)j->n_choices, sizeof *order, by_logprob);
     }
-    if (j->ask.echo) {
+    if (j->params.echo) {
         echo = echo_of(p, &echo_n);
     }
     for (int64_t i = 0; i < wanted_choices(j); i++) {
@@ -291,7 +292,7 @@ static void put_part(lt_reply *j, lt_part *p, lt_json_out *o) {
         lt_out_raw(&whole, echo != NULL ? echo : "", echo_n);
         lt_out_raw(&whole, c->text.data != NULL ? c->text.data : "", c->text.n);
         put_choice(o, c, at * wanted_choices(j) + i, whole.data != NULL ? whole.data : "", whole.n,
-                   0, j->ask.echo, true, lt_finish_openai(c));
+                   0, j->params.echo, true, lt_finish_openai(c));
         lt_out_free(&whole);
     }
     free(echo);
@@ -310,7 +311,7 @@ static void format_finish(lt_reply *j) {
         send_kept(j);
     }
     if (j->stream) {
-        if (j->ask.include_usage) {
+        if (j->params.include_usage) {
             head(o, j);
             lt_out_key_open(o, "choices", '[');
             lt_out_shut(o, ']');
@@ -347,7 +348,7 @@ static const lt_formatter formatter = {.text = format_text,
 
 /* Alternatives to report for the tokens of the answer, and of the prompt if echo needs them; -1:
  * none. */
-static bool read_logprobs(const lt_ask *a, int *top, int *of_prompt, lt_api_error *e) {
+static bool read_logprobs(const lt_api_params *a, int *top, int *of_prompt, lt_api_error *e) {
     if (json_is_integer(a->logprobs)) {
         const json_int_t n = json_integer_value(a->logprobs);
         if (n < 0 || n > LT_ENGINE_TOP) {
@@ -366,7 +367,7 @@ static bool read_logprobs(const lt_ask *a, int *top, int *of_prompt, lt_api_erro
 }
 
 static bool prepare(lt_reply *j, lt_api_error *e) {
-    lt_ask *a = &j->ask;
+    lt_api_params *a = &j->params;
     int top = -1, of_prompt = -1;
     const int64_t most = a->max_tokens < 0 ? 16 : a->max_tokens; /* OpenAI's default. */
 
@@ -398,7 +399,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
                          (long long)j->n_parts);
 }
 
-static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {
+static bool read_ask(lt_api_params *a, lt_call *call, lt_api_error *e) {
     lt_server_ask(call->server, a);
     a->add_special = true;
     if (!lt_call_read(call, a, fields, sizeof fields / sizeof *fields, e)) {
@@ -411,19 +412,20 @@ static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {
         return lt_api_refuse(e, "stream_options", "'stream_options' needs 'stream': true");
     }
     return json_is_object(a->stream_options)
-               ? lt_ask_object(a, a->stream_options, stream_fields,
-                               sizeof stream_fields / sizeof *stream_fields, "stream_options.", e)
+               ? lt_api_params_object(a, a->stream_options, stream_fields,
+                                      sizeof stream_fields / sizeof *stream_fields,
+                                      "stream_options.", e)
                : lt_api_refuse(e, "stream_options", "'stream_options' must be an object");
 }
 
 void lt_api_completions(lt_call *call) {
     lt_api_error e = {0};
-    lt_ask a;
+    lt_api_params a;
     lt_reply *j;
 
     if (!read_ask(&a, call, &e)) {
         lt_call_error(call, &e);
-        lt_ask_free(&a);
+        lt_api_params_free(&a);
         return;
     }
     j = lt_reply_open(call, &formatter, &a, "cmpl-");

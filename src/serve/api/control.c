@@ -11,7 +11,7 @@
 #include "data/text_utf8.h"
 #include "data/tokenizer/bpe.h"
 #include "serve/api/reply.h"
-#include "serve/api/speech.h"
+#include "serve/api/chat_output.h"
 
 #define BORDERS     8
 #define TRIALS_KEPT 64 /* In the report. */
@@ -84,8 +84,8 @@ struct lt_control {
 /* ---- The request ---- */
 
 static bool find_method(lt_control *k, const char *name, lt_api_error *e) {
-    const method_row *m = lt_ask_row(name, "reasoning.control", methods, sizeof *methods,
-                                     sizeof methods / sizeof *methods, e);
+    const method_row *m = lt_api_params_row(name, "reasoning.control", methods, sizeof *methods,
+                                            sizeof methods / sizeof *methods, e);
     if (m == NULL) {
         return false;
     }
@@ -96,7 +96,7 @@ static bool find_method(lt_control *k, const char *name, lt_api_error *e) {
 }
 
 /* Refuse fields that the method does not read: they would have no effect. */
-static bool check_reads(const lt_control *k, const lt_ask *a, lt_api_error *e) {
+static bool check_reads(const lt_control *k, const lt_api_params *a, lt_api_error *e) {
     for (size_t i = 2; i < sizeof fields / sizeof *fields; i++) { /* Behind control, max_tokens. */
         const json_t *given = json_object_get(a->reasoning, fields[i].name);
         bool reads = given == NULL || json_is_null(given);
@@ -113,13 +113,13 @@ static bool check_reads(const lt_control *k, const lt_ask *a, lt_api_error *e) {
     return true;
 }
 
-static bool read_borders(lt_control *k, const lt_ask *a, lt_api_error *e) {
+static bool read_borders(lt_control *k, const lt_api_params *a, lt_api_error *e) {
     k->borders[0] = "\n\n"; /* The end of a step in most models' reasoning. */
     k->border_lengths[0] = 2;
     k->n_borders = 1;
     if (a->control.border != NULL &&
-        !lt_ask_strings(a->control.border, "reasoning.border", k->borders, k->border_lengths,
-                        BORDERS, &k->n_borders, e)) {
+        !lt_api_params_strings(a->control.border, "reasoning.border", k->borders, k->border_lengths,
+                               BORDERS, &k->n_borders, e)) {
         return false;
     }
     for (int i = 0; i < k->n_borders; i++) {
@@ -135,7 +135,7 @@ static bool read_borders(lt_control *k, const lt_ask *a, lt_api_error *e) {
 }
 
 static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     const char *probe = a->control.probe != NULL ? a->control.probe : methods[k->method].probe;
     const char *close = j->server->marks.think_close;
     const size_t n = strlen(probe);
@@ -156,11 +156,12 @@ static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
 }
 
 static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
-    lt_ask *a = &j->ask;
+    lt_api_params *a = &j->params;
     if (!json_is_object(a->reasoning)) {
         return lt_api_refuse(e, "reasoning", "'reasoning' must be an object with a control");
     }
-    if (!lt_ask_object(a, a->reasoning, fields, sizeof fields / sizeof *fields, "reasoning.", e)) {
+    if (!lt_api_params_object(a, a->reasoning, fields, sizeof fields / sizeof *fields, "reasoning.",
+                              e)) {
         return false;
     }
     if (a->control.name == NULL) {
@@ -198,7 +199,7 @@ static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
 }
 
 bool lt_control_read(lt_reply *j, lt_api_error *e) {
-    if (j->ask.reasoning == NULL) {
+    if (j->params.reasoning == NULL) {
         return true;
     }
     j->control = calloc(1, sizeof *j->control);
@@ -226,7 +227,7 @@ void lt_control_free(lt_control *k) {
 /* ---- Places ---- */
 
 static bool reasons(const lt_reply_choice *c) {
-    const lt_speech *s = c->state;
+    const lt_chat_output *s = c->state;
     return s != NULL ? lt_parser_in_reasoning(s->parser) : c->reply->listen.opened;
 }
 
@@ -255,7 +256,7 @@ static bool has_room(const lt_reply *j, const lt_control *k) {
     const lt_part *p = &j->parts[0];
     const int64_t most = p->most_tokens - (int64_t)k->out.n;
     return most > (int64_t)k->end.n + 1 &&
-           (int64_t)(p->prompt.n + k->out.n + k->probe.n) + j->ask.control.probe_tokens <=
+           (int64_t)(p->prompt.n + k->out.n + k->probe.n) + j->params.control.probe_tokens <=
                lt_server_context(j->server);
 }
 
@@ -275,7 +276,7 @@ void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n
         return;
     }
     place = k->method == DEER ? at_border(k, text, n)
-                              : (int64_t)k->out.n % j->ask.control.every == 0;
+                              : (int64_t)k->out.n % j->params.control.every == 0;
     if (place && has_room(j, k)) {
         k->phase = STOPS;
         lt_engine_cancel(j->server->engine, c->part->id);
@@ -335,12 +336,12 @@ void lt_control_stop(lt_reply *j) {
     if (err == LT_OK && j->conn != NULL && !j->failed) {
         r.prompt = (const int32_t *)all.data;
         r.n_prompt = (int64_t)all.n;
-        r.max_tokens = j->ask.control.probe_tokens;
+        r.max_tokens = j->params.control.probe_tokens;
         r.logprobs = 0;
         r.sampling.temperature = 0;
-        r.priority = (int)j->ask.priority;
+        r.priority = (int)j->params.priority;
         r.background = j->request.background;
-        r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->ask.cache_salt);
+        r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->params.cache_salt);
         err = lt_engine_submit(j->server->engine, &r, &k->part, &k->part.id);
         k->part.submitted = err == LT_OK;
     }
@@ -442,9 +443,9 @@ static void on_trial_done(lt_reply *j) {
     if (j->conn == NULL || j->failed) {
         go_on(j, OVER);
     } else if (k->method == DEER && t->answer != NULL && t->answer[0] != '\0' &&
-               t->confidence > j->ask.control.threshold) {
+               t->confidence > j->params.control.threshold) {
         end_reasoning(j, "confident");
-    } else if (k->method == PROBE && agreed(k, j->ask.control.agree)) {
+    } else if (k->method == PROBE && agreed(k, j->params.control.agree)) {
         end_reasoning(j, "agreed");
     } else {
         go_on(j, RUNS);

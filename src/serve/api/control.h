@@ -16,7 +16,7 @@
 #define LT_SERVE_CONTROL_H
 
 #include "lateen/serve.h"
-#include "serve/api/ask.h"
+#include "serve/api/api_params.h"
 #include "serve/api/json_out.h"
 
 typedef struct lt_reply lt_reply;

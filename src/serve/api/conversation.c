@@ -320,7 +320,7 @@ bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bo
     return true;
 }
 
-lt_conversation lt_conversation_of(const lt_ask *a) {
+lt_conversation lt_conversation_of(const lt_api_params *a) {
     return (lt_conversation){.messages = a->messages,
                              .tools = a->tools, /* None, if tool_choice is none. */
                              .kwargs = a->template_kwargs,

@@ -18,7 +18,7 @@ typedef struct {
 } lt_conversation;
 
 /* Of a chat request, as its fields say. */
-lt_conversation lt_conversation_of(const lt_ask *a);
+lt_conversation lt_conversation_of(const lt_api_params *a);
 
 /* The rendered prompt, malloc'ed. */
 bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **text, size_t *n,

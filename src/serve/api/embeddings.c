@@ -43,11 +43,11 @@ static void put_base64(lt_json_out *o, const unsigned char *data, size_t n) {
     free(text);
 }
 
-bool lt_embedding_in_base64(const lt_ask *a) {
+bool lt_embedding_in_base64(const lt_api_params *a) {
     return a->encoding_format != NULL && strcmp(a->encoding_format, "base64") == 0;
 }
 
-bool lt_embedding_check_format(const lt_ask *a, lt_api_error *e) {
+bool lt_embedding_check_format(const lt_api_params *a, lt_api_error *e) {
     return a->encoding_format == NULL || strcmp(a->encoding_format, "float") == 0 ||
            lt_embedding_in_base64(a) ||
            lt_api_refuse(e, "encoding_format",
@@ -83,7 +83,7 @@ static void format_finish(lt_reply *j) {
         lt_out_key_int(o, "index", i);
         lt_out_key(o, "embedding");
         lt_embedding_write(o, j->parts[i].embedding, j->parts[i].n_embedding,
-                           lt_embedding_in_base64(&j->ask));
+                           lt_embedding_in_base64(&j->params));
         lt_out_shut(o, '}');
     }
     lt_out_shut(o, ']');
@@ -100,7 +100,7 @@ static const lt_formatter formatter = {.finish = format_finish};
 /* ---- The request ---- */
 
 static bool prepare(lt_reply *j, lt_api_error *e) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     const int64_t width = lt_model_get_spec(j->server->model)->width;
 
     if (!lt_embedding_check_format(a, e)) {
@@ -123,14 +123,14 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
 
 void lt_api_embeddings(lt_call *call) {
     lt_api_error e = {0};
-    lt_ask a;
+    lt_api_params a;
     lt_reply *j;
 
-    lt_ask_defaults(&a);
+    lt_api_params_defaults(&a);
     a.add_special = true;
     if (!lt_call_read(call, &a, fields, sizeof fields / sizeof *fields, &e)) {
         lt_call_error(call, &e);
-        lt_ask_free(&a);
+        lt_api_params_free(&a);
         return;
     }
     j = lt_reply_open(call, &formatter, &a, "embd-");

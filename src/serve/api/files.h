@@ -15,7 +15,7 @@
 
 #include "base/file.h"
 #include "lateen/base.h"
-#include "serve/api/ask.h"
+#include "serve/api/api_params.h"
 
 #define LT_FILE_ID_BYTES    64
 #define LT_FILE_NAME_BYTES  256

@@ -144,10 +144,10 @@ struct lt_group {
 /* ---- The request ---- */
 
 /* The method that the request names; NULL: it is refused. */
-static const method *find_method(const lt_ask *a, lt_api_error *e) {
+static const method *find_method(const lt_api_params *a, lt_api_error *e) {
     const char *name = a->group.method;
-    const method *m = lt_ask_row(name, "alignment.method", methods, sizeof *methods,
-                                 sizeof methods / sizeof *methods, e);
+    const method *m = lt_api_params_row(name, "alignment.method", methods, sizeof *methods,
+                                        sizeof methods / sizeof *methods, e);
     if (m != NULL && m->why_not != NULL) {
         lt_api_refuse(e, "alignment.method", "'alignment.method' = %s is not supported here: %s",
                       name, m->why_not);
@@ -159,7 +159,7 @@ static const method *find_method(const lt_ask *a, lt_api_error *e) {
 /* "reward": the name of a score, or {"check": kind, "answer": text}: 1 where the checker takes the
  * candidate's answer, else 0. */
 static bool read_reward(lt_group *g, lt_reply *j, lt_api_error *e) {
-    lt_ask *a = &j->ask;
+    lt_api_params *a = &j->params;
     const json_t *reward = a->group.reward;
     const char *name = json_string_value(reward);
     lt_check_kind kind;
@@ -179,8 +179,8 @@ static bool read_reward(lt_group *g, lt_reply *j, lt_api_error *e) {
                              "'alignment.reward' may be mean_logprob, logprob, probability, "
                              "confidence, reward or an object with 'check' and 'answer'");
     }
-    if (!lt_ask_object(a, reward, check_fields, sizeof check_fields / sizeof *check_fields,
-                       "alignment.reward.", e)) {
+    if (!lt_api_params_object(a, reward, check_fields, sizeof check_fields / sizeof *check_fields,
+                              "alignment.reward.", e)) {
         return false;
     }
     if (a->group.check == NULL || a->group.answer == NULL) {
@@ -199,7 +199,7 @@ static bool read_reward(lt_group *g, lt_reply *j, lt_api_error *e) {
     return true;
 }
 
-static bool check_fields_of(const lt_group *g, const lt_ask *a, lt_api_error *e) {
+static bool check_fields_of(const lt_group *g, const lt_api_params *a, lt_api_error *e) {
     const unsigned rule = g->rule->reads;
     const struct {
         const char *name;
@@ -236,7 +236,7 @@ static bool check_fields_of(const lt_group *g, const lt_ask *a, lt_api_error *e)
     return lt_guide_fields(a->alignment, reads, needs, by, e);
 }
 
-static bool read_extract(lt_group *g, const lt_ask *a, lt_api_error *e) {
+static bool read_extract(lt_group *g, const lt_api_params *a, lt_api_error *e) {
     lt_err err;
     g->extract = LT_CHECK_TEXT;
     if (a->group.extract == NULL) {
@@ -252,7 +252,7 @@ static bool read_extract(lt_group *g, const lt_ask *a, lt_api_error *e) {
 }
 
 static bool read_options(lt_group *g, lt_reply *j, lt_api_error *e) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     const unsigned reads = g->rule->reads;
     lt_err err;
     if (reads & LT_SELECT_TEMPERATURE) {
@@ -292,18 +292,18 @@ static bool read_options(lt_group *g, lt_reply *j, lt_api_error *e) {
 }
 
 /* The object's fields, whatever the method is. */
-static bool read_object(lt_ask *a, lt_api_error *e) {
+static bool read_object(lt_api_params *a, lt_api_error *e) {
     if (!json_is_object(a->alignment)) {
         return lt_api_refuse(e, "alignment", "'alignment' must be an object with a method");
     }
-    return lt_ask_object(a, a->alignment, fields, sizeof fields / sizeof *fields, "alignment.",
-                         e) &&
+    return lt_api_params_object(a, a->alignment, fields, sizeof fields / sizeof *fields,
+                                "alignment.", e) &&
            (a->group.method != NULL ||
             lt_api_refuse(e, "alignment.method", "'alignment.method' is missing"));
 }
 
 static bool read_group(lt_group *g, lt_reply *j, lt_api_error *e) {
-    lt_ask *a = &j->ask;
+    lt_api_params *a = &j->params;
     const char *rule = g->method->rule != NULL ? g->method->rule : g->method->name;
     if (a->n > 1 || a->best_of > 1) {
         return lt_api_refuse(e, a->n > 1 ? "n" : "best_of",
@@ -328,10 +328,10 @@ bool lt_group_read(lt_reply *j, lt_api_error *e) {
     lt_request *r = &j->request;
     const method *m;
     lt_group *g;
-    if (j->ask.alignment == NULL) {
+    if (j->params.alignment == NULL) {
         return true;
     }
-    m = read_object(&j->ask, e) ? find_method(&j->ask, e) : NULL;
+    m = read_object(&j->params, e) ? find_method(&j->params, e) : NULL;
     if (m == NULL || m->guide != NULL) {
         return m != NULL && m->guide(j, e);
     }
@@ -344,10 +344,10 @@ bool lt_group_read(lt_reply *j, lt_api_error *e) {
     if (!read_group(g, j, e)) {
         return false;
     }
-    g->seed = j->ask.group.seed != -1 ? (uint64_t)j->ask.group.seed : r->sampling.seed;
-    g->n = lt_select_draws(g->rule, &g->o, j->ask.group.n, g->seed);
+    g->seed = j->params.group.seed != -1 ? (uint64_t)j->params.group.seed : r->sampling.seed;
+    g->n = lt_select_draws(g->rule, &g->o, j->params.group.n, g->seed);
     g->n = g->n < MOST ? g->n : MOST;
-    g->next_cut = j->ask.group.every;
+    g->next_cut = j->params.group.every;
     g->stopped_by = "end";
     g->candidates = calloc((size_t)g->n, sizeof *g->candidates);
     g->answers = calloc((size_t)g->n, sizeof *g->answers);
@@ -418,14 +418,14 @@ static double score_of(const lt_group *g, lt_reply_choice *c, const candidate *k
     case CONFIDENCE:
         return lt_confidence_of(&k->confidence);
     case BEAM:
-        return c->logprob_sum / pow((double)c->new_tokens, c->reply->ask.length_penalty);
+        return c->logprob_sum / pow((double)c->new_tokens, c->reply->params.length_penalty);
     case REWARD: /* Known when the text has been judged. */
     case WINS:
         return 0;
     case CHECK:
         break;
     }
-    return takes(g->check, text, c->reply->ask.group.strict) ? 1 : 0;
+    return takes(g->check, text, c->reply->params.group.strict) ? 1 : 0;
 }
 
 /* Which of the group's answers the text gives; a new one if it equals none before. */
@@ -491,7 +491,7 @@ static int worst_first(const void *a, const void *b) {
  * since. Of equal scores the later goes. */
 static void cut_worst(lt_group *g, lt_part *p) {
     ranked left[MOST];
-    const int64_t round = g->next_cut / p->reply->ask.group.every;
+    const int64_t round = g->next_cut / p->reply->params.group.every;
     int64_t n = 0, n_cut;
     for (int64_t i = 0; i < g->n; i++) {
         candidate *k = &g->candidates[i];
@@ -499,7 +499,7 @@ static void cut_worst(lt_group *g, lt_part *p) {
             left[n++] = (ranked){k->n_partial >= round ? k->partial[round - 1] : k->score, i};
         }
     }
-    n_cut = n - (int64_t)ceil(p->reply->ask.group.keep * (double)n);
+    n_cut = n - (int64_t)ceil(p->reply->params.group.keep * (double)n);
     qsort(left, (size_t)n, sizeof *left, worst_first);
     for (int64_t i = 0; i < n_cut; i++) {
         candidate *k = &g->candidates[left[i].index];
@@ -524,7 +524,7 @@ static void cut_where_due(lt_reply *j) {
         }
         if (running) {
             cut_worst(g, p);
-            g->next_cut += j->ask.group.every;
+            g->next_cut += j->params.group.every;
         }
     }
 }
@@ -544,9 +544,9 @@ void lt_group_token(lt_reply_choice *c, const lt_event *ev) {
     lt_group *g = c->reply->group;
     candidate *k = &g->candidates[c->choice];
     if (g->score == CONFIDENCE) {
-        lt_confidence_add(&k->confidence, ev, c->reply->ask.group.window);
+        lt_confidence_add(&k->confidence, ev, c->reply->params.group.window);
     }
-    if (!g->method->halves || c->new_tokens % c->reply->ask.group.every != 0) {
+    if (!g->method->halves || c->new_tokens % c->reply->params.group.every != 0) {
         return;
     }
     if (keep_partial(k, score_of(g, c, k, NULL))) {
@@ -775,7 +775,7 @@ void lt_group_write(lt_json_out *o, const lt_reply *j) {
         lt_out_key_int(o, "judge", lt_tournament_tokens(g->tournament));
     }
     lt_out_shut(o, '}');
-    if (j->ask.group.candidates) {
+    if (j->params.group.candidates) {
         lt_out_key_open(o, "candidates", '[');
         for (int64_t i = 0; i < g->n; i++) {
             write_candidate(o, j, i);

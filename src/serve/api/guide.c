@@ -43,7 +43,7 @@ bool lt_guide_fields(const json_t *alignment, const char *const *reads, const ch
     return true;
 }
 
-static bool mark_fields(const lt_ask *a, const char *scheme, lt_watermark_scheme which,
+static bool mark_fields(const lt_api_params *a, const char *scheme, lt_watermark_scheme which,
                         lt_api_error *e) {
     static const char *const needs[] = {"key", NULL};
     static const char *const reads[][8] = {
@@ -59,13 +59,13 @@ static bool mark_fields(const lt_ask *a, const char *scheme, lt_watermark_scheme
  * text. */
 static bool check_choices(const lt_reply *j, lt_watermark_scheme which, lt_api_error *e) {
     return which != LT_WATERMARK_GUMBEL || j->request.n_choices == 1 ||
-           lt_api_refuse(e, j->ask.best_of > j->ask.n ? "best_of" : "n",
+           lt_api_refuse(e, j->params.best_of > j->params.n ? "best_of" : "n",
                          "scheme gumbel gives every choice of a prompt the same text; scheme "
                          "exponential does not");
 }
 
 bool lt_guide_watermark(lt_reply *j, lt_api_error *e) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     const char *scheme = a->mark.scheme != NULL ? a->mark.scheme : "gumbel";
     lt_watermark *w = &j->request.sampling.watermark;
     lt_watermark_scheme which;
@@ -94,7 +94,7 @@ bool lt_guide_watermark(lt_reply *j, lt_api_error *e) {
 
 bool lt_guide_steer(lt_reply *j, lt_api_error *e) {
     static const char *const reads[] = {"vector", "scale", NULL}, *const needs[] = {"vector", NULL};
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     lt_err err;
     if (!lt_guide_fields(a->alignment, reads, needs, "method steer", e)) {
         return false;
@@ -127,8 +127,8 @@ static json_t *with_system(const json_t *messages, const json_t *text) {
 }
 
 static bool negative_chat(lt_reply *j, lt_api_error *e) {
-    const json_t *said = j->ask.negative;
-    lt_conversation c = lt_conversation_of(&j->ask);
+    const json_t *said = j->params.negative;
+    lt_conversation c = lt_conversation_of(&j->params);
     json_t *messages = json_is_string(said) ? with_system(c.messages, said)
                                             : json_incref((json_t *)said);
     bool opened, ok;
@@ -143,8 +143,8 @@ static bool negative_chat(lt_reply *j, lt_api_error *e) {
 
 /* A text; in a chat a system message in the place of the request's, or a list of messages. */
 static bool read_negative(lt_reply *j, lt_api_error *e) {
-    const json_t *said = j->ask.negative;
-    const bool chat = j->ask.messages != NULL;
+    const json_t *said = j->params.negative;
+    const bool chat = j->params.messages != NULL;
     if (said == NULL) {
         return true;
     }
@@ -163,7 +163,7 @@ static bool read_negative(lt_reply *j, lt_api_error *e) {
 bool lt_guide_negative(lt_reply *j, lt_api_error *e) {
     static const char *const reads[] = {"negative", "scale", "plausibility", NULL};
     static const char *const needs[] = {"scale", NULL};
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     if (!lt_guide_fields(a->alignment, reads, needs, "method guidance", e)) {
         return false;
     }
@@ -215,7 +215,7 @@ static bool is_neutral(const json_t *value, const double *neutral) {
 
 static bool no_draws(const lt_reply *j, const char *by, lt_api_error *e) {
     for (size_t i = 0; i < sizeof draws / sizeof *draws; i++) {
-        if (!is_neutral(json_object_get(j->ask.root, draws[i].name), draws[i].neutral)) {
+        if (!is_neutral(json_object_get(j->params.root, draws[i].name), draws[i].neutral)) {
             return lt_api_refuse(e, draws[i].name, "'%s' has no effect with %s", draws[i].name, by);
         }
     }
@@ -239,9 +239,9 @@ bool lt_guide_set_beam(lt_reply *j, const char *by, lt_api_error *e) {
     lt_request *r = &j->request;
     const uint64_t seed = r->sampling.seed;
     r->beam.on = true;
-    r->beam.length_penalty = j->ask.length_penalty;
+    r->beam.length_penalty = j->params.length_penalty;
     if (!no_draws(j, by, e) ||
-        !read_early(j->ask.early_stopping, "early_stopping", &r->beam.stop, e)) {
+        !read_early(j->params.early_stopping, "early_stopping", &r->beam.stop, e)) {
         return false;
     }
     r->sampling = lt_sampling_defaults();
@@ -251,7 +251,7 @@ bool lt_guide_set_beam(lt_reply *j, const char *by, lt_api_error *e) {
 }
 
 bool lt_guide_beam_search(lt_reply *j, lt_api_error *e) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     if (!a->use_beam_search) {
         const bool early = a->early_stopping != NULL && !json_is_false(a->early_stopping);
         if (!early && a->length_penalty == 1) {

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "serve/api/ask.h"
+#include "serve/api/api_params.h"
 
 typedef struct lt_reply lt_reply;
 

@@ -74,15 +74,15 @@ static bool submit(lt_reply *j, lt_part *p, lt_ids *ids, lt_api_error *e) {
     r.embed = r.score = true;
     r.priority = j->request.priority;
     r.background = j->request.background;
-    r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->ask.cache_salt);
+    r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->params.cache_salt);
     err = lt_engine_submit(judge->engine, &r, p, &p->id);
     return err == LT_OK || lt_api_refuse_error(e, "alignment.reward", err);
 }
 
 bool lt_judge_submit(lt_reply *j, lt_part *p, const char *text, size_t n, lt_api_error *e) {
     lt_ids ids = {0};
-    bool ok = j->ask.messages != NULL ? chat_ids(j, j->ask.messages, text, n, &ids, e)
-                                      : completion_ids(j, text, n, &ids, e);
+    bool ok = j->params.messages != NULL ? chat_ids(j, j->params.messages, text, n, &ids, e)
+                                         : completion_ids(j, text, n, &ids, e);
     *p = (lt_part){.reply = j, .judged = true};
     ok = ok && submit(j, p, &ids, e);
     lt_ids_free(&ids);

@@ -3,7 +3,7 @@
 #ifndef LT_SERVE_LISTING_H
 #define LT_SERVE_LISTING_H
 
-#include "serve/api/ask.h"
+#include "serve/api/api_params.h"
 #include "serve/api/json_out.h"
 
 /* One name=value of a query, percent-decoded. */

@@ -48,7 +48,7 @@ const lt_field_table lt_fields_messages = LT_FIELD_TABLE(fields, "messages");
 /* ---- The request ---- */
 
 /* {type: enabled, budget_tokens: n}, {type: disabled}, {type: adaptive}. */
-static bool read_thinking(lt_ask *a, bool *omitted, lt_api_error *e) {
+static bool read_thinking(lt_api_params *a, bool *omitted, lt_api_error *e) {
     const char *display = json_string_value(json_object_get(a->thinking, "display"));
     const char *type = json_string_value(json_object_get(a->thinking, "type"));
     const json_t *budget = json_object_get(a->thinking, "budget_tokens");
@@ -75,7 +75,7 @@ static bool read_thinking(lt_ask *a, bool *omitted, lt_api_error *e) {
 }
 
 /* {format: {type: json_schema, schema}, effort}. */
-static bool read_output(lt_ask *a, lt_api_error *e) {
+static bool read_output(lt_api_params *a, lt_api_error *e) {
     const json_t *format = json_object_get(a->text, "format");
     const json_t *effort = json_object_get(a->text, "effort");
     const char *key;
@@ -129,7 +129,7 @@ static bool convert_choice(const json_t *choice, json_t **out, bool *parallel, l
 }
 
 /* Count the tokens of the prompt of Anthropic's messages. */
-static bool count(lt_server *s, const lt_ask *a, const json_t *messages, int64_t *n) {
+static bool count(lt_server *s, const lt_api_params *a, const json_t *messages, int64_t *n) {
     lt_api_error e = {0};
     lt_ids ids = {0};
     json_t *converted = lt_convert_anthropic(a->system, messages, &e);
@@ -144,7 +144,7 @@ static bool count(lt_server *s, const lt_ask *a, const json_t *messages, int64_t
 
 /* Apply context_management; the tokens that it saves are the difference of the prompts without and
  * with it. */
-static bool edited(lt_ask *a, lt_call *call, lt_messages *st, lt_api_error *e) {
+static bool edited(lt_api_params *a, lt_call *call, lt_messages *st, lt_api_error *e) {
     const json_t *whole = a->messages;
     int64_t before = 0, after = 0;
     if (!lt_messages_edit(a, st, e)) {
@@ -157,8 +157,10 @@ static bool edited(lt_ask *a, lt_call *call, lt_messages *st, lt_api_error *e) {
     return true;
 }
 
-/* Read the body and turn it into OpenAI's terms; the converted trees live in the ask's root. */
-static bool read_ask(lt_ask *a, lt_call *call, lt_messages *st, bool counting, lt_api_error *e) {
+/* Read the body and turn it into OpenAI's terms; the converted trees live in the root of the
+ * parameters. */
+static bool read_ask(lt_api_params *a, lt_call *call, lt_messages *st, bool counting,
+                     lt_api_error *e) {
     json_t *messages, *tools, *choice = NULL;
     lt_server_ask(call->server, a);
     a->max_tokens = -1; /* Anthropic requires it in every request. */
@@ -209,7 +211,8 @@ static bool last_is_assistant(const json_t *messages) {
            json_object_get(last, "tool_calls") == NULL;
 }
 
-static bool prompt_ids(lt_server *s, const lt_ask *a, lt_ids *ids, bool *opened, lt_api_error *e) {
+static bool prompt_ids(lt_server *s, const lt_api_params *a, lt_ids *ids, bool *opened,
+                       lt_api_error *e) {
     const lt_conversation c = {.messages = a->messages,
                                .tools = a->tools,
                                .kwargs = a->template_kwargs,
@@ -221,23 +224,24 @@ static bool prompt_ids(lt_server *s, const lt_ask *a, lt_ids *ids, bool *opened,
 
 static bool prepare(lt_reply *j, lt_api_error *e) {
     const int64_t context = lt_server_context(j->server);
-    const int64_t most = j->ask.max_tokens < context ? j->ask.max_tokens : context;
+    const int64_t most = j->params.max_tokens < context ? j->params.max_tokens : context;
     lt_ids ids = {0};
-    return lt_server_check_model(j->server, &j->ask, e) && lt_reply_configure(j, most, -1, e) &&
-           lt_speech_prepare(j, e) && prompt_ids(j->server, &j->ask, &ids, &j->listen.opened, e) &&
-           lt_speech_add(j, &ids, e);
+    return lt_server_check_model(j->server, &j->params, e) && lt_reply_configure(j, most, -1, e) &&
+           lt_chat_output_prepare(j, e) &&
+           prompt_ids(j->server, &j->params, &ids, &j->listen.opened, e) &&
+           lt_chat_output_add(j, &ids, e);
 }
 
 void lt_api_messages(lt_call *call) {
     lt_api_error e = {0};
-    lt_ask a;
+    lt_api_params a;
     lt_reply *j = NULL;
     lt_messages *st = calloc(1, sizeof *st);
 
-    lt_ask_defaults(&a);
+    lt_api_params_defaults(&a);
     if (st == NULL ? !lt_api_refuse_oom(&e) : !read_ask(&a, call, st, false, &e)) {
         lt_call_error(call, &e);
-        lt_ask_free(&a);
+        lt_api_params_free(&a);
     } else {
         j = lt_reply_open(call, &lt_messages_formatter, &a, "msg_");
     }
@@ -261,7 +265,7 @@ void lt_api_count_tokens(lt_call *call) {
     lt_json_out o = {0};
     lt_messages st = {0};
     lt_ids ids = {0};
-    lt_ask a;
+    lt_api_params a;
 
     if (!read_ask(&a, call, &st, true, &e) || !lt_server_check_model(call->server, &a, &e) ||
         !prompt_ids(call->server, &a, &ids, NULL, &e)) {
@@ -279,5 +283,5 @@ void lt_api_count_tokens(lt_call *call) {
     }
     lt_store_release(call->server->store, st.previous);
     lt_ids_free(&ids);
-    lt_ask_free(&a);
+    lt_api_params_free(&a);
 }

@@ -5,7 +5,7 @@
 
 #include "serve/api/reply.h"
 #include "serve/api/seal.h"
-#include "serve/api/speech.h"
+#include "serve/api/chat_output.h"
 #include "serve/api/store.h"
 
 /* A reply's format_state. */
@@ -20,12 +20,12 @@ typedef struct {
 
 extern const lt_formatter lt_messages_formatter;
 
-/* thread: {type: create} or {type: continue, previous_message_id}: the turns before join the ask's
- * messages, system and tools. */
-bool lt_messages_thread(lt_ask *a, const lt_call *call, lt_messages *st, lt_api_error *e);
+/* thread: {type: create} or {type: continue, previous_message_id}: the turns before join the
+ * parameters' messages, system and tools. */
+bool lt_messages_thread(lt_api_params *a, const lt_call *call, lt_messages *st, lt_api_error *e);
 /* Decrypt the thinking blocks from their signatures; blocks signed by others are left out. */
-bool lt_messages_open_thinking(lt_ask *a, const lt_call *call, lt_api_error *e);
+bool lt_messages_open_thinking(lt_api_params *a, const lt_call *call, lt_api_error *e);
 /* Apply the edits of context_management: clear the thinking of all but the last turns. */
-bool lt_messages_edit(lt_ask *a, lt_messages *st, lt_api_error *e);
+bool lt_messages_edit(lt_api_params *a, lt_messages *st, lt_api_error *e);
 
 #endif

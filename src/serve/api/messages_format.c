@@ -61,7 +61,7 @@ static void put_edits(lt_json_out *o, const lt_messages *st) {
 }
 
 /* The text of a block of thinking, sealed. Out of memory: "". */
-static char *sign(const lt_reply_choice *c, const lt_speech_item *item) {
+static char *sign(const lt_reply_choice *c, const lt_chat_item *item) {
     lt_seal_key key;
     return lt_server_seal_key(c->reply->server, c->reply->owner, &key)
                ? lt_seal(&key, item->text.data != NULL ? item->text.data : "", item->text.n)
@@ -99,8 +99,8 @@ static void delta_event(lt_reply_choice *c, int index, const char *type, const c
 }
 
 static void block_stop(lt_reply_choice *c, int index) {
-    const lt_speech_item *item = &((const lt_speech *)c->state)->items[index];
-    if (item->kind == LT_SPEECH_REASONING) {
+    const lt_chat_item *item = &((const lt_chat_output *)c->state)->items[index];
+    if (item->kind == LT_CHAT_REASONING) {
         char *signature = sign(c, item);
         if (signature != NULL) {
             delta_event(c, index, "signature_delta", "signature", signature, strlen(signature));
@@ -114,21 +114,21 @@ static void block_stop(lt_reply_choice *c, int index) {
 
 static void block_start(lt_reply_choice *c, int index) {
     lt_json_out *o = &c->reply->out;
-    const lt_speech_item *item = &((const lt_speech *)c->state)->items[index];
+    const lt_chat_item *item = &((const lt_chat_output *)c->state)->items[index];
     event_begin(c->reply, "content_block_start");
     lt_out_key_int(o, "index", index);
     lt_out_key_open(o, "content_block", '{');
     switch (item->kind) {
-    case LT_SPEECH_CONTENT:
+    case LT_CHAT_CONTENT:
         lt_out_key_str(o, "type", "text");
         lt_out_key_str(o, "text", "");
         break;
-    case LT_SPEECH_REASONING:
+    case LT_CHAT_REASONING:
         lt_out_key_str(o, "type", "thinking");
         lt_out_key_str(o, "thinking", "");
         lt_out_key_str(o, "signature", "");
         break;
-    case LT_SPEECH_CALL:
+    case LT_CHAT_CALL:
         lt_out_key_str(o, "type", "tool_use");
         lt_out_key_str(o, "id", item->id);
         lt_out_key_str(o, "name", item->name);
@@ -143,7 +143,7 @@ static void block_start(lt_reply_choice *c, int index) {
 static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
     static const char *const types[] = {"text_delta", "thinking_delta", "input_json_delta"};
     static const char *const keys[] = {"text", "thinking", "partial_json"};
-    const lt_speech_kind kind = ((const lt_speech *)c->state)->items[item].kind;
+    const lt_chat_item_kind kind = ((const lt_chat_output *)c->state)->items[item].kind;
 
     if (!c->reply->stream) {
         return;
@@ -154,7 +154,7 @@ static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text,
     if (fresh) {
         block_start(c, item);
     }
-    if (n > 0 && !(kind == LT_SPEECH_REASONING && state_of(c)->omitted)) {
+    if (n > 0 && !(kind == LT_CHAT_REASONING && state_of(c)->omitted)) {
         delta_event(c, item, types[kind], keys[kind], text, n);
     }
 }
@@ -165,8 +165,8 @@ static void put_stop(lt_json_out *o, const lt_reply_choice *c) {
     if (c->stop_index >= 0) {
         why = "stop_sequence";
     } else if (c->finish == LT_FINISH_LENGTH) {
-        why = c->new_tokens < j->ask.max_tokens ? "model_context_window_exceeded" : "max_tokens";
-    } else if (c->state != NULL && ((const lt_speech *)c->state)->n_calls > 0) {
+        why = c->new_tokens < j->params.max_tokens ? "model_context_window_exceeded" : "max_tokens";
+    } else if (c->state != NULL && ((const lt_chat_output *)c->state)->n_calls > 0) {
         why = "tool_use";
     }
     lt_out_key_str(o, "stop_reason", why);
@@ -181,26 +181,26 @@ static void put_stop(lt_json_out *o, const lt_reply_choice *c) {
 /* ---- The formatter ---- */
 
 static void format_choice_end(lt_reply_choice *c) {
-    if (!lt_speech_finish(c)) {
+    if (!lt_chat_output_finish(c)) {
         return;
     }
-    if (c->reply->stream && ((const lt_speech *)c->state)->n_items > 0) {
-        block_stop(c, ((const lt_speech *)c->state)->n_items - 1);
+    if (c->reply->stream && ((const lt_chat_output *)c->state)->n_items > 0) {
+        block_stop(c, ((const lt_chat_output *)c->state)->n_items - 1);
     }
 }
 
-static void put_block(lt_json_out *o, const lt_reply_choice *c, const lt_speech_item *item) {
+static void put_block(lt_json_out *o, const lt_reply_choice *c, const lt_chat_item *item) {
     const char *text = item->text.data != NULL ? item->text.data : "";
     char *signature = NULL;
     json_t *input;
     lt_out_open(o, '{');
     switch (item->kind) {
-    case LT_SPEECH_CONTENT:
+    case LT_CHAT_CONTENT:
         lt_out_key_str(o, "type", "text");
         lt_out_key(o, "text");
         lt_out_str(o, text, item->text.n);
         break;
-    case LT_SPEECH_REASONING:
+    case LT_CHAT_REASONING:
         lt_out_key_str(o, "type", "thinking");
         lt_out_key(o, "thinking");
         lt_out_str(o, text, state_of(c)->omitted ? 0 : item->text.n);
@@ -208,7 +208,7 @@ static void put_block(lt_json_out *o, const lt_reply_choice *c, const lt_speech_
         lt_out_key_str(o, "signature", signature != NULL ? signature : "");
         free(signature);
         break;
-    case LT_SPEECH_CALL:
+    case LT_CHAT_CALL:
         lt_out_key_str(o, "type", "tool_use");
         lt_out_key_str(o, "id", item->id);
         lt_out_key_str(o, "name", item->name);
@@ -227,7 +227,7 @@ static void put_block(lt_json_out *o, const lt_reply_choice *c, const lt_speech_
 }
 
 static void put_content(lt_json_out *o, const lt_reply_choice *c) {
-    const lt_speech *s = c->state;
+    const lt_chat_output *s = c->state;
     lt_out_key_open(o, "content", '[');
     for (int i = 0; s != NULL && i < s->n_items; i++) {
         put_block(o, c, &s->items[i]);
@@ -238,7 +238,7 @@ static void put_content(lt_json_out *o, const lt_reply_choice *c) {
 /* Store what the next turn of the thread needs. */
 static void keep(lt_reply *j) {
     const lt_messages *st = j->format_state;
-    const json_t *root = j->ask.root;
+    const json_t *root = j->params.root;
     lt_json_out o = {0};
 
     lt_out_open(&o, '{');
@@ -296,7 +296,7 @@ static void format_failed(lt_reply *j, const lt_api_error *e) {
 
 static void format_free(lt_reply *j) {
     if (j->n_parts > 0 && j->parts[0].choices != NULL) {
-        lt_speech_close(&j->parts[0].choices[0]);
+        lt_chat_output_close(&j->parts[0].choices[0]);
     }
     if (j->format_state != NULL) {
         lt_store_release(j->server->store, ((lt_messages *)j->format_state)->previous);
@@ -305,8 +305,8 @@ static void format_free(lt_reply *j) {
 }
 
 const lt_formatter lt_messages_formatter = {.begin = format_begin,
-                                            .token = lt_speech_token,
-                                            .text = lt_speech_text,
+                                            .token = lt_chat_output_token,
+                                            .text = lt_chat_output_text,
                                             .piece = on_piece,
                                             .choice_end = format_choice_end,
                                             .finish = format_finish,

@@ -25,7 +25,7 @@ static bool refuse_thread(lt_api_error *e, int status, const char *detail, const
 
 /* Add the messages of all turns, oldest first, each followed by its answer; system and tools are
  * those of the first turn. */
-static bool add_turns(lt_ask *a, json_t *all, const lt_stored *last, lt_api_error *e) {
+static bool add_turns(lt_api_params *a, json_t *all, const lt_stored *last, lt_api_error *e) {
     size_t n = 0;
     const lt_stored **turns = lt_stored_line(last, &n);
 
@@ -53,7 +53,7 @@ static bool add_turns(lt_ask *a, json_t *all, const lt_stored *last, lt_api_erro
     return true;
 }
 
-static bool go_on(lt_ask *a, const lt_call *call, lt_messages *st, lt_api_error *e) {
+static bool go_on(lt_api_params *a, const lt_call *call, lt_messages *st, lt_api_error *e) {
     const char *id = str(a->thread, "previous_message_id");
     json_t *all = json_array();
 
@@ -79,7 +79,7 @@ static bool go_on(lt_ask *a, const lt_call *call, lt_messages *st, lt_api_error 
     return true;
 }
 
-bool lt_messages_thread(lt_ask *a, const lt_call *call, lt_messages *st, lt_api_error *e) {
+bool lt_messages_thread(lt_api_params *a, const lt_call *call, lt_messages *st, lt_api_error *e) {
     const char *type = str(a->thread, "type");
     const bool more = strcmp(type, "continue") == 0;
 
@@ -158,7 +158,7 @@ static json_t *rethought(const lt_seal_key *key, json_t *message) {
     return own;
 }
 
-bool lt_messages_open_thinking(lt_ask *a, const lt_call *call, lt_api_error *e) {
+bool lt_messages_open_thinking(lt_api_params *a, const lt_call *call, lt_api_error *e) {
     json_t *all, *message;
     lt_seal_key key;
     size_t i;
@@ -204,7 +204,7 @@ static bool read_keep(const json_t *edit, int64_t *keep, lt_api_error *e) {
                          "N}");
 }
 
-static void clear_thinking(lt_ask *a, lt_messages *st, int64_t keep) {
+static void clear_thinking(lt_api_params *a, lt_messages *st, int64_t keep) {
     const size_t n = json_array_size(a->messages);
     json_t *all = json_copy((json_t *)(uintptr_t)a->messages);
     for (size_t i = n; i-- > 0;) {
@@ -218,7 +218,7 @@ static void clear_thinking(lt_ask *a, lt_messages *st, int64_t keep) {
     a->messages = all;
 }
 
-bool lt_messages_edit(lt_ask *a, lt_messages *st, lt_api_error *e) {
+bool lt_messages_edit(lt_api_params *a, lt_messages *st, lt_api_error *e) {
     const json_t *edits = json_object_get(a->context_management, "edits");
     json_t *edit;
     size_t i;

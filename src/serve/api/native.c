@@ -36,7 +36,7 @@ const lt_field_table lt_fields_completion = LT_FIELD_TABLE(fields, "prompt");
 
 /* ---- Answers ---- */
 
-static void put_sampling(lt_json_out *o, const lt_ask *a, uint64_t seed, int64_t n_predict) {
+static void put_sampling(lt_json_out *o, const lt_api_params *a, uint64_t seed, int64_t n_predict) {
     lt_out_key_int(o, "seed", (int64_t)(seed & 0xFFFFFFFF));
     lt_out_key_real(o, "temperature", a->temperature);
     lt_out_key_int(o, "top_k", a->top_k);
@@ -95,7 +95,7 @@ static void put_choosing(lt_json_out *o, const lt_reply *j) {
         put_bias(o, j->server, s->bias[i].id,
                  s->bias[i].bias <= -LT_BIAS_MOST ? -INFINITY : (double)s->bias[i].bias);
     }
-    for (int i = 0; j->ask.ignore_eos && i < ends->n; i++) {
+    for (int i = 0; j->params.ignore_eos && i < ends->n; i++) {
         put_bias(o, j->server, ends->ids[i], -INFINITY);
     }
     lt_out_shut(o, ']');
@@ -128,7 +128,7 @@ static void put_probabilities(lt_json_out *o, const lt_reply_choice *c, size_t f
 
 static void put_tokens(lt_json_out *o, const lt_reply_choice *c, size_t from) {
     lt_out_key_open(o, "tokens", '[');
-    for (size_t i = from; c->reply->ask.return_ids && i < c->logs.n; i++) {
+    for (size_t i = from; c->reply->params.return_ids && i < c->logs.n; i++) {
         lt_out_int(o, c->logs.rows[i].id);
     }
     lt_out_shut(o, ']');
@@ -154,7 +154,7 @@ static void put_final(lt_json_out *o, const lt_reply_choice *c, bool with_text) 
     const lt_reply *j = c->reply;
     const lt_part *p = c->part;
     const char *text = c->text.data != NULL ? c->text.data : "";
-    const bool dropped = j->ask.max_tokens == 0;
+    const bool dropped = j->params.max_tokens == 0;
     const int64_t made = dropped ? 0 : c->new_tokens;
     const size_t from = with_text ? 0 : dropped ? c->logs.n : c->logs.sent;
 
@@ -170,7 +170,7 @@ static void put_final(lt_json_out *o, const lt_reply_choice *c, bool with_text) 
     lt_out_key_int(o, "tokens_evaluated", (int64_t)p->prompt.n);
     lt_out_key_int(o, "tokens_cached", p->cached_tokens);
     lt_out_key_open(o, "generation_settings", '{');
-    put_sampling(o, &j->ask, j->request.sampling.seed, j->ask.max_tokens);
+    put_sampling(o, &j->params, j->request.sampling.seed, j->params.max_tokens);
     put_choosing(o, j);
     lt_out_shut(o, '}');
     lt_prompt_write(o, p);
@@ -203,7 +203,7 @@ static void put_path(lt_json_out *o, const json_t *tree, const char *path) {
 
 /* The last object, or the requested fields of it. */
 static void put_answer(lt_json_out *o, const lt_reply_choice *c, bool with_text) {
-    const json_t *wanted = c->reply->ask.response_fields;
+    const json_t *wanted = c->reply->params.response_fields;
     lt_json_out whole = {0};
     json_t *tree;
 
@@ -225,7 +225,7 @@ static void put_answer(lt_json_out *o, const lt_reply_choice *c, bool with_text)
 static void format_text(lt_reply_choice *c, const char *text, size_t n) {
     lt_reply *j = c->reply;
     lt_json_out *o = &j->out;
-    if (!j->stream || j->ask.max_tokens == 0) {
+    if (!j->stream || j->params.max_tokens == 0) {
         return;
     }
     lt_out_open(o, '{');
@@ -239,7 +239,7 @@ static void format_text(lt_reply_choice *c, const char *text, size_t n) {
     lt_out_key_int(o, "tokens_evaluated", (int64_t)c->part->prompt.n);
     put_probabilities(o, c, c->logs.sent);
     c->logs.sent = c->logs.n;
-    if (j->ask.timings_per_token) {
+    if (j->params.timings_per_token) {
         lt_timings_write(o, c->part, c->new_tokens);
     }
     lt_out_shut(o, '}');
@@ -287,7 +287,7 @@ static bool add_one(lt_reply *j, const json_t *prompt, lt_api_error *e) {
         e->type = "exceed_context_size_error";
         return false;
     }
-    if (!lt_prompts_mixed(j->server, prompt, "prompt", j->ask.add_special, true, &ids, e)) {
+    if (!lt_prompts_mixed(j->server, prompt, "prompt", j->params.add_special, true, &ids, e)) {
         lt_ids_free(&ids);
         return false;
     }
@@ -300,7 +300,7 @@ static bool add_one(lt_reply *j, const json_t *prompt, lt_api_error *e) {
 
 /* A text, a list of ids and texts (one prompt), or a list of texts or lists only (several). */
 static bool add_prompts(lt_reply *j, lt_api_error *e) {
-    const json_t *prompt = j->ask.prompt;
+    const json_t *prompt = j->params.prompt;
     bool mixed = false;
 
     if (prompt == NULL) {
@@ -323,8 +323,8 @@ static bool add_prompts(lt_reply *j, lt_api_error *e) {
     return true;
 }
 
-static void native_defaults(const lt_server *s, lt_ask *a) {
-    lt_ask_defaults(a);
+static void native_defaults(const lt_server *s, lt_api_params *a) {
+    lt_api_params_defaults(a);
     a->temperature = 0.8;
     a->top_k = 40;
     a->top_p = 0.95;
@@ -343,27 +343,27 @@ static bool check_fields(const json_t *wanted, lt_api_error *e) {
 
 static bool prepare(lt_reply *j, lt_api_error *e) {
     const int64_t context = lt_server_context(j->server);
-    int64_t most = j->ask.max_tokens < 0 ? -1 : j->ask.max_tokens; /* -1, -2: to the end. */
+    int64_t most = j->params.max_tokens < 0 ? -1 : j->params.max_tokens; /* -1, -2: to the end. */
     most = most > context ? context : most == 0 ? 1 : most;
     /* The value by which /props reports a random seed. */
-    j->ask.seed = j->ask.seed == 0xFFFFFFFF ? -1 : j->ask.seed;
+    j->params.seed = j->params.seed == 0xFFFFFFFF ? -1 : j->params.seed;
     /* As with llama-server, the ids of a stream come with its text. */
-    j->ask.return_ids |= j->ask.stream;
-    return lt_server_check_model(j->server, &j->ask, e) &&
-           check_fields(j->ask.response_fields, e) &&
-           lt_reply_configure(j, most, j->ask.n_probs > 0 ? (int)j->ask.n_probs : -1, e) &&
+    j->params.return_ids |= j->params.stream;
+    return lt_server_check_model(j->server, &j->params, e) &&
+           check_fields(j->params.response_fields, e) &&
+           lt_reply_configure(j, most, j->params.n_probs > 0 ? (int)j->params.n_probs : -1, e) &&
            lt_reply_rule(j, e) && add_prompts(j, e);
 }
 
 void lt_api_completion(lt_call *call) {
     lt_api_error e = {0};
-    lt_ask a;
+    lt_api_params a;
     lt_reply *j;
 
     native_defaults(call->server, &a);
     if (!lt_call_read(call, &a, fields, sizeof fields / sizeof *fields, &e)) {
         lt_call_error(call, &e);
-        lt_ask_free(&a);
+        lt_api_params_free(&a);
         return;
     }
     j = lt_reply_open(call, &formatter, &a, "cmpl-");
@@ -402,7 +402,7 @@ static void put_set(lt_json_out *o, json_t *set, json_t *over) {
 void lt_api_props(lt_call *call) {
     const lt_server *s = call->server;
     lt_json_out o = {0};
-    lt_ask a;
+    lt_api_params a;
 
     native_defaults(s, &a);
     lt_out_open(&o, '{');

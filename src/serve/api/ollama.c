@@ -70,20 +70,20 @@ void lt_ollama_when(lt_json_out *o, double unix_s) {
 
 static void put_head(lt_json_out *o, const lt_reply *j) {
     lt_out_open(o, '{');
-    lt_out_key_str(o, "model", j->ask.model != NULL ? j->ask.model : j->server->name);
+    lt_out_key_str(o, "model", j->params.model != NULL ? j->params.model : j->server->name);
     lt_out_key(o, "created_at");
     lt_ollama_when(o, lt_clock_unix_s());
 }
 
 static bool is_chat(const lt_reply *j) {
-    return j->ask.prompt == NULL;
+    return j->params.prompt == NULL;
 }
 
-static const lt_speech_item *item_at(const lt_reply_choice *c, int i) {
-    return &((const lt_speech *)c->state)->items[i];
+static const lt_chat_item *item_at(const lt_reply_choice *c, int i) {
+    return &((const lt_chat_output *)c->state)->items[i];
 }
 
-static void put_call(lt_json_out *o, const lt_speech_item *call) {
+static void put_call(lt_json_out *o, const lt_chat_item *call) {
     json_t *arguments = lt_json_loadb(call->text.data != NULL ? call->text.data : "", call->text.n,
                                       JSON_ALLOW_NUL, NULL);
     lt_out_open(o, '{');
@@ -111,20 +111,19 @@ static void put_logprobs(lt_json_out *o, const lt_reply_choice *c, size_t from, 
 }
 
 /* A piece of content or reasoning, or a whole call. */
-static void put_piece(lt_json_out *o, const lt_reply *j, const lt_speech_item *item,
-                      const char *text, size_t n) {
+static void put_piece(lt_json_out *o, const lt_reply *j, const lt_chat_item *item, const char *text,
+                      size_t n) {
     const bool chat = is_chat(j);
     if (chat) {
         lt_out_key_open(o, "message", '{');
         lt_out_key_str(o, "role", "assistant");
     }
     lt_out_key(o, chat ? "content" : "response");
-    lt_out_str(o, item->kind == LT_SPEECH_CONTENT ? text : "",
-               item->kind == LT_SPEECH_CONTENT ? n : 0);
-    if (item->kind == LT_SPEECH_REASONING) {
+    lt_out_str(o, item->kind == LT_CHAT_CONTENT ? text : "", item->kind == LT_CHAT_CONTENT ? n : 0);
+    if (item->kind == LT_CHAT_REASONING) {
         lt_out_key(o, "thinking");
         lt_out_str(o, text, n);
-    } else if (item->kind == LT_SPEECH_CALL) {
+    } else if (item->kind == LT_CHAT_CALL) {
         lt_out_key_open(o, "tool_calls", '[');
         put_call(o, item);
         lt_out_shut(o, ']');
@@ -149,10 +148,10 @@ static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text,
     if (!c->reply->stream) {
         return;
     }
-    if (fresh && item > 0 && item_at(c, item - 1)->kind == LT_SPEECH_CALL) {
+    if (fresh && item > 0 && item_at(c, item - 1)->kind == LT_CHAT_CALL) {
         line(c, item - 1, "", 0);
     }
-    if (n > 0 && item_at(c, item)->kind != LT_SPEECH_CALL) {
+    if (n > 0 && item_at(c, item)->kind != LT_CHAT_CALL) {
         line(c, item, text, n);
     }
 }
@@ -160,19 +159,20 @@ static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text,
 /* ---- The formatter ---- */
 
 static void format_choice_end(lt_reply_choice *c) {
-    const lt_speech *s;
-    if (!lt_speech_finish(c)) {
+    const lt_chat_output *s;
+    if (!lt_chat_output_finish(c)) {
         return;
     }
     s = c->state;
-    if (c->reply->stream && s->n_items > 0 && s->items[s->n_items - 1].kind == LT_SPEECH_CALL) {
+    if (c->reply->stream && s->n_items > 0 && s->items[s->n_items - 1].kind == LT_CHAT_CALL) {
         line(c, s->n_items - 1, "", 0);
     }
 }
 
-static void put_all(lt_json_out *o, const lt_speech *s, lt_speech_kind kind, const char *key) {
+static void put_all(lt_json_out *o, const lt_chat_output *s, lt_chat_item_kind kind,
+                    const char *key) {
     lt_json_out text = {0};
-    lt_speech_gather(s, kind, &text);
+    lt_chat_output_gather(s, kind, &text);
     lt_out_key(o, key);
     lt_out_str(o, text.data != NULL ? text.data : "", text.n);
     lt_out_free(&text);
@@ -180,22 +180,22 @@ static void put_all(lt_json_out *o, const lt_speech *s, lt_speech_kind kind, con
 
 /* Write the output: all of it, or nothing for a stream, which has sent it. */
 static void put_said(lt_json_out *o, const lt_reply_choice *c, bool all) {
-    const lt_speech *s = c->state;
-    const lt_speech none = {0};
+    const lt_chat_output *s = c->state;
+    const lt_chat_output none = {0};
     const bool chat = is_chat(c->reply);
     s = all && s != NULL ? s : &none;
     if (chat) {
         lt_out_key_open(o, "message", '{');
         lt_out_key_str(o, "role", "assistant");
     }
-    put_all(o, s, LT_SPEECH_CONTENT, chat ? "content" : "response");
-    if (lt_speech_has(s, LT_SPEECH_REASONING)) {
-        put_all(o, s, LT_SPEECH_REASONING, "thinking");
+    put_all(o, s, LT_CHAT_CONTENT, chat ? "content" : "response");
+    if (lt_chat_output_has(s, LT_CHAT_REASONING)) {
+        put_all(o, s, LT_CHAT_REASONING, "thinking");
     }
     if (s->n_calls > 0) {
         lt_out_key_open(o, "tool_calls", '[');
         for (int i = 0; i < s->n_items; i++) {
-            if (s->items[i].kind == LT_SPEECH_CALL) {
+            if (s->items[i].kind == LT_CHAT_CALL) {
                 put_call(o, &s->items[i]);
             }
         }
@@ -233,7 +233,7 @@ static void format_finish(lt_reply *j) {
     put_logprobs(o, c, j->stream ? c->logs.sent : 0, c->logs.n);
     lt_out_key_bool(o, "done", true);
     lt_out_key_str(o, "done_reason", lt_finish_openai(c));
-    if (!is_chat(j) && !j->ask.raw) {
+    if (!is_chat(j) && !j->params.raw) {
         put_context(o, c);
     }
     lt_out_key_int(o, "total_duration", ns(lt_clock_s() - j->arrived_s));
@@ -255,12 +255,12 @@ static void format_failed(lt_reply *j, const lt_api_error *e) {
 
 static void format_free(lt_reply *j) {
     if (j->n_parts > 0 && j->parts[0].choices != NULL) {
-        lt_speech_close(&j->parts[0].choices[0]);
+        lt_chat_output_close(&j->parts[0].choices[0]);
     }
 }
 
-static const lt_formatter formatter = {.token = lt_speech_token,
-                                       .text = lt_speech_text,
+static const lt_formatter formatter = {.token = lt_chat_output_token,
+                                       .text = lt_chat_output_text,
                                        .piece = on_piece,
                                        .choice_end = format_choice_end,
                                        .finish = format_finish,
@@ -270,7 +270,7 @@ static const lt_formatter formatter = {.token = lt_speech_token,
 /* ---- The request ---- */
 
 /* "" or absent, "json", or a schema. */
-static bool read_format(lt_ask *a, lt_api_error *e) {
+static bool read_format(lt_api_params *a, lt_api_error *e) {
     const char *word = json_string_value(a->format);
     json_t *form;
     if (a->format == NULL || (word != NULL && word[0] == '\0')) {
@@ -291,7 +291,7 @@ static bool read_format(lt_ask *a, lt_api_error *e) {
 }
 
 /* true, false, or an effort. */
-static bool read_think(lt_ask *a, const lt_server *s, lt_api_error *e) {
+static bool read_think(lt_api_params *a, const lt_server *s, lt_api_error *e) {
     const char *effort = json_string_value(a->thinking);
     if (a->thinking == NULL) {
         return true;
@@ -313,12 +313,12 @@ static bool read_think(lt_ask *a, const lt_server *s, lt_api_error *e) {
     return true;
 }
 
-static bool read_options(lt_ask *a, const lt_server *s, lt_api_error *e) {
+static bool read_options(lt_api_params *a, const lt_server *s, lt_api_error *e) {
     if (a->options != NULL && !json_is_object(a->options)) {
         return lt_api_refuse(e, "options", "'options' must be an object");
     }
-    if (!lt_ask_object(a, a->options, option_fields, sizeof option_fields / sizeof *option_fields,
-                       "options.", e)) {
+    if (!lt_api_params_object(a, a->options, option_fields,
+                              sizeof option_fields / sizeof *option_fields, "options.", e)) {
         return false;
     }
     if (a->num_ctx > lt_server_context(s)) {
@@ -335,7 +335,7 @@ static bool read_options(lt_ask *a, const lt_server *s, lt_api_error *e) {
     return true;
 }
 
-bool lt_ollama_check_model(const lt_server *s, lt_ask *a, lt_api_error *e) {
+bool lt_ollama_check_model(const lt_server *s, lt_api_params *a, lt_api_error *e) {
     static const char latest[] = ":latest";
     const size_t n = strlen(s->name);
     if (a->model == NULL || a->model[0] == '\0') {
@@ -381,7 +381,7 @@ static json_t *message_of(const json_t *from) {
     return to;
 }
 
-static bool read_messages(lt_ask *a, lt_api_error *e) {
+static bool read_messages(lt_api_params *a, lt_api_error *e) {
     json_t *list = json_array(), *message;
     size_t i;
     json_array_foreach((json_t *)(uintptr_t)a->messages, i, message) {
@@ -398,7 +398,7 @@ static bool read_messages(lt_ask *a, lt_api_error *e) {
 }
 
 /* A prompt is a conversation of one message, unless it is raw, or the model has no template. */
-static bool read_prompt(lt_ask *a, const lt_server *s, lt_api_error *e) {
+static bool read_prompt(lt_api_params *a, const lt_server *s, lt_api_error *e) {
     json_t *list;
     if (!json_is_string(a->prompt)) {
         return lt_api_refuse(e, "prompt", "'prompt' must be a string");
@@ -420,9 +420,9 @@ static bool read_prompt(lt_ask *a, const lt_server *s, lt_api_error *e) {
     return true;
 }
 
-static bool read_ask(lt_ask *a, lt_call *call, bool chat, lt_api_error *e) {
+static bool read_ask(lt_api_params *a, lt_call *call, bool chat, lt_api_error *e) {
     const lt_server *s = call->server;
-    lt_ask_defaults(a);
+    lt_api_params_defaults(a);
     a->temperature = 0.8; /* Ollama's own, */
     a->top_k = 40;
     a->top_p = 0.9;
@@ -438,7 +438,7 @@ static bool read_ask(lt_ask *a, lt_call *call, bool chat, lt_api_error *e) {
 }
 
 static bool encode_prompt(lt_reply *j, lt_ids *ids, lt_api_error *e) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     const lt_conversation c = {.messages = a->messages,
                                .tools = a->tools,
                                .reasoning_effort = a->reasoning_effort,
@@ -457,10 +457,10 @@ static bool encode_prompt(lt_reply *j, lt_ids *ids, lt_api_error *e) {
 /* The ids of an earlier answer's context stand before the prompt. */
 static bool add_context(lt_reply *j, lt_ids *ids, lt_api_error *e) {
     lt_ids all = {0};
-    if (json_array_size(j->ask.tokens) == 0) {
+    if (json_array_size(j->params.tokens) == 0) {
         return true;
     }
-    if (!lt_prompts_mixed(j->server, j->ask.tokens, "context", false, false, &all, e)) {
+    if (!lt_prompts_mixed(j->server, j->params.tokens, "context", false, false, &all, e)) {
         lt_ids_free(&all);
         return false;
     }
@@ -477,7 +477,7 @@ static bool add_context(lt_reply *j, lt_ids *ids, lt_api_error *e) {
 }
 
 static bool prepare(lt_reply *j, lt_api_error *e) {
-    lt_ask *a = &j->ask;
+    lt_api_params *a = &j->params;
     const int top = !json_is_true(a->logprobs) ? -1
                     : a->top_logprobs > 0      ? (int)a->top_logprobs
                                                : 0;
@@ -485,18 +485,18 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
 
     a->return_ids = !is_chat(j); /* For the context. */
     a->reasoning_format = a->raw ? "none" : NULL;
-    if (!lt_reply_configure(j, a->max_tokens, top, e) || !lt_speech_prepare(j, e)) {
+    if (!lt_reply_configure(j, a->max_tokens, top, e) || !lt_chat_output_prepare(j, e)) {
         return false;
     }
     if (!encode_prompt(j, &ids, e) || !add_context(j, &ids, e)) {
         lt_ids_free(&ids);
         return false;
     }
-    return lt_speech_add(j, &ids, e);
+    return lt_chat_output_add(j, &ids, e);
 }
 
 /* A request without prompt asks Ollama to load a model, which is loaded already. */
-static void answer_loaded(lt_call *call, const lt_ask *a, bool chat) {
+static void answer_loaded(lt_call *call, const lt_api_params *a, bool chat) {
     lt_json_out o = {0};
     lt_out_open(&o, '{');
     lt_out_key_str(&o, "model", a->model);
@@ -518,18 +518,18 @@ static void answer_loaded(lt_call *call, const lt_ask *a, bool chat) {
 
 static void answer(lt_call *call, bool chat) {
     lt_api_error e = {0};
-    lt_ask a;
+    lt_api_params a;
     lt_reply *j;
     bool ok = read_ask(&a, call, chat, &e);
 
     if (ok && (chat ? json_array_size(a.messages) == 0 : json_string_length(a.prompt) == 0)) {
         answer_loaded(call, &a, chat);
-        lt_ask_free(&a);
+        lt_api_params_free(&a);
         return;
     }
     if (!ok || !(chat ? read_messages(&a, &e) : read_prompt(&a, call->server, &e))) {
         lt_call_error(call, &e);
-        lt_ask_free(&a);
+        lt_api_params_free(&a);
         return;
     }
     j = lt_reply_open(call, &formatter, &a, "ollama-");

@@ -144,13 +144,13 @@ void lt_api_ollama_show(lt_call *call) {
     lt_api_error e = {0};
     lt_json_out o = {0};
     struct stat st = {0};
-    lt_ask a;
+    lt_api_params a;
 
-    lt_ask_defaults(&a);
+    lt_api_params_defaults(&a);
     if (!lt_call_read(call, &a, show_fields, sizeof show_fields / sizeof *show_fields, &e) ||
         !lt_ollama_check_model(s, &a, &e)) {
         lt_call_error(call, &e);
-        lt_ask_free(&a);
+        lt_api_params_free(&a);
         return;
     }
     (void)stat(s->o.model, &st);
@@ -165,7 +165,7 @@ void lt_api_ollama_show(lt_call *call) {
     lt_ollama_when(&o, (double)st.st_mtime);
     lt_out_shut(&o, '}');
     lt_call_json(call, 200, &o);
-    lt_ask_free(&a);
+    lt_api_params_free(&a);
 }
 
 /* ---- Embeddings ---- */
@@ -182,7 +182,7 @@ static void put_embedding(lt_json_out *o, const float *x, int64_t width) {
 static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
     const int64_t width = lt_model_get_spec(j->server->model)->width;
-    const bool one = j->ask.prompt != NULL;
+    const bool one = j->params.prompt != NULL;
 
     for (int64_t i = 0; i < j->n_parts; i++) {
         o->failed = o->failed || j->parts[i].embedding == NULL;
@@ -197,7 +197,7 @@ static void format_finish(lt_reply *j) {
         lt_out_shut(o, '}');
         return;
     }
-    lt_out_key_str(o, "model", j->ask.model);
+    lt_out_key_str(o, "model", j->params.model);
     lt_out_key_open(o, "embeddings", '[');
     for (int64_t i = 0; i < j->n_parts; i++) {
         put_embedding(o, j->parts[i].embedding, width);
@@ -212,7 +212,7 @@ static void format_finish(lt_reply *j) {
 static const lt_formatter formatter = {.finish = format_finish};
 
 static bool prepare(lt_reply *j, lt_api_error *e) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     const int64_t width = lt_model_get_spec(j->server->model)->width;
     const json_t *input = a->prompt != NULL ? a->prompt : a->input;
 
@@ -231,15 +231,15 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
 
 static void embed(lt_call *call, const lt_field *rows, size_t n_rows) {
     lt_api_error e = {0};
-    lt_ask a;
+    lt_api_params a;
     lt_reply *j;
 
-    lt_ask_defaults(&a);
+    lt_api_params_defaults(&a);
     a.add_special = true;
     a.truncate = true;
     if (!lt_call_read(call, &a, rows, n_rows, &e) || !lt_ollama_check_model(call->server, &a, &e)) {
         lt_call_error(call, &e);
-        lt_ask_free(&a);
+        lt_api_params_free(&a);
         return;
     }
     a.truncate_prompt = a.truncate ? -1 : -2;

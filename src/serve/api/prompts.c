@@ -69,12 +69,12 @@ bool lt_prompts_mixed(lt_server *s, const json_t *value, const char *param, bool
 
 static bool add_text(lt_reply *j, const json_t *text, const char *param, lt_api_error *e) {
     lt_ids ids = {0};
-    if (j->ask.truncate_prompt < -1 &&
+    if (j->params.truncate_prompt < -1 &&
         !lt_server_may_fit(j->model, json_string_length(text), param, e)) {
         return false;
     }
     if (!lt_server_encode(j->model, json_string_value(text), json_string_length(text),
-                          j->ask.add_special ? LT_ENCODE_DEFAULT : LT_ENCODE_PARSE_SPECIAL, &ids,
+                          j->params.add_special ? LT_ENCODE_DEFAULT : LT_ENCODE_PARSE_SPECIAL, &ids,
                           e)) {
         lt_ids_free(&ids);
         return false;

@@ -34,14 +34,14 @@ static void on_gone(lt_disconnect_listener *listener) {
     }
 }
 
-lt_reply *lt_reply_open(lt_call *call, const lt_formatter *formatter, lt_ask *ask,
+lt_reply *lt_reply_open(lt_call *call, const lt_formatter *formatter, lt_api_params *params,
                         const char *id_prefix) {
     lt_reply *j = calloc(1, sizeof *j);
 
     if (j == NULL) {
         lt_api_error e = {.status = 503, .type = "server_error", .message = "out of memory"};
         lt_call_error(call, &e);
-        lt_ask_free(ask);
+        lt_api_params_free(params);
         return NULL;
     }
     j->listener.disconnected = on_gone;
@@ -51,13 +51,13 @@ lt_reply *lt_reply_open(lt_call *call, const lt_formatter *formatter, lt_ask *as
     memcpy(j->extra, call->extra, sizeof j->extra);
     j->owner = call->owner;
     j->formatter = formatter;
-    j->ask = *ask;
-    ask->root = NULL;
-    ask->body = NULL;
+    j->params = *params;
+    params->root = NULL;
+    params->body = NULL;
     j->created = (int64_t)lt_clock_unix_s();
     j->arrived_s = call->arrived_s;
-    j->body_bytes = j->ask.body == NULL ? call->request->body_bytes : 0;
-    j->stream = j->ask.stream;
+    j->body_bytes = j->params.body == NULL ? call->request->body_bytes : 0;
+    j->stream = j->params.stream;
     j->request = lt_request_defaults();
     j->request.background = call->background;
     snprintf(j->id, sizeof j->id, "%s%s", id_prefix, call->id);
@@ -132,7 +132,7 @@ void lt_reply_free(lt_reply *j) {
     lt_grammar_close(j->compile.grammar);
     lt_out_free(&j->out);
     lt_out_free(&j->error);
-    lt_ask_free(&j->ask);
+    lt_api_params_free(&j->params);
     const size_t let_go = j->body_bytes;
     const bool listed = j->listed;
     if (listed) {
@@ -206,7 +206,7 @@ static bool choices_open(lt_reply *j, lt_part *p, lt_api_error *e) {
                              (p->prompt.n > 0 &&
                               !lt_tokenizer_is_special(j->model->tokenizer,
                                                        p->prompt.data[p->prompt.n - 1]));
-    p->prompt_logs.as_ids = j->ask.tokens_as_ids;
+    p->prompt_logs.as_ids = j->params.tokens_as_ids;
     p->choices = calloc((size_t)j->n_choices, sizeof *p->choices);
     if (p->choices == NULL) {
         return lt_api_refuse_oom(e);
@@ -223,13 +223,13 @@ static bool choices_open(lt_reply *j, lt_part *p, lt_api_error *e) {
         c->stop = (lt_stop_scan){.stops = j->stops,
                                  .lengths = j->stop_lengths,
                                  .n_stops = j->n_stops,
-                                 .include = j->ask.include_stop};
-        err = lt_tokenizer_stream_open(&c->stream, j->model->tokenizer, j->ask.skip_special);
+                                 .include = j->params.include_stop};
+        err = lt_tokenizer_stream_open(&c->stream, j->model->tokenizer, j->params.skip_special);
         if (err != LT_OK) {
             return lt_api_refuse_error(e, NULL, err);
         }
         c->logs.behind_text = behind_text;
-        c->logs.as_ids = j->ask.tokens_as_ids;
+        c->logs.as_ids = j->params.tokens_as_ids;
         if (behind_text) {
             lt_tokenizer_stream_continue(c->stream);
         }
@@ -250,7 +250,7 @@ static lt_err submit_to_engine(lt_reply *j, lt_part *p, const lt_ids *prompt, si
         lt_blocks_shape(j->blocks, &r, r.n_given, p->most_tokens);
     }
     r.min_tokens = r.min_tokens > r.max_tokens ? r.max_tokens : r.min_tokens;
-    r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->ask.cache_salt);
+    r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->params.cache_salt);
     return lt_engine_submit(j->model->engine, &r, p, &p->id);
 }
 
@@ -260,7 +260,7 @@ static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
     lt_err err;
 
     p->reply = j; /* The array has moved while it grew. */
-    if (j->ask.cache_salt != NULL && j->ask.cache_salt[0] == '\0') {
+    if (j->params.cache_salt != NULL && j->params.cache_salt[0] == '\0') {
         return lt_api_refuse(e, "cache_salt", "'cache_salt' is empty: leave it out, or name one");
     }
     if (!choices_open(j, p, e)) {
@@ -476,7 +476,7 @@ static size_t characters(const lt_reply *j, const lt_token_logs *l, uint32_t id)
     size_t bytes = 0, n = 0;
     const char *piece = lt_tokenizer_piece(t, id, &bytes);
     char *first = NULL;
-    if (piece == NULL || (j->ask.skip_special && lt_tokenizer_is_special(t, id))) {
+    if (piece == NULL || (j->params.skip_special && lt_tokenizer_is_special(t, id))) {
         return 0;
     }
     if (l->text_n == 0 && !l->behind_text &&
@@ -585,7 +585,7 @@ static void take_token(lt_reply_choice *c, const lt_event *ev, const char **text
     *n = 0;
     c->new_tokens++;
     c->logprob_sum += ev->logprob;
-    if (j->top >= 0 || j->ask.return_ids) {
+    if (j->top >= 0 || j->params.return_ids) {
         log_token(j, &c->logs, ev, j->top >= 0);
     }
     if (j->group != NULL) {

@@ -50,7 +50,7 @@ typedef struct {
     void (*begin)(lt_reply *j);                                   /* Streams: headers are sent. */
     void (*token)(lt_reply_choice *c);                            /* May be NULL. */
     void (*text)(lt_reply_choice *c, const char *text, size_t n); /* Each piece of text. */
-    /* For speech.h: each piece as soon as it is final. fresh: the item has just begun; a call
+    /* For chat_output.h: each piece as soon as it is final. fresh: the item has just begun; a call
      * begins with no text, then its arguments follow. */
     void (*piece)(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n);
     /* The text of a choice that counts as its answer, appended to out; NULL: all of it. */
@@ -122,7 +122,7 @@ struct lt_reply {
     char extra[512];
     const char *owner; /* The call's. */
     const lt_formatter *formatter;
-    lt_ask ask;
+    lt_api_params params;
     char id[48];
     int64_t created;
     double arrived_s;
@@ -136,7 +136,7 @@ struct lt_reply {
     lt_blocks *blocks;   /* The answer is written block by block; NULL: at once. */
     lt_group *group;     /* One of the choices becomes the answer; NULL: each is one. */
     lt_logit_bias *bias;
-    int32_t dry_breakers[LT_ASK_BREAKERS];
+    int32_t dry_breakers[LT_API_PARAMS_BREAKERS];
     int32_t *stop_ids, *think_begin, *think_end, *allowed;
     lt_ids negative; /* The prompt of guidance. */
     lt_ids bad;      /* All spellings of bad words, concatenated. */
@@ -145,8 +145,8 @@ struct lt_reply {
     bool ruled;         /* The answer has a grammar, which must be compiled before it begins. */
     lt_compile compile; /* The grammar and its source. */
     bool compiling;     /* The compiler has it. */
-    const char *stops[LT_ASK_STOPS];
-    size_t stop_lengths[LT_ASK_STOPS];
+    const char *stops[LT_API_PARAMS_STOPS];
+    size_t stop_lengths[LT_API_PARAMS_STOPS];
     int n_stops;
 
     lt_listen listen;
@@ -160,19 +160,19 @@ struct lt_reply {
     bool listed;
 };
 
-/* Take over the call: the ask's tree moves into the reply. NULL: the call was answered with an
- * error. */
-lt_reply *lt_reply_open(lt_call *call, const lt_formatter *formatter, lt_ask *ask,
+/* Take over the call: the parameters' tree moves into the reply. NULL: the call was answered with
+ * an error. */
+lt_reply *lt_reply_open(lt_call *call, const lt_formatter *formatter, lt_api_params *params,
                         const char *id_prefix);
 void lt_reply_free(lt_reply *j);
 
-/* Sampling, stops, logprobs from the ask into the request, and the form. top: alternatives to
- * report with a token, -1 none. */
+/* Sampling, stops, logprobs from the parameters into the request, and the form. top: alternatives
+ * to report with a token, -1 none. */
 bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *e);
 /* Set the thinking budget, the request's or the server's, after which the engine ends the
  * reasoning. opened: the answer begins inside it. */
 bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e);
-/* Apply the form, if there is one, to the whole answer; chats use lt_speech_add instead. */
+/* Apply the form, if there is one, to the whole answer; chats use lt_chat_output_add instead. */
 bool lt_reply_rule(lt_reply *j, lt_api_error *e);
 
 /* reply_narrow.c: allowed_token_ids, bad_words; and truncate_prompt_tokens of a prompt, whose first
@@ -248,8 +248,8 @@ void lt_prompt_ids_write(lt_json_out *o, const lt_part *p);
 /* The same, or "token_id:N". */
 void lt_piece_or_id_write(lt_json_out *o, const lt_server *s, int32_t id, bool as_id);
 /* encoding_format of an embedding: is it base64, and is it known? And n values in it. */
-bool lt_embedding_in_base64(const lt_ask *a);
-bool lt_embedding_check_format(const lt_ask *a, lt_api_error *e);
+bool lt_embedding_in_base64(const lt_api_params *a);
+bool lt_embedding_check_format(const lt_api_params *a, lt_api_error *e);
 void lt_embedding_write(lt_json_out *o, const float *x, int64_t n, bool in_base64);
 /* The piece of a token as valid UTF-8 into out (appended). */
 void lt_piece_write(lt_json_out *o, const lt_server *s, int32_t id);

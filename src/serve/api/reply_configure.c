@@ -109,10 +109,10 @@ static bool read_biases(lt_reply *j, const json_t *all, lt_api_error *e) {
 /* Texts may share tokens; the engine gets each token once, with the sum of its biases. */
 static bool read_bias(lt_reply *j, lt_api_error *e) {
     lt_sampling *s = &j->request.sampling;
-    if (j->ask.logit_bias == NULL) {
+    if (j->params.logit_bias == NULL) {
         return true;
     }
-    if (!read_biases(j, j->ask.logit_bias, e)) {
+    if (!read_biases(j, j->params.logit_bias, e)) {
         return false;
     }
     if (s->n_bias > 0) {
@@ -127,8 +127,8 @@ static bool read_bias(lt_reply *j, lt_api_error *e) {
  * form at the beginning of a text. */
 static bool read_breakers(lt_reply *j, lt_api_error *e) {
     static const char *const usual[] = {"\n", ":", "\"", "*"}; /* llama-server's. */
-    const char *texts[LT_ASK_BREAKERS];
-    size_t lengths[LT_ASK_BREAKERS];
+    const char *texts[LT_API_PARAMS_BREAKERS];
+    size_t lengths[LT_API_PARAMS_BREAKERS];
     int n = 4;
     if (j->request.sampling.dry_multiplier == 0.0) {
         return true;
@@ -137,8 +137,9 @@ static bool read_breakers(lt_reply *j, lt_api_error *e) {
         texts[i] = usual[i];
         lengths[i] = 1;
     }
-    if (j->ask.dry_breakers != NULL && !lt_ask_strings(j->ask.dry_breakers, "dry_sequence_breakers",
-                                                       texts, lengths, LT_ASK_BREAKERS, &n, e)) {
+    if (j->params.dry_breakers != NULL &&
+        !lt_api_params_strings(j->params.dry_breakers, "dry_sequence_breakers", texts, lengths,
+                               LT_API_PARAMS_BREAKERS, &n, e)) {
         return false;
     }
     for (int i = 0; i < n; i++) {
@@ -167,13 +168,13 @@ static bool read_breakers(lt_reply *j, lt_api_error *e) {
 /* ---- Stops ---- */
 
 static bool read_stops(lt_reply *j, lt_api_error *e) {
-    const json_t *ids = j->ask.stop_ids;
+    const json_t *ids = j->params.stop_ids;
     size_t n;
 
-    const char *const stop = lt_ask_said(&j->ask,
-                                         (const char *const[]){"stop", "stop_sequences", NULL});
-    if (!lt_ask_strings(j->ask.stop, stop, j->stops, j->stop_lengths, LT_ASK_STOPS, &j->n_stops,
-                        e)) {
+    const char *const stop = lt_api_params_said(
+        &j->params, (const char *const[]){"stop", "stop_sequences", NULL});
+    if (!lt_api_params_strings(j->params.stop, stop, j->stops, j->stop_lengths, LT_API_PARAMS_STOPS,
+                               &j->n_stops, e)) {
         return false;
     }
     for (int i = 0; i < j->n_stops; i++) {
@@ -217,7 +218,7 @@ static bool encode(lt_reply *j, const char *text, int32_t **ids, int64_t *n, lt_
 }
 
 /* Is thinking off, by a field of its own (as in Qwen's service) or by the template's variable? */
-static bool is_off(const lt_ask *a) {
+static bool is_off(const lt_api_params *a) {
     return json_is_false(a->enable_thinking) ||
            json_is_false(json_object_get(a->template_kwargs, "enable_thinking"));
 }
@@ -225,11 +226,11 @@ static bool is_off(const lt_ask *a) {
 /* The request's budget, else the server's. An effort of none, or thinking off, is a budget of 0,
  * for templates that would reason anyway. */
 static int64_t think_budget(const lt_reply *j) {
-    const char *effort = j->ask.reasoning_effort;
-    if (j->ask.thinking_budget >= 0) {
-        return j->ask.thinking_budget;
+    const char *effort = j->params.reasoning_effort;
+    if (j->params.thinking_budget >= 0) {
+        return j->params.thinking_budget;
     }
-    return (effort != NULL && strcmp(effort, "none") == 0) || is_off(&j->ask)
+    return (effort != NULL && strcmp(effort, "none") == 0) || is_off(&j->params)
                ? 0
                : j->server->o.think_budget;
 }
@@ -246,7 +247,7 @@ bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e) {
                              "a budget of reasoning cannot be combined with beam search");
     }
     if (m->think_close == NULL) {
-        return j->ask.thinking_budget < 0 ||
+        return j->params.thinking_budget < 0 ||
                lt_api_refuse(e, "thinking_budget",
                              "'thinking_budget' is not supported for this model's format");
     }
@@ -355,9 +356,9 @@ static bool want_structured(wanted *w, const json_t *o, lt_api_error *e) {
 
 bool lt_reply_rule(lt_reply *j, lt_api_error *e) {
     if (j->form.text == NULL) {
-        return j->ask.thinking_budget < 0 || lt_reply_think(j, true, e);
+        return j->params.thinking_budget < 0 || lt_reply_think(j, true, e);
     }
-    if (j->ask.thinking_budget >= 0) {
+    if (j->params.thinking_budget >= 0) {
         return lt_api_refuse(e, "thinking_budget",
                              "'thinking_budget' and '%s' can be combined in chats only",
                              j->form.param);
@@ -386,7 +387,7 @@ static bool keep_form(lt_reply *j, const wanted *w, lt_api_error *e) {
 }
 
 static bool read_form(lt_reply *j, lt_api_error *e) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     wanted w = {0};
 
     const char *name = a->format_name != NULL ? a->format_name : "response_format";
@@ -399,15 +400,15 @@ static bool read_form(lt_reply *j, lt_api_error *e) {
     }
     if (a->grammar != NULL && a->grammar[0] != '\0') {
         want(&w, LT_GRAMMAR_GBNF,
-             lt_ask_said(a, (const char *const[]){"grammar", "guided_grammar", NULL}), a->grammar,
-             NULL);
+             lt_api_params_said(a, (const char *const[]){"grammar", "guided_grammar", NULL}),
+             a->grammar, NULL);
     }
     if (a->regex != NULL) {
         want(&w, LT_GRAMMAR_REGEX, "guided_regex", a->regex, NULL);
     }
     if (a->json_schema != NULL) {
         want(&w, LT_GRAMMAR_SCHEMA,
-             lt_ask_said(a, (const char *const[]){"json_schema", "guided_json", NULL}),
+             lt_api_params_said(a, (const char *const[]){"json_schema", "guided_json", NULL}),
              json_string_value(a->json_schema), a->json_schema);
     }
     if (a->choice != NULL) {
@@ -425,7 +426,7 @@ static bool read_form(lt_reply *j, lt_api_error *e) {
 /* ---- All together ---- */
 
 static void read_sampling(lt_reply *j) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     lt_sampling *s = &j->request.sampling;
     s->temperature = a->temperature;
     s->top_k = a->top_k > 0 ? a->top_k : 0;
@@ -447,7 +448,7 @@ static void read_sampling(lt_reply *j) {
 }
 
 bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *e) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     const int64_t context = lt_server_context(j->server);
     lt_request *r = &j->request;
 
@@ -462,7 +463,7 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
         return lt_api_refuse(e, "prompt_logprobs", "'prompt_logprobs' cannot be streamed");
     }
     if (max_tokens > context) {
-        const char *const said = lt_ask_said(
+        const char *const said = lt_api_params_said(
             a, (const char *const[]){"max_tokens", "max_completion_tokens", "max_output_tokens",
                                      "n_predict", NULL});
         return lt_api_refuse(e, said, "%s is %lld; this model's context is %lld tokens", said,

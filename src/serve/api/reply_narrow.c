@@ -12,7 +12,7 @@
 #include "serve/api/reply.h"
 
 static bool read_allowed(lt_reply *j, lt_api_error *e) {
-    const json_t *ids = j->ask.allowed_ids;
+    const json_t *ids = j->params.allowed_ids;
     const size_t n = json_array_size(ids);
     const int64_t V = lt_model_get_spec(j->server->model)->vocab_size;
 
@@ -86,7 +86,7 @@ static bool add_word(lt_reply *j, const json_t *word, lt_api_error *e) {
 }
 
 static bool read_bad(lt_reply *j, lt_api_error *e) {
-    const json_t *words = j->ask.bad_words;
+    const json_t *words = j->params.bad_words;
     const size_t n = json_array_size(words);
 
     if (words == NULL) {
@@ -122,13 +122,13 @@ bool lt_reply_narrow(lt_reply *j, lt_api_error *e) {
 void lt_reply_truncate(const lt_reply *j, lt_ids *prompt) {
     const int64_t context = lt_server_context(j->model), asked = j->request.max_tokens;
     const int64_t room = asked < 0 ? 1 : asked < context ? asked : context - 1;
-    const int64_t most = j->ask.truncate_prompt >= 0 ? j->ask.truncate_prompt
-                         : j->request.embed          ? context
-                                                     : context - (room > 0 ? room : 1);
+    const int64_t most = j->params.truncate_prompt >= 0 ? j->params.truncate_prompt
+                         : j->request.embed             ? context
+                                                        : context - (room > 0 ? room : 1);
     const size_t keep = most > 0 ? (size_t)most : 1;
     const bool bos = prompt->n > 0 && prompt->data[0] == j->model->vocabulary.bos;
 
-    if (j->ask.truncate_prompt < -1 || prompt->n <= keep) {
+    if (j->params.truncate_prompt < -1 || prompt->n <= keep) {
         return;
     }
     if (j->flavour == LT_FLAVOUR_OLLAMA) { /* Ollama embeds the beginning of a text. */

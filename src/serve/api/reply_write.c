@@ -184,7 +184,7 @@ static void put_prompt_logprob(lt_json_out *o, const lt_server *s, int32_t id, f
 
 void lt_prompt_logprobs_write(lt_json_out *o, const lt_part *p) {
     const lt_token_logs *l = &p->prompt_logs;
-    const int64_t top = p->reply->ask.prompt_logprobs; /* The engine may tell more, for echo. */
+    const int64_t top = p->reply->params.prompt_logprobs; /* The engine may tell more, for echo. */
 
     lt_out_key_open(o, "prompt_logprobs", '[');
     for (size_t i = 0; i < l->n; i++) {

@@ -76,7 +76,7 @@ static bool one_of(const char *value, const char *const *known, const char *para
 }
 
 /* {format: {type, schema, ...}, verbosity}; {effort, summary}; of a stream. */
-static bool read_nested(lt_ask *a, lt_api_error *e) {
+static bool read_nested(lt_api_params *a, lt_api_error *e) {
     static const lt_field text[] = {LT_JSON("format", response_format),
                                     LT_STR("verbosity", verbosity)};
     static const lt_field stream[] = {LT_ONLY("include_obfuscation", "false")};
@@ -98,17 +98,17 @@ static bool read_nested(lt_ask *a, lt_api_error *e) {
                              "'stream_options' must be an object, and needs 'stream': true");
     }
     a->format_name = "text.format";
-    return lt_ask_object(a, a->text, text, sizeof text / sizeof *text, "text.", e) &&
-           lt_ask_object(a, a->stream_options, stream, 1, "stream_options.", e) &&
-           lt_ask_object(a, a->reasoning, reasoning, sizeof reasoning / sizeof *reasoning,
-                         "reasoning.", e) &&
+    return lt_api_params_object(a, a->text, text, sizeof text / sizeof *text, "text.", e) &&
+           lt_api_params_object(a, a->stream_options, stream, 1, "stream_options.", e) &&
+           lt_api_params_object(a, a->reasoning, reasoning, sizeof reasoning / sizeof *reasoning,
+                                "reasoning.", e) &&
            one_of(a->verbosity, verbosities, "text.verbosity", e) &&
            one_of(a->summary, summaries, "reasoning.summary", e) &&
            one_of(a->truncation, truncations, "truncation", e);
 }
 
 /* Including what only unsupported items have is a no-op. */
-static bool read_include(const lt_ask *a, lt_responses *st, lt_api_error *e) {
+static bool read_include(const lt_api_params *a, lt_responses *st, lt_api_error *e) {
     static const char *const idle[] = {
         "file_search_call.results",       "web_search_call.results",
         "web_search_call.action.sources", "message.input_image.image_url",
@@ -305,7 +305,7 @@ static bool unseal(const lt_server *s, const char *owner, json_t *items, lt_api_
     return true;
 }
 
-static bool read_items(lt_ask *a, lt_call *call, lt_responses *st, lt_api_error *e) {
+static bool read_items(lt_api_params *a, lt_call *call, lt_responses *st, lt_api_error *e) {
     json_t *own, *all = json_array(), *messages = NULL;
 
     json_object_set_new(a->root, "all_items", all);
@@ -343,7 +343,7 @@ static bool read_items(lt_ask *a, lt_call *call, lt_responses *st, lt_api_error 
 /* ---- The request ---- */
 
 /* A named tool here is {type: function, name}; in chat {type: function, function: {name}}. */
-static void convert_choice(lt_ask *a) {
+static void convert_choice(lt_api_params *a) {
     const char *name = json_string_value(json_object_get(a->tool_choice, "name"));
     if (name != NULL) {
         json_t *choice = json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name);
@@ -354,7 +354,8 @@ static void convert_choice(lt_ask *a) {
 
 /* OpenAI's default is to store. If nothing can be stored, only an explicit request to store is
  * refused. */
-static bool read_store(const lt_ask *a, const lt_server *s, lt_responses *st, lt_api_error *e) {
+static bool read_store(const lt_api_params *a, const lt_server *s, lt_responses *st,
+                       lt_api_error *e) {
     if (a->store != NULL && !json_is_boolean(a->store)) {
         return lt_api_refuse(e, "store", "'store' must be true or false");
     }
@@ -364,7 +365,7 @@ static bool read_store(const lt_ask *a, const lt_server *s, lt_responses *st, lt
 }
 
 /* st is filled as far as possible, even on failure. */
-static bool read_ask(lt_ask *a, lt_call *call, lt_responses *st, lt_api_error *e) {
+static bool read_ask(lt_api_params *a, lt_call *call, lt_responses *st, lt_api_error *e) {
     json_t *tools;
     lt_server_ask(call->server, a);
     if (!lt_call_read(call, a, fields, sizeof fields / sizeof *fields, e) || !read_nested(a, e) ||
@@ -391,7 +392,8 @@ static bool read_ask(lt_ask *a, lt_call *call, lt_responses *st, lt_api_error *e
     return true;
 }
 
-static bool ids_of(lt_server *s, const lt_ask *a, lt_ids *ids, bool *opened, lt_api_error *e) {
+static bool ids_of(lt_server *s, const lt_api_params *a, lt_ids *ids, bool *opened,
+                   lt_api_error *e) {
     const lt_conversation c = {.messages = a->messages,
                                .tools = a->tools,
                                .kwargs = a->template_kwargs,
@@ -404,25 +406,25 @@ static bool ids_of(lt_server *s, const lt_ask *a, lt_ids *ids, bool *opened, lt_
 }
 
 static bool prepare(lt_reply *j, const lt_responses *st, lt_api_error *e) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     const int top = !st->logprobs ? -1 : a->top_logprobs > 0 ? (int)a->top_logprobs : 0;
     lt_ids ids = {0};
 
     return lt_server_check_model(j->server, a, e) && lt_reply_configure(j, a->max_tokens, top, e) &&
-           lt_speech_prepare(j, e) && ids_of(j->server, a, &ids, &j->listen.opened, e) &&
-           lt_speech_add(j, &ids, e);
+           lt_chat_output_prepare(j, e) && ids_of(j->server, a, &ids, &j->listen.opened, e) &&
+           lt_chat_output_add(j, &ids, e);
 }
 
 void lt_api_responses(lt_call *call) {
     lt_api_error e = {0};
-    lt_ask a;
+    lt_api_params a;
     lt_reply *j;
     lt_responses *st = calloc(1, sizeof *st);
 
-    lt_ask_defaults(&a);
+    lt_api_params_defaults(&a);
     if (st == NULL ? !lt_api_refuse_oom(&e) : !read_ask(&a, call, st, &e)) {
         lt_call_error(call, &e);
-        lt_ask_free(&a);
+        lt_api_params_free(&a);
         if (st != NULL) {
             lt_store_release(call->server->store, st->previous);
         }
@@ -449,7 +451,7 @@ void lt_api_response_tokens(lt_call *call) {
     lt_json_out o = {0};
     lt_responses st = {0};
     lt_ids ids = {0};
-    lt_ask a;
+    lt_api_params a;
 
     if (!read_ask(&a, call, &st, &e) || !lt_server_check_model(call->server, &a, &e) ||
         !ids_of(call->server, &a, &ids, NULL, &e)) {
@@ -463,5 +465,5 @@ void lt_api_response_tokens(lt_call *call) {
     }
     lt_store_release(call->server->store, st.previous);
     lt_ids_free(&ids);
-    lt_ask_free(&a);
+    lt_api_params_free(&a);
 }

@@ -6,7 +6,7 @@
 
 #include "serve/api/reply.h"
 #include "serve/api/seal.h"
-#include "serve/api/speech.h"
+#include "serve/api/chat_output.h"
 #include "serve/api/store.h"
 
 /* A reply's format_state. */
@@ -34,6 +34,6 @@ void lt_response_part_write(lt_json_out *o, const lt_reply_choice *c, int index,
 /* "logprobs": [...] of rows [from, to); none where none are asked for. */
 void lt_response_logprobs_write(lt_json_out *o, const lt_reply_choice *c, size_t from, size_t to);
 /* An item's id: of a call "fc_...". */
-const char *lt_response_item_id(const lt_speech_item *item, char out[56]);
+const char *lt_response_item_id(const lt_chat_item *item, char out[56]);
 
 #endif

@@ -32,14 +32,14 @@ static void response_event(lt_reply *j, const char *type, lt_response_state stat
     event_end(j, type);
 }
 
-static const lt_speech_item *item_at(const lt_reply_choice *c, int index) {
-    return &((const lt_speech *)c->state)->items[index];
+static const lt_chat_item *item_at(const lt_reply_choice *c, int index) {
+    return &((const lt_chat_output *)c->state)->items[index];
 }
 
 /* Is the reasoning sent as a summary, which has events of its own? */
 static bool as_summary(const lt_reply_choice *c, int index) {
     const lt_responses *st = c->reply->format_state;
-    return st->summary && item_at(c, index)->kind == LT_SPEECH_REASONING;
+    return st->summary && item_at(c, index)->kind == LT_CHAT_REASONING;
 }
 
 /* item_id, output_index and, for texts, the index of the part. */
@@ -48,7 +48,7 @@ static void put_place(lt_reply_choice *c, int index) {
     char id[56];
     lt_out_key_str(o, "item_id", lt_response_item_id(item_at(c, index), id));
     lt_out_key_int(o, "output_index", index);
-    if (item_at(c, index)->kind != LT_SPEECH_CALL) {
+    if (item_at(c, index)->kind != LT_CHAT_CALL) {
         lt_out_key_int(o, as_summary(c, index) ? "summary_index" : "content_index", 0);
     }
 }
@@ -68,7 +68,7 @@ static void part_event(lt_reply_choice *c, int index, bool done) {
         {"response.content_part.added", "response.content_part.done"},
         {"response.reasoning_summary_part.added", "response.reasoning_summary_part.done"}};
     const char *type = types[as_summary(c, index)][done];
-    if (item_at(c, index)->kind == LT_SPEECH_CALL) {
+    if (item_at(c, index)->kind == LT_CHAT_CALL) {
         return;
     }
     event_begin(c->reply, type);
@@ -84,18 +84,18 @@ static void text_event(lt_reply_choice *c, int index, bool done, const char *tex
         {"response.reasoning_text.delta", "response.reasoning_text.done"},
         {"response.function_call_arguments.delta", "response.function_call_arguments.done"},
         {"response.reasoning_summary_text.delta", "response.reasoning_summary_text.done"}};
-    const lt_speech_item *item = item_at(c, index);
+    const lt_chat_item *item = item_at(c, index);
     const char *type = types[as_summary(c, index) ? 3 : item->kind][done];
     lt_json_out *o = &c->reply->out;
 
     event_begin(c->reply, type);
     put_place(c, index);
-    if (item->kind == LT_SPEECH_CALL && done) {
+    if (item->kind == LT_CHAT_CALL && done) {
         lt_out_key_str(o, "name", item->name);
     }
-    lt_out_key(o, !done ? "delta" : item->kind == LT_SPEECH_CALL ? "arguments" : "text");
+    lt_out_key(o, !done ? "delta" : item->kind == LT_CHAT_CALL ? "arguments" : "text");
     lt_out_str(o, text, n);
-    if (item->kind == LT_SPEECH_CONTENT) {
+    if (item->kind == LT_CHAT_CONTENT) {
         lt_response_logprobs_write(o, c, done ? item->logs_from : c->logs.sent, item->logs_to);
         c->logs.sent = item->logs_to;
     }
@@ -134,8 +134,8 @@ static void format_begin(lt_reply *j) {
 }
 
 static void format_choice_end(lt_reply_choice *c) {
-    const lt_speech *s;
-    if (!lt_speech_finish(c)) {
+    const lt_chat_output *s;
+    if (!lt_chat_output_finish(c)) {
         return;
     }
     s = c->state;
@@ -190,7 +190,7 @@ static void format_failed(lt_reply *j, const lt_api_error *e) {
 static void format_free(lt_reply *j) {
     lt_responses *st = j->format_state;
     if (j->n_parts > 0 && j->parts[0].choices != NULL) {
-        lt_speech_close(&j->parts[0].choices[0]);
+        lt_chat_output_close(&j->parts[0].choices[0]);
     }
     if (st != NULL) {
         lt_store_release(j->server->store, st->previous);
@@ -199,8 +199,8 @@ static void format_free(lt_reply *j) {
 }
 
 const lt_formatter lt_responses_formatter = {.begin = format_begin,
-                                             .token = lt_speech_token,
-                                             .text = lt_speech_text,
+                                             .token = lt_chat_output_token,
+                                             .text = lt_chat_output_text,
                                              .piece = on_piece,
                                              .choice_end = format_choice_end,
                                              .finish = format_finish,

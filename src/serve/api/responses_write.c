@@ -10,21 +10,21 @@ static const lt_responses *state_of(const lt_reply_choice *c) {
     return c->reply->format_state;
 }
 
-static const lt_speech_item *item_at(const lt_reply_choice *c, int index) {
-    return &((const lt_speech *)c->state)->items[index];
+static const lt_chat_item *item_at(const lt_reply_choice *c, int index) {
+    return &((const lt_chat_output *)c->state)->items[index];
 }
 
 /* Only the item that was being generated when the tokens ran out is incomplete. */
 static const char *item_status(const lt_reply_choice *c, int index, bool done) {
-    const bool last = index == ((const lt_speech *)c->state)->n_items - 1;
+    const bool last = index == ((const lt_chat_output *)c->state)->n_items - 1;
     return !done                                               ? "in_progress"
            : last && c->ended && c->finish == LT_FINISH_LENGTH ? "incomplete"
                                                                : "completed";
 }
 
-const char *lt_response_item_id(const lt_speech_item *item, char out[56]) {
-    snprintf(out, 56, "%s%s", item->kind == LT_SPEECH_CALL ? "fc_" : "",
-             item->id + (item->kind == LT_SPEECH_CALL ? 5 : 0)); /* call_... */
+const char *lt_response_item_id(const lt_chat_item *item, char out[56]) {
+    snprintf(out, 56, "%s%s", item->kind == LT_CHAT_CALL ? "fc_" : "",
+             item->id + (item->kind == LT_CHAT_CALL ? 5 : 0)); /* call_... */
     return out;
 }
 
@@ -35,16 +35,16 @@ void lt_response_logprobs_write(lt_json_out *o, const lt_reply_choice *c, size_t
 }
 
 void lt_response_part_write(lt_json_out *o, const lt_reply_choice *c, int index, bool with_text) {
-    const lt_speech_item *item = item_at(c, index);
+    const lt_chat_item *item = item_at(c, index);
     lt_out_open(o, '{');
     lt_out_key_str(o, "type",
-                   item->kind == LT_SPEECH_CONTENT ? "output_text"
-                   : state_of(c)->summary          ? "summary_text"
-                                                   : "reasoning_text");
+                   item->kind == LT_CHAT_CONTENT ? "output_text"
+                   : state_of(c)->summary        ? "summary_text"
+                                                 : "reasoning_text");
     lt_out_key(o, "text");
     lt_out_str(o, with_text && item->text.data != NULL ? item->text.data : "",
                with_text ? item->text.n : 0);
-    if (item->kind == LT_SPEECH_CONTENT) {
+    if (item->kind == LT_CHAT_CONTENT) {
         lt_out_key_open(o, "annotations", '[');
         lt_out_shut(o, ']');
         lt_response_logprobs_write(o, c, item->logs_from,
@@ -53,7 +53,7 @@ void lt_response_part_write(lt_json_out *o, const lt_reply_choice *c, int index,
     lt_out_shut(o, '}');
 }
 
-static void put_sealed(lt_json_out *o, const lt_reply_choice *c, const lt_speech_item *item) {
+static void put_sealed(lt_json_out *o, const lt_reply_choice *c, const lt_chat_item *item) {
     lt_seal_key key;
     char *sealed = NULL;
     if (lt_server_seal_key(c->reply->server, c->reply->owner, &key)) {
@@ -73,14 +73,14 @@ static void put_parts(lt_json_out *o, const lt_reply_choice *c, int index, const
 }
 
 void lt_response_item_write(lt_json_out *o, const lt_reply_choice *c, int index, bool done) {
-    const lt_speech_item *item = item_at(c, index);
+    const lt_chat_item *item = item_at(c, index);
     const bool summary = state_of(c)->summary;
     char id[56];
 
     lt_out_open(o, '{');
     lt_out_key_str(o, "id", lt_response_item_id(item, id));
     switch (item->kind) {
-    case LT_SPEECH_CALL:
+    case LT_CHAT_CALL:
         lt_out_key_str(o, "type", "function_call");
         lt_out_key_str(o, "call_id", item->id);
         lt_out_key_str(o, "name", item->name);
@@ -88,12 +88,12 @@ void lt_response_item_write(lt_json_out *o, const lt_reply_choice *c, int index,
         lt_out_str(o, done && item->text.data != NULL ? item->text.data : "",
                    done ? item->text.n : 0);
         break;
-    case LT_SPEECH_CONTENT:
+    case LT_CHAT_CONTENT:
         lt_out_key_str(o, "type", "message");
         lt_out_key_str(o, "role", "assistant");
         put_parts(o, c, index, "content", done);
         break;
-    case LT_SPEECH_REASONING:
+    case LT_CHAT_REASONING:
         lt_out_key_str(o, "type", "reasoning");
         put_parts(o, c, index, "summary", done && summary);
         if (!summary) {
@@ -110,7 +110,7 @@ void lt_response_item_write(lt_json_out *o, const lt_reply_choice *c, int index,
 
 /* ---- The request's parameters, echoed ---- */
 
-static void put_text(lt_json_out *o, const lt_ask *a) {
+static void put_text(lt_json_out *o, const lt_api_params *a) {
     lt_out_key_open(o, "text", '{');
     lt_out_key(o, "format");
     if (a->response_format != NULL) {
@@ -124,7 +124,7 @@ static void put_text(lt_json_out *o, const lt_ask *a) {
 }
 
 /* The request's value; else `otherwise`, a JSON text. */
-static void put_said(lt_json_out *o, const lt_ask *a, const char *key, const char *as,
+static void put_said(lt_json_out *o, const lt_api_params *a, const char *key, const char *as,
                      const char *otherwise) {
     const json_t *value = json_object_get(a->root, as);
     lt_out_key(o, key);
@@ -137,7 +137,7 @@ static void put_said(lt_json_out *o, const lt_ask *a, const char *key, const cha
 }
 
 static void put_asked(lt_json_out *o, const lt_reply *j) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     const lt_responses *st = j->format_state;
     static const char *const alike[][2] = {
         {"max_tool_calls", "null"},         {"metadata", "{}"},
@@ -209,7 +209,7 @@ static void put_end(lt_json_out *o, const lt_reply *j, bool cut) {
 
 void lt_response_write(lt_json_out *o, const lt_reply *j, lt_response_state state) {
     const lt_reply_choice *c = &j->parts[0].choices[0];
-    const lt_speech *s = c->state;
+    const lt_chat_output *s = c->state;
     const bool done = state == LT_RESPONSE_DONE;
     const bool cut = done && c->finish == LT_FINISH_LENGTH;
 

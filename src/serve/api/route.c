@@ -406,13 +406,14 @@ typedef struct {
     bool gone; /* Its client is. */
 } large;
 
-bool lt_call_read(lt_call *call, lt_ask *a, const lt_field *rows, size_t n_rows, lt_api_error *e) {
+bool lt_call_read(lt_call *call, lt_api_params *a, const lt_field *rows, size_t n_rows,
+                  lt_api_error *e) {
     lt_body *body = call->body;
     call->body = NULL;
     a->unknown = (lt_unknown_fields)call->server->o.unknown_fields;
-    return body != NULL
-               ? lt_ask_read_body(a, rows, n_rows, body, e)
-               : lt_ask_read(a, rows, n_rows, call->request->body, call->request->body_bytes, e);
+    return body != NULL ? lt_api_params_read_body(a, rows, n_rows, body, e)
+                        : lt_api_params_read(a, rows, n_rows, call->request->body,
+                                             call->request->body_bytes, e);
 }
 
 static void large_free(large *l) {

@@ -65,7 +65,7 @@ static void activate(const lt_reply *j, const lt_part *p, double *out) {
         out[i] = (double)p->embedding[i];
         high = out[i] > high ? out[i] : high;
     }
-    if (!j->ask.judge.activate || !j->request.score) {
+    if (!j->params.judge.activate || !j->request.score) {
         return;
     }
     if (n == 1) {
@@ -92,11 +92,11 @@ static double cosine(const lt_part *a, const lt_part *b) {
 
 /* Pairs: as many as documents. Parts are pairs, or the queries and then the documents. */
 static int64_t n_pairs(const lt_reply *j) {
-    return j->request.score ? j->n_parts : j->n_parts - j->ask.judge.n_queries;
+    return j->request.score ? j->n_parts : j->n_parts - j->params.judge.n_queries;
 }
 
 static double pair_score(const lt_reply *j, int64_t i) {
-    const int64_t n = j->ask.judge.n_queries;
+    const int64_t n = j->params.judge.n_queries;
     double value = 0;
     if (!j->request.score) {
         return cosine(&j->parts[n == 1 ? 0 : i], &j->parts[n + i]);
@@ -173,7 +173,7 @@ static void put_document(lt_json_out *o, const json_t *document) {
 
 static void finish_rerank(lt_reply *j) {
     lt_json_out *o = &j->out;
-    const int64_t n = n_pairs(j), top = j->ask.judge.top_n;
+    const int64_t n = n_pairs(j), top = j->params.judge.top_n;
     ranked *order = malloc((size_t)n * sizeof *order);
     if (order == NULL || !complete(j)) {
         o->failed = true;
@@ -189,8 +189,8 @@ static void finish_rerank(lt_reply *j) {
     for (int64_t i = 0; i < n && (top == 0 || i < top); i++) {
         lt_out_open(o, '{');
         lt_out_key_int(o, "index", order[i].index);
-        if (j->ask.judge.with_documents) {
-            put_document(o, json_array_get(j->ask.judge.documents, (size_t)order[i].index));
+        if (j->params.judge.with_documents) {
+            put_document(o, json_array_get(j->params.judge.documents, (size_t)order[i].index));
         }
         lt_out_key_real(o, "relevance_score", order[i].score);
         lt_out_shut(o, '}');
@@ -231,7 +231,7 @@ static void put_pooled(lt_json_out *o, const lt_reply *j, const lt_part *p, doub
     for (int64_t i = 0; i < p->n_embedding; i++) {
         p->embedding[i] = (float)values[i];
     }
-    lt_embedding_write(o, p->embedding, p->n_embedding, lt_embedding_in_base64(&j->ask));
+    lt_embedding_write(o, p->embedding, p->n_embedding, lt_embedding_in_base64(&j->params));
 }
 
 /* One object of `data` for each part. */
@@ -268,9 +268,9 @@ static void finish_pooling(lt_reply *j) {
 
 /* By its own name or by the served model's. */
 static bool check_model(const lt_reply *j, lt_api_error *e) {
-    const char *name = j->ask.model;
+    const char *name = j->params.model;
     return (name != NULL && strcmp(name, j->model->name) == 0) ||
-           lt_server_check_model(j->server, &j->ask, e);
+           lt_server_check_model(j->server, &j->params, e);
 }
 
 /* transformers reads the last token that is no padding, also where the text itself ends with it. */
@@ -311,7 +311,7 @@ static bool read_texts(const json_t **list, const char *param, lt_reply *j, lt_a
     }
     if (text_of(*list) != NULL) { /* The request's tree owns the list. */
         json_t *one = json_pack("[O]", *list);
-        if (one == NULL || json_object_set_new(j->ask.root, param, one) != 0) {
+        if (one == NULL || json_object_set_new(j->params.root, param, one) != 0) {
             return lt_api_refuse_oom(e);
         }
         *list = one;
@@ -353,11 +353,11 @@ static bool add_texts(lt_reply *j, const json_t *list, const char *param, lt_api
 }
 
 static bool prepare_pairs(lt_reply *j, lt_api_error *e) {
-    const char *const q = lt_ask_said(
-        &j->ask, (const char *const[]){"queries", "query", "text_1", "data_1", NULL});
-    const char *const d = lt_ask_said(&j->ask,
-                                      (const char *const[]){"documents", "text_2", "data_2", NULL});
-    const json_t **queries = &j->ask.judge.queries, **documents = &j->ask.judge.documents;
+    const char *const q = lt_api_params_said(
+        &j->params, (const char *const[]){"queries", "query", "text_1", "data_1", NULL});
+    const char *const d = lt_api_params_said(
+        &j->params, (const char *const[]){"documents", "text_2", "data_2", NULL});
+    const json_t **queries = &j->params.judge.queries, **documents = &j->params.judge.documents;
     size_t n, n_documents;
     if (!read_texts(queries, q, j, e) || !read_texts(documents, d, j, e)) {
         return false;
@@ -368,7 +368,7 @@ static bool prepare_pairs(lt_reply *j, lt_api_error *e) {
         return lt_api_refuse(e, q, "'%s' has %zu texts and '%s' %zu: one, or as many, are possible",
                              q, n, d, n_documents);
     }
-    j->ask.judge.n_queries = (int64_t)n;
+    j->params.judge.n_queries = (int64_t)n;
     if (n_scores(j) > 1) {
         return lt_api_refuse(e, "model", "a score is one value; this model has %lld: /classify",
                              (long long)n_scores(j));
@@ -387,14 +387,14 @@ static bool prepare_pairs(lt_reply *j, lt_api_error *e) {
 
 /* Cohere, Jina and vLLM's rerank have one query. */
 static bool prepare_rerank(lt_reply *j, lt_api_error *e) {
-    return (text_of(j->ask.judge.queries) != NULL ||
+    return (text_of(j->params.judge.queries) != NULL ||
             lt_api_refuse(e, "query", "'query' must be a text")) &&
            prepare_pairs(j, e);
 }
 
 static bool add_messages(lt_reply *j, lt_api_error *e) {
-    const lt_conversation c = {.messages = j->ask.messages,
-                               .add_generation_prompt = j->ask.judge.generation};
+    const lt_conversation c = {.messages = j->params.messages,
+                               .add_generation_prompt = j->params.judge.generation};
     lt_ids ids = {0};
     bool opened;
     if (!lt_conversation_ids(j->model, &c, &ids, &opened, e)) {
@@ -406,7 +406,7 @@ static bool add_messages(lt_reply *j, lt_api_error *e) {
 
 /* input: as in /v1/embeddings; or messages, by the chat template. */
 static bool prepare_input(lt_reply *j, lt_api_error *e) {
-    const lt_ask *a = &j->ask;
+    const lt_api_params *a = &j->params;
     if ((a->input == NULL) == (a->messages == NULL)) {
         return lt_api_refuse(e, "input", "one of 'input' and 'messages' is needed");
     }
@@ -431,7 +431,7 @@ static bool prepare_classify(lt_reply *j, lt_api_error *e) {
 }
 
 static bool prepare_pooling(lt_reply *j, lt_api_error *e) {
-    const char *task = j->ask.judge.task;
+    const char *task = j->params.judge.task;
     const int64_t width = lt_model_get_spec(j->model->model)->width;
     int64_t n;
     if (task != NULL && strcmp(task, "embed") != 0 && strcmp(task, "classify") != 0) {
@@ -442,24 +442,24 @@ static bool prepare_pooling(lt_reply *j, lt_api_error *e) {
     }
     j->request.score = j->request.score && (task == NULL || strcmp(task, "classify") == 0);
     n = j->request.score ? n_scores(j) : width;
-    if (j->ask.dimensions > 0 && j->ask.dimensions != n) {
+    if (j->params.dimensions > 0 && j->params.dimensions != n) {
         return lt_api_refuse(e, "dimensions", "'dimensions' is %lld; here they are %lld",
-                             (long long)j->ask.dimensions, (long long)n);
+                             (long long)j->params.dimensions, (long long)n);
     }
-    return lt_embedding_check_format(&j->ask, e) && prepare_input(j, e);
+    return lt_embedding_check_format(&j->params, e) && prepare_input(j, e);
 }
 
 static void judge(lt_call *call, const lt_field_table *fields, const lt_formatter *formatter,
                   const char *prefix, bool (*prepare)(lt_reply *j, lt_api_error *e)) {
     lt_api_error e = {0};
-    lt_ask a;
+    lt_api_params a;
     lt_reply *j;
 
-    lt_ask_defaults(&a);
+    lt_api_params_defaults(&a);
     a.add_special = true;
     if (!lt_call_read(call, &a, fields->rows, fields->n, &e)) {
         lt_call_error(call, &e);
-        lt_ask_free(&a);
+        lt_api_params_free(&a);
         return;
     }
     j = lt_reply_open(call, formatter, &a, prefix);
@@ -469,7 +469,7 @@ static void judge(lt_call *call, const lt_field_table *fields, const lt_formatte
     j->model = lt_server_judge(call->server);
     j->request.embed = true;
     j->request.score = n_scores(j) > 0;
-    j->request.priority = (int)j->ask.priority;
+    j->request.priority = (int)j->params.priority;
     if (!check_model(j, &e) || !prepare(j, &e)) {
         lt_reply_refuse(call, j, &e);
         return;

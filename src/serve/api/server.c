@@ -31,7 +31,7 @@
 #include "serve/http/tls.h"
 #include "serve/api/reply.h"
 #include "serve/api/route.h"
-#include "serve/api/speech.h"
+#include "serve/api/chat_output.h"
 
 #define POLL_EVENTS  256
 #define POLL_ROUNDS  16                  /* Then the loop serves its sockets again. */
@@ -109,19 +109,19 @@ void lt_server_make_id(lt_server *s, const char *prefix, char out[48]) {
              (unsigned long long)(lt_rng_mix(salt + n) & 0xFFFFFFFF));
 }
 
-void lt_server_ask(const lt_server *s, lt_ask *a) {
-    lt_ask_defaults(a);
+void lt_server_ask(const lt_server *s, lt_api_params *a) {
+    lt_api_params_defaults(a);
     lt_server_preset(s, a);
 }
 
-void lt_server_preset(const lt_server *s, lt_ask *a) {
+void lt_server_preset(const lt_server *s, lt_api_params *a) {
     lt_api_error e;
-    const bool ok = lt_ask_preset(a, s->own, &e) && lt_ask_preset(a, s->preset, &e);
+    const bool ok = lt_api_params_preset(a, s->own, &e) && lt_api_params_preset(a, s->preset, &e);
     LT_ASSERT(ok); /* Both were checked when they were read. */
     (void)ok;
 }
 
-bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e) {
+bool lt_server_check_model(const lt_server *s, const lt_api_params *a, lt_api_error *e) {
     if (a->model == NULL || a->model[0] == '\0' || s->o.any_model ||
         strcmp(a->model, s->name) == 0) {
         return true;
@@ -246,7 +246,7 @@ static lt_err read_own(lt_server *s) {
     const lt_generation_defaults d = lt_model_generation(s->model);
     char told[256] = "";
     lt_api_error e;
-    lt_ask a;
+    lt_api_params a;
 
     s->own = json_object();
     for (int i = 0; i < d.n && s->own != NULL; i++) {
@@ -259,8 +259,8 @@ static lt_err read_own(lt_server *s) {
         snprintf(told + used, sizeof told - used, "%s%s %g", used > 0 ? ", " : "", d.rows[i].name,
                  x);
     }
-    lt_ask_defaults(&a);
-    if (s->own == NULL || !lt_ask_preset(&a, s->own, &e)) {
+    lt_api_params_defaults(&a);
+    if (s->own == NULL || !lt_api_params_preset(&a, s->own, &e)) {
         LT_FAIL(LT_ERR_FORMAT, "%s: %s", d.from, s->own == NULL ? "out of memory" : e.message);
     }
     if (d.n > 0 && !s->o.quiet) {
@@ -528,13 +528,13 @@ static void on_gone(void *ctx, lt_http_conn *c, void *user) {
 /* A wrong default is an error at the start, not one of every request. */
 static lt_err read_preset(lt_server *s) {
     lt_api_error e = {0};
-    lt_ask a;
+    lt_api_params a;
     if (s->o.defaults == NULL || s->o.defaults[0] == '\0') {
         return LT_OK;
     }
     s->preset = lt_body_parse(s->o.defaults, strlen(s->o.defaults), &e);
-    lt_ask_defaults(&a);
-    if (s->preset == NULL || !lt_ask_preset(&a, s->preset, &e)) {
+    lt_api_params_defaults(&a);
+    if (s->preset == NULL || !lt_api_params_preset(&a, s->preset, &e)) {
         LT_FAIL(LT_ERR_ARG, "--defaults: %s", e.message);
     }
     return LT_OK;

@@ -16,7 +16,7 @@
 #include "lateen/tokenizer.h"
 #include "serve/api/api.h"
 #include "serve/api/worker_pool.h"
-#include "serve/api/ask.h"
+#include "serve/api/api_params.h"
 #include "serve/api/compile.h"
 #include "serve/http/http.h"
 #include "serve/api/metrics.h"
@@ -120,8 +120,9 @@ typedef struct {
     lt_outcome *outcome; /* The handler runs on the worker pool; NULL: on the loop. */
 } lt_call;
 
-/* Read the body by the table of fields: lt_ask_read. */
-bool lt_call_read(lt_call *call, lt_ask *a, const lt_field *rows, size_t n_rows, lt_api_error *e);
+/* Read the body by the table of fields: lt_api_params_read. */
+bool lt_call_read(lt_call *call, lt_api_params *a, const lt_field *rows, size_t n_rows,
+                  lt_api_error *e);
 
 /* ---- Complete answers ---- */
 
@@ -141,11 +142,11 @@ int64_t lt_server_context(const lt_server *s); /* Tokens of one sequence at most
 /* "chatcmpl-" + 24 hexadecimal digits. */
 void lt_server_make_id(lt_server *s, const char *prefix, char out[48]);
 /* Initialise a request before its body is read: OpenAI's defaults, overridden by the server's. */
-void lt_server_ask(const lt_server *s, lt_ask *a);
+void lt_server_ask(const lt_server *s, lt_api_params *a);
 /* Only the server's defaults: those of the model's files, overridden by --defaults. */
-void lt_server_preset(const lt_server *s, lt_ask *a);
+void lt_server_preset(const lt_server *s, lt_api_params *a);
 /* The request's model field names the served one, or --any-model. */
-bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e);
+bool lt_server_check_model(const lt_server *s, const lt_api_params *a, lt_api_error *e);
 /* May a text of this size fit in the context? Checked before encoding, because encoding megabytes
  * would delay all streams. */
 bool lt_server_may_fit(const lt_server *s, size_t bytes, const char *param, lt_api_error *e);

@@ -269,13 +269,13 @@ void lt_api_chat_get(lt_call *call) {
 }
 
 /* null removes all metadata. */
-static bool read_metadata(lt_call *call, lt_ask *a, lt_api_error *e) {
+static bool read_metadata(lt_call *call, lt_api_params *a, lt_api_error *e) {
     if (!lt_call_read(call, a, fields, sizeof fields / sizeof *fields, e)) {
         return false;
     }
     if (json_is_null(json_object_get(a->root, "metadata"))) {
         json_t *none = json_object();
-        json_object_set_new(a->root, "metadata", none); /* The ask owns it. */
+        json_object_set_new(a->root, "metadata", none); /* The parameters own it. */
         a->metadata = none;
     }
     return lt_metadata_check(a->metadata, e);
@@ -308,12 +308,12 @@ void lt_api_chat_update(lt_call *call) {
     const char *rest;
     lt_stored *entry = lt_stored_find(call, &completions, &rest);
     lt_api_error e = {0};
-    lt_ask a;
+    lt_api_params a;
 
     if (entry == NULL) {
         return;
     }
-    lt_ask_defaults(&a);
+    lt_api_params_defaults(&a);
     if (rest[0] != '\0') {
         lt_stored_absent(call, &completions, strcspn(call->tail, "/"));
     } else if (call->request->body_bytes > MAX_UPDATE_BYTES) {
@@ -332,7 +332,7 @@ void lt_api_chat_update(lt_call *call) {
         lt_call_error(call, &e);
     }
     lt_store_release(call->server->store, entry);
-    lt_ask_free(&a);
+    lt_api_params_free(&a);
 }
 
 void lt_api_chat_delete(lt_call *call) {

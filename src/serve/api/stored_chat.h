@@ -3,7 +3,7 @@
 #ifndef LT_SERVE_STORED_CHAT_H
 #define LT_SERVE_STORED_CHAT_H
 
-#include "serve/api/ask.h"
+#include "serve/api/api_params.h"
 
 /* OpenAI's bounds of metadata: an object of at most 16 short strings. */
 bool lt_metadata_check(const json_t *metadata, lt_api_error *e);

@@ -25,11 +25,11 @@ static const lt_field tokenize_fields[] = {LT_JSON("content", content),
                                            LT_BOOL("return_token_strs", with_pieces)};
 const lt_field_table lt_fields_tokenize = LT_FIELD_TABLE(tokenize_fields, "");
 
-static bool read(lt_call *call, lt_ask *a, const lt_field *rows, size_t n, lt_api_error *e) {
+static bool read(lt_call *call, lt_api_params *a, const lt_field *rows, size_t n, lt_api_error *e) {
     return lt_call_read(call, a, rows, n, e) && lt_server_check_model(call->server, a, e);
 }
 
-static bool to_ids(lt_server *s, const lt_ask *a, lt_ids *ids, lt_api_error *e) {
+static bool to_ids(lt_server *s, const lt_api_params *a, lt_ids *ids, lt_api_error *e) {
     const lt_conversation c = {.messages = a->messages,
                                .tools = a->tools,
                                .kwargs = a->template_kwargs,
@@ -68,10 +68,10 @@ void lt_api_tokenize(lt_call *call) {
     lt_api_error e = {0};
     lt_json_out o = {0};
     lt_ids ids = {0};
-    lt_ask a;
+    lt_api_params a;
     bool vllm;
 
-    lt_ask_defaults(&a);
+    lt_api_params_defaults(&a);
     if (!read(call, &a, tokenize_fields, sizeof tokenize_fields / sizeof *tokenize_fields, &e)) {
         goto done;
     }
@@ -108,7 +108,7 @@ done:
         lt_call_error(call, &e);
     }
     lt_ids_free(&ids);
-    lt_ask_free(&a);
+    lt_api_params_free(&a);
 }
 
 static const lt_field detokenize_fields[] = {LT_JSON("tokens", tokens), LT_STR("model", model)};
@@ -118,11 +118,11 @@ void lt_api_detokenize(lt_call *call) {
     lt_api_error e = {0};
     lt_json_out o = {0};
     lt_ids ids = {0};
-    lt_ask a;
+    lt_api_params a;
     char *text = NULL;
     size_t n = 0;
 
-    lt_ask_defaults(&a);
+    lt_api_params_defaults(&a);
     if (!read(call, &a, detokenize_fields, 2, &e)) {
         goto done;
     }
@@ -156,7 +156,7 @@ done:
     }
     free(text);
     lt_ids_free(&ids);
-    lt_ask_free(&a);
+    lt_api_params_free(&a);
 }
 
 static const lt_field template_fields[] = {LT_JSON("messages", messages),
@@ -173,7 +173,7 @@ void lt_api_apply_template(lt_call *call) {
     lt_api_error e = {0};
     lt_json_out o = {0};
     lt_conversation c;
-    lt_ask a;
+    lt_api_params a;
     char *text = NULL;
     size_t n = 0;
 
@@ -199,7 +199,7 @@ done:
         lt_call_error(call, &e);
     }
     free(text);
-    lt_ask_free(&a);
+    lt_api_params_free(&a);
 }
 
 /* ---- Information about the tokenizer ---- */

@@ -3,7 +3,7 @@
 #ifndef LT_SERVE_TOOLS_CONVERT_H
 #define LT_SERVE_TOOLS_CONVERT_H
 
-#include "serve/api/ask.h"
+#include "serve/api/api_params.h"
 
 /* Anthropic's system and messages; a new list of messages, or NULL and *e. */
 json_t *lt_convert_anthropic(const json_t *system, const json_t *messages, lt_api_error *e);

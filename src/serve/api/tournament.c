@@ -62,8 +62,8 @@ static bool read_question(lt_tournament *t, lt_api_error *e) {
     json_t *text;
     char *prompt = NULL;
     size_t n = 0;
-    for (size_t i = 0; i < json_array_size(j->ask.messages); i++) {
-        const json_t *one = json_array_get(j->ask.messages, i);
+    for (size_t i = 0; i < json_array_size(j->params.messages); i++) {
+        const json_t *one = json_array_get(j->params.messages, i);
         const char *role = json_string_value(json_object_get(one, "role"));
         found = role != NULL && strcmp(role, "user") == 0 ? json_object_get(one, "content") : found;
     }
@@ -94,7 +94,7 @@ static void put_text(lt_json_out *o, const lt_json_out *text) {
  * one. */
 static bool ids_of(const lt_tournament *t, int64_t a, int64_t b, lt_ids *out, lt_api_error *e) {
     const lt_reply *j = t->reply;
-    const char *asked = j->ask.criterion != NULL ? j->ask.criterion : criterion;
+    const char *asked = j->params.criterion != NULL ? j->params.criterion : criterion;
     lt_conversation c = {.reasoning_effort = "none", .add_generation_prompt = true};
     lt_json_out o = {0};
     json_t *messages;
@@ -145,7 +145,7 @@ static bool submit(lt_tournament *t, lt_part *p, int64_t a, int64_t b, lt_api_er
     r.sampling.temperature = 0;
     r.priority = j->request.priority;
     r.background = j->request.background;
-    r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->ask.cache_salt);
+    r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->params.cache_salt);
     err = lt_engine_submit(j->server->engine, &r, p, &p->id);
     lt_ids_free(&ids);
     if (err != LT_OK) {

@@ -18,7 +18,7 @@
 
 #include <event2/event.h>
 
-#include "serve/api/ask.h"
+#include "serve/api/api_params.h"
 #include "serve/fifo.h"
 
 typedef struct lt_worker_pool lt_worker_pool;

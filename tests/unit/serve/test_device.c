@@ -42,7 +42,7 @@ static void run(const lt_model *m, int64_t n, const lt_grammar *grammar, answer 
     n_compiled = counting.n_compiled(device_of(gpu));
     must(lt_engine_open(&e, m, &o), "engine");
     assert_in_range(counting.n_compiled(device_of(gpu)) - n_compiled, 0,
-                    1); /* A rehearsal leaves one at most. */
+                    1); /* A preload leaves one at most. */
     for (int64_t i = 0; i < n; i++) {
         int32_t prompt[64];
         const lt_request r = request_of(i, prompt, lt_model_get_spec(m)->vocab_size, grammar);

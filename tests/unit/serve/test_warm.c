@@ -1,4 +1,4 @@
-/* After a rehearsal, the steps that it rehearsed compile and load no kernel. After the warm-up on a
+/* After a preload, the steps that it preloaded compile and load no kernel. After the warm-up on a
  * GPU no step needs a new kernel: neither a prompt with any number of rows, nor pieces of prompts
  * beside single tokens. */
 #include "unit/serve/fleet.h"
@@ -60,8 +60,8 @@ static lt_paged_forward *open_forward(const lt_model *m) {
     return f;
 }
 
-/* Whether they were in the cache, or are there since a first rehearsal. */
-static void what_was_rehearsed_is_loaded(void **state) {
+/* Whether they were in the cache, or are there since a first preload. */
+static void what_was_preloadd_is_loaded(void **state) {
     const lt_backend *gpu = gpu_backend();
     int64_t n_kernels, n_compiled;
     bool more = true;
@@ -71,11 +71,11 @@ static void what_was_rehearsed_is_loaded(void **state) {
     }
     lt_model *m = random_model_on(V, MAX_ROWS, LT_BF16, 0.0f, gpu);
     lt_paged_forward *f = open_forward(m);
-    must(lt_paged_forward_rehearse(f, 2), "rehearsal");
+    must(lt_paged_forward_preload(f, 2), "preload");
     while (lt_paged_forward_compiling(f)) {
         usleep(10000);
     }
-    must(lt_paged_forward_rehearse(f, 2), "once more");
+    must(lt_paged_forward_preload(f, 2), "once more");
     assert_false(lt_paged_forward_compiling(f));
     n_kernels = gpu->n_kernels(device_of(gpu));
     n_compiled = gpu->n_compiled(device_of(gpu));
@@ -116,7 +116,7 @@ static void nothing_is_new(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_was_rehearsed_is_loaded),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_was_preloadd_is_loaded),
                                        cmocka_unit_test(nothing_is_new)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

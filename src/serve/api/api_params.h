@@ -1,12 +1,12 @@
-/* ask.h: the parameters of a request: one struct for all endpoints, filled from JSON by one table
- * per endpoint.
+/* api_params.h: the parameters of a request: one struct for all endpoints, filled from JSON by one
+ * table per endpoint.
  *
  * A table row names a field, how it is read and where it is stored. So each field is honoured,
  * accepted because it does not change the answer (NOTHING), accepted with certain values only
  * (ONLY), or refused by name (REFUSED). A field without a row is refused, with the nearest name,
  * unless `unknown` says otherwise. null always counts as absent. docs/serve.md lists the tables. */
-#ifndef LT_SERVE_ASK_H
-#define LT_SERVE_ASK_H
+#ifndef LT_SERVE_API_PARAMS_H
+#define LT_SERVE_API_PARAMS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,8 +35,8 @@ bool lt_api_refuse(lt_api_error *e, const char *param, const char *fmt, ...) LT_
 bool lt_api_refuse_error(lt_api_error *e, const char *param, lt_err err);
 bool lt_api_refuse_oom(lt_api_error *e);
 
-#define LT_ASK_BREAKERS 32 /* Of DRY. */
-#define LT_ASK_STOPS    32 /* OpenAI allows 4; agents send more. */
+#define LT_API_PARAMS_BREAKERS 32 /* Of DRY. */
+#define LT_API_PARAMS_STOPS    32 /* OpenAI allows 4; agents send more. */
 
 typedef struct lt_body lt_body; /* worker_pool.h: a tree that another thread frees. */
 
@@ -44,12 +44,13 @@ typedef struct lt_body lt_body; /* worker_pool.h: a tree that another thread fre
  * in the log. */
 typedef enum { LT_UNKNOWN_REFUSE, LT_UNKNOWN_WARN, LT_UNKNOWN_IGNORE } lt_unknown_fields;
 
-/* The fields of all endpoints. JSON members point into the request's tree, which the ask owns. */
+/* The fields of all endpoints. JSON members point into the request's tree, which the parameters
+ * own. */
 typedef struct {
     json_t *root;
     lt_unknown_fields unknown;
     const char *cache_salt;
-    lt_body *body; /* Owner of the tree; NULL: the ask. */
+    lt_body *body; /* Owner of the tree; NULL: the parameters. */
     const char *model;
     /* What to continue or to embed. */
     const json_t *messages, *prompt, *input, *system, *tools, *tool_choice, *content, *tokens,
@@ -129,7 +130,7 @@ typedef struct {
     const char *encoding_format;
     int64_t dimensions;
     bool add_special, parse_special, with_pieces; /* add_special: of texts as prompts, too. */
-} lt_ask;
+} lt_api_params;
 
 typedef enum {
     LT_FIELD_BOOL,
@@ -159,17 +160,17 @@ typedef struct {
 #define LT_FIELD_TABLE(array, needed)                                                              \
     { array, sizeof array / sizeof *array, needed }
 
-#define LT_ASK_AT(member) offsetof(lt_ask, member)
+#define LT_API_PARAMS_AT(member) offsetof(lt_api_params, member)
 #define LT_BOOL(name, member)                                                                      \
-    { name, LT_FIELD_BOOL, LT_ASK_AT(member), 0, 0, NULL }
+    { name, LT_FIELD_BOOL, LT_API_PARAMS_AT(member), 0, 0, NULL }
 #define LT_I64(name, member, min, max)                                                             \
-    { name, LT_FIELD_I64, LT_ASK_AT(member), min, max, NULL }
+    { name, LT_FIELD_I64, LT_API_PARAMS_AT(member), min, max, NULL }
 #define LT_F64(name, member, min, max)                                                             \
-    { name, LT_FIELD_F64, LT_ASK_AT(member), min, max, NULL }
+    { name, LT_FIELD_F64, LT_API_PARAMS_AT(member), min, max, NULL }
 #define LT_STR(name, member)                                                                       \
-    { name, LT_FIELD_STR, LT_ASK_AT(member), 0, 0, NULL }
+    { name, LT_FIELD_STR, LT_API_PARAMS_AT(member), 0, 0, NULL }
 #define LT_JSON(name, member)                                                                      \
-    { name, LT_FIELD_JSON, LT_ASK_AT(member), 0, 0, NULL }
+    { name, LT_FIELD_JSON, LT_API_PARAMS_AT(member), 0, 0, NULL }
 #define LT_NOTHING(name)                                                                           \
     { name, LT_FIELD_NOTHING, 0, 0, 0, NULL }
 #define LT_ONLY(name, values)                                                                      \
@@ -222,22 +223,22 @@ typedef struct {
         LT_ONLY("top_n_sigma", "-1|-1.0|0|0.0"), LT_ONLY("tfs_z", "1|1.0"), LT_FIELDS_IDLE,        \
         LT_I64("repeat_last_n", repeat_last_n, -1, 1e9)
 
-void lt_ask_defaults(lt_ask *a); /* OpenAI's: temperature 1, n 1, ... */
+void lt_api_params_defaults(lt_api_params *a); /* OpenAI's: temperature 1, n 1, ... */
 /* Override them with the server's defaults (an object of sampling fields and max_tokens, or NULL);
- * its tree must outlive the ask. */
-bool lt_ask_preset(lt_ask *a, const json_t *preset, lt_api_error *e);
-void lt_ask_free(lt_ask *a);
+ * its tree must outlive the parameters. */
+bool lt_api_params_preset(lt_api_params *a, const json_t *preset, lt_api_error *e);
+void lt_api_params_free(lt_api_params *a);
 
 /* Parse the body (a JSON object) by the table. False: *e is the answer. */
-bool lt_ask_read(lt_ask *a, const lt_field *rows, size_t n_rows, const char *body, size_t bytes,
-                 lt_api_error *e);
-/* The same with a parsed body, which the ask takes over. */
-bool lt_ask_read_body(lt_ask *a, const lt_field *rows, size_t n_rows, lt_body *body,
-                      lt_api_error *e);
+bool lt_api_params_read(lt_api_params *a, const lt_field *rows, size_t n_rows, const char *body,
+                        size_t bytes, lt_api_error *e);
+/* The same with a parsed body, which the parameters take over. */
+bool lt_api_params_read_body(lt_api_params *a, const lt_field *rows, size_t n_rows, lt_body *body,
+                             lt_api_error *e);
 /* Read a nested object (stream_options, ...) by a table of fields. `where` is the prefix of
  * parameter names in messages. */
-bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t n_rows,
-                   const char *where, lt_api_error *e);
+bool lt_api_params_object(lt_api_params *a, const json_t *object, const lt_field *rows,
+                          size_t n_rows, const char *where, lt_api_error *e);
 
 /* Parse the body as a JSON object, which the caller releases; NULL: see *e. A body of more than
  * LT_BODY_VALUES values is refused, because each takes some 100 bytes of memory. */
@@ -246,15 +247,15 @@ json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e);
 
 /* The name of a field that the request uses, among its synonyms (NULL at the end); the first if it
  * uses none. */
-const char *lt_ask_said(const lt_ask *a, const char *const *names);
+const char *lt_api_params_said(const lt_api_params *a, const char *const *names);
 
 /* The row of a table (base/option.h: it begins with its name) that a field's text names; NULL: *e
  * says that there is none, and which is near. */
-const void *lt_ask_row(const char *text, const char *param, const void *rows, size_t row_bytes,
-                       size_t n, lt_api_error *e);
+const void *lt_api_params_row(const char *text, const char *param, const void *rows,
+                              size_t row_bytes, size_t n, lt_api_error *e);
 
 /* A string, or a list of strings, of at most `most`; n <= most pointers into the tree. */
-bool lt_ask_strings(const json_t *value, const char *param, const char **texts, size_t *lengths,
-                    int most, int *n, lt_api_error *e);
+bool lt_api_params_strings(const json_t *value, const char *param, const char **texts,
+                           size_t *lengths, int most, int *n, lt_api_error *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* rehearse.h: kernels that are missing are compiled before they are wanted, several at once.
+/* preload.h: kernels that are missing are compiled before they are wanted, several at once.
  *
  *     begin ─▶ this thread's ops: launches do nothing, kernels that the disk cache has are loaded,
  *     those that are missing are noted
@@ -13,11 +13,11 @@
  * one alone.
  *
  * All launches are left out, not only those of missing kernels: one that ran behind one that did
- * not would read memory that nobody has written. So an op that is rehearsed must decide nothing by
+ * not would read memory that nobody has written. So an op that is preloaded must decide nothing by
  * what is in device memory; cuBLASLt's products are left out likewise (cublas.c). Transfers and
  * allocations are real. */
-#ifndef LT_KERNELS_CUDA_REHEARSE_H
-#define LT_KERNELS_CUDA_REHEARSE_H
+#ifndef LT_KERNELS_CUDA_PRELOAD_H
+#define LT_KERNELS_CUDA_PRELOAD_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,21 +25,21 @@
 #include "kernels/cuda/runtime.h"
 
 /* Of the calling thread on one GPU; not nested. What the thread does on another GPU is real. */
-void lt_rehearse_begin(const lt_cuda *gpu);
-bool lt_rehearsing(const lt_cuda *gpu);
-int64_t lt_rehearse_missing(void); /* Noted so far. */
+void lt_preload_begin(const lt_cuda *gpu);
+bool lt_is_preloading(const lt_cuda *gpu);
+int64_t lt_preload_missing(void); /* Noted so far. */
 /* Compile what was noted, and return when the first n_first of them have been tried; children go on
  * with the rest. */
-void lt_rehearse_end(int64_t n_first);
-/* Children are at work, whoever rehearsed: the processor and the cache of kernels, which GPUs of
+void lt_preload_end(int64_t n_first);
+/* Children are at work, whoever preloaded: the processor and the cache of kernels, which GPUs of
  * one architecture share, are the process's. */
-bool lt_rehearse_compiling(void);
+bool lt_preload_compiling(void);
 
 /* Return when no child is going to compile this kernel any more. */
-void lt_rehearse_await(const char *file, const char *defines, const char *arch);
+void lt_preload_await(const char *file, const char *defines, const char *arch);
 
 /* *missing: the cache does not have the kernel, which is noted. */
-LT_MUST_USE lt_err lt_rehearse_note(bool *missing, const char *file, const char *defines,
-                                    const char *arch);
+LT_MUST_USE lt_err lt_preload_note(bool *missing, const char *file, const char *defines,
+                                   const char *arch);
 
 #endif

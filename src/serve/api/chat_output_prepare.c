@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "serve/api/speech.h"
+#include "serve/api/chat_output.h"
 
 #define NAME_BYTES 128
 
@@ -48,7 +48,7 @@ static void keep_mark(lt_reply *r, const char *mark) {
     const uint32_t id = mark != NULL ? lt_tokenizer_find(r->server->tokenizer, mark, strlen(mark))
                                      : LT_TOKEN_NONE;
     if (id != LT_TOKEN_NONE && lt_tokenizer_is_special(r->server->tokenizer, id)) {
-        r->ask.skip_special = false;
+        r->params.skip_special = false;
     }
 }
 
@@ -95,12 +95,12 @@ static bool read_allowed(lt_reply *r, const json_t *choice, lt_api_error *e) {
 
     choice = inner != NULL ? inner : choice;
     mode = json_string_value(json_object_get(choice, "mode"));
-    json_object_set_new(r->ask.root, "allowed_tools", allowed); /* The ask owns it. */
+    json_object_set_new(r->params.root, "allowed_tools", allowed); /* The parameters own it. */
     if (mode == NULL || (strcmp(mode, "auto") != 0 && strcmp(mode, "required") != 0)) {
         return lt_api_refuse(e, "tool_choice", "'tool_choice.mode' must be auto or required");
     }
     json_array_foreach(json_object_get(choice, "tools"), i, tool) {
-        json_t *found = find_tool(r->ask.tools, name_of(tool));
+        json_t *found = find_tool(r->params.tools, name_of(tool));
         if (found == NULL) {
             return no_such_tool(name_of(tool), e);
         }
@@ -116,17 +116,17 @@ static bool read_allowed(lt_reply *r, const json_t *choice, lt_api_error *e) {
 
 /* auto, none, required, {type: function, function: {name}}, allowed_tools. */
 static bool read_choice(lt_reply *r, lt_api_error *e) {
-    const json_t *choice = r->ask.tool_choice;
+    const json_t *choice = r->params.tool_choice;
     const char *word = json_string_value(choice);
     const char *type = json_string_value(json_object_get(choice, "type"));
     lt_listen *l = &r->listen;
 
-    l->callable = r->ask.tools;
+    l->callable = r->params.tools;
     if (choice == NULL || (word != NULL && strcmp(word, "auto") == 0)) {
         return true;
     }
     if (word != NULL && strcmp(word, "none") == 0) {
-        r->ask.tools = l->callable = NULL;
+        r->params.tools = l->callable = NULL;
         return true;
     }
     if (type != NULL && strcmp(type, "allowed_tools") == 0) {
@@ -134,7 +134,7 @@ static bool read_choice(lt_reply *r, lt_api_error *e) {
     }
     l->forced = true;
     if (word != NULL && strcmp(word, "required") == 0) {
-        return json_array_size(r->ask.tools) > 0 || no_such_tool(NULL, e);
+        return json_array_size(r->params.tools) > 0 || no_such_tool(NULL, e);
     }
     l->tool = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
     if (l->tool == NULL) {
@@ -142,7 +142,7 @@ static bool read_choice(lt_reply *r, lt_api_error *e) {
                              "'tool_choice' must be auto, none, required, {type: function, "
                              "function: {name}} or {type: allowed_tools, ...}");
     }
-    return find_tool(r->ask.tools, l->tool) != NULL || no_such_tool(l->tool, e);
+    return find_tool(r->params.tools, l->tool) != NULL || no_such_tool(l->tool, e);
 }
 
 /* llama-server's names: none leaves the reasoning in the content, the others take it out. */
@@ -159,8 +159,8 @@ static bool check_format(const char *format, lt_api_error *e) {
                                            format);
 }
 
-bool lt_speech_prepare(lt_reply *r, lt_api_error *e) {
-    lt_ask *a = &r->ask;
+bool lt_chat_output_prepare(lt_reply *r, lt_api_error *e) {
+    lt_api_params *a = &r->params;
     lt_listen *l = &r->listen;
 
     if (!check_tools(a->tools, e) || !read_choice(r, e) || !check_format(a->reasoning_format, e)) {
@@ -190,14 +190,14 @@ static bool rule(lt_reply *r, lt_api_error *e) {
     if (!l->tools && r->form.text == NULL) {
         return true;
     }
-    r->ruled = r->compile.speech = true;
+    r->ruled = r->compile.chat = true;
     r->compile.what = (lt_parse_grammar_options){.marks = r->server->marks,
                                                  .reasoning = lt_parse_reasons(&r->server->marks),
                                                  .thinks = l->opened,
                                                  .tools = l->callable,
                                                  .forced = l->forced,
                                                  .name = l->tool,
-                                                 .parallel = r->ask.parallel_tools &&
+                                                 .parallel = r->params.parallel_tools &&
                                                              l->tool == NULL, /* Named: that one. */
                                                  .has_form = r->form.text != NULL,
                                                  .kind = r->form.kind,
@@ -206,7 +206,7 @@ static bool rule(lt_reply *r, lt_api_error *e) {
     return true;
 }
 
-bool lt_speech_add(lt_reply *r, lt_ids *prompt, lt_api_error *e) {
+bool lt_chat_output_add(lt_reply *r, lt_ids *prompt, lt_api_error *e) {
     if (!rule(r, e)) {
         lt_ids_free(prompt);
         return false;

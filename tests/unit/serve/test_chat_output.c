@@ -8,16 +8,16 @@
 
 #include <cmocka.h>
 
-#include "serve/api/speech.h"
+#include "serve/api/chat_output.h"
 
 static void on(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
     lt_json_out *heard = c->reply->format_state;
-    const lt_speech_item *i = &((const lt_speech *)c->state)->items[item];
+    const lt_chat_item *i = &((const lt_chat_output *)c->state)->items[item];
     if (fresh) {
         lt_out_rawf(heard, "%s%s:", heard->n > 0 ? "|" : "",
-                    i->kind == LT_SPEECH_CALL      ? i->name
-                    : i->kind == LT_SPEECH_CONTENT ? "content"
-                                                   : "reasoning");
+                    i->kind == LT_CHAT_CALL      ? i->name
+                    : i->kind == LT_CHAT_CONTENT ? "content"
+                                                 : "reasoning");
     }
     lt_out_raw(heard, text, n);
 }
@@ -34,15 +34,15 @@ static void items_in_order(void **state) {
                   .listen = {.tools = true, .think = true},
                   .format_state = &heard};
     lt_reply_choice c = {.reply = &r};
-    const lt_speech *said;
+    const lt_chat_output *said;
     (void)state;
     s.marks = lt_parse_detect("<tool_call></think>");
     for (size_t at = 0; at < strlen(text); at++) {
-        lt_speech_token(&c);
+        lt_chat_output_token(&c);
         assert_int_equal(c.reasoning_tokens, at < 7 ? 0 : at < 18 ? at - 6 : 11);
-        lt_speech_text(&c, text + at, 1);
+        lt_chat_output_text(&c, text + at, 1);
     }
-    assert_true(lt_speech_finish(&c));
+    assert_true(lt_chat_output_finish(&c));
     said = c.state;
     assert_string_equal(heard.data, "reasoning:hm|content:Yes|f:{\"a\": 1}|g:{}|content:bye");
     assert_int_equal(said->n_items, 5);
@@ -50,10 +50,10 @@ static void items_in_order(void **state) {
     assert_int_equal(said->items[3].call, 1);
     assert_string_not_equal(said->items[2].id, said->items[3].id);
     assert_memory_equal(said->items[2].id, "call_", 5);
-    assert_true(lt_speech_has(said, LT_SPEECH_REASONING));
-    lt_speech_gather(said, LT_SPEECH_CONTENT, &all);
+    assert_true(lt_chat_output_has(said, LT_CHAT_REASONING));
+    lt_chat_output_gather(said, LT_CHAT_CONTENT, &all);
     assert_string_equal(all.data, "Yesbye");
-    lt_speech_close(&c);
+    lt_chat_output_close(&c);
     lt_out_free(&heard);
     lt_out_free(&all);
 }

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/json.h"
-#include "serve/api/ask.h"
+#include "serve/api/api_params.h"
 
 static const lt_field fields[] = {LT_JSON("messages", messages),
                                   LT_STR("model", model),
@@ -20,15 +20,15 @@ static const lt_field fields[] = {LT_JSON("messages", messages),
                                   LT_NOTHING("user"),
                                   LT_FIELDS_SAMPLING};
 
-static bool read(lt_ask *a, const char *body, lt_api_error *e) {
-    lt_ask_defaults(a);
+static bool read(lt_api_params *a, const char *body, lt_api_error *e) {
+    lt_api_params_defaults(a);
     *e = (lt_api_error){0};
-    return lt_ask_read(a, fields, sizeof fields / sizeof *fields, body, strlen(body), e);
+    return lt_api_params_read(a, fields, sizeof fields / sizeof *fields, body, strlen(body), e);
 }
 
 static void good(void **state) {
     lt_api_error e;
-    lt_ask a;
+    lt_api_params a;
     (void)state;
     assert_true(read(&a,
                      "{\"model\":\"m\",\"n\":2.0,\"stream\":true,\"temperature\":0,\"top_k\":5,"
@@ -42,7 +42,7 @@ static void good(void **state) {
     assert_int_equal(a.top_k, 5);
     assert_int_equal(a.seed, -1); /* null is absent. */
     assert_non_null(a.messages);
-    lt_ask_free(&a);
+    lt_api_params_free(&a);
 }
 
 static void refused(void **state) {
@@ -68,14 +68,14 @@ static void refused(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         lt_api_error e;
-        lt_ask a;
+        lt_api_params a;
         assert_false(read(&a, rows[i].body, &e));
         assert_int_equal(e.status, 400);
         assert_string_equal(e.param, rows[i].param);
         if (strstr(e.message, rows[i].said) == NULL) {
             fail_msg("%s: %s", rows[i].body, e.message);
         }
-        lt_ask_free(&a);
+        lt_api_params_free(&a);
     }
 }
 
@@ -85,22 +85,22 @@ static void unknown(void **state) {
     static const lt_unknown_fields kinds[] = {LT_UNKNOWN_REFUSE, LT_UNKNOWN_WARN,
                                               LT_UNKNOWN_IGNORE};
     lt_api_error e;
-    lt_ask a;
+    lt_api_params a;
     (void)state;
     assert_true(read(&a, "{\"no_such\":null}", &e));
-    lt_ask_free(&a);
+    lt_api_params_free(&a);
     for (int i = 0; i < 3; i++) {
-        lt_ask_defaults(&a);
+        lt_api_params_defaults(&a);
         a.unknown = kinds[i];
-        assert_int_equal(
-            lt_ask_read(&a, fields, sizeof fields / sizeof *fields, body, sizeof body - 1, &e),
-            i > 0);
+        assert_int_equal(lt_api_params_read(&a, fields, sizeof fields / sizeof *fields, body,
+                                            sizeof body - 1, &e),
+                         i > 0);
         if (i > 0) {
             assert_int_equal(a.n, 3);
         } else {
             assert_string_equal(e.param, "no_such");
         }
-        lt_ask_free(&a);
+        lt_api_params_free(&a);
     }
 }
 
@@ -112,11 +112,12 @@ static void strings(void **state) {
     json_t *v = json_pack("[s, s]", "a", "bc"), *bad = json_pack("[s, i]", "a", 1);
     json_t *many = json_pack("[s, s, s, s]", "a", "a", "a", "a"), *one = json_string("x");
     (void)state;
-    assert_true(lt_ask_strings(v, "stop", texts, lengths, 3, &n, &e) && n == 2 && lengths[1] == 2);
-    assert_true(lt_ask_strings(one, "stop", texts, lengths, 3, &n, &e) && n == 1);
-    assert_true(lt_ask_strings(NULL, "stop", texts, lengths, 3, &n, &e) && n == 0);
-    assert_false(lt_ask_strings(bad, "stop", texts, lengths, 3, &n, &e));
-    assert_false(lt_ask_strings(many, "stop", texts, lengths, 3, &n, &e));
+    assert_true(lt_api_params_strings(v, "stop", texts, lengths, 3, &n, &e) && n == 2 &&
+                lengths[1] == 2);
+    assert_true(lt_api_params_strings(one, "stop", texts, lengths, 3, &n, &e) && n == 1);
+    assert_true(lt_api_params_strings(NULL, "stop", texts, lengths, 3, &n, &e) && n == 0);
+    assert_false(lt_api_params_strings(bad, "stop", texts, lengths, 3, &n, &e));
+    assert_false(lt_api_params_strings(many, "stop", texts, lengths, 3, &n, &e));
     json_decref(v);
     json_decref(bad);
     json_decref(many);

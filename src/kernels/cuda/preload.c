@@ -1,5 +1,5 @@
-/* rehearse.c: see rehearse.h. */
-#include "kernels/cuda/rehearse.h"
+/* preload.c: see preload.h. */
+#include "kernels/cuda/preload.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -31,7 +31,7 @@ static _Thread_local struct {
     const lt_cuda *gpu; /* NULL: none goes on. */
     missing_kernel *of;
     int n;
-} rehearsal;
+} preload;
 
 /* Memory that the children share with their parent. */
 typedef struct {
@@ -48,17 +48,17 @@ static struct {
     batch_progress *progress;
 } batch = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-bool lt_rehearsing(const lt_cuda *gpu) {
-    return rehearsal.gpu == gpu;
+bool lt_is_preloading(const lt_cuda *gpu) {
+    return preload.gpu == gpu;
 }
 
-void lt_rehearse_begin(const lt_cuda *gpu) {
-    LT_ASSERT(gpu != NULL && rehearsal.gpu == NULL);
-    rehearsal.gpu = gpu;
+void lt_preload_begin(const lt_cuda *gpu) {
+    LT_ASSERT(gpu != NULL && preload.gpu == NULL);
+    preload.gpu = gpu;
 }
 
-int64_t lt_rehearse_missing(void) {
-    return rehearsal.n;
+int64_t lt_preload_missing(void) {
+    return preload.n;
 }
 
 static bool kernel_is(const missing_kernel *k, const char *file, const char *defines,
@@ -77,31 +77,31 @@ static void kernels_free(missing_kernel *of, int n) {
 }
 
 static bool is_noted(const char *file, const char *defines, const char *arch) {
-    for (int i = 0; i < rehearsal.n; i++) {
-        if (kernel_is(&rehearsal.of[i], file, defines, arch)) {
+    for (int i = 0; i < preload.n; i++) {
+        if (kernel_is(&preload.of[i], file, defines, arch)) {
             return true;
         }
     }
     return false;
 }
 
-lt_err lt_rehearse_note(bool *missing, const char *file, const char *defines, const char *arch) {
+lt_err lt_preload_note(bool *missing, const char *file, const char *defines, const char *arch) {
     missing_kernel *k;
     const bool noted = is_noted(file, defines, arch);
     *missing = noted || !lt_cubin_is_cached(file, defines, arch);
     if (noted || !*missing) {
         return LT_OK;
     }
-    if (rehearsal.of == NULL) {
-        rehearsal.of = calloc(MAX_MISSING, sizeof *rehearsal.of);
+    if (preload.of == NULL) {
+        preload.of = calloc(MAX_MISSING, sizeof *preload.of);
     }
-    if (rehearsal.of == NULL) {
+    if (preload.of == NULL) {
         LT_FAIL(LT_ERR_OOM, "kernels that are missing");
     }
-    if (rehearsal.n == MAX_MISSING) {
+    if (preload.n == MAX_MISSING) {
         return LT_OK;
     }
-    k = &rehearsal.of[rehearsal.n++];
+    k = &preload.of[preload.n++];
     *k = (missing_kernel){strdup(file), strdup(defines), strdup(arch)};
     if (k->file == NULL || k->defines == NULL || k->arch == NULL) {
         LT_FAIL(LT_ERR_OOM, "kernel %s", file);
@@ -168,7 +168,7 @@ static void *batch_run(void *unused) {
     return NULL;
 }
 
-bool lt_rehearse_compiling(void) {
+bool lt_preload_compiling(void) {
     bool running;
     pthread_mutex_lock(&batch.lock);
     running = batch.of != NULL;
@@ -188,7 +188,7 @@ static bool is_pending(int n, const char *file, const char *defines, const char 
     return pending;
 }
 
-void lt_rehearse_await(const char *file, const char *defines, const char *arch) {
+void lt_preload_await(const char *file, const char *defines, const char *arch) {
     while (is_pending(MAX_MISSING, file, defines, arch)) {
         (void)usleep(1000);
     }
@@ -221,21 +221,21 @@ static bool batch_begin(int64_t n_first) {
         return false;
     }
     pthread_mutex_lock(&batch.lock);
-    while (batch.of != NULL) { /* What another thread rehearsed. */
+    while (batch.of != NULL) { /* What another thread preloaded. */
         pthread_mutex_unlock(&batch.lock);
         (void)usleep(1000);
         pthread_mutex_lock(&batch.lock);
     }
-    batch.of = rehearsal.of, batch.n = rehearsal.n, batch.progress = shared;
+    batch.of = preload.of, batch.n = preload.n, batch.progress = shared;
     batch.n_first = n_first < batch.n ? (int)n_first : batch.n;
     /* A long one that began last would be waited for alone. */
     qsort(batch.of, (size_t)batch.n_first, sizeof *batch.of, compare_longest_first);
-    rehearsal.of = NULL;
+    preload.of = NULL;
     pthread_mutex_unlock(&batch.lock);
     if (pthread_create(&thread, NULL, batch_run, NULL) != 0) {
         (void)munmap(shared, sizeof(batch_progress));
         pthread_mutex_lock(&batch.lock);
-        rehearsal.of = batch.of;
+        preload.of = batch.of;
         batch.of = NULL, batch.n = 0, batch.progress = NULL;
         pthread_mutex_unlock(&batch.lock);
         return false;
@@ -244,11 +244,11 @@ static bool batch_begin(int64_t n_first) {
     return true;
 }
 
-void lt_rehearse_end(int64_t n_first) {
-    LT_ASSERT(rehearsal.gpu != NULL);
-    rehearsal.gpu = NULL;
-    if (rehearsal.n > 1) { /* One is compiled where it is wanted. */
-        lt_cubin_tell(rehearsal.of[0].arch, rehearsal.n);
+void lt_preload_end(int64_t n_first) {
+    LT_ASSERT(preload.gpu != NULL);
+    preload.gpu = NULL;
+    if (preload.n > 1) { /* One is compiled where it is wanted. */
+        lt_cubin_tell(preload.of[0].arch, preload.n);
         if (batch_begin(n_first)) {
             while (is_pending((int)(n_first < MAX_MISSING ? n_first : MAX_MISSING), NULL, NULL,
                               NULL)) {
@@ -256,7 +256,7 @@ void lt_rehearse_end(int64_t n_first) {
             }
         }
     }
-    kernels_free(rehearsal.of, rehearsal.n);
-    rehearsal.of = NULL;
-    rehearsal.n = 0;
+    kernels_free(preload.of, preload.n);
+    preload.of = NULL;
+    preload.n = 0;
 }

@@ -1,5 +1,5 @@
-/* speech.c: see speech.h. */
-#include "serve/api/speech.h"
+/* chat_output.c: see chat_output.h. */
+#include "serve/api/chat_output.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 static bool open_speech(lt_reply_choice *c) {
     const lt_listen *l = &c->reply->listen;
-    lt_speech *s = calloc(1, sizeof *s);
+    lt_chat_output *s = calloc(1, sizeof *s);
     if (s == NULL ||
         lt_parser_open(&s->parser, &(lt_parse_options){.format = c->reply->server->marks.format,
                                                        .tools = l->tools,
@@ -22,8 +22,8 @@ static bool open_speech(lt_reply_choice *c) {
     return true;
 }
 
-void lt_speech_close(lt_reply_choice *c) {
-    lt_speech *s = c->state;
+void lt_chat_output_close(lt_reply_choice *c) {
+    lt_chat_output *s = c->state;
     if (s == NULL) {
         return;
     }
@@ -38,15 +38,15 @@ void lt_speech_close(lt_reply_choice *c) {
 }
 
 /* A new item at the end; NULL: out of memory. */
-static lt_speech_item *begin_item(lt_reply_choice *c, lt_speech_kind kind, const char *name,
-                                  size_t n) {
+static lt_chat_item *begin_item(lt_reply_choice *c, lt_chat_item_kind kind, const char *name,
+                                size_t n) {
     static const char *const prefixes[] = {"msg_", "rs_", "call_"};
-    lt_speech *s = c->state;
-    lt_speech_item *item;
+    lt_chat_output *s = c->state;
+    lt_chat_item *item;
 
     if (s->n_items == s->room) {
         const int room = s->room > 0 ? 2 * s->room : 4;
-        lt_speech_item *grown = realloc(s->items, (size_t)room * sizeof *grown);
+        lt_chat_item *grown = realloc(s->items, (size_t)room * sizeof *grown);
         if (grown == NULL) {
             return NULL;
         }
@@ -54,9 +54,9 @@ static lt_speech_item *begin_item(lt_reply_choice *c, lt_speech_kind kind, const
         s->room = room;
     }
     item = &s->items[s->n_items];
-    *item = (lt_speech_item){.kind = kind, .call = -1};
+    *item = (lt_chat_item){.kind = kind, .call = -1};
     lt_server_make_id(c->reply->server, prefixes[kind], item->id);
-    if (kind == LT_SPEECH_CALL) {
+    if (kind == LT_CHAT_CALL) {
         item->name = strndup(name, n);
         if (item->name == NULL) {
             return NULL;
@@ -70,8 +70,8 @@ static lt_speech_item *begin_item(lt_reply_choice *c, lt_speech_kind kind, const
 /* The last item consists of the tokens up to the current one. A later item begins with the current
  * token, unless the item before it already has it. */
 static void note_logs(const lt_reply_choice *c, bool fresh) {
-    const lt_speech *s = c->state;
-    lt_speech_item *item = &s->items[s->n_items - 1];
+    const lt_chat_output *s = c->state;
+    lt_chat_item *item = &s->items[s->n_items - 1];
     if (fresh && s->n_items > 1) {
         const size_t behind = item[-1].logs_to, at = c->logs.n > 0 ? c->logs.n - 1 : 0;
         item->logs_from = behind > at ? behind : at;
@@ -80,11 +80,11 @@ static void note_logs(const lt_reply_choice *c, bool fresh) {
 }
 
 static void on_part(void *ctx, lt_part_kind part, int call, const char *text, size_t n) {
-    static const lt_speech_kind kinds[] = {LT_SPEECH_CONTENT, LT_SPEECH_REASONING, LT_SPEECH_CALL,
-                                           LT_SPEECH_CALL};
+    static const lt_chat_item_kind kinds[] = {LT_CHAT_CONTENT, LT_CHAT_REASONING, LT_CHAT_CALL,
+                                              LT_CHAT_CALL};
     lt_reply_choice *c = ctx;
-    lt_speech *s = c->state;
-    const lt_speech_kind kind = kinds[part];
+    lt_chat_output *s = c->state;
+    const lt_chat_item_kind kind = kinds[part];
     const bool fresh = part == LT_PART_CALL_NAME || s->n_items == 0 ||
                        s->items[s->n_items - 1].kind != kind;
     (void)call;
@@ -100,15 +100,15 @@ static void on_part(void *ctx, lt_part_kind part, int call, const char *text, si
     c->reply->formatter->piece(c, s->n_items - 1, fresh, text, n);
 }
 
-void lt_speech_token(lt_reply_choice *c) {
-    const lt_speech *s = c->state;
+void lt_chat_output_token(lt_reply_choice *c) {
+    const lt_chat_output *s = c->state;
     if (s != NULL && lt_parser_in_reasoning(s->parser)) {
         c->reasoning_tokens++;
     }
 }
 
-void lt_speech_text(lt_reply_choice *c, const char *text, size_t n) {
-    const lt_speech *s;
+void lt_chat_output_text(lt_reply_choice *c, const char *text, size_t n) {
+    const lt_chat_output *s;
     if (c->state == NULL && !open_speech(c)) {
         return;
     }
@@ -118,10 +118,10 @@ void lt_speech_text(lt_reply_choice *c, const char *text, size_t n) {
     }
 }
 
-bool lt_speech_finish(lt_reply_choice *c) {
+bool lt_chat_output_finish(lt_reply_choice *c) {
     const lt_listen *l = &c->reply->listen;
     const bool whole = c->finish == LT_FINISH_EOS || c->finish == LT_FINISH_GRAMMAR;
-    const lt_speech *s;
+    const lt_chat_output *s;
     if (c->state == NULL && !open_speech(c)) {
         return false;
     }
@@ -133,7 +133,7 @@ bool lt_speech_finish(lt_reply_choice *c) {
     return true;
 }
 
-void lt_speech_gather(const lt_speech *s, lt_speech_kind kind, lt_json_out *out) {
+void lt_chat_output_gather(const lt_chat_output *s, lt_chat_item_kind kind, lt_json_out *out) {
     for (int i = 0; i < s->n_items; i++) {
         if (s->items[i].kind == kind && s->items[i].text.n > 0) {
             lt_out_raw(out, s->items[i].text.data, s->items[i].text.n);
@@ -141,7 +141,7 @@ void lt_speech_gather(const lt_speech *s, lt_speech_kind kind, lt_json_out *out)
     }
 }
 
-bool lt_speech_has(const lt_speech *s, lt_speech_kind kind) {
+bool lt_chat_output_has(const lt_chat_output *s, lt_chat_item_kind kind) {
     for (int i = 0; i < s->n_items; i++) {
         if (s->items[i].kind == kind) {
             return true;

@@ -1,5 +1,5 @@
-/* ask.c: see ask.h. */
-#include "serve/api/ask.h"
+/* api_params.c: see api_params.h. */
+#include "serve/api/api_params.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -51,8 +51,8 @@ bool lt_api_refuse_oom(lt_api_error *e) {
     return false;
 }
 
-void lt_ask_defaults(lt_ask *a) {
-    *a = (lt_ask){
+void lt_api_params_defaults(lt_api_params *a) {
+    *a = (lt_api_params){
         .n = 1,
         .best_of = -1,
         .temperature = 1,
@@ -94,7 +94,7 @@ void lt_ask_defaults(lt_ask *a) {
         .control = {.threshold = 0.95, .budget = -1, .every = 64, .agree = 3, .probe_tokens = 20}};
 }
 
-void lt_ask_free(lt_ask *a) {
+void lt_api_params_free(lt_api_params *a) {
     if (a->body != NULL) {
         lt_body_free(a->body);
     } else {
@@ -172,7 +172,7 @@ static bool read_only(const lt_field *f, const json_t *value, const char *param,
     return found;
 }
 
-static bool read_field(lt_ask *a, const lt_field *f, const json_t *value, const char *param,
+static bool read_field(lt_api_params *a, const lt_field *f, const json_t *value, const char *param,
                        lt_api_error *e) {
     char *at = (char *)a + f->offset;
 
@@ -232,8 +232,8 @@ static bool refuse_unknown(const lt_field *rows, size_t n_rows, const char *wher
     return with_code(e, "unknown_parameter");
 }
 
-bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t n_rows,
-                   const char *where, lt_api_error *e) {
+bool lt_api_params_object(lt_api_params *a, const json_t *object, const lt_field *rows,
+                          size_t n_rows, const char *where, lt_api_error *e) {
     const char *key;
     const json_t *value;
 
@@ -308,32 +308,33 @@ json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e) {
     return root;
 }
 
-bool lt_ask_preset(lt_ask *a, const json_t *preset, lt_api_error *e) {
+bool lt_api_params_preset(lt_api_params *a, const json_t *preset, lt_api_error *e) {
     static const lt_field rows[] = {LT_I64("max_tokens", max_tokens, -1, 1e12),
                                     LT_I64("thinking_budget", thinking_budget, -1, 1e9),
                                     LT_JSON("chat_template_kwargs", template_kwargs),
                                     LT_BOOL("verbose", verbose), LT_FIELDS_SAMPLING};
-    return preset == NULL || lt_ask_object(a, preset, rows, sizeof rows / sizeof *rows, "", e);
+    return preset == NULL ||
+           lt_api_params_object(a, preset, rows, sizeof rows / sizeof *rows, "", e);
 }
 
-bool lt_ask_read(lt_ask *a, const lt_field *rows, size_t n_rows, const char *body, size_t bytes,
-                 lt_api_error *e) {
+bool lt_api_params_read(lt_api_params *a, const lt_field *rows, size_t n_rows, const char *body,
+                        size_t bytes, lt_api_error *e) {
     a->root = lt_body_parse(body, bytes, e);
-    return a->root != NULL && lt_ask_object(a, a->root, rows, n_rows, "", e);
+    return a->root != NULL && lt_api_params_object(a, a->root, rows, n_rows, "", e);
 }
 
-bool lt_ask_read_body(lt_ask *a, const lt_field *rows, size_t n_rows, lt_body *body,
-                      lt_api_error *e) {
+bool lt_api_params_read_body(lt_api_params *a, const lt_field *rows, size_t n_rows, lt_body *body,
+                             lt_api_error *e) {
     a->body = body;
     a->root = body->root;
     if (a->root == NULL) {
         *e = body->error;
         return false;
     }
-    return lt_ask_object(a, a->root, rows, n_rows, "", e);
+    return lt_api_params_object(a, a->root, rows, n_rows, "", e);
 }
 
-const char *lt_ask_said(const lt_ask *a, const char *const *names) {
+const char *lt_api_params_said(const lt_api_params *a, const char *const *names) {
     for (const char *const *p = names; *p != NULL; p++) {
         const json_t *value = json_object_get(a->root, *p);
         if (value != NULL && !json_is_null(value)) {
@@ -343,8 +344,8 @@ const char *lt_ask_said(const lt_ask *a, const char *const *names) {
     return names[0];
 }
 
-const void *lt_ask_row(const char *text, const char *param, const void *rows, size_t row_bytes,
-                       size_t n, lt_api_error *e) {
+const void *lt_api_params_row(const char *text, const char *param, const void *rows,
+                              size_t row_bytes, size_t n, lt_api_error *e) {
     const void *row = lt_name_find(text, rows, row_bytes, n);
     char hint[LT_NAME_HINT_BYTES];
     if (row == NULL) {
@@ -354,8 +355,8 @@ const void *lt_ask_row(const char *text, const char *param, const void *rows, si
     return row;
 }
 
-bool lt_ask_strings(const json_t *value, const char *param, const char **texts, size_t *lengths,
-                    int most, int *n, lt_api_error *e) {
+bool lt_api_params_strings(const json_t *value, const char *param, const char **texts,
+                           size_t *lengths, int most, int *n, lt_api_error *e) {
     const size_t count = json_is_array(value) ? json_array_size(value) : 1;
     *n = 0;
     if (value == NULL) {
