@@ -132,5 +132,14 @@ if not quick:
     disturbed("parts-rank", PARTS, kill_rank, recovered)
     disturbed("parts-node", PARTS, lose_node, lambda e, t: recovered(e, t, 11))
     disturbed("parts-damage", PARTS, damage, older)
+if not quick:
+    p, pids = begin(4, {**ARGS, "steps": 100000, "out": work.name + "/gone"}, NODES)
+    root = memory_of(pids[0])
+    p.kill()
+    p.communicate()
+    until = time.time() + 10
+    while os.path.exists(root) and time.time() < until:
+        time.sleep(0.05)
+    tap.check("a launcher that is killed leaves no memory", not os.path.exists(root), root)
 work.cleanup()
 sys.exit(tap.end())

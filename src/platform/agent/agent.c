@@ -347,6 +347,7 @@ static lt_err listen_for_others(agent *a) {
 lt_err lt_agent_run(const lt_agent_options *o) {
     lt_err err = LT_OK;
     agent a = {.o = o, .listener = -1, .sent = json_object()};
+    const pid_t launcher = getppid();
     const struct timespec pause = {.tv_nsec = (long)(LT_AGENT_LOOK_S * 1e9)};
     pthread_t thread;
     bool runs = false;
@@ -378,5 +379,9 @@ done:
         (void)close(a.listener);
     }
     json_decref(a.sent);
+    if (getppid() !=
+        launcher) { /* It was killed, and its ranks with it: nobody needs the memory. */
+        (void)!lt_file_remove_tree(o->root); /* Other agents remove it, too. */
+    }
     return err;
 }
