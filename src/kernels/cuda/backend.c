@@ -269,7 +269,7 @@ static int64_t backend_missing(lt_device *d) {
     return lt_preload_missing();
 }
 
-static void backend_preloadd(lt_device *d, int64_t n_first) {
+static void backend_preloaded(lt_device *d, int64_t n_first) {
     (void)d;
     lt_preload_end(n_first);
 }
@@ -385,7 +385,7 @@ const lt_backend *lt_backend_cuda(void) {
                                        .n_kernels = backend_n_kernels,
                                        .preload = backend_preload,
                                        .missing = backend_missing,
-                                       .preloaded = backend_preloadd,
+                                       .preloaded = backend_preloaded,
                                        .compiling = backend_compiling,
                                        .matmul_pack_bytes = backend_pack_bytes};
     (void)pthread_once(&once, fill_lists);

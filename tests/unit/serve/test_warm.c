@@ -61,7 +61,7 @@ static lt_paged_forward *open_forward(const lt_model *m) {
 }
 
 /* Whether they were in the cache, or are there since a first preload. */
-static void what_was_preloadd_is_loaded(void **state) {
+static void what_was_preloaded_is_loaded(void **state) {
     const lt_backend *gpu = gpu_backend();
     int64_t n_kernels, n_compiled;
     bool more = true;
@@ -116,7 +116,7 @@ static void nothing_is_new(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_was_preloadd_is_loaded),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_was_preloaded_is_loaded),
                                        cmocka_unit_test(nothing_is_new)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
