@@ -13,7 +13,7 @@
     X(convert, "convert", "write a model as a Hugging Face folder or a GGUF file")                 \
     X(quantize, "quantize", "write a model with quantised weights, as a GGUF file")                \
     X(copy, "copy", "copy files between folders, object stores and the model hub")                 \
-    X(align, "align", "find how strong a selection among candidates may be")                       \
+    X(align, "align", "tune selections of answers, find watermarks, compare methods")              \
     X(plan, "plan", "predict layout, time, price and failures of a run, or of a server")           \
     X(simulate, "simulate",                                                                        \
       "simulate months of a run with failures, restarts, repairs and spares")                      \
