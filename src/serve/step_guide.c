@@ -21,7 +21,7 @@
 static double log_sum(const float *x, int64_t n, float *high) {
     int32_t best = 0;
     *high = lt_logits_best(x, n, &best) ? x[best] : NAN;
-    return (double)*high + log(lt_logits_exp(x, n, *high, 1.0f, NULL, NULL));
+    return lt_logits_lse(x, n, *high);
 }
 
 /* The guided row, in the place of u's. NUMERIC: a logit is not a number. */
