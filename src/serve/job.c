@@ -258,30 +258,36 @@ static uint64_t salt_of(const lt_request *r) {
                          : lt_rng_mix(r->cache_salt ^ lt_rng_mix((uint64_t)r->steer << 32 | bits));
 }
 
-static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_job_limits *limits) {
-    lt_job_choice *s = &j->choices[i];
-    copy(s->tokens, r->prompt, (size_t)r->n_prompt * sizeof *r->prompt);
+/* A sequence of n_tokens that waits for its first step; its tokens are written. */
+static void open_seq(lt_job *j, lt_job_choice *s, int64_t n_tokens, const lt_request *r,
+                     const lt_job_limits *limits) {
     s->job = j;
-    s->index = (int32_t)i;
     for (int k = 0; k < LT_STEPS_QUEUED; k++) {
         s->place[k] = -1;
     }
+    s->slot = -1;
+    lt_draft_acceptance_begin(&s->acceptance);
     s->seq.tokens = s->tokens;
-    s->seq.n_tokens = r->n_prompt;
-    s->seq.fresh = (r->embed && !r->score && !r->last) || r->prompt_logprobs >= 0;
+    s->seq.n_tokens = n_tokens;
     s->seq.priority = r->priority;
     s->seq.background = r->background;
     s->seq.salt = salt_of(r);
     s->seq.long_text = limits->rope_switch > 0 && r->n_prompt > limits->rope_switch;
     s->seq.again_at = s->seq.long_text || !limits->spec->rope_runs_again ? 0 : limits->rope_switch;
     s->seq.owner = s;
+}
+
+static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_job_limits *limits) {
+    lt_job_choice *s = &j->choices[i];
+    copy(s->tokens, r->prompt, (size_t)r->n_prompt * sizeof *r->prompt);
+    open_seq(j, s, r->n_prompt, r, limits);
+    s->index = (int32_t)i;
+    s->seq.fresh = (r->embed && !r->score && !r->last) || r->prompt_logprobs >= 0;
     if (j->beam != NULL) {
         s->seq.family = &j->choices[0].seq;
         s->seq.member = i;
         s->seq.n_members = j->r.n_choices;
     }
-    s->slot = -1;
-    lt_draft_acceptance_begin(&s->acceptance);
     s->thinking = r->n_think_end > 0 && r->n_think_begin == 0;
     s->n_forced = -1;
     if (r->grammar != NULL) {
@@ -291,31 +297,18 @@ static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_jo
 }
 
 /* The shadow of choice 0, which is open: its prompt and the tokens that are given. */
-static void open_guide(lt_job *j, const lt_request *r) {
-    const lt_seq *leader = &j->choices[0].seq;
+static void open_guide(lt_job *j, const lt_request *r, const lt_job_limits *limits) {
+    lt_seq *leader = &j->choices[0].seq;
     const int32_t *own = r->prompt + j->r.n_prompt - 1;
     const int64_t n = n_negative(r);
     lt_job_choice *s = &j->guide->shadow;
     copy(s->tokens, r->guidance.n_prompt > 0 ? r->guidance.prompt : own,
          (size_t)n * sizeof *s->tokens);
     copy(s->tokens + n, r->prompt + j->r.n_prompt, (size_t)r->n_given * sizeof *s->tokens);
-    s->job = j;
-    for (int k = 0; k < LT_STEPS_QUEUED; k++) {
-        s->place[k] = -1;
-    }
-    s->seq.tokens = s->tokens;
-    s->seq.n_tokens = n + r->n_given;
-    s->seq.priority = leader->priority;
-    s->seq.background = leader->background;
-    s->seq.salt = leader->salt;
-    s->seq.long_text = leader->long_text;
-    s->seq.again_at = leader->again_at;
-    s->seq.owner = s;
-    s->seq.family = j->choices[0].seq.family = &j->choices[0].seq;
+    open_seq(j, s, n + r->n_given, r, limits);
+    s->seq.family = leader->family = leader;
     s->seq.member = 1;
-    s->seq.n_members = j->choices[0].seq.n_members = 2;
-    s->slot = -1;
-    lt_draft_acceptance_begin(&s->acceptance);
+    s->seq.n_members = leader->n_members = 2;
     j->r.guidance.prompt = s->tokens;
 }
 
@@ -364,7 +357,7 @@ lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limit
         LT_TRY_DONE(open_choice(j, i, r, limits));
     }
     if (j->guide != NULL) {
-        open_guide(j, r);
+        open_guide(j, r, limits);
     }
     j->submit_s = lt_clock_s();
     *out = j;
