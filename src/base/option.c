@@ -94,6 +94,13 @@ const char *lt_name_nearest(const char *name, const char *const *names, size_t n
     return nearest_of(name, names, sizeof *names, n);
 }
 
+bool lt_name_is_one_of(const char *name, const char *const *names) {
+    while (*names != NULL && strcmp(*names, name) != 0) {
+        names++;
+    }
+    return *names != NULL;
+}
+
 const void *lt_name_find(const char *name, const void *rows, size_t row_bytes, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (strcmp(name_at(rows, row_bytes, i), name) == 0) {

@@ -116,6 +116,8 @@ void lt_options_help(const lt_option_table *t, FILE *to);
 
 /* The entry of names[0..n) nearest to `name` by edit distance, or NULL when none is near. */
 const char *lt_name_nearest(const char *name, const char *const *names, size_t n);
+/* Is `name` in the list, which NULL ends? */
+bool lt_name_is_one_of(const char *name, const char *const *names);
 
 /* ---- Tables whose rows, of row_bytes each, begin with their name (const char *) ---- */
 

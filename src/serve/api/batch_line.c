@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/option.h"
 #include "data/text_utf8.h"
 
 #define MAX_CUSTOM_ID 512 /* Bytes. */
@@ -27,15 +28,11 @@ static bool refuse(lt_batch_line *l, const char *code, const char *fmt, ...) {
 
 /* Members that OpenAI defines; others are refused, so that a misspelt one is not lost. */
 static bool check_members(lt_batch_line *l) {
-    static const char *const known[] = {"custom_id", "method", "url", "body"};
+    static const char *const known[] = {"custom_id", "method", "url", "body", NULL};
     const char *key;
     json_t *value;
     json_object_foreach(l->root, key, value) {
-        bool found = false;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-            found = found || strcmp(key, known[i]) == 0;
-        }
-        if (!found) {
+        if (!lt_name_is_one_of(key, known)) {
             return refuse(l, "unknown_member", "'%.60s' is no member of a request of a batch", key);
         }
     }

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/option.h"
 #include "data/text_utf8.h"
 #include "serve/api/files.h"
 #include "serve/api/listing.h"
@@ -88,13 +89,9 @@ static bool read_expiry(const lt_multipart *m, int64_t *seconds, lt_api_error *e
 /* A field that is not honoured is refused by name. */
 static bool check_names(const lt_multipart *m, lt_api_error *e) {
     static const char *const known[] = {"file", "purpose", "expires_after[seconds]",
-                                        "expires_after[anchor]"};
+                                        "expires_after[anchor]", NULL};
     for (int i = 0; i < m->n; i++) {
-        bool found = false;
-        for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
-            found = found || strcmp(m->parts[i].name, known[k]) == 0;
-        }
-        if (!found) {
+        if (!lt_name_is_one_of(m->parts[i].name, known)) {
             return lt_api_refuse(e, m->parts[i].name, "the form's field '%.60s' is not known",
                                  m->parts[i].name);
         }

@@ -11,30 +11,23 @@
 #include "serve/api/conversation.h"
 #include "serve/api/reply.h"
 
-static bool is_one_of(const char *name, const char *const *names) {
-    while (*names != NULL && strcmp(*names, name) != 0) {
-        names++;
-    }
-    return *names != NULL;
-}
-
 bool lt_guide_fields(const json_t *alignment, const char *const *reads, const char *const *needs,
                      const char *by, lt_api_error *e) {
     char param[64];
-    for (void *it = json_object_iter((json_t *)alignment); it != NULL;
-         it = json_object_iter_next((json_t *)alignment, it)) {
-        const char *name = json_object_iter_key(it);
+    const char *name;
+    const json_t *value;
+    json_object_foreach((json_t *)alignment, name, value) {
         const lt_field_table *all = &lt_fields_alignment;
         /* A field that no method knows was refused or ignored before. */
         if (lt_name_find(name, all->rows, sizeof *all->rows, all->n) != NULL &&
-            strcmp(name, "method") != 0 && !json_is_null(json_object_iter_value(it)) &&
-            !is_one_of(name, reads)) {
+            strcmp(name, "method") != 0 && !json_is_null(value) &&
+            !lt_name_is_one_of(name, reads)) {
             snprintf(param, sizeof param, "alignment.%s", name);
             return lt_api_refuse(e, param, "'%s' has no effect with %s", param, by);
         }
     }
     for (; *needs != NULL; needs++) {
-        const json_t *value = json_object_get(alignment, *needs);
+        value = json_object_get(alignment, *needs);
         if (value == NULL || json_is_null(value)) {
             snprintf(param, sizeof param, "alignment.%s", *needs);
             return lt_api_refuse(e, param, "%s needs '%s'", by, param);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/option.h"
 #include "serve/grammar/dfa.h"
 
 #define MAX_PLACES 2000000
@@ -51,23 +52,16 @@ struct lt_gdoc {
     size_t n_anchors, anchors_room;
 };
 
-static bool is_one_of(const char *key, const char *const *list) {
-    while (*list != NULL && strcmp(*list, key) != 0) {
-        list++;
-    }
-    return *list != NULL;
-}
-
 static bool is_map(const char *key) {
     static const char *const maps[] = {"properties",  "patternProperties", "$defs",
                                        "definitions", "dependentSchemas",  "dependencies",
                                        NULL};
-    return is_one_of(key, maps);
+    return lt_name_is_one_of(key, maps);
 }
 
 static bool is_data(const char *key) {
     static const char *const data[] = {"enum", "const", "default", "examples", "example", NULL};
-    return is_one_of(key, data);
+    return lt_name_is_one_of(key, data);
 }
 
 /* ---- addresses ---- */
