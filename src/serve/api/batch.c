@@ -152,10 +152,7 @@ static lt_err read_state(lt_batch *t, const json_t *tree, const char *path) {
             LT_TRY(lt_json_i64(tree, states[i].time, &t->times[i], true, path));
         }
     }
-    for (int i = 0; lt_batch_endpoints[i] != NULL; i++) {
-        t->endpoint = strcmp(lt_batch_endpoints[i], endpoint) == 0 ? lt_batch_endpoints[i]
-                                                                   : t->endpoint;
-    }
+    t->endpoint = lt_batch_endpoint_find(endpoint);
     if (t->state == LT_BATCH_STATES || t->endpoint == NULL) {
         LT_FAIL(LT_ERR_FORMAT, "%s: status %s, endpoint %s", path, name, endpoint);
     }

@@ -51,10 +51,7 @@ static bool read_batch(const lt_server *s, const lt_api_params *a, lt_batch *t, 
     if (a->input_file == NULL || a->endpoint == NULL || a->completion_window == NULL) {
         return lt_api_refuse(e, NULL, "input_file_id, endpoint and completion_window are required");
     }
-    for (int i = 0; lt_batch_endpoints[i] != NULL; i++) {
-        t->endpoint = strcmp(a->endpoint, lt_batch_endpoints[i]) == 0 ? lt_batch_endpoints[i]
-                                                                      : t->endpoint;
-    }
+    t->endpoint = lt_batch_endpoint_find(a->endpoint);
     if (t->endpoint == NULL) {
         return lt_api_refuse(e, "endpoint",
                              "'endpoint' = %.80s; it may be /v1/chat/completions, /v1/completions "

@@ -11,8 +11,13 @@
 
 #define MAX_CUSTOM_ID 512 /* Bytes. */
 
-const char *const lt_batch_endpoints[] = {"/v1/chat/completions", "/v1/completions",
-                                          "/v1/embeddings", NULL};
+const char *lt_batch_endpoint_find(const char *path) {
+    static const char *const endpoints[] = {"/v1/chat/completions", "/v1/completions",
+                                            "/v1/embeddings"};
+    const char *const *found = lt_name_find(path, endpoints, sizeof *endpoints,
+                                            sizeof endpoints / sizeof *endpoints);
+    return found != NULL ? *found : NULL;
+}
 
 static bool refuse(lt_batch_line *l, const char *code, const char *fmt, ...) LT_PRINTF(3, 4);
 static bool refuse(lt_batch_line *l, const char *code, const char *fmt, ...) {

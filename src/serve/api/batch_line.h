@@ -14,8 +14,8 @@
 #include "serve/api/api_params.h"
 #include "serve/api/json_out.h"
 
-/* The endpoints whose requests a batch may have; NULL at the end. */
-extern const char *const lt_batch_endpoints[];
+/* The endpoint of that path, if a batch may have its requests; else NULL. It is valid forever. */
+const char *lt_batch_endpoint_find(const char *path);
 
 typedef struct {
     json_t *root;          /* Of the line; the others point into it. */
