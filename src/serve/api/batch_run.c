@@ -33,16 +33,14 @@ void lt_batches_wake(lt_batches *b) {
 
 /* ---- The end of a batch ---- */
 
-static const char *rest_code(const lt_batch_work *w) {
-    return w->ends == LT_BATCH_EXPIRED ? "batch_expired" : "batch_cancelled";
-}
-
 /* Lines that were not answered go to the errors. */
 static lt_err put_rest(lt_batch *t) {
-    static const char *const says[] = {
-        "This request could not be executed before the completion window expired.",
-        "The batch was cancelled before this request was executed."};
     lt_batch_work *w = t->work;
+    const bool expired = w->ends == LT_BATCH_EXPIRED;
+    const char *code = expired ? "batch_expired" : "batch_cancelled";
+    const char *message =
+        expired ? "This request could not be executed before the completion window expired."
+                : "The batch was cancelled before this request was executed.";
     lt_json_out o = {0};
     lt_err err = LT_OK;
 
@@ -59,8 +57,7 @@ static lt_err put_rest(lt_batch *t) {
         }
         (void)lt_batch_line_read(&line, text, n, t->endpoint);
         lt_out_clear(&o);
-        lt_batch_put_error(&o, t->id, i + 1, line.custom_id, rest_code(w),
-                           says[w->ends != LT_BATCH_EXPIRED]);
+        lt_batch_put_error(&o, t->id, i + 1, line.custom_id, code, message);
         err = o.failed ? lt_error_set(LT_ERR_OOM, "%s", t->id) : lt_batch_append(t, 1, o.data, o.n);
         w->states[i] = LT_LINE_DONE;
         w->n_rest++;
@@ -105,6 +102,15 @@ static void end_work(lt_pool_job *job) {
     }
 }
 
+/* The batch has ended in this state. */
+static void end_batch(lt_batch *t, lt_batch_state state) {
+    lt_batch_come_to(t, state);
+    lt_batch_work_close(t);
+    if (lt_batch_save(t) != LT_OK) {
+        lt_log_error("serve: %s", lt_error_message());
+    }
+}
+
 static void end_done(lt_pool_job *job) {
     lt_batch_work *w = (lt_batch_work *)((char *)job - offsetof(lt_batch_work, job));
     lt_batch *t = w->batch;
@@ -119,11 +125,7 @@ static void end_done(lt_pool_job *job) {
         snprintf(t->why, sizeof t->why, "%s", w->job_message);
         lt_log_error("serve: %s: %s", t->id, t->why);
     }
-    lt_batch_come_to(t, w->job_err == LT_OK ? w->ends : LT_BATCH_FAILED);
-    lt_batch_work_close(t);
-    if (lt_batch_save(t) != LT_OK) {
-        lt_log_error("serve: %s", lt_error_message());
-    }
+    end_batch(t, w->job_err == LT_OK ? w->ends : LT_BATCH_FAILED);
     lt_batches_wake(b);
 }
 
@@ -173,8 +175,8 @@ static void to_do_again(lt_batch_work *w, int64_t line) {
     w->next = line < w->next ? line : w->next;
 }
 
-/* Give up what runs of a batch; NULL: of all. */
-static void ground(lt_batches *b, const lt_batch *t) {
+/* Give up the requests of a batch that run; NULL: of all. Their lines are to do again. */
+static void give_up_running(lt_batches *b, const lt_batch *t) {
     for (lt_flight *f = b->flights, *next; f != NULL; f = next) {
         next = f->next;
         if (t == NULL || f->batch == t) {
@@ -317,15 +319,6 @@ static bool validate_line(lt_batch *t, const char *text, size_t n) {
     return ok;
 }
 
-static void fail_empty(lt_batch *t) {
-    snprintf(t->why, sizeof t->why, "the input has no line");
-    lt_batch_come_to(t, LT_BATCH_FAILED);
-    lt_batch_work_close(t);
-    if (lt_batch_save(t) != LT_OK) {
-        lt_log_error("serve: %s", lt_error_message());
-    }
-}
-
 static void validate(lt_batch *t) {
     lt_batch_work *w = t->work;
     const size_t end = w->begins[w->n_valid] + SLICE_BYTES;
@@ -347,7 +340,8 @@ static void validate(lt_batch *t) {
     free(w->ids);
     w->ids = NULL;
     if (t->total == 0) {
-        fail_empty(t);
+        snprintf(t->why, sizeof t->why, "the input has no line");
+        end_batch(t, LT_BATCH_FAILED);
         return;
     }
     lt_batch_come_to(t, LT_BATCH_IN_PROGRESS);
@@ -373,20 +367,14 @@ static bool has_line(const lt_batch *t) {
 
 /* The batch that has the next turn; NULL: none has a line to do. */
 static lt_batch *take_turn(lt_batches *b) {
-    lt_batch *from = b->turn != NULL ? b->turn : b->first;
-    for (lt_batch *t = from; t != NULL; t = t->next) {
-        if (has_line(t)) {
-            b->turn = t->next;
-            return t;
-        }
+    lt_batch *const from = b->turn != NULL ? b->turn : b->first;
+    lt_batch *t = from;
+    while (t != NULL && !has_line(t)) {
+        t = t->next != NULL ? t->next : b->first;
+        t = t != from ? t : NULL; /* All have been asked. */
     }
-    for (lt_batch *t = b->first; t != from; t = t->next) {
-        if (has_line(t)) {
-            b->turn = t->next;
-            return t;
-        }
-    }
-    return NULL;
+    b->turn = t != NULL ? t->next : b->turn;
+    return t;
 }
 
 static bool start_some(lt_batches *b) {
@@ -446,7 +434,7 @@ static void on_second(evutil_socket_t fd, short what, void *arg) {
     for (lt_batch *t = b->first; t != NULL; t = t->next) {
         if (t->work != NULL && now >= t->expires &&
             (t->state == LT_BATCH_VALIDATING || t->state == LT_BATCH_IN_PROGRESS)) {
-            ground(b, t);
+            give_up_running(b, t);
             begin_end(t, LT_BATCH_EXPIRED);
         } else if (t->work != NULL) {
             settle(t);
@@ -471,7 +459,7 @@ bool lt_batch_cancel(lt_batch *t, lt_api_error *e) {
     if (err != LT_OK) {
         return lt_api_refuse_error(e, NULL, err);
     }
-    ground(t->all, t);
+    give_up_running(t->all, t);
     settle(t);
     lt_batches_wake(t->all);
     return true;
@@ -499,6 +487,6 @@ void lt_batches_begin(lt_batches *b) {
 void lt_batches_stop(lt_batches *b) {
     if (b != NULL) {
         b->runs = false;
-        ground(b, NULL);
+        give_up_running(b, NULL);
     }
 }
