@@ -228,6 +228,15 @@ static void choose(lt_reply *j) {
     }
 }
 
+/* No score is outstanding. */
+static void choose_or_end(lt_reply *j) {
+    if (j->conn == NULL || j->failed) {
+        lt_reply_part_done(&j->parts[0]);
+    } else {
+        choose(j);
+    }
+}
+
 /* The answer so far with this continuation, to the reward model. */
 static bool judge(lt_reply *j, candidate *k, lt_api_error *e) {
     lt_ids ids = {0};
@@ -252,23 +261,18 @@ static bool judge(lt_reply *j, candidate *k, lt_api_error *e) {
 static void score(lt_reply *j) {
     lt_blocks *b = j->blocks;
     lt_api_error e = {0};
-    for (int64_t i = 0; i < b->n && b->score != REWARD; i++) {
-        b->candidates[i].score = own_score(b, &b->candidates[i]);
-    }
-    for (int64_t i = 0; i < b->n && b->score == REWARD && !j->failed; i++) {
-        if (judge(j, &b->candidates[i], &e)) {
+    for (int64_t i = 0; i < b->n && !j->failed; i++) {
+        candidate *k = &b->candidates[i];
+        if (b->score != REWARD) {
+            k->score = own_score(b, k);
+        } else if (judge(j, k, &e)) {
             b->n_pending++;
         } else {
             lt_reply_fail(j, &e);
         }
     }
-    if (b->n_pending > 0) {
-        return;
-    }
-    if (j->failed) {
-        lt_reply_part_done(&j->parts[0]);
-    } else {
-        choose(j);
+    if (b->n_pending == 0) {
+        choose_or_end(j);
     }
 }
 
@@ -283,13 +287,8 @@ void lt_blocks_judged(lt_part *p, const lt_event *ev) {
     } else if (ev->kind == LT_EVENT_DONE) {
         b->reward_tokens += ev->prompt_tokens;
         j->server->metrics.reward_tokens += (uint64_t)ev->prompt_tokens;
-        if (--b->n_pending > 0) {
-            return;
-        }
-        if (j->conn == NULL || j->failed) {
-            lt_reply_part_done(&j->parts[0]);
-        } else {
-            choose(j);
+        if (--b->n_pending == 0) {
+            choose_or_end(j);
         }
     }
 }
