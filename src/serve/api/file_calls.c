@@ -51,11 +51,10 @@ static void put_file(lt_json_out *o, const lt_file_entry *f) {
     lt_out_key_str(o, "object", "file");
     lt_out_key_int(o, "bytes", f->bytes);
     lt_out_key_int(o, "created_at", f->created);
-    lt_out_key(o, "expires_at");
     if (f->expires > 0) {
-        lt_out_int(o, f->expires);
+        lt_out_key_int(o, "expires_at", f->expires);
     } else {
-        lt_out_null(o);
+        lt_out_key_null(o, "expires_at");
     }
     lt_out_key_str(o, "filename", f->name);
     lt_out_key_str(o, "purpose", f->purpose);

@@ -220,12 +220,12 @@ static bool no_draws(const lt_reply *j, const char *by, lt_api_error *e) {
            lt_api_refuse(e, "reasoning", "'reasoning.control' cannot be combined with %s", by);
 }
 
-static bool read_early(const json_t *early, const char *param, lt_beam_stop *out, lt_api_error *e) {
+static bool read_early(const json_t *early, lt_beam_stop *out, lt_api_error *e) {
     const char *text = json_string_value(early);
     *out = json_is_true(early) ? LT_BEAM_FIRST : text != NULL ? LT_BEAM_NEVER : LT_BEAM_USUAL;
     return early == NULL || json_is_null(early) || json_is_boolean(early) ||
            (text != NULL && strcmp(text, "never") == 0) ||
-           lt_api_refuse(e, param, "'%s' may be true, false or \"never\"", param);
+           lt_api_refuse(e, "early_stopping", "'early_stopping' may be true, false or \"never\"");
 }
 
 bool lt_guide_set_beam(lt_reply *j, const char *by, lt_api_error *e) {
@@ -233,8 +233,7 @@ bool lt_guide_set_beam(lt_reply *j, const char *by, lt_api_error *e) {
     const uint64_t seed = r->sampling.seed;
     r->beam.on = true;
     r->beam.length_penalty = j->params.length_penalty;
-    if (!no_draws(j, by, e) ||
-        !read_early(j->params.early_stopping, "early_stopping", &r->beam.stop, e)) {
+    if (!no_draws(j, by, e) || !read_early(j->params.early_stopping, &r->beam.stop, e)) {
         return false;
     }
     r->sampling = lt_sampling_defaults();

@@ -432,15 +432,16 @@ static bool prepare_classify(lt_reply *j, lt_api_error *e) {
 
 static bool prepare_pooling(lt_reply *j, lt_api_error *e) {
     const char *task = j->params.judge.task;
+    const bool classifies = task != NULL && strcmp(task, "classify") == 0;
     const int64_t width = lt_model_get_spec(j->model->model)->width;
     int64_t n;
-    if (task != NULL && strcmp(task, "embed") != 0 && strcmp(task, "classify") != 0) {
+    if (task != NULL && strcmp(task, "embed") != 0 && !classifies) {
         return lt_api_refuse(e, "task", "'task' = %.40s; it may be embed or classify", task);
     }
-    if (task != NULL && strcmp(task, "classify") == 0 && n_scores(j) == 0) {
+    if (classifies && n_scores(j) == 0) {
         return lt_api_refuse(e, "task", "this model has no score head: 'task' may be embed");
     }
-    j->request.score = j->request.score && (task == NULL || strcmp(task, "classify") == 0);
+    j->request.score = j->request.score && (task == NULL || classifies);
     n = j->request.score ? n_scores(j) : width;
     if (j->params.dimensions > 0 && j->params.dimensions != n) {
         return lt_api_refuse(e, "dimensions", "'dimensions' is %lld; here they are %lld",
