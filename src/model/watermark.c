@@ -172,11 +172,11 @@ static lt_err detect_by_context(const lt_watermark *w, const int32_t *ids, int64
     }
     qsort(all, (size_t)n_all, sizeof *all, by_hash);
     for (int64_t i = 0; i < n_all; i++) {
-        const int64_t at = all[i].at + w->context;
-        const double u = lt_watermark_uniform(context_state(w, ids + at), ids[at]);
         if (i > 0 && all[i].hash == all[i - 1].hash) {
             continue;
         }
+        const int64_t at = all[i].at + w->context;
+        const double u = lt_watermark_uniform(context_state(w, ids + at), ids[at]);
         out->n_scored++;
         out->statistic += green ? u < w->gamma : -log1p(-u);
     }

@@ -448,10 +448,10 @@ static lt_err load_params(lt_model *m, const lt_source *source, bool first) {
     loading l = {.m = m, .source = source};
     for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *p = &m->table.params[i];
-        /* lt_exec_prepare reads xIELU's scalars and sinks. */
         if (p->kind == LT_PARAM_SCORE && source->new_scores) {
             continue;
         }
+        /* lt_exec_prepare reads xIELU's scalars and sinks. */
         if ((p->kind == LT_PARAM_XIELU || p->kind == LT_PARAM_SINKS) == first && p->n_boxes > 0 &&
             (m->stored == NULL || m->stored[i].n_ranges == 0)) {
             l.param = p;

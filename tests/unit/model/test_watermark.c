@@ -190,6 +190,7 @@ static void marks_are_found(void **state) {
  * a). */
 static void without_a_mark_p_is_uniform(void **state) {
     enum { TEXTS = 2000 };
+    static const double level[3] = {0.05, 0.25, 0.5};
     (void)state;
     for (int s = 0; s < 3; s++) {
         const int n_texts = all[s] == LT_WATERMARK_EXPONENTIAL ? 300 : TEXTS;
@@ -198,7 +199,6 @@ static void without_a_mark_p_is_uniform(void **state) {
         int below[3] = {0};
         w.length = 4;
         for (int t = 0; t < n_texts; t++) {
-            static const double level[3] = {0.05, 0.25, 0.5};
             lt_watermark_report found;
             int32_t ids[40];
             w.key = lt_rng_u64(&r);
@@ -211,8 +211,7 @@ static void without_a_mark_p_is_uniform(void **state) {
             }
         }
         for (int k = 0; k < 3; k++) {
-            const double want = k == 0 ? 0.05 : k == 1 ? 0.25 : 0.5;
-            const double got = (double)below[k] / n_texts;
+            const double want = level[k], got = (double)below[k] / n_texts;
             const double error = 4 * sqrt(want * (1 - want) / n_texts);
             assert_true(got < want + error);
             /* A binomial tail is less than the level where it jumps. */
