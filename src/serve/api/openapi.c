@@ -401,34 +401,24 @@ static void put_path(lt_json_out *o, int first) {
     lt_out_shut(o, '}');
 }
 
-/* A list behind an id: path{parameter}/list, which the prefix route of the id answers. */
-static void put_list(lt_json_out *o, const char *path, const char *parameter, const char *list,
-                     const char *name, const char *says) {
-    lt_out_raw(o, ",", 1);
-    lt_out_rawf(o, "\"%s{%s}/%s\":{\"get\":{\"operationId\":\"%s\",\"summary\":\"%s\",", path,
-                parameter, list, name, says);
-    lt_out_rawf(o,
-                "\"parameters\":[{\"name\":\"%s\",\"in\":\"path\",\"required\":true,\"schema\":{"
-                "\"type\":\"string\"}},{\"name\":\"limit\",\"in\":\"query\",\"schema\":{\"type\":"
-                "\"integer\",\"minimum\":1,\"maximum\":100}},{\"name\":\"order\",\"in\":\"query\","
-                "\"schema\":{\"enum\":[\"asc\",\"desc\"]}},{\"name\":\"after\",\"in\":\"query\","
-                "\"schema\":{\"type\":\"string\"}}]",
-                parameter);
-    o->comma = true;
-    put_responses(o, NULL);
-    put_raw(o, "}}");
-}
+/* The parameters of a list in its query. */
+static const char list_query[] = ",{\"name\":\"limit\",\"in\":\"query\",\"schema\":{\"type\":"
+                                 "\"integer\",\"minimum\":1,\"maximum\":"
+                                 "100}},{\"name\":\"order\",\"in\":\"query\",\"schema\":{\"enum\":["
+                                 "\"asc\",\"desc\"]}},{\"name\":"
+                                 "\"after\",\"in\":\"query\",\"schema\":{\"type\":\"string\"}}";
 
-/* A call behind an id without a body: path{parameter}/tail. */
+/* A call behind an id without a body: path{parameter}/tail, which the prefix route of the id
+ * answers. query: its other parameters, a comma before each, or "". */
 static void put_below(lt_json_out *o, const char *method, const char *path, const char *parameter,
-                      const char *tail, const char *name, const char *says) {
+                      const char *tail, const char *query, const char *name, const char *says) {
     lt_out_raw(o, ",", 1);
     lt_out_rawf(o, "\"%s{%s}/%s\":{\"%s\":{\"operationId\":\"%s\",\"summary\":\"%s\",", path,
                 parameter, tail, method, name, says);
     lt_out_rawf(o,
                 "\"parameters\":[{\"name\":\"%s\",\"in\":\"path\",\"required\":true,\"schema\":{"
-                "\"type\":\"string\"}}]",
-                parameter);
+                "\"type\":\"string\"}}%s]",
+                parameter, query);
     o->comma = true;
     put_responses(o, NULL);
     put_raw(o, "}}");
@@ -447,12 +437,14 @@ static void put_paths(lt_json_out *o) {
             put_path(o, i);
         }
     }
-    put_list(o, "/v1/responses/", "response_id", "input_items", "response_items",
-             "The items that a kept response answered");
-    put_list(o, "/v1/chat/completions/", "completion_id", "messages", "chat_messages",
-             "The messages that a stored chat completion answered");
-    put_below(o, "get", "/v1/files/", "file_id", "content", "file_content", "The file's content");
-    put_below(o, "post", "/v1/batches/", "batch_id", "cancel", "batch_cancel", "Cancel a batch");
+    put_below(o, "get", "/v1/responses/", "response_id", "input_items", list_query,
+              "response_items", "The items that a kept response answered");
+    put_below(o, "get", "/v1/chat/completions/", "completion_id", "messages", list_query,
+              "chat_messages", "The messages that a stored chat completion answered");
+    put_below(o, "get", "/v1/files/", "file_id", "content", "", "file_content",
+              "The file's content");
+    put_below(o, "post", "/v1/batches/", "batch_id", "cancel", "", "batch_cancel",
+              "Cancel a batch");
     lt_out_shut(o, '}');
 }
 
