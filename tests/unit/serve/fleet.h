@@ -11,10 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/rng.h"
 #include "lateen/serve.h"
 #include "model/params.h"
@@ -147,6 +149,38 @@ static inline void receive_all(lt_engine *e, int64_t n, int64_t width) {
     while (n > 0) {
         n -= receive(e, width);
     }
+}
+
+/* The size of a cache of so many pages, for an engine of these options. */
+static inline int64_t bytes_of_pages(const lt_model *m, const lt_engine_options *o, int64_t pages) {
+    lt_engine *e = NULL;
+    lt_engine_cache c;
+    must(lt_engine_open(&e, m, o), "engine");
+    lt_engine_get_cache(e, &c);
+    lt_engine_close(e);
+    return pages * c.page_bytes;
+}
+
+static inline void assert_no_page_held(lt_engine *e) {
+    lt_engine_stats stats;
+    for (int i = 0; i < 1000; i++) { /* The last step is published after its events. */
+        lt_engine_get_stats(e, &stats);
+        if (stats.running == 0 && stats.pages_used == 0) {
+            break;
+        }
+        usleep(1000);
+    }
+    assert_int_equal(stats.running, 0);
+    assert_int_equal(stats.waiting, 0);
+    assert_int_equal(stats.pages_used, 0);
+}
+
+/* The numbers of a list, into out; how many they are. */
+static inline int64_t read_ids(const json_t *list, int32_t *out) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        out[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    }
+    return (int64_t)json_array_size(list);
 }
 
 static inline void assert_same(const continuation *a, const continuation *b, const char *what) {

@@ -4,10 +4,6 @@
 #define FLEET_CHOICES 8
 #include "unit/serve/fleet.h"
 
-#include <unistd.h>
-
-#include "base/json.h"
-
 #define MODEL "tests/golden/model/llama3"
 enum { CASES = 8, MOST = 8 };
 
@@ -20,13 +16,6 @@ typedef struct {
 static json_t *goldens;
 static search searches[CASES];
 
-static int64_t ints(const json_t *list, int32_t *out) {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        out[i] = (int32_t)json_integer_value(json_array_get(list, i));
-    }
-    return (int64_t)json_array_size(list);
-}
-
 static int open_all(void **state) {
     (void)state;
     must(lt_json_load(&goldens, "tests/golden/serve/guides/beam.json", 1 << 20), "golden");
@@ -38,9 +27,9 @@ static int open_all(void **state) {
         early = json_object_get(s->row, "early_stopping");
         s->r = lt_request_defaults();
         s->r.prompt = s->prompt;
-        s->r.n_prompt = ints(json_object_get(s->row, "prompt"), s->prompt);
+        s->r.n_prompt = read_ids(json_object_get(s->row, "prompt"), s->prompt);
         s->r.stop_ids = s->eos;
-        s->r.n_stop_ids = ints(json_object_get(s->row, "eos"), s->eos);
+        s->r.n_stop_ids = read_ids(json_object_get(s->row, "eos"), s->eos);
         s->r.ignore_eos = true;
         s->r.max_tokens = json_integer_value(json_object_get(s->row, "max_tokens"));
         s->r.n_choices = json_integer_value(json_object_get(s->row, "width"));
@@ -76,7 +65,7 @@ static void check_search(const search *s, const answer *a) {
     for (size_t k = 0; k < json_array_size(tokens); k++) {
         const continuation *c = &a->choices[k];
         int32_t want[FLEET_TOKENS];
-        const int64_t n = ints(json_array_get(tokens, k), want);
+        const int64_t n = read_ids(json_array_get(tokens, k), want);
         const bool ends = c->finish == LT_FINISH_STOP_ID;
         const double score = score_of(c, s->r.beam.length_penalty);
         assert_int_equal(c->n, n);
@@ -91,34 +80,14 @@ static lt_engine *open_engine(const lt_model *m, int64_t pages, int64_t max_runn
                               bool speculate) {
     lt_engine_options o = lt_engine_defaults();
     lt_engine *e = NULL;
-    lt_engine_cache c;
     o.max_seq = 48;
     o.page_tokens = 16;
     o.deterministic = true;
     o.max_running = max_running;
     o.speculate = speculate;
-    if (pages > 0) {
-        lt_engine *probe = open_engine(m, 0, max_running, false);
-        lt_engine_get_cache(probe, &c);
-        lt_engine_close(probe);
-        o.cache_bytes = pages * c.page_bytes;
-    }
+    o.cache_bytes = pages > 0 ? bytes_of_pages(m, &o, pages) : 0;
     must(lt_engine_open(&e, m, &o), "engine");
     return e;
-}
-
-static void assert_no_page_held(lt_engine *e) {
-    lt_engine_stats stats;
-    for (int i = 0; i < 1000; i++) { /* The last step is published after its events. */
-        lt_engine_get_stats(e, &stats);
-        if (stats.running == 0 && stats.pages_used == 0) {
-            break;
-        }
-        usleep(1000);
-    }
-    assert_int_equal(stats.running, 0);
-    assert_int_equal(stats.waiting, 0);
-    assert_int_equal(stats.pages_used, 0);
 }
 
 static void texts_are_those_of_transformers(void **state) {

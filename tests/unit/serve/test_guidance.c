@@ -3,10 +3,6 @@
  * the same bits each time, also of a text that goes on; no page is held afterwards. */
 #include "unit/serve/fleet.h"
 
-#include <unistd.h>
-
-#include "base/json.h"
-
 #define MODEL "tests/golden/model/llama3"
 enum { CASES = 5, TOKENS = 20 };
 
@@ -19,13 +15,6 @@ typedef struct {
 static json_t *goldens;
 static guided cases[CASES];
 
-static int64_t ints(const json_t *list, int32_t *out) {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        out[i] = (int32_t)json_integer_value(json_array_get(list, i));
-    }
-    return (int64_t)json_array_size(list);
-}
-
 static int open_all(void **state) {
     (void)state;
     must(lt_json_load(&goldens, "tests/golden/serve/guides/guidance.json", 1 << 20), "golden");
@@ -34,8 +23,8 @@ static int open_all(void **state) {
         const json_t *row = json_array_get(goldens, i);
         g->r = lt_request_defaults();
         g->r.prompt = g->prompt;
-        g->r.n_prompt = ints(json_object_get(row, "prompt"), g->prompt);
-        g->r.max_tokens = ints(json_object_get(row, "tokens"), g->want);
+        g->r.n_prompt = read_ids(json_object_get(row, "prompt"), g->prompt);
+        g->r.max_tokens = read_ids(json_object_get(row, "tokens"), g->want);
         assert_int_equal(g->r.max_tokens, TOKENS);
         g->r.ignore_eos = true;
         g->r.logprobs = 2;
@@ -43,7 +32,7 @@ static int open_all(void **state) {
         g->r.guidance = (lt_guidance){
             .on = true,
             .prompt = g->negative,
-            .n_prompt = ints(json_object_get(row, "negative"), g->negative),
+            .n_prompt = read_ids(json_object_get(row, "negative"), g->negative),
             .scale = (float)json_number_value(json_object_get(row, "scale")),
             .plausibility = (float)json_number_value(json_object_get(row, "plausibility"))};
         for (size_t k = 0; k < TOKENS; k++) {
@@ -75,27 +64,9 @@ static lt_engine *open_engine(const lt_model *m, int64_t pages, bool speculate) 
     o.page_tokens = 16;
     o.deterministic = true;
     o.speculate = speculate;
-    if (pages > 0) {
-        lt_engine_cache c;
-        lt_engine *probe = open_engine(m, 0, false);
-        lt_engine_get_cache(probe, &c);
-        lt_engine_close(probe);
-        o.cache_bytes = pages * c.page_bytes;
-    }
+    o.cache_bytes = pages > 0 ? bytes_of_pages(m, &o, pages) : 0;
     must(lt_engine_open(&e, m, &o), "engine");
     return e;
-}
-
-static void assert_no_page_held(lt_engine *e) {
-    lt_engine_stats stats;
-    for (int i = 0; i < 1000; i++) { /* The last step is published after its events. */
-        lt_engine_get_stats(e, &stats);
-        if (stats.running == 0 && stats.pages_used == 0) {
-            break;
-        }
-        usleep(1000);
-    }
-    assert_int_equal(stats.running + stats.waiting + stats.pages_used, 0);
 }
 
 static void texts_are_those_of_the_formula(void **state) {
