@@ -7,9 +7,8 @@ import json
 import math
 import re
 import sys
-import urllib.error
-import urllib.request
 
+import serve_http
 from tap import Tap
 
 base = sys.argv[1]
@@ -20,12 +19,7 @@ PROMPT = {"prompt": "Once upon a time", "max_tokens": 24, "seed": 5, "temperatur
 
 
 def send(path, body=None):
-    request = urllib.request.Request(base + path, None if body is None else json.dumps(body).encode(), {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as r:
-            return r.status, r.read().decode()
-    except urllib.error.HTTPError as e:
-        return e.code, e.read().decode()
+    return serve_http.send(base + path, body)
 
 
 def ask(body, path="/v1/completions"):

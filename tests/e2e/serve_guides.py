@@ -9,9 +9,8 @@ import struct
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 
+from serve_http import send
 from tap import Tap
 
 if sys.argv[1] == "vector":
@@ -28,12 +27,8 @@ MASK = (1 << 64) - 1
 
 def ask(also, alignment=None, path="/v1/completions", body=PROMPT):
     body = {**body, **also, **({"alignment": alignment} if alignment else {})}
-    request = urllib.request.Request(base + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as r:
-            return r.status, json.loads(r.read())
-    except urllib.error.HTTPError as e:
-        return e.code, json.loads(e.read())
+    status, text = send(base + path, body)
+    return status, json.loads(text)
 
 
 def ids_of(answer, i=0):
@@ -128,9 +123,8 @@ BEAM = {"max_tokens": MOST, "temperature": 0}
 answer = ask({**BEAM, "use_beam_search": True, "n": WIDTH})[1]
 check("use_beam_search: the texts, the best first", [c["token_ids"] for c in answer["choices"]] == [b[0] for b in beams], (answer, beams))
 check("use_beam_search: their log-probabilities", all(abs(sum(c["logprobs"]["token_logprobs"]) - b[1]) < 1e-3 for c, b in zip(answer["choices"], beams)), (answer, beams))
-request = urllib.request.Request(base + "/v1/completions", json.dumps({**PROMPT, **BEAM, "use_beam_search": True, "n": WIDTH, "stream": True}).encode(), {"Content-Type": "application/json"})
-with urllib.request.urlopen(request, timeout=60) as r:
-    events = [json.loads(e[6:]) for e in r.read().decode().split("\n\n") if e.startswith("data: {")]
+_, stream = send(base + "/v1/completions", {**PROMPT, **BEAM, "use_beam_search": True, "n": WIDTH, "stream": True})
+events = [json.loads(e[6:]) for e in stream.split("\n\n") if e.startswith("data: {")]
 check("use_beam_search: a stream has the same texts", ["".join(c["text"] for e in events for c in e["choices"] if c["index"] == i) for i in range(WIDTH)] == [c["text"] for c in answer["choices"]])
 for penalty in (1, 0.5):
     a = ask(BEAM, {"method": "beam", "n": WIDTH, "return_candidates": True, **({"length_penalty": penalty} if penalty != 1 else {})})[1]
@@ -162,9 +156,8 @@ check("blockwise: a greedy text has no choice", ask({**SHORT, "temperature": 0},
 word = kept["text"].split()[6]
 stopped = ask({**SHORT, "stop": [word]}, {"method": "blockwise", "n": 4, "every": 8})[1]["choices"][0]
 check("blockwise: a stop string", stopped["text"] == kept["text"][:kept["text"].index(word)] and stopped["finish_reason"] == "stop", (stopped, kept["text"]))
-request = urllib.request.Request(base + "/v1/completions", json.dumps({**PROMPT, **SHORT, "stream": True, "alignment": {"method": "blockwise", "n": 4, "every": 8}}).encode(), {"Content-Type": "application/json"})
-with urllib.request.urlopen(request, timeout=60) as r:
-    events = [json.loads(e[6:]) for e in r.read().decode().split("\n\n") if e.startswith("data: {")]
+_, stream = send(base + "/v1/completions", {**PROMPT, **SHORT, "stream": True, "alignment": {"method": "blockwise", "n": 4, "every": 8}})
+events = [json.loads(e[6:]) for e in stream.split("\n\n") if e.startswith("data: {")]
 check("blockwise: a stream has the same text", "".join(c["text"] for e in events for c in e["choices"]) == kept["text"] and [e["alignment"]["blocks"] for e in events if "alignment" in e] == [3], events[-2:])
 chosen = [ask({"max_tokens": 3}, {"method": "blockwise", "n": 4, "every": 3, "temperature": 50.0, "seed": s, "return_candidates": True})[1]["alignment"]["candidates"][0]["chosen"] for s in range(12)]
 check("blockwise: at random with a temperature", len(set(chosen)) > 1, chosen)

@@ -9,9 +9,8 @@ import math
 import re
 import struct
 import sys
-import urllib.error
-import urllib.request
 
+import serve_http
 from tap import Tap
 
 served, base = sys.argv[1:3]
@@ -21,12 +20,7 @@ golden = json.load(open("tests/golden/serve/guides/scores.json"))
 
 
 def send(path, body=None):
-    request = urllib.request.Request(base + path, None if body is None else json.dumps(body).encode(), {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as r:
-            return r.status, r.read().decode()
-    except urllib.error.HTTPError as e:
-        return e.code, e.read().decode()
+    return serve_http.send(base + path, body)
 
 
 def ask(path, **body):
