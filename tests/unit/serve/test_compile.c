@@ -82,7 +82,7 @@ static void turn(struct event_base *base, int until) {
 static void queue_is_bounded_and_can_be_left(void **state) {
     lt_tokenizer *t = letter_tokenizer(letters);
     lt_compiler *c = NULL;
-    lt_compile jobs[5] = {{.speech = false}};
+    lt_compile jobs[5] = {{.chat = false}};
     bool done[5] = {false};
     gate g;
     (void)state;
