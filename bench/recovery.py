@@ -10,12 +10,14 @@ import os
 import random
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "e2e"))
+import slurm  # noqa: E402
 
 lateen = os.path.abspath(sys.argv[1])
 n_faults, seed = int((sys.argv[2:] or [5])[0]), int((sys.argv[3:] or [1])[0])
@@ -86,50 +88,10 @@ def launched(name, more):
     return lost, time.time() - start
 
 
-def slurm():
-    """A Slurm of one node; the processes to end."""
-    port, host = 24000 + os.getpid() % 5000, socket.gethostname()
-    for d in ("state", "spool"):
-        os.makedirs(f"{work}/{d}")
-    open(f"{work}/cgroup.conf", "w").write("CgroupPlugin=autodetect\nIgnoreSystemd=yes\n")
-    open(f"{work}/slurm.conf", "w").write(f"""ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={port}
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/none
-CredType=cred/none
-AuthInfo=cred_expire=5
-MpiDefault=none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=2,sched_interval=2
-ReturnToService=2
-KillWait=2
-StateSaveLocation={work}/state
-SlurmdSpoolDir={work}/spool
-SlurmdLogFile={work}/slurmd.log
-SlurmdPidFile={work}/slurmd.pid
-SlurmctldLogFile={work}/slurmctld.log
-SlurmctldPidFile={work}/slurmctld.pid
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 1} CPUs=1 RealMemory=100
-PartitionName=debug Nodes=n1 Default=YES MaxTime=INFINITE State=UP
-""")
-    os.environ["SLURM_CONF"] = f"{work}/slurm.conf"
-    started = []
-    for words in (["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"]):
-        started.append(subprocess.Popen([*words, "-f", f"{work}/slurm.conf"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        time.sleep(1)
-    return started
-
-
 def requeued():
     out, script = f"{work}/requeue", f"{work}/job.sh"
-    started = slurm()
+    cluster = slurm.Slurm(work, ["n1"])
+    cluster.start()
     try:
         open(script, "w").write("#!/bin/sh\n" + " ".join([lateen, "launch", "--ranks", "2", *TRAIN, "--out", out]) + "\n[ $? = 76 ] && scontrol requeue $SLURM_JOB_ID\n")
         done = subprocess.run(["sbatch", "--requeue", "--output=/dev/null", script], capture_output=True, text=True, timeout=60)
@@ -140,20 +102,12 @@ def requeued():
             time.sleep(0.05)
         return lost, time.time() - start
     finally:
-        subprocess.run(["scancel", "--user=root"], capture_output=True)
-        for p in reversed(started):
-            p.send_signal(signal.SIGTERM)
-        for p in started:
-            try:
-                p.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                p.kill()
+        cluster.end()
 
 
-os.environ["PATH"] += ":/usr/sbin:/sbin"
 rows = [("snapshots in memory every %d steps, relaunch" % SNAPSHOT, lambda: launched("memory", ("--nodes", "2", "--snapshot", str(SNAPSHOT), "--retries", "99"))),
         ("checkpoints on disk every %d steps, relaunch" % SAVE, lambda: launched("disk", ("--retries", "99")))]
-if shutil.which("slurmctld") and os.geteuid() == 0:
+if slurm.is_here():
     rows.append(("checkpoints on disk every %d steps, `scontrol requeue`" % SAVE, requeued))
 try:
     print(f"{n_faults} faults after steps {FAULT_STEPS} of {STEPS}, seed {seed}; load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")

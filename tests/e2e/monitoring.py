@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import time
 import urllib.parse
 import urllib.request
 
+import processes
 from tap import Tap
 
 lateen, golden = os.path.abspath(sys.argv[1]), "tests/golden/train/"
@@ -44,14 +44,7 @@ def told(p, pattern):
 
 
 def end():
-    for p in reversed(started):
-        if p.poll() is None:
-            p.send_signal(signal.SIGTERM)
-    for p in started:
-        try:
-            p.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            p.kill()
+    processes.end(started)
     shutil.rmtree(scratch)
     sys.exit(tap.end())
 

@@ -4,26 +4,22 @@ Skipped without Debian's slurm-wlm; needs root, as slurmd does."""
 import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
 import recorded_machine
+import slurm
 from recorded_machine import gpu, xid
 from tap import Tap
 
 tap = Tap()
 check = tap.check
-os.environ["PATH"] += ":/usr/sbin:/sbin"
-if not shutil.which("slurmctld") or not shutil.which("slurmd") or os.geteuid() != 0:
+if not slurm.is_here():
     tap.skip("Slurm", "needs root and Debian's slurm-wlm")
     sys.exit(tap.end())
-lateen, scratch, host = os.path.abspath(sys.argv[1]), tempfile.mkdtemp(), socket.gethostname()
-port = 24000 + os.getpid() % 5000
-started = []
+lateen, scratch = os.path.abspath(sys.argv[1]), tempfile.mkdtemp()
 
 
 def write(path, text, mode=0o644):
@@ -46,40 +42,12 @@ exec {lateen} "$@" --machine "$machine" --mounts /,/scratch
 """, 0o755)
 for script in ("health", "prolog"):  # slurmd gives its scripts little of an environment.
     write(f"{script}.sh", f"#!/bin/sh\nPATH={scratch}/bin:/usr/bin:/bin SLURM_CONF={scratch}/slurm.conf\nexport PATH SLURM_CONF\nexec {os.path.abspath('deploy/slurm')}/{script}.sh\n", 0o755)
-write("slurm.conf", f"""ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={port}
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/none
-CredType=cred/none
-AuthInfo=cred_expire=5
-MpiDefault=none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=2,nohold_on_prolog_fail
-ReturnToService=2
-KillWait=2
-HealthCheckProgram={scratch}/health.sh
+cluster = slurm.Slurm(scratch, ["n1", "n2"], scheduler="nohold_on_prolog_fail", more=f"""HealthCheckProgram={scratch}/health.sh
 HealthCheckInterval=2
 HealthCheckNodeState=ANY
 Prolog={scratch}/prolog.sh
 PrologFlags=Alloc
-StateSaveLocation={scratch}/state
-SlurmdSpoolDir={scratch}/spool.%n
-SlurmdLogFile={scratch}/slurmd.%n.log
-SlurmdPidFile={scratch}/slurmd.%n.pid
-SlurmctldLogFile={scratch}/slurmctld.log
-SlurmctldPidFile={scratch}/slurmctld.pid
-NodeName=n[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{port + 1}-{port + 2}] CPUs=1 RealMemory=100
-PartitionName=debug Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
 """)
-write("cgroup.conf", "CgroupPlugin=autodetect\nIgnoreSystemd=yes\n")
-os.environ["SLURM_CONF"] = f"{scratch}/slurm.conf"
 
 
 def run(*words):
@@ -120,11 +88,7 @@ def job(name):
 try:
     for n in ("n1", "n2"):
         set_machine(f"machine.{n}")
-        os.makedirs(f"{scratch}/spool.{n}")
-    os.makedirs(f"{scratch}/state")
-    for words in (["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"], ["slurmd", "-D", "-N", "n2"]):
-        started.append(subprocess.Popen([*words, "-f", f"{scratch}/slurm.conf"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        time.sleep(1)
+    cluster.start()
     check("Slurm starts with two nodes, both fit", until(lambda: idle("n1") and idle("n2")), (node("n1"), node("n2")))
     check("each has a history", until(lambda: all(os.path.exists(f"{scratch}/history.{n}") for n in ("n1", "n2"))))
 
@@ -170,14 +134,7 @@ try:
 except Exception as e:
     check("nothing unexpected", False, repr(e))
 finally:
-    run("scancel", "--user=root")
-    for p in reversed(started):
-        p.send_signal(signal.SIGTERM)
-    for p in started:
-        try:
-            p.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            p.kill()
+    cluster.end()
     if not os.environ.get("KEEP"):
         shutil.rmtree(scratch, ignore_errors=True)
 sys.exit(tap.end())

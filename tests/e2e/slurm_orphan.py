@@ -5,24 +5,22 @@ without faults. Skipped without Debian's slurm-wlm; needs root, as slurmd does. 
 usage: slurm_orphan.py LATEEN"""
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
+import slurm
 from launched import bits, checkpoints, command, losses
 from tap import Tap
 
 tap = Tap()
-os.environ["PATH"] += ":/usr/sbin:/sbin"
-if not shutil.which("slurmctld") or not shutil.which("slurmd") or os.geteuid() != 0:
+if not slurm.is_here():
     tap.skip("an orphan under Slurm", "needs root and Debian's slurm-wlm")
     sys.exit(tap.end())
-work, port, host, started = tempfile.mkdtemp(), 24000 + os.getpid() % 5000, socket.gethostname(), {}
+work = tempfile.mkdtemp()
 out = f"{work}/run"
-os.environ["SLURM_CONF"] = f"{work}/slurm.conf"
+cluster = slurm.Slurm(work, ["n1", "n2"], return_to_service=0, more="SlurmdTimeout=5\n")
 
 
 def until(what, seconds):
@@ -30,11 +28,6 @@ def until(what, seconds):
     while not what() and time.time() < end:
         time.sleep(0.2)
     return what()
-
-
-def start(name, *words):
-    started[name] = subprocess.Popen([*words, "-f", f"{work}/slurm.conf"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(1)
 
 
 def job():
@@ -53,46 +46,13 @@ def leases():
 
 
 try:
-    for d in ("state", "spool.n1", "spool.n2"):
-        os.makedirs(f"{work}/{d}")
-    open(f"{work}/cgroup.conf", "w").write("CgroupPlugin=autodetect\nIgnoreSystemd=yes\n")
-    open(f"{work}/slurm.conf", "w").write(f"""ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={port}
-SlurmUser=root
-SlurmdUser=root
-SlurmdTimeout=5
-AuthType=auth/none
-CredType=cred/none
-AuthInfo=cred_expire=5
-MpiDefault=none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=2,sched_interval=2
-ReturnToService=0
-KillWait=2
-StateSaveLocation={work}/state
-SlurmdSpoolDir={work}/spool.%n
-SlurmdLogFile={work}/slurmd.%n.log
-SlurmdPidFile={work}/slurmd.%n.pid
-SlurmctldLogFile={work}/slurmctld.log
-SlurmctldPidFile={work}/slurmctld.pid
-NodeName=n[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{port + 1}-{port + 2}] CPUs=1 RealMemory=100
-PartitionName=debug Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
-""")
     args = {"steps": 1000000, "checkpoint.every": 50, "out": out}
     words = [os.path.abspath(w) if w.startswith(("build/", "tests/")) else w for w in command(2, args, ("--retries", "3"))]
     open(f"{work}/job.sh", "w").write(f"#!/bin/sh\n{' '.join(words)}\necho $? >{work}/status.${{SLURM_RESTART_COUNT:-0}}\n")
-    start("ctl", "slurmctld", "-D")
-    for n in ("n1", "n2"):
-        start(n, "slurmd", "-D", "-N", n)
+    cluster.start()
     subprocess.run(["sbatch", "--requeue", "--output=/dev/null", f"{work}/job.sh"], capture_output=True, timeout=30)
     assert until(lambda: len(checkpoints(out)) > 0, 90), f"the job does not begin: {job()}"
-    started[job().split()[1]].kill()
+    cluster.started[job().split()[1]].kill()
     tap.check("Slurm starts the job again on the other node, and it takes the run folder over", until(lambda: len(leases()) > 1, 150), (job(), leases()))
     tap.check("the first attempt lived on until then, and ends with status 77", until(lambda: status(0) is not None, 30) and status(0) == "77", (status(0), job()))
     tap.check("the second one trains", until(lambda: losses(out) and status(1) is None, 30), status(1))
@@ -106,14 +66,6 @@ PartitionName=debug Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
 except Exception as e:
     tap.check("nothing unexpected", False, repr(e))
 finally:
-    subprocess.run(["scancel", "--user=root"], capture_output=True)
-    time.sleep(1)
-    for p in reversed(list(started.values())):
-        p.send_signal(signal.SIGTERM)
-    for p in started.values():
-        try:
-            p.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            p.kill()
+    cluster.end()
     shutil.rmtree(work, ignore_errors=True)
 sys.exit(tap.end())

@@ -1,0 +1,67 @@
+"""A Slurm on this machine: a controller and a slurmd for each node. Needs root and Debian's slurm-wlm. Standard library only.
+
+    if slurm.is_here(): s = Slurm(folder, ["n1", "n2"]); s.start(); s.started["n1"].kill(); s.end()"""
+import os
+import shutil
+import socket
+import subprocess
+import time
+
+import processes
+
+os.environ["PATH"] += ":/usr/sbin:/sbin"
+
+
+def is_here():
+    return bool(shutil.which("slurmctld") and shutil.which("slurmd")) and os.geteuid() == 0
+
+
+class Slurm:
+    def __init__(self, folder, nodes, scheduler="sched_interval=2", return_to_service=2, more=""):
+        """Writes the configuration to FOLDER/slurm.conf, and names it in SLURM_CONF. more: further lines of it."""
+        self.conf, self.nodes, self.started = f"{folder}/slurm.conf", nodes, {}
+        port, host = 24000 + os.getpid() % 5000, socket.gethostname()
+        for d in ("state", *(f"spool.{n}" for n in nodes)):
+            os.makedirs(f"{folder}/{d}")
+        machines = "".join(f"NodeName={n} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 1 + i} CPUs=1 RealMemory=100\n" for i, n in enumerate(nodes))
+        with open(f"{folder}/cgroup.conf", "w") as f:
+            f.write("CgroupPlugin=autodetect\nIgnoreSystemd=yes\n")
+        with open(self.conf, "w") as f:
+            f.write(f"""ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/none
+CredType=cred/none
+AuthInfo=cred_expire=5
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=2,{scheduler}
+ReturnToService={return_to_service}
+KillWait=2
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmdLogFile={folder}/slurmd.%n.log
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmctldPidFile={folder}/slurmctld.pid
+{more}{machines}PartitionName=debug Nodes={",".join(nodes)} Default=YES MaxTime=INFINITE State=UP
+""")
+        os.environ["SLURM_CONF"] = self.conf
+
+    def start(self):
+        for name, words in (("slurmctld", ["slurmctld", "-D"]), *((n, ["slurmd", "-D", "-N", n]) for n in self.nodes)):
+            self.started[name] = subprocess.Popen([*words, "-f", self.conf], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(1)
+
+    def end(self):
+        """Cancels all jobs, and ends the daemons."""
+        subprocess.run(["scancel", "--user=root"], capture_output=True)
+        time.sleep(1)
+        processes.end(list(self.started.values()))
