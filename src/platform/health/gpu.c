@@ -53,9 +53,7 @@ static void add_gpu(lt_facts *f, const lt_gpu_reading *g) {
     char object[16];
 
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
-        if (!isnan(errors[i])) {
-            link_errors = (isnan(link_errors) ? 0.0 : link_errors) + errors[i];
-        }
+        link_errors = lt_reading_add(link_errors, errors[i]);
     }
     snprintf(object, sizeof object, "gpu%d", g->index);
     lt_facts_add(f, LT_CHECK_GPU_ECC_UNCORRECTED, object, g->ecc_uncorrected);

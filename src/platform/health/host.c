@@ -96,7 +96,7 @@ static double edac_sum(const lt_machine_source *s, const char *counter) {
     for (size_t i = 0; i < n; i++) {
         if (strncmp(names[i], "mc", 2) == 0 &&
             lt_machine_number(s, &value, "%s/%s/%s", folder, names[i], counter)) {
-            sum = (isnan(sum) ? 0.0 : sum) + value;
+            sum = lt_reading_add(sum, value);
         }
     }
     lt_file_list_free(names, n);

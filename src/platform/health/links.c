@@ -17,8 +17,7 @@ static double number_or_nan(const lt_machine_source *s, const char *folder, cons
 static double sum_of(const lt_machine_source *s, const char *folder, const char *const *names) {
     double sum = NAN;
     for (; *names != NULL; names++) {
-        const double value = number_or_nan(s, folder, *names);
-        sum = isnan(value) ? sum : value + (isnan(sum) ? 0.0 : sum);
+        sum = lt_reading_add(sum, number_or_nan(s, folder, *names));
     }
     return sum;
 }

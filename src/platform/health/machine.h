@@ -72,6 +72,12 @@ typedef struct {
 
 #define LT_HEALTH_GPUS 64
 
+/* A sum of readings, to which an unknown one, NAN, adds nothing. A sum begins as NAN: none is
+ * known. */
+static inline double lt_reading_add(double sum, double value) {
+    return isnan(value) ? sum : isnan(sum) ? value : sum + value;
+}
+
 typedef struct {
     bool stalled; /* It did not answer in time; the rest is then unknown. */
     double bytes, free_bytes, files, free_files;

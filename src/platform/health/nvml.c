@@ -157,7 +157,7 @@ static void read_links(nvml_device dev, lt_gpu_reading *g) {
     {                                                                                              \
         unsigned long long n = 0;                                                                  \
         if (active != 0 && errors != NULL && errors(dev, link, counter, &n) == 0) {                \
-            g->field = (isnan(g->field) ? 0.0 : g->field) + (double)n;                             \
+            g->field = lt_reading_add(g->field, (double)n);                                        \
         }                                                                                          \
     }
         LINK_ERROR_MAP(READ_ERRORS)
