@@ -108,6 +108,8 @@ void lt_comm_store_server_notice(lt_comm_store_server *s, const char *text);
 
 /* 32 random bytes as text. */
 LT_MUST_USE lt_err lt_comm_store_token(char out[LT_STORE_TOKEN]);
+/* Every byte is compared, wherever the first difference is, so the time reveals nothing. */
+bool lt_comm_store_is_token(const char *token, const char *given);
 
 /* ---- A client ----------------------------------------------------------------------------------
  * One request at a time; calls of several threads wait for each other. REMOTE: the server is gone,

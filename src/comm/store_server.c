@@ -227,19 +227,17 @@ static void give_up(lt_comm_store_server *s, connection *c) {
 
 /* ---- Requests -------------------------------------------------------------------------------- */
 
-static bool same_token(const char *a, const char *b) {
-    unsigned differs = 0;
-    char x[LT_STORE_KEY + 1] = "", y[LT_STORE_KEY + 1] = "";
-    (void)snprintf(x, sizeof x, "%s", a);
-    (void)snprintf(y, sizeof y, "%s", b);
-    for (size_t i = 0; i < sizeof x; i++) {
-        differs |= (unsigned)(unsigned char)x[i] ^ (unsigned char)y[i];
+bool lt_comm_store_is_token(const char *token, const char *given) {
+    const size_t n = strlen(token), m = strlen(given);
+    unsigned differs = n != m;
+    for (size_t i = 0; i < n; i++) {
+        differs |= (unsigned)(unsigned char)token[i] ^ (i < m ? (unsigned char)given[i] : 0u);
     }
     return differs == 0;
 }
 
 static void hello(lt_comm_store_server *s, connection *c, const lt_comm_store_request *r) {
-    const bool good = !c->known && same_token(r->key, s->token) &&
+    const bool good = !c->known && lt_comm_store_is_token(s->token, r->key) &&
                       r->value_bytes == strlen(LT_STORE_GREETING) &&
                       memcmp(r->value, LT_STORE_GREETING, r->value_bytes) == 0 && r->number >= -1 &&
                       r->number < s->n_ranks;

@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "comm/store.h"
 #include "platform/agent/memory.h"
 
 #define HEAD_BYTES_MAX ((size_t)1 << 16)
@@ -282,15 +283,9 @@ static bool keep(const agent *a, int fd, const json_t *head, char *piece) {
     return ok;
 }
 
-/* In constant time. */
 static bool is_token(const agent *a, const json_t *head) {
-    const char *given = json_string_value(json_object_get(head, "token")), *own = a->o->token;
-    const size_t n = strlen(own);
-    unsigned differs = given == NULL || strlen(given) != n;
-    for (size_t i = 0; differs == 0 && i < n; i++) {
-        differs |= (unsigned)(unsigned char)given[i] ^ (unsigned char)own[i];
-    }
-    return differs == 0;
+    const char *given = json_string_value(json_object_get(head, "token"));
+    return given != NULL && lt_comm_store_is_token(a->o->token, given);
 }
 
 static void *receive(void *of) {
@@ -379,9 +374,10 @@ done:
         (void)close(a.listener);
     }
     json_decref(a.sent);
-    if (getppid() !=
-        launcher) { /* It was killed, and its ranks with it: nobody needs the memory. */
-        (void)!lt_file_remove_tree(o->root); /* Other agents remove it, too. */
+    if (getppid() != launcher) {
+        /* It was killed, and its ranks with it, so nobody needs the memory. Other agents remove
+         * it, too. */
+        (void)!lt_file_remove_tree(o->root);
     }
     return err;
 }
