@@ -7,8 +7,7 @@
 
 #include "base/error.h"
 
-#define USAGE      2
-#define CANNOT_RUN 127
+#define USAGE 2
 
 typedef struct {
     const char *name;
@@ -52,7 +51,7 @@ lt_fault_kind lt_fault_of_status(int status) {
         lt_fault_kind kind;
     } statuses[] = {{0, LT_FAULT_NONE},
                     {USAGE, LT_FAULT_USAGE},
-                    {CANNOT_RUN, LT_FAULT_USAGE},
+                    {LT_RANK_CANNOT_RUN, LT_FAULT_USAGE},
                     {LT_RANK_DEVICE, LT_FAULT_DEVICE},
                     {LT_RANK_STOPPED, LT_FAULT_NONE},
                     {LT_RANK_LOST, LT_FAULT_LOST},

@@ -65,10 +65,11 @@
 #define LT_FREE_IN_A_ROW 10
 
 /* Exit statuses of ranks, beside 0, 1 and 2; sysexits.h names the values. */
-#define LT_RANK_DEVICE   74 /* EX_IOERR: the device failed. */
-#define LT_RANK_STOPPED  75 /* EX_TEMPFAIL: stopped, with everything saved. */
-#define LT_RANK_LOST     76 /* EX_PROTOCOL: another rank failed. */
-#define LT_RANK_REPLACED 77 /* EX_NOPERM: a newer attempt holds the run folder. */
+#define LT_RANK_DEVICE     74  /* EX_IOERR: the device failed. */
+#define LT_RANK_STOPPED    75  /* EX_TEMPFAIL: stopped, with everything saved. */
+#define LT_RANK_LOST       76  /* EX_PROTOCOL: another rank failed. */
+#define LT_RANK_REPLACED   77  /* EX_NOPERM: a newer attempt holds the run folder. */
+#define LT_RANK_CANNOT_RUN 127 /* The program cannot be run; a shell gives the same status. */
 
 /* name, whether it costs a retry, whether it stops the run when repeated, whether it stops it at
  * once. */

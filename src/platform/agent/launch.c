@@ -3,7 +3,6 @@
 #include "platform/agent/launch.h"
 
 #include <errno.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +20,11 @@
 #include "platform/agent/memory.h"
 #include "platform/agent/nodes.h"
 #include "platform/agent/process.h"
+#include "platform/command.h"
 
-#define LOOK_MS      100 /* Interval between checks of the ranks. */
-#define LOOK_FAST_MS 10  /* While a recovery is timed. */
+#define LOOK_MS      100  /* Interval between checks of the ranks. */
+#define LOOK_FAST_MS 10   /* While a recovery is timed. */
+#define REQUEUE_S    30.0 /* scontrol gives up by itself after MessageTimeout, which is 10 s. */
 
 extern char **environ;
 
@@ -499,20 +500,17 @@ static lt_action on_empty(launcher *l, lt_event event) {
 /* The outermost ring: Slurm starts the job again, on nodes that it believes in. */
 static void leave_machine(launcher *l, int *status) {
     const char *job = getenv("SLURM_JOB_ID");
-    char *const words[] = {(char *)(uintptr_t) "scontrol", (char *)(uintptr_t) "requeue",
-                           (char *)(uintptr_t)job, NULL};
-    pid_t pid = 0;
-    int ended = -1;
+    const char *const words[] = {"scontrol", "requeue", job, NULL};
+    char *text = NULL;
+    const bool queued = job != NULL && lt_command_run(&text, words, REQUEUE_S) == LT_OK;
     *status = LT_RANK_STOPPED;
-    if (job != NULL && posix_spawnp(&pid, words[0], NULL, NULL, words, environ) == 0) {
-        (void)waitpid(pid, &ended, 0);
-    }
-    if (job != NULL && ended != 0) {
+    if (job != NULL && !queued) {
         lt_log_warn("scontrol requeue %s failed; whoever starts this command again goes on", job);
     }
     lt_events_put(&l->events, l->control.attempt,
                   json_pack("{s:s, s:s, s:b}", "event", "requeue", "job", job != NULL ? job : "",
-                            "queued", ended == 0));
+                            "queued", queued));
+    free(text);
 }
 
 static lt_err carry_out(launcher *l, lt_action action) {

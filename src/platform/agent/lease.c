@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "comm/shm.h"
+#include "platform/telemetry/identity.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 16)
 #define LOCK_TRIES     10 /* The lock file may be replaced between its opening and its locking. */
@@ -31,8 +32,8 @@ typedef struct {
 } holder;
 
 void lt_lease_identify(lt_lease *l) {
-    const char *slurm = getenv("SLURM_JOB_ID"), *restarts = getenv("SLURM_RESTART_COUNT"),
-               *token = getenv(LT_ENV_TOKEN), *epoch = getenv(LT_ENV_EPOCH);
+    const char *slurm = getenv("SLURM_JOB_ID"), *token = getenv(LT_ENV_TOKEN);
+    const lt_identity who = lt_identity_of_process();
     l->job[0] = '\0';
     if (slurm != NULL && slurm[0] != '\0') {
         (void)snprintf(l->job, sizeof l->job, "slurm-%s", slurm);
@@ -40,9 +41,7 @@ void lt_lease_identify(lt_lease *l) {
         (void)snprintf(l->job, sizeof l->job, "launch-%016" PRIx64,
                        (uint64_t)XXH3_64bits(token, strlen(token)));
     }
-    l->attempt = epoch != NULL      ? strtoull(epoch, NULL, 10)
-                 : restarts != NULL ? strtoull(restarts, NULL, 10) << 32
-                                    : 0;
+    l->attempt = (uint64_t)who.attempt << 32 | who.epoch;
 }
 
 static lt_err epoch_path(char path[LT_PATH_BYTES], const lt_lease *l, int64_t epoch) {

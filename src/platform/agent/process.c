@@ -12,8 +12,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "platform/agent/controller.h"
 
-#define CANNOT_RUN 127
 /* Time for output after the last rank's end: other processes may hold the pipe open. */
 #define DRAIN_S 1.0
 
@@ -60,6 +60,17 @@ static void put_line(lt_processes *p, lt_process_stream *s, int rank) {
     }
 }
 
+/* With the line that was left incomplete. */
+static void close_stream(lt_processes *p, lt_process_stream *s, int rank) {
+    if (s->fd >= 0) {
+        if (s->n > 0) {
+            put_line(p, s, rank);
+        }
+        (void)close(s->fd);
+        *s = (lt_process_stream){.fd = -1};
+    }
+}
+
 /* Pass on the contents of the pipe; lines that are too long are cut. */
 static void pass_on(lt_processes *p, lt_process_stream *s, int rank) {
     char data[LT_LINE_BYTES];
@@ -76,12 +87,8 @@ static void pass_on(lt_processes *p, lt_process_stream *s, int rank) {
             s->line[s->n++] = data[i];
         }
     }
-    if (got <= 0 && s->fd >= 0) {
-        if (s->n > 0) {
-            put_line(p, s, rank);
-        }
-        (void)close(s->fd);
-        *s = (lt_process_stream){.fd = -1};
+    if (got <= 0) {
+        close_stream(p, s, rank);
     }
 }
 
@@ -95,12 +102,12 @@ static void become_rank(const lt_processes *p, char *const *words, pid_t parent,
     (void)prctl(PR_SET_PDEATHSIG, p->dies_by != 0 ? p->dies_by : SIGKILL);
     if (getppid() != parent || null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 ||
         dup2(err, 2) < 0) {
-        _exit(CANNOT_RUN);
+        _exit(LT_RANK_CANNOT_RUN);
     }
     (void)sigprocmask(SIG_SETMASK, &p->mask, NULL);
     (void)execve(p->path, p->argv, words);
     (void)!write(2, failed, sizeof failed - 1);
-    _exit(CANNOT_RUN);
+    _exit(LT_RANK_CANNOT_RUN);
 }
 
 lt_err lt_process_start(lt_processes *p, int rank, char *const *environment) {
@@ -201,26 +208,14 @@ bool lt_processes_wait(lt_processes *p, int ms) {
     return open;
 }
 
-static void close_streams(lt_processes *p) {
-    for (int r = 0; r < p->n; r++) {
-        for (int i = 0; i < 2; i++) {
-            lt_process_stream *s = i == 0 ? &p->all[r].out : &p->all[r].err;
-            if (s->fd >= 0) {
-                if (s->n > 0) {
-                    put_line(p, s, r);
-                }
-                (void)close(s->fd);
-                *s = (lt_process_stream){.fd = -1};
-            }
-        }
-    }
-}
-
 void lt_processes_drain(lt_processes *p) {
-    const double end_s = lt_clock_s();
+    const double end_s = lt_clock_s() + DRAIN_S;
     const int signals = p->signals;
     p->signals = -1; /* They are read later. */
-    while (lt_clock_s() - end_s < DRAIN_S && lt_processes_wait(p, 100)) {}
+    while (lt_clock_s() < end_s && lt_processes_wait(p, 100)) {}
     p->signals = signals;
-    close_streams(p);
+    for (int r = 0; r < p->n; r++) {
+        close_stream(p, &p->all[r].out, r);
+        close_stream(p, &p->all[r].err, r);
+    }
 }
