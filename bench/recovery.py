@@ -4,7 +4,7 @@ each: rank 1 of 2 is killed after the same steps. Prints a table in Markdown.
 
 usage: python3 bench/recovery.py LATEEN [FAULTS [SEED]]
 
-Lost is the time from the kill until the step behind the one that was interrupted has ended; it contains the steps made again."""
+Lost is the time from the kill until the step after the one that was interrupted has ended; it includes the steps that are made again."""
 import json
 import os
 import random
@@ -64,9 +64,9 @@ def disturb(out, ended):
         at = last_step(out)
         os.kill(rank_of_run(out, 1), signal.SIGKILL)
         start = time.time()
-        time.sleep(0.2)  # Lines that the ranks still write.
+        time.sleep(0.2)  # The ranks may still write lines.
         at = max(at, last_step(out))
-        while True:  # The lines behind the loaded state are dropped, and come again.
+        while True:  # The lines after the loaded step are dropped and written again.
             now = last_step(out)
             if now > at and rank_of_run(out, 1):
                 break

@@ -497,7 +497,7 @@ static lt_action on_empty(launcher *l, lt_event event) {
     return action;
 }
 
-/* The outermost ring: Slurm starts the job again, on nodes that it believes in. */
+/* The outermost ring: Slurm starts the job again, on nodes that it considers healthy. */
 static void leave_machine(launcher *l, int *status) {
     const char *job = getenv("SLURM_JOB_ID");
     const char *const words[] = {"scontrol", "requeue", job, NULL};

@@ -20,9 +20,9 @@
  * PUBLISHING  A process checks the lease right before it publishes. If it is stopped between the
  * check and the publication, the following keeps the folder right:
  *
- *     checkpoint   is renamed from step-N.eE.tmp (E: the epoch), written before the check. Who
- *                  takes the lease first takes it and then renames all such folders away, before it
- *                  chooses a checkpoint: so either the old publication happened before, and is one
+ *     checkpoint   is renamed from step-N.eE.tmp (E: the epoch), written before the check. The next
+ *                  holder creates its epoch's file, then renames all such folders away, and only
+ *                  then chooses a checkpoint. So either the old publication came first and counts
  *                  like any other, or its rename fails
  *     other files  likewise, by way of RUN/lease/E.NAME.tmp (lt_lease_write)
  *     metrics      the new holder opens a new file under the name metrics.jsonl, so that a line

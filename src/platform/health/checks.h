@@ -8,8 +8,8 @@
  * and a key that is not in the table is refused. Sources of the default levels: XIDs by NVIDIA's
  * catalogue (docs.nvidia.com/deploy/xid-errors): which ask for a reset or a replacement; rates of
  * PCIe replays and NVLink errors in the order of DCGM's health watches (8 replays a minute); PCIe
- * below 4 GB/s as IBM's Autopilot has it. Floors of speeds are off or very low: what is normal is
- * known only to the fleet, so measure it and set them. */
+ * below 4 GB/s as in IBM's Autopilot. Lower limits of speeds are off or very low: what is normal
+ * depends on the fleet, so measure it and set them. */
 #ifndef LT_PLATFORM_HEALTH_CHECKS_H
 #define LT_PLATFORM_HEALTH_CHECKS_H
 

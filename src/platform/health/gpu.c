@@ -10,7 +10,7 @@
 #define SLOWED_BY_HEAT     (0x20u | 0x40u)
 #define POWER_BRAKE        0x80u
 
-/* A GPU that does less than this has low clocks because it can. */
+/* A GPU that is less busy than this may lower its clocks to save power. */
 #define BUSY_PERCENT 50.0
 
 #define VENDOR_NVIDIA 0x10DE

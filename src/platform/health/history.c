@@ -29,7 +29,7 @@ typedef enum {
     SIGNAL_NONE
 } signal_index;
 
-/* The signal for which a note counts. Of jobs that ended well only the share knows. */
+/* The signal for which a note counts. Jobs that ended well count only in the share. */
 #define SIGNAL_OF_EXCLUSION      SIGNAL_EXCLUSIONS
 #define SIGNAL_OF_TICKET         SIGNAL_TICKETS
 #define SIGNAL_OF_OUT            SIGNAL_OUTS

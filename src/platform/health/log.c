@@ -120,7 +120,7 @@ void lt_facts_of_log(lt_facts *f, const lt_facts_plan *p) {
             break;
         }
         kept = count_lines(f, data, kept + (size_t)n);
-        kept = kept < RECORD_BYTES ? kept : 0; /* A line that long is none of ours. */
+        kept = kept < RECORD_BYTES ? kept : 0; /* No record of the table is that long. */
     }
     close(fd);
 }

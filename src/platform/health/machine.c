@@ -91,7 +91,7 @@ bool lt_machine_entry(const char *text, const char *key, double *out) {
 static void ask_in_child(int to, const char *path) {
     struct statvfs v;
     lt_mount_reading r = {0};
-    close(STDIN_FILENO); /* Who waits for the end of our output must not wait for the child. */
+    close(STDIN_FILENO); /* A reader of our output must not wait for the child's end, too. */
     close(STDOUT_FILENO);
     close(STDERR_FILENO);
     if (statvfs(path, &v) == 0) {

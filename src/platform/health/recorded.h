@@ -1,7 +1,7 @@
 /* recorded.h: a machine in a folder: its files of /proc, /sys and /dev, and recorded.json:
  *
  *     {"gpus": [{"index": 0, "name": ..., "uuid": ..., "pci": ..., READING: number, ...}, ...],
- *      "gpus_error": "what NVML says, where it does not work",
+ *      "gpus_error": "the error of an NVML that does not work",
  *      "mounts": {"/": {"bytes": ..., "free_bytes": ..., "files": ..., "free_files": ...},
  *                 "/scratch": {"stalled": true}},
  *      "time": {"synchronised": true, "error_s": 0.01}}
