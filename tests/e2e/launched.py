@@ -33,11 +33,22 @@ def alive(pid):
         return False
 
 
-def rank_of(pid):
+def variable_of(pid, name):
+    """Of the environment of a process; None: it has no such variable, or has ended."""
     try:
-        return int(re.search(rb"LATEEN_RANK=(\d+)\0", open(f"/proc/{pid}/environ", "rb").read()).group(1))
-    except (OSError, AttributeError):
-        return -1
+        found = re.search(rb"(?:^|\0)%s=([^\0]+)\0" % name.encode(), open(f"/proc/{pid}/environ", "rb").read())
+    except OSError:
+        return None
+    return found and found.group(1).decode()
+
+
+def rank_of(pid):
+    return int(variable_of(pid, "LATEEN_RANK") or -1)
+
+
+def memory_of(pid):
+    """The folder of the snapshots of a rank's run."""
+    return variable_of(pid, "LATEEN_MEMORY")
 
 
 def ranks_of(launcher):
@@ -69,9 +80,31 @@ def bits(out):
     return m["step"], m["rows"], m["tokens"], m["loader"], guard, [(f["name"], f["xxh3"]) for f in m["files"]], losses(out)
 
 
+def undisturbed(ranks, args, more=()):
+    """The bits of a run that nobody disturbs."""
+    done = subprocess.run(command(ranks, args, more), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+    assert done.returncode == 0, done.stderr[-600:]
+    return bits(args["out"])
+
+
 def events(out, kind=None):
     return [e for e in map(json.loads, open(out + "/events.jsonl")) if kind in (None, e["event"])]
 
 
 def losses(out):
     return {r["step"]: r["loss"] for r in map(json.loads, open(out + "/metrics.jsonl")) if r["kind"] == "train"}
+
+
+def wait_for(condition, seconds=30):
+    until = time.time() + seconds
+    while not condition():
+        assert time.time() < until, "too late"
+        time.sleep(0.005)
+
+
+def flip_bit(path, at, bit=0):
+    with open(path, "r+b") as f:
+        f.seek(at)
+        byte = f.read(1)
+        f.seek(at)
+        f.write(bytes([byte[0] ^ (1 << bit)]))

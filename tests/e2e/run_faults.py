@@ -6,7 +6,6 @@ usage: run_faults.py LATEEN [SEEDS [FIRST]]      each seed is a run of 1 to 4 fa
 import glob
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from launched import alive, bits, checkpoints, children, command, ranks_of
+from launched import alive, bits, checkpoints, children, command, flip_bit, memory_of, ranks_of, undisturbed
 from tap import Tap
 
 tap = Tap()
@@ -28,10 +27,7 @@ truth = {}
 
 def whole(mesh):
     if mesh not in truth:
-        out = f"{work.name}/whole-{mesh}"
-        done = subprocess.run(command(4, {**ARGS, **MESHES[mesh], "out": out}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LIMIT_S)
-        assert done.returncode == 0, done.stderr[-500:]
-        truth[mesh] = bits(out)
+        truth[mesh] = undisturbed(4, {**ARGS, **MESHES[mesh], "out": f"{work.name}/whole-{mesh}"})
     return truth[mesh]
 
 
@@ -52,13 +48,7 @@ class Run:
     def ranks(self):
         found = ranks_of(self.p.pid)
         self.seen |= set(children(self.p.pid))
-        for c in found.values():
-            try:
-                root = re.search(rb"LATEEN_MEMORY=([^\0]+)\0", open(f"/proc/{c}/environ", "rb").read())
-            except OSError:
-                continue
-            if root:
-                self.roots.add(root.group(1).decode())
+        self.roots |= {root for c in found.values() if (root := memory_of(c))}
         return found
 
     def agents(self):
@@ -105,21 +95,17 @@ def kill_launcher(run):
 
 
 def tear(run):
-    """The newest checkpoint loses its last byte or gets a wrong one, and the launcher is killed."""
+    """The newest checkpoint loses its last byte or has one bit flipped, and the launcher is killed."""
     run.ranks()
     run.p.kill()
     run.p.wait()
     for folder in checkpoints(run.out)[-1:]:
         path = run.rng.choice(sorted(glob.glob(folder + "/*.safetensors")))
         size = os.path.getsize(path)
-        with open(path, "r+b") as f:
-            if run.rng.random() < 0.5:
-                f.truncate(size - 1)
-            else:
-                f.seek(run.rng.randrange(size))
-                byte = f.read(1)
-                f.seek(-1, 1)
-                f.write(bytes([byte[0] ^ (1 << run.rng.randrange(8))]))
+        if run.rng.random() < 0.5:
+            os.truncate(path, size - 1)
+        else:
+            flip_bit(path, run.rng.randrange(size), run.rng.randrange(8))
     run.start()
 
 

@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
-from launched import SILENT, begin, bits, checkpoints, command, events, lateen, losses
+from launched import SILENT, begin, bits, checkpoints, command, events, lateen, losses, undisturbed, wait_for
 from tap import Tap
 
 tap = Tap()
@@ -20,13 +19,7 @@ ARGS = {"steps": 60, "checkpoint.every": 10}
 PHASES = ["detect", "fence", "decide", "relaunch", "connect", "load", "recompute"]
 
 
-def run(ranks, out, more=()):
-    done = subprocess.run(command(ranks, {**ARGS, "out": out}, more), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
-    assert done.returncode == 0, done.stderr[-600:]
-    return bits(out)
-
-
-whole = run(2, work.name + "/whole")
+whole = undisturbed(2, {**ARGS, "out": work.name + "/whole"})
 tap.check("without --retries no events are written", not os.path.exists(work.name + "/whole/events.jsonl"))
 
 
@@ -88,13 +81,6 @@ def alone(out, restart, **more):
     words = [lateen] + words[words.index("train"):]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL,
                             env={**os.environ, "SLURM_JOB_ID": "77", "SLURM_RESTART_COUNT": str(restart)})
-
-
-def wait_for(condition, seconds=30):
-    until = time.time() + seconds
-    while not condition():
-        assert time.time() < until, "too late"
-        time.sleep(0.01)
 
 
 def tree(out):

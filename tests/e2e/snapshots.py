@@ -4,15 +4,13 @@ the bits of a run that nobody disturbed. No checkpoint is on disk meanwhile. TAP
 usage: snapshots.py LATEEN [quick]      quick: the core case"""
 import glob
 import os
-import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 
-from launched import begin, bits, children, command, events
+from launched import begin, bits, children, events, flip_bit, memory_of, undisturbed, wait_for
 from tap import Tap
 
 tap = Tap()
@@ -20,17 +18,6 @@ quick = sys.argv[2:] == ["quick"]
 work = tempfile.TemporaryDirectory()
 ARGS = {"steps": 150, "checkpoint.every": 100000}
 NODES = ("--nodes", "2", "--retries", "9")
-
-
-def whole(name, mesh):
-    out = f"{work.name}/{name}-whole"
-    done = subprocess.run(command(4, {**ARGS, **mesh, "out": out}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
-    assert done.returncode == 0, done.stderr[-600:]
-    return bits(out)
-
-
-def memory_of(pid):
-    return re.search(rb"LATEEN_MEMORY=([^\0]+)\0", open(f"/proc/{pid}/environ", "rb").read()).group(1).decode()
 
 
 def agents_of(launcher):
@@ -44,13 +31,6 @@ def agents_of(launcher):
 
 def steps_of(folder):
     return sorted(int(s.rsplit("-", 1)[1]) for s in glob.glob(folder + "/step-?????????"))
-
-
-def wait_for(condition, seconds=30):
-    until = time.time() + seconds
-    while not condition():
-        assert time.time() < until, "too late"
-        time.sleep(0.005)
 
 
 def disturbed(name, mesh, disturb, want, every=5):
@@ -98,11 +78,7 @@ def damage(p, pids, root):
         os.kill(c, signal.SIGSTOP)
     newest = f"{root}/set/step-{steps_of(root + '/set')[-1]:09d}"
     path = os.path.realpath(sorted(glob.glob(newest + "/weights*"))[-1])
-    with open(path, "r+b") as f:
-        f.seek(os.path.getsize(path) // 2)
-        byte = f.read(1)
-        f.seek(-1, 1)
-        f.write(bytes([byte[0] ^ 1]))
+    flip_bit(path, os.path.getsize(path) // 2)
     os.kill(pids[3], signal.SIGKILL)
     for c in pids[:3]:
         os.kill(c, signal.SIGCONT)
@@ -113,7 +89,7 @@ def recovered(found, text, most=6):
     return [] if len(back) == 1 and back[0]["steps_lost"] <= most else [f"not recovered from memory: {back} {text[-500:]}"]
 
 
-def undisturbed(found, text):
+def agents_alone(found, text):
     seen = [e["event"] for e in found]
     return [] if seen.count("agent") == 2 and "fault" not in seen else [f"events {seen}"]
 
@@ -123,11 +99,11 @@ def older(found, text):
 
 
 WHOLE, PARTS = {}, {"mesh": "dp=2,tp=2", "mesh.zero": 1}
-truth = {"whole": whole("whole", WHOLE), "parts": None if quick else whole("parts", PARTS)}
+truth = {name: undisturbed(4, {**ARGS, **mesh, "out": f"{work.name}/{name}-whole"}) for name, mesh in (("whole", WHOLE), ("parts", PARTS)) if not quick or name == "whole"}
 disturbed("whole-rank", WHOLE, kill_rank, recovered)
 if not quick:
     disturbed("whole-node", WHOLE, lose_node, recovered)
-    disturbed("whole-agents", WHOLE, kill_agents, undisturbed)
+    disturbed("whole-agents", WHOLE, kill_agents, agents_alone)
     disturbed("whole-damage", WHOLE, damage, older)
     disturbed("parts-rank", PARTS, kill_rank, recovered)
     disturbed("parts-node", PARTS, lose_node, lambda e, t: recovered(e, t, 11))
