@@ -73,15 +73,14 @@ def kill_agents(p, pids, root):
 
 
 def damage(p, pids, root):
-    """a rank is killed, and the newest snapshot is damaged"""
-    for c in pids:
+    """the ranks are killed, and the newest snapshot is damaged"""
+    for c in pids:  # Ranks that went on could still publish a snapshot that is newer than the damaged one.
         os.kill(c, signal.SIGSTOP)
     newest = f"{root}/set/step-{steps_of(root + '/set')[-1]:09d}"
     path = os.path.realpath(sorted(glob.glob(newest + "/weights*"))[-1])
     flip_bit(path, os.path.getsize(path) // 2)
-    os.kill(pids[3], signal.SIGKILL)
-    for c in pids[:3]:
-        os.kill(c, signal.SIGCONT)
+    for c in pids:
+        os.kill(c, signal.SIGKILL)
 
 
 def recovered(found, text, most=6):
