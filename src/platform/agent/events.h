@@ -7,6 +7,8 @@
  *   {..., "event": "phase", "phase", "seconds"}      LT_RECOVERY_MAP, in their order
  *   {..., "event": "decision", "again", "why", "wait_s"}
  *   {..., "event": "recovered", "seconds", "step", "steps_lost"}
+ *   {..., "event": "agent", "node", "what"}          an agent has ended and is started again
+ *   {..., "event": "requeue", "job", "queued"}       this machine is left; queued: scontrol did it
  *   {..., "event": "end", "status"}
  *
  * attempt: the generation within the job; "restart": how often Slurm has started the job again.
