@@ -72,6 +72,12 @@ typedef struct {
 
 #define LT_HEALTH_GPUS 64
 
+static inline lt_gpu_reading lt_gpu_reading_unknown(int index) {
+#define LT_GPU_READING_NAN(field, dcgm, type, help) .field = NAN,
+    return (lt_gpu_reading){.index = index, LT_GPU_READING_MAP(LT_GPU_READING_NAN)};
+#undef LT_GPU_READING_NAN
+}
+
 /* A sum of readings, to which an unknown one, NAN, adds nothing. A sum begins as NAN: none is
  * known. */
 static inline double lt_reading_add(double sum, double value) {

@@ -175,9 +175,7 @@ static void read_gpu(nvml_device dev, int index, lt_gpu_reading *g) {
     FUNCTION(uuid, "nvmlDeviceGetUUID", nvml_device, char *, unsigned);
     FUNCTION(place, "nvmlDeviceGetPciInfo_v3", nvml_device, pci_info *);
 
-#define UNKNOWN(field, dcgm, type, help) .field = NAN,
-    *g = (lt_gpu_reading){.index = index, LT_GPU_READING_MAP(UNKNOWN)};
-#undef UNKNOWN
+    *g = lt_gpu_reading_unknown(index);
     if (name != NULL) {
         (void)name(dev, g->name, sizeof g->name);
     }

@@ -29,10 +29,7 @@ static lt_err read_gpu(lt_gpu_reading *g, json_t *object, int index) {
     const char *key;
     json_t *value;
 
-    *g = (lt_gpu_reading){.index = index};
-    for (size_t i = 0; i < sizeof readings / sizeof *readings; i++) {
-        *(double *)(void *)((char *)g + readings[i].offset) = NAN;
-    }
+    *g = lt_gpu_reading_unknown(index);
     copy_text(g->name, sizeof g->name, json_object_get(object, "name"));
     copy_text(g->uuid, sizeof g->uuid, json_object_get(object, "uuid"));
     copy_text(g->pci, sizeof g->pci, json_object_get(object, "pci"));
@@ -97,7 +94,7 @@ static lt_err recorded_time(const lt_machine_source *s, lt_time_reading *out) {
 }
 
 lt_err lt_machine_open_recorded(lt_machine_source *s, const char *folder) {
-    static const char *const keys[] = {"gpus", "gpus_error", "mounts", "time"};
+    static const char *const keys[] = {"gpus", "gpus_error", "mounts", "time", NULL};
     char path[LT_PATH_BYTES];
     const char *key;
     json_t *value;
@@ -105,11 +102,7 @@ lt_err lt_machine_open_recorded(lt_machine_source *s, const char *folder) {
     LT_TRY(lt_path_join(path, folder, name));
     LT_TRY(lt_json_load(&s->recorded, path, RECORDED_BYTES));
     json_object_foreach(s->recorded, key, value) {
-        bool known = false;
-        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-            known = known || strcmp(key, keys[i]) == 0;
-        }
-        if (!known) {
+        if (!lt_name_is_one_of(key, keys)) {
             LT_FAIL(LT_ERR_FORMAT, "%s: unknown key '%s'", path, key);
         }
     }
