@@ -213,19 +213,18 @@ void lt_checkpoint_abandon(const char *folder, int64_t step, const lt_lease *lea
     }
 }
 
+lt_err lt_checkpoint_give_up(const char *folder, int64_t step, const lt_lease *lease, lt_err err) {
+    lt_failure failure;
+    lt_failure_keep(&failure, err);
+    lt_checkpoint_abandon(folder, step, lease);
+    return lt_error_prefix(lt_failure_raise(&failure), "checkpoint of step %lld not saved",
+                           (long long)step);
+}
+
 lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
                           const lt_run_state *state, const lt_lease *lease) {
     const lt_err err = save_whole(folder, m, o, state, lease);
-    /* Remove an incomplete checkpoint, so that it does not fill the disk; the first error is
-     * reported. */
-    if (err != LT_OK) {
-        lt_failure failure;
-        lt_failure_keep(&failure, err);
-        lt_checkpoint_abandon(folder, state->step, lease);
-        return lt_error_prefix(lt_failure_raise(&failure), "checkpoint of step %lld not saved",
-                               (long long)state->step);
-    }
-    return LT_OK;
+    return err == LT_OK ? LT_OK : lt_checkpoint_give_up(folder, state->step, lease, err);
 }
 
 /* ---- Reading ---- */

@@ -83,6 +83,10 @@ LT_MUST_USE lt_err lt_checkpoint_publish(const char *folder, int n_parts, const 
                                          const lt_optimiser *o, const lt_run_state *state,
                                          const lt_lease *lease);
 void lt_checkpoint_abandon(const char *folder, int64_t step, const lt_lease *lease);
+/* Abandon it because of a failure, so that it does not fill the disk. Returns err, whose message
+ * then begins with the checkpoint. */
+LT_MUST_USE lt_err lt_checkpoint_give_up(const char *folder, int64_t step, const lt_lease *lease,
+                                         lt_err err);
 
 /* What a manifest's text says of the run; its files are not looked at. Free with
  * lt_run_state_clear. */

@@ -83,14 +83,9 @@ static lt_err save_parts(lt_training *t) {
         err = publish_parts(t);
     }
     err = lt_training_meet(t, err); /* After it every rank finds the checkpoint. */
-    if (err != LT_OK && leads) {
-        lt_failure failure;
-        lt_failure_keep(&failure, err);
-        lt_checkpoint_abandon(t->checkpoints, t->state.step, &t->lease);
-        return lt_error_prefix(lt_failure_raise(&failure), "checkpoint of step %lld not saved",
-                               (long long)t->state.step);
-    }
-    return err;
+    return err != LT_OK && leads
+               ? lt_checkpoint_give_up(t->checkpoints, t->state.step, &t->lease, err)
+               : err;
 }
 
 lt_err lt_training_save(lt_training *t) {

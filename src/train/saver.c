@@ -78,14 +78,9 @@ static lt_err publish(lt_training *t) {
     (void)lt_shards_part(&t->shards, &n_parts);
     err = lt_checkpoint_publish(t->checkpoints, n_parts, &s->model, &s->optimiser, &s->state,
                                 &t->lease);
-    if (err != LT_OK) {
-        lt_failure failure;
-        lt_failure_keep(&failure, err);
-        lt_checkpoint_abandon(t->checkpoints, s->state.step, &t->lease);
-        return lt_error_prefix(lt_failure_raise(&failure), "checkpoint of step %lld not saved",
-                               (long long)s->state.step);
-    }
-    return LT_OK;
+    return err == LT_OK
+               ? LT_OK
+               : lt_checkpoint_give_up(t->checkpoints, s->state.step, &t->lease, err);
 }
 
 static void *work(void *arg) {
