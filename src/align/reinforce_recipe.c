@@ -69,7 +69,7 @@ lt_err lt_reinforce_read(lt_reinforce_options *o, const lt_training *t) {
     const int64_t dp = lt_training_dp(t), own = r->batch / dp;
     *o = (lt_reinforce_options){.answers = own,
                                 .ranks = dp,
-                                .rank = lt_training_has_ranks(t) ? t->world->dp_rank : 0,
+                                .rank = lt_training_dp_rank(t),
                                 .group = r->rl_group,
                                 .updates = r->rl_updates,
                                 .passes = r->rl_passes,

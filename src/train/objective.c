@@ -173,7 +173,7 @@ lt_err lt_objective_probe(lt_training *t, const lt_row_batch *rows, int64_t n,
 
 /* This rank's part of the rows that are held out, in examples. */
 static int64_t held_out_share(const lt_training *t) {
-    const int64_t dp = lt_training_dp(t), rank = lt_training_has_ranks(t) ? t->world->dp_rank : 0;
+    const int64_t dp = lt_training_dp(t), rank = lt_training_dp_rank(t);
     const int64_t all = t->recipe.eval_rows > 0 && t->recipe.eval_rows < t->n_held_out
                             ? t->recipe.eval_rows
                             : t->n_held_out;

@@ -23,6 +23,10 @@ int lt_training_dp(const lt_training *t) {
     return lt_training_has_ranks(t) ? t->world->dp : 1;
 }
 
+int lt_training_dp_rank(const lt_training *t) {
+    return lt_training_has_ranks(t) ? t->world->dp_rank : 0;
+}
+
 int lt_training_cp(const lt_training *t) {
     return lt_training_has_ranks(t) ? t->world->shape.cp : 1;
 }

@@ -165,6 +165,7 @@ LT_MUST_USE lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt
                                           lt_world *world, const lt_objective *objective);
 lt_pass_options lt_training_pass_options(const lt_training *t);
 int lt_training_dp(const lt_training *t);          /* Ranks that share the rows of a step; */
+int lt_training_dp_rank(const lt_training *t);     /* this one's place among them; */
 int lt_training_cp(const lt_training *t);          /* those that share the tokens of a row. */
 bool lt_training_has_ranks(const lt_training *t);  /* There are other ranks. */
 lt_board *lt_training_board(const lt_training *t); /* NULL: no launcher watches this rank. */
