@@ -16,7 +16,7 @@ enum { CHOSEN, REJECTED, SIDES };
 /* Sums of a record. */
 enum { REWARD, LOGP = REWARD + SIDES, COUNT = LOGP + SIDES, RIGHT = COUNT + SIDES, POINT };
 
-static bool is_kto(const lt_preference_objective *p) {
+bool lt_preference_is_kto(const lt_preference_objective *p) {
     return strcmp(p->row->name, "kto") == 0;
 }
 
@@ -37,7 +37,7 @@ static void report(const void *of, const lt_step_record *sum, double *values, bo
     values[LT_PREFERENCE_accuracies] = present[LT_PREFERENCE_accuracies]
                                            ? s[RIGHT] / s[COUNT + CHOSEN]
                                            : 0.0;
-    present[LT_PREFERENCE_kl] = is_kto(p);
+    present[LT_PREFERENCE_kl] = lt_preference_is_kto(p);
     values[LT_PREFERENCE_kl] = s[POINT] / (s[COUNT + CHOSEN] + s[COUNT + REJECTED]);
 }
 
@@ -85,6 +85,25 @@ void lt_preference_row(const lt_preference_objective *p, const lt_preference_set
     for (int64_t i = x.first > 1 ? x.first : 1; i < n; i++) {
         labels[i - 1] = tokens[i];
     }
+}
+
+lt_err lt_preference_values(const lt_preference_objective *p, const lt_preference_set *set,
+                            lt_training *t, const lt_row_batch *rows, int64_t n,
+                            const float **values, int64_t *used) {
+    const int64_t seq = rows->ids.seq;
+    for (int64_t i = 0; i < n; i++) {
+        lt_preference_row(p, set, &t->model->spec, rows->index[i], seq, rows->ids.tokens + i * seq,
+                          rows->ids.labels + i * seq);
+    }
+    return lt_objective_values(t, rows, 0, n, values, used);
+}
+
+double lt_preference_sum(const float *values, int64_t n) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)values[i];
+    }
+    return sum;
 }
 
 /* A row's values begin here, and so many they are. */
@@ -198,10 +217,7 @@ static void put_derivatives(const lt_objective_part *part, int64_t i, const doub
 
 static void count(const lt_preference_objective *p, lt_step_record *sum, int side,
                   const lt_align_side *s, double *reward) {
-    double logp = 0.0;
-    for (int64_t k = 0; k < s->n; k++) {
-        logp += (double)s->logp[k];
-    }
+    double logp = lt_preference_sum(s->logp, s->n);
     *reward = p->options.beta * (logp - (s->ref_sum != NULL ? *s->ref_sum : 0.0));
     if (!p->row->reference) { /* ORPO, SimPO: of the mean. */
         logp /= (double)s->n;
@@ -294,22 +310,15 @@ static lt_err loss_of(void *of, const lt_objective_part *part, bool held_out, lt
 static lt_err add_mismatched(lt_preference_objective *p, const lt_preference_set *set,
                              lt_training *t, const lt_row_batch *rows, int64_t first, int64_t n,
                              double *sum) {
-    lt_step_rows *const room = &p->mismatched;
-    const int64_t seq = room->batch.ids.seq;
+    const lt_row_batch *mismatched = &p->mismatched.batch;
     const float *values;
     int64_t used;
     for (int64_t i = 0; i < n; i++) {
-        room->batch.index[i] = set->rows.n + rows->index[first + i];
-        lt_preference_row(p, set, &t->model->spec, room->batch.index[i], seq,
-                          room->batch.ids.tokens + i * seq, room->batch.ids.labels + i * seq);
+        mismatched->index[i] = set->rows.n + rows->index[first + i];
     }
-    LT_TRY(lt_objective_values(t, &room->batch, 0, n, &values, &used));
+    LT_TRY(lt_preference_values(p, set, t, mismatched, n, &values, &used));
     for (int64_t i = 0; i < n; i++) {
-        double logp = 0.0;
-        for (int64_t k = 0; k < used; k++) {
-            logp += (double)values[i * used + k];
-        }
-        *sum += logp - set->reference[room->batch.index[i]];
+        *sum += lt_preference_sum(values + i * used, used) - set->reference[mismatched->index[i]];
     }
     return LT_OK;
 }
@@ -366,13 +375,13 @@ static lt_err read_set(lt_preference_objective *p, lt_preference_set *set, lt_tr
     if (err != LT_OK) {
         return lt_error_prefix(err, "%s", option);
     }
-    if (is_kto(p) && set->rows.n < 2) {
+    if (lt_preference_is_kto(p) && set->rows.n < 2) {
         LT_FAIL(LT_ERR_FORMAT,
                 "%s: %lld example: kto compares each completion with another's prompt", option,
                 (long long)set->rows.n);
     }
     set->stride = lt_training_dp(t);
-    set->offset = lt_training_has_ranks(t) ? t->world->dp_rank : 0;
+    set->offset = lt_training_dp_rank(t);
     tell(option, text, &set->rows);
     return LT_OK;
 }
@@ -415,7 +424,8 @@ static lt_err open_sets(void *of, lt_training *t) {
     if (p->logp == NULL || p->dlogp == NULL) {
         LT_FAIL(LT_ERR_OOM, "log-probabilities of a pair");
     }
-    LT_TRY(is_kto(p) ? lt_step_rows_open(&p->mismatched, t->micro, p->seq, false) : LT_OK);
+    LT_TRY(lt_preference_is_kto(p) ? lt_step_rows_open(&p->mismatched, t->micro, p->seq, false)
+                                   : LT_OK);
     t->objective_bytes = p->train.rows.bytes + p->valid.rows.bytes;
     return LT_OK;
 }
@@ -505,7 +515,7 @@ lt_objective lt_preference_open(lt_preference_objective *p, const lt_recipe *r) 
                           .open = open_sets,
                           .data = data,
                           .start = start,
-                          .begin = is_kto(p) ? begin : NULL,
+                          .begin = lt_preference_is_kto(p) ? begin : NULL,
                           .loss = loss_of,
                           .report = report,
                           .close = close_all};

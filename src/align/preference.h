@@ -56,6 +56,18 @@ void lt_preference_row(const lt_preference_objective *p, const lt_preference_set
                        const lt_model_spec *spec, int64_t row, int64_t seq, int32_t *tokens,
                        int32_t *labels);
 
+/* Does the objective compare a completion with another's prompt? */
+bool lt_preference_is_kto(const lt_preference_objective *p);
+
+/* Values of the n rows that rows->index names, (n, *used), as lt_objective_values gives them: the
+ * tokens and labels of `rows` are written. */
+LT_MUST_USE lt_err lt_preference_values(const lt_preference_objective *p,
+                                        const lt_preference_set *set, struct lt_training *t,
+                                        const lt_row_batch *rows, int64_t n, const float **values,
+                                        int64_t *used);
+/* The log-probability of a completion: the sum of its values, in order. */
+double lt_preference_sum(const float *values, int64_t n);
+
 /* preference_reference.c: the reference's sums of a set, read or computed; a collective call. name:
  * of the set, for messages. was: the checksum that they must have, or "". hex: theirs. */
 LT_MUST_USE lt_err lt_preference_reference(lt_preference_objective *p, lt_preference_set *set,

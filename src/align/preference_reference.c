@@ -119,21 +119,15 @@ static lt_err save(const reference *r) {
 /* ---- Computing ---- */
 
 /* The sums of n rows from row `first` on. */
-static lt_err compute_some(const reference *r, lt_row_batch *rows, int64_t first, int64_t n) {
-    const int64_t seq = rows->ids.seq;
+static lt_err compute_some(const reference *r, const lt_row_batch *rows, int64_t first, int64_t n) {
     const float *values;
     int64_t used;
     for (int64_t i = 0; i < n; i++) {
-        lt_preference_row(r->p, r->set, &r->t->model->spec, first + i, seq,
-                          rows->ids.tokens + i * seq, rows->ids.labels + i * seq);
+        rows->index[i] = first + i;
     }
-    LT_TRY(lt_objective_values(r->t, rows, 0, n, &values, &used));
+    LT_TRY(lt_preference_values(r->p, r->set, r->t, rows, n, &values, &used));
     for (int64_t i = 0; i < n; i++) {
-        double sum = 0.0;
-        for (int64_t k = 0; k < used; k++) {
-            sum += (double)values[i * used + k];
-        }
-        r->set->reference[first + i] = sum;
+        r->set->reference[first + i] = lt_preference_sum(values + i * used, used);
     }
     return LT_OK;
 }
@@ -198,7 +192,7 @@ lt_err lt_preference_reference(lt_preference_objective *p, lt_preference_set *se
     bool found = false;
     lt_err err;
 
-    set->n_reference = strcmp(p->row->name, "kto") == 0 ? 2 * rows : rows;
+    set->n_reference = lt_preference_is_kto(p) ? 2 * rows : rows;
     set->reference = malloc((size_t)set->n_reference * sizeof(double));
     if (set->reference == NULL) {
         LT_FAIL(LT_ERR_OOM, "reference of %lld rows", (long long)set->n_reference);
