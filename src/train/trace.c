@@ -16,6 +16,7 @@
  * uncertain is taken for none. (Trace Event Format, docs.google.com/document/d/
  * 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.) */
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,33 +136,37 @@ static int64_t since(const writer *w, const part *p, uint64_t ns) {
     return (int64_t)ns - p->head.ahead_ns - w->zero_ns;
 }
 
-static void event(writer *w, const char *rest) {
-    fprintf(w->f, "%s{\"pid\":%d,%s}", w->begun ? ",\n" : "\n", w->rank, rest);
+/* One event: its members behind "pid", as printf writes them. */
+LT_PRINTF(2, 3) static void event(writer *w, const char *members, ...) {
+    va_list args;
+    fprintf(w->f, "%s{\"pid\":%d,", w->begun ? ",\n" : "\n", w->rank);
+    va_start(args, members);
+    (void)vfprintf(w->f, members, args);
+    va_end(args);
+    fputc('}', w->f);
     w->begun = true;
 }
 
+/* Name a row or a process, and give it its place: what is "thread" or "process". */
+static void put_name(writer *w, const char *what, int row, int place, const char *name) {
+    event(w, "\"tid\":%d,\"ph\":\"M\",\"name\":\"%s_name\",\"args\":{\"name\":\"%s\"}", row, what,
+          name);
+    event(w, "\"tid\":%d,\"ph\":\"M\",\"name\":\"%s_sort_index\",\"args\":{\"sort_index\":%d}", row,
+          what, place);
+}
+
 static void name_row(writer *w, int row, const char *name) {
-    char text[160];
-    (void)snprintf(text, sizeof text,
-                   "\"tid\":%d,\"ph\":\"M\",\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}",
-                   row, name);
-    event(w, text);
-    (void)snprintf(text, sizeof text,
-                   "\"tid\":%d,\"ph\":\"M\",\"name\":\"thread_sort_index\",\"args\":"
-                   "{\"sort_index\":%d}",
-                   row, row);
-    event(w, text);
+    put_name(w, "thread", row, row, name);
 }
 
 /* args: what is in its braces. */
 static void put_event(writer *w, int row, const char *kind, const char *name, int64_t from_ns,
                       int64_t to_ns, const char *args) {
-    char text[640];
-    (void)snprintf(text, sizeof text,
-                   "\"tid\":%d,\"ph\":\"X\",\"cat\":\"%s\",\"name\":\"%s\",\"ts\":%.3f,\"dur\":"
-                   "%.3f,\"args\":{%s}",
-                   row, kind, name, (double)from_ns * 1e-3, (double)(to_ns - from_ns) * 1e-3, args);
-    event(w, text);
+    event(
+        w,
+        "\"tid\":%d,\"ph\":\"X\",\"cat\":\"%s\",\"name\":\"%s\",\"ts\":%.3f,\"dur\":%.3f,\"args\":"
+        "{%s}",
+        row, kind, name, (double)from_ns * 1e-3, (double)(to_ns - from_ns) * 1e-3, args);
 }
 
 static void put_span(writer *w, const part *p, const lt_span *s) {
@@ -225,18 +230,10 @@ static int put_calls(writer *w, const part *p, lt_comm_call *calls, int64_t n, i
 }
 
 static void put_rank(writer *w, part *p, const char *host) {
-    char text[256];
+    char name[64];
     int n_rows;
-    (void)snprintf(text, sizeof text,
-                   "\"tid\":0,\"ph\":\"M\",\"name\":\"process_name\",\"args\":{\"name\":\"rank "
-                   "%d%s\"}",
-                   w->rank, host);
-    event(w, text);
-    (void)snprintf(text, sizeof text,
-                   "\"tid\":0,\"ph\":\"M\",\"name\":\"process_sort_index\",\"args\":"
-                   "{\"sort_index\":%d}",
-                   w->rank);
-    event(w, text);
+    (void)snprintf(name, sizeof name, "rank %d%s", w->rank, host);
+    put_name(w, "process", 0, w->rank, name);
     name_row(w, ROW_HOST, p->head.on_device ? "host" : "host and passes");
     if (p->head.on_device) {
         name_row(w, ROW_PASSES, "passes");
