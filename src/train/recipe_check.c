@@ -150,6 +150,16 @@ typedef struct {
     const char *needs;
 } use;
 
+/* What the option of this name needs and has not; NULL: it has an effect. */
+static const char *unmet(const use *uses, size_t n, const char *name) {
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(uses[i].name, name) == 0 && !uses[i].used) {
+            return uses[i].needs;
+        }
+    }
+    return NULL;
+}
+
 /* Of reinforcement learning. */
 static const char *rl_idle(const lt_recipe *r, const lt_option *row) {
     const bool cispo = r->objective == LT_RECIPE_OBJECTIVE_cispo;
@@ -167,12 +177,7 @@ static const char *rl_idle(const lt_recipe *r, const lt_option *row) {
     if (!lt_recipe_is_rl(r)) {
         return "an objective.kind of reinforcement learning";
     }
-    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
-        if (strcmp(uses[i].name, row->name) == 0 && !uses[i].used) {
-            return uses[i].needs;
-        }
-    }
-    return NULL;
+    return unmet(uses, sizeof uses / sizeof *uses, row->name);
 }
 
 const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
@@ -236,16 +241,11 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"sample.temperature", samples, "data.tokenizer and sample.tokens"},
     };
     char value[LT_OPTION_STR_BYTES];
+    const char *needs = strncmp(row->name, "rl.", 3) == 0
+                            ? rl_idle(r, row)
+                            : unmet(uses, sizeof uses / sizeof *uses, row->name);
 
-    if (strncmp(row->name, "rl.", 3) == 0) {
-        return lt_recipe_is_default(r, row, value) ? NULL : rl_idle(r, row);
-    }
-    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
-        if (strcmp(uses[i].name, row->name) == 0 && !uses[i].used) {
-            return lt_recipe_is_default(r, row, value) ? NULL : uses[i].needs;
-        }
-    }
-    return NULL;
+    return needs == NULL || lt_recipe_is_default(r, row, value) ? NULL : needs;
 }
 
 /* Compared as read back: "3e-4" and "0.0003" are one value. */
