@@ -514,6 +514,7 @@ static lt_err lead_begin(lt_training *t) {
     }
     return lead_telemetry(t);
 }
+
 /* What ranks on GPUs cannot do yet. */
 static lt_err check_gpus(const lt_training *t) {
     const lt_recipe *r = &t->recipe;

@@ -78,9 +78,8 @@ static lt_err publish(lt_training *t) {
     (void)lt_shards_part(&t->shards, &n_parts);
     err = lt_checkpoint_publish(t->checkpoints, n_parts, &s->model, &s->optimiser, &s->state,
                                 &t->lease);
-    return err == LT_OK
-               ? LT_OK
-               : lt_checkpoint_give_up(t->checkpoints, s->state.step, &t->lease, err);
+    return err == LT_OK ? LT_OK
+                        : lt_checkpoint_give_up(t->checkpoints, s->state.step, &t->lease, err);
 }
 
 static void *work(void *arg) {
@@ -100,7 +99,9 @@ static void *work(void *arg) {
 
 static lt_err begin_thread(lt_training *t) {
     lt_saver *s = &t->saver;
-    const int e = (atomic_store(&s->done, false), pthread_create(&s->thread, NULL, work, t));
+    int e;
+    atomic_store(&s->done, false);
+    e = pthread_create(&s->thread, NULL, work, t);
     if (e != 0) {
         LT_FAIL(LT_ERR_OOM, "thread of a checkpoint: %s", strerror(e));
     }

@@ -290,9 +290,9 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
     const double start_s = lt_clock_s();
     lt_open_span whole, part;
     bool saving = false;
-    lt_err err = lt_times_begin(t, step);
+    lt_err err = LT_OK;
 
-    LT_TRY(err);
+    LT_TRY(lt_times_begin(t, step));
     LT_TRY(lt_timeline_begin(&t->times.line, &whole, LT_SPAN_STEP, step, 0));
     if (!now->drawn) {
         err = draw(t, now, step, t->state.rows);
