@@ -87,8 +87,7 @@ static const char *text_of(const json_t *object, const char *key, const char *us
     return text != NULL ? text : usual;
 }
 
-/* Keys that nobody reads are errors. known: names, NULL at the end. */
-static lt_err check_keys(const json_t *object, const char *const *known, const char *where) {
+lt_err lt_experiment_check_keys(const json_t *object, const char *const *known, const char *where) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)object, key, value) {
@@ -275,7 +274,7 @@ static lt_err read_models(lt_experiment *e, const json_t *root, const char *path
         const json_t *m;
         snprintf(key, sizeof key, "%zu", i);
         m = json_object_get(models, key);
-        LT_TRY(check_keys(m, known, "models"));
+        LT_TRY(lt_experiment_check_keys(m, known, "models"));
         if (text_of(m, "path", NULL) == NULL) {
             LT_FAIL(LT_ERR_ARG, "%s: models.%zu has no path", path, i);
         }
@@ -384,7 +383,7 @@ static lt_err read_file(lt_experiment *e, const json_t *root, const char *path, 
                                         "max_running", "chat",    NULL};
     const json_t *running = json_object_get(root, "max_running");
 
-    LT_TRY(check_keys(root, known, path));
+    LT_TRY(lt_experiment_check_keys(root, known, path));
     out = out != NULL && out[0] != '\0' ? out : text_of(root, "out", NULL);
     if (out == NULL) {
         LT_FAIL(LT_ERR_ARG, "%s: 'out' names no folder, nor does --out", path);

@@ -74,7 +74,7 @@ typedef struct {
     int64_t n_models, n_tasks, n_configs, n_seeds;
     int64_t seeds[LT_EXPERIMENT_SEEDS];
     uint64_t hash;             /* Of all that decides the results. */
-    lt_experiment_cell *cells; /* (n_cells), by lt_experiment_cell_at. */
+    lt_experiment_cell *cells; /* (n_cells), by lt_experiment_index. */
     int64_t n_cells, n_done;
 } lt_experiment;
 
@@ -89,6 +89,10 @@ lt_experiment_place lt_experiment_place_of(const lt_experiment *e, int64_t cell)
  * lt_experiment_close in every case. */
 LT_MUST_USE lt_err lt_experiment_open(lt_experiment *e, const char *path, const char *out);
 void lt_experiment_close(lt_experiment *e);
+
+/* Keys that nobody reads are errors (ARG). known: names, NULL at the end. */
+LT_MUST_USE lt_err lt_experiment_check_keys(const json_t *object, const char *const *known,
+                                            const char *where);
 
 /* The problems of a task from the rows under "tasks.I.": experiment_task.c. */
 LT_MUST_USE lt_err lt_experiment_read_task(lt_experiment_task *t, const json_t *task, bool chat,

@@ -56,20 +56,11 @@ static bool read_levels(const json_t *level, int *from, int *to) {
 }
 
 static lt_err read_source(source *s, const json_t *task, const char *where) {
-    static const char *const known[] = {"name",  "make",  "file",  "count", "first", "seed",
-                                        "level", "shots", "steps", "split", "strict"};
-    const char *key, *split = json_string_value(json_object_get(task, "split"));
-    json_t *value;
+    static const char *const known[] = {"name",  "make",  "file",  "count", "first",  "seed",
+                                        "level", "shots", "steps", "split", "strict", NULL};
+    const char *split = json_string_value(json_object_get(task, "split"));
 
-    json_object_foreach((json_t *)(uintptr_t)task, key, value) {
-        size_t i = 0;
-        while (i < sizeof known / sizeof *known && strcmp(known[i], key) != 0) {
-            i++;
-        }
-        if (i == sizeof known / sizeof *known) {
-            LT_FAIL(LT_ERR_ARG, "%s: no key is named '%s'", where, key);
-        }
-    }
+    LT_TRY(lt_experiment_check_keys(task, known, where));
     *s = (source){.make = json_string_value(json_object_get(task, "make")),
                   .file = json_string_value(json_object_get(task, "file")),
                   .count = whole(task, "count", 100),
@@ -123,12 +114,10 @@ static void put_turn(lt_json_out *o, bool chat, const char *question, const char
     }
 }
 
-static lt_err add_problem(lt_experiment_task *t, const lt_json_out *examples, bool chat,
-                          const char *question, const char *answer, const char *checker) {
-    lt_experiment_problem *p = &t->problems[t->n_problems];
+/* The prompt of a question; NULL: out of memory. */
+static char *prompt_of(const lt_json_out *examples, bool chat, const char *question) {
     lt_json_out o = {0};
 
-    LT_TRY(lt_check_kind_find(&p->checker, checker));
     if (chat) {
         lt_out_open(&o, '[');
     }
@@ -140,15 +129,30 @@ static lt_err add_problem(lt_experiment_task *t, const lt_json_out *examples, bo
     if (chat) {
         lt_out_shut(&o, ']');
     }
-    p->prompt = o.data;
-    p->answer = strdup(answer);
-    if (o.failed || p->answer == NULL) {
+    if (o.failed || examples->failed) {
         lt_out_free(&o);
-        p->prompt = NULL;
-        LT_FAIL(LT_ERR_OOM, "a problem");
     }
+    return o.data;
+}
+
+/* Takes the prompt, which NULL makes OOM, also when it fails. */
+static lt_err add_problem(lt_experiment_task *t, char *prompt, const char *answer,
+                          const char *checker) {
+    lt_experiment_problem *p = &t->problems[t->n_problems];
+    lt_err err = LT_OK;
+
+    LT_TRY_DONE(lt_check_kind_find(&p->checker, checker));
+    p->answer = strdup(answer);
+    if (prompt == NULL || p->answer == NULL) {
+        free(p->answer);
+        LT_FAIL_DONE(LT_ERR_OOM, "a problem");
+    }
+    p->prompt = prompt;
+    prompt = NULL;
     t->n_problems++;
-    return LT_OK;
+done:
+    free(prompt);
+    return err;
 }
 
 /* ---- By procedure ---- */
@@ -179,7 +183,8 @@ static lt_err make_problems(lt_experiment_task *t, const source *s, bool chat) {
     LT_TRY_DONE(open_maker(&m, s, s->held_out));
     for (int64_t i = 0; i < s->count; i++) {
         LT_TRY_DONE(lt_maker_problem(m, (uint64_t)(s->first + i), &made));
-        LT_TRY_DONE(add_problem(t, &examples, chat, made.question, made.answer, made.checker));
+        LT_TRY_DONE(
+            add_problem(t, prompt_of(&examples, chat, made.question), made.answer, made.checker));
     }
 done:
     lt_maker_close(m);
@@ -213,15 +218,8 @@ static lt_err take_line(lt_experiment_task *t, const source *s, bool chat, lt_js
         put_turn(examples, chat, question, "", answer);
         return LT_OK;
     }
-    if (prompt == NULL) {
-        LT_TRY(add_problem(t, examples, chat, question, answer, checker));
-        return LT_OK;
-    }
-    LT_TRY(add_problem(t, examples, false, "", answer, checker));
-    free(t->problems[t->n_problems - 1].prompt);
-    t->problems[t->n_problems - 1].prompt = strdup(prompt);
-    return t->problems[t->n_problems - 1].prompt != NULL ? LT_OK
-                                                         : lt_error_set(LT_ERR_OOM, "%s", where);
+    return add_problem(t, prompt != NULL ? strdup(prompt) : prompt_of(examples, chat, question),
+                       answer, checker);
 }
 
 static lt_err read_problems(lt_experiment_task *t, const source *s, bool chat) {
