@@ -91,14 +91,19 @@ static double mean_of(const double *x, int64_t n, double *half) {
     return mean;
 }
 
+/* A number with the ends of its interval. */
+static void put_interval(lt_json_out *o, const char *key, double mean, double low, double high) {
+    lt_out_key_open(o, key, '[');
+    lt_out_real(o, mean);
+    lt_out_real(o, low);
+    lt_out_real(o, high);
+    lt_out_shut(o, ']');
+}
+
 static void put_mean(lt_json_out *o, const char *key, const double *x, int64_t n) {
     double half = 0;
     const double mean = mean_of(x, n, &half);
-    lt_out_key_open(o, key, '[');
-    lt_out_real(o, mean);
-    lt_out_real(o, mean - half);
-    lt_out_real(o, mean + half);
-    lt_out_shut(o, ']');
+    put_interval(o, key, mean, mean - half, mean + half);
 }
 
 static void put_row(lt_json_out *o, sums *s) {
@@ -120,11 +125,7 @@ static void put_row(lt_json_out *o, sums *s) {
     lt_out_key_value(o, "parameters", c->parameters);
     lt_out_key_int(o, "problems", s->n);
     lt_out_key_int(o, "seeds", e->n_seeds);
-    lt_out_key_open(o, "accuracy", '[');
-    lt_out_real(o, share.mean);
-    lt_out_real(o, share.low);
-    lt_out_real(o, share.high);
-    lt_out_shut(o, ']');
+    put_interval(o, "accuracy", share.mean, share.low, share.high);
     put_mean(o, "tokens", s->tokens, s->n);
     if (s->n_scored == s->n && s->n > 0) {
         put_mean(o, "score", s->scores, s->n);
