@@ -12,24 +12,30 @@
 
 #define MATCH_LIMIT 10000000
 
-lt_err lt_re_each(const char *pattern, lt_span text, unsigned flags,
-                  bool (*each)(void *ctx, lt_span match), void *ctx) {
+static lt_err compile(pcre2_code **out, const char *pattern, unsigned flags) {
     const uint32_t options = PCRE2_UTF | PCRE2_UCP |
                              ((flags & LT_RE_CASELESS) != 0 ? PCRE2_CASELESS : 0) |
                              ((flags & LT_RE_MULTILINE) != 0 ? PCRE2_MULTILINE : 0);
     int code = 0;
-    PCRE2_SIZE column = 0, at = 0;
-    pattern = pattern != NULL ? pattern : "("; /* No text: refused like a wrong one. */
-    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, options, &code,
-                                   &column, NULL);
+    PCRE2_SIZE column = 0;
+    *out = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, options, &code, &column, NULL);
+    if (*out == NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "\"%.100s\" is no regular expression: error %d at %zu", pattern,
+                code, (size_t)column + 1);
+    }
+    return LT_OK;
+}
+
+lt_err lt_re_each(const char *pattern, lt_span text, unsigned flags,
+                  bool (*each)(void *ctx, lt_span match), void *ctx) {
+    PCRE2_SIZE at = 0;
+    pcre2_code *re = NULL;
     pcre2_match_data *data = NULL;
     pcre2_match_context *limits = pcre2_match_context_create(NULL);
     lt_err err = LT_OK;
 
-    if (re == NULL) {
-        LT_FAIL_DONE(LT_ERR_FORMAT, "\"%.100s\" is no regular expression: error %d at %zu", pattern,
-                     code, (size_t)column + 1);
-    }
+    pattern = pattern != NULL ? pattern : "("; /* No text: refused like a wrong one. */
+    LT_TRY_DONE(compile(&re, pattern, flags));
     data = pcre2_match_data_create_from_pattern(re, NULL);
     if (data == NULL || limits == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "a match of \"%.100s\"", pattern);
@@ -64,17 +70,13 @@ done:
 
 lt_err lt_re_replace(char **out, size_t *n, const char *pattern, const char *replacement,
                      lt_span text) {
-    int code = 0, did;
-    PCRE2_SIZE column = 0, room = 2 * text.n + 64;
-    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
-                                   PCRE2_UTF | PCRE2_UCP, &code, &column, NULL);
+    int did;
+    PCRE2_SIZE room = 2 * text.n + 64;
+    pcre2_code *re = NULL;
     char *made = NULL;
     lt_err err = LT_OK;
 
-    if (re == NULL) {
-        LT_FAIL_DONE(LT_ERR_FORMAT, "\"%.100s\" is no regular expression: error %d at %zu", pattern,
-                     code, (size_t)column + 1);
-    }
+    LT_TRY_DONE(compile(&re, pattern, 0));
     do { /* Again with the room that it says it needs. */
         char *more = realloc(made, room + 1);
         if (more == NULL) {
