@@ -11,6 +11,7 @@
 #include "align/python_random.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/option.h"
 #include "data/check/gsm8k.h"
 #include "data/check/ifeval.h"
 #include "data/text_reader.h"
@@ -173,12 +174,7 @@ static const task tasks[] = {
 };
 
 static const task *find_task(const char *name) {
-    for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++) {
-        if (strcmp(tasks[i].name, name) == 0) {
-            return &tasks[i];
-        }
-    }
-    return NULL;
+    return lt_name_find(name, tasks, sizeof *tasks, sizeof tasks / sizeof *tasks);
 }
 
 bool lt_generative_has(const char *name) {

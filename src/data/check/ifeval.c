@@ -463,13 +463,11 @@ static const instruction instructions[] = {
 #define N_INSTRUCTIONS (sizeof instructions / sizeof *instructions)
 
 static lt_err find(const instruction **out, const char *id) {
-    for (size_t i = 0; i < N_INSTRUCTIONS; i++) {
-        if (strcmp(instructions[i].name, id) == 0) {
-            *out = &instructions[i];
-            return LT_OK;
-        }
+    *out = lt_name_find(id, instructions, sizeof *instructions, N_INSTRUCTIONS);
+    if (*out == NULL) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "IFEval has no instruction \"%.80s\"", id);
     }
-    LT_FAIL(LT_ERR_NOT_FOUND, "IFEval has no instruction \"%.80s\"", id);
+    return LT_OK;
 }
 
 /* A response of white space follows nothing. */
@@ -481,7 +479,7 @@ static lt_err ask(const instruction *i, question *q, lt_span s) {
     return i->check(q, s);
 }
 
-/* The response without its first line, its last, or both; malloc'ed copies without asterisks. */
+/* The response without its first line, its last, or both. */
 static lt_span without_lines(lt_span s, bool first, bool last) {
     const char *newline = memchr(s.data, '\n', s.n);
     if (first) {
