@@ -9,7 +9,6 @@
 #include "cli/align.h"
 #include "cli/opened.h"
 #include "cli/verb.h"
-#include "model/lora.h"
 #include "tensor/backend.h"
 
 #define EXPERIMENT_OPTIONS(X)                                                                      \
@@ -37,8 +36,7 @@ static const char prose[] =
 
 typedef struct {
     const experiment_options *o;
-    lt_device *device;
-    lt_lora *adapters;
+    lt_opened opened; /* What the model's server does not close. */
     lt_progress line;
     double started_s;
     int64_t had; /* Requests that were done before. */
@@ -47,22 +45,13 @@ typedef struct {
 static lt_err load(void *ctx, const lt_experiment_model *m, lt_model **model,
                    lt_tokenizer **tokenizer) {
     job *j = ctx;
-    lt_opened opened = {0};
-    LT_TRY(lt_opened_begin(&opened, m->path, m->tokenizer, (lt_opened_dtype)j->o->dtype,
-                           j->o->device, j->o->threads));
-    j->device = opened.device;
-    j->adapters = opened.adapters;
-    *model = opened.model;
-    *tokenizer = opened.tokenizer;
-    return LT_OK;
+    return lt_opened_give(&j->opened, model, tokenizer, m->path, m->tokenizer,
+                          (lt_opened_dtype)j->o->dtype, j->o->device, j->o->threads);
 }
 
 static void unload(void *ctx) {
     job *j = ctx;
-    lt_lora_close(j->adapters);
-    lt_device_close(j->device);
-    j->adapters = NULL;
-    j->device = NULL;
+    lt_opened_close(&j->opened);
 }
 
 static void progress(void *ctx, int64_t done, int64_t of) {

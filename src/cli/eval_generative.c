@@ -6,28 +6,20 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "model/lora.h"
-#include "tensor/backend.h"
 
 typedef struct {
     const lt_generative_options *o;
     const char *tokenizer, *device;
     lt_opened_dtype dtype;
     int64_t threads;
-    lt_device *opened_device;
-    lt_lora *adapters;
+    lt_opened opened; /* What the server does not close. */
     lt_progress line;
 } job;
 
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     job *j = ctx;
-    lt_opened opened = {0};
-    LT_TRY(lt_opened_begin(&opened, j->o->model, j->tokenizer, j->dtype, j->device, j->threads));
-    j->opened_device = opened.device;
-    j->adapters = opened.adapters;
-    *model = opened.model;
-    *tokenizer = opened.tokenizer;
-    return LT_OK;
+    return lt_opened_give(&j->opened, model, tokenizer, j->o->model, j->tokenizer, j->dtype,
+                          j->device, j->threads);
 }
 
 static void show(void *ctx, int64_t done, int64_t of) {
@@ -81,8 +73,7 @@ lt_err lt_eval_generative(lt_generative_options o, const char *tokenizer, lt_ope
     o.progress = show;
     o.ctx = &j;
     err = lt_generative_run(&r, &o);
-    lt_lora_close(j.adapters);
-    lt_device_close(j.opened_device);
+    lt_opened_close(&j.opened);
     if (err == LT_OK) {
         lt_progress_end(&j.line);
         (json ? print_json : print_text)(&r);

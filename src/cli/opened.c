@@ -211,6 +211,17 @@ done:
     return err;
 }
 
+lt_err lt_opened_give(lt_opened *out, lt_model **model, lt_tokenizer **tokenizer,
+                      const char *model_path, const char *tokenizer_path, lt_opened_dtype dtype,
+                      const char *device, int64_t threads) {
+    LT_TRY(lt_opened_begin(out, model_path, tokenizer_path, dtype, device, threads));
+    *model = out->model;
+    *tokenizer = out->tokenizer;
+    out->model = NULL;
+    out->tokenizer = NULL;
+    return LT_OK;
+}
+
 void lt_opened_close(lt_opened *o) {
     lt_lora_close(o->adapters);
     lt_model_close(o->model);

@@ -37,6 +37,11 @@ LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path,
 LT_MUST_USE lt_err lt_opened_begin(lt_opened *out, const char *model_path,
                                    const char *tokenizer_path, lt_opened_dtype dtype,
                                    const char *device, int64_t threads);
+/* The same for a server, which closes model and tokenizer itself: *out has the rest, to be closed
+ * with lt_opened_close after the server. */
+LT_MUST_USE lt_err lt_opened_give(lt_opened *out, lt_model **model, lt_tokenizer **tokenizer,
+                                  const char *model_path, const char *tokenizer_path,
+                                  lt_opened_dtype dtype, const char *device, int64_t threads);
 void lt_opened_close(lt_opened *o);
 
 /* Load the adapters of a PEFT folder beside a model. Free with lt_lora_close, before the model. */

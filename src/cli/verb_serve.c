@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "cli/opened.h"
 #include "cli/verb.h"
-#include "model/lora.h"
 #include "model/steering.h"
 #include "serve/api/api.h"
 #include "serve/api/openapi.h"
@@ -126,33 +125,20 @@ const lt_option_table lt_verb_serve_options = LT_OPTION_TABLE("serve", rows);
 typedef struct {
     const serve_options *o;
     const char *model;
-    /* The model's device and adapters, once loaded; closed after the server. */
-    lt_device *device, *reward_device;
-    lt_lora *adapters, *reward_adapters;
+    lt_opened opened, reward; /* What the server does not close, once loaded. */
 } job;
 
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     job *j = ctx;
-    lt_opened opened = {0};
-    LT_TRY(lt_opened_begin(&opened, j->model, j->o->tokenizer, (lt_opened_dtype)j->o->dtype,
-                           j->o->device, j->o->threads));
-    j->device = opened.device;
-    j->adapters = opened.adapters;
-    *model = opened.model;
-    *tokenizer = opened.tokenizer;
-    return j->o->steer[0] != '\0' ? lt_steering_open(opened.model, j->o->steer) : LT_OK;
+    LT_TRY(lt_opened_give(&j->opened, model, tokenizer, j->model, j->o->tokenizer,
+                          (lt_opened_dtype)j->o->dtype, j->o->device, j->o->threads));
+    return j->o->steer[0] != '\0' ? lt_steering_open(*model, j->o->steer) : LT_OK;
 }
 
 static lt_err load_reward(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     job *j = ctx;
-    lt_opened opened = {0};
-    LT_TRY(lt_opened_begin(&opened, j->o->reward, j->o->reward_tokenizer,
-                           (lt_opened_dtype)j->o->dtype, j->o->device, j->o->threads));
-    j->reward_device = opened.device;
-    j->reward_adapters = opened.adapters;
-    *model = opened.model;
-    *tokenizer = opened.tokenizer;
-    return LT_OK;
+    return lt_opened_give(&j->reward, model, tokenizer, j->o->reward, j->o->reward_tokenizer,
+                          (lt_opened_dtype)j->o->dtype, j->o->device, j->o->threads);
 }
 
 /* Add the keys of a comma-separated list or of a file's lines, splitting the text in place. */
@@ -315,10 +301,8 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     LT_TRY_DONE(lt_server_run(s));
 done:
     lt_server_close(s);
-    lt_lora_close(j.adapters);
-    lt_lora_close(j.reward_adapters);
-    lt_device_close(j.device);
-    lt_device_close(j.reward_device);
+    lt_opened_close(&j.opened);
+    lt_opened_close(&j.reward);
     free(keys);
     return err;
 }
