@@ -6,6 +6,19 @@
 #include "base/error.h"
 #include "base/log.h"
 
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number) {
+    stop_signal = number;
+}
+
+const volatile sig_atomic_t *lt_verb_stop_signal(void) {
+    (void)signal(SIGTERM, on_signal);
+    (void)signal(SIGINT, on_signal);
+    (void)signal(SIGPIPE, SIG_IGN);
+    return &stop_signal;
+}
+
 int lt_verb_fail(lt_err err) {
     char trace[LT_ERROR_TRACE_BYTES];
     if (lt_log_is_json()) {

@@ -6,6 +6,7 @@
 #ifndef LT_CLI_VERB_H
 #define LT_CLI_VERB_H
 
+#include <signal.h>
 #include <stdbool.h>
 
 #include "base/option.h"
@@ -29,6 +30,10 @@ typedef struct {
 /* Print "lateen: <message of the last error>", with --verbose also its trace, and return the exit
  * status for it. */
 int lt_verb_fail(lt_err err);
+
+/* For a verb that serves until it is stopped: SIGTERM and SIGINT write their number where the
+ * result points (before: 0), and SIGPIPE is ignored. */
+const volatile sig_atomic_t *lt_verb_stop_signal(void);
 
 /* Read the defaults, then the flags of argv. False (after --help, or a bad flag): exit with
  * *status. usage is the synopsis after "usage: lateen ", prose the text that --help prints between

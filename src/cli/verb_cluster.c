@@ -1,6 +1,5 @@
 /* verb_cluster.c: `lateen cluster`: a page of nodes, jobs, runs and alerts, from Slurm and
  * Prometheus. */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -25,12 +24,6 @@ typedef struct {
 #define LT_OPTION_STRUCT cluster_options
 static const lt_option rows[] = {CLUSTER_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_cluster_options = LT_OPTION_TABLE("cluster", rows);
-
-static volatile sig_atomic_t stop_signal;
-
-static void on_signal(int number) {
-    stop_signal = number;
-}
 
 static void tell_address(const char *address) {
     lt_log_info("cluster: http://%s/", address);
@@ -64,11 +57,8 @@ int lt_verb_cluster(int argc, char **argv) {
                              .slurm = o.slurm,
                              .window_s = o.window * 3600.0,
                              .fresh_s = o.fresh,
-                             .stop = &stop_signal,
+                             .stop = lt_verb_stop_signal(),
                              .on_listen = tell_address};
-    (void)signal(SIGTERM, on_signal);
-    (void)signal(SIGINT, on_signal);
-    (void)signal(SIGPIPE, SIG_IGN);
     err = o.json ? print_data(&c) : lt_cluster_serve(&c);
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
 }

@@ -2,7 +2,6 @@
  * calls it: a prolog, an epilog or a probe takes every status but 0 as a failure. */
 #include <jansson.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 
 #include "base/error.h"
@@ -135,12 +134,6 @@ static lt_err check(lt_health *h, const health_options *o) {
     return LT_OK;
 }
 
-static volatile sig_atomic_t stop_signal;
-
-static void on_signal(int number) {
-    stop_signal = number;
-}
-
 static void tell_address(const char *address) {
     lt_log_info("metrics: http://%s/metrics", address);
 }
@@ -167,13 +160,10 @@ static lt_err after_check(lt_health *h, void *ctx) {
 static lt_err watch(lt_health *h, health_options *o) {
     const lt_health_watch_options w = {.listen = o->listen,
                                        .every_s = o->every,
-                                       .stop = &stop_signal,
+                                       .stop = lt_verb_stop_signal(),
                                        .on_listen = tell_address,
                                        .on_check = after_check,
                                        .ctx = o};
-    (void)signal(SIGTERM, on_signal);
-    (void)signal(SIGINT, on_signal);
-    (void)signal(SIGPIPE, SIG_IGN);
     return lt_health_watch(h, &w);
 }
 
