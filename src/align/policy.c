@@ -7,9 +7,9 @@
  *
  * GRPO: Shao et al. 2024, arXiv:2402.03300. Dr. GRPO: Liu et al. 2025, arXiv:2503.20783. DAPO: Yu
  * et al. 2025, arXiv:2503.14476. GSPO: Zheng et al. 2025, arXiv:2507.18071. CISPO: MiniMax 2025,
- * arXiv:2506.13585. RLOO: Ahmadian et al. 2024,
- * arXiv:2402.14740; its loss is that of REINFORCE, which on policy is the sum over an answer of the
- * clipped loss. Truncated importance weights: Yao et al. 2025; masks: IcePop, 2025. */
+ * arXiv:2506.13585. RLOO: Ahmadian et al. 2024, arXiv:2402.14740; its loss is that of REINFORCE,
+ * which on policy is the sum over an answer of the clipped loss. Truncated importance weights: Yao
+ * et al. 2025; masks: IcePop, 2025. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>

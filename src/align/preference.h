@@ -38,8 +38,8 @@ typedef struct {
     lt_align_options options;
     lt_preference_set train, valid; /* valid.rows.n 0: there is none. */
     int64_t block;                  /* Of mismatched completions. */
-    float *logp;                    /* Two rows of log-probabilities, */
-    double *dlogp;                  /* and of derivatives. */
+    float *logp;                    /* Two rows of log-probabilities. */
+    double *dlogp;                  /* Derivatives by them. */
     lt_step_rows mismatched;        /* Of KTO: rows of a pass. */
     char was[2][17];                /* The checkpoint's checksums of the references; "": none. */
     int64_t seq;

@@ -62,8 +62,8 @@ typedef struct {
     double reward, reward_sq; /* Rewards, and their squares. */
     double equal;             /* Groups whose rewards are all equal. */
     double tokens, ended;     /* Tokens; answers that the model ended. */
-    double
-        mismatch_most; /* The largest |logp - the engine's|, where it was computed behind a draw. */
+    /* The largest |logp - the engine's|, where the trainer computed it after the draw. */
+    double mismatch_most;
     double refresh_s, draw_s, judge_s;
 } lt_draw_stats;
 #define LT_DRAW_SUMS 7 /* The first of them. */

@@ -292,7 +292,7 @@ done:
     }
     free(lines);
     free(given);
-    return err; /* Without an opinion the reward is 0, as read_reward leaves it. */
+    return err; /* Where the program had no opinion (given is false), the reward is 0. */
 }
 
 /* One term of the sum, for all answers. */

@@ -14,7 +14,7 @@ int lt_plan_schedule_verb(int argc, char **argv);
 /* plan_own.c. Does --model name a training recipe of Lateen, or a run folder? If so, recipe is its
  * path. */
 bool lt_plan_is_own(const char *model, char recipe[LT_PATH_BYTES]);
-/* cluster "": only memory. n_ranks > 0: the layouts of a run on so many ranks, the `top` first. */
+/* cluster "": only memory. n_ranks > 0: the `top` fastest layouts of a run on that many ranks. */
 int lt_plan_own_run(const char *recipe, const char *cluster, int n_ranks, int top, bool json);
 
 /* plan_layouts.c. Write the mesh and the level of ZeRO into a recipe with `layout: auto`, for the

@@ -14,9 +14,9 @@
 #define LT_EXIT_DONE        0
 #define LT_EXIT_FAILED      1
 #define LT_EXIT_USAGE       2
+#define LT_EXIT_DEVICE      74 /* EX_IOERR: the device failed. */
 #define LT_EXIT_INTERRUPTED 75
 #define LT_EXIT_LOST        76 /* Another rank of the run failed. */
-#define LT_EXIT_DEVICE      74 /* EX_IOERR: the device failed. */
 #define LT_EXIT_REPLACED    77 /* EX_NOPERM: a later attempt has taken the run folder. */
 
 typedef struct {

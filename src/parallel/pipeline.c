@@ -304,7 +304,7 @@ static lt_err take_input(walk *w, const lt_schedule_op *op, lt_pass *pass, lt_te
 
 /* ---- Operations ---- */
 
-/* An operation that has its input, */
+/* An operation that has its input and has begun. */
 typedef struct {
     double start_s;
     lt_open_span span;
@@ -318,7 +318,7 @@ static lt_err begin(lt_pipeline *p, const lt_schedule_op *op, begun *b) {
     return lt_timeline_begin(p->timeline, &b->span, kind, op->chunk, op->micro);
 }
 
-/* and its end, for which the host waits. */
+/* The host waits for the end of the operation. */
 static lt_err end(lt_pipeline *p, const lt_schedule_op *op, const begun *b) {
     chunk_state *c = &p->chunks[op->chunk];
     LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));

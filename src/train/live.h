@@ -2,9 +2,9 @@
  * training loop copies numbers into this object under a lock that is held for microseconds; a
  * thread of its own answers /metrics.
  *
- *   lateen_train_NAME, lateen_eval_NAME  the last line of metrics.jsonl: the same tables
- * (metrics.h),
- *                                        with units spelt out: step_s is lateen_train_step_seconds
+ *   lateen_train_NAME, lateen_eval_NAME  the last line of metrics.jsonl, by the tables of
+ *                                        metrics.h, with units spelt out: step_s is
+ *                                        lateen_train_step_seconds
  *   lateen_train_seconds_total{kind}     where the time of this process went (goodput.h)
  *   lateen_train_steps_total, ...        counters of this process
  *

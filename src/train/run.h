@@ -89,8 +89,8 @@ typedef struct lt_training {
     lt_loader_options valid_options; /* Of a validation; n_sources 0: there is none. */
     const lt_objective *objective;   /* NULL: the mean loss of the labels. */
     lt_objective_room objective_room;
-    lt_row_source held_out; /* Of an objective: rows of a validation, */
-    int64_t n_held_out;     /* and their examples; 0: there is none. */
+    lt_row_source held_out; /* Of an objective: the rows of a validation. */
+    int64_t n_held_out;     /* Examples of held_out; 0: there are none. */
     size_t objective_bytes; /* That the objective holds on the host. */
     lt_draw draws[2];       /* Of this step and the next, in turn. */
     lt_step_rows valid_rows;
@@ -263,8 +263,8 @@ void lt_training_spend(lt_training *t, lt_goodput_kind kind);
 LT_MUST_USE lt_err lt_training_tell_goodput(lt_training *t); /* Into metrics.jsonl. */
 
 /* save.c. save: a checkpoint of the current state, unless there is one; with checkpoint.async it
- * may still be written when the call returns (saver.h). export: RUN/model; where
- * the model is divided, from the checkpoint of this very step. */
+ * may still be written when the call returns (saver.h). export: RUN/model; where the model is
+ * divided, from the checkpoint of this very step. */
 LT_MUST_USE lt_err lt_training_save(lt_training *t);
 /* The place in the rows and the guard's state, as JSON, into the run state. */
 LT_MUST_USE lt_err lt_training_gather_state(lt_training *t);

@@ -46,8 +46,8 @@ typedef struct {
 typedef struct {
     lt_world *world;
     int n;
-    lt_step_record *all;  /* (n): the newest, */
-    lt_rank_times *times; /* (n): and their sums. */
+    lt_step_record *all;  /* (n): the newest record of each rank. */
+    lt_rank_times *times; /* (n): sums over the records. */
     int slowest;          /* Of the newest measured step. */
 } lt_rank_records;
 
