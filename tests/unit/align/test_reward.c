@@ -162,8 +162,9 @@ static lt_err command(const char *text, double limit_s, double rewards[2]) {
     o.command = text;
     o.command_limit_s = limit_s;
     err = lt_rewards_open(&r, &o);
-    for (int draw = 0; draw < 2 && err == LT_OK; draw++) { /* The program goes on. */
-        (void)usleep(150000U * (unsigned)draw);
+    /* The program goes on. What it says between the draws has arrived when the second begins. */
+    for (int draw = 0; draw < 2 && err == LT_OK; draw++) {
+        (void)usleep(600000U * (unsigned)draw);
         err = lt_rewards_judge(r, problems, answers, texts, 2, rewards, NULL);
     }
     lt_rewards_close(r);
