@@ -1,6 +1,6 @@
-/* watermark.h: watermarks in generated text: marks that a reader does not see and that who knows
- * the key can find. Every token is drawn with pseudo-random numbers u(state, id) in (0, 1); the
- * state is made of the key and of what the detector can see as well:
+/* watermark.h: watermarks in generated text: marks that a reader does not see, and that anyone who
+ * knows the key can find. Every token is drawn with pseudo-random numbers u(state, id) in (0, 1);
+ * the state is made of the key and of what the detector can see as well:
  *
  *     GREEN        the `context` tokens before it. Ids with u < gamma are green: delta is added to
  *                  their logits (Kirchenbauer et al. 2023, arXiv:2301.10226). The text shows more

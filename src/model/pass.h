@@ -227,8 +227,8 @@ LT_MUST_USE lt_err lt_pass_zero_gradients(lt_pass *p);
 /* Set the callbacks, before the first batch; units NULL: none. A recorded pass calls them as one
  * that is not recorded does. */
 void lt_pass_tell_units(lt_pass *p, const lt_pass_units *units);
-/* Whether a model with adapters computes with them; at first it does. For batches without a
- * backward pass. */
+/* Switch the adapters of a model off and on again, for batches without a backward pass. At first
+ * they are on. */
 void lt_pass_use_adapters(lt_pass *p, bool on);
 /* While a pass is mute it makes no callbacks: for batches whose gradients are dropped. */
 void lt_pass_mute(lt_pass *p, bool on);

@@ -63,15 +63,15 @@ int lt_server_port(const lt_server *s);
 /* "http://127.0.0.1:8080"; an IPv6 host stands in brackets. */
 void lt_server_url(const lt_server *s, char *out, size_t n);
 
-/* A request of this process: POST the body (n bytes, malloc'ed, which is taken over) to a path such
- * as "/v1/chat/completions". Called on the loop's thread, as is `answered`, once, perhaps before
- * this returns; body is valid until it returns. The server must be ready, and must not be closed
- * before. OOM is the only error. */
+/* Make a request from within this process: POST the body (n bytes, malloc'ed, which is taken over)
+ * to a path such as "/v1/chat/completions". To be called on the loop's thread, on which `answered`
+ * is then called once, perhaps before this returns; its body is valid until it returns. The server
+ * must be ready, and must not be closed before the answer. OOM is the only error. */
 typedef void lt_server_answered(void *ctx, int status, const char *body, size_t n);
 LT_MUST_USE lt_err lt_server_post(lt_server *s, const char *path, char *body, size_t n,
                                   lt_server_answered *answered, void *ctx);
 
-/* It drains, or will in a moment: no more requests should be made. */
+/* The server is draining: no more requests should be made. */
 bool lt_server_is_ending(const lt_server *s);
 
 /* Serve until SIGTERM or SIGINT has drained, lt_server_stop was called, or loading failed (its

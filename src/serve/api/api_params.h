@@ -106,7 +106,7 @@ typedef struct {
         double gamma, delta;
         int64_t context, length;
     } mark;
-    struct { /* Of what judges texts. */
+    struct { /* Of /score, /rerank, /classify and /pooling. */
         const json_t *queries, *documents;
         const char *task;
         int64_t top_n, n_queries;

@@ -45,7 +45,7 @@ typedef enum { LT_LINE_TO_DO, LT_LINE_RUNS, LT_LINE_DONE, LT_LINE_BLANK } lt_bat
 typedef struct lt_batches lt_batches;
 typedef struct lt_batch lt_batch;
 
-/* What runs of a batch that has not ended; NULL in others. */
+/* The state of a batch at work, which it has until it has ended; NULL in others. */
 typedef struct lt_batch_work lt_batch_work;
 
 struct lt_batch {
@@ -100,13 +100,13 @@ struct lt_batch_work {
     lt_batch *batch;
     const char
         *key;  /* The API key that it runs under; NULL: none of the server's is its owner's. */
-    bool held; /* The input is. */
+    bool held; /* The input is held: lt_files_get. */
     lt_file_map input;
     int64_t n_lines;
     unsigned char *states; /* (n_lines) lt_batch_line_state */
     size_t *begins;        /* (n_lines + 1) of those that were validated */
     int64_t n_valid;       /* Lines that were validated. */
-    int64_t next;          /* No line before it is to do. */
+    int64_t next;          /* No line before it is still to do. */
     int64_t n_runs;
     uint64_t *ids; /* Hashes of custom ids, while they are validated; n_ids a power of two. */
     size_t n_ids;
@@ -126,7 +126,7 @@ struct lt_batches {
     lt_files *files;
     char dir[LT_PATH_BYTES];
     lt_batch *first;
-    lt_batch *turn; /* Whose line is next; NULL: the first's. */
+    lt_batch *turn; /* The batch that starts the next line; NULL: the first. */
     lt_flight *flights;
     int64_t n_flights;
     bool runs;

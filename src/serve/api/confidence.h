@@ -1,6 +1,6 @@
-/* confidence.h: DeepConf (Fu et al. 2025, arXiv:2508.15260): a token's confidence is less the mean
- * of the log-probabilities of its 20 most likely alternatives; a text's is the lowest mean over a
- * window of successive tokens, or the mean of all if it is shorter. */
+/* confidence.h: DeepConf (Fu et al. 2025, arXiv:2508.15260): the confidence of a token is minus the
+ * mean log-probability of its 20 most likely alternatives; that of a text is the lowest mean over a
+ * window of successive tokens, or the mean of all if the text is shorter. */
 #ifndef LT_SERVE_CONFIDENCE_H
 #define LT_SERVE_CONFIDENCE_H
 

@@ -14,8 +14,7 @@
 bool lt_judge_check(const lt_reply *j, lt_api_error *e);
 /* An event CHOICE of the reward model: j fails if its text could not be judged. */
 void lt_judge_check_end(lt_reply *j, const lt_event *ev);
-/* Submit the text of an answer to j's request. p gets the events, and stays where it is until DONE.
- */
+/* Submit the text of an answer to j's request. p gets the events, and must not move until DONE. */
 bool lt_judge_submit(lt_reply *j, lt_part *p, const char *text, size_t n, lt_api_error *e);
 
 #endif

@@ -1,8 +1,8 @@
 /* multipart.h: reads the body of a form (multipart/form-data, RFC 7578), as clients send files.
  *
- * Its first line is the boundary that separates its parts, so the header Content-Type need not be
- * asked for it. Nothing is copied but the names: the data of a part points into the body. The
- * reader takes time linear in the body and allocates nothing. */
+ * Its first line is the boundary that separates its parts, so the boundary in the header
+ * Content-Type is not read. Nothing is copied but the names: the data of a part points into the
+ * body. The reader takes time linear in the body and allocates nothing. */
 #ifndef LT_SERVE_MULTIPART_H
 #define LT_SERVE_MULTIPART_H
 

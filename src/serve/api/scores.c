@@ -90,7 +90,8 @@ static double cosine(const lt_part *a, const lt_part *b) {
     return sum;
 }
 
-/* Pairs: as many as documents. Parts are pairs, or the queries and then the documents. */
+/* There are as many pairs as documents. Parts are the pairs of a score head; for embeddings, they
+ * are the queries and then the documents. */
 static int64_t n_pairs(const lt_reply *j) {
     return j->request.score ? j->n_parts : j->n_parts - j->params.judge.n_queries;
 }
@@ -273,7 +274,8 @@ static bool check_model(const lt_reply *j, lt_api_error *e) {
            lt_server_check_model(j->server, &j->params, e);
 }
 
-/* transformers reads the last token that is no padding, also where the text itself ends with it. */
+/* transformers reads the last token that is not padding, even where the text itself ends with the
+ * padding token. */
 static void cut_padding(const lt_reply *j, lt_ids *ids) {
     if (j->request.score && ids->n > 0) {
         ids->n = (size_t)lt_model_score_at(lt_model_get_spec(j->model->model),

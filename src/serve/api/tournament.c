@@ -55,7 +55,7 @@ bool lt_tournament_check(const lt_reply *j, lt_api_error *e) {
     return letter_id(j->server, "A", &ids[0], e) && letter_id(j->server, "B", &ids[1], e);
 }
 
-/* What the answers answer: a chat's last message of the user, or the prompt. */
+/* The request that the texts answer: the last message of a chat's user, or the prompt. */
 static bool read_question(lt_tournament *t, lt_api_error *e) {
     const lt_reply *j = t->reply;
     const json_t *found = NULL;

@@ -107,7 +107,7 @@ typedef void lt_http_answered(void *ctx, int status, const char *extra, const vo
 /* Takes over the body: n bytes and a 0, malloc'ed. NULL: out of memory, and the body is freed. */
 lt_http_conn *lt_http_inner_open(lt_http *h, char *body, size_t n, lt_http_answered *answered,
                                  void *ctx);
-/* Inside `answered` or later, or before: then on_gone is called, and no answer comes. */
+/* To be called inside `answered` or later. Before it, on_gone is called, and no answer comes. */
 void lt_http_inner_close(lt_http_conn *c);
 /* The request: it has no headers. */
 lt_http_request lt_http_inner_request(const lt_http_conn *c, const char *method, const char *path);

@@ -179,7 +179,7 @@ static void marks_are_found(void **state) {
         assert_true(all[s] == LT_WATERMARK_EXPONENTIAL
                         ? r.n_scored == TEXT
                         : r.n_scored <= TEXT - how.watermark.context);
-        how.watermark.key++; /* Who has another key finds nothing. */
+        how.watermark.key++; /* With another key nothing is found. */
         assert_int_equal(lt_watermark_detect(&how.watermark, ids, TEXT, 99, 0, &r), LT_OK);
         assert_true(fabs(r.z) < 4 && r.p > 1e-4);
     }
