@@ -33,6 +33,8 @@ static int64_t n_endings_of(const lt_request *r, const lt_job_limits *limits) {
 static lt_err check_beam(const lt_request *r, const lt_job_limits *limits) {
     const lt_sampling *s = &r->sampling;
     const int64_t pages = (r->n_prompt + r->max_tokens) / limits->page_tokens + 2;
+    const int64_t n_endings = n_endings_of(r, limits);
+    const int n_candidates = lt_beam_candidates(r, n_endings);
     if (r->n_given > 0 || r->min_tokens > 0 || r->embed || r->n_allowed > 0 || r->n_bad > 0 ||
         r->grammar != NULL || r->n_think_end > 0 || s->n_bias > 0 || s->repetition != 1.0 ||
         s->frequency != 0.0 || s->presence != 0.0 || s->dry_multiplier != 0.0 ||
@@ -44,12 +46,11 @@ static lt_err check_beam(const lt_request *r, const lt_job_limits *limits) {
         LT_FAIL(LT_ERR_ARG, "beam search: a length penalty of %g; at most %g is possible",
                 r->beam.length_penalty, LT_BEAM_PENALTY);
     }
-    if (lt_beam_candidates(r, n_endings_of(r, limits)) > LT_ENGINE_TOP ||
-        lt_beam_candidates(r, n_endings_of(r, limits)) > limits->spec->vocab_size) {
+    if (n_candidates > LT_ENGINE_TOP || n_candidates > limits->spec->vocab_size) {
         LT_FAIL(LT_ERR_ARG,
                 "a beam search of width %lld with %lld ending tokens; together they are at most "
                 "%d, and at most the vocabulary",
-                (long long)r->n_choices, (long long)n_endings_of(r, limits), LT_ENGINE_TOP);
+                (long long)r->n_choices, (long long)n_endings, LT_ENGINE_TOP);
     }
     if (r->n_choices > limits->max_running || r->n_choices * pages > limits->n_pages) {
         LT_FAIL(LT_ERR_ARG,

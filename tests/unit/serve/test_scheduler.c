@@ -404,10 +404,10 @@ static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t 
 static void a_million_steps(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 2; i++) { /* One by one, and ahead. */
-        simulate(1 + i, 400000, 12, 24, 4, 99 * i, false,
-                 0); /* More pages wanted than there are. */
-        simulate(3 + i, 300000, 4, 4, 12, 99 * i, false,
-                 0); /* Few slots, no budget beside the decoding. */
+        /* More pages wanted than there are. */
+        simulate(1 + i, 400000, 12, 24, 4, 99 * i, false, 0);
+        /* Few slots, no budget beside the decoding. */
+        simulate(3 + i, 300000, 4, 4, 12, 99 * i, false, 0);
         simulate(5 + i, 200000, 30, 64, 3, 99 * i, false, 0);  /* Overload. */
         simulate(7 + i, 100000, 12, 200, 8, 60 * i, false, 0); /* Whole prompts in a step. */
     }
