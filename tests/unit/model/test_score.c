@@ -6,41 +6,13 @@
 #include "base/file.h"
 #include "model/alloc.h"
 #include "model/gguf_save.h"
+#include "unit/score_golden.h"
 
-#define ROOT  "tests/golden/objective/llama3/"
-#define MODEL ROOT "score"
 enum { ROOM = 256 };
 
-typedef struct {
-    lt_safetensors file;
-    lt_model *model;
-    const int32_t *tokens, *ends;
-    const double *values;
-    int64_t seq;
-} fixture;
-
-static const void *data_of(const fixture *f, const char *name) {
-    const lt_safetensor *t = lt_safetensors_find(&f->file, name);
-    assert_non_null(t);
-    return t->data;
-}
-
-static void fixture_open(fixture *f, const lt_backend *be, lt_dtype dtype) {
-    *f = (fixture){.seq = 0};
-    must(lt_safetensors_open(&f->file, ROOT "score.safetensors"), "golden");
-    must(lt_model_open(
-             &f->model, MODEL,
-             &(lt_model_options){.dtype = dtype, .trainable = true, .device = device_of(be)}),
-         MODEL);
-    f->tokens = data_of(f, "tokens");
-    f->ends = data_of(f, "ends");
-    f->values = data_of(f, "values");
-    f->seq = lt_safetensors_find(&f->file, "tokens")->shape[1];
-}
-
-static void fixture_close(fixture *f) {
-    lt_model_close(f->model);
-    lt_safetensors_close(&f->file);
+static void open_on(score_golden *f, const lt_backend *be, lt_dtype dtype) {
+    score_golden_open(
+        f, &(lt_model_options){.dtype = dtype, .trainable = true, .device = device_of(be)});
 }
 
 static void near(double got, double want, double tolerance, const char *what) {
@@ -51,11 +23,11 @@ static void near(double got, double want, double tolerance, const char *what) {
 
 /* Values of a session, token by token and at once. */
 static void values_of_a_session(void **state) {
-    fixture f;
+    score_golden f;
     lt_session *s = NULL;
     float all[ROOM], last;
     (void)state;
-    fixture_open(&f, lt_backend_cpu(), LT_F32);
+    open_on(&f, lt_backend_cpu(), LT_F32);
     assert_int_equal(lt_model_get_spec(f.model)->n_scores, 1);
     must(lt_session_open(&s, f.model, 2, f.seq), "session");
     for (int row = 0; row < 2; row++) {
@@ -71,7 +43,7 @@ static void values_of_a_session(void **state) {
     assert_int_equal(lt_session_score(s, 0, f.tokens, 1, f.tokens, all, (int32_t *)&last),
                      LT_ERR_UNSUPPORTED);
     lt_session_close(s);
-    fixture_close(&f);
+    score_golden_close(&f);
 }
 
 static void reads_the_end(void **state) {
@@ -86,12 +58,12 @@ static void reads_the_end(void **state) {
 /* Loss and gradients of row 0 preferred to row 1. */
 static void bradley_terry(const lt_backend *be, lt_dtype dtype, lt_recompute level) {
     const double tolerance = dtype == LT_BF16 ? 0.06 : 2e-5;
-    fixture f;
+    score_golden f;
     lt_pass *pass = NULL;
     lt_model *want = NULL;
     float values[ROOM], d[ROOM] = {0}, *ours;
     int32_t labels[ROOM];
-    fixture_open(&f, be, dtype);
+    open_on(&f, be, dtype);
     for (int64_t i = 0; i < 2 * f.seq; i++) {
         labels[i] = i % f.seq == f.ends[i / f.seq] ? 0 : -1;
     }
@@ -107,7 +79,8 @@ static void bradley_terry(const lt_backend *be, lt_dtype dtype, lt_recompute lev
         const double r[2] = {(double)values[f.ends[0]], (double)values[f.seq + f.ends[1]]};
         near(r[0], f.values[0], tolerance, "chosen");
         near(r[1], f.values[1], tolerance, "rejected");
-        near(log1p(exp(r[1] - r[0])), *(const double *)data_of(&f, "loss"), tolerance, "loss");
+        near(log1p(exp(r[1] - r[0])), *(const double *)score_golden_data(&f, "loss"), tolerance,
+             "loss");
         d[f.ends[0]] = (float)(-1.0 / (1.0 + exp(r[0] - r[1])));
         d[f.seq + f.ends[1]] = -d[f.ends[0]];
         must(lt_pass_logprobs_backward(pass, 0, d, 1.0f), "backward");
@@ -116,7 +89,7 @@ static void bradley_terry(const lt_backend *be, lt_dtype dtype, lt_recompute lev
     ours = malloc(bytes);
     assert_non_null(ours);
     must(lt_model_download(f.model, ours, lt_param_floats(lt_pass_gradients(pass)), bytes), "sum");
-    must(lt_model_open(&want, ROOT "bradley_terry",
+    must(lt_model_open(&want, SCORE_ROOT "bradley_terry",
                        &(lt_model_options){.dtype = LT_F32, .trainable = true}),
          "gradients");
     assert_params_near(&f.model->table, ours, lt_param_floats(&want->master), tolerance,
@@ -124,7 +97,7 @@ static void bradley_terry(const lt_backend *be, lt_dtype dtype, lt_recompute lev
     free(ours);
     lt_model_close(want);
     lt_pass_close(pass);
-    fixture_close(&f);
+    score_golden_close(&f);
 }
 
 static void gradients_of_a_pair(void **state) {
@@ -149,12 +122,12 @@ static void on_the_gpu(void **state) {
 /* A saved folder is the same model. */
 static void saved_and_opened(void **state) {
     char folder[] = "/tmp/lateen-score-XXXXXX", path[300];
-    fixture f;
+    score_golden f;
     lt_model *again = NULL;
     lt_pass *pass = NULL;
     (void)state;
     assert_non_null(mkdtemp(folder));
-    fixture_open(&f, lt_backend_cpu(), LT_F32);
+    open_on(&f, lt_backend_cpu(), LT_F32);
     must(lt_model_save(f.model, folder, LT_F32, 0), folder);
     must(lt_model_open(&again, folder, NULL), folder);
     assert_memory_equal(&again->spec, &f.model->spec, sizeof again->spec);
@@ -171,7 +144,7 @@ static void saved_and_opened(void **state) {
         LT_ERR_UNSUPPORTED);
     again->spec.n_scores = 1;
     lt_model_close(again);
-    fixture_close(&f);
+    score_golden_close(&f);
     must(lt_file_remove_tree(folder), folder);
 }
 

@@ -3,53 +3,31 @@
  * prefix cache, with the same bits; what it cannot do is refused. */
 #include "unit/serve/fleet.h"
 
-#include "model/safetensors.h"
-
-#define ROOT  "tests/golden/objective/llama3/"
-#define MODEL ROOT "score"
+#include "unit/score_golden.h"
 
 typedef struct {
-    lt_safetensors file;
-    lt_model *model;
+    score_golden golden;
     lt_engine *engine;
-    const int32_t *tokens, *ends;
-    const double *values;
-    int64_t seq;
 } fixture;
-
-static const void *data_of(const fixture *f, const char *name) {
-    const lt_safetensor *t = lt_safetensors_find(&f->file, name);
-    assert_non_null(t);
-    return t->data;
-}
 
 static void open_fixture(fixture *f, const lt_backend *b) {
     lt_engine_options o = lt_engine_defaults();
-    *f = (fixture){.seq = 0};
-    must(lt_safetensors_open(&f->file, ROOT "score.safetensors"), "golden");
-    must(lt_model_open(
-             &f->model, MODEL,
-             &(lt_model_options){.dtype = b != NULL ? LT_BF16 : LT_F32, .device = device_of(b)}),
-         MODEL);
-    f->tokens = data_of(f, "tokens");
-    f->ends = data_of(f, "ends");
-    f->values = data_of(f, "values");
-    f->seq = lt_safetensors_find(&f->file, "tokens")->shape[1];
+    score_golden_open(&f->golden, &(lt_model_options){.dtype = b != NULL ? LT_BF16 : LT_F32,
+                                                      .device = device_of(b)});
     o.max_seq = 64;
     o.deterministic = true;
-    must(lt_engine_open(&f->engine, f->model, &o), "engine");
+    must(lt_engine_open(&f->engine, f->golden.model, &o), "engine");
 }
 
 static void close_fixture(fixture *f) {
     lt_engine_close(f->engine);
-    lt_model_close(f->model);
-    lt_safetensors_close(&f->file);
+    score_golden_close(&f->golden);
 }
 
 static lt_request request_of(const fixture *f, int row) {
     lt_request r = lt_request_defaults();
-    r.prompt = f->tokens + row * f->seq;
-    r.n_prompt = f->ends[row] + 1;
+    r.prompt = f->golden.tokens + row * f->golden.seq;
+    r.n_prompt = f->golden.ends[row] + 1;
     r.max_tokens = 0;
     r.embed = r.score = true;
     return r;
@@ -67,8 +45,8 @@ static void compare(const lt_backend *b, double tolerance) {
     for (int i = 0; i < 2; i++) {
         const double got = (double)answers[i].embedding[0];
         assert_int_equal(answers[i].choices[0].finish, LT_FINISH_LENGTH);
-        if (!(fabs(got - f.values[i]) < tolerance)) {
-            fail_msg("row %d: %.8g, expected %.8g", i, got, f.values[i]);
+        if (!(fabs(got - f.golden.values[i]) < tolerance)) {
+            fail_msg("row %d: %.8g, expected %.8g", i, got, f.golden.values[i]);
         }
     }
     close_fixture(&f);
@@ -111,7 +89,7 @@ static void values_keep_their_bits(void **state) {
             assert_memory_equal(among[i].embedding, alone[i % 2].embedding, sizeof(float));
             continue;
         }
-        for (int64_t c = 0; c < lt_model_get_spec(f.model)->width; c++) {
+        for (int64_t c = 0; c < lt_model_get_spec(f.golden.model)->width; c++) {
             length += (double)among[i].embedding[c] * (double)among[i].embedding[c];
         }
         assert_true(fabs(length - 1) < 1e-5);
