@@ -280,16 +280,8 @@ void lt_blocks_judged(lt_part *p, const lt_event *ev) {
     lt_reply *j = p->reply;
     lt_blocks *b = j->blocks;
     candidate *k = (candidate *)((char *)p - offsetof(candidate, part));
-    if (ev->kind == LT_EVENT_EMBED) {
-        k->score = (double)ev->embedding[0];
-    } else if (ev->kind == LT_EVENT_CHOICE) {
-        lt_judge_check_end(j, ev);
-    } else if (ev->kind == LT_EVENT_DONE) {
-        b->reward_tokens += ev->prompt_tokens;
-        j->server->metrics.reward_tokens += (uint64_t)ev->prompt_tokens;
-        if (--b->n_pending == 0) {
-            choose_or_end(j);
-        }
+    if (lt_judge_event(j, ev, &k->score, &b->reward_tokens) && --b->n_pending == 0) {
+        choose_or_end(j);
     }
 }
 

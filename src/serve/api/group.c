@@ -657,18 +657,12 @@ static void on_match(lt_part *p, const lt_event *ev) {
 void lt_group_judged(lt_part *p, const lt_event *ev) {
     lt_reply *j = p->reply;
     lt_group *g = j->group;
-    candidate *k = (candidate *)((char *)p - offsetof(candidate, part));
     if (g->tournament != NULL) {
         on_match(p, ev);
         return;
     }
-    if (ev->kind == LT_EVENT_EMBED) {
-        k->score = (double)ev->embedding[0];
-    } else if (ev->kind == LT_EVENT_CHOICE) {
-        lt_judge_check_end(j, ev);
-    } else if (ev->kind == LT_EVENT_DONE) {
-        g->reward_tokens += ev->prompt_tokens;
-        j->server->metrics.reward_tokens += (uint64_t)ev->prompt_tokens;
+    candidate *k = (candidate *)((char *)p - offsetof(candidate, part));
+    if (lt_judge_event(j, ev, &k->score, &g->reward_tokens)) {
         if (!k->cut && j->conn != NULL && !j->failed) {
             settle(&j->parts[0].choices[k - g->candidates], k);
         }

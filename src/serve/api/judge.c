@@ -96,11 +96,17 @@ bool lt_judge_check(const lt_reply *j, lt_api_error *e) {
                          "(serve --reward)");
 }
 
-void lt_judge_check_end(lt_reply *j, const lt_event *ev) {
+bool lt_judge_event(lt_reply *j, const lt_event *ev, double *score, int64_t *tokens) {
     lt_api_error e = {.status = 500, .type = "server_error"};
-    if (ev->finish == LT_FINISH_FAILED) {
+    if (ev->kind == LT_EVENT_EMBED) {
+        *score = (double)ev->embedding[0];
+    } else if (ev->kind == LT_EVENT_CHOICE && ev->finish == LT_FINISH_FAILED) {
         snprintf(e.message, sizeof e.message, "the reward model failed: %s",
                  lt_err_text(ev->failure));
         lt_reply_fail(j, &e);
+    } else if (ev->kind == LT_EVENT_DONE) {
+        *tokens += ev->prompt_tokens;
+        j->server->metrics.reward_tokens += (uint64_t)ev->prompt_tokens;
     }
+    return ev->kind == LT_EVENT_DONE;
 }

@@ -12,9 +12,10 @@
 
 /* Refuse 'alignment.reward' where there is no reward model. */
 bool lt_judge_check(const lt_reply *j, lt_api_error *e);
-/* An event CHOICE of the reward model: j fails if its text could not be judged. */
-void lt_judge_check_end(lt_reply *j, const lt_event *ev);
 /* Submit the text of an answer to j's request. p gets the events, and must not move until DONE. */
 bool lt_judge_submit(lt_reply *j, lt_part *p, const char *text, size_t n, lt_api_error *e);
+/* Take an event of the reward model: the score of a text, and the tokens that were read are added.
+ * j fails if the text could not be judged. True: the event is DONE. */
+bool lt_judge_event(lt_reply *j, const lt_event *ev, double *score, int64_t *tokens);
 
 #endif
