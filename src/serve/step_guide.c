@@ -44,13 +44,11 @@ static lt_err combine(lt_job_guide *g, const lt_guidance *how, int64_t n) {
 static lt_err pick(lt_engine *e, lt_job *j, lt_token_pick *c) {
     const int64_t V = e->spec->vocab_size;
     lt_sampler *p = &e->samplers[0];
-    lt_pick seen;
     LT_TRY(combine(j->guide, &j->r.guidance, V));
     LT_TRY(lt_job_choice_sampler_args(c->choice, V, e->room.masks, &c->args));
     LT_TRY(lt_sampler_pick(p, j->guide->rows[1], &c->args, &c->pick));
     if (c->args.n_top >= 0) {
-        LT_TRY(lt_sampler_logprob(p, j->guide->rows[0], c->pick.id, c->args.n_top, &seen));
-        c->pick = seen;
+        LT_TRY(lt_sampler_logprob(p, j->guide->rows[0], c->pick.id, c->args.n_top, &c->pick));
     }
     return LT_OK;
 }

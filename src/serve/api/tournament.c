@@ -50,9 +50,13 @@ static bool letter_id(lt_server *s, const char *letter, int32_t *out, lt_api_err
     return ok;
 }
 
+static bool letter_ids(lt_server *s, int32_t ids[2], lt_api_error *e) {
+    return letter_id(s, "A", &ids[0], e) && letter_id(s, "B", &ids[1], e);
+}
+
 bool lt_tournament_check(const lt_reply *j, lt_api_error *e) {
     int32_t ids[2];
-    return letter_id(j->server, "A", &ids[0], e) && letter_id(j->server, "B", &ids[1], e);
+    return letter_ids(j->server, ids, e);
 }
 
 /* The request that the texts answer: the last message of a chat's user, or the prompt. */
@@ -211,8 +215,7 @@ bool lt_tournament_open(lt_tournament **out, lt_reply *j, lt_json_out *texts, in
         t->left[i] = i;
     }
     *out = t;
-    return letter_id(j->server, "A", &t->ids[0], e) && letter_id(j->server, "B", &t->ids[1], e) &&
-           read_question(t, e) && begin_round(t, e);
+    return letter_ids(j->server, t->ids, e) && read_question(t, e) && begin_round(t, e);
 }
 
 void lt_tournament_close(lt_tournament *t) {
