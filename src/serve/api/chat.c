@@ -137,7 +137,7 @@ static void put_call(lt_json_out *o, const lt_chat_item *call, bool with_index, 
 static void send_piece(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
     lt_reply *j = c->reply;
     lt_json_out *o = &j->out;
-    const lt_chat_item *said = &((const lt_chat_output *)c->state)->items[item];
+    const lt_chat_item *said = lt_chat_item_at(c, item);
 
     if (said->kind == LT_CHAT_REASONING && !j->params.include_reasoning) {
         return;

@@ -23,6 +23,11 @@ typedef struct {
     int n_items, room, n_calls;
 } lt_chat_output;
 
+/* Item i of a choice whose state is a chat output. */
+static inline const lt_chat_item *lt_chat_item_at(const lt_reply_choice *c, int i) {
+    return &((const lt_chat_output *)c->state)->items[i];
+}
+
 /* Decide which parts a reply separates, by the request's tools, tool_choice and reasoning_format.
  * Call it before the prompt is rendered. */
 bool lt_chat_output_prepare(lt_reply *r, lt_api_error *e);

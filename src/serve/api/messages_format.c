@@ -99,7 +99,7 @@ static void delta_event(lt_reply_choice *c, int index, const char *type, const c
 }
 
 static void block_stop(lt_reply_choice *c, int index) {
-    const lt_chat_item *item = &((const lt_chat_output *)c->state)->items[index];
+    const lt_chat_item *item = lt_chat_item_at(c, index);
     if (item->kind == LT_CHAT_REASONING) {
         char *signature = sign(c, item);
         if (signature != NULL) {
@@ -114,7 +114,7 @@ static void block_stop(lt_reply_choice *c, int index) {
 
 static void block_start(lt_reply_choice *c, int index) {
     lt_json_out *o = &c->reply->out;
-    const lt_chat_item *item = &((const lt_chat_output *)c->state)->items[index];
+    const lt_chat_item *item = lt_chat_item_at(c, index);
     event_begin(c->reply, "content_block_start");
     lt_out_key_int(o, "index", index);
     lt_out_key_open(o, "content_block", '{');
@@ -143,7 +143,7 @@ static void block_start(lt_reply_choice *c, int index) {
 static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
     static const char *const types[] = {"text_delta", "thinking_delta", "input_json_delta"};
     static const char *const keys[] = {"text", "thinking", "partial_json"};
-    const lt_chat_item_kind kind = ((const lt_chat_output *)c->state)->items[item].kind;
+    const lt_chat_item_kind kind = lt_chat_item_at(c, item)->kind;
 
     if (!c->reply->stream) {
         return;

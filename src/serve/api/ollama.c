@@ -79,10 +79,6 @@ static bool is_chat(const lt_reply *j) {
     return j->params.prompt == NULL;
 }
 
-static const lt_chat_item *item_at(const lt_reply_choice *c, int i) {
-    return &((const lt_chat_output *)c->state)->items[i];
-}
-
 static void put_call(lt_json_out *o, const lt_chat_item *call) {
     json_t *arguments = lt_json_loadb(call->text.data != NULL ? call->text.data : "", call->text.n,
                                       JSON_ALLOW_NUL, NULL);
@@ -136,7 +132,7 @@ static void put_piece(lt_json_out *o, const lt_reply *j, const lt_chat_item *ite
 static void line(lt_reply_choice *c, int item, const char *text, size_t n) {
     lt_reply *j = c->reply;
     put_head(&j->out, j);
-    put_piece(&j->out, j, item_at(c, item), text, n);
+    put_piece(&j->out, j, lt_chat_item_at(c, item), text, n);
     put_logprobs(&j->out, c, c->logs.sent, c->logs.n);
     c->logs.sent = c->logs.n;
     lt_out_key_bool(&j->out, "done", false);
@@ -148,10 +144,10 @@ static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text,
     if (!c->reply->stream) {
         return;
     }
-    if (fresh && item > 0 && item_at(c, item - 1)->kind == LT_CHAT_CALL) {
+    if (fresh && item > 0 && lt_chat_item_at(c, item - 1)->kind == LT_CHAT_CALL) {
         line(c, item - 1, "", 0);
     }
-    if (n > 0 && item_at(c, item)->kind != LT_CHAT_CALL) {
+    if (n > 0 && lt_chat_item_at(c, item)->kind != LT_CHAT_CALL) {
         line(c, item, text, n);
     }
 }

@@ -32,23 +32,19 @@ static void response_event(lt_reply *j, const char *type, lt_response_state stat
     event_end(j, type);
 }
 
-static const lt_chat_item *item_at(const lt_reply_choice *c, int index) {
-    return &((const lt_chat_output *)c->state)->items[index];
-}
-
 /* Is the reasoning sent as a summary, which has events of its own? */
 static bool as_summary(const lt_reply_choice *c, int index) {
     const lt_responses *st = c->reply->format_state;
-    return st->summary && item_at(c, index)->kind == LT_CHAT_REASONING;
+    return st->summary && lt_chat_item_at(c, index)->kind == LT_CHAT_REASONING;
 }
 
 /* item_id, output_index and, for texts, the index of the part. */
 static void put_place(lt_reply_choice *c, int index) {
     lt_json_out *o = &c->reply->out;
     char id[56];
-    lt_out_key_str(o, "item_id", lt_response_item_id(item_at(c, index), id));
+    lt_out_key_str(o, "item_id", lt_response_item_id(lt_chat_item_at(c, index), id));
     lt_out_key_int(o, "output_index", index);
-    if (item_at(c, index)->kind != LT_CHAT_CALL) {
+    if (lt_chat_item_at(c, index)->kind != LT_CHAT_CALL) {
         lt_out_key_int(o, as_summary(c, index) ? "summary_index" : "content_index", 0);
     }
 }
@@ -68,7 +64,7 @@ static void part_event(lt_reply_choice *c, int index, bool done) {
         {"response.content_part.added", "response.content_part.done"},
         {"response.reasoning_summary_part.added", "response.reasoning_summary_part.done"}};
     const char *type = types[as_summary(c, index)][done];
-    if (item_at(c, index)->kind == LT_CHAT_CALL) {
+    if (lt_chat_item_at(c, index)->kind == LT_CHAT_CALL) {
         return;
     }
     event_begin(c->reply, type);
@@ -84,7 +80,7 @@ static void text_event(lt_reply_choice *c, int index, bool done, const char *tex
         {"response.reasoning_text.delta", "response.reasoning_text.done"},
         {"response.function_call_arguments.delta", "response.function_call_arguments.done"},
         {"response.reasoning_summary_text.delta", "response.reasoning_summary_text.done"}};
-    const lt_chat_item *item = item_at(c, index);
+    const lt_chat_item *item = lt_chat_item_at(c, index);
     const char *type = types[as_summary(c, index) ? 3 : item->kind][done];
     lt_json_out *o = &c->reply->out;
 
@@ -103,7 +99,7 @@ static void text_event(lt_reply_choice *c, int index, bool done, const char *tex
 }
 
 static void end_item(lt_reply_choice *c, int index) {
-    const lt_json_out *text = &item_at(c, index)->text;
+    const lt_json_out *text = &lt_chat_item_at(c, index)->text;
     text_event(c, index, true, text->data != NULL ? text->data : "", text->n);
     part_event(c, index, true);
     item_event(c, index, true);
@@ -117,7 +113,7 @@ static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text,
         end_item(c, item - 1);
     }
     if (fresh) {
-        c->logs.sent = item_at(c, item)->logs_from;
+        c->logs.sent = lt_chat_item_at(c, item)->logs_from;
         item_event(c, item, false);
         part_event(c, item, false);
     }

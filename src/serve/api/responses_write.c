@@ -10,10 +10,6 @@ static const lt_responses *state_of(const lt_reply_choice *c) {
     return c->reply->format_state;
 }
 
-static const lt_chat_item *item_at(const lt_reply_choice *c, int index) {
-    return &((const lt_chat_output *)c->state)->items[index];
-}
-
 /* Only the item that was being generated when the tokens ran out is incomplete. */
 static const char *item_status(const lt_reply_choice *c, int index, bool done) {
     const bool last = index == ((const lt_chat_output *)c->state)->n_items - 1;
@@ -35,7 +31,7 @@ void lt_response_logprobs_write(lt_json_out *o, const lt_reply_choice *c, size_t
 }
 
 void lt_response_part_write(lt_json_out *o, const lt_reply_choice *c, int index, bool with_text) {
-    const lt_chat_item *item = item_at(c, index);
+    const lt_chat_item *item = lt_chat_item_at(c, index);
     lt_out_open(o, '{');
     lt_out_key_str(o, "type",
                    item->kind == LT_CHAT_CONTENT ? "output_text"
@@ -73,7 +69,7 @@ static void put_parts(lt_json_out *o, const lt_reply_choice *c, int index, const
 }
 
 void lt_response_item_write(lt_json_out *o, const lt_reply_choice *c, int index, bool done) {
-    const lt_chat_item *item = item_at(c, index);
+    const lt_chat_item *item = lt_chat_item_at(c, index);
     const bool summary = state_of(c)->summary;
     char id[56];
 

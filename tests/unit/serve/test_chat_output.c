@@ -12,7 +12,7 @@
 
 static void on(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
     lt_json_out *heard = c->reply->format_state;
-    const lt_chat_item *i = &((const lt_chat_output *)c->state)->items[item];
+    const lt_chat_item *i = lt_chat_item_at(c, item);
     if (fresh) {
         lt_out_rawf(heard, "%s%s:", heard->n > 0 ? "|" : "",
                     i->kind == LT_CHAT_CALL      ? i->name
