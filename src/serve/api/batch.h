@@ -1,11 +1,17 @@
 /* batch.h: /v1/batches: many requests in a file, answered in the background (lt_request.background)
  * and kept on disk, so that a batch survives the end of the server, at any moment.
  *
- *     create ─▶ VALIDATING ─▶ IN_PROGRESS ─▶ FINALIZING ─▶ COMPLETED
- *                   │ ▲           │ ▲ │          └───────▶ EXPIRED, CANCELLED
- *       cancel, or  │ └ restart ──┘ │ └ all lines answered ─▶ FINALIZING
- *       its time is └───────────────┴─▶ CANCELLING, or its time is over ─▶ FINALIZING
- *       over
+ *     from                       to             when
+ *     created                    VALIDATING
+ *     VALIDATING                 IN_PROGRESS    all lines are validated
+ *     IN_PROGRESS                FINALIZING     all lines are answered
+ *     VALIDATING, IN_PROGRESS    CANCELLING     its owner cancels it
+ *     CANCELLING                 FINALIZING     none of its requests runs
+ *     VALIDATING, IN_PROGRESS    FINALIZING     its time is over
+ *     FINALIZING                 COMPLETED, CANCELLED or EXPIRED, as it came there
+ *     any of these               FAILED         its input has no line or is gone, or its results
+ *                                               cannot be kept
+ * After a restart a batch that had not ended is CANCELLING or, otherwise, VALIDATING again.
  *
  *     DIR/batches/batch_ID.json        the batch; written when it begins, is cancelled, and ends
  *     DIR/files/file-batch_ID-output   answers, a line each, appended as they come
