@@ -5,14 +5,16 @@ shape of SmolLM2-135M with random weights, and learn random tokens. Prints a tab
     pip install torch transformers peft numpy
     bench/lora.py build/lateen PYTHON [--threads 2] [--seq 512] [--rounds 3] [--steps 8]"""
 import argparse
-import array
 import json
 import os
-import statistics
-import struct
-import subprocess
-import tempfile
 import random
+import statistics
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "e2e"))
+from make_shard import write_shard  # noqa: E402
 
 PEER = """
 import statistics, sys, time, torch, transformers, peft
@@ -47,11 +49,7 @@ o = a.parse_args()
 dir = tempfile.mkdtemp(prefix="lateen-lora-")
 vocab = 49152
 random.seed(1)
-n = 64 * o.seq
-with open(f"{dir}/shard.bin", "wb") as f:
-    array.array("H", [random.randrange(vocab) for _ in range(n)]).tofile(f)
-with open(f"{dir}/shard.idx", "wb") as f:  # Megatron's index of one document.
-    f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 1, 2) + struct.pack("<iqqq", n, 0, 0, 1))
+write_shard(f"{dir}/shard", [[random.randrange(vocab) for _ in range(64 * o.seq)]])
 shape = "--model.family llama --model.layers 30 --model.width 576 --model.heads 9 --model.kv_heads 3 --model.ffn 1536 --model.tied true".split()
 common = ["--data.train", f"{dir}/shard", "--data.seq", str(o.seq), "--batch.size", "1", "--sample.tokens", "0", "--device", "cpu", "--threads", str(o.threads)]
 

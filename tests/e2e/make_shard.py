@@ -5,13 +5,24 @@ import array
 import struct
 import sys
 
-text = open(sys.argv[1], "rb").read()
-size = int(sys.argv[3]) if len(sys.argv) > 3 else 5000
-sizes = [len(text[i:i + size]) for i in range(0, len(text), size)]
-with open(sys.argv[2] + ".bin", "wb") as out:
-    array.array("H", list(text)).tofile(out)
-with open(sys.argv[2] + ".idx", "wb") as out:
-    out.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(sizes), len(sizes) + 1))
-    array.array("i", sizes).tofile(out)
-    array.array("q", [2 * i * size for i in range(len(sizes))]).tofile(out)
-    array.array("q", range(len(sizes) + 1)).tofile(out)
+
+def write_shard(prefix, documents):
+    """documents: lists of token ids below 65,536."""
+    with open(prefix + ".bin", "wb") as out:
+        for document in documents:
+            array.array("H", document).tofile(out)
+    with open(prefix + ".idx", "wb") as out:
+        at = [0]
+        for document in documents:
+            at.append(at[-1] + 2 * len(document))
+        out.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(documents), len(documents) + 1))
+        array.array("i", [len(document) for document in documents]).tofile(out)
+        array.array("q", at[:-1]).tofile(out)
+        array.array("q", range(len(documents) + 1)).tofile(out)
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], "rb") as file:
+        text = file.read()
+    size = int(sys.argv[3]) if len(sys.argv) > 3 else 5000
+    write_shard(sys.argv[2], [list(text[i:i + size]) for i in range(0, len(text), size)])

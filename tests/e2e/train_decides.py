@@ -7,11 +7,11 @@ import json
 import math
 import os
 import re
-import struct
 import subprocess
 import sys
 import tempfile
 
+from make_shard import write_shard
 from tap import Tap
 
 lateen, golden = sys.argv[1], "tests/golden/train/"
@@ -37,19 +37,6 @@ def train(out, **options):
 
 def steps(rows):
     return [r["step"] for r in rows or []]
-
-
-def shard(path, documents):
-    with open(path + ".bin", "wb") as f:
-        array.array("H", [t for d in documents for t in d]).tofile(f)
-    with open(path + ".idx", "wb") as f:
-        at = [0]
-        for d in documents:
-            at.append(at[-1] + 2 * len(d))
-        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(documents), len(documents) + 1))
-        array.array("i", [len(d) for d in documents]).tofile(f)
-        array.array("q", at[:-1]).tofile(f)
-        array.array("q", range(len(documents) + 1)).tofile(f)
 
 
 with tempfile.TemporaryDirectory() as work:
@@ -94,7 +81,7 @@ with tempfile.TemporaryDirectory() as work:
         names = []
         for i in range(len(weights)):
             names.append(f"{work}/mix{i}")
-            shard(names[-1], [[(7 * j + i) % 64 for j in range(1000)]])
+            write_shard(names[-1], [[(7 * j + i) % 64 for j in range(1000)]])
         wrong = []
         for n in (1, 3, 10):
             out = f"{work}/mix-{len(weights)}-{weights[0]}-{n}"
