@@ -75,7 +75,8 @@ void lt_health_close(lt_health *h); /* Accepts NULL. */
 /* Read, judge, and append to the history. The findings of the check before are dropped. */
 LT_MUST_USE lt_err lt_health_check(lt_health *h);
 
-/* Of the last check: the worst result; findings and skips, which live until the next check. */
+/* The last check: its worst result, and its findings and skips, which are valid until the next
+ * check. */
 lt_health_result lt_health_result_of(const lt_health *h);
 const lt_health_finding *lt_health_findings(const lt_health *h, int *n);
 const lt_health_skip *lt_health_skips(const lt_health *h, int *n);

@@ -391,7 +391,7 @@ static lt_err learner_evaluate(void *of, lt_training *t) {
                           present);
 }
 
-/* Of the model before the first step. */
+/* Evaluate the model before its first step. */
 static lt_err learner_start(void *of, lt_training *t) {
     return t->state.step == 0 ? learner_evaluate(of, t) : LT_OK;
 }

@@ -81,7 +81,8 @@ static lt_err encode_one(reading *r, int worker, const json_t *object, const jso
             (void)json_object_set(conversation, more[i], value);
         }
     }
-    /* What the template changes in a message must not reach the other side. */
+    /* A template may change messages. The prompt belongs to both completions, so each is rendered
+     * from a copy of its own. */
     json_t *own = json_deep_copy(conversation);
     json_decref(conversation);
     conversation = own;
@@ -283,7 +284,8 @@ static void tell(reading *r, const line *l, const char *what, const char *done) 
     }
 }
 
-/* Of one row; *what: why the example cannot be used, "" if it can. */
+/* Decide whether one row can be learnt, and cut it if it may be cut. *what: why the example cannot
+ * be used, "" if it can. */
 static void judge_row(const reading *r, line *l, int side, char *what, size_t room, bool *cut) {
     const size_t longest = (size_t)r->o->longest;
     lt_ids *ids = &l->ids[side];

@@ -46,7 +46,7 @@ typedef struct {
     const lt_tokenizer *tokenizer;
 } lt_reinforce_options;
 
-/* Of one answer, in the order of a draw. */
+/* One answer of a draw, and what is computed of it. */
 typedef struct {
     const lt_problem *problem;
     lt_answer answer;

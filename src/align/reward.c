@@ -86,7 +86,8 @@ static lt_err open_schema(lt_grammar **out, const judged *j) {
                         : LT_OK;
 }
 
-/* Of the tokens, as the engine constrains them. */
+/* 1 if the schema's grammar accepts the tokens of the answer, as the engine would constrain
+ * them. */
 static lt_err schema_value(const judged *j, double *out) {
     const int64_t n = j->answer->n - j->answer->ended;
     lt_grammar_state *state = NULL;

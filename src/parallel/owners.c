@@ -28,7 +28,8 @@ static int by_cost(const void *a_in, const void *b_in) {
                         : (a->matrix.index > b->matrix.index) - (a->matrix.index < b->matrix.index);
 }
 
-/* Of what is held: matrices of experts may be divided over ranks, each whole. */
+/* The number of matrices that this rank holds of a parameter: where experts are divided over ranks,
+ * it holds some of them, each whole. */
 static int64_t matrices_of(const lt_param *p) {
     return p->matrix ? p->local_count / (p->shape[p->n_dims - 2] * p->shape[p->n_dims - 1]) : 0;
 }

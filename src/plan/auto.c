@@ -207,8 +207,8 @@ static lt_err compute_of(finder *f, int64_t micro, double *pass_s, double *updat
     return LT_OK;
 }
 
-/* Of `seconds` of transfers beside `beside` seconds of passes: what is waited for. One unit's
- * transfer is always at an end. */
+/* The seconds that are waited for when transfers of `seconds` run beside passes of `beside`. The
+ * transfer of the last of the `units` runs beside nothing. */
 static double exposed(double seconds, double beside, double units) {
     return lt_plan_max(seconds - HIDDEN_SHARE * beside, seconds / units);
 }
@@ -272,8 +272,8 @@ static double ep_wait(const finder *f, const lt_auto_layout *l, double micros) {
                                 s->tp);
 }
 
-/* Of the time of a rank's micro-batch, how often the pipeline's first and last ranks idle for it:
- * docs/parallel.md. */
+/* The bubble of a schedule, as a multiple of the time that a rank computes for one micro-batch
+ * (docs/parallel.md). */
 static double bubble_of(const lt_stages *stages) {
     const double p = stages->ranks - 1.0;
     switch (stages->schedule) {

@@ -137,7 +137,7 @@ static void let_go(lt_engine *e, const lt_job *j) {
     }
 }
 
-/* Of a beam search no choice can go without the others. */
+/* A beam search is cancelled as a whole: its choices go on only together. */
 static bool beam_cancelled(const lt_job *j) {
     bool any = false;
     for (int64_t i = 0; j->beam != NULL && i < j->r.n_choices; i++) {

@@ -85,9 +85,8 @@ LT_MUST_USE lt_err lt_timeline_begin(lt_timeline *t, lt_open_span *s, lt_span_ki
                                      int64_t first, int64_t second);
 LT_MUST_USE lt_err lt_timeline_end(lt_timeline *t, const lt_open_span *s);
 
-/* Of a timeline that keeps no spans: add the waits that the stopwatch measured to waited_s. Of one
- * that does: also fill in the times of all spans. The queue has reached the end of each of them, or
- * the call waits for it. */
+/* Add the waits that the stopwatch measured to waited_s and, if the timeline keeps spans, fill in
+ * their times. Waits for the queue if it has not reached the end of each span. */
 LT_MUST_USE lt_err lt_timeline_settle(lt_timeline *t);
 
 #endif

@@ -160,7 +160,7 @@ static const char *unmet(const use *uses, size_t n, const char *name) {
     return NULL;
 }
 
-/* Of reinforcement learning. */
+/* The same for the options of reinforcement learning. */
 static const char *rl_idle(const lt_recipe *r, const lt_option *row) {
     const bool cispo = r->objective == LT_RECIPE_OBJECTIVE_cispo;
     const use uses[] = {

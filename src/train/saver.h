@@ -59,9 +59,10 @@ void lt_saver_close(struct lt_training *t); /* Waits for this rank's thread. */
 LT_MUST_USE lt_err lt_saver_start(struct lt_training *t);
 /* Before an update: it must not change what is being copied. */
 LT_MUST_USE lt_err lt_saver_before_update(struct lt_training *t);
-/* Of the record of a step: does this rank's thread run? Returns its failure, if it has failed. */
+/* Fill in a rank's part of the record of a step: whether its thread runs. Returns the thread's
+ * failure, if it has failed. */
 LT_MUST_USE lt_err lt_saver_look(struct lt_training *t, bool *runs);
-/* Behind the record: does any rank's thread run? */
+/* After the record has been exchanged; any_runs: a thread of some rank still runs. */
 LT_MUST_USE lt_err lt_saver_advance(struct lt_training *t, bool any_runs);
 /* A collective call: return when the checkpoint that is being written is published. */
 LT_MUST_USE lt_err lt_saver_wait(struct lt_training *t);

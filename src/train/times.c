@@ -40,7 +40,8 @@ void lt_rank_records_close(lt_rank_records *r) {
     }
 }
 
-/* Of a measured step that is not this process's first, which compiles and connects. */
+/* Find the slowest rank of a step and add the step to each rank's sums. The first step of a process
+ * is not added, because it also compiles kernels and opens connections. */
 static void add_up(lt_rank_records *r) {
     r->slowest = 0;
     for (int i = 0; i < r->n; i++) {

@@ -69,11 +69,11 @@ LT_MUST_USE lt_err lt_times_pause(struct lt_training *t);
 /* A phase of a step on the host, if steps are traced. */
 LT_MUST_USE lt_err lt_times_phase(struct lt_training *t, lt_open_span *s, lt_span_kind kind);
 
-/* Of the leading rank: what LT_LAYOUT_FILE says of this run's layout becomes the line {"kind":
- * "plan"} of metrics, and is told beside what is measured. */
+/* On the leading rank: the prediction in LT_LAYOUT_FILE for this run's layout becomes the line
+ * {"kind": "plan"} of the metrics, and is printed beside the measurement. */
 LT_MUST_USE lt_err lt_times_predict(struct lt_training *t);
-/* Of the leading rank: the line {"kind": "ranks"} of metrics, and, at the end of a run, the table.
- * Nothing without ranks. */
+/* On the leading rank: write the line {"kind": "ranks"} of the metrics and, at the end of a run,
+ * print the table. A run of one rank writes neither. */
 LT_MUST_USE lt_err lt_times_tell(struct lt_training *t, bool table);
 
 /* trace.c. A collective call: all ranks' spans and transfers of the step, in one file of the trace

@@ -479,7 +479,7 @@ static lt_err ask(const instruction *i, question *q, lt_span s) {
     return i->check(q, s);
 }
 
-/* The response without its first line, its last, or both. */
+/* The response without its first line, without its last line, or without both. */
 static lt_span without_lines(lt_span s, bool first, bool last) {
     const char *newline = memchr(s.data, '\n', s.n);
     if (first) {

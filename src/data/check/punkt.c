@@ -353,7 +353,8 @@ static size_t non_word_at(lt_span s) {
     return 0;
 }
 
-/* Of them, those that close. */
+/* The same for those of them that still belong to a sentence after its end, such as a quote or a
+ * closing bracket. */
 static size_t closer_at(lt_span s) {
     return s.n > 0 && strchr(";*:@({[?!", s.data[0]) != NULL ? 0 : non_word_at(s);
 }
@@ -426,7 +427,8 @@ static lt_err try_end(splitter *s, const candidate *c) {
 }
 
 /* Where the word before a full stop begins: behind the last space since the candidate before, or
- * where that one's word began. A space at the very beginning does not count, as in NLTK. */
+ * where the word of that candidate begins. As in NLTK, a space at the very beginning of the text
+ * does not count. */
 static size_t word_begin(const splitter *s, const candidate *before, bool has, size_t at) {
     const size_t stop = has ? before->at : 0;
     for (size_t i = at; i > stop + 1; i--) {

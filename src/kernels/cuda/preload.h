@@ -24,7 +24,8 @@
 
 #include "kernels/cuda/runtime.h"
 
-/* Of the calling thread on one GPU; not nested. What the thread does on another GPU is real. */
+/* From now on the launches of the calling thread on this GPU only note which kernels are missing.
+ * Calls do not nest. What the thread does on another GPU is run. */
 void lt_preload_begin(const lt_cuda *gpu);
 bool lt_is_preloading(const lt_cuda *gpu);
 int64_t lt_preload_missing(void); /* Noted so far. */

@@ -52,7 +52,7 @@ double lt_daly_interval_s(double mtbf_s, double save_s) {
 
 /* ---- The launcher ---------------------------------------------------------------------------- */
 
-/* Of launchers of this user that were killed, and whose agents were, too. */
+/* Remove the memory that is left of this user's launchers if they and their agents were killed. */
 static void sweep(void) {
     char **names = NULL, root[LT_PATH_BYTES], path[LT_PATH_BYTES], *text = NULL;
     size_t n = 0, bytes;

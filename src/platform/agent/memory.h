@@ -34,7 +34,7 @@ typedef struct {
     double mtbf_s;
 } lt_node_memory;
 
-/* Of this process, from its environment. False: no launcher has made one. */
+/* Read the memory of this process's node from its environment. False: no launcher has made one. */
 bool lt_node_memory_of_rank(lt_node_memory *m);
 /* `path` becomes a link to `target`, at once. */
 LT_MUST_USE lt_err lt_memory_link(const char *target, const char *path);

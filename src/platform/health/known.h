@@ -18,7 +18,7 @@
 #define LT_KNOWN_PERIOD 256
 #define LT_KNOWN_K      512
 #define LT_KNOWN_ROUNDS 64 /* Largest: 4 * 512 * 64 = 2^17. */
-/* Of the first tile, (256, 256) fp32, little-endian. */
+/* SHA-256 of the first tile of the product, (256, 256) in fp32, little-endian. */
 #define LT_KNOWN_SHA256 "0036f56220007e06b7fdcaf7c356acbed261d86f35f967d42b822366def68ec7"
 
 /* Fill `side` rows (a multiple of the period) of a or b, (side, K), of F32 or BF16. */

@@ -17,7 +17,7 @@ typedef struct {
     bool continue_final; /* The last message is the beginning of the answer. */
 } lt_conversation;
 
-/* Of a chat request, as its fields say. */
+/* The conversation that the fields of a chat request describe. */
 lt_conversation lt_conversation_of(const lt_api_params *a);
 
 /* The rendered prompt, malloc'ed. */

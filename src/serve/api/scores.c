@@ -81,7 +81,7 @@ static void activate(const lt_reply *j, const lt_part *p, double *out) {
     }
 }
 
-/* Of query and document, as embeddings of length 1. */
+/* The cosine of the angle between the embeddings of query and document, both of length 1. */
 static double cosine(const lt_part *a, const lt_part *b) {
     double sum = 0;
     for (int64_t i = 0; i < a->n_embedding; i++) {

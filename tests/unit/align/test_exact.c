@@ -1,5 +1,6 @@
-/* Answers that the engine draws, and their log-probabilities under a pass with the same weights:
- * the same bits in an exact pass, for each family that is served, in batches of any shape. */
+/* The log-probabilities that the engine gives to the tokens it draws, and those of an exact pass
+ * with the same weights, have the same bits: for each family that is served, in batches of any
+ * shape. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -151,7 +151,8 @@ static void hostile_lines(void **state) {
     lines_close(&l);
 }
 
-/* The limit, and what it does: a cut row keeps its first tokens. */
+/* Rows of more than the limit are cut, left out or refused; a row that is cut keeps its first
+ * tokens. */
 static void long_rows(void **state) {
     lines whole, cut, none;
     (void)state;

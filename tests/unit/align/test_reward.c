@@ -1,5 +1,5 @@
-/* Rewards: each row of the table against what it says, sums, bad options, and a reward command that
- * ends, hangs, or answers what is no reward. */
+/* Rewards: each row of the table gives the reward that its help text describes; sums; bad options;
+ * and a reward command that ends, hangs, or answers with something else than a reward. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
