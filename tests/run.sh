@@ -120,7 +120,10 @@ count() { # name, log, status, seconds, of CPU: user, system; deadline
     passed=$((passed + ok - skip)) failed=$((failed + bad)) skipped=$((skipped + skip))
     printf '%-52s %4d passed %3d failed %3d skipped %4d s, CPU %3d.%d s\n' "$name" $((ok - skip)) "$bad" "$skip" $((ms / 1000)) $((cpu / 1000)) $((cpu / 100 % 10))
     grep -Ei '^(not )?ok .*# *skip' "$log" | sed 's/^/    /'
-    if [ "$bad" -ne 0 ]; then sed 's/^/    /' "$log" | tail -n 60; fi
+    if [ "$bad" -ne 0 ]; then
+        sed 's/^/    /' "$log" | tail -n 60
+        { echo "    $name"; grep '^not ok ' "$log" | grep -Eiv '# *skip' | head -n 10 | sed 's/^/        /'; tail -n 3 "$log" | sed 's/^/        | /'; } >>"$work/failures"
+    fi
 }
 
 unit_programs() { # build folder
@@ -148,6 +151,10 @@ for name in "${names[@]:$reported}"; do # Killed together with the shell that wa
 done
 echo "the slowest:"
 sort -k 1,1nr "$work/times" | head -n 10
+if [ -f "$work/failures" ]; then # Once more at the end: a reader of a long log may have only its last lines.
+    echo "failed:"
+    cat "$work/failures"
+fi
 echo "$SECONDS s in all, CPU $((cpu_ms / 1000)) s"
 if [ "${1:-all}" = all ] && [ "$SECONDS" -gt "$budget_s" ]; then echo "more than the $budget_s s that make test should take: move what is slow to tests/long (tests/README.md)"; fi
 if [ "$skipped" -gt 0 ]; then echo "$passed passed, $failed failed, $skipped skipped"; else echo "$passed passed, $failed failed"; fi
