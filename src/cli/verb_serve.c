@@ -135,6 +135,12 @@ static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     return j->o->steer[0] != '\0' ? lt_steering_open(*model, j->o->steer) : LT_OK;
 }
 
+static void unload(void *ctx) {
+    job *j = ctx;
+    lt_opened_close(&j->reward);
+    lt_opened_close(&j->opened);
+}
+
 static lt_err load_reward(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     job *j = ctx;
     return lt_opened_give(&j->reward, model, tokenizer, j->o->reward, j->o->reward_tokenizer,
@@ -282,6 +288,7 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     fill(&options, o);
     options.model = j.model;
     options.load = load;
+    options.unload = unload;
     options.load_reward = o->reward[0] != '\0' ? load_reward : NULL;
     options.reward = o->reward;
     options.ctx = &j;
@@ -301,8 +308,6 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     LT_TRY_DONE(lt_server_run(s));
 done:
     lt_server_close(s);
-    lt_opened_close(&j.opened);
-    lt_opened_close(&j.reward);
     free(keys);
     return err;
 }

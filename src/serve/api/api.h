@@ -44,6 +44,9 @@ typedef struct {
     int think_budget; /* Of requests that name none; -1: none. */
     /* Opens the model and its tokenizer, on a thread of its own. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
+    /* Called when the server has closed both; frees the rest of what load has opened. May be
+     * NULL. */
+    void (*unload)(void *ctx);
     /* Opens a reward model beside it, likewise; NULL: there is none. */
     lt_err (*load_reward)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
     const char *reward; /* Path of the reward model. */

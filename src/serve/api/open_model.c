@@ -1,0 +1,308 @@
+/* open_model.c: see open_model.h. */
+#include "serve/api/open_model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "data/chat_format.h"
+#include "lateen/generate.h"
+#include "serve/api/reply.h"
+
+#define BIG_PROMPT   ((size_t)1 << 20)   /* Bytes: a text of that size is read in any case. */
+#define MAX_COMPILES 256                 /* Grammars that may wait to be compiled; then 429. */
+#define KEEP_BYTES   ((size_t)128 << 20) /* Of grammars that are kept for later requests. */
+
+void lt_server_name_it(lt_server *s) {
+    const char *path = s->o.model != NULL ? s->o.model : "model";
+    const char *slash;
+    char *dot;
+    size_t n = strlen(path);
+
+    if (s->o.name != NULL && s->o.name[0] != '\0') {
+        snprintf(s->name, sizeof s->name, "%s", s->o.name);
+        return;
+    }
+    while (n > 1 && path[n - 1] == '/') {
+        n--;
+    }
+    snprintf(s->name, sizeof s->name, "%.*s", (int)(n < 255 ? n : 255), path);
+    slash = strrchr(s->name, '/');
+    if (slash != NULL && slash[1] != '\0') {
+        memmove(s->name, slash + 1, strlen(slash));
+    }
+    dot = strrchr(s->name, '.');
+    if (dot != NULL && (strcmp(dot, ".gguf") == 0 || strcmp(dot, ".bin") == 0)) {
+        *dot = '\0';
+    }
+}
+
+/* The engine sizes its cache by the served context, which is at most the model's. */
+static void choose_context(lt_server *s) {
+    const int64_t model = lt_model_get_spec(s->model)->max_seq;
+    int64_t *asked = &s->o.engine.max_seq;
+    if (*asked > model) {
+        lt_log_warn("serve: --context %lld exceeds the model's %lld tokens; serving %lld",
+                    (long long)*asked, (long long)model, (long long)model);
+    }
+    *asked = *asked > 0 && *asked < model ? *asked : model;
+}
+
+/* The engine may have had to shorten sequences to what its cache holds. */
+static void find_context(lt_server *s) {
+    lt_engine_cache c;
+    int64_t held;
+    lt_engine_get_cache(s->engine, &c);
+    held = c.pages * c.page_tokens;
+    s->context = held < s->o.engine.max_seq ? held : s->o.engine.max_seq;
+    if (!s->o.quiet) {
+        lt_log_info("serve: keys and values of %lld tokens in %lld pages of %lld, %s, %.1f MiB "
+                    "(%s); %.1f MiB of it may keep unused prompts",
+                    (long long)held, (long long)c.pages, (long long)c.page_tokens,
+                    lt_dtype_name(c.dtype), (double)(c.pages * c.page_bytes) / 1048576.0, c.why,
+                    s->o.engine.prefix_cache ? (double)(c.most_unused * c.page_bytes) / 1048576.0
+                                             : 0.0);
+    }
+}
+
+/* Normalisation can reduce a text to a third of its bytes (Hangul's letters to syllables); nothing
+ * else makes it shorter. */
+static size_t most_prompt_bytes(const lt_server *s) {
+    const int64_t n = lt_model_get_spec(s->model)->vocab_size;
+    size_t longest = 1;
+    for (int64_t i = 0; i < n; i++) {
+        size_t bytes = 0;
+        (void)lt_tokenizer_piece(s->tokenizer, (uint32_t)i, &bytes);
+        longest = bytes > longest ? bytes : longest;
+    }
+    longest *= 3 * (size_t)s->context;
+    return longest > BIG_PROMPT ? longest : BIG_PROMPT;
+}
+
+/* ---- Opening ---- */
+
+static bool holds(const lt_server *s, const char *token) {
+    return lt_tokenizer_find(s->tokenizer, token, strlen(token)) != LT_TOKEN_NONE;
+}
+
+/* Open the chat template: a Jinja file, a format by name, the model's own, or one inferred from its
+ * special tokens. */
+static lt_err open_template(lt_server *s) {
+    lt_err err;
+    s->template_source = s->o.template != NULL ? "option" : "model";
+    if (s->o.template != NULL && lt_file_exists(s->o.template)) {
+        char *text = NULL;
+        size_t n = 0;
+        LT_TRY(lt_file_read(&text, &n, s->o.template, (size_t)1 << 20));
+        err = lt_chat_template_open(&s->template, text, n, s->o.template);
+        free(text);
+        return err;
+    }
+    if (s->o.template != NULL) {
+        return lt_chat_template_open_format(&s->template, s->o.template);
+    }
+    err = lt_chat_template_open_model(&s->template, s->o.model, s->tokenizer, NULL);
+    if (err != LT_ERR_NOT_FOUND) {
+        return err;
+    }
+    for (const char *const *p = (const char *const[]){"chatml", "llama3", "gemma", NULL};
+         *p != NULL; p++) {
+        const lt_chat_format *f = lt_chat_format_find(*p);
+        if (f != NULL && holds(s, f->mark)) {
+            s->template_source = "tokens";
+            return lt_chat_template_open_format(&s->template, *p);
+        }
+    }
+    s->template_source = "none";
+    lt_log_info("serve: the model has no chat template: messages are joined as plain text, and the "
+                "page starts in its completion mode");
+    return lt_chat_template_open_format(&s->template, "plain");
+}
+
+/* The sampling defaults in the model's files become those of every request. */
+static lt_err read_own(lt_server *s) {
+    const lt_generation_defaults d = lt_model_generation(s->model);
+    char told[256] = "";
+    lt_api_error e;
+    lt_api_params a;
+
+    s->own = json_object();
+    for (int i = 0; i < d.n && s->own != NULL; i++) {
+        const bool is_length = strcmp(d.rows[i].name, "max_tokens") == 0;
+        const double most = is_length ? (double)s->context : HUGE_VAL;
+        const double x = d.rows[i].value < most ? d.rows[i].value : most;
+        const size_t used = strlen(told);
+        json_object_set_new(s->own, d.rows[i].name,
+                            x == floor(x) ? json_integer((json_int_t)x) : json_real(x));
+        snprintf(told + used, sizeof told - used, "%s%s %g", used > 0 ? ", " : "", d.rows[i].name,
+                 x);
+    }
+    lt_api_params_defaults(&a);
+    if (s->own == NULL || !lt_api_params_preset(&a, s->own, &e)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %s", d.from, s->own == NULL ? "out of memory" : e.message);
+    }
+    if (d.n > 0 && !s->o.quiet) {
+        lt_log_info("serve: defaults of %s: %s (--generation-config none ignores them)", d.from,
+                    told);
+    }
+    return LT_OK;
+}
+
+/* The names of a score head's values. */
+static lt_err read_labels(lt_server *s) {
+    char path[LT_PATH_BYTES];
+    json_t *config = NULL;
+    LT_TRY(lt_path_join(path, s->o.model != NULL ? s->o.model : "", "config.json"));
+    if (lt_model_get_spec(s->model)->n_scores == 0 || !lt_file_exists(path)) {
+        return LT_OK; /* Labels have numbers, then. */
+    }
+    LT_TRY(lt_json_load(&config, path, (size_t)1 << 20));
+    s->labels = json_incref(json_object_get(config, "id2label"));
+    json_decref(config);
+    return LT_OK;
+}
+
+/* How embeddings are made of the hidden states: what sentence-transformers' folder says, else the
+ * mean. */
+static lt_err read_pooling(lt_server *s) {
+    static const char *const others[] = {"pooling_mode_cls_token", "pooling_mode_max_tokens",
+                                         "pooling_mode_mean_sqrt_len_tokens",
+                                         "pooling_mode_weightedmean_tokens"};
+    char path[LT_PATH_BYTES];
+    json_t *config = NULL;
+    LT_TRY(lt_path_join(path, s->o.model != NULL ? s->o.model : "", "1_Pooling/config.json"));
+    if (!lt_file_exists(path)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_json_load(&config, path, (size_t)1 << 20));
+    s->last_pooling = json_is_true(json_object_get(config, "pooling_mode_lasttoken"));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (json_is_true(json_object_get(config, others[i]))) {
+            lt_log_warn("serve: %s: %s is not supported: embeddings are of the %s", path, others[i],
+                        s->last_pooling ? "last token" : "mean");
+        }
+    }
+    json_decref(config);
+    return LT_OK;
+}
+
+/* Model, tokenizer, template and engine: of the served model or of a reward model. */
+static lt_err open_model(lt_server *s) {
+    LT_TRY(s->o.load(s->o.ctx, &s->model, &s->tokenizer));
+    s->vocabulary = lt_tokenizer_describe(s->tokenizer);
+    LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
+    LT_TRY(open_template(s));
+    LT_TRY(read_labels(s));
+    LT_TRY(read_pooling(s));
+    s->marks = lt_parse_detect(lt_chat_template_text(s->template));
+    lt_model_ends(s->model, s->tokenizer, &s->ends);
+    s->o.engine.ends = s->ends;
+    s->model_s = lt_clock_s() - s->started_s;
+    choose_context(s);
+    LT_TRY(lt_engine_open(&s->engine, s->model, &s->o.engine));
+    LT_TRY(lt_model_wait(s->model)); /* Weights may come in while the engine opens. */
+    find_context(s);
+    s->most_prompt_bytes = most_prompt_bytes(s);
+    for (int i = 0; i < s->n_pool_threads; i++) {
+        LT_TRY(lt_tokenizer_scratch_open(&s->scratch_pool[i], s->tokenizer));
+    }
+    return LT_OK;
+}
+
+static lt_err load_reward(lt_server *s) {
+    lt_server *r = calloc(1, sizeof *r);
+    s->reward = r;
+    if (r == NULL) {
+        LT_FAIL(LT_ERR_OOM, "server: a reward model");
+    }
+    r->o = s->o;
+    r->o.load = s->o.load_reward;
+    r->o.unload = NULL; /* It is closed with its server's model. */
+    r->o.model = s->o.reward;
+    r->o.name = r->o.template = NULL;
+    r->o.engine = lt_engine_defaults();
+    r->o.engine.max_running = s->o.engine.max_running;
+    r->o.engine.max_waiting = s->o.engine.max_waiting;
+    r->o.engine.deterministic = s->o.engine.deterministic;
+    r->started_s = s->started_s;
+    r->pool = s->pool;
+    r->n_pool_threads = s->n_pool_threads;
+    r->events = calloc(LT_SERVER_POLL_EVENTS, sizeof *r->events);
+    if (r->events == NULL) {
+        LT_FAIL(LT_ERR_OOM, "server: a reward model");
+    }
+    lt_server_name_it(r);
+    LT_TRY(open_model(r));
+    if (lt_model_get_spec(r->model)->n_scores != 1) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "--reward %s: a reward model has a score head of 1 value (num_labels 1); this one "
+                "has %lld",
+                s->o.reward, (long long)lt_model_get_spec(r->model)->n_scores);
+    }
+    return LT_OK;
+}
+
+lt_err lt_server_load(lt_server *s) {
+    LT_TRY(open_model(s));
+    LT_TRY(lt_compiler_open(&s->compiler, &(lt_compiler_options){.base = s->base,
+                                                                 .tokenizer = s->tokenizer,
+                                                                 .ends = s->ends,
+                                                                 .max_waiting = MAX_COMPILES,
+                                                                 .keep_bytes = KEEP_BYTES,
+                                                                 .done = lt_reply_compiled,
+                                                                 .before = s->o.before_compile,
+                                                                 .ctx = s->o.ctx}));
+    LT_TRY(s->o.load_reward != NULL ? load_reward(s) : LT_OK);
+    return s->o.own_defaults ? read_own(s) : LT_OK;
+}
+
+/* ---- Closing ---- */
+
+void lt_server_stop_model(lt_server *s) {
+    if (s->on_engine != NULL) {
+        event_free(s->on_engine);
+        s->on_engine = NULL;
+    }
+    lt_compiler_stop(s->compiler);
+    lt_engine_close(s->engine);
+    s->engine = NULL;
+    if (s->reward != NULL) {
+        lt_server_stop_model(s->reward);
+    }
+}
+
+void lt_server_close_model(lt_server *s) {
+    lt_server_stop_model(s);
+    lt_compiler_close(s->compiler);
+    s->compiler = NULL;
+    if (s->reward != NULL) {
+        lt_server_close_model(s->reward);
+        free(s->reward->events);
+        free(s->reward);
+        s->reward = NULL;
+    }
+    lt_chat_template_close(s->template);
+    s->template = NULL;
+    lt_tokenizer_scratch_close(s->scratch);
+    s->scratch = NULL;
+    for (int i = 0; i < LT_WORKER_POOL_THREADS; i++) {
+        lt_tokenizer_scratch_close(s->scratch_pool[i]);
+        s->scratch_pool[i] = NULL;
+    }
+    lt_tokenizer_close(s->tokenizer);
+    s->tokenizer = NULL;
+    json_decref(s->labels);
+    json_decref(s->own);
+    s->labels = s->own = NULL;
+    lt_model_close(s->model);
+    s->model = NULL;
+    if (s->o.unload != NULL) {
+        s->o.unload(s->o.ctx);
+    }
+}

@@ -1,0 +1,22 @@
+/* open_model.h: the model of a server: named, opened with its tokenizer, template, engine and
+ * compiler of grammars, and closed again. Opening and closing may run on any thread while no
+ * request uses the model. */
+#ifndef LT_SERVE_OPEN_MODEL_H
+#define LT_SERVE_OPEN_MODEL_H
+
+#include "serve/api/server.h"
+
+/* Events that one poll of an engine returns at most (lt_server.events). */
+#define LT_SERVER_POLL_EVENTS 256
+
+/* Set the name that clients use: that of the options, else the last part of the model's path. */
+void lt_server_name_it(lt_server *s);
+/* Open the model, and the reward model if there is one. After a failure, lt_server_close_model
+ * frees what was opened. */
+LT_MUST_USE lt_err lt_server_load(lt_server *s);
+/* End the engine and the compiler, so that no event of theirs follows; replies may be freed then. */
+void lt_server_stop_model(lt_server *s);
+/* Free all that lt_server_load has opened; lt_server_load may follow. */
+void lt_server_close_model(lt_server *s);
+
+#endif
