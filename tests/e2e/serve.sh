@@ -20,13 +20,13 @@ start() { # flags of the server; sets server, port
     : >"$dir/url" # Of the server before: the new one's shell may come to empty it later than it is read here.
     "${run[@]}" "$lateen" serve "${model[@]}" --port 0 --quiet "$@" >"$dir/url" 2>"$dir/err" &
     server=$!
-    for _ in $(seq 200); do
+    for _ in $(seq 1200); do
         port=$(sed -n 's/.*:\([0-9]*\)$/\1/p' "$dir/url")
         [ -z "$port" ] || break
         sleep 0.05
     done
 }
-ready() { for _ in $(seq 400); do curl -sf "http://127.0.0.1:$port/health" >/dev/null && return 0; sleep 0.05; done; return 1; }
+ready() { for _ in $(seq 1200); do curl -sf "http://127.0.0.1:$port/health" >/dev/null && return 0; sleep 0.05; done; return 1; }
 status_of() { curl -s -m 20 -o "$dir/out" -w '%{http_code}' "$@"; }
 stop() { kill -TERM "$server"; wait "$server"; local s=$?; server=0; return $s; }
 
@@ -77,8 +77,15 @@ bodies() { # Seconds by $SERVE_BODIES_S.
 
 # What is kept between requests.
 state() {
-    reasons --api-key one,two --store-entries 6 --store-s 3 || return
+    reasons --api-key one,two --store-entries 6 || return
     within python3 tests/e2e/serve_state.py "$port" one two
+    stop
+    reasons --store-s 1 || return
+    local id
+    id=$(curl -s "http://127.0.0.1:$port/v1/responses" -H 'Content-Type: application/json' -d '{"input":"Once","max_output_tokens":4}' | grep -oE -m 1 'resp_[0-9A-Za-z]+' | head -n 1)
+    for _ in $(seq 600); do [ "$(status_of "http://127.0.0.1:$port/v1/responses/$id")" = 404 ] && break; sleep 0.1; done
+    [ -n "$id" ] && [ "$(status_of "http://127.0.0.1:$port/v1/responses/$id")" = 404 ]
+    say "a response is forgotten after --store-s" $? "$id: $(cat "$dir/out")"
     stop
 }
 
@@ -174,7 +181,7 @@ life() {
         : >"$dir/url" >"$dir/err"
         "${run[@]}" "$lateen" serve "${model[@]}" --port 0 --quiet --host "$host" >"$dir/url" 2>"$dir/err" &
         server=$!
-        for _ in $(seq 100); do [ -s "$dir/url" ] || [ -s "$dir/err" ] || sleep 0.05; done
+        for _ in $(seq 1200); do [ -s "$dir/url" ] || [ -s "$dir/err" ] || sleep 0.05; done
         if grep -q "assign requested address\|not supported" "$dir/err"; then
             wait "$server"
             skip IPv6 "this machine has none"
@@ -210,7 +217,7 @@ life() {
     curl -s -m 90 -o "$dir/full" -H 'Authorization: Bearer one' "http://127.0.0.1:$port/v1/completions" \
         -d '{"prompt":"Once","max_tokens":300,"n":6,"ignore_eos":true}' &
     long=$!
-    for _ in $(seq 200); do
+    for _ in $(seq 3000); do
         curl -s -H 'Authorization: Bearer one' "http://127.0.0.1:$port/status.json" | grep -qE '"waiting":[2-5]' && break
         sleep 0.02
     done
@@ -218,8 +225,11 @@ life() {
     [ "$code" = 429 ] && grep -qi '^retry-after: *[1-9]' "$dir/head" && grep -q "requests wait" "$dir/out"
     say "a full queue: 429 with Retry-After ($code)" $? "$(cat "$dir/head" "$dir/out")"
     kill -TERM "$server"
-    sleep 0.05
-    code=$(status_of -H 'Authorization: Bearer one' "http://127.0.0.1:$port/v1/completions" -d '{"prompt":"Once"}')
+    for _ in $(seq 1200); do # Until it has seen the signal its queue is still full: 429.
+        code=$(status_of -H 'Authorization: Bearer one' "http://127.0.0.1:$port/v1/completions" -d '{"prompt":"Once"}')
+        [ "$code" = 429 ] || break
+        sleep 0.05
+    done
     [ "$code" = 503 ] || [ "$code" = 000 ]
     say "while it ends: new work is 503 ($code)" $?
     wait "$server"

@@ -119,7 +119,7 @@ for i in range(20):
     with socket.create_connection((host, int(port))) as s:
         s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         time.sleep(0.002 * i)
-for _ in range(100):
+for _ in range(1200):
     metrics = send("/metrics")[1]
     idle = all(re.search(rf"vllm:num_requests_{s}\{{.*\}} 0\n", metrics) for s in ("running", "waiting"))
     if idle:

@@ -12,12 +12,12 @@ dir=$(mktemp -d)
 "$lateen" serve $shared/stories260K.bin --tokenizer $shared/tok512.bin --port 0 --quiet >"$dir/url" 2>"$dir/err" &
 server=$!
 trap 'kill $server 2>/dev/null; rm -rf "$dir"' EXIT
-for _ in $(seq 200); do url=$(head -1 "$dir/url"); [ -n "$url" ] && curl -sf "$url/health" >/dev/null && break; sleep 0.05; done
+for _ in $(seq 1200); do url=$(head -1 "$dir/url"); [ -n "$url" ] && curl -sf "$url/health" >/dev/null && break; sleep 0.05; done
 stat() { curl -s "$url/status.json" | python3 -c "
 import json, sys
 s = json.load(sys.stdin)
 print(*[s[k] for k in ('requests', 'running', 'pages_used', 'resident_bytes', 'descriptors', 'cancelled', 'failed', 'finished')])"; }
-idle() { for _ in $(seq 300); do read -r requests running _ <<<"$(stat)"; [ "$requests" = 0 ] && [ "$running" = 0 ] && return 0; sleep 0.1; done; return 1; }
+idle() { for _ in $(seq 600); do read -r requests running _ <<<"$(stat)"; [ "$requests" = 0 ] && [ "$running" = 0 ] && return 0; sleep 0.1; done; return 1; }
 n=0 bad=0 round=0 first_rss=0
 say() { n=$((n + 1)); if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; fi; }
 end=$((SECONDS + seconds)) lost=0 total=0

@@ -140,7 +140,7 @@ ok "a full disk" disk_full
 ok "... and with room again the run goes on" run full
 "$lateen" train "$work/recipe.yaml" --out "$work/busy" --steps 2000 2>/dev/null &
 pid=$!
-sleep 0.3
+for _ in $(seq 3000); do [ -s "$work/busy/metrics.jsonl" ] && break; sleep 0.02; done
 ok "a busy run folder is refused" fails 1 'in use by another process' busy
 kill -9 "$pid"
 ok "a diverging run gives up with its numbers" fails 1 'updates in a row were skipped' nan --optim.lr 100 --optim.clip 0 --guard.limit 3 --steps 400
@@ -157,7 +157,7 @@ stopped_while_diverged() {
     rm -rf "$work/sick"
     "$lateen" train "$work/recipe.yaml" --out "$work/sick" --optim.lr 100 --optim.clip 0 --guard.limit 1000000000 --steps 1000000 2>"$work/log" &
     pid=$!
-    for _ in $(seq 300); do grep -q 'no checkpoint while' "$work/log" && break; sleep 0.02; done
+    for _ in $(seq 3000); do grep -q 'no checkpoint while' "$work/log" && break; sleep 0.02; done
     kill -TERM "$pid"
     wait "$pid"
     [ $? -eq 75 ] && says 'not finite, so nothing was saved since step'
