@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,6 +28,7 @@ typedef struct {
     lt_err errs[N];
     char messages[N][512];
     double seconds[N];
+    atomic_int n_kept;
 } outcome;
 
 static lt_err open_all(lt_group **g, lt_comm *c) {
@@ -41,6 +43,7 @@ static void keep(outcome *o, lt_comm *c, lt_err err, double start_s) {
     o->seconds[r] = lt_clock_s() - start_s;
     (void)snprintf(o->messages[r], sizeof o->messages[r], "%s",
                    err != LT_OK ? lt_error_message() : "");
+    atomic_fetch_add(&o->n_kept, 1);
 }
 
 static lt_err late_rank(lt_comm *c, void *ctx) {
@@ -51,8 +54,9 @@ static lt_err late_rank(lt_comm *c, void *ctx) {
     LT_TRY(open_all(&g, c));
     LT_TRY(lt_all_reduce(g, &x, &x, 1, LT_F32, LT_REDUCE_SUM, NULL));
     start_s = lt_clock_s();
-    if (lt_comm_rank(c) == o->culprit) {
-        (void)usleep(700000);
+    while (lt_comm_rank(c) == o->culprit && atomic_load(&o->n_kept) < N - 1 &&
+           lt_clock_s() < start_s + 60.0) {
+        (void)usleep(1000); /* Until the others' deadline has passed. */
     }
     keep(o, c, lt_all_reduce(g, &x, &x, 1, LT_F32, LT_REDUCE_SUM, NULL), start_s);
     return LT_OK;
@@ -64,14 +68,14 @@ static void who_does_not_come_is_named(void **state) {
     assert_non_null(mkdtemp(dir));
     for (int culprit = 0; culprit < N; culprit++) {
         outcome o = {.culprit = culprit};
-        const lt_comm_options options = {.deadline_s = 0.2, .record_dir = dir, .epoch = 5};
+        const lt_comm_options options = {.deadline_s = 1.0, .record_dir = dir, .epoch = 5};
         assert_int_equal(lt_comm_run_threads(N, &options, late_rank, &o), LT_OK);
         (void)snprintf(want, sizeof want, "group all (4 members): rank %d (at call 1) did not come",
                        culprit);
         for (int r = 0; r < N; r++) {
             assert_int_equal(o.errs[r], LT_ERR_REMOTE);
             assert_non_null(strstr(o.messages[r], want));
-            assert_true(r == culprit || o.seconds[r] < 0.6);
+            assert_true(r == culprit || o.seconds[r] < 20.0);
         }
         assert_int_equal(lt_comm_blame(dir, blame, sizeof blame), LT_OK);
         (void)snprintf(want, sizeof want, "rank %d did not come to it", culprit);
@@ -124,7 +128,7 @@ static void who_calls_something_else_is_named(void **state) {
                 assert_int_equal(d.o.errs[r], LT_ERR_REMOTE);
                 assert_non_null(strstr(d.o.messages[r], "call 1 of group all differs"));
                 assert_non_null(strstr(d.o.messages[r], rank));
-                assert_true(d.o.seconds[r] < 5.0);
+                assert_true(d.o.seconds[r] < 20.0);
             }
         }
     }
@@ -210,7 +214,7 @@ static void the_first_failure_is_told(void **state) {
     (void)state;
     assert_int_equal(lt_comm_run_threads(N, NULL, broken_rank, NULL), LT_ERR_IO);
     assert_string_equal(lt_error_message(), "rank 2: shard 17: no such file");
-    assert_true(lt_clock_s() - start_s < 5.0);
+    assert_true(lt_clock_s() - start_s < 20.0);
 }
 
 /* After an abort every verb fails at once, on every rank, with the first reason. */
@@ -244,7 +248,7 @@ static void an_abort_reaches_all(void **state) {
     for (int r = 0; r < N; r++) {
         assert_int_equal(o.errs[r], LT_ERR_REMOTE);
         assert_string_equal(o.messages[r], "enough");
-        assert_true(o.seconds[r] < 5.0);
+        assert_true(o.seconds[r] < 20.0);
     }
 }
 
@@ -277,7 +281,7 @@ static lt_err process_rank(lt_comm *c, const char *how) {
     LT_TRY(open_all(&g, c));
     LT_TRY(lt_all_reduce(g, x, x, 4, LT_F32, LT_REDUCE_SUM, NULL));
     if (culprit && strcmp(how, "late") == 0) {
-        (void)usleep(4000000);
+        (void)usleep(8000000);
     } else if (culprit && strcmp(how, "stop") == 0) {
         (void)raise(SIGSTOP);
     } else if (culprit && strcmp(how, "abort") == 0) {
@@ -289,7 +293,7 @@ static lt_err process_rank(lt_comm *c, const char *how) {
 }
 
 static int as_process(const char *how, const char *dir) {
-    const lt_comm_options o = {.deadline_s = 1.5, .record_dir = dir, .check = true};
+    const lt_comm_options o = {.deadline_s = 3.0, .record_dir = dir, .check = true};
     char path[LT_PATH_BYTES];
     lt_comm *c = NULL;
     lt_err err = lt_comm_open(&c, &o);
@@ -299,7 +303,7 @@ static int as_process(const char *how, const char *dir) {
     if (err != LT_OK && c != NULL) {
         (void)snprintf(path, sizeof path, "%s/said-%d", dir, lt_comm_rank(c));
         (void)!lt_file_write_atomic(path, lt_error_message(), strlen(lt_error_message()));
-        (void)usleep(1500000); /* mpirun ends all when the first one does. */
+        (void)usleep(2500000); /* mpirun ends all when the first one does. */
     }
     lt_comm_close(c);
     return err == LT_ERR_REMOTE ? 3 : 4;
@@ -322,7 +326,7 @@ static void processes_name_who_fails(void **state) {
         assert_non_null(mkdtemp(dir));
         (void)snprintf(arg, sizeof arg, "%s %s 2>/dev/null", cases[i].how, dir);
         assert_int_not_equal(mpirun(N, arg), 0);
-        assert_true(lt_clock_s() - start_s < 30.0);
+        assert_true(lt_clock_s() - start_s < 120.0);
         for (int r = 0; r < N; r++) {
             char path[LT_PATH_BYTES], name[32], *text = NULL;
             size_t bytes;

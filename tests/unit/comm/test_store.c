@@ -39,7 +39,7 @@ static int end(void **state) {
 
 static lt_comm_store *client(int rank) {
     lt_comm_store *s = NULL;
-    if (lt_comm_store_open(&s, lt_comm_store_server_address(server), TOKEN, rank, EPOCH, 5.0) !=
+    if (lt_comm_store_open(&s, lt_comm_store_server_address(server), TOKEN, rank, EPOCH, 60.0) !=
         LT_OK) {
         fail_msg("%s", lt_error_message());
     }
@@ -217,9 +217,9 @@ static pid_t live_process(int rank, int *input, int *output) {
         lt_comm_store *s = NULL;
         char c;
         (void)close(in[1]);
-        if (lt_comm_store_open(&s, lt_comm_store_server_address(server), TOKEN, rank, EPOCH, 5.0) !=
+        if (lt_comm_store_open(&s, lt_comm_store_server_address(server), TOKEN, rank, EPOCH, 60.0) !=
                 LT_OK ||
-            lt_comm_store_live(s, 0.05, 0.5, write_notice, &out[1]) != LT_OK) {
+            lt_comm_store_live(s, 0.05, 2.0, write_notice, &out[1]) != LT_OK) {
             _exit(1);
         }
         (void)!read(in[0], &c, 1);
@@ -256,16 +256,16 @@ static void lives(void **state) {
         pids[r] = live_process(r, &in[r], &out[r]);
     }
     for (int r = 0; r < 3; r++) {
-        reaches(r, LT_LIFE_ALIVE, 5.0);
+        reaches(r, LT_LIFE_ALIVE, 60.0);
     }
     assert_int_equal(lt_comm_store_server_life(server, 3), LT_LIFE_NONE);
     (void)kill(pids[1], SIGSTOP);
-    reaches(1, LT_LIFE_SILENT, 3.0);
+    reaches(1, LT_LIFE_SILENT, 60.0);
     (void)kill(pids[1], SIGCONT);
-    reaches(1, LT_LIFE_ALIVE, 3.0);
+    reaches(1, LT_LIFE_ALIVE, 60.0);
     assert_int_equal(lt_comm_store_server_life(server, 0), LT_LIFE_ALIVE);
     (void)kill(pids[2], SIGKILL);
-    reaches(2, LT_LIFE_DEAD, 1.0);
+    reaches(2, LT_LIFE_DEAD, 60.0);
     s = client(-1);
     assert_int_equal(lt_comm_store_watch(s, "life/2", &version, text, sizeof text, &bytes, 0.0),
                      LT_OK);
@@ -277,7 +277,7 @@ static void lives(void **state) {
         assert_int_equal(lt_comm_store_barrier(s2, "gate", 4, 5.0), LT_ERR_REMOTE);
         assert_string_equal(lt_error_message(), "rank 2 was killed");
         assert_int_equal(write(in[r], "x", 1), 1);
-        reaches(r, LT_LIFE_LEFT, 3.0);
+        reaches(r, LT_LIFE_LEFT, 60.0);
     }
     for (int r = 0; r < 3; r++) {
         int status;
@@ -296,7 +296,7 @@ static void server_goes(void **state) {
     char text[LT_STORE_NOTICE];
     const pid_t pid = live_process(0, &in, &out);
     (void)state;
-    reaches(0, LT_LIFE_ALIVE, 5.0);
+    reaches(0, LT_LIFE_ALIVE, 60.0);
     lt_comm_store_server_close(server);
     server = NULL;
     assert_true(read(out, text, sizeof text) > 0);
