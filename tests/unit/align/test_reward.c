@@ -148,6 +148,19 @@ static void bad_options(void **state) {
     }
 }
 
+/* Between the draws there is a file whose path the variable BETWEEN holds. A command that says
+ * something then waits for it, and removes it when it has said it. */
+static void between_draws(const char *command_text) {
+    const char *path = getenv("BETWEEN");
+    if (strstr(command_text, "$BETWEEN") == NULL) {
+        return;
+    }
+    must(lt_file_write_atomic(path, "", 0));
+    while (lt_file_exists(path)) {
+        (void)usleep(1000);
+    }
+}
+
 /* Two answers, and what the command makes of them. */
 static lt_err command(const char *text, double limit_s, double rewards[2]) {
     static int32_t ids[] = {9, 1};
@@ -162,9 +175,11 @@ static lt_err command(const char *text, double limit_s, double rewards[2]) {
     o.command = text;
     o.command_limit_s = limit_s;
     err = lt_rewards_open(&r, &o);
-    /* The program goes on. What it says between the draws has arrived when the second begins. */
+    /* The program goes on from one draw to the next. */
     for (int draw = 0; draw < 2 && err == LT_OK; draw++) {
-        (void)usleep(600000U * (unsigned)draw);
+        if (draw == 1) {
+            between_draws(text);
+        }
         err = lt_rewards_judge(r, problems, answers, texts, 2, rewards, NULL);
     }
     lt_rewards_close(r);
@@ -203,24 +218,29 @@ static void command_fails(void **state) {
         {"read -r l; echo 1; exit 3", 60, LT_ERR_IO, "ended with status 3 at answer 2 of 2"},
         {"read -r l; kill -9 $$", 60, LT_ERR_IO, "ended by signal 9 at answer 1 of 2"},
         {"no-such-program-here", 60, LT_ERR_IO, "ended with status 127 at answer 1 of 2"},
-        {"read -r l; echo 1; exec sleep 30", 2, LT_ERR_IO, "gave no line for 2 s at answer 2 of 2"},
+        {"read -r l; echo 1; exec sleep 60", 5, LT_ERR_IO, "gave no line for 5 s at answer 2 of 2"},
         {"while read -r l; do echo good; done", 60, LT_ERR_FORMAT,
          "said 'good' about answer 1 of 2; a reward is a number"},
         {"while read -r l; do echo '{\"score\": 1}'; done", 60, LT_ERR_FORMAT,
          "said '{\"score\": 1}'"},
         {"while read -r a; read -r b; do printf '1\n1\n1\n'; done", 60, LT_ERR_FORMAT,
          "after all 2 answers were judged"},
-        {"while read -r a; read -r b; do printf '1\n1\n'; sleep 0.05; printf '1\n'; done", 60,
-         LT_ERR_FORMAT, "said more than it was asked for"},
-        {"read -r l; head -c 70000 /dev/zero | tr '\\0' 1; sleep 30", 60, LT_ERR_FORMAT,
+        {"read -r a; read -r b; printf '1\n1\n'; while [ ! -e $BETWEEN ]; do sleep 0.01; done; "
+         "printf '1\n'; rm $BETWEEN; read -r a",
+         60, LT_ERR_FORMAT, "said more than it was asked for"},
+        {"read -r l; head -c 70000 /dev/zero | tr '\\0' 1; sleep 60", 60, LT_ERR_FORMAT,
          "a line of more than 65536 bytes"},
     };
+    char between[] = "/tmp/lt_between_XXXXXX";
     double got[2];
     (void)state;
+    assert_int_equal(close(mkstemp(between)), 0);
+    assert_int_equal(unlink(between), 0);
+    assert_int_equal(setenv("BETWEEN", between, 1), 0);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const double start_s = lt_clock_s();
         fails(command(rows[i].command, rows[i].limit_s, got), rows[i].err, rows[i].says);
-        assert_true(lt_clock_s() - start_s < 20); /* What hangs is killed. */
+        assert_true(lt_clock_s() - start_s < 40); /* What hangs is killed. */
     }
 }
 

@@ -121,29 +121,34 @@ static void *wait_at_barrier(void *arg) {
     return NULL;
 }
 
-static void run_all(waiter *w, int n, void *(*fn)(void *), const char *late) {
+static void run_all(waiter *w, int n, void *(*fn)(void *)) {
     pthread_t threads[4];
     for (int i = 0; i < n; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, fn, &w[i]), 0);
-    }
-    if (late != NULL) {
-        lt_comm_store *s = client(-1);
-        (void)usleep(100000);
-        assert_int_equal(lt_comm_store_set(s, late, "x", 1), LT_OK);
-        lt_comm_store_close(s);
     }
     for (int i = 0; i < n; i++) {
         (void)pthread_join(threads[i], NULL);
     }
 }
 
+/* Three wait for a key that is set when a fourth, which waited for less, has given up. */
 static void waiting(void **state) {
-    waiter w[4] = {{.wait_s = 5.0}, {.wait_s = 5.0}, {.wait_s = 0.02}, {.wait_s = 5.0}};
+    waiter w[3] = {{.wait_s = 60.0}, {.wait_s = 60.0}, {.wait_s = 60.0}},
+           gives_up = {.wait_s = 0.1};
+    lt_comm_store *s = client(-1);
+    pthread_t threads[3];
     (void)state;
-    run_all(w, 4, wait_for_key, "late");
-    for (int i = 0; i < 4; i++) {
-        assert_int_equal(w[i].err, i == 2 ? LT_ERR_REMOTE : LT_OK);
-        assert_true(w[i].took_s < 3.0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, wait_for_key, &w[i]), 0);
+    }
+    (void)wait_for_key(&gives_up);
+    assert_int_equal(gives_up.err, LT_ERR_REMOTE);
+    assert_int_equal(lt_comm_store_set(s, "late", "x", 1), LT_OK);
+    lt_comm_store_close(s);
+    for (int i = 0; i < 3; i++) {
+        (void)pthread_join(threads[i], NULL);
+        assert_int_equal(w[i].err, LT_OK);
+        assert_true(w[i].took_s < 30.0);
     }
 }
 
@@ -151,15 +156,15 @@ static void barriers(void **state) {
     waiter w[4];
     (void)state;
     for (int i = 0; i < 4; i++) {
-        w[i] = (waiter){.rank = i, .wait_s = 10.0};
+        w[i] = (waiter){.rank = i, .wait_s = 60.0};
     }
-    run_all(w, 4, wait_at_barrier, NULL);
+    run_all(w, 4, wait_at_barrier);
     for (int i = 0; i < 4; i++) {
         assert_int_equal(w[i].err, LT_OK);
     }
     w[0] = (waiter){.rank = 0, .wait_s = 0.3};
     w[1] = (waiter){.rank = 2, .wait_s = 0.3};
-    run_all(w, 2, wait_at_barrier, NULL);
+    run_all(w, 2, wait_at_barrier);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(w[i].err, LT_ERR_REMOTE);
         assert_non_null(strstr(w[i].message, "barrier 'gate' of 4 ranks: rank "));
@@ -172,7 +177,7 @@ static void barriers(void **state) {
 
 static void epochs(void **state) {
     lt_comm_store *old = client(0), *next = NULL;
-    waiter w = {.rank = 1, .wait_s = 10.0};
+    waiter w = {.rank = 1, .wait_s = 60.0};
     pthread_t thread;
     char text[8];
     size_t bytes;
@@ -217,8 +222,8 @@ static pid_t live_process(int rank, int *input, int *output) {
         lt_comm_store *s = NULL;
         char c;
         (void)close(in[1]);
-        if (lt_comm_store_open(&s, lt_comm_store_server_address(server), TOKEN, rank, EPOCH, 60.0) !=
-                LT_OK ||
+        if (lt_comm_store_open(&s, lt_comm_store_server_address(server), TOKEN, rank, EPOCH,
+                               60.0) != LT_OK ||
             lt_comm_store_live(s, 0.05, 2.0, write_notice, &out[1]) != LT_OK) {
             _exit(1);
         }
