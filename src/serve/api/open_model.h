@@ -14,7 +14,7 @@ void lt_server_name_it(lt_server *s);
 /* Open the model, and the reward model if there is one. After a failure, lt_server_close_model
  * frees what was opened. */
 LT_MUST_USE lt_err lt_server_load(lt_server *s);
-/* End the engine and the compiler, so that no event of theirs follows; replies may be freed then. */
+/* End the engine and the compiler: no event of theirs follows, and replies may be freed. */
 void lt_server_stop_model(lt_server *s);
 /* Free all that lt_server_load has opened; lt_server_load may follow. */
 void lt_server_close_model(lt_server *s);
