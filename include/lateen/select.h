@@ -87,6 +87,10 @@ LT_MUST_USE lt_err lt_select(const lt_select_rule *rule, const lt_select_options
 bool lt_select_decided(const lt_select_rule *rule, const lt_select_options *o, const double *scores,
                        const int32_t *answers, const bool *ended, int64_t n);
 
+/* The share of the votes that the answer with the most has: weights (n) over 0, answers (n) as
+ * above. 0: nobody votes. */
+double lt_select_consensus(const double *weights, const int32_t *answers, int64_t n);
+
 /* The divergence in nats of the kept answer from a plain sample, when scores have no ties: log n -
  * 1 + 1/n for best_of_n, which bounds every rule that keeps one of n independent candidates, and an
  * integral for best_of_poisson. With ties both are upper bounds. */

@@ -306,6 +306,19 @@ bool lt_select_decided(const lt_select_rule *rule, const lt_select_options *o, c
     return rule->groups && scores == NULL && majority_certain(answers, ended, n);
 }
 
+double lt_select_consensus(const double *weights, const int32_t *answers, int64_t n) {
+    double most = 0, all = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double votes = 0;
+        for (int64_t k = 0; k < n && answers[i] >= 0; k++) {
+            votes += answers[k] == answers[i] ? weights[k] : 0;
+        }
+        most = votes > most ? votes : most;
+        all += answers[i] >= 0 ? weights[i] : 0;
+    }
+    return all > 0 ? most / all : 0;
+}
+
 /* ---- Divergence ---- */
 
 /* The density of best_of_poisson over u, the rank of the score in (0, 1), is (1 + mu u) exp(mu (u -

@@ -101,9 +101,15 @@ check("a stream says the same", "".join(x["delta"].get("reasoning") or "" for e 
       and "".join(x["delta"].get("content") or "" for e in events for x in e["choices"]) == c["message"]["content"]
       and [e["reasoning_control"]["n_trials"] for e in events if "reasoning_control" in e] == [r["n_trials"]], stream[-600:])
 
+# ---- DeepConf is the group of that name ----
+deepconf = {"n": 6, "warmup": 3, "window": 4, "eta": 0.5}
+a, b = chat(control="deepconf", max_tokens=40, **deepconf), chat({"thinking_budget": 40, "alignment": {"method": "deepconf", **deepconf}})
+check("deepconf: the same as the method of that name", message(a) == message(b) and a["alignment"]["chosen"] == b["alignment"]["chosen"] and a["alignment"]["method"] == "deepconf"
+      and a["alignment"]["threshold"] == b["alignment"]["threshold"], (a["alignment"], b["alignment"]))
+
 # ---- What is refused, and by what name ----
 for name, param, reasoning, also in [
-        ("a control that does not exist", "reasoning.control", {"control": "dear"}, {}), ("one that is not built", "reasoning.control", {"control": "deepconf"}, {}),
+        ("a control that does not exist", "reasoning.control", {"control": "dear"}, {}), ("deepconf without a number of texts", "alignment.n", {"control": "deepconf"}, {}), ("deepconf beside a group", "alignment", {"control": "deepconf", "n": 2}, {"alignment": {"method": "best_of_n", "n": 2}}),
         ("none", "reasoning.control", {"threshold": 0.5}, {}), ("a field without effect", "reasoning.every", {"control": "deer", "every": 3}, {}),
         ("a budget without a number", "reasoning.max_tokens", {"control": "budget"}, {}), ("two budgets", "reasoning.max_tokens", {"control": "budget", "max_tokens": 3}, {"thinking_budget": 4}),
         ("an empty border", "reasoning.border", {"control": "deer", "border": ""}, {}), ("an empty probe", "reasoning.probe", {"control": "deer", "probe": ""}, {}),

@@ -54,7 +54,7 @@ check("best_of_n: the best is kept", says["chosen"] == best and a["choices"][0][
 check("best_of_n: one choice, of index 0, without log-probabilities", len(a["choices"]) == 1 and a["choices"][0]["index"] == 0 and a["choices"][0]["logprobs"] is None)
 check("best_of_n: log n - 1 + 1 / n nats", near(says["kl_bound"], math.log(N) - 1 + 1 / N), says["kl_bound"])
 check("best_of_n: all tokens are counted", a["usage"]["completion_tokens"] == sum(len(x) for x in logprobs)
-      and says["tokens"] == {"kept": len(logprobs[best]), "dropped": sum(len(x) for x in logprobs) - len(logprobs[best])}, (a["usage"], says["tokens"]))
+      and says["tokens"] == {"kept": len(logprobs[best]), "dropped": sum(len(x) for x in logprobs) - len(logprobs[best]), "saved": 0}, (a["usage"], says["tokens"]))
 check("more candidates begin with the same", [c["text"] for c in group("best_of_n", 9)["alignment"]["candidates"]][:N] == texts)
 a = group("best_of_n", also={"logprobs": 2})
 check("log-probabilities are told where asked, as many as asked", a["choices"][0]["logprobs"]["token_logprobs"] == logprobs[best]
@@ -116,6 +116,48 @@ for needed in range(1, 17):
         break
 check("self_consistency: it stops as soon as the lead exceeds what is still to come", len(ended) == needed < 16 and says["cut"] == 16 - needed and says["stopped_by"] == "majority", (needed, says))
 
+# ---- DeepConf online: the warm-up sets a threshold, who falls below it is cut, the confident vote with their confidence as weight ----
+WINDOW, WARM = 3, 8
+sure = [c["score"] for c in group("best_of_n", 16, SHORT, reward="confidence", window=WINDOW)["alignment"]["candidates"]]
+
+
+def deepconf(n=16, **fields):
+    a = group("deepconf", n, SHORT, window=WINDOW, warmup=WARM, eta=0.5, **fields)
+    return a["alignment"], a
+
+
+def share(begun):
+    """The leading answer and its share of the votes of the first `begun`."""
+    votes = collections.Counter()
+    for i in range(begun):
+        votes[shorts[i]] += sure[i] if sure[i] >= least else 0
+    return votes.most_common(1)[0][0], votes.most_common(1)[0][1] / votes.total()
+
+
+ranked = sorted(sure[:WARM])
+least = (ranked[3] + ranked[4]) / 2  # The median of eight, as numpy.percentile interpolates.
+low = [i for i in range(WARM, 16) if sure[i] < least]
+says, a = deepconf(tau=1)
+check("deepconf: some later candidates are below the threshold, some above (else the tests below say little)", 0 < len(low) < 8, (low, sure, least))
+check("deepconf: the threshold is the quantile of the warm-up's confidences", near(says["threshold"], least) and says["warmup"] == WARM, (says["threshold"], least))
+check("deepconf: who falls below it is cut, of the later ones only", [i for i, c in enumerate(says["candidates"]) if c["finish_reason"] == "cut"] == low and says["cut"] == len(low), (says, low))
+leader, part = share(16)
+check("deepconf: the answer with the most confidence wins, and its share is told", says["answer"] == leader and near(says["consensus"], part) and says["stopped_by"] == "end", (says, leader, part))
+voters = [i for i in range(16) if sure[i] >= least and shorts[i] == leader]
+check("deepconf: one of the confident ones is kept", says["chosen"] in voters and near(says["probability"], 1 / len(voters)), (says["chosen"], voters))
+check("deepconf: candidates are those of a plain request", [c["text"].strip() for i, c in enumerate(says["candidates"]) if i not in low] == [t for i, t in enumerate(shorts) if i not in low])
+says, a = deepconf(tau=0)
+check("deepconf: with enough consensus after the warm-up nothing else begins", says["stopped_by"] == "consensus" and says["cut"] == 16 - WARM
+      and [c["tokens"] for c in says["candidates"][WARM:]] == [0] * 8 and a["usage"]["completion_tokens"] == says["tokens"]["kept"] + says["tokens"]["dropped"], says)
+check("deepconf: what was saved is a guess by those that ended", says["tokens"]["saved"] == 8 * (sum(c["tokens"] for c in says["candidates"]) // WARM), says["tokens"])
+shares = {n: share(n)[1] for n in range(WARM, 17)}
+stop = next(n for n in range(WARM, 17) if shares[n] >= max(shares.values()))
+says, _ = deepconf(tau=shares[stop] - 1e-9, round=1)
+check("deepconf: round by round, it stops when the consensus is there", len([c for c in says["candidates"] if c["tokens"] > 0]) == stop
+      and says["stopped_by"] == ("consensus" if stop < 16 or says["cut"] else "end") and near(says["consensus"], shares[stop]), (stop, shares, says))
+says, _ = deepconf(n=WARM)
+check("deepconf: n up to the warm-up is DeepConf offline", says["cut"] == 0 and says["answer"] == share(WARM)[0] and says["warmup"] == WARM, says)
+
 # ---- A known answer as the reward ----
 a = group("best_of_n", 16, SHORT, reward={"check": "text", "answer": leader})
 check("a check: 1 where the answer is right, else 0", [c["score"] for c in a["alignment"]["candidates"]] == [1.0 if t == leader else 0.0 for t in shorts] and a["alignment"]["score"] == 1, a["alignment"])
@@ -158,6 +200,10 @@ check("a chat's stream: the same", "".join(c["delta"].get("content") or "" for e
 for name, param, body in [
         ("a method that does not exist", "alignment.method", {"method": "best_of_m", "n": 2}),
         ("a method that is not built", "alignment.method", {"method": "contrastive", "n": 2}),
+        ("deepconf with nobody who votes", "alignment.eta", {"method": "deepconf", "n": 2, "eta": 0}),
+        ("a percentage for eta", "alignment.eta", {"method": "deepconf", "n": 2, "eta": 10}),
+        ("a reward for deepconf", "alignment.reward", {"method": "deepconf", "n": 2, "reward": "logprob"}),
+        ("a warm-up without deepconf", "alignment.warmup", {"method": "best_of_n", "n": 2, "warmup": 1}),
         ("no method", "alignment.method", {"n": 2}),
         ("no object", "alignment", 3),
         ("a missing temperature", "alignment.temperature", {"method": "soft_best_of_n", "n": 2}),

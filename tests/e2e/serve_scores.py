@@ -165,12 +165,27 @@ def beside():
     check("blockwise: the text so far is judged", all(near(x, w) for x, w in zip(says["candidates"][0]["scores"], want)) and a["choices"][0]["text"].startswith(blocks[says["candidates"][0]["chosen"]])
           and all(c["scores"][c["chosen"]] == max(c["scores"]) for c in says["candidates"]) and says["tokens"]["reward"] > 0, (says, want))
     check("blockwise: the last score is that of the answer", near(says["candidates"][-1]["scores"][says["candidates"][-1]["chosen"]], raw(input=[PROMPT["prompt"] + a["choices"][0]["text"]])[0][0], 2e-3), says)
+    left, lengths, spent = list(range(8)), {}, 0
+    for length in (7, 14, 21):
+        texts = [c["text"] for c in ask("/v1/completions", n=8, **{**PROMPT, "max_tokens": length, "ignore_eos": True})[1]["choices"]]
+        score = {i: raw(input=[PROMPT["prompt"] + texts[i]])[0][0] for i in left}
+        spent += sum(len(ids_of(PROMPT["prompt"] + texts[i])) for i in left)
+        left.sort(key=lambda i: -score[i])
+        for i in left[math.ceil(len(left) / 2):]:
+            lengths[i] = length
+        left = left[:math.ceil(len(left) / 2)]
+    whole = ask("/v1/completions", n=8, **{**PROMPT, "ignore_eos": True})[1]["choices"]
+    for _ in range(3):  # Whichever score comes first.
+        a = ask("/v1/completions", ignore_eos=True, alignment={"method": "speculative_rejection", "n": 8, "every": 7, "reward": "reward", "return_candidates": True}, **PROMPT)[1]
+        says = a["alignment"]
+        cut = {i: c["tokens"] for i, c in enumerate(says["candidates"]) if c["finish_reason"] == "cut"}
+        check("speculative_rejection: the reward model judges beginnings, and the worse half goes each time", says["chosen"] == left[0] and a["choices"][0]["text"] == whole[left[0]]["text"]
+              and sorted(cut) == sorted(lengths) and all(cut[i] >= lengths[i] for i in cut) and says["tokens"]["reward"] >= spent, (says, left, lengths, spent))
     messages = [{"role": "user", "content": "Once upon a time"}]
     a = ask("/v1/chat/completions", messages=messages, max_tokens=16, seed=5, alignment={"method": "best_of_n", "n": 4, "reward": "reward", "return_candidates": True})[1]
     want = [raw(messages=messages + [{"role": "assistant", "content": c["text"]}])[0][0] for c in a["alignment"]["candidates"]]
     check("a chat: the conversation with its answer", all(near(c["score"], w) for c, w in zip(a["alignment"]["candidates"], want)) and a["alignment"]["chosen"] == max(range(4), key=lambda i: want[i]), (a, want))
     refused("a reward that may be negative weighs no votes", "alignment.reward", "/v1/completions", alignment={"method": "self_consistency", "n": 2, "reward": "reward"}, **PROMPT)
-    refused("texts before their end", "alignment.reward", "/v1/completions", alignment={"method": "speculative_rejection", "n": 2, "reward": "reward"}, **PROMPT)
     _, metrics = send("/metrics")
     tokens = {p: int(v) for p, v in re.findall(r'lateen_alignment_tokens_total\{.*purpose="(\w+)"\} (\d+)', metrics)}
     check("/metrics: tokens of the reward model", tokens["reward"] > 0, tokens)

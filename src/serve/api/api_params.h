@@ -97,8 +97,8 @@ typedef struct {
     struct {
         const char *method, *extract, *check, *answer;
         const json_t *reward;
-        double temperature, mu, threshold, tail, half_tail, keep;
-        int64_t n, every, window, seed;
+        double temperature, mu, threshold, tail, half_tail, keep, eta, tau;
+        int64_t n, every, window, seed, warmup, round;
         bool candidates, strict;
     } group;
     struct { /* Of method watermark. */

@@ -33,6 +33,22 @@ double lt_confidence_of(const lt_confidence *c) {
     return c->full ? c->lowest : c->n > 0 ? c->sum / (double)c->n : 0;
 }
 
+double lt_confidence_now(const lt_confidence *c, int64_t window) {
+    return c->n >= window ? c->sum / (double)window : INFINITY;
+}
+
+static int rising(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double lt_confidence_threshold(double *confidences, int64_t n, double eta) {
+    const double at = (1 - eta) * (double)(n - 1);
+    const int64_t low = (int64_t)at, high = low + 1 < n ? low + 1 : low;
+    qsort(confidences, (size_t)n, sizeof *confidences, rising);
+    return confidences[low] + (at - (double)low) * (confidences[high] - confidences[low]);
+}
+
 void lt_confidence_free(lt_confidence *c) {
     free(c->values);
 }

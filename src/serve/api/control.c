@@ -46,7 +46,6 @@ static const method_row methods[] = {
                "... Oh, I suddenly got the answer to the whole problem, **Final Answer**\n\n\\[ "
                "\\boxed{",
                (const char *const[]){"every", "agree", "probe", "probe_tokens", NULL}, NULL},
-    {"deepconf", NULL, NULL, "it compares several texts, and a chat with control has one"},
     {"entropy", NULL, NULL, "the engine does not report the entropy of a token yet"}};
 
 typedef struct {
@@ -157,9 +156,6 @@ static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
 
 static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
     lt_api_params *a = &j->params;
-    if (!json_is_object(a->reasoning)) {
-        return lt_api_refuse(e, "reasoning", "'reasoning' must be an object with a control");
-    }
     if (!lt_api_params_object(a, a->reasoning, fields, sizeof fields / sizeof *fields, "reasoning.",
                               e)) {
         return false;
@@ -198,9 +194,45 @@ static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
     return read_trial(k, j, e);
 }
 
+/* "control": "deepconf" is the method of that name, which compares several texts: the object is
+ * read as that of 'alignment', with its budget of reasoning as 'thinking_budget'. */
+static bool read_as_group(lt_api_params *a, lt_api_error *e) {
+    const json_t *budget = json_object_get(a->reasoning, "max_tokens");
+    json_t *o;
+    if (a->alignment != NULL) {
+        return lt_api_refuse(e, "alignment",
+                             "'alignment' and 'reasoning.control' = deepconf "
+                             "exclude each other");
+    }
+    if (budget != NULL && !json_is_null(budget)) {
+        if (!json_is_integer(budget) || json_integer_value(budget) < 0) {
+            return lt_api_refuse(e, "reasoning.max_tokens",
+                                 "'reasoning.max_tokens' must be a whole number from 0");
+        }
+        a->thinking_budget = json_integer_value(budget);
+    }
+    o = json_copy((json_t *)a->reasoning);
+    if (o == NULL || json_object_set(o, "method", json_object_get(o, "control")) != 0 ||
+        json_object_set_new(a->root, "alignment", o) != 0) {
+        return lt_api_refuse_oom(e);
+    }
+    json_object_del(o, "control");
+    json_object_del(o, "max_tokens");
+    a->alignment = o;
+    return true;
+}
+
 bool lt_control_read(lt_reply *j, lt_api_error *e) {
-    if (j->params.reasoning == NULL) {
+    const json_t *reasoning = j->params.reasoning;
+    const char *name = json_string_value(json_object_get(reasoning, "control"));
+    if (reasoning == NULL) {
         return true;
+    }
+    if (!json_is_object(reasoning)) {
+        return lt_api_refuse(e, "reasoning", "'reasoning' must be an object with a control");
+    }
+    if (name != NULL && strcmp(name, "deepconf") == 0) {
+        return read_as_group(&j->params, e);
     }
     j->control = calloc(1, sizeof *j->control);
     if (j->control == NULL) {

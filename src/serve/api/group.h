@@ -31,10 +31,16 @@ void lt_group_free(lt_group *g); /* Accepts NULL. */
 
 /* A token of the choice has come. */
 void lt_group_token(lt_reply_choice *c, const lt_event *ev);
+/* Its text is part of the choice's now, and the choice goes on. */
+void lt_group_grown(lt_reply_choice *c);
 /* The choice has ended by itself. */
 void lt_group_ended(lt_reply_choice *c);
 /* An event of the reward model, about a candidate's text. */
 void lt_group_judged(lt_part *p, const lt_event *ev);
+/* The engine's part of the group: those choices that run in this round. */
+void lt_group_shape(const lt_group *g, lt_part *p, lt_request *r);
+/* A round is over. True: the next one has begun. */
+bool lt_group_goes_on(lt_part *p);
 /* All have ended: keep one, whose index in the answer becomes 0. */
 bool lt_group_keep(lt_reply *j, lt_api_error *e);
 /* The one that was kept. */

@@ -249,6 +249,9 @@ static lt_err submit_to_engine(lt_reply *j, lt_part *p, const lt_ids *prompt, si
     if (j->blocks != NULL) {
         lt_blocks_shape(j->blocks, &r, r.n_given, p->most_tokens);
     }
+    if (j->group != NULL) {
+        lt_group_shape(j->group, p, &r);
+    }
     r.min_tokens = r.min_tokens > r.max_tokens ? r.max_tokens : r.min_tokens;
     r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->params.cache_salt);
     return lt_engine_submit(j->model->engine, &r, p, &p->id);
@@ -558,7 +561,8 @@ static void take_text(lt_reply_choice *c, const char *text, size_t n) {
     if (hit >= 0) {
         c->stop_index = hit;
         choice_end(c, LT_FINISH_STOP_ID);
-        lt_engine_cancel_choice(c->reply->server->engine, c->part->id, c->choice);
+        lt_engine_cancel_choice(c->reply->server->engine, c->part->id,
+                                c->choice - c->part->first_choice);
     }
 }
 
@@ -604,6 +608,9 @@ static void take_token(lt_reply_choice *c, const lt_event *ev, const char **text
     if (lt_tokenizer_stream_put(c->stream, (uint32_t)ev->id, text, n) == LT_OK) {
         take_text(c, *text, *n);
     }
+    if (j->group != NULL && !c->ended) {
+        lt_group_grown(c);
+    }
 }
 
 void lt_reply_put_token(lt_reply_choice *c, int32_t id) {
@@ -617,7 +624,7 @@ void lt_reply_put_token(lt_reply_choice *c, int32_t id) {
 
 void lt_reply_token(lt_part *p, const lt_event *ev) {
     lt_reply *j = p->reply;
-    lt_reply_choice *c = &p->choices[ev->choice];
+    lt_reply_choice *c = &p->choices[p->first_choice + ev->choice];
     const char *text = NULL;
     size_t n = 0;
 
@@ -646,7 +653,7 @@ void lt_reply_choice_over(lt_part *p, const lt_event *ev) {
         [LT_FINISH_GRAMMAR] = LT_DONE_STOP, [LT_FINISH_CANCELLED] = LT_DONE_ABORT,
         [LT_FINISH_FAILED] = LT_DONE_ERROR};
     lt_reply *j = p->reply;
-    lt_reply_choice *c = &p->choices[ev->choice];
+    lt_reply_choice *c = &p->choices[p->first_choice + ev->choice];
     const char *text = NULL;
     size_t n = 0;
 
@@ -761,6 +768,9 @@ void lt_reply_event(const lt_event *ev) {
     case LT_EVENT_DONE:
         if (lt_control_stopped(p)) {
             lt_control_stop(j);
+            break;
+        }
+        if (j->group != NULL && lt_group_goes_on(p)) {
             break;
         }
         if (!p->resumed) {

@@ -85,7 +85,8 @@ struct lt_part {
     lt_ids prompt;
     lt_reply_choice *choices; /* n_choices of them. */
     lt_token_logs prompt_logs;
-    int64_t most_tokens; /* Of a choice, once it is submitted. */
+    int32_t first_choice; /* Of those that the engine runs now. */
+    int64_t most_tokens;  /* Of a choice, once it is submitted. */
     bool submitted, done;
     bool resumed;           /* It was stopped and goes on: what its prompt cost was told before. */
     double first_s, last_s; /* When the first and the newest token came. */
