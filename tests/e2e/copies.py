@@ -609,7 +609,7 @@ def models():
     p.terminate()
     out, err = p.communicate()
     r = Result(p.returncode, out.decode(), err.decode())
-    tap.check("a server that is told to end while its model comes, ends", time.time() - begin < 5 and "stopped" in r.err, f"{time.time() - begin} {r}")
+    tap.check("a server that is told to end while its model comes, ends", time.time() - begin < 20 and "stopped" in r.err, f"{time.time() - begin} {r}")
     store.rate = 0
     r = run("--model", "hf://org/none", *words, verb="generate")
     tap.check("a model that is not there", r.status == 1 and "hf://org/none" in r.err, r)
@@ -624,11 +624,11 @@ def rates():
     lines = r.out.splitlines()
     tap.check("--limit-rate, of all connections together", r.status == 0 and time.time() - begin >= 0.9 * len(BIG) / 3e6, f"{time.time() - begin} {r}")
     tap.check("--json: progress and result as lines", len(lines) >= 2 and '"event": "progress"' in lines[0] and '"event": "done"' in lines[-1] and '"eta_s"' in lines[0], r)
-    store.fault = lambda q: ("slow", 3) if q.method == "GET" and q.headers.get("Range") == "bytes=0-262143" and len(requests("GET")) < 5 else None
+    store.fault = lambda q: ("slow", 15) if q.method == "GET" and q.headers.get("Range") == "bytes=0-262143" and len(requests("GET")) < 5 else None
     store.requests.clear()
     begin = time.time()
     r = run("s3://bucket/k", path("stalled"), "--stall-s", "1")
-    tap.check("a connection that stalls is given up", r.status == 0 and read("stalled") == BIG and time.time() - begin < 2.9, f"{time.time() - begin} {r}")
+    tap.check("a connection that stalls is given up", r.status == 0 and read("stalled") == BIG and time.time() - begin < 14, f"{time.time() - begin} {r}")
 
 
 everything = "".join(printed)

@@ -173,7 +173,7 @@ for t in threads:
     t.join()
 cut = [r for r in results if b"did not finish within 0.05 s" in r]
 check(f"a deadline that is too short: ends at it ({time.time() - start:.2f} s), and each cut stream ends with an error that tells why, never as a whole one",
-      code == 0 and time.time() - start < 5 and len(cut) > 0 and all(b'"server_error"' in r and r.endswith(b"0\r\n\r\n") and b"data: [DONE]" not in r for r in cut)
+      code == 0 and time.time() - start < 30 and len(cut) > 0 and all(b'"server_error"' in r and r.endswith(b"0\r\n\r\n") and b"data: [DONE]" not in r for r in cut)
       and all(r in cut or b"data: [DONE]" in r or r.startswith(b"HTTP/1.1 503") or r == b"" for r in results), (code, len(cut), [r[-90:] for r in results]))
 
 # ---- Ports, models, kill -9 ----
