@@ -60,7 +60,7 @@ static bool there(const char *name) {
 }
 
 static void wait_until(const char *name, bool want) {
-    const double until_s = lt_clock_s() + 20.0;
+    const double until_s = lt_clock_s() + 60.0;
     while (there(name) != want) {
         if (lt_clock_s() > until_s) {
             fail_msg("%s is %sthere", name, want ? "not " : "");
