@@ -132,6 +132,10 @@ typedef struct {
      * most 1000. steer 0: none. */
     int32_t steer;
     float steer_scale;
+    /* The place of an adapter in the model's pool, from 1 (model/lora_pool.h), and its factor, at
+     * most 1000. The place is held until the request is done. adapter 0: none. */
+    int32_t adapter;
+    float adapter_scale;
     const lt_grammar *grammar; /* NULL: none. Must live until the request is done. */
     /* Reasoning: n_think_end > 0 says that the continuation begins with thinking (if n_think_begin
      * > 0, only when it begins with those tokens), which ends at think_end. After think_budget

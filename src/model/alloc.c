@@ -20,7 +20,7 @@
 #include "base/thread.h"
 #include "model/generation.h"
 #include "model/stored_weights.h"
-#include "model/lora.h"
+#include "model/lora_pool.h"
 #include "model/source.h"
 #include "model/steering.h"
 #include "tensor/ops.h"
@@ -214,6 +214,7 @@ void lt_model_close(lt_model *m) {
         m->lora->base = NULL; /* Its owner closes it later. */
     }
     lt_steering_close(m->steering);
+    lt_lora_pool_close(m->lora_pool);
     lt_stored_weights_close(m);
     lt_generation_close(m);
     if (m->memory != NULL) {

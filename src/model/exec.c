@@ -3,6 +3,7 @@
 #include "model/adapted.h"
 #include "model/deferred.h"
 #include "model/fp8.h"
+#include "model/lora_pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -321,11 +322,12 @@ lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, l
         LT_TRY(matmul_range(r, y, x, b, &m->stored[index].ranges[i]));
     }
     if (m->stored != NULL && m->stored[index].n_ranges > 0) {
-        return LT_OK;
+        return lt_lora_rows_forward(r, y, x, kind, layer);
     }
     LT_TRY(matmul_range(r, y, x, b,
                         &(lt_weight_range){.w = lt_exec_weight(r, kind, layer),
                                            .packed = r->packed != NULL ? r->packed[index] : NULL}));
+    LT_TRY(lt_lora_rows_forward(r, y, x, kind, layer));
     return lt_lora_forward(r, y, x, kind, layer);
 }
 
@@ -368,7 +370,8 @@ lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_par
 
 /* Do product and activation run apart, because something stands between them? */
 static bool apart_from_act(const lt_exec *r, lt_param_kind kind, int layer) {
-    return in_fp8(r, param_index(r, kind, layer)) || lt_lora_has(r, kind, layer);
+    return in_fp8(r, param_index(r, kind, layer)) || lt_lora_has(r, kind, layer) ||
+           lt_lora_rows_have(r, kind, layer);
 }
 
 lt_err lt_linear_act_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_param_kind kind,

@@ -54,6 +54,7 @@ typedef struct {
     /* lora.h: adapters beside linear layers; NULL: there are none. The base then has no
      * gradients. */
     struct lt_lora_run *lora;
+    struct lt_lora_rows *lora_rows; /* lora_pool.h: adapters that rows of a call chose; or NULL. */
     /* By parameter index: weights in matmul_pack's layout, or NULL each; NULL: none. */
     const void **packed;
     /* Small parameters that ops want in F32 (xIELU's scalars, sinks), on the device when the

@@ -207,19 +207,15 @@ static void add_score(lt_lora_plan *p, const lt_param_table *base) {
     p->table.index[last * LT_PARAM_KIND_COUNT + LT_PARAM_SCORE] = lt_param_table_add(&p->table, &q);
 }
 
-lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o) {
+/* with_score: a score head is trained beside them. */
+static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o,
+                        bool with_score) {
     lt_err err = LT_OK;
     lt_lora_plan p = {.columns = 0};
     lt_param_table base = {0};
     const int n_sites = (int)spec->n_layers * LT_LORA_LAYER_KINDS;
 
     LT_ASSERT(o->rank > 0 && o->targets != NULL);
-    if (spec->n_experts > 0) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "adapters for a model with %lld experts: a backward pass that leaves experts as "
-                "they are is not built",
-                (long long)spec->n_experts);
-    }
     LT_TRY_DONE(check_targets(spec, o->targets));
     LT_TRY_DONE(lt_param_table_open(&base, spec));
     LT_TRY_DONE(lt_param_table_begin(&p.table, spec->n_layers, 2 * n_sites + 1));
@@ -232,7 +228,9 @@ lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec, const lt_
             add_site(&p, spec, &base, o, layer, which);
         }
     }
-    add_score(&p, &base);
+    if (with_score) {
+        add_score(&p, &base);
+    }
     if (p.n_modules == 0) {
         LT_FAIL_DONE(LT_ERR_ARG, "lora.targets is empty: no layer would have an adapter");
     }
@@ -243,6 +241,21 @@ done:
     lt_param_table_close(&base);
     lt_lora_plan_close(&p);
     return err;
+}
+
+lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o) {
+    if (spec->n_experts > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "adapters for a model with %lld experts: a backward pass that leaves experts as "
+                "they are is not built",
+                (long long)spec->n_experts);
+    }
+    return open_plan(out, spec, o, true);
+}
+
+lt_err lt_lora_plan_all(lt_lora_plan *out, const lt_model_spec *spec, int64_t rank) {
+    const lt_lora_options all = {.rank = rank, .targets = LT_LORA_ALL};
+    return open_plan(out, spec, &all, false);
 }
 
 void lt_lora_plan_close(lt_lora_plan *p) {
@@ -447,14 +460,18 @@ void lt_lora_attach(lt_exec *r, lt_lora_run *run) {
     r->lora = run->lora != NULL ? run : NULL;
 }
 
-static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int layer) {
-    for (int k = 0; r->lora != NULL && k < LT_LORA_LAYER_KINDS; k++) {
-        const lt_lora_site *s = &r->lora->lora->sites[layer * LT_LORA_LAYER_KINDS + k];
+const lt_lora_site *lt_lora_site_of(const lt_lora_site *sites, lt_param_kind kind, int layer) {
+    for (int k = 0; k < LT_LORA_LAYER_KINDS; k++) {
+        const lt_lora_site *s = &sites[layer * LT_LORA_LAYER_KINDS + k];
         if (kinds[k].kind == kind) {
             return s->n_parts > 0 ? s : NULL;
         }
     }
     return NULL;
+}
+
+static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int layer) {
+    return r->lora != NULL ? lt_lora_site_of(r->lora->lora->sites, kind, layer) : NULL;
 }
 
 bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer) {

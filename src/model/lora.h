@@ -22,13 +22,14 @@
  * the place of the base's, from which it begins.
  *
  * Every linear layer of a pass, a session or an engine goes through lt_linear_fwd and _bwd, which
- * call the functions of adapted.h where a model has adapters. Several adapters at once need another
- * u, not another place. */
+ * call the functions of adapted.h where a model has adapters. Serving has many adapters at once:
+ * lora_pool.h. */
 #ifndef LT_MODEL_LORA_H
 #define LT_MODEL_LORA_H
 
 #include "base/arena.h"
 #include "model/family.h"
+#include "model/safetensors.h"
 #include "tensor/ops.h"
 
 /* What the factor of an adapter is alpha divided by. */
@@ -72,7 +73,12 @@ typedef struct {
  * experts. */
 LT_MUST_USE lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec,
                                      const lt_lora_options *o);
+/* Adapters of one rank beside every linear layer that may have one, for serving (lora_pool.h):
+ * experts have none, and neither has a score head. */
+LT_MUST_USE lt_err lt_lora_plan_all(lt_lora_plan *out, const lt_model_spec *spec, int64_t rank);
 void lt_lora_plan_close(lt_lora_plan *p);
+/* NULL: the matrix has none. */
+const lt_lora_site *lt_lora_site_of(const lt_lora_site *sites, lt_param_kind kind, int layer);
 
 typedef struct lt_lora {
     lt_lora_options options;
@@ -110,6 +116,10 @@ bool lt_lora_target_is(const char *target, size_t length, const char *module);
 
 /* ---- Files of PEFT (lora_files.c) ---- */
 
+#define LT_LORA_WEIGHTS      "adapter_model.safetensors"
+#define LT_LORA_TENSOR       "base_model.model.%s.lora_%c.weight" /* Of a module, A or B. */
+#define LT_LORA_TENSOR_BYTES (LT_FOREIGN_NAME_BYTES + 48)
+
 /* What adapter_config.json says. Close it. UNSUPPORTED: what it says would not be honoured (DoRA,
  * ranks that differ, modules that are saved whole, ...). */
 typedef struct {
@@ -119,6 +129,10 @@ typedef struct {
 } lt_lora_config;
 LT_MUST_USE lt_err lt_lora_config_read(lt_lora_config *out, const char *folder,
                                        const lt_model_spec *spec);
+/* Only the tree of adapter_config.json, for a reader that takes ranks and layers from the tensors:
+ * UNSUPPORTED as above, except that ranks may differ and layers be left out. Free with
+ * json_decref. */
+LT_MUST_USE lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec);
 /* Values of the score head that the folder holds, as PEFT's SEQ_CLS has one; 0: none. Their base is
  * opened with such a head (lt_model_options). */
 LT_MUST_USE lt_err lt_lora_scores_of(int64_t *n, const char *folder);
@@ -130,6 +144,9 @@ bool lt_lora_is_folder(const char *path); /* Does it hold an adapter? */
 /* Read adapter_model.safetensors into adapters of the same options. FORMAT: a tensor is missing, of
  * another shape, not finite, or of no adapter. */
 LT_MUST_USE lt_err lt_lora_load(lt_lora *l, const char *folder);
+/* The (rows, cols) numbers of a tensor of such a file, likewise. Free with free(). */
+LT_MUST_USE lt_err lt_lora_values(float **out, const lt_safetensors *file, const char *path,
+                                  const char *name, int64_t rows, int64_t cols);
 /* Write both files, tensors in F32. base: what base_model_name_or_path says. */
 LT_MUST_USE lt_err lt_lora_save(const lt_lora *l, const char *folder, const char *base);
 

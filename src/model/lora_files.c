@@ -24,21 +24,34 @@
 #include "model/names.h"
 #include "model/safetensors.h"
 
-#define CONFIG            "adapter_config.json"
-#define WEIGHTS           "adapter_model.safetensors"
-#define CONFIG_BYTES      ((size_t)4 << 20)
-#define TARGETS_BYTES     4096
-#define SCORE             "base_model.model.score.weight"
-#define TENSOR_NAME_BYTES (LT_FOREIGN_NAME_BYTES + 48)
+#define CONFIG        "adapter_config.json"
+#define CONFIG_BYTES  ((size_t)4 << 20)
+#define TARGETS_BYTES 4096
+#define SCORE         "base_model.model.score.weight"
 
 /* ---- The configuration ---- */
 
 /* Keys that change what an adapter computes: each must be absent, null, false, 0 or empty. */
-static const char *const refused[] = {
-    "use_dora",          "rank_pattern", "alpha_pattern",     "layers_to_transform",
-    "layer_replication", "lora_bias",    "target_parameters", "trainable_token_indices",
-    "exclude_modules",   "use_qalora",   "use_bdlora",        "alora_invocation_tokens",
-    "arrow_config",      "kasa_config",  "velora_config",     "monteclora_config"};
+static const char *const refused[] = {"use_dora",      "layer_replication",
+                                      "lora_bias",     "target_parameters",
+                                      "use_qalora",    "trainable_token_indices",
+                                      "use_bdlora",    "alora_invocation_tokens",
+                                      "arrow_config",  "kasa_config",
+                                      "velora_config", "monteclora_config"};
+
+/* Keys by which modules or layers differ, likewise, unless ranks come from the tensors. */
+static const char *const differing[] = {"rank_pattern", "alpha_pattern", "layers_to_transform",
+                                        "exclude_modules"};
+
+static lt_err check_off(const json_t *config, const char *const *keys, size_t n, const char *path) {
+    for (size_t i = 0; i < n; i++) {
+        if (!lt_json_is_off(json_object_get(config, keys[i]))) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is set, which is not built", path, keys[i]);
+        }
+    }
+    return LT_OK;
+}
+#define CHECK_OFF(config, keys, path) check_off(config, keys, sizeof(keys) / sizeof *(keys), path)
 
 /* Initialisations that change the base, without which the adapter says nothing. */
 static bool changes_base(const json_t *init) {
@@ -80,11 +93,7 @@ static lt_err check_config(const json_t *config, const lt_model_spec *spec, cons
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: bias %s: biases that were trained are not read", path,
                 bias);
     }
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        if (!lt_json_is_off(json_object_get(config, refused[i]))) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is set, which is not built", path, refused[i]);
-        }
-    }
+    LT_TRY(CHECK_OFF(config, refused, path));
     LT_TRY(check_saved(config, spec, path));
     if (changes_base(json_object_get(config, "init_lora_weights"))) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
@@ -98,6 +107,21 @@ static lt_err load_config(json_t **out, const char *folder) {
     char path[LT_PATH_BYTES];
     LT_TRY(lt_path_join(path, folder, CONFIG));
     return lt_json_load(out, path, CONFIG_BYTES);
+}
+
+lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec) {
+    char path[LT_PATH_BYTES];
+    json_t *config = NULL;
+    lt_err err;
+    LT_TRY(lt_path_join(path, folder, CONFIG));
+    LT_TRY(load_config(&config, folder));
+    err = check_config(config, spec, path);
+    if (err != LT_OK) {
+        json_decref(config);
+        return err;
+    }
+    *out = config;
+    return LT_OK;
 }
 
 static bool targets_module(const json_t *list, const char *module) {
@@ -158,8 +182,8 @@ lt_err lt_lora_config_read(lt_lora_config *out, const char *folder, const lt_mod
     lt_lora_config c = {.targets = NULL};
 
     LT_TRY(lt_path_join(path, folder, CONFIG));
-    LT_TRY_DONE(load_config(&config, folder));
-    LT_TRY_DONE(check_config(config, spec, path));
+    LT_TRY_DONE(lt_lora_config_load(&config, folder, spec));
+    LT_TRY_DONE(CHECK_OFF(config, differing, path));
     LT_TRY_DONE(lt_json_i64(config, "r", &c.options.rank, false, path));
     LT_TRY_DONE(lt_json_f64(config, "lora_alpha", &c.options.alpha, false, path));
     LT_TRY_DONE(lt_json_bool(config, "use_rslora", &rs, true, path));
@@ -183,7 +207,7 @@ lt_err lt_lora_scores_of(int64_t *n, const char *folder) {
     lt_safetensors file;
     const lt_safetensor *score;
     *n = 0;
-    LT_TRY(lt_path_join(path, folder, WEIGHTS));
+    LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
     LT_TRY(lt_safetensors_open(&file, path));
     score = lt_safetensors_find(&file, SCORE);
     *n = score != NULL && score->n_dims == 2 ? score->shape[0] : 0;
@@ -216,7 +240,7 @@ bool lt_lora_is_folder(const char *path) {
 /* Call with each tensor: A and B of each module. first: index of its first element in its
  * parameter, whose rows it has some of. */
 typedef struct {
-    char name[TENSOR_NAME_BYTES];
+    char name[LT_LORA_TENSOR_BYTES];
     const lt_param *param;
     int64_t first, rows, cols;
 } tensor;
@@ -230,8 +254,8 @@ static lt_err each_part(const lt_lora *l, const lt_lora_site *s, int i, tensor_f
     tensor a = {.param = &params[s->a], .first = i * rank * cols, .rows = rank, .cols = cols},
            b = {.param = &params[s->b], .first = p->b_row * rank, .rows = p->n_rows, .cols = rank};
     lt_lora_module(module, p, a.param->layer);
-    snprintf(a.name, sizeof a.name, "base_model.model.%s.lora_A.weight", module);
-    snprintf(b.name, sizeof b.name, "base_model.model.%s.lora_B.weight", module);
+    snprintf(a.name, sizeof a.name, LT_LORA_TENSOR, module, 'A');
+    snprintf(b.name, sizeof b.name, LT_LORA_TENSOR, module, 'B');
     LT_TRY(fn(ctx, &a));
     return fn(ctx, &b);
 }
@@ -260,40 +284,44 @@ typedef struct {
     size_t n_read;
 } reading;
 
-static lt_err read_tensor(void *ctx, const tensor *t) {
-    reading *r = ctx;
-    const lt_safetensor *s = lt_safetensors_find(r->file, t->name);
-    const int64_t count = t->rows * t->cols;
-    lt_err err = LT_OK;
+lt_err lt_lora_values(float **out, const lt_safetensors *file, const char *path, const char *name,
+                      int64_t rows, int64_t cols) {
+    const lt_safetensor *s = lt_safetensors_find(file, name);
+    const int64_t count = rows * cols;
     float *values;
     if (s == NULL) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: no tensor %s", r->path, t->name);
+        LT_FAIL(LT_ERR_FORMAT, "%s: no tensor %s", path, name);
     }
-    if (s->n_dims != 2 || s->shape[0] != t->rows || s->shape[1] != t->cols) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: %s is (%lld, %lld) where (%lld, %lld) is expected", r->path,
-                t->name, (long long)s->shape[0], (long long)s->shape[1], (long long)t->rows,
-                (long long)t->cols);
+    if (s->n_dims != 2 || s->shape[0] != rows || s->shape[1] != cols) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %s is (%lld, %lld) where (%lld, %lld) is expected", path, name,
+                (long long)s->shape[0], (long long)s->shape[1], (long long)rows, (long long)cols);
     }
     if (s->dtype != LT_F32 && s->dtype != LT_BF16 && s->dtype != LT_F16) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is %s", r->path, t->name, lt_dtype_name(s->dtype));
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is %s", path, name, lt_dtype_name(s->dtype));
     }
     values = malloc((size_t)count * sizeof *values);
     if (values == NULL) {
-        LT_FAIL(LT_ERR_OOM, "%s: %lld numbers", t->name, (long long)count);
+        LT_FAIL(LT_ERR_OOM, "%s: %lld numbers", name, (long long)count);
     }
     lt_convert(values, LT_F32, s->data, s->dtype, (size_t)count);
-    for (int64_t i = 0; i < count && err == LT_OK; i++) {
+    for (int64_t i = 0; i < count; i++) {
         if (!isfinite(values[i])) {
-            err = lt_error_set(LT_ERR_FORMAT, "%s: %s: element %lld is not finite", r->path,
-                               t->name, (long long)i);
+            free(values);
+            LT_FAIL(LT_ERR_FORMAT, "%s: %s: element %lld is not finite", path, name, (long long)i);
         }
     }
-    if (err == LT_OK) {
-        lt_model_set(r->l->params, t->param, t->first, values, LT_F32, count);
-        r->n_read++;
-    }
+    *out = values;
+    return LT_OK;
+}
+
+static lt_err read_tensor(void *ctx, const tensor *t) {
+    reading *r = ctx;
+    float *values = NULL;
+    LT_TRY(lt_lora_values(&values, r->file, r->path, t->name, t->rows, t->cols));
+    lt_model_set(r->l->params, t->param, t->first, values, LT_F32, t->rows * t->cols);
+    r->n_read++;
     free(values);
-    return err;
+    return LT_OK;
 }
 
 typedef struct {
@@ -324,7 +352,7 @@ lt_err lt_lora_load(lt_lora *l, const char *folder) {
     char path[LT_PATH_BYTES];
     lt_safetensors file = {0};
     reading r = {.l = l, .file = &file, .path = path};
-    LT_TRY(lt_path_join(path, folder, WEIGHTS));
+    LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
     LT_TRY(lt_safetensors_open(&file, path));
     LT_TRY_DONE(each_tensor(l, read_tensor, &r));
     LT_TRY_DONE(r.n_read < file.n_tensors ? name_other(l, &file, path) : LT_OK);
@@ -342,13 +370,13 @@ typedef struct {
     const lt_lora *l;
     lt_safetensor_out *tensors;
     lt_safetensor_memory *memory;
-    char (*names)[TENSOR_NAME_BYTES];
+    char (*names)[LT_LORA_TENSOR_BYTES];
     size_t n;
 } writing;
 
 static lt_err list_tensor(void *ctx, const tensor *t) {
     writing *w = ctx;
-    snprintf(w->names[w->n], TENSOR_NAME_BYTES, "%s", t->name);
+    snprintf(w->names[w->n], LT_LORA_TENSOR_BYTES, "%s", t->name);
     w->memory[w->n] = (lt_safetensor_memory){
         w->flat + w->l->params->table.units[t->param->unit].at + t->param->at + t->first,
         sizeof(float)};
@@ -454,7 +482,7 @@ done:
 lt_err lt_lora_save(const lt_lora *l, const char *folder, const char *base) {
     char path[LT_PATH_BYTES];
     LT_TRY(lt_file_make_dirs(folder));
-    LT_TRY(lt_path_join(path, folder, WEIGHTS));
+    LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
     LT_TRY(write_weights(l, path));
     LT_TRY(lt_path_join(path, folder, CONFIG));
     return write_config(l, path, base);

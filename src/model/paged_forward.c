@@ -21,8 +21,8 @@
  *          only the device knows are read by the embedding where `choose` left them.
  *
  * SCORES   A model with a score head chooses no tokens, so its calls are not graphs.
- * STEERED  A call with rows that are steered (steering.h) is neither padded nor a graph, so that
- *          graphs hold nothing for what few requests use.
+ * STEERED  A call with rows that are steered (steering.h) or have an adapter (lora_pool.h) is
+ *          neither padded nor a graph, so that graphs hold nothing for what few requests use.
  *
  * It uses only the backend's contract, so what runs on the CPU runs on a GPU. Nothing is allocated
  * after open. */
@@ -71,6 +71,11 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
     lt_batch_carve(&f->batch, f->exec.spec, &shape, &f->activations);
     if (f->exec.lora != NULL) {
         lt_lora_carve(&f->lora, f->lora.lora->columns, rows, f->exec.dtype, false, &f->activations);
+    }
+    if (f->lora_rows.pool != NULL) {
+        const int64_t columns = lt_lora_pool_columns(f->lora_rows.pool);
+        f->lora_rows.u = lt_tensor_take(&f->activations, f->exec.dtype, rows, columns, 0);
+        f->lora_rows.us = lt_tensor_take(&f->activations, f->exec.dtype, rows, columns, 0);
     }
 }
 
@@ -128,6 +133,8 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
     f->exec.fixed_order = o->fixed_order;
     f->steering = m->steering;
     lt_lora_attach(&f->exec, &f->lora);
+    f->lora_rows.pool = m->lora_pool;
+    f->exec.lora_rows = m->lora_pool != NULL ? &f->lora_rows : NULL;
     f->alike = lt_layers_alike(&m->spec);
     LT_TRY_DONE(place(f));
     *out = f;
@@ -356,7 +363,7 @@ int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n) {
 lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     lt_exec *r = &f->exec;
     bool pad = (r->backend->graph_begin != NULL || f->o.pad) && w->steer == NULL &&
-               r->spec->n_scores == 0 && decodes(w);
+               w->n_adapted == 0 && r->spec->n_scores == 0 && decodes(w);
 
     LT_ASSERT(w->n_rows > 0 && w->n_rows <= f->o.max_rows && w->n_seqs <= f->o.max_seqs &&
               w->n_out <= f->o.max_out && w->max_pages <= f->o.max_pages);

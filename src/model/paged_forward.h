@@ -66,6 +66,11 @@ typedef struct {
      * no row has one. */
     const int32_t *steer;
     const float *steer_scale;
+    /* Rows [0, n_adapted) have an adapter, place by place: adapter_start (places + 1) says which
+     * (lora_pool.h), adapter_scale (n_adapted) their scales; NULL: all are 1. */
+    int64_t n_adapted;
+    const int32_t *adapter_start;
+    const float *adapter_scale;
 } lt_paged_forward_rows;
 
 LT_MUST_USE lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,

@@ -5,6 +5,7 @@
 #define LT_MODEL_PAGED_FORWARD_IMPL_H
 
 #include "model/block.h"
+#include "model/lora_pool.h"
 #include "model/paged_forward.h"
 #include "model/prepare.h"
 #include "model/steering.h"
@@ -51,6 +52,7 @@ struct lt_paged_forward {
     lt_lora_run lora; /* Of a model with adapters. */
     void *pool;
     lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of the metadata */
+    lt_lora_rows lora_rows;                            /* pool NULL: requests choose no adapters. */
     const lt_steering *steering;                       /* Of the model; NULL: none. */
     lt_tensor steer; /* S of steering.h, a view of the metadata; absent: no row is steered. */
     lt_paged_forward_side sides[2];
@@ -90,7 +92,10 @@ static inline int64_t lt_paged_forward_call_words(const lt_paged_forward *f) {
     const int64_t steer = o->max_rows * lt_steering_columns(f->steering);
     const int64_t n = 3 * o->max_rows + o->max_seqs * (2 + o->max_pages) + 1 +
                       o->max_out * (1 + LT_PAGED_FORWARD_PICK_WORDS) +
-                      (steer > 0 ? steer + LT_PAGED_FORWARD_STEER_ALIGN : 0);
+                      (steer > 0 ? steer + LT_PAGED_FORWARD_STEER_ALIGN : 0) +
+                      (f->lora_rows.pool != NULL
+                           ? lt_lora_pool_places(f->lora_rows.pool) + 1 + 2 * o->max_rows
+                           : 0);
     return (n + 3) / 2 * 2; /* how is of doubles. */
 }
 

@@ -230,6 +230,32 @@ static lt_tensor put_steer(lt_paged_forward *f, int64_t *at, const lt_paged_forw
     return t;
 }
 
+/* Which rows have which adapter. */
+static void put_adapters(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w) {
+    const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
+    lt_lora_rows *rows = &f->lora_rows;
+    const int64_t n = w->n_adapted;
+    rows->n = n;
+    rows->scale = (lt_tensor){0};
+    if (n == 0) {
+        return;
+    }
+    const int64_t n_start = lt_lora_pool_places(rows->pool) + 1;
+    LT_ASSERT(f->shape.rows == w->n_rows && n <= w->n_rows && w->adapter_start[n_start - 1] == n);
+    rows->start = put(f, at, w->adapter_start, n_start, n_start, 0);
+    if (w->adapter_scale == NULL) {
+        return;
+    }
+    rows->number = lt_tensor_1d(side->meta + *at, LT_I32, n);
+    for (int64_t i = 0; i < n; i++) {
+        side->host_meta[*at + i] = (int32_t)i;
+    }
+    *at += n;
+    rows->scale = lt_tensor_2d(side->meta + *at, LT_F32, n, 1);
+    memcpy(side->host_meta + *at, w->adapter_scale, (size_t)n * sizeof *w->adapter_scale);
+    *at += n;
+}
+
 lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     lt_exec *r = &f->exec;
     lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
@@ -249,6 +275,7 @@ lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows 
     lt_paged_forward_put_picks(f, &at, w->n_choose, c->out, NULL, w->choose, LT_CHOOSE_IDLE,
                                w->how);
     f->steer = put_steer(f, &at, w);
+    put_adapters(f, &at, w);
     r->positions = f->batch.positions;
     r->late = lt_tensor_1d(f->sides[1 - f->turn].chosen, LT_I32, f->o.out_rows);
     return start(f, (size_t)at * sizeof *side->meta);

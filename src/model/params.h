@@ -224,6 +224,7 @@ struct lt_model {
     uint64_t version;
     struct lt_lora *lora;         /* lora.h: with these it computes; NULL: without. Not its own. */
     struct lt_steering *steering; /* steering.h: what serving may add; NULL: nothing. */
+    struct lt_lora_pool *lora_pool; /* lora_pool.h: adapters that requests choose; NULL: none. */
     /* weights.c: weights that are being loaded; NULL: all are loaded. */
     struct lt_filling *filling;
     size_t weights_bytes; /* All memory of the weights, as carved. */

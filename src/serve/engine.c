@@ -46,6 +46,7 @@ lt_request lt_request_defaults(void) {
                         .logprobs = -1,
                         .prompt_logprobs = -1,
                         .think_budget = -1,
+                        .adapter_scale = 1.0f,
                         .sampling = lt_sampling_defaults()};
 }
 
@@ -209,7 +210,8 @@ static lt_err size_engine(lt_engine *e) {
                                 .ends = o->ends,
                                 .max_running = o->max_running,
                                 .n_pages = e->sched.pages.n_pages,
-                                .n_steering = lt_steering_count(e->model->steering)};
+                                .n_steering = lt_steering_count(e->model->steering),
+                                .adapters = e->model->lora_pool};
     if (lt_rope_switch(e->spec) > 0 && lt_rope_switch(e->spec) < o->max_seq) {
         e->limits.rope_switch = lt_rope_switch(e->spec);
     }

@@ -69,6 +69,10 @@ typedef struct {
     int32_t *q_start, *kv_len;                   /* (max_running + 1) */
     int32_t *steer; /* (step_tokens) numbers of steering vectors, and their scales */
     float *steer_scale;
+    /* (max_running) places of the plan's items among the step's; (places + 1) rows of each place of
+     * the pool of adapters; (step_tokens) their scales */
+    int32_t *item_at, *adapter_start;
+    float *adapter_scale;
     int32_t *table;         /* (max_running, max_pages) */
     bool *choose, *on_host; /* (step_tokens) by wanted row; (out_rows) */
     /* (step_tokens), (out_rows) times LT_CHOOSE_HOW_COUNT: options of choose */
@@ -151,6 +155,12 @@ void lt_step_preempt_all(lt_engine *e);
 /* step_rows.c: carve the arrays; turn the plan into the step's items and the forward's arrays. */
 void lt_step_carve(lt_engine *e, lt_arena *a);
 LT_MUST_USE lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_paged_forward_rows *out);
+
+/* step_adapters.c: carve its arrays; order the plan's items by their adapters, into item_at; the
+ * rows of items that have one. */
+void lt_step_carve_adapters(lt_engine *e, lt_arena *a);
+void lt_step_order(lt_engine *e);
+void lt_step_adapt(lt_engine *e, const lt_step *s, lt_paged_forward_rows *out);
 
 /* step.c, for step_pick.c: mark a job as changed; finish a choice; fail a choice together with
  * those of its request that would have forked from it. */

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "model/lora_pool.h"
 #include "model/steering.h"
 #include "serve/narrow.h"
 
@@ -142,6 +143,12 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
         LT_FAIL(LT_ERR_ARG, "steering vector %d of %d, scale %g: at most %g is possible",
                 (int)r->steer, (int)limits->n_steering, (double)r->steer_scale, LT_STEERING_SCALE);
     }
+    if (r->adapter < 0 || r->adapter > lt_lora_pool_places(limits->adapters) ||
+        !(fabsf(r->adapter_scale) <= (float)LT_LORA_SCALE)) {
+        LT_FAIL(LT_ERR_ARG, "adapter %d of %d, scale %g: at most %g is possible", (int)r->adapter,
+                (int)lt_lora_pool_places(limits->adapters), (double)r->adapter_scale,
+                LT_LORA_SCALE);
+    }
     LT_TRY(check_ids("prompt", r->prompt, r->n_prompt, V));
     LT_TRY(check_ids("stop ids", r->stop_ids, r->n_stop_ids, V));
     LT_TRY(check_ids("beginning of thinking", r->think_begin, r->n_think_begin, V));
@@ -251,12 +258,25 @@ static lt_err take_given(lt_job_choice *s, int64_t n_given) {
     return LT_OK;
 }
 
-/* Steered keys and values are shared only among requests that steer in the same way. */
-static uint64_t salt_of(const lt_request *r) {
+/* The salt with one more thing on which keys and values depend, and its scale. */
+static uint64_t add_salt(uint64_t salt, uint64_t what, float scale) {
     uint32_t bits;
-    memcpy(&bits, &r->steer_scale, sizeof bits);
-    return r->steer == 0 ? r->cache_salt
-                         : lt_rng_mix(r->cache_salt ^ lt_rng_mix((uint64_t)r->steer << 32 | bits));
+    memcpy(&bits, &scale, sizeof bits);
+    return lt_rng_mix(salt ^ lt_rng_mix(what ^ (uint64_t)bits << 32));
+}
+
+/* Keys and values are shared only among requests that steer in the same way and have adapters with
+ * the same numbers. */
+static uint64_t salt_of(const lt_request *r, const lt_job_limits *limits) {
+    uint64_t salt = r->cache_salt;
+    if (r->steer > 0) {
+        salt = add_salt(salt, (uint64_t)r->steer, r->steer_scale);
+    }
+    if (r->adapter > 0) {
+        salt = add_salt(salt, lt_lora_pool_digest(limits->adapters, r->adapter - 1),
+                        r->adapter_scale);
+    }
+    return salt;
 }
 
 /* A sequence of n_tokens that waits for its first step; its tokens are written. */
@@ -272,7 +292,7 @@ static void open_seq(lt_job *j, lt_job_choice *s, int64_t n_tokens, const lt_req
     s->seq.n_tokens = n_tokens;
     s->seq.priority = r->priority;
     s->seq.background = r->background;
-    s->seq.salt = salt_of(r);
+    s->seq.salt = salt_of(r, limits);
     s->seq.long_text = limits->rope_switch > 0 && r->n_prompt > limits->rope_switch;
     s->seq.again_at = s->seq.long_text || !limits->spec->rope_runs_again ? 0 : limits->rope_switch;
     s->seq.owner = s;
@@ -345,6 +365,10 @@ lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limit
     }
     j->r = *r;
     j->r.n_prompt -= r->n_given;
+    if (r->adapter > 0) {
+        j->adapters = limits->adapters;
+        lt_lora_pool_hold(j->adapters, r->adapter - 1);
+    }
     if (r->beam.on) { /* The likeliest tokens are all that it asks for. */
         j->r.sampling = lt_sampling_defaults();
         j->r.sampling.temperature = 0;
@@ -374,6 +398,9 @@ void lt_job_close(lt_job *j) {
     }
     for (int64_t i = 0; j->choices != NULL && i < j->r.n_choices; i++) {
         lt_grammar_state_close(j->choices[i].grammar);
+    }
+    if (j->adapters != NULL) {
+        lt_lora_pool_release(j->adapters, j->r.adapter - 1);
     }
     lt_arena_close(&j->arena);
     free(j);

@@ -64,7 +64,8 @@ typedef struct {
 } lt_job_guide;
 
 struct lt_job {
-    lt_arena arena; /* Holds the job itself's arrays. */
+    lt_arena arena;                /* Holds the job itself's arrays. */
+    struct lt_lora_pool *adapters; /* In which it holds the place of its adapter; NULL: in none. */
     uint64_t id;
     void *user;
     lt_request r;           /* Its pointers point into the job. */
@@ -98,9 +99,10 @@ struct lt_job {
 typedef struct {
     const lt_model_spec *spec;
     int64_t max_seq, page_tokens;
-    lt_ends ends;        /* Of the model. */
-    int64_t rope_switch; /* lt_rope_switch, where a sequence may be longer; else 0. */
-    int32_t n_steering;  /* Steering vectors. */
+    lt_ends ends;                  /* Of the model. */
+    int64_t rope_switch;           /* lt_rope_switch, where a sequence may be longer; else 0. */
+    int32_t n_steering;            /* Steering vectors. */
+    struct lt_lora_pool *adapters; /* NULL: there are none. */
     int64_t max_running, n_pages;
 } lt_job_limits;
 

@@ -68,6 +68,7 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     const size_t steered = e->model->steering != NULL ? rows : 0;
     s->steer = lt_arena_take(a, steered * sizeof *s->steer, LT_ARENA_ALIGN);
     s->steer_scale = lt_arena_take(a, steered * sizeof *s->steer_scale, LT_ARENA_ALIGN);
+    lt_step_carve_adapters(e, a);
     s->q_start = lt_arena_take(a, (seqs + 1) * sizeof *s->q_start, LT_ARENA_ALIGN);
     s->kv_len = lt_arena_take(a, (seqs + 1) * sizeof *s->kv_len, LT_ARENA_ALIGN);
     s->table = lt_arena_take(a, seqs * (size_t)e->max_pages * sizeof *s->table, LT_ARENA_ALIGN);
@@ -175,8 +176,10 @@ static void take_items(lt_engine *e, lt_step *s) {
     const int32_t place = (int32_t)(s - e->steps);
     s->n_items = e->sched.n_items;
     s->n_rows = e->sched.n_rows;
-    for (int64_t i = 0; i < s->n_items; i++) {
-        const lt_sched_item *item = &e->sched.items[i];
+    lt_step_order(e);
+    for (int64_t k = 0; k < s->n_items; k++) {
+        const lt_sched_item *item = &e->sched.items[k];
+        const int64_t i = e->model->lora_pool != NULL ? e->room.item_at[k] : k;
         lt_job_choice *choice = item->seq->owner;
         LT_ASSERT(choice->place[place] < 0);
         s->items[i] = (lt_step_item){choice, item->first, item->n,
@@ -224,6 +227,7 @@ lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_paged_forward_rows *out) {
             r->out_rows[s->n_logits + s->n_hidden++] = r->q_start[i] + (int32_t)k;
         }
     }
+    lt_step_adapt(e, s, out);
     s->sent = s->sent && s->n_hidden == 0 && s->n_logits <= e->out_rows;
     out->max_pages = most;
     out->n_rows = row;

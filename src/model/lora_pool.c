@@ -1,0 +1,387 @@
+/* lora_pool.c: see lora_pool.h. */
+#include "model/lora_pool.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "lateen/tensor.h"
+#include "model/alloc.h"
+#include "tensor/backend.h"
+
+#define RANK_STEP 8 /* Rows of u and B begin on 16 bytes in 16 bits, as fast products ask for. */
+
+typedef struct {
+    atomic_int holds;
+    atomic_uint_fast64_t digest;
+} place_state;
+
+struct lt_lora_pool {
+    lt_model *model;
+    lt_lora_plan plan;
+    int64_t rank;
+    int32_t n;
+    place_state *places; /* (n) */
+    void *data;          /* (n, plan's elements) in the model's type, the backend's memory. */
+};
+
+static size_t all_bytes(const lt_lora_pool *p) {
+    return (size_t)p->n * lt_lora_pool_place_bytes(p);
+}
+
+lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank) {
+    lt_err err = LT_OK;
+    lt_lora_pool *p = NULL;
+
+    LT_ASSERT(m->lora_pool == NULL && n_places > 0 && n_places <= LT_LORA_POOL_MOST && rank > 0);
+    if (m->lora != NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "adapters that requests choose, beside a model that is opened with adapters of its "
+                "own: serve its base, and name them with --lora");
+    }
+    p = calloc(1, sizeof *p);
+    if (p == NULL) {
+        LT_FAIL(LT_ERR_OOM, "adapters");
+    }
+    p->model = m;
+    p->rank = (rank + RANK_STEP - 1) / RANK_STEP * RANK_STEP;
+    p->n = n_places;
+    LT_TRY_DONE(lt_lora_plan_all(&p->plan, &m->spec, p->rank));
+    p->places = calloc((size_t)n_places, sizeof *p->places);
+    if (p->places == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "adapters");
+    }
+    LT_TRY_DONE(m->backend->alloc(m->device, &p->data, all_bytes(p), "adapters"));
+    m->lora_pool = p;
+    p = NULL;
+done:
+    lt_lora_pool_close(p);
+    return err;
+}
+
+void lt_lora_pool_close(lt_lora_pool *p) {
+    if (p == NULL) {
+        return;
+    }
+    if (p->data != NULL) {
+        p->model->backend->release(p->model->device, p->data, all_bytes(p));
+    }
+    lt_lora_plan_close(&p->plan);
+    free(p->places);
+    free(p);
+}
+
+int32_t lt_lora_pool_places(const lt_lora_pool *p) {
+    return p != NULL ? p->n : 0;
+}
+
+int64_t lt_lora_pool_rank(const lt_lora_pool *p) {
+    return p->rank;
+}
+
+size_t lt_lora_pool_place_bytes(const lt_lora_pool *p) {
+    return lt_param_buffer_bytes(&p->plan.table, p->model->options.dtype);
+}
+
+uint64_t lt_lora_pool_digest(const lt_lora_pool *p, int32_t place) {
+    return atomic_load(&p->places[place].digest);
+}
+
+void lt_lora_pool_hold(lt_lora_pool *p, int32_t place) {
+    atomic_fetch_add(&p->places[place].holds, 1);
+}
+
+void lt_lora_pool_release(lt_lora_pool *p, int32_t place) {
+    const int before = atomic_fetch_sub(&p->places[place].holds, 1);
+    LT_ASSERT(before > 0);
+}
+
+int lt_lora_pool_holds(const lt_lora_pool *p, int32_t place) {
+    return atomic_load(&p->places[place].holds);
+}
+
+/* ---- Files ---- */
+
+/* A folder on its way into an image. */
+typedef struct {
+    const lt_lora_pool *pool;
+    const json_t *config;
+    const lt_safetensors *file;
+    char path[LT_PATH_BYTES]; /* The file's. */
+    double alpha;
+    bool by_root;
+    float scale;   /* The source's. */
+    char *data;    /* The image's. */
+    int64_t *used; /* (sites, LT_LORA_PARTS) rows of A that other folders have taken */
+    size_t n_read;
+} reading;
+
+/* What PEFT's alpha_pattern says about a module: a key names it or the end of its name. */
+static lt_err alpha_of(double *alpha, const reading *r, const char *module) {
+    const char *key;
+    json_t *value;
+    *alpha = r->alpha;
+    json_object_foreach(json_object_get(r->config, "alpha_pattern"), key, value) {
+        if (strpbrk(key, "^$*+?()[]{}|\\") != NULL) {
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "%s: alpha_pattern has '%s': regular expressions are not read", r->path, key);
+        }
+        if (lt_lora_target_is(key, strlen(key), module)) {
+            *alpha = json_number_value(value);
+            return LT_OK;
+        }
+    }
+    return LT_OK;
+}
+
+/* Write rows x cols numbers into a parameter of the image, whose rows have `ld` numbers, from
+ * `first` on. */
+static void put(const reading *r, const lt_param *param, int64_t first, int64_t ld,
+                const float *values, int64_t rows, int64_t cols) {
+    const lt_param_table *t = &r->pool->plan.table;
+    const lt_dtype dtype = r->pool->model->options.dtype;
+    const size_t bytes = lt_dtype_bytes(dtype);
+    char *to = r->data + (size_t)(t->units[param->unit].at + param->at + first) * bytes;
+    for (int64_t i = 0; i < rows; i++) {
+        lt_convert(to + (size_t)(i * ld) * bytes, dtype, values + i * cols, LT_F32, (size_t)cols);
+    }
+}
+
+/* A and B of rank `rank` of a part. */
+static lt_err put_part(reading *r, const lt_lora_site *s, int i, int64_t *used, int64_t rank,
+                       const char *module, const float *a, float *b) {
+    const lt_param *params = r->pool->plan.table.params;
+    const lt_param *pa = &params[s->a], *pb = &params[s->b];
+    const lt_lora_part *p = &s->parts[i];
+    const int64_t R = r->pool->rank, cols = pa->shape[1];
+    double alpha;
+    float factor;
+    LT_TRY(alpha_of(&alpha, r, module));
+    factor = (float)(alpha / (r->by_root ? sqrt((double)rank) : (double)rank)) * r->scale;
+    for (int64_t k = 0; k < p->n_rows * rank; k++) {
+        b[k] *= factor;
+    }
+    put(r, pa, (i * R + *used) * cols, cols, a, rank, cols);
+    put(r, pb, p->b_row * R + *used, R, b, p->n_rows, rank);
+    *used += rank;
+    r->n_read += 2;
+    return LT_OK;
+}
+
+/* The adapter of a module, if the file has one. */
+static lt_err read_part(reading *r, const lt_lora_site *s, int i, int64_t *used) {
+    const lt_param *a = &r->pool->plan.table.params[s->a];
+    const lt_lora_part *p = &s->parts[i];
+    char module[LT_FOREIGN_NAME_BYTES], name[LT_LORA_TENSOR_BYTES], other[LT_LORA_TENSOR_BYTES];
+    const lt_safetensor *found;
+    float *a_values = NULL, *b_values = NULL;
+    lt_err err = LT_OK;
+    int64_t rank;
+
+    lt_lora_module(module, p, a->layer);
+    (void)snprintf(name, sizeof name, LT_LORA_TENSOR, module, 'A');
+    (void)snprintf(other, sizeof other, LT_LORA_TENSOR, module, 'B');
+    found = lt_safetensors_find(r->file, name);
+    if (found == NULL) {
+        return lt_safetensors_find(r->file, other) == NULL
+                   ? LT_OK
+                   : lt_error_set(LT_ERR_FORMAT, "%s: %s is there without %s", r->path, other,
+                                  name);
+    }
+    rank = found->n_dims == 2 ? found->shape[0] : 0;
+    if (rank < 1 || *used + rank > r->pool->rank) {
+        LT_FAIL(LT_ERR_LIMIT,
+                "%s: %s has rank %lld, where %lld are left: rank %lld is the most that this server "
+                "has room for (--max-lora-rank)",
+                r->path, module, (long long)rank, (long long)(r->pool->rank - *used),
+                (long long)r->pool->rank);
+    }
+    LT_TRY_DONE(lt_lora_values(&a_values, r->file, r->path, name, rank, a->shape[1]));
+    LT_TRY_DONE(lt_lora_values(&b_values, r->file, r->path, other, p->n_rows, rank));
+    LT_TRY_DONE(put_part(r, s, i, used, rank, module, a_values, b_values));
+done:
+    free(a_values);
+    free(b_values);
+    return err;
+}
+
+/* Name a tensor that no module of the model has taken. */
+static lt_err name_other(const reading *r) {
+    const lt_lora_plan *plan = &r->pool->plan;
+    const int n_sites = (int)r->pool->model->spec.n_layers * LT_LORA_LAYER_KINDS;
+    for (size_t t = 0; t < r->file->n_tensors; t++) {
+        const char *name = r->file->tensors[t].name;
+        bool known = false;
+        for (int k = 0; k < n_sites * LT_LORA_PARTS && !known; k++) {
+            const lt_lora_site *s = &plan->sites[k / LT_LORA_PARTS];
+            char module[LT_FOREIGN_NAME_BYTES], expected[LT_LORA_TENSOR_BYTES];
+            if (k % LT_LORA_PARTS < s->n_parts) {
+                lt_lora_module(module, &s->parts[k % LT_LORA_PARTS],
+                               plan->table.params[s->a].layer);
+                (void)snprintf(expected, sizeof expected, LT_LORA_TENSOR, module, 'A');
+                known = strcmp(name, expected) == 0;
+                (void)snprintf(expected, sizeof expected, LT_LORA_TENSOR, module, 'B');
+                known = known || strcmp(name, expected) == 0;
+            }
+        }
+        if (!known) {
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "%s: %s belongs to no linear layer of this model that may have an adapter (%s, "
+                    "%lld layers)",
+                    r->path, name, lt_family_name(r->pool->model->spec.family),
+                    (long long)r->pool->model->spec.n_layers);
+        }
+    }
+    LT_FAIL(LT_ERR_FORMAT, "%s has no tensor of an adapter", r->path);
+}
+
+static lt_err read_parts(reading *r) {
+    const lt_lora_plan *plan = &r->pool->plan;
+    const int n_sites = (int)r->pool->model->spec.n_layers * LT_LORA_LAYER_KINDS;
+    for (int i = 0; i < n_sites; i++) {
+        for (int k = 0; k < plan->sites[i].n_parts; k++) {
+            LT_TRY(read_part(r, &plan->sites[i], k, &r->used[i * LT_LORA_PARTS + k]));
+        }
+    }
+    return r->n_read < r->file->n_tensors || r->n_read == 0 ? name_other(r) : LT_OK;
+}
+
+static lt_err read_folder(reading *r, const lt_lora_source *source) {
+    lt_err err = LT_OK;
+    json_t *config = NULL;
+    lt_safetensors file = {0};
+    LT_TRY(lt_lora_config_load(&config, source->folder, &r->pool->model->spec));
+    r->config = config;
+    r->file = &file;
+    r->scale = source->scale;
+    r->n_read = 0;
+    LT_TRY_DONE(lt_json_f64(config, "lora_alpha", &r->alpha, false, source->folder));
+    LT_TRY_DONE(lt_json_bool(config, "use_rslora", &r->by_root, true, source->folder));
+    LT_TRY_DONE(lt_path_join(r->path, source->folder, LT_LORA_WEIGHTS));
+    LT_TRY_DONE(lt_safetensors_open(&file, r->path));
+    LT_TRY_DONE(read_parts(r));
+done:
+    lt_safetensors_close(&file);
+    json_decref(config);
+    return err;
+}
+
+lt_err lt_lora_image_open(lt_lora_image *out, const lt_lora_pool *p, const lt_lora_source *sources,
+                          int n) {
+    const size_t n_parts = (size_t)p->model->spec.n_layers * LT_LORA_LAYER_KINDS * LT_LORA_PARTS;
+    lt_err err = LT_OK;
+    reading r = {.pool = p};
+    lt_lora_image i = {.rank = 0};
+
+    i.data = calloc(1, lt_lora_pool_place_bytes(p));
+    r.used = calloc(n_parts, sizeof *r.used);
+    if (i.data == NULL || r.used == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "an adapter of %zu bytes", lt_lora_pool_place_bytes(p));
+    }
+    r.data = i.data;
+    for (int k = 0; k < n; k++) {
+        LT_TRY_DONE(read_folder(&r, &sources[k]));
+        r.by_root = false;
+    }
+    for (size_t k = 0; k < n_parts; k++) {
+        i.rank = r.used[k] > i.rank ? r.used[k] : i.rank;
+    }
+    i.digest = XXH3_64bits(i.data, lt_lora_pool_place_bytes(p));
+    *out = i;
+    i = (lt_lora_image){.rank = 0};
+done:
+    free(r.used);
+    lt_lora_image_close(&i);
+    return err;
+}
+
+void lt_lora_image_close(lt_lora_image *i) {
+    free(i->data);
+    *i = (lt_lora_image){.rank = 0};
+}
+
+lt_err lt_lora_pool_fill(lt_lora_pool *p, int32_t place, const lt_lora_image *i) {
+    const size_t bytes = lt_lora_pool_place_bytes(p);
+    LT_ASSERT(place >= 0 && place < p->n && lt_lora_pool_holds(p, place) == 0);
+    atomic_store(&p->places[place].digest, i->digest);
+    return lt_model_upload(p->model, (char *)p->data + (size_t)place * bytes, i->data, bytes);
+}
+
+/* ---- Computing ---- */
+
+int64_t lt_lora_pool_columns(const lt_lora_pool *p) {
+    return p->plan.columns;
+}
+
+static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int layer) {
+    const lt_lora_rows *rows = r->lora_rows;
+    return rows != NULL && rows->n > 0 ? lt_lora_site_of(rows->pool->plan.sites, kind, layer)
+                                       : NULL;
+}
+
+bool lt_lora_rows_have(const lt_exec *r, lt_param_kind kind, int layer) {
+    return site_of(r, kind, layer) != NULL;
+}
+
+/* Rows [first, first + rows) of a parameter in all places: (places, rows, cols). */
+static lt_tensor in_places(const lt_lora_pool *p, int index, int64_t first, int64_t rows) {
+    const lt_param_table *t = &p->plan.table;
+    const lt_param *param = &t->params[index];
+    const lt_dtype dtype = p->model->options.dtype;
+    const int64_t cols = param->shape[1], at = t->units[param->unit].at + param->at + first * cols;
+    lt_tensor all = lt_tensor_3d((char *)p->data + (size_t)at * lt_dtype_bytes(dtype), dtype, p->n,
+                                 rows, cols);
+    all.stride[0] = t->n_elements;
+    return all;
+}
+
+/* us = u times the scale of each row: what combine does for one choice a row. */
+static lt_err times_scale(lt_exec *r, lt_tensor us, lt_tensor u) {
+    const lt_lora_rows *rows = r->lora_rows;
+    return lt_exec_moe_combine_fwd(
+        r, &(lt_moe_combine_args){.y = us,
+                                  .x = u,
+                                  .weights = rows->scale,
+                                  .slot_row = rows->number,
+                                  .expert_start = lt_tensor_rows(&rows->start, rows->pool->n, 1)});
+}
+
+lt_err lt_lora_rows_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    const lt_lora_rows *rows = r->lora_rows;
+    if (s == NULL) {
+        return LT_OK;
+    }
+    const int64_t R = rows->pool->rank, n = rows->n;
+    lt_tensor u = lt_tensor_2d(rows->u.data, rows->u.dtype, n, s->n_parts * R);
+    LT_TRY(lt_exec_matmul_grouped(
+        r, &(lt_matmul_grouped_args){.y = u,
+                                     .a = lt_tensor_rows(&x, 0, n),
+                                     .b = in_places(rows->pool, s->a, 0, s->n_parts * R),
+                                     .expert_start = rows->start,
+                                     .trans_b = true,
+                                     .fixed_order = r->fixed_order}));
+    if (rows->scale.data != NULL) {
+        const lt_tensor us = lt_tensor_2d(rows->us.data, u.dtype, n, s->n_parts * R);
+        LT_TRY(times_scale(r, us, u));
+        u = us;
+    }
+    y = lt_tensor_rows(&y, 0, n);
+    for (int i = 0; i < s->n_parts; i++) {
+        const lt_lora_part *p = &s->parts[i];
+        LT_TRY(lt_exec_matmul_grouped(
+            r, &(lt_matmul_grouped_args){.y = lt_tensor_cols(&y, p->first_row, p->n_rows),
+                                         .a = lt_tensor_cols(&u, i * R, R),
+                                         .b = in_places(rows->pool, s->b, p->b_row, p->n_rows),
+                                         .expert_start = rows->start,
+                                         .trans_b = true,
+                                         .accumulate = true,
+                                         .fixed_order = r->fixed_order}));
+    }
+    return LT_OK;
+}

@@ -1,0 +1,93 @@
+/* lora_pool.h: many adapters at once beside one model, for serving (Chen et al. 2023, "Punica",
+ * arXiv:2310.18547; Sheng et al. 2023, "S-LoRA", arXiv:2311.03285). The model stays as it is.
+ *
+ * A pool has a fixed number of places. A place holds one adapter, or several that a request adds
+ * up, as weights of one shape: the plan of lora.h with the pool's rank and every linear layer that
+ * may have an adapter. What an adapter lacks (modules, layers, rows of a smaller rank) is zero, and
+ * its factor, alpha / r or alpha / sqrt(r), is part of its B.
+ *
+ *     data ─▶ | place 0: A and B of all layers | place 1 | ... |
+ *
+ * In a call of the paged forward, rows that have an adapter come first, in the order of their
+ * places, so that all adapters of a matrix are two grouped products (the op matmul_grouped), in
+ * which a place is an expert:
+ *
+ *     x rows   of place 0 │ of place 0 │ of place 2 │ .. │ without an adapter
+ *                    └──A of place 0──┘ └──A of 2──┘        (not read)
+ *     u (rows, parts * rank), times the scale of each row, where a request has one other than 1
+ *                    └──B of place 0──┘ └──B of 2──┘──▶ added to the columns of each part in y
+ *
+ * So a row's bits depend neither on the other rows of a deterministic call nor on the places. */
+#ifndef LT_MODEL_LORA_POOL_H
+#define LT_MODEL_LORA_POOL_H
+
+#include "model/exec.h"
+#include "model/lora.h"
+
+#define LT_LORA_POOL_MOST 1024   /* Places. */
+#define LT_LORA_SCALE     1000.0 /* The largest absolute scale of a request. */
+
+typedef struct lt_lora_pool lt_lora_pool;
+
+/* Places for adapters of at most this rank beside a model, which closes them; a paged forward that
+ * is opened later computes with them. OOM: the message has the bytes. */
+LT_MUST_USE lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank);
+void lt_lora_pool_close(lt_lora_pool *p); /* Of lt_model_close. Accepts NULL. */
+
+int32_t lt_lora_pool_places(const lt_lora_pool *p); /* p may be NULL. */
+int64_t lt_lora_pool_rank(const lt_lora_pool *p);
+size_t lt_lora_pool_place_bytes(const lt_lora_pool *p);
+
+/* ---- Loading, from any thread ---- */
+
+/* PEFT folders whose products are added up, each times a scale. */
+typedef struct {
+    const char *folder;
+    float scale;
+} lt_lora_source;
+
+/* The contents of a place, in host memory. */
+typedef struct {
+    void *data;
+    uint64_t digest; /* Of the numbers. */
+    int64_t rank;    /* Rows of A that the widest module uses. */
+} lt_lora_image;
+
+/* FORMAT, UNSUPPORTED, NOT_FOUND: as lt_lora_config_load and lt_lora_load say; ranks may differ
+ * among modules, and modules and layers may be left out. LIMIT: the ranks are together more than
+ * the pool's. */
+LT_MUST_USE lt_err lt_lora_image_open(lt_lora_image *out, const lt_lora_pool *p,
+                                      const lt_lora_source *sources, int n);
+void lt_lora_image_close(lt_lora_image *i);
+
+/* Fill a place, which nobody holds. */
+LT_MUST_USE lt_err lt_lora_pool_fill(lt_lora_pool *p, int32_t place, const lt_lora_image *i);
+/* The digest of what a place holds. */
+uint64_t lt_lora_pool_digest(const lt_lora_pool *p, int32_t place);
+
+/* A place that is held keeps its contents: by requests that were accepted, until they are done. */
+void lt_lora_pool_hold(lt_lora_pool *p, int32_t place);
+void lt_lora_pool_release(lt_lora_pool *p, int32_t place);
+int lt_lora_pool_holds(const lt_lora_pool *p, int32_t place); /* How many times. */
+
+/* ---- Computing ---- */
+
+/* The rows of a call, as the products see them. */
+typedef struct lt_lora_rows {
+    const lt_lora_pool *pool;
+    int64_t n;        /* The first n rows have an adapter; 0: none has. */
+    lt_tensor start;  /* (places + 1) I32: rows of each place */
+    lt_tensor scale;  /* (n, 1) F32, absent: all are 1 */
+    lt_tensor number; /* (n) I32: 0, 1, 2, ...; with scale. */
+    lt_tensor u, us;  /* (max rows, columns) of the model's type; us: u times scale */
+} lt_lora_rows;
+
+/* Columns of u. */
+int64_t lt_lora_pool_columns(const lt_lora_pool *p);
+/* Do rows of this call have an adapter beside the matrix? */
+bool lt_lora_rows_have(const lt_exec *r, lt_param_kind kind, int layer);
+/* y += what the adapters of the rows say, behind the product with the base. */
+LT_MUST_USE lt_err lt_lora_rows_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind,
+                                        int layer);
+
+#endif

@@ -1,0 +1,74 @@
+/* step_adapters.c: which rows of a step have which adapter. The forward wants rows with adapters
+ * first, place by place (model/lora_pool.h), so the plan's items are put into that order; items of
+ * one adapter keep theirs. Without a pool of adapters nothing is done. */
+#include <string.h>
+
+#include "model/lora_pool.h"
+#include "serve/engine_impl.h"
+
+void lt_step_carve_adapters(lt_engine *e, lt_arena *a) {
+    const lt_lora_pool *pool = e->model->lora_pool;
+    const size_t places = pool != NULL ? (size_t)lt_lora_pool_places(pool) + 2 : 0;
+    const size_t items = pool != NULL ? (size_t)e->o.max_running : 0;
+    const size_t rows = pool != NULL ? (size_t)e->o.step_tokens : 0;
+    lt_step_room *s = &e->room;
+    s->item_at = lt_arena_take(a, items * sizeof *s->item_at, LT_ARENA_ALIGN);
+    s->adapter_start = lt_arena_take(a, places * sizeof *s->adapter_start, LT_ARENA_ALIGN);
+    s->adapter_scale = lt_arena_take(a, rows * sizeof *s->adapter_scale, LT_ARENA_ALIGN);
+}
+
+/* The place of the choice's adapter; n_places: it has none. */
+static int32_t place_of(const lt_job_choice *choice, int32_t n_places) {
+    const int32_t adapter = choice->job->r.adapter;
+    return adapter > 0 ? adapter - 1 : n_places;
+}
+
+/* counts[p + 1] of each place become the first index of each, in counts[p]. */
+static void sum_up(int32_t *counts, int32_t n) {
+    for (int32_t p = 0; p < n; p++) {
+        counts[p + 1] += counts[p];
+    }
+}
+
+void lt_step_order(lt_engine *e) {
+    const lt_sched_item *items = e->sched.items;
+    const int32_t n = lt_lora_pool_places(e->model->lora_pool);
+    int32_t *next = e->room.adapter_start; /* (n + 2), before it has rows. */
+    if (e->model->lora_pool == NULL) {
+        return;
+    }
+    memset(next, 0, ((size_t)n + 2) * sizeof *next);
+    for (int64_t i = 0; i < e->sched.n_items; i++) {
+        next[place_of(items[i].seq->owner, n) + 1]++;
+    }
+    sum_up(next, n + 1);
+    for (int64_t i = 0; i < e->sched.n_items; i++) {
+        e->room.item_at[i] = next[place_of(items[i].seq->owner, n)]++;
+    }
+}
+
+void lt_step_adapt(lt_engine *e, const lt_step *s, lt_paged_forward_rows *out) {
+    lt_step_room *r = &e->room;
+    const int32_t n = lt_lora_pool_places(e->model->lora_pool);
+    if (e->model->lora_pool == NULL) {
+        return;
+    }
+    memset(r->adapter_start, 0, ((size_t)n + 2) * sizeof *r->adapter_start);
+    for (int64_t i = 0; i < s->n_items; i++) {
+        const lt_step_item *item = &s->items[i];
+        const lt_request *request = &item->choice->job->r;
+        if (request->adapter == 0) {
+            break; /* So are all that follow. */
+        }
+        r->adapter_start[request->adapter] += (int32_t)item->n;
+        for (int64_t k = 0; k < item->n; k++) {
+            r->adapter_scale[out->n_adapted + k] = request->adapter_scale;
+        }
+        out->n_adapted += item->n;
+        if (request->adapter_scale != 1.0f) {
+            out->adapter_scale = r->adapter_scale;
+        }
+    }
+    sum_up(r->adapter_start, n);
+    out->adapter_start = r->adapter_start;
+}

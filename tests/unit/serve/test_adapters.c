@@ -1,0 +1,448 @@
+/* Adapters that requests choose: log-probabilities against PEFT's (tools/make_lora_goldens.py), all
+ * in one step, on each backend; every family against a model that is opened with the adapter;
+ * requests keep their bits among others, and share pages with equals only; places are held and
+ * filled again; faulty folders are refused by name and change nothing. */
+#include "unit/serve/fleet.h"
+
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "model/alloc.h"
+#include "model/lora_pool.h"
+#include "model/safetensors.h"
+#include "tensor/backend.h"
+
+#define ROOT  "tests/golden/serve/lora/"
+#define MODEL "tests/golden/model/llama3"
+enum { N = 20, PLACES = 6, RANK = 6 };
+
+typedef struct {
+    json_t *root;
+    lt_model *model;
+    lt_engine *engine;
+    int32_t tokens[N];
+} fixture;
+
+static void says(const char *text) {
+    if (strstr(lt_error_message(), text) == NULL) {
+        fail_msg("'%s' is not in: %s", text, lt_error_message());
+    }
+}
+
+static lt_err put(lt_model *m, int32_t place, const lt_lora_source *sources, int n) {
+    lt_lora_image i = {0};
+    LT_TRY(lt_lora_image_open(&i, m->lora_pool, sources, n));
+    const lt_err err = lt_lora_pool_fill(m->lora_pool, place, &i);
+    lt_lora_image_close(&i);
+    return err;
+}
+
+static void put_one(lt_model *m, int32_t place, const char *folder) {
+    const lt_lora_source one = {folder, 1.0f};
+    must(put(m, place, &one, 1), folder);
+}
+
+static lt_model *open_model(const char *path, const lt_model_options *o, int32_t places) {
+    lt_model *m = NULL;
+    must(lt_model_open(&m, path, o), path);
+    must(lt_lora_pool_open(m, places, RANK), "places");
+    return m;
+}
+
+/* Places 0, 1 and 2 have red, green and blue. */
+static void open_fixture_on(fixture *f, bool deterministic, const lt_backend *b, bool stored) {
+    lt_engine_options o = lt_engine_defaults();
+    *f = (fixture){.root = NULL};
+    must(lt_json_load(&f->root, ROOT "lora.json", 1 << 20), "golden");
+    f->model = open_model(MODEL,
+                          &(lt_model_options){.dtype = b != NULL ? LT_BF16 : LT_F32,
+                                              .stored = stored,
+                                              .device = device_of(b)},
+                          PLACES);
+    put_one(f->model, 0, ROOT "red");
+    put_one(f->model, 1, ROOT "green");
+    put_one(f->model, 2, ROOT "blue");
+    assert_int_equal(read_ids(json_object_get(f->root, "tokens"), f->tokens), N);
+    o.max_seq = 64;
+    o.deterministic = deterministic;
+    must(lt_engine_open(&f->engine, f->model, &o), "engine");
+}
+
+static void close_fixture(fixture *f) {
+    lt_engine_close(f->engine);
+    for (int32_t p = 0; p < PLACES; p++) { /* Nothing is held any more. */
+        assert_int_equal(lt_lora_pool_holds(f->model->lora_pool, p), 0);
+    }
+    lt_model_close(f->model);
+    json_decref(f->root);
+}
+
+static lt_request request_of(const int32_t *tokens, int32_t adapter, float scale) {
+    lt_request r = lt_request_defaults();
+    r.prompt = tokens;
+    r.n_prompt = N;
+    r.max_tokens = 8;
+    r.ignore_eos = true;
+    r.logprobs = 3;
+    r.sampling.temperature = 0;
+    r.adapter = adapter;
+    r.adapter_scale = scale;
+    return r;
+}
+
+static int32_t place_of(const char *name) {
+    return strcmp(name, "red") == 0 ? 0 : strcmp(name, "green") == 0 ? 1 : 2;
+}
+
+/* The adapter of a case, from 1: of one adapter its place, with the scale in *scale; of several,
+ * which are added up, the place `next`. */
+static int32_t adapter_of(fixture *f, const json_t *c, int32_t next, float *scale) {
+    static const char *const folders[] = {ROOT "red", ROOT "green", ROOT "blue"};
+    const json_t *names = json_object_get(c, "adapters"), *scales = json_object_get(c, "scales");
+    const int n = (int)json_array_size(names);
+    lt_lora_source sources[2];
+    *scale = 1.0f;
+    for (int i = 0; i < n; i++) {
+        sources[i] = (lt_lora_source){
+            folders[place_of(json_string_value(json_array_get(names, (size_t)i)))],
+            (float)json_real_value(json_array_get(scales, (size_t)i))};
+    }
+    if (n == 1) {
+        *scale = sources[0].scale;
+        return place_of(json_string_value(json_array_get(names, 0))) + 1;
+    }
+    if (n > 1) {
+        must(put(f->model, next, sources, n), "several");
+    }
+    return n > 1 ? next + 1 : 0;
+}
+
+static void compare_with_peft(const lt_backend *b, bool stored, double tolerance) {
+    enum { CASES = 8 };
+    static answer answers[CASES];
+    int32_t next = 3;
+    fixture f;
+    open_fixture_on(&f, false, b, stored);
+    const json_t *cases = json_object_get(f.root, "cases");
+    assert_int_equal(json_array_size(cases), CASES);
+    for (int i = 0; i < CASES; i++) { /* All in one step. */
+        float scale;
+        const int32_t adapter = adapter_of(&f, json_array_get(cases, (size_t)i), next, &scale);
+        lt_request r = request_of(f.tokens, adapter, scale);
+        next += adapter == next + 1;
+        r.prompt_logprobs = 0;
+        send(f.engine, &r, &answers[i]);
+    }
+    receive_all(f.engine, CASES, 0);
+    for (int i = 0; i < CASES; i++) {
+        const json_t *want = json_object_get(json_array_get(cases, (size_t)i), "logprobs");
+        for (int k = 1; k < N; k++) {
+            const double x = json_real_value(json_array_get(want, (size_t)k - 1));
+            if (!(fabs((double)answers[i].prompt_logprobs[k] - x) < tolerance)) {
+                fail_msg("case %d, token %d: %.7g, expected %.7g", i, k,
+                         (double)answers[i].prompt_logprobs[k], x);
+            }
+        }
+    }
+    close_fixture(&f);
+}
+
+static void logprobs_are_pefts(void **state) {
+    (void)state;
+    compare_with_peft(NULL, false, 1e-4);
+}
+
+static void logprobs_beside_stored_weights(void **state) {
+    (void)state;
+    compare_with_peft(NULL, true, 1e-2); /* Activations and the cache in 16 bits. */
+}
+
+/* In 16 bits, whose rounding the random weights make visible. */
+static void logprobs_on_a_gpu(void **state) {
+    (void)state;
+    if (gpu_backend() == NULL) {
+        skip();
+    }
+    compare_with_peft(gpu_backend(), false, 0.15);
+}
+
+/* Numbers of some size in A and B alike. */
+static void fill(lt_lora *l) {
+    const lt_param_table *t = &l->params->table;
+    for (int i = 0; i < t->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        for (int64_t k = 0; k < p->count; k++) {
+            const uint64_t r = lt_rng_mix((uint64_t)(p->whole_at + k) * 77);
+            const float x = ((float)(r >> 40) * 0x1p-24f - 0.5f) * 0.3f;
+            lt_model_set(l->params, p, k, &x, LT_F32, 1);
+        }
+    }
+    must(lt_model_settle(l->params), "settle");
+}
+
+static void prompt_logprobs(const lt_model *m, int32_t adapter, answer *a) {
+    lt_engine_options o = lt_engine_defaults();
+    lt_engine *e = NULL;
+    int32_t tokens[N];
+    o.max_seq = 32;
+    fill_prompt(tokens, N, lt_model_get_spec(m)->vocab_size, 3);
+    lt_request r = request_of(tokens, adapter, 1.0f);
+    r.prompt_logprobs = 0;
+    must(lt_engine_open(&e, m, &o), "engine");
+    send(e, &r, a);
+    receive_all(e, 1, 0);
+    lt_engine_close(e);
+}
+
+/* The model with adapters of its own, which test_lora.c compares with merged weights, and with the
+ * same from a place. */
+static void every_family(void **state) {
+    static const char *const families[] = {"gpt2",    "llama_bias", "qwen2",   "qwen3", "gemma2",
+                                           "gemma3",  "apertus",    "mistral", "phi3",  "olmo2",
+                                           "smollm3", "granite",    "phi4"};
+    static answer own, placed;
+    (void)state;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        char folder[] = "/tmp/lateen-lora-XXXXXX", path[256];
+        const lt_lora_options o = {.rank = 3, .alpha = 4.5, .targets = LT_LORA_ALL};
+        lt_model *m = NULL;
+        lt_lora *l = NULL;
+        double apart = 0;
+        (void)snprintf(path, sizeof path, "tests/golden/model/%s", families[i]);
+        assert_non_null(mkdtemp(folder));
+        must(lt_model_open(&m, path, &(lt_model_options){.dtype = LT_F32}), path);
+        must(lt_lora_open(&l, m, &o, 1), path);
+        fill(l);
+        must(lt_lora_save(l, folder, path), folder);
+        prompt_logprobs(m, 0, &own);
+        lt_lora_close(l);
+        lt_model_close(m);
+        m = open_model(path, &(lt_model_options){.dtype = LT_F32}, 2);
+        put_one(m, 1, folder);
+        prompt_logprobs(m, 2, &placed);
+        for (int k = 1; k < N; k++) {
+            apart = fmax(apart, fabs((double)(own.prompt_logprobs[k] - placed.prompt_logprobs[k])));
+        }
+        if (!(apart < 1e-4)) { /* F32 sums in another order. */
+            fail_msg("%s: log-probabilities are %g apart", families[i], apart);
+        }
+        lt_model_close(m);
+        must(lt_file_remove_tree(folder), folder);
+    }
+}
+
+/* Alone and between others; from the prefix cache and fresh. */
+static void requests_keep_their_bits(void **state) {
+    enum { KINDS = 5, EACH = 3 };
+    static const struct {
+        int32_t adapter;
+        float scale;
+    } kinds[KINDS] = {{0, 1}, {1, 1}, {2, 1}, {2, -0.5f}, {3, 1}};
+    static answer alone[KINDS], among[KINDS * EACH];
+    fixture f;
+    (void)state;
+    for (int k = 0; k < KINDS; k++) {
+        open_fixture_on(&f, true, NULL, false);
+        const lt_request r = request_of(f.tokens, kinds[k].adapter, kinds[k].scale);
+        send(f.engine, &r, &alone[k]);
+        receive_all(f.engine, 1, 0);
+        close_fixture(&f);
+        for (int i = 0; i < k; i++) {
+            assert_true(memcmp(alone[i].choices[0].logprobs, alone[k].choices[0].logprobs,
+                               8 * sizeof(float)) != 0);
+        }
+    }
+    open_fixture_on(&f, true, NULL, false);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < KINDS * EACH; i++) {
+            const lt_request r = request_of(f.tokens, kinds[i % KINDS].adapter,
+                                            kinds[i % KINDS].scale);
+            send(f.engine, &r, &among[i]);
+        }
+        receive_all(f.engine, KINDS * EACH, 0);
+        for (int i = 0; i < KINDS * EACH; i++) {
+            assert_equal(&among[i].choices[0], &alone[i % KINDS].choices[0], "among others");
+            assert_true(round == 0 || among[i].cached_tokens == 16);
+        }
+    }
+    close_fixture(&f);
+}
+
+/* Drafts, several choices, and guidance, whose second sequence has the adapter, too. */
+static void other_features_keep_working(void **state) {
+    enum { KINDS = 3 };
+    static answer plain[KINDS], drafted[KINDS], forked, guided;
+    lt_engine_options o = lt_engine_defaults();
+    fixture f;
+    (void)state;
+    open_fixture_on(&f, true, NULL, false);
+    lt_engine_close(f.engine);
+    o.max_seq = 64;
+    o.deterministic = true;
+    for (int pass = 0; pass < 2; pass++) {
+        o.speculate = pass == 1;
+        o.draft_tokens = pass == 1 ? 4 : 0;
+        must(lt_engine_open(&f.engine, f.model, &o), "engine");
+        for (int k = 0; k < KINDS; k++) {
+            lt_request r = request_of(f.tokens, k, 1.0f);
+            r.max_tokens = 40;
+            send(f.engine, &r, pass == 0 ? &plain[k] : &drafted[k]);
+        }
+        receive_all(f.engine, KINDS, 0);
+        if (pass == 0) {
+            lt_engine_close(f.engine);
+        }
+    }
+    for (int k = 0; k < KINDS; k++) {
+        assert_equal(&drafted[k].choices[0], &plain[k].choices[0], "with drafts");
+    }
+    lt_request r = request_of(f.tokens, 2, 1.0f);
+    r.n_choices = 3;
+    r.max_tokens = 40;
+    send(f.engine, &r, &forked);
+    r.n_choices = 1;
+    r.guidance = (lt_guidance){.on = true, .scale = 1.0f}; /* As without. */
+    send(f.engine, &r, &guided);
+    receive_all(f.engine, 2, 0);
+    for (int c = 0; c < 3; c++) {
+        assert_equal(&forked.choices[c], &plain[2].choices[0], "a fork");
+    }
+    assert_same(&guided.choices[0], &plain[2].choices[0], "guided");
+    close_fixture(&f);
+}
+
+/* A place is held until its request is done; then it can have another adapter, whose requests do
+ * not read the pages of the first. */
+static void places_are_filled_again(void **state) {
+    static answer red, green, before, again;
+    fixture f;
+    (void)state;
+    open_fixture_on(&f, true, NULL, false);
+    lt_request r = request_of(f.tokens, 1, 1.0f);
+    send(f.engine, &r, &red);
+    assert_int_equal(lt_lora_pool_holds(f.model->lora_pool, 0), 1);
+    receive_all(f.engine, 1, 0);
+    r.adapter = 2;
+    send(f.engine, &r, &green);
+    receive_all(f.engine, 1, 0); /* And what was told is given back. */
+    assert_int_equal(lt_lora_pool_holds(f.model->lora_pool, 0), 0);
+    assert_true(lt_lora_pool_digest(f.model->lora_pool, 0) !=
+                lt_lora_pool_digest(f.model->lora_pool, 1));
+    put_one(f.model, 0, ROOT "green");
+    r.adapter = 1;
+    send(f.engine, &r, &before); /* The same numbers in another place: its pages are shared. */
+    receive_all(f.engine, 1, 0);
+    assert_equal(&before.choices[0], &green.choices[0], "in another place");
+    assert_int_equal(before.cached_tokens, 16);
+    put_one(f.model, 1, ROOT "red");
+    r.adapter = 2;
+    send(f.engine, &r, &again);
+    receive_all(f.engine, 1, 0);
+    assert_equal(&again.choices[0], &red.choices[0], "back again");
+    close_fixture(&f);
+}
+
+/* ---- Faults ---- */
+
+/* A folder with one tensor, and keys that its configuration has more. */
+static void write_folder(const char *folder, const char *name, int64_t rows, int64_t cols,
+                         float value, const char *more) {
+    char path[LT_PATH_BYTES], *text;
+    float *x = calloc((size_t)(rows * cols), sizeof *x);
+    json_t *config = json_pack("{s:s, s:i, s:i, s:s}", "peft_type", "LORA", "r", 4, "lora_alpha", 8,
+                               "target_modules", "all-linear");
+    json_t *keys = json_loads(more, 0, NULL);
+    assert_true(x != NULL && keys != NULL);
+    x[0] = value;
+    const lt_safetensor_memory memory = {x, sizeof *x};
+    const lt_safetensor_out t = {.name = name,
+                                 .dtype = LT_F32,
+                                 .n_dims = 2,
+                                 .shape = {rows, cols},
+                                 .fill = lt_safetensor_fill_memory,
+                                 .ctx = &memory};
+    must(lt_path_join(path, folder, "adapter_model.safetensors"), folder);
+    must(lt_safetensors_write(path, &t, 1, NULL, NULL), path);
+    assert_int_equal(json_object_update(config, keys), 0);
+    text = json_dumps(config, 0);
+    assert_non_null(text);
+    must(lt_path_join(path, folder, "adapter_config.json"), folder);
+    must(lt_file_write_atomic(path, text, strlen(text)), path);
+    free(text);
+    json_decref(keys);
+    json_decref(config);
+    free(x);
+}
+
+#define Q_A "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"
+#define Q_B "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
+
+static void faults_are_told(void **state) {
+    static const struct {
+        const char *tensor;
+        int64_t rows, cols;
+        float value;
+        const char *more;
+        lt_err err;
+        const char *words;
+    } files[] = {
+        {Q_A, 4, 48, 1, "{}", LT_ERR_FORMAT, "is (4, 48) where (4, 32) is expected"},
+        {Q_A, 4, 32, 1, "{}", LT_ERR_FORMAT, "no tensor " Q_B},
+        {Q_A, 4, 32, INFINITY, "{}", LT_ERR_FORMAT, "element 0 is not finite"},
+        {Q_A, 9, 32, 1, "{}", LT_ERR_LIMIT, "q_proj has rank 9, where 8 are left"},
+        {Q_B, 32, 4, 1, "{}", LT_ERR_FORMAT, "is there without " Q_A},
+        {"base_model.model.lm_head.lora_A.weight", 4, 32, 1, "{}", LT_ERR_UNSUPPORTED,
+         "base_model.model.lm_head.lora_A.weight belongs to no linear layer"},
+        {"base_model.model.model.layers.2.self_attn.q_proj.lora_A.weight", 4, 32, 1, "{}",
+         LT_ERR_UNSUPPORTED, "llama, 2 layers"},
+        {Q_A, 4, 32, 1, "{\"use_dora\": true}", LT_ERR_UNSUPPORTED, "use_dora is set"},
+        {Q_A, 4, 32, 1, "{\"modules_to_save\": [\"lm_head\"]}", LT_ERR_UNSUPPORTED, "'lm_head'"},
+        {Q_A, 4, 32, 1, "{\"peft_type\": \"IA3\"}", LT_ERR_UNSUPPORTED, "only LORA"}};
+    char folder[] = "/tmp/lateen-lora-XXXXXX";
+    static answer before, after;
+    lt_request r;
+    uint64_t id;
+    fixture f;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    open_fixture_on(&f, true, NULL, false);
+    r = request_of(f.tokens, 1, 1.0f);
+    send(f.engine, &r, &before);
+    receive_all(f.engine, 1, 0);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const lt_lora_source one = {folder, 1.0f};
+        write_folder(folder, files[i].tensor, files[i].rows, files[i].cols, files[i].value,
+                     files[i].more);
+        assert_int_equal(put(f.model, 0, &one, 1), files[i].err);
+        says(files[i].words);
+    }
+    assert_int_equal(put(f.model, 0, &(lt_lora_source){"/nowhere", 1.0f}, 1), LT_ERR_NOT_FOUND);
+    says("/nowhere/adapter_config.json");
+    const lt_lora_source both[] = {{ROOT "green", 1.0f}, {ROOT "red", 1.0f}};
+    assert_int_equal(put(f.model, 0, both, 2), LT_ERR_LIMIT); /* 6 and 4 of 8. */
+    says("v_proj has rank 4, where 2 are left");
+    send(f.engine, &r, &after);
+    receive_all(f.engine, 1, 0);
+    assert_equal(&after.choices[0], &before.choices[0], "after faults");
+    r.adapter = PLACES + 1;
+    assert_int_equal(lt_engine_submit(f.engine, &r, NULL, &id), LT_ERR_ARG);
+    r.adapter = 1;
+    r.adapter_scale = NAN;
+    assert_int_equal(lt_engine_submit(f.engine, &r, NULL, &id), LT_ERR_ARG);
+    close_fixture(&f);
+    must(lt_file_remove_tree(folder), folder);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logprobs_are_pefts),
+        cmocka_unit_test(logprobs_beside_stored_weights),
+        cmocka_unit_test(logprobs_on_a_gpu),
+        cmocka_unit_test(every_family),
+        cmocka_unit_test(requests_keep_their_bits),
+        cmocka_unit_test(other_features_keep_working),
+        cmocka_unit_test(places_are_filled_again),
+        cmocka_unit_test(faults_are_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
