@@ -111,6 +111,9 @@ typedef struct {
     bool ignore_eos;
     /* Alternatives to report with each token, 0 to LT_ENGINE_TOP; -1: no log-probabilities. */
     int logprobs, prompt_logprobs;
+    /* Report the entropy of the model's distribution with each token; with log-probabilities. On a
+     * GPU the logits are copied to the host. */
+    bool entropy;
     uint64_t cache_salt; /* Only requests with the same salt share pages of the prefix cache. */
     /* Higher first, then first come, first served. A level counts as much as 4096 steps of waiting,
      * so no request starves. */
@@ -193,7 +196,7 @@ typedef struct {
     lt_finish finish;
     lt_err failure;   /* FAILED: the kind of error; the message is in the log. */
     uint64_t version; /* TOKEN: lt_model_version of the weights that chose it. */
-    float logprob;
+    float logprob, entropy; /* entropy: nats, if requested */
     /* Alternatives in top, most likely first; -1: logprob is not set either (the prompt's first
      * token). */
     int n_top;

@@ -122,6 +122,15 @@ double lt_logits_lse(const float *x, int64_t n, float high) {
     return (double)high + log(lt_logits_exp(x, n, high, 1.0f, NULL, NULL));
 }
 
+double lt_logits_entropy(const float *x, int64_t n, double lse) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double ln = (double)x[i] - lse;
+        sum -= ln > -700 ? ln * exp(ln) : 0;
+    }
+    return sum;
+}
+
 int64_t lt_logits_count_above(const float *x, int64_t n, float than) {
     vi count[4] = {{0}, {0}, {0}, {0}};
     int64_t i = 0, total = 0;

@@ -23,6 +23,9 @@ double lt_logits_exp(const float *x, int64_t n, float high, float scale, float *
 /* log(sum of exp(x)), where `high` is the largest. */
 double lt_logits_lse(const float *x, int64_t n, float high);
 
+/* Nats of the softmax's distribution; lse is lt_logits_lse. */
+double lt_logits_entropy(const float *x, int64_t n, double lse);
+
 int64_t lt_logits_count_above(const float *x, int64_t n, float than); /* Strictly. */
 
 /* Collect the logits >= least, by rising id. */

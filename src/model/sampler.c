@@ -127,13 +127,14 @@ static lt_err find_best(const float *logits, int64_t n, int32_t *best) {
     return logits[*best] == -INFINITY ? lt_sampler_failure(false) : LT_OK;
 }
 
-/* Log-probability and rank of id, and the n_top likeliest. scratch: (n) */
-static void report(const float *logits, int64_t n, int n_top, float high, lt_candidate *scratch,
-                   lt_pick *out) {
+/* Log-probability and rank of id, the n_top likeliest, and the entropy. scratch: (n) */
+static void report(const float *logits, int64_t n, int n_top, bool entropy, float high,
+                   lt_candidate *scratch, lt_pick *out) {
     const double lse = lt_logits_lse(logits, n, high);
     LT_ASSERT(n_top <= LT_CHOOSE_TOP);
     out->logprob = (float)((double)logits[out->id] - lse);
     out->rank = (int32_t)lt_logits_count_above(logits, n, logits[out->id]);
+    out->entropy = entropy ? (float)lt_logits_entropy(logits, n, lse) : 0;
     out->n_top = (int)lt_logits_top(logits, n, n_top, scratch);
     lt_candidates_sort(scratch, out->n_top, out->n_top);
     for (int i = 0; i < out->n_top; i++) {
@@ -145,7 +146,7 @@ lt_err lt_sampler_logprob(lt_sampler *p, const float *logits, int32_t id, int n_
     int32_t best;
     LT_TRY(find_best(logits, p->vocab_size, &best));
     *out = (lt_pick){.id = id};
-    report(logits, p->vocab_size, n_top, logits[best], p->candidates, out);
+    report(logits, p->vocab_size, n_top, false, logits[best], p->candidates, out);
     return LT_OK;
 }
 
@@ -558,7 +559,7 @@ lt_err lt_sampler_pick(lt_sampler *p, const float *logits, const lt_sampler_args
         out->id = chosen;
     }
     if (a->n_top >= 0) {
-        report(logits, p->vocab_size, a->n_top, high, p->candidates, out);
+        report(logits, p->vocab_size, a->n_top, a->entropy, high, p->candidates, out);
     }
     return LT_OK;
 }

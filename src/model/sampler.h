@@ -53,11 +53,12 @@ typedef struct {
     const uint32_t *mask; /* Bit id % 32 of mask[id / 32]: may be chosen. NULL: all. */
     int32_t forced;       /* This id and no other; -1: free. */
     int n_top;            /* Log-probabilities: -1 none, else so many alternatives. */
+    bool entropy;         /* With log-probabilities: of the model's own distribution, too. */
 } lt_sampler_args;
 
 typedef struct {
     int32_t id, rank; /* rank: number of more likely ids; with log-probabilities only. */
-    float logprob;
+    float logprob, entropy;
     int n_top;
     lt_candidate top[LT_CHOOSE_TOP]; /* p: log-probability; most likely first. */
 } lt_pick;

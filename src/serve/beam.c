@@ -5,12 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-void lt_logprobs_carve(lt_logprobs *l, int64_t n, int n_top, lt_arena *a) {
+void lt_logprobs_carve(lt_logprobs *l, int64_t n, int n_top, bool entropy, lt_arena *a) {
     *l = (lt_logprobs){0};
     if (n_top >= 0) {
         l->logprob = lt_arena_take(a, (size_t)n * sizeof *l->logprob, 8);
         l->n_top = lt_arena_take(a, (size_t)n * sizeof *l->n_top, 8);
         l->top = lt_arena_take(a, (size_t)(n * n_top) * sizeof *l->top, 8);
+        l->entropy = entropy ? lt_arena_take(a, (size_t)n * sizeof *l->entropy, 8) : NULL;
     }
 }
 
@@ -21,6 +22,9 @@ void lt_output_put(lt_output *o, int64_t at, int n_top, const lt_pick *pick, uin
         const int n = pick->n_top < n_top ? pick->n_top : n_top;
         o->logprobs.logprob[at] = pick->logprob;
         o->logprobs.n_top[at] = n;
+        if (o->logprobs.entropy != NULL) {
+            o->logprobs.entropy[at] = pick->entropy;
+        }
         memcpy(o->logprobs.top + at * n_top, pick->top, (size_t)n * sizeof *pick->top);
     }
 }
@@ -57,7 +61,7 @@ void lt_beam_carve(lt_beam *b, const lt_request *r, int64_t n_endings, lt_arena 
         lt_beam_text dummy, *t = b->texts != NULL ? &b->texts[i] : &dummy;
         t->output.tokens = lt_arena_take(a, (size_t)r->max_tokens * sizeof(int32_t), 8);
         t->output.versions = lt_arena_take(a, (size_t)r->max_tokens * sizeof(uint64_t), 8);
-        lt_logprobs_carve(&t->output.logprobs, r->max_tokens, r->logprobs, a);
+        lt_logprobs_carve(&t->output.logprobs, r->max_tokens, r->logprobs, false, a);
     }
 }
 

@@ -19,7 +19,7 @@
 
 /* Log-probabilities of a row of tokens: (n), (n, n_top). NULL where not requested. */
 typedef struct {
-    float *logprob;
+    float *logprob, *entropy; /* (n) */
     lt_candidate *top;
     int32_t *n_top;
 } lt_logprobs;
@@ -32,7 +32,7 @@ typedef struct {
     uint64_t *versions;
 } lt_output;
 
-void lt_logprobs_carve(lt_logprobs *l, int64_t n, int n_top, lt_arena *a);
+void lt_logprobs_carve(lt_logprobs *l, int64_t n, int n_top, bool entropy, lt_arena *a);
 /* Write token `at`; n_top: alternatives that are kept. */
 void lt_output_put(lt_output *o, int64_t at, int n_top, const lt_pick *pick, uint64_t version);
 /* The first n tokens. */

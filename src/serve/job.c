@@ -128,6 +128,10 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
         LT_FAIL(LT_ERR_ARG, "log-probabilities of %d and %d alternatives: -1 to %d are possible",
                 r->logprobs, r->prompt_logprobs, LT_ENGINE_TOP);
     }
+    if (r->entropy && (r->logprobs < 0 || r->beam.on || r->guidance.on)) {
+        LT_FAIL(LT_ERR_ARG, "the entropy of tokens needs log-probabilities, and is not reported of "
+                            "beams and guided choices");
+    }
     if (r->think_budget < -1 || (r->think_budget >= 0 && r->n_think_end < 1)) {
         LT_FAIL(LT_ERR_ARG, "a thinking budget of %lld tokens needs tokens that end the thinking",
                 (long long)r->think_budget);
@@ -186,10 +190,10 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
         lt_job_choice dummy, *s = j->choices != NULL ? &j->choices[i] : &dummy;
         s->tokens = lt_arena_take(a, (size_t)longest * sizeof *s->tokens, 8);
         s->seq.table = lt_arena_take(a, (size_t)n_pages * sizeof *s->seq.table, 8);
-        lt_logprobs_carve(&s->logprobs, r->max_tokens, r->logprobs, a);
+        lt_logprobs_carve(&s->logprobs, r->max_tokens, r->logprobs, r->entropy, a);
         s->versions = lt_arena_take(a, (size_t)r->max_tokens * sizeof *s->versions, 8);
     }
-    lt_logprobs_carve(&j->prompt_logprobs, r->n_prompt, r->prompt_logprobs, a);
+    lt_logprobs_carve(&j->prompt_logprobs, r->n_prompt, r->prompt_logprobs, false, a);
     j->endings = lt_arena_take(a, (size_t)(r->n_stop_ids + limits->ends.n) * sizeof *j->endings, 8);
     j->r.sampling.bias = lt_arena_take(a, (size_t)r->sampling.n_bias * sizeof *r->sampling.bias, 8);
     j->r.sampling.dry_breakers = lt_arena_take(
@@ -452,7 +456,8 @@ lt_err lt_job_choice_sampler_args(lt_job_choice *s, int64_t vocab_size, uint32_t
                              .n_output = n,
                              .choice = j->r.first_choice + s->index,
                              .forced = -1,
-                             .n_top = lt_job_n_top(j)};
+                             .n_top = lt_job_n_top(j),
+                             .entropy = j->r.entropy};
     if (n < j->r.min_tokens) {
         out->banned = j->endings;
         out->n_banned = j->n_endings;
@@ -546,6 +551,7 @@ static void tell_logprobs(lt_event *e, const lt_logprobs *l, int64_t at, int n_t
         return;
     }
     e->logprob = l->logprob[at];
+    e->entropy = l->entropy != NULL ? l->entropy[at] : 0;
     e->n_top = l->n_top[at];
     for (int i = 0; i < e->n_top; i++) {
         e->top[i].id = l->top[at * n_top + i].id;

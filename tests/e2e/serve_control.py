@@ -101,6 +101,74 @@ check("a stream says the same", "".join(x["delta"].get("reasoning") or "" for e 
       and "".join(x["delta"].get("content") or "" for e in events for x in e["choices"]) == c["message"]["content"]
       and [e["reasoning_control"]["n_trials"] for e in events if "reasoning_control" in e] == [r["n_trials"]], stream[-600:])
 
+# ---- Entropy: a trial tells how sure the model would be of the first word of its answer ----
+a = chat(control="entropy", border=".", alpha=0.9, delta=0, repetition=1)
+check("entropy: what is never settled changes nothing", message(a) == message(plain) and a["reasoning_control"]["n_trials"] > 4 and a["reasoning_control"]["stopped_by"] == "end", a["reasoning_control"])
+trials, behind = a["reasoning_control"]["trials"], encode("\n")
+ids = plain["choices"][0]["token_ids"]
+text = prompt + ids[:trials[1]["at"]] + close + behind
+rows = json.loads(send("/v1/completions", {"prompt": [text + [i] for i in range(512)], "max_tokens": 1, "prompt_logprobs": 0})[1])["choices"]
+logs = [r["prompt_logprobs"][-1][str(i)]["logprob"] for i, r in enumerate(rows)]
+entropy = -sum(x * math.exp(x) for x in logs)
+check("entropy: it is that of the whole vocabulary behind the closing mark", abs(trials[1]["entropy"] - entropy) < 1e-3 and abs(sum(map(math.exp, logs)) - 1) < 1e-3, (trials[1], entropy))
+
+
+def settles(trials, alpha, delta):
+    """The moving variances, and the index of the trial at which they are settled."""
+    m, v, end = trials[0]["entropy"], 0, None
+    variances = []
+    for i, t in enumerate(trials):
+        m = alpha * t["entropy"] + (1 - alpha) * m
+        v = alpha * (t["entropy"] - m) ** 2 + (1 - alpha) * v
+        variances.append(v)
+        end = i if end is None and i + 1 > 4 / alpha and v < delta else end
+    return variances, end
+
+
+variances, _ = settles(trials, 0.9, 0)
+check("entropy: the moving variance", all(abs(t["variance"] - v) < 1e-5 for t, v in zip(trials, variances)), (trials, variances))
+delta = sorted(variances[4:])[len(variances[4:]) // 2] * 1.001
+_, end = settles(trials, 0.9, delta)
+a = chat(control="entropy", border=".", alpha=0.9, delta=delta, repetition=1)
+r, c = a["reasoning_control"], a["choices"][0]
+check("entropy: ends where it is settled", r["stopped_by"] == "settled" and r["trials"][-1]["at"] == trials[end]["at"] and c["token_ids"][:r["trials"][-1]["at"] + len(close)] == ids[:r["trials"][-1]["at"]] + close, (r, end))
+check("entropy: tokens spent and what may have been saved", r["trial_tokens"] == end + 1 and r["saved_most"] == 120 - trials[end]["at"]
+      and a["usage"]["completion_tokens"] == len(c["token_ids"]) + r["trial_tokens"], (r, a["usage"]))
+
+# ---- A reasoning that repeats itself is folded back ----
+few = {"allowed_token_ids": encode(" Lily said .") + [encode("a.")[-1]]}
+
+
+def repeats(ids, window, most):
+    for n in range(window, len(ids) + 1):
+        part = [tuple(ids[i:i + 4]) for i in range(n - window, n - 3)]
+        if n % 16 == 0 and 1 - len(set(part)) / len(part) > most:
+            return n, n - window + next(i for i, g in enumerate(part) if g in part[:i])
+    return None, None
+
+
+LOOK = {"control": "entropy", "border": ".", "delta": 0, "window": 32, "repetition": 0.3}
+for name, also in (("drawn", few), ("greedy", {**few, "temperature": 0})):
+    plain_ids = message(chat(also))[2]
+    n, first = repeats(plain_ids, 32, 0.3)
+    a = chat(also, **LOOK)
+    r, c = a["reasoning_control"], a["choices"][0]
+    dots = [i + 1 for i, t in enumerate(plain_ids[:n]) if "." in json.loads(send("/detokenize", {"tokens": [t]})[1])["content"]]
+    keep = max([d for d in dots if d <= first], default=first)
+    cut = r["cuts"][0]
+    check(f"{name}: the path is cut where it repeats itself, to the border before", (cut["at"], cut["tokens"]) == (keep, n - keep) and c["token_ids"][:n] == plain_ids[:n]
+          and cut["text"] == json.loads(send("/detokenize", {"tokens": plain_ids[keep:n]})[1])["content"], (cut, n, first, keep))
+    check(f"{name}: its tokens count in every limit", len(c["token_ids"]) == 120 and a["usage"]["completion_tokens"] == 120 + r["trial_tokens"] and cut["text"].strip() in c["message"]["reasoning"], (len(c["token_ids"]), a["usage"]))
+    if name == "drawn":
+        check("drawn: it goes on with other draws", c["token_ids"][n:n + n - keep] != plain_ids[keep:n] and len(r["cuts"]) <= 2 and (r["stopped_by"] == "repeated") == (len(r["cuts"]) == 2), r)
+    else:
+        rest = json.loads(send("/v1/completions", {"prompt": prompt + plain_ids[:keep] + close, "max_tokens": 20, "temperature": 0, "return_token_ids": True, **few})[1])["choices"][0]
+        check("greedy: the reasoning ends, and the answer follows as if the path had not been", r["stopped_by"] == "repeated" and len(r["cuts"]) == 1
+              and c["token_ids"][n:n + len(close)] == close and c["token_ids"][n + len(close):][:20] == rest["token_ids"][:120 - n - len(close)], (r, c["token_ids"][n:], rest["token_ids"]))
+check("folding back is off", chat(few, **{**LOOK, "repetition": 1})["reasoning_control"]["cuts"] == [])
+r = chat(few, **{**LOOK, "folds": 0})["reasoning_control"]
+check("no folds: the reasoning ends at the first", r["stopped_by"] == "repeated" and len(r["cuts"]) == 1, r)
+
 # ---- DeepConf is the group of that name ----
 deepconf = {"n": 6, "warmup": 3, "window": 4, "eta": 0.5}
 a, b = chat(control="deepconf", max_tokens=40, **deepconf), chat({"thinking_budget": 40, "alignment": {"method": "deepconf", **deepconf}})
@@ -113,7 +181,8 @@ for name, param, reasoning, also in [
         ("none", "reasoning.control", {"threshold": 0.5}, {}), ("a field without effect", "reasoning.every", {"control": "deer", "every": 3}, {}),
         ("a budget without a number", "reasoning.max_tokens", {"control": "budget"}, {}), ("two budgets", "reasoning.max_tokens", {"control": "budget", "max_tokens": 3}, {"thinking_budget": 4}),
         ("an empty border", "reasoning.border", {"control": "deer", "border": ""}, {}), ("an empty probe", "reasoning.probe", {"control": "deer", "probe": ""}, {}),
-        ("another mean", "reasoning.mean", {"control": "deer", "mean": "harmonic"}, {}), ("several choices", "n", {"control": "deer"}, {"n": 2}),
+        ("a field of another control", "reasoning.alpha", {"control": "deer", "alpha": 0.5}, {}), ("an entropy's rate of 0", "reasoning.alpha", {"control": "entropy", "alpha": 0}, {}),
+        ("a window of 4 tokens", "reasoning.window", {"control": "entropy", "window": 4}, {}), ("another mean", "reasoning.mean", {"control": "deer", "mean": "harmonic"}, {}), ("several choices", "n", {"control": "deer"}, {"n": 2}),
         ("a group", "alignment", {"control": "deer"}, {"alignment": {"method": "best_of_n", "n": 2}}), ("an unknown field", "reasoning.effort", {"control": "deer", "effort": "low"}, {})]:
     status, text = send("/v1/chat/completions", {**CHAT, **also, "reasoning": reasoning})
     check(f"refused: {name}", status == 400 and json.loads(text)["error"]["param"] == param, (status, text))

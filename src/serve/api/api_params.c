@@ -95,7 +95,16 @@ void lt_api_params_defaults(lt_api_params *a) {
         .scale = 1,
         .judge = {.activate = true, .with_documents = true},
         .mark = {.gamma = -1, .delta = -1},
-        .control = {.threshold = 0.95, .budget = -1, .every = 64, .agree = 3, .probe_tokens = 20}};
+        .control = {.threshold = 0.95,
+                    .budget = -1,
+                    .every = 64,
+                    .agree = 3,
+                    .probe_tokens = 20,
+                    .alpha = 0.2,
+                    .delta = 1e-3,
+                    .repetition = 0.5,
+                    .window = 256,
+                    .folds = 1}};
 }
 
 void lt_api_params_free(lt_api_params *a) {

@@ -120,8 +120,8 @@ typedef struct {
     struct {
         const char *name, *mean, *probe;
         const json_t *border;
-        double threshold;
-        int64_t budget, every, agree, probe_tokens;
+        double threshold, alpha, delta, repetition;
+        int64_t budget, every, agree, probe_tokens, window, folds;
     } control;
     /* Batches. */
     const char *input_file, *endpoint, *completion_window;

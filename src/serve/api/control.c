@@ -12,9 +12,12 @@
 #include "data/tokenizer/bpe.h"
 #include "serve/api/reply.h"
 #include "serve/api/chat_output.h"
+#include "serve/api/progress.h"
 
 #define BORDERS     8
 #define TRIALS_KEPT 64 /* In the report. */
+#define FOLDS       16
+#define LOOK_EVERY  16 /* Tokens, for repetition. */
 
 static const lt_field fields[] = {LT_STR("control", control.name),
                                   LT_I64("max_tokens", control.budget, 0, 1e9),
@@ -24,38 +27,56 @@ static const lt_field fields[] = {LT_STR("control", control.name),
                                   LT_I64("every", control.every, 1, 1e9),
                                   LT_I64("agree", control.agree, 2, TRIALS_KEPT),
                                   LT_STR("probe", control.probe),
-                                  LT_I64("probe_tokens", control.probe_tokens, 1, 1024)};
+                                  LT_I64("probe_tokens", control.probe_tokens, 1, 1024),
+                                  LT_F64("alpha", control.alpha, 1e-3, 1),
+                                  LT_F64("delta", control.delta, 0, 1e6),
+                                  LT_F64("repetition", control.repetition, 0, 1),
+                                  LT_I64("window", control.window, 8, 1024),
+                                  LT_I64("folds", control.folds, 0, FOLDS)};
 const lt_field_table lt_fields_reasoning = LT_FIELD_TABLE(fields, "control");
 
 /* ---- Methods ---- */
 
-typedef enum { BUDGET, DEER, PROBE } method;
+typedef enum { BUDGET, DEER, PROBE, ENTROPY } method;
 
 typedef struct {
     const char *name, *probe;
     const char *const *reads; /* Fields besides control and max_tokens; NULL at the end. */
-    const char *why_not;
+    bool at_borders;          /* Trials come at borders, not each so many tokens. */
+    bool closes; /* A trial closes the reasoning and asks for the entropy of what would follow. */
 } method_row;
 
 static const method_row methods[] = {
-    [BUDGET] = {"budget", NULL, (const char *const[]){NULL}, NULL},
+    [BUDGET] = {"budget", NULL, (const char *const[]){NULL}, false, false},
     [DEER] = {"deer", "\n**Final Answer**\n\\boxed{",
               (const char *const[]){"threshold", "mean", "border", "probe", "probe_tokens", NULL},
-              NULL},
+              true, false},
     [PROBE] = {"probe",
                "... Oh, I suddenly got the answer to the whole problem, **Final Answer**\n\n\\[ "
                "\\boxed{",
-               (const char *const[]){"every", "agree", "probe", "probe_tokens", NULL}, NULL},
-    {"entropy", NULL, NULL, "the engine does not report the entropy of a token yet"}};
+               (const char *const[]){"every", "agree", "probe", "probe_tokens", NULL}, false,
+               false},
+    [ENTROPY] = {"entropy", "\n",
+                 (const char *const[]){"alpha", "delta", "repetition", "window", "folds", "border",
+                                       "probe", NULL},
+                 true, true}};
 
 typedef struct {
     int64_t at, tokens; /* Output tokens before it; its own. */
     double confidence;
-    char *answer; /* NULL: it did not come to an end. */
+    char *answer;             /* NULL: it did not come to an end. */
+    double entropy, variance; /* Of a method that closes. */
 } trial;
 
-/* The text runs; was cancelled to be stopped; waits for a trial; runs on without further trials. */
-typedef enum { RUNS, STOPS, TRIES, OVER } phase;
+/* A path that led nowhere: the text goes on as if it had not been. */
+typedef struct {
+    int64_t at, tokens; /* Output tokens before it, earlier paths included; its own. */
+    char *text;
+} path;
+
+/* The text runs; was cancelled to be stopped, for a trial or to be folded back; waits for a trial;
+ * runs on without further trials. */
+typedef enum { RUNS, STOPS, FOLDS_BACK, TRIES, OVER } phase;
 
 struct lt_control {
     method method;
@@ -64,7 +85,8 @@ struct lt_control {
     const char *borders[BORDERS];
     size_t border_lengths[BORDERS], longest;
     int n_borders;
-    lt_ids out; /* The text's tokens so far. */
+    lt_ids out;          /* The text's tokens so far, without paths that were cut. */
+    lt_ids borders_seen; /* How many tokens of it are before each. */
     lt_ids probe, end;
     char tail[256]; /* The end of the text so far, to find borders in. */
     size_t n_tail;
@@ -77,6 +99,11 @@ struct lt_control {
     bool closed;
     trial trials[TRIALS_KEPT]; /* The newest, as a ring. */
     int64_t n_trials, tokens;
+    lt_settling settling;
+    double entropy; /* That the trial found. */
+    path cuts[FOLDS + 1];
+    int n_cuts;
+    int64_t saved_most; /* What the reasoning could still have become when a rule ended it. */
     const char *stopped_by;
 };
 
@@ -89,9 +116,7 @@ static bool find_method(lt_control *k, const char *name, lt_api_error *e) {
         return false;
     }
     k->method = (method)(m - methods);
-    return m->why_not == NULL ||
-           lt_api_refuse(e, "reasoning.control",
-                         "'reasoning.control' = %s is not supported here: %s", name, m->why_not);
+    return true;
 }
 
 /* Refuse fields that the method does not read: they would have no effect. */
@@ -138,7 +163,9 @@ static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
     const char *probe = a->control.probe != NULL ? a->control.probe : methods[k->method].probe;
     const char *close = j->server->marks.think_close;
     const size_t n = strlen(probe);
-    if (n == 0) {
+    lt_ids behind = {0}; /* What a trial reads behind the text, or behind the closing mark. */
+    bool ok;
+    if (n == 0 && !methods[k->method].closes) {
         return lt_api_refuse(e, "reasoning.probe", "'reasoning.probe' is empty");
     }
     if (a->control.mean != NULL && strcmp(a->control.mean, "arithmetic") != 0 &&
@@ -148,10 +175,16 @@ static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
                              a->control.mean);
     }
     k->geometric = a->control.mean != NULL && strcmp(a->control.mean, "geometric") == 0;
-    k->closes_by_brace = probe[n - 1] == '{';
-    return lt_server_encode(j->server, probe, n, 0, &k->probe, e) &&
-           lt_server_encode(j->server, close, strlen(close), LT_ENCODE_PARSE_SPECIAL, &k->end, e) &&
-           read_borders(k, a, e);
+    k->closes_by_brace = n > 0 && probe[n - 1] == '{';
+    ok = lt_server_encode(j->server, probe, n, 0, &behind, e) &&
+         lt_server_encode(j->server, close, strlen(close), LT_ENCODE_PARSE_SPECIAL, &k->end, e);
+    if (ok &&
+        ((methods[k->method].closes && lt_ids_append(&k->probe, k->end.data, k->end.n) != LT_OK) ||
+         lt_ids_append(&k->probe, behind.data, behind.n) != LT_OK)) {
+        ok = lt_api_refuse_oom(e);
+    }
+    lt_ids_free(&behind);
+    return ok && read_borders(k, a, e);
 }
 
 static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
@@ -249,6 +282,10 @@ void lt_control_free(lt_control *k) {
     for (int i = 0; i < TRIALS_KEPT; i++) {
         free(k->trials[i].answer);
     }
+    for (int i = 0; i < k->n_cuts; i++) {
+        free(k->cuts[i].text);
+    }
+    lt_ids_free(&k->borders_seen);
     lt_ids_free(&k->out);
     lt_ids_free(&k->probe);
     lt_ids_free(&k->end);
@@ -292,6 +329,14 @@ static bool has_room(const lt_reply *j, const lt_control *k) {
                lt_server_context(j->server);
 }
 
+/* Do the last tokens repeat themselves, where the reasoning can still be folded back? */
+static bool repeats(const lt_reply *j, const lt_control *k) {
+    const int64_t n = (int64_t)k->out.n, window = j->params.control.window;
+    return k->method == ENTROPY && n >= window && n % LOOK_EVERY == 0 &&
+           j->parts[0].most_tokens - n > (int64_t)k->end.n + 1 &&
+           lt_repetition(k->out.data + n - window, window, NULL) > j->params.control.repetition;
+}
+
 void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n) {
     lt_reply *j = c->reply;
     lt_control *k = j->control;
@@ -307,17 +352,21 @@ void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n
     if (!reasons(c)) {
         return;
     }
-    place = k->method == DEER ? at_border(k, text, n)
-                              : (int64_t)k->out.n % j->params.control.every == 0;
-    if (place && has_room(j, k)) {
-        k->phase = STOPS;
+    if (methods[k->method].at_borders) {
+        const uint32_t before = (uint32_t)k->out.n;
+        place = at_border(k, text, n) && lt_ids_append(&k->borders_seen, &before, 1) == LT_OK;
+    } else {
+        place = (int64_t)k->out.n % j->params.control.every == 0;
+    }
+    if (repeats(j, k) || (place && has_room(j, k))) {
+        k->phase = repeats(j, k) ? FOLDS_BACK : STOPS;
         lt_engine_cancel(j->server->engine, c->part->id);
     }
 }
 
 bool lt_control_stopped(const lt_part *p) {
     const lt_control *k = p->reply->control;
-    return k != NULL && k->phase == STOPS;
+    return k != NULL && (k->phase == STOPS || k->phase == FOLDS_BACK);
 }
 
 /* ---- Going on ---- */
@@ -340,6 +389,7 @@ static void end_reasoning(lt_reply *j, const char *why) {
     lt_control *k = j->control;
     lt_reply_choice *c = &j->parts[0].choices[0];
     k->stopped_by = why;
+    k->saved_most = j->parts[0].most_tokens - (int64_t)k->out.n;
     if (lt_ids_append(&k->out, k->end.data, k->end.n) == LT_OK) {
         for (size_t i = 0; i < k->end.n; i++) {
             lt_reply_put_token(c, (int32_t)k->end.data[i]);
@@ -348,10 +398,72 @@ static void end_reasoning(lt_reply *j, const char *why) {
     go_on(j, OVER);
 }
 
+/* ---- Folding back ---- */
+
+/* As valid UTF-8; NULL: out of memory. */
+static char *valid(const char *text, size_t n) {
+    char *out = malloc(3 * n + 1);
+    if (out != NULL) {
+        out[lt_utf8_replace_invalid(out, text, n)] = '\0';
+    }
+    return out;
+}
+
+/* The text up to the step in which it began to repeat itself: the last border before, if there is
+ * one, else that place. */
+static size_t fold_at(const lt_reply *j, const lt_control *k) {
+    const int64_t window = j->params.control.window, from = (int64_t)k->out.n - window;
+    int64_t first = 0;
+    size_t i = k->borders_seen.n;
+    lt_repetition(k->out.data + from, window, &first);
+    while (i > 0 && (int64_t)k->borders_seen.data[i - 1] > from + first) {
+        i--;
+    }
+    return i > 0 ? k->borders_seen.data[i - 1] : (size_t)(from + first);
+}
+
+/* The path is cut: what follows is written as if it had not been, with other draws. The client has
+ * read it, so it stays in the answer and counts in every limit. Where nothing is drawn, the same
+ * would follow again, so the reasoning ends there. */
+static void fold_back(lt_reply *j) {
+    lt_control *k = j->control;
+    lt_part *p = &j->parts[0];
+    const size_t keep = fold_at(j, k), n = k->out.n - keep;
+    path *cut = &k->cuts[k->n_cuts++];
+    char *text = NULL;
+    size_t bytes = 0;
+    *cut = (path){.at = p->choices[0].new_tokens - (int64_t)n, .tokens = (int64_t)n};
+    if (lt_tokenizer_decode(j->server->tokenizer, k->out.data + keep, n, true, &text, &bytes) ==
+        LT_OK) {
+        cut->text = valid(text, bytes);
+    }
+    free(text);
+    k->out.n = keep;
+    while (k->borders_seen.n > 0 && k->borders_seen.data[k->borders_seen.n - 1] > keep) {
+        k->borders_seen.n--;
+    }
+    k->n_tail = 0;
+    p->most_tokens -= (int64_t)n;
+    if (j->request.think_budget >= 0) {
+        j->request.think_budget -= (int64_t)n < j->request.think_budget ? (int64_t)n
+                                                                        : j->request.think_budget;
+    }
+    if (k->n_cuts <= j->params.control.folds && j->request.sampling.temperature > 0) {
+        j->request.first_choice++;
+        go_on(j, RUNS);
+    } else {
+        end_reasoning(j, "repeated");
+    }
+}
+
 /* ---- Trials ---- */
 
 void lt_control_stop(lt_reply *j) {
     lt_control *k = j->control;
+    if (k->phase == FOLDS_BACK && j->conn != NULL && !j->failed) {
+        fold_back(j);
+        return;
+    }
     lt_request r = lt_request_defaults();
     lt_ids all = {0};
     lt_err err;
@@ -368,8 +480,9 @@ void lt_control_stop(lt_reply *j) {
     if (err == LT_OK && j->conn != NULL && !j->failed) {
         r.prompt = (const int32_t *)all.data;
         r.n_prompt = (int64_t)all.n;
-        r.max_tokens = j->params.control.probe_tokens;
+        r.max_tokens = methods[k->method].closes ? 1 : j->params.control.probe_tokens;
         r.logprobs = 0;
+        r.entropy = methods[k->method].closes;
         r.sampling.temperature = 0;
         r.priority = (int)j->params.priority;
         r.background = j->request.background;
@@ -411,6 +524,7 @@ static void on_trial_token(lt_reply *j, const lt_event *ev) {
     }
     k->sum += k->geometric ? (double)ev->logprob : exp((double)ev->logprob);
     k->n_said++;
+    k->entropy = (double)ev->entropy;
     if (ev->finish != LT_FINISH_NONE) {
         k->closed = !k->closes_by_brace && k->text.n > 0;
         return;
@@ -426,12 +540,11 @@ static void on_trial_token(lt_reply *j, const lt_event *ev) {
 
 /* The answer as valid UTF-8, without white space at its ends; NULL: out of memory. */
 static char *trimmed(const lt_json_out *said) {
-    char *text = malloc(3 * said->n + 1);
+    char *text = valid(said->n > 0 ? said->data : "", said->n);
     size_t n, from;
     if (text == NULL) {
         return NULL;
     }
-    text[lt_utf8_replace_invalid(text, said->n > 0 ? said->data : "", said->n)] = '\0';
     n = strlen(text);
     from = strspn(text, " \t\r\n");
     while (n > from && strchr(" \t\r\n", text[n - 1]) != NULL) {
@@ -462,6 +575,9 @@ static void on_trial_done(lt_reply *j) {
     const int64_t n = k->n_said;
     const double mean = n > 0 ? k->sum / (double)n : 0;
     trial *t = &k->trials[k->n_trials++ % TRIALS_KEPT];
+    const bool settled = methods[k->method].closes && n > 0 &&
+                         lt_settling_add(&k->settling, k->entropy, j->params.control.alpha,
+                                         j->params.control.delta);
     k->part.submitted = false;
     k->tokens += n;
     j->server->metrics.trial_tokens += (uint64_t)n;
@@ -471,7 +587,9 @@ static void on_trial_done(lt_reply *j) {
                  .confidence = n == 0         ? 0
                                : k->geometric ? exp(mean)
                                               : mean,
-                 .answer = k->closed ? trimmed(&k->text) : NULL};
+                 .answer = k->closed ? trimmed(&k->text) : NULL,
+                 .entropy = k->entropy,
+                 .variance = k->settling.variance};
     if (j->conn == NULL || j->failed) {
         go_on(j, OVER);
     } else if (k->method == DEER && t->answer != NULL && t->answer[0] != '\0' &&
@@ -479,6 +597,8 @@ static void on_trial_done(lt_reply *j) {
         end_reasoning(j, "confident");
     } else if (k->method == PROBE && agreed(k, j->params.control.agree)) {
         end_reasoning(j, "agreed");
+    } else if (settled) {
+        end_reasoning(j, "settled");
     } else {
         go_on(j, RUNS);
     }
@@ -510,6 +630,32 @@ int64_t lt_control_tokens(const lt_reply *j) {
     return j->control != NULL ? j->control->tokens : 0;
 }
 
+static void write_trial(lt_json_out *o, const lt_control *k, const trial *t) {
+    lt_out_open(o, '{');
+    lt_out_key_int(o, "at", t->at);
+    if (methods[k->method].closes) {
+        lt_out_key_real(o, "entropy", t->entropy);
+        lt_out_key_real(o, "variance", t->variance);
+    } else {
+        lt_out_key_int(o, "tokens", t->tokens);
+        lt_out_key_real(o, "confidence", t->confidence);
+        lt_out_key_str(o, "answer", t->answer);
+    }
+    lt_out_shut(o, '}');
+}
+
+static void write_cuts(lt_json_out *o, const lt_control *k) {
+    lt_out_key_open(o, "cuts", '[');
+    for (int i = 0; i < k->n_cuts; i++) {
+        lt_out_open(o, '{');
+        lt_out_key_int(o, "at", k->cuts[i].at);
+        lt_out_key_int(o, "tokens", k->cuts[i].tokens);
+        lt_out_key_str(o, "text", k->cuts[i].text);
+        lt_out_shut(o, '}');
+    }
+    lt_out_shut(o, ']');
+}
+
 void lt_control_write(lt_json_out *o, const lt_reply *j) {
     const lt_control *k = j->control;
     const int64_t kept = k->n_trials < TRIALS_KEPT ? k->n_trials : TRIALS_KEPT;
@@ -518,19 +664,17 @@ void lt_control_write(lt_json_out *o, const lt_reply *j) {
     lt_out_key_int(o, "reasoning_tokens", lt_reply_reasoning_tokens(j));
     if (k->method != BUDGET) {
         lt_out_key_str(o, "stopped_by", k->stopped_by);
+        lt_out_key_int(o, "saved_most", k->saved_most);
         lt_out_key_int(o, "trial_tokens", k->tokens);
         lt_out_key_int(o, "n_trials", k->n_trials);
         lt_out_key_open(o, "trials", '[');
         for (int64_t i = k->n_trials - kept; i < k->n_trials; i++) {
-            const trial *t = &k->trials[i % TRIALS_KEPT];
-            lt_out_open(o, '{');
-            lt_out_key_int(o, "at", t->at);
-            lt_out_key_int(o, "tokens", t->tokens);
-            lt_out_key_real(o, "confidence", t->confidence);
-            lt_out_key_str(o, "answer", t->answer);
-            lt_out_shut(o, '}');
+            write_trial(o, k, &k->trials[i % TRIALS_KEPT]);
         }
         lt_out_shut(o, ']');
+    }
+    if (k->method == ENTROPY) {
+        write_cuts(o, k);
     }
     lt_out_shut(o, '}');
 }
