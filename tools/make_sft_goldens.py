@@ -7,7 +7,8 @@ The folder is a small Llama with a tokenizer and a chat template that has {% gen
     truth.json      ids and masks of each by apply_chat_template; loss and gradient norm of every step of a full fine-tuning, and of LoRA
                     runs; all in double precision. A step sees every conversation once, and each conversation is computed by itself, so a
                     packing that leaks from one to the next has another loss.
-    adapter-*/      where the LoRA runs start, as PEFT saves it; adapter-*-end/ where they end; merged.safetensors: merge_and_unload of the first"""
+    adapter-*/      where the LoRA runs start, as PEFT saves it; adapter-*-end/ where they end; merged.safetensors,
+                    merged-dora.safetensors: merge_and_unload of the first and of DoRA"""
 import json
 import os
 import random
@@ -25,6 +26,7 @@ TEMPLATE = """{{ bos_token }}{% if tools %}<|system|>{{ tools | tojson }}<|end|>
 {% generation %}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}<|end|>{% endgeneration %}\
 {% else %}{{ m.content }}<|end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
 SPECIAL = ["<s>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
+MERGED = {"all": "merged", "dora": "merged-dora"}
 CALL = {"name": "add", "arguments": {"a": 2, "b": 3}}
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 
@@ -133,8 +135,8 @@ def lora(data, name, **how):
     got = {"name": name, "steps": train(model, data), "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad)}
     model.save_pretrained(end)
     store(end)
-    if name == "all":
-        save_file({k: v.float().contiguous() for k, v in model.merge_and_unload().state_dict().items()}, f"{out}/merged.safetensors")
+    if name in MERGED:
+        save_file({k: v.float().contiguous() for k, v in model.merge_and_unload().state_dict().items()}, f"{out}/{MERGED[name]}.safetensors")
     return got
 
 
@@ -157,7 +159,8 @@ def main():
     assert max(len(i) for i, _ in data) <= SEQ, max(len(i) for i, _ in data)
     truth = {"seq": SEQ, "steps": STEPS, "lr": LR, "rows": best_fit_rows([len(i) - 1 for i, _ in data]), "conversations": [{"ids": i, "mask": m} for i, m in data],
              "full": train(base(), data), "lora": [lora(data, "all", r=4, lora_alpha=8, target_modules="all-linear"),
-                                                   lora(data, "rs", r=3, lora_alpha=5, use_rslora=True, target_modules=["q_proj", "v_proj", "down_proj"])]}
+                                                   lora(data, "rs", r=3, lora_alpha=5, use_rslora=True, target_modules=["q_proj", "v_proj", "down_proj"]),
+                                                   lora(data, "dora", r=4, lora_alpha=8, use_dora=True, target_modules=["q_proj", "v_proj", "o_proj", "up_proj"])]}
     with open(f"{out}/truth.json", "w") as f:
         json.dump(truth, f, separators=(",", ":"))
     print(truth["rows"], "rows;", truth["full"][0], truth["full"][-1], [(r["name"], r["trainable"], r["steps"][0], r["steps"][-1]) for r in truth["lora"]])

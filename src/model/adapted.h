@@ -9,12 +9,16 @@
 /* The products from now on are with the adapters of r's model, if it has any. run outlives r. */
 void lt_lora_attach(lt_exec *r, lt_lora_run *run);
 bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer);
-/* y += s (x A^T) B^T, behind the product with the base. */
-LT_MUST_USE lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind,
-                                   int layer);
-/* The gradients of A and B, stored when r->fresh, else added; before dx is written, which may lie
- * in x. */
-LT_MUST_USE lt_err lt_lora_gradients(lt_exec *r, lt_tensor dy, lt_tensor x, lt_param_kind kind,
+/* Before a batch: derive anew what adapters that have changed derive from the weights (DoRA). */
+LT_MUST_USE lt_err lt_lora_refresh(lt_exec *r);
+/* The bias that the product with the base adds: bias, or none where lt_lora_forward adds it. */
+lt_tensor lt_lora_early_bias(const lt_exec *r, lt_tensor bias, lt_param_kind kind, int layer);
+/* y += s (x A^T) B^T, behind the product with the base; DoRA: y = c (y + s (x A^T) B^T) + bias. */
+LT_MUST_USE lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
+                                   lt_param_kind kind, int layer);
+/* The gradients of the adapters, stored when r->fresh, else added; before dx is written, which may
+ * lie in x. *dy becomes the gradient of the product with the base. */
+LT_MUST_USE lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_param_kind kind,
                                      int layer);
 /* dx += du A, with what lt_lora_gradients of the same layer has left. */
 LT_MUST_USE lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer);

@@ -309,26 +309,32 @@ lt_tensor lt_exec_bias_gradient(const lt_exec *r, lt_param_kind kind, int layer)
     return has_bias(r, kind) ? lt_exec_gradient(r, kind, layer) : (lt_tensor){0};
 }
 
+lt_err lt_linear_base(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_param_kind kind,
+                      int layer) {
+    const lt_model *m = r->model;
+    const int index = param_index(r, kind, layer);
+    for (int i = 0; m->stored != NULL && i < m->stored[index].n_ranges; i++) {
+        LT_TRY(matmul_range(r, y, x, bias, &m->stored[index].ranges[i]));
+    }
+    if (m->stored != NULL && m->stored[index].n_ranges > 0) {
+        return LT_OK;
+    }
+    return matmul_range(r, y, x, bias,
+                        &(lt_weight_range){.w = lt_exec_weight(r, kind, layer),
+                                           .packed = r->packed != NULL ? r->packed[index] : NULL});
+}
+
 lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
                      int layer) {
-    const lt_model *m = r->model;
     const int index = param_index(r, kind, layer);
     const lt_tensor b = lt_exec_bias(r, bias, layer);
 
     if (in_fp8(r, index)) {
         return lt_fp8_forward(r, index, y, x, b);
     }
-    for (int i = 0; m->stored != NULL && i < m->stored[index].n_ranges; i++) {
-        LT_TRY(matmul_range(r, y, x, b, &m->stored[index].ranges[i]));
-    }
-    if (m->stored != NULL && m->stored[index].n_ranges > 0) {
-        return lt_lora_rows_forward(r, y, x, kind, layer);
-    }
-    LT_TRY(matmul_range(r, y, x, b,
-                        &(lt_weight_range){.w = lt_exec_weight(r, kind, layer),
-                                           .packed = r->packed != NULL ? r->packed[index] : NULL}));
+    LT_TRY(lt_linear_base(r, y, x, lt_lora_early_bias(r, b, kind, layer), kind, layer));
     LT_TRY(lt_lora_rows_forward(r, y, x, kind, layer));
-    return lt_lora_forward(r, y, x, kind, layer);
+    return lt_lora_forward(r, y, x, b, kind, layer);
 }
 
 /* Is there a gradient to add to? */
@@ -353,7 +359,7 @@ lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_par
         return lt_fp8_backward(
             r, index, &(lt_fp8_backward_args){dw, dx, dy, x, .add_dw = add_dw, .add_dx = add_dx});
     }
-    LT_TRY(lt_lora_gradients(r, dy, x, kind, layer));
+    LT_TRY(lt_lora_gradients(r, &dy, x, kind, layer));
     LT_TRY(lt_deferred_keep(r, kind, layer, dy, x, &kept));
     if (!kept && dw.data != NULL) {
         LT_TRY(lt_exec_matmul(

@@ -150,7 +150,10 @@ float lt_embedding_scale(const lt_exec *r);
 /* y = x w^T [+ bias]. */
 lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
                      int layer);
-/* The same followed by the spec's plain activation: y = f(x), and x is kept for the backward
+/* The same without adapters, and a bias that is given; absent: none. */
+lt_err lt_linear_base(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_param_kind kind,
+                      int layer);
+/* lt_linear_fwd followed by the spec's plain activation: y = f(x), and x is kept for the backward
  * pass. */
 lt_err lt_linear_act_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_param_kind kind,
                          lt_param_kind bias, int layer);

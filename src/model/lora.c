@@ -12,6 +12,7 @@
 #include "model/acts.h"
 #include "model/adapted.h"
 #include "model/alloc.h"
+#include "model/dora.h"
 #include "model/init.h"
 #include "model/names.h"
 
@@ -138,16 +139,15 @@ static lt_err check_targets(const lt_model_spec *spec, const char *targets) {
     return LT_OK;
 }
 
-/* Add A or B of a matrix to the table; returns its index. */
-static int add_param(lt_lora_plan *p, int which, int layer, bool is_b, int64_t rows, int64_t cols) {
+/* Add A, B or the magnitudes m (cols 0) of a matrix to the table; returns its index. */
+static int add_param(lt_lora_plan *p, int which, int layer, char part, int64_t rows, int64_t cols) {
     lt_param q = {.kind = kinds[which].kind,
                   .layer = layer,
                   .unit = 1 + layer,
-                  .n_dims = 2,
+                  .n_dims = cols > 0 ? 2 : 1,
                   .shape = {rows, cols},
                   .decays = true};
-    (void)snprintf(q.name, sizeof q.name, "layers.%d.%s.lora_%c", layer, kinds[which].name,
-                   is_b ? 'b' : 'a');
+    (void)snprintf(q.name, sizeof q.name, "layers.%d.%s.lora_%c", layer, kinds[which].name, part);
     return lt_param_table_add(&p->table, &q);
 }
 
@@ -170,12 +170,16 @@ static void find_parts(lt_lora_site *s, const lt_model_spec *spec, const lt_para
     }
 }
 
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
 static void add_site(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_table *base,
                      const lt_lora_options *o, int layer, int which) {
     lt_lora_site *s = &p->sites[layer * LT_LORA_LAYER_KINDS + which];
     const lt_param *param = &base->params[lt_param_index(base, kinds[which].kind, layer)];
     int64_t rows = 0;
-    *s = (lt_lora_site){.a = -1, .b = -1};
+    *s = (lt_lora_site){.a = -1, .b = -1, .m = -1};
     find_parts(s, spec, param, o->targets);
     if (s->n_parts == 0) {
         return;
@@ -185,9 +189,16 @@ static void add_site(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_
         rows += s->parts[i].n_rows;
     }
     p->n_modules += s->n_parts;
-    p->columns = s->n_parts * o->rank > p->columns ? s->n_parts * o->rank : p->columns;
-    s->a = add_param(p, which, layer, false, s->n_parts * o->rank, param->shape[1]);
-    s->b = add_param(p, which, layer, true, rows, o->rank);
+    p->sizes.columns = larger(p->sizes.columns, s->n_parts * o->rank);
+    s->a = add_param(p, which, layer, 'a', s->n_parts * o->rank, param->shape[1]);
+    s->b = add_param(p, which, layer, 'b', rows, o->rank);
+    if (o->dora) {
+        s->m = add_param(p, which, layer, 'm', rows, 0);
+        s->m_at = p->sizes.n_magnitudes;
+        p->sizes.n_magnitudes += rows;
+        p->sizes.width = larger(p->sizes.width, param->shape[0]);
+        p->sizes.in = larger(p->sizes.in, param->shape[1]);
+    }
 }
 
 /* A score head, with the base's name and place. */
@@ -211,14 +222,14 @@ static void add_score(lt_lora_plan *p, const lt_param_table *base) {
 static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o,
                         bool with_score) {
     lt_err err = LT_OK;
-    lt_lora_plan p = {.columns = 0};
+    lt_lora_plan p = {.n_modules = 0};
     lt_param_table base = {0};
     const int n_sites = (int)spec->n_layers * LT_LORA_LAYER_KINDS;
 
     LT_ASSERT(o->rank > 0 && o->targets != NULL);
     LT_TRY_DONE(check_targets(spec, o->targets));
     LT_TRY_DONE(lt_param_table_open(&base, spec));
-    LT_TRY_DONE(lt_param_table_begin(&p.table, spec->n_layers, 2 * n_sites + 1));
+    LT_TRY_DONE(lt_param_table_begin(&p.table, spec->n_layers, 3 * n_sites + 1));
     p.sites = calloc((size_t)n_sites, sizeof *p.sites);
     if (p.sites == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "adapters of %lld layers", (long long)spec->n_layers);
@@ -236,7 +247,7 @@ static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_l
     }
     LT_TRY_DONE(lt_param_table_end(&p.table, NULL));
     *out = p;
-    p = (lt_lora_plan){.columns = 0};
+    p = (lt_lora_plan){.n_modules = 0};
 done:
     lt_param_table_close(&base);
     lt_lora_plan_close(&p);
@@ -261,7 +272,7 @@ lt_err lt_lora_plan_all(lt_lora_plan *out, const lt_model_spec *spec, int64_t ra
 void lt_lora_plan_close(lt_lora_plan *p) {
     lt_param_table_close(&p->table);
     free(p->sites);
-    *p = (lt_lora_plan){.columns = 0};
+    *p = (lt_lora_plan){.n_modules = 0};
 }
 
 /* ---- Opening ---- */
@@ -332,7 +343,7 @@ static lt_err begin_score(lt_lora *l, const lt_model *base) {
 
 lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uint64_t seed) {
     lt_err err = LT_OK;
-    lt_lora_plan plan = {.columns = 0};
+    lt_lora_plan plan = {.n_modules = 0};
     lt_lora *l = NULL;
 
     LT_ASSERT(base->lora == NULL);
@@ -351,7 +362,7 @@ lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uin
         LT_FAIL_DONE(LT_ERR_OOM, "adapters");
     }
     l->options.targets = l->targets;
-    l->columns = plan.columns;
+    l->sizes = plan.sizes;
     l->n_modules = plan.n_modules;
     l->sites = plan.sites;
     plan.sites = NULL;
@@ -365,6 +376,7 @@ lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uin
     }
     LT_TRY_DONE(begin_score(l, base));
     LT_TRY_DONE(lt_model_settle(l->params));
+    LT_TRY_DONE(lt_dora_open(l, base));
     l->base = base;
     base->lora = l;
     *out = l;
@@ -382,6 +394,7 @@ void lt_lora_close(lt_lora *l) {
     if (l->base != NULL) {
         l->base->lora = NULL;
     }
+    lt_dora_close(l);
     lt_model_close(l->params);
     free(l->sites);
     free(l->targets);
@@ -393,9 +406,23 @@ void lt_lora_close(lt_lora *l) {
 typedef struct {
     float *w;           /* (rows, cols) of the base: those of a part. */
     const float *a, *b; /* (r, cols), (rows, r) */
+    float *m;           /* DoRA: (rows); else NULL. */
     int64_t cols, rank;
     float scale;
 } merging;
+
+/* The row with the length m, in m's direction; m becomes the length of what it is now. */
+static void merge_magnitude(float *w, int64_t cols, float *m) {
+    double squares = 0.0;
+    for (int64_t c = 0; c < cols; c++) {
+        squares += (double)w[c] * (double)w[c];
+    }
+    const float factor = squares > 0.0 ? (float)((double)*m / sqrt(squares)) : 0.0f;
+    for (int64_t c = 0; c < cols; c++) {
+        w[c] *= factor;
+    }
+    *m = fabsf(*m);
+}
 
 static void merge_row(void *ctx, size_t row) {
     const merging *m = ctx;
@@ -408,35 +435,44 @@ static void merge_row(void *ctx, size_t row) {
         }
         w[c] += m->scale * sum;
     }
+    if (m->m != NULL) {
+        merge_magnitude(w, m->cols, m->m + row);
+    }
+}
+
+static void merge_site(lt_lora *l, const lt_lora_site *s) {
+    const lt_param_table *own = &l->params->table, *base = &l->base->table;
+    const lt_param *a = &own->params[s->a], *b = &own->params[s->b],
+                   *w = &base->params[lt_param_index(base, a->kind, a->layer)];
+    const float *const a_data = lt_param_data(&l->params->master, a);
+    float *const b_data = lt_param_data(&l->params->master, b),
+                 *const w_data = lt_param_data(&l->base->master, w),
+                 *const m_data = s->m >= 0 ? lt_param_data(&l->params->master, &own->params[s->m])
+                                           : NULL;
+    for (int k = 0; k < s->n_parts; k++) {
+        const lt_lora_part *p = &s->parts[k];
+        merging m = {.w = w_data + p->first_row * a->shape[1],
+                     .a = a_data + k * l->options.rank * a->shape[1],
+                     .b = b_data + p->b_row * l->options.rank,
+                     .m = m_data != NULL ? m_data + p->b_row : NULL,
+                     .cols = a->shape[1],
+                     .rank = l->options.rank,
+                     .scale = l->scale};
+        lt_parallel_for((size_t)p->n_rows, merge_row, &m);
+    }
+    memset(b_data, 0, (size_t)b->count * sizeof(float));
 }
 
 lt_err lt_lora_merge(lt_lora *l) {
-    const lt_param_table *own = &l->params->table, *base = &l->base->table;
+    const lt_param_table *base = &l->base->table;
     const int n_layers = (int)l->base->spec.n_layers;
     if (!l->base->backend->host_memory || l->base->options.dtype != LT_F32) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "adapters are merged into F32 weights on the host");
     }
     for (int i = 0; i < n_layers * LT_LORA_LAYER_KINDS; i++) {
-        const lt_lora_site *s = &l->sites[i];
-        if (s->n_parts == 0) {
-            continue;
+        if (l->sites[i].n_parts > 0) {
+            merge_site(l, &l->sites[i]);
         }
-        const lt_param *a = &own->params[s->a], *b = &own->params[s->b],
-                       *w = &base->params[lt_param_index(base, a->kind, a->layer)];
-        const float *const a_data = lt_param_data(&l->params->master, a);
-        float *const b_data = lt_param_data(&l->params->master, b), *const w_data = lt_param_data(
-                                                                        &l->base->master, w);
-        for (int k = 0; k < s->n_parts; k++) {
-            const lt_lora_part *p = &s->parts[k];
-            merging m = {.w = w_data + p->first_row * a->shape[1],
-                         .a = a_data + k * l->options.rank * a->shape[1],
-                         .b = b_data + p->b_row * l->options.rank,
-                         .cols = a->shape[1],
-                         .rank = l->options.rank,
-                         .scale = l->scale};
-            lt_parallel_for((size_t)p->n_rows, merge_row, &m);
-        }
-        memset(b_data, 0, (size_t)b->count * sizeof(float));
     }
     if (lt_param_index(base, LT_PARAM_SCORE, 0) >= 0) {
         const lt_tensor from = lt_lora_score(l, &l->params->master),
@@ -444,15 +480,28 @@ lt_err lt_lora_merge(lt_lora *l) {
         memcpy(to.data, from.data, (size_t)lt_tensor_count(&to) * sizeof(float));
     }
     l->base->version++;
+    l->params->version++;
     return LT_OK;
 }
 
 /* ---- Computing ---- */
 
-void lt_lora_carve(lt_lora_run *run, int64_t columns, int64_t rows, lt_dtype dtype, bool backward,
-                   lt_arena *a) {
-    run->u = lt_tensor_take(a, dtype, rows, columns, 0);
-    run->du = backward ? lt_tensor_take(a, dtype, rows, columns, 0) : (lt_tensor){0};
+void lt_lora_carve(lt_lora_run *run, const lt_lora_options *o, const lt_lora_sizes *z, int64_t rows,
+                   lt_dtype dtype, bool backward, lt_arena *a) {
+    run->u = lt_tensor_take(a, dtype, rows, z->columns, 0);
+    run->du = backward ? lt_tensor_take(a, dtype, rows, z->columns, 0) : (lt_tensor){0};
+    if (!o->dora) {
+        return;
+    }
+    run->rstd = lt_tensor_take(a, LT_F32, rows, 0, 0);
+    run->zeros = lt_tensor_take(a, dtype, rows, 1, 0);
+    run->zero_row = lt_tensor_take(a, dtype, 1, z->width, 0);
+    if (backward) {
+        run->mean = lt_tensor_take(a, LT_F32, rows, 0, 0);
+        run->z = lt_tensor_take(a, dtype, rows, z->width, 0);
+        run->dz = lt_tensor_take(a, dtype, rows, z->width, 0);
+        run->dc = lt_tensor_take(a, LT_F32, 2, z->width, 0);
+    }
 }
 
 void lt_lora_attach(lt_exec *r, lt_lora_run *run) {
@@ -478,10 +527,17 @@ bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer) {
     return site_of(r, kind, layer) != NULL;
 }
 
-/* A parameter of the adapters in one of their buffers. */
-static lt_tensor view(const lt_exec *r, const lt_param_buffer *b, int index) {
+lt_err lt_lora_refresh(lt_exec *r) {
+    return lt_dora_refresh(r);
+}
+
+lt_tensor lt_lora_view(const lt_exec *r, const lt_param_buffer *b, int index) {
     const lt_param *p = &r->lora->lora->params->table.params[index];
     return lt_tensor_2d(lt_param_data(b, p), b->dtype, p->shape[0], p->shape[1]);
+}
+
+lt_tensor lt_lora_columns(const lt_tensor *y, const lt_lora_part *part) {
+    return lt_tensor_cols(y, part->first_row, part->n_rows);
 }
 
 /* The first `rows` rows and the columns of a site, of u or du, contiguous. */
@@ -498,26 +554,22 @@ static lt_err times_scale(lt_exec *r, lt_tensor t) {
 
 /* u = s x A^T */
 static lt_err down(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor x) {
-    LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = u,
-                                               .a = x,
-                                               .b = view(r, &r->lora->lora->params->weights, s->a),
-                                               .trans_b = true,
-                                               .fixed_order = r->fixed_order}));
+    LT_TRY(lt_exec_matmul(
+        r, &(lt_matmul_args){.y = u,
+                             .a = x,
+                             .b = lt_lora_view(r, &r->lora->lora->params->weights, s->a),
+                             .trans_b = true,
+                             .fixed_order = r->fixed_order}));
     return times_scale(r, u);
 }
 
-lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, int layer) {
-    const lt_lora_site *s = site_of(r, kind, layer);
-    if (s == NULL) {
-        return LT_OK;
-    }
+/* y += u B^T, with u in scratch. */
+static lt_err up(lt_exec *r, const lt_lora_site *s, lt_tensor y, lt_tensor u) {
     const int64_t rank = r->lora->lora->options.rank;
-    const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]),
-                    b = view(r, &r->lora->lora->params->weights, s->b);
-    LT_TRY(down(r, s, u, x));
+    const lt_tensor b = lt_lora_view(r, &r->lora->lora->params->weights, s->b);
     for (int i = 0; i < s->n_parts; i++) {
         const lt_lora_part *p = &s->parts[i];
-        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_tensor_cols(&y, p->first_row, p->n_rows),
+        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_lora_columns(&y, p),
                                                    .a = lt_tensor_cols(&u, i * rank, rank),
                                                    .b = lt_tensor_rows(&b, p->b_row, p->n_rows),
                                                    .trans_b = true,
@@ -527,7 +579,36 @@ lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind,
     return LT_OK;
 }
 
-lt_err lt_lora_gradients(lt_exec *r, lt_tensor dy, lt_tensor x, lt_param_kind kind, int layer) {
+static bool has_magnitudes(const lt_lora_site *s) {
+    return s != NULL && s->m >= 0;
+}
+
+lt_tensor lt_lora_early_bias(const lt_exec *r, lt_tensor bias, lt_param_kind kind, int layer) {
+    return has_magnitudes(site_of(r, kind, layer)) ? (lt_tensor){0} : bias;
+}
+
+lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_param_kind kind,
+                       int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]);
+    LT_TRY(down(r, s, u, x));
+    LT_TRY(up(r, s, y, u));
+    return has_magnitudes(s) ? lt_dora_scale(r, s, y, bias) : LT_OK;
+}
+
+/* The gradient of m; *dy becomes that of z, which is computed once more. u: of x. */
+static lt_err magnitudes(lt_exec *r, const lt_lora_site *s, lt_tensor *dy, lt_tensor x, lt_tensor u,
+                         lt_param_kind kind, int layer) {
+    const lt_tensor z = lt_tensor_2d(r->lora->z.data, r->lora->z.dtype, dy->shape[0], dy->shape[1]);
+    LT_TRY(lt_linear_base(r, z, x, (lt_tensor){0}, kind, layer));
+    LT_TRY(up(r, s, z, u));
+    return lt_dora_gradient(r, s, dy);
+}
+
+lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_param_kind kind, int layer) {
     const lt_lora_site *s = site_of(r, kind, layer);
     if (s == NULL) {
         return LT_OK;
@@ -535,12 +616,13 @@ lt_err lt_lora_gradients(lt_exec *r, lt_tensor dy, lt_tensor x, lt_param_kind ki
     const int64_t rank = r->lora->lora->options.rank;
     const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]),
                     du = scratch_of(r, &r->lora->du, s, x.shape[0]),
-                    b = view(r, &r->lora->lora->params->weights, s->b),
-                    db = view(r, &r->lora->gradients, s->b);
+                    b = lt_lora_view(r, &r->lora->lora->params->weights, s->b),
+                    db = lt_lora_view(r, &r->lora->gradients, s->b);
     LT_TRY(down(r, s, u, x));
+    LT_TRY(has_magnitudes(s) ? magnitudes(r, s, dy, x, u, kind, layer) : LT_OK);
     for (int i = 0; i < s->n_parts; i++) {
         const lt_lora_part *p = &s->parts[i];
-        const lt_tensor part = lt_tensor_cols(&dy, p->first_row, p->n_rows);
+        const lt_tensor part = lt_lora_columns(dy, p);
         LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_tensor_rows(&db, p->b_row, p->n_rows),
                                                    .a = part,
                                                    .b = lt_tensor_cols(&u, i * rank, rank),
@@ -551,7 +633,7 @@ lt_err lt_lora_gradients(lt_exec *r, lt_tensor dy, lt_tensor x, lt_param_kind ki
                                                    .b = lt_tensor_rows(&b, p->b_row, p->n_rows)}));
     }
     LT_TRY(times_scale(r, du));
-    return lt_exec_matmul(r, &(lt_matmul_args){.y = view(r, &r->lora->gradients, s->a),
+    return lt_exec_matmul(r, &(lt_matmul_args){.y = lt_lora_view(r, &r->lora->gradients, s->a),
                                                .a = du,
                                                .b = x,
                                                .trans_a = true,
@@ -563,8 +645,9 @@ lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer)
     if (s == NULL) {
         return LT_OK;
     }
-    return lt_exec_matmul(r, &(lt_matmul_args){.y = dx,
-                                               .a = scratch_of(r, &r->lora->du, s, dx.shape[0]),
-                                               .b = view(r, &r->lora->lora->params->weights, s->a),
-                                               .accumulate = true});
+    return lt_exec_matmul(
+        r, &(lt_matmul_args){.y = dx,
+                             .a = scratch_of(r, &r->lora->du, s, dx.shape[0]),
+                             .b = lt_lora_view(r, &r->lora->lora->params->weights, s->a),
+                             .accumulate = true});
 }

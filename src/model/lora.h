@@ -18,6 +18,7 @@
  * The parameters, in the order of the table; the unit of a layer is the base's (params.h):
  *     layers.N.qkv.lora_a (3 r, C), .lora_b ((H + 2G) D, r)       attn_out, up, down likewise
  *     score (n_scores, C)                                         a score head only
+ *     layers.N.qkv.lora_m ((H + 2G) D), ...                      DoRA only (dora.h)
  * A score head is trained whole, as PEFT does for SEQ_CLS (modules_to_save): what stands here takes
  * the place of the base's, from which it begins.
  *
@@ -43,6 +44,8 @@ typedef struct {
     int64_t rank; /* 0: no adapters. */
     double alpha;
     lt_lora_scaling scaling;
+    bool
+        dora; /* The length of each row of a weight is trained apart from its direction (dora.h). */
     /* Modules, "q_proj,v_proj,...", by the ends of their names as in PEFT; or LT_LORA_ALL. */
     const char *targets;
 } lt_lora_options;
@@ -56,16 +59,24 @@ typedef struct {
 
 /* The adapters beside one of our matrices. */
 typedef struct {
-    int a, b; /* Among the parameters; -1: there are none. */
+    int a, b, m;  /* Among the parameters; -1: there are none. m: DoRA only. */
+    int64_t m_at; /* Of its first row in lt_dora's vectors. */
     int n_parts;
     lt_lora_part parts[LT_LORA_PARTS];
 } lt_lora_site;
+
+/* What the memory beside the parameters depends on. */
+typedef struct {
+    int64_t columns;      /* Of the widest u. */
+    int64_t width, in;    /* DoRA: the most rows and columns of a matrix with adapters. */
+    int64_t n_magnitudes; /* DoRA: of all matrices. */
+} lt_lora_sizes;
 
 /* Which adapters there are: for measuring, before there are weights. */
 typedef struct {
     lt_param_table table;
     lt_lora_site *sites; /* (n_layers, LT_LORA_LAYER_KINDS) */
-    int64_t columns;     /* Of the widest u. */
+    lt_lora_sizes sizes;
     int n_modules;
 } lt_lora_plan;
 
@@ -80,6 +91,15 @@ void lt_lora_plan_close(lt_lora_plan *p);
 /* NULL: the matrix has none. */
 const lt_lora_site *lt_lora_site_of(const lt_lora_site *sites, lt_param_kind kind, int layer);
 
+/* What DoRA derives from base and adapters (dora.h); without memory otherwise. */
+typedef struct {
+    lt_tensor factors, inverse; /* (n_magnitudes) F32: c, and sqrt(in) / ||W + s B A||. */
+    lt_tensor rows;             /* Some rows of W + s B A, F32. */
+    lt_arena arena;
+    bool ready; /* factors and inverse are those of this version of the adapters. */
+    uint64_t version;
+} lt_dora;
+
 typedef struct lt_lora {
     lt_lora_options options;
     char *targets; /* What options.targets points to. */
@@ -89,8 +109,9 @@ typedef struct lt_lora {
      * these. */
     lt_model *params;
     lt_lora_site *sites;
-    int64_t columns;
+    lt_lora_sizes sizes;
     int n_modules;
+    lt_dora dora;
 } lt_lora;
 
 /* Put new adapters beside the linear layers of a model, which must outlive them: A uniform in
@@ -101,7 +122,11 @@ LT_MUST_USE lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_opt
 /* Accepts NULL. The base, unless it is closed already, is without adapters again. */
 void lt_lora_close(lt_lora *l);
 
-/* Add s B A to the weights of the base, in F32 on the host, and leave B zero. */
+/* Bytes of what adapters hold beside their parameters. */
+size_t lt_lora_derived_bytes(const lt_lora_options *o, const lt_lora_sizes *z);
+
+/* Give the weights of the base, in F32 on the host, the values that it computes with, and leave
+ * adapters that change nothing: B zero, and of DoRA the magnitudes of these weights. */
 LT_MUST_USE lt_err lt_lora_merge(lt_lora *l);
 
 /* The name of a part's module, "model.layers.0.self_attn.q_proj". */
@@ -120,8 +145,8 @@ bool lt_lora_target_is(const char *target, size_t length, const char *module);
 #define LT_LORA_TENSOR       "base_model.model.%s.lora_%c.weight" /* Of a module, A or B. */
 #define LT_LORA_TENSOR_BYTES (LT_FOREIGN_NAME_BYTES + 48)
 
-/* What adapter_config.json says. Close it. UNSUPPORTED: what it says would not be honoured (DoRA,
- * ranks that differ, modules that are saved whole, ...). */
+/* What adapter_config.json says. Close it. UNSUPPORTED: what it says would not be honoured (ranks
+ * that differ, modules that are saved whole, ...). */
 typedef struct {
     lt_lora_options options;
     char *targets;  /* What options.targets points to. */
@@ -144,7 +169,8 @@ bool lt_lora_is_folder(const char *path); /* Does it hold an adapter? */
 /* Read adapter_model.safetensors into adapters of the same options. FORMAT: a tensor is missing, of
  * another shape, not finite, or of no adapter. */
 LT_MUST_USE lt_err lt_lora_load(lt_lora *l, const char *folder);
-/* The (rows, cols) numbers of a tensor of such a file, likewise. Free with free(). */
+/* The (rows, cols) numbers of a tensor of such a file, likewise; cols 0: (rows). Free with free().
+ */
 LT_MUST_USE lt_err lt_lora_values(float **out, const lt_safetensors *file, const char *path,
                                   const char *name, int64_t rows, int64_t cols);
 /* Write both files, tensors in F32. base: what base_model_name_or_path says. */
@@ -157,10 +183,14 @@ typedef struct lt_lora_run {
     const lt_lora *lora;
     lt_param_buffer gradients; /* F32 over the adapters' table; without units in inference. */
     lt_tensor u, du;           /* (rows, columns) of the model's type; du: of training. */
+    /* DoRA. (rows) F32 each: of its norms (dora.c); (rows, 1) and (1, width): zeros, of the model's
+     * type, where the base has biases. Of training: (rows, width), the product before its rows are
+     * multiplied, and its gradient; (2, width) F32. */
+    lt_tensor rstd, mean, zeros, zero_row, z, dz, dc;
 } lt_lora_run;
 
 /* Take the scratch for `rows` rows of a batch: with an arena without memory, measure it. */
-void lt_lora_carve(lt_lora_run *run, int64_t columns, int64_t rows, lt_dtype dtype, bool backward,
-                   lt_arena *a);
+void lt_lora_carve(lt_lora_run *run, const lt_lora_options *o, const lt_lora_sizes *z, int64_t rows,
+                   lt_dtype dtype, bool backward, lt_arena *a);
 
 #endif

@@ -1,11 +1,12 @@
 /* lora_files.c: adapters as PEFT keeps them: adapter_config.json and adapter_model.safetensors.
  *
  *     tensors   base_model.model.<module>.lora_A.weight (r, in), .lora_B.weight (out, r)
+ *               DoRA: base_model.model.<module>.lora_magnitude_vector (out)
  *               base_model.model.score.weight, of a score head (modules_to_save)
- *     config    r, lora_alpha, use_rslora, target_modules: read. Everything that would change the
- *               arithmetic is refused by name; what only tells how a run was started or trained
- *               (initialisation, dropout, ...) is passed over, and a run that goes on from it
- *               refuses dropout.
+ *     config    r, lora_alpha, use_rslora, use_dora, target_modules: read. Everything that would
+ *               change the arithmetic is refused by name; what only tells how a run was started or
+ *               trained (initialisation, dropout, ...) is passed over, and a run that goes on from
+ *               it refuses dropout.
  *
  * target_modules is a list of names or their ends, of modules in all layers or in some; adapters of
  * some layers only are refused. On reading it becomes the short names of lora.h, in the order of
@@ -32,12 +33,17 @@
 /* ---- The configuration ---- */
 
 /* Keys that change what an adapter computes: each must be absent, null, false, 0 or empty. */
-static const char *const refused[] = {"use_dora",      "layer_replication",
-                                      "lora_bias",     "target_parameters",
-                                      "use_qalora",    "trainable_token_indices",
-                                      "use_bdlora",    "alora_invocation_tokens",
-                                      "arrow_config",  "kasa_config",
-                                      "velora_config", "monteclora_config"};
+static const char *const refused[] = {"layer_replication",
+                                      "lora_bias",
+                                      "target_parameters",
+                                      "use_qalora",
+                                      "trainable_token_indices",
+                                      "use_bdlora",
+                                      "alora_invocation_tokens",
+                                      "arrow_config",
+                                      "kasa_config",
+                                      "velora_config",
+                                      "monteclora_config"};
 
 /* Keys by which modules or layers differ, likewise, unless ranks come from the tensors. */
 static const char *const differing[] = {"rank_pattern", "alpha_pattern", "layers_to_transform",
@@ -178,7 +184,7 @@ lt_err lt_lora_config_read(lt_lora_config *out, const char *folder, const lt_mod
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
     json_t *config = NULL;
-    bool rs = false;
+    bool rs = false, dora = false;
     lt_lora_config c = {.targets = NULL};
 
     LT_TRY(lt_path_join(path, folder, CONFIG));
@@ -187,8 +193,10 @@ lt_err lt_lora_config_read(lt_lora_config *out, const char *folder, const lt_mod
     LT_TRY_DONE(lt_json_i64(config, "r", &c.options.rank, false, path));
     LT_TRY_DONE(lt_json_f64(config, "lora_alpha", &c.options.alpha, false, path));
     LT_TRY_DONE(lt_json_bool(config, "use_rslora", &rs, true, path));
+    LT_TRY_DONE(lt_json_bool(config, "use_dora", &dora, true, path));
     LT_TRY_DONE(lt_json_f64(config, "lora_dropout", &c.dropout, true, path));
     c.options.scaling = rs ? LT_LORA_BY_ROOT : LT_LORA_BY_RANK;
+    c.options.dora = dora;
     if (c.options.rank < 1) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: r = %lld", path, (long long)c.options.rank);
     }
@@ -237,13 +245,22 @@ bool lt_lora_is_folder(const char *path) {
 
 /* ---- The weights ---- */
 
-/* Call with each tensor: A and B of each module. first: index of its first element in its
- * parameter, whose rows it has some of. */
+/* Call with each tensor: A, B and magnitudes of each module. first: index of its first element in
+ * its parameter, whose rows it has some of. cols 0: it has one dimension. */
 typedef struct {
     char name[LT_LORA_TENSOR_BYTES];
     const lt_param *param;
     int64_t first, rows, cols;
 } tensor;
+
+static int dims_of(const tensor *t) {
+    return t->cols > 0 ? 2 : 1;
+}
+
+static int64_t count_of(const tensor *t) {
+    return t->cols > 0 ? t->rows * t->cols : t->rows;
+}
+
 typedef lt_err (*tensor_fn)(void *ctx, const tensor *t);
 
 static lt_err each_part(const lt_lora *l, const lt_lora_site *s, int i, tensor_fn fn, void *ctx) {
@@ -257,7 +274,13 @@ static lt_err each_part(const lt_lora *l, const lt_lora_site *s, int i, tensor_f
     snprintf(a.name, sizeof a.name, LT_LORA_TENSOR, module, 'A');
     snprintf(b.name, sizeof b.name, LT_LORA_TENSOR, module, 'B');
     LT_TRY(fn(ctx, &a));
-    return fn(ctx, &b);
+    LT_TRY(fn(ctx, &b));
+    if (s->m < 0) {
+        return LT_OK;
+    }
+    tensor m = {.param = &params[s->m], .first = p->b_row, .rows = p->n_rows};
+    snprintf(m.name, sizeof m.name, "base_model.model.%s.lora_magnitude_vector", module);
+    return fn(ctx, &m);
 }
 
 static lt_err each_tensor(const lt_lora *l, tensor_fn fn, void *ctx) {
@@ -284,18 +307,35 @@ typedef struct {
     size_t n_read;
 } reading;
 
+/* "(4, 24)", "(24)" */
+static void shape_text(char out[64], int n_dims, int64_t d0, int64_t d1) {
+    if (n_dims == 2) {
+        snprintf(out, 64, "(%lld, %lld)", (long long)d0, (long long)d1);
+    } else {
+        snprintf(out, 64, "(%lld%s)", (long long)d0, n_dims > 2 ? ", ..." : "");
+    }
+}
+
+static lt_err check_shape(const lt_safetensor *s, int64_t rows, int64_t cols, const char *path) {
+    const int n_dims = cols > 0 ? 2 : 1;
+    char is[64], wanted[64];
+    if (s->n_dims == n_dims && s->shape[0] == rows && (cols == 0 || s->shape[1] == cols)) {
+        return LT_OK;
+    }
+    shape_text(is, s->n_dims, s->n_dims > 0 ? s->shape[0] : 1, s->n_dims > 1 ? s->shape[1] : 1);
+    shape_text(wanted, n_dims, rows, cols);
+    LT_FAIL(LT_ERR_FORMAT, "%s: %s is %s where %s is expected", path, s->name, is, wanted);
+}
+
 lt_err lt_lora_values(float **out, const lt_safetensors *file, const char *path, const char *name,
                       int64_t rows, int64_t cols) {
     const lt_safetensor *s = lt_safetensors_find(file, name);
-    const int64_t count = rows * cols;
+    const int64_t count = cols > 0 ? rows * cols : rows;
     float *values;
     if (s == NULL) {
         LT_FAIL(LT_ERR_FORMAT, "%s: no tensor %s", path, name);
     }
-    if (s->n_dims != 2 || s->shape[0] != rows || s->shape[1] != cols) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: %s is (%lld, %lld) where (%lld, %lld) is expected", path, name,
-                (long long)s->shape[0], (long long)s->shape[1], (long long)rows, (long long)cols);
-    }
+    LT_TRY(check_shape(s, rows, cols, path));
     if (s->dtype != LT_F32 && s->dtype != LT_BF16 && s->dtype != LT_F16) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is %s", path, name, lt_dtype_name(s->dtype));
     }
@@ -318,7 +358,7 @@ static lt_err read_tensor(void *ctx, const tensor *t) {
     reading *r = ctx;
     float *values = NULL;
     LT_TRY(lt_lora_values(&values, r->file, r->path, t->name, t->rows, t->cols));
-    lt_model_set(r->l->params, t->param, t->first, values, LT_F32, t->rows * t->cols);
+    lt_model_set(r->l->params, t->param, t->first, values, LT_F32, count_of(t));
     r->n_read++;
     free(values);
     return LT_OK;
@@ -382,7 +422,7 @@ static lt_err list_tensor(void *ctx, const tensor *t) {
         sizeof(float)};
     w->tensors[w->n] = (lt_safetensor_out){.name = w->names[w->n],
                                            .dtype = LT_F32,
-                                           .n_dims = 2,
+                                           .n_dims = dims_of(t),
                                            .shape = {t->rows, t->cols},
                                            .fill = lt_safetensor_fill_memory,
                                            .ctx = &w->memory[w->n]};
@@ -406,7 +446,8 @@ static lt_err find_flat(const float **flat, float **copy, const lt_model *m) {
 }
 
 static lt_err write_weights(const lt_lora *l, const char *path) {
-    const size_t most = 2 * (size_t)l->n_modules + (l->base->spec.n_scores > 0 ? 1 : 0);
+    const size_t most = (l->options.dora ? 3 : 2) * (size_t)l->n_modules +
+                        (l->base->spec.n_scores > 0 ? 1 : 0);
     lt_err err = LT_OK;
     float *copy = NULL;
     json_t *metadata = json_pack("{s:s}", "format", "pt");
@@ -460,7 +501,7 @@ static lt_err write_config(const lt_lora *l, const char *path, const char *base)
         "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", (json_int_t)o->rank,
         "lora_alpha", whole_alpha ? json_integer((json_int_t)o->alpha) : json_real(o->alpha),
         "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out", transposed, "use_rslora",
-        o->scaling == LT_LORA_BY_ROOT, "use_dora", false, "init_lora_weights", true,
+        o->scaling == LT_LORA_BY_ROOT, "use_dora", o->dora, "init_lora_weights", true,
         "inference_mode", true, "target_modules", list);
     if (l->base->spec.n_scores > 0 &&
         (json_object_set_new(config, "task_type", json_string("SEQ_CLS")) != 0 ||

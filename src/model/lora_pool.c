@@ -254,12 +254,20 @@ static lt_err read_parts(reading *r) {
 static lt_err read_folder(reading *r, const lt_lora_source *source) {
     lt_err err = LT_OK;
     json_t *config = NULL;
+    bool dora = false;
     lt_safetensors file = {0};
     LT_TRY(lt_lora_config_load(&config, source->folder, &r->pool->model->spec));
     r->config = config;
     r->file = &file;
     r->scale = source->scale;
     r->n_read = 0;
+    LT_TRY_DONE(lt_json_bool(config, "use_dora", &dora, true, source->folder));
+    if (dora) {
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
+                     "%s: use_dora is set, which is not built for requests: lateen convert merges "
+                     "such adapters, and as the model itself they are opened as they are",
+                     source->folder);
+    }
     LT_TRY_DONE(lt_json_f64(config, "lora_alpha", &r->alpha, false, source->folder));
     LT_TRY_DONE(lt_json_bool(config, "use_rslora", &r->by_root, true, source->folder));
     LT_TRY_DONE(lt_path_join(r->path, source->folder, LT_LORA_WEIGHTS));
@@ -315,7 +323,7 @@ lt_err lt_lora_pool_fill(lt_lora_pool *p, int32_t place, const lt_lora_image *i)
 /* ---- Computing ---- */
 
 int64_t lt_lora_pool_columns(const lt_lora_pool *p) {
-    return p->plan.columns;
+    return p->plan.sizes.columns;
 }
 
 static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int layer) {

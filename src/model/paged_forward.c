@@ -70,7 +70,8 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
     see_layer(f, 0, rows);
     lt_batch_carve(&f->batch, f->exec.spec, &shape, &f->activations);
     if (f->exec.lora != NULL) {
-        lt_lora_carve(&f->lora, f->lora.lora->columns, rows, f->exec.dtype, false, &f->activations);
+        lt_lora_carve(&f->lora, &f->lora.lora->options, &f->lora.lora->sizes, rows, f->exec.dtype,
+                      false, &f->activations);
     }
     if (f->lora_rows.pool != NULL) {
         const int64_t columns = lt_lora_pool_columns(f->lora_rows.pool);

@@ -140,9 +140,9 @@ static int64_t words_of(const lt_model_spec *s, const lt_param_table *t) {
                                            : lt_model_spec_outputs(s);
 }
 
-/* The adapters of a pass: how wide their scratch is, and their table; of none, 0 and NULL. */
+/* The adapters of a pass: what their scratch depends on, and their table; NULL: none. */
 typedef struct {
-    int64_t columns;
+    const lt_lora_sizes *sizes;
     const lt_param_table *table;
 } adapters;
 
@@ -158,7 +158,8 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_experts_carve(&p->experts, s, dtype, o, &a->scratch);
     lt_exact_carve(&p->exact, s, o, &a->scratch);
     if (o->lora.rank > 0) {
-        lt_lora_carve(&p->lora, beside->columns, o->batch * o->seq, dtype, o->train, &a->scratch);
+        lt_lora_carve(&p->lora, &o->lora, beside->sizes, o->batch * o->seq, dtype, o->train,
+                      &a->scratch);
     }
     if (o->train) {
         gradients_carve(p, s, o->lora.rank > 0 ? beside->table : t, o, &a->gradients);
@@ -238,7 +239,7 @@ lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype 
     lt_err err = LT_OK;
     lt_param_table table = {0};
     const lt_stage_options stage = stage_options(o, spec);
-    lt_lora_plan lora = {.columns = 0};
+    lt_lora_plan lora = {.n_modules = 0};
     lt_pass p = {0};
     arenas a = {0};
 
@@ -246,7 +247,7 @@ lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype 
     LT_TRY_DONE(o->lora.rank > 0 ? lt_lora_plan_open(&lora, spec, &o->lora) : LT_OK);
     LT_TRY_DONE(lt_param_table_open_part(&table, spec, o->partition));
     LT_TRY_DONE(open_sets(&p, spec, o));
-    pass_carve(&p, spec, dtype, &table, &(adapters){lora.columns, &lora.table}, o, &a);
+    pass_carve(&p, spec, dtype, &table, &(adapters){&lora.sizes, &lora.table}, o, &a);
     *out = (lt_pass_memory){a.activations.used_bytes, a.gradients.used_bytes,
                             a.logits.used_bytes,      a.scratch.used_bytes,
                             a.eight.used_bytes,       lt_stage_host_bytes(&stage)};
@@ -297,7 +298,7 @@ static lt_err place(lt_pass *p) {
     lt_device *device = p->exec.device;
     const lt_param_table *t = &p->model->table;
     const lt_lora *lora = p->model->lora;
-    const adapters beside = {lora != NULL ? lora->columns : 0,
+    const adapters beside = {lora != NULL ? &lora->sizes : NULL,
                              lora != NULL ? &lora->params->table : NULL};
     arenas a = {0};
     pass_carve(p, p->exec.spec, p->exec.dtype, t, &beside, &p->options, &a);

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/adapted.h"
 #include "model/pass_impl.h"
 #include "model/tp.h"
 
@@ -286,6 +287,7 @@ lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result, 
     *result = (lt_pass_result){0};
     LT_TRY(lt_pass_load(p, 0, b));
     LT_TRY(lt_fp8_refresh(r, &p->fp8));
+    LT_TRY(lt_lora_refresh(r));
     LT_TRY(lt_pass_forward_all(p, 0, false));
     LT_TRY(head(p, 0, &how));
     return lt_stage_receive(&p->stage, r, 0, &p->sets[0].batch, result, loss_rows);
@@ -331,6 +333,7 @@ static lt_err forward_range(lt_pass *p, int set, int first, int end, bool train)
     lt_tensor stream;
     LT_ASSERT(first >= p->first && first < end && end <= p->end);
     LT_TRY(lt_fp8_refresh(r, &p->fp8));
+    LT_TRY(lt_lora_refresh(r));
     LT_TRY(layers_fwd(p, set, first, end, train, &stream));
     return lt_exec_add(r, &(lt_add_args){.y = lt_pass_stream(p, set, end),
                                          .a = stream,

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/adapted.h"
 #include "model/pass_impl.h"
 
 lt_err lt_pass_stage(lt_pass *p, const lt_pass_batch *b) {
@@ -196,6 +197,7 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
     p->sets[0].has_weights = slot->has_weights;
     LT_TRY(lt_stage_take(&p->stage, r, &p->sets[0].batch));
     LT_TRY(lt_fp8_refresh(r, &p->fp8));
+    LT_TRY(lt_lora_refresh(r));
     if (can_record(p)) {
         shape = find_shape(p,
                            &(lt_pass_recorded){.batch = slot->batch,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "model/acts.h"
+#include "model/adapted.h"
 #include "model/alloc.h"
 
 typedef struct {
@@ -138,6 +139,7 @@ static lt_err pack_weights(lt_exec *r, lt_arena *a) {
 }
 
 lt_err lt_exec_refresh(lt_exec *r, lt_prepared *p, bool *changed) {
+    LT_TRY(lt_lora_refresh(r));
     *changed = p->version != r->model->version;
     if (!*changed) {
         return LT_OK;

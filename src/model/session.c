@@ -96,7 +96,8 @@ static void acts_carve(lt_session *s, int64_t batch, int64_t seq) {
     see_layer(s, 0);
     lt_batch_carve(&s->batch, spec, &shape, a);
     if (s->exec.model->lora != NULL) {
-        lt_lora_carve(&s->lora, s->exec.model->lora->columns, batch * seq, s->exec.dtype, false, a);
+        const lt_lora *l = s->exec.model->lora;
+        lt_lora_carve(&s->lora, &l->options, &l->sizes, batch * seq, s->exec.dtype, false, a);
     }
 }
 

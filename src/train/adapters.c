@@ -16,6 +16,7 @@ lt_lora_options lt_recipe_lora(const lt_recipe *r) {
     return (lt_lora_options){.rank = r->lora_rank,
                              .alpha = r->lora_alpha > 0.0 ? r->lora_alpha : (double)r->lora_rank,
                              .scaling = (lt_lora_scaling)r->lora_scale,
+                             .dora = r->lora_dora,
                              .targets = r->lora_targets};
 }
 
@@ -48,7 +49,8 @@ lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
 
 /* A value that was given and is not the folder's. */
 static lt_err check_given(const lt_recipe *r, const lt_recipe *actual) {
-    static const char *const names[] = {"lora.rank", "lora.alpha", "lora.scale", "lora.targets"};
+    static const char *const names[] = {"lora.rank", "lora.alpha", "lora.scale", "lora.dora",
+                                        "lora.targets"};
     char given[LT_OPTION_STR_BYTES], found[LT_OPTION_STR_BYTES];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const lt_option *row = lt_option_find(&lt_recipe_table, names[i]);
@@ -91,6 +93,7 @@ lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec) {
     actual->lora_rank = c.options.rank;
     actual->lora_alpha = c.options.alpha;
     actual->lora_scale = (int)c.options.scaling;
+    actual->lora_dora = c.options.dora;
     LT_TRY_DONE(lt_options_set(&lt_recipe_table, actual, "lora.targets", c.targets, "lora.init"));
     LT_TRY_DONE(check_given(r, actual));
     *r = *actual;

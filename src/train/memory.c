@@ -194,7 +194,8 @@ static lt_err measure_state(state_memory *out, const lt_recipe *r, const lt_mode
         LT_TRY(lt_lora_plan_open(&plan, spec, &lora));
         run.trainable = false;
         out->weights_bytes = lt_model_weights_bytes(t, &run) +
-                             lt_model_weights_bytes(&plan.table, &trained);
+                             lt_model_weights_bytes(&plan.table, &trained) +
+                             lt_lora_derived_bytes(&lora, &plan.sizes);
         out->gradients_bytes = 0;
         out->copy_bytes = lt_saver_bytes(r, &plan.table, shards);
         err = lt_optimiser_measure(&out->optimiser_bytes, r, &plan.table, NULL);
@@ -287,7 +288,8 @@ static size_t bytes_of(const lt_memory_plan *p, const char *name) {
 /* Assert that the bytes computed from the recipe are those that were allocated. */
 static void assert_placed(const lt_memory_plan *p, const lt_training *t) {
     const lt_pass_memory *m = &t->pass_memory;
-    const size_t shards = t->model != t->trained ? t->trained->weights_bytes : 0;
+    const size_t shards = (t->model != t->trained ? t->trained->weights_bytes : 0) +
+                          (t->lora != NULL ? t->lora->dora.arena.size_bytes : 0);
     LT_ASSERT(bytes_of(p, "weights") + bytes_of(p, "gradients") ==
               t->model->weights_bytes + shards + t->zero.arena.size_bytes + m->gradients_bytes);
     LT_ASSERT(bytes_of(p, "sums of groups") == t->invariant.arena.size_bytes);

@@ -214,6 +214,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "what an adapter gives is multiplied by this over the rank; 0: the rank")                    \
     X(ENUM, lora_scale, "lora.scale", "rank", 0, 0, LT_LORA_SCALINGS,                              \
       "lora.alpha is divided by the rank, or by its square root (rsLoRA)")                         \
+    X(BOOL, lora_dora, "lora.dora", "false", 0, 0, "",                                             \
+      "the length of each row of a weight is trained apart from its direction (DoRA)")             \
     X(STR, lora_targets, "lora.targets", LT_LORA_ALL, 0, 1, "NAME,...",                            \
       "linear layers that get adapters, by PEFT's names, e.g. q_proj,v_proj; all-linear: all but " \
       "the head")                                                                                  \

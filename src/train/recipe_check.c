@@ -197,6 +197,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"data.goldfish_h", r->goldfish_k > 0, "data.goldfish_k"},
         {"lora.alpha", adapts, "lora.rank"},
         {"lora.scale", adapts, "lora.rank"},
+        {"lora.dora", adapts, "lora.rank"},
         {"lora.targets", adapts, "lora.rank"},
         {"data.chat_template", chats, "a .jsonl file in data.train or data.valid"},
         {"data.chat_turns", chats, "a .jsonl file in data.train or data.valid"},

@@ -24,11 +24,13 @@ static inline void fill(lt_lora *l) {
         const lt_param *p = &t->params[i];
         for (int64_t k = 0; k < p->count; k++) {
             const uint64_t r = lt_rng_mix((uint64_t)(p->whole_at + k) * 77);
-            const float x = ((float)(r >> 40) * 0x1p-24f - 0.5f) * 0.3f;
+            const float near = p->n_dims == 1 ? 1.0f : 0.0f; /* Of magnitudes. */
+            const float x = near + ((float)(r >> 40) * 0x1p-24f - 0.5f) * 0.3f;
             lt_model_set(l->params, p, k, &x, LT_F32, 1);
         }
     }
     must(lt_model_settle(l->params), "settle");
+    l->params->version++;
 }
 
 /* Gradients of the adapters after `passes` batches, of which the last counts. */

@@ -6,7 +6,7 @@
 #define TOLERANCE_BF16 0.03
 
 static void on_a_gpu(void **state) {
-    static const char *const names[] = {"llama3", "gpt2", "apertus"};
+    static const char *const names[] = {"llama3", "gpt2", "apertus", "gpt2"};
     (void)state;
     if (gpu_backend() == NULL) {
         skip();
@@ -24,7 +24,9 @@ static void on_a_gpu(void **state) {
             for (int side = 0; side < 2; side++) {
                 lt_model *m = open_base(path, side == 0 ? lt_backend_cpu() : gpu_backend(), dtype);
                 lt_lora *l = NULL;
-                must(lt_lora_open(&l, m, &adapters_of_all, 1), path);
+                lt_lora_options o = adapters_of_all;
+                o.dora = i == 3; /* With biases. */
+                must(lt_lora_open(&l, m, &o, 1), path);
                 fill(l);
                 n = l->params->table.n_elements;
                 got[side] = gradients(m, &g.batch, LT_RECOMPUTE_NONE, 1);

@@ -1,0 +1,40 @@
+/* dora.h: DoRA (Liu et al. 2024, "Weight-Decomposed Low-Rank Adaptation", arXiv:2402.09353,
+ * equation 5, as PEFT computes it): direction and length of each row of a weight are trained apart.
+ *
+ *     z = x W^T + s (x A^T) B^T       as LoRA
+ *     y = c z + bias                  c = m / ||W + s B A||, a number a row of W
+ *
+ * m (out) begins as ||W||, so that new adapters change nothing. The norm is a constant of the
+ * backward pass (section 4.3 of the paper):
+ *
+ *     dz = c dy, from which the gradients of A, B and x follow as in LoRA
+ *     dm = (column sums of dy z) / ||W + s B A||
+ *
+ * c is derived once for each version of the adapters, some rows of W + s B A at a time. z is not
+ * kept: the backward pass computes it again, which costs one more product with W.
+ *
+ * Every step is one of the ops that all backends have. rmsnorm with LT_NORM_GIVEN takes the mean of
+ * squares from the caller: given 0 and eps 1, it multiplies the columns of x by its gain, and its
+ * backward pass, given a mean of 0, gives c dy and the column sums of dy z. */
+#ifndef LT_MODEL_DORA_H
+#define LT_MODEL_DORA_H
+
+#include "model/adapted.h"
+
+/* Memory for what is derived, and the magnitudes of the base, which has all its weights. */
+LT_MUST_USE lt_err lt_dora_open(lt_lora *l, lt_model *base);
+void lt_dora_close(lt_lora *l);
+LT_MUST_USE lt_err lt_dora_refresh(lt_exec *r);
+
+/* Columns of y: z, without bias, becomes c z; then bias is added to all of y. */
+LT_MUST_USE lt_err lt_dora_scale(lt_exec *r, const lt_lora_site *s, lt_tensor y, lt_tensor bias);
+/* From z, which lies in r->lora->z, and dy: the gradient of m, stored when r->fresh, else added;
+ * *dy becomes dz. */
+LT_MUST_USE lt_err lt_dora_gradient(lt_exec *r, const lt_lora_site *s, lt_tensor *dy);
+
+/* lora.c: a parameter of the adapters in one of their buffers, as a matrix. */
+lt_tensor lt_lora_view(const lt_exec *r, const lt_param_buffer *b, int index);
+/* The part of `part` among the columns of an output of its matrix. */
+lt_tensor lt_lora_columns(const lt_tensor *y, const lt_lora_part *part);
+
+#endif
