@@ -194,8 +194,8 @@ typedef struct {
     /* CHOICE: why it ended. TOKEN: EOS or STOP_ID on the ending token, which is not part of the
      * text. */
     lt_finish finish;
-    lt_err failure;   /* FAILED: the kind of error; the message is in the log. */
-    uint64_t version; /* TOKEN: lt_model_version of the weights that chose it. */
+    lt_err failure;         /* FAILED: the kind of error; the message is in the log. */
+    uint64_t version;       /* TOKEN: lt_model_version of the weights that chose it. */
     float logprob, entropy; /* entropy: nats, if requested */
     /* Alternatives in top, most likely first; -1: logprob is not set either (the prompt's first
      * token). */
