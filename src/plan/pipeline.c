@@ -8,6 +8,7 @@
  * Closed forms (uniform stages): bubble = (pp - 1)(F + B) / vpp; zero-bubble (pp - 1)(F + B - 2W).
  * The search uses them; tests hold the simulation to them. */
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,9 +16,11 @@
 #include "parallel/schedule.h"
 #include "plan/plan.h"
 
-/* After this many micro-batches each takes as long as the one before, so the time of more is
- * extrapolated. */
-#define STEADY 1024
+/* When the pipeline has been full for a while, each micro-batch takes as long as the one before. So
+ * the time of more than twice this many is extrapolated; a multiple of the stages. */
+static int64_t steady(int stages) {
+    return (int64_t)stages * (stages >= 16 ? 8 : (128 + stages - 1) / stages);
+}
 
 static lt_schedule_kind kind_of(const lt_plan_pipeline *p) {
     static const lt_schedule_kind kinds[] = {[LT_PLAN_GPIPE] = LT_SCHEDULE_GPIPE,
@@ -55,6 +58,57 @@ static lt_err check(const lt_plan_pipeline *p) {
     }
     return LT_OK;
 }
+
+/* ---- Tables ---- */
+
+/* A fit simulates the same few shapes thousands of times, with other seconds each time, and most of
+ * the work is to open and check their tables. So the last tables are kept, unless they are large.
+ * Who takes one has it alone until it is given back. */
+#define MOST_KEPT     16
+#define MOST_KEPT_OPS (1 << 16) /* About 4 MB. */
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static lt_schedule kept[MOST_KEPT]; /* Oldest first; those without rows are empty. */
+
+static bool same_shape(const lt_schedule_shape *a, const lt_schedule_shape *b) {
+    return a->kind == b->kind && a->ranks == b->ranks && a->chunks == b->chunks &&
+           a->micros == b->micros;
+}
+
+static lt_err table_take(lt_schedule *out, const lt_schedule_shape *shape) {
+    *out = (lt_schedule){0};
+    pthread_mutex_lock(&kept_lock);
+    for (int i = 0; i < MOST_KEPT && out->rows == NULL; i++) {
+        if (kept[i].rows != NULL && same_shape(&kept[i].shape, shape)) {
+            *out = kept[i];
+            kept[i] = (lt_schedule){0};
+        }
+    }
+    pthread_mutex_unlock(&kept_lock);
+    return out->rows != NULL ? LT_OK : lt_schedule_open(out, shape);
+}
+
+static void table_give_back(lt_schedule *t) {
+    lt_schedule oldest = {0};
+    if (t->rows == NULL || t->n_ops > MOST_KEPT_OPS) {
+        lt_schedule_close(t);
+        return;
+    }
+    pthread_mutex_lock(&kept_lock);
+    int at = 0; /* The first empty place, else the oldest one's. */
+    while (at < MOST_KEPT && kept[at].rows != NULL) {
+        at++;
+    }
+    if (at == MOST_KEPT) {
+        at = 0;
+        oldest = kept[0];
+    }
+    memmove(&kept[at], &kept[at + 1], (size_t)(MOST_KEPT - 1 - at) * sizeof *kept);
+    kept[MOST_KEPT - 1] = *t;
+    pthread_mutex_unlock(&kept_lock);
+    lt_schedule_close(&oldest);
+}
+
+/* ---- The simulation ---- */
 
 /* In the order in which the operations start, those that start together by their stage. */
 static int by_start(const void *a, const void *b) {
@@ -99,7 +153,7 @@ static lt_err run(const lt_plan_pipeline *p, double *makespan_s, lt_plan_slot *s
     }
     stage_times(seconds, seconds + n, seconds + 2 * n, p);
     const lt_schedule_costs costs = {seconds, seconds + n, seconds + 2 * n, p->send_s};
-    LT_TRY_DONE(lt_schedule_open(&table, &shape));
+    LT_TRY_DONE(table_take(&table, &shape));
     LT_TRY_DONE(lt_schedule_simulate(&times, &table, &costs));
     *makespan_s = times.makespan_s;
     if (n_slots != NULL) {
@@ -107,7 +161,7 @@ static lt_err run(const lt_plan_pipeline *p, double *makespan_s, lt_plan_slot *s
     }
 done:
     lt_schedule_times_close(&times);
-    lt_schedule_close(&table);
+    table_give_back(&table);
     free(seconds);
     return err;
 }
@@ -130,7 +184,7 @@ lt_err lt_plan_pipeline_simulate(const lt_plan_pipeline *p, double *makespan_s, 
                                  size_t max_slots, size_t *n_slots) {
     LT_ASSERT(p != NULL && makespan_s != NULL);
     LT_TRY(check(p));
-    const int64_t n = (STEADY + p->stages - 1) / p->stages * p->stages;
+    const int64_t n = steady(p->stages);
     if (slots == NULL && p->micros > 2 * n) {
         lt_plan_pipeline part = *p;
         double half;
