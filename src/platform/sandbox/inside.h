@@ -1,0 +1,41 @@
+/* inside.h: what happens on the other side of the fork, in init and in the program before it starts
+ * (sandbox.h). */
+#ifndef LT_PLATFORM_SANDBOX_INSIDE_H
+#define LT_PLATFORM_SANDBOX_INSIDE_H
+
+#include <limits.h>
+#include <linux/filter.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "platform/sandbox/sandbox.h"
+
+#define LT_SANDBOX_UID 1000 /* What the program sees in a user namespace. */
+
+/* Written once by init: how the program ended; or, by init or the program, which step failed. */
+typedef struct {
+    char failed[PATH_MAX]; /* "": none. */
+    int error;             /* errno of that step; */
+    int program;           /* it was the start of the program. */
+    int status;            /* As waitpid gives it. */
+    int64_t peak_bytes;
+} lt_sandbox_report;
+
+typedef struct {
+    const lt_sandbox_job *job;
+    int files[4];     /* The program's standard files, and the socket. */
+    const char *work; /* Kind rlimits: the folder of the run. */
+    bool own_user;    /* It has a user namespace. */
+    uid_t user;       /* Else: the user that it becomes, or is already. The caller sends it. */
+    int64_t beside;   /* Threads of its user outside of the run that RLIMIT_NPROC counts. */
+} lt_sandbox_inside;
+
+/* The life of init. It begins when the caller has sent a uid_t over the socket. */
+_Noreturn void lt_sandbox_init(const lt_sandbox_inside *in);
+
+/* filter.c: the system calls that the calling process may use from now on. isolated: it has
+ * namespaces. Returns the number of instructions. */
+#define LT_SANDBOX_FILTER 1024
+unsigned short lt_sandbox_filter(struct sock_filter out[LT_SANDBOX_FILTER], bool isolated);
+
+#endif

@@ -1,0 +1,34 @@
+/* jobs.h: jobs and results of the sandbox as JSON, and many jobs at once.
+ *
+ *     job     {"command": ["python3", "a.py"], "stdin": "5\n", "files": {"a.py": "print(1)"},
+ *              "wall_s": 2, "cpu_s": 2, "memory_bytes": ..., "disk_bytes": ...,
+ *              "output_bytes": ..., "processes": 8, "open_files": 64}
+ *     result  {"status": 0, "signal": null, "limit": null, "wall_s": 0.02, "cpu_s": 0.01,
+ *              "peak_bytes": ..., "stdout": "1\n", "stderr": "", "stdout_bytes": 2,
+ *              "stderr_bytes": 0}
+ *     or      {"error": "sandbox: start python4: No such file or directory"}
+ *
+ * Of a job only the command must be there; limits that it does not name are those of the base job.
+ * Output that is not UTF-8 has U+FFFD in place of what is not. */
+#ifndef LT_PLATFORM_SANDBOX_JOBS_H
+#define LT_PLATFORM_SANDBOX_JOBS_H
+
+#include <jansson.h>
+
+#include "platform/sandbox/sandbox.h"
+
+/* Its result, to be released with json_decref; NULL: out of memory. */
+json_t *lt_sandbox_result_json(const lt_sandbox_result *r);
+
+/* Run a list of jobs here, each forked from this process, `parallel` at a time. *results: a list in
+ * their order. base: kind, limits and binds. FORMAT: a job that is none, with its number;
+ * UNSUPPORTED: the kind is refused. */
+LT_MUST_USE lt_err lt_sandbox_jobs_run(json_t **results, const json_t *jobs,
+                                       const lt_sandbox_job *base, int parallel);
+
+/* The same by a process of its own, which is small: `program` sandbox --jobs FILE. For lateen
+ * itself the program is "/proc/self/exe". */
+LT_MUST_USE lt_err lt_sandbox_jobs_ask(json_t **results, const json_t *jobs, const char *program,
+                                       lt_sandbox_kind kind, int parallel);
+
+#endif
