@@ -49,6 +49,7 @@ typedef struct {
     int64_t page_tokens; /* Tokens of one page of the cache. */
     /* Size of the KV cache; 0: max_running * max_seq tokens, at most half of the free memory. */
     int64_t cache_bytes;
+    int64_t cache_most; /* With cache_bytes 0: its upper bound instead of that half; 0: none. */
     /* Bytes of the cache that may keep pages which no sequence holds, for later prompts; 0: all. */
     int64_t unused_bytes;
     /* Full pages stay and are shared by prompts that begin with the same tokens. */

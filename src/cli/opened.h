@@ -73,6 +73,10 @@ void lt_prompt_free(char *prompt);
  * wrong with which entry. */
 LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const char *text);
 
+/* The type of the choices model|fp32|bf16|fp16 of keys and values. */
+#define LT_OPENED_CACHE_DTYPE(choice)                                                              \
+    ((const lt_dtype[]){LT_DTYPE_COUNT, LT_F32, LT_BF16, LT_F16}[choice])
+
 /* The options that all of them share. */
 #define LT_OPENED_OPTIONS(X)                                                                       \
     LT_OPENED_MODEL_OPTIONS(X)                                                                     \

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/opened.h"
+#include "cli/serve_models.h"
 #include "cli/verb.h"
 #include "model/steering.h"
 #include "serve/api/api.h"
@@ -20,9 +21,18 @@
     X(I64, port, "port", "8080", 0, 65535, "PORT", "port to listen on; 0: any free one")           \
     X(STR, alias, "alias", "", 0, 0, "NAME",                                                       \
       "the model's name in the API; empty: the name of its file")                                  \
+    X(STR, models, "models", "", 0, 0, "FILE|NAME=PATH,...",                                       \
+      "more models, loaded by the first request that names them; a YAML file gives each its "      \
+      "options")                                                                                   \
+    X(I64, models_memory, "models-memory", "0", 0, 1e15, "BYTES",                                  \
+      "memory of all loaded models with their caches: those idle longest are unloaded; 0: no "     \
+      "limit")                                                                                     \
+    X(F64, models_idle_s, "models-idle-s", "0", 0, 1e9, "s",                                       \
+      "unload a model without requests for so long; 0: never")                                     \
     X(STR, api_key, "api-key", "", 0, 0, "KEYS",                                                   \
       "accepted keys, separated by commas; default: LATEEN_API_KEY of the environment")            \
-    X(STR, api_key_file, "api-key-file", "", 0, 0, "FILE", "file of accepted keys, one a line")    \
+    X(STR, api_key_file, "api-key-file", "", 0, 0, "FILE",                                         \
+      "file of accepted keys, one a line; models=NAME,... behind a key: those that it may use")    \
     X(BOOL, auth, "auth", "true", 0, 0, "",                                                        \
       "--no-auth: no keys, on purpose; without it, a server without keys on a reachable address "  \
       "warns")                                                                                     \
@@ -126,6 +136,8 @@ typedef struct {
     const serve_options *o;
     const char *model;
     lt_opened opened, reward; /* What the server does not close, once loaded. */
+    lt_serve_models others;   /* --models */
+    lt_server_model *models;  /* With this one first, where MODEL is given. */
 } job;
 
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
@@ -147,11 +159,17 @@ static lt_err load_reward(void *ctx, lt_model **model, lt_tokenizer **tokenizer)
                           (lt_opened_dtype)j->o->dtype, j->o->device, j->o->threads);
 }
 
-/* Add the keys of a comma-separated list or of a file's lines, splitting the text in place. */
+/* Add the keys of a comma-separated list or of a file's lines, splitting the text in place.
+ * models=NAME,... behind a key names the models that it may use. */
 static lt_err add_keys(lt_server_options *s, char *text, const char *between) {
     char *rest = NULL;
     for (char *key = strtok_r(text, between, &rest); key != NULL;
          key = strtok_r(NULL, between, &rest)) {
+        if (strncmp(key, "models=", 7) == 0 && s->n_keys > 0) {
+            s->key_models[s->n_keys - 1] = key + 7;
+            s->keys_choose = true;
+            continue;
+        }
         if (s->n_keys == LT_SERVER_MAX_KEYS) {
             LT_FAIL(LT_ERR_LIMIT, "more than %d API keys", LT_SERVER_MAX_KEYS);
         }
@@ -243,8 +261,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->engine.page_tokens = o->page_tokens > 0 ? o->page_tokens : s->engine.page_tokens;
     s->engine.cache_bytes = o->cache_bytes;
     s->engine.unused_bytes = o->prefix_cache_bytes;
-    s->engine.cache_dtype = (const lt_dtype[]){LT_DTYPE_COUNT, LT_F32, LT_BF16,
-                                               LT_F16}[o->cache_dtype];
+    s->engine.cache_dtype = LT_OPENED_CACHE_DTYPE(o->cache_dtype);
     s->engine.prefix_cache = o->prefix_cache;
     s->engine.warm = LT_WARM_FIRST;
     s->unknown_fields = o->unknown_fields;
@@ -252,6 +269,49 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->engine.deterministic = o->deterministic;
     s->engine.speculate = o->speculate == 1;
     s->engine.draft_tokens = o->draft_tokens;
+}
+
+/* Options of --models that a row does not give are those of the command line. */
+static lt_err read_models(job *j, lt_server_options *s) {
+    const serve_options *o = j->o;
+    lt_serve_model_options defaults = {.dtype = o->dtype,
+                                       .threads = o->threads,
+                                       .context = o->context,
+                                       .cache_bytes = o->cache_bytes,
+                                       .cache_dtype = o->cache_dtype,
+                                       .max_running = o->max_running,
+                                       .think_budget = o->think_budget,
+                                       .idle_s = o->models_idle_s};
+    memcpy(defaults.device, o->device, sizeof defaults.device);
+    LT_TRY(lt_serve_models_read(&j->others, o->models, &defaults));
+    j->models = calloc(j->others.n + 1, sizeof *j->models);
+    if (j->models == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%zu models", j->others.n);
+    }
+    if (j->model[0] != '\0') {
+        j->models[s->n_models++] = (lt_server_model){
+            .name = s->name,
+            .aliases = "",
+            .model = j->model,
+            .template = s->template,
+            .engine = s->engine,
+            .think_budget = s->think_budget,
+            .idle_s = o->models_idle_s > 0 ? o->models_idle_s : -1,
+            .preload = true,
+            .must = true,
+            .load = load,
+            .unload = unload,
+            .ctx = j};
+    } else if (o->alias[0] != '\0' || o->steer[0] != '\0' || o->reward[0] != '\0') {
+        LT_FAIL(LT_ERR_ARG, "--alias, --steer and --reward are for MODEL, which is not given");
+    }
+    for (size_t i = 0; i < j->others.n; i++) {
+        j->models[s->n_models++] = lt_serve_model_row(&j->others.rows[i], &s->engine);
+    }
+    s->models = j->models;
+    s->models_bytes = o->models_memory;
+    s->model = j->models[0].model;
+    return LT_OK;
 }
 
 static lt_err describe(bool openapi) {
@@ -281,7 +341,7 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     if (o->describe != 0) {
         return describe(o->describe == 1);
     }
-    if (j.model[0] == '\0') {
+    if (j.model[0] == '\0' && o->models[0] == '\0') {
         LT_TRY_DONE(lt_opened_default_model(found));
         j.model = found;
     }
@@ -299,6 +359,11 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     if ((o->tls_cert[0] == '\0') != (o->tls_key[0] == '\0')) {
         LT_FAIL_DONE(LT_ERR_ARG, "--tls-cert and --tls-key must be given together");
     }
+    if (o->models[0] != '\0') {
+        LT_TRY_DONE(read_models(&j, &options));
+    } else if (o->models_memory > 0 || o->models_idle_s > 0) {
+        LT_FAIL_DONE(LT_ERR_ARG, "--models-memory and --models-idle-s are for --models");
+    }
     LT_TRY_DONE(read_keys(&options, o, &keys, argc, argv));
     lt_device_few_queues();
     LT_TRY_DONE(lt_server_open(&s, &options));
@@ -308,6 +373,8 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     LT_TRY_DONE(lt_server_run(s));
 done:
     lt_server_close(s);
+    lt_serve_models_free(&j.others);
+    free(j.models);
     free(keys);
     return err;
 }

@@ -228,12 +228,14 @@ void lt_model_close(lt_model *m) {
     free(m);
 }
 
-size_t lt_model_host_bytes(const lt_model *m) {
-    if (!m->backend->host_memory) {
-        return 0;
-    }
+size_t lt_model_bytes(const lt_model *m) {
+    const bool mapped = m->backend->host_memory && m->stored_source != NULL;
     return m->weights_bytes + m->stored_copies_bytes + m->stored_packed_bytes +
-           (m->stored_source != NULL ? lt_weight_source_bytes(m->stored_source) : 0);
+           (mapped ? lt_weight_source_bytes(m->stored_source) : 0);
+}
+
+size_t lt_model_host_bytes(const lt_model *m) {
+    return m->backend->host_memory ? lt_model_bytes(m) : 0;
 }
 
 const lt_model_spec *lt_model_get_spec(const lt_model *m) {

@@ -20,6 +20,8 @@ LT_MUST_USE lt_err lt_model_place(lt_model *m);
 /* Bytes of the weights of a spec: compute copy and master. */
 size_t lt_model_weights_bytes(const lt_param_table *t, const lt_model_options *options);
 
+/* Memory of the weights on the device, the mapped file included where they are read from it. */
+size_t lt_model_bytes(const lt_model *m);
 /* Host memory of the weights of a model once all are loaded and were read; 0 on a device with its
  * own memory. */
 size_t lt_model_host_bytes(const lt_model *m);

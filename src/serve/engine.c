@@ -119,6 +119,10 @@ static lt_err count_pages(lt_engine *e, int64_t *n) {
         snprintf(e->cache.why, sizeof e->cache.why, "as asked for");
     } else {
         LT_TRY(half_of_memory(e, &half, why, sizeof why));
+        if (o->cache_most > 0 && (uint64_t)o->cache_most < half) {
+            half = (uint64_t)o->cache_most;
+            snprintf(why, sizeof why, "a model's share of the memory for caches");
+        }
         *n = all;
         snprintf(e->cache.why, sizeof e->cache.why, "%lld sequences of %lld tokens",
                  (long long)o->max_running, (long long)o->max_seq);

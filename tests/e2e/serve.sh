@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|scores|control|batches|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|scores|models|control|batches|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -141,6 +141,10 @@ scores() {
         say "SIGTERM ends it in peace: $kind" $? "$(tail -3 "$dir/err")"
     done
     model=("${stories[@]}")
+}
+
+models() { # Starts its own servers.
+    within python3 tests/e2e/serve_models.py "$lateen"
 }
 
 control() {

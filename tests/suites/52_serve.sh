@@ -6,6 +6,7 @@ beside "serve: Ollama's client" tests/e2e/serve.sh ollama
 beside "serve: agents' frameworks" tests/e2e/serve.sh agents
 beside "serve: groups of candidates" tests/e2e/serve.sh groups
 beside "serve: models that judge texts" tests/e2e/serve.sh scores
+beside "serve: several models" tests/e2e/serve.sh models
 beside "serve: control of reasoning" tests/e2e/serve.sh control
 beside "serve: files and batches" tests/e2e/serve.sh batches
 beside "serve: requests with parts at random" tests/e2e/serve.sh bodies

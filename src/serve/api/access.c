@@ -45,6 +45,38 @@ bool lt_access_has_key(lt_call *call) {
     return found;
 }
 
+/* ---- Models ---- */
+
+static const char *models_of(const lt_server *s, const char *owner) {
+    for (int i = 0; i < s->o.n_keys; i++) {
+        if (s->o.key_models[i] != NULL && strcmp(s->o.keys[i], owner) == 0) {
+            return s->o.key_models[i];
+        }
+    }
+    return NULL;
+}
+
+bool lt_access_may_use(const lt_server *s, const char *owner) {
+    const char *rest = owner[0] != '\0' ? models_of(s, owner) : NULL;
+    char name[256];
+    bool may = rest == NULL;
+    while (!may && lt_server_next_alias(&rest, name, sizeof name)) {
+        may = lt_server_answers_to(s, name);
+    }
+    return may;
+}
+
+bool lt_access_check_model(const lt_server *s, const char *owner, lt_api_error *e) {
+    if (lt_access_may_use(s, owner)) {
+        return true;
+    }
+    lt_api_refuse(e, "model", "the API key is not for the model '%.100s'", s->name);
+    e->status = 403;
+    e->type = "permission_error";
+    e->code = "model_not_allowed";
+    return false;
+}
+
 /* ---- Names ---- */
 
 /* Is the item in a comma-separated list? "*" in the list matches any. */

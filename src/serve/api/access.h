@@ -17,6 +17,7 @@
  *                           which OpenAI's clients always send and a page may not.
  *                           (application/x-www-form-urlencoded may be sent, too, but curl -d says
  *                           it of JSON; the Origin covers it.)
+ * MODELS    A key with a list of models may use these only, by their names or aliases.
  * With keys, a page of another site can do nothing because it does not know one; --allowed-hosts
  * then applies only if it was given. */
 #ifndef LT_SERVE_ACCESS_H
@@ -32,6 +33,10 @@ typedef struct {
 
 /* call->owner becomes the key. False: the request has none of the server's keys. */
 bool lt_access_has_key(lt_call *call);
+/* The owner's key is for all models, or names this one; "": no key is required. */
+bool lt_access_may_use(const lt_server *s, const char *owner);
+/* The same; false: e is the 403. */
+bool lt_access_check_model(const lt_server *s, const char *owner, lt_api_error *e);
 /* The origin is one of --cors. */
 bool lt_access_cors(const lt_server *s, const char *origin);
 /* Check Host, Origin and Content-Type. open: the answer reveals nothing, so any page may have

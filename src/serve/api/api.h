@@ -14,6 +14,22 @@
 
 typedef struct lt_server lt_server;
 
+/* One of several models of a server (models.h). */
+typedef struct {
+    const char *name, *aliases; /* Aliases have commas between; "": none. */
+    const char *model;          /* Path. */
+    const char *template;       /* As of lt_server_options. */
+    lt_engine_options engine;
+    int think_budget;
+    double idle_s; /* Time without a request until it is unloaded; < 0: it stays. */
+    bool preload;  /* Loaded at the start, not by the first request. */
+    bool must;     /* With preload: the server ends if it cannot be loaded. */
+    /* As of lt_server_options; each model is closed before it is opened again. */
+    lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
+    void (*unload)(void *ctx);
+    void *ctx;
+} lt_server_model;
+
 typedef struct {
     /* Name or address; IPv6 with brackets or without. NULL: nobody can connect, and requests come
      * from lt_server_post. */
@@ -21,10 +37,14 @@ typedef struct {
     int port;                       /* 0: any free one. */
     const char *model;              /* Path: for /props, and where a chat template may lie. */
     const char *name;               /* Name that clients use; NULL: the last part of the path. */
+    const char *aliases;            /* Further ones, with commas between; "": none. */
     const char *template;           /* A chat template's name or file; NULL: the model's own. */
     const char *tls_cert, *tls_key; /* PEM files; "": plain HTTP. */
     const char *keys[LT_SERVER_MAX_KEYS];
+    /* The models that the key may use, with commas between; NULL: all. */
+    const char *key_models[LT_SERVER_MAX_KEYS];
     int n_keys;
+    bool keys_choose;          /* A key has such a list. */
     bool no_auth;              /* Without keys on purpose: no warning. */
     const char *allowed_hosts; /* Host names of the server, comma-separated; "": see access.h. */
     const char *cors;          /* "": none; "*"; or origins with commas between. */
@@ -50,6 +70,12 @@ typedef struct {
     /* Opens a reward model beside it, likewise; NULL: there is none. */
     lt_err (*load_reward)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
     const char *reward; /* Path of the reward model. */
+    /* Several models, of which the first answers requests that name none; NULL: there is one, as
+     * above says. With them, load, unload, ctx, model, name, aliases, template, engine and
+     * think_budget are of each. */
+    const lt_server_model *models;
+    int n_models;
+    int64_t models_bytes; /* Memory of the loaded ones together; 0: no limit. */
     /* Called on the loop's thread once the model is ready; may be NULL. */
     void (*ready)(void *ctx);
     /* Called on the compiler's thread before each grammar; may be NULL. */

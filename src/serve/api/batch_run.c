@@ -355,8 +355,10 @@ static void validate(lt_batch *t) {
  * few wait, so that no place stays empty. */
 static int64_t count_room(const lt_batches *b) {
     const int64_t most = b->server->o.engine.max_running;
-    lt_engine_stats st;
-    lt_engine_get_stats(b->server->engine, &st);
+    lt_engine_stats st = {0};
+    if (lt_server_has_model(b->server)) {
+        lt_engine_get_stats(b->server->engine, &st);
+    }
     return most + LT_ENGINE_SPARE(most) - b->n_flights - (st.running - st.background_running) -
            (st.waiting - st.background_waiting);
 }

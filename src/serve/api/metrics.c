@@ -2,6 +2,7 @@
  * so that its dashboards work unchanged. */
 #include "serve/api/metrics.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -70,11 +71,6 @@ void lt_metrics_observe(lt_metrics *m, lt_histogram_id id, double value) {
     h->sum += value;
 }
 
-static void write_histogram(const lt_histogram *h, const char *labels, lt_expo *out) {
-    lt_expo_family(out, LT_EXPO_HISTOGRAM, h->name, h->help);
-    lt_expo_buckets(out, labels, h->bounds, h->n_bounds, h->counts, h->sum);
-}
-
 /* The engine counts its steps itself, by powers of two; the bounds are such. */
 static lt_histogram of_steps(const lt_histogram *empty, const lt_engine_stats *st) {
     lt_histogram h = *empty;
@@ -90,34 +86,71 @@ static lt_histogram of_steps(const lt_histogram *empty, const lt_engine_stats *s
     return h;
 }
 
-static void write_done(const lt_metrics *m, const char *labels, lt_expo *out) {
+/* The samples of a family that has begun. */
+static void write_histogram(const lt_metrics_model *model, lt_histogram_id id, lt_expo *out) {
+    const lt_histogram *told = &model->counters->h[id];
+    const lt_histogram h = id == LT_HIST_ITERATION ? of_steps(told, &model->st) : *told;
+    lt_expo_buckets(out, model->labels, h.bounds, h.n_bounds, h.counts, h.sum);
+}
+
+static void write_done(const lt_metrics_model *models, int n, lt_expo *out) {
     static const char *const reasons[LT_DONE_COUNT] = {"stop", "length", "abort", "error"};
     lt_expo_family(out, LT_EXPO_COUNTER, "vllm:request_success_total",
                    "Count of successfully processed requests.");
-    for (int i = 0; i < LT_DONE_COUNT; i++) {
-        lt_expo_value(out, (double)m->done[i], "%s,finished_reason=\"%s\"", labels, reasons[i]);
+    for (int i = 0; i < n * LT_DONE_COUNT; i++) {
+        const lt_metrics_model *m = &models[i / LT_DONE_COUNT];
+        const int reason = i % LT_DONE_COUNT;
+        lt_expo_value(out, (double)m->counters->done[reason], "%s,finished_reason=\"%s\"",
+                      m->labels, reasons[reason]);
     }
 }
 
 /* Tokens that were chosen from, by what became of them. */
-static void write_groups(const lt_metrics *m, const char *labels, lt_expo *out) {
+static void write_groups(const lt_metrics_model *models, int n, lt_expo *out) {
     lt_expo_family(out, LT_EXPO_COUNTER, "lateen_alignment_tokens_total",
                    "Tokens of candidates, kept as the answer or dropped, of trials that control "
                    "reasoning, and those that the reward model or a judge read.");
-    lt_expo_value(out, (double)m->group_kept, "%s,purpose=\"kept\"", labels);
-    lt_expo_value(out, (double)m->group_dropped, "%s,purpose=\"dropped\"", labels);
-    lt_expo_value(out, (double)m->trial_tokens, "%s,purpose=\"trial\"", labels);
-    lt_expo_value(out, (double)m->reward_tokens, "%s,purpose=\"reward\"", labels);
-    lt_expo_value(out, (double)m->judge_tokens, "%s,purpose=\"judge\"", labels);
+    for (int i = 0; i < n; i++) {
+        const lt_metrics *m = models[i].counters;
+        const char *labels = models[i].labels;
+        lt_expo_value(out, (double)m->group_kept, "%s,purpose=\"kept\"", labels);
+        lt_expo_value(out, (double)m->group_dropped, "%s,purpose=\"dropped\"", labels);
+        lt_expo_value(out, (double)m->trial_tokens, "%s,purpose=\"trial\"", labels);
+        lt_expo_value(out, (double)m->reward_tokens, "%s,purpose=\"reward\"", labels);
+        lt_expo_value(out, (double)m->judge_tokens, "%s,purpose=\"judge\"", labels);
+    }
 }
 
 static double rate(double amount, double seconds) {
     return seconds > 0 ? amount / seconds : 0;
 }
 
-/* llama-server's have no labels. */
-static void write_llama(const lt_metrics *m, const lt_engine_stats *st, lt_expo *out) {
+static void add_stats(lt_engine_stats *sum, const lt_engine_stats *st) {
+    sum->prompt_tokens += st->prompt_tokens;
+    sum->cached_tokens += st->cached_tokens;
+    sum->new_tokens += st->new_tokens;
+    sum->steps += st->steps;
+    sum->running += st->running;
+    sum->waiting += st->waiting;
+    sum->pages += st->pages;
+    sum->pages_used += st->pages_used;
+}
+
+/* llama-server's have no labels: they are sums over the models. */
+static void write_llama(const lt_metrics_model *models, int n, lt_expo *out) {
     static const char labels[] = "";
+    lt_metrics sums = {.n_tokens_max = 0};
+    lt_engine_stats totals = {0};
+    for (int i = 0; i < n; i++) {
+        add_stats(&totals, &models[i].st);
+        sums.prompt_s += models[i].counters->prompt_s;
+        sums.generation_s += models[i].counters->generation_s;
+        if (models[i].counters->n_tokens_max > sums.n_tokens_max) {
+            sums.n_tokens_max = models[i].counters->n_tokens_max;
+        }
+    }
+    const lt_metrics *m = &sums;
+    const lt_engine_stats *st = &totals;
     const double prompt = (double)(st->prompt_tokens - st->cached_tokens),
                  made = (double)st->new_tokens;
     lt_expo_one(out, LT_EXPO_COUNTER, "llamacpp:prompt_tokens_total", labels,
@@ -150,14 +183,19 @@ static void write_llama(const lt_metrics *m, const lt_engine_stats *st, lt_expo 
                 rate((double)st->pages_used, (double)st->pages));
 }
 
-static void write_http(const lt_metrics *m, const lt_http_counts *http, const char *labels,
-                       lt_expo *out) {
+/* Counts of the connections, which several models share. */
+static void write_http(const lt_metrics_model *models, int n, const lt_metrics *m,
+                       const lt_http_counts *http, lt_expo *out) {
+    const char *labels = n == 1 ? models[0].labels : "engine=\"0\"";
     lt_expo_one(out, LT_EXPO_COUNTER, "lateen_http_requests_total", labels, "HTTP requests.",
                 (double)m->http_requests);
     lt_expo_one(out, LT_EXPO_COUNTER, "lateen_http_errors_total", labels,
                 "HTTP requests that were refused or failed.", (double)m->http_errors);
-    lt_expo_one(out, LT_EXPO_COUNTER, "lateen_queue_full_total", labels,
-                "Requests refused because the queue was full.", (double)m->refused);
+    lt_expo_family(out, LT_EXPO_COUNTER, "lateen_queue_full_total",
+                   "Requests refused because the queue was full.");
+    for (int i = 0; i < n; i++) {
+        lt_expo_value(out, (double)models[i].counters->refused, "%s", models[i].labels);
+    }
     lt_expo_one(out, LT_EXPO_GAUGE, "lateen_connections", labels, "Open connections.",
                 (double)http->connections);
     lt_expo_one(out, LT_EXPO_COUNTER, "lateen_connections_refused_total", labels,
@@ -174,62 +212,103 @@ static void write_http(const lt_metrics *m, const lt_http_counts *http, const ch
                 (double)http->timed_out);
 }
 
-void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_engine_options *o,
-                      const char *model_name, const lt_http_counts *http, int64_t started_unix_s,
-                      lt_expo *out) {
-    char labels[640], name[512];
-    snprintf(labels, sizeof labels, "model_name=\"%s\",engine=\"0\"",
-             lt_expo_label(name, sizeof name, model_name));
-    lt_expo_one(out, LT_EXPO_GAUGE, "vllm:num_requests_running", labels,
-                "Number of requests in model execution batches.", (double)st->running);
-    lt_expo_one(out, LT_EXPO_GAUGE, "vllm:num_requests_waiting", labels,
-                "Number of requests waiting to be processed.", (double)st->waiting);
-    lt_expo_one(out, LT_EXPO_GAUGE, "lateen_background_running", labels,
-                "Of the running requests, those of batches.", (double)st->background_running);
-    lt_expo_one(out, LT_EXPO_GAUGE, "lateen_background_waiting", labels,
-                "Of the waiting requests, those of batches.", (double)st->background_waiting);
-    lt_expo_one(out, LT_EXPO_GAUGE, "vllm:kv_cache_usage_perc", labels,
-                "KV-cache usage. 1 means 100 percent usage.",
-                rate((double)st->pages_used, (double)st->pages));
-    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:prefix_cache_queries_total", labels,
-                "Prefix cache queries, in terms of number of queried tokens.",
-                (double)st->prompt_tokens);
-    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:prefix_cache_hits_total", labels,
-                "Prefix cache hits, in terms of number of cached tokens.",
-                (double)st->cached_tokens);
-    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:spec_decode_num_drafts_total", labels,
-                "Number of spec decoding drafts.", (double)st->drafts);
-    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:spec_decode_num_draft_tokens_total", labels,
-                "Number of draft tokens.", (double)st->drafted);
-    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:spec_decode_num_accepted_tokens_total", labels,
-                "Number of accepted tokens.", (double)st->accepted);
-    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:num_preemptions_total", labels,
-                "Cumulative number of preemption from the engine.", (double)st->preemptions);
-    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:prompt_tokens_total", labels,
-                "Number of prefill tokens processed.", (double)st->prompt_tokens);
-    lt_expo_one(out, LT_EXPO_COUNTER, "vllm:generation_tokens_total", labels,
-                "Number of generation tokens processed.", (double)st->new_tokens);
-    write_done(m, labels, out);
-    write_groups(m, labels, out);
-    for (int i = 0; i < LT_HIST_COUNT; i++) {
-        const lt_histogram h = i == LT_HIST_ITERATION ? of_steps(&m->h[i], st) : m->h[i];
-        write_histogram(&h, labels, out);
+/* Families of one number a model, in the order of the page. */
+static const struct {
+    lt_expo_type type;
+    const char *name, *help;
+    size_t offset; /* In lt_engine_stats, an int64_t. */
+} numbers[] = {
+#define STAT(type, name, help, field)                                                              \
+    { LT_EXPO_##type, name, help, offsetof(lt_engine_stats, field) }
+    STAT(GAUGE, "vllm:num_requests_running", "Number of requests in model execution batches.",
+         running),
+    STAT(GAUGE, "vllm:num_requests_waiting", "Number of requests waiting to be processed.",
+         waiting),
+    STAT(GAUGE, "lateen_background_running", "Of the running requests, those of batches.",
+         background_running),
+    STAT(GAUGE, "lateen_background_waiting", "Of the waiting requests, those of batches.",
+         background_waiting),
+    STAT(COUNTER, "vllm:prefix_cache_queries_total",
+         "Prefix cache queries, in terms of number of queried tokens.", prompt_tokens),
+    STAT(COUNTER, "vllm:prefix_cache_hits_total",
+         "Prefix cache hits, in terms of number of cached tokens.", cached_tokens),
+    STAT(COUNTER, "vllm:spec_decode_num_drafts_total", "Number of spec decoding drafts.", drafts),
+    STAT(COUNTER, "vllm:spec_decode_num_draft_tokens_total", "Number of draft tokens.", drafted),
+    STAT(COUNTER, "vllm:spec_decode_num_accepted_tokens_total", "Number of accepted tokens.",
+         accepted),
+    STAT(COUNTER, "vllm:num_preemptions_total", "Cumulative number of preemption from the engine.",
+         preemptions),
+    STAT(COUNTER, "vllm:prompt_tokens_total", "Number of prefill tokens processed.", prompt_tokens),
+    STAT(COUNTER, "vllm:generation_tokens_total", "Number of generation tokens processed.",
+         new_tokens)};
+#undef STAT
+
+static void write_numbers(const lt_metrics_model *models, int n, lt_expo *out) {
+    for (size_t row = 0; row < sizeof numbers / sizeof *numbers; row++) {
+        lt_expo_family(out, numbers[row].type, numbers[row].name, numbers[row].help);
+        for (int i = 0; i < n; i++) {
+            const char *at = (const char *)&models[i].st + numbers[row].offset;
+            lt_expo_value(out, (double)*(const int64_t *)at, "%s", models[i].labels);
+        }
     }
+    lt_expo_family(out, LT_EXPO_GAUGE, "vllm:kv_cache_usage_perc",
+                   "KV-cache usage. 1 means 100 percent usage.");
+    for (int i = 0; i < n; i++) {
+        lt_expo_value(out, rate((double)models[i].st.pages_used, (double)models[i].st.pages), "%s",
+                      models[i].labels);
+    }
+}
+
+static void write_cache(const lt_metrics_model *models, int n, lt_expo *out) {
     lt_expo_family(out, LT_EXPO_GAUGE, "vllm:cache_config_info",
                    "Information of the LLMEngine CacheConfig");
-    lt_expo_value(out, 1.0,
-                  "block_size=\"%lld\",num_gpu_blocks=\"%lld\",enable_prefix_caching=\"%s\","
-                  "engine=\"0\"",
-                  (long long)o->page_tokens, (long long)st->pages,
-                  o->prefix_cache ? "True" : "False");
-    write_llama(m, st, out);
-    write_http(m, http, labels, out);
-    lt_expo_one(out, LT_EXPO_COUNTER, "lateen_grammars_made_total", labels,
-                "Grammars and schemas that were compiled.", (double)m->grammars.made);
-    lt_expo_one(out, LT_EXPO_COUNTER, "lateen_grammars_found_total", labels,
-                "Grammars and schemas that were there from a request before.",
-                (double)m->grammars.found);
-    lt_expo_one(out, LT_EXPO_GAUGE, "lateen_grammars_kept_bytes", labels,
-                "Memory of compiled grammars that are kept.", (double)m->grammars.bytes);
-    lt_expo_process(out, (double)started_unix_s);
+    for (int i = 0; i < n; i++) {
+        const lt_metrics_model *m = &models[i];
+        lt_expo_value(out, 1.0,
+                      "block_size=\"%lld\",num_gpu_blocks=\"%lld\",enable_prefix_caching=\"%s\","
+                      "engine=\"0\"%s%s",
+                      (long long)m->page_tokens, (long long)m->st.pages,
+                      m->prefix_cache ? "True" : "False", n > 1 ? "," : "", n > 1 ? m->label : "");
+    }
+}
+
+static void write_grammars(const lt_metrics_model *models, int n, lt_expo *out) {
+    lt_expo_family(out, LT_EXPO_COUNTER, "lateen_grammars_made_total",
+                   "Grammars and schemas that were compiled.");
+    for (int i = 0; i < n; i++) {
+        lt_expo_value(out, (double)models[i].counters->grammars.made, "%s", models[i].labels);
+    }
+    lt_expo_family(out, LT_EXPO_COUNTER, "lateen_grammars_found_total",
+                   "Grammars and schemas that were there from a request before.");
+    for (int i = 0; i < n; i++) {
+        lt_expo_value(out, (double)models[i].counters->grammars.found, "%s", models[i].labels);
+    }
+    lt_expo_family(out, LT_EXPO_GAUGE, "lateen_grammars_kept_bytes",
+                   "Memory of compiled grammars that are kept.");
+    for (int i = 0; i < n; i++) {
+        lt_expo_value(out, (double)models[i].counters->grammars.bytes, "%s", models[i].labels);
+    }
+}
+
+void lt_metrics_write(lt_metrics_model *models, int n, const lt_metrics *of_server,
+                      const lt_http_counts *http, lt_expo *out) {
+    char name[512];
+    for (int i = 0; i < n; i++) {
+        snprintf(models[i].label, sizeof models[i].label, "model_name=\"%s\"",
+                 lt_expo_label(name, sizeof name, models[i].name));
+        snprintf(models[i].labels, sizeof models[i].labels, "%s,engine=\"0\"", models[i].label);
+    }
+    write_numbers(models, n, out);
+    write_done(models, n, out);
+    write_groups(models, n, out);
+    for (int id = 0; id < LT_HIST_COUNT; id++) {
+        lt_expo_family(out, LT_EXPO_HISTOGRAM, histograms[id].name, histograms[id].help);
+        for (int i = 0; i < n; i++) {
+            write_histogram(&models[i], (lt_histogram_id)id, out);
+        }
+    }
+    write_cache(models, n, out);
+    write_llama(models, n, out);
+    write_http(models, n, of_server, http, out);
+    write_grammars(models, n, out);
 }

@@ -54,11 +54,21 @@ typedef struct {
     lt_grammar_keep_stats grammars; /* As of the page. */
 } lt_metrics;
 
+/* One of the models that the page is about. */
+typedef struct {
+    const lt_metrics *counters;
+    const char *name;
+    int64_t page_tokens;
+    bool prefix_cache;
+    lt_engine_stats st;           /* Zeros while it is not loaded. */
+    char label[560], labels[600]; /* Set by lt_metrics_write: its name; and the engine's. */
+} lt_metrics_model;
+
 void lt_metrics_init(lt_metrics *m);
 void lt_metrics_observe(lt_metrics *m, lt_histogram_id id, double value);
-/* The page, in the format of out; other families may follow, then lt_expo_end. */
-void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_engine_options *o,
-                      const char *model_name, const lt_http_counts *http, int64_t started_unix_s,
-                      lt_expo *out);
+/* The page, in the format of out; other families may follow, then lt_expo_end. of_server: the
+ * counters of HTTP. */
+void lt_metrics_write(lt_metrics_model *models, int n, const lt_metrics *of_server,
+                      const lt_http_counts *http, lt_expo *out);
 
 #endif

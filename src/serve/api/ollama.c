@@ -4,6 +4,7 @@
  * Options about how Ollama runs its models are accepted, because no answer depends on them; num_ctx
  * may be at most the served context. This file converts the request; a tool call is sent when it is
  * complete, with its arguments as an object. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -331,14 +332,68 @@ static bool read_options(lt_api_params *a, const lt_server *s, lt_api_error *e) 
     return true;
 }
 
-bool lt_ollama_check_model(const lt_server *s, lt_api_params *a, lt_api_error *e) {
+/* The name without the tag that Ollama adds to a name without one. */
+static const char *untagged(const char *name, char out[256]) {
     static const char latest[] = ":latest";
-    const size_t n = strlen(s->name);
+    const size_t n = strlen(name), tag_n = sizeof latest - 1;
+    if (n <= tag_n || n - tag_n >= 256 || strcmp(name + n - tag_n, latest) != 0) {
+        return name;
+    }
+    snprintf(out, 256, "%.*s", (int)(n - tag_n), name);
+    return out;
+}
+
+lt_model_slot *lt_ollama_find(const lt_models *m, const char *name) {
+    char bare[256];
+    return lt_models_find(m, untagged(name, bare));
+}
+
+/* "1h30m", "-1" or "300", or a number: seconds; below 0: for ever. */
+bool lt_ollama_keep_alive(const json_t *value, double *seconds, lt_api_error *e) {
+    static const struct {
+        const char *unit;
+        double seconds;
+    } units[] = {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}};
+    const char *text = json_string_value(value), *at = text;
+    double sum = 0;
+    bool good = text != NULL && text[0] != '\0';
+
+    if (json_is_number(value)) {
+        *seconds = json_number_value(value);
+        return true;
+    }
+    while (good && *at != '\0') {
+        char *end = NULL;
+        const double x = strtod(at, &end);
+        const size_t n = strspn(end, "nmush");
+        double unit = n == 0 && at == text && *end == '\0' ? 1 : 0;
+        for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+            const bool same = strlen(units[i].unit) == n && strncmp(end, units[i].unit, n) == 0;
+            unit = same ? units[i].seconds : unit;
+        }
+        good = end != at && unit > 0 && x > -1e15 && x < 1e15;
+        sum += text[0] == '-' && x > 0 ? -x * unit : x * unit;
+        at = end + n;
+    }
+    *seconds = sum;
+    return good || lt_api_refuse(e, "keep_alive",
+                                 "'keep_alive' must be seconds, or a duration such as \"5m\"");
+}
+
+bool lt_ollama_asks_nothing(void (*handler)(lt_call *call), const json_t *body) {
+    return handler == lt_api_ollama_chat
+               ? json_array_size(json_object_get(body, "messages")) == 0
+               : handler == lt_api_ollama_generate &&
+                     json_string_length(json_object_get(body, "prompt")) == 0;
+}
+
+bool lt_ollama_check_model(const lt_server *s, lt_api_params *a, lt_api_error *e) {
+    char bare[256];
     if (a->model == NULL || a->model[0] == '\0') {
         return lt_api_refuse(e, "model", "model is required");
     }
-    if (s->o.any_model || (strncmp(a->model, s->name, n) == 0 &&
-                           (a->model[n] == '\0' || strcmp(a->model + n, latest) == 0))) {
+    if (s->o.any_model || lt_server_answers_to(s, a->model) ||
+        lt_server_answers_to(s, untagged(a->model, bare))) {
         return true;
     }
     lt_api_refuse(e, "model", "model '%.100s' not found", a->model);
@@ -491,11 +546,10 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     return lt_chat_output_add(j, &ids, e);
 }
 
-/* A request without prompt asks Ollama to load a model, which is loaded already. */
-static void answer_loaded(lt_call *call, const lt_api_params *a, bool chat) {
+void lt_ollama_answer_loaded(lt_call *call, const char *model, bool chat, const char *reason) {
     lt_json_out o = {0};
     lt_out_open(&o, '{');
-    lt_out_key_str(&o, "model", a->model);
+    lt_out_key_str(&o, "model", model);
     lt_out_key(&o, "created_at");
     lt_ollama_when(&o, lt_clock_unix_s());
     if (chat) {
@@ -507,7 +561,7 @@ static void answer_loaded(lt_call *call, const lt_api_params *a, bool chat) {
         lt_out_key_str(&o, "response", "");
     }
     lt_out_key_bool(&o, "done", true);
-    lt_out_key_str(&o, "done_reason", "load");
+    lt_out_key_str(&o, "done_reason", reason);
     lt_out_shut(&o, '}');
     lt_call_json(call, 200, &o);
 }
@@ -519,7 +573,7 @@ static void answer(lt_call *call, bool chat) {
     bool ok = read_ask(&a, call, chat, &e);
 
     if (ok && (chat ? json_array_size(a.messages) == 0 : json_string_length(a.prompt) == 0)) {
-        answer_loaded(call, &a, chat);
+        lt_ollama_answer_loaded(call, a.model, chat, "load");
         lt_api_params_free(&a);
         return;
     }

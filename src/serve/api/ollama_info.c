@@ -1,12 +1,13 @@
 /* api/ollama_info.c: the rest of Ollama's /api: version, tags, ps, show, embed, embeddings. The
- * server has one model, so requests to pull, push, create, copy or delete one are refused by
- * name. */
+ * server has the models that it was started with, so requests to pull, push, create, copy or delete
+ * one are refused by name. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "serve/api/access.h"
 #include "serve/api/ollama.h"
 #include "serve/api/prompts.h"
 #include "serve/api/route.h"
@@ -38,9 +39,10 @@ static void put_size(lt_json_out *o, int64_t params) {
     lt_out_key_str(o, "parameter_size", text);
 }
 
+/* Of a model that is not loaded, only the format is known. */
 static void put_details(lt_json_out *o, const lt_server *s) {
-    const lt_model_spec *spec = lt_model_get_spec(s->model);
-    const char *family = lt_family_name(spec->family);
+    const lt_model_spec *spec = lt_server_has_model(s) ? lt_model_get_spec(s->model) : NULL;
+    const char *family = spec != NULL ? lt_family_name(spec->family) : "";
     lt_out_key_open(o, "details", '{');
     lt_out_key_str(o, "parent_model", "");
     lt_out_key_str(o, "format", is_gguf(s) ? "gguf" : "safetensors");
@@ -48,7 +50,11 @@ static void put_details(lt_json_out *o, const lt_server *s) {
     lt_out_key_open(o, "families", '[');
     lt_out_text(o, family);
     lt_out_shut(o, ']');
-    put_size(o, lt_model_spec_params(spec));
+    if (spec != NULL) {
+        put_size(o, lt_model_spec_params(spec));
+    } else {
+        lt_out_key_str(o, "parameter_size", "");
+    }
     lt_out_key_str(o, "quantization_level", "unknown");
     lt_out_shut(o, '}');
 }
@@ -66,12 +72,13 @@ static void put_model(lt_json_out *o, const lt_server *s, bool running) {
         lt_out_key(o, "modified_at");
         lt_ollama_when(o, (double)st.st_mtime);
     }
-    lt_out_key_int(o, "size", (int64_t)st.st_size);
+    lt_out_key_int(o, "size", s->slot != NULL ? s->slot->bytes : (int64_t)st.st_size);
     lt_out_key_str(o, "digest", digest);
     put_details(o, s);
-    if (running) { /* It stays. */
+    if (running) { /* One that stays expires in a hundred years. */
+        const double expires = s->slot != NULL ? lt_model_slot_expires(s->slot) : -1;
         lt_out_key(o, "expires_at");
-        lt_ollama_when(o, lt_clock_unix_s() + 100.0 * 365 * 86400);
+        lt_ollama_when(o, expires >= 0 ? expires : lt_clock_unix_s() + 100.0 * 365 * 86400);
         lt_out_key_int(o, "size_vram", 0);
         lt_out_key_int(o, "context_length", lt_server_context(s));
     }
@@ -82,7 +89,12 @@ static void answer_models(lt_call *call, bool running) {
     lt_json_out o = {0};
     lt_out_open(&o, '{');
     lt_out_key_open(&o, "models", '[');
-    put_model(&o, call->server, running);
+    for (int i = 0; i < lt_server_count(call->server); i++) {
+        const lt_server *s = lt_server_at(call->server, i);
+        if ((!running || lt_server_has_model(s)) && lt_access_may_use(s, call->owner)) {
+            put_model(&o, s, running);
+        }
+    }
     lt_out_shut(&o, ']');
     lt_out_shut(&o, '}');
     lt_call_json(call, 200, &o);
@@ -273,14 +285,15 @@ void lt_api_ollama_embeddings(lt_call *call) {
     embed(call, embeddings_fields, sizeof embeddings_fields / sizeof *embeddings_fields);
 }
 
-/* ---- What a server with one model does not do ---- */
+/* ---- What the server does not do ---- */
 
 void lt_api_ollama_refuse(lt_call *call) {
     lt_api_error e;
-    lt_api_refuse(&e, NULL,
-                  "%.60s is not supported here: this server has one model, '%.100s', which it was "
-                  "started with",
-                  call->request->path, call->server->name);
+    lt_api_refuse(
+        &e, NULL,
+        "%.60s is not supported here: the server has the models that it was started with, "
+        "'%.100s' first",
+        call->request->path, call->server->name);
     e.status = 501;
     lt_call_error(call, &e);
 }

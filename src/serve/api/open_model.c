@@ -265,10 +265,7 @@ lt_err lt_server_load(lt_server *s) {
 /* ---- Closing ---- */
 
 void lt_server_stop_model(lt_server *s) {
-    if (s->on_engine != NULL) {
-        event_free(s->on_engine);
-        s->on_engine = NULL;
-    }
+    lt_server_deafen(s);
     lt_compiler_stop(s->compiler);
     lt_engine_close(s->engine);
     s->engine = NULL;

@@ -33,7 +33,8 @@
     X(ollama_options)                                                                              \
     X(ollama_embed)                                                                                \
     X(ollama_embeddings)                                                                           \
-    X(ollama_show)
+    X(ollama_show)                                                                                 \
+    X(model_load)
 #define DECLARE(name) extern const lt_field_table lt_fields_##name;
 TABLES(DECLARE)
 #undef DECLARE
@@ -101,6 +102,10 @@ static const struct {
      &lt_fields_apply_template, NULL},
     {lt_api_models, "models", "The model that is served", NULL, NULL, NULL},
     {lt_api_model, "model", "The model that is served", NULL, NULL, "model"},
+    {lt_api_model_load, "model_load", "Load one of several models", NULL, &lt_fields_model_load,
+     NULL},
+    {lt_api_model_unload, "model_unload", "Unload it once it is idle", NULL, &lt_fields_model_load,
+     NULL},
     {lt_api_health, "health", "Whether it is ready", NULL, NULL, NULL},
     {lt_api_version, "version", "Its version", NULL, NULL, NULL},
     {lt_api_openapi, "openapi", "This description", NULL, NULL, NULL},

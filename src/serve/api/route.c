@@ -1,7 +1,6 @@
 /* route.c: see route.h. */
 #include "serve/api/route.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "base/error.h"
 #include "data/text_utf8.h"
 #include "serve/api/access.h"
+#include "serve/api/aside.h"
 #include "serve/api/reply.h"
 
 #define MAX_ORIGIN     200 /* Bytes: with an id of that many, lt_call.extra holds all lines. */
@@ -23,7 +23,8 @@ enum {
     WORK = 4,   /* 503 while the server ends. */
     PREFIX = 8, /* The route is a prefix of the path. */
     FORM = 16,  /* The body is a form, and its handler always runs on the worker pool. */
-    TEXT = READY | WORK
+    MODEL = 32, /* The request may name one of several models. */
+    TEXT = READY | WORK | MODEL
 };
 
 static const struct {
@@ -74,7 +75,7 @@ static const struct {
     {"POST", "/api/embeddings", lt_api_ollama_embeddings, LT_FLAVOUR_OLLAMA, TEXT},
     {"GET", "/api/tags", lt_api_ollama_tags, LT_FLAVOUR_OLLAMA, READY},
     {"GET", "/api/ps", lt_api_ollama_ps, LT_FLAVOUR_OLLAMA, READY},
-    {"POST", "/api/show", lt_api_ollama_show, LT_FLAVOUR_OLLAMA, READY},
+    {"POST", "/api/show", lt_api_ollama_show, LT_FLAVOUR_OLLAMA, READY | MODEL},
     {"GET", "/api/version", lt_api_version, LT_FLAVOUR_OLLAMA, OPEN},
     {"POST", "/api/pull", lt_api_ollama_refuse, LT_FLAVOUR_OLLAMA, 0},
     {"POST", "/api/push", lt_api_ollama_refuse, LT_FLAVOUR_OLLAMA, 0},
@@ -82,15 +83,17 @@ static const struct {
     {"POST", "/api/copy", lt_api_ollama_refuse, LT_FLAVOUR_OLLAMA, 0},
     {"DELETE", "/api/delete", lt_api_ollama_refuse, LT_FLAVOUR_OLLAMA, 0},
     {"POST", "/api/blobs/", lt_api_ollama_refuse, LT_FLAVOUR_OLLAMA, PREFIX},
-    {"GET", "/props", lt_api_props, LT_FLAVOUR_LLAMA, READY},
-    {"GET", "/slots", lt_api_slots, LT_FLAVOUR_LLAMA, READY},
-    {"POST", "/tokenize", lt_api_tokenize, LT_FLAVOUR_LLAMA, READY},
-    {"GET", "/tokenizer_info", lt_api_tokenizer_info, LT_FLAVOUR_OPENAI, READY},
-    {"POST", "/detokenize", lt_api_detokenize, LT_FLAVOUR_LLAMA, READY},
-    {"POST", "/apply-template", lt_api_apply_template, LT_FLAVOUR_LLAMA, READY},
+    {"GET", "/props", lt_api_props, LT_FLAVOUR_LLAMA, READY | MODEL},
+    {"GET", "/slots", lt_api_slots, LT_FLAVOUR_LLAMA, READY | MODEL},
+    {"POST", "/tokenize", lt_api_tokenize, LT_FLAVOUR_LLAMA, READY | MODEL},
+    {"GET", "/tokenizer_info", lt_api_tokenizer_info, LT_FLAVOUR_OPENAI, READY | MODEL},
+    {"POST", "/detokenize", lt_api_detokenize, LT_FLAVOUR_LLAMA, READY | MODEL},
+    {"POST", "/apply-template", lt_api_apply_template, LT_FLAVOUR_LLAMA, READY | MODEL},
     {"GET", "/v1/models", lt_api_models, LT_FLAVOUR_OPENAI, READY},
     {"GET", "/models", lt_api_models, LT_FLAVOUR_OPENAI, READY},
     {"GET", "/v1/models/", lt_api_model, LT_FLAVOUR_OPENAI, READY | PREFIX},
+    {"POST", "/models/load", lt_api_model_load, LT_FLAVOUR_LLAMA, WORK},
+    {"POST", "/models/unload", lt_api_model_unload, LT_FLAVOUR_LLAMA, WORK},
     {"GET", "/health", lt_api_health, LT_FLAVOUR_OPENAI, OPEN},
     {"GET", "/ping", lt_api_health, LT_FLAVOUR_OPENAI, OPEN},
     {"POST", "/ping", lt_api_health, LT_FLAVOUR_OPENAI, OPEN},
@@ -230,7 +233,7 @@ void lt_call_error(lt_call *call, const lt_api_error *e) {
     if (call->outcome != NULL) {
         call->outcome->error = true;
     } else {
-        call->server->metrics.http_errors += !call->background;
+        lt_server_front(call->server)->metrics.http_errors += !call->background;
     }
     lt_error_write(&o, call->flavour, call->extra, e);
     lt_call_json(call, lt_error_status(call->flavour, e), &o);
@@ -390,22 +393,6 @@ static bool check_state(lt_call *call, unsigned flags) {
     return true;
 }
 
-/* ---- Large requests ---- */
-
-/* A call whose handler runs on the worker pool; it is answered, or its reply started, on the
- * loop. */
-typedef struct {
-    lt_pool_job job;
-    lt_disconnect_listener listener;
-    lt_call call;
-    /* Without the connection's texts, which may be freed while the thread works. */
-    lt_http_request request;
-    lt_outcome outcome;
-    char *text; /* The body's. */
-    int route;
-    bool gone; /* Its client is. */
-} large;
-
 bool lt_call_read(lt_call *call, lt_api_params *a, const lt_field *rows, size_t n_rows,
                   lt_api_error *e) {
     lt_body *body = call->body;
@@ -414,95 +401,6 @@ bool lt_call_read(lt_call *call, lt_api_params *a, const lt_field *rows, size_t 
     return body != NULL ? lt_api_params_read_body(a, rows, n_rows, body, e)
                         : lt_api_params_read(a, rows, n_rows, call->request->body,
                                              call->request->body_bytes, e);
-}
-
-static void large_free(large *l) {
-    lt_server *s = l->call.server;
-    const size_t bytes = l->request.body_bytes;
-    lt_out_free(&l->outcome.body);
-    free(l->text);
-    free(l);
-    lt_worker_pool_give_back(s->pool, bytes);
-    s->n_pooled--;
-    lt_server_ended(s);
-}
-
-static void large_work(lt_pool_job *job) {
-    large *l = (large *)job;
-    l->call.request = &l->request;
-    l->call.outcome = &l->outcome;
-    if ((routes[l->route].flags & FORM) != 0) {
-        l->request.body = l->text != NULL ? l->text : "";
-        routes[l->route].handler(&l->call);
-        return;
-    }
-    l->call.body = lt_body_open(l->call.server->pool, l->text, l->request.body_bytes);
-    free(l->text);
-    l->text = NULL;
-    if (l->call.body == NULL) {
-        const lt_api_error e = {.status = 503, .type = "server_error", .message = "out of memory"};
-        lt_call_error(&l->call, &e);
-        return;
-    }
-    routes[l->route].handler(&l->call);
-    lt_body_free(l->call.body); /* If the handler did not use it. */
-}
-
-static void large_done(lt_pool_job *job) {
-    large *l = (large *)job;
-    lt_outcome *o = &l->outcome;
-    l->call.outcome = NULL;
-    if (l->gone && o->reply != NULL) {
-        lt_reply_free(o->reply);
-    } else if (!l->gone) {
-        lt_http_set_user(l->call.conn, NULL);
-        lt_http_release_body(l->call.conn);
-        if (o->reply != NULL) {
-            lt_reply_start(&l->call, o->reply);
-        } else {
-            l->call.server->metrics.http_errors += o->error && !l->call.background;
-            lt_call_json(&l->call, o->status, &o->body);
-        }
-    }
-    large_free(l);
-}
-
-static void large_gone(lt_disconnect_listener *listener) {
-    large *l = (large *)((char *)listener - offsetof(large, listener));
-    l->gone = true;
-    if (lt_worker_pool_cancel(l->call.server->pool, &l->job)) {
-        large_free(l);
-    }
-}
-
-static void go_to_pool(lt_call *call, int route) {
-    lt_server *s = call->server;
-    const size_t bytes = call->request->body_bytes;
-    large *l = calloc(1, sizeof *l);
-    lt_err err = LT_OK;
-    lt_api_error e;
-
-    if (l == NULL) {
-        lt_api_refuse_oom(&e);
-        lt_call_error(call, &e);
-        return;
-    }
-    *l = (large){.job = {.bytes = bytes, .work = large_work, .done = large_done},
-                 .listener = {large_gone},
-                 .call = *call,
-                 .request = {"POST", "", "", "", bytes, NULL},
-                 .text = lt_http_take_body(call->conn),
-                 .route = route};
-    s->n_pooled++;
-    lt_http_set_user(call->conn, &l->listener);
-    err = lt_worker_pool_submit(s->pool, &l->job);
-    if (err != LT_OK) {
-        s->metrics.refused += !call->background;
-        lt_api_refuse_error(&e, NULL, err);
-        lt_http_set_user(call->conn, NULL);
-        large_free(l);
-        lt_call_error(call, &e);
-    }
 }
 
 /* ---- The door ---- */
@@ -555,6 +453,30 @@ static int open_call(lt_call *call, lt_server *s, lt_http_conn *c, const lt_http
     return i;
 }
 
+/* To its handler: now, on the worker pool, or once its model is loaded. A call with more of a path
+ * is never put aside: the path is gone when the connection is. */
+static void dispatch(lt_call *call, int i) {
+    const unsigned flags = routes[i].flags;
+    const lt_aside_how how = {.handler = routes[i].handler, .form = (flags & FORM) != 0};
+    const bool large = how.form ||
+                       (call->request->body_bytes >= ASIDE_BYTES &&
+                        (flags & (READY | PREFIX)) == READY && routes[i].method[0] == 'P');
+    const size_t bytes = call->request->body_bytes; /* The body is gone once it is answered. */
+    lt_api_error e;
+
+    if ((flags & MODEL) != 0 && call->server->models != NULL) {
+        lt_aside_by_model(call, &how, large);
+    } else if ((flags & MODEL) != 0 && call->server->o.keys_choose &&
+               !lt_access_check_model(call->server, call->owner, &e)) {
+        lt_call_error(call, &e);
+    } else if (large) {
+        lt_aside(call, &how);
+    } else {
+        how.handler(call);
+        lt_worker_pool_give_back(call->server->pool, bytes);
+    }
+}
+
 bool lt_route_head(void *server, lt_http_conn *c, const lt_http_request *r) {
     lt_call call;
     lt_access_refusal why;
@@ -598,16 +520,7 @@ void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
     if (!check_state(&call, routes[i].flags)) {
         return;
     }
-    /* A call with more of a path is never aside: the path is gone when the connection is. */
-    if ((routes[i].flags & FORM) != 0 ||
-        (r->body_bytes >= ASIDE_BYTES && (routes[i].flags & (READY | PREFIX)) == READY &&
-         routes[i].method[0] == 'P')) {
-        go_to_pool(&call, i);
-    } else {
-        const size_t bytes = r->body_bytes; /* The body is gone once it is answered. */
-        routes[i].handler(&call);
-        lt_worker_pool_give_back(call.server->pool, bytes);
-    }
+    dispatch(&call, i);
 }
 
 void lt_route_inner(lt_server *s, lt_http_conn *c, const char *path, const char *owner,
@@ -626,9 +539,5 @@ void lt_route_inner(lt_server *s, lt_http_conn *c, const char *path, const char 
     LT_ASSERT(i >= 0 && routes[i].flavour == LT_FLAVOUR_OPENAI);
     lt_server_make_id(s, "", call.id);
     snprintf(call.extra, sizeof call.extra, "x-request-id: %s\r\n", call.id);
-    if (r.body_bytes >= ASIDE_BYTES) {
-        go_to_pool(&call, i);
-    } else {
-        routes[i].handler(&call);
-    }
+    dispatch(&call, i);
 }

@@ -69,6 +69,8 @@ void lt_route_bad(void *server, lt_http_refusal *r);
     X(apply_template)                                                                              \
     X(models) /* api/info.c */                                                                     \
     X(model)                                                                                       \
+    X(model_load) /* api/model_calls.c */                                                          \
+    X(model_unload)                                                                                \
     X(health)                                                                                      \
     X(openapi) /* openapi.c */                                                                     \
     X(version)                                                                                     \

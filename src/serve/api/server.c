@@ -24,6 +24,7 @@
 #include "base/thread.h"
 #include "serve/api/access.h"
 #include "serve/api/batch.h"
+#include "serve/api/models.h"
 #include "serve/api/open_model.h"
 #include "serve/http/tls.h"
 #include "serve/api/reply.h"
@@ -37,6 +38,7 @@
 lt_server_options lt_server_defaults(void) {
     return (lt_server_options){.host = "127.0.0.1",
                                .port = 8080,
+                               .aliases = "",
                                .cors = "",
                                .allowed_hosts = "",
                                .tls_cert = "",
@@ -65,6 +67,37 @@ lt_server *lt_server_judge(lt_server *s) {
     return s->reward != NULL ? s->reward : s;
 }
 
+bool lt_server_has_model(const lt_server *s) {
+    return s->slot != NULL ? s->slot->state == LT_MODEL_LOADED
+                           : atomic_load(&s->state) == LT_SERVER_READY;
+}
+
+bool lt_server_next_alias(const char **rest, char *out, size_t room) {
+    const char *at = *rest + strspn(*rest, ", ");
+    const size_t n = strcspn(at, ",");
+    size_t used = n;
+    while (used > 0 && at[used - 1] == ' ') {
+        used--;
+    }
+    *rest = at + n;
+    snprintf(out, room, "%.*s", (int)(used < room ? used : room - 1), at);
+    return used > 0;
+}
+
+bool lt_server_answers_to(const lt_server *s, const char *name) {
+    const char *rest = s->o.aliases;
+    char alias[sizeof s->name];
+    if (strcmp(name, s->name) == 0) {
+        return true;
+    }
+    while (lt_server_next_alias(&rest, alias, sizeof alias)) {
+        if (strcmp(name, alias) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int64_t lt_server_context(const lt_server *s) {
     return s->context;
 }
@@ -87,15 +120,41 @@ void lt_server_preset(const lt_server *s, lt_api_params *a) {
     (void)ok;
 }
 
-bool lt_server_check_model(const lt_server *s, const lt_api_params *a, lt_api_error *e) {
-    if (a->model == NULL || a->model[0] == '\0' || s->o.any_model ||
-        strcmp(a->model, s->name) == 0) {
-        return true;
+int lt_server_count(const lt_server *front) {
+    return front->models != NULL ? lt_models_count(front->models) : 1;
+}
+
+lt_server *lt_server_at(lt_server *front, int i) {
+    return front->models != NULL ? lt_models_at(front->models, i)->server : front;
+}
+
+void lt_server_refuse_model(const lt_server *front, const char *owner, const char *name,
+                            lt_api_error *e) {
+    char names[300] = "";
+    int n = 0;
+    for (int i = 0; front->models != NULL && i < lt_models_count(front->models); i++) {
+        const lt_server *s = lt_models_at(front->models, i)->server;
+        const size_t used = strlen(names);
+        if (used < sizeof names - 100 && lt_access_may_use(s, owner)) {
+            snprintf(names + used, sizeof names - used, "%s'%.80s'", n++ > 0 ? ", " : "", s->name);
+        }
     }
-    lt_api_refuse(e, "model", "the model '%.100s' is not served here; '%s' is", a->model, s->name);
+    if (front->models == NULL) {
+        snprintf(names, sizeof names, "'%.150s'", front->name);
+    }
+    lt_api_refuse(e, "model", "the model '%.100s' is not served here; %s %s", name, names,
+                  n > 1 ? "are" : "is");
     e->status = 404;
     e->type = "not_found_error";
     e->code = "model_not_found";
+}
+
+bool lt_server_check_model(const lt_server *s, const lt_api_params *a, lt_api_error *e) {
+    if (a->model == NULL || a->model[0] == '\0' || s->o.any_model ||
+        lt_server_answers_to(s, a->model)) {
+        return true;
+    }
+    lt_server_refuse_model(s, "", a->model, e);
     return false;
 }
 
@@ -195,6 +254,21 @@ static bool listen_to_engine(lt_server *s, struct event_base *base) {
     return s->on_engine != NULL && event_add(s->on_engine, NULL) == 0;
 }
 
+bool lt_server_listen(lt_server *s) {
+    return listen_to_engine(s, s->base) &&
+           (s->reward == NULL || listen_to_engine(s->reward, s->base));
+}
+
+void lt_server_deafen(lt_server *s) {
+    if (s->on_engine != NULL) {
+        event_free(s->on_engine);
+        s->on_engine = NULL;
+    }
+    if (s->reward != NULL) {
+        lt_server_deafen(s->reward);
+    }
+}
+
 static void on_loaded(evutil_socket_t fd, short what, void *arg) {
     lt_server *s = arg;
     (void)fd;
@@ -203,8 +277,7 @@ static void on_loaded(evutil_socket_t fd, short what, void *arg) {
         event_base_loopbreak(s->base);
         return;
     }
-    if (!listen_to_engine(s, s->base) ||
-        (s->reward != NULL && !listen_to_engine(s->reward, s->base))) {
+    if (!lt_server_listen(s)) {
         atomic_store(&s->state, LT_SERVER_FAILED);
         snprintf(s->why_failed, sizeof s->why_failed, "no event for the engine");
         event_base_loopbreak(s->base);
@@ -222,27 +295,46 @@ static void on_loaded(evutil_socket_t fd, short what, void *arg) {
     }
 }
 
+/* Requests under way, of all models. */
+static int64_t count_requests(const lt_server *s) {
+    return s->n_pooled + (s->models != NULL ? lt_models_replies(s->models) : s->n_replies);
+}
+
+static void fail_replies(lt_server *s, const lt_api_error *e) {
+    for (lt_reply *j = s->replies; j != NULL; j = j->next) {
+        lt_reply_fail(j, e);
+    }
+}
+
 /* All replies have ended: a moment for the last bytes to leave. */
 static void on_drained(evutil_socket_t fd, short what, void *arg) {
     lt_server *s = arg;
     const struct timeval moment = {.tv_usec = 100000};
+    const int64_t n = count_requests(s);
     (void)fd;
-    if ((what & EV_TIMEOUT) != 0 && s->n_replies + s->n_pooled > 0) {
+    if ((what & EV_TIMEOUT) != 0 && n > 0) {
         lt_api_error e = {.status = 503, .type = "server_error"};
         lt_log_warn("serve: %lld requests did not finish within %g s and are cancelled",
-                    (long long)(s->n_replies + s->n_pooled), s->o.drain_s);
+                    (long long)n, s->o.drain_s);
         snprintf(e.message, sizeof e.message,
                  "the server is ending, and the request did not finish within %g s", s->o.drain_s);
-        for (lt_reply *j = s->replies; j != NULL; j = j->next) {
-            lt_reply_fail(j, &e);
+        for (int i = 0; i < lt_server_count(s); i++) {
+            fail_replies(lt_server_at(s, i), &e);
+        }
+        if (s->models != NULL) {
+            lt_models_refuse_waiting(s->models, &e);
         }
     }
     event_base_loopexit(s->base, &moment);
 }
 
 void lt_server_ended(lt_server *s) {
-    if (s->draining && s->n_replies + s->n_pooled == 0) {
-        event_active(s->on_drained, 0, 0);
+    lt_server *front = lt_server_front(s);
+    if (front->models != NULL) {
+        lt_models_ended(front->models, s);
+    }
+    if (front->draining && count_requests(front) == 0) {
+        event_active(front->on_drained, 0, 0);
     }
 }
 
@@ -257,7 +349,7 @@ static void drain(lt_server *s) {
     lt_batches_stop(s->batches);
     if (!s->o.quiet) {
         lt_log_info("serve: ending: %lld requests may run for up to %g s",
-                    (long long)(s->n_replies + s->n_pooled), s->o.drain_s);
+                    (long long)count_requests(s), s->o.drain_s);
     }
     event_add(s->on_drained, &deadline);
     lt_server_ended(s);
@@ -383,6 +475,7 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
     LT_TRY_DONE(lt_store_open(&s->store, &s->o.store));
     LT_TRY_DONE(lt_seal_key_make(&s->seal, ""));
     LT_TRY_DONE(open_state(s));
+    LT_TRY_DONE(s->o.models != NULL ? lt_models_open(&s->models, s) : LT_OK);
     signal(SIGPIPE, SIG_IGN);
     if (s->o.tls_cert[0] != '\0') {
         LT_TRY_DONE(lt_tls_open(&s->tls, s->base, s->o.tls_cert, s->o.tls_key));
@@ -460,11 +553,16 @@ void lt_server_url(const lt_server *s, char *out, size_t n) {
 
 lt_err lt_server_run(lt_server *s) {
     pthread_t loader;
-    if (pthread_create(&loader, NULL, load_thread, s) != 0) {
+    if (s->models != NULL) {
+        atomic_store(&s->state, LT_SERVER_READY); /* Each model has a state of its own. */
+        lt_models_begin(s->models);
+        event_base_dispatch(s->base);
+    } else if (pthread_create(&loader, NULL, load_thread, s) != 0) {
         LT_FAIL(LT_ERR_OOM, "server: no thread to load with");
+    } else {
+        event_base_dispatch(s->base);
+        pthread_join(loader, NULL);
     }
-    event_base_dispatch(s->base);
-    pthread_join(loader, NULL);
     if (atomic_load(&s->state) == LT_SERVER_FAILED) {
         LT_FAIL(LT_ERR_STATE, "%s", s->why_failed);
     }
@@ -475,6 +573,12 @@ void lt_server_stop(lt_server *s) {
     event_active(s->on_term, EV_SIGNAL, 1);
 }
 
+static void free_replies(lt_server *s) {
+    while (s->replies != NULL) {
+        lt_reply_free(s->replies);
+    }
+}
+
 void lt_server_close(lt_server *s) {
     if (s == NULL) {
         return;
@@ -483,11 +587,13 @@ void lt_server_close(lt_server *s) {
     lt_http_close(s->http); /* Every open answer learns that its client is gone. */
     lt_tls_close(s->tls);
     lt_worker_pool_stop(s->pool);
+    lt_models_stop(s->models);
     lt_server_stop_model(s);
     s->draining = false;
-    while (s->replies != NULL) {
-        lt_reply_free(s->replies);
+    for (int i = 0; i < lt_server_count(s); i++) {
+        free_replies(lt_server_at(s, i));
     }
+    lt_models_close(s->models);
     lt_server_close_model(s);
     struct event *const events[] = {s->on_loaded, s->on_term, s->on_int, s->on_drained};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++) {

@@ -38,6 +38,11 @@ typedef enum { LT_SERVER_LOADING, LT_SERVER_READY, LT_SERVER_FAILED } lt_server_
 
 struct lt_server {
     lt_server_options o;
+    /* Several models: models.h. models is the front's; the others' front is the server that
+     * listens. */
+    struct lt_models *models;
+    struct lt_model_slot *slot; /* This server's; NULL: there is one model. */
+    struct lt_server *front;    /* NULL: this one listens. */
     struct event_base *base;
     lt_http *http;
     struct lt_tls *tls; /* NULL: plain. */
@@ -136,6 +141,25 @@ int lt_error_status(lt_flavour flavour, const lt_api_error *e);
 
 /* ---- What several endpoints need ---- */
 
+/* The server that listens. */
+static inline lt_server *lt_server_front(lt_server *s) {
+    return s->front != NULL ? s->front : s;
+}
+/* Its model may be used and described. */
+bool lt_server_has_model(const lt_server *s);
+/* The servers of all models, this front first. */
+int lt_server_count(const lt_server *front);
+lt_server *lt_server_at(lt_server *front, int i);
+/* No model that the owner may use has this name: 404, and the message lists those there are. */
+void lt_server_refuse_model(const lt_server *front, const char *owner, const char *name,
+                            lt_api_error *e);
+/* The name is the model's, or one of its aliases. */
+bool lt_server_answers_to(const lt_server *s, const char *name);
+/* The next of a list with commas between, and move *rest behind it; false: there is none. */
+bool lt_server_next_alias(const char **rest, char *out, size_t room);
+/* Hear the engine's events, or no longer. False: out of memory. */
+bool lt_server_listen(lt_server *s);
+void lt_server_deafen(lt_server *s);
 /* The server whose model judges texts: the reward model's, or s. */
 lt_server *lt_server_judge(lt_server *s);
 int64_t lt_server_context(const lt_server *s); /* Tokens of one sequence at most. */

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "data/tokenizer/json_pull.h"
 #include "serve/api/listing.h"
+#include "serve/api/models.h"
 #include "serve/api/route.h"
 #include "serve/api/stored_chat.h"
 #include "serve/api/stored_entry.h"
@@ -145,6 +146,23 @@ static void entry_write(lt_json_out *o, const void *items, size_t i) {
     put_completion(o, ((lt_stored *const *)items)[i]);
 }
 
+/* Was the completion written by the model of this name? With one model, all were. */
+static bool is_by(const lt_server *s, const lt_stored *entry, const char *model) {
+    json_t *completion;
+    parts p;
+    bool is;
+    if (s->models == NULL) {
+        return lt_server_answers_to(s, model);
+    }
+    completion = parts_of(entry, &p) ? lt_json_loadb(p.completion.data, p.completion.n, 0, NULL)
+                                     : NULL;
+    const char *by = json_string_value(json_object_get(completion, "model"));
+    const lt_model_slot *slot = lt_models_find(s->models, model);
+    is = by != NULL && slot != NULL && strcmp(by, slot->server->name) == 0;
+    json_decref(completion);
+    return is;
+}
+
 /* Filters of OpenAI's: model and metadata. */
 void lt_api_chat_list(lt_call *call) {
     const char *query = call->request->query;
@@ -166,15 +184,9 @@ void lt_api_chat_list(lt_call *call) {
         lt_call_error(call, &e);
         return;
     }
-    if (lt_query_value(query, "model", model, sizeof model) &&
-        strcmp(model, call->server->name) != 0) { /* All were written by the served model. */
-        for (size_t i = 0; i < n; i++) {
-            lt_store_release(store, found[i]);
-        }
-        n = 0;
-    }
+    const bool by_model = lt_query_value(query, "model", model, sizeof model);
     for (size_t i = 0; i < n; i++) {
-        if (has_metadata(found[i], query)) {
+        if (has_metadata(found[i], query) && (!by_model || is_by(call->server, found[i], model))) {
             found[kept++] = found[i];
         } else {
             lt_store_release(store, found[i]);
