@@ -193,7 +193,7 @@ typedef struct {
 #define LT_MESH_FIELD(axis) lt_group *axis;
     LT_MESH_AXES(LT_MESH_FIELD)
 #undef LT_MESH_FIELD
-    lt_group *world; /* All ranks. */
+    lt_group *world; /* All ranks of the mesh. */
     lt_group *grad;  /* dp x cp: the ranks that hold the same weights; ZeRO shards over them. */
     lt_group *ep;    /* Neighbours in grad among which one set of experts is divided. */
     lt_group *edp;   /* The ranks of grad that hold the same experts. */
@@ -209,6 +209,8 @@ LT_MUST_USE lt_err lt_mesh_parse(lt_mesh_shape *out, const char *text);
 /* ARG unless the product of the axes is n_ranks and ep divides dp * cp. The message names both
  * numbers and the nearest data-parallel size that fits. */
 LT_MUST_USE lt_err lt_mesh_check(const lt_mesh_shape *s, int n_ranks);
-LT_MUST_USE lt_err lt_mesh_open(lt_mesh *out, lt_comm *c, const lt_mesh_shape *s);
+/* The mesh of the ranks from `first` on, as many as the shape has places: several meshes may stand
+ * beside each other in a world. */
+LT_MUST_USE lt_err lt_mesh_open(lt_mesh *out, lt_comm *c, const lt_mesh_shape *s, int first);
 
 #endif

@@ -146,6 +146,12 @@ static lt_err check_free(const lt_recipe *r) {
             LT_FAIL(LT_ERR_ARG, "layout = auto chooses %s, and %s was given", names[i], value);
         }
     }
+    if (r->sites > 1) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "layout = auto with diloco.sites = %lld: it divides the work of one site; give the "
+                "mesh of a site",
+                (long long)r->sites);
+    }
     return LT_OK;
 }
 

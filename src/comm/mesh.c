@@ -76,10 +76,10 @@ lt_err lt_mesh_check(const lt_mesh_shape *s, int n_ranks) {
 /* The group of the ranks whose coordinates equal this rank's on all axes that are not free; their
  * list is left in ranks. */
 static lt_err open_axes(lt_group **out, lt_comm *c, const char *name, const int sizes[N_AXES],
-                        const bool is_free[N_AXES], int *ranks) {
-    const int size = lt_comm_size(c);
+                        const bool is_free[N_AXES], int first, int *ranks) {
+    const int size = sizes[PP] * sizes[DP] * sizes[CP] * sizes[TP];
     int at[N_AXES], n = 0;
-    for (int axis = N_AXES - 1, rest = lt_comm_rank(c); axis >= 0; axis--) {
+    for (int axis = N_AXES - 1, rest = lt_comm_rank(c) - first; axis >= 0; axis--) {
         at[axis] = rest % sizes[axis];
         rest /= sizes[axis];
     }
@@ -90,35 +90,36 @@ static lt_err open_axes(lt_group **out, lt_comm *c, const char *name, const int 
             rest /= sizes[axis];
         }
         if (member) {
-            ranks[n++] = r;
+            ranks[n++] = first + r;
         }
     }
     return lt_group_open(out, c, name, ranks, n);
 }
 
-lt_err lt_mesh_open(lt_mesh *out, lt_comm *c, const lt_mesh_shape *s) {
+lt_err lt_mesh_open(lt_mesh *out, lt_comm *c, const lt_mesh_shape *s, int first) {
     const int sizes[N_AXES] = {s->pp, s->dp, s->cp, s->tp};
     lt_group **const groups[N_AXES] = {&out->pp, &out->dp, &out->cp, &out->tp};
-    const int ep = s->ep;
+    const int ep = s->ep, size = s->pp * s->dp * s->cp * s->tp;
     int plane_at, n = 0;
     lt_err err = LT_OK;
     int *ranks = NULL, *part = NULL;
 
-    LT_TRY(lt_mesh_check(s, lt_comm_size(c)));
-    ranks = calloc(2 * (size_t)lt_comm_size(c), sizeof *ranks);
+    LT_ASSERT(lt_comm_rank(c) >= first && lt_comm_rank(c) < first + size);
+    LT_ASSERT(first + size <= lt_comm_size(c) && s->dp * s->cp % ep == 0);
+    ranks = calloc(2 * (size_t)size, sizeof *ranks);
     if (ranks == NULL) {
-        LT_FAIL(LT_ERR_OOM, "mesh of %d ranks", lt_comm_size(c));
+        LT_FAIL(LT_ERR_OOM, "mesh of %d ranks", size);
     }
-    part = ranks + lt_comm_size(c);
+    part = ranks + size;
     for (int axis = 0; axis < N_AXES; axis++) {
         bool is_free[N_AXES] = {false};
         is_free[axis] = true;
-        LT_TRY_DONE(open_axes(groups[axis], c, axis_names[axis], sizes, is_free, ranks));
+        LT_TRY_DONE(open_axes(groups[axis], c, axis_names[axis], sizes, is_free, first, ranks));
     }
-    LT_TRY_DONE(
-        open_axes(&out->world, c, "world", sizes, (const bool[]){true, true, true, true}, ranks));
-    LT_TRY_DONE(
-        open_axes(&out->grad, c, "grad", sizes, (const bool[]){false, true, true, false}, ranks));
+    LT_TRY_DONE(open_axes(&out->world, c, "world", sizes, (const bool[]){true, true, true, true},
+                          first, ranks));
+    LT_TRY_DONE(open_axes(&out->grad, c, "grad", sizes, (const bool[]){false, true, true, false},
+                          first, ranks));
     /* `ranks` holds the plane dp x cp, in its order: neighbours share a set of experts. */
     plane_at = lt_group_rank(out->grad);
     for (int i = 0; i < ep; i++) {

@@ -18,7 +18,7 @@ static lt_err open_of_plane(lt_group **out, const lt_world *w, const char *name,
         LT_FAIL(LT_ERR_OOM, "group of %d ranks", n);
     }
     for (int i = 0; i < n; i++) {
-        ranks[i] = (l->pp * m->dp * m->cp + from + i * step) * m->tp + l->tp;
+        ranks[i] = w->first + (l->pp * m->dp * m->cp + from + i * step) * m->tp + l->tp;
     }
     err = lt_group_open(out, w->comm, name, ranks, n);
     free(ranks);

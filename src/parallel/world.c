@@ -26,7 +26,7 @@ int lt_world_local_rank(const lt_world *w) {
             return atoi(text);
         }
     }
-    return w->rank;
+    return w->first + w->rank;
 }
 
 static void divide_cores(void) {
@@ -37,21 +37,28 @@ static void divide_cores(void) {
     }
 }
 
-static lt_err place(lt_world *w, const char *mesh) {
+static lt_err place(lt_world *w, const char *mesh, int sites) {
     lt_mesh_shape *s = &w->shape;
+    const int all = lt_comm_size(w->comm), each = all / sites;
+    if (all % sites != 0) {
+        LT_FAIL(LT_ERR_ARG, "%d ranks cannot be divided into %d sites of equal size; %d can", all,
+                sites, (all + sites - 1) / sites * sites);
+    }
     LT_TRY(lt_mesh_parse(s, mesh));
     if (mesh[0] == '\0') {
-        s->dp = lt_comm_size(w->comm);
+        s->dp = each;
     }
-    LT_TRY(lt_mesh_check(s, lt_comm_size(w->comm)));
-    LT_TRY(lt_mesh_open(&w->mesh, w->comm, s));
-    w->rank = lt_comm_rank(w->comm);
+    LT_TRY(lt_mesh_check(s, each));
+    w->first = lt_comm_rank(w->comm) / each * each;
+    LT_TRY(lt_mesh_open(&w->mesh, w->comm, s, w->first));
+    w->rank = lt_comm_rank(w->comm) - w->first;
     w->dp = lt_group_size(w->mesh.dp);
     w->dp_rank = lt_group_rank(w->mesh.dp);
     return LT_OK;
 }
 
-lt_err lt_world_open(lt_world *w, const char *mesh, double deadline_s, const char *record_dir) {
+lt_err lt_world_open(lt_world *w, const char *mesh, int sites, double deadline_s,
+                     const char *record_dir) {
     const lt_comm_options o = {.deadline_s = deadline_s, .record_dir = record_dir, .check = true};
     lt_err err;
     *w = (lt_world){0};
@@ -65,7 +72,7 @@ lt_err lt_world_open(lt_world *w, const char *mesh, double deadline_s, const cha
     err = lt_comm_open(&w->comm, &o);
     if (err == LT_OK) {
         w->owns_comm = true;
-        err = place(w, mesh);
+        err = place(w, mesh, sites);
     }
     if (err != LT_OK) {
         lt_world_close(w, err);
@@ -78,7 +85,7 @@ lt_err lt_world_open(lt_world *w, const char *mesh, double deadline_s, const cha
 
 lt_err lt_world_open_on(lt_world *w, lt_comm *comm, const char *mesh) {
     *w = (lt_world){.comm = comm};
-    return place(w, mesh);
+    return place(w, mesh, 1);
 }
 
 /* ---- GPUs ---- */
@@ -140,7 +147,7 @@ lt_err lt_world_open_device(lt_world *w, lt_device *device) {
 }
 
 lt_err lt_world_connect(lt_world *w, lt_queue *queue) {
-    const int n = w->comm != NULL ? lt_comm_size(w->comm) : 1;
+    const int n = w->comm != NULL ? lt_group_size(w->mesh.world) : 1;
     int32_t n_gpus = w->device != NULL ? 1 : 0;
     if (n == 1) {
         return LT_OK;
@@ -189,9 +196,10 @@ void lt_world_close(lt_world *w, lt_err err) {
 
 /* ---- The model ---- */
 
-static int rank_at(const lt_layout *l, int pp, int tp) {
+static int rank_at(const lt_world *w, int pp, int tp) {
+    const lt_layout *l = &w->layout;
     const lt_mesh_shape *s = &l->shape;
-    return ((pp * s->dp + l->dp) * s->cp + l->cp) * s->tp + tp;
+    return w->first + ((pp * s->dp + l->dp) * s->cp + l->cp) * s->tp + tp;
 }
 
 /* The group of tp neighbours with the same key heads. */
@@ -208,7 +216,7 @@ static lt_err open_kv(lt_world *w) {
         LT_FAIL(LT_ERR_OOM, "group of %d ranks", n);
     }
     for (int i = 0; i < n; i++) {
-        ranks[i] = rank_at(l, l->pp, first + i);
+        ranks[i] = rank_at(w, l->pp, first + i);
     }
     err = lt_group_open(&w->kv, w->comm, "kv", ranks, n);
     free(ranks);
@@ -218,7 +226,7 @@ static lt_err open_kv(lt_world *w) {
 /* The group of the first and last stage, if both hold a tied embedding. */
 static lt_err open_stages(lt_world *w) {
     const lt_layout *l = &w->layout;
-    const int last = l->shape.pp - 1, both[2] = {rank_at(l, 0, l->tp), rank_at(l, last, l->tp)};
+    const int last = l->shape.pp - 1, both[2] = {rank_at(w, 0, l->tp), rank_at(w, last, l->tp)};
     if (!l->ends_apart || !l->spec->tied || !(l->embeds || l->heads)) {
         return LT_OK;
     }

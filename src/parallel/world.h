@@ -20,7 +20,8 @@ typedef struct {
     bool owns_comm;
     lt_mesh mesh;
     lt_mesh_shape shape;
-    int rank;         /* Among all ranks. */
+    int first;        /* Rank of comm at which the mesh begins: 0, or that of a site. */
+    int rank;         /* Among the ranks of the mesh. */
     int dp;           /* Ranks that share the rows of a step, */
     int dp_rank;      /* and which of them this one is. Ranks of cp, tp and pp see the same rows. */
     lt_layout layout; /* Set by lt_world_divide. */
@@ -37,10 +38,11 @@ typedef struct {
 } lt_world;
 
 /* mesh: "dp=4"; "": all ranks divide the rows (dp). A process that was not started as one of
- * several ranks is alone. ARG: the mesh does not fit the number of ranks. threads: ranks of one
- * machine divide its cores, unless the environment sets the number of threads of a rank's
- * kernels. */
-LT_MUST_USE lt_err lt_world_open(lt_world *w, const char *mesh, double deadline_s,
+ * several ranks is alone. sites: so many meshes of equal size stand beside each other, and this
+ * rank's is opened; 1: one mesh has all ranks. ARG: the mesh does not fit the number of ranks.
+ * threads: ranks of one machine divide its cores, unless the environment sets the number of threads
+ * of a rank's kernels. */
+LT_MUST_USE lt_err lt_world_open(lt_world *w, const char *mesh, int sites, double deadline_s,
                                  const char *record_dir);
 /* The same for a world that is already open, e.g. by lt_comm_run_threads, for any axes; the caller
  * keeps comm. */

@@ -56,6 +56,9 @@ static lt_err write_manifest(const char *folder, json_t *files, int n_parts, con
     if (root != NULL && n_parts > 1) {
         json_object_set_new(root, "parts", json_integer(n_parts));
     }
+    if (root != NULL && o->recipe->sites > 1) {
+        json_object_set_new(root, "outer_step", json_integer(state->outer_step));
+    }
     text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: manifest", folder);
@@ -260,6 +263,7 @@ static lt_err load_state(lt_run_state *state, const json_t *manifest, const char
     bool good = true;
     LT_TRY(lt_json_bool(manifest, "good", &good, true, path));
     LT_TRY(lt_json_f64(manifest, "loss", &state->loss, true, path));
+    LT_TRY(lt_json_i64(manifest, "outer_step", &state->outer_step, true, path));
     state->suspect = !good;
     LT_TRY(lt_json_i64(manifest, "step", &state->step, false, path));
     LT_TRY(lt_json_i64(manifest, "rows", &rows, false, path));

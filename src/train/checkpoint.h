@@ -7,6 +7,7 @@
  *       config.json              the model
  *       manifest.json            {"format": "lateen-checkpoint", "version": 1, "step", "rows",
  *                                "tokens", "good", "loss", "optimiser",
+ *                                 "outer_step" (of several sites),
  *                                 "loader": {...}, "guard": {...}, "recipe": {name: value, ...},
  *                                 "data": {...}, "files": [{"name", "bytes", "xxh3"}]}
  *
@@ -54,8 +55,9 @@
 typedef struct {
     int64_t step;
     uint64_t rows, tokens;
-    double loss;  /* Of its weights, on rows that they were just trained on. */
-    bool suspect; /* Not "good". */
+    double loss;        /* Of its weights, on rows that they were just trained on. */
+    bool suspect;       /* Not "good". */
+    int64_t outer_step; /* The newest round whose outer step is in it (diloco.h). */
     json_t *loader, *guard, *recipe, *data;
 } lt_run_state;
 

@@ -326,6 +326,9 @@ lt_err lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
     if (t->objective != NULL) {
         add(out, "objective", t->objective_bytes, false);
     }
+    if (t->diloco.on) {
+        add(out, "rounds of sites", t->diloco.bytes, false);
+    }
     LT_TRY(add_passing(out, t));
     announce(out);
     return LT_OK;

@@ -27,6 +27,10 @@ int lt_training_dp_rank(const lt_training *t) {
     return lt_training_has_ranks(t) ? t->world->dp_rank : 0;
 }
 
+int lt_training_shares(const lt_training *t) {
+    return lt_training_dp(t) * (int)t->recipe.sites;
+}
+
 int lt_training_cp(const lt_training *t) {
     return lt_training_has_ranks(t) ? t->world->shape.cp : 1;
 }
@@ -63,7 +67,9 @@ static lt_err lead_lock(lt_training *t) {
 
     lt_lease_identify(&t->lease);
     LT_TRY(lt_lease_take(&t->lease, out));
-    lt_board_folder(lt_training_board(t), out);
+    if (!lt_training_has_ranks(t) || lt_comm_rank(t->world->comm) == 0) {
+        lt_board_folder(lt_training_board(t), out);
+    }
     LT_TRY(lt_path_join(path, out, "log.txt"));
     return lt_log_to_file(path);
 }
@@ -322,7 +328,8 @@ static lt_err open_pass(lt_training *t) {
     return lt_step_rows_open(&t->valid_rows, t->micro, r->seq, o.weights);
 }
 
-static lt_loader_options loader_options(const lt_training *t, const lt_mixture *m) {
+/* divided: the rows are those of a step, which sites divide between them. */
+static lt_loader_options loader_options(const lt_training *t, const lt_mixture *m, bool divided) {
     const lt_recipe *r = &t->recipe;
     lt_loader_options o = lt_loader_defaults();
     o.sources = m->sources;
@@ -344,9 +351,11 @@ static lt_loader_options loader_options(const lt_training *t, const lt_mixture *
     o.goldfish_k = r->goldfish_k;
     o.goldfish_h = r->goldfish_h;
     o.prefetch_rows = r->prefetch;
-    if (lt_training_has_ranks(t)) {
-        o.rank = t->world->dp_rank;
-        o.world = t->world->dp;
+    o.rank = lt_training_dp_rank(t);
+    o.world = lt_training_dp(t);
+    if (r->sites > 1 && divided) {
+        o.rank += (int)r->site * o.world;
+        o.world *= (int)r->sites;
     }
     if (r->val_fraction > 0.0) {
         o.split = LT_SPLIT_TRAIN;
@@ -358,7 +367,7 @@ static lt_loader_options loader_options(const lt_training *t, const lt_mixture *
 /* The same data in order, once, without options that only affect learning. */
 static void validation_options(lt_training *t, const lt_mixture *m) {
     lt_loader_options *o = &t->valid_options;
-    *o = loader_options(t, m);
+    *o = loader_options(t, m, false);
     o->split = t->recipe.val_fraction > 0.0 ? LT_SPLIT_VAL : LT_SPLIT_ALL;
     o->shuffle = LT_SHUFFLE_NONE;
     o->epochs = 1;
@@ -391,7 +400,7 @@ static lt_err open_data(lt_training *t) {
     }
     LT_TRY(lt_mixture_parse(&t->train_mixture, t->recipe.train, "data.train"));
     LT_TRY(lt_chat_data_read(&t->train_mixture, "data.train", &t->recipe, &t->chat));
-    o = loader_options(t, &t->train_mixture);
+    o = loader_options(t, &t->train_mixture, true);
     LT_TRY(about("data.train", lt_loader_open(&t->loader, &o)));
     if (t->source.next == NULL) {
         t->source = lt_rows_of_loader(t->loader);
@@ -523,7 +532,7 @@ static lt_err check_gpus(const lt_training *t) {
                 "mesh.shard = 1 on device %s divides nothing; mesh.zero = 0 does the same",
                 t->device->backend->name);
     }
-    if (r->zero > 0 && lt_comm_size(t->world->comm) == 1) {
+    if (r->zero > 0 && lt_group_size(t->world->mesh.world) == 1) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "mesh.zero = %lld with one rank on device %s: it needs two",
                 (long long)r->zero, t->device->backend->name);
     }
@@ -533,17 +542,18 @@ static lt_err check_gpus(const lt_training *t) {
 /* Each rank takes the same number of rows of every step; passes are no larger than that. */
 static lt_err divide_rows(lt_training *t) {
     lt_recipe *r = &t->recipe;
-    const int64_t dp = lt_training_dp(t), cp = lt_training_cp(t);
+    const int64_t dp = lt_training_shares(t), cp = lt_training_cp(t);
     const char *p = r->ramp;
     const int64_t most = lt_recipe_largest_batch(r) / dp;
     int64_t size;
     uint64_t from;
     bool ok;
-    if (!lt_training_has_ranks(t)) {
+    if (lt_training_has_ranks(t)) {
+        LT_TRY(t->device->backend->host_memory ? LT_OK : check_gpus(t));
+        LT_TRY(lt_world_open_device(t->world, t->device));
+    } else if (r->sites == 1) {
         return LT_OK;
     }
-    LT_TRY(t->device->backend->host_memory ? LT_OK : check_gpus(t));
-    LT_TRY(lt_world_open_device(t->world, t->device));
     if (r->batch % dp != 0) {
         LT_FAIL(LT_ERR_ARG, "batch.size = %lld rows cannot be divided by %lld ranks; %lld can",
                 (long long)r->batch, (long long)dp, (long long)((r->batch + dp - 1) / dp * dp));
@@ -562,7 +572,7 @@ static lt_err divide_rows(lt_training *t) {
                     r->ramp, (long long)size, (long long)dp);
         }
     }
-    if (r->micro == 0 && t->world->shape.pp > 1) {
+    if (r->micro == 0 && lt_training_has_pipeline(t)) {
         /* As many micro-batches as keep a pipeline's bubble under a fifth of the step. */
         r->micro = most / (4 * t->world->shape.pp) > 0 ? most / (4 * t->world->shape.pp) : 1;
     }
@@ -604,6 +614,7 @@ static lt_err open_all(lt_training *t) {
     lt_recipe_resolve(&t->recipe, &t->model->spec);
     LT_TRY(lt_training_compare(t));
     LT_TRY(open_pass(t));
+    LT_TRY(lt_diloco_open(t));
     LT_TRY(open_data(t));
     LT_TRY(open_token_bytes(t));
     LT_TRY(lt_memory_plan_make(&t->memory, t));
@@ -690,6 +701,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
     lt_err err = LT_OK;
     if (world->comm == NULL) {
         LT_TRY(lt_training_open_with(t, r, device, &(lt_training_with){.objective = objective}));
+        LT_TRY(lt_diloco_join(t));
         return start_objective(t);
     }
     LT_TRY(lt_training_agree(&snapshots, world));
@@ -713,6 +725,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
     LT_TRY(lt_ranks_combine(&ranks, &record, err));
     LT_TRY(lt_world_connect(world, lt_training_queue(t)));
     LT_TRY(lt_training_gather(t));
+    LT_TRY(lt_diloco_join(t));
     return start_objective(t);
 }
 
@@ -724,6 +737,7 @@ void lt_training_close(lt_training *t) {
     lt_tensorboard_close(t->tensorboard);
     lt_loader_close(t->loader);
     lt_objective_close(t);
+    lt_diloco_close(t);
     if (t->trained != NULL) {
         lt_optimiser_close(&t->optimiser);
     }

@@ -9,7 +9,7 @@
 
 static const struct {
     int n_moments;
-    const char *names[LT_OPTIM_MAX_MOMENTS];
+    const char *names[LT_OPTIM_MAX_MOMENTS - LT_OPTIM_OUTER];
 } kinds[] = {
     [LT_OPTIM_ADAMW] = {2, {"m", "v"}},
     [LT_OPTIM_ADEMAMIX] = {3, {"m", "v", "slow"}},
@@ -30,16 +30,23 @@ static int64_t scratch_count(const lt_recipe *r, const lt_param_table *t) {
     return most;
 }
 
-static lt_dtype moment_dtype(const lt_recipe *r) {
-    return r->moments != 0 ? LT_BF16 : LT_F32;
+/* Behind the optimiser's own. */
+static const char *const outer_names[LT_OPTIM_OUTER] = {"outer", "outer_momentum"};
+
+static int count_moments(const lt_recipe *r) {
+    return kinds[r->optim].n_moments + (r->sites > 1 ? LT_OPTIM_OUTER : 0);
+}
+
+static lt_dtype moment_dtype(const lt_recipe *r, int i) {
+    return r->moments != 0 && i < kinds[r->optim].n_moments ? LT_BF16 : LT_F32;
 }
 
 static void carve(lt_optimiser *o, const lt_recipe *r, const lt_param_table *t, lt_arena *a) {
-    const lt_dtype dtype = moment_dtype(r);
-    o->n_moments = kinds[r->optim].n_moments;
+    const int n_own = kinds[r->optim].n_moments;
+    o->n_moments = count_moments(r);
     for (int i = 0; i < o->n_moments; i++) {
-        void *flat = lt_arena_take(a, lt_param_buffer_bytes(t, dtype), LT_ARENA_ALIGN);
-        o->moment_names[i] = kinds[r->optim].names[i];
+        void *flat = lt_arena_take(a, lt_param_buffer_bytes(t, moment_dtype(r, i)), LT_ARENA_ALIGN);
+        o->moment_names[i] = i < n_own ? kinds[r->optim].names[i] : outer_names[i - n_own];
         if (flat != NULL) {
             lt_param_buffer_place(&o->moments[i], t, flat);
         }
@@ -90,8 +97,11 @@ lt_err lt_optimiser_measure(size_t *bytes, const lt_recipe *r, const lt_param_ta
 }
 
 size_t lt_optimiser_state_bytes(const lt_recipe *r, const lt_param_table *t) {
-    return lt_param_buffer_bytes(t, LT_F32) +
-           (size_t)kinds[r->optim].n_moments * lt_param_buffer_bytes(t, moment_dtype(r));
+    size_t bytes = lt_param_buffer_bytes(t, LT_F32);
+    for (int i = 0; i < count_moments(r); i++) {
+        bytes += lt_param_buffer_bytes(t, moment_dtype(r, i));
+    }
+    return bytes;
 }
 
 lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m, lt_queue *queue) {
@@ -113,8 +123,8 @@ lt_err lt_optimiser_open_share(lt_optimiser *o, const lt_recipe *r, lt_model *m,
     } else {
         LT_TRY(r->optim == LT_OPTIM_MUON ? check_matrices(share->table) : LT_OK);
     }
-    for (int i = 0; i < kinds[r->optim].n_moments; i++) {
-        LT_TRY(lt_param_buffer_open(&o->moments[i], share->table, moment_dtype(r)));
+    for (int i = 0; i < count_moments(r); i++) {
+        LT_TRY(lt_param_buffer_open(&o->moments[i], share->table, moment_dtype(r, i)));
     }
     carve(o, r, share->table, &o->arena);
     LT_TRY(lt_arena_place(&o->arena, m->device, "optimiser"));
@@ -136,6 +146,12 @@ void lt_optimiser_close(lt_optimiser *o) {
     }
     lt_owners_close(&o->owners);
     *o = (lt_optimiser){0};
+}
+
+lt_outer_state lt_optimiser_outer(lt_optimiser *o) {
+    const int first = o->n_moments - LT_OPTIM_OUTER;
+    LT_ASSERT(o->recipe->sites > 1);
+    return (lt_outer_state){&o->moments[first], &o->moments[first + 1]};
 }
 
 /* The arguments of a step that are the same for every parameter. */
@@ -320,7 +336,8 @@ static bool ends_unit(const lt_param_table *t, int param) {
 }
 
 static lt_err tell_updated(const lt_optimiser *o, int unit) {
-    return o->updated != NULL && o->owners.shards == NULL ? o->updated(o->of, unit) : LT_OK;
+    const bool tells = o->updated != NULL && o->owners.shards == NULL && !o->gathers_late;
+    return tells ? o->updated(o->of, unit) : LT_OK;
 }
 
 lt_err lt_optimiser_step(lt_optimiser *o, const lt_param_buffer *gradients, float grad_scale,

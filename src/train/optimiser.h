@@ -6,6 +6,8 @@
  *   lion       m                                         all
  *   muon       m, v                                      hidden matrices by Muon (m alone), the
  *                                                        rest by AdamW
+ * With diloco.sites the parameters and the momentum of outer steps (diloco.h), F32, follow them:
+ * no step here changes them, but they are kept, divided and saved as moments are.
  * A step on a part has the bits of the whole step's slice; Muon's matrices are whole or absent, or
  * slices that ranks make whole at one of them each (parallel/owners.h).
  * Moments are F32; with optim.moments = bf16 those of AdamW and AdEMAMix are BF16, stored with
@@ -20,7 +22,8 @@
 #include "tensor/backend.h"
 #include "train/recipe.h"
 
-#define LT_OPTIM_MAX_MOMENTS 3
+#define LT_OPTIM_OUTER       2 /* Buffers of outer steps. */
+#define LT_OPTIM_MAX_MOMENTS (3 + LT_OPTIM_OUTER)
 
 /* What an optimiser updates: all that the model holds, or a share of it whose table differs from
  * the model's (ZeRO: the weights are whole, master, moments and gradients are cut). master and copy
@@ -51,6 +54,7 @@ typedef struct {
      * Not called where matrices are turned by their owners behind the other parameters. */
     lt_err (*updated)(void *of, int unit);
     void *of;
+    bool gathers_late; /* Not called in the next step: more changes of the weights follow. */
 } lt_optimiser;
 
 /* queue: the one on which the gradients are computed; steps are queued after them. It must outlive
@@ -71,6 +75,12 @@ size_t lt_optimiser_state_bytes(const lt_recipe *r, const lt_param_table *t);
 /* Queue the sum of squares of the gradients, which are contiguous; after a sync it is in
  * *o->host_sumsq. For parts: norm.h. */
 LT_MUST_USE lt_err lt_optimiser_sumsq(lt_optimiser *o, const lt_param_buffer *gradients);
+
+/* What outer steps keep; of a recipe with several sites. */
+typedef struct {
+    const lt_param_buffer *outer, *momentum;
+} lt_outer_state;
+lt_outer_state lt_optimiser_outer(lt_optimiser *o);
 
 /* Queue one update of all parameters with gradients (n_elements) F32 times grad_scale, at the
  * plan's step and rates. */

@@ -26,7 +26,7 @@ lt_err lt_training_place_stages(lt_training *t) {
 /* ---- Opening ---- */
 
 static lt_err add_size(int64_t sizes[MAX_SIZES], int *n, const lt_training *t, int64_t batch) {
-    const int64_t rows = batch / lt_training_dp(t), micros = (rows + t->micro - 1) / t->micro;
+    const int64_t rows = batch / lt_training_shares(t), micros = (rows + t->micro - 1) / t->micro;
     for (int i = 0; i < *n; i++) {
         if (sizes[i] == micros) {
             return LT_OK;

@@ -10,6 +10,7 @@
 #include "tensor/ops.h"
 #include "model/pass.h"
 #include "parallel/schedule.h"
+#include "parallel/sites.h"
 
 /* Choices that index these must keep their order. */
 /* lt_family; last: LT_FAMILY_COUNT */
@@ -100,6 +101,37 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(BOOL, rl_exact, "rl.exact", "false", 0, 0, "",                                               \
       "engine and trainer compute the log-probability of a token with the same bits (CPU, fp32)")
 
+/* Sites that train apart (train/diloco.h). Those that may not change are the same at all sites. */
+#define LT_RECIPE_DILOCO_OPTIONS(X)                                                                \
+    X(I64, sites, "diloco.sites", "1", 1, LT_SITES_MAX, "N",                                       \
+      "sites that train apart and average what they have learnt (DiLoCo), each with a mesh and a " \
+      "run folder OUT/site-K of its own")                                                          \
+    X(I64, site, "diloco.site", "-1", -1, LT_SITES_MAX - 1, "K",                                   \
+      "which of them this run is, from 0; -1: the ranks of one launch divide into all of them",    \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(STR, meet, "diloco.meet", "", 0, 0, "FOLDER",                                                \
+      "folder that all sites reach, in which they leave their rounds; empty: OUT/rounds",          \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(I64, every, "diloco.every", "100", 1, 1e9, "STEPS", "inner steps between two rounds")        \
+    X(F64, outer_lr, "diloco.outer_lr", "0.7", 0, 100, "",                                         \
+      "learning rate of the outer step, SGD with Nesterov's momentum", LT_OPTION_ABOVE_MIN)        \
+    X(F64, outer_momentum, "diloco.outer_momentum", "0.9", 0, 1, "", "its momentum",               \
+      LT_OPTION_BELOW_MAX)                                                                         \
+    X(ENUM, outer_bits, "diloco.bits", "8", 0, 0, LT_OUTER_BITS_CHOICES,                           \
+      "bits of a number that is sent; of 8 and 4, each 128 numbers have a scale of 32 bits more")  \
+    X(I64, overlap, "diloco.overlap", "0", 0, 1e9, "STEPS",                                        \
+      "inner steps that run while a round is sent; 0: none")                                       \
+    X(F64, merge, "diloco.merge", "0.5", 0, 1, "",                                                 \
+      "behind them, share of the own parameters; the outer parameters have the rest",              \
+      LT_OPTION_BELOW_MAX)                                                                         \
+    X(F64, site_deadline, "diloco.deadline", "600", 0, 1e7, "s",                                   \
+      "seconds after which a round goes on without the sites that have not come",                  \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(I64, keep_rounds, "diloco.keep", "16", 2, 1e6, "ROUNDS",                                     \
+      "keep the outer parameters this often for sites that come later, and rounds since the time " \
+      "before",                                                                                    \
+      LT_RECIPE_MAY_CHANGE)
+
 #define LT_RECIPE_OPTIONS(X)                                                                       \
     X(STR, out, "out", "", 0, 1, "FOLDER",                                                         \
       "run folder: effective recipe, metrics, log, checkpoints, report, model",                    \
@@ -154,6 +186,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "chunks of layers of each rank of pp; 0: the schedule's fewest", LT_RECIPE_MAY_CHANGE)       \
     X(STR, stages, "mesh.stages", "", 0, 0, "N,...",                                               \
       "layers of each stage of a pipeline; empty: placed by cost", LT_RECIPE_MAY_CHANGE)           \
+    LT_RECIPE_DILOCO_OPTIONS(X)                                                                    \
     X(I64, page, "page", "0", 0, 65535, "PORT",                                                    \
       "serve the live report on 127.0.0.1:PORT; 0: do not", LT_RECIPE_MAY_CHANGE)                  \
     X(STR, metrics_listen, "metrics.listen", "", 0, 0, "HOST:PORT",                                \

@@ -111,7 +111,34 @@ static lt_err check_model(const lt_recipe *r) {
     return LT_OK;
 }
 
+static lt_err check_sites(const lt_recipe *r) {
+    if (r->site >= r->sites) {
+        LT_FAIL(LT_ERR_ARG, "diloco.site = %lld of diloco.sites = %lld: they count from 0",
+                (long long)r->site, (long long)r->sites);
+    }
+    if (r->overlap >= r->every) {
+        LT_FAIL(LT_ERR_ARG,
+                "diloco.overlap = %lld: a round ends before the next begins, so it is less than "
+                "diloco.every = %lld",
+                (long long)r->overlap, (long long)r->every);
+    }
+    if (r->sites > 1 && r->deterministic != 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "diloco.sites = %lld with deterministic = mesh-invariant: rounds are made of a "
+                "mesh's parts",
+                (long long)r->sites);
+    }
+    if (r->sites > 1 && r->objective != LT_RECIPE_OBJECTIVE_sft) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "diloco.sites = %lld: objective.kind other than sft does not train at several "
+                "sites yet",
+                (long long)r->sites);
+    }
+    return LT_OK;
+}
+
 lt_err lt_recipe_check(const lt_recipe *r) {
+    LT_TRY(check_sites(r));
     LT_TRY(check_ramp(r));
     LT_TRY(check_schedule(r));
     LT_TRY(check_rounding(r));
@@ -193,6 +220,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
     const use uses[] = {
         {"model.init_std", r->init[0] == '\0', "model.init empty"},
         {"mesh.shard", r->zero > 0, "mesh.zero"},
+        {"diloco.merge", r->overlap > 0, "diloco.overlap"},
         {"batch.groups", r->deterministic != 0, "deterministic = mesh-invariant"},
         {"data.goldfish_h", r->goldfish_k > 0, "data.goldfish_k"},
         {"lora.alpha", adapts, "lora.rank"},
@@ -242,8 +270,10 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"sample.temperature", samples, "data.tokenizer and sample.tokens"},
     };
     char value[LT_OPTION_STR_BYTES];
-    const char *needs = strncmp(row->name, "rl.", 3) == 0
-                            ? rl_idle(r, row)
+    const bool of_sites = strncmp(row->name, "diloco.", 7) == 0;
+    const char *needs = strncmp(row->name, "rl.", 3) == 0 ? rl_idle(r, row)
+                        : of_sites && r->sites == 1
+                            ? "diloco.sites"
                             : unmet(uses, sizeof uses / sizeof *uses, row->name);
 
     return needs == NULL || lt_recipe_is_default(r, row, value) ? NULL : needs;

@@ -38,6 +38,9 @@
     X(peak_bytes, MAX, "memory used at most")                                                      \
     X(first, MAX, "it was the first step of the process")                                          \
     X(saving, MAX, "1: a thread writes a checkpoint (saver.h)")                                    \
+    X(late, MAX, "1: a round of the sites is not complete (diloco.h)")                             \
+    X(sent_bytes, SUM, "left for other sites in that round")                                       \
+    X(received_bytes, SUM, "read of other sites in that round")                                    \
     X(stop, MAX, "a stop was asked: a signal's number or LT_STOP_FILE; 0: none")                   \
     X(epoch, MAX, "of the lease of the run folder, from the rank that has it, when the run opens") \
     X(error, MAX, "an lt_err; LT_OK: none")

@@ -108,7 +108,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
     lt_board_step(board, t->state.step); /* Of the checkpoint from which it goes on. */
     lt_board_phase(board, LT_PHASE_LOADED);
     LT_TRY(sample_before(t));
-    if (t->state.step < t->recipe.steps) {
+    if (t->state.step < t->recipe.steps || lt_diloco_waits(t)) {
         LT_TRY(ask_stop(t, stop));
     }
     lt_training_spend(t, LT_GOODPUT_restart);
@@ -203,17 +203,24 @@ lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
     return lt_run_training_with(r, device, NULL);
 }
 
-lt_err lt_run_training_with(const lt_recipe *r, lt_device *device, const lt_objective *objective) {
+lt_err lt_run_training_with(const lt_recipe *given, lt_device *device,
+                            const lt_objective *objective) {
     lt_err err = LT_OK;
     lt_world world = {0};
     lt_training *t = calloc(1, sizeof *t);
+    lt_recipe *r = malloc(sizeof *r);
     int stopped = 0;
 
-    if (t == NULL) {
+    if (t == NULL || r == NULL) {
+        free(t);
+        free(r);
         LT_FAIL(LT_ERR_OOM, "training");
     }
+    *r = *given;
     t->lease.lock_fd = -1; /* So that it can be closed. */
-    LT_TRY_DONE(lt_world_open(&world, r->mesh, r->deadline, r->out));
+    LT_TRY_DONE(
+        lt_world_open(&world, r->mesh, r->site < 0 ? (int)r->sites : 1, r->deadline, r->out));
+    LT_TRY_DONE(lt_diloco_place(r, &world));
     if (world.rank > 0) {
         lt_log_set_level(LT_LOG_ERROR); /* Rank 0 speaks for all. */
     }
@@ -252,6 +259,7 @@ done:
     lt_world_close(&world, err);
     lt_training_close(t);
     free(t);
+    free(r);
     return err;
 }
 

@@ -13,6 +13,7 @@
 #include "parallel/zero.h"
 #include "train/chat_data.h"
 #include "train/checkpoint.h"
+#include "train/diloco.h"
 #include "train/guard.h"
 #include "train/invariant.h"
 #include "train/live.h"
@@ -84,6 +85,7 @@ typedef struct lt_training {
     lt_pipeline_times piped; /* Of all its steps. */
     lt_invariant invariant;
     lt_optimiser optimiser;
+    lt_diloco diloco;                        /* Of a run of several sites. */
     lt_mixture train_mixture, valid_mixture; /* Loader options point into them. */
     lt_loader *loader;
     lt_loader_options valid_options; /* Of a validation; n_sources 0: there is none. */
@@ -164,8 +166,10 @@ LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_
 LT_MUST_USE lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
                                           lt_world *world, const lt_objective *objective);
 lt_pass_options lt_training_pass_options(const lt_training *t);
-int lt_training_dp(const lt_training *t);          /* Ranks that share the rows of a step; */
-int lt_training_dp_rank(const lt_training *t);     /* this one's place among them; */
+int lt_training_dp(const lt_training *t);      /* Ranks that share the rows of a step; */
+int lt_training_dp_rank(const lt_training *t); /* this one's place among them; */
+/* The same over all sites: what the rows of a step are divided into. */
+int lt_training_shares(const lt_training *t);
 int lt_training_cp(const lt_training *t);          /* those that share the tokens of a row. */
 bool lt_training_has_ranks(const lt_training *t);  /* There are other ranks. */
 lt_board *lt_training_board(const lt_training *t); /* NULL: no launcher watches this rank. */
@@ -204,6 +208,8 @@ typedef struct {
     double step_s;
 } lt_step_outcome;
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
+/* Go on behind this step, if it is a later one: its rows and those before it are left out. */
+LT_MUST_USE lt_err lt_training_skip(lt_training *t, int64_t step);
 /* May the run stop, and a checkpoint be made, behind the current step? */
 bool lt_training_is_whole(const lt_training *t);
 /* A collective call: the weights that this rank trains have changed; bring them to all ranks. */

@@ -95,6 +95,7 @@ lt_err lt_training_save(lt_training *t) {
         return LT_OK;
     }
     LT_TRY(lt_saver_wait(t)); /* For the checkpoint before this one. */
+    LT_TRY(lt_diloco_settle(t));
     start = lt_clock_s();
     LT_TRY(lt_training_settle(t));
     LT_TRY(lt_training_judge(t, &publish));

@@ -232,6 +232,7 @@ lt_err lt_training_snapshot(lt_training *t, double step_s) {
     if (t->state.step < s->next || t->state.step >= t->recipe.steps || !lt_training_is_whole(t)) {
         return LT_OK;
     }
+    LT_TRY(lt_diloco_settle(t));
     LT_TRY(lt_training_settle(t));
     if (t->guard.not_finite_in_a_row == 0) {
         err = lt_training_is_divided(t) ? take_parts(t) : take_whole(t);

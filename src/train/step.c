@@ -68,7 +68,7 @@ static lt_err draw_groups(lt_training *t, lt_draw *d) {
 static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
     const double start_s = lt_clock_s();
     d->plan = lt_recipe_plan(&t->recipe, step, seen);
-    d->n_rows = d->plan.rows / lt_training_dp(t) * lt_recipe_together(&t->recipe);
+    d->n_rows = d->plan.rows / lt_training_shares(t) * lt_recipe_together(&t->recipe);
     d->staged = 0;
     LT_TRY(t->invariant.n_groups > 0 ? draw_groups(t, d)
                                      : t->source.next(t->source.of, d->n_rows, &d->rows.batch));
@@ -165,7 +165,7 @@ static void add_result(lt_step_record *r, const lt_pass_result *sum) {
 
 /* While the device computes: the next step's rows, and the first of them on their way. */
 static lt_err look_ahead(lt_training *t, lt_draw *next, uint64_t seen) {
-    if (t->state.step + 1 >= t->recipe.steps ||
+    if (t->state.step + 1 >= t->recipe.steps || lt_diloco_is_due(t, t->state.step + 1) ||
         (t->objective != NULL && t->objective->draws_late)) {
         return LT_OK;
     }
@@ -258,9 +258,32 @@ bool lt_training_is_whole(const lt_training *t) {
     return o == NULL || o->whole == NULL || o->whole(o->of);
 }
 
+/* The position behind a step. */
+static void go_behind(lt_training *t, lt_draw *d, uint64_t tokens) {
+    d->drawn = false;
+    t->place = d->place;
+    t->state.step = d->plan.step;
+    t->state.rows += (uint64_t)d->plan.rows;
+    t->state.tokens += tokens;
+}
+
+lt_err lt_training_skip(lt_training *t, int64_t step) {
+    while (t->state.step < step) {
+        lt_draw *d = &t->draws[0];
+        LT_ASSERT(!d->drawn && !t->draws[1].drawn);
+        LT_TRY(draw(t, d, t->state.step + 1, t->state.rows));
+        go_behind(t, d, (uint64_t)(d->plan.rows * t->recipe.seq));
+    }
+    return LT_OK;
+}
+
 /* The step as it was decided; then the run stands behind it. */
-static lt_err carry_out(lt_training *t, lt_draw *now, const lt_step_decision *d,
+static lt_err carry_out(lt_training *t, lt_draw *now, lt_step_decision *d,
                         const lt_step_record *r) {
+    /* Weights that an outer step may change are gathered behind it, and not unit by unit before. */
+    const bool ends = lt_diloco_is_due(t, now->plan.step);
+    bool changed = false;
+    int stop = 0;
     lt_guard_note(&t->guard, d->apply, d->loss, d->grad_norm);
     t->dead = d->dead;
     if (d->give_up) {
@@ -269,18 +292,18 @@ static lt_err carry_out(lt_training *t, lt_draw *now, const lt_step_decision *d,
     }
     if (d->apply) {
         LT_TRY(lt_saver_before_update(t));
+        t->optimiser.gathers_late = ends;
         LT_TRY(lt_optimiser_step(&t->optimiser, lt_training_gradients(t), (float)d->grad_scale,
                                  &now->plan));
-        LT_TRY(lt_training_gather(t));
         t->applied_step = now->plan.step;
     }
-    now->drawn = false;
-    t->place = now->place;
-    t->state.step = now->plan.step;
-    t->state.rows += (uint64_t)now->plan.rows;
-    t->state.tokens += t->objective != NULL ? (uint64_t)r->tokens
-                                            : (uint64_t)(now->plan.rows * t->recipe.seq);
-    return LT_OK;
+    LT_TRY(lt_diloco_follow(t, now->plan.step, &changed, &stop));
+    LT_TRY(d->apply || changed ? lt_training_gather(t) : LT_OK);
+    d->stop = stop != 0 ? stop : d->stop;
+    go_behind(t, now,
+              t->objective != NULL ? (uint64_t)r->tokens
+                                   : (uint64_t)(now->plan.rows * t->recipe.seq));
+    return lt_training_skip(t, t->state.outer_step);
 }
 
 lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {

@@ -173,6 +173,7 @@ lt_err lt_training_tell_end(lt_training *t) {
     LT_TRY(lt_training_report(t));
     print_curve(t);
     tell_peak(t, peak);
+    lt_diloco_tell_end(t);
     if (t->state.suspect) {
         lt_log_warn(
             "the last losses are far above the best (%.4g): this is the model of a run that "

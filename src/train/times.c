@@ -17,7 +17,7 @@
 
 lt_err lt_rank_records_open(lt_rank_records **out, lt_world *w) {
     lt_rank_records *r = calloc(1, sizeof *r);
-    const int n = lt_comm_size(w->comm);
+    const int n = lt_group_size(w->mesh.world);
     if (r != NULL) {
         *r = (lt_rank_records){.world = w,
                                .n = n,

@@ -307,7 +307,7 @@ done:
 lt_err lt_trace_write(lt_training *t, int64_t step) {
     lt_err err = LT_OK;
     const bool several = lt_training_has_ranks(t);
-    const int n = several ? lt_comm_size(t->world->comm) : 1;
+    const int n = several ? lt_group_size(t->world->mesh.world) : 1;
     part *parts = calloc((size_t)n, sizeof *parts);
     if (parts == NULL) {
         LT_FAIL(LT_ERR_OOM, "trace of %d ranks", n);

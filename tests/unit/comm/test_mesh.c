@@ -84,7 +84,7 @@ static lt_err box_rank(lt_comm *c, void *ctx) {
     const int r = lt_comm_rank(c), tp = r % 2, dp = r / 2 % 3, pp = r / 6;
     lt_mesh m;
     (void)ctx;
-    LT_TRY(lt_mesh_open(&m, c, &(lt_mesh_shape){2, 3, 1, 2, 3}));
+    LT_TRY(lt_mesh_open(&m, c, &(lt_mesh_shape){2, 3, 1, 2, 3}, 0));
     LT_TRY(expect(m.tp, "tp", tp, 2));
     LT_TRY(expect(m.cp, "cp", 0, 1));
     LT_TRY(expect(m.dp, "dp", dp, 3));
@@ -103,7 +103,7 @@ static lt_err experts_rank(lt_comm *c, void *ctx) {
     const int r = lt_comm_rank(c);
     lt_mesh m;
     (void)ctx;
-    LT_TRY(lt_mesh_open(&m, c, &(lt_mesh_shape){1, 2, 3, 1, 2}));
+    LT_TRY(lt_mesh_open(&m, c, &(lt_mesh_shape){1, 2, 3, 1, 2}, 0));
     LT_TRY(expect(m.grad, "grad", r, 6));
     LT_TRY(expect(m.ep, "ep", r % 2, 2));
     LT_TRY(expect(m.edp, "edp", r / 2, 3));

@@ -90,7 +90,7 @@ static lt_err run_rank(lt_comm *c, void *ctx) {
     lt_err err = LT_OK;
 
     lt_thread_set_count(1);
-    LT_TRY_DONE(lt_mesh_open(&mesh, c, &shape));
+    LT_TRY_DONE(lt_mesh_open(&mesh, c, &shape, 0));
     LT_TRY_DONE(lt_layout_open(&layout, j->spec, &shape, lt_comm_rank(c)));
     const lt_partition partition = lt_layout_partition(&layout);
     LT_TRY_DONE(open_part(&m, j, shape.tp > 1 ? &partition : NULL));

@@ -1,0 +1,47 @@
+/* outer.h: the arithmetic of an outer step, by which sites that train apart become one (DiLoCo,
+ * Douillard et al. 2023, arXiv:2311.08105, algorithm 1).
+ *
+ *     delta_k = outer - own_k                       of site k, encoded and sent
+ *     mean    = the mean of the deltas of the sites that are present, as they were decoded
+ *     momentum = mu momentum + mean                 SGD with Nesterov's momentum, as torch.optim.SGD
+ *     outer   = outer - lr (mean + mu momentum)
+ *     own_k   = share own_k + (1 - share) outer     share 0 where no inner steps lie between
+ *
+ * ENCODING  Of n numbers: one F32 scale for each LT_OUTER_BLOCK of them, then their codes; as
+ *           32 bits the numbers alone. The last block may be short. Sums are made in F32 of decoded
+ *           numbers, so all sites get the same bits.
+ *     8 bits    scale = largest magnitude / 127; code = the nearest integer
+ *     4 bits    a sign and three bits of exponent (E3M0), as in Streaming DiLoCo
+ *               (arXiv:2501.18512): scale = largest magnitude; code c: scale * 2^(c - 7), 0 of
+ *               code 0, the nearest of them. Two codes a byte, the first in the low half
+ * ERROR     of a number, against the largest magnitude m of its block: at most m / 254 with 8 bits;
+ *           with 4 bits at most a third of itself, and at most m / 128 below m / 64. What rounding
+ *           loses is not carried over to the next round. */
+#ifndef LT_PARALLEL_OUTER_H
+#define LT_PARALLEL_OUTER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lateen/base.h"
+
+#define LT_OUTER_BLOCK 128
+
+typedef enum { LT_OUTER_32, LT_OUTER_8, LT_OUTER_4 } lt_outer_bits;
+#define LT_OUTER_BITS_CHOICES "32|8|4" /* In this order. */
+
+/* Bytes of n encoded numbers: a multiple of 4. */
+size_t lt_outer_bytes(lt_outer_bits bits, int64_t n);
+/* out (lt_outer_bytes) = outer - own, encoded. NUMERIC: a difference is not finite. */
+LT_MUST_USE lt_err lt_outer_encode(void *out, lt_outer_bits bits, const float *outer,
+                                   const float *own, int64_t n);
+/* sum (n) += the numbers encoded in `in`. */
+void lt_outer_add(float *sum, lt_outer_bits bits, const void *in, int64_t n);
+
+/* sum: of n_sites deltas. outer and momentum are changed. */
+void lt_outer_step(float *outer, float *momentum, const float *sum, int n_sites, float lr, float mu,
+                   int64_t n);
+/* own = share * own + (1 - share) * outer; a share of 0 copies. */
+void lt_outer_merge(float *own, const float *outer, float share, int64_t n);
+
+#endif

@@ -1,0 +1,107 @@
+/* sites.h: the folder in which sites that train apart leave their rounds for each other (DiLoCo,
+ * outer.h): a shared file system, or one that is mounted over the link between them. A site is a
+ * run of its own; it needs no connection to the others, and notices them by their files alone.
+ *
+ *   MEET/run.json               what all sites must agree on, written by the first of them
+ *   MEET/step-000000100/        the round that begins behind inner step 100
+ *       site-0.part-0 ...       what site 0 brings: its deltas, encoded; a file for each part of
+ *                               the model that a rank of it keeps
+ *       members                 {"step": 100, "sites": [0, 1]}: the round is decided
+ *       outer.part-0 ...        sometimes: outer parameters and momentum behind this round, for
+ *                               sites that come later
+ *
+ * A ROUND
+ *     each rank   write the own file ── wait for `members` ── map and check the members' files
+ *     leading     ... when every site's files are there, or deadline_s after its own were: write
+ *                 `members` with the sites that are there. The first to do so decides for all.
+ *     A thread does this while the next inner steps run. A file is written under another name and
+ *     renamed, `members` is a hard link to a complete file: both are there whole or not at all.
+ *
+ * ABSENCE  A site that is not among the members of a round has no part in it. When it comes, it
+ *     takes the newest outer parameters: those of the newest `outer` files, and then the rounds
+ *     behind them again.
+ * RESTART  Files of a site are never replaced. A site that is killed and goes on from an older
+ *     checkpoint computes its deltas again, finds its files, and takes part in the same rounds with
+ *     the same bits.
+ * DAMAGE   A file holds the hash of its content, and of the outer parameters that its deltas begin
+ *     from; members of a round with other outer parameters have parted, which ends the run. */
+#ifndef LT_PARALLEL_SITES_H
+#define LT_PARALLEL_SITES_H
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "parallel/outer.h"
+
+#define LT_SITES_MAX 64
+
+typedef struct {
+    const char *folder; /* Outlives the sites. */
+    int n_sites, site;
+    int n_parts, part; /* part -1: others write and read what this rank holds. */
+    bool leads;        /* Decides for its site. */
+    double deadline_s;
+    lt_outer_bits bits;
+    int64_t n_elements;
+    size_t payload_bytes; /* Of the own part's deltas. */
+} lt_sites_options;
+
+typedef struct {
+    lt_sites_options o;
+    /* The round under way. */
+    int64_t step;
+    bool has_thread;
+    pthread_t thread;
+    uint8_t *file; /* The own one: its header, then the payload. */
+    uint64_t base; /* Hash of the outer parameters that its deltas begin from; 0: not known. */
+    bool member[LT_SITES_MAX];
+    lt_file_map maps[LT_SITES_MAX]; /* Of the members' files, once they have been read. */
+    atomic_bool posted, done, cancelled;
+    lt_err err;
+    lt_failure failure;
+} lt_sites;
+
+/* facts: names and values that all sites must have in common; STATE names the first that differs.
+ * Makes the folder. close accepts zeroed sites. */
+LT_MUST_USE lt_err lt_sites_open(lt_sites *s, const lt_sites_options *o, const json_t *facts);
+void lt_sites_close(lt_sites *s);
+/* Where the own deltas are encoded (payload_bytes); no round is under way. */
+void *lt_sites_payload(lt_sites *s);
+
+/* Begin the round of a step: post the payload, whose deltas begin from outer parameters with hash
+ * `base`, unless a file of this step is there already; wait for the others' behind the caller's
+ * back. */
+LT_MUST_USE lt_err lt_sites_begin(lt_sites *s, int64_t step, uint64_t base);
+bool lt_sites_has_posted(const lt_sites *s, int64_t step); /* Is the own file there? */
+/* Has the thread ended? Its failure is returned. */
+LT_MUST_USE lt_err lt_sites_poll(lt_sites *s, bool *done);
+LT_MUST_USE lt_err lt_sites_wait_posted(lt_sites *s);
+/* Deltas of a member of the round that has been read. */
+const void *lt_sites_deltas(const lt_sites *s, int site);
+int lt_sites_members(const lt_sites *s); /* Of that round. */
+/* Bytes of the other members' files, as this rank has read them. */
+size_t lt_sites_received(const lt_sites *s);
+/* Give up waiting, and forget the round. */
+void lt_sites_end(lt_sites *s);
+
+/* Rounds that were decided behind step `after`, oldest first; free(). *without: the first of them
+ * in which this site has no part; -1: none. */
+LT_MUST_USE lt_err lt_sites_decided(const lt_sites *s, int64_t after, int64_t **steps, size_t *n,
+                                    int64_t *without);
+/* Read the files of a round that was decided, at once. */
+LT_MUST_USE lt_err lt_sites_read(lt_sites *s, int64_t step);
+
+/* Outer parameters and momentum behind a round, (2, n_elements) of this part. newest: the newest
+ * step behind `after` for which all parts are there; -1: none. Close what map has mapped. */
+LT_MUST_USE lt_err lt_sites_keep_outer(const lt_sites *s, int64_t step, const float *both);
+LT_MUST_USE lt_err lt_sites_newest_outer(const lt_sites *s, int64_t after, int64_t *step);
+LT_MUST_USE lt_err lt_sites_map_outer(const lt_sites *s, int64_t step, lt_file_map *map,
+                                      const float **both);
+/* Remove the rounds before a step. */
+LT_MUST_USE lt_err lt_sites_forget(const lt_sites *s, int64_t before);
+
+#endif

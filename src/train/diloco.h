@@ -1,0 +1,70 @@
+/* diloco.h: a run that is one of several sites (diloco.sites), each with a mesh, data and a run
+ * folder of its own. They agree every `diloco.every` inner steps, by rounds: outer.h has the
+ * arithmetic, sites.h the folder in which they meet.
+ *
+ *   overlap 0     steps ... 100 │ send, wait, outer step, own = outer │ 101 ...
+ *   overlap 5     steps ... 100 │ send │ 101 ... 105 │ wait, outer step, merge │ 106 ...
+ *
+ * The overlapped form is that of Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512,
+ * algorithm 2) with one fragment, the whole model: deltas of step t reach the outer optimiser
+ * behind step t + overlap, and the own parameters become merge * own + (1 - merge) * outer. The
+ * next delta counts from the outer parameters. Behind the last step of a run there is a round
+ * without overlap, so at its end all sites have the same parameters: the outer ones.
+ *
+ * A step has batch.size rows over all sites, as over all ranks. Inner optimisers are apart: their
+ * moments are never sent.
+ *
+ * STATE    outer parameters and momentum are buffers of the optimiser (optimiser.h), divided and
+ *          saved as moments are; lt_run_state.outer_step says which round is in them. A
+ *          checkpoint is written when the own file of the round under way is on disk, so a run
+ *          that resumes finds it there.
+ * ABSENCE  A site that the others went on without takes their newest outer parameters and goes on
+ *          at their step: steps and rows in between are left out. So does a site that starts late.
+ * STOP     A stop request ends the wait for a round. The run is saved as it is, and the next start
+ *          finishes the round. */
+#ifndef LT_TRAIN_DILOCO_H
+#define LT_TRAIN_DILOCO_H
+
+#include "parallel/sites.h"
+#include "parallel/world.h"
+#include "train/optimiser.h"
+
+struct lt_training;
+
+typedef struct {
+    bool on;
+    lt_sites sites;
+    lt_outer_state state;
+    /* Ranks that hold the same as one of them, member 0, which exchanges it; NULL: this one alone. */
+    lt_group *same;
+    float *room;  /* On the host: a sum, and off the host three more, of the largest parameter. */
+    size_t bytes; /* Of room and of the own file. */
+    int64_t sent; /* Step of the round under way; -1: none. */
+    /* Of the rounds of this process, for all ranks of the site. */
+    int64_t n_rounds;
+    double sent_bytes, received_bytes, waited_s;
+} lt_diloco;
+
+/* Which site this is, its run folder and where sites meet, into the recipe; the world is open. ARG:
+ * nothing says which site it is. */
+LT_MUST_USE lt_err lt_diloco_place(lt_recipe *r, const lt_world *w);
+/* The optimiser is open. */
+LT_MUST_USE lt_err lt_diloco_open(struct lt_training *t);
+void lt_diloco_close(struct lt_training *t);
+
+/* Collective calls of the site's ranks. join: behind opening and resuming, before the first step;
+ * finishes a round that a stop interrupted, and takes the place of a site that comes late. follow:
+ * behind the update of a step, which it may have changed (*changed), and before weights are
+ * gathered. *stop: a stop was asked while it waited. */
+LT_MUST_USE lt_err lt_diloco_join(struct lt_training *t);
+LT_MUST_USE lt_err lt_diloco_follow(struct lt_training *t, int64_t step, bool *changed, int *stop);
+/* May a round end behind this step, so that weights, and the step that comes next, are others than
+ * the update left? */
+bool lt_diloco_is_due(const struct lt_training *t, int64_t step);
+/* Was the run stopped while a round was under way that its last step needs? */
+bool lt_diloco_waits(const struct lt_training *t);
+/* Before a checkpoint: the own file of the round under way is on disk. */
+LT_MUST_USE lt_err lt_diloco_settle(struct lt_training *t);
+void lt_diloco_tell_end(const struct lt_training *t);
+
+#endif

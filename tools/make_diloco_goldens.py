@@ -1,0 +1,91 @@
+"""Write tests/golden/train/diloco.json: runs of several sites computed by PyTorch, for tests/e2e/diloco.py.
+
+    python3 tools/make_diloco_goldens.py tests/golden/train           (packages torch, transformers)
+
+DiLoCo as algorithm 1 of Douillard et al. 2023 (arXiv:2311.08105) has it: torch.optim.AdamW inside, torch.optim.SGD with Nesterov's momentum outside, whose gradient is the mean
+of outer minus own parameters. With `overlap` as algorithm 2 of Streaming DiLoCo (arXiv:2501.18512) with one fragment: the deltas of step t reach the outer optimiser behind step
+t + overlap, and the own parameters become merge * own + (1 - merge) * outer. Behind the last step there is a round without overlap. Double precision throughout; `absent` lists
+(site, step): that site has no part in that round and takes the outer parameters behind it. Data and model are those of make_train_goldens.py; row r of a step is site r's."""
+import array
+import copy
+import json
+import sys
+
+import torch
+from transformers import AutoModelForCausalLM
+
+SEQ, VOCAB = 16, 64
+torch.set_default_dtype(torch.float64)
+torch.set_num_threads(1)
+tokens = array.array("H", open("tests/golden/train/tokens.bin", "rb").read())
+
+
+def loss_of(model, row):
+    x = torch.tensor([tokens[row * SEQ:row * SEQ + SEQ]])
+    y = torch.tensor(tokens[row * SEQ + 1:row * SEQ + SEQ + 1])
+    return torch.nn.functional.cross_entropy(model(x).logits.double().reshape(-1, VOCAB), y)
+
+
+class Site:
+    def __init__(self, model, lr, decay):
+        self.model = copy.deepcopy(model)
+        groups = [[p for p in self.model.parameters() if p.ndim >= 2], [p for p in self.model.parameters() if p.ndim < 2]]
+        self.optimiser = torch.optim.AdamW([dict(params=groups[0], weight_decay=decay), dict(params=groups[1], weight_decay=0.0)], lr=lr, betas=(0.9, 0.95), eps=1e-8)
+
+    def step(self, row, clip):
+        self.optimiser.zero_grad()
+        loss = loss_of(self.model, row)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip).item()
+        self.optimiser.step()
+        return [loss.item(), norm]
+
+
+def run(c):
+    model = AutoModelForCausalLM.from_pretrained("tests/golden/model/llama3", dtype=torch.float64, attn_implementation="eager")
+    model.train()
+    sites = [Site(model, c["lr"], c["decay"]) for _ in range(c["sites"])]
+    outer = copy.deepcopy(model)
+    outside = torch.optim.SGD(outer.parameters(), lr=c["outer_lr"], momentum=c["outer_momentum"], nesterov=c["outer_momentum"] > 0)
+    steps, sent = [[] for _ in sites], None
+
+    @torch.no_grad()
+    def deltas():
+        return [[o - p for o, p in zip(outer.parameters(), s.model.parameters())] for s in sites]
+
+    @torch.no_grad()
+    def end_round(began, brought, share):
+        present = [k for k in range(len(sites)) if (k, began) not in c["absent"]]
+        for i, o in enumerate(outer.parameters()):
+            o.grad = sum(brought[k][i] for k in present) / len(present)
+        outside.step()
+        for k, s in enumerate(sites):
+            for p, o in zip(s.model.parameters(), outer.parameters()):
+                p.copy_(share * p + (1 - share) * o if k in present else o)
+
+    for step in range(1, c["steps"] + 1):
+        for k, s in enumerate(sites):
+            steps[k].append(s.step((step - 1) * len(sites) + k, c["clip"]))
+        last = step == c["steps"]
+        if sent and (step >= sent[0] + c["overlap"] or last):
+            end_round(*sent, c["merge"])
+            sent = None
+        if step % c["every"] == 0 or last:
+            sent = (step, deltas())
+            if c["overlap"] == 0 or last:
+                end_round(*sent, 0.0)
+                sent = None
+    with torch.no_grad():
+        final = sum(loss_of(outer, row).item() for row in range(7)) / 7
+    return dict(c, losses=steps, final=final)
+
+
+BASE = dict(sites=2, steps=50, every=10, lr=3e-3, decay=0.1, clip=1.0, outer_lr=0.7, outer_momentum=0.9, overlap=0, merge=0.5, absent=[])
+RUNS = [dict(BASE, name="two sites, a round every 10 steps"),
+        dict(BASE, name="three sites, the last round is short", sites=3, steps=23, every=5),
+        dict(BASE, name="every step, the mean of the parameters", every=1, steps=12, outer_lr=1.0, outer_momentum=0.0),
+        dict(BASE, name="four steps while a round is sent", overlap=4, merge=0.25, every=6, steps=27),
+        dict(BASE, name="outer steps of plain SGD", outer_lr=0.5, outer_momentum=0.0, every=4, steps=16)]
+
+with open(sys.argv[1] + "/diloco.json", "w") as f:
+    f.write("[\n" + ",\n".join(json.dumps(run(c)) for c in RUNS) + "\n]\n")
