@@ -31,6 +31,8 @@ typedef struct lt_grammar lt_grammar;
  * ALL. */
 typedef enum { LT_WARM_NONE, LT_WARM_FIRST, LT_WARM_ALL } lt_warm;
 
+#define LT_ENGINE_BESIDE 4
+
 #define LT_ENGINE_TOP 20 /* Most alternatives reported with a token. */
 /* Background requests that should wait for the next free places, so that none stays empty. */
 #define LT_ENGINE_SPARE(max_running) ((max_running) / 8 + 1)
@@ -67,6 +69,10 @@ typedef struct {
     /* F32, BF16, F16; LT_DTYPE_COUNT: the model's compute type, or F16 on a CPU where weights are
      * as stored. */
     lt_dtype cache_dtype;
+    /* Models whose logits requests may mix into the served one's (lt_blend). They read the same
+     * ids, and must outlive the engine. Their keys and values count in cache_bytes. */
+    const lt_model *const *beside;
+    int n_beside; /* At most LT_ENGINE_BESIDE. */
 } lt_engine_options;
 
 lt_engine_options lt_engine_defaults(void);
@@ -93,6 +99,16 @@ typedef struct {
 } lt_guidance;
 
 #define LT_GUIDANCE_SCALE 1000.0 /* The largest absolute scale. */
+
+/* A token is chosen from own log p + sum of weight[k] log p_k, p of the served model and p_k of
+ * models beside it: see serve/step_beside.c. */
+#define LT_BLEND_MOST 2
+typedef struct {
+    int n;                            /* 0: only the served model. */
+    int model[LT_BLEND_MOST];         /* Indices in lt_engine_options.beside. */
+    float own, weight[LT_BLEND_MOST]; /* At most LT_GUIDANCE_SCALE + 1 each. */
+    float plausibility; /* 0 to 1: share of the likeliest token's p that a token needs. */
+} lt_blend;
 
 typedef struct {
     const int32_t *prompt; /* Copied by lt_engine_submit. */
@@ -151,6 +167,8 @@ typedef struct {
     /* The tokens of the one choice follow the prompt and a negative one, away from what the latter
      * predicts. It takes a second place and pages of its own. */
     lt_guidance guidance;
+    /* Not together with guidance and beams. Drafts are not made for it. */
+    lt_blend blend;
     /* The choices are the n_choices texts with the best scores that a beam search of this width
      * finds, the best first; their tokens are reported at its end. Nothing is drawn, so
      * temperature, top-k and their like are not read; not together with biases, penalties, bad

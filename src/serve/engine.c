@@ -61,6 +61,10 @@ static lt_err check_options(const lt_engine_options *o, const lt_backend *backen
                 (long long)o->max_running, (long long)o->max_waiting, (long long)o->step_tokens,
                 (long long)o->page_tokens);
     }
+    if (o->n_beside < 0 || o->n_beside > LT_ENGINE_BESIDE) {
+        LT_FAIL(LT_ERR_ARG, "engine: %d models beside the served one; at most %d are possible",
+                o->n_beside, LT_ENGINE_BESIDE);
+    }
     if (o->draft_tokens < 0 || o->draft_tokens > LT_DRAFT_MOST ||
         (o->draft_tokens > 0 && !o->speculate)) {
         LT_FAIL(LT_ERR_ARG, "engine: drafts of %lld tokens%s; they may have 0 to %d",
@@ -153,6 +157,10 @@ static lt_err size_cache(lt_engine *e) {
     }
     e->cache.page_bytes = (int64_t)lt_paged_forward_page_bytes(e->spec, o->page_tokens,
                                                                o->cache_dtype);
+    for (int k = 0; k < o->n_beside; k++) {
+        e->cache.page_bytes += (int64_t)lt_paged_forward_page_bytes(lt_model_get_spec(o->beside[k]),
+                                                                    o->page_tokens, o->cache_dtype);
+    }
     LT_TRY(count_pages(e, &n));
     if (o->max_seq > n * o->page_tokens) {
         lt_log_info("the cache holds %lld tokens: that bounds a sequence, not the model's %lld",
@@ -176,6 +184,7 @@ static void engine_carve(lt_engine *e, lt_arena *a) {
     e->slots = lt_arena_take(a, (size_t)e->n_slots * sizeof(lt_job *), LT_ARENA_ALIGN);
     lt_sched_carve(&e->sched, a);
     lt_step_carve(e, a);
+    lt_step_carve_beside(e, a);
 }
 
 /* Most requests of the background that have no place: those that were preempted, those that come
@@ -214,6 +223,7 @@ static lt_err size_engine(lt_engine *e) {
                                 .ends = o->ends,
                                 .max_running = o->max_running,
                                 .n_pages = e->sched.pages.n_pages,
+                                .n_beside = o->n_beside,
                                 .n_steering = lt_steering_count(e->model->steering),
                                 .adapters = e->model->lora_pool};
     if (lt_rope_switch(e->spec) > 0 && lt_rope_switch(e->spec) < o->max_seq) {
@@ -284,6 +294,22 @@ static lt_err warm_first(lt_engine *e) {
     return LT_OK;
 }
 
+static lt_err open_forwards(lt_engine *e) {
+    const lt_paged_forward_options o = {.max_rows = e->o.step_tokens,
+                                        .max_seqs = e->o.max_running,
+                                        .max_out = e->o.step_tokens,
+                                        .out_rows = e->out_rows,
+                                        .n_penalty_states = e->n_penalty_slots,
+                                        .max_seq = e->o.max_seq,
+                                        .n_pages = e->sched.pages.n_pages,
+                                        .page_tokens = e->o.page_tokens,
+                                        .max_pages = e->max_pages,
+                                        .cache_dtype = e->o.cache_dtype,
+                                        .fixed_order = e->o.deterministic};
+    LT_TRY(lt_paged_forward_open(&e->forward, e->model, &o));
+    return lt_step_open_beside(e, &o);
+}
+
 lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_options *options) {
     lt_err err = LT_OK;
     const double start_s = lt_clock_s();
@@ -310,19 +336,7 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
     LT_TRY_DONE(lt_arena_open(&e->arena, "engine"));
     engine_carve(e, &e->arena);
     lt_sched_reset(&e->sched);
-    LT_TRY_DONE(
-        lt_paged_forward_open(&e->forward, m,
-                              &(lt_paged_forward_options){.max_rows = e->o.step_tokens,
-                                                          .max_seqs = e->o.max_running,
-                                                          .max_out = e->o.step_tokens,
-                                                          .out_rows = e->out_rows,
-                                                          .n_penalty_states = e->n_penalty_slots,
-                                                          .max_seq = e->o.max_seq,
-                                                          .n_pages = e->sched.pages.n_pages,
-                                                          .page_tokens = e->o.page_tokens,
-                                                          .max_pages = e->max_pages,
-                                                          .cache_dtype = e->o.cache_dtype,
-                                                          .fixed_order = e->o.deterministic}));
+    LT_TRY_DONE(open_forwards(e));
     opened_s = lt_clock_s();
     LT_TRY_DONE(warm_first(e));
     lt_log_debug("engine: opened in %.3f s, %lld warm-up steps took %.3f s", opened_s - start_s,
@@ -361,6 +375,7 @@ void lt_engine_close(lt_engine *e) {
         lt_job_close(j);
     }
     lt_paged_forward_close(e->forward);
+    lt_step_close_beside(e);
     lt_arena_close(&e->arena);
     if (e->event_fd >= 0) {
         close(e->event_fd);

@@ -21,6 +21,7 @@
  * or from their copy on the host. */
 typedef struct {
     lt_job_choice *choice;
+    const lt_job_choice *from; /* The choice that owns the row. */
     int64_t row;
     bool on_device,
         /* leads: the row is its own; otherwise it forks from the choice that owns the row. */
@@ -86,6 +87,21 @@ typedef struct {
     float *hidden;        /* (step_tokens, C) of embeddings */
 } lt_step_room;
 
+/* A model beside the served one, and the items of the step whose logits it was asked for. */
+typedef struct {
+    lt_paged_forward *forward;
+    int32_t *items; /* (max_running) */
+    int64_t n_items;
+    float *const *logits; /* Of the rows that were read last. */
+} lt_engine_beside;
+
+/* The rows of a model beside: of those items that mix it. */
+typedef struct {
+    int32_t *ids, *positions, *slots; /* (step_tokens) */
+    int32_t *q_start, *kv_len;        /* (max_running + 1) */
+    int32_t *table, *out_rows;        /* (max_running, max_pages), (max_running) */
+} lt_step_beside_rows;
+
 /* The hold that was requested: see refresh.c. */
 typedef enum { LT_HOLD_NONE, LT_HOLD_TO_FINISH, LT_HOLD_TO_PREEMPT } lt_hold_state;
 
@@ -99,6 +115,9 @@ struct lt_engine {
     /* The engine's thread. */
     lt_sched sched;
     lt_paged_forward *forward;
+    lt_engine_beside beside[LT_ENGINE_BESIDE];
+    lt_step_beside_rows beside_rows;
+    int64_t n_common; /* Ids that all of them have. */
     int64_t n_warmed; /* Empty warm-up steps so far; */
     bool warming;     /* more of them follow. */
     lt_step steps[LT_STEPS_QUEUED];
@@ -182,6 +201,17 @@ void lt_step_beam(lt_engine *e, lt_job_choice *s, const lt_pick *pick);
 
 /* step_guide.c: the logits of a guided choice or of its shadow have come. */
 void lt_step_guide(lt_engine *e, lt_job_choice *s, const float *logits);
+/* step_beside.c: open, carve and close; copy a page in the pools of all models beside; queue the
+ * rows of items that mix them, which makes the step one that is not sent; read their logits into
+ * the choices; the mixture (V) of the served model's logits with what `from` has of the others. */
+LT_MUST_USE lt_err lt_step_open_beside(lt_engine *e, const lt_paged_forward_options *o);
+void lt_step_carve_beside(lt_engine *e, lt_arena *a);
+void lt_step_close_beside(lt_engine *e);
+LT_MUST_USE lt_err lt_step_copy_page_beside(lt_engine *e, int64_t dst, int64_t src);
+LT_MUST_USE lt_err lt_step_run_beside(lt_engine *e, lt_step *s, const lt_paged_forward_rows *all);
+LT_MUST_USE lt_err lt_step_read_beside(lt_engine *e, const lt_step *s);
+LT_MUST_USE lt_err lt_step_blend(const lt_engine *e, const lt_job_choice *from, const float *logits,
+                                 float *mixed);
 /* step_pick.c: append the token to its choice, or fail it. */
 void lt_step_append(lt_engine *e, lt_token_pick *c);
 

@@ -92,6 +92,27 @@ static lt_err check_guidance(const lt_request *r, const lt_job_limits *limits) {
     return check_ids("negative prompt", g->prompt, g->n_prompt, limits->spec->vocab_size);
 }
 
+static lt_err check_blend(const lt_request *r, const lt_job_limits *limits) {
+    const lt_blend *m = &r->blend;
+    bool right = m->n >= 0 && m->n <= LT_BLEND_MOST &&
+                 fabsf(m->own) <= (float)LT_GUIDANCE_SCALE + 1;
+    for (int k = 0; right && k < m->n; k++) {
+        right = m->model[k] >= 0 && m->model[k] < limits->n_beside &&
+                fabsf(m->weight[k]) <= (float)LT_GUIDANCE_SCALE + 1;
+    }
+    if (!right || !(m->plausibility >= 0 && m->plausibility <= 1)) {
+        LT_FAIL(LT_ERR_ARG,
+                "a blend of %d models of %d beside the served one: weights of at most %g and a "
+                "plausibility from 0 to 1 are possible",
+                m->n, limits->n_beside, LT_GUIDANCE_SCALE + 1);
+    }
+    if (m->n > 0 && (r->embed || r->beam.on || r->guidance.on)) {
+        LT_FAIL(LT_ERR_ARG, "a blend of models cannot be combined with an embedding, beam search "
+                            "or guidance");
+    }
+    return LT_OK;
+}
+
 static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     const int64_t V = limits->spec->vocab_size;
     if (r->n_prompt < 1) {
@@ -160,6 +181,7 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     LT_TRY(lt_narrow_check(r, &limits->ends, V));
     LT_TRY(r->beam.on ? check_beam(r, limits) : LT_OK);
     LT_TRY(r->guidance.on ? check_guidance(r, limits) : LT_OK);
+    LT_TRY(check_blend(r, limits));
     return lt_sampling_check(&r->sampling, V);
 }
 
@@ -184,6 +206,7 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     const size_t width = r->embed && !r->score ? (size_t)limits->spec->width : 0;
     const size_t words = (size_t)(limits->spec->vocab_size + 31) / 32;
     const size_t n_bad_ids = (size_t)j->n_bad_ids;
+    const size_t mixed = r->blend.n > 0 ? (size_t)((r->blend.n + 1) * limits->spec->vocab_size) : 0;
 
     j->choices = lt_arena_take(a, (size_t)r->n_choices * sizeof *j->choices, LT_ARENA_ALIGN);
     for (int64_t i = 0; i < r->n_choices; i++) {
@@ -192,6 +215,7 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
         s->seq.table = lt_arena_take(a, (size_t)n_pages * sizeof *s->seq.table, 8);
         lt_logprobs_carve(&s->logprobs, r->max_tokens, r->logprobs, r->entropy, a);
         s->versions = lt_arena_take(a, (size_t)r->max_tokens * sizeof *s->versions, 8);
+        s->beside = lt_arena_take(a, mixed * sizeof *s->beside, LT_ARENA_ALIGN);
     }
     lt_logprobs_carve(&j->prompt_logprobs, r->n_prompt, r->prompt_logprobs, false, a);
     j->endings = lt_arena_take(a, (size_t)(r->n_stop_ids + limits->ends.n) * sizeof *j->endings, 8);
@@ -269,8 +293,8 @@ static uint64_t add_salt(uint64_t salt, uint64_t what, float scale) {
     return lt_rng_mix(salt ^ lt_rng_mix(what ^ (uint64_t)bits << 32));
 }
 
-/* Keys and values are shared only among requests that steer in the same way and have adapters with
- * the same numbers. */
+/* Keys and values are shared only among requests that steer in the same way, have adapters with the
+ * same numbers, and mix the same models. */
 static uint64_t salt_of(const lt_request *r, const lt_job_limits *limits) {
     uint64_t salt = r->cache_salt;
     if (r->steer > 0) {
@@ -279,6 +303,14 @@ static uint64_t salt_of(const lt_request *r, const lt_job_limits *limits) {
     if (r->adapter > 0) {
         salt = add_salt(salt, lt_lora_pool_digest(limits->adapters, r->adapter - 1),
                         r->adapter_scale);
+    }
+    for (int k = 0; k < limits->n_beside; k++) {
+        for (int m = 0; m < r->blend.n; m++) {
+            if (r->blend.model[m] == k) {
+                salt = add_salt(salt, UINT64_MAX - (uint64_t)k, 1);
+                break; /* Named twice, it is there once. */
+            }
+        }
     }
     return salt;
 }

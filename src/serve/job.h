@@ -47,12 +47,13 @@ typedef struct {
     bool rejected;
     lt_finish finish; /* NONE while it runs. */
     lt_err failure;
-    lt_finish public_finish;   /* What the front may see. */
-    bool told;                 /* The CHOICE event was reported. */
-    bool cancel;               /* Asked for by the front, under the lock. */
-    bool thinking;             /* Thinking has begun and not ended. */
-    int64_t think_from;        /* Output tokens before it. */
-    int64_t n_forced;          /* Tokens of think_end forced so far; -1: none is due. */
+    lt_finish public_finish; /* What the front may see. */
+    bool told;               /* The CHOICE event was reported. */
+    bool cancel;             /* Asked for by the front, under the lock. */
+    float *beside;      /* (blend.n + 1, V) log-probabilities of the models beside, and the blend */
+    bool thinking;      /* Thinking has begun and not ended. */
+    int64_t think_from; /* Output tokens before it. */
+    int64_t n_forced;   /* Tokens of think_end forced so far; -1: none is due. */
     lt_grammar_state *grammar; /* NULL: free. */
 } lt_job_choice;
 
@@ -101,6 +102,7 @@ typedef struct {
     int64_t max_seq, page_tokens;
     lt_ends ends;                  /* Of the model. */
     int64_t rope_switch;           /* lt_rope_switch, where a sequence may be longer; else 0. */
+    int n_beside;                  /* Models beside the served one. */
     int32_t n_steering;            /* Steering vectors. */
     struct lt_lora_pool *adapters; /* NULL: there are none. */
     int64_t max_running, n_pages;

@@ -232,11 +232,13 @@ static lt_err queue_plan(lt_engine *e, lt_step *s) {
     lt_paged_forward_rows rows;
     LT_TRY(lt_step_lay_out(e, s, &rows));
     for (int64_t i = 0; i < e->sched.n_copies; i++) {
-        LT_TRY(
-            lt_paged_forward_copy_page(e->forward, e->sched.copies[i].dst, e->sched.copies[i].src));
+        const lt_page_copy *c = &e->sched.copies[i];
+        LT_TRY(lt_paged_forward_copy_page(e->forward, c->dst, c->src));
+        LT_TRY(lt_step_copy_page_beside(e, c->dst, c->src));
     }
     LT_TRY(lt_step_begin_penalties(e));
     LT_TRY(lt_paged_forward_run(e->forward, &rows));
+    LT_TRY(lt_step_run_beside(e, s, &rows));
     lt_sched_done(&e->sched);
     return LT_OK;
 }
@@ -295,6 +297,7 @@ static lt_err read_step(lt_engine *e, const lt_step *s) {
     if (s->sent) {
         return lt_step_take(e, s);
     }
+    LT_TRY(lt_step_read_beside(e, s));
     for (int64_t i = 0; i < s->n_logits; i += e->out_rows) {
         const int64_t left = s->n_logits - i;
         LT_TRY(lt_step_pick(e, s, i, left < e->out_rows ? left : e->out_rows));
@@ -308,6 +311,9 @@ static void fail_queued(lt_engine *e, lt_err err) {
         fail_step(e, &e->steps[(e->oldest + i) % LT_STEPS_QUEUED], err);
     }
     lt_paged_forward_drop(e->forward);
+    for (int k = 0; k < e->o.n_beside; k++) {
+        lt_paged_forward_drop(e->beside[k].forward);
+    }
 }
 
 /* Collect the oldest step; then the rest of the next one can be queued. If a step failed, the steps

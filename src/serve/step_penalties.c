@@ -19,8 +19,8 @@
 bool lt_step_on_device(const lt_engine *e, const lt_job_choice *s) {
     const lt_request *r = &s->job->r;
     const lt_sampler_args args = {.how = &r->sampling, .n_banned = r->min_tokens};
-    return !e->model->backend->host_memory && !r->score && !r->guidance.on && !r->entropy &&
-           lt_sampler_suits_op(&r->sampling, r->max_tokens) &&
+    return !e->model->backend->host_memory && !r->score && !r->guidance.on && r->blend.n == 0 &&
+           !r->entropy && lt_sampler_suits_op(&r->sampling, r->max_tokens) &&
            (e->n_penalty_slots > 0 || !lt_sampler_needs_penalty_state(&args));
 }
 

@@ -27,7 +27,7 @@ _Static_assert(LT_ENGINE_TOP == LT_CHOOSE_TOP, "a token has as many alternatives
 static int64_t add_picks(lt_engine *e, lt_job_choice *s, int64_t row, bool on_device, int64_t n) {
     lt_job *j = s->job;
     e->room.picks[n++] = (lt_token_pick){
-        .choice = s, .row = row, .on_device = on_device, .leads = true};
+        .choice = s, .from = s, .row = row, .on_device = on_device, .leads = true};
     /* The log-probabilities of its prompt are done, so after a preemption it may use the prefix
      * cache. */
     s->seq.fresh = false;
@@ -45,7 +45,7 @@ static int64_t add_picks(lt_engine *e, lt_job_choice *s, int64_t row, bool on_de
         other->seq.fresh = false;
         if (lt_sched_fork(&e->sched, &s->seq, &other->seq)) {
             e->room.picks[n++] = (lt_token_pick){
-                .choice = other, .row = row, .on_device = on_device};
+                .choice = other, .from = s, .row = row, .on_device = on_device};
         } else {
             lt_sched_add(&e->sched, &other->seq);
         }
@@ -54,9 +54,19 @@ static int64_t add_picks(lt_engine *e, lt_job_choice *s, int64_t row, bool on_de
 }
 
 static void choose_here(lt_engine *e, lt_token_pick *c, uint32_t *mask, const float *logits) {
-    c->err = lt_job_choice_sampler_args(c->choice, e->spec->vocab_size, mask, &c->args);
+    const int64_t V = e->spec->vocab_size;
+    lt_sampler *p = &e->samplers[omp_get_thread_num()];
+    const lt_blend *m = &c->choice->job->r.blend;
+    float *mixed = m->n > 0 ? c->choice->beside + m->n * V : NULL;
+    c->err = lt_job_choice_sampler_args(c->choice, V, mask, &c->args);
+    if (c->err == LT_OK && mixed != NULL) {
+        c->err = lt_step_blend(e, c->from, logits, mixed);
+    }
     if (c->err == LT_OK) {
-        c->err = lt_sampler_pick(&e->samplers[omp_get_thread_num()], logits, &c->args, &c->pick);
+        c->err = lt_sampler_pick(p, mixed != NULL ? mixed : logits, &c->args, &c->pick);
+    }
+    if (c->err == LT_OK && mixed != NULL && c->args.n_top >= 0) {
+        c->err = lt_sampler_logprob(p, logits, c->pick.id, c->args.n_top, &c->pick);
     }
     if (c->err != LT_OK) {
         lt_log_warn("request %llu: %s", (unsigned long long)c->choice->job->id, lt_error_message());
@@ -351,7 +361,8 @@ static int64_t collect_draft(lt_engine *e, const lt_step *s, int64_t first, int6
         lt_job_choice *choice = s->items[w->item].choice;
         if (w->draft && choice != NULL && !choice->rejected &&
             choice->seq.n_tokens == w->position + 1) {
-            e->room.picks[n_picks++] = (lt_token_pick){.choice = choice, .row = i, .leads = true};
+            e->room.picks[n_picks++] = (lt_token_pick){
+                .choice = choice, .from = choice, .row = i, .leads = true};
         }
     }
     return n_picks;
