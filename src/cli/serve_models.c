@@ -143,6 +143,7 @@ lt_server_model lt_serve_model_row(lt_serve_model *row, const lt_engine_options 
                          .load = load,
                          .unload = unload,
                          .ctx = row};
+    m.engine.n_beside = 0; /* --second is for MODEL. */
     m.engine.max_running = o->max_running;
     m.engine.max_seq = o->context;
     m.engine.cache_bytes = o->cache_bytes;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/beside.h"
 #include "cli/opened.h"
 #include "cli/serve_models.h"
 #include "cli/verb.h"
@@ -82,6 +83,9 @@
     X(STR, steer, "steer", "", 0, 0, "NAME=FILE,...",                                              \
       "steering vectors that requests may name: safetensors with tensors direction.N, added "      \
       "behind layer N")                                                                            \
+    X(STR, second, "second", "", 0, 0, "NAME=MODEL,...",                                           \
+      "models beside the served one, with its tokenizer, whose logits requests may blend into "    \
+      "its own (contrastive decoding, DExperts, proxy tuning)")                                    \
     X(STR, reward, "reward", "", 0, 0, "MODEL",                                                    \
       "reward model beside the served one (a folder with a score head of one value): scores "      \
       "groups, and answers /v1/score, /rerank, /classify and /pooling")                            \
@@ -138,17 +142,21 @@ typedef struct {
     lt_opened opened, reward; /* What the server does not close, once loaded. */
     lt_serve_models others;   /* --models */
     lt_server_model *models;  /* With this one first, where MODEL is given. */
+    lt_beside beside;
 } job;
 
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     job *j = ctx;
     LT_TRY(lt_opened_give(&j->opened, model, tokenizer, j->model, j->o->tokenizer,
                           (lt_opened_dtype)j->o->dtype, j->o->device, j->o->threads));
+    LT_TRY(lt_beside_open(&j->beside, *tokenizer, j->o->tokenizer, (lt_opened_dtype)j->o->dtype,
+                          j->o->device, j->o->threads));
     return j->o->steer[0] != '\0' ? lt_steering_open(*model, j->o->steer) : LT_OK;
 }
 
 static void unload(void *ctx) {
     job *j = ctx;
+    lt_beside_close(&j->beside);
     lt_opened_close(&j->reward);
     lt_opened_close(&j->opened);
 }
@@ -302,8 +310,10 @@ static lt_err read_models(job *j, lt_server_options *s) {
             .load = load,
             .unload = unload,
             .ctx = j};
-    } else if (o->alias[0] != '\0' || o->steer[0] != '\0' || o->reward[0] != '\0') {
-        LT_FAIL(LT_ERR_ARG, "--alias, --steer and --reward are for MODEL, which is not given");
+    } else if (o->alias[0] != '\0' || o->steer[0] != '\0' || o->reward[0] != '\0' ||
+               o->second[0] != '\0') {
+        LT_FAIL(LT_ERR_ARG,
+                "--alias, --steer, --reward and --second are for MODEL, which is not given");
     }
     for (size_t i = 0; i < j->others.n; i++) {
         j->models[s->n_models++] = lt_serve_model_row(&j->others.rows[i], &s->engine);
@@ -351,6 +361,10 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     options.unload = unload;
     options.load_reward = o->reward[0] != '\0' ? load_reward : NULL;
     options.reward = o->reward;
+    LT_TRY_DONE(lt_beside_read(&j.beside, o->second));
+    options.engine.beside = j.beside.models;
+    options.engine.n_beside = j.beside.n;
+    options.second = j.beside.name_list;
     options.ctx = &j;
     if (o->cors[0] != '\0' && o->allowed_origins[0] != '\0') {
         LT_FAIL_DONE(LT_ERR_ARG,

@@ -118,11 +118,18 @@ agents() {
 
 groups() {
     python3 tests/e2e/serve_guides.py vector "$dir/push.safetensors"
-    start --steer "push=$dir/push.safetensors"
+    python3 tests/e2e/serve_guides.py small "$dir/small"
+    start --steer "push=$dir/push.safetensors" --second "twin=${model[0]},small=$dir/small"
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
     within python3 tests/e2e/serve_groups.py "http://127.0.0.1:$port"
     within python3 tests/e2e/serve_guides.py "http://127.0.0.1:$port" "$shared/tok512.bin" "$lateen"
     stop
+    timeout 60 "$lateen" serve "${model[@]}" --port 0 --second models/polyglot-46m.gguf >"$dir/out" 2>&1
+    say "a second model with another tokenizer: exit 1" $(($? != 1)) "$(cat "$dir/out")"
+    grep -q "models/polyglot-46m.gguf: its tokenizer has" "$dir/out"
+    say "and the message says so" $? "$(cat "$dir/out")"
+    timeout 20 "$lateen" serve "${model[@]}" --port 0 --second "=x" >"$dir/out" 2>&1
+    say "a second model without a name: exit 2" $(($? != 2)) "$(cat "$dir/out")"
 }
 
 # Models that judge texts: alone, and beside one that writes. Their ids are those of the stories' tokenizer.

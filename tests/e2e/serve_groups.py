@@ -199,7 +199,7 @@ check("a chat's stream: the same", "".join(c["delta"].get("content") or "" for e
 # ---- What is refused, and by what name ----
 for name, param, body in [
         ("a method that does not exist", "alignment.method", {"method": "best_of_m", "n": 2}),
-        ("a method that is not built", "alignment.method", {"method": "contrastive", "n": 2}),
+        ("candidates of a method that has none", "alignment.n", {"method": "contrastive", "n": 2}),
         ("deepconf with nobody who votes", "alignment.eta", {"method": "deepconf", "n": 2, "eta": 0}),
         ("a percentage for eta", "alignment.eta", {"method": "deepconf", "n": 2, "eta": 10}),
         ("a reward for deepconf", "alignment.reward", {"method": "deepconf", "n": 2, "reward": "logprob"}),

@@ -2,9 +2,12 @@
 steering vectors. Standard library only; TAP on stdout.
 
 usage: serve_guides.py BASE_URL TOKENIZER [LATEEN]
-       serve_guides.py vector FILE         write the vector with which the server must be started: --steer push=FILE"""
+       serve_guides.py vector FILE         write the vector with which the server must be started: --steer push=FILE
+       serve_guides.py small FOLDER        write a small model with random weights, to be --second small=FOLDER beside twin=, the served model once more"""
 import json
 import math
+import os
+import random
 import struct
 import subprocess
 import sys
@@ -17,6 +20,25 @@ if sys.argv[1] == "vector":
     header = json.dumps({"direction.2": {"dtype": "F32", "shape": [64], "data_offsets": [0, 256]}}).encode()
     with open(sys.argv[2], "wb") as f:
         f.write(struct.pack("<Q", len(header)) + header + struct.pack("<64f", *(math.sin(i) for i in range(64))))
+    sys.exit()
+if sys.argv[1] == "small":
+    C, F, V = 16, 24, 512
+    shapes = {"model.embed_tokens.weight": (V, C), "model.norm.weight": (C,), "lm_head.weight": (V, C)}
+    for name, shape in (("input_layernorm", (C,)), ("post_attention_layernorm", (C,)), ("self_attn.q_proj", (C, C)), ("self_attn.k_proj", (C // 2, C)), ("self_attn.v_proj", (C // 2, C)),
+                        ("self_attn.o_proj", (C, C)), ("mlp.gate_proj", (F, C)), ("mlp.up_proj", (F, C)), ("mlp.down_proj", (C, F))):
+        shapes[f"model.layers.0.{name}.weight"] = shape
+    header, data, draw = {}, b"", random.Random(3)
+    for name, shape in shapes.items():
+        n = math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 4 * n]}
+        data += struct.pack(f"<{n}f", *(draw.gauss(len(shape) == 1, 0.3) for _ in range(n)))
+    os.makedirs(sys.argv[2])
+    with open(sys.argv[2] + "/config.json", "w") as f:
+        json.dump({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": V, "hidden_size": C, "intermediate_size": F, "num_hidden_layers": 1, "num_attention_heads": 2,
+                   "num_key_value_heads": 1, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False}, f)
+    header = json.dumps(header).encode()
+    with open(sys.argv[2] + "/model.safetensors", "wb") as f:
+        f.write(struct.pack("<Q", len(header)) + header + data)
     sys.exit()
 base, tokenizer, lateen = sys.argv[1], sys.argv[2], (sys.argv[3:] or ["build/lateen"])[0]
 tap = Tap()
@@ -220,7 +242,27 @@ check("tournament: of one text", one["alignment"]["chosen"] == 0 and one["choice
 chat = ask({}, {"method": "tournament", "n": 3, "criterion": "Which is calmer?"}, "/v1/chat/completions", {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 12})[1]
 check("tournament: a chat", chat["choices"][0]["message"]["content"] and chat["alignment"]["score"] >= 1, chat)
 
+# ---- Blends of models: twin is the served model, small another ----
+GREEDY = {"temperature": 0, "max_tokens": 40, "logprobs": 5}
+plain = ask(GREEDY)
+for name, method in (("experts that cancel out", {"method": "dexperts", "expert": "small", "anti": "small", "scale": 2}), ("the plausible ones are only the likeliest", {"method": "contrastive", "amateur": "small", "plausibility": 1}),
+                     ("an amateur that does not count", {"method": "contrastive", "amateur": "small", "scale": 0, "plausibility": 0})):
+    a = ask(GREEDY, method)
+    check(f"{method['method']}: {name}: the plain text", ids_of(a) == ids_of(plain) and a[1]["choices"][0]["logprobs"]["token_logprobs"] == plain[1]["choices"][0]["logprobs"]["token_logprobs"], a)
+drawn = {"max_tokens": 40, "n": 3}
+check("dexperts: draws of three choices, too", [ids_of(ask(drawn, {"method": "dexperts", "expert": "twin", "anti": "twin"}), i) for i in range(3)] == [ids_of(ask(drawn), i) for i in range(3)])
+a = ask(GREEDY, {"method": "contrastive", "amateur": "small"})[1]["choices"][0]
+check("contrastive: another text, of tokens that are plausible", a["token_ids"] != ids_of(plain)
+      and all(x >= max(t.values()) + math.log(0.1) - 1e-4 for x, t in zip(a["logprobs"]["token_logprobs"], a["logprobs"]["top_logprobs"])), a)
+check("proxy_tuning is dexperts at scale 1", ids_of(ask(GREEDY, {"method": "proxy_tuning", "expert": "small", "anti": "twin"})) == ids_of(ask(GREEDY, {"method": "dexperts", "expert": "small", "anti": "twin", "scale": 1}))
+      != ids_of(plain))
+
 for name, param, body, also in [
+        ("an amateur that is not there", "alignment.amateur", {"method": "contrastive", "amateur": "smal"}, {}),
+        ("no amateur among two", "alignment.amateur", {"method": "contrastive"}, {}),
+        ("no anti-expert", "alignment.anti", {"method": "dexperts", "expert": "small"}, {}),
+        ("an expert for contrastive", "alignment.expert", {"method": "contrastive", "amateur": "small", "expert": "twin"}, {}),
+        ("blends and beams", "use_beam_search", {"method": "contrastive", "amateur": "small"}, {"use_beam_search": True, "temperature": 0}),
         ("a reward for a tournament", "alignment.reward", {"method": "tournament", "n": 2, "reward": "logprob"}, {}),
         ("a criterion for best_of_n", "alignment.criterion", {"method": "best_of_n", "n": 2, "criterion": "x"}, {}),
         ("guidance of two choices", "n", {"method": "guidance", "scale": 2}, {"n": 2}),

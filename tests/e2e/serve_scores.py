@@ -186,6 +186,7 @@ def beside():
     want = [raw(messages=messages + [{"role": "assistant", "content": c["text"]}])[0][0] for c in a["alignment"]["candidates"]]
     check("a chat: the conversation with its answer", all(near(c["score"], w) for c, w in zip(a["alignment"]["candidates"], want)) and a["alignment"]["chosen"] == max(range(4), key=lambda i: want[i]), (a, want))
     refused("a reward that may be negative weighs no votes", "alignment.reward", "/v1/completions", alignment={"method": "self_consistency", "n": 2, "reward": "reward"}, **PROMPT)
+    refused("a second model that is not there", "alignment.method", "/v1/completions", alignment={"method": "contrastive"}, **PROMPT)
     _, metrics = send("/metrics")
     tokens = {p: int(v) for p, v in re.findall(r'lateen_alignment_tokens_total\{.*purpose="(\w+)"\} (\d+)', metrics)}
     check("/metrics: tokens of the reward model", tokens["reward"] > 0, tokens)

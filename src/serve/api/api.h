@@ -76,6 +76,8 @@ typedef struct {
     const lt_server_model *models;
     int n_models;
     int64_t models_bytes; /* Memory of the loaded ones together; 0: no limit. */
+    /* Names of engine.beside, (engine.n_beside); `load` opens those models. */
+    const char *const *second;
     /* Called on the loop's thread once the model is ready; may be NULL. */
     void (*ready)(void *ctx);
     /* Called on the compiler's thread before each grammar; may be NULL. */

@@ -114,8 +114,9 @@ typedef struct {
     } judge;
     const char *vector; /* Of method steer; scale: of guidance, too. */
     double scale, plausibility;
-    const json_t *negative; /* Of method guidance. */
-    const char *criterion;  /* Of method tournament. */
+    const json_t *negative;              /* Of method guidance. */
+    const char *criterion;               /* Of method tournament. */
+    const char *amateur, *expert, *anti; /* Models beside the served one. */
     /* Control of the reasoning: the fields of the object `reasoning` of a chat. */
     struct {
         const char *name, *mean, *probe;

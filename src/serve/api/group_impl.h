@@ -17,7 +17,6 @@ typedef struct {
     bool beam;                                   /* The candidates are what a beam search finds. */
     bool tournament;                             /* The served model judges them, two by two. */
     bool confidence;                             /* DeepConf: see confidence.h. */
-    const char *why_not;                         /* Not NULL: it is refused, for this reason. */
     bool (*guide)(lt_reply *j, lt_api_error *e); /* Not NULL: it has no group, see guide.h. */
 } lt_group_method;
 

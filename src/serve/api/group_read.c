@@ -38,6 +38,9 @@ static const lt_field fields[] = {
     LT_F64("scale", scale, -LT_STEERING_SCALE, LT_STEERING_SCALE),
     LT_JSON("negative", negative),
     LT_STR("criterion", criterion),
+    LT_STR("amateur", amateur),
+    LT_STR("expert", expert),
+    LT_STR("anti", anti),
     LT_F64("plausibility", plausibility, 0, 1),
     LT_STR("scheme", mark.scheme),
     LT_STR("key", mark.key),
@@ -67,7 +70,9 @@ static const lt_group_method methods[] = {
     {.name = "watermark", .guide = lt_guide_watermark},
     {.name = "steer", .guide = lt_guide_steer},
     {.name = "guidance", .guide = lt_guide_negative},
-    {.name = "contrastive", .why_not = "it needs a second model beside the served one"},
+    {.name = "contrastive", .guide = lt_guide_contrastive},
+    {.name = "dexperts", .guide = lt_guide_experts},
+    {.name = "proxy_tuning", .guide = lt_guide_experts},
 };
 
 const lt_group_score_row lt_group_scores[] = {
@@ -85,14 +90,8 @@ const lt_group_score_row lt_group_scores[] = {
 /* The method that the request names; NULL: it is refused. */
 static const lt_group_method *find_method(const lt_api_params *a, lt_api_error *e) {
     const char *name = a->group.method;
-    const lt_group_method *m = lt_api_params_row(name, "alignment.method", methods, sizeof *methods,
-                                                 sizeof methods / sizeof *methods, e);
-    if (m != NULL && m->why_not != NULL) {
-        lt_api_refuse(e, "alignment.method", "'alignment.method' = %s is not supported here: %s",
-                      name, m->why_not);
-        return NULL;
-    }
-    return m;
+    return lt_api_params_row(name, "alignment.method", methods, sizeof *methods,
+                             sizeof methods / sizeof *methods, e);
 }
 
 /* "reward": the name of a score, or {"check": kind, "answer": text}: 1 where the checker takes the

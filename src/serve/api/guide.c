@@ -175,6 +175,78 @@ bool lt_guide_negative(lt_reply *j, lt_api_error *e) {
     return true;
 }
 
+/* ---- Blends of models ---- */
+
+/* The index of the model that the field names, among those beside the served one. */
+static bool find_second(const lt_reply *j, const char *name, const char *param, int *out,
+                        lt_api_error *e) {
+    const lt_server_options *o = &j->server->o;
+    const size_t n = (size_t)o->engine.n_beside;
+    const char *const *row;
+    if (n == 0) {
+        return lt_api_refuse(e, "alignment.method",
+                             "'alignment.method' = %s: no second model is beside the served one "
+                             "(serve --second NAME=MODEL)",
+                             j->params.group.method);
+    }
+    if (name == NULL && n == 1) {
+        *out = 0;
+        return true;
+    }
+    if (name == NULL) {
+        return lt_api_refuse(e, param, "'%s' must name one of the %zu models beside the served one",
+                             param, n);
+    }
+    row = lt_api_params_row(name, param, o->second, sizeof *o->second, n, e);
+    *out = row != NULL ? (int)(row - o->second) : 0;
+    return row != NULL;
+}
+
+static bool said(const lt_reply *j, const char *name) {
+    const json_t *value = json_object_get(j->params.alignment, name);
+    return value != NULL && !json_is_null(value);
+}
+
+static bool no_search(const lt_reply *j, lt_api_error *e) {
+    return !j->params.use_beam_search ||
+           lt_api_refuse(e, "use_beam_search",
+                         "'use_beam_search' cannot be combined with method %s",
+                         j->params.group.method);
+}
+
+/* Li et al.'s difference of the log-probabilities; with a scale O'Brien and Lewis's
+ * (1 + scale) log p - scale log p_amateur. */
+bool lt_guide_contrastive(lt_reply *j, lt_api_error *e) {
+    static const char *const reads[] = {"amateur", "scale", "plausibility", NULL};
+    static const char *const needs[] = {NULL};
+    const lt_api_params *a = &j->params;
+    const bool scaled = said(j, "scale");
+    lt_blend *b = &j->request.blend;
+    *b = (lt_blend){.n = 1,
+                    .own = scaled ? 1 + (float)a->scale : 1,
+                    .weight = {scaled ? -(float)a->scale : -1},
+                    .plausibility = said(j, "plausibility") ? (float)a->plausibility : 0.1F};
+    return lt_guide_fields(a->alignment, reads, needs, "method contrastive", e) &&
+           no_search(j, e) && find_second(j, a->amateur, "alignment.amateur", &b->model[0], e);
+}
+
+/* log p + scale (log p_expert - log p_anti). */
+bool lt_guide_experts(lt_reply *j, lt_api_error *e) {
+    static const char *const reads[] = {"expert", "anti", "scale", "plausibility", NULL};
+    static const char *const needs[] = {"expert", "anti", NULL};
+    const lt_api_params *a = &j->params;
+    lt_blend *b = &j->request.blend;
+    char by[64];
+    snprintf(by, sizeof by, "method %s", a->group.method);
+    *b = (lt_blend){.n = 2,
+                    .own = 1,
+                    .weight = {(float)a->scale, -(float)a->scale},
+                    .plausibility = (float)a->plausibility};
+    return lt_guide_fields(a->alignment, reads, needs, by, e) && no_search(j, e) &&
+           find_second(j, a->expert, "alignment.expert", &b->model[0], e) &&
+           find_second(j, a->anti, "alignment.anti", &b->model[1], e);
+}
+
 /* ---- Beam search ---- */
 
 /* Fields that change the choice of tokens, and the values at which they do not; an empty list or

@@ -1,10 +1,12 @@
 /* guide.h: the methods of "alignment" that change how every token is chosen, not which of several
- * answers is kept: watermark, steer and guidance. They need no group, so each choice of the request
+ * answers is kept: watermark, steer, guidance and the blends of
+ * models. They need no group, so each choice of the request
  * is an answer.
  *
  *     "alignment": {"method": "watermark", "scheme": "gumbel", "key": "..."}
  *     "alignment": {"method": "steer", "vector": "calm", "scale": 2}
- *     "alignment": {"method": "guidance", "negative": "A dull story.", "scale": 1.5} */
+ *     "alignment": {"method": "guidance", "negative": "A dull story.", "scale": 1.5}
+ *     "alignment": {"method": "contrastive", "amateur": "small"} */
 #ifndef LT_SERVE_GUIDE_H
 #define LT_SERVE_GUIDE_H
 
@@ -30,5 +32,7 @@ bool lt_guide_set_beam(lt_reply *j, const char *by, lt_api_error *e);
 bool lt_guide_watermark(lt_reply *j, lt_api_error *e);
 bool lt_guide_steer(lt_reply *j, lt_api_error *e);
 bool lt_guide_negative(lt_reply *j, lt_api_error *e);
+bool lt_guide_contrastive(lt_reply *j, lt_api_error *e);
+bool lt_guide_experts(lt_reply *j, lt_api_error *e);
 
 #endif

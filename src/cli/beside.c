@@ -1,0 +1,85 @@
+/* beside.c: see beside.h. */
+#include "cli/beside.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+
+static lt_err add(lt_beside *b, const char *text, size_t n) {
+    const char *equals = memchr(text, '=', n);
+    const char *name = equals != NULL ? text : "second", *path = equals != NULL ? equals + 1 : text;
+    const size_t name_n = equals != NULL ? (size_t)(equals - text) : strlen(name);
+    const size_t path_n = n - (size_t)(path - text);
+    if (b->n == LT_ENGINE_BESIDE) {
+        LT_FAIL(LT_ERR_ARG, "--second: more than %d models", LT_ENGINE_BESIDE);
+    }
+    if (name_n == 0 || name_n >= sizeof b->names[0] || path_n == 0 ||
+        path_n >= sizeof b->paths[0]) {
+        LT_FAIL(LT_ERR_ARG, "--second: '%.*s' is not NAME=MODEL with a name of 1 to %zu bytes",
+                (int)n, text, sizeof b->names[0] - 1);
+    }
+    snprintf(b->names[b->n], sizeof b->names[0], "%.*s", (int)name_n, name);
+    snprintf(b->paths[b->n], sizeof b->paths[0], "%.*s", (int)path_n, path);
+    b->name_list[b->n] = b->names[b->n];
+    for (int i = 0; i < b->n; i++) {
+        if (strcmp(b->names[i], b->names[b->n]) == 0) {
+            LT_FAIL(LT_ERR_ARG, "--second: the name '%s' is there twice", b->names[i]);
+        }
+    }
+    b->n++;
+    return LT_OK;
+}
+
+lt_err lt_beside_read(lt_beside *b, const char *text) {
+    while (*text != '\0') {
+        const size_t n = strcspn(text, ",");
+        LT_TRY(add(b, text, n));
+        text += n + (text[n] == ',');
+    }
+    return LT_OK;
+}
+
+/* Does each id that both have stand for the same bytes? */
+static lt_err compare(const char *path, const lt_tokenizer *own, const lt_tokenizer *other) {
+    const lt_tokenizer_info a = lt_tokenizer_describe(own), b = lt_tokenizer_describe(other);
+    if (a.n_ids != b.n_ids) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "--second %s: its tokenizer has %u tokens, that of the served model %u; they must "
+                "be the same",
+                path, b.n_ids, a.n_ids);
+    }
+    for (uint32_t id = 0; id < a.n_ids; id++) {
+        size_t n = 0, m = 0;
+        const char *x = lt_tokenizer_piece(own, id, &n), *y = lt_tokenizer_piece(other, id, &m);
+        if ((x == NULL) != (y == NULL) || n != m || (x != NULL && memcmp(x, y, n) != 0)) {
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "--second %s: its tokenizer is another than that of the served model: token %u "
+                    "is '%.*s', not '%.*s'",
+                    path, id, y != NULL ? (int)m : 0, y != NULL ? y : "", x != NULL ? (int)n : 0,
+                    x != NULL ? x : "");
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_beside_open(lt_beside *b, const lt_tokenizer *tokenizer, const char *tokenizer_path,
+                      lt_opened_dtype dtype, const char *device, int64_t threads) {
+    for (int i = 0; i < b->n; i++) {
+        lt_err err = lt_opened_open(&b->opened[i], b->paths[i], "", dtype, device, threads);
+        if (err != LT_OK && tokenizer_path[0] != '\0') { /* It may have none of its own. */
+            err = lt_opened_open(&b->opened[i], b->paths[i], tokenizer_path, dtype, device,
+                                 threads);
+        }
+        LT_TRY(err);
+        LT_TRY(compare(b->paths[i], tokenizer, b->opened[i].tokenizer));
+        b->models[i] = b->opened[i].model;
+    }
+    return LT_OK;
+}
+
+void lt_beside_close(lt_beside *b) {
+    for (int i = 0; i < b->n; i++) {
+        lt_opened_close(&b->opened[i]);
+    }
+}
