@@ -3,7 +3,7 @@
  *
  *     delta_k = outer - own_k                       of site k, encoded and sent
  *     mean    = the mean of the deltas of the sites that are present, as they were decoded
- *     momentum = mu momentum + mean                 SGD with Nesterov's momentum, as torch.optim.SGD
+ *     momentum = mu momentum + mean                 SGD, Nesterov's momentum, as PyTorch's
  *     outer   = outer - lr (mean + mu momentum)
  *     own_k   = share own_k + (1 - share) outer     share 0 where no inner steps lie between
  *

@@ -17,7 +17,7 @@
 #define MAGIC          "LTOUTER1"
 #define JSON_BYTES_MAX ((size_t)1 << 16)
 #define NAME_BYTES     64
-/* Between two looks at the folder: short at first, as sites that take equally long come together. */
+/* Between two looks at the folder: short at first, since sites that take as long come together. */
 #define LOOK_FIRST_NS 1000000L
 #define LOOK_MOST_NS  100000000L
 

@@ -512,7 +512,7 @@ lt_err lt_diloco_join(lt_training *t) {
 
 /* ---- Open and close ---- */
 
-/* All that decides about the model and its training is the same at all sites; data are their own. */
+/* All that decides about model and training is the same at all sites; data are their own. */
 static json_t *facts_of(const lt_training *t, int n_parts) {
     static const char *const own[] = {"data.", "model.init", "model.config", "lora.init"};
     json_t *facts = json_object();

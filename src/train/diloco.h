@@ -35,7 +35,7 @@ typedef struct {
     bool on;
     lt_sites sites;
     lt_outer_state state;
-    /* Ranks that hold the same as one of them, member 0, which exchanges it; NULL: this one alone. */
+    /* Ranks that hold the same as member 0 of them, which exchanges it; NULL: this one alone. */
     lt_group *same;
     float *room;  /* On the host: a sum, and off the host three more, of the largest parameter. */
     size_t bytes; /* Of room and of the own file. */
