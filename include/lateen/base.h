@@ -31,7 +31,8 @@
     X(INTERRUPTED, "interrupted")   /* A signal or a stop file asked us to stop. */                \
     X(DEVICE, "device failure")     /* Driver, GPU, NVRTC. */                                      \
     X(REMOTE, "remote failure")     /* Another rank or server failed. */                           \
-    X(REPLACED, "replaced")         /* A later attempt of the run has taken this one's place. */
+    X(REPLACED, "replaced")         /* A later attempt of the run has taken this one's place. */   \
+    X(CORRUPT, "silent corruption") /* Ranks that must hold the same bits do not. */
 
 typedef enum {
 #define LT_ERR_ENUM(code, text) LT_ERR_##code,

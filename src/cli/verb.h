@@ -18,6 +18,7 @@
 #define LT_EXIT_INTERRUPTED 75
 #define LT_EXIT_LOST        76 /* Another rank of the run failed. */
 #define LT_EXIT_REPLACED    77 /* EX_NOPERM: a later attempt has taken the run folder. */
+#define LT_EXIT_CORRUPT     78 /* Ranks do not hold the same bits; sysexits.h has no such status. */
 
 typedef struct {
     const char *name;

@@ -25,7 +25,7 @@ static const char prose[] =
     "Exit status: 0 finished, 1 failed, 2 usage, 74 the device failed, 75 stopped by a signal or "
     "the "
     "file OUT/exit, with everything saved, 76 another rank failed, 77 a later attempt of the same "
-    "job has taken the run folder.";
+    "job has taken the run folder, 78 ranks do not hold the same bits (guard.replicas).";
 
 /* Print the options that a resumed run may change, from the table. */
 static void print_changeable(void) {
@@ -107,6 +107,7 @@ static int status_of(lt_err err) {
     return err == LT_ERR_REMOTE     ? LT_EXIT_LOST
            : err == LT_ERR_DEVICE   ? LT_EXIT_DEVICE
            : err == LT_ERR_REPLACED ? LT_EXIT_REPLACED
+           : err == LT_ERR_CORRUPT  ? LT_EXIT_CORRUPT
                                     : status;
 }
 

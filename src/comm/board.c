@@ -21,7 +21,8 @@
 typedef struct {
     _Alignas(64) _Atomic int phase;
     _Atomic int stop;
-    _Atomic int64_t step, loaded_step;
+    _Atomic int64_t step, loaded_step, suspect_step;
+    _Atomic double slow;
     _Atomic uint64_t step_ns, at_ns[LT_PHASES];
 } place;
 
@@ -73,6 +74,7 @@ void lt_board_clear(lt_board *b) {
         memset(p, 0, sizeof *p);
         atomic_store(&p->step, -1);
         atomic_store(&p->loaded_step, -1);
+        atomic_store(&p->suspect_step, -1);
     }
 }
 
@@ -82,7 +84,9 @@ lt_board_sight lt_board_seen(const lt_board *b, int rank) {
                         .step = atomic_load(&p->step),
                         .loaded_step = atomic_load(&p->loaded_step),
                         .step_ns = atomic_load(&p->step_ns),
-                        .stop = atomic_load(&p->stop)};
+                        .stop = atomic_load(&p->stop),
+                        .suspect_step = atomic_load(&p->suspect_step),
+                        .slow = atomic_load(&p->slow)};
     for (int i = 0; i < LT_PHASES; i++) {
         s.at_ns[i] = atomic_load(&p->at_ns[i]);
     }
@@ -136,6 +140,18 @@ void lt_board_step(lt_board *b, int64_t step) {
 void lt_board_stop(lt_board *b, int stop) {
     if (b != NULL) {
         atomic_store(&b->page->places[b->rank].stop, stop);
+    }
+}
+
+void lt_board_suspect(lt_board *b, int64_t step) {
+    if (b != NULL) {
+        atomic_store(&b->page->places[b->rank].suspect_step, step);
+    }
+}
+
+void lt_board_slow(lt_board *b, double share) {
+    if (b != NULL) {
+        atomic_store(&b->page->places[b->rank].slow, share);
     }
 }
 

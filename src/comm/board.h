@@ -37,6 +37,9 @@ typedef struct {
     uint64_t at_ns[LT_PHASES]; /* When each phase began; 0: it has not. */
     uint64_t step_ns;          /* When that step ended. */
     int stop; /* Why the rank stops (train/record.h); 0: it has not been told to. */
+    /* The step after which its state was found to be wrong (train/replicas.h); -1: it was not. */
+    int64_t suspect_step;
+    double slow; /* How much longer it computes than the others, as a share; 0: it is not slow. */
 } lt_board_sight;
 
 /* The launcher: *fd is for the ranks to inherit. */
@@ -50,6 +53,8 @@ lt_board *lt_board_of_rank(void);
 void lt_board_phase(lt_board *b, lt_phase phase);
 void lt_board_step(lt_board *b, int64_t step);
 void lt_board_stop(lt_board *b, int stop);
+void lt_board_suspect(lt_board *b, int64_t step);
+void lt_board_slow(lt_board *b, double share);
 void lt_board_folder(lt_board *b, const char *path); /* Of the run; rank 0 alone calls it. */
 
 void lt_board_close(lt_board *b); /* Accepts NULL. */

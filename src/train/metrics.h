@@ -24,6 +24,14 @@
  *                                                          the names of goodput.h, at its end
  *   {"kind": "snapshot", "step", "stall_s", "next"}      a snapshot in memory: what the step waited
  *                                                        for it, and the step of the next one
+ *   {"kind": "corrupt", "step", "replayed", "wrong": [RANK, ...], "unknown": [RANK, ...]}
+ *                                                          ranks whose state differs (replicas.h);
+ *                                                          replayed: found by making the step again
+ *   {"kind": "straggler", "step", "rank", "slow", "share", "compute_s"}  a rank has become slow, or
+ *                                                          is no longer (stragglers.h): how much
+ *                                                          longer than the others it computes
+ *   {"kind": "replicas", "step", "compared", "seconds"}  how often states were compared by this
+ *                                                          start of the program, and what it cost
  *   {"kind": "diverged", "step", "why", "go_on_from"}      the run gave up; the step of the
  *                                                          checkpoint to resume from, -1: there is
  *                                                          none */
@@ -54,6 +62,8 @@
     X(comm_s, GAUGE, "s", "of it, the longest that a rank waited for transfers between ranks")     \
     X(transfer_s, GAUGE, "s", "the longest that transfers of a rank were under way")               \
     X(slowest_rank, COUNT, "", "the rank that computed longest")                                   \
+    X(straggler, COUNT, "", "the rank that is slow, while one is (guard.slow)")                    \
+    X(straggler_share, GAUGE, "", "how much longer it computes than the others, as a share")       \
     X(memory_bytes, COUNT, "B", "memory of the process on the host")                               \
     X(load_balance, GAUGE, "", "experts: load-balancing loss, summed over layers")                 \
     X(router_z, GAUGE, "", "experts: router z-loss, summed over layers")                           \

@@ -621,6 +621,7 @@ static lt_err open_all(lt_training *t) {
     LT_TRY(lt_matmul_peak(&t->peak_flops, t->model->device, t->model->options.dtype));
     lt_guard_open(&t->guard, &t->recipe);
     LT_TRY(lt_training_resume(t));
+    LT_TRY(lt_replicas_open(t));
     t->first_step = t->state.step + 1;
     LT_TRY(check_trace(t));
     lt_times_open(t);
@@ -705,7 +706,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
         return start_objective(t);
     }
     LT_TRY(lt_training_agree(&snapshots, world));
-    LT_TRY(lt_rank_records_open(&records, world));
+    LT_TRY(lt_rank_records_open(&records, world, r));
     ranks.of = t->rank_records = records;
     if (!leads) {
         LT_TRY(lt_ranks_combine(&ranks, &record, LT_OK));
@@ -731,6 +732,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
 
 void lt_training_close(lt_training *t) {
     lt_saver_close(t);
+    lt_replicas_close(t);
     lt_page_close(t->page);
     lt_live_close(t->live);
     lt_metrics_close(&t->metrics);

@@ -358,6 +358,16 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "steps over which the recent mean is taken", LT_RECIPE_MAY_CHANGE)                           \
     X(I64, guard_limit, "guard.limit", "16", 1, 1e9, "STEPS",                                      \
       "give up after this many skipped steps in a row", LT_RECIPE_MAY_CHANGE)                      \
+    X(I64, guard_replicas, "guard.replicas", "0", 0, 1e9, "STEPS",                                 \
+      "compare, this often and before each save, what several ranks hold the same of (dp, cp); a " \
+      "difference is memory or arithmetic that failed without an error, and ends the run; 0: do "  \
+      "not",                                                                                       \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(F64, guard_slow, "guard.slow", "0.1", 0, 1000, "",                                           \
+      "tell of a rank that computes this share longer than the others; 0: do not",                 \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(F64, guard_slow_s, "guard.slow_s", "60", 0.001, 1e6, "s",                                    \
+      "seconds over which it must do so", LT_RECIPE_MAY_CHANGE)                                    \
     X(I64, eval_every, "eval.every", "0", 0, 1e12, "STEPS",                                        \
       "validate this often; 0: at the end only", LT_RECIPE_MAY_CHANGE)                             \
     X(I64, eval_rows, "eval.rows", "0", 0, 1e12, "ROWS", "rows of a validation; 0: all",           \

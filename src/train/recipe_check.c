@@ -262,6 +262,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"lr.cooldown_shape", wsd && r->cooldown > 0, "lr.schedule = wsd with lr.cooldown"},
         {"guard.window", r->guard_loss > 0.0 || r->guard_grad > 0.0,
          "guard.loss_z or guard.grad_z"},
+        {"guard.slow_s", r->guard_slow > 0.0, "guard.slow"},
         {"eval.every", valid, "data.valid or data.val_fraction"},
         {"eval.rows", valid, "data.valid or data.val_fraction"},
         {"sample.every", samples || lt_recipe_is_rl(r), "data.tokenizer and sample.tokens"},

@@ -143,6 +143,7 @@ static lt_err finish(lt_training *t) {
     LT_TRY(lt_training_evaluate(t));
     LT_TRY(lt_training_tell_pipeline(t));
     LT_TRY(lt_times_tell(t, true));
+    LT_TRY(lt_replicas_tell(t));
     if (!lt_ranks_lead(&t->ranks)) {
         return LT_OK;
     }

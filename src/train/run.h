@@ -24,6 +24,7 @@
 #include "train/optimiser.h"
 #include "train/recipe.h"
 #include "train/record.h"
+#include "train/replicas.h"
 #include "train/report.h"
 #include "train/rows.h"
 #include "train/snapshot.h"
@@ -104,6 +105,7 @@ typedef struct lt_training {
     lt_rank_records *rank_records; /* NULL: this rank is alone, or the caller combines records. */
     lt_times times;
     lt_saver saver;
+    lt_replicas replicas;
     int64_t first_step; /* Of this process. */
     lt_metrics metrics;
     lt_page *page;

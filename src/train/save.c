@@ -98,6 +98,7 @@ lt_err lt_training_save(lt_training *t) {
     LT_TRY(lt_diloco_settle(t));
     start = lt_clock_s();
     LT_TRY(lt_training_settle(t));
+    LT_TRY(lt_replicas_compare_state(t));
     LT_TRY(lt_training_judge(t, &publish));
     t->save_late = !publish;
     if (!publish) {

@@ -234,6 +234,7 @@ lt_err lt_training_snapshot(lt_training *t, double step_s) {
     }
     LT_TRY(lt_diloco_settle(t));
     LT_TRY(lt_training_settle(t));
+    LT_TRY(lt_replicas_compare_state(t));
     if (t->guard.not_finite_in_a_row == 0) {
         err = lt_training_is_divided(t) ? take_parts(t) : take_whole(t);
         err = err == LT_OK && lt_ranks_lead(&t->ranks) ? prune_set(t) : err;

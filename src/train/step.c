@@ -343,6 +343,7 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
                                     .whole = lt_training_is_whole(t),
                                     .summed_scale = gradient_scale(t),
                                     .save_late = t->save_late});
+    LT_TRY(lt_replicas_compare_gradients(t));
     LT_TRY(lt_times_phase(t, &part, LT_SPAN_UPDATE));
     t->save_late = t->save_late || out->decision.save_late;
     LT_TRY(carry_out(t, now, &out->decision, &out->record));

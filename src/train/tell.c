@@ -82,6 +82,9 @@ lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
     const lt_step_record *r = &o->record;
     const lt_step_decision *d = &o->decision;
     const double rate = r->tokens / o->step_s;
+    const int straggler = t->rank_records != NULL
+                              ? lt_stragglers_slowest(&t->rank_records->stragglers)
+                              : -1;
     double values[LT_TRAIN_METRIC_COUNT], mfu, joules;
     bool present[LT_TRAIN_METRIC_COUNT];
 
@@ -120,6 +123,11 @@ lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
     values[LT_TRAIN_slowest_rank] = t->rank_records != NULL ? t->rank_records->slowest : 0;
     present[LT_TRAIN_comm_s] = present[LT_TRAIN_transfer_s] = present[LT_TRAIN_slowest_rank] =
         t->rank_records != NULL;
+    values[LT_TRAIN_straggler] = straggler;
+    values[LT_TRAIN_straggler_share] = straggler >= 0
+                                           ? t->rank_records->stragglers.shares[straggler]
+                                           : 0.0;
+    present[LT_TRAIN_straggler] = present[LT_TRAIN_straggler_share] = straggler >= 0;
     values[LT_TRAIN_memory_bytes] = (double)lt_memory_resident();
     values[LT_TRAIN_load_balance] = r->aux_sum;
     values[LT_TRAIN_router_z] = r->router_z_sum;

@@ -1,6 +1,7 @@
 /* times.c: see times.h. */
 #include "train/times.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,18 +16,26 @@
 
 /* ---- All ranks ---- */
 
-lt_err lt_rank_records_open(lt_rank_records **out, lt_world *w) {
+lt_err lt_rank_records_open(lt_rank_records **out, lt_world *w, const lt_recipe *recipe) {
     lt_rank_records *r = calloc(1, sizeof *r);
     const int n = lt_group_size(w->mesh.world);
+    lt_err err;
     if (r != NULL) {
         *r = (lt_rank_records){.world = w,
                                .n = n,
+                               .every = recipe->log_every,
                                .all = calloc((size_t)n, sizeof *r->all),
                                .times = calloc((size_t)n, sizeof *r->times)};
     }
     if (r == NULL || r->all == NULL || r->times == NULL) {
         lt_rank_records_close(r);
         LT_FAIL(LT_ERR_OOM, "records of %d ranks", n);
+    }
+    err = lt_stragglers_open(&r->stragglers, n, n / w->shape.pp, recipe->guard_slow,
+                             recipe->guard_slow_s);
+    if (err != LT_OK) {
+        lt_rank_records_close(r);
+        return err;
     }
     *out = r;
     return LT_OK;
@@ -36,6 +45,7 @@ void lt_rank_records_close(lt_rank_records *r) {
     if (r != NULL) {
         free(r->all);
         free(r->times);
+        lt_stragglers_close(&r->stragglers);
         free(r);
     }
 }
@@ -43,6 +53,7 @@ void lt_rank_records_close(lt_rank_records *r) {
 /* Find the slowest rank of a step and add the step to each rank's sums. The first step of a process
  * is not added, because it also compiles kernels and opens connections. */
 static void add_up(lt_rank_records *r) {
+    double step_s = 0.0;
     r->slowest = 0;
     for (int i = 0; i < r->n; i++) {
         const lt_step_record *one = &r->all[i];
@@ -55,8 +66,11 @@ static void add_up(lt_rank_records *r) {
             t->compute_s += one->compute_s;
             t->comm_s += one->comm_s;
             t->transfer_s += one->transfer_s;
+            lt_stragglers_add(&r->stragglers, i, one->compute_s);
+            step_s = fmax(step_s, one->compute_s + one->comm_s);
         }
     }
+    r->judged = step_s > 0.0 && lt_stragglers_pass(&r->stragglers, step_s * (double)r->every);
 }
 
 lt_err lt_rank_records_combine(void *of, lt_step_record *record) {
@@ -166,8 +180,40 @@ lt_err lt_times_note(lt_training *t, lt_step_record *r, double start_s) {
     return LT_OK;
 }
 
+/* A rank that has become slow, or is no longer: its own launcher learns of it from itself, people
+ * from the leading rank. */
+static lt_err tell_stragglers(lt_training *t, int64_t step) {
+    lt_rank_records *r = t->rank_records;
+    lt_stragglers *s = r != NULL ? &r->stragglers : NULL;
+    if (r == NULL || !r->judged) {
+        return LT_OK;
+    }
+    r->judged = false;
+    for (int i = 0; i < s->n; i++) {
+        if (s->news[i] && i == t->ranks.rank) {
+            lt_board_slow(lt_training_board(t), s->slow[i] ? s->shares[i] : 0.0);
+        }
+        if (!s->news[i] || !lt_ranks_lead(&t->ranks)) {
+            continue;
+        }
+        if (s->slow[i]) {
+            lt_log_warn("step %lld: rank %d is slow: it computes %.0f ms a step, %.0f %% more than "
+                        "the others, which wait for it",
+                        (long long)step, i, 1e3 * s->means[i], 100.0 * s->shares[i]);
+        } else {
+            lt_log_info("step %lld: rank %d is no longer slow", (long long)step, i);
+        }
+        LT_TRY(lt_metrics_put(&t->metrics,
+                              json_pack("{s:s, s:I, s:i, s:b, s:f, s:f}", "kind", "straggler",
+                                        "step", (json_int_t)step, "rank", i, "slow", s->slow[i],
+                                        "share", s->shares[i], "compute_s", s->means[i])));
+    }
+    return LT_OK;
+}
+
 lt_err lt_times_end(lt_training *t, int64_t step) {
     lt_times *x = &t->times;
+    LT_TRY(tell_stragglers(t, step));
     if (!x->traced) {
         return LT_OK;
     }

@@ -19,6 +19,7 @@
 #include "parallel/world.h"
 #include "tensor/timeline.h"
 #include "train/record.h"
+#include "train/stragglers.h"
 
 /* In the run folder, of `layout: auto`: what was predicted of the layout that was chosen. */
 #define LT_LAYOUT_FILE "layout.json"
@@ -49,9 +50,12 @@ typedef struct {
     lt_step_record *all;  /* (n): the newest record of each rank. */
     lt_rank_times *times; /* (n): sums over the records. */
     int slowest;          /* Of the newest measured step. */
+    int64_t every;        /* Steps from one measured step to the next. */
+    lt_stragglers stragglers;
+    bool judged; /* With this step a window of the stragglers has ended. */
 } lt_rank_records;
 
-LT_MUST_USE lt_err lt_rank_records_open(lt_rank_records **out, lt_world *w);
+LT_MUST_USE lt_err lt_rank_records_open(lt_rank_records **out, lt_world *w, const lt_recipe *r);
 void lt_rank_records_close(lt_rank_records *r); /* Accepts NULL. */
 /* lt_ranks.combine: each rank gets every record, and joins them in the order of the ranks. */
 LT_MUST_USE lt_err lt_rank_records_combine(void *of, lt_step_record *record);

@@ -55,7 +55,8 @@ lt_fault_kind lt_fault_of_status(int status) {
                     {LT_RANK_DEVICE, LT_FAULT_DEVICE},
                     {LT_RANK_STOPPED, LT_FAULT_NONE},
                     {LT_RANK_LOST, LT_FAULT_LOST},
-                    {LT_RANK_REPLACED, LT_FAULT_REPLACED}};
+                    {LT_RANK_REPLACED, LT_FAULT_REPLACED},
+                    {LT_RANK_CORRUPT, LT_FAULT_CORRUPT}};
     for (size_t i = 0; WIFEXITED(status) && i < sizeof statuses / sizeof *statuses; i++) {
         if (WEXITSTATUS(status) == statuses[i].status) {
             return statuses[i].kind;

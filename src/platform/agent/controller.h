@@ -38,6 +38,7 @@
  *   hang      no progress for hang_s                           yes             yes
  *   silent    no heartbeat: a stopped rank or machine          no              no
  *   device    status 74: the device failed; SIGBUS             no              no
+ *   corrupt   status 78: ranks do not hold the same bits       no              yes
  *   lost      status 76: because of another rank; only where   yes             no
  *             none of those fails, too
  *
@@ -69,6 +70,7 @@
 #define LT_RANK_STOPPED    75  /* EX_TEMPFAIL: stopped, with everything saved. */
 #define LT_RANK_LOST       76  /* EX_PROTOCOL: another rank failed. */
 #define LT_RANK_REPLACED   77  /* EX_NOPERM: a newer attempt holds the run folder. */
+#define LT_RANK_CORRUPT    78  /* Its state, or that of others that hold the same, is wrong. */
 #define LT_RANK_CANNOT_RUN 127 /* The program cannot be run; a shell gives the same status. */
 
 /* name, whether it costs a retry, whether it stops the run when repeated, whether it stops it at
@@ -83,6 +85,7 @@
     X(HANG, "hang", true, true, false)                                                             \
     X(SILENT, "silent", false, false, false)                                                       \
     X(DEVICE, "device", false, false, false)                                                       \
+    X(CORRUPT, "corrupt", false, true, false)                                                      \
     X(LOST, "lost", true, false, false)
 typedef enum {
 #define LT_FAULT_ENUM(id, name, costs, repeats, ends) LT_FAULT_##id,

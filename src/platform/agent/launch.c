@@ -213,8 +213,11 @@ static void describe(const launcher *l, int rank, char *out, size_t bytes) {
         (void)snprintf(out, bytes, "rank %d was ended by signal %d (%s)", rank, WTERMSIG(p->status),
                        strsignal(WTERMSIG(p->status)));
     } else {
-        (void)snprintf(out, bytes, "rank %d ended with status %d%s", rank, WEXITSTATUS(p->status),
-                       WEXITSTATUS(p->status) == LT_RANK_LOST ? ", because of another rank" : "");
+        const int status = WEXITSTATUS(p->status);
+        (void)snprintf(out, bytes, "rank %d ended with status %d%s", rank, status,
+                       status == LT_RANK_LOST      ? ", because of another rank"
+                       : status == LT_RANK_CORRUPT ? ", because ranks do not hold the same bits"
+                                                   : "");
     }
 }
 
@@ -254,6 +257,10 @@ static void tell_fault(launcher *l) {
         (void)snprintf(what, sizeof what, "a rank was asked to stop, and all have saved");
     } else if (f->kind == LT_FAULT_HANG) {
         (void)snprintf(what, sizeof what, "no rank made progress for %.3g s", l->o->hang_s);
+    } else if (f->rank < 0) {
+        (void)snprintf(what, sizeof what,
+                       "ranks do not hold the same bits, and none is known to "
+                       "be wrong");
     } else {
         describe(l, f->rank, what, sizeof what);
     }
@@ -272,6 +279,48 @@ static double last_sign_s(const launcher *l, int rank) {
         ns = s.at_ns[i] > ns ? s.at_ns[i] : ns;
     }
     return (double)ns * 1e-9;
+}
+
+/* -1: there are no nodes. */
+static int node_of(const launcher *l, int rank) {
+    return l->nodes.n > 0 ? lt_nodes_of_rank(&l->nodes, rank, l->o->n_ranks) : -1;
+}
+
+/* Ranks that are slow, or no longer. */
+static void look_at_stragglers(launcher *l) {
+    for (int r = 0; r < l->ranks.n; r++) {
+        lt_process *p = &l->ranks.all[r];
+        const double share = lt_board_seen(l->board, r).slow;
+        if (p->slow == (share > 0.0)) {
+            continue;
+        }
+        p->slow = share > 0.0;
+        lt_events_put(&l->events, l->control.attempt,
+                      json_pack("{s:s, s:i, s:i, s:b, s:f}", "event", "straggler", "rank", r,
+                                "node", node_of(l, r), "slow", p->slow, "share", share));
+    }
+}
+
+/* Ranks whose state was found to be wrong: by the others, or by making a step again. */
+static void look_at_suspects(launcher *l) {
+    for (int r = 0; r < l->ranks.n; r++) {
+        lt_process *p = &l->ranks.all[r];
+        const int64_t step = lt_board_seen(l->board, r).suspect_step;
+        const int node = node_of(l, r);
+        char where[32] = "";
+        if (step < 0 || p->suspect) {
+            continue;
+        }
+        p->suspect = true;
+        if (node >= 0) {
+            (void)snprintf(where, sizeof where, " (node %d)", node);
+        }
+        lt_log_warn("rank %d%s is suspect: its state was wrong after step %lld", r, where,
+                    (long long)step);
+        lt_events_put(&l->events, l->control.attempt,
+                      json_pack("{s:s, s:i, s:i, s:I}", "event", "suspect", "rank", r, "node", node,
+                                "step", (json_int_t)step));
+    }
 }
 
 /* The first fault of an attempt: from here on its recovery is timed. */
@@ -306,6 +355,10 @@ static void fail(launcher *l, int rank) {
                   .status = p->silent ? 0 : p->status,
                   .step = lt_board_seen(l->board, rank).step};
     p->failed = true;
+    look_at_suspects(l);
+    if (f.kind == LT_FAULT_CORRUPT && !p->suspect) {
+        f.rank = -1; /* One of several, and nobody knows which. */
+    }
     describe(l, rank, why, sizeof why);
     if (l->own_status == 0 && by_itself) {
         l->own_status = WEXITSTATUS(p->status);
@@ -427,6 +480,8 @@ static void look_at_progress(launcher *l) {
         progress += (uint64_t)(s.step + 1) + (uint64_t)s.phase;
     }
     lt_events_folder(&l->events, lt_board_folder_of(l->board));
+    look_at_suspects(l);
+    look_at_stragglers(l);
     if (progress > l->progress) {
         l->progress = progress;
         lt_controller_progress(&l->control, step, lt_clock_s());

@@ -40,6 +40,8 @@ static const struct {
     {"step_age", false, "time() - lateen_train_last_step_timestamp_seconds"},
     {"checkpoint_age", false, "time() - lateen_train_checkpoint_timestamp_seconds"},
     {"loss", false, "lateen_train_loss"},
+    {"straggler", false, "lateen_train_straggler"},
+    {"straggler_share", false, "lateen_train_straggler_share"},
     {"tokens_per_s", false, "lateen_train_tokens_per_second"},
     {"goodput", true, "sum by (run, kind) (increase(lateen_train_seconds_total[$step]))"},
     {"losses", true, "max by (run) (lateen_train_loss)"},

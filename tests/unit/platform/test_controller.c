@@ -17,14 +17,14 @@ static void kinds(void **state) {
     static const struct {
         int status;
         lt_fault_kind kind;
-    } cases[] = {{EXITED(0), LT_FAULT_NONE},  {EXITED(75), LT_FAULT_NONE},
-                 {EXITED(2), LT_FAULT_USAGE}, {EXITED(127), LT_FAULT_USAGE},
-                 {EXITED(1), LT_FAULT_CRASH}, {EXITED(74), LT_FAULT_DEVICE},
-                 {EXITED(76), LT_FAULT_LOST}, {EXITED(77), LT_FAULT_REPLACED},
-                 {SIGSEGV, LT_FAULT_CRASH},   {SIGABRT, LT_FAULT_CRASH},
-                 {SIGFPE, LT_FAULT_CRASH},    {SIGILL, LT_FAULT_CRASH},
-                 {SIGBUS, LT_FAULT_DEVICE},   {SIGKILL, LT_FAULT_KILLED},
-                 {SIGTERM, LT_FAULT_KILLED}};
+    } cases[] = {{EXITED(0), LT_FAULT_NONE},     {EXITED(75), LT_FAULT_NONE},
+                 {EXITED(2), LT_FAULT_USAGE},    {EXITED(127), LT_FAULT_USAGE},
+                 {EXITED(1), LT_FAULT_CRASH},    {EXITED(74), LT_FAULT_DEVICE},
+                 {EXITED(76), LT_FAULT_LOST},    {EXITED(77), LT_FAULT_REPLACED},
+                 {EXITED(78), LT_FAULT_CORRUPT}, {SIGSEGV, LT_FAULT_CRASH},
+                 {SIGABRT, LT_FAULT_CRASH},      {SIGFPE, LT_FAULT_CRASH},
+                 {SIGILL, LT_FAULT_CRASH},       {SIGBUS, LT_FAULT_DEVICE},
+                 {SIGKILL, LT_FAULT_KILLED},     {SIGTERM, LT_FAULT_KILLED}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(lt_fault_of_status(cases[i].status), cases[i].kind);

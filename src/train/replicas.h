@@ -1,0 +1,86 @@
+/* replicas.h: finds memory and arithmetic that fail without an error, by comparing what several
+ * ranks hold copies of (guard.replicas).
+ *
+ * The ranks of a mesh that hold the same part of the model (dp x cp; with mesh.zero those that
+ * mesh.shard leaves as copies) have the same bits of master weights, moments, weights and summed
+ * gradients. They form a set. A comparison hashes them on each rank (XXH3, 64 bits) and gathers the
+ * hashes of all ranks:
+ *
+ *     every N steps   between the sum of the gradients and the update, gradients included
+ *     before a save   of a checkpoint or a snapshot: what is saved has been compared
+ *
+ * VERDICT  In a set that differs, the hash of more than half of the ranks is right, and the others
+ * are wrong. Without such a majority (two ranks) nobody knows: RUN/replicas.json keeps the hashes,
+ * and the next start, which makes the same steps again, compares them with the hashes that it finds
+ * behind the same step. A rank whose hash is another one now was wrong before.
+ *
+ * A run that differs ends: with CORRUPT on the wrong ranks, or on all of the set where nobody
+ * knows, and with REMOTE on the others. The newest checkpoint or snapshot is from before, so the
+ * next start goes on from it.
+ *
+ * NOT FOUND  What goes wrong before the gradients are summed: the sum carries it to all ranks
+ * alike. State that one rank alone holds (mesh.zero without copies). */
+#ifndef LT_TRAIN_REPLICAS_H
+#define LT_TRAIN_REPLICAS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lateen/comm.h"
+
+#define LT_REPLICAS_FILE "replicas.json"
+
+struct lt_training;
+
+/* What a rank tells all others; I64 each, so that signs are gathered as they are. */
+typedef struct {
+    int64_t set;  /* The lowest rank of its set. */
+    int64_t hash; /* Any 64 bits. */
+} lt_replica_sign;
+
+typedef enum { LT_REPLICA_RIGHT, LT_REPLICA_WRONG, LT_REPLICA_UNKNOWN } lt_replica_verdict;
+
+/* What is hashed at once: a part of a parameter in one of the buffers. */
+typedef struct {
+    int buffer, param;
+    size_t at, bytes;
+} lt_replica_piece;
+
+typedef struct {
+    int64_t every;    /* 0: nothing is compared. */
+    lt_group *set;    /* The ranks that hold the same. */
+    int64_t set_rank; /* The lowest of them in the mesh. */
+    lt_replica_piece *pieces;
+    int n_pieces, n_state; /* Those of gradients come last, behind the state's. */
+    int64_t *hashes;       /* (n_pieces), and room for those of the set: (set, n_pieces). */
+    int64_t *hashes_of_set;
+    lt_replica_sign *signs; /* (ranks) */
+    lt_replica_verdict *verdicts;
+    int64_t saved; /* The last step whose state was compared before a save; -1: none. */
+    /* Of the attempt before, where nobody knew which rank was wrong; NULL: nothing is open. */
+    lt_replica_sign *before;
+    int64_t before_step;
+    bool before_saving;
+    int64_t n_compared;
+    double spent_s;
+} lt_replicas;
+
+/* Fill verdicts (n); false: all ranks of every set agree. */
+bool lt_replicas_judge(lt_replica_verdict *verdicts, const lt_replica_sign *signs, int n);
+/* The same steps again: signs behind the step at which the ranks had differed with `before`, which
+ * nobody could judge then. WRONG: the rank was wrong then; UNKNOWN: it still cannot be told. False:
+ * no rank was wrong. */
+bool lt_replicas_judge_again(lt_replica_verdict *verdicts, const lt_replica_sign *before,
+                             const lt_replica_sign *now, int n);
+
+/* The run is resumed. UNSUPPORTED: on a GPU; or no other rank holds the same. A run of one rank
+ * compares nothing, and says so. */
+LT_MUST_USE lt_err lt_replicas_open(struct lt_training *t);
+void lt_replicas_close(struct lt_training *t);
+/* Collective calls. gradients: of the step under way, if it is due. state: before a save. */
+LT_MUST_USE lt_err lt_replicas_compare_gradients(struct lt_training *t);
+LT_MUST_USE lt_err lt_replicas_compare_state(struct lt_training *t);
+/* On the leading rank, at the end: what the comparisons cost. */
+LT_MUST_USE lt_err lt_replicas_tell(struct lt_training *t);
+
+#endif

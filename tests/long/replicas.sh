@@ -1,0 +1,3 @@
+# Memory that fails silently: recall over flipped bits by place and bit, and flips in the memory of running processes.
+suite -t 1800 "504 flipped bits" build/tests/unit/train/test_replicas 504
+suite -t 600 "bits flipped in running ranks" python3 tests/e2e/replicas.py build/lateen
