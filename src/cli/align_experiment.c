@@ -45,7 +45,7 @@ typedef struct {
 static lt_err load(void *ctx, const lt_experiment_model *m, lt_model **model,
                    lt_tokenizer **tokenizer) {
     job *j = ctx;
-    return lt_opened_give(&j->opened, model, tokenizer, m->path, m->tokenizer,
+    return lt_opened_give(&j->opened, model, tokenizer, m->path, "", m->tokenizer,
                           (lt_opened_dtype)j->o->dtype, j->o->device, j->o->threads);
 }
 

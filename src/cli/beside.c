@@ -66,9 +66,9 @@ static lt_err compare(const char *path, const lt_tokenizer *own, const lt_tokeni
 lt_err lt_beside_open(lt_beside *b, const lt_tokenizer *tokenizer, const char *tokenizer_path,
                       lt_opened_dtype dtype, const char *device, int64_t threads) {
     for (int i = 0; i < b->n; i++) {
-        lt_err err = lt_opened_open(&b->opened[i], b->paths[i], "", dtype, device, threads);
+        lt_err err = lt_opened_open(&b->opened[i], b->paths[i], "", "", dtype, device, threads);
         if (err != LT_OK && tokenizer_path[0] != '\0') { /* It may have none of its own. */
-            err = lt_opened_open(&b->opened[i], b->paths[i], tokenizer_path, dtype, device,
+            err = lt_opened_open(&b->opened[i], b->paths[i], "", tokenizer_path, dtype, device,
                                  threads);
         }
         LT_TRY(err);

@@ -9,7 +9,7 @@
 
 typedef struct {
     const lt_generative_options *o;
-    const char *tokenizer, *device;
+    const char *lora, *tokenizer, *device;
     lt_opened_dtype dtype;
     int64_t threads;
     lt_opened opened; /* What the server does not close. */
@@ -18,8 +18,8 @@ typedef struct {
 
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     job *j = ctx;
-    return lt_opened_give(&j->opened, model, tokenizer, j->o->model, j->tokenizer, j->dtype,
-                          j->device, j->threads);
+    return lt_opened_give(&j->opened, model, tokenizer, j->o->model, j->lora, j->tokenizer,
+                          j->dtype, j->device, j->threads);
 }
 
 static void show(void *ctx, int64_t done, int64_t of) {
@@ -58,9 +58,10 @@ static void print_text(const lt_generative_result *r) {
     }
 }
 
-lt_err lt_eval_generative(lt_generative_options o, const char *tokenizer, lt_opened_dtype dtype,
-                          const char *device, int64_t threads, bool json) {
+lt_err lt_eval_generative(lt_generative_options o, const char *lora, const char *tokenizer,
+                          lt_opened_dtype dtype, const char *device, int64_t threads, bool json) {
     job j = {.o = &o,
+             .lora = lora,
              .tokenizer = tokenizer,
              .device = device,
              .dtype = dtype,

@@ -6,8 +6,8 @@
 #include "cli/opened.h"
 
 /* Run the task and print its scores. o: without load, progress and ctx. */
-LT_MUST_USE lt_err lt_eval_generative(lt_generative_options o, const char *tokenizer,
-                                      lt_opened_dtype dtype, const char *device, int64_t threads,
-                                      bool json);
+LT_MUST_USE lt_err lt_eval_generative(lt_generative_options o, const char *lora,
+                                      const char *tokenizer, lt_opened_dtype dtype,
+                                      const char *device, int64_t threads, bool json);
 
 #endif

@@ -129,14 +129,18 @@ done:
     return err;
 }
 
-/* Open the model that adapters name, and the adapters beside it. */
-static lt_err open_adapted(lt_opened *o, const char *adapters, lt_opened_dtype dtype) {
-    char base[LT_PATH_BYTES];
+/* Open the model that adapters name, or base if it is not "", and the adapters beside it. */
+static lt_err open_adapted(lt_opened *o, const char *adapters, const char *base,
+                           lt_opened_dtype dtype) {
+    char named[LT_PATH_BYTES];
     lt_model_options options;
     if (dtype == LT_OPENED_STORED) {
         dtype = o->device->backend->host_memory ? LT_OPENED_F32 : LT_OPENED_BF16;
     }
-    LT_TRY(find_base(base, adapters));
+    if (base[0] == '\0') {
+        LT_TRY(find_base(named, adapters));
+        base = named;
+    }
     options = lt_opened_options(dtype, o->device);
     LT_TRY(lt_lora_scores_of(&options.n_scores, adapters));
     LT_TRY(lt_model_open(&o->model, base, &options));
@@ -153,39 +157,56 @@ static lt_err choose_owner(char owner[LT_PATH_BYTES], const char *adapters) {
     return find_base(owner, adapters);
 }
 
-lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *tokenizer_path,
-                       lt_opened_dtype dtype, const char *device, int64_t threads) {
+/* Which adapters to open, "" for none, and their base, "" for the one that they name: a model may
+ * be a folder of adapters itself, or have one beside it (lora, "" for none). */
+static lt_err find_adapters(lt_opened *o, char adapters[LT_PATH_BYTES], char base[LT_PATH_BYTES],
+                            const char *lora) {
+    const bool is_adapter = lt_lora_is_folder(o->path);
+    adapters[0] = base[0] = '\0';
+    if (lora[0] != '\0' && is_adapter) {
+        LT_FAIL(LT_ERR_ARG, "--lora %s beside the model %s, which is an adapter itself", lora,
+                o->path);
+    }
+    if (is_adapter) {
+        (void)snprintf(adapters, LT_PATH_BYTES, "%s", o->path);
+        return choose_owner(o->path, adapters);
+    }
+    if (lora[0] != '\0') {
+        LT_TRY(lt_cli_bring(adapters, lora));
+        (void)snprintf(base, LT_PATH_BYTES, "%s", o->path);
+    }
+    return LT_OK;
+}
+
+lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *lora,
+                       const char *tokenizer_path, lt_opened_dtype dtype, const char *device,
+                       int64_t threads) {
     lt_model_options options;
     lt_err err = LT_OK, tokenizer_err = LT_OK;
     lt_failure failure;
     lt_opened o = {0};
-    char tokenizer[LT_PATH_BYTES], adapters[LT_PATH_BYTES] = "";
+    char tokenizer[LT_PATH_BYTES], adapters[LT_PATH_BYTES], base[LT_PATH_BYTES];
     reading r;
 
     if (model_path[0] == '\0') {
         LT_TRY(lt_opened_default_model(o.path));
-        model_path = o.path;
     } else {
         LT_TRY(lt_cli_bring(o.path, model_path));
-        model_path = o.path;
     }
     LT_TRY(lt_cli_bring(tokenizer, tokenizer_path));
-    if (!lt_file_exists(model_path)) {
-        LT_FAIL(LT_ERR_NOT_FOUND, "model %s: no such file or folder", model_path);
+    if (!lt_file_exists(o.path)) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "model %s: no such file or folder", o.path);
     }
     if (threads > 0) {
         lt_thread_set_count((int)threads);
     }
-    if (lt_lora_is_folder(model_path)) {
-        (void)snprintf(adapters, sizeof adapters, "%s", model_path);
-        LT_TRY(choose_owner(o.path, adapters));
-    }
+    LT_TRY(find_adapters(&o, adapters, base, lora));
     LT_TRY(lt_device_open_async(&o.device, device));
-    read_begin(&r, model_path, tokenizer);
+    read_begin(&r, o.path, tokenizer);
     options = lt_opened_options(dtype, o.device);
     options.load_async = true;
-    err = adapters[0] != '\0' ? open_adapted(&o, adapters, dtype)
-                              : lt_model_open(&o.model, model_path, &options);
+    err = adapters[0] != '\0' ? open_adapted(&o, adapters, base, dtype)
+                              : lt_model_open(&o.model, o.path, &options);
     lt_failure_keep(&failure, err); /* Reported before a failure of the tokenizer in its file. */
     tokenizer_err = read_end(&r);
     o.tokenizer = r.tokenizer;
@@ -198,11 +219,12 @@ done:
     return err;
 }
 
-lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokenizer_path,
-                      lt_opened_dtype dtype, const char *device, int64_t threads) {
+lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *lora,
+                      const char *tokenizer_path, lt_opened_dtype dtype, const char *device,
+                      int64_t threads) {
     lt_err err = LT_OK;
     lt_opened o = {0};
-    LT_TRY(lt_opened_begin(&o, model_path, tokenizer_path, dtype, device, threads));
+    LT_TRY(lt_opened_begin(&o, model_path, lora, tokenizer_path, dtype, device, threads));
     LT_TRY_DONE(lt_model_wait(o.model));
     *out = o;
     o = (lt_opened){0};
@@ -212,9 +234,9 @@ done:
 }
 
 lt_err lt_opened_give(lt_opened *out, lt_model **model, lt_tokenizer **tokenizer,
-                      const char *model_path, const char *tokenizer_path, lt_opened_dtype dtype,
-                      const char *device, int64_t threads) {
-    LT_TRY(lt_opened_begin(out, model_path, tokenizer_path, dtype, device, threads));
+                      const char *model_path, const char *lora, const char *tokenizer_path,
+                      lt_opened_dtype dtype, const char *device, int64_t threads) {
+    LT_TRY(lt_opened_begin(out, model_path, lora, tokenizer_path, dtype, device, threads));
     *model = out->model;
     *tokenizer = out->tokenizer;
     out->model = NULL;

@@ -27,21 +27,23 @@ LT_MUST_USE lt_err lt_opened_default_model(char out[LT_PATH_BYTES]);
 
 /* model_path: Hugging Face folder, GGUF or llama2.c .bin, adapters (a PEFT folder, whose model is
  * opened beside them, in F32, on a GPU in BF16, unless dtype says), or where to fetch one (hf://,
- * s3://, https://); "": the one that comes with Lateen.
+ * s3://, https://); "": the one that comes with Lateen. lora: adapters to open beside the model,
+ * which need not name it, likewise; "": none.
  * tokenizer_path "": the model's own. device: its name (lateen/device.h). threads 0: all cores.
  * Free with lt_opened_close. */
-LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path,
+LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *lora,
                                   const char *tokenizer_path, lt_opened_dtype dtype,
                                   const char *device, int64_t threads);
 /* The same, but on a GPU the weights may still be loading when it returns: see lt_model_wait. */
-LT_MUST_USE lt_err lt_opened_begin(lt_opened *out, const char *model_path,
+LT_MUST_USE lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *lora,
                                    const char *tokenizer_path, lt_opened_dtype dtype,
                                    const char *device, int64_t threads);
 /* The same for a server, which closes model and tokenizer itself: *out has the rest, to be closed
  * with lt_opened_close after the server. */
 LT_MUST_USE lt_err lt_opened_give(lt_opened *out, lt_model **model, lt_tokenizer **tokenizer,
-                                  const char *model_path, const char *tokenizer_path,
-                                  lt_opened_dtype dtype, const char *device, int64_t threads);
+                                  const char *model_path, const char *lora,
+                                  const char *tokenizer_path, lt_opened_dtype dtype,
+                                  const char *device, int64_t threads);
 void lt_opened_close(lt_opened *o);
 
 /* Load the adapters of a PEFT folder beside a model. Free with lt_lora_close, before the model. */
@@ -91,6 +93,10 @@ LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const cha
     X(STR, device, "device", "auto", 0, 1, LT_DEVICE_NAMES,                                        \
       "where to compute; cuda:N is GPU N; auto: the GPU if there is one")                          \
     X(I64, threads, "threads", "0", 0, 4096, "N", "threads; 0: all cores of this process")
+
+#define LT_OPENED_LORA_OPTION(X)                                                                   \
+    X(STR, lora, "lora", "", 0, 0, "DIR",                                                          \
+      "adapters beside the model: a PEFT folder, or where to fetch one; empty: none")
 
 #define LT_GENERATION_CONFIG_OPTION(X)                                                             \
     X(ENUM, generation_config, "generation-config", "auto", 0, 0, "auto|none",                     \

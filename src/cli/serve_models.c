@@ -121,7 +121,7 @@ void lt_serve_models_free(lt_serve_models *m) {
 
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     lt_serve_model *row = ctx;
-    return lt_opened_give(&row->opened, model, tokenizer, row->o.path, row->o.tokenizer,
+    return lt_opened_give(&row->opened, model, tokenizer, row->o.path, "", row->o.tokenizer,
                           (lt_opened_dtype)row->o.dtype, row->o.device, row->o.threads);
 }
 

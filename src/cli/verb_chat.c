@@ -22,6 +22,7 @@
 
 #define CHAT_OPTIONS(X)                                                                            \
     LT_OPENED_OPTIONS(X)                                                                           \
+    LT_OPENED_LORA_OPTION(X)                                                                       \
     X(STR, system, "system", "", 0, 0, "TEXT", "system message")                                   \
     LT_UTF8_OPTION(X)                                                                              \
     X(STR, format, "format", "auto", 0, 1, "NAME",                                                 \
@@ -237,8 +238,8 @@ static lt_err run(chat_options *o, int argc, char **argv) {
     int64_t room;
 
     lt_device_few_queues();
-    LT_TRY_DONE(lt_opened_open(&c.opened, o->model, o->tokenizer, (lt_opened_dtype)o->dtype,
-                               o->device, o->threads));
+    LT_TRY_DONE(lt_opened_open(&c.opened, o->model, o->lora, o->tokenizer,
+                               (lt_opened_dtype)o->dtype, o->device, o->threads));
     if (o->generation_config == 0) {
         LT_TRY_DONE(lt_opened_defaults(c.opened.model, &lt_verb_chat_options, o, argc, argv));
     }

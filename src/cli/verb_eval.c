@@ -16,6 +16,7 @@
 
 #define EVAL_OPTIONS(X)                                                                            \
     LT_OPENED_OPTIONS(X)                                                                           \
+    LT_OPENED_LORA_OPTION(X)                                                                       \
     X(STR, task, "task", "", 0, 0, "NAME",                                                         \
       LT_EVAL_TASKS ", " LT_GENERATIVE_TASKS "; empty: loss on text files")                        \
     X(I64, seq, "seq", "0", 0, 1e9, "N",                                                           \
@@ -145,8 +146,8 @@ static lt_err run(const eval_options *o, const char **files, int n_files) {
                                    : "no text file to evaluate (%d given)",
                 n_files);
     }
-    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, (lt_opened_dtype)o->dtype, o->device,
-                               o->threads));
+    LT_TRY_DONE(lt_opened_open(&m, o->model, o->lora, o->tokenizer, (lt_opened_dtype)o->dtype,
+                               o->device, o->threads));
     e.model = m.model;
     e.tokenizer = m.tokenizer;
     p = precision_of(m.model, (lt_opened_dtype)o->dtype);
@@ -192,8 +193,8 @@ static lt_err run_generative(const eval_options *o, const char **files, int n_fi
                                                       .max_tokens = o->max_tokens,
                                                       .max_running = o->max_running,
                                                       .model = model},
-                              o->tokenizer, (lt_opened_dtype)o->dtype, o->device, o->threads,
-                              o->json);
+                              o->lora, o->tokenizer, (lt_opened_dtype)o->dtype, o->device,
+                              o->threads, o->json);
 }
 
 /* An option of the other tasks would have no effect. */

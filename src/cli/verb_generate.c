@@ -14,6 +14,7 @@
 
 #define GENERATE_OPTIONS(X)                                                                        \
     LT_OPENED_OPTIONS(X)                                                                           \
+    LT_OPENED_LORA_OPTION(X)                                                                       \
     X(STR, prompt, "prompt", "", 0, 0, "TEXT",                                                     \
       "text to continue; empty: start from the BOS token")                                         \
     X(STR, prompt_file, "prompt-file", "", 0, 0, "FILE",                                           \
@@ -58,8 +59,8 @@ static lt_err run(generate_options *o, const char *prompt, int argc, char **argv
     lt_logit_bias *bias = NULL;
 
     lt_device_few_queues();
-    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, (lt_opened_dtype)o->dtype, o->device,
-                               o->threads));
+    LT_TRY_DONE(lt_opened_open(&m, o->model, o->lora, o->tokenizer, (lt_opened_dtype)o->dtype,
+                               o->device, o->threads));
     if (o->generation_config == 0) {
         LT_TRY_DONE(lt_opened_defaults(m.model, &lt_verb_generate_options, o, argc, argv));
     }

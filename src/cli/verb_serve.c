@@ -6,10 +6,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/adapter_list.h"
 #include "cli/beside.h"
 #include "cli/opened.h"
 #include "cli/serve_models.h"
 #include "cli/verb.h"
+#include "model/lora_pool.h"
 #include "model/steering.h"
 #include "serve/api/api.h"
 #include "serve/api/openapi.h"
@@ -86,6 +88,19 @@
     X(STR, second, "second", "", 0, 0, "NAME=MODEL,...",                                           \
       "models beside the served one, with its tokenizer, whose logits requests may blend into "    \
       "its own (contrastive decoding, DExperts, proxy tuning)")                                    \
+    X(STR, lora, "lora", "", 0, 0, "NAME=DIR",                                                     \
+      "adapter that requests may choose by its name: a PEFT folder, or where to fetch one; may "   \
+      "be "                                                                                        \
+      "given many times, or with commas between")                                                  \
+    X(I64, max_loras, "max-loras", "0", 0, LT_LORA_POOL_MOST, "N",                                 \
+      "adapters in memory at once; others are loaded again when requests name them; 0: all that "  \
+      "are given, and at least 4 with --lora-updating")                                            \
+    X(I64, max_lora_rank, "max-lora-rank", "0", 0, 4096, "R",                                      \
+      "largest rank of an adapter, which all take the memory of; 0: that of those given, and at "  \
+      "least 16 with --lora-updating")                                                             \
+    X(BOOL, lora_updating, "lora-updating", "false", 0, 0, "",                                     \
+      "clients may load adapters from folders of this machine, and unload them: "                  \
+      "/v1/load_lora_adapter, /v1/unload_lora_adapter")                                            \
     X(STR, reward, "reward", "", 0, 0, "MODEL",                                                    \
       "reward model beside the served one (a folder with a score head of one value): scores "      \
       "groups, and answers /v1/score, /rerank, /classify and /pooling")                            \
@@ -147,7 +162,7 @@ typedef struct {
 
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     job *j = ctx;
-    LT_TRY(lt_opened_give(&j->opened, model, tokenizer, j->model, j->o->tokenizer,
+    LT_TRY(lt_opened_give(&j->opened, model, tokenizer, j->model, "", j->o->tokenizer,
                           (lt_opened_dtype)j->o->dtype, j->o->device, j->o->threads));
     LT_TRY(lt_beside_open(&j->beside, *tokenizer, j->o->tokenizer, (lt_opened_dtype)j->o->dtype,
                           j->o->device, j->o->threads));
@@ -163,7 +178,7 @@ static void unload(void *ctx) {
 
 static lt_err load_reward(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     job *j = ctx;
-    return lt_opened_give(&j->reward, model, tokenizer, j->o->reward, j->o->reward_tokenizer,
+    return lt_opened_give(&j->reward, model, tokenizer, j->o->reward, "", j->o->reward_tokenizer,
                           (lt_opened_dtype)j->o->dtype, j->o->device, j->o->threads);
 }
 
@@ -274,6 +289,9 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->engine.warm = LT_WARM_FIRST;
     s->unknown_fields = o->unknown_fields;
     s->prefix_cache_by_key = o->prefix_cache_by_key;
+    s->max_loras = o->max_loras;
+    s->max_lora_rank = o->max_lora_rank;
+    s->lora_updating = o->lora_updating;
     s->engine.deterministic = o->deterministic;
     s->engine.speculate = o->speculate == 1;
     s->engine.draft_tokens = o->draft_tokens;
@@ -345,6 +363,7 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     lt_err err = LT_OK;
     lt_server_options options = lt_server_defaults();
     lt_server *s = NULL;
+    lt_adapter_list adapters = {NULL, 0};
     char found[LT_PATH_BYTES], url[300], *keys = NULL;
     job j = {.o = o, .model = positional != NULL ? positional : o->model};
 
@@ -379,6 +398,9 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
         LT_FAIL_DONE(LT_ERR_ARG, "--models-memory and --models-idle-s are for --models");
     }
     LT_TRY_DONE(read_keys(&options, o, &keys, argc, argv));
+    LT_TRY_DONE(lt_adapter_list_read(&adapters, argc, argv));
+    options.lora = (const char *const *)adapters.rows;
+    options.n_lora = adapters.n;
     lt_device_few_queues();
     LT_TRY_DONE(lt_server_open(&s, &options));
     lt_server_url(s, url, sizeof url);
@@ -389,6 +411,7 @@ done:
     lt_server_close(s);
     lt_serve_models_free(&j.others);
     free(j.models);
+    lt_adapter_list_free(&adapters);
     free(keys);
     return err;
 }

@@ -195,7 +195,7 @@ static lt_err read_part(reading *r, const lt_lora_site *s, int i, int64_t *used)
     }
     rank = found->n_dims == 2 ? found->shape[0] : 0;
     if (rank < 1 || *used + rank > r->pool->rank) {
-        LT_FAIL(LT_ERR_LIMIT,
+        LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s: %s has rank %lld, where %lld are left: rank %lld is the most that this server "
                 "has room for (--max-lora-rank)",
                 r->path, module, (long long)rank, (long long)(r->pool->rank - *used),
@@ -306,6 +306,23 @@ done:
     free(r.used);
     lt_lora_image_close(&i);
     return err;
+}
+
+lt_err lt_lora_rank_of(int64_t *rank, const char *folder) {
+    static const char a[] = ".lora_A.weight";
+    char path[LT_PATH_BYTES];
+    lt_safetensors file;
+    *rank = 0;
+    LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
+    LT_TRY(lt_safetensors_open(&file, path));
+    for (size_t i = 0; i < file.n_tensors; i++) {
+        const lt_safetensor *t = &file.tensors[i];
+        if (lt_path_has_suffix(t->name, a) && t->n_dims == 2 && t->shape[0] > *rank) {
+            *rank = t->shape[0];
+        }
+    }
+    lt_safetensors_close(&file);
+    return LT_OK;
 }
 
 void lt_lora_image_close(lt_lora_image *i) {

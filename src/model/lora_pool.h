@@ -54,11 +54,14 @@ typedef struct {
 } lt_lora_image;
 
 /* FORMAT, UNSUPPORTED, NOT_FOUND: as lt_lora_config_load and lt_lora_load say; ranks may differ
- * among modules, and modules and layers may be left out. LIMIT: the ranks are together more than
- * the pool's. */
+ * among modules, and modules and layers may be left out. UNSUPPORTED, too: the ranks are together
+ * more than the pool's. */
 LT_MUST_USE lt_err lt_lora_image_open(lt_lora_image *out, const lt_lora_pool *p,
                                       const lt_lora_source *sources, int n);
 void lt_lora_image_close(lt_lora_image *i);
+
+/* The largest rank of a module in a folder; 0: it has no adapter. */
+LT_MUST_USE lt_err lt_lora_rank_of(int64_t *rank, const char *folder);
 
 /* Fill a place, which nobody holds. */
 LT_MUST_USE lt_err lt_lora_pool_fill(lt_lora_pool *p, int32_t place, const lt_lora_image *i);

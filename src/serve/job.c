@@ -428,6 +428,13 @@ done:
     return err;
 }
 
+void lt_job_release_adapter(lt_job *j) {
+    if (j->adapters != NULL) {
+        lt_lora_pool_release(j->adapters, j->r.adapter - 1);
+        j->adapters = NULL;
+    }
+}
+
 void lt_job_close(lt_job *j) {
     if (j == NULL) {
         return;
@@ -435,9 +442,7 @@ void lt_job_close(lt_job *j) {
     for (int64_t i = 0; j->choices != NULL && i < j->r.n_choices; i++) {
         lt_grammar_state_close(j->choices[i].grammar);
     }
-    if (j->adapters != NULL) {
-        lt_lora_pool_release(j->adapters, j->r.adapter - 1);
-    }
+    lt_job_release_adapter(j);
     lt_arena_close(&j->arena);
     free(j);
 }

@@ -352,6 +352,7 @@ static void retire(lt_engine *e, lt_job *j) {
         *link = j->next_cancel;
         j->in_cancelled = false;
     }
+    lt_job_release_adapter(j);
     for (int64_t i = 0; i < j->r.n_choices; i++) {
         n_cancelled += j->choices[i].finish == LT_FINISH_CANCELLED;
         n_failed += j->choices[i].finish == LT_FINISH_FAILED;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|scores|models|control|batches|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|control|batches|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -130,6 +130,25 @@ groups() {
     say "and the message says so" $? "$(cat "$dir/out")"
     timeout 20 "$lateen" serve "${model[@]}" --port 0 --second "=x" >"$dir/out" 2>&1
     say "a second model without a name: exit 2" $(($? != 2)) "$(cat "$dir/out")"
+}
+
+adapters() {
+    python3 tests/e2e/serve_adapters.py make "$dir/lora"
+    start --lora "red=$dir/lora/red" --lora "green=$dir/lora/green" --max-loras 2 --max-lora-rank 8 --lora-updating --deterministic
+    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+    within python3 tests/e2e/serve_adapters.py "http://127.0.0.1:$port" "$dir/lora" "$lateen" "${model[0]}" "$shared/tok512.bin"
+    stop
+    say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+    local wrong code
+    for wrong in "x=$dir/lora/other_base" "x=$dir/nothing" "$name=$dir/lora/red" "x="; do
+        "$lateen" serve "${model[@]}" --port 0 --lora "$wrong" >"$dir/out" 2>&1
+        code=$?
+        say "--lora $(basename "$wrong"): the server does not start" $((code == 0)) "$(cat "$dir/out")"
+    done
+    start --lora "$dir/lora/red,$dir/lora/blue"
+    ready && [ "$(status_of "http://127.0.0.1:$port/v1/load_lora_adapter" -H 'Content-Type: application/json' -d '{"lora_name":"x","lora_path":"/"}')" = 404 ] && curl -s "http://127.0.0.1:$port/v1/models" | grep -q '"id":"blue"'
+    say "names of folders; loading is refused without --lora-updating" $? "$(cat "$dir/out" "$dir/err")"
+    stop
 }
 
 # Models that judge texts: alone, and beside one that writes. Their ids are those of the stories' tokenizer.

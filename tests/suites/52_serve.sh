@@ -5,6 +5,7 @@ beside "serve: Anthropic's client" tests/e2e/serve.sh anthropic
 beside "serve: Ollama's client" tests/e2e/serve.sh ollama
 beside "serve: agents' frameworks" tests/e2e/serve.sh agents
 beside "serve: groups of candidates" tests/e2e/serve.sh groups
+beside "serve: adapters that requests choose" tests/e2e/serve.sh adapters
 beside "serve: models that judge texts" tests/e2e/serve.sh scores
 beside "serve: several models" tests/e2e/serve.sh models
 beside "serve: control of reasoning" tests/e2e/serve.sh control

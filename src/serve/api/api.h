@@ -52,6 +52,10 @@ typedef struct {
     const char *defaults;
     bool own_defaults;  /* generation_config.json (a GGUF's general.sampling) gives the defaults. */
     int unknown_fields; /* lt_unknown_fields of api_params.h. */
+    const char *const *lora; /* (n_lora) adapters: "NAME=DIR", or "DIR". */
+    int n_lora;
+    int64_t max_loras, max_lora_rank; /* In memory at once; rows of A at most. 0: chosen. */
+    bool lora_updating;               /* Clients may load and unload adapters. */
     bool prefix_cache_by_key; /* Requests with different keys share no page of the prefix cache. */
     bool any_model;           /* Answer whatever model a request names. */
     int64_t max_connections, max_body_bytes, max_bodies_bytes, max_head_bytes, max_pending_bytes;

@@ -70,6 +70,7 @@ typedef struct {
     bool ignore_eos, use_beam_search;
     double length_penalty;
     const json_t *early_stopping;
+    const json_t *lora; /* Adapters and their scales. */
     const json_t *logit_bias, *stop, *stop_ids, *dry_breakers, *allowed_ids, *bad_words;
     /* Tokens at the end of the prompt that are kept; -1: as many as fit; below -1: all. */
     int64_t truncate_prompt;
@@ -124,6 +125,9 @@ typedef struct {
         double threshold, alpha, delta, repetition;
         int64_t budget, every, agree, probe_tokens, window, folds;
     } control;
+    /* Of /v1/load_lora_adapter and /v1/unload_lora_adapter. */
+    const char *lora_name, *lora_path;
+    bool load_inplace;
     /* Batches. */
     const char *input_file, *endpoint, *completion_window;
     const json_t *output_expires;
@@ -215,7 +219,7 @@ typedef struct {
         LT_I64("dry_penalty_last_n", dry_last_n, -1, 1e9),                                         \
         LT_JSON("dry_sequence_breakers", dry_breakers),                                            \
         LT_F64("xtc_probability", xtc_probability, 0, 1),                                          \
-        LT_F64("xtc_threshold", xtc_threshold, 0, 1), LT_ONLY("lora", "[]"),                       \
+        LT_F64("xtc_threshold", xtc_threshold, 0, 1), LT_JSON("lora", lora),                       \
         LT_ONLY("logits_processors", "[]"), LT_JSON("bad_words", bad_words),                       \
         LT_JSON("allowed_token_ids", allowed_ids),                                                 \
         LT_I64("truncate_prompt_tokens", truncate_prompt, -1, 1e9),                                \

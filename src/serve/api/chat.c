@@ -56,7 +56,7 @@ static void head(lt_json_out *o, const lt_reply *j, const char *object) {
     lt_out_key_str(o, "id", j->id);
     lt_out_key_str(o, "object", object);
     lt_out_key_int(o, "created", j->created);
-    lt_out_key_str(o, "model", j->server->name);
+    lt_out_key_str(o, "model", lt_reply_model(j));
     lt_out_key_str(o, "system_fingerprint", "lateen-" LT_VERSION);
 }
 

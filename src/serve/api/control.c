@@ -486,6 +486,8 @@ void lt_control_stop(lt_reply *j) {
         r.sampling.temperature = 0;
         r.priority = (int)j->params.priority;
         r.background = j->request.background;
+        r.adapter = j->request.adapter;
+        r.adapter_scale = j->request.adapter_scale;
         r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->params.cache_salt);
         err = lt_engine_submit(j->server->engine, &r, &k->part, &k->part.id);
         k->part.submitted = err == LT_OK;

@@ -87,7 +87,7 @@ static void format_finish(lt_reply *j) {
         lt_out_shut(o, '}');
     }
     lt_out_shut(o, ']');
-    lt_out_key_str(o, "model", j->server->name);
+    lt_out_key_str(o, "model", lt_reply_model(j));
     lt_out_key_open(o, "usage", '{');
     lt_out_key_int(o, "prompt_tokens", tokens);
     lt_out_key_int(o, "total_tokens", tokens);

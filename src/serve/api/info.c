@@ -63,6 +63,8 @@ static void put_model(lt_json_out *o, const lt_server *s) {
     lt_out_key_str(o, "object", "model");
     lt_out_key_int(o, "created", s->created);
     lt_out_key_str(o, "owned_by", "lateen");
+    lt_out_key_str(o, "root", s->o.model != NULL ? s->o.model : s->name);
+    lt_out_key_null(o, "parent");
     put_length(o, "max_model_len", s);
     lt_out_key_str(o, "type", "model");
     lt_out_key_str(o, "display_name", s->name);
@@ -100,6 +102,7 @@ void lt_api_models(lt_call *call) {
             put_model(&o, s);
             first = first != NULL ? first : s->name;
             last = s->name;
+            (void)lt_adapter_set_write_models(s->adapters, &o, NULL);
         }
     }
     lt_out_shut(&o, ']');
@@ -120,7 +123,9 @@ void lt_api_model(lt_call *call) {
     for (int i = 0; i < lt_server_count(call->server); i++) {
         const lt_server *s = lt_server_at(call->server, i);
         if (lt_server_answers_to(s, name) && lt_access_may_use(s, call->owner)) {
-            put_model(&o, s);
+            if (!lt_adapter_set_write_models(s->adapters, &o, name)) {
+                put_model(&o, s);
+            }
             lt_call_json(call, 200, &o);
             return;
         }
@@ -207,6 +212,7 @@ void lt_api_metrics(lt_call *call) {
     if (models != NULL) {
         lt_metrics_write(models, n_models, &s->metrics, &http, &o);
         put_loads(s, models, &o);
+        lt_adapter_set_metrics(s->adapters, &o);
         lt_expo_process(&o, (double)s->created);
     }
     free(models);

@@ -75,7 +75,7 @@ static void format_begin(lt_reply *j) {
     lt_out_key_str(o, "id", j->id);
     lt_out_key_str(o, "type", "message");
     lt_out_key_str(o, "role", "assistant");
-    lt_out_key_str(o, "model", j->server->name);
+    lt_out_key_str(o, "model", lt_reply_model(j));
     lt_out_key_open(o, "content", '[');
     lt_out_shut(o, ']');
     lt_out_key_null(o, "stop_reason");
@@ -281,7 +281,7 @@ static void format_finish(lt_reply *j) {
     lt_out_key_str(o, "id", j->id);
     lt_out_key_str(o, "type", "message");
     lt_out_key_str(o, "role", "assistant");
-    lt_out_key_str(o, "model", j->server->name);
+    lt_out_key_str(o, "model", lt_reply_model(j));
     put_content(o, c);
     put_stop(o, c);
     put_usage(o, j);

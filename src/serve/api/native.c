@@ -66,8 +66,6 @@ static void put_sampling(lt_json_out *o, const lt_api_params *a, uint64_t seed, 
     lt_out_key_real(o, "adaptive_decay", 0);
     lt_out_key_bool(o, "post_sampling_probs", false);
     lt_out_key_int(o, "n_keep", 0);
-    lt_out_key_open(o, "lora", '[');
-    lt_out_shut(o, ']');
 }
 
 /* bias null: never. */
@@ -165,12 +163,13 @@ static void put_final(lt_json_out *o, const lt_reply_choice *c, bool with_text) 
     put_tokens(o, c, from);
     lt_out_key_int(o, "id_slot", 0);
     lt_out_key_bool(o, "stop", true);
-    lt_out_key_str(o, "model", j->server->name);
+    lt_out_key_str(o, "model", lt_reply_model(j));
     lt_out_key_int(o, "tokens_predicted", made);
     lt_out_key_int(o, "tokens_evaluated", (int64_t)p->prompt.n);
     lt_out_key_int(o, "tokens_cached", p->cached_tokens);
     lt_out_key_open(o, "generation_settings", '{');
     put_sampling(o, &j->params, j->request.sampling.seed, j->params.max_tokens);
+    lt_adapter_set_write_uses(&j->adapters, o);
     put_choosing(o, j);
     lt_out_shut(o, '}');
     lt_prompt_write(o, p);
@@ -412,6 +411,7 @@ void lt_api_props(lt_call *call) {
     lt_out_key_bool(&o, "is_processing", false);
     lt_out_key_open(&o, "params", '{');
     put_sampling(&o, &a, a.seed != -1 ? (uint64_t)a.seed : 0xFFFFFFFF, a.max_tokens);
+    lt_adapter_set_write_uses(&(lt_adapter_choice){.n = 0}, &o);
     lt_out_shut(&o, '}');
     lt_out_shut(&o, '}');
     /* Those set by the operator or the model's files. */

@@ -205,6 +205,7 @@ static lt_err open_model(lt_server *s) {
     s->o.engine.ends = s->ends;
     s->model_s = lt_clock_s() - s->started_s;
     choose_context(s);
+    LT_TRY(lt_adapter_set_load(s->adapters));
     LT_TRY(lt_engine_open(&s->engine, s->model, &s->o.engine));
     LT_TRY(lt_model_wait(s->model)); /* Weights may come in while the engine opens. */
     find_context(s);
@@ -297,6 +298,7 @@ void lt_server_close_model(lt_server *s) {
     json_decref(s->labels);
     json_decref(s->own);
     s->labels = s->own = NULL;
+    lt_adapter_set_unload(s->adapters);
     lt_model_close(s->model);
     s->model = NULL;
     if (s->o.unload != NULL) {

@@ -24,6 +24,8 @@
     X(classify)                                                                                    \
     X(pooling)                                                                                     \
     X(batch_create)                                                                                \
+    X(lora_load)                                                                                   \
+    X(lora_unload)                                                                                 \
     X(completion)                                                                                  \
     X(tokenize)                                                                                    \
     X(detokenize)                                                                                  \
@@ -100,6 +102,13 @@ static const struct {
     {lt_api_detokenize, "detokenize", "Ids to text", NULL, &lt_fields_detokenize, NULL},
     {lt_api_apply_template, "apply_template", "Messages to a prompt", NULL,
      &lt_fields_apply_template, NULL},
+    {lt_api_lora_load, "lora_load", "Name one more adapter, as in vLLM", NULL, &lt_fields_lora_load,
+     NULL},
+    {lt_api_lora_unload, "lora_unload", "Forget an adapter's name", NULL, &lt_fields_lora_unload,
+     NULL},
+    {lt_api_lora_list, "lora_list", "Adapters and their scales, as llama-server tells them", NULL,
+     NULL, NULL},
+    {lt_api_lora_scale, "lora_scale", "Scales of requests that name no adapter", NULL, NULL, NULL},
     {lt_api_models, "models", "The model that is served", NULL, NULL, NULL},
     {lt_api_model, "model", "The model that is served", NULL, NULL, "model"},
     {lt_api_model_load, "model_load", "Load one of several models", NULL, &lt_fields_model_load,
@@ -116,6 +125,9 @@ static const struct {
 static const struct {
     const char *name, *schema;
 } shapes[] = {
+    {"lora", "{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"id\":{\"type\":"
+             "[\"integer\",\"string\"]},\"scale\":{\"type\":\"number\"}},\"required\":[\"id\","
+             "\"scale\"]}}"},
     {"messages", "{\"type\":\"array\",\"items\":{\"type\":\"object\"}}"},
     {"tools", "{\"type\":\"array\",\"items\":{\"type\":\"object\"}}"},
     {"tool_choice", "{\"type\":[\"string\",\"object\"]}"},

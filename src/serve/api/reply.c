@@ -27,7 +27,9 @@ static void cancel(lt_reply *j) {
 static void on_gone(lt_disconnect_listener *listener) {
     lt_reply *j = (lt_reply *)listener;
     j->conn = NULL;
-    if (!j->compiling) {
+    if (j->adapters.waits) {
+        lt_reply_free(j);
+    } else if (!j->compiling) {
         cancel(j);
     } else if (lt_compiler_cancel(j->server->compiler, &j->compile)) {
         lt_reply_free(j);
@@ -89,22 +91,17 @@ static void unlist(lt_reply *j) {
     s->n_replies--;
 }
 
-static void logs_free(lt_token_logs *l) {
-    free(l->rows);
-    free(l->tops);
-}
-
 static void part_free(lt_part *p, int64_t n_choices) {
     for (int64_t i = 0; p->choices != NULL && i < n_choices; i++) {
         lt_reply_choice *c = &p->choices[i];
         lt_tokenizer_stream_close(c->stream);
         lt_stop_scan_free(&c->stop);
         lt_out_free(&c->text);
-        logs_free(&c->logs);
+        lt_token_logs_free(&c->logs);
     }
     free(p->choices);
     lt_ids_free(&p->prompt);
-    logs_free(&p->prompt_logs);
+    lt_token_logs_free(&p->prompt_logs);
     free(p->embedding);
 }
 
@@ -135,6 +132,7 @@ void lt_reply_free(lt_reply *j) {
     lt_api_params_free(&j->params);
     const size_t let_go = j->body_bytes;
     const bool listed = j->listed;
+    lt_adapter_set_drop(j);
     if (listed) {
         unlist(j);
     }
@@ -336,9 +334,31 @@ static void begin(lt_call *call, lt_reply *j) {
     }
 }
 
-void lt_reply_start(lt_call *call, lt_reply *j) {
+/* Compile, or begin. */
+static void proceed(lt_call *call, lt_reply *j) {
     lt_api_error e = {0};
     lt_err err;
+
+    if (!j->ruled) {
+        begin(call, j);
+        return;
+    }
+    j->compile.user = j;
+    err = lt_compiler_submit(j->server->compiler, &j->compile);
+    if (err != LT_OK) {
+        j->server->metrics.refused += !j->request.background;
+        lt_api_refuse_error(&e, NULL, err);
+        lt_http_set_user(j->conn, NULL);
+        lt_reply_refuse(call, j, &e);
+        return;
+    }
+    j->compiling = true;
+    lt_http_set_user(j->conn, &j->listener);
+}
+
+void lt_reply_start(lt_call *call, lt_reply *j) {
+    lt_api_error e = {0};
+    lt_adapter_take how;
 
     if (call->outcome != NULL) {
         call->outcome->reply = j;
@@ -353,20 +373,34 @@ void lt_reply_start(lt_call *call, lt_reply *j) {
         lt_reply_refuse(call, j, &e);
         return;
     }
-    if (!j->ruled) {
-        begin(call, j);
-        return;
-    }
-    j->compile.user = j;
-    err = lt_compiler_submit(j->server->compiler, &j->compile);
-    if (err != LT_OK) {
-        j->server->metrics.refused += !j->request.background;
-        lt_api_refuse_error(&e, NULL, err);
+    how = lt_adapter_set_choose(j, &e) ? lt_adapter_set_take(j, &e) : LT_ADAPTER_REFUSED;
+    if (how == LT_ADAPTER_REFUSED) {
         lt_reply_refuse(call, j, &e);
-        return;
+    } else if (how == LT_ADAPTER_WAIT) {
+        lt_http_set_user(j->conn, &j->listener);
+    } else {
+        proceed(call, j);
     }
-    j->compiling = true;
-    lt_http_set_user(j->conn, &j->listener);
+}
+
+/* The call, after the reply has waited. */
+static lt_call call_of(const lt_reply *j) {
+    lt_call call = {
+        .server = j->server, .conn = j->conn, .flavour = j->flavour, .arrived_s = j->arrived_s};
+    memcpy(call.extra, j->extra, sizeof call.extra);
+    return call;
+}
+
+void lt_reply_adapted(lt_reply *j, const lt_api_error *e) {
+    lt_call call = call_of(j);
+    if (j->conn == NULL) { /* It was answered with an error while it waited. */
+        lt_reply_free(j);
+    } else if (e != NULL) {
+        lt_http_set_user(j->conn, NULL);
+        lt_reply_refuse(&call, j, e);
+    } else {
+        proceed(&call, j);
+    }
 }
 
 /* A grammar that cannot be compiled is an error of the request. */
@@ -382,11 +416,9 @@ static void refuse_grammar(lt_call *call, lt_reply *j) {
 
 void lt_reply_compiled(lt_compile *made) {
     lt_reply *j = made->user;
-    lt_call call = {
-        .server = j->server, .conn = j->conn, .flavour = j->flavour, .arrived_s = j->arrived_s};
+    lt_call call = call_of(j);
 
     j->compiling = false;
-    memcpy(call.extra, j->extra, sizeof call.extra);
     if (j->conn == NULL) { /* Its client is gone. */
         lt_reply_free(j);
     } else if (made->err != LT_OK) {
@@ -463,63 +495,6 @@ static void finish(lt_reply *j) {
 
 /* ---- The engine's events ---- */
 
-static void *grown(void *data, size_t *room, size_t n, size_t size) {
-    if (n <= *room) {
-        return data;
-    }
-    *room = *room > 0 ? 2 * *room : 16;
-    *room = *room < n ? n : *room;
-    return realloc(data, *room * size);
-}
-
-/* Number of characters that a token adds to the text; an incomplete character counts in the token
- * where it begins. */
-static size_t characters(const lt_reply *j, const lt_token_logs *l, uint32_t id) {
-    const lt_tokenizer *t = j->server->tokenizer;
-    size_t bytes = 0, n = 0;
-    const char *piece = lt_tokenizer_piece(t, id, &bytes);
-    char *first = NULL;
-    if (piece == NULL || (j->params.skip_special && lt_tokenizer_is_special(t, id))) {
-        return 0;
-    }
-    if (l->text_n == 0 && !l->behind_text &&
-        lt_tokenizer_decode(t, &id, 1, false, &first, &bytes) == LT_OK) {
-        piece = first;
-    }
-    for (size_t i = 0; i < bytes; i++) {
-        n += ((unsigned char)piece[i] & 0xC0) != 0x80;
-    }
-    free(first);
-    return n;
-}
-
-static void log_token(lt_reply *j, lt_token_logs *l, const lt_event *ev, bool has_logprob) {
-    const int n_top = has_logprob ? ev->n_top : 0;
-    void *rows = grown(l->rows, &l->room, l->n + 1, sizeof *l->rows);
-    void *tops;
-
-    if (rows == NULL) {
-        return;
-    }
-    l->rows = rows;
-    tops = grown(l->tops, &l->tops_room, l->n_tops + (size_t)n_top + 1, sizeof *l->tops);
-    if (tops == NULL) {
-        return;
-    }
-    l->tops = tops;
-    l->rows[l->n++] = (lt_token_log){.id = ev->id,
-                                     .n_top = n_top,
-                                     .logprob = ev->logprob,
-                                     .has_logprob = has_logprob,
-                                     .top_at = l->n_tops,
-                                     .text_at = l->text_n};
-    for (int i = 0; i < n_top; i++) {
-        l->tops[l->n_tops].id = ev->top[i].id;
-        l->tops[l->n_tops++].logprob = ev->top[i].logprob;
-    }
-    l->text_n += characters(j, l, (uint32_t)ev->id);
-}
-
 static void choice_end(lt_reply_choice *c, lt_finish why) {
     if (c->ended) {
         return;
@@ -590,7 +565,7 @@ static void take_token(lt_reply_choice *c, const lt_event *ev, const char **text
     c->new_tokens++;
     c->logprob_sum += ev->logprob;
     if (j->top >= 0 || j->params.return_ids) {
-        log_token(j, &c->logs, ev, j->top >= 0);
+        lt_reply_log_token(j, &c->logs, ev, j->top >= 0);
     }
     if (j->group != NULL) {
         lt_group_token(c, ev);
@@ -752,7 +727,8 @@ void lt_reply_event(const lt_event *ev) {
 
     switch (ev->kind) {
     case LT_EVENT_PROMPT:
-        log_token(j, &p->prompt_logs, ev, ev->n_top >= 0); /* -1: the first token has none. */
+        lt_reply_log_token(j, &p->prompt_logs, ev,
+                           ev->n_top >= 0); /* -1: the first token has none. */
         break;
     case LT_EVENT_TOKEN:
         lt_reply_token(p, ev);

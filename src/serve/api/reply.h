@@ -15,6 +15,7 @@
 #ifndef LT_SERVE_REPLY_H
 #define LT_SERVE_REPLY_H
 
+#include "serve/api/adapters.h"
 #include "serve/api/compile.h"
 #include "serve/api/blocks.h"
 #include "serve/api/control.h"
@@ -131,7 +132,8 @@ struct lt_reply {
     bool stream, begun, failed;
     bool lines; /* A stream is JSON objects, one a line, not events. */
 
-    lt_request request;  /* What the parts share. */
+    lt_request request; /* What the parts share. */
+    lt_adapter_choice adapters;
     int top;             /* Alternatives to tell with a token; -1: no log-probabilities. */
     lt_control *control; /* Of its reasoning; NULL: none. */
     lt_blocks *blocks;   /* The answer is written block by block; NULL: at once. */
@@ -184,8 +186,8 @@ void lt_reply_truncate(const lt_reply *j, lt_ids *prompt);
 /* One more prompt; the ids move into the reply. */
 bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e);
 
-/* Compile the grammar, if any, on its thread, then submit all parts; for a call on the worker pool,
- * this happens later. On failure the reply is freed and the call answered. */
+/* Have the adapters loaded and the grammar compiled, if any, then submit all parts; for a call on
+ * the worker pool, this happens later. On failure the reply is freed and the call answered. */
 void lt_reply_start(lt_call *call, lt_reply *j);
 
 /* Answer with e and free the reply (before start only). */
@@ -205,8 +207,13 @@ void lt_reply_choice_over(lt_part *p, const lt_event *ev);
 /* The part has ended; with the last one the answer ends, and the reply is freed. */
 void lt_reply_part_done(lt_part *p);
 
+/* Continue with adapters in memory; e: they could not be loaded. */
+void lt_reply_adapted(lt_reply *j, const lt_api_error *e);
 /* Continue after the grammar was compiled, or failed to compile. */
 void lt_reply_compiled(lt_compile *made);
+/* reply_log.c: keep a token, with its log-probability and alternatives if it has some. */
+void lt_reply_log_token(lt_reply *j, lt_token_logs *l, const lt_event *ev, bool has_logprob);
+void lt_token_logs_free(lt_token_logs *l);
 /* Handle an event of the engine. */
 void lt_reply_event(const lt_event *ev);
 /* Fail the whole reply: the client gets the error once, as a stream's last event or as the
@@ -217,6 +224,11 @@ void lt_reply_fail(lt_reply *j, const lt_api_error *e);
 void lt_reply_send(lt_reply *j, const char *event);
 
 /* ---- What formatters share ---- */
+
+/* The name of the model that answers: an adapter's where the request named one. */
+static inline const char *lt_reply_model(const lt_reply *j) {
+    return j->adapters.name != NULL ? j->adapters.name : j->server->name;
+}
 
 /* Is each piece of a text sent when it comes? The answer of a group is known at its end only. */
 static inline bool lt_reply_is_live(const lt_reply *j) {

@@ -152,7 +152,7 @@ static void put_asked(lt_json_out *o, const lt_reply *j) {
     } else {
         lt_out_null(o);
     }
-    lt_out_key_str(o, "model", j->server->name);
+    lt_out_key_str(o, "model", lt_reply_model(j));
     lt_out_key_bool(o, "parallel_tool_calls", a->parallel_tools);
     lt_out_key_open(o, "reasoning", '{');
     lt_out_key_str(o, "effort", a->reasoning_effort);

@@ -22,7 +22,7 @@ enum {
     READY = 2,  /* 503 while the model loads. */
     WORK = 4,   /* 503 while the server ends. */
     PREFIX = 8, /* The route is a prefix of the path. */
-    FORM = 16,  /* The body is a form, and its handler always runs on the worker pool. */
+    FORM = 16,  /* Its handler always runs on the worker pool, and reads the body itself. */
     MODEL = 32, /* The request may name one of several models. */
     TEXT = READY | WORK | MODEL
 };
@@ -89,6 +89,10 @@ static const struct {
     {"GET", "/tokenizer_info", lt_api_tokenizer_info, LT_FLAVOUR_OPENAI, READY | MODEL},
     {"POST", "/detokenize", lt_api_detokenize, LT_FLAVOUR_LLAMA, READY | MODEL},
     {"POST", "/apply-template", lt_api_apply_template, LT_FLAVOUR_LLAMA, READY | MODEL},
+    {"POST", "/v1/load_lora_adapter", lt_api_lora_load, LT_FLAVOUR_OPENAI, FORM | READY | WORK},
+    {"POST", "/v1/unload_lora_adapter", lt_api_lora_unload, LT_FLAVOUR_OPENAI, READY | WORK},
+    {"GET", "/lora-adapters", lt_api_lora_list, LT_FLAVOUR_LLAMA, READY},
+    {"POST", "/lora-adapters", lt_api_lora_scale, LT_FLAVOUR_LLAMA, READY | WORK},
     {"GET", "/v1/models", lt_api_models, LT_FLAVOUR_OPENAI, READY},
     {"GET", "/models", lt_api_models, LT_FLAVOUR_OPENAI, READY},
     {"GET", "/v1/models/", lt_api_model, LT_FLAVOUR_OPENAI, READY | PREFIX},
@@ -337,8 +341,7 @@ static int find_route(const lt_http_request *r, char *methods, size_t n) {
 static const char *absent_of(const char *path) {
     static const struct {
         const char *path, *why;
-    } absent[] = {{"/infill", "texts are not filled in"},
-                  {"/lora-adapters", "there are no adapters"}};
+    } absent[] = {{"/infill", "texts are not filled in"}};
     for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
         if (strcmp(path, absent[i].path) == 0) {
             return absent[i].why;

@@ -67,6 +67,10 @@ void lt_route_bad(void *server, lt_http_refusal *r);
     X(tokenizer_info)                                                                              \
     X(detokenize)                                                                                  \
     X(apply_template)                                                                              \
+    X(lora_load) /* api/adapter_calls.c */                                                         \
+    X(lora_unload)                                                                                 \
+    X(lora_list)                                                                                   \
+    X(lora_scale)                                                                                  \
     X(models) /* api/info.c */                                                                     \
     X(model)                                                                                       \
     X(model_load) /* api/model_calls.c */                                                          \

@@ -87,7 +87,7 @@ bool lt_server_next_alias(const char **rest, char *out, size_t room) {
 bool lt_server_answers_to(const lt_server *s, const char *name) {
     const char *rest = s->o.aliases;
     char alias[sizeof s->name];
-    if (strcmp(name, s->name) == 0) {
+    if (strcmp(name, s->name) == 0 || lt_adapter_set_know(s->adapters, name)) {
         return true;
     }
     while (lt_server_next_alias(&rest, alias, sizeof alias)) {
@@ -476,6 +476,7 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
     LT_TRY_DONE(lt_seal_key_make(&s->seal, ""));
     LT_TRY_DONE(open_state(s));
     LT_TRY_DONE(s->o.models != NULL ? lt_models_open(&s->models, s) : LT_OK);
+    LT_TRY_DONE(lt_adapter_set_open(&s->adapters, s));
     signal(SIGPIPE, SIG_IGN);
     if (s->o.tls_cert[0] != '\0') {
         LT_TRY_DONE(lt_tls_open(&s->tls, s->base, s->o.tls_cert, s->o.tls_key));
@@ -601,6 +602,7 @@ void lt_server_close(lt_server *s) {
             event_free(events[i]);
         }
     }
+    lt_adapter_set_close(s->adapters);
     lt_worker_pool_close(s->pool);
     lt_store_close(s->store);
     lt_batches_close(s->batches);

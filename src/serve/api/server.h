@@ -69,6 +69,7 @@ struct lt_server {
     /* A reward model beside the served one, which judges texts; NULL: none. Only what is above, its
      * scratch, its engine's event and its own address are set: it answers no requests. */
     struct lt_server *reward;
+    struct lt_adapter_set *adapters; /* adapters.h; NULL: requests choose none. */
 
     /* The loop's; the others'. */
     lt_tokenizer_scratch *scratch, *scratch_pool[LT_WORKER_POOL_THREADS];

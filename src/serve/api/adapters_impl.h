@@ -1,0 +1,58 @@
+/* adapters_impl.h: the internals of adapters.h: names (adapters.c), places (adapter_places.c). */
+#ifndef LT_SERVE_ADAPTERS_IMPL_H
+#define LT_SERVE_ADAPTERS_IMPL_H
+
+#include <pthread.h>
+
+#include "base/file.h"
+#include "model/lora_pool.h"
+#include "serve/api/reply.h"
+
+typedef struct {
+    const char *name; /* First, for lt_name_find. */
+    char text[256], path[LT_PATH_BYTES];
+    int64_t number;
+    float scale; /* Of requests that name no adapter. */
+    int64_t created;
+} lt_adapter;
+
+typedef enum { LT_PLACE_EMPTY, LT_PLACE_LOADING, LT_PLACE_FILLED } lt_place_state;
+
+typedef struct {
+    lt_place_state state;
+    lt_adapter_use uses[LT_ADAPTERS_OF_REQUEST];
+    int n;
+    bool leaving; /* Takes no new requests. */
+    uint64_t used, filled;
+} lt_adapter_place;
+
+struct lt_adapter_set {
+    lt_server *server;
+    lt_lora_pool *pool;
+    struct event *on_retry;
+    lt_adapter_place *places; /* (n_places) */
+    int32_t n_places;
+    uint64_t clock; /* Counts uses. */
+    lt_fifo waiting;
+    uint64_t n_loads, n_load_failures;
+    /* Under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t idle;
+    lt_adapter **names;
+    size_t n_names;
+    int64_t n_numbers;
+    bool loaded;         /* There is a pool. */
+    uint64_t generation; /* Grows when the model is unloaded; from 1. */
+    int n_readers;       /* Threads that read folders for the pool, or fill a place. */
+};
+
+/* Under the lock; NULL: there is none. */
+lt_adapter *lt_adapter_of_number(const lt_adapter_set *a, int64_t number);
+/* Of on_retry: each reply that waits, in order, again. */
+void lt_adapter_set_retry(evutil_socket_t fd, short what, void *adapters);
+/* Between the two, a thread reads folders for the pool, which stays. False: the model is not
+ * loaded, or it was unloaded since this generation; 0: any. */
+bool lt_adapter_set_begin_read(lt_adapter_set *a, uint64_t generation);
+void lt_adapter_set_end_read(lt_adapter_set *a);
+
+#endif
