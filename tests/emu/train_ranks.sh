@@ -75,12 +75,12 @@ fi
 parts two-fp32-3 --mesh.zero 3
 train other cuda 1 --checkpoint.every 1
 compare "a checkpoint of two GPU ranks, mesh.zero 3, continues on one" one-fp32 other 1e-6 1e-5
-# A rank dies in the middle of a pass, or its transfer never ends: the other one says so within the deadline of 4 s, and the run ends with the status of a failed rank.
+# A rank dies in the middle of a pass, or its transfer never ends: the other one says so within the deadline of 8 s, and the run ends with the status of a failed rank.
 fails() { # fault, text, options...
     local fault=$1 text=$2 got status
     shift 2
     n=$((n + 1))
-    got=$(LATEEN_EMU_NCCL_FAULT=$fault train failed cuda 2 --steps 9 --mesh.deadline 4 "$@")
+    got=$(LATEEN_EMU_NCCL_FAULT=$fault train failed cuda 2 --steps 9 --mesh.deadline 8 "$@")
     status=$?
     if [ $status -eq 76 ] && grep -qF -- "$text" "$work/failed.log" && grep -qF "step 1/9" "$work/failed.log" && ! grep -qF "step 9/9" "$work/failed.log"; then
         echo "ok $n - fault $fault $*: named, status 76"
