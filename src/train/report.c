@@ -156,10 +156,16 @@ static double column_mean(const double *values, int64_t n, int c, int width) {
     return sum / (double)(to - from);
 }
 
+/* Decimals of labels so far apart that no two of them are the same: 3 to 9. */
+static int plot_decimals(double between) {
+    return between > 0.0 ? (int)fmin(fmax(ceil(-log10(between)), 3.0), 9.0) : 3;
+}
+
 lt_err lt_report_plot(char **out, const double *values, int64_t n, int width, int height) {
     double low = INFINITY, high = -INFINITY, columns[256];
     size_t used = 0, room;
     char *text;
+    int decimals;
 
     LT_ASSERT(width > 0 && width <= 256 && height > 1);
     if (n < width) {
@@ -170,14 +176,15 @@ lt_err lt_report_plot(char **out, const double *values, int64_t n, int width, in
         low = fmin(low, columns[c]);
         high = fmax(high, columns[c]);
     }
-    room = (size_t)height * ((size_t)width * 3 + 16) + 1;
+    decimals = plot_decimals((high - low) / (height - 1));
+    room = (size_t)height * ((size_t)width * 3 + 32) + 1;
     text = malloc(room);
     if (text == NULL) {
         LT_FAIL(LT_ERR_OOM, "plot of %d x %d", width, height);
     }
     for (int row = 0; row < height; row++) {
         const double at = high - (high - low) * row / (height - 1);
-        used += (size_t)snprintf(text + used, room - used, "%8.3f |", at);
+        used += (size_t)snprintf(text + used, room - used, "%*.*f |", 5 + decimals, decimals, at);
         for (int c = 0; c < width; c++) {
             const double place = high > low ? (high - columns[c]) / (high - low) * (height - 1)
                                             : 0.0;

@@ -139,7 +139,7 @@ static void the_page(void **state) {
 
 static void curves(void **state) {
     static const double line[] = {4.0, 3.0, 2.0, 1.0}, flat[] = {2.0, 2.0},
-                        pairs[] = {4.0, 2.0, 1.0, 1.0, 0.0, 0.0};
+                        close[] = {0.69315, 0.69305}, pairs[] = {4.0, 2.0, 1.0, 1.0, 0.0, 0.0};
     char *plot;
     (void)state;
     must(lt_report_plot(&plot, line, 4, 10, 4), "line");
@@ -147,6 +147,9 @@ static void curves(void **state) {
     free(plot);
     must(lt_report_plot(&plot, pairs, 6, 3, 4), "pairs"); /* Means 3, 1, 0. */
     assert_string_equal(plot, "   3.000 |•  \n   2.000 |   \n   1.000 | • \n   0.000 |  •\n");
+    free(plot);
+    must(lt_report_plot(&plot, close, 2, 2, 3), "labels differ");
+    assert_string_equal(plot, "   0.69315 |• \n   0.69310 |  \n   0.69305 | •\n");
     free(plot);
     must(lt_report_plot(&plot, flat, 2, 2, 2), "flat");
     assert_string_equal(plot, "   2.000 |••\n   2.000 |  \n");
