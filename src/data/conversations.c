@@ -130,15 +130,7 @@ static lt_err hash_of(uint64_t *out, uint64_t *tokenizer, const lt_conversations
                               (uint64_t)o->longest,
                               (uint64_t)o->bad_rows,
                               (uint64_t)o->too_long};
-    const char *text = (const char *)map.data;
-    const bool array = map.size_bytes > 0 && text[0] == '[';
     lt_file_map_close(&map);
-    if (array) {
-        LT_FAIL(LT_ERR_FORMAT,
-                "%s is a JSON array; conversations are read line by line: jq -c '.[]' %s > "
-                "lines.jsonl makes lines of it",
-                o->path, o->path);
-    }
     *out = XXH3_64bits(parts, sizeof parts);
     return LT_OK;
 }

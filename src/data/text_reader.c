@@ -31,7 +31,7 @@
 #define BYTE_ORDER_MARK       "\xEF\xBB\xBF"
 #define BYTE_ORDER_MARK_BYTES 3
 
-typedef enum { CUT_FILE, CUT_LINE, CUT_BLANK, CUT_SEPARATOR } cut_rule;
+typedef enum { CUT_FILE, CUT_LINE, CUT_ELEMENT, CUT_BLANK, CUT_SEPARATOR } cut_rule;
 
 /* Counts of what was replaced; several threads add to them. parts: all of them; lone: those that
  * were lone surrogate escapes; first: byte of the unpacked file. */
@@ -50,6 +50,7 @@ struct lt_text_reader {
     lt_text_buffer window, decoded;
     size_t at, filled;
     uint64_t offset, line; /* Of window.data[at]. */
+    uint64_t array;        /* CUT_ELEMENT: offset of the '['. */
     bool ended;            /* The source is at its end. */
     mended *mended;
 };
@@ -119,6 +120,36 @@ static lt_err skip_byte_order_mark(lt_text_reader *r) {
     return LT_OK;
 }
 
+/* *c: the byte at `at` + from, or EOF at the end of the file. */
+static lt_err byte_at(lt_text_reader *r, size_t from, int *c) {
+    while (!r->ended && r->filled - r->at <= from) {
+        LT_TRY(fill(r));
+    }
+    *c = r->filled - r->at > from ? (unsigned char)r->window.data[r->at + from] : EOF;
+    return LT_OK;
+}
+
+/* Advance *from to the next byte that is not white space, which is *c. */
+static lt_err skip_white(lt_text_reader *r, size_t *from, int *c) {
+    LT_TRY(byte_at(r, *from, c));
+    while (*c == ' ' || *c == '\t' || *c == '\r' || *c == '\n') {
+        LT_TRY(byte_at(r, ++*from, c));
+    }
+    return LT_OK;
+}
+
+/* Is the file one JSON array? Then its elements are the records. */
+static lt_err find_array(lt_text_reader *r) {
+    size_t from = 0;
+    int c;
+    LT_TRY(skip_white(r, &from, &c));
+    if (c == '[') {
+        r->cut = CUT_ELEMENT;
+        r->array = r->offset + from;
+    }
+    return LT_OK;
+}
+
 lt_err lt_text_reader_open(lt_text_reader **out, const char *path, const lt_text_options *options) {
     static const lt_text_options defaults = {0};
     lt_err err = LT_OK;
@@ -141,6 +172,7 @@ lt_err lt_text_reader_open(lt_text_reader **out, const char *path, const lt_text
     LT_TRY_DONE(lt_byte_source_open(&r->source, path));
     LT_TRY_DONE(lt_text_buffer_reserve(&r->window, WINDOW_BYTES));
     LT_TRY_DONE(skip_byte_order_mark(r));
+    LT_TRY_DONE(r->jsonl ? find_array(r) : LT_OK);
     *out = r;
     r = NULL;
 done:
@@ -231,6 +263,86 @@ static lt_err next_line(lt_text_reader *r, lt_text_record *out, bool *more) {
     return LT_OK;
 }
 
+static lt_err bad_array(const lt_text_reader *r, const char *why) {
+    LT_FAIL(LT_ERR_FORMAT, "%s:%llu: %s", r->path, (unsigned long long)r->line, why);
+}
+
+/* Advance by n bytes, which may hold newlines. */
+static void pass(lt_text_reader *r, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        r->line += r->window.data[r->at + i] == '\n';
+    }
+    r->at += n;
+    r->offset += n;
+}
+
+/* Length of the element at `at`, which must be closed. Its content is checked by who reads it. */
+static lt_err element_length(lt_text_reader *r, size_t *len) {
+    size_t depth = 0, i = 0;
+    bool quoted = false, escaped = false;
+    int c;
+    for (;; i++) {
+        LT_TRY(byte_at(r, i, &c));
+        if (c == EOF) {
+            return bad_array(r, "the file ends inside this element of a JSON array");
+        }
+        if (quoted) {
+            quoted = escaped || c != '"';
+            escaped = !escaped && c == '\\';
+        } else if (c == '"') {
+            quoted = true;
+        } else if (c == '{' || c == '[') {
+            depth++;
+        } else if (depth == 0 && (c == ',' || c == ']')) {
+            break;
+        } else if (c == '}' || c == ']') {
+            if (depth <= 1) {
+                i++;
+                break;
+            }
+            depth--;
+        }
+    }
+    *len = i;
+    return LT_OK;
+}
+
+/* The next element of a file that is a JSON array, from the white space or comma before it. */
+static lt_err next_element(lt_text_reader *r, lt_text_record *out, bool *more) {
+    const bool first = r->offset <= r->array;
+    size_t from = 0, len = 0;
+    int c;
+
+    *more = false;
+    LT_TRY(skip_white(r, &from, &c));
+    if (c == ']' && !first) { /* It is not passed, so that it is found again. */
+        from++;
+        LT_TRY(skip_white(r, &from, &c));
+        return c == EOF ? LT_OK : bad_array(r, "there is more behind the JSON array");
+    }
+    pass(r, from);
+    if (c != (first ? '[' : ',')) {
+        return bad_array(r, c == EOF ? "the JSON array is not closed"
+                                     : "a ',' was expected between elements of the JSON array");
+    }
+    pass(r, 1);
+    from = 0;
+    LT_TRY(skip_white(r, &from, &c));
+    pass(r, from);
+    if (c == ']' && first) { /* Empty. */
+        return next_element(r, out, more);
+    }
+    LT_TRY(element_length(r, &len));
+    if (len == 0) {
+        return bad_array(r, "an element of the JSON array was expected");
+    }
+    *more = true;
+    *out = (lt_text_record){
+        .data = r->window.data + r->at, .bytes = len, .line = r->line, .offset = r->offset};
+    pass(r, len);
+    return LT_OK;
+}
+
 /* Read the lines up to a blank line or a separator; the newline before it belongs to the
  * separator. */
 static lt_err next_paragraph(lt_text_reader *r, lt_text_record *out, bool *more) {
@@ -274,6 +386,8 @@ lt_err lt_text_reader_next(lt_text_reader *r, lt_text_record *out, bool *more) {
         return next_file(r, out, more);
     case CUT_LINE:
         return next_line(r, out, more);
+    case CUT_ELEMENT:
+        return next_element(r, out, more);
     case CUT_BLANK:
     case CUT_SEPARATOR:
         return next_paragraph(r, out, more);

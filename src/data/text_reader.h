@@ -13,6 +13,9 @@
  *         use(text.data, text.bytes);
  *     }
  *
+ * A JSONL file whose first character is '[' is one JSON array, and its elements are the records, as
+ * the data of Alpaca and ShareGPT are published.
+ *
  * Messages name a record by (line, offset). offset counts unpacked bytes; lt_text_reader_resume
  * continues from it. Errors name file and line. Empty documents are returned as such. */
 #ifndef LT_DATA_TEXT_READER_H

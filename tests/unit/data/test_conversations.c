@@ -99,7 +99,10 @@ static void bad_rows(void **state) {
     says("no conversation to learn from: 2 were left out");
     o = options("[{\"messages\": []}]");
     assert_int_equal(lt_conversations_shard(prefix, &stats, &o), LT_ERR_FORMAT);
-    says("JSON array");
+    says("no conversation to learn from: 1 were left out");
+    o = options("[" SAYS("x", "y") ",\n" SAYS("x", "z") "]");
+    assert_int_equal(lt_conversations_shard(prefix, &stats, &o), LT_OK);
+    assert_int_equal(stats.documents, 2);
 }
 
 /* Rows of 8: the first is cut in its answer, the second has no answer within them, the third

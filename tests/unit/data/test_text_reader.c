@@ -109,6 +109,36 @@ static void bad_json_names_file_and_line(void **state) {
     }
 }
 
+static void elements_of_an_array_are_records(void **state) {
+    static const struct {
+        const char *text, *said; /* The documents, or how the message goes on behind the path. */
+    } cases[] = {
+        {"[{\"text\": \"a]\\\"[\"}, {\"n\": [1, {\"m\": []}],\n\"text\": \"b\"}\n\n]\n",
+         "a]\"[|b|"},
+        {"\xEF\xBB\xBF\n [\t{\"text\":\"a\"}\r\n,{\"text\":\"b\"}]", "a|b|"},
+        {"[]", ""},
+        {" [ \n ] \n", ""},
+        {"[{\"text\": \"a\"},\n 5\n]", ":2: column 1: a JSON object was expected"},
+        {"[{\"text\": \"a\"}\n{\"text\": \"b\"}]", ":2: a ',' was expected between elements"},
+        {"[{\"text\": \"a\"},\n]", ":2: an element of the JSON array was expected"},
+        {"[,{\"text\": \"a\"}]", ":1: an element of the JSON array was expected"},
+        {"[{\"text\": \"a\"},\n{\"text\": \"b", ":2: the file ends inside this element"},
+        {"[{\"text\": \"a\"}\n", ":2: the JSON array is not closed"},
+        {"[{\"text\": \"a\"}] {", ":1: there is more behind the JSON array"},
+        {"[", ":1: the file ends inside this element"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *said = all(put("b.json", cases[i].text, strlen(cases[i].text)), NULL),
+                   *name = strstr(said, "b.json:");
+        if (cases[i].said[0] != ':') {
+            assert_string_equal(said, cases[i].said);
+        } else if (name == NULL || strncmp(name + 6, cases[i].said, strlen(cases[i].said)) != 0) {
+            fail_msg("%s: %s", cases[i].text, said);
+        }
+    }
+}
+
 static void invalid_text_is_replaced_when_asked(void **state) {
     const lt_text_options replace = {.utf8 = LT_UTF8_REPLACE};
     const char *line = "{\"text\": \"a\xe2\x82z\\udc00\\\\\xff\"}\n";
@@ -139,8 +169,23 @@ static char *corpus(size_t *bytes) {
         used += (size_t)len;
         used += (size_t)sprintf(text + used, "\"}\n");
     }
+    text[used] = '\0';
     *bytes = used;
     return text;
+}
+
+/* The corpus as one JSON array, each document on its line. */
+static size_t as_array(char *out, const char *text) {
+    size_t used = 0;
+    out[used++] = '[';
+    for (const char *p = text; *p != '\0'; p++) {
+        if (*p == '\n' && p[1] != '\0') {
+            out[used++] = ',';
+        }
+        out[used++] = *p;
+    }
+    out[used++] = ']';
+    return used;
 }
 
 static uint64_t hash_from(const char *path, uint64_t offset, uint64_t line, int stop_after,
@@ -178,6 +223,12 @@ static void packed_equals_plain_and_resumes(void **state) {
     assert_non_null(room);
     wanted = hash_from(put("c.jsonl", text, bytes), 0, 1, -1, 1);
     assert_int_equal(hash_from(put("c.jsonl", text, bytes), 0, 1, 1234, 1), wanted);
+    for (int stop = -1; stop < 3; stop++) {
+        size_t array = as_array(room, text);
+        const char *path = put("c.json", room, array);
+        assert_int_equal(hash_from(path, 0, 1, stop, 1), wanted);
+    }
+    assert_int_equal(hash_from(put("c.json", room, as_array(room, text)), 0, 1, 1401, 1), wanted);
 
     half = bytes / 2; /* Two zstd frames, one behind the other. */
     packed = ZSTD_compress(room, bytes, text, half, 3);
@@ -222,6 +273,7 @@ int main(void) {
         cmocka_unit_test(text_is_cut_by_its_rule),
         cmocka_unit_test(jsonl_members_are_found),
         cmocka_unit_test(bad_json_names_file_and_line),
+        cmocka_unit_test(elements_of_an_array_are_records),
         cmocka_unit_test(invalid_text_is_replaced_when_asked),
         cmocka_unit_test(depth_is_limited),
         cmocka_unit_test(packed_equals_plain_and_resumes),
