@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "base/json.h"
 #include "base/log.h"
 
@@ -84,6 +85,13 @@ static lt_err open_rewards(lt_learner *l, const lt_reinforce_options *o) {
                                    .command_limit_s = r->rl_command_limit,
                                    .max_tokens = o->max_tokens,
                                    .soft_tokens = r->rl_soft,
+                                   .tests = {.kind = (lt_sandbox_kind)r->rl_sandbox,
+                                             .limit_s = r->rl_test_limit,
+                                             .memory_bytes = r->rl_test_memory << 20,
+                                             .parallel = r->rl_test_parallel > 0
+                                                             ? (int)r->rl_test_parallel
+                                                             : lt_thread_count(),
+                                             .program = "/proc/self/exe"},
                                    .tokenizer = o->tokenizer};
     const lt_err err = lt_rewards_open(&l->rewards, &how);
     if (err != LT_OK) {

@@ -31,7 +31,7 @@ static void problem_close(lt_problem *p) {
 
 /* A line that is one text of the user gets the messages of a conversation. */
 static lt_err name_messages(json_t *line) {
-    static const char *const names[] = {"prompt", "question"};
+    static const char *const names[] = {"prompt", "question", "text"};
     if (json_object_get(line, "messages") != NULL) {
         return LT_OK;
     }

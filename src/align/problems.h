@@ -1,11 +1,13 @@
 /* problems.h: the problems that reinforcement learning asks: one JSON object a line.
  *
  *     messages   a conversation; the assistant's turns at its end are left out. Or any shape of
- *                data/chat_shape.h; or prompt or question, one text of the user
+ *                data/chat_shape.h; or prompt, question or text, one text of the user
  *     answer     the true answer, and
  *     checker    how answers are compared with it: data/check/checker.h. As `lateen data make`
  *                writes them
  *     schema     a JSON schema that answers must match
+ *     tests, test_list, test
+ *                unit tests of the code in an answer: unit_tests.h
  *
  * Further members are kept for a reward command. Lines that cannot be asked are named with file,
  * line and reason, the first LT_PROBLEMS_TOLD of them. */

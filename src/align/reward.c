@@ -11,7 +11,7 @@
 #include "base/option.h"
 #include "serve/grammar/grammar.h"
 
-#define MOST 8 /* Names of a sum. */
+#define MOST 10 /* Names of a sum. */
 
 /* One answer with its problem. */
 typedef struct {
@@ -19,11 +19,12 @@ typedef struct {
     const lt_problem *problem;
     const lt_answer *answer;
     const char *text;
+    const lt_unit_verdict *tests; /* NULL: no reward reads them. */
 } judged;
 
 typedef struct {
     const char *name;
-    bool checker, schema, soft, command;           /* What it reads. */
+    bool checker, schema, soft, command, tests;    /* What it reads. */
     lt_err (*value)(const judged *j, double *out); /* NULL: of the command. */
 } reward_row;
 
@@ -127,6 +128,16 @@ static lt_err overlong_value(const judged *j, double *out) {
     return LT_OK;
 }
 
+static lt_err unit_tests_value(const judged *j, double *out) {
+    *out = j->tests->passed == j->tests->total;
+    return LT_OK;
+}
+
+static lt_err unit_tests_share_value(const judged *j, double *out) {
+    *out = (double)j->tests->passed / (double)j->tests->total;
+    return LT_OK;
+}
+
 static const reward_row table[] = {
     {"answer", .checker = true, .value = answer_value},
     {"found", .value = found_value},
@@ -136,6 +147,8 @@ static const reward_row table[] = {
     {"length", .value = length_value},
     {"overlong", .soft = true, .value = overlong_value},
     {"command", .command = true},
+    {"unit_tests", .tests = true, .value = unit_tests_value},
+    {"unit_tests_share", .tests = true, .value = unit_tests_share_value},
 };
 #define N_ROWS (sizeof table / sizeof *table)
 
@@ -212,6 +225,9 @@ lt_err lt_rewards_open(lt_rewards **out, const lt_reward_options *o) {
     if (READS(r, schema)) {
         LT_TRY_DONE(lt_grammar_vocab_open(&r->vocabulary, o->tokenizer, NULL, 0));
     }
+    if (READS(r, tests)) {
+        LT_TRY_DONE(lt_unit_tests_probe(&o->tests));
+    }
     if (READS(r, command)) {
         LT_TRY_DONE(lt_reward_command_open(&r->command, o->command, o->command_limit_s));
     }
@@ -246,6 +262,10 @@ lt_err lt_rewards_check(const lt_rewards *r, const lt_problems *problems) {
         if (answer || (READS(r, schema) && !json_is_object(json_object_get(p->line, "schema")))) {
             LT_FAIL(LT_ERR_FORMAT, "%s:%llu: no \"%s\", which a reward reads", p->path,
                     (unsigned long long)p->line_number, answer ? "answer" : "schema");
+        }
+        if (READS(r, tests) && lt_unit_tests_check(p->line) != LT_OK) {
+            return lt_error_prefix(LT_ERR_FORMAT, "%s:%llu: unit tests", p->path,
+                                   (unsigned long long)p->line_number);
         }
     }
     return LT_OK;
@@ -296,6 +316,25 @@ done:
     return err; /* Where the program had no opinion (given is false), the reward is 0. */
 }
 
+/* The unit tests of all answers, for the rewards that read them: one run for both. */
+static lt_err run_tests(const lt_rewards *r, judged *all, int64_t n, lt_unit_verdict **verdicts) {
+    lt_tested *answers = calloc((size_t)n, sizeof *answers);
+    lt_err err = LT_OK;
+    *verdicts = calloc((size_t)n, sizeof **verdicts);
+    if (answers == NULL || *verdicts == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "unit tests of %lld answers", (long long)n);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        answers[i].problem = all[i].problem->line;
+        answers[i].code = lt_unit_code(all[i].text, &answers[i].bytes);
+        all[i].tests = &(*verdicts)[i];
+    }
+    LT_TRY_DONE(lt_unit_tests_run(&r->o.tests, answers, n, *verdicts));
+done:
+    free(answers);
+    return err;
+}
+
 /* One term of the sum, for all answers. */
 static lt_err judge_term(const lt_rewards *r, const term *t, const judged *all, int64_t n,
                          double *out) {
@@ -311,15 +350,17 @@ static lt_err judge_term(const lt_rewards *r, const term *t, const judged *all, 
 lt_err lt_rewards_judge(lt_rewards *r, const lt_problem *const *problems, const lt_answer *answers,
                         const char *const *texts, int64_t n, double *rewards, double *parts) {
     lt_err err = LT_OK;
+    lt_unit_verdict *verdicts = NULL;
     judged *all = calloc((size_t)n, sizeof *all);
     double *values = calloc((size_t)n, sizeof *values);
     if (all == NULL || values == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "rewards of %lld answers", (long long)n);
     }
     for (int64_t i = 0; i < n; i++) {
-        all[i] = (judged){r, problems[i], &answers[i], texts[i]};
+        all[i] = (judged){r, problems[i], &answers[i], texts[i], NULL};
         rewards[i] = 0.0;
     }
+    LT_TRY_DONE(READS(r, tests) ? run_tests(r, all, n, &verdicts) : LT_OK);
     for (int k = 0; k < r->n_terms; k++) {
         LT_TRY_DONE(judge_term(r, &r->terms[k], all, n, values));
         for (int64_t i = 0; i < n; i++) {
@@ -332,5 +373,6 @@ lt_err lt_rewards_judge(lt_rewards *r, const lt_problem *const *problems, const 
 done:
     free(all);
     free(values);
+    free(verdicts);
     return err;
 }

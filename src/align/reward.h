@@ -12,6 +12,9 @@
  *     overlong  DAPO's penalty (Yu et al. 2025, arXiv:2503.14476, equation 13): 0 up to
  *               limit - soft tokens, from there on down to -1 at the limit
  *     command   by a program: reward_command.h
+ *     unit_tests, unit_tests_share
+ *               1 where the code of the answer passes all tests of the problem, else 0; and the
+ *               share of them that it passes: unit_tests.h
  *
  * A line that the program gets:
  *
@@ -22,13 +25,15 @@
 
 #include "align/problems.h"
 #include "align/rollout.h"
+#include "align/unit_tests.h"
 
 typedef struct {
-    const char *sum;        /* As above; only names of the table. */
-    const char *command;    /* For `command`; "": none. It must outlive the rewards. */
-    double command_limit_s; /* For one line. */
-    int64_t max_tokens;     /* The limit of an answer. */
-    int64_t soft_tokens;    /* For `overlong`: over 0, at most max_tokens. */
+    const char *sum;             /* As above; only names of the table. */
+    const char *command;         /* For `command`; "": none. It must outlive the rewards. */
+    double command_limit_s;      /* For one line. */
+    int64_t max_tokens;          /* The limit of an answer. */
+    int64_t soft_tokens;         /* For `overlong`: over 0, at most max_tokens. */
+    lt_unit_tests_options tests; /* For `unit_tests` and `unit_tests_share`. */
     const lt_tokenizer *tokenizer;
 } lt_reward_options;
 

@@ -11,6 +11,7 @@
 #include "model/pass.h"
 #include "parallel/schedule.h"
 #include "parallel/sites.h"
+#include "platform/sandbox/sandbox.h"
 
 /* Choices that index these must keep their order. */
 /* lt_family; last: LT_FAMILY_COUNT */
@@ -60,11 +61,20 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "tokens of an answer, at most; questions have the rest of data.seq")                         \
     X(STR, rl_rewards, "rl.rewards", "answer", 0, 1, "NAME[:WEIGHT],...",                          \
       "what answers are worth, a sum of: answer, found, think, schema, ended, length, overlong, "  \
-      "command")                                                                                   \
+      "command, unit_tests, unit_tests_share")                                                     \
     X(STR, rl_command, "rl.command", "", 0, 0, "COMMAND",                                          \
       "reward command: a program that reads a JSON line for each answer and writes a number")      \
     X(F64, rl_command_limit, "rl.command_limit", "60", 0, 1e6, "S",                                \
       "seconds that it may take for one line", LT_OPTION_ABOVE_MIN)                                \
+    X(ENUM, rl_sandbox, "rl.sandbox", "namespaces", 0, 0, LT_SANDBOX_KINDS,                        \
+      "unit_tests: how code is isolated; rlimits is weaker, for machines that refuse namespaces",  \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(F64, rl_test_limit, "rl.test_limit", "10", 0, 1e6, "S",                                      \
+      "unit_tests: seconds for all tests of an answer", LT_OPTION_ABOVE_MIN)                       \
+    X(I64, rl_test_memory, "rl.test_memory", "1024", 1, 1e9, "MiB",                                \
+      "unit_tests: address space of a process")                                                    \
+    X(I64, rl_test_parallel, "rl.test_parallel", "0", 0, 4096, "N",                                \
+      "unit_tests: answers that are tested at once; 0: as many as cores", LT_RECIPE_MAY_CHANGE)    \
     X(I64, rl_soft, "rl.soft", "0", 0, 1e6, "N",                                                   \
       "reward overlong: tokens before the limit from which on an answer is punished")              \
     X(I64, rl_running, "rl.running", "0", 0, 65536, "N",                                           \

@@ -190,8 +190,13 @@ static const char *unmet(const use *uses, size_t n, const char *name) {
 /* The same for the options of reinforcement learning. */
 static const char *rl_idle(const lt_recipe *r, const lt_option *row) {
     const bool cispo = r->objective == LT_RECIPE_OBJECTIVE_cispo;
+    const bool tests = strstr(r->rl_rewards, "unit_tests") != NULL;
     const use uses[] = {
         {"rl.command_limit", r->rl_command[0] != '\0', "rl.command"},
+        {"rl.sandbox", tests, "a reward unit_tests"},
+        {"rl.test_limit", tests, "a reward unit_tests"},
+        {"rl.test_memory", tests, "a reward unit_tests"},
+        {"rl.test_parallel", tests, "a reward unit_tests"},
         {"rl.clip_low", !cispo, "an objective.kind other than cispo"},
         {"rl.clip_high", !cispo, "an objective.kind other than cispo"},
         {"rl.dual", !cispo, "an objective.kind other than cispo"},

@@ -68,6 +68,19 @@ with tempfile.TemporaryDirectory() as work:
                   == [(r["step"], r["reward"], r["entropy"]) for r in lines(f"{work}/whole", "rl")])
 
     @tap.case
+    def unit_tests():
+        with open(f"{work}/code.jsonl", "w") as f:
+            f.write(json.dumps({"text": "Square x.", "test_list": ["assert f(2) == 4", "assert f(3) == 9"]}) + "\n")
+        tests = ["--rl.rewards", "ended,unit_tests,unit_tests_share", "--steps", "1", "--checkpoint.every", "0"]
+        r = train(f"{work}/tests", *tests, "--data.train", f"{work}/code.jsonl", "--rl.sandbox", "rlimits", "--rl.test_limit", "60")
+        said = lines(f"{work}/tests", "answers")[0]["rewards"] if r.returncode == 0 else {}
+        tap.check("unit tests as rewards", set(said) == {"ended", "unit_tests", "unit_tests_share"} and said["unit_tests"] == said["unit_tests_share"] == 0, r.stderr[-500:] or said)
+        r = train(f"{work}/none", *tests, "--rl.sandbox", "rlimits")
+        tap.check("a problem without tests is named", r.returncode == 1 and "problems.jsonl:1: unit tests: no \"tests\"" in r.stderr, r.stderr[-500:])
+        r = train(f"{work}/idle", "--rl.rewards", "ended", "--rl.test_limit", "3")
+        tap.check("a limit of tests that no reward reads", r.returncode != 0 and "rl.test_limit" in r.stderr, r.stderr[-500:])
+
+    @tap.case
     def other_problems():
         with open(f"{work}/problems.jsonl", "a") as f:
             f.write(json.dumps({"prompt": "New?", "answer": "42"}) + "\n")

@@ -38,6 +38,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "platform/sandbox/jobs.h"
+#include "unit/sandbox_program.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MEMORY INT64_MAX /* Its shadow needs terabytes of addresses. */
@@ -655,22 +656,6 @@ static void bad_lists(void **state) {
     }
 }
 
-/* This program in the place of lateen: test_sandbox sandbox --jobs FILE --kind KIND ... */
-static int serve_jobs(char **words) {
-    const lt_sandbox_job base = {.kind = strcmp(words[5], "rlimits") == 0 ? LT_SANDBOX_RLIMITS
-                                                                          : LT_SANDBOX_NAMESPACES,
-                                 .limits = LT_SANDBOX_LIMITS};
-    json_t *jobs = NULL, *results = NULL;
-    lt_err err = lt_json_load(&jobs, words[3], 1 << 24);
-    err = err == LT_OK ? lt_sandbox_jobs_run(&results, jobs, &base, atoi(words[7])) : err;
-    if (err == LT_OK) {
-        (void)json_dumpf(results, stdout, 0);
-    }
-    json_decref(jobs);
-    json_decref(results);
-    return err == LT_OK ? 0 : 1;
-}
-
 static int prepare(void **state) {
     static const char *const command[] = {"true", NULL};
     const lt_sandbox_job job = {
@@ -713,8 +698,8 @@ int main(int argc, char **argv) {
     if (argc == 5 && strcmp(argv[1], "escape") == 0) {
         try_escape(argv[2], argv[3]);
     }
-    if (argc == 8 && strcmp(argv[1], "sandbox") == 0) {
-        return serve_jobs(argv);
+    if (is_sandbox_program(argc, argv)) {
+        return be_sandbox_program(argv);
     }
     return cmocka_run_group_tests(tests, prepare, clear);
 }

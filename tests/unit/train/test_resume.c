@@ -10,6 +10,8 @@
 
 /* steps, rates and limits of a step, saving, looking, and where and how it is computed. */
 static const char *const may_change[] = {"rl.running",
+                                         "rl.sandbox",
+                                         "rl.test_parallel",
                                          "mesh",
                                          "mesh.context",
                                          "mesh.expert_room",
@@ -162,6 +164,8 @@ static const char *const elsewhere[] = {"data.chat_template",
                                         "rl.rewards",
                                         "rl.command",
                                         "rl.command_limit",
+                                        "rl.test_limit",
+                                        "rl.test_memory",
                                         "rl.soft",
                                         "rl.updates",
                                         "rl.passes",
