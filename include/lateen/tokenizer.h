@@ -134,6 +134,22 @@ bool lt_tokenizer_is_special(const lt_tokenizer *t, uint32_t id);
 /* Id of the piece or special token with exactly these bytes, or LT_TOKEN_NONE. */
 uint32_t lt_tokenizer_find(const lt_tokenizer *t, const char *piece, size_t bytes);
 
+/* Tokens of filling in the middle of a text: before what stands in front of the gap, before what
+ * stands behind it, and before the answer; a repository's name, a file's border, padding. */
+typedef enum {
+    LT_FIM_PREFIX,
+    LT_FIM_SUFFIX,
+    LT_FIM_MIDDLE,
+    LT_FIM_REPOSITORY,
+    LT_FIM_FILE,
+    LT_FIM_PAD,
+    LT_FIM_COUNT
+} lt_fim;
+typedef struct {
+    uint32_t ids[LT_FIM_COUNT]; /* LT_TOKEN_NONE: the tokenizer has none. */
+} lt_tokenizer_fim;
+lt_tokenizer_fim lt_tokenizer_find_fim(const lt_tokenizer *t);
+
 /* Train byte-level BPE and write a tokenizer.json: see lt_bpe_train in
  * data/tokenizer/bpe_train.h. */
 

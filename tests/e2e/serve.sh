@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|control|batches|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|control|batches|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -171,6 +171,19 @@ scores() {
 
 models() { # Starts its own servers.
     within python3 tests/e2e/serve_models.py "$lateen"
+}
+
+infill() { # Tokenizers of its own, whose ids are bytes.
+    local kind
+    for kind in qwen llama; do
+        python3 tests/e2e/serve_infill.py tokenizer $kind "$dir/$kind"
+        model=("$shared/stories260K.bin" --tokenizer "$dir/$kind")
+        start
+        ready || { say "the server is ready: $kind" 1 "$(cat "$dir/err")"; continue; }
+        within python3 tests/e2e/serve_infill.py $kind "http://127.0.0.1:$port"
+        stop
+    done
+    model=("$shared/stories260K.bin" --tokenizer "$shared/tok512.bin")
 }
 
 control() {

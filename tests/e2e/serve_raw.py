@@ -371,7 +371,7 @@ for field, value in [("dry_base", 0.5), ("dry_multiplier", -1), ("xtc_probabilit
 for value in (1, [1], [""]):
     refuses_body(f"dry_sequence_breakers = {value}", "/v1/completions", {**COMPLETION, "dry_multiplier": 1, "dry_sequence_breakers": value})
 a = post("/infill", {"input_prefix": "a", "input_suffix": "b"})
-check("/infill is refused by name", a[0] == 501 and "/infill" in error_of(a), a)
+check("/infill is refused by name where the model has no tokens for it", a[0] == 501 and "/infill" in error_of(a) and "prefix, suffix, middle" in error_of(a), a)
 events = stream("/v1/chat/completions", {**CHAT, "stream": True})
 check("openai: a stream ends with [DONE]", events[-1][1] == "[DONE]", events[-1])
 

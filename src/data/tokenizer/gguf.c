@@ -153,18 +153,37 @@ static lt_err optional_id(const lt_gguf *g, const char *key, uint32_t n, uint32_
     return LT_OK;
 }
 
-/* Keys of tokens at which llama.cpp stops, beside eos and eot: what is left of filling in the
- * middle goes on into another file. */
+/* Tokens of filling in the middle, also by the keys of older files. */
+static lt_err fim_ids(lt_tokenizer *t, const lt_gguf *g, uint32_t n) {
+    static const char *const keys[LT_FIM_COUNT][2] = {
+        [LT_FIM_PREFIX] = {"tokenizer.ggml.prefix_token_id", "tokenizer.ggml.fim_pre_token_id"},
+        [LT_FIM_SUFFIX] = {"tokenizer.ggml.suffix_token_id", "tokenizer.ggml.fim_suf_token_id"},
+        [LT_FIM_MIDDLE] = {"tokenizer.ggml.middle_token_id", "tokenizer.ggml.fim_mid_token_id"},
+        [LT_FIM_REPOSITORY] = {"tokenizer.ggml.fim_rep_token_id", NULL},
+        [LT_FIM_FILE] = {"tokenizer.ggml.fim_sep_token_id", NULL},
+        [LT_FIM_PAD] = {"tokenizer.ggml.fim_pad_token_id", NULL}};
+    for (int i = 0; i < LT_FIM_COUNT; i++) {
+        t->fim.ids[i] = LT_NO_ID;
+        for (int k = 0; k < 2 && keys[i][k] != NULL; k++) {
+            LT_TRY(optional_id(g, keys[i][k], n, &t->fim.ids[i]));
+        }
+    }
+    return LT_OK;
+}
+
+/* Tokens at which llama.cpp stops, beside eos and eot: what is left of filling in the middle goes
+ * on into another file. */
 static lt_err more_ends(lt_tokenizer *t, const lt_gguf *g, uint32_t n) {
-    static const char *const keys[] = {
-        "tokenizer.ggml.eom_token_id", "tokenizer.ggml.fim_pad_token_id",
-        "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id"};
+    uint32_t ids[] = {LT_NO_ID, LT_NO_ID, LT_NO_ID, LT_NO_ID};
     t->from_gguf = true;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        uint32_t id = LT_NO_ID;
-        LT_TRY(optional_id(g, keys[i], n, &id));
-        if (id != LT_NO_ID) {
-            LT_TRY(lt_ids_append(&t->ends, &id, 1));
+    LT_TRY(fim_ids(t, g, n));
+    LT_TRY(optional_id(g, "tokenizer.ggml.eom_token_id", n, &ids[0]));
+    for (int i = LT_FIM_REPOSITORY; i < LT_FIM_COUNT; i++) {
+        ids[i - LT_FIM_REPOSITORY + 1] = t->fim.ids[i];
+    }
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        if (ids[i] != LT_NO_ID) {
+            LT_TRY(lt_ids_append(&t->ends, &ids[i], 1));
         }
     }
     return LT_OK;

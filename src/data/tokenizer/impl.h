@@ -91,6 +91,7 @@ struct lt_tokenizer {
     /* lt_tokenizer_info's. A GGUF's reader begins it, lt_tokenizer_find_ends completes it. */
     lt_ids ends;
     bool from_gguf;
+    lt_tokenizer_fim fim; /* What a GGUF's keys name. */
     lt_text chat_template;
 };
 

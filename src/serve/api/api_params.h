@@ -56,6 +56,8 @@ typedef struct {
     const json_t *messages, *prompt, *input, *system, *tools, *tool_choice, *content, *tokens,
         *metadata;
     const char *instructions, *suffix, *previous_id;
+    const char *input_prefix, *input_suffix; /* Of /infill. */
+    const json_t *input_extra;
     const json_t *store, *include, *thread, *context_management;
     const char *truncation, *verbosity, *summary;
     /* How the answer is sent. */

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "data/text_utf8.h"
-#include "serve/api/reply.h"
+#include "serve/api/infill.h"
 #include "serve/api/prompts.h"
 #include "serve/api/route.h"
 
@@ -366,14 +366,35 @@ static bool read_logprobs(const lt_api_params *a, int *top, int *of_prompt, lt_a
     return true;
 }
 
+static bool fills_in(const lt_api_params *a) {
+    return a->suffix != NULL && a->suffix[0] != '\0';
+}
+
+/* The answer stands between a prompt, or each of several, and the suffix. */
+static bool add_infills(lt_reply *j, lt_api_error *e) {
+    const json_t *prompt = j->params.prompt;
+    const size_t n = json_is_array(prompt) ? json_array_size(prompt) : 1;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_is_array(prompt) ? json_array_get(prompt, i) : prompt;
+        const lt_infill f = {.prefix = json_string_value(one), .suffix = j->params.suffix};
+        if (f.prefix == NULL) {
+            return lt_api_refuse(e, "prompt",
+                                 "'prompt' must be a string, or a list of strings, with 'suffix'");
+        }
+        if (!lt_infill_add(j, &f, "suffix", e)) {
+            return false;
+        }
+    }
+    return n > 0 || lt_api_refuse(e, "prompt", "'prompt' is empty");
+}
+
 static bool prepare(lt_reply *j, lt_api_error *e) {
     lt_api_params *a = &j->params;
     int top = -1, of_prompt = -1;
     const int64_t most = a->max_tokens < 0 ? 16 : a->max_tokens; /* OpenAI's default. */
 
-    if (a->suffix != NULL && a->suffix[0] != '\0') {
-        return lt_api_refuse(e, "suffix",
-                             "'suffix' is not supported here: texts are not filled in");
+    if (fills_in(a) && a->echo) {
+        return lt_api_refuse(e, "echo", "'echo' and 'suffix' exclude each other");
     }
     if (a->best_of > 0 && a->best_of < a->n) {
         return lt_api_refuse(e, "best_of", "'best_of' is %lld, less than 'n' = %lld",
@@ -391,7 +412,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     }
     j->request.prompt_logprobs = of_prompt;
     if (!lt_group_read(j, e) || !lt_reply_rule(j, e) ||
-        !lt_prompts_add(j, a->prompt, "prompt", e)) {
+        !(fills_in(a) ? add_infills(j, e) : lt_prompts_add(j, a->prompt, "prompt", e))) {
         return false;
     }
     return (j->group == NULL && j->blocks == NULL) || j->n_parts == 1 ||

@@ -1,38 +1,34 @@
-/* api/native.c: llama-server's own endpoints: /completion, /props, /slots, so that its clients and
- * pages work. The sampling defaults are llama-server's, not OpenAI's. */
+/* api/native.c: llama-server's own endpoints: /completion, /infill, /props, /slots, so that its
+ * clients and pages work. The sampling defaults are llama-server's, not OpenAI's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "serve/api/reply.h"
+#include "serve/api/infill.h"
 #include "serve/api/prompts.h"
 #include "serve/api/route.h"
 
-static const lt_field fields[] = {LT_JSON("prompt", prompt),
-                                  LT_STR("model", model),
-                                  LT_BOOL("stream", stream),
-                                  LT_I64("max_tokens", max_tokens, -2, 1e12),
-                                  LT_I64("n", n, 1, 128),
-                                  LT_I64("n_probs", n_probs, 0, LT_ENGINE_TOP),
-                                  LT_JSON("response_format", response_format),
-                                  LT_I64("thinking_budget", thinking_budget, -1, 1e9),
-                                  LT_NOTHING("n_threads"),
-                                  LT_NOTHING("n_keep"),    /* Contexts are not shifted here: */
-                                  LT_NOTHING("n_discard"), /* neither has an effect. */
-                                  LT_NOTHING("min_keep"),
-                                  LT_ONLY("adaptive_target", "-1|-1.0"),
-                                  LT_NOTHING("adaptive_decay"),
-                                  LT_ONLY("n_indent", "0"),
-                                  LT_ONLY("t_max_predict_ms", "0|-1"),
-                                  LT_ONLY("post_sampling_probs", "false"),
-                                  LT_ONLY("image_data", "[]"),
-                                  LT_JSON("response_fields", response_fields),
-                                  LT_REFUSED("samplers", "their order is fixed"),
-                                  LT_BOOL("add_special_tokens", add_special),
-                                  LT_FIELDS_SAMPLING};
+#define NATIVE_FIELDS                                                                              \
+    LT_JSON("prompt", prompt), LT_STR("model", model), LT_BOOL("stream", stream),                  \
+        LT_I64("max_tokens", max_tokens, -2, 1e12), LT_I64("n", n, 1, 128),                        \
+        LT_I64("n_probs", n_probs, 0, LT_ENGINE_TOP), LT_JSON("response_format", response_format), \
+        LT_I64("thinking_budget", thinking_budget, -1, 1e9), LT_NOTHING("n_threads"),              \
+        LT_NOTHING("n_keep"), LT_NOTHING("n_discard"), LT_NOTHING("min_keep"),                     \
+        LT_ONLY("adaptive_target", "-1|-1.0"), LT_NOTHING("adaptive_decay"),                       \
+        LT_ONLY("n_indent", "0"), LT_ONLY("t_max_predict_ms", "0|-1"),                             \
+        LT_ONLY("post_sampling_probs", "false"), LT_ONLY("image_data", "[]"),                      \
+        LT_JSON("response_fields", response_fields),                                               \
+        LT_REFUSED("samplers", "their order is fixed"),                                            \
+        LT_BOOL("add_special_tokens", add_special), LT_FIELDS_SAMPLING
+/* Contexts are not shifted: n_keep and n_discard have no effect. */
+static const lt_field fields[] = {NATIVE_FIELDS};
 const lt_field_table lt_fields_completion = LT_FIELD_TABLE(fields, "prompt");
+static const lt_field infill_fields[] = {LT_STR("input_prefix", input_prefix),
+                                         LT_STR("input_suffix", input_suffix),
+                                         LT_JSON("input_extra", input_extra), NATIVE_FIELDS};
+const lt_field_table lt_fields_infill = LT_FIELD_TABLE(infill_fields, "input_prefix,input_suffix");
 
 /* ---- Answers ---- */
 
@@ -340,7 +336,26 @@ static bool check_fields(const json_t *wanted, lt_api_error *e) {
     return ok || lt_api_refuse(e, "response_fields", "'response_fields' must be a list of names");
 }
 
-static bool prepare(lt_reply *j, lt_api_error *e) {
+/* As llama-server's: what stands around the gap, and what the answer begins with. */
+static bool add_infill(lt_reply *j, lt_api_error *e) {
+    const lt_api_params *a = &j->params;
+    const lt_infill f = {.prefix = a->input_prefix,
+                         .suffix = a->input_suffix,
+                         .prompt = a->prompt,
+                         .extra = a->input_extra,
+                         .files = true,
+                         .cut = true};
+    if (f.prefix == NULL || f.suffix == NULL) {
+        return lt_api_refuse(e, f.prefix == NULL ? "input_prefix" : "input_suffix",
+                             "'%s' is missing", f.prefix == NULL ? "input_prefix" : "input_suffix");
+    }
+    if (f.prompt != NULL && !json_is_string(f.prompt)) {
+        return lt_api_refuse(e, "prompt", "'prompt' must be a string");
+    }
+    return lt_infill_add(j, &f, NULL, e);
+}
+
+static bool prepare(lt_reply *j, bool (*add)(lt_reply *j, lt_api_error *e), lt_api_error *e) {
     const int64_t context = lt_server_context(j->server);
     int64_t most = j->params.max_tokens < 0 ? -1 : j->params.max_tokens; /* -1, -2: to the end. */
     most = most > context ? context : most == 0 ? 1 : most;
@@ -351,16 +366,17 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     return lt_server_check_model(j->server, &j->params, e) &&
            check_fields(j->params.response_fields, e) &&
            lt_reply_configure(j, most, j->params.n_probs > 0 ? (int)j->params.n_probs : -1, e) &&
-           lt_reply_rule(j, e) && add_prompts(j, e);
+           lt_reply_rule(j, e) && add(j, e);
 }
 
-void lt_api_completion(lt_call *call) {
+static void answer(lt_call *call, const lt_field *rows, size_t n_rows,
+                   bool (*add)(lt_reply *j, lt_api_error *e)) {
     lt_api_error e = {0};
     lt_api_params a;
     lt_reply *j;
 
     native_defaults(call->server, &a);
-    if (!lt_call_read(call, &a, fields, sizeof fields / sizeof *fields, &e)) {
+    if (!lt_call_read(call, &a, rows, n_rows, &e)) {
         lt_call_error(call, &e);
         lt_api_params_free(&a);
         return;
@@ -369,11 +385,19 @@ void lt_api_completion(lt_call *call) {
     if (j == NULL) {
         return;
     }
-    if (!prepare(j, &e)) {
+    if (!prepare(j, add, &e)) {
         lt_reply_refuse(call, j, &e);
         return;
     }
     lt_reply_start(call, j);
+}
+
+void lt_api_completion(lt_call *call) {
+    answer(call, fields, sizeof fields / sizeof *fields, add_prompts);
+}
+
+void lt_api_infill(lt_call *call) {
+    answer(call, infill_fields, sizeof infill_fields / sizeof *infill_fields, add_infill);
 }
 
 /* ---- /props and /slots ---- */

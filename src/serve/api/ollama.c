@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "serve/api/conversation.h"
+#include "serve/api/infill.h"
 #include "serve/api/ollama.h"
 #include "serve/api/prompts.h"
 #include "serve/api/route.h"
@@ -30,7 +31,7 @@ static const lt_field generate_fields[] = {LT_JSON("prompt", prompt),
                                            LT_STR("system", instructions),
                                            LT_JSON("context", tokens),
                                            LT_BOOL("raw", raw),
-                                           LT_ONLY("suffix", "\"\""),
+                                           LT_STR("suffix", suffix),
                                            LT_ONLY("template", "\"\""),
                                            LT_ONLY("images", "[]"),
                                            LT_REFUSED("width", "this model writes text"),
@@ -448,13 +449,18 @@ static bool read_messages(lt_api_params *a, lt_api_error *e) {
     return true;
 }
 
+static bool fills_in(const lt_api_params *a) {
+    return a->suffix != NULL && a->suffix[0] != '\0';
+}
+
 /* A prompt is a conversation of one message, unless it is raw, or the model has no template. */
 static bool read_prompt(lt_api_params *a, const lt_server *s, lt_api_error *e) {
     json_t *list;
     if (!json_is_string(a->prompt)) {
         return lt_api_refuse(e, "prompt", "'prompt' must be a string");
     }
-    a->raw = a->raw || (strcmp(s->template_source, "none") == 0 && a->instructions == NULL);
+    a->raw = a->raw || fills_in(a) ||
+             (strcmp(s->template_source, "none") == 0 && a->instructions == NULL);
     if (a->raw) {
         return a->instructions == NULL || lt_api_refuse(e, "system",
                                                         "'system' and 'raw' exclude "
@@ -486,6 +492,14 @@ static bool read_ask(lt_api_params *a, lt_call *call, bool chat, lt_api_error *e
                         e) &&
            lt_ollama_check_model(s, a, e) && read_options(a, s, e) && read_format(a, e) &&
            read_think(a, s, e);
+}
+
+/* The prompt and the suffix stand around the answer. */
+static bool add_infill(lt_reply *j, lt_api_error *e) {
+    const lt_infill f = {.prefix = json_string_value(j->params.prompt),
+                         .suffix = j->params.suffix,
+                         .cut = j->params.truncate};
+    return lt_infill_add(j, &f, "suffix", e);
 }
 
 static bool encode_prompt(lt_reply *j, lt_ids *ids, lt_api_error *e) {
@@ -538,6 +552,9 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     a->reasoning_format = a->raw ? "none" : NULL;
     if (!lt_reply_configure(j, a->max_tokens, top, e) || !lt_chat_output_prepare(j, e)) {
         return false;
+    }
+    if (fills_in(a)) {
+        return add_infill(j, e);
     }
     if (!encode_prompt(j, &ids, e) || !add_context(j, &ids, e)) {
         lt_ids_free(&ids);

@@ -26,6 +26,7 @@
     X(batch_create)                                                                                \
     X(lora_load)                                                                                   \
     X(lora_unload)                                                                                 \
+    X(infill)                                                                                      \
     X(completion)                                                                                  \
     X(tokenize)                                                                                    \
     X(detokenize)                                                                                  \
@@ -95,6 +96,7 @@ static const struct {
     {lt_api_ollama_ps, "ollama_ps", "Ollama's running models", NULL, NULL, NULL},
     {lt_api_ollama_show, "ollama_show", "About the model, as Ollama tells it", NULL,
      &lt_fields_ollama_show, NULL},
+    {lt_api_infill, "infill", "What stands between two texts", SSE, &lt_fields_infill, NULL},
     {lt_api_props, "props", "llama-server's properties", NULL, NULL, NULL},
     {lt_api_slots, "slots", "llama-server's slots", NULL, NULL, NULL},
     {lt_api_tokenize, "tokenize", "Text to ids", NULL, &lt_fields_tokenize, NULL},

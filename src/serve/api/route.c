@@ -67,6 +67,7 @@ static const struct {
     {"POST", "/rerank", lt_api_rerank, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/classify", lt_api_classify, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/pooling", lt_api_pooling, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/infill", lt_api_infill, LT_FLAVOUR_LLAMA, TEXT},
     {"POST", "/completion", lt_api_completion, LT_FLAVOUR_LLAMA, TEXT},
     {"POST", "/completions", lt_api_completion, LT_FLAVOUR_LLAMA, TEXT},
     {"POST", "/api/chat", lt_api_ollama_chat, LT_FLAVOUR_OLLAMA, TEXT},
@@ -337,28 +338,9 @@ static int find_route(const lt_http_request *r, char *methods, size_t n) {
     return found;
 }
 
-/* Endpoints of llama-server and vLLM that do not exist here; the error says why. */
-static const char *absent_of(const char *path) {
-    static const struct {
-        const char *path, *why;
-    } absent[] = {{"/infill", "texts are not filled in"}};
-    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
-        if (strcmp(path, absent[i].path) == 0) {
-            return absent[i].why;
-        }
-    }
-    return NULL;
-}
-
 static void no_route(lt_call *call, const char *methods) {
-    const char *why = absent_of(call->request->path);
     char message[400];
     const size_t n = strlen(call->extra);
-    if (why != NULL) {
-        snprintf(message, sizeof message, "%s is not supported here: %s", call->request->path, why);
-        answer_error(call, 501, "not_supported_error", "not_supported", message);
-        return;
-    }
     if (methods[0] == '\0') {
         snprintf(message, sizeof message, "there is no %.200s here", call->request->path);
         answer_error(call, 404, "not_found_error", "not_found", message);

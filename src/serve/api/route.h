@@ -52,7 +52,8 @@ void lt_route_bad(void *server, lt_http_refusal *r);
     X(rerank)                                                                                      \
     X(classify)                                                                                    \
     X(pooling)                                                                                     \
-    X(completion)  /* api/native.c */                                                              \
+    X(infill) /* api/native.c */                                                                   \
+    X(completion)                                                                                  \
     X(ollama_chat) /* api/ollama.c */                                                              \
     X(ollama_generate)                                                                             \
     X(ollama_embed) /* api/ollama_info.c */                                                        \

@@ -190,6 +190,55 @@ static void keys_of_a_gguf(void **state) {
     unlink(path);
 }
 
+/* The names are llama.cpp's; a GGUF's keys come before them, old ones included. */
+static void filling_in_the_middle(void **state) {
+    char path[] = "/tmp/lateen-ends-XXXXXX";
+    static const char *const sets[][4] = {
+        {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", NULL},
+        {"<fim_prefix>", "<fim_suffix>", "<fim_middle>", NULL},
+        {"<PRE>", "<SUF>", "<MID>", NULL},
+        {"\xE2\x96\x81<PRE>", "\xE2\x96\x81<SUF>", "\xE2\x96\x81<MID>", NULL},
+        {"<\xEF\xBD\x9C"
+         "fim\xE2\x96\x81"
+         "begin\xEF\xBD\x9C>",
+         "<\xEF\xBD\x9C"
+         "fim\xE2\x96\x81hole\xEF\xBD\x9C>",
+         "<\xEF\xBD\x9C"
+         "fim\xE2\x96\x81"
+         "end\xEF\xBD\x9C>",
+         NULL},
+        {"<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>", NULL}};
+    lt_tokenizer *t = NULL;
+    lt_tokenizer_fim fim;
+    (void)state;
+    close(mkstemp(path));
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        write_gguf(path, sets[i], NULL, 0, NULL, NULL);
+        must(lt_tokenizer_open(&t, path, NULL), path);
+        fim = lt_tokenizer_find_fim(t);
+        for (int k = LT_FIM_PREFIX; k <= LT_FIM_MIDDLE; k++) {
+            assert_int_equal(fim.ids[k], N_BYTES + k);
+        }
+        assert_int_equal(fim.ids[LT_FIM_FILE], LT_TOKEN_NONE);
+        lt_tokenizer_close(t);
+    }
+    write_gguf(path,
+               (const char *const[]){"<|fim_prefix|>", "<a>", "<b>", "<c>", "<|file_sep|>",
+                                     "<|repo_name|>", NULL},
+               NULL, 0,
+               (const char *const[]){"tokenizer.ggml.fim_pre_token_id",
+                                     "tokenizer.ggml.suffix_token_id",
+                                     "tokenizer.ggml.fim_mid_token_id", NULL},
+               (const int[]){N_BYTES + 1, N_BYTES + 2, N_BYTES + 3});
+    must(lt_tokenizer_open(&t, path, NULL), path);
+    fim = lt_tokenizer_find_fim(t);
+    const uint32_t want[LT_FIM_COUNT] = {N_BYTES + 1, N_BYTES + 2, N_BYTES + 3,
+                                         N_BYTES + 5, N_BYTES + 4, LT_TOKEN_NONE};
+    assert_memory_equal(fim.ids, want, sizeof want);
+    lt_tokenizer_close(t);
+    unlink(path);
+}
+
 /* The model's ids take the keys that neither the tokenizer nor llama.cpp's names need. */
 static void ids_of_a_model_as_keys(void **state) {
     char path[] = "/tmp/lateen-ends-XXXXXX";
@@ -217,6 +266,7 @@ int main(void) {
         cmocka_unit_test(by_name),
         cmocka_unit_test(config_of_the_folder),
         cmocka_unit_test(keys_of_a_gguf),
+        cmocka_unit_test(filling_in_the_middle),
         cmocka_unit_test(ids_of_a_model_as_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

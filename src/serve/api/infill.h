@@ -1,0 +1,30 @@
+/* infill.h: prompts that ask a model for what stands between two texts, for llama-server's /infill
+ * and the suffix of completions.
+ *
+ *   [REPOSITORY]myproject\n  [FILE]name\n extra text ...  [FILE]filename\n     /infill only, and
+ *                                                           the tokens that the model has
+ *   [BOS] [PREFIX] prefix prompt  [SUFFIX] suffix  [MIDDLE]
+ *
+ * This is llama-server's layout (arXiv:2409.12186, section 3.1). An answer also ends at tokens that
+ * begin another file. */
+#ifndef LT_SERVE_INFILL_H
+#define LT_SERVE_INFILL_H
+
+#include "serve/api/reply.h"
+
+typedef struct {
+    const char *prefix, *suffix;
+    const json_t *prompt; /* What the answer begins with, to be continued; NULL: nothing. */
+    const json_t *extra;  /* [{filename, text}, ...] */
+    bool files;           /* Name the repository and the file. */
+    /* Long texts are cut to what is near the gap. As llama-server does, of a window of 2048 tokens,
+     * or of the context if that is less, three quarters are for the end of the prefix and one for
+     * the beginning of the suffix; extra texts have the rest of the context but for the answer. */
+    bool cut;
+} lt_infill;
+
+/* Add the prompt to the reply. Fails by name where the model has no such tokens: 501, or with param
+ * 400. */
+bool lt_infill_add(lt_reply *j, const lt_infill *f, const char *param, lt_api_error *e);
+
+#endif
