@@ -510,6 +510,10 @@ const lt_param_buffer *lt_pass_gradients(const lt_pass *p) {
     return p->exec.lora != NULL ? &p->lora.gradients : &p->exec.gradients;
 }
 
+bool lt_pass_has_unit(const lt_pass *p, int unit) {
+    return has_unit(&p->options, &p->model->spec, &p->model->table, unit);
+}
+
 lt_err lt_pass_zero_gradients(lt_pass *p) {
     LT_ASSERT(lt_pass_gradients(p)->base != NULL);
     p->zero_due = true;

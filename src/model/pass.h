@@ -221,6 +221,7 @@ LT_MUST_USE lt_err lt_pass_logprobs_backward(lt_pass *p, int set, const float *d
  * units alone. With ranks of tp, what several of them hold has a part of its gradient on each:
  * their sum is the gradient. */
 const lt_param_buffer *lt_pass_gradients(const lt_pass *p);
+bool lt_pass_has_unit(const lt_pass *p, int unit); /* Does it make gradients of the unit? */
 /* Start new gradients with the next batch: results of products are stored, not added, and the rest
  * is zeroed first. Until then the old gradients remain. */
 LT_MUST_USE lt_err lt_pass_zero_gradients(lt_pass *p);

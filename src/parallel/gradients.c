@@ -8,6 +8,7 @@ typedef struct {
     const lt_world *world;
     const lt_param_table *table;
     const lt_param_buffer *gradients;
+    bool stages;       /* Those of both stages too. */
     lt_comm_work last; /* 0: nothing was queued. */
 } summing;
 
@@ -28,15 +29,17 @@ static lt_err sum_copies(summing *s, const lt_param *p) {
         const unsigned copies = lt_layout_copies(&w->layout, p, b);
         LT_TRY((copies & LT_COPIES_TP) != 0 ? sum(s, w->mesh.tp, data, count) : LT_OK);
         LT_TRY((copies & LT_COPIES_KV) != 0 ? sum(s, w->kv, data, count) : LT_OK);
-        LT_TRY((copies & LT_COPIES_STAGES) != 0 ? sum(s, w->stages, data, count) : LT_OK);
+        LT_TRY(s->stages && (copies & LT_COPIES_STAGES) != 0 ? sum(s, w->stages, data, count)
+                                                             : LT_OK);
         data += count;
     }
     return LT_OK;
 }
 
 lt_err lt_gradients_sum_copies(const lt_world *w, const lt_param_table *t,
-                               const lt_param_buffer *gradients, int unit, lt_comm_work *last) {
-    summing s = {.world = w, .table = t, .gradients = gradients, .last = *last};
+                               const lt_param_buffer *gradients, int unit, bool stages,
+                               lt_comm_work *last) {
+    summing s = {.world = w, .table = t, .gradients = gradients, .stages = stages, .last = *last};
     const lt_unit *u = &t->units[unit];
     for (int i = 0; i < u->n_params; i++) {
         LT_TRY(sum_copies(&s, &t->params[u->first_param + i]));
@@ -53,7 +56,7 @@ lt_err lt_gradients_sum_unit(const lt_world *w, const lt_param_table *t,
         return LT_OK;
     }
     s.last = *last;
-    LT_TRY(lt_gradients_sum_copies(w, t, gradients, unit, &s.last));
+    LT_TRY(lt_gradients_sum_copies(w, t, gradients, unit, true, &s.last));
     if (w->shape.ep == 1) {
         LT_TRY(sum(&s, w->mesh.grad, gradients->base[unit], u->n_elements));
     }

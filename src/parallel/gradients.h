@@ -24,9 +24,10 @@ LT_MUST_USE lt_err lt_gradients_sum(const lt_world *w, const lt_param_table *t,
 LT_MUST_USE lt_err lt_gradients_sum_unit(const lt_world *w, const lt_param_table *t,
                                          const lt_param_buffer *gradients, int unit,
                                          lt_comm_work *last);
-/* Queue only the sums over tp and stages, not those over dp x cp. */
+/* Queue only the sums over tp and, with `stages`, over both stages of a tied embedding; not those
+ * over dp x cp. */
 LT_MUST_USE lt_err lt_gradients_sum_copies(const lt_world *w, const lt_param_table *t,
-                                           const lt_param_buffer *gradients, int unit,
+                                           const lt_param_buffer *gradients, int unit, bool stages,
                                            lt_comm_work *last);
 
 #endif

@@ -47,6 +47,7 @@ struct lt_pipeline {
     int64_t warm[MAX_WARM]; /* Rows of micro-batches whose kernels are loaded. */
     int n_warm;
     lt_timeline *timeline; /* NULL: no spans. */
+    lt_pipeline_begins begins;
 };
 
 /* The state of a walk along a row. */
@@ -357,6 +358,7 @@ static lt_err backward(walk *w, const lt_schedule_op *op) {
         LT_TRY(take_input(w, op, c->pass, lt_pass_stream_gradient(c->pass, op->set)));
     }
     LT_TRY(begin(p, op, &b));
+    LT_TRY(p->begins.call != NULL ? p->begins.call(p->begins.of, op->chunk) : LT_OK);
     if (last) {
         LT_TRY(lt_pass_loss(c->pass, op->set, w->grad_scale));
     }
@@ -389,7 +391,7 @@ static lt_err add_tied(lt_pipeline *p) {
         const lt_param_buffer *g = lt_pass_gradients(p->chunks[c].pass);
         from = lt_param_data(g, embed) != NULL ? lt_param_data(g, embed) : from;
     }
-    if (!p->model->spec.tied || from == NULL || from == to) {
+    if (!p->model->spec.tied || from == NULL || to == NULL || from == to) {
         return LT_OK;
     }
     const lt_tensor sum = lt_tensor_1d(to, LT_F32, embed->local_count),
@@ -602,6 +604,10 @@ lt_err lt_pipeline_eval(lt_pipeline *p, const lt_pass_batch *b, lt_pass_result *
 }
 
 /* ---- Accessors ---- */
+
+void lt_pipeline_tell_begins(lt_pipeline *p, lt_pipeline_begins begins) {
+    p->begins = begins;
+}
 
 void lt_pipeline_trace(lt_pipeline *p, lt_timeline *t) {
     p->timeline = t;

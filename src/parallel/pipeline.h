@@ -54,6 +54,13 @@ LT_MUST_USE lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batche
 LT_MUST_USE lt_err lt_pipeline_eval(lt_pipeline *p, const lt_pass_batch *b, lt_pass_result *r,
                                     float *loss_rows);
 
+/* Who is asked before a micro-batch goes backward through a chunk; call NULL: nobody. */
+typedef struct {
+    lt_err (*call)(void *of, int chunk);
+    void *of;
+} lt_pipeline_begins;
+void lt_pipeline_tell_begins(lt_pipeline *p, lt_pipeline_begins begins);
+
 /* From now on operations and their layers are spans of t (lt_pass_trace). */
 void lt_pipeline_trace(lt_pipeline *p, lt_timeline *t);
 /* In F32, of the units in the rank's stages. */

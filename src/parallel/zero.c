@@ -79,6 +79,20 @@ static lt_err wait_for(lt_zero *z, lt_comm_work *work) {
 
 /* ---- Gradients ---- */
 
+/* The pass that a unit's gradients are of: there is one, or a unit is of one chunk of layers. */
+static lt_pass *pass_of(const lt_zero *z, int unit) {
+    int i = z->n_passes - 1;
+    while (i > 0 && !lt_pass_has_unit(z->passes[i], unit)) {
+        i--;
+    }
+    return z->passes[i];
+}
+
+/* Of a unit, as its pass produces them. */
+static const lt_param_buffer *gradients_of(const lt_zero *z, int unit) {
+    return z->shards->level < 2 ? z->whole : lt_pass_gradients(pass_of(z, unit));
+}
+
 static bool is_held(const lt_zero *z, int unit) {
     return z->model->table.units[unit].n_elements > 0;
 }
@@ -107,17 +121,18 @@ static lt_err bring_gradients(lt_zero *z, int unit, bool clear) {
     lt_zero_room *room = &z->gradient_rooms[room_of(&z->model->table, unit)];
     LT_TRY(finish_room(z, room));
     if (room->unit >= 0 && room->unit != unit) {
-        LT_TRY(lt_pass_bring_gradients(z->passes[0], room->unit, NULL, false));
+        LT_TRY(lt_pass_bring_gradients(pass_of(z, room->unit), room->unit, NULL, false));
     }
     room->unit = unit;
-    return lt_pass_bring_gradients(z->passes[0], unit, room->data, clear);
+    return lt_pass_bring_gradients(pass_of(z, unit), unit, room->data, clear);
 }
 
 /* base: all of the unit's gradients; their slices are summed, this rank's slice in place. */
 static lt_err scatter_sum(lt_zero *z, int unit, float *base, lt_comm_work *last) {
     const lt_shards *s = z->shards;
     const int64_t size = lt_shards_size(s, unit);
-    LT_TRY(lt_gradients_sum_copies(s->world, &z->model->table, z->whole, unit, last));
+    LT_TRY(lt_gradients_sum_copies(s->world, &z->model->table, gradients_of(z, unit), unit,
+                                   s->level < 2, last));
     return lt_reduce_scatter(slice_ranks(z), base + s->own * size, base, size, LT_F32,
                              LT_REDUCE_SUM, last);
 }
@@ -186,13 +201,12 @@ static bool waits_for_stages(const lt_zero *z, int unit) {
 
 static lt_err leave_gradients(lt_zero *z, int unit) {
     const lt_shards *s = z->shards;
-    const lt_param_buffer *g = z->whole;
     if (!is_held(z, unit)) {
         return LT_OK;
     }
     if (s->level >= 2) {
         lt_zero_room *room = &z->gradient_rooms[room_of(&z->model->table, unit)];
-        LT_ASSERT(room->unit == unit && g->base[unit] == room->data);
+        LT_ASSERT(room->unit == unit && gradients_of(z, unit)->base[unit] == room->data);
         return scatter_sum(z, unit, room->data, &room->work);
     }
     if (++z->left[unit] < z->n_batches || waits_for_stages(z, unit)) {
@@ -208,18 +222,32 @@ void lt_zero_begin_step(lt_zero *z, int64_t n_batches) {
     memset(z->left, 0, n_units * sizeof *z->left);
 }
 
-lt_err lt_zero_begin_batch(lt_zero *z) {
-    const int head = z->model->table.n_units - 1;
+lt_err lt_zero_begin_batch(lt_zero *z, int pass) {
+    lt_pass *p = z->passes[pass];
+    const int ends[] = {0, z->model->table.n_units - 1};
     if (z->shards->level < 2) {
         return LT_OK;
     }
     for (int i = 2; i < LT_ZERO_ROOMS; i++) { /* Gradients on their way must not be zeroed. */
         const int unit = z->gradient_rooms[i].unit;
-        LT_TRY(unit >= 0 ? lt_pass_bring_gradients(z->passes[0], unit, NULL, false) : LT_OK);
+        LT_TRY(unit >= 0 ? lt_pass_bring_gradients(pass_of(z, unit), unit, NULL, false) : LT_OK);
     }
-    LT_TRY(is_held(z, 0) ? bring_gradients(z, 0, false) : LT_OK);
-    LT_TRY(is_held(z, head) ? bring_gradients(z, head, false) : LT_OK);
-    return lt_pass_zero_gradients(z->passes[0]);
+    for (int i = 0; i < 2; i++) {
+        const bool has = is_held(z, ends[i]) && pass_of(z, ends[i]) == p;
+        LT_TRY(has ? bring_gradients(z, ends[i], false) : LT_OK);
+    }
+    return lt_pass_zero_gradients(p);
+}
+
+/* Level 2 and above: a tied embedding's slices, which both of its stages keep. */
+static lt_err sum_stages(lt_zero *z) {
+    const lt_shards *s = z->shards;
+    lt_group *stages = s->world->stages;
+    float *slice = z->gradients.base[0];
+    return stages == NULL || !is_held(z, 0)
+               ? LT_OK
+               : lt_all_reduce(lt_world_twin(s->world, stages), slice, slice, lt_shards_size(s, 0),
+                               LT_F32, LT_REDUCE_SUM, &z->last_sum);
 }
 
 lt_err lt_zero_end_step(lt_zero *z) {
@@ -230,6 +258,7 @@ lt_err lt_zero_end_step(lt_zero *z) {
     for (int i = 0; i < LT_ZERO_ROOMS; i++) {
         LT_TRY(finish_room(z, &z->gradient_rooms[i]));
     }
+    LT_TRY(sum_stages(z));
     for (int u = 0; u < z->model->table.n_units; u++) {
         LT_TRY(sum_replicas(z, u, &z->last_sum));
     }
@@ -407,7 +436,7 @@ lt_err lt_zero_open(lt_zero *z, const lt_shards *s, lt_model *model, lt_model *t
     const unsigned all = LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS;
     const size_t n_units = (size_t)model->table.n_units;
     lt_arena a = {0};
-    LT_ASSERT(n_passes >= 1 && n_passes <= LT_MAX_LAYERS && (s->level < 2 || n_passes == 1));
+    LT_ASSERT(n_passes >= 1 && n_passes <= LT_MAX_LAYERS);
     *z = (lt_zero){.shards = s, .model = model, .trained = trained, .whole = gradients};
     z->units = (lt_pass_units){z, enter, leave,
                                s->level > 1   ? all

@@ -22,6 +22,9 @@
  *                                       leaves the other
  *     the embeddings and the head have rooms of their own
  *
+ * In a pipeline a batch is a micro-batch's backward pass through a chunk of layers: each reduces
+ * its gradients, and at level 3 its layers' weights are gathered, once forward and once backward.
+ *
  * (Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277.) */
 #ifndef LT_PARALLEL_ZERO_H
 #define LT_PARALLEL_ZERO_H
@@ -59,7 +62,8 @@ typedef struct {
     lt_pass_units units;
 } lt_zero;
 
-/* gradients: those of the passes. All arguments outlive it. Levels above 1: one pass only. Close
+/* gradients: those of the passes. All arguments outlive it. Levels above 1: no pass defers the
+ * gradients of weights, and both stages of a tied embedding hold the same of its unit. Close
  * accepts a zeroed one. */
 LT_MUST_USE lt_err lt_zero_open(lt_zero *z, const lt_shards *s, lt_model *model, lt_model *trained,
                                 const lt_param_buffer *gradients, lt_pass *const *passes,
@@ -72,9 +76,9 @@ typedef struct {
 void lt_zero_measure(lt_zero_memory *out, const lt_shards *s, lt_dtype dtype);
 
 /* begin_step: before the first batch of a step. begin_batch: before each batch, at levels above 1.
- * end_step: after the last batch; then gradients are complete. */
+ * end_step: after the last batch; then gradients are complete. pass: which one goes backward. */
 void lt_zero_begin_step(lt_zero *z, int64_t n_batches);
-LT_MUST_USE lt_err lt_zero_begin_batch(lt_zero *z);
+LT_MUST_USE lt_err lt_zero_begin_batch(lt_zero *z, int pass);
 LT_MUST_USE lt_err lt_zero_end_step(lt_zero *z);
 /* Over the table of `trained`. */
 const lt_param_buffer *lt_zero_gradients(const lt_zero *z);

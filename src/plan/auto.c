@@ -85,6 +85,13 @@ static bool rows_divide(const lt_recipe *r, const lt_mesh_shape *s) {
     return good;
 }
 
+/* Do ZeRO 2 and 3 work in a pipeline? As check_zero_stages of train/open.c has it. */
+static bool pipelines_divide(const finder *f) {
+    const lt_model_spec *spec = &f->run.spec;
+    return !f->machine->on_device && !(spec->tied && spec->pos == LT_POS_LEARNED) &&
+           !lt_schedule_splits_backward((lt_schedule_kind)f->run.recipe.schedule);
+}
+
 static bool accepts(const finder *f, const lt_mesh_shape *s, int zero) {
     const lt_recipe *r = &f->run.recipe;
     const bool dense = s->pp * s->cp * s->tp * s->ep == 1;
@@ -95,7 +102,8 @@ static bool accepts(const finder *f, const lt_mesh_shape *s, int zero) {
     }
     return !(zero > 0 && (s->dp * s->cp == s->ep || (s->ep > 1 && r->shard > 0))) &&
            !(zero > 0 && r->shard > 0 && s->dp * s->cp % r->shard != 0) &&
-           !(zero > 1 && s->pp > 1) && !(zero == 3 && r->fp8 != LT_FP8_NONE) &&
+           !(zero > 1 && s->pp > 1 && !pipelines_divide(f)) &&
+           !(zero == 3 && r->fp8 != LT_FP8_NONE) &&
            !(r->deterministic != 0 && (!dense || zero > 0 || r->groups % s->dp != 0)) &&
            !(r->optim == LT_OPTIM_MUON && s->tp > 1) &&
            !(r->fp8 == LT_FP8_BLOCKWISE && s->tp > 1) && !(s->pp > 1 && r->lora_rank > 0);

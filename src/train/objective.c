@@ -141,7 +141,7 @@ lt_err lt_objective_run(lt_training *t, const lt_row_batch *rows, int64_t n, flo
         const int64_t count = n - first < t->micro ? n - first : t->micro;
         const lt_pass_batch b = cut(t, rows, first, count);
         const lt_objective_part part = part_of(t, rows, first, count, b.seq, d);
-        LT_TRY(lt_training_has_ranks(t) ? lt_zero_begin_batch(&t->zero) : LT_OK);
+        LT_TRY(lt_training_has_ranks(t) ? lt_zero_begin_batch(&t->zero, 0) : LT_OK);
         LT_TRY(lt_pass_logprobs(t->pass, 0, &b, t->objective_room.values));
         memset(d, 0, (size_t)(count * b.seq) * sizeof *d);
         LT_TRY(o->loss(o->of, &part, false, sum));

@@ -159,6 +159,28 @@ lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r) {
     return err;
 }
 
+/* What ZeRO 2 and 3 cannot do in a pipeline. */
+static lt_err check_zero_stages(const lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    const char *why = NULL;
+    if (r->zero < 2 || !lt_training_has_pipeline(t)) {
+        return LT_OK;
+    }
+    if (!t->device->backend->host_memory) {
+        why = "on GPUs yet";
+    } else if (lt_schedule_splits_backward((lt_schedule_kind)r->schedule)) {
+        why = "with a mesh.schedule that defers gradients of weights";
+    } else if (t->spec.tied && t->spec.pos == LT_POS_LEARNED) {
+        why = "with a tied embedding beside learned positions, which one of its stages has";
+    }
+    if (why != NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "mesh.zero = %lld with pp=%d does not work %s; mesh.zero = 1 does",
+                (long long)r->zero, t->world->shape.pp, why);
+    }
+    return LT_OK;
+}
+
 /* What this rank holds and what it trains. */
 static lt_err divide_model(lt_training *t) {
     const lt_recipe *r = &t->recipe;
@@ -169,12 +191,7 @@ static lt_err divide_model(lt_training *t) {
                 "mesh.zero = 3 with model.fp8: weights in 8 bits are kept whole on each rank; "
                 "mesh.zero = 2 can");
     }
-    if (r->zero > 1 && lt_training_has_pipeline(t)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "mesh.zero = %lld with pp=%d: several micro-batches are under way, which would "
-                "bring weights and gradients in anew each; mesh.zero = 1 can",
-                (long long)r->zero, t->world->shape.pp);
-    }
+    LT_TRY(check_zero_stages(t));
     LT_TRY(lt_shards_open(&t->shards, t->world, (int)r->zero, (int)r->shard));
     LT_TRY(lt_world_add_twin(t->world, t->shards.ranks));
     LT_TRY(lt_world_add_twin(t->world, t->shards.replicas));
@@ -279,12 +296,19 @@ lt_queue *lt_training_queue(const lt_training *t) {
     return t->pipeline != NULL ? lt_pipeline_queue(t->pipeline) : lt_pass_queue(t->pass);
 }
 
+static lt_err backward_begins(void *of, int chunk) {
+    return lt_zero_begin_batch(of, chunk);
+}
+
 /* The ranks that hold the same, over the passes of this one. */
 static lt_err open_zero(lt_training *t) {
     lt_pass *passes[LT_MAX_LAYERS];
     const int n = t->pipeline != NULL ? lt_pipeline_passes(t->pipeline, passes) : 1;
     if (t->pipeline == NULL) {
         passes[0] = t->pass;
+    }
+    if (t->pipeline != NULL && t->shards.level > 1) {
+        lt_pipeline_tell_begins(t->pipeline, (lt_pipeline_begins){backward_begins, &t->zero});
     }
     /* Of adapters, gradients alone are summed: the model is the same on every rank, and stays. */
     return lt_zero_open(&t->zero, &t->shards, t->lora != NULL ? t->trained : t->model, t->trained,

@@ -104,7 +104,7 @@ static lt_err accumulate_rows(lt_training *t, lt_draw *d, int64_t end, lt_pass_r
             }
             LT_TRY(stage(t, d));
         }
-        LT_TRY(lt_training_has_ranks(t) ? lt_zero_begin_batch(&t->zero) : LT_OK);
+        LT_TRY(lt_training_has_ranks(t) ? lt_zero_begin_batch(&t->zero, 0) : LT_OK);
         LT_TRY(lt_pass_train_staged(t->pass, (float)gradient_scale(t)));
         if (d->staged < end && !lt_pass_full(t->pass)) {
             LT_TRY(stage(t, d));

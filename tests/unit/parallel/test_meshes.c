@@ -30,7 +30,7 @@ typedef struct {
     int pp, dp, cp, tp, ep, zero;
     const char *context, *schedule, *recompute, *dtype;
     int micro;
-    bool experts;
+    bool experts, tied;
 } drawn;
 
 static int n_axes(const drawn *d) {
@@ -41,9 +41,8 @@ static int n_ranks(const drawn *d) {
     return d->pp * d->dp * d->cp * d->tp;
 }
 
-/* What is refused is not drawn: ZeRO 2 and 3 within a pipeline, ZeRO where no two ranks have the
- * same experts, an all-to-all of fewer heads than ranks, two chunks of layers where there is
- * one. */
+/* What is refused is not drawn: ZeRO where no two ranks have the same experts, an all-to-all of
+ * fewer heads than ranks, two chunks of layers where there is one. */
 static drawn draw(lt_rng *r) {
     static const int sizes[] = {1, 1, 2, 2, 4}, levels[] = {0, 1, 2, 3}, micros[] = {0, 1, 2};
     static const char *const contexts[] = {"gather", "ulysses", "ring"},
@@ -55,27 +54,32 @@ static drawn draw(lt_rng *r) {
         d = (drawn){one_of(r, sizes, 5),     one_of(r, sizes, 5),      one_of(r, sizes, 5),
                     one_of(r, sizes, 5),     one_of(r, sizes, 5),      one_of(r, levels, 4),
                     word_of(r, contexts, 3), word_of(r, schedules, 3), word_of(r, recomputes, 3),
-                    word_of(r, dtypes, 3),   one_of(r, micros, 3),     lt_rng_u64(r) % 3 == 0};
+                    word_of(r, dtypes, 3),   one_of(r, micros, 3),     lt_rng_u64(r) % 3 == 0,
+                    lt_rng_u64(r) % 2 == 0};
         d.ep = d.experts ? d.ep : 1;
         d.dtype = d.experts ? "fp32"
                             : d.dtype; /* Rounding to BF16 changes which expert is chosen. */
         d.context = 4 / d.tp % d.cp != 0 && strcmp(d.context, "ulysses") == 0 ? "ring" : d.context;
         d.schedule = d.pp == 4 && strcmp(d.schedule, "interleaved") == 0 ? "gpipe" : d.schedule;
-        d.zero = d.ep == d.dp * d.cp ? 0 : d.pp > 1 && d.zero > 1 ? 1 : d.zero;
+        d.zero = d.ep == d.dp * d.cp ? 0 : d.zero;
     } while (n_ranks(&d) < 2 || n_ranks(&d) > 8 || n_axes(&d) < 2 || d.dp * d.cp % d.ep != 0);
     return d;
 }
 
 static void compare(const drawn *d, uint64_t steps) {
-    const ranks_model *const m = d->experts ? &ranks_moe : d->cp > 1 ? &ranks_gqa : &ranks_dense;
-    char mesh[64], options[256];
+    /* The dense one has learned positions beside a tied embedding. */
+    const bool divides_stages = d->pp > 1 && d->zero > 1;
+    const ranks_model *const m = d->experts                    ? &ranks_moe
+                                 : d->cp > 1 || divides_stages ? &ranks_gqa
+                                                               : &ranks_dense;
+    char mesh[64], options[320];
     (void)snprintf(mesh, sizeof mesh, "pp=%d,dp=%d,cp=%d,tp=%d,ep=%d", d->pp, d->dp, d->cp, d->tp,
                    d->ep);
     (void)snprintf(options, sizeof options,
                    "steps=%d model.layers=4 batch.size=8 batch.micro=%d mesh.zero=%d "
-                   "mesh.context=%s mesh.schedule=%s model.recompute=%s model.dtype=%s",
+                   "mesh.context=%s mesh.schedule=%s model.recompute=%s model.dtype=%s%s",
                    (int)steps, d->micro, d->zero, d->context, d->pp > 1 ? d->schedule : "1f1b",
-                   d->recompute, d->dtype);
+                   d->recompute, d->dtype, m != &ranks_dense && d->tied ? " model.tied=true" : "");
     ranks_compare(m, options, mesh, n_ranks(d),
                   strcmp(d->dtype, "bf16") == 0 ? &drawn_bf16 : &ranks_f32);
 }

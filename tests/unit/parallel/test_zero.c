@@ -3,6 +3,10 @@
  * 3, which are summed batch by batch, and for groups that shard separately. */
 #include "unit/parallel/ranks.h"
 
+/* xIELU's scalars are read in F32 beside BF16 weights. */
+static const ranks_model apertus = {
+    "apertus", "model.layers=3 model.width=32 model.heads=4 model.ffn=64 model.family=apertus"};
+
 static ranks_result run(const ranks_model *m, const char *out, const char *options, int zero,
                         const char *mesh, int n) {
     char all[512], who[600];
@@ -39,9 +43,6 @@ static void families_and_types(void **state) {
     levels(&ranks_moe, "batch.size=12", "dp=2", 2, &ranks_bits);
     levels(&ranks_dense, "batch.size=12 model.dtype=bf16", "dp=2", 2, &ranks_bits);
     levels(&ranks_moe, "batch.size=12 model.dtype=bf16", "dp=4", 4, &ranks_bits);
-    /* xIELU's scalars are read in F32 beside BF16 weights. */
-    static const ranks_model apertus = {"apertus", "model.layers=3 model.width=32 model.heads=4 "
-                                                   "model.ffn=64 model.family=apertus"};
     levels(&apertus, "batch.size=12 model.dtype=bf16", "dp=3", 3, &ranks_bits);
     levels(&apertus, "batch.size=12 model.recompute=full", "dp=2", 2, &ranks_bits);
 }
@@ -97,6 +98,36 @@ static void products(void **state) {
     }
 }
 
+/* Levels 2 and 3 in pipelines: a tied embedding at two stages, chunks of layers, copies in F32 of
+ * small parameters, matrices with owners; what is refused. */
+static void stages(void **state) {
+    static const struct {
+        const char *options, *mesh;
+    } runs[] = {{"model.tied=true batch.micro=1", "pp=2,dp=2"},
+                {"mesh.schedule=interleaved batch.micro=2 model.recompute=full", "pp=2,dp=2"},
+                {"mesh.schedule=gpipe batch.micro=2 optim.kind=muon model.tied=true", "pp=2,cp=2"}};
+    /* Gradients of weights that are deferred; learned positions beside a tied embedding. */
+    const char *const refused[] = {"model.tied=false mesh.schedule=zb-h1", ranks_dense.options};
+    (void)state;
+    for (int zero = 2; zero <= 3; zero++) {
+        char options[256];
+        ranks_result r = {0};
+        for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+            (void)snprintf(options, sizeof options, "batch.size=8 mesh.zero=%d %s", zero,
+                           runs[i].options);
+            ranks_compare(&ranks_gqa, options, runs[i].mesh, 4, &ranks_f32);
+        }
+        (void)snprintf(options, sizeof options,
+                       "batch.size=8 batch.micro=2 model.dtype=bf16 mesh.zero=%d", zero);
+        ranks_compare(&apertus, options, "pp=2,dp=2", 4, &ranks_bf16);
+        for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+            (void)snprintf(options, sizeof options, "batch.size=8 steps=1 mesh.zero=%d %s", zero,
+                           refused[i]);
+            assert_int_not_equal(ranks_try(&r, "refused", options, "pp=2,dp=2", 4, false), LT_OK);
+        }
+    }
+}
+
 /* Saved on one number of ranks at one level, continued at others: as if at once. */
 static void other_ranks_and_levels(void **state) {
     static const struct {
@@ -129,30 +160,36 @@ static void other_ranks_and_levels(void **state) {
 
 /* Ranks have unlike numbers of held-out rows, one has none. */
 static void validation(void **state) {
-    double losses[2] = {0};
+    double losses[3] = {0};
     (void)state;
-    for (int zero = 0; zero <= 3; zero += 3) {
+    for (int i = 0; i < 3; i++) { /* The last one in a pipeline. */
+        const int zero = i > 0 ? 3 : 0;
         char out[32], options[256];
         ranks_result r = {0};
-        (void)snprintf(out, sizeof out, "valid-%d", zero);
+        (void)snprintf(out, sizeof out, "valid-%d", i);
         (void)snprintf(options, sizeof options,
                        "%s batch.size=12 batch.micro=1 data.val_fraction=0.03 steps=2 mesh.zero=%d",
                        ranks_gqa.options, zero);
-        must(ranks_try(&r, out, options, "dp=4", 4, true), options);
+        must(ranks_try(&r, out, options, i < 2 ? "dp=4" : "pp=2,dp=2", 4, true), options);
         json_t *rows = run_lines(out, "eval");
         assert_true(json_array_size(rows) > 0);
-        losses[zero / 3] = json_real_value(json_object_get(json_array_get(rows, 0), "loss"));
+        losses[i] = json_real_value(json_object_get(json_array_get(rows, 0), "loss"));
         json_decref(rows);
         ranks_result_free(&r);
     }
     assert_true(losses[0] > 0 && fabs(losses[0] - losses[1]) < 1e-5 * losses[0]);
+    assert_true(fabs(losses[0] - losses[2]) < 1e-5 * losses[0]);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(families_and_types), cmocka_unit_test(optimisers),
-        cmocka_unit_test(accumulated),        cmocka_unit_test(groups),
-        cmocka_unit_test(products),           cmocka_unit_test(other_ranks_and_levels),
+        cmocka_unit_test(families_and_types),
+        cmocka_unit_test(optimisers),
+        cmocka_unit_test(accumulated),
+        cmocka_unit_test(groups),
+        cmocka_unit_test(products),
+        cmocka_unit_test(stages),
+        cmocka_unit_test(other_ranks_and_levels),
         cmocka_unit_test(validation),
     };
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
