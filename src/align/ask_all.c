@@ -110,6 +110,11 @@ static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     return s->a->load(s->a->ctx, model, tokenizer);
 }
 
+static lt_err load_reward(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
+    const asking *s = ctx;
+    return s->a->load_reward(s->a->ctx, model, tokenizer);
+}
+
 lt_err lt_ask_all(const lt_asking *a) {
     asking s = {.a = a};
     lt_server_options o = lt_server_defaults();
@@ -118,6 +123,11 @@ lt_err lt_ask_all(const lt_asking *a) {
     o.host = NULL;
     o.model = a->model;
     o.load = load;
+    o.load_reward = a->load_reward != NULL ? load_reward : NULL;
+    o.reward = a->reward;
+    o.engine.beside = a->beside;
+    o.engine.n_beside = a->n_beside;
+    o.second = a->second;
     o.ready = ready;
     o.ctx = &s;
     o.quiet = true;

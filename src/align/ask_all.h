@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "lateen/model.h"
+#include "lateen/serve.h"
 #include "lateen/tokenizer.h"
 
 typedef struct {
@@ -17,8 +17,15 @@ typedef struct {
     const char *path;    /* The endpoint: "/v1/completions", "/v1/chat/completions". */
     int64_t max_running; /* Sequences of the engine, and requests in flight. */
     bool deterministic;  /* Answers do not depend on the other requests, bit for bit. */
-    /* Open the model, on a thread of its own. */
+    /* Open the model, on a thread of its own; and likewise a reward model, whose path `reward` is.
+     * NULL: there is none. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
+    lt_err (*load_reward)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
+    const char *reward;
+    /* (n_beside) models whose logits requests may blend, which `load` opens, and their names. */
+    const lt_model *const *beside;
+    const char *const *second;
+    int n_beside;
     int64_t (*next)(void *ctx); /* The number of the next question; -1: there is none. */
     /* Its request, JSON, malloc'ed; NULL: out of memory. */
     char *(*body)(void *ctx, int64_t question);

@@ -40,7 +40,7 @@ typedef struct {
     lt_python_random random;
     lt_punkt *punkt; /* ifeval: NULL: not there. */
     share shares[LT_GENERATIVE_SCORES];
-    int64_t unscored, next, done;
+    int64_t unscored, next, done, tokens;
     FILE *outputs;
 } evaluation;
 
@@ -293,6 +293,20 @@ static int64_t next_question(void *ctx) {
     return v->next < v->questions.n ? v->next++ : -1;
 }
 
+/* Does the request draw its tokens, so that answers are not greedy? */
+static bool is_drawn(const json_t *request) {
+    return json_object_get(request, "temperature") != NULL ||
+           json_object_get(request, "alignment") != NULL;
+}
+
+static void put_fields(lt_json_out *o, const json_t *request) {
+    const char *key;
+    const json_t *value;
+    json_object_foreach((json_t *)request, key, value) {
+        lt_out_key_value(o, key, value);
+    }
+}
+
 /* Questions are asked in their order, so the examples are drawn in the harness's. */
 static char *body_of(void *ctx, int64_t question) {
     evaluation *v = ctx;
@@ -314,8 +328,11 @@ static char *body_of(void *ctx, int64_t question) {
         lt_out_str(&o, prompt.data, prompt.n);
     }
     lt_out_key_int(&o, "max_tokens", most);
-    lt_out_key_int(&o, "temperature", 0);
-    if (v->task->stops != NULL) {
+    if (!is_drawn(v->o->request)) {
+        lt_out_key_int(&o, "temperature", 0);
+    }
+    put_fields(&o, v->o->request);
+    if (v->task->stops != NULL && json_object_get(v->o->request, "stop") == NULL) {
         lt_out_key(&o, "stop");
         lt_out_raw(&o, v->task->stops, strlen(v->task->stops));
     }
@@ -333,6 +350,8 @@ static lt_err take(void *ctx, int64_t question, const json_t *answer) {
     const json_t *choice = json_array_get(json_object_get(answer, "choices"), 0);
     const char *text = v->o->chat ? member(json_object_get(choice, "message"), "content")
                                   : member(choice, "text");
+    v->tokens += json_integer_value(
+        json_object_get(json_object_get(answer, "usage"), "completion_tokens"));
     v->responses[question] = strdup(text != NULL ? text : "");
     if (v->responses[question] == NULL) {
         LT_FAIL(LT_ERR_OOM, "a response");
@@ -353,6 +372,11 @@ static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     return v->o->load(v->o->ctx, model, tokenizer);
 }
 
+static lt_err load_reward(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
+    const evaluation *v = ctx;
+    return v->o->load_reward(v->o->ctx, model, tokenizer);
+}
+
 static lt_err ask(evaluation *v) {
     const lt_generative_options *o = v->o;
     const lt_asking a = {.model = o->model,
@@ -360,6 +384,11 @@ static lt_err ask(evaluation *v) {
                          .max_running = o->max_running,
                          .deterministic = true,
                          .load = load,
+                         .load_reward = o->load_reward != NULL ? load_reward : NULL,
+                         .reward = o->reward,
+                         .beside = o->beside,
+                         .second = o->second,
+                         .n_beside = o->n_beside,
                          .next = next_question,
                          .body = body_of,
                          .take = take,
@@ -409,6 +438,7 @@ static lt_err open_files(evaluation *v) {
 static void sum_up(const evaluation *v, lt_generative_result *out) {
     *out = (lt_generative_result){.task = v->task->name,
                                   .questions = v->questions.n,
+                                  .tokens = (double)v->tokens / (double)v->questions.n,
                                   .n = v->task->n_scores,
                                   .unscored = v->unscored};
     for (int i = 0; i < out->n; i++) {

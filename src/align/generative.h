@@ -5,7 +5,8 @@
  *     ifeval   instructions (data/check/ifeval.h): strict and loose accuracy of prompts and of
  *              instructions
  *
- * Prompts, solved examples, ends and limits are the harness's, too; answers are greedy. A file of
+ * Prompts, solved examples, ends and limits are the harness's, too; answers are greedy unless the
+ * caller says. A file of
  * responses may take the place of the model, so that the same texts are scored by both. */
 #ifndef LT_ALIGN_GENERATIVE_H
 #define LT_ALIGN_GENERATIVE_H
@@ -30,8 +31,16 @@ typedef struct {
     bool chat;             /* The model's chat template. */
     int64_t max_tokens;    /* Of a response; 0: the harness's. */
     int64_t max_running;
-    const char *model; /* Its path. */
+    /* Fields of every request, beside its prompt; NULL: none. A temperature among them takes the
+     * place of greedy answers, as does "alignment", whose candidates are drawn at temperature 1. */
+    const json_t *request;
+    const char *model; /* Its path. What follows is as in lt_asking. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
+    lt_err (*load_reward)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
+    const char *reward;
+    const lt_model *const *beside;
+    const char *const *second;
+    int n_beside;
     void (*progress)(void *ctx, int64_t done, int64_t of); /* May be NULL. */
     void *ctx;
 } lt_generative_options;
@@ -39,7 +48,8 @@ typedef struct {
 typedef struct {
     const char *task;
     int64_t questions;
-    int n; /* Scores: by name, mean, standard error of the mean, and of how many. */
+    double tokens; /* Of an answer, on average, with all that was written for it; 0: not asked. */
+    int n;         /* Scores: by name, mean, standard error of the mean, and of how many. */
     struct {
         const char *name;
         double mean, error;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/steering.h"
 
 static lt_err add(lt_beside *b, const char *text, size_t n) {
     const char *equals = memchr(text, '=', n);
@@ -82,4 +83,25 @@ void lt_beside_close(lt_beside *b) {
     for (int i = 0; i < b->n; i++) {
         lt_opened_close(&b->opened[i]);
     }
+}
+
+lt_err lt_served_load(void *served, lt_model **model, lt_tokenizer **tokenizer) {
+    lt_served *s = served;
+    LT_TRY(lt_opened_give(&s->opened, model, tokenizer, s->model, s->lora, s->tokenizer, s->dtype,
+                          s->device, s->threads));
+    LT_TRY(lt_beside_open(&s->beside, *tokenizer, s->tokenizer, s->dtype, s->device, s->threads));
+    return s->steer[0] != '\0' ? lt_steering_open(*model, s->steer) : LT_OK;
+}
+
+lt_err lt_served_load_reward(void *served, lt_model **model, lt_tokenizer **tokenizer) {
+    lt_served *s = served;
+    return lt_opened_give(&s->reward_opened, model, tokenizer, s->reward, "", s->reward_tokenizer,
+                          s->dtype, s->device, s->threads);
+}
+
+void lt_served_unload(void *served) {
+    lt_served *s = served;
+    lt_beside_close(&s->beside);
+    lt_opened_close(&s->reward_opened);
+    lt_opened_close(&s->opened);
 }

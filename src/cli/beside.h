@@ -1,5 +1,5 @@
-/* beside.h: models beside the one that is served, whose logits requests may blend into its own:
- * `lateen serve MODEL --second NAME=MODEL,...`. */
+/* beside.h: what stands beside a model that is served, for the methods of alignment: other models
+ * whose logits requests may blend into its own, a reward model, steering vectors. */
 #ifndef LT_CLI_BESIDE_H
 #define LT_CLI_BESIDE_H
 
@@ -24,5 +24,41 @@ LT_MUST_USE lt_err lt_beside_open(lt_beside *b, const lt_tokenizer *tokenizer,
                                   const char *tokenizer_path, lt_opened_dtype dtype,
                                   const char *device, int64_t threads);
 void lt_beside_close(lt_beside *b);
+
+/* The options of all of it, for serve, generate and eval. */
+#define LT_BESIDE_OPTIONS(X)                                                                       \
+    X(STR, steer, "steer", "", 0, 0, "NAME=FILE,...",                                              \
+      "steering vectors that requests may name: safetensors with tensors direction.N, added "      \
+      "behind layer N")                                                                            \
+    X(STR, second, "second", "", 0, 0, "NAME=MODEL,...",                                           \
+      "models beside the served one, with its tokenizer, whose logits requests may blend into "    \
+      "its own (contrastive decoding, DExperts, proxy tuning)")                                    \
+    X(STR, reward, "reward", "", 0, 0, "MODEL",                                                    \
+      "reward model beside the served one (a folder with a score head of one value): scores "      \
+      "groups, and in a server answers /v1/score, /rerank, /classify and /pooling")                \
+    X(STR, reward_tokenizer, "reward-tokenizer", "", 0, 0, "FILE",                                 \
+      "the reward model's tokenizer; empty: its own")
+
+/* A model to be served, and what stands beside it: the names and paths are the caller's. */
+typedef struct {
+    const char *model, *lora, *tokenizer, *steer, *reward, *reward_tokenizer, *device;
+    lt_opened_dtype dtype;
+    int64_t threads;
+    lt_beside beside;
+    lt_opened opened, reward_opened; /* What the server does not close, once loaded. */
+} lt_served;
+
+/* Fill it from the options of a verb that has LT_OPENED_OPTIONS and LT_BESIDE_OPTIONS. */
+#define LT_SERVED_OF(o, path, adapters)                                                            \
+    (lt_served) {                                                                                  \
+        .model = (path), .lora = (adapters), .tokenizer = (o)->tokenizer, .steer = (o)->steer,     \
+        .reward = (o)->reward, .reward_tokenizer = (o)->reward_tokenizer, .device = (o)->device,   \
+        .dtype = (lt_opened_dtype)(o)->dtype, .threads = (o)->threads                              \
+    }
+
+/* load, load_reward and unload of lt_server_options; served: an lt_served. */
+LT_MUST_USE lt_err lt_served_load(void *served, lt_model **model, lt_tokenizer **tokenizer);
+LT_MUST_USE lt_err lt_served_load_reward(void *served, lt_model **model, lt_tokenizer **tokenizer);
+void lt_served_unload(void *served);
 
 #endif

@@ -3,23 +3,25 @@
 
 #include <jansson.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 
 typedef struct {
-    const lt_generative_options *o;
-    const char *lora, *tokenizer, *device;
-    lt_opened_dtype dtype;
-    int64_t threads;
-    lt_opened opened; /* What the server does not close. */
+    lt_served *served;
     lt_progress line;
 } job;
 
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
-    job *j = ctx;
-    return lt_opened_give(&j->opened, model, tokenizer, j->o->model, j->lora, j->tokenizer,
-                          j->dtype, j->device, j->threads);
+    const job *j = ctx;
+    return lt_served_load(j->served, model, tokenizer);
+}
+
+static lt_err load_reward(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
+    const job *j = ctx;
+    return lt_served_load_reward(j->served, model, tokenizer);
 }
 
 static void show(void *ctx, int64_t done, int64_t of) {
@@ -37,6 +39,9 @@ static void print_json(const lt_generative_result *r) {
         snprintf(key, sizeof key, "%s_of", r->scores[i].name);
         json_object_set_new(o, key, json_integer((json_int_t)r->scores[i].of));
     }
+    if (r->tokens > 0) {
+        json_object_set_new(o, "tokens", json_real(r->tokens));
+    }
     if (r->unscored > 0) {
         json_object_set_new(o, "unscored_instructions", json_integer((json_int_t)r->unscored));
     }
@@ -51,6 +56,9 @@ static void print_text(const lt_generative_result *r) {
         printf("  %-28s %.4f ± %.4f  of %lld\n", r->scores[i].name, r->scores[i].mean,
                r->scores[i].error, (long long)r->scores[i].of);
     }
+    if (r->tokens > 0) {
+        printf("  %-28s %.1f a question\n", "tokens", r->tokens);
+    }
     if (r->unscored > 0) {
         printf("  %lld instructions need NLTK's or langdetect's data and are not scored, nor are "
                "their prompts\n",
@@ -58,26 +66,49 @@ static void print_text(const lt_generative_result *r) {
     }
 }
 
-lt_err lt_eval_generative(lt_generative_options o, const char *lora, const char *tokenizer,
-                          lt_opened_dtype dtype, const char *device, int64_t threads, bool json) {
-    job j = {.o = &o,
-             .lora = lora,
-             .tokenizer = tokenizer,
-             .device = device,
-             .dtype = dtype,
-             .threads = threads,
-             .line = {.plain_every_s = 10}};
-    lt_generative_result r;
-    lt_err err;
+/* The fields of every request; *out NULL: none. */
+static lt_err read_request(json_t **out, const char *align, const char *request) {
+    json_t *method = NULL;
+    if (request[0] != '\0') {
+        LT_TRY(lt_json_parse(out, request, strlen(request), "--request"));
+    }
+    if (*out != NULL && !json_is_object(*out)) {
+        LT_FAIL(LT_ERR_ARG, "--request: not an object of fields");
+    }
+    if (align[0] == '\0') {
+        return LT_OK;
+    }
+    LT_TRY(lt_json_parse(&method, align, strlen(align), "--align"));
+    *out = *out != NULL ? *out : json_object();
+    if (json_object_set_new(*out, "alignment", method) != 0) {
+        LT_FAIL(LT_ERR_OOM, "--align");
+    }
+    return LT_OK;
+}
 
+lt_err lt_eval_generative(lt_generative_options o, lt_served *served, const char *align,
+                          const char *request, bool json) {
+    job j = {.served = served, .line = {.plain_every_s = 10}};
+    lt_generative_result r;
+    json_t *fields = NULL;
+    lt_err err = LT_OK;
+
+    LT_TRY_DONE(read_request(&fields, align, request));
+    o.request = fields;
+    o.model = served->model;
     o.load = load;
+    o.load_reward = served->reward[0] != '\0' ? load_reward : NULL;
+    o.reward = served->reward;
+    o.beside = served->beside.models;
+    o.second = served->beside.name_list;
+    o.n_beside = served->beside.n;
     o.progress = show;
     o.ctx = &j;
-    err = lt_generative_run(&r, &o);
-    lt_opened_close(&j.opened);
-    if (err == LT_OK) {
-        lt_progress_end(&j.line);
-        (json ? print_json : print_text)(&r);
-    }
+    LT_TRY_DONE(lt_generative_run(&r, &o));
+    lt_progress_end(&j.line);
+    (json ? print_json : print_text)(&r);
+done:
+    lt_served_unload(served);
+    json_decref(fields);
     return err;
 }

@@ -3,11 +3,11 @@
 #define LT_CLI_EVAL_GENERATIVE_H
 
 #include "align/generative.h"
-#include "cli/opened.h"
+#include "cli/beside.h"
 
-/* Run the task and print its scores. o: without load, progress and ctx. */
-LT_MUST_USE lt_err lt_eval_generative(lt_generative_options o, const char *lora,
-                                      const char *tokenizer, lt_opened_dtype dtype,
-                                      const char *device, int64_t threads, bool json);
+/* Run the task and print its scores. o: without what concerns the model, progress, request and ctx.
+ * request: JSON, fields of every request; align: JSON, their "alignment"; "": none. */
+LT_MUST_USE lt_err lt_eval_generative(lt_generative_options o, lt_served *served, const char *align,
+                                      const char *request, bool json);
 
 #endif

@@ -37,6 +37,12 @@
     X(I64, max_tokens, "max-tokens", "0", 0, 1e9, "N",                                             \
       "gsm8k, ifeval: most tokens of a response; 0: the harness's 256 and 1280")                   \
     X(I64, max_running, "max-running", "64", 1, 65536, "N", "gsm8k, ifeval: responses at once")    \
+    X(STR, align, "align", "", 0, 0, "JSON",                                                       \
+      "gsm8k, ifeval: answer by a method of alignment, as the server's field `alignment`: "        \
+      "{\"method\": \"best_of_n\", \"n\": 8}")                                                     \
+    X(STR, request, "request", "", 0, 0, "JSON",                                                   \
+      "gsm8k, ifeval: fields of every request, such as {\"temperature\": 0.6}")                    \
+    LT_BESIDE_OPTIONS(X)                                                                           \
     X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object")
 
 typedef struct {
@@ -177,10 +183,16 @@ static lt_err run_generative(const eval_options *o, const char **files, int n_fi
     if (n_files != 1) {
         LT_FAIL(LT_ERR_ARG, "a task takes one data file, %d given", n_files);
     }
+    if (o->responses[0] != '\0' && (o->align[0] != '\0' || o->request[0] != '\0')) {
+        LT_FAIL(LT_ERR_ARG, "--align and --request have no effect with --responses, which asks no "
+                            "model");
+    }
     if (model[0] == '\0' && o->responses[0] == '\0') {
         LT_TRY(lt_opened_default_model(found));
         model = found;
     }
+    lt_served served = LT_SERVED_OF(o, model, o->lora);
+    LT_TRY(lt_beside_read(&served.beside, o->second));
     return lt_eval_generative((lt_generative_options){.task = o->task,
                                                       .data = files[0],
                                                       .examples = or_null(o->examples),
@@ -191,18 +203,19 @@ static lt_err run_generative(const eval_options *o, const char **files, int n_fi
                                                       .limit = o->limit,
                                                       .chat = o->chat,
                                                       .max_tokens = o->max_tokens,
-                                                      .max_running = o->max_running,
-                                                      .model = model},
-                              o->lora, o->tokenizer, (lt_opened_dtype)o->dtype, o->device,
-                              o->threads, o->json);
+                                                      .max_running = o->max_running},
+                              &served, o->align, o->request, o->json);
 }
 
 /* An option of the other tasks would have no effect. */
 static lt_err check_plain(const eval_options *o) {
     if (o->examples[0] != '\0' || o->responses[0] != '\0' || o->outputs[0] != '\0' ||
-        o->nltk[0] != '\0' || o->chat || o->max_tokens != 0) {
+        o->nltk[0] != '\0' || o->chat || o->max_tokens != 0 || o->align[0] != '\0' ||
+        o->request[0] != '\0' || o->steer[0] != '\0' || o->second[0] != '\0' ||
+        o->reward[0] != '\0' || o->reward_tokenizer[0] != '\0') {
         LT_FAIL(LT_ERR_ARG,
-                "--examples, --responses, --outputs, --nltk, --chat and --max-tokens are "
+                "--examples, --responses, --outputs, --nltk, --chat, --max-tokens, --align, "
+                "--request, --steer, --second, --reward and --reward-tokenizer are "
                 "for " LT_GENERATIVE_TASKS);
     }
     if (o->shots > 5) {

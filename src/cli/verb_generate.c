@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "cli/generate_aligned.h"
 #include "cli/opened.h"
 #include "cli/utf8_text.h"
 #include "cli/verb.h"
@@ -26,7 +27,14 @@
     X(BOOL, special, "special", "false", 0, 0, "",                                                 \
       "read special tokens in the prompt, and print those the model writes")                       \
     X(BOOL, echo, "echo", "false", 0, 0, "", "print the prompt first")                             \
-    X(BOOL, stats, "stats", "false", 0, 0, "", "print token counts and rates on standard error")
+    X(BOOL, stats, "stats", "false", 0, 0, "",                                                     \
+      "print token counts and rates on standard error; with --align what the method says")         \
+    X(STR, align, "align", "", 0, 0, "JSON",                                                       \
+      "a method of alignment, as the server's field `alignment`: {\"method\": \"best_of_n\", "     \
+      "\"n\": 8}")                                                                                 \
+    X(BOOL, json, "json", "false", 0, 0, "",                                                       \
+      "with --align: print the whole answer as the server gives it, a JSON object")                \
+    LT_BESIDE_OPTIONS(X)
 
 typedef struct {
     GENERATE_OPTIONS(LT_OPTION_FIELD)
@@ -48,6 +56,46 @@ static lt_generate_options how(const generate_options *o) {
     g.keep_special = o->special;
     g.encode_flags = LT_ENCODE_ADD_SPECIAL | (o->special ? LT_ENCODE_PARSE_SPECIAL : 0);
     return g;
+}
+
+/* By the server's code, which also reads what stands beside the model. */
+static lt_err run_aligned(generate_options *o, const char *prompt, int argc, char **argv) {
+    generate_options own;
+    char found[LT_PATH_BYTES];
+    const char *model = o->model;
+    if (model[0] == '\0') {
+        LT_TRY(lt_opened_default_model(found));
+        model = found;
+    }
+    lt_generate_aligned g = {.served = LT_SERVED_OF(o, model, o->lora),
+                             .prompt = prompt,
+                             .align = o->align,
+                             .logit_bias = o->logit_bias,
+                             .max_tokens = o->max_tokens,
+                             .ignore_eos = o->ignore_eos,
+                             .keep_special = o->special,
+                             .own_defaults = o->generation_config == 0,
+                             .echo = o->echo,
+                             .stats = o->stats,
+                             .json = o->json,
+                             .table = &lt_verb_generate_options,
+                             .obj = o,
+                             .own = &own,
+                             .argc = argc,
+                             .argv = argv};
+    LT_TRY(lt_beside_read(&g.served.beside, o->second));
+    lt_device_few_queues();
+    return lt_generate_aligned_run(&g);
+}
+
+/* Options that only methods of alignment read. */
+static lt_err check_aligned(const generate_options *o) {
+    if (o->align[0] == '\0' && (o->json || o->steer[0] != '\0' || o->second[0] != '\0' ||
+                                o->reward[0] != '\0' || o->reward_tokenizer[0] != '\0')) {
+        LT_FAIL(LT_ERR_ARG, "generate: --json, --steer, --second, --reward and --reward-tokenizer "
+                            "have no effect without --align");
+    }
+    return LT_OK;
 }
 
 static lt_err run(generate_options *o, const char *prompt, int argc, char **argv) {
@@ -122,7 +170,10 @@ int lt_verb_generate(int argc, char **argv) {
                                &mended);
     }
     if (err == LT_OK) {
-        err = run(&o, given, argc, argv);
+        err = check_aligned(&o);
+    }
+    if (err == LT_OK) {
+        err = (o.align[0] != '\0' ? run_aligned : run)(&o, given, argc, argv);
     }
     lt_text_free(&mended);
     lt_prompt_free(from_file);

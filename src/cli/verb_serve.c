@@ -12,7 +12,6 @@
 #include "cli/serve_models.h"
 #include "cli/verb.h"
 #include "model/lora_pool.h"
-#include "model/steering.h"
 #include "serve/api/api.h"
 #include "serve/api/openapi.h"
 #include "tensor/backend.h"
@@ -82,12 +81,7 @@
       "what to do with fields of a request that this server does not know")                        \
     X(BOOL, deterministic, "deterministic", "false", 0, 0, "",                                     \
       "a request's tokens do not depend on the other requests, bit for bit")                       \
-    X(STR, steer, "steer", "", 0, 0, "NAME=FILE,...",                                              \
-      "steering vectors that requests may name: safetensors with tensors direction.N, added "      \
-      "behind layer N")                                                                            \
-    X(STR, second, "second", "", 0, 0, "NAME=MODEL,...",                                           \
-      "models beside the served one, with its tokenizer, whose logits requests may blend into "    \
-      "its own (contrastive decoding, DExperts, proxy tuning)")                                    \
+    LT_BESIDE_OPTIONS(X)                                                                           \
     X(STR, lora, "lora", "", 0, 0, "NAME=DIR",                                                     \
       "adapter that requests may choose by its name: a PEFT folder, or where to fetch one; may "   \
       "be "                                                                                        \
@@ -101,11 +95,6 @@
     X(BOOL, lora_updating, "lora-updating", "false", 0, 0, "",                                     \
       "clients may load adapters from folders of this machine, and unload them: "                  \
       "/v1/load_lora_adapter, /v1/unload_lora_adapter")                                            \
-    X(STR, reward, "reward", "", 0, 0, "MODEL",                                                    \
-      "reward model beside the served one (a folder with a score head of one value): scores "      \
-      "groups, and answers /v1/score, /rerank, /classify and /pooling")                            \
-    X(STR, reward_tokenizer, "reward-tokenizer", "", 0, 0, "FILE",                                 \
-      "the reward model's tokenizer; empty: its own")                                              \
     X(ENUM, speculate, "speculate", "none", 0, 0, "none|ngram",                                    \
       "ngram, on CPUs: where a text repeats what it or its prompt said, verify what followed "     \
       "there "                                                                                     \
@@ -154,33 +143,10 @@ const lt_option_table lt_verb_serve_options = LT_OPTION_TABLE("serve", rows);
 typedef struct {
     const serve_options *o;
     const char *model;
-    lt_opened opened, reward; /* What the server does not close, once loaded. */
-    lt_serve_models others;   /* --models */
-    lt_server_model *models;  /* With this one first, where MODEL is given. */
-    lt_beside beside;
+    lt_served served;
+    lt_serve_models others;  /* --models */
+    lt_server_model *models; /* With this one first, where MODEL is given. */
 } job;
-
-static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
-    job *j = ctx;
-    LT_TRY(lt_opened_give(&j->opened, model, tokenizer, j->model, "", j->o->tokenizer,
-                          (lt_opened_dtype)j->o->dtype, j->o->device, j->o->threads));
-    LT_TRY(lt_beside_open(&j->beside, *tokenizer, j->o->tokenizer, (lt_opened_dtype)j->o->dtype,
-                          j->o->device, j->o->threads));
-    return j->o->steer[0] != '\0' ? lt_steering_open(*model, j->o->steer) : LT_OK;
-}
-
-static void unload(void *ctx) {
-    job *j = ctx;
-    lt_beside_close(&j->beside);
-    lt_opened_close(&j->reward);
-    lt_opened_close(&j->opened);
-}
-
-static lt_err load_reward(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
-    job *j = ctx;
-    return lt_opened_give(&j->reward, model, tokenizer, j->o->reward, "", j->o->reward_tokenizer,
-                          (lt_opened_dtype)j->o->dtype, j->o->device, j->o->threads);
-}
 
 /* Add the keys of a comma-separated list or of a file's lines, splitting the text in place.
  * models=NAME,... behind a key names the models that it may use. */
@@ -325,9 +291,9 @@ static lt_err read_models(job *j, lt_server_options *s) {
             .idle_s = o->models_idle_s > 0 ? o->models_idle_s : -1,
             .preload = true,
             .must = true,
-            .load = load,
-            .unload = unload,
-            .ctx = j};
+            .load = lt_served_load,
+            .unload = lt_served_unload,
+            .ctx = &j->served};
     } else if (o->alias[0] != '\0' || o->steer[0] != '\0' || o->reward[0] != '\0' ||
                o->second[0] != '\0') {
         LT_FAIL(LT_ERR_ARG,
@@ -376,15 +342,16 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     }
     fill(&options, o);
     options.model = j.model;
-    options.load = load;
-    options.unload = unload;
-    options.load_reward = o->reward[0] != '\0' ? load_reward : NULL;
+    j.served = LT_SERVED_OF(o, j.model, "");
+    LT_TRY_DONE(lt_beside_read(&j.served.beside, o->second));
+    options.load = lt_served_load;
+    options.unload = lt_served_unload;
+    options.load_reward = o->reward[0] != '\0' ? lt_served_load_reward : NULL;
     options.reward = o->reward;
-    LT_TRY_DONE(lt_beside_read(&j.beside, o->second));
-    options.engine.beside = j.beside.models;
-    options.engine.n_beside = j.beside.n;
-    options.second = j.beside.name_list;
-    options.ctx = &j;
+    options.engine.beside = j.served.beside.models;
+    options.engine.n_beside = j.served.beside.n;
+    options.second = j.served.beside.name_list;
+    options.ctx = &j.served;
     if (o->cors[0] != '\0' && o->allowed_origins[0] != '\0') {
         LT_FAIL_DONE(LT_ERR_ARG,
                      "--cors and --allowed-origins are the same option: give one of them");

@@ -120,8 +120,11 @@ static lt_err open_template(lt_server *s) {
         }
     }
     s->template_source = "none";
-    lt_log_info("serve: the model has no chat template: messages are joined as plain text, and the "
-                "page starts in its completion mode");
+    if (!s->o.quiet) {
+        lt_log_info(
+            "serve: the model has no chat template: messages are joined as plain text, and the "
+            "page starts in its completion mode");
+    }
     return lt_chat_template_open_format(&s->template, "plain");
 }
 

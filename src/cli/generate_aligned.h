@@ -1,0 +1,24 @@
+/* generate_aligned.h: `lateen generate --align JSON`: one prompt by a method of alignment, by the
+ * server's code and its table of methods (serve/api/group_read.c), in this process. */
+#ifndef LT_CLI_GENERATE_ALIGNED_H
+#define LT_CLI_GENERATE_ALIGNED_H
+
+#include "cli/beside.h"
+
+typedef struct {
+    lt_served served;
+    const char *prompt, *align, *logit_bias; /* align: JSON, the field "alignment". */
+    int64_t max_tokens;
+    bool ignore_eos, keep_special, own_defaults, echo, stats, json;
+    /* The options of sampling: rows of this table, of the struct obj, which was parsed from the
+     * words. What the words do not say is the model's own default, then the table's. */
+    const lt_option_table *table;
+    void *obj, *own; /* own: of the same type, for what holds without the words. */
+    int argc;
+    char **argv;
+} lt_generate_aligned;
+
+/* Print the answer's text; json: the server's answer, whole. */
+LT_MUST_USE lt_err lt_generate_aligned_run(lt_generate_aligned *g);
+
+#endif
