@@ -124,6 +124,34 @@ b.js("addTurn({ role: 'user', text: 'Reason' }); addTurn({ role: 'assistant', ch
 check("chat: reasoning is folded", b.js("(d => !d.open && d.textContent.startsWith('Thought for 1.5 s'))(document.querySelector('details.think'))"))
 check("chat: code has a button to copy it, and text is never HTML", b.js("document.querySelectorAll('.code button').length") == 1
       and b.js("document.querySelectorAll('.turn script').length") == 0)
+b.js("addTurn({ role: 'user', text: 'Twice' }); addTurn({ role: 'assistant', chosen: 0, samples: [{ think: 'One. Again and again. Two.', thought: 1, text: 'So it is.', stats: { tokens: 9 }, done: true, "
+     "control: { control: 'entropy', reasoning_tokens: 9, stopped_by: 'settled', trial_tokens: 3, saved_most: 70, cuts: [{ at: 2, tokens: 4, text: ' Again and again.' }] } }] }); draw(); toEnd(); true")
+check("chat: a path that was cut is struck out, and why the reasoning ended is told", b.js("document.querySelector('.turn:last-child details.think del').textContent") == "Again and again."
+      and b.js("document.querySelector('.turn:last-child details.think div').textContent") == "One. Again and again.✂ cut: 4 tokens that repeated themselves Two."
+      and b.js("document.querySelector('.turn:last-child .reports').textContent") == "entropy: 9 tokens of reasoning · ended: settled · 3 for trials · at most 70 saved")
+b.js("document.querySelector('.turn:last-child details.think').open = true; toEnd(); true")
+b.shot("cut")
+b.js("(p => { p.kids.length--; p.live = 0; walk(); draw(); })(turns.at(-3)); true")
+settings(alignment='{"method": "speculative_rejection", "n": 4, "every": 8}', confidence="on", max_tokens=24, temperature=1)
+b.js("document.getElementById('words').value = 'Once upon a time'; send(); true")
+check("chat: candidates stand side by side", b.wait(IDLE) and b.wait("document.querySelectorAll('.turn:last-child .reports .sample').length === 4"), b.js("document.querySelector('.turn:last-child').textContent"))
+check("chat: one is kept, with its score; where others were cut is marked", b.js("document.querySelectorAll('.turn:last-child .reports .chosen').length") == 1
+      and "Kept · score -" in b.js("document.querySelector('.turn:last-child .reports .chosen .foot').textContent") and b.js("document.querySelectorAll('.turn:last-child .reports .cut').length") == 3
+      and b.js("document.querySelector('.turn:last-child .reports summary').textContent").startswith("speculative_rejection · 4 candidates · 3 cut"))
+words = b.js("[...document.querySelectorAll('.turn:last-child .body .tokens > span')].map(e => [e.className, e.textContent, e.title])")
+check("chat: the answer's confidence is under it, token by token", "".join(w[1] for w in words) == b.js("turns.at(-1).samples[0].text.trim()") and len({w[0] for w in words}) >= 4
+      and all(w[2].startswith("confidence ") for w in words), words)
+b.shot("candidates")
+b.size(390, 844, True)
+check("phone: candidates are not wider than the screen", b.js("document.documentElement.scrollWidth") <= 390)
+b.shot("candidates_phone")
+b.size(1200, 800)
+b.js("(p => { p.kids.length--; p.live = 0; walk(); draw(); })(turns.at(-3) ?? now.nodes[ROOT]); true")
+settings(alignment="{best", confidence="")
+b.js("document.getElementById('words').value = 'x'; send(); true")
+check("chat: settings that are no JSON are told", b.wait("document.querySelector('.turn:last-child .error')?.textContent.startsWith('Settings, method of alignment')"))
+b.js("(p => { p.kids.length--; p.live = 0; walk(); draw(); })(turns.at(-3) ?? now.nodes[ROOT]); true")
+settings(alignment="", temperature=1, max_tokens=8)
 MARKED = [  # Markdown, and the tags and words that come of it.
     ("Three:\n1. one\n\n2. two\n\n7) seven\nand:\n- a\n- b\n## End\nbye", "<p>Three:</p><ol><li>one</li><li>two</li><li>seven</li></ol><p>and:</p><ul><li>a</li><li>b</li></ul><h4>End</h4><p>bye</p>"),
     ("- a\n  - b\n    1. c\n- [x] d", '<ul><li>a<ul><li>b<ol><li>c</li></ol></li></ul></li><li><input> d</li></ul>'),

@@ -12,8 +12,8 @@ extern const char lt_web_chat[], lt_web_status[]; /* 0-terminated. */
 __asm__(".section .rodata\n"
         ".global lt_web_chat\n"
         "lt_web_chat:\n" TEXT("chat_top.html") TEXT("chat.css") TEXT("chat_body.html")
-            TEXT("markdown.js") TEXT("maths.js") TEXT("conversations.js") TEXT("chat.js")
-                TEXT("write.js") TEXT("start.js")
+            TEXT("markdown.js") TEXT("maths.js") TEXT("conversations.js") TEXT("align.js")
+                TEXT("chat.js") TEXT("write.js") TEXT("start.js")
                     TEXT("chat_end.html") ".byte 0\n"
                                           ".global lt_web_status\n"
                                           "lt_web_status:\n" TEXT("status.html") ".byte 0\n"

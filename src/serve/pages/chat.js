@@ -1,6 +1,7 @@
 /* ---- Talking with the model. ---- */
 /* Empty: what the server or the model sets. */
-const DEFAULTS = { system: '', temperature: '', n: 1, top_p: '', top_k: '', min_p: '', repetition_penalty: '', max_tokens: '', seed: '', reasoning: '', thinking_budget: '' };
+const DEFAULTS = { system: '', temperature: '', n: 1, top_p: '', top_k: '', min_p: '', repetition_penalty: '', max_tokens: '', seed: '', reasoning: '', thinking_budget: '',
+  alignment: '', control: '', confidence: '' };
 /* Where neither the operator nor the model's files say anything, the API's temperature of 1 would count, which small models do not bear. */
 const MILDER = { temperature: 0.7, min_p: 0.05 };
 const SAMPLING = ['temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty'];
@@ -37,14 +38,15 @@ function drawSample(turn, i, box) {
     let d = box.querySelector('details');
     if (!d) { d = el('details', { className: 'think' }, el('summary'), el('div')); box.prepend(d); }
     d.firstChild.textContent = s.text || s.done ? `Thought for ${(s.thought ?? 0).toFixed(1)} s` : 'Thinking …';
-    d.lastChild.textContent = s.think;
+    drawThinking(d.lastChild, s);
   }
   let body = box.querySelector('.body');
   if (!body) { body = el('div', { className: 'body' }); box.append(body); }
-  markdown(body, s.text);
+  if (!(s.done && s.tokens && coloured(body, s.text, s.tokens))) markdown(body, s.text);
   let foot = box.querySelector('.foot');
   if (!foot) { foot = el('div', { className: 'foot' }); box.append(foot); }
   foot.replaceChildren(el('span', { textContent: statsText(s.stats) }));
+  drawReports(box, s);
   foot.hidden = Boolean(turn.error) && !s.text; // Try again stands under the error.
   if (s.done) {
     if (s.text) foot.append(copyButton(() => s.text));
@@ -114,7 +116,7 @@ function sampling() {
   return b;
 }
 function body() {
-  const b = { messages: messages(), stream: true, stream_options: { include_usage: true }, n: +settings.n, ...sampling() };
+  const b = { messages: messages(), stream: true, stream_options: { include_usage: true }, n: +settings.n, ...sampling(), ...alignment() };
   for (const k of ['max_tokens', 'thinking_budget']) if (settings[k] !== '') b[k] = +settings[k];
   if (settings.reasoning) b.reasoning_effort = settings.reasoning;
   return b;
@@ -138,7 +140,7 @@ async function ask(path, request) {
   if (!r.ok) throw new Error((await r.json().catch(() => null))?.error?.message ?? `the server answered ${r.status}`);
   return events(r);
 }
-function takeDelta(turn, choice, start) {
+function takeDelta(turn, choice, start, e) {
   const s = turn.samples[choice.index], d = choice.delta ?? {}, at = (performance.now() - start) / 1000;
   const think = d.reasoning_content ?? '', text = d.content ?? '';
   for (const call of d.tool_calls ?? []) s.text += call.function?.name ? `\n\n**${call.function.name}** ` : call.function?.arguments ?? '';
@@ -149,6 +151,7 @@ function takeDelta(turn, choice, start) {
   }
   if (think) { s.think += think; s.thought = at - s.stats.first; }
   s.text += text;
+  takeReports(s, e, choice);
   if (choice.finish_reason) { s.done = true; s.stats.reason = choice.finish_reason; }
 }
 async function answer() {
@@ -166,9 +169,10 @@ async function answer() {
   try {
     for await (const e of await ask('/v1/chat/completions', body())) {
       if (e.error) throw new Error(e.error.message);
-      for (const c of e.choices) { takeDelta(turn, c, start); dirty.add(c.index); }
+      for (const c of e.choices) { takeDelta(turn, c, start, e); dirty.add(c.index); }
+      if (!e.choices.length) takeReports(turn.samples[0], e);
       if (e.usage && n === 1) { const s = turn.samples[0].stats, took = (performance.now() - start) / 1000;
-        s.tokens = e.usage.completion_tokens; if (s.tokens > 1) s.rate = (s.tokens - 1) / Math.max(took - (s.first ?? 0), 1e-3); }
+        s.tokens = e.usage.completion_tokens; if (s.tokens > 1) s.rate = (s.tokens - 1) / Math.max(took - (turn.samples[0].group ? 0 : s.first ?? 0), 1e-3); }
       frame ||= requestAnimationFrame(paint);
     }
   } catch (e) {
