@@ -25,6 +25,13 @@
     X(I64, nodes, "nodes", "0", 0, 64, "nodes",                                                    \
       "keep snapshots of a training in memory, with an agent for each of so many parts of this "   \
       "machine; 0: none")                                                                          \
+    X(I64, spares, "spares", "0", 0, 64, "nodes",                                                  \
+      "further nodes, to which the ranks of a node move that is lost or suspect")                  \
+    X(BOOL, shrink, "shrink", "false", 0, 0, "",                                                   \
+      "without a spare node, go on with fewer replicas of the model and the same rows a step; "    \
+      "grow again when the node is back")                                                          \
+    X(F64, back, "back", "60", 0, 1e6, "s",                                                        \
+      "how long after its loss a node is tried again; 0: never")                                   \
     X(I64, snapshot, "snapshot", "0", 0, 1e9, "steps",                                             \
       "steps between two snapshots; 0: by Daly's formula, from what one costs")                    \
     X(F64, mtbf, "mtbf", "28800", 1, 1e9, "s", "expected time between faults, for that formula")   \
@@ -56,7 +63,8 @@ static int verb_at(int argc, char **argv) {
     while (i < argc && argv[i][0] == '-') {
         const bool alone = strchr(argv[i], '=') != NULL || strcmp(argv[i], "--help") == 0 ||
                            strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--plain") == 0 ||
-                           strcmp(argv[i], "--requeue") == 0 || strcmp(argv[i], "--verbose") == 0;
+                           strcmp(argv[i], "--requeue") == 0 || strcmp(argv[i], "--shrink") == 0 ||
+                           strcmp(argv[i], "--verbose") == 0;
         i += alone ? 1 : 2;
     }
     return i < argc ? i : argc;
@@ -96,6 +104,9 @@ int lt_verb_launch(int argc, char **argv) {
                                  .hang_s = o.hang,
                                  .requeue = o.requeue,
                                  .n_nodes = (int)o.nodes,
+                                 .spares = (int)o.spares,
+                                 .shrink = o.shrink,
+                                 .back_s = o.back,
                                  .snapshot = o.snapshot,
                                  .mtbf_s = o.mtbf,
                                  .grace_s = o.grace,

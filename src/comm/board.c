@@ -30,6 +30,8 @@ typedef struct {
     uint64_t magic;
     int64_t n;
     _Atomic bool named; /* The folder is complete. */
+    _Atomic int dp, least;
+    _Atomic int64_t rows;
     char folder[LT_BOARD_FOLDER];
     place places[]; /* (n) */
 } page;
@@ -162,6 +164,20 @@ void lt_board_folder(lt_board *b, const char *path) {
                        realpath(path, whole) != NULL ? whole : path);
         atomic_store(&b->page->named, true);
     }
+}
+
+void lt_board_sizes(lt_board *b, int dp, int least, int64_t rows) {
+    if (b != NULL) {
+        atomic_store(&b->page->rows, rows);
+        atomic_store(&b->page->least, least);
+        atomic_store(&b->page->dp, dp);
+    }
+}
+
+lt_board_room lt_board_sizes_of(const lt_board *b) {
+    return (lt_board_room){.dp = atomic_load(&b->page->dp),
+                           .least = atomic_load(&b->page->least),
+                           .rows = atomic_load(&b->page->rows)};
 }
 
 void lt_board_close(lt_board *b) {

@@ -47,6 +47,12 @@ LT_MUST_USE lt_err lt_board_make(lt_board **out, int *fd, int n_ranks);
 void lt_board_clear(lt_board *b); /* Before the ranks start again. The folder stays. */
 lt_board_sight lt_board_seen(const lt_board *b, int rank);
 const char *lt_board_folder_of(const lt_board *b); /* "": no rank has named one. */
+/* Which sizes the run can have: of dp replicas, any number from `least` on that divides `rows`. */
+typedef struct {
+    int dp, least; /* dp 0: this size alone. */
+    int64_t rows;
+} lt_board_room;
+lt_board_room lt_board_sizes_of(const lt_board *b);
 
 /* A rank: NULL where no launcher has started this process; the calls below accept it. */
 lt_board *lt_board_of_rank(void);
@@ -56,6 +62,8 @@ void lt_board_stop(lt_board *b, int stop);
 void lt_board_suspect(lt_board *b, int64_t step);
 void lt_board_slow(lt_board *b, double share);
 void lt_board_folder(lt_board *b, const char *path); /* Of the run; rank 0 alone calls it. */
+
+void lt_board_sizes(lt_board *b, int dp, int least, int64_t rows);
 
 void lt_board_close(lt_board *b); /* Accepts NULL. */
 

@@ -9,6 +9,7 @@
 
 #define LT_ENV_RANK    "LATEEN_RANK"    /* 0 to n - 1 */
 #define LT_ENV_RANKS   "LATEEN_RANKS"   /* n, all on this machine. */
+#define LT_ENV_FULL    "LATEEN_FULL"    /* n where no rank is missing: the run may have shrunk. */
 #define LT_ENV_SEGMENT "LATEEN_SEGMENT" /* Descriptor of the segment, which the rank inherits. */
 #define LT_ENV_STORE   "LATEEN_STORE"   /* Address of the store. */
 #define LT_ENV_TOKEN   "LATEEN_TOKEN"

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/thread.h"
+#include "comm/shm.h"
 #include "tensor/backend.h"
 
 /* The number of ranks on this machine according to mpirun; 1 if unknown. */
@@ -37,9 +38,16 @@ static void divide_cores(void) {
     }
 }
 
+/* The ranks that the launcher has where none is missing. */
+static int full_ranks(const lt_world *w) {
+    const int all = lt_comm_size(w->comm);
+    const char *text = w->board != NULL ? getenv(LT_ENV_FULL) : NULL;
+    return text != NULL && atoi(text) > all ? atoi(text) : all;
+}
+
 static lt_err place(lt_world *w, const char *mesh, int sites) {
     lt_mesh_shape *s = &w->shape;
-    const int all = lt_comm_size(w->comm), each = all / sites;
+    const int all = lt_comm_size(w->comm), each = all / sites, full = full_ranks(w);
     if (all % sites != 0) {
         LT_FAIL(LT_ERR_ARG, "%d ranks cannot be divided into %d sites of equal size; %d can", all,
                 sites, (all + sites - 1) / sites * sites);
@@ -47,7 +55,10 @@ static lt_err place(lt_world *w, const char *mesh, int sites) {
     LT_TRY(lt_mesh_parse(s, mesh));
     if (mesh[0] == '\0') {
         s->dp = each;
+    } else if (full > all && s->pp * s->dp * s->cp * s->tp == full && s->dp * all % full == 0) {
+        s->dp = s->dp * all / full;
     }
+    w->full_dp = s->dp * full / all;
     LT_TRY(lt_mesh_check(s, each));
     w->first = lt_comm_rank(w->comm) / each * each;
     LT_TRY(lt_mesh_open(&w->mesh, w->comm, s, w->first));

@@ -20,6 +20,7 @@ typedef struct {
     bool owns_comm;
     lt_mesh mesh;
     lt_mesh_shape shape;
+    int full_dp;      /* dp where no rank is missing: a launcher may have fewer for a while. */
     int first;        /* Rank of comm at which the mesh begins: 0, or that of a site. */
     int rank;         /* Among the ranks of the mesh. */
     int dp;           /* Ranks that share the rows of a step, */
@@ -41,7 +42,8 @@ typedef struct {
  * several ranks is alone. sites: so many meshes of equal size stand beside each other, and this
  * rank's is opened; 1: one mesh has all ranks. ARG: the mesh does not fit the number of ranks.
  * threads: ranks of one machine divide its cores, unless the environment sets the number of threads
- * of a rank's kernels. */
+ * of a rank's kernels. Where the launcher has fewer ranks than the mesh, because nodes are lost, dp
+ * is smaller by as much. */
 LT_MUST_USE lt_err lt_world_open(lt_world *w, const char *mesh, int sites, double deadline_s,
                                  const char *record_dir);
 /* The same for a world that is already open, e.g. by lt_comm_run_threads, for any axes; the caller

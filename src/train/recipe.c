@@ -61,6 +61,26 @@ int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows_seen) {
     return now > 0 ? now : r->batch;
 }
 
+static int64_t common_divisor(int64_t a, int64_t b) {
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+int64_t lt_recipe_common_rows(const lt_recipe *r) {
+    const char *p = r->ramp;
+    int64_t common = r->batch, size;
+    uint64_t from;
+    bool ok;
+    while (lt_recipe_next_ramp(&p, &size, &from, &ok)) {
+        common = common_divisor(common, size);
+    }
+    return r->deterministic != 0 ? common_divisor(common, r->groups) : common;
+}
+
 int64_t lt_recipe_largest_batch(const lt_recipe *r) {
     const char *p = r->ramp;
     int64_t most = r->batch, size;

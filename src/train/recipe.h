@@ -449,6 +449,9 @@ bool lt_recipe_next_ramp(const char **p, int64_t *size, uint64_t *from_rows, boo
 /* Rows of the step that begins when `rows` have been seen: batch.ramp's, then batch.size. */
 int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows);
 int64_t lt_recipe_largest_batch(const lt_recipe *r); /* Of all steps. */
+/* The largest number that divides the rows of every step (and batch.groups, where they count): only
+ * so many replicas as divide it can share each step. */
+int64_t lt_recipe_common_rows(const lt_recipe *r);
 
 /* Rows that belong together: 2 of a pair, which batch.size counts once, else 1. */
 int64_t lt_recipe_together(const lt_recipe *r);

@@ -101,10 +101,32 @@ static lt_err sample_before(lt_training *t) {
     return first && lt_ranks_lead(&t->ranks) ? lt_training_sample(t) : LT_OK;
 }
 
+/* While ranks are missing, passes are no larger than with all of them, so that a step needs no more
+ * memory: it has more of them. */
+static void keep_passes(lt_recipe *r, const lt_world *w) {
+    const int passes = w->shape.pp > 1 ? 4 * w->shape.pp : 1; /* As open.c divides rows. */
+    if (r->micro == 0 && w->full_dp > w->dp) {
+        const int64_t rows = lt_recipe_largest_batch(r) / w->full_dp / passes;
+        r->micro = rows > 0 ? rows : 1;
+    }
+}
+
+/* With which other numbers of replicas the run can go on (shrink and grow). Not told where other
+ * things than rows are divided by dp. */
+static void tell_sizes(const lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    if (t->world != NULL && r->sites == 1 && r->shard == 0 && t->world->shape.ep == 1 &&
+        t->objective == NULL) {
+        lt_board_sizes(t->world->board, t->world->full_dp, r->zero > 0 ? 2 : 1,
+                       lt_recipe_common_rows(r));
+    }
+}
+
 /* *stop: why the run ended before its last step; 0: it reached it. */
 static lt_err train_steps(lt_training *t, int *stop) {
     lt_board *board = lt_training_board(t);
     *stop = 0;
+    tell_sizes(t);
     lt_board_step(board, t->state.step); /* Of the checkpoint from which it goes on. */
     lt_board_phase(board, LT_PHASE_LOADED);
     LT_TRY(sample_before(t));
@@ -222,6 +244,7 @@ lt_err lt_run_training_with(const lt_recipe *given, lt_device *device,
     LT_TRY_DONE(
         lt_world_open(&world, r->mesh, r->site < 0 ? (int)r->sites : 1, r->deadline, r->out));
     LT_TRY_DONE(lt_diloco_place(r, &world));
+    keep_passes(r, &world);
     if (world.rank > 0) {
         lt_log_set_level(LT_LOG_ERROR); /* Rank 0 speaks for all. */
     }

@@ -13,13 +13,14 @@ import sys
 import tempfile
 import time
 
-from launched import alive, bits, checkpoints, children, command, flip_bit, memory_of, ranks_of, undisturbed
+from launched import alive, bits, checkpoints, children, command, flip_bit, memory_of, ranks_of, undisturbed, variable_of
 from tap import Tap
 
 tap = Tap()
 seeds, first = int((sys.argv[2:] or [4])[0]), int((sys.argv[3:] or [1])[0])
 work = tempfile.TemporaryDirectory()
-MESHES = {"dp": {}, "zero": {"mesh.zero": 2}, "tp": {"mesh": "dp=2,tp=2"}, "pp": {"mesh": "pp=2,dp=2", "batch.micro": 2}}
+MESHES = {"dp": {}, "zero": {"mesh.zero": 2}, "tp": {"mesh": "dp=2,tp=2"}, "pp": {"mesh": "pp=2,dp=2", "batch.micro": 2},
+          "shrink": {"deterministic": "mesh-invariant", "batch.size": 16, "guard.replicas": 7}}
 ARGS = {"steps": 90, "checkpoint.every": 15}
 LIMIT_S = 120
 truth = {}
@@ -36,7 +37,8 @@ class Run:
 
     def __init__(self, rng, out, mesh, snapshots):
         self.rng, self.out, self.log = rng, out, open(out + ".log", "wb")
-        more = ("--retries", "20", *(("--nodes", "2", "--snapshot", str(rng.randrange(1, 12))) if snapshots else ()))
+        nodes = ("--nodes", "4", "--shrink", "--back", "1") if mesh == "shrink" else ("--nodes", "2", *rng.choice(((), ("--spares", "1", "--back", "1"))))
+        more = ("--retries", "20", *((*nodes, "--snapshot", str(rng.randrange(1, 12))) if snapshots else ()))
         self.words = command(4, {**ARGS, **MESHES[mesh], "out": out}, more)
         self.roots = set()
         self.seen = set()
@@ -56,6 +58,15 @@ class Run:
 
     def text(self):
         return open(self.out + ".log").read()
+
+
+def agent_node(pid):
+    """The number of an agent's node."""
+    try:
+        words = open(f"/proc/{pid}/cmdline").read().split("\0")
+        return words[words.index("--node") + 1]
+    except (OSError, ValueError):
+        return None
 
 
 def hit(pid, number):
@@ -79,10 +90,14 @@ def kill_agent(run):
 
 
 def lose_node(run):
-    node = run.rng.randrange(2)
-    for r, c in run.ranks().items():
-        if r // 2 == node:
-            hit(c, signal.SIGKILL)
+    """Its ranks, its agent (not always: then the memory alone is lost) and its memory."""
+    on = {c: variable_of(c, "LATEEN_NODE") for c in run.ranks().values()}
+    nodes = sorted({node for node in on.values() if node})
+    if not nodes:
+        return
+    node = run.rng.choice(nodes)
+    for c in [c for c in on if on[c] == node] + [c for c in run.agents() if run.rng.random() < 0.8 and agent_node(c) == node]:
+        hit(c, signal.SIGKILL)
     for root in run.roots:
         shutil.rmtree(f"{root}/node-{node}", ignore_errors=True)
 
@@ -95,11 +110,11 @@ def kill_launcher(run):
 
 
 def tear(run):
-    """The newest checkpoint loses its last byte or has one bit flipped, and the launcher is killed."""
+    """The newest checkpoint loses its last byte or has one bit flipped, and the launcher is killed. Not the only one: a run whose checkpoints are all broken says so, and stops."""
     run.ranks()
     run.p.kill()
     run.p.wait()
-    for folder in checkpoints(run.out)[-1:]:
+    for folder in checkpoints(run.out)[1:][-1:]:
         path = run.rng.choice(sorted(glob.glob(folder + "/*.safetensors")))
         size = os.path.getsize(path)
         if run.rng.random() < 0.5:

@@ -29,7 +29,7 @@
 
 typedef struct {
     const lt_agent_options *o;
-    char own[LT_PATH_BYTES], kept[LT_PATH_BYTES], next[LT_PATH_BYTES]; /* next: its address. */
+    char own[LT_PATH_BYTES], kept[LT_PATH_BYTES];
     int listener;
     json_t *sent; /* "rank-0/step-000000012": true */
 } agent;
@@ -70,13 +70,15 @@ static bool receive_bytes(int fd, void *data, size_t bytes) {
 
 /* ---- Sending --------------------------------------------------------------------------------- */
 
-static int connect_to_next(const agent *a) {
+/* -1: its agent has not started yet, or is gone. */
+static int connect_to(const agent *a, int node) {
     struct sockaddr_in to = {.sin_family = AF_INET};
-    char *text = NULL, *colon;
+    char path[LT_PATH_BYTES], *text = NULL, *colon;
     size_t bytes;
     int fd = -1;
-    if (lt_file_read(&text, &bytes, a->next, 64) != LT_OK) {
-        return -1; /* It has not started yet. */
+    if (snprintf(path, sizeof path, "%s/node-%d/agent", a->o->root, node) >= LT_PATH_BYTES ||
+        lt_file_read(&text, &bytes, path, 64) != LT_OK) {
+        return -1;
     }
     colon = strchr(text, ':');
     if (colon != NULL) {
@@ -93,6 +95,15 @@ static int connect_to_next(const agent *a) {
             (void)close(fd);
             fd = -1;
         }
+    }
+    return fd;
+}
+
+/* To the next node whose agent answers. */
+static int connect_to_next(const agent *a) {
+    int fd = -1;
+    for (int k = 1; fd < 0 && k < a->o->n_nodes; k++) {
+        fd = connect_to(a, (a->o->node + k) % a->o->n_nodes);
     }
     return fd;
 }
@@ -314,9 +325,7 @@ static void *receive(void *of) {
 static lt_err paths(agent *a) {
     const lt_agent_options *o = a->o;
     if (snprintf(a->own, sizeof a->own, "%s/node-%d/own", o->root, o->node) >= LT_PATH_BYTES ||
-        snprintf(a->kept, sizeof a->kept, "%s/node-%d/kept", o->root, o->node) >= LT_PATH_BYTES ||
-        snprintf(a->next, sizeof a->next, "%s/node-%d/agent", o->root,
-                 (o->node + 1) % o->n_nodes) >= LT_PATH_BYTES) {
+        snprintf(a->kept, sizeof a->kept, "%s/node-%d/kept", o->root, o->node) >= LT_PATH_BYTES) {
         LT_FAIL(LT_ERR_LIMIT, "path too long: %s", o->root);
     }
     LT_TRY(lt_file_make_dirs(a->own)); /* The memory of the node may have been lost. */

@@ -1,6 +1,7 @@
 /* agent.h: what `lateen agent` does on a node: it sends the snapshots that the node's ranks have
- * written to the agent of the next node, and keeps those of the node before (memory.h). No step of
- * the training waits for it. When it is killed, the launcher starts it again; the memory stays.
+ * written to the agent of the next node that answers, and keeps those of the node before
+ * (memory.h). No step of the training waits for it. When it is killed, the launcher starts it
+ * again; the memory stays.
  *
  * PROTOCOL over TCP, one snapshot of one holder a connection:
  *

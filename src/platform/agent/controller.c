@@ -98,6 +98,10 @@ static bool is_the_end(lt_controller *c) {
     if (c->stop_asked) {
         return snprintf(c->why, sizeof c->why, "a stop was asked") > 0;
     }
+    if (f->kind == LT_FAULT_GROW) {
+        (void)snprintf(c->why, sizeof c->why, "a node is back, and the run grows");
+        return false;
+    }
     if (row->ends) {
         return snprintf(c->why, sizeof c->why, "a fault of kind '%s' would happen again",
                         row->name) > 0;

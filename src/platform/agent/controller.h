@@ -39,6 +39,7 @@
  *   silent    no heartbeat: a stopped rank or machine          no              no
  *   device    status 74: the device failed; SIGBUS             no              no
  *   corrupt   status 78: ranks do not hold the same bits       no              yes
+ *   grow      all were told to save, since a node is back      no              no
  *   lost      status 76: because of another rank; only where   yes             no
  *             none of those fails, too
  *
@@ -86,6 +87,7 @@
     X(SILENT, "silent", false, false, false)                                                       \
     X(DEVICE, "device", false, false, false)                                                       \
     X(CORRUPT, "corrupt", false, true, false)                                                      \
+    X(GROW, "grow", false, false, false)                                                           \
     X(LOST, "lost", true, false, false)
 typedef enum {
 #define LT_FAULT_ENUM(id, name, costs, repeats, ends) LT_FAULT_##id,

@@ -12,6 +12,8 @@
  *                                                      (train/replicas.h); node -1: of no agent's
  *   {..., "event": "straggler", "rank", "node", "slow", "share"}  a rank has become slow, or is no
  *                                                                 longer (train/stragglers.h)
+ *   {..., "event": "node", "node", "state", "spare"}  lost, suspect, back, used again; moved: its
+ *                                                     ranks are on the node `spare` now
  *   {..., "event": "requeue", "job", "queued"}       this machine is left; queued: scontrol did it
  *   {..., "event": "end", "status"}
  *

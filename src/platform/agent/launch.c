@@ -50,9 +50,9 @@ typedef struct {
     lt_events events;
     recovery recovery;
     int asked, own_status; /* The last stop signal; the status of the first rank that failed. */
-    bool killed;
-    double look_s;     /* When the ranks were looked at last. */
-    uint64_t progress; /* Of all ranks together, as a number that only grows. */
+    bool killed, growing;  /* The ranks were killed; told to save, since a node is back. */
+    double look_s;         /* When the ranks were looked at last. */
+    uint64_t progress;     /* Of all ranks together, as a number that only grows. */
 } launcher;
 
 /* Are faults, decisions and recoveries told? */
@@ -69,7 +69,7 @@ static void free_words(char **words) {
     free(words);
 }
 
-enum { N_VALUES = 14 };
+enum { N_VALUES = 15 };
 typedef struct {
     const char *name;
     char value[LT_PATH_BYTES];
@@ -78,10 +78,10 @@ typedef struct {
 /* What a rank gets from its launcher; an empty value: nothing, whatever an outer launcher gave. */
 static void fill(variable v[N_VALUES], const launcher *l, int rank) {
     static const char *const names[N_VALUES] = {
-        LT_ENV_RANK,  LT_ENV_RANKS,    LT_ENV_SEGMENT, LT_ENV_STORE,     LT_ENV_TOKEN,
-        LT_ENV_EPOCH, LT_ENV_BEAT,     LT_ENV_SILENT,  LT_ENV_BOARD,     LT_ENV_MEMORY,
-        LT_ENV_NODE,  LT_ENV_SNAPSHOT, LT_ENV_MTBF,    "OMP_NUM_THREADS"};
-    const int n = l->o->n_ranks;
+        LT_ENV_RANK,  LT_ENV_RANKS,    LT_ENV_SEGMENT, LT_ENV_STORE, LT_ENV_TOKEN,
+        LT_ENV_EPOCH, LT_ENV_BEAT,     LT_ENV_SILENT,  LT_ENV_BOARD, LT_ENV_MEMORY,
+        LT_ENV_NODE,  LT_ENV_SNAPSHOT, LT_ENV_MTBF,    LT_ENV_FULL,  "OMP_NUM_THREADS"};
+    const int n = l->ranks.n, full = l->o->n_ranks;
     const bool nodes = l->nodes.n > 0;
     lt_limits limits;
     size_t k = 0;
@@ -105,12 +105,13 @@ static void fill(variable v[N_VALUES], const launcher *l, int rank) {
         (void)snprintf(v[k + 3].value, sizeof v->value, "%.6g", l->o->mtbf_s);
     }
     k += 4;
+    (void)snprintf(v[k++].value, sizeof v->value, "%d", full);
     /* Ranks divide the cores among them, unless the environment already says how. */
     (void)snprintf(v[k].value, sizeof v->value, "%s",
                    getenv("OMP_NUM_THREADS") != NULL ? getenv("OMP_NUM_THREADS") : "");
     if (v[k].value[0] == '\0') {
         (void)snprintf(v[k].value, sizeof v->value, "%d",
-                       limits.n_cpus / n > 0 ? limits.n_cpus / n : 1);
+                       limits.n_cpus / full > 0 ? limits.n_cpus / full : 1);
     }
 }
 
@@ -160,8 +161,8 @@ static char **environment(const launcher *l, int rank) {
 }
 
 static lt_err start_ranks(launcher *l) {
-    LT_TRY(lt_shm_make(&l->segment, l->o->n_ranks, l->epoch));
-    for (int r = 0; r < l->o->n_ranks; r++) {
+    LT_TRY(lt_shm_make(&l->segment, l->ranks.n, l->epoch));
+    for (int r = 0; r < l->ranks.n; r++) {
         char **words = environment(l, r);
         const lt_err err = words == NULL ? lt_error_set(LT_ERR_OOM, "environment of rank %d", r)
                                          : lt_process_start(&l->ranks, r, words);
@@ -171,15 +172,82 @@ static lt_err start_ranks(launcher *l) {
     return LT_OK;
 }
 
+/* -1: there are no nodes. */
+static int node_of(const launcher *l, int rank) {
+    return l->nodes.n > 0 ? lt_nodes_of_rank(&l->nodes, rank, l->ranks.n) : -1;
+}
+
+/* Ranks with which the run can go on with on so many of its seats; 0: it cannot. */
+static int ranks_on(const launcher *l, int seats) {
+    const int full = l->o->n_ranks;
+    const lt_board_room room = lt_board_sizes_of(l->board);
+    const int each = room.dp > 0 ? full / room.dp : 0; /* Ranks of a replica. */
+    int dp;
+    if (seats == l->nodes.n_full) {
+        return full;
+    }
+    dp = each > 0 ? full * seats / l->nodes.n_full / each : 0;
+    while (dp > 0 && room.rows % dp != 0) {
+        dp--;
+    }
+    return dp >= room.least ? dp * each : 0;
+}
+
+/* Is a node lost, with its agent and all of its ranks? */
+static bool is_lost(const launcher *l, int node) {
+    bool lost = l->nodes.all[node].gone;
+    for (int r = 0; r < l->ranks.n; r++) {
+        lost = lost && (node_of(l, r) != node || l->ranks.all[r].lost);
+    }
+    return lost;
+}
+
+/* Does a rank of it hold wrong bits, or has its device failed? */
+static bool is_suspect(const launcher *l, int node) {
+    const lt_fault *f = &l->control.before;
+    bool suspect = f->kind == LT_FAULT_DEVICE && f->rank >= 0 && node_of(l, f->rank) == node;
+    for (int r = 0; r < l->ranks.n; r++) {
+        suspect = suspect || (node_of(l, r) == node && l->ranks.all[r].suspect);
+    }
+    return suspect;
+}
+
+/* Nodes that the attempt before has shown to be lost or suspect make room; then how many ranks
+ * there are. */
+static void place_ranks(launcher *l) {
+    const bool takes_out = l->nodes.n > 0 && (l->o->spares > 0 || l->o->shrink);
+    bool out[LT_NODES_MOST] = {false};
+    int n;
+    for (int k = 0; takes_out && l->control.attempt > 1 && k < l->nodes.n; k++) {
+        out[k] = l->nodes.all[k].state == LT_NODE_USED && (is_lost(l, k) || is_suspect(l, k));
+    }
+    for (int k = 0; takes_out && k < l->nodes.n; k++) {
+        if (out[k]) {
+            lt_nodes_take_out(&l->nodes, k, !is_lost(l, k), l->control.attempt);
+        }
+    }
+    lt_nodes_seat(&l->nodes, l->o->shrink, l->control.attempt);
+    n = ranks_on(l, l->nodes.n_seats);
+    if (n == 0) { /* It cannot shrink. */
+        lt_nodes_seat(&l->nodes, false, l->control.attempt);
+        n = l->o->n_ranks;
+    }
+    if (n != l->ranks.n) {
+        lt_log_info("the run goes on with %d of %d ranks", n, l->o->n_ranks);
+    }
+    l->ranks.n = n;
+}
+
 static lt_err begin_attempt(launcher *l) {
+    place_ranks(l);
     l->own_status = 0;
-    l->killed = false;
+    l->killed = l->growing = false;
     l->progress = 0;
     lt_board_clear(l->board);
     lt_nodes_repair(&l->nodes);
     lt_processes_clear(&l->ranks);
     lt_events_put(&l->events, l->control.attempt,
-                  json_pack("{s:s, s:i}", "event", "start", "ranks", l->o->n_ranks));
+                  json_pack("{s:s, s:i}", "event", "start", "ranks", l->ranks.n));
     return start_ranks(l);
 }
 
@@ -257,6 +325,8 @@ static void tell_fault(launcher *l) {
         (void)snprintf(what, sizeof what, "a rank was asked to stop, and all have saved");
     } else if (f->kind == LT_FAULT_HANG) {
         (void)snprintf(what, sizeof what, "no rank made progress for %.3g s", l->o->hang_s);
+    } else if (f->kind == LT_FAULT_GROW) {
+        (void)snprintf(what, sizeof what, "a node is back, and all have saved");
     } else if (f->rank < 0) {
         (void)snprintf(what, sizeof what,
                        "ranks do not hold the same bits, and none is known to "
@@ -279,11 +349,6 @@ static double last_sign_s(const launcher *l, int rank) {
         ns = s.at_ns[i] > ns ? s.at_ns[i] : ns;
     }
     return (double)ns * 1e-9;
-}
-
-/* -1: there are no nodes. */
-static int node_of(const launcher *l, int rank) {
-    return l->nodes.n > 0 ? lt_nodes_of_rank(&l->nodes, rank, l->o->n_ranks) : -1;
 }
 
 /* Ranks that are slow, or no longer. */
@@ -366,6 +431,7 @@ static void fail(launcher *l, int rank) {
     if (l->killed && !by_itself && !p->silent) {
         return; /* The launcher itself has killed it. */
     }
+    p->lost = p->silent || WIFSIGNALED(p->status);
     lt_log_error("%s", why);
     if (l->control.fault.kind == LT_FAULT_NONE) {
         lt_comm_store_server_notice(l->store, why);
@@ -513,6 +579,13 @@ static int status_of(const launcher *l) {
  * the file RUN/exit is the user's: it has no signal's number. */
 static void notice_told(launcher *l) {
     const int stop = lt_board_seen(l->board, 0).stop;
+    if (l->control.fault.kind == LT_FAULT_NONE && l->growing && l->asked == 0 &&
+        status_of(l) == LT_RANK_STOPPED) {
+        const lt_fault f = {
+            .kind = LT_FAULT_GROW, .rank = -1, .step = lt_board_seen(l->board, 0).step};
+        on_fault(l, &f, lt_clock_s());
+        return;
+    }
     if (l->control.fault.kind == LT_FAULT_NONE && l->asked == 0 && stop > 0 && stop < NSIG &&
         status_of(l) == LT_RANK_STOPPED && l->o->retries > 0) {
         const lt_fault f = {
@@ -546,10 +619,23 @@ static void tell_decision(launcher *l, bool again, double wait_s) {
 static lt_action on_empty(launcher *l, lt_event event) {
     lt_action action;
     end_attempt(l);
+    lt_nodes_look(&l->nodes, l->control.attempt); /* Has the agent of a node ended, too? */
     notice_told(l);
     action = lt_controller_event(&l->control, event, lt_clock_s());
     tell_decision(l, action == LT_DO_WAIT, lt_controller_back_off(&l->control));
     return action;
+}
+
+/* A node is back while the run has fewer ranks: all save and end, and the next attempt has them. */
+static void look_at_growth(launcher *l) {
+    if (!l->o->shrink || l->growing || l->asked != 0 || l->ranks.n == l->o->n_ranks ||
+        l->control.state != LT_CONTROL_RUNNING ||
+        ranks_on(l, lt_nodes_seats_ahead(&l->nodes)) <= l->ranks.n) {
+        return;
+    }
+    lt_log_info("the ranks save, so that the run can grow");
+    l->growing = true;
+    lt_processes_signal(&l->ranks, SIGTERM);
 }
 
 /* The outermost ring: Slurm starts the job again, on nodes that it considers healthy. */
@@ -606,6 +692,7 @@ static lt_err look(launcher *l) {
     reap(l);
     look_at_hearts(l);
     look_at_progress(l);
+    look_at_growth(l);
     l->look_s = now_s;
     if (!lt_processes_run(&l->ranks)) {
         return carry_out(l, on_empty(l, LT_ON_EMPTY));
@@ -637,8 +724,13 @@ static lt_err open_launcher(launcher *l, const char *path, char *const *argv) {
     }
     LT_TRY(lt_board_make(&l->board, &l->board_fd, l->o->n_ranks));
     LT_TRY(lt_comm_store_token(l->token));
-    LT_TRY(lt_nodes_open(&l->nodes, l->o->n_nodes, "/proc/self/exe", &l->before, l->token,
-                         &l->events));
+    LT_TRY(lt_nodes_open(&l->nodes, &(lt_nodes_options){.n = l->o->n_nodes,
+                                                        .spares = l->o->spares,
+                                                        .back_s = l->o->back_s,
+                                                        .path = "/proc/self/exe",
+                                                        .mask = &l->before,
+                                                        .token = l->token,
+                                                        .events = &l->events}));
     return lt_comm_store_server_open(&l->store, "127.0.0.1", 0, l->o->n_ranks, l->token, l->epoch);
 }
 
@@ -671,6 +763,18 @@ lt_err lt_launch(const lt_launch_options *o, const char *path, char *const *argv
     if (o->n_ranks < 1 || o->n_ranks > LT_SHM_MOST_RANKS) {
         LT_FAIL(LT_ERR_ARG, "%d ranks on one machine; 1 to %d are possible", o->n_ranks,
                 LT_SHM_MOST_RANKS);
+    }
+    if (o->n_nodes + o->spares > LT_NODES_MOST) {
+        LT_FAIL(LT_ERR_ARG, "%d nodes and %d spares; %d nodes are possible", o->n_nodes, o->spares,
+                LT_NODES_MOST);
+    }
+    if ((o->spares > 0 || o->shrink) && (o->n_nodes == 0 || o->retries == 0)) {
+        LT_FAIL(LT_ERR_ARG, "%s needs --nodes and --retries",
+                o->spares > 0 ? "--spares" : "--shrink");
+    }
+    if (o->shrink && o->n_nodes > o->n_ranks) {
+        LT_FAIL(LT_ERR_ARG, "--shrink with %d nodes for %d ranks: some have none", o->n_nodes,
+                o->n_ranks);
     }
     lt_events_open(&l.events, is_told(&l), (int)o->attempt);
     LT_TRY_DONE(open_launcher(&l, path, argv));

@@ -11,6 +11,10 @@
  *            retries, what happens is written to RUN/events.jsonl (events.h), and the time of each
  *            phase of a recovery is told.
  *
+ *   nodes:   ranks of a node that is lost move to a spare one; or the run shrinks: it goes on with
+ *            fewer replicas of the model, the same rows a step, and grows again when the node is
+ *            back (nodes.h).
+ *
  *   requeue: where the controller leaves this machine, Slurm's job SLURM_JOB_ID is put back in the
  *            queue (`scontrol requeue`).
  *
@@ -32,6 +36,9 @@ typedef struct {
     bool plain;                       /* Lines of output as they are, without their rank. */
     bool requeue;     /* A machine that fails is left: the job is put back in the queue. */
     int n_nodes;      /* Parts of this machine with an agent each (nodes.h); 0: no snapshots. */
+    int spares;       /* Further nodes, for the ranks of those that are lost. */
+    bool shrink;      /* Where there is no spare, the run goes on with fewer ranks. */
+    double back_s;    /* A node that was lost is tried again after so long; 0: never. */
     int64_t snapshot; /* Steps between snapshots in memory; 0: by Daly's formula, */
     double mtbf_s;    /* for this time between faults. */
     uint32_t attempt; /* Of the job, e.g. SLURM_RESTART_COUNT. */

@@ -1,29 +1,74 @@
 /* nodes.h: the nodes of a launch: parts of this machine that stand for machines of their own. Each
  * has a share of the ranks, an agent (agent.h) and a part of the run's memory (memory.h). An agent
- * that ends is started again; neither the ranks nor the memory depend on it. */
+ * that ends is started again; neither the ranks nor the memory depend on it.
+ *
+ * SEATS  A run has a seat for each node that it was started on. A node is in one of three states:
+ *
+ *   USED    it has a seat: ranks run on it
+ *   SPARE   it has none; its agent runs, and keeps copies of snapshots
+ *   OUT     it was lost, or is suspect; nothing runs on it, and its memory is given up
+ *
+ *   USED ── lost, suspect ──▶ OUT ── lost, and back_s later its agent answers ──▶ SPARE
+ *     ▲                                                                             │
+ *     └──────────────────────── a seat is empty when an attempt begins ─────────────┘
+ *
+ * Before each attempt, seats whose node is out get a spare. Where there is none, the run shrinks:
+ * the seat stays empty, and the ranks are spread over the others. Where it may not shrink, the node
+ * is used again. */
 #ifndef LT_PLATFORM_NODES_H
 #define LT_PLATFORM_NODES_H
 
 #include "platform/agent/events.h"
 #include "platform/agent/process.h"
 
+#define LT_NODES_MOST 128 /* Spares included. */
+
+typedef enum { LT_NODE_USED, LT_NODE_SPARE, LT_NODE_OUT } lt_node_state;
+
 typedef struct {
-    int n; /* 0: there are none. */
+    lt_node_state state;
+    bool gone;        /* Its agent has ended since the attempt began. */
+    bool suspect;     /* OUT for good. */
+    double started_s; /* When its agent was started last; */
+    double out_s;     /* when it was taken out. */
+} lt_node;
+
+typedef struct {
+    int n;         /* 0: there are none. Spares included. */
+    int n_full;    /* Seats, */
+    int n_seats;   /* and those that have a node. */
+    int *seats;    /* (n_full): their nodes; -1: empty. */
+    lt_node *all;  /* (n) */
+    double back_s; /* A lost node is tried again after so long; 0: never. */
     char root[LT_PATH_BYTES];
     lt_processes agents;
-    double *started_s; /* (n) */
-    char *token;       /* In the environment of the agents. */
+    char *token; /* In the environment of the agents. */
     lt_events *events;
 } lt_nodes;
 
-/* path: this program; mask: of signals, for the agents. */
-LT_MUST_USE lt_err lt_nodes_open(lt_nodes *nodes, int n, const char *path, const sigset_t *mask,
-                                 const char *token, lt_events *events);
-/* Pass on the agents' output, and start again those that have ended. */
+/* The events are those of an attempt, or of no attempt (0). */
+typedef struct {
+    int n, spares;
+    double back_s;
+    const char *path;     /* This program. */
+    const sigset_t *mask; /* Of signals, for the agents. */
+    const char *token;
+    lt_events *events;
+} lt_nodes_options;
+
+LT_MUST_USE lt_err lt_nodes_open(lt_nodes *nodes, const lt_nodes_options *o);
+/* Pass on the agents' output, start again those that have ended, and try nodes that were lost. */
 void lt_nodes_look(lt_nodes *nodes, int attempt);
-/* Before ranks start: links into memory that is gone lead to copies. */
-void lt_nodes_repair(const lt_nodes *nodes);
+/* An attempt begins: links into memory that is gone lead to copies. */
+void lt_nodes_repair(lt_nodes *nodes);
 int lt_nodes_of_rank(const lt_nodes *nodes, int rank, int n_ranks);
+/* Between two attempts: a node is lost or suspect. */
+void lt_nodes_take_out(lt_nodes *nodes, int node, bool suspect, int attempt);
+/* Give seats without a node to spares. shrink: others stay empty; else their nodes are used again.
+ * The last seat never stays empty. */
+void lt_nodes_seat(lt_nodes *nodes, bool shrink, int attempt);
+/* Seats that would have a node if an attempt began now. */
+int lt_nodes_seats_ahead(const lt_nodes *nodes);
 void lt_nodes_close(lt_nodes *nodes); /* Ends the agents and frees the memory. Accepts zeros. */
 
 #endif

@@ -25,7 +25,8 @@ typedef struct {
     pid_t pid;
     bool runs;
     bool failed, silent, suspect, slow; /* The launcher's findings. */
-    int status;                         /* As waitpid gives it, once the process has ended. */
+    bool lost;  /* It was ended by a signal that is not the launcher's, or is silent. */
+    int status; /* As waitpid gives it, once the process has ended. */
     lt_process_stream out, err;
     char words[LT_LAST_WORDS]; /* Whole lines. */
     size_t n_words;

@@ -105,6 +105,22 @@ static void hardware_is_free(void **state) {
     assert_non_null(strstr(c.why, "without a new step"));
 }
 
+/* A run that grows is begun again whatever the budgets, and leaves no machine. */
+static void growth(void **state) {
+    const lt_control_options o = {.retries = 1, .grace_s = 1.0, .requeue = true};
+    lt_controller c;
+    double now_s = 0.0;
+    (void)state;
+    lt_controller_open(&c, &o, now_s);
+    assert_int_equal(fault_at(&c, LT_FAULT_KILLED, SIGKILL, 3, &now_s), LT_DO_WAIT);
+    begin(&c, &now_s);
+    assert_int_equal(fault_at(&c, LT_FAULT_SILENT, 0, 3, &now_s), LT_DO_WAIT);
+    begin(&c, &now_s);
+    assert_int_equal(fault_at(&c, LT_FAULT_GROW, 0, 3, &now_s), LT_DO_WAIT);
+    assert_int_equal(c.used, 1);
+    assert_false(c.elsewhere);
+}
+
 /* Of two rings the outer one: a machine that fails again is left. */
 static void machines_are_left(void **state) {
     const lt_control_options one = {.retries = 3, .grace_s = 1.0, .requeue = true},
@@ -224,6 +240,7 @@ int main(void) {
         cmocka_unit_test(table),
         cmocka_unit_test(budget),
         cmocka_unit_test(hardware_is_free),
+        cmocka_unit_test(growth),
         cmocka_unit_test(machines_are_left),
         cmocka_unit_test(repeated_crashes),
         cmocka_unit_test(what_is_never_tried_again),
