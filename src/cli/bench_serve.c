@@ -35,7 +35,7 @@
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE", "with MODEL: its tokenizer")                  \
     X(STR, serve, "serve", "", 0, 0, "FLAGS", "with MODEL: more flags for `lateen serve`")         \
     X(STR, model, "model", "", 0, 0, "NAME",                                                       \
-      "the model's name in requests; empty: requests name none")                                   \
+      "the model's name in requests; several, with commas between: in turn; empty: none")          \
     X(STR, api_key, "api-key", "", 0, 0, "KEY", "sent with each request")                          \
     X(STR, trace, "trace", "", 0, 0, "FILE",                                                       \
       "arrivals and lengths: Azure's .csv or Mooncake's .jsonl, also .zst")                        \

@@ -21,7 +21,7 @@ struct lt_op_list {
     int n_impls;
 };
 
-#define LT_REGISTRY_MAX_IMPLS 14 /* In one list, the reference included. */
+#define LT_REGISTRY_MAX_IMPLS 16 /* In one list, the reference included. */
 
 /* The list of one op of a backend: "ref" has one entry an op; "cpu" has its own entries, then
  * ref's. */

@@ -27,11 +27,17 @@ struct lt_lora_pool {
     int64_t rank;
     int32_t n;
     place_state *places; /* (n) */
+    uint16_t *ranks;     /* (n, sites, LT_LORA_PARTS) as in lt_lora_image */
     void *data;          /* (n, plan's elements) in the model's type, the backend's memory. */
 };
 
 static size_t all_bytes(const lt_lora_pool *p) {
     return (size_t)p->n * lt_lora_pool_place_bytes(p);
+}
+
+/* Places of modules in an array: of some there is none. */
+static size_t n_modules(const lt_lora_pool *p) {
+    return (size_t)p->model->spec.n_layers * LT_LORA_LAYER_KINDS * LT_LORA_PARTS;
 }
 
 lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank) {
@@ -53,7 +59,8 @@ lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank) {
     p->n = n_places;
     LT_TRY_DONE(lt_lora_plan_all(&p->plan, &m->spec, p->rank));
     p->places = calloc((size_t)n_places, sizeof *p->places);
-    if (p->places == NULL) {
+    p->ranks = calloc((size_t)n_places * n_modules(p), sizeof *p->ranks);
+    if (p->places == NULL || p->ranks == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "adapters");
     }
     LT_TRY_DONE(m->backend->alloc(m->device, &p->data, all_bytes(p), "adapters"));
@@ -73,6 +80,7 @@ void lt_lora_pool_close(lt_lora_pool *p) {
     }
     lt_lora_plan_close(&p->plan);
     free(p->places);
+    free(p->ranks);
     free(p);
 }
 
@@ -115,9 +123,9 @@ typedef struct {
     char path[LT_PATH_BYTES]; /* The file's. */
     double alpha;
     bool by_root;
-    float scale;   /* The source's. */
-    char *data;    /* The image's. */
-    int64_t *used; /* (sites, LT_LORA_PARTS) rows of A that other folders have taken */
+    float scale;    /* The source's. */
+    char *data;     /* The image's. */
+    uint16_t *used; /* (sites, LT_LORA_PARTS) rows of A that other folders have taken */
     size_t n_read;
 } reading;
 
@@ -152,29 +160,43 @@ static void put(const reading *r, const lt_param *param, int64_t first, int64_t 
     }
 }
 
+/* (rows, cols) as (cols, rows), times factor. */
+static lt_err transpose(float **out, const float *b, int64_t rows, int64_t cols, float factor) {
+    float *t = malloc((size_t)(rows * cols) * sizeof *t);
+    if (t == NULL) {
+        LT_FAIL(LT_ERR_OOM, "an adapter's %lld numbers", (long long)(rows * cols));
+    }
+    for (int64_t n = 0; n < rows; n++) {
+        for (int64_t k = 0; k < cols; k++) {
+            t[k * rows + n] = factor * b[n * cols + k];
+        }
+    }
+    *out = t;
+    return LT_OK;
+}
+
 /* A and B of rank `rank` of a part. */
-static lt_err put_part(reading *r, const lt_lora_site *s, int i, int64_t *used, int64_t rank,
-                       const char *module, const float *a, float *b) {
+static lt_err put_part(reading *r, const lt_lora_site *s, int i, uint16_t *used, int64_t rank,
+                       const char *module, const float *a, const float *b) {
     const lt_param *params = r->pool->plan.table.params;
     const lt_param *pa = &params[s->a], *pb = &params[s->b];
     const lt_lora_part *p = &s->parts[i];
-    const int64_t R = r->pool->rank, cols = pa->shape[1];
+    const int64_t R = r->pool->rank, cols = pa->shape[1], all_rows = pb->shape[0];
     double alpha;
-    float factor;
+    float factor, *t = NULL;
     LT_TRY(alpha_of(&alpha, r, module));
     factor = (float)(alpha / (r->by_root ? sqrt((double)rank) : (double)rank)) * r->scale;
-    for (int64_t k = 0; k < p->n_rows * rank; k++) {
-        b[k] *= factor;
-    }
+    LT_TRY(transpose(&t, b, p->n_rows, rank, factor));
     put(r, pa, (i * R + *used) * cols, cols, a, rank, cols);
-    put(r, pb, p->b_row * R + *used, R, b, p->n_rows, rank);
-    *used += rank;
+    put(r, pb, *used * all_rows + p->b_row, all_rows, t, rank, p->n_rows);
+    free(t);
+    *used = (uint16_t)(*used + rank);
     r->n_read += 2;
     return LT_OK;
 }
 
 /* The adapter of a module, if the file has one. */
-static lt_err read_part(reading *r, const lt_lora_site *s, int i, int64_t *used) {
+static lt_err read_part(reading *r, const lt_lora_site *s, int i, uint16_t *used) {
     const lt_param *a = &r->pool->plan.table.params[s->a];
     const lt_lora_part *p = &s->parts[i];
     char module[LT_FOREIGN_NAME_BYTES], name[LT_LORA_TENSOR_BYTES], other[LT_LORA_TENSOR_BYTES];
@@ -281,13 +303,12 @@ done:
 
 lt_err lt_lora_image_open(lt_lora_image *out, const lt_lora_pool *p, const lt_lora_source *sources,
                           int n) {
-    const size_t n_parts = (size_t)p->model->spec.n_layers * LT_LORA_LAYER_KINDS * LT_LORA_PARTS;
     lt_err err = LT_OK;
     reading r = {.pool = p};
-    lt_lora_image i = {.rank = 0};
+    lt_lora_image i = {.digest = 0};
 
     i.data = calloc(1, lt_lora_pool_place_bytes(p));
-    r.used = calloc(n_parts, sizeof *r.used);
+    i.ranks = r.used = calloc(n_modules(p), sizeof *r.used);
     if (i.data == NULL || r.used == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "an adapter of %zu bytes", lt_lora_pool_place_bytes(p));
     }
@@ -296,14 +317,10 @@ lt_err lt_lora_image_open(lt_lora_image *out, const lt_lora_pool *p, const lt_lo
         LT_TRY_DONE(read_folder(&r, &sources[k]));
         r.by_root = false;
     }
-    for (size_t k = 0; k < n_parts; k++) {
-        i.rank = r.used[k] > i.rank ? r.used[k] : i.rank;
-    }
     i.digest = XXH3_64bits(i.data, lt_lora_pool_place_bytes(p));
     *out = i;
-    i = (lt_lora_image){.rank = 0};
+    i = (lt_lora_image){.digest = 0};
 done:
-    free(r.used);
     lt_lora_image_close(&i);
     return err;
 }
@@ -327,41 +344,80 @@ lt_err lt_lora_rank_of(int64_t *rank, const char *folder) {
 
 void lt_lora_image_close(lt_lora_image *i) {
     free(i->data);
-    *i = (lt_lora_image){.rank = 0};
+    free(i->ranks);
+    *i = (lt_lora_image){.digest = 0};
 }
 
 lt_err lt_lora_pool_fill(lt_lora_pool *p, int32_t place, const lt_lora_image *i) {
     const size_t bytes = lt_lora_pool_place_bytes(p);
     LT_ASSERT(place >= 0 && place < p->n && lt_lora_pool_holds(p, place) == 0);
     atomic_store(&p->places[place].digest, i->digest);
+    memcpy(p->ranks + (size_t)place * n_modules(p), i->ranks, n_modules(p) * sizeof *p->ranks);
     return lt_model_upload(p->model, (char *)p->data + (size_t)place * bytes, i->data, bytes);
 }
 
 /* ---- Computing ---- */
 
-int64_t lt_lora_pool_columns(const lt_lora_pool *p) {
-    return p->plan.sizes.columns;
+lt_err lt_lora_rows_open(lt_lora_rows *r, const lt_lora_pool *pool) {
+    *r = (lt_lora_rows){.pool = pool};
+    if (pool == NULL) {
+        return LT_OK;
+    }
+    r->ranks = calloc(n_modules(pool), sizeof *r->ranks);
+    return r->ranks != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "adapters");
 }
 
-static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int layer) {
+void lt_lora_rows_close(lt_lora_rows *r) {
+    free(r->ranks);
+    r->ranks = NULL;
+}
+
+void lt_lora_rows_choose(lt_lora_rows *r, const int32_t *start) {
+    const size_t n = n_modules(r->pool);
+    memset(r->ranks, 0, n * sizeof *r->ranks);
+    for (int32_t place = 0; place < r->pool->n; place++) {
+        const uint16_t *own = r->pool->ranks + (size_t)place * n;
+        for (size_t i = 0; start[place] < start[place + 1] && i < n; i++) {
+            r->ranks[i] = own[i] > r->ranks[i] ? own[i] : r->ranks[i];
+        }
+    }
+}
+
+/* The site of a matrix, and the ranks of its parts; NULL: no row has an adapter there. */
+static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int layer,
+                                   const uint16_t **ranks) {
     const lt_lora_rows *rows = r->lora_rows;
-    return rows != NULL && rows->n > 0 ? lt_lora_site_of(rows->pool->plan.sites, kind, layer)
-                                       : NULL;
+    const lt_lora_site *s = rows != NULL && rows->n > 0
+                                ? lt_lora_site_of(rows->pool->plan.sites, kind, layer)
+                                : NULL;
+    bool any = false;
+    if (s == NULL) {
+        return NULL;
+    }
+    *ranks = rows->ranks + (s - rows->pool->plan.sites) * LT_LORA_PARTS;
+    for (int i = 0; i < s->n_parts; i++) {
+        any = any || (*ranks)[i] > 0;
+    }
+    return any ? s : NULL;
 }
 
 bool lt_lora_rows_have(const lt_exec *r, lt_param_kind kind, int layer) {
-    return site_of(r, kind, layer) != NULL;
+    const uint16_t *ranks;
+    return site_of(r, kind, layer, &ranks) != NULL;
 }
 
-/* Rows [first, first + rows) of a parameter in all places: (places, rows, cols). */
-static lt_tensor in_places(const lt_lora_pool *p, int index, int64_t first, int64_t rows) {
+/* Of a parameter in all places, (places, rows, cols) from its element `first` on; ld: numbers from
+ * one row to the next. */
+static lt_tensor in_places(const lt_lora_pool *p, int index, int64_t first, int64_t rows,
+                           int64_t cols, int64_t ld) {
     const lt_param_table *t = &p->plan.table;
     const lt_param *param = &t->params[index];
     const lt_dtype dtype = p->model->options.dtype;
-    const int64_t cols = param->shape[1], at = t->units[param->unit].at + param->at + first * cols;
+    const int64_t at = t->units[param->unit].at + param->at + first;
     lt_tensor all = lt_tensor_3d((char *)p->data + (size_t)at * lt_dtype_bytes(dtype), dtype, p->n,
                                  rows, cols);
     all.stride[0] = t->n_elements;
+    all.stride[1] = ld;
     return all;
 }
 
@@ -376,37 +432,48 @@ static lt_err times_scale(lt_exec *r, lt_tensor us, lt_tensor u) {
                                   .expert_start = lt_tensor_rows(&rows->start, rows->pool->n, 1)});
 }
 
-lt_err lt_lora_rows_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, int layer) {
-    const lt_lora_site *s = site_of(r, kind, layer);
+/* y (n, out) += what the adapters of one module say. */
+static lt_err add_part(lt_exec *r, const lt_lora_site *s, int i, int64_t rank, lt_tensor y,
+                       lt_tensor x) {
     const lt_lora_rows *rows = r->lora_rows;
-    if (s == NULL) {
-        return LT_OK;
-    }
-    const int64_t R = rows->pool->rank, n = rows->n;
-    lt_tensor u = lt_tensor_2d(rows->u.data, rows->u.dtype, n, s->n_parts * R);
-    LT_TRY(lt_exec_matmul_grouped(
-        r, &(lt_matmul_grouped_args){.y = u,
-                                     .a = lt_tensor_rows(&x, 0, n),
-                                     .b = in_places(rows->pool, s->a, 0, s->n_parts * R),
-                                     .expert_start = rows->start,
-                                     .trans_b = true,
-                                     .fixed_order = r->fixed_order}));
+    const lt_lora_pool *p = rows->pool;
+    const lt_param *params = p->plan.table.params;
+    const int64_t in = params[s->a].shape[1], out = params[s->b].shape[0], n = x.shape[0];
+    const lt_tensor a = in_places(p, s->a, i * p->rank * in, rank, in, in),
+                    b = in_places(p, s->b, s->parts[i].b_row, rank, s->parts[i].n_rows, out);
+    lt_tensor u = lt_tensor_2d(rows->u.data, rows->u.dtype, n, rank);
+    LT_TRY(lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = u,
+                                                               .a = x,
+                                                               .b = a,
+                                                               .expert_start = rows->start,
+                                                               .trans_b = true,
+                                                               .fixed_order = r->fixed_order}));
     if (rows->scale.data != NULL) {
-        const lt_tensor us = lt_tensor_2d(rows->us.data, u.dtype, n, s->n_parts * R);
+        const lt_tensor us = lt_tensor_2d(rows->us.data, u.dtype, n, rank);
         LT_TRY(times_scale(r, us, u));
         u = us;
     }
-    y = lt_tensor_rows(&y, 0, n);
+    return lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = y,
+                                                               .a = u,
+                                                               .b = b,
+                                                               .expert_start = rows->start,
+                                                               .accumulate = true,
+                                                               .fixed_order = r->fixed_order});
+}
+
+lt_err lt_lora_rows_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, int layer) {
+    const uint16_t *ranks;
+    const lt_lora_site *s = site_of(r, kind, layer, &ranks);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    x = lt_tensor_rows(&x, 0, r->lora_rows->n);
+    y = lt_tensor_rows(&y, 0, r->lora_rows->n);
     for (int i = 0; i < s->n_parts; i++) {
         const lt_lora_part *p = &s->parts[i];
-        LT_TRY(lt_exec_matmul_grouped(
-            r, &(lt_matmul_grouped_args){.y = lt_tensor_cols(&y, p->first_row, p->n_rows),
-                                         .a = lt_tensor_cols(&u, i * R, R),
-                                         .b = in_places(rows->pool, s->b, p->b_row, p->n_rows),
-                                         .expert_start = rows->start,
-                                         .trans_b = true,
-                                         .accumulate = true,
-                                         .fixed_order = r->fixed_order}));
+        const int64_t rank = (ranks[i] + RANK_STEP - 1) / RANK_STEP * RANK_STEP;
+        LT_TRY(rank > 0 ? add_part(r, s, i, rank, lt_tensor_cols(&y, p->first_row, p->n_rows), x)
+                        : LT_OK);
     }
     return LT_OK;
 }

@@ -3,19 +3,21 @@
  *
  * A pool has a fixed number of places. A place holds one adapter, or several that a request adds
  * up, as weights of one shape: the plan of lora.h with the pool's rank and every linear layer that
- * may have an adapter. What an adapter lacks (modules, layers, rows of a smaller rank) is zero, and
- * its factor, alpha / r or alpha / sqrt(r), is part of its B.
+ * may have an adapter, except that B is stored (r, out), which suits few rows. What an adapter
+ * lacks (modules, layers, rows of a smaller rank) is zero, and its factor, alpha / r or
+ * alpha / sqrt(r), is part of its B.
  *
  *     data ─▶ | place 0: A and B of all layers | place 1 | ... |
  *
  * In a call of the paged forward, rows that have an adapter come first, in the order of their
- * places, so that all adapters of a matrix are two grouped products (the op matmul_grouped), in
- * which a place is an expert:
+ * places, so that all adapters of a module are two grouped products (the op matmul_grouped), in
+ * which a place is an expert. A module that no row's adapter has is left out, and the products have
+ * the largest rank that one of them uses there:
  *
  *     x rows   of place 0 │ of place 0 │ of place 2 │ .. │ without an adapter
  *                    └──A of place 0──┘ └──A of 2──┘        (not read)
- *     u (rows, parts * rank), times the scale of each row, where a request has one other than 1
- *                    └──B of place 0──┘ └──B of 2──┘──▶ added to the columns of each part in y
+ *     u (rows, rank), times the scale of each row, where a request has one other than 1
+ *                    └──B of place 0──┘ └──B of 2──┘──▶ added to the columns of the module in y
  *
  * So a row's bits depend neither on the other rows of a deterministic call nor on the places. */
 #ifndef LT_MODEL_LORA_POOL_H
@@ -49,8 +51,8 @@ typedef struct {
 /* The contents of a place, in host memory. */
 typedef struct {
     void *data;
+    uint16_t *ranks; /* (sites, LT_LORA_PARTS) rows of A that each module uses */
     uint64_t digest; /* Of the numbers. */
-    int64_t rank;    /* Rows of A that the widest module uses. */
 } lt_lora_image;
 
 /* FORMAT, UNSUPPORTED, NOT_FOUND: as lt_lora_config_load and lt_lora_load say; ranks may differ
@@ -82,11 +84,15 @@ typedef struct lt_lora_rows {
     lt_tensor start;  /* (places + 1) I32: rows of each place */
     lt_tensor scale;  /* (n, 1) F32, absent: all are 1 */
     lt_tensor number; /* (n) I32: 0, 1, 2, ...; with scale. */
-    lt_tensor u, us;  /* (max rows, columns) of the model's type; us: u times scale */
+    lt_tensor u, us;  /* (max rows, the pool's rank) of the model's type; us: u times scale */
+    uint16_t *ranks;  /* (sites, LT_LORA_PARTS) the most that these rows' adapters use */
 } lt_lora_rows;
 
-/* Columns of u. */
-int64_t lt_lora_pool_columns(const lt_lora_pool *p);
+/* Of a forward of the model, whose pool may be NULL. Close it with the second. */
+LT_MUST_USE lt_err lt_lora_rows_open(lt_lora_rows *r, const lt_lora_pool *pool);
+void lt_lora_rows_close(lt_lora_rows *r);
+/* The ranks of rows of these places; start (places + 1). */
+void lt_lora_rows_choose(lt_lora_rows *r, const int32_t *start);
 /* Do rows of this call have an adapter beside the matrix? */
 bool lt_lora_rows_have(const lt_exec *r, lt_param_kind kind, int layer);
 /* y += what the adapters of the rows say, behind the product with the base. */

@@ -74,7 +74,7 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
                       false, &f->activations);
     }
     if (f->lora_rows.pool != NULL) {
-        const int64_t columns = lt_lora_pool_columns(f->lora_rows.pool);
+        const int64_t columns = lt_lora_pool_rank(f->lora_rows.pool);
         f->lora_rows.u = lt_tensor_take(&f->activations, f->exec.dtype, rows, columns, 0);
         f->lora_rows.us = lt_tensor_take(&f->activations, f->exec.dtype, rows, columns, 0);
     }
@@ -134,7 +134,7 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
     f->exec.fixed_order = o->fixed_order;
     f->steering = m->steering;
     lt_lora_attach(&f->exec, &f->lora);
-    f->lora_rows.pool = m->lora_pool;
+    LT_TRY_DONE(lt_lora_rows_open(&f->lora_rows, m->lora_pool));
     f->exec.lora_rows = m->lora_pool != NULL ? &f->lora_rows : NULL;
     f->alike = lt_layers_alike(&m->spec);
     LT_TRY_DONE(place(f));
@@ -165,6 +165,7 @@ void lt_paged_forward_close(lt_paged_forward *f) {
     lt_arena_release(&f->fixed, f->exec.device);
     lt_arena_release(&f->activations, f->exec.device);
     lt_exec_release(&f->exec, &f->prepared);
+    lt_lora_rows_close(&f->lora_rows);
     free(f);
 }
 

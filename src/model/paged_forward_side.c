@@ -242,6 +242,7 @@ static void put_adapters(lt_paged_forward *f, int64_t *at, const lt_paged_forwar
     }
     const int64_t n_start = lt_lora_pool_places(rows->pool) + 1;
     LT_ASSERT(f->shape.rows == w->n_rows && n <= w->n_rows && w->adapter_start[n_start - 1] == n);
+    lt_lora_rows_choose(rows, w->adapter_start);
     rows->start = put(f, at, w->adapter_start, n_start, n_start, 0);
     if (w->adapter_scale == NULL) {
         return;

@@ -106,11 +106,26 @@ static void put_prompt(lt_json_out *b, const lt_load_options *o, const lt_load_r
     lt_out_shut(b, ']');
 }
 
-static void put_body(lt_json_out *b, const lt_load_options *o, const lt_load_request *r) {
-    lt_out_open(b, '{');
-    if (o->model[0] != '\0') {
-        lt_out_key_str(b, "model", o->model);
+/* Names with commas between are asked in turn. */
+static void put_model(lt_json_out *b, const lt_load_options *o, int64_t index) {
+    const char *name = o->model;
+    int64_t n = 1;
+    for (const char *p = name; *p != '\0'; p++) {
+        n += *p == ',';
     }
+    for (int64_t i = index % n; i > 0; i--) {
+        name = strchr(name, ',') + 1;
+    }
+    if (*name != '\0' && *name != ',') {
+        lt_out_key(b, "model");
+        lt_out_str(b, name, strcspn(name, ","));
+    }
+}
+
+static void put_body(lt_json_out *b, const lt_load_options *o, const lt_load_request *r,
+                     int64_t index) {
+    lt_out_open(b, '{');
+    put_model(b, o, index);
     put_prompt(b, o, r);
     lt_out_key_int(b, "max_tokens", r->max_tokens);
     lt_out_key_real(b, "temperature", o->temperature);
@@ -314,7 +329,7 @@ static void write_request(lane *w) {
         bufferevent_setcb(w->bev, on_read, NULL, on_event, w);
         bufferevent_enable(w->bev, EV_READ | EV_WRITE);
     }
-    put_body(&body, l->o, &l->requests[w->request]);
+    put_body(&body, l->o, &l->requests[w->request], w->request);
     const bool v6 = strchr(l->o->host, ':') != NULL;
     evbuffer_add_printf(
         bufferevent_get_output(w->bev),

@@ -32,10 +32,11 @@ typedef struct {
     const char *host; /* Of the URL. */
     int port;
     const char *path_prefix; /* "" or "/base" */
-    const char *model, *key; /* "" : none. */
-    bool chat;               /* /v1/chat/completions with words, else /v1/completions with ids. */
-    bool text_prompt;        /* Completions with words too. */
-    int64_t vocab;           /* Ids are drawn below it. */
+    /* "": none; models with commas between are asked in turn. */
+    const char *model, *key;
+    bool chat;        /* /v1/chat/completions with words, else /v1/completions with ids. */
+    bool text_prompt; /* Completions with words too. */
+    int64_t vocab;    /* Ids are drawn below it. */
     double temperature;
     int64_t concurrency;
     double timeout_s; /* Of one request. */

@@ -279,6 +279,8 @@ static const lt_case grouped_cases[] = {
     {"rows, added", LT_CASE_CHECK, .R = 30, .C = 9, .F = 8, .E = 3, .K = 1, .accumulate = true},
     {"more experts than rows", LT_CASE_CHECK, .R = 3, .C = 16, .F = 24, .E = 16, .K = 1,
      .trans_b = true},
+    {"a row or two each, few terms, added", LT_CASE_CHECK, .R = 24, .C = 16, .F = 150, .E = 20,
+     .K = 1, .accumulate = true},
     {"weights", LT_CASE_CHECK, .R = 70, .C = 12, .F = 19, .E = 4, .K = 1, .y_f32 = true,
      .accumulate = true},
     {"weights, dropped", LT_CASE_CHECK, .R = 60, .C = 16, .F = 8, .E = 5, .K = 1, .capacity = 7,

@@ -12,6 +12,7 @@
 /* isa/gemv.c: few rows, b stored (N, K) */
 LT_OP_MAP(LT_CPU_DECLARE)
 LT_CPU_DECLARE(matmul_rows, lt_matmul_args)
+LT_CPU_DECLARE(matmul_narrow, lt_matmul_args)
 LT_CPU_DECLARE(attention_decode, lt_attention_args) /* isa/decode.c: few queries, many keys */
 
 lt_err lt_cpu_matmul_pairs_avx512(lt_queue *q,

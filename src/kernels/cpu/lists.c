@@ -7,6 +7,7 @@
 #include "kernels/cpu/lists.h"
 
 #include "base/error.h"
+#include "base/thread.h"
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/features.h"
@@ -97,6 +98,21 @@ static const char *check_matmul_rows(const void *args) {
     }
     if (a->trans_a || !a->trans_b) {
         return "b is not stored (N, K)";
+    }
+    return check_matmul(args);
+}
+
+/* Terms up to which it is worth while; with fixed_order the kernel must not depend on them, as
+ * those at the end may be zeros for some rows. */
+#define NARROW_TERMS 128
+
+static const char *check_matmul_narrow(const void *args) {
+    const lt_matmul_args *a = args;
+    if (a->trans_a || a->trans_b) {
+        return "b is not stored (K, N)";
+    }
+    if (!a->fixed_order && (a->y.shape[0] > ROWS_MAX || a->a.shape[1] > NARROW_TERMS)) {
+        return "too many rows or terms";
     }
     return check_matmul(args);
 }
@@ -501,12 +517,14 @@ static const char *check_sumsq(const void *args) {
 
 ISA_REFUSALS(matmul_quant)
 ISA_REFUSALS(matmul_rows)
+ISA_REFUSALS(matmul_narrow)
 ISA_REFUSALS(matmul)
 CHECK_REFUSAL(matmul_pairs)
 CHECK_REFUSAL(matmul_onednn)
 static const lt_op_impl matmul_impls[] = {
     ISA_ENTRIES(matmul_quant, "-quant"),
     ISA_ENTRIES(matmul_rows, "-rows"),
+    ISA_ENTRIES(matmul_narrow, "-narrow"),
     {"avx512-bf16", refuse_matmul_pairs, lt_cpu_matmul_pairs_avx512},
     {"avx512", refuse_matmul_avx512, lt_cpu_matmul_avx512},
     {"avx2", refuse_matmul_avx2, lt_cpu_matmul_avx2},
@@ -515,11 +533,60 @@ static const lt_op_impl matmul_impls[] = {
     {"portable", refuse_matmul, lt_cpu_matmul_portable},
 };
 
+/* ---- Products of experts ---- */
+
+/* Experts with so few rows on average, and at least so many of them, are computed beside each
+ * other, one on a thread: a product of a row or two is too small to be divided. */
+#define BESIDE_ROWS    4
+#define BESIDE_EXPERTS 4
+
+static bool run_beside(const lt_matmul_grouped_args *a) {
+    const int32_t *start = a->expert_start.data;
+    int64_t n = 0;
+    for (int64_t e = 0; e + 1 < a->expert_start.shape[0]; e++) {
+        n += start[e] < start[e + 1];
+    }
+    return !a->weights && n >= BESIDE_EXPERTS &&
+           start[a->expert_start.shape[0] - 1] <= BESIDE_ROWS * n;
+}
+
+typedef struct {
+    const lt_matmul_grouped_args *args;
+    lt_queue *queue;
+    lt_op_list list;
+    lt_err err; /* Of any; they agree, since only memory can be missing. */
+} experts;
+
+static void one_expert(void *ctx, size_t e) {
+    experts *x = ctx;
+    const int32_t *start = x->args->expert_start.data;
+    if (start[e] < start[e + 1]) {
+        const lt_matmul_args one = lt_matmul_of_expert(x->args, (int64_t)e, start[e], start[e + 1]);
+        const lt_err err = lt_registry_run(&x->list, LT_OP_matmul, x->queue, &one);
+        if (err != LT_OK) {
+#pragma omp atomic write
+            x->err = err;
+        }
+    }
+}
+
+static lt_err matmul_grouped_beside(lt_queue *q, const lt_matmul_grouped_args *a) {
+    experts x = {.args = a,
+                 .queue = q,
+                 .list = lt_registry_list(lt_backend_cpu(), LT_OP_matmul),
+                 .err = LT_OK};
+    lt_parallel_for((size_t)a->expert_start.shape[0] - 1, one_expert, &x);
+    return x.err == LT_OK ? LT_OK : lt_error_set(x.err, "products of experts");
+}
+
 /* The experts one after the other, each through matmul's list. */
 static lt_err matmul_grouped_run(lt_queue *q, const void *args) {
     const lt_matmul_grouped_args *a = args;
     const int32_t *start = a->expert_start.data;
     const lt_op_list list = lt_registry_list(lt_backend_cpu(), LT_OP_matmul);
+    if (run_beside(a)) {
+        return matmul_grouped_beside(q, a);
+    }
     for (int64_t e = 0; e + 1 < a->expert_start.shape[0]; e++) {
         const lt_matmul_args one = lt_matmul_of_expert(a, e, start[e], start[e + 1]);
         /* No token chose the expert; products leave y unchanged where K is 0. */

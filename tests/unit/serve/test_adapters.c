@@ -14,7 +14,7 @@
 
 #define ROOT  "tests/golden/serve/lora/"
 #define MODEL "tests/golden/model/llama3"
-enum { N = 20, PLACES = 6, RANK = 6 };
+enum { N = 20, PLACES = 6, RANK = 16 };
 
 typedef struct {
     json_t *root;
@@ -253,18 +253,25 @@ static void every_family(void **state) {
     }
 }
 
+/* The fixture with two adapters in place 3, whose ranks are more than those of the others. */
+static void open_with_two(fixture *f) {
+    const lt_lora_source both[] = {{ROOT "green", 1.0f}, {ROOT "red", 1.0f}};
+    open_fixture_on(f, true, NULL, false);
+    must(put(f->model, 3, both, 2), "two");
+}
+
 /* Alone and between others; from the prefix cache and fresh. */
 static void requests_keep_their_bits(void **state) {
-    enum { KINDS = 5, EACH = 3 };
+    enum { KINDS = 6, EACH = 3 };
     static const struct {
         int32_t adapter;
         float scale;
-    } kinds[KINDS] = {{0, 1}, {1, 1}, {2, 1}, {2, -0.5f}, {3, 1}};
+    } kinds[KINDS] = {{0, 1}, {1, 1}, {2, 1}, {2, -0.5f}, {3, 1}, {4, 1}};
     static answer alone[KINDS], among[KINDS * EACH];
     fixture f;
     (void)state;
     for (int k = 0; k < KINDS; k++) {
-        open_fixture_on(&f, true, NULL, false);
+        open_with_two(&f);
         const lt_request r = request_of(f.tokens, kinds[k].adapter, kinds[k].scale);
         send(f.engine, &r, &alone[k]);
         receive_all(f.engine, 1, 0);
@@ -274,7 +281,7 @@ static void requests_keep_their_bits(void **state) {
                                8 * sizeof(float)) != 0);
         }
     }
-    open_fixture_on(&f, true, NULL, false);
+    open_with_two(&f);
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < KINDS * EACH; i++) {
             const lt_request r = request_of(f.tokens, kinds[i % KINDS].adapter,
@@ -413,7 +420,7 @@ static void faults_are_told(void **state) {
         {Q_A, 4, 48, 1, "{}", LT_ERR_FORMAT, "is (4, 48) where (4, 32) is expected"},
         {Q_A, 4, 32, 1, "{}", LT_ERR_FORMAT, "no tensor " Q_B},
         {Q_A, 4, 32, INFINITY, "{}", LT_ERR_FORMAT, "element 0 is not finite"},
-        {Q_A, 9, 32, 1, "{}", LT_ERR_UNSUPPORTED, "q_proj has rank 9, where 8 are left"},
+        {Q_A, 17, 32, 1, "{}", LT_ERR_UNSUPPORTED, "q_proj has rank 17, where 16 are left"},
         {Q_B, 32, 4, 1, "{}", LT_ERR_FORMAT, "is there without " Q_A},
         {"base_model.model.lm_head.lora_A.weight", 4, 32, 1, "{}", LT_ERR_UNSUPPORTED,
          "base_model.model.lm_head.lora_A.weight belongs to no linear layer"},
@@ -442,9 +449,10 @@ static void faults_are_told(void **state) {
     }
     assert_int_equal(put(f.model, 0, &(lt_lora_source){"/nowhere", 1.0f}, 1), LT_ERR_NOT_FOUND);
     says("/nowhere/adapter_config.json");
-    const lt_lora_source both[] = {{ROOT "green", 1.0f}, {ROOT "red", 1.0f}};
-    assert_int_equal(put(f.model, 0, both, 2), LT_ERR_UNSUPPORTED); /* 6 and 4 of 8. */
-    says("v_proj has rank 4, where 2 are left");
+    const lt_lora_source three[] = {
+        {ROOT "green", 1.0f}, {ROOT "green", 0.5f}, {ROOT "green", 0.25f}};
+    assert_int_equal(put(f.model, 0, three, 3), LT_ERR_UNSUPPORTED); /* 6 each of 16. */
+    says("has rank 6, where 4 are left");
     send(f.engine, &r, &after);
     receive_all(f.engine, 1, 0);
     assert_equal(&after.choices[0], &before.choices[0], "after faults");
