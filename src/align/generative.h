@@ -4,6 +4,9 @@
  *     gsm8k    problems of arithmetic (data/check/gsm8k.h): exact_match by two filters
  *     ifeval   instructions (data/check/ifeval.h): strict and loose accuracy of prompts and of
  *              instructions
+ *     humaneval, mbpp
+ *              programs (code_tasks.h): pass@k of `samples` responses to each question, the
+ *              estimator of Chen et al. 2021 (data/check/score.h)
  *
  * Prompts, solved examples, ends and limits are the harness's, too; answers are greedy unless the
  * caller says. A file of
@@ -15,22 +18,28 @@
 #include <stdint.h>
 
 #include "align/ask_all.h"
+#include "align/unit_tests.h"
 
-#define LT_GENERATIVE_TASKS  "gsm8k, ifeval"
+#define LT_GENERATIVE_TASKS  "gsm8k, ifeval, humaneval, mbpp"
 #define LT_GENERATIVE_SHOTS  64
 #define LT_GENERATIVE_SCORES 4
 
 typedef struct {
     const char *task;
     const char *data;      /* Lines of the task, plain, .gz or .zst. */
-    const char *examples;  /* gsm8k with shots: the training problems. */
-    const char *responses; /* Lines with "response", one a question; NULL: ask the model. */
+    const char *examples;  /* gsm8k and mbpp with shots: solved problems. */
+    const char *responses; /* Lines with "response" (of code also "completion"), `samples` a
+                            * question; NULL: ask the model. */
     const char *outputs;   /* Write each question's response and scores to this file; NULL: none. */
     int64_t shots, limit;  /* limit 0: all questions. */
     const char *nltk;      /* ifeval: NLTK's data folder; NULL: not there. */
     bool chat;             /* The model's chat template. */
     int64_t max_tokens;    /* Of a response; 0: the harness's. */
     int64_t max_running;
+    int64_t samples;             /* humaneval, mbpp: responses to each question; else 1. */
+    int k[LT_GENERATIVE_SCORES]; /* Sizes for pass@k, (n_k), each at most samples. */
+    int n_k;
+    lt_unit_tests_options tests;
     /* Fields of every request, beside its prompt; NULL: none. A temperature among them takes the
      * place of greedy answers, as does "alignment", whose candidates are drawn at temperature 1. */
     const json_t *request;
@@ -51,7 +60,7 @@ typedef struct {
     double tokens; /* Of an answer, on average, with all that was written for it; 0: not asked. */
     int n;         /* Scores: by name, mean, standard error of the mean, and of how many. */
     struct {
-        const char *name;
+        char name[40];
         double mean, error;
         int64_t of;
     } scores[LT_GENERATIVE_SCORES];

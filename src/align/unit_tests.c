@@ -11,6 +11,7 @@
 
 /* Processes of one run: the judge, the candidate, and what programs of pairs start. */
 #define PROCESSES 16
+#define MOST_JOBS 512 /* At once: each has a copy of the judge. */
 
 extern const char lt_unit_tests_py[];
 __asm__(".section .rodata\n"
@@ -213,8 +214,8 @@ static lt_err ask(const lt_unit_tests_options *o, json_t *jobs, const int64_t *o
     return LT_OK;
 }
 
-lt_err lt_unit_tests_run(const lt_unit_tests_options *o, const lt_tested *answers, int64_t n,
-                         lt_unit_verdict *out) {
+static lt_err run_some(const lt_unit_tests_options *o, const lt_tested *answers, int64_t n,
+                       lt_unit_verdict *out) {
     json_t *jobs = json_array();
     int64_t *of = calloc((size_t)n + 1, sizeof *of); /* (jobs) The answer of each. */
     lt_err err = LT_OK;
@@ -240,4 +241,12 @@ done:
     json_decref(jobs);
     free(of);
     return err;
+}
+
+lt_err lt_unit_tests_run(const lt_unit_tests_options *o, const lt_tested *answers, int64_t n,
+                         lt_unit_verdict *out) {
+    for (int64_t i = 0; i < n; i += MOST_JOBS) {
+        LT_TRY(run_some(o, answers + i, n - i < MOST_JOBS ? n - i : MOST_JOBS, out + i));
+    }
+    return LT_OK;
 }

@@ -7,8 +7,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "cli/eval_generative.h"
 #include "cli/opened.h"
+#include "cli/read_lines.h"
 #include "cli/verb.h"
 #include "lateen/eval.h"
 
@@ -23,25 +25,34 @@
       "tokens of one sequence; 0: the model's longest, at most 2048")                              \
     X(I64, limit, "limit", "0", 0, 1e12, "N", "most questions or documents to read; 0: all")       \
     X(I64, shots, "shots", "0", 0, 64, "N",                                                        \
-      "mmlu, at most 5, and gsm8k: solved examples before each question")                          \
-    X(STR, examples, "examples", "", 0, 0, "FILE", "gsm8k with shots: the training problems")      \
+      "mmlu, at most 5, gsm8k, mbpp: solved examples before each question")                        \
+    X(STR, examples, "examples", "", 0, 0, "FILE", "gsm8k, mbpp with shots: solved problems")      \
     X(STR, responses, "responses", "", 0, 0, "FILE",                                               \
-      "gsm8k, ifeval: score these, JSON lines with `response`, and ask no model")                  \
+      "tasks that generate: score these, JSON lines with `response` (or `completion`, of code), "  \
+      "and ask no model")                                                                          \
     X(STR, outputs, "outputs", "", 0, 0, "FILE",                                                   \
-      "gsm8k, ifeval: write each response with its scores, as JSON lines")                         \
+      "tasks that generate: write each response with its scores, as JSON lines")                   \
     X(STR, nltk, "nltk", "", 0, 0, "DIR",                                                          \
       "ifeval: NLTK's data folder, with tokenizers/punkt_tab/english; empty: instructions that "   \
       "need it are not scored")                                                                    \
     X(BOOL, chat, "chat", "false", 0, 0, "",                                                       \
-      "gsm8k, ifeval: the prompt is a message in the model's chat template")                       \
+      "tasks that generate: the prompt is a message in the model's chat template")                 \
     X(I64, max_tokens, "max-tokens", "0", 0, 1e9, "N",                                             \
-      "gsm8k, ifeval: most tokens of a response; 0: the harness's 256 and 1280")                   \
-    X(I64, max_running, "max-running", "64", 1, 65536, "N", "gsm8k, ifeval: responses at once")    \
+      "tasks that generate: most tokens of a response; 0: the harness's, 256 to 1280")             \
+    X(I64, max_running, "max-running", "64", 1, 65536, "N",                                        \
+      "tasks that generate: responses at once")                                                    \
     X(STR, align, "align", "", 0, 0, "JSON",                                                       \
-      "gsm8k, ifeval: answer by a method of alignment, as the server's field `alignment`: "        \
+      "tasks that generate: answer by a method of alignment, as the server's field `alignment`: "  \
       "{\"method\": \"best_of_n\", \"n\": 8}")                                                     \
     X(STR, request, "request", "", 0, 0, "JSON",                                                   \
-      "gsm8k, ifeval: fields of every request, such as {\"temperature\": 0.6}")                    \
+      "tasks that generate: fields of every request, such as {\"temperature\": 0.6}")              \
+    X(I64, samples, "samples", "1", 1, 512, "N",                                                   \
+      "humaneval, mbpp: responses to each question, with a temperature in --request")              \
+    X(STR, k, "k", "1", 0, 1, "list", "humaneval, mbpp: sizes of samples for pass@k, e.g. 1,10")   \
+    X(ENUM, sandbox, "sandbox", "namespaces", 0, 0, LT_SANDBOX_KINDS,                              \
+      "humaneval, mbpp: how code is isolated; rlimits is weaker")                                  \
+    X(F64, test_limit, "test-limit", "10", 0, 1e6, "s",                                            \
+      "humaneval, mbpp: seconds for the tests of a response", LT_OPTION_ABOVE_MIN)                 \
     LT_BESIDE_OPTIONS(X)                                                                           \
     X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object")
 
@@ -177,6 +188,26 @@ static const char *or_null(const char *text) {
     return text[0] != '\0' ? text : NULL;
 }
 
+/* The sizes for pass@k, each of which `samples` must hold. */
+static lt_err read_k(lt_generative_options *how, const char *text) {
+    for (const char *at = text; *at != '\0';) {
+        long long k;
+        if (!lt_cli_next_number(&at, &k) || k < 1 || k > how->samples ||
+            how->n_k == LT_GENERATIVE_SCORES) {
+            LT_FAIL(LT_ERR_ARG,
+                    "--k %s is not a list of at most %d numbers from 1 to the %lld samples", text,
+                    LT_GENERATIVE_SCORES, (long long)how->samples);
+        }
+        how->k[how->n_k++] = (int)k;
+    }
+    return LT_OK;
+}
+
+/* Options of code would have no effect on other tasks. */
+static bool has_code_options(const eval_options *o) {
+    return o->samples != 1 || strcmp(o->k, "1") != 0 || o->sandbox != 0 || o->test_limit != 10.0;
+}
+
 static lt_err run_generative(const eval_options *o, const char **files, int n_files) {
     char found[LT_PATH_BYTES];
     const char *model = o->model;
@@ -187,24 +218,35 @@ static lt_err run_generative(const eval_options *o, const char **files, int n_fi
         LT_FAIL(LT_ERR_ARG, "--align and --request have no effect with --responses, which asks no "
                             "model");
     }
+    if (has_code_options(o) && strcmp(o->task, "humaneval") != 0 && strcmp(o->task, "mbpp") != 0) {
+        LT_FAIL(LT_ERR_ARG,
+                "--samples, --k, --sandbox and --test-limit are for humaneval and mbpp");
+    }
     if (model[0] == '\0' && o->responses[0] == '\0') {
         LT_TRY(lt_opened_default_model(found));
         model = found;
     }
     lt_served served = LT_SERVED_OF(o, model, o->lora);
     LT_TRY(lt_beside_read(&served.beside, o->second));
-    return lt_eval_generative((lt_generative_options){.task = o->task,
-                                                      .data = files[0],
-                                                      .examples = or_null(o->examples),
-                                                      .responses = or_null(o->responses),
-                                                      .outputs = or_null(o->outputs),
-                                                      .nltk = or_null(o->nltk),
-                                                      .shots = o->shots,
-                                                      .limit = o->limit,
-                                                      .chat = o->chat,
-                                                      .max_tokens = o->max_tokens,
-                                                      .max_running = o->max_running},
-                              &served, o->align, o->request, o->json);
+    lt_generative_options how = {.task = o->task,
+                                 .data = files[0],
+                                 .examples = or_null(o->examples),
+                                 .responses = or_null(o->responses),
+                                 .outputs = or_null(o->outputs),
+                                 .nltk = or_null(o->nltk),
+                                 .shots = o->shots,
+                                 .limit = o->limit,
+                                 .chat = o->chat,
+                                 .max_tokens = o->max_tokens,
+                                 .max_running = o->max_running,
+                                 .samples = o->samples,
+                                 .tests = {.kind = (lt_sandbox_kind)o->sandbox,
+                                           .limit_s = o->test_limit,
+                                           .memory_bytes = LT_SANDBOX_LIMITS.memory_bytes,
+                                           .parallel = lt_thread_count(),
+                                           .program = "/proc/self/exe"}};
+    LT_TRY(read_k(&how, o->k));
+    return lt_eval_generative(how, &served, o->align, o->request, o->json);
 }
 
 /* An option of the other tasks would have no effect. */
@@ -212,10 +254,11 @@ static lt_err check_plain(const eval_options *o) {
     if (o->examples[0] != '\0' || o->responses[0] != '\0' || o->outputs[0] != '\0' ||
         o->nltk[0] != '\0' || o->chat || o->max_tokens != 0 || o->align[0] != '\0' ||
         o->request[0] != '\0' || o->steer[0] != '\0' || o->second[0] != '\0' ||
-        o->reward[0] != '\0' || o->reward_tokenizer[0] != '\0') {
+        o->reward[0] != '\0' || o->reward_tokenizer[0] != '\0' || has_code_options(o)) {
         LT_FAIL(LT_ERR_ARG,
                 "--examples, --responses, --outputs, --nltk, --chat, --max-tokens, --align, "
-                "--request, --steer, --second, --reward and --reward-tokenizer are "
+                "--request, --steer, --second, --reward, --reward-tokenizer, --samples, --k, "
+                "--sandbox and --test-limit are "
                 "for " LT_GENERATIVE_TASKS);
     }
     if (o->shots > 5) {
@@ -229,8 +272,8 @@ int lt_verb_eval(int argc, char **argv) {
     static const char prose[] =
         "Without --task: loss, perplexity and bits per byte on text files (.txt, .jsonl; plain, "
         ".gz, .zst).\n"
-        "With --task: accuracy on the task's data, by lm-evaluation-harness's method; gsm8k and "
-        "ifeval\nare answered by generating.";
+        "With --task: accuracy on the task's data, by lm-evaluation-harness's method; gsm8k, "
+        "ifeval,\nhumaneval and mbpp are answered by generating.";
     const char *files[MAX_FILES];
     eval_options o;
     int n = 0, status = LT_EXIT_DONE;

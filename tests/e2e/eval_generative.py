@@ -1,4 +1,4 @@
-"""`lateen eval --task gsm8k|ifeval`: the scores of given responses are lm-evaluation-harness's; a model's own responses are written, and score the same when they
+"""`lateen eval --task gsm8k|ifeval|humaneval|mbpp`: the scores of given responses are lm-evaluation-harness's; a model's own responses are written, and score the same when they
 are given again; what is wrong is said. TAP on stdout. Standard library only.
 
 usage: eval_generative.py LATEEN MODEL TOKENIZER"""
@@ -78,6 +78,35 @@ def a_model():
     scored = json.loads(first[1])
     check("the tokens of an answer are told", 0 < scored.pop("tokens") <= 12, first)
     check("given again, they score the same", json.loads(run("--task", "gsm8k", problems, "--responses", path("a.jsonl"), "--json")[1]) == scored)
+
+
+@case
+def programs():
+    kind = ["--sandbox", "namespaces" if subprocess.run([lateen, "sandbox", "--", "true"], capture_output=True).returncode == 0 else "rlimits"]
+    with open(path("humaneval.jsonl"), "w") as f, open(path("samples.jsonl"), "w") as g:
+        for i, right in enumerate((1, 3, 0)):
+            f.write(json.dumps({"task_id": f"T/{i}", "prompt": f"def f{i}(x):\n    \"\"\"x + {i}\"\"\"\n", "entry_point": f"f{i}",
+                                "test": f"def check(candidate):\n    assert candidate(1) == {i + 1}\n    assert candidate(5) == {i + 5}\n"}) + "\n")
+            for s in range(4):
+                g.write(json.dumps({"task_id": f"T/{i}", "completion": f"    return x + {i if s < right else 7}\n"}) + "\n")
+    flags = ["--task", "humaneval", path("humaneval.jsonl"), "--samples", "4", *kind]
+    status, out, err = run(*flags, "--responses", path("samples.jsonl"), "--k", "1,2,4", "--json", "--outputs", path("o.jsonl"))
+    got = json.loads(out or "{}")
+    check("pass@k of given programs", all(abs(got.get(f"pass@{k}", -1) - want) < 1e-9 for k, want in ((1, 4 / 12), (2, (.5 + 1) / 3), (4, 2 / 3))), (out, err))
+    check("each program has its verdict", [r["scores"]["passed"] for r in rows(path("o.jsonl"))] == [True] + [False] * 3 + [True] * 3 + [False] * 5)
+    with open(path("mbpp.jsonl"), "w") as f, open(path("code.jsonl"), "w") as g:
+        f.write(json.dumps({"text": "Square x.", "code": "def f(x):\n    return x * x", "test_list": ["assert f(2) == 4", "assert f(3) == 9"], "test_setup_code": ""}) + "\n")
+        g.write(json.dumps({"response": "def f(x):\n    return x * x\n[DONE]\nand more ("}) + "\n")
+    status, out, err = run("--task", "mbpp", path("mbpp.jsonl"), "--responses", path("code.jsonl"), "--json", *kind)
+    check("a program ends at [DONE]", json.loads(out or "{}").get("pass@1") == 1, (out, err))
+    asked = ["--task", "mbpp", path("mbpp.jsonl"), "--model", model, "--tokenizer", tokenizer, "--max-tokens", "8", "--samples", "3", *kind]
+    status, out, err = run(*asked, "--request", '{"temperature": 1}', "--outputs", path("o.jsonl"), "--json")
+    check("a model is asked for samples, which differ", status == 0 and len({r["response"] for r in rows(path("o.jsonl"))}) > 1, (out, err))
+    for said, flags, want in (("samples of greedy answers", asked, "temperature"), ("more than the samples", [*flags, "--k", "5", "--responses", path("samples.jsonl")], "--k 5"),
+                              ("an option of other tasks", ["--task", "gsm8k", path("mbpp.jsonl"), "--samples", "2"], "--samples"),
+                              ("responses to other questions", ["--task", "humaneval", path("humaneval.jsonl"), *kind, "--responses", path("samples.jsonl")], "task_id")):
+        status, out, err = run(*flags)
+        check(f"{said}: refused by name", status in (1, 2) and want in err, (status, err))
 
 
 @case
