@@ -146,7 +146,7 @@ lt_err lt_world_open_device(lt_world *w, lt_device *device) {
     lt_group *const groups[] = {w->mesh.grad, w->mesh.tp, w->mesh.pp,
                                 w->mesh.cp,   w->mesh.ep, w->mesh.edp};
     lt_comm_options o = lt_comm_options_of(w->comm);
-    if (lt_comm_size(w->comm) == 1 || device->backend->host_memory) {
+    if (lt_group_size(w->mesh.world) == 1 || device->backend->host_memory) {
         return LT_OK;
     }
     o.connect_late = true;

@@ -172,8 +172,10 @@ static lt_comm_memory comm_memory(const lt_pass_options *o, const lt_shards *sha
     if (!o->on_device || shards == NULL || shards->world == NULL) {
         return (lt_comm_memory){0};
     }
-    const lt_mesh_shape *s = &shards->world->shape;
-    return lt_comm_device_measure(s->pp * s->dp * s->cp * s->tp);
+    const lt_world *w = shards->world;
+    const int n = w->shape.pp * w->shape.dp * w->shape.cp * w->shape.tp;
+    /* Sites of one launch share its world. */
+    return lt_comm_device_measure(n > 1 && w->comm != NULL ? lt_comm_size(w->comm) : n);
 }
 
 typedef struct {

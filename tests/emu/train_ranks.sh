@@ -54,6 +54,17 @@ if all; then
     LATEEN_EMU_MIB=1000 train experts cuda 4 "${experts[@]}" --mesh dp=4,ep=2 --mesh.zero 3
     compare "four GPU ranks, experts over two of them, mesh.zero 3: losses and norms of one" experts-one experts 1e-6 1e-5
 fi
+if all; then # Sites of one launch: each one rank; each two ranks that divide the optimiser's state, a step while a round is sent.
+    sites=(--diloco.sites 2 --diloco.every 2 --diloco.bits 32)
+    train sites-cpu cpu 2 "${sites[@]}"
+    LATEEN_EMU_MIB=1000 train sites cuda 2 "${sites[@]}"
+    train sites-of-two-cpu cpu 4 "${sites[@]}" --batch.micro 1 --diloco.overlap 1
+    LATEEN_EMU_MIB=1000 train sites-of-two cuda 4 "${sites[@]}" --batch.micro 1 --diloco.overlap 1 --mesh.zero 1
+    for site in 0 1; do
+        compare "GPU ranks as sites, site $site: losses and norms of CPU ranks" sites-cpu/site-$site sites/site-$site 1e-5 1e-4
+        compare "GPU ranks as sites of two, mesh.zero 1, site $site: losses and norms of CPU ranks" sites-of-two-cpu/site-$site sites-of-two/site-$site 1e-5 1e-4
+    done
+fi
 # The passes of the whole run are recorded and replayed where those of its parts are run or recorded.
 parts() { # the whole run, its options...
     local whole=$1
