@@ -6,7 +6,9 @@ import collections
 import json
 import math
 import re
+import socket
 import sys
+import time
 
 import serve_http
 from tap import Tap
@@ -70,6 +72,10 @@ for window in (4, 100):
     want = [min(sum(t[k:k + window]) / min(window, len(t)) for k in range(max(1, len(t) - window + 1))) for t in token]
     says = group("best_of_n", reward="confidence", window=window)["alignment"]
     check(f"confidence over {window} tokens", all(abs(c["score"] - w) < 0.02 * w for c, w in zip(says["candidates"], want)), (want, [c["score"] for c in says["candidates"]]))
+
+says = group("best_of_n", return_confidence=True)["alignment"]
+check("confidence traces: of each token of each candidate", all(len(c["confidence"]) == c["tokens"] and all(abs(a - b) < 0.02 * b for a, b in zip(c["confidence"], t))
+                                                                for c, t in zip(says["candidates"], token)), says["candidates"][0])
 
 # ---- Random choices follow their law ----
 DRAWS, T = 400, 0.3
@@ -223,6 +229,23 @@ for name, param, body in [
 for name, param, also in [("n beside it", "n", {"n": 2}), ("best_of beside it", "best_of", {"best_of": 3}), ("two prompts", "alignment", {"prompt": ["a", "b"]})]:
     status, e = ask({**PROMPT, "alignment": {"method": "best_of_n", "n": 2}, **also})
     check(f"refused: {name}", status == 400 and e["error"]["param"] == param, (status, e))
+
+# ---- Clients that go away at any time, between rounds and while the worst are cut, leave nothing behind ----
+host, port = base.removeprefix("http://").split(":")
+for i in range(30):
+    method = [{"method": "deepconf", "n": 16, "warmup": 4, "window": 4, "eta": 0.5, "tau": 1, "round": 3}, {"method": "speculative_rejection", "n": 8, "every": 5},
+              {"method": "blockwise", "n": 3, "every": 20, "border": "."}][i % 3]
+    body = json.dumps({**PROMPT, "max_tokens": 60, "alignment": method}).encode()
+    with socket.create_connection((host, int(port))) as s:
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        time.sleep(0.0013 * i)
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline:
+    _, text = send("/metrics")
+    if all(re.search(rf"vllm:num_requests_{s}\{{.*\}} 0\n", text) for s in ("running", "waiting")):
+        break
+    time.sleep(0.05)
+check("no page is held by a group that was cut", re.search(r"vllm:(?:gpu_cache_usage_perc|kv_cache_usage_perc)\{.*\} (\S+)\n", text)[1] in ("0", "0.0"), re.findall(r"vllm:.*cache_usage.*", text))
 
 # ---- Nothing is left behind ----
 _, text = send("/metrics")

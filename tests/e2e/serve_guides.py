@@ -185,6 +185,20 @@ chosen = [ask({"max_tokens": 3}, {"method": "blockwise", "n": 4, "every": 3, "te
 check("blockwise: at random with a temperature", len(set(chosen)) > 1, chosen)
 chat = ask({}, {"method": "blockwise", "n": 3, "every": 6}, "/v1/chat/completions", {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 20, "seed": 3})[1]
 check("blockwise: a chat", chat["choices"][0]["message"]["content"] and chat["alignment"]["tokens"]["kept"] == 20, chat)
+STEPS = {"max_tokens": 80, "logprobs": 0}
+plain = ask(STEPS)[1]["choices"][0]
+check("blockwise: n 1 in steps is a plain request", ask(STEPS, {"method": "blockwise", "n": 1, "every": 200, "border": [".", ","]})[1]["choices"][0]["token_ids"] == plain["token_ids"])
+a = ask(STEPS, {"method": "blockwise", "n": 4, "every": 200, "border": ".", "return_candidates": True})[1]
+says, kept = a["alignment"], a["choices"][0]
+firsts = []  # The first sentence of each of four plain choices: its tokens, and the mean of their log-probabilities.
+for c in ask({**STEPS, "n": 4})[1]["choices"]:
+    n = next(i + 1 for i, piece in enumerate(c["logprobs"]["tokens"]) if "." in piece)
+    firsts.append((c["token_ids"][:n], sum(c["logprobs"]["token_logprobs"][:n]) / n))
+best = max(range(4), key=lambda i: firsts[i][1])
+check("blockwise: the first step is the best of four first sentences", all(abs(x - f[1]) < 1e-4 for x, f in zip(says["candidates"][0]["scores"], firsts)) and says["candidates"][0]["chosen"] == best
+      and kept["token_ids"][:len(firsts[best][0])] == firsts[best][0], (says, firsts))
+check("blockwise: the divergence of each step counts", abs(says["kl_bound"] - says["blocks"] * (math.log(4) - 0.75)) < 1e-6 and all(c["probability"] == 1 for c in says["candidates"]), says)
+check("blockwise: a step ends after `every` tokens in any case", ask(STEPS, {"method": "blockwise", "n": 2, "every": 10, "border": "~"})[1]["alignment"]["blocks"] == 8)
 check("blockwise: with a grammar", ask({"guided_regex": "(ab|cd){8}"}, {"method": "blockwise", "n": 3, "every": 2})[1]["choices"][0]["text"].replace("ab", "").replace("cd", "") == "")
 
 # ---- Guidance, against the formula over the log-probabilities of two plain requests ----
@@ -272,6 +286,8 @@ for name, param, body, also in [
         ("blocks of several choices", "n", {"method": "blockwise", "n": 2}, {"n": 2}),
         ("blocks and beams", "use_beam_search", {"method": "blockwise", "n": 2}, {"use_beam_search": True, "temperature": 0}),
         ("blocks and a score of whole texts", "alignment.reward", {"method": "blockwise", "n": 2, "reward": {"check": "text", "answer": "x"}}, {}),
+        ("an empty border", "alignment.border", {"method": "blockwise", "n": 2, "border": []}, {}),
+        ("a border for best_of_n", "alignment.border", {"method": "best_of_n", "n": 2, "border": "."}, {}),
         ("blocks and keep", "alignment.keep", {"method": "blockwise", "n": 2, "keep": 0.5}, {}),
         ("blocks of two prompts", "alignment", {"method": "blockwise", "n": 2}, {"prompt": ["a", "b"]}),
         ("no n", "alignment.n", {"method": "blockwise"}, {}),

@@ -165,6 +165,11 @@ def beside():
     check("blockwise: the text so far is judged", all(near(x, w) for x, w in zip(says["candidates"][0]["scores"], want)) and a["choices"][0]["text"].startswith(blocks[says["candidates"][0]["chosen"]])
           and all(c["scores"][c["chosen"]] == max(c["scores"]) for c in says["candidates"]) and says["tokens"]["reward"] > 0, (says, want))
     check("blockwise: the last score is that of the answer", near(says["candidates"][-1]["scores"][says["candidates"][-1]["chosen"]], raw(input=[PROMPT["prompt"] + a["choices"][0]["text"]])[0][0], 2e-3), says)
+    a = ask("/v1/completions", alignment={"method": "blockwise", "n": 3, "every": 40, "border": [".", ","], "reward": "reward", "return_candidates": True}, **{**PROMPT, "max_tokens": 60})[1]
+    says, text = a["alignment"], a["choices"][0]["text"]
+    ends = [i + 1 for i, c in enumerate(text) if c in ".,"][:says["blocks"]] + [len(text)]
+    check("blockwise: with a border the reward model judges each step's end", says["blocks"] > 3 and all(
+        near(c["scores"][c["chosen"]], raw(input=[PROMPT["prompt"] + text[:e]])[0][0], 2e-3) for c, e in zip(says["candidates"], ends)), (says, text))
     left, lengths, spent = list(range(8)), {}, 0
     for length in (7, 14, 21):
         texts = [c["text"] for c in ask("/v1/completions", n=8, **{**PROMPT, "max_tokens": length, "ignore_eos": True})[1]["choices"]]

@@ -99,10 +99,10 @@ typedef struct {
     const json_t *alignment;
     struct {
         const char *method, *extract, *check, *answer;
-        const json_t *reward;
+        const json_t *reward, *border;
         double temperature, mu, threshold, tail, half_tail, keep, eta, tau;
         int64_t n, every, window, seed, warmup, round;
-        bool candidates, strict;
+        bool candidates, strict, confidences;
     } group;
     struct { /* Of method watermark. */
         const char *scheme, *key;

@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "data/tokenizer/bpe.h"
 #include "lateen/select.h"
+#include "serve/api/borders.h"
 #include "serve/api/guide.h"
 #include "serve/api/judge.h"
 #include "serve/api/reply.h"
@@ -24,6 +25,8 @@ typedef struct {
     lt_event *tokens; /* (n) */
     int64_t n, room;
     lt_finish finish;
+    bool met; /* It has come to a border, and ends there. */
+    lt_border_tail tail;
     double score;
     lt_part part; /* Its text on its way through the reward model. */
 } candidate;
@@ -34,11 +37,15 @@ struct lt_blocks {
     const lt_select_rule *rule;
     lt_select_options o;
     uint64_t seed;
+    bool stepwise; /* Blocks end at borders, too. */
+    lt_borders borders;
+    double kl;             /* Bound of the answer's divergence from a plain one: of its blocks. */
     lt_ids made;           /* Of the answer, so far. */
     candidate *candidates; /* (n) */
     int64_t dropped, reward_tokens;
     double *told; /* (BLOCKS_TOLD, n) scores of the first blocks */
     int64_t chosen[BLOCKS_TOLD];
+    double probability[BLOCKS_TOLD];
 };
 
 /* ---- The request ---- */
@@ -80,7 +87,7 @@ static bool read_score(lt_blocks *b, const lt_reply *j, lt_api_error *e) {
 
 bool lt_blocks_read(lt_reply *j, lt_api_error *e) {
     static const char *const reads[] = {
-        "n", "every", "reward", "seed", "temperature", "return_candidates", NULL};
+        "n", "every", "reward", "seed", "temperature", "border", "return_candidates", NULL};
     static const char *const needs[] = {"n", NULL};
     const lt_api_params *a = &j->params;
     const bool soft = json_is_number(json_object_get(a->alignment, "temperature"));
@@ -92,6 +99,10 @@ bool lt_blocks_read(lt_reply *j, lt_api_error *e) {
     }
     if (!lt_guide_fields(a->alignment, reads, needs, "method blockwise", e) ||
         !check_others(j, e) || !read_score(b, j, e)) {
+        return false;
+    }
+    b->stepwise = a->group.border != NULL;
+    if (!lt_borders_read(&b->borders, a->group.border, "alignment.border", e)) {
         return false;
     }
     b->n = a->group.n;
@@ -208,8 +219,10 @@ static void choose(lt_reply *j) {
         if (b->n_blocks < BLOCKS_TOLD) {
             memcpy(b->told + b->n_blocks * b->n, scores, (size_t)b->n * sizeof *scores);
             b->chosen[b->n_blocks] = kept.chosen;
+            b->probability[b->n_blocks] = kept.probability;
         }
         b->n_blocks++;
+        b->kl += kept.kl;
         b->dropped -= b->candidates[kept.chosen].n;
         j->server->metrics.group_kept += (uint64_t)b->candidates[kept.chosen].n;
         go_on = replay(j, &b->candidates[kept.chosen]);
@@ -217,6 +230,8 @@ static void choose(lt_reply *j) {
     for (int64_t i = 0; i < b->n; i++) {
         j->server->metrics.group_dropped += (uint64_t)(i == kept.chosen ? 0 : b->candidates[i].n);
         b->candidates[i].n = 0;
+        b->candidates[i].met = false;
+        b->candidates[i].tail.n = 0;
         b->candidates[i].finish = LT_FINISH_NONE;
     }
     if (go_on && !lt_reply_resume(p, &b->made, &e)) {
@@ -299,16 +314,34 @@ static void round_over(lt_reply *j, const lt_event *ev) {
     }
 }
 
+/* The engine may have gone on for some tokens before it is told: these are ignored. */
+static void stop_at_border(lt_reply *j, candidate *k, const lt_event *ev) {
+    const lt_tokenizer *t = j->server->tokenizer;
+    size_t n = 0;
+    const char *text = lt_tokenizer_piece(t, (uint32_t)ev->id, &n);
+    if (!j->blocks->stepwise || k->met || ev->finish != LT_FINISH_NONE || text == NULL ||
+        lt_tokenizer_is_special(t, (uint32_t)ev->id)) {
+        return;
+    }
+    k->met = lt_borders_met(&j->blocks->borders, &k->tail, text, n);
+    if (k->met) {
+        lt_engine_cancel_choice(j->server->engine, j->parts[0].id, ev->choice);
+    }
+}
+
 void lt_blocks_event(const lt_event *ev) {
     const lt_part *p = ev->user;
     lt_reply *j = p->reply;
     candidate *k = &j->blocks->candidates[ev->choice];
     lt_api_error e = {0};
-    if (ev->kind == LT_EVENT_TOKEN && push(k, ev) != LT_OK) {
-        lt_api_refuse_oom(&e);
-        lt_reply_fail(j, &e);
+    if (ev->kind == LT_EVENT_TOKEN) {
+        if (!k->met && push(k, ev) != LT_OK) {
+            lt_api_refuse_oom(&e);
+            lt_reply_fail(j, &e);
+        }
+        stop_at_border(j, k, ev);
     } else if (ev->kind == LT_EVENT_CHOICE) {
-        k->finish = ev->finish;
+        k->finish = k->met ? LT_FINISH_LENGTH : ev->finish; /* Of the block. */
         if (ev->finish == LT_FINISH_FAILED) {
             lt_reply_choice_over(&j->parts[0], &(lt_event){.kind = LT_EVENT_CHOICE,
                                                            .finish = LT_FINISH_FAILED,
@@ -327,6 +360,7 @@ static void write_blocks(lt_json_out *o, const lt_blocks *b) {
     for (int64_t i = 0; i < n; i++) {
         lt_out_open(o, '{');
         lt_out_key_int(o, "chosen", b->chosen[i]);
+        lt_out_key_real(o, "probability", b->probability[i]);
         lt_out_key_open(o, "scores", '[');
         for (int64_t k = 0; k < b->n; k++) {
             lt_out_real(o, b->told[i * b->n + k]);
@@ -344,6 +378,7 @@ void lt_blocks_write(lt_json_out *o, const lt_reply *j) {
     lt_out_key_str(o, "reward", score_names[b->score]);
     lt_out_key_int(o, "n", b->n);
     lt_out_key_int(o, "blocks", b->n_blocks);
+    lt_out_key_real(o, "kl_bound", b->kl);
     lt_out_key_open(o, "tokens", '{');
     lt_out_key_int(o, "kept", (int64_t)b->made.n);
     lt_out_key_int(o, "dropped", b->dropped);

@@ -3,6 +3,8 @@
  *
  *     "alignment": {"method": "blockwise", "n": 4, "every": 32, "reward": "reward"}
  *
+ * With a border ("\n\n"), a block is a step: it ends there, or after `every` tokens.
+ *
  *     n continuations of the text so far ─▶ scores ─▶ one is kept, and only now becomes part of the
  *          ▲                                          answer: stop strings, items, the stream
  *          └──────── unless it has ended ◀────────────┘

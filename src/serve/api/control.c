@@ -10,11 +10,11 @@
 #include "base/option.h"
 #include "data/text_utf8.h"
 #include "data/tokenizer/bpe.h"
+#include "serve/api/borders.h"
 #include "serve/api/reply.h"
 #include "serve/api/chat_output.h"
 #include "serve/api/progress.h"
 
-#define BORDERS     8
 #define TRIALS_KEPT 64 /* In the report. */
 #define FOLDS       16
 #define LOOK_EVERY  16 /* Tokens, for repetition. */
@@ -82,14 +82,11 @@ struct lt_control {
     method method;
     phase phase;
     bool geometric;
-    const char *borders[BORDERS];
-    size_t border_lengths[BORDERS], longest;
-    int n_borders;
+    lt_borders borders;
+    lt_border_tail tail;
     lt_ids out;          /* The text's tokens so far, without paths that were cut. */
     lt_ids borders_seen; /* How many tokens of it are before each. */
     lt_ids probe, end;
-    char tail[256]; /* The end of the text so far, to find borders in. */
-    size_t n_tail;
     bool closes_by_brace;
     lt_part part;     /* The trial that runs. */
     int64_t n_said;   /* Its tokens. */
@@ -137,27 +134,6 @@ static bool check_reads(const lt_control *k, const lt_api_params *a, lt_api_erro
     return true;
 }
 
-static bool read_borders(lt_control *k, const lt_api_params *a, lt_api_error *e) {
-    k->borders[0] = "\n\n"; /* The end of a step in most models' reasoning. */
-    k->border_lengths[0] = 2;
-    k->n_borders = 1;
-    if (a->control.border != NULL &&
-        !lt_api_params_strings(a->control.border, "reasoning.border", k->borders, k->border_lengths,
-                               BORDERS, &k->n_borders, e)) {
-        return false;
-    }
-    for (int i = 0; i < k->n_borders; i++) {
-        if (k->border_lengths[i] == 0 || k->border_lengths[i] > sizeof k->tail / 2) {
-            return lt_api_refuse(e, "reasoning.border",
-                                 "'reasoning.border' must hold texts of 1 to %zu bytes",
-                                 sizeof k->tail / 2);
-        }
-        k->longest = k->border_lengths[i] > k->longest ? k->border_lengths[i] : k->longest;
-    }
-    return k->n_borders > 0 ||
-           lt_api_refuse(e, "reasoning.border", "'reasoning.border' is an empty list");
-}
-
 static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
     const lt_api_params *a = &j->params;
     const char *probe = a->control.probe != NULL ? a->control.probe : methods[k->method].probe;
@@ -184,7 +160,7 @@ static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
         ok = lt_api_refuse_oom(e);
     }
     lt_ids_free(&behind);
-    return ok && read_borders(k, a, e);
+    return ok && lt_borders_read(&k->borders, a->control.border, "reasoning.border", e);
 }
 
 static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
@@ -300,25 +276,6 @@ static bool reasons(const lt_reply_choice *c) {
     return s != NULL ? lt_parser_in_reasoning(s->parser) : c->reply->listen.opened;
 }
 
-/* Did the last token complete a border? */
-static bool at_border(lt_control *k, const char *text, size_t bytes) {
-    const size_t keep = k->longest > 0 ? k->longest - 1 : 0;
-    size_t n = bytes < sizeof k->tail - keep ? bytes : sizeof k->tail - keep;
-    bool found = false;
-    if (n == 0) {
-        return false;
-    }
-    memcpy(k->tail + k->n_tail, text + bytes - n, n);
-    k->n_tail += n;
-    for (int i = 0; i < k->n_borders && !found; i++) {
-        found = memmem(k->tail, k->n_tail, k->borders[i], k->border_lengths[i]) != NULL;
-    }
-    n = found ? 0 : k->n_tail < keep ? k->n_tail : keep; /* A border counts once. */
-    memmove(k->tail, k->tail + k->n_tail - n, n);
-    k->n_tail = n;
-    return found;
-}
-
 /* Is there room for the mark that ends the reasoning and a token of the answer, and in the context
  * for a trial? */
 static bool has_room(const lt_reply *j, const lt_control *k) {
@@ -354,7 +311,8 @@ void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n
     }
     if (methods[k->method].at_borders) {
         const uint32_t before = (uint32_t)k->out.n;
-        place = at_border(k, text, n) && lt_ids_append(&k->borders_seen, &before, 1) == LT_OK;
+        place = lt_borders_met(&k->borders, &k->tail, text, n) &&
+                lt_ids_append(&k->borders_seen, &before, 1) == LT_OK;
     } else {
         place = (int64_t)k->out.n % j->params.control.every == 0;
     }
@@ -442,7 +400,7 @@ static void fold_back(lt_reply *j) {
     while (k->borders_seen.n > 0 && k->borders_seen.data[k->borders_seen.n - 1] > keep) {
         k->borders_seen.n--;
     }
-    k->n_tail = 0;
+    k->tail.n = 0;
     p->most_tokens -= (int64_t)n;
     if (j->request.think_budget >= 0) {
         j->request.think_budget -= (int64_t)n < j->request.think_budget ? (int64_t)n

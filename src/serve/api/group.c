@@ -236,7 +236,7 @@ static void score_beginning(lt_reply_choice *c, lt_group_candidate *k) {
 void lt_group_token(lt_reply_choice *c, const lt_event *ev) {
     lt_group *g = c->reply->group;
     lt_group_candidate *k = &g->candidates[c->choice];
-    if (g->score == LT_SCORE_CONFIDENCE) {
+    if (g->score == LT_SCORE_CONFIDENCE || c->reply->params.group.confidences) {
         lt_confidence_add(&k->confidence, ev, c->reply->params.group.window);
     }
     if (g->method->confidence && c->choice >= c->reply->params.group.warmup &&

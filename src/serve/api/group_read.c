@@ -32,6 +32,8 @@ static const lt_field fields[] = {
     LT_I64("round", group.round, 1, LT_GROUP_MOST),
     LT_I64("seed", group.seed, -0x1p63, 0x1p63),
     LT_BOOL("return_candidates", group.candidates),
+    LT_BOOL("return_confidence", group.confidences),
+    LT_JSON("border", group.border),
     LT_F64("length_penalty", length_penalty, -LT_BEAM_PENALTY, LT_BEAM_PENALTY),
     LT_JSON("early_stopping", early_stopping),
     LT_STR("vector", vector),
@@ -169,7 +171,8 @@ static bool check_fields_of(const lt_group *g, const lt_api_params *a, lt_api_er
               {"criterion", g->method->tournament, false},
               {"reward", own_score(g->method) == LT_SCORE_MEAN_LOGPROB, false},
               {"seed", !g->method->beam, false},
-              {"return_candidates", true, false}};
+              {"return_candidates", true, false},
+              {"return_confidence", !g->method->beam, false}};
     const char *reads[sizeof of / sizeof *of + 1], *needs[sizeof of / sizeof *of + 1];
     int n_reads = 0, n_needs = 0;
     char by[96];
@@ -318,6 +321,10 @@ bool lt_group_read(lt_reply *j, lt_api_error *e) {
     r->n_choices = g->n;
     if (m->beam && !lt_guide_set_beam(j, "method beam", e)) {
         return false;
+    }
+    if (j->params.group.confidences) {
+        j->params.group.candidates = true;
+        r->logprobs = LT_ENGINE_TOP;
     }
     r->logprobs = r->logprobs > lt_group_scores[g->score].top ? r->logprobs
                                                               : lt_group_scores[g->score].top;

@@ -26,6 +26,13 @@ static void write_candidate(lt_json_out *o, const lt_reply *j, int64_t i) {
     }
     lt_out_key_int(o, "tokens", c->new_tokens);
     lt_out_key_str(o, "finish_reason", k->cut ? "cut" : lt_finish_openai(c));
+    if (j->params.group.confidences) {
+        lt_out_key_open(o, "confidence", '[');
+        for (int64_t t = 0; t < k->confidence.n; t++) {
+            lt_out_real(o, (double)k->confidence.values[t]);
+        }
+        lt_out_shut(o, ']');
+    }
     lt_out_shut(o, '}');
     lt_out_free(&text);
 }

@@ -697,6 +697,33 @@ static void rows_as_loops_have_them(void **state) {
     assert_false(lt_logits_best(x, 20, &(int32_t){0}));
 }
 
+/* Entropies with a closed form: of n equal logits log n; of two, the binary entropy; ids that are
+ * excluded count nothing. It is that of the model's distribution, whatever the temperature. */
+static void entropies(void **state) {
+    const double p = 1 / (1 + exp(-1.5)), binary = -p * log(p) - (1 - p) * log1p(-p);
+    const float two[3] = {1.5F, -INFINITY, 0};
+    float x[37];
+    scratch s;
+    lt_pick out;
+    lt_sampling how = plain();
+    const lt_sampler_args a = {.how = &how, .forced = -1, .entropy = true};
+    (void)state;
+    for (int i = 0; i < 37; i++) {
+        x[i] = -4.25F;
+    }
+    assert_true(fabs(lt_logits_entropy(x, 37, lt_logits_lse(x, 37, x[0])) - log(37)) < 1e-6);
+    assert_true(fabs(lt_logits_entropy(two, 3, lt_logits_lse(two, 3, 1.5F)) - binary) < 1e-6);
+    x[5] = 400;
+    assert_true(fabs(lt_logits_entropy(x, 37, lt_logits_lse(x, 37, 400))) < 1e-6);
+    open_scratch(&s, 3);
+    for (int i = 0; i < 3; i++) {
+        how.temperature = (const double[]){0, 1, 3}[i];
+        assert_int_equal(lt_sampler_pick(&s.p, two, &a, &out), LT_OK);
+        assert_true(fabs((double)out.entropy - binary) < 1e-6);
+    }
+    lt_arena_close(&s.arena);
+}
+
 static void speed(void **state) {
     static float x[BIG];
     static const struct {
@@ -747,6 +774,7 @@ int main(void) {
         cmocka_unit_test(the_op_picks_the_same),
         cmocka_unit_test(what_penalty_state_can_not_hold_is_the_hosts),
         cmocka_unit_test(rows_as_loops_have_them),
+        cmocka_unit_test(entropies),
         cmocka_unit_test(speed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
