@@ -298,7 +298,7 @@ static void tell_phase(launcher *l, double now_s) {
     lt_events_put(&l->events, l->control.attempt,
                   json_pack("{s:s, s:s, s:f}", "event", "phase", "phase",
                             lt_recovery_names[r->next], "seconds", seconds));
-    r->mark_s = now_s;
+    r->mark_s += seconds; /* So that the phases of a recovery add up to its time. */
     r->next++;
 }
 
@@ -482,22 +482,26 @@ static void heed_signals(launcher *l) {
     }
 }
 
-/* The phase that all ranks have come to, when the last one came to it, and the least step. */
-static lt_phase slowest(const launcher *l, double *at_s, int64_t *step) {
+/* The phase that all ranks have come to, and the least step. */
+static lt_phase slowest(const launcher *l, int64_t *step) {
     lt_phase least = LT_PHASES - 1;
-    uint64_t at_ns = 0;
     *step = INT64_MAX;
     for (int r = 0; r < l->ranks.n; r++) {
         const lt_board_sight s = lt_board_seen(l->board, r);
         least = s.phase < least ? s.phase : least;
         *step = s.step < *step ? s.step : *step;
     }
+    return least;
+}
+
+/* When the last rank came to a phase. */
+static double reached_s(const launcher *l, lt_phase phase) {
+    uint64_t at_ns = 0;
     for (int r = 0; r < l->ranks.n; r++) {
-        const uint64_t ns = lt_board_seen(l->board, r).at_ns[least];
+        const uint64_t ns = lt_board_seen(l->board, r).at_ns[phase];
         at_ns = ns > at_ns ? ns : at_ns;
     }
-    *at_s = (double)at_ns * 1e-9;
-    return least;
+    return (double)at_ns * 1e-9;
 }
 
 static void tell_recovered(launcher *l, double now_s) {
@@ -514,7 +518,7 @@ static void tell_recovered(launcher *l, double now_s) {
 }
 
 /* Which phases of a recovery are over, now that all ranks have come to `phase`. */
-static void follow_recovery(launcher *l, lt_phase phase, double at_s, int64_t step) {
+static void follow_recovery(launcher *l, lt_phase phase, int64_t step) {
     static const struct {
         lt_recovery_phase ends;
         lt_phase at;
@@ -527,7 +531,7 @@ static void follow_recovery(launcher *l, lt_phase phase, double at_s, int64_t st
     }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (r->next == rows[i].ends && phase >= rows[i].at) {
-            tell_phase(l, phase == rows[i].at ? at_s : lt_clock_s());
+            tell_phase(l, reached_s(l, rows[i].at));
         }
     }
     if (r->next == LT_RECOVERY_RECOMPUTE && phase == LT_PHASE_STEPPED && step > r->step) {
@@ -539,8 +543,7 @@ static void follow_recovery(launcher *l, lt_phase phase, double at_s, int64_t st
 static void look_at_progress(launcher *l) {
     uint64_t progress = 0;
     int64_t step;
-    double at_s;
-    const lt_phase phase = slowest(l, &at_s, &step);
+    const lt_phase phase = slowest(l, &step);
     for (int r = 0; r < l->ranks.n; r++) {
         const lt_board_sight s = lt_board_seen(l->board, r);
         progress += (uint64_t)(s.step + 1) + (uint64_t)s.phase;
@@ -555,7 +558,7 @@ static void look_at_progress(launcher *l) {
     if (phase == LT_PHASE_STEPPED && l->control.state == LT_CONTROL_STARTING) {
         (void)lt_controller_event(&l->control, LT_ON_READY, lt_clock_s());
     }
-    follow_recovery(l, phase, at_s, step);
+    follow_recovery(l, phase, step);
 }
 
 /* ---- Carrying out ---------------------------------------------------------------------------- */
