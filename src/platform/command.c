@@ -51,15 +51,21 @@ static lt_err read_output(char **out, int from, double end_s, bool *late) {
     return LT_OK;
 }
 
-/* Start it with its output at the pipe's end. */
+/* Start it with its output at the pipe's end, in a group of its own: Ctrl-C reaches this process
+ * alone, which may go on or save something first. */
 static int start(pid_t *child, const char *const *words, const int ends[2]) {
     posix_spawn_file_actions_t actions;
+    posix_spawnattr_t how;
     int failed;
+    (void)posix_spawnattr_init(&how);
+    (void)posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP);
+    (void)posix_spawnattr_setpgroup(&how, 0);
     (void)posix_spawn_file_actions_init(&actions);
     (void)posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    failed = posix_spawnp(child, words[0], &actions, NULL, (char *const *)(uintptr_t)words,
+    failed = posix_spawnp(child, words[0], &actions, &how, (char *const *)(uintptr_t)words,
                           environ);
     (void)posix_spawn_file_actions_destroy(&actions);
+    (void)posix_spawnattr_destroy(&how);
     return failed;
 }
 
@@ -80,7 +86,7 @@ lt_err lt_command_run(char **out, const char *const *words, double deadline_s) {
     }
     err = read_output(&text, ends[0], lt_clock_s() + deadline_s, &late);
     if (late || err != LT_OK) {
-        (void)kill(child, SIGKILL);
+        (void)kill(-child, SIGKILL);
     }
     (void)waitpid(child, &status, 0);
     if (err == LT_OK && late) {

@@ -82,7 +82,7 @@ def a_model():
 
 @case
 def programs():
-    kind = ["--sandbox", "namespaces" if subprocess.run([lateen, "sandbox", "--", "true"], capture_output=True).returncode == 0 else "rlimits"]
+    kind = ["--sandbox", "namespaces" if subprocess.run([lateen, "sandbox", "--", "true"], capture_output=True).returncode == 0 else "rlimits", "--test-limit", "120"]
     with open(path("humaneval.jsonl"), "w") as f, open(path("samples.jsonl"), "w") as g:
         for i, right in enumerate((1, 3, 0)):
             f.write(json.dumps({"task_id": f"T/{i}", "prompt": f"def f{i}(x):\n    \"\"\"x + {i}\"\"\"\n", "entry_point": f"f{i}",

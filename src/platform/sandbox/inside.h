@@ -33,6 +33,13 @@ typedef struct {
 /* The life of init. It begins when the caller has sent a uid_t over the socket. */
 _Noreturn void lt_sandbox_init(const lt_sandbox_inside *in);
 
+/* Other architectures have other calls, and no sandbox. */
+#if defined(__x86_64__) || defined(__aarch64__)
+#define LT_SANDBOX_HAS_FILTER 1
+#else
+#define LT_SANDBOX_HAS_FILTER 0
+#endif
+
 /* filter.c: the system calls that the calling process may use from now on. isolated: it has
  * namespaces. Returns the number of instructions. */
 #define LT_SANDBOX_FILTER 1024

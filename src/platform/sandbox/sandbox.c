@@ -54,6 +54,9 @@ typedef struct {
 
 static lt_err check(const lt_sandbox_job *job) {
     const lt_sandbox_limits *l = &job->limits;
+    if (!LT_SANDBOX_HAS_FILTER) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "sandbox: no list of system calls for this architecture");
+    }
     if (job->command == NULL || job->command[0] == NULL) {
         LT_FAIL(LT_ERR_ARG, "sandbox: no program");
     }
