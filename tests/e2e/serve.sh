@@ -191,6 +191,14 @@ control() {
     within python3 tests/e2e/serve_control.py "http://127.0.0.1:$port"
     stop
     say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+    # A model whose mark is one token.
+    local stories=("${model[@]}")
+    mkdir "$dir/thinks" && cp tests/golden/sft/{config.json,model.safetensors,tokenizer_config.json} "$dir/thinks"
+    sed 's/<|tool|>/<\/think>/' tests/golden/sft/tokenizer.json >"$dir/thinks/tokenizer.json"
+    model=("$dir/thinks")
+    reasons --deterministic && within python3 tests/e2e/serve_waits.py "http://127.0.0.1:$port"
+    stop
+    model=("${stories[@]}")
 }
 
 pages() {

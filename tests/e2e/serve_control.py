@@ -179,7 +179,7 @@ check("deepconf: the same as the method of that name", message(a) == message(b) 
 for name, param, reasoning, also in [
         ("a control that does not exist", "reasoning.control", {"control": "dear"}, {}), ("deepconf without a number of texts", "alignment.n", {"control": "deepconf"}, {}), ("deepconf beside a group", "alignment", {"control": "deepconf", "n": 2}, {"alignment": {"method": "best_of_n", "n": 2}}),
         ("none", "reasoning.control", {"threshold": 0.5}, {}), ("a field without effect", "reasoning.every", {"control": "deer", "every": 3}, {}),
-        ("a budget without a number", "reasoning.max_tokens", {"control": "budget"}, {}), ("two budgets", "reasoning.max_tokens", {"control": "budget", "max_tokens": 3}, {"thinking_budget": 4}),
+        ("a budget without a number", "reasoning.max_tokens", {"control": "budget"}, {}), ("a least number where the mark is several tokens", "reasoning.min_tokens", {"control": "budget", "min_tokens": 3}, {}), ("two budgets", "reasoning.max_tokens", {"control": "budget", "max_tokens": 3}, {"thinking_budget": 4}),
         ("an empty border", "reasoning.border", {"control": "deer", "border": ""}, {}), ("an empty probe", "reasoning.probe", {"control": "deer", "probe": ""}, {}),
         ("a field of another control", "reasoning.alpha", {"control": "deer", "alpha": 0.5}, {}), ("an entropy's rate of 0", "reasoning.alpha", {"control": "entropy", "alpha": 0}, {}),
         ("a window of 4 tokens", "reasoning.window", {"control": "entropy", "window": 4}, {}), ("another mean", "reasoning.mean", {"control": "deer", "mean": "harmonic"}, {}), ("several choices", "n", {"control": "deer"}, {"n": 2}),

@@ -122,10 +122,10 @@ typedef struct {
     const char *amateur, *expert, *anti; /* Models beside the served one. */
     /* Control of the reasoning: the fields of the object `reasoning` of a chat. */
     struct {
-        const char *name, *mean, *probe;
+        const char *name, *mean, *probe, *wait;
         const json_t *border;
         double threshold, alpha, delta, repetition;
-        int64_t budget, every, agree, probe_tokens, window, folds;
+        int64_t budget, min_tokens, every, agree, probe_tokens, window, folds;
     } control;
     /* Of /v1/load_lora_adapter and /v1/unload_lora_adapter. */
     const char *lora_name, *lora_path;

@@ -21,6 +21,8 @@
 
 static const lt_field fields[] = {LT_STR("control", control.name),
                                   LT_I64("max_tokens", control.budget, 0, 1e9),
+                                  LT_I64("min_tokens", control.min_tokens, 0, 1e9),
+                                  LT_STR("wait", control.wait),
                                   LT_F64("threshold", control.threshold, 0, 1),
                                   LT_STR("mean", control.mean),
                                   LT_JSON("border", control.border),
@@ -47,7 +49,7 @@ typedef struct {
 } method_row;
 
 static const method_row methods[] = {
-    [BUDGET] = {"budget", NULL, (const char *const[]){NULL}, false, false},
+    [BUDGET] = {"budget", NULL, (const char *const[]){"min_tokens", "wait", NULL}, false, false},
     [DEER] = {"deer", "\n**Final Answer**\n\\boxed{",
               (const char *const[]){"threshold", "mean", "border", "probe", "probe_tokens", NULL},
               true, false},
@@ -74,9 +76,9 @@ typedef struct {
     char *text;
 } path;
 
-/* The text runs; was cancelled to be stopped, for a trial or to be folded back; waits for a trial;
- * runs on without further trials. */
-typedef enum { RUNS, STOPS, FOLDS_BACK, TRIES, OVER } phase;
+/* The text runs; was cancelled to be stopped, for a trial or to be folded back; has come to the
+ * mark that closes its reasoning; waits for a trial; runs on without further trials. */
+typedef enum { RUNS, STOPS, FOLDS_BACK, CLOSES, TRIES, OVER } phase;
 
 struct lt_control {
     method method;
@@ -87,6 +89,10 @@ struct lt_control {
     lt_ids out;          /* The text's tokens so far, without paths that were cut. */
     lt_ids borders_seen; /* How many tokens of it are before each. */
     lt_ids probe, end;
+    /* A budget with a minimum: the mark stops the engine (stop_ids), and `wait` follows instead. */
+    bool guards;
+    lt_ids wait, stop_ids;
+    int64_t n_waits;
     bool closes_by_brace;
     lt_part part;     /* The trial that runs. */
     int64_t n_said;   /* Its tokens. */
@@ -163,6 +169,40 @@ static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
     return ok && lt_borders_read(&k->borders, a->control.border, "reasoning.border", e);
 }
 
+/* The least number of tokens of reasoning (budget forcing: Muennighoff et al. 2025,
+ * arXiv:2501.19393). */
+static bool read_least(lt_control *k, lt_reply *j, lt_api_error *e) {
+    const lt_api_params *a = &j->params;
+    const char *wait = a->control.wait != NULL ? a->control.wait : "Wait";
+    const char *close = j->server->marks.think_close;
+    if (a->control.wait != NULL && a->control.min_tokens == 0) {
+        return lt_api_refuse(e, "reasoning.wait",
+                             "'reasoning.wait' has no effect without 'reasoning.min_tokens'");
+    }
+    if (a->control.min_tokens == 0) {
+        return true;
+    }
+    if (a->thinking_budget >= 0 && a->thinking_budget < a->control.min_tokens) {
+        return lt_api_refuse(e, "reasoning.min_tokens",
+                             "'reasoning.min_tokens' is %lld, over the budget of %lld",
+                             (long long)a->control.min_tokens, (long long)a->thinking_budget);
+    }
+    if (!lt_server_encode(j->server, wait, strlen(wait), 0, &k->wait, e) ||
+        !lt_server_encode(j->server, close, strlen(close), LT_ENCODE_PARSE_SPECIAL, &k->end, e)) {
+        return false;
+    }
+    if (k->end.n != 1 || k->wait.n == 0) {
+        return lt_api_refuse(e, k->wait.n == 0 ? "reasoning.wait" : "reasoning.min_tokens",
+                             k->wait.n == 0 ? "'reasoning.wait' is empty"
+                                            : "'reasoning.min_tokens' is not supported for this "
+                                              "model: the mark that ends its reasoning is %zu "
+                                              "tokens",
+                             k->end.n);
+    }
+    k->guards = true;
+    return true;
+}
+
 static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
     lt_api_params *a = &j->params;
     if (!lt_api_params_object(a, a->reasoning, fields, sizeof fields / sizeof *fields, "reasoning.",
@@ -175,9 +215,10 @@ static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
     if (!find_method(k, a->control.name, e) || !check_reads(k, a, e)) {
         return false;
     }
-    if (k->method == BUDGET && a->control.budget < 0) {
+    if (k->method == BUDGET && a->control.budget < 0 && a->control.min_tokens == 0) {
         return lt_api_refuse(e, "reasoning.max_tokens",
-                             "control budget needs 'reasoning.max_tokens'");
+                             "control budget needs 'reasoning.max_tokens' or "
+                             "'reasoning.min_tokens'");
     }
     if (a->control.budget >= 0) {
         if (a->thinking_budget >= 0) {
@@ -192,7 +233,10 @@ static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
                              "'reasoning' is not supported for this model's format: it has no mark "
                              "that ends the reasoning");
     }
-    if (k->method == BUDGET) {
+    if (k->method == BUDGET && !read_least(k, j, e)) {
+        return false;
+    }
+    if (k->method == BUDGET && !k->guards) {
         return true;
     }
     if (a->n > 1 || a->alignment != NULL || a->prompt_logprobs >= 0) {
@@ -200,7 +244,7 @@ static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
         return lt_api_refuse(e, what, "'%s' and 'reasoning.control' = %s exclude each other", what,
                              methods[k->method].name);
     }
-    return read_trial(k, j, e);
+    return k->method == BUDGET || read_trial(k, j, e);
 }
 
 /* "control": "deepconf" is the method of that name, which compares several texts: the object is
@@ -265,6 +309,8 @@ void lt_control_free(lt_control *k) {
     lt_ids_free(&k->out);
     lt_ids_free(&k->probe);
     lt_ids_free(&k->end);
+    lt_ids_free(&k->wait);
+    lt_ids_free(&k->stop_ids);
     lt_out_free(&k->text);
     free(k);
 }
@@ -299,14 +345,14 @@ void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n
     lt_control *k = j->control;
     const uint32_t one = (uint32_t)id;
     bool place;
-    if (k->method == BUDGET || k->phase != RUNS) {
+    if ((k->method == BUDGET && !k->guards) || k->phase != RUNS) {
         return;
     }
     if (lt_ids_append(&k->out, &one, 1) != LT_OK) {
         k->phase = OVER; /* Out of memory: the text goes on without control. */
         return;
     }
-    if (!reasons(c)) {
+    if (!reasons(c) || k->method == BUDGET) {
         return;
     }
     if (methods[k->method].at_borders) {
@@ -324,7 +370,7 @@ void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n
 
 bool lt_control_stopped(const lt_part *p) {
     const lt_control *k = p->reply->control;
-    return k != NULL && (k->phase == STOPS || k->phase == FOLDS_BACK);
+    return k != NULL && (k->phase == STOPS || k->phase == FOLDS_BACK || k->phase == CLOSES);
 }
 
 /* ---- Going on ---- */
@@ -354,6 +400,53 @@ static void end_reasoning(lt_reply *j, const char *why) {
         }
     }
     go_on(j, OVER);
+}
+
+/* ---- A least number of tokens ---- */
+
+lt_err lt_control_shape(lt_control *k, lt_request *r) {
+    if (k == NULL || !k->guards || k->phase == OVER) {
+        return LT_OK;
+    }
+    if (k->stop_ids.n == 0) {
+        LT_TRY(lt_ids_append(&k->stop_ids, (const uint32_t *)r->stop_ids, (size_t)r->n_stop_ids));
+        LT_TRY(lt_ids_append(&k->stop_ids, k->end.data, k->end.n));
+    }
+    r->stop_ids = (const int32_t *)k->stop_ids.data;
+    r->n_stop_ids = (int64_t)k->stop_ids.n;
+    return LT_OK;
+}
+
+bool lt_control_closes(const lt_part *p, const lt_event *ev) {
+    lt_control *k = p->reply->control;
+    if (k == NULL || !k->guards || k->phase != RUNS || ev->finish != LT_FINISH_STOP_ID ||
+        (uint32_t)ev->id != k->end.data[0]) {
+        return false;
+    }
+    k->phase = CLOSES;
+    return true;
+}
+
+/* The reasoning wants to end: it does if it is long enough, and goes on with `wait` if not. */
+static void close_or_wait(lt_reply *j) {
+    lt_control *k = j->control;
+    lt_part *p = &j->parts[0];
+    lt_reply_choice *c = &p->choices[0];
+    const bool inside = reasons(c);
+    const int64_t n = (int64_t)k->out.n, room = p->most_tokens - n;
+    const bool waits = inside && n < j->params.control.min_tokens && room > (int64_t)k->wait.n;
+    const lt_ids *put = waits ? &k->wait : &k->end;
+    k->n_waits += waits;
+    k->phase = OVER; /* What is put now is not looked at. */
+    for (size_t i = 0; i < put->n; i++) {
+        lt_reply_put_token(c, (int32_t)put->data[i]);
+    }
+    if (room > (int64_t)put->n && lt_ids_append(&k->out, put->data, put->n) == LT_OK) {
+        go_on(j, waits || !inside ? RUNS : OVER);
+        return;
+    }
+    lt_reply_choice_over(p, &(lt_event){.kind = LT_EVENT_CHOICE, .finish = LT_FINISH_LENGTH});
+    lt_reply_part_done(p);
 }
 
 /* ---- Folding back ---- */
@@ -418,6 +511,10 @@ static void fold_back(lt_reply *j) {
 
 void lt_control_stop(lt_reply *j) {
     lt_control *k = j->control;
+    if (k->phase == CLOSES && j->conn != NULL && !j->failed) {
+        close_or_wait(j);
+        return;
+    }
     if (k->phase == FOLDS_BACK && j->conn != NULL && !j->failed) {
         fold_back(j);
         return;
@@ -622,6 +719,9 @@ void lt_control_write(lt_json_out *o, const lt_reply *j) {
     lt_out_key_open(o, "reasoning_control", '{');
     lt_out_key_str(o, "control", methods[k->method].name);
     lt_out_key_int(o, "reasoning_tokens", lt_reply_reasoning_tokens(j));
+    if (k->guards) {
+        lt_out_key_int(o, "waits", k->n_waits);
+    }
     if (k->method != BUDGET) {
         lt_out_key_str(o, "stopped_by", k->stopped_by);
         lt_out_key_int(o, "saved_most", k->saved_most);

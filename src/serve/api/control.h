@@ -30,6 +30,10 @@ void lt_control_free(lt_control *k); /* Accepts NULL. */
 
 /* A token has come, and its text[0..n) has been taken: is a place reached? */
 void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n);
+/* What the engine must know of it, beside what the request says. k NULL: nothing. */
+LT_MUST_USE lt_err lt_control_shape(lt_control *k, lt_request *r);
+/* Is this token the mark that closes the reasoning, of which the control decides? */
+bool lt_control_closes(const lt_part *p, const lt_event *ev);
 /* Is the part being stopped? Then further events of its engine's request are to be ignored. */
 bool lt_control_stopped(const lt_part *p);
 /* The engine's request of a stopped part is done: start the trial. */

@@ -250,6 +250,7 @@ static lt_err submit_to_engine(lt_reply *j, lt_part *p, const lt_ids *prompt, si
     if (j->group != NULL) {
         lt_group_shape(j->group, p, &r);
     }
+    LT_TRY(lt_control_shape(j->control, &r));
     r.min_tokens = r.min_tokens > r.max_tokens ? r.max_tokens : r.min_tokens;
     r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->params.cache_salt);
     return lt_engine_submit(j->model->engine, &r, p, &p->id);
@@ -603,7 +604,7 @@ void lt_reply_token(lt_part *p, const lt_event *ev) {
     const char *text = NULL;
     size_t n = 0;
 
-    if (lt_control_stopped(p)) {
+    if (lt_control_stopped(p) || lt_control_closes(p, ev)) {
         return;
     }
     observe_token(p);
