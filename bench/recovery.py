@@ -105,7 +105,8 @@ def requeued():
         cluster.end()
 
 
-rows = [("snapshots in memory every %d steps, relaunch" % SNAPSHOT, lambda: launched("memory", ("--nodes", "2", "--snapshot", str(SNAPSHOT), "--retries", "99"))),
+rows = [("snapshots in memory every %d steps, survivors keep their processes" % SNAPSHOT, lambda: launched("kept", ("--nodes", "2", "--snapshot", str(SNAPSHOT), "--retries", "99", "--keep"))),
+        ("snapshots in memory every %d steps, relaunch" % SNAPSHOT, lambda: launched("memory", ("--nodes", "2", "--snapshot", str(SNAPSHOT), "--retries", "99"))),
         ("checkpoints on disk every %d steps, relaunch" % SAVE, lambda: launched("disk", ("--retries", "99")))]
 if slurm.is_here():
     rows.append(("checkpoints on disk every %d steps, `scontrol requeue`" % SAVE, requeued))
@@ -115,14 +116,16 @@ try:
     for name, run in rows:
         lost, total = run()
         print(f"| {name} | {statistics.median(lost):.1f} s | {statistics.mean(lost):.1f} s | {max(lost):.1f} s | {total:.0f} s |", flush=True)
-    events = [json.loads(line) for line in open(f"{work}/memory/events.jsonl")]
-    phases = {}
-    for e in events:
-        if e["event"] == "phase":
-            phases.setdefault(e["phase"], []).append(e["seconds"])
+    medians = {}
+    for name in ("kept", "memory"):
+        phases = {}
+        for e in map(json.loads, open(f"{work}/{name}/events.jsonl")):
+            if e["event"] == "phase":
+                phases.setdefault(e["phase"], []).append(e["seconds"])
+        medians[name] = ", ".join(f"{p} {statistics.median(v):.2f} s" for p, v in phases.items())
     stalls = [r["stall_s"] for r in map(json.loads, open(f"{work}/memory/metrics.jsonl")) if r["kind"] == "snapshot"]
     steps = [r["step_s"] for r in map(json.loads, open(f"{work}/memory/metrics.jsonl")) if r["kind"] == "train"]
-    print("\nPhases with snapshots, medians: " + ", ".join(f"{p} {statistics.median(v):.2f} s" for p, v in phases.items()))
+    print(f"\nPhases, medians: survivors keep their processes: {medians['kept']}; relaunch: {medians['memory']}")
     print(f"A snapshot stalled the run for {statistics.median(stalls) * 1e3:.0f} ms (median), a step took {statistics.median(steps) * 1e3:.0f} ms; load after: {os.getloadavg()[0]:.1f}")
 finally:
     shutil.rmtree(work, ignore_errors=True)

@@ -20,6 +20,9 @@
       "failed; 0: never")                                                                          \
     X(F64, hang, "hang", "0", 0, 1e6, "s",                                                         \
       "time without a new step of a training after which it has failed; 0: never")                 \
+    X(BOOL, keep, "keep", "false", 0, 0, "",                                                       \
+      "ranks that survive a fault do not end: they load the newest state again, and only those "   \
+      "that are missing start")                                                                    \
     X(BOOL, requeue, "requeue", "false", 0, 0, "",                                                 \
       "put Slurm's job back in the queue when hardware fails and a retry here brings no new step") \
     X(I64, nodes, "nodes", "0", 0, 64, "nodes",                                                    \
@@ -57,15 +60,20 @@ static const char prose[] =
     "answering or failed because of another one; otherwise the status of the first rank that\n"
     "failed.";
 
+/* Is this flag a word of its own, without a value in the next one? */
+static bool is_alone(const char *flag) {
+    const lt_option *row = strncmp(flag, "--", 2) == 0
+                               ? lt_option_find(&lt_verb_launch_options, flag + 2)
+                               : NULL;
+    return strchr(flag, '=') != NULL || strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0 ||
+           strcmp(flag, "--verbose") == 0 || (row != NULL && row->type == LT_OPTION_BOOL);
+}
+
 /* The word with which the ranks' own command begins. */
 static int verb_at(int argc, char **argv) {
     int i = 1;
     while (i < argc && argv[i][0] == '-') {
-        const bool alone = strchr(argv[i], '=') != NULL || strcmp(argv[i], "--help") == 0 ||
-                           strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--plain") == 0 ||
-                           strcmp(argv[i], "--requeue") == 0 || strcmp(argv[i], "--shrink") == 0 ||
-                           strcmp(argv[i], "--verbose") == 0;
-        i += alone ? 1 : 2;
+        i += is_alone(argv[i]) ? 1 : 2;
     }
     return i < argc ? i : argc;
 }
@@ -102,6 +110,7 @@ int lt_verb_launch(int argc, char **argv) {
     launch = (lt_launch_options){.n_ranks = (int)o.ranks,
                                  .retries = (int)o.retries,
                                  .hang_s = o.hang,
+                                 .keep = o.keep,
                                  .requeue = o.requeue,
                                  .n_nodes = (int)o.nodes,
                                  .spares = (int)o.spares,

@@ -21,6 +21,7 @@
 typedef struct {
     _Alignas(64) _Atomic int phase;
     _Atomic int stop;
+    _Atomic bool left;
     _Atomic int64_t step, loaded_step, suspect_step;
     _Atomic double slow;
     _Atomic uint64_t step_ns, at_ns[LT_PHASES];
@@ -30,6 +31,8 @@ typedef struct {
     uint64_t magic;
     int64_t n;
     _Atomic bool named; /* The folder is complete. */
+    _Atomic bool keeps; /* Ranks wait for the next world. */
+    _Atomic uint64_t epoch;
     _Atomic int dp, least;
     _Atomic int64_t rows;
     char folder[LT_BOARD_FOLDER];
@@ -88,6 +91,7 @@ lt_board_sight lt_board_seen(const lt_board *b, int rank) {
                         .step_ns = atomic_load(&p->step_ns),
                         .stop = atomic_load(&p->stop),
                         .suspect_step = atomic_load(&p->suspect_step),
+                        .left = atomic_load(&p->left),
                         .slow = atomic_load(&p->slow)};
     for (int i = 0; i < LT_PHASES; i++) {
         s.at_ns[i] = atomic_load(&p->at_ns[i]);
@@ -178,6 +182,26 @@ lt_board_room lt_board_sizes_of(const lt_board *b) {
     return (lt_board_room){.dp = atomic_load(&b->page->dp),
                            .least = atomic_load(&b->page->least),
                            .rows = atomic_load(&b->page->rows)};
+}
+
+void lt_board_keep_ranks(lt_board *b) {
+    atomic_store(&b->page->keeps, true);
+}
+
+void lt_board_begin(lt_board *b, uint64_t epoch) {
+    atomic_store(&b->page->epoch, epoch);
+}
+
+bool lt_board_leave(lt_board *b) {
+    if (b == NULL || !atomic_load(&b->page->keeps)) {
+        return false;
+    }
+    atomic_store(&b->page->places[b->rank].left, true);
+    return true;
+}
+
+uint64_t lt_board_epoch(const lt_board *b) {
+    return atomic_load(&b->page->epoch);
 }
 
 void lt_board_close(lt_board *b) {

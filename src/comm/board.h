@@ -9,6 +9,8 @@
 #ifndef LT_COMM_BOARD_H
 #define LT_COMM_BOARD_H
 
+#include <stdbool.h>
+
 #include "lateen/base.h"
 
 #define LT_ENV_BOARD    "LATEEN_BOARD" /* Descriptor of the page, which the ranks inherit. */
@@ -39,6 +41,7 @@ typedef struct {
     int stop; /* Why the rank stops (train/record.h); 0: it has not been told to. */
     /* The step after which its state was found to be wrong (train/replicas.h); -1: it was not. */
     int64_t suspect_step;
+    bool left;   /* Its world has failed; it lives, and waits for the next one. */
     double slow; /* How much longer it computes than the others, as a share; 0: it is not slow. */
 } lt_board_sight;
 
@@ -53,6 +56,10 @@ typedef struct {
     int64_t rows;
 } lt_board_room;
 lt_board_room lt_board_sizes_of(const lt_board *b);
+/* Ranks whose world fails shall wait for the next one instead of ending. */
+void lt_board_keep_ranks(lt_board *b);
+/* The world of this epoch can be opened: its segment and its store are ready. */
+void lt_board_begin(lt_board *b, uint64_t epoch);
 
 /* A rank: NULL where no launcher has started this process; the calls below accept it. */
 lt_board *lt_board_of_rank(void);
@@ -64,6 +71,10 @@ void lt_board_slow(lt_board *b, double share);
 void lt_board_folder(lt_board *b, const char *path); /* Of the run; rank 0 alone calls it. */
 
 void lt_board_sizes(lt_board *b, int dp, int least, int64_t rows);
+/* This rank has closed its world, which failed; does the launcher want it to wait? Then from the
+ * first call until lt_board_epoch is larger than that of the world. */
+bool lt_board_leave(lt_board *b);
+uint64_t lt_board_epoch(const lt_board *b);
 
 void lt_board_close(lt_board *b); /* Accepts NULL. */
 

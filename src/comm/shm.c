@@ -122,13 +122,13 @@ lt_err lt_shm_make(int *fd, int n, uint64_t epoch) {
     lt_err err = LT_OK;
     segment_head head = {
         .magic = MAGIC, .epoch = epoch, .n = n, .ring_bytes = ring_bytes(n > 0 ? n : 1)};
-    int f = -1;
+    int f = *fd;
 
     if (n < 1 || n > LT_SHM_MOST_RANKS) {
         LT_FAIL(LT_ERR_ARG, "%d ranks on one machine; 1 to %d are possible", n, LT_SHM_MOST_RANKS);
     }
-    f = memfd_create("lateen-ranks", 0); /* Ranks inherit it. */
-    if (f < 0 || ftruncate(f, (off_t)segment_bytes(n)) != 0 ||
+    f = *fd >= 0 ? *fd : memfd_create("lateen-ranks", 0); /* Ranks inherit it. */
+    if (f < 0 || ftruncate(f, 0) != 0 || ftruncate(f, (off_t)segment_bytes(n)) != 0 ||
         pwrite(f, &head, sizeof head, 0) != (ssize_t)sizeof head) {
         LT_FAIL_DONE(LT_ERR_IO, "memory segment of %zu bytes: %s", segment_bytes(n),
                      strerror(errno));
@@ -136,7 +136,7 @@ lt_err lt_shm_make(int *fd, int n, uint64_t epoch) {
     *fd = f;
     f = -1;
 done:
-    if (f >= 0) {
+    if (f >= 0 && f != *fd) {
         (void)close(f);
     }
     return err;
@@ -382,7 +382,7 @@ static lt_err map(shm_world *w, int fd, uint64_t epoch) {
         w->head = NULL;
         LT_FAIL(LT_ERR_OOM, "memory segment of %zu bytes: %s", w->bytes, strerror(errno));
     }
-    (void)close(fd);
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* Kept: the next world may be in it, too. */
     if (w->head->magic != MAGIC || w->head->n != w->n || w->head->epoch != epoch) {
         LT_FAIL(LT_ERR_STATE, "memory segment of %lld ranks and epoch %llu, not of %d and %llu",
                 (long long)w->head->n, (unsigned long long)w->head->epoch, w->n,

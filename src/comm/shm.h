@@ -17,7 +17,8 @@
 #define LT_ENV_BEAT    "LATEEN_BEAT"   /* Seconds between heartbeats; 0: none. */
 #define LT_ENV_SILENT  "LATEEN_SILENT" /* Seconds without one after which a rank has failed. */
 
-/* Create an unnamed segment for n ranks: it vanishes with its last descriptor and mapping. */
+/* An unnamed segment for n ranks: it vanishes with its last descriptor and mapping. *fd -1: a new
+ * one; otherwise that one begins anew for the next world, and no rank maps it any more. */
 LT_MUST_USE lt_err lt_shm_make(int *fd, int n, uint64_t epoch);
 
 #endif

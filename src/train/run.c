@@ -17,10 +17,12 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/shm.h"
 #include "kernels/peak.h"
 #include "lateen/train.h"
 #include "platform/telemetry/identity.h"
@@ -226,8 +228,9 @@ lt_err lt_run_training(const lt_recipe *r, lt_device *device) {
     return lt_run_training_with(r, device, NULL);
 }
 
-lt_err lt_run_training_with(const lt_recipe *given, lt_device *device,
-                            const lt_objective *objective) {
+/* One world, from its opening to its end. */
+static lt_err run_in_world(const lt_recipe *given, lt_device *device,
+                           const lt_objective *objective) {
     lt_err err = LT_OK;
     lt_world world = {0};
     lt_training *t = calloc(1, sizeof *t);
@@ -249,7 +252,6 @@ lt_err lt_run_training_with(const lt_recipe *given, lt_device *device,
         lt_log_set_level(LT_LOG_ERROR); /* Rank 0 speaks for all. */
     }
     name_run(r, world.rank);
-    catch_signals();
     /* Large buffers return to the system when they are freed. */
     (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
     (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
@@ -284,6 +286,38 @@ done:
     lt_training_close(t);
     free(t);
     free(r);
+    return err;
+}
+
+/* This rank's world has failed because of another rank. Where the launcher keeps ranks, wait for
+ * the next world; segment: what the launcher gave this process. False: there will be none. */
+static bool wait_for_next_world(const char *segment) {
+    static const struct timespec pause = {.tv_nsec = 2000000};
+    lt_board *board = lt_board_of_rank();
+    const char *text = getenv(LT_ENV_EPOCH);
+    const uint64_t epoch = text != NULL ? strtoull(text, NULL, 10) : 0;
+    char next[24];
+    if (segment[0] == '\0' || !lt_board_leave(board)) {
+        lt_board_close(board);
+        return false;
+    }
+    while (lt_board_epoch(board) <= epoch) { /* If the launcher ends, so does this process. */
+        (void)nanosleep(&pause, NULL);
+    }
+    (void)snprintf(next, sizeof next, "%llu", (unsigned long long)lt_board_epoch(board));
+    lt_board_close(board);
+    return setenv(LT_ENV_EPOCH, next, 1) == 0 && setenv(LT_ENV_SEGMENT, segment, 1) == 0;
+}
+
+lt_err lt_run_training_with(const lt_recipe *r, lt_device *device, const lt_objective *objective) {
+    const char *given = getenv(LT_ENV_SEGMENT);
+    char segment[24];
+    lt_err err;
+    (void)snprintf(segment, sizeof segment, "%s", given != NULL ? given : "");
+    catch_signals();
+    do {
+        err = run_in_world(r, device, objective);
+    } while (err == LT_ERR_REMOTE && objective == NULL && wait_for_next_world(segment));
     return err;
 }
 

@@ -15,7 +15,7 @@ from tap import Tap
 tap = Tap()
 quick = sys.argv[2:] == ["quick"]
 work = tempfile.TemporaryDirectory()
-ARGS = {"steps": 120, "checkpoint.every": 100000, "batch.size": 16}
+ARGS = {"steps": 200, "checkpoint.every": 100000, "batch.size": 16}
 SAME = {"deterministic": "mesh-invariant"}
 
 

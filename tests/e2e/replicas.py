@@ -1,23 +1,25 @@
 """guard.replicas: a bit of one rank's weights is flipped from outside while a run goes on, through /proc/PID/mem. The rank is named (of two, by the steps that are made again), the run
 goes on from the newest checkpoint, and ends with the bits of one that nobody disturbed. TAP on stdout.
 
-The bit is one of an embedding that no token reads, so it changes no loss and no gradient; without decay it keeps the value of the first checkpoint, by which it is found in the memory.
+The bit is one of an embedding that no token reads, so it changes no loss and no gradient; without decay it keeps its first value, by which it is found in the memory.
 
 usage: replicas.py LATEEN [quick]      quick: three ranks"""
 import glob
 import json
+import os
 import re
+import signal
 import struct
 import sys
 import tempfile
 
-from launched import begin, bits, checkpoints, events, undisturbed, wait_for
+from launched import begin, bits, checkpoints, events, undisturbed
 from tap import Tap
 
 tap = Tap()
 work = tempfile.TemporaryDirectory()
 quick = sys.argv[2:] == ["quick"]
-ARGS = {"steps": 150, "checkpoint.every": 10, "guard.replicas": 4, "model.vocab": 512, "model.tied": "false", "optim.decay": 0}
+ARGS = {"steps": 250, "checkpoint.every": 10, "guard.replicas": 4, "model.vocab": 512, "model.tied": "false", "optim.decay": 0}
 
 
 def unread_row(out):
@@ -56,12 +58,14 @@ def flip(pid, row, bit=2):
 def corrupted(ranks, victim):
     out = f"{work.name}/{ranks}-{victim}"
     whole = undisturbed(ranks, {**ARGS, "out": out + "-whole"})
-    p, pids = begin(ranks, {**ARGS, "out": out}, ("--retries", "1"))
+    row = unread_row(out + "-whole")
+    p, pids = begin(ranks, {**ARGS, "out": out}, ("--retries", "1", "--silent", "60"))
     name = f"{ranks} ranks: a bit flips on one of them"
     try:
-        wait_for(lambda: checkpoints(out), 60)
+        os.kill(pids[victim], signal.SIGSTOP)  # The others wait for it, however long this takes.
         try:
-            found = flip(pids[victim], unread_row(out))
+            found = flip(pids[victim], row)
+            os.kill(pids[victim], signal.SIGCONT)
         except PermissionError as e:
             tap.skip(name, f"this user may not write into the memory of its processes: {e}")
             return

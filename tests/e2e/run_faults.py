@@ -38,7 +38,7 @@ class Run:
     def __init__(self, rng, out, mesh, snapshots):
         self.rng, self.out, self.log = rng, out, open(out + ".log", "wb")
         nodes = ("--nodes", "4", "--shrink", "--back", "1") if mesh == "shrink" else ("--nodes", "2", *rng.choice(((), ("--spares", "1", "--back", "1"))))
-        more = ("--retries", "20", *((*nodes, "--snapshot", str(rng.randrange(1, 12))) if snapshots else ()))
+        more = ("--retries", "20", *rng.choice(((), ("--keep",))), *((*nodes, "--snapshot", str(rng.randrange(1, 12))) if snapshots else ()))
         self.words = command(4, {**ARGS, **MESHES[mesh], "out": out}, more)
         self.roots = set()
         self.seen = set()

@@ -45,6 +45,7 @@ beside "faults of launched ranks" python3 tests/e2e/launch_faults.py build/latee
 beside "runs that survive" python3 tests/e2e/runs_survive.py build/lateen quick
 beside "a rank that is slow" python3 tests/e2e/stragglers.py build/lateen
 beside "ranks that hold other bits" python3 tests/e2e/replicas.py build/lateen quick
+beside "ranks that survive a fault" python3 tests/e2e/keep.py build/lateen quick
 beside "nodes that are lost" python3 tests/e2e/nodes.py build/lateen quick
 beside "snapshots in memory" python3 tests/e2e/snapshots.py build/lateen quick
 beside "sites that train apart" python3 tests/e2e/diloco.py build/lateen

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "comm/board.h"
 #include "comm/shm.h"
+#include "platform/agent/environment.h"
 #include "platform/agent/events.h"
 #include "platform/agent/memory.h"
 #include "platform/agent/nodes.h"
@@ -25,8 +26,6 @@
 #define LOOK_MS      100  /* Interval between checks of the ranks. */
 #define LOOK_FAST_MS 10   /* While a recovery is timed. */
 #define REQUEUE_S    30.0 /* scontrol gives up by itself after MessageTimeout, which is 10 s. */
-
-extern char **environ;
 
 /* A recovery that is under way: when its phases ended, in the order of LT_RECOVERY_MAP. */
 typedef struct {
@@ -62,119 +61,65 @@ static bool is_told(const launcher *l) {
 
 /* ---- Starting -------------------------------------------------------------------------------- */
 
-static void free_words(char **words) {
-    for (size_t i = 0; words != NULL && words[i] != NULL; i++) {
-        free(words[i]);
-    }
-    free(words);
+/* -1: there are no nodes. */
+static int node_of(const launcher *l, int rank) {
+    return l->nodes.n > 0 ? lt_nodes_of_rank(&l->nodes, rank, l->ranks.n) : -1;
 }
 
-enum { N_VALUES = 15 };
-typedef struct {
-    const char *name;
-    char value[LT_PATH_BYTES];
-} variable;
-
-/* What a rank gets from its launcher; an empty value: nothing, whatever an outer launcher gave. */
-static void fill(variable v[N_VALUES], const launcher *l, int rank) {
-    static const char *const names[N_VALUES] = {
-        LT_ENV_RANK,  LT_ENV_RANKS,    LT_ENV_SEGMENT, LT_ENV_STORE, LT_ENV_TOKEN,
-        LT_ENV_EPOCH, LT_ENV_BEAT,     LT_ENV_SILENT,  LT_ENV_BOARD, LT_ENV_MEMORY,
-        LT_ENV_NODE,  LT_ENV_SNAPSHOT, LT_ENV_MTBF,    LT_ENV_FULL,  "OMP_NUM_THREADS"};
-    const int n = l->ranks.n, full = l->o->n_ranks;
-    const bool nodes = l->nodes.n > 0;
-    lt_limits limits;
-    size_t k = 0;
-    lt_limits_read(&limits);
-    for (int i = 0; i < N_VALUES; i++) {
-        v[i] = (variable){.name = names[i]};
-    }
-    (void)snprintf(v[k++].value, sizeof v->value, "%d", rank);
-    (void)snprintf(v[k++].value, sizeof v->value, "%d", n);
-    (void)snprintf(v[k++].value, sizeof v->value, "%d", l->segment);
-    (void)snprintf(v[k++].value, sizeof v->value, "%s", lt_comm_store_server_address(l->store));
-    (void)snprintf(v[k++].value, sizeof v->value, "%s", l->token);
-    (void)snprintf(v[k++].value, sizeof v->value, "%llu", (unsigned long long)l->epoch);
-    (void)snprintf(v[k++].value, sizeof v->value, "%.6g", l->o->beat_s);
-    (void)snprintf(v[k++].value, sizeof v->value, "%.6g", l->o->silent_s);
-    (void)snprintf(v[k++].value, sizeof v->value, "%d", l->board_fd);
-    if (nodes) {
-        (void)snprintf(v[k].value, sizeof v->value, "%s", l->nodes.root);
-        (void)snprintf(v[k + 1].value, sizeof v->value, "%d", lt_nodes_of_rank(&l->nodes, rank, n));
-        (void)snprintf(v[k + 2].value, sizeof v->value, "%lld", (long long)l->o->snapshot);
-        (void)snprintf(v[k + 3].value, sizeof v->value, "%.6g", l->o->mtbf_s);
-    }
-    k += 4;
-    (void)snprintf(v[k++].value, sizeof v->value, "%d", full);
-    /* Ranks divide the cores among them, unless the environment already says how. */
-    (void)snprintf(v[k].value, sizeof v->value, "%s",
-                   getenv("OMP_NUM_THREADS") != NULL ? getenv("OMP_NUM_THREADS") : "");
-    if (v[k].value[0] == '\0') {
-        (void)snprintf(v[k].value, sizeof v->value, "%d",
-                       limits.n_cpus / full > 0 ? limits.n_cpus / full : 1);
-    }
+static lt_err start_rank(launcher *l, int rank) {
+    const lt_environment e = {.rank = rank,
+                              .n = l->ranks.n,
+                              .full = l->o->n_ranks,
+                              .segment = l->segment,
+                              .board = l->board_fd,
+                              .store = lt_comm_store_server_address(l->store),
+                              .token = l->token,
+                              .epoch = l->epoch,
+                              .beat_s = l->o->beat_s,
+                              .silent_s = l->o->silent_s,
+                              .memory = l->nodes.root,
+                              .node = node_of(l, rank),
+                              .snapshot = l->o->snapshot,
+                              .mtbf_s = l->o->mtbf_s};
+    char **words = lt_environment_make(&e);
+    const lt_err err = words == NULL ? lt_error_set(LT_ERR_OOM, "environment of rank %d", rank)
+                                     : lt_process_start(&l->ranks, rank, words);
+    lt_environment_free(words);
+    return err;
 }
 
-static bool is_one_of(const char *word, const variable v[N_VALUES]) {
-    for (int i = 0; i < N_VALUES; i++) {
-        const size_t length = strlen(v[i].name);
-        if (strncmp(word, v[i].name, length) == 0 && word[length] == '=') {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The environment of a rank: that of this process, without variables of an outer launcher. NULL: no
- * memory. */
-static char **environment(const launcher *l, int rank) {
-    variable *v = calloc(N_VALUES, sizeof *v);
-    char **words;
-    size_t n = 0, used = 0;
-    bool whole = v != NULL;
-    while (environ[n] != NULL) {
-        n++;
-    }
-    words = calloc(n + N_VALUES + 1, sizeof *words);
-    whole = whole && words != NULL;
-    if (whole) {
-        fill(v, l, rank);
-    }
-    for (size_t i = 0; whole && i < n; i++) {
-        if (!is_one_of(environ[i], v)) {
-            whole = (words[used++] = strdup(environ[i])) != NULL;
-        }
-    }
-    for (int i = 0; whole && i < N_VALUES; i++) {
-        if (v[i].value[0] != '\0') {
-            whole = asprintf(&words[used], "%s=%s", v[i].name, v[i].value) >= 0;
-            words[used] = whole ? words[used] : NULL;
-            used++;
-        }
-    }
-    free(v);
-    if (!whole) {
-        free_words(words);
-        return NULL;
-    }
-    return words;
-}
-
+/* Those that do not run. */
 static lt_err start_ranks(launcher *l) {
     LT_TRY(lt_shm_make(&l->segment, l->ranks.n, l->epoch));
+    lt_board_begin(l->board, l->epoch);
     for (int r = 0; r < l->ranks.n; r++) {
-        char **words = environment(l, r);
-        const lt_err err = words == NULL ? lt_error_set(LT_ERR_OOM, "environment of rank %d", r)
-                                         : lt_process_start(&l->ranks, r, words);
-        free_words(words);
-        LT_TRY(err);
+        LT_TRY(l->ranks.all[r].runs ? LT_OK : start_rank(l, r));
     }
     return LT_OK;
 }
 
-/* -1: there are no nodes. */
-static int node_of(const launcher *l, int rank) {
-    return l->nodes.n > 0 ? lt_nodes_of_rank(&l->nodes, rank, l->ranks.n) : -1;
+/* Also those that wait for the next attempt. */
+static void end_ranks(launcher *l) {
+    for (int r = 0; r < l->ranks.n; r++) {
+        lt_process_end(&l->ranks, r);
+    }
+    if (l->segment >= 0) {
+        (void)close(l->segment);
+    }
+    l->segment = -1;
+}
+
+/* Nothing is known of the ranks of an attempt that begins but which of them live. */
+static void clear_ranks(launcher *l) {
+    for (int r = 0; r < l->ranks.n; r++) {
+        lt_process *p = &l->ranks.all[r];
+        if (p->runs) {
+            p->failed = p->silent = p->suspect = p->slow = p->lost = false;
+            p->n_words = 0;
+        } else {
+            *p = (lt_process){.out = {.fd = -1}, .err = {.fd = -1}};
+        }
+    }
 }
 
 /* Ranks with which the run can go on with on so many of its seats; 0: it cannot. */
@@ -221,6 +166,11 @@ static void place_ranks(launcher *l) {
     for (int k = 0; takes_out && l->control.attempt > 1 && k < l->nodes.n; k++) {
         out[k] = l->nodes.all[k].state == LT_NODE_USED && (is_lost(l, k) || is_suspect(l, k));
     }
+    for (int r = 0; r < l->ranks.n; r++) {
+        if (node_of(l, r) >= 0 && out[node_of(l, r)]) {
+            lt_process_end(&l->ranks, r);
+        }
+    }
     for (int k = 0; takes_out && k < l->nodes.n; k++) {
         if (out[k]) {
             lt_nodes_take_out(&l->nodes, k, !is_lost(l, k), l->control.attempt);
@@ -233,6 +183,7 @@ static void place_ranks(launcher *l) {
         n = l->o->n_ranks;
     }
     if (n != l->ranks.n) {
+        end_ranks(l); /* Another number of ranks, another segment. */
         lt_log_info("the run goes on with %d of %d ranks", n, l->o->n_ranks);
     }
     l->ranks.n = n;
@@ -245,14 +196,23 @@ static lt_err begin_attempt(launcher *l) {
     l->progress = 0;
     lt_board_clear(l->board);
     lt_nodes_repair(&l->nodes);
-    lt_processes_clear(&l->ranks);
+    clear_ranks(l);
     lt_events_put(&l->events, l->control.attempt,
                   json_pack("{s:s, s:i}", "event", "start", "ranks", l->ranks.n));
     return start_ranks(l);
 }
 
-/* Whatever an attempt has left: processes in the ranks' process groups, output, the segment. */
+/* Whatever an attempt has left: processes in the ranks' process groups, output, the segment. Ranks
+ * that wait for the next one stay, with their segment. */
 static void end_attempt(launcher *l) {
+    if (lt_processes_run(&l->ranks) && !l->killed) {
+        for (int r = 0; r < l->ranks.n; r++) {
+            if (!l->ranks.all[r].runs) {
+                lt_process_end(&l->ranks, r);
+            }
+        }
+        return;
+    }
     lt_processes_drain(&l->ranks);
     lt_processes_signal(&l->ranks, SIGKILL);
     for (int r = 0; r < l->ranks.n; r++) {
@@ -457,12 +417,42 @@ static void reap(launcher *l) {
     }
 }
 
+/* A rank that has left its world has failed because of another one, as with LT_RANK_LOST. */
+static void look_at_leavers(launcher *l) {
+    for (int r = 0; r < l->ranks.n; r++) {
+        lt_process *p = &l->ranks.all[r];
+        const lt_board_sight s = lt_board_seen(l->board, r);
+        const lt_fault f = {.kind = LT_FAULT_LOST, .rank = r, .step = s.step};
+        if (!p->runs || p->failed || !s.left) {
+            continue;
+        }
+        p->failed = true;
+        if (l->control.fault.kind == LT_FAULT_NONE) {
+            lt_comm_store_server_notice(l->store, "a rank has left");
+        }
+        on_fault(l, &f, l->look_s);
+    }
+}
+
+/* No rank is in the attempt's world any more. */
+static bool is_empty(const launcher *l) {
+    for (int r = 0; r < l->ranks.n; r++) {
+        if (l->ranks.all[r].runs && !lt_board_seen(l->board, r).left) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void look_at_hearts(launcher *l) {
     for (int r = 0; l->control.fault.kind == LT_FAULT_NONE && r < l->ranks.n; r++) {
         lt_process *p = &l->ranks.all[r];
         if (p->runs && lt_comm_store_server_life(l->store, r) == LT_LIFE_SILENT) {
             p->silent = true;
             fail(l, r);
+            if (l->o->keep) { /* Nothing of it may be left in the segment's next world. */
+                lt_process_end(&l->ranks, r);
+            }
         }
     }
 }
@@ -694,10 +684,11 @@ static lt_err look(launcher *l) {
     }
     reap(l);
     look_at_hearts(l);
+    look_at_leavers(l);
     look_at_progress(l);
     look_at_growth(l);
     l->look_s = now_s;
-    if (!lt_processes_run(&l->ranks)) {
+    if (is_empty(l)) {
         return carry_out(l, on_empty(l, LT_ON_EMPTY));
     }
     if (l->control.state == LT_CONTROL_KILLING && lt_clock_s() >= l->control.until_s) {
@@ -726,6 +717,9 @@ static lt_err open_launcher(launcher *l, const char *path, char *const *argv) {
         LT_FAIL(LT_ERR_IO, "signals: %s", strerror(errno));
     }
     LT_TRY(lt_board_make(&l->board, &l->board_fd, l->o->n_ranks));
+    if (l->o->keep) {
+        lt_board_keep_ranks(l->board);
+    }
     LT_TRY(lt_comm_store_token(l->token));
     LT_TRY(lt_nodes_open(&l->nodes, &(lt_nodes_options){.n = l->o->n_nodes,
                                                         .spares = l->o->spares,
@@ -774,6 +768,9 @@ lt_err lt_launch(const lt_launch_options *o, const char *path, char *const *argv
     if ((o->spares > 0 || o->shrink) && (o->n_nodes == 0 || o->retries == 0)) {
         LT_FAIL(LT_ERR_ARG, "%s needs --nodes and --retries",
                 o->spares > 0 ? "--spares" : "--shrink");
+    }
+    if (o->keep && o->retries == 0) {
+        LT_FAIL(LT_ERR_ARG, "--keep needs --retries");
     }
     if (o->shrink && o->n_nodes > o->n_ranks) {
         LT_FAIL(LT_ERR_ARG, "--shrink with %d nodes for %d ranks: some have none", o->n_nodes,

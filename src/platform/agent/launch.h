@@ -11,6 +11,10 @@
  *            retries, what happens is written to RUN/events.jsonl (events.h), and the time of each
  *            phase of a recovery is told.
  *
+ *   keep:    ranks whose world has failed because of another one do not end. They leave it, which
+ *            the board says; once all have left or ended, the next attempt starts only those that
+ *            are missing, and the others open the next world in their process (ring one).
+ *
  *   nodes:   ranks of a node that is lost move to a spare one; or the run shrinks: it goes on with
  *            fewer replicas of the model, the same rows a step, and grows again when the node is
  *            back (nodes.h).
@@ -34,6 +38,7 @@ typedef struct {
     double grace_s, beat_s, silent_s; /* beat_s 0: a stopped rank is not noticed. */
     double hang_s;                    /* 0: no rank counts as hung. */
     bool plain;                       /* Lines of output as they are, without their rank. */
+    bool keep;        /* Ranks that survive a fault wait for the next attempt in their process. */
     bool requeue;     /* A machine that fails is left: the job is put back in the queue. */
     int n_nodes;      /* Parts of this machine with an agent each (nodes.h); 0: no snapshots. */
     int spares;       /* Further nodes, for the ranks of those that are lost. */

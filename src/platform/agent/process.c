@@ -15,7 +15,8 @@
 #include "platform/agent/controller.h"
 
 /* Time for output after the last rank's end: other processes may hold the pipe open. */
-#define DRAIN_S 1.0
+#define MOST_PIECES 64 /* Of output that is read of a process that has ended: a pipe's room. */
+#define DRAIN_S     1.0
 
 /* ---- Output ---------------------------------------------------------------------------------- */
 
@@ -217,5 +218,21 @@ void lt_processes_drain(lt_processes *p) {
     for (int r = 0; r < p->n; r++) {
         close_stream(p, &p->all[r].out, r);
         close_stream(p, &p->all[r].err, r);
+    }
+}
+
+void lt_process_end(lt_processes *p, int rank) {
+    lt_process *one = &p->all[rank];
+    if (one->pid > 0) { /* Its group, with whatever it has left behind. */
+        (void)kill(-one->pid, SIGKILL);
+    }
+    if (one->runs) {
+        one->runs = waitpid(one->pid, &one->status, 0) != one->pid;
+    }
+    for (lt_process_stream *s = &one->out; s != NULL; s = s == &one->out ? &one->err : NULL) {
+        for (int i = 0; i < MOST_PIECES && s->fd >= 0; i++) {
+            pass_on(p, s, rank);
+        }
+        close_stream(p, s, rank);
     }
 }

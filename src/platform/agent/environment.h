@@ -1,0 +1,26 @@
+/* environment.h: what a rank gets from its launcher, as variables of its environment: where the
+ * others meet, which rank it is, and where snapshots are kept. */
+#ifndef LT_PLATFORM_ENVIRONMENT_H
+#define LT_PLATFORM_ENVIRONMENT_H
+
+#include "lateen/base.h"
+
+typedef struct {
+    int rank, n;        /* Of so many, */
+    int full;           /* and of so many where none is missing. */
+    int segment, board; /* Descriptors that it inherits. */
+    const char *store, *token;
+    uint64_t epoch;
+    double beat_s, silent_s;
+    const char *memory; /* Of snapshots; "": there is none, and the next three mean nothing. */
+    int node;
+    int64_t snapshot;
+    double mtbf_s;
+} lt_environment;
+
+/* The environment of a rank: that of this process, without variables of an outer launcher. NULL: no
+ * memory. */
+char **lt_environment_make(const lt_environment *e);
+void lt_environment_free(char **words); /* Accepts NULL. */
+
+#endif
