@@ -261,6 +261,49 @@ static void a_cancelled_request_leaves_nothing(void **state) {
     lt_engine_close(e);
 }
 
+/* On a GPU, where logits come to the host: blends of the model with itself are the plain text, also
+ * of forks, and beside plain requests that go ahead. */
+static void blends_with_itself_on_a_gpu(void **state) {
+    static answer plain, same[2], other;
+    lt_engine_options o = lt_engine_defaults();
+    lt_request r = cases[1].r;
+    lt_engine *e = NULL;
+    lt_model *m = NULL;
+    (void)state;
+    if (gpu_backend() == NULL) {
+        skip();
+    }
+    must(lt_model_open(&m, SERVED,
+                       &(lt_model_options){.dtype = LT_BF16, .device = device_of(gpu_backend())}),
+         SERVED);
+    o.max_seq = 64;
+    o.max_running = 8;
+    o.deterministic = true;
+    o.beside = (const lt_model *const[]){m, m};
+    o.n_beside = 2;
+    must(lt_engine_open(&e, m, &o), "engine");
+    r.n_choices = 2;
+    r.blend = (lt_blend){0};
+    send(e, &r, &plain);
+    receive_all(e, 1, 0);
+    for (int i = 0; i < 2; i++) {
+        r.blend = i == 0 ? (lt_blend){.n = 2, .model = {0, 1}, .own = 1, .weight = {3, -3}}
+                         : (lt_blend){.n = 1, .own = 2, .weight = {-1}, .plausibility = 0.1F};
+        send(e, &r, &same[i]);
+    }
+    r.blend = (lt_blend){0};
+    send(e, &r, &other);
+    receive_all(e, 3, 0);
+    for (int c = 0; c < 2; c++) {
+        assert_same(&plain.choices[c], &same[0].choices[c], "experts that cancel out");
+        assert_same(&plain.choices[c], &same[1].choices[c], "an amateur of its own");
+        assert_same(&plain.choices[c], &other.choices[c], "a plain request beside blends");
+    }
+    assert_no_page_held(e);
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
 static void faults_are_refused(void **state) {
     lt_request r[7];
     lt_engine *e = open_engine(0, false, 0);
@@ -290,6 +333,7 @@ int main(void) {
         cmocka_unit_test(requests_keep_their_bits),
         cmocka_unit_test(forks_go_their_own_ways),
         cmocka_unit_test(a_cancelled_request_leaves_nothing),
+        cmocka_unit_test(blends_with_itself_on_a_gpu),
         cmocka_unit_test(faults_are_refused),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
