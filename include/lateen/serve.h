@@ -87,6 +87,15 @@ typedef struct {
     lt_beam_stop stop;
 } lt_beam_search;
 
+/* Context shift: see serve/step_shift.c. */
+typedef struct {
+    bool on;
+    int64_t keep;    /* Tokens at the beginning that stay; < 0: those of the prompt. */
+    int64_t discard; /* Tokens behind them that are dropped at a time; 0: half of the others. */
+} lt_shift;
+
+#define LT_SHIFT_TOKENS ((int64_t)1 << 20) /* New tokens of a choice at most, if it is on. */
+
 #define LT_BEAM_PENALTY 100.0 /* The largest absolute length_penalty. */
 
 /* Guidance by a negative prompt: see serve/step_guide.c. */
@@ -175,6 +184,9 @@ typedef struct {
      * sequences, a grammar, min_tokens, a thinking budget, given tokens. Width and number of ending
      * tokens are at most LT_ENGINE_TOP together. */
     lt_beam_search beam;
+    /* A text that reaches max_seq drops its oldest tokens and goes on; max_tokens may exceed
+     * max_seq. Not together with embed, a beam search, guidance, given tokens. */
+    lt_shift shift;
     /* No continuation (max_tokens 0): report the mean of the last hidden states, scaled to length
      * 1; its CHOICE ends with LENGTH. */
     bool embed;
@@ -225,6 +237,7 @@ typedef struct {
     } top[LT_ENGINE_TOP];
     int64_t prompt_tokens, cached_tokens; /* All kinds. prompt_tokens: without given ones. */
     int64_t new_tokens;                   /* CHOICE, DONE: without given ones. */
+    int64_t dropped;                      /* CHOICE: tokens of its context, by shifts. */
     double prefill_s;                     /* TOKEN, CHOICE, DONE: time to the first token. */
     double queue_s, decode_s;             /* DONE */
     const float *embedding;

@@ -61,6 +61,9 @@
     X(I64, max_waiting, "max-waiting", "4096", 1, 1e6, "N",                                        \
       "most requests that may queue; beyond that, 429")                                            \
     X(I64, context, "context", "0", 0, 1e9, "N", "most tokens of a sequence; 0: the model's")      \
+    X(BOOL, context_shift, "context-shift", "false", 0, 0, "",                                     \
+      "an answer that reaches the end of the context drops its oldest tokens and goes on; "        \
+      "requests say n_keep and n_discard")                                                         \
     X(I64, step_tokens, "step-tokens", "0", 0, 1e7, "N",                                           \
       "most tokens of one step; 0: the engine's choice")                                           \
     X(I64, page_tokens, "page-tokens", "0", 0, 4096, "N",                                          \
@@ -227,6 +230,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->max_bodies_bytes = o->max_bodies;
     s->defaults = o->defaults;
     s->own_defaults = o->generation_config == 0;
+    s->context_shift = o->context_shift;
     s->any_model = o->any_model;
     s->max_connections = o->max_connections;
     s->max_body_bytes = o->max_body;

@@ -196,6 +196,9 @@ LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_job_choice *s, const lt_sampler_
 void lt_step_drop_penalties(lt_engine *e, lt_job_choice *s);
 LT_MUST_USE lt_err lt_step_begin_penalties(lt_engine *e);
 
+/* step_shift.c: the choice has as many tokens as a sequence may have: drop the oldest. */
+void lt_step_shift(lt_engine *e, lt_job_choice *s);
+
 /* step_beam.c: the candidates of one beam have come. */
 void lt_step_beam(lt_engine *e, lt_job_choice *s, const lt_pick *pick);
 

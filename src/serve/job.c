@@ -12,6 +12,7 @@
 #include "model/steering.h"
 #include "serve/narrow.h"
 
+#define SHIFT_LEAST 16 /* Tokens of a context that is shifted. */
 #define MAX_CHOICES 1024
 
 static lt_err check_ids(const char *what, const int32_t *ids, int64_t n, int64_t vocab_size) {
@@ -113,6 +114,37 @@ static lt_err check_blend(const lt_request *r, const lt_job_limits *limits) {
     return LT_OK;
 }
 
+static lt_err check_shift(const lt_request *r, const lt_job_limits *limits) {
+    if (r->embed || r->beam.on || r->guidance.on || r->n_given > 0) {
+        LT_FAIL(LT_ERR_ARG, "contexts of embeddings, beams, guided choices and texts that go on "
+                            "are not shifted");
+    }
+    if (r->n_prompt >= limits->max_seq || r->max_tokens > LT_SHIFT_TOKENS ||
+        limits->max_seq < SHIFT_LEAST || r->shift.discard < 0) {
+        LT_FAIL(LT_ERR_ARG,
+                "a prompt of %lld tokens and %lld new ones in contexts of %lld that are shifted by "
+                "%lld: the prompt must fit, and at most %lld tokens may follow, in contexts of at "
+                "least %d",
+                (long long)r->n_prompt, (long long)r->max_tokens, (long long)limits->max_seq,
+                (long long)r->shift.discard, (long long)LT_SHIFT_TOKENS, SHIFT_LEAST);
+    }
+    return LT_OK;
+}
+
+static lt_err check_length(const lt_request *r, const lt_job_limits *limits) {
+    if (r->shift.on) {
+        return check_shift(r, limits);
+    }
+    if (r->max_tokens > limits->max_seq ||
+        r->n_prompt - r->n_given + r->max_tokens > limits->max_seq) {
+        LT_FAIL(LT_ERR_ARG,
+                "a prompt of %lld tokens and %lld new ones exceed the %lld tokens of a sequence",
+                (long long)(r->n_prompt - r->n_given), (long long)r->max_tokens,
+                (long long)limits->max_seq);
+    }
+    return LT_OK;
+}
+
 static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     const int64_t V = limits->spec->vocab_size;
     if (r->n_prompt < 1) {
@@ -133,13 +165,7 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
         LT_FAIL(LT_ERR_ARG, "min_tokens %lld and max_tokens %lld are out of range",
                 (long long)r->min_tokens, (long long)r->max_tokens);
     }
-    if (r->max_tokens > limits->max_seq ||
-        r->n_prompt - r->n_given + r->max_tokens > limits->max_seq) {
-        LT_FAIL(LT_ERR_ARG,
-                "a prompt of %lld tokens and %lld new ones exceed the %lld tokens of a sequence",
-                (long long)(r->n_prompt - r->n_given), (long long)r->max_tokens,
-                (long long)limits->max_seq);
-    }
+    LT_TRY(check_length(r, limits));
     if (r->n_choices < 1 || r->n_choices > MAX_CHOICES || (r->embed && r->n_choices != 1)) {
         LT_FAIL(LT_ERR_ARG, "%lld choices: 1 to %d are possible, of an embedding 1",
                 (long long)r->n_choices, MAX_CHOICES);
@@ -202,7 +228,9 @@ static void guide_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
 static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     const lt_request *r = &j->r;
     const int64_t longest = r->n_prompt + r->max_tokens;
-    const int64_t n_pages = longest / limits->page_tokens + 1;
+    const int64_t at_once = longest < limits->max_seq ? longest : limits->max_seq;
+    const int64_t n_pages = at_once / limits->page_tokens + 1;
+    const size_t window = r->shift.on ? (size_t)limits->max_seq : 0;
     const size_t width = r->embed && !r->score ? (size_t)limits->spec->width : 0;
     const size_t words = (size_t)(limits->spec->vocab_size + 31) / 32;
     const size_t n_bad_ids = (size_t)j->n_bad_ids;
@@ -212,6 +240,7 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     for (int64_t i = 0; i < r->n_choices; i++) {
         lt_job_choice dummy, *s = j->choices != NULL ? &j->choices[i] : &dummy;
         s->tokens = lt_arena_take(a, (size_t)longest * sizeof *s->tokens, 8);
+        s->window = window > 0 ? lt_arena_take(a, window * sizeof *s->window, 8) : NULL;
         s->seq.table = lt_arena_take(a, (size_t)n_pages * sizeof *s->seq.table, 8);
         lt_logprobs_carve(&s->logprobs, r->max_tokens, r->logprobs, r->entropy, a);
         s->versions = lt_arena_take(a, (size_t)r->max_tokens * sizeof *s->versions, 8);
@@ -315,6 +344,11 @@ static uint64_t salt_of(const lt_request *r, const lt_job_limits *limits) {
     return salt;
 }
 
+void lt_job_choice_rope(lt_job_choice *s, const lt_job_limits *limits) {
+    s->seq.long_text = limits->rope_switch > 0 && s->seq.n_tokens > limits->rope_switch;
+    s->seq.again_at = s->seq.long_text || !limits->spec->rope_runs_again ? 0 : limits->rope_switch;
+}
+
 /* A sequence of n_tokens that waits for its first step; its tokens are written. */
 static void open_seq(lt_job *j, lt_job_choice *s, int64_t n_tokens, const lt_request *r,
                      const lt_job_limits *limits) {
@@ -324,20 +358,23 @@ static void open_seq(lt_job *j, lt_job_choice *s, int64_t n_tokens, const lt_req
     }
     s->slot = -1;
     lt_draft_acceptance_begin(&s->acceptance);
-    s->seq.tokens = s->tokens;
+    s->seq.tokens = s->window != NULL ? s->window : s->tokens;
     s->seq.n_tokens = n_tokens;
+    s->shift_at = s->window != NULL ? limits->max_seq : 0;
     s->seq.priority = r->priority;
     s->seq.background = r->background;
     s->seq.salt = salt_of(r, limits);
-    s->seq.long_text = limits->rope_switch > 0 && r->n_prompt > limits->rope_switch;
-    s->seq.again_at = s->seq.long_text || !limits->spec->rope_runs_again ? 0 : limits->rope_switch;
     s->seq.owner = s;
 }
 
 static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_job_limits *limits) {
     lt_job_choice *s = &j->choices[i];
     copy(s->tokens, r->prompt, (size_t)r->n_prompt * sizeof *r->prompt);
+    if (s->window != NULL) {
+        copy(s->window, r->prompt, (size_t)r->n_prompt * sizeof *r->prompt);
+    }
     open_seq(j, s, r->n_prompt, r, limits);
+    lt_job_choice_rope(s, limits);
     s->index = (int32_t)i;
     s->seq.fresh = (r->embed && !r->score && !r->last) || r->prompt_logprobs >= 0;
     if (j->beam != NULL) {
@@ -363,6 +400,8 @@ static void open_guide(lt_job *j, const lt_request *r, const lt_job_limits *limi
          (size_t)n * sizeof *s->tokens);
     copy(s->tokens + n, r->prompt + j->r.n_prompt, (size_t)r->n_given * sizeof *s->tokens);
     open_seq(j, s, n + r->n_given, r, limits);
+    s->seq.long_text = leader->long_text;
+    s->seq.again_at = leader->again_at;
     s->seq.family = leader->family = leader;
     s->seq.member = 1;
     s->seq.n_members = leader->n_members = 2;
@@ -530,6 +569,9 @@ lt_err lt_job_choice_append(lt_job_choice *s, const lt_pick *pick, uint64_t vers
         LT_TRY(lt_grammar_accept(s->grammar, pick->id));
     }
     lt_output_put(&out, s->n_out++, j->r.logprobs, pick, version);
+    if (s->window != NULL) {
+        s->window[s->seq.n_tokens] = pick->id;
+    }
     s->seq.n_tokens++;
     s->seq.n_ahead = 0;
     if (s->n_forced >= 0 && ++s->n_forced == j->r.n_think_end) {
@@ -650,6 +692,7 @@ static bool tell_one(lt_job *j, lt_event *e) {
             e->finish = s->public_finish;
             e->failure = s->failure;
             e->new_tokens = s->n_public - j->r.n_given;
+            e->dropped = s->n_dropped;
             e->prefill_s = prefill_s(j, s);
             return true;
         }

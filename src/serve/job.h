@@ -34,9 +34,12 @@ typedef struct {
     int32_t place[LT_STEPS_QUEUED]; /* Its item in each step in flight; -1: none. */
     /* While seq.n_ahead: the number of the pick that gives the next token. */
     int32_t late;
-    int32_t slot;                    /* Slot of its penalty state on the device; -1: none. */
-    int64_t n_counted;               /* Tokens that the state counts. */
-    int32_t *tokens;                 /* (n_prompt + max_tokens) */
+    int32_t slot;      /* Slot of its penalty state on the device; -1: none. */
+    int64_t n_counted; /* Tokens that the state counts. */
+    int32_t *tokens;   /* (n_prompt + max_tokens) */
+    /* (max_seq) what the sequence has of them, where contexts are shifted; else NULL. */
+    int32_t *window;
+    int64_t shift_at, n_dropped;     /* Tokens at which it is shifted, 0: never; dropped so far. */
     lt_logprobs logprobs;            /* (max_tokens) */
     uint64_t *versions;              /* (max_tokens) of the weights that chose each */
     int64_t n_out, n_public, n_told; /* Output tokens: written, visible, told. */
@@ -119,6 +122,8 @@ static inline int lt_job_n_top(const lt_job *j) {
     return j->beam != NULL ? j->beam->n_top : j->r.logprobs;
 }
 
+/* Set how the sequence's positions turn, by its tokens so far. */
+void lt_job_choice_rope(lt_job_choice *s, const lt_job_limits *limits);
 /* EOS or STOP_ID, if this token ends a text of the job; else NONE. */
 lt_finish lt_job_ending(const lt_job *j, int32_t id);
 /* Does the choice of the next token depend on the token before it? With a grammar it always counts

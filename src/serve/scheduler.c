@@ -131,6 +131,13 @@ static void preempt(lt_sched *s, lt_seq *seq) {
     insert(&s->waiting, seq);
 }
 
+void lt_sched_again(lt_sched *s, lt_seq *seq) {
+    LT_ASSERT(seq->n_ahead == 0);
+    if (seq->state == LT_SEQ_RUNNING) {
+        preempt(s, seq);
+    }
+}
+
 void lt_sched_preempt_all(lt_sched *s) {
     while (s->running.last != NULL) {
         LT_ASSERT(s->running.last->n_ahead == 0);

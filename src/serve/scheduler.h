@@ -128,6 +128,10 @@ void lt_sched_add(lt_sched *s, lt_seq *seq);
 bool lt_sched_fork(lt_sched *s, const lt_seq *seq, lt_seq *child);
 void lt_sched_remove(lt_sched *s, lt_seq *seq); /* Waiting or running: its pages are dropped. */
 
+/* Its tokens change: if it runs, it is preempted, and all are computed again. It has no token in
+ * flight. */
+void lt_sched_again(lt_sched *s, lt_seq *seq);
+
 /* Preempt all running sequences; none may have a token in flight. */
 void lt_sched_preempt_all(lt_sched *s);
 

@@ -277,9 +277,10 @@ static bool launch(lt_engine *e) {
     return true;
 }
 
-/* Can the choice go on after its next token? */
+/* Can the choice go on after its next token, without a shift of its context? */
 static bool goes_on(const lt_job_choice *choice) {
-    return choice != NULL && choice->n_out + 1 < choice->job->r.max_tokens;
+    return choice != NULL && choice->n_out + 1 < choice->job->r.max_tokens &&
+           (choice->shift_at == 0 || choice->seq.n_tokens + 1 < choice->shift_at);
 }
 
 /* Let choices with tokens in flight be planned as if the tokens were known. */

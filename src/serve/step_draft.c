@@ -11,7 +11,7 @@ static int64_t most_draft(const lt_seq *seq) {
     const lt_job *j = s->job;
     int64_t most = j->r.max_tokens - s->n_out - 1;
     if (seq->n_done + 1 != seq->n_tokens || s->n_out == 0 || j->r.embed || j->beam != NULL ||
-        j->guide != NULL || j->r.blend.n > 0) {
+        j->guide != NULL || j->r.blend.n > 0 || s->shift_at > 0) {
         return 0;
     }
     if (seq->again_at > 0 && seq->again_at - seq->n_tokens < most) {

@@ -95,8 +95,8 @@ lt_err lt_step_how(lt_engine *e, lt_job_choice *s, const lt_sampler_args *args, 
     LT_ASSERT(n - s->n_counted == 0 || n - s->n_counted == 1);
     how[LT_CHOOSE_SLOT] = (double)s->slot;
     if (s->n_counted < n) {
-        how[LT_CHOOSE_NEW] = n <= s->seq.n_tokens ? (double)s->tokens[n - 1]
-                                                  : (double)(-1 - s->late);
+        how[LT_CHOOSE_NEW] = args->n_output <= s->n_out ? (double)s->tokens[n - 1]
+                                                        : (double)(-1 - s->late);
         s->n_counted = n;
     }
     return LT_OK;

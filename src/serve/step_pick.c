@@ -261,6 +261,9 @@ void lt_step_append(lt_engine *e, lt_token_pick *c) {
         lt_step_finish(e, s, s->finish, LT_OK);
     } else {
         lt_sched_learn(&e->sched, &s->seq);
+        if (s->seq.n_tokens == s->shift_at) {
+            lt_step_shift(e, s);
+        }
     }
     lt_step_touch(e, s->job);
 }

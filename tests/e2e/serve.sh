@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|control|batches|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|shift_context|control|batches|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -184,6 +184,14 @@ infill() { # Tokenizers of its own, whose ids are bytes.
         stop
     done
     model=("$shared/stories260K.bin" --tokenizer "$shared/tok512.bin")
+}
+
+shift_context() {
+    start --context 64 --context-shift --dtype fp32 --cache-dtype fp32
+    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+    within python3 tests/e2e/serve_shift.py "http://127.0.0.1:$port"
+    stop
+    say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
 }
 
 control() {

@@ -57,6 +57,7 @@ typedef struct {
     int64_t max_loras, max_lora_rank; /* In memory at once; rows of A at most. 0: chosen. */
     bool lora_updating;               /* Clients may load and unload adapters. */
     bool prefix_cache_by_key; /* Requests with different keys share no page of the prefix cache. */
+    bool context_shift;       /* A text at the end of the context drops its oldest tokens. */
     bool any_model;           /* Answer whatever model a request names. */
     int64_t max_connections, max_body_bytes, max_bodies_bytes, max_head_bytes, max_pending_bytes;
     double request_s, idle_s, write_s, drain_s;

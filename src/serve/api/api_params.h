@@ -71,6 +71,7 @@ typedef struct {
     int64_t dry_allowed, dry_last_n;
     bool ignore_eos, use_beam_search;
     double length_penalty;
+    int64_t n_keep, n_discard; /* Of --context-shift: as lt_shift. */
     const json_t *early_stopping;
     const json_t *lora; /* Adapters and their scales. */
     const json_t *logit_bias, *stop, *stop_ids, *dry_breakers, *allowed_ids, *bad_words;
@@ -222,6 +223,7 @@ typedef struct {
         LT_JSON("dry_sequence_breakers", dry_breakers),                                            \
         LT_F64("xtc_probability", xtc_probability, 0, 1),                                          \
         LT_F64("xtc_threshold", xtc_threshold, 0, 1), LT_JSON("lora", lora),                       \
+        LT_I64("n_keep", n_keep, -1, 1e9), LT_I64("n_discard", n_discard, 0, 1e9),                 \
         LT_ONLY("logits_processors", "[]"), LT_JSON("bad_words", bad_words),                       \
         LT_JSON("allowed_token_ids", allowed_ids),                                                 \
         LT_I64("truncate_prompt_tokens", truncate_prompt, -1, 1e9),                                \

@@ -15,14 +15,12 @@
         LT_I64("max_tokens", max_tokens, -2, 1e12), LT_I64("n", n, 1, 128),                        \
         LT_I64("n_probs", n_probs, 0, LT_ENGINE_TOP), LT_JSON("response_format", response_format), \
         LT_I64("thinking_budget", thinking_budget, -1, 1e9), LT_NOTHING("n_threads"),              \
-        LT_NOTHING("n_keep"), LT_NOTHING("n_discard"), LT_NOTHING("min_keep"),                     \
-        LT_ONLY("adaptive_target", "-1|-1.0"), LT_NOTHING("adaptive_decay"),                       \
-        LT_ONLY("n_indent", "0"), LT_ONLY("t_max_predict_ms", "0|-1"),                             \
-        LT_ONLY("post_sampling_probs", "false"), LT_ONLY("image_data", "[]"),                      \
-        LT_JSON("response_fields", response_fields),                                               \
+        LT_NOTHING("min_keep"), LT_ONLY("adaptive_target", "-1|-1.0"),                             \
+        LT_NOTHING("adaptive_decay"), LT_ONLY("n_indent", "0"),                                    \
+        LT_ONLY("t_max_predict_ms", "0|-1"), LT_ONLY("post_sampling_probs", "false"),              \
+        LT_ONLY("image_data", "[]"), LT_JSON("response_fields", response_fields),                  \
         LT_REFUSED("samplers", "their order is fixed"),                                            \
         LT_BOOL("add_special_tokens", add_special), LT_FIELDS_SAMPLING
-/* Contexts are not shifted: n_keep and n_discard have no effect. */
 static const lt_field fields[] = {NATIVE_FIELDS};
 const lt_field_table lt_fields_completion = LT_FIELD_TABLE(fields, "prompt");
 static const lt_field infill_fields[] = {LT_STR("input_prefix", input_prefix),
@@ -61,7 +59,8 @@ static void put_sampling(lt_json_out *o, const lt_api_params *a, uint64_t seed, 
     lt_out_key_real(o, "adaptive_target", -1);
     lt_out_key_real(o, "adaptive_decay", 0);
     lt_out_key_bool(o, "post_sampling_probs", false);
-    lt_out_key_int(o, "n_keep", 0);
+    lt_out_key_int(o, "n_keep", a->n_keep);
+    lt_out_key_int(o, "n_discard", a->n_discard);
 }
 
 /* bias null: never. */
@@ -171,8 +170,9 @@ static void put_final(lt_json_out *o, const lt_reply_choice *c, bool with_text) 
     lt_prompt_write(o, p);
     lt_out_key_bool(o, "has_new_line", memchr(text, '\n', c->text.n) != NULL);
     lt_out_key_bool(o, "truncated", /* By the end of the context. */
-                    c->finish == LT_FINISH_LENGTH &&
-                        (j->request.max_tokens < 0 || c->new_tokens < j->request.max_tokens));
+                    lt_reply_is_truncated(c) ||
+                        (c->finish == LT_FINISH_LENGTH &&
+                         (j->request.max_tokens < 0 || c->new_tokens < j->request.max_tokens)));
     put_stop(o, c);
     if (with_text || from < c->logs.n) {
         put_probabilities(o, c, from);
@@ -358,7 +358,7 @@ static bool add_infill(lt_reply *j, lt_api_error *e) {
 static bool prepare(lt_reply *j, bool (*add)(lt_reply *j, lt_api_error *e), lt_api_error *e) {
     const int64_t context = lt_server_context(j->server);
     int64_t most = j->params.max_tokens < 0 ? -1 : j->params.max_tokens; /* -1, -2: to the end. */
-    most = most > context ? context : most == 0 ? 1 : most;
+    most = most > context && !j->server->o.context_shift ? context : most == 0 ? 1 : most;
     /* The value by which /props reports a random seed. */
     j->params.seed = j->params.seed == 0xFFFFFFFF ? -1 : j->params.seed;
     /* As with llama-server, the ids of a stream come with its text. */

@@ -41,7 +41,7 @@ static const lt_field generate_fields[] = {LT_JSON("prompt", prompt),
 const lt_field_table lt_fields_ollama_generate = LT_FIELD_TABLE(generate_fields, "model");
 static const lt_field option_fields[] = {LT_I64("num_predict", max_tokens, -2, 1e12),
                                          LT_I64("num_ctx", num_ctx, 1, 1e9),
-                                         LT_NOTHING("num_keep"),
+                                         LT_I64("num_keep", n_keep, -1, 1e9),
                                          LT_NOTHING("num_batch"),
                                          LT_NOTHING("num_gpu"),
                                          LT_NOTHING("main_gpu"),

@@ -154,6 +154,7 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
     const int64_t context = lt_server_context(j->model);
 
     lt_reply_truncate(j, prompt);
+    const bool cut = lt_reply_shifts(j) && lt_reply_cut(j, prompt);
     if (prompt->n == 0) {
         lt_ids_free(prompt);
         return lt_api_refuse(e, "prompt", "the prompt is empty: it has no token");
@@ -189,7 +190,7 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
         j->parts = p;
     }
     p = &j->parts[j->n_parts++];
-    *p = (lt_part){.reply = j, .prompt = *prompt};
+    *p = (lt_part){.reply = j, .prompt = *prompt, .cut = cut};
     *prompt = (lt_ids){0};
     return true;
 }
@@ -251,6 +252,7 @@ static lt_err submit_to_engine(lt_reply *j, lt_part *p, const lt_ids *prompt, si
         lt_group_shape(j->group, p, &r);
     }
     LT_TRY(lt_control_shape(j->control, &r));
+    r.shift = lt_reply_shift(j);
     r.min_tokens = r.min_tokens > r.max_tokens ? r.max_tokens : r.min_tokens;
     r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->params.cache_salt);
     return lt_engine_submit(j->model->engine, &r, p, &p->id);
@@ -258,7 +260,7 @@ static lt_err submit_to_engine(lt_reply *j, lt_part *p, const lt_ids *prompt, si
 
 static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
     const lt_request *r = &j->request;
-    const int64_t room = lt_server_context(j->model) - (int64_t)p->prompt.n;
+    const int64_t room = lt_reply_room(j, p);
     lt_err err;
 
     p->reply = j; /* The array has moved while it grew. */
@@ -636,6 +638,7 @@ void lt_reply_choice_over(lt_part *p, const lt_event *ev) {
     if (lt_control_stopped(p)) {
         return;
     }
+    c->dropped = ev->dropped;
     j->server->metrics
         .done[c->ended && c->finish != LT_FINISH_CANCELLED && ev->finish == LT_FINISH_CANCELLED
                   ? LT_DONE_STOP

@@ -72,6 +72,7 @@ struct lt_reply_choice {
     lt_json_out text;   /* All text that passed the stop strings. */
     lt_token_logs logs; /* When log-probabilities or ids are requested. */
     int64_t new_tokens, reasoning_tokens;
+    int64_t dropped; /* Tokens of its context, by shifts. */
     double logprob_sum;
     bool ended;
     lt_finish finish;
@@ -89,6 +90,7 @@ struct lt_part {
     int32_t first_choice; /* Of those that the engine runs now. */
     int64_t most_tokens;  /* Of a choice, once it is submitted. */
     bool submitted, done;
+    bool cut;               /* Its prompt was longer than the context. */
     bool resumed;           /* It was stopped and goes on: what its prompt cost was told before. */
     double first_s, last_s; /* When the first and the newest token came. */
     int64_t cached_tokens;
@@ -182,6 +184,16 @@ bool lt_reply_rule(lt_reply *j, lt_api_error *e);
  * id stays where it begins a text. */
 bool lt_reply_narrow(lt_reply *j, lt_api_error *e);
 void lt_reply_truncate(const lt_reply *j, lt_ids *prompt);
+
+/* reply_shift.c: --context-shift. Are the contexts of the answer shifted? Cut a prompt that does
+ * not fit, as llama-server does: blocks of half the context behind the first n_keep tokens are
+ * dropped, as few as possible. True: it was cut. How many tokens may follow the prompt. */
+bool lt_reply_shifts(const lt_reply *j);
+bool lt_reply_cut(const lt_reply *j, lt_ids *prompt);
+int64_t lt_reply_room(const lt_reply *j, const lt_part *p);
+lt_shift lt_reply_shift(const lt_reply *j);
+/* The choice does not have all of its context. */
+bool lt_reply_is_truncated(const lt_reply_choice *c);
 
 /* One more prompt; the ids move into the reply. */
 bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e);

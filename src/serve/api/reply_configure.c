@@ -462,12 +462,15 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
     if (a->prompt_logprobs >= 0 && a->stream) {
         return lt_api_refuse(e, "prompt_logprobs", "'prompt_logprobs' cannot be streamed");
     }
-    if (max_tokens > context) {
+    if (max_tokens > (j->server->o.context_shift ? LT_SHIFT_TOKENS : context)) {
         const char *const said = lt_api_params_said(
             a, (const char *const[]){"max_tokens", "max_completion_tokens", "max_output_tokens",
                                      "n_predict", NULL});
-        return lt_api_refuse(e, said, "%s is %lld; this model's context is %lld tokens", said,
-                             (long long)max_tokens, (long long)context);
+        return j->server->o.context_shift
+                   ? lt_api_refuse(e, said, "%s is %lld; it may be at most %lld", said,
+                                   (long long)max_tokens, (long long)LT_SHIFT_TOKENS)
+                   : lt_api_refuse(e, said, "%s is %lld; this model's context is %lld tokens", said,
+                                   (long long)max_tokens, (long long)context);
     }
     if (max_tokens >= 0 && a->min_tokens > max_tokens) {
         return lt_api_refuse(e, "min_tokens", "min_tokens is %lld, over max_tokens %lld",

@@ -46,7 +46,21 @@ int64_t lt_reply_reasoning_tokens(const lt_reply *j) {
     return n;
 }
 
+static bool is_truncated(const lt_reply *j) {
+    bool any = false;
+    for (int64_t i = 0; i < j->n_parts; i++) {
+        any = any || j->parts[i].cut;
+        for (int64_t k = 0; k < j->n_choices && j->parts[i].choices != NULL; k++) {
+            any = any || j->parts[i].choices[k].dropped > 0;
+        }
+    }
+    return any;
+}
+
 void lt_reply_reports_write(lt_json_out *o, const lt_reply *j) {
+    if (is_truncated(j)) {
+        lt_out_key_bool(o, "truncated", true);
+    }
     if (j->group != NULL) {
         lt_group_write(o, j);
     }

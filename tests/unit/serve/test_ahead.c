@@ -49,6 +49,10 @@ static lt_request some_request(int64_t i, int32_t *prompt, bool alone, const lt_
         r.max_tokens = r.min_tokens = 0;
         r.n_choices = 1;
         r.prompt_logprobs = -1;
+    } else if (i % 9 == 4 && r.n_choices == 1) { /* It is shifted once or more often. */
+        r.shift = (lt_shift){.on = true, .keep = i % 4 - 1, .discard = i % 2 * 9};
+        r.max_tokens = SEQ + 4;
+        r.min_tokens = r.ignore_eos ? SEQ : r.min_tokens;
     }
     return r;
 }
