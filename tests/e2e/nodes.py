@@ -15,8 +15,9 @@ from tap import Tap
 tap = Tap()
 quick = sys.argv[2:] == ["quick"]
 work = tempfile.TemporaryDirectory()
-ARGS = {"steps": 200, "checkpoint.every": 100000, "batch.size": 16}
-SAME = {"deterministic": "mesh-invariant"}
+ARGS = {"steps": 150, "checkpoint.every": 100000, "batch.size": 16}
+SAME = {**ARGS, "deterministic": "mesh-invariant"}
+whole = undisturbed(4, {**SAME, "out": work.name + "/whole"})
 
 
 def agent_of(launcher, node):
@@ -60,8 +61,7 @@ def sizes(out):
 
 @tap.case
 def spare():
-    whole = undisturbed(4, {**ARGS, "out": work.name + "/spare-whole"})
-    out, wrong, text = run("spare", ARGS, ("--nodes", "2", "--spares", "1", "--back", "0"), 0, want=[(0, "lost", -1), (0, "moved", 2)])
+    out, wrong, text = run("spare", SAME, ("--nodes", "2", "--spares", "1", "--back", "0"), 0, want=[(0, "lost", -1), (0, "moved", 2)])
     back = events(out, "recovered")
     tap.check("the ranks of a lost node move to a spare, and go on from the memory of another node",
               not wrong and sizes(out) == [4, 4] and len(back) == 1 and back[0]["steps_lost"] <= 11, f"{wrong} {sizes(out)} {back}")
@@ -70,8 +70,7 @@ def spare():
 
 @tap.case
 def shrink():
-    whole = undisturbed(4, {**ARGS, **SAME, "out": work.name + "/shrink-whole"})
-    out, wrong, text = run("shrink", {**ARGS, **SAME}, ("--nodes", "4", "--shrink", "--back", "0"), 1, want=[(1, "lost", -1)])
+    out, wrong, text = run("shrink", SAME, ("--nodes", "4", "--shrink", "--back", "0"), 1, want=[(1, "lost", -1)])
     tap.check("without a spare the run goes on with fewer ranks: of three that are left two divide the rows", not wrong and sizes(out) == [4, 2] and "goes on with 2 of 4 ranks" in text,
               f"{wrong} {sizes(out)}")
     tap.check("mesh-invariant, it ends with the bits of one without a loss", bits(out) == whole)
@@ -91,19 +90,19 @@ def refused():
 if not quick:
     @tap.case
     def grow():
-        args = {**ARGS, **SAME, "steps": 2500}
-        whole = undisturbed(4, {**args, "out": work.name + "/grow-whole"})
+        args = {**SAME, "steps": 2500}
+        want = undisturbed(4, {**args, "out": work.name + "/grow-whole"})
         out, wrong, text = run("grow", args, ("--nodes", "2", "--shrink", "--back", "0.5"), 1, want=[(1, "lost", -1), (1, "back", -1)])
-        tap.check("a run that has shrunk grows when the node is back, with the same bits", not wrong and sizes(out) == [4, 2, 4] and bits(out) == whole
+        tap.check("a run that has shrunk grows when the node is back, with the same bits", not wrong and sizes(out) == [4, 2, 4] and bits(out) == want
                   and [e["kind"] for e in events(out, "fault")][1:] == ["grow"], f"{wrong} {sizes(out)} {[e for e in events(out, 'fault')]} {text[-400:]}")
 
     @tap.case
     def mesh():
         args = {**ARGS, "mesh": "dp=2,tp=2"}
         out, wrong, text = run("mesh", args, ("--nodes", "2", "--shrink", "--back", "0"), 1, want=[(1, "lost", -1)])
-        whole = undisturbed(4, {**args, "out": work.name + "/mesh-whole"})
-        off = max(abs(a - b) for a, b in zip(losses(out).values(), whole[6].values()))
-        tap.check("of dp=2,tp=2 one replica goes on, with the same rows in another order of sums", not wrong and sizes(out) == [4, 2] and bits(out)[:4] == whole[:4] and off < 1e-3,
+        want = undisturbed(4, {**args, "out": work.name + "/mesh-whole"})
+        off = max(abs(a - b) for a, b in zip(losses(out).values(), want[6].values()))
+        tap.check("of dp=2,tp=2 one replica goes on, with the same rows in another order of sums", not wrong and sizes(out) == [4, 2] and bits(out)[:4] == want[:4] and off < 1e-3,
                   f"{wrong} {sizes(out)} {off}")
 
     @tap.case
