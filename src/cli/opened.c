@@ -134,6 +134,7 @@ static lt_err open_adapted(lt_opened *o, const char *adapters, const char *base,
                            lt_opened_dtype dtype) {
     char named[LT_PATH_BYTES];
     lt_model_options options;
+    LT_TRY(lt_device_ready(o->device)); /* It was opened asynchronously. */
     if (dtype == LT_OPENED_STORED) {
         dtype = o->device->backend->host_memory ? LT_OPENED_F32 : LT_OPENED_BF16;
     }

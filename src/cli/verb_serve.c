@@ -372,6 +372,10 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     LT_TRY_DONE(lt_adapter_list_read(&adapters, argc, argv));
     options.lora = (const char *const *)adapters.rows;
     options.n_lora = adapters.n;
+    if (adapters.n == 0 && !o->lora_updating && (o->max_loras > 0 || o->max_lora_rank > 0)) {
+        LT_FAIL_DONE(LT_ERR_ARG,
+                     "--max-loras and --max-lora-rank are for --lora and --lora-updating");
+    }
     lt_device_few_queues();
     LT_TRY_DONE(lt_server_open(&s, &options));
     lt_server_url(s, url, sizeof url);

@@ -165,6 +165,8 @@ LT_MUST_USE lt_err lt_lora_scores_of(int64_t *n, const char *folder);
 LT_MUST_USE lt_err lt_lora_base_of(char **out, const char *folder);
 void lt_lora_config_close(lt_lora_config *c);
 bool lt_lora_is_folder(const char *path); /* Does it hold an adapter? */
+/* NOT_FOUND: one of its two files is not there. */
+LT_MUST_USE lt_err lt_lora_check_folder(const char *folder);
 
 /* Read adapter_model.safetensors into adapters of the same options. FORMAT: a tensor is missing, of
  * another shape, not finite, or of no adapter. */

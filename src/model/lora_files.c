@@ -109,6 +109,21 @@ static lt_err check_config(const json_t *config, const lt_model_spec *spec, cons
     return LT_OK;
 }
 
+lt_err lt_lora_check_folder(const char *folder) {
+    static const char *const files[] = {CONFIG, LT_LORA_WEIGHTS};
+    char path[LT_PATH_BYTES];
+    for (int i = 0; i < 2; i++) {
+        LT_TRY(lt_path_join(path, folder, files[i]));
+        if (!lt_file_exists(path)) {
+            LT_FAIL(LT_ERR_NOT_FOUND,
+                    "%s is no adapter: %s is not there (PEFT's folder is read, with " CONFIG
+                    " and " LT_LORA_WEIGHTS ")",
+                    folder, path);
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err load_config(json_t **out, const char *folder) {
     char path[LT_PATH_BYTES];
     LT_TRY(lt_path_join(path, folder, CONFIG));

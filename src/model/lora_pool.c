@@ -24,7 +24,7 @@ typedef struct {
 struct lt_lora_pool {
     lt_model *model;
     lt_lora_plan plan;
-    int64_t rank;
+    int64_t most, rank; /* Of an adapter; the same, rounded up. */
     int32_t n;
     place_state *places; /* (n) */
     uint16_t *ranks;     /* (n, sites, LT_LORA_PARTS) as in lt_lora_image */
@@ -55,6 +55,7 @@ lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank) {
         LT_FAIL(LT_ERR_OOM, "adapters");
     }
     p->model = m;
+    p->most = rank;
     p->rank = (rank + RANK_STEP - 1) / RANK_STEP * RANK_STEP;
     p->n = n_places;
     LT_TRY_DONE(lt_lora_plan_all(&p->plan, &m->spec, p->rank));
@@ -89,6 +90,10 @@ int32_t lt_lora_pool_places(const lt_lora_pool *p) {
 }
 
 int64_t lt_lora_pool_rank(const lt_lora_pool *p) {
+    return p->most;
+}
+
+int64_t lt_lora_pool_columns(const lt_lora_pool *p) {
     return p->rank;
 }
 
@@ -216,12 +221,12 @@ static lt_err read_part(reading *r, const lt_lora_site *s, int i, uint16_t *used
                                   name);
     }
     rank = found->n_dims == 2 ? found->shape[0] : 0;
-    if (rank < 1 || *used + rank > r->pool->rank) {
+    if (rank < 1 || *used + rank > r->pool->most) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s: %s has rank %lld, where %lld are left: rank %lld is the most that this server "
                 "has room for (--max-lora-rank)",
-                r->path, module, (long long)rank, (long long)(r->pool->rank - *used),
-                (long long)r->pool->rank);
+                r->path, module, (long long)rank, (long long)(r->pool->most - *used),
+                (long long)r->pool->most);
     }
     LT_TRY_DONE(lt_lora_values(&a_values, r->file, r->path, name, rank, a->shape[1]));
     LT_TRY_DONE(lt_lora_values(&b_values, r->file, r->path, other, p->n_rows, rank));
@@ -278,6 +283,7 @@ static lt_err read_folder(reading *r, const lt_lora_source *source) {
     json_t *config = NULL;
     bool dora = false;
     lt_safetensors file = {0};
+    LT_TRY(lt_lora_check_folder(source->folder));
     LT_TRY(lt_lora_config_load(&config, source->folder, &r->pool->model->spec));
     r->config = config;
     r->file = &file;
@@ -330,6 +336,7 @@ lt_err lt_lora_rank_of(int64_t *rank, const char *folder) {
     char path[LT_PATH_BYTES];
     lt_safetensors file;
     *rank = 0;
+    LT_TRY(lt_lora_check_folder(folder));
     LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
     LT_TRY(lt_safetensors_open(&file, path));
     for (size_t i = 0; i < file.n_tensors; i++) {

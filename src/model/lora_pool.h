@@ -36,8 +36,9 @@ typedef struct lt_lora_pool lt_lora_pool;
 LT_MUST_USE lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank);
 void lt_lora_pool_close(lt_lora_pool *p); /* Of lt_model_close. Accepts NULL. */
 
-int32_t lt_lora_pool_places(const lt_lora_pool *p); /* p may be NULL. */
-int64_t lt_lora_pool_rank(const lt_lora_pool *p);
+int32_t lt_lora_pool_places(const lt_lora_pool *p);  /* p may be NULL. */
+int64_t lt_lora_pool_rank(const lt_lora_pool *p);    /* Of an adapter at most; */
+int64_t lt_lora_pool_columns(const lt_lora_pool *p); /* as columns of u. */
 size_t lt_lora_pool_place_bytes(const lt_lora_pool *p);
 
 /* ---- Loading, from any thread ---- */

@@ -74,7 +74,7 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
                       false, &f->activations);
     }
     if (f->lora_rows.pool != NULL) {
-        const int64_t columns = lt_lora_pool_rank(f->lora_rows.pool);
+        const int64_t columns = lt_lora_pool_columns(f->lora_rows.pool);
         f->lora_rows.u = lt_tensor_take(&f->activations, f->exec.dtype, rows, columns, 0);
         f->lora_rows.us = lt_tensor_take(&f->activations, f->exec.dtype, rows, columns, 0);
     }

@@ -140,8 +140,9 @@ adapters() {
     stop
     say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
     local wrong code
-    for wrong in "x=$dir/lora/other_base" "x=$dir/nothing" "$name=$dir/lora/red" "x="; do
-        "$lateen" serve "${model[@]}" --port 0 --lora "$wrong" >"$dir/out" 2>&1
+    for wrong in "x=$dir/lora/other_base" "x=$dir/nothing" "$name=$dir/lora/red" "x=" "$dir/lora/red --max-lora-rank 2" "$dir/lora/red,$dir/lora/red"; do
+        # shellcheck disable=SC2086
+        timeout 60 "$lateen" serve "${model[@]}" --port 0 --lora $wrong >"$dir/out" 2>&1
         code=$?
         say "--lora $(basename "$wrong"): the server does not start" $((code == 0)) "$(cat "$dir/out")"
     done
