@@ -115,9 +115,9 @@ static lt_err check_blend(const lt_request *r, const lt_job_limits *limits) {
 }
 
 static lt_err check_shift(const lt_request *r, const lt_job_limits *limits) {
-    if (r->embed || r->beam.on || r->guidance.on || r->n_given > 0) {
-        LT_FAIL(LT_ERR_ARG, "contexts of embeddings, beams, guided choices and texts that go on "
-                            "are not shifted");
+    if (r->embed || r->beam.on || r->guidance.on || r->blend.n > 0 || r->n_given > 0) {
+        LT_FAIL(LT_ERR_ARG, "contexts of embeddings, beams, guided choices, blends and texts that "
+                            "go on are not shifted");
     }
     if (r->n_prompt >= limits->max_seq || r->max_tokens > LT_SHIFT_TOKENS ||
         limits->max_seq < SHIFT_LEAST || r->shift.discard < 0) {
@@ -141,6 +141,20 @@ static lt_err check_length(const lt_request *r, const lt_job_limits *limits) {
                 "a prompt of %lld tokens and %lld new ones exceed the %lld tokens of a sequence",
                 (long long)(r->n_prompt - r->n_given), (long long)r->max_tokens,
                 (long long)limits->max_seq);
+    }
+    return LT_OK;
+}
+
+/* What is told of each token. */
+static lt_err check_reports(const lt_request *r) {
+    if (r->logprobs < -1 || r->logprobs > LT_ENGINE_TOP || r->prompt_logprobs < -1 ||
+        r->prompt_logprobs > LT_ENGINE_TOP) {
+        LT_FAIL(LT_ERR_ARG, "log-probabilities of %d and %d alternatives: -1 to %d are possible",
+                r->logprobs, r->prompt_logprobs, LT_ENGINE_TOP);
+    }
+    if (r->entropy && (r->logprobs < 0 || r->beam.on || r->guidance.on)) {
+        LT_FAIL(LT_ERR_ARG, "the entropy of tokens needs log-probabilities, and is not reported of "
+                            "beams and guided choices");
     }
     return LT_OK;
 }
@@ -170,15 +184,7 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
         LT_FAIL(LT_ERR_ARG, "%lld choices: 1 to %d are possible, of an embedding 1",
                 (long long)r->n_choices, MAX_CHOICES);
     }
-    if (r->logprobs < -1 || r->logprobs > LT_ENGINE_TOP || r->prompt_logprobs < -1 ||
-        r->prompt_logprobs > LT_ENGINE_TOP) {
-        LT_FAIL(LT_ERR_ARG, "log-probabilities of %d and %d alternatives: -1 to %d are possible",
-                r->logprobs, r->prompt_logprobs, LT_ENGINE_TOP);
-    }
-    if (r->entropy && (r->logprobs < 0 || r->beam.on || r->guidance.on)) {
-        LT_FAIL(LT_ERR_ARG, "the entropy of tokens needs log-probabilities, and is not reported of "
-                            "beams and guided choices");
-    }
+    LT_TRY(check_reports(r));
     if (r->think_budget < -1 || (r->think_budget >= 0 && r->n_think_end < 1)) {
         LT_FAIL(LT_ERR_ARG, "a thinking budget of %lld tokens needs tokens that end the thinking",
                 (long long)r->think_budget);
