@@ -279,6 +279,10 @@ static lt_err read_models(job *j, lt_server_options *s) {
                                        .think_budget = o->think_budget,
                                        .idle_s = o->models_idle_s};
     memcpy(defaults.device, o->device, sizeof defaults.device);
+    if (j->model[0] == '\0') { /* Else they are MODEL's. */
+        memcpy(defaults.tokenizer, o->tokenizer, sizeof defaults.tokenizer);
+        memcpy(defaults.chat_template, o->chat_template, sizeof defaults.chat_template);
+    }
     LT_TRY(lt_serve_models_read(&j->others, o->models, &defaults));
     j->models = calloc(j->others.n + 1, sizeof *j->models);
     if (j->models == NULL) {

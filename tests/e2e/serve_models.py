@@ -169,6 +169,18 @@ def memory():
     [t.start() for t in threads]
     [t.join() for t in threads]
     check("room for one: requests for three at once are all answered", [answers.get(i) for i in range(18)] == [want] * 18, answers)
+    busy = True
+
+    def keep_busy():
+        while busy:
+            s.text("a", max_tokens=100, ignore_eos=True)
+    threads = [threading.Thread(target=keep_busy) for _ in range(3)]
+    [t.start() for t in threads]
+    until("a is busy", lambda: s.states()["a"] == "loaded")
+    others = s.text("b"), s.text("c")
+    busy = False
+    [t.join() for t in threads]
+    check("a model that is never idle makes room for others", others == (want, want), others)
     check("one is loaded in the end", list(s.states().values()).count("loaded") == 1, s.states())
     s.end()
     s = Server("--models-memory", "1000000", models=models)
@@ -193,8 +205,10 @@ def keys():
     check("not for others", s.text("a", "some")[0] == 403 and s.text(None, "some")[0] == 403 and s.get("/v1/models/a", "some")[0] == 404)
     check("no key", s.text("a")[0] == 401)
     s.end()
-    s = Server(stories, "--tokenizer", ids, "--api-key-file", path, "--alias", "a")
-    check("one model, and a key for others", s.text("a", "all") == want and s.text("a", "some")[0] == 403)
+    with open(path, "a") as f:
+        f.write("first models=a")
+    s = Server("--api-key-file", path, models=row("b", alias="charlie") + row("a"))
+    check("no model is named, and the first is not allowed", s.text(None, "first")[0] == 403 and s.text("a", "first") == want)
     s.end()
 
 
@@ -236,6 +250,11 @@ def batches():
 
 @case
 def refused():
+    def key_file(text):
+        with open(os.path.join(here, "key"), "w") as f:
+            f.write(text)
+        return f.name
+
     def why(*flags, models=""):
         s = Server(*flags, models=models, ready=False)
         s.process.wait(60)
@@ -246,11 +265,12 @@ def refused():
                              ("no path", "has no path", why(models="x: {context: 5}\n")),
                              ("a list that is none", "NAME=PATH", why("--models", "x")),
                              ("MODEL cannot be loaded", "header", why("README.md", models=row("x"))),
+                             ("a key for a model that is none", "'z', which is not served", why(stories, "--tokenizer", ids, "--api-key-file", key_file("a models=z"))),
                              ("memory without models", "--models", why(stories, "--tokenizer", ids, "--models-memory", "5"))):
         check("refused: " + name, told[0] != 0 and word in told[1], told)
     s = Server("--models", f"p={stories},q={stories}", "--tokenizer", ids, ready=False)
     until("listening", lambda: s.url != "")
-    check("NAME=PATH,...", list(s.states()) == ["p", "q"])
+    check("NAME=PATH,..., with the tokenizer of the command line", list(s.states()) == ["p", "q"] and s.text("q") == want)
     s.end()
 
 

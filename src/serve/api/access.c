@@ -61,7 +61,7 @@ bool lt_access_may_use(const lt_server *s, const char *owner) {
     char name[256];
     bool may = rest == NULL;
     while (!may && lt_server_next_alias(&rest, name, sizeof name)) {
-        may = lt_server_answers_to(s, name);
+        may = lt_server_is_named(s, name);
     }
     return may;
 }

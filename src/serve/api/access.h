@@ -17,7 +17,7 @@
  *                           which OpenAI's clients always send and a page may not.
  *                           (application/x-www-form-urlencoded may be sent, too, but curl -d says
  *                           it of JSON; the Origin covers it.)
- * MODELS    A key with a list of models may use these only, by their names or aliases.
+ * MODELS    A key with a list of models may use these only, and their adapters.
  * With keys, a page of another site can do nothing because it does not know one; --allowed-hosts
  * then applies only if it was given. */
 #ifndef LT_SERVE_ACCESS_H

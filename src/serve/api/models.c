@@ -556,7 +556,7 @@ static lt_err check_names(const lt_models *m, const lt_model_slot *slot) {
     snprintf(name, sizeof name, "%s", slot->server->name);
     do {
         for (const lt_model_slot *other = m->slots; other < slot; other++) {
-            if (lt_server_answers_to(other->server, name)) {
+            if (lt_server_is_named(other->server, name)) {
                 LT_FAIL(LT_ERR_ARG, "two models answer to the name '%s': %s and %s", name,
                         other->server->o.model, slot->server->o.model);
             }

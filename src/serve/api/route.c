@@ -447,13 +447,9 @@ static void dispatch(lt_call *call, int i) {
                        (call->request->body_bytes >= ASIDE_BYTES &&
                         (flags & (READY | PREFIX)) == READY && routes[i].method[0] == 'P');
     const size_t bytes = call->request->body_bytes; /* The body is gone once it is answered. */
-    lt_api_error e;
 
     if ((flags & MODEL) != 0 && call->server->models != NULL) {
         lt_aside_by_model(call, &how, large);
-    } else if ((flags & MODEL) != 0 && call->server->o.keys_choose &&
-               !lt_access_check_model(call->server, call->owner, &e)) {
-        lt_call_error(call, &e);
     } else if (large) {
         lt_aside(call, &how);
     } else {

@@ -84,18 +84,18 @@ bool lt_server_next_alias(const char **rest, char *out, size_t room) {
     return used > 0;
 }
 
-bool lt_server_answers_to(const lt_server *s, const char *name) {
+bool lt_server_is_named(const lt_server *s, const char *name) {
     const char *rest = s->o.aliases;
     char alias[sizeof s->name];
-    if (strcmp(name, s->name) == 0 || lt_adapter_set_know(s->adapters, name)) {
-        return true;
+    bool is = strcmp(name, s->name) == 0;
+    while (!is && lt_server_next_alias(&rest, alias, sizeof alias)) {
+        is = strcmp(name, alias) == 0;
     }
-    while (lt_server_next_alias(&rest, alias, sizeof alias)) {
-        if (strcmp(name, alias) == 0) {
-            return true;
-        }
-    }
-    return false;
+    return is;
+}
+
+bool lt_server_answers_to(const lt_server *s, const char *name) {
+    return lt_server_is_named(s, name) || lt_adapter_set_know(s->adapters, name);
 }
 
 int64_t lt_server_context(const lt_server *s) {
@@ -422,6 +422,25 @@ static size_t bodies_bytes(const lt_server *s) {
     return (size_t)(bytes > (uint64_t)s->o.max_body_bytes ? bytes : (uint64_t)s->o.max_body_bytes);
 }
 
+/* The models for which keys are exist. */
+static lt_err check_key_models(lt_server *s) {
+    for (int k = 0; k < s->o.n_keys; k++) {
+        const char *rest = s->o.key_models[k] != NULL ? s->o.key_models[k] : "";
+        char name[256];
+        while (lt_server_next_alias(&rest, name, sizeof name)) {
+            int i = 0;
+            while (i < lt_server_count(s) && !lt_server_is_named(lt_server_at(s, i), name)) {
+                i++;
+            }
+            if (i == lt_server_count(s)) {
+                LT_FAIL(LT_ERR_ARG, "API key %d is for the model '%s', which is not served", k + 1,
+                        name);
+            }
+        }
+    }
+    return LT_OK;
+}
+
 /* Only one server may write to the folder. */
 static lt_err lock_state(lt_server *s) {
     char path[LT_PATH_BYTES];
@@ -476,6 +495,7 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
     LT_TRY_DONE(lt_seal_key_make(&s->seal, ""));
     LT_TRY_DONE(open_state(s));
     LT_TRY_DONE(s->o.models != NULL ? lt_models_open(&s->models, s) : LT_OK);
+    LT_TRY_DONE(check_key_models(s));
     LT_TRY_DONE(lt_adapter_set_open(&s->adapters, s));
     signal(SIGPIPE, SIG_IGN);
     if (s->o.tls_cert[0] != '\0') {

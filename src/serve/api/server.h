@@ -154,7 +154,8 @@ lt_server *lt_server_at(lt_server *front, int i);
 /* No model that the owner may use has this name: 404, and the message lists those there are. */
 void lt_server_refuse_model(const lt_server *front, const char *owner, const char *name,
                             lt_api_error *e);
-/* The name is the model's, or one of its aliases. */
+/* The name is the model's, or one of its aliases; the second: or that of an adapter of it. */
+bool lt_server_is_named(const lt_server *s, const char *name);
 bool lt_server_answers_to(const lt_server *s, const char *name);
 /* The next of a list with commas between, and move *rest behind it; false: there is none. */
 bool lt_server_next_alias(const char **rest, char *out, size_t room);
