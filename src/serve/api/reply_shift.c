@@ -9,8 +9,7 @@
 bool lt_reply_shifts(const lt_reply *j) {
     const lt_request *r = &j->request;
     return j->server->o.context_shift && !r->embed && !r->beam.on && !r->guidance.on &&
-           r->blend.n == 0 && r->blend.n == 0 && j->group == NULL && j->blocks == NULL &&
-           j->control == NULL;
+           r->blend.n == 0 && j->group == NULL && j->blocks == NULL && j->control == NULL;
 }
 
 /* Tokens at the beginning that stay. BOS stays with them. */
