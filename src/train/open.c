@@ -533,8 +533,9 @@ static lt_err lead_telemetry(lt_training *t) {
     return LT_OK;
 }
 
-/* Metrics, the effective recipe, the page. */
+/* Metrics, the effective recipe, the page. The other ranks need no peak. */
 static lt_err lead_begin(lt_training *t) {
+    LT_TRY(lt_matmul_peak(&t->peak_flops, t->model->device, t->model->options.dtype));
     LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, t->state.step, &t->lease));
     begin_times(t);
     LT_TRY(lt_training_write_recipe(t));
@@ -642,7 +643,6 @@ static lt_err open_all(lt_training *t) {
     LT_TRY(open_data(t));
     LT_TRY(open_token_bytes(t));
     LT_TRY(lt_memory_plan_make(&t->memory, t));
-    LT_TRY(lt_matmul_peak(&t->peak_flops, t->model->device, t->model->options.dtype));
     lt_guard_open(&t->guard, &t->recipe);
     LT_TRY(lt_training_resume(t));
     LT_TRY(lt_replicas_open(t));
