@@ -27,6 +27,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -416,6 +417,16 @@ static uid_t wait_for_caller(void) {
     return user;
 }
 
+/* The kernel forgets the signal where a process changes its user, so this comes after. The caller
+ * may have died before; then its end of the socket is closed. */
+static void end_with_caller(bool isolated) {
+    char byte;
+    must(prctl(PR_SET_PDEATHSIG, isolated ? SIGKILL : SIGTERM, 0, 0, 0) == 0, "prctl", "");
+    if (recv(SOCKET, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0) {
+        _exit(1);
+    }
+}
+
 static void prepare(const lt_sandbox_inside *in) {
     if (in->job->kind == LT_SANDBOX_RLIMITS) {
         must(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0, "become a reaper", "");
@@ -425,6 +436,7 @@ static void prepare(const lt_sandbox_inside *in) {
         must(!in->own_user || set_ids(LT_SANDBOX_UID), "become a user of the namespace", "");
         change_root(in->job);
     }
+    end_with_caller(in->job->kind == LT_SANDBOX_NAMESPACES);
     write_files(in->job);
     (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
@@ -456,7 +468,6 @@ _Noreturn void lt_sandbox_init(const lt_sandbox_inside *outside) {
     (void)setsid(); /* The signals of a terminal go to the caller alone. */
     hold_signals(&waited, isolated);
     place_files(in.files);
-    must(prctl(PR_SET_PDEATHSIG, isolated ? SIGKILL : SIGTERM, 0, 0, 0) == 0, "prctl", "");
     in.user = wait_for_caller();
     prepare(&in);
     program = fork_here();

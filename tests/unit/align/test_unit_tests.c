@@ -181,6 +181,20 @@ static void cheats_pass_nothing(void **state) {
          "import os, signal\nfor s in (9, 15, 19):\n    try:\n        os.kill(os.getppid(), s)\n"
          "    except OSError:\n        pass\n",
          0, 2},
+        /* Through /proc, where there is one: the pipe of the verdicts, and the judge's memory. */
+        {SQUARE,
+         "import os\nfor path in ('fd', 'task'):\n    try:\n        at = '/proc/%d/fd' % "
+         "os.getppid()\n        for fd in os.listdir(at):\n            open(at + '/' + fd, "
+         "'w').write('11')\n    except OSError:\n        pass\n",
+         0, 2},
+        {"{'tests': ['assert f(2) == \\'needle-in-the-test\\'']}",
+         "import os, re\ndef f(x):\n    at = '/proc/%d/' % os.getppid()\n    try:\n"
+         "        for line in open(at + 'maps'):\n            m = re.match('(\\\\w+)-(\\\\w+) rw', "
+         "line)\n            if m:\n                a, b = int(m[1], 16), int(m[2], 16)\n"
+         "                h = os.pread(os.open(at + 'mem', 0), b - a, a)\n"
+         "                i = h.find(b'needle-in-' + b'the-test')\n                if i >= 0:\n"
+         "                    return h[i:i + 18].decode()\n    except OSError:\n        pass\n",
+         0, 1},
         {SQUARE, "open('judge.py', 'w').write('print(11)')\n", 0, 2},
         {SQUARE,
          "import os, struct, json\ndef f(x):\n    for fd in range(3, 64):\n        try:\n"

@@ -547,6 +547,33 @@ static void limits_end_it(void **state) {
     }
 }
 
+/* A caller that is killed takes the run with it. */
+static void runs_end_with_their_caller(void **state) {
+    const lt_sandbox_kind kind = kind_of(state);
+    char mark[64];
+    const double until_s = lt_clock_s() + 120;
+    pid_t caller;
+    (void)snprintf(mark, sizeof mark, "mark-%d-caller-%d", (int)getpid(), (int)kind);
+    caller = fork();
+    assert_true(caller >= 0);
+    if (caller == 0) {
+        const char *const busy[] = {"sh", "-c", "./test escape daemon_stays '' $0; sleep 600", mark,
+                                    NULL};
+        lt_sandbox_job job = job_of(kind, busy);
+        lt_sandbox_result r = {0};
+        _exit(lt_sandbox_run(&r, &job) == LT_OK);
+    }
+    while (alive(mark) < 5 && lt_clock_s() < until_s) { /* Four daemons, and the shell. */
+        (void)usleep(20000);
+    }
+    assert_int_equal(kill(caller, SIGKILL), 0);
+    assert_int_equal(waitpid(caller, NULL, 0), caller);
+    while (alive(mark) > 0 && lt_clock_s() < until_s) {
+        (void)usleep(20000);
+    }
+    assert_int_equal(alive(mark), 0);
+}
+
 /* What the caller adds is seen, and only read. */
 static void binds_are_read_only(void **state) {
     char folder[] = "/tmp/lateen-bind-XXXXXX", path[64], text[256];
@@ -688,6 +715,8 @@ int main(int argc, char **argv) {
         WITH(ends_are_told, RLIMITS),
         WITH(limits_end_it, NAMESPACES),
         WITH(limits_end_it, RLIMITS),
+        WITH(runs_end_with_their_caller, NAMESPACES),
+        WITH(runs_end_with_their_caller, RLIMITS),
         WITH(binds_are_read_only, NAMESPACES),
         WITH(bad_jobs, NAMESPACES),
         WITH(bad_jobs, RLIMITS),
