@@ -225,6 +225,43 @@ def xent(p, x):
     return out
 
 
+def distill(p, x):
+    """The generalised Jensen-Shannon divergence by torch's kl_div, over all words or over the teacher's and what is left."""
+    logits, beta = leaf(x["logits"]), p["beta"]
+    temperature = p["scale"] or 1.0
+
+    def capped(t):
+        return p["softcap"] * torch.tanh(t / p["softcap"]) if p["softcap"] else t
+
+    def kl(q, p):
+        return F.kl_div(q, p, reduction="sum", log_target=True)
+
+    own, losses = capped(logits), []
+    for row, label in enumerate(x["labels"].tolist()):
+        q = torch.log_softmax(own[row] / temperature, -1)
+        if "ids" in x:
+            named = x["ids"][row] >= 0
+            ids, t = x["ids"][row][named], x["logp"][row][named]
+            others = torch.ones(len(q), dtype=torch.bool).index_fill(0, ids, False)
+            if p["normalise"]:
+                q, t = torch.log_softmax(q[ids], -1), torch.log_softmax(t, -1)
+            else:
+                q = torch.cat([q[ids], torch.logsumexp(q[others], 0, keepdim=True)])
+                t = torch.cat([t, (1 - t.exp().sum(0, keepdim=True)).clamp_min(1e-7).log()])
+        else:
+            t = torch.log_softmax(capped(x["teacher"][row]) / temperature, -1)
+        m = torch.logaddexp(t + math.log(beta), q + math.log1p(-beta)) if 0 < beta < 1 else None
+        d = kl(q, t) if beta == 0 else kl(t, q) if beta == 1 else beta * kl(m, t) + (1 - beta) * kl(m, q)
+        hard = F.cross_entropy(own[row][None], torch.tensor([max(label, 0)]))
+        losses.append(((1 - p["alpha"]) * d + p["alpha"] * hard) * (label >= 0))
+    loss = torch.stack(losses)
+    out = {"loss": loss}
+    if p["grad_scale"]:
+        (p["grad_scale"] * (x.get("weights", torch.ones(len(loss))) * loss).sum()).backward()
+        out["logits"] = logits.grad
+    return out
+
+
 def choose(p, x):
     """transformers' logits warpers, then the inverse of the distribution function at the draw."""
     rows = {"id": [], "logprob": [], "rank": [], "top_id": [], "top_logprob": []}

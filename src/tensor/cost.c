@@ -238,6 +238,17 @@ static lt_cost xent(const lt_xent_args *a) {
                          bytes(&a->part) + bytes(&a->parts)};
 }
 
+/* A logit of the student: max, minus, exp, sum, minus and times the logarithm of the ratio; with
+ * gradient 4 more. One of the teacher: max, minus, exp, sum. Rows are counted as if all had a
+ * label. */
+static lt_cost distill(const lt_distill_args *a) {
+    const double grad = a->grad_scale != 0.0f ? 1.0 : 0.0;
+    return (lt_cost){count(&a->logits) * (7.0 + 4.0 * grad) + 4.0 * count(&a->teacher),
+                     bytes(&a->logits) * (1.0 + grad) + bytes(&a->teacher) + bytes(&a->ids) +
+                         bytes(&a->logp) + bytes(&a->labels) + bytes(&a->loss) +
+                         grad * bytes(&a->weights)};
+}
+
 /* Rows are written whole. */
 static lt_cost penalty_set(const lt_penalty_set_args *a) {
     return (lt_cost){0.0, count(&a->slots) * (double)a->penalties.shape[1] * 4.0 +

@@ -294,6 +294,30 @@ typedef struct {
     int64_t first;
 } lt_xent_args;
 
+/* The divergence of two distributions of the next word, a row each: q of a student, logits (R, V)
+ * F32 or BF16, and p of a teacher. loss (R) F32 = (1 - label_share) D + label_share * (the label's
+ * cross-entropy), 0 in rows with label -1. labels (R) I32, weights and softcap are as in xent; with
+ * grad_scale != 0 the logits are replaced by grad_scale * weight * d(loss)/d(logits).
+ *
+ * q = softmax(softcap(logits) / temperature); the cross-entropy is that of temperature 1. The
+ * teacher is given by one of two:
+ *   teacher (R, V) F32 or BF16: its logits. p = softmax(softcap(teacher) / temperature), with
+ *     teacher_softcap;
+ *   ids (R, K) I32, logp (R, K) F32: K words of the row, by rising ids, and the logarithms of their
+ *     probabilities at this temperature; behind the last of them -1. What is left of both
+ *     distributions is the probability of one further word with `rest`, where the teacher's is at
+ *     least LT_DISTILL_REST; else both are divided by the sum over the K words.
+ *
+ * D is the generalised Jensen-Shannon divergence of Agarwal et al. 2024, arXiv:2306.13649, equation
+ * 1, in nats: beta KL(p, m) + (1 - beta) KL(q, m) with m = beta p + (1 - beta) q. beta 0 stands for
+ * KL(p, q), the forward divergence, and 1 for KL(q, p), the reverse one. */
+#define LT_DISTILL_REST 1e-7 /* About the rounding of a sum of F32 probabilities. */
+typedef struct {
+    lt_tensor logits, labels, loss, weights, teacher, ids, logp;
+    float grad_scale, softcap, teacher_softcap, temperature, beta, label_share;
+    bool rest;
+} lt_distill_args;
+
 /* The penalty states of S sequences, which choose reads: penalties (S, V + LT_PENALTY_BIASES) I32,
  * rows contiguous. Word `id` of a row combines LT_PENALTY_PROMPT (the id occurs in the prompt),
  * LT_PENALTY_END (it ends a text), LT_PENALTY_BIAS (k > 0: word V + k holds the bits of an F32 that
@@ -589,6 +613,7 @@ typedef struct {
     X(matmul_act, lt_matmul_act_args)                                                              \
     X(add, lt_add_args)                                                                            \
     X(xent, lt_xent_args)                                                                          \
+    X(distill, lt_distill_args)                                                                    \
     X(penalty_set, lt_penalty_set_args)                                                            \
     X(choose, lt_choose_args)                                                                      \
     X(moe_route_fwd, lt_moe_route_args)                                                            \

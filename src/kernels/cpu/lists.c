@@ -398,6 +398,16 @@ static const char *check_xent(const void *args) {
     return bad_acts(TENSORS(&a->logits));
 }
 
+static const char *check_distill(const void *args) {
+    const lt_distill_args *a = args;
+    REFUSE_IF(bad_acts(TENSORS(&a->teacher)));
+    REFUSE_IF(bad_f32(TENSORS(&a->logp)));
+    if (a->loss.dtype != LT_F32 || (a->weights.data != NULL && a->weights.dtype != LT_F32)) {
+        return BAD_F32;
+    }
+    return dense(&a->ids) ? bad_acts(TENSORS(&a->logits)) : BAD_STRIDE;
+}
+
 static const char *check_moe_route_fwd(const void *args) {
     const lt_moe_route_args *a = args;
     return bad_f32(TENSORS(&a->logits, &a->probs, &a->weights, &a->aux));
@@ -636,10 +646,10 @@ static const lt_op_impl attention_fwd_impls[] = {
 #define PLAIN_OP_MAP(X)                                                                            \
     X(colsum) X(embed_fwd) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd)             \
     X(layernorm_bwd) X(rope) X(attention_bwd) X(attention_merge) X(kv_write) X(attention_paged)    \
-    X(act_fwd) X(act_bwd) X(add) X(qk_norm_fwd) X(qk_norm_bwd) X(xent) X(moe_route_fwd)            \
-    X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd) X(moe_combine_bwd)     \
-    X(moe_bias_fwd) X(moe_bias_bwd) X(adamw) X(ademamix) X(lion) X(muon) X(sumsq) X(cast)          \
-    X(cast_scaled) X(matmul_scaled)
+    X(act_fwd) X(act_bwd) X(add) X(qk_norm_fwd) X(qk_norm_bwd) X(xent) X(distill)                  \
+    X(moe_route_fwd) X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd)       \
+    X(moe_combine_bwd) X(moe_bias_fwd) X(moe_bias_bwd) X(adamw) X(ademamix) X(lion) X(muon)        \
+    X(sumsq) X(cast) X(cast_scaled) X(matmul_scaled)
 /* clang-format on */
 #define PLAIN_OP(op)                                                                               \
     ISA_REFUSALS(op)                                                                               \

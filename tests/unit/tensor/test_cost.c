@@ -89,6 +89,12 @@ static void losses_and_optimisers(void **state) {
                       .labels = lt_tensor_1d(memory, LT_I32, 2),
                       .loss = lt_tensor_1d(memory, LT_F32, 2),
                       .grad_scale = 1.0f};
+    const lt_distill_args d = {.logits = lt_tensor_2d(memory, LT_BF16, 2, 100),
+                               .labels = lt_tensor_1d(memory, LT_I32, 2),
+                               .loss = lt_tensor_1d(memory, LT_F32, 2),
+                               .ids = lt_tensor_2d(memory, LT_I32, 2, 3),
+                               .logp = lt_tensor_2d(memory, LT_F32, 2, 3),
+                               .grad_scale = 1.0f};
     lt_adamw_args a = {.p = lt_tensor_1d(memory, LT_F32, 7),
                        .g = lt_tensor_1d(memory, LT_F32, 7),
                        .m = lt_tensor_1d(memory, LT_F32, 7),
@@ -99,6 +105,8 @@ static void losses_and_optimisers(void **state) {
     assert_cost(lt_op_cost(LT_OP_xent, &x), 1400, 816);
     x.grad_scale = 0.0f;
     assert_cost(lt_op_cost(LT_OP_xent, &x), 800, 416);
+    /* 200 logits * (7 + 4); 400 bytes twice, the teacher's words 2 * 3 * 8, labels 8, loss 8. */
+    assert_cost(lt_op_cost(LT_OP_distill, &d), 2200, 864);
     /* 16 an element; g, and p, m, v twice: 7 * 4 * 7 bytes; copy 14. */
     assert_cost(lt_op_cost(LT_OP_adamw, &a), 112, 210);
 }

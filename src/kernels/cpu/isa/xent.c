@@ -5,60 +5,23 @@
  *           written over the logits. A row (50257 floats: 201 KB) stays in L2 between the passes,
  *           so memory sees one read and one write.
  * BOUND     8 bytes a logit in F32, 4 in BF16; two exponentials a logit.
- * NUMERICS  Blocks of BLOCK logits: the block's maximum first, then its exponentials against the
- *           new running maximum, summed in F32; the sum of blocks, in F64 (a row of 100,000 would
- *           lose two digits), is rescaled when the maximum grows. Fixed order, whatever the number
- *           of threads. A NaN logit makes loss and gradient of its row NaN.
+ * NUMERICS  Sums of softmax.h, in a fixed order, whatever the number of threads. A NaN logit makes
+ *           loss and gradient of its row NaN.
  * PARTS     Of a part of the vocabulary the first call makes pass 1, the second pass 2, with the
  *           maximum and the sum of all parts, added up in F64 in their order.
  * CHOICE    Pass 2 takes the exponentials anew: kept in the row they would cost a write more, and
  *           round twice in BF16. */
-#include "kernels/cpu/isa/rows.h"
-#include "kernels/cpu/cpu.h"
-
 #include <math.h>
 
-#define BLOCK 1024
-
-LT_INLINE vf capped(vf l, float softcap) {
-    return softcap > 0.0f ? softcap * v_tanh(l * (1.0f / softcap)) : l;
-}
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa/rows.h"
+#include "kernels/cpu/isa/softmax.h"
 
 /* The log of a row's sum of exponentials is max + log_sum, kept apart: logits of 1000 would leave
  * lse few digits behind the point. */
 typedef struct {
     float max, log_sum;
 } row_sum;
-
-/* The row's largest logit; *out: the sum of exponentials of the differences to it. */
-LT_INLINE float row_exp_sum(double *out, const void *row, int64_t n, float softcap,
-                            const lt_dtype dtype) {
-    float max = -INFINITY;
-    double sum = 0.0;
-    for (int64_t at = 0; at < n; at += BLOCK) {
-        const int64_t end = n - at < BLOCK ? n : at + BLOCK;
-        vf block[BLOCK / VEC], part = {0};
-        vf high = v_set(-INFINITY);
-        for (int64_t i = at; i < end; i += VEC) {
-            const vf l = v_first(capped(v_get(row, dtype, i, end - i), softcap), end - i,
-                                 -INFINITY);
-            block[(i - at) / VEC] = l;
-            high = v_max(l, high);
-        }
-        const float block_max = v_max_of(high);
-        if (block_max > max) {
-            sum *= exp((double)max - (double)block_max);
-            max = block_max;
-        }
-        const float base = max > -INFINITY ? max : 0.0f; /* Until now all may be -inf. */
-        for (int64_t i = at; i < end; i += VEC) {
-            part += v_exp(block[(i - at) / VEC] - base);
-        }
-        sum += (double)v_sum(part);
-    }
-    *out = sum;
-    return max;
-}
 
 /* Lowest index of the largest (capped or not: the cap is monotonic) logit. */
 LT_INLINE int32_t row_argmax(const void *row, int64_t n, const lt_dtype dtype) {
@@ -132,7 +95,7 @@ LT_INLINE void write_part(const lt_xent_args *a, int64_t r, const void *row, int
     const int64_t n = a->logits.shape[1];
     float *part = (float *)a->part.data + r * LT_XENT_PART;
     double sum;
-    part[LT_XENT_MAX] = row_exp_sum(&sum, row, n, a->softcap, dtype);
+    part[LT_XENT_MAX] = row_exp_sum(&sum, row, n, a->softcap, 1.0f, dtype);
     part[LT_XENT_SUM] = (float)sum;
     part[LT_XENT_HIT] = row_hit(a, row, label, dtype);
     part[LT_XENT_BEST] = (float)(a->first + row_argmax(row, n, dtype));
@@ -167,7 +130,7 @@ LT_INLINE row_facts facts_of_row(const lt_xent_args *a, const void *row, int32_t
     }
     if (label >= 0 || a->lse.data != NULL) {
         double sum;
-        f.lse.max = row_exp_sum(&sum, row, n, a->softcap, dtype);
+        f.lse.max = row_exp_sum(&sum, row, n, a->softcap, 1.0f, dtype);
         f.lse.log_sum = (float)log(sum);
         f.hit = row_hit(a, row, label, dtype);
     }

@@ -1,0 +1,48 @@
+/* softmax.h: the sum of exponentials of a run of logits, for what reads a softmax without storing
+ * it. Blocks of SOFTMAX_BLOCK logits: the block's maximum first, then its exponentials against the
+ * new running maximum, summed in F32; the sum of blocks, in F64 (a row of 100,000 would lose two
+ * digits), is rescaled when the maximum grows. */
+#ifndef LT_CPU_ISA_SOFTMAX_H
+#define LT_CPU_ISA_SOFTMAX_H
+
+#include <math.h>
+
+#include "kernels/cpu/isa/vec.h"
+
+#define SOFTMAX_BLOCK 1024
+
+LT_INLINE vf capped(vf l, float softcap) {
+    return softcap > 0.0f ? softcap * v_tanh(l * (1.0f / softcap)) : l;
+}
+
+/* The largest of n logits times `scale`; *out: the sum of exponentials of the differences to it. */
+LT_INLINE float row_exp_sum(double *out, const void *row, int64_t n, float softcap, float scale,
+                            const lt_dtype dtype) {
+    float max = -INFINITY;
+    double sum = 0.0;
+    for (int64_t at = 0; at < n; at += SOFTMAX_BLOCK) {
+        const int64_t end = n - at < SOFTMAX_BLOCK ? n : at + SOFTMAX_BLOCK;
+        vf block[SOFTMAX_BLOCK / VEC], part = {0};
+        vf high = v_set(-INFINITY);
+        for (int64_t i = at; i < end; i += VEC) {
+            const vf l = v_first(capped(v_get(row, dtype, i, end - i), softcap) * scale, end - i,
+                                 -INFINITY);
+            block[(i - at) / VEC] = l;
+            high = v_max(l, high);
+        }
+        const float block_max = v_max_of(high);
+        if (block_max > max) {
+            sum *= exp((double)max - (double)block_max);
+            max = block_max;
+        }
+        const float base = max > -INFINITY ? max : 0.0f; /* Until now all may be -inf. */
+        for (int64_t i = at; i < end; i += VEC) {
+            part += v_exp(block[(i - at) / VEC] - base);
+        }
+        sum += (double)v_sum(part);
+    }
+    *out = sum;
+    return max;
+}
+
+#endif
