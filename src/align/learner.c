@@ -69,6 +69,7 @@ static lt_err open_engine(lt_learner *l, const lt_reinforce_options *o) {
                                                   .max_seq = o->max_seq,
                                                   .questions = o->updates * o->answers / o->group,
                                                   .running = o->running,
+                                                  .temperature = 1.0,
                                                   .ends = o->ends,
                                                   .exact = o->exact}));
     l->answerer = (lt_answerer){l->rollouts, lt_rollouts_draw};

@@ -44,7 +44,7 @@ lt_err lt_rollouts_open(lt_rollouts **out, const lt_model *m, const lt_rollout_o
         LT_FAIL(LT_ERR_OOM, "rollouts");
     }
     LT_TRY_DONE(check_rope(m, o->max_seq));
-    LT_ASSERT(o->max_tokens > 0 && o->running > 0);
+    LT_ASSERT(o->max_tokens > 0 && o->running > 0 && o->temperature > 0.0);
     r->o = *o;
     how.max_running = o->running;
     how.max_waiting = o->questions;
@@ -101,7 +101,7 @@ static lt_err submit_all(lt_rollouts *r, const lt_asked *asked, lt_answer *answe
     q.n_choices = asked->group;
     q.max_tokens = r->o.max_tokens;
     q.logprobs = 0;
-    q.sampling.temperature = asked->greedy ? 0.0 : 1.0;
+    q.sampling.temperature = asked->greedy ? 0.0 : r->o.temperature;
     for (int64_t i = 0; i < asked->n; i++) {
         uint64_t id;
         q.prompt = asked->questions[i].prompt;

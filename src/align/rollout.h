@@ -48,6 +48,7 @@ typedef struct {
     int64_t max_seq;    /* Of question and answer. */
     int64_t questions;  /* Of a call, at most. */
     int64_t running;    /* Answers that the engine draws at once, at most. */
+    double temperature; /* At which answers are drawn, over 0. */
     lt_ends ends;       /* Tokens that end an answer. */
     /* The bits of an answer do not depend on the other answers of the draw. */
     bool exact;

@@ -4,6 +4,7 @@
 #define LT_CLI_ALIGN_H
 
 int lt_align_detect(int argc, char **argv);
+int lt_align_logprobs(int argc, char **argv);
 int lt_align_experiment(int argc, char **argv);
 
 #endif

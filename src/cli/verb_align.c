@@ -36,16 +36,19 @@ const lt_option_table lt_verb_align_options = LT_OPTION_TABLE("align hedge", row
 static const char usage[] =
     "align hedge FILE.jsonl [--method NAME] [--parameters LIST]\n"
     "       lateen align detect FILE --tokenizer PATH --key TEXT [--scheme NAME]\n"
-    "       lateen align experiment FILE.yaml [--out DIR]";
+    "       lateen align experiment FILE.yaml [--out DIR]\n"
+    "       lateen align logprobs FILE.jsonl... --model TEACHER --out FOLDER";
 static const char prose[] =
     "Find how strong a selection among candidates may be before its score is hacked.\n"
     "A line of the file is one calibration prompt: {\"proxy\": [...], \"truth\": [...]} has, of "
     "each of\nits candidates, the score by which the server selects and the reward that is wanted. "
     "The table\nshows the expected true reward of the answer for each value, without resampling;\n"
     "docs/alignment.md explains the methods. `lateen align detect --help` tells of watermarks,\n"
-    "`lateen align experiment --help` of methods measured on problems.\n\n"
+    "`lateen align experiment --help` of methods measured on problems, `lateen align logprobs "
+    "--help` of\nwhat a teacher says of conversations.\n\n"
     "What a model is taught by is an objective of `lateen train --objective.kind NAME`:\n"
     "  answers to imitate                         sft\n"
+    "  answers, and a larger model as teacher     distill\n"
     "  pairs, of which one was preferred          dpo; ipo or ipo_norm if all annotators agree\n"
     "  pairs, some of them labelled wrong         dpo_robust, dpo with --objective.smoothing\n"
     "  pairs of very different lengths            dpo_norm, simpo\n"
@@ -227,7 +230,9 @@ static lt_err hedge(const align_options *o, const char *path, calibration *c) {
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} parts[] = {{"detect", lt_align_detect}, {"experiment", lt_align_experiment}};
+} parts[] = {{"detect", lt_align_detect},
+             {"experiment", lt_align_experiment},
+             {"logprobs", lt_align_logprobs}};
 
 int lt_verb_align(int argc, char **argv);
 int lt_verb_align(int argc, char **argv) {

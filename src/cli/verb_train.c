@@ -98,6 +98,7 @@ static lt_err bring(lt_recipe *r) {
     LT_TRY(lt_cli_bring_option(r->init));
     LT_TRY(lt_cli_bring_option(r->config));
     LT_TRY(lt_cli_bring_option(r->lora_init));
+    LT_TRY(lt_cli_bring_option(r->distill_teacher));
     return lt_cli_bring_option(r->tokenizer);
 }
 

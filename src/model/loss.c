@@ -85,32 +85,79 @@ static lt_err xent(lt_exec *r, const lt_loss *l, lt_xent_args *args) {
     return lt_exec_xent(r, args);
 }
 
+lt_err lt_loss_logits(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, int64_t first,
+                      int64_t n, lt_tensor *logits) {
+    *logits = lt_tensor_2d(l->logits.data, LT_F32, n, l->logits.shape[1]);
+    return lt_linear_fwd(r, *logits, lt_tensor_rows(&b->h_final, first, n), lt_param_head(r->spec),
+                         LT_PARAM_KIND_COUNT, 0);
+}
+
+/* Evaluation in a training pass: F32 logits, fewer rows. */
+int64_t lt_loss_eval_rows(const lt_loss *l) {
+    return l->logits.dtype == LT_F32 ? l->chunk_rows : l->chunk_rows > 1 ? l->chunk_rows / 2 : 1;
+}
+
+/* Divergences of n rows from a teacher, and their gradients. */
+static lt_err distill(lt_exec *r, const lt_batch_acts *b, lt_tensor logits, int64_t first,
+                      const lt_loss_how *how) {
+    const lt_loss_target *t = how->target;
+    const int64_t n = logits.shape[0];
+    const lt_tensor best = lt_tensor_rows(&b->best, first, n);
+    lt_distill_args args = {.logits = logits,
+                            .labels = lt_tensor_rows(&b->labels, first, n),
+                            .loss = lt_tensor_rows(&b->loss_rows, first, n),
+                            .grad_scale = how->grad_scale,
+                            .softcap = r->spec->final_softcap,
+                            .temperature = t->temperature,
+                            .beta = t->beta,
+                            .label_share = t->label_share,
+                            .rest = t->rest};
+    if (how->weights) {
+        args.weights = lt_tensor_rows(&b->weights, first, n);
+    }
+    if (t->teacher != NULL) {
+        args.teacher_softcap = t->teacher->spec->final_softcap;
+        LT_TRY(lt_loss_logits(t->teacher, t->loss, t->of, first, n, &args.teacher));
+    } else {
+        args.ids = lt_tensor_rows(&t->ids, first, n);
+        args.logp = lt_tensor_rows(&t->logp, first, n);
+    }
+    LT_TRY(r->backend->zero(r->queue, best.data, (size_t)n * sizeof(int32_t)));
+    return lt_exec_distill(r, &args);
+}
+
+/* Losses of n rows against their labels, and their gradients. */
+static lt_err against_labels(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, lt_tensor logits,
+                             int64_t first, const lt_loss_how *how) {
+    const lt_tensor none = {0};
+    const int64_t n = logits.shape[0];
+    return xent(
+        r, l,
+        &(lt_xent_args){.logits = logits,
+                        .labels = lt_tensor_rows(&b->labels, first, n),
+                        .loss = lt_tensor_rows(&b->loss_rows, first, n),
+                        .best = lt_tensor_rows(&b->best, first, n),
+                        .weights = how->weights ? lt_tensor_rows(&b->weights, first, n) : none,
+                        .grad_scale = how->grad_scale,
+                        .softcap = r->spec->final_softcap,
+                        .z_coef = how->z_coef});
+}
+
 static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, int64_t first,
                         int64_t n, const lt_loss_how *how) {
-    const lt_tensor none = {0};
     const lt_param_kind head = lt_param_head(r->spec);
     const lt_tensor h = lt_tensor_rows(&b->h_final, first, n);
     lt_tensor logits = lt_tensor_rows(&l->logits, 0, n);
 
-    if (how->grad_scale == 0) {
-        logits = lt_tensor_2d(l->logits.data, LT_F32, n, l->logits.shape[1]);
-    }
-    LT_TRY(lt_linear_fwd(r, logits, h, head, LT_PARAM_KIND_COUNT, 0));
+    LT_TRY(how->grad_scale == 0 ? lt_loss_logits(r, l, b, first, n, &logits)
+                                : lt_linear_fwd(r, logits, h, head, LT_PARAM_KIND_COUNT, 0));
     if (r->exact != NULL && how->grad_scale == 0) {
         lt_exact_losses(&logits, r->spec->final_softcap, (const int32_t *)b->labels.data + first,
                         (float *)b->loss_rows.data + first, (int32_t *)b->best.data + first);
         return LT_OK;
     }
-    LT_TRY(
-        xent(r, l,
-             &(lt_xent_args){.logits = logits,
-                             .labels = lt_tensor_rows(&b->labels, first, n),
-                             .loss = lt_tensor_rows(&b->loss_rows, first, n),
-                             .best = lt_tensor_rows(&b->best, first, n),
-                             .weights = how->weights ? lt_tensor_rows(&b->weights, first, n) : none,
-                             .grad_scale = how->grad_scale,
-                             .softcap = r->spec->final_softcap,
-                             .z_coef = how->z_coef}));
+    LT_TRY(how->target != NULL ? distill(r, b, logits, first, how)
+                               : against_labels(r, l, b, logits, first, how));
     if (how->grad_scale == 0) {
         return LT_OK;
     }
@@ -143,15 +190,10 @@ static lt_err run_scores(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
 
 lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const lt_loss_how *how) {
     const bool backward = how->grad_scale != 0;
-    const int64_t rows = r->batch * r->seq;
-    int64_t chunk = l->chunk_rows;
+    const int64_t rows = r->batch * r->seq, chunk = backward ? l->chunk_rows : lt_loss_eval_rows(l);
 
     if (r->spec->n_scores > 0) {
         return run_scores(r, l, b, how);
-    }
-    /* Evaluation in a training pass: F32 logits, fewer rows. */
-    if (!backward && l->logits.dtype != LT_F32) {
-        chunk = chunk > 1 ? chunk / 2 : 1;
     }
     for (int64_t first = 0; first < rows; first += chunk) {
         const int64_t n = rows - first < chunk ? rows - first : chunk;

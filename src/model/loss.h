@@ -17,17 +17,36 @@ typedef struct {
 void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
                    int64_t n_words, lt_arena *a);
 
+/* A teacher's distributions, with which rows are compared (the op distill): those of another
+ * model's head, or some words of each. */
+typedef struct {
+    lt_exec *teacher;        /* NULL: ids and logp. */
+    const lt_loss *loss;     /* The teacher's, of at least as many rows as a chunk, */
+    const lt_batch_acts *of; /* and its activations of the same batch. */
+    lt_tensor ids, logp;     /* (B * T, K) */
+    float temperature, beta, label_share;
+    bool rest;
+} lt_loss_target;
+
 typedef struct {
     /* (B * T): chunks without a counted label are skipped; NULL: none is (the results are the
      * same). */
     const int32_t *host_labels;
     float grad_scale; /* != 0: backward, too. */
     float z_coef;
-    bool weights; /* Rows' gradients are multiplied by b->weights. */
+    bool weights;                 /* Rows' gradients are multiplied by b->weights. */
+    const lt_loss_target *target; /* NULL: rows are compared with their labels. */
 } lt_loss_how;
 
 /* Loss of each row into b->loss_rows and argmax into b->best; backward: the head's gradient, and
  * b->dh = d/d(h_final). */
-lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const lt_loss_how *how);
+LT_MUST_USE lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
+                               const lt_loss_how *how);
+
+/* Logits of rows [first, first + n) of the batch, F32, in the chunk's memory; n: at most
+ * lt_loss_eval_rows. */
+LT_MUST_USE lt_err lt_loss_logits(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
+                                  int64_t first, int64_t n, lt_tensor *logits);
+int64_t lt_loss_eval_rows(const lt_loss *l);
 
 #endif

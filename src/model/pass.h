@@ -217,6 +217,34 @@ LT_MUST_USE lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs
 LT_MUST_USE lt_err lt_pass_logprobs_backward(lt_pass *p, int set, const float *dlogprobs,
                                              float grad_scale);
 
+/* A teacher's distributions in place of labels: the loss of a row that has a label is its
+ * divergence from the teacher's (the op distill, tensor/ops.h), and minus that stands for its
+ * log-probability above. Then
+ *
+ *     lt_pass_read(teacher, &batch)    forward to what the head reads
+ *     lt_pass_aim(p, &target)          from now on; NULL: labels again
+ *     lt_pass_logprobs(p, 0, &batch, values), lt_pass_logprobs_backward(p, 0, dvalues, scale)
+ *
+ * The teacher is a pass of one set, which runs on the queue of p and whose chunks of logits have at
+ * least as many rows (loss_chunk_rows = lt_pass_chunk_rows(p)); it holds the batch until the next
+ * call of it. Or its words are given: ids, logp (at least B * T, K) in the backend's memory, as the
+ * op takes them. Not with ranks of tp. */
+typedef struct {
+    lt_pass *teacher; /* NULL: ids and logp. */
+    lt_tensor ids, logp;
+    float temperature, beta, label_share;
+    bool rest;
+} lt_pass_target;
+LT_MUST_USE lt_err lt_pass_read(lt_pass *p, const lt_pass_batch *b);
+void lt_pass_aim(lt_pass *p, const lt_pass_target *t);
+int64_t lt_pass_chunk_rows(const lt_pass *p);
+
+/* The k most likely words of each place that has a label, as the op distill takes them: ids (B * T,
+ * k) by rising id, logp (B * T, k) natural logarithms of their probabilities at this temperature,
+ * host. Other places are not written. k: at most the vocabulary. */
+LT_MUST_USE lt_err lt_pass_top(lt_pass *p, const lt_pass_batch *b, int64_t k, float temperature,
+                               int32_t *ids, float *logp);
+
 /* F32 over the model's table, or that of its adapters, the backend's memory; of a stage its own
  * units alone. With ranks of tp, what several of them hold has a part of its gradient on each:
  * their sum is the gradient. */

@@ -181,6 +181,10 @@ static lt_err begin_gradients(lt_pass *p) {
     return LT_OK;
 }
 
+static const lt_loss_target *target_of(const lt_pass *p) {
+    return p->aimed ? &p->target : NULL;
+}
+
 /* h_final to losses; backward: to dx behind the last layer. */
 static lt_err head_run(lt_pass *p, int set, const lt_loss_how *how) {
     lt_exec *r = &p->exec;
@@ -271,7 +275,8 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
 }
 
 lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale) {
-    const lt_loss_how how = {.host_labels = labels,
+    const lt_loss_how how = {.target = target_of(p),
+                             .host_labels = labels,
                              .grad_scale = grad_scale,
                              .z_coef = p->options.z_coef,
                              .weights = p->sets[0].has_weights};
@@ -283,7 +288,7 @@ lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale) {
 
 lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result, float *loss_rows) {
     lt_exec *r = &p->exec;
-    const lt_loss_how how = {.host_labels = b->labels};
+    const lt_loss_how how = {.target = target_of(p), .host_labels = b->labels};
     *result = (lt_pass_result){0};
     LT_TRY(lt_pass_load(p, 0, b));
     LT_TRY(lt_fp8_refresh(r, &p->fp8));
@@ -353,7 +358,8 @@ lt_err lt_pass_forward_eval(lt_pass *p, int set, int first, int end) {
 lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale) {
     const lt_batch_acts *b = use_set(p, set);
     const lt_tensor none = {0};
-    const lt_loss_how how = {.grad_scale = grad_scale,
+    const lt_loss_how how = {.target = target_of(p),
+                             .grad_scale = grad_scale,
                              .z_coef = grad_scale != 0 ? p->options.z_coef : 0.0f,
                              .weights = p->sets[set].has_weights};
     LT_ASSERT(has_head(p));
@@ -414,7 +420,7 @@ lt_err lt_pass_logprobs_base(lt_pass *p, int set, const lt_pass_batch *b, float 
 
 lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad_scale) {
     const lt_batch_acts *b = use_set(p, set);
-    const lt_loss_how how = {.grad_scale = grad_scale, .weights = true};
+    const lt_loss_how how = {.target = target_of(p), .grad_scale = grad_scale, .weights = true};
     const int64_t rows = p->exec.batch * p->exec.seq;
 
     LT_ASSERT(has_head(p) && grad_scale != 0);
@@ -438,4 +444,36 @@ lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad
 lt_err lt_pass_logprobs_backward(lt_pass *p, int set, const float *dlogprobs, float grad_scale) {
     LT_TRY(lt_pass_objective(p, set, dlogprobs, grad_scale));
     return lt_pass_backward(p, set, p->first, p->end, grad_scale);
+}
+
+/* ---- A teacher in place of labels ---- */
+
+lt_err lt_pass_read(lt_pass *p, const lt_pass_batch *b) {
+    LT_TRY(lt_pass_load(p, 0, b));
+    LT_TRY(lt_fp8_refresh(&p->exec, &p->fp8));
+    return lt_pass_forward_all(p, 0, false);
+}
+
+int64_t lt_pass_chunk_rows(const lt_pass *p) {
+    return p->loss.chunk_rows;
+}
+
+void lt_pass_aim(lt_pass *p, const lt_pass_target *t) {
+    p->aimed = t != NULL;
+    if (t == NULL) {
+        return;
+    }
+    p->target = (lt_loss_target){.ids = t->ids,
+                                 .logp = t->logp,
+                                 .temperature = t->temperature,
+                                 .beta = t->beta,
+                                 .label_share = t->label_share,
+                                 .rest = t->rest};
+    LT_ASSERT(p->exec.n_tp == 1);
+    if (t->teacher != NULL) {
+        LT_ASSERT(lt_loss_eval_rows(&t->teacher->loss) >= p->loss.chunk_rows);
+        p->target.teacher = &t->teacher->exec;
+        p->target.loss = &t->teacher->loss;
+        p->target.of = &t->teacher->sets[0].batch;
+    }
 }

@@ -68,7 +68,7 @@ lt_err lt_chat_data_open(lt_chat_source *out, const lt_recipe *r, const lt_token
         err = open_from(out, r, t, r->init);
     }
     LT_TRY(err);
-    if (r->objective != LT_RECIPE_OBJECTIVE_sft) {
+    if (r->objective > LT_RECIPE_OBJECTIVE_distill) {
         return LT_OK; /* It says itself what is learnt. */
     }
     lt_log_info(

@@ -17,6 +17,7 @@
 const lt_metric lt_train_metrics[LT_TRAIN_METRIC_COUNT] = {LT_TRAIN_METRICS(METRIC)};
 const lt_metric lt_eval_metrics[LT_EVAL_METRIC_COUNT] = {LT_EVAL_METRICS(METRIC)};
 const lt_metric lt_rl_metrics[LT_RL_METRIC_COUNT] = {LT_RL_METRICS(METRIC)};
+const lt_metric lt_distill_metrics[LT_DISTILL_METRIC_COUNT] = {LT_DISTILL_METRICS(METRIC)};
 #undef METRIC
 #define METRIC(id, kind, unit, help, name) {name, LT_METRIC_##kind, unit, help},
 const lt_metric lt_preference_metrics[LT_PREFERENCE_METRIC_COUNT] = {LT_PREFERENCE_METRICS(METRIC)};
@@ -175,6 +176,7 @@ json_t *lt_metrics_described(void) {
     describe(all, lt_train_metrics, LT_TRAIN_METRIC_COUNT);
     describe(all, lt_eval_metrics, LT_EVAL_METRIC_COUNT);
     describe(all, lt_rl_metrics, LT_RL_METRIC_COUNT);
+    describe(all, lt_distill_metrics, LT_DISTILL_METRIC_COUNT);
     describe(all, lt_preference_metrics, LT_PREFERENCE_METRIC_COUNT);
     return all;
 }

@@ -8,6 +8,7 @@
  *   {"kind": "sample", "step", "prompt", "text"}
  *   {"kind": "rl", "step", ...}                            LT_RL_METRICS, with a line of "train"
  *                                                          of a step of reinforcement learning
+ *   {"kind": "distill", "step", ...}                       LT_DISTILL_METRICS, the same
  *   {"kind": "rl_eval", "step", ...}                       of greedy answers to problems held out
  *   {"kind": "answers", "step", "file", "line", "rewards": {...}, "answers": [{"text", "reward"}]}
  *                                                          a group of its answers, as often as
@@ -97,6 +98,15 @@
     X(rollout_tokens_per_s, GAUGE, "1/s", "tokens drawn by the time of drawing")                   \
     X(questions, COUNT, "", "questions of the newest draw")
 
+/* Of distillation; the loss stands in the line of "train". */
+#define LT_DISTILL_METRICS(X)                                                                      \
+    X(step, COUNT, "", "optimiser steps done")                                                     \
+    X(labels, COUNT, "tokens", "places that were compared with the teacher")                       \
+    X(on_policy, GAUGE, "", "share of the answers that the student drew")                          \
+    X(answer_tokens, GAUGE, "tokens", "mean length of these")                                      \
+    X(ended, GAUGE, "", "share of these that the model ended before the limit")                    \
+    X(rollout_s, GAUGE, "s", "time in which they were drawn")
+
 /* With TRL's names and meaning: id, kind, unit, description, name. */
 #define LT_PREFERENCE_METRICS(X)                                                                   \
     X(step, COUNT, "", "optimiser step", "step")                                                   \
@@ -123,14 +133,16 @@ typedef struct {
 #define LT_METRIC_TRAIN_ENUM(name, kind, unit, help)          LT_TRAIN_##name,
 #define LT_METRIC_EVAL_ENUM(name, kind, unit, help)           LT_EVAL_##name,
 #define LT_METRIC_RL_ENUM(name, kind, unit, help)             LT_RL_##name,
+#define LT_METRIC_DISTILL_ENUM(name, kind, unit, help)        LT_DISTILL_##name,
 #define LT_METRIC_PREFERENCE_ENUM(id, kind, unit, help, name) LT_PREFERENCE_##id,
 enum { LT_TRAIN_METRICS(LT_METRIC_TRAIN_ENUM) LT_TRAIN_METRIC_COUNT };
 enum { LT_EVAL_METRICS(LT_METRIC_EVAL_ENUM) LT_EVAL_METRIC_COUNT };
 enum { LT_RL_METRICS(LT_METRIC_RL_ENUM) LT_RL_METRIC_COUNT };
+enum { LT_DISTILL_METRICS(LT_METRIC_DISTILL_ENUM) LT_DISTILL_METRIC_COUNT };
 enum { LT_PREFERENCE_METRICS(LT_METRIC_PREFERENCE_ENUM) LT_PREFERENCE_METRIC_COUNT };
 extern const lt_metric lt_train_metrics[LT_TRAIN_METRIC_COUNT],
     lt_eval_metrics[LT_EVAL_METRIC_COUNT], lt_rl_metrics[LT_RL_METRIC_COUNT],
-    lt_preference_metrics[LT_PREFERENCE_METRIC_COUNT];
+    lt_distill_metrics[LT_DISTILL_METRIC_COUNT], lt_preference_metrics[LT_PREFERENCE_METRIC_COUNT];
 
 /* Who gets the rows of the tables, too: Prometheus (live.h), TensorBoard (tensorboard.h). */
 typedef struct {

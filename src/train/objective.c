@@ -100,12 +100,18 @@ static lt_pass_batch cut(lt_training *t, const lt_row_batch *rows, int64_t first
     return (lt_pass_batch){.batch = n, .seq = used, .tokens = o->tokens, .labels = o->labels};
 }
 
+static lt_err aim(lt_training *t, const lt_pass_batch *b, const int64_t *index) {
+    const lt_objective *o = t->objective;
+    return o->aim != NULL ? o->aim(o->of, t, b, index) : LT_OK;
+}
+
 lt_err lt_objective_values(lt_training *t, const lt_row_batch *rows, int64_t first, int64_t n,
                            const float **values, int64_t *seq) {
     const lt_pass_batch b = cut(t, rows, first, n);
     const bool scores = t->model->spec.n_scores > 0;
     float *v = t->objective_room.values;
     lt_pass_result unused;
+    LT_TRY(aim(t, &b, rows->index + first));
     LT_TRY(lt_pass_eval(t->pass, &b, &unused, v));
     for (int64_t i = 0; i < b.batch * b.seq; i++) {
         v[i] = b.labels[i] < 0 ? 0.0f : scores ? v[i] : -v[i];
@@ -141,6 +147,7 @@ lt_err lt_objective_run(lt_training *t, const lt_row_batch *rows, int64_t n, flo
         const int64_t count = n - first < t->micro ? n - first : t->micro;
         const lt_pass_batch b = cut(t, rows, first, count);
         const lt_objective_part part = part_of(t, rows, first, count, b.seq, d);
+        LT_TRY(aim(t, &b, rows->index + first));
         LT_TRY(lt_training_has_ranks(t) ? lt_zero_begin_batch(&t->zero, 0) : LT_OK);
         LT_TRY(lt_pass_logprobs(t->pass, 0, &b, t->objective_room.values));
         memset(d, 0, (size_t)(count * b.seq) * sizeof *d);

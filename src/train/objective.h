@@ -17,6 +17,8 @@
  *     each step:
  *       begin    once, on all ranks together, with this rank's rows of the step, before the first
  *                of its micro-batches: what needs all of them, or values of other rows
+ *       aim      before the values of a micro-batch are computed: compares its rows with something
+ *                else than their labels (lt_pass_aim), and minus that is their values
  *       loss     for each micro-batch in order: adds to the record, and writes derivatives
  *
  * The update follows the gradient of loss_sum / weight_sum, both summed over the micro-batches and
@@ -68,6 +70,8 @@ typedef struct lt_objective {
     /* held_out: of a validation, whose rows have their index alone. NULL: nothing to do. */
     lt_err (*begin)(void *of, struct lt_training *t, const lt_row_batch *rows, int64_t n,
                     bool held_out);
+    /* index: of the batch's rows. NULL: nothing to do. */
+    lt_err (*aim)(void *of, struct lt_training *t, const lt_pass_batch *b, const int64_t *index);
     lt_err (*loss)(void *of, const lt_objective_part *part, bool held_out, lt_step_record *sum);
     void (*report)(const void *of, const lt_step_record *sum, double *values, bool *present);
     /* A validation of another kind than the loss of rows that are held out. NULL: that. */

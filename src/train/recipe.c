@@ -99,10 +99,9 @@ bool lt_recipe_is_rl(const lt_recipe *r) {
 const lt_align_objective *lt_recipe_align(const lt_recipe *r) {
     size_t n;
     const lt_align_objective *rows_of = lt_align_objectives(&n);
-    LT_ASSERT(n == LT_RECIPE_METHODS_FROM - 1);
-    return r->objective == LT_RECIPE_OBJECTIVE_sft || lt_recipe_is_rl(r)
-               ? NULL
-               : &rows_of[r->objective - 1];
+    enum { BEFORE = LT_RECIPE_OBJECTIVE_distill + 1 }; /* Of the list's names. */
+    LT_ASSERT(n == LT_RECIPE_METHODS_FROM - BEFORE);
+    return r->objective < BEFORE || lt_recipe_is_rl(r) ? NULL : &rows_of[r->objective - BEFORE];
 }
 
 int64_t lt_recipe_together(const lt_recipe *r) {

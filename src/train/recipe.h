@@ -31,16 +31,18 @@ typedef enum { LT_LR_CONSTANT, LT_LR_LINEAR, LT_LR_COSINE, LT_LR_WSD } lt_lr_kin
 typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_cooldown_kind;
 #define LT_RECIPE_COOLDOWNS "1-sqrt|linear|cosine"
 
-/* sft, then the rows of lateen/align.h's table, then its methods of reinforcement learning. */
+/* sft and distill, then the rows of lateen/align.h's table, then its methods of reinforcement
+ * learning. */
 #define LT_RECIPE_OBJECTIVE_ENUM(name, of) LT_RECIPE_OBJECTIVE_##name,
 typedef enum {
     LT_RECIPE_OBJECTIVE_sft,
+    LT_RECIPE_OBJECTIVE_distill,
     LT_ALIGN_OBJECTIVE_MAP(LT_RECIPE_OBJECTIVE_ENUM) LT_ALIGN_METHOD_MAP(LT_RECIPE_OBJECTIVE_ENUM)
         LT_RECIPE_OBJECTIVE_COUNT
 } lt_recipe_objective;
 #define LT_RECIPE_OBJECTIVE_TEXT(name, of) "|" #name
 #define LT_RECIPE_OBJECTIVES                                                                       \
-    "sft" LT_ALIGN_OBJECTIVE_MAP(LT_RECIPE_OBJECTIVE_TEXT)                                         \
+    "sft|distill" LT_ALIGN_OBJECTIVE_MAP(LT_RECIPE_OBJECTIVE_TEXT)                                 \
         LT_ALIGN_METHOD_MAP(LT_RECIPE_OBJECTIVE_TEXT)
 #define LT_RECIPE_METHODS_FROM LT_RECIPE_OBJECTIVE_grpo
 
@@ -52,6 +54,32 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
  * the effective recipe. */
 #define LT_RECIPE_MAY_CHANGE LT_OPTION_OWNER
 #define LT_RECIPE_ONCE       (2 * LT_OPTION_OWNER)
+
+/* Options of distillation. */
+#define LT_RECIPE_DISTILL_OPTIONS(X)                                                               \
+    X(STR, distill_teacher, "distill.teacher", "", 0, 0, "PATH",                                   \
+      "distillation: the model that is imitated, which computes beside the run; as model.init")    \
+    X(STR, distill_words, "distill.logprobs", "", 0, 0, "FOLDER",                                  \
+      "or what `lateen align logprobs` has written of it for data.train")                          \
+    X(STR, distill_valid, "distill.valid_logprobs", "", 0, 0, "FOLDER",                            \
+      "with distill.logprobs: the same for data.valid")                                            \
+    X(F64, distill_beta, "distill.beta", "0", 0, 1, "",                                            \
+      "0: forward divergence KL(teacher, student); 1: reverse, KL(student, teacher); between: "    \
+      "GKD's generalised Jensen-Shannon divergence")                                               \
+    X(F64, distill_temperature, "distill.temperature", "1", 0, 1e3, "",                            \
+      "of both distributions in the divergence", LT_OPTION_ABOVE_MIN)                              \
+    X(F64, distill_labels, "distill.labels", "0", 0, 1, "",                                        \
+      "share of the labels' cross-entropy in the loss; the divergence has the rest",               \
+      LT_OPTION_BELOW_MAX)                                                                         \
+    X(ENUM, distill_rest, "distill.rest", "bucket", 0, 0, "bucket|renormalise",                    \
+      "distill.logprobs: all words that a place does not name count as one, or both "              \
+      "distributions are divided by the sum over those that it names")                             \
+    X(F64, distill_on_policy, "distill.on_policy", "0", 0, 1, "",                                  \
+      "share of the conversations whose last answer is drawn from the student (GKD's lambda)")     \
+    X(I64, distill_tokens, "distill.tokens", "256", 1, 1e6, "N",                                   \
+      "tokens of such an answer, at most")                                                         \
+    X(F64, distill_sampling, "distill.sampling_temperature", "1", 0, 100, "",                      \
+      "temperature at which it is drawn", LT_OPTION_ABOVE_MIN)
 
 /* Options of reinforcement learning. "method": as the objective has it. */
 #define LT_RECIPE_RL_OPTIONS(X)                                                                    \
@@ -265,7 +293,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(STR, lora_init, "lora.init", "", 0, 0, "FOLDER",                                             \
       "adapters to start from, a PEFT folder; empty: new ones")                                    \
     X(ENUM, objective, "objective.kind", "sft", 0, 0, LT_RECIPE_OBJECTIVES,                        \
-      "what is learnt: texts and answers (sft); preferences, of pairs, scores or single "          \
+      "what is learnt: texts and answers (sft); answers as a teacher would give them (distill); "  \
+      "preferences, of pairs, scores or single "                                                   \
       "completions; what is rewarded (grpo and the names behind it): docs/post-training.md says "  \
       "of each")                                                                                   \
     X(F64, align_beta, "objective.beta", "0.1", 0, 1e6, "",                                        \
@@ -280,6 +309,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "kto, apo_zero: weight of good completions")                                                 \
     X(F64, align_bad, "objective.bad", "1", 0, 1e6, "",                                            \
       "kto, apo_zero: weight of bad completions")                                                  \
+    LT_RECIPE_DISTILL_OPTIONS(X)                                                                   \
     LT_RECIPE_RL_OPTIONS(X)                                                                        \
     X(STR, train, "data.train", "", 0, 1, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
       "training mixture: shards of tokens; files of conversations, of which the assistant's "      \
@@ -455,7 +485,7 @@ int64_t lt_recipe_common_rows(const lt_recipe *r);
 
 /* Rows that belong together: 2 of a pair, which batch.size counts once, else 1. */
 int64_t lt_recipe_together(const lt_recipe *r);
-/* The objective's row; NULL: sft, or a method of reinforcement learning. */
+/* The objective's row; NULL: sft, distill, or a method of reinforcement learning. */
 const lt_align_objective *lt_recipe_align(const lt_recipe *r);
 bool lt_recipe_is_rl(const lt_recipe *r);
 

@@ -212,6 +212,21 @@ static const char *rl_idle(const lt_recipe *r, const lt_option *row) {
     return unmet(uses, sizeof uses / sizeof *uses, row->name);
 }
 
+/* And for those of distillation. */
+static const char *distill_idle(const lt_recipe *r, const lt_option *row) {
+    const bool words = r->distill_words[0] != '\0', draws = r->distill_on_policy > 0.0;
+    const use uses[] = {
+        {"distill.valid_logprobs", words && r->valid[0] != '\0', "distill.logprobs and data.valid"},
+        {"distill.rest", words, "distill.logprobs"},
+        {"distill.tokens", draws, "distill.on_policy"},
+        {"distill.sampling_temperature", draws, "distill.on_policy"},
+    };
+    if (r->objective != LT_RECIPE_OBJECTIVE_distill) {
+        return "objective.kind = distill";
+    }
+    return unmet(uses, sizeof uses / sizeof *uses, row->name);
+}
+
 const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
     const bool mix = r->optim == LT_OPTIM_ADEMAMIX, muon = r->optim == LT_OPTIM_MUON,
                wsd = r->lr_kind == LT_LR_WSD, valid = r->valid[0] != '\0' || r->val_fraction > 0.0,
@@ -221,7 +236,8 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
     const lt_align_objective *o = lt_recipe_align(r), none = {.name = NULL};
     const lt_align_objective *const reads = o != NULL ? o : &none;
     const char *const of_sft = "objective.kind = sft";
-    const bool sft = r->objective == LT_RECIPE_OBJECTIVE_sft;
+    const bool sft = r->objective == LT_RECIPE_OBJECTIVE_sft,
+               imitates = sft || r->objective == LT_RECIPE_OBJECTIVE_distill;
     const use uses[] = {
         {"model.init_std", r->init[0] == '\0', "model.init empty"},
         {"mesh.shard", r->zero > 0, "mesh.zero"},
@@ -244,7 +260,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"objective.good", reads->weights, "objective.kind = kto or apo_zero"},
         {"objective.bad", reads->weights, "objective.kind = kto or apo_zero"},
         {"data.packing", sft, of_sft},
-        {"data.chat_turns", sft, of_sft},
+        {"data.chat_turns", imitates, "objective.kind = sft or distill"},
         {"data.val_fraction", sft, of_sft},
         {"data.mask_documents", sft, of_sft},
         {"data.reset_positions", sft, of_sft},
@@ -277,7 +293,8 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
     };
     char value[LT_OPTION_STR_BYTES];
     const bool of_sites = strncmp(row->name, "diloco.", 7) == 0;
-    const char *needs = strncmp(row->name, "rl.", 3) == 0 ? rl_idle(r, row)
+    const char *needs = strncmp(row->name, "rl.", 3) == 0        ? rl_idle(r, row)
+                        : strncmp(row->name, "distill.", 8) == 0 ? distill_idle(r, row)
                         : of_sites && r->sites == 1
                             ? "diloco.sites"
                             : unmet(uses, sizeof uses / sizeof *uses, row->name);

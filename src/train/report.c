@@ -30,7 +30,7 @@ static bool is_kind(const char *line, const char *kind) {
 
 /* What an objective tells of a step, behind the line of the step. */
 static bool is_of_step(const char *line) {
-    return is_kind(line, "preference") || is_kind(line, "rl");
+    return is_kind(line, "preference") || is_kind(line, "rl") || is_kind(line, "distill");
 }
 
 /* Keep every line that is neither of a step nor "ranks": of the former one in `stride`, and the

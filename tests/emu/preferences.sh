@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Objectives over preferences on emulated GPUs: the steps that the CPU takes, on one GPU and on two. Prints TAP.
+# Objectives over preferences, and distillation, on emulated GPUs: the steps that the CPU takes, on one GPU and on two. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 make -s emu 1>&2
@@ -17,4 +17,8 @@ train kto-gpus cuda 2 "${kto[@]}"
 compare "kto: so do two, with the reference point of both" kto-cpu kto-gpus 1e-5 1e-4
 train reward-cpu cpu 1 "${reward[@]}" && train reward-gpu cuda 1 "${reward[@]}"
 compare "reward: a GPU takes the CPU's steps" reward-cpu reward-gpu 1e-5 1e-4
+distill=(--model.init tests/golden/sft --data.train tests/golden/sft/chat.jsonl --data.seq 112 --optim.lr 3e-3 --objective.kind distill --distill.teacher tests/golden/distill/teacher
+    --distill.beta 0.5 --distill.labels 0.6)
+train distill-cpu cpu 1 "${distill[@]}" && train distill-gpu cuda 1 "${distill[@]}"
+compare "distillation: a GPU takes the CPU's steps" distill-cpu distill-gpu 1e-5 1e-4
 echo "1..$n"

@@ -7,6 +7,7 @@ beside "truth: every family begins as its kept curve" tests/e2e/truth.sh
 beside "train: as PyTorch trains" python3 tests/e2e/train_truth.py build/lateen
 beside "train: conversations, as transformers and PyTorch have them" python3 tests/e2e/sft_truth.py build/lateen
 beside "train: preferences, as TRL learns them" python3 tests/e2e/preference_truth.py build/lateen
+beside "train: distillation, by TRL's losses" python3 tests/e2e/distill_truth.py build/lateen
 beside "train: when it does what" python3 tests/e2e/train_decides.py build/lateen
 beside "train: several ranks" python3 tests/e2e/train_ranks.py build/lateen
 beside "train: checkpoints behind the run" python3 tests/e2e/train_async.py build/lateen

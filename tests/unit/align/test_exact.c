@@ -84,6 +84,7 @@ static void check_family(const char *family, bool served) {
                                                 .max_seq = SEQ,
                                                 .questions = QUESTIONS,
                                                 .running = 5,
+                                                .temperature = 1.0,
                                                 .exact = true}));
     for (int q = 0; q < QUESTIONS; q++) {
         problems[q] = (lt_problem){.prompt = prompts[q], .n_prompt = 1 + 4 * q};
@@ -132,7 +133,7 @@ static void every_family(void **state) {
 /* Phi-3's long texts are rotated otherwise than the short ones with which they began. */
 static void texts_whose_rotation_changes(void **state) {
     const lt_rollout_options o = {
-        .max_tokens = LENGTH, .max_seq = SEQ, .questions = 1, .running = 2};
+        .max_tokens = LENGTH, .max_seq = SEQ, .questions = 1, .running = 2, .temperature = 1.0};
     lt_rollouts *r = NULL;
     lt_model *m = NULL;
     (void)state;

@@ -1,0 +1,34 @@
+/* dialogues.h: conversations as whole rows, each of which begins with a conversation's first token:
+ * what distillation learns from, and what a teacher's log-probabilities are computed of. They are
+ * the documents of shards with a label mask (data/conversations.h), one shard behind the other. */
+#ifndef LT_ALIGN_DIALOGUES_H
+#define LT_ALIGN_DIALOGUES_H
+
+#include "lateen/data.h"
+
+typedef struct {
+    lt_shard *shards[LT_LOADER_SOURCES_MAX];
+    int64_t first[LT_LOADER_SOURCES_MAX + 1]; /* The first conversation of each; last: n. */
+    int n_shards;
+    int64_t n;     /* Conversations. */
+    uint64_t hash; /* Of the shards' names, which have the hashes of what they were made of. */
+} lt_dialogues;
+
+/* Append the conversations of a shard. Close *d also after a failure. */
+LT_MUST_USE lt_err lt_dialogues_add(lt_dialogues *d, const char *prefix);
+void lt_dialogues_close(lt_dialogues *d);
+
+/* The first `most` tokens of conversation i: *n of them into ids (most), and into labels (most)
+ * which of them the model writes. id_end: of the vocabulary. */
+LT_MUST_USE lt_err lt_dialogues_read(const lt_dialogues *d, int64_t i, int64_t most, int64_t id_end,
+                                     int32_t *ids, bool *learnt, int64_t *n);
+
+/* Write row `row` of *to: these tokens, labels where the next one is learnt, -1 elsewhere. */
+void lt_dialogues_row(const int32_t *ids, const bool *learnt, int64_t n, const lt_batch *to,
+                      int64_t row);
+
+/* Where the last answer begins: the first of the last tokens that are learnt one behind the other.
+ * 0: nothing is learnt, or it begins the text. */
+int64_t lt_dialogues_last_answer(const bool *learnt, int64_t n);
+
+#endif

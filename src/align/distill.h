@@ -1,0 +1,62 @@
+/* distill.h: distillation as an objective of training (train/objective.h): the student's
+ * distribution of each token that is learnt is drawn towards a teacher's.
+ *
+ *     data.train ──▶ conversations (dialogues.h) ─────────────────────────┐
+ *        └─ distill.on_policy: question ──student's engine──▶ its answer ─┴─▶ rows of a step
+ *                                                                             │ aim
+ *     distill.teacher: a pass of the teacher's over these rows ──▶ divergence of each place
+ *     distill.logprobs: its words of these conversations (teacher_words.h) ──┘
+ *
+ * The loss of a step is the sum of its places' losses (the op distill, tensor/ops.h) over their
+ * number on all ranks, as TRL's GKDTrainer has it.
+ *
+ * ON POLICY   (GKD, Agarwal et al. 2024, arXiv:2306.13649, algorithm 1.) Of a conversation that is
+ * drawn on policy the question of the last answer is kept, and the student answers it, with the
+ * weights of the step. Whether example i of a run is one, and the seed of its answer, are functions
+ * of (seed, i), so that a run that goes on takes the steps of one that was never stopped. A
+ * conversation whose question leaves no room for an answer is learnt as it stands.
+ *
+ * INDEX OF A ROW   conversation i of data.train: i; of data.valid: -1 - i; answer i of a step: i
+ * and the number of conversations. */
+#ifndef LT_ALIGN_DISTILL_H
+#define LT_ALIGN_DISTILL_H
+
+#include "align/rollout.h"
+#include "align/teacher_words.h"
+#include "train/run.h"
+
+typedef struct {
+    lt_dialogues dialogues;
+    lt_teacher_words words; /* Of a teacher that is not here: n 0. */
+} lt_distill_set;
+
+typedef struct {
+    lt_training *t;              /* NULL before it is open. */
+    lt_distill_set train, valid; /* valid.dialogues.n 0: there is none. */
+    lt_pass_target target;
+    lt_model *teacher; /* NULL: words. */
+    lt_arena targets;  /* The words of a pass, in the backend's memory, */
+    int32_t *ids;      /* and as they are put together on the host: (rows of a pass, k). */
+    float *logp;
+    lt_rollouts *rollouts; /* NULL: all is off policy. */
+    int64_t at;            /* Examples of this rank since the beginning of the run. */
+    int64_t at_held_out;
+    int32_t *row_ids; /* (seq) */
+    bool *learnt;
+    /* Of a step: what is asked, by row; n_prompt 0: the row is off policy. */
+    lt_question *questions; /* (rows of a step) */
+    bool *ended;            /* (rows of a step) the model ended the answer. */
+    lt_answer *answers;     /* (rows of a step) in the order of the questions. */
+    double draw_s;          /* In which they were drawn. */
+} lt_distill;
+
+/* The objective of a recipe and of a zeroed lt_distill, which must outlive the run. */
+lt_objective lt_distill_objective(lt_distill *d, const lt_recipe *r);
+
+/* UNSUPPORTED: model and tokenizer of a teacher do not have the student's vocabulary. A tokenizer
+ * that is NULL is not compared. */
+LT_MUST_USE lt_err lt_distill_check_teacher(const lt_model *student, const lt_tokenizer *own,
+                                            const lt_model *teacher, const lt_tokenizer *its,
+                                            const char *name);
+
+#endif

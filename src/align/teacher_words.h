@@ -1,0 +1,89 @@
+/* teacher_words.h: what a teacher says of conversations, in files: the k most likely words of each
+ * token that is learnt, with the logarithms of their probabilities. `lateen align logprobs` writes
+ * them, and distillation reads them (distill.h).
+ *
+ *     FOLDER/logprobs.json                  written last: what all this is
+ *     FOLDER/part-00000.safetensors ...     the same number of conversations each, in their order
+ *
+ * Tensors of a part of n conversations, of which m tokens are learnt:
+ *
+ *     tokens    I32 (t)       the conversations' tokens, one behind the other
+ *     starts    I32 (n + 1)   where each begins in tokens
+ *     places    I32 (m)       learnt tokens, numbered within their conversation
+ *     first     I32 (n + 1)   where the places of each conversation begin
+ *     ids       I32 (m, k)    the words most likely in these places, by rising id
+ *     logprobs  F32 (m, k)    natural logarithms of their probabilities
+ *
+ * The metadata of a part is {"key": K}, where K is a checksum of conversations, weights, k,
+ * temperature and the length to which conversations are cut. A part is written aside and renamed,
+ * so that a command that was interrupted goes on behind the last one. The tokens are compared with
+ * those of the run that reads them: so a student whose tokenizer or template differs is refused. */
+#ifndef LT_ALIGN_TEACHER_WORDS_H
+#define LT_ALIGN_TEACHER_WORDS_H
+
+#include "align/dialogues.h"
+#include "base/file.h"
+#include "model/pass.h"
+#include "model/safetensors.h"
+
+#define LT_TEACHER_WORDS_FILE   "logprobs.json"
+#define LT_TEACHER_WORDS_FORMAT "lateen-logprobs-1"
+#define LT_TEACHER_WORDS_MOST   512 /* k at most: what distill.cu takes. */
+
+/* The path of part i. */
+LT_MUST_USE lt_err lt_teacher_words_part(char out[LT_PATH_BYTES], const char *folder, int64_t i);
+
+/* ---- Reading ---- */
+
+typedef struct {
+    lt_safetensors file;
+    int64_t n; /* Conversations. */
+    const lt_safetensor *tokens, *starts, *places, *first, *ids, *logprobs;
+} lt_teacher_part;
+
+typedef struct {
+    char folder[LT_PATH_BYTES];
+    lt_teacher_part *parts;
+    int64_t n_parts, per_part;
+    int64_t n, k, vocab_size;
+    double temperature;
+    char key[17];
+} lt_teacher_words;
+
+/* NOT_FOUND: logprobs.json is not there. Close it also after a failure. */
+LT_MUST_USE lt_err lt_teacher_words_open(lt_teacher_words *out, const char *folder);
+void lt_teacher_words_close(lt_teacher_words *w);
+
+/* Are they those of these conversations, whose first `longest` tokens are used? FORMAT names the
+ * first conversation and the token where they differ. id_end: of the vocabulary. */
+LT_MUST_USE lt_err lt_teacher_words_match(const lt_teacher_words *w, const lt_dialogues *d,
+                                          int64_t longest, int64_t id_end);
+
+/* The words of conversation i, as a row of seq places has them: those of token t at place t - 1 of
+ * ids, logp (seq, k). Places of tokens that are not learnt are left as they are. */
+void lt_teacher_words_row(const lt_teacher_words *w, int64_t i, int64_t seq, int32_t *ids,
+                          float *logp);
+
+/* ---- Writing ---- */
+
+typedef struct {
+    const char *folder, *model; /* model: its name, for logprobs.json. */
+    const lt_dialogues *dialogues;
+    lt_pass *pass;
+    const lt_model *teacher;
+    int64_t k, per_part;
+    int64_t rows, seq; /* Of the pass. */
+    double temperature;
+    void (*progress)(void *ctx, int64_t done, int64_t all); /* Conversations. May be NULL. */
+    void *ctx;
+} lt_teacher_words_options;
+
+typedef struct {
+    int64_t conversations, places, kept; /* kept: conversations of an earlier start. */
+} lt_teacher_words_stats;
+
+/* STATE: the folder has parts of something else. */
+LT_MUST_USE lt_err lt_teacher_words_write(const lt_teacher_words_options *o,
+                                          lt_teacher_words_stats *stats);
+
+#endif
