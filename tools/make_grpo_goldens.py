@@ -34,6 +34,8 @@ CASES = {
                                             {"loss_type": "grpo", "beta": 0.3, "num_iterations": 3, "epsilon": 0.02, "epsilon_high": 0.03}),
     "gspo, two passes": ({"objective.kind": "gspo", "rl.passes": "2", "rl.clip_low": "0.01", "rl.clip_high": "0.02"},
                          {"loss_type": "grpo", "importance_sampling_level": "sequence", "num_iterations": 2, "epsilon": 0.01, "epsilon_high": 0.02}),
+    "dapo at a temperature, two passes": ({"objective.kind": "dapo", "rl.passes": "2", "rl.temperature": "0.7", "rl.kl": "0.1", "rl.kl_ratio": "true"},
+                                          {"loss_type": "dapo", "epsilon_high": 0.28, "num_iterations": 2, "temperature": 0.7, "beta": 0.1}),
     "dapo without answers that were cut off": ({"objective.kind": "dapo", "rl.drop_cut": "true"}, {"loss_type": "dapo", "epsilon_high": 0.28, "mask_truncated_completions": True}),
 }
 

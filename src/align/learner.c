@@ -57,7 +57,9 @@ static lt_err open_reference(lt_learner *l) {
     LT_TRY(lt_model_open(&l->reference, t->recipe.init, &how));
     o.train = o.weights = false;
     o.recompute = LT_RECOMPUTE_NONE;
-    return lt_pass_open(&l->reference_pass, l->reference, &o);
+    LT_TRY(lt_pass_open(&l->reference_pass, l->reference, &o));
+    lt_pass_set_temperature(l->reference_pass, (float)t->recipe.rl_temperature);
+    return LT_OK;
 }
 
 static lt_err open_engine(lt_learner *l, const lt_reinforce_options *o) {
@@ -69,7 +71,7 @@ static lt_err open_engine(lt_learner *l, const lt_reinforce_options *o) {
                                                   .max_seq = o->max_seq,
                                                   .questions = o->updates * o->answers / o->group,
                                                   .running = o->running,
-                                                  .temperature = 1.0,
+                                                  .temperature = l->t->recipe.rl_temperature,
                                                   .ends = o->ends,
                                                   .exact = o->exact}));
     l->answerer = (lt_answerer){l->rollouts, lt_rollouts_draw};
@@ -86,6 +88,9 @@ static lt_err open_rewards(lt_learner *l, const lt_reinforce_options *o) {
                                    .command_limit_s = r->rl_command_limit,
                                    .max_tokens = o->max_tokens,
                                    .soft_tokens = r->rl_soft,
+                                   .model = r->rl_reward_model,
+                                   .device = l->t->device,
+                                   .longest = 2 * r->seq,
                                    .tests = {.kind = (lt_sandbox_kind)r->rl_sandbox,
                                              .limit_s = r->rl_test_limit,
                                              .memory_bytes = r->rl_test_memory << 20,
@@ -98,6 +103,7 @@ static lt_err open_rewards(lt_learner *l, const lt_reinforce_options *o) {
     if (err != LT_OK) {
         return lt_error_prefix(err, "rl.rewards");
     }
+    l->t->objective_bytes += lt_rewards_bytes(l->rewards);
     LT_TRY(lt_rewards_check(l->rewards, &l->problems));
     return lt_rewards_check(l->rewards, &l->held_out);
 }
@@ -265,6 +271,7 @@ static lt_err learner_open(void *of, lt_training *t) {
     LT_TRY(open_rewards(l, &o));
     LT_TRY(open_engine(l, &o));
     LT_TRY(open_reference(l));
+    lt_pass_set_temperature(t->pass, (float)t->recipe.rl_temperature);
     t->source = (lt_row_source){
         .of = l, .next = next, .place = place, .print = print, .seek = seek};
     return lt_reinforce_open(&l->r, &o, &l->problems, l->rewards, &l->answerer);
@@ -359,7 +366,8 @@ static void learner_report(const void *of, const lt_step_record *sum, double *va
         present[i] = i < LT_RL_rollout_s || drew;
     }
     present[LT_RL_kl] = l->r.o.policy.kl > 0.0;
-    present[LT_RL_mismatch] = drew;
+    /* The engine tells probabilities at temperature 1. */
+    present[LT_RL_mismatch] = drew && l->t->recipe.rl_temperature == 1.0;
     present[LT_RL_entropy] = sum->objective[SUM_TOKENS] > 0.0;
     put_draw(values, &l->r.draw);
     values[LT_RL_entropy] = sum->objective[SUM_ENTROPY] / tokens;

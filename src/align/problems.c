@@ -187,6 +187,19 @@ done:
     return err;
 }
 
+json_t *lt_problem_messages(const lt_problem *p) {
+    json_t *messages = json_copy(json_object_get(p->line, "messages"));
+    for (size_t n = json_array_size(messages); n > 0; n--) {
+        const char *role = json_string_value(
+            json_object_get(json_array_get(messages, n - 1), "role"));
+        if (role == NULL || strcmp(role, "assistant") != 0) {
+            break;
+        }
+        (void)json_array_remove(messages, n - 1);
+    }
+    return messages;
+}
+
 void lt_problems_close(lt_problems *p) {
     for (int64_t i = 0; i < p->n; i++) {
         problem_close(&p->items[i]);

@@ -25,6 +25,12 @@ lt_err lt_reinforce_check_recipe(const lt_recipe *r) {
                 "that the run begins with; not built",
                 r->rl_kl);
     }
+    if (r->rl_temperature != 1.0 && (r->rl_exact || r->rl_correction > 0)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "rl.temperature = %g with %s: the engine tells the probabilities of its tokens at "
+                "temperature 1; not built",
+                r->rl_temperature, r->rl_exact ? "rl.exact" : "rl.correction");
+    }
     if (r->steps % draw != 0) {
         LT_FAIL(LT_ERR_ARG,
                 "steps = %" PRId64 " is not a multiple of the %" PRId64

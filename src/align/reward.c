@@ -7,11 +7,12 @@
 #include <string.h>
 
 #include "align/reward_command.h"
+#include "align/reward_model.h"
 #include "base/error.h"
 #include "base/option.h"
 #include "serve/grammar/grammar.h"
 
-#define MOST 10 /* Names of a sum. */
+#define MOST 11 /* Names of a sum. */
 
 /* One answer with its problem. */
 typedef struct {
@@ -24,8 +25,8 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    bool checker, schema, soft, command, tests;    /* What it reads. */
-    lt_err (*value)(const judged *j, double *out); /* NULL: of the command. */
+    bool checker, schema, soft, model, command, tests; /* What it reads. */
+    lt_err (*value)(const judged *j, double *out);     /* NULL: of model and command. */
 } reward_row;
 
 typedef struct {
@@ -37,6 +38,7 @@ struct lt_rewards {
     lt_reward_options o;
     term terms[MOST];
     int n_terms;
+    lt_reward_model *model;
     lt_reward_command *command;
     lt_grammar_vocab *vocabulary; /* NULL: no reward reads a schema. */
 };
@@ -146,6 +148,7 @@ static const reward_row table[] = {
     {"ended", .value = ended_value},
     {"length", .value = length_value},
     {"overlong", .soft = true, .value = overlong_value},
+    {"model", .model = true},
     {"command", .command = true},
     {"unit_tests", .tests = true, .value = unit_tests_value},
     {"unit_tests_share", .tests = true, .value = unit_tests_share_value},
@@ -205,6 +208,10 @@ static lt_err check_options(const lt_rewards *r) {
         LT_FAIL(LT_ERR_ARG, READS(r, command) ? "reward 'command' needs a command"
                                               : "a command is given, but no reward 'command'");
     }
+    if (READS(r, model) != (o->model != NULL && o->model[0] != '\0')) {
+        LT_FAIL(LT_ERR_ARG, READS(r, model) ? "reward 'model' needs a reward model"
+                                            : "a reward model is given, but no reward 'model'");
+    }
     if (READS(r, soft) != (o->soft_tokens > 0) || o->soft_tokens > o->max_tokens) {
         LT_FAIL(LT_ERR_ARG, "%lld tokens for reward 'overlong', of answers of at most %lld%s",
                 (long long)o->soft_tokens, (long long)o->max_tokens,
@@ -228,6 +235,9 @@ lt_err lt_rewards_open(lt_rewards **out, const lt_reward_options *o) {
     if (READS(r, tests)) {
         LT_TRY_DONE(lt_unit_tests_probe(&o->tests));
     }
+    if (READS(r, model)) {
+        LT_TRY_DONE(lt_reward_model_open(&r->model, o->model, o->device, o->longest));
+    }
     if (READS(r, command)) {
         LT_TRY_DONE(lt_reward_command_open(&r->command, o->command, o->command_limit_s));
     }
@@ -242,9 +252,14 @@ void lt_rewards_close(lt_rewards *r) {
     if (r == NULL) {
         return;
     }
+    lt_reward_model_close(r->model);
     lt_reward_command_close(r->command);
     lt_grammar_vocab_close(r->vocabulary);
     free(r);
+}
+
+size_t lt_rewards_bytes(const lt_rewards *r) {
+    return r->model != NULL ? lt_reward_model_bytes(r->model) : 0;
 }
 
 int lt_rewards_count(const lt_rewards *r) {
@@ -316,6 +331,31 @@ done:
     return err; /* Where the program had no opinion (given is false), the reward is 0. */
 }
 
+/* All answers in one batch of the reward model's engine. */
+static lt_err ask_model(const lt_rewards *r, const judged *all, int64_t n, double *out) {
+    json_t **conversations = calloc((size_t)n, sizeof *conversations);
+    const char **texts = calloc((size_t)n, sizeof *texts);
+    lt_err err = LT_OK;
+    if (conversations == NULL || texts == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "texts of %lld answers", (long long)n);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        conversations[i] = lt_problem_messages(all[i].problem);
+        texts[i] = all[i].text;
+        if (conversations[i] == NULL) {
+            LT_FAIL_DONE(LT_ERR_OOM, "messages of %lld answers", (long long)n);
+        }
+    }
+    err = lt_reward_model_judge(r->model, (const json_t *const *)conversations, texts, n, out);
+done:
+    for (int64_t i = 0; conversations != NULL && i < n; i++) {
+        json_decref(conversations[i]);
+    }
+    free(conversations);
+    free(texts);
+    return err;
+}
+
 /* The unit tests of all answers, for the rewards that read them: one run for both. */
 static lt_err run_tests(const lt_rewards *r, judged *all, int64_t n, lt_unit_verdict **verdicts) {
     lt_tested *answers = calloc((size_t)n, sizeof *answers);
@@ -338,8 +378,8 @@ done:
 /* One term of the sum, for all answers. */
 static lt_err judge_term(const lt_rewards *r, const term *t, const judged *all, int64_t n,
                          double *out) {
-    if (t->row->command) {
-        return ask_command(r, all, n, out);
+    if (t->row->command || t->row->model) {
+        return t->row->model ? ask_model(r, all, n, out) : ask_command(r, all, n, out);
     }
     for (int64_t i = 0; i < n; i++) {
         LT_TRY(t->row->value(&all[i], &out[i]));

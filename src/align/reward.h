@@ -11,6 +11,7 @@
  *     length    tokens of the answer / limit: give it a negative weight
  *     overlong  DAPO's penalty (Yu et al. 2025, arXiv:2503.14476, equation 13): 0 up to
  *               limit - soft tokens, from there on down to -1 at the limit
+ *     model     the score of a reward model: reward_model.h
  *     command   by a program: reward_command.h
  *     unit_tests, unit_tests_share
  *               1 where the code of the answer passes all tests of the problem, else 0; and the
@@ -33,6 +34,9 @@ typedef struct {
     double command_limit_s;      /* For one line. */
     int64_t max_tokens;          /* The limit of an answer. */
     int64_t soft_tokens;         /* For `overlong`: over 0, at most max_tokens. */
+    const char *model;           /* For `model`: its path; NULL or "": none. */
+    lt_device *device;           /* Where it computes, */
+    int64_t longest;             /* and the most tokens of a text that it reads. */
     lt_unit_tests_options tests; /* For `unit_tests` and `unit_tests_share`. */
     const lt_tokenizer *tokenizer;
 } lt_reward_options;
@@ -52,6 +56,9 @@ LT_MUST_USE lt_err lt_rewards_check(const lt_rewards *r, const lt_problems *prob
 LT_MUST_USE lt_err lt_rewards_judge(lt_rewards *r, const lt_problem *const *problems,
                                     const lt_answer *answers, const char *const *texts, int64_t n,
                                     double *rewards, double *parts);
+
+/* Memory of the host that they take: that of the reward model. */
+size_t lt_rewards_bytes(const lt_rewards *r);
 
 int lt_rewards_count(const lt_rewards *r);
 const char *lt_rewards_name(const lt_rewards *r, int i);

@@ -12,7 +12,7 @@
  *                outlives a draw. So the steps of the engine, and with them every bit of the
  *                answers, are a function of the weights, the questions and their seeds. Token p of
  *                answer c to a question is a function of (seed of the question, c, p).
- * NOT TRUNCATED  Answers are drawn from the model's whole distribution at temperature 1. Sampling
+ * NOT TRUNCATED  Answers are drawn from the model's whole distribution, at a temperature. Sampling
  *                that leaves tokens out (top-k, top-p, min-p) draws from another distribution than
  *                the one whose probabilities the trainer computes, which biases every ratio; a
  *                penalty does so, too. There is no option for them, and those of the model's
@@ -25,7 +25,7 @@
 /* An answer. Its tokens include the one that ended it. */
 typedef struct {
     int32_t *ids; /* (n) */
-    float *logp;  /* (n) natural logarithms of the engine's probabilities. */
+    float *logp;  /* (n) natural logarithms of the engine's probabilities, at temperature 1. */
     int64_t n;
     bool ended; /* The model ended it; false: it reached the limit. */
 } lt_answer;

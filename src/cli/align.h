@@ -5,6 +5,7 @@
 
 int lt_align_detect(int argc, char **argv);
 int lt_align_logprobs(int argc, char **argv);
+int lt_align_rewards(int argc, char **argv);
 int lt_align_experiment(int argc, char **argv);
 
 #endif

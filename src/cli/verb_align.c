@@ -37,7 +37,9 @@ static const char usage[] =
     "align hedge FILE.jsonl [--method NAME] [--parameters LIST]\n"
     "       lateen align detect FILE --tokenizer PATH --key TEXT [--scheme NAME]\n"
     "       lateen align experiment FILE.yaml [--out DIR]\n"
-    "       lateen align logprobs FILE.jsonl... --model TEACHER --out FOLDER";
+    "       lateen align logprobs FILE.jsonl... --model TEACHER --out FOLDER\n"
+    "       lateen align rewards FILE.jsonl... --model REFERENCE --reward-model MODEL --out "
+    "FILE.jsonl";
 static const char prose[] =
     "Find how strong a selection among candidates may be before its score is hacked.\n"
     "A line of the file is one calibration prompt: {\"proxy\": [...], \"truth\": [...]} has, of "
@@ -45,7 +47,8 @@ static const char prose[] =
     "The table\nshows the expected true reward of the answer for each value, without resampling;\n"
     "docs/alignment.md explains the methods. `lateen align detect --help` tells of watermarks,\n"
     "`lateen align experiment --help` of methods measured on problems, `lateen align logprobs "
-    "--help` of\nwhat a teacher says of conversations.\n\n"
+    "--help` of\nwhat a teacher says of conversations, `lateen align rewards --help` of rewards "
+    "for QRPO.\n\n"
     "What a model is taught by is an objective of `lateen train --objective.kind NAME`:\n"
     "  answers to imitate                         sft\n"
     "  answers, and a larger model as teacher     distill\n"
@@ -232,7 +235,8 @@ static const struct {
     int (*run)(int argc, char **argv);
 } parts[] = {{"detect", lt_align_detect},
              {"experiment", lt_align_experiment},
-             {"logprobs", lt_align_logprobs}};
+             {"logprobs", lt_align_logprobs},
+             {"rewards", lt_align_rewards}};
 
 int lt_verb_align(int argc, char **argv);
 int lt_verb_align(int argc, char **argv) {

@@ -99,6 +99,7 @@ static lt_err bring(lt_recipe *r) {
     LT_TRY(lt_cli_bring_option(r->config));
     LT_TRY(lt_cli_bring_option(r->lora_init));
     LT_TRY(lt_cli_bring_option(r->distill_teacher));
+    LT_TRY(lt_cli_bring_option(r->rl_reward_model));
     return lt_cli_bring_option(r->tokenizer);
 }
 

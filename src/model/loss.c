@@ -126,21 +126,31 @@ static lt_err distill(lt_exec *r, const lt_batch_acts *b, lt_tensor logits, int6
     return lt_exec_distill(r, &args);
 }
 
-/* Losses of n rows against their labels, and their gradients. */
+static lt_err multiply(lt_exec *r, lt_tensor logits, float factor) {
+    return factor == 1.0f
+               ? LT_OK
+               : lt_exec_add(r, &(lt_add_args){.y = logits, .a = logits, .alpha = factor});
+}
+
+/* Losses of n rows against their labels, and their gradients. A temperature divides logits and cap,
+ * so that capped logits are divided by it; and the gradient again. */
 static lt_err against_labels(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, lt_tensor logits,
                              int64_t first, const lt_loss_how *how) {
-    const lt_tensor none = {0};
+    const float factor = how->temperature > 0.0f ? 1.0f / how->temperature : 1.0f;
     const int64_t n = logits.shape[0];
-    return xent(
-        r, l,
-        &(lt_xent_args){.logits = logits,
-                        .labels = lt_tensor_rows(&b->labels, first, n),
-                        .loss = lt_tensor_rows(&b->loss_rows, first, n),
-                        .best = lt_tensor_rows(&b->best, first, n),
-                        .weights = how->weights ? lt_tensor_rows(&b->weights, first, n) : none,
-                        .grad_scale = how->grad_scale,
-                        .softcap = r->spec->final_softcap,
-                        .z_coef = how->z_coef});
+    lt_xent_args args = {.logits = logits,
+                         .labels = lt_tensor_rows(&b->labels, first, n),
+                         .loss = lt_tensor_rows(&b->loss_rows, first, n),
+                         .best = lt_tensor_rows(&b->best, first, n),
+                         .grad_scale = how->grad_scale,
+                         .softcap = r->spec->final_softcap * factor,
+                         .z_coef = how->z_coef};
+    if (how->weights) {
+        args.weights = lt_tensor_rows(&b->weights, first, n);
+    }
+    LT_TRY(multiply(r, logits, factor));
+    LT_TRY(xent(r, l, &args));
+    return how->grad_scale != 0 ? multiply(r, logits, factor) : LT_OK;
 }
 
 static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, int64_t first,

@@ -217,6 +217,10 @@ LT_MUST_USE lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs
 LT_MUST_USE lt_err lt_pass_logprobs_backward(lt_pass *p, int set, const float *dlogprobs,
                                              float grad_scale);
 
+/* From now on losses and log-probabilities of labels are those of softmax(logits / temperature),
+ * over 0: of tokens that were drawn at another temperature than 1. */
+void lt_pass_set_temperature(lt_pass *p, float temperature);
+
 /* A teacher's distributions in place of labels: the loss of a row that has a label is its
  * divergence from the teacher's (the op distill, tensor/ops.h), and minus that stands for its
  * log-probability above. Then

@@ -50,6 +50,7 @@ struct lt_pass {
     lt_layer_acts *layers; /* (n_sets, end - first) */
     lt_arena shared;       /* The part of the activations that all sets share. */
     lt_loss loss;
+    float temperature;              /* Of lt_pass_set_temperature; 0: 1. */
     lt_loss_target target;          /* Of lt_pass_aim, */
     bool aimed;                     /* if it has one. */
     lt_lora_run lora;               /* Of options.lora. */

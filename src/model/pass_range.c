@@ -276,6 +276,7 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
 
 lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale) {
     const lt_loss_how how = {.target = target_of(p),
+                             .temperature = p->temperature,
                              .host_labels = labels,
                              .grad_scale = grad_scale,
                              .z_coef = p->options.z_coef,
@@ -288,7 +289,8 @@ lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale) {
 
 lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result, float *loss_rows) {
     lt_exec *r = &p->exec;
-    const lt_loss_how how = {.target = target_of(p), .host_labels = b->labels};
+    const lt_loss_how how = {
+        .target = target_of(p), .temperature = p->temperature, .host_labels = b->labels};
     *result = (lt_pass_result){0};
     LT_TRY(lt_pass_load(p, 0, b));
     LT_TRY(lt_fp8_refresh(r, &p->fp8));
@@ -359,6 +361,7 @@ lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale) {
     const lt_batch_acts *b = use_set(p, set);
     const lt_tensor none = {0};
     const lt_loss_how how = {.target = target_of(p),
+                             .temperature = p->temperature,
                              .grad_scale = grad_scale,
                              .z_coef = grad_scale != 0 ? p->options.z_coef : 0.0f,
                              .weights = p->sets[set].has_weights};
@@ -420,7 +423,10 @@ lt_err lt_pass_logprobs_base(lt_pass *p, int set, const lt_pass_batch *b, float 
 
 lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad_scale) {
     const lt_batch_acts *b = use_set(p, set);
-    const lt_loss_how how = {.target = target_of(p), .grad_scale = grad_scale, .weights = true};
+    const lt_loss_how how = {.target = target_of(p),
+                             .temperature = p->temperature,
+                             .grad_scale = grad_scale,
+                             .weights = true};
     const int64_t rows = p->exec.batch * p->exec.seq;
 
     LT_ASSERT(has_head(p) && grad_scale != 0);
@@ -444,6 +450,10 @@ lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad
 lt_err lt_pass_logprobs_backward(lt_pass *p, int set, const float *dlogprobs, float grad_scale) {
     LT_TRY(lt_pass_objective(p, set, dlogprobs, grad_scale));
     return lt_pass_backward(p, set, p->first, p->end, grad_scale);
+}
+
+void lt_pass_set_temperature(lt_pass *p, float temperature) {
+    p->temperature = temperature;
 }
 
 /* ---- A teacher in place of labels ---- */

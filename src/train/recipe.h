@@ -89,7 +89,9 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "tokens of an answer, at most; questions have the rest of data.seq")                         \
     X(STR, rl_rewards, "rl.rewards", "answer", 0, 1, "NAME[:WEIGHT],...",                          \
       "what answers are worth, a sum of: answer, found, think, schema, ended, length, overlong, "  \
-      "command, unit_tests, unit_tests_share")                                                     \
+      "model, command, unit_tests, unit_tests_share")                                              \
+    X(STR, rl_reward_model, "rl.reward_model", "", 0, 0, "PATH",                                   \
+      "reward model: a folder with a score head of one value, with a template of its own")         \
     X(STR, rl_command, "rl.command", "", 0, 0, "COMMAND",                                          \
       "reward command: a program that reads a JSON line for each answer and writes a number")      \
     X(F64, rl_command_limit, "rl.command_limit", "60", 0, 1e6, "S",                                \
@@ -103,6 +105,9 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "unit_tests: address space of a process")                                                    \
     X(I64, rl_test_parallel, "rl.test_parallel", "0", 0, 4096, "N",                                \
       "unit_tests: answers that are tested at once; 0: as many as cores", LT_RECIPE_MAY_CHANGE)    \
+    X(F64, rl_temperature, "rl.temperature", "1", 0, 100, "",                                      \
+      "answers are drawn, and their log-probabilities computed, at this temperature",              \
+      LT_OPTION_ABOVE_MIN)                                                                         \
     X(I64, rl_soft, "rl.soft", "0", 0, 1e6, "N",                                                   \
       "reward overlong: tokens before the limit from which on an answer is punished")              \
     X(I64, rl_running, "rl.running", "0", 0, 65536, "N",                                           \

@@ -1,0 +1,329 @@
+/* reference_rewards.c: see reference_rewards.h. */
+#include "align/reference_rewards.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/rng.h"
+#include "lateen/align.h"
+
+#define DRAWS_STREAM 0x717202 /* Of the seed's streams: seeds of prompts. */
+#define STATE_BYTES  ((size_t)1 << 16)
+
+/* A completion to be judged: drawn, or the line's own. */
+typedef struct {
+    const lt_problem *problem;
+    lt_answer answer;
+    char *text;
+} judged;
+
+typedef struct {
+    const lt_reference_rewards_options *o;
+    lt_reference_rewards_stats *stats;
+    char part[LT_PATH_BYTES], state[LT_PATH_BYTES], key[17];
+    FILE *file; /* OUT.part */
+    int64_t done;
+    lt_tokenizer_scratch *scratch;
+    /* Of the prompts that are drawn together: completions n to a prompt, then the lines' own. */
+    lt_question *questions;
+    lt_answer *answers;
+    judged *all;
+    int64_t n_all;
+    double *rewards;
+} work;
+
+/* ---- What is there ---- */
+
+static lt_err name_files(work *w) {
+    const char *out = w->o->out;
+    const uint64_t parts[] = {w->o->problems->hash, w->o->identity, (uint64_t)w->o->n,
+                              (uint64_t)w->o->prompts, w->o->seed};
+    if (strlen(out) + sizeof ".state.json" > LT_PATH_BYTES) {
+        LT_FAIL(LT_ERR_LIMIT, "the path %s is too long", out);
+    }
+    (void)snprintf(w->part, sizeof w->part, "%s.part", out);
+    (void)snprintf(w->state, sizeof w->state, "%s.state.json", out);
+    (void)snprintf(w->key, sizeof w->key, "%016" PRIx64,
+                   (uint64_t)XXH3_64bits(parts, sizeof parts));
+    if (lt_file_exists(out)) {
+        LT_FAIL(LT_ERR_STATE, "%s is there already; choose another file, or remove it", out);
+    }
+    return lt_file_make_parent(out);
+}
+
+/* How far an earlier start came; 0 bytes: there was none. */
+static lt_err read_state(work *w, int64_t *bytes) {
+    json_t *state = NULL;
+    const char *key = "";
+    lt_err err = LT_OK;
+    *bytes = 0;
+    if (!lt_file_exists(w->state)) {
+        return LT_OK;
+    }
+    LT_TRY_DONE(lt_json_load(&state, w->state, STATE_BYTES));
+    LT_TRY_DONE(lt_json_str(state, "key", &key, false, w->state));
+    LT_TRY_DONE(lt_json_i64(state, "bytes", bytes, false, w->state));
+    LT_TRY_DONE(lt_json_i64(state, "prompts", &w->done, false, w->state));
+    LT_TRY_DONE(lt_json_i64(state, "lines", &w->stats->lines, false, w->state));
+    if (strcmp(key, w->key) != 0 || *bytes < 0 || w->done < 0 || w->done > w->o->problems->n) {
+        LT_FAIL_DONE(LT_ERR_STATE,
+                     "%s is of other prompts, another model or other options; choose another file, "
+                     "or remove it and %s",
+                     w->state, w->part);
+    }
+    w->stats->kept = w->done;
+done:
+    json_decref(state);
+    return err;
+}
+
+static lt_err open_part(work *w) {
+    int64_t bytes;
+    LT_TRY(read_state(w, &bytes));
+    w->file = fopen(w->part, bytes > 0 ? "r+e" : "we");
+    if (w->file == NULL || ftruncate(fileno(w->file), bytes) != 0 ||
+        fseeko(w->file, 0, SEEK_END) != 0 || ftello(w->file) != bytes) {
+        LT_FAIL(LT_ERR_IO, "%s, of which %" PRId64 " bytes are complete: %s", w->part, bytes,
+                strerror(errno));
+    }
+    return LT_OK;
+}
+
+/* What was written so far is complete. */
+static lt_err keep_state(work *w) {
+    char text[256];
+    if (fflush(w->file) != 0 || fdatasync(fileno(w->file)) != 0) {
+        LT_FAIL(LT_ERR_IO, "%s: %s", w->part, strerror(errno));
+    }
+    (void)snprintf(text, sizeof text,
+                   "{\"key\": \"%s\", \"bytes\": %" PRId64 ", \"prompts\": %" PRId64
+                   ", \"lines\": %" PRId64 "}\n",
+                   w->key, (int64_t)ftello(w->file), w->done, w->stats->lines);
+    return lt_file_write_atomic(w->state, text, strlen(text));
+}
+
+/* ---- Completions ---- */
+
+/* The completion that a line has: "completion", or its assistant's turns at the end, of which a
+ * reward judges one. NULL: it has none. */
+static const char *own_completion(const lt_problem *p) {
+    const json_t *c = json_object_get(p->line, "completion"),
+                 *messages = json_object_get(p->line, "messages");
+    const json_t *last = json_array_get(c, json_array_size(c) - 1);
+    if (json_is_string(c)) {
+        return json_string_value(c);
+    }
+    last = last != NULL ? last : json_array_get(messages, json_array_size(messages) - 1);
+    if (strcmp(json_string_value(json_object_get(last, "role")) != NULL
+                   ? json_string_value(json_object_get(last, "role"))
+                   : "",
+               "assistant") != 0) {
+        return NULL;
+    }
+    return json_string_value(json_object_get(last, "content"));
+}
+
+/* A line's own completion as an answer that the model ended. */
+static lt_err add_own(work *w, const lt_problem *p, const char *text) {
+    judged *j = &w->all[w->n_all++];
+    lt_ids ids = {0};
+    lt_err err = LT_OK;
+    *j = (judged){.problem = p, .text = strdup(text), .answer = {.ended = true}};
+    LT_TRY_DONE(lt_tokenizer_encode(w->o->tokenizer, w->scratch, text, strlen(text), 0, &ids));
+    j->answer.n = (int64_t)ids.n + 1; /* And the token that ends it. */
+    j->answer.ids = calloc((size_t)j->answer.n, sizeof *j->answer.ids);
+    if (j->text == NULL || j->answer.ids == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "a completion of %zu tokens", ids.n);
+    }
+    for (size_t i = 0; i < ids.n; i++) {
+        j->answer.ids[i] = (int32_t)ids.data[i];
+    }
+done:
+    lt_ids_free(&ids);
+    return err;
+}
+
+static lt_err draw(work *w, int64_t first, int64_t prompts) {
+    const lt_reference_rewards_options *o = w->o;
+    const lt_asked asked = {.questions = w->questions, .n = prompts, .group = o->n};
+    lt_rollout_stats stats = {0};
+    for (int64_t i = 0; i < prompts; i++) {
+        const lt_problem *p = &o->problems->items[first + i];
+        lt_rng seeds = {.seed = o->seed, .stream = DRAWS_STREAM, .position = (uint64_t)(first + i)};
+        w->questions[i] = (lt_question){p->prompt, p->n_prompt, lt_rng_u64(&seeds)};
+    }
+    LT_TRY(lt_rollouts_draw(o->rollouts, &asked, w->answers, &stats));
+    for (int64_t i = 0; i < prompts * o->n; i++) {
+        const lt_answer *a = &w->answers[i];
+        judged *j = &w->all[w->n_all++];
+        size_t bytes;
+        *j = (judged){.problem = &o->problems->items[first + i / o->n], .answer = *a};
+        LT_TRY(lt_tokenizer_decode(o->tokenizer, (const uint32_t *)a->ids,
+                                   (size_t)(a->n - a->ended), false, &j->text, &bytes));
+    }
+    return LT_OK;
+}
+
+static lt_err judge(work *w) {
+    const lt_problem **problems = malloc((size_t)w->n_all * sizeof *problems);
+    lt_answer *answers = malloc((size_t)w->n_all * sizeof *answers);
+    const char **texts = malloc((size_t)w->n_all * sizeof *texts);
+    lt_err err = LT_OK;
+    if (problems == NULL || answers == NULL || texts == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "rewards of %" PRId64 " completions", w->n_all);
+    }
+    for (int64_t i = 0; i < w->n_all; i++) {
+        problems[i] = w->all[i].problem;
+        answers[i] = w->all[i].answer;
+        texts[i] = w->all[i].text;
+    }
+    LT_TRY_DONE(
+        lt_rewards_judge(w->o->rewards, problems, answers, texts, w->n_all, w->rewards, NULL));
+done:
+    free(problems);
+    free(answers);
+    free(texts);
+    return err;
+}
+
+/* ---- Lines ---- */
+
+/* A line: completion `one` among the rewards (n) of the prompt's. */
+static lt_err write_line(work *w, const judged *one, double reward, const double *refs) {
+    static const char *const dropped[] = {"messages", "question", "label", "conversations"};
+    json_t *line = json_copy(one->problem->line), *rewards = json_array();
+    double quantile;
+    char *text = NULL;
+    lt_err err = LT_OK;
+    LT_TRY_DONE(lt_align_quantile(reward, refs, w->o->n, &quantile));
+    for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++) {
+        (void)json_object_del(line, dropped[i]);
+    }
+    for (int64_t i = 0; i < w->o->n; i++) {
+        (void)json_array_append_new(rewards, json_real(refs[i]));
+    }
+    (void)json_object_set_new(line, "prompt", lt_problem_messages(one->problem));
+    (void)json_object_set_new(line, "completion",
+                              json_pack("[{s:s, s:s}]", "role", "assistant", "content", one->text));
+    (void)json_object_set_new(line, "reward", json_real(reward));
+    (void)json_object_set(line, "ref_rewards", rewards);
+    (void)json_object_set_new(line, "quantile", json_real(quantile));
+    text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    if (text == NULL || json_array_size(rewards) != (size_t)w->o->n) {
+        LT_FAIL_DONE(LT_ERR_OOM, "a line of %s", w->o->out);
+    }
+    if (fprintf(w->file, "%s\n", text) < 0) {
+        LT_FAIL_DONE(LT_ERR_IO, "%s: %s", w->part, strerror(errno));
+    }
+    w->stats->lines++;
+done:
+    json_decref(line);
+    json_decref(rewards);
+    free(text);
+    return err;
+}
+
+/* Prompt i of those that were drawn together; *own: the next of the lines' own completions. */
+static lt_err write_prompt(work *w, int64_t i, int64_t *own) {
+    const int64_t n = w->o->n;
+    const double *refs = w->rewards + i * n;
+    const judged *drawn = w->all + i * n;
+    if (*own < w->n_all && w->all[*own].problem == drawn->problem) {
+        LT_TRY(write_line(w, &w->all[*own], w->rewards[*own], refs));
+        ++*own;
+        return LT_OK;
+    }
+    for (int64_t c = 0; c < n; c++) {
+        LT_TRY(write_line(w, &drawn[c], refs[c], refs));
+    }
+    return LT_OK;
+}
+
+static void forget(work *w) {
+    for (int64_t i = 0; i < w->n_all; i++) {
+        free(w->all[i].text);
+        if (w->all[i].answer.logp == NULL) { /* Not the engine's. */
+            free(w->all[i].answer.ids);
+        }
+    }
+    w->n_all = 0;
+}
+
+static lt_err run_some(work *w, int64_t first, int64_t prompts) {
+    const lt_reference_rewards_options *o = w->o;
+    int64_t own = prompts * o->n;
+    LT_TRY(draw(w, first, prompts));
+    for (int64_t i = 0; i < prompts; i++) {
+        const lt_problem *p = &o->problems->items[first + i];
+        const char *text = own_completion(p);
+        LT_TRY(text != NULL ? add_own(w, p, text) : LT_OK);
+    }
+    LT_TRY(judge(w));
+    for (int64_t i = 0; i < prompts; i++) {
+        LT_TRY(write_prompt(w, i, &own));
+    }
+    for (int64_t i = 0; i < prompts * o->n; i++) {
+        w->stats->reward_sum += w->rewards[i];
+    }
+    w->stats->drawn += prompts * o->n;
+    forget(w);
+    w->done = first + prompts;
+    return keep_state(w);
+}
+
+static lt_err run_all(work *w) {
+    const lt_reference_rewards_options *o = w->o;
+    const int64_t all = o->problems->n;
+    while (w->done < all) {
+        LT_TRY(run_some(w, w->done, all - w->done < o->prompts ? all - w->done : o->prompts));
+        if (o->progress != NULL) {
+            o->progress(o->ctx, w->done, all);
+        }
+    }
+    w->stats->prompts = all;
+    if (rename(w->part, o->out) != 0) {
+        LT_FAIL(LT_ERR_IO, "%s to %s: %s", w->part, o->out, strerror(errno));
+    }
+    LT_TRY(lt_file_sync_parent(o->out));
+    (void)remove(w->state);
+    return LT_OK;
+}
+
+lt_err lt_reference_rewards_run(const lt_reference_rewards_options *o,
+                                lt_reference_rewards_stats *stats) {
+    const size_t drawn = (size_t)(o->prompts * o->n), most = drawn + (size_t)o->prompts;
+    work w = {.o = o, .stats = stats};
+    lt_err err = LT_OK;
+    *stats = (lt_reference_rewards_stats){.prompts = 0};
+    w.questions = calloc((size_t)o->prompts, sizeof *w.questions);
+    w.answers = calloc(drawn, sizeof *w.answers);
+    w.all = calloc(most, sizeof *w.all);
+    w.rewards = calloc(most, sizeof *w.rewards);
+    if (w.questions == NULL || w.answers == NULL || w.all == NULL || w.rewards == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%zu completions", most);
+    }
+    LT_TRY_DONE(name_files(&w));
+    LT_TRY_DONE(lt_tokenizer_scratch_open(&w.scratch, o->tokenizer));
+    LT_TRY_DONE(open_part(&w));
+    LT_TRY_DONE(run_all(&w));
+done:
+    forget(&w);
+    if (w.file != NULL) {
+        (void)fclose(w.file);
+    }
+    lt_tokenizer_scratch_close(w.scratch);
+    free(w.questions);
+    free(w.answers);
+    free(w.all);
+    free(w.rewards);
+    return err;
+}
