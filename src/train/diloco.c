@@ -152,8 +152,10 @@ static lt_err begin_round(lt_training *t, int64_t step) {
     lt_diloco *d = &t->diloco;
     sending s = {.hash = XXH3_createState()};
     lt_err err = s.hash != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "a hash");
-    if (err == LT_OK && d->sites.o.part >= 0) {
+    if (err == LT_OK) {
         (void)XXH3_64bits_reset(s.hash);
+    }
+    if (err == LT_OK && d->sites.o.part >= 0) {
         s.out = lt_sites_payload(&d->sites);
         err = each_param(t, encode_param, &s);
     }

@@ -144,6 +144,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
         if (lt_ranks_lead(&t->ranks)) {
             LT_TRY(lt_training_tell(t, &step));
         }
+        LT_TRY(lt_training_skip(t, t->state.outer_step)); /* To where the other sites are. */
         LT_TRY(lt_training_snapshot(t, step.step_s));
         LT_TRY(follow(t, &step.decision, &slow));
         *stop = step.decision.stop;

@@ -303,7 +303,7 @@ static lt_err carry_out(lt_training *t, lt_draw *now, lt_step_decision *d,
     go_behind(t, now,
               t->objective != NULL ? (uint64_t)r->tokens
                                    : (uint64_t)(now->plan.rows * t->recipe.seq));
-    return lt_training_skip(t, t->state.outer_step);
+    return LT_OK;
 }
 
 lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {

@@ -59,6 +59,12 @@ def rows(out, site, kind):
     return [r for r in map(json.loads, open(f"{out}/site-{site}/metrics.jsonl")) if r["kind"] == kind]
 
 
+def wait_for(condition):
+    late = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < late:
+        time.sleep(0.01)
+
+
 def losses(out, sites=2):
     return [[(r["step"], r["loss"], r["grad_norm"]) for r in rows(out, site, "train")] for site in range(sites)]
 
@@ -94,7 +100,7 @@ def arguments(run, out):
 
 def beside_pytorch(work, runs):
     for i, run in enumerate(runs):
-        if i in (1, 4) and not long_ones:
+        if i != 2 and not long_ones:  # Launches below have three others.
             continue
         args = arguments(run, f"{work}/torch-{i}")
         check(f"PyTorch: {run['name']}", together(args, run["sites"]) or compare(run, args["out"]))
@@ -141,9 +147,7 @@ def stopped(work):
     """A site that waits for another one is told to stop, and finishes the round when it starts again."""
     args = {**SMALL, "out": f"{work}/stopped", "steps": 8, "diloco.every": 4}
     first = start(args, 0)
-    late = time.monotonic() + PATIENCE
-    while not os.path.exists(f"{args['out']}/rounds/step-000000004/site-0.part-0") and time.monotonic() < late:
-        time.sleep(0.01)
+    wait_for(lambda: os.path.exists(f"{args['out']}/rounds/step-000000004/site-0.part-0"))
     first.send_signal(signal.SIGTERM)
     check("a site that waits is told to stop: status 75", first.wait(PATIENCE) != 75 and log_of(args, 0))
     again = {**args, "out": f"{work}/not-stopped"}
@@ -170,6 +174,24 @@ def absent(work):
     check("site 1 comes back with an old checkpoint", start({**args, "steps": 40, "diloco.deadline": 0.2}, 1).wait(PATIENCE) and log_of(args, 1))
     last = [weights(args["out"], site, 40) for site in range(2)]
     check("and has what site 0 has", [n for n in ("weights.safetensors", "outer.safetensors", "outer_momentum.safetensors") if last[0].get(n) != last[1].get(n)] or not last[0])
+
+
+def lagging(work):
+    """Site 1 waits for a round and is stopped there. Site 0 takes it into that round, and goes on without it to the end; then site 1 wakes up."""
+    for overlap in (2, 0) if long_ones else (2,):
+        args = {**SMALL, "out": f"{work}/lagging-{overlap}", "steps": 18, "diloco.every": 4, "diloco.overlap": overlap, "diloco.bits": 4}
+        slow = start(args, 1)
+        wait_for(lambda: os.path.exists(f"{args['out']}/rounds/step-000000004/site-1.part-0"))
+        wait_for(lambda: os.path.exists(f"{args['out']}/site-1/metrics.jsonl") and len(rows(args["out"], 1, "train")) == 4 + max(overlap - 1, -1))
+        slow.send_signal(signal.SIGSTOP)
+        wrong = start({**args, "diloco.deadline": 0.2}, 0).wait(PATIENCE) and log_of(args, 0)
+        slow.send_signal(signal.SIGCONT)
+        check(f"overlap {overlap}: a site that lags", wrong or slow.wait(PATIENCE) and log_of(args, 1))
+        met = [(r["round"], r["sites"]) for r in rows(args["out"], 0, "outer")]
+        check(f"overlap {overlap}: the other went on without it", met != [(4, [0, 1])] + [(s, [0]) for s in (8, 12, 16, 18)] and met)
+        check(f"overlap {overlap}: it goes on where the other is", [r["step"] for r in rows(args["out"], 1, "train")] != list(range(1, 5 + overlap)) and rows(args["out"], 1, "train")[-1])
+        last = [weights(args["out"], site, 18) for site in range(2)]
+        check(f"overlap {overlap}: and has what the other has", [n for n in ("weights.safetensors", "outer.safetensors", "outer_momentum.safetensors") if last[0][n] != last[1][n]])
 
 
 def bytes_sent(work):
@@ -217,6 +239,7 @@ with tempfile.TemporaryDirectory() as work:
     killed(work)
     stopped(work)
     absent(work)
+    lagging(work)
     bytes_sent(work)
     refused(work)
 print(f"1..{count}")
