@@ -49,8 +49,8 @@ static void report(const lt_sandbox_report *r) {
     (void)!write(SOCKET, r, sizeof *r);
 }
 
-_Noreturn static void give_up(const char *step, const char *of, bool program) {
-    lt_sandbox_report r = {.error = errno, .program = program};
+_Noreturn static void give_up(const char *step, const char *of, bool of_job) {
+    lt_sandbox_report r = {.error = errno, .of_job = of_job};
     (void)snprintf(r.failed, sizeof r.failed, "%s%s%s", step, of[0] != '\0' ? " " : "", of);
     report(&r);
     _exit(1);
@@ -398,11 +398,15 @@ static void write_files(const lt_sandbox_job *job) {
         const lt_sandbox_file *f = &job->files[i];
         const int fd = open(f->name, O_CREAT | O_WRONLY | O_EXCL | O_CLOEXEC, 0755);
         size_t done = 0;
-        must(fd >= 0, "create", f->name);
-        while (done < f->bytes) {
+        while (fd >= 0 && done < f->bytes) {
             const ssize_t n = write(fd, f->data + done, f->bytes - done);
-            must(n > 0, "write", f->name);
+            if (n <= 0) {
+                break;
+            }
             done += (size_t)n;
+        }
+        if (fd < 0 || done < f->bytes) {
+            give_up("write file", f->name, true);
         }
         close(fd);
     }

@@ -16,7 +16,7 @@
 typedef struct {
     char failed[PATH_MAX]; /* "": none. */
     int error;             /* errno of that step; */
-    int program;           /* it was the start of the program. */
+    int of_job;            /* the step concerns the job, and not what the kernel allows. */
     int status;            /* As waitpid gives it. */
     int64_t peak_bytes;
 } lt_sandbox_report;

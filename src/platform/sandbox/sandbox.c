@@ -81,6 +81,9 @@ static lt_err check(const lt_sandbox_job *job) {
                     "sandbox: bind %d, '%s': at most %d absolute paths, and only with namespaces",
                     i + 1, job->binds[i], LT_SANDBOX_BINDS);
         }
+        if (access(job->binds[i], F_OK) != 0) {
+            LT_FAIL(LT_ERR_NOT_FOUND, "sandbox: bind %s: %s", job->binds[i], strerror(errno));
+        }
     }
     return LT_OK;
 }
@@ -351,7 +354,7 @@ static lt_err check_report(const running *r) {
                    ? LT_OK
                    : lt_error_set(LT_ERR_IO, "sandbox: init was killed");
     }
-    if (report->program) {
+    if (report->of_job) {
         LT_FAIL(report->error == ENOENT ? LT_ERR_NOT_FOUND : LT_ERR_ARG, "sandbox: %.300s: %s",
                 report->failed, strerror(report->error));
     }

@@ -584,6 +584,7 @@ static void binds_are_read_only(void **state) {
     job.kind = LT_SANDBOX_RLIMITS;
     fails(lt_sandbox_run(&r, &job), LT_ERR_ARG, "only with namespaces");
     job.kind = kind_of(state);
+    fails(lt_sandbox_run(&r, &job), LT_ERR_NOT_FOUND, "bind /tmp/lateen-bind-XXXXXX: No such");
     assert_non_null(mkdtemp(folder));
     assert_int_equal(chmod(folder, 0777), 0);
     (void)snprintf(path, sizeof path, "%s/f", folder);
@@ -612,6 +613,11 @@ static void bad_jobs(void **state) {
     job = job_of(kind, absent);
     job.files = &file;
     fails(lt_sandbox_run(&r, &job), LT_ERR_ARG, "'../x' is not the name of a file");
+    file = (lt_sandbox_file){"large", program, program_bytes};
+    job.limits.disk_bytes = 4096;
+    if (kind == LT_SANDBOX_NAMESPACES) {
+        fails(lt_sandbox_run(&r, &job), LT_ERR_ARG, "write file large: No space left");
+    }
     assert_null(r.out);
 }
 
