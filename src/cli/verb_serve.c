@@ -159,7 +159,6 @@ static lt_err add_keys(lt_server_options *s, char *text, const char *between) {
          key = strtok_r(NULL, between, &rest)) {
         if (strncmp(key, "models=", 7) == 0 && s->n_keys > 0) {
             s->key_models[s->n_keys - 1] = key + 7;
-            s->keys_choose = true;
             continue;
         }
         if (s->n_keys == LT_SERVER_MAX_KEYS) {

@@ -44,7 +44,6 @@ typedef struct {
     /* The models that the key may use, with commas between; NULL: all. */
     const char *key_models[LT_SERVER_MAX_KEYS];
     int n_keys;
-    bool keys_choose;          /* A key has such a list. */
     bool no_auth;              /* Without keys on purpose: no warning. */
     const char *allowed_hosts; /* Host names of the server, comma-separated; "": see access.h. */
     const char *cors;          /* "": none; "*"; or origins with commas between. */

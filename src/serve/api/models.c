@@ -75,9 +75,11 @@ static int64_t loaded_bytes(const lt_server *s) {
            (s->reward != NULL ? loaded_bytes(s->reward) : 0);
 }
 
-static int64_t guessed_bytes(const lt_server *s) {
+/* Before the first loading: the files, and the largest cache where there is a budget. */
+static int64_t guessed_bytes(const lt_models *m, const lt_server *s) {
     const lt_engine_options *e = &s->o.engine;
-    return weights_on_disk(s->o.model) + (e->cache_bytes > 0 ? e->cache_bytes : 0);
+    const int64_t share = m->budget < INT64_MAX ? e->cache_most : 0;
+    return weights_on_disk(s->o.model) + (e->cache_bytes > 0 ? e->cache_bytes : share);
 }
 
 /* ---- States ---- */
@@ -593,7 +595,7 @@ static lt_err open_slot(lt_models *m, int i, int64_t share) {
     slot->must = slot->options->must;
     slot->asked = ++m->n_asked;
     slot->keep_s = slot->options->idle_s;
-    slot->bytes = guessed_bytes(slot->server);
+    slot->bytes = guessed_bytes(m, slot->server);
     return check_names(m, slot);
 }
 

@@ -8,9 +8,10 @@
  *       └────────────────────────────────────────────────────────────────────────────────────┘
  *
  * MEMORY    A model counts with its weights and its cache; before its first loading, with the bytes
- *           of its files. Where the models together would exceed the budget, those that have been
- *           idle longest are unloaded first. If all are busy, new calls to the one used least
- *           recently wait until it is idle, so that a busy model cannot keep another one out.
+ *           of its files and, where there is a budget, the largest cache that it may get. Where the
+ *           models together would exceed the budget, those that have been idle longest are unloaded
+ *           first. If all are busy, new calls to the one used least recently wait until it is idle,
+ *           so that a busy model cannot keep another one out.
  * THREADS   All functions run on the loop's thread. One thread at a time loads and unloads, one
  *           model after the other; a loaded model's engine has its own.
  * FAILURE   A model that cannot be loaded is tried again by the first call after 5 s, doubled with
