@@ -20,7 +20,7 @@ p, pids = begin(2, {"out": out, "steps": 1000000, "guard.slow": 0.5, "guard.slow
 
 def named(rank):
     """How often it was said that this rank is slow."""
-    return [e for e in events(out, "straggler") if e["rank"] == rank and e["slow"]]
+    return [e for e in events(out, "straggler") if e["rank"] == rank and e["slow"]] if os.path.exists(out + "/events.jsonl") else []
 
 
 until = time.time() + 90
