@@ -43,6 +43,8 @@ def serve(flags):
     for flag in ("--host", "--port", "--alias", "--api-key"):
         if get(flag):
             out += [flag, get(flag)]
+    if "--context-shift" in flags:
+        out += ["--context-shift"]
     if context:
         out += ["--context", str(context if "--kv-unified" in flags else context // slots)]
     os.execv(out[0], out)
