@@ -347,6 +347,10 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
         LT_TRY_DONE(lt_opened_default_model(found));
         j.model = found;
     }
+    if (positional != NULL && o->model[0] != '\0') {
+        LT_FAIL_DONE(LT_ERR_ARG, "MODEL and --model are the same option: give one of them; further "
+                                 "models are --models NAME=PATH,...");
+    }
     fill(&options, o);
     options.model = j.model;
     j.served = LT_SERVED_OF(o, j.model, "");

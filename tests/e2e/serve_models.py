@@ -267,6 +267,7 @@ def refused():
                              ("a list that is none", "NAME=PATH", why("--models", "x")),
                              ("MODEL cannot be loaded", "header", why("README.md", models=row("x"))),
                              ("a key for a model that is none", "'z', which is not served", why(stories, "--tokenizer", ids, "--api-key-file", key_file("a models=z"))),
+                             ("a second MODEL", "--models NAME=PATH", why(stories, "--model", f"x={stories}", "--tokenizer", ids)),
                              ("memory without models", "--models", why(stories, "--tokenizer", ids, "--models-memory", "5"))):
         check("refused: " + name, told[0] != 0 and word in told[1], told)
     s = Server("--models", f"p={stories},q={stories}", "--tokenizer", ids, ready=False)
