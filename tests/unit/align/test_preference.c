@@ -111,11 +111,12 @@ static void labels_and_quantiles(void **state) {
     lines_close(&l);
 }
 
-/* Each of these lines is left out, and nothing else happens. */
+/* Each of these lines is left out, and nothing else happens. The first does not begin with a
+ * bracket: a file that does is one array. */
 static void hostile_lines(void **state) {
     static const char *const bad[] = {
-        "[]",
         "{",
+        "[]",
         "{}",
         "\"text\"",
         "{\"prompt\": \"a\", \"chosen\": null, \"rejected\": \"b\"}",
