@@ -3,5 +3,6 @@ suite -t 600 "runs that survive" python3 tests/e2e/runs_survive.py build/lateen
 suite -t 600 "snapshots in memory" python3 tests/e2e/snapshots.py build/lateen
 suite -t 600 "ranks that survive a fault" python3 tests/e2e/keep.py build/lateen
 suite -t 600 "nodes that are lost" python3 tests/e2e/nodes.py build/lateen
-suite -t 3600 "60 seeds of random faults" python3 tests/e2e/run_faults.py build/lateen 60 "${FAULT_SEED:-1}"
+# 1 to 5 faults a seed: about 1,000.
+suite -t 14400 "400 seeds of random faults" python3 tests/e2e/run_faults.py build/lateen 400 "${FAULT_SEED:-1}"
 suite -t 600 "an orphan under a real Slurm" python3 tests/e2e/slurm_orphan.py build/lateen
