@@ -2,6 +2,7 @@
 with `deterministic: mesh-invariant` also on fewer ranks. No checkpoint is on disk meanwhile. TAP on stdout.
 
 usage: nodes.py LATEEN [quick]      quick: a spare, and a run that shrinks"""
+import glob
 import os
 import shutil
 import signal
@@ -28,19 +29,31 @@ def agent_of(launcher, node):
 
 
 def lose(p, pids, node):
-    """A node is gone: its ranks, its agent and its memory. Those that are stopped first publish nothing on the way."""
+    """A node is gone: its ranks, its agent and its memory, as soon as its snapshots have been copied: the agents of a busy machine may be far behind the ranks."""
     root = memory_of(pids[0])
     gone = [c for c in pids if variable_of(c, "LATEEN_NODE") == str(node)] + [agent_of(p.pid, node)]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for c in gone:
-            os.kill(c, number)
+
+    def newest(folder):
+        return sorted(os.path.basename(s) for s in glob.glob(folder + "/step-?????????"))[-1:]
+
+    def copied():
+        return all(newest(h) in [newest(k) for k in glob.glob(f"{root}/node-*/kept/{os.path.basename(h)}")] for h in glob.glob(f"{root}/node-{node}/own/*"))
+
+    for c in pids:
+        os.kill(c, signal.SIGSTOP)
+    wait_for(copied, 60)
+    for c in gone:
+        os.kill(c, signal.SIGKILL)
     shutil.rmtree(f"{root}/node-{node}", ignore_errors=True)
+    for c in pids:
+        if c not in gone:
+            os.kill(c, signal.SIGCONT)
 
 
 def run(name, args, more, node, ranks=4, want=()):
     """A node of a run is lost; the end of it: its output, and what is wrong."""
     out = f"{work.name}/{name}"
-    p, pids = begin(ranks, {**args, "out": out}, ("--retries", "9", "--snapshot", "5", *more))
+    p, pids = begin(ranks, {**args, "out": out}, ("--retries", "9", "--snapshot", "5", "--silent", "60", *more))
     root = memory_of(pids[0])
     try:
         wait_for(lambda: len(os.listdir(root + "/set")) > 1 and any(os.path.isdir(f"{root}/node-{k}/kept/rank-0") for k in range(4)), 60)

@@ -17,7 +17,7 @@ tap = Tap()
 quick = sys.argv[2:] == ["quick"]
 work = tempfile.TemporaryDirectory()
 ARGS = {"steps": 150, "checkpoint.every": 100000}
-NODES = ("--nodes", "2", "--retries", "9")
+NODES = ("--nodes", "2", "--retries", "9", "--silent", "60")
 
 
 def agents_of(launcher):
@@ -60,9 +60,17 @@ def kill_rank(p, pids, root):
 
 def lose_node(p, pids, root):
     """a node is lost: its ranks, its agent and its memory"""
+    def copied():
+        return all(steps_of(h)[-1:] == steps_of(f"{root}/node-1/kept/{os.path.basename(h)}")[-1:] for h in glob.glob(root + "/node-0/own/*"))
+
+    for c in pids:  # The agents of a busy machine may be far behind the ranks.
+        os.kill(c, signal.SIGSTOP)
+    wait_for(copied, 60)
     for c in (pids[0], pids[1], agents_of(p.pid)[0]):
         os.kill(c, signal.SIGKILL)
     shutil.rmtree(root + "/node-0", ignore_errors=True)
+    for c in pids[2:]:
+        os.kill(c, signal.SIGCONT)
 
 
 def kill_agents(p, pids, root):
