@@ -101,9 +101,11 @@ static bool put_files(lt_reply *j, lt_ids *ids, const lt_infill *f, const lt_tok
 
 /* Keep the last n. */
 static void keep_end(lt_ids *ids, int64_t n) {
-    const size_t keep = n < 0 ? 0 : (size_t)n < ids->n ? (size_t)n : ids->n;
-    memmove(ids->data, ids->data + ids->n - keep, keep * sizeof *ids->data);
-    ids->n = keep;
+    const size_t keep = n > 0 ? (size_t)n : 0;
+    if (keep < ids->n) {
+        memmove(ids->data, ids->data + ids->n - keep, keep * sizeof *ids->data);
+        ids->n = keep;
+    }
 }
 
 typedef struct {
