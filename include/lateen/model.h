@@ -220,10 +220,16 @@ typedef struct {
      * possible: for inference, not for training or saving. dtype becomes F32. On a GPU it becomes
      * BF16, and only block types stay as stored. */
     bool stored;
+    /* With `stored`: products multiply the numbers that the weights stand for, which are decoded
+     * some rows at a time, not numbers of 8 bits; so adapters can be trained beside them. On the
+     * host, any type that is decoded stays as it is. */
+    bool decoded;
     /* On a GPU, lt_model_open returns once memory for the weights is assigned, and they are copied
      * in the background; call lt_model_wait before using them. */
     bool load_async;
-    /* Block type of the matrices of a model that is created with `stored`. */
+    /* Block type of the matrices of a model that is created with `stored`, or opened with
+     * `decoded`: they are encoded in it where their rows are whole blocks. F32: opened, they stay
+     * as they are stored. */
     lt_dtype stored_as;
     /* The part of the model to hold (model/params.h); NULL: all of it. Only that part is
      * initialised or read. Must live until the model is open. */

@@ -36,7 +36,8 @@
     X(Q4_K, 256, 144, "Q4_K")                                                                      \
     X(Q5_K, 256, 176, "Q5_K")                                                                      \
     X(Q6_K, 256, 210, "Q6_K")                                                                      \
-    X(MXFP4, 32, 17, "MXFP4")
+    X(MXFP4, 32, 17, "MXFP4")                                                                      \
+    X(NF4, 64, 36, "NF4")
 #define LT_DTYPE_MAP(X) LT_DTYPE_PLAIN_MAP(X) LT_DTYPE_BLOCK_MAP(X)
 
 typedef enum {

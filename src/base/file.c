@@ -59,10 +59,16 @@ void lt_file_map_close(lt_file_map *m) {
     *m = (lt_file_map){0};
 }
 
-void lt_file_map_forget(const lt_file_map *m) {
-    if (m->size_bytes > 0) {
-        (void)madvise((void *)(uintptr_t)m->data, m->size_bytes, MADV_DONTNEED);
+void lt_file_span_forget(const void *data, size_t bytes) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)data;
+    const uintptr_t first = (at + page - 1) / page * page, end = (at + bytes) / page * page;
+    if (first < end) {
+        (void)madvise((void *)first, end - first, MADV_DONTNEED);
     }
+}
+
+void lt_file_map_forget(const lt_file_map *m) {
+    lt_file_span_forget(m->data, m->size_bytes);
 }
 
 lt_err lt_file_read(char **out, size_t *size_bytes, const char *path, size_t max_bytes) {

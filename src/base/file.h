@@ -22,6 +22,8 @@ void lt_file_map_close(lt_file_map *m); /* Accepts a zeroed map. */
 /* Release the resident pages: they no longer count as memory of this process, and are read again
  * (usually from the page cache) when next touched. Safe while others read. */
 void lt_file_map_forget(const lt_file_map *m);
+/* The same of the whole pages in a part of a mapped file. */
+void lt_file_span_forget(const void *data, size_t bytes);
 
 /* Read a whole file of at most max_bytes into malloc'ed memory, followed by a 0. */
 LT_MUST_USE lt_err lt_file_read(char **out, size_t *size_bytes, const char *path, size_t max_bytes);

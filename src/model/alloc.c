@@ -158,6 +158,9 @@ lt_err lt_model_begin(lt_model **out, const lt_model_spec *spec, const lt_model_
     if (m->options.stored && m->options.trainable) {
         LT_FAIL_DONE(LT_ERR_ARG, "model: weights as stored are not trained");
     }
+    if (m->options.decoded && !m->options.stored) {
+        LT_FAIL_DONE(LT_ERR_ARG, "model: decoded weights that are not stored");
+    }
     if (m->options.stored) {
         m->options.dtype = m->backend->host_memory ? LT_F32 : LT_BF16;
     }
@@ -231,7 +234,7 @@ void lt_model_close(lt_model *m) {
 size_t lt_model_bytes(const lt_model *m) {
     const bool mapped = m->backend->host_memory && m->stored_source != NULL;
     return m->weights_bytes + m->stored_copies_bytes + m->stored_packed_bytes +
-           (mapped ? lt_weight_source_bytes(m->stored_source) : 0);
+           m->row_numbers_bytes + (mapped ? lt_weight_source_bytes(m->stored_source) : 0);
 }
 
 size_t lt_model_host_bytes(const lt_model *m) {

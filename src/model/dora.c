@@ -7,12 +7,13 @@
 #include "base/error.h"
 #include "model/acts.h"
 #include "model/alloc.h"
+#include "model/decoded.h"
 
 #define ROWS_ELEMENTS ((int64_t)1 << 20) /* Of lt_dora.rows: 4 MiB, which a cache may hold. */
 #define LEAST_MEAN    1e-30f             /* A row of zeros stays one, whatever its magnitude. */
 
 static int64_t rows_at_once(int64_t in) {
-    return in < ROWS_ELEMENTS ? ROWS_ELEMENTS / in : 1;
+    return in < ROWS_ELEMENTS ? ROWS_ELEMENTS / in : 1; /* At most those of decoded.h. */
 }
 
 static void carve(lt_dora *d, const lt_lora_sizes *z, lt_arena *a) {
@@ -44,18 +45,16 @@ static lt_err measure_rows(lt_exec *r, const lt_lora_site *s, int index, int64_t
     const lt_lora_part *p = &s->parts[index];
     const lt_param *a = &l->params->table.params[s->a];
     const lt_tensor whole_a = lt_lora_view(r, &l->params->weights, s->a),
-                    whole_b = lt_lora_view(r, &l->params->weights, s->b),
-                    w = lt_exec_weight(r, a->kind, a->layer);
+                    whole_b = lt_lora_view(r, &l->params->weights, s->b);
     const int64_t rank = l->options.rank, at = s->m_at + p->b_row + first;
     const lt_tensor rows = lt_tensor_2d(l->dora.rows.data, LT_F32, n, a->shape[1]);
+    lt_tensor w;
+    LT_TRY(lt_decoded_rows(r, &w, a->kind, a->layer, p->first_row + first, n));
     LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = rows,
                                                .a = lt_tensor_rows(&whole_b, p->b_row + first, n),
                                                .b = lt_tensor_rows(&whole_a, index * rank, rank)}));
-    LT_TRY(lt_exec_add(r, &(lt_add_args){.y = rows,
-                                         .a = rows,
-                                         .alpha = l->scale,
-                                         .b = lt_tensor_rows(&w, p->first_row + first, n),
-                                         .beta = 1.0f}));
+    LT_TRY(lt_exec_add(
+        r, &(lt_add_args){.y = rows, .a = rows, .alpha = l->scale, .b = w, .beta = 1.0f}));
     return lt_exec_rmsnorm_fwd(
         r, &(lt_rmsnorm_args){.y = rows,
                               .x = rows,
@@ -127,6 +126,7 @@ static lt_err begin_magnitudes(lt_lora *l, lt_model *base) {
     lt_err err = LT_OK;
     lt_exec r = {0};
     lt_lora_run run = {.lora = l};
+    lt_arena scratch = {0};
     float *values = malloc((size_t)l->sizes.width * sizeof *values);
     if (values == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "magnitudes of %lld rows", (long long)l->sizes.width);
@@ -134,11 +134,17 @@ static lt_err begin_magnitudes(lt_lora *l, lt_model *base) {
     LT_TRY_DONE(lt_model_wait(base));
     LT_TRY_DONE(lt_exec_open(&r, base, NULL));
     r.lora = &run;
+    if (base->options.decoded) {
+        lt_decoded_carve(&r, &base->table, base->options.dtype, &scratch);
+        LT_TRY_DONE(lt_arena_place(&scratch, base->device, "rows of weights"));
+        lt_decoded_carve(&r, &base->table, base->options.dtype, &scratch);
+    }
     for (int i = 0; i < (int)base->spec.n_layers * LT_LORA_LAYER_KINDS; i++) {
         LT_TRY_DONE(l->sites[i].n_parts > 0 ? begin_site(&r, l, &l->sites[i], values) : LT_OK);
     }
     LT_TRY_DONE(lt_model_settle(l->params));
 done:
+    lt_arena_release(&scratch, base->device);
     lt_exec_close(&r);
     free(values);
     return err;

@@ -1,6 +1,7 @@
 /* exec.c: linear layers and norms in terms of ops. A linear layer keeps its weight as (out, in), so
  * forward multiplies by its transpose. */
 #include "model/adapted.h"
+#include "model/decoded.h"
 #include "model/deferred.h"
 #include "model/fp8.h"
 #include "model/lora_pool.h"
@@ -313,6 +314,9 @@ lt_err lt_linear_base(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_p
                       int layer) {
     const lt_model *m = r->model;
     const int index = param_index(r, kind, layer);
+    if (lt_decoded_has(r, index)) {
+        return lt_decoded_forward(r, index, y, x, bias);
+    }
     for (int i = 0; m->stored != NULL && i < m->stored[index].n_ranges; i++) {
         LT_TRY(matmul_range(r, y, x, bias, &m->stored[index].ranges[i]));
     }
@@ -367,6 +371,10 @@ lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_par
     }
     if (dx.data == NULL) {
         return LT_OK;
+    }
+    if (lt_decoded_has(r, index)) {
+        LT_TRY(lt_decoded_backward(r, index, dx, dy, add_dx));
+        return lt_lora_backward(r, dx, kind, layer);
     }
     LT_TRY(lt_exec_matmul(
         r, &(lt_matmul_args){

@@ -57,6 +57,7 @@ typedef struct {
     struct lt_lora_rows *lora_rows; /* lora_pool.h: adapters that rows of a call chose; or NULL. */
     /* By parameter index: weights in matmul_pack's layout, or NULL each; NULL: none. */
     const void **packed;
+    lt_tensor decoded; /* (elements) of the model's type: scratch of decoded.h; absent: none. */
     /* Small parameters that ops want in F32 (xIELU's scalars, sinks), on the device when the
      * weights are BF16 without a master, else NULL: lt_exec_f32_count of each layer. */
     const float *f32;

@@ -347,9 +347,11 @@ lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uin
     lt_lora *l = NULL;
 
     LT_ASSERT(base->lora == NULL);
-    if (base->stored != NULL || !lt_param_table_is_whole(&base->table)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "adapters beside %s: not built",
-                base->stored != NULL ? "weights as they are stored" : "a part of a model");
+    if (!lt_param_table_is_whole(&base->table)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "adapters beside a part of a model: not built");
+    }
+    if (base->stored != NULL && !base->options.decoded && o->dora) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "DoRA beside weights whose products are of 8 bits: not built");
     }
     LT_TRY(lt_lora_plan_open(&plan, &base->spec, o));
     l = calloc(1, sizeof *l);

@@ -27,6 +27,7 @@
  * It uses only the backend's contract, so what runs on the CPU runs on a GPU. Nothing is allocated
  * after open. */
 #include "model/adapted.h"
+#include "model/decoded.h"
 #include "model/paged_forward_impl.h"
 
 #include <stdlib.h>
@@ -69,6 +70,9 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
     lt_acts_carve_one(&f->room, f->exec.spec, &shape, &f->activations);
     see_layer(f, 0, rows);
     lt_batch_carve(&f->batch, f->exec.spec, &shape, &f->activations);
+    if (f->exec.model->options.decoded) {
+        lt_decoded_carve(&f->exec, &f->exec.model->table, f->exec.dtype, &f->activations);
+    }
     if (f->exec.lora != NULL) {
         lt_lora_carve(&f->lora, &f->lora.lora->options, &f->lora.lora->sizes, rows, f->exec.dtype,
                       false, &f->activations);

@@ -233,6 +233,8 @@ struct lt_model {
     struct lt_source *stored_source;     /* The mapped source into which stored points. */
     void *stored_copies, *stored_packed; /* The backend's memory. */
     size_t stored_copies_bytes, stored_packed_bytes;
+    void *row_numbers; /* Of options.decoded: 0, 1, ... I32, the backend's memory (decoded.h). */
+    size_t row_numbers_bytes;
     struct json_t *generation; /* generation.h: the tree, NULL: none; where it is from; its ids. */
     char *generation_from;
     lt_ends generation_ends;

@@ -6,6 +6,7 @@
  *
  *     activations   | shared by all sets | set 0's own | set 1's own | ... */
 #include "model/adapted.h"
+#include "model/decoded.h"
 #include "model/pass_impl.h"
 #include "model/tp.h"
 
@@ -157,6 +158,9 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_context_carve(&p->context, s, dtype, o, &a->scratch);
     lt_experts_carve(&p->experts, s, dtype, o, &a->scratch);
     lt_exact_carve(&p->exact, s, o, &a->scratch);
+    if (o->decoded) {
+        lt_decoded_carve(&p->exec, t, dtype, &a->scratch);
+    }
     if (o->lora.rank > 0) {
         lt_lora_carve(&p->lora, &o->lora, beside->sizes, o->batch * o->seq, dtype, o->train,
                       &a->scratch);
@@ -332,6 +336,7 @@ static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
         {"a stage of a pipeline (pp)", o->split_backward || o->first_layer > 0 || o->end_layer > 0},
         {"gradients or weights that lie elsewhere (mesh.zero)",
          o->gradients_elsewhere || o->master_elsewhere},
+        {"products of 8 bits, in training", o->train && m->stored != NULL && !m->options.decoded},
     };
     for (size_t i = 0; m->lora != NULL && i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {
@@ -358,6 +363,9 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     LT_TRY(lt_pass_n_tp(o) > 1 ? lt_fp8_check(&m->table, o->fp8) : LT_OK);
     LT_TRY(check_adapters(m, o));
     LT_TRY(lt_exact_check(m, o));
+    if (o->train && m->stored != NULL && m->lora == NULL) {
+        LT_FAIL(LT_ERR_STATE, "pass: weights as they are stored can not be trained");
+    }
     if (o->train && !o->master_elsewhere && !lt_model_has_master(m) && m->lora == NULL) {
         LT_FAIL(LT_ERR_STATE,
                 "pass: the model was opened in %s without an F32 master; it can not be trained",
@@ -370,6 +378,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     p->model = m;
     p->options = *o;
     p->options.on_device = !m->backend->host_memory;
+    p->options.decoded = m->options.decoded;
     p->options.lora = m->lora != NULL ? m->lora->options : (lt_lora_options){.rank = 0};
     LT_TRY_DONE(lt_exec_open(&p->exec, m, o->queue));
     lt_lora_attach(&p->exec, &p->lora);

@@ -89,6 +89,9 @@ typedef struct {
     /* rank 0: the model is trained. Else its adapters are, and the model has no gradients; open
      * sets it to those that the model has, measure takes it as given. */
     lt_lora_options lora;
+    /* The model is opened with `decoded`: room for some rows of its weights. As with lora, open
+     * sets it. */
+    bool decoded;
 } lt_pass_options;
 
 /* Tokens of a whole sequence, of which `seq` are this rank's. */

@@ -28,6 +28,7 @@
 
 #include "model/block.h"
 #include "model/adapted.h"
+#include "model/decoded.h"
 #include "model/prepare.h"
 
 #define CHUNK_ROWS                                                                                 \
@@ -95,6 +96,9 @@ static void acts_carve(lt_session *s, int64_t batch, int64_t seq) {
     s->shape = shape;
     see_layer(s, 0);
     lt_batch_carve(&s->batch, spec, &shape, a);
+    if (s->exec.model->options.decoded) {
+        lt_decoded_carve(&s->exec, &s->exec.model->table, s->exec.dtype, a);
+    }
     if (s->exec.model->lora != NULL) {
         const lt_lora *l = s->exec.model->lora;
         lt_lora_carve(&s->lora, &l->options, &l->sizes, batch * seq, s->exec.dtype, false, a);

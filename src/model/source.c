@@ -190,6 +190,23 @@ size_t lt_weight_source_bytes(const lt_source *s) {
     return bytes;
 }
 
+lt_err lt_weight_source_has_blocks(bool *out, const char *path) {
+    lt_source s = {0};
+    lt_model_spec spec;
+    *out = false;
+    if (lt_file_is_dir(path)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_weight_source_open(&s, &spec, path));
+    for (size_t i = 0; s.gguf != NULL && i < s.gguf->n_tensors; i++) {
+        lt_dtype type;
+        *out = *out ||
+               (lt_ggml_type_dtype(s.gguf->tensors[i].type, &type) && lt_dtype_is_block(type));
+    }
+    lt_weight_source_close(&s);
+    return LT_OK;
+}
+
 static lt_err from_safetensor(const lt_source *s, const lt_safetensor *t, lt_weight *out) {
     if (!lt_block_decodes(t->dtype)) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s has type %s; weights are floating point",

@@ -50,6 +50,9 @@ void lt_weight_source_close(lt_source *s);
 /* Of the tensors in the mapped files: what reading all of them makes resident. */
 size_t lt_weight_source_bytes(const lt_source *s);
 
+/* Are some tensors of a file of block types? Of a folder never. */
+LT_MUST_USE lt_err lt_weight_source_has_blocks(bool *out, const char *path);
+
 /* False: there is no such tensor. A tensor of a type we do not decode: UNSUPPORTED. */
 LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out,
                                   bool *found);

@@ -9,10 +9,12 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/thread.h"
 #include "model/alloc.h"
 #include "model/stored_weights.h"
 #include "model/init.h"
+#include "tensor/block.h"
 #include "tensor/ops.h"
 
 #define ALIGN 64
@@ -20,7 +22,7 @@
 /* Where ranges come from: a file, with rows in pairs or not, or random numbers. */
 typedef struct {
     lt_model *m;
-    const int64_t (*pair_rows)[LT_STORED_RANGES]; /* NULL: random */
+    const lt_stored_origin (*origins)[LT_STORED_RANGES]; /* NULL: random */
     uint64_t seed;
 } making;
 
@@ -32,41 +34,69 @@ static size_t aligned(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static bool needs_copy(const making *k, int param, int range) {
-    const lt_tensor *w = &k->m->stored[param].ranges[range].w;
-    const size_t align = lt_dtype_is_block(w->dtype) ? 1 : lt_dtype_bytes(w->dtype);
-    return k->pair_rows == NULL || k->pair_rows[param][range] > 0 ||
-           (uintptr_t)w->data % align != 0;
+size_t lt_stored_range_bytes(const lt_weight_range *range) {
+    return aligned(range_bytes(range));
 }
 
-/* One range on its way to `dst`: rows in their place. */
+bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin *origin) {
+    const lt_tensor *w = &range->w;
+    const size_t align = lt_dtype_is_block(w->dtype) ? 1 : lt_dtype_bytes(w->dtype);
+    return origin->pair_rows > 0 || origin->type != w->dtype || (uintptr_t)w->data % align != 0;
+}
+
+static bool needs_copy(const making *k, int param, int range) {
+    return k->origins == NULL ||
+           lt_stored_range_moves(&k->m->stored[param].ranges[range], &k->origins[param][range]);
+}
+
+/* One range on its way to `dst`: rows in their place, in its type. */
 typedef struct {
     const lt_weight_range *range;
-    int64_t pair_rows;
-    size_t row_bytes;
+    lt_stored_origin origin;
+    size_t from_bytes, to_bytes; /* Of a row. */
     unsigned char *dst;
 } row_copy;
 
-static void copy_rows(void *ctx, size_t head) {
-    const row_copy *c = ctx;
-    const int64_t step = c->pair_rows > 0 ? c->pair_rows : c->range->w.shape[0];
-    const unsigned char *src = c->range->w.data;
-    for (int64_t r = (int64_t)head * step; r < ((int64_t)head + 1) * step; r++) {
-        memcpy(c->dst + (size_t)lt_weight_target_row(c->pair_rows, r) * c->row_bytes,
-               src + (size_t)r * c->row_bytes, c->row_bytes);
+/* A row in the range's type, a piece of whole blocks at a time. */
+static void encode_row(const row_copy *c, unsigned char *dst, const unsigned char *src) {
+    const int64_t cols = c->range->w.shape[1];
+    const lt_dtype type = c->range->w.dtype;
+    float values[LT_BLOCK_SUPER];
+    for (int64_t at = 0; at < cols; at += LT_BLOCK_SUPER) {
+        const int64_t n = cols - at < LT_BLOCK_SUPER ? cols - at : LT_BLOCK_SUPER;
+        lt_block_decode(values, c->origin.type, src + lt_dtype_row_bytes(c->origin.type, at),
+                        (size_t)n);
+        lt_block_encode(dst + lt_dtype_row_bytes(type, at), type, values, (size_t)n);
     }
 }
 
-/* A range as it is to be multiplied, to dst on the host. */
+static void copy_row(void *ctx, size_t row) {
+    const row_copy *c = ctx;
+    const int64_t target = lt_weight_target_row(c->origin.pair_rows, (int64_t)row);
+    const unsigned char *src = (const unsigned char *)c->range->w.data + row * c->from_bytes;
+    unsigned char *dst = c->dst + (size_t)target * c->to_bytes;
+    if (c->origin.type == c->range->w.dtype) {
+        memcpy(dst, src, c->to_bytes);
+    } else {
+        encode_row(c, dst, src);
+    }
+}
+
+/* A range as it is to be multiplied, to dst on the host. What was encoded is not read again, and
+ * need not stay in memory. */
 static void write_range(const making *k, int param, int range, unsigned char *dst) {
     const lt_weight_range *w = &k->m->stored[param].ranges[range];
-    if (k->pair_rows == NULL) {
+    if (k->origins == NULL) {
         lt_init_blocks(dst, w->w.dtype, k->m, &k->m->table.params[param], k->seed);
         return;
     }
-    const int64_t pair_rows = k->pair_rows[param][range];
-    row_copy c = {w, pair_rows, lt_dtype_row_bytes(w->w.dtype, w->w.shape[1]), dst};
-    lt_parallel_for(pair_rows > 0 ? (size_t)(w->w.shape[0] / pair_rows) : 1, copy_rows, &c);
+    const lt_stored_origin origin = k->origins[param][range];
+    row_copy c = {w, origin, lt_dtype_row_bytes(origin.type, w->w.shape[1]),
+                  lt_dtype_row_bytes(w->w.dtype, w->w.shape[1]), dst};
+    lt_parallel_for((size_t)w->w.shape[0], copy_row, &c);
+    if (origin.type != w->w.dtype) {
+        lt_file_span_forget(w->w.data, (size_t)w->w.shape[0] * c.from_bytes);
+    }
 }
 
 /* On a host: all ranges that may not stay where they are, in one allocation. */
@@ -230,11 +260,37 @@ done:
     return err;
 }
 
-lt_err lt_stored_weights_place(lt_model *m, const int64_t (*pair_rows)[LT_STORED_RANGES],
+/* The ids by which rows are decoded, as many as the longest range has. */
+static lt_err number_rows(lt_model *m) {
+    int64_t most = 0;
+    lt_err err;
+    int32_t *numbers;
+    for (int i = 0; i < m->table.n_params; i++) {
+        for (int j = 0; j < m->stored[i].n_ranges; j++) {
+            const int64_t rows = m->stored[i].ranges[j].w.shape[0];
+            most = rows > most ? rows : most;
+        }
+    }
+    m->row_numbers_bytes = (size_t)most * sizeof *numbers;
+    numbers = malloc(m->row_numbers_bytes);
+    if (numbers == NULL) {
+        LT_FAIL(LT_ERR_OOM, "numbers of %lld rows", (long long)most);
+    }
+    for (int64_t i = 0; i < most; i++) {
+        numbers[i] = (int32_t)i;
+    }
+    err = m->backend->alloc(m->device, &m->row_numbers, m->row_numbers_bytes, "row numbers");
+    err = err == LT_OK ? lt_model_upload(m, m->row_numbers, numbers, m->row_numbers_bytes) : err;
+    free(numbers);
+    return err;
+}
+
+lt_err lt_stored_weights_place(lt_model *m, const lt_stored_origin (*origins)[LT_STORED_RANGES],
                                uint64_t seed) {
-    const making k = {m, pair_rows, seed};
+    const making k = {m, origins, seed};
     LT_TRY(m->backend->host_memory ? copy_all(&k) : LT_OK);
-    LT_TRY(pack_all(&k));
+    LT_TRY(m->backend->host_memory && m->options.decoded ? LT_OK : pack_all(&k));
+    LT_TRY(m->options.decoded ? number_rows(m) : LT_OK);
     lt_param_table_skip_stored(&m->table, m->stored);
     return LT_OK;
 }

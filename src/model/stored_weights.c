@@ -32,13 +32,20 @@ typedef struct {
     const lt_param *param;
     widened_list *widened;
     lt_stored_weight stored;
-    int64_t pair_rows[LT_STORED_RANGES];
+    lt_stored_origin origins[LT_STORED_RANGES];
     bool holdable;
 } finding;
 
-static bool is_matrix(lt_param_kind kind) {
+bool lt_stored_weights_is_matrix(lt_param_kind kind) {
     return kind == LT_PARAM_EMBED || kind == LT_PARAM_QKV || kind == LT_PARAM_ATTN_OUT ||
            kind == LT_PARAM_UP || kind == LT_PARAM_DOWN || kind == LT_PARAM_HEAD;
+}
+
+/* The type that a matrix of the file is kept in. */
+static lt_dtype kept_type(const lt_model *m, lt_dtype stored, int64_t cols) {
+    const lt_dtype type = m->options.stored_as;
+    size_t bytes;
+    return type != LT_F32 && cols % lt_dtype_block(type, &bytes) == 0 ? type : stored;
 }
 
 /* A device packs the blocks that it multiplies; all else becomes BF16 there. */
@@ -47,17 +54,18 @@ static bool product_takes(const lt_model *m, const lt_tensor *w) {
         return lt_dtype_is_block(w->dtype) && m->backend->matmul_pack_bytes(m->device, w, true) > 0;
     }
     return w->dtype == LT_F32 || w->dtype == LT_F16 || w->dtype == LT_BF16 ||
-           lt_block_partner(w->dtype) != LT_PARTNER_NONE;
+           lt_block_partner(w->dtype) != LT_PARTNER_NONE ||
+           (m->options.decoded && lt_block_decodes(w->dtype));
 }
 
 /* NULL, or why this part cannot stay as it is stored. */
 static const char *refuse_part(const finding *f, const lt_weight *w, const lt_name_place *p,
                                const lt_tensor *rows) {
-    return p->stacked || f->param->n_dims != 2      ? "experts"
-           : p->transposed || w->n_dims != 2        ? "not stored (rows, columns)"
-           : !product_takes(f->m, rows)             ? "no kernel for this type"
-           : f->stored.n_ranges == LT_STORED_RANGES ? "too many parts"
-                                                    : NULL;
+    return p->stacked || f->param->n_dims != 2 || w->scales != NULL ? "experts"
+           : p->transposed || w->n_dims != 2                        ? "not stored (rows, columns)"
+           : !product_takes(f->m, rows)                             ? "no kernel for this type"
+           : f->stored.n_ranges == LT_STORED_RANGES                 ? "too many parts"
+                                                                    : NULL;
 }
 
 static void note_widened(widened_list *l, lt_dtype type, const char *why, const char *name) {
@@ -87,17 +95,19 @@ static void tell_widened(const widened_list *l, const lt_model *m) {
 
 static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const lt_name_place *p) {
     finding *f = ctx;
-    const lt_tensor rows = lt_tensor_2d((void *)(uintptr_t)w->data, w->type, p->rows, p->cols);
+    const lt_tensor rows = lt_tensor_2d((void *)(uintptr_t)w->data,
+                                        kept_type(f->m, w->type, p->cols), p->rows, p->cols);
     const char *why = refuse_part(f, w, p, &rows);
     lt_weight_range *range;
     if (why != NULL) {
-        if (lt_dtype_is_block(w->type)) {
+        if (lt_dtype_is_block(w->type) || f->m->options.decoded) {
             note_widened(f->widened, w->type, why, name);
         }
         f->holdable = false;
         return LT_OK;
     }
-    f->pair_rows[f->stored.n_ranges] = lt_weight_pair_rows(f->source, &f->m->spec, p);
+    f->origins[f->stored.n_ranges] = (lt_stored_origin){
+        lt_weight_pair_rows(f->source, &f->m->spec, p), w->type};
     range = &f->stored.ranges[f->stored.n_ranges++];
     range->first_row = p->first / p->cols;
     range->w = rows;
@@ -123,7 +133,7 @@ lt_err lt_stored_weights_make(lt_model *m, uint64_t seed) {
         const lt_param *p = &m->table.params[i];
         const lt_tensor w = lt_tensor_2d(NULL, type, p->shape[0], p->shape[1]);
         size_t bytes;
-        if (is_matrix(p->kind) && p->n_dims == 2 &&
+        if (lt_stored_weights_is_matrix(p->kind) && p->n_dims == 2 &&
             p->shape[1] % (int64_t)lt_dtype_block(type, &bytes) == 0 && product_takes(m, &w)) {
             m->stored[i] = (lt_stored_weight){.n_ranges = 1, .ranges = {{.w = w}}};
             n++;
@@ -145,44 +155,134 @@ static void drop_empty(lt_model *m) {
     if (!any) {
         free(m->stored);
         m->stored = NULL;
-        m->options.stored = false;
+        m->options.stored = m->options.decoded = false;
     }
+}
+
+/* Matrices that are not in the type that was asked for. */
+static lt_err check_type(const lt_model *m) {
+    const lt_dtype type = m->options.stored_as;
+    int64_t n = 0, cols = 0;
+    size_t bytes;
+    bool any = false;
+    for (int i = 0; i < m->table.n_params && type != LT_F32; i++) {
+        const lt_param *p = &m->table.params[i];
+        const bool is = m->stored[i].n_ranges > 0 && m->stored[i].ranges[0].w.dtype == type;
+        any = any || is;
+        if (lt_stored_weights_is_matrix(p->kind) && !is) {
+            cols = n == 0 ? p->shape[p->n_dims - 1] : cols;
+            n++;
+        }
+    }
+    if (type != LT_F32 && !any) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "no matrix of this model can be of %s: rows of %lld numbers are no whole blocks of "
+                "%lld, or are not stored as rows",
+                lt_dtype_name(type), (long long)cols, (long long)lt_dtype_block(type, &bytes));
+    }
+    if (n > 0) {
+        lt_log_info("%lld matrices stay in the type of their file, not in %s: rows of %lld numbers",
+                    (long long)n, lt_dtype_name(type), (long long)cols);
+    }
+    return LT_OK;
+}
+
+/* Fills m->stored with ranges that point into the source, and origins, (n_params). */
+static lt_err find_all(lt_model *m, const lt_source *source,
+                       lt_stored_origin (*origins)[LT_STORED_RANGES], widened_list *told) {
+    LT_TRY(alloc_held(m));
+    for (int i = 0; i < m->table.n_params; i++) {
+        finding f = {.source = source,
+                     .m = m,
+                     .param = &m->table.params[i],
+                     .widened = told,
+                     .holdable = true};
+        if (!lt_stored_weights_is_matrix(f.param->kind)) {
+            continue;
+        }
+        LT_TRY(lt_weight_each_part(source, &m->spec, f.param, find_part, &f));
+        if (f.holdable) {
+            m->stored[i] = f.stored;
+            memcpy(origins[i], f.origins, sizeof f.origins);
+        }
+    }
+    return LT_OK;
 }
 
 lt_err lt_stored_weights_open(lt_model *m, const lt_source *source) {
     lt_err err = LT_OK;
     widened_list told = {.n = 0};
-    int64_t(*pair_rows)[LT_STORED_RANGES] = calloc((size_t)m->table.n_params, sizeof *pair_rows);
+    lt_stored_origin(*origins)[LT_STORED_RANGES] = calloc((size_t)m->table.n_params,
+                                                          sizeof *origins);
 
-    if (pair_rows == NULL) {
+    if (origins == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%d weights", m->table.n_params);
     }
-    LT_TRY_DONE(alloc_held(m));
-    for (int i = 0; i < m->table.n_params; i++) {
-        finding f = {.source = source,
-                     .m = m,
-                     .param = &m->table.params[i],
-                     .widened = &told,
-                     .holdable = true};
-        if (!is_matrix(f.param->kind)) {
-            continue;
-        }
-        LT_TRY_DONE(lt_weight_each_part(source, &m->spec, f.param, find_part, &f));
-        if (f.holdable) {
-            m->stored[i] = f.stored;
-            memcpy(pair_rows[i], f.pair_rows, sizeof f.pair_rows);
-        }
-    }
+    LT_TRY_DONE(find_all(m, source, origins, &told));
+    LT_TRY_DONE(check_type(m));
     tell_widened(&told, m);
-    LT_TRY_DONE(lt_stored_weights_place(m, (const int64_t(*)[LT_STORED_RANGES])pair_rows, 0));
+    LT_TRY_DONE(
+        lt_stored_weights_place(m, (const lt_stored_origin(*)[LT_STORED_RANGES])origins, 0));
     drop_empty(m);
 done:
-    free(pair_rows);
+    free(origins);
     return err;
 }
 
+lt_err lt_stored_weights_measure(size_t *out, const char *path, const lt_model_options *o) {
+    lt_err err = LT_OK;
+    widened_list told = {.n = 0};
+    lt_source source = {0};
+    lt_model_spec spec;
+    lt_model *m = NULL;
+    lt_stored_origin(*origins)[LT_STORED_RANGES] = NULL;
+    size_t copied = 0, numbers = 0;
+    bool mapped = false;
+
+    LT_TRY(lt_weight_source_open(&source, &spec, path));
+    LT_TRY_DONE(lt_model_begin(&m, &spec, o));
+    origins = calloc((size_t)m->table.n_params, sizeof *origins);
+    if (origins == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%d weights", m->table.n_params);
+    }
+    LT_TRY_DONE(find_all(m, &source, origins, &told));
+    for (int i = 0; i < m->table.n_params; i++) {
+        for (int j = 0; j < m->stored[i].n_ranges; j++) {
+            const lt_weight_range *range = &m->stored[i].ranges[j];
+            const bool moves = !m->backend->host_memory ||
+                               lt_stored_range_moves(range, &origins[i][j]);
+            const size_t rows = (size_t)range->w.shape[0];
+            copied += moves ? lt_stored_range_bytes(range) : 0;
+            mapped = mapped || !moves;
+            numbers = o->decoded && rows > numbers ? rows : numbers;
+        }
+    }
+    lt_param_table_skip_stored(&m->table, m->stored);
+    *out = lt_model_weights_bytes(&m->table, &m->options) + copied + numbers * sizeof(int32_t) +
+           (mapped ? lt_weight_source_bytes(&source) : 0);
+done:
+    free(origins);
+    lt_model_close(m);
+    lt_weight_source_close(&source);
+    return err;
+}
+
+/* Do any ranges lie in the mapped files still? */
+static bool reads_source(const lt_model *m) {
+    const char *const first = m->stored_copies, *const end = first + m->stored_copies_bytes;
+    for (int i = 0; i < m->table.n_params; i++) {
+        for (int j = 0; j < m->stored[i].n_ranges; j++) {
+            const char *at = m->stored[i].ranges[j].w.data;
+            if (at != NULL && (first == NULL || at < first || at >= end)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 lt_err lt_stored_weights_keep(lt_model *m, lt_source *source) {
-    if (!m->backend->host_memory) {
+    if (!m->backend->host_memory || (m->options.decoded && !reads_source(m))) {
         return LT_OK;
     }
     m->stored_source = malloc(sizeof *m->stored_source);
@@ -198,6 +298,9 @@ lt_err lt_stored_weights_keep(lt_model *m, lt_source *source) {
 void lt_stored_weights_close(lt_model *m) {
     if (m->stored_copies != NULL) {
         m->backend->release(m->device, m->stored_copies, m->stored_copies_bytes);
+    }
+    if (m->row_numbers != NULL) {
+        m->backend->release(m->device, m->row_numbers, m->row_numbers_bytes);
     }
     if (m->stored_packed != NULL) {
         m->backend->release(m->device, m->stored_packed, m->stored_packed_bytes);

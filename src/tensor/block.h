@@ -1,5 +1,5 @@
 /* block.h: ggml's block formats: conversion from and to F32, exactly as ggml's reference defines it
- * (without fused multiply-add, which -std=c17 forbids).
+ * (without fused multiply-add, which -std=c17 forbids); and NF4, as bitsandbytes defines it.
  *
  *   format elements bytes  value of element i        layout of a block
  *   Q4_0   32       18     d * (q - 8)               f16 d; 16 bytes: low nibbles 0..15,
@@ -20,6 +20,10 @@
  *                                                    16 int8 s; f16 d
  *   MXFP4  32       17     2^(e - 127) * v(q)        byte e; nibbles as Q4_0's. v: 0, 0.5, 1, 1.5,
  *                                                    2, 3, 4, 6, and from q = 8 on the negatives
+ *   NF4    64       36     d * v(q)                  f32 d = max|x|; nibbles: high 2i, low 2i + 1.
+ *                                                    v: quantiles of a normal distribution
+ *                                                    (Dettmers et al. 2023, "QLoRA",
+ *                                                    arXiv:2305.14314, appendix E)
  *
  * A product with such a matrix first rounds its activations to 8 bits, block by block, as ggml does
  * (to the "partner" of the format):
@@ -28,7 +32,7 @@
  *   Q8_1  32   the same, and s = f16(d * sum q)                for Q4_1, Q5_1
  *   Q8_K  256  d = -(the x of largest |x|) / 127 in F32, q = round to nearest even
  *                                                              for the K formats
- * Q2_K, Q3_K and MXFP4 are only decoded. */
+ * Q2_K, Q3_K and MXFP4 are only decoded; NF4 has no partner. */
 #ifndef LT_TENSOR_BLOCK_H
 #define LT_TENSOR_BLOCK_H
 
@@ -38,8 +42,9 @@
 
 #include "lateen/tensor.h"
 
-#define LT_BLOCK_SMALL 32  /* Elements of a simple block. */
-#define LT_BLOCK_SUPER 256 /* Elements of a K block. */
+#define LT_BLOCK_SMALL 32 /* Elements of a simple block. */
+#define LT_BLOCK_NF4   64
+#define LT_BLOCK_SUPER 256 /* Elements of a K block, and a multiple of all blocks. */
 
 /* Which types decode: F32, F16, BF16, F64 and all block types. */
 bool lt_block_decodes(lt_dtype type);
@@ -51,10 +56,13 @@ void lt_block_decode(float *dst, lt_dtype type, const void *src, size_t count);
 void lt_block_decode_mxfp4(float *dst, const unsigned char *blocks, const unsigned char *scales,
                            size_t from, size_t count);
 
-/* Which types encode: F32, F16, BF16 and the formats with a partner. */
+/* The 16 values of NF4, rising. */
+extern const float lt_nf4_values[16];
+
+/* Which types encode: F32, F16, BF16, NF4 and the formats with a partner. */
 bool lt_block_encodes(lt_dtype type);
-/* Convert count elements (whole blocks) to `type`, as ggml's quantize_row_<type>_ref does. Values
- * must be finite. */
+/* Convert count elements (whole blocks) to `type`, as ggml's quantize_row_<type>_ref does, or to
+ * the nearest values of NF4. Values must be finite. */
 void lt_block_encode(void *dst, lt_dtype type, const float *src, size_t count);
 
 typedef enum { LT_PARTNER_NONE, LT_PARTNER_Q8_0, LT_PARTNER_Q8_1, LT_PARTNER_Q8_K } lt_partner;

@@ -31,6 +31,32 @@ static void from_f64(float *dst, const unsigned char *src) {
     *dst = (float)x;
 }
 
+const float lt_nf4_values[16] = {-1.0f,
+                                 -0.6961928009986877f,
+                                 -0.5250730514526367f,
+                                 -0.39491748809814453f,
+                                 -0.28444138169288635f,
+                                 -0.18477343022823334f,
+                                 -0.09105003625154495f,
+                                 0.0f,
+                                 0.07958029955625534f,
+                                 0.16093020141124725f,
+                                 0.24611230194568634f,
+                                 0.33791524171829224f,
+                                 0.44070982933044434f,
+                                 0.5626170039176941f,
+                                 0.7229568362236023f,
+                                 1.0f};
+
+static void from_nf4(float *dst, const unsigned char *b) {
+    float d;
+    memcpy(&d, b, sizeof d);
+    for (int i = 0; i < LT_BLOCK_NF4 / 2; i++) {
+        dst[2 * i] = lt_nf4_values[b[4 + i] >> 4] * d;
+        dst[2 * i + 1] = lt_nf4_values[b[4 + i] & 15] * d;
+    }
+}
+
 static void from_q4_0(float *dst, const unsigned char *b) {
     const float d = half_at(b);
     for (int i = 0; i < SMALL / 2; i++) {
@@ -272,6 +298,7 @@ static const format formats[LT_DTYPE_COUNT] = {
     [LT_Q5_K] = {from_q5_k, LT_PARTNER_Q8_K, 32, ints_q5_k},
     [LT_Q6_K] = {from_q6_k, LT_PARTNER_Q8_K, 16, ints_q6_k},
     [LT_MXFP4] = {.decode = from_mxfp4},
+    [LT_NF4] = {.decode = from_nf4},
 };
 
 bool lt_block_decodes(lt_dtype type) {

@@ -117,6 +117,27 @@ static void to_q8_0(unsigned char *b, const float *x) {
     }
 }
 
+/* The number of midpoints between neighbours that x exceeds is the index of the nearest value. */
+static int nf4_of(float x) {
+    int q = 0;
+    for (int i = 0; i < 15; i++) {
+        q += x > 0.5f * (lt_nf4_values[i] + lt_nf4_values[i + 1]);
+    }
+    return q;
+}
+
+static void to_nf4(unsigned char *b, const float *x) {
+    float most = 0.0f;
+    for (int i = 0; i < LT_BLOCK_NF4; i++) {
+        most = fmaxf(most, fabsf(x[i]));
+    }
+    const float by = most > 0.0f ? most : 1.0f;
+    memcpy(b, &most, sizeof most);
+    for (int i = 0; i < LT_BLOCK_NF4 / 2; i++) {
+        b[4 + i] = (unsigned char)(nf4_of(x[2 * i] / by) << 4 | nf4_of(x[2 * i + 1] / by));
+    }
+}
+
 static void (*const encoders[LT_DTYPE_COUNT])(unsigned char *b, const float *x) = {
     [LT_Q4_0] = to_q4_0,
     [LT_Q4_1] = to_q4_1,
@@ -126,6 +147,7 @@ static void (*const encoders[LT_DTYPE_COUNT])(unsigned char *b, const float *x) 
     [LT_Q4_K] = lt_block_encode_q4_k,
     [LT_Q5_K] = lt_block_encode_q5_k,
     [LT_Q6_K] = lt_block_encode_q6_k,
+    [LT_NF4] = to_nf4,
 };
 
 bool lt_block_encodes(lt_dtype type) {

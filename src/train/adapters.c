@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "model/alloc.h"
+#include "model/source.h"
 
 #define PIECE_BYTES ((size_t)16 << 20)
 
@@ -66,7 +67,54 @@ static lt_err check_given(const lt_recipe *r, const lt_recipe *actual) {
     return LT_OK;
 }
 
-lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec) {
+/* ---- The base ---- */
+
+static const lt_dtype base_types[] = {LT_NF4, LT_Q4_0, LT_Q5_0, LT_Q8_0, LT_Q4_K, LT_Q5_K, LT_Q6_K};
+
+/* F32: none. */
+static lt_dtype base_type(const lt_recipe *r) {
+    return r->lora_base > LT_LORA_BASE_AS_STORED
+               ? base_types[r->lora_base - LT_LORA_BASE_AS_STORED - 1]
+               : LT_F32;
+}
+
+bool lt_adapters_decode(const lt_recipe *r) {
+    return r->lora_rank > 0 && r->lora_base >= LT_LORA_BASE_AS_STORED;
+}
+
+void lt_adapters_base(lt_model_options *o, const lt_recipe *r) {
+    o->trainable = r->lora_rank == 0;
+    if (lt_adapters_decode(r)) {
+        o->stored = o->decoded = true;
+        o->stored_as = base_type(r);
+    }
+}
+
+static lt_err check_base(const lt_recipe *r, bool on_device) {
+    char name[LT_OPTION_STR_BYTES];
+    lt_option_text(lt_option_find(&lt_recipe_table, "lora.base"), r, name, sizeof name);
+    if (lt_adapters_decode(r) && (on_device || r->dtype != 0)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "lora.base = %s %s: not built; on a CPU with model.dtype = fp32 it is", name,
+                on_device ? "on a GPU" : "with model.dtype = bf16");
+    }
+    return LT_OK;
+}
+
+static lt_err resolve_base(lt_recipe *r, bool on_device) {
+    bool blocks = false;
+    if (r->lora_rank == 0) {
+        return LT_OK;
+    }
+    if (r->lora_base == LT_LORA_BASE_AUTO && r->dtype == 0 && !on_device) {
+        LT_TRY(lt_weight_source_has_blocks(&blocks, r->init));
+        r->lora_base = blocks ? LT_LORA_BASE_AS_STORED : LT_LORA_BASE_AUTO;
+    }
+    return check_base(r, on_device);
+}
+
+/* Rank, alpha, ... of lora.init. */
+static lt_err resolve_init(lt_recipe *r, const lt_model_spec *spec) {
     lt_err err = LT_OK;
     lt_lora_config c = {.targets = NULL};
     lt_recipe *actual = NULL;
@@ -103,6 +151,11 @@ done:
     return err;
 }
 
+lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device) {
+    LT_TRY(resolve_init(r, spec));
+    return resolve_base(r, on_device);
+}
+
 lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r) {
     const lt_lora_options o = lt_recipe_lora(r);
     lt_lora *l = NULL;
@@ -116,33 +169,57 @@ lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r) {
         return err;
     }
     lt_log_info("adapters of rank %lld beside %d linear layers, %.3fM parameters; the model's own "
-                "%.2fM stay as they are",
+                "%.2fM stay as they are, in %.1f MiB",
                 (long long)o.rank, l->n_modules, (double)l->params->table.n_elements * 1e-6,
-                (double)lt_model_spec_params(&base->spec) * 1e-6);
+                (double)lt_model_spec_params(&base->spec) * 1e-6,
+                (double)lt_model_bytes(base) / 1048576.0);
     *out = l;
     return LT_OK;
 }
 
-lt_err lt_model_weights_hash(uint64_t *out, const lt_model *m) {
-    const size_t bytes = lt_param_buffer_bytes(&m->table, m->weights.dtype);
-    lt_err err = LT_OK;
-    unsigned char *piece = NULL;
-
+/* Add bytes of the model's memory to a checksum. */
+static lt_err hash_bytes(XXH3_state_t *state, const lt_model *m, const void *data, size_t bytes,
+                         void *piece) {
     if (m->backend->host_memory) {
-        *out = XXH3_64bits(m->weights.flat, bytes);
+        XXH3_64bits_update(state, data, bytes);
         return LT_OK;
     }
+    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+        const size_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        LT_TRY(lt_model_download(m, piece, (const char *)data + at, n));
+        XXH3_64bits_update(state, piece, n);
+    }
+    return LT_OK;
+}
+
+/* Weights in other types: the ranges on a host, on a device what they are packed to. */
+static lt_err hash_stored(XXH3_state_t *state, const lt_model *m, void *piece) {
+    if (m->stored_packed != NULL) {
+        return hash_bytes(state, m, m->stored_packed, m->stored_packed_bytes, piece);
+    }
+    for (int i = 0; m->stored != NULL && i < m->table.n_params; i++) {
+        for (int j = 0; j < m->stored[i].n_ranges; j++) {
+            const lt_tensor *w = &m->stored[i].ranges[j].w;
+            LT_TRY(hash_bytes(state, m, w->data,
+                              (size_t)w->shape[0] * lt_dtype_row_bytes(w->dtype, w->shape[1]),
+                              piece));
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_model_weights_hash(uint64_t *out, const lt_model *m) {
+    lt_err err = LT_OK;
     XXH3_state_t *state = XXH3_createState();
-    piece = malloc(PIECE_BYTES);
-    if (state == NULL || piece == NULL) {
+    void *piece = m->backend->host_memory ? NULL : malloc(PIECE_BYTES);
+
+    if (state == NULL || (piece == NULL && !m->backend->host_memory)) {
         LT_FAIL_DONE(LT_ERR_OOM, "checksum of the weights");
     }
     XXH3_64bits_reset(state);
-    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
-        const size_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
-        LT_TRY_DONE(lt_model_download(m, piece, (const char *)m->weights.flat + at, n));
-        XXH3_64bits_update(state, piece, n);
-    }
+    LT_TRY_DONE(hash_bytes(state, m, m->weights.flat,
+                           lt_param_buffer_bytes(&m->table, m->weights.dtype), piece));
+    LT_TRY_DONE(hash_stored(state, m, piece));
     *out = XXH3_64bits_digest(state);
 done:
     XXH3_freeState(state);

@@ -15,9 +15,14 @@ lt_lora_options lt_recipe_lora(const lt_recipe *r);
  * NULL: there is one. */
 LT_MUST_USE lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh);
 
-/* Write what lora.init says over the recipe's values, and refuse given ones that differ. spec: of
- * the base. */
-LT_MUST_USE lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec);
+/* Write what lora.init says over the recipe's values, and refuse given ones that differ; decide
+ * what lora.base = auto is. spec: of the base. on_device: the run computes on a GPU. */
+LT_MUST_USE lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device);
+/* Is the base kept in other types than model.dtype (model/decoded.h)? Of a resolved recipe. */
+bool lt_adapters_decode(const lt_recipe *r);
+/* How the model of a run is opened: to be trained, or beside adapters; other options are left as
+ * they are. */
+void lt_adapters_base(lt_model_options *o, const lt_recipe *r);
 
 /* Put them beside a model, new ones or those of lora.init. */
 LT_MUST_USE lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r);

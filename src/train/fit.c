@@ -27,7 +27,8 @@ lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
                              .fp8_wgrad = r->fp8_wgrad,
                              /* Through which values have derivatives (objective.h). */
                              .weights = r->objective != LT_RECIPE_OBJECTIVE_sft,
-                             .lora = lt_recipe_lora(r)};
+                             .lora = lt_recipe_lora(r),
+                             .decoded = lt_adapters_decode(r)};
 }
 
 lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,

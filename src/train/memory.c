@@ -16,6 +16,7 @@
 #include "model/alloc.h"
 #include "model/fp8.h"
 #include "model/session.h"
+#include "model/stored_weights.h"
 #include "train/adapters.h"
 #include "train/fit.h"
 #include "train/run.h"
@@ -183,6 +184,17 @@ typedef struct {
     size_t copy_bytes; /* For checkpoints, on the host. */
 } state_memory;
 
+/* Bytes of the model beside adapters. */
+static lt_err measure_base(size_t *out, const lt_recipe *r, const lt_param_table *t,
+                           lt_model_options o) {
+    lt_adapters_base(&o, r);
+    if (o.decoded) {
+        return lt_stored_weights_measure(out, r->init, &o);
+    }
+    *out = lt_model_weights_bytes(t, &o);
+    return LT_OK;
+}
+
 /* What lives from step to step, but for the pass's own gradients. t: of what passes run on. */
 static lt_err measure_state(state_memory *out, const lt_recipe *r, const lt_model_spec *spec,
                             lt_dtype dtype, const lt_param_table *t, const lt_shards *shards) {
@@ -192,11 +204,11 @@ static lt_err measure_state(state_memory *out, const lt_recipe *r, const lt_mode
     lt_zero_memory zero;
     if (lora.rank > 0) {
         lt_lora_plan plan;
+        size_t base_bytes;
         lt_err err;
+        LT_TRY(measure_base(&base_bytes, r, t, run));
         LT_TRY(lt_lora_plan_open(&plan, spec, &lora));
-        run.trainable = false;
-        out->weights_bytes = lt_model_weights_bytes(t, &run) +
-                             lt_model_weights_bytes(&plan.table, &trained) +
+        out->weights_bytes = base_bytes + lt_model_weights_bytes(&plan.table, &trained) +
                              lt_lora_derived_bytes(&lora, &plan.sizes);
         out->gradients_bytes = 0;
         out->copy_bytes = lt_saver_bytes(r, &plan.table, shards);
@@ -293,7 +305,7 @@ static void assert_placed(const lt_memory_plan *p, const lt_training *t) {
     const size_t shards = (t->model != t->trained ? t->trained->weights_bytes : 0) +
                           (t->lora != NULL ? t->lora->dora.arena.size_bytes : 0);
     LT_ASSERT(bytes_of(p, "weights") + bytes_of(p, "gradients") ==
-              t->model->weights_bytes + shards + t->zero.arena.size_bytes + m->gradients_bytes);
+              lt_model_bytes(t->model) + shards + t->zero.arena.size_bytes + m->gradients_bytes);
     LT_ASSERT(bytes_of(p, "sums of groups") == t->invariant.arena.size_bytes);
     LT_ASSERT(bytes_of(p, "optimiser") <= t->optimiser.arena.size_bytes);
     LT_ASSERT(bytes_of(p, "activations") == m->activations_bytes);

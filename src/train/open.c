@@ -217,8 +217,8 @@ static lt_err open_model(lt_training *t) {
     LT_TRY(make_spec(&t->spec, r, i));
     LT_TRY(lt_training_has_ranks(t) ? divide_model(t) : LT_OK);
     options.partition = lt_training_is_divided(t) ? &t->own_partition : NULL;
-    LT_TRY(lt_adapters_resolve(&t->recipe, &t->spec));
-    options.trainable = r->lora_rank == 0;
+    LT_TRY(lt_adapters_resolve(&t->recipe, &t->spec, !t->device->backend->host_memory));
+    lt_adapters_base(&options, r);
     LT_TRY(check_fit(t, &t->spec, options.dtype));
     if (r->init[0] != '\0') {
         LT_TRY(lt_model_open(&t->trained, r->init, &options));

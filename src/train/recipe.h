@@ -295,6 +295,9 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(STR, lora_targets, "lora.targets", LT_LORA_ALL, 0, 1, "NAME,...",                            \
       "linear layers that get adapters, by PEFT's names, e.g. q_proj,v_proj; all-linear: all but " \
       "the head")                                                                                  \
+    X(ENUM, lora_base, "lora.base", "auto", 0, 0, LT_LORA_BASES,                                   \
+      "how model.init is kept beside adapters: in model.dtype, in the types of its file, or in a " \
+      "block type, decoded for each product (QLoRA); auto: a quantised GGUF as it is stored")      \
     X(STR, lora_init, "lora.init", "", 0, 0, "FOLDER",                                             \
       "adapters to start from, a PEFT folder; empty: new ones")                                    \
     X(ENUM, objective, "objective.kind", "sft", 0, 0, LT_RECIPE_OBJECTIVES,                        \

@@ -125,7 +125,7 @@ with tempfile.TemporaryDirectory() as work:
     shutil.copytree(f"{golden}/adapter-all", dropout)
     config = json.load(open(f"{dropout}/adapter_config.json"))
     json.dump({**config, "lora_dropout": 0.1}, open(f"{dropout}/adapter_config.json", "w"))
-    for name, more, wanted in (("dropout", {"lora.rank": 0, "lora.init": dropout}, "lora_dropout 0.1: training with dropout is not built"), ("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not built"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not built"),
+    for name, more, wanted in (("dropout", {"lora.rank": 0, "lora.init": dropout}, "lora_dropout 0.1: training with dropout is not built"), ("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not built"), ("4 bits in bf16", {"lora.base": "nf4", "model.dtype": "bf16"}, "lora.base = nf4 with model.dtype = bf16: not built"), ("rows that are no blocks", {"lora.base": "nf4"}, "rows of 24 numbers are no whole blocks of 64"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not built"),
                                ("ranks that divide layers", {"mesh": "pp=2", "batch.size": 2}, "lora.rank with pp (mesh): not built"),
                                ("a rank that is not the folder's", {"lora.init": f"{golden}/adapter-all", "lora.rank": 2}, "lora.rank = 2 was given, but lora.init"),
                                ("an unknown layer", {"lora.targets": "x_proj"}, "'x_proj' is no linear layer of llama")):
@@ -138,6 +138,10 @@ with tempfile.TemporaryDirectory() as work:
     check("its memory is what was announced, to 5 %", "" if abs(end["peak_bytes"] / end["announced_bytes"] - 1) < 0.05 else (end["peak_bytes"], end["announced_bytes"]))
     plan = run("plan", "--model", f"{work}/shipped", "--json")
     check("and what plan announces", plan.stderr if plan.returncode != 0 else [(k, v, start["memory"].get(k)) for k, v in json.loads(plan.stdout)["memory"].items() if start["memory"].get(k) != v])
+    whole = run("train", "recipes/sft-lora.yaml", "--out", f"{work}/whole", "--steps", "1", "--lr.warmup", "0", "--sample.tokens", "0", "--lora.base", "dtype")
+    lines = [[json.loads(x) for x in open(f"{work}/{out}/metrics.jsonl")] for out in ("shipped", "whole")]
+    loss, weights, peak = ([f(x) for x in lines] for f in (lambda x: next(r["loss"] for r in x if r["kind"] == "train"), lambda x: x[0]["memory"]["weights"], lambda x: x[-1]["peak_bytes"]))
+    check("a quantised GGUF stays as it is stored: the same loss, and less memory", "" if whole.returncode == 0 and loss[0] == loss[1] and weights[0] < weights[1] / 3 and peak[0] < peak[1] - 64 * 2**20 else (loss, weights, peak))
     told = train(f"{work}/told", **{"lora.rank": 2, "steps": 2, "sample.prompt": "Hi", "sample.tokens": 4})
     lines = [json.loads(x) for x in open(f"{work}/told/metrics.jsonl")]
     check("samples answer a question before and after", "" if told.returncode == 0 and [x["step"] for x in lines if x["kind"] == "sample"] == [0, 2] else told.stderr[-300:])

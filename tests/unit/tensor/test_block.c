@@ -38,6 +38,29 @@ static void every_format_is_exact(void **state) {
     lt_file_map_close(&map);
 }
 
+/* Codes, scales and values of NF4 are those of bitsandbytes (tools/make_nf4_goldens.py). */
+static void nf4_is_exact(void **state) {
+    lt_file_map map;
+    uint32_t n;
+    (void)state;
+    assert_int_equal(lt_file_map_open(&map, "tests/golden/nf4.bin"), LT_OK);
+    memcpy(&n, map.data, sizeof n);
+    const unsigned char *values = map.data + 4, *codes = values + n * sizeof(float),
+                        *scales = codes + n / 2, *decoded = scales + n / 64 * sizeof(float);
+    assert_int_equal(map.size_bytes, 4 + n * 4 + n / 2 + n / 64 * 4 + n * 4);
+    for (uint32_t b = 0; b < n / 64; b++) {
+        float x[64], got[64];
+        unsigned char block[36];
+        memcpy(x, values + b * sizeof x, sizeof x);
+        lt_block_encode(block, LT_NF4, x, 64);
+        assert_memory_equal(block, scales + b * 4, 4);
+        assert_memory_equal(block + 4, codes + b * 32, 32);
+        lt_block_decode(got, LT_NF4, block, 64);
+        assert_memory_equal(got, decoded + b * sizeof got, sizeof got);
+    }
+    lt_file_map_close(&map);
+}
+
 static void others_are_refused(void **state) {
     (void)state;
     lt_dtype type;
@@ -107,9 +130,9 @@ static void whole_numbers_give_the_decoded_values(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_format_is_exact),
-                                       cmocka_unit_test(every_encoder_is_exact),
-                                       cmocka_unit_test(whole_numbers_give_the_decoded_values),
-                                       cmocka_unit_test(others_are_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_format_is_exact), cmocka_unit_test(every_encoder_is_exact),
+        cmocka_unit_test(whole_numbers_give_the_decoded_values), cmocka_unit_test(nf4_is_exact),
+        cmocka_unit_test(others_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,187 @@
+/* Adapters beside weights in block types (model/decoded.h): losses, gradients and logits have the
+ * bits that they have beside the decoded numbers held in F32; where a matrix is multiplied in
+ * pieces, they differ by the rounding of sums. */
+#include "unit/model/adapters.h"
+#include "unit/model/tiny.h"
+
+#include <unistd.h>
+
+#include "base/file.h"
+#include "model/gguf_save.h"
+#include "tensor/block.h"
+
+#define WIDTH 256
+#define VOCAB 128
+/* F32 sums of 70,000 terms in another order, over gradients that are sums of these. */
+#define TOLERANCE_PIECES 2e-5
+
+static lt_model *open_decoded(const char *path, lt_dtype type) {
+    lt_model *m = NULL;
+    must(lt_model_open(&m, path,
+                       &(lt_model_options){.stored = true, .decoded = true, .stored_as = type}),
+         path);
+    assert_non_null(m->stored);
+    return m;
+}
+
+/* The numbers that a type stands for, in place of the weights. */
+static void round_trip(lt_model *m, lt_dtype type) {
+    for (int i = 0; i < m->table.n_params; i++) {
+        const lt_param *p = &m->table.params[i];
+        unsigned char block[512];
+        size_t bytes;
+        const int64_t n = lt_dtype_block(type, &bytes);
+        float *w = lt_param_data(&m->master, p);
+        for (int64_t k = 0; p->n_dims == 2 && k < p->count; k += n) {
+            lt_block_encode(block, type, w + k, (size_t)n);
+            lt_block_decode(w + k, type, block, (size_t)n);
+        }
+    }
+}
+
+static void same_bits(lt_model *m, lt_model *plain, bool dora) {
+    int32_t tokens[48], labels[48];
+    const lt_pass_batch b = {.batch = 3, .seq = 16, .tokens = tokens, .labels = labels};
+    const int64_t V = m->spec.vocab_size;
+    lt_model *const both[] = {m, plain};
+    float *got[2], logits[2][2 * VOCAB];
+    size_t bytes = 0;
+    for (int i = 0; i < 48; i++) {
+        tokens[i] = (int32_t)(lt_rng_mix((uint64_t)i) % (uint64_t)V);
+        labels[i] = i % 5 == 0 ? -1 : (tokens[i] * 7 + 1) % (int32_t)V;
+    }
+    for (int side = 0; side < 2; side++) {
+        lt_lora *l = NULL;
+        lt_session *s = NULL;
+        const int64_t seq = 0;
+        const lt_lora_options o = {.rank = 3, .alpha = 4.5, .targets = LT_LORA_ALL, .dora = dora};
+        must(lt_lora_open(&l, both[side], &o, 1), "adapters");
+        fill(l);
+        bytes = lt_param_buffer_bytes(&l->params->table, LT_F32);
+        got[side] = gradients(both[side], &b, side == 0 ? LT_RECOMPUTE_FULL : LT_RECOMPUTE_NONE, 2);
+        must(lt_session_open(&s, both[side], 1, 16), "session");
+        must(lt_session_eval(s, 0, tokens, 15, logits[side]), "prompt");
+        must(lt_session_step(s, &seq, tokens + 15, 1, logits[side] + VOCAB), "step");
+        lt_session_close(s);
+        lt_lora_close(l);
+    }
+    assert_memory_equal(got[0], got[1], bytes);
+    for (int i = 0; i < 2 * VOCAB; i++) { /* Keys and values are in 16 bits beside blocks. */
+        assert_true(fabsf(logits[0][i] - logits[1][i]) < 0.02f);
+    }
+    free(got[0]);
+    free(got[1]);
+}
+
+/* q and k of a GGUF have their rows in pairs; a folder is mapped as BF16; types are those of the
+ * file or others. */
+static void beside_decoded_numbers(void **state) {
+    static const struct {
+        lt_dtype type; /* F32: as stored */
+        lt_gguf_mix mix;
+        bool folder, tied;
+        double most; /* Bytes of a parameter. */
+    } cases[] = {{LT_F32, LT_GGUF_MIX_Q8_0, false, true, 1.4},
+                 {LT_F32, LT_GGUF_MIX_Q4_K_M, false, false, 1.0},
+                 {LT_NF4, LT_GGUF_MIX_F32, false, false, 0.6},
+                 {LT_NF4, LT_GGUF_MIX_F32, true, true, 0.6},
+                 {LT_Q4_K, LT_GGUF_MIX_Q8_0, false, true, 0.6},
+                 {LT_F32, LT_GGUF_MIX_F32, true, false, 2.1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char folder[] = "/tmp/lateen-decoded-XXXXXX", path[LT_PATH_BYTES];
+        lt_model *from = tiny_llama(WIDTH, WIDTH, VOCAB, 64, cases[i].tied), *m, *plain = NULL;
+        assert_non_null(mkdtemp(folder));
+        must(lt_path_join(path, folder, cases[i].folder ? "model" : "model.gguf"), path);
+        must(cases[i].folder ? lt_model_save(from, path, LT_BF16, 0)
+                             : lt_model_save_gguf(from, path, "", cases[i].mix),
+             path);
+        lt_model_close(from);
+        m = open_decoded(path, cases[i].type);
+        must(lt_model_open(&plain, path, NULL), path);
+        if (cases[i].type != LT_F32) {
+            round_trip(plain, cases[i].type);
+        }
+        const double each = (double)lt_model_bytes(m) / (double)lt_model_spec_params(&m->spec);
+        if (each > cases[i].most) {
+            fail_msg("case %zu: %.2f bytes a parameter", i, each);
+        }
+        same_bits(m, plain, false);
+        if (i % 2 == 1) {
+            same_bits(m, plain, true);
+        }
+        lt_model_close(m);
+        lt_model_close(plain);
+        assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+    }
+}
+
+/* An output head of more numbers than are decoded at a time. */
+static void in_pieces(void **state) {
+    const lt_model_options blocks = {.stored = true, .decoded = true, .stored_as = LT_Q8_0};
+    lt_model *from = tiny_llama(64, 64, 70000, 64, true), *m[2] = {NULL, NULL};
+    int32_t tokens[4] = {3, 69999, 17, 66000}, labels[4] = {69999, 17, 66000, 5};
+    const lt_pass_batch b = {.batch = 1, .seq = 4, .tokens = tokens, .labels = labels};
+    float *got[2];
+    double loss[2], norm = 0.0, apart = 0.0;
+    int64_t n = 0;
+    (void)state;
+    must(lt_model_create(&m[0], &from->spec, &blocks, 3), "blocks");
+    m[1] = from;
+    round_trip(from, LT_Q8_0);
+    for (int side = 0; side < 2; side++) {
+        lt_lora *l = NULL;
+        lt_pass *p = NULL;
+        lt_pass_result r;
+        must(lt_lora_open(&l, m[side], &adapters_of_all, 1), "adapters");
+        fill(l);
+        n = l->params->table.n_elements;
+        got[side] = gradients(m[side], &b, LT_RECOMPUTE_NONE, 1);
+        must(lt_pass_open(&p, m[side], &(lt_pass_options){.batch = 1, .seq = 4}), "pass");
+        must(lt_pass_eval(p, &b, &r, NULL), "eval");
+        loss[side] = r.loss_sum;
+        lt_pass_close(p);
+        lt_lora_close(l);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        norm += (double)got[1][i] * (double)got[1][i];
+        apart += pow((double)got[0][i] - (double)got[1][i], 2.0);
+    }
+    assert_true(norm > 0.0 && sqrt(apart) < TOLERANCE_PIECES * sqrt(norm));
+    assert_true(fabs(loss[0] - loss[1]) < 1e-6 * loss[1]);
+    free(got[0]);
+    free(got[1]);
+    lt_model_close(m[0]);
+    lt_model_close(m[1]);
+}
+
+static void says(const char *text) {
+    if (strstr(lt_error_message(), text) == NULL) {
+        fail_msg("'%s' is not in: %s", text, lt_error_message());
+    }
+}
+
+static void refused(void **state) {
+    lt_model *m = NULL;
+    lt_pass *p = NULL;
+    (void)state;
+    assert_int_equal(
+        lt_model_open(&m, "tests/golden/sft",
+                      &(lt_model_options){.stored = true, .decoded = true, .stored_as = LT_NF4}),
+        LT_ERR_UNSUPPORTED);
+    says("no matrix of this model can be of NF4: rows of 24 numbers are no whole blocks of 64");
+    m = open_decoded("tests/golden/sft", LT_F32);
+    assert_int_equal(lt_pass_open(&p, m, &(lt_pass_options){.batch = 1, .seq = 8, .train = true}),
+                     LT_ERR_STATE);
+    says("weights as they are stored can not be trained");
+    lt_model_close(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(beside_decoded_numbers),
+        cmocka_unit_test(in_pieces),
+        cmocka_unit_test(refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
