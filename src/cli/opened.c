@@ -13,7 +13,7 @@
 #include "base/thread.h"
 #include "cli/copying.h"
 #include "lateen/generate.h"
-#include "model/lora.h"
+#include "model/lora_gguf.h"
 #include "model/params.h"
 #include "tensor/backend.h"
 
@@ -114,13 +114,15 @@ static lt_err find_base(char base[LT_PATH_BYTES], const char *adapters) {
     return LT_OK;
 }
 
-lt_err lt_opened_adapters(lt_lora **out, lt_model *m, const char *folder) {
+lt_err lt_opened_adapters(lt_lora **out, lt_model *m, const char *path) {
     lt_err err = LT_OK;
+    const bool gguf = lt_lora_is_gguf(path);
     lt_lora_config c = {.targets = NULL};
     lt_lora *l = NULL;
-    LT_TRY_DONE(lt_lora_config_read(&c, folder, lt_model_get_spec(m)));
+    LT_TRY_DONE(gguf ? lt_lora_gguf_config_read(&c, path, lt_model_get_spec(m))
+                     : lt_lora_config_read(&c, path, lt_model_get_spec(m)));
     LT_TRY_DONE(lt_lora_open(&l, m, &c.options, 0));
-    LT_TRY_DONE(lt_lora_load(l, folder));
+    LT_TRY_DONE(gguf ? lt_lora_gguf_load(l, path) : lt_lora_load(l, path));
     *out = l;
     l = NULL;
 done:
@@ -143,7 +145,7 @@ static lt_err open_adapted(lt_opened *o, const char *adapters, const char *base,
         base = named;
     }
     options = lt_opened_options(dtype, o->device);
-    LT_TRY(lt_lora_scores_of(&options.n_scores, adapters));
+    LT_TRY(lt_lora_is_gguf(adapters) ? LT_OK : lt_lora_scores_of(&options.n_scores, adapters));
     LT_TRY(lt_model_open(&o->model, base, &options));
     return lt_opened_adapters(&o->adapters, o->model, adapters);
 }

@@ -16,7 +16,7 @@
 #include "data/tokenizer/gguf_tokenizer.h"
 #include "data/tokenizer/save.h"
 #include "lateen/model.h"
-#include "model/lora.h"
+#include "model/lora_gguf.h"
 #include "train/checkpoint.h"
 
 #define CONVERT_OPTIONS(X)                                                                         \
@@ -24,7 +24,9 @@
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE",                                               \
       "tokenizer to write beside the weights; empty: the model's own")                             \
     X(STR, base, "base", "", 0, 0, "MODEL",                                                        \
-      "of adapters (a PEFT folder): the model to merge them into; empty: the one that they name")  \
+      "of adapters: the model that they stand beside; empty: the one that a PEFT folder names")    \
+    X(BOOL, adapter, "adapter", "false", 0, 0, "",                                                 \
+      "write adapters as adapters, a PEFT folder or a .gguf for llama.cpp, not merged")            \
     X(F64, shard_gb, "shard-gb", "5", 0.001, 1e6, "GB", "largest shard")
 
 typedef struct {
@@ -78,6 +80,9 @@ static lt_err base_of(char **out, const char *adapters, const char *given) {
         *out = strdup(given);
         return *out != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "name of a model");
     }
+    if (lt_lora_is_gguf(adapters)) {
+        LT_FAIL(LT_ERR_ARG, "%s: a GGUF of adapters names no model: name it with --base", adapters);
+    }
     LT_TRY(lt_lora_base_of(&named, adapters));
     if (!lt_file_exists(named)) {
         const lt_err err = lt_error_set(LT_ERR_NOT_FOUND,
@@ -97,7 +102,7 @@ static lt_err open_merged(lt_model **out, const char *adapters, const char *base
     lt_lora *l = NULL;
     lt_model *m = NULL;
     lt_model_options options = {.dtype = LT_F32};
-    LT_TRY_DONE(lt_lora_scores_of(&options.n_scores, adapters));
+    LT_TRY_DONE(lt_lora_is_gguf(adapters) ? LT_OK : lt_lora_scores_of(&options.n_scores, adapters));
     LT_TRY_DONE(lt_model_open(&m, base, &options));
     LT_TRY_DONE(lt_opened_adapters(&l, m, adapters));
     LT_TRY_DONE(lt_lora_merge(l));
@@ -112,10 +117,38 @@ done:
     return err;
 }
 
+static bool holds_adapters(const char *path) {
+    return lt_lora_is_folder(path) || lt_lora_is_gguf(path);
+}
+
+/* Adapters as adapters; their model gives names and shapes, and its weights are not read. */
+static lt_err write_adapters(const char *from, const char *given, const char *to) {
+    const lt_model_options options = {.stored = true, .decoded = true};
+    lt_err err = LT_OK;
+    char *base = NULL;
+    lt_model *m = NULL;
+    lt_lora *l = NULL;
+    if (!holds_adapters(from)) {
+        LT_FAIL(LT_ERR_ARG, "--adapter: %s holds no adapters", from);
+    }
+    LT_TRY(base_of(&base, from, given));
+    LT_TRY_DONE(lt_model_open(&m, base, &options));
+    LT_TRY_DONE(lt_opened_adapters(&l, m, from));
+    LT_TRY_DONE(lt_path_has_suffix(to, ".gguf") ? lt_lora_gguf_save(l, to)
+                                                : lt_lora_save(l, to, base));
+    lt_log_info("%s: adapters of rank %lld beside %d linear layers of %s, written to %s", from,
+                (long long)l->options.rank, l->n_modules, base, to);
+done:
+    lt_lora_close(l);
+    lt_model_close(m);
+    free(base);
+    return err;
+}
+
 /* *owner: whose tokenizer it is, where none is given; free it. */
 static lt_err open_source(lt_model **out, char **owner, const char *from, const char *base) {
     char path[LT_PATH_BYTES];
-    if (!lt_lora_is_folder(from)) {
+    if (!holds_adapters(from)) {
         *owner = strdup(from);
         LT_TRY(*owner != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "name of a model"));
         if (base[0] != '\0') {
@@ -127,7 +160,8 @@ static lt_err open_source(lt_model **out, char **owner, const char *from, const 
     LT_TRY(base_of(owner, from, base));
     LT_TRY(open_merged(out, from, *owner));
     LT_TRY(lt_path_join(path, from, "tokenizer.json"));
-    if (lt_file_exists(path)) { /* With the template that the adapters learnt. */
+    if (lt_lora_is_folder(from) &&
+        lt_file_exists(path)) { /* With the template that the adapters learnt. */
         free(*owner);
         *owner = strdup(from);
         LT_TRY(*owner != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "name of a model"));
@@ -150,6 +184,9 @@ static lt_err run(convert_options *o, const char *source, const char *to) {
     LT_TRY_DONE(lt_cli_bring(from, source));
     LT_TRY_DONE(lt_cli_bring_option(o->tokenizer));
     LT_TRY_DONE(lt_cli_bring_option(o->base));
+    if (o->adapter) {
+        return write_adapters(from, o->base, to);
+    }
     LT_TRY_DONE(open_source(&m, &owner, from, o->base));
     if (lt_path_has_suffix(to, ".gguf")) {
         LT_TRY_DONE(lt_cli_write_gguf(m, owner, o->tokenizer, to, mixes[o->dtype]));
@@ -173,11 +210,11 @@ done:
 
 int lt_verb_convert(int argc, char **argv);
 int lt_verb_convert(int argc, char **argv) {
-    static const char usage[] = "convert MODEL FOLDER|FILE.gguf [--dtype bf16]";
+    static const char usage[] = "convert MODEL FOLDER|FILE.gguf [--dtype bf16] [--adapter]";
     static const char prose[] =
         "Write a Hugging Face folder, or a GGUF file, from a Hugging Face "
         "folder, a GGUF, a llama2.c .bin, a checkpoint of a training run, or adapters (a PEFT "
-        "folder), which are merged into their model.";
+        "folder or a GGUF), which are merged into their model or, with --adapter, written as such.";
     const char *paths[2];
     convert_options o;
     int n = 0, status = LT_EXIT_DONE;

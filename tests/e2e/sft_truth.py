@@ -110,6 +110,15 @@ with tempfile.TemporaryDirectory() as work:
     check("a resume beside another model is refused", "" if other.returncode == 1 and "model.init" in other.stderr and "checksum" in other.stderr else other.stderr[-300:])
     merged = run("convert", f"{out}/adapter", f"{work}/merged", "--dtype", "fp32")
     check("convert merges them", merged.stderr if merged.returncode != 0 else apart(f"{work}/merged", f"{golden}/merged.safetensors", 2e-4))
+    there = run("convert", f"{out}/adapter", f"{work}/adapter.gguf", "--adapter")
+    back = run("convert", f"{work}/adapter.gguf", f"{work}/back", "--adapter", "--base", golden)
+    check("a GGUF of adapters and back has the same numbers", there.stderr + back.stderr if there.returncode + back.returncode != 0 else apart(f"{work}/back", f"{out}/adapter", 0))
+    into = run("convert", f"{work}/adapter.gguf", f"{work}/merged-gguf", "--base", golden, "--dtype", "fp32")
+    check("and merges to the same model", into.stderr if into.returncode != 0 else apart(f"{work}/merged-gguf", f"{work}/merged", 0))
+    said = [run("generate", "--model", *m, "--dtype", "fp32", "--temperature", "0", "--max-tokens", "8", "--prompt", "Hi") for m in ((f"{out}/adapter",), (golden, "--lora", f"{work}/adapter.gguf"))]
+    check("generate --lora opens it beside its model", said[1].stderr if said[1].returncode != 0 or said[0].stdout != said[1].stdout or not said[0].stdout else "")
+    no = [run("convert", f"{work}/adapter.gguf", f"{work}/no"), run("convert", f"{work}/lora-dora/adapter", f"{work}/no.gguf", "--adapter"), run("convert", golden, f"{work}/no", "--adapter")]
+    check("refused by name: no base, DoRA, a model", [n.stderr for n, w in zip(no, ("name it with --base", "no place for the magnitudes of DoRA", "holds no adapters")) if n.returncode == 0 or w not in n.stderr])
     dora = run("convert", f"{work}/lora-dora/adapter", f"{work}/merged-dora", "--dtype", "fp32")
     check("and those of DoRA", dora.stderr if dora.returncode != 0 else apart(f"{work}/merged-dora", f"{golden}/merged-dora.safetensors", 2e-4))
     fresh = train(f"{work}/fresh-dora", **{"lora.rank": 4, "lora.alpha": 8, "lora.dora": "true", "steps": 1})

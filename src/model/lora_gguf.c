@@ -1,0 +1,336 @@
+/* lora_gguf.c: see lora_gguf.h. A module's name in the file is that of its weight in a GGUF of the
+ * model: the row of lt_gguf_names with the same kind and part as the row of PEFT's name. */
+#include "model/lora_gguf.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "data/gguf_write.h"
+#include "model/alloc.h"
+#include "model/names.h"
+#include "model/source.h"
+#include "model/stored_weights.h"
+#include "tensor/block.h"
+
+#define TARGETS_BYTES 4096
+#define NAME_BYTES    (LT_FOREIGN_NAME_BYTES + 16)
+
+/* ---- Names ---- */
+
+/* The name of a module's weight in a GGUF; false: it has none of its own. */
+static bool weight_name(char out[LT_FOREIGN_NAME_BYTES], const lt_model_spec *spec,
+                        const lt_param *param, const lt_name_row *module) {
+    for (int i = 0; i < lt_n_gguf_names; i++) {
+        const lt_name_row *row = &lt_gguf_names[i];
+        if (row->part == module->part && !lt_name_has_expert(row) &&
+            lt_name_applies(row, spec, param)) {
+            lt_foreign_name(out, row->name, param->layer, 0);
+            return true;
+        }
+    }
+    return false;
+}
+
+static int64_t pair_rows(const lt_model_spec *spec, const lt_name_row *module) {
+    const bool rotated = module->part == LT_PART_Q || module->part == LT_PART_K;
+    return rotated && lt_family_get(spec->family)->gguf.pairs ? spec->head_dim : 0;
+}
+
+/* ---- Reading ---- */
+
+bool lt_lora_is_gguf(const char *path) {
+    lt_gguf *g = NULL;
+    lt_gguf_str type = {.bytes = 0};
+    bool is = false;
+    if (!lt_path_has_suffix(path, ".gguf") || lt_file_is_dir(path) ||
+        lt_gguf_open(&g, path) != LT_OK) {
+        return false;
+    }
+    is = lt_gguf_get_str(g, "general.type", &type) == LT_OK && type.bytes == 7 &&
+         memcmp(type.data, "adapter", 7) == 0;
+    lt_gguf_close(g);
+    return is;
+}
+
+static lt_err check_word(const lt_gguf *g, const char *key, const char *wanted) {
+    lt_gguf_str value;
+    LT_TRY(lt_gguf_get_str(g, key, &value));
+    if (value.bytes != strlen(wanted) || memcmp(value.data, wanted, value.bytes) != 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is '%.*s' where '%s' is expected", g->name, key,
+                (int)(value.bytes < 64 ? value.bytes : 64), value.data, wanted);
+    }
+    return LT_OK;
+}
+
+static lt_err check_kind(const lt_gguf *g, const lt_model_spec *spec) {
+    const char *arch = lt_family_get(spec->family)->gguf.architecture;
+    if (arch == NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: GGUF has no architecture for family %s", g->name,
+                lt_family_name(spec->family));
+    }
+    LT_TRY(check_word(g, "general.type", "adapter"));
+    LT_TRY(check_word(g, "adapter.type", "lora"));
+    LT_TRY(check_word(g, "general.architecture", arch));
+    if (lt_gguf_find(g, "adapter.alora.invocation_tokens") != NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: adapter.alora.invocation_tokens is set, which is not built", g->name);
+    }
+    return LT_OK;
+}
+
+static const lt_gguf_tensor *tensor_of(const lt_gguf *g, const char *weight, char part) {
+    char name[NAME_BYTES];
+    (void)snprintf(name, sizeof name, "%s.lora_%c", weight, part);
+    return lt_gguf_tensor_find(g, name);
+}
+
+/* Add what a row of the family's names has in the file: its target if all layers have it, and the
+ * rank. */
+static lt_err add_row(lt_lora_config *c, char *targets, const lt_gguf *g, const lt_model_spec *spec,
+                      const lt_param_table *base, const lt_name_row *row) {
+    char weight[LT_FOREIGN_NAME_BYTES], name[LT_FOREIGN_NAME_BYTES];
+    int64_t n = 0;
+    lt_lora_short_name(name, spec, row);
+    for (int layer = 0; layer < spec->n_layers; layer++) {
+        const lt_param *param = &base->params[lt_param_index(base, row->kind, layer)];
+        const lt_gguf_tensor *a = weight_name(weight, spec, param, row) ? tensor_of(g, weight, 'a')
+                                                                        : NULL;
+        n += a != NULL;
+        if (a != NULL && c->options.rank == 0) {
+            c->options.rank = (int64_t)a->dims[1];
+        }
+        if (a != NULL && (int64_t)a->dims[1] != c->options.rank) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s.lora_a has rank %llu, another one %lld", g->name,
+                    weight, (unsigned long long)a->dims[1], (long long)c->options.rank);
+        }
+    }
+    if (n > 0 && n < spec->n_layers) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s has adapters in %lld of %lld layers", g->name, name,
+                (long long)n, (long long)spec->n_layers);
+    }
+    if (n > 0) {
+        (void)snprintf(targets + strlen(targets), TARGETS_BYTES - strlen(targets), "%s%s",
+                       targets[0] != '\0' ? "," : "", name);
+    }
+    return LT_OK;
+}
+
+lt_err lt_lora_gguf_config_read(lt_lora_config *out, const char *path, const lt_model_spec *spec) {
+    lt_err err = LT_OK;
+    const lt_family_row *family = lt_family_get(spec->family);
+    char targets[TARGETS_BYTES] = "";
+    lt_param_table base = {0};
+    lt_gguf *g = NULL;
+    lt_lora_config c = {.targets = NULL};
+
+    LT_TRY_DONE(lt_gguf_open(&g, path));
+    LT_TRY_DONE(check_kind(g, spec));
+    LT_TRY_DONE(lt_gguf_get_f64(g, "adapter.lora.alpha", &c.options.alpha));
+    LT_TRY_DONE(lt_param_table_open(&base, spec));
+    for (int i = 0; i < family->n_names; i++) {
+        if (lt_lora_is_module(&family->names[i])) {
+            LT_TRY_DONE(add_row(&c, targets, g, spec, &base, &family->names[i]));
+        }
+    }
+    if (c.options.rank < 1) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no linear layer of %s has an adapter in it", path,
+                     lt_family_name(spec->family));
+    }
+    if (c.options.alpha == 0.0) { /* A factor of 1. */
+        c.options.alpha = (double)c.options.rank;
+    }
+    c.targets = strdup(targets);
+    if (c.targets == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s", path);
+    }
+    c.options.targets = c.targets;
+    *out = c;
+    c = (lt_lora_config){.targets = NULL};
+done:
+    lt_lora_config_close(&c);
+    lt_param_table_close(&base);
+    lt_gguf_close(g);
+    return err;
+}
+
+/* Numbers of a tensor of this shape, to *out; free it. */
+static lt_err values_of(float **out, const lt_gguf *g, const char *weight, char part, int64_t rows,
+                        int64_t cols) {
+    const lt_gguf_tensor *t = tensor_of(g, weight, part);
+    const int64_t count = rows * cols;
+    lt_dtype type;
+    float *values;
+    if (t == NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: no tensor %s.lora_%c", g->name, weight, part);
+    }
+    if (t->n_dims != 2 || (int64_t)t->dims[0] != cols || (int64_t)t->dims[1] != rows) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %s.lora_%c is {%llu, %llu} where {%lld, %lld} is expected",
+                g->name, weight, part, (unsigned long long)t->dims[0],
+                (unsigned long long)t->dims[1], (long long)cols, (long long)rows);
+    }
+    if (!lt_ggml_type_dtype((uint32_t)t->type, &type) || !lt_block_decodes(type)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s.lora_%c is of type %d", g->name, weight, part,
+                (int)t->type);
+    }
+    values = malloc((size_t)count * sizeof *values);
+    if (values == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%s: %lld numbers", weight, (long long)count);
+    }
+    lt_block_decode(values, type, t->data, (size_t)count);
+    for (int64_t i = 0; i < count; i++) {
+        if (!isfinite(values[i])) {
+            free(values);
+            LT_FAIL(LT_ERR_FORMAT, "%s: %s.lora_%c: element %lld is not finite", g->name, weight,
+                    part, (long long)i);
+        }
+    }
+    *out = values;
+    return LT_OK;
+}
+
+static lt_err load_part(lt_lora *l, const lt_gguf *g, const lt_lora_site *s, int index) {
+    const lt_param *a = &l->params->table.params[s->a], *b = &l->params->table.params[s->b];
+    const lt_lora_part *p = &s->parts[index];
+    const int64_t rank = l->options.rank, cols = a->shape[1],
+                  pairs = pair_rows(&l->base->spec, p->name);
+    char weight[LT_FOREIGN_NAME_BYTES];
+    float *values = NULL;
+    const bool named = weight_name(
+        weight, &l->base->spec,
+        &l->base->table.params[lt_param_index(&l->base->table, a->kind, a->layer)], p->name);
+    LT_ASSERT(named); /* Else it is no target. */
+    LT_TRY(values_of(&values, g, weight, 'a', rank, cols));
+    lt_model_set(l->params, a, index * rank * cols, values, LT_F32, rank * cols);
+    free(values);
+    LT_TRY(values_of(&values, g, weight, 'b', p->n_rows, rank));
+    for (int64_t r = 0; r < p->n_rows; r++) {
+        lt_model_set(l->params, b, (p->b_row + lt_weight_target_row(pairs, r)) * rank,
+                     values + r * rank, LT_F32, rank);
+    }
+    free(values);
+    return LT_OK;
+}
+
+lt_err lt_lora_gguf_load(lt_lora *l, const char *path) {
+    lt_err err = LT_OK;
+    lt_gguf *g = NULL;
+    LT_TRY(lt_gguf_open(&g, path));
+    for (int i = 0; i < (int)l->base->spec.n_layers * LT_LORA_LAYER_KINDS; i++) {
+        for (int k = 0; k < l->sites[i].n_parts; k++) {
+            LT_TRY_DONE(load_part(l, g, &l->sites[i], k));
+        }
+    }
+    if (g->n_tensors != 2 * (size_t)l->n_modules) {
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
+                     "%s: %zu tensors, of which %d are those of linear layers: adapters of "
+                     "embeddings, of the output head and of experts are not built",
+                     path, g->n_tensors, 2 * l->n_modules);
+    }
+    LT_TRY_DONE(lt_model_settle(l->params));
+    l->params->version++;
+done:
+    lt_gguf_close(g);
+    return err;
+}
+
+/* ---- Writing ---- */
+
+/* Rows of a parameter of the adapters, as the file has them. */
+typedef struct {
+    const float *first;
+    int64_t cols, pair_rows;
+} out_rows;
+
+static lt_err fill(const void *ctx, void *dst, uint64_t first, uint64_t n) {
+    const out_rows *o = ctx;
+    const size_t bytes = (size_t)o->cols * sizeof(float);
+    for (uint64_t i = 0; i < n; i++) {
+        const int64_t row = lt_weight_target_row(o->pair_rows, (int64_t)(first + i));
+        memcpy((char *)dst + i * bytes, o->first + row * o->cols, bytes);
+    }
+    return LT_OK;
+}
+
+static void add_tensor(lt_gguf_out *o, const char *weight, char part, const out_rows *rows,
+                       int64_t n) {
+    const uint64_t dims[2] = {(uint64_t)rows->cols, (uint64_t)n};
+    char name[NAME_BYTES];
+    (void)snprintf(name, sizeof name, "%s.lora_%c", weight, part);
+    lt_gguf_out_tensor(o, name, 2, dims, LT_GGML_F32, fill, rows);
+}
+
+/* rows: two, which live until the file is written. */
+static lt_err add_part(lt_gguf_out *o, const lt_lora *l, const lt_lora_site *s, int index,
+                       out_rows *rows) {
+    const lt_model_spec *spec = &l->base->spec;
+    const lt_param *a = &l->params->table.params[s->a], *b = &l->params->table.params[s->b];
+    const lt_lora_part *p = &s->parts[index];
+    const int64_t rank = l->options.rank;
+    const float *const a_data = lt_param_data(&l->params->master, a), *const b_data = lt_param_data(
+                                                                          &l->params->master, b);
+    char weight[LT_FOREIGN_NAME_BYTES], module[LT_FOREIGN_NAME_BYTES];
+    if (!weight_name(weight, spec,
+                     &l->base->table.params[lt_param_index(&l->base->table, a->kind, a->layer)],
+                     p->name)) {
+        lt_lora_module(module, p, a->layer);
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: a GGUF of %s has no weight of its own for it", module,
+                lt_family_name(spec->family));
+    }
+    rows[0] = (out_rows){a_data + index * rank * a->shape[1], a->shape[1], 0};
+    rows[1] = (out_rows){b_data + p->b_row * rank, rank, pair_rows(spec, p->name)};
+    add_tensor(o, weight, 'a', &rows[0], rank);
+    add_tensor(o, weight, 'b', &rows[1], p->n_rows);
+    return LT_OK;
+}
+
+static lt_err check_expressible(const lt_lora *l, const char *path) {
+    if (lt_family_get(l->base->spec.family)->gguf.architecture == NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: GGUF has no architecture for family %s", path,
+                lt_family_name(l->base->spec.family));
+    }
+    if (l->options.dora || l->base->spec.n_scores > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: a GGUF of adapters has no place for %s", path,
+                l->options.dora ? "the magnitudes of DoRA: merge them into their model"
+                                : "a score head");
+    }
+    if (!l->params->backend->host_memory) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: a GGUF of adapters is written on the host", path);
+    }
+    return LT_OK;
+}
+
+lt_err lt_lora_gguf_save(const lt_lora *l, const char *path) {
+    lt_err err = LT_OK;
+    lt_gguf_out *o = NULL;
+    const char *slash = strrchr(path, '/');
+    out_rows *rows = NULL, *next;
+
+    LT_TRY(check_expressible(l, path));
+    LT_TRY_DONE(lt_gguf_out_open(&o));
+    next = rows = calloc(2 * (size_t)l->n_modules, sizeof *rows);
+    if (rows == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s: %d modules", path, l->n_modules);
+    }
+    lt_gguf_out_str(o, "general.architecture",
+                    lt_family_get(l->base->spec.family)->gguf.architecture);
+    lt_gguf_out_str(o, "general.type", "adapter");
+    lt_gguf_out_str(o, "general.name", slash != NULL ? slash + 1 : path);
+    lt_gguf_out_u32(o, "general.file_type", 0);
+    lt_gguf_out_u32(o, "general.quantization_version", 2);
+    lt_gguf_out_str(o, "adapter.type", "lora");
+    lt_gguf_out_f32(o, "adapter.lora.alpha", (double)l->scale * (double)l->options.rank);
+    for (int i = 0; i < (int)l->base->spec.n_layers * LT_LORA_LAYER_KINDS; i++) {
+        for (int k = 0; k < l->sites[i].n_parts; k++, next += 2) {
+            LT_TRY_DONE(add_part(o, l, &l->sites[i], k, next));
+        }
+    }
+    LT_TRY_DONE(lt_gguf_out_write(o, path));
+done:
+    lt_gguf_out_close(o);
+    free(rows);
+    return err;
+}
