@@ -192,8 +192,12 @@ void lt_board_begin(lt_board *b, uint64_t epoch) {
     atomic_store(&b->page->epoch, epoch);
 }
 
+bool lt_board_keeps(const lt_board *b) {
+    return b != NULL && atomic_load(&b->page->keeps);
+}
+
 bool lt_board_leave(lt_board *b) {
-    if (b == NULL || !atomic_load(&b->page->keeps)) {
+    if (!lt_board_keeps(b)) {
         return false;
     }
     atomic_store(&b->page->places[b->rank].left, true);

@@ -310,15 +310,29 @@ static bool wait_for_next_world(const char *segment) {
     return setenv(LT_ENV_EPOCH, next, 1) == 0 && setenv(LT_ENV_SEGMENT, segment, 1) == 0;
 }
 
+/* An objective has state of its own, which one world alone can use. */
+static lt_err check_keeps(const lt_objective *objective) {
+    lt_board *board = objective != NULL ? lt_board_of_rank() : NULL;
+    const bool keeps = lt_board_keeps(board);
+    lt_board_close(board);
+    if (keeps) {
+        LT_FAIL(LT_ERR_ARG,
+                "lateen launch --keep: ranks with an objective.kind other than sft cannot go on in "
+                "their processes; without --keep they are started again");
+    }
+    return LT_OK;
+}
+
 lt_err lt_run_training_with(const lt_recipe *r, lt_device *device, const lt_objective *objective) {
     const char *given = getenv(LT_ENV_SEGMENT);
     char segment[24];
     lt_err err;
+    LT_TRY(check_keeps(objective));
     (void)snprintf(segment, sizeof segment, "%s", given != NULL ? given : "");
     catch_signals();
     do {
         err = run_in_world(r, device, objective);
-    } while (err == LT_ERR_REMOTE && objective == NULL && wait_for_next_world(segment));
+    } while (err == LT_ERR_REMOTE && wait_for_next_world(segment));
     return err;
 }
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-from launched import alive, begin, bits, command, events, memory_of, ranks_of, undisturbed, wait_for
+from launched import alive, begin, bits, command, events, lateen, memory_of, ranks_of, undisturbed, wait_for
 from tap import Tap
 
 tap = Tap()
@@ -47,6 +47,19 @@ def kept(name, faults, more=("--nodes", "2", "--snapshot", "5"), args=ARGS, trut
     tap.check(name, not wrong, "; ".join(wrong))
 
 
+def refused():
+    """An objective cannot go on in another world: that is said before anything starts."""
+    pairs = work.name + "/pairs.jsonl"
+    with open(pairs, "w") as f:
+        f.write('{"prompt":"a","chosen":"b","rejected":"c"}\n' * 8)
+    words = [lateen, "launch", "--ranks", "2", "--retries", "9", "--keep", "train", "--out", work.name + "/dpo", "--model.init", "models/polyglot-46m.gguf", "--objective.kind", "dpo",
+             "--data.train", pairs, "--data.chat_template", "recipes/sft-lora.jinja", "--data.seq", "64", "--lora.rank", "4", "--steps", "2"]
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+    tap.check("--keep with an objective is refused", done.returncode == 2 and "--keep" in done.stderr and "objective.kind" in done.stderr and not os.path.exists(work.name + "/dpo"),
+              f"{done.returncode} {done.stderr[-500:]}")
+
+
+refused()
 kept("a rank is killed and the others live on", [(2, signal.SIGKILL)])
 if not quick:
     kept("the leading rank is killed", [(0, signal.SIGKILL)])
