@@ -107,10 +107,27 @@ static int find_architecture(const char *name) {
     return -1;
 }
 
+/* Adapters have the architecture of their model, and nothing of its sizes. */
+static lt_err check_holds_model(const lt_gguf *g) {
+    lt_gguf_str type;
+    if (lt_gguf_find(g, "general.type") == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(lt_gguf_get_str(g, "general.type", &type));
+    if (lt_gguf_str_is(type, "adapter")) {
+        LT_FAIL(LT_ERR_ARG,
+                "%s holds adapters (general.type is 'adapter'), not a model: chat, generate, eval "
+                "and serve take it with --lora beside --model BASE",
+                g->name);
+    }
+    return LT_OK;
+}
+
 /* The first family of that name; family_traits finds the others that share it. */
 static lt_err find_family(lt_model_spec *spec, keys *k) {
     lt_gguf_str arch;
     char known[256] = "";
+    LT_TRY(check_holds_model(k->g));
     LT_TRY(lt_gguf_get_str(k->g, "general.architecture", &arch));
     for (int i = 0; i < LT_FAMILY_COUNT; i++) {
         const char *name = lt_family_get((lt_family)i)->gguf.architecture;

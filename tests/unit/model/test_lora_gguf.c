@@ -147,6 +147,8 @@ static void refused(void **state) {
     says("general.architecture is 'llama' where 'qwen2' is expected");
     assert_int_equal(open_gguf(&l, m, "models/polyglot-46m.gguf"), LT_ERR_NOT_FOUND);
     says("general.type");
+    assert_int_equal(lt_model_open(&other, SFT "/adapter-all-end.gguf", NULL), LT_ERR_ARG);
+    says("adapter-all-end.gguf holds adapters (general.type is 'adapter'), not a model");
     o.dora = true;
     must(lt_lora_open(&l, m, &o, 1), "open");
     assert_int_equal(lt_lora_gguf_save(l, "never.gguf"), LT_ERR_UNSUPPORTED);
