@@ -2,10 +2,10 @@
 #include "align/reward_model.h"
 
 #include <inttypes.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "align/gather.h"
 #include "base/error.h"
 #include "data/chat_source.h"
 #include "model/alloc.h"
@@ -13,8 +13,6 @@
 
 #define RUNNING 16  /* Texts in the engine's cache: a step reads a few hundred tokens of them. */
 #define SLICE   256 /* Texts that wait for them. */
-#define EVENTS  256
-#define WAIT_MS 1000
 
 struct lt_reward_model {
     lt_model *model;
@@ -139,7 +137,7 @@ static lt_err submit(lt_reward_model *m, double *score) {
     return lt_engine_submit(m->engine, &r, score, &id);
 }
 
-static lt_err take(const lt_event *e, int64_t *left) {
+static lt_err take(const lt_event *e) {
     switch (e->kind) {
     case LT_EVENT_EMBED:
         *(double *)e->user = (double)e->embedding[0];
@@ -149,30 +147,9 @@ static lt_err take(const lt_event *e, int64_t *left) {
             LT_FAIL(e->failure, "the engine failed to read a text; the log says why");
         }
         return LT_OK;
-    case LT_EVENT_DONE:
-        --*left;
-        return LT_OK;
     default:
         return LT_OK;
     }
-}
-
-/* n texts were submitted: their scores. Also after a failure all events are taken. */
-static lt_err gather(lt_reward_model *m, int64_t n) {
-    lt_event events[EVENTS];
-    struct pollfd fd = {.fd = lt_engine_fd(m->engine), .events = POLLIN};
-    lt_err err = LT_OK;
-    while (n > 0) {
-        const int64_t got = lt_engine_poll(m->engine, events, EVENTS);
-        for (int64_t i = 0; i < got; i++) {
-            const lt_err one = take(&events[i], &n);
-            err = err == LT_OK ? one : err;
-        }
-        if (got == 0) {
-            (void)poll(&fd, 1, WAIT_MS);
-        }
-    }
-    return err;
 }
 
 static lt_err judge_slice(lt_reward_model *m, const json_t *const *conversations,
@@ -186,7 +163,7 @@ static lt_err judge_slice(lt_reward_model *m, const json_t *const *conversations
     lt_failure own;
     lt_failure_keep(&own, err);
     LT_TRY(lt_engine_refresh(m->engine, NULL));
-    gathered = gather(m, submitted);
+    gathered = lt_gather(m->engine, submitted, take);
     LT_TRY(lt_engine_hold(m->engine, LT_HOLD_FINISH));
     return err != LT_OK ? lt_failure_raise(&own) : gathered;
 }

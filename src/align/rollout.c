@@ -2,16 +2,14 @@
  * draw: (answers, max_tokens) ids and log-probabilities. */
 #include "align/rollout.h"
 
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "align/gather.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "model/exec.h"
 
-#define EVENTS      256
-#define WAIT_MS     1000
 #define PAGE_TOKENS 16
 
 struct lt_rollouts {
@@ -112,8 +110,8 @@ static lt_err submit_all(lt_rollouts *r, const lt_asked *asked, lt_answer *answe
     return LT_OK;
 }
 
-/* An event of the group of answers that begins at `user`. *left counts questions. */
-static lt_err take(const lt_event *e, int64_t *left) {
+/* An event of the group of answers that begins at `user`. */
+static lt_err take(const lt_event *e) {
     lt_answer *answer = (lt_answer *)e->user + e->choice;
     switch (e->kind) {
     case LT_EVENT_TOKEN:
@@ -127,29 +125,9 @@ static lt_err take(const lt_event *e, int64_t *left) {
             LT_FAIL(e->failure, "the engine failed to draw an answer; the log says why");
         }
         return LT_OK;
-    case LT_EVENT_DONE:
-        --*left;
-        return LT_OK;
     default:
         return LT_OK;
     }
-}
-
-static lt_err gather(lt_rollouts *r, int64_t n) {
-    lt_event events[EVENTS];
-    struct pollfd fd = {.fd = lt_engine_fd(r->engine), .events = POLLIN};
-    lt_err err = LT_OK;
-    while (n > 0) { /* Also after a failure: no event of this draw may be left for the next. */
-        const int64_t got = lt_engine_poll(r->engine, events, EVENTS);
-        for (int64_t i = 0; i < got; i++) {
-            const lt_err one = take(&events[i], &n);
-            err = err == LT_OK ? one : err;
-        }
-        if (got == 0) {
-            (void)poll(&fd, 1, WAIT_MS);
-        }
-    }
-    return err;
 }
 
 lt_err lt_rollouts_draw(void *rollouts, const lt_asked *asked, lt_answer *answers,
@@ -170,7 +148,7 @@ lt_err lt_rollouts_draw(void *rollouts, const lt_asked *asked, lt_answer *answer
     drawn_s = lt_clock_s();
     LT_TRY(lt_engine_refresh(r->engine, &stats->version));
     stats->refresh_s = lt_clock_s() - drawn_s;
-    LT_TRY(gather(r, asked->n));
+    LT_TRY(lt_gather(r->engine, asked->n, take));
     LT_TRY(lt_engine_hold(r->engine, LT_HOLD_FINISH));
     stats->draw_s = lt_clock_s() - start_s - stats->refresh_s;
     lt_engine_get_stats(r->engine, &after);
