@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/thread.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 /* ---- Opening ---- */
 
@@ -269,8 +269,8 @@ static lt_err learner_open(void *of, lt_training *t) {
     LT_TRY(lt_reinforce_read(&o, t));
     LT_TRY(read_problems(l));
     LT_TRY(open_rewards(l, &o));
-    LT_TRY(open_engine(l, &o));
     LT_TRY(open_reference(l));
+    LT_TRY(open_engine(l, &o)); /* Last: its cache takes up to half of the memory that is left. */
     lt_pass_set_temperature(t->pass, (float)t->recipe.rl_temperature);
     t->source = (lt_row_source){
         .of = l, .next = next, .place = place, .print = print, .seek = seek};
