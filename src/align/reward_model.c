@@ -9,10 +9,12 @@
 #include "base/error.h"
 #include "data/chat_source.h"
 #include "model/alloc.h"
+#include "model/paged_forward.h"
 #include "tensor/backend.h"
 
-#define RUNNING 16  /* Texts in the engine's cache: a step reads a few hundred tokens of them. */
-#define SLICE   256 /* Texts that wait for them. */
+#define RUNNING     16   /* Texts in the cache: a step reads a few hundred tokens of them. */
+#define SLICE       256  /* Texts that wait for them. */
+#define STEP_TOKENS 2048 /* Of the engine by default, at most. */
 
 struct lt_reward_model {
     lt_model *model;
@@ -34,12 +36,24 @@ static lt_err check_head(const lt_model_spec *s, const char *path) {
     return LT_OK;
 }
 
+/* The engine reads texts in order, and a text leaves the cache when it has been read. The step that
+ * runs and the one that is planned need the pages of the texts that they read whole, and of at most
+ * three that they read in part. More room would change no step. */
+static int64_t cache_bytes(const lt_reward_model *m, const lt_engine_options *o) {
+    const int64_t tokens = 3 * m->longest + 2 * STEP_TOKENS,
+                  pages = tokens / o->page_tokens + 3 * RUNNING; /* The last of a text, and one more
+                                                                  * that admission asks for. */
+    return pages * (int64_t)lt_paged_forward_page_bytes(lt_model_get_spec(m->model), o->page_tokens,
+                                                        m->model->options.dtype);
+}
+
 static lt_err open_engine(lt_reward_model *m) {
     lt_engine_options how = lt_engine_defaults();
     how.max_running = RUNNING;
     how.max_waiting = SLICE;
     how.max_seq = m->longest;
     how.prefix_cache = false;
+    how.cache_most = cache_bytes(m, &how);
     LT_TRY(lt_engine_open(&m->engine, m->model, &how));
     return lt_engine_hold(m->engine, LT_HOLD_FINISH);
 }

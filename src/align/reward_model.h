@@ -8,7 +8,8 @@
  * reward model has a tokenizer and a template of its own, which need not be the judged model's.
  *
  * REPRODUCIBLE   Texts are submitted while the engine is at rest, and no page outlives a call, so
- * that the bits of the scores are a function of the texts. */
+ * that the bits of the scores are a function of the texts. The cache has the size that the steps
+ * need, unless half of the free memory is less. */
 #ifndef LT_ALIGN_REWARD_MODEL_H
 #define LT_ALIGN_REWARD_MODEL_H
 
