@@ -9,7 +9,7 @@
 /* The products from now on are with the adapters of r's model, if it has any. run outlives r. */
 void lt_lora_attach(lt_exec *r, lt_lora_run *run);
 bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer);
-/* Before a batch: derive anew what adapters that have changed derive from the weights (DoRA). */
+/* Before a batch: derive anew what adapters that have changed derive from the weights (dora.c). */
 LT_MUST_USE lt_err lt_lora_refresh(lt_exec *r);
 /* The bias that the product with the base adds: bias, or none where lt_lora_forward adds it. */
 lt_tensor lt_lora_early_bias(const lt_exec *r, lt_tensor bias, lt_param_kind kind, int layer);

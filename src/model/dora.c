@@ -90,8 +90,8 @@ static lt_err derive_site(lt_exec *r, const lt_lora_site *s) {
                            .part = LT_NORM_GIVEN});
 }
 
-lt_err lt_dora_refresh(lt_exec *r) {
-    lt_lora *l = r->model->lora != NULL ? r->model->lora : NULL;
+lt_err lt_lora_refresh(lt_exec *r) {
+    lt_lora *l = r->model->lora;
     if (r->lora == NULL || l == NULL || !l->options.dora ||
         (l->dora.ready && l->dora.version == l->params->version)) {
         return LT_OK;

@@ -24,7 +24,6 @@
 /* Memory for what is derived, and the magnitudes of the base, which has all its weights. */
 LT_MUST_USE lt_err lt_dora_open(lt_lora *l, lt_model *base);
 void lt_dora_close(lt_lora *l);
-LT_MUST_USE lt_err lt_dora_refresh(lt_exec *r);
 
 /* Columns of y: z, without bias, becomes c z; then bias is added to all of y. */
 LT_MUST_USE lt_err lt_dora_scale(lt_exec *r, const lt_lora_site *s, lt_tensor y, lt_tensor bias);

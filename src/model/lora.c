@@ -529,10 +529,6 @@ bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer) {
     return site_of(r, kind, layer) != NULL;
 }
 
-lt_err lt_lora_refresh(lt_exec *r) {
-    return lt_dora_refresh(r);
-}
-
 lt_tensor lt_lora_view(const lt_exec *r, const lt_param_buffer *b, int index) {
     const lt_param *p = &r->lora->lora->params->table.params[index];
     return lt_tensor_2d(lt_param_data(b, p), b->dtype, p->shape[0], p->shape[1]);

@@ -48,8 +48,7 @@ typedef struct {
     int64_t rank; /* 0: no adapters. */
     double alpha;
     lt_lora_scaling scaling;
-    bool
-        dora; /* The length of each row of a weight is trained apart from its direction (dora.h). */
+    bool dora; /* Train the length of each row of a weight apart from its direction (dora.h). */
     /* Modules, "q_proj,v_proj,...", by the ends of their names as in PEFT; or LT_LORA_ALL. */
     const char *targets;
 } lt_lora_options;
@@ -175,8 +174,8 @@ LT_MUST_USE lt_err lt_lora_check_folder(const char *folder);
 /* Read adapter_model.safetensors into adapters of the same options. FORMAT: a tensor is missing, of
  * another shape, not finite, or of no adapter. */
 LT_MUST_USE lt_err lt_lora_load(lt_lora *l, const char *folder);
-/* The (rows, cols) numbers of a tensor of such a file, likewise; cols 0: (rows). Free with free().
- */
+/* Likewise the (rows, cols) numbers of a tensor of such a file; cols 0: (rows). Free them with
+ * free(). */
 LT_MUST_USE lt_err lt_lora_values(float **out, const lt_safetensors *file, const char *path,
                                   const char *name, int64_t rows, int64_t cols);
 /* Write both files, tensors in F32. base: what base_model_name_or_path says. */

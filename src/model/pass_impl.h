@@ -81,6 +81,10 @@ void lt_pass_shape_set(lt_pass *p, int set, int64_t batch, int64_t seq, bool has
 lt_err lt_pass_forward_all(lt_pass *p, int set, bool train);
 lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale);
 
+/* Before a batch goes forward: derive anew what follows from weights and adapters that have changed
+ * (fp8.h, dora.h). */
+lt_err lt_pass_refresh(lt_pass *p);
+
 /* pass_train.c. The callbacks; of a pass that is being recorded, between two pieces. */
 lt_err lt_pass_enter(lt_pass *p, int unit, unsigned what);
 lt_err lt_pass_leave(lt_pass *p, int unit, unsigned what);

@@ -274,6 +274,11 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
     return first > 0 ? LT_OK : embedding_bwd(p, b);
 }
 
+lt_err lt_pass_refresh(lt_pass *p) {
+    LT_TRY(lt_fp8_refresh(&p->exec, &p->fp8));
+    return lt_lora_refresh(&p->exec);
+}
+
 lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale) {
     const lt_loss_how how = {.target = target_of(p),
                              .temperature = p->temperature,
@@ -292,10 +297,7 @@ lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result, 
     const lt_loss_how how = {
         .target = target_of(p), .temperature = p->temperature, .host_labels = b->labels};
     *result = (lt_pass_result){0};
-    LT_TRY(lt_pass_load(p, 0, b));
-    LT_TRY(lt_fp8_refresh(r, &p->fp8));
-    LT_TRY(lt_lora_refresh(r));
-    LT_TRY(lt_pass_forward_all(p, 0, false));
+    LT_TRY(lt_pass_read(p, b));
     LT_TRY(head(p, 0, &how));
     return lt_stage_receive(&p->stage, r, 0, &p->sets[0].batch, result, loss_rows);
 }
@@ -339,8 +341,7 @@ static lt_err forward_range(lt_pass *p, int set, int first, int end, bool train)
     const lt_batch_acts *b = use_set(p, set);
     lt_tensor stream;
     LT_ASSERT(first >= p->first && first < end && end <= p->end);
-    LT_TRY(lt_fp8_refresh(r, &p->fp8));
-    LT_TRY(lt_lora_refresh(r));
+    LT_TRY(lt_pass_refresh(p));
     LT_TRY(layers_fwd(p, set, first, end, train, &stream));
     return lt_exec_add(r, &(lt_add_args){.y = lt_pass_stream(p, set, end),
                                          .a = stream,
@@ -460,7 +461,7 @@ void lt_pass_set_temperature(lt_pass *p, float temperature) {
 
 lt_err lt_pass_read(lt_pass *p, const lt_pass_batch *b) {
     LT_TRY(lt_pass_load(p, 0, b));
-    LT_TRY(lt_fp8_refresh(&p->exec, &p->fp8));
+    LT_TRY(lt_pass_refresh(p));
     return lt_pass_forward_all(p, 0, false);
 }
 

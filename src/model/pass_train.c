@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "model/adapted.h"
 #include "model/pass_impl.h"
 
 lt_err lt_pass_stage(lt_pass *p, const lt_pass_batch *b) {
@@ -196,8 +195,7 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
     lt_pass_shape_set(p, 0, slot->batch, slot->seq, slot->has_documents);
     p->sets[0].has_weights = slot->has_weights;
     LT_TRY(lt_stage_take(&p->stage, r, &p->sets[0].batch));
-    LT_TRY(lt_fp8_refresh(r, &p->fp8));
-    LT_TRY(lt_lora_refresh(r));
+    LT_TRY(lt_pass_refresh(p));
     if (can_record(p)) {
         shape = find_shape(p,
                            &(lt_pass_recorded){.batch = slot->batch,
