@@ -24,14 +24,18 @@ static lt_reply *reply_of(lt_adapter_choice *c) {
     return (lt_reply *)((char *)c - offsetof(lt_reply, adapters));
 }
 
-/* Of one adapter the scale is each request's own; of several it is in the numbers. */
-static bool holds(const lt_adapter_place *p, const lt_adapter_choice *c) {
-    bool same = p->state != LT_PLACE_EMPTY && p->n == c->n;
-    for (int i = 0; same && i < c->n; i++) {
-        same = p->uses[i].number == c->uses[i].number &&
-               (c->n == 1 || p->uses[i].scale == c->uses[i].scale);
+/* Do n uses have the same contents in memory as those of a choice? The scale of one adapter is each
+ * request's own; those of several are part of the sum. */
+static bool are_same(const lt_adapter_use *uses, int n, const lt_adapter_choice *c) {
+    bool same = n == c->n;
+    for (int i = 0; same && i < n; i++) {
+        same = uses[i].number == c->uses[i].number && (n == 1 || uses[i].scale == c->uses[i].scale);
     }
     return same;
+}
+
+static bool holds(const lt_adapter_place *p, const lt_adapter_choice *c) {
+    return p->state != LT_PLACE_EMPTY && are_same(p->uses, p->n, c);
 }
 
 /* The place to fill: an empty one, else of those that nobody holds the one that was used longest
@@ -55,16 +59,14 @@ static lt_adapter_place *find_free(const lt_adapter_set *a) {
 static bool is_awaited(const lt_adapter_set *a, const lt_adapter_choice *c) {
     for (const lt_fifo_link *l = a->waiting.first; l != NULL; l = l->next) {
         const lt_adapter_choice *other = (const lt_adapter_choice *)l;
-        lt_adapter_place asked = {.state = LT_PLACE_FILLED, .n = other->n};
-        memcpy(asked.uses, other->uses, sizeof asked.uses);
-        if (other != c && holds(&asked, c)) {
+        if (other != c && are_same(other->uses, other->n, c)) {
             return true;
         }
     }
     return false;
 }
 
-/* One place more takes no new requests: that which was filled first. */
+/* From now on, one more place takes no new requests: of those that do, the one filled first. */
 static void ask_to_leave(const lt_adapter_set *a) {
     lt_adapter_place *first = NULL;
     for (int32_t i = 0; i < a->n_places; i++) {

@@ -60,8 +60,7 @@ static lt_err append(lt_adapter_set *a, const char *name, const char *folder) {
         free(d);
         LT_FAIL(LT_ERR_OOM, "adapter %s", name);
     }
-    snprintf(d->text, sizeof d->text, "%s", name);
-    d->name = d->text;
+    snprintf(d->name, sizeof d->name, "%s", name);
     point_at(a, d, folder);
     a->names[a->n_names++] = d;
     return LT_OK;

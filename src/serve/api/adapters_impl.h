@@ -9,8 +9,7 @@
 #include "serve/api/reply.h"
 
 typedef struct {
-    const char *name; /* First, for lt_name_find. */
-    char text[256], path[LT_PATH_BYTES];
+    char name[256], path[LT_PATH_BYTES];
     int64_t number;
     float scale; /* Of requests that name no adapter. */
     int64_t created;
