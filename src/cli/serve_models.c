@@ -119,17 +119,6 @@ void lt_serve_models_free(lt_serve_models *m) {
     *m = (lt_serve_models){NULL, 0};
 }
 
-static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
-    lt_serve_model *row = ctx;
-    return lt_opened_give(&row->opened, model, tokenizer, row->o.path, "", row->o.tokenizer,
-                          (lt_opened_dtype)row->o.dtype, row->o.device, row->o.threads);
-}
-
-static void unload(void *ctx) {
-    lt_serve_model *row = ctx;
-    lt_opened_close(&row->opened);
-}
-
 lt_server_model lt_serve_model_row(lt_serve_model *row, const lt_engine_options *engine) {
     const lt_serve_model_options *o = &row->o;
     lt_server_model m = {.name = row->name,
@@ -140,9 +129,18 @@ lt_server_model lt_serve_model_row(lt_serve_model *row, const lt_engine_options 
                          .think_budget = (int)o->think_budget,
                          .idle_s = o->idle_s > 0 ? o->idle_s : -1,
                          .preload = o->preload,
-                         .load = load,
-                         .unload = unload,
-                         .ctx = row};
+                         .load = lt_served_load,
+                         .unload = lt_served_unload,
+                         .ctx = &row->served};
+    row->served = (lt_served){.model = o->path,
+                              .lora = "",
+                              .tokenizer = o->tokenizer,
+                              .steer = "",
+                              .reward = "",
+                              .reward_tokenizer = "",
+                              .device = o->device,
+                              .dtype = (lt_opened_dtype)o->dtype,
+                              .threads = o->threads};
     m.engine.n_beside = 0; /* --second is for MODEL. */
     m.engine.max_running = o->max_running;
     m.engine.max_seq = o->context;

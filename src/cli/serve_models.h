@@ -7,7 +7,7 @@
 #define LT_CLI_SERVE_MODELS_H
 
 #include "base/option.h"
-#include "cli/opened.h"
+#include "cli/beside.h"
 #include "serve/api/api.h"
 
 #define SERVE_MODEL_OPTIONS(X)                                                                     \
@@ -33,7 +33,7 @@ typedef struct {
 typedef struct {
     char name[256];
     lt_serve_model_options o;
-    lt_opened opened;
+    lt_served served;
 } lt_serve_model;
 
 typedef struct {
