@@ -32,11 +32,14 @@ static lt_err add(lt_beside *b, const char *text, size_t n) {
     return LT_OK;
 }
 
-lt_err lt_beside_read(lt_beside *b, const char *text) {
-    while (*text != '\0') {
-        const size_t n = strcspn(text, ",");
-        LT_TRY(add(b, text, n));
-        text += n + (text[n] == ',');
+lt_err lt_served_read(lt_served *s, const char *second) {
+    if (s->reward_tokenizer[0] != '\0' && s->reward[0] == '\0') {
+        LT_FAIL(LT_ERR_ARG, "--reward-tokenizer has no effect without --reward");
+    }
+    while (*second != '\0') {
+        const size_t n = strcspn(second, ",");
+        LT_TRY(add(&s->beside, second, n));
+        second += n + (second[n] == ',');
     }
     return LT_OK;
 }
@@ -64,13 +67,14 @@ static lt_err compare(const char *path, const lt_tokenizer *own, const lt_tokeni
     return LT_OK;
 }
 
-lt_err lt_beside_open(lt_beside *b, const lt_tokenizer *tokenizer, const char *tokenizer_path,
-                      lt_opened_dtype dtype, const char *device, int64_t threads) {
+static lt_err open_beside(lt_served *s, const lt_tokenizer *tokenizer) {
+    lt_beside *b = &s->beside;
     for (int i = 0; i < b->n; i++) {
-        lt_err err = lt_opened_open(&b->opened[i], b->paths[i], "", "", dtype, device, threads);
-        if (err != LT_OK && tokenizer_path[0] != '\0') { /* It may have none of its own. */
-            err = lt_opened_open(&b->opened[i], b->paths[i], "", tokenizer_path, dtype, device,
-                                 threads);
+        lt_err err = lt_opened_open(&b->opened[i], b->paths[i], "", "", s->dtype, s->device,
+                                    s->threads);
+        if (err != LT_OK && s->tokenizer[0] != '\0') { /* It may have none of its own. */
+            err = lt_opened_open(&b->opened[i], b->paths[i], "", s->tokenizer, s->dtype, s->device,
+                                 s->threads);
         }
         LT_TRY(err);
         LT_TRY(compare(b->paths[i], tokenizer, b->opened[i].tokenizer));
@@ -79,17 +83,11 @@ lt_err lt_beside_open(lt_beside *b, const lt_tokenizer *tokenizer, const char *t
     return LT_OK;
 }
 
-void lt_beside_close(lt_beside *b) {
-    for (int i = 0; i < b->n; i++) {
-        lt_opened_close(&b->opened[i]);
-    }
-}
-
 lt_err lt_served_load(void *served, lt_model **model, lt_tokenizer **tokenizer) {
     lt_served *s = served;
     LT_TRY(lt_opened_give(&s->opened, model, tokenizer, s->model, s->lora, s->tokenizer, s->dtype,
                           s->device, s->threads));
-    LT_TRY(lt_beside_open(&s->beside, *tokenizer, s->tokenizer, s->dtype, s->device, s->threads));
+    LT_TRY(open_beside(s, *tokenizer));
     return s->steer[0] != '\0' ? lt_steering_open(*model, s->steer) : LT_OK;
 }
 
@@ -101,7 +99,9 @@ lt_err lt_served_load_reward(void *served, lt_model **model, lt_tokenizer **toke
 
 void lt_served_unload(void *served) {
     lt_served *s = served;
-    lt_beside_close(&s->beside);
+    for (int i = 0; i < s->beside.n; i++) {
+        lt_opened_close(&s->beside.opened[i]);
+    }
     lt_opened_close(&s->reward_opened);
     lt_opened_close(&s->opened);
 }

@@ -15,16 +15,6 @@ typedef struct {
     const lt_model *models[LT_ENGINE_BESIDE];
 } lt_beside;
 
-/* "NAME=MODEL,..." or "MODEL", whose name is "second". ARG: a name that is missing, too long or
- * there twice; more than LT_ENGINE_BESIDE. */
-LT_MUST_USE lt_err lt_beside_read(lt_beside *b, const char *text);
-/* Open the models. UNSUPPORTED: one of them has another tokenizer than `tokenizer`, and which token
- * differs. tokenizer_path: a file for those that have none. */
-LT_MUST_USE lt_err lt_beside_open(lt_beside *b, const lt_tokenizer *tokenizer,
-                                  const char *tokenizer_path, lt_opened_dtype dtype,
-                                  const char *device, int64_t threads);
-void lt_beside_close(lt_beside *b);
-
 /* The options of all of it, for serve, generate and eval. */
 #define LT_BESIDE_OPTIONS(X)                                                                       \
     X(STR, steer, "steer", "", 0, 0, "NAME=FILE,...",                                              \
@@ -56,7 +46,13 @@ typedef struct {
         .dtype = (lt_opened_dtype)(o)->dtype, .threads = (o)->threads                              \
     }
 
-/* load, load_reward and unload of lt_server_options; served: an lt_served. */
+/* Read --second, "NAME=MODEL,..." or "MODEL", whose name is "second". ARG: a name that is missing,
+ * too long or there twice; more than LT_ENGINE_BESIDE; a reward model's tokenizer without one. */
+LT_MUST_USE lt_err lt_served_read(lt_served *s, const char *second);
+
+/* load, load_reward and unload of lt_server_options; served: an lt_served. UNSUPPORTED: a model
+ * beside it has another tokenizer, and which token differs. --tokenizer is also for those beside it
+ * that have none of their own. */
 LT_MUST_USE lt_err lt_served_load(void *served, lt_model **model, lt_tokenizer **tokenizer);
 LT_MUST_USE lt_err lt_served_load_reward(void *served, lt_model **model, lt_tokenizer **tokenizer);
 void lt_served_unload(void *served);

@@ -214,9 +214,11 @@ static lt_err run_generative(const eval_options *o, const char **files, int n_fi
     if (n_files != 1) {
         LT_FAIL(LT_ERR_ARG, "a task takes one data file, %d given", n_files);
     }
-    if (o->responses[0] != '\0' && (o->align[0] != '\0' || o->request[0] != '\0')) {
-        LT_FAIL(LT_ERR_ARG, "--align and --request have no effect with --responses, which asks no "
-                            "model");
+    if (o->responses[0] != '\0' &&
+        (o->align[0] != '\0' || o->request[0] != '\0' || o->lora[0] != '\0' ||
+         o->steer[0] != '\0' || o->second[0] != '\0' || o->reward[0] != '\0')) {
+        LT_FAIL(LT_ERR_ARG, "--align, --request, --lora, --steer, --second and --reward have no "
+                            "effect with --responses, which asks no model");
     }
     if (has_code_options(o) && strcmp(o->task, "humaneval") != 0 && strcmp(o->task, "mbpp") != 0) {
         LT_FAIL(LT_ERR_ARG,
@@ -227,7 +229,7 @@ static lt_err run_generative(const eval_options *o, const char **files, int n_fi
         model = found;
     }
     lt_served served = LT_SERVED_OF(o, model, o->lora);
-    LT_TRY(lt_beside_read(&served.beside, o->second));
+    LT_TRY(lt_served_read(&served, o->second));
     lt_generative_options how = {.task = o->task,
                                  .data = files[0],
                                  .examples = or_null(o->examples),

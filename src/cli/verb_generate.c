@@ -83,7 +83,7 @@ static lt_err run_aligned(generate_options *o, const char *prompt, int argc, cha
                              .own = &own,
                              .argc = argc,
                              .argv = argv};
-    LT_TRY(lt_beside_read(&g.served.beside, o->second));
+    LT_TRY(lt_served_read(&g.served, o->second));
     lt_device_few_queues();
     return lt_generate_aligned_run(&g);
 }

@@ -354,7 +354,7 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     fill(&options, o);
     options.model = j.model;
     j.served = LT_SERVED_OF(o, j.model, "");
-    LT_TRY_DONE(lt_beside_read(&j.served.beside, o->second));
+    LT_TRY_DONE(lt_served_read(&j.served, o->second));
     options.load = lt_served_load;
     options.unload = lt_served_unload;
     options.load_reward = o->reward[0] != '\0' ? lt_served_load_reward : NULL;

@@ -43,7 +43,8 @@ check("generate: models beside it", code == 0 and out == generate(None, "--tempe
 code, out, err = generate({"method": "best_of_n", "n": 2, "reward": "reward"}, "--reward", "tests/golden/serve/reward", "--reward-tokenizer", f"{SHARED}/tok512.bin", "--stats")
 check("generate: a reward model", code == 0 and json.loads(err)["tokens"]["reward"] > 0, (out, err))
 for name, words, args in [("another method", "best_of_n", ({"method": "best_of_m", "n": 2},)), ("a temperature for beams", "temperature", ({"method": "beam", "n": 2}, "--temperature", "0.5")),
-                          ("a reward without a method", "--align", (None, "--reward", "x")), ("a method's reward that is not there", "--reward", ({"method": "best_of_n", "n": 2, "reward": "reward"},)),
+                          ("a reward without a method", "--align", (None, "--reward", "x")), ("a tokenizer without its reward model", "--reward-tokenizer", ({"method": "best_of_n", "n": 2}, "--reward-tokenizer", f"{SHARED}/tok512.bin")),
+                          ("a method's reward that is not there", "--reward", ({"method": "best_of_n", "n": 2, "reward": "reward"},)),
                           ("JSON that is none", "--align", (None, "--align", "{best"))]:
     code, out, err = generate(*args)
     check(f"generate refuses: {name}", code in (1, 2) and words in err and out == "", (code, out, err))
