@@ -95,6 +95,7 @@ typedef struct {
 } lt_shift;
 
 #define LT_SHIFT_TOKENS ((int64_t)1 << 20) /* New tokens of a choice at most, if it is on. */
+#define LT_SHIFT_LEFT   4 /* Tokens behind those that stay, at least, as in llama-server. */
 
 #define LT_BEAM_PENALTY 100.0 /* The largest absolute length_penalty. */
 

@@ -18,13 +18,10 @@
 #include "base/error.h"
 #include "serve/engine_impl.h"
 
-/* Tokens that are always dropped behind the first ones, at least: as llama-server. */
-#define LEAST_LEFT 4
-
 void lt_step_shift(lt_engine *e, lt_job_choice *s) {
     lt_seq *seq = &s->seq;
     const lt_shift *how = &s->job->r.shift;
-    const int64_t most = seq->n_tokens - LEAST_LEFT;
+    const int64_t most = seq->n_tokens - LT_SHIFT_LEFT;
     const int64_t asked = how->keep < 0 ? s->job->r.n_prompt : how->keep;
     const int64_t keep = asked < most ? asked : most;
     const int64_t left = seq->n_tokens - 1 - keep; /* The newest token has no key yet. */

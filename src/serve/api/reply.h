@@ -185,13 +185,13 @@ bool lt_reply_rule(lt_reply *j, lt_api_error *e);
 bool lt_reply_narrow(lt_reply *j, lt_api_error *e);
 void lt_reply_truncate(const lt_reply *j, lt_ids *prompt);
 
-/* reply_shift.c: --context-shift. Are the contexts of the answer shifted? Cut a prompt that does
- * not fit, as llama-server does: blocks of half the context behind the first n_keep tokens are
- * dropped, as few as possible. True: it was cut. How many tokens may follow the prompt. */
+/* reply_shift.c: --context-shift. Are the contexts of the answer shifted? */
 bool lt_reply_shifts(const lt_reply *j);
+/* Cut a prompt that does not fit, as llama-server does: blocks of half the context behind the first
+ * n_keep tokens are dropped, as few as possible. True: it was cut. */
 bool lt_reply_cut(const lt_reply *j, lt_ids *prompt);
-int64_t lt_reply_room(const lt_reply *j, const lt_part *p);
-lt_shift lt_reply_shift(const lt_reply *j);
+int64_t lt_reply_room(const lt_reply *j, const lt_part *p); /* Tokens that may follow the prompt. */
+lt_shift lt_reply_shift(const lt_reply *j);                 /* What the engine is told of it. */
 /* The choice does not have all of its context. */
 bool lt_reply_is_truncated(const lt_reply_choice *c);
 

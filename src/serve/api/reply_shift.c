@@ -4,8 +4,6 @@
 
 #include "serve/api/reply.h"
 
-#define LEAST_LEFT 4 /* Tokens behind those that are kept, at least: llama-server's. */
-
 bool lt_reply_shifts(const lt_reply *j) {
     const lt_request *r = &j->request;
     return j->server->o.context_shift && !r->embed && !r->beam.on && !r->guidance.on &&
@@ -14,7 +12,7 @@ bool lt_reply_shifts(const lt_reply *j) {
 
 /* Tokens at the beginning that stay. BOS stays with them. */
 static int64_t kept(const lt_reply *j, int64_t n_prompt) {
-    const int64_t most = lt_server_context(j->model) - LEAST_LEFT;
+    const int64_t most = lt_server_context(j->model) - LT_SHIFT_LEFT;
     const int64_t asked = j->params.n_keep < 0 ? n_prompt
                                                : j->params.n_keep + j->model->vocabulary.adds_bos;
     return asked < most ? asked : most;

@@ -49,9 +49,8 @@ int64_t lt_reply_reasoning_tokens(const lt_reply *j) {
 static bool is_truncated(const lt_reply *j) {
     bool any = false;
     for (int64_t i = 0; i < j->n_parts; i++) {
-        any = any || j->parts[i].cut;
         for (int64_t k = 0; k < j->n_choices && j->parts[i].choices != NULL; k++) {
-            any = any || j->parts[i].choices[k].dropped > 0;
+            any = any || lt_reply_is_truncated(&j->parts[i].choices[k]);
         }
     }
     return any;
