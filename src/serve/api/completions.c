@@ -366,10 +366,6 @@ static bool read_logprobs(const lt_api_params *a, int *top, int *of_prompt, lt_a
     return true;
 }
 
-static bool fills_in(const lt_api_params *a) {
-    return a->suffix != NULL && a->suffix[0] != '\0';
-}
-
 /* The answer stands between a prompt, or each of several, and the suffix. */
 static bool add_infills(lt_reply *j, lt_api_error *e) {
     const json_t *prompt = j->params.prompt;
@@ -393,7 +389,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     int top = -1, of_prompt = -1;
     const int64_t most = a->max_tokens < 0 ? 16 : a->max_tokens; /* OpenAI's default. */
 
-    if (fills_in(a) && a->echo) {
+    if (lt_infill_is_asked(a) && a->echo) {
         return lt_api_refuse(e, "echo", "'echo' and 'suffix' exclude each other");
     }
     if (a->best_of > 0 && a->best_of < a->n) {
@@ -412,7 +408,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     }
     j->request.prompt_logprobs = of_prompt;
     if (!lt_group_read(j, e) || !lt_reply_rule(j, e) ||
-        !(fills_in(a) ? add_infills(j, e) : lt_prompts_add(j, a->prompt, "prompt", e))) {
+        !(lt_infill_is_asked(a) ? add_infills(j, e) : lt_prompts_add(j, a->prompt, "prompt", e))) {
         return false;
     }
     return (j->group == NULL && j->blocks == NULL) || j->n_parts == 1 ||

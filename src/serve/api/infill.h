@@ -23,6 +23,11 @@ typedef struct {
     bool cut;
 } lt_infill;
 
+/* Does a request with a field 'suffix' ask for what stands before it? */
+static inline bool lt_infill_is_asked(const lt_api_params *a) {
+    return a->suffix != NULL && a->suffix[0] != '\0';
+}
+
 /* Add the prompt to the reply. Fails by name where the model has no such tokens: 501, or with param
  * 400. */
 bool lt_infill_add(lt_reply *j, const lt_infill *f, const char *param, lt_api_error *e);

@@ -449,17 +449,13 @@ static bool read_messages(lt_api_params *a, lt_api_error *e) {
     return true;
 }
 
-static bool fills_in(const lt_api_params *a) {
-    return a->suffix != NULL && a->suffix[0] != '\0';
-}
-
 /* A prompt is a conversation of one message, unless it is raw, or the model has no template. */
 static bool read_prompt(lt_api_params *a, const lt_server *s, lt_api_error *e) {
     json_t *list;
     if (!json_is_string(a->prompt)) {
         return lt_api_refuse(e, "prompt", "'prompt' must be a string");
     }
-    a->raw = a->raw || fills_in(a) ||
+    a->raw = a->raw || lt_infill_is_asked(a) ||
              (strcmp(s->template_source, "none") == 0 && a->instructions == NULL);
     if (a->raw) {
         return a->instructions == NULL || lt_api_refuse(e, "system",
@@ -553,7 +549,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     if (!lt_reply_configure(j, a->max_tokens, top, e) || !lt_chat_output_prepare(j, e)) {
         return false;
     }
-    if (fills_in(a)) {
+    if (lt_infill_is_asked(a)) {
         return add_infill(j, e);
     }
     if (!encode_prompt(j, &ids, e) || !add_context(j, &ids, e)) {
