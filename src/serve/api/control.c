@@ -344,7 +344,7 @@ void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n
     lt_reply *j = c->reply;
     lt_control *k = j->control;
     const uint32_t one = (uint32_t)id;
-    bool place;
+    bool place, repeated;
     if ((k->method == BUDGET && !k->guards) || k->phase != RUNS) {
         return;
     }
@@ -362,8 +362,9 @@ void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n
     } else {
         place = (int64_t)k->out.n % j->params.control.every == 0;
     }
-    if (repeats(j, k) || (place && has_room(j, k))) {
-        k->phase = repeats(j, k) ? FOLDS_BACK : STOPS;
+    repeated = repeats(j, k);
+    if (repeated || (place && has_room(j, k))) {
+        k->phase = repeated ? FOLDS_BACK : STOPS;
         lt_engine_cancel(j->server->engine, c->part->id);
     }
 }
