@@ -97,7 +97,6 @@ void lt_api_lora_scale(lt_call *call) {
     const lt_http_request *r = call->request;
     json_error_t why;
     json_t *list = call->body != NULL ? NULL : lt_json_loadb(r->body, r->body_bytes, 0, &why);
-    lt_json_out o = {0};
     lt_api_error e;
     bool ok = list != NULL;
     if (call->body != NULL) {
@@ -107,12 +106,9 @@ void lt_api_lora_scale(lt_call *call) {
     }
     ok = ok && lt_adapter_set_set_scales(call->server->adapters, list, &e);
     json_decref(list);
-    if (!ok) {
+    if (ok) {
+        lt_call_success(call);
+    } else {
         lt_call_error(call, &e);
-        return;
     }
-    lt_out_open(&o, '{');
-    lt_out_key_bool(&o, "success", true);
-    lt_out_shut(&o, '}');
-    lt_call_json(call, 200, &o);
 }

@@ -36,19 +36,11 @@ static lt_model_slot *read_slot(lt_call *call) {
     return slot;
 }
 
-static void answer(lt_call *call) {
-    lt_json_out o = {0};
-    lt_out_open(&o, '{');
-    lt_out_key_bool(&o, "success", true);
-    lt_out_shut(&o, '}');
-    lt_call_json(call, 200, &o);
-}
-
 void lt_api_model_load(lt_call *call) {
     lt_model_slot *slot = read_slot(call);
     if (slot != NULL) {
         lt_models_load(call->server->models, slot);
-        answer(call);
+        lt_call_success(call);
     }
 }
 
@@ -56,6 +48,6 @@ void lt_api_model_unload(lt_call *call) {
     lt_model_slot *slot = read_slot(call);
     if (slot != NULL) {
         lt_models_unload(call->server->models, slot);
-        answer(call);
+        lt_call_success(call);
     }
 }

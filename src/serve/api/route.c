@@ -229,6 +229,14 @@ void lt_call_json(lt_call *call, int status, lt_json_out *body) {
     lt_out_free(body);
 }
 
+void lt_call_success(lt_call *call) {
+    lt_json_out o = {0};
+    lt_out_open(&o, '{');
+    lt_out_key_bool(&o, "success", true);
+    lt_out_shut(&o, '}');
+    lt_call_json(call, 200, &o);
+}
+
 void lt_call_error(lt_call *call, const lt_api_error *e) {
     lt_json_out o = {0};
     const size_t n = strlen(call->extra);

@@ -133,6 +133,8 @@ bool lt_call_read(lt_call *call, lt_api_params *a, const lt_field *rows, size_t 
 /* ---- Complete answers ---- */
 
 void lt_call_json(lt_call *call, int status, lt_json_out *body);
+/* Answer {"success": true}, as llama-server does where there is nothing else to tell. */
+void lt_call_success(lt_call *call);
 void lt_call_error(lt_call *call, const lt_api_error *e);
 /* The error object in the flavour's shape, appended to o. extra: the answer's header lines, of
  * which the first tells the request's id. */
