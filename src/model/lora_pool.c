@@ -289,6 +289,7 @@ static lt_err read_folder(reading *r, const lt_lora_source *source) {
     r->file = &file;
     r->scale = source->scale;
     r->n_read = 0;
+    r->by_root = false; /* Unless the file says so. */
     LT_TRY_DONE(lt_json_bool(config, "use_dora", &dora, true, source->folder));
     if (dora) {
         LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
@@ -321,7 +322,6 @@ lt_err lt_lora_image_open(lt_lora_image *out, const lt_lora_pool *p, const lt_lo
     r.data = i.data;
     for (int k = 0; k < n; k++) {
         LT_TRY_DONE(read_folder(&r, &sources[k]));
-        r.by_root = false;
     }
     i.digest = XXH3_64bits(i.data, lt_lora_pool_place_bytes(p));
     *out = i;
