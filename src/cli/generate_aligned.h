@@ -11,9 +11,9 @@ typedef struct {
     int64_t max_tokens;
     bool ignore_eos, keep_special, own_defaults, echo, stats, json;
     /* The options of sampling: rows of this table, of the struct obj, which was parsed from the
-     * words. What the words do not say is the model's own default, then the table's. */
+     * command line. What this does not give is the model's own default, else the table's. */
     const lt_option_table *table;
-    void *obj, *own; /* own: of the same type, for what holds without the words. */
+    void *obj, *own; /* own: of the same type, to be filled with these defaults. */
     int argc;
     char **argv;
 } lt_generate_aligned;

@@ -260,8 +260,7 @@ static lt_err check_plain(const eval_options *o) {
         LT_FAIL(LT_ERR_ARG,
                 "--examples, --responses, --outputs, --nltk, --chat, --max-tokens, --align, "
                 "--request, --steer, --second, --reward, --reward-tokenizer, --samples, --k, "
-                "--sandbox and --test-limit are "
-                "for " LT_GENERATIVE_TASKS);
+                "--sandbox and --test-limit are for " LT_GENERATIVE_TASKS);
     }
     if (o->shots > 5) {
         LT_FAIL(LT_ERR_ARG, "--shots %lld: %s has at most 5", (long long)o->shots, o->task);

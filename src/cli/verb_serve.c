@@ -87,8 +87,7 @@
     LT_BESIDE_OPTIONS(X)                                                                           \
     X(STR, lora, "lora", "", 0, 0, "NAME=DIR",                                                     \
       "adapter that requests may choose by its name: a PEFT folder, or where to fetch one; may "   \
-      "be "                                                                                        \
-      "given many times, or with commas between")                                                  \
+      "be given many times, or with commas between")                                               \
     X(I64, max_loras, "max-loras", "0", 0, LT_LORA_POOL_MOST, "N",                                 \
       "adapters in memory at once; others are loaded again when requests name them; 0: all that "  \
       "are given, and at least 4 with --lora-updating")                                            \
@@ -100,8 +99,7 @@
       "/v1/load_lora_adapter, /v1/unload_lora_adapter")                                            \
     X(ENUM, speculate, "speculate", "none", 0, 0, "none|ngram",                                    \
       "ngram, on CPUs: where a text repeats what it or its prompt said, verify what followed "     \
-      "there "                                                                                     \
-      "in one step; it changes no answer")                                                         \
+      "there in one step; it changes no answer")                                                   \
     X(I64, draft_tokens, "draft-tokens", "0", 0, 8, "N",                                           \
       "tokens of each draft; 0: as many as pay, by measured times and acceptance")                 \
     X(I64, think_budget, "think-budget", "-1", -1, 1e9, "N",                                       \
@@ -403,9 +401,9 @@ int lt_verb_serve(int argc, char **argv) {
     static const char prose[] =
         "Serve a model to many users at once: OpenAI's API (chat, completions, responses, "
         "embeddings, models), Anthropic's messages, llama-server's completion; a chat page at / "
-        "and "
-        "the server's state at /status and /metrics. The address is printed at once; /health says "
-        "when the model is ready. SIGTERM lets running requests end. docs/serve.md has examples.";
+        "and the server's state at /status and /metrics. The address is printed at once; /health "
+        "says when the model is ready. SIGTERM lets running requests end. docs/serve.md has "
+        "examples.";
     serve_options o;
     const char *positional[1] = {NULL};
     int n = 0, status = LT_EXIT_DONE;

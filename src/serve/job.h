@@ -114,7 +114,7 @@ typedef struct {
 /* Check the request and copy it. ARG: parameters out of range. */
 LT_MUST_USE lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limits);
 void lt_job_close(lt_job *j); /* Accepts NULL. */
-/* It computes nothing more; a later call is a no-op. */
+/* Release the place of its adapter: it computes nothing more. A second call is a no-op. */
 void lt_job_release_adapter(lt_job *j);
 
 /* Alternatives that the engine needs with a token of the answer; -1: no log-probabilities. */

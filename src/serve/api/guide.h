@@ -1,7 +1,6 @@
 /* guide.h: the methods of "alignment" that change how every token is chosen, not which of several
- * answers is kept: watermark, steer, guidance and the blends of
- * models. They need no group, so each choice of the request
- * is an answer.
+ * answers is kept: watermark, steer, guidance and the blends of models. They need no group, so each
+ * choice of the request is an answer.
  *
  *     "alignment": {"method": "watermark", "scheme": "gumbel", "key": "..."}
  *     "alignment": {"method": "steer", "vector": "calm", "scale": 2}

@@ -731,8 +731,8 @@ void lt_reply_event(const lt_event *ev) {
 
     switch (ev->kind) {
     case LT_EVENT_PROMPT:
-        lt_reply_log_token(j, &p->prompt_logs, ev,
-                           ev->n_top >= 0); /* -1: the first token has none. */
+        /* n_top -1: the first token of a prompt has no log-probability. */
+        lt_reply_log_token(j, &p->prompt_logs, ev, ev->n_top >= 0);
         break;
     case LT_EVENT_TOKEN:
         lt_reply_token(p, ev);
