@@ -32,7 +32,7 @@ static lt_err add(lt_adapter_list *l, const char *text, size_t n) {
     char **rows = realloc(l->rows, ((size_t)l->n + 1) * sizeof *rows);
     l->rows = rows != NULL ? rows : l->rows;
     if (n == 0 || n >= LT_PATH_BYTES) {
-        LT_FAIL(LT_ERR_ARG, "--lora: NAME=DIR of 1 to %d bytes is expected", LT_PATH_BYTES - 1);
+        LT_FAIL(LT_ERR_ARG, "--lora: NAME=PATH of 1 to %d bytes is expected", LT_PATH_BYTES - 1);
     }
     (void)snprintf(row, sizeof row, "%.*s", (int)n, text);
     equals = strchr(row, '=');
@@ -53,7 +53,7 @@ lt_err lt_adapter_list_read(lt_adapter_list *out, int argc, char **argv) {
     *out = (lt_adapter_list){NULL, 0};
     for (const char *p = next_value(argc, argv, &at); p != NULL; p = next_value(argc, argv, &at)) {
         if (*p == '\0') {
-            LT_FAIL(LT_ERR_ARG, "--lora is empty: NAME=DIR is expected");
+            LT_FAIL(LT_ERR_ARG, "--lora is empty: NAME=PATH is expected");
         }
         while (*p != '\0') {
             const size_t n = strcspn(p, ",");

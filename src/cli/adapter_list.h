@@ -5,7 +5,7 @@
 #include "lateen/base.h"
 
 typedef struct {
-    char **rows; /* "NAME=DIR" or "DIR", with a local folder. */
+    char **rows; /* "NAME=PATH" or "PATH", a local one. */
     int n;
 } lt_adapter_list;
 

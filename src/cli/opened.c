@@ -116,7 +116,7 @@ static lt_err find_base(char base[LT_PATH_BYTES], const char *adapters) {
 
 lt_err lt_opened_adapters(lt_lora **out, lt_model *m, const char *path) {
     lt_err err = LT_OK;
-    const bool gguf = lt_lora_is_gguf(path);
+    const bool gguf = lt_lora_is_gguf_path(path);
     lt_lora_config c = {.targets = NULL};
     lt_lora *l = NULL;
     LT_TRY_DONE(gguf ? lt_lora_gguf_config_read(&c, path, lt_model_get_spec(m))
@@ -145,7 +145,7 @@ static lt_err open_adapted(lt_opened *o, const char *adapters, const char *base,
         base = named;
     }
     options = lt_opened_options(dtype, o->device);
-    LT_TRY(lt_lora_is_gguf(adapters) ? LT_OK : lt_lora_scores_of(&options.n_scores, adapters));
+    LT_TRY(lt_lora_is_gguf_path(adapters) ? LT_OK : lt_lora_scores_of(&options.n_scores, adapters));
     LT_TRY(lt_model_open(&o->model, base, &options));
     return lt_opened_adapters(&o->adapters, o->model, adapters);
 }

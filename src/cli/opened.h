@@ -96,8 +96,9 @@ LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const cha
     X(I64, threads, "threads", "0", 0, 4096, "N", "threads; 0: all cores of this process")
 
 #define LT_OPENED_LORA_OPTION(X)                                                                   \
-    X(STR, lora, "lora", "", 0, 0, "DIR",                                                          \
-      "adapters beside the model: a PEFT folder, or where to fetch one; empty: none")
+    X(STR, lora, "lora", "", 0, 0, "PATH",                                                         \
+      "adapters beside the model: a PEFT folder, a GGUF of adapters, or where to fetch one; "      \
+      "empty: none")
 
 #define LT_GENERATION_CONFIG_OPTION(X)                                                             \
     X(ENUM, generation_config, "generation-config", "auto", 0, 0, "auto|none",                     \

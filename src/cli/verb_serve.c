@@ -85,9 +85,9 @@
     X(BOOL, deterministic, "deterministic", "false", 0, 0, "",                                     \
       "a request's tokens do not depend on the other requests, bit for bit")                       \
     LT_BESIDE_OPTIONS(X)                                                                           \
-    X(STR, lora, "lora", "", 0, 0, "NAME=DIR",                                                     \
-      "adapter that requests may choose by its name: a PEFT folder, or where to fetch one; may "   \
-      "be given many times, or with commas between")                                               \
+    X(STR, lora, "lora", "", 0, 0, "NAME=PATH",                                                    \
+      "adapter that requests may choose by its name: a PEFT folder, a GGUF of adapters, or where " \
+      "to fetch one; may be given many times, or with commas between")                             \
     X(I64, max_loras, "max-loras", "0", 0, LT_LORA_POOL_MOST, "N",                                 \
       "adapters in memory at once; others are loaded again when requests name them; 0: all that "  \
       "are given, and at least 4 with --lora-updating")                                            \
@@ -95,7 +95,7 @@
       "largest rank of an adapter, which all take the memory of; 0: that of those given, and at "  \
       "least 16 with --lora-updating")                                                             \
     X(BOOL, lora_updating, "lora-updating", "false", 0, 0, "",                                     \
-      "clients may load adapters from folders of this machine, and unload them: "                  \
+      "clients may load adapters from paths of this machine, and unload them: "                    \
       "/v1/load_lora_adapter, /v1/unload_lora_adapter")                                            \
     X(ENUM, speculate, "speculate", "none", 0, 0, "none|ngram",                                    \
       "ngram, on CPUs: where a text repeats what it or its prompt said, verify what followed "     \

@@ -17,7 +17,6 @@
 #include "tensor/block.h"
 
 #define TARGETS_BYTES 4096
-#define NAME_BYTES    (LT_FOREIGN_NAME_BYTES + 16)
 
 /* ---- Names ---- */
 
@@ -35,6 +34,23 @@ static bool weight_name(char out[LT_FOREIGN_NAME_BYTES], const lt_model_spec *sp
     return false;
 }
 
+/* The same of a part, beside whose matrix this parameter of the adapters stands. */
+static bool weight_of(char out[LT_FOREIGN_NAME_BYTES], const lt_model *base, const lt_param *param,
+                      const lt_lora_part *p) {
+    const int index = lt_param_index(&base->table, param->kind, param->layer);
+    return weight_name(out, &base->spec, &base->table.params[index], p->name);
+}
+
+bool lt_lora_gguf_name(char out[LT_LORA_GGUF_NAME_BYTES], const lt_model *base,
+                       const lt_param *param, const lt_lora_part *p, char letter) {
+    char weight[LT_FOREIGN_NAME_BYTES];
+    const bool named = weight_of(weight, base, param, p);
+    if (named) {
+        (void)snprintf(out, LT_LORA_GGUF_NAME_BYTES, "%s.lora_%c", weight, letter);
+    }
+    return named;
+}
+
 static int64_t pair_rows(const lt_model_spec *spec, const lt_name_row *module) {
     const bool rotated = module->part == LT_PART_Q || module->part == LT_PART_K;
     return rotated && lt_family_get(spec->family)->gguf.pairs ? spec->head_dim : 0;
@@ -42,12 +58,15 @@ static int64_t pair_rows(const lt_model_spec *spec, const lt_name_row *module) {
 
 /* ---- Reading ---- */
 
+bool lt_lora_is_gguf_path(const char *path) {
+    return lt_path_has_suffix(path, ".gguf") && !lt_file_is_dir(path);
+}
+
 bool lt_lora_is_gguf(const char *path) {
     lt_gguf *g = NULL;
     lt_gguf_str type = {.bytes = 0};
     bool is = false;
-    if (!lt_path_has_suffix(path, ".gguf") || lt_file_is_dir(path) ||
-        lt_gguf_open(&g, path) != LT_OK) {
+    if (!lt_lora_is_gguf_path(path) || lt_gguf_open(&g, path) != LT_OK) {
         return false;
     }
     is = lt_gguf_get_str(g, "general.type", &type) == LT_OK && type.bytes == 7 &&
@@ -66,7 +85,7 @@ static lt_err check_word(const lt_gguf *g, const char *key, const char *wanted) 
     return LT_OK;
 }
 
-static lt_err check_kind(const lt_gguf *g, const lt_model_spec *spec) {
+lt_err lt_lora_gguf_check(const lt_gguf *g, const lt_model_spec *spec) {
     const char *arch = lt_family_get(spec->family)->gguf.architecture;
     if (arch == NULL) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: GGUF has no architecture for family %s", g->name,
@@ -83,7 +102,7 @@ static lt_err check_kind(const lt_gguf *g, const lt_model_spec *spec) {
 }
 
 static const lt_gguf_tensor *tensor_of(const lt_gguf *g, const char *weight, char part) {
-    char name[NAME_BYTES];
+    char name[LT_LORA_GGUF_NAME_BYTES];
     (void)snprintf(name, sizeof name, "%s.lora_%c", weight, part);
     return lt_gguf_tensor_find(g, name);
 }
@@ -128,7 +147,7 @@ lt_err lt_lora_gguf_config_read(lt_lora_config *out, const char *path, const lt_
     lt_lora_config c = {.targets = NULL};
 
     LT_TRY_DONE(lt_gguf_open(&g, path));
-    LT_TRY_DONE(check_kind(g, spec));
+    LT_TRY_DONE(lt_lora_gguf_check(g, spec));
     LT_TRY_DONE(lt_gguf_get_f64(g, "adapter.lora.alpha", &c.options.alpha));
     LT_TRY_DONE(lt_param_table_open(&base, spec));
     for (int i = 0; i < family->n_names; i++) {
@@ -192,27 +211,42 @@ static lt_err values_of(float **out, const lt_gguf *g, const char *weight, char 
     return LT_OK;
 }
 
-static lt_err load_part(lt_lora *l, const lt_gguf *g, const lt_lora_site *s, int index) {
-    const lt_param *a = &l->params->table.params[s->a], *b = &l->params->table.params[s->b];
-    const lt_lora_part *p = &s->parts[index];
-    const int64_t rank = l->options.rank, cols = a->shape[1],
-                  pairs = pair_rows(&l->base->spec, p->name);
+lt_err lt_lora_gguf_values(float **a, float **b, const lt_gguf *g, const lt_model *base,
+                           const lt_param *param, const lt_lora_part *p, int64_t rank) {
+    const int64_t pairs = pair_rows(&base->spec, p->name);
     char weight[LT_FOREIGN_NAME_BYTES];
-    float *values = NULL;
-    const bool named = weight_name(
-        weight, &l->base->spec,
-        &l->base->table.params[lt_param_index(&l->base->table, a->kind, a->layer)], p->name);
+    const bool named = weight_of(weight, base, param, p);
+    lt_err err = LT_OK;
+    float *in_file = NULL;
     LT_ASSERT(named); /* Else it is no target. */
-    LT_TRY(values_of(&values, g, weight, 'a', rank, cols));
-    lt_model_set(l->params, a, index * rank * cols, values, LT_F32, rank * cols);
-    free(values);
-    LT_TRY(values_of(&values, g, weight, 'b', p->n_rows, rank));
-    for (int64_t r = 0; r < p->n_rows; r++) {
-        lt_model_set(l->params, b, (p->b_row + lt_weight_target_row(pairs, r)) * rank,
-                     values + r * rank, LT_F32, rank);
+    LT_TRY_DONE(values_of(a, g, weight, 'a', rank, param->shape[1]));
+    LT_TRY_DONE(values_of(&in_file, g, weight, 'b', p->n_rows, rank));
+    *b = malloc((size_t)(p->n_rows * rank) * sizeof **b);
+    if (*b == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s: %lld numbers", weight, (long long)(p->n_rows * rank));
     }
-    free(values);
-    return LT_OK;
+    for (int64_t r = 0; r < p->n_rows; r++) {
+        memcpy(*b + lt_weight_target_row(pairs, r) * rank, in_file + r * rank,
+               (size_t)rank * sizeof **b);
+    }
+done:
+    free(in_file);
+    return err;
+}
+
+static lt_err load_part(lt_lora *l, const lt_gguf *g, const lt_lora_site *s, int index) {
+    const lt_param *pa = &l->params->table.params[s->a], *pb = &l->params->table.params[s->b];
+    const lt_lora_part *p = &s->parts[index];
+    const int64_t rank = l->options.rank, cols = pa->shape[1];
+    float *a = NULL, *b = NULL;
+    const lt_err err = lt_lora_gguf_values(&a, &b, g, l->base, pa, p, rank);
+    if (err == LT_OK) {
+        lt_model_set(l->params, pa, index * rank * cols, a, LT_F32, rank * cols);
+        lt_model_set(l->params, pb, p->b_row * rank, b, LT_F32, p->n_rows * rank);
+    }
+    free(a);
+    free(b);
+    return err;
 }
 
 lt_err lt_lora_gguf_load(lt_lora *l, const char *path) {
@@ -258,7 +292,7 @@ static lt_err fill(const void *ctx, void *dst, uint64_t first, uint64_t n) {
 static void add_tensor(lt_gguf_out *o, const char *weight, char part, const out_rows *rows,
                        int64_t n) {
     const uint64_t dims[2] = {(uint64_t)rows->cols, (uint64_t)n};
-    char name[NAME_BYTES];
+    char name[LT_LORA_GGUF_NAME_BYTES];
     (void)snprintf(name, sizeof name, "%s.lora_%c", weight, part);
     lt_gguf_out_tensor(o, name, 2, dims, LT_GGML_F32, fill, rows);
 }
@@ -273,9 +307,7 @@ static lt_err add_part(lt_gguf_out *o, const lt_lora *l, const lt_lora_site *s, 
     const float *const a_data = lt_param_data(&l->params->master, a), *const b_data = lt_param_data(
                                                                           &l->params->master, b);
     char weight[LT_FOREIGN_NAME_BYTES], module[LT_FOREIGN_NAME_BYTES];
-    if (!weight_name(weight, spec,
-                     &l->base->table.params[lt_param_index(&l->base->table, a->kind, a->layer)],
-                     p->name)) {
+    if (!weight_of(weight, l->base, a, p)) {
         lt_lora_module(module, p, a->layer);
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: a GGUF of %s has no weight of its own for it", module,
                 lt_family_name(spec->family));

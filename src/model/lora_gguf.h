@@ -10,10 +10,15 @@
 #ifndef LT_MODEL_LORA_GGUF_H
 #define LT_MODEL_LORA_GGUF_H
 
+#include "data/gguf.h"
 #include "model/lora.h"
+
+#define LT_LORA_GGUF_NAME_BYTES (LT_FOREIGN_NAME_BYTES + 16)
 
 /* Is this a GGUF file of adapters? */
 bool lt_lora_is_gguf(const char *path);
+/* Is it named as one, x.gguf, whether it is there or not? Else a path is that of a PEFT folder. */
+bool lt_lora_is_gguf_path(const char *path);
 /* Rank, alpha and targets; close it as one of a folder. UNSUPPORTED: another architecture or kind
  * of adapter, modules in some layers only, ranks that differ. */
 LT_MUST_USE lt_err lt_lora_gguf_config_read(lt_lora_config *out, const char *path,
@@ -24,5 +29,18 @@ LT_MUST_USE lt_err lt_lora_gguf_load(lt_lora *l, const char *path);
 /* Write the file, tensors in F32, from adapters on the host. UNSUPPORTED: what has no place in it,
  * which the message names. */
 LT_MUST_USE lt_err lt_lora_gguf_save(const lt_lora *l, const char *path);
+
+/* ---- For a reader that takes ranks and layers from the tensors (lora_pool.h) ---- */
+
+/* UNSUPPORTED: it is no file of adapters for models of this family. */
+LT_MUST_USE lt_err lt_lora_gguf_check(const lt_gguf *g, const lt_model_spec *spec);
+/* The name of A or B (letter 'a' or 'b') of a part; param: A's among the adapters' parameters.
+ * false: the matrix has no weight of its own in a GGUF. */
+bool lt_lora_gguf_name(char out[LT_LORA_GGUF_NAME_BYTES], const lt_model *base,
+                       const lt_param *param, const lt_lora_part *p, char letter);
+/* A (rank, in) and B (rows, rank) of a part that has a name, B's rows in the order of ours. Free
+ * both with free(), after an error, too. FORMAT: as lt_lora_gguf_load. */
+LT_MUST_USE lt_err lt_lora_gguf_values(float **a, float **b, const lt_gguf *g, const lt_model *base,
+                                       const lt_param *param, const lt_lora_part *p, int64_t rank);
 
 #endif

@@ -9,9 +9,11 @@
 #include <xxhash.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "lateen/tensor.h"
 #include "model/alloc.h"
+#include "model/lora_gguf.h"
 #include "tensor/backend.h"
 
 #define RANK_STEP 8 /* Rows of u and B begin on 16 bytes in 16 bits, as fast products ask for. */
@@ -120,13 +122,15 @@ int lt_lora_pool_holds(const lt_lora_pool *p, int32_t place) {
 
 /* ---- Files ---- */
 
-/* A folder on its way into an image. */
+/* Adapters on their way into an image: PEFT's folder, or a GGUF, which has no config and no file.
+ */
 typedef struct {
     const lt_lora_pool *pool;
     const json_t *config;
     const lt_safetensors *file;
+    const lt_gguf *gguf;
     char path[LT_PATH_BYTES]; /* The file's. */
-    double alpha;
+    double alpha;             /* 0, of a GGUF: the rank. */
     bool by_root;
     float scale;    /* The source's. */
     char *data;     /* The image's. */
@@ -135,10 +139,10 @@ typedef struct {
 } reading;
 
 /* What PEFT's alpha_pattern says about a module: a key names it or the end of its name. */
-static lt_err alpha_of(double *alpha, const reading *r, const char *module) {
+static lt_err alpha_of(double *alpha, const reading *r, const char *module, int64_t rank) {
     const char *key;
     json_t *value;
-    *alpha = r->alpha;
+    *alpha = r->gguf != NULL && r->alpha == 0.0 ? (double)rank : r->alpha;
     json_object_foreach(json_object_get(r->config, "alpha_pattern"), key, value) {
         if (strpbrk(key, "^$*+?()[]{}|\\") != NULL) {
             LT_FAIL(LT_ERR_UNSUPPORTED,
@@ -189,7 +193,7 @@ static lt_err put_part(reading *r, const lt_lora_site *s, int i, uint16_t *used,
     const int64_t R = r->pool->rank, cols = pa->shape[1], all_rows = pb->shape[0];
     double alpha;
     float factor, *t = NULL;
-    LT_TRY(alpha_of(&alpha, r, module));
+    LT_TRY(alpha_of(&alpha, r, module, rank));
     factor = (float)(alpha / (r->by_root ? sqrt((double)rank) : (double)rank)) * r->scale;
     LT_TRY(transpose(&t, b, p->n_rows, rank, factor));
     put(r, pa, (i * R + *used) * cols, cols, a, rank, cols);
@@ -200,36 +204,71 @@ static lt_err put_part(reading *r, const lt_lora_site *s, int i, uint16_t *used,
     return LT_OK;
 }
 
+/* The name in the file of A or B of a part; false: the file has no names for it. */
+static bool tensor_name(char out[LT_LORA_TENSOR_BYTES], const reading *r, const lt_lora_site *s,
+                        int i, char letter) {
+    const lt_param *a = &r->pool->plan.table.params[s->a];
+    char module[LT_FOREIGN_NAME_BYTES];
+    if (r->gguf != NULL) {
+        return lt_lora_gguf_name(out, r->pool->model, a, &s->parts[i], letter == 'A' ? 'a' : 'b');
+    }
+    lt_lora_module(module, &s->parts[i], a->layer);
+    (void)snprintf(out, LT_LORA_TENSOR_BYTES, LT_LORA_TENSOR, module, letter);
+    return true;
+}
+
+/* The rows of a matrix in a GGUF; 0: it is none. */
+static int64_t gguf_rows(const lt_gguf_tensor *t) {
+    return t->n_dims == 2 && t->n_elems > 0 ? (int64_t)t->dims[1] : 0;
+}
+
+/* The rows of a matrix; 0: the tensor is none; -1: there is no such tensor. */
+static int64_t rows_of(const reading *r, const char *name) {
+    if (r->gguf != NULL) {
+        const lt_gguf_tensor *t = lt_gguf_tensor_find(r->gguf, name);
+        return t != NULL ? gguf_rows(t) : -1;
+    }
+    const lt_safetensor *t = lt_safetensors_find(r->file, name);
+    return t == NULL ? -1 : t->n_dims == 2 ? t->shape[0] : 0;
+}
+
+/* A (rank, in) and B (rows, rank); free both. */
+static lt_err values_of(float **a, float **b, const reading *r, const lt_lora_site *s, int i,
+                        int64_t rank, const char *a_name, const char *b_name) {
+    const lt_param *pa = &r->pool->plan.table.params[s->a];
+    const lt_lora_part *p = &s->parts[i];
+    if (r->gguf != NULL) {
+        return lt_lora_gguf_values(a, b, r->gguf, r->pool->model, pa, p, rank);
+    }
+    LT_TRY(lt_lora_values(a, r->file, r->path, a_name, rank, pa->shape[1]));
+    return lt_lora_values(b, r->file, r->path, b_name, p->n_rows, rank);
+}
+
 /* The adapter of a module, if the file has one. */
 static lt_err read_part(reading *r, const lt_lora_site *s, int i, uint16_t *used) {
-    const lt_param *a = &r->pool->plan.table.params[s->a];
-    const lt_lora_part *p = &s->parts[i];
     char module[LT_FOREIGN_NAME_BYTES], name[LT_LORA_TENSOR_BYTES], other[LT_LORA_TENSOR_BYTES];
-    const lt_safetensor *found;
     float *a_values = NULL, *b_values = NULL;
     lt_err err = LT_OK;
     int64_t rank;
 
-    lt_lora_module(module, p, a->layer);
-    (void)snprintf(name, sizeof name, LT_LORA_TENSOR, module, 'A');
-    (void)snprintf(other, sizeof other, LT_LORA_TENSOR, module, 'B');
-    found = lt_safetensors_find(r->file, name);
-    if (found == NULL) {
-        return lt_safetensors_find(r->file, other) == NULL
-                   ? LT_OK
-                   : lt_error_set(LT_ERR_FORMAT, "%s: %s is there without %s", r->path, other,
-                                  name);
+    if (!tensor_name(name, r, s, i, 'A') || !tensor_name(other, r, s, i, 'B')) {
+        return LT_OK;
     }
-    rank = found->n_dims == 2 ? found->shape[0] : 0;
-    if (rank < 1 || *used + rank > r->pool->most) {
+    rank = rows_of(r, name);
+    if (rank < 0) {
+        return rows_of(r, other) < 0 ? LT_OK
+                                     : lt_error_set(LT_ERR_FORMAT, "%s: %s is there without %s",
+                                                    r->path, other, name);
+    }
+    lt_lora_module(module, &s->parts[i], r->pool->plan.table.params[s->a].layer);
+    if (rank < 1 || rank > r->pool->most - *used) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s: %s has rank %lld, where %lld are left: rank %lld is the most that this server "
                 "has room for (--max-lora-rank)",
                 r->path, module, (long long)rank, (long long)(r->pool->most - *used),
                 (long long)r->pool->most);
     }
-    LT_TRY_DONE(lt_lora_values(&a_values, r->file, r->path, name, rank, a->shape[1]));
-    LT_TRY_DONE(lt_lora_values(&b_values, r->file, r->path, other, p->n_rows, rank));
+    LT_TRY_DONE(values_of(&a_values, &b_values, r, s, i, rank, name, other));
     LT_TRY_DONE(put_part(r, s, i, used, rank, module, a_values, b_values));
 done:
     free(a_values);
@@ -237,30 +276,37 @@ done:
     return err;
 }
 
+static size_t n_tensors(const reading *r) {
+    return r->gguf != NULL ? r->gguf->n_tensors : r->file->n_tensors;
+}
+
+/* Does a tensor of this name belong to a module of the model? */
+static bool is_known(const reading *r, const char *name, size_t bytes) {
+    const lt_lora_plan *plan = &r->pool->plan;
+    const int n = (int)r->pool->model->spec.n_layers * LT_LORA_LAYER_KINDS * LT_LORA_PARTS;
+    for (int k = 0; k < 2 * n; k++) {
+        const lt_lora_site *s = &plan->sites[k / 2 / LT_LORA_PARTS];
+        const int i = k / 2 % LT_LORA_PARTS;
+        char expected[LT_LORA_TENSOR_BYTES];
+        if (i < s->n_parts && tensor_name(expected, r, s, i, k % 2 == 0 ? 'A' : 'B') &&
+            strlen(expected) == bytes && memcmp(expected, name, bytes) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Name a tensor that no module of the model has taken. */
 static lt_err name_other(const reading *r) {
-    const lt_lora_plan *plan = &r->pool->plan;
-    const int n_sites = (int)r->pool->model->spec.n_layers * LT_LORA_LAYER_KINDS;
-    for (size_t t = 0; t < r->file->n_tensors; t++) {
-        const char *name = r->file->tensors[t].name;
-        bool known = false;
-        for (int k = 0; k < n_sites * LT_LORA_PARTS && !known; k++) {
-            const lt_lora_site *s = &plan->sites[k / LT_LORA_PARTS];
-            char module[LT_FOREIGN_NAME_BYTES], expected[LT_LORA_TENSOR_BYTES];
-            if (k % LT_LORA_PARTS < s->n_parts) {
-                lt_lora_module(module, &s->parts[k % LT_LORA_PARTS],
-                               plan->table.params[s->a].layer);
-                (void)snprintf(expected, sizeof expected, LT_LORA_TENSOR, module, 'A');
-                known = strcmp(name, expected) == 0;
-                (void)snprintf(expected, sizeof expected, LT_LORA_TENSOR, module, 'B');
-                known = known || strcmp(name, expected) == 0;
-            }
-        }
-        if (!known) {
+    for (size_t t = 0; t < n_tensors(r); t++) {
+        const char *name = r->gguf != NULL ? r->gguf->tensors[t].name.data
+                                           : r->file->tensors[t].name;
+        const size_t bytes = r->gguf != NULL ? r->gguf->tensors[t].name.bytes : strlen(name);
+        if (!is_known(r, name, bytes)) {
             LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s: %s belongs to no linear layer of this model that may have an adapter (%s, "
-                    "%lld layers)",
-                    r->path, name, lt_family_name(r->pool->model->spec.family),
+                    "%s: %.*s belongs to no linear layer of this model that may have an adapter "
+                    "(%s, %lld layers)",
+                    r->path, (int)bytes, name, lt_family_name(r->pool->model->spec.family),
                     (long long)r->pool->model->spec.n_layers);
         }
     }
@@ -275,7 +321,7 @@ static lt_err read_parts(reading *r) {
             LT_TRY(read_part(r, &plan->sites[i], k, &r->used[i * LT_LORA_PARTS + k]));
         }
     }
-    return r->n_read < r->file->n_tensors || r->n_read == 0 ? name_other(r) : LT_OK;
+    return r->n_read < n_tensors(r) || r->n_read == 0 ? name_other(r) : LT_OK;
 }
 
 static lt_err read_folder(reading *r, const lt_lora_source *source) {
@@ -283,23 +329,20 @@ static lt_err read_folder(reading *r, const lt_lora_source *source) {
     json_t *config = NULL;
     bool dora = false;
     lt_safetensors file = {0};
-    LT_TRY(lt_lora_check_folder(source->folder));
-    LT_TRY(lt_lora_config_load(&config, source->folder, &r->pool->model->spec));
+    LT_TRY(lt_lora_check_folder(source->path));
+    LT_TRY(lt_lora_config_load(&config, source->path, &r->pool->model->spec));
     r->config = config;
     r->file = &file;
-    r->scale = source->scale;
-    r->n_read = 0;
-    r->by_root = false; /* Unless the file says so. */
-    LT_TRY_DONE(lt_json_bool(config, "use_dora", &dora, true, source->folder));
+    LT_TRY_DONE(lt_json_bool(config, "use_dora", &dora, true, source->path));
     if (dora) {
         LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
                      "%s: use_dora is set, which is not built for requests: lateen convert merges "
                      "such adapters, and as the model itself they are opened as they are",
-                     source->folder);
+                     source->path);
     }
-    LT_TRY_DONE(lt_json_f64(config, "lora_alpha", &r->alpha, false, source->folder));
-    LT_TRY_DONE(lt_json_bool(config, "use_rslora", &r->by_root, true, source->folder));
-    LT_TRY_DONE(lt_path_join(r->path, source->folder, LT_LORA_WEIGHTS));
+    LT_TRY_DONE(lt_json_f64(config, "lora_alpha", &r->alpha, false, source->path));
+    LT_TRY_DONE(lt_json_bool(config, "use_rslora", &r->by_root, true, source->path));
+    LT_TRY_DONE(lt_path_join(r->path, source->path, LT_LORA_WEIGHTS));
     LT_TRY_DONE(lt_safetensors_open(&file, r->path));
     LT_TRY_DONE(read_parts(r));
 done:
@@ -308,20 +351,34 @@ done:
     return err;
 }
 
+static lt_err read_gguf(reading *r, const lt_lora_source *source) {
+    lt_err err = LT_OK;
+    lt_gguf *g = NULL;
+    LT_TRY(lt_gguf_open(&g, source->path));
+    r->gguf = g;
+    (void)snprintf(r->path, sizeof r->path, "%s", source->path);
+    LT_TRY_DONE(lt_lora_gguf_check(g, &r->pool->model->spec));
+    LT_TRY_DONE(lt_gguf_get_f64(g, "adapter.lora.alpha", &r->alpha));
+    LT_TRY_DONE(read_parts(r));
+done:
+    lt_gguf_close(g);
+    return err;
+}
+
 lt_err lt_lora_image_open(lt_lora_image *out, const lt_lora_pool *p, const lt_lora_source *sources,
                           int n) {
     lt_err err = LT_OK;
-    reading r = {.pool = p};
     lt_lora_image i = {.digest = 0};
 
     i.data = calloc(1, lt_lora_pool_place_bytes(p));
-    i.ranks = r.used = calloc(n_modules(p), sizeof *r.used);
-    if (i.data == NULL || r.used == NULL) {
+    i.ranks = calloc(n_modules(p), sizeof *i.ranks);
+    if (i.data == NULL || i.ranks == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "an adapter of %zu bytes", lt_lora_pool_place_bytes(p));
     }
-    r.data = i.data;
     for (int k = 0; k < n; k++) {
-        LT_TRY_DONE(read_folder(&r, &sources[k]));
+        reading r = {.pool = p, .scale = sources[k].scale, .data = i.data, .used = i.ranks};
+        LT_TRY_DONE(lt_lora_is_gguf_path(sources[k].path) ? read_gguf(&r, &sources[k])
+                                                          : read_folder(&r, &sources[k]));
     }
     i.digest = XXH3_64bits(i.data, lt_lora_pool_place_bytes(p));
     *out = i;
@@ -331,14 +388,33 @@ done:
     return err;
 }
 
-lt_err lt_lora_rank_of(int64_t *rank, const char *folder) {
+static lt_err rank_of_gguf(int64_t *rank, const char *path) {
+    static const char a[] = ".lora_a";
+    const size_t n = sizeof a - 1;
+    lt_gguf *g = NULL;
+    LT_TRY(lt_gguf_open(&g, path));
+    for (size_t i = 0; i < g->n_tensors; i++) {
+        const lt_gguf_tensor *t = &g->tensors[i];
+        if (t->name.bytes > n && memcmp(t->name.data + t->name.bytes - n, a, n) == 0 &&
+            gguf_rows(t) > *rank) {
+            *rank = gguf_rows(t);
+        }
+    }
+    lt_gguf_close(g);
+    return LT_OK;
+}
+
+lt_err lt_lora_rank_of(int64_t *rank, const char *path) {
     static const char a[] = ".lora_A.weight";
-    char path[LT_PATH_BYTES];
+    char weights[LT_PATH_BYTES];
     lt_safetensors file;
     *rank = 0;
-    LT_TRY(lt_lora_check_folder(folder));
-    LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
-    LT_TRY(lt_safetensors_open(&file, path));
+    if (lt_lora_is_gguf_path(path)) {
+        return rank_of_gguf(rank, path);
+    }
+    LT_TRY(lt_lora_check_folder(path));
+    LT_TRY(lt_path_join(weights, path, LT_LORA_WEIGHTS));
+    LT_TRY(lt_safetensors_open(&file, weights));
     for (size_t i = 0; i < file.n_tensors; i++) {
         const lt_safetensor *t = &file.tensors[i];
         if (lt_path_has_suffix(t->name, a) && t->n_dims == 2 && t->shape[0] > *rank) {

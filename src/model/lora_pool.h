@@ -43,9 +43,9 @@ size_t lt_lora_pool_place_bytes(const lt_lora_pool *p);
 
 /* ---- Loading, from any thread ---- */
 
-/* PEFT folders whose products are added up, each times a scale. */
+/* Adapters whose products are added up, each times a scale: PEFT folders and GGUF files. */
 typedef struct {
-    const char *folder;
+    const char *path;
     float scale;
 } lt_lora_source;
 
@@ -56,15 +56,15 @@ typedef struct {
     uint64_t digest; /* Of the numbers. */
 } lt_lora_image;
 
-/* FORMAT, UNSUPPORTED, NOT_FOUND: as lt_lora_config_load and lt_lora_load say; ranks may differ
- * among modules, and modules and layers may be left out. UNSUPPORTED, too: the ranks are together
- * more than the pool's. */
+/* FORMAT, UNSUPPORTED, NOT_FOUND: as lt_lora_config_load and lt_lora_load say, and those of
+ * lora_gguf.h; ranks may differ among modules, and modules and layers may be left out. UNSUPPORTED,
+ * too: the ranks are together more than the pool's. */
 LT_MUST_USE lt_err lt_lora_image_open(lt_lora_image *out, const lt_lora_pool *p,
                                       const lt_lora_source *sources, int n);
 void lt_lora_image_close(lt_lora_image *i);
 
-/* The largest rank of a module in a folder; 0: it has no adapter. */
-LT_MUST_USE lt_err lt_lora_rank_of(int64_t *rank, const char *folder);
+/* The largest rank of a module in a folder or file; 0: it has no adapter. */
+LT_MUST_USE lt_err lt_lora_rank_of(int64_t *rank, const char *path);
 
 /* Fill a place, which nobody holds. */
 LT_MUST_USE lt_err lt_lora_pool_fill(lt_lora_pool *p, int32_t place, const lt_lora_image *i);

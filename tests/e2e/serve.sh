@@ -146,9 +146,9 @@ adapters() {
         code=$?
         say "--lora $(basename "$wrong"): the server does not start" $((code == 0)) "$(cat "$dir/out")"
     done
-    start --lora "$dir/lora/red,$dir/lora/blue"
-    ready && [ "$(status_of "http://127.0.0.1:$port/v1/load_lora_adapter" -H 'Content-Type: application/json' -d '{"lora_name":"x","lora_path":"/"}')" = 404 ] && curl -s "http://127.0.0.1:$port/v1/models" | grep -q '"id":"blue"'
-    say "names of folders; loading is refused without --lora-updating" $? "$(cat "$dir/out" "$dir/err")"
+    start --lora "$dir/lora/red.gguf,$dir/lora/blue"
+    ready && [ "$(status_of "http://127.0.0.1:$port/v1/load_lora_adapter" -H 'Content-Type: application/json' -d '{"lora_name":"x","lora_path":"/"}')" = 404 ] && curl -s "http://127.0.0.1:$port/v1/models" | grep '"id":"red"' | grep -q '"id":"blue"'
+    say "names of folders and files; loading is refused without --lora-updating" $? "$(cat "$dir/out" "$dir/err")"
     stop
 }
 

@@ -155,12 +155,17 @@ def updates():
     check("loaded twice: vLLM's 400", again[0] == 400 and error_of(again)["type"] == "InvalidUserInput" and "already been loaded" in error_of(again)["message"],
           again)
     check("in place of itself", call(load, {"lora_name": "blue", "lora_path": f"{folder}/red", "load_inplace": True})[0] == 200 and ids("blue") == red)
+    for name, alone in (("red", red), ("green", green)):
+        subprocess.run([lateen, "convert", f"{folder}/{name}", f"{folder}/{name}.gguf", "--adapter", "--base", model], check=True, capture_output=True)
+        loaded = call(load, {"lora_name": f"{name}.gguf", "lora_path": f"{folder}/{name}.gguf"})
+        check(f"{name} as a GGUF: the same text", loaded[0] == 200 and ids(f"{name}.gguf") == alone, loaded)
+        call(unload, {"lora_name": f"{name}.gguf"})
     both = ids(lora=[{"id": "red", "scale": 0.5}, {"id": "blue", "scale": 0.5}])
     check("two added up: red is half of itself twice", both == red, both)
     missing = call(load, {"lora_name": "x"})
     check("no path: vLLM's 400", missing[0] == 400 and "Both 'lora_name' and 'lora_path'" in error_of(missing)["message"], missing)
-    for name, status, words in (("nowhere", 404, "adapter_config.json"), ("other_base", 400, "(2, 48) where (2, 64)"), ("rank", 400, "rank 16"), ("dora", 400,
-                                "use_dora")):
+    for name, status, words in (("nowhere", 404, "adapter_config.json"), ("nowhere.gguf", 404, "nowhere.gguf"), ("other_base", 400, "(2, 48) where (2, 64)"),
+                                ("rank", 400, "rank 16"), ("dora", 400, "use_dora")):
         answer = call(load, {"lora_name": name, "lora_path": f"{folder}/{name}"})
         check(f"{name}: {status}, and why", answer[0] == status and words in error_of(answer)["message"], answer)
     check("unloaded", call(unload, {"lora_name": "blue"}) == (200, "Success: LoRA adapter 'blue' removed successfully."))

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "model/lora_gguf.h"
 #include "serve/api/adapters_impl.h"
 #include "serve/api/models.h"
 
@@ -66,7 +67,7 @@ static lt_err append(lt_adapter_set *a, const char *name, const char *folder) {
     return LT_OK;
 }
 
-/* "NAME=DIR"; of "DIR" alone the name is the last part of the path. */
+/* "NAME=PATH"; of "PATH" alone the name is its last part, without a file's .gguf. */
 static lt_err read_pair(const char *text, char name[256], const char **folder) {
     const char *equals = strchr(text, '=');
     size_t n = equals != NULL ? (size_t)(equals - text) : strlen(text), from = 0;
@@ -74,11 +75,14 @@ static lt_err read_pair(const char *text, char name[256], const char **folder) {
     while (equals == NULL && n > 1 && text[n - 1] == '/') {
         n--;
     }
+    if (equals == NULL && lt_lora_is_gguf_path(text)) {
+        n -= sizeof ".gguf" - 1;
+    }
     for (size_t i = 0; equals == NULL && i < n; i++) {
         from = text[i] == '/' ? i + 1 : from;
     }
     if (n == from || n - from > 255 || (*folder)[0] == '\0') {
-        LT_FAIL(LT_ERR_ARG, "--lora %.200s: NAME=DIR with a name of 1 to 255 bytes is expected",
+        LT_FAIL(LT_ERR_ARG, "--lora %.200s: NAME=PATH with a name of 1 to 255 bytes is expected",
                 text);
     }
     snprintf(name, 256, "%.*s", (int)(n - from), text + from);
@@ -337,7 +341,7 @@ static bool read_list(lt_adapter_set *a, const json_t *list, lt_adapter_choice *
     }
     if (json_array_size(list) > 0 && a == NULL) {
         return lt_api_refuse(e, "lora",
-                             "'lora': there are no adapters here (serve --lora NAME=DIR)");
+                             "'lora': there are no adapters here (serve --lora NAME=PATH)");
     }
     for (size_t i = 0; i < json_array_size(list); i++) {
         lt_adapter *d = NULL;

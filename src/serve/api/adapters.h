@@ -1,6 +1,6 @@
 /* adapters.h: adapters that requests choose by name; model/lora_pool.h holds their numbers.
  *
- *     names    each adapter of --lora or loaded since: its name, folder and number
+ *     names    each adapter of --lora or loaded since: its name, path and number
  *     places   of the pool, in memory: each of one adapter, or of several that a request adds up
  *
  * A request says which adapters by its model's name, as vLLM's clients do, or by its list `lora` of
@@ -55,7 +55,7 @@ typedef struct {
  * loaded later. Folders are not read yet. */
 LT_MUST_USE lt_err lt_adapter_set_open(lt_adapter_set **out, struct lt_server *s);
 void lt_adapter_set_close(lt_adapter_set *a); /* Accepts NULL, as all below do. */
-/* Places beside the server's model, before its engine opens; every folder is read. */
+/* Places beside the server's model, before its engine opens; every adapter is read. */
 LT_MUST_USE lt_err lt_adapter_set_load(lt_adapter_set *a);
 /* Before the model is closed; the names stay. Waits for a place that is being filled. */
 void lt_adapter_set_unload(lt_adapter_set *a);
@@ -70,7 +70,7 @@ lt_adapter_take lt_adapter_set_take(struct lt_reply *j, lt_api_error *e);
 /* Release its place, or its waiting. A reply that was never started has neither. */
 void lt_adapter_set_drop(struct lt_reply *j);
 
-/* One more name; inplace: or another folder for a name that is known. The folder is read to check
+/* One more name; inplace: or another path for a name that is known. It is read to check
  * it. From any thread but the loop's, which it would delay. */
 bool lt_adapter_set_add(lt_adapter_set *a, const char *name, const char *folder, bool inplace,
                         lt_api_error *e);

@@ -51,7 +51,7 @@ typedef struct {
     const char *defaults;
     bool own_defaults;  /* generation_config.json (a GGUF's general.sampling) gives the defaults. */
     int unknown_fields; /* lt_unknown_fields of api_params.h. */
-    const char *const *lora; /* (n_lora) adapters: "NAME=DIR", or "DIR". */
+    const char *const *lora; /* (n_lora) adapters: "NAME=PATH", or "PATH". */
     int n_lora;
     int64_t max_loras, max_lora_rank; /* In memory at once; rows of A at most. 0: chosen. */
     bool lora_updating;               /* Clients may load and unload adapters. */

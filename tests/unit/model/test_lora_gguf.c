@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "data/gguf.h"
 #include "model/lora_gguf.h"
+#include "model/lora_pool.h"
 
 #define SFT "tests/golden/sft"
 
@@ -97,6 +98,77 @@ static void as_peft(void **state) {
     }
 }
 
+/* The first number that differs by more than rounding does. */
+static void same_numbers(const float *a, const float *b, size_t n, float most) {
+    for (size_t i = 0; i < n; i++) {
+        if (!(fabsf(a[i] - b[i]) <= most * fabsf(b[i]))) {
+            fail_msg("number %zu: %.9g, %.9g", i, (double)a[i], (double)b[i]);
+        }
+    }
+}
+
+/* Beside a served model: the same bits; of rsLoRA the file's alpha is rounded. */
+static void as_peft_in_a_pool(void **state) {
+    static const struct {
+        const char *folder, *file;
+        int64_t rank;
+        float most;
+    } cases[] = {{SFT "/adapter-all-end", SFT "/adapter-all-end.gguf", 4, 0.0f},
+                 {SFT "/adapter-rs-end", SFT "/adapter-rs-end.gguf", 3, 3e-7f}};
+    lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32);
+    (void)state;
+    must(lt_lora_pool_open(m, 1, 8), SFT);
+    for (size_t i = 0; i < 2; i++) {
+        const lt_lora_source both[] = {{cases[i].folder, 0.5f}, {cases[i].file, 0.5f}};
+        const size_t bytes = lt_lora_pool_place_bytes(m->lora_pool);
+        lt_lora_image of_folder, of_file, sum;
+        int64_t rank;
+        must(lt_lora_rank_of(&rank, cases[i].file), cases[i].file);
+        assert_int_equal(rank, cases[i].rank);
+        must(lt_lora_image_open(&of_folder, m->lora_pool, &both[0], 1), cases[i].folder);
+        must(lt_lora_image_open(&of_file, m->lora_pool, &both[1], 1), cases[i].file);
+        same_numbers(of_file.data, of_folder.data, bytes / sizeof(float), cases[i].most);
+        assert_memory_equal(of_file.ranks, of_folder.ranks,
+                            (size_t)m->spec.n_layers * LT_LORA_LAYER_KINDS * LT_LORA_PARTS *
+                                sizeof(uint16_t));
+        assert_true(cases[i].most > 0.0f || of_file.digest == of_folder.digest);
+        must(lt_lora_image_open(&sum, m->lora_pool, both, 2), "both"); /* One behind the other. */
+        lt_lora_image_close(&of_folder);
+        lt_lora_image_close(&of_file);
+        lt_lora_image_close(&sum);
+    }
+    lt_model_close(m);
+}
+
+static void refused_in_a_pool(void **state) {
+    static const struct {
+        const char *path;
+        lt_err err;
+        const char *words;
+    } cases[] = {{"nowhere.gguf", LT_ERR_NOT_FOUND, "nowhere.gguf"},
+                 {"models/polyglot-46m.gguf", LT_ERR_NOT_FOUND, "general.type"},
+                 {SFT "/adapter-all-end.gguf", LT_ERR_UNSUPPORTED,
+                  "has rank 4, where 2 are left: rank 2 is the most"}};
+    lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32),
+             *other = open_base(GOLDEN_ROOT "llama3", lt_backend_cpu(), LT_F32);
+    lt_lora_image image;
+    (void)state;
+    must(lt_lora_pool_open(m, 1, 2), SFT);
+    must(lt_lora_pool_open(other, 1, 8), "llama3");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(
+            lt_lora_image_open(&image, m->lora_pool, &(lt_lora_source){cases[i].path, 1.0f}, 1),
+            cases[i].err);
+        says(cases[i].words);
+    }
+    assert_int_equal(lt_lora_image_open(&image, other->lora_pool,
+                                        &(lt_lora_source){SFT "/adapter-all-end.gguf", 1.0f}, 1),
+                     LT_ERR_FORMAT);
+    says("is expected");
+    lt_model_close(m);
+    lt_model_close(other);
+}
+
 /* Of every family that has both: written and read again, the same numbers. */
 static void every_family(void **state) {
     int n = 0;
@@ -160,8 +232,8 @@ static void refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_peft),
-        cmocka_unit_test(every_family),
+        cmocka_unit_test(as_peft),           cmocka_unit_test(as_peft_in_a_pool),
+        cmocka_unit_test(refused_in_a_pool), cmocka_unit_test(every_family),
         cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
