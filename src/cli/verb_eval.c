@@ -214,6 +214,9 @@ static lt_err run_generative(const eval_options *o, const char **files, int n_fi
     if (n_files != 1) {
         LT_FAIL(LT_ERR_ARG, "a task takes one data file, %d given", n_files);
     }
+    if (o->seq != 0) {
+        LT_FAIL(LT_ERR_ARG, "--seq has no effect on tasks that generate");
+    }
     if (o->responses[0] != '\0' &&
         (o->align[0] != '\0' || o->request[0] != '\0' || o->lora[0] != '\0' ||
          o->steer[0] != '\0' || o->second[0] != '\0' || o->reward[0] != '\0')) {
@@ -254,13 +257,14 @@ static lt_err run_generative(const eval_options *o, const char **files, int n_fi
 /* An option of the other tasks would have no effect. */
 static lt_err check_plain(const eval_options *o) {
     if (o->examples[0] != '\0' || o->responses[0] != '\0' || o->outputs[0] != '\0' ||
-        o->nltk[0] != '\0' || o->chat || o->max_tokens != 0 || o->align[0] != '\0' ||
-        o->request[0] != '\0' || o->steer[0] != '\0' || o->second[0] != '\0' ||
-        o->reward[0] != '\0' || o->reward_tokenizer[0] != '\0' || has_code_options(o)) {
-        LT_FAIL(LT_ERR_ARG,
-                "--examples, --responses, --outputs, --nltk, --chat, --max-tokens, --align, "
-                "--request, --steer, --second, --reward, --reward-tokenizer, --samples, --k, "
-                "--sandbox and --test-limit are for " LT_GENERATIVE_TASKS);
+        o->nltk[0] != '\0' || o->chat || o->max_tokens != 0 || o->max_running != 64 ||
+        o->align[0] != '\0' || o->request[0] != '\0' || o->steer[0] != '\0' ||
+        o->second[0] != '\0' || o->reward[0] != '\0' || o->reward_tokenizer[0] != '\0' ||
+        has_code_options(o)) {
+        LT_FAIL(LT_ERR_ARG, "--examples, --responses, --outputs, --nltk, --chat, --max-tokens, "
+                            "--max-running, --align, --request, --steer, --second, --reward, "
+                            "--reward-tokenizer, --samples, --k, "
+                            "--sandbox and --test-limit are for " LT_GENERATIVE_TASKS);
     }
     if (o->shots > 5) {
         LT_FAIL(LT_ERR_ARG, "--shots %lld: %s has at most 5", (long long)o->shots, o->task);

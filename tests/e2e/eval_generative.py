@@ -122,6 +122,8 @@ def wrong():
                               ("shots of ifeval", ["--task", "ifeval", os.path.join(golden, "ifeval.jsonl"), "--shots", "3", "--responses", file], "--shots"),
                               ("NLTK's data that is not there", ["--task", "ifeval", os.path.join(golden, "ifeval.jsonl"), "--nltk", path("none"), "--responses", file], "punkt_tab"),
                               ("adapters with --responses, which asks no model", ["--task", "gsm8k", file, "--responses", file, "--lora", path("none")], "--lora"),
+                              ("a length of sequences for a task that generates", ["--task", "gsm8k", file, "--responses", file, "--seq", "64"], "--seq"),
+                              ("responses at once for another task", ["--task", "piqa", file, "--max-running", "2"], "--max-running"),
                               ("--responses for another task", ["--task", "piqa", file, "--responses", file], "--responses")):
         status, out, err = run(*flags)
         check(f"{name}: refused by name", status in (1, 2) and want in err, (status, err))
