@@ -82,53 +82,6 @@ static void work(lt_pool_job *job) {
 
 /* ---- On the loop ---- */
 
-static void begin(aside *a);
-
-/* Answer what the handler has left on the pool. */
-static void end(aside *a) {
-    lt_outcome *o = &a->outcome;
-    if (a->gone && o->reply != NULL) {
-        lt_reply_free(o->reply);
-    } else if (!a->gone) {
-        lt_http_set_user(a->call.conn, NULL);
-        lt_http_release_body(a->call.conn);
-        if (o->reply != NULL) {
-            lt_reply_start(&a->call, o->reply);
-        } else {
-            lt_server_front(a->call.server)->metrics.http_errors += o->error && !a->call.background;
-            lt_call_json(&a->call, o->status, &o->body);
-        }
-    }
-    if (a->slot != NULL) {
-        lt_models_release(lt_server_front(a->call.server)->models, a->slot);
-    }
-    aside_free(a);
-}
-
-static void done(lt_pool_job *job) {
-    aside *a = (aside *)job;
-    a->call.outcome = NULL;
-    if (a->by_model && a->slot == NULL && a->outcome.status == 0 && !a->gone) {
-        begin(a);
-    } else {
-        end(a);
-    }
-}
-
-static void gone(lt_disconnect_listener *listener) {
-    aside *a = (aside *)((char *)listener - offsetof(aside, listener));
-    lt_server *front = lt_server_front(a->call.server);
-    const bool held = a->slot != NULL && !a->waits;
-    a->gone = true;
-    if (a->waits ? lt_models_give_up(front->models, &a->wait)
-                 : lt_worker_pool_cancel(front->pool, &a->job)) {
-        if (held) {
-            lt_models_release(front->models, a->slot);
-        }
-        aside_free(a);
-    }
-}
-
 /* It is answered with e. */
 static void refuse(aside *a, const lt_api_error *e) {
     lt_http_set_user(a->call.conn, NULL);
@@ -151,36 +104,6 @@ static void to_pool(aside *a) {
         lt_models_release(front->models, a->slot);
     }
     refuse(a, &e);
-}
-
-/* Take the call over from its event. NULL: it was answered. */
-static aside *take_over(lt_call *call, const lt_aside_how *how) {
-    lt_server *s = call->server;
-    const size_t bytes = call->request->body_bytes;
-    aside *a = calloc(1, sizeof *a);
-    lt_api_error e;
-
-    if (a == NULL) {
-        lt_api_refuse_oom(&e);
-        lt_call_error(call, &e);
-        return NULL;
-    }
-    *a = (aside){.job = {.bytes = bytes, .work = work, .done = done},
-                 .listener = {gone},
-                 .call = *call,
-                 .request = {"POST", "", "", "", bytes, NULL},
-                 .text = lt_http_take_body(call->conn),
-                 .how = *how};
-    lt_server_front(s)->n_pooled++;
-    lt_http_set_user(call->conn, &a->listener);
-    return a;
-}
-
-void lt_aside(lt_call *call, const lt_aside_how *how) {
-    aside *a = take_over(call, how);
-    if (a != NULL) {
-        to_pool(a);
-    }
 }
 
 /* ---- One of several models ---- */
@@ -228,8 +151,9 @@ static lt_model_slot *choose_by_body(const lt_call *call, lt_api_error *e) {
     return choose(call, name, e);
 }
 
-/* Ollama's keep_alive of the request; false: it was answered, or e says what is wrong with it. */
-static bool keep_as_asked(lt_call *call, const lt_aside_how *how, lt_model_slot *slot,
+/* Ollama's keep_alive of the request; false: it was answered, or e says what is wrong with it.
+ * handler: the call's; NULL: one that asks for text, as large calls do. */
+static bool keep_as_asked(lt_call *call, void (*handler)(lt_call *call), lt_model_slot *slot,
                           lt_api_error *e) {
     const json_t *root = call->body->root;
     const json_t *asked = json_object_get(root, "keep_alive");
@@ -241,10 +165,10 @@ static bool keep_as_asked(lt_call *call, const lt_aside_how *how, lt_model_slot 
     if (!lt_ollama_keep_alive(asked, &keep_s, e)) {
         return false;
     }
-    if (keep_s == 0 && lt_ollama_asks_nothing(how->handler, root)) {
+    if (keep_s == 0 && lt_ollama_asks_nothing(handler, root)) {
         lt_models_unload(call->server->models, slot);
         lt_ollama_answer_loaded(call, json_string_value(json_object_get(root, "model")),
-                                how->handler == lt_api_ollama_chat, "unload");
+                                handler == lt_api_ollama_chat, "unload");
         return false;
     }
     slot->keep_s = keep_s;
@@ -278,14 +202,13 @@ static void told(lt_models_call *w, const lt_api_error *e) {
 
 /* The body of a large call was read, or the model of a small one is not loaded. */
 static void begin(aside *a) {
-    const lt_aside_how keeps = {NULL, false}; /* A large call asks for something. */
     lt_models *m = a->call.server->models;
     lt_api_error e;
 
     if (a->slot == NULL) {
         a->slot = choose_by_body(&a->call, &e);
     }
-    if (a->slot == NULL || (a->large && !keep_as_asked(&a->call, &keeps, a->slot, &e))) {
+    if (a->slot == NULL || (a->large && !keep_as_asked(&a->call, NULL, a->slot, &e))) {
         refuse(a, &e);
     } else if (lt_models_ready(a->slot)) {
         handle(a);
@@ -295,6 +218,83 @@ static void begin(aside *a) {
         if (!a->waits) {
             refuse(a, &e);
         }
+    }
+}
+
+/* ---- Calls begin and end ---- */
+
+/* Answer what the handler has left on the pool. */
+static void end(aside *a) {
+    lt_outcome *o = &a->outcome;
+    if (a->gone && o->reply != NULL) {
+        lt_reply_free(o->reply);
+    } else if (!a->gone) {
+        lt_http_set_user(a->call.conn, NULL);
+        lt_http_release_body(a->call.conn);
+        if (o->reply != NULL) {
+            lt_reply_start(&a->call, o->reply);
+        } else {
+            lt_server_front(a->call.server)->metrics.http_errors += o->error && !a->call.background;
+            lt_call_json(&a->call, o->status, &o->body);
+        }
+    }
+    if (a->slot != NULL) {
+        lt_models_release(lt_server_front(a->call.server)->models, a->slot);
+    }
+    aside_free(a);
+}
+
+static void done(lt_pool_job *job) {
+    aside *a = (aside *)job;
+    a->call.outcome = NULL;
+    if (a->by_model && a->slot == NULL && a->outcome.status == 0 && !a->gone) {
+        begin(a);
+    } else {
+        end(a);
+    }
+}
+
+static void gone(lt_disconnect_listener *listener) {
+    aside *a = (aside *)((char *)listener - offsetof(aside, listener));
+    lt_server *front = lt_server_front(a->call.server);
+    const bool held = a->slot != NULL && !a->waits;
+    a->gone = true;
+    if (a->waits ? lt_models_give_up(front->models, &a->wait)
+                 : lt_worker_pool_cancel(front->pool, &a->job)) {
+        if (held) {
+            lt_models_release(front->models, a->slot);
+        }
+        aside_free(a);
+    }
+}
+
+/* Take the call over from its event. NULL: it was answered. */
+static aside *take_over(lt_call *call, const lt_aside_how *how) {
+    lt_server *s = call->server;
+    const size_t bytes = call->request->body_bytes;
+    aside *a = calloc(1, sizeof *a);
+    lt_api_error e;
+
+    if (a == NULL) {
+        lt_api_refuse_oom(&e);
+        lt_call_error(call, &e);
+        return NULL;
+    }
+    *a = (aside){.job = {.bytes = bytes, .work = work, .done = done},
+                 .listener = {gone},
+                 .call = *call,
+                 .request = {"POST", "", "", "", bytes, NULL},
+                 .text = lt_http_take_body(call->conn),
+                 .how = *how};
+    lt_server_front(s)->n_pooled++;
+    lt_http_set_user(call->conn, &a->listener);
+    return a;
+}
+
+void lt_aside(lt_call *call, const lt_aside_how *how) {
+    aside *a = take_over(call, how);
+    if (a != NULL) {
+        to_pool(a);
     }
 }
 
@@ -344,7 +344,7 @@ static void handle_small(lt_call *call, const lt_aside_how *how) {
     } else {
         slot = choose_by_body(call, &e);
     }
-    if (slot == NULL || !keep_as_asked(call, how, slot, &e)) {
+    if (slot == NULL || !keep_as_asked(call, how->handler, slot, &e)) {
         if (e.status != 0) {
             lt_call_error(call, &e);
         }
