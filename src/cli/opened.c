@@ -131,21 +131,36 @@ done:
     return err;
 }
 
+/* How to open the model beside adapters. DoRA and score heads need its numbers; on a GPU, adapters
+ * beside blocks are not built. */
+static lt_err choose_options(lt_model_options *options, const lt_opened *o, const char *adapters,
+                             lt_opened_dtype dtype) {
+    const bool host = o->device->backend->host_memory;
+    int64_t n_scores = 0;
+    bool dora = false;
+    if (!lt_lora_is_gguf_path(adapters)) {
+        LT_TRY(lt_lora_scores_of(&n_scores, adapters));
+        LT_TRY(lt_lora_dora_of(&dora, adapters));
+    }
+    if (dtype == LT_OPENED_STORED && (dora || n_scores > 0 || !host)) {
+        dtype = host ? LT_OPENED_F32 : LT_OPENED_BF16;
+    }
+    *options = lt_opened_options(dtype, o->device);
+    options->n_scores = n_scores;
+    return LT_OK;
+}
+
 /* Open the model that adapters name, or base if it is not "", and the adapters beside it. */
 static lt_err open_adapted(lt_opened *o, const char *adapters, const char *base,
                            lt_opened_dtype dtype) {
     char named[LT_PATH_BYTES];
     lt_model_options options;
     LT_TRY(lt_device_ready(o->device)); /* It was opened asynchronously. */
-    if (dtype == LT_OPENED_STORED) {
-        dtype = o->device->backend->host_memory ? LT_OPENED_F32 : LT_OPENED_BF16;
-    }
     if (base[0] == '\0') {
         LT_TRY(find_base(named, adapters));
         base = named;
     }
-    options = lt_opened_options(dtype, o->device);
-    LT_TRY(lt_lora_is_gguf_path(adapters) ? LT_OK : lt_lora_scores_of(&options.n_scores, adapters));
+    LT_TRY(choose_options(&options, o, adapters, dtype));
     LT_TRY(lt_model_open(&o->model, base, &options));
     return lt_opened_adapters(&o->adapters, o->model, adapters);
 }

@@ -26,9 +26,9 @@ typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16 } lt_opened_dtype
 LT_MUST_USE lt_err lt_opened_default_model(char out[LT_PATH_BYTES]);
 
 /* model_path: Hugging Face folder, GGUF or llama2.c .bin, adapters (a PEFT folder, whose model is
- * opened beside them, in F32, on a GPU in BF16, unless dtype says), or where to fetch one (hf://,
- * s3://, https://); "": the one that comes with Lateen. lora: adapters to open beside the model,
- * which need not name it, likewise; "": none.
+ * opened beside them: STORED is F32 for DoRA and score heads, on a GPU BF16), or where to fetch one
+ * (hf://, s3://, https://); "": the one that comes with Lateen. lora: adapters to open beside the
+ * model, which need not name it, likewise; "": none.
  * tokenizer_path "": the model's own. device: its name (lateen/device.h). threads 0: all cores.
  * Free with lt_opened_close. */
 LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *lora,

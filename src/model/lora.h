@@ -164,6 +164,8 @@ LT_MUST_USE lt_err lt_lora_config_load(json_t **out, const char *folder, const l
 /* Values of the score head that the folder holds, as PEFT's SEQ_CLS has one; 0: none. Their base is
  * opened with such a head (lt_model_options). */
 LT_MUST_USE lt_err lt_lora_scores_of(int64_t *n, const char *folder);
+/* use_dora */
+LT_MUST_USE lt_err lt_lora_dora_of(bool *dora, const char *folder);
 /* base_model_name_or_path, or ""; free it. */
 LT_MUST_USE lt_err lt_lora_base_of(char **out, const char *folder);
 void lt_lora_config_close(lt_lora_config *c);

@@ -238,6 +238,16 @@ lt_err lt_lora_scores_of(int64_t *n, const char *folder) {
     return LT_OK;
 }
 
+lt_err lt_lora_dora_of(bool *dora, const char *folder) {
+    json_t *config = NULL;
+    lt_err err;
+    *dora = false;
+    LT_TRY(load_config(&config, folder));
+    err = lt_json_bool(config, "use_dora", dora, true, folder);
+    json_decref(config);
+    return err;
+}
+
 lt_err lt_lora_base_of(char **out, const char *folder) {
     json_t *config = NULL;
     const char *base;

@@ -117,6 +117,15 @@ with tempfile.TemporaryDirectory() as work:
     check("and merges to the same model", into.stderr if into.returncode != 0 else apart(f"{work}/merged-gguf", f"{work}/merged", 0))
     said = [run("generate", "--model", *m, "--dtype", "fp32", "--temperature", "0", "--max-tokens", "8", "--prompt", "Hi") for m in ((f"{out}/adapter",), (golden, "--lora", f"{work}/adapter.gguf"))]
     check("generate --lora opens it beside its model", said[1].stderr if said[1].returncode != 0 or said[0].stdout != said[1].stdout or not said[0].stdout else "")
+    run("quantize", golden, f"{work}/q8.gguf", "--type", "q8_0")
+    with open(f"{work}/text.txt", "w") as f:
+        f.write("The rain fell on the hills all night, and the river rose.\n")
+    beside = [run("eval", "--model", f"{work}/q8.gguf", *more, f"{work}/text.txt", "--json") for more in
+              ((), *(("--lora", f"{golden}/adapter-{name}", *dtype) for name in ("all-end", "all-end.gguf", "dora-end") for dtype in ((), ("--dtype", "fp32"))))]
+    plain, of_folder, exact, of_file, _, dora, exact_dora = found = [json.loads(b.stdout) if b.returncode == 0 else b.stderr for b in beside]
+    check("eval --lora computes beside blocks as they are stored, and for DoRA in fp32", "" if not any(isinstance(x, str) for x in found) and
+          plain["weights"] == of_folder["weights"] == "F16, Q8_0" and of_folder == of_file and abs(of_folder["loss"] - exact["loss"]) < 2e-3 < abs(plain["loss"] - exact["loss"]) and
+          dora["weights"] == "F32" and dora["loss"] == exact_dora["loss"] else found)
     no = [run("convert", f"{work}/adapter.gguf", f"{work}/no"), run("convert", f"{work}/lora-dora/adapter", f"{work}/no.gguf", "--adapter"), run("convert", golden, f"{work}/no", "--adapter")]
     check("refused by name: no base, DoRA, a model", [n.stderr for n, w in zip(no, ("name it with --base", "no place for the magnitudes of DoRA", "holds no adapters")) if n.returncode == 0 or w not in n.stderr])
     dora = run("convert", f"{work}/lora-dora/adapter", f"{work}/merged-dora", "--dtype", "fp32")
