@@ -286,7 +286,7 @@ static lt_err take_output(running *r, output *o) {
     const size_t left = (size_t)r->job->limits.output_bytes - before;
     const ssize_t n = read(o->from, text, sizeof text);
     const size_t keep = n <= 0 ? 0 : (size_t)n < left ? (size_t)n : left;
-    if (n <= 0 && errno != EINTR) {
+    if (n == 0 || (n < 0 && errno != EINTR)) {
         shut(&o->from);
     }
     if (n > 0 && (size_t)n > left) {

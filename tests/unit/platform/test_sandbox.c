@@ -27,6 +27,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -547,6 +548,26 @@ static void limits_end_it(void **state) {
     }
 }
 
+static void ignore_signal(int number) {
+    (void)number;
+}
+
+/* A signal that interrupts the caller's poll leaves EINTR in errno, which the end of the output
+ * does not change. */
+static void signals_of_the_caller_do_not_hold_it(void **state) {
+    const struct sigaction handler = {.sa_handler = ignore_signal};
+    const struct itimerval soon = {.it_value = {.tv_usec = 100000}};
+    struct sigaction before;
+    lt_sandbox_result r;
+    assert_int_equal(sigaction(SIGALRM, &handler, &before), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &soon, NULL), 0);
+    sh(&r, kind_of(state), "sleep 1; echo done", NULL);
+    assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.out, "done\n");
+    lt_sandbox_result_free(&r);
+}
+
 /* A caller that is killed takes the run with it. */
 static void runs_end_with_their_caller(void **state) {
     const lt_sandbox_kind kind = kind_of(state);
@@ -721,6 +742,8 @@ int main(int argc, char **argv) {
         WITH(ends_are_told, RLIMITS),
         WITH(limits_end_it, NAMESPACES),
         WITH(limits_end_it, RLIMITS),
+        WITH(signals_of_the_caller_do_not_hold_it, NAMESPACES),
+        WITH(signals_of_the_caller_do_not_hold_it, RLIMITS),
         WITH(runs_end_with_their_caller, NAMESPACES),
         WITH(runs_end_with_their_caller, RLIMITS),
         WITH(binds_are_read_only, NAMESPACES),
