@@ -315,22 +315,26 @@ static lt_err next_element(lt_text_reader *r, lt_text_record *out, bool *more) {
 
     *more = false;
     LT_TRY(skip_white(r, &from, &c));
-    if (c == ']' && !first) { /* It is not passed, so that it is found again. */
+    if (first) {
+        pass(r, from + 1); /* The '[' that find_array has found. */
+        from = 0;
+        LT_TRY(skip_white(r, &from, &c));
+    }
+    if (c == ']') { /* It is not passed, so that the next call finds it again. */
         from++;
         LT_TRY(skip_white(r, &from, &c));
         return c == EOF ? LT_OK : bad_array(r, "there is more behind the JSON array");
     }
     pass(r, from);
-    if (c != (first ? '[' : ',')) {
-        return bad_array(r, c == EOF ? "the JSON array is not closed"
-                                     : "a ',' was expected between elements of the JSON array");
-    }
-    pass(r, 1);
-    from = 0;
-    LT_TRY(skip_white(r, &from, &c));
-    pass(r, from);
-    if (c == ']' && first) { /* Empty. */
-        return next_element(r, out, more);
+    if (!first) {
+        if (c != ',') {
+            return bad_array(r, c == EOF ? "the JSON array is not closed"
+                                         : "a ',' was expected between elements of the JSON array");
+        }
+        pass(r, 1);
+        from = 0;
+        LT_TRY(skip_white(r, &from, &c));
+        pass(r, from);
     }
     LT_TRY(element_length(r, &len));
     if (len == 0) {
