@@ -171,20 +171,20 @@ static lt_err fim_ids(lt_tokenizer *t, const lt_gguf *g, uint32_t n) {
     return LT_OK;
 }
 
-/* Tokens at which llama.cpp stops, beside eos and eot: what is left of filling in the middle goes
- * on into another file. */
+static lt_err add_end(lt_tokenizer *t, uint32_t id) {
+    return id == LT_NO_ID ? LT_OK : lt_ids_append(&t->ends, &id, 1);
+}
+
+/* Tokens at which llama.cpp stops, beside eos and eot: the end of a message, and the tokens of
+ * filling in behind which the model would begin another file. */
 static lt_err more_ends(lt_tokenizer *t, const lt_gguf *g, uint32_t n) {
-    uint32_t ids[] = {LT_NO_ID, LT_NO_ID, LT_NO_ID, LT_NO_ID};
+    uint32_t eom = LT_NO_ID;
     t->from_gguf = true;
     LT_TRY(fim_ids(t, g, n));
-    LT_TRY(optional_id(g, "tokenizer.ggml.eom_token_id", n, &ids[0]));
+    LT_TRY(optional_id(g, "tokenizer.ggml.eom_token_id", n, &eom));
+    LT_TRY(add_end(t, eom));
     for (int i = LT_FIM_REPOSITORY; i < LT_FIM_COUNT; i++) {
-        ids[i - LT_FIM_REPOSITORY + 1] = t->fim.ids[i];
-    }
-    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
-        if (ids[i] != LT_NO_ID) {
-            LT_TRY(lt_ids_append(&t->ends, &ids[i], 1));
-        }
+        LT_TRY(add_end(t, t->fim.ids[i]));
     }
     return LT_OK;
 }
