@@ -127,7 +127,9 @@ lt_err lt_shm_make(int *fd, int n, uint64_t epoch) {
     if (n < 1 || n > LT_SHM_MOST_RANKS) {
         LT_FAIL(LT_ERR_ARG, "%d ranks on one machine; 1 to %d are possible", n, LT_SHM_MOST_RANKS);
     }
-    f = *fd >= 0 ? *fd : memfd_create("lateen-ranks", 0); /* Ranks inherit it. */
+    if (f < 0) {
+        f = memfd_create("lateen-ranks", 0); /* Ranks inherit it. */
+    }
     if (f < 0 || ftruncate(f, 0) != 0 || ftruncate(f, (off_t)segment_bytes(n)) != 0 ||
         pwrite(f, &head, sizeof head, 0) != (ssize_t)sizeof head) {
         LT_FAIL_DONE(LT_ERR_IO, "memory segment of %zu bytes: %s", segment_bytes(n),

@@ -12,7 +12,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/limits.h"
 #include "base/log.h"
 #include "comm/board.h"
 #include "comm/shm.h"

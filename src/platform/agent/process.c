@@ -15,8 +15,8 @@
 #include "platform/agent/controller.h"
 
 /* Time for output after the last rank's end: other processes may hold the pipe open. */
-#define MOST_PIECES 64 /* Of output that is read of a process that has ended: a pipe's room. */
 #define DRAIN_S     1.0
+#define MOST_PIECES 64 /* Reads of a pipe whose process has ended: what a pipe can hold. */
 
 /* ---- Output ---------------------------------------------------------------------------------- */
 
