@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "model/gguf_rope.h"
 #include "model/layer.h"
+#include "model/lora_gguf.h"
 #include "model/source.h"
 #include "tensor/ops.h"
 
@@ -109,12 +110,7 @@ static int find_architecture(const char *name) {
 
 /* Adapters have the architecture of their model, and nothing of its sizes. */
 static lt_err check_holds_model(const lt_gguf *g) {
-    lt_gguf_str type;
-    if (lt_gguf_find(g, "general.type") == NULL) {
-        return LT_OK;
-    }
-    LT_TRY(lt_gguf_get_str(g, "general.type", &type));
-    if (lt_gguf_str_is(type, "adapter")) {
+    if (lt_lora_gguf_holds(g)) {
         LT_FAIL(LT_ERR_ARG,
                 "%s holds adapters (general.type is 'adapter'), not a model: chat, generate, eval "
                 "and serve take it with --lora beside --model BASE",

@@ -62,15 +62,19 @@ bool lt_lora_is_gguf_path(const char *path) {
     return lt_path_has_suffix(path, ".gguf") && !lt_file_is_dir(path);
 }
 
+bool lt_lora_gguf_holds(const lt_gguf *g) {
+    lt_gguf_str type;
+    return lt_gguf_find(g, "general.type") != NULL &&
+           lt_gguf_get_str(g, "general.type", &type) == LT_OK && lt_gguf_str_is(type, "adapter");
+}
+
 bool lt_lora_is_gguf(const char *path) {
     lt_gguf *g = NULL;
-    lt_gguf_str type = {.bytes = 0};
-    bool is = false;
+    bool is;
     if (!lt_lora_is_gguf_path(path) || lt_gguf_open(&g, path) != LT_OK) {
         return false;
     }
-    is = lt_gguf_get_str(g, "general.type", &type) == LT_OK && type.bytes == 7 &&
-         memcmp(type.data, "adapter", 7) == 0;
+    is = lt_lora_gguf_holds(g);
     lt_gguf_close(g);
     return is;
 }
@@ -91,7 +95,10 @@ lt_err lt_lora_gguf_check(const lt_gguf *g, const lt_model_spec *spec) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: GGUF has no architecture for family %s", g->name,
                 lt_family_name(spec->family));
     }
-    LT_TRY(check_word(g, "general.type", "adapter"));
+    if (!lt_lora_gguf_holds(g)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s holds no adapters: its general.type is not 'adapter'",
+                g->name);
+    }
     LT_TRY(check_word(g, "adapter.type", "lora"));
     LT_TRY(check_word(g, "general.architecture", arch));
     if (lt_gguf_find(g, "adapter.alora.invocation_tokens") != NULL) {

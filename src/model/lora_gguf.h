@@ -17,6 +17,7 @@
 
 /* Is this a GGUF file of adapters? */
 bool lt_lora_is_gguf(const char *path);
+bool lt_lora_gguf_holds(const lt_gguf *g); /* The same of one that is open. */
 /* Is it named as one, x.gguf, whether it is there or not? Else a path is that of a PEFT folder. */
 bool lt_lora_is_gguf_path(const char *path);
 /* Rank, alpha and targets; close it as one of a folder. UNSUPPORTED: another architecture or kind
