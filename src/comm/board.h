@@ -69,12 +69,11 @@ void lt_board_stop(lt_board *b, int stop);
 void lt_board_suspect(lt_board *b, int64_t step);
 void lt_board_slow(lt_board *b, double share);
 void lt_board_folder(lt_board *b, const char *path); /* Of the run; rank 0 alone calls it. */
-
 void lt_board_sizes(lt_board *b, int dp, int least, int64_t rows);
 /* Does the launcher want ranks whose world fails to wait for the next one? */
 bool lt_board_keeps(const lt_board *b);
-/* This rank has closed its world, which failed; does the launcher want it to wait? Then from the
- * first call until lt_board_epoch is larger than that of the world. */
+/* This rank has closed its world, which has failed. True: the launcher wants it to wait for the
+ * next one, until lt_board_epoch is larger than the epoch of the world that it has closed. */
 bool lt_board_leave(lt_board *b);
 uint64_t lt_board_epoch(const lt_board *b);
 

@@ -276,7 +276,7 @@ static void pass(lt_text_reader *r, size_t n) {
     r->offset += n;
 }
 
-/* Length of the element at `at`, which must be closed. Its content is checked by who reads it. */
+/* Length of the element at `at`, which must be closed. Whoever uses it checks its content. */
 static lt_err element_length(lt_text_reader *r, size_t *len) {
     size_t depth = 0, i = 0;
     bool quoted = false, escaped = false;

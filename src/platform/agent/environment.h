@@ -6,8 +6,8 @@
 #include "lateen/base.h"
 
 typedef struct {
-    int rank, n;        /* Of so many, */
-    int full;           /* and of so many where none is missing. */
+    int rank, n;        /* This rank, from 0, and how many there are; */
+    int full;           /* how many there are when none is missing. */
     int segment, board; /* Descriptors that it inherits. */
     const char *store, *token;
     uint64_t epoch;

@@ -87,7 +87,7 @@ static lt_err start_rank(launcher *l, int rank) {
     return err;
 }
 
-/* Those that do not run. */
+/* Start the ranks that do not run yet. */
 static lt_err start_ranks(launcher *l) {
     LT_TRY(lt_shm_make(&l->segment, l->ranks.n, l->epoch));
     lt_board_begin(l->board, l->epoch);
@@ -97,7 +97,7 @@ static lt_err start_ranks(launcher *l) {
     return LT_OK;
 }
 
-/* Also those that wait for the next attempt. */
+/* End all ranks, those that wait for the next attempt included, and close their segment. */
 static void end_ranks(launcher *l) {
     for (int r = 0; r < l->ranks.n; r++) {
         lt_process_end(&l->ranks, r);
@@ -108,7 +108,7 @@ static void end_ranks(launcher *l) {
     l->segment = -1;
 }
 
-/* Nothing is known of the ranks of an attempt that begins but which of them live. */
+/* When an attempt begins, all that is known of its ranks is which of them still run. */
 static void clear_ranks(launcher *l) {
     for (int r = 0; r < l->ranks.n; r++) {
         lt_process *p = &l->ranks.all[r];
@@ -121,7 +121,7 @@ static void clear_ranks(launcher *l) {
     }
 }
 
-/* Ranks with which the run can go on with on so many of its seats; 0: it cannot. */
+/* With how many ranks the run can go on when so many of its seats have a node; 0: it cannot. */
 static int ranks_on(const launcher *l, int seats) {
     const int full = l->o->n_ranks;
     const lt_board_room room = lt_board_sizes_of(l->board);
@@ -156,8 +156,8 @@ static bool is_suspect(const launcher *l, int node) {
     return suspect;
 }
 
-/* Nodes that the attempt before has shown to be lost or suspect make room; then how many ranks
- * there are. */
+/* Nodes that were lost or became suspect in the attempt before are taken out. Then the seats are
+ * filled, which decides how many ranks there are. */
 static void place_ranks(launcher *l) {
     const bool takes_out = l->nodes.n > 0 && (l->o->spares > 0 || l->o->shrink);
     bool out[LT_NODES_MOST] = {false};

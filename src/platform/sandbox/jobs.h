@@ -21,8 +21,8 @@
 json_t *lt_sandbox_result_json(const lt_sandbox_result *r);
 
 /* Run a list of jobs here, each forked from this process, `parallel` at a time. *results: a list in
- * their order. base: kind, limits and binds. FORMAT: a job that is none, with its number;
- * UNSUPPORTED: the kind is refused. */
+ * their order. base: kind, limits and binds. FORMAT: one of them is not a job; the message has its
+ * number. UNSUPPORTED: the kind is refused. */
 LT_MUST_USE lt_err lt_sandbox_jobs_run(json_t **results, const json_t *jobs,
                                        const lt_sandbox_job *base, int parallel);
 
