@@ -4,23 +4,6 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/scratch.h"
 
-/* Run-time dtype; these loops wait for memory, not for the branch. */
-LT_INLINE vf get_any(const void *p, lt_dtype dtype, int64_t i, int64_t n) {
-    return dtype == LT_F32    ? v_get(p, LT_F32, i, n)
-           : dtype == LT_BF16 ? v_get(p, LT_BF16, i, n)
-                              : v_get(p, LT_F16, i, n);
-}
-
-LT_INLINE void put_any(void *p, lt_dtype dtype, int64_t i, vf x, int64_t n) {
-    if (dtype == LT_F32) {
-        v_put(p, LT_F32, i, x, n);
-    } else if (dtype == LT_BF16) {
-        v_put(p, LT_BF16, i, x, n);
-    } else {
-        v_put(p, LT_F16, i, x, n);
-    }
-}
-
 /* All tensors of a call as (rows, width): one row when everything is contiguous. */
 typedef struct {
     int64_t rows, width;

@@ -117,10 +117,7 @@ lt_err LT_ISA_NAME(lt_cpu_matmul_rows)(lt_queue *q, const void *args) {
     for (int64_t m = 0; m < g->y.shape[0]; m++) {
         for (int64_t k = 0; k < k_count; k += VEC) {
             const void *row = at_element(&g->a, m * g->a.stride[0]);
-            const vf x = g->a.dtype == LT_F32    ? v_get(row, LT_F32, k, k_count - k)
-                         : g->a.dtype == LT_BF16 ? v_get(row, LT_BF16, k, k_count - k)
-                                                 : v_get(row, LT_F16, k, k_count - k);
-            v_store(a + m * a_row + k, x);
+            v_store(a + m * a_row + k, get_any(row, g->a.dtype, k, k_count - k));
         }
     }
     if (g->b.dtype == LT_F16) {

@@ -29,23 +29,12 @@ LT_INLINE void some_columns(const lt_matmul_args *g, int64_t m, int64_t from, in
     for (int i = 0; i * VEC < n; i++) {
         const int64_t at = m * g->y.stride[0] + from + i * VEC, left = n - i * VEC;
         if (g->bias.data != NULL) {
-            sum[i] += g->bias.dtype == LT_F32 ? v_get(g->bias.data, LT_F32, from + i * VEC, left)
-                      : g->bias.dtype == LT_BF16
-                          ? v_get(g->bias.data, LT_BF16, from + i * VEC, left)
-                          : v_get(g->bias.data, LT_F16, from + i * VEC, left);
+            sum[i] += get_any(g->bias.data, g->bias.dtype, from + i * VEC, left);
         }
         if (g->accumulate) {
-            sum[i] += g->y.dtype == LT_F32    ? v_get(g->y.data, LT_F32, at, left)
-                      : g->y.dtype == LT_BF16 ? v_get(g->y.data, LT_BF16, at, left)
-                                              : v_get(g->y.data, LT_F16, at, left);
+            sum[i] += get_any(g->y.data, g->y.dtype, at, left);
         }
-        if (g->y.dtype == LT_F32) {
-            v_put(g->y.data, LT_F32, at, sum[i], left);
-        } else if (g->y.dtype == LT_BF16) {
-            v_put(g->y.data, LT_BF16, at, sum[i], left);
-        } else {
-            v_put(g->y.data, LT_F16, at, sum[i], left);
-        }
+        put_any(g->y.data, g->y.dtype, at, sum[i], left);
     }
 }
 

@@ -73,6 +73,23 @@ LT_INLINE void row_angles(float *cosine, float *sine, const lt_tensor *positions
     }
 }
 
+/* Run-time dtype, for loops that wait for memory and not for the branch. */
+LT_INLINE vf get_any(const void *p, lt_dtype dtype, int64_t i, int64_t n) {
+    return dtype == LT_F32    ? v_get(p, LT_F32, i, n)
+           : dtype == LT_BF16 ? v_get(p, LT_BF16, i, n)
+                              : v_get(p, LT_F16, i, n);
+}
+
+LT_INLINE void put_any(void *p, lt_dtype dtype, int64_t i, vf x, int64_t n) {
+    if (dtype == LT_F32) {
+        v_put(p, LT_F32, i, x, n);
+    } else if (dtype == LT_BF16) {
+        v_put(p, LT_BF16, i, x, n);
+    } else {
+        v_put(p, LT_F16, i, x, n);
+    }
+}
+
 /* Call f(..., LT_F32) or f(..., LT_BF16) by the run-time dtype, so that f is compiled for each. */
 #define BY_DTYPE(dtype, f, ...)                                                                    \
     do {                                                                                           \
