@@ -48,11 +48,6 @@ LT_INLINE terms terms_of(vf logp, vf logq, float beta) {
     return (terms){beta * weighed(p, logp - logm) + (1.0f - beta) * of_q, (1.0f - beta) * of_q};
 }
 
-/* A log-sum, kept in two parts as in xent.c. */
-typedef struct {
-    float max, log_sum;
-} log_total;
-
 LT_INLINE double total_of(log_total t) {
     return (double)t.max + (double)t.log_sum;
 }
@@ -60,10 +55,6 @@ LT_INLINE double total_of(log_total t) {
 LT_INLINE log_total log_total_from(double x) {
     const float max = (float)x;
     return (log_total){max, max > -INFINITY ? (float)(x - (double)max) : 0.0f};
-}
-
-LT_INLINE vf minus(vf l, log_total t) {
-    return (l - t.max) - t.log_sum;
 }
 
 /* A row, and what is known of it. */

@@ -17,12 +17,6 @@
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/isa/softmax.h"
 
-/* The log of a row's sum of exponentials is max + log_sum, kept apart: logits of 1000 would leave
- * lse few digits behind the point. */
-typedef struct {
-    float max, log_sum;
-} row_sum;
-
 /* Lowest index of the largest (capped or not: the cap is monotonic) logit. */
 LT_INLINE int32_t row_argmax(const void *row, int64_t n, const lt_dtype dtype) {
     vf high = v_set(-INFINITY);
@@ -39,7 +33,7 @@ LT_INLINE int32_t row_argmax(const void *row, int64_t n, const lt_dtype dtype) {
 }
 
 /* logits <- scale * ((1 + 2 z lse) softmax - onehot(label)) * d(cap). */
-LT_INLINE void row_gradient(void *row, int64_t n, int64_t label, row_sum lse, float scale,
+LT_INLINE void row_gradient(void *row, int64_t n, int64_t label, log_total lse, float scale,
                             float z_coef, float softcap, const lt_dtype dtype) {
     const float weight = scale * (1.0f + 2.0f * z_coef * (lse.max + lse.log_sum));
     const bool here = label >= 0 && label < n; /* Else the label is in another part. */
@@ -52,7 +46,7 @@ LT_INLINE void row_gradient(void *row, int64_t n, int64_t label, row_sum lse, fl
             l = softcap * t;
             slope = 1.0f - t * t;
         }
-        v_put(row, dtype, i, weight * v_exp((l - lse.max) - lse.log_sum) * slope, n - i);
+        v_put(row, dtype, i, weight * v_exp(minus(l, lse)) * slope, n - i);
     }
     if (!here) {
         return;
@@ -64,7 +58,7 @@ LT_INLINE void row_gradient(void *row, int64_t n, int64_t label, row_sum lse, fl
         one = softcap * t;
         slope = 1.0f - t[0] * t[0];
     }
-    const vf p = v_exp((one - lse.max) - lse.log_sum);
+    const vf p = v_exp(minus(one, lse));
     f_store_as(row, dtype, label, (weight * p[0] - scale) * slope);
 }
 
@@ -76,7 +70,7 @@ LT_INLINE float row_scale(const lt_xent_args *a, int64_t r) {
 
 /* What is known of a row: of its softmax, its label's logit, its argmax. */
 typedef struct {
-    row_sum lse;
+    log_total lse;
     float hit;
     int32_t best;
 } row_facts;
