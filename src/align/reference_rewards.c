@@ -19,13 +19,6 @@
 #define DRAWS_STREAM 0x717202 /* Of the seed's streams: seeds of prompts. */
 #define STATE_BYTES  ((size_t)1 << 16)
 
-/* A completion to be judged: drawn, or the line's own. */
-typedef struct {
-    const lt_problem *problem;
-    lt_answer answer;
-    char *text;
-} judged;
-
 typedef struct {
     const lt_reference_rewards_options *o;
     lt_reference_rewards_stats *stats;
@@ -33,12 +26,14 @@ typedef struct {
     FILE *file; /* OUT.part */
     int64_t done;
     lt_tokenizer_scratch *scratch;
-    /* Of the prompts that are drawn together: completions n to a prompt, then the lines' own. */
-    lt_question *questions;
+    lt_question *questions; /* (prompts) that are drawn together. */
+    /* (n_all) completions to be judged, with their problems, tokens, texts and rewards: n to each
+     * prompt, then the lines' own. */
+    const lt_problem **problems;
     lt_answer *answers;
-    judged *all;
-    int64_t n_all;
+    char **texts;
     double *rewards;
+    int64_t n_all;
 } work;
 
 /* ---- What is there ---- */
@@ -134,18 +129,21 @@ static const char *own_completion(const lt_problem *p) {
 
 /* A line's own completion as an answer that the model ended. */
 static lt_err add_own(work *w, const lt_problem *p, const char *text) {
-    judged *j = &w->all[w->n_all++];
+    const int64_t at = w->n_all++;
+    lt_answer *answer = &w->answers[at];
     lt_ids ids = {0};
     lt_err err = LT_OK;
-    *j = (judged){.problem = p, .text = strdup(text), .answer = {.ended = true}};
+    w->problems[at] = p;
+    w->texts[at] = strdup(text);
+    *answer = (lt_answer){.ended = true};
     LT_TRY_DONE(lt_tokenizer_encode(w->o->tokenizer, w->scratch, text, strlen(text), 0, &ids));
-    j->answer.n = (int64_t)ids.n + 1; /* And the token that ends it. */
-    j->answer.ids = calloc((size_t)j->answer.n, sizeof *j->answer.ids);
-    if (j->text == NULL || j->answer.ids == NULL) {
+    answer->n = (int64_t)ids.n + 1; /* And the token that ends it. */
+    answer->ids = calloc((size_t)answer->n, sizeof *answer->ids);
+    if (w->texts[at] == NULL || answer->ids == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "a completion of %zu tokens", ids.n);
     }
     for (size_t i = 0; i < ids.n; i++) {
-        j->answer.ids[i] = (int32_t)ids.data[i];
+        answer->ids[i] = (int32_t)ids.data[i];
     }
 done:
     lt_ids_free(&ids);
@@ -164,43 +162,23 @@ static lt_err draw(work *w, int64_t first, int64_t prompts) {
     LT_TRY(lt_rollouts_draw(o->rollouts, &asked, w->answers, &stats));
     for (int64_t i = 0; i < prompts * o->n; i++) {
         const lt_answer *a = &w->answers[i];
-        judged *j = &w->all[w->n_all++];
         size_t bytes;
-        *j = (judged){.problem = &o->problems->items[first + i / o->n], .answer = *a};
+        w->n_all++;
+        w->problems[i] = &o->problems->items[first + i / o->n];
+        w->texts[i] = NULL;
         LT_TRY(lt_tokenizer_decode(o->tokenizer, (const uint32_t *)a->ids,
-                                   (size_t)(a->n - a->ended), false, &j->text, &bytes));
+                                   (size_t)(a->n - a->ended), false, &w->texts[i], &bytes));
     }
     return LT_OK;
-}
-
-static lt_err judge(work *w) {
-    const lt_problem **problems = malloc((size_t)w->n_all * sizeof *problems);
-    lt_answer *answers = malloc((size_t)w->n_all * sizeof *answers);
-    const char **texts = malloc((size_t)w->n_all * sizeof *texts);
-    lt_err err = LT_OK;
-    if (problems == NULL || answers == NULL || texts == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "rewards of %" PRId64 " completions", w->n_all);
-    }
-    for (int64_t i = 0; i < w->n_all; i++) {
-        problems[i] = w->all[i].problem;
-        answers[i] = w->all[i].answer;
-        texts[i] = w->all[i].text;
-    }
-    LT_TRY_DONE(
-        lt_rewards_judge(w->o->rewards, problems, answers, texts, w->n_all, w->rewards, NULL));
-done:
-    free(problems);
-    free(answers);
-    free(texts);
-    return err;
 }
 
 /* ---- Lines ---- */
 
 /* A line: completion `one` among the rewards (n) of the prompt's. */
-static lt_err write_line(work *w, const judged *one, double reward, const double *refs) {
+static lt_err write_line(work *w, int64_t one, const double *refs) {
     static const char *const dropped[] = {"messages", "question", "label", "conversations"};
-    json_t *line = json_copy(one->problem->line), *rewards = json_array();
+    const double reward = w->rewards[one];
+    json_t *line = json_copy(w->problems[one]->line), *rewards = json_array();
     double quantile;
     char *text = NULL;
     lt_err err = LT_OK;
@@ -211,9 +189,10 @@ static lt_err write_line(work *w, const judged *one, double reward, const double
     for (int64_t i = 0; i < w->o->n; i++) {
         (void)json_array_append_new(rewards, json_real(refs[i]));
     }
-    (void)json_object_set_new(line, "prompt", lt_problem_messages(one->problem));
-    (void)json_object_set_new(line, "completion",
-                              json_pack("[{s:s, s:s}]", "role", "assistant", "content", one->text));
+    (void)json_object_set_new(line, "prompt", lt_problem_messages(w->problems[one]));
+    (void)json_object_set_new(
+        line, "completion",
+        json_pack("[{s:s, s:s}]", "role", "assistant", "content", w->texts[one]));
     (void)json_object_set_new(line, "reward", json_real(reward));
     (void)json_object_set(line, "ref_rewards", rewards);
     (void)json_object_set_new(line, "quantile", json_real(quantile));
@@ -236,23 +215,20 @@ done:
 static lt_err write_prompt(work *w, int64_t i, int64_t *own) {
     const int64_t n = w->o->n;
     const double *refs = w->rewards + i * n;
-    const judged *drawn = w->all + i * n;
-    if (*own < w->n_all && w->all[*own].problem == drawn->problem) {
-        LT_TRY(write_line(w, &w->all[*own], w->rewards[*own], refs));
-        ++*own;
-        return LT_OK;
+    if (*own < w->n_all && w->problems[*own] == w->problems[i * n]) {
+        return write_line(w, (*own)++, refs);
     }
     for (int64_t c = 0; c < n; c++) {
-        LT_TRY(write_line(w, &drawn[c], refs[c], refs));
+        LT_TRY(write_line(w, i * n + c, refs));
     }
     return LT_OK;
 }
 
 static void forget(work *w) {
     for (int64_t i = 0; i < w->n_all; i++) {
-        free(w->all[i].text);
-        if (w->all[i].answer.logp == NULL) { /* Not the engine's. */
-            free(w->all[i].answer.ids);
+        free(w->texts[i]);
+        if (w->answers[i].logp == NULL) { /* Not the engine's. */
+            free(w->answers[i].ids);
         }
     }
     w->n_all = 0;
@@ -267,7 +243,8 @@ static lt_err run_some(work *w, int64_t first, int64_t prompts) {
         const char *text = own_completion(p);
         LT_TRY(text != NULL ? add_own(w, p, text) : LT_OK);
     }
-    LT_TRY(judge(w));
+    LT_TRY(lt_rewards_judge(o->rewards, w->problems, w->answers, (const char *const *)w->texts,
+                            w->n_all, w->rewards, NULL));
     for (int64_t i = 0; i < prompts; i++) {
         LT_TRY(write_prompt(w, i, &own));
     }
@@ -300,15 +277,17 @@ static lt_err run_all(work *w) {
 
 lt_err lt_reference_rewards_run(const lt_reference_rewards_options *o,
                                 lt_reference_rewards_stats *stats) {
-    const size_t drawn = (size_t)(o->prompts * o->n), most = drawn + (size_t)o->prompts;
+    const size_t most = (size_t)(o->prompts * (o->n + 1));
     work w = {.o = o, .stats = stats};
     lt_err err = LT_OK;
     *stats = (lt_reference_rewards_stats){.prompts = 0};
     w.questions = calloc((size_t)o->prompts, sizeof *w.questions);
-    w.answers = calloc(drawn, sizeof *w.answers);
-    w.all = calloc(most, sizeof *w.all);
+    w.problems = calloc(most, sizeof *w.problems);
+    w.answers = calloc(most, sizeof *w.answers);
+    w.texts = calloc(most, sizeof *w.texts);
     w.rewards = calloc(most, sizeof *w.rewards);
-    if (w.questions == NULL || w.answers == NULL || w.all == NULL || w.rewards == NULL) {
+    if (w.questions == NULL || w.problems == NULL || w.answers == NULL || w.texts == NULL ||
+        w.rewards == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%zu completions", most);
     }
     LT_TRY_DONE(name_files(&w));
@@ -322,8 +301,9 @@ done:
     }
     lt_tokenizer_scratch_close(w.scratch);
     free(w.questions);
+    free(w.problems);
     free(w.answers);
-    free(w.all);
+    free(w.texts);
     free(w.rewards);
     return err;
 }
