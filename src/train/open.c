@@ -598,8 +598,8 @@ static lt_err divide_rows(lt_training *t) {
         }
     }
     if (r->micro == 0 && lt_training_has_pipeline(t)) {
-        /* As many micro-batches as keep a pipeline's bubble under a fifth of the step. */
-        r->micro = most / (4 * t->world->shape.pp) > 0 ? most / (4 * t->world->shape.pp) : 1;
+        const int64_t rows = most / lt_training_passes(&t->world->shape);
+        r->micro = rows > 0 ? rows : 1;
     }
     if (r->micro == 0 || r->micro > most) {
         r->micro = most;

@@ -103,12 +103,12 @@ static lt_err sample_before(lt_training *t) {
     return first && lt_ranks_lead(&t->ranks) ? lt_training_sample(t) : LT_OK;
 }
 
-/* While ranks are missing, passes are no larger than with all of them, so that a step needs no more
- * memory: it has more of them. */
+/* While ranks are missing, a pass has no more rows than with all of them, and a step has more
+ * passes, so that it needs no more memory. */
 static void keep_passes(lt_recipe *r, const lt_world *w) {
-    const int passes = w->shape.pp > 1 ? 4 * w->shape.pp : 1; /* As open.c divides rows. */
     if (r->micro == 0 && w->full_dp > w->dp) {
-        const int64_t rows = lt_recipe_largest_batch(r) / w->full_dp / passes;
+        const int64_t rows = lt_recipe_largest_batch(r) / w->full_dp /
+                             lt_training_passes(&w->shape);
         r->micro = rows > 0 ? rows : 1;
     }
 }

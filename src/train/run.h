@@ -175,6 +175,11 @@ int lt_training_shares(const lt_training *t);
 int lt_training_cp(const lt_training *t);          /* those that share the tokens of a row. */
 bool lt_training_has_ranks(const lt_training *t);  /* There are other ranks. */
 lt_board *lt_training_board(const lt_training *t); /* NULL: no launcher watches this rank. */
+/* Passes into which a rank divides its rows of a step where batch.micro does not say: in a pipeline
+ * as many as keep its bubble under a fifth of the step. */
+static inline int64_t lt_training_passes(const lt_mesh_shape *s) {
+    return s->pp > 1 ? 4 * s->pp : 1;
+}
 /* Rank 0 does not keep all that a checkpoint needs; and not all weights to run. */
 bool lt_training_is_divided(const lt_training *t);
 bool lt_training_is_whole_nowhere(const lt_training *t);
