@@ -212,6 +212,10 @@ static lt_err check_options(const lt_rewards *r) {
         LT_FAIL(LT_ERR_ARG, READS(r, model) ? "reward 'model' needs a reward model"
                                             : "a reward model is given, but no reward 'model'");
     }
+    if (READS(r, tests) && o->tests.program == NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "rewards 'unit_tests' and 'unit_tests_share' are for training "
+                                    "(rl.rewards)");
+    }
     if (READS(r, soft) != (o->soft_tokens > 0) || o->soft_tokens > o->max_tokens) {
         LT_FAIL(LT_ERR_ARG, "%lld tokens for reward 'overlong', of answers of at most %lld%s",
                 (long long)o->soft_tokens, (long long)o->max_tokens,

@@ -37,7 +37,7 @@ typedef struct {
     const char *model;           /* For `model`: its path; NULL or "": none. */
     lt_device *device;           /* Where it computes, */
     int64_t longest;             /* and the most tokens of a text that it reads. */
-    lt_unit_tests_options tests; /* For `unit_tests` and `unit_tests_share`. */
+    lt_unit_tests_options tests; /* For `unit_tests` and `unit_tests_share`; program NULL: none. */
     const lt_tokenizer *tokenizer;
 } lt_reward_options;
 
