@@ -333,7 +333,8 @@ lt_err lt_run_training_with(const lt_recipe *r, lt_device *device, const lt_obje
     do {
         err = run_in_world(r, device, objective);
     } while (err == LT_ERR_REMOTE && wait_for_next_world(segment));
-    return err;
+    LT_TRY(err);
+    return LT_OK;
 }
 
 lt_err lt_train(const char *recipe_path, const char *const *overrides, int n_overrides) {
