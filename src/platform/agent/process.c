@@ -221,6 +221,14 @@ void lt_processes_drain(lt_processes *p) {
     }
 }
 
+/* What a process that has ended has left in the pipe; then close it. */
+static void pass_on_rest(lt_processes *p, lt_process_stream *s, int rank) {
+    for (int i = 0; i < MOST_PIECES && s->fd >= 0; i++) {
+        pass_on(p, s, rank);
+    }
+    close_stream(p, s, rank);
+}
+
 void lt_process_end(lt_processes *p, int rank) {
     lt_process *one = &p->all[rank];
     if (one->pid > 0) { /* Its group, with whatever it has left behind. */
@@ -229,10 +237,6 @@ void lt_process_end(lt_processes *p, int rank) {
     if (one->runs) {
         one->runs = waitpid(one->pid, &one->status, 0) != one->pid;
     }
-    for (lt_process_stream *s = &one->out; s != NULL; s = s == &one->out ? &one->err : NULL) {
-        for (int i = 0; i < MOST_PIECES && s->fd >= 0; i++) {
-            pass_on(p, s, rank);
-        }
-        close_stream(p, s, rank);
-    }
+    pass_on_rest(p, &one->out, rank);
+    pass_on_rest(p, &one->err, rank);
 }
