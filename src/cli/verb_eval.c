@@ -266,8 +266,12 @@ static lt_err check_plain(const eval_options *o) {
                             "--reward-tokenizer, --samples, --k, "
                             "--sandbox and --test-limit are for " LT_GENERATIVE_TASKS);
     }
+    if (o->shots > 0 && strcmp(o->task, "mmlu") != 0) {
+        LT_FAIL(LT_ERR_ARG, "--shots %lld: %s has no examples; mmlu, gsm8k and mbpp have",
+                (long long)o->shots, o->task[0] != '\0' ? o->task : "a text without --task");
+    }
     if (o->shots > 5) {
-        LT_FAIL(LT_ERR_ARG, "--shots %lld: %s has at most 5", (long long)o->shots, o->task);
+        LT_FAIL(LT_ERR_ARG, "--shots %lld: mmlu has at most 5", (long long)o->shots);
     }
     return LT_OK;
 }

@@ -124,6 +124,8 @@ def wrong():
                               ("adapters with --responses, which asks no model", ["--task", "gsm8k", file, "--responses", file, "--lora", path("none")], "--lora"),
                               ("a length of sequences for a task that generates", ["--task", "gsm8k", file, "--responses", file, "--seq", "64"], "--seq"),
                               ("responses at once for another task", ["--task", "piqa", file, "--max-running", "2"], "--max-running"),
+                              ("shots of a task without examples", ["--task", "piqa", file, "--shots", "2"], "piqa has no examples"),
+                              ("shots of a text", [file, "--shots", "2"], "--shots 2"),
                               ("--responses for another task", ["--task", "piqa", file, "--responses", file], "--responses")):
         status, out, err = run(*flags)
         check(f"{name}: refused by name", status in (1, 2) and want in err, (status, err))
