@@ -1,6 +1,6 @@
 /* dialogues.h: conversations as whole rows, each of which begins with a conversation's first token:
  * what distillation learns from, and what a teacher's log-probabilities are computed of. They are
- * the documents of shards with a label mask (data/conversations.h), one shard behind the other. */
+ * the documents of shards with a label mask (data/conversations.h), in the order of the shards. */
 #ifndef LT_ALIGN_DIALOGUES_H
 #define LT_ALIGN_DIALOGUES_H
 
@@ -8,7 +8,7 @@
 
 typedef struct {
     lt_shard *shards[LT_LOADER_SOURCES_MAX];
-    int64_t first[LT_LOADER_SOURCES_MAX + 1]; /* The first conversation of each; last: n. */
+    int64_t first[LT_LOADER_SOURCES_MAX + 1]; /* First conversation of each shard; then n. */
     int n_shards;
     int64_t n;     /* Conversations. */
     uint64_t hash; /* Of the shards' names, which have the hashes of what they were made of. */
@@ -27,8 +27,8 @@ LT_MUST_USE lt_err lt_dialogues_read(const lt_dialogues *d, int64_t i, int64_t m
 void lt_dialogues_row(const int32_t *ids, const bool *learnt, int64_t n, const lt_batch *to,
                       int64_t row);
 
-/* Where the last answer begins: the first of the last tokens that are learnt one behind the other.
- * 0: nothing is learnt, or it begins the text. */
+/* Where the last answer begins: the first token of the last run of tokens that are learnt. 0:
+ * nothing is learnt, or that run begins the text. */
 int64_t lt_dialogues_last_answer(const bool *learnt, int64_t n);
 
 #endif

@@ -36,9 +36,8 @@ static lt_err read_set(lt_training *t, lt_distill_set *set, lt_mixture *m, const
         }
         if (s->weight != 1.0) {
             LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s: %s:%g: weights with objective.kind = distill: not "
-                    "built",
-                    option, s->path, s->weight);
+                    "%s: %s:%g: weights with objective.kind = distill: not built", option, s->path,
+                    s->weight);
         }
     }
     LT_TRY(lt_chat_data_read(m, option, &t->recipe, &t->chat));
@@ -83,9 +82,9 @@ static lt_err compare_vocabularies(const lt_distill *d) {
     lt_tokenizer *its = NULL;
     lt_err err = lt_tokenizer_open(&its, t->recipe.distill_teacher, NULL);
     if (err != LT_OK) {
-        lt_log_warn("distill.teacher has no tokenizer that could be compared with the student's: "
-                    "%s",
-                    lt_error_message());
+        lt_log_warn(
+            "distill.teacher has no tokenizer that could be compared with the student's: %s",
+            lt_error_message());
     }
     err = lt_distill_check_teacher(t->model, t->tokenizer, d->teacher, its,
                                    t->recipe.distill_teacher);

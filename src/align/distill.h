@@ -27,16 +27,16 @@
 
 typedef struct {
     lt_dialogues dialogues;
-    lt_teacher_words words; /* Of a teacher that is not here: n 0. */
+    lt_teacher_words words; /* n 0: the teacher computes beside the run. */
 } lt_distill_set;
 
 typedef struct {
     lt_training *t;              /* NULL before it is open. */
     lt_distill_set train, valid; /* valid.dialogues.n 0: there is none. */
     lt_pass_target target;
-    lt_model *teacher; /* NULL: words. */
+    lt_model *teacher; /* NULL: its words are read from files. */
     lt_arena targets;  /* The words of a pass, in the backend's memory, */
-    int32_t *ids;      /* and as they are put together on the host: (rows of a pass, k). */
+    int32_t *ids;      /* and on the host, where they are gathered: (rows of a pass, k). */
     float *logp;
     lt_rollouts *rollouts; /* NULL: all is off policy. */
     int64_t at;            /* Examples of this rank since the beginning of the run. */
@@ -47,7 +47,7 @@ typedef struct {
     lt_question *questions; /* (rows of a step) */
     bool *ended;            /* (rows of a step) the model ended the answer. */
     lt_answer *answers;     /* (rows of a step) in the order of the questions. */
-    double draw_s;          /* In which they were drawn. */
+    double draw_s;          /* Seconds in which they were drawn. */
 } lt_distill;
 
 /* The objective of a recipe and of a zeroed lt_distill, which must outlive the run. */

@@ -1,8 +1,8 @@
-/* teacher_words.h: what a teacher says of conversations, in files: the k most likely words of each
- * token that is learnt, with the logarithms of their probabilities. `lateen align logprobs` writes
- * them, and distillation reads them (distill.h).
+/* teacher_words.h: a teacher's distributions in files: for each token of a conversation that is
+ * learnt, the k words that were most likely there, with the logarithms of their probabilities.
+ * `lateen align logprobs` writes them, and distillation reads them (distill.h).
  *
- *     FOLDER/logprobs.json                  written last: what all this is
+ *     FOLDER/logprobs.json                  written last: describes the parts
  *     FOLDER/part-00000.safetensors ...     the same number of conversations each, in their order
  *
  * Tensors of a part of n conversations, of which m tokens are learnt:
@@ -15,9 +15,10 @@
  *     logprobs  F32 (m, k)    natural logarithms of their probabilities
  *
  * The metadata of a part is {"key": K}, where K is a checksum of conversations, weights, k,
- * temperature and the length to which conversations are cut. A part is written aside and renamed,
- * so that a command that was interrupted goes on behind the last one. The tokens are compared with
- * those of the run that reads them: so a student whose tokenizer or template differs is refused. */
+ * temperature and the length to which conversations are cut. A part is written under another name
+ * and renamed, so that a command that was interrupted goes on behind the last complete part. The
+ * run that reads the files compares the tokens with its own, and refuses files that were made with
+ * another tokenizer or template. */
 #ifndef LT_ALIGN_TEACHER_WORDS_H
 #define LT_ALIGN_TEACHER_WORDS_H
 
@@ -54,8 +55,8 @@ typedef struct {
 LT_MUST_USE lt_err lt_teacher_words_open(lt_teacher_words *out, const char *folder);
 void lt_teacher_words_close(lt_teacher_words *w);
 
-/* Are they those of these conversations, whose first `longest` tokens are used? FORMAT names the
- * first conversation and the token where they differ. id_end: of the vocabulary. */
+/* Check that the files are of these conversations, whose first `longest` tokens are used. FORMAT
+ * names the first conversation that differs, and its token. id_end: size of the vocabulary. */
 LT_MUST_USE lt_err lt_teacher_words_match(const lt_teacher_words *w, const lt_dialogues *d,
                                           int64_t longest, int64_t id_end);
 

@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "platform/sandbox/jobs.h"
 
-/* Processes of one run: the judge, the candidate, and what programs of pairs start. */
+/* Processes of one run: the judge, the answer's program, and those that the program starts. */
 #define PROCESSES 16
 #define MOST_JOBS 512 /* At once: each has a copy of the judge. */
 
@@ -23,7 +23,7 @@ __asm__(".section .rodata\n"
 
 /* ---- The code of an answer ---- */
 
-/* A fence that names a language opens a block, also inside of one that was never closed. */
+/* A fence that names a language opens a block, even where the block before it was not closed. */
 const char *lt_unit_code(const char *text, size_t *bytes) {
     const char *begin = NULL, *code = NULL, *next;
     for (const char *line = text; *line != '\0'; line = next) {

@@ -17,8 +17,8 @@ typedef struct {
 void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
                    int64_t n_words, lt_arena *a);
 
-/* A teacher's distributions, with which rows are compared (the op distill): those of another
- * model's head, or some words of each. */
+/* A teacher's distributions, with which rows are compared (the op distill): whole, from the head of
+ * another model, or the most likely words of each. */
 typedef struct {
     lt_exec *teacher;        /* NULL: ids and logp. */
     const lt_loss *loss;     /* The teacher's, of at least as many rows as a chunk, */

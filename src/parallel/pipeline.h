@@ -54,7 +54,7 @@ LT_MUST_USE lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batche
 LT_MUST_USE lt_err lt_pipeline_eval(lt_pipeline *p, const lt_pass_batch *b, lt_pass_result *r,
                                     float *loss_rows);
 
-/* Who is asked before a micro-batch goes backward through a chunk; call NULL: nobody. */
+/* Called before a micro-batch goes backward through a chunk of layers; call NULL: not called. */
 typedef struct {
     lt_err (*call)(void *of, int chunk);
     void *of;

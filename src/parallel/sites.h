@@ -42,7 +42,7 @@
 typedef struct {
     const char *folder; /* Outlives the sites. */
     int n_sites, site;
-    int n_parts, part; /* part -1: others write and read what this rank holds. */
+    int n_parts, part; /* part -1: another rank writes and reads what this one holds. */
     bool leads;        /* Decides for its site. */
     double deadline_s;
     lt_outer_bits bits;
@@ -73,8 +73,8 @@ void lt_sites_close(lt_sites *s);
 void *lt_sites_payload(lt_sites *s);
 
 /* Begin the round of a step: post the payload, whose deltas begin from outer parameters with hash
- * `base`, unless a file of this step is there already; wait for the others' behind the caller's
- * back. */
+ * `base`, unless a file of this step is there already; a thread waits for the files of the other
+ * sites. */
 LT_MUST_USE lt_err lt_sites_begin(lt_sites *s, int64_t step, uint64_t base);
 bool lt_sites_has_posted(const lt_sites *s, int64_t step); /* Is the own file there? */
 /* Has the thread ended? Its failure is returned. */

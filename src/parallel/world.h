@@ -39,11 +39,11 @@ typedef struct {
 } lt_world;
 
 /* mesh: "dp=4"; "": all ranks divide the rows (dp). A process that was not started as one of
- * several ranks is alone. sites: so many meshes of equal size stand beside each other, and this
- * rank's is opened; 1: one mesh has all ranks. ARG: the mesh does not fit the number of ranks.
- * threads: ranks of one machine divide its cores, unless the environment sets the number of threads
- * of a rank's kernels. Where the launcher has fewer ranks than the mesh, because nodes are lost, dp
- * is smaller by as much. */
+ * several ranks is alone. sites: the ranks are divided into this many meshes of equal size, and the
+ * mesh of this rank is opened; 1: one mesh has all ranks. ARG: the mesh does not fit the number of
+ * ranks. threads: ranks of one machine divide its cores, unless the environment sets the number of
+ * threads of a rank's kernels. Where nodes are lost and the launcher has fewer ranks than the mesh,
+ * dp is reduced in proportion. */
 LT_MUST_USE lt_err lt_world_open(lt_world *w, const char *mesh, int sites, double deadline_s,
                                  const char *record_dir);
 /* The same for a world that is already open, e.g. by lt_comm_run_threads, for any axes; the caller

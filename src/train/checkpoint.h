@@ -7,7 +7,7 @@
  *       config.json              the model
  *       manifest.json            {"format": "lateen-checkpoint", "version": 1, "step", "rows",
  *                                "tokens", "good", "loss", "optimiser",
- *                                 "outer_step" (of several sites),
+ *                                "outer_step" (with several sites),
  *                                 "loader": {...}, "guard": {...}, "recipe": {name: value, ...},
  *                                 "data": {...}, "files": [{"name", "bytes", "xxh3"}]}
  *

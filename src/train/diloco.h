@@ -8,18 +8,19 @@
  * The overlapped form is that of Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512,
  * algorithm 2) with one fragment, the whole model: deltas of step t reach the outer optimiser
  * behind step t + overlap, and the own parameters become merge * own + (1 - merge) * outer. The
- * next delta counts from the outer parameters. Behind the last step of a run there is a round
- * without overlap, so at its end all sites have the same parameters: the outer ones.
+ * next delta is the difference to the outer parameters. After the last step of a run there is a
+ * round without overlap, so at its end all sites have the same parameters: the outer ones.
  *
- * A step has batch.size rows over all sites, as over all ranks. Inner optimisers are apart: their
- * moments are never sent.
+ * The batch.size rows of a step are divided among all ranks of all sites. Each site has an inner
+ * optimiser of its own, whose moments are never sent.
  *
  * STATE    outer parameters and momentum are buffers of the optimiser (optimiser.h), divided and
- *          saved as moments are; lt_run_state.outer_step says which round is in them. A
- *          checkpoint is written when the own file of the round under way is on disk, so a run
- *          that resumes finds it there.
- * ABSENCE  A site that the others went on without takes their newest outer parameters and goes on
- *          at their step: steps and rows in between are left out. So does a site that starts late.
+ *          saved as moments are; lt_run_state.outer_step is the newest round that they include. A
+ *          checkpoint is written only when this site's file of the round under way is on disk, so
+ *          that a run that resumes finds it there.
+ * ABSENCE  Where the other sites have gone on without one, it takes their newest outer parameters
+ *          and goes on at their step: steps and rows in between are left out. So does a site that
+ *          starts late.
  * STOP     A stop request ends the wait for a round. The run is saved as it is, and the next start
  *          finishes the round. */
 #ifndef LT_TRAIN_DILOCO_H
@@ -58,8 +59,8 @@ void lt_diloco_close(struct lt_training *t);
  * gathered. *stop: a stop was asked while it waited. */
 LT_MUST_USE lt_err lt_diloco_join(struct lt_training *t);
 LT_MUST_USE lt_err lt_diloco_follow(struct lt_training *t, int64_t step, bool *changed, int *stop);
-/* May a round end behind this step, so that weights, and the step that comes next, are others than
- * the update left? */
+/* May a round end after this step, so that weights and the number of the next step may differ from
+ * what the update left? */
 bool lt_diloco_is_due(const struct lt_training *t, int64_t step);
 /* Was the run stopped while a round was under way that its last step needs? */
 bool lt_diloco_waits(const struct lt_training *t);

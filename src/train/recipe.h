@@ -165,14 +165,14 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(I64, overlap, "diloco.overlap", "0", 0, 1e9, "STEPS",                                        \
       "inner steps that run while a round is sent; 0: none")                                       \
     X(F64, merge, "diloco.merge", "0.5", 0, 1, "",                                                 \
-      "behind them, share of the own parameters; the outer parameters have the rest",              \
+      "after them, share of the site's own parameters; the outer parameters have the rest",        \
       LT_OPTION_BELOW_MAX)                                                                         \
     X(F64, site_deadline, "diloco.deadline", "600", 0, 1e7, "s",                                   \
       "seconds after which a round goes on without the sites that have not come",                  \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, keep_rounds, "diloco.keep", "16", 2, 1e6, "ROUNDS",                                     \
-      "keep the outer parameters this often for sites that come later, and rounds since the time " \
-      "before",                                                                                    \
+      "keep the outer parameters once in this many rounds, for sites that come later; rounds "     \
+      "older than the last but one of these are removed",                                          \
       LT_RECIPE_MAY_CHANGE)
 
 #define LT_RECIPE_OPTIONS(X)                                                                       \

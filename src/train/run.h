@@ -168,11 +168,10 @@ LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_
 LT_MUST_USE lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
                                           lt_world *world, const lt_objective *objective);
 lt_pass_options lt_training_pass_options(const lt_training *t);
-int lt_training_dp(const lt_training *t);      /* Ranks that share the rows of a step; */
-int lt_training_dp_rank(const lt_training *t); /* this one's place among them; */
-/* The same over all sites: what the rows of a step are divided into. */
-int lt_training_shares(const lt_training *t);
+int lt_training_dp(const lt_training *t);          /* Ranks that share the rows of a step; */
+int lt_training_dp_rank(const lt_training *t);     /* this one's place among them; */
 int lt_training_cp(const lt_training *t);          /* those that share the tokens of a row. */
+int lt_training_shares(const lt_training *t);      /* lt_training_dp of all sites together. */
 bool lt_training_has_ranks(const lt_training *t);  /* There are other ranks. */
 lt_board *lt_training_board(const lt_training *t); /* NULL: no launcher watches this rank. */
 /* Passes into which a rank divides its rows of a step where batch.micro does not say: in a pipeline

@@ -23,7 +23,7 @@ typedef struct {
     double *sorted;    /* (n): room to sort. */
     double *means;     /* (n): seconds of computing in a step of the last whole window; */
     double *shares;    /* (n): how much more that was than the median of the peers, as a share. */
-    bool *slow, *news; /* (n): slow in the last whole window; otherwise than in the one before. */
+    bool *slow, *news; /* (n): slow in the last whole window; and whether that has changed. */
     double passed_s;   /* Of this window. */
     int64_t steps;
 } lt_stragglers;
