@@ -178,7 +178,7 @@ done:
 
 static lt_err measure(lt_auto_layout *l, const finder *f, const lt_stages *stages) {
     for (int stage = 0; stage < l->mesh.pp; stage++) {
-        double bytes;
+        double bytes = 0.0;
         LT_TRY(measure_rank(&bytes, f, l, stages, stage));
         l->bytes = lt_plan_max(l->bytes, bytes);
     }

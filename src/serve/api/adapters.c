@@ -345,7 +345,7 @@ static bool read_list(lt_adapter_set *a, const json_t *list, lt_adapter_choice *
     }
     for (size_t i = 0; i < json_array_size(list); i++) {
         lt_adapter *d = NULL;
-        double scale;
+        double scale = 1.0;
         if (!read_entry(a, json_array_get(list, i), &d, &scale, e) ||
             !add_use(c, d->number, scale, e)) {
             return false;
