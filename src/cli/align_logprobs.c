@@ -97,23 +97,13 @@ static lt_err open_all(job *j, const char **files, int n) {
     LT_TRY(lt_opened_open(&j->opened, o->model, "", o->tokenizer,
                           o->dtype == 0 ? LT_OPENED_F32 : LT_OPENED_BF16, o->device, o->threads));
     spec = lt_model_get_spec(j->opened.model);
-    LT_TRY(lt_model_spec_writes(spec, "align logprobs"));
+    LT_TRY(lt_align_check_model(j->opened.model, "align logprobs", o->seq));
     if (o->top_k > spec->vocab_size) {
         LT_FAIL(LT_ERR_ARG, "--top-k %" PRId64 " of a vocabulary of %" PRId64 " words", o->top_k,
                 spec->vocab_size);
     }
-    if (o->seq > lt_model_spec_context(spec)) {
-        LT_FAIL(LT_ERR_ARG, "--seq %" PRId64 " is longer than the model's %" PRId64 " positions",
-                o->seq, lt_model_spec_context(spec));
-    }
-    LT_TRY(lt_chat_source_open(
-        &j->chat, &(lt_chat_source_options){
-                      .tokenizer = j->opened.tokenizer,
-                      .tokenizer_path = o->tokenizer[0] != '\0' ? o->tokenizer : j->opened.path,
-                      .template = o->chat_template,
-                      .option = "--chat-template",
-                      .messages = "messages",
-                      .last_only = o->chat_turns != 0}));
+    LT_TRY(lt_align_open_chat(&j->chat, &j->opened, o->tokenizer, o->chat_template,
+                              o->chat_turns != 0));
     LT_TRY(lt_file_make_dirs(o->out));
     for (int i = 0; i < n; i++) {
         LT_TRY(add_file(j, files[i]));

@@ -85,13 +85,7 @@ static lt_err open_prompts(job *j, const char **files, int n) {
         LT_FAIL(LT_ERR_ARG, "--tokens %" PRId64 " leaves no room for a prompt in --seq %" PRId64,
                 o->tokens, o->seq);
     }
-    LT_TRY(lt_chat_source_open(
-        &j->chat, &(lt_chat_source_options){
-                      .tokenizer = j->opened.tokenizer,
-                      .tokenizer_path = o->tokenizer[0] != '\0' ? o->tokenizer : j->opened.path,
-                      .template = o->chat_template,
-                      .option = "--chat-template",
-                      .messages = "messages"}));
+    LT_TRY(lt_align_open_chat(&j->chat, &j->opened, o->tokenizer, o->chat_template, false));
     for (int i = 0; i < n; i++) {
         LT_TRY(lt_problems_read(&j->problems, files[i], &how));
     }
@@ -122,16 +116,10 @@ static lt_err open_all(job *j, const char **files, int n) {
                               .questions = o->prompts,
                               .running = o->running,
                               .temperature = o->temperature};
-    const lt_model_spec *spec;
     LT_TRY(o->reward_model[0] != '\0' ? lt_cli_bring(reward_model, o->reward_model) : LT_OK);
     LT_TRY(lt_opened_open(&j->opened, o->model, "", o->tokenizer, (lt_opened_dtype)o->dtype,
                           o->device, o->threads));
-    spec = lt_model_get_spec(j->opened.model);
-    LT_TRY(lt_model_spec_writes(spec, "align rewards"));
-    if (o->seq > lt_model_spec_context(spec)) {
-        LT_FAIL(LT_ERR_ARG, "--seq %" PRId64 " is longer than the model's %" PRId64 " positions",
-                o->seq, lt_model_spec_context(spec));
-    }
+    LT_TRY(lt_align_check_model(j->opened.model, "align rewards", o->seq));
     LT_TRY(open_prompts(j, files, n));
     LT_TRY(open_rewards(j, reward_model));
     lt_model_ends(j->opened.model, j->opened.tokenizer, &how.ends);
