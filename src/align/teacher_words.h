@@ -8,7 +8,7 @@
  * Tensors of a part of n conversations, of which m tokens are learnt:
  *
  *     tokens    I32 (t)       the conversations' tokens, one behind the other
- *     starts    I32 (n + 1)   where each begins in tokens
+ *     starts    I32 (n + 1)   where each conversation begins in tokens
  *     places    I32 (m)       learnt tokens, numbered within their conversation
  *     first     I32 (n + 1)   where the places of each conversation begin
  *     ids       I32 (m, k)    the words most likely in these places, by rising id

@@ -25,7 +25,8 @@
 LT_MUST_USE lt_err lt_dora_open(lt_lora *l, lt_model *base);
 void lt_dora_close(lt_lora *l);
 
-/* Columns of y: z, without bias, becomes c z; then bias is added to all of y. */
+/* y (rows, out) holds z, the product without bias. Multiply its adapted columns by c, then add the
+ * bias to all columns. */
 LT_MUST_USE lt_err lt_dora_scale(lt_exec *r, const lt_lora_site *s, lt_tensor y, lt_tensor bias);
 /* From z, which lies in r->lora->z, and dy: the gradient of m, stored when r->fresh, else added;
  * *dy becomes dz. */

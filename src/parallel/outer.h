@@ -32,7 +32,8 @@ typedef enum { LT_OUTER_32, LT_OUTER_8, LT_OUTER_4 } lt_outer_bits;
 
 /* Bytes of n encoded numbers: a multiple of 4. */
 size_t lt_outer_bytes(lt_outer_bits bits, int64_t n);
-/* out (lt_outer_bytes) = outer - own, encoded. NUMERIC: a difference is not finite. */
+/* Encode the differences outer - own of n numbers into out, which has room for lt_outer_bytes.
+ * Fails with NUMERIC if a difference is not finite. */
 LT_MUST_USE lt_err lt_outer_encode(void *out, lt_outer_bits bits, const float *outer,
                                    const float *own, int64_t n);
 /* sum (n) += the numbers encoded in `in`. */

@@ -42,7 +42,7 @@
 
 #include "lateen/tensor.h"
 
-#define LT_BLOCK_SMALL 32 /* Elements of a simple block. */
+#define LT_BLOCK_SMALL 32 /* Elements of a block of Q8_0, Q4_0, ...: those without sub-blocks. */
 #define LT_BLOCK_NF4   64
 #define LT_BLOCK_SUPER 256 /* Elements of a K block, and a multiple of all blocks. */
 

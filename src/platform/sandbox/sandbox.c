@@ -180,7 +180,8 @@ static pid_t clone_init(const running *r, int flags) {
     return pid;
 }
 
-/* Root may do without a user namespace where only those are refused. */
+/* Start the first process of the sandbox. Where the kernel refuses user namespaces, root can still
+ * make the other namespaces without one. */
 static lt_err start(running *r) {
     if (r->job->kind == LT_SANDBOX_RLIMITS) {
         if (geteuid() != 0) {

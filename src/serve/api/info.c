@@ -24,7 +24,8 @@ static void put_length(lt_json_out *o, const char *key, const lt_server *s) {
     }
 }
 
-/* Of one of several models: llama-server's status, and what else its operator asks. */
+/* Write the state of one of several models: its status in llama-server's words, its memory, how
+ * many requests wait for it, and its aliases. */
 static void put_state(lt_json_out *o, const lt_model_slot *slot) {
     static const char *const states[] = {[LT_MODEL_UNLOADED] = "unloaded",
                                          [LT_MODEL_LOADING] = "loading",

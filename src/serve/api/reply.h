@@ -185,7 +185,8 @@ bool lt_reply_rule(lt_reply *j, lt_api_error *e);
 bool lt_reply_narrow(lt_reply *j, lt_api_error *e);
 void lt_reply_truncate(const lt_reply *j, lt_ids *prompt);
 
-/* reply_shift.c: --context-shift. Are the contexts of the answer shifted? */
+/* reply_shift.c: --context-shift. Does the answer go on at the end of the context, with its oldest
+ * tokens dropped? */
 bool lt_reply_shifts(const lt_reply *j);
 /* Cut a prompt that does not fit, as llama-server does: blocks of half the context behind the first
  * n_keep tokens are dropped, as few as possible. True: it was cut. */

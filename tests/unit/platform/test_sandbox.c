@@ -568,7 +568,7 @@ static void signals_of_the_caller_do_not_hold_it(void **state) {
     lt_sandbox_result_free(&r);
 }
 
-/* A caller that is killed takes the run with it. */
+/* When the caller is killed, the program in the sandbox is killed, too. */
 static void runs_end_with_their_caller(void **state) {
     const lt_sandbox_kind kind = kind_of(state);
     char mark[64];
