@@ -9,8 +9,8 @@
  *              estimator of Chen et al. 2021 (data/check/score.h)
  *
  * Prompts, solved examples, ends and limits are the harness's, too; answers are greedy unless the
- * request says otherwise. A file of responses may take the place of the model, so that Lateen and the
- * harness score the same texts. */
+ * request says otherwise. A file of responses may take the place of the model, so that Lateen and
+ * the harness score the same texts. */
 #ifndef LT_ALIGN_GENERATIVE_H
 #define LT_ALIGN_GENERATIVE_H
 

@@ -1,6 +1,6 @@
-/* Which node each part of a run occupies: which parts move to a spare node, which places stay empty,
- * which nodes are used again, and on which node a rank runs. No agent is started; the tests behave
- * as if all of them ran. */
+/* Which node each part of a run occupies: which parts move to a spare node, which places stay
+ * empty, which nodes are used again, and on which node a rank runs. No agent is started; the tests
+ * behave as if all of them ran. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
