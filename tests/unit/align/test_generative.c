@@ -120,6 +120,31 @@ static void ifeval_line(const json_t *row, int64_t at) {
     }
 }
 
+/* Of the parts between asterisks the first and the last may be empty, and two different ones must
+ * be left (instructions.py, TwoResponsesChecker). */
+static void two_responses(void **state) {
+    static const struct {
+        const char *text;
+        lt_ifeval_outcome want;
+    } cases[] = {{"A******B", LT_IFEVAL_YES},
+                 {"******A******B", LT_IFEVAL_YES},
+                 {"A******B\n****** ", LT_IFEVAL_YES},
+                 {"A****** ******B", LT_IFEVAL_NO},
+                 {"A******A", LT_IFEVAL_NO},
+                 {"A******B******C", LT_IFEVAL_NO},
+                 {"A", LT_IFEVAL_NO}};
+    json_t *none = json_object();
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lt_ifeval_verdict got;
+        assert_int_equal(lt_ifeval_check(&got, "combination:two_responses", none, cases[i].text,
+                                         strlen(cases[i].text), NULL),
+                         LT_OK);
+        assert_int_equal(got.strict, cases[i].want);
+    }
+    json_decref(none);
+}
+
 static void ifeval(void **state) {
     const char *data = getenv("NLTK_DATA");
     (void)state;
@@ -209,6 +234,7 @@ static void examples_of_the_harness(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gsm8k),
+        cmocka_unit_test(two_responses),
         cmocka_unit_test(ifeval),
         cmocka_unit_test(sentences_by_own_parameters),
         cmocka_unit_test(examples_of_the_harness),

@@ -119,6 +119,8 @@ static void raise_is_an_error(void **state) {
                         "t:2: expected {% endif %}, found the end of the template");
     expect("{% include 'x' %}", "{}", NULL);
     expect("{{ [].append(1) }}", "{}", NULL);
+    expect("{% for x in [1] if %}{{ x }}{% endfor %}", "{}", NULL);
+    expect("{{ {}.update({}) }}|{{ {}.update() }}", "{}", NULL);
     expect("{{ ''.__class__ }}|{{ ().__class__.__mro__ }}", "{}", NULL);
 }
 
@@ -144,6 +146,16 @@ static void bounds_hold(void **state) {
     assert_int_equal(err, LT_ERR_LIMIT);
     render_json("{{ 99999999999999999999 }}", "{}", &err);
     assert_int_equal(err, LT_ERR_LIMIT);
+}
+
+/* As Python's integers. */
+static void powers(void **state) {
+    (void)state;
+    expect("{{ (-1) ** 2 }} {{ (-1) ** 3 }} {{ 0 ** 0 }} {{ 0 ** 3 }} {{ 1 ** 9 }} {{ (-1) ** 0 }} "
+           "{{ (-3) ** 3 }} {{ 2 ** 62 }} {{ 2 ** -1 }}",
+           "{}", "1 -1 1 0 1 1 -27 4611686018427387904 0.5");
+    expect("{{ 2 ** 63 }}", "{}", NULL);
+    expect("{{ 0 ** -1 }}", "{}", NULL);
 }
 
 static void clock_can_be_set(void **state) {
@@ -214,9 +226,10 @@ static void models_bring_theirs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_transformers),   cmocka_unit_test(raise_is_an_error),
-        cmocka_unit_test(bounds_hold),           cmocka_unit_test(clock_can_be_set),
-        cmocka_unit_test(formats_are_templates), cmocka_unit_test(models_bring_theirs)};
+        cmocka_unit_test(equals_transformers), cmocka_unit_test(raise_is_an_error),
+        cmocka_unit_test(bounds_hold),         cmocka_unit_test(powers),
+        cmocka_unit_test(clock_can_be_set),    cmocka_unit_test(formats_are_templates),
+        cmocka_unit_test(models_bring_theirs)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 
 #include "base/rng.h"
 #include "data/check/checker.h"
+#include "data/check/python_text.h"
 
 typedef struct {
     lt_check_kind kind;
@@ -173,6 +174,36 @@ static void one_point_is_not_enough(void **state) {
     snprintf(text, sizeof text, "%llu", (unsigned long long)first);
     assert_true(judge(&expression, "2x - x"));
     assert_false(judge(&expression, text));
+}
+
+/* What str.strip() removes, and re.findall() of empty matches: Python 3.11's results. */
+static void as_python_has_it(void **state) {
+    static const struct {
+        const char *text, *bare;
+    } strips[] = {{"\xe2\x80\x80 a\xe2\x80\x8a\t", "a"}, /* U+2000, U+200A */
+                  {"\xe2\x80\x99"
+                   "a\xe2\x80\x99",
+                   "\xe2\x80\x99"
+                   "a\xe2\x80\x99"}, /* U+2019 */
+                  {"\xe2\x80\x8b"
+                   "a",
+                   "\xe2\x80\x8b"
+                   "a"}, /* U+200B */
+                  {"\xe2\x80\xa8"
+                   "a\xe2\x80\xaf\x1c",
+                   "a"}, /* U+2028, U+202F */
+                  {"\xc2\xa0\xe3\x80\x80", ""}};
+    int64_t n = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof strips / sizeof *strips; i++) {
+        const lt_span s = lt_span_strip((lt_span){strips[i].text, strlen(strips[i].text)});
+        assert_int_equal(s.n, strlen(strips[i].bare));
+        assert_memory_equal(s.data, strips[i].bare, s.n);
+    }
+    assert_int_equal(lt_re_count(&n, "x*", LT_SPAN("axb"), 0, 100), LT_OK);
+    assert_int_equal(n, 4);
+    assert_int_equal(lt_re_count(&n, "", LT_SPAN("\xc3\xa4\xe2\x82\xac"), 0, 100), LT_OK);
+    assert_int_equal(n, 3);
 }
 
 /* Which of several marks counts, and what a strict checker refuses. */
@@ -387,6 +418,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spellings_and_near_misses),
         cmocka_unit_test(one_point_is_not_enough),
+        cmocka_unit_test(as_python_has_it),
         cmocka_unit_test(marks),
         cmocka_unit_test(adversarial_answers),
         cmocka_unit_test(strict_needs_a_mark),

@@ -339,6 +339,7 @@ static void resumed_equals_uninterrupted(void **state) {
         lt_loader *l = open_loader(&o);
         for (int i = 0; i < 40; i++) {
             lt_loader_get_state(l, &s);
+            assert_int_equal(lt_loader_state_print(&s, text[i], 20), LT_ERR_LIMIT);
             assert_int_equal(lt_loader_state_print(&s, text[i], sizeof text[i]), LT_OK);
             next(l, 20 + i);
             straight[i] = batch_hash(20 + i, 0);

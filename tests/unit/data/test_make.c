@@ -95,6 +95,28 @@ static void a_known_problem(void **state) {
     lt_maker_close(m);
 }
 
+/* All of every kind's text: question, steps and answer as they stand in a line (FNV-1a of 1,200
+ * lines). A changed text is a changed data set, and changes this number. */
+static void all_known_problems(void **state) {
+    const lt_make_options o = {.kind = "all", .seed = 2, .level_min = 1, .level_max = 5};
+    uint64_t hash = 0xcbf29ce484222325;
+    lt_maker *m = NULL;
+    const char *line;
+    size_t n;
+    (void)state;
+    assert_int_equal(lt_maker_open(&m, &o), LT_OK);
+    for (uint64_t i = 0; i < N; i++) {
+        assert_int_equal(lt_maker_line(m, i, &line, &n, NULL), LT_OK);
+        for (size_t k = 0; k < n; k++) {
+            hash = (hash ^ (unsigned char)line[k]) * 0x100000001b3;
+        }
+    }
+    lt_maker_close(m);
+    if (hash != 0x3dc89d864e21614d) {
+        fail_msg("0x%llx", (unsigned long long)hash);
+    }
+}
+
 static void bad_options(void **state) {
     lt_make_options o = {.kind = "logik", .level_min = 1, .level_max = 5};
     lt_maker *m = NULL;
@@ -116,6 +138,7 @@ int main(void) {
         cmocka_unit_test(answers_pass_their_checker),
         cmocka_unit_test(order_does_not_matter),
         cmocka_unit_test(a_known_problem),
+        cmocka_unit_test(all_known_problems),
         cmocka_unit_test(bad_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

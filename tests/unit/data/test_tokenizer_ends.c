@@ -110,6 +110,10 @@ static void by_name(void **state) {
     check_names((const char *const[]){"<|endoftext|>", "<|user|>", "<|end|>", NULL},
                 " <|endoftext|> <|end|>");
     check_names((const char *const[]){"x", NULL}, "");
+    /* As in llama.cpp, </s> ends no text of a tokenizer that has <|tool_response>. */
+    check_names((const char *const[]){"<eos>", "</s>", NULL}, " </s> <eos>");
+    check_names((const char *const[]){"<eos>", "</s>", "<|tool_response>", NULL},
+                " <eos> <|tool_response>");
 }
 
 /* Real files say "no limit" with a number beyond 64 bits. */
@@ -239,6 +243,21 @@ static void filling_in_the_middle(void **state) {
     unlink(path);
 }
 
+/* A GGUF whose tokens are not as many as the model's is not copied into another. */
+static void tokens_of_another_model(void **state) {
+    char path[] = "/tmp/lateen-ends-XXXXXX.gguf";
+    lt_gguf_out *o = NULL;
+    (void)state;
+    close(mkstemps(path, 5));
+    write_gguf(path, (const char *const[]){"<a>", NULL}, NULL, 0, NULL, NULL);
+    must(lt_gguf_out_open(&o), path);
+    assert_int_equal(lt_gguf_put_tokenizer(o, path, N_BYTES + 2, NULL, 0), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "257 tokens, but the model's vocabulary has 258"));
+    must(lt_gguf_put_tokenizer(o, path, N_BYTES + 1, NULL, 0), path);
+    lt_gguf_out_close(o);
+    unlink(path);
+}
+
 /* The model's ids take the keys that neither the tokenizer nor llama.cpp's names need. */
 static void ids_of_a_model_as_keys(void **state) {
     char path[] = "/tmp/lateen-ends-XXXXXX";
@@ -267,6 +286,7 @@ int main(void) {
         cmocka_unit_test(config_of_the_folder),
         cmocka_unit_test(keys_of_a_gguf),
         cmocka_unit_test(filling_in_the_middle),
+        cmocka_unit_test(tokens_of_another_model),
         cmocka_unit_test(ids_of_a_model_as_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

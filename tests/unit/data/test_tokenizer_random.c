@@ -94,6 +94,8 @@ static void check_model(const json_t *o, size_t line) {
     assert_int_equal(
         lt_base64_decode(json_string_value(model), json_string_length(model), &raw, "model"),
         LT_OK);
+    /* Field 4, which is not the denormalizer's, is left out whatever is in it. */
+    assert_int_equal(lt_text_put(&raw, "\x22\x03\x12\x01z", 5), LT_OK);
     assert_int_equal(lt_tokenizer_open_memory(&t, raw.data, raw.n, "random.model", NULL), LT_OK);
     assert_int_equal(lt_tokenizer_scratch_open(&s, t), LT_OK);
     for (size_t i = 0; i < json_array_size(texts); i++) {
@@ -148,6 +150,37 @@ static void cases_once_wrong(void **state) {
 static void sentencepiece_models(void **state) {
     (void)state;
     check_file(GOLDEN "sentencepiece.jsonl", 16);
+}
+
+static lt_err read_number(double *out, const char *text) {
+    lt_json_pull j = lt_json_pull_over(text, strlen(text), "number");
+    const lt_err err = lt_json_pull_f64(&j, out);
+    lt_json_pull_close(&j);
+    return err;
+}
+
+static void numbers(void **state) {
+    static const char *const bad[] = {"+1", ".5", "", "x", "1e", "--1", "1.2.3"};
+    double x = 0.0;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(read_number(&x, bad[i]), LT_ERR_FORMAT);
+    }
+    assert_int_equal(read_number(&x, " -12.5e-1,"), LT_OK);
+    assert_true(x == -1.25);
+}
+
+/* The charsmap of a model without normalization rules has no bytes. */
+static void empty_charsmap(void **state) {
+    static const char json[] =
+        "{\"added_tokens\":[],\"normalizer\":{\"type\":\"Precompiled\","
+        "\"precompiled_charsmap\":\"\"},\"pre_tokenizer\":null,\"model\":{\"type\":\"BPE\","
+        "\"vocab\":{\"a\":0},\"merges\":[]}}";
+    lt_tokenizer *t = NULL;
+    (void)state;
+    assert_int_equal(lt_tokenizer_open_memory(&t, json, sizeof json - 1, "empty.json", NULL),
+                     LT_OK);
+    lt_tokenizer_close(t);
 }
 
 /* A vocabulary whose products make pairs of better rank than their own: the sweep over one rank
@@ -206,6 +239,8 @@ int main(void) {
         cmocka_unit_test(every_part_of_tokenizer_json),
         cmocka_unit_test(cases_once_wrong),
         cmocka_unit_test(sentencepiece_models),
+        cmocka_unit_test(numbers),
+        cmocka_unit_test(empty_charsmap),
         cmocka_unit_test(long_words_of_an_odd_vocabulary),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
