@@ -10,8 +10,9 @@ typedef struct {
     lt_shard *shards[LT_LOADER_SOURCES_MAX];
     int64_t first[LT_LOADER_SOURCES_MAX + 1]; /* First conversation of each shard; then n. */
     int n_shards;
-    int64_t n;     /* Conversations. */
-    uint64_t hash; /* Of the shards' names, which have the hashes of what they were made of. */
+    int64_t n; /* Conversations. */
+    /* Hash of the shards' names, which contain the hashes of what the shards were made of. */
+    uint64_t hash;
 } lt_dialogues;
 
 /* Append the conversations of a shard. Close *d also after a failure. */

@@ -15,7 +15,7 @@
 #include "model/alloc.h"
 #include "train/chat_data.h"
 
-/* Of the seed's streams: which examples are on policy; seeds of their answers. */
+/* Streams of the seed: which examples are on policy, and the seeds of their answers. */
 #define CHOICE_STREAM 0x646b01
 #define ANSWER_STREAM 0x646b02
 

@@ -43,7 +43,7 @@ typedef struct {
     int64_t at_held_out;
     int32_t *row_ids; /* (seq) */
     bool *learnt;
-    /* Of a step: what is asked, by row; n_prompt 0: the row is off policy. */
+    /* What a step asks, by row; n_prompt 0: the row is off policy. */
     lt_question *questions; /* (rows of a step) */
     bool *ended;            /* (rows of a step) the model ended the answer. */
     lt_answer *answers;     /* (rows of a step) in the order of the questions. */

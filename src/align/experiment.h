@@ -37,7 +37,7 @@ typedef struct {
 } lt_experiment_model;
 
 typedef struct {
-    char *prompt; /* Of a completion, with its examples; or the messages of a chat, as JSON. */
+    char *prompt; /* The text to complete, with its examples; or the messages of a chat, as JSON. */
     char *answer;
     lt_check_kind checker;
 } lt_experiment_problem;
@@ -60,8 +60,8 @@ typedef struct {
 typedef struct {
     bool done, right;
     bool scored;      /* score and kl are there. */
-    int32_t tokens;   /* Of all candidates and trials. */
-    double score, kl; /* Of the answer that was kept; nats. */
+    int32_t tokens;   /* Tokens of all candidates and trials together. */
+    double score, kl; /* Score and divergence of the answer that was kept; kl in nats. */
 } lt_experiment_cell;
 
 typedef struct {
@@ -73,7 +73,7 @@ typedef struct {
     lt_experiment_config *configs;
     int64_t n_models, n_tasks, n_configs, n_seeds;
     int64_t seeds[LT_EXPERIMENT_SEEDS];
-    uint64_t hash;             /* Of all that decides the results. */
+    uint64_t hash;             /* Hash of everything that decides the results. */
     lt_experiment_cell *cells; /* (n_cells), by lt_experiment_index. */
     int64_t n_cells, n_done;
 } lt_experiment;

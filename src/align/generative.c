@@ -32,7 +32,7 @@ typedef struct {
 /* A mean that grows: of questions, or of instructions. */
 typedef struct {
     int64_t n;
-    double sum, sum_sq; /* Of values from 0 to 1. */
+    double sum, sum_sq; /* Sums over values from 0 to 1. */
 } share;
 
 typedef struct task task;

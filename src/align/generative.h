@@ -34,7 +34,7 @@ typedef struct {
     int64_t shots, limit;  /* limit 0: all questions. */
     const char *nltk;      /* ifeval: NLTK's data folder; NULL: not there. */
     bool chat;             /* The model's chat template. */
-    int64_t max_tokens;    /* Of a response; 0: the harness's. */
+    int64_t max_tokens;    /* Most tokens of a response; 0: as many as the harness allows. */
     int64_t max_running;
     int64_t samples;             /* humaneval, mbpp: responses to each question; else 1. */
     int k[LT_GENERATIVE_SCORES]; /* Sizes for pass@k, (n_k), each at most samples. */
@@ -57,8 +57,9 @@ typedef struct {
 typedef struct {
     const char *task;
     int64_t questions;
-    double tokens; /* Of an answer, on average, with all that was written for it; 0: not asked. */
-    int n;         /* Scores: by name, mean, standard error of the mean, and of how many. */
+    /* Mean tokens of an answer, including everything that was written for it; 0: not asked. */
+    double tokens;
+    int n; /* Scores: by name, mean, standard error of the mean, and of how many. */
     struct {
         char name[40];
         double mean, error;

@@ -55,7 +55,7 @@ static int64_t partner_of(const lt_preference_objective *p, const lt_preference_
 /* Ids of a row: two pieces, of which the second begins at `first` of the row. */
 typedef struct {
     const int32_t *head, *tail;
-    int64_t first, n; /* Of the whole row. */
+    int64_t first, n; /* n counts the ids of the whole row. */
 } pieces;
 
 static pieces pieces_of(const lt_preference_objective *p, const lt_preference_set *set,
@@ -273,7 +273,7 @@ static lt_err single_loss(lt_preference_objective *p, const lt_preference_set *s
     const lt_preference *e = &set->rows.examples[part->index[i]];
     lt_align_sample sample = {
         .good = e->good, .point = set->point, .quantile = e->quantile, .n_refs = e->n_refs};
-    /* Of quantiles, those in the upper half count as chosen. */
+    /* An objective that learns from quantiles counts those in the upper half as chosen. */
     const bool chosen = p->row->weights ? e->good : e->quantile > 0.5;
     double reward;
     side_of(&sample.side, p, set, part, i, p->logp, p->dlogp);

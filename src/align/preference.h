@@ -37,11 +37,12 @@ typedef struct {
     const lt_align_objective *row;
     lt_align_options options;
     lt_preference_set train, valid; /* valid.rows.n 0: there is none. */
-    int64_t block;                  /* Of mismatched completions. */
-    float *logp;                    /* Two rows of log-probabilities. */
-    double *dlogp;                  /* Derivatives by them. */
-    lt_step_rows mismatched;        /* Of KTO: rows of a pass. */
-    char was[2][17];                /* The checkpoint's checksums of the references; "": none. */
+    /* Completions of a block whose prompts KTO exchanges to mismatch them. */
+    int64_t block;
+    float *logp;             /* Two rows of log-probabilities. */
+    double *dlogp;           /* Derivatives by them. */
+    lt_step_rows mismatched; /* KTO's mismatched rows of a pass. */
+    char was[2][17];         /* The checkpoint's checksums of the references; "": none. */
     int64_t seq;
 } lt_preference_objective;
 

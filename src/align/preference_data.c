@@ -23,7 +23,7 @@ typedef struct {
     size_t bytes;
     const char *file;
     uint64_t number;
-    lt_ids ids[2]; /* Of chosen and rejected, or of the completion. */
+    lt_ids ids[2]; /* Ids of chosen and rejected, or of the completion. */
     size_t first[2];
     lt_preference what;
     lt_err err;

@@ -29,10 +29,10 @@ typedef struct {
 typedef struct {
     lt_preference *examples; /* (n) */
     int64_t n, together;     /* Rows of an example: 2 of a pair, else 1. */
-    int32_t *ids;            /* Of all rows, one behind the other. */
+    int32_t *ids;            /* Ids of all rows, one behind the other. */
     int64_t *start;          /* (n * together + 1): where a row begins in ids. */
     int32_t *first;          /* (n * together): of the row's tokens the first of the completion. */
-    uint64_t hash;           /* Of all this. */
+    uint64_t hash;           /* Hash of everything in this struct. */
     uint64_t left_out, cut;
     size_t bytes;
 } lt_preferences;

@@ -85,7 +85,7 @@ static lt_err load(reference *r, const char *was, bool *found) {
                      (long long)r->set->n_reference);
     }
     if (r->model[0] != '\0' && strcmp(model, r->model) != 0) {
-        goto done; /* Of another model. */
+        goto done; /* The file belongs to another model. */
     }
     memcpy(r->set->reference, x->data, x->bytes);
     sums_hash(r->set, hex);

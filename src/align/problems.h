@@ -34,7 +34,7 @@ typedef struct {
 typedef struct {
     lt_problem *items;
     int64_t n, room, left_out;
-    uint64_t hash; /* Of the ids and lines that are asked, in their order. */
+    uint64_t hash; /* Hash of the ids and lines that are asked, in their order. */
 } lt_problems;
 
 typedef struct {

@@ -16,7 +16,7 @@
 #include "base/rng.h"
 #include "lateen/align.h"
 
-#define DRAWS_STREAM 0x717202 /* Of the seed's streams: seeds of prompts. */
+#define DRAWS_STREAM 0x717202 /* Stream of the seed that gives the seeds of prompts. */
 #define STATE_BYTES  ((size_t)1 << 16)
 
 typedef struct {

@@ -27,7 +27,7 @@ typedef struct {
     const char *out;
     const lt_problems *problems;
     lt_rewards *rewards;
-    lt_rollouts *rollouts; /* Of the reference model. */
+    lt_rollouts *rollouts; /* Draws from the reference model. */
     const lt_tokenizer *tokenizer;
     int64_t n;       /* Completions of each prompt. */
     int64_t prompts; /* Whose completions are drawn together. */
@@ -39,7 +39,7 @@ typedef struct {
 
 typedef struct {
     int64_t prompts, kept, lines; /* kept: prompts of an earlier start. */
-    double reward_sum;            /* Of the completions that this start drew, */
+    double reward_sum;            /* Sum over the completions that this start drew, */
     int64_t drawn;                /* whose number this is. */
 } lt_reference_rewards_stats;
 

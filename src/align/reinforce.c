@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 
-#define QUESTIONS_STREAM 0x726c /* Of the seed's streams: seeds of questions. */
+#define QUESTIONS_STREAM 0x726c /* Stream of the seed that gives the seeds of questions. */
 
 int64_t lt_reinforce_steps_a_draw(const lt_reinforce *r) {
     return r->o.updates * r->o.passes;
@@ -239,7 +239,7 @@ lt_err lt_reinforce_draw(lt_reinforce *r) {
 lt_err lt_reinforce_evaluate(lt_reinforce *r, const lt_problems *problems, int64_t most,
                              lt_draw_stats *out) {
     const int64_t n = most < problems->n ? most : problems->n;
-    const int64_t all = (n - r->o.rank + r->o.ranks - 1) / r->o.ranks; /* Of this rank. */
+    const int64_t all = (n - r->o.rank + r->o.ranks - 1) / r->o.ranks; /* Questions of this rank. */
     const int64_t at_once = r->n_drawn / r->o.group;
     lt_err err = LT_OK;
     *out = (lt_draw_stats){0};
@@ -268,7 +268,7 @@ void lt_reinforce_row(const lt_drawn *d, const lt_batch *to, int64_t row) {
     const int64_t n = p->n_prompt + d->answer.n, at = row * to->seq;
     LT_ASSERT(n <= to->seq + 1);
     for (int64_t i = 0; i < to->seq; i++) {
-        const int64_t next = i + 1 - p->n_prompt; /* Of the answer. */
+        const int64_t next = i + 1 - p->n_prompt; /* Index within the answer. */
         to->tokens[at + i] = i < p->n_prompt ? p->prompt[i] : i < n ? d->answer.ids[next - 1] : 0;
         to->labels[at + i] = next >= 0 && next < d->answer.n ? d->answer.ids[next] : -1;
         to->doc_start[at + i] = 0;

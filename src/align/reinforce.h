@@ -30,7 +30,7 @@
 typedef struct {
     lt_align_policy_options policy;
     lt_align_advantage advantage;
-    int64_t answers;  /* Of an optimiser step, on this rank: a multiple of group. */
+    int64_t answers;  /* Answers of an optimiser step on this rank: a multiple of group. */
     int64_t group;    /* Answers to each question. */
     int64_t updates;  /* Steps whose answers are drawn together. */
     int64_t passes;   /* How often each answer is learnt from. */

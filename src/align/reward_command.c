@@ -18,7 +18,7 @@
 #include "base/error.h"
 #include "base/json.h"
 
-#define LINE_BYTES   65536 /* Of one of its lines, at most. */
+#define LINE_BYTES   65536 /* Longest line that the command may write. */
 #define READ_BYTES   4096
 #define SAID_BYTES   80 /* What a message quotes. */
 #define PATIENCE_S   2.0

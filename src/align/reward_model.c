@@ -14,7 +14,7 @@
 
 #define RUNNING     16   /* Texts in the cache: a step reads a few hundred tokens of them. */
 #define SLICE       256  /* Texts that wait for them. */
-#define STEP_TOKENS 2048 /* Of the engine by default, at most. */
+#define STEP_TOKENS 2048 /* Most tokens of an engine step, unless an option says otherwise. */
 
 struct lt_reward_model {
     lt_model *model;

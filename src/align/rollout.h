@@ -44,9 +44,9 @@ typedef struct {
 } lt_asked;
 
 typedef struct {
-    int64_t max_tokens; /* Of an answer. */
-    int64_t max_seq;    /* Of question and answer. */
-    int64_t questions;  /* Of a call, at most. */
+    int64_t max_tokens; /* Most tokens of an answer. */
+    int64_t max_seq;    /* Most tokens of question and answer together. */
+    int64_t questions;  /* Most questions of a call. */
     int64_t running;    /* Answers that the engine draws at once, at most. */
     double temperature; /* At which answers are drawn, over 0. */
     lt_ends ends;       /* Tokens that end an answer. */
@@ -56,9 +56,9 @@ typedef struct {
 
 typedef struct {
     double refresh_s; /* Until the engine ran on the new weights. */
-    double draw_s;    /* Of the rest. */
+    double draw_s;    /* Seconds of everything else. */
     int64_t prompt_tokens, new_tokens;
-    uint64_t version; /* Of the weights that drew. */
+    uint64_t version; /* Version of the weights that drew. */
 } lt_rollout_stats;
 
 typedef struct lt_rollouts lt_rollouts;

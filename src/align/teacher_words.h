@@ -73,7 +73,7 @@ typedef struct {
     lt_pass *pass;
     const lt_model *teacher;
     int64_t k, per_part;
-    int64_t rows, seq; /* Of the pass. */
+    int64_t rows, seq; /* Shape of the pass. */
     double temperature;
     void (*progress)(void *ctx, int64_t done, int64_t all); /* Conversations. May be NULL. */
     void *ctx;

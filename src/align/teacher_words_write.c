@@ -49,8 +49,8 @@ enum { TOKENS, STARTS, PLACES, FIRST, IDS, LOGPROBS, TENSORS };
 typedef struct {
     const lt_teacher_words_options *o;
     char key[17];
-    numbers out[TENSORS]; /* Of the part. */
-    /* Of a pass: (rows, seq), and the words (rows * seq, k). */
+    numbers out[TENSORS]; /* Numbers of the part that is being written. */
+    /* Buffers of a pass: (rows, seq), and the words (rows * seq, k). */
     int32_t *ids, *tokens, *labels, *words;
     float *logp;
     bool *learnt;

@@ -27,7 +27,7 @@
 typedef struct {
     lt_sandbox_kind kind;
     double limit_s;       /* For all tests of an answer, wall clock. */
-    int64_t memory_bytes; /* Of a process. */
+    int64_t memory_bytes; /* Most memory of a process. */
     int parallel;         /* Answers at once. */
     const char *program;  /* lateen: jobs.h. */
 } lt_unit_tests_options;

@@ -9,7 +9,7 @@ typedef struct {
     int n;
 } lt_adapter_list;
 
-/* Of every --lora of the command line, in order; each may have several, with commas between. A
+/* Read every --lora of the command line, in order; each may name several, separated by commas. A
  * folder that is elsewhere (hf://, s3://, https://) is fetched. Free with lt_adapter_list_free,
  * also after a failure. */
 LT_MUST_USE lt_err lt_adapter_list_read(lt_adapter_list *out, int argc, char **argv);

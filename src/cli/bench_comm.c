@@ -93,7 +93,7 @@ static const struct {
     const char *name;
     lt_err (*run)(const job *j);
     double (*expect)(int n, int own);
-    int share; /* Of (n - 1) / n; 0: all. */
+    int share; /* A link carries share * (n - 1) / n of the bytes; 0: all of them. */
 } verbs[] = {{"all_reduce", run_all_reduce, sum_of_all, 2},
              {"reduce_scatter", run_reduce_scatter, sum_of_all, 1},
              {"all_gather", run_all_gather, first_is_1, 1},

@@ -35,7 +35,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Of the encodings after the first, or of the only one. */
+/* Median of the encodings after the first, or of the only one. */
 static double warm_median(const double *seconds, int64_t n) {
     double sorted[ROUNDS_MAX];
     const int64_t from = n > 1;

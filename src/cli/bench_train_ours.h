@@ -11,7 +11,7 @@
 #include "train/shapes.h"
 
 typedef struct {
-    int shape; /* Of LT_TRAIN_SHAPES. */
+    int shape; /* Index into LT_TRAIN_SHAPES. */
     bool bf16;
     lt_device *device;  /* The caller's. */
     int64_t batch, seq; /* 0: the shape's own for the device. */

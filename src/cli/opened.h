@@ -13,7 +13,7 @@ typedef struct {
     lt_model *model;
     struct lt_lora *adapters; /* Beside it; NULL: none. */
     lt_tokenizer *tokenizer;
-    char path[LT_PATH_BYTES]; /* Of the model, or of adapters that have a tokenizer. */
+    char path[LT_PATH_BYTES]; /* Path of the model, or of adapters that have a tokenizer. */
 } lt_opened;
 
 /* How weights are held, in the order of the option's choices. STORED: in the types of the file,

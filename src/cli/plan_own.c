@@ -35,7 +35,7 @@ typedef struct {
     lt_plan_cluster cluster;
     lt_own_rates rates;
     lt_dry_step step;
-    double tokens; /* Of a step. */
+    double tokens; /* Tokens of a step. */
 } own_plan;
 
 /* What rank 0 of a run holds whose ranks divide rows and, with ZeRO, the state. */

@@ -65,7 +65,7 @@ static const char prose[] =
 typedef struct {
     lt_hedge_prompt *prompts;
     int64_t n, room, least; /* least: candidates that every prompt has. */
-    double low, high;       /* Of all scores. */
+    double low, high;       /* Lowest and highest of all scores. */
 } calibration;
 
 static void calibration_free(calibration *c) {

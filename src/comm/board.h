@@ -35,7 +35,7 @@ typedef struct lt_board lt_board;
 typedef struct {
     lt_phase phase;
     int64_t step;              /* The last one that ended; -1: none is known. */
-    int64_t loaded_step;       /* Of the state that was loaded. */
+    int64_t loaded_step;       /* Step of the state that was loaded. */
     uint64_t at_ns[LT_PHASES]; /* When each phase began; 0: it has not. */
     uint64_t step_ns;          /* When that step ended. */
     int stop; /* Why the rank stops (train/record.h); 0: it has not been told to. */
@@ -68,7 +68,7 @@ void lt_board_step(lt_board *b, int64_t step);
 void lt_board_stop(lt_board *b, int stop);
 void lt_board_suspect(lt_board *b, int64_t step);
 void lt_board_slow(lt_board *b, double share);
-void lt_board_folder(lt_board *b, const char *path); /* Of the run; rank 0 alone calls it. */
+void lt_board_folder(lt_board *b, const char *path); /* The run's folder; rank 0 alone calls it. */
 void lt_board_sizes(lt_board *b, int dp, int least, int64_t rows);
 /* Does the launcher want ranks whose world fails to wait for the next one? */
 bool lt_board_keeps(const lt_board *b);

@@ -104,7 +104,7 @@ struct lt_comm {
     lt_err failed; /* LT_OK, or why every call fails. */
     char why[LT_COMM_WHY];
     lt_records records;
-    lt_timeline *timeline; /* Of the waits of callers; NULL: none. */
+    lt_timeline *timeline; /* Records how long callers wait; NULL: no record. */
     double moved_s;        /* See lt_comm_moved. */
     uint64_t moved_until_ns;
 };

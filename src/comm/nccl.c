@@ -36,7 +36,7 @@
 
 #define POLL_US     20
 #define STAGE_BYTES ((size_t)128 << 20) /* For what is received and not yet added. */
-#define PIECE_MOST  ((size_t)16 << 20)  /* Of a shard, in F32. */
+#define PIECE_MOST  ((size_t)16 << 20)  /* Most bytes of a shard's piece, in F32. */
 #define PIECE_LEAST ((size_t)1 << 20)
 #define FINALIZE_S  5.0
 

@@ -8,7 +8,7 @@
 #include "comm/nccl_library.h"
 #include "tensor/backend.h"
 
-#define LT_NCCL_HEADER_WORDS 8 /* Of what a rank tells of a call. */
+#define LT_NCCL_HEADER_WORDS 8 /* Words in which a rank describes a call. */
 
 typedef enum { LINK_NEW, LINK_ID, LINK_INIT, LINK_READY } link_state;
 
@@ -16,14 +16,14 @@ typedef enum { LINK_NEW, LINK_ID, LINK_INIT, LINK_READY } link_state;
 typedef struct {
     link_state state;
     lt_nccl_id id;
-    lt_comm_work exchange; /* Of the id, in the host world. */
+    lt_comm_work exchange; /* The exchange of NCCL's id in the host world. */
     lt_nccl_comm comm;
     lt_queue *queue;
 } lt_nccl_link;
 
 typedef struct {
     lt_nccl_comm comm;
-    lt_group *twin;      /* Of the host world. */
+    lt_group *twin;      /* The same group in the host world. */
     lt_nccl_link *links; /* (n, 2): to a member, from it. */
 } lt_nccl_group;
 

@@ -29,7 +29,7 @@ typedef struct {
     json_t *line;     /* The object. */
     json_t *context;  /* What the template sees; its messages are set for each rendering. */
     json_t *messages; /* All of them, owned by line. */
-    bool *silent;     /* Of each message: its weight is 0. */
+    bool *silent;     /* For each message, whether its weight is 0. */
     bool any_silent;
     char *text; /* F */
     size_t bytes;
@@ -270,7 +270,7 @@ static lt_err find_answers(conversation *v) {
     return LT_OK;
 }
 
-/* Of the spans that the template marks, take out those of answers with weight 0. */
+/* Remove the spans of answers with weight 0 from those that the template marks. */
 static lt_err drop_silent(conversation *v) {
     const size_t n = json_array_size(v->messages);
     size_t n_answers = 0, kept = 0;

@@ -19,7 +19,7 @@ typedef struct {
 typedef struct {
     lt_chat_rows rows;
     lt_chat_template *template;
-    uint64_t hash; /* Of template and options. */
+    uint64_t hash; /* Hash of template and options. */
 } lt_chat_source;
 
 /* The strings of *o but for those of `rows` need not outlive the call. Close it also after a

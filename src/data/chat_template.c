@@ -11,13 +11,13 @@
 #include "data/jinja/jinja.h"
 #include "data/tokenizer/bpe.h"
 
-#define TEMPLATE_BYTES ((size_t)4 << 20) /* Of one template. */
+#define TEMPLATE_BYTES ((size_t)4 << 20) /* Most bytes of one template. */
 /* Limit of tokenizer_config.json; some list every added token. */
 #define CONFIG_BYTES ((size_t)64 << 20)
 
 struct lt_chat_template {
     char *name, *text;
-    lt_jpool pool; /* Of the tree. */
+    lt_jpool pool; /* Memory of the tree. */
     lt_jnode *body;
     json_t *defaults;
     bool marks_answers;

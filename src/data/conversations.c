@@ -14,7 +14,7 @@
 #include "data/encode_workers.h"
 #include "data/shard_format.h"
 
-#define NAME_BYTES 64 /* Of a file's name, what its shard's name keeps. */
+#define NAME_BYTES 64 /* As much of a file's name as its shard's name keeps. */
 
 typedef struct {
     const lt_conversations_options *o;
@@ -119,7 +119,7 @@ done:
 
 /* ---- The file ---- */
 
-/* Of the content and of everything else that ids and masks depend on. */
+/* Hash of the content and of everything else that ids and masks depend on. */
 static lt_err hash_of(uint64_t *out, uint64_t *tokenizer, const lt_conversations_options *o) {
     lt_file_map map;
     LT_TRY(lt_tokenize_hash(tokenizer, o->source->rows.tokenizer, o->tokenizer_path));
@@ -169,7 +169,7 @@ lt_err lt_conversations_shard(char prefix[LT_PATH_BYTES], lt_conversations_stats
     LT_TRY_DONE(lt_file_make_dirs(o->folder));
     LT_TRY_DONE(lt_encode_workers_open(&e.workers, t, o->n_threads));
     err = lt_tokenize_files(&how, &made);
-    if (err == LT_ERR_STATE) { /* Of the same content under another path or time. */
+    if (err == LT_ERR_STATE) { /* The shard has the same content under another path or time. */
         how.overwrite = true;
         err = lt_tokenize_files(&how, &made);
     }

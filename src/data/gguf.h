@@ -95,7 +95,7 @@ typedef struct {
     lt_gguf_type elem; /* Element type of an ARRAY; equals type otherwise. */
     uint64_t n;
     const unsigned char *data;
-    size_t bytes; /* Of all values together, string lengths included. */
+    size_t bytes; /* Bytes of all values together, string lengths included. */
 } lt_gguf_kv;
 
 /* One tensor. dims[0] is the fastest (ggml's ne[0]): a PyTorch weight (out, in) has dims {in, out}.

@@ -43,7 +43,7 @@ typedef struct {
 typedef struct {
     lt_doc_stream source;
     const lt_loader_options *options;
-    uint64_t seed; /* Of this source. */
+    uint64_t seed; /* Seed of this source. */
     lt_window window;
 } lt_packer;
 

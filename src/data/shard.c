@@ -18,7 +18,7 @@
 typedef enum { IDS_U8, IDS_I16, IDS_U16, IDS_I32, IDS_U32, IDS_I64 } id_kind;
 
 struct lt_shard {
-    char path[LT_PATH_BYTES]; /* Of the .bin, for messages. */
+    char path[LT_PATH_BYTES]; /* Path of the .bin, for messages. */
     lt_file_map bin, idx, mask;
     lt_shard_info info;
     id_kind kind;

@@ -49,7 +49,7 @@ struct lt_text_reader {
     size_t record_bytes_max;
     lt_text_buffer window, decoded;
     size_t at, filled;
-    uint64_t offset, line; /* Of window.data[at]. */
+    uint64_t offset, line; /* Position of window.data[at] in the file. */
     uint64_t array;        /* CUT_ELEMENT: offset of the '['. */
     bool ended;            /* The source is at its end. */
     mended *mended;

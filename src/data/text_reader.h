@@ -47,8 +47,8 @@ typedef struct {
 typedef struct {
     const char *data; /* Valid until the next call on the same reader or buffer. */
     size_t bytes;
-    uint64_t line;   /* Of its first byte, from 1. */
-    uint64_t offset; /* Of its first byte in the unpacked file. */
+    uint64_t line;   /* Line of its first byte, from 1. */
+    uint64_t offset; /* Position of its first byte in the unpacked file. */
     /* Set when it is decoded, so that a record of which several members are decoded is counted
      * once: its bytes were searched for invalid UTF-8; it is among the reader's mended ones. */
     bool searched, mended;

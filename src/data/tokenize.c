@@ -42,7 +42,7 @@ typedef struct {
     size_t text_bytes;
     record_slice *records;
     size_t n_records, room_records;
-    lt_id_buffer ids;       /* Of all documents; */
+    lt_id_buffer ids;       /* Ids of all documents; */
     lt_text_buffer mask;    /* (ids.n) LT_MASK_*, when the shard has a mask; */
     size_t *doc_tokens;     /* (room_records) tokens of each. */
     uint64_t decoded_bytes; /* UTF-8 of the documents. */
@@ -55,7 +55,7 @@ typedef struct {
     const lt_tokenize_options *o;
     lt_tokenize_position from; /* Where this run begins; used by the reader. */
     lt_tokenize_position at;   /* What is written so far; used by the writer. */
-    uint64_t resumed_bytes;    /* Of the files, before `from`; set before the first job. */
+    uint64_t resumed_bytes;    /* Bytes of the files before `from`; set before the first job. */
     lt_text_reader **readers;  /* (n_inputs) open from the first job of a file to its last. */
     job *jobs;                 /* (n_jobs) ring */
     size_t n_jobs;

@@ -29,7 +29,7 @@ typedef struct {
     int64_t *counts; /* (2, n): scratch of a call. */
     int64_t room;    /* Elements of the largest matrix that this rank owns, in one buffer. */
     int64_t sends;   /* The most elements of one buffer that this rank sends in a round. */
-    const lt_backend *backend; /* Of the buffers, which the queue reads and writes. */
+    const lt_backend *backend; /* Backend of the buffers, which the queue reads and writes. */
     lt_queue *queue;
 } lt_owners;
 

@@ -47,7 +47,7 @@ typedef struct {
     double deadline_s;
     lt_outer_bits bits;
     int64_t n_elements;
-    size_t payload_bytes; /* Of the own part's deltas. */
+    size_t payload_bytes; /* Bytes of this site's own deltas. */
 } lt_sites_options;
 
 typedef struct {
@@ -59,7 +59,7 @@ typedef struct {
     uint8_t *file; /* The own one: its header, then the payload. */
     uint64_t base; /* Hash of the outer parameters that its deltas begin from; 0: not known. */
     bool member[LT_SITES_MAX];
-    lt_file_map maps[LT_SITES_MAX]; /* Of the members' files, once they have been read. */
+    lt_file_map maps[LT_SITES_MAX]; /* The members' files, once they have been read. */
     atomic_bool posted, done, cancelled;
     lt_err err;
     lt_failure failure;
@@ -82,7 +82,7 @@ LT_MUST_USE lt_err lt_sites_poll(lt_sites *s, bool *done);
 LT_MUST_USE lt_err lt_sites_wait_posted(lt_sites *s);
 /* Deltas of a member of the round that has been read. */
 const void *lt_sites_deltas(const lt_sites *s, int site);
-int lt_sites_members(const lt_sites *s); /* Of that round. */
+int lt_sites_members(const lt_sites *s); /* Number of members of that round. */
 /* Bytes of the other members' files, as this rank has read them. */
 size_t lt_sites_received(const lt_sites *s);
 /* Give up waiting, and forget the round. */

@@ -88,7 +88,7 @@ static lt_pass *pass_of(const lt_zero *z, int unit) {
     return z->passes[i];
 }
 
-/* Of a unit, as its pass produces them. */
+/* Gradients of a unit, as its pass produces them. */
 static const lt_param_buffer *gradients_of(const lt_zero *z, int unit) {
     return z->shards->level < 2 ? z->whole : lt_pass_gradients(pass_of(z, unit));
 }

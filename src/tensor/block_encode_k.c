@@ -14,8 +14,8 @@
 #include "tensor/block_encode.h"
 
 #define SUPER     LT_BLOCK_SUPER
-#define GROUP     32 /* Of Q4_K, Q5_K. */
-#define FINE      16 /* Of Q6_K. */
+#define GROUP     32 /* Elements of a group of Q4_K and Q5_K. */
+#define FINE      16 /* Elements of a group of Q6_K. */
 #define NO_SCALE  1e-15f
 #define Q6_TRIALS 9 /* On either side of the plain scale. */
 

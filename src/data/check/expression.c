@@ -121,7 +121,7 @@ static void put(line *to, const char *text, size_t n) {
 /* Stage 1: one spelling for each sign. A 0 byte or other unknown text remains and fails later. */
 static bool respell(char *out, const char *text, size_t n) {
     line to = {.data = out};
-    bool unwrap[LT_EXPRESSION_BYTES]; /* Of each open brace: does its wrapper vanish? */
+    bool unwrap[LT_EXPRESSION_BYTES]; /* For each open brace, whether its wrapper vanishes. */
     size_t depth = 0;
     out[0] = 0;
     for (size_t i = 0; i < n && !to.full;) {

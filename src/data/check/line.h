@@ -22,7 +22,7 @@ typedef struct {
     bool right[LT_SCORE_ANSWERS];          /* (n) */
     lt_answer_mark mark[LT_SCORE_ANSWERS]; /* (n) how each was found; NONE: not at all. */
     int n_right, n_found;
-    int n_classes; /* Of equal answers. */
+    int n_classes; /* Number of classes of equal answers. */
     int counts[LT_SCORE_ANSWERS];
     bool class_right[LT_SCORE_ANSWERS];
 } lt_check_verdict;

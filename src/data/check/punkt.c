@@ -11,7 +11,7 @@
 #include "base/file.h"
 
 #define MAX_FILE     ((size_t)64 << 20)
-#define MAX_WORDS    4096 /* Of the context of one full stop. */
+#define MAX_WORDS    4096 /* Most words in the context of one full stop. */
 #define ABBREVIATION 'a'
 #define COLLOCATION  'c'
 #define STARTER      's'

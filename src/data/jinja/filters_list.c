@@ -200,7 +200,7 @@ FILTER(f_map) {
 static lt_err select_by(lt_jrun *r, lt_jv self, const lt_jargs *args, bool attribute, bool keep,
                         lt_jv *out) {
     lt_jlist *items = NULL;
-    const size_t at = attribute ? 1 : 0; /* Of the test's name. */
+    const size_t at = attribute ? 1 : 0; /* Index of the argument that names the test. */
     const lt_jargs rest = rest_of(args, at + 1);
     if (args->n_pos < at) {
         LT_JFAIL(r, "Missing parameter for attribute name");

@@ -27,8 +27,8 @@
 #include "base/error.h"
 #include "base/json.h"
 
-#define LT_JINJA_POOL_BYTES  ((size_t)256 << 20) /* Of one render. */
-#define LT_JINJA_STEPS       50000000            /* Of one render: a few seconds at most. */
+#define LT_JINJA_POOL_BYTES  ((size_t)256 << 20) /* Most memory of one render. */
+#define LT_JINJA_STEPS       50000000            /* Most steps of one render: a few seconds. */
 #define LT_JINJA_PARSE_DEPTH 120
 #define LT_JINJA_EVAL_DEPTH  600
 #define LT_JINJA_RANGE       100000 /* Items of range() at most, as in Jinja's sandbox. */

@@ -260,7 +260,7 @@ static void write_remainder(const lt_draft *d, lt_page *p, lt_rng *r) {
 #define MAX_OPS  5
 #define MAX_NODE (2 * MAX_OPS + 1)
 #define TEXT     160
-#define MAX_TERM 100000 /* Of intermediate values. */
+#define MAX_TERM 100000 /* Largest intermediate value. */
 
 typedef struct {
     int n_ops;

@@ -451,8 +451,9 @@ static void draw_match(lt_draft *d, lt_rng *r) {
     } while (!eliminate(d, n_facts, NULL));
     d->v[63] = n_facts;
     by_name(d, order);
-    d->n_key = 1;                 /* n */
-    for (int k = 0; k < n; k++) { /* Of each person, the thing and which things are denied. */
+    d->n_key = 1; /* n */
+    /* For each person: the thing that is theirs, and which things are denied. */
+    for (int k = 0; k < n; k++) {
         const int i = order[k];
         lt_num denied = 0;
         for (int f = 0; f < n_facts; f++) {

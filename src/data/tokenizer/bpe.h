@@ -156,7 +156,7 @@ LT_MUST_USE lt_err lt_ids_reserve(lt_ids *ids, size_t extra);
 /* Append data[0..n), which must not lie in *ids. Inline, because tokenizers append single ids. */
 LT_MUST_USE static inline lt_err lt_ids_append(lt_ids *ids, const uint32_t *data, size_t n) {
     LT_TRY(lt_ids_reserve(ids, n));
-    if (n > 0) { /* Of no ids, data may be NULL. */
+    if (n > 0) { /* Without ids, data may be NULL. */
         memcpy(ids->data + ids->n, data, n * sizeof *data);
         ids->n += n;
     }

@@ -280,7 +280,8 @@ static uint32_t later_half(const cut_job *j) {
 /* The cut that encoding the piece comes to, 0 for none. The one whose halves were made first is
  * tried first: it mostly is. */
 static uint32_t touching_cut(const deriver *d, const cut_job *jobs, size_t n) {
-    uint32_t tried = 0; /* Of the last one; the next is above. */
+    /* The later half of the cut that was tried last; the next one is above it. */
+    uint32_t tried = 0;
     for (size_t k = 0; k < n; k++) {
         const cut_job *best = NULL;
         for (size_t i = 0; i < n; i++) {

@@ -27,8 +27,8 @@
 
 #define BYTE_PIECE_BYTES 6 /* "<0x0A>" */
 
-/* Of one token, or of the whole text behind a Fuse: steps that each double it must not eat all
- * memory. */
+/* Most bytes of one token, or of the whole text behind a Fuse: steps of which each doubles the text
+ * must not take all memory. */
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define TOKEN_BYTES_MAX ((size_t)64 << 20)
 #else
@@ -446,7 +446,7 @@ static lt_err run_token(lt_decode_chain *c, lt_decode_stage *s) {
 static lt_err end_stage(lt_decode_chain *c, lt_decode_stage *s) {
     c->work.n = 0;
     if (s->op->kind == LT_DECODE_FUSE || s->op->kind == LT_DECODE_BYTE_LEVEL) {
-        c->gone = false; /* Of no tokens these make an empty one. */
+        c->gone = false; /* Without tokens, these steps make one empty token. */
     } else if (s->fused && c->gone) {
         return LT_OK;
     }

@@ -36,9 +36,10 @@ typedef struct {
     const char *start, *at, *end;
     const char *name;
     int depth;
-    bool fresh;           /* Right after an opening bracket: no comma is due. */
-    lt_text text;         /* The last unescaped string. */
-    lt_lone_escapes lone; /* Of the last string; their positions are those of the text. */
+    bool fresh;   /* Right after an opening bracket: no comma is due. */
+    lt_text text; /* The last unescaped string. */
+    /* Lone escapes of the last string; their positions are those of the text. */
+    lt_lone_escapes lone;
 } lt_json_pull;
 
 lt_json_pull lt_json_pull_over(const char *text, size_t bytes, const char *name);

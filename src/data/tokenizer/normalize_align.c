@@ -189,7 +189,7 @@ static lt_err decompose(lt_norm_aligned *a, bool compat) {
  * less 1. */
 static void recompose(lt_norm_changes *list) {
     size_t out = 0, starter = SIZE_MAX;
-    unsigned last_class = 0; /* Of the marks kept behind the starter; 0: none. */
+    unsigned last_class = 0; /* Class of the marks kept behind the starter; 0: none. */
     for (size_t i = 0; i < list->n; i++) {
         const lt_norm_change c = list->items[i];
         const unsigned class = lt_unicode_class(c.cp);

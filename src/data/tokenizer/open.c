@@ -18,7 +18,8 @@
 #include "data/tokenizer/regex.h"
 #include "data/tokenizer/impl.h"
 
-#define MAX_FILE (1ull << 30) /* Of an unpacked tokenizer file; the largest public one has 34 MB. */
+/* Most bytes of an unpacked tokenizer file; the largest public one has 34 MB. */
+#define MAX_FILE (1ull << 30)
 
 typedef enum {
     FORMAT_JSON,
@@ -296,7 +297,7 @@ lt_err lt_tokenizer_finish(lt_tokenizer *t) {
     if (t->model == LT_MODEL_UNIGRAM && t->unigram.trie.n_nodes == 0) {
         t->unigram.min_score = 0;
         for (uint32_t id = t->unigram.n_scores;
-             id-- > 0;) { /* Of equal pieces the last one counts. */
+             id-- > 0;) { /* Among equal pieces the last one counts. */
             const double score = t->unigram.score[id];
             t->unigram.min_score = id + 1 == t->unigram.n_scores || score < t->unigram.min_score
                                        ? score

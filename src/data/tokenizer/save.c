@@ -23,7 +23,7 @@
 typedef struct {
     const lt_gguf *g;
     const lt_gguf_kv *tokens, *types;
-    json_t *vocab, *added; /* Of tokenizer.json. */
+    json_t *vocab, *added; /* Parts of tokenizer.json. */
     json_t *config;        /* tokenizer_config.json */
 } save;
 
@@ -197,7 +197,7 @@ static lt_err byte_level_bpe(save *s, json_t *root) {
 /* ---- SentencePiece ---- */
 
 typedef struct {
-    const char *text; /* Of the piece, in the file; its left part has `left` bytes. */
+    const char *text; /* Text of the piece, in the file; its left part has `left` bytes. */
     size_t left, bytes;
     int left_chars, right_chars;
     float score;

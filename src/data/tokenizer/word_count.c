@@ -21,7 +21,7 @@
 
 typedef struct {
     size_t begin, stop; /* Words that begin here are this task's. */
-    size_t end;         /* Of the document: as far as look-aheads see. */
+    size_t end;         /* End of the document: as far as look-aheads see. */
 } task;
 
 typedef struct {

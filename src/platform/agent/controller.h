@@ -145,7 +145,7 @@ typedef struct {
     int64_t best_step;      /* The largest of all attempts. */
     int64_t step;           /* The largest of this attempt. */
     int64_t best_before;    /* The largest of all attempts before this one. */
-    lt_fault fault, before; /* Of this attempt; of the one before it. */
+    lt_fault fault, before; /* Fault of this attempt; of the one before it. */
     bool stop_asked, elsewhere;
     char why[256]; /* Why the last decision was made. */
 } lt_controller;

@@ -12,7 +12,8 @@ typedef struct {
     const char *store, *token;
     uint64_t epoch;
     double beat_s, silent_s;
-    const char *memory; /* Of snapshots; "": there is none, and the next three mean nothing. */
+    /* Name of the memory for snapshots; "": there is none, and the next three mean nothing. */
+    const char *memory;
     int node;
     int64_t snapshot;
     double mtbf_s;

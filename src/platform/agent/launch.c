@@ -50,7 +50,7 @@ typedef struct {
     int asked, own_status; /* The last stop signal; the status of the first rank that failed. */
     bool killed, growing;  /* The ranks were killed; told to save, since a node is back. */
     double look_s;         /* When the ranks were looked at last. */
-    uint64_t progress;     /* Of all ranks together, as a number that only grows. */
+    uint64_t progress;     /* Progress of all ranks together, as a number that only grows. */
 } launcher;
 
 /* Are faults, decisions and recoveries told? */

@@ -46,7 +46,7 @@ typedef struct {
     double back_s;    /* A node that was lost is tried again after so long; 0: never. */
     int64_t snapshot; /* Steps between snapshots in memory; 0: by Daly's formula, */
     double mtbf_s;    /* for this time between faults. */
-    uint32_t attempt; /* Of the job, e.g. SLURM_RESTART_COUNT. */
+    uint32_t attempt; /* Attempt of the job, e.g. SLURM_RESTART_COUNT. */
 } lt_launch_options;
 
 /* path: the program; argv: its words, NULL at the end. *status is what to exit with. A failure is

@@ -20,7 +20,7 @@
 #include "base/file.h"
 
 #define LT_ENV_MEMORY   "LATEEN_MEMORY"   /* ROOT */
-#define LT_ENV_NODE     "LATEEN_NODE"     /* Of the rank. */
+#define LT_ENV_NODE     "LATEEN_NODE"     /* Node of the rank. */
 #define LT_ENV_SNAPSHOT "LATEEN_SNAPSHOT" /* Steps between snapshots; 0: by Daly's formula, */
 #define LT_ENV_MTBF     "LATEEN_MTBF"     /* with this time between faults in seconds. */
 

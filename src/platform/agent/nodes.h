@@ -51,7 +51,7 @@ typedef struct {
     int n, spares;
     double back_s;
     const char *path;     /* This program. */
-    const sigset_t *mask; /* Of signals, for the agents. */
+    const sigset_t *mask; /* Signals that the agents handle. */
     const char *token;
     lt_events *events;
 } lt_nodes_options;

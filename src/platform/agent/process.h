@@ -39,7 +39,7 @@ typedef struct {
     int dies_by;       /* The signal that a process gets when the launcher ends; 0: SIGKILL. */
     const char *path;
     char *const *argv;
-    sigset_t mask;   /* Of signals that a rank blocks. */
+    sigset_t mask;   /* Signals that a rank blocks. */
     int signals;     /* A descriptor that ends a wait, too; -1: none. */
     lt_process *all; /* (n) */
     struct pollfd *polls;

@@ -38,7 +38,7 @@ typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     job *jobs;          /* Open, oldest first. */
-    size_t next_item;   /* Of the list. */
+    size_t next_item;   /* Index in the list. */
     int n_opening;      /* Files that are being opened. */
     int n_running;      /* Threads. */
     lt_failure failure; /* The first. */

@@ -17,8 +17,9 @@ typedef struct lt_s3 lt_s3;
 typedef struct {
     int64_t size_bytes;
     double modified_s; /* Unix time. */
-    double mtime_s;    /* Of the file that was uploaded, if its metadata says so; else below 0. */
-    char etag[160];    /* With its quotes. */
+    /* Time of the file that was uploaded, if its metadata gives it; else below 0. */
+    double mtime_s;
+    char etag[160]; /* With its quotes. */
     lt_checksum check;
 } lt_s3_object;
 
@@ -53,7 +54,7 @@ LT_MUST_USE lt_err lt_s3_put(lt_s3 *s, lt_web *h, const char *bucket, const char
 #define LT_S3_UPLOAD_BYTES 1024
 #define LT_S3_ETAG_BYTES   160
 typedef struct {
-    char md5[33];                /* Of its bytes, in hex. */
+    char md5[33];                /* MD5 of the part's bytes, in hex. */
     char etag[LT_S3_ETAG_BYTES]; /* As the service said it, with its quotes. */
 } lt_s3_part;
 LT_MUST_USE lt_err lt_s3_upload_begin(lt_s3 *s, lt_web *h, const char *bucket, const char *key,

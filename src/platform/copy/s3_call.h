@@ -12,10 +12,11 @@
 struct lt_s3 {
     lt_aws_config config;
     lt_s3_style style;
-    char host[256], prefix[256]; /* Of the endpoint; host "": Amazon's, by the region. */
-    bool plain;                  /* http */
-    pthread_mutex_t lock;        /* Protects config.region and skew_s. */
-    double skew_s;               /* What to add to this machine's clock. */
+    /* Host and prefix of the endpoint; host "": Amazon's, by the region. */
+    char host[256], prefix[256];
+    bool plain;           /* http */
+    pthread_mutex_t lock; /* Protects config.region and skew_s. */
+    double skew_s;        /* What to add to this machine's clock. */
 };
 
 typedef struct {

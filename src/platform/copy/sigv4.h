@@ -23,7 +23,7 @@
 
 #define LT_SIGV4_UNSIGNED   "UNSIGNED-PAYLOAD"
 #define LT_SIGV4_DATE_BYTES 17 /* "20150830T123600Z" */
-#define LT_SIGV4_MAX_PAIRS  64 /* Of a query, or headers of a request. */
+#define LT_SIGV4_MAX_PAIRS  64 /* Most pairs of a query, or headers of a request. */
 
 typedef struct {
     const char *name, *value;

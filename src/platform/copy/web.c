@@ -31,7 +31,7 @@ struct lt_web {
     lt_web_shared *shared;
     CURL *curl;
     char error[CURL_ERROR_SIZE];
-    /* Of the request on its way: */
+    /* State of the request on its way: */
     const lt_web_request *request;
     lt_web_reply *reply;
     size_t sent, header_bytes, room;
@@ -160,7 +160,8 @@ static size_t on_header(char *data, size_t one, size_t n, void *ctx) {
     lt_web *h = ctx;
     lt_web_reply *r = h->reply;
     (void)one;
-    if (n >= 5 && memcmp(data, "HTTP/", 5) == 0) { /* Of the reply behind a redirection. */
+    /* Headers of the reply behind a redirection begin. */
+    if (n >= 5 && memcmp(data, "HTTP/", 5) == 0) {
         h->header_bytes = 0;
     }
     if (h->header_bytes + n < sizeof r->headers) {

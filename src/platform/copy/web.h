@@ -17,7 +17,8 @@
 #include "base/rng.h"
 #include "platform/copy/sigv4.h"
 
-#define LT_WEB_BODY_MOST    ((size_t)64 << 20) /* Of a reply that is kept whole, e.g. a list. */
+/* Most bytes of a reply that is kept whole, e.g. a list. */
+#define LT_WEB_BODY_MOST    ((size_t)64 << 20)
 #define LT_WEB_HEADERS_MOST 32768
 
 typedef struct {
@@ -25,7 +26,7 @@ typedef struct {
     double connect_s;   /* To connect. */
     double stall_s;     /* Without a byte. */
     int64_t rate_bytes; /* A second, of all connections together; 0: no limit. */
-    int64_t tries;      /* Of a request without progress. */
+    int64_t tries;      /* Most tries of a request without progress. */
     double delay_s;     /* Mean wait before the second try; it doubles with each. */
     /* Progress: bytes of the bodies that came (reads_count) and that were sent (writes_count), of
      * requests that are `counted`. */
@@ -59,7 +60,7 @@ typedef struct {
     bool too_long;   /* The body is longer than request->into. */
     char *body;      /* Followed by a 0; NULL: none. */
     size_t body_bytes;
-    char headers[LT_WEB_HEADERS_MOST]; /* Of the last reply: lines of "name: value". */
+    char headers[LT_WEB_HEADERS_MOST]; /* Headers of the last reply, as lines of "name: value". */
     double retry_after_s;              /* 0: the server did not say. */
     char final_url[4096];              /* After redirections; "": too long. May hold secrets. */
     char failure[256];

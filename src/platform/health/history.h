@@ -19,7 +19,7 @@
 /* What the judgement of a check needs of the lines before it. */
 typedef struct {
     int lock_fd;  /* -1: there is no history. */
-    double time;  /* Of this check: seconds since 1970. */
+    double time;  /* Time of this check: seconds since 1970. */
     json_t *last; /* The newest check; NULL: none. */
     double
         signals[LT_CHECK_LEMON_SCORE - LT_CHECK_LEMON_EXCLUSIONS]; /* In the order of the table. */

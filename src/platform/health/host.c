@@ -62,7 +62,8 @@ static void add_mount(lt_facts *f, const lt_facts_plan *p, const char *mounts, c
 }
 
 static void add_mounts(lt_facts *f, const lt_facts_plan *p) {
-    static const char usual[] = "/,/tmp,/dev/shm,/var"; /* Of them, those that are mounted. */
+    /* The check takes those of them that are mounted. */
+    static const char usual[] = "/,/tmp,/dev/shm,/var";
     const bool needed = p->mounts[0] != '\0';
     char list[LT_PATH_BYTES], *rest = list, *point;
     char *mounts = malloc((size_t)16 * TEXT_BYTES);

@@ -19,7 +19,7 @@
 typedef struct {
     const lt_health *h;
     double start_unix_s;
-    pthread_mutex_t lock; /* Of what follows: the last check's. */
+    pthread_mutex_t lock; /* Protects what follows, which the last check wrote. */
     lt_expo texts[N_FORMATS];
     char why[LT_HEALTH_WHY_BYTES];
     lt_health_result result;

@@ -90,7 +90,7 @@ typedef struct {
 } lt_sandbox_job;
 
 typedef struct {
-    int status;        /* Of exit; -1: ended by a signal. */
+    int status;        /* Exit status; -1: ended by a signal. */
     int signal;        /* 0: none. */
     const char *limit; /* The limit that ended it, by its name above; NULL: none. */
     double wall_s, cpu_s;

@@ -26,7 +26,7 @@ typedef struct {
     char *data; /* 0-terminated once something was written; lt_expo_free. */
     size_t n, room;
     bool failed;      /* Out of memory: the rest was dropped. */
-    const char *name; /* Of the family whose samples follow. */
+    const char *name; /* Name of the family whose samples follow. */
 } lt_expo;
 
 /* What to answer to this Accept header; NULL: there was none. */

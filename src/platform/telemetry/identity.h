@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 typedef struct {
-    uint32_t attempt; /* Of the job: how often Slurm has started it again, from 0. */
-    uint32_t epoch;   /* Of the ranks within the attempt, from 1; 0: there is no launcher. */
+    uint32_t attempt; /* Attempt of the job: how often Slurm has started it again, from 0. */
+    uint32_t epoch;   /* Epoch of the ranks within the attempt, from 1; 0: there is no launcher. */
 } lt_identity;
 
 /* The name of a run: the last part of its folder's path. Returns out. */
