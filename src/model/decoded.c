@@ -5,27 +5,44 @@
 #include "model/acts.h"
 #include "model/stored_weights.h"
 
-int64_t lt_decoded_rows_at_once(int64_t cols) {
-    return cols < LT_DECODED_ELEMENTS ? LT_DECODED_ELEMENTS / cols : 1;
+/* Rows of a piece of a matrix of K columns, where scratch has so many elements. */
+static int64_t rows_at_once(int64_t elements, int64_t cols) {
+    return cols < elements ? elements / cols : 1;
+}
+
+/* Elements of the largest matrix of a layer. */
+static int64_t layer_elements(const lt_param_table *t) {
+    int64_t most = 0;
+    for (int i = 0; i < t->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        const bool in_layer = p->kind != LT_PARAM_EMBED && p->kind != LT_PARAM_HEAD;
+        if (in_layer && lt_stored_weights_is_matrix(p->kind) && p->n_dims == 2) {
+            most = p->count > most ? p->count : most;
+        }
+    }
+    return most;
 }
 
 /* Elements of the largest piece. */
-static int64_t most_elements(const lt_param_table *t) {
+static int64_t most_elements(const lt_param_table *t, bool on_device) {
+    const int64_t of_layer = on_device ? layer_elements(t) : 0,
+                  room = of_layer > LT_DECODED_ELEMENTS ? of_layer : LT_DECODED_ELEMENTS;
     int64_t most = 0;
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         if (!lt_stored_weights_is_matrix(p->kind) || p->n_dims != 2) {
             continue;
         }
-        const int64_t rows = lt_decoded_rows_at_once(p->shape[1]),
+        const int64_t rows = rows_at_once(room, p->shape[1]),
                       n = (rows < p->shape[0] ? rows : p->shape[0]) * p->shape[1];
         most = n > most ? n : most;
     }
     return most;
 }
 
-void lt_decoded_carve(lt_exec *r, const lt_param_table *t, lt_dtype dtype, lt_arena *a) {
-    r->decoded = lt_tensor_take(a, dtype, most_elements(t), 0, 0);
+void lt_decoded_carve(lt_exec *r, const lt_param_table *t, lt_dtype dtype, bool on_device,
+                      lt_arena *a) {
+    r->decoded = lt_tensor_take(a, dtype, most_elements(t, on_device), 0, 0);
 }
 
 bool lt_decoded_has(const lt_exec *r, int index) {
@@ -76,7 +93,7 @@ lt_err lt_decoded_rows(lt_exec *r, lt_tensor *out, lt_param_kind kind, int layer
 
 lt_err lt_decoded_forward(lt_exec *r, int index, lt_tensor y, lt_tensor x, lt_tensor bias) {
     const int64_t all = r->model->table.params[index].shape[0],
-                  most = lt_decoded_rows_at_once(x.shape[1]);
+                  most = rows_at_once(r->decoded.shape[0], x.shape[1]);
     for (int64_t first = 0; first < all; first += most) {
         const int64_t n = all - first < most ? all - first : most;
         lt_tensor w;
@@ -94,7 +111,7 @@ lt_err lt_decoded_forward(lt_exec *r, int index, lt_tensor y, lt_tensor x, lt_te
 
 lt_err lt_decoded_backward(lt_exec *r, int index, lt_tensor dx, lt_tensor dy, bool add_dx) {
     const int64_t all = r->model->table.params[index].shape[0],
-                  most = lt_decoded_rows_at_once(dx.shape[1]);
+                  most = rows_at_once(r->decoded.shape[0], dx.shape[1]);
     for (int64_t first = 0; first < all; first += most) {
         const int64_t n = all - first < most ? all - first : most;
         lt_tensor w;

@@ -5,9 +5,10 @@
  *     rows of W ──decode──▶ scratch (rows, K) of the model's type ──product──▶ columns of y
  *                                                                 ──product──▶ dx, summed
  *
- * Scratch holds LT_DECODED_ELEMENTS numbers, so the model is never whole in that type. A matrix
- * that fits is one product, with the bits that it has where the decoded numbers are the weights; of
- * others, dx is summed over pieces of rows. */
+ * On a host, scratch holds LT_DECODED_ELEMENTS numbers; on a device the largest matrix of a layer,
+ * because large products are faster there. So the model is never whole in that type. A matrix that
+ * fits is one product, with the bits that it has where the decoded numbers are the weights; of
+ * others, such as a large output head, dx is summed over pieces of rows. */
 #ifndef LT_MODEL_DECODED_H
 #define LT_MODEL_DECODED_H
 
@@ -17,14 +18,13 @@
 #define LT_DECODED_ELEMENTS ((int64_t)4 << 20)
 
 /* Take the scratch of a model with this table; with an arena without memory, measure it. */
-void lt_decoded_carve(lt_exec *r, const lt_param_table *t, lt_dtype dtype, lt_arena *a);
+void lt_decoded_carve(lt_exec *r, const lt_param_table *t, lt_dtype dtype, bool on_device,
+                      lt_arena *a);
 
 /* Is this parameter one of those matrices? */
 bool lt_decoded_has(const lt_exec *r, int index);
-/* Rows of a piece of a matrix of K columns. */
-int64_t lt_decoded_rows_at_once(int64_t cols);
 /* Rows [first, first + n) of a linear layer's weight: a view of it, or decoded, n at most
- * lt_decoded_rows_at_once, until the next call. */
+ * LT_DECODED_ELEMENTS / K or 1, until the next call. */
 LT_MUST_USE lt_err lt_decoded_rows(lt_exec *r, lt_tensor *out, lt_param_kind kind, int layer,
                                    int64_t first, int64_t n);
 

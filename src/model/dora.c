@@ -135,9 +135,11 @@ static lt_err begin_magnitudes(lt_lora *l, lt_model *base) {
     LT_TRY_DONE(lt_exec_open(&r, base, NULL));
     r.lora = &run;
     if (base->options.decoded) {
-        lt_decoded_carve(&r, &base->table, base->options.dtype, &scratch);
+        lt_decoded_carve(&r, &base->table, base->options.dtype, !base->backend->host_memory,
+                         &scratch);
         LT_TRY_DONE(lt_arena_place(&scratch, base->device, "rows of weights"));
-        lt_decoded_carve(&r, &base->table, base->options.dtype, &scratch);
+        lt_decoded_carve(&r, &base->table, base->options.dtype, !base->backend->host_memory,
+                         &scratch);
     }
     for (int i = 0; i < (int)base->spec.n_layers * LT_LORA_LAYER_KINDS; i++) {
         LT_TRY_DONE(l->sites[i].n_parts > 0 ? begin_site(&r, l, &l->sites[i], values) : LT_OK);

@@ -71,7 +71,8 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
     see_layer(f, 0, rows);
     lt_batch_carve(&f->batch, f->exec.spec, &shape, &f->activations);
     if (f->exec.model->options.decoded) {
-        lt_decoded_carve(&f->exec, &f->exec.model->table, f->exec.dtype, &f->activations);
+        lt_decoded_carve(&f->exec, &f->exec.model->table, f->exec.dtype,
+                         !f->exec.model->backend->host_memory, &f->activations);
     }
     if (f->exec.lora != NULL) {
         lt_lora_carve(&f->lora, &f->lora.lora->options, &f->lora.lora->sizes, rows, f->exec.dtype,

@@ -159,7 +159,7 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_experts_carve(&p->experts, s, dtype, o, &a->scratch);
     lt_exact_carve(&p->exact, s, o, &a->scratch);
     if (o->decoded) {
-        lt_decoded_carve(&p->exec, t, dtype, &a->scratch);
+        lt_decoded_carve(&p->exec, t, dtype, o->on_device, &a->scratch);
     }
     if (o->lora.rank > 0) {
         lt_lora_carve(&p->lora, &o->lora, beside->sizes, o->batch * o->seq, dtype, o->train,

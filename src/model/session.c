@@ -97,7 +97,8 @@ static void acts_carve(lt_session *s, int64_t batch, int64_t seq) {
     see_layer(s, 0);
     lt_batch_carve(&s->batch, spec, &shape, a);
     if (s->exec.model->options.decoded) {
-        lt_decoded_carve(&s->exec, &s->exec.model->table, s->exec.dtype, a);
+        lt_decoded_carve(&s->exec, &s->exec.model->table, s->exec.dtype,
+                         !s->exec.model->backend->host_memory, a);
     }
     if (s->exec.model->lora != NULL) {
         const lt_lora *l = s->exec.model->lora;

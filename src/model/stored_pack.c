@@ -4,7 +4,9 @@
  *               random
  *     pack      ranges into the backend's layout; from then on the map is only read for embedding
  *               rows. On a device every range is packed, through one buffer for the largest one,
- *               and nothing else is kept: embedding rows are read from the packed matrix, too. */
+ *               and nothing else is kept: embedding rows are read from the packed matrix, too.
+ *
+ * A model that decodes is not packed: on a device, a copy of every range is made there. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,9 +46,14 @@ bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin 
     return origin->pair_rows > 0 || origin->type != w->dtype || (uintptr_t)w->data % align != 0;
 }
 
-static bool needs_copy(const making *k, int param, int range) {
+/* Do the range's bytes differ from the file's, or lie where the host cannot read them? */
+static bool needs_rewrite(const making *k, int param, int range) {
     return k->origins == NULL ||
            lt_stored_range_moves(&k->m->stored[param].ranges[range], &k->origins[param][range]);
+}
+
+static bool needs_copy(const making *k, int param, int range) {
+    return !k->m->backend->host_memory || needs_rewrite(k, param, range);
 }
 
 /* One range on its way to `dst`: rows in their place, in its type. */
@@ -99,8 +106,34 @@ static void write_range(const making *k, int param, int range, unsigned char *ds
     }
 }
 
-/* On a host: all ranges that may not stay where they are, in one allocation. */
-static lt_err copy_all(const making *k) {
+/* The largest range. */
+static size_t most_bytes(const lt_model *m) {
+    size_t most = 0;
+    for (int i = 0; i < m->table.n_params; i++) {
+        for (int j = 0; j < m->stored[i].n_ranges; j++) {
+            const size_t bytes = range_bytes(&m->stored[i].ranges[j]);
+            most = bytes > most ? bytes : most;
+        }
+    }
+    return most;
+}
+
+/* A range to `dst` in the backend's memory; room: of the host, where that is elsewhere. */
+static lt_err copy_range(const making *k, int param, int range, unsigned char *dst, void *room) {
+    lt_weight_range *w = &k->m->stored[param].ranges[range];
+    const void *bytes = room != NULL ? room : dst;
+    if (needs_rewrite(k, param, range)) {
+        write_range(k, param, range, room != NULL ? room : dst);
+    } else {
+        bytes = w->w.data;
+    }
+    LT_TRY(room != NULL ? lt_model_upload(k->m, dst, bytes, range_bytes(w)) : LT_OK);
+    w->w.data = dst;
+    return LT_OK;
+}
+
+/* All ranges that may not stay where they are, in one allocation. */
+static lt_err copy_to(const making *k, void *room) {
     lt_model *m = k->m;
     size_t total = 0, at = 0;
     for (int pass = 0; pass < 2; pass++) {
@@ -114,8 +147,7 @@ static lt_err copy_all(const making *k) {
                     total += aligned(range_bytes(range));
                     continue;
                 }
-                write_range(k, i, j, (unsigned char *)m->stored_copies + at);
-                range->w.data = (unsigned char *)m->stored_copies + at;
+                LT_TRY(copy_range(k, i, j, (unsigned char *)m->stored_copies + at, room));
                 at += aligned(range_bytes(range));
             }
         }
@@ -125,6 +157,18 @@ static lt_err copy_all(const making *k) {
         }
     }
     return LT_OK;
+}
+
+static lt_err copy_all(const making *k) {
+    const size_t bytes = k->m->backend->host_memory ? 0 : most_bytes(k->m);
+    void *room = bytes > 0 ? malloc(bytes) : NULL;
+    lt_err err;
+    if (bytes > 0 && room == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%zu bytes of a weight on their way to the device", bytes);
+    }
+    err = copy_to(k, room);
+    free(room);
+    return err;
 }
 
 /* Are two packed neighbours one matrix? The first must end where a group of packed rows does:
@@ -151,12 +195,7 @@ typedef struct {
 static lt_err packing_open(packing *p, const making *k) {
     const lt_model *m = k->m;
     *p = (packing){.k = k, .at = m->stored_packed};
-    for (int i = 0; !m->backend->host_memory && i < m->table.n_params; i++) {
-        for (int j = 0; j < m->stored[i].n_ranges; j++) {
-            const size_t bytes = range_bytes(&m->stored[i].ranges[j]);
-            p->raw_bytes = bytes > p->raw_bytes ? bytes : p->raw_bytes;
-        }
-    }
+    p->raw_bytes = m->backend->host_memory ? 0 : most_bytes(m);
     if (p->raw_bytes > 0) {
         p->host = malloc(p->raw_bytes);
         if (p->host == NULL) {
@@ -182,7 +221,7 @@ static void packing_close(packing *p) {
 static lt_err bring(packing *p, int param, int range) {
     lt_weight_range *r = &p->k->m->stored[param].ranges[range];
     const void *bytes = r->w.data;
-    if (needs_copy(p->k, param, range)) {
+    if (needs_rewrite(p->k, param, range)) {
         write_range(p->k, param, range, p->host);
         bytes = p->host;
     }
@@ -288,8 +327,8 @@ static lt_err number_rows(lt_model *m) {
 lt_err lt_stored_weights_place(lt_model *m, const lt_stored_origin (*origins)[LT_STORED_RANGES],
                                uint64_t seed) {
     const making k = {m, origins, seed};
-    LT_TRY(m->backend->host_memory ? copy_all(&k) : LT_OK);
-    LT_TRY(m->backend->host_memory && m->options.decoded ? LT_OK : pack_all(&k));
+    LT_TRY(m->backend->host_memory || m->options.decoded ? copy_all(&k) : LT_OK);
+    LT_TRY(m->options.decoded ? LT_OK : pack_all(&k));
     LT_TRY(m->options.decoded ? number_rows(m) : LT_OK);
     lt_param_table_skip_stored(&m->table, m->stored);
     return LT_OK;

@@ -29,6 +29,7 @@ typedef struct {
 typedef struct {
     const lt_source *source;
     const lt_model *m;
+    bool on_device; /* Where they are to be. */
     const lt_param *param;
     widened_list *widened;
     lt_stored_weight stored;
@@ -48,9 +49,13 @@ static lt_dtype kept_type(const lt_model *m, lt_dtype stored, int64_t cols) {
     return type != LT_F32 && cols % lt_dtype_block(type, &bytes) == 0 ? type : stored;
 }
 
-/* A device packs the blocks that it multiplies; all else becomes BF16 there. */
-static bool product_takes(const lt_model *m, const lt_tensor *w) {
-    if (!m->backend->host_memory) {
+/* A device packs the blocks that it multiplies, or keeps those that it decodes, which are the ones
+ * that can be encoded; all else becomes BF16 there. */
+static bool product_takes(const lt_model *m, bool on_device, const lt_tensor *w) {
+    if (on_device && m->options.decoded) {
+        return lt_dtype_is_block(w->dtype) && lt_block_encodes(w->dtype);
+    }
+    if (on_device) {
         return lt_dtype_is_block(w->dtype) && m->backend->matmul_pack_bytes(m->device, w, true) > 0;
     }
     return w->dtype == LT_F32 || w->dtype == LT_F16 || w->dtype == LT_BF16 ||
@@ -63,7 +68,7 @@ static const char *refuse_part(const finding *f, const lt_weight *w, const lt_na
                                const lt_tensor *rows) {
     return p->stacked || f->param->n_dims != 2 || w->scales != NULL ? "experts"
            : p->transposed || w->n_dims != 2                        ? "not stored (rows, columns)"
-           : !product_takes(f->m, rows)                             ? "no kernel for this type"
+           : !product_takes(f->m, f->on_device, rows)               ? "no kernel for this type"
            : f->stored.n_ranges == LT_STORED_RANGES                 ? "too many parts"
                                                                     : NULL;
 }
@@ -134,7 +139,8 @@ lt_err lt_stored_weights_make(lt_model *m, uint64_t seed) {
         const lt_tensor w = lt_tensor_2d(NULL, type, p->shape[0], p->shape[1]);
         size_t bytes;
         if (lt_stored_weights_is_matrix(p->kind) && p->n_dims == 2 &&
-            p->shape[1] % (int64_t)lt_dtype_block(type, &bytes) == 0 && product_takes(m, &w)) {
+            p->shape[1] % (int64_t)lt_dtype_block(type, &bytes) == 0 &&
+            product_takes(m, !m->backend->host_memory, &w)) {
             m->stored[i] = (lt_stored_weight){.n_ranges = 1, .ranges = {{.w = w}}};
             n++;
         }
@@ -188,12 +194,13 @@ static lt_err check_type(const lt_model *m) {
 }
 
 /* Fills m->stored with ranges that point into the source, and origins, (n_params). */
-static lt_err find_all(lt_model *m, const lt_source *source,
+static lt_err find_all(lt_model *m, bool on_device, const lt_source *source,
                        lt_stored_origin (*origins)[LT_STORED_RANGES], widened_list *told) {
     LT_TRY(alloc_held(m));
     for (int i = 0; i < m->table.n_params; i++) {
         finding f = {.source = source,
                      .m = m,
+                     .on_device = on_device,
                      .param = &m->table.params[i],
                      .widened = told,
                      .holdable = true};
@@ -218,7 +225,7 @@ lt_err lt_stored_weights_open(lt_model *m, const lt_source *source) {
     if (origins == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%d weights", m->table.n_params);
     }
-    LT_TRY_DONE(find_all(m, source, origins, &told));
+    LT_TRY_DONE(find_all(m, !m->backend->host_memory, source, origins, &told));
     LT_TRY_DONE(check_type(m));
     tell_widened(&told, m);
     LT_TRY_DONE(
@@ -229,7 +236,8 @@ done:
     return err;
 }
 
-lt_err lt_stored_weights_measure(size_t *out, const char *path, const lt_model_options *o) {
+lt_err lt_stored_weights_measure(size_t *out, const char *path, const lt_model_options *o,
+                                 bool on_device) {
     lt_err err = LT_OK;
     widened_list told = {.n = 0};
     lt_source source = {0};
@@ -241,16 +249,16 @@ lt_err lt_stored_weights_measure(size_t *out, const char *path, const lt_model_o
 
     LT_TRY(lt_weight_source_open(&source, &spec, path));
     LT_TRY_DONE(lt_model_begin(&m, &spec, o));
+    m->options.dtype = on_device ? LT_BF16 : LT_F32;
     origins = calloc((size_t)m->table.n_params, sizeof *origins);
     if (origins == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%d weights", m->table.n_params);
     }
-    LT_TRY_DONE(find_all(m, &source, origins, &told));
+    LT_TRY_DONE(find_all(m, on_device, &source, origins, &told));
     for (int i = 0; i < m->table.n_params; i++) {
         for (int j = 0; j < m->stored[i].n_ranges; j++) {
             const lt_weight_range *range = &m->stored[i].ranges[j];
-            const bool moves = !m->backend->host_memory ||
-                               lt_stored_range_moves(range, &origins[i][j]);
+            const bool moves = on_device || lt_stored_range_moves(range, &origins[i][j]);
             const size_t rows = (size_t)range->w.shape[0];
             copied += moves ? lt_stored_range_bytes(range) : 0;
             mapped = mapped || !moves;

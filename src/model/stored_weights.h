@@ -1,6 +1,7 @@
 /* stored_weights.h: weights in the types of their file: matrices stay where they are mapped, or in
  * a copy with reordered rows; only vectors are in the flat buffer. On a GPU, matrices of block
- * types exist once, packed, and all other weights are in the flat buffer. For inference, and for
+ * types exist once, packed, or, to be decoded, as in the file; all other weights are in the flat
+ * buffer. For inference, and for
  * adapters beside them (decoded.h): such a model cannot be trained or saved.
  *
  * A parameter made of several tensors (q, k and v of qkv) has several ranges of rows, each with its
@@ -15,10 +16,11 @@
 /* Find what can stay as it is stored: fills m->stored and closes up the table's offsets. With
  * options.stored_as, what can be encoded in that type is; UNSUPPORTED: nothing can. */
 LT_MUST_USE lt_err lt_stored_weights_open(lt_model *m, const lt_source *source);
-/* Bytes of the weights of a file, opened so, on the host or on a device: what lt_model_bytes
- * says of the open model. Reads only the file's head. */
+/* Bytes of the weights of a file that is opened with these options and `decoded`, on the host or on
+ * a device: what lt_model_bytes says of the open model. Reads only the file's head; o->device is
+ * not needed. */
 LT_MUST_USE lt_err lt_stored_weights_measure(size_t *out, const char *path,
-                                             const lt_model_options *o);
+                                             const lt_model_options *o, bool on_device);
 bool lt_stored_weights_is_matrix(lt_param_kind kind);
 /* Random matrices in options.stored_as, the values of lt_model_create, encoded. */
 LT_MUST_USE lt_err lt_stored_weights_make(lt_model *m, uint64_t seed);

@@ -90,13 +90,19 @@ void lt_adapters_base(lt_model_options *o, const lt_recipe *r) {
     }
 }
 
+/* Can the base be decoded? A GPU multiplies in bf16, a CPU in fp32. */
+static bool decodes_in(const lt_recipe *r, bool on_device) {
+    return (r->dtype == 0) != on_device;
+}
+
 static lt_err check_base(const lt_recipe *r, bool on_device) {
     char name[LT_OPTION_STR_BYTES];
     lt_option_text(lt_option_find(&lt_recipe_table, "lora.base"), r, name, sizeof name);
-    if (lt_adapters_decode(r) && (on_device || r->dtype != 0)) {
+    if (lt_adapters_decode(r) && !decodes_in(r, on_device)) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "lora.base = %s %s: not built; on a CPU with model.dtype = fp32 it is", name,
-                on_device ? "on a GPU" : "with model.dtype = bf16");
+                "lora.base = %s with model.dtype = %s on a %s: not built; with %s it is", name,
+                on_device ? "fp32" : "bf16", on_device ? "GPU" : "CPU",
+                on_device ? "bf16" : "fp32");
     }
     return LT_OK;
 }
@@ -106,7 +112,7 @@ static lt_err resolve_base(lt_recipe *r, bool on_device) {
     if (r->lora_rank == 0) {
         return LT_OK;
     }
-    if (r->lora_base == LT_LORA_BASE_AUTO && r->dtype == 0 && !on_device) {
+    if (r->lora_base == LT_LORA_BASE_AUTO && decodes_in(r, on_device)) {
         LT_TRY(lt_weight_source_has_blocks(&blocks, r->init));
         r->lora_base = blocks ? LT_LORA_BASE_AS_STORED : LT_LORA_BASE_AUTO;
     }

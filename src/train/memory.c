@@ -186,10 +186,10 @@ typedef struct {
 
 /* Bytes of the model beside adapters. */
 static lt_err measure_base(size_t *out, const lt_recipe *r, const lt_param_table *t,
-                           lt_model_options o) {
+                           lt_model_options o, bool on_device) {
     lt_adapters_base(&o, r);
     if (o.decoded) {
-        return lt_stored_weights_measure(out, r->init, &o);
+        return lt_stored_weights_measure(out, r->init, &o, on_device);
     }
     *out = lt_model_weights_bytes(t, &o);
     return LT_OK;
@@ -197,7 +197,8 @@ static lt_err measure_base(size_t *out, const lt_recipe *r, const lt_param_table
 
 /* What lives from step to step, but for the pass's own gradients. t: of what passes run on. */
 static lt_err measure_state(state_memory *out, const lt_recipe *r, const lt_model_spec *spec,
-                            lt_dtype dtype, const lt_param_table *t, const lt_shards *shards) {
+                            lt_dtype dtype, const lt_param_table *t, const lt_shards *shards,
+                            bool on_device) {
     lt_model_options run = {.dtype = dtype, .trainable = true}, trained = run;
     const lt_lora_options lora = lt_recipe_lora(r);
     lt_param_table own = {0};
@@ -206,7 +207,7 @@ static lt_err measure_state(state_memory *out, const lt_recipe *r, const lt_mode
         lt_lora_plan plan;
         size_t base_bytes;
         lt_err err;
-        LT_TRY(measure_base(&base_bytes, r, t, run));
+        LT_TRY(measure_base(&base_bytes, r, t, run, on_device));
         LT_TRY(lt_lora_plan_open(&plan, spec, &lora));
         out->weights_bytes = base_bytes + lt_model_weights_bytes(&plan.table, &trained) +
                              lt_lora_derived_bytes(&lora, &plan.sizes);
@@ -253,7 +254,7 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
     const size_t scratch = o->on_device
                                ? 0
                                : kernel_scratch_bytes(r, &table, spec, dtype, o, m.logits_bytes);
-    LT_TRY_DONE(measure_state(&state, r, spec, dtype, &table, shards));
+    LT_TRY_DONE(measure_state(&state, r, spec, dtype, &table, shards, o->on_device));
     const lt_comm_memory comm = comm_memory(o, shards);
     const size_t rows = 2 * lt_step_rows_bytes(lt_recipe_largest_batch(r) * lt_recipe_together(r),
                                                lt_pass_whole_seq(o), o->weights) +

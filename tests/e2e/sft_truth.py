@@ -143,7 +143,7 @@ with tempfile.TemporaryDirectory() as work:
     shutil.copytree(f"{golden}/adapter-all", dropout)
     config = json.load(open(f"{dropout}/adapter_config.json"))
     json.dump({**config, "lora_dropout": 0.1}, open(f"{dropout}/adapter_config.json", "w"))
-    for name, more, wanted in (("dropout", {"lora.rank": 0, "lora.init": dropout}, "lora_dropout 0.1: training with dropout is not built"), ("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not built"), ("4 bits in bf16", {"lora.base": "nf4", "model.dtype": "bf16"}, "lora.base = nf4 with model.dtype = bf16: not built"), ("rows that are no blocks", {"lora.base": "nf4"}, "rows of 24 numbers are no whole blocks of 64"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not built"),
+    for name, more, wanted in (("dropout", {"lora.rank": 0, "lora.init": dropout}, "lora_dropout 0.1: training with dropout is not built"), ("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not built"), ("4 bits in bf16", {"lora.base": "nf4", "model.dtype": "bf16"}, "lora.base = nf4 with model.dtype = bf16 on a CPU: not built"), ("rows that are no blocks", {"lora.base": "nf4"}, "rows of 24 numbers are no whole blocks of 64"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not built"),
                                ("ranks that divide layers", {"mesh": "pp=2", "batch.size": 2}, "lora.rank with pp (mesh): not built"),
                                ("a rank that is not the folder's", {"lora.init": f"{golden}/adapter-all", "lora.rank": 2}, "lora.rank = 2 was given, but lora.init"),
                                ("an unknown layer", {"lora.targets": "x_proj"}, "'x_proj' is no linear layer of llama")):

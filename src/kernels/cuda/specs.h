@@ -30,6 +30,7 @@ void lt_spec(lt_specs *l, int archs, const char *file, const char *format, ...) 
     X(bench_thesis)                                                                                \
     X(choose)                                                                                      \
     X(decode)                                                                                      \
+    X(decode_q)                                                                                    \
     X(distill)                                                                                     \
     X(few)                                                                                         \
     X(gemm)                                                                                        \

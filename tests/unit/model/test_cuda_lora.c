@@ -1,6 +1,15 @@
 /* Adapters on a GPU, where there is one: their gradients are near the CPU's, in F32 and BF16, and
- * have the same bits eager, as a recorded graph, and for another level of recompute. */
+ * have the same bits eager, as a recorded graph, and for another level of recompute. Beside weights
+ * in block types, gradients and logits have the bits that they have beside the decoded numbers in
+ * BF16. */
 #include "unit/model/adapters.h"
+#include "unit/model/tiny.h"
+
+#include <unistd.h>
+
+#include "base/file.h"
+#include "model/gguf_save.h"
+#include "tensor/block.h"
 
 #define TOLERANCE_F32  2e-5
 #define TOLERANCE_BF16 0.03
@@ -53,7 +62,112 @@ static void on_a_gpu(void **state) {
     }
 }
 
+/* ---- Beside block types ---- */
+
+enum { V = 128, WIDTH = 256, ROWS = 3, SEQ = 16 };
+
+/* The numbers that a type stands for, in place of the weights. */
+static void round_trip(lt_model *m, lt_dtype type) {
+    unsigned char block[512];
+    size_t bytes;
+    const int64_t n = lt_dtype_block(type, &bytes);
+    for (int i = 0; i < m->table.n_params; i++) {
+        const lt_param *p = &m->table.params[i];
+        float *w = lt_param_data(&m->master, p);
+        for (int64_t k = 0; p->n_dims == 2 && k < p->count; k += n) {
+            lt_block_encode(block, type, w + k, (size_t)n);
+            lt_block_decode(w + k, type, block, (size_t)n);
+        }
+    }
+}
+
+/* The model of a file in block types, decoded for each product; and, of the same numbers, in
+ * BF16. type: F32: that of the file. */
+static void open_both(lt_model *both[2], const char *folder, lt_gguf_mix mix, lt_dtype type) {
+    char file[LT_PATH_BYTES], plain[LT_PATH_BYTES];
+    lt_model *from = tiny_llama(WIDTH, WIDTH, V, 64, mix == LT_GGUF_MIX_Q8_0);
+    const lt_model_options o = {.dtype = LT_BF16,
+                                .stored = true,
+                                .decoded = true,
+                                .stored_as = type,
+                                .device = device_of(gpu_backend())};
+    must(lt_path_join(file, folder, "model.gguf"), file);
+    must(lt_path_join(plain, folder, "plain"), plain);
+    must(lt_model_save_gguf(from, file, "", mix), file);
+    lt_model_close(from);
+    must(lt_model_open(&from, file, NULL), file);
+    if (type != LT_F32) {
+        round_trip(from, type);
+    }
+    must(lt_model_save(from, plain, LT_BF16, 0), plain);
+    lt_model_close(from);
+    must(lt_model_open(&both[0], file, &o), file);
+    assert_non_null(both[0]->stored);
+    assert_true(lt_model_bytes(both[0]) < (size_t)lt_model_spec_params(&both[0]->spec) * 3 / 2);
+    both[1] = open_base(plain, gpu_backend(), LT_BF16);
+}
+
+static float *learn_and_speak(lt_model *m, const lt_lora_options *o, lt_recompute recompute,
+                              size_t *bytes, float logits[2 * V]) {
+    int32_t tokens[ROWS * SEQ], labels[ROWS * SEQ];
+    const lt_pass_batch b = {.batch = ROWS, .seq = SEQ, .tokens = tokens, .labels = labels};
+    const int64_t seq = 0;
+    lt_lora *l = NULL;
+    lt_session *s = NULL;
+    float *out;
+    for (int i = 0; i < ROWS * SEQ; i++) {
+        tokens[i] = (int32_t)(lt_rng_mix((uint64_t)i) % V);
+        labels[i] = i % 5 == 0 ? -1 : (tokens[i] * 7 + 1) % V;
+    }
+    must(lt_lora_open(&l, m, o, 1), "adapters");
+    fill(l);
+    *bytes = lt_param_buffer_bytes(&l->params->table, LT_F32);
+    out = gradients(m, &b, recompute, 3);
+    must(lt_session_open(&s, m, 1, SEQ), "session");
+    must(lt_session_eval(s, 0, tokens, SEQ - 1, logits), "prompt");
+    must(lt_session_step(s, &seq, tokens + SEQ - 1, 1, logits + V), "step");
+    lt_session_close(s);
+    lt_lora_close(l);
+    return out;
+}
+
+static void beside_blocks(void **state) {
+    static const struct {
+        lt_gguf_mix mix;
+        lt_dtype type;
+    } cases[] = {{LT_GGUF_MIX_Q8_0, LT_F32},
+                 {LT_GGUF_MIX_Q4_K_M, LT_F32},
+                 {LT_GGUF_MIX_F32, LT_Q4_0},
+                 {LT_GGUF_MIX_Q8_0, LT_NF4}};
+    (void)state;
+    if (gpu_backend() == NULL) {
+        skip();
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char folder[] = "/tmp/lateen-blocks-XXXXXX";
+        lt_model *both[2];
+        lt_lora_options o = adapters_of_all;
+        float logits[2][2 * V], *got[2];
+        size_t bytes = 0;
+        assert_non_null(mkdtemp(folder));
+        open_both(both, folder, cases[i].mix, cases[i].type);
+        o.dora = i == 3;
+        for (int side = 0; side < 2; side++) {
+            got[side] = learn_and_speak(both[side], &o,
+                                        side == 0 ? LT_RECOMPUTE_FULL : LT_RECOMPUTE_NONE, &bytes,
+                                        logits[side]);
+        }
+        assert_memory_equal(got[0], got[1], bytes);
+        assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+        free(got[0]);
+        free(got[1]);
+        lt_model_close(both[0]);
+        lt_model_close(both[1]);
+        assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(on_a_gpu)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(on_a_gpu), cmocka_unit_test(beside_blocks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

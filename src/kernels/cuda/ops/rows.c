@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "kernels/cuda/ops/col_parts_args.h"
 #include "kernels/cuda/ops/col_sum_args.h"
+#include "kernels/cuda/ops/decode_q.h"
 #include "kernels/cuda/ops/embed_args.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/matmul_q.h"
@@ -412,6 +413,7 @@ const lt_op_impl lt_cuda_xent_impls[LT_REGISTRY_MAX_IMPLS] = {{"held", held_refu
                                                               {"part", part_refuse, part_run}};
 const lt_op_impl lt_cuda_embed_fwd_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"blocks", lt_cuda_embed_q_refuse, lt_cuda_embed_q_run},
+    {"stored blocks", lt_cuda_decode_q_refuse, lt_cuda_decode_q_run},
     {"rows", embed_fwd_refuse, embed_fwd_run}};
 ENTRY(embed_bwd, "sorted")
 ENTRY(colsum, "columns")

@@ -1,0 +1,83 @@
+/* decode_q.cu: rows of a table in block types (tensor/block.h), as files hold them, by id: the
+ * embedding of a quantised model, and the weights of one that adapters are trained beside
+ * (model/decoded.h), whose ids are 0, 1, 2, ...
+ *
+ * SHAPES    table (V, C) of TYPE; ids (rows) int32; y (rows, C) of DTYPE; C whole blocks. Rows of y
+ *           and of pos_table begin at 16 bytes.
+ * MAP       a thread 32 neighbours of a row: one block of 32, or a part of a larger one.
+ * BOUND     2 bytes an element (bf16) are written, and 0.56 (Q4_K, NF4) to 1.06 (Q8_0) read.
+ * NUMERICS  the F32 numbers that lt_block_decode makes, rounded once, at the store: products and
+ *           differences are rounded apart, as ggml and bitsandbytes round them. */
+#include "common/early.cuh"
+#include "common/late.cuh"
+#include "kernels/cuda/ops/decode_q_args.h"
+#ifndef NF4
+#define NF4 0
+#endif
+#if NF4
+#define BLOCK_BYTES 36
+#else
+#include "common/blocks.cuh"
+#endif
+
+#define THREADS 128
+#define GROUP   32
+#define PIECE   VEC_ELEMS(DTYPE)
+
+#if NF4
+INLINE void decode(float *x, const u8 *row, int group, const float *values) {
+    const u8 *const block = row + (i64)(group / 2) * BLOCK_BYTES;
+    const float d = *(const float *)block;
+    const u32 *const codes = (const u32 *)(block + 4) + group % 2 * 4;
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) { /* The high half of a byte is the first of its two. */
+        const u32 code = codes[i / 8] >> (i % 8 / 2 * 8 + (i % 2 == 0 ? 4 : 0)) & 15u;
+        x[i] = __fmul_rn(values[code], d);
+    }
+}
+#else
+INLINE void decode(float *x, const u8 *row, int group, const float *values) {
+    group32 g;
+    (void)values;
+    unpack_group(&g, row, group);
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) {
+        x[i] = __fadd_rn(__fmul_rn(g.scale[i / 16], (float)((int)g.u[i] - OFFSET)), -g.least);
+    }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS) decode_q(const lt_cuda_decode_q_args a) {
+    const i64 item = (i64)blockIdx.x * THREADS + threadIdx.x, row = item / a.groups;
+    const int group = (int)(item % a.groups), first = GROUP * group;
+    float x[GROUP];
+#if NF4
+    __shared__ float values[16]; /* Lanes read different ones, which arguments serve in turn. */
+    if (threadIdx.x < 16) {
+        values[threadIdx.x] = a.values[threadIdx.x];
+    }
+    __syncthreads();
+#else
+    const float *const values = 0;
+#endif
+    wait_for_others();
+    if (row >= a.rows) {
+        return;
+    }
+    decode(x, a.table + late_id(a.ids[row], a.late) * a.row_bytes, group, values);
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) {
+        x[i] = __fmul_rn(a.scale, x[i]);
+    }
+    if (a.pos_table) {
+        const DTYPE *const pos = a.pos_table + a.positions[row] * a.ld_pos + first;
+        for (int i = 0; i < GROUP; i++) {
+            x[i] = __fadd_rn(x[i], TO_F32(DTYPE, pos[i]));
+        }
+    }
+    DTYPE *const y = a.y + row * a.ldy + first;
+#pragma unroll
+    for (int i = 0; i < GROUP; i += PIECE) {
+        *(uint4 *)(y + i) = PACK(DTYPE, x + i);
+    }
+}
