@@ -144,16 +144,21 @@ const char *lt_training_product(const lt_training *t) {
     return t->lora != NULL ? "adapter" : "model";
 }
 
+/* The tokenizer's files stand beside the weights, so that the folder can be used as it is. */
+static lt_err export_tokenizer(const lt_training *t, const char *folder) {
+    const lt_err err = lt_tokenizer_bring(t->recipe.tokenizer, folder);
+    if (err == LT_ERR_UNSUPPORTED || err == LT_ERR_NOT_FOUND) {
+        lt_log_warn("%s will have no tokenizer: %s", folder, lt_error_message());
+        return LT_OK;
+    }
+    return err;
+}
+
 /* A run on conversations leaves a model that is ready for them: with tokenizer and template. */
 static lt_err export_chat(const lt_training *t, const char *folder) {
     const char *text = lt_chat_template_text(t->chat.template);
     char path[LT_PATH_BYTES];
-    const lt_err err = lt_tokenizer_bring(t->recipe.tokenizer, folder);
-    if (err == LT_ERR_UNSUPPORTED || err == LT_ERR_NOT_FOUND) {
-        lt_log_warn("%s will have no tokenizer: %s", folder, lt_error_message());
-    } else {
-        LT_TRY(err);
-    }
+    LT_TRY(export_tokenizer(t, folder));
     LT_TRY(lt_path_join(path, folder, "chat_template.jinja"));
     return lt_file_write_atomic(path, text, strlen(text));
 }
@@ -166,7 +171,7 @@ static lt_err export_adapters(lt_training *t, const char *folder) {
 
 /* RUN/model: weights, config and, when there is one, the tokenizer's file. */
 lt_err lt_training_export(lt_training *t) {
-    char folder[LT_PATH_BYTES], path[LT_PATH_BYTES];
+    char folder[LT_PATH_BYTES];
 
     LT_TRY(lt_lease_check(&t->lease));
     LT_TRY(lt_path_join(folder, t->recipe.out, lt_training_product(t)));
@@ -176,9 +181,5 @@ lt_err lt_training_export(lt_training *t) {
     if (t->chat.template != NULL) {
         return export_chat(t, folder);
     }
-    if (!lt_path_has_suffix(t->recipe.tokenizer, ".json")) {
-        return LT_OK;
-    }
-    LT_TRY(lt_path_join(path, folder, "tokenizer.json"));
-    return lt_file_copy(t->recipe.tokenizer, path, (size_t)1 << 30);
+    return t->recipe.tokenizer[0] != '\0' ? export_tokenizer(t, folder) : LT_OK;
 }
