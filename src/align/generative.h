@@ -7,6 +7,7 @@
  *     humaneval, mbpp
  *              programs (code_tasks.h): pass@k of `samples` responses to each question, the
  *              estimator of Chen et al. 2021 (data/check/score.h)
+ *     problems of `lateen data make` (problem_task.h): pass@k and maj@k, by our own rules
  *
  * Prompts, solved examples, ends and limits are the harness's, too; answers are greedy unless the
  * request says otherwise. A file of responses may take the place of the model, so that Lateen and
@@ -20,9 +21,10 @@
 #include "align/ask_all.h"
 #include "align/unit_tests.h"
 
-#define LT_GENERATIVE_TASKS  "gsm8k, ifeval, humaneval, mbpp"
+#define LT_GENERATIVE_TASKS  "gsm8k, ifeval, humaneval, mbpp, problems"
 #define LT_GENERATIVE_SHOTS  64
-#define LT_GENERATIVE_SCORES 4
+#define LT_GENERATIVE_K      4
+#define LT_GENERATIVE_SCORES 8
 
 typedef struct {
     const char *task;
@@ -36,8 +38,8 @@ typedef struct {
     bool chat;             /* The model's chat template. */
     int64_t max_tokens;    /* Most tokens of a response; 0: as many as the harness allows. */
     int64_t max_running;
-    int64_t samples;             /* humaneval, mbpp: responses to each question; else 1. */
-    int k[LT_GENERATIVE_SCORES]; /* Sizes for pass@k, (n_k), each at most samples. */
+    int64_t samples;        /* Tasks with pass@k: responses to each question; else 1. */
+    int k[LT_GENERATIVE_K]; /* Sizes for pass@k and maj@k, (n_k), each at most samples. */
     int n_k;
     lt_unit_tests_options tests;
     /* Fields of every request, beside its prompt; NULL: none. A temperature among them takes the
@@ -70,6 +72,9 @@ typedef struct {
 
 /* Is it one of the tasks here? */
 bool lt_generative_has(const char *task);
+/* Does it take several responses to a question, and run programs? */
+bool lt_generative_samples(const char *task);
+bool lt_generative_runs(const char *task);
 LT_MUST_USE lt_err lt_generative_run(lt_generative_result *out, const lt_generative_options *o);
 
 #endif

@@ -187,8 +187,8 @@ done:
     return err;
 }
 
-json_t *lt_problem_messages(const lt_problem *p) {
-    json_t *messages = json_copy(json_object_get(p->line, "messages"));
+json_t *lt_problem_messages(const json_t *line) {
+    json_t *messages = json_copy(json_object_get(line, "messages"));
     for (size_t n = json_array_size(messages); n > 0; n--) {
         const char *role = json_string_value(
             json_object_get(json_array_get(messages, n - 1), "role"));

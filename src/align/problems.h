@@ -47,9 +47,9 @@ typedef struct {
 /* Append the problems of a file, plain, .gz or .zst. FORMAT: it has none that can be asked; the
  * message says how many were left out and why the first was. */
 LT_MUST_USE lt_err lt_problems_read(lt_problems *p, const char *path, const lt_problems_options *o);
-/* The messages that the problem asks, without the assistant's turns at their end; a new reference.
- * NULL: no memory. */
-json_t *lt_problem_messages(const lt_problem *p);
+/* The messages that a line of a problem asks, without the assistant's turns at their end; a new
+ * reference. NULL: no memory. */
+json_t *lt_problem_messages(const json_t *line);
 void lt_problems_close(lt_problems *p); /* Accepts a zeroed one. */
 
 #endif

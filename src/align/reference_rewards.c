@@ -189,7 +189,7 @@ static lt_err write_line(work *w, int64_t one, const double *refs) {
     for (int64_t i = 0; i < w->o->n; i++) {
         (void)json_array_append_new(rewards, json_real(refs[i]));
     }
-    (void)json_object_set_new(line, "prompt", lt_problem_messages(w->problems[one]));
+    (void)json_object_set_new(line, "prompt", lt_problem_messages(w->problems[one]->line));
     (void)json_object_set_new(
         line, "completion",
         json_pack("[{s:s, s:s}]", "role", "assistant", "content", w->texts[one]));

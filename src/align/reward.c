@@ -344,7 +344,7 @@ static lt_err ask_model(const lt_rewards *r, const judged *all, int64_t n, doubl
         LT_FAIL_DONE(LT_ERR_OOM, "texts of %lld answers", (long long)n);
     }
     for (int64_t i = 0; i < n; i++) {
-        conversations[i] = lt_problem_messages(all[i].problem);
+        conversations[i] = lt_problem_messages(all[i].problem->line);
         texts[i] = all[i].text;
         if (conversations[i] == NULL) {
             LT_FAIL_DONE(LT_ERR_OOM, "messages of %lld answers", (long long)n);

@@ -47,8 +47,9 @@
     X(STR, request, "request", "", 0, 0, "JSON",                                                   \
       "tasks that generate: fields of every request, such as {\"temperature\": 0.6}")              \
     X(I64, samples, "samples", "1", 1, 512, "N",                                                   \
-      "humaneval, mbpp: responses to each question, with a temperature in --request")              \
-    X(STR, k, "k", "1", 0, 1, "list", "humaneval, mbpp: sizes of samples for pass@k, e.g. 1,10")   \
+      "humaneval, mbpp, problems: responses to each question, with a temperature in --request")    \
+    X(STR, k, "k", "1", 0, 1, "list",                                                              \
+      "humaneval, mbpp, problems: sizes of samples for pass@k (and maj@k), e.g. 1,10")             \
     X(ENUM, sandbox, "sandbox", "namespaces", 0, 0, LT_SANDBOX_KINDS,                              \
       "humaneval, mbpp: how code is isolated; rlimits is weaker")                                  \
     X(F64, test_limit, "test-limit", "10", 0, 1e6, "s",                                            \
@@ -193,19 +194,23 @@ static lt_err read_k(lt_generative_options *how, const char *text) {
     for (const char *at = text; *at != '\0';) {
         long long k;
         if (!lt_cli_next_number(&at, &k) || k < 1 || k > how->samples ||
-            how->n_k == LT_GENERATIVE_SCORES) {
+            how->n_k == LT_GENERATIVE_K) {
             LT_FAIL(LT_ERR_ARG,
                     "--k %s is not a list of at most %d numbers from 1 to the %lld samples", text,
-                    LT_GENERATIVE_SCORES, (long long)how->samples);
+                    LT_GENERATIVE_K, (long long)how->samples);
         }
         how->k[how->n_k++] = (int)k;
     }
     return LT_OK;
 }
 
-/* Options of code would have no effect on other tasks. */
+/* Options that would have no effect on other tasks. */
+static bool has_sample_options(const eval_options *o) {
+    return o->samples != 1 || strcmp(o->k, "1") != 0;
+}
+
 static bool has_code_options(const eval_options *o) {
-    return o->samples != 1 || strcmp(o->k, "1") != 0 || o->sandbox != 0 || o->test_limit != 10.0;
+    return o->sandbox != 0 || o->test_limit != 10.0;
 }
 
 static lt_err run_generative(const eval_options *o, const char **files, int n_files) {
@@ -223,9 +228,11 @@ static lt_err run_generative(const eval_options *o, const char **files, int n_fi
         LT_FAIL(LT_ERR_ARG, "--align, --request, --lora, --steer, --second and --reward have no "
                             "effect with --responses, which asks no model");
     }
-    if (has_code_options(o) && strcmp(o->task, "humaneval") != 0 && strcmp(o->task, "mbpp") != 0) {
-        LT_FAIL(LT_ERR_ARG,
-                "--samples, --k, --sandbox and --test-limit are for humaneval and mbpp");
+    if (has_sample_options(o) && !lt_generative_samples(o->task)) {
+        LT_FAIL(LT_ERR_ARG, "--samples and --k are for humaneval, mbpp and problems");
+    }
+    if (has_code_options(o) && !lt_generative_runs(o->task)) {
+        LT_FAIL(LT_ERR_ARG, "--sandbox and --test-limit are for humaneval and mbpp");
     }
     if (model[0] == '\0' && o->responses[0] == '\0') {
         LT_TRY(lt_opened_default_model(found));
@@ -260,7 +267,7 @@ static lt_err check_plain(const eval_options *o) {
         o->nltk[0] != '\0' || o->chat || o->max_tokens != 0 || o->max_running != 64 ||
         o->align[0] != '\0' || o->request[0] != '\0' || o->steer[0] != '\0' ||
         o->second[0] != '\0' || o->reward[0] != '\0' || o->reward_tokenizer[0] != '\0' ||
-        has_code_options(o)) {
+        has_sample_options(o) || has_code_options(o)) {
         LT_FAIL(LT_ERR_ARG, "--examples, --responses, --outputs, --nltk, --chat, --max-tokens, "
                             "--max-running, --align, --request, --steer, --second, --reward, "
                             "--reward-tokenizer, --samples, --k, "
@@ -282,7 +289,7 @@ int lt_verb_eval(int argc, char **argv) {
         "Without --task: loss, perplexity and bits per byte on text files (.txt, .jsonl; plain, "
         ".gz, .zst).\n"
         "With --task: accuracy on the task's data, by lm-evaluation-harness's method; gsm8k, "
-        "ifeval,\nhumaneval and mbpp are answered by generating.";
+        "ifeval,\nhumaneval, mbpp and problems (of `lateen data make`) are answered by generating.";
     const char *files[MAX_FILES];
     eval_options o;
     int n = 0, status = LT_EXIT_DONE;

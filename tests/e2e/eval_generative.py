@@ -1,4 +1,4 @@
-"""`lateen eval --task gsm8k|ifeval|humaneval|mbpp`: the scores of given responses are lm-evaluation-harness's; a model's own responses are written, and score the same when they
+"""`lateen eval --task gsm8k|ifeval|humaneval|mbpp|problems`: the scores of given responses are lm-evaluation-harness's; a model's own responses are written, and score the same when they
 are given again; what is wrong is said. TAP on stdout. Standard library only.
 
 usage: eval_generative.py LATEEN MODEL TOKENIZER"""
@@ -106,6 +106,39 @@ def programs():
                               ("an option of other tasks", ["--task", "gsm8k", path("mbpp.jsonl"), "--samples", "2"], "--samples"),
                               ("responses to other questions", ["--task", "humaneval", path("humaneval.jsonl"), *kind, "--responses", path("samples.jsonl")], "task_id")):
         status, out, err = run(*flags)
+        check(f"{said}: refused by name", status in (1, 2) and want in err, (status, err))
+
+
+@case
+def problems():
+    made = path("made.jsonl")
+    subprocess.run([lateen, "data", "make", "algebra", "--count", "6", "--level", "1", "--out", made], capture_output=True, check=True)
+    lines = rows(made)
+    with open(path("said.jsonl"), "w") as f:
+        for i, line in enumerate(lines):
+            for s in range(3):  # Of three answers i % 4 are right; the wrong ones are equal.
+                said = line["answer"] if s < i % 4 else "-7777"
+                f.write(json.dumps({"response": f"<think>\nThe answer is -1.\n</think>\n\nThe answer is {said}."}) + "\n")
+    flags = ["--task", "problems", made, "--json", "--samples", "3", "--outputs", path("judged.jsonl")]
+    status, out, err = run(*flags, "--k", "1,3", "--responses", path("said.jsonl"))
+    got = json.loads(out or "{}")
+    want = {"pass@1": (1 + 2 + 3 + 1) / 18, "pass@3": 4 / 6, "maj@1": 7 / 18, "maj@3": 2 / 6}
+    check("pass@k and maj@k of given answers", all(abs(got.get(k, -1) - x) < 1e-9 for k, x in want.items()), (out, err))
+    check("each problem has its verdicts", [sum(r["right"]) for r in rows(path("judged.jsonl"))] == [0, 1, 2, 3, 0, 1])
+    again = subprocess.run([lateen, "data", "check", path("judged.jsonl"), "--k", "1,3", "--json"], capture_output=True, text=True)
+    check("and data check agrees", all(abs(json.loads(again.stdout)["all"][k] - x) < 1e-9 for k, x in want.items()), again)
+    asked = ["--task", "problems", made, "--model", model, "--tokenizer", tokenizer, "--max-tokens", "8", "--json", "--outputs", path("o.jsonl")]
+    status, out, err = run(*asked)
+    check("a model is asked greedily", status == 0 and [len(r["completions"]) for r in rows(path("o.jsonl"))] == [1] * 6, (out, err))
+    status, out, err = run(*asked, "--samples", "3", "--request", '{"temperature": 1}')
+    check("and for samples, which differ", status == 0 and all(len(set(r["completions"])) > 1 for r in rows(path("o.jsonl"))), (out, err))
+    with open(path("none.jsonl"), "w") as f:
+        f.write(json.dumps({"answer": "1", "checker": "number", "messages": [{"role": "assistant", "content": "1"}]}) + "\n")
+    with open(path("text.jsonl"), "w") as f:
+        f.write(json.dumps({"answer": "one", "checker": "number", "messages": [{"role": "user", "content": "?"}]}) + "\n")
+    for said, flags, want in (("a line without a question", [path("none.jsonl")], "question 1"), ("an answer that is no number", [path("text.jsonl")], "question 1"),
+                              ("a line without a checker", [os.path.join(golden, "gsm8k.jsonl")], "checker"), ("a sandbox", [made, "--sandbox", "rlimits"], "--sandbox")):
+        status, out, err = run("--task", "problems", *flags, "--responses", path("said.jsonl"))
         check(f"{said}: refused by name", status in (1, 2) and want in err, (status, err))
 
 

@@ -1,0 +1,22 @@
+/* problem_task.h: the task `problems` of `lateen eval`: problems of `lateen data make`, or any lines
+ * of messages with `answer` and `checker`, answered by a model and judged as rewards judge them
+ * (data/check/line.h): the strict marks, and what follows the last </think>. */
+#ifndef LT_ALIGN_PROBLEM_TASK_H
+#define LT_ALIGN_PROBLEM_TASK_H
+
+#include "data/check/line.h"
+#include "serve/api/json_out.h"
+
+/* FORMAT or NOT_FOUND: the line has no question, or an answer that is none of its checker. */
+LT_MUST_USE lt_err lt_problem_task_check(const json_t *line);
+/* The question as a text: the user's last message, and a new line, as in `--form text`. */
+void lt_problem_task_prompt(const json_t *line, lt_json_out *out);
+/* What the model wrote, from a message of a server's reply: the reasoning, which the server sets
+ * apart, stands between <think> and </think> again. A new text; NULL: no memory. */
+char *lt_problem_task_text(const json_t *message);
+/* Judge n texts. *out: the line with them as "completions" and with "right", as `lateen data check`
+ * reads and writes it; the caller's to free. */
+LT_MUST_USE lt_err lt_problem_task_judge(json_t **out, lt_check_verdict *verdict,
+                                         const json_t *line, char *const *texts, int64_t n);
+
+#endif
