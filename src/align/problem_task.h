@@ -1,6 +1,7 @@
-/* problem_task.h: the task `problems` of `lateen eval`: problems of `lateen data make`, or any lines
- * of messages with `answer` and `checker`, answered by a model and judged as rewards judge them
- * (data/check/line.h): the strict marks, and what follows the last </think>. */
+/* problem_task.h: the task `problems` of `lateen eval`: problems of `lateen data make`, or any
+ * lines of messages with `answer` and `checker`. A model answers them, and the answers are judged
+ * as rewards judge them (data/check/line.h): by the strict marks, in what follows the last
+ * </think>. */
 #ifndef LT_ALIGN_PROBLEM_TASK_H
 #define LT_ALIGN_PROBLEM_TASK_H
 
