@@ -83,6 +83,24 @@ static void flop_conventions_agree_where_they_should(void **state) {
     "{\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":4,"                       \
     "\"intermediate_size\":8,\"vocab_size\":9,\"max_position_embeddings\":16"
 
+/* Falcon 7B has one key head (multi_query): 6,921,720,704 parameters, its head tied. */
+static void one_key_head(void **state) {
+    static const char text[] =
+        "{\"model_type\":\"falcon\",\"num_hidden_layers\":32,\"hidden_size\":4544,"
+        "\"num_attention_heads\":71,\"vocab_size\":65024,\"multi_query\":true,"
+        "\"max_position_embeddings\":2048}";
+    char path[] = "/tmp/lateen_planXXXXXX";
+    lt_plan_model m;
+    const int fd = mkstemp(path);
+    (void)state;
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    close(fd);
+    assert_int_equal(lt_plan_model_load(&m, path), LT_OK);
+    near(lt_plan_model_params(&m).total, 6921720704.0, 1e-3);
+    unlink(path);
+}
+
 static void refuses(const char *text, const char *word) {
     char path[] = "/tmp/lateen_planXXXXXX";
     lt_plan_model m;
@@ -112,6 +130,9 @@ static void contradictions_are_named(void **state) {
                   "\"moe_intermediate_size\":-8}",
             "expert_ffn (moe_intermediate_size) is -8");
     refuses(SMALL ",\"is_encoder_decoder\":true}", "decoders only");
+    refuses("{\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":4,"
+            "\"intermediate_size\":8,\"max_position_embeddings\":16}",
+            "vocab_size is 0");
     refuses(SMALL ",\"model_type\":\"roberta\"}", "'roberta' is not a decoder");
     refuses("{\"num_hidden_layers\": 4}", "width");
     refuses("{\"num_hidden_layers\": \"four\"}", "num_hidden_layers");
@@ -184,6 +205,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(counts_are_the_published_ones),
                                        cmocka_unit_test(flop_conventions_agree_where_they_should),
                                        cmocka_unit_test(specs_we_train_count_alike),
+                                       cmocka_unit_test(one_key_head),
                                        cmocka_unit_test(contradictions_are_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
