@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/thread.h"
+#include "model/safetensors.h"
 #include "train/checkpoint.h"
 
 static char root[] = "/tmp/lateen-ckpt-parts-XXXXXX";
@@ -55,11 +56,28 @@ static lt_err write_part(const side *whole, const lt_recipe *r, const lt_partiti
     return err;
 }
 
+/* A run on one rank saves each parameter under its own name, as other programs read it. */
+static void expect_names(const side *whole, int64_t step) {
+    char folder[LT_PATH_BYTES], path[LT_PATH_BYTES];
+    const lt_param_table *t = &whole->model->table;
+    lt_safetensors file = {0};
+    must(lt_checkpoint_path(folder, root, step), "path");
+    must(lt_path_join(path, folder, "weights.safetensors"), "path");
+    must(lt_safetensors_open(&file, path), path);
+    for (int i = 0; i < t->n_params; i++) {
+        if (lt_safetensors_find(&file, t->params[i].name) == NULL) {
+            fail_msg("%s has no %s", path, t->params[i].name);
+        }
+    }
+    lt_safetensors_close(&file);
+}
+
 static void write_parts(const side *whole, const lt_recipe *r, parts_kind kind, int n,
                         int64_t step) {
     lt_run_state state = state_at(step);
     if (n == 1) {
         must(lt_checkpoint_save(root, whole->model, &whole->optimiser, &state, NULL), "save");
+        expect_names(whole, step);
     } else {
         must(lt_checkpoint_begin(root, step, NULL), "begin");
         for (int part = 0; part < n; part++) {

@@ -81,6 +81,7 @@ static void relations(void **state) {
         {"model.width=33 model.heads=2 model.head_dim=16", NULL},
         {"model.width=33 model.heads=3", NULL},
         {"model.width=6", "= 6 is not a multiple of model.heads = 4"},
+        {"model.width=6 model.init=a", NULL},
         {"model.heads=3", "model.width = 256 is not a multiple of model.heads = 3"},
         {"batch.size=4 batch.micro=5", "batch.micro = 5 is larger than batch.size = 4"},
         {"batch.size=4 batch.micro=4", NULL},
