@@ -123,8 +123,8 @@ static void write_dense(const lt_model_spec *spec, json_t *config) {
 /* GemmaForCausalLM becomes GemmaForSequenceClassification, except where the family says another
  * start. A class of that name is not in transformers for each family. */
 static void write_scores(const lt_model_spec *spec, json_t *config) {
-    const char *name = lt_family_get(spec->family)->architecture;
-    const char *const start = spec->family == LT_FAMILY_GEMMA3 ? "Gemma3Text" : name;
+    const lt_family_row *row = lt_family_get(spec->family);
+    const char *const start = row->score_start != NULL ? row->score_start : row->architecture;
     const char *const ending = strstr(start, "ForCausalLM") != NULL ? strstr(start, "ForCausalLM")
                                                                     : strstr(start, "LMHeadModel");
     const int n = ending != NULL ? (int)(ending - start) : (int)strlen(start);

@@ -74,7 +74,7 @@ typedef enum {
 typedef struct {
     const char *key;
     lt_key_type type;
-    size_t offset; /* Of the field in lt_model_spec. */
+    size_t offset; /* Offset of the field in lt_model_spec. */
     bool required;
     /* Another key for the same field; a file that has both must not contradict itself. It stands
      * alone only where a row of its own reads it. NULL: none. */
@@ -126,6 +126,8 @@ typedef struct {
 
 typedef struct {
     const char *model_type, *architecture;
+    /* Start of the name of the class with a score head; NULL: that of architecture. */
+    const char *score_start;
     lt_model_spec preset;
     const lt_config_key *keys;
     int n_keys;
