@@ -38,7 +38,7 @@
     X(STR, command, "reward-command", "", 0, 0, "COMMAND",                                         \
       "reward command: a program that reads a JSON line for each completion and writes a number")  \
     X(F64, command_limit, "reward-command-limit", "60", 0, 1e6, "S",                               \
-      "seconds that it may take for one line", LT_OPTION_ABOVE_MIN)                                \
+      "seconds that the command may take for one line", LT_OPTION_ABOVE_MIN)                       \
     X(I64, soft, "soft", "0", 0, 1e6, "N",                                                         \
       "reward overlong: tokens before the limit from which on a completion is punished")           \
     X(STR, chat_template, "chat-template", "", 0, 0, "NAME|FILE",                                  \

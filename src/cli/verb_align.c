@@ -23,7 +23,7 @@
       "prompts have, or 40 temperatures from a hundredth of the scores' range to the range")       \
     X(I64, resamples, "resamples", "1000", 0, 1e6, "N",                                            \
       "bootstrap resamples of the prompts for the interval of the best value; 0: none")            \
-    X(I64, seed, "seed", "0", 0, 9e18, "", "of the resamples")                                     \
+    X(I64, seed, "seed", "0", 0, 9e18, "", "seed of the resamples")                                \
     X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object")
 
 typedef struct {
@@ -49,7 +49,7 @@ static const char prose[] =
     "`lateen align experiment --help` of methods measured on problems, `lateen align logprobs "
     "--help` of\nwhat a teacher says of conversations, `lateen align rewards --help` of rewards "
     "for QRPO.\n\n"
-    "What a model is taught by is an objective of `lateen train --objective.kind NAME`:\n"
+    "A model is fine-tuned with an objective of `lateen train --objective.kind NAME`:\n"
     "  answers to imitate                         sft\n"
     "  answers, and a larger model as teacher     distill\n"
     "  pairs, of which one was preferred          dpo; ipo or ipo_norm if all annotators agree\n"

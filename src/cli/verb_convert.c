@@ -24,7 +24,7 @@
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE",                                               \
       "tokenizer to write beside the weights; empty: the model's own")                             \
     X(STR, base, "base", "", 0, 0, "MODEL",                                                        \
-      "of adapters: the model that they stand beside; empty: the one that a PEFT folder names")    \
+      "adapters: the model that they belong to; empty: the one that a PEFT folder names")          \
     X(BOOL, adapter, "adapter", "false", 0, 0, "",                                                 \
       "write adapters as adapters, a PEFT folder or a .gguf for llama.cpp, not merged")            \
     X(F64, shard_gb, "shard-gb", "5", 0.001, 1e6, "GB", "largest shard")

@@ -30,8 +30,8 @@
       "AWS_PROFILE, default")                                                                      \
     X(ENUM, addressing, "addressing", "auto", 0, 0, "auto|path|host",                              \
       "where a bucket's name stands; auto: in the host for Amazon, in the path for others")        \
-    X(BOOL, anonymous, "anonymous", "false", 0, 0, "", "no keys, for public buckets")              \
-    X(I64, tries, "tries", "8", 1, 1000, "N", "of a request that brings nothing")                  \
+    X(BOOL, anonymous, "anonymous", "false", 0, 0, "", "send no keys, for public buckets")         \
+    X(I64, tries, "tries", "8", 1, 1000, "N", "how often a request that brings nothing is tried")  \
     X(F64, delay_s, "delay-s", "0.5", 0, 60, "S",                                                  \
       "mean wait before the second try; it doubles with each, up to 20 s")                         \
     X(F64, stall_s, "stall-s", "30", 1, 3600, "S",                                                 \

@@ -19,7 +19,7 @@
     X(BOOL, print_levels, "print-levels", "false", 0, 0, "",                                       \
       "print all checks with the levels in effect, as a file for --levels, and check nothing")     \
     X(STR, mounts, "mounts", "", 0, 0, "PATH,...",                                                 \
-      "mount points that must be there; empty: of /, /tmp, /dev/shm and /var those that are")      \
+      "mount points that must be there; empty: those of /, /tmp, /dev/shm and /var that are")      \
     X(STR, history, "history", "", 0, 0, "FILE.jsonl",                                             \
       "history of the node, to which the result is appended: counters are judged by their growth " \
       "since the last check, and the score of a node that fails often is computed")                \

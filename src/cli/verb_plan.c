@@ -21,7 +21,7 @@
       "tokens per step (0: chosen by the model's size, 4 to 16 million)")                          \
     X(I64, seq, "seq", "0", 0, 1e9, "tokens", "sequence length (0: the model's, at most 8192)")    \
     X(ENUM, precision, "precision", "bf16", 0, 0, "fp32|bf16|fp8|mxfp8|nvfp4|fp8-rowwise",         \
-      "of the products")                                                                           \
+      "precision of matrix products")                                                              \
     X(ENUM, moments, "moments", "fp32", 0, 0, "fp32|bf16", "storage of the optimiser's moments")   \
     X(I64, tp, "tp", "0", 0, 65536, "", "tensor-parallel ranks (0: search)")                       \
     X(I64, pp, "pp", "0", 0, 65536, "", "pipeline stages (0: search)")                             \
@@ -38,7 +38,7 @@
     X(F64, interval, "interval", "0", 0, 1e4, "min",                                               \
       "minutes between saves (0: by Daly's formula)")                                              \
     X(BOOL, async, "async", "true", 0, 0, "", "asynchronous saves")                                \
-    X(BOOL, sensitivity, "sensitivity", "false", 0, 0, "", "print what would make it faster")      \
+    X(BOOL, sensitivity, "sensitivity", "false", 0, 0, "", "print what would make the run faster") \
     X(I64, top, "top", "5", 1, 1000, "", "number of layouts to print")                             \
     X(BOOL, json, "json", "false", 0, 0, "", "print JSON")                                         \
     X(STR, html, "html", "", 0, 0, "file", "write a report with pictures")

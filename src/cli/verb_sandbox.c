@@ -17,7 +17,8 @@
 #define SANDBOX_OPTIONS(X)                                                                         \
     X(ENUM, kind, "kind", "namespaces", 0, 0, LT_SANDBOX_KINDS,                                    \
       "rlimits is weaker: the program sees the files that its user may read")                      \
-    X(F64, wall, "wall", "10", 1e-3, 1e6, "s", "the program and all that it started end then")     \
+    X(F64, wall, "wall", "10", 1e-3, 1e6, "s",                                                     \
+      "time after which the program and everything that it started are ended")                     \
     X(F64, cpu, "cpu", "10", 1, 1e6, "s", "CPU time of each process, whole seconds")               \
     X(I64, memory, "memory", "1024", 1, 1e9, "MiB", "address space of each process")               \
     X(I64, disk, "disk", "64", 1, 1e9, "MiB", "all files; kind rlimits: each file")                \

@@ -26,7 +26,7 @@
     X(I64, spares, "spares", "-1", -1, 1e6, "nodes",                                               \
       "spare nodes (-1: enough for 99 % of the time)")                                             \
     X(F64, shape, "shape", "1", 0.1, 10, "", "Weibull shape of the failures (1: exponential)")     \
-    X(I64, runs, "runs", "1000", 1, 1e6, "", "to simulate")                                        \
+    X(I64, runs, "runs", "1000", 1, 1e6, "", "runs to simulate")                                   \
     X(I64, seed, "seed", "1", 0, 1e15, "", "seed of the random numbers")                           \
     X(BOOL, json, "json", "false", 0, 0, "", "print JSON")
 

@@ -60,26 +60,27 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(STR, distill_teacher, "distill.teacher", "", 0, 0, "PATH",                                   \
       "distillation: the model that is imitated, which computes beside the run; as model.init")    \
     X(STR, distill_words, "distill.logprobs", "", 0, 0, "FOLDER",                                  \
-      "or what `lateen align logprobs` has written of it for data.train")                          \
+      "instead of distill.teacher: what `lateen align logprobs` has written of the teacher for "   \
+      "data.train")                                                                                \
     X(STR, distill_valid, "distill.valid_logprobs", "", 0, 0, "FOLDER",                            \
       "with distill.logprobs: the same for data.valid")                                            \
     X(F64, distill_beta, "distill.beta", "0", 0, 1, "",                                            \
       "0: forward divergence KL(teacher, student); 1: reverse, KL(student, teacher); between: "    \
       "GKD's generalised Jensen-Shannon divergence")                                               \
     X(F64, distill_temperature, "distill.temperature", "1", 0, 1e3, "",                            \
-      "of both distributions in the divergence", LT_OPTION_ABOVE_MIN)                              \
+      "temperature of both distributions in the divergence", LT_OPTION_ABOVE_MIN)                  \
     X(F64, distill_labels, "distill.labels", "0", 0, 1, "",                                        \
       "share of the labels' cross-entropy in the loss; the divergence has the rest",               \
       LT_OPTION_BELOW_MAX)                                                                         \
     X(ENUM, distill_rest, "distill.rest", "bucket", 0, 0, "bucket|renormalise",                    \
-      "distill.logprobs: all words that a place does not name count as one, or both "              \
-      "distributions are divided by the sum over those that it names")                             \
+      "distill.logprobs: words beyond those that are stored count together as one word, or not "   \
+      "at all, and both distributions are normalised over the stored ones")                        \
     X(F64, distill_on_policy, "distill.on_policy", "0", 0, 1, "",                                  \
       "share of the conversations whose last answer is drawn from the student (GKD's lambda)")     \
     X(I64, distill_tokens, "distill.tokens", "256", 1, 1e6, "N",                                   \
-      "tokens of such an answer, at most")                                                         \
+      "most tokens of an answer that is drawn from the student")                                   \
     X(F64, distill_sampling, "distill.sampling_temperature", "1", 0, 100, "",                      \
-      "temperature at which it is drawn", LT_OPTION_ABOVE_MIN)
+      "temperature at which such answers are drawn", LT_OPTION_ABOVE_MIN)
 
 /* Options of reinforcement learning. "method": as the objective has it. */
 #define LT_RECIPE_RL_OPTIONS(X)                                                                    \
@@ -95,7 +96,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(STR, rl_command, "rl.command", "", 0, 0, "COMMAND",                                          \
       "reward command: a program that reads a JSON line for each answer and writes a number")      \
     X(F64, rl_command_limit, "rl.command_limit", "60", 0, 1e6, "S",                                \
-      "seconds that it may take for one line", LT_OPTION_ABOVE_MIN)                                \
+      "seconds that the command may take for one line", LT_OPTION_ABOVE_MIN)                       \
     X(ENUM, rl_sandbox, "rl.sandbox", "namespaces", 0, 0, LT_SANDBOX_KINDS,                        \
       "unit_tests: how code is isolated; rlimits is weaker, for machines that refuse namespaces",  \
       LT_RECIPE_MAY_CHANGE)                                                                        \
@@ -126,20 +127,22 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "how the losses of tokens become one number")                                                \
     X(F64, rl_clip_low, "rl.clip_low", "-1", -1, 1, "",                                            \
       "the ratio is clipped at 1 less this; -1: as the objective has it")                          \
-    X(F64, rl_clip_high, "rl.clip_high", "-1", -1, 1e6, "", "and at 1 plus this (DAPO: 0.28)")     \
+    X(F64, rl_clip_high, "rl.clip_high", "-1", -1, 1e6, "",                                        \
+      "the ratio is clipped at 1 plus this (DAPO: 0.28); -1: as the objective has it")             \
     X(F64, rl_dual, "rl.dual", "0", 0, 1e6, "",                                                    \
       "largest ratio where the advantage is negative; 0: none")                                    \
     X(F64, rl_cap, "rl.cap", "-1", -1, 1e6, "", "cispo: largest weight; -1: 5")                    \
     X(F64, rl_kl, "rl.kl", "0", 0, 1e3, "",                                                        \
       "weight of the divergence from the model that the run began with")                           \
-    X(ENUM, rl_kl_kind, "rl.kl_kind", "k3", 0, 0, "k1|k2|k3", "its estimator")                     \
+    X(ENUM, rl_kl_kind, "rl.kl_kind", "k3", 0, 0, "k1|k2|k3",                                      \
+      "estimator of the divergence of rl.kl")                                                      \
     X(BOOL, rl_kl_ratio, "rl.kl_ratio", "false", 0, 0, "",                                         \
-      "it is multiplied by the ratio, which makes its gradient unbiased")                          \
+      "multiply the estimate of rl.kl by the ratio, which makes its gradient unbiased")            \
     X(ENUM, rl_correction, "rl.correction", "none", 0, 0,                                          \
       "none|token-truncate|sequence-truncate|token-mask|sequence-mask",                            \
       "weights for answers that the engine drew with other probabilities than the trainer's")      \
-    X(F64, rl_weight_low, "rl.weight_low", "0", 0, 1e6, "", "smallest such weight")                \
-    X(F64, rl_weight_high, "rl.weight_high", "2", 0, 1e6, "", "largest such weight",               \
+    X(F64, rl_weight_low, "rl.weight_low", "0", 0, 1e6, "", "smallest weight of rl.correction")    \
+    X(F64, rl_weight_high, "rl.weight_high", "2", 0, 1e6, "", "largest weight of rl.correction",   \
       LT_OPTION_ABOVE_MIN)                                                                         \
     X(BOOL, rl_exact, "rl.exact", "false", 0, 0, "",                                               \
       "engine and trainer compute the log-probability of a token with the same bits (CPU, fp32)")
@@ -158,14 +161,15 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(I64, every, "diloco.every", "100", 1, 1e9, "STEPS", "inner steps between two rounds")        \
     X(F64, outer_lr, "diloco.outer_lr", "0.7", 0, 100, "",                                         \
       "learning rate of the outer step, SGD with Nesterov's momentum", LT_OPTION_ABOVE_MIN)        \
-    X(F64, outer_momentum, "diloco.outer_momentum", "0.9", 0, 1, "", "its momentum",               \
+    X(F64, outer_momentum, "diloco.outer_momentum", "0.9", 0, 1, "", "momentum of the outer step", \
       LT_OPTION_BELOW_MAX)                                                                         \
     X(ENUM, outer_bits, "diloco.bits", "8", 0, 0, LT_OUTER_BITS_CHOICES,                           \
       "bits of a number that is sent; of 8 and 4, each 128 numbers have a scale of 32 bits more")  \
     X(I64, overlap, "diloco.overlap", "0", 0, 1e9, "STEPS",                                        \
       "inner steps that run while a round is sent; 0: none")                                       \
     X(F64, merge, "diloco.merge", "0.5", 0, 1, "",                                                 \
-      "after them, share of the site's own parameters; the outer parameters have the rest",        \
+      "share of the site's own parameters when the steps of diloco.overlap are done; the outer "   \
+      "parameters have the rest",                                                                  \
       LT_OPTION_BELOW_MAX)                                                                         \
     X(F64, site_deadline, "diloco.deadline", "600", 0, 1e7, "s",                                   \
       "seconds after which a round goes on without the sites that have not come",                  \
@@ -214,7 +218,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "too",                                                                                       \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, shard, "mesh.shard", "0", 0, 4096, "RANKS",                                             \
-      "ranks that divide that between them, in groups of neighbours; 0: all",                      \
+      "ranks among which mesh.zero divides, in groups of neighbours; 0: all",                      \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, expert_room, "mesh.expert_room", "0", 0, 4096, "X",                                     \
       "room for the rows that choose a rank's experts (ep), in times of its own rows; 0: for all " \
@@ -287,7 +291,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "train adapters of this rank beside the linear layers of model.init, and leave it as it is " \
       "(LoRA); 0: train the model")                                                                \
     X(F64, lora_alpha, "lora.alpha", "0", 0, 1e6, "",                                              \
-      "what an adapter gives is multiplied by this over the rank; 0: the rank")                    \
+      "the output of an adapter is multiplied by this, divided by the rank; 0: the rank")          \
     X(ENUM, lora_scale, "lora.scale", "rank", 0, 0, LT_LORA_SCALINGS,                              \
       "lora.alpha is divided by the rank, or by its square root (rsLoRA)")                         \
     X(BOOL, lora_dora, "lora.dora", "false", 0, 0, "",                                             \
@@ -412,10 +416,10 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "not",                                                                                       \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, guard_slow, "guard.slow", "0.1", 0, 1000, "",                                           \
-      "tell of a rank that computes this share longer than the others; 0: do not",                 \
+      "report a rank that computes longer than the others by this share; 0: do not",               \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, guard_slow_s, "guard.slow_s", "60", 0.001, 1e6, "s",                                    \
-      "seconds over which it must do so", LT_RECIPE_MAY_CHANGE)                                    \
+      "seconds over which a rank must be slow before it is reported", LT_RECIPE_MAY_CHANGE)        \
     X(I64, eval_every, "eval.every", "0", 0, 1e12, "STEPS",                                        \
       "validate this often; 0: at the end only", LT_RECIPE_MAY_CHANGE)                             \
     X(I64, eval_rows, "eval.rows", "0", 0, 1e12, "ROWS", "rows of a validation; 0: all",           \
@@ -486,7 +490,7 @@ bool lt_recipe_next_ramp(const char **p, int64_t *size, uint64_t *from_rows, boo
 
 /* Rows of the step that begins when `rows` have been seen: batch.ramp's, then batch.size. */
 int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows);
-int64_t lt_recipe_largest_batch(const lt_recipe *r); /* Of all steps. */
+int64_t lt_recipe_largest_batch(const lt_recipe *r); /* The largest batch of any step. */
 /* The largest number that divides the rows of every step (and batch.groups, where they count): only
  * so many replicas as divide it can share each step. */
 int64_t lt_recipe_common_rows(const lt_recipe *r);
@@ -508,7 +512,7 @@ double lt_recipe_mix_beta3(const lt_recipe *r, int64_t step);
 /* The schedules' values for one step, computed once, before its rows are drawn. */
 typedef struct {
     int64_t step;       /* From 1. */
-    int64_t rows;       /* Of the optimiser step. */
+    int64_t rows;       /* Rows of the optimiser step. */
     double lr, muon_lr; /* muon_lr: of the matrices that Muon updates. */
     double mix_alpha, mix_beta3;
 } lt_step_plan;
