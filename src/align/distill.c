@@ -289,7 +289,7 @@ static lt_err draw_answers(lt_distill *d, int64_t n, lt_row_batch *out) {
         }
     }
     if (n_asked > 0) {
-        const lt_asked all = {.questions = asked, .n = n_asked, .group = 1};
+        const lt_rollout_args all = {.questions = asked, .n = n_asked, .group = 1};
         LT_TRY_DONE(lt_training_settle(d->t));
         LT_TRY_DONE(lt_rollouts_draw(d->rollouts, &all, d->answers, &stats));
     }

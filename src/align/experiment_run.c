@@ -8,8 +8,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "align/ask_all.h"
 #include "align/experiment.h"
+#include "align/local_requests.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/rng.h"
@@ -295,17 +295,17 @@ static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
 /* ---- Models, one behind the other ---- */
 
 static lt_err run_model(run *r) {
-    const lt_asking a = {.model = r->e->models[r->model].path,
-                         .path = r->e->chat ? "/v1/chat/completions" : "/v1/completions",
-                         .max_running = r->e->max_running,
-                         .deterministic = true,
-                         .load = load,
-                         .next = next_cell,
-                         .body = request_of,
-                         .take = take_answer,
-                         .name = name_cell,
-                         .ctx = r};
-    const lt_err err = lt_ask_all(&a);
+    const lt_local_requests a = {.model = r->e->models[r->model].path,
+                                 .path = r->e->chat ? "/v1/chat/completions" : "/v1/completions",
+                                 .max_running = r->e->max_running,
+                                 .deterministic = true,
+                                 .load = load,
+                                 .next = next_cell,
+                                 .body = request_of,
+                                 .take = take_answer,
+                                 .name = name_cell,
+                                 .ctx = r};
+    const lt_err err = lt_local_requests_run(&a);
     r->host->unload(r->host->ctx);
     return err == LT_ERR_INTERRUPTED
                ? lt_error_set(err,

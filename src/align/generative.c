@@ -632,23 +632,23 @@ static lt_err load_reward(void *ctx, lt_model **model, lt_tokenizer **tokenizer)
 
 static lt_err ask(evaluation *v) {
     const lt_generative_options *o = v->o;
-    const lt_asking a = {.model = o->model,
-                         .path = o->chat ? "/v1/chat/completions" : "/v1/completions",
-                         .max_running = o->max_running,
-                         .deterministic = true,
-                         .load = load,
-                         .load_reward = o->load_reward != NULL ? load_reward : NULL,
-                         .reward = o->reward,
-                         .beside = o->beside,
-                         .second = o->second,
-                         .n_beside = o->n_beside,
-                         .next = next_question,
-                         .body = body_of,
-                         .take = take,
-                         .name = name,
-                         .ctx = v};
+    const lt_local_requests a = {.model = o->model,
+                                 .path = o->chat ? "/v1/chat/completions" : "/v1/completions",
+                                 .max_running = o->max_running,
+                                 .deterministic = true,
+                                 .load = load,
+                                 .load_reward = o->load_reward != NULL ? load_reward : NULL,
+                                 .reward = o->reward,
+                                 .beside = o->beside,
+                                 .second = o->second,
+                                 .n_beside = o->n_beside,
+                                 .next = next_question,
+                                 .body = body_of,
+                                 .take = take,
+                                 .name = name,
+                                 .ctx = v};
     LT_TRY(room_for_responses(v));
-    LT_TRY(lt_ask_all(&a));
+    LT_TRY(lt_local_requests_run(&a));
     return score_all(v);
 }
 

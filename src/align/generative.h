@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "align/ask_all.h"
+#include "align/local_requests.h"
 #include "align/unit_tests.h"
 
 #define LT_GENERATIVE_TASKS  "gsm8k, ifeval, humaneval, mbpp, problems"
@@ -45,7 +45,7 @@ typedef struct {
     /* Fields of every request, beside its prompt; NULL: none. A temperature among them takes the
      * place of greedy answers, as does "alignment", whose candidates are drawn at temperature 1. */
     const json_t *request;
-    const char *model; /* Its path. What follows is as in lt_asking. */
+    const char *model; /* Its path. What follows is as in lt_local_requests. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
     lt_err (*load_reward)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
     const char *reward;

@@ -1,5 +1,5 @@
-/* ask_all.c: see ask_all.h. */
-#include "align/ask_all.h"
+/* local_requests.c: see local_requests.h. */
+#include "align/local_requests.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "serve/api/api.h"
 
 typedef struct {
-    const lt_asking *a;
+    const lt_local_requests *a;
     lt_server *server;
     int64_t n_flights;
     bool all;      /* There is no further question. */
@@ -115,7 +115,7 @@ static lt_err load_reward(void *ctx, lt_model **model, lt_tokenizer **tokenizer)
     return s->a->load_reward(s->a->ctx, model, tokenizer);
 }
 
-lt_err lt_ask_all(const lt_asking *a) {
+lt_err lt_local_requests_run(const lt_local_requests *a) {
     asking s = {.a = a};
     lt_server_options o = lt_server_defaults();
     lt_err err = LT_OK;

@@ -1,9 +1,9 @@
-/* ask_all.h: many requests at once of a server in this process, without a socket: for experiments
- * and for evaluations that generate.
+/* local_requests.h: many requests at once to a server in this process, without a socket: for
+ * experiments and for evaluations that generate.
  *
- * Everything is called on the thread of the caller, which waits in lt_ask_all. */
-#ifndef LT_ALIGN_ASK_ALL_H
-#define LT_ALIGN_ASK_ALL_H
+ * Everything is called on the thread of the caller, which waits in lt_local_requests_run. */
+#ifndef LT_ALIGN_LOCAL_REQUESTS_H
+#define LT_ALIGN_LOCAL_REQUESTS_H
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -33,9 +33,9 @@ typedef struct {
     /* What it is called in a message. */
     void (*name)(void *ctx, int64_t question, char *out, size_t room);
     void *ctx;
-} lt_asking;
+} lt_local_requests;
 
 /* Returns when all are answered. ARG: a request was refused; INTERRUPTED: SIGINT or SIGTERM. */
-LT_MUST_USE lt_err lt_ask_all(const lt_asking *a);
+LT_MUST_USE lt_err lt_local_requests_run(const lt_local_requests *a);
 
 #endif

@@ -152,7 +152,7 @@ done:
 
 static lt_err draw(work *w, int64_t first, int64_t prompts) {
     const lt_reference_rewards_options *o = w->o;
-    const lt_asked asked = {.questions = w->questions, .n = prompts, .group = o->n};
+    const lt_rollout_args asked = {.questions = w->questions, .n = prompts, .group = o->n};
     lt_rollout_stats stats = {0};
     for (int64_t i = 0; i < prompts; i++) {
         const lt_problem *p = &o->problems->items[first + i];

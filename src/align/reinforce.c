@@ -145,7 +145,7 @@ static void count_round(const round_of *k, lt_draw_stats *sum) {
 
 /* Answers and rewards of a round whose questions are chosen; adds to *sum. */
 static lt_err run_round(lt_reinforce *r, round_of *k, lt_draw_stats *sum) {
-    const lt_asked asked = {k->asked, k->questions, k->group, k->greedy};
+    const lt_rollout_args asked = {k->asked, k->questions, k->group, k->greedy};
     lt_rollout_stats stats = {0};
     double start_s;
     LT_TRY(r->answerer.draw(r->answerer.of, &asked, k->given, &stats));

@@ -78,7 +78,8 @@ typedef struct {
 /* Who answers: lt_rollouts_draw, or a test. */
 typedef struct {
     void *of;
-    lt_err (*draw)(void *of, const lt_asked *asked, lt_answer *answers, lt_rollout_stats *stats);
+    lt_err (*draw)(void *of, const lt_rollout_args *asked, lt_answer *answers,
+                   lt_rollout_stats *stats);
 } lt_answerer;
 
 typedef struct lt_reinforce {

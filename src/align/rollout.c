@@ -94,7 +94,7 @@ static lt_err reserve(lt_rollouts *r, int64_t n) {
     return LT_OK;
 }
 
-static lt_err submit_all(lt_rollouts *r, const lt_asked *asked, lt_answer *answers) {
+static lt_err submit_all(lt_rollouts *r, const lt_rollout_args *asked, lt_answer *answers) {
     lt_request q = lt_request_defaults();
     q.n_choices = asked->group;
     q.max_tokens = r->o.max_tokens;
@@ -130,7 +130,7 @@ static lt_err take(const lt_event *e) {
     }
 }
 
-lt_err lt_rollouts_draw(void *rollouts, const lt_asked *asked, lt_answer *answers,
+lt_err lt_rollouts_draw(void *rollouts, const lt_rollout_args *asked, lt_answer *answers,
                         lt_rollout_stats *stats) {
     lt_rollouts *r = rollouts;
     const int64_t n_answers = asked->n * asked->group;

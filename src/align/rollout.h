@@ -41,7 +41,7 @@ typedef struct {
     const lt_question *questions; /* (n) */
     int64_t n, group;             /* Questions, and answers to each. */
     bool greedy;                  /* The most likely tokens, for an evaluation. */
-} lt_asked;
+} lt_rollout_args;
 
 typedef struct {
     int64_t max_tokens; /* Most tokens of an answer. */
@@ -72,8 +72,8 @@ void lt_rollouts_close(lt_rollouts *r);
 /* rollouts: an lt_rollouts. answers (n * group): those of question i from i * group on; valid until
  * the next call. The caller has waited for the device, where one computes the updates. Fails with
  * the engine's error where an answer failed. */
-LT_MUST_USE lt_err lt_rollouts_draw(void *rollouts, const lt_asked *asked, lt_answer *answers,
-                                    lt_rollout_stats *stats);
+LT_MUST_USE lt_err lt_rollouts_draw(void *rollouts, const lt_rollout_args *asked,
+                                    lt_answer *answers, lt_rollout_stats *stats);
 
 /* Bytes of the cache of keys and values. */
 size_t lt_rollouts_cache_bytes(const lt_rollouts *r);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "align/ask_all.h"
+#include "align/local_requests.h"
 #include "base/error.h"
 #include "base/json.h"
 
@@ -148,25 +148,25 @@ lt_err lt_generate_aligned_run(lt_generate_aligned *g) {
     lt_sampling s = {0};
     lt_logit_bias *bias = NULL;
     lt_err err = LT_OK;
-    const lt_asking a = {.model = g->served.model,
-                         .path = "/v1/completions",
-                         .max_running = 256,
-                         .load = load,
-                         .load_reward = g->served.reward[0] != '\0' ? load_reward : NULL,
-                         .reward = g->served.reward,
-                         .beside = g->served.beside.models,
-                         .second = g->served.beside.name_list,
-                         .n_beside = g->served.beside.n,
-                         .next = next,
-                         .body = body,
-                         .take = take,
-                         .name = name,
-                         .ctx = &j};
+    const lt_local_requests a = {.model = g->served.model,
+                                 .path = "/v1/completions",
+                                 .max_running = 256,
+                                 .load = load,
+                                 .load_reward = g->served.reward[0] != '\0' ? load_reward : NULL,
+                                 .reward = g->served.reward,
+                                 .beside = g->served.beside.models,
+                                 .second = g->served.beside.name_list,
+                                 .n_beside = g->served.beside.n,
+                                 .next = next,
+                                 .body = body,
+                                 .take = take,
+                                 .name = name,
+                                 .ctx = &j};
 
     lt_options_default(g->table, g->own);
     LT_TRY_DONE(lt_json_parse(&j.align, g->align, strlen(g->align), "--align"));
     LT_TRY_DONE(lt_bias_read(&s, &bias, g->logit_bias));
-    LT_TRY_DONE(lt_ask_all(&a));
+    LT_TRY_DONE(lt_local_requests_run(&a));
 done:
     json_decref(j.align);
     free(bias);

@@ -93,7 +93,8 @@ static void check_family(const char *family, bool served) {
         }
         questions[q] = (lt_question){prompts[q], problems[q].n_prompt, (uint64_t)q};
     }
-    must(lt_rollouts_draw(r, &(lt_asked){questions, QUESTIONS, GROUP, false}, answers, &stats));
+    must(lt_rollouts_draw(r, &(lt_rollout_args){questions, QUESTIONS, GROUP, false}, answers,
+                          &stats));
     for (int i = 0; i < ANSWERS; i++) {
         drawn[i] = (lt_drawn){.problem = &problems[i / GROUP], .answer = answers[i]};
     }

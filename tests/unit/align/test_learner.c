@@ -24,7 +24,7 @@ static bool is_prompt(const json_t *ids, const lt_question *q) {
     return same;
 }
 
-static lt_err answer_by_script(void *of, const lt_asked *asked, lt_answer *answers,
+static lt_err answer_by_script(void *of, const lt_rollout_args *asked, lt_answer *answers,
                                lt_rollout_stats *stats) {
     script *s = of;
     const lt_question *questions = asked->questions;
